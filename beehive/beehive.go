@@ -126,7 +126,12 @@ type member struct {
 
 // New makes a bus.
 func New(opts ...Option) *Bus {
-	b := &Bus{inboxSize: defaultInbox, timeout: defaultTimeout, modules: map[string]*member{}, groups: map[string][]*member{}}
+	b := &Bus{
+		inboxSize: defaultInbox,
+		timeout:   defaultTimeout,
+		modules:   map[string]*member{},
+		groups:    map[string][]*member{},
+	}
 	b.waiters.byID = map[string]*waiter{}
 	for _, o := range opts {
 		o(b)
@@ -144,7 +149,12 @@ func (b *Bus) Add(m Module) error {
 	if b.modules[m.Name()] != nil {
 		return fmt.Errorf("add module %q: there is one of this name", m.Name())
 	}
-	mem := &member{module: m, inbox: make(chan *model.Message, b.inboxSize), removed: make(chan struct{}), ended: make(chan struct{})}
+	mem := &member{
+		module:  m,
+		inbox:   make(chan *model.Message, b.inboxSize),
+		removed: make(chan struct{}),
+		ended:   make(chan struct{}),
+	}
 	b.modules[m.Name()] = mem
 	b.groups[m.Group()] = append(slices.Clone(b.groups[m.Group()]), mem)
 	b.order = append(b.order, mem)
@@ -218,7 +228,8 @@ func (b *Bus) put(ctx context.Context, mem *member, m *model.Message) error {
 	case <-mem.removed:
 		return fmt.Errorf("send %s %s to %q: %w", m.Route.Operation, m.Route.Resource, mem.module.Name(), ErrRemoved)
 	case <-ctx.Done():
-		return fmt.Errorf("send %s %s to %q: %w (%w)", m.Route.Operation, m.Route.Resource, mem.module.Name(), ErrFull, ctx.Err())
+		return fmt.Errorf("send %s %s to %q: %w (%w)", m.Route.Operation, m.Route.Resource, mem.module.Name(), ErrFull,
+			ctx.Err())
 	}
 }
 

@@ -63,7 +63,8 @@ func message(n int) *model.Message {
 }
 
 func TestGroupSendsKeepTheirOrder(t *testing.T) {
-	b := newBus(t, []Option{WithInbox(2000)}, &module{name: "a", group: "g"}, &module{name: "b", group: "g"}, &module{name: "c", group: "h"})
+	b := newBus(t, []Option{WithInbox(2000)}, &module{name: "a", group: "g"}, &module{name: "b", group: "g"},
+		&module{name: "c", group: "h"})
 	const n = 1000
 	for i := range n {
 		if err := b.SendToGroup(t.Context(), "g", message(i)); err != nil {
@@ -87,7 +88,8 @@ func TestGroupSendsKeepTheirOrder(t *testing.T) {
 
 func TestFullInboxIsAnErrorInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBus(t, []Option{WithInbox(1), WithTimeout(time.Second)}, &module{name: "slow", group: "g"}, &module{name: "quick", group: "g"})
+		b := newBus(t, []Option{WithInbox(1), WithTimeout(time.Second)}, &module{name: "slow", group: "g"},
+			&module{name: "quick", group: "g"})
 		if err := b.Send(t.Context(), "slow", message(0)); err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +162,8 @@ func TestSendSyncEnds(t *testing.T) {
 		}
 		b2 := newBus(t, []Option{WithTimeout(3 * time.Second)}, &module{name: "mute", group: "g"})
 		began := time.Now()
-		if _, err := b2.SendSync(t.Context(), "mute", message(0)); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 3*time.Second {
+		if _, err := b2.SendSync(t.Context(), "mute", message(0)); !errors.Is(err, context.DeadlineExceeded) ||
+			time.Since(began) != 3*time.Second {
 			t.Errorf("err = %v after %v, want the limit of the bus", err, time.Since(began))
 		}
 		if err := b.SendResp(ctx, req.Respond(model.OK)); !errors.Is(err, ErrNoWaiter) {

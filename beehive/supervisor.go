@@ -84,7 +84,8 @@ func (b *Bus) supervise(ctx context.Context, mem *member) {
 			backoff.Reset()
 		}
 		delay := backoff.Next()
-		klog.ErrorS(err, "Module failed; restarting it", "module", mem.module.Name(), "in", delay.Round(time.Millisecond))
+		klog.ErrorS(err, "Module failed; restarting it", "module", mem.module.Name(),
+			"in", delay.Round(time.Millisecond))
 		if !retry.Sleep(ctx, delay) {
 			return
 		}

@@ -72,7 +72,8 @@ func TestBackoff(t *testing.T) {
 
 func TestPanicNamesItsPlace(t *testing.T) {
 	err := runOnce(t.Context(), &module{name: "bad", group: "g", run: explode})
-	if err == nil || !strings.Contains(err.Error(), "module bad panicked: boom") || !strings.Contains(err.Error(), "beehive.explode") {
+	if err == nil || !strings.Contains(err.Error(), "module bad panicked: boom") ||
+		!strings.Contains(err.Error(), "beehive.explode") {
 		t.Errorf("err = %v; want the module, the cause and the stack", err)
 	}
 }
@@ -124,7 +125,8 @@ func TestModuleThatEndsLeavesTheBus(t *testing.T) {
 func TestRemoveWhileAGroupIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New()
-		if err := errors.Join(b.Add(&module{name: "mute", group: "g"}), b.Add(&module{name: "a", group: "g", run: serve(b, "a")})); err != nil {
+		if err := errors.Join(b.Add(&module{name: "mute", group: "g"}),
+			b.Add(&module{name: "a", group: "g", run: serve(b, "a")})); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -235,7 +237,9 @@ func TestEndUnderFire(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = b.Run(ctx) })
 	known := func(err error) bool {
-		for _, e := range []error{nil, ErrNoModule, ErrNoGroup, ErrFull, ErrRemoved, ErrStopped, context.DeadlineExceeded} {
+		for _, e := range []error{
+			nil, ErrNoModule, ErrNoGroup, ErrFull, ErrRemoved, ErrStopped, context.DeadlineExceeded,
+		} {
 			if errors.Is(err, e) {
 				return true
 			}
@@ -275,7 +279,8 @@ func TestEndUnderFire(t *testing.T) {
 
 // TestNoGoroutineForAMessage: what waits, waits in the inbox or in its sender.
 func TestNoGoroutineForAMessage(t *testing.T) {
-	b := newBus(t, []Option{WithInbox(1000), WithTimeout(time.Millisecond)}, &module{name: "a", group: "g"}, &module{name: "b", group: "g"})
+	b := newBus(t, []Option{WithInbox(1000), WithTimeout(time.Millisecond)}, &module{name: "a", group: "g"},
+		&module{name: "b", group: "g"})
 	before := runtime.NumGoroutine()
 	for i := range 1000 {
 		if err := b.SendToGroup(t.Context(), "g", message(i)); err != nil {

@@ -95,7 +95,8 @@ func (b *Bus) await(ctx context.Context, mem *member, m *model.Message, w *waite
 	case answer := <-w.answer:
 		return answer, nil
 	default:
-		return nil, fmt.Errorf("%s %s: no answer from %q: %w", m.Route.Operation, m.Route.Resource, mem.module.Name(), err)
+		return nil, fmt.Errorf("%s %s: no answer from %q: %w", m.Route.Operation, m.Route.Resource, mem.module.Name(),
+			err)
 	}
 }
 

@@ -66,7 +66,9 @@ func TestStuckModuleIsRestarted(t *testing.T) {
 		})
 		add("ill", nil, first(func(context.Context) error { return errors.New("a lock is held") }))
 		add("idle", func(ctx context.Context) error { <-ctx.Done(); return nil }, nil)
-		add("busy", func(ctx context.Context) error { return serve(b, "busy")(ctx) }, func(context.Context) error { return nil })
+		add("busy", func(ctx context.Context) error {
+			return serve(b, "busy")(ctx)
+		}, func(context.Context) error { return nil })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- b.Run(ctx) }()
@@ -105,7 +107,10 @@ func TestBeyondTheBus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(WithWatch(time.Minute))
 		hold := make(chan struct{})
-		if err := b.Add(&module{name: "stuck", group: "g", run: func(context.Context) error { <-hold; return nil }}); err != nil {
+		if err := b.Add(&module{name: "stuck", group: "g", run: func(context.Context) error {
+			<-hold
+			return nil
+		}}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -119,7 +124,8 @@ func TestBeyondTheBus(t *testing.T) {
 			t.Errorf("too early: %v", err)
 		}
 		time.Sleep(endWithin)
-		if err := b.Alive(); err == nil || !strings.Contains(err.Error(), "module stuck is stuck (it takes no message, and 1 wait)") {
+		if err := b.Alive(); err == nil ||
+			!strings.Contains(err.Error(), "module stuck is stuck (it takes no message, and 1 wait)") {
 			t.Errorf("Alive = %v, want that stuck takes no message, and 1 wait", err)
 		}
 		cancel()

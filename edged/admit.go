@@ -35,8 +35,9 @@ func (e *Edged) newAdmissions(ctx context.Context) *podadmit.Controller {
 		Closed:      e.gate.Closed,
 		Allocated:   e.allocations.Allocated,
 		Pressure:    e.evictions.Admit,
-		Checks:      []func(*v1.Pod) *observed.Reason{e.sysctls.Check, e.host.CheckAppArmor, e.evictions.Admit, e.checkGroups},
-		Rejected:    e.podStatus.Reject,
+		Checks: []func(*v1.Pod) *observed.Reason{e.sysctls.Check, e.host.CheckAppArmor, e.evictions.Admit,
+			e.checkGroups},
+		Rejected: e.podStatus.Reject,
 	}
 	if e.opts.Node != nil {
 		o.Node = func(ctx context.Context) (*v1.Node, error) { return e.meta.Node(ctx, e.opts.NodeName) }

@@ -75,7 +75,8 @@ func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	t.Helper()
 	e := New(Options{NodeName: "n", Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}).next()
 	e.recorder, e.statuses = events.New("n", nil), status.NewManager(noReports{})
-	e.cgroups, e.runtime, e.evictions = cgroups.New(cgroups.Options{}), runtime.New(runtime.Options{}), eviction.New(eviction.Options{})
+	e.cgroups, e.runtime, e.evictions = cgroups.New(cgroups.Options{}), runtime.New(runtime.Options{}),
+		eviction.New(eviction.Options{})
 	e.addresses = node.NewAddresses("192.0.2.1", "")
 	e.devices = devices.New(devices.Options{Dir: t.TempDir(), Changed: func() {}})
 	e.pleg = pleg.New(emptyRuntime{}, nil, pleg.Options{})
@@ -87,7 +88,13 @@ func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
 	s := &startedPods{}
 	e.pool = podworker.New(ctx, podworker.Options{})
 	e.pool.SetSyncer(s)
-	e.stopper = podstop.New(ctx, podstop.Options{Desired: e.desired, Workers: e.pool, Statuses: e.statuses, Waiters: &e.terminations, Recorder: e.recorder})
+	e.stopper = podstop.New(ctx, podstop.Options{
+		Desired:  e.desired,
+		Workers:  e.pool,
+		Statuses: e.statuses,
+		Waiters:  &e.terminations,
+		Recorder: e.recorder,
+	})
 	e.prober = prober.New(prober.Options{Recorder: e.recorder, Changed: e.probeChanged})
 	e.logs = logrotate.New(logrotate.Options{})
 	e.podStatus = e.newPodStatus(ctx)
@@ -132,8 +139,10 @@ func TestRejectedPodStays(t *testing.T) {
 				}
 				synctest.Wait()
 				got, _ := e.statuses.Get("second")
-				if got.Phase != v1.PodFailed || got.Reason != "OutOfcpu" || !workers.has("first") || workers.has("second") {
-					t.Fatalf("second: %s %s, handed to a worker %t; want Failed OutOfcpu, false", got.Phase, got.Reason, workers.has("second"))
+				if got.Phase != v1.PodFailed || got.Reason != "OutOfcpu" || !workers.has("first") ||
+					workers.has("second") {
+					t.Fatalf("second: %s %s, handed to a worker %t; want Failed OutOfcpu, false", got.Phase, got.Reason,
+						workers.has("second"))
 				}
 				e.desired.Remove("first")
 				e.desired.Forget("first")
@@ -147,7 +156,8 @@ func TestRejectedPodStays(t *testing.T) {
 				synctest.Wait()
 				got, _ = e.statuses.Get("second")
 				if started := workers.has("second"); started != wantStart || !wantStart && got.Reason != "OutOfcpu" {
-					t.Errorf("second when there is room: handed to a worker %t, reason %q; want %t", started, got.Reason, wantStart)
+					t.Errorf("second when there is room: handed to a worker %t, reason %q; want %t", started,
+						got.Reason, wantStart)
 				}
 				cancel()
 				e.pool.Wait()

@@ -60,7 +60,9 @@ func (e *Edged) newMemoryPressureNotifier() *eviction.Notifier {
 }
 
 // pressureChanged is told of the conditions of the node.
-func (e *Edged) pressureChanged(conditions []v1.NodeConditionType, met []eviction.Threshold, seen eviction.Observations) {
+func (e *Edged) pressureChanged(
+	conditions []v1.NodeConditionType, met []eviction.Threshold, seen eviction.Observations,
+) {
 	nodepressure.Show(e.health, conditions, met, seen)
 	if e.node != nil {
 		e.node.Look()

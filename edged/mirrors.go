@@ -13,7 +13,8 @@ func (e *Edged) newMirrors() *mirror.Manager {
 		return nil
 	}
 	m := mirror.New(mirror.Options{Cloud: e.meta, NodeName: e.opts.NodeName, Status: e.shownStatus})
-	m.Link(e.opts.Link != nil && e.opts.Link().Connected) // of a link that was there before this module news may not come
+	// of a link that was there before this module news may not come
+	m.Link(e.opts.Link != nil && e.opts.Link().Connected)
 	return m
 }
 

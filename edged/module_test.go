@@ -33,9 +33,14 @@ func (brokenBus) Receive(context.Context, string) (*model.Message, error) { retu
 // moduleIn is a module with nothing around it: no cloud, no runtime, no pods.
 func moduleIn(dir string, bus Bus) *Module {
 	return New(Options{
-		Bus: bus, Health: &health.Registry{}, NodeName: "n", RootDir: filepath.Join(dir, "root"), PodLogsDir: filepath.Join(dir, "logs"),
-		ContainerLogsDir: filepath.Join(dir, "links"), StaticPodDir: filepath.Join(dir, "manifests"),
-		RuntimeEndpoint: "unix://" + filepath.Join(dir, "none.sock"),
+		Bus:              bus,
+		Health:           &health.Registry{},
+		NodeName:         "n",
+		RootDir:          filepath.Join(dir, "root"),
+		PodLogsDir:       filepath.Join(dir, "logs"),
+		ContainerLogsDir: filepath.Join(dir, "links"),
+		StaticPodDir:     filepath.Join(dir, "manifests"),
+		RuntimeEndpoint:  "unix://" + filepath.Join(dir, "none.sock"),
 	})
 }
 

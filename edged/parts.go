@@ -55,7 +55,12 @@ func (e *Edged) parts() []part {
 		{name: "image pulls", reload: func(s *Settings) { e.puller.SetPullLimits(s.Pulls) }},
 		{name: "containers", reload: func(s *Settings) { e.runtime.SetMaxBackoff(s.MaxBackoff) }},
 		{name: "runtime state", run: e.pleg.Run},
-		{name: "clock", run: (&clock.Keeper{Health: e.health, Bound: e.opts.ClockBound, Began: e.began, Set: e.clockSet}).Run},
+		{name: "clock", run: (&clock.Keeper{
+			Health: e.health,
+			Bound:  e.opts.ClockBound,
+			Began:  e.began,
+			Set:    e.clockSet,
+		}).Run},
 		{name: "conditions of the runtime", run: e.runtimeStatus.Run},
 		{name: "probes", run: e.prober.Run},
 		{name: "usage", routes: api.StatsRoutes(e.stats, e.prober)},

@@ -25,7 +25,8 @@ func (e *Edged) newRepairer() *repair.Repairer {
 		klog.ErrorS(err, "Which images were found whole is forgotten when the agent ends")
 	}
 	if e.checked.Unclean() {
-		klog.InfoS("The device went down without notice; images are compared with what they were unpacked from when a container fails")
+		klog.InfoS("The device went down without notice; images are compared with what they were unpacked from when " +
+			"a container fails")
 	}
 	return repair.New(repair.Options{
 		Store:    e.client,

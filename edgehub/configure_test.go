@@ -12,7 +12,9 @@ import (
 func TestConfigure(t *testing.T) {
 	ca := wiretest.NewCA(t)
 	one, other := newUpstream(t, ca), newUpstream(t, ca)
-	e := startEdge(t, ca, one.addr, with{settings: func(s *settings) { s.backoffMin, s.backoffMax = time.Hour, time.Hour }})
+	e := startEdge(t, ca, one.addr, with{settings: func(s *settings) {
+		s.backoffMin, s.backoffMax = time.Hour, time.Hour
+	}})
 	e.told(1)
 	c := config(e.files, other.addr)
 	c.Heartbeat = 0

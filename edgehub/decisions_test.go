@@ -47,7 +47,10 @@ func TestDestinations(t *testing.T) {
 		{"resource", "x", "unhold-upgrade", "", destination{problem: "the operation is one of the device's own"}},
 		{"resource", "x", "ping", "", destination{problem: "the operation is one of the connection's own"}},
 	} {
-		m := &model.Message{Header: model.Header{ID: "i", ParentID: c.parent}, Route: model.Route{Group: c.group, Source: c.source, Operation: c.operation}}
+		m := &model.Message{
+			Header: model.Header{ID: "i", ParentID: c.parent}, Route: model.Route{Group: c.group, Source: c.source,
+				Operation: c.operation},
+		}
 		if diff := cmp.Diff(c.want, destinationOf(m), cmp.AllowUnexported(destination{})); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", c, diff)
 		}
@@ -115,9 +118,21 @@ func TestSettings(t *testing.T) {
 		config v1alpha2.EdgeHub
 		want   []string
 	}{
-		"WebSocket":                            {base, []string{"wss://cloud:10000/e632aba927ea4ac2b575ec1603d56f10/edge-1/events 30s"}},
-		"QUIC first":                           {quic, []string{"quic://cloud:10001/e632aba927ea4ac2b575ec1603d56f10/edge-1/events 8s", "wss://cloud:10000/e632aba927ea4ac2b575ec1603d56f10/edge-1/events 30s"}},
-		"QUIC, and no address for a WebSocket": {unset, []string{"quic://cloud:10001/e632aba927ea4ac2b575ec1603d56f10/edge-1/events 8s", "wss://cloud:10000/e632aba927ea4ac2b575ec1603d56f10/edge-1/events 30s"}},
+		"WebSocket": {
+			base, []string{"wss://cloud:10000/e632aba927ea4ac2b575ec1603d56f10/edge-1/events 30s"},
+		},
+		"QUIC first": {
+			quic, []string{
+				"quic://cloud:10001/e632aba927ea4ac2b575ec1603d56f10/edge-1/events 8s",
+				"wss://cloud:10000/e632aba927ea4ac2b575ec1603d56f10/edge-1/events 30s",
+			},
+		},
+		"QUIC, and no address for a WebSocket": {
+			unset, []string{
+				"quic://cloud:10001/e632aba927ea4ac2b575ec1603d56f10/edge-1/events 8s",
+				"wss://cloud:10000/e632aba927ea4ac2b575ec1603d56f10/edge-1/events 30s",
+			},
+		},
 	} {
 		s, err := settingsOf("edge-1", c.config)
 		if err != nil {
@@ -170,32 +185,76 @@ func TestExplain(t *testing.T) {
 		kind string
 		has  []string
 	}{
-		"no file":             {&fileError{"/etc/kubeedge/certs/server.crt", fs.ErrNotExist}, nil, "no_certificate", []string{"/etc/kubeedge/certs/server.crt", "edgecore join"}},
-		"broken file":         {&fileError{"/etc/c.crt", errors.New("no PEM")}, nil, "no_certificate", []string{"/etc/c.crt", "no PEM", "edgecore join"}},
-		"name":                {dial(&net.DNSError{Err: "no such host", Name: "cloud.example", IsNotFound: true}), fresh, "dns", []string{"cloud.example", "/etc/resolv.conf"}},
-		"refused":             {dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), fresh, "connection_refused", []string{"cloud.example:10000", "cloudcore", "edgeHub.websocket.server"}},
-		"no route":            {dial(os.NewSyscallError("connect", syscall.ENETUNREACH)), fresh, "unreachable", []string{"cloud.example:10000", "network is unreachable", "routes"}},
-		"no answer":           {dial(context.DeadlineExceeded), fresh, "timeout", []string{"cloud.example:10000", "30s", "firewalls"}},
-		"reset":               {dial(syscall.ECONNRESET), fresh, "reset", []string{"cloud.example:10000"}},
-		"reset, expired":      {dial(syscall.ECONNRESET), gone, "certificate_expired", []string{"2026-05-30", "edgecore join"}},
-		"other CA":            {dial(x509.UnknownAuthorityError{}), fresh, "untrusted", []string{"ca.crt", "edgecore join"}},
-		"other name":          {dial(x509.HostnameError{Certificate: &x509.Certificate{DNSNames: []string{"a.example"}, IPAddresses: []net.IP{net.IPv4(1, 2, 3, 4)}}, Host: "x"}), fresh, "wrong_name", []string{"cloud.example", "a.example, 1.2.3.4", "advertiseAddress"}},
-		"cloud's ended":       {dial(expired(gone)), fresh, "untrusted", []string{"2026-05-30", "renew it in the cloud"}},
-		"clock behind":        {dial(expired(&x509.Certificate{NotBefore: at(3), NotAfter: at(9)})), fresh, "clock", []string{"clock is not set", "2026-06-04", "NTP"}},
-		"own ended":           {dial(errors.New("remote error: tls: expired certificate")), gone, "certificate_expired", []string{"2026-05-30", "edgecore join"}},
-		"own not yet":         {dial(errors.New("remote error: tls: bad certificate")), &x509.Certificate{NotBefore: at(1), NotAfter: at(2)}, "clock", []string{"2026-06-02", "NTP"}},
-		"own rejected":        {dial(errors.New("remote error: tls: unknown certificate authority")), fresh, "rejected", []string{"unknown certificate authority", "edgecore join"}},
-		"TLS":                 {dial(errors.New("remote error: tls: protocol version not supported")), fresh, "tls", []string{"protocol version"}},
-		"401":                 {&wire.Refused{Status: 401, Text: "not this node"}, fresh, "refused", []string{"HTTP 401: not this node", "edgecore join"}},
-		"401, expired":        {&wire.Refused{Status: 401}, gone, "certificate_expired", []string{"2026-05-30"}},
-		"full":                {&wire.Refused{Status: 503, Text: "full"}, fresh, "busy", []string{"HTTP 503: full", "nodeLimit"}},
-		"duplicate":           {&wire.Refused{Status: 409, Text: "two devices"}, fresh, "duplicate", []string{"HTTP 409: two devices"}},
-		"another server":      {&wire.Refused{Status: 404}, fresh, "no_websocket", []string{"HTTP 404", "no cloudcore"}},
-		"over QUIC":           {&wire.Refused{Text: "no room"}, fresh, "refused", []string{"no room"}},
-		"proxy":               {&wire.ProxyError{Proxy: "p:3128", Err: errors.New("Forbidden")}, fresh, "proxy", []string{"p:3128", "Forbidden", "HTTPS_PROXY"}},
-		"proxy is not there":  {&wire.ProxyError{Proxy: "p:3128", Err: dial(syscall.ECONNREFUSED)}, fresh, "connection_refused", []string{"the proxy p:3128"}},
-		"through a proxy 401": {&wire.ProxyError{Proxy: "p:3128", Err: &wire.Refused{Status: 401}}, fresh, "refused", []string{"HTTP 401", "through the proxy p:3128"}},
-		"unknown":             {errors.New("odd"), fresh, "other", []string{"cloud.example:10000", "odd"}},
+		"no file": {&fileError{"/etc/kubeedge/certs/server.crt", fs.ErrNotExist}, nil, "no_certificate",
+			[]string{"/etc/kubeedge/certs/server.crt", "edgecore join"}},
+		"broken file": {
+			&fileError{"/etc/c.crt", errors.New("no PEM")}, nil, "no_certificate",
+			[]string{"/etc/c.crt", "no PEM", "edgecore join"},
+		},
+		"name": {dial(&net.DNSError{Err: "no such host", Name: "cloud.example", IsNotFound: true}),
+			fresh, "dns", []string{"cloud.example", "/etc/resolv.conf"}},
+		"refused": {dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), fresh, "connection_refused",
+			[]string{"cloud.example:10000", "cloudcore", "edgeHub.websocket.server"}},
+		"no route": {dial(os.NewSyscallError("connect", syscall.ENETUNREACH)), fresh, "unreachable",
+			[]string{"cloud.example:10000", "network is unreachable", "routes"}},
+		"no answer": {
+			dial(context.DeadlineExceeded), fresh, "timeout", []string{"cloud.example:10000", "30s", "firewalls"},
+		},
+		"reset": {dial(syscall.ECONNRESET), fresh, "reset", []string{"cloud.example:10000"}},
+		"reset, expired": {
+			dial(syscall.ECONNRESET), gone, "certificate_expired", []string{"2026-05-30", "edgecore join"},
+		},
+		"other CA": {
+			dial(x509.UnknownAuthorityError{}), fresh, "untrusted", []string{"ca.crt", "edgecore join"},
+		},
+		"other name": {
+			dial(x509.HostnameError{
+				Certificate: &x509.Certificate{
+					DNSNames: []string{"a.example"}, IPAddresses: []net.IP{net.IPv4(1, 2, 3, 4)},
+				}, Host: "x",
+			}), fresh, "wrong_name", []string{
+				"cloud.example", "a.example, 1.2.3.4", "advertiseAddress",
+			},
+		},
+		"cloud's ended": {
+			dial(expired(gone)), fresh, "untrusted", []string{"2026-05-30", "renew it in the cloud"},
+		},
+		"clock behind": {dial(expired(&x509.Certificate{NotBefore: at(3), NotAfter: at(9)})), fresh, "clock",
+			[]string{"clock is not set", "2026-06-04", "NTP"}},
+		"own ended": {dial(errors.New("remote error: tls: expired certificate")), gone, "certificate_expired",
+			[]string{"2026-05-30", "edgecore join"}},
+		"own not yet": {
+			dial(errors.New("remote error: tls: bad certificate")),
+			&x509.Certificate{NotBefore: at(1), NotAfter: at(2)}, "clock", []string{"2026-06-02", "NTP"},
+		},
+		"own rejected": {dial(errors.New("remote error: tls: unknown certificate authority")), fresh, "rejected",
+			[]string{"unknown certificate authority", "edgecore join"}},
+		"TLS": {dial(errors.New("remote error: tls: protocol version not supported")), fresh, "tls",
+			[]string{"protocol version"}},
+		"401": {
+			&wire.Refused{Status: 401, Text: "not this node"}, fresh, "refused",
+			[]string{"HTTP 401: not this node", "edgecore join"},
+		},
+		"401, expired": {&wire.Refused{Status: 401}, gone, "certificate_expired", []string{"2026-05-30"}},
+		"full": {
+			&wire.Refused{Status: 503, Text: "full"}, fresh, "busy", []string{"HTTP 503: full", "nodeLimit"},
+		},
+		"duplicate": {
+			&wire.Refused{Status: 409, Text: "two devices"}, fresh, "duplicate", []string{"HTTP 409: two devices"},
+		},
+		"another server": {
+			&wire.Refused{Status: 404}, fresh, "no_websocket", []string{"HTTP 404", "no cloudcore"},
+		},
+		"over QUIC": {&wire.Refused{Text: "no room"}, fresh, "refused", []string{"no room"}},
+		"proxy": {&wire.ProxyError{Proxy: "p:3128", Err: errors.New("Forbidden")}, fresh, "proxy",
+			[]string{"p:3128", "Forbidden", "HTTPS_PROXY"}},
+		"proxy is not there": {
+			&wire.ProxyError{Proxy: "p:3128", Err: dial(syscall.ECONNREFUSED)}, fresh, "connection_refused",
+			[]string{"the proxy p:3128"},
+		},
+		"through a proxy 401": {&wire.ProxyError{Proxy: "p:3128", Err: &wire.Refused{Status: 401}}, fresh, "refused",
+			[]string{"HTTP 401", "through the proxy p:3128"}},
+		"unknown": {errors.New("odd"), fresh, "other", []string{"cloud.example:10000", "odd"}},
 	} {
 		target := target{protocol: "websocket", server: "cloud.example:10000", handshake: 30 * time.Second}
 		got := explain(target, c.own, files{ca: "/etc/ca.crt"}, now, c.err)

@@ -54,9 +54,21 @@ type edge struct {
 
 func config(files wiretest.Files, server string) v1alpha2.EdgeHub {
 	return v1alpha2.EdgeHub{
-		Enable: true, Heartbeat: 15, MessageQPS: 30, MessageBurst: 60, ProjectID: "e632aba927ea4ac2b575ec1603d56f10",
-		TLSCAFile: files.CA, TLSCertFile: files.Cert, TLSPrivateKeyFile: files.Key,
-		WebSocket: v1alpha2.Transport{Enable: true, Server: server, HandshakeTimeout: 30, ReadDeadline: 15, WriteDeadline: 15},
+		Enable:            true,
+		Heartbeat:         15,
+		MessageQPS:        30,
+		MessageBurst:      60,
+		ProjectID:         "e632aba927ea4ac2b575ec1603d56f10",
+		TLSCAFile:         files.CA,
+		TLSCertFile:       files.Cert,
+		TLSPrivateKeyFile: files.Key,
+		WebSocket: v1alpha2.Transport{
+			Enable:           true,
+			Server:           server,
+			HandshakeTimeout: 30,
+			ReadDeadline:     15,
+			WriteDeadline:    15,
+		},
 	}
 }
 

@@ -55,19 +55,29 @@ func TestReasonsOfRealDials(t *testing.T) {
 		"expired": {u.addr, func(f wiretest.Files) {
 			ca.Write(t, filepath.Dir(f.CA), ca.Node(t, "edge-1", time.Now().Add(-time.Minute)))
 		}, "the node's certificate expired at"},
-		"no certificate":    {u.addr, func(f wiretest.Files) { _ = os.Remove(f.Cert) }, "this node has not joined a cloud"},
-		"broken key":        {u.addr, func(f wiretest.Files) { _ = os.WriteFile(f.Key, []byte("x"), 0o600) }, "are invalid"},
-		"broken CA":         {u.addr, func(f wiretest.Files) { _ = os.WriteFile(f.CA, []byte("x"), 0o600) }, "rootCA.crt: holds no PEM block of a certificate"},
+		"no certificate": {u.addr, func(f wiretest.Files) {
+			_ = os.Remove(f.Cert)
+		}, "this node has not joined a cloud"},
+		"broken key": {u.addr, func(f wiretest.Files) {
+			_ = os.WriteFile(f.Key, []byte("x"), 0o600)
+		}, "are invalid"},
+		"broken CA": {u.addr, func(f wiretest.Files) {
+			_ = os.WriteFile(f.CA, []byte("x"), 0o600)
+		}, "rootCA.crt: holds no PEM block of a certificate"},
 		"a foreign node CA": {u.addr, func(f wiretest.Files) { foreign(t, f) }, "rejects the node's certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var registry *health.Registry
-			e := startEdge(t, ca, c.server, with{options: func(o *Options) {
-				registry = o.Health
-				if c.spoil != nil {
-					c.spoil(wiretest.Files{CA: o.Config.TLSCAFile, Cert: o.Config.TLSCertFile, Key: o.Config.TLSPrivateKeyFile})
-				}
-			}})
+			e := startEdge(t, ca, c.server, with{
+				options: func(o *Options) {
+					registry = o.Health
+					if c.spoil != nil {
+						c.spoil(wiretest.Files{
+							CA: o.Config.TLSCAFile, Cert: o.Config.TLSCertFile, Key: o.Config.TLSPrivateKeyFile,
+						})
+					}
+				},
+			})
 			text := e.reason(c.want)
 			if expired := strings.Contains(text, "expired"); expired != has(registry, health.CertificateExpired) {
 				t.Errorf("%q: the condition CertificateExpired is %v, want %v", text, !expired, expired)
@@ -251,7 +261,8 @@ func TestOurCloud(t *testing.T) {
 	}
 	before := pings(2)
 	after := pings(before.Pings + 4)
-	if cost := after.BytesReceived + after.BytesSent - before.BytesReceived - before.BytesSent; cost > 64*(after.Pings-before.Pings+1) {
+	if cost := after.BytesReceived + after.BytesSent - before.BytesReceived - before.BytesSent; cost >
+		64*(after.Pings-before.Pings+1) {
 		t.Errorf("%d heartbeats cost %d bytes, want at most %d", after.Pings-before.Pings, cost,
 			64*(after.Pings-before.Pings+1))
 	}

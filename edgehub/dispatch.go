@@ -77,11 +77,13 @@ func destinationOf(m *model.Message) destination {
 // Acknowledgements). late returns nil for answers that only their request could use.
 func late(m *model.Message) *model.Message {
 	key, err := resource.Parse(m.Route.Resource)
-	if err != nil || m.Route.Operation != model.OpResponse || m.Route.Group != model.GroupResource || m.Header.ResourceVersion == "" || key.Name == "" {
+	if err != nil || m.Route.Operation != model.OpResponse || m.Route.Group != model.GroupResource ||
+		m.Header.ResourceVersion == "" || key.Name == "" {
 		return nil
 	}
 	switch key.Type {
-	case resource.TypeConfigMap, resource.TypeSecret, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
+	case resource.TypeConfigMap, resource.TypeSecret, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim,
+		resource.TypeVolumeAttachment:
 	default:
 		return nil
 	}
@@ -109,9 +111,11 @@ func (m *Module) dispatch(ctx context.Context, msg *model.Message) {
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case errors.Is(err, beehive.ErrFull):
-		klog.ErrorS(err, "Message from the cloud not taken", "resource", msg.Route.Resource, "operation", msg.Route.Operation)
+		klog.ErrorS(err, "Message from the cloud not taken", "resource", msg.Route.Resource,
+			"operation", msg.Route.Operation)
 	default:
-		klog.V(2).InfoS("Message from the cloud dropped", "resource", msg.Route.Resource, "operation", msg.Route.Operation,
+		klog.V(2).InfoS("Message from the cloud dropped", "resource", msg.Route.Resource,
+			"operation", msg.Route.Operation,
 			"group", msg.Route.Group, "source", msg.Route.Source, "err", err)
 	}
 }

@@ -184,7 +184,8 @@ func (m *Module) takeOver() {
 		return
 	}
 	next := *m.next
-	next.files, next.features, next.backoffMin, next.backoffMax = m.set.files, m.set.features, m.set.backoffMin, m.set.backoffMax
+	next.files, next.features, next.backoffMin, next.backoffMax = m.set.files, m.set.features, m.set.backoffMin,
+		m.set.backoffMax
 	m.set, m.next = next, nil
 }
 

@@ -31,7 +31,8 @@ func TestUpstreamCloud(t *testing.T) {
 	if r.URL.Path != "/e632aba927ea4ac2b575ec1603d56f10/edge-1/events" || r.ProtoMajor != 1 {
 		t.Errorf("%s %s, want HTTP/1 and %s", r.Proto, r.URL.Path, "/e632aba927ea4ac2b575ec1603d56f10/edge-1/events")
 	}
-	for name, want := range map[string]string{"Node_id": "edge-1", "Project_id": "e632aba927ea4ac2b575ec1603d56f10", "Connectionuse": "msg", "Origin": ""} {
+	for name, want := range map[string]string{"Node_id": "edge-1", "Project_id": "e632aba927ea4ac2b575ec1603d56f10",
+		"Connectionuse": "msg", "Origin": ""} {
 		if got := r.Header.Get(name); got != want {
 			t.Errorf("header %s: %q, want %q", name, got, want)
 		}
@@ -96,7 +97,8 @@ func TestLateAnswer(t *testing.T) {
 		t.Error("reliably(answer) = false, want it acknowledged")
 	}
 	e.until("the object", func() bool { return len(e.got) >= 1 }) // it may come twice
-	if got := e.got[0]; got.Route.Operation != model.OpResponse || got.Header.ParentID != "" || got.Route.Resource != "default/configmap/late" || got.Header.ID != answer.Header.ID {
+	if got := e.got[0]; got.Route.Operation != model.OpResponse || got.Header.ParentID != "" ||
+		got.Route.Resource != "default/configmap/late" || got.Header.ID != answer.Header.ID {
 		t.Errorf("metamanager got %+v, want the object of %+v", got, answer)
 	}
 }
@@ -118,7 +120,8 @@ func TestOffline(t *testing.T) {
 	u.until("the request", func() bool { return u.received(model.OpQuery) == 1 })
 	offline(proxy)
 	answer := <-waiting
-	if answer == nil || answer.Route.Operation != model.OpError || !strings.Contains(string(answer.ContentData()), "not connected to the cloud") {
+	if answer == nil || answer.Route.Operation != model.OpError ||
+		!strings.Contains(string(answer.ContentData()), "not connected to the cloud") {
 		t.Errorf("answer %+v, want an error with %q", answer, "not connected to the cloud")
 	}
 	if link := e.told(2); link.Connected {
@@ -127,7 +130,8 @@ func TestOffline(t *testing.T) {
 	answer, err := e.ask(t.Context(), request("default/secret/other"))
 	if err != nil {
 		t.Error(err)
-	} else if got, want := string(answer.ContentData()), "not connected to the cloud"; answer.Route.Operation != model.OpError ||
+	} else if got, want := string(answer.ContentData()),
+		"not connected to the cloud"; answer.Route.Operation != model.OpError ||
 		got != want || answer.Route.Source != "websocket" {
 		t.Errorf("offline: %+v with %q, want an error of websocket with %q", answer.Route, got, want)
 	}
@@ -216,7 +220,9 @@ func TestBadFrames(t *testing.T) {
 // TestReconnect: a renewed certificate is used at once, and nothing but a moment is lost.
 func TestReconnect(t *testing.T) {
 	u := newUpstream(t, wiretest.NewCA(t))
-	e := startEdge(t, u.ca, u.addr, with{settings: func(s *settings) { s.backoffMin, s.backoffMax = time.Hour, time.Hour }})
+	e := startEdge(t, u.ca, u.addr, with{settings: func(s *settings) {
+		s.backoffMin, s.backoffMax = time.Hour, time.Hour
+	}})
 	e.told(1)
 	renewed := u.ca.Node(t, "edge-1", time.Now().Add(2*time.Hour))
 	u.ca.Write(t, filepath.Dir(e.files.Cert), renewed)
@@ -244,7 +250,8 @@ func TestCertificateEnded(t *testing.T) {
 	u.ca.Write(t, filepath.Dir(e.files.Cert), renewed)
 	const why = "the certificate of this connection ended at 2026-11-21T10:00:00Z"
 	u.current().raw(func(ws *websocket.Conn) error {
-		return ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(wire.ClosePolicy, why), time.Now().Add(time.Minute))
+		return ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(wire.ClosePolicy, why),
+			time.Now().Add(time.Minute))
 	})
 	u.connected(2)
 	if got := u.seen()[1].TLS.PeerCertificates[0].SerialNumber; got.Cmp(renewed.Leaf.SerialNumber) != 0 {
@@ -295,7 +302,8 @@ func TestPace(t *testing.T) {
 		synctest.Wait()
 		began, beats := time.Now(), len(u.heard(model.OpKeepalive))
 		for i := range 30 {
-			m := model.New("edged", model.GroupMeta, model.OpInsert, fmt.Sprintf("default/event/%d", i), json.RawMessage(`{}`))
+			m := model.New("edged", model.GroupMeta, model.OpInsert, fmt.Sprintf("default/event/%d", i),
+				json.RawMessage(`{}`))
 			if err := e.bus.Send(t.Context(), model.ModuleEdgeHub, m); err != nil {
 				t.Fatal(err)
 			}
@@ -327,7 +335,8 @@ func TestUnsendable(t *testing.T) {
 	for m, want := range map[*model.Message]string{large: "larger than 65536", broken: "unexpected end of JSON"} {
 		if answer, err := e.ask(t.Context(), m); err != nil {
 			t.Error(err)
-		} else if got := string(answer.ContentData()); answer.Route.Operation != model.OpError || !strings.Contains(got, want) {
+		} else if got := string(answer.ContentData()); answer.Route.Operation != model.OpError ||
+			!strings.Contains(got, want) {
 			t.Errorf("%s: %s %q, want an error with %q", m.Route.Resource, answer.Route.Operation, got, want)
 		}
 	}
@@ -373,7 +382,8 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]float64{
-		"edgecore_link_connected": 1, "edgecore_link_connects_total": 2, "edgecore_link_reconnects_total": 1, "edgecore_link_messages_total received": 3,
+		"edgecore_link_connected": 1, "edgecore_link_connects_total": 2, "edgecore_link_reconnects_total": 1,
+		"edgecore_link_messages_total received": 3,
 	} {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
@@ -383,7 +393,8 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%v messages sent, want 5 or more", sent)
 	}
 	// Two handshakes with certificates, and the messages.
-	if in, out := got["edgecore_link_bytes_total received"], got["edgecore_link_bytes_total sent"]; in < 2000 || out < 2500 || in > 20000 || out > 20000 {
+	if in, out := got["edgecore_link_bytes_total received"], got["edgecore_link_bytes_total sent"]; in < 2000 ||
+		out < 2500 || in > 20000 || out > 20000 {
 		t.Errorf("%v bytes received, %v sent; want 2000 and 2500 or more, at most 20000", in, out)
 	}
 }

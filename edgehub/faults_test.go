@@ -143,7 +143,8 @@ func TestStuckLink(t *testing.T) {
 				m := request(fmt.Sprintf("default/secret/%d", i))
 				m.Content = content
 				answer, err := e.ask(t.Context(), m)
-				if err != nil && !errors.Is(err, context.DeadlineExceeded) || err == nil && answer.Route.Operation != model.OpError {
+				if err != nil && !errors.Is(err, context.DeadlineExceeded) ||
+					err == nil && answer.Route.Operation != model.OpError {
 					t.Errorf("answer %v, %v; want an error", answer, err)
 				}
 			})

@@ -41,7 +41,8 @@ func (m *Module) watchNetwork(ctx context.Context) {
 	}()
 	for ctx.Err() == nil {
 		if err := m.watch(ctx, seen.Notify); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Changes of the network go unnoticed; the link is dialled at its own pace", "again", watchAgain)
+			klog.ErrorS(err, "Changes of the network go unnoticed; the link is dialled at its own pace",
+				"again", watchAgain)
 		}
 		retry.Sleep(ctx, watchAgain)
 	}

@@ -26,7 +26,8 @@ func watchNetwork(ctx context.Context, changed func()) error {
 type networkSocket struct{ *nl.NetlinkSocket }
 
 func subscribe() (networkSocket, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
 		return networkSocket{}, fmt.Errorf("subscribe to changes of the network: %w", err)
 	}
@@ -117,7 +118,8 @@ func linkMatters(up map[int]bool, m syscall.NetlinkMessage) bool {
 		return false
 	}
 	index := link.Attrs().Index
-	carries := m.Header.Type == unix.RTM_NEWLINK && link.Attrs().RawFlags&unix.IFF_UP != 0 && link.Attrs().RawFlags&unix.IFF_RUNNING != 0
+	carries := m.Header.Type == unix.RTM_NEWLINK && link.Attrs().RawFlags&unix.IFF_UP != 0 &&
+		link.Attrs().RawFlags&unix.IFF_RUNNING != 0
 	if up[index] == carries {
 		return false
 	}

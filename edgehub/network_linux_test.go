@@ -100,9 +100,12 @@ func networkSteps(t *testing.T, messages <-chan syscall.NetlinkMessage) error {
 		do   func() error
 		told bool
 	}{
-		{"a pod's link", func() error {
-			return errors.Join(netlink.LinkAdd(pod), netlink.LinkSetUp(pod), netlink.LinkSetUp(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: "vethfar"}}))
-		}, false},
+		{
+			"a pod's link", func() error {
+				return errors.Join(netlink.LinkAdd(pod), netlink.LinkSetUp(pod),
+					netlink.LinkSetUp(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: "vethfar"}}))
+			}, false,
+		},
 		{"a pod's route", func() error {
 			whole := &net.IPNet{IP: net.IPv4(198, 51, 100, 7), Mask: net.CIDRMask(32, 32)}
 			return netlink.RouteAdd(&netlink.Route{LinkIndex: pod.Attrs().Index, Dst: whole, Scope: netlink.SCOPE_LINK})

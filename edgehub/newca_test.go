@@ -21,7 +21,8 @@ func TestNoticeCA(t *testing.T) {
 	} {
 		config, noticed := &tls.Config{}, false
 		noticeCA(config, func() { noticed = true })
-		if err := config.VerifyConnection(tls.ConnectionState{VerifiedChains: tc.chains}); err != nil || noticed != tc.want {
+		if err := config.VerifyConnection(tls.ConnectionState{VerifiedChains: tc.chains}); err != nil ||
+			noticed != tc.want {
 			t.Errorf("%s: noticed %v, error %v; want %v, no error", tc.name, noticed, err, tc.want)
 		}
 	}

@@ -25,9 +25,10 @@ func overQUIC(server string) func(*Options) {
 // quicCloud is a cloud of ours that answers each request.
 func quicCloud(t *testing.T, ca *wiretest.CA, refuse error) (addr string, conns chan wire.Conn, l *wire.QUICListener) {
 	t.Helper()
-	l, err := wire.ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), wire.Limits{}, func(wire.Caller) (wire.AcceptOptions, error) {
-		return wire.AcceptOptions{Features: wire.AllFeatures()}, refuse
-	})
+	l, err := wire.ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), wire.Limits{},
+		func(wire.Caller) (wire.AcceptOptions, error) {
+			return wire.AcceptOptions{Features: wire.AllFeatures()}, refuse
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +106,12 @@ func TestQUICFirst(t *testing.T) {
 	// and does not wait as long for an answer.
 	proxy.Silence(true)
 	c := config(e.files, u.addr)
-	c.Quic, c.WebSocket.Enable = v1alpha2.Transport{Enable: true, Server: proxy.Addr(), HandshakeTimeout: 30, WriteDeadline: 15}, false
+	c.Quic, c.WebSocket.Enable = v1alpha2.Transport{
+		Enable:           true,
+		Server:           proxy.Addr(),
+		HandshakeTimeout: 30,
+		WriteDeadline:    15,
+	}, false
 	if !*long {
 		impatient := c
 		impatient.Quic.HandshakeTimeout = 1
@@ -149,9 +155,12 @@ func TestQUICReasons(t *testing.T) {
 	}{
 		"the certificate is that of node edge-2": {closed, nil},
 		"has no certificate of the CA in":        {other, nil},
-		"the node's certificate expired at": {open, func(o *Options) {
-			ca.Write(t, strings.TrimSuffix(o.Config.TLSCAFile, "/rootCA.crt"), ca.Node(t, "edge-1", time.Now().Add(-time.Minute)))
-		}},
+		"the node's certificate expired at": {
+			open, func(o *Options) {
+				ca.Write(t, strings.TrimSuffix(o.Config.TLSCAFile, "/rootCA.crt"),
+					ca.Node(t, "edge-1", time.Now().Add(-time.Minute)))
+			},
+		},
 		"does not answer within": {nobody, nil},
 	} {
 		e := startEdge(t, ca, "127.0.0.1:1", with{
@@ -185,7 +194,9 @@ func TestBothFail(t *testing.T) {
 	if got := together([]error{missing, missing}); got.Error() != "no file" {
 		t.Errorf("the same reason twice = %v, want %q", got, "no file")
 	}
-	if got := together([]error{&failure{text: "q", expired: true}, &failure{kind: "dns", text: "w"}}); got.Error() != "w; and by QUIC: q" || !got.(*failure).expired {
+	if got := together([]error{
+		&failure{text: "q", expired: true}, &failure{kind: "dns", text: "w"},
+	}); got.Error() != "w; and by QUIC: q" || !got.(*failure).expired {
 		t.Errorf("together = %+v, want %q, expired", got, "w; and by QUIC: q")
 	}
 }

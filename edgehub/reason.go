@@ -42,7 +42,9 @@ const join = `run "edgecore join" with a fresh token (cloudcore gettoken)`
 
 // explain says why a dial failed. own, the node's certificate, may be nil.
 func explain(t target, own *x509.Certificate, f files, now time.Time, err error) *failure {
-	for _, look := range []func(target, files, time.Time, error) (kind, text string){explainFiles, explainCloudCertificate, explainAlert, explainRefusal, explainNetwork} {
+	for _, look := range []func(target, files, time.Time, error) (kind, text string){
+		explainFiles, explainCloudCertificate, explainAlert, explainRefusal, explainNetwork,
+	} {
 		kind, text := look(t, f, now, err)
 		if kind == "" {
 			continue
@@ -69,7 +71,8 @@ func explainOwn(x *failure, own *x509.Certificate, now time.Time) {
 		x.text = fmt.Sprintf("the node's certificate expired at %s; %s", stamp(own.NotAfter), join)
 	case now.Before(own.NotBefore):
 		x.kind = "clock"
-		x.text = fmt.Sprintf("the device's clock is not set: the node's certificate is valid from %s; set the clock (NTP)", stamp(own.NotBefore))
+		x.text = fmt.Sprintf("the device's clock is not set: the node's certificate is valid from %s; set the "+
+			"clock (NTP)", stamp(own.NotBefore))
 	}
 }
 
@@ -82,7 +85,8 @@ func explainFiles(_ target, _ files, _ time.Time, err error) (kind, text string)
 	case !errors.As(err, &file):
 		return "", ""
 	case errors.Is(err, os.ErrNotExist):
-		return "no_certificate", fmt.Sprintf("there is no file %s: this node has not joined a cloud; %s", file.path, join)
+		return "no_certificate", fmt.Sprintf("there is no file %s: this node has not joined a cloud; %s", file.path,
+			join)
 	}
 	return "no_certificate", fmt.Sprintf("the node's certificate files are invalid: %v; %s", file, join)
 }
@@ -94,17 +98,25 @@ func explainCloudCertificate(t target, f files, now time.Time, err error) (kind,
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, &name):
-		return "wrong_name", fmt.Sprintf("the cloud's certificate is not for %s (%s); add it to modules.cloudHub.advertiseAddress or dnsNames of cloudcore, or use a name that is in it", host(t.server), names(name.Certificate))
+		return "wrong_name", fmt.Sprintf("the cloud's certificate is not for %s (%s); add it to "+
+			"modules.cloudHub.advertiseAddress or dnsNames of cloudcore, or use a name that is in it", host(t.server),
+			names(name.Certificate))
 	case errors.As(err, &authority):
-		return "untrusted", fmt.Sprintf("the cloud at %s has no certificate of the CA in %s: it is another cloud, or one with a new CA; %s", t.server, f.ca, join)
+		return "untrusted",
+			fmt.Sprintf("the cloud at %s has no certificate of the CA in %s: it is another cloud, or one with a new "+
+				"CA; %s", t.server, f.ca, join)
 	case !errors.As(err, &invalid):
 		return "", ""
 	case invalid.Reason != x509.Expired || invalid.Cert == nil:
 		return "untrusted", fmt.Sprintf("the certificate of the cloud at %s is not valid: %v", t.server, invalid)
 	case now.Before(invalid.Cert.NotBefore):
-		return "clock", fmt.Sprintf("the device's clock is not set: the cloud's certificate is valid from %s; set the clock (NTP)", stamp(invalid.Cert.NotBefore))
+		return "clock",
+			fmt.Sprintf("the device's clock is not set: the cloud's certificate is valid from %s; set the clock (NTP)",
+				stamp(invalid.Cert.NotBefore))
 	}
-	return "untrusted", fmt.Sprintf("the cloud's certificate expired at %s; renew it in the cloud, or set the device's clock if it is wrong", stamp(invalid.Cert.NotAfter))
+	return "untrusted",
+		fmt.Sprintf("the cloud's certificate expired at %s; renew it in the cloud, or set the device's clock if it "+
+			"is wrong", stamp(invalid.Cert.NotAfter))
 }
 
 func names(c *x509.Certificate) string {
@@ -127,9 +139,13 @@ func explainAlert(t target, _ files, _ time.Time, err error) (kind, text string)
 	if !strings.Contains(s, "remote error: tls") && !strings.Contains(s, "CRYPTO_ERROR") {
 		return "", ""
 	}
-	for _, what := range []string{"certificate required", "bad certificate", "unknown certificate authority", "expired certificate", "unknown certificate", "revoked certificate", "access denied"} {
+	for _, what := range []string{
+		"certificate required", "bad certificate", "unknown certificate authority", "expired certificate",
+		"unknown certificate", "revoked certificate", "access denied",
+	} {
 		if strings.Contains(s, what) {
-			return "rejected", fmt.Sprintf("the cloud at %s rejects the node's certificate (%s); %s", t.server, what, join)
+			return "rejected", fmt.Sprintf("the cloud at %s rejects the node's certificate (%s); %s", t.server, what,
+				join)
 		}
 	}
 	return "tls", fmt.Sprintf("the cloud at %s does not agree on TLS: %v", t.server, root(err))
@@ -149,14 +165,18 @@ func explainRefusal(t target, _ files, _ time.Time, err error) (kind, text strin
 	case 0:
 		return "refused", fmt.Sprintf("the cloud at %s refuses the node%s", t.server, said)
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return "refused", fmt.Sprintf("the cloud at %s refuses the node (HTTP %d%s); see that the node's name is the one in its certificate, or %s", t.server, refused.Status, said, join)
+		return "refused", fmt.Sprintf("the cloud at %s refuses the node (HTTP %d%s); see that the node's name is the "+
+			"one in its certificate, or %s", t.server, refused.Status, said, join)
 	case http.StatusConflict:
 		return "duplicate", fmt.Sprintf("the cloud at %s refuses the node (HTTP %d%s)", t.server, refused.Status, said)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		return "busy", fmt.Sprintf("the cloud at %s cannot take the node now (HTTP %d%s), and is tried again; if that lasts, see "+
-			"cloudcore's log and its modules.cloudHub.nodeLimit", t.server, refused.Status, said)
+		return "busy",
+			fmt.Sprintf("the cloud at %s cannot take the node now (HTTP %d%s), and is tried again; if that lasts, see "+
+				"cloudcore's log and its modules.cloudHub.nodeLimit", t.server, refused.Status, said)
 	}
-	return "no_websocket", fmt.Sprintf("what listens at %s is no cloudcore (HTTP %d%s); see modules.edgeHub.websocket.server", t.server, refused.Status, said)
+	return "no_websocket",
+		fmt.Sprintf("what listens at %s is no cloudcore (HTTP %d%s); see modules.edgeHub.websocket.server", t.server,
+			refused.Status, said)
 }
 
 // explainNetwork is for networks, and proxies in them.
@@ -170,17 +190,26 @@ func explainNetwork(t target, _ files, _ time.Time, err error) (kind, text strin
 	timeout := net.Error(nil)
 	switch {
 	case errors.As(err, &dns):
-		return "dns", fmt.Sprintf("the name %s is not resolved; see that the device has a network and a name server (/etc/resolv.conf), and that the name is right", dns.Name)
+		return "dns", fmt.Sprintf("the name %s is not resolved; see that the device has a network and a name server "+
+			"(/etc/resolv.conf), and that the name is right", dns.Name)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "connection_refused", fmt.Sprintf("nothing listens at %s; see that cloudcore runs there, and that modules.edgeHub.%s.server is right", where, t.protocol)
+		return "connection_refused",
+			fmt.Sprintf("nothing listens at %s; see that cloudcore runs there, and that modules.edgeHub.%s.server "+
+				"is right", where, t.protocol)
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETDOWN):
-		return "unreachable", fmt.Sprintf("the device has no way to %s (%v); see its network and routes", where, root(err))
+		return "unreachable", fmt.Sprintf("the device has no way to %s (%v); see its network and routes", where,
+			root(err))
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return "timeout", fmt.Sprintf("%s does not answer within %v; see its address, and firewalls on the way", where, t.handshake)
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
-		return "reset", fmt.Sprintf("%s closes the connection during the handshake; check that it is cloudcore's %s port, and check firewalls on the way", where, t.protocol)
+		return "timeout", fmt.Sprintf("%s does not answer within %v; see its address, and firewalls on the way", where,
+			t.handshake)
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.Is(err, syscall.EPIPE):
+		return "reset", fmt.Sprintf("%s closes the connection during the handshake; check that it is cloudcore's %s "+
+			"port, and check firewalls on the way", where, t.protocol)
 	case proxy != nil:
-		return "proxy", fmt.Sprintf("the proxy %s does not connect to %s (%v); see HTTPS_PROXY and NO_PROXY of the service", proxy.Proxy, t.server, root(proxy.Err))
+		return "proxy",
+			fmt.Sprintf("the proxy %s does not connect to %s (%v); see HTTPS_PROXY and NO_PROXY of the service",
+				proxy.Proxy, t.server, root(proxy.Err))
 	}
 	return "", ""
 }

@@ -119,7 +119,8 @@ func (m *Module) read(s *session) error {
 // keepAlive sends what KubeEdge's cloud wants to see (docs/wire.md, Keepalive), right after connecting and with each
 // heartbeat. It may have to wait behind a large message; pings, which go out at the same times, do not.
 func (s *session) keepAlive() error {
-	return s.conn.Write(model.New(model.ModuleEdgeHub, model.GroupResource, model.OpKeepalive, "node", json.RawMessage(`"ping"`)))
+	return s.conn.Write(model.New(model.ModuleEdgeHub, model.GroupResource, model.OpKeepalive, "node",
+		json.RawMessage(`"ping"`)))
 }
 
 // every does something with each period, until ctx ends or it fails. A connection on which writing failed ends its

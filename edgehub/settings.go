@@ -66,7 +66,8 @@ func settingsOf(node string, c v1alpha2.EdgeHub) (settings, error) {
 		backoffMin: backoffMin, backoffMax: backoffMax,
 	}
 	if s.heartbeat <= 0 {
-		return settings{}, fmt.Errorf("modules.edgeHub.heartbeat: %d is not allowed; want seconds, at least 1", c.Heartbeat)
+		return settings{}, fmt.Errorf("modules.edgeHub.heartbeat: %d is not allowed; want seconds, at least 1",
+			c.Heartbeat)
 	}
 	if c.MessageQPS <= 0 {
 		s.rate = rate.Inf
@@ -96,8 +97,13 @@ func targetOf(protocol, scheme, server, path string, t v1alpha2.Transport, heart
 		handshake = time.Duration(t.HandshakeTimeout) * time.Second
 	}
 	return target{
-		protocol: protocol, server: server, url: scheme + "://" + server + path, handshake: handshake,
-		limits: wire.Limits{ReadTimeout: silence(heartbeat), WriteTimeout: time.Duration(t.WriteDeadline) * time.Second},
+		protocol:  protocol,
+		server:    server,
+		url:       scheme + "://" + server + path,
+		handshake: handshake,
+		limits: wire.Limits{
+			ReadTimeout: silence(heartbeat), WriteTimeout: time.Duration(t.WriteDeadline) * time.Second,
+		},
 	}
 }
 

@@ -28,10 +28,15 @@ func (m *Module) begin(s *session) {
 	m.now = s
 	m.count.connects++
 	m.state = State{
-		Connected: true, Since: time.Now(), Protocol: s.conn.Protocol(), Server: s.conn.RemoteAddr().String(), Features: s.conn.Features(),
+		Connected: true,
+		Since:     time.Now(),
+		Protocol:  s.conn.Protocol(),
+		Server:    s.conn.RemoteAddr().String(),
+		Features:  s.conn.Features(),
 	}
 	m.mu.Unlock()
-	klog.V(1).InfoS("Connected to the cloud", "protocol", s.conn.Protocol(), "server", s.conn.RemoteAddr(), "features", s.conn.Features().String())
+	klog.V(1).InfoS("Connected to the cloud", "protocol", s.conn.Protocol(), "server", s.conn.RemoteAddr(),
+		"features", s.conn.Features().String())
 }
 
 // end says that it does no more.
@@ -78,16 +83,23 @@ func sum(a, b wire.Stats) wire.Stats {
 
 var (
 	connectedDesc = prometheus.NewDesc("edgecore_link_connected", "Whether there is a link to the cloud", nil, nil)
-	connectsDesc  = prometheus.NewDesc("edgecore_link_connects_total", "Connections to the cloud that were made", nil, nil)
-	reconnectDesc = prometheus.NewDesc("edgecore_link_reconnects_total", "Connections to the cloud after the first", nil, nil)
-	failuresDesc  = prometheus.NewDesc("edgecore_link_dial_failures_total", "Failed dials by reason", []string{"reason"}, nil)
-	bytesDesc     = prometheus.NewDesc("edgecore_link_bytes_total", "Bytes on the sockets of links, with TLS and framing", []string{"direction"}, nil)
-	messagesDesc  = prometheus.NewDesc("edgecore_link_messages_total", "Messages over links", []string{"direction"}, nil)
+	connectsDesc  = prometheus.NewDesc("edgecore_link_connects_total", "Connections to the cloud that were made", nil,
+		nil)
+	reconnectDesc = prometheus.NewDesc("edgecore_link_reconnects_total", "Connections to the cloud after the first",
+		nil, nil)
+	failuresDesc = prometheus.NewDesc("edgecore_link_dial_failures_total", "Failed dials by reason",
+		[]string{"reason"}, nil)
+	bytesDesc = prometheus.NewDesc("edgecore_link_bytes_total",
+		"Bytes on the sockets of links, with TLS and framing", []string{"direction"}, nil)
+	messagesDesc = prometheus.NewDesc("edgecore_link_messages_total", "Messages over links", []string{"direction"},
+		nil)
 )
 
 // Describe implements prometheus.Collector.
 func (m *Module) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{connectedDesc, connectsDesc, reconnectDesc, failuresDesc, bytesDesc, messagesDesc} {
+	for _, d := range []*prometheus.Desc{
+		connectedDesc, connectsDesc, reconnectDesc, failuresDesc, bytesDesc, messagesDesc,
+	} {
 		ch <- d
 	}
 }

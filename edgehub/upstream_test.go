@@ -128,7 +128,8 @@ func (u *upstream) take(s *upstreamSession, m *model.Message, alive *time.Timer)
 		u.complain("operation %s is swallowed", m.Route.Operation)
 		s.write(m.Respond(json.RawMessage(`"ack"`)))
 	case m.Route.Operation == model.OpKeepalive:
-		if m.Route.Source != "websocket" || m.Route.Group != "resource" || m.Route.Resource != "node" || string(m.Content) != `"ping"` {
+		if m.Route.Source != "websocket" || m.Route.Group != "resource" || m.Route.Resource != "node" ||
+			string(m.Content) != `"ping"` {
 			u.complain("a keepalive that is none: %+v %s", m.Route, m.Content)
 		}
 		alive.Reset(u.patience)

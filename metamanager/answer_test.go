@@ -166,7 +166,10 @@ func TestGoneAtTheCloud(t *testing.T) {
 			h.answer(synced(one))
 			e.link(upWithOurs)
 			e.edged("query", res, "null")
-			for _, answer := range []string{`{"ErrStatus":{"code":403,"reason":"Forbidden"}}`, `{"ErrStatus":{"code":500,"reason":"InternalError"}}`} {
+			for _, answer := range []string{
+				`{"ErrStatus":{"code":403,"reason":"Forbidden"}}`,
+				`{"ErrStatus":{"code":500,"reason":"InternalError"}}`,
+			} {
 				h.answer(synced(answer))
 				e.edged("query", res, "null")
 				if rows := e.rows(typ); rows[res] != one {

@@ -23,7 +23,8 @@ func TestInventoryIsABarrier(t *testing.T) {
 			}
 			return `{"synced":true}`
 		})
-		last := model.New("edgecontroller", model.GroupResource, "insert", "default/pod/one", json.RawMessage(object("default", "one", "u1", "1")))
+		last := model.New("edgecontroller", model.GroupResource, "insert", "default/pod/one",
+			json.RawMessage(object("default", "one", "u1", "1")))
 		if err := e.bus.Send(t.Context(), model.ModuleMetaManager, last); err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +55,8 @@ func TestInventoryDoesNotWaitForLater(t *testing.T) {
 		h.answer(synced(good))
 		send := func(name string) {
 			t.Helper()
-			m := model.New("edgecontroller", model.GroupResource, "insert", "default/pod/"+name, json.RawMessage(object("default", name, "u", "1")))
+			m := model.New("edgecontroller", model.GroupResource, "insert", "default/pod/"+name,
+				json.RawMessage(object("default", name, "u", "1")))
 			if err := e.bus.Send(t.Context(), model.ModuleMetaManager, m); err != nil {
 				t.Fatal(err)
 			}

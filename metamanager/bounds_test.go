@@ -40,28 +40,34 @@ func carryIn(ctx context.Context, s *store.Store, way, typ string, data []byte) 
 	var out []byte
 	switch way {
 	case "push":
-		if _, err := m.do(ctx, model.New("edgecontroller", model.GroupResource, model.OpInsert, key.String(), data)); err == nil {
+		if _, err := m.do(ctx, model.New("edgecontroller", model.GroupResource, model.OpInsert, key.String(),
+			data)); err == nil {
 			out = data
 		}
 	case "answer":
-		out, _ = m.remote(ctx, cloudFirst, key, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, key.String(), nil))
+		out, _ = m.remote(ctx, cloudFirst, key, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery,
+			key.String(), nil))
 	case "list":
 		key.Name = ""
-		out, _ = m.remote(ctx, cloudFirst, key, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, key.String(), nil))
+		out, _ = m.remote(ctx, cloudFirst, key, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery,
+			key.String(), nil))
 	case "report":
-		_ = m.deliver(ctx, key, model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, "a/podpatch/one", []byte(`"{}"`)))
+		_ = m.deliver(ctx, key, model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, "a/podpatch/one",
+			[]byte(`"{}"`)))
 	case "inventory":
 		_, _ = m.tellInventory(ctx, syncFirst)
 	case "token":
 		key.Type = resource.TypeServiceAccountToken
-		out, _ = m.remote(ctx, hereFirst, key, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, key.String(), []byte(`{"spec":{"audiences":null}}`)))
+		out, _ = m.remote(ctx, hereFirst, key, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery,
+			key.String(), []byte(`{"spec":{"audiences":null}}`)))
 	case "row": // of an older version, or damaged
 		if err := s.Apply(ctx, store.Upsert(store.Meta{Key: key.String(), Type: typ, Value: data})); err != nil {
 			return nil
 		}
 		_, _ = m.inventory(ctx)
 		out, _ = m.do(ctx, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, key.String(), nil))
-		if _, err := m.do(ctx, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "null/podlist", nil)); err != nil {
+		if _, err := m.do(ctx, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "null/podlist",
+			nil)); err != nil {
 			return nil
 		}
 	}
@@ -105,7 +111,8 @@ func checkAllocated(t *testing.T, s *store.Store, way, typ string, data []byte) 
 		}
 	})
 	if got > allocatedMost {
-		t.Errorf("%s of a %s of %d bytes (%.60s...) took %d MB, want up to %d", way, typ, len(data), data, got>>20, allocatedMost>>20)
+		t.Errorf("%s of a %s of %d bytes (%.60s...) took %d MB, want up to %d", way, typ, len(data), data, got>>20,
+			allocatedMost>>20)
 	}
 }
 
@@ -130,9 +137,11 @@ func TestLargeObjects(t *testing.T) {
 		labels = append(labels, fmt.Sprintf(`"f:metadata":{"f:labels":{"f:label-%d":{}}}`, i))
 	}
 	for typ, object := range map[string]string{
-		"configmap": `{"metadata":{"name":"one","uid":"u"},"data":{"x":"` + strings.ReplaceAll(text, "x", `\u003c`) + `"}}`,
-		"secret":    `{"metadata":{"name":"one","uid":"u"},"data":{` + strings.Join(data, ",") + `}}`,
-		"pod":       `{"metadata":{"name":"one","uid":"u","managedFields":[{` + strings.Join(labels, ",") + `}],"annotations":{"x":"` + text + `"}}}`,
+		"configmap": `{"metadata":{"name":"one","uid":"u"},"data":{"x":"` + strings.ReplaceAll(text, "x", `\u003c`) +
+			`"}}`,
+		"secret": `{"metadata":{"name":"one","uid":"u"},"data":{` + strings.Join(data, ",") + `}}`,
+		"pod": `{"metadata":{"name":"one","uid":"u","managedFields":[{` + strings.Join(labels, ",") +
+			`}],"annotations":{"x":"` + text + `"}}}`,
 	} {
 		if !json.Valid([]byte(object)) {
 			t.Fatalf("json.Valid of the %s = false, want true", typ)

@@ -147,7 +147,8 @@ func TestHealthIsTold(t *testing.T) {
 		return nil
 	}}
 	m := New(dropping{}, s, Options{Health: func(err error) { told = append(told, err) }})
-	insert := model.New("edgecontroller", model.GroupResource, model.OpInsert, "default/pod/one", json.RawMessage(object("default", "one", "u", "1")))
+	insert := model.New("edgecontroller", model.GroupResource, model.OpInsert, "default/pod/one",
+		json.RawMessage(object("default", "one", "u", "1")))
 	if _, err := m.do(t.Context(), insert); !errors.Is(err, store.ErrFull) {
 		t.Errorf("do with a full store: %v, want %v", err, store.ErrFull)
 	}
@@ -171,7 +172,8 @@ func TestPanicIsOneMessage(t *testing.T) {
 	}}
 	e := newEdge(t, func(inner Store) Store { s.Store = inner; return s })
 	pod := object("default", "one", "u", "1")
-	if answer := e.cloud("insert", "default/pod/one", pod); answer.Route.Operation != model.OpError || !strings.Contains(string(answer.Content), "default/pod/one") {
+	if answer := e.cloud("insert", "default/pod/one", pod); answer.Route.Operation != model.OpError ||
+		!strings.Contains(string(answer.Content), "default/pod/one") {
 		t.Errorf("%s %s, want an error", answer.Route.Operation, answer.Content)
 	}
 	boom = false
@@ -239,7 +241,8 @@ func TestOrder(t *testing.T) {
 			t.Fatal(err)
 		}
 		last[m.Route.Resource]++
-		if want := object("default", strings.TrimPrefix(m.Route.Resource, "default/pod/"), "u", fmt.Sprint(last[m.Route.Resource])); string(m.Content) != want {
+		if want := object("default", strings.TrimPrefix(m.Route.Resource, "default/pod/"), "u",
+			fmt.Sprint(last[m.Route.Resource])); string(m.Content) != want {
 			t.Fatalf("%s: %s, want %s", m.Route.Resource, m.Content, want)
 		}
 	}
@@ -252,7 +255,8 @@ func TestEdgedDoesNotKeepUp(t *testing.T) {
 	long := wait.Context(t)
 	send := func(name string) *model.Message {
 		answer, err := e.bus.SendSync(long, model.ModuleMetaManager,
-			model.New("edgecontroller", model.GroupResource, "insert", "default/pod/"+name, json.RawMessage(object("default", name, "u", "1"))))
+			model.New("edgecontroller", model.GroupResource, "insert", "default/pod/"+name,
+				json.RawMessage(object("default", name, "u", "1"))))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +264,8 @@ func TestEdgedDoesNotKeepUp(t *testing.T) {
 	}
 	e.ok(send("one"))
 	answer := send("two")
-	if text := string(answer.ContentData()); answer.Route.Operation != model.OpError || !strings.Contains(text, "default/pod/two") || !strings.Contains(text, "inbox is full") {
+	if text := string(answer.ContentData()); answer.Route.Operation != model.OpError ||
+		!strings.Contains(text, "default/pod/two") || !strings.Contains(text, "inbox is full") {
 		t.Errorf("%s %q, want an error with the object and the cause", answer.Route.Operation, text)
 	}
 	e.forwarded()
@@ -287,7 +292,8 @@ func insertPods(t testing.TB, e *edge, senders, round int) time.Duration {
 	for range senders {
 		wg.Go(func() {
 			for m := range pods {
-				if answer, err := e.bus.SendSync(t.Context(), model.ModuleMetaManager, m); err != nil || answer.Route.Operation != model.OpResponse {
+				if answer, err := e.bus.SendSync(t.Context(), model.ModuleMetaManager, m); err != nil ||
+					answer.Route.Operation != model.OpResponse {
 					t.Errorf("answer %+v, %v; want an acknowledgement", answer, err)
 				}
 			}

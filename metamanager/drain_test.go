@@ -92,9 +92,12 @@ func TestReportsBeforeEvents(t *testing.T) {
 		}
 		sent, begun := len(first), false // begun: events are sent
 		for got := c.release(); got != nil; got = c.release() {
-			here := len(slices.DeleteFunc(slices.Clone(got), func(name string) bool { return !strings.HasPrefix(name, "insert a/event/") }))
+			here := len(slices.DeleteFunc(slices.Clone(got), func(name string) bool {
+				return !strings.HasPrefix(name, "insert a/event/")
+			}))
 			if here > eventSendersMax || begun && here < len(got) {
-				t.Errorf("sent together %v, want up to %d events, and no report after the first of them", got, eventSendersMax)
+				t.Errorf("sent together %v, want up to %d events, and no report after the first of them", got,
+					eventSendersMax)
 			}
 			sent, begun = sent+len(got), begun || here > 0
 		}
@@ -262,7 +265,8 @@ func TestChoose(t *testing.T) {
 	one := func(name string, since int64, c class) *queue {
 		return &queue{name: name, since: since, event: c == classEvent, waiting: []waitingReport{{name, c}}}
 	}
-	end, status, other, event := one("end", 4, classEnd), one("status", 3, classStatus), one("other", 2, classOther), one("event", 1, classEvent)
+	end, status, other, event := one("end", 4, classEnd), one("status", 3, classStatus), one("other", 2, classOther),
+		one("event", 1, classEvent)
 	late, busy, empty := one("late", 0, classEnd), one("busy", 0, classEnd), one("empty", 0, classEnd)
 	late.due, busy.busy, empty.waiting = now.Add(time.Minute), true, nil
 	for _, c := range []struct {
@@ -291,7 +295,8 @@ func TestChoose(t *testing.T) {
 			name = got.name
 		}
 		if name != c.want || due.IsZero() == c.due {
-			t.Errorf("choose(%v, %d, %d) = %q, due %v; want %q, one that is due: %v", c.queues, c.room, c.eventRoom, name, due, c.want, c.due)
+			t.Errorf("choose(%v, %d, %d) = %q, due %v; want %q, one that is due: %v", c.queues, c.room, c.eventRoom,
+				name, due, c.want, c.due)
 		}
 	}
 }

@@ -34,9 +34,11 @@ func TestEndOfAPodOnFullDisk(t *testing.T) {
 		return s
 	}
 	s := open()
-	ending := strings.Replace(object("a", "ends", "u1", "1"), `"uid"`, `"deletionTimestamp":"2026-01-01T00:00:00Z","uid"`, 1)
+	ending := strings.Replace(object("a", "ends", "u1", "1"), `"uid"`,
+		`"deletionTimestamp":"2026-01-01T00:00:00Z","uid"`, 1)
 	for key, value := range map[string]string{"a/pod/ends": ending, "a/pod/runs": object("a", "runs", "u2", "1")} {
-		if err := s.Apply(t.Context(), store.Upsert(store.Meta{Key: key, Type: "pod", Value: []byte(value)})); err != nil {
+		if err := s.Apply(t.Context(), store.Upsert(store.Meta{Key: key, Type: "pod", Value: []byte(value)})); err !=
+			nil {
 			t.Fatal(err)
 		}
 	}

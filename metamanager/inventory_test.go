@@ -86,7 +86,10 @@ func TestInventoryHasStatuses(t *testing.T) {
 		for _, held := range c.told[0].Objects {
 			got[held.Key] = held.Status
 		}
-		want := map[string]string{"a/pod/none": "", "a/pod/told": hash, "a/pod/waits": wire.StatusPending, "a/pod/replaced": "", "a/pod/old": wire.StatusPending}
+		want := map[string]string{
+			"a/pod/none": "", "a/pod/told": hash, "a/pod/waits": wire.StatusPending, "a/pod/replaced": "",
+			"a/pod/old": wire.StatusPending,
+		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("statuses in the inventory (-want +got):\n%s", diff)
 		}
@@ -110,7 +113,8 @@ func TestStatusIsReportedAgain(t *testing.T) {
 		synctest.Wait()
 		e.link(down)
 		h.mu.Lock()
-		c.reports, c.report = nil, []string{"a/pod/lost", "a/pod/lost", "a/pod/none", "a/pod/unknown", "a/secret/s", "nonsense", ""}
+		c.reports, c.report = nil, []string{"a/pod/lost", "a/pod/lost", "a/pod/none", "a/pod/unknown", "a/secret/s",
+			"nonsense", ""}
 		h.mu.Unlock()
 		e.link(upWithOurs)
 		synctest.Wait()
@@ -143,8 +147,16 @@ func TestReportStatus(t *testing.T) {
 		{"pod is another", []store.Op{pod("u2"), status("u1")}, nil},
 		{"status is gone", []store.Op{pod("u1")}, nil},
 		{"status is another's", []store.Op{pod("u1"), status("u2")}, nil},
-		{"a report waits", []store.Op{pod("u1"), status("u1"), store.OutboxPut("patch:u1 a/podpatch/p", []byte("newer"))}, []string{"patch:u1 a/podpatch/p"}},
-		{"an old report waits", []store.Op{pod("u1"), status("u1"), store.OutboxPut("patch a/podpatch/p", []byte("old"))}, []string{"patch a/podpatch/p"}},
+		{
+			"a report waits", []store.Op{
+				pod("u1"), status("u1"), store.OutboxPut("patch:u1 a/podpatch/p", []byte("newer")),
+			}, []string{"patch:u1 a/podpatch/p"},
+		},
+		{
+			"an old report waits", []store.Op{
+				pod("u1"), status("u1"), store.OutboxPut("patch a/podpatch/p", []byte("old")),
+			}, []string{"patch a/podpatch/p"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := openStore(t)

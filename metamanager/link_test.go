@@ -47,7 +47,8 @@ func (h *hub) Run(ctx context.Context) error {
 			continue
 		}
 		if text := say(m); text != "" {
-			if err := h.bus.SendResp(ctx, m.Respond(json.RawMessage(text))); err != nil && !errors.Is(err, beehive.ErrNoWaiter) {
+			if err := h.bus.SendResp(ctx, m.Respond(json.RawMessage(text))); err != nil &&
+				!errors.Is(err, beehive.ErrNoWaiter) {
 				return err
 			}
 		}
@@ -89,7 +90,8 @@ func always(text string) func(*model.Message) string {
 
 // noLink says what edgehub says of a request when there is no link, or none any more.
 func (e *edge) noLink(m *model.Message) string {
-	_ = e.bus.SendResp(context.Background(), m.RespondError(model.ModuleEdgeHub, errors.New("not connected to the cloud")))
+	_ = e.bus.SendResp(context.Background(),
+		m.RespondError(model.ModuleEdgeHub, errors.New("not connected to the cloud")))
 	return ""
 }
 
@@ -125,7 +127,8 @@ const up, down = `{"connected":true}`, `{"connected":false}`
 const good = `{"Object":{},"Err":null}`
 
 func failure(code int, reason string) string {
-	return fmt.Sprintf(`{"Object":null,"Err":{"ErrStatus":{"status":"Failure","code":%d,"reason":%q,"message":"no"}}}`, code, reason)
+	return fmt.Sprintf(`{"Object":null,"Err":{"ErrStatus":{"status":"Failure","code":%d,"reason":%q,"message":"no"}}}`,
+		code, reason)
 }
 
 // TestQueries: from the store where it has the object, else from the cloud, which is then stored and acknowledged.
@@ -168,8 +171,12 @@ func TestQueries(t *testing.T) {
 	if a := e.edged("query", "null/persistentvolume/v", "null"); string(a.Content) != object("", "v", "u2", "2") {
 		t.Errorf("volume without a link = %s, want version 2", a.Content)
 	}
-	for _, c := range [][3]string{{"insert", "null/node/n", "{}"}, {"patch", "null/nodepatch/n", `"{}"`}, {"update", "kube-node-lease/lease/n", "{}"}} {
-		if a := e.edged(c[0], c[1], c[2]); a.Route.Operation != model.OpError || !strings.Contains(string(a.Content), "not connected") {
+	for _, c := range [][3]string{
+		{"insert", "null/node/n", "{}"}, {"patch", "null/nodepatch/n", `"{}"`},
+		{"update", "kube-node-lease/lease/n", "{}"},
+	} {
+		if a := e.edged(c[0], c[1], c[2]); a.Route.Operation != model.OpError ||
+			!strings.Contains(string(a.Content), "not connected") {
 			t.Errorf("%v without a link = %s, want the error not connected", c, a.Content)
 		}
 	}
@@ -200,11 +207,14 @@ func TestSlowCloud(t *testing.T) {
 // TestAcknowledgementsTravel: what nobody on the device waits for goes to the cloud.
 func TestAcknowledgementsTravel(t *testing.T) {
 	e, h := newLinked(t, Options{})
-	m := model.New("edgecontroller", model.GroupResource, "insert", "default/pod/one", json.RawMessage(object("default", "one", "u", "1")))
+	m := model.New("edgecontroller", model.GroupResource, "insert", "default/pod/one",
+		json.RawMessage(object("default", "one", "u", "1")))
 	if err := e.bus.Send(t.Context(), model.ModuleMetaManager, m); err != nil {
 		t.Fatal(err)
 	}
-	wait.True(t, "the acknowledgement", func() bool { return slices.Equal(h.sent(), []string{"response default/pod/one"}) })
+	wait.True(t, "the acknowledgement", func() bool {
+		return slices.Equal(h.sent(), []string{"response default/pod/one"})
+	})
 	if rows := e.rows("pod"); len(rows) != 1 {
 		t.Errorf("pods after the acknowledgement = %v, want one", rows)
 	}
@@ -249,7 +259,9 @@ func testInventory(t *testing.T) {
 		}
 		return v
 	}
-	want := fmt.Sprintf(`{"objects":[{"k":"default/pod/one","u":"u1","v":%q},{"k":"default/secret/s","u":"u2","v":%q}]}`, version(pod), version(secret))
+	want := fmt.Sprintf(
+		`{"objects":[{"k":"default/pod/one","u":"u1","v":%q},{"k":"default/secret/s","u":"u2","v":%q}]}`, version(pod),
+		version(secret))
 	if told != want {
 		t.Errorf("inventory %s, want %s", told, want)
 	}
@@ -260,7 +272,8 @@ func testInventory(t *testing.T) {
 	wait.True(t, "the report has left", func() bool { return len(e.waiting()) == 0 })
 	// The cloud renews the lease itself.
 	h.sent()
-	if a := e.edged("update", "kube-node-lease/lease/n", `{"x":1}`); string(a.Content) != `{"Err":null,"Object":{"x":1}}` {
+	if a := e.edged("update", "kube-node-lease/lease/n",
+		`{"x":1}`); string(a.Content) != `{"Err":null,"Object":{"x":1}}` {
 		t.Errorf("lease = %s, want it back with no error", a.Content)
 	}
 	if got := h.sent(); got != nil {
@@ -270,8 +283,10 @@ func testInventory(t *testing.T) {
 
 func token(made time.Time, life int64) []byte {
 	data, err := json.Marshal(map[string]any{
-		"spec":   map[string]any{"expirationSeconds": life},
-		"status": map[string]any{"token": "t", "expirationTimestamp": metav1.NewTime(made.Add(time.Duration(life) * time.Second))},
+		"spec": map[string]any{"expirationSeconds": life},
+		"status": map[string]any{
+			"token": "t", "expirationTimestamp": metav1.NewTime(made.Add(time.Duration(life) * time.Second)),
+		},
 	})
 	if err != nil {
 		panic(err)
@@ -304,7 +319,8 @@ func TestTokenFresh(t *testing.T) {
 func TestToken(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	e, h := newLinked(t, Options{Now: func() time.Time { return now }})
-	request := `{"spec":{"audiences":null,"expirationSeconds":3607,"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"p","uid":"u"}}}`
+	request :=
+		`{"spec":{"audiences":null,"expirationSeconds":3607,"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"p","uid":"u"}}}`
 	e.ok(e.cloud("insert", "default/pod/p", object("default", "p", "u", "1")))
 	ask := func() string { return string(e.edged("query", "default/serviceaccounttoken/sa", request).Content) }
 	first, second := string(token(now, 3607)), string(token(now.Add(time.Hour), 3607))
@@ -428,7 +444,10 @@ func TestListFromCloud(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
-	for _, bad := range []string{`7`, `{}`, `null`, `[7]`, `[{}]`, `[{"metadata":{"name":"a/b"}}]`, `[{"metadata":{"name":"a","namespace":"other"}}]`} {
+	for _, bad := range []string{
+		`7`, `{}`, `null`, `[7]`, `[{}]`, `[{"metadata":{"name":"a/b"}}]`,
+		`[{"metadata":{"name":"a","namespace":"other"}}]`,
+	} {
 		h.answer(always(bad))
 		if answer := e.edged("query", "null/clustertrustbundle", "null"); answer.Route.Operation != model.OpError {
 			t.Errorf("list answered with %s = %s, want an error", bad, answer.Content)

@@ -120,7 +120,14 @@ func New(bus Bus, s Store, opts Options) *Module {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	return &Module{bus: bus, store: s, opts: opts, queues: newKeyedExecutor(), drain: newDrain(), asking: make(chan struct{}, asksMax)}
+	return &Module{
+		bus:    bus,
+		store:  s,
+		opts:   opts,
+		queues: newKeyedExecutor(),
+		drain:  newDrain(),
+		asking: make(chan struct{}, asksMax),
+	}
 }
 
 // Name implements beehive.Module.
@@ -197,7 +204,9 @@ func (m *Module) handle(ctx context.Context, msg *model.Message) {
 	select {
 	case m.asking <- struct{}{}:
 	default:
-		m.answer(ctx, msg.RespondError(m.Name(), fmt.Errorf("%s %s: %d requests wait for the cloud already", msg.Route.Operation, key, asksMax)))
+		m.answer(ctx,
+			msg.RespondError(m.Name(), fmt.Errorf("%s %s: %d requests wait for the cloud already", msg.Route.Operation,
+				key, asksMax)))
 		return
 	}
 	m.background(ctx, func(ctx context.Context) {
@@ -209,17 +218,23 @@ func (m *Module) handle(ctx context.Context, msg *model.Message) {
 }
 
 // serve does one message and answers it. A panic is this message's own.
-func (m *Module) serve(ctx context.Context, msg *model.Message, do func(context.Context, *model.Message) (json.RawMessage, error)) {
+func (m *Module) serve(
+	ctx context.Context, msg *model.Message, do func(context.Context, *model.Message) (json.RawMessage, error),
+) {
 	defer func() {
 		if r := recover(); r != nil {
-			klog.ErrorS(nil, "Message made metamanager panic", "resource", msg.Route.Resource, "operation", msg.Route.Operation, "panic", r, "stack", string(debug.Stack()))
-			m.answer(ctx, msg.RespondError(m.Name(), fmt.Errorf("%s %s: internal error", msg.Route.Operation, msg.Route.Resource)))
+			klog.ErrorS(nil, "Message made metamanager panic", "resource", msg.Route.Resource,
+				"operation", msg.Route.Operation, "panic", r, "stack", string(debug.Stack()))
+			m.answer(ctx,
+				msg.RespondError(m.Name(), fmt.Errorf("%s %s: internal error", msg.Route.Operation,
+					msg.Route.Resource)))
 		}
 	}()
 	content, err := do(ctx, msg)
 	if err != nil {
 		if ctx.Err() == nil && !errors.Is(err, errOffline) {
-			klog.ErrorS(err, "Message not carried out", "resource", msg.Route.Resource, "operation", msg.Route.Operation, "source", msg.Route.Source)
+			klog.ErrorS(err, "Message not carried out", "resource", msg.Route.Resource,
+				"operation", msg.Route.Operation, "source", msg.Route.Source)
 		}
 		m.answer(ctx, msg.RespondError(m.Name(), err))
 		return
@@ -257,7 +272,9 @@ func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, e
 }
 
 // execute carries out a message whose turn it is.
-func (m *Module) execute(ctx context.Context, key resource.Key, msg *model.Message, fromEdged bool) (json.RawMessage, error) {
+func (m *Module) execute(
+	ctx context.Context, key resource.Key, msg *model.Message, fromEdged bool,
+) (json.RawMessage, error) {
 	switch msg.Route.Operation {
 	case wire.OpConnect:
 		return model.OK, m.linkChanged(ctx, msg)
@@ -287,7 +304,8 @@ func (m *Module) execute(ctx context.Context, key resource.Key, msg *model.Messa
 		}
 		return model.OK, m.remove(ctx, key, msg, !fromEdged)
 	}
-	return nil, fmt.Errorf("%s %s: operation %q is not one that metamanager does", msg.Route.Operation, key, msg.Route.Operation)
+	return nil, fmt.Errorf("%s %s: operation %q is not one that metamanager does", msg.Route.Operation, key,
+		msg.Route.Operation)
 }
 
 // apply writes, and tells how it went.

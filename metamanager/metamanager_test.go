@@ -84,7 +84,8 @@ func (e *edge) send(m *model.Message) *model.Message {
 	if err != nil {
 		e.t.Fatalf("%s %s: %v", m.Route.Operation, m.Route.Resource, err)
 	}
-	if answer.Header.ParentID != m.Header.ID || answer.Route.Resource != m.Route.Resource || answer.Route.Group != m.Route.Group {
+	if answer.Header.ParentID != m.Header.ID || answer.Route.Resource != m.Route.Resource ||
+		answer.Route.Group != m.Route.Group {
 		e.t.Errorf("answer %+v, want ID, resource and group of the message %+v", answer, m)
 	}
 	return answer
@@ -137,7 +138,8 @@ func (e *edge) rows(typ string) map[string]string {
 
 // object is one of a kind of objects of which only the identity matters.
 func object(namespace, name, uid, version string) string {
-	return fmt.Sprintf(`{"metadata":{"name":%q,"namespace":%q,"uid":%q,"resourceVersion":%q},"x":{"b":1,"a":[2]}}`, name, namespace, uid, version)
+	return fmt.Sprintf(`{"metadata":{"name":%q,"namespace":%q,"uid":%q,"resourceVersion":%q},"x":{"b":1,"a":[2]}}`,
+		name, namespace, uid, version)
 }
 
 // TestObjects: each type through its life.
@@ -165,7 +167,8 @@ func TestObjects(t *testing.T) {
 				answer := e.edged("query", res, "null")
 				reason, code, text := metav1.StatusReasonNotFound, int32(404), c.typ+` "one" not found`
 				if unknownHere(c.typ) { // and there is no cloud to ask
-					reason, code, text = metav1.StatusReasonServiceUnavailable, 503, c.typ+` "one" was not read before on this node, and the cloud cannot be asked for it now`
+					reason, code, text = metav1.StatusReasonServiceUnavailable, 503,
+						c.typ+` "one" was not read before on this node, and the cloud cannot be asked for it now`
 				}
 				if err := json.Unmarshal(answer.Content, &got); err != nil || answer.Route.Operation != "response" ||
 					got.ErrStatus.Reason != reason || got.ErrStatus.Code != code || got.ErrStatus.Message != text {
@@ -256,13 +259,15 @@ func TestLists(t *testing.T) {
 		}
 	}
 	e.ok(e.cloud("insert", "a/secret/x", object("a", "x", "s", "1")))
-	if err := e.store.Apply(t.Context(), store.Upsert(store.Meta{Key: "a/pod/damaged", Type: "pod", Value: []byte("{")})); err != nil {
+	if err := e.store.Apply(t.Context(),
+		store.Upsert(store.Meta{Key: "a/pod/damaged", Type: "pod", Value: []byte("{")})); err != nil {
 		t.Fatal(err)
 	}
 	for res, want := range map[string]string{
-		"null/podlist": "[" + strings.Join([]string{pods["a/pod/x"], pods["a/pod/y"], pods["ab/pod/x"], pods["ab/pod/y"]}, ",") + "]",
-		"a/pod":        "[" + pods["a/pod/x"] + "," + pods["a/pod/y"] + "]",
-		"none/pod":     "[]",
+		"null/podlist": "[" +
+			strings.Join([]string{pods["a/pod/x"], pods["a/pod/y"], pods["ab/pod/x"], pods["ab/pod/y"]}, ",") + "]",
+		"a/pod":    "[" + pods["a/pod/x"] + "," + pods["a/pod/y"] + "]",
+		"none/pod": "[]",
 	} {
 		if got := string(e.edged("query", res, "null").Content); got != want {
 			t.Errorf("%s: %s, want %s", res, got, want)

@@ -65,9 +65,18 @@ func TestRestoredCluster(t *testing.T) {
 func TestLateAnswer(t *testing.T) {
 	const res = "default/configmap/c"
 	for _, c := range []struct{ name, stored, late, want string }{
-		{"newer", object("default", "c", "u1", "5"), object("default", "c", "u1", "6"), object("default", "c", "u1", "6")},
-		{"older", object("default", "c", "u1", "5"), object("default", "c", "u1", "4"), object("default", "c", "u1", "5")},
-		{"another object", object("default", "c", "u2", "5"), object("default", "c", "u1", "4"), object("default", "c", "u2", "5")},
+		{
+			"newer", object("default", "c", "u1", "5"), object("default", "c", "u1", "6"),
+			object("default", "c", "u1", "6"),
+		},
+		{
+			"older", object("default", "c", "u1", "5"), object("default", "c", "u1", "4"),
+			object("default", "c", "u1", "5"),
+		},
+		{
+			"another object", object("default", "c", "u2", "5"), object("default", "c", "u1", "4"),
+			object("default", "c", "u2", "5"),
+		},
 		{"deleted since", "", object("default", "c", "u1", "4"), ""},
 	} {
 		for _, link := range []string{up, upWithOurs} {
@@ -80,7 +89,8 @@ func TestLateAnswer(t *testing.T) {
 					e.ok(e.cloud("insert", res, c.stored))
 					want[res] = c.want
 				}
-				e.ok(e.send(model.New("edgecontroller", model.GroupResource, model.OpResponse, res, json.RawMessage(c.late))))
+				e.ok(e.send(model.New("edgecontroller", model.GroupResource, model.OpResponse, res,
+					json.RawMessage(c.late))))
 				if diff := cmp.Diff(want, e.rows("configmap")); diff != "" {
 					t.Errorf("stored (-want +got):\n%s", diff)
 				}

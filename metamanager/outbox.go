@@ -97,7 +97,8 @@ func (m *Module) readOutbox(ctx context.Context) (again time.Duration, err error
 				uid = reportedUID(&msg)
 			}
 			if uid != "" {
-				if _, err := m.store.OutboxGet(ctx, reportKey(&msg)); err == nil { // what this version has queued is newer
+				// what this version has queued is newer
+				if _, err := m.store.OutboxGet(ctx, reportKey(&msg)); err == nil {
 					if err := m.store.Apply(ctx, store.OutboxAck(old.Key, old.Seq)); err != nil {
 						return retryFirst, err
 					}
@@ -204,7 +205,8 @@ func (m *Module) deliver(ctx context.Context, key resource.Key, msg *model.Messa
 	if again(failure) || failure.Code == http.StatusForbidden && m.stillWanted(ctx, key, reportedUID(msg)) {
 		return fmt.Errorf("%s: %s", failure.Reason, failure.Message)
 	}
-	klog.V(1).InfoS("Report refused by the cloud; dropped", "resource", key.String(), "operation", msg.Route.Operation, "reason", failure.Reason, "message", failure.Message)
+	klog.V(1).InfoS("Report refused by the cloud; dropped", "resource", key.String(), "operation", msg.Route.Operation,
+		"reason", failure.Reason, "message", failure.Message)
 	m.noteRefused(ctx, key, &failure)
 	return nil
 }
@@ -272,7 +274,8 @@ func (m *Module) stillWanted(ctx context.Context, key resource.Key, uid string) 
 // again reports whether the same report may be taken another time.
 func again(failure metav1.Status) bool {
 	switch {
-	case failure.Code == http.StatusTooManyRequests, failure.Code == http.StatusRequestTimeout, failure.Code == http.StatusUnauthorized:
+	case failure.Code == http.StatusTooManyRequests, failure.Code == http.StatusRequestTimeout,
+		failure.Code == http.StatusUnauthorized:
 		return true
 	}
 	return failure.Code < 400 || failure.Code >= 500

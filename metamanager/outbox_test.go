@@ -36,7 +36,9 @@ func TestOutboxDrains(t *testing.T) {
 	}
 	e.link(up)
 	wait.True(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
-	want := []string{"delete default/pod/two", "insert default/event/e1", "patch default/podpatch/one", "patch default/podpatch/two"}
+	want := []string{
+		"delete default/pod/two", "insert default/event/e1", "patch default/podpatch/one", "patch default/podpatch/two",
+	}
 	if diff := cmp.Diff(want, h.sent()); diff != "" {
 		t.Errorf("sent (-want +got):\n%s", diff)
 	}
@@ -127,7 +129,9 @@ func testForbidden(t *testing.T) {
 	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
 	e.ok(e.edged("patch", "default/podpatch/gone", quote(t, patch("u2", "Running"))))
 	e.link(up)
-	wait.True(t, "that on a pod which is gone is dropped", func() bool { return slices.Equal(e.waiting(), []string{"patch default/podpatch/one"}) })
+	wait.True(t, "that on a pod which is gone is dropped", func() bool {
+		return slices.Equal(e.waiting(), []string{"patch default/podpatch/one"})
+	})
 	h.answer(always(good))
 	wait.True(t, "the other is tried again", func() bool { return len(e.waiting()) == 0 })
 }
@@ -170,7 +174,8 @@ func TestEventsAreBounded(t *testing.T) {
 	if len(keys) > eventsMax || len(keys) < eventsMax*4/5 {
 		t.Errorf("%d events wait, want up to %d", len(keys), eventsMax)
 	}
-	if last := fmt.Sprintf("insert default/event/e%04d", eventsMax+49); keys[len(keys)-1] != last || keys[0] == "insert default/event/e0000" {
+	if last := fmt.Sprintf("insert default/event/e%04d", eventsMax+49); keys[len(keys)-1] != last ||
+		keys[0] == "insert default/event/e0000" {
 		t.Errorf("from %s to %s, want the newest", keys[0], keys[len(keys)-1])
 	}
 }

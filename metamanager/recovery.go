@@ -14,7 +14,9 @@ const recovered = "store-recovered"
 
 // RememberRecovery notes in the store what r says, which is nil if the store was whole when it was opened. It returns
 // whether rows may have been lost, now or since an earlier start; the condition StoreRecovered says so, too.
-func RememberRecovery(ctx context.Context, db *store.Store, r *store.Recovery, conditions *health.Registry) (bool, error) {
+func RememberRecovery(
+	ctx context.Context, db *store.Store, r *store.Recovery, conditions *health.Registry,
+) (bool, error) {
 	if r != nil {
 		conditions.Set(health.StoreRecovered, "", r.String())
 		if r.Complete {

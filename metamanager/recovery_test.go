@@ -39,7 +39,8 @@ func TestRecovery(t *testing.T) {
 	} {
 		conditions := &health.Registry{}
 		damaged, err := RememberRecovery(t.Context(), db, step.recovery, conditions)
-		if err != nil || damaged != step.damaged || says(conditions) != step.told || Recovered(t.Context(), db) != step.damaged {
+		if err != nil || damaged != step.damaged || says(conditions) != step.told ||
+			Recovered(t.Context(), db) != step.damaged {
 			t.Errorf("%s: damaged = %v, %v, conditions %v, noted %v; want %v, no error, told %v",
 				step.name, damaged, err, conditions.Snapshot(), Recovered(t.Context(), db), step.damaged, step.told)
 		}

@@ -51,15 +51,18 @@ func routeOf(operation string, key resource.Key) route {
 			if key.Name != "" {
 				return hereFirst
 			}
-		case resource.TypeNode, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment, resource.TypeEndpoints, resource.TypeLease,
-			resource.TypeRuntimeClass, resource.TypeCSIDriver, resource.TypeCSINode, resource.TypeClusterTrustBundle, resource.TypeClientCA:
+		case resource.TypeNode, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim,
+			resource.TypeVolumeAttachment, resource.TypeEndpoints, resource.TypeLease,
+			resource.TypeRuntimeClass, resource.TypeCSIDriver, resource.TypeCSINode, resource.TypeClusterTrustBundle,
+			resource.TypeClientCA:
 			return cloudFirst
 		case resource.TypeCSR:
 			return cloudOnly
 		}
 	case model.OpInsert, model.OpUpdate:
 		switch key.Type {
-		case resource.TypeNode, resource.TypeLease, resource.TypePod, resource.TypeCSR, resource.TypeCSINode, resource.TypeTokenReview, resource.TypeAccessReview:
+		case resource.TypeNode, resource.TypeLease, resource.TypePod, resource.TypeCSR, resource.TypeCSINode,
+			resource.TypeTokenReview, resource.TypeAccessReview:
 			return cloudOnly
 		}
 	case model.OpPatch:
@@ -115,7 +118,10 @@ func unknownHere(typ string) bool {
 // ask asks the cloud, stores what it answers, and returns it.
 func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) (json.RawMessage, error) {
 	link := m.link.get()
-	if !link.Connected || (oursOnly(key.Type) || msg.Route.Operation == model.OpPatch && key.Type == resource.TypePersistentVolumeClaim) && !link.Features.Inventory {
+	if !link.Connected ||
+		(oursOnly(key.Type) ||
+			msg.Route.Operation == model.OpPatch && key.Type == resource.TypePersistentVolumeClaim) &&
+			!link.Features.Inventory {
 		return nil, errOffline
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.opts.RemoteTimeout)
@@ -170,7 +176,8 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 
 // kept reports whether the answer to a request is stored, so that it is there when the link is not.
 func kept(operation string, key resource.Key) bool {
-	return operation == model.OpQuery && key.Type != resource.TypeLease && key.Type != resource.TypeCSR && key.Type != resource.TypeEndpoints
+	return operation == model.OpQuery && key.Type != resource.TypeLease && key.Type != resource.TypeCSR &&
+		key.Type != resource.TypeEndpoints
 }
 
 // answerLane is the queue in which an answer is stored: that of the object, and for a token that of its pod.
@@ -183,7 +190,9 @@ func answerLane(key resource.Key, pod boundRef) string {
 
 // keepAnswer stores what the cloud answered, in its turn, and returns what the caller gets: what is stored, if that
 // came later. What the cloud does not have any more is removed, but for what it pushes.
-func (m *Module) keepAnswer(ctx context.Context, key resource.Key, pod boundRef, q *question, data []byte) ([]byte, error) {
+func (m *Module) keepAnswer(
+	ctx context.Context, key resource.Key, pod boundRef, q *question, data []byte,
+) ([]byte, error) {
 	if !m.questions.counts(q) {
 		stored, err := m.store.Get(ctx, q.row)
 		if err == nil && json.Valid(stored.Value) {
@@ -212,7 +221,9 @@ func (m *Module) keepAnswer(ctx context.Context, key resource.Key, pod boundRef,
 		}
 	}
 	row := store.Meta{Key: q.row, Type: key.Type, Value: data}
-	return data, m.apply(ctx, key, store.UpsertIf(row, func(old []byte) bool { return m.ordered.Load() || !older(id, old) }))
+	return data, m.apply(ctx, key, store.UpsertIf(row, func(old []byte) bool {
+		return m.ordered.Load() || !older(id, old)
+	}))
 }
 
 // keepAll stores all objects of a type that the cloud answered, and deletes those that it does not have any more.
@@ -294,7 +305,8 @@ func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *m
 		}
 		klog.V(4).InfoS("Answering from the store", "resource", key.String(), "err", err)
 		stored, err := m.query(ctx, key, msg)
-		if status, failed := readFailure(stored); err == nil && failed && status.Code == http.StatusNotFound && unknownHere(key.Type) {
+		if status, failed := readFailure(stored); err == nil && failed && status.Code == http.StatusNotFound &&
+			unknownHere(key.Type) {
 			return notStored(key)
 		}
 		return stored, err
@@ -316,7 +328,9 @@ func (m *Module) patience(ctx context.Context, key resource.Key) time.Duration {
 }
 
 // orStored returns an answer of the cloud, but what is stored instead of a failure that says nothing about the object.
-func (m *Module) orStored(ctx context.Context, key resource.Key, msg *model.Message, data []byte) (json.RawMessage, error) {
+func (m *Module) orStored(
+	ctx context.Context, key resource.Key, msg *model.Message, data []byte,
+) (json.RawMessage, error) {
 	if status, failed := readFailure(data); !failed || !again(status) {
 		return data, nil
 	}
@@ -330,8 +344,11 @@ func (m *Module) orStored(ctx context.Context, key resource.Key, msg *model.Mess
 // notStored is the answer about an object of which only the cloud can know.
 func notStored(key resource.Key) (json.RawMessage, error) {
 	return json.Marshal(map[string]metav1.Status{"ErrStatus": {
-		Status: metav1.StatusFailure, Reason: metav1.StatusReasonServiceUnavailable, Code: http.StatusServiceUnavailable,
-		Message: fmt.Sprintf("%s %q was not read before on this node, and the cloud cannot be asked for it now", key.Type, key.Name),
+		Status: metav1.StatusFailure,
+		Reason: metav1.StatusReasonServiceUnavailable,
+		Code:   http.StatusServiceUnavailable,
+		Message: fmt.Sprintf("%s %q was not read before on this node, and the cloud cannot be asked for it now",
+			key.Type, key.Name),
 		Details: &metav1.StatusDetails{Name: key.Name, Kind: key.Type},
 	}})
 }
@@ -368,7 +385,8 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 // toCloud sends a message that nobody waits to see answered.
 func (m *Module) toCloud(ctx context.Context, msg *model.Message) {
 	if err := m.bus.Send(ctx, model.ModuleEdgeHub, msg); err != nil {
-		klog.V(2).InfoS("Message for the cloud not sent", "resource", msg.Route.Resource, "operation", msg.Route.Operation, "err", err)
+		klog.V(2).InfoS("Message for the cloud not sent", "resource", msg.Route.Resource,
+			"operation", msg.Route.Operation, "err", err)
 	}
 }
 

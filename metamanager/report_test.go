@@ -41,7 +41,8 @@ func (e *edge) outbox() (keys, contents []string, seqs []int64) {
 		if err := json.Unmarshal(r.Value, &m); err != nil || m.Header.ID == "" || m.Route.Source != model.ModuleEdged {
 			e.t.Errorf("report %s = %s, %v; want a message of edged", r.Key, r.Value, err)
 		}
-		keys, contents, seqs = append(keys, m.Route.Operation+" "+m.Route.Resource), append(contents, string(m.ContentData())), append(seqs, r.Seq)
+		keys, contents, seqs = append(keys, m.Route.Operation+" "+m.Route.Resource),
+			append(contents, string(m.ContentData())), append(seqs, r.Seq)
 	}
 	return keys, contents, seqs
 }
@@ -63,7 +64,8 @@ func TestReports(t *testing.T) {
 		if diff := cmp.Diff([]string{pending, running}, contents); diff != "" {
 			t.Errorf("outbox (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(map[string]string{res: running, "default/podpatch/two": pending}, e.rows("podpatch")); diff != "" {
+		if diff := cmp.Diff(map[string]string{res: running, "default/podpatch/two": pending},
+			e.rows("podpatch")); diff != "" {
 			t.Errorf("rows (-want +got):\n%s", diff)
 		}
 		return seqs
@@ -80,7 +82,8 @@ func TestReports(t *testing.T) {
 	}
 
 	// What edged asks for at its start.
-	want := `[{"key":"default/podpatch/one","value":` + quote(t, running) + `},{"key":"default/podpatch/two","value":` + quote(t, pending) + `}]`
+	want := `[{"key":"default/podpatch/one","value":` + quote(t, running) + `},{"key":"default/podpatch/two","value":` +
+		quote(t, pending) + `}]`
 	if got := string(e.edged("query", "null/podpatchlist", "null").Content); got != want {
 		t.Errorf("reports: %s, want %s", got, want)
 	}
@@ -111,7 +114,8 @@ func TestEndOfAPod(t *testing.T) {
 	options := `{"gracePeriodSeconds":0,"preconditions":{"uid":"u1"}}`
 	e.ok(e.edged("delete", "default/pod/one", options))
 	keys, contents, _ := e.outbox()
-	if diff := cmp.Diff([]string{"patch default/podpatch/one", "patch default/podpatch/two", "delete default/pod/one"}, keys); diff != "" {
+	if diff := cmp.Diff([]string{"patch default/podpatch/one", "patch default/podpatch/two", "delete default/pod/one"},
+		keys); diff != "" {
 		t.Errorf("outbox (-want +got):\n%s", diff)
 	}
 	if contents[2] != options {
@@ -141,7 +145,8 @@ func TestEndOfAPod(t *testing.T) {
 func TestKeptStatus(t *testing.T) {
 	e := newEdge(t, nil)
 	e.ok(e.edged("update", "default/podstatus/static", quote(t, patch("s1", "Succeeded"))))
-	if diff := cmp.Diff(map[string]string{"default/podpatch/static": patch("s1", "Succeeded")}, e.rows("podpatch")); diff != "" {
+	if diff := cmp.Diff(map[string]string{"default/podpatch/static": patch("s1", "Succeeded")},
+		e.rows("podpatch")); diff != "" {
 		t.Errorf("rows (-want +got):\n%s", diff)
 	}
 	if keys, _, _ := e.outbox(); keys != nil {
@@ -149,10 +154,12 @@ func TestKeptStatus(t *testing.T) {
 	}
 	// What its mirror pod is told stays beside it, and only goes to the cloud.
 	e.ok(e.edged("update", "default/podpatch/static", quote(t, patch("m1", "Running"))))
-	if diff := cmp.Diff(map[string]string{"default/podpatch/static": patch("s1", "Succeeded")}, e.rows("podpatch")); diff != "" {
+	if diff := cmp.Diff(map[string]string{"default/podpatch/static": patch("s1", "Succeeded")},
+		e.rows("podpatch")); diff != "" {
 		t.Errorf("rows (-want +got):\n%s", diff)
 	}
-	if keys, contents, _ := e.outbox(); len(keys) != 1 || keys[0] != "patch default/podpatch/static" || contents[0] != patch("m1", "Running") {
+	if keys, contents, _ := e.outbox(); len(keys) != 1 || keys[0] != "patch default/podpatch/static" ||
+		contents[0] != patch("m1", "Running") {
 		t.Errorf("outbox = %v %v, want the patch of the mirror pod, %s", keys, contents, patch("m1", "Running"))
 	}
 	e.ok(e.edged("delete", "default/podstatus/static", "null"))
@@ -167,7 +174,12 @@ func tokenRequest(t testing.TB, seconds int64, uid string, audiences ...string) 
 		ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "default"},
 		Spec: authenticationv1.TokenRequestSpec{
 			Audiences: audiences, ExpirationSeconds: &seconds,
-			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: "one", UID: "u"},
+			BoundObjectRef: &authenticationv1.BoundObjectReference{
+				Kind:       "Pod",
+				APIVersion: "v1",
+				Name:       "one",
+				UID:        "u",
+			},
 		},
 		Status: authenticationv1.TokenRequestStatus{Token: "secret of " + uid},
 	})
@@ -202,7 +214,8 @@ func TestTokens(t *testing.T) {
 		"audiences": tokenRequest(t, 3607, "u1"),
 	} {
 		var got struct{ ErrStatus *metav1.Status }
-		if err := json.Unmarshal(e.edged("query", res, other).Content, &got); err != nil || got.ErrStatus == nil || got.ErrStatus.Code != 404 {
+		if err := json.Unmarshal(e.edged("query", res, other).Content, &got); err != nil || got.ErrStatus == nil ||
+			got.ErrStatus.Code != 404 {
 			t.Errorf("other %s: %+v, %v; want not found", name, got, err)
 		}
 	}

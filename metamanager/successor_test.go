@@ -95,7 +95,8 @@ func TestOutboxOfOlderVersion(t *testing.T) {
 	e, h := newLinked(t, Options{})
 	put := func(operation, res, content string) {
 		t.Helper()
-		value := fmt.Sprintf(`{"header":{"msg_id":%q,"timestamp":1},"route":{"source":"edged","group":"meta","operation":%q,"resource":%q},"content":%s}`,
+		value := fmt.Sprintf(
+			`{"header":{"msg_id":%q,"timestamp":1},"route":{"source":"edged","group":"meta","operation":%q,"resource":%q},"content":%s}`,
 			operation, operation, res, content)
 		if err := e.store.Apply(t.Context(), store.OutboxPut(operation+" "+res, []byte(value))); err != nil {
 			t.Fatal(err)
@@ -110,7 +111,9 @@ func TestOutboxOfOlderVersion(t *testing.T) {
 	h.answer(cloud.answer)
 	e.link(`{"connected":true,"features":{"inventory":true}}`)
 	wait.True(t, "the outbox is empty", func() bool { return len(e.waiting()) == 0 })
-	cloud.check(t, []string{patch("u1", "Running")}, []string{end("u0"), patch("u3", "Running"), `{"reason":"Started"}`})
+	cloud.check(t, []string{
+		patch("u1", "Running"),
+	}, []string{end("u0"), patch("u3", "Running"), `{"reason":"Started"}`})
 }
 
 func TestReportKey(t *testing.T) {
@@ -118,14 +121,16 @@ func TestReportKey(t *testing.T) {
 		{"patch", "default/podpatch/one", patch("u1", "Running"), "patch:u1 default/podpatch/one", "u1"},
 		{"delete", "default/pod/one", end("u1"), "delete:u1 default/pod/one", "u1"},
 		{"delete", "default/pod/one", `{}`, "delete default/pod/one", ""},
-		{"patch", "default/podpatch/one", patch("a b:c/d", "Running"), "patch:a+b%3Ac%2Fd default/podpatch/one", "a b:c/d"},
+		{"patch", "default/podpatch/one", patch("a b:c/d", "Running"), "patch:a+b%3Ac%2Fd default/podpatch/one",
+			"a b:c/d"},
 		{"insert", "default/event/e", `{"metadata":{"uid":"u1"}}`, "insert default/event/e", ""},
 	} {
 		msg := model.New(model.ModuleEdged, model.GroupMeta, c.operation, c.res, []byte(c.content))
 		got := reportKey(msg)
 		operation, uid, key, err := parseReportKey(got)
 		if got != c.key || err != nil || operation != c.operation || uid != c.uid || key.String() != c.res {
-			t.Errorf("key of %s %s: %q, read as %q, %q, %q, %v; want %q", c.operation, c.content, got, operation, uid, key, err, c.key)
+			t.Errorf("key of %s %s: %q, read as %q, %q, %q, %v; want %q", c.operation, c.content, got, operation, uid,
+				key, err, c.key)
 		}
 		// An older version takes what is behind the first space for the resource.
 		if _, err := resource.Parse(got[slices.Index([]byte(got), ' ')+1:]); err != nil {

@@ -50,8 +50,10 @@ func TestTokenPace(t *testing.T) {
 		hold  bool
 		want  bool
 	}{
-		{0, false, true}, {time.Second, false, false}, {tokenGap - 2*time.Second, false, false}, {time.Second, false, true},
-		{time.Hour, true, false}, {tokenGap - 1, false, false}, {1, false, true}, {-24 * time.Hour, false, true}, {1, false, false},
+		{0, false, true}, {time.Second, false, false}, {tokenGap - 2*time.Second, false, false},
+		{time.Second, false, true},
+		{time.Hour, true, false}, {tokenGap - 1, false, false}, {1, false, true}, {-24 * time.Hour, false, true},
+		{1, false, false},
 	} {
 		at = at.Add(step.after)
 		if step.hold {

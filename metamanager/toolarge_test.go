@@ -22,7 +22,10 @@ func TestReportTooLarge(t *testing.T) {
 		told = append(told, fmt.Sprint(object, ": ", err))
 	}})
 	refusal := func(code int) func(*model.Message) string {
-		return always(fmt.Sprintf(`{"Err":{"ErrStatus":{"status":"Failure","code":%d,"reason":"R","message":"has 9 bytes, limit 8"}}}`, code))
+		return always(
+			fmt.Sprintf(
+				`{"Err":{"ErrStatus":{"status":"Failure","code":%d,"reason":"R","message":"has 9 bytes, limit 8"}}}`,
+				code))
 	}
 	report := func(answer func(*model.Message) string, operation, resource, content string) {
 		t.Helper()

@@ -35,7 +35,8 @@ type metadata struct {
 func storable(key resource.Key) error {
 	switch key.Type {
 	case resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeNode, resource.TypeLease,
-		resource.TypeService, resource.TypeServiceAccountToken, resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment,
+		resource.TypeService, resource.TypeServiceAccountToken, resource.TypePersistentVolume,
+		resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment,
 		resource.TypeRuntimeClass, resource.TypeCSIDriver, resource.TypeCSINode, resource.TypeClusterTrustBundle:
 	default:
 		return fmt.Errorf("%s: objects of the type %q are not stored on the edge", key, key.Type)
@@ -115,7 +116,8 @@ func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Messag
 		return err
 	}
 	if stale {
-		klog.V(2).InfoS("Older version of an object passed over", "resource", key.String(), "resourceVersion", in.id.Metadata.ResourceVersion)
+		klog.V(2).InfoS("Older version of an object passed over", "resource", key.String(),
+			"resourceVersion", in.id.Metadata.ResourceVersion)
 		return nil
 	}
 	if !fromCloud {

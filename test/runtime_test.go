@@ -69,12 +69,16 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-func (*node) EnsureImage(_ context.Context, _ *v1.Pod, c *v1.Container, _ []v1.Secret, _ *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
+func (*node) EnsureImage(
+	_ context.Context, _ *v1.Pod, c *v1.Container, _ []v1.Secret, _ *runtimeapi.PodSandboxConfig,
+) (string, *observed.Reason, time.Time) {
 	return c.Image, nil, time.Time{}
 }
 
 func (n *node) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs, error) {
-	return runtime.SandboxInputs{Hostname: pod.Name, DNS: &runtimeapi.DNSConfig{}, CgroupParent: n.cgroup + "/pod" + string(pod.UID)}, nil
+	return runtime.SandboxInputs{
+		Hostname: pod.Name, DNS: &runtimeapi.DNSConfig{}, CgroupParent: n.cgroup + "/pod" + string(pod.UID),
+	}, nil
 }
 
 func (*node) Container(_ context.Context, _ *v1.Pod, c *v1.Container, _ []string) (runtime.ContainerInputs, error) {
@@ -136,7 +140,12 @@ func (n *node) end(pod *v1.Pod) {
 // web is a pod that serves a page after an init container that leaves a message.
 func web(uid types.UID, hostPort int32) *v1.Pod {
 	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: uid, Labels: map[string]string{"app": "web"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      "web",
+			Namespace: "shop",
+			UID:       uid,
+			Labels:    map[string]string{"app": "web"},
+		},
 		Spec: v1.PodSpec{
 			RestartPolicy: v1.RestartPolicyAlways, TerminationGracePeriodSeconds: ptr.To[int64](1),
 			InitContainers: []v1.Container{{
@@ -171,7 +180,8 @@ func served(t *testing.T, port int32) {
 			return err
 		}
 		page, err := io.ReadAll(answer.Body)
-		if err := errors.Join(err, answer.Body.Close()); err != nil || !strings.Contains(string(page), "edgecore demo") {
+		if err := errors.Join(err, answer.Body.Close()); err != nil ||
+			!strings.Contains(string(page), "edgecore demo") {
 			return fmt.Errorf("it serves %q (%w), want the demo page", page, err)
 		}
 		return nil
@@ -185,7 +195,8 @@ func TestRuntime(t *testing.T) {
 		name string
 		test func(*testing.T, *node)
 	}{
-		{"names", names}, {"dead process and sandbox", deaths}, {"adoption", adoption}, {"reserved names", reserved}, {"end of sidecars", sidecarsEnd},
+		{"names", names}, {"dead process and sandbox", deaths}, {"adoption", adoption}, {"reserved names", reserved},
+		{"end of sidecars", sidecarsEnd},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -208,7 +219,8 @@ func names(t *testing.T, n *node) {
 	}
 	st := resp.Status
 	want := map[string]string{
-		"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.uid": "names-uid", "io.kubernetes.container.name": "main",
+		"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.uid": "names-uid",
+		"io.kubernetes.container.name": "main",
 	}
 	if diff := cmp.Diff(want, st.Labels); diff != "" {
 		t.Errorf("labels mismatch (-want +got):\n%s", diff)
@@ -240,7 +252,8 @@ func deaths(t *testing.T, n *node) {
 	kill9(t, first.Container("main").PID)
 	second := n.until(pod, runs("main", 1))
 	if second.Sandbox().ID != first.Sandbox().ID {
-		t.Errorf("the sandbox is %s after its container was restarted, want %s", second.Sandbox().ID, first.Sandbox().ID)
+		t.Errorf("the sandbox is %s after its container was restarted, want %s", second.Sandbox().ID,
+			first.Sandbox().ID)
 	}
 	if c := second.Attempts("main"); len(c) != 2 || c[1].ExitCode != 137 || second.Container("main").RestartCount != 1 {
 		t.Errorf("attempts %+v, want two, the dead one with exit code 137, and 1 restart", c)
@@ -264,14 +277,20 @@ func kill9(t *testing.T, pid int) {
 }
 
 // bare makes what another agent with the kubelet's labels would have made.
-func bare(t *testing.T, n *node, pod *v1.Pod, labels map[string]string) (sandbox *runtimeapi.PodSandboxConfig, id string) {
+func bare(
+	t *testing.T, n *node, pod *v1.Pod, labels map[string]string,
+) (sandbox *runtimeapi.PodSandboxConfig, id string) {
 	t.Helper()
 	sandbox = &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)},
-		Labels:   labels, DnsConfig: &runtimeapi.DNSConfig{}, LogDirectory: t.TempDir(),
-		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.cgroup + "/pod" + string(pod.UID), SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
-			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
-		}},
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)},
+		Labels:       labels,
+		DnsConfig:    &runtimeapi.DNSConfig{},
+		LogDirectory: t.TempDir(),
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			CgroupParent: n.cgroup + "/pod" + string(pod.UID), SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
+			},
+		},
 	}
 	resp, err := n.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 	if err != nil {
@@ -280,15 +299,26 @@ func bare(t *testing.T, n *node, pod *v1.Pod, labels map[string]string) (sandbox
 	return sandbox, resp.PodSandboxId
 }
 
-func bareContainer(t *testing.T, n *node, config *runtimeapi.PodSandboxConfig, sandbox string, attempt uint32, labels, annotations map[string]string) string {
+func bareContainer(
+	t *testing.T, n *node, config *runtimeapi.PodSandboxConfig, sandbox string, attempt uint32,
+	labels, annotations map[string]string,
+) string {
 	t.Helper()
-	resp, err := n.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, SandboxConfig: config, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "main", Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: images.Demo},
-		Command: []string{"httpd", "-f", "-p", "80"}, Labels: labels, Annotations: annotations, LogPath: "x.log",
-		Linux: &runtimeapi.LinuxContainerConfig{Resources: &runtimeapi.LinuxContainerResources{CpuShares: 2}, SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-			NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
-		}},
-	}})
+	resp, err := n.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox,
+		SandboxConfig: config, Config: &runtimeapi.ContainerConfig{
+			Metadata:    &runtimeapi.ContainerMetadata{Name: "main", Attempt: attempt},
+			Image:       &runtimeapi.ImageSpec{Image: images.Demo},
+			Command:     []string{"httpd", "-f", "-p", "80"},
+			Labels:      labels,
+			Annotations: annotations,
+			LogPath:     "x.log",
+			Linux: &runtimeapi.LinuxContainerConfig{
+				Resources: &runtimeapi.LinuxContainerResources{CpuShares: 2},
+				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+					NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
+				},
+			},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +326,8 @@ func bareContainer(t *testing.T, n *node, config *runtimeapi.PodSandboxConfig, s
 }
 
 func podLabels(pod *v1.Pod) map[string]string {
-	return map[string]string{"io.kubernetes.pod.name": pod.Name, "io.kubernetes.pod.namespace": pod.Namespace, "io.kubernetes.pod.uid": string(pod.UID)}
+	return map[string]string{"io.kubernetes.pod.name": pod.Name, "io.kubernetes.pod.namespace": pod.Namespace,
+		"io.kubernetes.pod.uid": string(pod.UID)}
 }
 
 // adoption: a container that somebody else started under the kubelet's labels and hash is kept.
@@ -314,7 +345,8 @@ func adoption(t *testing.T, n *node) {
 		t.Fatal(err)
 	}
 	defer n.end(pod)
-	if obs := n.until(pod, runs("main", 3)); obs.Container("main").ID != id || obs.Sandbox().ID != sandbox || len(obs.Containers) != 1 {
+	if obs := n.until(pod, runs("main", 3)); obs.Container("main").ID != id || obs.Sandbox().ID != sandbox ||
+		len(obs.Containers) != 1 {
 		t.Errorf("pod %+v, want container %s in sandbox %s alone", obs, id, sandbox)
 	}
 }
@@ -330,7 +362,8 @@ func reserved(t *testing.T, n *node) {
 		t.Errorf("the pod runs in sandbox %s, which has no labels; want one of its own", stale)
 	}
 	left := bareContainer(t, n, &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)}, LogDirectory: t.TempDir(),
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)},
+		LogDirectory: t.TempDir(),
 	}, obs.Sandbox().ID, 1, nil, nil)
 	kill9(t, obs.Container("main").PID)
 	if after := n.until(pod, runs("main", 1)); after.Container("main").ID == left {

@@ -30,8 +30,11 @@ func sidecars(uid types.UID) *v1.Pod {
 		}}
 	}
 	first, second, main := container("first"), container("second"), container("main")
-	first.RestartPolicy, second.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways), ptr.To(v1.ContainerRestartPolicyAlways)
-	main.Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"sleep", "0.5"}}}}
+	first.RestartPolicy, second.RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways),
+		ptr.To(v1.ContainerRestartPolicyAlways)
+	main.Lifecycle = &v1.Lifecycle{
+		PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"sleep", "0.5"}}},
+	}
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "sidecars", Namespace: "shop", UID: uid},
 		Spec: v1.PodSpec{
@@ -46,7 +49,9 @@ func obedient(t testing.TB, n *node, pod *v1.Pod) *observed.Pod {
 	t.Helper()
 	obs := n.until(pod, runs("main", 0))
 	for _, name := range []string{"first", "second", "main"} {
-		test := &runtimeapi.ExecSyncRequest{ContainerId: obs.Container(name).ID, Cmd: []string{"test", "-e", "/tmp/ready"}}
+		test := &runtimeapi.ExecSyncRequest{
+			ContainerId: obs.Container(name).ID, Cmd: []string{"test", "-e", "/tmp/ready"},
+		}
 		wait.Until(t, "container "+name+" to be ready", func() error {
 			res, err := n.client.ExecSync(t.Context(), test)
 			if err == nil && res.ExitCode != 0 {

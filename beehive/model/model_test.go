@@ -71,11 +71,13 @@ func TestResponses(t *testing.T) {
 	req := New("edgecontroller", GroupResource, OpInsert, "default/pod/a", json.RawMessage(`{}`))
 	ack := req.Respond(OK)
 	if ack.Header.ParentID != req.Header.ID || ack.Header.ID == req.Header.ID || ack.Route.Operation != OpResponse ||
-		ack.Route.Source != "edgecontroller" || ack.Route.Resource != "default/pod/a" || !ack.IsResponse() || req.IsResponse() {
+		ack.Route.Source != "edgecontroller" || ack.Route.Resource != "default/pod/a" || !ack.IsResponse() ||
+		req.IsResponse() {
 		t.Errorf("ack %+v, want a response of edgecontroller to %s", ack, req.Header.ID)
 	}
 	bad := req.RespondError(ModuleMetaManager, errors.New(`disk "full"`))
-	if bad.Route.Operation != OpError || bad.Route.Source != ModuleMetaManager || string(bad.ContentData()) != `disk "full"` {
+	if bad.Route.Operation != OpError || bad.Route.Source != ModuleMetaManager ||
+		string(bad.ContentData()) != `disk "full"` {
 		t.Errorf("error answer %+v, want one of %s with %q", bad, ModuleMetaManager, `disk "full"`)
 	}
 }

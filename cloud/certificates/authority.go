@@ -147,7 +147,8 @@ func (a *Authority) loadCA(ctx context.Context) (*authorities, error) {
 		err = ca.pair.checkCA(a.opts.Now())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("CA in secret %s: %w; restore the secret from a backup. If there is none, delete it: a new CA is made, and every edge has to join again", caSecret.name, err)
+		return nil, fmt.Errorf("CA in secret %s: %w; restore the secret from a backup. If there is none, delete it: "+
+			"a new CA is made, and every edge has to join again", caSecret.name, err)
 	}
 	return ca, nil
 }
@@ -195,10 +196,12 @@ func (a *Authority) refreshServer(ctx context.Context) error {
 	}
 	p, err := serverSecret.decode(data)
 	if err != nil {
-		return fmt.Errorf("server certificate in secret %s: %w; delete the secret to have it recreated", serverSecret.name, err)
+		return fmt.Errorf("server certificate in secret %s: %w; delete the secret to have it recreated",
+			serverSecret.name, err)
 	}
 	if wrote {
-		klog.InfoS("Made a certificate for the servers of the link", "secret", serverSecret.name, "addresses", sansOf(p.cert), "because", because)
+		klog.InfoS("Made a certificate for the servers of the link", "secret", serverSecret.name,
+			"addresses", sansOf(p.cert), "because", because)
 	}
 	a.server.Store(&p)
 	return nil
@@ -207,7 +210,8 @@ func (a *Authority) refreshServer(ctx context.Context) error {
 func (a *Authority) serverFromFiles(ctx context.Context, p pair) error {
 	if had := a.server.Load(); had == nil || !had.cert.Equal(p.cert) {
 		for _, fault := range serverFaults(p.cert, certs.Pool(a.CA()), a.opts.Addresses, a.opts.Now()) {
-			klog.InfoS("The server certificate's file is not as it should be; edges may refuse it", "file", a.opts.CertFile, "fault", fault)
+			klog.InfoS("The server certificate's file is not as it should be; edges may refuse it",
+				"file", a.opts.CertFile, "fault", fault)
 		}
 	}
 	a.server.Store(&p)

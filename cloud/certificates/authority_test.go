@@ -53,12 +53,15 @@ func TestSecretsAreKubeEdges(t *testing.T) {
 		t.Error(err)
 	}
 	for _, host := range []string{"127.0.0.1", "cloud.example"} {
-		if _, err := server.Verify(x509.VerifyOptions{Roots: a.Pool(), DNSName: host, CurrentTime: c.now()}); err != nil {
+		if _, err := server.Verify(x509.VerifyOptions{
+			Roots: a.Pool(), DNSName: host, CurrentTime: c.now(),
+		}); err != nil {
 			t.Errorf("the server certificate is not valid for %s: %v", host, err)
 		}
 	}
 	token, err := certs.ParseToken(string(secrets.data("tokensecret", "tokendata")))
-	if err != nil || !token.SignedBy(ca.Raw) || token.Claims.Node != "" || !token.Claims.Expires.Equal(c.now().Add(24*time.Hour)) {
+	if err != nil || !token.SignedBy(ca.Raw) || token.Claims.Node != "" ||
+		!token.Claims.Expires.Equal(c.now().Add(24*time.Hour)) {
 		t.Errorf("token %+v, %v; want one for any node that expires in 24 h", token, err)
 	}
 	for name, s := range secrets.secrets {
@@ -66,7 +69,8 @@ func TestSecretsAreKubeEdges(t *testing.T) {
 			t.Errorf("%s has type %s, want %s", name, s.Type, v1.SecretTypeOpaque)
 		}
 	}
-	if key := secrets.data("tokenkeysecret", "tokenkeydata"); len(key) != 32 || bytes.Contains(secrets.data("casecret", "cakeydata"), key) {
+	if key := secrets.data("tokenkeysecret", "tokenkeydata"); len(key) != 32 ||
+		bytes.Contains(secrets.data("casecret", "cakeydata"), key) {
 		t.Errorf("the key for tokens has %d bytes, or is the CA's; want 32 of its own", len(key))
 	}
 }
@@ -85,9 +89,11 @@ func TestRestart(t *testing.T) {
 
 func sameAuthority(t *testing.T, a, b *Authority) {
 	t.Helper()
-	if !a.CA().Equal(b.CA()) || !a.ca.Load().key.Equal(b.ca.Load().key) || !bytes.Equal(*a.tokenKey.Load(), *b.tokenKey.Load()) {
+	if !a.CA().Equal(b.CA()) || !a.ca.Load().key.Equal(b.ca.Load().key) ||
+		!bytes.Equal(*a.tokenKey.Load(), *b.tokenKey.Load()) {
 		t.Errorf("replicas have CAs %v and %v, same CA key %v, same token key %v; want one CA and the same keys",
-			a.CA().SerialNumber, b.CA().SerialNumber, a.ca.Load().key.Equal(b.ca.Load().key), bytes.Equal(*a.tokenKey.Load(), *b.tokenKey.Load()))
+			a.CA().SerialNumber, b.CA().SerialNumber, a.ca.Load().key.Equal(b.ca.Load().key),
+			bytes.Equal(*a.tokenKey.Load(), *b.tokenKey.Load()))
 	}
 }
 
@@ -246,7 +252,8 @@ func TestFilesWin(t *testing.T) {
 		t.Errorf("CA %v, server certificate %v; want those of the files, %v and %v", a.CA().SerialNumber,
 			a.server.Load().cert.SerialNumber, theirs.CA().SerialNumber, server.cert.SerialNumber)
 	}
-	if !bytes.Equal(secrets.data("casecret", "cadata"), theirs.CA().Raw) || !bytes.Equal(secrets.data("cloudcoresecret", "cloudcoredata"), server.cert.Raw) {
+	if !bytes.Equal(secrets.data("casecret", "cadata"), theirs.CA().Raw) ||
+		!bytes.Equal(secrets.data("cloudcoresecret", "cloudcoredata"), server.cert.Raw) {
 		t.Errorf("secrets: casecret %x, cloudcoresecret %x; want the certificates of the files, %x and %x",
 			secrets.data("casecret", "cadata"), secrets.data("cloudcoresecret", "cloudcoredata"), theirs.CA().Raw,
 			server.cert.Raw)
@@ -299,8 +306,10 @@ func TestServerCertificate(t *testing.T) {
 	step("the first replica", []string{"192.0.2.2", "192.0.2.1", "a.example"}, false, "192.0.2.1", "a.example")
 	step("IPv6", []string{"2001:db8::1", "192.0.2.2", "192.0.2.1", "a.example"}, true, "2001:db8::1")
 	step("IPv6, other spelling", []string{"2001:db8::1", "192.0.2.2", "192.0.2.1", "a.example"}, false, "2001:0db8::1")
-	step("a name for all below", []string{"2001:db8::1", "192.0.2.2", "192.0.2.1", "*.b.example", "a.example"}, true, "*.b.example")
-	step("a name for all below, again", []string{"2001:db8::1", "192.0.2.2", "192.0.2.1", "*.b.example", "a.example"}, false, "*.b.example")
+	step("a name for all below", []string{"2001:db8::1", "192.0.2.2", "192.0.2.1", "*.b.example", "a.example"}, true,
+		"*.b.example")
+	step("a name for all below, again", []string{"2001:db8::1", "192.0.2.2", "192.0.2.1", "*.b.example", "a.example"},
+		false, "*.b.example")
 	c.add(500 * 24 * time.Hour)
 	step("near its end", []string{"192.0.2.3"}, true, "192.0.2.3")
 	step("near its end, done", []string{"192.0.2.3"}, false, "192.0.2.3")

@@ -231,8 +231,11 @@ func (d *device) get(path string, body []byte, header map[string]string) answer 
 	if d.cert != nil {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return d.cert, nil }
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: time.Minute}
-	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, "https://"+d.address+path, strings.NewReader(string(body)))
+	client := &http.Client{
+		Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: time.Minute,
+	}
+	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, "https://"+d.address+path,
+		strings.NewReader(string(body)))
 	if err != nil {
 		d.t.Fatal(err)
 	}

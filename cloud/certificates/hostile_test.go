@@ -16,7 +16,9 @@ import (
 // read of it.
 func FuzzRequests(f *testing.F) {
 	c := newClock()
-	a, err := New(f.Context(), newFakeSecrets(), Options{Addresses: []string{"127.0.0.1"}, Now: c.now, RequestsPerSecond: -1})
+	a, err := New(f.Context(), newFakeSecrets(), Options{
+		Addresses: []string{"127.0.0.1"}, Now: c.now, RequestsPerSecond: -1,
+	})
 	if err != nil {
 		f.Fatal(err)
 	}

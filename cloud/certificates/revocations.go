@@ -59,10 +59,12 @@ type RevokedError struct {
 
 func (e *RevokedError) Error() string {
 	if e.Since.Equal(unreadable) {
-		return fmt.Sprintf("node %s is revoked, and its entry in the secret %s cannot be read: run `cloudcore revoke %s` again",
+		return fmt.Sprintf("node %s is revoked, and its entry in the secret %s cannot be read: run `cloudcore revoke "+
+			"%s` again",
 			e.Node, revocationsSecret, e.Node)
 	}
-	return fmt.Sprintf("node %s was revoked at %s: if this device is to be that node, get a token with `cloudcore gettoken --node %s` "+
+	return fmt.Sprintf("node %s was revoked at %s: if this device is to be that node, get a token with `cloudcore "+
+		"gettoken --node %s` "+
 		"and run `edgecore join` with it on the device", e.Node, e.Since.UTC().Format(time.RFC3339), e.Node)
 }
 
@@ -112,8 +114,10 @@ func Revoke(ctx context.Context, secrets Secrets, node string, now time.Time) (t
 			size += len(name) + len(text)
 		}
 		if size > maxRevocations {
-			return nil, fmt.Errorf("secret %s holds %d nodes and has no room for another: rotate the CA (`cloudcore rotate ca --help`), "+
-				"after which the secret may be deleted", revocationsSecret, len(old))
+			return nil,
+				fmt.Errorf("secret %s holds %d nodes and has no room for another: rotate the CA (`cloudcore rotate "+
+					"ca --help`), "+
+					"after which the secret may be deleted", revocationsSecret, len(old))
 		}
 		return data, nil
 	})
@@ -150,7 +154,8 @@ func (a *Authority) setRevocations(data map[string][]byte) {
 	r := parseRevocations(data)
 	for node, moment := range r {
 		if moment.Equal(unreadable) {
-			klog.ErrorS(errors.New("not a time in RFC 3339 form"), "Revocation cannot be read; all certificates of the node are refused",
+			klog.ErrorS(errors.New("not a time in RFC 3339 form"),
+				"Revocation cannot be read; all certificates of the node are refused",
 				"node", node, "secret", revocationsSecret)
 		}
 	}
@@ -163,8 +168,9 @@ func (a *Authority) revocations() revocations { return *a.revoked.Load() }
 // at memory only.
 func (a *Authority) Check(node string, cert *x509.Certificate) error {
 	if !a.ca.Load().signed(cert) {
-		return fmt.Errorf("the certificate of node %s is of a CA that the cloud does not trust any more: get a token with "+
-			"`cloudcore gettoken --node %s` and run `edgecore join` with it on the device", node, node)
+		return fmt.Errorf(
+			"the certificate of node %s is of a CA that the cloud does not trust any more: get a token with "+
+				"`cloudcore gettoken --node %s` and run `edgecore join` with it on the device", node, node)
 	}
 	return a.revocations().check(node, cert)
 }

@@ -95,7 +95,8 @@ func TestRevoked(t *testing.T) {
 		wait.True(t, "the revocation on each replica", func() bool { return replica.Check("edge1", old.Leaf) != nil })
 		var revoked *RevokedError
 		err := replica.Check("edge1", old.Leaf)
-		if !errors.As(err, &revoked) || revoked.Node != "edge1" || !revoked.Since.Equal(since) || !strings.Contains(err.Error(), "`cloudcore gettoken --node edge1`") {
+		if !errors.As(err, &revoked) || revoked.Node != "edge1" || !revoked.Since.Equal(since) ||
+			!strings.Contains(err.Error(), "`cloudcore gettoken --node edge1`") {
 			t.Errorf("Check = %v, want a revocation of edge1 at %v that names the remedy", err, since)
 		}
 		if err := replica.Check("edge2", other.Leaf); err != nil {
@@ -107,10 +108,16 @@ func TestRevoked(t *testing.T) {
 		status int
 		body   string
 	}{
-		"renewal":               {d.renewAs("edge1", old), http.StatusUnauthorized, "node edge1 was revoked at 2026-11-21T12:00:00Z"},
+		"renewal": {
+			d.renewAs("edge1", old), http.StatusUnauthorized, "node edge1 was revoked at 2026-11-21T12:00:00Z",
+		},
 		"renewal, another node": {d.renewAs("edge2", other), http.StatusOK, ""},
-		"token of before":       {first(d.joinAs("edge1", oldToken)), http.StatusUnauthorized, "the token is older than the last revocation"},
-		"general token":         {first(d.joinAs("edge1", general)), http.StatusConflict, "`cloudcore gettoken --node edge1`"},
+		"token of before": {
+			first(d.joinAs("edge1", oldToken)), http.StatusUnauthorized, "the token is older than the last revocation",
+		},
+		"general token": {
+			first(d.joinAs("edge1", general)), http.StatusConflict, "`cloudcore gettoken --node edge1`",
+		},
 		"general, another node": {first(d.joinAs("edge3", general)), http.StatusOK, ""},
 	} {
 		if tc.answer.status != tc.status || tc.status != http.StatusOK && !strings.Contains(tc.answer.body, tc.body) {
@@ -154,7 +161,8 @@ func TestRevokedElsewhere(t *testing.T) {
 
 	got := d.renewAs("edge1", stolen)
 	if got.status != http.StatusOK {
-		t.Fatalf("renewal by the cloudcore that has not heard of it: status %d %s, want %d", got.status, got.body, http.StatusOK)
+		t.Fatalf("renewal by the cloudcore that has not heard of it: status %d %s, want %d", got.status, got.body,
+			http.StatusOK)
 	}
 	renewed, err := x509.ParseCertificate([]byte(got.body))
 	if err != nil {
@@ -215,7 +223,8 @@ func TestRevokedAhead(t *testing.T) {
 	a := newTestAuthority(t, secrets, c)
 	d := &device{t: t, address: serve(t, a, fakeNodes{}), a: a}
 	token := newTokenFor(t, secrets, "edge1", c)
-	if got, _ := d.joinAs("edge1", token); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "Try again in 1m1s") {
+	if got, _ := d.joinAs("edge1", token); got.status != http.StatusServiceUnavailable ||
+		!strings.Contains(got.body, "Try again in 1m1s") {
 		t.Errorf("status %d %s, want %d and how long to wait", got.status, got.body, http.StatusServiceUnavailable)
 	}
 	c.add(time.Minute)
@@ -238,14 +247,18 @@ func TestRevocationsAreBounded(t *testing.T) {
 	if err := a.pruneRevocations(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if one, two := secrets.data(revocationsSecret, "edge1"), secrets.data(revocationsSecret, "edge2"); one != nil || two == nil {
+	if one, two := secrets.data(revocationsSecret, "edge1"), secrets.data(revocationsSecret, "edge2"); one != nil ||
+		two == nil {
 		t.Errorf("the secret holds %q and %q, want the second alone", one, two)
 	}
 	full := map[string][]byte{strings.Repeat("x", maxRevocations): nil}
-	if _, _, err := keep(t.Context(), secrets, revocationsSecret, func(map[string][]byte) (map[string][]byte, error) { return full, nil }); err != nil {
+	if _, _, err := keep(t.Context(), secrets, revocationsSecret, func(map[string][]byte) (map[string][]byte, error) {
+		return full, nil
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Revoke(t.Context(), secrets, "edge3", c.now()); err == nil || !strings.Contains(err.Error(), "no room") {
+	if _, err := Revoke(t.Context(), secrets, "edge3", c.now()); err == nil ||
+		!strings.Contains(err.Error(), "no room") {
 		t.Errorf("Revoke with a full secret = %v, want an error that says so", err)
 	}
 	if _, err := Revoke(t.Context(), secrets, "Edge_3", c.now()); err == nil {

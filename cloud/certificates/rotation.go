@@ -49,11 +49,13 @@ func decodeAuthorities(data map[string][]byte) (*authorities, error) {
 	}
 	previous, err := x509.ParseCertificates(data[previousData])
 	if err != nil || len(previous) > maxPrevious {
-		return nil, fmt.Errorf("%s holds %d certificates, want at most %d in DER form: %v", previousData, len(previous), maxPrevious, err)
+		return nil, fmt.Errorf("%s holds %d certificates, want at most %d in DER form: %v", previousData, len(previous),
+			maxPrevious, err)
 	}
 	cross, err := x509.ParseCertificates(data[crossData])
 	if err != nil || len(cross) > maxCross {
-		return nil, fmt.Errorf("%s holds %d certificates, want at most %d in DER form: %v", crossData, len(cross), maxCross, err)
+		return nil, fmt.Errorf("%s holds %d certificates, want at most %d in DER form: %v", crossData, len(cross),
+			maxCross, err)
 	}
 	return newAuthorities(ca, previous, cross), nil
 }
@@ -75,7 +77,9 @@ func (c *authorities) encode() (map[string][]byte, error) {
 // rotated returns the authorities with a new CA that signs. The key of the old one is gone.
 func (c *authorities) rotated(now time.Time) (*authorities, error) {
 	if len(c.previous) >= maxPrevious {
-		return nil, fmt.Errorf("%d older CAs are trusted already: finish their rotation first (`cloudcore rotate ca --finish`)", len(c.previous))
+		return nil,
+			fmt.Errorf("%d older CAs are trusted already: finish their rotation first (`cloudcore rotate ca --finish`)",
+				len(c.previous))
 	}
 	next, err := newCA(now)
 	if err != nil {

@@ -12,7 +12,9 @@ import (
 )
 
 // handshake connects as a node with a CA file and a certificate, and returns the chain that the cloud showed.
-func handshake(t *testing.T, a *Authority, knows *x509.Certificate, cert *tls.Certificate) ([]*x509.Certificate, error) {
+func handshake(
+	t *testing.T, a *Authority, knows *x509.Certificate, cert *tls.Certificate,
+) ([]*x509.Certificate, error) {
 	t.Helper()
 	near, far := net.Pipe()
 	defer near.Close()
@@ -24,7 +26,12 @@ func handshake(t *testing.T, a *Authority, knows *x509.Certificate, cert *tls.Ce
 	}()
 	roots := x509.NewCertPool()
 	roots.AddCert(knows)
-	client := tls.Client(near, &tls.Config{RootCAs: roots, ServerName: "cloud.example", Time: a.opts.Now, Certificates: []tls.Certificate{*cert}})
+	client := tls.Client(near, &tls.Config{
+		RootCAs:      roots,
+		ServerName:   "cloud.example",
+		Time:         a.opts.Now,
+		Certificates: []tls.Certificate{*cert},
+	})
 	err := client.Handshake()
 	near.Close()
 	if other := <-done; err == nil {
@@ -60,7 +67,8 @@ func TestRotateCA(t *testing.T) {
 		cas = append(cas, a.CA())
 		got := d.renewAs("edge1", old)
 		if got.status != http.StatusOK {
-			t.Fatalf("renewal of a certificate of the first CA: status %d %s, want %d", got.status, got.body, http.StatusOK)
+			t.Fatalf("renewal of a certificate of the first CA: status %d %s, want %d", got.status, got.body,
+				http.StatusOK)
 		}
 		renewed, err := x509.ParseCertificate([]byte(got.body))
 		if err != nil {
@@ -78,10 +86,13 @@ func TestRotateCA(t *testing.T) {
 			}
 		}
 	}
-	if err := RotateCA(t.Context(), secrets, c.now()); err == nil || !strings.Contains(err.Error(), "rotate ca --finish") {
+	if err := RotateCA(t.Context(), secrets, c.now()); err == nil ||
+		!strings.Contains(err.Error(), "rotate ca --finish") {
 		t.Errorf("a third rotation: %v, want that the others are to be finished", err)
 	}
-	wait.True(t, "a general token of the new CA", func() bool { return a.tokenIsFresh(string(secrets.data(tokenSecret, tokenData))) })
+	wait.True(t, "a general token of the new CA", func() bool {
+		return a.tokenIsFresh(string(secrets.data(tokenSecret, tokenData)))
+	})
 	late := newTestAuthority(t, secrets, c) // starts in the middle of it
 	sameAuthority(t, a, late)
 	if _, err := handshake(t, late, first, old); err != nil {
@@ -101,7 +112,8 @@ func TestRotateCA(t *testing.T) {
 	// A node that never learns of a new CA, as KubeEdge's, has renewed its certificate all the same.
 	chain, err := handshake(t, a, first, certificates[2])
 	if err != nil || len(chain) != 3 {
-		t.Errorf("a node with the first CA's file and a new certificate: %v, %d certificates shown; want no error, 3", err, len(chain))
+		t.Errorf("a node with the first CA's file and a new certificate: %v, %d certificates shown; want no error, 3",
+			err, len(chain))
 	}
 }
 

@@ -35,7 +35,8 @@ func SecretsOf(ctx context.Context, client kubernetes.Interface, namespace strin
 	_, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		ns := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-		if _, err = client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+		if _, err = client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); apierrors.IsAlreadyExists(
+			err) {
 			err = nil
 		}
 	}
@@ -98,7 +99,9 @@ const maxRaces = 20
 // keep returns what a secret holds after decide had its say: it gets what there is (nil when there is no
 // secret) and returns what is to be there instead, or nil to leave it. Anyone who is first wins; all others see
 // what it wrote, and are asked again. It reports whether it wrote anything.
-func keep(ctx context.Context, secrets Secrets, name string, decide func(old map[string][]byte) (map[string][]byte, error)) (_ map[string][]byte, wrote bool, _ error) {
+func keep(
+	ctx context.Context, secrets Secrets, name string, decide func(old map[string][]byte) (map[string][]byte, error),
+) (_ map[string][]byte, wrote bool, _ error) {
 	for range maxRaces {
 		secret, err := secrets.Get(ctx, name, metav1.GetOptions{})
 		missing := apierrors.IsNotFound(err)
@@ -138,7 +141,8 @@ func keep(ctx context.Context, secrets Secrets, name string, decide func(old map
 
 func secretError(name string, err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("secret %s: %w; cloudcore's role must allow get, create and update of secrets in namespace %s", name, err, Namespace)
+		return fmt.Errorf("secret %s: %w; cloudcore's role must allow get, create and update of secrets in "+
+			"namespace %s", name, err, Namespace)
 	}
 	return fmt.Errorf("secret %s: %w", name, err)
 }

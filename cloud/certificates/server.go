@@ -41,8 +41,13 @@ const (
 // Serve answers on a listener until ctx ends.
 func (a *Authority) Serve(ctx context.Context, listener net.Listener, nodes Nodes) error {
 	server := &http.Server{
-		Handler: a.Handler(nodes), ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: requestTimeout, WriteTimeout: requestTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: klogWarnings(),
+		Handler:           a.Handler(nodes),
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       requestTimeout,
+		WriteTimeout:      requestTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          klogWarnings(),
 	}
 	config := a.ServerTLS(tls.RequestClientCert)
 	config.NextProtos = []string{"http/1.1"}
@@ -151,7 +156,8 @@ func refuse(status int, format string, args ...any) error {
 
 func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
 	if faults := validation.IsDNS1123Subdomain(node); len(faults) > 0 {
-		return nil, refuse(http.StatusBadRequest, "header NodeName %q is not the name of a node: %s", clipped(node), faults[0])
+		return nil, refuse(http.StatusBadRequest, "header NodeName %q is not the name of a node: %s", clipped(node),
+			faults[0])
 	}
 	granted, err := s.authenticate(r, node)
 	if err != nil {
@@ -165,7 +171,8 @@ func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
 		return nil, refuse(http.StatusBadRequest, "the certificate request was cut off: %v", err)
 	}
 	if len(body) > certs.MaxRequest {
-		return nil, refuse(http.StatusRequestEntityTooLarge, "the certificate request has more than %d KiB", certs.MaxRequest>>10)
+		return nil, refuse(http.StatusRequestEntityTooLarge, "the certificate request has more than %d KiB",
+			certs.MaxRequest>>10)
 	}
 	req, err := certs.ParseRequest(body)
 	if err != nil {
@@ -173,7 +180,9 @@ func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
 	}
 	// Edges before KubeEdge 1.16 ask for the name that all had; they get their own all the same.
 	if of, err := certs.NodeOf(req.Subject); !certs.IsLegacy(req.Subject) && (err != nil || of != node) {
-		return nil, refuse(http.StatusForbidden, "failed to sign certs for edgenode %s, err: the request is for %q; want O=%s, CN=%s", node, clipped(req.Subject.String()), certs.Organization, certs.CommonName(node))
+		return nil, refuse(http.StatusForbidden,
+			"failed to sign certs for edgenode %s, err: the request is for %q; want O=%s, CN=%s", node,
+			clipped(req.Subject.String()), certs.Organization, certs.CommonName(node))
 	}
 	s.awaitBeginning(r.Context(), node, granted)
 	der, err := s.signNode(node, req, granted)
@@ -261,7 +270,9 @@ func (s *endpoints) authenticateCertificate(cert *x509.Certificate, node string)
 // hold such a token.
 func (s *endpoints) checkTaken(ctx context.Context, node string) error {
 	if _, revoked := s.revocations()[node]; revoked {
-		return refuse(http.StatusConflict, "node %s was revoked: use a token for that node (`cloudcore gettoken --node %s`), or another name", node, node)
+		return refuse(http.StatusConflict,
+			"node %s was revoked: use a token for that node (`cloudcore gettoken --node %s`), or another name", node,
+			node)
 	}
 	if !s.opts.ProtectTaken {
 		return nil
@@ -271,7 +282,9 @@ func (s *endpoints) checkTaken(ctx context.Context, node string) error {
 		return fmt.Errorf("node %s: %w", node, err)
 	}
 	if taken {
-		return refuse(http.StatusConflict, "the name %s is taken: use a token for that node (`cloudcore gettoken --node %s`), or another name", node, node)
+		return refuse(http.StatusConflict,
+			"the name %s is taken: use a token for that node (`cloudcore gettoken --node %s`), or another name", node,
+			node)
 	}
 	return nil
 }
@@ -286,7 +299,8 @@ func checkUsages(header string) error {
 		return refuse(http.StatusBadRequest, "header ExtKeyUsages is not a list of numbers in JSON")
 	}
 	if slices.ContainsFunc(usages, func(u int) bool { return u != clientAuth }) {
-		return refuse(http.StatusForbidden, "header ExtKeyUsages: a node's certificate is for a client alone ([%d])", clientAuth)
+		return refuse(http.StatusForbidden, "header ExtKeyUsages: a node's certificate is for a client alone ([%d])",
+			clientAuth)
 	}
 	return nil
 }

@@ -48,7 +48,8 @@ func TestNode(t *testing.T) {
 		"/edge.crt/more": {404, ""},
 	} {
 		got := d.get(path, nil, nil)
-		if exact := want.status < 400 || want.status == 404 && want.body != ""; got.status != want.status || !strings.HasPrefix(got.body, want.body) || exact && got.body != want.body {
+		if exact := want.status < 400 || want.status == 404 && want.body != ""; got.status != want.status ||
+			!strings.HasPrefix(got.body, want.body) || exact && got.body != want.body {
 			t.Errorf("%s: %d %q, want %d %q", path, got.status, got.body, want.status, want.body)
 		}
 	}
@@ -74,31 +75,116 @@ func TestFirstCertificate(t *testing.T) {
 		status             int
 		body               string
 	}{
-		"good":                 {node: "edge1", auth: bearer(""), csr: edge1, status: 200},
-		"for this node":        {node: "edge1", auth: bearer("edge1"), csr: edge1, status: 200},
-		"scheme in lower case": {node: "edge1", auth: strings.Replace(bearer(""), "B", "b", 1), csr: edge1, status: 200},
-		"as a client":          {node: "edge1", auth: bearer(""), usages: "[2]", csr: edge1, status: 200},
-		"as a server":          {node: "edge1", auth: bearer(""), usages: "[1,2]", csr: edge1, status: 403, body: "for a client alone"},
-		"bad usages":           {node: "edge1", auth: bearer(""), usages: "client", csr: edge1, status: 400, body: "header ExtKeyUsages"},
-		"no token":             {node: "edge1", csr: edge1, status: 401, body: "token validation failure, token is empty"},
-		"one part":             {node: "edge1", auth: "x", csr: edge1, status: 401, body: "token validation failure, token cannot be split"},
-		"three parts":          {node: "edge1", auth: bearer("") + " x", csr: edge1, status: 401, body: "token validation failure, token cannot be split"},
-		"another scheme":       {node: "edge1", auth: "Basic x", csr: edge1, status: 401, body: "want the scheme Bearer"},
-		"bad token":            {node: "edge1", auth: "Bearer x.y.z", csr: edge1, status: 401, body: "token validation failure, err: "},
-		"another's token":      {node: "edge1", auth: bearer("edge2"), csr: edge1, status: 401, body: `for node "edge2" and not for node "edge1"`},
-		"another's request":    {node: "edge2", auth: bearer(""), csr: edge1, status: 403, body: "failed to sign certs for edgenode edge2, err: the request is for "},
-		"no name":              {auth: bearer(""), csr: edge1, status: 400, body: "header NodeName"},
-		"bad name":             {node: "../x", auth: bearer(""), csr: edge1, status: 400, body: "header NodeName"},
-		"no request":           {node: "edge1", auth: bearer(""), status: 400, body: "the certificate request is empty"},
-		"bad request":          {node: "edge1", auth: bearer(""), csr: []byte("x"), status: 400, body: "not a certificate request"},
-		"huge request":         {node: "edge1", auth: bearer(""), csr: make([]byte, certs.MaxRequest+1), status: 413, body: "more than 64 KiB"},
-		"a name taken":         {node: "taken", auth: bearer(""), csr: taken, status: 409, body: "the name taken is taken: use a token for that node"},
-		"a name taken, ours":   {node: "taken", auth: bearer("taken"), csr: taken, status: 200},
-		"nobody knows":         {node: "broken", auth: bearer(""), csr: edge1, status: 500, body: "node broken: "},
+		"good":          {node: "edge1", auth: bearer(""), csr: edge1, status: 200},
+		"for this node": {node: "edge1", auth: bearer("edge1"), csr: edge1, status: 200},
+		"scheme in lower case": {
+			node:   "edge1",
+			auth:   strings.Replace(bearer(""), "B", "b", 1),
+			csr:    edge1,
+			status: 200,
+		},
+		"as a client": {node: "edge1", auth: bearer(""), usages: "[2]", csr: edge1, status: 200},
+		"as a server": {
+			node:   "edge1",
+			auth:   bearer(""),
+			usages: "[1,2]",
+			csr:    edge1,
+			status: 403,
+			body:   "for a client alone",
+		},
+		"bad usages": {
+			node:   "edge1",
+			auth:   bearer(""),
+			usages: "client",
+			csr:    edge1,
+			status: 400,
+			body:   "header ExtKeyUsages",
+		},
+		"no token": {
+			node:   "edge1",
+			csr:    edge1,
+			status: 401,
+			body:   "token validation failure, token is empty",
+		},
+		"one part": {
+			node:   "edge1",
+			auth:   "x",
+			csr:    edge1,
+			status: 401,
+			body:   "token validation failure, token cannot be split",
+		},
+		"three parts": {
+			node:   "edge1",
+			auth:   bearer("") + " x",
+			csr:    edge1,
+			status: 401,
+			body:   "token validation failure, token cannot be split",
+		},
+		"another scheme": {
+			node:   "edge1",
+			auth:   "Basic x",
+			csr:    edge1,
+			status: 401,
+			body:   "want the scheme Bearer",
+		},
+		"bad token": {
+			node:   "edge1",
+			auth:   "Bearer x.y.z",
+			csr:    edge1,
+			status: 401,
+			body:   "token validation failure, err: ",
+		},
+		"another's token": {
+			node:   "edge1",
+			auth:   bearer("edge2"),
+			csr:    edge1,
+			status: 401,
+			body:   `for node "edge2" and not for node "edge1"`,
+		},
+		"another's request": {
+			node:   "edge2",
+			auth:   bearer(""),
+			csr:    edge1,
+			status: 403,
+			body:   "failed to sign certs for edgenode edge2, err: the request is for ",
+		},
+		"no name":  {auth: bearer(""), csr: edge1, status: 400, body: "header NodeName"},
+		"bad name": {node: "../x", auth: bearer(""), csr: edge1, status: 400, body: "header NodeName"},
+		"no request": {
+			node:   "edge1",
+			auth:   bearer(""),
+			status: 400,
+			body:   "the certificate request is empty",
+		},
+		"bad request": {
+			node:   "edge1",
+			auth:   bearer(""),
+			csr:    []byte("x"),
+			status: 400,
+			body:   "not a certificate request",
+		},
+		"huge request": {
+			node:   "edge1",
+			auth:   bearer(""),
+			csr:    make([]byte, certs.MaxRequest+1),
+			status: 413,
+			body:   "more than 64 KiB",
+		},
+		"a name taken": {
+			node:   "taken",
+			auth:   bearer(""),
+			csr:    taken,
+			status: 409,
+			body:   "the name taken is taken: use a token for that node",
+		},
+		"a name taken, ours": {node: "taken", auth: bearer("taken"), csr: taken, status: 200},
+		"nobody knows":       {node: "broken", auth: bearer(""), csr: edge1, status: 500, body: "node broken: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			header := map[string]string{}
-			for k, v := range map[string]string{"NodeName": tc.node, "Authorization": tc.auth, "ExtKeyUsages": tc.usages} {
+			for k, v := range map[string]string{
+				"NodeName": tc.node, "Authorization": tc.auth, "ExtKeyUsages": tc.usages,
+			} {
 				if v != "" {
 					header[k] = v
 				}
@@ -115,7 +201,8 @@ func TestFirstCertificate(t *testing.T) {
 	old := bearer("")
 	c.add(2 * time.Hour)
 	got := d.get("/edge.crt", edge1, map[string]string{"NodeName": "edge1", "Authorization": old})
-	if want := "it ended at 2026-11-21T13:00:00Z, and the cloud's clock says 2026-11-21T14:00:00Z"; got.status != 401 || !strings.Contains(got.body, want) {
+	if want := "it ended at 2026-11-21T13:00:00Z, and the cloud's clock says 2026-11-21T14:00:00Z"; got.status != 401 ||
+		!strings.Contains(got.body, want) {
 		t.Errorf("%d %s, want %s", got.status, got.body, want)
 	}
 }
@@ -134,7 +221,8 @@ func checkNodeCert(t *testing.T, a *Authority, der, node string) {
 	if len(cert.DNSNames)+len(cert.IPAddresses)+len(cert.URIs)+len(cert.EmailAddresses) > 0 {
 		t.Errorf("names %v %v %v %v, want none", cert.DNSNames, cert.IPAddresses, cert.URIs, cert.EmailAddresses)
 	}
-	if len(cert.ExtKeyUsage) != 1 || cert.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth || len(cert.UnknownExtKeyUsage) > 0 || cert.IsCA {
+	if len(cert.ExtKeyUsage) != 1 || cert.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth ||
+		len(cert.UnknownExtKeyUsage) > 0 || cert.IsCA {
 		t.Errorf("usages %v, IsCA %v; want client authentication alone", cert.ExtKeyUsage, cert.IsCA)
 	}
 	if cert.KeyUsage != x509.KeyUsageKeyEncipherment|x509.KeyUsageDigitalSignature {
@@ -161,7 +249,8 @@ func TestGreedyRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	csr, err := x509.CreateCertificateRequest(nil, &x509.CertificateRequest{
-		Subject:  pkix.Name{Organization: []string{"system:nodes", "system:masters"}, CommonName: "system:node:edge1", Country: []string{"CN"}},
+		Subject: pkix.Name{Organization: []string{"system:nodes", "system:masters"}, CommonName: "system:node:edge1",
+			Country: []string{"CN"}},
 		DNSNames: []string{"cloud.example"},
 		ExtraExtensions: []pkix.Extension{ // basicConstraints, CA: true
 			{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 3, 1, 1, 0xff}},
@@ -219,7 +308,9 @@ func TestRenewal(t *testing.T) {
 				d.address = lenient
 			}
 			csr, _ := request(t, "edge1")
-			got := d.get("/edge.crt", csr, map[string]string{"NodeName": "edge1", "Authorization": "Bearer " + token.Bearer})
+			got := d.get("/edge.crt", csr, map[string]string{
+				"NodeName": "edge1", "Authorization": "Bearer " + token.Bearer,
+			})
 			if tc.body == "" {
 				if got.status != http.StatusOK {
 					t.Fatalf("status %d %s, want %d", got.status, got.body, http.StatusOK)
@@ -227,7 +318,9 @@ func TestRenewal(t *testing.T) {
 				checkNodeCert(t, a, got.body, "edge1")
 				return
 			}
-			if got.status != http.StatusUnauthorized || !strings.HasPrefix(got.body, "failed to verify the certificate for edgenode: edge1, err: ") || !strings.Contains(got.body, tc.body) {
+			if got.status != http.StatusUnauthorized ||
+				!strings.HasPrefix(got.body, "failed to verify the certificate for edgenode: edge1, err: ") ||
+				!strings.Contains(got.body, tc.body) {
 				t.Errorf("%d %s, want %s", got.status, got.body, tc.body)
 			}
 		})
@@ -277,12 +370,15 @@ func TestKubeEdgeEdge(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: a.Pool(), ServerName: "cloud.example", Time: a.opts.Now})
+		conn, err := tls.Dial("tcp", address, &tls.Config{
+			RootCAs: a.Pool(), ServerName: "cloud.example", Time: a.opts.Now,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		fmt.Fprintf(conn, "GET /edge.crt HTTP/1.1\r\nHost: %s\r\nUser-Agent: Go-http-client/1.1\r\nContent-Length: %d\r\nAuthorization: Bearer %s\r\nNodename: edge1\r\nAccept-Encoding: gzip\r\n\r\n%s",
+		fmt.Fprintf(conn, "GET /edge.crt HTTP/1.1\r\nHost: %s\r\nUser-Agent: Go-http-client/1.1\r\nContent-Length: "+
+			"%d\r\nAuthorization: Bearer %s\r\nNodename: edge1\r\nAccept-Encoding: gzip\r\n\r\n%s",
 			address, len(csr), strings.Join(strings.Split(token.String(), ".")[1:], "."), csr)
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
@@ -298,14 +394,19 @@ func TestKubeEdgeEdge(t *testing.T) {
 			t.Fatalf("%s: ParseCertificate = %v, want no error", version, err)
 		}
 		if !bytes.Contains(csr, cert.RawSubjectPublicKeyInfo) {
-			t.Errorf("%s: public key of the certificate = %x, want one that is in the request %x", version, cert.RawSubjectPublicKeyInfo, csr)
+			t.Errorf("%s: public key of the certificate = %x, want one that is in the request %x", version,
+				cert.RawSubjectPublicKeyInfo, csr)
 		}
 	}
 }
 
 func TestWrongMethods(t *testing.T) {
 	a := newTestAuthority(t, newFakeSecrets(), newClock())
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: a.Pool(), Time: a.opts.Now}, DisableKeepAlives: true}}
+	client := &http.Client{
+		Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: a.Pool(), Time: a.opts.Now}, DisableKeepAlives: true,
+		},
+	}
 	address := serve(t, a, fakeNodes{})
 	for _, path := range []string{"/edge.crt", "/ca.crt", "/node/edge1"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+address+path, nil)
@@ -321,7 +422,9 @@ func TestWrongMethods(t *testing.T) {
 			t.Errorf("POST %s: status %s, want %d", path, resp.Status, http.StatusMethodNotAllowed)
 		}
 	}
-	if _, err := tls.Dial("tcp", address, &tls.Config{RootCAs: a.Pool(), Time: a.opts.Now, MaxVersion: tls.VersionTLS11}); err == nil {
+	if _, err := tls.Dial("tcp", address, &tls.Config{
+		RootCAs: a.Pool(), Time: a.opts.Now, MaxVersion: tls.VersionTLS11,
+	}); err == nil {
 		t.Error("Dial with TLS 1.1 = nil, want an error")
 	}
 }
@@ -329,7 +432,8 @@ func TestWrongMethods(t *testing.T) {
 func TestServerTLSOfTheHub(t *testing.T) {
 	a := newTestAuthority(t, newFakeSecrets(), newClock())
 	config := a.ServerTLS(tls.RequireAndVerifyClientCert)
-	if config.ClientAuth != tls.RequireAnyClientCert || config.VerifyConnection == nil || config.MinVersion != tls.VersionTLS12 {
+	if config.ClientAuth != tls.RequireAnyClientCert || config.VerifyConnection == nil ||
+		config.MinVersion != tls.VersionTLS12 {
 		t.Errorf("ClientAuth %v, MinVersion %x, verified: %v; want %v, %x, true", config.ClientAuth, config.MinVersion,
 			config.VerifyConnection != nil, tls.RequireAnyClientCert, tls.VersionTLS12)
 	}

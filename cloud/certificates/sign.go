@@ -88,8 +88,10 @@ func (a *Authority) signNode(node string, req *x509.CertificateRequest, g grant)
 	revoked := a.beginning(node, g)
 	now := a.opts.Now()
 	if ahead := revoked.Sub(now); ahead > 0 {
-		return nil, refuse(http.StatusServiceUnavailable, "node %s was revoked by a machine whose clock is ahead of the cloud's: %s, here it is %s. "+
-			"Try again in %s, or revoke the node again where the clock is right", node, revoked.UTC().Format(time.RFC3339),
+		return nil, refuse(http.StatusServiceUnavailable,
+			"node %s was revoked by a machine whose clock is ahead of the cloud's: %s, here it is %s. "+
+				"Try again in %s, or revoke the node again where the clock is right", node,
+			revoked.UTC().Format(time.RFC3339),
 			now.UTC().Format(time.RFC3339), ahead.Truncate(time.Second)+time.Second)
 	}
 	template := &x509.Certificate{
@@ -126,7 +128,9 @@ func (a *Authority) awaitBeginning(ctx context.Context, node string, g grant) {
 
 // sign fills in the serial number and the times. A NotBefore of the template is the earliest. Nothing outlives the CA
 // that signs it.
-func sign(template, ca *x509.Certificate, public crypto.PublicKey, key crypto.Signer, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {
+func sign(
+	template, ca *x509.Certificate, public crypto.PublicKey, key crypto.Signer, now time.Time, lifetime time.Duration,
+) (*x509.Certificate, error) {
 	var err error
 	if template.SerialNumber, err = certs.NewSerial(); err != nil {
 		return nil, err
@@ -153,7 +157,8 @@ func (p pair) checkCA(now time.Time) error {
 	case now.After(p.cert.NotAfter):
 		return fmt.Errorf("it ended at %s", p.cert.NotAfter.Format(time.RFC3339))
 	case now.Before(p.cert.NotBefore):
-		return fmt.Errorf("it begins only at %s, and this machine's clock says %s: set the clock", p.cert.NotBefore.Format(time.RFC3339), now.Format(time.RFC3339))
+		return fmt.Errorf("it begins only at %s, and this machine's clock says %s: set the clock",
+			p.cert.NotBefore.Format(time.RFC3339), now.Format(time.RFC3339))
 	}
 	return nil
 }
@@ -161,11 +166,14 @@ func (p pair) checkCA(now time.Time) error {
 // serverFaults tells why a server certificate is not good any more.
 func serverFaults(cert *x509.Certificate, cas *x509.CertPool, addresses []string, now time.Time) []string {
 	var faults []string
-	_, err := cert.Verify(x509.VerifyOptions{Roots: cas, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	_, err := cert.Verify(x509.VerifyOptions{
+		Roots: cas, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		faults = append(faults, "it is valid from "+cert.NotBefore.Format(time.RFC3339)+" to "+cert.NotAfter.Format(time.RFC3339))
+		faults = append(faults, "it is valid from "+cert.NotBefore.Format(time.RFC3339)+" to "+
+			cert.NotAfter.Format(time.RFC3339))
 	case err != nil:
 		faults = append(faults, err.Error())
 	case now.After(certs.RenewAt(cert, serverRenew)):

@@ -44,7 +44,8 @@ func loadTokenKey(ctx context.Context, secrets Secrets) ([]byte, error) {
 		return nil, err
 	}
 	if len(data[tokenKeyData]) < tokenKeySize {
-		return nil, fmt.Errorf("secret %s: %s has less than %d bytes; delete the secret: a new key is made, and tokens given out before are void", tokenKeySecret, tokenKeyData, tokenKeySize)
+		return nil, fmt.Errorf("secret %s: %s has less than %d bytes; delete the secret: a new key is made, and "+
+			"tokens given out before are void", tokenKeySecret, tokenKeyData, tokenKeySize)
 	}
 	return data[tokenKeyData], nil
 }
@@ -75,17 +76,20 @@ func (a *Authority) VerifyToken(bearer, node string) (bound bool, err error) {
 func (a *Authority) verifyToken(bearer, node string) (c claims, err error) {
 	now := a.opts.Now()
 	_, err = jwt.ParseWithClaims(bearer, &c, func(*jwt.Token) (any, error) { return *a.tokenKey.Load(), nil },
-		jwt.WithValidMethods([]string{"HS256", "HS384", "HS512"}), jwt.WithExpirationRequired(), jwt.WithTimeFunc(func() time.Time { return now }))
+		jwt.WithValidMethods([]string{"HS256", "HS384", "HS512"}), jwt.WithExpirationRequired(),
+		jwt.WithTimeFunc(func() time.Time { return now }))
 	switch {
 	case errors.Is(err, jwt.ErrTokenExpired) && c.ExpiresAt != nil:
-		return c, fmt.Errorf("%w: it ended at %s, and the cloud's clock says %s; `cloudcore gettoken` prints a new one", jwt.ErrTokenExpired,
+		return c, fmt.Errorf("%w: it ended at %s, and the cloud's clock says %s; `cloudcore gettoken` prints a new one",
+			jwt.ErrTokenExpired,
 			c.ExpiresAt.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	case err != nil:
 		return c, err
 	case c.Node != "" && c.Node != node:
 		return c, fmt.Errorf("the token is for node %q and not for node %q", c.Node, node)
 	case c.Node != "" && c.Since < a.revocations().unix(node):
-		return c, fmt.Errorf("the token is older than the last revocation of its node: %w", &RevokedError{node, a.revocations()[node]})
+		return c, fmt.Errorf("the token is older than the last revocation of its node: %w",
+			&RevokedError{node, a.revocations()[node]})
 	}
 	return c, nil
 }
@@ -135,7 +139,8 @@ func ReadToken(ctx context.Context, secrets Secrets, now time.Time) (*certs.Toke
 		return nil, fmt.Errorf("secret %s: %w", tokenSecret, err)
 	}
 	if e := token.Claims.Expires; !e.IsZero() && now.After(e) {
-		return nil, fmt.Errorf("the token in secret %s ended at %s: cloudcore, which renews it, is not running; start it, or check its log", tokenSecret, e.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("the token in secret %s ended at %s: cloudcore, which renews it, is not running; "+
+			"start it, or check its log", tokenSecret, e.UTC().Format(time.RFC3339))
 	}
 	return token, nil
 }
@@ -171,7 +176,8 @@ func NewNodeToken(ctx context.Context, secrets Secrets, node string, expires tim
 }
 
 func notStarted(secret string) error {
-	return fmt.Errorf("there is no secret %s: cloudcore makes it when it starts, and has not started with this API server", secret)
+	return fmt.Errorf("there is no secret %s: cloudcore makes it when it starts, and has not started with this API "+
+		"server", secret)
 }
 
 func parseCert(der []byte) (*x509.Certificate, error) {

@@ -38,18 +38,36 @@ func TestVerifyToken(t *testing.T) {
 		bound  bool
 		err    string
 	}{
-		"general":          {bearer: good},
-		"HS512":            {bearer: signed(jwt.SigningMethodHS512, *a.tokenKey.Load(), hour(1))},
-		"its own":          {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), with(hour(1), "node", "edge1")), bound: true},
-		"another's":        {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), with(hour(1), "node", "edge2")), err: `for node "edge2" and not for node "edge1"`},
-		"ended":            {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), hour(-1)), err: "it ended at 2026-11-21T11:00:00Z, and the cloud's clock says 2026-11-21T12:00:00Z; `cloudcore gettoken`"},
-		"without an end":   {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), jwt.MapClaims{}), err: "exp claim is required"},
-		"not yet":          {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), with(hour(2), "nbf", c.now().Add(time.Hour).Unix())), err: "not valid yet"},
-		"the CA's key":     {bearer: signed(jwt.SigningMethodHS256, caKey, hour(1)), err: "signature is invalid"},
-		"an empty key":     {bearer: signed(jwt.SigningMethodHS256, []byte{}, hour(1)), err: "signature is invalid"},
-		"no signature":     {bearer: signed(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, hour(1)), err: "signing method none is invalid"},
-		"another method":   {bearer: signed(jwt.SigningMethodES256, ecKey, hour(1)), err: "signing method ES256 is invalid"},
-		"other claims":     {bearer: swapClaims(good, signed(jwt.SigningMethodHS256, []byte("x"), hour(9))), err: "signature is invalid"},
+		"general": {bearer: good},
+		"HS512":   {bearer: signed(jwt.SigningMethodHS512, *a.tokenKey.Load(), hour(1))},
+		"its own": {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), with(hour(1), "node", "edge1")),
+			bound: true},
+		"another's": {bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), with(hour(1), "node", "edge2")),
+			err: `for node "edge2" and not for node "edge1"`},
+		"ended": {
+			bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), hour(-1)),
+			err: "it ended at 2026-11-21T11:00:00Z, and the cloud's clock says 2026-11-21T12:00:00Z; `cloudcore " +
+				"gettoken`",
+		},
+		"without an end": {
+			bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), jwt.MapClaims{}), err: "exp claim is required",
+		},
+		"not yet": {
+			bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(),
+				with(hour(2), "nbf", c.now().Add(time.Hour).Unix())), err: "not valid yet",
+		},
+		"the CA's key": {bearer: signed(jwt.SigningMethodHS256, caKey, hour(1)), err: "signature is invalid"},
+		"an empty key": {bearer: signed(jwt.SigningMethodHS256, []byte{}, hour(1)), err: "signature is invalid"},
+		"no signature": {
+			bearer: signed(jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, hour(1)),
+			err:    "signing method none is invalid",
+		},
+		"another method": {
+			bearer: signed(jwt.SigningMethodES256, ecKey, hour(1)), err: "signing method ES256 is invalid",
+		},
+		"other claims": {
+			bearer: swapClaims(good, signed(jwt.SigningMethodHS256, []byte("x"), hour(9))), err: "signature is invalid",
+		},
 		"nonsense":         {bearer: "x", err: "malformed"},
 		"with a CA's hash": {bearer: "00." + good, err: "malformed"},
 	} {

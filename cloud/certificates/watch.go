@@ -18,7 +18,9 @@ import (
 func (a *Authority) follow(ctx context.Context) {
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return a.secrets.List(ctx, o) },
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return a.secrets.List(ctx, o)
+			},
 			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				return a.secrets.Watch(ctx, o)
 			},
@@ -80,7 +82,9 @@ func (a *Authority) observe(obj any, deleted bool) {
 		a.changed.call()
 	case caSecret.name:
 		if deleted {
-			klog.ErrorS(errors.New("the secret was deleted"), "CA of the link kept in memory; restore the secret before cloudcore starts again", "secret", secret.Name)
+			klog.ErrorS(errors.New("the secret was deleted"),
+				"CA of the link kept in memory; restore the secret before cloudcore starts again",
+				"secret", secret.Name)
 			return
 		}
 		a.observeCA(secret.Data)

@@ -63,7 +63,10 @@ func thinEdges(b *testing.B, c *cloud, n int, got chan<- string) []*thinEdge {
 		wg.Go(func() {
 			places <- struct{}{}
 			defer func() { <-places }()
-			dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: c.ca.Pool(), Certificates: []tls.Certificate{cert}}, ReadBufferSize: 512, WriteBufferSize: 512}
+			dialer := websocket.Dialer{
+				TLSClientConfig: &tls.Config{RootCAs: c.ca.Pool(), Certificates: []tls.Certificate{cert}},
+				ReadBufferSize:  512, WriteBufferSize: 512,
+			}
 			header := nodeHeader(node)
 			header.Set(wire.HeaderFeatures, wire.AllFeatures().String())
 			ws, _, err := dialer.Dial("wss://"+c.addr+"/", header)
@@ -129,8 +132,10 @@ func (c *cloud) fill(nodes int) {
 	for n := range nodes {
 		node := fmt.Sprintf("edge-%d", n)
 		for p := range podsOfNode {
-			c.cluster.set(node, fmt.Sprintf("default/pod/pod-%d-%d", n, p), fmt.Sprintf("52a53aab-3e6d-4d2f-a10d-%06d%06d", n, p), "0123456789ab")
-			c.cluster.set(node, fmt.Sprintf("default/configmap/conf-%d-%d", n, p), fmt.Sprintf("62a53aab-3e6d-4d2f-a10d-%06d%06d", n, p), "0123456789ab")
+			c.cluster.set(node, fmt.Sprintf("default/pod/pod-%d-%d", n, p),
+				fmt.Sprintf("52a53aab-3e6d-4d2f-a10d-%06d%06d", n, p), "0123456789ab")
+			c.cluster.set(node, fmt.Sprintf("default/configmap/conf-%d-%d", n, p),
+				fmt.Sprintf("62a53aab-3e6d-4d2f-a10d-%06d%06d", n, p), "0123456789ab")
 		}
 	}
 }

@@ -32,7 +32,8 @@ func TestCertificateEnds(t *testing.T) {
 		e := dial(end)
 		settled(t, c, e)
 		var closed *wire.Closed
-		want := "the certificate of this connection ended at " + end.UTC().Format(time.RFC3339) + ": connect with a newer one, or join again"
+		want := "the certificate of this connection ended at " + end.UTC().Format(time.RFC3339) +
+			": connect with a newer one, or join again"
 		if err := e.waitEnd(); !errors.As(err, &closed) || closed.Code != wire.ClosePolicy || closed.Reason != want {
 			t.Errorf("ended with %v, want code %d and %q", err, wire.ClosePolicy, want)
 		}
@@ -53,10 +54,15 @@ func TestRequestTwice(t *testing.T) {
 			c.api.note("%s %s", node, m.Content)
 			return nil
 		}
-		for node, edge := range map[string]*edge{"ours": newEdge(t, "ours").dialOurs(c), "theirs": newEdge(t, "theirs").dialUpstream(c)} {
-			first := model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, "default/podpatch/web", json.RawMessage("1"))
-			second := model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, "default/podpatch/web", json.RawMessage("2"))
-			last := model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, "default/podpatch/web", json.RawMessage("3"))
+		for node, edge := range map[string]*edge{
+			"ours": newEdge(t, "ours").dialOurs(c), "theirs": newEdge(t, "theirs").dialUpstream(c),
+		} {
+			first := model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, "default/podpatch/web",
+				json.RawMessage("1"))
+			second := model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, "default/podpatch/web",
+				json.RawMessage("2"))
+			last := model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, "default/podpatch/web",
+				json.RawMessage("3"))
 			for _, m := range []*model.Message{first, second, first, last} {
 				if err := edge.send(m); err != nil {
 					t.Fatal(err)

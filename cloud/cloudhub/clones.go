@@ -264,8 +264,9 @@ func (h *Hub) unique(ctx context.Context, c caller) *refusal {
 	if !found.refuse {
 		return nil
 	}
-	why := refuse(http.StatusConflict, "duplicate", "two devices use the certificate of this node, and the other one is "+
-		"connected: join each under its own name (cloudcore gettoken --node NAME --replace)")
+	why := refuse(http.StatusConflict, "duplicate",
+		"two devices use the certificate of this node, and the other one is "+
+			"connected: join each under its own name (cloudcore gettoken --node NAME --replace)")
 	if found.late { // which an agent that has started twice in a moment may be, at two cloudcores
 		why = refuse(http.StatusServiceUnavailable, "late", "another run of the node's agent has connected since this "+
 			"connection began; try again")
@@ -291,9 +292,10 @@ const clonedPatience = 10 * time.Second
 
 // tellCloned says that two devices use the certificate of one node. The log has it once in a while.
 func (h *Hub) tellCloned(ctx context.Context, c caller, other string) {
-	message := fmt.Sprintf("Two devices use the certificate of node %s, from %s and from %s, as after copying an SD card. "+
-		"Run \"cloudcore gettoken --node %s --replace\", join one of them with that token, "+
-		"and join the other one under its own name", c.node, c.remote, other, c.node)
+	message :=
+		fmt.Sprintf("Two devices use the certificate of node %s, from %s and from %s, as after copying an SD card. "+
+			"Run \"cloudcore gettoken --node %s --replace\", join one of them with that token, "+
+			"and join the other one under its own name", c.node, c.remote, other, c.node)
 	if h.refused.news(c.node+" cloned", c.accepted) {
 		klog.InfoS("Cloned device", "node", c.node, "remote", c.remote, "other", other, "message", message)
 	}

@@ -100,7 +100,8 @@ func TestClonesArrive(t *testing.T) {
 		var c clones
 		began := time.Now()
 		for i, s := range steps {
-			got := c.arrive(caller{node: "n1", instance: wire.Instance{s.instance}, accepted: began.Add(s.at)}, !s.alone, 10)
+			got := c.arrive(caller{node: "n1", instance: wire.Instance{s.instance}, accepted: began.Add(s.at)},
+				!s.alone, 10)
 			if got != s.want {
 				t.Errorf("%s, step %d: arrive(%c after %v) = %+v, want %+v", name, i+1, s.instance, s.at, got, s.want)
 			}
@@ -242,7 +243,8 @@ func TestClonedDevice(t *testing.T) {
 		if got := cloned(); got != 1 {
 			t.Errorf("%v cloned devices, want 1", got)
 		}
-		if got := said.all(); !strings.Contains(got, "n1: ") || !strings.Contains(got, "gettoken --node n1 --replace") ||
+		if got := said.all(); !strings.Contains(got, "n1: ") ||
+			!strings.Contains(got, "gettoken --node n1 --replace") ||
 			strings.Count(got, "from ") != 2 {
 			t.Errorf("reported %q, want one report with the node, both addresses and the remedy", got)
 		}

@@ -26,27 +26,126 @@ func TestClassify(t *testing.T) {
 		want     arrival
 		why      string
 	}{
-		{"keepalive", model.Header{ID: "a"}, model.Route{Source: "websocket", Group: "resource", Operation: "keepalive", Resource: "node"}, wire.Features{}, keepalive, ""},
-		{"CSI answer", model.Header{ID: "a", ParentID: "b"}, model.Route{Source: "edged", Group: "resource", Operation: "response", Resource: "default/volume/pvc-1"}, wire.Features{}, volume, ""},
-		{"ack", model.Header{ID: "a", ParentID: "b"}, model.Route{Source: "edgecontroller", Group: "resource", Operation: "response", Resource: "default/pod/x"}, wire.Features{}, ack, ""},
-		{"ack in another group", model.Header{ID: "a", ParentID: "b"}, model.Route{Source: "meta", Group: "twin", Operation: "response", Resource: "default/device/x"}, wire.Features{}, dropped, "it answers in a group of no objects"},
-		{"ack of nothing", model.Header{ID: "a"}, model.Route{Group: "resource", Operation: "response", Resource: "default/pod/x"}, wire.Features{}, dropped, "it answers no message"},
-		{"refusal", model.Header{ID: "a", ParentID: "b"}, model.Route{Source: "metamanager", Group: "resource", Operation: "error", Resource: "default/pod/x"}, wire.Features{}, nack, ""},
-		{"refusal of nothing", model.Header{ID: "a"}, model.Route{Source: "metamanager", Group: "resource", Operation: "error", Resource: "default/pod/x"}, wire.Features{}, dropped, "it answers no message"},
-		{"MQTT upload", model.Header{ID: "a"}, model.Route{Source: "bus", Group: "user", Operation: "upload", Resource: "topic"}, wire.Features{}, dropped, "there is no router"},
-		{"task", model.Header{ID: "a"}, model.Route{Source: "websocket", Group: "hub", Operation: "UpdateNodeActionStatus", Resource: "operations.kubeedge.io/v1alpha2/nodeupgradejob/j/node/n"}, wire.Features{}, dropped, "there is no task manager"},
-		{"CA", model.Header{ID: "a"}, model.Route{Source: "metamanager", Group: "meta", Operation: "query", Resource: "k8s/ca.crt"}, wire.Features{}, kubeCA, ""},
-		{"inventory", model.Header{ID: "a"}, model.Route{Source: "metamanager", Group: "resource", Operation: "inventory", Resource: "null/inventory"}, ours, inventory, ""},
-		{"inventory of an upstream peer", model.Header{ID: "a"}, model.Route{Source: "metamanager", Group: "resource", Operation: "inventory", Resource: "null/inventory"}, wire.Features{}, dropped, "an inventory was not agreed"},
-		{"a module of the cloud", model.Header{ID: "a"}, model.Route{Source: "edgecontroller", Group: "resource", Operation: "delete", Resource: "default/pod/x"}, wire.Features{}, dropped, "its source is a module of the cloud"},
-		{"metaserver", model.Header{ID: "a"}, model.Route{Source: "metaserver", Group: "dynamiccontroller", Operation: "null", Resource: "null"}, wire.Features{}, dropped, "there is no dynamic controller"},
-		{"twin", model.Header{ID: "a"}, model.Route{Source: "twin", Group: "twin", Operation: "get", Resource: "membership/detail"}, wire.Features{}, dropped, "there is no device controller"},
-		{"without an id", model.Header{}, model.Route{Source: "edged", Group: "meta", Operation: "query", Resource: "default/pod/x"}, wire.Features{}, dropped, "it has no id"},
-		{"nonsense", model.Header{ID: "a"}, model.Route{Source: "edged", Group: "meta", Operation: "query", Resource: "../../etc//passwd"}, wire.Features{}, dropped, "its resource names no object"},
-		{"without anything", model.Header{ID: "a"}, model.Route{}, wire.Features{}, dropped, "its resource names no object"},
-		{"long", model.Header{ID: "a"}, model.Route{Operation: "query", Resource: "a/b/" + strings.Repeat("c", 2000)}, wire.Features{}, dropped, "its resource is too long"},
-		{"old pod statuses", model.Header{ID: "a"}, model.Route{Source: "edged", Group: "meta", Operation: "update", Resource: "default/podstatus"}, wire.Features{}, request, ""},
-		{"request", model.Header{ID: "a"}, model.Route{Source: "edged", Group: "meta", Operation: "patch", Resource: "null/nodepatch/n"}, wire.Features{}, request, ""},
+		{"keepalive", model.Header{ID: "a"}, model.Route{
+			Source:    "websocket",
+			Group:     "resource",
+			Operation: "keepalive",
+			Resource:  "node",
+		}, wire.Features{}, keepalive, ""},
+		{"CSI answer", model.Header{ID: "a", ParentID: "b"}, model.Route{
+			Source:    "edged",
+			Group:     "resource",
+			Operation: "response",
+			Resource:  "default/volume/pvc-1",
+		}, wire.Features{}, volume, ""},
+		{"ack", model.Header{ID: "a", ParentID: "b"}, model.Route{
+			Source:    "edgecontroller",
+			Group:     "resource",
+			Operation: "response",
+			Resource:  "default/pod/x",
+		}, wire.Features{}, ack, ""},
+		{"ack in another group", model.Header{ID: "a", ParentID: "b"}, model.Route{
+			Source:    "meta",
+			Group:     "twin",
+			Operation: "response",
+			Resource:  "default/device/x",
+		}, wire.Features{}, dropped, "it answers in a group of no objects"},
+		{
+			"ack of nothing", model.Header{
+				ID: "a",
+			}, model.Route{Group: "resource", Operation: "response", Resource: "default/pod/x"}, wire.Features{},
+			dropped, "it answers no message",
+		},
+		{"refusal", model.Header{ID: "a", ParentID: "b"}, model.Route{
+			Source:    "metamanager",
+			Group:     "resource",
+			Operation: "error",
+			Resource:  "default/pod/x",
+		}, wire.Features{}, nack, ""},
+		{"refusal of nothing", model.Header{ID: "a"}, model.Route{
+			Source:    "metamanager",
+			Group:     "resource",
+			Operation: "error",
+			Resource:  "default/pod/x",
+		}, wire.Features{}, dropped, "it answers no message"},
+		{"MQTT upload", model.Header{ID: "a"}, model.Route{
+			Source:    "bus",
+			Group:     "user",
+			Operation: "upload",
+			Resource:  "topic",
+		}, wire.Features{}, dropped, "there is no router"},
+		{"task", model.Header{ID: "a"}, model.Route{
+			Source:    "websocket",
+			Group:     "hub",
+			Operation: "UpdateNodeActionStatus",
+			Resource:  "operations.kubeedge.io/v1alpha2/nodeupgradejob/j/node/n",
+		}, wire.Features{}, dropped, "there is no task manager"},
+		{"CA", model.Header{ID: "a"}, model.Route{
+			Source:    "metamanager",
+			Group:     "meta",
+			Operation: "query",
+			Resource:  "k8s/ca.crt",
+		}, wire.Features{}, kubeCA, ""},
+		{"inventory", model.Header{ID: "a"}, model.Route{
+			Source:    "metamanager",
+			Group:     "resource",
+			Operation: "inventory",
+			Resource:  "null/inventory",
+		}, ours, inventory, ""},
+		{"inventory of an upstream peer", model.Header{ID: "a"}, model.Route{
+			Source:    "metamanager",
+			Group:     "resource",
+			Operation: "inventory",
+			Resource:  "null/inventory",
+		}, wire.Features{}, dropped, "an inventory was not agreed"},
+		{"a module of the cloud", model.Header{ID: "a"}, model.Route{
+			Source:    "edgecontroller",
+			Group:     "resource",
+			Operation: "delete",
+			Resource:  "default/pod/x",
+		}, wire.Features{}, dropped, "its source is a module of the cloud"},
+		{"metaserver", model.Header{ID: "a"}, model.Route{
+			Source:    "metaserver",
+			Group:     "dynamiccontroller",
+			Operation: "null",
+			Resource:  "null",
+		}, wire.Features{}, dropped, "there is no dynamic controller"},
+		{"twin", model.Header{ID: "a"}, model.Route{
+			Source:    "twin",
+			Group:     "twin",
+			Operation: "get",
+			Resource:  "membership/detail",
+		}, wire.Features{}, dropped, "there is no device controller"},
+		{"without an id", model.Header{}, model.Route{
+			Source:    "edged",
+			Group:     "meta",
+			Operation: "query",
+			Resource:  "default/pod/x",
+		}, wire.Features{}, dropped, "it has no id"},
+		{"nonsense", model.Header{ID: "a"}, model.Route{
+			Source:    "edged",
+			Group:     "meta",
+			Operation: "query",
+			Resource:  "../../etc//passwd",
+		}, wire.Features{}, dropped, "its resource names no object"},
+		{
+			"without anything", model.Header{ID: "a"}, model.Route{}, wire.Features{}, dropped,
+			"its resource names no object",
+		},
+		{"long", model.Header{ID: "a"}, model.Route{Operation: "query", Resource: "a/b/" + strings.Repeat("c", 2000)},
+			wire.Features{}, dropped, "its resource is too long"},
+		{"old pod statuses", model.Header{ID: "a"}, model.Route{
+			Source:    "edged",
+			Group:     "meta",
+			Operation: "update",
+			Resource:  "default/podstatus",
+		}, wire.Features{}, request, ""},
+		{"request", model.Header{ID: "a"}, model.Route{
+			Source:    "edged",
+			Group:     "meta",
+			Operation: "patch",
+			Resource:  "null/nodepatch/n",
+		}, wire.Features{}, request, ""},
 	} {
 		got, why := classify(&model.Message{Header: tt.header, Route: tt.route}, tt.features)
 		if got != tt.want || why != tt.why {
@@ -57,10 +156,13 @@ func TestClassify(t *testing.T) {
 
 func TestLaneOf(t *testing.T) {
 	for name, want := range map[string]string{
-		"default/pod/web": "default/pod/web", "default/podpatch/web": "default/pod/web", "default/podstatus/web": "default/pod/web",
-		"default/node/n1": "null/node/n1", "null/node/n1": "null/node/n1", "default/nodepatch/n1": "null/node/n1", "null/nodestatus/n1": "null/node/n1",
-		"default/configmap/web": "default/configmap/web", "kube-node-lease/lease/n1": "kube-node-lease/lease/n1", "default/podstatus": "default/pod",
-		"k8s/ca.crt": "k8s/ca.crt", "": "", "a/b/c/d": "a/b/c/d",
+		"default/pod/web": "default/pod/web", "default/podpatch/web": "default/pod/web",
+		"default/podstatus/web": "default/pod/web",
+		"default/node/n1":       "null/node/n1", "null/node/n1": "null/node/n1", "default/nodepatch/n1": "null/node/n1",
+		"null/nodestatus/n1":    "null/node/n1",
+		"default/configmap/web": "default/configmap/web", "kube-node-lease/lease/n1": "kube-node-lease/lease/n1",
+		"default/podstatus": "default/pod",
+		"k8s/ca.crt":        "k8s/ca.crt", "": "", "a/b/c/d": "a/b/c/d",
 	} {
 		if got := executorKey(name); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
@@ -120,10 +222,13 @@ func samePush(t *testing.T, m *model.Message) {
 		t.Fatal(err)
 	}
 	op := map[string]queue.Op{"insert": queue.Insert, "update": queue.Update, "delete": queue.Delete}[m.Route.Operation]
-	act := queue.Action{Op: op, ID: m.Header.ID, State: queue.State{UID: o.Metadata.UID, ResourceVersion: m.Header.ResourceVersion}}
+	act := queue.Action{
+		Op: op, ID: m.Header.ID, State: queue.State{UID: o.Metadata.UID, ResourceVersion: m.Header.ResourceVersion},
+	}
 	got := pushMessage(key, act, m.Content, o.APIVersion, o.Kind)
 	if op == queue.Delete { // of a deleted object the names and the UID are enough (docs/wire.md, Delivery)
-		want := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","namespace":"default","uid":"` + string(o.Metadata.UID) + `"}}`
+		want := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","namespace":"default","uid":"` +
+			string(o.Metadata.UID) + `"}}`
 		if string(got.Content) != want {
 			t.Errorf("delete %s, want %s", got.Content, want)
 		}
@@ -136,7 +241,8 @@ func samePush(t *testing.T, m *model.Message) {
 }
 
 func TestTombstoneWithoutNamespace(t *testing.T) {
-	got := string(tombstone(resource.Key{Namespace: "null", Type: "persistentvolume", Name: "pv"}, "u", "v1", "PersistentVolume"))
+	got := string(tombstone(resource.Key{Namespace: "null", Type: "persistentvolume", Name: "pv"}, "u", "v1",
+		"PersistentVolume"))
 	if want := `{"apiVersion":"v1","kind":"PersistentVolume","metadata":{"name":"pv","uid":"u"}}`; got != want {
 		t.Errorf("tombstone is %s, want %s", got, want)
 	}
@@ -163,7 +269,12 @@ func FuzzClassify(f *testing.F) {
 	f.Add("metamanager", "resource", "inventory", "null/inventory", "", true)
 	f.Add("x", "resource", "response", "a/volume/b", "parent", false)
 	f.Fuzz(func(t *testing.T, source, group, operation, name, parent string, ours bool) {
-		m := &model.Message{Header: model.Header{ID: "a", ParentID: parent}, Route: model.Route{Source: source, Group: group, Operation: operation, Resource: name}}
+		m := &model.Message{Header: model.Header{ID: "a", ParentID: parent}, Route: model.Route{
+			Source:    source,
+			Group:     group,
+			Operation: operation,
+			Resource:  name,
+		}}
 		what, why := classify(m, wire.Features{Inventory: ours})
 		if (what == dropped) != (why != "") {
 			t.Errorf("classified as %v with the reason %q, want a reason if and only if it is dropped", what, why)

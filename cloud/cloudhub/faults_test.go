@@ -84,7 +84,9 @@ func (d *device) once(t *testing.T, c *cloud, stop <-chan struct{}) bool {
 
 // pushes are those of the device, but for its node, which upstream's devices get at each connect.
 func (d *device) pushes() []string {
-	return slices.DeleteFunc(d.edge.lines(), func(line string) bool { return strings.HasSuffix(line, " null/node/"+d.edge.node) })
+	return slices.DeleteFunc(d.edge.lines(), func(line string) bool {
+		return strings.HasSuffix(line, " null/node/"+d.edge.node)
+	})
 }
 
 // TestFaults: links are cut and resumed at any byte while everything changes; afterwards each device has what it is to

@@ -63,7 +63,10 @@ func TestGate(t *testing.T) {
 			}
 			if transport == "quic" {
 				server := c.ca.Server(t)
-				l, err := c.hub.ListenQUIC("127.0.0.1:0", TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &server, nil }, c.ca.Pool()))
+				l, err := c.hub.ListenQUIC("127.0.0.1:0",
+					TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+						return &server, nil
+					}, c.ca.Pool()))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -85,7 +88,8 @@ func TestGate(t *testing.T) {
 			}{"n2": {403, "node n2 was revoked"}, "n3": {503, "does not answer"}} {
 				_, err := dial(node)
 				var refused *wire.Refused
-				if !errors.As(err, &refused) || transport == "websocket" && refused.Status != want.status || !strings.Contains(refused.Text, want.text) {
+				if !errors.As(err, &refused) || transport == "websocket" && refused.Status != want.status ||
+					!strings.Contains(refused.Text, want.text) {
 					t.Errorf("%s: %v, want status %d with %q", node, err, want.status, want.text)
 				}
 			}

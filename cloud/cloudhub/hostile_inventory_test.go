@@ -96,7 +96,8 @@ func FuzzInventory(f *testing.F) {
 			return
 		}
 		if len(i.held) > heldMax || len(i.pods) > i.entries || i.entries > heldMax {
-			t.Errorf("%d objects and %d pods of %d entries, want at most %d", len(i.held), len(i.pods), i.entries, heldMax)
+			t.Errorf("%d objects and %d pods of %d entries, want at most %d", len(i.held), len(i.pods), i.entries,
+				heldMax)
 		}
 		for key := range i.held {
 			if key.Name == "" || !k.pushed(key.Type) {
@@ -133,7 +134,10 @@ func FuzzReceived(f *testing.F) {
 		var what arrival
 		var why, queue string
 		limit := uint64(1<<20 + 64*len(text))
-		if got := membound.Allocated(func() { what, why = classify(&m, features); queue = executorKey(m.Route.Resource) }); got > limit {
+		if got := membound.Allocated(func() {
+			what, why = classify(&m, features)
+			queue = executorKey(m.Route.Resource)
+		}); got > limit {
 			t.Errorf("%d bytes take %d bytes, want at most %d", len(text), got, limit)
 		}
 		switch what {
@@ -147,7 +151,8 @@ func FuzzReceived(f *testing.F) {
 			}
 		case inventory:
 			if !ours || !wire.IsInventory(&m) {
-				t.Errorf("%s %s is an inventory, want that for those that were agreed", m.Route.Operation, m.Route.Resource)
+				t.Errorf("%s %s is an inventory, want that for those that were agreed", m.Route.Operation,
+					m.Route.Resource)
 			}
 		case request:
 			_, err := resource.Parse(m.Route.Resource)

@@ -260,7 +260,8 @@ func TestDefaultLimit(t *testing.T) {
 	}()
 	frame := `{"header":{"msg_id":"a"},"content":"` + strings.Repeat("x", wire.DefaultMaxMessage) + `"}`
 	_ = ws.WriteMessage(websocket.TextMessage, []byte(frame)) // which the end may cut off
-	if err := wait.Receive(t, "the end of the session", ended); err == nil || !strings.Contains(err.Error(), "close 1009") {
+	if err := wait.Receive(t, "the end of the session", ended); err == nil ||
+		!strings.Contains(err.Error(), "close 1009") {
 		t.Errorf("the session ended with %v, want close 1009", err)
 	}
 }

@@ -260,7 +260,8 @@ func (h *Hub) Holds(node string, key resource.Key, uid types.UID) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(key.Namespace)+len(key.Type)+len(key.Name) > heldKeyMax || len(uid) > heldTextMax || !s.queue.Holds(key, uid, heldMax) {
+	if len(key.Namespace)+len(key.Type)+len(key.Name) > heldKeyMax || len(uid) > heldTextMax ||
+		!s.queue.Holds(key, uid, heldMax) {
 		h.metrics.dropped.Inc()
 		return
 	}
@@ -325,7 +326,8 @@ func (h *Hub) register(s *session) (older *session, err error) {
 }
 
 func (h *Hub) full() error {
-	return fmt.Errorf("%d nodes are connected to this cloudcore, which is its limit: raise modules.cloudHub.nodeLimit, or run another cloudcore", h.opts.NodeLimit)
+	return fmt.Errorf("%d nodes are connected to this cloudcore, which is its limit: raise "+
+		"modules.cloudHub.nodeLimit, or run another cloudcore", h.opts.NodeLimit)
 }
 
 // unregister takes a session out, if a newer one has not taken its place.
@@ -352,7 +354,9 @@ func (h *Hub) open(ctx context.Context, node string, until time.Time, conn wire.
 	s := newSession(h, node, conn)
 	if !until.IsZero() {
 		s.expire = time.AfterFunc(time.Until(until), func() {
-			s.end(wire.ClosePolicy, fmt.Sprintf("the certificate of this connection ended at %s: connect with a newer one, or join again", until.UTC().Format(time.RFC3339)))
+			s.end(wire.ClosePolicy,
+				fmt.Sprintf("the certificate of this connection ended at %s: connect with a newer one, or join again",
+					until.UTC().Format(time.RFC3339)))
 		})
 	}
 	s.detach = context.AfterFunc(ctx, func() { s.end(wire.CloseGoingAway, "cloudcore stops") })
@@ -366,7 +370,8 @@ func (h *Hub) open(ctx context.Context, node string, until time.Time, conn wire.
 		return nil
 	}
 	if older != nil {
-		older.end(wire.CloseReplaced, fmt.Sprintf("a newer connection of %s from %s took over", node, conn.RemoteAddr()))
+		older.end(wire.CloseReplaced, fmt.Sprintf("a newer connection of %s from %s took over", node,
+			conn.RemoteAddr()))
 		timer := time.NewTimer(waitForOlder)
 		select {
 		case <-older.done:
@@ -381,7 +386,8 @@ func (h *Hub) open(ctx context.Context, node string, until time.Time, conn wire.
 // kubeCAAnswer answers an edge that asks for the CA of the API.
 func (h *Hub) kubeCAAnswer(m *model.Message) *model.Message {
 	if len(h.opts.KubeCA) == 0 {
-		return m.RespondError(sourceCloudHub, errors.New("cloudcore knows no CA of the Kubernetes API: name one in its kubeconfig"))
+		return m.RespondError(sourceCloudHub,
+			errors.New("cloudcore knows no CA of the Kubernetes API: name one in its kubeconfig"))
 	}
 	content, err := json.Marshal(string(h.opts.KubeCA))
 	if err != nil { // a string always encodes

@@ -47,10 +47,12 @@ func identify(header http.Header, peer []*x509.Certificate, legacy bool) (string
 	case node == "":
 		return "", refuse(http.StatusBadRequest, "header", "the header node_id is missing: it names the node")
 	case len(validation.IsDNS1123Subdomain(node)) > 0:
-		return "", refuse(http.StatusBadRequest, "header", "%q is no name for a node: it has to be a lower case DNS name", clip(node, 64))
+		return "", refuse(http.StatusBadRequest, "header",
+			"%q is no name for a node: it has to be a lower case DNS name", clip(node, 64))
 	}
 	if use := header.Get(wire.HeaderUse); use != "" && use != wire.UseMessages {
-		return "", refuse(http.StatusBadRequest, "header", "the header ConnectionUse is %q: only %q is served", clip(use, 16), wire.UseMessages)
+		return "", refuse(http.StatusBadRequest, "header", "the header ConnectionUse is %q: only %q is served",
+			clip(use, 16), wire.UseMessages)
 	}
 	if len(peer) == 0 {
 		return "", refuse(http.StatusForbidden, "certificate", "node %s showed no certificate: run edgecore join", node)
@@ -63,9 +65,13 @@ func identify(header http.Header, peer []*x509.Certificate, legacy bool) (string
 		if legacy {
 			return node, nil
 		}
-		return "", refuse(http.StatusForbidden, "certificate", "the certificate is the one that all edges up to v1.15 share, and names no node: apply for one for %s (run edgecore join on it, or keadm join), or let cloudcore accept it with modules.cloudHub.legacyCertificates", node)
+		return "", refuse(http.StatusForbidden, "certificate", "the certificate is the one that all edges up to "+
+			"v1.15 share, and names no node: apply for one for %s (run edgecore join on it, or keadm join), or let "+
+			"cloudcore accept it with modules.cloudHub.legacyCertificates", node)
 	}
-	return "", refuse(http.StatusForbidden, "certificate", "the certificate is for %q and not for node %s: a node may speak for itself only; run edgecore join on it to get its own", clip(strings.TrimPrefix(subject.CommonName, nodePrefix), 64), node)
+	return "", refuse(http.StatusForbidden, "certificate", "the certificate is for %q and not for node %s: a node "+
+		"may speak for itself only; run edgecore join on it to get its own",
+		clip(strings.TrimPrefix(subject.CommonName, nodePrefix), 64), node)
 }
 
 // admit tells which node a connection is of, if there is room for it.

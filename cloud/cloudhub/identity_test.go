@@ -73,7 +73,10 @@ func TestRefusals(t *testing.T) {
 		status int
 		says   string
 	}{
-		{"another node's certificate", "n1", c.ca.Node(t, "n3", hour), 403, `the certificate is for "n3" and not for node n1`},
+		{
+			"another node's certificate", "n1", c.ca.Node(t, "n3", hour), 403,
+			`the certificate is for "n3" and not for node n1`,
+		},
 		{"one too many", "n3", c.ca.Node(t, "n3", hour), 503, "nodeLimit"},
 		{"another CA", "n1", stranger.Node(t, "n1", hour), 0, ""},
 		{"expired", "n1", c.ca.Node(t, "n1", time.Now().Add(-time.Minute)), 0, ""},
@@ -86,7 +89,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: accepted, want status %d with %q", tt.name, tt.status, tt.says)
 		case tt.status == 0 && errors.As(err, &refused):
 			t.Errorf("%s: it came as far as HTTP, want a refusal by TLS: %v", tt.name, err)
-		case tt.status != 0 && (!errors.As(err, &refused) || refused.Status != tt.status || !strings.Contains(refused.Text, tt.says)):
+		case tt.status != 0 && (!errors.As(err, &refused) || refused.Status != tt.status ||
+			!strings.Contains(refused.Text, tt.says)):
 			t.Errorf("%s: refused with %v, want status %d with %q", tt.name, err, tt.status, tt.says)
 		}
 	}
@@ -111,10 +115,18 @@ func TestTLS(t *testing.T) {
 		config *tls.Config
 		ok     bool
 	}{
-		{"v1.12's only suite", &tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}}, true},
+		{
+			"v1.12's only suite", &tls.Config{
+				MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256},
+			}, true,
+		},
 		{"TLS 1.3", &tls.Config{MinVersion: tls.VersionTLS13}, true},
 		{"TLS 1.1", &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}, false},
-		{"a suite without authenticated encryption", &tls.Config{MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA}}, false},
+		{
+			"a suite without authenticated encryption", &tls.Config{
+				MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA},
+			}, false,
+		},
 	} {
 		config := tt.config.Clone()
 		config.RootCAs, config.Certificates = c.ca.Pool(), []tls.Certificate{cert}

@@ -81,7 +81,11 @@ func TestRequestTooLate(t *testing.T) {
 				if tc.want == 0 {
 					want, expired = []string{"1", "2", "3"}, 0
 				}
-				wait.True(t, "all requests", func() bool { mu.Lock(); defer mu.Unlock(); return len(handled) >= len(want) })
+				wait.True(t, "all requests", func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return len(handled) >= len(want)
+				})
 				mu.Lock()
 				defer mu.Unlock()
 				if diff := cmp.Diff(want, handled); diff != "" {

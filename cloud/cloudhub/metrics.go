@@ -38,22 +38,30 @@ func newMetrics(h *Hub) *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, []string{label})
 	}
 	return &metrics{
-		hub:               h,
-		live:              map[*session]struct{}{},
-		connectedNodes:    prometheus.NewDesc(prefix+"connected_nodes", "Nodes with a session", nil, nil),
-		connectedUpstream: prometheus.NewDesc("KubeEdge_CloudHub_connected_nodes", "Nodes with a session, under KubeEdge's name", nil, nil),
-		waiting:           prometheus.NewDesc(prefix+"queued_objects", "Objects that wait to be compared or sent, of all nodes", nil, nil),
-		unacked:           prometheus.NewDesc(prefix+"unacked_messages", "Messages without an ack, of all nodes", nil, nil),
-		requests:          prometheus.NewDesc(prefix+"pending_requests", "Requests of nodes that wait or are carried out", nil, nil),
-		bytes:             prometheus.NewDesc(prefix+"bytes_total", "Bytes over links to nodes, by direction as the cloud sees it", []string{"direction"}, nil),
-		messages:          prometheus.NewDesc(prefix+"messages_total", "Messages over links to nodes, by direction as the cloud sees it", []string{"direction"}, nil),
-		begun:             vec("sessions_total", "Sessions that began, by protocol", "protocol"),
-		refused:           vec("refused_total", "Connections that were refused, by cause", "cause"),
-		dropped:           counter("dropped_messages_total", "Messages of nodes without a receiver"),
-		expired:           counter("expired_requests_total", "Requests that were not started before the node gave them up"),
-		resends:           counter("resends_total", "Messages sent again because no ack came"),
-		refusals:          counter("node_errors_total", "Messages that nodes could not store"),
-		cloned:            counter("cloned_devices_total", "Times that two devices were found to use the certificate of one node"),
+		hub:            h,
+		live:           map[*session]struct{}{},
+		connectedNodes: prometheus.NewDesc(prefix+"connected_nodes", "Nodes with a session", nil, nil),
+		connectedUpstream: prometheus.NewDesc("KubeEdge_CloudHub_connected_nodes",
+			"Nodes with a session, under KubeEdge's name", nil, nil),
+		waiting: prometheus.NewDesc(prefix+"queued_objects",
+			"Objects that wait to be compared or sent, of all nodes", nil, nil),
+		unacked: prometheus.NewDesc(prefix+"unacked_messages", "Messages without an ack, of all nodes", nil,
+			nil),
+		requests: prometheus.NewDesc(prefix+"pending_requests",
+			"Requests of nodes that wait or are carried out", nil, nil),
+		bytes: prometheus.NewDesc(prefix+"bytes_total",
+			"Bytes over links to nodes, by direction as the cloud sees it", []string{"direction"}, nil),
+		messages: prometheus.NewDesc(prefix+"messages_total",
+			"Messages over links to nodes, by direction as the cloud sees it", []string{"direction"}, nil),
+		begun:   vec("sessions_total", "Sessions that began, by protocol", "protocol"),
+		refused: vec("refused_total", "Connections that were refused, by cause", "cause"),
+		dropped: counter("dropped_messages_total", "Messages of nodes without a receiver"),
+		expired: counter("expired_requests_total",
+			"Requests that were not started before the node gave them up"),
+		resends:  counter("resends_total", "Messages sent again because no ack came"),
+		refusals: counter("node_errors_total", "Messages that nodes could not store"),
+		cloned: counter("cloned_devices_total",
+			"Times that two devices were found to use the certificate of one node"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "ack_seconds", Help: "Time from the first sending of an object to its ack",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 12),
@@ -67,7 +75,8 @@ func (m *metrics) parts() []prometheus.Collector {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.connectedNodes, m.connectedUpstream, m.waiting, m.unacked, m.requests, m.bytes, m.messages} {
+	for _, d := range []*prometheus.Desc{m.connectedNodes, m.connectedUpstream, m.waiting, m.unacked, m.requests,
+		m.bytes, m.messages} {
 		ch <- d
 	}
 	for _, c := range m.parts() {

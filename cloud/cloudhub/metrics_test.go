@@ -53,12 +53,19 @@ func TestMetrics(t *testing.T) {
 		if err := e.send(model.New("twin", "twin", "get", "membership/detail", nil)); err != nil {
 			t.Fatal(err)
 		}
-		wait.True(t, "the message to be dropped", func() bool { return gather(t, registry)["dropped_messages_total"] == 1 })
-		wait.True(t, "the newest state to be looked at", func() bool { return gather(t, registry)["queued_objects"] == 0 })
+		wait.True(t, "the message to be dropped", func() bool {
+			return gather(t, registry)["dropped_messages_total"] == 1
+		})
+		wait.True(t, "the newest state to be looked at", func() bool {
+			return gather(t, registry)["queued_objects"] == 0
+		})
 		got := gather(t, registry)
 		for name, want := range map[string]float64{
-			"connected_nodes": 1, "KubeEdge_CloudHub_connected_nodes": 1, "unacked_messages": 1, "queued_objects": 0, "pending_requests": 0,
-			"ack_seconds": 1, "sessions_total edgecore/websocket": 1, "messages_total in": 3, "messages_total out": 3, "resends_total": 0,
+			"connected_nodes": 1, "KubeEdge_CloudHub_connected_nodes": 1, "unacked_messages": 1, "queued_objects": 0,
+			"pending_requests": 0,
+			"ack_seconds":      1, "sessions_total edgecore/websocket": 1, "messages_total in": 3,
+			"messages_total out": 3,
+			"resends_total":      0,
 		} {
 			if v, ok := got[name]; !ok || v != want {
 				t.Errorf("%s is %v (%v), want %v", name, v, ok, want)
@@ -69,7 +76,8 @@ func TestMetrics(t *testing.T) {
 		}
 		e.bye()
 		wait.True(t, "the session to end", func() bool { return gather(t, registry)["connected_nodes"] == 0 })
-		if after := gather(t, registry); after["bytes_total in"] < got["bytes_total in"] || after["messages_total out"] != 3 {
+		if after := gather(t, registry); after["bytes_total in"] < got["bytes_total in"] ||
+			after["messages_total out"] != 3 {
 			t.Errorf("after the session: %v bytes in, %v messages out; want at least %v and 3", after["bytes_total in"],
 				after["messages_total out"], got["bytes_total in"])
 		}
@@ -92,15 +100,18 @@ func TestCountersOfReplaced(t *testing.T) {
 			return nil
 		}
 		e := newEdge(t, "n1").dialOurs(c)
-		if err := e.send(model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "default/pod/x", nil)); err != nil {
+		if err := e.send(model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "default/pod/x",
+			nil)); err != nil {
 			t.Fatal(err)
 		}
 		<-asked
 		first, before := c.hub.session("n1"), gather(t, registry)
 		newEdge(t, "n1").dialOurs(c)
 		wait.True(t, "the newer session", func() bool { return c.hub.session("n1") != first })
-		if after := gather(t, registry); after["bytes_total in"] < before["bytes_total in"] || after["messages_total in"] < before["messages_total in"] {
-			t.Errorf("with a newer session: %v bytes and %v messages in, want at least %v and %v", after["bytes_total in"],
+		if after := gather(t, registry); after["bytes_total in"] < before["bytes_total in"] ||
+			after["messages_total in"] < before["messages_total in"] {
+			t.Errorf("with a newer session: %v bytes and %v messages in, want at least %v and %v",
+				after["bytes_total in"],
 				after["messages_total in"], before["bytes_total in"], before["messages_total in"])
 		}
 		close(done)

@@ -287,7 +287,8 @@ func (s *session) send(key resource.Key, act queue.Action, object *Object) {
 		s.mu.Lock()
 		s.queue.Nack(act.ID, time.Now())
 		s.mu.Unlock()
-		klog.InfoS("Object cannot be sent over the link; it is tried again", "node", s.node, "object", key.String(), "err", err)
+		klog.InfoS("Object cannot be sent over the link; it is tried again", "node", s.node, "object", key.String(),
+			"err", err)
 	}
 }
 
@@ -333,7 +334,8 @@ func (s *session) refused(m *model.Message) {
 	}
 	s.hub.metrics.refusals.Inc()
 	if a.Failures == 0 {
-		klog.InfoS("Node refused an object; it is sent again with growing pauses", "node", s.node, "object", a.Key.String(), "operation", a.Op.String(), "err", clip(string(m.ContentData()), 256))
+		klog.InfoS("Node refused an object; it is sent again with growing pauses", "node", s.node,
+			"object", a.Key.String(), "operation", a.Op.String(), "err", clip(string(m.ContentData()), 256))
 	}
 }
 

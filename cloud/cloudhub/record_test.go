@@ -21,7 +21,8 @@ func TestRecord(t *testing.T) {
 		t.Errorf("ParseRecord(%q) = %+v, want %+v", want, got, r)
 	}
 	for _, bad := range []string{
-		"", " ", "x", strings.Repeat("0", 32) + want[32:], strings.ToUpper("a") + want[1:], want + " ", " " + want, want[1:],
+		"", " ", "x", strings.Repeat("0", 32) + want[32:], strings.ToUpper("a") + want[1:], want + " ", " " + want,
+		want[1:],
 		want[:32], strings.Replace(want, "Z", "+01:00", 1), strings.Replace(want, "2026", "9999", 1),
 		strings.Replace(want, "-11-", "-13-", 1), strings.Repeat("4", 1<<20), "Á" + want[2:],
 	} {

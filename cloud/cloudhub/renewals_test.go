@@ -15,8 +15,10 @@ func TestLeasePace(t *testing.T) {
 		places int
 	}
 	for nodes, want := range map[int]pace{
-		0: {10 * time.Second, 15}, 1: {10 * time.Second, 15}, 500: {10 * time.Second, 75}, 1000: {10 * time.Second, 150},
-		1500: {15 * time.Second, 150}, 2000: {20 * time.Second, 150}, 5000: {20 * time.Second, 375}, 100_000: {20 * time.Second, 7500},
+		0: {10 * time.Second, 15}, 1: {10 * time.Second, 15}, 500: {10 * time.Second, 75},
+		1000: {10 * time.Second, 150},
+		1500: {15 * time.Second, 150}, 2000: {20 * time.Second, 150}, 5000: {20 * time.Second, 375},
+		100_000: {20 * time.Second, 7500},
 	} {
 		if got := (pace{leasePeriod(nodes), leasePlaces(nodes, time.Second)}); got != want {
 			t.Errorf("%d nodes: %+v, want %+v", nodes, got, want)
@@ -101,7 +103,8 @@ func TestLeasesAreSpread(t *testing.T) {
 			s.work.Wait()
 			if s.tried == last[i] {
 				if age := now.Sub(hub.at(s.tried)); s.tried != 0 && age > longestLeasePeriod+2*time.Second {
-					t.Fatalf("after %d s a lease is %v old, want at most %v", second, age, longestLeasePeriod+2*time.Second)
+					t.Fatalf("after %d s a lease is %v old, want at most %v", second, age,
+						longestLeasePeriod+2*time.Second)
 				}
 				continue
 			}
@@ -133,7 +136,9 @@ func TestSlowAPI(t *testing.T) {
 	}
 	began := time.Now()
 	for i := range nodes {
-		s := newSession(hub, "n", &link{features: wire.Features{Lease: true, Inventory: true}, heard: began, closed: make(chan string, 1)})
+		s := newSession(hub, "n", &link{
+			features: wire.Features{Lease: true, Inventory: true}, heard: began, closed: make(chan string, 1),
+		})
 		s.begun, s.ready, s.tried = true, true, hub.moment(began.Add(-time.Hour))
 		if i < leasePlaces(nodes, time.Second)-10 {
 			s.renewal.Store(renewalUnderWay)

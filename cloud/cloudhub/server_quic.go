@@ -60,7 +60,9 @@ func (h *Hub) ServeQUIC(ctx context.Context, l *wire.QUICListener) error {
 			continue
 		}
 		if !sessions.run(func() {
-			if s := h.open(ctx, node, chain[0].NotAfter, identified{conn, chain[0], wire.ParseInstance(header)}); s != nil {
+			if s := h.open(ctx, node, chain[0].NotAfter, identified{
+				conn, chain[0], wire.ParseInstance(header),
+			}); s != nil {
 				s.recheck()
 				s.run()
 			}

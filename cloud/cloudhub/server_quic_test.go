@@ -16,7 +16,9 @@ func TestQUIC(t *testing.T) {
 	t.Parallel()
 	c := startCloud(t, nil)
 	server := c.ca.Server(t)
-	l, err := c.hub.ListenQUIC("127.0.0.1:0", TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &server, nil }, c.ca.Pool()))
+	l, err := c.hub.ListenQUIC("127.0.0.1:0", TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return &server, nil
+	}, c.ca.Pool()))
 	if err != nil {
 		t.Fatal(err)
 	}

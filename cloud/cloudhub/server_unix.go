@@ -94,7 +94,8 @@ func (h *Hub) serveVolumes(ctx context.Context, c net.Conn) {
 		}
 		reply, err := h.volume(ctx, &m)
 		if err != nil {
-			klog.InfoS("Volume request failed", "resource", clip(m.Route.Resource, 256), "operation", m.Route.Operation, "err", err)
+			klog.InfoS("Volume request failed", "resource", clip(m.Route.Resource, 256), "operation", m.Route.Operation,
+				"err", err)
 			reply = m.RespondError(sourceCloudHub, err)
 		}
 		if err := json.NewEncoder(c).Encode(reply); err != nil {

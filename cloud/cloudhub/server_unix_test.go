@@ -73,7 +73,8 @@ func TestVolumeRequests(t *testing.T) {
 	wait.True(t, "the nodes", func() bool { return len(c.hub.Connected()) == 2 })
 	answered := make(chan *model.Message, 1)
 	go func() {
-		answered <- driver(t, path, `{"header":{"msg_id":"csi-1","timestamp":1},"route":{"source":"cloudhub","group":"resource","operation":"createvolume","resource":"node/n1/default/volume/v1"},"content":"{\"name\":\"v1\"}"}`)
+		answered <- driver(t, path,
+			`{"header":{"msg_id":"csi-1","timestamp":1},"route":{"source":"cloudhub","group":"resource","operation":"createvolume","resource":"node/n1/default/volume/v1"},"content":"{\"name\":\"v1\"}"}`)
 	}()
 	wait.True(t, "the request", func() bool { return len(e.lines()) == 1 })
 	e.mu.Lock()
@@ -83,15 +84,19 @@ func TestVolumeRequests(t *testing.T) {
 	if err := other.send(request.Respond(json.RawMessage(`"forged"`))); err != nil {
 		t.Fatal(err)
 	}
-	wait.True(t, "the forged answer to be read", func() bool { return c.hub.session("n2").conn.Stats().MessagesReceived >= 2 })
+	wait.True(t, "the forged answer to be read", func() bool {
+		return c.hub.session("n2").conn.Stats().MessagesReceived >= 2
+	})
 	if err := e.send(request.Respond(json.RawMessage(`{"volume":{"volume_id":"v1"}}`))); err != nil {
 		t.Fatal(err)
 	}
 	reply := <-answered
-	if reply.Header.ParentID != "csi-1" || reply.Route.Operation != "response" || string(reply.Content) != `{"volume":{"volume_id":"v1"}}` {
+	if reply.Header.ParentID != "csi-1" || reply.Route.Operation != "response" ||
+		string(reply.Content) != `{"volume":{"volume_id":"v1"}}` {
 		t.Errorf("answer %+v %s, want the volume as a response to csi-1", reply, reply.Content)
 	}
-	if m := request; m.Route.Resource != "default/volume/v1" || m.Route.Operation != "createvolume" || m.Route.Source != "cloudhub" || string(m.ContentData()) != `{"name":"v1"}` {
+	if m := request; m.Route.Resource != "default/volume/v1" || m.Route.Operation != "createvolume" ||
+		m.Route.Source != "cloudhub" || string(m.ContentData()) != `{"name":"v1"}` {
 		t.Errorf("the edge got %+v %s, want the driver's request from cloudhub", m.Route, m.Content)
 	}
 	for resource, says := range map[string]string{
@@ -99,13 +104,17 @@ func TestVolumeRequests(t *testing.T) {
 		"node/n1/default/pod/web":   "want node/<node>/<namespace>/volume/<id>",
 		"nonsense":                  "want node/<node>/<namespace>/volume/<id>",
 	} {
-		reply := driver(t, path, `{"header":{"msg_id":"csi-2","timestamp":1},"route":{"operation":"deletevolume","resource":"`+resource+`"},"content":null}`)
-		if reply.Route.Operation != "error" || reply.Header.ParentID != "csi-2" || !strings.Contains(string(reply.ContentData()), says) {
+		reply := driver(t, path,
+			`{"header":{"msg_id":"csi-2","timestamp":1},"route":{"operation":"deletevolume","resource":"`+resource+
+				`"},"content":null}`)
+		if reply.Route.Operation != "error" || reply.Header.ParentID != "csi-2" ||
+			!strings.Contains(string(reply.ContentData()), says) {
 			t.Errorf("%s: answer %+v %s, want an error with %q", resource, reply.Route, reply.Content, says)
 		}
 	}
 	go e.bye()
-	reply = driver(t, path, `{"header":{"msg_id":"csi-3","timestamp":1},"route":{"operation":"deletevolume","resource":"node/n1/default/volume/v1"},"content":null}`)
+	reply = driver(t, path,
+		`{"header":{"msg_id":"csi-3","timestamp":1},"route":{"operation":"deletevolume","resource":"node/n1/default/volume/v1"},"content":null}`)
 	if reply.Route.Operation != "error" {
 		t.Errorf("the answer for a node that left is %+v, want an error", reply.Route)
 	}

@@ -64,7 +64,12 @@ func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Co
 	buffers, reading := &sync.Pool{}, &wire.ReadBuffers{}
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			h.accept(ctx, w, r, &sessions, wire.AcceptOptions{Limits: h.limits(), Features: h.opts.Features, Buffers: buffers, Reading: reading})
+			h.accept(ctx, w, r, &sessions, wire.AcceptOptions{
+				Limits:   h.limits(),
+				Features: h.opts.Features,
+				Buffers:  buffers,
+				Reading:  reading,
+			})
 		}),
 		ReadHeaderTimeout: headerTimeout,
 		MaxHeaderBytes:    headerBytes,
@@ -91,7 +96,9 @@ func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Co
 type acceptedKey struct{}
 
 // accept turns a request into a session, or down.
-func (h *Hub) accept(ctx context.Context, w http.ResponseWriter, r *http.Request, sessions *group, opts wire.AcceptOptions) {
+func (h *Hub) accept(
+	ctx context.Context, w http.ResponseWriter, r *http.Request, sessions *group, opts wire.AcceptOptions,
+) {
 	if r.TLS == nil {
 		http.Error(w, "TLS is needed", http.StatusForbidden)
 		return

@@ -21,8 +21,20 @@ import (
 
 // How a peer is served: upstream's edges as upstream's cloud does (docs/wire.md, Delivery), ours with more on the way.
 var (
-	upstreamPeer = queue.Options{Window: 1, Resend: 5 * time.Second, Tries: 5, Backoff: 5 * time.Second, MaxBackoff: 5 * time.Minute}
-	ourPeer      = queue.Options{Window: 16, Resend: 15 * time.Second, Tries: 5, Backoff: time.Second, MaxBackoff: time.Minute}
+	upstreamPeer = queue.Options{
+		Window:     1,
+		Resend:     5 * time.Second,
+		Tries:      5,
+		Backoff:    5 * time.Second,
+		MaxBackoff: 5 * time.Minute,
+	}
+	ourPeer = queue.Options{
+		Window:     16,
+		Resend:     15 * time.Second,
+		Tries:      5,
+		Backoff:    time.Second,
+		MaxBackoff: time.Minute,
+	}
 )
 
 // What a node may send without being slowed down. Upstream's edges send 30 messages a second, 60 at once.
@@ -85,8 +97,15 @@ type answer struct {
 
 func newSession(h *Hub, node string, conn wire.Conn) *session {
 	now := time.Now()
-	s := &session{hub: h, node: node, conn: conn, features: conn.Features(), done: make(chan struct{}), closed: make(chan struct{}),
-		began: now} // the first renewal is due at once
+	s := &session{
+		hub:      h,
+		node:     node,
+		conn:     conn,
+		features: conn.Features(),
+		done:     make(chan struct{}),
+		closed:   make(chan struct{}),
+		began:    now,
+	} // the first renewal is due at once
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.kept.Store(h.moment(now))
 	opts := upstreamPeer
@@ -132,7 +151,8 @@ func (s *session) finish() {
 	if s.begun {
 		s.hub.opts.Upstream.Disconnected(s.node, s.reason)
 		s.hub.metrics.ended(s)
-		klog.V(2).InfoS("Node disconnected", "node", s.node, "reason", s.reason, "after", time.Since(s.began).Round(time.Millisecond))
+		klog.V(2).InfoS("Node disconnected", "node", s.node, "reason", s.reason,
+			"after", time.Since(s.began).Round(time.Millisecond))
 	}
 }
 
@@ -252,7 +272,8 @@ func (s *session) receive(m *model.Message) (cost int) {
 	}
 	if why != "" {
 		s.hub.metrics.dropped.Inc()
-		klog.V(4).InfoS("Message dropped", "node", s.node, "why", why, "source", m.Route.Source, "operation", m.Route.Operation, "resource", m.Route.Resource)
+		klog.V(4).InfoS("Message dropped", "node", s.node, "why", why, "source", m.Route.Source,
+			"operation", m.Route.Operation, "resource", m.Route.Resource)
 	}
 	return 1
 }
@@ -298,7 +319,12 @@ func (s *session) sweep(now time.Time) (lease leaseState, ok bool) {
 		return lease, false
 	}
 	renewal := s.renewal.Load()
-	return leaseState{tried: s.hub.at(s.tried), heard: last, failed: renewal == renewalFailed, busy: renewal == renewalUnderWay}, s.features.Lease
+	return leaseState{
+		tried:  s.hub.at(s.tried),
+		heard:  last,
+		failed: renewal == renewalFailed,
+		busy:   renewal == renewalUnderWay,
+	}, s.features.Lease
 }
 
 // renew renews the node's lease.
@@ -344,7 +370,8 @@ func (s *session) handle(r pendingRequest) {
 	m := r.Message
 	defer func() {
 		if bad := recover(); bad != nil {
-			klog.ErrorS(nil, "A request of a node broke its handler", "node", s.node, "resource", m.Route.Resource, "operation", m.Route.Operation, "panic", bad, "stack", string(debug.Stack()))
+			klog.ErrorS(nil, "A request of a node broke its handler", "node", s.node, "resource", m.Route.Resource,
+				"operation", m.Route.Operation, "panic", bad, "stack", string(debug.Stack()))
 			s.end(wire.CloseInternal, "a request of this node could not be handled: see cloudcore's log")
 		}
 	}()
@@ -358,7 +385,8 @@ func (s *session) handle(r pendingRequest) {
 	case !ok:
 		s.hub.metrics.expired.Inc()
 		klog.V(2).InfoS("Request not started: the node no longer waits for its answer", "node", s.node,
-			"resource", m.Route.Resource, "operation", m.Route.Operation, "after", time.Since(r.arrived).Round(time.Millisecond))
+			"resource", m.Route.Resource, "operation", m.Route.Operation,
+			"after", time.Since(r.arrived).Round(time.Millisecond))
 		reply = m.RespondError(sourceCloudHub, errTooLate)
 	case m.Route.Resource == resourceKubeCA:
 		reply = s.hub.kubeCAAnswer(m)

@@ -46,7 +46,8 @@ func TestOurEdge(t *testing.T) {
 		c.cluster.remove("n1", "default/pod/web")
 		c.cluster.remove("n1", "null/node/n1")
 		wait.True(t, "the pod to go", func() bool { return e.holds()["default/pod/web"] == "" })
-		want = append(want, "update default/pod/web", "update default/secret/s", "delete default/pod/web", "insert default/pod/web", "delete default/pod/web")
+		want = append(want, "update default/pod/web", "update default/secret/s", "delete default/pod/web",
+			"insert default/pod/web", "delete default/pod/web")
 		if diff := cmp.Diff(want, e.lines()); diff != "" {
 			t.Errorf("pushes mismatch (-want +got):\n%s", diff)
 		}
@@ -67,7 +68,8 @@ func TestOurEdge(t *testing.T) {
 		if diff := cmp.Diff(want, again.lines()); diff != "" {
 			t.Errorf("pushes mismatch (-want +got):\n%s", diff)
 		}
-		log := []string{"connected n1 edgecore/websocket", "disconnected n1: the other end closed the link (code 1000)", "connected n1 edgecore/websocket"}
+		log := []string{"connected n1 edgecore/websocket", "disconnected n1: the other end closed the link (code 1000)",
+			"connected n1 edgecore/websocket"}
 		wait.True(t, "the beginning to be told", func() bool { return len(c.api.noted()) >= len(log) })
 		if diff := cmp.Diff(log, c.api.noted()); diff != "" {
 			t.Errorf("calls of Upstream mismatch (-want +got):\n%s", diff)
@@ -118,7 +120,10 @@ func TestEndBeforeBeginning(t *testing.T) {
 		wait.True(t, "the second session", func() bool { s := c.hub.session("n1"); return s != nil && s != first })
 		close(told)
 		wait.True(t, "the second session to be told", func() bool { return len(c.api.noted()) == 3 })
-		want := []string{"connected n1 edgecore/websocket", "disconnected n1: the other end closed the link (code 1000)", "connected n1 edgecore/websocket"}
+		want := []string{
+			"connected n1 edgecore/websocket", "disconnected n1: the other end closed the link (code 1000)",
+			"connected n1 edgecore/websocket",
+		}
 		if diff := cmp.Diff(want, c.api.noted()); diff != "" {
 			t.Errorf("calls of Upstream mismatch (-want +got):\n%s", diff)
 		}
@@ -134,7 +139,8 @@ func TestConnectedFirst(t *testing.T) {
 		c.api.join = func() { <-known }
 		c.cluster.asked = func() { c.api.note("what n1 is to have") }
 		e := newEdge(t, "n1").dialOurs(c) // with its inventory
-		if err := e.send(model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "null/node/n1", nil)); err != nil {
+		if err := e.send(model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "null/node/n1",
+			nil)); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait() // nothing more happens by itself
@@ -168,7 +174,8 @@ func TestSilence(t *testing.T) {
 			select {
 			case <-tick.C:
 				for _, e := range []*edge{upstream, asking} {
-					query := model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "default/configmap/x", json.RawMessage("null"))
+					query := model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "default/configmap/x",
+						json.RawMessage("null"))
 					_ = e.send(query) // the link may have ended
 				}
 				if err := conn.Ping(); err != nil {
@@ -177,7 +184,8 @@ func TestSilence(t *testing.T) {
 			case <-upstream.gone:
 				ended = true
 			case <-asking.gone:
-				t.Fatalf("the edge that sends messages was disconnected: %v; want it to stay connected", asking.waitEnd())
+				t.Fatalf("the edge that sends messages was disconnected: %v; want it to stay connected",
+					asking.waitEnd())
 			case <-pinging.gone:
 				t.Fatalf("the edge that pings was disconnected: %v; want it to stay connected", pinging.waitEnd())
 			}
@@ -290,7 +298,10 @@ func TestNoInventory(t *testing.T) {
 		c.cluster.set("n1", "default/pod/web", "u", "a")
 		conn := c.dialNode(t, "n1")
 		defer conn.Close(wire.CloseNormal, "")
-		wait.True(t, "the session", func() bool { s := c.hub.session("n1"); return s != nil && s.sweepStart(time.Now()) })
+		wait.True(t, "the session", func() bool {
+			s := c.hub.session("n1")
+			return s != nil && s.sweepStart(time.Now())
+		})
 		s := c.hub.session("n1")
 		s.sweepStart(s.began.Add(inventoryWait - time.Second))
 		if s.waited {
@@ -303,7 +314,9 @@ func TestNoInventory(t *testing.T) {
 		}
 		// It tells later all the same: only what it lacks is sent.
 		c.cluster.set("n1", "default/pod/api", "u2", "a")
-		inventory, err := wire.NewInventory([]wire.Held{{Key: "default/pod/web", UID: "u", Version: "a"}, {Key: "default/pod/api", UID: "u2", Version: "a"}})
+		inventory, err := wire.NewInventory([]wire.Held{
+			{Key: "default/pod/web", UID: "u", Version: "a"}, {Key: "default/pod/api", UID: "u2", Version: "a"},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -355,7 +368,8 @@ func TestNoRoom(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		run, served := make(chan struct{}), make(chan struct{})
 		go func() { defer close(run); _ = hub.Run(ctx) }()
-		first, second, late := &link{closed: make(chan string, 1)}, &link{closed: make(chan string, 1)}, &link{closed: make(chan string, 1)}
+		first, second, late := &link{closed: make(chan string, 1)}, &link{closed: make(chan string, 1)},
+			&link{closed: make(chan string, 1)}
 		go func() { defer close(served); hub.Serve(context.Background(), "n1", time.Time{}, first) }()
 		wait.True(t, "the first node", func() bool { return len(hub.Connected()) == 1 })
 		hub.Serve(t.Context(), "n2", time.Time{}, second)

@@ -135,7 +135,8 @@ func TestUpstreamEdge(t *testing.T) {
 					t.Errorf("a push has %s, want it without: %s", never, raw)
 				}
 			}
-			for _, always := range []string{`"source":"edgecontroller"`, `"group":"resource"`, `"resourceversion":"`, `"timestamp":`} {
+			for _, always := range []string{`"source":"edgecontroller"`, `"group":"resource"`, `"resourceversion":"`,
+				`"timestamp":`} {
 				if !strings.Contains(raw, always) {
 					t.Errorf("a push has no %s, want it: %s", always, raw)
 				}
@@ -147,9 +148,12 @@ func TestUpstreamEdge(t *testing.T) {
 		wait.True(t, "the records", func() bool { return len(records.noted()) == 8 })
 		// Each object's in their order; one that is acked may be noted after the next one is sent.
 		noted := records.noted()
-		slices.SortStableFunc(noted, func(a, b string) int { return strings.Compare(strings.Fields(a)[1], strings.Fields(b)[1]) })
+		slices.SortStableFunc(noted, func(a, b string) int {
+			return strings.Compare(strings.Fields(a)[1], strings.Fields(b)[1])
+		})
 		if diff := cmp.Diff([]string{
-			"sent default/configmap/conf u-conf v1 ConfigMap", "acked default/configmap/conf u-conf 3 a", "deleted default/configmap/conf u-conf",
+			"sent default/configmap/conf u-conf v1 ConfigMap", "acked default/configmap/conf u-conf 3 a",
+			"deleted default/configmap/conf u-conf",
 			"sent default/pod/web u-web v1 Pod", "acked default/pod/web u-web 1 a", "acked default/pod/web u-web 4 a",
 			"sent default/secret/s u-s v1 Secret", "acked default/secret/s u-s 2 a",
 		}, noted); diff != "" {
@@ -179,7 +183,8 @@ func TestRecordsOfGoneNodes(t *testing.T) {
 		c := startInMemory(t, func(o *Options) { o.Records = records })
 		c.cluster.set("n1", "default/pod/web", "u", "a")
 		settled(t, c, newEdge(t, "n1").dialUpstream(c))
-		if err := records.Sending(t.Context(), "n2", newCluster().set("n2", "default/pod/web", "u", "a").Ref); err != nil {
+		if err := records.Sending(t.Context(), "n2", newCluster().set("n2", "default/pod/web", "u", "a").
+			Ref); err != nil {
 			t.Fatal(err)
 		}
 		c.hub.forgetGoneNow(t.Context())
@@ -192,7 +197,9 @@ func TestRecordsOfGoneNodes(t *testing.T) {
 // TestVersionsOfUpstream: the names that each version uses for its node come back as they were asked with; requests
 // about a node are one queue whatever they are called.
 func TestVersionsOfUpstream(t *testing.T) {
-	for _, version := range []struct{ name, namespace string }{{"v1.12", "default"}, {"v1.22", "default"}, {"v1.23", "null"}} {
+	for _, version := range []struct{ name, namespace string }{
+		{"v1.12", "default"}, {"v1.22", "default"}, {"v1.23", "null"},
+	} {
 		t.Run(version.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { versionOfUpstream(t, version.namespace) })
@@ -291,7 +298,10 @@ func TestRestart(t *testing.T) {
 		again.objects = e.holds()
 		again.dialUpstream(c)
 		settled(t, c, again)
-		want := []string{"delete default/pod/p5", "update null/node/n1", "update default/pod/p3", "delete default/pod/p4", "insert default/pod/p4"}
+		want := []string{
+			"delete default/pod/p5", "update null/node/n1", "update default/pod/p3", "delete default/pod/p4",
+			"insert default/pod/p4",
+		}
 		if diff := cmp.Diff(want, again.lines()); diff != "" {
 			t.Errorf("pushes mismatch (-want +got):\n%s", diff)
 		}

@@ -45,7 +45,10 @@ type cluster struct {
 }
 
 func newCluster() *cluster {
-	return &cluster{objects: map[string]map[resource.Key]*Object{}, order: map[string][]resource.Key{}, failing: map[resource.Key]error{}}
+	return &cluster{
+		objects: map[string]map[resource.Key]*Object{}, order: map[string][]resource.Key{},
+		failing: map[resource.Key]error{},
+	}
 }
 
 func (c *cluster) Desired(node string) []Ref {
@@ -90,9 +93,17 @@ func (c *cluster) set(node, name, uid, spec string) *Object {
 	c.rv++
 	kind := map[string]string{"pod": "Pod", "configmap": "ConfigMap", "secret": "Secret", "node": "Node"}[key.Type]
 	rv := fmt.Sprint(c.rv)
-	o := &Object{Ref: Ref{Key: key, UID: types.UID(uid), APIVersion: "v1", Kind: kind, ResourceVersion: rv}, Version: spec}
-	o.JSON = json.RawMessage(fmt.Sprintf(`{"kind":%q,"apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":%q,"resourceVersion":%q},"spec":{"is":%q}}`,
-		kind, key.Name, key.Namespace, uid, rv, spec))
+	o := &Object{Ref: Ref{
+		Key:             key,
+		UID:             types.UID(uid),
+		APIVersion:      "v1",
+		Kind:            kind,
+		ResourceVersion: rv,
+	}, Version: spec}
+	o.JSON = json.RawMessage(
+		fmt.Sprintf(
+			`{"kind":%q,"apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":%q,"resourceVersion":%q},"spec":{"is":%q}}`,
+			kind, key.Name, key.Namespace, uid, rv, spec))
 	if c.objects[node] == nil {
 		c.objects[node] = map[resource.Key]*Object{}
 	}
@@ -375,8 +386,15 @@ type edge struct {
 }
 
 func newEdge(t testing.TB, node string) *edge {
-	return &edge{t: t, node: node, objects: map[string]string{}, rvs: map[string]string{}, answers: map[string]*model.Message{},
-		refuse: map[string]bool{}, gone: make(chan struct{})}
+	return &edge{
+		t:       t,
+		node:    node,
+		objects: map[string]string{},
+		rvs:     map[string]string{},
+		answers: map[string]*model.Message{},
+		refuse:  map[string]bool{},
+		gone:    make(chan struct{}),
+	}
 }
 
 // dialUpstream connects as an edge of upstream: nothing but JSON messages over a WebSocket.
@@ -471,7 +489,12 @@ func (e *edge) end(err error) {
 
 func (e *edge) keepalive() {
 	_ = e.send(&model.Message{Header: model.Header{ID: model.NewID(), Timestamp: time.Now().UnixMilli()},
-		Route: model.Route{Source: "websocket", Group: "resource", Operation: "keepalive", Resource: "node"}, Content: json.RawMessage(`"ping"`)})
+		Route: model.Route{
+			Source:    "websocket",
+			Group:     "resource",
+			Operation: "keepalive",
+			Resource:  "node",
+		}, Content: json.RawMessage(`"ping"`)})
 }
 
 func cut(o string) (uid, version string, ok bool) {
@@ -513,7 +536,8 @@ func (e *edge) receive(m *model.Message, raw string) {
 		e.t.Errorf("%s: %v, want JSON: %s", m.Route.Resource, err, m.Content)
 	}
 	if o.APIVersion == "" || o.Kind == "" {
-		e.t.Errorf("%s %s: apiVersion %q, kind %q; want both: %s", m.Route.Operation, m.Route.Resource, o.APIVersion, o.Kind,
+		e.t.Errorf("%s %s: apiVersion %q, kind %q; want both: %s", m.Route.Operation, m.Route.Resource, o.APIVersion,
+			o.Kind,
 			m.Content)
 	}
 	switch m.Route.Operation {
@@ -575,7 +599,10 @@ func (e *edge) ask(operation, name string, content string) *model.Message {
 		e.t.Fatal(err)
 	}
 	var reply *model.Message
-	wait.True(e.t, "an answer to "+operation+" "+name, func() bool { reply = e.answer(m.Header.ID); return reply != nil })
+	wait.True(e.t, "an answer to "+operation+" "+name, func() bool {
+		reply = e.answer(m.Header.ID)
+		return reply != nil
+	})
 	return reply
 }
 

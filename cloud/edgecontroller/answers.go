@@ -79,7 +79,10 @@ func patched(r *request, obj object, err error) result {
 	res := written(obj, err, true)
 	if err == nil && r.capable {
 		res.content = objectResponse{Object: &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-			Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: obj.GetUID(), ResourceVersion: obj.GetResourceVersion(),
+			Namespace:       obj.GetNamespace(),
+			Name:            obj.GetName(),
+			UID:             obj.GetUID(),
+			ResourceVersion: obj.GetResourceVersion(),
 		}}}
 	}
 	return res

@@ -36,15 +36,18 @@ type caches struct {
 // newCaches makes the informers. Pods are those bound to a node, nodes those of edges.
 func newCaches(client kubernetes.Interface) (*caches, error) {
 	slim := informers.WithTransform(withoutManagedFields)
-	bound := informers.NewSharedInformerFactoryWithOptions(client, 0, slim, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
-	}))
-	edges := informers.NewSharedInformerFactoryWithOptions(client, 0, slim, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.LabelSelector = EdgeLabel + "="
-	}))
-	secrets := informers.NewSharedInformerFactoryWithOptions(client, 0, slim, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = secretsOfPods().String()
-	}))
+	bound := informers.NewSharedInformerFactoryWithOptions(client, 0, slim,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
+		}))
+	edges := informers.NewSharedInformerFactoryWithOptions(client, 0, slim,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.LabelSelector = EdgeLabel + "="
+		}))
+	secrets := informers.NewSharedInformerFactoryWithOptions(client, 0, slim,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = secretsOfPods().String()
+		}))
 	all := informers.NewSharedInformerFactoryWithOptions(client, 0, slim)
 	c := &caches{
 		factories:  []informers.SharedInformerFactory{bound, edges, secrets, all},
@@ -114,7 +117,8 @@ func (c *caches) start(ctx context.Context) error {
 	}
 	for _, i := range []cache.SharedIndexInformer{c.pods, c.nodes, c.configMaps, c.secrets, c.services} {
 		if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
-			return errors.Join(errors.New("the caches of the API server's objects were not filled in time"), context.Cause(ctx))
+			return errors.Join(errors.New("the caches of the API server's objects were not filled in time"),
+				context.Cause(ctx))
 		}
 	}
 	return nil

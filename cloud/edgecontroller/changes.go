@@ -85,7 +85,9 @@ func samePod(a, b *v1.Pod) bool {
 // sameGates reports whether the readiness gates of a pod stand as before.
 func sameGates(a, b *v1.Pod) bool {
 	stand := func(pod *v1.Pod, kind v1.PodConditionType) v1.ConditionStatus {
-		if i := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == kind }); i >= 0 {
+		if i := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == kind
+		}); i >= 0 {
 			return pod.Status.Conditions[i].Status
 		}
 		return ""
@@ -196,7 +198,8 @@ func (c *Controller) nodeEvent(old, now *v1.Node) {
 	if old == nil || !nodeIsReady(old) {
 		c.readiness.nodeChanged(now)
 	}
-	if old == nil || keepsEvictions(old.Annotations) != keepsEvictions(now.Annotations) || reachable(old) && !reachable(now) {
+	if old == nil || keepsEvictions(old.Annotations) != keepsEvictions(now.Annotations) ||
+		reachable(old) && !reachable(now) {
 		c.tolerations.nodeChanged(now.Name)
 	}
 	if old != nil && sameNode(old, now) {
@@ -209,7 +212,8 @@ func (c *Controller) nodeEvent(old, now *v1.Node) {
 
 func (c *Controller) configMapEvent(old, now *v1.ConfigMap) {
 	if old != nil && now != nil && sameMeta(&old.ObjectMeta, &now.ObjectMeta) &&
-		equality.Semantic.DeepEqual(old.Immutable, now.Immutable) && maps.Equal(old.Data, now.Data) && maps.EqualFunc(old.BinaryData, now.BinaryData, slices.Equal) {
+		equality.Semantic.DeepEqual(old.Immutable, now.Immutable) && maps.Equal(old.Data, now.Data) &&
+		maps.EqualFunc(old.BinaryData, now.BinaryData, slices.Equal) {
 		return
 	}
 	c.namedChanged(resource.TypeConfigMap, either(old, now))
@@ -217,7 +221,8 @@ func (c *Controller) configMapEvent(old, now *v1.ConfigMap) {
 
 func (c *Controller) secretEvent(old, now *v1.Secret) {
 	if old != nil && now != nil && sameMeta(&old.ObjectMeta, &now.ObjectMeta) &&
-		equality.Semantic.DeepEqual(old.Immutable, now.Immutable) && old.Type == now.Type && maps.EqualFunc(old.Data, now.Data, slices.Equal) {
+		equality.Semantic.DeepEqual(old.Immutable, now.Immutable) && old.Type == now.Type &&
+		maps.EqualFunc(old.Data, now.Data, slices.Equal) {
 		return
 	}
 	c.namedChanged(resource.TypeSecret, either(old, now))
@@ -243,7 +248,8 @@ func (c *Controller) namedChanged(kind string, obj metav1.Object) {
 }
 
 func (c *Controller) serviceEvent(old, now *v1.Service) {
-	if old != nil && now != nil && sameMeta(&old.ObjectMeta, &now.ObjectMeta) && equality.Semantic.DeepEqual(&old.Spec, &now.Spec) {
+	if old != nil && now != nil && sameMeta(&old.ObjectMeta, &now.ObjectMeta) &&
+		equality.Semantic.DeepEqual(&old.Spec, &now.Spec) {
 		return
 	}
 	key := serviceKey(either(old, now))

@@ -36,11 +36,19 @@ func TestPodChanges(t *testing.T) {
 			gated(v1.ConditionTrue)(p)
 			p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: "other", Status: v1.ConditionTrue})
 		}), nil},
-		"nil and empty":  {pod(nil), pod(func(p *v1.Pod) { p.Spec.Tolerations = []v1.Toleration{} }), nil},
-		"spec":           {pod(nil), pod(func(p *v1.Pod) { p.Spec.Containers[0].Image = "x" }), []string{"e1 ns/pod/a"}},
-		"annotation":     {pod(nil), pod(func(p *v1.Pod) { p.Annotations = map[string]string{"a": "b"} }), []string{"e1 ns/pod/a"}},
-		"deletion":       {pod(nil), pod(func(p *v1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }), []string{"e1 ns/pod/a"}},
-		"another node":   {pod(nil), pod(func(p *v1.Pod) { p.Spec.NodeName = "e2" }), append(slices.Clone(all), other...)},
+		"nil and empty": {pod(nil), pod(func(p *v1.Pod) { p.Spec.Tolerations = []v1.Toleration{} }), nil},
+		"spec": {
+			pod(nil), pod(func(p *v1.Pod) { p.Spec.Containers[0].Image = "x" }), []string{"e1 ns/pod/a"},
+		},
+		"annotation": {
+			pod(nil), pod(func(p *v1.Pod) { p.Annotations = map[string]string{"a": "b"} }), []string{"e1 ns/pod/a"},
+		},
+		"deletion": {
+			pod(nil), pod(func(p *v1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }), []string{"e1 ns/pod/a"},
+		},
+		"another node": {
+			pod(nil), pod(func(p *v1.Pod) { p.Spec.NodeName = "e2" }), append(slices.Clone(all), other...),
+		},
 		"another uid":    {pod(nil), pod(func(p *v1.Pod) { p.UID = "2" }), append(slices.Clone(all), all...)},
 		"one more":       {pod(nil), pod(debugged), []string{"e1 ns/configmap/new", "e1 ns/pod/a"}},
 		"one less":       {pod(debugged), pod(nil), []string{"e1 ns/configmap/new", "e1 ns/pod/a"}},
@@ -74,7 +82,9 @@ func gated(stands v1.ConditionStatus) func(p *v1.Pod) {
 // debugged adds an ephemeral container, the one way in which a running pod comes to name more.
 func debugged(p *v1.Pod) {
 	c := v1.EphemeralContainer{}
-	c.EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "new"}}}}
+	c.EnvFrom = []v1.EnvFromSource{
+		{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "new"}}},
+	}
 	p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, c)
 }
 
@@ -94,15 +104,25 @@ func TestEventsOfNamedObjects(t *testing.T) {
 		event func()
 		want  []string
 	}{
-		"configmap":            {func() { w.configMapEvent(nil, conf("1", "1")) }, []string{"e1 ns/configmap/cm-a"}},
-		"configmap changed":    {func() { w.configMapEvent(conf("1", "1"), conf("2", "2")) }, []string{"e1 ns/configmap/cm-a"}},
-		"configmap frozen":     {func() { w.configMapEvent(conf("1", "1"), immutable) }, []string{"e1 ns/configmap/cm-a"}},
-		"configmap unchanged":  {func() { w.configMapEvent(conf("1", "1"), conf("2", "1")) }, nil},
-		"configmap gone":       {func() { w.configMapEvent(conf("1", "1"), nil) }, []string{"e1 ns/configmap/cm-a"}},
-		"configmap of nobody":  {func() { w.configMapEvent(nil, &v1.ConfigMap{ObjectMeta: objectMeta("ns", "x", "1")}) }, nil},
-		"secret once per node": {func() { w.secretEvent(nil, secret("1", "1")) }, []string{"e1 ns/secret/shared", "e2 ns/secret/shared"}},
-		"secret unchanged":     {func() { w.secretEvent(secret("1", "1"), secret("2", "1")) }, nil},
-		"secret changed":       {func() { w.secretEvent(secret("1", "1"), secret("2", "2")) }, []string{"e1 ns/secret/shared", "e2 ns/secret/shared"}},
+		"configmap": {func() { w.configMapEvent(nil, conf("1", "1")) }, []string{"e1 ns/configmap/cm-a"}},
+		"configmap changed": {func() {
+			w.configMapEvent(conf("1", "1"), conf("2", "2"))
+		}, []string{"e1 ns/configmap/cm-a"}},
+		"configmap frozen": {func() {
+			w.configMapEvent(conf("1", "1"), immutable)
+		}, []string{"e1 ns/configmap/cm-a"}},
+		"configmap unchanged": {func() { w.configMapEvent(conf("1", "1"), conf("2", "1")) }, nil},
+		"configmap gone":      {func() { w.configMapEvent(conf("1", "1"), nil) }, []string{"e1 ns/configmap/cm-a"}},
+		"configmap of nobody": {func() {
+			w.configMapEvent(nil, &v1.ConfigMap{ObjectMeta: objectMeta("ns", "x", "1")})
+		}, nil},
+		"secret once per node": {func() {
+			w.secretEvent(nil, secret("1", "1"))
+		}, []string{"e1 ns/secret/shared", "e2 ns/secret/shared"}},
+		"secret unchanged": {func() { w.secretEvent(secret("1", "1"), secret("2", "1")) }, nil},
+		"secret changed": {func() {
+			w.secretEvent(secret("1", "1"), secret("2", "2"))
+		}, []string{"e1 ns/secret/shared", "e2 ns/secret/shared"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.event()
@@ -160,7 +180,8 @@ func TestEventsOfNodes(t *testing.T) {
 func TestEventsOfServices(t *testing.T) {
 	w := newFixture(t)
 	pod := testPod("e1", "ns", "a")
-	w.add(pod, testPod("up", "ns", "b"), testService("ns", "db", "10.0.0.2"), testService("default", "kubernetes", "10.0.0.1"))
+	w.add(pod, testPod("up", "ns", "b"), testService("ns", "db", "10.0.0.2"),
+		testService("default", "kubernetes", "10.0.0.1"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Connected(t.Context(), "up", "websocket")
 	w.owned.Wait()

@@ -51,7 +51,8 @@ const (
 func NewClients(config *rest.Config, how Impersonation) (Clients, error) {
 	own := rest.CopyConfig(config)
 	if own.ContentType == "" {
-		own.ContentType, own.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+		own.ContentType, own.AcceptContentTypes = "application/vnd.kubernetes.protobuf",
+			"application/vnd.kubernetes.protobuf,application/json"
 	}
 	if own.WarningHandler == nil && own.WarningHandlerWithContext == nil {
 		own.WarningHandler = rest.NoWarnings{} // of what edges ask for, nobody here can change anything
@@ -137,5 +138,6 @@ func ChooseImpersonation(ctx context.Context, config *rest.Config) (Impersonatio
 		}
 	}
 	return UserAndGroup, fmt.Errorf("cloudcore may not act for nodes at the API server %s: "+
-		"apply deploy/cloudcore/rbac.yaml, and before Kubernetes 1.36 also rbac-before-1.36.yaml: %w", config.Host, refusal)
+		"apply deploy/cloudcore/rbac.yaml, and before Kubernetes 1.36 also rbac-before-1.36.yaml: %w", config.Host,
+		refusal)
 }

@@ -64,7 +64,8 @@ func (l contentLimit) read(r *request, m *model.Message) ([]byte, error) {
 // tooLarge is the refusal of a content that exceeds a limit. Sending the same again cannot succeed.
 func tooLarge(r *request, err error) error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s: %s by node %s refused: its content %v. "+
-		"Reduce what the node reports there: containers and volumes of a pod, images of a node", r.key, r.op, r.node, err))
+		"Reduce what the node reports there: containers and volumes of a pod, images of a node", r.key, r.op, r.node,
+		err))
 }
 
 func (l contentLimit) checkBytes(n int) error {

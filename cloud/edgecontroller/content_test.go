@@ -50,7 +50,9 @@ func TestContentAllocatesLittle(t *testing.T) {
 			quoted(repeated(`{"metadata":{"uid":"u"},"status":{"message":"`, `xxxxxxx,`, `"}}`, 7<<20))},
 		"patch": {"patch", "ns/podpatch/a",
 			quoted(repeated(`{"metadata":{"uid":"u"},"status":{"conditions":[`, `{},`, `]}}`, 7<<20))},
-		"patch of a node": {"patch", "null/nodepatch/e1", quoted(repeated(`{"status":{"images":[`, `{},`, `]}}`, 7<<20))},
+		"patch of a node": {
+			"patch", "null/nodepatch/e1", quoted(repeated(`{"status":{"images":[`, `{},`, `]}}`, 7<<20)),
+		},
 		"depth": {"patch", "null/nodepatch/e1",
 			quoted(strings.Repeat(`{"a":`, 5000) + "1" + strings.Repeat("}", 5000))},
 		"old pod statuses": {"update", "ns/podstatus",
@@ -123,7 +125,9 @@ func largePodStatus(containers int) v1.PodStatus {
 			Started:              ptr.To(true),
 			AllocatedResources:   resources,
 			Resources:            &v1.ResourceRequirements{Limits: resources, Requests: resources},
-			User:                 &v1.ContainerUser{Linux: &v1.LinuxContainerUser{SupplementalGroups: []int64{1, 2, 3}}},
+			User: &v1.ContainerUser{
+				Linux: &v1.LinuxContainerUser{SupplementalGroups: []int64{1, 2, 3}},
+			},
 		}
 		for m := range 10 {
 			c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMountStatus{Name: fmt.Sprintf("volume-%d", m),
@@ -140,8 +144,12 @@ func TestLargeObjectsPass(t *testing.T) {
 	w := newFixture(t)
 	pod := testPod("e1", "ns", "a")
 	w.add(pod) // on a slow machine the request waits for so long that cloudcore looks at the pod first
-	w.api.answer(func(call) (int, any) { return 200, &v1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}} })
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]string{"uid": string(pod.UID)}, "status": largePodStatus(500)})
+	w.api.answer(func(call) (int, any) {
+		return 200, &v1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}}
+	})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]string{"uid": string(pod.UID)}, "status": largePodStatus(500),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +188,8 @@ func TestContentLimit(t *testing.T) {
 		`{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6}`:       "",
 		`{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7}`: "values",
 		`{"a":"[,,,,,,,,,","b":"\",,,,,,,,"}`:         "",
-		strings.Repeat("{", 3):                        "", `"` + strings.Repeat("x", 10_000): "bytes", `]]]}}}"`: "", `"\`: "",
+		strings.Repeat("{", 3):                        "", `"` + strings.Repeat("x", 10_000): "bytes", `]]]}}}"`: "",
+		`"\`:                "",
 		`{"cpu":"1e-1000"}`: "exponent", `{"cpu":1e-1000}`: "exponent", `{"cpu":"  -1.5E-1000 "}`: "exponent",
 		`{"cpu":"1e-999"}`: "", `{"cpu":"1000m"}`: "",
 		`{"cpu":"1e3294967296"}`:                               "exponent", // which overflows to -1000000000

@@ -145,7 +145,8 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 		return err
 	}
 	c.filled.Store(true)
-	klog.InfoS("Caches filled", "pods", len(c.caches.pods.GetStore().ListKeys()), "edgeNodes", len(c.caches.nodes.GetStore().ListKeys()),
+	klog.InfoS("Caches filled", "pods", len(c.caches.pods.GetStore().ListKeys()),
+		"edgeNodes", len(c.caches.nodes.GetStore().ListKeys()),
 		"took", time.Since(began))
 	return nil
 }
@@ -190,7 +191,9 @@ func (c *Controller) annotate(ctx context.Context, node string, delay time.Durat
 	if n := c.caches.node(node); n == nil || n.Annotations[CloudcoreAnnotation] == c.options.LocalIP {
 		return
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{CloudcoreAnnotation: c.options.LocalIP}}})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{CloudcoreAnnotation: c.options.LocalIP}},
+	})
 	for try := 0; err == nil; try++ {
 		err = func() error {
 			leave, err := c.requests.take(ctx)
@@ -200,7 +203,8 @@ func (c *Controller) annotate(ctx context.Context, node string, delay time.Durat
 			defer leave()
 			ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
 			defer cancel()
-			_, err = c.clients.AsNode.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+			_, err = c.clients.AsNode.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch,
+				metav1.PatchOptions{})
 			return err
 		}()
 		if err == nil || apierrors.IsNotFound(err) || errors.Is(ctx.Err(), context.Canceled) {
@@ -212,5 +216,6 @@ func (c *Controller) annotate(ctx context.Context, node string, delay time.Durat
 		retry.Sleep(ctx, time.Duration(1+try)*delay)
 		err = ctx.Err()
 	}
-	klog.V(1).InfoS("Node not annotated with the cloudcore to which it is connected", "node", node, "cloudcore", c.options.LocalIP, "err", err)
+	klog.V(1).InfoS("Node not annotated with the cloudcore to which it is connected", "node", node,
+		"cloudcore", c.options.LocalIP, "err", err)
 }

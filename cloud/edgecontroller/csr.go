@@ -84,7 +84,8 @@ func servingUsages(usages []certificatesv1.KeyUsage) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("its usages are %.200q, want digital signature, server auth and optionally key encipherment", usages)
+	return fmt.Errorf("its usages are %.200q, want digital signature, server auth and optionally key encipherment",
+		usages)
 }
 
 // parseCSR reads a PKCS #10 request in PEM, and checks its signature.

@@ -139,7 +139,8 @@ func TestCreateCSR(t *testing.T) {
 				sent = append(sent, r.Body)
 				return 201, map[string]any{"kind": "CertificateSigningRequest", "apiVersion": "certificates.k8s.io/v1"}
 			})
-			status, _ := failure(t, w.ask("e1", "insert", "default/certificatesigningrequest/c", servingCSR(t, tc.change)))
+			status, _ := failure(t, w.ask("e1", "insert", "default/certificatesigningrequest/c",
+				servingCSR(t, tc.change)))
 			var reason metav1.StatusReason
 			if status != nil {
 				reason = status.Reason

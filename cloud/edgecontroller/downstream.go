@@ -185,7 +185,9 @@ func (c *Controller) serviceFor(node string, key resource.Key) (*cloudhub.Object
 }
 
 // confirmed asks the API server for what the caches do not have; nil when it does not exist.
-func confirmed[T any](c *Controller, key resource.Key, get func(context.Context, string, metav1.GetOptions) (*T, error)) (*T, error) {
+func confirmed[T any](
+	c *Controller, key resource.Key, get func(context.Context, string, metav1.GetOptions) (*T, error),
+) (*T, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
 	defer cancel()
 	leave, err := c.confirms.take(ctx)

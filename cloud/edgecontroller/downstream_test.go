@@ -44,10 +44,14 @@ func TestDesired(t *testing.T) {
 	w := newFixture(t)
 	quiet := testPod("e1", "quiet", "q")
 	quiet.Spec.EnableServiceLinks = new(false)
-	w.add(edgeNode("e1"), edgeNode("e2"), testPod("e1", "ns", "a"), testPod("e1", "ns", "b"), quiet, testPod("e2", "ns", "c"),
-		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "1")}, &v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-c", "1")},
-		&v1.ConfigMap{ObjectMeta: objectMeta("other", "cm-a", "1")}, &v1.Secret{ObjectMeta: objectMeta("ns", "shared", "1")},
-		testService("ns", "db", "10.0.0.2"), testService("ns", "headless", "None"), testService("quiet", "db", "10.0.0.3"),
+	w.add(edgeNode("e1"), edgeNode("e2"), testPod("e1", "ns", "a"), testPod("e1", "ns", "b"), quiet,
+		testPod("e2", "ns", "c"),
+		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "1")},
+		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-c", "1")},
+		&v1.ConfigMap{ObjectMeta: objectMeta("other", "cm-a", "1")},
+		&v1.Secret{ObjectMeta: objectMeta("ns", "shared", "1")},
+		testService("ns", "db", "10.0.0.2"), testService("ns", "headless", "None"),
+		testService("quiet", "db", "10.0.0.3"),
 		testService("default", "kubernetes", "10.0.0.1"), testService("default", "web", "10.0.0.4"))
 	all := []string{"ns/configmap/cm-a", "ns/pod/a", "ns/pod/b", "ns/secret/shared", "null/node/e1", "quiet/pod/q"}
 	services := []string{"default/service/kubernetes", "ns/service/db"}
@@ -68,7 +72,8 @@ func TestDesired(t *testing.T) {
 	if diff := cmp.Diff(want, w.desired("e1")); diff != "" {
 		t.Errorf("after the older of two sessions ended: mismatch (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"ns/configmap/cm-c", "ns/pod/c", "ns/secret/shared", "null/node/e2"}, w.desired("e2")); diff != "" {
+	if diff := cmp.Diff([]string{"ns/configmap/cm-c", "ns/pod/c", "ns/secret/shared", "null/node/e2"},
+		w.desired("e2")); diff != "" {
 		t.Errorf("the other edge: mismatch (-want +got):\n%s", diff)
 	}
 	if got := w.desired("nobody"); got != nil {
@@ -82,14 +87,17 @@ func TestObject(t *testing.T) {
 	pod := testPod("e1", "ns", "a")
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 	conf := &v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "7"), Data: map[string]string{"k": "v"}}
-	w.add(edgeNode("e1"), pod, conf, &v1.Secret{ObjectMeta: objectMeta("ns", "other", "1")}, testService("ns", "db", "10.0.0.2"))
+	w.add(edgeNode("e1"), pod, conf, &v1.Secret{ObjectMeta: objectMeta("ns", "other", "1")},
+		testService("ns", "db", "10.0.0.2"))
 	for text, want := range map[string]string{
-		"ns/pod/a": `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a",`, "ns/configmap/cm-a": `{"kind":"ConfigMap","apiVersion":"v1",`,
-		"null/node/e1": `{"kind":"Node","apiVersion":"v1",`,
+		"ns/pod/a":          `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a",`,
+		"ns/configmap/cm-a": `{"kind":"ConfigMap","apiVersion":"v1",`,
+		"null/node/e1":      `{"kind":"Node","apiVersion":"v1",`,
 	} {
 		for range 2 { // the second may come out of the memory of encoded objects
 			o, err := w.Object("e1", key(text))
-			if err != nil || o == nil || !strings.HasPrefix(string(o.JSON), want) || o.Version == "" || o.Key != key(text) || o.UID == "" || o.Deleting {
+			if err != nil || o == nil || !strings.HasPrefix(string(o.JSON), want) || o.Version == "" ||
+				o.Key != key(text) || o.UID == "" || o.Deleting {
 				t.Errorf("Object(%s) = %+v, %v; want JSON that begins with %s", text, o, err, want)
 			}
 			if strings.Contains(string(o.JSON), "managedFields") {
@@ -104,7 +112,9 @@ func TestObject(t *testing.T) {
 	if calls := w.api.seen(); calls != nil {
 		t.Errorf("the API server was asked %v, want nothing", calls)
 	}
-	for _, text := range []string{"ns/secret/other", "null/node/e2", "ns/service/db", "ns/endpoints/db", "ns/configmap/none", "ns/node/e1"} {
+	for _, text := range []string{
+		"ns/secret/other", "null/node/e2", "ns/service/db", "ns/endpoints/db", "ns/configmap/none", "ns/node/e1",
+	} {
 		if o, err := w.Object("e1", key(text)); o != nil || err != nil {
 			t.Errorf("%s: %v %+v, want none", text, err, o)
 		}
@@ -174,7 +184,9 @@ func TestVolumeSecret(t *testing.T) {
 		t.Errorf("a node without volumes: %v, %v, calls %v; want none", o, err, w.api.seen())
 	}
 	pod := testPod("e1", "ns", "with-volume")
-	pod.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+	pod.Spec.Volumes = []v1.Volume{
+		{VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
+	}
 	w.add(pod)
 	forbid := metav1.Status{Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403}
 	for name, tc := range map[string]struct {
@@ -182,7 +194,9 @@ func TestVolumeSecret(t *testing.T) {
 		there, fail bool
 	}{
 		"allowed": {func(call) (int, any) {
-			return 200, map[string]any{"kind": "Secret", "apiVersion": "v1", "metadata": objectMeta("ns", "of-volume", "3")}
+			return 200, map[string]any{
+				"kind": "Secret", "apiVersion": "v1", "metadata": objectMeta("ns", "of-volume", "3"),
+			}
 		}, true, false},
 		"forbidden": {func(call) (int, any) { return 403, forbid }, false, false},
 		"gone":      {nil, false, false},
@@ -193,7 +207,8 @@ func TestVolumeSecret(t *testing.T) {
 		if (o != nil) != tc.there || (err != nil) != tc.fail {
 			t.Errorf("%s: %v, %v; want an object: %v, an error: %v", name, o, err, tc.there, tc.fail)
 		}
-		if diff := cmp.Diff([]string{"GET /api/v1/namespaces/ns/secrets/of-volume as system:node:e1"}, w.api.seen()); diff != "" {
+		if diff := cmp.Diff([]string{"GET /api/v1/namespaces/ns/secrets/of-volume as system:node:e1"},
+			w.api.seen()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -213,7 +228,9 @@ func TestVersions(t *testing.T) {
 		return o.Version
 	}
 	was := version(func(*v1.Pod) {})
-	if got := version(func(p *v1.Pod) { p.ResourceVersion, p.Generation, p.Status.Phase = "9", 3, v1.PodRunning }); got != was {
+	if got := version(func(p *v1.Pod) {
+		p.ResourceVersion, p.Generation, p.Status.Phase = "9", 3, v1.PodRunning
+	}); got != was {
 		t.Errorf("version after a change of status = %s, want %s as before", got, was)
 	}
 	if got := version(func(p *v1.Pod) { p.Spec.Containers[0].Image = "x" }); got == was {

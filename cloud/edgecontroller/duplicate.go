@@ -205,7 +205,8 @@ func (c *Controller) Duplicate(ctx context.Context, node, message string) {
 	ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
 	defer cancel()
 	now := metav1.Now()
-	about := v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)} // as the kubelet's are
+	// as the kubelet's are
+	about := v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
 	_, err := c.clients.AsNode.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &v1.Event{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:      fmt.Sprintf("%s.%x", node, now.UnixNano()),

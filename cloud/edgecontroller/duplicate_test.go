@@ -71,7 +71,10 @@ func TestNextDuplicate(t *testing.T) {
 			v1.ConditionTrue, duplicateQuiet},
 		{"somebody removed it", duplicate{found: ago(time.Minute), seen: ago(time.Minute)}, nil, true,
 			v1.ConditionTrue, duplicateQuiet},
-		{"another cloudcore found it", duplicate{seen: ago(time.Minute)}, yes, true, same, duplicateQuiet - time.Minute},
+		{
+			"another cloudcore found it", duplicate{seen: ago(time.Minute)}, yes, true, same,
+			duplicateQuiet - time.Minute,
+		},
 		{"quiet", duplicate{seen: ago(duplicateQuiet)}, yes, true, v1.ConditionFalse, 0},
 		{"quiet, not connected here", duplicate{seen: ago(duplicateQuiet)}, yes, false, same, 0},
 		{"quiet at another cloudcore only", duplicate{seen: ago(duplicateQuiet), found: ago(time.Minute)}, yes, true,

@@ -64,14 +64,21 @@ func encode(obj object) (json.RawMessage, schema.GroupVersionKind, error) {
 	}
 	data, err := json.Marshal(out)
 	if err != nil {
-		return nil, schema.GroupVersionKind{}, fmt.Errorf("encode %T %s/%s: %w", obj, obj.GetNamespace(), obj.GetName(), err)
+		return nil, schema.GroupVersionKind{}, fmt.Errorf("encode %T %s/%s: %w", obj, obj.GetNamespace(), obj.GetName(),
+			err)
 	}
 	return data, out.GetObjectKind().GroupVersionKind(), nil
 }
 
 // refTo names an object to the hub. All that is sent is of the core group, version 1.
 func refTo(key resource.Key, kind string, obj metav1.Object) cloudhub.Ref {
-	return cloudhub.Ref{Key: key, UID: obj.GetUID(), APIVersion: "v1", Kind: kind, ResourceVersion: obj.GetResourceVersion()}
+	return cloudhub.Ref{
+		Key:             key,
+		UID:             obj.GetUID(),
+		APIVersion:      "v1",
+		Kind:            kind,
+		ResourceVersion: obj.GetResourceVersion(),
+	}
 }
 
 // toSend is an object as the hub sends it.

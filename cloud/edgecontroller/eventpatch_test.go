@@ -28,12 +28,16 @@ func TestEventPatchIsOwned(t *testing.T) {
 			"/reportingInstance e1," + aboutTests, "/count,/lastTimestamp,/message,/series"},
 		"patch": {"patch", `{"event":` + head + host + about + `},"patchData":"{\"count\":3,\"lastTimestamp\":null}"}`,
 			"/source/host e1," + aboutTests, "/count,/lastTimestamp"},
-		"of a node": {"insert", head + host + `"involvedObject":{"kind":"Node","name":"e1"}}`,
-			"/source/host e1,/involvedObject/kind Node,/involvedObject/name e1", "/count,/lastTimestamp,/message,/series"},
+		"of a node": {
+			"insert", head + host + `"involvedObject":{"kind":"Node","name":"e1"}}`,
+			"/source/host e1,/involvedObject/kind Node,/involvedObject/name e1",
+			"/count,/lastTimestamp,/message,/series",
+		},
 		"names no host": {"update", head + about + `}`,
 			"/source/host e1," + aboutTests, "/count,/lastTimestamp,/message,/series"},
-		"patch of other fields": {"patch", `{"event":` + head + host + about + `},"patchData":"{\"reason\":\"x\"}"}`, "", ""},
-		"patch of no object":    {"patch", `{"event":` + head + host + about + `},"patchData":"[]"}`, "", ""},
+		"patch of other fields": {"patch", `{"event":` + head + host + about + `},"patchData":"{\"reason\":\"x\"}"}`,
+			"", ""},
+		"patch of no object": {"patch", `{"event":` + head + host + about + `},"patchData":"[]"}`, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
@@ -49,7 +53,8 @@ func TestEventPatchIsOwned(t *testing.T) {
 					Op, Path string
 					Value    json.RawMessage
 				}
-				if err := json.Unmarshal([]byte(r.Body), &operations); err != nil || r.Type != "application/json-patch+json" {
+				if err := json.Unmarshal([]byte(r.Body), &operations); err != nil ||
+					r.Type != "application/json-patch+json" {
 					t.Errorf("patch %s of type %s: %v, want a JSON patch", r.Body, r.Type, err)
 				}
 				for _, o := range operations {

@@ -96,7 +96,8 @@ func FuzzRequestMemory(f *testing.F) {
 		{"persistentvolumeclaim", "patch", `{"status":{"conditions":[`, `{}`, `]}}`},
 	} {
 		for _, times := range []uint32{1, largeItems - 1} {
-			f.Add(index(seed.kind, seed.op), seed.op == "patch" && seed.kind != "event", seed.head, seed.part, seed.tail, times)
+			f.Add(index(seed.kind, seed.op), seed.op == "patch" && seed.kind != "event", seed.head, seed.part,
+				seed.tail, times)
 		}
 	}
 	f.Add(index("pod", "insert"), false, `{"spec":{"containers":[`, `{}`, `]}}`, uint32(many))
@@ -122,7 +123,8 @@ func FuzzRequestMemory(f *testing.F) {
 		var answer *model.Message
 		n := membound.Allocated(func() { answer = w.Handle(t.Context(), "edge-1", m) })
 		if n > maxAllocated {
-			t.Errorf("%s %s of %d bytes allocated %d bytes, want at most %d", flow.op, flow.kind, len(content), n, maxAllocated)
+			t.Errorf("%s %s of %d bytes allocated %d bytes, want at most %d", flow.op, flow.kind, len(content), n,
+				maxAllocated)
 		}
 		if answer == nil {
 			t.Fatalf("answer to %s %s = nil, want one", flow.op, flow.kind)

@@ -57,15 +57,23 @@ func eachRecorded(t testing.TB, do func(dir string, m *model.Message)) {
 
 // wantCalls is what each kind of recorded request means to the API server.
 var wantCalls = map[string][]string{
-	"query kube-node-lease/lease/edge-1":  {"GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-1 as system:node:edge-1"},
-	"insert kube-node-lease/lease/edge-1": {"POST /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases as system:node:edge-1"},
-	"update kube-node-lease/lease/edge-1": {"PUT /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-1 as system:node:edge-1"},
-	"insert null/node/edge-1":             {"POST /api/v1/nodes as system:node:edge-1", "POST /api/v1/nodes as cloudcore"},
-	"patch null/nodepatch/edge-1":         {"PATCH /api/v1/nodes/edge-1/status as system:node:edge-1"},
-	"patch default/podpatch/web":          {"PATCH /api/v1/namespaces/default/pods/web/status as system:node:edge-1"},
-	"delete default/pod/web":              {"DELETE /api/v1/namespaces/default/pods/web as system:node:edge-1"},
-	"query default/configmap/web-conf":    {"GET /api/v1/namespaces/default/configmaps/web-conf as system:node:edge-1"},
-	"query default/secret/web-sec":        {"GET /api/v1/namespaces/default/secrets/web-sec as system:node:edge-1"},
+	"query kube-node-lease/lease/edge-1": {
+		"GET /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-1 as system:node:edge-1",
+	},
+	"insert kube-node-lease/lease/edge-1": {
+		"POST /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases as system:node:edge-1",
+	},
+	"update kube-node-lease/lease/edge-1": {
+		"PUT /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-1 as system:node:edge-1",
+	},
+	"insert null/node/edge-1": {
+		"POST /api/v1/nodes as system:node:edge-1", "POST /api/v1/nodes as cloudcore",
+	},
+	"patch null/nodepatch/edge-1":      {"PATCH /api/v1/nodes/edge-1/status as system:node:edge-1"},
+	"patch default/podpatch/web":       {"PATCH /api/v1/namespaces/default/pods/web/status as system:node:edge-1"},
+	"delete default/pod/web":           {"DELETE /api/v1/namespaces/default/pods/web as system:node:edge-1"},
+	"query default/configmap/web-conf": {"GET /api/v1/namespaces/default/configmaps/web-conf as system:node:edge-1"},
+	"query default/secret/web-sec":     {"GET /api/v1/namespaces/default/secrets/web-sec as system:node:edge-1"},
 	"query default/configmap/kube-root-ca.crt": {
 		"GET /api/v1/namespaces/default/configmaps/kube-root-ca.crt as system:node:edge-1"},
 	"query default/serviceaccounttoken/default": {
@@ -117,8 +125,18 @@ func TestRecordedPushes(t *testing.T) {
 		}
 		n++
 		w := newFixture(t)
-		w.add(&v1.Pod{ObjectMeta: objectMeta("default", "user", "1"), Spec: v1.PodSpec{NodeName: "edge-1", Volumes: []v1.Volume{{
-			VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "web-conf"}}}}}}})
+		w.add(&v1.Pod{
+			ObjectMeta: objectMeta("default", "user", "1"), Spec: v1.PodSpec{
+				NodeName: "edge-1", Volumes: []v1.Volume{
+					{
+						VolumeSource: v1.VolumeSource{
+							ConfigMap: &v1.ConfigMapVolumeSource{
+								LocalObjectReference: v1.LocalObjectReference{Name: "web-conf"},
+							},
+						}},
+				},
+			},
+		})
 		k := key(m.Route.Resource)
 		var obj object = map[string]object{"pod": &v1.Pod{}, "node": &v1.Node{}, "configmap": &v1.ConfigMap{}}[k.Type]
 		if err := json.Unmarshal(m.Content, obj); err != nil {
@@ -223,9 +241,13 @@ func script(t *testing.T, m, was *model.Message) func(call) (int, any) {
 	}
 	return func(c call) (int, any) {
 		if c.Method == http.MethodGet && strings.Contains(c.Path, "/pods/") {
-			return http.StatusOK, map[string]any{"kind": "Pod", "apiVersion": "v1",
-				"metadata": metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "52a53aab-3e6d-4d2f-a10d-145c4f8f48be"},
-				"spec":     map[string]any{"nodeName": "edge-1", "containers": []any{}}}
+			return http.StatusOK, map[string]any{
+				"kind": "Pod", "apiVersion": "v1",
+				"metadata": metav1.ObjectMeta{
+					Name: "web", Namespace: "default", UID: "52a53aab-3e6d-4d2f-a10d-145c4f8f48be",
+				},
+				"spec": map[string]any{"nodeName": "edge-1", "containers": []any{}},
+			}
 		}
 		return code, object
 	}

@@ -33,8 +33,9 @@ type errRestored struct {
 }
 
 func (e errRestored) Error() string {
-	return fmt.Sprintf("the resource version of %s at the API server went back from %d to %d, so its etcd was restored "+
-		"from a backup: cloudcore must start again, as its caches would miss changes until that version is reached",
+	return fmt.Sprintf(
+		"the resource version of %s at the API server went back from %d to %d, so its etcd was restored "+
+			"from a backup: cloudcore must start again, as its caches would miss changes until that version is reached",
 		e.resource, e.seen, e.now)
 }
 

@@ -61,19 +61,25 @@ func TestCheckHistory(t *testing.T) {
 	}{
 		"nothing has changed": {seen: seen, now: seen, requests: listAll},
 		"all have newer versions": {
-			seen:     seen,
-			now:      map[string]string{"pods": "11", "nodes": "2001", "configmaps": "11", "secrets": "11", "services": "11"},
+			seen: seen,
+			now: map[string]string{
+				"pods": "11", "nodes": "2001", "configmaps": "11", "secrets": "11", "services": "11",
+			},
 			requests: listAll,
 		},
 		"pods went back": {
-			seen:     seen,
-			now:      map[string]string{"pods": "9", "nodes": "2000", "configmaps": "10", "secrets": "10", "services": "10"},
+			seen: seen,
+			now: map[string]string{
+				"pods": "9", "nodes": "2000", "configmaps": "10", "secrets": "10", "services": "10",
+			},
 			want:     errRestored{resource: "pods", seen: 10, now: 9},
 			requests: listAll[:1],
 		},
 		"secrets went back": {
-			seen:     seen,
-			now:      map[string]string{"pods": "10", "nodes": "2000", "configmaps": "10", "secrets": "9", "services": "10"},
+			seen: seen,
+			now: map[string]string{
+				"pods": "10", "nodes": "2000", "configmaps": "10", "secrets": "9", "services": "10",
+			},
 			want:     errRestored{resource: "secrets", seen: 10, now: 9},
 			requests: listAll[:4],
 		},
@@ -85,7 +91,9 @@ func TestCheckHistory(t *testing.T) {
 			w.api.answer(func(r call) (int, any) {
 				for resource, version := range tc.now {
 					if r.Path == "/api/v1/"+resource {
-						return 200, metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: version}}
+						return 200, metav1.PartialObjectMetadataList{
+							ListMeta: metav1.ListMeta{ResourceVersion: version},
+						}
 					}
 				}
 				return 200, metav1.PartialObjectMetadataList{}

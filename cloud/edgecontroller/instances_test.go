@@ -31,7 +31,9 @@ func TestInstanceWritten(t *testing.T) {
 	old, other, mine := record('A', 1), record('B', 2), record('C', 3)
 	newer := annotated(edgeNode("edge-1"), other)
 	newer.ResourceVersion = "7"
-	conflict := metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonConflict, Code: http.StatusConflict}
+	conflict := metav1.Status{
+		Status: metav1.StatusFailure, Reason: metav1.StatusReasonConflict, Code: http.StatusConflict,
+	}
 	const patch, get = "PATCH /api/v1/nodes/edge-1 as cloudcore", "GET /api/v1/nodes/edge-1 as cloudcore"
 	type (
 		list    = []cloudhub.Record
@@ -50,7 +52,10 @@ func TestInstanceWritten(t *testing.T) {
 		{"written over another", old, mine, 0, answers{newer}, []string{patch}, list{old, mine}},
 		{"it is there", mine, mine, 0, nil, nil, list{mine}},
 		{"too soon", old, mine, time.Hour, nil, nil, list{old}},
-		{"changed meanwhile", old, mine, 0, answers{conflict, newer, newer}, []string{patch, get, patch}, list{old, other, mine}},
+		{
+			"changed meanwhile", old, mine, 0, answers{conflict, newer, newer}, []string{patch, get, patch},
+			list{old, other, mine},
+		},
 		{"written by another", old, other, 0, answers{conflict, newer}, []string{patch, get}, list{old, other}},
 		{"deleted meanwhile", old, mine, 0, answers{conflict, nil}, []string{patch, get}, list{old}},
 		{"deleted", old, mine, 0, answers{nil}, []string{patch}, list{old}},

@@ -47,7 +47,8 @@ func leavesKept(r *request, patch jsonObject) error {
 	}
 	annotations, ok := member(metadata, "annotations")
 	if _, has := annotations[InstanceAnnotation]; has || !ok {
-		return forbidden(r.key, "a node may not change the annotation %s, nor replace all annotations", InstanceAnnotation)
+		return forbidden(r.key, "a node may not change the annotation %s, nor replace all annotations",
+			InstanceAnnotation)
 	}
 	status, ok := member(patch, "status")
 	if !ok || directs(patch) {

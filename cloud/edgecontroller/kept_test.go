@@ -99,7 +99,9 @@ func TestKeptByUpdates(t *testing.T) {
 	if !kept || put.Annotations["example.com/gpu"] == "" {
 		t.Errorf("annotations = %v, want those of %v and the resource", put.Annotations, have.Annotations)
 	}
-	want := []v1.NodeCondition{have.Status.Conditions[0], have.Status.Conditions[1], {Type: v1.NodeReady, Reason: "new"}}
+	want := []v1.NodeCondition{
+		have.Status.Conditions[0], have.Status.Conditions[1], {Type: v1.NodeReady, Reason: "new"},
+	}
 	if diff := cmp.Diff(want, put.Status.Conditions); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}

@@ -69,8 +69,9 @@ func (r *request) waited() bool { return time.Since(r.received) > lateAfter }
 
 // outdated is the refusal of a status that may be old. The node sends its newest.
 func outdated(r *request, name string) error {
-	return apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s/%s changed while its status waited in cloudcore for %v; "+
-		"send the status again", r.key.Namespace, name, time.Since(r.received).Round(time.Second)))
+	return apierrors.NewServiceUnavailable(
+		fmt.Sprintf("pod %s/%s changed while its status waited in cloudcore for %v; "+
+			"send the status again", r.key.Namespace, name, time.Since(r.received).Round(time.Second)))
 }
 
 // changedSince reports whether a pod, as the API server has it now, changed after a request came from its node.
@@ -89,7 +90,8 @@ func (c *Controller) currentStatus(r *request, uid types.UID) ([]byte, error) {
 	pod := c.caches.pod(r.key.Namespace, r.key.Name)
 	if pod == nil || pod.UID != uid || c.recent.since(uid, r.received) {
 		return nil, apierrors.NewConflict(gr(resource.TypePod), r.key.Name,
-			fmt.Errorf("it changed while its status waited in cloudcore for %v", time.Since(r.received).Round(time.Second)))
+			fmt.Errorf("it changed while its status waited in cloudcore for %v",
+				time.Since(r.received).Round(time.Second)))
 	}
 	return withVersion(r, pod.ResourceVersion)
 }
@@ -131,7 +133,8 @@ func (c *Controller) refusedStatus(ctx context.Context, r *request, uid types.UI
 		case err != nil:
 			return apierrors.NewNotFound(gr(resource.TypePod), r.key.Name)
 		}
-		return apierrors.NewConflict(gr(resource.TypePod), r.key.Name, fmt.Errorf("its UID is %s, not %s", pod.UID, uid))
+		return apierrors.NewConflict(gr(resource.TypePod), r.key.Name,
+			fmt.Errorf("its UID is %s, not %s", pod.UID, uid))
 	case conflict || gone:
 		return apierrors.NewServiceUnavailable(fmt.Sprintf("send the status of pod %s/%s again: %v",
 			r.key.Namespace, r.key.Name, refusal))

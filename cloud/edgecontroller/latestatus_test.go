@@ -115,7 +115,8 @@ func TestLateTurn(t *testing.T) {
 			w.recent.changed(livePod("8"))
 		}()
 		w.api.answer(func(call) (int, any) { return 200, livePod("8") })
-		status, _ := failure(t, w.ask("e1", "patch", "ns/podpatch/a", `"{\"metadata\":{\"uid\":\"uid-a\"},\"status\":{}}"`))
+		status, _ := failure(t,
+			w.ask("e1", "patch", "ns/podpatch/a", `"{\"metadata\":{\"uid\":\"uid-a\"},\"status\":{}}"`))
 		if status == nil || status.Code != 503 {
 			t.Errorf("answered with %+v, want code 503", status)
 		}
@@ -169,7 +170,8 @@ func TestRefusedStatus(t *testing.T) {
 				}
 				return reply(r)
 			})
-			status, _ := failure(t, w.ask("e1", "patch", "ns/podpatch/a", `"{\"metadata\":{\"uid\":\"uid-a\"},\"status\":{}}"`))
+			status, _ := failure(t,
+				w.ask("e1", "patch", "ns/podpatch/a", `"{\"metadata\":{\"uid\":\"uid-a\"},\"status\":{}}"`))
 			if status == nil || status.Code != tc.code {
 				t.Errorf("answered with %+v, want code %d", status, tc.code)
 			}

@@ -52,7 +52,8 @@ func (c *Controller) createLease(ctx context.Context, r *request) result {
 	if err != nil {
 		return written(nil, err, false)
 	}
-	lease, err = c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{})
+	lease, err = c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Create(ctx, lease,
+		metav1.CreateOptions{})
 	return written(lease, err, false)
 }
 
@@ -61,7 +62,8 @@ func (c *Controller) updateLease(ctx context.Context, r *request) result {
 	if err != nil {
 		return written(nil, err, false)
 	}
-	lease, err = c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Update(ctx, lease, metav1.UpdateOptions{})
+	lease, err = c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Update(ctx, lease,
+		metav1.UpdateOptions{})
 	return written(lease, err, false)
 }
 
@@ -85,7 +87,8 @@ func (c *Controller) Heartbeat(ctx context.Context, node string) error {
 
 func (c *Controller) renew(ctx context.Context, node string, now time.Time) error {
 	spec := coordinationv1.LeaseSpec{
-		HolderIdentity: ptr.To(node), LeaseDurationSeconds: ptr.To[int32](leaseSeconds), RenewTime: &metav1.MicroTime{Time: now},
+		HolderIdentity: ptr.To(node), LeaseDurationSeconds: ptr.To[int32](leaseSeconds),
+		RenewTime: &metav1.MicroTime{Time: now},
 	}
 	patch, err := json.Marshal(map[string]any{"spec": spec})
 	if err != nil {

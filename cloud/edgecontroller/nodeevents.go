@@ -45,7 +45,8 @@ func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) erro
 			return err
 		}
 		if pod != nil && pod.Spec.NodeName != r.node && (about.UID == "" || about.UID == pod.UID) {
-			return forbidden(r.key, "it is about pod %s/%s, which is not bound to node %s", about.Namespace, about.Name, r.node)
+			return forbidden(r.key, "it is about pod %s/%s, which is not bound to node %s", about.Namespace, about.Name,
+				r.node)
 		}
 		return nil
 	}

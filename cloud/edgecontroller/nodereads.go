@@ -32,7 +32,8 @@ func (c *Controller) patchClaimStatus(ctx context.Context, r *request) result {
 	if _, err := patchText(r); err != nil {
 		return written(nil, err, false)
 	}
-	o, err := c.clients.AsNode.CoreV1().PersistentVolumeClaims(r.key.Namespace).Patch(ctx, r.key.Name, types.StrategicMergePatchType, r.content, metav1.PatchOptions{}, "status")
+	o, err := c.clients.AsNode.CoreV1().PersistentVolumeClaims(r.key.Namespace).Patch(ctx, r.key.Name,
+		types.StrategicMergePatchType, r.content, metav1.PatchOptions{}, "status")
 	return patched(r, o, err)
 }
 
@@ -93,7 +94,8 @@ func (c *Controller) queryClusterTrustBundle(ctx context.Context, r *request) re
 	if !apierrors.IsNotFound(err) {
 		return found(o, err)
 	}
-	old, oldErr := c.clients.AsNode.CertificatesV1beta1().ClusterTrustBundles().Get(ctx, r.key.Name, metav1.GetOptions{})
+	old, oldErr := c.clients.AsNode.CertificatesV1beta1().ClusterTrustBundles().Get(ctx, r.key.Name,
+		metav1.GetOptions{})
 	if oldErr != nil {
 		return failed(err)
 	}

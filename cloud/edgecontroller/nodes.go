@@ -97,7 +97,8 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	}
 	klog.InfoS("Node registered", "node", r.node)
 	if len(refused) > 0 {
-		klog.InfoS("Labels of a registering node left out, as only administrators may set them; use kubectl label", "node", r.node,
+		klog.InfoS("Labels of a registering node left out, as only administrators may set them; use kubectl label",
+			"node", r.node,
 			"labels", refused[:min(len(refused), 10)], "leftOut", len(refused))
 	}
 	return created, nil
@@ -108,7 +109,8 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 // which the Node exists without these labels: only they say that it was registered through a cloudcore, and a device
 // gets nothing of a Node that was not.
 func (c *Controller) createNode(ctx context.Context, node *v1.Node, granted map[string]string) (*v1.Node, error) {
-	_, err := c.clients.AsNode.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := c.clients.AsNode.CoreV1().Nodes().Create(ctx, node,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +177,9 @@ func (c *Controller) changeNode(ctx context.Context, r *request) (*v1.Node, erro
 	if len(labels)+len(annotations) == 0 {
 		return now, nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": now.UID, "labels": labels, "annotations": annotations}})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": now.UID, "labels": labels, "annotations": annotations},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -204,6 +208,7 @@ func (c *Controller) patchNodeStatus(ctx context.Context, r *request) result {
 	if err != nil {
 		return written(nil, err, false)
 	}
-	node, err := c.clients.AsNode.CoreV1().Nodes().Patch(ctx, r.node, types.StrategicMergePatchType, r.content, metav1.PatchOptions{}, "status")
+	node, err := c.clients.AsNode.CoreV1().Nodes().Patch(ctx, r.node, types.StrategicMergePatchType, r.content,
+		metav1.PatchOptions{}, "status")
 	return patched(r, node, err)
 }

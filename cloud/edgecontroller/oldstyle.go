@@ -86,7 +86,8 @@ func (c *Controller) applyOldNodeStatus(ctx context.Context, name string, told *
 	}
 	// Before the API server looks at the version of what is to be written, the NodeRestriction admission refuses it
 	// when its taints are not those that are stored by now.
-	if now, getErr := nodes.Get(ctx, name, metav1.GetOptions{}); getErr == nil && now.ResourceVersion != node.ResourceVersion {
+	if now, getErr := nodes.Get(ctx, name, metav1.GetOptions{}); getErr == nil &&
+		now.ResourceVersion != node.ResourceVersion {
 		return apierrors.NewConflict(v1.Resource("nodes"), name, err)
 	}
 	return err

@@ -42,7 +42,8 @@ func TestOldStatusList(t *testing.T) {
 			if status, _ := failure(t, w.ask("e1", "update", "ns/podstatus", oldStatuses(tc.entries))); status != nil {
 				reason = status.Reason
 			}
-			if calls, told := len(w.api.seen()), len(w.hub.take()); calls != tc.want || told != tc.want || reason != tc.reason {
+			if calls, told := len(w.api.seen()), len(w.hub.take()); calls != tc.want || told != tc.want ||
+				reason != tc.reason {
 				t.Errorf("%d calls of the API server, %d pods told to the hub, reason %q; want %d, %d, %q",
 					calls, told, reason, tc.want, tc.want, tc.reason)
 			}

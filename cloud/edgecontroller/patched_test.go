@@ -32,7 +32,8 @@ func TestPatchedAnswers(t *testing.T) {
 			}
 			Err *json.RawMessage
 		}
-		if err := json.Unmarshal(answer.ContentData(), &content); err != nil || content.Err != nil || content.Object == nil {
+		if err := json.Unmarshal(answer.ContentData(), &content); err != nil || content.Err != nil ||
+			content.Object == nil {
 			t.Errorf("%s %s: answer %s, %v; want an object", tc.protocol, tc.resource, answer.Content, err)
 			continue
 		}

@@ -71,7 +71,8 @@ func TestUnchangedInventoryAsksNobody(t *testing.T) {
 	a, b := testPod("e1", "ns", "a"), testPod("e1", "ns", "b")
 	w.add(edgeNode("e1"), a, b, testService("ns", "db", "10.0.0.2"),
 		&v1.Secret{ObjectMeta: objectMeta("ns", "shared", "1")},
-		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "1")}, &v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-b", "1")})
+		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "1")},
+		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-b", "1")})
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(a, ""), heldStatus(b, "")})
 	n := 0

@@ -97,7 +97,8 @@ func (c *Controller) removePod(ctx context.Context, namespace, name string, opti
 		return none, err
 	})
 	if apierrors.IsNotFound(err) { // the edge would take that for the end of the pod
-		err = apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s/%s exists, and the API server does not delete it: %v", namespace, name, err))
+		err = apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s/%s exists, and the API server does not delete it: %v",
+			namespace, name, err))
 	}
 	return err
 }

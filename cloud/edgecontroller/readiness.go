@@ -113,7 +113,8 @@ func (r *readiness) sync(ctx context.Context, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(withNode(ctx, pod.Spec.NodeName), keyTimeout)
 	defer cancel()
-	_, err = r.c.clients.AsNode.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = r.c.clients.AsNode.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("patch the status of pod %s: %w", key, err)
 	}

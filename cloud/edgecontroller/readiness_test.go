@@ -20,14 +20,17 @@ func markedPod(node, name string) *v1.Pod {
 	p := testPod(node, "ns", name)
 	p.Status.Phase = v1.PodRunning
 	p.Status.Conditions = []v1.PodCondition{
-		condition(v1.PodInitialized, v1.ConditionTrue), condition(v1.PodReady, v1.ConditionFalse), condition(v1.ContainersReady, v1.ConditionTrue),
+		condition(v1.PodInitialized, v1.ConditionTrue), condition(v1.PodReady, v1.ConditionFalse),
+		condition(v1.ContainersReady, v1.ConditionTrue),
 	}
 	return p
 }
 
 func readyNode(name string, status v1.ConditionStatus) *v1.Node {
 	n := edgeNode(name)
-	n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeDiskPressure, Status: v1.ConditionFalse}, {Type: v1.NodeReady, Status: status}}
+	n.Status.Conditions = []v1.NodeCondition{
+		{Type: v1.NodeDiskPressure, Status: v1.ConditionFalse}, {Type: v1.NodeReady, Status: status},
+	}
 	return n
 }
 
@@ -80,7 +83,8 @@ func TestReadinessSync(t *testing.T) {
 			t.Errorf("%s: %v", key, err)
 		}
 	}
-	if diff := cmp.Diff([]string{"PATCH /api/v1/namespaces/ns/pods/a/status as system:node:e1"}, w.api.seen()); diff != "" {
+	if diff := cmp.Diff([]string{"PATCH /api/v1/namespaces/ns/pods/a/status as system:node:e1"},
+		w.api.seen()); diff != "" {
 		t.Errorf("calls mismatch (-want +got):\n%s", diff)
 	}
 	var patch v1.Pod
@@ -112,11 +116,15 @@ func TestReadinessTriggers(t *testing.T) {
 		event     func(w *fixture)
 		want      int
 	}{
-		"the node returns":     {true, back, func(w *fixture) { w.nodeEvent(lost, back) }, 1},
-		"it was not away":      {true, back, func(w *fixture) { w.nodeEvent(back, back) }, 0},
-		"it is still away":     {true, lost, func(w *fixture) { w.nodeEvent(lost, lost) }, 0},
-		"the mark comes late":  {true, back, func(w *fixture) { w.podEvent(testPod("e1", "ns", "a"), markedPod("e1", "a")) }, 1},
-		"the mark is in time":  {true, lost, func(w *fixture) { w.podEvent(testPod("e1", "ns", "a"), markedPod("e1", "a")) }, 0},
+		"the node returns": {true, back, func(w *fixture) { w.nodeEvent(lost, back) }, 1},
+		"it was not away":  {true, back, func(w *fixture) { w.nodeEvent(back, back) }, 0},
+		"it is still away": {true, lost, func(w *fixture) { w.nodeEvent(lost, lost) }, 0},
+		"the mark comes late": {true, back, func(w *fixture) {
+			w.podEvent(testPod("e1", "ns", "a"), markedPod("e1", "a"))
+		}, 1},
+		"the mark is in time": {true, lost, func(w *fixture) {
+			w.podEvent(testPod("e1", "ns", "a"), markedPod("e1", "a"))
+		}, 0},
 		"connected elsewhere":  {false, back, func(w *fixture) { w.nodeEvent(lost, back) }, 0},
 		"the connection comes": {false, back, func(w *fixture) { w.Connected(w.t.Context(), "e1", "websocket") }, 1},
 		"it comes too early":   {false, lost, func(w *fixture) { w.Connected(w.t.Context(), "e1", "websocket") }, 0},

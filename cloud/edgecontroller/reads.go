@@ -78,7 +78,8 @@ func (c *Controller) queryPersistentVolume(ctx context.Context, r *request) resu
 }
 
 func (c *Controller) queryPersistentVolumeClaim(ctx context.Context, r *request) result {
-	o, err := c.clients.AsNode.CoreV1().PersistentVolumeClaims(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+	o, err := c.clients.AsNode.CoreV1().PersistentVolumeClaims(r.key.Namespace).Get(ctx, r.key.Name,
+		metav1.GetOptions{})
 	return found(o, err)
 }
 

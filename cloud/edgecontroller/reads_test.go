@@ -16,7 +16,8 @@ func TestPatiently(t *testing.T) {
 		refusal error
 		again   bool
 	}{
-		"forbidden":         {apierrors.NewForbidden(v1.Resource("secrets"), "s", errors.New("no relationship found")), true},
+		"forbidden": {apierrors.NewForbidden(v1.Resource("secrets"), "s", errors.New("no relationship found")),
+			true},
 		"pod not there yet": {apierrors.NewNotFound(v1.Resource("pod"), "p"), true},
 		"account not there": {apierrors.NewNotFound(v1.Resource("serviceaccounts"), "a"), false},
 		"not an answer":     {errors.New("connection refused"), false},
@@ -33,7 +34,8 @@ func TestPatiently(t *testing.T) {
 				if again := err == nil && got == "done"; again != c.again {
 					t.Errorf("after %d tries: %q, %v; want it tried again: %v", tries, got, err, c.again)
 				}
-				if _, err := patiently(t.Context(), func() (string, error) { return "", c.refusal }); !errors.Is(err, c.refusal) {
+				if _, err := patiently(t.Context(), func() (string, error) { return "", c.refusal }); !errors.Is(err,
+					c.refusal) {
 					t.Errorf("in the end: %v, want %v", err, c.refusal)
 				}
 				if took := time.Since(began); took > 2*patience {

@@ -68,14 +68,16 @@ func (w *walker) walk(t reflect.Type, path []int, names []string) {
 		name := strings.Join(n, ".")
 		switch {
 		case namesNone[name] != "":
-		case f.Type == reflect.TypeFor[v1.LocalObjectReference](), f.Type == reflect.TypeFor[*v1.LocalObjectReference](),
+		case f.Type == reflect.TypeFor[v1.LocalObjectReference](),
+			f.Type == reflect.TypeFor[*v1.LocalObjectReference](),
 			f.Type == reflect.TypeFor[[]v1.LocalObjectReference]():
 			w.add(name, append(p, 0), kindOf(t, f))
 		case f.Type == reflect.TypeFor[*v1.SecretReference](), f.Type == reflect.TypeFor[v1.SecretReference]():
 			w.add(name, append(p, 0), resource.TypeSecret)
 		case bareNames[t.Name()+"."+f.Name] != "":
 			w.add(name, p, bareNames[t.Name()+"."+f.Name])
-		case f.Type.Kind() == reflect.String && (strings.Contains(f.Name, "Secret") || strings.Contains(f.Name, "ConfigMap")):
+		case f.Type.Kind() == reflect.String &&
+			(strings.Contains(f.Name, "Secret") || strings.Contains(f.Name, "ConfigMap")):
 			w.add(name, p, fmt.Sprintf("unknown bare name in %s", t.Name()))
 		default:
 			w.walk(f.Type, p, n)
@@ -120,16 +122,25 @@ func fill(v reflect.Value, path []int, name string) {
 
 func TestReferencesOnceAndSorted(t *testing.T) {
 	secret := func(name string) v1.EnvFromSource {
-		return v1.EnvFromSource{SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: name}}}
+		return v1.EnvFromSource{
+			SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: name}},
+		}
 	}
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: v1.PodSpec{
-		InitContainers:   []v1.Container{{EnvFrom: []v1.EnvFromSource{secret("b"), secret("a")}}},
-		Containers:       []v1.Container{{EnvFrom: []v1.EnvFromSource{secret("b")}, Env: []v1.EnvVar{{Name: "X", Value: "plain"}}}},
-		ImagePullSecrets: []v1.LocalObjectReference{{Name: "a"}, {Name: ""}},
-		Volumes: []v1.Volume{{VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
-			LocalObjectReference: v1.LocalObjectReference{Name: "z"}}}}},
-	}}
-	want := []resource.Key{{Namespace: "ns", Type: "configmap", Name: "z"}, {Namespace: "ns", Type: "secret", Name: "a"}, {Namespace: "ns", Type: "secret", Name: "b"}}
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: v1.PodSpec{
+			InitContainers: []v1.Container{{EnvFrom: []v1.EnvFromSource{secret("b"), secret("a")}}},
+			Containers: []v1.Container{
+				{EnvFrom: []v1.EnvFromSource{secret("b")}, Env: []v1.EnvVar{{Name: "X", Value: "plain"}}},
+			},
+			ImagePullSecrets: []v1.LocalObjectReference{{Name: "a"}, {Name: ""}},
+			Volumes: []v1.Volume{{VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
+				LocalObjectReference: v1.LocalObjectReference{Name: "z"}}}}},
+		},
+	}
+	want := []resource.Key{
+		{Namespace: "ns", Type: "configmap", Name: "z"}, {Namespace: "ns", Type: "secret", Name: "a"},
+		{Namespace: "ns", Type: "secret", Name: "b"},
+	}
 	if diff := cmp.Diff(want, references(pod)); diff != "" {
 		t.Errorf("references mismatch (-want +got):\n%s", diff)
 	}

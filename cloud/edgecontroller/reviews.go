@@ -26,7 +26,8 @@ func (c *Controller) reviewToken(ctx context.Context, r *request) result {
 	if err != nil {
 		return written(nil, err, false)
 	}
-	got, err := c.clients.AsNode.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: review.Spec}, metav1.CreateOptions{})
+	got, err := c.clients.AsNode.AuthenticationV1().TokenReviews().
+		Create(ctx, &authenticationv1.TokenReview{Spec: review.Spec}, metav1.CreateOptions{})
 	if err != nil {
 		return written(nil, err, false)
 	}
@@ -43,7 +44,8 @@ func (c *Controller) reviewAccess(ctx context.Context, r *request) result {
 	if err != nil {
 		return written(nil, err, false)
 	}
-	got, err := c.clients.AsNode.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: review.Spec}, metav1.CreateOptions{})
+	got, err := c.clients.AsNode.AuthorizationV1().SubjectAccessReviews().
+		Create(ctx, &authorizationv1.SubjectAccessReview{Spec: review.Spec}, metav1.CreateOptions{})
 	if err != nil {
 		return written(nil, err, false)
 	}
@@ -53,7 +55,8 @@ func (c *Controller) reviewAccess(ctx context.Context, r *request) result {
 // aboutItself checks that a node asks about subresources of its own Node.
 func aboutItself(r *request, spec *authorizationv1.SubjectAccessReviewSpec) error {
 	of := spec.ResourceAttributes
-	if r.key.Name != r.node || spec.NonResourceAttributes != nil || of == nil || of.Group != "" || of.Resource != "nodes" || of.Name != r.node || of.Namespace != "" {
+	if r.key.Name != r.node || spec.NonResourceAttributes != nil || of == nil || of.Group != "" ||
+		of.Resource != "nodes" || of.Name != r.node || of.Namespace != "" {
 		return forbidden(r.key, "node %s may ask only who may use its own Node", r.node)
 	}
 	return nil
@@ -71,14 +74,20 @@ const (
 // is told.
 func (c *Controller) queryClientCA(ctx context.Context, r *request) result {
 	if r.key != (resource.Key{Namespace: clientCANamespace, Type: resource.TypeClientCA, Name: clientCAConfigMap}) {
-		return failed(badRequest(r.key, "there is only %s/%s/%s", clientCANamespace, resource.TypeClientCA, clientCAConfigMap))
+		return failed(badRequest(r.key, "there is only %s/%s/%s", clientCANamespace, resource.TypeClientCA,
+			clientCAConfigMap))
 	}
 	have, err := c.clients.Own.CoreV1().ConfigMaps(clientCANamespace).Get(ctx, clientCAConfigMap, metav1.GetOptions{})
 	if err != nil {
 		return failed(err)
 	}
 	return found(&v1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: clientCANamespace, Name: clientCAConfigMap, UID: have.UID, ResourceVersion: have.ResourceVersion},
-		Data:       map[string]string{clientCAKey: have.Data[clientCAKey]},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       clientCANamespace,
+			Name:            clientCAConfigMap,
+			UID:             have.UID,
+			ResourceVersion: have.ResourceVersion,
+		},
+		Data: map[string]string{clientCAKey: have.Data[clientCAKey]},
 	}, nil)
 }

@@ -22,30 +22,56 @@ func TestReviews(t *testing.T) {
 		calls                        []string
 		want, not                    string
 	}{
-		{"token", "insert", "null/tokenreview/e1", `{"spec":{"token":"hunter2"}}`, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","spec":{"token":"hunter2"},"status":{"authenticated":true,"user":{"username":"u"}}}`,
-			as("POST " + tokens + " as system:node:e1"), `"username":"u"`, "hunter2"},
+		{
+			"token", "insert", "null/tokenreview/e1", `{"spec":{"token":"hunter2"}}`,
+			`{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","spec":{"token":"hunter2"},"status":{"authenticated":true,"user":{"username":"u"}}}`,
+			as("POST " + tokens + " as system:node:e1"), `"username":"u"`, "hunter2",
+		},
 		{"no token", "insert", "null/tokenreview/e1", `{}`, `{}`, nil, "the review has no token", ""},
-		{"in another's name", "insert", "null/tokenreview/e2", `{"spec":{"token":"x"}}`, `{}`, nil, `"reason":"Forbidden"`, ""},
+		{
+			"in another's name", "insert", "null/tokenreview/e2", `{"spec":{"token":"x"}}`, `{}`, nil,
+			`"reason":"Forbidden"`, "",
+		},
 		{"no review", "insert", "null/tokenreview/e1", `[]`, `{}`, nil, "no TokenReview", ""},
-		{"access", "insert", "null/subjectaccessreview/e1", own, `{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{"user":"u"},"status":{"allowed":true,"reason":"RBAC"}}`,
-			as("POST " + access + " as system:node:e1"), `"allowed":true`, ""},
-		{"access to another node", "insert", "null/subjectaccessreview/e1", strings.ReplaceAll(own, `"e1"`, `"e2"`), `{}`, nil, "only who may use its own Node", ""},
-		{"access to all nodes", "insert", "null/subjectaccessreview/e1", strings.ReplaceAll(own, `,"name":"e1"`, ""), `{}`, nil, "only who may use its own Node", ""},
-		{"access to secrets", "insert", "null/subjectaccessreview/e1", strings.ReplaceAll(own, `"nodes"`, `"secrets"`), `{}`, nil, "only who may use its own Node", ""},
-		{"access to nodes of another group", "insert", "null/subjectaccessreview/e1", strings.ReplaceAll(own, `"verb"`, `"group":"metrics.k8s.io","verb"`), `{}`, nil, "only who may use its own Node", ""},
-		{"access to a path", "insert", "null/subjectaccessreview/e1", `{"spec":{"nonResourceAttributes":{"path":"/","verb":"get"}}}`, `{}`, nil, "only who may use its own Node", ""},
-		{"CA", "query", "kube-system/clientca/extension-apiserver-authentication", "null",
+		{
+			"access", "insert", "null/subjectaccessreview/e1", own,
+			`{"kind":"SubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{"user":"u"},"status":{"allowed":true,"reason":"RBAC"}}`,
+			as("POST " + access + " as system:node:e1"), `"allowed":true`, "",
+		},
+		{"access to another node", "insert", "null/subjectaccessreview/e1", strings.ReplaceAll(own, `"e1"`, `"e2"`),
+			`{}`, nil, "only who may use its own Node", ""},
+		{"access to all nodes", "insert", "null/subjectaccessreview/e1", strings.ReplaceAll(own, `,"name":"e1"`, ""),
+			`{}`, nil, "only who may use its own Node", ""},
+		{"access to secrets", "insert", "null/subjectaccessreview/e1", strings.ReplaceAll(own, `"nodes"`, `"secrets"`),
+			`{}`, nil, "only who may use its own Node", ""},
+		{
+			"access to nodes of another group", "insert", "null/subjectaccessreview/e1",
+			strings.ReplaceAll(own, `"verb"`, `"group":"metrics.k8s.io","verb"`), `{}`, nil,
+			"only who may use its own Node", "",
+		},
+		{
+			"access to a path", "insert", "null/subjectaccessreview/e1",
+			`{"spec":{"nonResourceAttributes":{"path":"/","verb":"get"}}}`, `{}`, nil, "only who may use its own Node",
+			"",
+		},
+		{
+			"CA", "query", "kube-system/clientca/extension-apiserver-authentication", "null",
 			`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"namespace":"kube-system","name":"extension-apiserver-authentication","uid":"1","resourceVersion":"7"},"data":{"client-ca-file":"PEM","requestheader-client-ca-file":"OTHER"}}`,
-			as("GET " + config + " as cloudcore"), `"client-ca-file":"PEM"`, "OTHER"},
-		{"another configmap as CA", "query", "kube-system/clientca/kubeadm-config", "null", `{}`, nil, "there is only", ""},
-		{"of another namespace", "query", "default/clientca/extension-apiserver-authentication", "null", `{}`, nil, "there is only", ""},
-		{"change the CA", "update", "kube-system/clientca/extension-apiserver-authentication", `{}`, `{}`, nil, "unknown to this cloudcore", ""},
+			as("GET " + config + " as cloudcore"), `"client-ca-file":"PEM"`, "OTHER",
+		},
+		{"another configmap as CA", "query", "kube-system/clientca/kubeadm-config", "null", `{}`, nil, "there is only",
+			""},
+		{"of another namespace", "query", "default/clientca/extension-apiserver-authentication", "null", `{}`, nil,
+			"there is only", ""},
+		{"change the CA", "update", "kube-system/clientca/extension-apiserver-authentication", `{}`, `{}`, nil,
+			"unknown to this cloudcore", ""},
 	} {
 		t.Run(r.name, func(t *testing.T) {
 			w := newFixture(t)
 			w.api.answer(func(call) (int, any) { return 200, json.RawMessage(r.body) })
 			answer := w.ask("e1", r.op, r.res, r.content)
-			if text := string(answer.Content); !strings.Contains(text, r.want) || r.not != "" && strings.Contains(text, r.not) {
+			if text := string(answer.Content); !strings.Contains(text, r.want) ||
+				r.not != "" && strings.Contains(text, r.not) {
 				t.Errorf("%s; want %s and not %q", text, r.want, r.not)
 			}
 			if diff := cmp.Diff(r.calls, w.api.seen()); diff != "" {

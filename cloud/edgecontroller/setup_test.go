@@ -45,8 +45,13 @@ func (c call) String() string {
 }
 
 func notFound(path string) (int, any) {
-	return http.StatusNotFound, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
-		Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound, Message: path + " not found"}
+	return http.StatusNotFound, metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure,
+		Reason:   metav1.StatusReasonNotFound,
+		Code:     http.StatusNotFound,
+		Message:  path + " not found",
+	}
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -72,8 +77,14 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 			panic(err)
 		}
 	}
-	c := call{Method: r.Method, Path: r.URL.Path, User: r.Header.Get("Impersonate-User"), Group: r.Header.Get("Impersonate-Group"),
-		Type: r.Header.Get("Content-Type"), Body: string(body)}
+	c := call{
+		Method: r.Method,
+		Path:   r.URL.Path,
+		User:   r.Header.Get("Impersonate-User"),
+		Group:  r.Header.Get("Impersonate-Group"),
+		Type:   r.Header.Get("Content-Type"),
+		Body:   string(body),
+	}
 	a.mu.Lock()
 	a.calls = append(a.calls, c)
 	reply := a.reply
@@ -90,7 +101,12 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *api) config() *rest.Config {
-	return &rest.Config{Host: "http://api", Transport: a, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	return &rest.Config{
+		Host:          "http://api",
+		Transport:     a,
+		QPS:           -1,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
+	}
 }
 
 func (a *api) answer(f func(r call) (int, any)) {
@@ -220,7 +236,8 @@ func (w *fixture) remove(pod *v1.Pod) {
 // ask handles a message of a node.
 func (w *fixture) ask(node, op, res, content string) *model.Message {
 	w.t.Helper()
-	return w.Handle(w.t.Context(), node, model.New(model.ModuleEdged, model.GroupMeta, op, res, json.RawMessage(content)))
+	return w.Handle(w.t.Context(), node, model.New(model.ModuleEdged, model.GroupMeta, op, res,
+		json.RawMessage(content)))
 }
 
 func objectMeta(namespace, name, rv string) metav1.ObjectMeta {

@@ -45,7 +45,9 @@ func unlimited(have []v1.Toleration) (want []v1.Toleration, changed bool) {
 			}
 		}
 		if !covered {
-			want = append(want, v1.Toleration{Key: key, Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute})
+			want = append(want, v1.Toleration{
+				Key: key, Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute,
+			})
 			changed = true
 		}
 	}
@@ -75,7 +77,8 @@ func toBeGiven(pod *v1.Pod, node *v1.Node) (want []v1.Toleration, changes bool) 
 	}
 	_, mirror := pod.Annotations[v1.MirrorPodAnnotationKey]
 	ended := pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed
-	if mirror || ended || pod.DeletionTimestamp != nil || keepsEvictions(pod.Annotations) || keepsEvictions(node.Annotations) {
+	if mirror || ended || pod.DeletionTimestamp != nil || keepsEvictions(pod.Annotations) ||
+		keepsEvictions(node.Annotations) {
 		return nil, false
 	}
 	return unlimited(pod.Spec.Tolerations)
@@ -151,7 +154,8 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
-	_, err = t.c.clients.Own.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = t.c.clients.Own.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, patch,
+		metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

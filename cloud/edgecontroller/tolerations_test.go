@@ -23,19 +23,46 @@ func TestUnlimited(t *testing.T) {
 	ours := []v1.Toleration{tol(notReady, exists, noExecute, nil), tol(unreachable, exists, noExecute, nil)}
 	gpu := tol("gpu", "Equal", "NoSchedule", nil)
 	for name, tc := range map[string]struct{ have, want []v1.Toleration }{
-		"none":                {nil, ours},
-		"the defaults":        {[]v1.Toleration{tol(notReady, exists, noExecute, five), tol(unreachable, exists, noExecute, five)}, ours},
-		"ours":                {ours, nil},
-		"another first":       {[]v1.Toleration{gpu, tol(unreachable, exists, noExecute, five)}, []v1.Toleration{gpu, ours[1], ours[0]}},
-		"every taint":         {[]v1.Toleration{tol("", exists, "", nil)}, nil},
-		"every eviction":      {[]v1.Toleration{tol("", exists, noExecute, nil)}, nil},
-		"every effect":        {[]v1.Toleration{tol(notReady, exists, "", five), tol(unreachable, exists, "", nil)}, []v1.Toleration{tol(notReady, exists, "", nil), tol(unreachable, exists, "", nil)}},
-		"with empty value":    {[]v1.Toleration{tol(notReady, "", noExecute, nil), tol(unreachable, "Equal", noExecute, five)}, []v1.Toleration{tol(notReady, "", noExecute, nil), tol(unreachable, "Equal", noExecute, nil)}},
-		"of another effect":   {[]v1.Toleration{tol(notReady, exists, "NoSchedule", nil), ours[1]}, []v1.Toleration{tol(notReady, exists, "NoSchedule", nil), ours[1], ours[0]}},
-		"twice, one limited":  {[]v1.Toleration{ours[0], ours[1], tol(notReady, exists, "", new(int64(5)))}, []v1.Toleration{ours[0], ours[1], tol(notReady, exists, "", nil)}},
-		"every taint, limits": {[]v1.Toleration{tol("", exists, noExecute, five)}, append([]v1.Toleration{tol("", exists, noExecute, five)}, ours...)},
-		"of a value":          {[]v1.Toleration{{Key: notReady, Operator: "Equal", Value: "x", Effect: noExecute}, ours[1]}, []v1.Toleration{{Key: notReady, Operator: "Equal", Value: "x", Effect: noExecute}, ours[1], ours[0]}},
-		"a new operator":      {[]v1.Toleration{{Key: notReady, Operator: "Gt", Value: "1"}, ours[0], ours[1]}, nil},
+		"none": {nil, ours},
+		"the defaults": {
+			[]v1.Toleration{tol(notReady, exists, noExecute, five), tol(unreachable, exists, noExecute, five)}, ours,
+		},
+		"ours": {ours, nil},
+		"another first": {
+			[]v1.Toleration{gpu, tol(unreachable, exists, noExecute, five)}, []v1.Toleration{gpu, ours[1], ours[0]},
+		},
+		"every taint":    {[]v1.Toleration{tol("", exists, "", nil)}, nil},
+		"every eviction": {[]v1.Toleration{tol("", exists, noExecute, nil)}, nil},
+		"every effect": {[]v1.Toleration{tol(notReady, exists, "", five), tol(unreachable, exists, "", nil)},
+			[]v1.Toleration{tol(notReady, exists, "", nil), tol(unreachable, exists, "", nil)}},
+		"with empty value": {
+			[]v1.Toleration{tol(notReady, "", noExecute, nil), tol(unreachable, "Equal", noExecute, five)},
+			[]v1.Toleration{tol(notReady, "", noExecute, nil), tol(unreachable, "Equal", noExecute, nil)},
+		},
+		"of another effect": {
+			[]v1.Toleration{tol(notReady, exists, "NoSchedule", nil), ours[1]},
+			[]v1.Toleration{tol(notReady, exists, "NoSchedule", nil), ours[1], ours[0]},
+		},
+		"twice, one limited": {
+			[]v1.Toleration{ours[0], ours[1], tol(notReady, exists, "", new(int64(5)))},
+			[]v1.Toleration{ours[0], ours[1], tol(notReady, exists, "", nil)},
+		},
+		"every taint, limits": {
+			[]v1.Toleration{tol("", exists, noExecute, five)}, append([]v1.Toleration{tol("", exists, noExecute, five)},
+				ours...),
+		},
+		"of a value": {[]v1.Toleration{{
+			Key:      notReady,
+			Operator: "Equal",
+			Value:    "x",
+			Effect:   noExecute,
+		}, ours[1]}, []v1.Toleration{{
+			Key:      notReady,
+			Operator: "Equal",
+			Value:    "x",
+			Effect:   noExecute,
+		}, ours[1], ours[0]}},
+		"a new operator": {[]v1.Toleration{{Key: notReady, Operator: "Gt", Value: "1"}, ours[0], ours[1]}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := fmt.Sprint(tc.have)
@@ -73,27 +100,31 @@ func TestTolerationPatch(t *testing.T) {
 		Metadata struct{ UID, ResourceVersion string }
 		Spec     struct{ Tolerations []v1.Toleration }
 	}
-	if err := errors.Join(err, json.Unmarshal(patch, &got)); err != nil || got.Metadata.UID != "uid-a" || got.Metadata.ResourceVersion != "1" || len(got.Spec.Tolerations) != 2 {
+	if err := errors.Join(err, json.Unmarshal(patch, &got)); err != nil || got.Metadata.UID != "uid-a" ||
+		got.Metadata.ResourceVersion != "1" || len(got.Spec.Tolerations) != 2 {
 		t.Errorf("patch %s, %v; want the UID, the version and two tolerations", patch, err)
 	}
 	for name, tc := range map[string]struct {
 		pod  *v1.Pod
 		node *v1.Node
 	}{
-		"its node keeps":  {pod(nil), keeps},
-		"it keeps":        {pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "true"} }), node},
-		"mirror":          {pod(func(p *v1.Pod) { p.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "h"} }), node},
-		"ended":           {pod(func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded }), node},
-		"failed":          {pod(func(p *v1.Pod) { p.Status.Phase = v1.PodFailed }), node},
-		"deleting":        {pod(func(p *v1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }), node},
-		"nothing to do":   {pod(func(p *v1.Pod) { p.Spec.Tolerations, _ = unlimited(nil) }), node},
-		"keeps otherwise": {pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "true", "a": "b"} }), keeps},
+		"its node keeps": {pod(nil), keeps},
+		"it keeps":       {pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "true"} }), node},
+		"mirror": {pod(func(p *v1.Pod) { p.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "h"} }),
+			node},
+		"ended":         {pod(func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded }), node},
+		"failed":        {pod(func(p *v1.Pod) { p.Status.Phase = v1.PodFailed }), node},
+		"deleting":      {pod(func(p *v1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }), node},
+		"nothing to do": {pod(func(p *v1.Pod) { p.Spec.Tolerations, _ = unlimited(nil) }), node},
+		"keeps otherwise": {pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "true", "a": "b"} }),
+			keeps},
 	} {
 		if patch, err := tolerationPatch(tc.pod, tc.node); patch != nil || err != nil {
 			t.Errorf("%s: patch %s, %v; want none", name, patch, err)
 		}
 	}
-	if patch, _ := tolerationPatch(pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "false"} }), node); patch == nil {
+	if patch, _ := tolerationPatch(pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "false"} }),
+		node); patch == nil {
 		t.Error(`patch with the annotation "false" = nil, want one: only "true" opts out`)
 	}
 }
@@ -121,7 +152,12 @@ func TestSentAsItIs(t *testing.T) {
 func limited(seconds int64) []v1.Toleration {
 	var all []v1.Toleration
 	for _, key := range unlimitedTaints {
-		all = append(all, v1.Toleration{Key: key, Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute, TolerationSeconds: &seconds})
+		all = append(all, v1.Toleration{
+			Key:               key,
+			Operator:          v1.TolerationOpExists,
+			Effect:            v1.TaintEffectNoExecute,
+			TolerationSeconds: &seconds,
+		})
 	}
 	return all
 }
@@ -139,10 +175,14 @@ func TestTolerationSync(t *testing.T) {
 		reply func(call) (int, any)
 		check func(error) bool
 	}{
-		"done": {func(call) (int, any) { return 200, map[string]string{"kind": "Pod", "apiVersion": "v1"} }, func(err error) bool { return err == nil }},
+		"done": {func(call) (int, any) {
+			return 200, map[string]string{"kind": "Pod", "apiVersion": "v1"}
+		}, func(err error) bool { return err == nil }},
 		"gone": {nil, func(err error) bool { return err == nil }},
 		"old":  {status(409, metav1.StatusReasonConflict), apierrors.IsConflict},
-		"down": {status(500, metav1.StatusReasonInternalError), func(err error) bool { return err != nil && !apierrors.IsConflict(err) }},
+		"down": {status(500, metav1.StatusReasonInternalError), func(err error) bool {
+			return err != nil && !apierrors.IsConflict(err)
+		}},
 	} {
 		w.api.answer(tc.reply)
 		if err := w.tolerations.sync(t.Context(), "ns/a/uid-a"); !tc.check(err) {

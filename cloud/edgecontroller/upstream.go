@@ -200,8 +200,9 @@ func (c *Controller) admit(ctx context.Context, r *request) (leave func(), err e
 	defer cancel()
 	leave, err = c.requests.take(ctx)
 	if err != nil {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s: cloudcore has %d requests at the API server and gave "+
-			"this one up: %v", r.key, cap(c.requests), err))
+		return nil,
+			apierrors.NewServiceUnavailable(fmt.Sprintf("%s: cloudcore has %d requests at the API server and gave "+
+				"this one up: %v", r.key, cap(c.requests), err))
 	}
 	return leave, nil
 }

@@ -54,25 +54,46 @@ func TestRefused(t *testing.T) {
 	}
 	const bad, forbidden = metav1.StatusReasonBadRequest, metav1.StatusReasonForbidden
 	rows := []row{
-		{"insert", "null/node/e1", `null`, bad}, {"insert", "null/node/e1", `"x"`, bad}, {"insert", "null/node/e1", `[]`, bad},
-		{"insert", "null/node/e1", `{"metadata":{"name":"e2"}}`, bad}, {"insert", "null/node/e2", `{"metadata":{"name":"e2"}}`, forbidden},
-		{"query", "null/node/e2", `null`, forbidden}, {"query", "null/node", `null`, bad}, {"dance", "null/node/e1", `null`, bad},
+		{"insert", "null/node/e1", `null`, bad}, {"insert", "null/node/e1", `"x"`, bad},
+		{"insert", "null/node/e1", `[]`, bad},
+		{"insert", "null/node/e1", `{"metadata":{"name":"e2"}}`, bad},
+		{"insert", "null/node/e2", `{"metadata":{"name":"e2"}}`, forbidden},
+		{"query", "null/node/e2", `null`, forbidden}, {"query", "null/node", `null`, bad},
+		{"dance", "null/node/e1", `null`, bad},
 		{"query", "a/b/c/d", `null`, bad}, {"query", "", `null`, bad}, {"query", "ns/unicorn/x", `null`, bad},
-		{"patch", "null/nodepatch/e1", `"x"`, bad}, {"patch", "null/nodepatch/e1", `"[]"`, bad}, {"patch", "null/nodepatch/e1", `null`, bad},
+		{"patch", "null/nodepatch/e1", `"x"`, bad}, {"patch", "null/nodepatch/e1", `"[]"`, bad},
+		{"patch", "null/nodepatch/e1", `null`, bad},
 		{"patch", "null/nodepatch/e2", `"{}"`, forbidden},
 		{"query", "kube-node-lease/lease/e2", `null`, forbidden}, {"insert", "ns/lease/e1", `{}`, forbidden},
-		{"update", "kube-node-lease/lease/e1", `{"metadata":{"name":"e2"}}`, bad}, {"update", "kube-node-lease/lease/e1", `7`, bad},
-		{"patch", "ns/podpatch/a", `"{}"`, bad}, {"patch", "ns/podpatch/a", `"{\"metadata\":7}"`, bad}, {"patch", "ns/podpatch/a", `"{\"metadata\":{\"uid\":\"\"}}"`, bad},
-		{"delete", "ns/pod/a", `{}`, bad}, {"delete", "ns/pod/a", `null`, bad}, {"delete", "ns/pod/a", `""`, bad}, {"delete", "ns/pod/a", `{"preconditions":{"uid":""}}`, bad},
-		{"delete", "ns/pod/a", `{"preconditions":7}`, bad}, {"insert", "ns/pod/a", `{}`, bad}, {"insert", "ns/pod/a", `{"metadata":{"name":"a","namespace":"ns"}}`, forbidden},
+		{"update", "kube-node-lease/lease/e1", `{"metadata":{"name":"e2"}}`, bad},
+		{"update", "kube-node-lease/lease/e1", `7`, bad},
+		{"patch", "ns/podpatch/a", `"{}"`, bad}, {"patch", "ns/podpatch/a", `"{\"metadata\":7}"`, bad},
+		{"patch", "ns/podpatch/a", `"{\"metadata\":{\"uid\":\"\"}}"`, bad},
+		{"delete", "ns/pod/a", `{}`, bad}, {"delete", "ns/pod/a", `null`, bad}, {"delete", "ns/pod/a", `""`, bad},
+		{"delete", "ns/pod/a", `{"preconditions":{"uid":""}}`, bad},
+		{"delete", "ns/pod/a", `{"preconditions":7}`, bad}, {"insert", "ns/pod/a", `{}`, bad},
+		{"insert", "ns/pod/a", `{"metadata":{"name":"a","namespace":"ns"}}`, forbidden},
 		{"query", "ns/serviceaccounttoken/sa", `null`, bad}, {"query", "ns/serviceaccounttoken/sa", `{}`, forbidden},
-		{"query", "ns/serviceaccounttoken/sa", `{"spec":{"boundObjectRef":{"kind":"Secret","apiVersion":"v1","name":"x","uid":"u"}}}`, forbidden},
-		{"query", "ns/serviceaccounttoken/sa", `{"spec":{"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"a","uid":"uid-a"}}}`, forbidden},
-		{"query", "ns/serviceaccounttoken/default", `{"spec":{"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"a","uid":"old"}}}`, forbidden},
-		{"query", "ns/serviceaccounttoken/default", `{"spec":{"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"b","uid":"uid-b"}}}`, forbidden},
+		{
+			"query", "ns/serviceaccounttoken/sa",
+			`{"spec":{"boundObjectRef":{"kind":"Secret","apiVersion":"v1","name":"x","uid":"u"}}}`, forbidden,
+		},
+		{
+			"query", "ns/serviceaccounttoken/sa",
+			`{"spec":{"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"a","uid":"uid-a"}}}`, forbidden,
+		},
+		{
+			"query", "ns/serviceaccounttoken/default",
+			`{"spec":{"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"a","uid":"old"}}}`, forbidden,
+		},
+		{
+			"query", "ns/serviceaccounttoken/default",
+			`{"spec":{"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"b","uid":"uid-b"}}}`, forbidden,
+		},
 		{"insert", "default/certificatesigningrequest/c", `{"metadata":{"name":"d"}}`, bad},
 		{"query", "ns/pod/b", `null`, forbidden},
-		{"update", "ns/podstatus/a", `7`, bad}, {"update", "ns/podstatus", `{}`, bad}, {"update", "null/nodestatus/e2", `{}`, forbidden},
+		{"update", "ns/podstatus/a", `7`, bad}, {"update", "ns/podstatus", `{}`, bad},
+		{"update", "null/nodestatus/e2", `{}`, forbidden},
 	}
 	underErr := map[string]bool{"insert": true, "patch": true}
 	for _, r := range rows {
@@ -105,8 +126,11 @@ func TestEveryFlowSurvives(t *testing.T) {
 		"empty":       func(call) (int, any) { return 200, map[string]string{} },
 		"unavailable": func(call) (int, any) { return 503, metav1.Status{} },
 	}
-	contents := []string{`null`, `""`, `"x"`, `7`, `[]`, `{}`, `[{}]`, `{"metadata":{"name":"e1","namespace":"kube-node-lease","uid":"u"}}`, `"{\"metadata\":{\"uid\":\"u\"}}"`,
-		`{"event":{},"patchData":"x"}`, `{"preconditions":{"uid":"u"}}`, `{"UID":"u","Name":"e1"}`}
+	contents := []string{
+		`null`, `""`, `"x"`, `7`, `[]`, `{}`, `[{}]`,
+		`{"metadata":{"name":"e1","namespace":"kube-node-lease","uid":"u"}}`, `"{\"metadata\":{\"uid\":\"u\"}}"`,
+		`{"event":{},"patchData":"x"}`, `{"preconditions":{"uid":"u"}}`, `{"UID":"u","Name":"e1"}`,
+	}
 	for name, reply := range replies {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
@@ -133,7 +157,9 @@ func TestEventWithoutHost(t *testing.T) {
 	const about = `{"metadata":{"name":"e","namespace":"ns"},%s"involvedObject":{"kind":"Pod","namespace":"ns","name":"a","uid":"uid-a"}}`
 	for from, want := range map[string]string{``: `"host":"e1"`, `"reportingInstance":"e1",`: `"source":{}`} {
 		event := fmt.Sprintf(about, from)
-		for op, content := range map[string]string{"insert": event, "patch": `{"event":` + event + `,"patchData":"{\"count\":2}"}`} {
+		for op, content := range map[string]string{
+			"insert": event, "patch": `{"event":` + event + `,"patchData":"{\"count\":2}"}`,
+		} {
 			w := newFixture(t)
 			w.add(testPod("e1", "ns", "a"))
 			w.Connected(t.Context(), "e1", "edgecore/websocket")
@@ -169,12 +195,14 @@ func TestEventAnswered(t *testing.T) {
 		reply       func(call) (int, any)
 		reason      metav1.StatusReason
 	}{
-		"created":    {"insert", event, created, ""},
-		"updated":    {"update", event, created, ""},
-		"patched":    {"patch", `{"event":` + event + `,"patchData":"{\"count\":2}"}`, created, ""},
-		"not its":    {"insert", of("Deployment"), created, metav1.StatusReasonForbidden},
-		"nonsense":   {"update", `7`, created, metav1.StatusReasonBadRequest},
-		"no API":     {"insert", event, func(call) (int, any) { return 503, metav1.Status{} }, metav1.StatusReasonServiceUnavailable},
+		"created":  {"insert", event, created, ""},
+		"updated":  {"update", event, created, ""},
+		"patched":  {"patch", `{"event":` + event + `,"patchData":"{\"count\":2}"}`, created, ""},
+		"not its":  {"insert", of("Deployment"), created, metav1.StatusReasonForbidden},
+		"nonsense": {"update", `7`, created, metav1.StatusReasonBadRequest},
+		"no API": {"insert", event, func(call) (int, any) {
+			return 503, metav1.Status{}
+		}, metav1.StatusReasonServiceUnavailable},
 		"no such ns": {"insert", event, nil, metav1.StatusReasonNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -273,7 +301,9 @@ func TestAsStatus(t *testing.T) {
 		code   int32
 		reason metav1.StatusReason
 	}{
-		"of the API":   {fmt.Errorf("get: %w", apierrors.NewNotFound(gr("pod"), "a")), 404, metav1.StatusReasonNotFound},
+		"of the API": {
+			fmt.Errorf("get: %w", apierrors.NewNotFound(gr("pod"), "a")), 404, metav1.StatusReasonNotFound,
+		},
 		"of a lease":   {forbidden(key("ns/lease/a"), "no"), 403, metav1.StatusReasonForbidden},
 		"of the net":   {errors.New("connection refused"), 500, metav1.StatusReasonInternalError},
 		"of the clock": {fmt.Errorf("get: %w", context.DeadlineExceeded), 504, metav1.StatusReasonTimeout},
@@ -330,7 +360,10 @@ func TestImpersonation(t *testing.T) {
 
 func TestChooseImpersonation(t *testing.T) {
 	review := func(groups ...string) any {
-		return map[string]any{"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "status": map[string]any{"userInfo": map[string]any{"groups": groups}}}
+		return map[string]any{
+			"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1",
+			"status": map[string]any{"userInfo": map[string]any{"groups": groups}},
+		}
 	}
 	no := func() (int, any) {
 		return 403, metav1.Status{Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403}
@@ -360,7 +393,8 @@ func TestChooseImpersonation(t *testing.T) {
 			w := newFixture(t)
 			w.api.answer(tc.reply)
 			got, err := ChooseImpersonation(t.Context(), w.api.config())
-			if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+			if got != tc.want || (err == nil) != (tc.err == "") ||
+				err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("%d, %v; want %d, %q", got, err, tc.want, tc.err)
 			}
 		})
@@ -433,10 +467,12 @@ func TestRenew(t *testing.T) {
 		return notFound(c.Path)
 	})
 	w.Heartbeat(t.Context(), "e1")
-	if diff := cmp.Diff([]string{"PATCH " + leases + "/e1 as system:node:e1", "POST " + leases + " as system:node:e1"}, w.api.seen()); diff != "" {
+	if diff := cmp.Diff([]string{"PATCH " + leases + "/e1 as system:node:e1", "POST " + leases + " as system:node:e1"},
+		w.api.seen()); diff != "" {
 		t.Errorf("mismatch (-want +got):\n%s", diff)
 	}
-	if body := w.api.calls[1].Body; !strings.Contains(body, `"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"e1","uid":"uid-e1"}]`) {
+	if body := w.api.calls[1].Body; !strings.Contains(body,
+		`"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"e1","uid":"uid-e1"}]`) {
 		t.Errorf("made %s, want the node as its owner", body)
 	}
 }
@@ -452,9 +488,13 @@ func TestQueryNode(t *testing.T) {
 		want     string
 		code     int32
 	}{
-		"ours":         {"edgecore/websocket", func(call) (int, any) { return 200, live }, []string{"GET /api/v1/nodes/e1 as system:node:e1"}, `"disk":"new"`, 0},
-		"ours, no API": {"edgecore/websocket", func(call) (int, any) { return 503, metav1.Status{} }, []string{"GET /api/v1/nodes/e1 as system:node:e1"}, "", 503},
-		"KubeEdge's":   {"websocket", func(call) (int, any) { return 200, live }, nil, `"disk":"old"`, 0},
+		"ours": {"edgecore/websocket", func(call) (int, any) {
+			return 200, live
+		}, []string{"GET /api/v1/nodes/e1 as system:node:e1"}, `"disk":"new"`, 0},
+		"ours, no API": {"edgecore/websocket", func(call) (int, any) {
+			return 503, metav1.Status{}
+		}, []string{"GET /api/v1/nodes/e1 as system:node:e1"}, "", 503},
+		"KubeEdge's": {"websocket", func(call) (int, any) { return 200, live }, nil, `"disk":"old"`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
@@ -465,7 +505,8 @@ func TestQueryNode(t *testing.T) {
 			w.Connected(t.Context(), "e1", tc.protocol)
 			w.api.answer(tc.reply)
 			answer := w.ask("e1", "query", "null/node/e1", "null")
-			if status, _ := failure(t, answer); (status != nil) != (tc.code != 0) || status != nil && status.Code != tc.code || !strings.Contains(string(answer.Content), tc.want) {
+			if status, _ := failure(t, answer); (status != nil) != (tc.code != 0) ||
+				status != nil && status.Code != tc.code || !strings.Contains(string(answer.Content), tc.want) {
 				t.Errorf("answered %s, want code %d and %q", answer.Content, tc.code, tc.want)
 			}
 			if diff := cmp.Diff(tc.calls, w.api.seen()); diff != "" {
@@ -480,13 +521,21 @@ func TestQueryNode(t *testing.T) {
 func TestDeletePod(t *testing.T) {
 	refusal := func(code int32, reason metav1.StatusReason) func() (int, any) {
 		return func() (int, any) {
-			return int(code), metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: reason, Code: code,
-				Details: &metav1.StatusDetails{Name: "a", Kind: "pods"}}
+			return int(code), metav1.Status{
+				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+				Status:   "Failure",
+				Reason:   reason,
+				Code:     code,
+				Details:  &metav1.StatusDetails{Name: "a", Kind: "pods"},
+			}
 		}
 	}
 	is := func(uid types.UID) func() (int, any) {
 		return func() (int, any) {
-			return 200, &v1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: uid}}
+			return 200, &v1.Pod{
+				TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: "ns",
+					Name: "a", UID: uid},
+			}
 		}
 	}
 	missing, forbidden := refusal(404, metav1.StatusReasonNotFound), refusal(403, metav1.StatusReasonForbidden)
@@ -518,7 +567,8 @@ func TestDeletePod(t *testing.T) {
 				})
 				answer := w.ask("e1", "delete", "ns/pod/a", `{"preconditions":{"uid":"u"}}`)
 				status, _ := failure(t, answer)
-				if (status != nil) != (tc.code != 0) || status != nil && status.Code != tc.code || deletes < len(tc.deletes) {
+				if (status != nil) != (tc.code != 0) || status != nil && status.Code != tc.code ||
+					deletes < len(tc.deletes) {
 					t.Errorf("after %d tries: %s, want %d tries and code %d", deletes, answer.Content,
 						len(tc.deletes), tc.code)
 				}
@@ -529,11 +579,13 @@ func TestDeletePod(t *testing.T) {
 
 func TestDeletion(t *testing.T) {
 	for content, want := range map[string]types.UID{
-		`{"preconditions":{"uid":"u"}}`: "u", `{"gracePeriodSeconds":30,"preconditions":{"uid":"u"},"propagationPolicy":"Orphan"}`: "u",
+		`{"preconditions":{"uid":"u"}}`: "u",
+		`{"gracePeriodSeconds":30,"preconditions":{"uid":"u"},"propagationPolicy":"Orphan"}`: "u",
 		`u-1`: "u-1",
 	} {
 		got, err := deletion(&request{key: key("ns/pod/a"), content: []byte(content)})
-		if err != nil || *got.Preconditions.UID != want || *got.GracePeriodSeconds != 0 || got.PropagationPolicy != nil {
+		if err != nil || *got.Preconditions.UID != want || *got.GracePeriodSeconds != 0 ||
+			got.PropagationPolicy != nil {
 			t.Errorf("deletion(%s) = %+v, %v; want UID %s and no grace period", content, got, err, want)
 		}
 	}
@@ -541,19 +593,25 @@ func TestDeletion(t *testing.T) {
 
 func TestSplitLabels(t *testing.T) {
 	own, granted, refused := splitLabels(map[string]string{
-		"site": "a", "example.com/x": "b", "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "arm", "topology.kubernetes.io/zone": "z",
+		"site": "a", "example.com/x": "b", "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "arm",
+		"topology.kubernetes.io/zone":      "z",
 		"node.kubernetes.io/instance-type": "t", "kubelet.kubernetes.io/x": "y", "x.node.kubernetes.io/y": "z",
 		EdgeLabel: "", AgentLabel: "",
-		"node-role.kubernetes.io/master": "", "node-restriction.kubernetes.io/x": "", "a.node-restriction.kubernetes.io/x": "", "k8s.io/x": "", "x.k8s.io/y": "",
+		"node-role.kubernetes.io/master": "", "node-restriction.kubernetes.io/x": "",
+		"a.node-restriction.kubernetes.io/x": "", "k8s.io/x": "", "x.k8s.io/y": "",
 	})
-	if diff := cmp.Diff(map[string]string{"site": "a", "example.com/x": "b", "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "arm",
-		"topology.kubernetes.io/zone": "z", "node.kubernetes.io/instance-type": "t", "kubelet.kubernetes.io/x": "y", "x.node.kubernetes.io/y": "z"}, own); diff != "" {
+	if diff := cmp.Diff(map[string]string{
+		"site": "a", "example.com/x": "b", "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "arm",
+		"topology.kubernetes.io/zone": "z", "node.kubernetes.io/instance-type": "t", "kubelet.kubernetes.io/x": "y",
+		"x.node.kubernetes.io/y": "z",
+	}, own); diff != "" {
 		t.Errorf("own (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{EdgeLabel: "", AgentLabel: ""}, granted); diff != "" {
 		t.Errorf("granted (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"a.node-restriction.kubernetes.io/x", "k8s.io/x", "node-restriction.kubernetes.io/x", "node-role.kubernetes.io/master", "x.k8s.io/y"}, refused); diff != "" {
+	if diff := cmp.Diff([]string{"a.node-restriction.kubernetes.io/x", "k8s.io/x", "node-restriction.kubernetes.io/x",
+		"node-role.kubernetes.io/master", "x.k8s.io/y"}, refused); diff != "" {
 		t.Errorf("refused (-want +got):\n%s", diff)
 	}
 	if _, granted, refused := splitLabels(map[string]string{EdgeLabel: "yes"}); len(granted) != 0 || len(refused) != 1 {
@@ -562,9 +620,17 @@ func TestSplitLabels(t *testing.T) {
 }
 
 func TestOldStatus(t *testing.T) {
-	have := v1.PodStatus{QOSClass: "Burstable", Phase: v1.PodPending, Conditions: []v1.PodCondition{{Type: "PodScheduled", Status: "True"}, {Type: "Ready", Status: "False"}}}
+	have := v1.PodStatus{
+		QOSClass: "Burstable", Phase: v1.PodPending, Conditions: []v1.PodCondition{
+			{Type: "PodScheduled", Status: "True"}, {Type: "Ready", Status: "False"},
+		},
+	}
 	told := v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: "Ready", Status: "True"}}}
-	want := v1.PodStatus{QOSClass: "Burstable", Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: "PodScheduled", Status: "True"}, {Type: "Ready", Status: "True"}}}
+	want := v1.PodStatus{
+		QOSClass: "Burstable", Phase: v1.PodRunning, Conditions: []v1.PodCondition{
+			{Type: "PodScheduled", Status: "True"}, {Type: "Ready", Status: "True"},
+		},
+	}
 	if diff := cmp.Diff(want, mergeOldStatus(have, told)); diff != "" {
 		t.Errorf("mismatch (-want +got):\n%s", diff)
 	}
@@ -582,11 +648,13 @@ func TestOldStatus(t *testing.T) {
 			t.Errorf("%s: ended = %v, want %v", name, got, tc.want)
 		}
 	}
-	got, err := extendAnnotations(nil, map[v1.ResourceName][]extendResource{"nvidia.com/gpu": {{Name: "g", Type: "t"}}, "a.b/c": nil})
+	got, err := extendAnnotations(nil, map[v1.ResourceName][]extendResource{"nvidia.com/gpu": {{Name: "g", Type: "t"}},
+		"a.b/c": nil})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]string{"huawei.com/gpu-status": `[{"name":"g","type":"t"}]`, "a.b/c": "null"}, got); diff != "" {
+	if diff := cmp.Diff(map[string]string{"huawei.com/gpu-status": `[{"name":"g","type":"t"}]`, "a.b/c": "null"},
+		got); diff != "" {
 		t.Errorf("mismatch (-want +got):\n%s", diff)
 	}
 }
@@ -596,7 +664,8 @@ func TestOldStatus(t *testing.T) {
 func TestContentOf(t *testing.T) {
 	for content, want := range map[string]string{
 		`{"a":1}`: `{"a":1}`, `"{\"a\":1}"`: `{"a":1}`, `"eyJhIjoxfQ=="`: `{"a":1}`, `"e30="`: `{}`,
-		`"e30"`: "e30", `"52a53aab-3e6d-4d2f-a10d-145c4f8f48be"`: "52a53aab-3e6d-4d2f-a10d-145c4f8f48be", `"abcd"`: "abcd", `"eyJhIjox"`: "eyJhIjox",
+		`"e30"`: "e30", `"52a53aab-3e6d-4d2f-a10d-145c4f8f48be"`: "52a53aab-3e6d-4d2f-a10d-145c4f8f48be",
+		`"abcd"`: "abcd", `"eyJhIjox"`: "eyJhIjox",
 		`"OK"`: "OK", `null`: "null", `""`: "", ``: "",
 	} {
 		if got := contentOf(&model.Message{Content: json.RawMessage(content)}); string(got) != want {

@@ -46,7 +46,8 @@ func baseConfig(cfg *v1alpha1.KubeAPIConfig, inCluster func() (*rest.Config, err
 		rc, err := inCluster()
 		switch {
 		case errors.Is(err, rest.ErrNotInCluster):
-			return nil, errors.New("no way to kube-apiserver: this is no pod of a cluster, and the configuration names none; set kubeAPIConfig.kubeConfig to the path of a kubeconfig")
+			return nil, errors.New("no way to kube-apiserver: this is no pod of a cluster, and the configuration " +
+				"names none; set kubeAPIConfig.kubeConfig to the path of a kubeconfig")
 		case err != nil:
 			return nil, fmt.Errorf("the pod's service account: %w", err)
 		}
@@ -119,7 +120,8 @@ func Await(ctx context.Context, client kubernetes.Interface, waiting func(error)
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case apierrors.IsUnauthorized(err):
-			return fmt.Errorf("kube-apiserver refuses our credentials: %w; look at those in kubeAPIConfig.kubeConfig, or at the pod's service account", err)
+			return fmt.Errorf("kube-apiserver refuses our credentials: %w; look at those in "+
+				"kubeAPIConfig.kubeConfig, or at the pod's service account", err)
 		}
 		waiting(err)
 		if text := err.Error(); text != said {
@@ -149,7 +151,8 @@ func AsRuled(ctx context.Context, waiting func(error), ask func() error) error {
 			return err
 		}
 		if !said {
-			klog.InfoS("kube-apiserver forbids what cloudcore needs; asking again, as its role may have been applied just before", "for", ruledWithin, "err", err)
+			klog.InfoS("kube-apiserver forbids what cloudcore needs; asking again, as its role may have been applied "+
+				"just before", "for", ruledWithin, "err", err)
 			said = true
 		}
 		waiting(err)

@@ -56,12 +56,26 @@ func TestConfig(t *testing.T) {
 		want      []string // host, token, content type, accepted types
 		err       string
 	}{
-		"a kubeconfig":            {v1alpha1.KubeAPIConfig{KubeConfig: file, ContentType: protobuf}, nowhere, []string{"https://192.0.2.1:6443", "abc", protobuf, protobuf + "," + asJSON}, ""},
-		"a kubeconfig and master": {v1alpha1.KubeAPIConfig{KubeConfig: file, Master: "https://192.0.2.9", ContentType: asJSON}, nowhere, []string{"https://192.0.2.9", "abc", asJSON, asJSON}, ""},
-		"a master":                {v1alpha1.KubeAPIConfig{Master: "http://127.0.0.1:8080", ContentType: asJSON}, nowhere, []string{"http://127.0.0.1:8080", "", asJSON, asJSON}, ""},
-		"the pod's":               {v1alpha1.KubeAPIConfig{ContentType: protobuf}, inCluster, []string{"in-cluster", "", protobuf, protobuf + "," + asJSON}, ""},
-		"none":                    {v1alpha1.KubeAPIConfig{}, nowhere, nil, "set kubeAPIConfig.kubeConfig to the path of a kubeconfig"},
-		"no token in the pod": {v1alpha1.KubeAPIConfig{}, func() (*rest.Config, error) { return nil, errors.New("no such file") }, nil,
+		"a kubeconfig": {
+			v1alpha1.KubeAPIConfig{KubeConfig: file, ContentType: protobuf}, nowhere,
+			[]string{"https://192.0.2.1:6443", "abc", protobuf, protobuf + "," + asJSON}, "",
+		},
+		"a kubeconfig and master": {
+			v1alpha1.KubeAPIConfig{KubeConfig: file, Master: "https://192.0.2.9", ContentType: asJSON}, nowhere,
+			[]string{"https://192.0.2.9", "abc", asJSON, asJSON}, "",
+		},
+		"a master": {v1alpha1.KubeAPIConfig{Master: "http://127.0.0.1:8080", ContentType: asJSON},
+			nowhere, []string{"http://127.0.0.1:8080", "", asJSON, asJSON}, ""},
+		"the pod's": {
+			v1alpha1.KubeAPIConfig{ContentType: protobuf}, inCluster,
+			[]string{"in-cluster", "", protobuf, protobuf + "," + asJSON}, "",
+		},
+		"none": {
+			v1alpha1.KubeAPIConfig{}, nowhere, nil, "set kubeAPIConfig.kubeConfig to the path of a kubeconfig",
+		},
+		"no token in the pod": {v1alpha1.KubeAPIConfig{}, func() (*rest.Config, error) {
+			return nil, errors.New("no such file")
+		}, nil,
 			"the pod's service account: no such file"},
 		"no file": {v1alpha1.KubeAPIConfig{KubeConfig: "/none"}, nowhere, nil, `kubeAPIConfig.kubeConfig "/none": `},
 	} {
@@ -77,7 +91,9 @@ func TestConfig(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tc.want, []string{rc.Host, rc.BearerToken, rc.ContentType, rc.AcceptContentTypes}); diff != "" {
+			if diff := cmp.Diff(tc.want, []string{
+				rc.Host, rc.BearerToken, rc.ContentType, rc.AcceptContentTypes,
+			}); diff != "" {
 				t.Errorf("client configuration mismatch (-want +got):\n%s", diff)
 			}
 			if rc.QPS != 50 || rc.Burst != 100 || rc.UserAgent != "cloudcore/"+version.Version() {
@@ -100,8 +116,14 @@ func TestAwait(t *testing.T) {
 		"there":        {[]error{nil}, 0, ""},
 		"no namespace": {[]error{apierrors.NewNotFound(namespaces, "kubeedge")}, 0, ""},
 		"not for us":   {[]error{apierrors.NewForbidden(namespaces, "kubeedge", errors.New("no"))}, 0, ""},
-		"starting":     {[]error{errors.New("connection refused"), errors.New("connection refused"), apierrors.NewServiceUnavailable("soon"), nil}, 6 * time.Second, ""},
-		"refused":      {[]error{errors.New("connection refused"), apierrors.NewUnauthorized("no")}, time.Second, "refuses our credentials"},
+		"starting": {
+			[]error{
+				errors.New("connection refused"), errors.New("connection refused"),
+				apierrors.NewServiceUnavailable("soon"), nil,
+			}, 6 * time.Second, "",
+		},
+		"refused": {[]error{errors.New("connection refused"), apierrors.NewUnauthorized("no")}, time.Second,
+			"refuses our credentials"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -117,7 +139,8 @@ func TestAwait(t *testing.T) {
 				if (tc.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.err) {
 					t.Errorf("%v, want %q", err, tc.err)
 				}
-				if got := time.Since(began); got < tc.waited || got > tc.waited+tc.waited/4 { // delays have a random part
+				// delays have a random part
+				if got := time.Since(began); got < tc.waited || got > tc.waited+tc.waited/4 {
 					t.Errorf("waited %v, want %v to a quarter more", got, tc.waited)
 				}
 				if (last != nil) != (asked > 1) {
@@ -149,7 +172,8 @@ func TestAwaitEnds(t *testing.T) {
 
 // TestAsRuled: what is forbidden may be allowed a moment later.
 func TestAsRuled(t *testing.T) {
-	forbidden := fmt.Errorf("secret x: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "x", errors.New("no")))
+	forbidden := fmt.Errorf("secret x: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "x",
+		errors.New("no")))
 	other := errors.New("other")
 	for name, tc := range map[string]struct {
 		refusals int
@@ -176,7 +200,8 @@ func TestAsRuled(t *testing.T) {
 					t.Errorf("%v, want %v", err, tc.err)
 				}
 				if got := time.Since(began); got != tc.waited || told != asked-1 {
-					t.Errorf("asked %d times in %v, told %d times; want %v, and told each time but the last", asked, got,
+					t.Errorf("asked %d times in %v, told %d times; want %v, and told each time but the last", asked,
+						got,
 						told, tc.waited)
 				}
 			})

@@ -28,7 +28,8 @@ const (
 // NewRegistry holds the metrics of the process; the parts add theirs.
 func NewRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return registry
 }
 
@@ -91,14 +92,21 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("commonConfig.monitorServer.bindAddress: %w; free the port, or name another one in the configuration", err)
+		return nil,
+			fmt.Errorf("commonConfig.monitorServer.bindAddress: %w; free the port, or name another one in the "+
+				"configuration", err)
 	}
 	return l, nil
 }
 
 // Serve answers until ctx ends.
 func Serve(ctx context.Context, l net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout}
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: readTimeout,
+		ReadTimeout:       readTimeout,
+		IdleTimeout:       idleTimeout,
+	}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)

@@ -31,13 +31,20 @@ func TestProbes(t *testing.T) {
 		healthzStatus, readyStatus int
 	}{
 		"starting": {func(p *Parts) { p.Set("a", nil); p.Waiting("b", broken) },
-			"[+]a ok\n[+]b ok\nhealthz check passed\n", "[+]a ok\n[-]b failed: starting: broken\nreadyz check failed\n", 200, 503},
+			"[+]a ok\n[+]b ok\nhealthz check passed\n", "[+]a ok\n[-]b failed: starting: broken\nreadyz check failed\n",
+			200, 503},
 		"well": {func(p *Parts) { p.Set("a", nil); p.Ask("b", func() error { return nil }) },
 			"[+]a ok\n[+]b ok\nhealthz check passed\n", "[+]a ok\n[+]b ok\nreadyz check passed\n", 200, 200},
-		"failed": {func(p *Parts) { p.Set("a", nil); p.Ask("b", func() error { return broken }) },
-			"[+]a ok\n[-]b failed: broken\nhealthz check failed\n", "[+]a ok\n[-]b failed: broken\nreadyz check failed\n", 503, 503},
-		"ending": {func(p *Parts) { p.Set("a", nil); p.Ask("b", func() error { return broken }); p.End() },
-			"[+]a ok\n[+]b ok\nhealthz check passed\n", "[+]a ok\n[-]b failed: broken\n[-]shutdown failed: cloudcore is ending\nreadyz check failed\n", 200, 503},
+		"failed": {
+			func(p *Parts) { p.Set("a", nil); p.Ask("b", func() error { return broken }) },
+			"[+]a ok\n[-]b failed: broken\nhealthz check failed\n",
+			"[+]a ok\n[-]b failed: broken\nreadyz check failed\n", 503, 503,
+		},
+		"ending": {
+			func(p *Parts) { p.Set("a", nil); p.Ask("b", func() error { return broken }); p.End() },
+			"[+]a ok\n[+]b ok\nhealthz check passed\n",
+			"[+]a ok\n[-]b failed: broken\n[-]shutdown failed: cloudcore is ending\nreadyz check failed\n", 200, 503,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := NewParts("a", "b")
@@ -57,7 +64,8 @@ func TestProbes(t *testing.T) {
 				}
 			}
 			// In short, "ok" or what is wrong.
-			if status, text := ask(t, h, http.MethodGet, "/readyz"); status == 200 && text != "ok" || status != 200 && strings.Contains(text, "[+]") {
+			if status, text := ask(t, h, http.MethodGet, "/readyz"); status == 200 && text != "ok" ||
+				status != 200 && strings.Contains(text, "[+]") {
 				t.Errorf("in short: %d, %q; want ok, or only what is wrong", status, text)
 			}
 		})
@@ -131,7 +139,9 @@ func TestPortInUse(t *testing.T) {
 	}
 	defer l.Close()
 	_, err = Listen(t.Context(), l.Addr().String())
-	for _, want := range []string{"commonConfig.monitorServer.bindAddress", l.Addr().String(), "in use", "free the port"} {
+	for _, want := range []string{
+		"commonConfig.monitorServer.bindAddress", l.Addr().String(), "in use", "free the port",
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
@@ -142,7 +152,10 @@ func TestPortInUse(t *testing.T) {
 }
 
 func TestLocal(t *testing.T) {
-	for addr, want := range map[string]bool{"127.0.0.1:9091": true, "[::1]:9091": true, "localhost:1": true, ":9091": false, "0.0.0.0:9091": false, "192.0.2.1:1": false} {
+	for addr, want := range map[string]bool{
+		"127.0.0.1:9091": true, "[::1]:9091": true, "localhost:1": true, ":9091": false, "0.0.0.0:9091": false,
+		"192.0.2.1:1": false,
+	} {
 		if got := Local(addr) == nil; got != want {
 			t.Errorf("Local(%s) = nil: %v, want %v", addr, got, want)
 		}

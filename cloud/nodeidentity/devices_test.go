@@ -28,7 +28,8 @@ func (e *env) renew(node string, cert *tls.Certificate) *tls.Certificate {
 	e.must(err)
 	csr, err := certs.NewRequest(node, key)
 	e.must(err)
-	req, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, "https://"+e.join+"/edge.crt", strings.NewReader(string(csr)))
+	req, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, "https://"+e.join+"/edge.crt",
+		strings.NewReader(string(csr)))
 	e.must(err)
 	req.Header.Set("NodeName", node)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,

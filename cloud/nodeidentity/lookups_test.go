@@ -74,7 +74,8 @@ func TestLookupsOfOneName(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		began := time.Now()
-		if err := l.wait(t.Context(), "worker-8", netip.MustParsePrefix("198.51.100.1/32")); err != nil || time.Since(began) != 0 {
+		if err := l.wait(t.Context(), "worker-8", netip.MustParsePrefix("198.51.100.1/32")); err != nil ||
+			time.Since(began) != 0 {
 			t.Errorf("another name: %v after %v, want no error at once", err, time.Since(began))
 		}
 	})

@@ -124,7 +124,8 @@ func (g *Guard) Run(ctx context.Context) error {
 		failed := false
 		for _, node := range g.takeUnbound() {
 			if err := g.bindConnected(ctx, node); err != nil && ctx.Err() == nil {
-				klog.V(1).InfoS("Node not labelled with its device; trying again", "node", node, "in", bindRetry, "err", err)
+				klog.V(1).InfoS("Node not labelled with its device; trying again", "node", node, "in", bindRetry,
+					"err", err)
 				g.addUnbound(node)
 				failed = true
 			}
@@ -219,7 +220,8 @@ func authorize(node *v1.Node, cert *x509.Certificate) (bind bool, _ error) {
 	return false, fmt.Errorf("node %s belongs to another device, or to another join of this one (%s, and not %s): "+
 		"if this device is to be the node, get a token with `cloudcore gettoken --node %s --replace` "+
 		"and run `edgecore join` with it on the device. "+
-		"If it is refused even then, the earlier device joined while cloudcore's clock was ahead: kubectl label node %s %s-",
+		"If it is refused even then, the earlier device joined while cloudcore's clock was ahead: kubectl label node "+
+		"%s %s-",
 		node.Name, of, named(holder), node.Name, node.Name, HolderLabel)
 }
 
@@ -287,8 +289,10 @@ func (g *Guard) lookUp(ctx context.Context, limits lookups, name string, from ne
 	if value, edge := node.Labels[edgecontroller.EdgeLabel]; edge && value == "" {
 		return node, nil
 	}
-	return nil, fmt.Errorf("the cluster has a node %s that did not join through cloudcore (it has no label %s): no device may speak for it. "+
-		"Join under another name (edgecore join --edgenode-name); if the node is this device's, label it: kubectl label node %s %s=",
+	return nil, fmt.Errorf("the cluster has a node %s that did not join through cloudcore (it has no label %s): no "+
+		"device may speak for it. "+
+		"Join under another name (edgecore join --edgenode-name); if the node is this device's, label it: kubectl "+
+		"label node %s %s=",
 		name, edgecontroller.EdgeLabel, name, edgecontroller.EdgeLabel)
 }
 
@@ -306,7 +310,8 @@ func (g *Guard) bind(ctx context.Context, node *v1.Node, cert *x509.Certificate)
 		_, err = g.opts.Nodes.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 		switch {
 		case err == nil:
-			klog.InfoS("Node belongs to the device that holds its certificate", "node", name, "holder", holder, "before", node.Labels[HolderLabel])
+			klog.InfoS("Node belongs to the device that holds its certificate", "node", name, "holder", holder,
+				"before", node.Labels[HolderLabel])
 			return nil
 		case !apierrors.IsConflict(err):
 			return fmt.Errorf("label node %s with its device: %w: %w", name, err, cloudhub.ErrTryLater)

@@ -57,10 +57,12 @@ func newEnv(t *testing.T) *env {
 	})
 	var err error
 	secrets := e.api.CoreV1().Secrets(certificates.Namespace)
-	e.authority, err = certificates.New(t.Context(), secrets, certificates.Options{Addresses: []string{"127.0.0.1"}, ProtectTaken: true})
+	e.authority, err = certificates.New(t.Context(), secrets, certificates.Options{Addresses: []string{"127.0.0.1"},
+		ProtectTaken: true})
 	e.must(err)
 	e.guard = New(Options{Revoked: e.authority.Check, Edge: e.edge, Nodes: e.api.CoreV1().Nodes()})
-	e.hub, err = cloudhub.New(cloudhub.Options{Upstream: e.guard.Upstream(e), Downstream: e.guard.Downstream(e), Gate: e.guard})
+	e.hub, err = cloudhub.New(cloudhub.Options{Upstream: e.guard.Upstream(e), Downstream: e.guard.Downstream(e),
+		Gate: e.guard})
 	e.must(err)
 	e.guard.SetHub(e.hub)
 
@@ -74,7 +76,8 @@ func newEnv(t *testing.T) *env {
 	}
 	link, join := listen(), listen()
 	e.link, e.join = link.Addr().String(), join.Addr().String()
-	config := cloudhub.TLSConfig(e.authority.ServerTLS(tls.RequireAndVerifyClientCert).GetCertificate, e.authority.Pool())
+	config := cloudhub.TLSConfig(e.authority.ServerTLS(tls.RequireAndVerifyClientCert).GetCertificate,
+		e.authority.Pool())
 	for _, run := range []func(){
 		func() { _ = e.hub.Run(ctx) },
 		func() { _ = e.hub.ServeWebSocket(ctx, link, config) },
@@ -119,11 +122,14 @@ func (e *env) device(node string, bound bool) *tls.Certificate {
 	e.must(err)
 	csr, err := certs.NewRequest(node, key)
 	e.must(err)
-	req, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, "https://"+e.join+"/edge.crt", strings.NewReader(string(csr)))
+	req, err := http.NewRequestWithContext(e.t.Context(), http.MethodGet, "https://"+e.join+"/edge.crt",
+		strings.NewReader(string(csr)))
 	e.must(err)
 	req.Header.Set("NodeName", node)
 	req.Header.Set("Authorization", "Bearer "+token.Bearer)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: e.authority.Pool()}, DisableKeepAlives: true}}
+	client := &http.Client{
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: e.authority.Pool()}, DisableKeepAlives: true},
+	}
 	return e.issued(client, req, key)
 }
 
@@ -165,7 +171,8 @@ func (e *env) refused(what, node string, cert *tls.Certificate, words string) {
 // register creates a Node as edgecontroller does, and tells the guard as the caches do.
 func (e *env) register(name string, labels map[string]string) *v1.Node {
 	e.t.Helper()
-	node, err := e.api.CoreV1().Nodes().Create(e.t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+	node, err := e.api.CoreV1().Nodes().Create(e.t.Context(),
+		&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
 	e.must(err)
 	if _, edge := labels[edgecontroller.EdgeLabel]; edge {
 		e.guard.NodeChanged(node)
@@ -237,11 +244,13 @@ func TestForeignNode(t *testing.T) {
 	e.register("worker-7", server)
 	e.register("worker-8", server)
 
-	object, err := e.guard.Downstream(e).Object("worker-7", resource.Key{Type: resource.TypeSecret, Namespace: "ns", Name: "password"})
+	object, err := e.guard.Downstream(e).Object("worker-7", resource.Key{Type: resource.TypeSecret, Namespace: "ns",
+		Name: "password"})
 	if object != nil || err == nil {
 		t.Errorf("Object for the server's Node = %v, %v; want an error", object, err)
 	}
-	if object, err := e.guard.Downstream(e).Object("worker-7", resource.Key{Type: resource.TypePod, Namespace: "ns", Name: "gone"}); object != nil || err != nil {
+	if object, err := e.guard.Downstream(e).Object("worker-7", resource.Key{Type: resource.TypePod, Namespace: "ns",
+		Name: "gone"}); object != nil || err != nil {
 		t.Errorf("Object of what is gone = %v, %v; want neither", object, err)
 	}
 	e.must(e.guard.Upstream(e).Heartbeat(t.Context(), "worker-7"))
@@ -350,7 +359,8 @@ func TestBindRace(t *testing.T) {
 		}
 		return true, nil, apierrors.NewConflict(v1.Resource("nodes"), "edge1", nil)
 	})
-	if err := e.guard.bind(t.Context(), stale, parsed(t, device)); err == nil || !strings.Contains(err.Error(), "belongs to another device") {
+	if err := e.guard.bind(t.Context(), stale, parsed(t, device)); err == nil ||
+		!strings.Contains(err.Error(), "belongs to another device") {
 		t.Errorf("bind = %v, want that the other device has the node", err)
 	}
 	if conflicts != 1 {

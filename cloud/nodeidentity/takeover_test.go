@@ -47,14 +47,17 @@ func TestTakeOverServer(t *testing.T) {
 	e.must(err)
 	guard := New(Options{Revoked: e.authority.Check, Edge: c.EdgeNode, Nodes: e.api.CoreV1().Nodes()})
 	e.must(c.OnEdgeNode(guard.NodeChanged))
-	hub, err := cloudhub.New(cloudhub.Options{Upstream: guard.Upstream(c), Downstream: guard.Downstream(c), Gate: guard})
+	hub, err := cloudhub.New(cloudhub.Options{
+		Upstream: guard.Upstream(c), Downstream: guard.Downstream(c), Gate: guard,
+	})
 	e.must(err)
 	guard.SetHub(hub)
 	ctx, cancel := context.WithCancel(wait.Context(t))
 	var all sync.WaitGroup
 	t.Cleanup(func() { cancel(); all.Wait(); c.Wait() })
 	e.must(c.Start(ctx, hub))
-	l, err := hub.ListenQUIC("127.0.0.1:0", cloudhub.TLSConfig(e.authority.ServerTLS(tls.RequireAndVerifyClientCert).GetCertificate, e.authority.Pool()))
+	l, err := hub.ListenQUIC("127.0.0.1:0",
+		cloudhub.TLSConfig(e.authority.ServerTLS(tls.RequireAndVerifyClientCert).GetCertificate, e.authority.Pool()))
 	e.must(err)
 	all.Go(func() { _ = hub.ServeQUIC(ctx, l) })
 	all.Go(func() { _ = hub.Run(ctx) })
@@ -75,7 +78,9 @@ func TestTakeOverServer(t *testing.T) {
 	_, err = wire.ReadPacked(control, 1<<16)
 	e.must(err)
 
-	server := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u1", Labels: map[string]string{"kubernetes.io/os": "linux"}}}
+	server := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u1", Labels: map[string]string{"kubernetes.io/os": "linux"}},
+	}
 	_, err = e.api.CoreV1().Nodes().Create(ctx, server, metav1.CreateOptions{})
 	e.must(err)
 	stream, err := conn.OpenStreamSync(ctx)
@@ -84,7 +89,8 @@ func TestTakeOverServer(t *testing.T) {
 	e.must(err)
 	body, err := json.Marshal(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	e.must(err)
-	e.must(wire.WritePacked(stream, model.New(model.ModuleEdged, model.GroupMeta, model.OpInsert, "default/node/"+name, body)))
+	e.must(wire.WritePacked(stream, model.New(model.ModuleEdged, model.GroupMeta, model.OpInsert, "default/node/"+name,
+		body)))
 	for err = nil; err == nil; { // until the connection ends
 		_, err = wire.ReadPacked(stream, 1<<20)
 	}
@@ -92,6 +98,7 @@ func TestTakeOverServer(t *testing.T) {
 	node, err := e.api.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	e.must(err)
 	if len(node.Labels) != 1 || len(node.Annotations) != 0 {
-		t.Errorf("the server's Node has labels %v and annotations %v, want those of before alone", node.Labels, node.Annotations)
+		t.Errorf("the server's Node has labels %v and annotations %v, want those of before alone", node.Labels,
+			node.Annotations)
 	}
 }

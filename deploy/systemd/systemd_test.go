@@ -62,17 +62,23 @@ func settings(t *testing.T) map[string]string {
 
 func TestPodsOutliveTheAgent(t *testing.T) {
 	have := settings(t)
-	for key, want := range map[string]string{"Type": "notify", "Restart": "always", "KillMode": "process", "OOMScoreAdjust": "-999"} {
+	for key, want := range map[string]string{
+		"Type": "notify", "Restart": "always", "KillMode": "process", "OOMScoreAdjust": "-999",
+	} {
 		if have[key] != want {
 			t.Errorf("%s=%s, want %s", key, have[key], want)
 		}
 	}
-	for _, key := range []string{"WatchdogSec", "LogRateLimitBurst", "SystemCallFilter", "CapabilityBoundingSet", "MemoryDenyWriteExecute"} {
+	for _, key := range []string{"WatchdogSec", "LogRateLimitBurst", "SystemCallFilter", "CapabilityBoundingSet",
+		"MemoryDenyWriteExecute"} {
 		if have[key] == "" {
 			t.Errorf("%s = %q, want it set", key, have[key])
 		}
 	}
-	for _, want := range []string{"WantedBy=multi-user.target", "StartLimitIntervalSec=0", "After=containerd.service crio.service local-fs.target"} {
+	for _, want := range []string{
+		"WantedBy=multi-user.target", "StartLimitIntervalSec=0",
+		"After=containerd.service crio.service local-fs.target",
+	} {
 		if !strings.Contains(inPackage(t), "\n"+want+"\n") {
 			t.Errorf("unit, want %s in it:\n%s", want, inPackage(t))
 		}
@@ -86,19 +92,25 @@ func TestPodsOutliveTheAgent(t *testing.T) {
 // something that pods' volumes need. See systemd.exec(5).
 func TestMountsReachTheHost(t *testing.T) {
 	for key := range settings(t) {
-		for _, bad := range []string{"Protect", "Private", "ReadOnly", "ReadWrite", "Inaccessible", "NoExecPaths", "ExecPaths", "TemporaryFileSystem",
-			"Bind", "Mount", "Root", "LogNamespace", "DynamicUser", "ProcSubset", "RestrictSUIDSGID", "Device", "User", "UMask", "StateDirectory", "RuntimeDirectory"} {
+		for _, bad := range []string{"Protect", "Private", "ReadOnly", "ReadWrite", "Inaccessible", "NoExecPaths",
+			"ExecPaths", "TemporaryFileSystem",
+			"Bind", "Mount", "Root", "LogNamespace", "DynamicUser", "ProcSubset", "RestrictSUIDSGID", "Device", "User",
+			"UMask", "StateDirectory", "RuntimeDirectory"} {
 			if strings.HasPrefix(key, bad) {
 				t.Errorf("%s is set, want nothing that begins with %s", key, bad)
 			}
 		}
 	}
-	for _, needed := range []string{"CAP_SYS_ADMIN", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE", "CAP_SETUID", "CAP_SETGID"} {
-		if caps := settings(t)["CapabilityBoundingSet"]; !strings.HasPrefix(caps, "~") || strings.Contains(caps, needed) {
+	for _, needed := range []string{"CAP_SYS_ADMIN", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID",
+		"CAP_KILL", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE", "CAP_SETUID", "CAP_SETGID"} {
+		if caps := settings(t)["CapabilityBoundingSet"]; !strings.HasPrefix(caps, "~") ||
+			strings.Contains(caps, needed) {
 			t.Errorf("CapabilityBoundingSet=%s, want a list of what is taken away, without %s", caps, needed)
 		}
 	}
-	if filter := settings(t)["SystemCallFilter"]; !strings.HasPrefix(filter, "~") || strings.Contains(filter, "@mount") || strings.Contains(filter, "@clock") || strings.Contains(filter, "@privileged") {
+	if filter := settings(t)["SystemCallFilter"]; !strings.HasPrefix(filter, "~") ||
+		strings.Contains(filter, "@mount") || strings.Contains(filter, "@clock") ||
+		strings.Contains(filter, "@privileged") {
 		t.Errorf("SystemCallFilter=%s, want a list of what is taken away, without @mount, @clock and @privileged",
 			filter)
 	}

@@ -59,7 +59,8 @@ type failure struct {
 // Admit judges a pod. Others are the pods that were admitted before it and have not ended.
 func Admit(node Node, pod *v1.Pod, others []*v1.Pod) Verdict {
 	if os := pod.Labels[v1.LabelOSStable]; os != "" && os != string(v1.Linux) {
-		return rejected("PodOSSelectorNodeLabelDoesNotMatch", "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label")
+		return rejected("PodOSSelectorNodeLabelDoesNotMatch",
+			"Failed to admit pod as the `kubernetes.io/os` label doesn't match node label")
 	}
 	if os := pod.Spec.OS; os != nil && os.Name != v1.Linux {
 		return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
@@ -81,7 +82,8 @@ func Admit(node Node, pod *v1.Pod, others []*v1.Pod) Verdict {
 		failures = append(failures, predicate("NodeName", "node(s) didn't match the requested node name"))
 	}
 	if portTaken(pod, others) {
-		failures = append(failures, predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports"))
+		failures = append(failures,
+			predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports"))
 	}
 	if node.Whole && !Static(pod) && !tolerates(pod, node.Taints) {
 		failures = append(failures, predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
@@ -161,10 +163,13 @@ func missing(name v1.ResourceName, pod *v1.Pod) bool {
 }
 
 func insufficient(name v1.ResourceName, want, used, capacity int64) failure {
-	return failure{observed.Reason{
-		Reason:  "OutOf" + string(name),
-		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, want, used, capacity),
-	}, name, want - (capacity - used)}
+	return failure{
+		observed.Reason{
+			Reason: "OutOf" + string(name),
+			Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name,
+				want, used, capacity),
+		}, name, want - (capacity - used),
+	}
 }
 
 // amount is a quantity in the unit that is counted: thousandths of a core for cpu, else units.

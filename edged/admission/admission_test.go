@@ -101,7 +101,9 @@ func TestRequests(t *testing.T) {
 
 func TestAdmit(t *testing.T) {
 	node := Node{
-		Name: "edge-1", Allocatable: list("2", "512Mi"), Devices: func(name v1.ResourceName) bool { return name == "example.com/served" },
+		Name:        "edge-1",
+		Allocatable: list("2", "512Mi"),
+		Devices:     func(name v1.ResourceName) bool { return name == "example.com/served" },
 		Checks: []func(*v1.Pod) *observed.Reason{func(p *v1.Pod) *observed.Reason {
 			if p.Labels["bad"] != "" {
 				return &observed.Reason{Reason: "SysctlForbidden", Message: "forbidden sysctl"}
@@ -109,7 +111,10 @@ func TestAdmit(t *testing.T) {
 			return nil
 		}},
 	}
-	for name, q := range map[v1.ResourceName]string{v1.ResourcePods: "3", "hugepages-2Mi": "8Mi", "example.com/gone": "0", "example.com/served": "1", v1.ResourceEphemeralStorage: "1Gi"} {
+	for name, q := range map[v1.ResourceName]string{
+		v1.ResourcePods: "3", "hugepages-2Mi": "8Mi", "example.com/gone": "0", "example.com/served": "1",
+		v1.ResourceEphemeralStorage: "1Gi",
+	} {
 		node.Allocatable[name] = resource.MustParse(q)
 	}
 	windows := pod()
@@ -120,32 +125,86 @@ func TestAdmit(t *testing.T) {
 		reason string
 		text   string
 	}{
-		"fits":                              {pod: pod(container("1", "100Mi")), others: []*v1.Pod{pod(container("1", "100Mi"))}},
-		"no requests fits":                  {pod: pod(), others: []*v1.Pod{pod(container("2", "512Mi"))}},
-		"cpu":                               {pod: pod(container("1500m", "")), others: []*v1.Pod{pod(container("600m", ""))}, reason: "OutOfcpu", text: "Node didn't have enough resource: cpu, requested: 1500, used: 600, capacity: 2000"},
-		"memory":                            {pod: pod(container("", "1Gi")), reason: "OutOfmemory", text: "requested: 1073741824, used: 0, capacity: 536870912"},
-		"pods":                              {pod: pod(), others: []*v1.Pod{pod(), pod(), pod()}, reason: "OutOfpods", text: "pods, requested: 1, used: 3, capacity: 3"},
-		"extended resource of a static pod": {pod: static(asks("example.com/gpu", "1")), reason: "OutOfexample.com/gpu", text: "requested: 1, used: 0, capacity: 0"},
-		"extended resource of the cluster":  {pod: asks("example.com/gpu", "1")},
-		"extended resource that has gone":   {pod: asks("example.com/gone", "1"), reason: "OutOfexample.com/gone", text: "capacity: 0"},
-		"devices are counted later":         {pod: asks("example.com/served", "9")},
+		"fits": {
+			pod: pod(container("1", "100Mi")), others: []*v1.Pod{pod(container("1", "100Mi"))},
+		},
+		"no requests fits": {pod: pod(), others: []*v1.Pod{pod(container("2", "512Mi"))}},
+		"cpu": {
+			pod:    pod(container("1500m", "")),
+			others: []*v1.Pod{pod(container("600m", ""))},
+			reason: "OutOfcpu",
+			text:   "Node didn't have enough resource: cpu, requested: 1500, used: 600, capacity: 2000",
+		},
+		"memory": {
+			pod: pod(container("", "1Gi")), reason: "OutOfmemory",
+			text: "requested: 1073741824, used: 0, capacity: 536870912",
+		},
+		"pods": {
+			pod:    pod(),
+			others: []*v1.Pod{pod(), pod(), pod()},
+			reason: "OutOfpods",
+			text:   "pods, requested: 1, used: 3, capacity: 3",
+		},
+		"extended resource of a static pod": {pod: static(asks("example.com/gpu", "1")), reason: "OutOfexample.com/gpu",
+			text: "requested: 1, used: 0, capacity: 0"},
+		"extended resource of the cluster": {pod: asks("example.com/gpu", "1")},
+		"extended resource that has gone": {pod: asks("example.com/gone", "1"), reason: "OutOfexample.com/gone",
+			text: "capacity: 0"},
+		"devices are counted later": {pod: asks("example.com/served", "9")},
 		"huge pages": {pod: asks("hugepages-2Mi", "4Mi"), others: []*v1.Pod{asks("hugepages-2Mi", "6Mi")},
 			reason: "OutOfhugepages-2Mi", text: "requested: 4194304, used: 6291456, capacity: 8388608"},
-		"huge pages that fit":     {pod: asks("hugepages-2Mi", "2Mi"), others: []*v1.Pod{asks("hugepages-2Mi", "6Mi")}},
-		"huge pages of no size":   {pod: asks("hugepages-1Gi", "1Gi"), reason: "OutOfhugepages-1Gi", text: "capacity: 0"},
-		"ephemeral storage":       {pod: asks(v1.ResourceEphemeralStorage, "2Gi"), reason: "OutOfephemeral-storage", text: "capacity: 1073741824"},
-		"pod-level resources":     {pod: podLevel("3"), reason: "OutOfcpu", text: "requested: 3000, used: 0, capacity: 2000"},
+		"huge pages that fit": {pod: asks("hugepages-2Mi", "2Mi"), others: []*v1.Pod{asks("hugepages-2Mi", "6Mi")}},
+		"huge pages of no size": {
+			pod: asks("hugepages-1Gi", "1Gi"), reason: "OutOfhugepages-1Gi", text: "capacity: 0",
+		},
+		"ephemeral storage": {pod: asks(v1.ResourceEphemeralStorage, "2Gi"), reason: "OutOfephemeral-storage",
+			text: "capacity: 1073741824"},
+		"pod-level resources": {
+			pod: podLevel("3"), reason: "OutOfcpu", text: "requested: 3000, used: 0, capacity: 2000",
+		},
 		"first reason of several": {pod: pod(container("9", "9Gi")), reason: "OutOfcpu"},
-		"os label":                {pod: labelled(v1.LabelOSStable, "windows"), reason: "PodOSSelectorNodeLabelDoesNotMatch", text: "kubernetes.io/os"},
-		"another node":            {pod: bound("other"), reason: "NodeName", text: "Predicate NodeName failed: node(s) didn't match the requested node name"},
-		"a check of the node":     {pod: labelled("bad", "yes"), reason: "SysctlForbidden", text: "forbidden sysctl"},
-		"sidecar's port":          {pod: port(v1.ContainerPort{HostPort: 80}), others: []*v1.Pod{sidecarPort(80)}, reason: "NodePorts", text: "failed: node(s) didn't have free ports for the requested pod ports"},
-		"windows":                 {pod: windows, reason: "PodOSNotSupported", text: "OS field"},
-		"host port":               {pod: port(v1.ContainerPort{HostPort: 80}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, Protocol: v1.ProtocolTCP})}, reason: "NodePorts", text: "failed: node(s) didn't have free ports for the requested pod ports"},
-		"other protocol":          {pod: port(v1.ContainerPort{HostPort: 80}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, Protocol: v1.ProtocolUDP})}},
-		"other address":           {pod: port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.1"}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.2"})}},
-		"every address":           {pod: port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.1"}), others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80})}, reason: "NodePorts", text: "failed: node(s) didn't have free ports for the requested pod ports"},
-		"same port, not bound":    {pod: port(v1.ContainerPort{ContainerPort: 80}), others: []*v1.Pod{port(v1.ContainerPort{ContainerPort: 80})}},
+		"os label": {
+			pod: labelled(v1.LabelOSStable, "windows"), reason: "PodOSSelectorNodeLabelDoesNotMatch",
+			text: "kubernetes.io/os",
+		},
+		"another node": {
+			pod: bound("other"), reason: "NodeName",
+			text: "Predicate NodeName failed: node(s) didn't match the requested node name",
+		},
+		"a check of the node": {pod: labelled("bad", "yes"), reason: "SysctlForbidden", text: "forbidden sysctl"},
+		"sidecar's port": {
+			pod:    port(v1.ContainerPort{HostPort: 80}),
+			others: []*v1.Pod{sidecarPort(80)},
+			reason: "NodePorts",
+			text:   "failed: node(s) didn't have free ports for the requested pod ports",
+		},
+		"windows": {pod: windows, reason: "PodOSNotSupported", text: "OS field"},
+		"host port": {
+			pod:    port(v1.ContainerPort{HostPort: 80}),
+			others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, Protocol: v1.ProtocolTCP})},
+			reason: "NodePorts",
+			text:   "failed: node(s) didn't have free ports for the requested pod ports",
+		},
+		"other protocol": {
+			pod: port(v1.ContainerPort{HostPort: 80}), others: []*v1.Pod{
+				port(v1.ContainerPort{HostPort: 80, Protocol: v1.ProtocolUDP}),
+			},
+		},
+		"other address": {
+			pod:    port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.1"}),
+			others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.2"})},
+		},
+		"every address": {
+			pod:    port(v1.ContainerPort{HostPort: 80, HostIP: "127.0.0.1"}),
+			others: []*v1.Pod{port(v1.ContainerPort{HostPort: 80})},
+			reason: "NodePorts",
+			text:   "failed: node(s) didn't have free ports for the requested pod ports",
+		},
+		"same port, not bound": {
+			pod: port(v1.ContainerPort{ContainerPort: 80}), others: []*v1.Pod{
+				port(v1.ContainerPort{ContainerPort: 80}),
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Admit(node, c.pod, c.others).Rejected

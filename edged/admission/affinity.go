@@ -18,7 +18,9 @@ const (
 )
 
 // ofMachine are the labels that say what the machine is: nobody changes them.
-var ofMachine = []string{v1.LabelHostname, v1.LabelOSStable, v1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch"}
+var ofMachine = []string{
+	v1.LabelHostname, v1.LabelOSStable, v1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+}
 
 // matches reports whether a node is one that a pod selects, by nodeSelector and required node affinity.
 func matches(node Node, pod *v1.Pod) answer {
@@ -28,10 +30,14 @@ func matches(node Node, pod *v1.Pod) answer {
 	}
 	result := yes
 	for key, want := range pod.Spec.NodeSelector {
-		result = max(result, requirement(v1.NodeSelectorRequirement{Key: key, Operator: v1.NodeSelectorOpIn, Values: []string{want}}, label))
+		result = max(result,
+			requirement(v1.NodeSelectorRequirement{Key: key, Operator: v1.NodeSelectorOpIn, Values: []string{want}},
+				label))
 	}
-	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-		result = max(result, anyTerm(node.Name, a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, label))
+	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil &&
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		result = max(result,
+			anyTerm(node.Name, a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, label))
 	}
 	return result
 }
@@ -104,7 +110,10 @@ func compares(r v1.NodeSelectorRequirement, value string) bool {
 // tolerates reports whether a pod tolerates the taints that would end it.
 func tolerates(pod *v1.Pod, taints []v1.Taint) bool {
 	for _, taint := range taints {
-		if taint.Effect == v1.TaintEffectNoExecute && !slices.ContainsFunc(pod.Spec.Tolerations, func(t v1.Toleration) bool { return tolerated(t, taint) }) {
+		if taint.Effect == v1.TaintEffectNoExecute &&
+			!slices.ContainsFunc(pod.Spec.Tolerations, func(t v1.Toleration) bool {
+				return tolerated(t, taint)
+			}) {
 			return false
 		}
 	}
@@ -121,7 +130,9 @@ func tolerated(t v1.Toleration, taint v1.Taint) bool {
 	case v1.TolerationOpExists:
 		return true
 	case v1.TolerationOpGt, v1.TolerationOpLt:
-		return compares(v1.NodeSelectorRequirement{Operator: v1.NodeSelectorOperator(t.Operator), Values: []string{t.Value}}, taint.Value)
+		return compares(v1.NodeSelectorRequirement{
+			Operator: v1.NodeSelectorOperator(t.Operator), Values: []string{t.Value},
+		}, taint.Value)
 	}
 	return false
 }

@@ -22,7 +22,8 @@ const (
 	annotationSource     = "kubernetes.io/config.source"
 	sourceAPI            = "api"
 	unexpected           = "UnexpectedAdmissionError"
-	preemptionImpossible = "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: %s"
+	preemptionImpossible = "Unexpected error while attempting to recover from admission failure: preemption: error " +
+		"finding a set of pods to preempt: no set of running pods found to reclaim resources: %s"
 )
 
 // Static reports whether a pod comes from this node rather than from the API server.
@@ -61,7 +62,11 @@ func preempt(pod *v1.Pod, others []*v1.Pod, failures []failure, doubt bool) Verd
 		return Verdict{Rejected: &failures[0].Reason} // whoever wrote the manifest is told what is short
 	}
 	if len(missing) > 0 {
-		return Verdict{Rejected: &observed.Reason{Reason: unexpected, Message: fmt.Sprintf(preemptionImpossible, describe(missing))}}
+		return Verdict{
+			Rejected: &observed.Reason{
+				Reason: unexpected, Message: fmt.Sprintf(preemptionImpossible, describe(missing)),
+			},
+		}
 	}
 	return Verdict{Victims: victims, Lack: failures[0].resource, Doubt: doubt}
 }
@@ -69,7 +74,9 @@ func preempt(pod *v1.Pod, others []*v1.Pod, failures []failure, doubt bool) Verd
 // Victims chooses the pods that have to end so that there is as much more of each resource as is lacking. BestEffort
 // pods go rather than Burstable ones, and those rather than Guaranteed ones; of a class as few as do, and among equals
 // the smaller. What cannot be had, no matter who ends, is returned as missing.
-func Victims(pod *v1.Pod, others []*v1.Pod, lack map[v1.ResourceName]int64) (victims []*v1.Pod, missing map[v1.ResourceName]int64) {
+func Victims(
+	pod *v1.Pod, others []*v1.Pod, lack map[v1.ResourceName]int64,
+) (victims []*v1.Pod, missing map[v1.ResourceName]int64) {
 	classes := map[v1.PodQOSClass][]*v1.Pod{}
 	var all []*v1.Pod
 	for _, o := range others {

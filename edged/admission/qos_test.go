@@ -28,16 +28,18 @@ func TestQOS(t *testing.T) {
 		pod  *v1.Pod
 		want v1.PodQOSClass
 	}{
-		"no resources":                    {pod(res(nil, nil)), v1.PodQOSBestEffort},
-		"as much as the limits":           {pod(full, full), v1.PodQOSGuaranteed},
-		"an init container without":       {withInit, v1.PodQOSBurstable},
-		"cpu request of 0":                {pod(res(list("0", "1Gi"), list("1", "1Gi"))), v1.PodQOSBurstable},
-		"memory request of 0":             {pod(res(list("1", "0"), list("1", "1Gi"))), v1.PodQOSBurstable},
-		"requests of 0 and limits":        {pod(res(list("0", "0"), list("1", "1Gi"))), v1.PodQOSBurstable},
-		"requests of 0 alone":             {pod(res(list("0", "0"), nil)), v1.PodQOSBestEffort},
-		"limits without defaults":         {pod(res(nil, list("1", "1Gi"))), v1.PodQOSGuaranteed},
-		"pod level":                       {podLevel(full.Resources, res(nil, nil)), v1.PodQOSGuaranteed},
-		"pod level, cpu request of 0":     {podLevel(res(list("0", "1Gi"), list("1", "1Gi")).Resources), v1.PodQOSBurstable},
+		"no resources":              {pod(res(nil, nil)), v1.PodQOSBestEffort},
+		"as much as the limits":     {pod(full, full), v1.PodQOSGuaranteed},
+		"an init container without": {withInit, v1.PodQOSBurstable},
+		"cpu request of 0":          {pod(res(list("0", "1Gi"), list("1", "1Gi"))), v1.PodQOSBurstable},
+		"memory request of 0":       {pod(res(list("1", "0"), list("1", "1Gi"))), v1.PodQOSBurstable},
+		"requests of 0 and limits":  {pod(res(list("0", "0"), list("1", "1Gi"))), v1.PodQOSBurstable},
+		"requests of 0 alone":       {pod(res(list("0", "0"), nil)), v1.PodQOSBestEffort},
+		"limits without defaults":   {pod(res(nil, list("1", "1Gi"))), v1.PodQOSGuaranteed},
+		"pod level":                 {podLevel(full.Resources, res(nil, nil)), v1.PodQOSGuaranteed},
+		"pod level, cpu request of 0": {
+			podLevel(res(list("0", "1Gi"), list("1", "1Gi")).Resources), v1.PodQOSBurstable,
+		},
 		"pod level that is empty":         {podLevel(v1.ResourceRequirements{}, full), v1.PodQOSBestEffort},
 		"the API server's class":          {withStatus(v1.PodQOSBurstable), v1.PodQOSBurstable},
 		"a class in status that is wrong": {withStatus("Golden"), v1.PodQOSGuaranteed},

@@ -55,7 +55,8 @@ func ParseRecord(text string) (*Record, error) {
 		return nil, fmt.Errorf("note of the takeover: %w", err)
 	}
 	if r.Version != recordVersion {
-		return nil, fmt.Errorf("note of the takeover: it has version %d, and this edgecore knows %d", r.Version, recordVersion)
+		return nil, fmt.Errorf("note of the takeover: it has version %d, and this edgecore knows %d", r.Version,
+			recordVersion)
 	}
 	for id, c := range r.Containers {
 		if _, err := parseHash(c.Carries); err != nil {

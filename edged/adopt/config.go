@@ -44,7 +44,8 @@ type Config struct {
 	Notes []Note
 }
 
-const configHead = `# edgecore's configuration, made by ` + "`edgecore adopt`" + ` of that of KubeEdge. Each key that is left out has its
+const configHead = `# edgecore's configuration, made by ` + "`edgecore adopt`" +
+	` of that of KubeEdge. Each key that is left out has its
 # default (` + "`edgecore --defaultconfig`" + ` prints them).
 `
 
@@ -99,7 +100,8 @@ func Translate(text []byte, places Places) (*Config, error) {
 		return nil, err
 	}
 	if !c.Modules.Edged.Enable {
-		return nil, errors.New("modules.edged.enable is false: that agent ran no pods, and there is nothing to take over; `edgecore join` joins a cloud")
+		return nil, errors.New("modules.edged.enable is false: that agent ran no pods, and there is nothing to take " +
+			"over; `edgecore join` joins a cloud")
 	}
 	return c, nil
 }
@@ -136,8 +138,10 @@ func runtimeOf(edged map[string]any) error {
 		endpoint = named
 	}
 	if name == "docker" || strings.Contains(endpoint, "dockershim") {
-		return errors.New("its containers are Docker's, driven through dockershim, which no runtime offers any more: they cannot be taken over as they run. " +
-			"Move the node to containerd or to cri-dockerd with KubeEdge first, or create it again with `edgecore join`")
+		return errors.New("its containers are Docker's, driven through dockershim, which no runtime offers any more: " +
+			"they cannot be taken over as they run. " +
+			"Move the node to containerd or to cri-dockerd with KubeEdge first, or create it again with " +
+			"`edgecore join`")
 	}
 	return nil
 }
@@ -166,7 +170,8 @@ func settle(tree map[string]any) (*Config, error) {
 		dropped := false
 		for _, p := range problems {
 			if vital(p.Path) {
-				return nil, fmt.Errorf("%s: %s; correct it in the file of KubeEdge and see that its agent still runs", p.Path, p.Text)
+				return nil, fmt.Errorf("%s: %s; correct it in the file of KubeEdge and see that its agent still runs",
+					p.Path, p.Text)
 			}
 			if drop(tree, p.Path) {
 				dropped = true
@@ -177,7 +182,8 @@ func settle(tree map[string]any) (*Config, error) {
 			return nil, err
 		}
 	}
-	return nil, errors.New("too much of it is not known here: it is no configuration of KubeEdge's edgecore 1.12 to 1.23")
+	return nil,
+		errors.New("too much of it is not known here: it is no configuration of KubeEdge's edgecore 1.12 to 1.23")
 }
 
 // reason is why a key is left out. What it may be a slip for is of no interest: KubeEdge knew it.
@@ -202,11 +208,15 @@ func withoutLine(text string) string {
 // stand-in for what the file says.
 func vital(path string) bool {
 	switch path {
-	case "apiVersion", "kind", "modules", "modules.edged", "modules.edged.tailoredKubeletConfig", "modules.edged.hostnameOverride", "modules.edged.rootDirectory":
+	case "apiVersion", "kind", "modules", "modules.edged", "modules.edged.tailoredKubeletConfig",
+		"modules.edged.hostnameOverride", "modules.edged.rootDirectory":
 		return true
 	}
 	key, ok := strings.CutPrefix(path, "modules.edged.tailoredKubeletConfig.")
-	return ok && slices.Contains([]string{"containerRuntimeEndpoint", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS", "staticPodPath", "podLogsDir"}, key)
+	return ok &&
+		slices.Contains([]string{
+			"containerRuntimeEndpoint", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS", "staticPodPath", "podLogsDir",
+		}, key)
 }
 
 // drop removes what a path names from a tree; of a list the whole. Keys may have dots in them, and long ones are

@@ -13,14 +13,21 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
-var here = Places{Store: "/var/lib/edgecore/edgecore.db", Certs: "/etc/edgecore/certs", Root: "/var/lib/edged", NodeName: "edge1", Joined: true}
+var here = Places{
+	Store:    "/var/lib/edgecore/edgecore.db",
+	Certs:    "/etc/edgecore/certs",
+	Root:     "/var/lib/edged",
+	NodeName: "edge1",
+	Joined:   true,
+}
 
 // TestTranslateWhole takes the files that KubeEdge itself prints, with all of its keys: nothing of theirs is refused,
 // and what becomes of the pods' places is theirs.
 func TestTranslateWhole(t *testing.T) {
 	for _, version := range []string{"1.13", "1.23"} {
 		t.Run(version, func(t *testing.T) {
-			text, err := os.ReadFile(filepath.Join("../../pkg/apis/edgecore/v1alpha2/testdata", "kubeedge-v"+version+".yaml"))
+			text, err := os.ReadFile(filepath.Join("../../pkg/apis/edgecore/v1alpha2/testdata",
+				"kubeedge-v"+version+".yaml"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -39,24 +46,30 @@ func TestTranslateWhole(t *testing.T) {
 			if diff := cmp.Diff(c.EdgeCore, again); diff != "" {
 				t.Errorf("what was checked and what was written mismatch (-checked +written):\n%s", diff)
 			}
-			if again.Database.DataSource != here.Store || again.Modules.EdgeHub.TLSCertFile != "/etc/edgecore/certs/server.crt" {
+			if again.Database.DataSource != here.Store ||
+				again.Modules.EdgeHub.TLSCertFile != "/etc/edgecore/certs/server.crt" {
 				t.Errorf("our own places: %s, %s; want %s, /etc/edgecore/certs/server.crt",
 					again.Database.DataSource, again.Modules.EdgeHub.TLSCertFile, here.Store)
 			}
 			was, is := before.Modules.Edged, again.Modules.Edged
 			for what, pair := range map[string][2]string{
-				"root":     {was.RootDirectory, is.RootDirectory},
-				"name":     {was.HostnameOverride, is.HostnameOverride},
-				"driver":   {was.TailoredKubeletConfig.CgroupDriver, is.TailoredKubeletConfig.CgroupDriver},
-				"endpoint": {was.TailoredKubeletConfig.ContainerRuntimeEndpoint, is.TailoredKubeletConfig.ContainerRuntimeEndpoint},
-				"static":   {was.TailoredKubeletConfig.StaticPodPath, is.TailoredKubeletConfig.StaticPodPath},
+				"root":   {was.RootDirectory, is.RootDirectory},
+				"name":   {was.HostnameOverride, is.HostnameOverride},
+				"driver": {was.TailoredKubeletConfig.CgroupDriver, is.TailoredKubeletConfig.CgroupDriver},
+				"endpoint": {
+					was.TailoredKubeletConfig.ContainerRuntimeEndpoint,
+					is.TailoredKubeletConfig.ContainerRuntimeEndpoint,
+				},
+				"static": {was.TailoredKubeletConfig.StaticPodPath, is.TailoredKubeletConfig.StaticPodPath},
 			} {
 				if pair[0] != pair[1] {
 					t.Errorf("%s is %q, want %q as before", what, pair[1], pair[0])
 				}
 			}
 			// KubeEdge's files have modules switched on that are not there yet: that is said.
-			if !slices.ContainsFunc(c.Notes, func(n Note) bool { return n.Key == "modules.eventBus.enable" || n.Key == "modules.deviceTwin.enable" }) {
+			if !slices.ContainsFunc(c.Notes, func(n Note) bool {
+				return n.Key == "modules.eventBus.enable" || n.Key == "modules.deviceTwin.enable"
+			}) {
 				t.Errorf("notes %v, want one on a module that is not there", c.Notes)
 			}
 		})
@@ -75,18 +88,22 @@ func TestTranslate(t *testing.T) {
 			text: head,
 			check: func(c *v1alpha2.EdgeCore) bool {
 				e := &c.Modules.Edged
-				return e.RootDirectory == "/var/lib/edged" && !e.ReportEvent && e.HostnameOverride == "edge1" && e.TailoredKubeletConfig.ReadOnlyPort == 10350
+				return e.RootDirectory == "/var/lib/edged" && !e.ReportEvent && e.HostnameOverride == "edge1" &&
+					e.TailoredKubeletConfig.ReadOnlyPort == 10350
 			},
 		},
 		"what it says stays": {
-			text: head + "modules:\n  edged:\n    rootDirectory: /data/kubelet\n    reportEvent: true\n    tailoredKubeletConfig:\n      readOnlyPort: 10255\n      cgroupDriver: systemd\n",
+			text: head + "modules:\n  edged:\n    rootDirectory: /data/kubelet\n    reportEvent: true\n    " +
+				"tailoredKubeletConfig:\n      readOnlyPort: 10255\n      cgroupDriver: systemd\n",
 			check: func(c *v1alpha2.EdgeCore) bool {
 				e := &c.Modules.Edged
-				return e.RootDirectory == "/data/kubelet" && e.ReportEvent && e.TailoredKubeletConfig.ReadOnlyPort == 10255 && e.TailoredKubeletConfig.CgroupDriver == "systemd"
+				return e.RootDirectory == "/data/kubelet" && e.ReportEvent &&
+					e.TailoredKubeletConfig.ReadOnlyPort == 10255 && e.TailoredKubeletConfig.CgroupDriver == "systemd"
 			},
 		},
 		"a key that nobody knows is left out": {
-			text: head + "modules:\n  metaManager:\n    metaServer:\n      autonomyWithoutAuthorization: true\n  edged:\n    nodeLabels:\n      example.com/zone: hall-2\n    enableMetrics: true\n",
+			text: head + "modules:\n  metaManager:\n    metaServer:\n      autonomyWithoutAuthorization: true\n  " +
+				"edged:\n    nodeLabels:\n      example.com/zone: hall-2\n    enableMetrics: true\n",
 			notes: []Note{
 				{"modules.edged.enableMetrics", "left out: this version has no such key"},
 				{"modules.metaManager.metaServer.autonomyWithoutAuthorization", "left out: "},
@@ -96,15 +113,20 @@ func TestTranslate(t *testing.T) {
 			},
 		},
 		"a value that is not allowed is left out": {
-			text:  head + "modules:\n  edged:\n    tailoredKubeletConfig:\n      maxPods: many\n      evictionHard:\n        memory.available: lots\n        nodefs.available: 10%\n",
-			notes: []Note{{"modules.edged.tailoredKubeletConfig.maxPods", "left out: "}, {"modules.edged.tailoredKubeletConfig.evictionHard[memory.available]", "left out: "}},
+			text: head + "modules:\n  edged:\n    tailoredKubeletConfig:\n      maxPods: many\n      " +
+				"evictionHard:\n        memory.available: lots\n        nodefs.available: 10%\n",
+			notes: []Note{
+				{"modules.edged.tailoredKubeletConfig.maxPods", "left out: "},
+				{"modules.edged.tailoredKubeletConfig.evictionHard[memory.available]", "left out: "},
+			},
 			check: func(c *v1alpha2.EdgeCore) bool {
 				k := &c.Modules.Edged.TailoredKubeletConfig
 				return k.MaxPods == 110 && k.EvictionHard["nodefs.available"] == "10%"
 			},
 		},
 		"the endpoint of old versions moves": {
-			text:  head + "modules:\n  edged:\n    containerRuntime: remote\n    remoteRuntimeEndpoint: unix:///run/crio/crio.sock\n",
+			text: head + "modules:\n  edged:\n    containerRuntime: remote\n    remoteRuntimeEndpoint: " +
+				"unix:///run/crio/crio.sock\n",
 			notes: []Note{{"modules.edged.remoteRuntimeEndpoint", "the former name of "}},
 			check: func(c *v1alpha2.EdgeCore) bool {
 				return c.Modules.Edged.TailoredKubeletConfig.ContainerRuntimeEndpoint == "unix:///run/crio/crio.sock"
@@ -124,7 +146,9 @@ func TestTranslate(t *testing.T) {
 				t.Errorf("check(Translate(...)) = false, want true; the configuration is\n%s", c.Text)
 			}
 			for _, want := range test.notes {
-				if !slices.ContainsFunc(c.Notes, func(n Note) bool { return n.Key == want.Key && strings.HasPrefix(n.Text, want.Text) }) {
+				if !slices.ContainsFunc(c.Notes, func(n Note) bool {
+					return n.Key == want.Key && strings.HasPrefix(n.Text, want.Text)
+				}) {
 					t.Errorf("no note %q among %q", want, c.Notes)
 				}
 			}
@@ -139,14 +163,22 @@ func TestTranslateRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"- a":                            "no YAML mapping",
 		"kind: EdgeCore\napiVersion: v1": "apiVersion",
-		head + "modules:\n  edged:\n    enable: false":                                                                      "ran no pods",
-		head + "modules:\n  edged:\n    containerRuntime: docker":                                                           "dockershim",
-		head + "modules:\n  edged:\n    remoteRuntimeEndpoint: unix:///var/run/dockershim.sock":                             "dockershim",
-		head + "modules:\n  edged:\n    tailoredKubeletConfig:\n      cgroupDriver: none":                                   "cgroupDriver",
-		head + "modules:\n  edged:\n    tailoredKubeletConfig:\n      containerRuntimeEndpoint: tcp://127.0.0.1:1":          "containerRuntimeEndpoint",
-		head + "modules:\n  edged:\n    rootDirectory: var/lib/kubelet":                                                     "rootDirectory",
-		head + "modules:\n  edged: 7":                                                                                       "",
-		"apiVersion: edgecore.config.kubeedge.io/v1alpha1\nkind: EdgeCore\nmodules:\n  edged:\n    hostnameOverride: edge1": "before 1.12",
+		head + "modules:\n  edged:\n    " +
+			"enable: false": "ran no pods",
+		head + "modules:\n  edged:\n    containerRuntime: " +
+			"docker": "dockershim",
+		head + "modules:\n  edged:\n    remoteRuntimeEndpoint: " +
+			"unix:///var/run/dockershim.sock": "dockershim",
+		head + "modules:\n  edged:\n    tailoredKubeletConfig:\n      " +
+			"cgroupDriver: none": "cgroupDriver",
+		head + "modules:\n  edged:\n    tailoredKubeletConfig:\n      containerRuntimeEndpoint: " +
+			"tcp://127.0.0.1:1": "containerRuntimeEndpoint",
+		head + "modules:\n  edged:\n    rootDirectory: " +
+			"var/lib/kubelet": "rootDirectory",
+		head + "modules:\n  " +
+			"edged: 7": "",
+		"apiVersion: edgecore.config.kubeedge.io/v1alpha1\nkind: EdgeCore\nmodules:\n  edged:\n    " +
+			"hostnameOverride: edge1": "before 1.12",
 	} {
 		c, err := Translate([]byte(text), here)
 		if want == "" { // what is no mapping is taken for one that says nothing
@@ -167,7 +199,8 @@ func FuzzTranslate(f *testing.F) {
 	f.Add(head + "modules: [" + strings.Repeat("{},", 5_000) + "]")
 	f.Add(head + "a: &a [1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n" +
 		"d: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nmodules: [*e,*e,*e,*e,*e,*e,*e,*e]\n")
-	f.Add(head + "modules:\n  edged:\n    nodeLabels:\n      a.b/c: \"1\"\n    x[y]: 1\n  edgeHub:\n    websocket: []\n")
+	f.Add(head +
+		"modules:\n  edged:\n    nodeLabels:\n      a.b/c: \"1\"\n    x[y]: 1\n  edgeHub:\n    websocket: []\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		var c *Config
 		var err error

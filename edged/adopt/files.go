@@ -9,7 +9,10 @@ import (
 
 // CertFiles are CA, certificate and key in a folder of this agent.
 func CertFiles(dir string) certs.Files {
-	return certs.Files{CA: filepath.Join(dir, "rootCA.crt"), Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key")}
+	return certs.Files{
+		CA: filepath.Join(dir, "rootCA.crt"), Cert: filepath.Join(dir, "server.crt"),
+		Key: filepath.Join(dir, "server.key"),
+	}
 }
 
 // CertFilesOf are those that a configuration names.

@@ -12,7 +12,10 @@ import (
 // up to 1.30, and that of those since.
 func TestHashes(t *testing.T) {
 	c := &v1.Container{
-		Name: "test_container", Image: "foo/image:v1", Args: []string{"/bin/sh", "-c", "echo abc"}, Ports: []v1.ContainerPort{{ContainerPort: 8001}},
+		Name:  "test_container",
+		Image: "foo/image:v1",
+		Args:  []string{"/bin/sh", "-c", "echo abc"},
+		Ports: []v1.ContainerPort{{ContainerPort: 8001}},
 	}
 	if got, want := SpecHash(c), uint64(0x3c42280f); got != want {
 		t.Errorf("hash of the whole spec %#x, want %#x", got, want)

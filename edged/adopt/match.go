@@ -50,7 +50,10 @@ func (l Loss) String() string { return l.What + ": " + l.Why }
 // very function by which it decides. It is pure.
 func Match(f Facts, now time.Time) *Findings {
 	m := &matching{Facts: f, out: &Findings{Record: &Record{
-		Version: recordVersion, At: now.UTC().Truncate(time.Second), Containers: map[string]Container{}, Static: map[types.UID]types.UID{},
+		Version:    recordVersion,
+		At:         now.UTC().Truncate(time.Second),
+		Containers: map[string]Container{},
+		Static:     map[types.UID]types.UID{},
 	}}}
 	m.out.Pods, m.out.Static = len(f.Stored)+len(f.Static), len(f.Static)
 	running := map[types.UID]*observed.Pod{}
@@ -76,7 +79,8 @@ func Match(f Facts, now time.Time) *Findings {
 	}
 	for _, obs := range f.Running {
 		if !taken[obs.UID] && obs.Alive() {
-			m.lose(obs.Namespace+"/"+obs.Name, "it runs, and neither the store nor a manifest has it; it would be ended")
+			m.lose(obs.Namespace+"/"+obs.Name,
+				"it runs, and neither the store nor a manifest has it; it would be ended")
 		}
 	}
 	slices.SortFunc(m.out.Lost, func(a, b Loss) int { return cmp.Compare(a.What, b.What) })
@@ -149,7 +153,9 @@ func (m *matching) made(spec *v1.Container, c *observed.Container) bool {
 		return true
 	}
 	names := append([]string{spec.Image}, m.Images[spec.Image]...)
-	return slices.ContainsFunc(names, func(n string) bool { return n != "" && (n == c.Image || n == c.ImageRef || n == c.ImageID) })
+	return slices.ContainsFunc(names, func(n string) bool {
+		return n != "" && (n == c.Image || n == c.ImageRef || n == c.ImageID)
+	})
 }
 
 // compare notes what this agent would do to what runs.

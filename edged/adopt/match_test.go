@@ -21,7 +21,11 @@ var when = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 func podOf(name, uid string, change ...func(*v1.Pod)) *v1.Pod {
 	pod := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(uid)},
-		Spec:       v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways, Containers: []v1.Container{{Name: "main", Image: "image:1", Command: []string{"sleep"}}}},
+		Spec: v1.PodSpec{
+			RestartPolicy: v1.RestartPolicyAlways, Containers: []v1.Container{
+				{Name: "main", Image: "image:1", Command: []string{"sleep"}},
+			},
+		},
 	}
 	for _, c := range change {
 		c(pod)
@@ -32,10 +36,19 @@ func podOf(name, uid string, change ...func(*v1.Pod)) *v1.Pod {
 // runs is a pod as the runtime has it, of one container with a hash.
 func runs(name, uid, id string, hash uint64, change ...func(*observed.Pod)) *observed.Pod {
 	obs := &observed.Pod{
-		UID: types.UID(uid), Namespace: "default", Name: name, Detailed: true,
+		UID:       types.UID(uid),
+		Namespace: "default",
+		Name:      name,
+		Detailed:  true,
 		Sandboxes: []*observed.Sandbox{{ID: "s-" + id, Ready: true, IPs: []string{"10.0.0.1"}, CreatedAt: when}},
 		Containers: []*observed.Container{{
-			ID: id, Name: "main", SandboxID: "s-" + id, State: runtimeapi.ContainerState_CONTAINER_RUNNING, Hash: hash, Image: "sha256:feed", ImageRef: "sha256:feed",
+			ID:        id,
+			Name:      "main",
+			SandboxID: "s-" + id,
+			State:     runtimeapi.ContainerState_CONTAINER_RUNNING,
+			Hash:      hash,
+			Image:     "sha256:feed",
+			ImageRef:  "sha256:feed",
 		}},
 	}
 	for _, c := range change {
@@ -70,15 +83,29 @@ func TestMatch(t *testing.T) {
 			want{running: 1},
 		},
 		"of another hash, and of the image of the spec": {
-			Facts{Stored: []*v1.Pod{web}, Running: []*observed.Pod{runs("web", "u1", "c1", 0xbad)}, Images: map[string][]string{"image:1": {"sha256:feed"}}},
+			Facts{
+				Stored: []*v1.Pod{web}, Running: []*observed.Pod{runs("web", "u1", "c1", 0xbad)},
+				Images: map[string][]string{"image:1": {"sha256:feed"}},
+			},
 			want{containers: map[string]Container{"c1": {Carries: "bad", Means: formatHash(today)}}, running: 1},
 		},
 		"of another hash and another image it would be restarted": {
-			Facts{Stored: []*v1.Pod{web}, Running: []*observed.Pod{runs("web", "u1", "c1", SpecHash(&other.Spec.Containers[0]))}, Images: map[string][]string{"image:1": {"sha256:beef"}}},
+			Facts{
+				Stored: []*v1.Pod{
+					web,
+				}, Running: []*observed.Pod{runs("web", "u1", "c1", SpecHash(&other.Spec.Containers[0]))},
+				Images: map[string][]string{"image:1": {"sha256:beef"}},
+			},
 			want{lost: []string{"default/web, container main: Container main definition changed, will be restarted"}},
 		},
 		"its sandbox has died": {
-			Facts{Stored: []*v1.Pod{web}, Running: []*observed.Pod{runs("web", "u1", "c1", old, func(o *observed.Pod) { o.Sandboxes[0].Ready = false })}},
+			Facts{
+				Stored: []*v1.Pod{
+					web,
+				}, Running: []*observed.Pod{
+					runs("web", "u1", "c1", old, func(o *observed.Pod) { o.Sandboxes[0].Ready = false }),
+				},
+			},
 			want{containers: recorded, lost: []string{"default/web: its sandbox is no longer usable"}},
 		},
 		"nobody wants it": {
@@ -96,7 +123,11 @@ func TestMatch(t *testing.T) {
 			want{idle: []string{"default/web"}},
 		},
 		"on its way out": {
-			Facts{Stored: []*v1.Pod{podOf("web", "u1", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: when} })}, Running: []*observed.Pod{runs("web", "u1", "c1", 1)}},
+			Facts{
+				Stored: []*v1.Pod{
+					podOf("web", "u1", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: when} }),
+				}, Running: []*observed.Pod{runs("web", "u1", "c1", 1)},
+			},
 			want{},
 		},
 		"a static pod keeps the UID that it has": {
@@ -105,14 +136,19 @@ func TestMatch(t *testing.T) {
 		},
 		"of two of a name, the younger": {
 			Facts{Static: []*v1.Pod{static}, Running: []*observed.Pod{
-				runs("agent-edge1", "before", "c0", old, func(o *observed.Pod) { o.Sandboxes[0].CreatedAt = when.Add(-time.Hour) }),
+				runs("agent-edge1", "before", "c0", old, func(o *observed.Pod) {
+					o.Sandboxes[0].CreatedAt = when.Add(-time.Hour)
+				}),
 				runs("agent-edge1", "theirs", "c1", old),
 			}},
 			want{containers: recorded, static: map[types.UID]types.UID{"ours": "theirs"}, running: 1,
 				lost: []string{"default/agent-edge1: it runs, and neither"}},
 		},
 		"a pod of the store is no static pod": {
-			Facts{Static: []*v1.Pod{static}, Stored: []*v1.Pod{podOf("agent-edge1", "u1")}, Running: []*observed.Pod{runs("agent-edge1", "u1", "c1", old)}},
+			Facts{
+				Static: []*v1.Pod{static}, Stored: []*v1.Pod{podOf("agent-edge1", "u1")},
+				Running: []*observed.Pod{runs("agent-edge1", "u1", "c1", old)},
+			},
 			want{containers: recorded, running: 1, idle: []string{"default/agent-edge1"}},
 		},
 	} {
@@ -180,7 +216,8 @@ func TestRecord(t *testing.T) {
 	changed := podOf("agent-edge1", "changed", func(p *v1.Pod) { p.Annotations = map[string]string{"hash": "changed"} })
 	r.StaticPods([]*v1.Pod{static, changed}, "hash")
 	(*Record)(nil).StaticPods([]*v1.Pod{changed}, "hash")
-	if static.UID != "theirs" || static.Annotations["hash"] != "theirs" || changed.UID != "changed" || changed.Annotations["hash"] != "changed" {
+	if static.UID != "theirs" || static.Annotations["hash"] != "theirs" || changed.UID != "changed" ||
+		changed.Annotations["hash"] != "changed" {
 		t.Errorf("static pods %v %v, %v %v; want theirs, changed",
 			static.UID, static.Annotations, changed.UID, changed.Annotations)
 	}

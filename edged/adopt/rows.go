@@ -39,8 +39,16 @@ type Stored struct {
 // that had ended has ended. What belongs to modules that are not there (devices, rules), or is no object but the error
 // that came in place of one, is left out.
 func Rows(rows []Row, node string) *Stored {
-	r := &reading{node: node, out: &Stored{}, pods: map[string]*v1.Pod{}, patches: map[string][]byte{}, other: map[string]int{}}
-	for _, row := range slices.SortedFunc(slices.Values(rows), func(a, b Row) int { return cmp.Compare(a.Key, b.Key) }) {
+	r := &reading{
+		node:    node,
+		out:     &Stored{},
+		pods:    map[string]*v1.Pod{},
+		patches: map[string][]byte{},
+		other:   map[string]int{},
+	}
+	for _, row := range slices.SortedFunc(slices.Values(rows), func(a, b Row) int {
+		return cmp.Compare(a.Key, b.Key)
+	}) {
 		if err := r.row(row); err != nil {
 			r.note(row.Key, "left out: "+err.Error())
 		}
@@ -49,7 +57,8 @@ func Rows(rows []Row, node string) *Stored {
 		r.pod(key)
 	}
 	for _, typ := range slices.Sorted(maps.Keys(r.other)) {
-		r.note("", fmt.Sprintf("%d of the type %q: left out, since this version has no use for them", r.other[typ], typ))
+		r.note("", fmt.Sprintf("%d of the type %q: left out, since this version has no use for them", r.other[typ],
+			typ))
 	}
 	return r.out
 }
@@ -77,7 +86,8 @@ func (r *reading) row(row Row) error {
 		}
 		r.keep(row)
 		return nil
-	case resource.TypePod, resource.TypePodPatch, resource.TypeConfigMap, resource.TypeSecret, resource.TypeService, resource.TypeNode,
+	case resource.TypePod, resource.TypePodPatch, resource.TypeConfigMap, resource.TypeSecret, resource.TypeService,
+		resource.TypeNode,
 		resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
 	case resource.TypePodStatus, resource.TypeNodeStatus, resource.TypeNodePatch, resource.TypeLease:
 		return nil // reports, which are made anew
@@ -113,7 +123,8 @@ func (r *reading) object(key resource.Key, row Row) error {
 	}
 	switch {
 	case obj.Metadata.Name != key.Name:
-		return fmt.Errorf("what it holds is no %s of that name, but perhaps the error that came in place of one", key.Type)
+		return fmt.Errorf("what it holds is no %s of that name, but perhaps the error that came in place of one",
+			key.Type)
 	case obj.Metadata.UID == "":
 		return fmt.Errorf("the object has no UID")
 	case obj.Metadata.Namespace != "" && obj.Metadata.Namespace != key.Namespace && key.Type != resource.TypeNode:
@@ -144,7 +155,8 @@ func (r *reading) pod(key string) {
 		uid, changed, err := metaclient.ReadPatch(text)
 		switch {
 		case err != nil:
-			r.note(strings.Replace(key, "/pod/", "/podpatch/", 1), "left out: "+err.Error()+"; the status is generated again")
+			r.note(strings.Replace(key, "/pod/", "/podpatch/", 1),
+				"left out: "+err.Error()+"; the status is generated again")
 		case uid == pod.UID || uid == "":
 			layOver(&pod.Status, changed)
 		}
@@ -163,8 +175,10 @@ func (r *reading) pod(key string) {
 // layOver brings a status up to date by what has changed since; lists of containers come whole, conditions by their
 // type.
 func layOver(s *v1.PodStatus, changed v1.PodStatus) {
-	s.Phase, s.Reason, s.Message = cmp.Or(changed.Phase, s.Phase), cmp.Or(changed.Reason, s.Reason), cmp.Or(changed.Message, s.Message)
-	s.PodIP, s.HostIP, s.QOSClass = cmp.Or(changed.PodIP, s.PodIP), cmp.Or(changed.HostIP, s.HostIP), cmp.Or(changed.QOSClass, s.QOSClass)
+	s.Phase, s.Reason, s.Message = cmp.Or(changed.Phase, s.Phase), cmp.Or(changed.Reason, s.Reason),
+		cmp.Or(changed.Message, s.Message)
+	s.PodIP, s.HostIP, s.QOSClass = cmp.Or(changed.PodIP, s.PodIP), cmp.Or(changed.HostIP, s.HostIP),
+		cmp.Or(changed.QOSClass, s.QOSClass)
 	if changed.StartTime != nil {
 		s.StartTime = changed.StartTime
 	}

@@ -26,16 +26,22 @@ func TestRows(t *testing.T) {
 	got := Rows([]Row{
 		meta("default/pod/web", "pod", webRow),
 		meta("default/podpatch/web", "podpatch", webDiff),
-		meta("default/pod/job", "pod", `{"metadata":{"name":"job","namespace":"default","uid":"u-job"},"spec":{"nodeName":"edge1"},"status":{"phase":"Running"}}`),
+		meta("default/pod/job", "pod",
+			`{"metadata":{"name":"job","namespace":"default","uid":"u-job"},"spec":{"nodeName":"edge1"},"status":{"phase":"Running"}}`),
 		meta("default/podpatch/job", "podpatch", `{"metadata":{"uid":"u-job"},"status":{"phase":"Succeeded"}}`),
-		meta("default/pod/again", "pod", `{"metadata":{"name":"again","namespace":"default","uid":"u-new"},"spec":{"nodeName":"edge1"},"status":{}}`),
+		meta("default/pod/again", "pod",
+			`{"metadata":{"name":"again","namespace":"default","uid":"u-new"},"spec":{"nodeName":"edge1"},"status":{}}`),
 		meta("default/podpatch/again", "podpatch", `{"metadata":{"uid":"u-old"},"status":{"phase":"Failed"}}`),
-		meta("default/pod/there", "pod", `{"metadata":{"name":"there","namespace":"default","uid":"u-there"},"spec":{"nodeName":"edge2"}}`),
-		meta("default/pod/static-edge1", "pod", `{"metadata":{"name":"static-edge1","namespace":"default","uid":"u-m","annotations":{"kubernetes.io/config.mirror":"abc"}},"spec":{"nodeName":"edge1"}}`),
+		meta("default/pod/there", "pod",
+			`{"metadata":{"name":"there","namespace":"default","uid":"u-there"},"spec":{"nodeName":"edge2"}}`),
+		meta("default/pod/static-edge1", "pod",
+			`{"metadata":{"name":"static-edge1","namespace":"default","uid":"u-m","annotations":{"kubernetes.io/config.mirror":"abc"}},"spec":{"nodeName":"edge1"}}`),
 		meta("default/pod/torn", "pod", `{"metadata":{"na`),
-		meta("default/configmap/web-conf", "configmap", `{"metadata":{"name":"web-conf","namespace":"default","uid":"u-c"},"data":{"a":"b"}}`),
+		meta("default/configmap/web-conf", "configmap",
+			`{"metadata":{"name":"web-conf","namespace":"default","uid":"u-c"},"data":{"a":"b"}}`),
 		meta("default/configmap/gone", "configmap", `{"ErrStatus":{"status":"Failure","reason":"NotFound"}}`),
-		meta("default/secret/web-sec", "secret", `{"metadata":{"name":"web-sec","namespace":"default","uid":"u-s"},"data":{"a":"Yg=="}}`),
+		meta("default/secret/web-sec", "secret",
+			`{"metadata":{"name":"web-sec","namespace":"default","uid":"u-s"},"data":{"a":"Yg=="}}`),
 		meta("default/node/edge1", "node", `{"metadata":{"name":"edge1","uid":"u-n"}}`),
 		meta("null/lease/edge1", "lease", `{}`),
 		meta("null/nodestatus/edge1", "nodestatus", `{}`),
@@ -50,8 +56,10 @@ func TestRows(t *testing.T) {
 		keys[row.Key] = row.Type
 	}
 	wantKeys := map[string]string{
-		"default/pod/web": "pod", "default/podpatch/web": "podpatch", "default/pod/job": "pod", "default/podpatch/job": "podpatch",
-		"default/pod/again": "pod", "default/pod/static-edge1": "pod", "default/configmap/web-conf": "configmap", "default/secret/web-sec": "secret", "null/node/edge1": "node",
+		"default/pod/web": "pod", "default/podpatch/web": "podpatch", "default/pod/job": "pod",
+		"default/podpatch/job": "podpatch",
+		"default/pod/again":    "pod", "default/pod/static-edge1": "pod", "default/configmap/web-conf": "configmap",
+		"default/secret/web-sec": "secret", "null/node/edge1": "node",
 		`"default"/"default"/[]string(nil)/3607/v1.BoundObjectReference{Kind:"Pod", APIVersion:"v1", Name:"web", UID:"u-web"}`: "serviceaccounttoken",
 	}
 	if diff := cmp.Diff(wantKeys, keys); diff != "" {
@@ -69,7 +77,8 @@ func TestRows(t *testing.T) {
 		notes[n.Key] = n.Text
 	}
 	for key, want := range map[string]string{
-		"default/pod/there": "node edge2", "default/pod/torn": "no object", "default/configmap/gone": "error that came in place", "x": "no token",
+		"default/pod/there": "node edge2", "default/pod/torn": "no object",
+		"default/configmap/gone": "error that came in place", "x": "no token",
 		"": `2 of the type "rule"`,
 	} {
 		if !strings.Contains(notes[key], want) {
@@ -84,7 +93,8 @@ func TestRows(t *testing.T) {
 
 // TestStatus: what KubeEdge had reported last is laid over what the cloud knew.
 func TestStatus(t *testing.T) {
-	got := Rows([]Row{meta("default/pod/web", "pod", webRow), meta("default/podpatch/web", "podpatch", webDiff)}, "edge1")
+	got := Rows([]Row{meta("default/pod/web", "pod", webRow), meta("default/podpatch/web", "podpatch", webDiff)},
+		"edge1")
 	if len(got.Rows) != 2 {
 		t.Fatalf("rows %v, want 2", got.Rows)
 	}
@@ -96,7 +106,9 @@ func TestStatus(t *testing.T) {
 		t.Fatalf("status of %q, %v; want u-web", uid, err)
 	}
 	var want v1.PodStatus
-	if err := json.Unmarshal([]byte(`{"phase":"Running","qosClass":"BestEffort","startTime":"2026-11-21T03:25:03Z","podIP":"10.0.0.7","podIPs":[{"ip":"10.0.0.7"}],
+	if err :=
+		json.Unmarshal(
+			[]byte(`{"phase":"Running","qosClass":"BestEffort","startTime":"2026-11-21T03:25:03Z","podIP":"10.0.0.7","podIPs":[{"ip":"10.0.0.7"}],
 		"conditions":[{"type":"Initialized","status":"True","lastTransitionTime":"2026-11-21T03:25:03Z"},{"type":"Ready","status":"True","lastTransitionTime":"2026-11-21T03:25:04Z"}],
 		"containerStatuses":[{"name":"main","ready":true,"restartCount":2,"image":"i:1","imageID":"x","containerID":"containerd://c1"}]}`), &want); err != nil {
 		t.Fatal(err)
@@ -104,7 +116,9 @@ func TestStatus(t *testing.T) {
 	if diff := cmp.Diff(want.Conditions, status.Conditions); diff != "" {
 		t.Errorf("conditions mismatch (-want +got):\n%s", diff)
 	}
-	if status.Phase != want.Phase || status.PodIP != want.PodIP || len(status.PodIPs) != 1 || !status.StartTime.Equal(want.StartTime) || len(status.ContainerStatuses) != 1 || status.ContainerStatuses[0].RestartCount != 2 {
+	if status.Phase != want.Phase || status.PodIP != want.PodIP || len(status.PodIPs) != 1 ||
+		!status.StartTime.Equal(want.StartTime) || len(status.ContainerStatuses) != 1 ||
+		status.ContainerStatuses[0].RestartCount != 2 {
 		t.Errorf("status %+v, want %+v", status, want)
 	}
 }
@@ -115,7 +129,9 @@ func FuzzRows(f *testing.F) {
 	f.Add("default/podpatch/web", "podpatch", webDiff)
 	f.Add("default/node/edge1", "node", `{"metadata":{"name":"edge1","uid":"u"}}`)
 	f.Add("a/b", "pod", `null`)
-	for _, text := range membound.JSON(`{"metadata":{"name":"web","namespace":"default","uid":"u"},"spec":{"nodeName":"edge1","containers":`, `}}`, 32<<10) {
+	for _, text := range membound.JSON(
+		`{"metadata":{"name":"web","namespace":"default","uid":"u"},"spec":{"nodeName":"edge1","containers":`, `}}`,
+		32<<10) {
 		f.Add("default/pod/web", "pod", text)
 	}
 	for _, text := range membound.JSON(`{"Status":{"containerStatuses":`, `}}`, 32<<10) {

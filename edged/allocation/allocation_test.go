@@ -73,7 +73,13 @@ func resizing(cpu string) (*node, *v1.Pod, *observed.Pod) {
 
 func asking(cpu string) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "1"}}
-	pod.Spec.Containers = []v1.Container{{Name: "main", Resources: v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)}}}}
+	pod.Spec.Containers = []v1.Container{
+		{
+			Name: "main", Resources: v1.ResourceRequirements{
+				Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu)},
+			},
+		},
+	}
 	return pod
 }
 
@@ -101,7 +107,8 @@ func TestAllocate(t *testing.T) {
 		pod = asking(step.asks)
 		got := e.Allocate(pod)
 		if list, _ := e.changes(got, obs); cpuOf(got) != step.gets || len(list) != step.changes {
-			t.Errorf("asks for %s: gets %s, %d changes; want %s, %d", step.asks, cpuOf(got), len(list), step.gets, step.changes)
+			t.Errorf("asks for %s: gets %s, %d changes; want %s, %d", step.asks, cpuOf(got), len(list), step.gets,
+				step.changes)
 		}
 		if diff := cmp.Diff(step.conditions, conditions(e)); diff != "" {
 			t.Errorf("asks for %s: conditions mismatch (-want +got):\n%s", step.asks, diff)
@@ -110,7 +117,10 @@ func TestAllocate(t *testing.T) {
 	// Another agent finds in the status what was allocated and with what the container runs.
 	again, _, _ := resizing("1")
 	again.statuses["1"] = v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
-		Name: "main", ContainerID: "containerd://x", AllocatedResources: asking("2").Spec.Containers[0].Resources.Requests, Resources: &asking("1").Spec.Containers[0].Resources,
+		Name:               "main",
+		ContainerID:        "containerd://x",
+		AllocatedResources: asking("2").Spec.Containers[0].Resources.Requests,
+		Resources:          &asking("1").Spec.Containers[0].Resources,
 	}}}
 	got := again.Allocate(asking("4"))
 	left, _ := again.changes(got, obs)
@@ -149,7 +159,9 @@ func TestResizeConditions(t *testing.T) {
 	}
 	ask("3", 2)
 	ask("3", 2)
-	want := []string{"PodResizePending Infeasible 2 Node didn't have enough capacity: cpu, requested: 3000, capacity: 2000"}
+	want := []string{
+		"PodResizePending Infeasible 2 Node didn't have enough capacity: cpu, requested: 3000, capacity: 2000",
+	}
 	if diff := cmp.Diff(want, told()); diff != "" {
 		t.Errorf("an infeasible resize: conditions mismatch (-want +got):\n%s", diff)
 	}
@@ -187,7 +199,8 @@ func TestResizeConditions(t *testing.T) {
 		t.Errorf("a resize that is done: %v, conditions %q; want none", err, told())
 	}
 	wantEvents := []string{
-		"ResizeCompleted Pod resize completed", "ResizeError Pod resize error", "ResizeError Pod resize error", "ResizeInfeasible Pod resize Infeasible",
+		"ResizeCompleted Pod resize completed", "ResizeError Pod resize error", "ResizeError Pod resize error",
+		"ResizeInfeasible Pod resize Infeasible",
 		"ResizeStarted Pod resize started",
 	}
 	if diff := cmp.Diff(wantEvents, events()); diff != "" {
@@ -261,7 +274,8 @@ func TestRefusedByNode(t *testing.T) {
 	n.refusal = &observed.Reason{Reason: "NodePressure", Message: "The node had condition: [DiskPressure]. "}
 	got := n.Allocate(asking("2"))
 	pending := n.pods["1"].pending
-	if got.Spec.Containers[0].Resources.Requests.Cpu().String() != "1" || pending == nil || pending.Reason != "Deferred" ||
+	if got.Spec.Containers[0].Resources.Requests.Cpu().String() != "1" || pending == nil ||
+		pending.Reason != "Deferred" ||
 		pending.Message != n.refusal.Message {
 		t.Errorf("cpu under pressure = %v, condition %+v; want 1, Deferred with the node's message",
 			got.Spec.Containers[0].Resources.Requests.Cpu(), pending)

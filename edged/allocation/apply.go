@@ -224,7 +224,8 @@ func (m *Manager) Finish(ctx context.Context, pod *v1.Pod, obs *observed.Pod, fa
 			generation = inProgress.ObservedGeneration
 		}
 		message := failed.Error()
-		have.inProgress = resize.Condition(v1.PodResizeInProgress, inProgress, v1.PodReasonError, message, generation, now)
+		have.inProgress = resize.Condition(v1.PodResizeInProgress, inProgress, v1.PodReasonError, message, generation,
+			now)
 		if inProgress == nil || inProgress.Reason != have.inProgress.Reason ||
 			!resize.SameFailure(inProgress.Message, message) {
 			m.opts.Recorder.Eventf(pod, v1.EventTypeWarning, eventResizeError, "%s",

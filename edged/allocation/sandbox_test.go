@@ -27,17 +27,21 @@ func TestResizePodCgroup(t *testing.T) {
 		e, pod, obs := resizing("500m")
 		fake, client := fakecri.Direct()
 		e.opts.Runtime = client
-		if err := e.resizePodCgroup(t.Context(), pod, obs); err != nil || len(fake.Calls("UpdatePodSandboxResources")) != 0 {
-			t.Errorf("%s: without a sandbox: %v, %d calls; want none", name, err, len(fake.Calls("UpdatePodSandboxResources")))
+		if err := e.resizePodCgroup(t.Context(), pod, obs); err != nil ||
+			len(fake.Calls("UpdatePodSandboxResources")) != 0 {
+			t.Errorf("%s: without a sandbox: %v, %d calls; want none", name, err,
+				len(fake.Calls("UpdatePodSandboxResources")))
 		}
 		obs.Sandboxes = []*observed.Sandbox{{ID: "s"}}
-		if err := e.resizePodCgroup(t.Context(), pod, obs); err != nil || len(fake.Calls("UpdatePodSandboxResources")) != 0 {
+		if err := e.resizePodCgroup(t.Context(), pod, obs); err != nil ||
+			len(fake.Calls("UpdatePodSandboxResources")) != 0 {
 			t.Errorf("%s: with a sandbox that has ended: %v, %d calls; want none",
 				name, err, len(fake.Calls("UpdatePodSandboxResources")))
 		}
 		obs.Sandboxes[0].Ready = true
 		fake.Fail("UpdatePodSandboxResources", 1, c.answer)
-		if err := e.resizePodCgroup(t.Context(), pod, obs); (err != nil) != c.refuses || (c.refuses && !errors.Is(err, c.answer)) {
+		if err := e.resizePodCgroup(t.Context(), pod, obs); (err != nil) != c.refuses ||
+			(c.refuses && !errors.Is(err, c.answer)) {
 			t.Errorf("%s: resizePodCgroup = %v, want an error: %v", name, err, c.refuses)
 		}
 		calls := fake.Calls("UpdatePodSandboxResources")

@@ -32,10 +32,11 @@ func TestOpenedForSomebody(t *testing.T) {
 		opts Options
 		want bool
 	}{
-		"no cloud, no CA":       {Options{Settings: Settings{Listen: listen}}, false},
-		"a cloud":               {Options{Settings: Settings{Listen: listen}, Cloud: cloud}, true},
-		"a CA":                  {Options{Settings: Settings{Listen: listen, ClientCA: "/ca.crt"}}, true},
-		"anonymous":             {Options{Settings: Settings{Listen: listen, Auth: auth.Options{Anonymous: true}}}, true},
+		"no cloud, no CA": {Options{Settings: Settings{Listen: listen}}, false},
+		"a cloud":         {Options{Settings: Settings{Listen: listen}, Cloud: cloud}, true},
+		"a CA":            {Options{Settings: Settings{Listen: listen, ClientCA: "/ca.crt"}}, true},
+		"anonymous": {Options{Settings: Settings{Listen: listen, Auth: auth.Options{Anonymous: true}}},
+			true},
 		"a cloud, switched off": {Options{Cloud: cloud}, false},
 	} {
 		tc.opts.RootDir, tc.opts.NodeName, tc.opts.Port = t.TempDir(), "n1", 10250
@@ -55,7 +56,8 @@ func TestOpenedForSomebody(t *testing.T) {
 			}
 			continue
 		}
-		if cert, err := a.certificate.Get(&tls.ClientHelloInfo{}); err != nil || cert.Leaf.Subject.CommonName != "n1@edgecore" {
+		if cert, err := a.certificate.Get(&tls.ClientHelloInfo{}); err != nil ||
+			cert.Leaf.Subject.CommonName != "n1@edgecore" {
 			t.Errorf("%s: certificate of %v, %v; want n1@edgecore", name, cert, err)
 		}
 	}
@@ -97,19 +99,27 @@ func TestContainers(t *testing.T) {
 	}
 	const running, exited = runtimeapi.ContainerState_CONTAINER_RUNNING, runtimeapi.ContainerState_CONTAINER_EXITED
 	runtime := &checkpoints{}
-	c := Containers{Runtime: runtime, CheckpointDir: t.TempDir() + "/checkpoints", All: func() []*observed.Pod {
-		return []*observed.Pod{
-			{Namespace: "shop", Name: "a", Containers: []*observed.Container{container("2", "main", running), container("1", "init", exited)}},
-			{Namespace: "shop", Name: "ended", Containers: []*observed.Container{container("3", "main", exited)}},
-		}
-	}}
+	c := Containers{
+		Runtime: runtime, CheckpointDir: t.TempDir() + "/checkpoints", All: func() []*observed.Pod {
+			return []*observed.Pod{
+				{
+					Namespace: "shop", Name: "a", Containers: []*observed.Container{container("2", "main", running),
+						container("1", "init", exited)},
+				},
+				{Namespace: "shop", Name: "ended", Containers: []*observed.Container{container("3", "main", exited)}},
+			}
+		},
+	}
 	pods := c.RunningPods()
-	if len(pods) != 1 || pods[0].Name != "a" || len(pods[0].Spec.Containers) != 1 || pods[0].Spec.Containers[0].Name != "main" {
+	if len(pods) != 1 || pods[0].Name != "a" || len(pods[0].Spec.Containers) != 1 ||
+		pods[0].Spec.Containers[0].Name != "main" {
 		t.Errorf("running pods = %v, want a with its container main", pods)
 	}
 	path, err := c.Checkpoint(t.Context(), "shop", "a", "main", 7)
-	if err != nil || runtime.asked.GetContainerId() != "2" || runtime.asked.GetLocation() != path || runtime.asked.GetTimeout() != 7 {
-		t.Errorf("Checkpoint = %q, %v, the runtime was asked %v; want container 2, this path, 7 s", path, err, runtime.asked)
+	if err != nil || runtime.asked.GetContainerId() != "2" || runtime.asked.GetLocation() != path ||
+		runtime.asked.GetTimeout() != 7 {
+		t.Errorf("Checkpoint = %q, %v, the runtime was asked %v; want container 2, this path, 7 s", path, err,
+			runtime.asked)
 	}
 	for _, pod := range []string{"ended", "none"} {
 		if _, err := c.Checkpoint(t.Context(), "shop", pod, "main", 7); !errors.Is(err, fs.ErrNotExist) {
@@ -142,7 +152,8 @@ func TestNodePods(t *testing.T) {
 		t.Errorf("phases = %s, %s; want Running, Pending", got[0].Status.Phase, got[1].Status.Phase)
 	}
 	if got[0].DeletionTimestamp != nil || got[2].DeletionTimestamp == nil || got[0].Kind != "Pod" {
-		t.Errorf("a is %+v, goes is %+v; want only the second one on its way out, both of kind Pod", got[0].ObjectMeta, got[2].ObjectMeta)
+		t.Errorf("a is %+v, goes is %+v; want only the second one on its way out, both of kind Pod", got[0].ObjectMeta,
+			got[2].ObjectMeta)
 	}
 }
 
@@ -153,7 +164,8 @@ func TestNodeInfo(t *testing.T) {
 		Runtime: func() (string, string) { return "containerd", "1.6.20" },
 		Static:  server.Info{NodeName: "edge-1"},
 	}
-	if got := n.Info(t.Context()); got.NodeName != "edge-1" || got.Runtime != "containerd" || got.RuntimeVersion != "1.6.20" || got.Link != nil {
+	if got := n.Info(t.Context()); got.NodeName != "edge-1" || got.Runtime != "containerd" ||
+		got.RuntimeVersion != "1.6.20" || got.Link != nil {
 		t.Errorf("Info = %+v, want edge-1, containerd 1.6.20 and no link", got)
 	}
 	n.Link = func() server.Link { return server.Link{Connected: true} }
@@ -164,7 +176,9 @@ func TestNodeInfo(t *testing.T) {
 
 // TestNodeGauges: figures that cannot be measured are left out.
 func TestNodeGauges(t *testing.T) {
-	n := &Node{Usage: func(context.Context) (stats.NodeUsage, error) { return stats.NodeUsage{}, errors.New("no figures") }}
+	n := &Node{Usage: func(context.Context) (stats.NodeUsage, error) {
+		return stats.NodeUsage{}, errors.New("no figures")
+	}}
 	if got := n.Gauges(t.Context()); len(got) != 1 || got[0].Total != 0 {
 		t.Errorf("gauges = %v, want only memory, without a figure", got)
 	}

@@ -48,7 +48,8 @@ func (c *Containers) Checkpoint(
 ) (string, error) {
 	running := c.running(namespace, name, container)
 	if running == nil {
-		return "", fmt.Errorf("container %s of pod %s/%s does not run on this node: %w", container, namespace, name, fs.ErrNotExist)
+		return "", fmt.Errorf("container %s of pod %s/%s does not run on this node: %w", container, namespace, name,
+			fs.ErrNotExist)
 	}
 	if err := os.MkdirAll(c.CheckpointDir, 0o700); err != nil {
 		return "", err

@@ -37,7 +37,14 @@ func StreamRoutes(s *streaming.Server) []server.Route {
 	const at, of = "{namespace}/{pod}/{container}", "{namespace}/{pod}/{uid}/{container}"
 	both, post := []string{http.MethodGet, http.MethodPost}, []string{http.MethodPost}
 	route := func(pattern string, h http.Handler, methods []string) server.Route {
-		return server.Route{Pattern: pattern, Handler: h, Methods: methods, Verb: "create", Stream: true, Debugging: true}
+		return server.Route{
+			Pattern:   pattern,
+			Handler:   h,
+			Methods:   methods,
+			Verb:      "create",
+			Stream:    true,
+			Debugging: true,
+		}
 	}
 	return []server.Route{
 		{Pattern: "/containerLogs/" + at, Handler: s.Logs(), Stream: true, Debugging: true},

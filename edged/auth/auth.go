@@ -54,7 +54,8 @@ const (
 // Cloud is whom the cluster's questions go to; see package metaclient. An error means that there is no answer.
 type Cloud interface {
 	ReviewToken(ctx context.Context, review *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error)
-	ReviewAccess(ctx context.Context, review *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error)
+	ReviewAccess(ctx context.Context,
+		review *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error)
 }
 
 // Options are what the configuration says.
@@ -111,8 +112,12 @@ type Authority struct {
 // New makes an authority.
 func New(opts Options) *Authority {
 	return &Authority{
-		opts: opts, tokens: newCache[*User](cacheSize), strangers: newCache[struct{}](cacheSize), access: newCache[access](cacheSize),
-		tokenPace: rate.NewLimiter(reviewsPerSecond, reviewsBurst), accessPace: rate.NewLimiter(reviewsPerSecond, reviewsBurst),
+		opts:       opts,
+		tokens:     newCache[*User](cacheSize),
+		strangers:  newCache[struct{}](cacheSize),
+		access:     newCache[access](cacheSize),
+		tokenPace:  rate.NewLimiter(reviewsPerSecond, reviewsBurst),
+		accessPace: rate.NewLimiter(reviewsPerSecond, reviewsBurst),
 	}
 }
 
@@ -138,7 +143,8 @@ func (a *Authority) who(r *http.Request) (*User, error) {
 	if token, shown := tokenOf(r); shown && a.opts.Tokens {
 		return a.byToken(r.Context(), token)
 	} else if shown {
-		return nil, refuse(http.StatusUnauthorized, "Unauthorized: this node takes no tokens (authentication.webhook.enabled)")
+		return nil, refuse(http.StatusUnauthorized,
+			"Unauthorized: this node takes no tokens (authentication.webhook.enabled)")
 	}
 	switch {
 	case certErr != nil:

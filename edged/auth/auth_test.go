@@ -44,12 +44,18 @@ func (c *cloud) ReviewToken(_ context.Context, r *authenticationv1.TokenReview) 
 	}
 	out := &authenticationv1.TokenReview{}
 	if name, ok := c.known[r.Spec.Token]; ok {
-		out.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: name, Groups: []string{"g"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}}}}
+		out.Status = authenticationv1.TokenReviewStatus{
+			Authenticated: true, User: authenticationv1.UserInfo{
+				Username: name, Groups: []string{"g"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}},
+			},
+		}
 	}
 	return out, nil
 }
 
-func (c *cloud) ReviewAccess(_ context.Context, r *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
+func (c *cloud) ReviewAccess(
+	_ context.Context, r *authorizationv1.SubjectAccessReview,
+) (*authorizationv1.SubjectAccessReview, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a := r.Spec.ResourceAttributes
@@ -58,7 +64,9 @@ func (c *cloud) ReviewAccess(_ context.Context, r *authorizationv1.SubjectAccess
 	if c.down != nil {
 		return nil, c.down
 	}
-	return &authorizationv1.SubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: c.allowed[what], Denied: c.denied, Reason: "RBAC"}}, nil
+	return &authorizationv1.SubjectAccessReview{
+		Status: authorizationv1.SubjectAccessReviewStatus{Allowed: c.allowed[what], Denied: c.denied, Reason: "RBAC"},
+	}, nil
 }
 
 func (c *cloud) questions() []string {
@@ -97,7 +105,14 @@ func withToken(token string) *http.Request {
 }
 
 func options(c *cloud) Options {
-	return Options{Node: "n1", Cloud: c, Tokens: true, TokenAge: 2 * time.Minute, AllowedAge: 5 * time.Minute, DeniedAge: 30 * time.Second}
+	return Options{
+		Node:       "n1",
+		Cloud:      c,
+		Tokens:     true,
+		TokenAge:   2 * time.Minute,
+		AllowedAge: 5 * time.Minute,
+		DeniedAge:  30 * time.Second,
+	}
 }
 
 // TestWhatTheClusterSaysIsKept: for its time while the cloud can be asked, for an hour while it cannot; a no is never
@@ -155,7 +170,8 @@ func TestWhatIsAsked(t *testing.T) {
 		t.Errorf("asked %s, want %s", got, want)
 	}
 	err := a.Check(withToken("good"), "create", "proxy")
-	if want := "Forbidden (user=sa, verb=create, resource=nodes, subresource=proxy): RBAC"; err == nil || err.Error() != want {
+	if want := "Forbidden (user=sa, verb=create, resource=nodes, subresource=proxy): RBAC"; err == nil ||
+		err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 	c.denied = true
@@ -168,7 +184,10 @@ func TestWhatIsAsked(t *testing.T) {
 // known.
 func TestStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &cloud{known: map[string]string{"good": "sa", "late": "sa2"}, allowed: map[string]bool{"sa get pods": true, "sa2 get pods": true}}
+		c := &cloud{
+			known:   map[string]string{"good": "sa", "late": "sa2"},
+			allowed: map[string]bool{"sa get pods": true, "sa2 get pods": true},
+		}
 		a := New(options(c))
 		if err := a.Check(withToken("good"), "get", "pods"); err != nil {
 			t.Fatal(err)
@@ -235,7 +254,8 @@ func TestModes(t *testing.T) {
 	}{
 		{"nobody", Options{Cloud: c, Tokens: true}, "", 401, "show a client certificate or a token"},
 		{"anonymous", Options{Cloud: c, Anonymous: true}, "", 200, ""},
-		{"anonymous with a token is no anonymous", Options{Cloud: c, Anonymous: true, Tokens: true}, "bad", 401, "does not know this token"},
+		{"anonymous with a token is no anonymous", Options{Cloud: c, Anonymous: true, Tokens: true}, "bad", 401,
+			"does not know this token"},
 		{"no tokens", Options{Cloud: c, AlwaysAllow: true}, "good", 401, "takes no tokens"},
 		{"anonymous, always allowed", Options{Anonymous: true, AlwaysAllow: true}, "", 200, ""},
 		{"anonymous, no cloud", Options{Anonymous: true}, "", 503, "has joined no cloud"},
@@ -269,7 +289,9 @@ func TestCertificates(t *testing.T) {
 	asked := 0
 	var bad error
 	now := time.Now()
-	cas := NewCAs(CAOptions{File: file, Now: func() time.Time { return now }, Cluster: func(context.Context) ([]byte, error) { asked++; return cluster.pem(), bad }})
+	cas := NewCAs(CAOptions{File: file, Now: func() time.Time {
+		return now
+	}, Cluster: func(context.Context) ([]byte, error) { asked++; return cluster.pem(), bad }})
 	a := New(Options{CAs: cas, AlwaysAllow: true})
 	admin := pkix.Name{CommonName: "admin", Organization: []string{"ops"}}
 	for _, tc := range []struct {
@@ -282,7 +304,10 @@ func TestCertificates(t *testing.T) {
 		{"of nobody", shows(wrong.sign(t, admin, x509.ExtKeyUsageClientAuth)), 401},
 		{"with its own CA beside it", shows(wrong.sign(t, admin, x509.ExtKeyUsageClientAuth), wrong.cert), 401},
 		{"a server's", shows(old.sign(t, admin, x509.ExtKeyUsageServerAuth)), 401},
-		{"without a name", shows(old.sign(t, pkix.Name{Organization: []string{"system:masters"}}, x509.ExtKeyUsageClientAuth)), 401},
+		{
+			"without a name",
+			shows(old.sign(t, pkix.Name{Organization: []string{"system:masters"}}, x509.ExtKeyUsageClientAuth)), 401,
+		},
 		{"none", httptest.NewRequest("GET", "/", nil), 401},
 	} {
 		if got := code(t, a.Check(tc.r, "get", "pods")); got != tc.want {
@@ -329,7 +354,9 @@ func TestCAThatIsNoMore(t *testing.T) {
 		now, asked := old.pem(), 0
 		var bad error
 		wall := time.Now()
-		cas := NewCAs(CAOptions{Now: func() time.Time { return wall }, Cluster: func(context.Context) ([]byte, error) { asked++; return now, bad }})
+		cas := NewCAs(CAOptions{Now: func() time.Time {
+			return wall
+		}, Cluster: func(context.Context) ([]byte, error) { asked++; return now, bad }})
 		a := New(Options{CAs: cas, AlwaysAllow: true})
 		r := shows(old.sign(t, pkix.Name{CommonName: "admin"}, x509.ExtKeyUsageClientAuth))
 		if err := a.Check(r, "get", "pods"); err != nil {

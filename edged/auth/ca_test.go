@@ -22,7 +22,12 @@ func newCA(t *testing.T, name string) *ca {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	template := &x509.Certificate{
+		Subject:               pkix.Name{CommonName: name},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
+	}
 	c := &ca{key: key}
 	c.cert = create(t, template, template, key, key)
 	return c
@@ -44,7 +49,8 @@ func create(t *testing.T, template, parent *x509.Certificate, key, signer *ecdsa
 	if err != nil {
 		t.Fatal(err)
 	}
-	template.SerialNumber, template.NotBefore, template.NotAfter = serial, time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
+	template.SerialNumber, template.NotBefore, template.NotAfter = serial, time.Now().Add(-time.Hour),
+		time.Now().Add(24*time.Hour)
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {
 		t.Fatal(err)

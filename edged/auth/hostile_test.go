@@ -50,11 +50,20 @@ func FuzzReviews(f *testing.F) {
 			return // the codec refuses it
 		}
 		reviews := metaclient.Reviews{Client: metaclient.New(answers{token, may}), Node: "edge1"}
-		a := New(Options{Node: "edge1", Cloud: reviews, Tokens: true, TokenAge: time.Hour, AllowedAge: time.Hour, DeniedAge: time.Hour})
+		a := New(Options{
+			Node:       "edge1",
+			Cloud:      reviews,
+			Tokens:     true,
+			TokenAge:   time.Hour,
+			AllowedAge: time.Hour,
+			DeniedAge:  time.Hour,
+		})
 		r := (&http.Request{Header: http.Header{"Authorization": {header}}}).WithContext(t.Context())
 		var err error
 		// An entry of managedFields takes 3 bytes there and 150 here, in a list that grows.
-		membound.Check(t, membound.Linear(len(header)+len(token)+len(may), 512), func() { err = a.Check(r, "get", "metrics", "proxy") })
+		membound.Check(t, membound.Linear(len(header)+len(token)+len(may), 512), func() {
+			err = a.Check(r, "get", "metrics", "proxy")
+		})
 		var refusal *Refusal
 		if err != nil && !errors.As(err, &refusal) {
 			t.Errorf("Check = %v (%T), want nil or a *Refusal", err, err)

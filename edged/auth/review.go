@@ -55,31 +55,42 @@ func (a *Authority) byToken(ctx context.Context, token string) (*User, error) {
 	}
 	var answer *authenticationv1.TokenReview
 	err := a.ask(ctx, a.tokenPace, func(ctx context.Context) (err error) {
-		answer, err = a.opts.Cloud.ReviewToken(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}})
+		answer, err = a.opts.Cloud.ReviewToken(ctx, &authenticationv1.TokenReview{
+			Spec: authenticationv1.TokenReviewSpec{Token: token},
+		})
 		return err
 	})
 	switch {
 	case err != nil && known && grace(err, age, a.opts.TokenAge):
-		klog.V(2).InfoS("Token taken by what the cloud said before", "user", user.Name, "age", age.Round(time.Second), "err", err)
+		klog.V(2).InfoS("Token taken by what the cloud said before", "user", user.Name, "age", age.Round(time.Second),
+			"err", err)
 		return user, nil
 	case err != nil:
-		return nil, refuse(http.StatusServiceUnavailable, "the cluster cannot be asked whose this token is: %v (a client certificate of the cluster is known without asking)", err)
+		return nil, refuse(http.StatusServiceUnavailable, "the cluster cannot be asked whose this token is: %v (a "+
+			"client certificate of the cluster is known without asking)", err)
 	case !answer.Status.Authenticated || answer.Status.User.Username == "":
 		a.tokens.drop(k)
 		a.strangers.put(k, struct{}{})
 		return nil, errStranger
 	}
 	is := &answer.Status.User
-	user = &User{Name: is.Username, UID: is.UID, Groups: slices.Clone(is.Groups[:min(len(is.Groups), maxGroups)]), Extra: is.Extra}
+	user = &User{
+		Name:   is.Username,
+		UID:    is.UID,
+		Groups: slices.Clone(is.Groups[:min(len(is.Groups), maxGroups)]),
+		Extra:  is.Extra,
+	}
 	if user.size() > maxUser {
-		return nil, refuse(http.StatusUnauthorized, "Unauthorized: the name, groups and extra of this token's user have more than %d KiB; "+
-			"use a client certificate of the cluster, or a service account", maxUser>>10)
+		return nil, refuse(http.StatusUnauthorized,
+			"Unauthorized: the name, groups and extra of this token's user have more than %d KiB; "+
+				"use a client certificate of the cluster, or a service account", maxUser>>10)
 	}
 	a.tokens.put(k, user)
 	return user, nil
 }
 
-var errStranger = refuse(http.StatusUnauthorized, "Unauthorized: the cluster does not know this token, or it has expired")
+var errStranger = refuse(http.StatusUnauthorized,
+	"Unauthorized: the cluster does not know this token, or it has expired")
 
 // grace reports whether a yes of an age is still good though its time is over, since there was no answer.
 func grace(err error, age, lives time.Duration) bool {
@@ -102,19 +113,31 @@ func (a *Authority) may(ctx context.Context, user *User, verb string, subresourc
 		}
 	}
 	if unanswered != nil {
-		return refuse(http.StatusServiceUnavailable, "the cluster cannot be asked whether user %q may %s nodes/%s of %s: %v", user.Name, verb, subresources[0], a.opts.Node, unanswered)
+		return refuse(http.StatusServiceUnavailable,
+			"the cluster cannot be asked whether user %q may %s nodes/%s of %s: %v", user.Name, verb, subresources[0],
+			a.opts.Node, unanswered)
 	}
 	text := ""
 	if len(reasons) > 0 {
 		text = ": " + strings.Join(reasons, "; ")
 	}
-	return refuse(http.StatusForbidden, "Forbidden (user=%s, verb=%s, resource=nodes, subresource=%s)%s", user.Name, verb, strings.Join(subresources, " or "), text)
+	return refuse(http.StatusForbidden, "Forbidden (user=%s, verb=%s, resource=nodes, subresource=%s)%s", user.Name,
+		verb, strings.Join(subresources, " or "), text)
 }
 
 func (a *Authority) mayUse(ctx context.Context, user *User, verb, subresource string) (access, error) {
 	spec := authorizationv1.SubjectAccessReviewSpec{
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: a.opts.Node},
-		User:               user.Name, UID: user.UID, Groups: user.Groups, Extra: extra(user),
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb:        verb,
+			Version:     "v1",
+			Resource:    "nodes",
+			Subresource: subresource,
+			Name:        a.opts.Node,
+		},
+		User:   user.Name,
+		UID:    user.UID,
+		Groups: user.Groups,
+		Extra:  extra(user),
 	}
 	text, err := json.Marshal(spec)
 	if err != nil {
@@ -132,7 +155,8 @@ func (a *Authority) mayUse(ctx context.Context, user *User, verb, subresource st
 	})
 	if err != nil {
 		if known && got.allowed && grace(err, age, a.opts.AllowedAge) {
-			klog.V(2).InfoS("Access given by what the cloud said before", "user", user.Name, "verb", verb, "subresource", subresource, "age", age.Round(time.Second), "err", err)
+			klog.V(2).InfoS("Access given by what the cloud said before", "user", user.Name, "verb", verb,
+				"subresource", subresource, "age", age.Round(time.Second), "err", err)
 			return got, nil
 		}
 		return access{}, err

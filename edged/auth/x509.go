@@ -89,7 +89,12 @@ func (c *CAs) try(chain []*x509.Certificate) error {
 	between := certs.Pool(chain[1:]...)
 	err := errNoCA
 	for _, roots := range c.pools() {
-		_, e := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: c.opts.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		_, e := chain[0].Verify(x509.VerifyOptions{
+			Roots:         roots,
+			Intermediates: between,
+			CurrentTime:   c.opts.Now(),
+			KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		})
 		if e == nil {
 			return nil
 		}

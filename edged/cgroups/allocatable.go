@@ -44,7 +44,9 @@ func (m *Manager) limit(missing []string) error {
 	for _, r := range m.opts.Reserved {
 		p := m.given(r.Cgroup)
 		if !m.exists(p) {
-			errs = append(errs, fmt.Errorf("%s: there is no cgroup %s; make it, or take its entry out of enforceNodeAllocatable", r.Key, r.Cgroup))
+			errs = append(errs,
+				fmt.Errorf("%s: there is no cgroup %s; make it, or take its entry out of enforceNodeAllocatable", r.Key,
+					r.Cgroup))
 			continue
 		}
 		if err := m.change(p, offered(r.Resources, missing)); err != nil {

@@ -59,15 +59,24 @@ func TestReserved(t *testing.T) {
 		}
 		opts.Pods = Resources{Memory: 64 << 20}
 		opts.Reserved = []Reserved{
-			{Key: "enforceNodeAllocatable: kube-reserved", Cgroup: "/nowhere.slice", Resources: Resources{Memory: 1 << 20}},
-			{Key: "enforceNodeAllocatable: system-reserved", Cgroup: name, Resources: Resources{CPUShares: 512, Memory: 32 << 20, Pids: 77}},
+			{
+				Key: "enforceNodeAllocatable: kube-reserved", Cgroup: "/nowhere.slice",
+				Resources: Resources{Memory: 1 << 20},
+			},
+			{
+				Key: "enforceNodeAllocatable: system-reserved", Cgroup: name,
+				Resources: Resources{CPUShares: 512, Memory: 32 << 20, Pids: 77},
+			},
 		}
 		m = New(opts)
 		err := m.Setup(t.Context())
-		if _, limit := errors.AsType[*LimitError](err); !limit || !strings.Contains(fmt.Sprint(err), "there is no cgroup /nowhere.slice; make it, or take its entry out of enforceNodeAllocatable") {
+		if _, limit := errors.AsType[*LimitError](err); !limit ||
+			!strings.Contains(fmt.Sprint(err),
+				"there is no cgroup /nowhere.slice; make it, or take its entry out of enforceNodeAllocatable") {
 			t.Errorf("Setup: %v, want a LimitError that names /nowhere.slice", err)
 		}
-		if got, want := values(t, m, system), either("512, -1, 33554432, 77", "20, max 100000, 33554432, 77"); got != want {
+		if got, want := values(t, m, system),
+			either("512, -1, 33554432, 77", "20, max 100000, 33554432, 77"); got != want {
 			t.Errorf("the system's cgroup has %q, want %q", got, want)
 		}
 		if got := values(t, m, m.classPath(v1.PodQOSGuaranteed)); !strings.Contains(got, "67108864") {
@@ -82,7 +91,8 @@ func TestReserved(t *testing.T) {
 func TestGiven(t *testing.T) {
 	for _, c := range []struct{ driver, text, want string }{
 		{DriverCgroupfs, "/system.slice", "/system.slice"}, {DriverCgroupfs, "a/b", "/a/b"},
-		{DriverSystemd, "/system.slice", "/system"}, {DriverSystemd, "/a.slice/a-b.slice", "/a/b"}, {DriverSystemd, "/a/b", "/a/b"}, {DriverSystemd, "/", "/"},
+		{DriverSystemd, "/system.slice", "/system"}, {DriverSystemd, "/a.slice/a-b.slice", "/a/b"},
+		{DriverSystemd, "/a/b", "/a/b"}, {DriverSystemd, "/", "/"},
 	} {
 		if got := New(Options{Driver: c.driver}).given(c.text).cgroupfs(); got != c.want {
 			t.Errorf("%s %s: %s, want %s", c.driver, c.text, got, c.want)

@@ -80,7 +80,8 @@ func New(opts Options) *Manager {
 type MissingError struct{ Controllers []string }
 
 func (e *MissingError) Error() string {
-	return fmt.Sprintf("the kernel offers no %s cgroup: limits on it are not enforced (on a Raspberry Pi, add cgroup_enable=%s to the kernel's command line)",
+	return fmt.Sprintf("the kernel offers no %s cgroup: limits on it are not enforced (on a Raspberry Pi, add "+
+		"cgroup_enable=%s to the kernel's command line)",
 		strings.Join(e.Controllers, " and no "), e.Controllers[0])
 }
 
@@ -290,7 +291,14 @@ func (m *Manager) manager(p path, r Resources) (cgroups.Manager, error) {
 }
 
 func (m *Manager) resources(r Resources) *cgroups.Resources {
-	out := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, CpuShares: r.CPUShares, CpuQuota: r.CPUQuota, CpuPeriod: r.CPUPeriod, Memory: r.Memory}
+	out := &cgroups.Resources{
+		SkipDevices:     true,
+		SkipFreezeOnSet: true,
+		CpuShares:       r.CPUShares,
+		CpuQuota:        r.CPUQuota,
+		CpuPeriod:       r.CPUPeriod,
+		Memory:          r.Memory,
+	}
 	out.HugetlbLimit = kernelHuge(r.Huge)
 	if r.Pids != 0 {
 		out.PidsLimit = &r.Pids

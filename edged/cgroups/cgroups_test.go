@@ -40,7 +40,9 @@ func pod(uid string, rs ...v1.ResourceRequirements) *v1.Pod {
 // withInit adds a sidecar and an init container that ends.
 func withInit(p *v1.Pod, sidecar, init v1.ResourceRequirements) *v1.Pod {
 	always := v1.ContainerRestartPolicyAlways
-	p.Spec.InitContainers = []v1.Container{{Name: "sidecar", Resources: sidecar, RestartPolicy: &always}, {Name: "init", Resources: init}}
+	p.Spec.InitContainers = []v1.Container{
+		{Name: "sidecar", Resources: sidecar, RestartPolicy: &always}, {Name: "init", Resources: init},
+	}
 	return p
 }
 
@@ -72,16 +74,43 @@ func TestContainerResources(t *testing.T) {
 		priority int32
 		want     *runtimeapi.LinuxContainerResources
 	}{
-		"none":         {r: resources("", ""), want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, OomScoreAdj: 1000}},
-		"guaranteed":   {r: resources("", "cpu=500m memory=64Mi"), want: &runtimeapi.LinuxContainerResources{CpuShares: 512, CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, OomScoreAdj: -997}},
-		"burstable":    {r: resources("cpu=100m memory=100Mi", ""), want: &runtimeapi.LinuxContainerResources{CpuShares: 102, CpuPeriod: 100000, OomScoreAdj: 900}},
-		"tiny limit":   {r: resources("", "cpu=1m"), want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, CpuQuota: 1000, OomScoreAdj: 999}},
-		"zero request": {r: resources("cpu=0", "cpu=500m"), want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, CpuQuota: 50000, OomScoreAdj: 999}},
-		"critical":     {r: resources("", ""), priority: priorityNodeCritical, want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, OomScoreAdj: -997}},
+		"none": {
+			r: resources("", ""), want: &runtimeapi.LinuxContainerResources{
+				CpuShares: 2, CpuPeriod: 100000, OomScoreAdj: 1000,
+			},
+		},
+		"guaranteed": {r: resources("", "cpu=500m memory=64Mi"), want: &runtimeapi.LinuxContainerResources{
+			CpuShares:          512,
+			CpuPeriod:          100000,
+			CpuQuota:           50000,
+			MemoryLimitInBytes: 64 << 20,
+			OomScoreAdj:        -997,
+		}},
+		"burstable": {
+			r: resources("cpu=100m memory=100Mi", ""), want: &runtimeapi.LinuxContainerResources{CpuShares: 102,
+				CpuPeriod: 100000, OomScoreAdj: 900},
+		},
+		"tiny limit": {r: resources("", "cpu=1m"), want: &runtimeapi.LinuxContainerResources{
+			CpuShares:   2,
+			CpuPeriod:   100000,
+			CpuQuota:    1000,
+			OomScoreAdj: 999,
+		}},
+		"zero request": {r: resources("cpu=0", "cpu=500m"), want: &runtimeapi.LinuxContainerResources{
+			CpuShares:   2,
+			CpuPeriod:   100000,
+			CpuQuota:    50000,
+			OomScoreAdj: 999,
+		}},
+		"critical": {
+			r: resources("", ""), priority: priorityNodeCritical,
+			want: &runtimeapi.LinuxContainerResources{CpuShares: 2, CpuPeriod: 100000, OomScoreAdj: -997},
+		},
 	} {
 		p := pod("1", c.r)
 		p.Spec.Priority = ptr.To(c.priority)
-		if diff := cmp.Diff(c.want.String(), containerResources(p, &p.Spec.Containers[0], opts, kernel{}).String()); diff != "" {
+		if diff := cmp.Diff(c.want.String(), containerResources(p, &p.Spec.Containers[0], opts, kernel{}).
+			String()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -94,12 +123,19 @@ func TestPodResources(t *testing.T) {
 		want Resources
 	}{
 		"best effort": {pod("1", resources("", "")), Resources{CPUShares: 2}},
-		"all limited": {pod("1", resources("", "cpu=500m memory=1Mi"), resources("", "cpu=500m memory=2Mi")), Resources{CPUShares: 1024, CPUQuota: 100000, CPUPeriod: 100000, Memory: 3 << 20}},
+		"all limited": {pod("1", resources("", "cpu=500m memory=1Mi"), resources("", "cpu=500m memory=2Mi")), Resources{
+			CPUShares: 1024,
+			CPUQuota:  100000,
+			CPUPeriod: 100000,
+			Memory:    3 << 20,
+		}},
 		"beside a sidecar, which limits what runs beside it": {
-			withInit(pod("1", resources("", "cpu=500m memory=1Mi")), resources("", "cpu=500m memory=1Mi"), resources("", "")),
+			withInit(pod("1", resources("", "cpu=500m memory=1Mi")), resources("", "cpu=500m memory=1Mi"),
+				resources("", "")),
 			Resources{CPUShares: 1024, CPUQuota: 100000, CPUPeriod: 100000, Memory: 2 << 20},
 		},
-		"one unlimted": {pod("1", resources("cpu=500m", "cpu=500m memory=1Mi"), resources("cpu=500m", "memory=1Mi")), Resources{CPUShares: 1024, Memory: 2 << 20}},
+		"one unlimted": {pod("1", resources("cpu=500m", "cpu=500m memory=1Mi"), resources("cpu=500m", "memory=1Mi")),
+			Resources{CPUShares: 1024, Memory: 2 << 20}},
 	} {
 		if diff := cmp.Diff(c.want, PodResources(c.pod, opts, 0)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -120,7 +156,8 @@ func TestHugePages(t *testing.T) {
 	if diff := cmp.Diff(limits, got, protocmp.Transform()); diff != "" {
 		t.Errorf("container (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]uint64{"2MB": 0, "1GB": 0, "64KB": 0}, PodResources(pod("2"), opts, 0).Huge); diff != "" {
+	if diff := cmp.Diff(map[string]uint64{"2MB": 0, "1GB": 0, "64KB": 0},
+		PodResources(pod("2"), opts, 0).Huge); diff != "" {
 		t.Errorf("a pod that asks for none may have none (-want +got):\n%s", diff)
 	}
 	if none := containerResources(p, &p.Spec.Containers[0], ResourceOptions{}, kernel{}).HugepageLimits; none != nil {
@@ -187,8 +224,14 @@ func TestNames(t *testing.T) {
 	for _, c := range []struct{ driver, root, parent, dir string }{
 		{DriverCgroupfs, "", "/kubepods/burstable/pod12-ab", "/kubepods/burstable/pod12-ab"},
 		{DriverCgroupfs, "/a/b", "/a/b/kubepods/burstable/pod12-ab", "/a/b/kubepods/burstable/pod12-ab"},
-		{DriverSystemd, "/", "kubepods-burstable-pod12_ab.slice", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_ab.slice"},
-		{DriverSystemd, "/my-root", "my_root-kubepods-burstable-pod12_ab.slice", "/my_root.slice/my_root-kubepods.slice/my_root-kubepods-burstable.slice/my_root-kubepods-burstable-pod12_ab.slice"},
+		{
+			DriverSystemd, "/", "kubepods-burstable-pod12_ab.slice",
+			"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_ab.slice",
+		},
+		{
+			DriverSystemd, "/my-root", "my_root-kubepods-burstable-pod12_ab.slice",
+			"/my_root.slice/my_root-kubepods.slice/my_root-kubepods-burstable.slice/my_root-kubepods-burstable-pod12_ab.slice",
+		},
 	} {
 		m := New(Options{Root: c.root, Driver: c.driver, PerQOS: true})
 		if got := m.PodParent(burst); got != c.parent {
@@ -227,7 +270,8 @@ func TestMissingControllers(t *testing.T) {
 	if diff := cmp.Diff([]string{"memory"}, missingControllers(dir)); diff != "" {
 		t.Errorf("missingControllers of v1 mismatch (-want +got):\n%s", diff)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpuset cpu io pids\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.controllers"), []byte("cpuset cpu io pids\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"memory"}, missingControllers(dir)); diff != "" {

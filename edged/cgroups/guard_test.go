@@ -58,7 +58,8 @@ func TestRemovalStaysInside(t *testing.T) {
 		if _, err := os.Stat(dir); err != nil {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)),
+			0); err != nil {
 			t.Fatal(err)
 		}
 	}

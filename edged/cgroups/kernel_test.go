@@ -30,7 +30,13 @@ func onEachDriver(t *testing.T, name string, test func(t *testing.T, opts Option
 	for _, driver := range drivers() {
 		t.Run(driver, func(t *testing.T) {
 			root := fmt.Sprintf("/edgecore-test-%s-%d", name, os.Getpid())
-			opts := Options{Root: root, Driver: driver, PerQOS: true, PodPids: 50, ResourceOptions: ResourceOptions{CFSQuota: true}}
+			opts := Options{
+				Root:            root,
+				Driver:          driver,
+				PerQOS:          true,
+				PodPids:         50,
+				ResourceOptions: ResourceOptions{CFSQuota: true},
+			}
 			t.Cleanup(func() {
 				m := New(opts)
 				for _, what := range []string{"RemoveAll", "second RemoveAll"} {
@@ -58,7 +64,8 @@ func unitsOf(t *testing.T, m *Manager) string {
 	if m.opts.Driver != DriverSystemd {
 		return ""
 	}
-	out, err := exec.Command("systemctl", "list-units", "--all", "--plain", "--no-legend", strings.TrimSuffix(m.root().slice(), ".slice")+"*").CombinedOutput()
+	out, err := exec.Command("systemctl", "list-units", "--all", "--plain", "--no-legend",
+		strings.TrimSuffix(m.root().slice(), ".slice")+"*").CombinedOutput()
 	if err != nil {
 		t.Fatalf("systemctl: %v, want no error\n%s", err, out)
 	}
@@ -199,7 +206,13 @@ func enter(t *testing.T, m *Manager, p path, pid int) {
 	t.Helper()
 	config := &cgroups.Cgroup{Resources: &cgroups.Resources{SkipDevices: true}, Path: p.cgroupfs()}
 	if m.opts.Driver == DriverSystemd {
-		config = &cgroups.Cgroup{Resources: config.Resources, Systemd: true, Parent: p.parent().slice(), ScopePrefix: "test", Name: p[len(p)-1] + strconv.Itoa(pid)}
+		config = &cgroups.Cgroup{
+			Resources:   config.Resources,
+			Systemd:     true,
+			Parent:      p.parent().slice(),
+			ScopePrefix: "test",
+			Name:        p[len(p)-1] + strconv.Itoa(pid),
+		}
 	}
 	lib, err := manager.New(config)
 	if err != nil {

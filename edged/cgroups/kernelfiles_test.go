@@ -20,13 +20,35 @@ func TestKernelAt(t *testing.T) {
 		unified bool
 		want    [2]bool // swap, oomGroup
 	}{
-		"v1":                               {files: []string{"memory/memory.memsw.limit_in_bytes"}, want: [2]bool{true, false}},
-		"v1 without swap accounting":       {files: []string{"memory/memory.limit_in_bytes"}},
-		"v2":                               {files: []string{"a.slice/b/memory.swap.max", "a.slice/b/memory.oom.group"}, self: "/a.slice/b", unified: true, want: [2]bool{true, true}},
-		"v2 without swap":                  {files: []string{"a.slice/b/memory.oom.group"}, self: "/a.slice/b", unified: true, want: [2]bool{false, true}},
-		"v2 at the top of a container's":   {files: []string{"kubepods/memory.swap.max", "kubepods/memory.oom.group"}, self: "/", unified: true, want: [2]bool{true, true}},
-		"v2 before there is any group":     {files: []string{"cgroup.controllers"}, self: "/", unified: true},
-		"v2 with memory of another's only": {files: []string{"x/memory.oom.group"}, self: "/none", unified: true, want: [2]bool{false, true}},
+		"v1": {
+			files: []string{"memory/memory.memsw.limit_in_bytes"}, want: [2]bool{true, false},
+		},
+		"v1 without swap accounting": {files: []string{"memory/memory.limit_in_bytes"}},
+		"v2": {
+			files:   []string{"a.slice/b/memory.swap.max", "a.slice/b/memory.oom.group"},
+			self:    "/a.slice/b",
+			unified: true,
+			want:    [2]bool{true, true},
+		},
+		"v2 without swap": {
+			files:   []string{"a.slice/b/memory.oom.group"},
+			self:    "/a.slice/b",
+			unified: true,
+			want:    [2]bool{false, true},
+		},
+		"v2 at the top of a container's": {
+			files:   []string{"kubepods/memory.swap.max", "kubepods/memory.oom.group"},
+			self:    "/",
+			unified: true,
+			want:    [2]bool{true, true},
+		},
+		"v2 before there is any group": {files: []string{"cgroup.controllers"}, self: "/", unified: true},
+		"v2 with memory of another's only": {
+			files:   []string{"x/memory.oom.group"},
+			self:    "/none",
+			unified: true,
+			want:    [2]bool{false, true},
+		},
 	} {
 		mount := t.TempDir()
 		for _, f := range c.files {
@@ -47,7 +69,8 @@ func TestKernelAt(t *testing.T) {
 
 // TestWeight: the weights of two groups have the ratio of their shares, as the kubelet makes them.
 func TestWeight(t *testing.T) {
-	for shares, want := range map[uint64]uint64{0: 0, 1: 1, 2: 1, 102: 4, 1024: 39, 10240: 391, 262144: 10000, 1 << 40: 10000} {
+	for shares, want := range map[uint64]uint64{0: 0, 1: 1, 2: 1, 102: 4, 1024: 39, 10240: 391, 262144: 10000,
+		1 << 40: 10000} {
 		if got := weight(shares); got != want {
 			t.Errorf("weight(%d) = %d, want %d", shares, got, want)
 		}
@@ -72,16 +95,53 @@ func TestUnifiedResources(t *testing.T) {
 		"v1, no limit":               {kernel: kernel{swap: true}, r: resources("", "")},
 		"v1 without swap accounting": {r: burstable},
 		"v1, swap is v2's":           {kernel: kernel{swap: true}, opts: swap, r: burstable, swapV1: 200 << 20},
-		"v2":                         {kernel: v2, r: burstable, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
-		"v2, no limit":               {kernel: v2, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
-		"v2, old kernel":             {kernel: kernel{unified: true}, r: burstable},
-		"single processes":           {kernel: v2, opts: ResourceOptions{SingleProcessOOMKill: true}, r: burstable, unified: map[string]string{fileSwapMax: "0"}},
-		"swap":                       {kernel: v2, opts: swap, r: burstable, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "52428800"}, may: true},
-		"swap, guaranteed":           {kernel: v2, opts: swap, r: resources("", "cpu=1 memory=1Mi"), unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
-		"swap, best effort":          {kernel: v2, opts: swap, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
-		"swap, request is limit":     {kernel: v2, opts: swap, r: resources("cpu=1 memory=1Mi", "memory=1Mi"), unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
-		"swap, critical":             {kernel: v2, opts: swap, r: burstable, priority: priorityNodeCritical, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
-		"swap, more than there is":   {kernel: v2, opts: swap, r: resources("memory=1Ti", ""), unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}, may: true},
+		"v2": {
+			kernel: v2, r: burstable, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"},
+		},
+		"v2, no limit":   {kernel: v2, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"}},
+		"v2, old kernel": {kernel: kernel{unified: true}, r: burstable},
+		"single processes": {
+			kernel:  v2,
+			opts:    ResourceOptions{SingleProcessOOMKill: true},
+			r:       burstable,
+			unified: map[string]string{fileSwapMax: "0"},
+		},
+		"swap": {
+			kernel:  v2,
+			opts:    swap,
+			r:       burstable,
+			unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "52428800"},
+			may:     true,
+		},
+		"swap, guaranteed": {
+			kernel:  v2,
+			opts:    swap,
+			r:       resources("", "cpu=1 memory=1Mi"),
+			unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"},
+		},
+		"swap, best effort": {
+			kernel: v2, opts: swap, unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"},
+		},
+		"swap, request is limit": {
+			kernel:  v2,
+			opts:    swap,
+			r:       resources("cpu=1 memory=1Mi", "memory=1Mi"),
+			unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"},
+		},
+		"swap, critical": {
+			kernel:   v2,
+			opts:     swap,
+			r:        burstable,
+			priority: priorityNodeCritical,
+			unified:  map[string]string{fileOOMGroup: "1", fileSwapMax: "0"},
+		},
+		"swap, more than there is": {
+			kernel:  v2,
+			opts:    swap,
+			r:       resources("memory=1Ti", ""),
+			unified: map[string]string{fileOOMGroup: "1", fileSwapMax: "0"},
+			may:     true,
+		},
 	} {
 		c.opts.MemoryCapacity = 1000 << 20
 		p := pod("1", c.r)
@@ -106,8 +166,20 @@ func TestPodLevelLimits(t *testing.T) {
 	p := pod("1", resources("", ""), resources("cpu=100m", "memory=16Mi hugepages-2Mi=2Mi"))
 	p.Spec.Resources = ptr.To(resources("", "cpu=500m memory=64Mi hugepages-2Mi=8Mi"))
 	for i, want := range []*runtimeapi.LinuxContainerResources{
-		{CpuShares: 512, CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20, HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 8 << 20}}},
-		{CpuShares: 102, CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 16 << 20, HugepageLimits: []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 2 << 20}}},
+		{
+			CpuShares:          512,
+			CpuPeriod:          100000,
+			CpuQuota:           50000,
+			MemoryLimitInBytes: 64 << 20,
+			HugepageLimits:     []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 8 << 20}},
+		},
+		{
+			CpuShares:          102,
+			CpuPeriod:          100000,
+			CpuQuota:           50000,
+			MemoryLimitInBytes: 16 << 20,
+			HugepageLimits:     []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 2 << 20}},
+		},
 	} {
 		got := containerResources(p, &p.Spec.Containers[i], opts, kernel{})
 		got.OomScoreAdj = 0

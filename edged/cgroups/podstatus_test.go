@@ -37,10 +37,15 @@ func TestStatusResources(t *testing.T) {
 			list("100m", "32Mi"), list("200m", "64Mi")},
 		"with a sidecar": {v1.PodSpec{InitContainers: []v1.Container{sidecar}, Containers: []v1.Container{limited}},
 			list("110m", "33Mi"), list("220m", "66Mi")},
-		"pod level": {v1.PodSpec{Resources: &v1.ResourceRequirements{Requests: list("50m", ""), Limits: list("300m", "128Mi")}, Containers: []v1.Container{bare}},
-			list("50m", ""), list("300m", "128Mi")},
-		"overhead": {v1.PodSpec{Overhead: list("5m", "4Mi"), Containers: []v1.Container{of(list("10m", ""), list("", "16Mi"))}},
-			list("15m", "4Mi"), list("", "20Mi")},
+		"pod level": {
+			v1.PodSpec{Resources: &v1.ResourceRequirements{Requests: list("50m", ""), Limits: list("300m", "128Mi")},
+				Containers: []v1.Container{bare}},
+			list("50m", ""), list("300m", "128Mi"),
+		},
+		"overhead": {
+			v1.PodSpec{Overhead: list("5m", "4Mi"), Containers: []v1.Container{of(list("10m", ""), list("", "16Mi"))}},
+			list("15m", "4Mi"), list("", "20Mi"),
+		},
 	} {
 		want := v1.ResourceRequirements{Requests: c.asks, Limits: c.asksMax}
 		if diff := cmp.Diff(want, StatusResources(&v1.Pod{Spec: c.spec})); diff != "" {

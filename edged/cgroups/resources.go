@@ -75,7 +75,9 @@ func Quota(milli int64, period time.Duration) int64 {
 
 // containerResources makes the CRI form of a container's resources. A limit that the container does not have is the
 // pod's, where the pod as a whole has one.
-func containerResources(pod *v1.Pod, c *v1.Container, opts ResourceOptions, k kernel) *runtimeapi.LinuxContainerResources {
+func containerResources(
+	pod *v1.Pod, c *v1.Container, opts ResourceOptions, k kernel,
+) *runtimeapi.LinuxContainerResources {
 	cpuLimit, memoryLimit := limitOf(pod, c, v1.ResourceCPU), limitOf(pod, c, v1.ResourceMemory)
 	cpuRequest, asked := c.Resources.Requests[v1.ResourceCPU]
 	if !asked {
@@ -106,7 +108,9 @@ func limitOf(pod *v1.Pod, c *v1.Container, name v1.ResourceName) resource.Quanti
 }
 
 // linuxResources makes the CRI form of amounts of cpu and memory, of a container, of a sandbox or of its overhead.
-func (o ResourceOptions) linuxResources(cpuRequest, cpuLimit, memoryLimit resource.Quantity, k kernel) *runtimeapi.LinuxContainerResources {
+func (o ResourceOptions) linuxResources(
+	cpuRequest, cpuLimit, memoryLimit resource.Quantity, k kernel,
+) *runtimeapi.LinuxContainerResources {
 	out := &runtimeapi.LinuxContainerResources{
 		CpuShares:          int64(Shares(cpuRequest.MilliValue())),
 		MemoryLimitInBytes: memoryLimit.Value(),
@@ -206,7 +210,9 @@ type Resources struct {
 func PodResources(pod *v1.Pod, opts ResourceOptions, pids int64) Resources {
 	requests := podRequests(pod)
 	limits, cpuLimited, memoryLimited := podLimits(pod)
-	r := Resources{CPUShares: Shares(requests.Cpu().MilliValue()), Pids: pids, Huge: hugeLimits(requests, opts.HugePageSizes)}
+	r := Resources{
+		CPUShares: Shares(requests.Cpu().MilliValue()), Pids: pids, Huge: hugeLimits(requests, opts.HugePageSizes),
+	}
 	if QOS(pod) == v1.PodQOSBestEffort {
 		r.CPUShares = minShares
 		return r
@@ -256,7 +262,8 @@ func podLimits(pod *v1.Pod) (limits v1.ResourceList, cpu, memory bool) {
 	sidecarCPU, sidecarMemory := false, false
 	for i := range asRequests.Spec.InitContainers {
 		c := &asRequests.Spec.InitContainers[i]
-		ownCPU, ownMemory := positive(c.Resources.Limits, v1.ResourceCPU), positive(c.Resources.Limits, v1.ResourceMemory)
+		ownCPU, ownMemory := positive(c.Resources.Limits, v1.ResourceCPU),
+			positive(c.Resources.Limits, v1.ResourceMemory)
 		cpu, memory = cpu && (ownCPU || sidecarCPU), memory && (ownMemory || sidecarMemory)
 		if restart.IsSidecar(c) {
 			sidecarCPU, sidecarMemory = sidecarCPU || ownCPU, sidecarMemory || ownMemory

@@ -18,12 +18,17 @@ func (m *Manager) SandboxUpdate(pod *v1.Pod) (resources, overhead *runtimeapi.Li
 	_, overhead = m.SandboxResources(pod)
 	r := PodResources(withoutOverhead(pod), m.opts.ResourceOptions, 0)
 	resources = &runtimeapi.LinuxContainerResources{
-		CpuShares: int64(r.CPUShares), CpuQuota: r.CPUQuota, CpuPeriod: int64(r.CPUPeriod), MemoryLimitInBytes: r.Memory,
+		CpuShares:          int64(r.CPUShares),
+		CpuQuota:           r.CPUQuota,
+		CpuPeriod:          int64(r.CPUPeriod),
+		MemoryLimitInBytes: r.Memory,
 	}
 	return criOffered(resources, m.Missing()), overhead
 }
 
-func sandboxResources(pod *v1.Pod, opts ResourceOptions, k kernel) (resources, overhead *runtimeapi.LinuxContainerResources) {
+func sandboxResources(
+	pod *v1.Pod, opts ResourceOptions, k kernel,
+) (resources, overhead *runtimeapi.LinuxContainerResources) {
 	bare := withoutOverhead(pod)
 	requests := podRequests(bare)
 	limits, _, _ := podLimits(bare)

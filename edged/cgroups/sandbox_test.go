@@ -16,14 +16,27 @@ func TestSandboxResources(t *testing.T) {
 	m := New(Options{ResourceOptions: opts})
 	m.kernel = kernel{unified: true, oomGroup: true, swap: true}
 	together := map[string]string{fileOOMGroup: "1"}
-	whole := &runtimeapi.LinuxContainerResources{CpuShares: 204, CpuPeriod: 100000, CpuQuota: 40000, MemoryLimitInBytes: 32 << 20, Unified: together}
-	more := &runtimeapi.LinuxContainerResources{CpuShares: 256, CpuPeriod: 100000, CpuQuota: 25000, MemoryLimitInBytes: 8 << 20, Unified: together}
+	whole := &runtimeapi.LinuxContainerResources{
+		CpuShares:          204,
+		CpuPeriod:          100000,
+		CpuQuota:           40000,
+		MemoryLimitInBytes: 32 << 20,
+		Unified:            together,
+	}
+	more := &runtimeapi.LinuxContainerResources{
+		CpuShares:          256,
+		CpuPeriod:          100000,
+		CpuQuota:           25000,
+		MemoryLimitInBytes: 8 << 20,
+		Unified:            together,
+	}
 	resources, overhead := m.SandboxResources(p)
 	if diff := cmp.Diff([]any{whole, more}, []any{resources, overhead}, protocmp.Transform()); diff != "" {
 		t.Errorf("SandboxResources (-want +got):\n%s", diff)
 	}
 	update, _ := m.SandboxUpdate(p)
-	if diff := cmp.Diff(&runtimeapi.LinuxContainerResources{CpuShares: 204, MemoryLimitInBytes: 32 << 20}, update, protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(&runtimeapi.LinuxContainerResources{CpuShares: 204, MemoryLimitInBytes: 32 << 20}, update,
+		protocmp.Transform()); diff != "" {
 		t.Errorf("SandboxUpdate, where one container has no cpu limit (-want +got):\n%s", diff)
 	}
 	p.Spec.Overhead = nil

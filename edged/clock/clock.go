@@ -35,7 +35,8 @@ func Doubt(now time.Time, synchronized bool, bound Bound) string {
 	if synchronized || bound.Time.IsZero() || !now.Before(bound.Time) {
 		return ""
 	}
-	return fmt.Sprintf("it says %s, and that is over: %s at %s", stamp(now), cmp.Or(bound.Of, "something here was made"), stamp(bound.Time))
+	return fmt.Sprintf("it says %s, and that is over: %s at %s", stamp(now),
+		cmp.Or(bound.Of, "something here was made"), stamp(bound.Time))
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

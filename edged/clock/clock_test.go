@@ -19,14 +19,18 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 // TestWrong: a clock that is before what is over is not set, unless a time server keeps it.
 func TestWrong(t *testing.T) {
 	built := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
-	bound := Newest(Bound{time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), "the certificate was made"}, Bound{built, "this program was built"}, Bound{})
+	bound := Newest(Bound{time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), "the certificate was made"},
+		Bound{built, "this program was built"}, Bound{})
 	for name, c := range map[string]struct {
 		now  time.Time
 		sync bool
 		in   Bound
 		want string
 	}{
-		"1970":            {time.Unix(10, 0), false, bound, "it says 1970-01-01T00:00:10Z, and that is over: this program was built at 2026-05-01T00:00:00Z"},
+		"1970": {
+			time.Unix(10, 0), false, bound,
+			"it says 1970-01-01T00:00:10Z, and that is over: this program was built at 2026-05-01T00:00:00Z",
+		},
 		"just before":     {built.Add(-time.Second), false, bound, "2026-04-30T23:59:59Z"},
 		"later":           {built.Add(time.Second), false, bound, ""},
 		"in years":        {built.AddDate(30, 0, 0), false, bound, ""},
@@ -98,7 +102,10 @@ func take(list *[]error) error {
 
 // TestFollow: each time that the clock is set counts once, also one between two looks.
 func TestFollow(t *testing.T) {
-	s := &script{arms: []error{nil, nil, unix.ECANCELED, nil}, waits: []error{unix.ECANCELED, &os.PathError{Err: unix.ECANCELED}, unix.ECANCELED}}
+	s := &script{
+		arms: []error{nil, nil, unix.ECANCELED, nil}, waits: []error{unix.ECANCELED, &os.PathError{Err: unix.ECANCELED},
+			unix.ECANCELED},
+	}
 	set := 0
 	err := follow(t.Context(), s, func() { set++ })
 	if err == nil || !strings.Contains(err.Error(), "over") || set != 3 || s.armed != 4 {

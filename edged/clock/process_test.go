@@ -44,7 +44,8 @@ func TestProcessAge(t *testing.T) {
 
 func FuzzParseStart(f *testing.F) {
 	for _, s := range []string{
-		"1 (init) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1 2", "1 (a) b) (c) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1 2", "", ")", "1 (x) S",
+		"1 (init) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1 2",
+		"1 (a) b) (c) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 1 2", "", ")", "1 (x) S",
 	} {
 		f.Add([]byte(s))
 	}

@@ -69,7 +69,8 @@ func (c *Client) Close() error {
 func SocketPath(endpoint string) (string, error) {
 	path := strings.TrimPrefix(endpoint, "unix://")
 	if !strings.HasPrefix(path, "/") {
-		return "", fmt.Errorf("runtime endpoint %q: want a unix socket such as unix:///run/containerd/containerd.sock", endpoint)
+		return "", fmt.Errorf("runtime endpoint %q: want a unix socket such as unix:///run/containerd/containerd.sock",
+			endpoint)
 	}
 	return path, nil
 }
@@ -88,7 +89,12 @@ func dial(endpoint string, timeout time.Duration) (*grpc.ClientConn, error) {
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+			Backoff: backoff.Config{
+				BaseDelay:  100 * time.Millisecond,
+				Multiplier: 1.6,
+				Jitter:     0.2,
+				MaxDelay:   reconnectMax,
+			},
 			MinConnectTimeout: time.Second,
 		}),
 		grpc.WithUnaryInterceptor(deadline(timeout)),
@@ -99,7 +105,8 @@ func dial(endpoint string, timeout time.Duration) (*grpc.ClientConn, error) {
 
 // deadline bounds each call, so that a runtime that hangs cannot hold a pod worker for ever.
 func deadline(timeout time.Duration) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
 		limit := timeout
 		switch r := req.(type) {
 		case *runtimeapi.PullImageRequest:

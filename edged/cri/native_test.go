@@ -57,7 +57,9 @@ type (
 	}
 )
 
-func (*content) ListStatuses(context.Context, *contentapi.ListStatusesRequest) (*contentapi.ListStatusesResponse, error) {
+func (*content) ListStatuses(
+	context.Context, *contentapi.ListStatusesRequest,
+) (*contentapi.ListStatusesResponse, error) {
 	return &contentapi.ListStatusesResponse{Statuses: []*contentapi.Status{
 		{Ref: "layer-sha256:a", Offset: 17, Total: 100}, {Ref: "config-sha256:b"},
 	}}, nil
@@ -90,7 +92,9 @@ func (c *content) Delete(_ context.Context, r *contentapi.DeleteContentRequest) 
 }
 
 func (*images) Get(_ context.Context, r *imagesapi.GetImageRequest) (*imagesapi.GetImageResponse, error) {
-	answer := &imagesapi.GetImageResponse{Image: &imagesapi.Image{Name: r.Name, Target: &types.Descriptor{Digest: "sha256:a"}}}
+	answer := &imagesapi.GetImageResponse{
+		Image: &imagesapi.Image{Name: r.Name, Target: &types.Descriptor{Digest: "sha256:a"}},
+	}
 	if r.Name == "bare" {
 		answer.Image.Target = nil
 	}
@@ -110,7 +114,9 @@ func (l *leases) Delete(_ context.Context, r *leasesapi.DeleteRequest) (*emptypb
 	return &emptypb.Empty{}, nil
 }
 
-func (s *snapshots) View(_ context.Context, r *snapshotsapi.ViewSnapshotRequest) (*snapshotsapi.ViewSnapshotResponse, error) {
+func (s *snapshots) View(
+	_ context.Context, r *snapshotsapi.ViewSnapshotRequest,
+) (*snapshotsapi.ViewSnapshotResponse, error) {
 	s.of.changes = append(s.of.changes, strings.Join([]string{"view", r.Snapshotter, r.Key, r.Parent}, " "))
 	if s.exists {
 		return nil, status.Error(codes.AlreadyExists, "left by a killed agent")
@@ -140,13 +146,15 @@ func serve(t *testing.T, c *containerd) *Client {
 		return nil
 	}
 	server := grpc.NewServer(
-		grpc.UnaryInterceptor(func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+		grpc.UnaryInterceptor(func(ctx context.Context, r any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any,
+			error) {
 			if err := inNamespace(ctx); err != nil {
 				return nil, err
 			}
 			return h(ctx, r)
 		}),
-		grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+		grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo,
+			h grpc.StreamHandler) error {
 			if err := inNamespace(s.Context()); err != nil {
 				return err
 			}
@@ -232,7 +240,9 @@ func TestBlobs(t *testing.T) {
 
 func TestLayerDirs(t *testing.T) {
 	for name, left := range map[string]bool{"clean": false, "left by a killed agent": true} {
-		server := &containerd{snapshots: snapshots{exists: left, mounts: []*types.Mount{{Type: "bind", Source: "/s/1/fs"}}}}
+		server := &containerd{
+			snapshots: snapshots{exists: left, mounts: []*types.Mount{{Type: "bind", Source: "/s/1/fs"}}},
+		}
 		got, err := serve(t, server).LayerDirs(t.Context(), "overlayfs", "sha256:c", "look")
 		if diff := cmp.Diff([]string{"/s/1/fs"}, got); diff != "" || err != nil {
 			t.Errorf("%s: %v; mismatch (-want +got):\n%s", name, err, diff)
@@ -251,7 +261,9 @@ func TestLayers(t *testing.T) {
 	bind := func(source string) *types.Mount {
 		return &types.Mount{Type: "bind", Source: source, Options: []string{"ro", "rbind"}}
 	}
-	overlay := &types.Mount{Type: "overlay", Source: "overlay", Options: []string{"index=off", "lowerdir=/s/3/fs:/s/2/fs:/s/1/fs"}}
+	overlay := &types.Mount{
+		Type: "overlay", Source: "overlay", Options: []string{"index=off", "lowerdir=/s/3/fs:/s/2/fs:/s/1/fs"},
+	}
 	for name, tc := range map[string]struct {
 		mounts []*types.Mount
 		want   []string

@@ -48,7 +48,9 @@ func add(path, content string) error {
 func TestPrint(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "0.log"), entry(1, "stdout F old"))
-	write(t, filepath.Join(dir, "10.log"), entry(2, "stdout F one")+entry(3, "stdout P tw")+entry(3, "stdout F o")+entry(4, "stderr F bad")+entry(5, "stdout F ")+"damaged\n")
+	write(t, filepath.Join(dir, "10.log"),
+		entry(2, "stdout F one")+entry(3, "stdout P tw")+entry(3, "stdout F o")+entry(4, "stderr F bad")+
+			entry(5, "stdout F ")+"damaged\n")
 	write(t, filepath.Join(dir, "9.log"), entry(1, "stdout F before"))
 	write(t, filepath.Join(dir, "10.log.20260101-000002"), entry(1, "stdout F rotated"))
 	write(t, filepath.Join(dir, "10.log.20260101-000001"), entry(1, "stdout F rotated before"))
@@ -69,9 +71,12 @@ func TestPrint(t *testing.T) {
 		"long":     {Options{Tail: 100}, "rotated\none\ntwo\n\ndamaged\n", "bad\n"},
 		"previous": {Options{Tail: -1, Previous: true}, "before\n", ""},
 		"since":    {Options{Tail: -1, Since: time.Date(2026, 1, 1, 0, 0, 4, 0, time.UTC)}, "\ndamaged\n", "bad\n"},
-		"times":    {Options{Tail: 3, Timestamps: true}, "2026-01-01T00:00:05.500000000Z \ndamaged\n", "2026-01-01T00:00:04.500000000Z bad\n"},
-		"limit":    {Options{Tail: -1, Limit: 13}, "rotated\none\nt", ""},
-		"no more":  {Options{Tail: -1, Limit: 1000}, "rotated\none\ntwo\n\ndamaged\n", "bad\n"},
+		"times": {
+			Options{Tail: 3, Timestamps: true}, "2026-01-01T00:00:05.500000000Z \ndamaged\n",
+			"2026-01-01T00:00:04.500000000Z bad\n",
+		},
+		"limit":   {Options{Tail: -1, Limit: 13}, "rotated\none\nt", ""},
+		"no more": {Options{Tail: -1, Limit: 1000}, "rotated\none\ntwo\n\ndamaged\n", "bad\n"},
 	} {
 		var out, errOut bytes.Buffer
 		if err := Print(t.Context(), dir, &out, &errOut, c.opts); err != nil {

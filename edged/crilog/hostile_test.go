@@ -46,17 +46,25 @@ func replace(t *testing.T, path string, put func() error) {
 func TestHostileFiles(t *testing.T) {
 	for name, plant := range map[string]func(t *testing.T, dir, secretFile string){
 		"link to a file": func(t *testing.T, dir, secretFile string) {
-			replace(t, filepath.Join(dir, "0.log"), func() error { return os.Symlink(secretFile, filepath.Join(dir, "0.log")) })
+			replace(t, filepath.Join(dir, "0.log"), func() error {
+				return os.Symlink(secretFile, filepath.Join(dir, "0.log"))
+			})
 		},
 		"link to a file beside it": func(t *testing.T, dir, _ string) {
 			write(t, filepath.Join(dir, "other"), secret)
-			replace(t, filepath.Join(dir, "0.log"), func() error { return os.Symlink("other", filepath.Join(dir, "0.log")) })
+			replace(t, filepath.Join(dir, "0.log"), func() error {
+				return os.Symlink("other", filepath.Join(dir, "0.log"))
+			})
 		},
 		"pipe": func(t *testing.T, dir, _ string) {
-			replace(t, filepath.Join(dir, "0.log"), func() error { return unix.Mkfifo(filepath.Join(dir, "0.log"), 0o666) })
+			replace(t, filepath.Join(dir, "0.log"), func() error {
+				return unix.Mkfifo(filepath.Join(dir, "0.log"), 0o666)
+			})
 		},
 		"folder": func(t *testing.T, dir, _ string) {
-			replace(t, filepath.Join(dir, "0.log"), func() error { return os.Mkdir(filepath.Join(dir, "0.log"), 0o755) })
+			replace(t, filepath.Join(dir, "0.log"), func() error {
+				return os.Mkdir(filepath.Join(dir, "0.log"), 0o755)
+			})
 		},
 		"link in place of the container's folder": func(t *testing.T, dir, secretFile string) {
 			replace(t, dir, func() error { return os.Symlink(filepath.Dir(secretFile), dir) })
@@ -70,7 +78,8 @@ func TestHostileFiles(t *testing.T) {
 			replace(t, dir, func() error { return os.Symlink("other", dir) })
 		},
 		"link in place of the pod's folder": func(t *testing.T, dir, secretFile string) {
-			if err := os.Rename(filepath.Dir(secretFile), filepath.Join(filepath.Dir(filepath.Dir(secretFile)), "c")); err != nil {
+			if err := os.Rename(filepath.Dir(secretFile), filepath.Join(filepath.Dir(filepath.Dir(secretFile)),
+				"c")); err != nil {
 				t.Fatal(err)
 			}
 			replace(t, filepath.Dir(dir), func() error {
@@ -88,9 +97,13 @@ func TestHostileFiles(t *testing.T) {
 				opts.Caught = func() error { cancel(); return nil }
 				var out bytes.Buffer
 				errPrint := Print(ctx, dir, &out, &out, opts)
-				errAttempt := PrintAttempt(ctx, filepath.Join(dir, "0.log"), &out, &out, opts, func() bool { return true })
-				if !errors.Is(errPrint, logdir.ErrRefused) || !errors.Is(errAttempt, logdir.ErrRefused) || out.Len() > 0 {
-					t.Errorf("follow %v: printed %q, %v and %v; want nothing, ErrRefused", follow, out.String(), errPrint, errAttempt)
+				errAttempt := PrintAttempt(ctx, filepath.Join(dir, "0.log"), &out, &out, opts, func() bool {
+					return true
+				})
+				if !errors.Is(errPrint, logdir.ErrRefused) || !errors.Is(errAttempt, logdir.ErrRefused) ||
+					out.Len() > 0 {
+					t.Errorf("follow %v: printed %q, %v and %v; want nothing, ErrRefused", follow, out.String(),
+						errPrint, errAttempt)
 				}
 				cancel()
 			}
@@ -151,7 +164,8 @@ func TestHostileSize(t *testing.T) {
 		t.Skipf("this file system has no such files: %v", err)
 	}
 	for name, opts := range map[string]Options{
-		"from the beginning": {Tail: -1, Since: time.Time{}}, "from the end": {Tail: 10}, "followed": {Tail: 10, Follow: true},
+		"from the beginning": {Tail: -1, Since: time.Time{}}, "from the end": {Tail: 10},
+		"followed": {Tail: 10, Follow: true},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		out := writerFunc(func(p []byte) (int, error) {
@@ -179,7 +193,8 @@ func TestManyEntries(t *testing.T) {
 	dir, _ := hostileDir(t)
 	write(t, filepath.Join(dir, "0.log"), "one\n")
 	for i := range 10_001 {
-		if err := os.Link(filepath.Join(dir, "0.log"), filepath.Join(dir, strings.Repeat("x", 1+i/1000)+string(rune('a'+i%1000)))); err != nil {
+		if err := os.Link(filepath.Join(dir, "0.log"),
+			filepath.Join(dir, strings.Repeat("x", 1+i/1000)+string(rune('a'+i%1000)))); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -29,7 +29,9 @@ func (m *Manager) driverInfo(ctx context.Context, r *request) (how driverInfo, k
 
 // attached makes sure that a volume is attached to this node, and returns the attachment's metadata. Without a CSIDriver
 // object, the volume needs to be attached only if a VolumeAttachment exists.
-func (m *Manager) attached(ctx context.Context, r *request, rec *record, how driverInfo, known bool) (map[string]string, error) {
+func (m *Manager) attached(
+	ctx context.Context, r *request, rec *record, how driverInfo, known bool,
+) (map[string]string, error) {
 	if !how.attach {
 		return nil, nil
 	}
@@ -39,7 +41,8 @@ func (m *Manager) attached(ctx context.Context, r *request, rec *record, how dri
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("volume %s is not attached to the node yet: VolumeAttachment %s: %w", r.handle, name, err)
+		return nil, fmt.Errorf("volume %s is not attached to the node yet: VolumeAttachment %s: %w", r.handle, name,
+			err)
 	}
 	rec.Attachment = name
 	return attachmentState(a)
@@ -84,7 +87,8 @@ func (m *Manager) noteInUse(dir string, rec record) {
 func (m *Manager) recall() error {
 	var errs []error
 	for _, parent := range []string{"volumes", "volumeDevices"} {
-		paths, err := filepath.Glob(filepath.Join(escape(m.opts.Root), "pods", "*", parent, "kubernetes.io~csi", "*", recordFile))
+		paths, err := filepath.Glob(filepath.Join(escape(m.opts.Root), "pods", "*", parent, "kubernetes.io~csi", "*",
+			recordFile))
 		if err != nil {
 			return err
 		}
@@ -125,7 +129,8 @@ func uniqueName(rec record) v1.UniqueVolumeName {
 // inUse reports whether a folder other than one has an attached volume. The caller holds the lock.
 func (m *Manager) inUse(rec record, besides string) bool {
 	for dir, v := range m.volumes {
-		if dir != besides && v.record.Attachment != "" && v.record.Driver == rec.Driver && v.record.Handle == rec.Handle {
+		if dir != besides && v.record.Attachment != "" && v.record.Driver == rec.Driver &&
+			v.record.Handle == rec.Handle {
 			return true
 		}
 	}
@@ -164,5 +169,6 @@ func (m *Manager) checkReported(dir string, rec record) error {
 		return nil
 	}
 	m.waited = true
-	return fmt.Errorf("volume %s has not been added to the list of VolumesInUse in the node's volume status", rec.Handle)
+	return fmt.Errorf("volume %s has not been added to the list of VolumesInUse in the node's volume status",
+		rec.Handle)
 }

@@ -61,7 +61,8 @@ type Cluster interface {
 
 // Tokens gives tokens of pods' service accounts. seconds of 0 leaves the time to the giver.
 type Tokens interface {
-	PodToken(ctx context.Context, pod *v1.Pod, audience string, seconds int64) (*authenticationv1.TokenRequestStatus, error)
+	PodToken(ctx context.Context, pod *v1.Pod, audience string, seconds int64) (*authenticationv1.TokenRequestStatus,
+		error)
 }
 
 // Options configure a Manager. Those that are funcs may be nil.

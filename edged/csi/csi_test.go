@@ -50,7 +50,11 @@ func TestAccessMode(t *testing.T) {
 
 func TestManners(t *testing.T) {
 	def := driverInfo{attach: true, policy: storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy}
-	inlineOnly := &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}}}
+	inlineOnly := &storagev1.CSIDriver{
+		Spec: storagev1.CSIDriverSpec{
+			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral},
+		},
+	}
 	noAttach := def
 	noAttach.attach = false
 	for _, tc := range []struct {
@@ -64,11 +68,18 @@ func TestManners(t *testing.T) {
 		{"no object", nil, true, persistent, def, ""},
 		{"nobody knows", nil, false, persistent, def, ""},
 		{"an empty object", &storagev1.CSIDriver{}, true, persistent, def, ""},
-		{"no object, inline", nil, true, ephemeral, driverInfo{}, `volume mode "Ephemeral" not supported by driver d (no CSIDriver object)`},
+		{
+			"no object, inline", nil, true, ephemeral, driverInfo{},
+			`volume mode "Ephemeral" not supported by driver d (no CSIDriver object)`,
+		},
 		{"nobody knows, inline", nil, false, ephemeral, noAttach, ""},
 		{"inline", inlineOnly, true, ephemeral, noAttach, ""},
-		{"inline only", inlineOnly, true, persistent, driverInfo{}, `volume mode "Persistent" not supported by driver d (only supports ["Ephemeral"])`},
-		{"no attach", &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}, true, persistent, noAttach, ""},
+		{
+			"inline only", inlineOnly, true, persistent, driverInfo{},
+			`volume mode "Persistent" not supported by driver d (only supports ["Ephemeral"])`,
+		},
+		{"no attach", &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}, true,
+			persistent, noAttach, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := driverInfoOf("d", tc.obj, tc.known, tc.mode)
@@ -86,23 +97,32 @@ func TestManners(t *testing.T) {
 func TestAsk(t *testing.T) {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
 	pv := func(driver, handle string) volume.Spec {
-		return volume.Spec{Name: "pv", PV: &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: v1.PersistentVolumeSource{
-			CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: handle}}}}}
+		return volume.Spec{
+			Name: "pv", PV: &v1.PersistentVolume{
+				Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: v1.PersistentVolumeSource{
+					CSI: &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: handle}}},
+			},
+		}
 	}
 	for want, spec := range map[string]volume.Spec{
-		"volume v is none of CSI":                               {Name: "v", PV: &v1.PersistentVolume{}},
-		"the volume has no volumeHandle":                        pv("d", ""),
-		`CSI driver "../d" cannot be the name of a folder`:      pv("../d", "h"),
-		`CSI driver "" cannot be the name of a folder`:          {Name: "v", Inline: &v1.CSIVolumeSource{}},
-		`CSI driver "a/../../b" cannot be the name of a folder`: {Name: "v", Inline: &v1.CSIVolumeSource{Driver: "a/../../b"}},
+		"volume v is none of CSI":                          {Name: "v", PV: &v1.PersistentVolume{}},
+		"the volume has no volumeHandle":                   pv("d", ""),
+		`CSI driver "../d" cannot be the name of a folder`: pv("../d", "h"),
+		`CSI driver "" cannot be the name of a folder`:     {Name: "v", Inline: &v1.CSIVolumeSource{}},
+		`CSI driver "a/../../b" cannot be the name of a folder`: {
+			Name: "v", Inline: &v1.CSIVolumeSource{Driver: "a/../../b"},
+		},
 	} {
 		if _, err := ask(pod, spec, "dir"); err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
-	got, err := ask(pod, volume.Spec{Name: "v", Inline: &v1.CSIVolumeSource{Driver: "d", ReadOnly: ptr.To(true), FSType: ptr.To("ext4")}}, "dir")
+	got, err := ask(pod, volume.Spec{
+		Name: "v", Inline: &v1.CSIVolumeSource{Driver: "d", ReadOnly: ptr.To(true), FSType: ptr.To("ext4")},
+	}, "dir")
 	// The handle is what a kubelet makes of "u" and "v".
-	if err != nil || !got.readOnly || got.fsType != "ext4" || got.mode != ephemeral || got.handle != handleOf("u", "v") || len(got.handle) != 68 {
+	if err != nil || !got.readOnly || got.fsType != "ext4" || got.mode != ephemeral ||
+		got.handle != handleOf("u", "v") || len(got.handle) != 68 {
 		t.Errorf("volume %+v, %v; want a read-only ephemeral one of ext4", got, err)
 	}
 }
@@ -120,7 +140,10 @@ func TestValidate(t *testing.T) {
 		{"d", nil, "CSI driver d has the versions []; this node speaks 1.x"},
 		{"d", []string{"2.0", "x"}, `CSI driver d has the versions ["2.0" "x"]; this node speaks 1.x`},
 		{"../d", []string{"1.0.0"}, `CSI driver name "../d" is invalid: want at most 63 letters, digits, '-' and '.'`},
-		{strings.Repeat("d", 64), []string{"1.0.0"}, `CSI driver name "` + strings.Repeat("d", 64) + `" is invalid: want at most 63 letters, digits, '-' and '.'`},
+		{
+			strings.Repeat("d", 64), []string{"1.0.0"}, `CSI driver name "` + strings.Repeat("d", 64) +
+				`" is invalid: want at most 63 letters, digits, '-' and '.'`,
+		},
 	} {
 		got := ""
 		if err := m.Validate(tc.name, "", tc.versions); err != nil {
@@ -152,12 +175,16 @@ func TestCSINodeSteps(t *testing.T) {
 		{"known", drivers{d("a", "1")}, nil, set(d("a", "1")), nil},
 		{"beside another's", drivers{d("x", "9")}, nil, set(d("a", "1")), []drivers{{d("x", "9"), d("a", "1")}}},
 		{"gone", drivers{d("x", "9"), d("a", "1")}, set(d("a", "1")), nil, []drivers{{d("x", "9")}}},
-		{"changed", drivers{d("a", "1"), d("x", "9")}, set(d("a", "1")), set(d("a", "2")), []drivers{{d("x", "9")}, {d("x", "9"), d("a", "2")}}},
+		{
+			"changed", drivers{d("a", "1"), d("x", "9")}, set(d("a", "1")), set(d("a", "2")),
+			[]drivers{{d("x", "9")}, {d("x", "9"), d("a", "2")}},
+		},
 		{"two", drivers{}, nil, set(d("b", "2"), d("a", "1")), []drivers{{d("a", "1"), d("b", "2")}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []drivers
-			for _, n := range csiNodeSteps(&storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: tc.have}}, tc.before, tc.now) {
+			for _, n := range csiNodeSteps(&storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: tc.have}}, tc.before,
+				tc.now) {
 				got = append(got, n.Spec.Drivers)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -169,12 +196,17 @@ func TestCSINodeSteps(t *testing.T) {
 
 func TestMarkNode(t *testing.T) {
 	now := map[string]storagev1.CSINodeDriver{"a": {Name: "a", NodeID: "1"}}
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{"mine": "1", annotationIDs: `{"x":"9","old":"3"}`}}}
+	node := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "n", Annotations: map[string]string{"mine": "1", annotationIDs: `{"x":"9","old":"3"}`},
+		},
+	}
 	marked, err := markNode(node, map[string]storagev1.CSINodeDriver{"old": {}}, now, map[string]string{"zone": "z"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]string{"mine": "1", annotationIDs: `{"a":"1","x":"9"}`, annotationAttach: "true"}, marked.Annotations); diff != "" || marked.Labels["zone"] != "z" {
+	if diff := cmp.Diff(map[string]string{"mine": "1", annotationIDs: `{"a":"1","x":"9"}`, annotationAttach: "true"},
+		marked.Annotations); diff != "" || marked.Labels["zone"] != "z" {
 		t.Errorf("labels %v, want zone z; annotations mismatch (-want +got):\n%s", marked.Labels, diff)
 	}
 	if again, err := markNode(marked, nil, now, map[string]string{"zone": "z"}); again != nil || err != nil {
@@ -182,7 +214,8 @@ func TestMarkNode(t *testing.T) {
 	}
 	for _, bad := range []string{"{", "null", "7"} {
 		node.Annotations[annotationIDs] = bad
-		if _, err := markNode(node, nil, now, nil); err == nil || !strings.Contains(err.Error(), "annotation csi.volume.kubernetes.io/nodeid of node n is not readable") {
+		if _, err := markNode(node, nil, now, nil); err == nil ||
+			!strings.Contains(err.Error(), "annotation csi.volume.kubernetes.io/nodeid of node n is not readable") {
 			t.Errorf("%s: %v, want the annotation is not readable", bad, err)
 		}
 	}
@@ -229,7 +262,15 @@ func TestLocks(t *testing.T) {
 
 func TestRecord(t *testing.T) {
 	dir := t.TempDir()
-	want := record{Driver: "d", Handle: "h/../h", Name: "pv", Node: "n", Attachment: "csi-1", Lifecycle: persistent, Published: true}
+	want := record{
+		Driver:     "d",
+		Handle:     "h/../h",
+		Name:       "pv",
+		Node:       "n",
+		Attachment: "csi-1",
+		Lifecycle:  persistent,
+		Published:  true,
+	}
 	if err := writeRecord(dir, want); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +286,8 @@ func TestRecord(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, recordFile), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := readRecord(dir); err != nil || got.Handle != "x" || got.Name != "pvc-1" || got.lifecycle() != persistent {
+	if got, err := readRecord(dir); err != nil || got.Handle != "x" || got.Name != "pvc-1" ||
+		got.lifecycle() != persistent {
 		t.Errorf("record of a kubelet %+v, %v; want x, pvc-1, persistent", got, err)
 	}
 	if err := errors.Join(removeRecord(dir), os.Symlink("/etc/passwd", filepath.Join(dir, recordFile))); err != nil {
@@ -260,7 +302,8 @@ func TestRecord(t *testing.T) {
 func FuzzRecord(f *testing.F) {
 	for _, seed := range []string{
 		`{"driverName":"d","volumeHandle":"h","specVolID":"pv"}`, `{"driverName":"../../d","volumeHandle":"h"}`,
-		`{"driverName":"d","volumeHandle":"../h","specVolID":"../pv","block":true}`, `{"driverName":".","volumeHandle":"h","block":true}`, `{`,
+		`{"driverName":"d","volumeHandle":"../h","specVolID":"../pv","block":true}`,
+		`{"driverName":".","volumeHandle":"h","block":true}`, `{`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -278,7 +321,8 @@ func FuzzRecord(f *testing.F) {
 		}
 		staging, home := m.staging(r)
 		for _, path := range []string{staging, home, m.target(r, "uid", "/root/pods/uid/volumes/v")} {
-			if path != filepath.Clean(path) || !strings.HasPrefix(path, "/root/plugins/kubernetes.io/csi/") && path != "/root/pods/uid/volumes/v/mount" {
+			if path != filepath.Clean(path) || !strings.HasPrefix(path, "/root/plugins/kubernetes.io/csi/") &&
+				path != "/root/pods/uid/volumes/v/mount" {
 				t.Fatalf("%q leads to %s, want a place below the agent's folder", data, path)
 			}
 		}

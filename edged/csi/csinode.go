@@ -77,7 +77,10 @@ func (m *Manager) registered() map[string]storagev1.CSINodeDriver {
 	defer m.mu.Unlock()
 	out := map[string]storagev1.CSINodeDriver{}
 	for name, d := range m.drivers {
-		entry := storagev1.CSINodeDriver{Name: name, NodeID: d.info.NodeId, TopologyKeys: slices.Sorted(maps.Keys(d.info.GetAccessibleTopology().GetSegments()))}
+		entry := storagev1.CSINodeDriver{
+			Name: name, NodeID: d.info.NodeId,
+			TopologyKeys: slices.Sorted(maps.Keys(d.info.GetAccessibleTopology().GetSegments())),
+		}
 		if n := d.info.MaxVolumesPerNode; n > 0 {
 			count := int32(min(n, math.MaxInt32))
 			entry.Allocatable = &storagev1.VolumeNodeResources{Count: &count}
@@ -184,11 +187,14 @@ func csiNodeSteps(have *storagev1.CSINode, before, now map[string]storagev1.CSIN
 
 // markNode returns the Node with the ids that drivers have for it and the labels that they want; nil where it has
 // them. The error is an annotation that somebody has spoilt. It is pure.
-func markNode(node *v1.Node, before, now map[string]storagev1.CSINodeDriver, labels map[string]string) (*v1.Node, error) {
+func markNode(
+	node *v1.Node, before, now map[string]storagev1.CSINodeDriver, labels map[string]string,
+) (*v1.Node, error) {
 	ids := map[string]string{}
 	if text := node.Annotations[annotationIDs]; text != "" {
 		if err := json.Unmarshal([]byte(text), &ids); err != nil || ids == nil {
-			return nil, fmt.Errorf("annotation %s of node %s is not readable; remove it: %.200q", annotationIDs, node.Name, text)
+			return nil, fmt.Errorf("annotation %s of node %s is not readable; remove it: %.200q", annotationIDs,
+				node.Name, text)
 		}
 	}
 	for name := range before {

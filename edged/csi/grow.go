@@ -39,7 +39,8 @@ func (m *Manager) grow(ctx context.Context, r *request, v mounted) error {
 	if size > v.grown {
 		grown, err := m.growNow(ctx, r, v.path, size)
 		if err != nil {
-			return fmt.Errorf("MountVolume.NodeExpandVolume failed for volume %q : kubernetes.io/csi: %w", r.spec.Name, err)
+			return fmt.Errorf("MountVolume.NodeExpandVolume failed for volume %q : kubernetes.io/csi: %w", r.spec.Name,
+				err)
 		}
 		m.note(r.dir, func(v *mounted) {
 			if v.grown = size; !grown {
@@ -50,12 +51,14 @@ func (m *Manager) grow(ctx context.Context, r *request, v mounted) error {
 			return nil
 		}
 		if m.opts.Event != nil {
-			m.opts.Event(r.pod, v1.EventTypeNormal, reasonResized, fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q", r.spec.Name))
+			m.opts.Event(r.pod, v1.EventTypeNormal, reasonResized,
+				fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q", r.spec.Name))
 		}
 	}
 	if m.opts.Grown != nil {
 		if err := m.opts.Grown(ctx, r.spec.Claim, r.spec.PV.Spec.Capacity[v1.ResourceStorage]); err != nil {
-			klog.V(2).InfoS("The cluster does not know yet that a volume has grown", "claim", klog.KObj(r.spec.Claim), "err", err)
+			klog.V(2).InfoS("The cluster does not know yet that a volume has grown", "claim", klog.KObj(r.spec.Claim),
+				"err", err)
 			return nil // the next sync tells it again
 		}
 	}
@@ -92,7 +95,8 @@ func (m *Manager) look(ctx context.Context, r *request, v mounted) {
 
 // looks reports whether it is time to look.
 func (m *Manager) looks(r *request, v mounted) bool {
-	if m.opts.Claims == nil || r.spec.PV == nil || r.spec.Claim == nil || r.readOnly || time.Since(v.looked) < lookAfter {
+	if m.opts.Claims == nil || r.spec.PV == nil || r.spec.Claim == nil || r.readOnly ||
+		time.Since(v.looked) < lookAfter {
 		return false
 	}
 	d, err := m.driver(r.driver)
@@ -118,8 +122,12 @@ func (m *Manager) growNow(ctx context.Context, r *request, path string, size int
 	}
 	err = d.call(ctx, func(ctx context.Context, c csi.NodeClient) error {
 		_, err := c.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
-			VolumeId: r.handle, VolumePath: path, StagingTargetPath: staging, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
-			VolumeCapability: r.capability(can, ""), Secrets: secrets,
+			VolumeId:          r.handle,
+			VolumePath:        path,
+			StagingTargetPath: staging,
+			CapacityRange:     &csi.CapacityRange{RequiredBytes: size},
+			VolumeCapability:  r.capability(can, ""),
+			Secrets:           secrets,
 		})
 		return err
 	})

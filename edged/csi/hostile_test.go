@@ -27,12 +27,16 @@ func FuzzNodeAnnotation(f *testing.F) {
 	}
 	f.Add("{"+many.String()[1:]+"}", "d", "n")
 	f.Fuzz(func(t *testing.T, text, driver, id string) {
-		node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge-1", Annotations: map[string]string{annotationIDs: text}}}
+		node := &v1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: "edge-1", Annotations: map[string]string{annotationIDs: text}},
+		}
 		now := map[string]storagev1.CSINodeDriver{driver: {Name: driver, NodeID: id}}
 		var marked *v1.Node
 		var err error
 		// An id is 6 bytes there, and two texts in a map and in the sorted list of its keys here.
-		membound.Check(t, membound.Linear(len(text)+len(driver)+len(id), 128), func() { marked, err = markNode(node, nil, now, nil) })
+		membound.Check(t, membound.Linear(len(text)+len(driver)+len(id), 128), func() {
+			marked, err = markNode(node, nil, now, nil)
+		})
 		if err != nil && (marked != nil || len(err.Error()) > 2000) {
 			t.Errorf("markNode = %v, an error of %d bytes; want no Node, and at most 2000", marked, len(err.Error()))
 		}

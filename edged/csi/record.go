@@ -165,7 +165,8 @@ func (m *Manager) published(r record) string { return filepath.Join(m.deviceDir(
 func (m *Manager) users(driver, handle string) ([]string, error) {
 	var dirs []string
 	for _, parent := range []string{"volumes", "volumeDevices"} {
-		records, err := filepath.Glob(filepath.Join(escape(m.opts.Root), "pods", "*", parent, "kubernetes.io~csi", "*", recordFile))
+		records, err := filepath.Glob(filepath.Join(escape(m.opts.Root), "pods", "*", parent, "kubernetes.io~csi", "*",
+			recordFile))
 		if err != nil {
 			return nil, err
 		}

@@ -43,12 +43,15 @@ func ask(pod *v1.Pod, spec volume.Spec, dir string) (*request, error) {
 	switch {
 	case spec.PV != nil && spec.PV.Spec.CSI != nil:
 		src := spec.PV.Spec.CSI
-		r.driver, r.handle, r.mode, r.fsType, r.attributes = src.Driver, src.VolumeHandle, persistent, src.FSType, src.VolumeAttributes
+		r.driver, r.handle, r.mode, r.fsType, r.attributes = src.Driver, src.VolumeHandle, persistent, src.FSType,
+			src.VolumeAttributes
 		r.access, r.mountOptions = spec.PV.Spec.AccessModes, spec.PV.Spec.MountOptions
-		r.stageSecret, r.publishSecret, r.expandSecret = src.NodeStageSecretRef, src.NodePublishSecretRef, src.NodeExpandSecretRef
+		r.stageSecret, r.publishSecret, r.expandSecret = src.NodeStageSecretRef, src.NodePublishSecretRef,
+			src.NodeExpandSecretRef
 	case spec.Inline != nil:
 		src := spec.Inline
-		r.driver, r.handle, r.mode, r.attributes = src.Driver, handleOf(pod.UID, spec.Name), ephemeral, src.VolumeAttributes
+		r.driver, r.handle, r.mode, r.attributes = src.Driver, handleOf(pod.UID, spec.Name), ephemeral,
+			src.VolumeAttributes
 		r.fsType, r.readOnly = ptr.Deref(src.FSType, ""), r.readOnly || ptr.Deref(src.ReadOnly, false)
 		r.access = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
 		if src.NodePublishSecretRef != nil {
@@ -67,12 +70,26 @@ func ask(pod *v1.Pod, spec volume.Spec, dir string) (*request, error) {
 }
 
 func (r *request) record(node string) record {
-	return record{Driver: r.driver, Handle: r.handle, Name: r.spec.Name, Node: node, Lifecycle: r.mode, Block: r.spec.Block}
+	return record{
+		Driver:    r.driver,
+		Handle:    r.handle,
+		Name:      r.spec.Name,
+		Node:      node,
+		Lifecycle: r.mode,
+		Block:     r.spec.Block,
+	}
 }
 
 // mounted is what is kept of it in memory.
 func (r *request) mounted(rec record, path string) mounted {
-	m := mounted{record: rec, path: path, pod: types.NamespacedName{Namespace: r.pod.Namespace, Name: r.pod.Name}, uid: r.pod.UID, block: rec.Block, ready: true}
+	m := mounted{
+		record: rec,
+		path:   path,
+		pod:    types.NamespacedName{Namespace: r.pod.Namespace, Name: r.pod.Name},
+		uid:    r.pod.UID,
+		block:  rec.Block,
+		ready:  true,
+	}
 	if r.spec.Claim != nil {
 		m.claim = r.spec.Claim.Name
 	}
@@ -110,7 +127,9 @@ func (r *request) capability(can abilities, group string) *csi.VolumeCapability 
 		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 		return c
 	}
-	c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: r.fsType, MountFlags: r.mountOptions, VolumeMountGroup: group}}
+	c.AccessType = &csi.VolumeCapability_Mount{
+		Mount: &csi.VolumeCapability_MountVolume{FsType: r.fsType, MountFlags: r.mountOptions, VolumeMountGroup: group},
+	}
 	return c
 }
 
@@ -155,7 +174,8 @@ type driverInfo struct {
 func driverInfoOf(name string, obj *storagev1.CSIDriver, known bool, mode string) (driverInfo, error) {
 	if obj == nil {
 		if known && mode == ephemeral {
-			return driverInfo{}, fmt.Errorf("volume mode %q not supported by driver %s (no CSIDriver object)", mode, name)
+			return driverInfo{}, fmt.Errorf("volume mode %q not supported by driver %s (no CSIDriver object)", mode,
+				name)
 		}
 		return driverInfo{attach: mode == persistent, policy: storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy}, nil
 	}
@@ -165,12 +185,15 @@ func driverInfoOf(name string, obj *storagev1.CSIDriver, known bool, mode string
 		modes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
 	}
 	if !slices.Contains(modes, storagev1.VolumeLifecycleMode(mode)) {
-		return driverInfo{}, fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", mode, name, modes)
+		return driverInfo{}, fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", mode, name,
+			modes)
 	}
 	return driverInfo{
-		attach:  mode == persistent && ptr.Deref(s.AttachRequired, true),
-		podInfo: ptr.Deref(s.PodInfoOnMount, false), republish: ptr.Deref(s.RequiresRepublish, false),
+		attach:          mode == persistent && ptr.Deref(s.AttachRequired, true),
+		podInfo:         ptr.Deref(s.PodInfoOnMount, false),
+		republish:       ptr.Deref(s.RequiresRepublish, false),
 		tokensAsSecrets: ptr.Deref(s.ServiceAccountTokenInSecrets, false),
-		policy:          ptr.Deref(s.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy), tokens: s.TokenRequests,
+		policy:          ptr.Deref(s.FSGroupPolicy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy),
+		tokens:          s.TokenRequests,
 	}, nil
 }

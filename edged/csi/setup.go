@@ -98,7 +98,8 @@ func (m *Manager) place(ctx context.Context, r *request) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("%w; delete the pod to have it taken away", err)
 	case rec.Driver != r.driver || rec.Handle != r.handle:
-		return "", fmt.Errorf("%s holds the volume %s of driver %s; delete the pod to have it taken away", r.dir, rec.Handle, rec.Driver)
+		return "", fmt.Errorf("%s holds the volume %s of driver %s; delete the pod to have it taken away", r.dir,
+			rec.Handle, rec.Driver)
 	}
 	path := m.target(rec, r.pod.UID, r.dir)
 	if !rec.Published || !inPlace(path, rec.Block) {
@@ -264,7 +265,12 @@ func (m *Manager) stage(ctx context.Context, b *bringing, capability *csi.Volume
 	if err := os.MkdirAll(home, 0o750); err != nil {
 		return "", err
 	}
-	if err := writeRecord(home, record{Driver: b.record.Driver, Handle: b.record.Handle, Name: b.record.Name, Block: b.record.Block}); err != nil {
+	if err := writeRecord(home, record{
+		Driver: b.record.Driver,
+		Handle: b.record.Handle,
+		Name:   b.record.Name,
+		Block:  b.record.Block,
+	}); err != nil {
 		return "", err
 	}
 	if err := os.MkdirAll(staging, 0o750); err != nil {
@@ -287,7 +293,9 @@ func (m *Manager) stage(ctx context.Context, b *bringing, capability *csi.Volume
 	return staging, nil
 }
 
-func (m *Manager) publish(ctx context.Context, b *bringing, capability *csi.VolumeCapability, staging, target string) error {
+func (m *Manager) publish(
+	ctx context.Context, b *bringing, capability *csi.VolumeCapability, staging, target string,
+) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
 		return err
 	}
@@ -301,8 +309,14 @@ func (m *Manager) publish(ctx context.Context, b *bringing, capability *csi.Volu
 	}
 	err = b.driver.call(ctx, func(ctx context.Context, c csi.NodeClient) error {
 		_, err := c.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
-			VolumeId: b.handle, PublishContext: b.given, StagingTargetPath: staging, TargetPath: target, VolumeCapability: capability,
-			Readonly: b.readOnly, Secrets: secrets, VolumeContext: attributes,
+			VolumeId:          b.handle,
+			PublishContext:    b.given,
+			StagingTargetPath: staging,
+			TargetPath:        target,
+			VolumeCapability:  capability,
+			Readonly:          b.readOnly,
+			Secrets:           secrets,
+			VolumeContext:     attributes,
 		})
 		return err
 	})
@@ -320,7 +334,8 @@ func (m *Manager) attributes(ctx context.Context, b *bringing, secrets *map[stri
 	}
 	if b.how.podInfo {
 		out[keyPodName], out[keyPodNamespace], out[keyPodUID] = b.pod.Name, b.pod.Namespace, string(b.pod.UID)
-		out[keyServiceAccount], out[keyEphemeral] = b.pod.Spec.ServiceAccountName, strconv.FormatBool(b.mode == ephemeral)
+		out[keyServiceAccount], out[keyEphemeral] = b.pod.Spec.ServiceAccountName,
+			strconv.FormatBool(b.mode == ephemeral)
 	}
 	if len(b.how.tokens) == 0 {
 		return out, nil

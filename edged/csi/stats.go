@@ -76,7 +76,9 @@ func (m *Manager) usage(ctx context.Context, d *driver, v mounted) (Usage, error
 	}
 	var got *csi.NodeGetVolumeStatsResponse
 	err := d.call(ctx, func(ctx context.Context, c csi.NodeClient) (err error) {
-		got, err = c.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: v.record.Handle, VolumePath: v.path, StagingTargetPath: staging})
+		got, err = c.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{
+			VolumeId: v.record.Handle, VolumePath: v.path, StagingTargetPath: staging,
+		})
 		return err
 	})
 	if err != nil {

@@ -22,7 +22,8 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID, dir string) error
 	rec, err := readRecord(dir)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			klog.ErrorS(err, "The CSI driver of the volume is unknown; the volume is unmounted without it", "folder", dir)
+			klog.ErrorS(err, "The CSI driver of the volume is unknown; the volume is unmounted without it",
+				"folder", dir)
 		}
 		return m.abandon(dir)
 	}
@@ -154,14 +155,17 @@ func (m *Manager) unstage(ctx context.Context, d *driver, rec record) error {
 		return nil
 	}
 	err := d.call(ctx, func(ctx context.Context, c csi.NodeClient) error {
-		_, err := c.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: rec.Handle, StagingTargetPath: staging})
+		_, err := c.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{
+			VolumeId: rec.Handle, StagingTargetPath: staging,
+		})
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("NodeUnstageVolume: %w", err)
 	}
 	if mounted, err := volume.IsMountpoint(staging); err == nil && mounted {
-		return fmt.Errorf("driver %s says that the volume %s is unstaged, and it is still mounted on %s", rec.Driver, rec.Handle, staging)
+		return fmt.Errorf("driver %s says that the volume %s is unstaged, and it is still mounted on %s", rec.Driver,
+			rec.Handle, staging)
 	}
 	if err := os.Remove(staging); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -182,7 +186,8 @@ func (m *Manager) unstage(ctx context.Context, d *driver, rec record) error {
 func (m *Manager) sweep(ctx context.Context, d *driver) {
 	var homes []string
 	for _, pattern := range []string{
-		filepath.Join(escape(m.pluginDir()), escape(d.name), "*", recordFile), filepath.Join(escape(m.pluginDir()), byName, "*", recordFile),
+		filepath.Join(escape(m.pluginDir()), escape(d.name), "*", recordFile),
+		filepath.Join(escape(m.pluginDir()), byName, "*", recordFile),
 		filepath.Join(escape(m.deviceDir()), "*", "data", recordFile),
 	} {
 		paths, err := filepath.Glob(pattern)

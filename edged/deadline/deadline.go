@@ -82,7 +82,8 @@ func recall(pod *v1.Pod, start time.Time, dir string) time.Time {
 	wall := time.Now()
 	now, err := clock.ReadBoot()
 	if err != nil {
-		klog.ErrorS(err, "Boot clock not read; the deadline of the pod is counted by the wall clock", "pod", klog.KObj(pod))
+		klog.ErrorS(err, "Boot clock not read; the deadline of the pod is counted by the wall clock",
+			"pod", klog.KObj(pod))
 		return wall.Add(-activeFor(pod, start, nil, now, wall))
 	}
 	path := filepath.Join(dir, beganFile)

@@ -28,16 +28,34 @@ func TestActiveFor(t *testing.T) {
 		wall  time.Time
 		want  time.Duration
 	}{
-		"just begun":                           {noon, nil, here(time.Hour), noon, 0},
-		"this boot":                            {noon, &clock.Boot{ID: "here", Uptime: time.Minute}, here(3 * time.Minute), noon.Add(2 * time.Minute), 2 * time.Minute},
-		"this boot, the clock jumped ahead":    {noon, &clock.Boot{ID: "here", Uptime: time.Minute}, here(3 * time.Minute), noon.Add(9999 * time.Hour), 2 * time.Minute},
-		"this boot, the clock went back":       {noon, &clock.Boot{ID: "here", Uptime: time.Minute}, here(3 * time.Minute), noon.Add(-9999 * time.Hour), 2 * time.Minute},
-		"another boot":                         {noon, &clock.Boot{ID: "there", Uptime: 99 * time.Hour}, here(time.Minute), noon.Add(10 * time.Minute), 10 * time.Minute},
-		"another boot, the clock is not set":   {noon, &clock.Boot{ID: "there", Uptime: 0}, here(time.Minute), time.Unix(0, 0), 0},
-		"written before the clock was set":     {time.Unix(100, 0), nil, here(time.Minute), noon, 0},
-		"the node's clock is a little behind":  {created.Add(-time.Minute), nil, here(time.Minute), noon, time.Hour + time.Minute},
-		"nothing is known":                     {time.Time{}, nil, here(time.Minute), noon, 0},
-		"another boot, began with this uptime": {noon, &clock.Boot{ID: "there", Uptime: 0}, here(time.Minute), noon.Add(time.Second), time.Second},
+		"just begun": {noon, nil, here(time.Hour), noon, 0},
+		"this boot": {
+			noon, &clock.Boot{ID: "here", Uptime: time.Minute}, here(3 * time.Minute), noon.Add(2 * time.Minute),
+			2 * time.Minute,
+		},
+		"this boot, the clock jumped ahead": {
+			noon, &clock.Boot{ID: "here", Uptime: time.Minute}, here(3 * time.Minute), noon.Add(9999 * time.Hour),
+			2 * time.Minute,
+		},
+		"this boot, the clock went back": {
+			noon, &clock.Boot{ID: "here", Uptime: time.Minute}, here(3 * time.Minute), noon.Add(-9999 * time.Hour),
+			2 * time.Minute,
+		},
+		"another boot": {
+			noon, &clock.Boot{ID: "there", Uptime: 99 * time.Hour}, here(time.Minute), noon.Add(10 * time.Minute),
+			10 * time.Minute,
+		},
+		"another boot, the clock is not set": {
+			noon, &clock.Boot{ID: "there", Uptime: 0}, here(time.Minute), time.Unix(0, 0), 0,
+		},
+		"written before the clock was set": {time.Unix(100, 0), nil, here(time.Minute), noon, 0},
+		"the node's clock is a little behind": {
+			created.Add(-time.Minute), nil, here(time.Minute), noon, time.Hour + time.Minute,
+		},
+		"nothing is known": {time.Time{}, nil, here(time.Minute), noon, 0},
+		"another boot, began with this uptime": {
+			noon, &clock.Boot{ID: "there", Uptime: 0}, here(time.Minute), noon.Add(time.Second), time.Second,
+		},
 	} {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
 		if got := activeFor(pod, c.start, c.began, c.now, c.wall); got != c.want {

@@ -160,7 +160,9 @@ func TestSourceOfAPIPods(t *testing.T) {
 	if !ok {
 		t.Fatal("the pod is not in the set, want it there")
 	}
-	want := map[string]string{source.AnnotationSource: "api", source.AnnotationSeen: "2026-01-02T03:04:05Z", "own": "kept"}
+	want := map[string]string{
+		source.AnnotationSource: "api", source.AnnotationSeen: "2026-01-02T03:04:05Z", "own": "kept",
+	}
 	if !maps.Equal(have.Pod.Annotations, want) || source.IsStatic(have.Pod) || admission.Critical(have.Pod) {
 		t.Errorf("annotations = %v, static %v, critical %v; want %v, false, false",
 			have.Pod.Annotations, source.IsStatic(have.Pod), admission.Critical(have.Pod), want)

@@ -115,7 +115,8 @@ func (m *Manager) candidates(name string, n int, left []string) (free, must []st
 	slices.Sort(free)
 	slices.Sort(must)
 	must = must[:min(len(must), n)]
-	if len(p.devices) > 0 && len(free)+len(must) == 0 && !slices.ContainsFunc(slices.Collect(maps.Values(p.devices)), func(d device) bool { return d.healthy }) {
+	if len(p.devices) > 0 && len(free)+len(must) == 0 && !slices.ContainsFunc(slices.Collect(maps.Values(p.devices)),
+		func(d device) bool { return d.healthy }) {
 		return nil, nil, fmt.Errorf("no healthy devices present; cannot allocate unhealthy devices %s", name)
 	}
 	if len(free)+len(must) < n {
@@ -131,9 +132,11 @@ func preferred(ctx context.Context, p *plugin, free, must []string, n int) []str
 	}
 	ctx, cancel := context.WithTimeout(ctx, preferredTimeout)
 	defer cancel()
-	resp, err := p.client.GetPreferredAllocation(ctx, &api.PreferredAllocationRequest{ContainerRequests: []*api.ContainerPreferredAllocationRequest{{
-		AvailableDeviceIDs: union(must, free), MustIncludeDeviceIDs: must, AllocationSize: int32(n),
-	}}})
+	resp, err := p.client.GetPreferredAllocation(ctx, &api.PreferredAllocationRequest{
+		ContainerRequests: []*api.ContainerPreferredAllocationRequest{{
+			AvailableDeviceIDs: union(must, free), MustIncludeDeviceIDs: must, AllocationSize: int32(n),
+		}},
+	})
 	if err != nil || len(resp.ContainerResponses) == 0 {
 		klog.ErrorS(err, "Device plugin does not say which devices it prefers; any will do", "resource", p.resource)
 		return nil
@@ -174,12 +177,15 @@ func (m *Manager) ask(ctx context.Context, uid types.UID, container, name string
 	}
 	call, cancel := context.WithTimeout(ctx, allocateTimeout)
 	defer cancel()
-	resp, err := p.client.Allocate(call, &api.AllocateRequest{ContainerRequests: []*api.ContainerAllocateRequest{{DevicesIds: g.IDs}}})
+	resp, err := p.client.Allocate(call, &api.AllocateRequest{
+		ContainerRequests: []*api.ContainerAllocateRequest{{DevicesIds: g.IDs}},
+	})
 	if err != nil {
 		return fmt.Errorf("device plugin %s: allocate %v: %w", name, g.IDs, err)
 	}
 	if len(resp.ContainerResponses) != 1 {
-		return fmt.Errorf("device plugin %s: the answer to Allocate is for %d containers, want 1", name, len(resp.ContainerResponses))
+		return fmt.Errorf("device plugin %s: the answer to Allocate is for %d containers, want 1", name,
+			len(resp.ContainerResponses))
 	}
 	answer, err := newAnswer(resp.ContainerResponses[0])
 	if err != nil {
@@ -191,7 +197,13 @@ func (m *Manager) ask(ctx context.Context, uid types.UID, container, name string
 		return fmt.Errorf("devices of %s were given back meanwhile", name)
 	}
 	// Values are handed out: they are replaced, not changed.
-	m.allocated[uid][container][name] = &grant{IDs: g.IDs, NUMA: g.NUMA, Answer: answer, PreStart: p.options.GetPreStartRequired(), Boot: m.opts.BootID}
+	m.allocated[uid][container][name] = &grant{
+		IDs:      g.IDs,
+		NUMA:     g.NUMA,
+		Answer:   answer,
+		PreStart: p.options.GetPreStartRequired(),
+		Boot:     m.opts.BootID,
+	}
 	return m.save()
 }
 
@@ -241,10 +253,12 @@ func (m *Manager) again(ctx context.Context, uid types.UID, container, name stri
 	}
 	m.mu.Unlock()
 	if p.plugin == nil {
-		return fmt.Errorf("the device plugin of %s has not registered since the machine started; the container starts when it has", name)
+		return fmt.Errorf("the device plugin of %s has not registered since the machine started; the container "+
+			"starts when it has", name)
 	}
 	if len(bad) > 0 {
-		return fmt.Errorf("previously allocated devices are no longer healthy; cannot allocate unhealthy devices %s: %v", name, bad)
+		return fmt.Errorf("previously allocated devices are no longer healthy; cannot allocate unhealthy devices "+
+			"%s: %v", name, bad)
 	}
 	return m.ask(ctx, uid, container, name)
 }
@@ -262,7 +276,8 @@ func (m *Manager) preStart(ctx context.Context, name string, g *grant) error {
 		return nil
 	}
 	if p == nil {
-		return fmt.Errorf("the device plugin of %s, which prepares each start of a container, is not there; the container starts when it is", name)
+		return fmt.Errorf("the device plugin of %s, which prepares each start of a container, is not there; the "+
+			"container starts when it is", name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, preStartTimeout)
 	defer cancel()

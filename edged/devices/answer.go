@@ -34,7 +34,9 @@ func newAnswer(r *api.ContainerAllocateResponse) (*Answer, error) {
 		if !filepath.IsAbs(m.GetContainerPath()) || !filepath.IsAbs(m.GetHostPath()) {
 			return nil, fmt.Errorf("mount %q at %q: want absolute paths", m.GetHostPath(), m.GetContainerPath())
 		}
-		a.Mounts = append(a.Mounts, &runtimeapi.Mount{ContainerPath: m.ContainerPath, HostPath: m.HostPath, Readonly: m.ReadOnly})
+		a.Mounts = append(a.Mounts, &runtimeapi.Mount{
+			ContainerPath: m.ContainerPath, HostPath: m.HostPath, Readonly: m.ReadOnly,
+		})
 	}
 	for _, d := range r.GetDevices() {
 		if !filepath.IsAbs(d.GetContainerPath()) || !filepath.IsAbs(d.GetHostPath()) {
@@ -43,7 +45,9 @@ func newAnswer(r *api.ContainerAllocateResponse) (*Answer, error) {
 		if strings.Trim(d.Permissions, "rwm") != "" {
 			return nil, fmt.Errorf("device %q: permissions %q: want some of r, w and m", d.HostPath, d.Permissions)
 		}
-		a.Devices = append(a.Devices, &runtimeapi.Device{ContainerPath: d.ContainerPath, HostPath: d.HostPath, Permissions: d.Permissions})
+		a.Devices = append(a.Devices, &runtimeapi.Device{
+			ContainerPath: d.ContainerPath, HostPath: d.HostPath, Permissions: d.Permissions,
+		})
 	}
 	for _, d := range r.GetCdiDevices() {
 		a.CDIDevices = append(a.CDIDevices, &runtimeapi.CDIDevice{Name: d.GetName()})

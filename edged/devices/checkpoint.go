@@ -51,7 +51,8 @@ func (m *Manager) load() {
 	if err != nil {
 		aside := m.path(fileName) + ".corrupt"
 		m.forgotten = true
-		klog.ErrorS(err, "What was allocated to pods is not known any more; the file is set aside", "file", m.path(fileName), "aside", aside)
+		klog.ErrorS(err, "What was allocated to pods is not known any more; the file is set aside",
+			"file", m.path(fileName), "aside", aside)
 		if err := os.Rename(m.path(fileName), aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			klog.ErrorS(err, "File not set aside", "file", m.path(fileName))
 		}
@@ -90,13 +91,15 @@ func decode(data []byte) (content, error) {
 		return content{}, fmt.Errorf("file of allocations: %w", err)
 	}
 	if c.Version != fileVersion {
-		return content{}, fmt.Errorf("file of allocations: version %d is not known; this agent writes %d", c.Version, fileVersion)
+		return content{}, fmt.Errorf("file of allocations: version %d is not known; this agent writes %d", c.Version,
+			fileVersion)
 	}
 	for uid, containers := range c.Pods {
 		for container, resources := range containers {
 			for name, g := range resources {
 				if g == nil || len(g.IDs) == 0 {
-					return content{}, fmt.Errorf("file of allocations: pod %s, container %s: no devices of %s", uid, container, name)
+					return content{}, fmt.Errorf("file of allocations: pod %s, container %s: no devices of %s", uid,
+						container, name)
 				}
 			}
 		}

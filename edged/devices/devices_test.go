@@ -43,7 +43,8 @@ func TestLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := m.Allocate(t.Context(), two)
-	if err == nil || err.Error() != "requested number of devices unavailable for example.com/camera. Requested: 2, Available: 1" {
+	if err == nil ||
+		err.Error() != "requested number of devices unavailable for example.com/camera. Requested: 2, Available: 1" {
 		t.Errorf("two of one: %v, want requested number of devices unavailable", err)
 	}
 	got, err := m.Container(t.Context(), one, &one.Spec.Containers[0])
@@ -59,11 +60,16 @@ func TestLife(t *testing.T) {
 	}
 	p.set("b!", "d!")
 	counts(t, m, camera, 2, 0)
-	health := []v1.ResourceHealth{{ResourceID: "b", Health: v1.ResourceHealthStatusUnhealthy}, {ResourceID: "c", Health: v1.ResourceHealthStatusUnknown}}
-	if diff := cmp.Diff(map[string][]v1.ResourceStatus{"main": {{Name: camera, Resources: health}}}, m.Health("2")); diff != "" {
+	health := []v1.ResourceHealth{
+		{ResourceID: "b", Health: v1.ResourceHealthStatusUnhealthy},
+		{ResourceID: "c", Health: v1.ResourceHealthStatusUnknown},
+	}
+	if diff := cmp.Diff(map[string][]v1.ResourceStatus{"main": {{Name: camera, Resources: health}}},
+		m.Health("2")); diff != "" {
 		t.Errorf("health mismatch (-want +got):\n%s", diff)
 	}
-	if err := m.Allocate(t.Context(), one); err == nil || !strings.HasPrefix(err.Error(), "no healthy devices present; cannot allocate unhealthy devices") {
+	if err := m.Allocate(t.Context(), one); err == nil ||
+		!strings.HasPrefix(err.Error(), "no healthy devices present; cannot allocate unhealthy devices") {
 		t.Errorf("Allocate: %v, want no healthy devices present", err)
 	}
 }
@@ -85,7 +91,8 @@ func TestPluginEnds(t *testing.T) {
 	if !m.Serves(camera) || m.Health("1")["main"][0].Resources[0].Health != v1.ResourceHealthStatusUnknown {
 		t.Errorf("served %v, health %v; want true and Unknown", m.Serves(camera), m.Health("1"))
 	}
-	if err := m.Allocate(t.Context(), wants("2", camera, "1")); err == nil || err.Error() != "cannot allocate unregistered device example.com/camera" {
+	if err := m.Allocate(t.Context(), wants("2", camera, "1")); err == nil ||
+		err.Error() != "cannot allocate unregistered device example.com/camera" {
 		t.Errorf("Allocate: %v, want cannot allocate unregistered device example.com/camera", err)
 	}
 	m.mu.Lock() // the grace passes
@@ -188,7 +195,8 @@ func TestAgentRestarts(t *testing.T) {
 		t.Errorf("Stat of the plugin's socket: %v, want %v", err, os.ErrNotExist)
 	}
 	counts(t, m, camera, 0, 0)
-	if got, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err != nil || got.Devices[0].HostPath != "/dev/b" {
+	if got, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err != nil ||
+		got.Devices[0].HostPath != "/dev/b" {
 		t.Errorf("Container = %+v, %v; want device b", got, err)
 	}
 	if err := m.Allocate(t.Context(), gone); err == nil {
@@ -205,18 +213,21 @@ func TestAgentRestarts(t *testing.T) {
 	stop()
 
 	m, _ = running(t, Options{Dir: dir, BootID: "boot-2"})
-	if _, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err == nil || !strings.Contains(err.Error(), "has not registered since the machine started") {
+	if _, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err == nil ||
+		!strings.Contains(err.Error(), "has not registered since the machine started") {
 		t.Errorf("Container: %v, want has not registered since the machine started", err)
 	}
 	back = plugged(t, dir, camera, "again.sock", &fake{}, "a", "b!")
 	counts(t, m, camera, 2, 1)
-	if _, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err == nil || !strings.Contains(err.Error(), "previously allocated devices are no longer healthy") {
+	if _, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err == nil ||
+		!strings.Contains(err.Error(), "previously allocated devices are no longer healthy") {
 		t.Errorf("Container: %v, want previously allocated devices are no longer healthy", err)
 	}
 	back.set("a", "b")
 	counts(t, m, camera, 2, 2)
 	for range 2 {
-		if got, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err != nil || got.Devices[0].HostPath != "/dev/b" {
+		if got, err := m.Container(t.Context(), pod, &pod.Spec.Containers[0]); err != nil ||
+			got.Devices[0].HostPath != "/dev/b" {
 			t.Errorf("Container = %+v, %v; want device b", got, err)
 		}
 	}
@@ -233,7 +244,9 @@ func TestInitContainers(t *testing.T) {
 	plugged(t, dir, camera, "camera.sock", &fake{}, "a", "b", "c", "d")
 	counts(t, m, camera, 4, 4)
 	pod := wants("1", camera, "1")
-	pod.Spec.InitContainers = []v1.Container{asks("first", camera, "2"), asks("sidecar", camera, "1"), asks("second", camera, "1")}
+	pod.Spec.InitContainers = []v1.Container{
+		asks("first", camera, "2"), asks("sidecar", camera, "1"), asks("second", camera, "1"),
+	}
 	pod.Spec.InitContainers[1].RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
 	pod.Spec.Containers = append(pod.Spec.Containers, asks("other", camera, "2"))
 	if err := m.Allocate(t.Context(), pod); err != nil {
@@ -274,7 +287,8 @@ func TestPreferred(t *testing.T) {
 		err    error
 		want   string
 	}{
-		{[]string{"d", "b"}, nil, "[b d]"}, {[]string{"x", "d", "d"}, nil, "[a d]"}, {nil, nil, "[a b]"}, {[]string{"d", "c", "b"}, nil, "[c d]"}, {nil, errors.New("no"), "[a b]"},
+		{[]string{"d", "b"}, nil, "[b d]"}, {[]string{"x", "d", "d"}, nil, "[a d]"}, {nil, nil, "[a b]"},
+		{[]string{"d", "c", "b"}, nil, "[c d]"}, {nil, errors.New("no"), "[a b]"},
 	} {
 		answer, failure = c.answer, c.err
 		if err := m.Allocate(t.Context(), pod); err != nil {
@@ -301,7 +315,12 @@ func TestRegistersFirst(t *testing.T) {
 	f := &fake{old: true}
 	registered := make(chan error, 1)
 	go func() {
-		registered <- register(t, dir, &api.RegisterRequest{Version: api.Version, Endpoint: "late.sock", ResourceName: camera, Options: &api.DevicePluginOptions{PreStartRequired: true}})
+		registered <- register(t, dir, &api.RegisterRequest{
+			Version:      api.Version,
+			Endpoint:     "late.sock",
+			ResourceName: camera,
+			Options:      &api.DevicePluginOptions{PreStartRequired: true},
+		})
 	}()
 	f.serve(t, dir, "late.sock", "a")
 	if err := <-registered; err != nil {
@@ -352,11 +371,13 @@ func TestHanging(t *testing.T) {
 	dir := t.TempDir()
 	m, _ := running(t, Options{Dir: dir})
 	hangs := make(chan struct{}, 1)
-	plugged(t, dir, radio, "radio.sock", &fake{allocate: func(ctx context.Context, _ []string) (*api.ContainerAllocateResponse, error) {
-		hangs <- struct{}{}
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}}, "r")
+	plugged(t, dir, radio, "radio.sock", &fake{
+		allocate: func(ctx context.Context, _ []string) (*api.ContainerAllocateResponse, error) {
+			hangs <- struct{}{}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+	}, "r")
 	plugged(t, dir, camera, "camera.sock", &fake{}, "a")
 	counts(t, m, radio, 1, 1)
 	counts(t, m, camera, 1, 1)
@@ -379,7 +400,8 @@ func TestHanging(t *testing.T) {
 	if got := m.Pods(); len(got) != 1 || got[0] != "2" {
 		t.Errorf("pods with devices: %v, want 2", got)
 	}
-	if data, err := os.ReadFile(filepath.Join(dir, fileName)); err != nil || strings.Contains(string(data), `"1"`) || strings.Contains(string(data), `"3"`) {
+	if data, err := os.ReadFile(filepath.Join(dir, fileName)); err != nil || strings.Contains(string(data), `"1"`) ||
+		strings.Contains(string(data), `"3"`) {
 		t.Errorf("the file has %s, %v; want pod 2 only", data, err)
 	}
 }

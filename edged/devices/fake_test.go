@@ -52,7 +52,10 @@ func (f *fake) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DeviceP
 	if f.old {
 		return nil, status.Error(codes.Unimplemented, "no such method")
 	}
-	return &api.DevicePluginOptions{PreStartRequired: f.options.PreStartRequired, GetPreferredAllocationAvailable: f.options.GetPreferredAllocationAvailable}, nil
+	return &api.DevicePluginOptions{
+		PreStartRequired:                f.options.PreStartRequired,
+		GetPreferredAllocationAvailable: f.options.GetPreferredAllocationAvailable,
+	}, nil
 }
 
 // set replaces the devices: "name", or "name!" for one that is not healthy.
@@ -100,17 +103,25 @@ func (f *fake) Allocate(ctx context.Context, r *api.AllocateRequest) (*api.Alloc
 	}
 	a := &api.ContainerAllocateResponse{Envs: map[string]string{"DEVICES": ids[0]}}
 	for _, id := range ids {
-		a.Devices = append(a.Devices, &api.DeviceSpec{HostPath: "/dev/" + id, ContainerPath: "/dev/" + id, Permissions: "rw"})
+		a.Devices = append(a.Devices, &api.DeviceSpec{
+			HostPath: "/dev/" + id, ContainerPath: "/dev/" + id, Permissions: "rw",
+		})
 	}
 	return &api.AllocateResponse{ContainerResponses: []*api.ContainerAllocateResponse{a}}, nil
 }
 
-func (f *fake) GetPreferredAllocation(ctx context.Context, r *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
+func (f *fake) GetPreferredAllocation(
+	ctx context.Context, r *api.PreferredAllocationRequest,
+) (*api.PreferredAllocationResponse, error) {
 	ids, err := f.prefer(ctx, r.ContainerRequests[0])
-	return &api.PreferredAllocationResponse{ContainerResponses: []*api.ContainerPreferredAllocationResponse{{DeviceIDs: ids}}}, err
+	return &api.PreferredAllocationResponse{
+		ContainerResponses: []*api.ContainerPreferredAllocationResponse{{DeviceIDs: ids}},
+	}, err
 }
 
-func (f *fake) PreStartContainer(_ context.Context, r *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
+func (f *fake) PreStartContainer(
+	_ context.Context, r *api.PreStartContainerRequest,
+) (*api.PreStartContainerResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.started = append(f.started, r.DevicesIds)
@@ -152,7 +163,8 @@ func (f *fake) serve(t *testing.T, dir, name string, devices ...string) *fake {
 // register calls the agent's socket, as a plugin does.
 func register(t *testing.T, dir string, r *api.RegisterRequest) error {
 	t.Helper()
-	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, socketName), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+filepath.Join(dir, socketName),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +177,9 @@ func register(t *testing.T, dir string, r *api.RegisterRequest) error {
 func plugged(t *testing.T, dir, resource, socket string, f *fake, devices ...string) *fake {
 	t.Helper()
 	f.serve(t, dir, socket, devices...)
-	if err := register(t, dir, &api.RegisterRequest{Version: api.Version, Endpoint: socket, ResourceName: resource}); err != nil {
+	if err := register(t, dir, &api.RegisterRequest{
+		Version: api.Version, Endpoint: socket, ResourceName: resource,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return f
@@ -213,9 +227,15 @@ func counts(t *testing.T, m *Manager, name v1.ResourceName, capacity, allocatabl
 
 // wants makes a pod of one container that asks for devices.
 func wants(uid string, name v1.ResourceName, n string) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: v1.PodSpec{Containers: []v1.Container{asks("main", name, n)}}}
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			UID: types.UID(uid),
+		}, Spec: v1.PodSpec{Containers: []v1.Container{asks("main", name, n)}},
+	}
 }
 
 func asks(container string, name v1.ResourceName, n string) v1.Container {
-	return v1.Container{Name: container, Resources: v1.ResourceRequirements{Limits: v1.ResourceList{name: resource.MustParse(n)}}}
+	return v1.Container{
+		Name: container, Resources: v1.ResourceRequirements{Limits: v1.ResourceList{name: resource.MustParse(n)}},
+	}
 }

@@ -24,7 +24,9 @@ func TestRegistrationIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		version, resource, endpoint, want string
 	}{
-		"version":            {"v1alpha", camera, "there.sock", `requested API version "v1alpha" is not supported by kubelet`},
+		"version": {
+			"v1alpha", camera, "there.sock", `requested API version "v1alpha" is not supported by kubelet`,
+		},
 		"no domain":          {api.Version, "camera", "there.sock", "the ResourceName"},
 		"Kubernetes' domain": {api.Version, "node.kubernetes.io/camera", "there.sock", "the ResourceName"},
 		"requests":           {api.Version, "requests.example.com/camera", "there.sock", "the ResourceName"},
@@ -33,7 +35,9 @@ func TestRegistrationIsRefused(t *testing.T) {
 		"the agent's own":    {api.Version, camera, "kubelet.sock", "want the name of a socket"},
 		"no endpoint":        {api.Version, camera, "", "want the name of a socket"},
 	} {
-		err := register(t, dir, &api.RegisterRequest{Version: c.version, ResourceName: c.resource, Endpoint: c.endpoint})
+		err := register(t, dir, &api.RegisterRequest{
+			Version: c.version, ResourceName: c.resource, Endpoint: c.endpoint,
+		})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
@@ -50,7 +54,9 @@ func TestRegistrationIsRefused(t *testing.T) {
 	if err := register(t, dir, last); err != nil {
 		t.Fatal(err)
 	}
-	if err := register(t, dir, &api.RegisterRequest{Version: api.Version, ResourceName: camera, Endpoint: "there.sock"}); err == nil || !strings.Contains(err.Error(), "256 resources are registered") {
+	if err := register(t, dir, &api.RegisterRequest{
+		Version: api.Version, ResourceName: camera, Endpoint: "there.sock",
+	}); err == nil || !strings.Contains(err.Error(), "256 resources are registered") {
 		t.Errorf("Register: %v, want 256 resources are registered", err)
 	}
 }
@@ -73,9 +79,15 @@ func TestNobodyServes(t *testing.T) {
 
 func TestListsAreBounded(t *testing.T) {
 	t.Parallel()
-	list := []*api.Device{nil, {ID: ""}, {ID: strings.Repeat("x", maxDeviceID+1)}, {ID: "twice"}, {ID: "twice", Health: api.Healthy}}
+	list := []*api.Device{
+		nil, {ID: ""}, {ID: strings.Repeat("x", maxDeviceID+1)}, {ID: "twice"}, {ID: "twice", Health: api.Healthy},
+	}
 	for i := range maxDevices + 9 {
-		list = append(list, &api.Device{ID: fmt.Sprint("d", i), Health: api.Healthy, Topology: &api.TopologyInfo{Nodes: []*api.NUMANode{nil, {ID: 1}}}})
+		list = append(list, &api.Device{
+			ID: fmt.Sprint("d", i), Health: api.Healthy, Topology: &api.TopologyInfo{
+				Nodes: []*api.NUMANode{nil, {ID: 1}},
+			},
+		})
 	}
 	devices, left := readDevices(list)
 	if len(devices) != maxDevices || left != 13 || !devices["twice"].healthy || len(devices["d1"].numa) != 1 {
@@ -85,10 +97,12 @@ func TestListsAreBounded(t *testing.T) {
 
 func TestAnswers(t *testing.T) {
 	for name, bad := range map[string]*api.ContainerAllocateResponse{
-		"size":        {Envs: map[string]string{"A": strings.Repeat("x", maxAnswer)}},
-		"mount":       {Mounts: []*api.Mount{{HostPath: "etc", ContainerPath: "/etc"}}},
-		"device":      {Devices: []*api.DeviceSpec{{HostPath: "/dev/null", ContainerPath: "null"}}},
-		"permissions": {Devices: []*api.DeviceSpec{{HostPath: "/dev/null", ContainerPath: "/dev/null", Permissions: "rwx"}}},
+		"size":   {Envs: map[string]string{"A": strings.Repeat("x", maxAnswer)}},
+		"mount":  {Mounts: []*api.Mount{{HostPath: "etc", ContainerPath: "/etc"}}},
+		"device": {Devices: []*api.DeviceSpec{{HostPath: "/dev/null", ContainerPath: "null"}}},
+		"permissions": {
+			Devices: []*api.DeviceSpec{{HostPath: "/dev/null", ContainerPath: "/dev/null", Permissions: "rwx"}},
+		},
 	} {
 		if a, err := newAnswer(bad); err == nil {
 			t.Errorf("%s: newAnswer = %+v, nil, want an error", name, a)
@@ -98,23 +112,31 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("an empty answer: %+v, %v; want no devices", a, err)
 	}
 	one, err := newAnswer(&api.ContainerAllocateResponse{
-		Envs: map[string]string{"A": "1", "B": "1"}, Annotations: map[string]string{"x": "1"}, CdiDevices: []*api.CDIDevice{{Name: "example.com/gpu=0"}},
-		Mounts: []*api.Mount{{HostPath: "/a", ContainerPath: "/m", ReadOnly: true}}, Devices: []*api.DeviceSpec{{HostPath: "/dev/a", ContainerPath: "/dev/x", Permissions: "rw"}},
+		Envs:        map[string]string{"A": "1", "B": "1"},
+		Annotations: map[string]string{"x": "1"},
+		CdiDevices:  []*api.CDIDevice{{Name: "example.com/gpu=0"}},
+		Mounts:      []*api.Mount{{HostPath: "/a", ContainerPath: "/m", ReadOnly: true}},
+		Devices:     []*api.DeviceSpec{{HostPath: "/dev/a", ContainerPath: "/dev/x", Permissions: "rw"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	two, err := newAnswer(&api.ContainerAllocateResponse{
-		Envs: map[string]string{"B": "2", "C": "2"}, CdiDevices: []*api.CDIDevice{{Name: "example.com/gpu=0"}, {Name: "example.com/gpu=1"}},
-		Mounts: []*api.Mount{{HostPath: "/b", ContainerPath: "/m"}, {HostPath: "/c", ContainerPath: "/n"}}, Devices: []*api.DeviceSpec{{HostPath: "/dev/b", ContainerPath: "/dev/x", Permissions: "r"}},
+		Envs:       map[string]string{"B": "2", "C": "2"},
+		CdiDevices: []*api.CDIDevice{{Name: "example.com/gpu=0"}, {Name: "example.com/gpu=1"}},
+		Mounts:     []*api.Mount{{HostPath: "/b", ContainerPath: "/m"}, {HostPath: "/c", ContainerPath: "/n"}},
+		Devices:    []*api.DeviceSpec{{HostPath: "/dev/b", ContainerPath: "/dev/x", Permissions: "r"}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := merge([]*Answer{one, two})
 	want := Answer{
-		Envs: map[string]string{"A": "1", "B": "1", "C": "2"}, Annotations: map[string]string{"x": "1"},
-		Mounts:     []*runtimeapi.Mount{{HostPath: "/a", ContainerPath: "/m", Readonly: true}, {HostPath: "/c", ContainerPath: "/n"}},
+		Envs:        map[string]string{"A": "1", "B": "1", "C": "2"},
+		Annotations: map[string]string{"x": "1"},
+		Mounts: []*runtimeapi.Mount{
+			{HostPath: "/a", ContainerPath: "/m", Readonly: true}, {HostPath: "/c", ContainerPath: "/n"},
+		},
 		Devices:    []*runtimeapi.Device{{HostPath: "/dev/a", ContainerPath: "/dev/x", Permissions: "rw"}},
 		CDIDevices: []*runtimeapi.CDIDevice{{Name: "example.com/gpu=0"}, {Name: "example.com/gpu=1"}},
 	}
@@ -125,7 +147,8 @@ func TestAnswers(t *testing.T) {
 	if len(vars) != 2 || vars[0].Key != "A" || vars[1].Key != "C" {
 		t.Errorf("variables %v, want A and C: B is the container's own", vars)
 	}
-	if mounts := got.MountsBeside([]*runtimeapi.Mount{{ContainerPath: "/m/"}}); len(mounts) != 1 || mounts[0].ContainerPath != "/n" {
+	if mounts := got.MountsBeside([]*runtimeapi.Mount{{ContainerPath: "/m/"}}); len(mounts) != 1 ||
+		mounts[0].ContainerPath != "/n" {
 		t.Errorf("mounts %v, want /n: /m is the container's own", mounts)
 	}
 }
@@ -142,7 +165,8 @@ func TestChoose(t *testing.T) {
 		"only must":     {1, "x y", "a", "a", "[x]"},
 		"what is taken": {2, "", "z c", "a b c", "[a c]"},
 	} {
-		if got := fmt.Sprint(choose(c.n, strings.Fields(c.must), strings.Fields(c.preferred), strings.Fields(c.free))); got != c.want {
+		if got := fmt.Sprint(choose(c.n, strings.Fields(c.must), strings.Fields(c.preferred),
+			strings.Fields(c.free))); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
@@ -150,8 +174,12 @@ func TestChoose(t *testing.T) {
 
 func TestNUMA(t *testing.T) {
 	at := map[string][]int64{"a": {0}, "b": {1}, "c": {0}}
-	want := []Held{{camera, []string{"a", "c"}, []int64{0}}, {camera, []string{"b"}, []int64{1}}, {camera, []string{"d"}, nil}}
-	if diff := cmp.Diff(want, byNUMA(camera, []string{"a", "b", "c", "d"}, func(id string) []int64 { return at[id] })); diff != "" {
+	want := []Held{
+		{camera, []string{"a", "c"}, []int64{0}}, {camera, []string{"b"}, []int64{1}}, {camera, []string{"d"}, nil},
+	}
+	if diff := cmp.Diff(want, byNUMA(camera, []string{"a", "b", "c", "d"}, func(id string) []int64 {
+		return at[id]
+	})); diff != "" {
 		t.Errorf("byNUMA mismatch (-want +got):\n%s", diff)
 	}
 }
@@ -159,8 +187,9 @@ func TestNUMA(t *testing.T) {
 // TestFileIsDamaged: it is set aside, and the agent goes on.
 func TestFileIsDamaged(t *testing.T) {
 	for name, text := range map[string]string{
-		"cut": `{"version":1,"pods":{"a":{"b":`, "version": `{"version":9}`, "no devices": `{"version":1,"pods":{"u":{"c":{"example.com/x":{"ids":[]}}}}}`,
-		"null": `{"version":1,"pods":{"u":{"c":{"example.com/x":null}}}}`,
+		"cut": `{"version":1,"pods":{"a":{"b":`, "version": `{"version":9}`,
+		"no devices": `{"version":1,"pods":{"u":{"c":{"example.com/x":{"ids":[]}}}}}`,
+		"null":       `{"version":1,"pods":{"u":{"c":{"example.com/x":null}}}}`,
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, fileName), []byte(text), 0o600); err != nil {
@@ -178,9 +207,11 @@ func TestFileIsDamaged(t *testing.T) {
 
 // FuzzDecode: whatever the file says, what is taken from it can be written and read again.
 func FuzzDecode(f *testing.F) {
-	f.Add([]byte(`{"version":1,"resources":["example.com/x"],"pods":{"u":{"c":{"example.com/x":{"ids":["a"],"answer":{"envs":{"A":"b"},"devices":[{"host_path":"/dev/x"}]}}}}}}`))
+	f.Add([]byte(
+		`{"version":1,"resources":["example.com/x"],"pods":{"u":{"c":{"example.com/x":{"ids":["a"],"answer":{"envs":{"A":"b"},"devices":[{"host_path":"/dev/x"}]}}}}}}`))
 	f.Add([]byte(`{"version":1}`))
-	for _, text := range membound.JSON(`{"version":1,"pods":{"u":{"c":{"example.com/x":{"ids":["a"],"answer":{"mounts":`, `}}}}}}`, 32<<10) {
+	for _, text := range membound.JSON(
+		`{"version":1,"pods":{"u":{"c":{"example.com/x":{"ids":["a"],"answer":{"mounts":`, `}}}}}}`, 32<<10) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

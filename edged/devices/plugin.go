@@ -81,7 +81,8 @@ func (m *Manager) connect(ctx context.Context, resource, endpoint string, option
 	case status.Code(err) == codes.Unimplemented: // it said what it wants with its registration
 		p.options = options
 	default:
-		return errors.Join(fmt.Errorf("device plugin %s does not answer on %s: %w", resource, endpoint, err), p.conn.Close())
+		return errors.Join(fmt.Errorf("device plugin %s does not answer on %s: %w", resource, endpoint, err),
+			p.conn.Close())
 	}
 	if err := m.adopt(p); err != nil {
 		return errors.Join(err, p.conn.Close())
@@ -174,7 +175,8 @@ func (m *Manager) follow(ctx context.Context, p *plugin) error {
 func (m *Manager) listed(p *plugin, list []*api.Device) {
 	devices, left := readDevices(list)
 	if left > 0 {
-		klog.ErrorS(nil, "Devices left out", "resource", p.resource, "count", left, "most", maxDevices, "longestName", maxDeviceID)
+		klog.ErrorS(nil, "Devices left out", "resource", p.resource, "count", left, "most", maxDevices,
+			"longestName", maxDeviceID)
 	}
 	m.mu.Lock()
 	have := m.resources[p.resource]
@@ -195,7 +197,8 @@ func readDevices(list []*api.Device) (map[string]device, int) {
 	devices := make(map[string]device, min(len(list), maxDevices))
 	left := 0
 	for _, d := range list {
-		if _, again := devices[d.GetID()]; d.GetID() == "" || len(d.ID) > maxDeviceID || (!again && len(devices) >= maxDevices) {
+		if _, again := devices[d.GetID()]; d.GetID() == "" || len(d.ID) > maxDeviceID ||
+			(!again && len(devices) >= maxDevices) {
 			left++
 			continue
 		}
@@ -237,7 +240,8 @@ func (m *Manager) lost(p *plugin, err error) bool {
 	}
 	m.mu.Unlock()
 	if first {
-		klog.InfoS("Device plugin has gone; its devices are not allocatable until it is back", "resource", p.resource, "endpoint", p.endpoint, "err", err)
+		klog.InfoS("Device plugin has gone; its devices are not allocatable until it is back", "resource", p.resource,
+			"endpoint", p.endpoint, "err", err)
 		m.changed()
 	}
 	return true

@@ -35,8 +35,10 @@ func (s service) Register(ctx context.Context, r *api.RegisterRequest) (*api.Emp
 	if err := check(r.ResourceName, []string{r.Version}); err != nil {
 		return nil, refused(err)
 	}
-	if r.Endpoint == "" || filepath.Base(r.Endpoint) != r.Endpoint || r.Endpoint == "." || r.Endpoint == ".." || r.Endpoint == socketName {
-		return nil, refused(fmt.Errorf("endpoint %q of device plugin %s: want the name of a socket in %s", r.Endpoint, r.ResourceName, s.manager.opts.Dir))
+	if r.Endpoint == "" || filepath.Base(r.Endpoint) != r.Endpoint || r.Endpoint == "." || r.Endpoint == ".." ||
+		r.Endpoint == socketName {
+		return nil, refused(fmt.Errorf("endpoint %q of device plugin %s: want the name of a socket in %s", r.Endpoint,
+			r.ResourceName, s.manager.opts.Dir))
 	}
 	if err := s.manager.connect(ctx, r.ResourceName, s.manager.path(r.Endpoint), r.Options); err != nil {
 		klog.ErrorS(err, "Device plugin refused", "resource", r.ResourceName)
@@ -54,10 +56,12 @@ func refused(err error) error {
 func check(resource string, versions []string) error {
 	known := func(v string) bool { return slices.Contains(api.SupportedVersions[:], v) }
 	if !slices.ContainsFunc(versions, known) {
-		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported version is %q", strings.Join(versions, ", "), api.SupportedVersions)
+		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported version is %q",
+			strings.Join(versions, ", "), api.SupportedVersions)
 	}
 	if !extended(resource) {
-		return fmt.Errorf("the ResourceName %q is invalid: want the name of an extended resource, such as example.com/device", resource)
+		return fmt.Errorf("the ResourceName %q is invalid: want the name of an extended resource, such as "+
+			"example.com/device", resource)
 	}
 	return nil
 }

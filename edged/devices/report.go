@@ -79,7 +79,9 @@ func (m *Manager) Health(uid types.UID) map[string][]v1.ResourceStatus {
 		for _, name := range slices.Sorted(maps.Keys(resources)) {
 			st := v1.ResourceStatus{Name: v1.ResourceName(name)}
 			for _, id := range resources[name].IDs {
-				st.Resources = append(st.Resources, v1.ResourceHealth{ResourceID: v1.ResourceID(id), Health: m.healthOf(name, id)})
+				st.Resources = append(st.Resources, v1.ResourceHealth{
+					ResourceID: v1.ResourceID(id), Health: m.healthOf(name, id),
+				})
 			}
 			out[container] = append(out[container], st)
 		}

@@ -68,8 +68,13 @@ func (c *Configurer) Resolve(pod *v1.Pod, nodeIPs []string) (*runtimeapi.DNSConf
 	if policy == v1.DNSClusterFirst && len(c.cfg.ClusterDNS) == 0 {
 		policy = v1.DNSDefault
 		if !c.cfg.Standalone {
-			warnings = append(warnings, Warning{ReasonMissing, fmt.Sprintf("pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q policy. "+
-				"Falling back to %q policy.", fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), v1.DNSClusterFirst, v1.DNSDefault)})
+			warnings = append(warnings, Warning{
+				ReasonMissing,
+				fmt.Sprintf("pod: %q. kubelet does not have ClusterDNS IP configured and cannot create Pod using %q "+
+					"policy. "+
+					"Falling back to %q policy.", fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID),
+					v1.DNSClusterFirst, v1.DNSDefault),
+			})
 		}
 	}
 	switch policy {
@@ -187,20 +192,27 @@ func unique(list []string) []string {
 func limit(config *runtimeapi.DNSConfig) (warnings []Warning) {
 	if len(config.Servers) > maxNameservers {
 		config.Servers = config.Servers[:maxNameservers]
-		warnings = append(warnings, Warning{ReasonForming, "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " +
-			strings.Join(config.Servers, " ")})
+		warnings = append(warnings, Warning{
+			ReasonForming, "Nameserver limits were exceeded, some nameservers have been omitted, the applied " +
+				"nameserver line is: " +
+				strings.Join(config.Servers, " "),
+		})
 	}
 	// Some versions of glibc abort a program when they meet a longer search path.
-	kept := slices.DeleteFunc(slices.Clone(config.Searches[:min(len(config.Searches), maxSearches)]), func(s string) bool {
-		return len(s) > maxSearch
-	})
+	kept := slices.DeleteFunc(slices.Clone(config.Searches[:min(len(config.Searches), maxSearches)]),
+		func(s string) bool {
+			return len(s) > maxSearch
+		})
 	for len(strings.Join(kept, " ")) > maxSearchChars {
 		kept = kept[:len(kept)-1]
 	}
 	if len(kept) < len(config.Searches) {
 		config.Searches = kept
-		warnings = append(warnings, Warning{ReasonForming, "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " +
-			strings.Join(kept, " ")})
+		warnings = append(warnings, Warning{
+			ReasonForming,
+			"Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " +
+				strings.Join(kept, " "),
+		})
 	}
 	return warnings
 }

@@ -38,12 +38,20 @@ func podWith(spec v1.PodSpec) *v1.Pod {
 }
 
 func TestResolve(t *testing.T) {
-	cluster := Config{ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "cluster.local", ResolvConf: write(t, nodeConf)}
+	cluster := Config{
+		ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "cluster.local", ResolvConf: write(t, nodeConf),
+	}
 	alone := Config{ResolvConf: cluster.ResolvConf}
-	node := &runtimeapi.DNSConfig{Servers: []string{"192.0.2.1", "192.0.2.2"}, Searches: []string{"lan.example", "home"}, Options: []string{"timeout:2", "edns0"}}
+	node := &runtimeapi.DNSConfig{
+		Servers: []string{"192.0.2.1", "192.0.2.2"}, Searches: []string{"lan.example", "home"},
+		Options: []string{"timeout:2", "edns0"},
+	}
 	inCluster := &runtimeapi.DNSConfig{Servers: []string{"10.96.0.10"}, Options: []string{"ndots:5"},
 		Searches: []string{"shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "lan.example", "home"}}
-	missing := Warning{"MissingClusterDNS", `pod: "web-0_shop(u-1)". kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. Falling back to "Default" policy.`}
+	missing := Warning{
+		"MissingClusterDNS",
+		`pod: "web-0_shop(u-1)". kubelet does not have ClusterDNS IP configured and cannot create Pod using "ClusterFirst" policy. Falling back to "Default" policy.`,
+	}
 	many := func(n int, format string) (list []string) {
 		for i := range n {
 			list = append(list, fmt.Sprintf(format, i))
@@ -63,41 +71,131 @@ func TestResolve(t *testing.T) {
 		{"default", cluster, v1.PodSpec{DNSPolicy: v1.DNSDefault}, node, nil, nil},
 		{"cluster first", cluster, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, inCluster, nil, nil},
 		{"unset", cluster, v1.PodSpec{}, inCluster, nil, nil},
-		{"cluster first on the host network", cluster, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst, HostNetwork: true}, node, nil, nil},
-		{"with host net", cluster, v1.PodSpec{DNSPolicy: v1.DNSClusterFirstWithHostNet, HostNetwork: true}, inCluster, nil, nil},
+		{"cluster first on the host network", cluster, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst, HostNetwork: true},
+			node, nil, nil},
+		{"with host net", cluster, v1.PodSpec{DNSPolicy: v1.DNSClusterFirstWithHostNet, HostNetwork: true}, inCluster,
+			nil, nil},
 		{"no cluster DNS", alone, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, node, []Warning{missing}, nil},
-		{"no cluster DNS with host net", alone, v1.PodSpec{DNSPolicy: v1.DNSClusterFirstWithHostNet, HostNetwork: true}, node, []Warning{missing}, nil},
-		{"no cluster DNS on the host network", alone, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst, HostNetwork: true}, node, nil, nil},
-		{"no cluster at all", Config{ResolvConf: cluster.ResolvConf, Standalone: true}, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, node, nil, nil},
-		{"no cluster domain", Config{ClusterDNS: []string{"10.96.0.10"}, ResolvConf: cluster.ResolvConf}, v1.PodSpec{},
-			&runtimeapi.DNSConfig{Servers: []string{"10.96.0.10"}, Options: []string{"ndots:5"}, Searches: []string{"lan.example", "home"}}, nil, nil},
-		{"none", cluster, v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.2.3.4"}, Searches: []string{"a"},
-			Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("2")}, {Name: "edns0"}}}},
-			&runtimeapi.DNSConfig{Servers: []string{"1.2.3.4"}, Searches: []string{"a"}, Options: []string{"ndots:2", "edns0"}}, nil, nil},
-		{"own settings", cluster, v1.PodSpec{DNSPolicy: v1.DNSDefault, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"192.0.2.1", "1.2.3.4"}, Searches: []string{"home", "own"},
-			Options: []v1.PodDNSConfigOption{{Name: "timeout", Value: ptr.To("5")}, {Name: "single-request"}}}},
-			&runtimeapi.DNSConfig{Servers: []string{"192.0.2.1", "192.0.2.2", "1.2.3.4"}, Searches: []string{"lan.example", "home", "own"},
-				Options: []string{"timeout:5", "edns0", "single-request"}}, nil, nil},
-		{"too many servers", cluster, v1.PodSpec{DNSPolicy: v1.DNSDefault, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2"}}},
-			&runtimeapi.DNSConfig{Servers: []string{"192.0.2.1", "192.0.2.2", "1.1.1.1"}, Searches: node.Searches, Options: node.Options},
-			[]Warning{{"DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: 192.0.2.1 192.0.2.2 1.1.1.1"}}, nil},
-		{"too many searches", alone, v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: searches}},
+		{"no cluster DNS with host net", alone, v1.PodSpec{DNSPolicy: v1.DNSClusterFirstWithHostNet, HostNetwork: true},
+			node, []Warning{missing}, nil},
+		{"no cluster DNS on the host network", alone, v1.PodSpec{DNSPolicy: v1.DNSClusterFirst, HostNetwork: true},
+			node, nil, nil},
+		{
+			"no cluster at all", Config{ResolvConf: cluster.ResolvConf, Standalone: true},
+			v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}, node, nil, nil,
+		},
+		{
+			"no cluster domain", Config{ClusterDNS: []string{"10.96.0.10"}, ResolvConf: cluster.ResolvConf},
+			v1.PodSpec{},
+			&runtimeapi.DNSConfig{
+				Servers: []string{"10.96.0.10"}, Options: []string{"ndots:5"},
+				Searches: []string{"lan.example", "home"},
+			}, nil, nil,
+		},
+		{
+			"none", cluster, v1.PodSpec{
+				DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{
+					Nameservers: []string{"1.2.3.4"}, Searches: []string{"a"},
+					Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("2")}, {Name: "edns0"}},
+				},
+			},
+			&runtimeapi.DNSConfig{
+				Servers: []string{"1.2.3.4"}, Searches: []string{"a"}, Options: []string{"ndots:2", "edns0"},
+			}, nil, nil,
+		},
+		{
+			"own settings", cluster, v1.PodSpec{
+				DNSPolicy: v1.DNSDefault, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"192.0.2.1", "1.2.3.4"},
+					Searches: []string{"home", "own"},
+					Options:  []v1.PodDNSConfigOption{{Name: "timeout", Value: ptr.To("5")}, {Name: "single-request"}}},
+			},
+			&runtimeapi.DNSConfig{
+				Servers:  []string{"192.0.2.1", "192.0.2.2", "1.2.3.4"},
+				Searches: []string{"lan.example", "home", "own"},
+				Options:  []string{"timeout:5", "edns0", "single-request"},
+			}, nil, nil,
+		},
+		{
+			"too many servers", cluster, v1.PodSpec{
+				DNSPolicy: v1.DNSDefault, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2"}},
+			},
+			&runtimeapi.DNSConfig{Servers: []string{"192.0.2.1", "192.0.2.2", "1.1.1.1"}, Searches: node.Searches,
+				Options: node.Options},
+			[]Warning{
+				{
+					"DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted, the " +
+						"applied nameserver line is: 192.0.2.1 192.0.2.2 1.1.1.1",
+				},
+			}, nil,
+		},
+		{
+			"too many searches", alone, v1.PodSpec{
+				DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{
+					Nameservers: []string{"1.1.1.1"}, Searches: searches,
+				},
+			},
 			&runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}, Searches: searches[:32]},
-			[]Warning{{"DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " + strings.Join(searches[:32], " ")}}, nil},
-		{"searches too long", alone, v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: long}},
+			[]Warning{
+				{
+					"DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the " +
+						"applied search line is: " + strings.Join(searches[:32], " "),
+				},
+			}, nil,
+		},
+		{
+			"searches too long", alone, v1.PodSpec{
+				DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: long},
+			},
 			&runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}, Searches: long[:15]}, // 15 * 130 + 14 <= 2048
-			[]Warning{{"DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " + strings.Join(long[:15], " ")}}, nil},
-		{"no file wanted", Config{}, v1.PodSpec{DNSPolicy: v1.DNSDefault}, &runtimeapi.DNSConfig{Servers: []string{"127.0.0.1"}, Searches: []string{"."}}, nil, nil},
-		{"no file wanted on a node of two families", Config{}, v1.PodSpec{DNSPolicy: v1.DNSDefault},
-			&runtimeapi.DNSConfig{Servers: []string{"::1", "127.0.0.1"}, Searches: []string{"."}}, nil, []string{"2001:db8::1", "192.0.2.9"}},
-		{"a search path that is too long", alone, v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"a", strings.Repeat("x", 254), "b"}}},
+			[]Warning{
+				{
+					"DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the " +
+						"applied search line is: " + strings.Join(long[:15], " "),
+				},
+			}, nil,
+		},
+		{
+			"no file wanted", Config{}, v1.PodSpec{DNSPolicy: v1.DNSDefault},
+			&runtimeapi.DNSConfig{Servers: []string{"127.0.0.1"}, Searches: []string{"."}}, nil, nil,
+		},
+		{
+			"no file wanted on a node of two families", Config{}, v1.PodSpec{DNSPolicy: v1.DNSDefault},
+			&runtimeapi.DNSConfig{Servers: []string{"::1", "127.0.0.1"}, Searches: []string{"."}}, nil,
+			[]string{"2001:db8::1", "192.0.2.9"},
+		},
+		{
+			"a search path that is too long", alone, v1.PodSpec{
+				DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{
+					Nameservers: []string{"1.1.1.1"}, Searches: []string{"a", strings.Repeat("x", 254), "b"},
+				},
+			},
 			&runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}, Searches: []string{"a", "b"}},
-			[]Warning{{"DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: a b"}}, nil},
-		{"no file wanted in a cluster", Config{ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "c"}, v1.PodSpec{},
-			&runtimeapi.DNSConfig{Servers: []string{"10.96.0.10"}, Options: []string{"ndots:5"}, Searches: []string{"shop.svc.c", "svc.c", "c"}}, nil, nil},
-		{"no file on the node", Config{ResolvConf: "/no/such/file"}, v1.PodSpec{DNSPolicy: v1.DNSDefault}, &runtimeapi.DNSConfig{Searches: []string{"."}},
-			[]Warning{{"DNSConfigForming", "/no/such/file does not exist: the pod has no name servers. Make the file, or set resolvConf to another, and start the pod again."}}, nil},
-		{"no file on the node in a cluster", Config{ClusterDNS: []string{"10.96.0.10"}, ResolvConf: "/no/such/file"}, v1.PodSpec{},
+			[]Warning{
+				{
+					"DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the " +
+						"applied search line is: a b",
+				},
+			}, nil,
+		},
+		{
+			"no file wanted in a cluster", Config{ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "c"}, v1.PodSpec{},
+			&runtimeapi.DNSConfig{
+				Servers: []string{"10.96.0.10"}, Options: []string{"ndots:5"},
+				Searches: []string{"shop.svc.c", "svc.c", "c"},
+			}, nil, nil,
+		},
+		{
+			"no file on the node", Config{ResolvConf: "/no/such/file"}, v1.PodSpec{DNSPolicy: v1.DNSDefault},
+			&runtimeapi.DNSConfig{Searches: []string{"."}},
+			[]Warning{
+				{
+					"DNSConfigForming", "/no/such/file does not exist: the pod has no name servers. Make the file, " +
+						"or set resolvConf to another, and start the pod again.",
+				},
+			}, nil,
+		},
+		{"no file on the node in a cluster", Config{ClusterDNS: []string{"10.96.0.10"}, ResolvConf: "/no/such/file"},
+			v1.PodSpec{},
 			&runtimeapi.DNSConfig{Servers: []string{"10.96.0.10"}, Options: []string{"ndots:5"}}, nil, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -119,7 +217,8 @@ func TestResolve(t *testing.T) {
 func TestBothWarnings(t *testing.T) {
 	spec := v1.PodSpec{DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"}}}
 	_, warnings, err := New(Config{ResolvConf: write(t, "")}).Resolve(podWith(spec), nil)
-	if err != nil || len(warnings) != 2 || !strings.Contains(warnings[0].Message, "ClusterDNS") || !strings.Contains(warnings[1].Message, "Nameserver limits") {
+	if err != nil || len(warnings) != 2 || !strings.Contains(warnings[0].Message, "ClusterDNS") ||
+		!strings.Contains(warnings[1].Message, "Nameserver limits") {
 		t.Errorf("warnings %v, %v; want ClusterDNS and Nameserver limits", warnings, err)
 	}
 }
@@ -135,14 +234,29 @@ func TestResolveErrors(t *testing.T) {
 		spec       v1.PodSpec
 		want       string
 	}{
-		{"link to nothing yet", link, v1.PodSpec{}, link + " leads to ../run/stub-resolv.conf, which does not exist (yet); start the node's resolver"},
+		{
+			"link to nothing yet", link, v1.PodSpec{},
+			link + " leads to ../run/stub-resolv.conf, which does not exist (yet); start the node's resolver",
+		},
 		{"folder", dir, v1.PodSpec{}, "is a directory; repair the file, or set resolvConf to another"},
-		{"garbage", write(t, "\x00\x01\xfe\n\xff"), v1.PodSpec{}, `line 1: "\x00\x01\xfe" is no setting of a resolver; repair the file`},
-		{"a web page", write(t, "<html>\n<body>Login</body>"), v1.PodSpec{}, `line 1: "<html>" is no setting of a resolver`},
+		{
+			"garbage", write(t, "\x00\x01\xfe\n\xff"), v1.PodSpec{},
+			`line 1: "\x00\x01\xfe" is no setting of a resolver; repair the file`,
+		},
+		{
+			"a web page", write(t, "<html>\n<body>Login</body>"), v1.PodSpec{},
+			`line 1: "<html>" is no setting of a resolver`,
+		},
 		{"no address", write(t, "search a\nnameserver\n"), v1.PodSpec{}, "line 2: nameserver without an address"},
-		{"a name", write(t, "nameserver dns.example\n"), v1.PodSpec{}, `line 1: nameserver "dns.example" is not an IP address`},
+		{
+			"a name", write(t, "nameserver dns.example\n"), v1.PodSpec{},
+			`line 1: nameserver "dns.example" is not an IP address`,
+		},
 		{"too large", write(t, strings.Repeat("#\n", 1<<20)), v1.PodSpec{}, "is larger than 1048576 bytes"},
-		{"none without servers", "", v1.PodSpec{DNSPolicy: v1.DNSNone}, "dnsPolicy None needs at least one name server"},
+		{
+			"none without servers", "", v1.PodSpec{DNSPolicy: v1.DNSNone},
+			"dnsPolicy None needs at least one name server",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, _, err := New(Config{ResolvConf: tc.path}).Resolve(podWith(tc.spec), nil)
@@ -161,15 +275,27 @@ func TestParseResolvConf(t *testing.T) {
 		{"empty", "", &runtimeapi.DNSConfig{}},
 		{"comments", "# a\n; b\n\n   # c", &runtimeapi.DNSConfig{}},
 		{"no newline at the end", "nameserver 1.1.1.1", &runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}}},
-		{"DOS lines and tabs", "nameserver\t1.1.1.1\r\nsearch\ta b\r\n", &runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}, Searches: []string{"a", "b"}}},
-		{"IPv6 with a zone", "nameserver fe80::1%eth0\nnameserver 2001:db8::1", &runtimeapi.DNSConfig{Servers: []string{"fe80::1%eth0", "2001:db8::1"}}},
-		{"one bad of two", "nameserver dns\nnameserver 1.1.1.1\nwhat is this", &runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}}},
+		{
+			"DOS lines and tabs", "nameserver\t1.1.1.1\r\nsearch\ta b\r\n",
+			&runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}, Searches: []string{"a", "b"}},
+		},
+		{
+			"IPv6 with a zone", "nameserver fe80::1%eth0\nnameserver 2001:db8::1",
+			&runtimeapi.DNSConfig{Servers: []string{"fe80::1%eth0", "2001:db8::1"}},
+		},
+		{
+			"one bad of two", "nameserver dns\nnameserver 1.1.1.1\nwhat is this",
+			&runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}},
+		},
 		{"last search", "search a b\nsearch c. c . \x01", &runtimeapi.DNSConfig{Searches: []string{"c"}}},
 		{"domain after search", "search a b\ndomain d e", &runtimeapi.DNSConfig{Searches: []string{"a", "b"}}},
 		{"domain alone", "domain d", &runtimeapi.DNSConfig{}},
 		{"dot alone", "nameserver 1.1.1.1\nsearch .", &runtimeapi.DNSConfig{Servers: []string{"1.1.1.1"}}},
 		{"empty search", "search a\nsearch", &runtimeapi.DNSConfig{}},
-		{"options add up", "options ndots:1 rotate\noptions ndots:3", &runtimeapi.DNSConfig{Options: []string{"ndots:3", "rotate"}}},
+		{
+			"options add up", "options ndots:1 rotate\noptions ndots:3",
+			&runtimeapi.DNSConfig{Options: []string{"ndots:3", "rotate"}},
+		},
 		{"sortlist alone", "sortlist 1.2.3.0/24", &runtimeapi.DNSConfig{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -25,7 +25,8 @@ func (c *Configurer) Hostname(pod *v1.Pod) (hostname, domain string, err error) 
 	if asFQDN := pod.Spec.SetHostnameAsFQDN; asFQDN != nil && *asFQDN && domain != "" {
 		hostname += "." + domain
 		if len(hostname) > maxFQDN {
-			return "", "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too long (%d characters is the max, %d characters requested)",
+			return "", "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, FQDN %s is too "+
+				"long (%d characters is the max, %d characters requested)",
 				hostname, maxFQDN, len(hostname))
 		}
 	}
@@ -36,7 +37,8 @@ func (c *Configurer) Hostname(pod *v1.Pod) (hostname, domain string, err error) 
 func (c *Configurer) names(pod *v1.Pod) (hostname, domain string, err error) {
 	if override := pod.Spec.HostnameOverride; override != nil && *override != "" {
 		if faults := validation.IsDNS1123Subdomain(*override); len(faults) > 0 {
-			return "", "", fmt.Errorf("pod HostnameOverride %q is not a valid DNS subdomain: %s", *override, strings.Join(faults, ";"))
+			return "", "", fmt.Errorf("pod HostnameOverride %q is not a valid DNS subdomain: %s", *override,
+				strings.Join(faults, ";"))
 		}
 		hostname, err = cut(pod, *override)
 		return hostname, "", err

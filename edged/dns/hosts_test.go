@@ -23,22 +23,84 @@ func TestHostname(t *testing.T) {
 	}{
 		{name: "pod's name", pod: "web-0", hostname: "web-0"},
 		{name: "hostname", pod: "web-0", spec: v1.PodSpec{Hostname: "own"}, hostname: "own"},
-		{name: "subdomain", pod: "web-0", spec: v1.PodSpec{Subdomain: "web"}, hostname: "web-0", domain: "web.shop.svc.cluster.local"},
-		{name: "both", pod: "web-0", spec: v1.PodSpec{Hostname: "own", Subdomain: "web"}, hostname: "own", domain: "web.shop.svc.cluster.local"},
+		{
+			name:     "subdomain",
+			pod:      "web-0",
+			spec:     v1.PodSpec{Subdomain: "web"},
+			hostname: "web-0",
+			domain:   "web.shop.svc.cluster.local",
+		},
+		{
+			name:     "both",
+			pod:      "web-0",
+			spec:     v1.PodSpec{Hostname: "own", Subdomain: "web"},
+			hostname: "own",
+			domain:   "web.shop.svc.cluster.local",
+		},
 		{name: "cut to 63", pod: long, hostname: strings.Repeat("a", 62)},
-		{name: "FQDN", pod: "web-0", spec: v1.PodSpec{Subdomain: "web", SetHostnameAsFQDN: ptr.To(true)}, hostname: "web-0.web.shop.svc.cluster.local", domain: "web.shop.svc.cluster.local"},
-		{name: "FQDN without domain", pod: "web-0", spec: v1.PodSpec{SetHostnameAsFQDN: ptr.To(true)}, hostname: "web-0"},
-		{name: "FQDN of 64", pod: strings.Repeat("a", 37), spec: v1.PodSpec{Subdomain: "web", SetHostnameAsFQDN: ptr.To(true)},
-			hostname: strings.Repeat("a", 37) + ".web.shop.svc.cluster.local", domain: "web.shop.svc.cluster.local"},
-		{name: "FQDN too long", pod: strings.Repeat("a", 38), spec: v1.PodSpec{Subdomain: "web", SetHostnameAsFQDN: ptr.To(true)},
+		{
+			name:     "FQDN",
+			pod:      "web-0",
+			spec:     v1.PodSpec{Subdomain: "web", SetHostnameAsFQDN: ptr.To(true)},
+			hostname: "web-0.web.shop.svc.cluster.local",
+			domain:   "web.shop.svc.cluster.local",
+		},
+		{
+			name:     "FQDN without domain",
+			pod:      "web-0",
+			spec:     v1.PodSpec{SetHostnameAsFQDN: ptr.To(true)},
+			hostname: "web-0",
+		},
+		{
+			name:     "FQDN of 64",
+			pod:      strings.Repeat("a", 37),
+			spec:     v1.PodSpec{Subdomain: "web", SetHostnameAsFQDN: ptr.To(true)},
+			hostname: strings.Repeat("a", 37) + ".web.shop.svc.cluster.local",
+			domain:   "web.shop.svc.cluster.local",
+		},
+		{
+			name: "FQDN too long",
+			pod:  strings.Repeat("a", 38),
+			spec: v1.PodSpec{Subdomain: "web", SetHostnameAsFQDN: ptr.To(true)},
 			err: "failed to construct FQDN from pod hostname and cluster domain, FQDN " + strings.Repeat("a", 38) +
-				".web.shop.svc.cluster.local is too long (64 characters is the max, 65 characters requested)"},
-		{name: "override", pod: "web-0", spec: v1.PodSpec{Hostname: "own", Subdomain: "web", HostnameOverride: ptr.To("box.example")}, hostname: "box.example"},
-		{name: "bad override", pod: "web-0", spec: v1.PodSpec{HostnameOverride: ptr.To("Box!")}, err: `pod HostnameOverride "Box!" is not a valid DNS subdomain`},
-		{name: "override of 64", pod: "web-0", spec: v1.PodSpec{HostnameOverride: ptr.To(strings.Repeat("a", 61) + ".bc")}, hostname: strings.Repeat("a", 61) + ".b"},
-		{name: "override cut at a dot", pod: "web-0", spec: v1.PodSpec{HostnameOverride: ptr.To(strings.Repeat("a", 62) + ".bc")}, hostname: strings.Repeat("a", 62)},
-		{name: "bad hostname", pod: "web-0", spec: v1.PodSpec{Hostname: "a.b"}, err: `pod Hostname "a.b" is not a valid DNS label`},
-		{name: "bad subdomain", pod: "web-0", spec: v1.PodSpec{Subdomain: "-"}, err: `pod Subdomain "-" is not a valid DNS label`},
+				".web.shop.svc.cluster.local is too long (64 characters is the max, 65 characters requested)",
+		},
+		{
+			name:     "override",
+			pod:      "web-0",
+			spec:     v1.PodSpec{Hostname: "own", Subdomain: "web", HostnameOverride: ptr.To("box.example")},
+			hostname: "box.example",
+		},
+		{
+			name: "bad override",
+			pod:  "web-0",
+			spec: v1.PodSpec{HostnameOverride: ptr.To("Box!")},
+			err:  `pod HostnameOverride "Box!" is not a valid DNS subdomain`,
+		},
+		{
+			name:     "override of 64",
+			pod:      "web-0",
+			spec:     v1.PodSpec{HostnameOverride: ptr.To(strings.Repeat("a", 61) + ".bc")},
+			hostname: strings.Repeat("a", 61) + ".b",
+		},
+		{
+			name:     "override cut at a dot",
+			pod:      "web-0",
+			spec:     v1.PodSpec{HostnameOverride: ptr.To(strings.Repeat("a", 62) + ".bc")},
+			hostname: strings.Repeat("a", 62),
+		},
+		{
+			name: "bad hostname",
+			pod:  "web-0",
+			spec: v1.PodSpec{Hostname: "a.b"},
+			err:  `pod Hostname "a.b" is not a valid DNS label`,
+		},
+		{
+			name: "bad subdomain",
+			pod:  "web-0",
+			spec: v1.PodSpec{Subdomain: "-"},
+			err:  `pod Subdomain "-" is not a valid DNS label`,
+		},
 		{name: "host network", pod: "web-0", spec: v1.PodSpec{Hostname: "own", Subdomain: "web", HostNetwork: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -76,7 +138,10 @@ func TestHostsFile(t *testing.T) {
 	if err := os.WriteFile(nodeHosts, []byte("127.0.0.1 localhost\n192.0.2.7 device\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	aliases := []v1.HostAlias{{IP: "127.0.0.1", Hostnames: []string{"foo.local", "bar.local"}}, {IP: "10.1.2.3", Hostnames: []string{"foo.remote"}}}
+	aliases := []v1.HostAlias{
+		{IP: "127.0.0.1", Hostnames: []string{"foo.local", "bar.local"}},
+		{IP: "10.1.2.3", Hostnames: []string{"foo.remote"}},
+	}
 	const aliasText = "\n# Entries added by HostAliases.\n127.0.0.1\tfoo.local\tbar.local\n10.1.2.3\tfoo.remote\n"
 	for _, tc := range []struct {
 		name string
@@ -87,16 +152,30 @@ func TestHostsFile(t *testing.T) {
 	}{
 		{"plain", Config{}, v1.PodSpec{}, []string{"10.200.0.4"}, managed + "10.200.0.4\tweb-0\n"},
 		{"no address yet", Config{}, v1.PodSpec{}, nil, managed},
-		{"two addresses", Config{}, v1.PodSpec{}, []string{"10.200.0.4", "fd00::4"}, managed + "10.200.0.4\tweb-0\nfd00::4\tweb-0\n"},
-		{"subdomain", Config{ClusterDomain: "c.local"}, v1.PodSpec{Subdomain: "web"}, []string{"10.200.0.4"}, managed + "10.200.0.4\tweb-0.web.shop.svc.c.local\tweb-0\n"},
-		{"FQDN", Config{ClusterDomain: "c.local"}, v1.PodSpec{Subdomain: "web", SetHostnameAsFQDN: ptr.To(true)}, []string{"10.200.0.4"},
+		{
+			"two addresses", Config{}, v1.PodSpec{}, []string{"10.200.0.4", "fd00::4"},
+			managed + "10.200.0.4\tweb-0\nfd00::4\tweb-0\n",
+		},
+		{
+			"subdomain", Config{ClusterDomain: "c.local"}, v1.PodSpec{Subdomain: "web"}, []string{"10.200.0.4"},
+			managed + "10.200.0.4\tweb-0.web.shop.svc.c.local\tweb-0\n",
+		},
+		{"FQDN", Config{ClusterDomain: "c.local"}, v1.PodSpec{Subdomain: "web", SetHostnameAsFQDN: ptr.To(true)},
+			[]string{"10.200.0.4"},
 			managed + "10.200.0.4\tweb-0.web.shop.svc.c.local\tweb-0\n"},
-		{"aliases", Config{}, v1.PodSpec{HostAliases: aliases}, []string{"10.200.0.4"}, managed + "10.200.0.4\tweb-0\n" + aliasText},
+		{
+			"aliases", Config{}, v1.PodSpec{HostAliases: aliases}, []string{"10.200.0.4"},
+			managed + "10.200.0.4\tweb-0\n" + aliasText,
+		},
 		{"host network", Config{HostsFile: nodeHosts}, v1.PodSpec{HostNetwork: true}, []string{"192.0.2.7"},
 			"# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n192.0.2.7 device\n"},
-		{"host network and aliases", Config{HostsFile: nodeHosts}, v1.PodSpec{HostNetwork: true, HostAliases: aliases}, nil,
+		{"host network and aliases", Config{HostsFile: nodeHosts}, v1.PodSpec{HostNetwork: true, HostAliases: aliases},
+			nil,
 			"# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n192.0.2.7 device\n" + aliasText},
-		{"node without names", Config{HostsFile: "/no/such/file"}, v1.PodSpec{HostNetwork: true}, nil, "# Kubernetes-managed hosts file (host network).\n"},
+		{
+			"node without names", Config{HostsFile: "/no/such/file"}, v1.PodSpec{HostNetwork: true}, nil,
+			"# Kubernetes-managed hosts file (host network).\n",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			old := syscall.Umask(0o077)
@@ -110,7 +189,8 @@ func TestHostsFile(t *testing.T) {
 			if err != nil || string(data) != tc.want {
 				t.Errorf("%v\ngot:\n%s\nwant:\n%s", err, data, tc.want)
 			}
-			if info, err := os.Stat(path); err != nil || info.Mode() != 0o644 || path != filepath.Join(dir, "etc-hosts") {
+			if info, err := os.Stat(path); err != nil || info.Mode() != 0o644 ||
+				path != filepath.Join(dir, "etc-hosts") {
 				t.Errorf("%s: %v, %v; want etc-hosts in the pod's folder, mode 0644", path, info, err)
 			}
 		})
@@ -170,13 +250,15 @@ func TestHostsFileErrors(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "etc-hosts")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(Config{}).EnsureHosts(dir, podWith(v1.PodSpec{}), nil); err == nil || !strings.Contains(err.Error(), "is in the way") {
+	if _, err := New(Config{}).EnsureHosts(dir, podWith(v1.PodSpec{}), nil); err == nil ||
+		!strings.Contains(err.Error(), "is in the way") {
 		t.Errorf("EnsureHosts where a link lies: %v, want is in the way", err)
 	}
 	if _, err := New(Config{}).EnsureHosts(t.TempDir(), podWith(v1.PodSpec{Hostname: "a.b"}), nil); err == nil {
 		t.Error("EnsureHosts(hostname a.b) = nil, want an error")
 	}
-	if _, err := New(Config{HostsFile: dir}).EnsureHosts(t.TempDir(), podWith(v1.PodSpec{HostNetwork: true}), nil); err == nil || !strings.Contains(err.Error(), "names of the node") {
+	if _, err := New(Config{HostsFile: dir}).EnsureHosts(t.TempDir(), podWith(v1.PodSpec{HostNetwork: true}),
+		nil); err == nil || !strings.Contains(err.Error(), "names of the node") {
 		t.Errorf("EnsureHosts: %v, want an error with names of the node", err)
 	}
 }

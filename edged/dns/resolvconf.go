@@ -28,17 +28,21 @@ func (c *Configurer) host() (config *runtimeapi.DNSConfig, absent string, err er
 	data, err := readLimited(path)
 	if errors.Is(err, os.ErrNotExist) {
 		if link, linkErr := os.Readlink(path); linkErr == nil {
-			return nil, "", fmt.Errorf("resolver settings of the node: %s leads to %s, which does not exist (yet); start the node's resolver, or set resolvConf to another file", path, link)
+			return nil, "", fmt.Errorf("resolver settings of the node: %s leads to %s, which does not exist (yet); "+
+				"start the node's resolver, or set resolvConf to another file", path, link)
 		}
 		return &runtimeapi.DNSConfig{}, fmt.Sprintf("%s does not exist: the pod has no name servers. "+
 			"Make the file, or set resolvConf to another, and start the pod again.", path), nil
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("resolver settings of the node: %w; repair the file, or set resolvConf to another", err)
+		return nil, "", fmt.Errorf("resolver settings of the node: %w; repair the file, or set resolvConf to another",
+			err)
 	}
 	config, err = ParseResolvConf(data)
 	if err != nil {
-		return nil, "", fmt.Errorf("resolver settings of the node: %s: %w; repair the file, or set resolvConf to another", path, err)
+		return nil, "",
+			fmt.Errorf("resolver settings of the node: %s: %w; repair the file, or set resolvConf to another", path,
+				err)
 	}
 	return config, "", nil
 }

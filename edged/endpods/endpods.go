@@ -90,7 +90,8 @@ type ender struct{ Options }
 
 // endAll ends the pods that the agent has started.
 func (o *ender) endAll(ctx context.Context) error {
-	if folders, err := os.ReadDir(filepath.Join(o.RootDir, "pods")); errors.Is(err, fs.ErrNotExist) || err == nil && len(folders) == 0 {
+	if folders, err := os.ReadDir(filepath.Join(o.RootDir, "pods")); errors.Is(err, fs.ErrNotExist) ||
+		err == nil && len(folders) == 0 {
 		fmt.Fprintln(o.Out, "There are no pods of this agent") // nor does it matter whether there is a runtime
 		return nil
 	}
@@ -129,7 +130,8 @@ func (o *ender) endAll(ctx context.Context) error {
 		return o.killAll()
 	}
 	for _, p := range others {
-		fmt.Fprintf(o.Out, "Left alone pod %s/%s, which has no folder in %s\n", p.Namespace, p.Name, filepath.Join(o.RootDir, "pods"))
+		fmt.Fprintf(o.Out, "Left alone pod %s/%s, which has no folder in %s\n", p.Namespace, p.Name,
+			filepath.Join(o.RootDir, "pods"))
 	}
 	if err != nil || len(others) > 0 || !o.OwnCgroups {
 		return err
@@ -187,8 +189,9 @@ func listening(ctx context.Context, endpoint string) bool {
 // killAll kills the processes of the pods that have a folder of the agent's, by their cgroups.
 func (o *ender) killAll() error {
 	if o.NoPodCgroups {
-		return errors.New("pods have no cgroups (cgroupsPerQOS is false), so that their processes cannot be told from others: " +
-			"restart the device to end them")
+		return errors.New(
+			"pods have no cgroups (cgroupsPerQOS is false), so that their processes cannot be told from others: " +
+				"restart the device to end them")
 	}
 	uids, err := o.Cgroups.Pods()
 	if err != nil {

@@ -76,7 +76,9 @@ func TestAwaitPods(t *testing.T) {
 
 func TestOwnPods(t *testing.T) {
 	root := t.TempDir()
-	if err := errors.Join(os.MkdirAll(filepath.Join(root, "pods/a"), 0o755), os.WriteFile(filepath.Join(root, "pods/file"), nil, 0o644), os.Symlink(root, filepath.Join(root, "pods/link"))); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(root, "pods/a"), 0o755),
+		os.WriteFile(filepath.Join(root, "pods/file"), nil, 0o644),
+		os.Symlink(root, filepath.Join(root, "pods/link"))); err != nil {
 		t.Fatal(err)
 	}
 	var got []types.UID

@@ -55,7 +55,8 @@ func (o *outage) pause(err error) bool {
 	}
 	if !o.said {
 		o.said = true
-		fmt.Fprintf(o.out, "The container runtime at %s stopped answering, waiting for up to %s: %v\n", o.endpoint, o.wait, err)
+		fmt.Fprintf(o.out, "The container runtime at %s stopped answering, waiting for up to %s: %v\n", o.endpoint,
+			o.wait, err)
 	}
 	return true
 }

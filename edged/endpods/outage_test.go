@@ -26,26 +26,34 @@ func TestOutage(t *testing.T) {
 		want  error
 		says  int
 	}{
-		"ends at once":          {time.Minute, []error{nil}, 1, 0, nil, 0},
-		"the runtime restarts":  {time.Minute, []error{unavailable, uninitialized, nil}, 3, 2 * time.Second, nil, 1},
-		"fails":                 {time.Minute, []error{failed}, 1, 0, failed, 0},
-		"restarts, then fails":  {time.Minute, []error{unavailable, failed}, 2, time.Second, failed, 1},
-		"the runtime is gone":   {time.Minute, []error{unavailable}, 31, 30 * time.Second, unavailable, 1},
-		"is gone, with no time": {2500 * time.Millisecond, []error{unavailable}, 3, 2500 * time.Millisecond, unavailable, 1},
+		"ends at once":         {time.Minute, []error{nil}, 1, 0, nil, 0},
+		"the runtime restarts": {time.Minute, []error{unavailable, uninitialized, nil}, 3, 2 * time.Second, nil, 1},
+		"fails":                {time.Minute, []error{failed}, 1, 0, failed, 0},
+		"restarts, then fails": {time.Minute, []error{unavailable, failed}, 2, time.Second, failed, 1},
+		"the runtime is gone":  {time.Minute, []error{unavailable}, 31, 30 * time.Second, unavailable, 1},
+		"is gone, with no time": {
+			2500 * time.Millisecond, []error{unavailable}, 3, 2500 * time.Millisecond, unavailable, 1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.limit)
 				defer cancel()
 				var said bytes.Buffer
-				away := &outage{endpoint: "unix:///run/cri.sock", wait: DefaultWait, interval: DefaultInterval, out: &said}
+				away := &outage{
+					endpoint: "unix:///run/cri.sock",
+					wait:     DefaultWait,
+					interval: DefaultInterval,
+					out:      &said,
+				}
 				start, tried := time.Now(), 0
 				err := away.retry(ctx, func(context.Context) error {
 					tried++
 					return c.errs[min(tried, len(c.errs))-1]
 				})
 				if took := time.Since(start); !errors.Is(err, c.want) || tried != c.tried || took != c.took {
-					t.Errorf("retry = %v after %d attempts and %s, want %v after %d and %s", err, tried, took, c.want, c.tried, c.took)
+					t.Errorf("retry = %v after %d attempts and %s, want %v after %d and %s", err, tried, took, c.want,
+						c.tried, c.took)
 				}
 				if got := strings.Count(said.String(), "\n"); got != c.says {
 					t.Errorf("retry says %q, want %d lines", said.String(), c.says)

@@ -89,7 +89,9 @@ func limitOf(pod *v1.Pod, name v1.ResourceName, allocatable v1.ResourceList) res
 // Resource returns a limit or request of a container of a pod, divided and rounded up. A limit of cpu, memory or
 // ephemeral storage that is not set is the pod's or the node's; huge pages are not given to a container that does not
 // ask for them.
-func Resource(pod *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, allocatable v1.ResourceList) (string, error) {
+func Resource(
+	pod *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, allocatable v1.ResourceList,
+) (string, error) {
 	kind, name, ok := strings.Cut(ref.Resource, ".")
 	resourceName, huge := v1.ResourceName(name), strings.HasPrefix(name, v1.ResourceHugePagesPrefix)
 	var list v1.ResourceList
@@ -101,7 +103,8 @@ func Resource(pod *v1.Pod, c *v1.Container, ref *v1.ResourceFieldSelector, alloc
 	default:
 		ok = false
 	}
-	supported := resourceName == v1.ResourceCPU || resourceName == v1.ResourceMemory || resourceName == v1.ResourceEphemeralStorage || huge
+	supported := resourceName == v1.ResourceCPU || resourceName == v1.ResourceMemory ||
+		resourceName == v1.ResourceEphemeralStorage || huge
 	if !ok || !supported {
 		return "", fmt.Errorf("unsupported container resource : %v", ref.Resource)
 	}

@@ -41,7 +41,9 @@ type Facts struct {
 // Make returns the environment of a container in the order of its spec, and the names that were left out
 // because they are no names of variables. Since Kubernetes 1.34 such are those with "=" or with characters
 // that are not printable ASCII. An error is in the kubelet's words.
-func Make(ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, objects Objects) (vars []*runtimeapi.KeyValue, invalid []string, err error) {
+func Make(
+	ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, objects Objects,
+) (vars []*runtimeapi.KeyValue, invalid []string, err error) {
 	objects = &once{Objects: objects, configMaps: map[string]*v1.ConfigMap{}, secrets: map[string]*v1.Secret{}}
 	services := serviceVars(pod, facts.Services)
 	e := &environ{values: map[string]string{}, services: map[string]string{}}
@@ -141,11 +143,13 @@ func (e *environ) set(name, value string) {
 func (e *environ) check() error {
 	for _, name := range e.order {
 		if size := len(name) + len("=\x00") + len(e.values[name]); size > maxString() {
-			return fmt.Errorf("environment variable %s has %d bytes, the kernel takes %d; mount the value as a file instead", name, size, maxString())
+			return fmt.Errorf("environment variable %s has %d bytes, the kernel takes %d; mount the value as a file "+
+				"instead", name, size, maxString())
 		}
 	}
 	if e.size > maxTotal {
-		return fmt.Errorf("the environment has more than the %d bytes that the kernel takes; mount large values as files instead", maxTotal)
+		return fmt.Errorf("the environment has more than the %d bytes that the kernel takes; mount large values as "+
+			"files instead", maxTotal)
 	}
 	return nil
 }
@@ -203,7 +207,9 @@ func (e *environ) leaveOut(name string) {
 }
 
 // value works out one variable; ok is false for an optional one that is not there.
-func (e *environ) value(ctx context.Context, pod *v1.Pod, c *v1.Container, v *v1.EnvVar, facts Facts, objects Objects) (value string, ok bool, err error) {
+func (e *environ) value(
+	ctx context.Context, pod *v1.Pod, c *v1.Container, v *v1.EnvVar, facts Facts, objects Objects,
+) (value string, ok bool, err error) {
 	from := v.ValueFrom
 	switch {
 	case from == nil:
@@ -238,7 +244,9 @@ func (e *environ) lookup(name string) (string, bool) {
 	return value, ok
 }
 
-func configMapKey(ctx context.Context, namespace string, ref *v1.ConfigMapKeySelector, objects Objects) (string, bool, error) {
+func configMapKey(
+	ctx context.Context, namespace string, ref *v1.ConfigMapKeySelector, objects Objects,
+) (string, bool, error) {
 	optional := ref.Optional != nil && *ref.Optional
 	cm, err := objects.ConfigMap(ctx, namespace, ref.Name)
 	if err != nil {
@@ -254,7 +262,9 @@ func configMapKey(ctx context.Context, namespace string, ref *v1.ConfigMapKeySel
 	return value, ok, nil
 }
 
-func secretKey(ctx context.Context, namespace string, ref *v1.SecretKeySelector, objects Objects) (string, bool, error) {
+func secretKey(
+	ctx context.Context, namespace string, ref *v1.SecretKeySelector, objects Objects,
+) (string, bool, error) {
 	optional := ref.Optional != nil && *ref.Optional
 	secret, err := objects.Secret(ctx, namespace, ref.Name)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 )
 
 func TestExpand(t *testing.T) {
-	lookup := Lookup([]*runtimeapi.KeyValue{{Key: "A", Value: []byte("a")}, {Key: "B", Value: []byte("$(A)")}, {Key: "E"}, {Key: "x y", Value: []byte("odd")}})
+	lookup := Lookup([]*runtimeapi.KeyValue{{Key: "A", Value: []byte("a")}, {Key: "B", Value: []byte("$(A)")},
+		{Key: "E"}, {Key: "x y", Value: []byte("odd")}})
 	for text, want := range map[string]string{
 		"":             "",
 		"plain":        "plain",
@@ -46,7 +47,8 @@ func TestExpand(t *testing.T) {
 
 func TestExpandAll(t *testing.T) {
 	vars := []*runtimeapi.KeyValue{{Key: "A", Value: []byte("a b")}}
-	if diff := cmp.Diff([]string{"sh", "-c", "echo a b $(B)", ""}, ExpandAll([]string{"sh", "-c", "echo $(A) $(B)", ""}, vars)); diff != "" {
+	if diff := cmp.Diff([]string{"sh", "-c", "echo a b $(B)", ""}, ExpandAll([]string{"sh", "-c", "echo $(A) $(B)", ""},
+		vars)); diff != "" {
 		t.Errorf("ExpandAll mismatch (-want +got):\n%s", diff)
 	}
 	if got := ExpandAll(nil, vars); got != nil {

@@ -16,7 +16,9 @@ import (
 const maxFile = 1 << 20
 
 // fileKey returns the value of a key in a file of a volume; ok is false for an optional one that is not there.
-func fileKey(ref *v1.FileKeySelector, read func(volume, path string) ([]byte, error)) (value string, ok bool, err error) {
+func fileKey(
+	ref *v1.FileKeySelector, read func(volume, path string) ([]byte, error),
+) (value string, ok bool, err error) {
 	optional := ref.Optional != nil && *ref.Optional
 	name := fmt.Sprintf("file %q of volume %q", ref.Path, ref.VolumeName)
 	if read == nil {

@@ -73,7 +73,9 @@ func FuzzFindInFile(f *testing.F) {
 		var err error
 		// A value is a part of the text, and is built line by line.
 		membound.Check(t, membound.Linear(len(text), 8), func() { value, err = FindInFile([]byte(text), name) })
-		if err == nil && value != "" && (strings.ContainsAny(value, "'\x00") || !strings.Contains(strings.ReplaceAll(text, "\r\n", "\n"), name+"='"+value+"'")) {
+		if err == nil && value != "" &&
+			(strings.ContainsAny(value, "'\x00") || !strings.Contains(strings.ReplaceAll(text, "\r\n", "\n"),
+				name+"='"+value+"'")) {
 			t.Errorf("FindInFile(%q, %q) = %q, want a value of the text in quotes", text, name, value)
 		}
 	})
@@ -101,8 +103,10 @@ func TestReadFile(t *testing.T) {
 			t.Errorf("ReadFile(%s) = %q, %v; want A='1'", path, data, err)
 		}
 	}
-	for _, path := range []string{"absolute", "relative", "folder/secret", "../" + filepath.Base(outside) + "/secret", "pipe", "large", "sub", ""} {
-		if data, err := ReadFile(dir, path); err == nil || errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), dir) {
+	for _, path := range []string{"absolute", "relative", "folder/secret", "../" + filepath.Base(outside) + "/secret",
+		"pipe", "large", "sub", ""} {
+		if data, err := ReadFile(dir, path); err == nil || errors.Is(err, os.ErrNotExist) ||
+			strings.Contains(err.Error(), dir) {
 			t.Errorf("ReadFile(%q) = %q, %v; want an error that does not name the folder", path, data, err)
 		}
 	}
@@ -123,7 +127,12 @@ func TestFileKey(t *testing.T) {
 		return nil, os.ErrNotExist
 	}
 	ref := func(path, key string, optional *bool) v1.EnvVar {
-		return v1.EnvVar{Name: "V", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "v", Path: path, Key: key, Optional: optional}}}
+		return v1.EnvVar{Name: "V", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{
+			VolumeName: "v",
+			Path:       path,
+			Key:        key,
+			Optional:   optional,
+		}}}
 	}
 	yes := ptr.To(true)
 	for _, tc := range []struct {
@@ -137,7 +146,10 @@ func TestFileKey(t *testing.T) {
 		{ref("env", "C", yes), nil, ""},
 		{ref("none", "A", yes), nil, ""},
 		{ref("none", "A", nil), nil, `environment variables of file "none" of volume "v": file does not exist`},
-		{ref("bad", "A", yes), nil, `environment variables of file "bad" of volume "v": line 1: the value of the variable is not in single quotes`},
+		{
+			ref("bad", "A", yes), nil,
+			`environment variables of file "bad" of volume "v": line 1: the value of the variable is not in single quotes`,
+		},
 	} {
 		vars, _, err := Make(t.Context(), testPod(), &v1.Container{Name: "app", Env: []v1.EnvVar{tc.env}}, f, store{})
 		if (err != nil) != (tc.err != "") || err != nil && err.Error() != tc.err {

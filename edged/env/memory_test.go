@@ -49,13 +49,19 @@ func hostilePod(kind uint8, name, path, text string, count int) (pod *v1.Pod, fa
 		case 2:
 			from.ConfigMapKeyRef = &v1.ConfigMapKeySelector{LocalObjectReference: ref, Key: name}
 		case 3:
-			c.EnvFrom = append(c.EnvFrom, v1.EnvFromSource{Prefix: own, ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: ref}})
+			c.EnvFrom = append(c.EnvFrom, v1.EnvFromSource{
+				Prefix: own, ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: ref},
+			})
 		case 4:
-			c.EnvFrom = append(c.EnvFrom, v1.EnvFromSource{Prefix: own, SecretRef: &v1.SecretEnvSource{LocalObjectReference: ref}})
+			c.EnvFrom = append(c.EnvFrom, v1.EnvFromSource{
+				Prefix: own, SecretRef: &v1.SecretEnvSource{LocalObjectReference: ref},
+			})
 		case 5:
 			ports := []v1.ServicePort{{Name: own, Protocol: v1.Protocol(path), Port: int32(i)}}
 			meta := metav1.ObjectMeta{Namespace: "shop", Name: text}
-			facts.Services = append(facts.Services, v1.Service{ObjectMeta: meta, Spec: v1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: ports}})
+			facts.Services = append(facts.Services, v1.Service{
+				ObjectMeta: meta, Spec: v1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: ports},
+			})
 			continue
 		}
 		if *from != (v1.EnvVarSource{}) {
@@ -70,7 +76,10 @@ func hostilePod(kind uint8, name, path, text string, count int) (pod *v1.Pod, fa
 		facts.Services = []v1.Service{s}
 	}
 	notes := map[string]string{name: text}
-	pod = &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Labels: notes, Annotations: notes}, Spec: v1.PodSpec{Containers: []v1.Container{c}}}
+	pod = &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Labels: notes, Annotations: notes},
+		Spec:       v1.PodSpec{Containers: []v1.Container{c}},
+	}
 	return pod, facts, objects, size
 }
 
@@ -85,7 +94,8 @@ func FuzzMemory(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, kind uint8, name, path, part string, times, count uint16) {
 		text := strings.Repeat(part, min(int(times), (1<<20)/max(len(part), 1)))
-		pod, facts, objects, size := hostilePod(kind, name, path, text, min(int(count), (1<<20)/(len(name)+len(path)+40)))
+		pod, facts, objects, size := hostilePod(kind, name, path, text,
+			min(int(count), (1<<20)/(len(name)+len(path)+40)))
 		var invalid []string
 		// The values become strings, entries of a map and of a list, and are copied into the answer; a text that is not
 		// printable takes ten bytes for one.

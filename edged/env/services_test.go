@@ -11,7 +11,9 @@ import (
 )
 
 func service(ns, name, ip string, ports ...v1.ServicePort) v1.Service {
-	return v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: v1.ServiceSpec{ClusterIP: ip, Ports: ports}}
+	return v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: v1.ServiceSpec{ClusterIP: ip, Ports: ports},
+	}
 }
 
 // TestServiceVariables: as the Kubernetes documentation of services gives them for its redis-primary.
@@ -24,13 +26,16 @@ func TestServiceVariables(t *testing.T) {
 		service("default", "kubernetes", "10.0.0.1", v1.ServicePort{Name: "https", Port: 443}),
 	}
 	redis := []string{
-		"REDIS_PRIMARY_SERVICE_HOST=10.0.0.11", "REDIS_PRIMARY_SERVICE_PORT=6379", "REDIS_PRIMARY_PORT=tcp://10.0.0.11:6379",
+		"REDIS_PRIMARY_SERVICE_HOST=10.0.0.11", "REDIS_PRIMARY_SERVICE_PORT=6379",
+		"REDIS_PRIMARY_PORT=tcp://10.0.0.11:6379",
 		"REDIS_PRIMARY_PORT_6379_TCP=tcp://10.0.0.11:6379", "REDIS_PRIMARY_PORT_6379_TCP_PROTO=tcp",
 		"REDIS_PRIMARY_PORT_6379_TCP_PORT=6379", "REDIS_PRIMARY_PORT_6379_TCP_ADDR=10.0.0.11",
 	}
 	api := []string{
-		"KUBERNETES_SERVICE_HOST=10.0.0.1", "KUBERNETES_SERVICE_PORT=443", "KUBERNETES_SERVICE_PORT_HTTPS=443", "KUBERNETES_PORT=tcp://10.0.0.1:443",
-		"KUBERNETES_PORT_443_TCP=tcp://10.0.0.1:443", "KUBERNETES_PORT_443_TCP_PROTO=tcp", "KUBERNETES_PORT_443_TCP_PORT=443", "KUBERNETES_PORT_443_TCP_ADDR=10.0.0.1",
+		"KUBERNETES_SERVICE_HOST=10.0.0.1", "KUBERNETES_SERVICE_PORT=443", "KUBERNETES_SERVICE_PORT_HTTPS=443",
+		"KUBERNETES_PORT=tcp://10.0.0.1:443",
+		"KUBERNETES_PORT_443_TCP=tcp://10.0.0.1:443", "KUBERNETES_PORT_443_TCP_PROTO=tcp",
+		"KUBERNETES_PORT_443_TCP_PORT=443", "KUBERNETES_PORT_443_TCP_ADDR=10.0.0.1",
 	}
 	for _, c := range []struct {
 		name  string
@@ -40,12 +45,20 @@ func TestServiceVariables(t *testing.T) {
 	}{
 		{"all of the namespace", nil, nil, append(append([]string{}, api...), redis...)},
 		{"only the API's", ptr.To(false), nil, api},
-		{"the pod's own go before, and refer to them", ptr.To(false),
-			[]v1.EnvVar{{Name: "KUBERNETES_SERVICE_HOST", Value: "own"}, {Name: "URL", Value: "https://$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"}},
-			append([]string{"KUBERNETES_SERVICE_HOST=own", "URL=https://own:443"}, api[1:]...)},
+		{
+			"the pod's own go before, and refer to them", ptr.To(false),
+			[]v1.EnvVar{
+				{
+					Name: "KUBERNETES_SERVICE_HOST", Value: "own",
+				}, {Name: "URL", Value: "https://$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"},
+			},
+			append([]string{"KUBERNETES_SERVICE_HOST=own", "URL=https://own:443"}, api[1:]...),
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}, Spec: v1.PodSpec{EnableServiceLinks: c.links}}
+			pod := &v1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}, Spec: v1.PodSpec{EnableServiceLinks: c.links},
+			}
 			vars, _, err := Make(t.Context(), pod, &v1.Container{Env: c.env}, Facts{Services: services}, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -62,12 +75,14 @@ func TestServiceVariables(t *testing.T) {
 }
 
 func TestServiceOfIPv6AndUDP(t *testing.T) {
-	vars := varsOf(ptr.To(service("n", "dns", "fd00::1", v1.ServicePort{Name: "dns-udp", Port: 53, Protocol: v1.ProtocolUDP})))
+	vars := varsOf(
+		ptr.To(service("n", "dns", "fd00::1", v1.ServicePort{Name: "dns-udp", Port: 53, Protocol: v1.ProtocolUDP})))
 	var got []string
 	for _, v := range vars {
 		got = append(got, v.name+"="+v.value)
 	}
-	if text := strings.Join(got, " "); !strings.Contains(text, "DNS_SERVICE_PORT_DNS_UDP=53") || !strings.Contains(text, "DNS_PORT_53_UDP=udp://[fd00::1]:53") {
+	if text := strings.Join(got, " "); !strings.Contains(text, "DNS_SERVICE_PORT_DNS_UDP=53") ||
+		!strings.Contains(text, "DNS_PORT_53_UDP=udp://[fd00::1]:53") {
 		t.Errorf("variables %s, want DNS_SERVICE_PORT_DNS_UDP=53 and DNS_PORT_53_UDP=udp://[fd00::1]:53", text)
 	}
 }

@@ -36,7 +36,8 @@ func (l *eventList) ReportEvent(_ context.Context, e *v1.Event, again bool) erro
 }
 
 func eventOf(uid, name string, count int32) v1.Event {
-	return v1.Event{ObjectMeta: metav1.ObjectMeta{Name: name}, InvolvedObject: v1.ObjectReference{UID: types.UID(uid)}, Count: count}
+	return v1.Event{ObjectMeta: metav1.ObjectMeta{Name: name}, InvolvedObject: v1.ObjectReference{UID: types.UID(uid)},
+		Count: count}
 }
 
 // TestRepeatedEvents: reported when the count reaches a power of two, and when the last report is long ago.

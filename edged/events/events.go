@@ -60,7 +60,9 @@ func (r *Recorder) Eventf(pod *v1.Pod, eventType, reason, format string, args ..
 }
 
 // AnnotatedEventf records an event of a pod with annotations, which are those of its first occurrence.
-func (r *Recorder) AnnotatedEventf(pod *v1.Pod, annotations map[string]string, eventType, reason, format string, args ...any) {
+func (r *Recorder) AnnotatedEventf(
+	pod *v1.Pod, annotations map[string]string, eventType, reason, format string, args ...any,
+) {
 	of := ofPod(pod, "")
 	of.annotations = annotations
 	r.record(of, eventType, reason, fmt.Sprintf(format, args...))
@@ -76,7 +78,9 @@ func fieldPath(pod *v1.Pod, container string) string {
 	if slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool { return c.Name == container }) {
 		list = "initContainers"
 	}
-	if slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == container }) {
+	if slices.ContainsFunc(pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool {
+		return c.Name == container
+	}) {
 		list = "ephemeralContainers"
 	}
 	return "spec." + list + "{" + container + "}"
@@ -85,7 +89,11 @@ func fieldPath(pod *v1.Pod, container string) string {
 // NodeEventf records an event of the node.
 func (r *Recorder) NodeEventf(eventType, reason, format string, args ...any) {
 	// A node's UID is its name, as kubelets have it: kubectl describe node looks for that.
-	r.record(subject{namespace: v1.NamespaceDefault, name: r.node, ref: v1.ObjectReference{Kind: "Node", Name: r.node, UID: types.UID(r.node)}}, eventType, reason, fmt.Sprintf(format, args...))
+	r.record(subject{
+		namespace: v1.NamespaceDefault, name: r.node, ref: v1.ObjectReference{
+			Kind: "Node", Name: r.node, UID: types.UID(r.node),
+		},
+	}, eventType, reason, fmt.Sprintf(format, args...))
 }
 
 // subject is what an event is about. The event lies in the namespace, and its name begins with the name; pod is nil for
@@ -98,9 +106,20 @@ type subject struct {
 }
 
 func ofPod(pod *v1.Pod, field string) subject {
-	return subject{namespace: pod.Namespace, name: pod.Name, pod: pod, ref: v1.ObjectReference{
-		APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, FieldPath: field,
-	}}
+	return subject{
+		namespace: pod.Namespace,
+		name:      pod.Name,
+		pod:       pod,
+		ref: v1.ObjectReference{
+			APIVersion:      "v1",
+			Kind:            "Pod",
+			Namespace:       pod.Namespace,
+			Name:            pod.Name,
+			UID:             pod.UID,
+			ResourceVersion: pod.ResourceVersion,
+			FieldPath:       field,
+		},
+	}
 }
 
 func (r *Recorder) record(s subject, eventType, reason, message string) {
@@ -123,7 +142,8 @@ func (r *Recorder) record(s subject, eventType, reason, message string) {
 	out := *event
 	r.mu.Unlock()
 	if !repeated {
-		klog.V(2).InfoS("Event", "object", klog.KRef(s.ref.Namespace, s.ref.Name), "field", s.ref.FieldPath, "type", eventType, "reason", reason, "message", text)
+		klog.V(2).InfoS("Event", "object", klog.KRef(s.ref.Namespace, s.ref.Name), "field", s.ref.FieldPath,
+			"type", eventType, "reason", reason, "message", text)
 	}
 	if r.sink != nil {
 		r.sink(out, s.pod)
@@ -142,7 +162,8 @@ func shortened(message string) string {
 // find takes the event that says the same out of the list; of combined ones that is any of the same kind.
 func (r *Recorder) find(s subject, eventType, reason, message string, combined bool) (*v1.Event, bool) {
 	for i, e := range slices.Backward(r.events) {
-		if e.InvolvedObject.UID != s.ref.UID || e.InvolvedObject.FieldPath != s.ref.FieldPath || e.Type != eventType || e.Reason != reason {
+		if e.InvolvedObject.UID != s.ref.UID || e.InvolvedObject.FieldPath != s.ref.FieldPath || e.Type != eventType ||
+			e.Reason != reason {
 			continue
 		}
 		if e.Message == message || combined && strings.HasPrefix(e.Message, combinedPrefix) {
@@ -155,12 +176,19 @@ func (r *Recorder) find(s subject, eventType, reason, message string, combined b
 
 func (r *Recorder) make(s subject, eventType, reason, message string, now metav1.Time) *v1.Event {
 	return &v1.Event{
-		TypeMeta:       metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", s.name, now.UnixNano()), Namespace: s.namespace, Annotations: s.annotations},
-		InvolvedObject: s.ref,
-		Reason:         reason, Message: message, Type: eventType, Count: 1, FirstTimestamp: now,
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("%s.%x", s.name, now.UnixNano()), Namespace: s.namespace, Annotations: s.annotations,
+		},
+		InvolvedObject:      s.ref,
+		Reason:              reason,
+		Message:             message,
+		Type:                eventType,
+		Count:               1,
+		FirstTimestamp:      now,
 		Source:              v1.EventSource{Component: component, Host: r.node},
-		ReportingController: component, ReportingInstance: r.node,
+		ReportingController: component,
+		ReportingInstance:   r.node,
 	}
 }
 

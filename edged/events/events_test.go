@@ -28,8 +28,10 @@ func TestRecorder(t *testing.T) {
 		t.Fatalf("%d events, %d handed on, want 2 and 3, the second with count 2: %+v", len(list), len(sunk), list)
 	}
 	e := list[1]
-	if e.InvolvedObject.FieldPath != "spec.containers{c}" || list[0].InvolvedObject.FieldPath != "spec.initContainers{i}" || e.InvolvedObject.UID != "1" ||
-		e.Message != "again 1" || e.Source.Host != "node1" || e.Source.Component != "kubelet" || e.ReportingController != "kubelet" || !e.LastTimestamp.After(e.FirstTimestamp.Time) || e.Namespace != "n" {
+	if e.InvolvedObject.FieldPath != "spec.containers{c}" ||
+		list[0].InvolvedObject.FieldPath != "spec.initContainers{i}" || e.InvolvedObject.UID != "1" ||
+		e.Message != "again 1" || e.Source.Host != "node1" || e.Source.Component != "kubelet" ||
+		e.ReportingController != "kubelet" || !e.LastTimestamp.After(e.FirstTimestamp.Time) || e.Namespace != "n" {
 		t.Errorf("event %+v, want one of node1 about container c of pod 1 that came again", e)
 	}
 	r.AnnotatedEventf(pod, map[string]string{"a": "b"}, v1.EventTypeWarning, "Evicted", "m")
@@ -58,7 +60,8 @@ func TestSimilarEvents(t *testing.T) {
 	r.Eventf(pod, v1.EventTypeWarning, "Failed", "request 3 failed") // one that is known counts for itself
 	list := r.List()
 	combined := list[len(list)-2]
-	if len(list) != similarMax+1 || combined.Count != 90 || combined.Message != "(combined from similar events): request 99 failed" || len(sunk) != 101 {
+	if len(list) != similarMax+1 || combined.Count != 90 ||
+		combined.Message != "(combined from similar events): request 99 failed" || len(sunk) != 101 {
 		t.Fatalf("%d events, %d reported, want %d, 101, and 90 combined: %+v",
 			len(list), len(sunk), similarMax+1, combined)
 	}
@@ -85,7 +88,8 @@ func TestNodeEvents(t *testing.T) {
 	r.NodeEventf(v1.EventTypeNormal, "NodeReady", "Node %s status is now: NodeReady", "node1")
 	e := r.List()[0]
 	want := v1.ObjectReference{Kind: "Node", Name: "node1", UID: "node1"}
-	if e.InvolvedObject != want || e.Namespace != "default" || e.Message != "Node node1 status is now: NodeReady" || len(of) != 1 || of[0] != nil {
+	if e.InvolvedObject != want || e.Namespace != "default" || e.Message != "Node node1 status is now: NodeReady" ||
+		len(of) != 1 || of[0] != nil {
 		t.Errorf("event %+v of pods %v, want one about %+v", e, of, want)
 	}
 }
@@ -94,7 +98,9 @@ func TestNodeEvents(t *testing.T) {
 func TestLongMessage(t *testing.T) {
 	const accepted = 256 << 10 // by cloudcore
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u"}}
-	for name, part := range map[string]string{"control characters": "\x01", "wide characters": "x€", "no text": "\xff"} {
+	for name, part := range map[string]string{
+		"control characters": "\x01", "wide characters": "x€", "no text": "\xff",
+	} {
 		r := New("edge-1", nil)
 		message := "failed: " + strings.Repeat(part, 1<<20)
 		r.Eventf(pod, v1.EventTypeWarning, FailedSync, "%s", message)
@@ -103,8 +109,10 @@ func TestLongMessage(t *testing.T) {
 		if err != nil || len(text) > accepted {
 			t.Errorf("%s: an event of %d bytes, %v; want at most %d, no error", name, len(text), err, accepted)
 		}
-		if got := event.Message; !strings.HasPrefix(got, "failed: ") || !strings.HasSuffix(got, "...") || !utf8.ValidString(got) {
-			t.Errorf("%s: message %.40q... of %d bytes, want the beginning of the text and three dots", name, got, len(got))
+		if got := event.Message; !strings.HasPrefix(got, "failed: ") || !strings.HasSuffix(got, "...") ||
+			!utf8.ValidString(got) {
+			t.Errorf("%s: message %.40q... of %d bytes, want the beginning of the text and three dots", name, got,
+				len(got))
 		}
 	}
 	for _, length := range []int{0, maxMessage} {

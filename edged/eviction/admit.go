@@ -38,5 +38,6 @@ func toleratesMemoryPressure(t *v1.Toleration) bool {
 	if t.Operator == v1.TolerationOpExists {
 		return t.Key == "" || t.Key == v1.TaintNodeMemoryPressure
 	}
-	return t.Key == v1.TaintNodeMemoryPressure && t.Value == "" && (t.Operator == "" || t.Operator == v1.TolerationOpEqual)
+	return t.Key == v1.TaintNodeMemoryPressure && t.Value == "" &&
+		(t.Operator == "" || t.Operator == v1.TolerationOpEqual)
 }

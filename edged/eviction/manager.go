@@ -79,9 +79,15 @@ func New(opts Options) *Manager {
 	if opts.After == nil {
 		opts.After = time.After
 	}
-	return &Manager{opts: opts, config: opts.Config, poked: notify.NewSignal(), evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kubelet_evictions", Help: "Pods that ended because the node was short of something, by eviction signal.",
-	}, []string{"eviction_signal"})}
+	return &Manager{
+		opts:   opts,
+		config: opts.Config,
+		poked:  notify.NewSignal(),
+		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_evictions",
+			Help: "Pods that ended because the node was short of something, by eviction signal.",
+		}, []string{"eviction_signal"}),
+	}
 }
 
 // Describe implements prometheus.Collector.
@@ -140,7 +146,9 @@ func (m *Manager) look(ctx context.Context) time.Duration {
 	if err != nil {
 		return Period
 	}
-	if !slices.ContainsFunc(verdict.Acts, func(t Threshold) bool { return t.Signal.Condition() == v1.NodeDiskPressure }) {
+	if !slices.ContainsFunc(verdict.Acts, func(t Threshold) bool {
+		return t.Signal.Condition() == v1.NodeDiskPressure
+	}) {
 		m.dropReclaim()
 	}
 	if len(verdict.Acts) == 0 {
@@ -196,7 +204,8 @@ func (m *Manager) say(t *Threshold, seen Observations) {
 	if m.opts.Acting != nil {
 		m.opts.Acting(t.Signal.Resource())
 	}
-	klog.InfoS("Node is short of a resource", "resource", t.Signal.Resource(), "signal", t.Signal, "available", amount(t.Signal, seen[t.Signal].Available),
+	klog.InfoS("Node is short of a resource", "resource", t.Signal.Resource(), "signal", t.Signal,
+		"available", amount(t.Signal, seen[t.Signal].Available),
 		"threshold", amount(t.Signal, t.Value.Of(seen[t.Signal].Capacity)), "soft", t.Soft)
 }
 
@@ -242,7 +251,8 @@ func (m *Manager) evictOne(ctx context.Context, acts []Threshold, seen Observati
 		pods, layout, err := m.opts.Pods(ctx, t.Signal)
 		if err != nil {
 			if ctx.Err() == nil {
-				klog.ErrorS(err, "Pods not measured: none is ended for want of a resource until they are; trying again", "signal", t.Signal)
+				klog.ErrorS(err, "Pods not measured: none is ended for want of a resource until they are; trying again",
+					"signal", t.Signal)
 			}
 			return false
 		}
@@ -275,7 +285,8 @@ func (m *Manager) evict(ctx context.Context, t Threshold, seen Observations, u P
 		}
 	}
 	message, annotations := Message(t, seen, u)
-	klog.InfoS("Pod ended: the node is short of a resource", "pod", klog.KObj(u.Pod), "signal", t.Signal, "grace", grace, "message", message)
+	klog.InfoS("Pod ended: the node is short of a resource", "pod", klog.KObj(u.Pod), "signal", t.Signal,
+		"grace", grace, "message", message)
 	m.evicted.WithLabelValues(string(t.Signal)).Inc()
 	ended := m.opts.Evict(u.Pod, message, annotations, grace)
 	select {

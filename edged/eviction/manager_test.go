@@ -139,7 +139,8 @@ func expect(t *testing.T, f *fake, want ...string) {
 func TestEndsUntilThereIsEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{ending: 3 * time.Second, pods: []PodUsage{
-			{Pod: named("a", 0), Memory: 200}, {Pod: named("b", 0), Memory: 300}, {Pod: named("c", 0), Memory: 100}, {Pod: named("d", 0, "memory=400"), Memory: 350},
+			{Pod: named("a", 0), Memory: 200}, {Pod: named("b", 0), Memory: 300}, {Pod: named("c", 0), Memory: 100},
+			{Pod: named("d", 0, "memory=400"), Memory: 350},
 		}}
 		m := started(t, f, Settings{Hard: map[string]string{"memory.available": "400"}})
 		time.Sleep(30 * time.Second)
@@ -173,7 +174,8 @@ func counted(t *testing.T, m *Manager) string {
 	var out []string
 	for _, f := range families {
 		for _, c := range f.GetMetric() {
-			out = append(out, fmt.Sprintf("%s=%s %v", c.GetLabel()[0].GetName(), c.GetLabel()[0].GetValue(), c.GetCounter().GetValue()))
+			out = append(out, fmt.Sprintf("%s=%s %v", c.GetLabel()[0].GetName(), c.GetLabel()[0].GetValue(),
+				c.GetCounter().GetValue()))
 		}
 	}
 	return strings.Join(out, "; ")
@@ -185,10 +187,12 @@ func TestGarbageFirst(t *testing.T) {
 		f := &fake{garbage: 500, pods: []PodUsage{{Pod: named("a", 0), Logs: DiskUse{Bytes: 450}}}}
 		started(t, f, Settings{Hard: map[string]string{"nodefs.available": "10%"}})
 		time.Sleep(30 * time.Second)
-		expect(t, f, "[DiskPressure]", "short of ephemeral-storage", "garbage removed for nodefs.available, enough: true")
+		expect(t, f, "[DiskPressure]", "short of ephemeral-storage",
+			"garbage removed for nodefs.available, enough: true")
 		f.set(func() { f.pods[0].Logs.Bytes = 950 })
 		time.Sleep(30 * time.Second)
-		expect(t, f, "short of ephemeral-storage", "garbage removed for nodefs.available, enough: false", "a ends within 1")
+		expect(t, f, "short of ephemeral-storage", "garbage removed for nodefs.available, enough: false",
+			"a ends within 1")
 	})
 }
 
@@ -227,7 +231,9 @@ func TestPoke(t *testing.T) {
 func TestSoft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{pods: []PodUsage{{Pod: named("a", 0), Memory: 700}}}
-		started(t, f, Settings{Soft: map[string]string{"memory.available": "400"}, SoftGrace: map[string]string{"memory.available": "45s"}})
+		started(t, f, Settings{
+			Soft: map[string]string{"memory.available": "400"}, SoftGrace: map[string]string{"memory.available": "45s"},
+		})
 		time.Sleep(44 * time.Second)
 		expect(t, f, "[MemoryPressure]")
 		time.Sleep(2 * time.Second)
@@ -273,7 +279,8 @@ func TestQuietInVain(t *testing.T) {
 			m.Notify()
 		}
 		log := f.said()
-		if len(log) > 12 || log[1] != "short of ephemeral-storage" || slices.Contains(log[2:], "short of ephemeral-storage") {
+		if len(log) > 12 || log[1] != "short of ephemeral-storage" ||
+			slices.Contains(log[2:], "short of ephemeral-storage") {
 			t.Errorf("%d things were said in 10 minutes, want at most 12 and the shortage once: %q", len(log), log)
 		}
 		f.set(func() { f.pods = append(f.pods, PodUsage{Pod: named("a", 0), Logs: DiskUse{Bytes: 10}}) })
@@ -287,7 +294,11 @@ func TestQuietInVain(t *testing.T) {
 // TestSlowEnd: a pod that does not end keeps no other from ending.
 func TestSlowEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{ending: 10 * time.Minute, pods: []PodUsage{{Pod: named("a", 0), Memory: 500}, {Pod: named("b", 0), Memory: 450}}}
+		f := &fake{
+			ending: 10 * time.Minute, pods: []PodUsage{
+				{Pod: named("a", 0), Memory: 500}, {Pod: named("b", 0), Memory: 450},
+			},
+		}
 		started(t, f, Settings{Hard: map[string]string{"memory.available": "400"}})
 		time.Sleep(35 * time.Second)
 		expect(t, f, "[MemoryPressure]", "short of memory", "a ends within 1", "short of memory", "b ends within 1")
@@ -299,11 +310,16 @@ func TestSlowEnd(t *testing.T) {
 // pod that was measured does not go when there is room again.
 func TestMemoryBesideTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{pods: []PodUsage{{Pod: named("a", 0), Logs: DiskUse{Bytes: 450}}, {Pod: named("b", 0), Logs: DiskUse{Bytes: 500}}}}
+		f := &fake{
+			pods: []PodUsage{
+				{Pod: named("a", 0), Logs: DiskUse{Bytes: 450}}, {Pod: named("b", 0), Logs: DiskUse{Bytes: 500}},
+			},
+		}
 		f.measuring = time.Hour
 		started(t, f, Settings{Hard: map[string]string{"nodefs.available": "10%", "memory.available": "400"}})
 		time.Sleep(time.Minute)
-		expect(t, f, "[DiskPressure]", "short of ephemeral-storage", "garbage removed for nodefs.available, enough: false")
+		expect(t, f, "[DiskPressure]", "short of ephemeral-storage",
+			"garbage removed for nodefs.available, enough: false")
 		f.set(func() { f.pods[0].Memory = 900 })
 		time.Sleep(15 * time.Second)
 		expect(t, f, "[DiskPressure MemoryPressure]", "short of memory", "a ends within 1")
@@ -311,6 +327,7 @@ func TestMemoryBesideTheDisk(t *testing.T) {
 		expect(t, f, "[]") // b is not measured any more: there is room
 		f.set(func() { f.pods[0].Logs.Bytes = 950 })
 		time.Sleep(2 * time.Hour)
-		expect(t, f, "[DiskPressure]", "short of ephemeral-storage", "garbage removed for nodefs.available, enough: false", "b ends within 1", "[]")
+		expect(t, f, "[DiskPressure]", "short of ephemeral-storage",
+			"garbage removed for nodefs.available, enough: false", "b ends within 1", "[]")
 	})
 }

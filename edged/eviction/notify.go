@@ -126,9 +126,11 @@ func (n *Notifier) Run(ctx context.Context) error {
 		n.open(pressures)
 		n.arm(memcgs)
 		if first && len(pressures)+len(n.opts.Memcg) == 0 {
-			klog.InfoS("The kernel does not say when memory gets short (it has neither PSI nor cgroup v1): it is looked at every so often", "period", Period)
+			klog.InfoS("The kernel does not say when memory gets short (it has neither PSI nor cgroup v1): it is "+
+				"looked at every so often", "period", Period)
 		}
-		all := slices.Concat([]*watch{{fd: control, events: unix.POLLIN}}, slices.Collect(maps.Values(pressures)), slices.Collect(maps.Values(memcgs)))
+		all := slices.Concat([]*watch{{fd: control, events: unix.POLLIN}}, slices.Collect(maps.Values(pressures)),
+			slices.Collect(maps.Values(memcgs)))
 		if err := n.wait(ctx, all, pressures); err != nil {
 			return err
 		}

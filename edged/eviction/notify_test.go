@@ -29,7 +29,8 @@ func group(t *testing.T, limit int64) (dir string, v1 bool) {
 	dir = filepath.Join(cgroupMount, name)
 	if v1 {
 		dir, file = filepath.Join(cgroupMount, "memory", name), "memory.limit_in_bytes"
-	} else if err := os.WriteFile(filepath.Join(cgroupMount, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
+	} else if err := os.WriteFile(filepath.Join(cgroupMount, "cgroup.subtree_control"), []byte("+memory"),
+		0); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -115,7 +116,9 @@ func TestHeadroomIsNoNews(t *testing.T) {
 	}
 	own := &watch{fd: control, events: unix.POLLIN}
 	defer own.close()
-	n := NewNotifier(NotifierOptions{Notify: func() { t.Error("Notify was called without a report of the kernel, want no call") }})
+	n := NewNotifier(NotifierOptions{Notify: func() {
+		t.Error("Notify was called without a report of the kernel, want no call")
+	}})
 	n.control = control
 	for range 2 {
 		n.Headroom(map[Signal]int64{Memory: 1})
@@ -140,7 +143,9 @@ func TestKernelSaysThatMemoryGetsShort(t *testing.T) {
 		t.Fatalf("%d notifications before anything has happened, want 0", len(news))
 	}
 	file := filepath.Join(t.TempDir(), "data")
-	inGroup(t, dir, `while true; do dd if=/dev/zero of="$1" bs=1M count=64 conv=fsync 2>/dev/null; cat "$1" > /dev/null; done`, file)
+	inGroup(t, dir,
+		`while true; do dd if=/dev/zero of="$1" bs=1M count=64 conv=fsync 2>/dev/null; cat "$1" > /dev/null; done`,
+		file)
 	wait.Receive(t, "news of the full cgroup", news)
 }
 
@@ -162,7 +167,8 @@ func TestSystemPressure(t *testing.T) {
 // TestNotifierEnds: it ends with its context though nothing ever happens, and is told of headroom before and after its
 // life.
 func TestNotifierEnds(t *testing.T) {
-	n := NewNotifier(NotifierOptions{Pressure: []string{"/nowhere"}, Memcg: map[Signal]string{Memory: "/nowhere"}, Notify: func() { t.Error("Notify was called with nothing to watch, want no call") }})
+	n := NewNotifier(NotifierOptions{Pressure: []string{"/nowhere"}, Memcg: map[Signal]string{Memory: "/nowhere"},
+		Notify: func() { t.Error("Notify was called with nothing to watch, want no call") }})
 	n.Headroom(map[Signal]int64{Memory: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

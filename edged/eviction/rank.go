@@ -118,7 +118,8 @@ func Rank(s Signal, l Layout, pods []PodUsage) []PodUsage {
 		list = append(list, r)
 	}
 	slices.SortStableFunc(list, func(a, b ranked) int {
-		return cmp.Or(first(a.unknown, b.unknown), first(a.exceeds, b.exceeds), cmp.Compare(a.priority, b.priority), cmp.Compare(b.excess, a.excess),
+		return cmp.Or(first(a.unknown, b.unknown), first(a.exceeds, b.exceeds), cmp.Compare(a.priority, b.priority),
+			cmp.Compare(b.excess, a.excess),
 			cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
 	out := make([]PodUsage, len(list))
@@ -157,13 +158,15 @@ func Message(t Threshold, seen Observations, u PodUsage) (message string, annota
 	var text strings.Builder
 	fmt.Fprintf(&text, lowOn+"%s. ", name)
 	if o, known := seen[t.Signal]; known {
-		fmt.Fprintf(&text, "Threshold quantity: %s, available: %s. ", amount(t.Signal, t.Value.Of(o.Capacity)), amount(t.Signal, o.Available))
+		fmt.Fprintf(&text, "Threshold quantity: %s, available: %s. ", amount(t.Signal, t.Value.Of(o.Capacity)),
+			amount(t.Signal, o.Available))
 	}
 	annotations = map[string]string{annotationResource: string(name)}
 	if r := u.Pod.Spec.Resources; r != nil && name == v1.ResourceMemory {
 		if asked, has := r.Requests[name]; has {
 			used := amount(t.Signal, u.Memory)
-			fmt.Fprintf(&text, "Pod %s was using %s, request is %s, has larger consumption of %s. ", u.Pod.Name, used, asked.String(), name)
+			fmt.Fprintf(&text, "Pod %s was using %s, request is %s, has larger consumption of %s. ", u.Pod.Name, used,
+				asked.String(), name)
 			annotations[annotationPod], annotations[annotationPodUsage] = u.Pod.Name, used
 		}
 	}
@@ -184,11 +187,13 @@ func Message(t Threshold, seen Observations, u PodUsage) (message string, annota
 		}
 		asked := c.Resources.Requests[name]
 		if used > asked.Value() {
-			fmt.Fprintf(&text, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name, amount(t.Signal, used), asked.String(), name)
+			fmt.Fprintf(&text, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name,
+				amount(t.Signal, used), asked.String(), name)
 			offenders, usages = append(offenders, c.Name), append(usages, amount(t.Signal, used))
 		}
 	}
-	annotations[annotationContainers], annotations[annotationContainersUsage] = strings.Join(offenders, ","), strings.Join(usages, ",")
+	annotations[annotationContainers], annotations[annotationContainersUsage] = strings.Join(offenders, ","),
+		strings.Join(usages, ",")
 	return text.String(), annotations
 }
 
@@ -198,7 +203,8 @@ func Was(message string) bool { return strings.HasPrefix(message, lowOn) }
 // Describe says how a threshold stands.
 func (t *Threshold) Describe(seen Observations) string {
 	o := seen[t.Signal]
-	return fmt.Sprintf("%s is %s, and should be %s or more", t.Signal, amount(t.Signal, o.Available), amount(t.Signal, t.Value.Of(o.Capacity)))
+	return fmt.Sprintf("%s is %s, and should be %s or more", t.Signal, amount(t.Signal, o.Available),
+		amount(t.Signal, t.Value.Of(o.Capacity)))
 }
 
 func amount(s Signal, n int64) string { return resource.NewQuantity(n, s.format()).String() }

@@ -50,7 +50,8 @@ func (m *Manager) reclaimDisk(ctx context.Context, acts []Threshold, seen Observ
 		return false, true
 	case r.err != nil:
 		if ctx.Err() == nil {
-			klog.ErrorS(r.err, "Pods not measured: none is ended for want of a resource until they are; trying again", "signal", r.threshold.Signal)
+			klog.ErrorS(r.err, "Pods not measured: none is ended for want of a resource until they are; trying again",
+				"signal", r.threshold.Signal)
 		}
 		return false, false
 	case len(r.ranked) == 0:

@@ -80,7 +80,13 @@ const (
 
 // Step decides what follows from a look at the node. now has to have a monotonic reading.
 func Step(c Config, before State, seen Observations, now time.Time) (State, Verdict) {
-	next := State{since: map[key]time.Time{}, acting: map[key]bool{}, pressed: maps.Clone(before.pressed), seen: seen, at: now}
+	next := State{
+		since:   map[key]time.Time{},
+		acting:  map[key]bool{},
+		pressed: maps.Clone(before.pressed),
+		seen:    seen,
+		at:      now,
+	}
 	if next.pressed == nil {
 		next.pressed = map[v1.NodeConditionType]time.Time{}
 	}

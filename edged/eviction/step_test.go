@@ -26,9 +26,11 @@ func TestStep(t *testing.T) {
 		want         string
 	}
 	for name, looks := range map[string][]look{
-		"nothing is short":         {{0, 500, 500, "[] nothing, again in 10s"}},
-		"nothing is known":         {{0, -1, -1, "[] nothing, again in 10s"}},
-		"the disk is nearly short": {{0, 500, 110, "[] nothing, again in 10s"}, {10 * time.Second, 500, 110, "[] nothing, again in 10s"}},
+		"nothing is short": {{0, 500, 500, "[] nothing, again in 10s"}},
+		"nothing is known": {{0, -1, -1, "[] nothing, again in 10s"}},
+		"the disk is nearly short": {
+			{0, 500, 110, "[] nothing, again in 10s"}, {10 * time.Second, 500, 110, "[] nothing, again in 10s"},
+		},
 		"the disk gets short": {
 			{0, 500, 500, "[] nothing, again in 10s"},
 			{10 * time.Second, 500, 300, "[] nothing, again in 5s"},
@@ -36,7 +38,9 @@ func TestStep(t *testing.T) {
 			{18 * time.Second, 500, 140, "[] nothing, again in 2s"},
 			{20 * time.Second, 500, 99, "[DiskPressure] nodefs.available, again in 2s"},
 		},
-		"the disk gets short slowly":                 {{0, 500, 500, "[] nothing, again in 10s"}, {10 * time.Second, 500, 480, "[] nothing, again in 10s"}},
+		"the disk gets short slowly": {
+			{0, 500, 500, "[] nothing, again in 10s"}, {10 * time.Second, 500, 480, "[] nothing, again in 10s"},
+		},
 		"memory nearly short is the kernel's to say": {{0, 210, 500, "[] nothing, again in 10s"}},
 		"hard": {
 			{0, 99, 500, "[MemoryPressure] memory.available, again in 2s"},
@@ -111,7 +115,11 @@ func TestStepForgets(t *testing.T) {
 }
 
 func TestHeadroom(t *testing.T) {
-	c := Config{Thresholds: []Threshold{{Signal: Memory, Value: Value{Amount: 100}}, {Signal: Memory, Value: Value{Amount: 300}, Soft: true}}}
+	c := Config{
+		Thresholds: []Threshold{
+			{Signal: Memory, Value: Value{Amount: 100}}, {Signal: Memory, Value: Value{Amount: 300}, Soft: true},
+		},
+	}
 	for available, want := range map[int64]int64{1000: 700, 310: 10, 250: 150, 50: -50} {
 		if got, ok := headroom(c, Observations{Memory: {available, 2000}}, Memory); !ok || got != want {
 			t.Errorf("of %d: %d, %v; want %d", available, got, ok, want)
@@ -124,13 +132,24 @@ func TestHeadroom(t *testing.T) {
 
 // TestWithHard: soft thresholds and what is to be reclaimed are the new ones, hard thresholds the old.
 func TestWithHard(t *testing.T) {
-	old := Config{Transition: time.Minute, Thresholds: []Threshold{{Signal: Memory, Value: Value{Amount: 1}}, {Signal: Memory, Value: Value{Amount: 2}, Soft: true}, {Signal: PIDs, Value: Value{Amount: 3}}}}
-	next := Config{Transition: time.Hour, MaxPodGrace: 4, Thresholds: []Threshold{
-		{Signal: Memory, Value: Value{Amount: 50}, MinReclaim: Value{Amount: 5}}, {Signal: NodeFS, Value: Value{Amount: 6}, Soft: true}, {Signal: NodeFS, Value: Value{Amount: 7}},
-	}}
-	want := Config{Transition: time.Hour, MaxPodGrace: 4, Thresholds: []Threshold{
-		{Signal: Memory, Value: Value{Amount: 1}, MinReclaim: Value{Amount: 5}}, {Signal: NodeFS, Value: Value{Amount: 6}, Soft: true}, {Signal: PIDs, Value: Value{Amount: 3}},
-	}}
+	old := Config{
+		Transition: time.Minute, Thresholds: []Threshold{
+			{Signal: Memory, Value: Value{Amount: 1}}, {Signal: Memory, Value: Value{Amount: 2}, Soft: true},
+			{Signal: PIDs, Value: Value{Amount: 3}},
+		},
+	}
+	next := Config{
+		Transition: time.Hour, MaxPodGrace: 4, Thresholds: []Threshold{
+			{Signal: Memory, Value: Value{Amount: 50}, MinReclaim: Value{Amount: 5}},
+			{Signal: NodeFS, Value: Value{Amount: 6}, Soft: true}, {Signal: NodeFS, Value: Value{Amount: 7}},
+		},
+	}
+	want := Config{
+		Transition: time.Hour, MaxPodGrace: 4, Thresholds: []Threshold{
+			{Signal: Memory, Value: Value{Amount: 1}, MinReclaim: Value{Amount: 5}},
+			{Signal: NodeFS, Value: Value{Amount: 6}, Soft: true}, {Signal: PIDs, Value: Value{Amount: 3}},
+		},
+	}
 	if diff := cmp.Diff(want, next.WithHard(old)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -34,7 +34,9 @@ const (
 	resourcePIDs   v1.ResourceName = "pids"
 )
 
-var order = []Signal{Memory, AllocatableMemory, NodeFS, NodeFSInodes, ImageFS, ImageFSInodes, ContainerFS, ContainerFSInodes, PIDs}
+var order = []Signal{
+	Memory, AllocatableMemory, NodeFS, NodeFSInodes, ImageFS, ImageFSInodes, ContainerFS, ContainerFSInodes, PIDs,
+}
 
 // Resource is what a signal is short of, in the words of messages.
 func (s Signal) Resource() v1.ResourceName {

@@ -11,10 +11,14 @@ import (
 
 func TestParse(t *testing.T) {
 	list, err := Parse(Settings{
-		Hard:       map[string]string{"memory.available": "100Mi", "nodefs.available": "10%", "imagefs.available": "0%", "pid.available": "100%", "containerfs.available": "0"},
-		Soft:       map[string]string{"memory.available": "200Mi", "pid.available": "1k"},
-		SoftGrace:  map[string]string{"memory.available": "90s", "pid.available": "0s"},
-		MinReclaim: map[string]string{"memory.available": "50Mi", "nodefs.available": "1.5%"}, PodsLimited: true,
+		Hard: map[string]string{
+			"memory.available": "100Mi", "nodefs.available": "10%", "imagefs.available": "0%", "pid.available": "100%",
+			"containerfs.available": "0",
+		},
+		Soft:        map[string]string{"memory.available": "200Mi", "pid.available": "1k"},
+		SoftGrace:   map[string]string{"memory.available": "90s", "pid.available": "0s"},
+		MinReclaim:  map[string]string{"memory.available": "50Mi", "nodefs.available": "1.5%"},
+		PodsLimited: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -30,15 +34,20 @@ func TestParse(t *testing.T) {
 	if diff := cmp.Diff(want, list); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	capacity := v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourceEphemeralStorage: resource.MustParse("1000")}
-	if diff := cmp.Diff(map[string]string{"memory": "104857600", "ephemeral-storage": "100"}, Reserved(list, capacity)); diff != "" {
+	capacity := v1.ResourceList{
+		v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourceEphemeralStorage: resource.MustParse("1000"),
+	}
+	if diff := cmp.Diff(map[string]string{"memory": "104857600", "ephemeral-storage": "100"},
+		Reserved(list, capacity)); diff != "" {
 		t.Errorf("reserved (-want +got):\n%s", diff)
 	}
 }
 
 // TestParseOwnThreshold: who sets the threshold of all pods together has it.
 func TestParseOwnThreshold(t *testing.T) {
-	list, err := Parse(Settings{Hard: map[string]string{"memory.available": "100Mi", "allocatableMemory.available": "7Mi"}, PodsLimited: true})
+	list, err := Parse(Settings{
+		Hard: map[string]string{"memory.available": "100Mi", "allocatableMemory.available": "7Mi"}, PodsLimited: true,
+	})
 	if err != nil || len(list) != 2 || list[1].Value.Amount != 7<<20 {
 		t.Errorf("Parse = %+v, %v; want two thresholds, the second 7Mi", list, err)
 	}
@@ -52,7 +61,9 @@ func TestParseRefuses(t *testing.T) {
 		"percent":  {Hard: map[string]string{"memory.available": "NaN%"}},
 		"over":     {Hard: map[string]string{"memory.available": "101%"}},
 		"no grace": {Soft: map[string]string{"memory.available": "1Mi"}},
-		"reclaim":  {Hard: map[string]string{"memory.available": "1Mi"}, MinReclaim: map[string]string{"memory.available": "x"}},
+		"reclaim": {
+			Hard: map[string]string{"memory.available": "1Mi"}, MinReclaim: map[string]string{"memory.available": "x"},
+		},
 	} {
 		if list, err := Parse(s); err == nil {
 			t.Errorf("%s: Parse = %+v, want an error", name, list)

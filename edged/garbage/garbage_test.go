@@ -28,7 +28,10 @@ func TestUsedImages(t *testing.T) {
 	pods, statuses, ready := desired.New(), status.NewManager(silentReporter{}), readiness.New(true)
 	m := &Manager{opts: Options{Desired: pods, Statuses: statuses, Ready: ready}}
 	pod := func(name string, phase v1.PodPhase) *v1.Pod {
-		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: v1.PodSpec{Containers: []v1.Container{{Image: name + ":1"}, {Image: "same:1"}}}}
+		p := &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+			Spec:       v1.PodSpec{Containers: []v1.Container{{Image: name + ":1"}, {Image: "same:1"}}},
+		}
 		if phase != "" {
 			statuses.Set(p, v1.PodStatus{Phase: phase})
 		}

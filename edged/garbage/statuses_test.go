@@ -15,9 +15,13 @@ func TestOrphanedStatuses(t *testing.T) {
 	pod := func(namespace, name, uid string) *v1.Pod {
 		return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid)}}
 	}
-	pods := []desired.Pod{{Pod: pod("default", "here", "1")}, {Pod: pod("default", "again", "3")}, {Pod: pod("default", "removed", "4"), Removed: true}}
+	pods := []desired.Pod{
+		{Pod: pod("default", "here", "1")}, {Pod: pod("default", "again", "3")},
+		{Pod: pod("default", "removed", "4"), Removed: true},
+	}
 	got := orphanedStatuses([]*v1.Pod{
-		pod("default", "here", "1"), pod("default", "gone", "2"), pod("default", "again", "earlier"), pod("other", "here", "5"), pod("default", "removed", "4"), pod("default", "unreadable", ""),
+		pod("default", "here", "1"), pod("default", "gone", "2"), pod("default", "again", "earlier"),
+		pod("other", "here", "5"), pod("default", "removed", "4"), pod("default", "unreadable", ""),
 	}, pods)
 	want := []*v1.Pod{pod("default", "gone", "2"), pod("other", "here", "5"), pod("default", "unreadable", "")}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -121,7 +121,8 @@ func (c *Collector) ofPod(ctx context.Context, pod Pod, going map[string]bool, n
 			errs = append(errs, err)
 			continue
 		}
-		klog.V(2).InfoS("Dead container removed", "pod", klog.KRef(fresh.Namespace, fresh.Name), "containerName", k.Name, "containerID", k.ID, "attempt", k.Attempt)
+		klog.V(2).InfoS("Dead container removed", "pod", klog.KRef(fresh.Namespace, fresh.Name),
+			"containerName", k.Name, "containerID", k.ID, "attempt", k.Attempt)
 		removed++
 	}
 	if len(errs) == 0 {
@@ -133,7 +134,8 @@ func (c *Collector) ofPod(ctx context.Context, pod Pod, going map[string]bool, n
 				errs = append(errs, err)
 				continue
 			}
-			klog.V(2).InfoS("Dead sandbox removed", "pod", klog.KRef(fresh.Namespace, fresh.Name), "sandboxID", s.ID, "attempt", s.Attempt)
+			klog.V(2).InfoS("Dead sandbox removed", "pod", klog.KRef(fresh.Namespace, fresh.Name), "sandboxID", s.ID,
+				"attempt", s.Attempt)
 			removed++
 		}
 	}

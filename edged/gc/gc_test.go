@@ -35,13 +35,22 @@ func pod(uid string, ended bool, boxes int, attempts ...any) Pod {
 	for i := 0; i < len(attempts); i += 2 {
 		name, box, _ := strings.Cut(attempts[i].(string), "/")
 		p.Containers = append(p.Containers, &observed.Container{
-			ID: fmt.Sprintf("%s-%s-%d", uid, name, count[name]), Name: name, SandboxID: uid + "-box-" + box, Attempt: count[name],
-			State: attempts[i+1].(runtimeapi.ContainerState), CreatedAt: now.Add(time.Duration(i/2-30) * time.Minute),
+			ID:        fmt.Sprintf("%s-%s-%d", uid, name, count[name]),
+			Name:      name,
+			SandboxID: uid + "-box-" + box,
+			Attempt:   count[name],
+			State:     attempts[i+1].(runtimeapi.ContainerState),
+			CreatedAt: now.Add(time.Duration(i/2-30) * time.Minute),
 		})
 		count[name]++
 	}
 	for i := range boxes {
-		p.Sandboxes = append(p.Sandboxes, &observed.Sandbox{ID: fmt.Sprintf("%s-box-%d", uid, i), Attempt: uint32(i), Ready: i == boxes-1 && !ended, CreatedAt: now.Add(time.Duration(i-40) * time.Minute)})
+		p.Sandboxes = append(p.Sandboxes, &observed.Sandbox{
+			ID:        fmt.Sprintf("%s-box-%d", uid, i),
+			Attempt:   uint32(i),
+			Ready:     i == boxes-1 && !ended,
+			CreatedAt: now.Add(time.Duration(i-40) * time.Minute),
+		})
 	}
 	p.Sort()
 	return Pod{Observed: p, Ended: ended}
@@ -69,7 +78,8 @@ func TestPlan(t *testing.T) {
 		{"one stays", Policy{PerContainer: 1, Total: -1}, []Pod{crashing}, []string{"p-c-0", "p-c-1"}},
 		{"all stay", Policy{PerContainer: -1, Total: -1}, []Pod{crashing}, nil},
 		{"none stays", Policy{PerContainer: 0, Total: -1}, []Pod{crashing}, []string{"p-c-0", "p-c-1", "p-c-2"}},
-		{"too young", Policy{PerContainer: 0, Total: -1, MinAge: 29*time.Minute + time.Second}, []Pod{crashing}, []string{"p-c-0"}},
+		{"too young", Policy{PerContainer: 0, Total: -1, MinAge: 29*time.Minute + time.Second}, []Pod{crashing},
+			[]string{"p-c-0"}},
 		{"the newest is what comes next", Policy{}, []Pod{pod("p", false, 1, "c/0", exited)}, nil},
 		{"not of an ended pod", Policy{}, []Pod{pod("p", true, 1, "c/0", exited)}, []string{"p-c-0", "p-box-0"}},
 		{"never started", Policy{}, []Pod{pod("p", false, 1, "c/0", created, "c/0", running)}, []string{"p-c-0"}},
@@ -77,11 +87,20 @@ func TestPlan(t *testing.T) {
 		{"running twice", Policy{}, []Pod{pod("p", false, 1, "c/0", running, "c/0", running)}, nil},
 		{
 			"in all, the oldest first", Policy{PerContainer: 2, Total: 2},
-			[]Pod{pod("p", true, 1, "a/0", exited, "a/0", exited, "b/0", exited), pod("q", false, 1, "c/0", exited, "c/0", running)},
+			[]Pod{
+				pod("p", true, 1, "a/0", exited, "a/0", exited, "b/0", exited),
+				pod("q", false, 1, "c/0", exited, "c/0", running),
+			},
 			[]string{"p-a-0", "q-c-0"},
 		},
-		{"sandbox of kept containers", Policy{PerContainer: 1, Total: -1}, []Pod{pod("p", false, 2, "c/0", exited, "c/1", running)}, nil},
-		{"sandbox of none", Policy{PerContainer: 0, Total: -1}, []Pod{pod("p", false, 3, "c/0", exited, "c/2", running)}, []string{"p-c-0", "p-box-1", "p-box-0"}},
+		{
+			"sandbox of kept containers", Policy{PerContainer: 1, Total: -1},
+			[]Pod{pod("p", false, 2, "c/0", exited, "c/1", running)}, nil,
+		},
+		{
+			"sandbox of none", Policy{PerContainer: 0, Total: -1},
+			[]Pod{pod("p", false, 3, "c/0", exited, "c/2", running)}, []string{"p-c-0", "p-box-1", "p-box-0"},
+		},
 		{"pod without anything", Policy{}, []Pod{pod("p", true, 0)}, nil},
 	} {
 		if diff := cmp.Diff(c.want, ids(Plan(c.policy, c.pods, now))); diff != "" {
@@ -93,7 +112,8 @@ func TestPlan(t *testing.T) {
 // TestClockWentBack: what the runtime made under a later clock is old, and not young for years.
 func TestClockWentBack(t *testing.T) {
 	past := now.AddDate(-50, 0, 0)
-	got := ids(Plan(Policy{PerContainer: 0, Total: -1, MinAge: time.Hour}, []Pod{pod("p", true, 1, "c/0", exited)}, past))
+	got := ids(Plan(Policy{PerContainer: 0, Total: -1, MinAge: time.Hour}, []Pod{pod("p", true, 1, "c/0", exited)},
+		past))
 	if diff := cmp.Diff([]string{"p-c-0", "p-box-0"}, got); diff != "" {
 		t.Errorf("Plan mismatch (-want +got):\n%s", diff)
 	}
@@ -140,20 +160,35 @@ func TestCollector(t *testing.T) {
 	seen := at(pod("p", false, 1, "c/0", exited, "c/0", exited, "c/0", running))
 	is := at(pod("p", false, 1, "c/0", exited, "c/0", running))
 	f := &fake{pod: is.Observed}
-	c := New(Options{Runtime: f, Policy: Policy{PerContainer: 0, Total: -1}, Pods: func() []Pod { return []Pod{seen} }, Refresh: f.refresh})
+	c := New(Options{
+		Runtime: f,
+		Policy:  Policy{PerContainer: 0, Total: -1},
+		Pods:    func() []Pod { return []Pod{seen} },
+		Refresh: f.refresh,
+	})
 	n, err := c.Collect(t.Context())
 	if diff := cmp.Diff([]string{"p-c-0"}, f.removed); diff != "" || n != 1 || err != nil || f.reads != 2 {
 		t.Errorf("%d removed after %d reads, %v; want 1 and 2; removed mismatch (-want +got):\n%s",
 			n, f.reads, err, diff)
 	}
 	quiet := &fake{}
-	c = New(Options{Runtime: quiet, Policy: Policy{PerContainer: 2, Total: -1}, Pods: func() []Pod { return []Pod{seen} }, Refresh: quiet.refresh})
+	c = New(Options{
+		Runtime: quiet,
+		Policy:  Policy{PerContainer: 2, Total: -1},
+		Pods:    func() []Pod { return []Pod{seen} },
+		Refresh: quiet.refresh,
+	})
 	if n, err := c.Collect(t.Context()); n != 0 || err != nil || quiet.reads != 0 {
 		t.Errorf("%d removed after %d reads, %v; want 0 and 0: there is nothing to remove", n, quiet.reads, err)
 	}
 	ended := at(pod("p", true, 1, "a/0", exited, "b/0", exited))
 	f = &fake{pod: ended.Observed, fail: map[string]bool{"p-a-0": true}}
-	c = New(Options{Runtime: f, Policy: Policy{PerContainer: 1, Total: -1}, Pods: func() []Pod { return []Pod{ended} }, Refresh: f.refresh})
+	c = New(Options{
+		Runtime: f,
+		Policy:  Policy{PerContainer: 1, Total: -1},
+		Pods:    func() []Pod { return []Pod{ended} },
+		Refresh: f.refresh,
+	})
 	if n, err := c.RemoveAllDead(t.Context()); n != 1 || err == nil || slices.Contains(f.removed, "p-box-0") {
 		t.Errorf("%d removed, %v, %v; want 1, an error, and the sandbox to stay with its container", n, f.removed, err)
 	}
@@ -189,7 +224,8 @@ func TestRemoveDeadLinks(t *testing.T) {
 	}
 	for link, target := range map[string]string{
 		"there": logs + "/n_p_1/c/0.log", "young": logs + "/n_p_1/c/1.log", "rotating": logs + "/n_p_1/c/2.log",
-		"gone": logs + "/n_q_2/c/0.log", "foreign": other + "/x.log", "tricky": logs + "/../other/x.log", "relative": "x.log",
+		"gone": logs + "/n_q_2/c/0.log", "foreign": other + "/x.log", "tricky": logs + "/../other/x.log",
+		"relative": "x.log",
 	} {
 		if err := os.Symlink(target, filepath.Join(links, link)); err != nil {
 			t.Fatal(err)
@@ -201,7 +237,8 @@ func TestRemoveDeadLinks(t *testing.T) {
 	if n, err := RemoveDeadLinks(links, logs); n != 1 || err != nil {
 		t.Errorf("RemoveDeadLinks = %d, %v; want 1", n, err)
 	}
-	if got, later := deadLink(filepath.Join(links, "young"), logs, time.Now()), deadLink(filepath.Join(links, "young"), logs, time.Now().Add(2*linkMinAge)); got || !later {
+	if got, later := deadLink(filepath.Join(links, "young"), logs, time.Now()),
+		deadLink(filepath.Join(links, "young"), logs, time.Now().Add(2*linkMinAge)); got || !later {
 		t.Errorf("a link whose log is not there yet is dead: at once %v, later %v; want false, true", got, later)
 	}
 	if deadLink(filepath.Join(links, "rotating"), logs, time.Now().Add(2*linkMinAge)) {
@@ -215,7 +252,8 @@ func TestRemoveDeadLinks(t *testing.T) {
 	for _, e := range entries {
 		left = append(left, e.Name())
 	}
-	if diff := cmp.Diff([]string{"file", "foreign", "relative", "rotating", "there", "tricky", "young"}, left); diff != "" {
+	if diff := cmp.Diff([]string{"file", "foreign", "relative", "rotating", "there", "tricky", "young"},
+		left); diff != "" {
 		t.Errorf("links left mismatch (-want +got):\n%s", diff)
 	}
 }

@@ -99,7 +99,9 @@ func deadLink(link, logs string, now time.Time) bool {
 // rotating reports whether older parts of a log are there.
 func rotating(log string) bool {
 	entries, err := readdir.Quiet(filepath.Dir(log))
-	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.HasPrefix(e.Name(), filepath.Base(log)) })
+	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		return strings.HasPrefix(e.Name(), filepath.Base(log))
+	})
 }
 
 // there reports whether there is anything at a path, as far as one can see.

@@ -132,6 +132,7 @@ func sandboxes(pods []Pod, gone []Container, now time.Time) []Sandbox {
 
 func oldestFirst(list []Container) {
 	slices.SortStableFunc(list, func(a, b Container) int {
-		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.UID, b.UID), cmp.Compare(a.Attempt, b.Attempt), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.UID, b.UID), cmp.Compare(a.Attempt, b.Attempt),
+			cmp.Compare(a.ID, b.ID))
 	})
 }

@@ -32,7 +32,12 @@ func (c *CRI) Images(ctx context.Context) ([]Image, error) {
 	}
 	list := make([]Image, 0, len(resp.GetImages()))
 	for _, i := range resp.GetImages() {
-		list = append(list, Image{ID: i.GetId(), Names: slices.Concat(i.GetRepoTags(), i.GetRepoDigests()), Size: i.GetSize(), Pinned: i.GetPinned()})
+		list = append(list, Image{
+			ID:     i.GetId(),
+			Names:  slices.Concat(i.GetRepoTags(), i.GetRepoDigests()),
+			Size:   i.GetSize(),
+			Pinned: i.GetPinned(),
+		})
 	}
 	return list, nil
 }
@@ -45,7 +50,8 @@ func (c *CRI) InUse(ctx context.Context) ([]string, error) {
 	}
 	var names []string
 	for _, k := range resp.GetContainers() {
-		names = append(names, k.GetImageId(), k.GetImageRef(), k.GetImage().GetImage(), k.GetImage().GetUserSpecifiedImage())
+		names = append(names, k.GetImageId(), k.GetImageRef(), k.GetImage().GetImage(),
+			k.GetImage().GetUserSpecifiedImage())
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil

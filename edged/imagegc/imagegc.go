@@ -65,7 +65,8 @@ type NotEnoughError struct {
 }
 
 func (e *NotEnoughError) Error() string {
-	return fmt.Sprintf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only found %d bytes eligible to free. "+
+	return fmt.Sprintf("Failed to garbage collect required amount of images. Attempted to free %d bytes, but only "+
+		"found %d bytes eligible to free. "+
 		"%s is %d%% full, and all other images are needed", e.Want, e.Freed, e.Usage.Mountpoint, e.Usage.Percent())
 }
 
@@ -89,9 +90,14 @@ type times struct{ seen, used time.Time }
 
 // New makes a Collector.
 func New(opts Options) *Collector {
-	c := &Collector{opts: opts, known: map[string]times{}, used: map[string]time.Time{}, removed: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kubelet_image_garbage_collected_total", Help: "Unused images that were removed, by reason.",
-	}, []string{"reason"})}
+	c := &Collector{
+		opts:  opts,
+		known: map[string]times{},
+		used:  map[string]time.Time{},
+		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_image_garbage_collected_total", Help: "Unused images that were removed, by reason.",
+		}, []string{"reason"}),
+	}
 	c.policy.Store(&opts.Policy)
 	return c
 }
@@ -164,7 +170,8 @@ func (c *Collector) Collect(ctx context.Context) (Result, error) {
 	if len(removable) == 0 { // a condition of the node says so, once
 		level = klog.V(2)
 	}
-	level.InfoS("The image file system fills up; removing unused images", "mountpoint", usage.Mountpoint, "usedPercent", usage.Percent(),
+	level.InfoS("The image file system fills up; removing unused images", "mountpoint", usage.Mountpoint,
+		"usedPercent", usage.Percent(),
 		"highThresholdPercent", policy.HighPercent, "lowThresholdPercent", policy.LowPercent, "toFree", want)
 	target := usage.Available + want
 	more, err := c.remove(ctx, removable, reasonSpace, func(u Usage) bool { return u.Available >= target })
@@ -255,7 +262,9 @@ func (c *Collector) mark(ctx context.Context, list []Image) error {
 }
 
 // remove removes images one by one until enough is true of the usage, which is measured after each.
-func (c *Collector) remove(ctx context.Context, list []Image, reason string, enough func(Usage) bool) (res Result, err error) {
+func (c *Collector) remove(
+	ctx context.Context, list []Image, reason string, enough func(Usage) bool,
+) (res Result, err error) {
 	before, err := c.opts.State.Usage(ctx)
 	if err != nil {
 		return res, err

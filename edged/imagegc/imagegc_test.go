@@ -69,7 +69,12 @@ func TestCollect(t *testing.T) {
 		d.add("pause", 10)
 		var wanted []string
 		known := true
-		c := New(Options{State: d, Policy: policy, Wanted: func() ([]string, bool) { return wanted, known }, KeepFile: filepath.Join(t.TempDir(), "keep")})
+		c := New(Options{
+			State:    d,
+			Policy:   policy,
+			Wanted:   func() ([]string, bool) { return wanted, known },
+			KeepFile: filepath.Join(t.TempDir(), "keep"),
+		})
 		collect := func() Result {
 			t.Helper()
 			res, err := c.Collect(t.Context())
@@ -110,7 +115,8 @@ func TestCollect(t *testing.T) {
 			t.Errorf("Collect: %v; removed mismatch (-want +got):\n%s", err, diff)
 		}
 		d.other = 700 // nothing is left to remove
-		if _, err = c.Collect(t.Context()); err == nil || !strings.Contains(err.Error(), "only found 0 bytes eligible to free") {
+		if _, err = c.Collect(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), "only found 0 bytes eligible to free") {
 			t.Errorf("Collect: %v, want only found 0 bytes eligible to free", err)
 		}
 	})
@@ -119,7 +125,10 @@ func TestCollect(t *testing.T) {
 // TestCollectMeasures: images that share their layers free less than their sizes say, and one that cannot be removed is
 // passed over.
 func TestCollectMeasures(t *testing.T) {
-	d := &disk{other: 480, shared: map[string]uint64{"a": 190, "b": 190}, fail: map[string]error{"b": errors.New("it is busy")}}
+	d := &disk{
+		other: 480, shared: map[string]uint64{"a": 190, "b": 190},
+		fail: map[string]error{"b": errors.New("it is busy")},
+	}
 	for _, id := range []string{"a", "b", "c", "d"} {
 		d.add(id, 200)
 	}
@@ -144,7 +153,12 @@ func TestNeedAppears(t *testing.T) {
 	var wanted []string
 	d.during = func(string) { wanted = []string{name("b")} }
 	keep := filepath.Join(t.TempDir(), "keep")
-	c := New(Options{State: d, Policy: Policy{HighPercent: 100}, Wanted: func() ([]string, bool) { return wanted, true }, KeepFile: keep})
+	c := New(Options{
+		State:    d,
+		Policy:   Policy{HighPercent: 100},
+		Wanted:   func() ([]string, bool) { return wanted, true },
+		KeepFile: keep,
+	})
 	if _, err := c.Free(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +194,9 @@ func TestUsesBetweenLooks(t *testing.T) {
 		for _, id := range []string{"a", "b", "c"} {
 			d.add(id, 1)
 		}
-		c := New(Options{State: d, Policy: Policy{HighPercent: 100}, Wanted: func() ([]string, bool) { return nil, true }})
+		c := New(Options{State: d, Policy: Policy{HighPercent: 100}, Wanted: func() ([]string, bool) {
+			return nil, true
+		}})
 		for _, id := range []string{"c", "a", "b"} {
 			c.Used(name(id), "never-here:1")
 			time.Sleep(time.Second)

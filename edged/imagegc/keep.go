@@ -20,7 +20,8 @@ const maxKeepFile = 1 << 20
 func KeepFile(rootDir string) string { return filepath.Join(rootDir, "images.keep") }
 
 // keepHead explains the file to anyone who opens it.
-const keepHead = "# Images that stay on this device whether a pod uses them or not: one name a line, * and ? within a part of it.\n"
+const keepHead = "# Images that stay on this device whether a pod uses them or not: one name a line, * and ? within " +
+	"a part of it.\n"
 
 // ReadKeep reads a keep list: a pattern a line, '#' begins a comment. A file that is not there is an empty list.
 func ReadKeep(file string) ([]string, error) {

@@ -86,27 +86,40 @@ func TestMark(t *testing.T) {
 	for _, i := range list {
 		got = append(got, i.Needed)
 	}
-	want := []string{NeededByContainer, NeededByPod, NeededByPod, NeededByKeep, NeededBySandbox, NeededBySandbox, "", NeededByContainer, ""}
+	want := []string{NeededByContainer, NeededByPod, NeededByPod, NeededByKeep, NeededBySandbox, NeededBySandbox, "",
+		NeededByContainer, ""}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("needs mismatch (-want +got):\n%s", diff)
 	}
 }
 
 func TestPodImages(t *testing.T) {
-	pod := &v1.Pod{Spec: v1.PodSpec{
-		InitContainers: []v1.Container{{Image: "init"}}, Containers: []v1.Container{{Image: "main"}},
-		EphemeralContainers: []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Image: "debug"}}},
-		Volumes:             []v1.Volume{{}, {VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "data"}}}},
-	}}
+	pod := &v1.Pod{
+		Spec: v1.PodSpec{
+			InitContainers: []v1.Container{{Image: "init"}},
+			Containers:     []v1.Container{{Image: "main"}},
+			EphemeralContainers: []v1.EphemeralContainer{
+				{EphemeralContainerCommon: v1.EphemeralContainerCommon{Image: "debug"}},
+			},
+			Volumes: []v1.Volume{
+				{}, {VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "data"}}},
+			},
+		},
+	}
 	if diff := cmp.Diff([]string{"init", "main", "debug", "data"}, PodImages(pod)); diff != "" {
 		t.Errorf("PodImages mismatch (-want +got):\n%s", diff)
 	}
-	static := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kubernetes.io/config.source": "file"}}}
+	static := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kubernetes.io/config.source": "file"}},
+	}
 	for _, c := range []struct {
 		pod   *v1.Pod
 		phase v1.PodPhase
 		want  bool
-	}{{pod, v1.PodRunning, true}, {pod, "", true}, {pod, v1.PodSucceeded, false}, {pod, v1.PodFailed, false}, {static, v1.PodFailed, true}} {
+	}{
+		{pod, v1.PodRunning, true}, {pod, "", true}, {pod, v1.PodSucceeded, false}, {pod, v1.PodFailed, false},
+		{static, v1.PodFailed, true},
+	} {
 		if got := Wants(c.pod, c.phase); got != c.want {
 			t.Errorf("Wants(%v, %s) = %v, want %v", c.pod.Annotations, c.phase, got, c.want)
 		}

@@ -92,7 +92,8 @@ func granted(grant kubeletconfig.ImagePullCredentials, creds []credential) bool 
 	for _, c := range creds {
 		mine := c.secret()
 		for _, s := range grant.KubernetesSecrets {
-			if s.CredentialHash == mine.CredentialHash || s.UID == mine.UID && s.Namespace == mine.Namespace && s.Name == mine.Name {
+			if s.CredentialHash == mine.CredentialHash ||
+				s.UID == mine.UID && s.Namespace == mine.Namespace && s.Name == mine.Name {
 				return true
 			}
 		}
@@ -110,17 +111,23 @@ func (a *access) pulled(id, image string, by *credential, names []string) error 
 	defer a.mu.Unlock()
 	record, err := a.read(id)
 	if record == nil { // none, or a damaged one
-		record = &kubeletconfig.ImagePulledRecord{TypeMeta: metav1.TypeMeta{Kind: "ImagePulledRecord", APIVersion: kubeletconfig.SchemeGroupVersion.String()}, ImageRef: id, CredentialMapping: map[string]kubeletconfig.ImagePullCredentials{}}
+		record = &kubeletconfig.ImagePulledRecord{
+			TypeMeta: metav1.TypeMeta{Kind: "ImagePulledRecord", APIVersion: kubeletconfig.SchemeGroupVersion.String()},
+			ImageRef: id, CredentialMapping: map[string]kubeletconfig.ImagePullCredentials{},
+		}
 		for _, other := range names {
 			if repository(other) != repository(image) {
-				record.CredentialMapping[repository(other)] = kubeletconfig.ImagePullCredentials{NodePodsAccessible: true}
+				record.CredentialMapping[repository(other)] = kubeletconfig.ImagePullCredentials{
+					NodePodsAccessible: true,
+				}
 			}
 		}
 	}
 	name := repository(image)
 	before := record.CredentialMapping[name]
 	after := with(before, by)
-	if err == nil && after.NodePodsAccessible == before.NodePodsAccessible && slices.Equal(after.KubernetesSecrets, before.KubernetesSecrets) {
+	if err == nil && after.NodePodsAccessible == before.NodePodsAccessible &&
+		slices.Equal(after.KubernetesSecrets, before.KubernetesSecrets) {
 		return nil // nothing new, nothing written
 	}
 	if record.CredentialMapping == nil {
@@ -223,5 +230,10 @@ func (c credential) secret() kubeletconfig.ImagePullSecret {
 		panic(err) // strings
 	}
 	sum := sha256.Sum256(text)
-	return kubeletconfig.ImagePullSecret{UID: string(c.from.UID), Namespace: c.from.Namespace, Name: c.from.Name, CredentialHash: hex.EncodeToString(sum[:])}
+	return kubeletconfig.ImagePullSecret{
+		UID:            string(c.from.UID),
+		Namespace:      c.from.Namespace,
+		Name:           c.from.Name,
+		CredentialHash: hex.EncodeToString(sum[:]),
+	}
 }

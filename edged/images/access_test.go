@@ -16,8 +16,11 @@ import (
 func creds(t *testing.T, uid, password string) []credential {
 	t.Helper()
 	secret := v1.Secret{
-		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "default", Name: "pull-" + uid}, Type: v1.SecretTypeDockerConfigJson,
-		Data: map[string][]byte{v1.DockerConfigJsonKey: []byte(`{"auths":{"example.com":{"username":"u","password":"` + password + `"}}}`)},
+		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "default", Name: "pull-" + uid},
+		Type:       v1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{
+			v1.DockerConfigJsonKey: []byte(`{"auths":{"example.com":{"username":"u","password":"` + password + `"}}}`),
+		},
 	}
 	list, err := credentials([]v1.Secret{secret}, nil, "example.com/app:1")
 	if err != nil || len(list) != 1 {
@@ -37,26 +40,73 @@ func TestWhoMayUseAnImage(t *testing.T) {
 		creds  []credential
 		want   bool
 	}{
-		"with the credentials of the pull":       {pulls: func(a *access) error { return a.pulled(id, app, &one[0], nil) }, creds: one, want: true},
-		"by another tag":                         {pulls: func(a *access) error { return a.pulled(id, app, &one[0], nil) }, image: "example.com/app:2", creds: one, want: true},
-		"the same in another secret":             {pulls: func(a *access) error { return a.pulled(id, app, &one[0], nil) }, creds: same, want: true},
-		"the secret has other content since":     {pulls: func(a *access) error { return a.pulled(id, app, &one[0], nil) }, creds: rotated, want: true},
-		"other credentials":                      {pulls: func(a *access) error { return a.pulled(id, app, &one[0], nil) }, creds: other},
-		"no credentials":                         {pulls: func(a *access) error { return a.pulled(id, app, &one[0], nil) }},
-		"one of several":                         {pulls: func(a *access) error { return a.pulled(id, app, &one[0], nil) }, creds: append(other[:1:1], one...), want: true},
-		"two have pulled it":                     {pulls: func(a *access) error { _ = a.pulled(id, app, &one[0], nil); return a.pulled(id, app, &other[0], nil) }, creds: one, want: true},
-		"it was pulled without any":              {pulls: func(a *access) error { return a.pulled(id, app, nil, nil) }, want: true},
-		"first with, then without any":           {pulls: func(a *access) error { _ = a.pulled(id, app, &one[0], nil); return a.pulled(id, app, nil, nil) }, want: true},
-		"first without any, then with":           {pulls: func(a *access) error { _ = a.pulled(id, app, nil, nil); return a.pulled(id, app, &one[0], nil) }, want: true},
-		"pulled by another name":                 {pulls: func(a *access) error { return a.pulled(id, twin, nil, nil) }, creds: one},
-		"preloaded":                              {want: true},
-		"preloaded, and all are verified":        {policy: kubeletconfig.AlwaysVerify, creds: one},
-		"pulled, and all are verified":           {policy: kubeletconfig.AlwaysVerify, pulls: func(a *access) error { return a.pulled(id, app, &one[0], nil) }, creds: one, want: true},
-		"pulled, and none is verified":           {policy: kubeletconfig.NeverVerify, pulls: func(a *access) error { return a.pulled(id, app, &one[0], nil) }, want: true},
-		"preloaded and listed":                   {policy: kubeletconfig.NeverVerifyAllowlistedImages, allow: []string{"example.com/app"}, want: true},
-		"preloaded and listed with its folder":   {policy: kubeletconfig.NeverVerifyAllowlistedImages, allow: []string{"example.com/*"}, want: true},
-		"preloaded and not listed":               {policy: kubeletconfig.NeverVerifyAllowlistedImages, allow: []string{"example.com/other", "example.org/*", "example.com/ap/*"}},
-		"pulled with credentials, though listed": {policy: kubeletconfig.NeverVerifyAllowlistedImages, allow: []string{"example.com/app"}, pulls: func(a *access) error { return a.pulled(id, app, &one[0], nil) }},
+		"with the credentials of the pull": {pulls: func(a *access) error {
+			return a.pulled(id, app, &one[0], nil)
+		}, creds: one, want: true},
+		"by another tag": {
+			pulls: func(a *access) error { return a.pulled(id, app, &one[0], nil) },
+			image: "example.com/app:2",
+			creds: one,
+			want:  true,
+		},
+		"the same in another secret": {pulls: func(a *access) error {
+			return a.pulled(id, app, &one[0], nil)
+		}, creds: same, want: true},
+		"the secret has other content since": {pulls: func(a *access) error {
+			return a.pulled(id, app, &one[0], nil)
+		}, creds: rotated, want: true},
+		"other credentials": {pulls: func(a *access) error {
+			return a.pulled(id, app, &one[0], nil)
+		}, creds: other},
+		"no credentials": {pulls: func(a *access) error {
+			return a.pulled(id, app, &one[0], nil)
+		}},
+		"one of several": {pulls: func(a *access) error {
+			return a.pulled(id, app, &one[0], nil)
+		}, creds: append(other[:1:1], one...), want: true},
+		"two have pulled it": {pulls: func(a *access) error {
+			_ = a.pulled(id, app, &one[0], nil)
+			return a.pulled(id, app, &other[0], nil)
+		}, creds: one, want: true},
+		"it was pulled without any": {pulls: func(a *access) error { return a.pulled(id, app, nil, nil) },
+			want: true},
+		"first with, then without any": {pulls: func(a *access) error {
+			_ = a.pulled(id, app, &one[0], nil)
+			return a.pulled(id, app, nil, nil)
+		}, want: true},
+		"first without any, then with": {pulls: func(a *access) error {
+			_ = a.pulled(id, app, nil, nil)
+			return a.pulled(id, app, &one[0], nil)
+		}, want: true},
+		"pulled by another name": {pulls: func(a *access) error { return a.pulled(id, twin, nil, nil) },
+			creds: one},
+		"preloaded":                       {want: true},
+		"preloaded, and all are verified": {policy: kubeletconfig.AlwaysVerify, creds: one},
+		"pulled, and all are verified": {
+			policy: kubeletconfig.AlwaysVerify,
+			pulls:  func(a *access) error { return a.pulled(id, app, &one[0], nil) },
+			creds:  one,
+			want:   true,
+		},
+		"pulled, and none is verified": {policy: kubeletconfig.NeverVerify, pulls: func(a *access) error {
+			return a.pulled(id, app, &one[0], nil)
+		}, want: true},
+		"preloaded and listed": {
+			policy: kubeletconfig.NeverVerifyAllowlistedImages, allow: []string{"example.com/app"}, want: true,
+		},
+		"preloaded and listed with its folder": {
+			policy: kubeletconfig.NeverVerifyAllowlistedImages, allow: []string{"example.com/*"}, want: true,
+		},
+		"preloaded and not listed": {
+			policy: kubeletconfig.NeverVerifyAllowlistedImages, allow: []string{"example.com/other", "example.org/*",
+				"example.com/ap/*"},
+		},
+		"pulled with credentials, though listed": {
+			policy: kubeletconfig.NeverVerifyAllowlistedImages, allow: []string{"example.com/app"},
+			pulls: func(a *access) error {
+				return a.pulled(id, app, &one[0], nil)
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &access{dir: t.TempDir(), policy: c.policy, allow: c.allow}
@@ -105,7 +155,8 @@ func TestRecords(t *testing.T) {
 	if err := a.pulled("sha256:1", "example.com/app:1", &one[0], nil); err != nil {
 		t.Error(err)
 	}
-	if after, err := os.Stat(a.path("sha256:1")); err != nil || !os.SameFile(before, after) || !after.ModTime().Equal(before.ModTime()) {
+	if after, err := os.Stat(a.path("sha256:1")); err != nil || !os.SameFile(before, after) ||
+		!after.ModTime().Equal(before.ModTime()) {
 		t.Errorf("record after a second pull = %+v, %v, want %+v unchanged", after, err, before)
 	}
 	if err := a.prune([]string{"sha256:2", "sha256:3"}); err != nil {

@@ -18,7 +18,12 @@ func archive(t testing.TB, files ...string) []byte {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for i := 0; i < len(files); i += 2 {
-		if err := w.WriteHeader(&tar.Header{Name: files[i], Mode: 0o644, Size: int64(len(files[i+1])), Typeflag: tar.TypeReg}); err != nil {
+		if err := w.WriteHeader(&tar.Header{
+			Name:     files[i],
+			Mode:     0o644,
+			Size:     int64(len(files[i+1])),
+			Typeflag: tar.TypeReg,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.Write([]byte(files[i+1])); err != nil {
@@ -46,8 +51,10 @@ func compressed(t testing.TB, data []byte) []byte {
 
 func TestArchiveNames(t *testing.T) {
 	many := membound.Repeat(`[{"RepoTags":[`, `"a"`, `,`, `]}]`, 1<<20)
-	docker := archive(t, "layer.tar", "x", "manifest.json", `[{"Config":"c","RepoTags":["nginx:1","example.com/a"],"Layers":[]},{"RepoTags":null}]`)
-	oci := archive(t, "./index.json", `{"manifests":[{"annotations":{"io.containerd.image.name":"docker.io/library/nginx:1","org.opencontainers.image.ref.name":"1"}},
+	docker := archive(t, "layer.tar", "x", "manifest.json",
+		`[{"Config":"c","RepoTags":["nginx:1","example.com/a"],"Layers":[]},{"RepoTags":null}]`)
+	oci := archive(t, "./index.json",
+		`{"manifests":[{"annotations":{"io.containerd.image.name":"docker.io/library/nginx:1","org.opencontainers.image.ref.name":"1"}},
 		{"annotations":{"org.opencontainers.image.ref.name":"example.com/b:2"}},{"annotations":{"org.opencontainers.image.ref.name":"latest"}},{}]}`)
 	for _, c := range []struct {
 		name string
@@ -63,12 +70,19 @@ func TestArchiveNames(t *testing.T) {
 		{"empty", nil, nil, "no archive of images"},
 		{"cut off", docker[:700], nil, "no archive of images"},
 		{"bad list", archive(t, "manifest.json", "{"), nil, "manifest.json in the archive"},
-		{"bad name", archive(t, "manifest.json", `[{"RepoTags":["Not A Name"]}]`), nil, `image "Not A Name" in the archive`},
+		{
+			"bad name", archive(t, "manifest.json", `[{"RepoTags":["Not A Name"]}]`), nil,
+			`image "Not A Name" in the archive`,
+		},
 		{"many names", archive(t, "manifest.json", many), nil, "more than 10000 images"},
-		{"endless list", archive(t, "manifest.json", "["+strings.Repeat(" ", maxManifest)+"]"), nil, "it is larger than"},
+		{
+			"endless list", archive(t, "manifest.json", "["+strings.Repeat(" ", maxManifest)+"]"), nil,
+			"it is larger than",
+		},
 	} {
 		got, err := ArchiveNames(bytes.NewReader(c.data))
-		if diff := cmp.Diff(c.want, got); diff != "" || (c.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.err) {
+		if diff := cmp.Diff(c.want, got); diff != "" || (c.err == "") != (err == nil) ||
+			err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: ArchiveNames: %v, want %q; names mismatch (-want +got):\n%s", c.name, err, c.err, diff)
 		}
 	}

@@ -39,7 +39,12 @@ type origin struct {
 }
 
 func (c credential) auth() *runtimeapi.AuthConfig {
-	return &runtimeapi.AuthConfig{Username: c.Username, Password: c.Password, IdentityToken: c.IdentityToken, RegistryToken: c.RegistryToken}
+	return &runtimeapi.AuthConfig{
+		Username:      c.Username,
+		Password:      c.Password,
+		IdentityToken: c.IdentityToken,
+		RegistryToken: c.RegistryToken,
+	}
 }
 
 // credentials returns those entries of pull secrets that are for an image, the most specific first, and after them
@@ -78,7 +83,9 @@ func matching(entries []credential, image string) []credential {
 	if len(found) == 0 && matches("docker.io", named) {
 		return hub
 	}
-	slices.SortStableFunc(found, func(a, b credential) int { return strings.Compare(keyOf(b.registry), keyOf(a.registry)) })
+	slices.SortStableFunc(found, func(a, b credential) int {
+		return strings.Compare(keyOf(b.registry), keyOf(a.registry))
+	})
 	return found
 }
 
@@ -122,7 +129,8 @@ func parseSecret(s *v1.Secret) ([]credential, error) {
 }
 
 // notConfig does not say what stands in the text, which is secret.
-const notConfig = "it is not a docker configuration; make it again with docker login or kubectl create secret docker-registry"
+const notConfig = "it is not a docker configuration; make it again with docker login or kubectl create secret " +
+	"docker-registry"
 
 // maxElements bounds what a docker configuration takes in memory: about 2,000 registries.
 const maxElements = 10_000

@@ -118,7 +118,13 @@ func New(client runtimeapi.ImageServiceClient, opts Options) *Puller {
 	if opts.Verify == "" {
 		opts.Verify = kubeletconfig.NeverVerifyPreloadedImages
 	}
-	p := &Puller{client: client, opts: opts, access: &access{dir: opts.Records, policy: opts.Verify, allow: opts.Allowlist}, pulls: map[string]*pull{}, backoff: map[string]*retry{}}
+	p := &Puller{
+		client:  client,
+		opts:    opts,
+		access:  &access{dir: opts.Records, policy: opts.Verify, allow: opts.Allowlist},
+		pulls:   map[string]*pull{},
+		backoff: map[string]*retry{},
+	}
 	p.limit = rate.NewLimiter(rate.Inf, 1)
 	p.SetPullLimits(opts.PullLimits())
 	return p
@@ -127,7 +133,9 @@ func New(client runtimeapi.ImageServiceClient, opts Options) *Puller {
 // EnsureImage returns the reference by which to run a container's image, or why it is not there yet and when to try
 // again. It returns when the image is there, the pull failed, or ctx ended. Every failure is an event Failed beside
 // those that say what was tried.
-func (p *Puller) EnsureImage(ctx context.Context, pod *v1.Pod, c *v1.Container, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
+func (p *Puller) EnsureImage(
+	ctx context.Context, pod *v1.Pod, c *v1.Container, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig,
+) (string, *observed.Reason, time.Time) {
 	ref, why, retryAt := p.ensure(ctx, pod, c, secrets, sandbox)
 	if why != nil && ctx.Err() == nil {
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Error: %s", why.Reason)
@@ -136,10 +144,14 @@ func (p *Puller) EnsureImage(ctx context.Context, pod *v1.Pod, c *v1.Container, 
 }
 
 // ensure is EnsureImage without its last event.
-func (p *Puller) ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
+func (p *Puller) ensure(
+	ctx context.Context, pod *v1.Pod, c *v1.Container, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig,
+) (string, *observed.Reason, time.Time) {
 	name, err := Normalize(c.Image)
 	if err != nil {
-		why := observed.Reason{Reason: InvalidImageName, Message: fmt.Sprintf("Failed to apply default image tag %q: %v", c.Image, err)}
+		why := observed.Reason{
+			Reason: InvalidImageName, Message: fmt.Sprintf("Failed to apply default image tag %q: %v", c.Image, err),
+		}
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventInspect, "%s", why.Message)
 		return "", &why, time.Time{}
 	}
@@ -151,7 +163,9 @@ func (p *Puller) ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, secre
 	}
 	if err != nil {
 		// The kubelet names no image here: it has none yet.
-		why := observed.Reason{Reason: ImageInspectError, Message: fmt.Sprintf("Failed to inspect image %q: %v", "", err)}
+		why := observed.Reason{
+			Reason: ImageInspectError, Message: fmt.Sprintf("Failed to inspect image %q: %v", "", err),
+		}
 		if ctx.Err() == nil {
 			p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventInspect, "%s", why.Message)
 		}
@@ -160,10 +174,14 @@ func (p *Puller) ensure(ctx context.Context, pod *v1.Pod, c *v1.Container, secre
 	may := ref != "" && p.mayUse(pod, ref, name, secrets)
 	switch {
 	case may:
-		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled, "Container image %q already present on machine and can be accessed by the pod", c.Image)
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled,
+			"Container image %q already present on machine and can be accessed by the pod", c.Image)
 		return ref, nil, time.Time{}
 	case policy == v1.PullNever: // also of one that is here, but for other credentials: that is not this pod's to know
-		why := observed.Reason{Reason: ErrImageNeverPull, Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image)}
+		why := observed.Reason{
+			Reason:  ErrImageNeverPull,
+			Message: fmt.Sprintf("Container image %q is not present with pull policy of Never", c.Image),
+		}
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventNever, "%s", why.Message)
 		return "", &why, time.Now().Add(firstBackoff)
 	}
@@ -229,30 +247,39 @@ func (p *Puller) present(ctx context.Context, spec *runtimeapi.ImageSpec) (strin
 }
 
 // pullFor pulls an image for a container, with its backoff and its events.
-func (p *Puller) pullFor(ctx context.Context, pod *v1.Pod, c *v1.Container, spec *runtimeapi.ImageSpec, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
+func (p *Puller) pullFor(
+	ctx context.Context, pod *v1.Pod, c *v1.Container, spec *runtimeapi.ImageSpec, secrets []v1.Secret,
+	sandbox *runtimeapi.PodSandboxConfig,
+) (string, *observed.Reason, time.Time) {
 	key := string(pod.UID) + "_" + spec.Image
 	if r, waiting := p.waiting(key); waiting {
 		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventBackOff, "Back-off pulling image %q", c.Image)
-		return "", &observed.Reason{Reason: ImagePullBackOff, Message: fmt.Sprintf("Back-off pulling image %q: %s", c.Image, r.why)}, r.until
+		return "", &observed.Reason{
+			Reason: ImagePullBackOff, Message: fmt.Sprintf("Back-off pulling image %q: %s", c.Image, r.why),
+		}, r.until
 	}
 	creds, err := credentials(secrets, p.node(), spec.Image)
 	if err != nil {
 		// Another secret might let the pod in, as another user than the author of this one meant.
-		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Failed to pull image %q: %v", c.Image, err)
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Failed to pull image %q: %v",
+			c.Image, err)
 		p.failed(key, ErrImagePull+": "+err.Error())
 		return "", &observed.Reason{Reason: ErrImagePull, Message: err.Error()}, time.Now().Add(showFailure)
 	}
 	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulling, "Pulling image %q", c.Image)
 	began := time.Now()
 	slow := func(done Progress) {
-		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulling, "Pulling image %q: %v so far", c.Image, done)
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulling, "Pulling image %q: %v so far",
+			c.Image, done)
 	}
 	want := request{spec: spec, creds: creds, sandbox: sandbox, slow: slow}
 	ref, used, done, err := p.share(ctx, want)
 	if err != nil && ctx.Err() == nil && p.opts.Repair != nil && p.opts.Repair(ctx, spec.Image, err) {
-		if here, statErr := p.present(ctx, spec); statErr == nil && here != "" && policyOf(c) != v1.PullAlways && p.mayUse(pod, here, spec.Image, secrets) {
+		if here, statErr := p.present(ctx, spec); statErr == nil && here != "" && policyOf(c) != v1.PullAlways &&
+			p.mayUse(pod, here, spec.Image, secrets) {
 			p.succeeded(key)
-			p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled, "Container image %q came from an archive on this device", c.Image)
+			p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled,
+				"Container image %q came from an archive on this device", c.Image)
 			return here, nil, time.Time{}
 		}
 		ref, used, done, err = p.share(ctx, want)
@@ -268,15 +295,20 @@ func (p *Puller) pullFor(ctx context.Context, pod *v1.Pod, c *v1.Container, spec
 		if done.Received > 0 {
 			rate = " It " + done.String() + "."
 		}
-		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled, "Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.%s",
-			c.Image, done.Took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), image.GetSize(), rate)
+		p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeNormal, eventPulled,
+			"Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.%s",
+			c.Image, done.Took.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), image.GetSize(),
+			rate)
 		return ref, nil, time.Time{}
 	}
 	if ctx.Err() != nil {
-		return "", &observed.Reason{Reason: ErrImagePull, Message: "pull of " + c.Image + " ended: " + ctx.Err().Error()}, time.Time{}
+		return "", &observed.Reason{
+			Reason: ErrImagePull, Message: "pull of " + c.Image + " ended: " + ctx.Err().Error(),
+		}, time.Time{}
 	}
 	text := pullError(err)
-	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Failed to pull image %q: %s", c.Image, text)
+	p.opts.Recorder.ContainerEventf(pod, c, v1.EventTypeWarning, eventFailed, "Failed to pull image %q: %s", c.Image,
+		text)
 	reason, message := explain(c.Image, text)
 	p.failed(key, reason+": "+message)
 	// A look soon after turns the failure into the backoff that it begins.

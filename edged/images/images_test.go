@@ -35,7 +35,9 @@ type service struct {
 	most    int
 }
 
-func (s *service) ImageStatus(_ context.Context, in *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption) (*runtimeapi.ImageStatusResponse, error) {
+func (s *service) ImageStatus(
+	_ context.Context, in *runtimeapi.ImageStatusRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ImageStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.present[in.Image.Image] {
@@ -44,7 +46,9 @@ func (s *service) ImageStatus(_ context.Context, in *runtimeapi.ImageStatusReque
 	return &runtimeapi.ImageStatusResponse{}, nil
 }
 
-func (s *service) PullImage(ctx context.Context, in *runtimeapi.PullImageRequest, _ ...grpc.CallOption) (*runtimeapi.PullImageResponse, error) {
+func (s *service) PullImage(
+	ctx context.Context, in *runtimeapi.PullImageRequest, _ ...grpc.CallOption,
+) (*runtimeapi.PullImageResponse, error) {
 	s.mu.Lock()
 	s.pulls = append(s.pulls, in.Image.Image+" as "+in.Auth.GetUsername())
 	s.now++
@@ -75,7 +79,11 @@ func (e *events) ContainerEventf(_ *v1.Pod, _ *v1.Container, _, reason, format s
 }
 
 func testPod(image string, policy v1.PullPolicy) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "1"}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: image, ImagePullPolicy: policy}}}}
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "p", UID: "1",
+		}, Spec: v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: image, ImagePullPolicy: policy}}},
+	}
 }
 
 func ensure(ctx context.Context, p *Puller, pod *v1.Pod, secrets ...v1.Secret) (ref, reason string, retry time.Time) {
@@ -99,16 +107,21 @@ func TestPolicies(t *testing.T) {
 		{"a:1", v1.PullIfNotPresent, false, "pulled:docker.io/library/a:1", "", 1},
 		{"a:1", v1.PullAlways, true, "pulled:docker.io/library/a:1", "", 1},
 		{"a:1", v1.PullNever, true, "sha256:docker.io/library/a:1", "", 0},
-		{"a:1", v1.PullNever, false, "", `ErrImageNeverPull: Container image "a:1" is not present with pull policy of Never`, 0},
+		{
+			"a:1", v1.PullNever, false, "",
+			`ErrImageNeverPull: Container image "a:1" is not present with pull policy of Never`, 0,
+		},
 		{"a", "", true, "pulled:docker.io/library/a:latest", "", 1},
 		{"a:1", "", true, "sha256:docker.io/library/a:1", "", 0},
-		{"Not An Image", v1.PullAlways, true, "", `InvalidImageName: Failed to apply default image tag "Not An Image"`, 0},
+		{"Not An Image", v1.PullAlways, true, "", `InvalidImageName: Failed to apply default image tag "Not An Image"`,
+			0},
 		{"", v1.PullAlways, true, "", "InvalidImageName", 0},
 	} {
 		name, err := Normalize(c.image)
 		s := &service{present: map[string]bool{name: c.there && err == nil}}
 		ref, reason, _ := ensure(t.Context(), New(s, Options{Recorder: &events{}}), testPod(c.image, c.policy))
-		if ref != c.ref || !strings.HasPrefix(reason, c.reason) || (c.reason == "") != (reason == "") || len(s.pulls) != c.pulls {
+		if ref != c.ref || !strings.HasPrefix(reason, c.reason) || (c.reason == "") != (reason == "") ||
+			len(s.pulls) != c.pulls {
 			t.Errorf("%q %s there=%v: %q, %q, pulls %v; want %q, %q, %d",
 				c.image, c.policy, c.there, ref, reason, s.pulls, c.ref, c.reason, c.pulls)
 		}
@@ -124,13 +137,21 @@ func TestFailureEvents(t *testing.T) {
 		err    error
 		want   []string
 	}{
-		"invalid name": {"Not An Image", v1.PullAlways, nil, []string{"InspectFailed", "Failed: Error: InvalidImageName"}},
-		"never":        {"a:1", v1.PullNever, nil, []string{"ErrImageNeverPull", "Failed: Error: ErrImageNeverPull"}},
-		"pull, then back-off": {"a:1", v1.PullAlways, rpc, []string{"Pulling", `Failed: Failed to pull image "a:1": rpc error: code = NotFound desc = none`,
-			"Failed: Error: ErrImagePull", `BackOff: Back-off pulling image "a:1"`, "Failed: Error: ImagePullBackOff"}},
+		"invalid name": {
+			"Not An Image", v1.PullAlways, nil, []string{"InspectFailed", "Failed: Error: InvalidImageName"},
+		},
+		"never": {"a:1", v1.PullNever, nil, []string{"ErrImageNeverPull", "Failed: Error: ErrImageNeverPull"}},
+		"pull, then back-off": {
+			"a:1", v1.PullAlways, rpc, []string{
+				"Pulling", `Failed: Failed to pull image "a:1": rpc error: code = NotFound desc = none`,
+				"Failed: Error: ErrImagePull", `BackOff: Back-off pulling image "a:1"`,
+				"Failed: Error: ImagePullBackOff",
+			},
+		},
 	} {
 		e := &events{}
-		p := New(&service{pull: func(context.Context, *runtimeapi.PullImageRequest) error { return c.err }}, Options{Recorder: e})
+		p := New(&service{pull: func(context.Context, *runtimeapi.PullImageRequest) error { return c.err }},
+			Options{Recorder: e})
 		for range (len(c.want) + 1) / 3 {
 			ensure(t.Context(), p, testPod(c.image, c.policy))
 		}
@@ -154,8 +175,12 @@ func TestPullError(t *testing.T) {
 		}
 	}
 	for text, want := range map[string][2]string{
-		"RegistryUnavailable: down":       {RegistryUnavailable, "image pull failed for a because the registry is unavailable: down"},
-		"SignatureValidationFailed: bad":  {SignatureInvalid, "image pull failed for a because the signature validation failed: bad"},
+		"RegistryUnavailable: down": {
+			RegistryUnavailable, "image pull failed for a because the registry is unavailable: down",
+		},
+		"SignatureValidationFailed: bad": {
+			SignatureInvalid, "image pull failed for a because the signature validation failed: bad",
+		},
 		"it says RegistryUnavailable too": {ErrImagePull, "it says RegistryUnavailable too"},
 	} {
 		if reason, message := explain("a", text); reason != want[0] || message != want[1] {
@@ -166,14 +191,17 @@ func TestPullError(t *testing.T) {
 
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &service{pull: func(context.Context, *runtimeapi.PullImageRequest) error { return errors.New("no route to registry") }}
+		s := &service{pull: func(context.Context, *runtimeapi.PullImageRequest) error {
+			return errors.New("no route to registry")
+		}}
 		p := New(s, Options{Recorder: &events{}})
 		pod := testPod("a:1", v1.PullIfNotPresent)
 		if _, reason, _ := ensure(t.Context(), p, pod); reason != "ErrImagePull: no route to registry" {
 			t.Errorf("reason %q, want ErrImagePull: no route to registry", reason)
 		}
 		_, reason, retry := ensure(t.Context(), p, pod)
-		if reason != `ImagePullBackOff: Back-off pulling image "a:1": ErrImagePull: no route to registry` || time.Until(retry) != 10*time.Second {
+		if reason != `ImagePullBackOff: Back-off pulling image "a:1": ErrImagePull: no route to registry` ||
+			time.Until(retry) != 10*time.Second {
 			t.Errorf("%s, again in %v; want ImagePullBackOff, in 10s", reason, time.Until(retry))
 		}
 		var delays []time.Duration
@@ -231,7 +259,10 @@ func TestSerialAndParallel(t *testing.T) {
 		most int
 	}{{Options{Serialize: true}, 1}, {Options{MaxParallel: 3}, 3}, {Options{}, 8}} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &service{pull: func(context.Context, *runtimeapi.PullImageRequest) error { time.Sleep(time.Second); return nil }}
+			s := &service{pull: func(context.Context, *runtimeapi.PullImageRequest) error {
+				time.Sleep(time.Second)
+				return nil
+			}}
 			c.opts.Recorder = &events{}
 			p := New(s, c.opts)
 			var wg sync.WaitGroup
@@ -248,9 +279,10 @@ func TestSerialAndParallel(t *testing.T) {
 
 func secret(registry, user string) v1.Secret {
 	auth := base64.StdEncoding.EncodeToString([]byte(user + ":password"))
-	return v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}, Type: v1.SecretTypeDockerConfigJson, Data: map[string][]byte{
-		v1.DockerConfigJsonKey: []byte(fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, registry, auth)),
-	}}
+	return v1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}, Type: v1.SecretTypeDockerConfigJson,
+		Data: map[string][]byte{
+			v1.DockerConfigJsonKey: []byte(fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, registry, auth)),
+		}}
 }
 
 func TestCredentials(t *testing.T) {
@@ -262,7 +294,8 @@ func TestCredentials(t *testing.T) {
 	}}
 	p := New(s, Options{Recorder: &events{}})
 	ref, reason, _ := ensure(t.Context(), p, testPod("reg.example.com/team/a:1", v1.PullAlways),
-		secret("reg.example.com", "right"), secret("other.example.com", "other"), secret("https://reg.example.com/team", "wrong"))
+		secret("reg.example.com", "right"), secret("other.example.com", "other"),
+		secret("https://reg.example.com/team", "wrong"))
 	if ref == "" || fmt.Sprint(s.pulls) != "[reg.example.com/team/a:1 as wrong reg.example.com/team/a:1 as right]" {
 		t.Errorf("%q, %q, pulls %v; want one as wrong and one as right", ref, reason, s.pulls)
 	}
@@ -272,7 +305,9 @@ func TestCredentials(t *testing.T) {
 		t.Errorf("err = %v: want one without the content", err)
 	}
 	s.pulls = nil
-	if ref, reason, _ := ensure(t.Context(), p, testPod("reg.example.com/team/b:1", v1.PullAlways), secret("reg.example.com", "right"), bad); ref != "" || !strings.HasPrefix(reason, ErrImagePull+": secret n/s: ") || len(s.pulls) != 0 {
+	if ref, reason, _ := ensure(t.Context(), p, testPod("reg.example.com/team/b:1", v1.PullAlways),
+		secret("reg.example.com", "right"), bad); ref != "" ||
+		!strings.HasPrefix(reason, ErrImagePull+": secret n/s: ") || len(s.pulls) != 0 {
 		t.Errorf("with a bad secret: %q, %q, pulls %v; want %s and no pull", ref, reason, s.pulls, ErrImagePull)
 	}
 	opaque := secret("reg.example.com", "wrong")
@@ -317,11 +352,19 @@ func TestPullIsRepaired(t *testing.T) {
 		pulls      int
 		stillFails bool
 	}{
-		"nothing was in the way":             {v1.PullIfNotPresent, func(*service) bool { return false }, "", 1, false},
-		"a bad blob has gone":                {v1.PullIfNotPresent, func(*service) bool { return true }, "pulled:" + name, 2, false},
-		"a bad blob was not all":             {v1.PullIfNotPresent, func(*service) bool { return true }, "", 2, true},
-		"an archive had it":                  {v1.PullIfNotPresent, func(s *service) bool { s.present[name] = true; return true }, "sha256:" + name, 1, false},
-		"an archive is not what Always asks": {v1.PullAlways, func(s *service) bool { s.present[name] = true; return true }, "pulled:" + name, 2, false},
+		"nothing was in the way": {v1.PullIfNotPresent, func(*service) bool { return false }, "", 1, false},
+		"a bad blob has gone": {v1.PullIfNotPresent, func(*service) bool {
+			return true
+		}, "pulled:" + name, 2, false},
+		"a bad blob was not all": {v1.PullIfNotPresent, func(*service) bool { return true }, "", 2, true},
+		"an archive had it": {v1.PullIfNotPresent, func(s *service) bool {
+			s.present[name] = true
+			return true
+		}, "sha256:" + name, 1, false},
+		"an archive is not what Always asks": {v1.PullAlways, func(s *service) bool {
+			s.present[name] = true
+			return true
+		}, "pulled:" + name, 2, false},
 	} {
 		failed := false
 		s := &service{present: map[string]bool{}}

@@ -40,7 +40,8 @@ func (l Loader) Load(ctx context.Context, file string) error {
 		return fmt.Errorf("ask the container runtime for its name: %w", err)
 	}
 	if name := version.GetRuntimeName(); name != "containerd" {
-		return fmt.Errorf("the container runtime is %s, and only containerd is supported here; for CRI-O: skopeo copy docker-archive:%s containers-storage:NAME", name, file)
+		return fmt.Errorf("the container runtime is %s, and only containerd is supported here; for CRI-O: skopeo "+
+			"copy docker-archive:%s containers-storage:NAME", name, file)
 	}
 	ctr, err := exec.LookPath("ctr")
 	if err != nil {
@@ -92,13 +93,17 @@ func (l Loader) Await(ctx context.Context, name string) error {
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
 	for {
-		resp, err := l.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+		resp, err := l.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
+			Image: &runtimeapi.ImageSpec{Image: name},
+		})
 		if err == nil && resp.GetImage() != nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("image %s was loaded, and the runtime does not list it; is it for this device's processor?", name), err)
+			return errors.Join(
+				fmt.Errorf("image %s was loaded, and the runtime does not list it; is it for this device's processor?",
+					name), err)
 		case <-again.C:
 		}
 	}
@@ -106,7 +111,8 @@ func (l Loader) Await(ctx context.Context, name string) error {
 
 // LoadAt gives an archive of images to the runtime at an endpoint, and waits until it has the image of a name.
 func LoadAt(
-	ctx context.Context, endpoint string, client runtimeapi.RuntimeServiceClient, images runtimeapi.ImageServiceClient, file, name string,
+	ctx context.Context, endpoint string, client runtimeapi.RuntimeServiceClient, images runtimeapi.ImageServiceClient,
+	file, name string,
 ) error {
 	socket, err := cri.SocketPath(endpoint)
 	if err != nil {

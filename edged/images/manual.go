@@ -9,7 +9,9 @@ import (
 
 // Pull brings an image onto the node for nobody in particular, and returns its complete name and how the pull went.
 // slow is told now and then how far it is.
-func (p *Puller) Pull(ctx context.Context, image string, secrets []v1.Secret, slow func(Progress)) (string, Progress, error) {
+func (p *Puller) Pull(
+	ctx context.Context, image string, secrets []v1.Secret, slow func(Progress),
+) (string, Progress, error) {
 	name, err := Normalize(image)
 	if err != nil {
 		return "", Progress{}, err

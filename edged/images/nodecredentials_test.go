@@ -21,13 +21,23 @@ func TestNodeCredentials(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"none":               {},
-		"the agent's folder": {map[string]string{"root/config.json": config("a"), "home/.docker/config.json": config("b")}, "a"},
-		"the home folder":    {map[string]string{"root/.dockercfg": legacy("a"), "home/.docker/config.json": config("b")}, "b"},
-		"damaged":            {map[string]string{"root/config.json": "{", "home/.docker/config.json": config("b")}, "b"},
-		"too large":          {map[string]string{"root/config.json": config("a") + strings.Repeat(" ", maxConfig), "home/.dockercfg": legacy("b")}, "b"},
-		"older form":         {map[string]string{"root/.dockercfg": legacy("a"), "home/.dockercfg": legacy("b")}, "a"},
-		"no entries":         {map[string]string{"root/config.json": "{}", "home/.docker/config.json": config("b")}, ""},
+		"none": {},
+		"the agent's folder": {
+			map[string]string{"root/config.json": config("a"), "home/.docker/config.json": config("b")}, "a",
+		},
+		"the home folder": {
+			map[string]string{"root/.dockercfg": legacy("a"), "home/.docker/config.json": config("b")}, "b",
+		},
+		"damaged": {map[string]string{"root/config.json": "{", "home/.docker/config.json": config("b")},
+			"b"},
+		"too large": {
+			map[string]string{
+				"root/config.json": config("a") + strings.Repeat(" ", maxConfig), "home/.dockercfg": legacy("b"),
+			}, "b",
+		},
+		"older form": {map[string]string{"root/.dockercfg": legacy("a"), "home/.dockercfg": legacy("b")}, "a"},
+		"no entries": {map[string]string{"root/config.json": "{}", "home/.docker/config.json": config("b")},
+			""},
 	} {
 		dir := t.TempDir()
 		for path, text := range c.files {
@@ -52,7 +62,8 @@ func TestNodeCredentials(t *testing.T) {
 // TestNodePulls: the node's credentials are tried after those of the pod, and what they pull is for all pods.
 func TestNodePulls(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"auths":{"reg.example.com":{"username":"node"}}}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config.json"),
+		[]byte(`{"auths":{"reg.example.com":{"username":"node"}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := &service{present: map[string]bool{}, pull: func(_ context.Context, req *runtimeapi.PullImageRequest) error {
@@ -62,7 +73,8 @@ func TestNodePulls(t *testing.T) {
 		return nil
 	}}
 	p := New(s, Options{Recorder: &events{}, CredentialsDir: dir})
-	ref, reason, _ := ensure(t.Context(), p, testPod("reg.example.com/a:1", v1.PullAlways), secret("reg.example.com", "pod"))
+	ref, reason, _ := ensure(t.Context(), p, testPod("reg.example.com/a:1", v1.PullAlways),
+		secret("reg.example.com", "pod"))
 	if ref == "" || fmt.Sprint(s.pulls) != "[reg.example.com/a:1 as pod reg.example.com/a:1 as node]" {
 		t.Errorf("%q, %q, pulls %v; want one as pod and one as node", ref, reason, s.pulls)
 	}
@@ -81,8 +93,9 @@ func TestNodePulls(t *testing.T) {
 // read.
 func TestHomeFolder(t *testing.T) {
 	for home, want := range map[string]string{
-		"/home/of": "[/agent/config.json /home/of/.docker/config.json /.docker/config.json /agent/.dockercfg /home/of/.dockercfg /.dockercfg]",
-		"":         "[/agent/config.json /.docker/config.json /agent/.dockercfg /.dockercfg]",
+		"/home/of": "[/agent/config.json /home/of/.docker/config.json /.docker/config.json /agent/.dockercfg " +
+			"/home/of/.dockercfg /.dockercfg]",
+		"": "[/agent/config.json /.docker/config.json /agent/.dockercfg /.dockercfg]",
 	} {
 		t.Setenv("HOME", home)
 		var paths []string
@@ -98,11 +111,13 @@ func TestHomeFolder(t *testing.T) {
 // TestPullForNobody: what is pulled by hand is pulled with the node's credentials where it brings none.
 func TestPullForNobody(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"auths":{"reg.example.com":{"username":"node"}}}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config.json"),
+		[]byte(`{"auths":{"reg.example.com":{"username":"node"}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := &service{present: map[string]bool{}}
-	if _, _, err := New(s, Options{Recorder: &events{}, CredentialsDir: dir}).Pull(t.Context(), "reg.example.com/a:1", nil, nil); err != nil {
+	if _, _, err := New(s, Options{Recorder: &events{}, CredentialsDir: dir}).Pull(t.Context(), "reg.example.com/a:1",
+		nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := fmt.Sprint(s.pulls), "[reg.example.com/a:1 as node]"; got != want {

@@ -143,7 +143,9 @@ func (c *course) progress(now time.Time) Progress {
 
 // watch follows a pull until ctx ends, which it does itself with a StalledError when nothing comes, and returns how far
 // it saw it come. It looks for the first time after a while: most pulls are over by then.
-func (p *Puller) watch(ctx context.Context, image string, giveUp context.CancelCauseFunc, tell func(Progress)) Progress {
+func (p *Puller) watch(
+	ctx context.Context, image string, giveUp context.CancelCauseFunc, tell func(Progress),
+) Progress {
 	c := newCourse(time.Now())
 	ticker := time.NewTicker(min(progressLook, p.opts.ProgressTimeout/4))
 	defer ticker.Stop()
@@ -172,7 +174,8 @@ func (p *Puller) watch(ctx context.Context, image string, giveUp context.CancelC
 		}
 		if !now.Before(report) {
 			report = now.Add(cmp.Or(p.opts.ReportEvery, now.Sub(c.began)))
-			klog.InfoS("Image is being pulled", "image", image, "progress", done.String(), "since", done.Took.Round(time.Second))
+			klog.InfoS("Image is being pulled", "image", image, "progress", done.String(),
+				"since", done.Took.Round(time.Second))
 			tell(done)
 		}
 	}

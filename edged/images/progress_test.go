@@ -51,10 +51,15 @@ func TestDeadlineByProgress(t *testing.T) {
 		says  string
 	}{
 		{"a byte a minute", func(s time.Duration) ([]Fetch, uint64) { return layer(int64(s / time.Minute)), 0 }, 0, ""},
-		{"nothing", func(time.Duration) ([]Fetch, uint64) { return nil, 7 }, DefaultProgressTimeout + 5*time.Second, "nothing received"},
-		{"stops half way", func(s time.Duration) ([]Fetch, uint64) { return layer(int64(min(s, time.Hour)/time.Second) << 10), 0 }, time.Hour + DefaultProgressTimeout, "received 3.5 MiB of 100.0 MiB at "},
+		{"nothing", func(time.Duration) ([]Fetch, uint64) { return nil, 7 }, DefaultProgressTimeout + 5*time.Second,
+			"nothing received"},
+		{"stops half way", func(s time.Duration) ([]Fetch, uint64) {
+			return layer(int64(min(s, time.Hour)/time.Second) << 10), 0
+		}, time.Hour + DefaultProgressTimeout, "received 3.5 MiB of 100.0 MiB at "},
 		{"unpacks", func(s time.Duration) ([]Fetch, uint64) { return nil, uint64(s / time.Minute) }, 0, ""},
-		{"others write while it hangs", func(s time.Duration) ([]Fetch, uint64) { return layer(1), uint64(s) }, DefaultProgressTimeout + 5*time.Second, "received 1 B"},
+		{"others write while it hangs", func(s time.Duration) ([]Fetch, uint64) {
+			return layer(1), uint64(s)
+		}, DefaultProgressTimeout + 5*time.Second, "received 1 B"},
 		{"blob after blob", func(s time.Duration) ([]Fetch, uint64) {
 			return []Fetch{{Ref: "layer-" + (s / time.Minute).String(), Offset: 5}}, 0
 		}, 0, ""},
@@ -74,7 +79,8 @@ func TestDeadlineByProgress(t *testing.T) {
 					return
 				}
 				stalled, ok := errors.AsType[*StalledError](err)
-				if !ok || took < c.after-5*time.Second || took > c.after+5*time.Second || !strings.Contains(err.Error(), c.says) {
+				if !ok || took < c.after-5*time.Second || took > c.after+5*time.Second ||
+					!strings.Contains(err.Error(), c.says) {
 					t.Errorf("after %v: %v; want %q after %v", took, err, c.says, c.after)
 				} else if stalled.After < DefaultProgressTimeout {
 					t.Errorf("given up after %v without progress, want %v or more",
@@ -89,7 +95,10 @@ func TestDeadlineByProgress(t *testing.T) {
 func TestSlowPullTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 60 << 20
-		s := &service{pull: func(context.Context, *runtimeapi.PullImageRequest) error { time.Sleep(598 * time.Second); return nil }}
+		s := &service{pull: func(context.Context, *runtimeapi.PullImageRequest) error {
+			time.Sleep(598 * time.Second)
+			return nil
+		}}
 		rec := &events{}
 		p := New(s, Options{Recorder: rec, Meter: newMeter(func(since time.Duration) ([]Fetch, uint64) {
 			return []Fetch{{Ref: "layer", Offset: size * int64(since.Seconds()) / 600, Total: size}}, 0
@@ -116,19 +125,25 @@ func TestSlowPullTells(t *testing.T) {
 // TestStalledPullBacksOff: to be given up is a failure like others.
 func TestStalledPullBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New(&service{pull: hangs}, Options{Recorder: &events{}, Meter: newMeter(func(time.Duration) ([]Fetch, uint64) { return nil, 0 })})
+		p := New(&service{
+			pull: hangs,
+		}, Options{Recorder: &events{}, Meter: newMeter(func(time.Duration) ([]Fetch, uint64) { return nil, 0 })})
 		pod := testPod("a:1", v1.PullIfNotPresent)
-		if _, reason, _ := ensure(t.Context(), p, pod); !strings.HasPrefix(reason, "ErrImagePull: nothing came for 5m0s") {
+		if _, reason, _ := ensure(t.Context(), p, pod); !strings.HasPrefix(reason,
+			"ErrImagePull: nothing came for 5m0s") {
 			t.Errorf("reason %q, want ErrImagePull: nothing came for 5m0s", reason)
 		}
-		if _, reason, _ := ensure(t.Context(), p, pod); !strings.HasPrefix(reason, "ImagePullBackOff: Back-off pulling image") {
+		if _, reason, _ := ensure(t.Context(), p, pod); !strings.HasPrefix(reason,
+			"ImagePullBackOff: Back-off pulling image") {
 			t.Errorf("reason %q, want ImagePullBackOff", reason)
 		}
 	})
 }
 
 func TestBytes(t *testing.T) {
-	for n, want := range map[float64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 5 << 20: "5.0 MiB", 3 << 50: "3072.0 TiB"} {
+	for n, want := range map[float64]string{
+		0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 5 << 20: "5.0 MiB", 3 << 50: "3072.0 TiB",
+	} {
 		if got := Bytes(n); got != want {
 			t.Errorf("Bytes(%v) = %s, want %s", n, got, want)
 		}

@@ -133,7 +133,9 @@ func (p *Puller) pullWatched(ctx context.Context, job *pull, want request) {
 
 // pull tries the credentials one after another; without any it goes without. It returns which one let it in, -1 for
 // none.
-func (p *Puller) pull(ctx context.Context, spec *runtimeapi.ImageSpec, creds []credential, sandbox *runtimeapi.PodSandboxConfig) (string, int, error) {
+func (p *Puller) pull(
+	ctx context.Context, spec *runtimeapi.ImageSpec, creds []credential, sandbox *runtimeapi.PodSandboxConfig,
+) (string, int, error) {
 	var errs []error
 	for i := range creds {
 		ref, err := p.pullOnce(ctx, spec, creds[i].auth(), sandbox)
@@ -149,7 +151,9 @@ func (p *Puller) pull(ctx context.Context, spec *runtimeapi.ImageSpec, creds []c
 	return ref, -1, err
 }
 
-func (p *Puller) pullOnce(ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig) (string, error) {
+func (p *Puller) pullOnce(
+	ctx context.Context, spec *runtimeapi.ImageSpec, auth *runtimeapi.AuthConfig, sandbox *runtimeapi.PodSandboxConfig,
+) (string, error) {
 	resp, err := p.client.PullImage(ctx, &runtimeapi.PullImageRequest{Image: spec, Auth: auth, SandboxConfig: sandbox})
 	if err != nil {
 		return "", err

@@ -149,7 +149,8 @@ func TestLoad(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				in, f := newFixture(c.damaged)
-				f.stored, f.bad, f.running = []*v1.Pod{pod("mine"), elsewhere, mirrored}, c.bad, []types.UID{"mine", "orphan"}
+				f.stored, f.bad, f.running = []*v1.Pod{pod("mine"), elsewhere, mirrored}, c.bad,
+					[]types.UID{"mine", "orphan"}
 				f.answers = []error{errBroken, errBroken}
 				if err := in.Load(t.Context()); err != nil {
 					t.Errorf("Load = %v, want nil", err)
@@ -211,7 +212,11 @@ func TestReceive(t *testing.T) {
 	const ns, name = "ns", "user"
 	user := pod(name)
 	user.Spec.Volumes = []v1.Volume{
-		{VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}}}},
+		{
+			VolumeSource: v1.VolumeSource{
+				ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}},
+			},
+		},
 		{VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}},
 	}
 	data, err := json.Marshal(user)

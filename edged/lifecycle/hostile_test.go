@@ -27,7 +27,8 @@ func FuzzAnswer(f *testing.F) {
 		{ok + "\r\n", "x", "", many},
 		{ok + "Transfer-Encoding: chunked\r\nTrailer: a\r\n\r\n0\r\n", "a:\r\n", "\r\n", many},
 		{"", "HTTP/1.1 100 Continue\r\n\r\n", ok, many},
-		{"\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00", "", 1000},
+		{"\x00\x00\x00\x04\x00\x00\x00\x00\x00", "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00", "",
+			1000},
 	} {
 		f.Add(seed.head, seed.part, seed.tail, seed.times, false)
 		f.Add(seed.head, seed.part, seed.tail, seed.times, true)

@@ -157,7 +157,8 @@ func portOf(port intstr.IntOrString, ports []v1.ContainerPort) (int, error) {
 		}
 	}
 	if n < 1 || n > 65535 {
-		return 0, fmt.Errorf("port %q is neither a number between 1 and 65535 nor the name of a port of the container", port.String())
+		return 0, fmt.Errorf("port %q is neither a number between 1 and 65535 nor the name of a port of the container",
+			port.String())
 	}
 	return n, nil
 }

@@ -25,7 +25,8 @@ import (
 
 // Execer runs commands in containers: the CRI.
 type Execer interface {
-	ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
+	ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest,
+		opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
 }
 
 // Target is the container that a hook belongs to.
@@ -69,7 +70,8 @@ func (r *Runner) Run(ctx context.Context, t Target, h *v1.LifecycleHandler) erro
 
 // Describe says in the kubelet's words why a hook failed, without what a command printed.
 func Describe(pod *v1.Pod, container string, h *v1.LifecycleHandler, err error) string {
-	of := fmt.Sprintf("for Container %q in Pod %q failed - error: %v", container, fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), err)
+	of := fmt.Sprintf("for Container %q in Pod %q failed - error: %v", container,
+		fmt.Sprintf("%s_%s(%s)", pod.Name, pod.Namespace, pod.UID), err)
 	switch {
 	case h.Exec != nil:
 		return fmt.Sprintf("Exec lifecycle hook (%v) %s, message: %q", h.Exec.Command, of, "")
@@ -87,7 +89,8 @@ func (r *Runner) command(ctx context.Context, t Target, h *v1.ExecAction) error 
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if status.Code(err) == codes.DeadlineExceeded { // the runtime knows the deadline, and its clock may be ahead of ours
+	// the runtime knows the deadline, and its clock may be ahead of ours
+	if status.Code(err) == codes.DeadlineExceeded {
 		return context.DeadlineExceeded
 	}
 	if err != nil {

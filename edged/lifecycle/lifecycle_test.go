@@ -33,7 +33,9 @@ type commands struct {
 	got  *runtimeapi.ExecSyncRequest
 }
 
-func (c *commands) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+func (c *commands) ExecSync(
+	ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ExecSyncResponse, error) {
 	c.got = in
 	if c.hang {
 		<-ctx.Done()
@@ -47,9 +49,15 @@ func TestDescribe(t *testing.T) {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "1"}}
 	err := errors.New("no")
 	for want, h := range map[string]v1.LifecycleHandler{
-		`Exec lifecycle hook ([a b]) for Container "c" in Pod "p_n(1)" failed - error: no, message: ""`: {Exec: &v1.ExecAction{Command: []string{"a", "b"}}},
-		`HTTP lifecycle hook (/x) for Container "c" in Pod "p_n(1)" failed - error: no`:                 {HTTPGet: &v1.HTTPGetAction{Path: "/x"}},
-		`Sleep lifecycle hook (3) for Container "c" in Pod "p_n(1)" failed - error: no`:                 {Sleep: &v1.SleepAction{Seconds: 3}},
+		`Exec lifecycle hook ([a b]) for Container "c" in Pod "p_n(1)" failed - error: no, message: ""`: {
+			Exec: &v1.ExecAction{Command: []string{"a", "b"}},
+		},
+		`HTTP lifecycle hook (/x) for Container "c" in Pod "p_n(1)" failed - error: no`: {
+			HTTPGet: &v1.HTTPGetAction{Path: "/x"},
+		},
+		`Sleep lifecycle hook (3) for Container "c" in Pod "p_n(1)" failed - error: no`: {
+			Sleep: &v1.SleepAction{Seconds: 3},
+		},
 		`Cannot run handler: no`: {},
 	} {
 		if got := Describe(pod, "c", &h, err); got != want {
@@ -67,7 +75,8 @@ func TestExec(t *testing.T) {
 		"failed": {commands{code: 7}, "command 'a b' exited with 7: "},
 		"no way": {commands{err: errors.New("no such container")}, "no such container"},
 	} {
-		err := New(&c.run, "").Run(t.Context(), Target{ID: "c1"}, &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"a", "b"}}})
+		err := New(&c.run, "").Run(t.Context(), Target{ID: "c1"},
+			&v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"a", "b"}}})
 		if got := text(err); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
@@ -99,7 +108,9 @@ func TestHooksEndWithTheirContext(t *testing.T) {
 			cancel()
 		}
 		began := time.Now()
-		if err := New(nil, "").Run(t.Context(), Target{}, &v1.LifecycleHandler{Sleep: &v1.SleepAction{Seconds: 5}}); err != nil || time.Since(began) != 5*time.Second {
+		if err := New(nil, "").Run(t.Context(), Target{}, &v1.LifecycleHandler{
+			Sleep: &v1.SleepAction{Seconds: 5},
+		}); err != nil || time.Since(began) != 5*time.Second {
 			t.Errorf("slept %v: %v, want 5s", time.Since(began), err)
 		}
 	})
@@ -107,7 +118,8 @@ func TestHooksEndWithTheirContext(t *testing.T) {
 
 func TestHandlersThatAlwaysFail(t *testing.T) {
 	for _, h := range []*v1.LifecycleHandler{{}, {TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(80)}}} {
-		if err := New(nil, "").Run(t.Context(), Target{Address: "127.0.0.1"}, h); !strings.HasPrefix(text(err), "invalid handler") {
+		if err := New(nil, "").Run(t.Context(), Target{Address: "127.0.0.1"}, h); !strings.HasPrefix(text(err),
+			"invalid handler") {
 			t.Errorf("%+v: %v, want invalid handler", h, err)
 		}
 	}
@@ -120,7 +132,10 @@ func server(t *testing.T, start func(http.Handler) *httptest.Server) (*httptest.
 	t.Helper()
 	var all []seen
 	s := start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		all = append(all, seen{r.URL.String(), r.Host, r.UserAgent(), r.Header.Get("Accept"), r.Header.Get("Authorization"), strings.Join(r.Header["X-Mine"], ",")})
+		all = append(all, seen{
+			r.URL.String(), r.Host, r.UserAgent(), r.Header.Get("Accept"), r.Header.Get("Authorization"),
+			strings.Join(r.Header["X-Mine"], ","),
+		})
 		switch r.URL.Path {
 		case "/away":
 			http.Redirect(w, r, "http://elsewhere.invalid/", http.StatusFound)
@@ -168,14 +183,32 @@ func TestHTTPGet(t *testing.T) {
 		h    v1.HTTPGetAction
 		want []seen
 	}{
-		"named port":          {v1.HTTPGetAction{Path: "/x?a=b", Port: intstr.FromString("web")}, []seen{{"/x?a=b", at, "agent", "*/*", "", ""}}},
-		"number":              {v1.HTTPGetAction{Port: intstr.FromInt(number)}, []seen{{"/", at, "agent", "*/*", "", ""}}},
-		"number as text":      {v1.HTTPGetAction{Path: "x", Port: intstr.FromString(port), Host: "localhost"}, []seen{{"/x", "localhost:" + port, "agent", "*/*", "", ""}}},
-		"a failure is answer": {v1.HTTPGetAction{Path: "/bad", Port: intstr.FromString("web")}, []seen{{"/bad", at, "agent", "*/*", "", ""}}},
-		"redirect":            {v1.HTTPGetAction{Path: "/near", Port: intstr.FromString("web")}, []seen{{"/near", at, "agent", "*/*", "", ""}, {"/there", at, "agent", "*/*", "", ""}}},
-		"redirect elsewhere":  {v1.HTTPGetAction{Path: "/away", Port: intstr.FromString("web")}, []seen{{"/away", at, "agent", "*/*", "", ""}}},
+		"named port": {
+			v1.HTTPGetAction{Path: "/x?a=b", Port: intstr.FromString("web")},
+			[]seen{{"/x?a=b", at, "agent", "*/*", "", ""}},
+		},
+		"number": {
+			v1.HTTPGetAction{Port: intstr.FromInt(number)}, []seen{{"/", at, "agent", "*/*", "", ""}},
+		},
+		"number as text": {
+			v1.HTTPGetAction{Path: "x", Port: intstr.FromString(port), Host: "localhost"},
+			[]seen{{"/x", "localhost:" + port, "agent", "*/*", "", ""}},
+		},
+		"a failure is answer": {
+			v1.HTTPGetAction{Path: "/bad", Port: intstr.FromString("web")},
+			[]seen{{"/bad", at, "agent", "*/*", "", ""}},
+		},
+		"redirect": {
+			v1.HTTPGetAction{Path: "/near", Port: intstr.FromString("web")},
+			[]seen{{"/near", at, "agent", "*/*", "", ""}, {"/there", at, "agent", "*/*", "", ""}},
+		},
+		"redirect elsewhere": {
+			v1.HTTPGetAction{Path: "/away", Port: intstr.FromString("web")},
+			[]seen{{"/away", at, "agent", "*/*", "", ""}},
+		},
 		"headers": {v1.HTTPGetAction{Port: intstr.FromString("web"), HTTPHeaders: []v1.HTTPHeader{
-			{Name: "Host", Value: "shop"}, {Name: "user-agent", Value: "me"}, {Name: "Accept", Value: "text/plain"}, {Name: "X-Mine", Value: "1"}, {Name: "x-mine", Value: "2"},
+			{Name: "Host", Value: "shop"}, {Name: "user-agent", Value: "me"}, {Name: "Accept", Value: "text/plain"},
+			{Name: "X-Mine", Value: "1"}, {Name: "x-mine", Value: "2"},
 		}}, []seen{{"/", "shop", "me", "text/plain", "", "1,2"}}},
 	} {
 		*asked = nil
@@ -187,13 +220,17 @@ func TestHTTPGet(t *testing.T) {
 		}
 	}
 	for name, h := range map[string]v1.HTTPGetAction{
-		"unknown name": {Port: intstr.FromString("nope")}, "port 0": {}, "port too large": {Port: intstr.FromInt(70000)},
+		"unknown name": {Port: intstr.FromString("nope")}, "port 0": {},
+		"port too large": {Port: intstr.FromInt(70000)},
 	} {
-		if err := New(nil, "").Run(t.Context(), target, &v1.LifecycleHandler{HTTPGet: &h}); !strings.Contains(text(err), "neither a number") {
+		if err := New(nil, "").Run(t.Context(), target, &v1.LifecycleHandler{HTTPGet: &h}); !strings.Contains(text(err),
+			"neither a number") {
 			t.Errorf("%s: %v, want neither a number", name, err)
 		}
 	}
-	if err := New(nil, "").Run(t.Context(), Target{}, &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(1)}}); !strings.Contains(text(err), "no address") {
+	if err := New(nil, "").Run(t.Context(), Target{}, &v1.LifecycleHandler{
+		HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(1)},
+	}); !strings.Contains(text(err), "no address") {
 		t.Errorf("Run for a pod without an address: %v, want \"no address\"", err)
 	}
 	silent := &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt(deaf(t))}}
@@ -204,10 +241,13 @@ func TestHTTPGet(t *testing.T) {
 
 // TestHTTPS: any certificate will do, and a server without TLS is asked again without, and without secrets.
 func TestHTTPS(t *testing.T) {
-	for name, start := range map[string]func(http.Handler) *httptest.Server{"tls": httptest.NewTLSServer, "plain": httptest.NewServer} {
+	for name, start := range map[string]func(http.Handler) *httptest.Server{
+		"tls": httptest.NewTLSServer, "plain": httptest.NewServer,
+	} {
 		s, asked := server(t, start)
 		fellBack := ""
-		h := &v1.HTTPGetAction{Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt(s.Listener.Addr().(*net.TCPAddr).Port), HTTPHeaders: []v1.HTTPHeader{{Name: "Authorization", Value: "secret"}}}
+		h := &v1.HTTPGetAction{Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt(s.Listener.Addr().(*net.TCPAddr).Port),
+			HTTPHeaders: []v1.HTTPHeader{{Name: "Authorization", Value: "secret"}}}
 		target := Target{Address: "127.0.0.1", FellBack: func(url string) { fellBack = url }}
 		if err := New(nil, "").Run(t.Context(), target, &v1.LifecycleHandler{HTTPGet: h}); err != nil {
 			t.Errorf("%s: %v, want no error", name, err)
@@ -222,14 +262,17 @@ func TestHTTPS(t *testing.T) {
 // TestHTTP2: without TLS, where a hook asks for it.
 func TestHTTP2(t *testing.T) {
 	version := make(chan string, 1)
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { version <- r.Proto }))
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		version <- r.Proto
+	}))
 	s.Config.Protocols = new(http.Protocols)
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	t.Cleanup(s.Close)
 	protocol := v1.HTTPProtocolHTTP2
 	h := &v1.HTTPGetAction{Port: intstr.FromInt(s.Listener.Addr().(*net.TCPAddr).Port), Protocol: &protocol}
-	if err := New(nil, "").Run(t.Context(), Target{Address: "127.0.0.1"}, &v1.LifecycleHandler{HTTPGet: h}); err != nil {
+	if err := New(nil, "").Run(t.Context(), Target{Address: "127.0.0.1"},
+		&v1.LifecycleHandler{HTTPGet: h}); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-version; got != "HTTP/2.0" {

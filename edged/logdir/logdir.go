@@ -35,7 +35,8 @@ func Open(dir string) (*os.Root, error) {
 	pod, container := filepath.Split(dir)
 	logs, pod := filepath.Split(filepath.Clean(pod))
 	if filepath.Clean(dir) != dir || !filepath.IsAbs(dir) || pod == "" || container == "" {
-		return nil, fmt.Errorf("log folder %q: %w: it is not an absolute path of the form <logs>/<pod>/<container>", dir, ErrRefused)
+		return nil, fmt.Errorf("log folder %q: %w: it is not an absolute path of the form <logs>/<pod>/<container>",
+			dir, ErrRefused)
 	}
 	root, err := os.OpenRoot(logs)
 	if err != nil {

@@ -67,7 +67,9 @@ func (r *Rotator) tidy(ctx context.Context, log string) error {
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(parts, func(p part) bool { return !p.gz && (p.path != parts[len(parts)-1].path || p.size > all) })
+		i := slices.IndexFunc(parts, func(p part) bool {
+			return !p.gz && (p.path != parts[len(parts)-1].path || p.size > all)
+		})
 		if i < 0 {
 			// Of these and no others: a log that is rotated now becomes a part that is to be compressed first.
 			removeParts(root, surplus(parts, r.limits.Load().files-1, all))

@@ -39,8 +39,10 @@ func TestHostile(t *testing.T) {
 	}
 	r := New(Options{MaxSize: 1, MaxFiles: 2, Reopen: func(context.Context, string) error { return nil }})
 	for what, do := range map[string]func() error{
-		"compress a pipe":              func() error { return r.compress(t.Context(), pipe) },
-		"rotate through a link":        func() error { return r.rotate(t.Context(), Log{Path: filepath.Join(linked, "0.log")}) },
+		"compress a pipe": func() error { return r.compress(t.Context(), pipe) },
+		"rotate through a link": func() error {
+			return r.rotate(t.Context(), Log{Path: filepath.Join(linked, "0.log")})
+		},
 		"tidy through a link":          func() error { return r.tidy(t.Context(), filepath.Join(linked, "0.log")) },
 		"compress through a link":      func() error { return r.compress(t.Context(), filepath.Join(linked, part)) },
 		"ask for a size over a link":   func() error { _, err := sizeOf(filepath.Join(linked, "0.log")); return err },

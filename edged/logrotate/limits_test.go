@@ -16,7 +16,8 @@ func TestSetLimits(t *testing.T) {
 		wantFiles     int
 		wantAllOfThem int64
 	}{
-		{100, 5, 100, 5, 500}, {10, 1, 10, 2, 20}, {0, 3, math.MaxInt64, 3, math.MaxInt64}, {-1, 0, math.MaxInt64, 2, math.MaxInt64},
+		{100, 5, 100, 5, 500}, {10, 1, 10, 2, 20}, {0, 3, math.MaxInt64, 3, math.MaxInt64},
+		{-1, 0, math.MaxInt64, 2, math.MaxInt64},
 	} {
 		r.SetLimits(tc.size, tc.files)
 		if l := r.limits.Load(); l.size != tc.wantSize || l.files != tc.wantFiles || r.budget() != tc.wantAllOfThem {

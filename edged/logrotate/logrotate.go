@@ -130,7 +130,8 @@ func (r *Rotator) Run(ctx context.Context) error {
 	if r.watch == nil {
 		w, err := newWatch()
 		if err != nil {
-			klog.V(2).InfoS("Logs cannot be watched; they are looked at from time to time", "interval", r.opts.Interval, "err", err)
+			klog.V(2).InfoS("Logs cannot be watched; they are looked at from time to time", "interval", r.opts.Interval,
+				"err", err)
 		}
 		r.watch = w
 	}

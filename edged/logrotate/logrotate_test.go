@@ -97,7 +97,10 @@ func TestStampsRise(t *testing.T) {
 			t.Errorf("%s: nextStamp = %s, want 20260504-030202", name, got)
 		}
 	}
-	for _, name := range []string{"0.log", "0.log.gz", "0.log.20260504-030201.gz.tmp", "0.log.20260504", "10.log.20260504-030201", "0.log.20269999-000000"} {
+	for _, name := range []string{
+		"0.log", "0.log.gz", "0.log.20260504-030201.gz.tmp", "0.log.20260504", "10.log.20260504-030201",
+		"0.log.20269999-000000",
+	} {
 		if p, ok := parsePart("0.log", name); ok {
 			t.Errorf("parsePart(0.log, %s) = %+v, true, want false", name, p)
 		}
@@ -243,7 +246,13 @@ func TestRotates(t *testing.T) {
 	log := filepath.Join(dir, "0.log")
 	w := newWriter(t, log)
 	w.lines(t, 50)
-	r := start(t, Options{MaxSize: 10_000, MaxFiles: 3, Interval: time.Hour, Reopen: w.reopen, Logs: func() []Log { return []Log{{"c", log, "n/p/c"}} }})
+	r := start(t, Options{
+		MaxSize:  10_000,
+		MaxFiles: 3,
+		Interval: time.Hour,
+		Reopen:   w.reopen,
+		Logs:     func() []Log { return []Log{{"c", log, "n/p/c"}} },
+	})
 	kernel := r.watch
 	for round := 1; round <= 3; round++ { // the first part is removed at the third
 		// Nobody looks at it any more: only the kernel reports when it is written.
@@ -290,7 +299,12 @@ func TestLimitComesLater(t *testing.T) {
 	log := filepath.Join(dir, "0.log")
 	w := newWriter(t, log)
 	w.lines(t, 50)
-	r := start(t, Options{MaxSize: 0, MaxFiles: 3, Reopen: w.reopen, Logs: func() []Log { return []Log{{"c", log, "n/p/c"}} }})
+	r := start(t, Options{
+		MaxSize:  0,
+		MaxFiles: 3,
+		Reopen:   w.reopen,
+		Logs:     func() []Log { return []Log{{"c", log, "n/p/c"}} },
+	})
 	wait.Until(t, "the log to be noticed", func() error {
 		if len(r.changed) > 0 {
 			return errors.New("it has not noticed that there is a log")
@@ -313,7 +327,13 @@ func TestFlood(t *testing.T) {
 	log := filepath.Join(dir, "0.log")
 	w := newWriter(t, log)
 	const size, files = 256 << 10, 4
-	start(t, Options{MaxSize: size, MaxFiles: files, Interval: 10 * time.Second, Reopen: w.reopen, Logs: func() []Log { return []Log{{"c", log, "n/p/c"}} }})
+	start(t, Options{
+		MaxSize:  size,
+		MaxFiles: files,
+		Interval: 10 * time.Second,
+		Reopen:   w.reopen,
+		Logs:     func() []Log { return []Log{{"c", log, "n/p/c"}} },
+	})
 	var most int64
 	// A log that is not bounded never gets there: all that was written is on the disk at once.
 	wait.Until(t, "three rotations, and twice as much to be written as ever was on the disk", func() error {
@@ -372,7 +392,8 @@ func TestLeftOvers(t *testing.T) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "0.log")
 	for name, text := range map[string]string{
-		"0.log": "now", "0.log.20260101-000000": "one", "0.log.20260101-000001": "two", "0.log.20260101-000002": "three",
+		"0.log": "now", "0.log.20260101-000000": "one", "0.log.20260101-000001": "two",
+		"0.log.20260101-000002":        "three",
 		"0.log.20260101-000000.gz.tmp": "half", "other.tmp": "kept", "00.log.20260101-000000": "kept",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -391,7 +412,8 @@ func TestLeftOvers(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if diff := cmp.Diff([]string{"0.log", "0.log.20260101-000001.gz", "0.log.20260101-000002", "00.log.20260101-000000", "other.tmp"}, names); diff != "" {
+	if diff := cmp.Diff([]string{"0.log", "0.log.20260101-000001.gz", "0.log.20260101-000002", "00.log.20260101-000000",
+		"other.tmp"}, names); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if text, _, _ := content(t, log); text != "twothreenow" {
@@ -419,12 +441,15 @@ func TestTakePlace(t *testing.T) {
 	}{
 		"left alone": {func(string) error { return nil }, nil, []string{"part.gz"}},
 		"removed":    {os.Remove, fs.ErrNotExist, []string{"tmp"}},
-		"written":    {func(path string) error { return os.WriteFile(path, []byte("text and more"), 0o600) }, errWritten, []string{"part", "tmp"}},
+		"written": {func(path string) error {
+			return os.WriteFile(path, []byte("text and more"), 0o600)
+		}, errWritten, []string{"part", "tmp"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			path, tmp := filepath.Join(dir, "part"), filepath.Join(dir, "tmp")
-			err := errors.Join(os.WriteFile(path, []byte("text"), 0o600), os.WriteFile(tmp, nil, 0o600), tc.meanwhile(path))
+			err := errors.Join(os.WriteFile(path, []byte("text"), 0o600), os.WriteFile(tmp, nil, 0o600),
+				tc.meanwhile(path))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -433,7 +458,8 @@ func TestTakePlace(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer root.Close()
-			if err := New(Options{}).takePlace(root, "tmp", "part", 4); !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+			if err := New(Options{}).takePlace(root, "tmp", "part", 4); !errors.Is(err, tc.want) ||
+				(err == nil) != (tc.want == nil) {
 				t.Errorf("%v, want %v", err, tc.want)
 			}
 			entries, err := os.ReadDir(dir)

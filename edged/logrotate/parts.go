@@ -73,7 +73,8 @@ func parsePart(log, name string) (part, bool) {
 	}
 	text, gz := strings.CutSuffix(text, gzSuffix)
 	stamp, err := time.Parse(stampForm, text)
-	return part{stamp: stamp, gz: gz}, err == nil && stamp.Format(stampForm) == text // Parse takes more than it was asked for
+	// Parse takes more than it was asked for
+	return part{stamp: stamp, gz: gz}, err == nil && stamp.Format(stampForm) == text
 }
 
 // nextStamp names the next part: by the time, but after all that there are.

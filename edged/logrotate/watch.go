@@ -33,7 +33,11 @@ func newWatch() (*watch, error) {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
 	return &watch{
-		file: os.NewFile(uintptr(fd), "inotify"), fd: fd, news: make(chan string), ids: map[int32]string{}, descriptors: map[string]int32{},
+		file:        os.NewFile(uintptr(fd), "inotify"),
+		fd:          fd,
+		news:        make(chan string),
+		ids:         map[int32]string{},
+		descriptors: map[string]int32{},
 	}, nil
 }
 

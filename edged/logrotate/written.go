@@ -8,7 +8,9 @@ func Written(pods []*observed.Pod, path func(*observed.Pod, *observed.Container)
 	for _, pod := range pods {
 		for _, c := range pod.Containers {
 			if c.Running() {
-				logs = append(logs, Log{ID: c.ID, Path: path(pod, c), Name: pod.Namespace + "/" + pod.Name + "/" + c.Name})
+				logs = append(logs, Log{
+					ID: c.ID, Path: path(pod, c), Name: pod.Namespace + "/" + pod.Name + "/" + c.Name,
+				})
 			}
 		}
 	}

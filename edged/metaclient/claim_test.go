@@ -12,7 +12,8 @@ import (
 func TestClaimStatus(t *testing.T) {
 	b := &bus{answer: `{"Object":{"metadata":{"name":"data"}},"Err":null}`}
 	err := New(b).PatchClaimStatus(t.Context(), "shop", "data", []byte(`{"status":{"capacity":{"storage":"2Gi"}}}`))
-	if err != nil || b.asked.Route.Resource != "shop/persistentvolumeclaim/data" || b.asked.Route.Operation != model.OpPatch ||
+	if err != nil || b.asked.Route.Resource != "shop/persistentvolumeclaim/data" ||
+		b.asked.Route.Operation != model.OpPatch ||
 		!strings.Contains(string(b.asked.Content), `"capacity":{"storage":"2Gi"}`) {
 		t.Errorf("%v, asked %+v %s; want the capacity of shop/persistentvolumeclaim/data",
 			err, b.asked.Route, b.asked.Content)

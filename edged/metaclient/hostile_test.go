@@ -13,7 +13,8 @@ func FuzzPatch(f *testing.F) {
 	const head, tail = `{"metadata":{"uid":"u"},"status":{`, `}}`
 	f.Add(head + `"phase":"Running","podIPs":[{"ip":"10.0.0.1"},{"$patch":"replace"}]` + tail)
 	for _, text := range membound.JSON("", "", 64<<10) {
-		for _, field := range []string{"containerStatuses", "conditions", "podIPs", "hostIPs", "resources", "phase", "x"} {
+		for _, field := range []string{"containerStatuses", "conditions", "podIPs", "hostIPs", "resources", "phase",
+			"x"} {
 			f.Add(head + `"` + field + `":` + text + tail)
 		}
 	}

@@ -40,7 +40,8 @@ func New(bus Bus) *Client { return &Client{bus: bus} }
 // Pods returns every pod in the store. Rows that do not decode are returned as an error beside
 // the good ones: one damaged row must not stop the others.
 func (c *Client) Pods(ctx context.Context) ([]*v1.Pod, error) {
-	data, err := c.ask(ctx, model.OpQuery, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypePodList}, nil)
+	data, err := c.ask(ctx, model.OpQuery, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypePodList},
+		nil)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +69,8 @@ func DecodePod(data []byte) (*v1.Pod, error) {
 		return nil, fmt.Errorf("decode pod: %w", err)
 	}
 	if pod.Name == "" || pod.Namespace == "" || pod.UID == "" {
-		return nil, fmt.Errorf("decode pod %q in namespace %q: it has no name, no namespace or no UID", pod.Name, pod.Namespace)
+		return nil, fmt.Errorf("decode pod %q in namespace %q: it has no name, no namespace or no UID", pod.Name,
+			pod.Namespace)
 	}
 	pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	return pod, nil
@@ -90,7 +92,8 @@ const cloudFirst = `{"cloudFirst":true}`
 // VolumeSecret returns a secret that a volume names and no pod, so that the cloud does not tell of its changes: as the
 // cloud has it, or as it was when there was a link. apierrors.IsNotFound tells a missing one.
 func (c *Client) VolumeSecret(ctx context.Context, namespace, name string) (*v1.Secret, error) {
-	return get[v1.Secret](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeSecret, Name: name}, json.RawMessage(cloudFirst))
+	return get[v1.Secret](ctx, c, resource.Key{Namespace: namespace, Type: resource.TypeSecret, Name: name},
+		json.RawMessage(cloudFirst))
 }
 
 // Get returns an object that is asked for by its key, or with a key without a name (and a slice as T) all of its type;
@@ -135,7 +138,9 @@ type statusRow struct {
 }
 
 func (c *Client) statusRows(ctx context.Context) ([]statusRow, error) {
-	data, err := c.ask(ctx, model.OpQuery, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypePodPatchList}, nil)
+	data, err := c.ask(ctx, model.OpQuery, resource.Key{
+		Namespace: resource.NullNamespace, Type: resource.TypePodPatchList,
+	}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +165,9 @@ func (c *Client) StatusOwners(ctx context.Context) ([]*v1.Pod, error) {
 			continue
 		}
 		uid, _, _ := readPatch([]byte(row.Value))
-		owners = append(owners, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid}})
+		owners = append(owners, &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: uid},
+		})
 	}
 	return owners, nil
 }
@@ -190,7 +197,9 @@ func (c *Client) putStatus(ctx context.Context, operation, typ string, pod *v1.P
 
 // ForgetStatus removes what KeepStatus stored.
 func (c *Client) ForgetStatus(ctx context.Context, pod *v1.Pod) error {
-	_, err := c.ask(ctx, model.OpDelete, resource.Key{Namespace: pod.Namespace, Type: resource.TypePodStatus, Name: pod.Name}, nil)
+	_, err := c.ask(ctx, model.OpDelete, resource.Key{
+		Namespace: pod.Namespace, Type: resource.TypePodStatus, Name: pod.Name,
+	}, nil)
 	return err
 }
 
@@ -203,12 +212,15 @@ func (c *Client) ReportDeleted(ctx context.Context, pod *v1.Pod) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.ask(ctx, model.OpDelete, resource.Key{Namespace: pod.Namespace, Type: resource.TypePod, Name: pod.Name}, content)
+	_, err = c.ask(ctx, model.OpDelete, resource.Key{Namespace: pod.Namespace, Type: resource.TypePod, Name: pod.Name},
+		content)
 	return err
 }
 
 // ask sends one request and returns the content of the answer, or the error that it carries.
-func (c *Client) ask(ctx context.Context, operation string, key resource.Key, content json.RawMessage) (json.RawMessage, error) {
+func (c *Client) ask(
+	ctx context.Context, operation string, key resource.Key, content json.RawMessage,
+) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	m := model.New(model.ModuleEdged, model.GroupMeta, operation, key.String(), content)
@@ -232,7 +244,8 @@ func statusError(data []byte) error {
 		ErrStatus *metav1.Status `json:"ErrStatus"`
 	}
 	// It comes first, where it comes at all: objects need not be decoded twice to find out.
-	if !bytes.Contains(data[:min(len(data), 64)], []byte(`"ErrStatus"`)) || json.Unmarshal(data, &e) != nil || e.ErrStatus == nil {
+	if !bytes.Contains(data[:min(len(data), 64)], []byte(`"ErrStatus"`)) || json.Unmarshal(data, &e) != nil ||
+		e.ErrStatus == nil {
 		return nil
 	}
 	if e.ErrStatus.Code == 0 {

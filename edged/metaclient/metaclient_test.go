@@ -36,7 +36,9 @@ func (b *bus) SendSync(_ context.Context, module string, m *model.Message) (*mod
 }
 
 func TestPods(t *testing.T) {
-	b := &bus{answer: `[{"metadata":{"name":"a","namespace":"n","uid":"1"}},{"metadata":{"name":"no-uid","namespace":"n"}},{"spec":3}]`}
+	b := &bus{
+		answer: `[{"metadata":{"name":"a","namespace":"n","uid":"1"}},{"metadata":{"name":"no-uid","namespace":"n"}},{"spec":3}]`,
+	}
 	pods, err := New(b).Pods(t.Context())
 	if len(pods) != 1 || pods[0].Name != "a" || pods[0].Kind != "Pod" {
 		t.Errorf("pods %v: want the good one", pods)
@@ -44,7 +46,8 @@ func TestPods(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `"no-uid"`) {
 		t.Errorf("err = %v: want one that names the bad ones", err)
 	}
-	if b.asked.Route.Resource != "null/podlist" || b.asked.Route.Operation != model.OpQuery || b.asked.Route.Group != "meta" {
+	if b.asked.Route.Resource != "null/podlist" || b.asked.Route.Operation != model.OpQuery ||
+		b.asked.Route.Group != "meta" {
 		t.Errorf("asked %+v, want a query of null/podlist to meta", b.asked.Route)
 	}
 }
@@ -59,12 +62,15 @@ func TestObjects(t *testing.T) {
 	if cm, err := c.ConfigMap(t.Context(), "n", "c"); err != nil || cm.Data["k"] != "ErrStatus" {
 		t.Errorf("ConfigMap = %v, %v; want k=ErrStatus", cm, err)
 	}
-	c = New(&bus{answer: `{"ErrStatus":{"status":"Failure","reason":"NotFound","code":404,"message":"secret \"s\" not found"}}`})
+	c = New(&bus{
+		answer: `{"ErrStatus":{"status":"Failure","reason":"NotFound","code":404,"message":"secret \"s\" not found"}}`,
+	})
 	if _, err := c.Secret(t.Context(), "n", "s"); !apierrors.IsNotFound(err) || err.Error() != `secret "s" not found` {
 		t.Errorf("Secret: %v, want not found", err)
 	}
 	c = New(&bus{bad: errors.New("the disk is full")})
-	if _, err := c.Secret(t.Context(), "n", "s"); err == nil || !strings.Contains(err.Error(), "query n/secret/s: the disk is full") {
+	if _, err := c.Secret(t.Context(), "n", "s"); err == nil ||
+		!strings.Contains(err.Error(), "query n/secret/s: the disk is full") {
 		t.Errorf("Secret: %v, want query n/secret/s: the disk is full", err)
 	}
 	c = New(&bus{answer: `[1]`})
@@ -82,10 +88,12 @@ func TestReports(t *testing.T) {
 	}
 	// On the wire a patch is a string that holds JSON.
 	if r := b.asked.Route; r.Resource != "n/podpatch/p" || r.Operation != model.OpPatch || b.asked.Content[0] != '"' ||
-		!strings.HasPrefix(string(b.asked.ContentData()), `{"metadata":{"uid":"1"},"status":{`) || !strings.Contains(string(b.asked.ContentData()), `"phase":"Running"`) {
+		!strings.HasPrefix(string(b.asked.ContentData()), `{"metadata":{"uid":"1"},"status":{`) ||
+		!strings.Contains(string(b.asked.ContentData()), `"phase":"Running"`) {
 		t.Errorf("ReportStatus asked %+v %s, want a patch of n/podpatch/p that says Running", r, b.asked.Content)
 	}
-	row, err := json.Marshal([]map[string]string{{"key": "n/podpatch/p", "value": string(b.asked.ContentData())}, {"key": "x", "value": "garbage"}})
+	row, err := json.Marshal([]map[string]string{{"key": "n/podpatch/p", "value": string(b.asked.ContentData())},
+		{"key": "x", "value": "garbage"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,8 +108,10 @@ func TestReports(t *testing.T) {
 	if err := c.KeepStatus(t.Context(), pod, v1.PodStatus{}); err != nil || b.asked.Route.Resource != "n/podstatus/p" {
 		t.Errorf("KeepStatus: %v, asked %+v; want n/podstatus/p", err, b.asked.Route)
 	}
-	if err := c.ReportMirrorStatus(t.Context(), pod, v1.PodStatus{Phase: v1.PodRunning}); err != nil || b.asked.Route.Resource != "n/podpatch/p" ||
-		b.asked.Route.Operation != model.OpUpdate || !strings.HasPrefix(string(b.asked.ContentData()), `{"metadata":{"uid":"1"}`) {
+	if err := c.ReportMirrorStatus(t.Context(), pod, v1.PodStatus{Phase: v1.PodRunning}); err != nil ||
+		b.asked.Route.Resource != "n/podpatch/p" ||
+		b.asked.Route.Operation != model.OpUpdate || !strings.HasPrefix(string(b.asked.ContentData()),
+		`{"metadata":{"uid":"1"}`) {
 		t.Errorf("ReportMirrorStatus: %v, asked %+v; want an update of n/podpatch/p", err, b.asked.Route)
 	}
 	made := New(&bus{answer: `{"Object":{"metadata":{"name":"p","uid":"made"}},"Err":null}`})
@@ -121,19 +131,27 @@ func TestRareObjects(t *testing.T) {
 	b := &bus{answer: `{"metadata":{"name":"gvisor"},"handler":"runsc"}`}
 	key := resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeRuntimeClass, Name: "gvisor"}
 	class, err := Get[nodev1.RuntimeClass](t.Context(), New(b), key)
-	if err != nil || class.Handler != "runsc" || b.asked.Route.Resource != "null/runtimeclass/gvisor" || b.asked.Route.Operation != model.OpQuery {
+	if err != nil || class.Handler != "runsc" || b.asked.Route.Resource != "null/runtimeclass/gvisor" ||
+		b.asked.Route.Operation != model.OpQuery {
 		t.Errorf("%+v, %v, asked %+v; want runsc from null/runtimeclass/gvisor", class, err, b.asked.Route)
 	}
-	c := New(&bus{answer: `{"ErrStatus":{"status":"Failure","reason":"ServiceUnavailable","code":503,"message":"unknown here"}}`})
+	c := New(&bus{
+		answer: `{"ErrStatus":{"status":"Failure","reason":"ServiceUnavailable","code":503,"message":"unknown here"}}`,
+	})
 	if _, err := Get[nodev1.RuntimeClass](t.Context(), c, key); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("RuntimeClass: %v, want ServiceUnavailable", err)
 	}
 	b = &bus{answer: `{"Object":{"metadata":{"name":"n","resourceVersion":"7"}},"Err":null}`}
-	node := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "d", NodeID: "id"}}}}
+	node := &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "n",
+		}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "d", NodeID: "id"}}},
+	}
 	for operation, do := range map[string]func(context.Context, *storagev1.CSINode) (*storagev1.CSINode, error){
 		model.OpInsert: New(b).CreateCSINode, model.OpUpdate: New(b).UpdateCSINode} {
 		got, err := do(t.Context(), node)
-		if err != nil || got.ResourceVersion != "7" || b.asked.Route.Resource != "null/csinode/n" || b.asked.Route.Operation != operation ||
+		if err != nil || got.ResourceVersion != "7" || b.asked.Route.Resource != "null/csinode/n" ||
+			b.asked.Route.Operation != operation ||
 			!strings.Contains(string(b.asked.Content), `"nodeID":"id"`) {
 			t.Errorf("%s: %+v, %v, asked %+v %s; want version 7 of null/csinode/n",
 				operation, got, err, b.asked.Route, b.asked.Content)

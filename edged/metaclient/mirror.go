@@ -12,7 +12,9 @@ import (
 // CreatePod makes a pod, which has to be the mirror of a static one; apierrors.IsAlreadyExists tells one that is there.
 // It needs the cloud.
 func (c *Client) CreatePod(ctx context.Context, pod *v1.Pod) (*v1.Pod, error) {
-	return act[v1.Pod](ctx, c, model.OpInsert, resource.Key{Namespace: pod.Namespace, Type: resource.TypePod, Name: pod.Name}, pod)
+	return act[v1.Pod](ctx, c, model.OpInsert, resource.Key{
+		Namespace: pod.Namespace, Type: resource.TypePod, Name: pod.Name,
+	}, pod)
 }
 
 // ReportMirrorStatus queues the status of a mirror pod for the cloud; it is durable on return. The status under that

@@ -142,7 +142,9 @@ func (c *Client) UpdateCSINode(ctx context.Context, node *storagev1.CSINode) (*s
 
 // Token returns a token of a service account: the stored one until it is time to renew it, and after that as long
 // as it cannot be renewed.
-func (c *Client) Token(ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+func (c *Client) Token(
+	ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest,
+) (*authenticationv1.TokenRequest, error) {
 	content, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
@@ -181,7 +183,8 @@ func (c *Client) ReportEvent(ctx context.Context, event *v1.Event, again bool) e
 	if again {
 		operation = model.OpUpdate
 	}
-	_, err = c.ask(ctx, operation, resource.Key{Namespace: event.Namespace, Type: resource.TypeEvent, Name: event.Name}, content)
+	_, err = c.ask(ctx, operation, resource.Key{Namespace: event.Namespace, Type: resource.TypeEvent, Name: event.Name},
+		content)
 	return err
 }
 

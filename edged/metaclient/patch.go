@@ -19,7 +19,8 @@ import (
 
 // owned are the fields of a pod's status that a node agent sets.
 var owned = [...]string{
-	"phase", "message", "reason", "hostIP", "hostIPs", "podIP", "podIPs", "startTime", "qosClass", "resources", "allocatedResources",
+	"phase", "message", "reason", "hostIP", "hostIPs", "podIP", "podIPs", "startTime", "qosClass", "resources",
+	"allocatedResources",
 	"initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses",
 }
 
@@ -160,7 +161,8 @@ func readPatch(text []byte) (types.UID, v1.PodStatus, error) {
 	}
 	p.Status.PodIPs = slices.DeleteFunc(p.Status.PodIPs, func(ip v1.PodIP) bool { return ip.IP == "" })
 	p.Status.HostIPs = slices.DeleteFunc(p.Status.HostIPs, func(ip v1.HostIP) bool { return ip.IP == "" })
-	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Status == "" }) // to go
+	// to go
+	p.Status.Conditions = slices.DeleteFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Status == "" })
 	null := func(_ v1.ResourceName, q resource.Quantity) bool { return q.Format == "" }
 	maps.DeleteFunc(p.Status.AllocatedResources, null)
 	if r := p.Status.Resources; r != nil {

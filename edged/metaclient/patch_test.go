@@ -15,16 +15,35 @@ import (
 
 // TestPatch: the API server's status becomes the edge's, whatever it was; the conditions of others stay.
 func TestPatch(t *testing.T) {
-	before := v1.Pod{Status: v1.PodStatus{
-		Phase: v1.PodPending, Reason: "Evicted", Message: "old", PodIP: "10.0.0.1", PodIPs: []v1.PodIP{{IP: "10.0.0.1"}}, HostIPs: []v1.HostIP{{IP: "192.0.2.1"}},
-		Conditions:            []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}, {Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "old", Message: "older"}, {Type: v1.PodResizePending, Status: v1.ConditionTrue}},
-		InitContainerStatuses: []v1.ContainerStatus{{Name: "i"}}, ContainerStatuses: []v1.ContainerStatus{{Name: "c", RestartCount: 1}},
-		NominatedNodeName:  "of the scheduler",
-		AllocatedResources: amounts("cpu", "1", "memory", "2Gi"),
-		Resources:          &v1.ResourceRequirements{Limits: amounts("cpu", "1", "memory", "2Gi"), Requests: amounts("cpu", "1")},
-	}}
+	before := v1.Pod{
+		Status: v1.PodStatus{
+			Phase:   v1.PodPending,
+			Reason:  "Evicted",
+			Message: "old",
+			PodIP:   "10.0.0.1",
+			PodIPs:  []v1.PodIP{{IP: "10.0.0.1"}},
+			HostIPs: []v1.HostIP{{IP: "192.0.2.1"}},
+			Conditions: []v1.PodCondition{{Type: v1.PodScheduled, Status: v1.ConditionTrue}, {
+				Type:    v1.PodReady,
+				Status:  v1.ConditionFalse,
+				Reason:  "old",
+				Message: "older",
+			}, {Type: v1.PodResizePending, Status: v1.ConditionTrue}},
+			InitContainerStatuses: []v1.ContainerStatus{{Name: "i"}},
+			ContainerStatuses:     []v1.ContainerStatus{{Name: "c", RestartCount: 1}},
+			NominatedNodeName:     "of the scheduler",
+			AllocatedResources:    amounts("cpu", "1", "memory", "2Gi"),
+			Resources: &v1.ResourceRequirements{
+				Limits: amounts("cpu", "1", "memory", "2Gi"), Requests: amounts("cpu", "1"),
+			},
+		},
+	}
 	want := v1.PodStatus{
-		Phase: v1.PodRunning, PodIP: "10.0.0.2", PodIPs: []v1.PodIP{{IP: "10.0.0.2"}}, HostIP: "192.0.2.2", HostIPs: []v1.HostIP{{IP: "192.0.2.2"}},
+		Phase:             v1.PodRunning,
+		PodIP:             "10.0.0.2",
+		PodIPs:            []v1.PodIP{{IP: "10.0.0.2"}},
+		HostIP:            "192.0.2.2",
+		HostIPs:           []v1.HostIP{{IP: "192.0.2.2"}},
 		Conditions:        []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}},
 		ContainerStatuses: []v1.ContainerStatus{{Name: "c", RestartCount: 2}},
 
@@ -63,7 +82,8 @@ func TestPatch(t *testing.T) {
 	if ready.Type != v1.PodReady {
 		ready = after.Status.Conditions[1]
 	}
-	if len(after.Status.Conditions) != 2 || ready.Status != v1.ConditionTrue || ready.Reason != "" || ready.Message != "" {
+	if len(after.Status.Conditions) != 2 || ready.Status != v1.ConditionTrue || ready.Reason != "" ||
+		ready.Message != "" {
 		t.Errorf("conditions %+v, want two, and Ready true without reason and message", after.Status.Conditions)
 	}
 	want.Conditions, want.NominatedNodeName = after.Status.Conditions, "of the scheduler"
@@ -84,7 +104,8 @@ func TestPatchOfEmpty(t *testing.T) {
 		t.Fatalf("writePatch: %v, want no error", err)
 	}
 	_, got, err := readPatch(text)
-	if diff := cmp.Diff(v1.PodStatus{Resources: &v1.ResourceRequirements{}, Conditions: []v1.PodCondition{}}, got); err != nil || diff != "" {
+	if diff := cmp.Diff(v1.PodStatus{Resources: &v1.ResourceRequirements{}, Conditions: []v1.PodCondition{}},
+		got); err != nil || diff != "" {
 		t.Errorf("readPatch: %v, want no error; status (-want +got):\n%s", err, diff)
 	}
 }
@@ -108,7 +129,8 @@ func TestPatchOfPodWithoutRequests(t *testing.T) {
 		if err != nil || !strings.Contains(string(text), `"allocatedResources":null`) {
 			t.Errorf("%s: %s, %v; want allocatedResources null", name, text, err)
 		}
-		if _, status, err := readPatch(text); err != nil || status.Phase != v1.PodRunning || len(status.AllocatedResources) > 0 {
+		if _, status, err := readPatch(text); err != nil || status.Phase != v1.PodRunning ||
+			len(status.AllocatedResources) > 0 {
 			t.Errorf("%s: read back %+v, %v; want a pod that runs, without requests", name, status, err)
 		}
 	}

@@ -21,13 +21,18 @@ type Reviews struct {
 }
 
 // ReviewToken asks whose a token is.
-func (r Reviews) ReviewToken(ctx context.Context, review *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+func (r Reviews) ReviewToken(
+	ctx context.Context, review *authenticationv1.TokenReview,
+) (*authenticationv1.TokenReview, error) {
 	return act[authenticationv1.TokenReview](ctx, r.Client, model.OpInsert, r.key(resource.TypeTokenReview), review)
 }
 
 // ReviewAccess asks whether a user may do something to the node.
-func (r Reviews) ReviewAccess(ctx context.Context, review *authorizationv1.SubjectAccessReview) (*authorizationv1.SubjectAccessReview, error) {
-	return act[authorizationv1.SubjectAccessReview](ctx, r.Client, model.OpInsert, r.key(resource.TypeAccessReview), review)
+func (r Reviews) ReviewAccess(
+	ctx context.Context, review *authorizationv1.SubjectAccessReview,
+) (*authorizationv1.SubjectAccessReview, error) {
+	return act[authorizationv1.SubjectAccessReview](ctx, r.Client, model.OpInsert, r.key(resource.TypeAccessReview),
+		review)
 }
 
 func (r Reviews) key(typ string) resource.Key {
@@ -36,7 +41,8 @@ func (r Reviews) key(typ string) resource.Key {
 
 // ClientCA returns the CA of the cluster's clients, in PEM: as the cloud has it, or as it was when there was a link.
 func (c *Client) ClientCA(ctx context.Context) ([]byte, error) {
-	have, err := Get[v1.ConfigMap](ctx, c, resource.Key{Namespace: "kube-system", Type: resource.TypeClientCA, Name: "extension-apiserver-authentication"})
+	have, err := Get[v1.ConfigMap](ctx, c, resource.Key{Namespace: "kube-system", Type: resource.TypeClientCA,
+		Name: "extension-apiserver-authentication"})
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +54,9 @@ func csrKey(name string) resource.Key {
 }
 
 // CreateCSR asks the cluster to sign a certificate; apierrors.IsAlreadyExists tells a request that is there.
-func (c *Client) CreateCSR(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
+func (c *Client) CreateCSR(
+	ctx context.Context, csr *certificatesv1.CertificateSigningRequest,
+) (*certificatesv1.CertificateSigningRequest, error) {
 	return act[certificatesv1.CertificateSigningRequest](ctx, c, model.OpInsert, csrKey(csr.Name), csr)
 }
 

@@ -13,7 +13,8 @@ func TestVolumeSecret(t *testing.T) {
 	if err != nil || string(secret.Data["k"]) != "v" {
 		t.Errorf("VolumeSecret = %v, %v; want the key k", secret, err)
 	}
-	if b.asked.Route.Operation != model.OpQuery || b.asked.Route.Resource != "a/secret/s" || string(b.asked.Content) != `{"cloudFirst":true}` {
+	if b.asked.Route.Operation != model.OpQuery || b.asked.Route.Resource != "a/secret/s" ||
+		string(b.asked.Content) != `{"cloudFirst":true}` {
 		t.Errorf("asked %+v %s, want a query of a/secret/s for the cloud", b.asked.Route, b.asked.Content)
 	}
 }

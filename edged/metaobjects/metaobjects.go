@@ -90,7 +90,8 @@ func (o *Objects) Services(ctx context.Context, pod *v1.Pod) []v1.Service {
 	for _, ns := range namespaces {
 		list, err := o.meta.Services(ctx, ns)
 		if err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Services not read; the pod starts without their variables", "pod", klog.KObj(pod), "namespace", ns)
+			klog.ErrorS(err, "Services not read; the pod starts without their variables", "pod", klog.KObj(pod),
+				"namespace", ns)
 		}
 		all = append(all, list...)
 	}
@@ -114,7 +115,8 @@ func (o *Objects) request(
 	ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection,
 ) (*authenticationv1.TokenRequest, error) {
 	if source.IsStatic(pod) {
-		return nil, fmt.Errorf("a static pod has no service account, and so no token; remove the source from the manifest")
+		return nil,
+			fmt.Errorf("a static pod has no service account, and so no token; remove the source from the manifest")
 	}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: ptr.To(ptr.Deref(ask.ExpirationSeconds, tokenSeconds)),

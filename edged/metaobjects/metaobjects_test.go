@@ -92,9 +92,11 @@ func TestClaimGrown(t *testing.T) {
 
 // TestSelects: the labels are those of the Node.
 func TestSelects(t *testing.T) {
-	selector := &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchExpressions: []v1.NodeSelectorRequirement{{
-		Key: "disk", Operator: v1.NodeSelectorOpIn, Values: []string{"ssd"},
-	}}}}}
+	selector := &v1.NodeSelector{
+		NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchExpressions: []v1.NodeSelectorRequirement{{
+			Key: "disk", Operator: v1.NodeSelectorOpIn, Values: []string{"ssd"},
+		}}}},
+	}
 	b := &bus{answers: map[string]string{"null/node/edge-1": `{"metadata":{"name":"edge-1","labels":{"disk":"ssd"}}}`}}
 	if ok, err := New(metaclient.New(b), "edge-1").Selects(t.Context(), selector); err != nil || !ok {
 		t.Errorf("Selects = %t, %v, want true", ok, err)

@@ -65,7 +65,9 @@ func (t *Migration) Look(ctx context.Context) (*Plan, error) {
 		return nil, fmt.Errorf("configuration %s: %w", t.From, err)
 	}
 	if sameFile(t.From, t.Config) || samePath(p.before.Database.DataSource, t.Store) {
-		return nil, fmt.Errorf("%s and %s are KubeEdge's own, which stay as they are: --config and --store name others for edgecore", t.Config, t.Store)
+		return nil,
+			fmt.Errorf("%s and %s are KubeEdge's own, which stay as they are: --config and --store name others for "+
+				"edgecore", t.Config, t.Store)
 	}
 	if p.unit, err = t.Service.findUnit(ctx); err != nil {
 		return nil, fmt.Errorf("KubeEdge's unit: %w", err)
@@ -74,7 +76,9 @@ func (t *Migration) Look(ctx context.Context) (*Plan, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(t.dropIns()); err == nil && p.unit.path != "" {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("the settings in %s are KubeEdge's, and are moved aside with its unit; `systemctl edit edgecore` makes some for edgecore", t.dropIns()))
+		p.Warnings = append(p.Warnings,
+			fmt.Sprintf("the settings in %s are KubeEdge's, and are moved aside with its unit; `systemctl edit "+
+				"edgecore` makes some for edgecore", t.dropIns()))
 	}
 	rows, note, err := readStore(ctx, p.before.Database.DataSource)
 	if err != nil {
@@ -87,7 +91,11 @@ func (t *Migration) Look(ctx context.Context) (*Plan, error) {
 	p.Stored = adopt.Rows(rows, node)
 	t.certificates(p, node)
 	if p.Config, err = adopt.Translate(text, adopt.Places{
-		Store: t.Store, Certs: t.certs(), NodeName: node, Root: rootOf(adopt.UIDs(p.Stored.Pods)), Joined: len(p.certs) == 3,
+		Store:    t.Store,
+		Certs:    t.certs(),
+		NodeName: node,
+		Root:     rootOf(adopt.UIDs(p.Stored.Pods)),
+		Joined:   len(p.certs) == 3,
 	}); err != nil {
 		return nil, fmt.Errorf("configuration %s: %w", t.From, err)
 	}
@@ -114,15 +122,18 @@ func samePath(a, b string) bool { return filepath.Clean(a) == filepath.Clean(b) 
 // mayBegin reports whether the device is one that is to be taken over.
 func (t *Migration) mayBegin(p *Plan) error {
 	if p.unit.program != "" && sameFile(p.unit.program, t.Service.Program) {
-		return fmt.Errorf("%s is started by KubeEdge's unit %s: it has taken the place of KubeEdge's program, without which there is no way back. "+
-			"Put edgecore elsewhere (the package has it in /usr/bin), and KubeEdge's program back, and adopt again", p.unit.program, p.unit.path)
+		return fmt.Errorf("%s is started by KubeEdge's unit %s: it has taken the place of KubeEdge's program, "+
+			"without which there is no way back. "+
+			"Put edgecore elsewhere (the package has it in /usr/bin), and KubeEdge's program back, and adopt again",
+			p.unit.program, p.unit.path)
 	}
 	s, err := t.journal.load()
 	if err != nil || s != nil {
 		return err
 	}
 	if _, err := os.Stat(t.Store); err == nil {
-		return fmt.Errorf("edgecore has run on this device: there is its store %s. If it holds nothing that is needed, `edgecore reset --force` removes it", t.Store)
+		return fmt.Errorf("edgecore has run on this device: there is its store %s. If it holds nothing that is "+
+			"needed, `edgecore reset --force` removes it", t.Store)
 	}
 	return nil
 }
@@ -144,7 +155,8 @@ func hasFolder(root string, uid types.UID) bool {
 
 // mappedDevice returns a link by which a kubelet gives a block device to a pod; "" when the pod has none.
 func mappedDevice(root string, uid types.UID) string {
-	links, _ := filepath.Glob(filepath.Join(root, "pods", string(uid), "volumeDevices", "*", "*")) // the pattern is sound
+	// the pattern is sound
+	links, _ := filepath.Glob(filepath.Join(root, "pods", string(uid), "volumeDevices", "*", "*"))
 	for _, link := range links {
 		if info, err := os.Lstat(link); err == nil && info.Mode()&os.ModeSymlink != 0 {
 			return link
@@ -165,7 +177,8 @@ func (t *Migration) certificates(p *Plan, node string) {
 			p.Errors = append(p.Errors, fmt.Sprintf("certificate: %v", err))
 		}
 	}
-	err := certificates.New(certificates.Options{Server: p.before.Modules.EdgeHub.HTTPServer, Node: node, Files: from}).Check()
+	err := certificates.New(certificates.Options{Server: p.before.Modules.EdgeHub.HTTPServer, Node: node, Files: from}).
+		Check()
 	var problem *certificates.Problem
 	switch {
 	case err == nil, !p.before.Modules.EdgeHub.Enable:
@@ -182,9 +195,12 @@ func (t *Migration) preflight(ctx context.Context, p *Plan) {
 	k := &own.TailoredKubeletConfig
 	var facts *preflight.Facts
 	_ = patient(ctx, func(ctx context.Context) error { // what is wrong is among the facts
-		facts = preflight.Collect(ctx, preflight.Options{Endpoint: k.ContainerRuntimeEndpoint, CgroupDriver: k.CgroupDriver, Disks: []preflight.Disk{
-			{What: "pods", Path: own.RootDirectory}, {What: "the store", Path: filepath.Dir(t.Store)}, {What: "logs", Path: k.PodLogsDir},
-		}})
+		facts = preflight.Collect(ctx, preflight.Options{
+			Endpoint: k.ContainerRuntimeEndpoint, CgroupDriver: k.CgroupDriver, Disks: []preflight.Disk{
+				{What: "pods", Path: own.RootDirectory}, {What: "the store", Path: filepath.Dir(t.Store)},
+				{What: "logs", Path: k.PodLogsDir},
+			},
+		})
 		return facts.Runtime.Err
 	})
 	for _, f := range preflight.Check(facts) {
@@ -211,7 +227,8 @@ func (p *Plan) match(ctx context.Context) error {
 	}
 	defer client.Close()
 	var oddities []string
-	facts := adopt.Facts{Stored: p.Stored.Pods, Static: staticPods(k.StaticPodPath, own.HostnameOverride, &oddities), Images: map[string][]string{}}
+	facts := adopt.Facts{Stored: p.Stored.Pods, Static: staticPods(k.StaticPodPath, own.HostnameOverride, &oddities),
+		Images: map[string][]string{}}
 	rt := runtime.New(runtime.Options{Client: client, RootDir: own.RootDirectory})
 	pods, err := rt.ListPods(ctx)
 	if err != nil {
@@ -240,12 +257,16 @@ func (p *Plan) match(ctx context.Context) error {
 			}
 		}
 		if obs.Alive() && !hasFolder(own.RootDirectory, obs.UID) {
-			p.Errors = append(p.Errors, fmt.Sprintf("pod %s/%s runs, and has no folder in %s: that is not where its volumes are. Set modules.edged.rootDirectory in %s to where KubeEdge has them",
-				obs.Namespace, obs.Name, filepath.Join(own.RootDirectory, "pods"), "KubeEdge's configuration"))
+			p.Errors = append(p.Errors,
+				fmt.Sprintf("pod %s/%s runs, and has no folder in %s: that is not where its volumes are. Set "+
+					"modules.edged.rootDirectory in %s to where KubeEdge has them",
+					obs.Namespace, obs.Name, filepath.Join(own.RootDirectory, "pods"), "KubeEdge's configuration"))
 		}
 		if dev := mappedDevice(own.RootDirectory, obs.UID); dev != "" {
-			p.Errors = append(p.Errors, fmt.Sprintf("pod %s/%s has a volume of volumeMode Block (%s), which KubeEdge holds by a loop device of its own. Delete the pod, take the device over, and make the pod again",
-				obs.Namespace, obs.Name, dev))
+			p.Errors = append(p.Errors,
+				fmt.Sprintf("pod %s/%s has a volume of volumeMode Block (%s), which KubeEdge holds by a loop device "+
+					"of its own. Delete the pod, take the device over, and make the pod again",
+					obs.Namespace, obs.Name, dev))
 		}
 	}
 	return nil
@@ -273,7 +294,9 @@ func imageNames(ctx context.Context, client *cri.Client, image string, into map[
 	if _, ok := into[image]; ok || image == "" {
 		return nil
 	}
-	resp, err := client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+	resp, err := client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
+		Image: &runtimeapi.ImageSpec{Image: image},
+	})
 	if err != nil && !cri.IsNotFound(err) {
 		return fmt.Errorf("image %s: %w", image, err)
 	}
@@ -307,5 +330,6 @@ func (p *Plan) Refused(force bool) error {
 	for _, l := range p.Findings.Lost {
 		lost = append(lost, l.String())
 	}
-	return fmt.Errorf("some containers would not keep running:\n  %s\nWait until KubeEdge has applied all changes (kubectl get pods -o wide), and run adopt again; --force continues anyway", strings.Join(lost, "\n  "))
+	return fmt.Errorf("some containers would not keep running:\n  %s\nWait until KubeEdge has applied all changes "+
+		"(kubectl get pods -o wide), and run adopt again; --force continues anyway", strings.Join(lost, "\n  "))
 }

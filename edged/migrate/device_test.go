@@ -85,7 +85,8 @@ func newDevice(t *testing.T) *device {
 	d.write("etc/systemd/system/"+systemd.Name, fmt.Sprintf(kubeEdgeUnit, d.path("usr/local/bin/edgecore")), 0o644)
 	d.write("etc/systemd/system/edgecore.service.d/10-proxy.conf", "[Service]\nEnvironment=HTTPS_PROXY=x\n", 0o644)
 	must(t, os.MkdirAll(d.path("etc/systemd/system/multi-user.target.wants"), 0o755))
-	must(t, os.Symlink("/etc/systemd/system/"+systemd.Name, d.path("etc/systemd/system/multi-user.target.wants/"+systemd.Name)))
+	must(t, os.Symlink("/etc/systemd/system/"+systemd.Name,
+		d.path("etc/systemd/system/multi-user.target.wants/"+systemd.Name)))
 	d.write("etc/kubeedge/config/edgecore.yaml", fmt.Sprintf(`apiVersion: edgecore.config.kubeedge.io/v1alpha2
 kind: EdgeCore
 database: {dataSource: %s}
@@ -103,12 +104,15 @@ modules:
       staticPodPath: %s
       podLogsDir: %s
       containerRuntimeEndpoint: %s
-`, d.path("var/lib/kubeedge/edgecore.db"), d.path("etc/kubeedge/ca/rootCA.crt"), d.path("etc/kubeedge/certs/server.crt"), d.path("etc/kubeedge/certs/server.key"),
-		d.path("var/lib/kubelet"), d.port, d.path("etc/kubeedge/manifests"), d.path("var/log/pods"), d.cri.Endpoint()), 0o644)
+`, d.path("var/lib/kubeedge/edgecore.db"), d.path("etc/kubeedge/ca/rootCA.crt"),
+		d.path("etc/kubeedge/certs/server.crt"), d.path("etc/kubeedge/certs/server.key"),
+		d.path("var/lib/kubelet"), d.port, d.path("etc/kubeedge/manifests"), d.path("var/log/pods"), d.cri.Endpoint()),
+		0o644)
 	for _, name := range []string{"ca/rootCA.crt", "certs/server.crt", "certs/server.key"} {
 		d.write("etc/kubeedge/"+name, "KubeEdge's "+name, 0o622)
 	}
-	d.write("etc/kubeedge/manifests/agent.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: agent}\nspec:\n  containers: [{name: main, image: \"image:1\"}]\n", 0o644)
+	d.write("etc/kubeedge/manifests/agent.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: agent}\nspec:\n  "+
+		"containers: [{name: main, image: \"image:1\"}]\n", 0o644)
 	d.database("var/lib/kubeedge/edgecore.db")
 	return d
 }
@@ -119,13 +123,15 @@ func (d *device) database(name string) {
 	db, err := sql.Open("sqlite3", d.path(name))
 	must(d.t, err)
 	defer func() { must(d.t, db.Close()) }()
-	_, err = db.ExecContext(d.t.Context(), `CREATE TABLE IF NOT EXISTS "meta" ("key" varchar(256) NOT NULL PRIMARY KEY, "type" varchar(32) NOT NULL DEFAULT '', "value" text);
+	_, err = db.ExecContext(d.t.Context(),
+		`CREATE TABLE IF NOT EXISTS "meta" ("key" varchar(256) NOT NULL PRIMARY KEY, "type" varchar(32) NOT NULL DEFAULT '', "value" text);
 		CREATE TABLE IF NOT EXISTS "device" ("id" varchar(64) NOT NULL PRIMARY KEY)`)
 	must(d.t, err)
 	web := d.pod("web", "u-web")
 	text, err := json.Marshal(web)
 	must(d.t, err)
-	_, err = db.ExecContext(d.t.Context(), "INSERT INTO meta(key, type, value) VALUES ('default/pod/web', 'pod', ?)", string(text))
+	_, err = db.ExecContext(d.t.Context(), "INSERT INTO meta(key, type, value) VALUES ('default/pod/web', 'pod', ?)",
+		string(text))
 	must(d.t, err)
 	d.run(web, adopt.SpecHash(&web.Spec.Containers[0]))
 	static := d.pod("agent-edge1", "0123456789abcdef0123456789abcdef")
@@ -136,23 +142,37 @@ func (d *device) database(name string) {
 func (d *device) pod(name, uid string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(uid)},
-		Spec:       v1.PodSpec{NodeName: "edge1", RestartPolicy: v1.RestartPolicyAlways, Containers: []v1.Container{{Name: "main", Image: "image:1"}}},
-		Status:     v1.PodStatus{Phase: v1.PodRunning},
+		Spec: v1.PodSpec{
+			NodeName: "edge1", RestartPolicy: v1.RestartPolicyAlways,
+			Containers: []v1.Container{{Name: "main", Image: "image:1"}},
+		},
+		Status: v1.PodStatus{Phase: v1.PodRunning},
 	}
 }
 
 // run starts a pod the way a kubelet does, whose hash of the container is given.
 func (d *device) run(pod *v1.Pod, hash uint64) {
-	labels := map[string]string{"io.kubernetes.pod.name": pod.Name, "io.kubernetes.pod.namespace": pod.Namespace, "io.kubernetes.pod.uid": string(pod.UID)}
-	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)}, Labels: labels}
+	labels := map[string]string{"io.kubernetes.pod.name": pod.Name, "io.kubernetes.pod.namespace": pod.Namespace,
+		"io.kubernetes.pod.uid": string(pod.UID)}
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)},
+		Labels:   labels,
+	}
 	box, err := d.client.RunPodSandbox(d.t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
 	must(d.t, err)
 	labels = maps.Clone(labels)
 	labels["io.kubernetes.container.name"] = "main"
-	made, err := d.client.CreateContainer(d.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: box.PodSandboxId, SandboxConfig: config, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "sha256:image"}, Labels: labels,
-		Annotations: map[string]string{"io.kubernetes.container.hash": strconv.FormatUint(hash, 16), "io.kubernetes.container.restartCount": "3"},
-	}})
+	made, err := d.client.CreateContainer(d.t.Context(), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: box.PodSandboxId, SandboxConfig: config, Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "main"},
+			Image:    &runtimeapi.ImageSpec{Image: "sha256:image"},
+			Labels:   labels,
+			Annotations: map[string]string{
+				"io.kubernetes.container.hash":         strconv.FormatUint(hash, 16),
+				"io.kubernetes.container.restartCount": "3",
+			},
+		},
+	})
 	must(d.t, err)
 	_, err = d.client.StartContainer(d.t.Context(), &runtimeapi.StartContainerRequest{ContainerId: made.ContainerId})
 	must(d.t, err)
@@ -171,9 +191,18 @@ func (d *device) write(name, text string, mode fs.FileMode) {
 func (d *device) takeover() (*Migration, *bytes.Buffer) {
 	said := &bytes.Buffer{}
 	return New(Options{
-		From: d.path("etc/kubeedge/config/edgecore.yaml"), Config: d.path("etc/edgecore/edgecore.yaml"), Store: d.path("var/lib/edgecore/edgecore.db"),
-		Wait: d.wait, Out: &teller{d, said},
-		Service: Service{Root: d.root, Present: true, Program: d.path("usr/bin/edgecore"), Packaged: d.packaged, Systemctl: d.systemctl},
+		From:   d.path("etc/kubeedge/config/edgecore.yaml"),
+		Config: d.path("etc/edgecore/edgecore.yaml"),
+		Store:  d.path("var/lib/edgecore/edgecore.db"),
+		Wait:   d.wait,
+		Out:    &teller{d, said},
+		Service: Service{
+			Root:      d.root,
+			Present:   true,
+			Program:   d.path("usr/bin/edgecore"),
+			Packaged:  d.packaged,
+			Systemctl: d.systemctl,
+		},
 	}), said
 }
 
@@ -263,7 +292,9 @@ func (d *device) startEffective() error {
 	case "":
 		return errors.New("Unit edgecore.service not found")
 	case "edgecore":
-		for _, name := range []string{"etc/edgecore/edgecore.yaml", "etc/edgecore/certs/server.key", "var/lib/edgecore/edgecore.db"} {
+		for _, name := range []string{
+			"etc/edgecore/edgecore.yaml", "etc/edgecore/certs/server.key", "var/lib/edgecore/edgecore.db",
+		} {
 			if _, err := os.Stat(d.path(name)); err != nil {
 				d.t.Errorf("Stat of %s at the start of edgecore: %v, want it to exist", name, err)
 			}
@@ -279,22 +310,30 @@ func (d *device) startEffective() error {
 func (d *device) serve() {
 	listener, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(d.port))
 	must(d.t, err)
-	d.answers = &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		list, err := d.client.ListContainers(context.Background(), &runtimeapi.ListContainersRequest{})
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		var pods v1.PodList
-		for _, c := range list.Containers {
-			pods.Items = append(pods.Items, v1.Pod{Status: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
-				ContainerID: "containerd://" + c.Id, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
-			}}}})
-		}
-		if err := json.NewEncoder(w).Encode(pods); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-		}
-	})}}
+	d.answers = &httptest.Server{
+		Listener: listener, Config: &http.Server{
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				list, err := d.client.ListContainers(context.Background(), &runtimeapi.ListContainersRequest{})
+				if err != nil {
+					http.Error(w, err.Error(), http.StatusInternalServerError)
+					return
+				}
+				var pods v1.PodList
+				for _, c := range list.Containers {
+					pods.Items = append(pods.Items, v1.Pod{
+						Status: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
+							ContainerID: "containerd://" + c.Id, State: v1.ContainerState{
+								Running: &v1.ContainerStateRunning{},
+							},
+						}}},
+					})
+				}
+				if err := json.NewEncoder(w).Encode(pods); err != nil {
+					http.Error(w, err.Error(), http.StatusInternalServerError)
+				}
+			}),
+		},
+	}
 	d.answers.Start()
 }
 

@@ -67,7 +67,8 @@ func New(o Options) *Migration {
 }
 
 // ErrDone says that the device was taken over before.
-var ErrDone = errors.New("this device was taken over before: edgecore is its agent; `edgecore adopt --undo` goes back to KubeEdge")
+var ErrDone = errors.New("this device was taken over before: edgecore is its agent; `edgecore adopt --undo` goes " +
+	"back to KubeEdge")
 
 func (t *Migration) say(format string, args ...any) { fmt.Fprintf(t.Out, format+"\n", args...) }
 
@@ -110,8 +111,17 @@ func (t *Migration) Do(ctx context.Context, p *Plan) error {
 // prepare writes what this agent needs but its store, while KubeEdge runs.
 func (t *Migration) prepare(p *Plan) (*state, error) {
 	s := &state{
-		Phase: preparing, At: time.Now().UTC().Truncate(time.Second), From: t.From, Config: t.Config, Store: t.Store, Active: p.unit.active,
-		Unit: p.unit.path, Links: p.unit.links, Program: p.unit.program, DropIns: t.dropIns(), Endpoint: p.Config.Modules.Edged.TailoredKubeletConfig.ContainerRuntimeEndpoint,
+		Phase:    preparing,
+		At:       time.Now().UTC().Truncate(time.Second),
+		From:     t.From,
+		Config:   t.Config,
+		Store:    t.Store,
+		Active:   p.unit.active,
+		Unit:     p.unit.path,
+		Links:    p.unit.links,
+		Program:  p.unit.program,
+		DropIns:  t.dropIns(),
+		Endpoint: p.Config.Modules.Edged.TailoredKubeletConfig.ContainerRuntimeEndpoint,
 	}
 	if p.unit.path != "" {
 		s.UnitSum = sum(p.unit.text)
@@ -120,8 +130,10 @@ func (t *Migration) prepare(p *Plan) (*state, error) {
 	switch {
 	case err != nil:
 		return s, err
-	case before != nil: // of a takeover that was cut off: KubeEdge may be stopped, and the files there may be of that one
-		s.Active, s.Links, s.Before, s.BeforeMode, s.Made = s.Active || before.Active, before.Links, before.Before, before.BeforeMode, before.Made
+	case before != nil:
+		// of a takeover that was cut off: KubeEdge may be stopped, and the files there may be of that one
+		s.Active, s.Links, s.Before, s.BeforeMode, s.Made = s.Active || before.Active, before.Links, before.Before,
+			before.BeforeMode, before.Made
 	default:
 		if err := s.keepConfig(); err != nil {
 			return s, err
@@ -188,7 +200,8 @@ func (t *Migration) finish(ctx context.Context, s *state, expected []string) err
 		return fmt.Errorf("journal: %w", err)
 	}
 	if len(lost) > 0 {
-		return fmt.Errorf("edgecore has taken over, but these containers did not run on: %v; see `edgecore get pods`", lost)
+		return fmt.Errorf("edgecore has taken over, but these containers did not run on: %v; see `edgecore get pods`",
+			lost)
 	}
 	return nil
 }

@@ -112,13 +112,15 @@ func TestThereAndBack(t *testing.T) {
 		t.Run(fmt.Sprintf("packaged=%v", packaged), func(t *testing.T) {
 			d := newDevice(t)
 			if packaged {
-				d.write("usr/lib/systemd/system/"+systemd.Name, systemd.Unit(d.path("usr/bin/edgecore"), d.path("etc/edgecore/edgecore.yaml")), 0o644)
+				d.write("usr/lib/systemd/system/"+systemd.Name,
+					systemd.Unit(d.path("usr/bin/edgecore"), d.path("etc/edgecore/edgecore.yaml")), 0o644)
 			}
 			before, run := d.files(theirs...), d.running()
 			take, said := d.takeover()
 			must(t, adoptAll(t.Context(), take))
 			d.taken()
-			for _, name := range []string{"etc/kubeedge/config/edgecore.yaml", "etc/kubeedge/certs/server.key", "var/lib/kubeedge/edgecore.db"} {
+			for _, name := range []string{"etc/kubeedge/config/edgecore.yaml", "etc/kubeedge/certs/server.key",
+				"var/lib/kubeedge/edgecore.db"} {
 				if now := d.files(theirs...)[name]; now != before[name] {
 					t.Errorf("%s = %q, want %q", name, now, before[name])
 				}
@@ -302,11 +304,20 @@ func TestFails(t *testing.T) {
 			must(d.t, os.MkdirAll(dir, 0o750))
 			must(d.t, os.Symlink("/dev/loop7", filepath.Join(dir, "pv-1")))
 		}, "default/web has a volume of volumeMode Block"},
-		"its store is none":      {func(d *device) { d.write("var/lib/kubeedge/edgecore.db", "", 0o600) }, "no table meta"},
-		"there is no store":      {func(d *device) { must(d.t, os.Remove(d.path("var/lib/kubeedge/edgecore.db"))) }, "no such file"},
-		"there is no KubeEdge":   {func(d *device) { must(d.t, os.Remove(d.path("etc/kubeedge/config/edgecore.yaml"))) }, "no configuration of KubeEdge"},
-		"edgecore has run here":  {func(d *device) { d.write("var/lib/edgecore/edgecore.db", "x", 0o600) }, "edgecore has run on this device"},
-		"the pods lie elsewhere": {func(d *device) { must(d.t, os.RemoveAll(d.path("var/lib/kubelet/pods"))) }, "rootDirectory"},
+		"its store is none": {func(d *device) {
+			d.write("var/lib/kubeedge/edgecore.db", "", 0o600)
+		}, "no table meta"},
+		"there is no store": {func(d *device) { must(d.t, os.Remove(d.path("var/lib/kubeedge/edgecore.db"))) },
+			"no such file"},
+		"there is no KubeEdge": {func(d *device) {
+			must(d.t, os.Remove(d.path("etc/kubeedge/config/edgecore.yaml")))
+		}, "no configuration of KubeEdge"},
+		"edgecore has run here": {func(d *device) {
+			d.write("var/lib/edgecore/edgecore.db", "x", 0o600)
+		}, "edgecore has run on this device"},
+		"the pods lie elsewhere": {func(d *device) {
+			must(d.t, os.RemoveAll(d.path("var/lib/kubelet/pods")))
+		}, "rootDirectory"},
 		"its program was replaced": {func(d *device) {
 			must(d.t, os.Remove(d.path("usr/local/bin/edgecore")))
 			must(d.t, os.Link(d.path("usr/bin/edgecore"), d.path("usr/local/bin/edgecore")))
@@ -357,8 +368,11 @@ func TestPlan(t *testing.T) {
 	var out bytes.Buffer
 	take.Print(&out, p)
 	for _, want := range []string{
-		"Node edge1", "2 pods (1 of manifests), 2 containers run on", "1. write configuration " + d.path("etc/edgecore/edgecore.yaml"), "2. stop edgecore.service of " + d.path("etc/systemd/system"),
-		"move that unit aside", "rename KubeEdge's program", "modules.edged.enableMetrics: left out", "edgecore.service.d are KubeEdge's, and are moved aside", "--undo",
+		"Node edge1", "2 pods (1 of manifests), 2 containers run on",
+		"1. write configuration " + d.path("etc/edgecore/edgecore.yaml"), "2. stop edgecore.service of " +
+			d.path("etc/systemd/system"),
+		"move that unit aside", "rename KubeEdge's program", "modules.edged.enableMetrics: left out",
+		"edgecore.service.d are KubeEdge's, and are moved aside", "--undo",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("plan = %s\nwant it to contain %q", &out, want)
@@ -379,7 +393,8 @@ func TestConfigOfBefore(t *testing.T) {
 	must(t, undo.Undo(t.Context()))
 	got := d.files("etc/edgecore")["etc/edgecore/edgecore.yaml"]
 	if !strings.HasPrefix(got, "-rw-r-----") || !strings.HasSuffix(got, "# the package's\n") {
-		t.Errorf("it is %q, want a text that begins with \"-rw-r-----\", a text that ends with \"# the package's\\n\"", got)
+		t.Errorf("it is %q, want a text that begins with \"-rw-r-----\", a text that ends with \"# the package's\\n\"",
+			got)
 	}
 }
 

@@ -69,7 +69,14 @@ func TestJournal(t *testing.T) {
 	if s, err := j.load(); s != nil || err != nil {
 		t.Errorf("none is %+v, %v; want nil, no error", s, err)
 	}
-	want := &state{Phase: adopted, At: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), Config: "/c", Before: []byte("x"), BeforeMode: 0o640, Links: map[string]string{"a": "b"}}
+	want := &state{
+		Phase:      adopted,
+		At:         time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC),
+		Config:     "/c",
+		Before:     []byte("x"),
+		BeforeMode: 0o640,
+		Links:      map[string]string{"a": "b"},
+	}
 	must(t, j.save(want))
 	got, err := j.load()
 	must(t, err)

@@ -61,7 +61,8 @@ func readStore(ctx context.Context, path string) (rows []adopt.Row, note string,
 	}
 	rows, err = readRows(ctx, to)
 	if recovery != nil {
-		note = fmt.Sprintf("KubeEdge's store is damaged (%s): %d rows of it can be read, and the cloud sends the others again", recovery.Damage, recovery.Saved)
+		note = fmt.Sprintf("KubeEdge's store is damaged (%s): %d rows of it can be read, and the cloud sends the "+
+			"others again", recovery.Damage, recovery.Saved)
 	}
 	return rows, note, err
 }
@@ -111,7 +112,8 @@ func readRows(ctx context.Context, path string) (rows []adopt.Row, err error) {
 		return nil, fmt.Errorf("%w: %s", errTorn, said)
 	}
 	var tables int
-	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type='table' AND name='meta'").Scan(&tables); err != nil {
+	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type='table' AND name='meta'").
+		Scan(&tables); err != nil {
 		return nil, fmt.Errorf("%w: %w", errTorn, err)
 	}
 	if tables == 0 {

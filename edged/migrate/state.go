@@ -113,7 +113,9 @@ func (j journal) load() (*state, error) {
 		return nil, fmt.Errorf("journal %s: it has the phase %q, which is unknown", j.path, s.Phase)
 	}
 	if s.Version != stateVersion {
-		return nil, fmt.Errorf("journal %s: it has version %d, and this edgecore knows %d: use the version that took the device over", j.path, s.Version, stateVersion)
+		return nil,
+			fmt.Errorf("journal %s: it has version %d, and this edgecore knows %d: use the version that took the "+
+				"device over", j.path, s.Version, stateVersion)
 	}
 	return s, nil
 }

@@ -13,7 +13,8 @@ func (t *Migration) Print(out io.Writer, p *Plan) {
 	line := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
 	k := &p.Config.Modules.Edged.TailoredKubeletConfig
 	line("Node %s, of KubeEdge's %s", p.Config.Modules.Edged.HostnameOverride, t.From)
-	line("Pods stay in %s, their logs in %s, manifests in %s, the runtime is %s (%s)", p.Config.Modules.Edged.RootDirectory, k.PodLogsDir, k.StaticPodPath, k.ContainerRuntimeEndpoint, k.CgroupDriver)
+	line("Pods stay in %s, their logs in %s, manifests in %s, the runtime is %s (%s)",
+		p.Config.Modules.Edged.RootDirectory, k.PodLogsDir, k.StaticPodPath, k.ContainerRuntimeEndpoint, k.CgroupDriver)
 	if p.Findings != nil {
 		line("%s", p.Findings.Summary())
 		for _, name := range p.Findings.Idle {
@@ -46,7 +47,8 @@ func (t *Migration) Print(out io.Writer, p *Plan) {
 			line("  4. %s %s, enable and start it", what, own)
 		}
 		if p.unit.program != "" && filepath.Base(p.unit.program) == filepath.Base(t.Service.Program) {
-			line("  5. rename KubeEdge's program to %s, so that `%s` is this one", p.unit.program+aside, filepath.Base(p.unit.program))
+			line("  5. rename KubeEdge's program to %s, so that `%s` is this one", p.unit.program+aside,
+				filepath.Base(p.unit.program))
 		}
 	}
 	notes := append(p.Config.Notes, p.Stored.Notes...)

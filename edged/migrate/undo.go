@@ -51,7 +51,8 @@ func (t *Migration) Undo(ctx context.Context) error {
 	}
 	t.say("Removed edgecore's configuration, certificates and store")
 	if node != "" {
-		t.say("If cloudcore refuses KubeEdge's certificate (403), as edgecore has renewed it: kubectl label node %s %s-",
+		t.say("If cloudcore refuses KubeEdge's certificate (403), as edgecore has renewed it: kubectl label node "+
+			"%s %s-",
 			node, certs.HolderLabel)
 	}
 	return nil

@@ -171,7 +171,8 @@ func (t *Migration) restore(s *state) error {
 		return fmt.Errorf("KubeEdge's unit is gone: %w; `keadm join` of KubeEdge creates it again", err)
 	}
 	if sum(text) != s.UnitSum {
-		return fmt.Errorf("%s is not the unit that was there before the takeover: put that one back, then undo again", s.Unit)
+		return fmt.Errorf("%s is not the unit that was there before the takeover: put that one back, then undo again",
+			s.Unit)
 	}
 	if own != s.Unit { // KubeEdge's is where packages put theirs
 		if err := removeOurs(own); err != nil {
@@ -196,7 +197,8 @@ func (t *Migration) dropIns() string {
 
 // binaryAside renames KubeEdge's executable where a shell would find it in the place of this one: they have one name.
 func (t *Migration) binaryAside(s *state) error {
-	if s.Program == "" || filepath.Base(s.Program) != filepath.Base(t.Service.Program) || sameFile(s.Program, t.Service.Program) {
+	if s.Program == "" || filepath.Base(s.Program) != filepath.Base(t.Service.Program) ||
+		sameFile(s.Program, t.Service.Program) {
 		return nil
 	}
 	if _, err := os.Lstat(s.Program); errors.Is(err, fs.ErrNotExist) {

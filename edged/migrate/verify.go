@@ -53,7 +53,10 @@ func poll(ctx context.Context, most time.Duration, look func(context.Context) er
 func waitUnused(ctx context.Context, path string) error {
 	return poll(ctx, endWait, func(context.Context) error {
 		if who := holder(path); who != "" {
-			return errAgain{fmt.Errorf("%s has %s open: another agent runs here that is not the service; stop it, and try again", who, path)}
+			return errAgain{
+				fmt.Errorf("%s has %s open: another agent runs here that is not the service; stop it, and try again",
+					who, path),
+			}
 		}
 		return nil
 	})
@@ -136,7 +139,8 @@ func shownBy(ctx context.Context, cfg *v1alpha2.EdgeCore) (map[string]bool, erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(address, strconv.Itoa(int(k.ReadOnlyPort)))+"/pods", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"http://"+net.JoinHostPort(address, strconv.Itoa(int(k.ReadOnlyPort)))+"/pods", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,8 @@ func decide(p *pair, linked bool) action {
 
 // shows reports whether a mirror pod is that of a static pod, and is to stay.
 func shows(mirror, static *v1.Pod) bool {
-	return mirror.DeletionTimestamp == nil && mirror.Annotations[v1.MirrorPodAnnotationKey] == static.Annotations[source.AnnotationHash]
+	return mirror.DeletionTimestamp == nil &&
+		mirror.Annotations[v1.MirrorPodAnnotationKey] == static.Annotations[source.AnnotationHash]
 }
 
 // Is reports whether a pod is a mirror pod.

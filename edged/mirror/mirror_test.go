@@ -24,14 +24,29 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 func static(name, hash string) *v1.Pod {
 	return &v1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "n", UID: types.UID(hash), Labels: map[string]string{"a": "b"},
-			Annotations: map[string]string{source.AnnotationHash: hash, source.AnnotationSource: "file"}},
-		Spec: v1.PodSpec{NodeName: "edge", Priority: ptr.To[int32](7), ServiceAccountName: "x", PriorityClassName: "system-node-critical"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        name,
+			Namespace:   "n",
+			UID:         types.UID(hash),
+			Labels:      map[string]string{"a": "b"},
+			Annotations: map[string]string{source.AnnotationHash: hash, source.AnnotationSource: "file"},
+		},
+		Spec: v1.PodSpec{
+			NodeName:           "edge",
+			Priority:           ptr.To[int32](7),
+			ServiceAccountName: "x",
+			PriorityClassName:  "system-node-critical",
+		},
 	}
 }
 
 func mirrored(name, uid, hash string) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "n", UID: types.UID(uid), Annotations: map[string]string{v1.MirrorPodAnnotationKey: hash}}}
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name:        name,
+		Namespace:   "n",
+		UID:         types.UID(uid),
+		Annotations: map[string]string{v1.MirrorPodAnnotationKey: hash},
+	}}
 }
 
 func TestDecide(t *testing.T) {
@@ -42,15 +57,17 @@ func TestDecide(t *testing.T) {
 		offline bool
 		want    action
 	}{
-		"nothing":                     {pair{}, false, nothing},
-		"no mirror":                   {pair{static: static("p", "h")}, false, create},
-		"no mirror, no link":          {pair{static: static("p", "h")}, true, nothing},
-		"mirror":                      {pair{static: static("p", "h"), mirror: mirrored("p", "m", "h")}, true, tell},
-		"another manifest":            {pair{static: static("p", "i"), mirror: mirrored("p", "m", "h")}, true, remove},
-		"another manifest, said":      {pair{static: static("p", "i"), mirror: mirrored("p", "m", "h"), ended: "m"}, false, nothing},
-		"another manifest, said once": {pair{static: static("p", "i"), mirror: mirrored("p", "m2", "h"), ended: "m"}, false, remove},
-		"deleted by somebody":         {pair{static: static("p", "h"), mirror: leaving}, false, remove},
-		"no manifest":                 {pair{mirror: mirrored("p", "m", "h")}, true, remove},
+		"nothing":            {pair{}, false, nothing},
+		"no mirror":          {pair{static: static("p", "h")}, false, create},
+		"no mirror, no link": {pair{static: static("p", "h")}, true, nothing},
+		"mirror":             {pair{static: static("p", "h"), mirror: mirrored("p", "m", "h")}, true, tell},
+		"another manifest":   {pair{static: static("p", "i"), mirror: mirrored("p", "m", "h")}, true, remove},
+		"another manifest, said": {pair{static: static("p", "i"), mirror: mirrored("p", "m", "h"), ended: "m"},
+			false, nothing},
+		"another manifest, said once": {pair{static: static("p", "i"), mirror: mirrored("p", "m2", "h"), ended: "m"},
+			false, remove},
+		"deleted by somebody": {pair{static: static("p", "h"), mirror: leaving}, false, remove},
+		"no manifest":         {pair{mirror: mirrored("p", "m", "h")}, true, remove},
 	} {
 		if got := decide(&c.p, !c.offline); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -64,9 +81,21 @@ func TestOf(t *testing.T) {
 	got := Of(s, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge", UID: "u"}})
 	want := &v1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", Labels: map[string]string{"a": "b"},
-			Annotations:     map[string]string{source.AnnotationHash: "h", source.AnnotationSource: "file", v1.MirrorPodAnnotationKey: "h"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "edge", UID: "u", Controller: ptr.To(true)}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      "p",
+			Namespace: "n",
+			Labels:    map[string]string{"a": "b"},
+			Annotations: map[string]string{
+				source.AnnotationHash: "h", source.AnnotationSource: "file", v1.MirrorPodAnnotationKey: "h",
+			},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "v1",
+				Kind:       "Node",
+				Name:       "edge",
+				UID:        "u",
+				Controller: ptr.To(true),
+			}},
+		},
 		Spec: v1.PodSpec{NodeName: "edge", PriorityClassName: "system-node-critical"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -159,7 +188,10 @@ func (w *fixture) expect(created, deleted, told string) {
 	synctest.Wait()
 	w.cloud.mu.Lock()
 	defer w.cloud.mu.Unlock()
-	got := []string{strings.Join(w.cloud.created, ","), strings.Trim(fmt.Sprint(w.cloud.deleted), "[]"), strings.Join(w.cloud.told, ",")}
+	got := []string{
+		strings.Join(w.cloud.created, ","), strings.Trim(fmt.Sprint(w.cloud.deleted), "[]"),
+		strings.Join(w.cloud.told, ","),
+	}
 	if diff := cmp.Diff([]string{created, deleted, told}, got); diff != "" {
 		w.t.Errorf("created, deleted, told (-want +got):\n%s", diff)
 	}
@@ -215,7 +247,8 @@ func TestOffline(t *testing.T) {
 		w.Loaded()
 		synctest.Wait()
 		if len(w.cloud.deleted) != 2 || len(w.cloud.created) != 0 {
-			t.Errorf("ended %v, made %v: want the ends of m2 and m3, and nothing made", w.cloud.deleted, w.cloud.created)
+			t.Errorf("ended %v, made %v: want the ends of m2 and m3, and nothing made", w.cloud.deleted,
+				w.cloud.created)
 		}
 		w.Link(true)
 		w.Gone("m2")

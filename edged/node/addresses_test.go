@@ -9,7 +9,9 @@ import (
 
 // TestAddresses: one of each family where the configuration says so.
 func TestAddresses(t *testing.T) {
-	for in, want := range map[string][]string{"192.0.2.1": {"192.0.2.1"}, "192.0.2.1, fd00::1": {"192.0.2.1", "fd00::1"}} {
+	for in, want := range map[string][]string{
+		"192.0.2.1": {"192.0.2.1"}, "192.0.2.1, fd00::1": {"192.0.2.1", "fd00::1"},
+	} {
 		if diff := cmp.Diff(want, NewAddresses(in, "").IPs()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
@@ -30,20 +32,26 @@ func TestAddressKept(t *testing.T) {
 		hardware, other string
 		want            []string
 	}{
-		"a default route":                {nil, []string{"192.0.2.1"}, "", "10.0.0.1", []string{"192.0.2.1"}},
-		"another default route":          {nil, []string{"192.0.2.1", "192.0.2.2"}, "", "", []string{"192.0.2.2"}},
-		"it is lost":                     {nil, []string{"192.0.2.1", ""}, "192.0.2.3", "10.0.0.1", []string{"192.0.2.1"}},
+		"a default route":       {nil, []string{"192.0.2.1"}, "", "10.0.0.1", []string{"192.0.2.1"}},
+		"another default route": {nil, []string{"192.0.2.1", "192.0.2.2"}, "", "", []string{"192.0.2.2"}},
+		"it is lost": {
+			nil, []string{"192.0.2.1", ""}, "192.0.2.3", "10.0.0.1", []string{"192.0.2.1"},
+		},
 		"a network that has none":        {before, []string{""}, "192.0.2.3", "10.0.0.1", []string{"192.0.2.3"}},
 		"lost since before":              {before, []string{""}, "", "10.0.0.1", []string{"192.0.2.7"}},
 		"in a container without a route": {nil, []string{""}, "", "10.0.0.1", []string{"10.0.0.1"}},
 		"no network yet":                 {nil, []string{""}, "", "", nil},
 		"only IPv6's route is left":      {nil, []string{"192.0.2.1", "2001:db8::7"}, "", "", []string{"192.0.2.1"}},
-		"and IPv4's comes back":          {nil, []string{"192.0.2.1", "2001:db8::7", "192.0.2.2"}, "", "", []string{"192.0.2.2"}},
-		"so since before":                {before, []string{"2001:db8::7"}, "", "", []string{"192.0.2.7"}},
-		"so since before, hardware":      {before, []string{"2001:db8::7"}, "192.0.2.3", "", []string{"192.0.2.3"}},
-		"only IPv6's hardware is left":   {before, []string{""}, "2001:db8::7", "", []string{"192.0.2.7"}},
-		"a node of IPv6":                 {nil, []string{"2001:db8::7", "2001:db8::8"}, "", "", []string{"2001:db8::8"}},
-		"IPv4 is new":                    {nil, []string{"2001:db8::7", "192.0.2.1"}, "", "", []string{"192.0.2.1"}},
+		"and IPv4's comes back": {
+			nil, []string{"192.0.2.1", "2001:db8::7", "192.0.2.2"}, "", "", []string{"192.0.2.2"},
+		},
+		"so since before":              {before, []string{"2001:db8::7"}, "", "", []string{"192.0.2.7"}},
+		"so since before, hardware":    {before, []string{"2001:db8::7"}, "192.0.2.3", "", []string{"192.0.2.3"}},
+		"only IPv6's hardware is left": {before, []string{""}, "2001:db8::7", "", []string{"192.0.2.7"}},
+		"a node of IPv6": {
+			nil, []string{"2001:db8::7", "2001:db8::8"}, "", "", []string{"2001:db8::8"},
+		},
+		"IPv4 is new": {nil, []string{"2001:db8::7", "192.0.2.1"}, "", "", []string{"192.0.2.1"}},
 	} {
 		var a Addresses
 		if c.before != nil {

@@ -23,7 +23,9 @@ func Images(have []*runtimeapi.Image, most int) []v1.ContainerImage {
 		if len(names) == 0 {
 			continue // nobody can ask for it
 		}
-		list = append(list, v1.ContainerImage{Names: names[:min(len(names), namesMax)], SizeBytes: int64(image.GetSize())})
+		list = append(list, v1.ContainerImage{
+			Names: names[:min(len(names), namesMax)], SizeBytes: int64(image.GetSize()),
+		})
 	}
 	slices.SortFunc(list, func(a, b v1.ContainerImage) int {
 		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), slices.Compare(a.Names, b.Names))

@@ -158,12 +158,19 @@ func started(t *testing.T, c *cloud, change func(*Options)) *Node { return start
 
 func startedOn(t *testing.T, c Cloud, change func(*Options)) *Node {
 	opts := Options{
-		Name: "edge-1", Labels: map[string]string{"site": "roof"}, Schedulable: true, Register: true,
-		Check: 10 * time.Second, Report: 5 * time.Minute, Lease: 40 * time.Second,
+		Name:        "edge-1",
+		Labels:      map[string]string{"site": "roof"},
+		Schedulable: true,
+		Register:    true,
+		Check:       10 * time.Second,
+		Report:      5 * time.Minute,
+		Lease:       40 * time.Second,
 		Status: func() v1.NodeStatus {
 			return v1.NodeStatus{
-				Capacity:  v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")},
-				Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}, {Type: v1.NodeInternalIP, Address: "fd00::1"}},
+				Capacity: v1.ResourceList{v1.ResourceCPU: resource.MustParse("2")},
+				Addresses: []v1.NodeAddress{
+					{Type: v1.NodeInternalIP, Address: "192.0.2.1"}, {Type: v1.NodeInternalIP, Address: "fd00::1"},
+				},
 			}
 		},
 		Unready: func() error { return nil },
@@ -212,10 +219,12 @@ func TestLife(t *testing.T) {
 			t.Errorf("calls %q, want \"register, status, lease, create lease\"", got)
 		}
 		node, lease := c.now()
-		if _, edge := node.Labels["node-role.kubernetes.io/edge"]; !edge || node.Labels["site"] != "roof" || node.Labels[v1.LabelHostname] != "edge-1" {
+		if _, edge := node.Labels["node-role.kubernetes.io/edge"]; !edge || node.Labels["site"] != "roof" ||
+			node.Labels[v1.LabelHostname] != "edge-1" {
 			t.Errorf("labels %v, want the role edge, the site roof and the host name edge-1", node.Labels)
 		}
-		if lease.OwnerReferences[0].UID != "node-uid" || *lease.Spec.HolderIdentity != "edge-1" || *lease.Spec.LeaseDurationSeconds != 40 {
+		if lease.OwnerReferences[0].UID != "node-uid" || *lease.Spec.HolderIdentity != "edge-1" ||
+			*lease.Spec.LeaseDurationSeconds != 40 {
 			t.Errorf("lease %+v, want \"node-uid\", \"edge-1\", 40", lease)
 		}
 		time.Sleep(time.Minute)
@@ -225,7 +234,8 @@ func TestLife(t *testing.T) {
 		}
 		c.mu.Lock() // a controller takes the node for lost
 		for i := range c.node.Status.Conditions {
-			c.node.Status.Conditions[i].Status, c.node.Status.Conditions[i].Reason = v1.ConditionUnknown, "NodeStatusUnknown"
+			c.node.Status.Conditions[i].Status, c.node.Status.Conditions[i].Reason = v1.ConditionUnknown,
+				"NodeStatusUnknown"
 		}
 		c.mu.Unlock()
 		time.Sleep(4 * time.Minute)
@@ -233,7 +243,8 @@ func TestLife(t *testing.T) {
 		if got := c.took(); strings.Count(got, "status") != 1 {
 			t.Errorf("status is told %d times in 5 minutes: %s, want 1", strings.Count(got, "status"), got)
 		}
-		if after, _ := c.now(); strings.Contains(c.patch, "capacity") || !strings.Contains(c.patch, "conditions") || !equality.Semantic.DeepEqual(after.Status.Capacity, node.Status.Capacity) ||
+		if after, _ := c.now(); strings.Contains(c.patch, "capacity") || !strings.Contains(c.patch, "conditions") ||
+			!equality.Semantic.DeepEqual(after.Status.Capacity, node.Status.Capacity) ||
 			strings.Contains(fmt.Sprint(after.Status.Conditions), "Unknown") {
 			t.Errorf("patch = %s, want conditions alone; node = %+v, want capacity %v and known conditions",
 				c.patch, after.Status, node.Status.Capacity)
@@ -245,8 +256,11 @@ func TestLife(t *testing.T) {
 			t.Errorf("a change is not told: %s, want \"status\"", got)
 		}
 		node, _ = c.now()
-		ready := node.Status.Conditions[slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == v1.NodeReady })]
-		if ready.Status != v1.ConditionFalse || ready.Reason != "KubeletNotReady" || ready.Message != "container runtime is down" || time.Since(ready.LastTransitionTime.Time) > 20*time.Second {
+		ready := node.Status.Conditions[slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
+			return c.Type == v1.NodeReady
+		})]
+		if ready.Status != v1.ConditionFalse || ready.Reason != "KubeletNotReady" ||
+			ready.Message != "container runtime is down" || time.Since(ready.LastTransitionTime.Time) > 20*time.Second {
 			t.Errorf("condition Ready is %+v, want False since at most 20 s, as the runtime is down", ready)
 		}
 		// Somebody deletes the Node: it comes back, with its lease.
@@ -289,10 +303,18 @@ func TestOffline(t *testing.T) {
 func TestRejoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := metav1.NewTime(time.Now().Add(-time.Hour))
-		c := &cloud{node: &v1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: "edge-1", UID: "u", Labels: map[string]string{"of": "others", "site": "cellar"}},
-			Status:     v1.NodeStatus{Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue, LastTransitionTime: old}}},
-		}}
+		c := &cloud{
+			node: &v1.Node{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: "edge-1", UID: "u", Labels: map[string]string{"of": "others", "site": "cellar"},
+				},
+				Status: v1.NodeStatus{
+					Conditions: []v1.NodeCondition{
+						{Type: v1.NodeReady, Status: v1.ConditionTrue, LastTransitionTime: old},
+					},
+				},
+			},
+		}
 		started(t, c, nil)
 		if got := c.took(); !strings.HasPrefix(got, "register, get, update, status") {
 			t.Errorf("calls %q, want them to begin with \"register, get, update, status\"", got)
@@ -312,7 +334,8 @@ func TestRejoin(t *testing.T) {
 		c.mu.Unlock()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if node, lease := c.now(); len(node.Status.Conditions) == 0 || lease == nil || lease.OwnerReferences[0].UID != "u" {
+		if node, lease := c.now(); len(node.Status.Conditions) == 0 || lease == nil ||
+			lease.OwnerReferences[0].UID != "u" {
 			t.Errorf("node %+v, lease %+v; want conditions, and a lease of the Node", node.Status, lease)
 		}
 	})
@@ -395,7 +418,8 @@ func TestPartition(t *testing.T) {
 		var reasons []string
 		n := started(t, c, func(o *Options) {
 			o.Changed = func(before, now []v1.NodeCondition) {
-				if i := indexOf(before, v1.NodeReady); i >= 0 && before[i].Status != now[indexOf(now, v1.NodeReady)].Status {
+				if i := indexOf(before, v1.NodeReady); i >= 0 &&
+					before[i].Status != now[indexOf(now, v1.NodeReady)].Status {
 					reasons = append(reasons, string(before[i].Status))
 				}
 			}
@@ -452,8 +476,12 @@ func TestVanished(t *testing.T) {
 		forgotten bool
 		want      v1.ResourceList
 	}{
-		"the file of devices is there": {false, list("cpu=2", "hugepages-2Mi=0", "example.com/gpu=2", "example.com/tpu=1")},
-		"it is lost":                   {true, list("cpu=2", "hugepages-2Mi=0", "example.com/gpu=0", "example.com/tpu=1")},
+		"the file of devices is there": {
+			false, list("cpu=2", "hugepages-2Mi=0", "example.com/gpu=2", "example.com/tpu=1"),
+		},
+		"it is lost": {
+			true, list("cpu=2", "hugepages-2Mi=0", "example.com/gpu=0", "example.com/tpu=1"),
+		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			forgotten := c.forgotten
@@ -470,7 +498,9 @@ func TestVanished(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			node, _ := api.now()
-			for what, got := range map[string]v1.ResourceList{"capacity": node.Status.Capacity, "allocatable": node.Status.Allocatable} {
+			for what, got := range map[string]v1.ResourceList{
+				"capacity": node.Status.Capacity, "allocatable": node.Status.Allocatable,
+			} {
 				if !equality.Semantic.DeepEqual(c.want, got) {
 					t.Errorf("%s: %s = %v, want %v", name, what, got, c.want)
 				}
@@ -482,13 +512,21 @@ func TestVanished(t *testing.T) {
 // TestPatch: what the patch makes of a Node is the status, with the conditions of others.
 func TestPatch(t *testing.T) {
 	now := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	before := &v1.Node{Status: v1.NodeStatus{
-		Addresses:       []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.1"}, {Type: v1.NodeExternalIP, Address: "192.0.2.9"}},
-		Conditions:      []v1.NodeCondition{{Type: "Other", Status: v1.ConditionTrue}, {Type: v1.NodeReady, Status: v1.ConditionFalse}},
-		DaemonEndpoints: v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: 10351}},
-	}}
+	before := &v1.Node{
+		Status: v1.NodeStatus{
+			Addresses: []v1.NodeAddress{
+				{Type: v1.NodeInternalIP, Address: "192.0.2.1"}, {Type: v1.NodeExternalIP, Address: "192.0.2.9"},
+			},
+			Conditions: []v1.NodeCondition{
+				{Type: "Other", Status: v1.ConditionTrue}, {Type: v1.NodeReady, Status: v1.ConditionFalse},
+			},
+			DaemonEndpoints: v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: 10351}},
+		},
+	}
 	status := v1.NodeStatus{
-		Addresses:  []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.2"}, {Type: v1.NodeInternalIP, Address: "fd00::2"}},
+		Addresses: []v1.NodeAddress{
+			{Type: v1.NodeInternalIP, Address: "192.0.2.2"}, {Type: v1.NodeInternalIP, Address: "fd00::2"},
+		},
 		Conditions: conditions(nil, nil, before.Status.Conditions, now),
 	}
 	text, err := patch(&status, nil)
@@ -556,14 +594,19 @@ func TestOtherConditions(t *testing.T) {
 	}
 	healthy := at(0, nil, nil)
 	full := at(1, []v1.NodeCondition{
-		{Type: v1.NodeDiskPressure, Status: v1.ConditionTrue, Reason: "KubeletHasDiskPressure"}, {Type: "Other", Status: v1.ConditionTrue},
+		{Type: v1.NodeDiskPressure, Status: v1.ConditionTrue, Reason: "KubeletHasDiskPressure"},
+		{Type: "Other", Status: v1.ConditionTrue},
 	}, healthy)
 	again := at(2, full, full)
 	var got []string
 	for _, c := range again {
-		got = append(got, fmt.Sprint(c.Type, " ", c.Status, " since ", c.LastTransitionTime.Minute(), " told ", c.LastHeartbeatTime.Minute()))
+		got = append(got, fmt.Sprint(c.Type, " ", c.Status, " since ", c.LastTransitionTime.Minute(), " told ",
+			c.LastHeartbeatTime.Minute()))
 	}
-	want := []string{"MemoryPressure False since 0 told 2", "DiskPressure True since 1 told 2", "PIDPressure False since 0 told 2", "Ready True since 0 told 2", "Other True since 1 told 2"}
+	want := []string{
+		"MemoryPressure False since 0 told 2", "DiskPressure True since 1 told 2", "PIDPressure False since 0 told 2",
+		"Ready True since 0 told 2", "Other True since 1 told 2",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -571,7 +614,8 @@ func TestOtherConditions(t *testing.T) {
 
 // TestTaints: a Node that takes no pods says so in a taint, once.
 func TestTaints(t *testing.T) {
-	gpu, own := v1.Taint{Key: "gpu", Effect: v1.TaintEffectNoExecute}, v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}
+	gpu, own := v1.Taint{Key: "gpu", Effect: v1.TaintEffectNoExecute},
+		v1.Taint{Key: v1.TaintNodeUnschedulable, Effect: v1.TaintEffectNoSchedule}
 	for _, c := range []struct {
 		o    Options
 		want []v1.Taint
@@ -644,7 +688,10 @@ func TestLook(t *testing.T) {
 // TestHeartbeatsAreNoNews
 func TestHeartbeatsAreNoNews(t *testing.T) {
 	at := func(minute int, unready error, before []v1.NodeCondition) *v1.NodeStatus {
-		return &v1.NodeStatus{Conditions: conditions(unready, nil, before, metav1.NewTime(time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC)))}
+		return &v1.NodeStatus{
+			Conditions: conditions(unready, nil, before,
+				metav1.NewTime(time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC))),
+		}
 	}
 	first := at(0, nil, nil)
 	if changed(first, at(5, nil, first.Conditions)) {

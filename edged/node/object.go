@@ -69,14 +69,34 @@ func relabelled(have *v1.Node, want map[string]string) *v1.Node {
 // conditions says how the node is, in the kubelet's words. unready is why it cannot run pods, nil if it can; more are
 // conditions that others know of, which take the place of those that are taken to hold otherwise.
 func conditions(unready error, more, before []v1.NodeCondition, now metav1.Time) []v1.NodeCondition {
-	ready := v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
+	ready := v1.NodeCondition{
+		Type:    v1.NodeReady,
+		Status:  v1.ConditionTrue,
+		Reason:  "KubeletReady",
+		Message: "kubelet is posting ready status",
+	}
 	if unready != nil {
 		ready.Status, ready.Reason, ready.Message = v1.ConditionFalse, "KubeletNotReady", unready.Error()
 	}
 	all := []v1.NodeCondition{
-		{Type: v1.NodeMemoryPressure, Status: v1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
-		{Type: v1.NodeDiskPressure, Status: v1.ConditionFalse, Reason: "KubeletHasNoDiskPressure", Message: "kubelet has no disk pressure"},
-		{Type: v1.NodePIDPressure, Status: v1.ConditionFalse, Reason: "KubeletHasSufficientPID", Message: "kubelet has sufficient PID available"},
+		{
+			Type:    v1.NodeMemoryPressure,
+			Status:  v1.ConditionFalse,
+			Reason:  "KubeletHasSufficientMemory",
+			Message: "kubelet has sufficient memory available",
+		},
+		{
+			Type:    v1.NodeDiskPressure,
+			Status:  v1.ConditionFalse,
+			Reason:  "KubeletHasNoDiskPressure",
+			Message: "kubelet has no disk pressure",
+		},
+		{
+			Type:    v1.NodePIDPressure,
+			Status:  v1.ConditionFalse,
+			Reason:  "KubeletHasSufficientPID",
+			Message: "kubelet has sufficient PID available",
+		},
 		ready,
 	}
 	for _, c := range more {

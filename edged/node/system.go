@@ -13,9 +13,13 @@ import (
 // System returns what is known of the machine. What cannot be read is empty.
 func System(version string) v1.NodeSystemInfo {
 	info := v1.NodeSystemInfo{
-		MachineID: line("/etc/machine-id"), SystemUUID: line("/sys/class/dmi/id/product_uuid"), BootID: line("/proc/sys/kernel/random/boot_id"),
-		OSImage: osImage("/etc/os-release"), OperatingSystem: goruntime.GOOS, Architecture: goruntime.GOARCH,
-		KubeletVersion: version,
+		MachineID:       line("/etc/machine-id"),
+		SystemUUID:      line("/sys/class/dmi/id/product_uuid"),
+		BootID:          line("/proc/sys/kernel/random/boot_id"),
+		OSImage:         osImage("/etc/os-release"),
+		OperatingSystem: goruntime.GOOS,
+		Architecture:    goruntime.GOARCH,
+		KubeletVersion:  version,
 	}
 	if info.SystemUUID == "" {
 		info.SystemUUID = info.MachineID // boards without a BIOS

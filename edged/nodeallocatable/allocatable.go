@@ -133,7 +133,10 @@ func reservedGroups(k *kubeletconfig.KubeletConfiguration) ([]cgroups.Reserved, 
 	for _, g := range []struct {
 		what, cgroup string
 		reserved     map[string]string
-	}{{"system-reserved", k.SystemReservedCgroup, k.SystemReserved}, {"kube-reserved", k.KubeReservedCgroup, k.KubeReserved}} {
+	}{
+		{"system-reserved", k.SystemReservedCgroup, k.SystemReserved},
+		{"kube-reserved", k.KubeReservedCgroup, k.KubeReserved},
+	} {
 		at := slices.IndexFunc(k.EnforceNodeAllocatable, func(s string) bool {
 			return strings.TrimSuffix(s, "-compressible") == g.what
 		})

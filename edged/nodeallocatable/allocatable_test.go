@@ -15,7 +15,8 @@ import (
 )
 
 func gigabyte() v1.ResourceList {
-	return v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi"), v1.ResourceEphemeralStorage: resource.MustParse("10Gi"), v1.ResourcePods: resource.MustParse("110")}
+	return v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi"),
+		v1.ResourceEphemeralStorage: resource.MustParse("10Gi"), v1.ResourcePods: resource.MustParse("110")}
 }
 
 // TestNew: what a node of 1 GB gives to pods, keeps from them, and enforces.
@@ -27,26 +28,44 @@ func TestNew(t *testing.T) {
 		pods   cgroups.Resources
 		limits []cgroups.Reserved
 	}{
-		"defaults": {func(*v1alpha2.Edged) {}, 924, cgroups.Resources{CPUShares: shares, Memory: 1024 * mi, Pids: cgroups.MaxPIDs()}, nil},
+		"defaults": {
+			func(*v1alpha2.Edged) {}, 924, cgroups.Resources{
+				CPUShares: shares, Memory: 1024 * mi, Pids: cgroups.MaxPIDs(),
+			}, nil,
+		},
 		"reserved": {func(e *v1alpha2.Edged) {
 			e.TailoredKubeletConfig.SystemReserved = map[string]string{"memory": "124Mi", "cpu": "500m", "pid": "100"}
 			e.TailoredKubeletConfig.KubeReserved = map[string]string{"memory": "100Mi"}
 		}, 700, cgroups.Resources{CPUShares: 1536, Memory: 800 * mi, Pids: cgroups.MaxPIDs() - 100}, nil},
 		"nothing enforced": {func(e *v1alpha2.Edged) {
-			e.TailoredKubeletConfig.SystemReserved, e.TailoredKubeletConfig.EnforceNodeAllocatable = map[string]string{"memory": "124Mi"}, []string{"none"}
+			e.TailoredKubeletConfig.SystemReserved, e.TailoredKubeletConfig.EnforceNodeAllocatable = map[string]string{
+				"memory": "124Mi",
+			}, []string{"none"}
 		}, 800, cgroups.Resources{CPUShares: shares}, nil},
-		"no cgroups of pods": {func(e *v1alpha2.Edged) { e.TailoredKubeletConfig.CgroupsPerQOS = ptr.To(false) }, 924, cgroups.Resources{CPUShares: shares}, nil},
-		"thresholds left out": {func(e *v1alpha2.Edged) { e.ExperimentalNodeAllocatableIgnoreEvictionThreshold = true }, 1024,
+		"no cgroups of pods": {func(e *v1alpha2.Edged) { e.TailoredKubeletConfig.CgroupsPerQOS = ptr.To(false) }, 924,
+			cgroups.Resources{CPUShares: shares}, nil},
+		"thresholds left out": {func(e *v1alpha2.Edged) { e.ExperimentalNodeAllocatableIgnoreEvictionThreshold = true },
+			1024,
 			cgroups.Resources{CPUShares: shares, Memory: 1024 * mi, Pids: cgroups.MaxPIDs()}, nil},
-		"all enforced": {func(e *v1alpha2.Edged) {
-			k := &e.TailoredKubeletConfig
-			k.EnforceNodeAllocatable = []string{"system-reserved", "kube-reserved-compressible"}
-			k.SystemReserved, k.SystemReservedCgroup = map[string]string{"memory": "124Mi", "pid": "100"}, "/system.slice"
-			k.KubeReserved, k.KubeReservedCgroup = map[string]string{"memory": "100Mi", "cpu": "250m"}, "/kube.slice"
-		}, 700, cgroups.Resources{CPUShares: shares}, []cgroups.Reserved{
-			{Key: "enforceNodeAllocatable: system-reserved", Cgroup: "/system.slice", Resources: cgroups.Resources{Memory: 124 * mi, Pids: 100}},
-			{Key: "enforceNodeAllocatable: kube-reserved-compressible", Cgroup: "/kube.slice", Resources: cgroups.Resources{CPUShares: 256}},
-		}},
+		"all enforced": {
+			func(e *v1alpha2.Edged) {
+				k := &e.TailoredKubeletConfig
+				k.EnforceNodeAllocatable = []string{"system-reserved", "kube-reserved-compressible"}
+				k.SystemReserved, k.SystemReservedCgroup = map[string]string{"memory": "124Mi", "pid": "100"},
+					"/system.slice"
+				k.KubeReserved, k.KubeReservedCgroup = map[string]string{"memory": "100Mi", "cpu": "250m"},
+					"/kube.slice"
+			}, 700, cgroups.Resources{CPUShares: shares}, []cgroups.Reserved{
+				{
+					Key: "enforceNodeAllocatable: system-reserved", Cgroup: "/system.slice",
+					Resources: cgroups.Resources{Memory: 124 * mi, Pids: 100},
+				},
+				{
+					Key: "enforceNodeAllocatable: kube-reserved-compressible", Cgroup: "/kube.slice",
+					Resources: cgroups.Resources{CPUShares: 256},
+				},
+			},
+		},
 	} {
 		cfg := v1alpha2.Default()
 		c.change(&cfg.Modules.Edged)
@@ -90,13 +109,23 @@ func TestEvictionSettings(t *testing.T) {
 		change func(*v1alpha2.Edged)
 		want   string
 	}{
-		"defaults": {func(*v1alpha2.Edged) {}, "memory.available allocatableMemory.available nodefs.available nodefs.inodesFree imagefs.available imagefs.inodesFree"},
-		"own":      {func(e *v1alpha2.Edged) { e.TailoredKubeletConfig.EvictionHard = own }, "memory.available allocatableMemory.available"},
-		"merged": {func(e *v1alpha2.Edged) {
-			e.TailoredKubeletConfig.EvictionHard, e.TailoredKubeletConfig.MergeDefaultEvictionSettings = own, ptr.To(true)
-		}, "memory.available allocatableMemory.available nodefs.available nodefs.inodesFree imagefs.available imagefs.inodesFree"},
+		"defaults": {
+			func(*v1alpha2.Edged) {}, "memory.available allocatableMemory.available nodefs.available " +
+				"nodefs.inodesFree imagefs.available imagefs.inodesFree",
+		},
+		"own": {func(e *v1alpha2.Edged) {
+			e.TailoredKubeletConfig.EvictionHard = own
+		}, "memory.available allocatableMemory.available"},
+		"merged": {
+			func(e *v1alpha2.Edged) {
+				e.TailoredKubeletConfig.EvictionHard, e.TailoredKubeletConfig.MergeDefaultEvictionSettings = own,
+					ptr.To(true)
+			}, "memory.available allocatableMemory.available nodefs.available nodefs.inodesFree imagefs.available " +
+				"imagefs.inodesFree",
+		},
 		"none": {func(e *v1alpha2.Edged) {
-			e.TailoredKubeletConfig.EvictionHard, e.TailoredKubeletConfig.EvictionPressureTransitionPeriod.Duration = nil, 0
+			e.TailoredKubeletConfig.EvictionHard, e.TailoredKubeletConfig.EvictionPressureTransitionPeriod.Duration =
+				nil, 0
 		}, ""},
 	} {
 		got, transition := signals(c.change)
@@ -113,7 +142,8 @@ func TestEvictionSettings(t *testing.T) {
 func TestReservedTooMuch(t *testing.T) {
 	cfg := v1alpha2.Default()
 	cfg.Modules.Edged.TailoredKubeletConfig.SystemReserved = map[string]string{"memory": "1Gi"}
-	if _, err := New(&cfg.Modules.Edged, gigabyte()); err == nil || !strings.Contains(err.Error(), "systemReserved and kubeReserved leave no memory") {
+	if _, err := New(&cfg.Modules.Edged, gigabyte()); err == nil ||
+		!strings.Contains(err.Error(), "systemReserved and kubeReserved leave no memory") {
 		t.Errorf("New = %v, want an error with %q", err, "systemReserved and kubeReserved leave no memory")
 	}
 }

@@ -52,11 +52,21 @@ func TestFree(t *testing.T) {
 		err    error
 		want   []string
 	}{
-		"containers are enough":             {one, eviction.Signal("nodefs.available"), true, nil, []string{"containers"}},
-		"one disk":                          {one, eviction.Signal("nodefs.available"), false, nil, []string{"containers", "images"}},
-		"images lie elsewhere":              {two, eviction.Signal("nodefs.available"), false, nil, []string{"containers"}},
-		"the disk of images":                {two, eviction.Signal("imagefs.inodesFree"), false, nil, []string{"containers", "images"}},
-		"containers that cannot be removed": {one, eviction.Signal("nodefs.available"), false, broken, []string{"containers"}},
+		"containers are enough": {
+			one, eviction.Signal("nodefs.available"), true, nil, []string{"containers"},
+		},
+		"one disk": {
+			one, eviction.Signal("nodefs.available"), false, nil, []string{"containers", "images"},
+		},
+		"images lie elsewhere": {
+			two, eviction.Signal("nodefs.available"), false, nil, []string{"containers"},
+		},
+		"the disk of images": {
+			two, eviction.Signal("imagefs.inodesFree"), false, nil, []string{"containers", "images"},
+		},
+		"containers that cannot be removed": {
+			one, eviction.Signal("nodefs.available"), false, broken, []string{"containers"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -78,7 +88,8 @@ func (e *ender) Ended(types.UID) <-chan struct{}                         { retur
 func TestEvict(t *testing.T) {
 	e := &ender{}
 	Evict(e, &v1.Pod{}, "too much", nil, 7)
-	if e.why.Reason != "Evicted" || e.why.Message != "too much" || *e.why.Grace != 7 || e.why.Condition.Type != v1.DisruptionTarget {
+	if e.why.Reason != "Evicted" || e.why.Message != "too much" || *e.why.Grace != 7 ||
+		e.why.Condition.Type != v1.DisruptionTarget {
 		t.Errorf("the pod ends with %+v, want Evicted, its message, 7 seconds and DisruptionTarget", e.why)
 	}
 }

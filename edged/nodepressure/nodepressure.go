@@ -90,7 +90,9 @@ func observations(use stats.NodeUsage, podsMemory int64) eviction.Observations {
 		{use.ContainerFS, eviction.ContainerFS, eviction.ContainerFSInodes},
 	} {
 		if fs.Known && fs.CapacityBytes > 0 {
-			seen[fs.bytes] = eviction.Observation{Available: int64(fs.AvailableBytes), Capacity: int64(fs.CapacityBytes)}
+			seen[fs.bytes] = eviction.Observation{
+				Available: int64(fs.AvailableBytes), Capacity: int64(fs.CapacityBytes),
+			}
 		}
 		if fs.Known && fs.Inodes > 0 {
 			seen[fs.inodes] = eviction.Observation{Available: int64(fs.InodesFree), Capacity: int64(fs.Inodes)}

@@ -14,13 +14,16 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 func TestObservations(t *testing.T) {
 	use := stats.NodeUsage{
-		Memory: stats.Memory{CapacityBytes: 1000, AvailableBytes: 400}, PodsKnown: true, PodsWorkingSet: 150, MaxPIDs: 100, RunningPIDs: 30,
+		Memory: stats.Memory{CapacityBytes: 1000, AvailableBytes: 400}, PodsKnown: true, PodsWorkingSet: 150,
+		MaxPIDs: 100, RunningPIDs: 30,
 		NodeFS:  stats.FS{Known: true, CapacityBytes: 500, AvailableBytes: 50, Inodes: 60, InodesFree: 6},
 		ImageFS: stats.FS{Known: true, CapacityBytes: 700, AvailableBytes: 70}, // a file system that counts no inodes
 	}
 	want := eviction.Observations{
-		eviction.Memory: {Available: 400, Capacity: 1000}, eviction.AllocatableMemory: {Available: 50, Capacity: 200}, eviction.PIDs: {Available: 70, Capacity: 100},
-		eviction.NodeFS: {Available: 50, Capacity: 500}, eviction.NodeFSInodes: {Available: 6, Capacity: 60}, eviction.ImageFS: {Available: 70, Capacity: 700},
+		eviction.Memory: {Available: 400, Capacity: 1000}, eviction.AllocatableMemory: {Available: 50, Capacity: 200},
+		eviction.PIDs:   {Available: 70, Capacity: 100},
+		eviction.NodeFS: {Available: 50, Capacity: 500}, eviction.NodeFSInodes: {Available: 6, Capacity: 60},
+		eviction.ImageFS: {Available: 70, Capacity: 700},
 	}
 	if diff := cmp.Diff(want, observations(use, 200)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

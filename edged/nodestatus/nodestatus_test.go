@@ -19,7 +19,12 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 // TestAgentConditions: what is wrong with the agent is a condition of the Node; one that is over says so, once it was
 // told.
 func TestAgentConditions(t *testing.T) {
-	memory := health.Condition{Code: health.CgroupsIncomplete, Title: "The kernel lacks cgroup controllers", Detail: "no memory cgroup", Remedy: "Switch them on."}
+	memory := health.Condition{
+		Code:   health.CgroupsIncomplete,
+		Title:  "The kernel lacks cgroup controllers",
+		Detail: "no memory cgroup",
+		Remedy: "Switch them on.",
+	}
 	link := health.Condition{Code: health.CloudUnreachable}
 	holds := v1.NodeCondition{
 		Type: "CgroupControllersMissing", Status: v1.ConditionTrue, Reason: "CgroupControllersMissing",
@@ -32,9 +37,14 @@ func TestAgentConditions(t *testing.T) {
 		want []v1.NodeCondition
 	}{
 		"healthy": {nil, nil, nil}, "of the link": {[]health.Condition{link}, nil, nil},
-		"degraded":  {[]health.Condition{link, memory}, nil, []v1.NodeCondition{holds}},
-		"over":      {nil, map[health.Code]v1.ConditionStatus{health.ClockNotSet: v1.ConditionTrue}, []v1.NodeCondition{over}},
-		"long over": {[]health.Condition{memory}, map[health.Code]v1.ConditionStatus{health.ClockNotSet: v1.ConditionFalse}, []v1.NodeCondition{holds, over}},
+		"degraded": {[]health.Condition{link, memory}, nil, []v1.NodeCondition{holds}},
+		"over": {
+			nil, map[health.Code]v1.ConditionStatus{health.ClockNotSet: v1.ConditionTrue}, []v1.NodeCondition{over},
+		},
+		"long over": {
+			[]health.Condition{memory}, map[health.Code]v1.ConditionStatus{health.ClockNotSet: v1.ConditionFalse},
+			[]v1.NodeCondition{holds, over},
+		},
 	} {
 		if diff := cmp.Diff(c.want, agentConditions(c.now, c.told)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -69,8 +79,10 @@ func TestConditionEvents(t *testing.T) {
 		Recorder:  events.New("edge-1", nil),
 	})
 	m.Found(&v1.Node{Status: v1.NodeStatus{
-		NodeInfo:   v1.NodeSystemInfo{BootID: "before"},
-		Conditions: []v1.NodeCondition{{Type: "ClockNotSet", Status: v1.ConditionTrue}, {Type: v1.NodeReady, Status: v1.ConditionTrue}},
+		NodeInfo: v1.NodeSystemInfo{BootID: "before"},
+		Conditions: []v1.NodeCondition{
+			{Type: "ClockNotSet", Status: v1.ConditionTrue}, {Type: v1.NodeReady, Status: v1.ConditionTrue},
+		},
 	}})
 	if list := m.Conditions(); len(list) != 1 || list[0].Type != "ClockNotSet" || list[0].Status != v1.ConditionFalse {
 		t.Errorf("a condition that was reported before and is over: %+v, want ClockNotSet False", list)
@@ -99,15 +111,29 @@ func TestReasons(t *testing.T) {
 	is := func(kind v1.NodeConditionType, status v1.ConditionStatus) v1.NodeCondition {
 		return v1.NodeCondition{Type: kind, Status: status}
 	}
-	well := []v1.NodeCondition{is(v1.NodeMemoryPressure, "False"), is(v1.NodeDiskPressure, "False"), is(v1.NodePIDPressure, "False"), is(v1.NodeReady, "True"), is("Other", "False")}
-	ill := []v1.NodeCondition{is(v1.NodeMemoryPressure, "True"), is(v1.NodeDiskPressure, "True"), is(v1.NodePIDPressure, "True"), is(v1.NodeReady, "False"), is("Other", "True")}
+	well := []v1.NodeCondition{
+		is(v1.NodeMemoryPressure, "False"), is(v1.NodeDiskPressure, "False"), is(v1.NodePIDPressure, "False"),
+		is(v1.NodeReady, "True"), is("Other", "False"),
+	}
+	ill := []v1.NodeCondition{
+		is(v1.NodeMemoryPressure, "True"), is(v1.NodeDiskPressure, "True"), is(v1.NodePIDPressure, "True"),
+		is(v1.NodeReady, "False"), is("Other", "True"),
+	}
 	for name, c := range map[string]struct {
 		before, now []v1.NodeCondition
 		want        []string
 	}{
 		"first": {nil, ill, nil}, "same": {well, well, nil},
-		"ill":  {well, ill, []string{"NodeHasInsufficientMemory", "NodeHasDiskPressure", "NodeHasInsufficientPID", "NodeNotReady"}},
-		"well": {ill, well, []string{"NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeReady"}},
+		"ill": {
+			well, ill, []string{
+				"NodeHasInsufficientMemory", "NodeHasDiskPressure", "NodeHasInsufficientPID", "NodeNotReady",
+			},
+		},
+		"well": {
+			ill, well, []string{
+				"NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeReady",
+			},
+		},
 	} {
 		if diff := cmp.Diff(c.want, reasons(c.before, c.now)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -122,7 +148,11 @@ func TestRuntimeHandlers(t *testing.T) {
 	handlers, features := runtimeHandlers(runtime.Features{Name: "containerd", SupplementalGroupsPolicy: true,
 		Handlers: map[string]runtime.Handler{"runc": {UserNamespaces: true}, "": {RecursiveReadOnlyMounts: true}}})
 	of := func(name string, readOnly, users bool) v1.NodeRuntimeHandler {
-		return v1.NodeRuntimeHandler{Name: name, Features: &v1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &users}}
+		return v1.NodeRuntimeHandler{
+			Name: name, Features: &v1.NodeRuntimeHandlerFeatures{
+				RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &users,
+			},
+		}
 	}
 	if diff := cmp.Diff([]v1.NodeRuntimeHandler{of("", true, false), of("runc", false, true)}, handlers); diff != "" {
 		t.Errorf("handlers mismatch (-want +got):\n%s", diff)

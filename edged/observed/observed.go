@@ -154,7 +154,8 @@ func (p *Pod) Alive() bool {
 // ContainersAlive reports whether a container runs or is in an unknown state.
 func (p *Pod) ContainersAlive() bool {
 	return p != nil && slices.ContainsFunc(p.Containers, func(c *Container) bool {
-		return c.State == runtimeapi.ContainerState_CONTAINER_RUNNING || c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN
+		return c.State == runtimeapi.ContainerState_CONTAINER_RUNNING ||
+			c.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN
 	})
 }
 

@@ -80,7 +80,9 @@ func (s *slow) GetPod(context.Context, types.UID) (*observed.Pod, error) {
 	return &observed.Pod{UID: "1", At: time.Now(), Containers: []*observed.Container{c}}, nil
 }
 
-func (*slow) GetContainerEvents(context.Context, *runtimeapi.GetEventsRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
+func (*slow) GetContainerEvents(
+	context.Context, *runtimeapi.GetEventsRequest, ...grpc.CallOption,
+) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error) {
 	return nil, status.Error(codes.Unimplemented, "none")
 }
 

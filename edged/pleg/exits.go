@@ -42,7 +42,13 @@ func newExitWatch() (*exitWatch, error) {
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(epoll))
 	}
-	w := &exitWatch{epoll: epoll, stop: stop, fds: map[int]watched{}, ids: map[string]int{}, ended: map[string]types.UID{}}
+	w := &exitWatch{
+		epoll: epoll,
+		stop:  stop,
+		fds:   map[int]watched{},
+		ids:   map[string]int{},
+		ended: map[string]types.UID{},
+	}
 	if err := w.register(stop); err != nil {
 		return nil, errors.Join(err, unix.Close(stop), unix.Close(epoll))
 	}

@@ -104,8 +104,14 @@ func New(lister Lister, client Client, opts Options) *PLEG {
 		opts.OnHealth = func(error) {}
 	}
 	p := &PLEG{
-		lister: lister, opts: opts, noticed: make(chan types.UID, 256), again: notify.NewSignal(), active: notify.NewSignal(),
-		behind: make(chan types.UID, 256), pods: map[types.UID]*observed.Pod{}, locks: map[types.UID]*sync.Mutex{},
+		lister:  lister,
+		opts:    opts,
+		noticed: make(chan types.UID, 256),
+		again:   notify.NewSignal(),
+		active:  notify.NewSignal(),
+		behind:  make(chan types.UID, 256),
+		pods:    map[types.UID]*observed.Pod{},
+		locks:   map[types.UID]*sync.Mutex{},
 	}
 	p.client = client
 	return p
@@ -285,8 +291,12 @@ func (p *PLEG) differing(lists []*observed.Pod) []types.UID {
 
 // sameLists compares what the runtime's lists tell of two snapshots of a pod.
 func sameLists(a, b *observed.Pod) bool {
-	return slices.EqualFunc(a.Sandboxes, b.Sandboxes, func(x, y *observed.Sandbox) bool { return x.ID == y.ID && x.Ready == y.Ready }) &&
-		slices.EqualFunc(a.Containers, b.Containers, func(x, y *observed.Container) bool { return x.ID == y.ID && x.State == y.State })
+	return slices.EqualFunc(a.Sandboxes, b.Sandboxes, func(x, y *observed.Sandbox) bool {
+		return x.ID == y.ID && x.Ready == y.Ready
+	}) &&
+		slices.EqualFunc(a.Containers, b.Containers, func(x, y *observed.Container) bool {
+			return x.ID == y.ID && x.State == y.State
+		})
 }
 
 // Refresh makes a snapshot of a pod now, and returns it. OnChange is not called.
@@ -384,7 +394,8 @@ func (p *PLEG) Healthy() error {
 	case p.listed.IsZero():
 		return fmt.Errorf("pleg has yet to be successful")
 	case time.Since(p.listed) > max(maxSilence, 2*p.opts.RelistMax):
-		return fmt.Errorf("pleg was last seen active %v ago; threshold is %v", time.Since(p.listed).Round(time.Second), max(maxSilence, 2*p.opts.RelistMax))
+		return fmt.Errorf("pleg was last seen active %v ago; threshold is %v", time.Since(p.listed).Round(time.Second),
+			max(maxSilence, 2*p.opts.RelistMax))
 	}
 	return nil
 }

@@ -182,7 +182,8 @@ func TestHealth(t *testing.T) {
 	f := &fake{down: errors.New("no runtime")}
 	start(t, f, func(p *PLEG, told func() []types.UID) {
 		told()
-		if err := p.Healthy(); err == nil || !strings.Contains(err.Error(), "pleg has yet to be successful: no runtime") {
+		if err := p.Healthy(); err == nil ||
+			!strings.Contains(err.Error(), "pleg has yet to be successful: no runtime") {
 			t.Errorf("health %v, want an error with \"pleg has yet to be successful: no runtime\"", err)
 		}
 		f.mu.Lock()

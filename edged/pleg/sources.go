@@ -23,7 +23,8 @@ import (
 
 // Client is what the sources need of a CRI client.
 type Client interface {
-	GetContainerEvents(ctx context.Context, in *runtimeapi.GetEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error)
+	GetContainerEvents(ctx context.Context, in *runtimeapi.GetEventsRequest,
+		opts ...grpc.CallOption) (grpc.ServerStreamingClient[runtimeapi.ContainerEventResponse], error)
 }
 
 const (
@@ -120,7 +121,8 @@ func (s *sources) watch(pod *observed.Pod) (behind bool) {
 		case errors.Is(err, os.ErrProcessDone):
 			behind = true
 		case err != nil:
-			klog.V(2).InfoS("Process not watched; its end is noticed by relist", "podUID", pod.UID, "id", id, "pid", pid, "err", err)
+			klog.V(2).InfoS("Process not watched; its end is noticed by relist", "podUID", pod.UID, "id", id,
+				"pid", pid, "err", err)
 		}
 	}
 	return behind

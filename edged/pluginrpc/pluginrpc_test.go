@@ -70,11 +70,14 @@ func FuzzUnmarshal(f *testing.F) {
 		&csi.NodePublishVolumeResponse{},
 	}
 	for i := range kinds {
-		f.Add(bytes.Repeat([]byte{0x0a, 0}, 64<<10), uint8(i))                                       // field 1, empty
-		f.Add(bytes.Repeat([]byte{0x12, 0}, 64<<10), uint8(i))                                       // field 2, empty
-		f.Add(append([]byte{0x0a, 0x80, 0x80, 8}, bytes.Repeat([]byte{10, 0}, 64<<10)...), uint8(i)) // one, of empty ones
-		f.Add(bytes.Repeat([]byte{0xfa, 7, 0}, 32<<10), uint8(i))                                    // field 127, not known
-		f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f}, uint8(i))                                  // a length of 4 GiB
+		f.Add(bytes.Repeat([]byte{0x0a, 0}, 64<<10), uint8(i)) // field 1, empty
+		f.Add(bytes.Repeat([]byte{0x12, 0}, 64<<10), uint8(i)) // field 2, empty
+		// one, of empty ones
+		f.Add(append([]byte{0x0a, 0x80, 0x80, 8}, bytes.Repeat([]byte{10, 0}, 64<<10)...), uint8(i))
+		// field 127, not known
+		f.Add(bytes.Repeat([]byte{0xfa, 7, 0}, 32<<10), uint8(i))
+		// a length of 4 GiB
+		f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f}, uint8(i))
 	}
 	const elements = 1000
 	f.Fuzz(func(t *testing.T, data []byte, i uint8) {

@@ -92,7 +92,9 @@ func (p *plug) GetInfo(ctx context.Context, _ *registration.InfoRequest) (*regis
 	return p.info, nil
 }
 
-func (p *plug) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+func (p *plug) NotifyRegistrationStatus(
+	_ context.Context, s *registration.RegistrationStatus,
+) (*registration.RegistrationStatusResponse, error) {
 	select {
 	case p.told <- s:
 	default:
@@ -117,7 +119,12 @@ func serve(t *testing.T, path string, p *plug) *plug {
 }
 
 func csi(name string) *plug {
-	return &plug{info: &registration.PluginInfo{Type: TypeCSI, Name: name, Endpoint: "/run/" + name + ".sock", SupportedVersions: []string{"1.0.0"}}}
+	return &plug{info: &registration.PluginInfo{
+		Type:              TypeCSI,
+		Name:              name,
+		Endpoint:          "/run/" + name + ".sock",
+		SupportedVersions: []string{"1.0.0"},
+	}}
 }
 
 func run(t *testing.T, h *handler) string {
@@ -189,10 +196,16 @@ func TestRefused(t *testing.T) {
 	h := &handler{refuse: map[string]error{"bad": errors.New("version 0.3 is too old")}}
 	dir := run(t, h)
 	for want, p := range map[string]*plug{
-		`plugin type "DRAPlugin" is not known to this node; it takes CSIPlugin`: {info: &registration.PluginInfo{Type: "DRAPlugin", Name: "x"}},
-		"plugin of type CSIPlugin has no name":                                  {info: &registration.PluginInfo{Type: TypeCSI}},
-		"plugin bad refused: version 0.3 is too old":                            csi("bad"),
-		`plugin r: endpoint "../x" must be an absolute path`:                    {info: &registration.PluginInfo{Type: TypeCSI, Name: "r", Endpoint: "../x"}},
+		`plugin type "DRAPlugin" is not known to this node; it takes CSIPlugin`: {
+			info: &registration.PluginInfo{Type: "DRAPlugin", Name: "x"},
+		},
+		"plugin of type CSIPlugin has no name": {
+			info: &registration.PluginInfo{Type: TypeCSI},
+		},
+		"plugin bad refused: version 0.3 is too old": csi("bad"),
+		`plugin r: endpoint "../x" must be an absolute path`: {
+			info: &registration.PluginInfo{Type: TypeCSI, Name: "r", Endpoint: "../x"},
+		},
 	} {
 		serve(t, filepath.Join(dir, p.info.Type+p.info.Name+".sock"), p)
 		if s := told(t, p); s.PluginRegistered || s.Error != want {
@@ -258,14 +271,16 @@ func TestOlderGoesMeanwhile(t *testing.T) {
 	for name, result := range map[string]error{"registers": nil, "fails": errors.New("not now")} {
 		t.Run(name, func(t *testing.T) {
 			goOn := make(chan error)
-			h := &handler{then: map[string]func(context.Context) error{"/run/next.sock": func(ctx context.Context) error {
-				select {
-				case <-ctx.Done():
-					return ctx.Err()
-				case err := <-goOn:
-					return err
-				}
-			}}}
+			h := &handler{
+				then: map[string]func(context.Context) error{"/run/next.sock": func(ctx context.Context) error {
+					select {
+					case <-ctx.Done():
+						return ctx.Err()
+					case err := <-goOn:
+						return err
+					}
+				}},
+			}
 			dir := run(t, h)
 			old := serve(t, filepath.Join(dir, "old.sock"), csi("x"))
 			told(t, old)

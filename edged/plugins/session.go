@@ -88,7 +88,8 @@ func getInfo(ctx context.Context, client registration.RegistrationClient) (*regi
 func (w *Watcher) hand(ctx context.Context, p plugin, endpoint string, versions []string) error {
 	handler, ok := w.handlers[p.kind]
 	if !ok {
-		return fmt.Errorf("plugin type %q is not known to this node; it takes %s", p.kind, strings.Join(slices.Sorted(maps.Keys(w.handlers)), ", "))
+		return fmt.Errorf("plugin type %q is not known to this node; it takes %s", p.kind,
+			strings.Join(slices.Sorted(maps.Keys(w.handlers)), ", "))
 	}
 	if p.name == "" {
 		return fmt.Errorf("plugin of type %s has no name", p.kind)

@@ -119,10 +119,18 @@ func (noReports) PodStatus(*v1.Pod, v1.PodStatus) {}
 // while the device shuts down nothing is.
 func TestAdmit(t *testing.T) {
 	r, c, wanted := newFixture(t.Context())
-	for _, pod := range []*v1.Pod{asking("first", "1"), asking("second", "1"), asking("running", "1"), asking("stored", "1")} {
+	for _, pod := range []*v1.Pod{
+		asking("first", "1"), asking("second", "1"), asking("running", "1"), asking("stored", "1"),
+	} {
 		wanted.Put(pod, pod.Name == "stored")
 	}
-	r.seen = []*observed.Pod{{UID: "running", Containers: []*observed.Container{{Name: "main", State: runtimeapi.ContainerState_CONTAINER_RUNNING}}}}
+	r.seen = []*observed.Pod{
+		{
+			UID: "running", Containers: []*observed.Container{
+				{Name: "main", State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+			},
+		},
+	}
 	r.closed = true
 	c.Admit("first")
 	if len(r.updated) != 0 {
@@ -167,7 +175,8 @@ func TestDevices(t *testing.T) {
 				r.wants = false
 				c.Admit("other")
 				if !r.started("other") || r.started("p") {
-					t.Errorf("while devices are allocated to p: other starts %t, p %t; want true, false", r.started("other"), r.started("p"))
+					t.Errorf("while devices are allocated to p: other starts %t, p %t; want true, false",
+						r.started("other"), r.started("p"))
 				}
 				if test.deleted {
 					wanted.Remove("p")
@@ -208,7 +217,8 @@ func TestCloudsWord(t *testing.T) {
 				c.Admit("p")
 				c.Wait()
 				if why := r.rejected["p"]; r.started("p") != test.starts || (why.Reason == "") != test.starts {
-					t.Errorf("p starts %t, rejected for %q; want it to start: %t", r.started("p"), why.Reason, test.starts)
+					t.Errorf("p starts %t, rejected for %q; want it to start: %t", r.started("p"), why.Reason,
+						test.starts)
 				}
 			})
 		})

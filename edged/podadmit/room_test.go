@@ -65,7 +65,12 @@ func TestMakeRoomGivesUp(t *testing.T) {
 				wanted, recorder, waiters := desired.New(), events.New("n", nil), &termination.Waiters{}
 				pool := podworker.New(ctx, podworker.Options{})
 				pool.SetSyncer(&stuck{waiters: waiters, ends: c.ends})
-				stopper := podstop.New(ctx, podstop.Options{Desired: wanted, Workers: pool, Waiters: waiters, Recorder: recorder})
+				stopper := podstop.New(ctx, podstop.Options{
+					Desired:  wanted,
+					Workers:  pool,
+					Waiters:  waiters,
+					Recorder: recorder,
+				})
 				admissions := New(ctx, Options{Desired: wanted, Workers: pool, Stopper: stopper, Recorder: recorder})
 				victim := testPod("victim", "1")
 				victim.Spec.TerminationGracePeriodSeconds = ptr.To[int64](20)
@@ -77,7 +82,8 @@ func TestMakeRoomGivesUp(t *testing.T) {
 					synctest.Wait()
 				}
 				began := time.Now()
-				admissions.makeRoom(ctx, testPod("critical", "2"), admission.Verdict{Victims: []*v1.Pod{victim}, Lack: v1.ResourceMemory})
+				admissions.makeRoom(ctx, testPod("critical", "2"),
+					admission.Verdict{Victims: []*v1.Pod{victim}, Lack: v1.ResourceMemory})
 				if took := time.Since(began); took != c.want {
 					t.Errorf("makeRoom took %v of the simulated clock, want %v", took, c.want)
 				}
@@ -91,7 +97,8 @@ func TestMakeRoomGivesUp(t *testing.T) {
 				}
 				exceeded := false
 				for _, event := range recorder.List() {
-					exceeded = exceeded || event.Reason == "ExceededGracePeriod" && event.Message == termination.MessageExceededGrace
+					exceeded = exceeded ||
+						event.Reason == "ExceededGracePeriod" && event.Message == termination.MessageExceededGrace
 				}
 				if exceeded != c.exceeded {
 					t.Errorf("event ExceededGracePeriod: %t, want %t", exceeded, c.exceeded)
@@ -107,7 +114,11 @@ func TestMakeRoomGivesUp(t *testing.T) {
 // TestStoppedPodsCount: what a pod has that is being ended is not free before it has ended.
 func TestStoppedPodsCount(t *testing.T) {
 	wanted := desired.New()
-	c := New(t.Context(), Options{Desired: wanted, Statuses: status.NewManager(nil), Allocated: func(pod *v1.Pod) *v1.Pod { return pod }})
+	c := New(t.Context(), Options{
+		Desired: wanted, Statuses: status.NewManager(nil), Allocated: func(pod *v1.Pod) *v1.Pod {
+			return pod
+		},
+	})
 	for _, uid := range []types.UID{"1", "2"} {
 		wanted.Put(testPod(string(uid), uid), false)
 		wanted.SetAdmission(uid, nil)

@@ -180,7 +180,8 @@ func (in *Inputs) Container(
 func fileOf(volumes volume.Volumes, name, path string) ([]byte, error) {
 	place, ok := volumes[name]
 	if !ok || place.Block || place.Path == "" {
-		return nil, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", name) // unless a container mounts it
+		// unless a container mounts it
+		return nil, fmt.Errorf("cannot find the volume %q referenced by FileKeyRef", name)
 	}
 	return env.ReadFile(place.Path, path)
 }

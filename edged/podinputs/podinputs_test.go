@@ -81,7 +81,8 @@ func TestExpandPath(t *testing.T) {
 		t.Errorf("expandPath(x/$(A)) = %q, %v; want x/v", got, err)
 	}
 	for text, want := range map[string]string{
-		"x/$(B)": "missing value for B", "$(EMPTY)": "missing value for EMPTY", "$(EMPTY)/$(B)/$(A)/$(EMPTY)": "missing value for B, EMPTY",
+		"x/$(B)": "missing value for B", "$(EMPTY)": "missing value for EMPTY",
+		"$(EMPTY)/$(B)/$(A)/$(EMPTY)": "missing value for B, EMPTY",
 	} {
 		if got, err := expandPath(text, lookup); err == nil || err.Error() != want {
 			t.Errorf("expandPath(%s): got %q, %v, want %q", text, got, err, want)

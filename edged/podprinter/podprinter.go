@@ -37,7 +37,8 @@ func Summarize(p *v1.Pod, now time.Time) Line {
 	for i := range p.Status.InitContainerStatuses {
 		s := &p.Status.InitContainerStatuses[i]
 		count(s)
-		if text := initStatus(s, i, len(p.Spec.InitContainers)); text != "" && !initializing && p.Status.Phase != v1.PodSucceeded {
+		if text := initStatus(s, i, len(p.Spec.InitContainers)); text != "" && !initializing &&
+			p.Status.Phase != v1.PodSucceeded {
 			l.Status, initializing = text, true
 		}
 	}
@@ -126,11 +127,13 @@ func whyContainer(s *v1.ContainerStatus) string {
 // initStatus is what an init container says of its pod, "" when it has nothing against it.
 func initStatus(s *v1.ContainerStatus, i, total int) string {
 	switch {
-	case s.State.Terminated != nil && s.State.Terminated.ExitCode == 0, s.State.Running != nil && s.Started != nil && *s.Started && s.Ready:
+	case s.State.Terminated != nil && s.State.Terminated.ExitCode == 0, s.State.Running != nil && s.Started != nil &&
+		*s.Started && s.Ready:
 		return ""
 	case s.State.Terminated != nil:
 		return "Init:" + terminatedText(s.State.Terminated)
-	case s.State.Waiting != nil && s.State.Waiting.Reason != "" && s.State.Waiting.Reason != "PodInitializing" && s.State.Waiting.Reason != "ContainerCreating":
+	case s.State.Waiting != nil && s.State.Waiting.Reason != "" && s.State.Waiting.Reason != "PodInitializing" &&
+		s.State.Waiting.Reason != "ContainerCreating":
 		return "Init:" + s.State.Waiting.Reason
 	}
 	return fmt.Sprintf("Init:%d/%d", i, total)

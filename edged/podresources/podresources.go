@@ -66,7 +66,8 @@ func New(opts Options) *Server {
 // Run serves the socket until ctx ends, and tries again while it cannot.
 func (s *Server) Run(ctx context.Context) error {
 	retry.Until(ctx, time.Second, time.Minute, s.serve, func(err error, again time.Duration) {
-		klog.ErrorS(err, "The devices of containers cannot be asked for; trying again", "socket", s.socket(), "in", again)
+		klog.ErrorS(err, "The devices of containers cannot be asked for; trying again", "socket", s.socket(),
+			"in", again)
 	})
 	return nil
 }
@@ -87,7 +88,8 @@ func (s *Server) serve(ctx context.Context) error {
 	if err := os.Chmod(s.socket(), 0o600); err != nil {
 		return errors.Join(err, socket.Close())
 	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(s.limited), grpc.MaxRecvMsgSize(64<<10), grpc.MaxSendMsgSize(maxMessage),
+	server := grpc.NewServer(grpc.UnaryInterceptor(s.limited), grpc.MaxRecvMsgSize(64<<10),
+		grpc.MaxSendMsgSize(maxMessage),
 		grpc.MaxHeaderListSize(pluginrpc.MaxHeader), grpc.MaxConcurrentStreams(32), grpc.ConnectionTimeout(connectTime))
 	api.RegisterPodResourcesListerServer(server, s)
 	stop := context.AfterFunc(ctx, server.Stop)
@@ -118,13 +120,16 @@ func (s *Server) Get(_ context.Context, r *api.GetPodResourcesRequest) (*api.Get
 	pods := s.opts.Pods()
 	i := slices.IndexFunc(pods, func(p *v1.Pod) bool { return p.Namespace == r.PodNamespace && p.Name == r.PodName })
 	if i < 0 {
-		return nil, status.Error(codes.NotFound, fmt.Sprintf("pod %s in namespace %s not found", r.PodName, r.PodNamespace))
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("pod %s in namespace %s not found", r.PodName,
+			r.PodNamespace))
 	}
 	return &api.GetPodResourcesResponse{PodResources: s.resources(pods[i])}, nil
 }
 
 // GetAllocatableResources implements api.PodResourcesListerServer.
-func (s *Server) GetAllocatableResources(context.Context, *api.AllocatableResourcesRequest) (*api.AllocatableResourcesResponse, error) {
+func (s *Server) GetAllocatableResources(
+	context.Context, *api.AllocatableResourcesRequest,
+) (*api.AllocatableResourcesResponse, error) {
 	return &api.AllocatableResourcesResponse{Devices: containerDevices(s.opts.Devices.All())}, nil
 }
 
@@ -132,10 +137,13 @@ func (s *Server) GetAllocatableResources(context.Context, *api.AllocatableResour
 func (s *Server) resources(pod *v1.Pod) *api.PodResources {
 	out := &api.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	add := func(c *v1.Container) {
-		out.Containers = append(out.Containers, &api.ContainerResources{Name: c.Name, Devices: containerDevices(s.opts.Devices.Held(pod.UID, c.Name))})
+		out.Containers = append(out.Containers, &api.ContainerResources{
+			Name: c.Name, Devices: containerDevices(s.opts.Devices.Held(pod.UID, c.Name)),
+		})
 	}
 	for i := range pod.Spec.InitContainers {
-		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+		if c := &pod.Spec.InitContainers[i]; c.RestartPolicy != nil &&
+			*c.RestartPolicy == v1.ContainerRestartPolicyAlways {
 			add(c)
 		}
 	}

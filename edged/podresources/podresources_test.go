@@ -54,7 +54,8 @@ func client(t *testing.T, opts Options, change ...func(*Server)) (api.PodResourc
 		c(s)
 	}
 	go func() { ended <- s.Run(ctx) }()
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,26 +72,39 @@ func client(t *testing.T, opts Options, change ...func(*Server)) (api.PodResourc
 }
 
 func TestAPI(t *testing.T) {
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "u"}, Spec: v1.PodSpec{
-		InitContainers: []v1.Container{{Name: "init"}, {Name: "sidecar", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)}},
-		Containers:     []v1.Container{{Name: "main"}, {Name: "plain"}},
-	}}
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "u"}, Spec: v1.PodSpec{
+			InitContainers: []v1.Container{
+				{Name: "init"}, {Name: "sidecar", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways)},
+			},
+			Containers: []v1.Container{{Name: "main"}, {Name: "plain"}},
+		},
+	}
 	one := devices.Held{Resource: "example.com/x", IDs: []string{"1", "2"}, NUMA: []int64{0, 1}}
 	two := devices.Held{Resource: "example.com/y", IDs: []string{"3"}}
 	c, socket := client(t, Options{
-		Pods: func() []*v1.Pod { return []*v1.Pod{pod} }, Devices: held{"u/main": {one, two}, "u/sidecar": {two}, "u/init": {one}, "all": {one}},
+		Pods: func() []*v1.Pod {
+			return []*v1.Pod{pod}
+		}, Devices: held{"u/main": {one, two}, "u/sidecar": {two}, "u/init": {one}, "all": {one}},
 	})
 	ctx := wait.Context(t)
-	first := &api.ContainerDevices{ResourceName: "example.com/x", DeviceIds: []string{"1", "2"}, Topology: &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: 0}, {ID: 1}}}}
+	first := &api.ContainerDevices{
+		ResourceName: "example.com/x", DeviceIds: []string{"1", "2"},
+		Topology: &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: 0}, {ID: 1}}},
+	}
 	second := &api.ContainerDevices{ResourceName: "example.com/y", DeviceIds: []string{"3"}}
-	want := &api.PodResources{Name: "a", Namespace: "ns", Containers: []*api.ContainerResources{
-		{Name: "sidecar", Devices: []*api.ContainerDevices{second}}, {Name: "main", Devices: []*api.ContainerDevices{first, second}}, {Name: "plain"},
-	}}
+	want := &api.PodResources{
+		Name: "a", Namespace: "ns", Containers: []*api.ContainerResources{
+			{Name: "sidecar", Devices: []*api.ContainerDevices{second}},
+			{Name: "main", Devices: []*api.ContainerDevices{first, second}}, {Name: "plain"},
+		},
+	}
 	list, err := c.List(ctx, &api.ListPodResourcesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(&api.ListPodResourcesResponse{PodResources: []*api.PodResources{want}}, list, protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(&api.ListPodResourcesResponse{PodResources: []*api.PodResources{want}}, list,
+		protocmp.Transform()); diff != "" {
 		t.Errorf("List() mismatch (-want +got):\n%s", diff)
 	}
 	got, err := c.Get(ctx, &api.GetPodResourcesRequest{PodName: "a", PodNamespace: "ns"})
@@ -100,14 +114,17 @@ func TestAPI(t *testing.T) {
 	if diff := cmp.Diff(want, got.PodResources, protocmp.Transform()); diff != "" {
 		t.Errorf("Get() mismatch (-want +got):\n%s", diff)
 	}
-	if _, err := c.Get(ctx, &api.GetPodResourcesRequest{PodName: "a", PodNamespace: "other"}); status.Code(err) != codes.NotFound {
+	if _, err := c.Get(ctx, &api.GetPodResourcesRequest{
+		PodName: "a", PodNamespace: "other",
+	}); status.Code(err) != codes.NotFound {
 		t.Errorf("Get of a pod that does not exist: %v, want code %v", err, codes.NotFound)
 	}
 	all, err := c.GetAllocatableResources(ctx, &api.AllocatableResourcesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(&api.AllocatableResourcesResponse{Devices: []*api.ContainerDevices{first}}, all, protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(&api.AllocatableResourcesResponse{Devices: []*api.ContainerDevices{first}}, all,
+		protocmp.Transform()); diff != "" {
 		t.Errorf("GetAllocatableResources() mismatch (-want +got):\n%s", diff)
 	}
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
@@ -117,7 +134,9 @@ func TestAPI(t *testing.T) {
 
 func TestRate(t *testing.T) {
 	// The limit holds for calls over the socket.
-	c, _ := client(t, Options{Pods: func() []*v1.Pod { return nil }, Devices: held{}}, func(s *Server) { s.limit = rate.NewLimiter(0, 2) })
+	c, _ := client(t, Options{Pods: func() []*v1.Pod { return nil }, Devices: held{}}, func(s *Server) {
+		s.limit = rate.NewLimiter(0, 2)
+	})
 	for i, want := range []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted} {
 		if _, err := c.List(wait.Context(t), &api.ListPodResourcesRequest{}); status.Code(err) != want {
 			t.Errorf("call %d: %v, want %v", i, err, want)
@@ -127,7 +146,9 @@ func TestRate(t *testing.T) {
 		s := New(Options{})
 		passed := func() (n int) {
 			for range 10 * burst {
-				if _, err := s.limited(t.Context(), nil, nil, func(context.Context, any) (any, error) { return nil, nil }); err == nil {
+				if _, err := s.limited(t.Context(), nil, nil, func(context.Context, any) (any, error) {
+					return nil, nil
+				}); err == nil {
 					n++
 				}
 			}

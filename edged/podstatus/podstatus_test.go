@@ -205,10 +205,12 @@ func TestPrevious(t *testing.T) {
 		want         v1.PodStatus
 		wantRestored bool
 	}{
-		"of this run":        {fromAPI(v1.PodPending), true, false, run, false},
-		"of an earlier run":  {fromAPI(v1.PodPending), false, true, run, true},
-		"of the cloud":       {fromAPI(v1.PodRunning), false, false, v1.PodStatus{Phase: v1.PodRunning, Reason: "API"}, true},
-		"final in the cloud": {fromAPI(v1.PodFailed), true, false, v1.PodStatus{Phase: v1.PodFailed, Reason: "API"}, false},
+		"of this run":       {fromAPI(v1.PodPending), true, false, run, false},
+		"of an earlier run": {fromAPI(v1.PodPending), false, true, run, true},
+		"of the cloud": {fromAPI(v1.PodRunning), false, false, v1.PodStatus{Phase: v1.PodRunning, Reason: "API"},
+			true},
+		"final in the cloud": {fromAPI(v1.PodFailed), true, false, v1.PodStatus{Phase: v1.PodFailed, Reason: "API"},
+			false},
 	} {
 		m, o := newMaker(&node{}, &Results{})
 		if c.set {

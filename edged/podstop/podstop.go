@@ -64,7 +64,8 @@ func (s *Stopper) Stop(pod *v1.Pod, why status.Stopped, annotations map[string]s
 	s.watches.Go(func() {
 		limit := termination.Timeout(pod, why.Grace)
 		if !termination.Within(s.life, s.Ended(pod.UID), limit) && s.life.Err() == nil {
-			s.opts.Recorder.Eventf(pod, v1.EventTypeWarning, termination.ReasonExceededGrace, termination.MessageExceededGrace)
+			s.opts.Recorder.Eventf(pod, v1.EventTypeWarning, termination.ReasonExceededGrace,
+				termination.MessageExceededGrace)
 		}
 	})
 }

@@ -61,7 +61,13 @@ func TestStop(t *testing.T) {
 				pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "1"}}
 				w := &workers{known: map[types.UID]bool{"1": true}}
 				var waiters termination.Waiters
-				o := Options{Desired: desired.New(), Workers: w, Statuses: status.NewManager(nil), Waiters: &waiters, Recorder: events.New("n", nil)}
+				o := Options{
+					Desired:  desired.New(),
+					Workers:  w,
+					Statuses: status.NewManager(nil),
+					Waiters:  &waiters,
+					Recorder: events.New("n", nil),
+				}
 				o.Desired.Put(pod, false)
 				s := New(ctx, o)
 				why := status.Stopped{Reason: "Evicted", Message: "no room", Grace: ptr.To[int64](20)}
@@ -112,18 +118,23 @@ func TestWhyBefore(t *testing.T) {
 		condition v1.PodCondition
 		want      string
 	}{
-		"evicted":       {disruption(v1.ConditionTrue, v1.PodReasonTerminationByKubelet, message), "Evicted"},
-		"preempted":     {disruption(v1.ConditionTrue, v1.PodReasonTerminationByKubelet, admission.DisruptionMessage), "Preempting"},
-		"of others":     {disruption(v1.ConditionTrue, "EvictionByEvictionAPI", message), ""},
-		"over":          {disruption(v1.ConditionFalse, v1.PodReasonTerminationByKubelet, message), ""},
-		"another cause": {disruption(v1.ConditionTrue, v1.PodReasonTerminationByKubelet, "Pod was terminated in response to imminent node shutdown."), ""},
-		"none":          {v1.PodCondition{}, ""},
+		"evicted": {disruption(v1.ConditionTrue, v1.PodReasonTerminationByKubelet, message), "Evicted"},
+		"preempted": {disruption(v1.ConditionTrue, v1.PodReasonTerminationByKubelet, admission.DisruptionMessage),
+			"Preempting"},
+		"of others": {disruption(v1.ConditionTrue, "EvictionByEvictionAPI", message), ""},
+		"over":      {disruption(v1.ConditionFalse, v1.PodReasonTerminationByKubelet, message), ""},
+		"another cause": {
+			disruption(v1.ConditionTrue, v1.PodReasonTerminationByKubelet,
+				"Pod was terminated in response to imminent node shutdown."), "",
+		},
+		"none": {v1.PodCondition{}, ""},
 	} {
 		got := whyBefore([]v1.PodCondition{c.condition})
 		switch {
 		case (got == nil) != (c.want == ""):
 			t.Errorf("%s: why = %+v, want reason %q", name, got, c.want)
-		case got != nil && (got.Reason != c.want || got.Condition == nil || got.Condition.Message != c.condition.Message):
+		case got != nil &&
+			(got.Reason != c.want || got.Condition == nil || got.Condition.Message != c.condition.Message):
 			t.Errorf("%s: why = %+v, want reason %s and the condition", name, got, c.want)
 		}
 	}

@@ -189,7 +189,12 @@ func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) p
 		return failed(pod, err)
 	}
 	probes, sizeErr := s.opts.Allocations.Resize(ctx, pod, obs, s.opts.PodStatus.Probe(pod, obs))
-	result := s.opts.Runtime.SyncPod(ctx, runtime.SyncInput{Pod: pod, Observed: obs, PullSecrets: secrets, Probes: probes})
+	result := s.opts.Runtime.SyncPod(ctx, runtime.SyncInput{
+		Pod:         pod,
+		Observed:    obs,
+		PullSecrets: secrets,
+		Probes:      probes,
+	})
 	if result.Changed || result.Err != nil {
 		if fresh, err := s.opts.PLEG.Refresh(ctx, pod.UID); err == nil {
 			result.More = result.More || endedDuringSync(obs, fresh)

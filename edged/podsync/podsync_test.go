@@ -40,10 +40,12 @@ func TestEndedDuringSync(t *testing.T) {
 		before, after *observed.Pod
 		want          bool
 	}{
-		"a container that runs":             {pod("s", true), pod("s", true, container("1", "c", running)), false},
-		"a container that ended at once":    {pod("s", true), pod("s", true, container("1", "c", exited)), true},
-		"its restart that ended at once":    {pod("s", true, old), pod("s", true, container("2", "c", exited), old), true},
-		"its restart that runs":             {pod("s", true, old), pod("s", true, container("2", "c", running), old), false},
+		"a container that runs":          {pod("s", true), pod("s", true, container("1", "c", running)), false},
+		"a container that ended at once": {pod("s", true), pod("s", true, container("1", "c", exited)), true},
+		"its restart that ended at once": {pod("s", true, old), pod("s", true, container("2", "c", exited), old),
+			true},
+		"its restart that runs": {pod("s", true, old), pod("s", true, container("2", "c", running), old),
+			false},
 		"one that had ended before":         {pod("s", true, old), pod("s", true, old), false},
 		"one that crashed beside it":        {pod("s", true, container("1", "c", running)), pod("s", true, old), true},
 		"a sandbox that died at once":       {pod("", false), pod("s", false), true},

@@ -62,7 +62,8 @@ func (s *Syncer) pullSecrets(ctx context.Context, pod *v1.Pod) []v1.Secret {
 		if err != nil {
 			if apierrors.IsNotFound(err) {
 				s.opts.Recorder.Eventf(pod, v1.EventTypeWarning, events.FailedToRetrieveImagePullSecret,
-					"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.", ref.Name)
+					"Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.",
+					ref.Name)
 			} else {
 				klog.ErrorS(err, "Image pull secret could not be read", "pod", klog.KObj(pod), "secret", ref.Name)
 			}

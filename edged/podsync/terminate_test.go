@@ -60,7 +60,9 @@ func TestTerminateStopsSandboxes(t *testing.T) {
 			}
 			fake.FailAfter("StopPodSandbox", c.fails, no)
 			for i, want := range c.want {
-				if err := f.Terminate(t.Context(), podworker.End{UID: pod.UID, Pod: pod}); (err != nil) != (want != nil) {
+				if err := f.Terminate(t.Context(), podworker.End{
+					UID: pod.UID, Pod: pod,
+				}); (err != nil) != (want != nil) {
 					t.Errorf("Terminate, call %d: %v, want %v", i+1, err, want)
 				}
 			}

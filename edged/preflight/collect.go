@@ -88,7 +88,10 @@ func machine() (kernel string, memory int64) {
 }
 
 func lookAtCgroups(driver string) Cgroups {
-	c := Cgroups{Version: "v1", Driver: cmp.Or(driver, cgroups.DriverCgroupfs), Missing: cgroups.New(cgroups.Options{}).Missing()}
+	c := Cgroups{
+		Version: "v1", Driver: cmp.Or(driver, cgroups.DriverCgroupfs), Missing: cgroups.New(cgroups.Options{}).
+				Missing(),
+	}
 	switch {
 	case ocgroups.IsCgroup2UnifiedMode():
 		c.Version = "v2"
@@ -143,12 +146,14 @@ func lookAtRuntime(ctx context.Context, r *Runtime, network *CNI) (images string
 	}
 	said := parseConfig(status.GetInfo()["config"])
 	r.Driver = said.driver()
-	if config, err := client.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{}); err == nil && config.GetLinux() != nil {
+	if config, err := client.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{}); err == nil &&
+		config.GetLinux() != nil {
 		r.Driver = strings.ToLower(config.GetLinux().GetCgroupDriver().String())
 	}
 	network.Dir, network.Bins = said.CNI.ConfDir, said.CNI.bins()
 	lookAtCNI(network)
-	if info, err := client.Images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{}); err == nil && len(info.GetImageFilesystems()) > 0 {
+	if info, err := client.Images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{}); err == nil &&
+		len(info.GetImageFilesystems()) > 0 {
 		images = info.GetImageFilesystems()[0].GetFsId().GetMountpoint()
 	}
 	return images
@@ -240,7 +245,10 @@ func lookAtCNI(c *CNI) {
 	}
 	c.Broken = err
 	for _, name := range plugins {
-		if len(c.Bins) > 0 && !slices.ContainsFunc(c.Bins, func(dir string) bool { _, err := os.Stat(filepath.Join(dir, name)); return err == nil }) {
+		if len(c.Bins) > 0 && !slices.ContainsFunc(c.Bins, func(dir string) bool {
+			_, err := os.Stat(filepath.Join(dir, name))
+			return err == nil
+		}) {
 			c.Missing = append(c.Missing, name)
 		}
 	}

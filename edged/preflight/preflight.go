@@ -131,7 +131,8 @@ type Cloud struct {
 
 // Check judges all of the facts, in the order in which things are needed.
 func Check(f *Facts) []Finding {
-	return slices.Concat(host(f), containerRuntime(&f.Runtime), cgroup(&f.Cgroups, f.Runtime.Driver), network(&f.CNI), wallClock(&f.Clock),
+	return slices.Concat(host(f), containerRuntime(&f.Runtime), cgroup(&f.Cgroups, f.Runtime.Driver), network(&f.CNI),
+		wallClock(&f.Clock),
 		ports(f.Ports), disks(f.Disks), cloud(&f.Cloud))
 }
 
@@ -155,14 +156,22 @@ const lowMemory = 192 << 20
 func host(f *Facts) []Finding {
 	var list []Finding
 	if !f.Root {
-		list = append(list, Finding{"user", Error, "this is not root: the agent cannot make cgroups and mounts", "Run it as root; the service of the package does."})
+		list = append(list, Finding{"user", Error, "this is not root: the agent cannot make cgroups and mounts",
+			"Run it as root; the service of the package does."})
 	}
 	text := fmt.Sprintf("Linux %s, %d MiB of memory", cmp.Or(f.Kernel, "of an unknown version"), f.Memory>>20)
 	switch {
 	case before(f.Kernel, 5, 3):
-		list = append(list, Finding{"device", Warning, text + ": the kernel is older than 5.3, and tells of the end of a container only when it is asked", "Use a newer kernel if pods are to be restarted within a second."})
+		list = append(list, Finding{
+			"device", Warning,
+			text + ": the kernel is older than 5.3, and tells of the end of a container only when it is asked",
+			"Use a newer kernel if pods are to be restarted within a second.",
+		})
 	case f.Memory > 0 && f.Memory < lowMemory:
-		list = append(list, Finding{"device", Warning, text + ": that is little for the agent, a container runtime and pods", "Use small images, give containers memory limits, and have swap on zram."})
+		list = append(list, Finding{
+			"device", Warning, text + ": that is little for the agent, a container runtime and pods",
+			"Use small images, give containers memory limits, and have swap on zram.",
+		})
 	default:
 		list = append(list, Finding{"device", OK, text, ""})
 	}
@@ -184,17 +193,30 @@ func containerRuntime(r *Runtime) []Finding {
 	at := strings.TrimPrefix(r.Endpoint, "unix://")
 	switch {
 	case r.Socket != nil:
-		return []Finding{{check, Error, fmt.Sprintf("there is no runtime at %s: %v", at, r.Socket),
-			"Install one and start it (apt-get install containerd; systemctl enable --now containerd), or set " + key + " to the socket of the one that is there."}}
+		return []Finding{
+			{
+				check, Error, fmt.Sprintf("there is no runtime at %s: %v", at, r.Socket),
+				"Install one and start it (apt-get install containerd; systemctl enable --now containerd), or set " +
+					key + " to the socket of the one that is there.",
+			},
+		}
 	case r.Unknown:
-		return []Finding{{check, Error, fmt.Sprintf("what listens at %s does not speak CRI v1", at),
-			"With containerd, see that version 1.6 or newer runs, and that \"cri\" is not among disabled_plugins in /etc/containerd/config.toml (Docker's package puts it there); then restart it. cri-dockerd has to be 0.3 or newer."}}
+		return []Finding{
+			{
+				check, Error, fmt.Sprintf("what listens at %s does not speak CRI v1", at),
+				"With containerd, see that version 1.6 or newer runs, and that \"cri\" is not among disabled_plugins " +
+					"in /etc/containerd/config.toml (Docker's package puts it there); then restart it. cri-dockerd " +
+					"has to be 0.3 or newer.",
+			},
+		}
 	case r.Err != nil:
 		return []Finding{{check, Error, fmt.Sprintf("the runtime at %s does not answer: %v", at, r.Err),
 			"See whether it runs and what it logs: systemctl status containerd; journalctl -u containerd."}}
 	case r.NotReady != "":
-		return []Finding{{check, Error, fmt.Sprintf("%s %s at %s says that it is not ready: %s", r.Name, r.Version, at, r.NotReady),
-			"See what it logs: journalctl -u containerd."}}
+		return []Finding{
+			{check, Error, fmt.Sprintf("%s %s at %s says that it is not ready: %s", r.Name, r.Version, at, r.NotReady),
+				"See what it logs: journalctl -u containerd."},
+		}
 	}
 	return []Finding{{check, OK, fmt.Sprintf("%s %s at %s, CRI v1", r.Name, r.Version, at), ""}}
 }
@@ -203,18 +225,29 @@ func cgroup(c *Cgroups, runtimes string) []Finding {
 	list := []Finding{{"cgroups", OK, fmt.Sprintf("cgroup %s, driver %s", c.Version, c.Driver), ""}}
 	if len(c.Missing) > 0 {
 		list[0].Level = Warning
-		list[0].Text = fmt.Sprintf("cgroup %s; the kernel offers no %s controller: pods run, and limits on it are not enforced", c.Version, strings.Join(c.Missing, " and no "))
+		list[0].Text =
+			fmt.Sprintf("cgroup %s; the kernel offers no %s controller: pods run, and limits on it are not enforced",
+				c.Version, strings.Join(c.Missing, " and no "))
 		list[0].Remedy = fmt.Sprintf("Add cgroup_enable=%s to the kernel's command line and reboot.", c.Missing[0])
 		if slices.Contains(c.Missing, "memory") {
-			list[0].Remedy = "Add \"cgroup_enable=memory cgroup_memory=1\" to the kernel's command line (on a Raspberry Pi the one line of /boot/firmware/cmdline.txt, or /boot/cmdline.txt) and reboot."
+			list[0].Remedy = "Add \"cgroup_enable=memory cgroup_memory=1\" to the kernel's command line (on a " +
+				"Raspberry Pi the one line of /boot/firmware/cmdline.txt, or /boot/cmdline.txt) and reboot."
 		}
 	}
 	switch {
 	case c.Driver == "systemd" && !c.Systemd:
-		list = append(list, Finding{"cgroup driver", Error, "cgroupDriver is systemd, and systemd does not run this device", "Set cgroupDriver: cgroupfs, and SystemdCgroup = false in the runtime's configuration."})
+		list = append(list, Finding{
+			"cgroup driver", Error, "cgroupDriver is systemd, and systemd does not run this device",
+			"Set cgroupDriver: cgroupfs, and SystemdCgroup = false in the runtime's configuration.",
+		})
 	case runtimes != "" && runtimes != c.Driver:
-		list = append(list, Finding{"cgroup driver", Error, fmt.Sprintf("cgroupDriver is %s, and the runtime's is %s: pods do not start, or without their limits", c.Driver, runtimes),
-			fmt.Sprintf("Set cgroupDriver: %s in the configuration (or the runtime's to %s: SystemdCgroup in /etc/containerd/config.toml).", runtimes, c.Driver)})
+		list = append(list, Finding{
+			"cgroup driver", Error,
+			fmt.Sprintf("cgroupDriver is %s, and the runtime's is %s: pods do not start, or without their limits",
+				c.Driver, runtimes),
+			fmt.Sprintf("Set cgroupDriver: %s in the configuration (or the runtime's to %s: SystemdCgroup in "+
+				"/etc/containerd/config.toml).", runtimes, c.Driver),
+		})
 	}
 	return list
 }
@@ -229,12 +262,16 @@ func network(c *CNI) []Finding {
 	dir := cmp.Or(c.Dir, "/etc/cni/net.d")
 	switch {
 	case c.Broken != nil:
-		return bad(fmt.Sprintf("the CNI configuration %s is invalid: %v", c.Files[0], c.Broken), "Correct the file; the runtime notices.")
+		return bad(fmt.Sprintf("the CNI configuration %s is invalid: %v", c.Files[0], c.Broken),
+			"Correct the file; the runtime notices.")
 	case len(c.Missing) > 0:
-		return bad(fmt.Sprintf("the CNI configuration %s names plugins that are not in %s: %s", c.Files[0], strings.Join(c.Bins, ", "), strings.Join(c.Missing, ", ")),
-			"Install them (apt-get install containernetworking-plugins puts them into /usr/lib/cni; the runtime's bin_dir has to be that folder).")
+		return bad(fmt.Sprintf("the CNI configuration %s names plugins that are not in %s: %s", c.Files[0],
+			strings.Join(c.Bins, ", "), strings.Join(c.Missing, ", ")),
+			"Install them (apt-get install containernetworking-plugins puts them into /usr/lib/cni; the runtime's "+
+				"bin_dir has to be that folder).")
 	case c.NotReady != "" && len(c.Files) == 0:
-		return bad("there is no CNI configuration in "+dir, "Put one there, such as that of the network plugin that the cluster uses; the runtime notices.")
+		return bad("there is no CNI configuration in "+dir,
+			"Put one there, such as that of the network plugin that the cluster uses; the runtime notices.")
 	case c.NotReady != "":
 		return bad("the runtime has no network for pods: "+c.NotReady, "See "+dir+", and what the runtime logs.")
 	}
@@ -249,7 +286,9 @@ func wallClock(c *Clock) []Finding {
 	now := c.Now.UTC().Format(time.RFC3339)
 	const remedy = "Set it, or have a time server keep it: timedatectl set-ntp true, or date -s."
 	if why := clock.Doubt(c.Now, c.Synchronized, c.Bound); why != "" {
-		return []Finding{{"clock", Warning, "the clock is not set: " + why + ". Pods run; the cloud may not be reached", remedy}}
+		return []Finding{
+			{"clock", Warning, "the clock is not set: " + why + ". Pods run; the cloud may not be reached", remedy},
+		}
 	}
 	if !c.Synchronized {
 		return []Finding{{"clock", Warning, now + ", which no time server keeps: it will drift", remedy}}
@@ -266,7 +305,9 @@ func ports(all []Port) []Finding {
 			f.Text = p.Address + " is the agent's, which runs"
 		case p.Err != nil && p.Holder != "":
 			f.Level, f.Text = Error, fmt.Sprintf("%s is taken by %s", p.Address, p.Holder)
-			f.Remedy = fmt.Sprintf("Stop that (a kubelet and this agent cannot share a device), or change %s in the configuration.", p.Key)
+			f.Remedy =
+				fmt.Sprintf("Stop that (a kubelet and this agent cannot share a device), or change %s in the "+
+					"configuration.", p.Key)
 		case p.Err != nil:
 			f.Level, f.Text = Error, fmt.Sprintf("%s cannot be had: %v", p.Address, p.Err)
 			f.Remedy = fmt.Sprintf("Change address or %s in the configuration.", p.Key)
@@ -287,18 +328,25 @@ const (
 func disks(all []Disk) []Finding {
 	var list []Finding
 	for _, d := range all {
-		f := Finding{"disk of " + d.What, OK, fmt.Sprintf("%s has %d MiB of %d MiB free", d.Path, d.Free>>20, d.Size>>20), ""}
+		f := Finding{
+			"disk of " + d.What, OK, fmt.Sprintf("%s has %d MiB of %d MiB free", d.Path, d.Free>>20, d.Size>>20), "",
+		}
 		switch {
 		case d.Err != nil:
-			f.Level, f.Text, f.Remedy = Error, fmt.Sprintf("%s cannot be used: %v", d.Path, d.Err), "Make the folder, or mount the disk that it is to be on."
+			f.Level, f.Text, f.Remedy = Error, fmt.Sprintf("%s cannot be used: %v", d.Path, d.Err),
+				"Make the folder, or mount the disk that it is to be on."
 		case d.ReadOnly:
-			f.Level, f.Text, f.Remedy = Error, d.Path+" is read-only", "Mount it for writing (mount -o remount,rw); look at the kernel's log for errors of the disk if it was."
+			f.Level, f.Text, f.Remedy = Error, d.Path+" is read-only", "Mount it for writing (mount -o remount,rw); "+
+				"look at the kernel's log for errors of the disk if it was."
 		case d.Free < roomLeast:
-			f.Level, f.Text, f.Remedy = Error, f.Text+": that is not enough to run pods", "Make room, or use a larger disk."
+			f.Level, f.Text, f.Remedy = Error, f.Text+": that is not enough to run pods",
+				"Make room, or use a larger disk."
 		case d.Free < d.Size/part:
-			f.Level, f.Text, f.Remedy = Warning, f.Text+": pods may be evicted", "Free space (edgecore images prune removes unused images), or use a larger disk."
+			f.Level, f.Text, f.Remedy = Warning, f.Text+": pods may be evicted",
+				"Free space (edgecore images prune removes unused images), or use a larger disk."
 		case d.Inodes > 0 && d.FreeInodes < d.Inodes/partInodes:
-			f.Level, f.Text, f.Remedy = Warning, fmt.Sprintf("%s has %d of %d inodes free: pods may be evicted", d.Path, d.FreeInodes, d.Inodes), "Remove small files, or recreate the file system with more inodes."
+			f.Level, f.Text, f.Remedy = Warning, fmt.Sprintf("%s has %d of %d inodes free: pods may be evicted", d.Path,
+				d.FreeInodes, d.Inodes), "Remove small files, or recreate the file system with more inodes."
 		}
 		list = append(list, f)
 	}
@@ -310,7 +358,13 @@ func cloud(c *Cloud) []Finding {
 	case !c.Joined:
 		return []Finding{{"cloud", OK, "this device has joined none, and runs its own pods", ""}}
 	case c.Err != nil:
-		return []Finding{{"cloud", Warning, fmt.Sprintf("%s cannot be reached: %v. Pods run on", c.Server, c.Err), "See the device's network, name server and routes, and firewalls on the way; that cloudcore runs there."}}
+		return []Finding{
+			{
+				"cloud", Warning, fmt.Sprintf("%s cannot be reached: %v. Pods run on", c.Server, c.Err),
+				"See the device's network, name server and routes, and firewalls on the way; that cloudcore runs " +
+					"there.",
+			},
+		}
 	}
 	return []Finding{{"cloud", OK, c.Server + " can be reached", ""}}
 }

@@ -22,13 +22,27 @@ import (
 // well is a device on which all is well.
 func well() *Facts {
 	return &Facts{
-		Root: true, Kernel: "6.1.0-13-arm64", Memory: 512 << 20,
-		Runtime: Runtime{Endpoint: "unix:///run/containerd/containerd.sock", Name: "containerd", Version: "1.7.2", Driver: "systemd"},
+		Root:   true,
+		Kernel: "6.1.0-13-arm64",
+		Memory: 512 << 20,
+		Runtime: Runtime{
+			Endpoint: "unix:///run/containerd/containerd.sock",
+			Name:     "containerd",
+			Version:  "1.7.2",
+			Driver:   "systemd",
+		},
 		Cgroups: Cgroups{Version: "v2", Driver: "systemd", Systemd: true},
 		CNI:     CNI{Asked: true, Dir: "/etc/cni/net.d", Files: []string{"/etc/cni/net.d/10-x.conflist"}},
 		Clock:   Clock{Now: time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC), Synchronized: true},
 		Ports:   []Port{{What: "the read-only server", Key: "readOnlyPort", Address: "127.0.0.1:10255"}},
-		Disks:   []Disk{{What: "pods", Path: "/var/lib/kubelet", Size: 8 << 30, Free: 4 << 30, Inodes: 1000, FreeInodes: 900}},
+		Disks: []Disk{{
+			What:       "pods",
+			Path:       "/var/lib/kubelet",
+			Size:       8 << 30,
+			Free:       4 << 30,
+			Inodes:     1000,
+			FreeInodes: 900,
+		}},
 	}
 }
 
@@ -41,39 +55,97 @@ func TestChecks(t *testing.T) {
 		// text and remedy are parts of them.
 		text, remedy string
 	}{
-		"well":                 {func(*Facts) {}, OK, "", "", ""},
-		"not root":             {func(f *Facts) { f.Root = false }, Error, "user", "not root", "as root"},
-		"old kernel":           {func(f *Facts) { f.Kernel = "4.19.0" }, Warning, "device", "older than 5.3", "newer kernel"},
-		"unknown kernel":       {func(f *Facts) { f.Kernel = "x" }, OK, "", "", ""},
-		"small":                {func(f *Facts) { f.Memory = 128 << 20 }, Warning, "device", "128 MiB", "zram"},
-		"no socket":            {func(f *Facts) { f.Runtime.Socket, f.CNI = os.ErrNotExist, CNI{} }, Error, "container runtime", "no runtime at /run/containerd/containerd.sock: file does not exist", "apt-get install containerd"},
-		"no CRI v1":            {func(f *Facts) { f.Runtime.Unknown, f.Runtime.Err, f.CNI = true, errors.New("x"), CNI{} }, Error, "container runtime", "does not speak CRI v1", "disabled_plugins"},
-		"no answer":            {func(f *Facts) { f.Runtime.Err, f.CNI = errors.New("deadline"), CNI{} }, Error, "container runtime", "does not answer: deadline", "journalctl"},
-		"runtime not ready":    {func(f *Facts) { f.Runtime.NotReady = "starting" }, Error, "container runtime", "containerd 1.7.2 at /run/containerd/containerd.sock says that it is not ready: starting", "journalctl"},
-		"Raspberry Pi":         {func(f *Facts) { f.Cgroups.Missing = []string{"memory"} }, Warning, "cgroups", "no memory controller: pods run", "cgroup_enable=memory cgroup_memory=1"},
-		"no pids":              {func(f *Facts) { f.Cgroups.Missing = []string{"pids"} }, Warning, "cgroups", "no pids controller", "cgroup_enable=pids"},
-		"driver":               {func(f *Facts) { f.Cgroups.Driver = "cgroupfs" }, Error, "cgroup driver", "cgroupDriver is cgroupfs, and the runtime's is systemd", "Set cgroupDriver: systemd"},
-		"driver not told":      {func(f *Facts) { f.Cgroups.Driver, f.Runtime.Driver = "cgroupfs", "" }, OK, "", "", ""},
-		"no systemd":           {func(f *Facts) { f.Cgroups.Systemd = false }, Error, "cgroup driver", "systemd does not run this device", "cgroupDriver: cgroupfs"},
-		"no CNI configuration": {func(f *Facts) { f.CNI.Files, f.CNI.NotReady = nil, "cni plugin not initialized" }, Warning, "pod network", "no CNI configuration in /etc/cni/net.d: pods with hostNetwork run", "Put one there"},
-		"no plugin":            {func(f *Facts) { f.CNI.Missing, f.CNI.Bins = []string{"bridge"}, []string{"/opt/cni/bin"} }, Warning, "pod network", "10-x.conflist names plugins that are not in /opt/cni/bin: bridge", "containernetworking-plugins"},
-		"bad configuration":    {func(f *Facts) { f.CNI.Broken = errors.New("no JSON") }, Warning, "pod network", "10-x.conflist is invalid: no JSON", "Correct"},
-		"network not ready":    {func(f *Facts) { f.CNI.NotReady = "cni is broken" }, Warning, "pod network", "no network for pods: cni is broken", "/etc/cni/net.d"},
+		"well":     {func(*Facts) {}, OK, "", "", ""},
+		"not root": {func(f *Facts) { f.Root = false }, Error, "user", "not root", "as root"},
+		"old kernel": {func(f *Facts) {
+			f.Kernel = "4.19.0"
+		}, Warning, "device", "older than 5.3", "newer kernel"},
+		"unknown kernel": {func(f *Facts) { f.Kernel = "x" }, OK, "", "", ""},
+		"small":          {func(f *Facts) { f.Memory = 128 << 20 }, Warning, "device", "128 MiB", "zram"},
+		"no socket": {
+			func(f *Facts) {
+				f.Runtime.Socket, f.CNI = os.ErrNotExist, CNI{}
+			}, Error, "container runtime", "no runtime at /run/containerd/containerd.sock: file does not exist",
+			"apt-get install containerd",
+		},
+		"no CRI v1": {func(f *Facts) {
+			f.Runtime.Unknown, f.Runtime.Err, f.CNI = true, errors.New("x"), CNI{}
+		}, Error, "container runtime", "does not speak CRI v1", "disabled_plugins"},
+		"no answer": {func(f *Facts) {
+			f.Runtime.Err, f.CNI = errors.New("deadline"), CNI{}
+		}, Error, "container runtime", "does not answer: deadline", "journalctl"},
+		"runtime not ready": {
+			func(f *Facts) {
+				f.Runtime.NotReady = "starting"
+			}, Error, "container runtime",
+			"containerd 1.7.2 at /run/containerd/containerd.sock says that it is not ready: starting", "journalctl",
+		},
+		"Raspberry Pi": {func(f *Facts) {
+			f.Cgroups.Missing = []string{"memory"}
+		}, Warning, "cgroups", "no memory controller: pods run", "cgroup_enable=memory cgroup_memory=1"},
+		"no pids": {func(f *Facts) {
+			f.Cgroups.Missing = []string{"pids"}
+		}, Warning, "cgroups", "no pids controller", "cgroup_enable=pids"},
+		"driver": {
+			func(f *Facts) {
+				f.Cgroups.Driver = "cgroupfs"
+			}, Error, "cgroup driver", "cgroupDriver is cgroupfs, and the runtime's is systemd",
+			"Set cgroupDriver: systemd",
+		},
+		"driver not told": {func(f *Facts) { f.Cgroups.Driver, f.Runtime.Driver = "cgroupfs", "" }, OK, "", "",
+			""},
+		"no systemd": {func(f *Facts) {
+			f.Cgroups.Systemd = false
+		}, Error, "cgroup driver", "systemd does not run this device", "cgroupDriver: cgroupfs"},
+		"no CNI configuration": {
+			func(f *Facts) { f.CNI.Files, f.CNI.NotReady = nil, "cni plugin not initialized" },
+			Warning, "pod network", "no CNI configuration in /etc/cni/net.d: pods with hostNetwork run",
+			"Put one there",
+		},
+		"no plugin": {
+			func(f *Facts) {
+				f.CNI.Missing, f.CNI.Bins = []string{"bridge"}, []string{"/opt/cni/bin"}
+			}, Warning, "pod network", "10-x.conflist names plugins that are not in /opt/cni/bin: bridge",
+			"containernetworking-plugins",
+		},
+		"bad configuration": {func(f *Facts) {
+			f.CNI.Broken = errors.New("no JSON")
+		}, Warning, "pod network", "10-x.conflist is invalid: no JSON", "Correct"},
+		"network not ready": {func(f *Facts) {
+			f.CNI.NotReady = "cni is broken"
+		}, Warning, "pod network", "no network for pods: cni is broken", "/etc/cni/net.d"},
 		"1970": {func(f *Facts) {
-			f.Clock = Clock{Now: time.Unix(0, 0), Bound: clock.Bound{Time: time.Unix(1e9, 0), Of: "this program was made"}}
+			f.Clock = Clock{
+				Now: time.Unix(0, 0), Bound: clock.Bound{Time: time.Unix(1e9, 0), Of: "this program was made"},
+			}
 		}, Warning, "clock", "not set: it says 1970-01-01T00:00:00Z", "timedatectl"},
-		"no time server": {func(f *Facts) { f.Clock.Synchronized = false }, Warning, "clock", "no time server keeps", "timedatectl"},
-		"port taken":     {func(f *Facts) { f.Ports[0].Err, f.Ports[0].Holder = errors.New("in use"), "kubelet (pid 7)" }, Error, "port of the read-only server", "127.0.0.1:10255 is taken by kubelet (pid 7)", "change readOnlyPort"},
-		"address":        {func(f *Facts) { f.Ports[0].Err = errors.New("cannot assign requested address") }, Error, "port of the read-only server", "cannot be had: cannot assign", "Change address"},
-		"the agent runs": {func(f *Facts) { f.Ports[0].Err, f.Ports[0].Own = errors.New("in use"), true }, OK, "", "", ""},
-		"disk full":      {func(f *Facts) { f.Disks[0].Free = 1 << 20 }, Error, "disk of pods", "/var/lib/kubelet has 1 MiB of 8192 MiB free: that is not enough", "Make room"},
-		"disk low":       {func(f *Facts) { f.Disks[0].Free = 600 << 20 }, Warning, "disk of pods", "pods may be evicted", "edgecore images prune"},
-		"inodes":         {func(f *Facts) { f.Disks[0].FreeInodes = 10 }, Warning, "disk of pods", "10 of 1000 inodes free", "inodes"},
-		"no inodes":      {func(f *Facts) { f.Disks[0].Inodes, f.Disks[0].FreeInodes = 0, 0 }, OK, "", "", ""},
-		"read-only":      {func(f *Facts) { f.Disks[0].ReadOnly = true }, Error, "disk of pods", "is read-only", "remount"},
-		"no folder":      {func(f *Facts) { f.Disks[0].Err = errors.New("it is no folder") }, Error, "disk of pods", "cannot be used: it is no folder", "Make the folder"},
-		"no cloud":       {func(f *Facts) { f.Cloud = Cloud{true, "192.0.2.1:10000", errors.New("no route")} }, Warning, "cloud", "192.0.2.1:10000 cannot be reached: no route. Pods run on", "firewalls"},
-		"cloud":          {func(f *Facts) { f.Cloud = Cloud{true, "192.0.2.1:10000", nil} }, OK, "", "", ""},
+		"no time server": {func(f *Facts) { f.Clock.Synchronized = false }, Warning, "clock", "no time server keeps",
+			"timedatectl"},
+		"port taken": {func(f *Facts) {
+			f.Ports[0].Err, f.Ports[0].Holder = errors.New("in use"), "kubelet (pid 7)"
+		}, Error, "port of the read-only server", "127.0.0.1:10255 is taken by kubelet (pid 7)", "change readOnlyPort"},
+		"address": {func(f *Facts) { f.Ports[0].Err = errors.New("cannot assign requested address") }, Error,
+			"port of the read-only server", "cannot be had: cannot assign", "Change address"},
+		"the agent runs": {func(f *Facts) { f.Ports[0].Err, f.Ports[0].Own = errors.New("in use"), true }, OK, "", "",
+			""},
+		"disk full": {func(f *Facts) {
+			f.Disks[0].Free = 1 << 20
+		}, Error, "disk of pods", "/var/lib/kubelet has 1 MiB of 8192 MiB free: that is not enough", "Make room"},
+		"disk low": {func(f *Facts) {
+			f.Disks[0].Free = 600 << 20
+		}, Warning, "disk of pods", "pods may be evicted", "edgecore images prune"},
+		"inodes": {func(f *Facts) {
+			f.Disks[0].FreeInodes = 10
+		}, Warning, "disk of pods", "10 of 1000 inodes free", "inodes"},
+		"no inodes": {func(f *Facts) { f.Disks[0].Inodes, f.Disks[0].FreeInodes = 0, 0 }, OK, "", "", ""},
+		"read-only": {func(f *Facts) {
+			f.Disks[0].ReadOnly = true
+		}, Error, "disk of pods", "is read-only", "remount"},
+		"no folder": {func(f *Facts) { f.Disks[0].Err = errors.New("it is no folder") }, Error, "disk of pods",
+			"cannot be used: it is no folder", "Make the folder"},
+		"no cloud": {func(f *Facts) { f.Cloud = Cloud{true, "192.0.2.1:10000", errors.New("no route")} }, Warning,
+			"cloud", "192.0.2.1:10000 cannot be reached: no route. Pods run on", "firewalls"},
+		"cloud": {func(f *Facts) { f.Cloud = Cloud{true, "192.0.2.1:10000", nil} }, OK, "", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := well()
@@ -85,7 +157,8 @@ func TestChecks(t *testing.T) {
 			for _, got := range all {
 				switch {
 				case got.Check == c.check:
-					if got.Level == OK || !strings.Contains(got.Text, c.text) || !strings.Contains(got.Remedy, c.remedy) {
+					if got.Level == OK || !strings.Contains(got.Text, c.text) ||
+						!strings.Contains(got.Remedy, c.remedy) {
 						t.Errorf("%+v, want %q and %q in it", got, c.text, c.remedy)
 					}
 				case got.Level != OK || got.Remedy != "" || got.Text == "":
@@ -164,11 +237,13 @@ func TestCNIFiles(t *testing.T) {
 		t.Errorf("an empty folder is %+v, want no files, and none broken", c)
 	}
 	write(filepath.Join(dir, "20-b.conf"), "{")
-	write(filepath.Join(dir, "10-a.conflist"), `{"plugins":[{"type":"bridge","ipam":{"type":"host-local"}},{"type":"portmap"},{"type":"../x"}]}`)
+	write(filepath.Join(dir, "10-a.conflist"),
+		`{"plugins":[{"type":"bridge","ipam":{"type":"host-local"}},{"type":"portmap"},{"type":"../x"}]}`)
 	write(filepath.Join(dir, "00-notes.txt"), "")
 	write(filepath.Join(bins, "bridge"), "")
 	c := look()
-	if diff := cmp.Diff([]string{"host-local", "portmap"}, c.Missing); diff != "" || c.Broken != nil || len(c.Files) != 2 {
+	if diff := cmp.Diff([]string{"host-local", "portmap"}, c.Missing); diff != "" || c.Broken != nil ||
+		len(c.Files) != 2 {
 		t.Errorf("%+v: (-want +got):\n%s", c, diff)
 	}
 	write(filepath.Join(dir, "05-c.conf"), `{"type":"bridge"}`)
@@ -191,7 +266,9 @@ func TestCNIFiles(t *testing.T) {
 func TestRuntimeConfigs(t *testing.T) {
 	for _, c := range []struct{ text, driver, bins string }{
 		{"", "", ""}, {"[]", "", ""},
-		{`{"cni":{"binDir":"/opt/cni/bin","confDir":"/etc/cni/net.d"},"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":{"SystemdCgroup":true}}}}}`, "systemd", "/opt/cni/bin"},
+		{
+			`{"cni":{"binDir":"/opt/cni/bin","confDir":"/etc/cni/net.d"},"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":{"SystemdCgroup":true}}}}}`, "systemd", "/opt/cni/bin",
+		},
 		{`{"cni":{"binDirs":["/a","/b"]},"containerd":{"runtimes":{"runc":{"options":{}}}}}`, "cgroupfs", "/a /b"},
 		{`{"containerd":{"defaultRuntimeName":"kata","runtimes":{"runc":{"options":{"SystemdCgroup":true}}}}}`, "", ""},
 	} {
@@ -203,7 +280,9 @@ func TestRuntimeConfigs(t *testing.T) {
 }
 
 func FuzzHostile(f *testing.F) {
-	f.Add(`{"plugins":[{"type":"bridge"}]}`, "  0: 0100007F:280F 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1", uint16(10255))
+	f.Add(`{"plugins":[{"type":"bridge"}]}`,
+		"  0: 0100007F:280F 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1",
+		uint16(10255))
 	for _, head := range []string{`{"plugins":`, `{"containerd":{"runtimes":`, `{"cni":{"binDirs":`} {
 		for _, text := range membound.JSON(head, strings.Repeat("}", strings.Count(head, "{")), 64<<10) {
 			f.Add(text, strings.Repeat("a ", 10_000), uint16(1))

@@ -55,7 +55,12 @@ type attempts struct {
 }
 
 func newAttempts(opts Options) *attempts {
-	a := &attempts{exec: opts.Exec, recorder: opts.Recorder, userAgent: opts.UserAgent, dialer: &net.Dialer{Control: shortLinger}}
+	a := &attempts{
+		exec:      opts.Exec,
+		recorder:  opts.Recorder,
+		userAgent: opts.UserAgent,
+		dialer:    &net.Dialer{Control: shortLinger},
+	}
 	a.transport, a.http2 = &oneShot{a.dialer, newTransport(a.dialer)}, overHTTP2(newTransport(a.dialer))
 	return a
 }
@@ -88,13 +93,16 @@ func (a *attempts) make(ctx context.Context, q ask) result {
 		return unknown
 	case err != nil:
 		if !isAway(err) {
-			a.recorder.ContainerEventf(q.pod, q.container, v1.EventTypeWarning, eventUnhealthy, "%s probe errored and resulted in %s state: %s", q.kind, unknown, err)
+			a.recorder.ContainerEventf(q.pod, q.container, v1.EventTypeWarning, eventUnhealthy,
+				"%s probe errored and resulted in %s state: %s", q.kind, unknown, err)
 		}
 		return unknown
 	case got == failure:
-		a.recorder.ContainerEventf(q.pod, q.container, v1.EventTypeWarning, eventUnhealthy, "%s probe failed: %s", q.kind, text)
+		a.recorder.ContainerEventf(q.pod, q.container, v1.EventTypeWarning, eventUnhealthy, "%s probe failed: %s",
+			q.kind, text)
 	case got == warning:
-		a.recorder.ContainerEventf(q.pod, q.container, v1.EventTypeWarning, eventWarning, "%s probe warning: %s", q.kind, text)
+		a.recorder.ContainerEventf(q.pod, q.container, v1.EventTypeWarning, eventWarning, "%s probe warning: %s",
+			q.kind, text)
 	}
 	return got
 }

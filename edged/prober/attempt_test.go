@@ -83,7 +83,9 @@ func pages(w http.ResponseWriter, r *http.Request) {
 	case "/huge":
 		_, _ = w.Write(make([]byte, 1<<20)) // the probe reads only its part
 	case "/headers":
-		ok := r.Host == "me.example" && r.Header.Get("X-Twice") == "a" && len(r.Header["X-Twice"]) == 2 && r.UserAgent() == "kube-probe/1.37" && r.Header.Get("Accept") == "*/*" && r.Header.Get("Accept-Encoding") == ""
+		ok := r.Host == "me.example" && r.Header.Get("X-Twice") == "a" && len(r.Header["X-Twice"]) == 2 &&
+			r.UserAgent() == "kube-probe/1.37" && r.Header.Get("Accept") == "*/*" &&
+			r.Header.Get("Accept-Encoding") == ""
 		if !ok || r.Close != (r.ProtoMajor == 1) {
 			http.Error(w, fmt.Sprint(r.Host, r.Header, r.Close), http.StatusTeapot)
 		}
@@ -117,7 +119,9 @@ func TestHTTP(t *testing.T) {
 	safe.EnableHTTP2 = true
 	safe.StartTLS()
 	t.Cleanup(safe.Close)
-	twice := []v1.HTTPHeader{{Name: "Host", Value: "me.example"}, {Name: "X-Twice", Value: "a"}, {Name: "x-twice", Value: "b"}}
+	twice := []v1.HTTPHeader{
+		{Name: "Host", Value: "me.example"}, {Name: "X-Twice", Value: "a"}, {Name: "x-twice", Value: "b"},
+	}
 	none := []v1.HTTPHeader{{Name: "Accept", Value: ""}, {Name: "User-Agent", Value: ""}}
 	for _, server := range []struct {
 		scheme  v1.URIScheme
@@ -131,13 +135,27 @@ func TestHTTP(t *testing.T) {
 				headers []v1.HTTPHeader
 				want    string
 			}{
-				"ok":                     {"/status?code=200", nil, "success"},
-				"399":                    {"/status?code=399", nil, "warning ProbeWarning: Liveness probe warning: Probe terminated redirects, Response body:"},
-				"not found":              {"/nothing", nil, "failure Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 404"},
-				"broken":                 {"/status?code=500", nil, "failure Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500"},
-				"redirect to itself":     {"/here", nil, "success"},
-				"redirect to another":    {"/away", nil, "warning ProbeWarning: Liveness probe warning: Probe terminated redirects, Response body: <a href=\"http://elsewhere.example/\">Found</a>.\n\n"},
-				"redirects without end":  {"/loop", nil, "failure Unhealthy: Liveness probe failed: Get \"/loop\": ...stopped after 10 redirects"},
+				"ok": {"/status?code=200", nil, "success"},
+				"399": {
+					"/status?code=399", nil,
+					"warning ProbeWarning: Liveness probe warning: Probe terminated redirects, Response body:",
+				},
+				"not found": {
+					"/nothing", nil, "failure Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 404",
+				},
+				"broken": {
+					"/status?code=500", nil,
+					"failure Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500",
+				},
+				"redirect to itself": {"/here", nil, "success"},
+				"redirect to another": {
+					"/away", nil, "warning ProbeWarning: Liveness probe warning: Probe terminated redirects, " +
+						"Response body: <a href=\"http://elsewhere.example/\">Found</a>.\n\n",
+				},
+				"redirects without end": {
+					"/loop", nil,
+					"failure Unhealthy: Liveness probe failed: Get \"/loop\": ...stopped after 10 redirects",
+				},
 				"no answer in time":      {"/hang", nil, "failure Unhealthy: Liveness probe failed: Get \"..."},
 				"an answer without end":  {"/huge", nil, "success"},
 				"headers":                {"/headers", twice, "success"},
@@ -146,12 +164,19 @@ func TestHTTP(t *testing.T) {
 				"a path that is no URL":  {"/plain path", nil, "success"},
 				"a path like a URL":      {"http://elsewhere.example/status?code=200", nil, "success"},
 			} {
-				h := v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: c.path, Port: intstr.FromString("web"), Scheme: server.scheme, HTTPHeaders: c.headers}}
+				h := v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{
+					Path:        c.path,
+					Port:        intstr.FromString("web"),
+					Scheme:      server.scheme,
+					HTTPHeaders: c.headers,
+				}}
 				within := int32(60)
 				if c.path == "/hang" {
 					within = 1
 				}
-				got := tryWithin(t, within, h, v1.Container{Name: "a", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: int32(port)}}}, host)
+				got := tryWithin(t, within, h, v1.Container{
+					Name: "a", Ports: []v1.ContainerPort{{Name: "web", ContainerPort: int32(port)}},
+				}, host)
 				begin, end, open := strings.Cut(c.want, "...")
 				if !strings.HasPrefix(got, begin) || !strings.HasSuffix(got, end) || !open && got != begin {
 					t.Errorf("%s, %s: %q, want %q", server.scheme, name, got, c.want)
@@ -180,7 +205,8 @@ func TestHTTP2(t *testing.T) {
 	defer server.Close()
 	host, port := where(t, server.Listener.Addr().String())
 	h := v1.HTTPGetAction{Path: "/status?code=200", Port: intstr.FromInt32(int32(port))}
-	if got := tryWithin(t, 1, v1.ProbeHandler{HTTPGet: &h}, v1.Container{Name: "a"}, host); !strings.HasPrefix(got, "failure") {
+	if got := tryWithin(t, 1, v1.ProbeHandler{HTTPGet: &h}, v1.Container{Name: "a"}, host); !strings.HasPrefix(got,
+		"failure") {
 		t.Errorf("HTTP/1.1: %q, want a failure", got)
 	}
 	h.Protocol = ptr.To(v1.HTTPProtocolHTTP2)
@@ -196,7 +222,9 @@ func TestHTTPOtherHost(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(pages))
 	defer server.Close()
 	host, port := where(t, server.Listener.Addr().String())
-	h := v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/status?code=200", Host: host, Port: intstr.FromInt32(int32(port))}}
+	h := v1.ProbeHandler{
+		HTTPGet: &v1.HTTPGetAction{Path: "/status?code=200", Host: host, Port: intstr.FromInt32(int32(port))},
+	}
 	if got := try(t, h, v1.Container{Name: "a"}, "192.0.2.1"); got != "success" {
 		t.Errorf("probe of a host of its own: %q, want success", got)
 	}
@@ -219,7 +247,9 @@ func TestNoConnectionIsKept(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	host, port := where(t, server.Listener.Addr().String())
-	h := v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/huge", Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt32(int32(port))}}
+	h := v1.ProbeHandler{
+		HTTPGet: &v1.HTTPGetAction{Path: "/huge", Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt32(int32(port))},
+	}
 	for range 5 {
 		if got := try(t, h, v1.Container{Name: "a"}, host); got != "success" {
 			t.Errorf("probe: %q, want success", got)
@@ -245,19 +275,34 @@ func TestTCP(t *testing.T) {
 		"open":           {intstr.FromInt32(int32(port)), "success"},
 		"named":          {intstr.FromString("db"), "success"},
 		"number as text": {intstr.FromString(strconv.Itoa(port)), "success"},
-		"closed":         {intstr.FromInt32(dead), fmt.Sprintf("failure Unhealthy: Liveness probe failed: dial tcp 127.0.0.1:%d: connect: connection refused", dead)},
-		"no such name":   {intstr.FromString("nothing"), `unknown Unhealthy: Liveness probe errored and resulted in unknown state: couldn't find a port named "nothing" in container a`},
-		"no port":        {intstr.FromInt32(0), "unknown Unhealthy: Liveness probe errored and resulted in unknown state: invalid port number: 0"},
-		"too large":      {intstr.FromInt32(70000), "unknown Unhealthy: Liveness probe errored and resulted in unknown state: invalid port number: 70000"},
+		"closed": {
+			intstr.FromInt32(dead),
+			fmt.Sprintf("failure Unhealthy: Liveness probe failed: dial tcp 127.0.0.1:%d: connect: connection refused",
+				dead),
+		},
+		"no such name": {
+			intstr.FromString("nothing"),
+			`unknown Unhealthy: Liveness probe errored and resulted in unknown state: couldn't find a port named "nothing" in container a`,
+		},
+		"no port": {
+			intstr.FromInt32(0),
+			"unknown Unhealthy: Liveness probe errored and resulted in unknown state: invalid port number: 0",
+		},
+		"too large": {
+			intstr.FromInt32(70000),
+			"unknown Unhealthy: Liveness probe errored and resulted in unknown state: invalid port number: 70000",
+		},
 	} {
 		if got := try(t, v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: row.port}}, c, host); got != row.want {
 			t.Errorf("%s: %q, want %q", name, got, row.want)
 		}
 	}
-	if got := try(t, v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromString("db"), Host: host}}, c, "192.0.2.1"); got != "success" {
+	if got := try(t, v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromString("db"), Host: host}}, c,
+		"192.0.2.1"); got != "success" {
 		t.Errorf("a host of its own: %q, want \"success\"", got)
 	}
-	const want = "unknown Unhealthy: Liveness probe errored and resulted in unknown state: missing probe handler for default/p:a"
+	const want = "unknown Unhealthy: Liveness probe errored and resulted in unknown state: missing probe handler for " +
+		"default/p:a"
 	if got := try(t, v1.ProbeHandler{}, c, host); got != want {
 		t.Errorf("probe without a handler: %q, want %q", got, want)
 	}
@@ -268,7 +313,9 @@ type slowHealth struct {
 	grpc_health_v1.UnimplementedHealthServer
 }
 
-func (slowHealth) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+func (slowHealth) Check(
+	ctx context.Context, _ *grpc_health_v1.HealthCheckRequest,
+) (*grpc_health_v1.HealthCheckResponse, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -302,20 +349,30 @@ func TestGRPC(t *testing.T) {
 	slow := serveGRPC(t, func(s *grpc.Server) { grpc_health_v1.RegisterHealthServer(s, slowHealth{}) })
 	web := httptest.NewTLSServer(nil) // for its certificate
 	defer web.Close()
-	secret := serveGRPC(t, func(s *grpc.Server) { grpc_health_v1.RegisterHealthServer(s, well) }, grpc.Creds(credentials.NewServerTLSFromCert(&web.TLS.Certificates[0])))
+	secret := serveGRPC(t, func(s *grpc.Server) {
+		grpc_health_v1.RegisterHealthServer(s, well)
+	}, grpc.Creds(credentials.NewServerTLSFromCert(&web.TLS.Certificates[0])))
 	const failed = "failure Unhealthy: Liveness probe failed: "
 	for name, c := range map[string]struct {
 		port    int
 		service *string
 		want    string
 	}{
-		"over TLS":        {secret, ptr.To(""), "success"},
-		"serving":         {serving, nil, "success"},
-		"not serving":     {serving, ptr.To("ill"), failed + `service unhealthy (responded with "NOT_SERVING")`},
-		"unknown service": {serving, ptr.To("none"), failed + "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service"},
-		"no health":       {without, nil, failed + "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health"},
-		"slow":            {slow, nil, failed + "timeout: health rpc did not complete within 1s"},
-		"nobody":          {1, nil, failed + `timeout: failed to connect service "127.0.0.1:1" within 1s: context deadline exceeded`},
+		"over TLS":    {secret, ptr.To(""), "success"},
+		"serving":     {serving, nil, "success"},
+		"not serving": {serving, ptr.To("ill"), failed + `service unhealthy (responded with "NOT_SERVING")`},
+		"unknown service": {
+			serving, ptr.To("none"),
+			failed + "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service",
+		},
+		"no health": {
+			without, nil, failed + "error: this server does not implement the grpc health protocol " +
+				"(grpc.health.v1.Health): unknown service grpc.health.v1.Health",
+		},
+		"slow": {slow, nil, failed + "timeout: health rpc did not complete within 1s"},
+		"nobody": {
+			1, nil, failed + `timeout: failed to connect service "127.0.0.1:1" within 1s: context deadline exceeded`,
+		},
 	} {
 		action := &v1.GRPCAction{Port: int32(c.port), Service: c.service}
 		if c.port == secret {
@@ -337,7 +394,8 @@ func TestGRPCTriesAgain(t *testing.T) {
 	t.Parallel()
 	port := serveGRPC(t, func(*grpc.Server) {})
 	var dials atomic.Int32
-	conn, err := grpc.NewClient(fmt.Sprintf("passthrough:///127.0.0.1:%d", port), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient(fmt.Sprintf("passthrough:///127.0.0.1:%d", port),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			if dials.Add(1) == 1 {
 				return nil, syscall.ECONNREFUSED
@@ -353,7 +411,8 @@ func TestGRPCTriesAgain(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	nowhere, err := grpc.NewClient("passthrough:///127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	nowhere, err := grpc.NewClient("passthrough:///127.0.0.1:1",
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -378,7 +437,9 @@ func FuzzRequest(f *testing.F) {
 	a := newAttempts(Options{})
 	f.Fuzz(func(t *testing.T, path, name, value string) {
 		q := &ask{target: target{pod: podOf(), container: &v1.Container{}, address: "192.0.2.1"}, spec: &v1.Probe{}}
-		req, err := a.request(t.Context(), q, &v1.HTTPGetAction{Path: path, Port: intstr.FromInt32(80), HTTPHeaders: []v1.HTTPHeader{{Name: name, Value: value}}})
+		req, err := a.request(t.Context(), q, &v1.HTTPGetAction{
+			Path: path, Port: intstr.FromInt32(80), HTTPHeaders: []v1.HTTPHeader{{Name: name, Value: value}},
+		})
 		if err == nil && (req.URL.Host != "192.0.2.1:80" || req.URL.Scheme != "http") {
 			t.Errorf("request(%q) goes to %s, want http://192.0.2.1:80", path, req.URL)
 		}

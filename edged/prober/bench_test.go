@@ -36,10 +36,14 @@ func BenchmarkAttempt(b *testing.B) {
 	defer server.Stop()
 	_, grpcPort := where(t, l.Addr().String())
 	for name, h := range map[string]v1.ProbeHandler{
-		"http":  {HTTPGet: &v1.HTTPGetAction{Path: "/status?code=200", Port: intstr.FromInt32(int32(port))}},
-		"https": {HTTPGet: &v1.HTTPGetAction{Path: "/status?code=200", Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt32(int32(safePort))}},
-		"tcp":   {TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(int32(port))}},
-		"grpc":  {GRPC: &v1.GRPCAction{Port: int32(grpcPort)}},
+		"http": {HTTPGet: &v1.HTTPGetAction{Path: "/status?code=200", Port: intstr.FromInt32(int32(port))}},
+		"https": {
+			HTTPGet: &v1.HTTPGetAction{
+				Path: "/status?code=200", Scheme: v1.URISchemeHTTPS, Port: intstr.FromInt32(int32(safePort)),
+			},
+		},
+		"tcp":  {TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(int32(port))}},
+		"grpc": {GRPC: &v1.GRPCAction{Port: int32(grpcPort)}},
 	} {
 		b.Run(name, func(b *testing.B) {
 			a := newAttempts(Options{Recorder: &quiet{}, UserAgent: "kube-probe/1.37"})
@@ -79,7 +83,9 @@ func BenchmarkHundred(b *testing.B) {
 	defer wg.Wait()
 	defer cancel()
 	for i := range 100 {
-		pod := podOf(v1.Container{Name: "a", LivenessProbe: &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, TimeoutSeconds: 1}})
+		pod := podOf(v1.Container{
+			Name: "a", LivenessProbe: &v1.Probe{ProbeHandler: h, PeriodSeconds: 1, TimeoutSeconds: 1},
+		})
 		pod.UID = types.UID(fmt.Sprint(i))
 		p.Sync(pod, seen("a"), View{Address: host})
 	}

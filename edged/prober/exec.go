@@ -17,17 +17,21 @@ import (
 
 // Execer is the runtime's call that runs a command in a container.
 type Execer interface {
-	ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
+	ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest,
+		opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
 }
 
 // runCommand runs a command in the container; it is well when it exits with 0 in time.
 func (a *attempts) runCommand(ctx context.Context, q *ask, h *v1.ExecAction) (result, string, error) {
 	command := expandStatic(h.Command, q.container.Env)
 	timeout := q.timeout()
-	resp, err := a.exec.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: q.id, Cmd: command, Timeout: int64(timeout.Seconds())})
+	resp, err := a.exec.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
+		ContainerId: q.id, Cmd: command, Timeout: int64(timeout.Seconds()),
+	})
 	switch {
 	case status.Code(err) == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded):
-		return failure, fmt.Sprintf("command timed out: %q timed out after %v", strings.Join(command, " "), timeout), nil
+		return failure, fmt.Sprintf("command timed out: %q timed out after %v", strings.Join(command, " "), timeout),
+			nil
 	case err != nil:
 		return unknown, "", err
 	}

@@ -41,13 +41,17 @@ func (a *attempts) health(ctx context.Context, q *ask, h *v1.GRPCAction) (result
 	}
 	defer func() { _ = conn.Close() }() // the answer is there
 	if !connected(ctx, conn) {
-		return failure, fmt.Sprintf("timeout: failed to connect service %q within %v: %v", address, timeout, context.DeadlineExceeded), nil
+		return failure, fmt.Sprintf("timeout: failed to connect service %q within %v: %v", address, timeout,
+			context.DeadlineExceeded), nil
 	}
-	resp, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: ptr.Deref(h.Service, "")})
+	resp, err := grpc_health_v1.NewHealthClient(conn).
+		Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: ptr.Deref(h.Service, "")})
 	switch status.Code(err) {
 	case codes.OK:
 	case codes.Unimplemented:
-		return failure, fmt.Sprintf("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", status.Convert(err).Message()), nil
+		return failure,
+			fmt.Sprintf("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s",
+				status.Convert(err).Message()), nil
 	case codes.DeadlineExceeded:
 		return failure, fmt.Sprintf("timeout: health rpc did not complete within %v", timeout), nil
 	default:

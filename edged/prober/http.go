@@ -48,7 +48,11 @@ func newTransport(d *net.Dialer) *http.Transport {
 // anyCertificate trusts anyone who answers. It leaves out the key exchanges that resist quantum computers: nothing is
 // kept secret here, and without them a handshake is a quarter cheaper.
 func anyCertificate() *tls.Config {
-	return &tls.Config{InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521}}
+	return &tls.Config{
+		InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{
+			tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521,
+		},
+	}
 }
 
 // overHTTP2 makes of a transport one that speaks HTTP/2 without TLS, and never asks whether the other end knows it.
@@ -110,7 +114,13 @@ func (a *attempts) request(ctx context.Context, q *ask, h *v1.HTTPGetAction) (*h
 		u = &url.URL{Path: h.Path} // a path that is no URL is meant as it stands
 	}
 	// The path is only a path, whatever it looks like: it names neither scheme nor host.
-	u = &url.URL{Scheme: strings.ToLower(string(h.Scheme)), Host: hostPort(h.Host, q.address, port), Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery}
+	u = &url.URL{
+		Scheme:   strings.ToLower(string(h.Scheme)),
+		Host:     hostPort(h.Host, q.address, port),
+		Path:     u.Path,
+		RawPath:  u.RawPath,
+		RawQuery: u.RawQuery,
+	}
 	if u.Scheme == "" {
 		u.Scheme = "http"
 	}

@@ -60,11 +60,13 @@ func TestMetrics(t *testing.T) {
 		of := "container=a namespace=default pod=pod1 "
 		want := map[string]map[string]float64{
 			"prober_probe_total": {
-				of + "pod_uid=uid1 probe_type=Liveness result=failed ": 1, of + "pod_uid=uid1 probe_type=Liveness result=successful ": 2,
+				of + "pod_uid=uid1 probe_type=Liveness result=failed ":      1,
+				of + "pod_uid=uid1 probe_type=Liveness result=successful ":  2,
 				of + "pod_uid=uid1 probe_type=Readiness result=successful ": 1,
 			},
 			"prober_probe_duration_seconds": {
-				of + "probe_type=Liveness ": 3, of + "probe_type=Liveness quick": 3, of + "probe_type=Readiness ": 1, of + "probe_type=Readiness quick": 1,
+				of + "probe_type=Liveness ": 3, of + "probe_type=Liveness quick": 3, of + "probe_type=Readiness ": 1,
+				of + "probe_type=Readiness quick": 1,
 			},
 		}
 		if diff := cmp.Diff(want, metricsOf(t, p)); diff != "" {

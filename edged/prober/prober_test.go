@@ -35,9 +35,12 @@ type fixture struct {
 	began   time.Time
 }
 
-func (w *fixture) ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+func (w *fixture) ExecSync(
+	ctx context.Context, in *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ExecSyncResponse, error) {
 	w.mu.Lock()
-	w.asked = append(w.asked, fmt.Sprintf("%.1f: %s %s", time.Since(w.began).Seconds(), in.ContainerId, strings.Join(in.Cmd, " ")))
+	w.asked = append(w.asked, fmt.Sprintf("%.1f: %s %s", time.Since(w.began).Seconds(), in.ContainerId,
+		strings.Join(in.Cmd, " ")))
 	answer := w.answers[in.Cmd[0]]
 	w.mu.Unlock()
 	if answer == nil {
@@ -100,11 +103,20 @@ func command(words ...string) v1.ProbeHandler {
 }
 
 func every(period int32, words ...string) *v1.Probe {
-	return &v1.Probe{ProbeHandler: command(words...), PeriodSeconds: period, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 2}
+	return &v1.Probe{
+		ProbeHandler:     command(words...),
+		PeriodSeconds:    period,
+		TimeoutSeconds:   1,
+		SuccessThreshold: 1,
+		FailureThreshold: 2,
+	}
 }
 
 func podOf(containers ...v1.Container) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "1"}, Spec: v1.PodSpec{Containers: containers}}
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "1"},
+		Spec:       v1.PodSpec{Containers: containers},
+	}
 }
 
 // seen is a snapshot in which containers run, written "name" or "name=id".
@@ -115,14 +127,24 @@ func seen(names ...string) *observed.Pod {
 		if !ok {
 			id = name + "-id"
 		}
-		obs.Containers = append(obs.Containers, &observed.Container{ID: id, Name: name, State: runtimeapi.ContainerState_CONTAINER_RUNNING, StartedAt: time.Now()})
+		obs.Containers = append(obs.Containers, &observed.Container{
+			ID:        id,
+			Name:      name,
+			State:     runtimeapi.ContainerState_CONTAINER_RUNNING,
+			StartedAt: time.Now(),
+		})
 	}
 	return obs
 }
 
 func TestStartupGoesFirst(t *testing.T) {
 	inWorld(t, func(w *fixture, p *Prober) {
-		pod := podOf(v1.Container{Name: "a", StartupProbe: every(2, "begun"), ReadinessProbe: every(4, "ready"), LivenessProbe: every(4, "alive")})
+		pod := podOf(v1.Container{
+			Name:           "a",
+			StartupProbe:   every(2, "begun"),
+			ReadinessProbe: every(4, "ready"),
+			LivenessProbe:  every(4, "alive"),
+		})
 		obs := seen("a")
 		w.answer("begun", 1)
 		if diff := cmp.Diff(observed.Probes{"a-id": {}}, p.Sync(pod, obs, View{})); diff != "" {
@@ -132,10 +154,12 @@ func TestStartupGoesFirst(t *testing.T) {
 		w.answer("begun", 0)
 		time.Sleep(time.Second + time.Millisecond)
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"1.0: a-id begun", "3.0: a-id begun", "3.0: a-id alive", "3.0: a-id ready"}, sorted(w.take())); diff != "" {
+		if diff := cmp.Diff([]string{"1.0: a-id begun", "3.0: a-id begun", "3.0: a-id alive", "3.0: a-id ready"},
+			sorted(w.take())); diff != "" {
 			t.Errorf("calls mismatch (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(observed.Probes{"a-id": {Started: true, Ready: true}}, p.Sync(pod, obs, View{})); diff != "" {
+		if diff := cmp.Diff(observed.Probes{"a-id": {Started: true, Ready: true}},
+			p.Sync(pod, obs, View{})); diff != "" {
 			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"3.0: 1 false", "3.0: 1 false"}, w.changed); diff != "" {
@@ -150,7 +174,8 @@ func TestStartupGoesFirst(t *testing.T) {
 
 func sorted(list []string) []string {
 	for i := range list {
-		for j := i; j > 0 && list[j][:4] == list[j-1][:4] && list[j] < list[j-1] && !strings.Contains(list[j-1], "begun"); j-- {
+		for j := i; j > 0 && list[j][:4] == list[j-1][:4] && list[j] < list[j-1] &&
+			!strings.Contains(list[j-1], "begun"); j-- {
 			list[j], list[j-1] = list[j-1], list[j]
 		}
 	}
@@ -161,21 +186,28 @@ func TestFailuresStopAContainer(t *testing.T) {
 	inWorld(t, func(w *fixture, p *Prober) {
 		live := every(3, "alive")
 		live.TerminationGracePeriodSeconds = ptr.To(int64(7))
-		pod := podOf(v1.Container{Name: "a", LivenessProbe: live}, v1.Container{Name: "b", StartupProbe: every(1, "begun")})
+		pod := podOf(v1.Container{Name: "a", LivenessProbe: live},
+			v1.Container{Name: "b", StartupProbe: every(1, "begun")})
 		w.answer("alive", 1)
 		w.answer("begun", 1)
-		if diff := cmp.Diff(observed.Probes{"a-id": {Started: true, Ready: true}, "b-id": {}}, p.Sync(pod, seen("a", "b"), View{})); diff != "" {
+		if diff := cmp.Diff(observed.Probes{"a-id": {Started: true, Ready: true}, "b-id": {}},
+			p.Sync(pod, seen("a", "b"), View{})); diff != "" {
 			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 		}
 		time.Sleep(20 * time.Second)
 		want := observed.Probes{
-			"a-id": {Started: true, Ready: true, Failed: &observed.ProbeFailure{Message: "Container a failed liveness probe, will be restarted", Grace: ptr.To(int64(7))}},
+			"a-id": {
+				Started: true, Ready: true, Failed: &observed.ProbeFailure{
+					Message: "Container a failed liveness probe, will be restarted", Grace: ptr.To(int64(7)),
+				},
+			},
 			"b-id": {Failed: &observed.ProbeFailure{Message: "Container b failed startup probe, will be restarted"}},
 		}
 		if diff := cmp.Diff(want, p.Sync(pod, seen("a", "b"), View{})); diff != "" {
 			t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff([]string{"0.5: b-id begun", "1.0: a-id alive", "1.5: b-id begun", "4.0: a-id alive"}, w.take()); diff != "" {
+		if diff := cmp.Diff([]string{"0.5: b-id begun", "1.0: a-id alive", "1.5: b-id begun", "4.0: a-id alive"},
+			w.take()); diff != "" {
 			t.Errorf("calls after a container has failed mismatch (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"1.5: 1 false", "4.0: 1 false"}, w.changed); diff != "" {
@@ -186,7 +218,8 @@ func TestFailuresStopAContainer(t *testing.T) {
 		}
 		never := pod.DeepCopy()
 		never.Spec.RestartPolicy = v1.RestartPolicyNever
-		if got := p.Sync(never, seen("a", "b"), View{})["a-id"].Failed.Message; got != "Container a failed liveness probe" {
+		if got := p.Sync(never, seen("a", "b"),
+			View{})["a-id"].Failed.Message; got != "Container a failed liveness probe" {
 			t.Errorf("a container that is not started again: %q, want \"Container a failed liveness probe\"", got)
 		}
 		// The container that takes its place starts again.
@@ -205,7 +238,12 @@ func TestRestart(t *testing.T) {
 			State: v1.ContainerState{Running: &v1.ContainerStateRunning{}},
 		}}}
 	}
-	pod := podOf(v1.Container{Name: "a", StartupProbe: every(2, "begun"), ReadinessProbe: every(10, "ready"), LivenessProbe: every(10, "alive")})
+	pod := podOf(v1.Container{
+		Name:           "a",
+		StartupProbe:   every(2, "begun"),
+		ReadinessProbe: every(10, "ready"),
+		LivenessProbe:  every(10, "alive"),
+	})
 	for name, c := range map[string]struct {
 		before v1.PodStatus
 		want   observed.Probed
@@ -220,12 +258,14 @@ func TestRestart(t *testing.T) {
 			inWorld(t, func(w *fixture, p *Prober) {
 				obs := seen("a")
 				obs.Containers[0].StartedAt = time.Now().Add(-time.Second) // its age does not matter
-				if diff := cmp.Diff(observed.Probes{"a-id": c.want}, p.Sync(pod, obs, View{Before: c.before})); diff != "" {
+				if diff := cmp.Diff(observed.Probes{"a-id": c.want},
+					p.Sync(pod, obs, View{Before: c.before})); diff != "" {
 					t.Errorf("Sync() mismatch (-want +got):\n%s", diff)
 				}
 				time.Sleep(10*time.Second - time.Nanosecond) // the last moment that the first probe may have drawn
 				synctest.Wait()
-				if asked := strings.Join(w.take(), "\n"); !strings.Contains(asked, "alive") || !strings.Contains(asked, "ready") {
+				if asked := strings.Join(w.take(), "\n"); !strings.Contains(asked, "alive") ||
+					!strings.Contains(asked, "ready") {
 					t.Errorf("probes within one period = %q, want alive and ready", asked)
 				}
 				for _, told := range w.changed {
@@ -239,7 +279,8 @@ func TestRestart(t *testing.T) {
 				if got := p.Sync(pod, obs, View{})["a-id"]; !got.Ready {
 					t.Errorf("Sync after one failure of two = %+v, want ready", got)
 				}
-				time.Sleep(10*time.Second + 100*time.Millisecond) // a first probe of the last beat has its second only now
+				// a first probe of the last beat has its second only now
+				time.Sleep(10*time.Second + 100*time.Millisecond)
 				if got := p.Sync(pod, obs, View{})["a-id"]; got.Ready {
 					t.Errorf("Sync after two failures of two = %+v, want not ready", got)
 				}
@@ -254,7 +295,12 @@ func TestRestartSpreads(t *testing.T) {
 		for i := range 100 {
 			pod := podOf(v1.Container{Name: "a", ReadinessProbe: every(10, "ready")})
 			pod.UID = types.UID(fmt.Sprint(i))
-			before := v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "a", ContainerID: "x://a-id", Ready: true, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}}
+			before := v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{
+				Name:        "a",
+				ContainerID: "x://a-id",
+				Ready:       true,
+				State:       v1.ContainerState{Running: &v1.ContainerStateRunning{}},
+			}}}
 			p.Sync(pod, seen("a"), View{Before: before})
 		}
 		time.Sleep(5 * time.Second)
@@ -271,7 +317,8 @@ func TestReadySoon(t *testing.T) {
 		w.answer("ready", 1)
 		p.Sync(pod, seen("a"), View{})
 		time.Sleep(7500 * time.Millisecond)
-		if diff := cmp.Diff([]string{"0.1: a-id ready", "0.3: a-id ready", "0.7: a-id ready", "1.5: a-id ready", "3.1: a-id ready", "6.2: a-id ready"}, w.take()); diff != "" {
+		if diff := cmp.Diff([]string{"0.1: a-id ready", "0.3: a-id ready", "0.7: a-id ready", "1.5: a-id ready",
+			"3.1: a-id ready", "6.2: a-id ready"}, w.take()); diff != "" {
 			t.Errorf("calls mismatch (-want +got):\n%s", diff)
 		}
 		if len(w.changed) != 0 {
@@ -327,7 +374,8 @@ func TestSlowDelaysNobody(t *testing.T) {
 			}
 			return 0, status.Error(codes.DeadlineExceeded, "too slow")
 		}
-		pod := podOf(v1.Container{Name: "a", LivenessProbe: every(1, "hang")}, v1.Container{Name: "b", LivenessProbe: every(1, "quick")})
+		pod := podOf(v1.Container{Name: "a", LivenessProbe: every(1, "hang")},
+			v1.Container{Name: "b", LivenessProbe: every(1, "quick")})
 		pod.Spec.Containers[0].LivenessProbe.FailureThreshold = 9
 		p.Sync(pod, seen("a", "b"), View{})
 		time.Sleep(6 * time.Second)
@@ -342,7 +390,9 @@ func TestSlowDelaysNobody(t *testing.T) {
 		if hung != 2 || quick != 6 {
 			t.Errorf("%d attempts that hang, %d of the quick one; want 2 and 6", hung, quick)
 		}
-		if want := `a Warning Unhealthy Liveness probe failed: command timed out: "hang" timed out after 1s`; w.events[0] != want {
+		if want :=
+			`a Warning Unhealthy Liveness probe failed: command timed out: "hang" timed out after 1s`; w.events[0] !=
+			want {
 			t.Errorf("%q, want %q", w.events[0], want)
 		}
 	})
@@ -360,7 +410,8 @@ func TestEnding(t *testing.T) {
 		p.End("1")
 		p.Sync(pod, seen("a"), View{})
 		time.Sleep(5 * time.Second)
-		if asked := strings.Join(w.take(), "\n"); strings.Contains(asked, "alive") || !strings.Contains(asked, "ready") {
+		if asked := strings.Join(w.take(), "\n"); strings.Contains(asked, "alive") ||
+			!strings.Contains(asked, "ready") {
 			t.Errorf("probes after End = %q, want ready and no alive", asked)
 		}
 		if diff := cmp.Diff(observed.Probes{"a-id": {Started: true}}, p.Sync(pod, seen("a"), View{})); diff != "" {
@@ -382,13 +433,16 @@ func TestUnlearned(t *testing.T) {
 	inWorld(t, func(w *fixture, p *Prober) {
 		w.answers["broken"] = func(context.Context) (int32, error) { return 0, fmt.Errorf("no such program") }
 		w.answers["away"] = func(context.Context) (int32, error) { return 0, status.Error(codes.Unavailable, "down") }
-		pod := podOf(v1.Container{Name: "a", LivenessProbe: every(10, "broken")}, v1.Container{Name: "b", LivenessProbe: every(10, "away")})
+		pod := podOf(v1.Container{Name: "a", LivenessProbe: every(10, "broken")},
+			v1.Container{Name: "b", LivenessProbe: every(10, "away")})
 		p.Sync(pod, seen("a", "b"), View{})
 		time.Sleep(5 * time.Second)
 		if n := len(w.take()); n != 2*tries {
 			t.Errorf("%d calls, want %d", n, 2*tries)
 		}
-		if diff := cmp.Diff([]string{"a Warning Unhealthy Liveness probe errored and resulted in unknown state: no such program"}, w.events); diff != "" {
+		if diff := cmp.Diff([]string{
+			"a Warning Unhealthy Liveness probe errored and resulted in unknown state: no such program",
+		}, w.events); diff != "" {
 			t.Errorf("events mismatch (-want +got):\n%s", diff)
 		}
 		if len(w.changed) > 0 {
@@ -400,7 +454,8 @@ func TestUnlearned(t *testing.T) {
 // TestWhoIsProbed: containers and sidecars; not init containers that end, nor what does not run.
 func TestWhoIsProbed(t *testing.T) {
 	inWorld(t, func(w *fixture, p *Prober) {
-		pod := podOf(v1.Container{Name: "a", LivenessProbe: every(1, "a")}, v1.Container{Name: "idle", LivenessProbe: every(1, "idle")}, v1.Container{Name: "plain"})
+		pod := podOf(v1.Container{Name: "a", LivenessProbe: every(1, "a")},
+			v1.Container{Name: "idle", LivenessProbe: every(1, "idle")}, v1.Container{Name: "plain"})
 		pod.Spec.InitContainers = []v1.Container{
 			{Name: "side", RestartPolicy: ptr.To(v1.ContainerRestartPolicyAlways), StartupProbe: every(1, "side")},
 			{Name: "init", StartupProbe: every(1, "init")},

@@ -12,15 +12,27 @@ func TestTracker(t *testing.T) {
 		steps   []func(*Tracker)
 		want    state
 	}{
-		"at the start":           {false, nil, state{}},
-		"the store only":         {false, []func(*Tracker){(*Tracker).StoreAsked, (*Tracker).StoreRead}, state{}},
-		"the manifests only":     {false, []func(*Tracker){static}, state{}},
-		"the store failed":       {false, []func(*Tracker){(*Tracker).StoreAsked, static, start}, state{mayStart: true, started: true}},
-		"both, not started":      {false, []func(*Tracker){static, (*Tracker).StoreAsked, (*Tracker).StoreRead}, state{mayStart: true, sourcesRead: true}},
-		"both":                   {false, []func(*Tracker){static, (*Tracker).StoreAsked, (*Tracker).StoreRead, start}, state{true, true, true, true}},
-		"a damaged store":        {true, []func(*Tracker){static, (*Tracker).StoreAsked, (*Tracker).StoreRead, start}, state{true, true, true, false}},
-		"a repaired store":       {true, []func(*Tracker){static, (*Tracker).StoreAsked, (*Tracker).StoreRead, start, (*Tracker).StoreRepaired}, state{true, true, true, true}},
-		"repaired, not yet read": {true, []func(*Tracker){static, (*Tracker).StoreAsked, start, (*Tracker).StoreRepaired}, state{mayStart: true, started: true}},
+		"at the start":       {false, nil, state{}},
+		"the store only":     {false, []func(*Tracker){(*Tracker).StoreAsked, (*Tracker).StoreRead}, state{}},
+		"the manifests only": {false, []func(*Tracker){static}, state{}},
+		"the store failed": {
+			false, []func(*Tracker){(*Tracker).StoreAsked, static, start}, state{mayStart: true, started: true},
+		},
+		"both, not started": {false, []func(*Tracker){static, (*Tracker).StoreAsked, (*Tracker).StoreRead},
+			state{mayStart: true, sourcesRead: true}},
+		"both": {false, []func(*Tracker){static, (*Tracker).StoreAsked, (*Tracker).StoreRead, start},
+			state{true, true, true, true}},
+		"a damaged store": {true, []func(*Tracker){static, (*Tracker).StoreAsked, (*Tracker).StoreRead, start},
+			state{true, true, true, false}},
+		"a repaired store": {
+			true, []func(*Tracker){
+				static, (*Tracker).StoreAsked, (*Tracker).StoreRead, start, (*Tracker).StoreRepaired,
+			}, state{true, true, true, true},
+		},
+		"repaired, not yet read": {
+			true, []func(*Tracker){static, (*Tracker).StoreAsked, start, (*Tracker).StoreRepaired},
+			state{mayStart: true, started: true},
+		},
 	} {
 		r := New(tc.damaged)
 		for _, step := range tc.steps {

@@ -33,7 +33,8 @@ const (
 // is pure.
 func plan(rep report, suspicion Suspicion, replaced, damaged bool) step {
 	switch {
-	case len(rep.blobs) > 0, rep.unknown != "" && damaged: // or a blob that was found bad has gone, and has not come again
+	case len(rep.blobs) > 0, rep.unknown != "" && damaged:
+		// or a blob that was found bad has gone, and has not come again
 		return fetch
 	case len(rep.layers) > 0:
 		return mend
@@ -51,7 +52,8 @@ func (r *Repairer) repair(ctx context.Context, s Suspect, suspicion Suspicion) (
 		return false, err
 	}
 	todo := plan(rep, suspicion, r.opts.Record.Replaced(s.ID), r.opts.Record.Damaged(s.ID))
-	klog.V(2).InfoS("Image looked at after a failure", "image", s.Image, "failure", s.Message, "found", rep.String(), "step", todo)
+	klog.V(2).InfoS("Image looked at after a failure", "image", s.Image, "failure", s.Message, "found", rep.String(),
+		"step", todo)
 	switch todo {
 	case mend:
 		r.damaged(s, rep.String())
@@ -202,7 +204,8 @@ func (r *Repairer) replace(ctx context.Context, s Suspect) (bool, error) {
 	return again, err
 }
 
-var errHeld = errors.New("it was brought again in this boot, and the runtime still has the damaged layers, for other containers or images; restart or delete the pods that use them (edgecore images list says which)")
+var errHeld = errors.New("it was brought again in this boot, and the runtime still has the damaged layers, for other " +
+	"containers or images; restart or delete the pods that use them (edgecore images list says which)")
 
 // remove removes an image, so that it is brought again. Once in a boot: layers that somebody holds do not go with it.
 func (r *Repairer) remove(ctx context.Context, s Suspect) (bool, error) {
@@ -218,7 +221,8 @@ func (r *Repairer) remove(ctx context.Context, s Suspect) (bool, error) {
 		return false, r.trouble(ctx, s, fmt.Errorf("remove image: %w", err))
 	}
 	r.note(r.opts.Record.SetReplaced(s.ID))
-	r.event(s, v1.EventTypeNormal, EventRepaired, fmt.Sprintf("Image %q was damaged on this device and has been removed; it is brought again", s.Image))
+	r.event(s, v1.EventTypeNormal, EventRepaired,
+		fmt.Sprintf("Image %q was damaged on this device and has been removed; it is brought again", s.Image))
 	return true, nil
 }
 
@@ -237,13 +241,15 @@ func (r *Repairer) pull(ctx context.Context, s Suspect) error {
 
 // remedy is what a person can do.
 func (r *Repairer) remedy(s Suspect) string {
-	return fmt.Sprintf("Connect the device to the registry, or put an archive of the image (docker save %s) into %s; the agent retries automatically.", s.Image, r.opts.Archives)
+	return fmt.Sprintf("Connect the device to the registry, or put an archive of the image (docker save %s) into %s; "+
+		"the agent retries automatically.", s.Image, r.opts.Archives)
 }
 
 // damaged tells that an image is damaged.
 func (r *Repairer) damaged(s Suspect, what string) {
 	klog.InfoS("Image is damaged and will be repaired", "image", s.Image, "imageID", s.ID, "damage", what)
-	r.event(s, v1.EventTypeWarning, EventDamaged, fmt.Sprintf("Image %q is damaged on this device and will be repaired: %s", s.Image, what))
+	r.event(s, v1.EventTypeWarning, EventDamaged,
+		fmt.Sprintf("Image %q is damaged on this device and will be repaired: %s", s.Image, what))
 }
 
 // trouble tells why an image stays damaged, for as long as it does.
@@ -252,13 +258,15 @@ func (r *Repairer) trouble(ctx context.Context, s Suspect, err error) error {
 		return ctx.Err()
 	}
 	r.opts.Health.Set(health.ImageDamaged, s.Image, err.Error())
-	r.event(s, v1.EventTypeWarning, EventDamaged, fmt.Sprintf("Image %q is damaged on this device and could not be repaired: %v. %s", s.Image, err, r.remedy(s)))
+	r.event(s, v1.EventTypeWarning, EventDamaged,
+		fmt.Sprintf("Image %q is damaged on this device and could not be repaired: %v. %s", s.Image, err, r.remedy(s)))
 	return err
 }
 
 func (r *Repairer) repaired(s Suspect) {
 	klog.InfoS("Damaged image repaired", "image", s.Image, "imageID", s.ID)
-	r.event(s, v1.EventTypeNormal, EventRepaired, fmt.Sprintf("Image %q was damaged on this device and has been repaired", s.Image))
+	r.event(s, v1.EventTypeNormal, EventRepaired,
+		fmt.Sprintf("Image %q was damaged on this device and has been repaired", s.Image))
 }
 
 func (r *Repairer) event(s Suspect, kind, why, text string) {

@@ -29,7 +29,9 @@ func archiveWith(dir string, names []string) (string, error) {
 		return "", fmt.Errorf("archives of images: %w", err)
 	}
 	for _, f := range files {
-		if !f.Type().IsRegular() || !slices.ContainsFunc(archiveKinds, func(kind string) bool { return strings.HasSuffix(f.Name(), kind) }) {
+		if !f.Type().IsRegular() || !slices.ContainsFunc(archiveKinds, func(kind string) bool {
+			return strings.HasSuffix(f.Name(), kind)
+		}) {
 			continue
 		}
 		file := filepath.Join(dir, f.Name())

@@ -41,7 +41,9 @@ func TestArchiveWith(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "a.tar"), []byte("torn"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"docker.io/library/app:1": "b.tar", "site.example/other:2": "", "app:2": ""} {
+	for name, want := range map[string]string{
+		"docker.io/library/app:1": "b.tar", "site.example/other:2": "", "app:2": "",
+	} {
 		file, err := archiveWith(dir, []string{"x", name})
 		if err != nil || file != "" && filepath.Base(file) != want || file == "" && want != "" {
 			t.Errorf("%s: %q, %v; want %q, no error", name, file, err, want)

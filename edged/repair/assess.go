@@ -58,7 +58,8 @@ var strongSigns = []string{
 // weakSigns are words that a wrong spec has, too.
 var weakSigns = []string{
 	"no such file or directory", "executable file not found", "not a directory", "is a directory", "permission denied",
-	"invalid argument", "no users found", "unable to find user", "unable to find group", "no matching entries in passwd",
+	"invalid argument", "no users found", "unable to find user", "unable to find group",
+	"no matching entries in passwd",
 	"error while loading shared libraries", "cannot open shared object",
 }
 

@@ -48,7 +48,9 @@ func (r *CRI) Images(ctx context.Context) ([]Image, error) {
 func imagesOf(list []imagegc.Image, named []string) []Image {
 	out := make([]Image, len(list))
 	for i, image := range list {
-		sandbox := image.Pinned || slices.ContainsFunc(image.Names, func(name string) bool { return slices.Contains(named, name) })
+		sandbox := image.Pinned || slices.ContainsFunc(image.Names, func(name string) bool {
+			return slices.Contains(named, name)
+		})
 		out[i] = Image{ID: image.ID, Names: image.Names, Sandbox: sandbox}
 	}
 	return out

@@ -70,7 +70,8 @@ func (v *verifier) imageBelow(ctx context.Context, target, id string, deep int, 
 				continue // of another platform, or without the image
 			}
 			if deep == 0 || len(seen) >= maxManifests {
-				return image{}, fmt.Errorf("image %s is %w: lists of manifests in one another, or more than %d", short(id), errAbsent, maxManifests)
+				return image{}, fmt.Errorf("image %s is %w: lists of manifests in one another, or more than %d",
+					short(id), errAbsent, maxManifests)
 			}
 			im, err := v.imageBelow(ctx, one.Digest, id, deep-1, seen)
 			if err == nil {

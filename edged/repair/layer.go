@@ -162,7 +162,8 @@ func (l *layer) differs(e entry, content io.Reader, buffer []byte) (string, erro
 			return "does not lead to " + e.Linkname, nil
 		}
 	case tar.TypeLink:
-		if target, err := l.root.Lstat(path.Join(l.base, path.Clean(strings.TrimLeft(e.Linkname, "/")))); err == nil && !os.SameFile(info, target) {
+		if target, err := l.root.Lstat(path.Join(l.base, path.Clean(strings.TrimLeft(e.Linkname, "/")))); err == nil &&
+			!os.SameFile(info, target) {
 			return "is not the same file as " + e.Linkname, nil
 		}
 	}
@@ -213,7 +214,8 @@ func (l *layer) modeOfLink(e entry, found *damage) {
 	if !strings.HasPrefix(found.files[target], wrongMode) {
 		return
 	}
-	if info, err := l.root.Lstat(path.Join(l.base, e.name)); err == nil && info.Mode()&modes == e.FileInfo().Mode()&modes {
+	if info, err := l.root.Lstat(path.Join(l.base, e.name)); err == nil &&
+		info.Mode()&modes == e.FileInfo().Mode()&modes {
 		found.note(target, "")
 	}
 }

@@ -24,7 +24,8 @@ func aLayer(t testing.TB, more ...tar.Header) []byte {
 	t.Helper()
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	content := map[string][]byte{"app/run": long, "app/lib.so": long[7:], "etc/passwd": []byte("root:x:0:0::/:\n"), "app/twice": []byte("second"), "app/suid": []byte("su")}
+	content := map[string][]byte{"app/run": long, "app/lib.so": long[7:], "etc/passwd": []byte("root:x:0:0::/:\n"),
+		"app/twice": []byte("second"), "app/suid": []byte("su")}
 	for _, h := range append([]tar.Header{
 		{Name: "./", Typeflag: tar.TypeDir, Mode: 0o755},
 		{Name: "app/", Typeflag: tar.TypeDir, Mode: 0o750},
@@ -135,21 +136,36 @@ func TestLayerIsMended(t *testing.T) {
 	}{
 		"nothing": {func(string) error { return nil }, nil},
 		"an empty program": {func(dir string) error { return os.Truncate(dir+"/app/run", 0) },
-			map[string]string{"app/run": "is empty, and should have 320000 bytes"}}, // and app/hard, which is the same file
+			// and app/hard, which is the same file
+			map[string]string{"app/run": "is empty, and should have 320000 bytes"}},
 		"half a library": {func(dir string) error { return os.Truncate(dir+"/app/lib.so", 100_000) },
 			map[string]string{"app/lib.so": "has 100000 bytes, and should have 319993"}},
-		"zeros at the end": {func(dir string) error {
-			return os.WriteFile(dir+"/app/lib.so", append(bytes.Clone(long[7:200_007]), make([]byte, len(long)-200_007)...), 0o644)
-		}, map[string]string{"app/lib.so": "does not have the expected content"}},
-		"a file that is gone": {func(dir string) error { return os.Remove(dir + "/etc/passwd") }, map[string]string{"etc/passwd": "is missing"}},
+		"zeros at the end": {
+			func(dir string) error {
+				return os.WriteFile(dir+"/app/lib.so",
+					append(bytes.Clone(long[7:200_007]), make([]byte, len(long)-200_007)...), 0o644)
+			}, map[string]string{"app/lib.so": "does not have the expected content"},
+		},
+		"a file that is gone": {func(dir string) error {
+			return os.Remove(dir + "/etc/passwd")
+		}, map[string]string{"etc/passwd": "is missing"}},
 		"a folder that is gone": {func(dir string) error { return os.RemoveAll(dir + "/etc") },
 			map[string]string{"etc": "is missing", "etc/passwd": "is missing"}},
-		"a mode that is gone": {func(dir string) error { return os.Chmod(dir+"/app/suid", 0o600) }, map[string]string{"app/suid": "has the mode -rw-------, and should have urwxr-xr-x"}},
-		"a link that is gone": {func(dir string) error { return os.Remove(dir + "/app/soft") }, map[string]string{"app/soft": "is missing"}},
-		"a link to elsewhere": {func(dir string) error { return errorsOf(os.Remove(dir+"/app/soft"), os.Symlink("/", dir+"/app/soft")) }, map[string]string{"app/soft": "does not lead to ../etc/passwd"}},
-		"a removal that is":   {func(dir string) error { return os.Remove(dir + "/var/gone") }, map[string]string{"var/.wh.gone": "the mark of its removal is missing"}},
+		"a mode that is gone": {func(dir string) error {
+			return os.Chmod(dir+"/app/suid", 0o600)
+		}, map[string]string{"app/suid": "has the mode -rw-------, and should have urwxr-xr-x"}},
+		"a link that is gone": {func(dir string) error {
+			return os.Remove(dir + "/app/soft")
+		}, map[string]string{"app/soft": "is missing"}},
+		"a link to elsewhere": {func(dir string) error {
+			return errorsOf(os.Remove(dir+"/app/soft"), os.Symlink("/", dir+"/app/soft"))
+		}, map[string]string{"app/soft": "does not lead to ../etc/passwd"}},
+		"a removal that is": {func(dir string) error {
+			return os.Remove(dir + "/var/gone")
+		}, map[string]string{"var/.wh.gone": "the mark of its removal is missing"}},
 		"a folder for a file": {func(dir string) error {
-			return errorsOf(os.Remove(dir+"/pipe"), os.Mkdir(dir+"/app/run.d", 0o700), os.Remove(dir+"/app/empty"), os.Mkdir(dir+"/app/empty", 0o700))
+			return errorsOf(os.Remove(dir+"/pipe"), os.Mkdir(dir+"/app/run.d", 0o700), os.Remove(dir+"/app/empty"),
+				os.Mkdir(dir+"/app/empty", 0o700))
 		}, map[string]string{"pipe": "is missing", "app/empty": "is no file"}},
 		"a file for a folder": {func(dir string) error {
 			return errorsOf(os.RemoveAll(dir+"/etc"), os.WriteFile(dir+"/etc", nil, 0o600))
@@ -224,8 +240,10 @@ func TestLayerThatIsGone(t *testing.T) {
 func TestHostileLayer(t *testing.T) {
 	archive := aLayer(t,
 		tar.Header{Name: "../../outside", Mode: 0o644}, tar.Header{Name: "/../outside", Mode: 0o644},
-		tar.Header{Name: "out", Typeflag: tar.TypeSymlink, Linkname: "../.."}, tar.Header{Name: "out/outside", Mode: 0o644},
-		tar.Header{Name: "abs", Typeflag: tar.TypeSymlink, Linkname: "/etc"}, tar.Header{Name: "abs/hostile", Mode: 0o644})
+		tar.Header{Name: "out", Typeflag: tar.TypeSymlink, Linkname: "../.."},
+		tar.Header{Name: "out/outside", Mode: 0o644},
+		tar.Header{Name: "abs", Typeflag: tar.TypeSymlink, Linkname: "/etc"},
+		tar.Header{Name: "abs/hostile", Mode: 0o644})
 	root := t.TempDir()
 	dir := filepath.Join(root, "1", "fs")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -261,7 +279,8 @@ func TestBottomLayer(t *testing.T) {
 
 // TestOpaqueFolder: a folder that hides those of the same name below it does so again when it was lost.
 func TestOpaqueFolder(t *testing.T) {
-	archive := aLayer(t, tar.Header{Name: "hides/", Typeflag: tar.TypeDir, Mode: 0o755}, tar.Header{Name: "hides/.wh..wh..opq"})
+	archive := aLayer(t, tar.Header{Name: "hides/", Typeflag: tar.TypeDir, Mode: 0o755},
+		tar.Header{Name: "hides/.wh..wh..opq"})
 	dir := unpack(t, archive)
 	if err := os.RemoveAll(dir + "/hides"); err != nil {
 		t.Fatal(err)

@@ -60,7 +60,9 @@ func (l *layer) place(e entry, content io.Reader, made map[string]bool) error {
 	case strings.HasPrefix(base, whiteout) && l.bottom:
 		return nil
 	case base == whiteoutOpaque:
-		return l.inFolder(parent, func(fd int) error { return unix.Fsetxattr(fd, "trusted.overlay.opaque", []byte("y"), 0) })
+		return l.inFolder(parent, func(fd int) error {
+			return unix.Fsetxattr(fd, "trusted.overlay.opaque", []byte("y"), 0)
+		})
 	case strings.HasPrefix(base, whiteout):
 		name := strings.TrimPrefix(base, whiteout)
 		if err := l.root.RemoveAll(path.Join(parent, name)); err != nil {
@@ -101,12 +103,16 @@ func (l *layer) make(e entry, content io.Reader) error {
 	case tar.TypeLink:
 		return l.root.Link(path.Join(l.base, path.Clean(strings.TrimLeft(e.Linkname, "/"))), mendName)
 	}
-	kind := map[byte]uint32{tar.TypeChar: unix.S_IFCHR, tar.TypeBlock: unix.S_IFBLK, tar.TypeFifo: unix.S_IFIFO}[e.Typeflag]
+	kind := map[byte]uint32{
+		tar.TypeChar: unix.S_IFCHR, tar.TypeBlock: unix.S_IFBLK, tar.TypeFifo: unix.S_IFIFO,
+	}[e.Typeflag]
 	if kind == 0 {
 		return fmt.Errorf("an entry of the kind %q is not known", e.Typeflag)
 	}
 	device := int(unix.Mkdev(uint32(e.Devmajor), uint32(e.Devminor)))
-	if err := l.inFolder(".", func(fd int) error { return unix.Mknodat(fd, mendName, kind|0o600, device) }); err != nil {
+	if err := l.inFolder(".", func(fd int) error {
+		return unix.Mknodat(fd, mendName, kind|0o600, device)
+	}); err != nil {
 		return err
 	}
 	return errors.Join(l.root.Lchown(mendName, e.Uid, e.Gid), l.root.Chmod(mendName, mode))
@@ -152,7 +158,8 @@ func (l *layer) placeFolder(at string, e entry, made map[string]bool) error {
 		return err
 	}
 	err = errors.Join(l.root.Lchown(at, e.Uid, e.Gid), l.root.Chmod(at, e.FileInfo().Mode()&modes))
-	return errors.Join(err, l.inFolder(at, func(fd int) error { return setXattrs(fd, e) }), l.root.Chtimes(at, e.ModTime, e.ModTime))
+	return errors.Join(err, l.inFolder(at, func(fd int) error { return setXattrs(fd, e) }),
+		l.root.Chtimes(at, e.ModTime, e.ModTime))
 }
 
 func setXattrs(fd int, e entry) error {

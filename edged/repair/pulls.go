@@ -23,7 +23,8 @@ import (
 var (
 	digestText = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
 	// blobSigns are what a pull says of a blob that it takes for complete.
-	blobSigns = []string{"blob not found", "failed to get reader from content store", "content digest", "wrong diff id", "unexpected eof", "invalid tar header", "gzip: invalid", "unexpected end of json", "invalid character"}
+	blobSigns = []string{"blob not found", "failed to get reader from content store", "content digest", "wrong diff id",
+		"unexpected eof", "invalid tar header", "gzip: invalid", "unexpected end of json", "invalid character"}
 )
 
 // PullFailed is told that a pull failed. It returns true when the image is here now, or what was in the pull's way has

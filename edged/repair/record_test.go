@@ -15,13 +15,25 @@ func TestNextRecord(t *testing.T) {
 		before *record
 		want   record
 	}{
-		"a new device":                  {nil, record{Boot: "2"}},
-		"a reboot in order":             {&record{Boot: "1", Clean: true, Good: []string{"a"}}, record{Boot: "2"}},
-		"a power cut":                   {&record{Boot: "1", Good: []string{"a"}}, record{Boot: "2", Unclean: true}},
-		"a damage that is known":        {&record{Boot: "1", Clean: true, Good: []string{"a"}, Damaged: []string{"b"}}, record{Boot: "2", Damaged: []string{"b"}}},
+		"a new device":      {nil, record{Boot: "2"}},
+		"a reboot in order": {&record{Boot: "1", Clean: true, Good: []string{"a"}}, record{Boot: "2"}},
+		"a power cut":       {&record{Boot: "1", Good: []string{"a"}}, record{Boot: "2", Unclean: true}},
+		"a damage that is known": {&record{
+			Boot:    "1",
+			Clean:   true,
+			Good:    []string{"a"},
+			Damaged: []string{"b"},
+		}, record{Boot: "2", Damaged: []string{"b"}}},
 		"a file that the cut left torn": {&record{}, record{Boot: "2", Unclean: true}},
-		"the agent restarts":            {&record{Boot: "2", Clean: true, Unclean: true, Good: []string{"a"}}, record{Boot: "2", Unclean: true, Good: []string{"a"}}},
-		"the agent was killed":          {&record{Boot: "2", Replaced: []string{"a"}}, record{Boot: "2", Replaced: []string{"a"}}},
+		"the agent restarts": {&record{
+			Boot:    "2",
+			Clean:   true,
+			Unclean: true,
+			Good:    []string{"a"},
+		}, record{Boot: "2", Unclean: true, Good: []string{"a"}}},
+		"the agent was killed": {
+			&record{Boot: "2", Replaced: []string{"a"}}, record{Boot: "2", Replaced: []string{"a"}},
+		},
 	} {
 		if diff := cmp.Diff(tc.want, nextRecord(tc.before, "2")); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

@@ -213,7 +213,12 @@ func (r *Repairer) ExamineSandbox(ctx context.Context, f Failure, since time.Tim
 	}
 	again := false
 	for _, i := range list {
-		if i.Sandbox && len(i.Names) > 0 && r.Examine(ctx, Suspect{Failure: f, Image: i.Names[0], ID: i.ID, Since: since}) {
+		if i.Sandbox && len(i.Names) > 0 && r.Examine(ctx, Suspect{
+			Failure: f,
+			Image:   i.Names[0],
+			ID:      i.ID,
+			Since:   since,
+		}) {
 			again = true
 		}
 	}

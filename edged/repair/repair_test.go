@@ -83,10 +83,15 @@ func newDisk(t *testing.T) *disk {
 			t.Fatal(err)
 		}
 		mendIn(t, dir, archive, damage{all: true})
-		d.layers, diffs, d.dirs = append(d.layers, d.add(blob)), append(diffs, digestOf(archive)), append([]string{dir}, d.dirs...)
+		d.layers, diffs, d.dirs = append(d.layers, d.add(blob)), append(diffs, digestOf(archive)),
+			append([]string{dir}, d.dirs...)
 	}
 	d.id = d.add(encode(t, map[string]any{"rootfs": map[string]any{"diff_ids": diffs}}))
-	one := d.add(encode(t, map[string]any{"config": map[string]string{"digest": d.id}, "layers": []map[string]string{{"digest": d.layers[0]}, {"digest": d.layers[1]}}}))
+	one := d.add(encode(t, map[string]any{
+		"config": map[string]string{
+			"digest": d.id,
+		}, "layers": []map[string]string{{"digest": d.layers[0]}, {"digest": d.layers[1]}},
+	}))
 	other := digestOf([]byte("of another platform"))
 	d.target = d.add(encode(t, map[string]any{"manifests": []map[string]string{{"digest": other}, {"digest": one}}}))
 	for digest, data := range d.blobs {
@@ -222,14 +227,28 @@ func (d *disk) repairer() *Repairer {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	return New(Options{Store: d, Runtime: d, Pull: d.pull, Load: d.load, Archives: filepath.Join(d.at, "archives"), Recorder: d, Health: &d.health, Record: record})
+	return New(Options{
+		Store:    d,
+		Runtime:  d,
+		Pull:     d.pull,
+		Load:     d.load,
+		Archives: filepath.Join(d.at, "archives"),
+		Recorder: d,
+		Health:   &d.health,
+		Record:   record,
+	})
 }
 
 // fails is a failure that a damaged image explains.
 func (d *disk) fails(message string) Suspect {
 	return Suspect{
-		Failure: Failure{Stage: Start, Message: message}, Image: "registry.example/app:1", ID: d.id, Dead: []string{"dead1"},
-		Pod: &v1.Pod{}, Container: &v1.Container{Name: "c"}, Since: time.Now(),
+		Failure:   Failure{Stage: Start, Message: message},
+		Image:     "registry.example/app:1",
+		ID:        d.id,
+		Dead:      []string{"dead1"},
+		Pod:       &v1.Pod{},
+		Container: &v1.Container{Name: "c"},
+		Since:     time.Now(),
 	}
 }
 
@@ -275,33 +294,68 @@ func TestExamine(t *testing.T) {
 		"a whole image":             {func(*disk) {}, weak, false, "", nil, false, true},
 		"a layer":                   {(*disk).spoilLayer, weak, true, "", []string{EventRepaired}, false, true},
 		"a failure of another kind": {func(d *disk) { d.spoilLayer() }, "no memory", false, "", nil, false, false},
-		"a layer and its blob, with an archive": {func(d *disk) { d.spoilLayer(); d.blobs[upper(d)] = nil; d.archive() }, weak, true,
+		"a layer and its blob, with an archive": {func(d *disk) {
+			d.spoilLayer()
+			d.blobs[upper(d)] = nil
+			d.archive()
+		}, weak, true,
 			"delete blob, garbage, load a.tar", []string{EventRepaired}, false, true},
-		"a layer and its blob, which a pull brings": {func(d *disk) { d.spoilLayer(); d.blobs[upper(d)] = []byte("other"); d.fetches = true }, weak, true,
+		"a layer and its blob, which a pull brings": {func(d *disk) {
+			d.spoilLayer()
+			d.blobs[upper(d)] = []byte("other")
+			d.fetches = true
+		}, weak, true,
 			"delete blob, garbage, pull", []string{EventRepaired}, false, true},
-		"a layer and its blob, which a pull leaves out": {func(d *disk) { d.spoilLayer(); d.blobs[upper(d)] = nil }, weak, true,
-			"delete blob, garbage, pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false, false},
-		"a layer and its blob, with no network": {func(d *disk) { d.spoilLayer(); d.blobs[upper(d)] = nil; d.away = true }, weak, false,
-			"delete blob, garbage, pull", []string{EventDamaged, "no way to the registry", "docker save registry.example/app:1", "archives"}, true, false},
-		"a layer and its blob, with an archive in another form": {func(d *disk) { d.spoilLayer(); d.blobs[upper(d)] = nil; d.archive(); d.foreign = true }, weak, true,
-			"delete blob, garbage, load a.tar, remove dead1, remove image, load a.tar", []string{EventRepaired, "brought again"}, false, false},
+		"a layer and its blob, which a pull leaves out": {func(d *disk) { d.spoilLayer(); d.blobs[upper(d)] = nil },
+			weak, true,
+			"delete blob, garbage, pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false,
+			false},
+		"a layer and its blob, with no network": {
+			func(d *disk) {
+				d.spoilLayer()
+				d.blobs[upper(d)] = nil
+				d.away = true
+			}, weak, false,
+			"delete blob, garbage, pull", []string{
+				EventDamaged, "no way to the registry", "docker save registry.example/app:1", "archives",
+			}, true, false,
+		},
+		"a layer and its blob, with an archive in another form": {
+			func(d *disk) {
+				d.spoilLayer()
+				d.blobs[upper(d)] = nil
+				d.archive()
+				d.foreign = true
+			}, weak, true,
+			"delete blob, garbage, load a.tar, remove dead1, remove image, load a.tar",
+			[]string{EventRepaired, "brought again"}, false, false,
+		},
 		"layers that somebody holds": {func(d *disk) {
 			d.spoilLayer()
 			delete(d.blobs, upper(d))
 			record := d.repairer().opts.Record
 			d.note(errors.Join(record.SetDamaged(d.id), record.SetReplaced(d.id)))
 		}, weak, false, "pull", []string{EventDamaged, "restart or delete the pods"}, true, false},
-		"a manifest": {func(d *disk) { d.blobs[d.target] = nil; d.fetches = true }, weak, true, "delete blob, garbage, pull", []string{EventRepaired}, false, true},
-		"a blob of an image that is not unpacked": {func(d *disk) { d.dirs, d.fetches = nil, true; delete(d.blobs, upper(d)) }, strong, true,
+		"a manifest": {func(d *disk) {
+			d.blobs[d.target] = nil
+			d.fetches = true
+		}, weak, true, "delete blob, garbage, pull", []string{EventRepaired}, false, true},
+		"a blob of an image that is not unpacked": {func(d *disk) {
+			d.dirs, d.fetches = nil, true
+			delete(d.blobs, upper(d))
+		}, strong, true,
 			"delete blob, garbage, pull", []string{EventRepaired}, false, false},
 		"a blob that was found bad and has not come again": {func(d *disk) {
 			d.spoilLayer()
 			delete(d.blobs, upper(d))
 			d.note(d.repairer().opts.Record.SetDamaged(d.id))
 		}, weak, true, "pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false, false},
-		"layers that half of containerd has forgotten": {func(d *disk) {
-			d.noDirs = status.Error(codes.NotFound, `missing parent "k8s.io/9/sha256:e171" bucket: not found`)
-		}, "failed to create snapshot: missing parent", true, "pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false, false},
+		"layers that half of containerd has forgotten": {
+			func(d *disk) {
+				d.noDirs = status.Error(codes.NotFound, `missing parent "k8s.io/9/sha256:e171" bucket: not found`)
+			}, "failed to create snapshot: missing parent", true, "pull, remove dead1, remove image",
+			[]string{EventRepaired, "brought again"}, false, false,
+		},
 		"an image that is not unpacked": {func(d *disk) { d.dirs = nil }, strong, false, "", nil, false, false},
 		"the folder of the uppermost layer": {func(d *disk) {
 			dir := d.dirs[0]
@@ -313,12 +367,21 @@ func TestExamine(t *testing.T) {
 				}
 			}
 		}, "failed to stat parent", true, "", []string{EventRepaired}, false, true},
-		"a blob that is not kept, and a whole layer":          {func(d *disk) { delete(d.blobs, upper(d)) }, weak, false, "", nil, false, true},
-		"a blob that is not kept, and a sign of another kind": {func(d *disk) { d.spoilLayer(); delete(d.blobs, upper(d)) }, strong, true, "pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false, false},
-		"another runtime, and a weak sign":                    {func(d *disk) { d.plain = true }, weak, false, "", nil, false, true},
-		"another runtime, and a strong sign":                  {func(d *disk) { d.plain = true }, strong, true, "pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false, true},
-		"another runtime, and no network":                     {func(d *disk) { d.plain, d.away = true, true }, strong, false, "pull", []string{EventDamaged, "cannot be pulled now"}, true, true},
-		"another runtime, with an archive":                    {func(d *disk) { d.plain = true; d.archive() }, strong, true, "remove dead1, remove image, load a.tar", []string{EventRepaired}, false, true},
+		"a blob that is not kept, and a whole layer": {func(d *disk) { delete(d.blobs, upper(d)) }, weak,
+			false, "", nil, false, true},
+		"a blob that is not kept, and a sign of another kind": {func(d *disk) {
+			d.spoilLayer()
+			delete(d.blobs, upper(d))
+		}, strong, true, "pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false, false},
+		"another runtime, and a weak sign": {func(d *disk) { d.plain = true }, weak, false, "", nil,
+			false, true},
+		"another runtime, and a strong sign": {func(d *disk) {
+			d.plain = true
+		}, strong, true, "pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false, true},
+		"another runtime, and no network": {func(d *disk) { d.plain, d.away = true, true }, strong,
+			false, "pull", []string{EventDamaged, "cannot be pulled now"}, true, true},
+		"another runtime, with an archive": {func(d *disk) { d.plain = true; d.archive() }, strong,
+			true, "remove dead1, remove image, load a.tar", []string{EventRepaired}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // each waits for the disk
@@ -375,7 +438,8 @@ func TestExamineOnce(t *testing.T) {
 		t.Fatalf("Examine() = %t after %d calls, want false after some", again, len(d.calls))
 	}
 	before := len(d.calls)
-	if r.Examine(t.Context(), d.fails(strong)) || d.repairer().Examine(t.Context(), d.fails(strong)) || len(d.calls) != before {
+	if r.Examine(t.Context(), d.fails(strong)) || d.repairer().Examine(t.Context(), d.fails(strong)) ||
+		len(d.calls) != before {
 		t.Errorf("a second Examine repaired the image or made calls: %d calls, want false and %d", len(d.calls), before)
 	}
 }
@@ -464,10 +528,13 @@ func TestPullFailed(t *testing.T) {
 		again   bool
 		made    string
 	}{
-		"no network":                  {func(*disk) {}, func(*disk) string { return "dial tcp: no route to host" }, false, ""},
-		"no network, with an archive": {(*disk).archive, func(*disk) string { return "dial tcp: no route to host" }, true, "load a.tar"},
+		"no network": {func(*disk) {}, func(*disk) string { return "dial tcp: no route to host" },
+			false, ""},
+		"no network, with an archive": {(*disk).archive, func(*disk) string { return "dial tcp: no route to host" },
+			true, "load a.tar"},
 		"a blob that is gone, by its name": {func(d *disk) { d.blobs[d.layers[1]], d.blobs[d.layers[0]] = nil, nil },
-			func(d *disk) string { return "blob " + d.layers[1] + " expected at /x: blob not found: not found" }, true, "delete blob, garbage"},
+			func(d *disk) string { return "blob " + d.layers[1] + " expected at /x: blob not found: not found" }, true,
+			"delete blob, garbage"},
 		"a blob of unknown name": {func(d *disk) { d.blobs[d.layers[1]] = []byte("short") },
 			func(*disk) string {
 				return "failed to extract layer sha256:" + strings.Repeat("0", 64) + ": unexpected EOF"
@@ -478,14 +545,16 @@ func TestPullFailed(t *testing.T) {
 				return "failed to stat parent: stat " + d.at + "/snapshots/9/fs: no such file or directory"
 			}, true, ""},
 		"a path that is not the runtime's": {func(*disk) {},
-			func(*disk) string { return "failed to stat parent: stat /nowhere/9/fs: no such file or directory" }, false, ""},
+			func(*disk) string { return "failed to stat parent: stat /nowhere/9/fs: no such file or directory" }, false,
+			""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // each waits for the disk
 			d := newDisk(t)
 			tc.spoil(d)
 			r := d.repairer()
-			if again := r.PullFailed(t.Context(), image, errors.New(tc.failure(d))); again != tc.again || d.made() != tc.made {
+			if again := r.PullFailed(t.Context(), image, errors.New(tc.failure(d))); again != tc.again ||
+				d.made() != tc.made {
 				t.Errorf("%v: %s; want %v: %s", again, d.made(), tc.again, tc.made)
 			}
 			before := d.made()
@@ -523,7 +592,8 @@ func TestNestedLists(t *testing.T) {
 
 // FuzzImage: whatever the documents of an image say, each of its layers has a name.
 func FuzzImage(f *testing.F) {
-	f.Add([]byte(`{"config":{"digest":"CONFIG"},"layers":[{"digest":"sha256:l"}]}`), []byte(`{"rootfs":{"diff_ids":["sha256:d"]}}`))
+	f.Add([]byte(`{"config":{"digest":"CONFIG"},"layers":[{"digest":"sha256:l"}]}`),
+		[]byte(`{"rootfs":{"diff_ids":["sha256:d"]}}`))
 	f.Add([]byte(`{"manifests":[{"digest":"CONFIG"}]}`), []byte(`[]`))
 	for _, text := range membound.JSON(`{"config":{"digest":"CONFIG"},"layers":`, `}`, 64<<10) {
 		f.Add([]byte(text), []byte(`{}`))
@@ -531,7 +601,8 @@ func FuzzImage(f *testing.F) {
 	for _, text := range membound.JSON(`{"rootfs":{"diff_ids":`, `}}`, 64<<10) {
 		f.Add([]byte(`{"config":{"digest":"CONFIG"},"layers":[{"digest":"sha256:l"}]}`), []byte(text))
 	}
-	f.Add([]byte(membound.Repeat(`{"manifests":[`, `{"digest":"CONFIG"}`, `,`, `]}`, 8<<10)), []byte(`{"manifests":[{}]}`))
+	f.Add([]byte(membound.Repeat(`{"manifests":[`, `{"digest":"CONFIG"}`, `,`, `]}`, 8<<10)),
+		[]byte(`{"manifests":[{}]}`))
 	f.Fuzz(func(t *testing.T, manifest, config []byte) {
 		d := &disk{t: t, blobs: map[string][]byte{}}
 		id := d.add(config)
@@ -541,7 +612,9 @@ func FuzzImage(f *testing.F) {
 		var err error
 		// The shortest layer has 3 bytes and becomes a string of 16, in lists that grow by a quarter; documents are
 		// read into buffers that grow likewise.
-		membound.Check(t, membound.Linear(len(manifest)+len(config), 256), func() { im, err = v.image(t.Context(), target, id) })
+		membound.Check(t, membound.Linear(len(manifest)+len(config), 256), func() {
+			im, err = v.image(t.Context(), target, id)
+		})
 		if err == nil && (len(im.layers) != len(im.diffs) || im.chain() == "" && im.diffs[0] != "") {
 			t.Errorf("image(...) = %+v, nil, want one diff for each layer, or an error", im)
 		}

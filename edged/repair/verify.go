@@ -147,7 +147,8 @@ func (v *verifier) layer(ctx context.Context, digest, dir string, bottom bool, r
 		if dir == "" { // neither the layer nor what it is unpacked from
 			rep.blobs = append(rep.blobs, digest)
 		} else {
-			rep.unknown = "layer " + short(digest) + " cannot be compared: the runtime has not kept what it was unpacked from"
+			rep.unknown = "layer " + short(digest) +
+				" cannot be compared: the runtime has not kept what it was unpacked from"
 		}
 		return nil
 	}
@@ -247,7 +248,8 @@ func (r *Repairer) layerDirs(ctx context.Context, chain string) (dirs []string, 
 	for range 2 {
 		dirs, err = r.opts.Store.LayerDirs(ctx, snapshotter, chain, lookName)
 		if cri.IsNotFound(err) && !missingDir.MatchString(err.Error()) && !strings.Contains(err.Error(), "bucket") {
-			return nil, "", nil // a layer that is known to one half of containerd only is not like one that is not unpacked
+			// a layer that is known to one half of containerd only is not like one that is not unpacked
+			return nil, "", nil
 		}
 		if err == nil {
 			return dirs, "", nil

@@ -176,7 +176,9 @@ func Larger(a, b Amounts) Amounts {
 	out := Amounts{}
 	for name, x := range a {
 		y := b[name]
-		out[name] = v1.ResourceRequirements{Requests: larger(x.Requests, y.Requests), Limits: larger(x.Limits, y.Limits)}
+		out[name] = v1.ResourceRequirements{
+			Requests: larger(x.Requests, y.Requests), Limits: larger(x.Limits, y.Limits),
+		}
 	}
 	return out
 }
@@ -199,7 +201,11 @@ func Admit(pod *v1.Pod, allocatable v1.ResourceList, others []*v1.Pod) *observed
 		capacity, known := allocatable[name]
 		want := wants[name]
 		if known && want.Cmp(capacity) > 0 {
-			return &observed.Reason{Reason: v1.PodReasonInfeasible, Message: fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, amount(name, wants), amount(name, allocatable))}
+			return &observed.Reason{
+				Reason: v1.PodReasonInfeasible,
+				Message: fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", name,
+					amount(name, wants), amount(name, allocatable)),
+			}
 		}
 	}
 	for _, name := range resized {

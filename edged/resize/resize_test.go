@@ -54,10 +54,12 @@ func TestAmounts(t *testing.T) {
 	if got := (Amounts{Whole: less}).On(whole); cmp.Diff(less, *got.Spec.Resources) != "" || got == whole {
 		t.Errorf("On() gives the pod %+v, want a copy with %+v", got.Spec.Resources, less)
 	}
-	if told := Told(whole, &v1.PodStatus{AllocatedResources: less.Requests, Resources: &less}); cmp.Diff(less, told[Whole]) != "" {
+	if told := Told(whole, &v1.PodStatus{AllocatedResources: less.Requests, Resources: &less}); cmp.Diff(less,
+		told[Whole]) != "" {
 		t.Errorf("Told() = %+v, want %+v for the whole pod", told, less)
 	}
-	if diff := cmp.Diff(Amounts{"a": res("1", "1Gi", "2", "2Gi")}, Larger(Amounts{"a": res("1", "1Gi", "1", "2Gi")}, Amounts{"a": res("500m", "1Gi", "2", "1Gi")})); diff != "" {
+	if diff := cmp.Diff(Amounts{"a": res("1", "1Gi", "2", "2Gi")},
+		Larger(Amounts{"a": res("1", "1Gi", "1", "2Gi")}, Amounts{"a": res("500m", "1Gi", "2", "1Gi")})); diff != "" {
 		t.Errorf("Larger() mismatch (-want +got):\n%s", diff)
 	}
 }
@@ -66,19 +68,28 @@ func TestAmounts(t *testing.T) {
 func TestTold(t *testing.T) {
 	pod := podOf(res("2", "1Gi", "4", "1Gi"), res("1", "", "", ""))
 	limits := res("", "", "3", "1Gi")
-	status := &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: "a", AllocatedResources: res("1", "1Gi", "", "").Requests, Resources: &limits}, {Name: "b"}, {Name: "gone", Resources: &limits}}}
-	if diff := cmp.Diff(Amounts{"a": res("1", "1Gi", "3", "1Gi"), "b": res("1", "", "", "")}, Told(pod, status)); diff != "" {
+	status := &v1.PodStatus{
+		ContainerStatuses: []v1.ContainerStatus{
+			{Name: "a", AllocatedResources: res("1", "1Gi", "", "").Requests, Resources: &limits}, {Name: "b"},
+			{Name: "gone", Resources: &limits},
+		},
+	}
+	if diff := cmp.Diff(Amounts{"a": res("1", "1Gi", "3", "1Gi"), "b": res("1", "", "", "")},
+		Told(pod, status)); diff != "" {
 		t.Errorf("Told() mismatch (-want +got):\n%s", diff)
 	}
 	// A status that names what the pod does not ask for itself, as that of a container with its pod's limits does.
 	effective := res("1", "1Gi", "3", "1Gi")
 	status = &v1.PodStatus{
 		AllocatedResources: effective.Requests, Resources: &effective,
-		ContainerStatuses: []v1.ContainerStatus{{Name: "a", AllocatedResources: res("1", "", "", "").Requests, Resources: &effective}},
+		ContainerStatuses: []v1.ContainerStatus{
+			{Name: "a", AllocatedResources: res("1", "", "", "").Requests, Resources: &effective},
+		},
 	}
 	pod = podOf(res("2", "", "", ""))
 	pod.Spec.Resources = new(res("2", "", "4", ""))
-	if diff := cmp.Diff(Amounts{"a": res("1", "", "", ""), Whole: res("1", "", "3", "")}, Told(pod, status)); diff != "" {
+	if diff := cmp.Diff(Amounts{"a": res("1", "", "", ""), Whole: res("1", "", "3", "")},
+		Told(pod, status)); diff != "" {
 		t.Errorf("Told() mismatch (-want +got):\n%s", diff)
 	}
 }
@@ -133,12 +144,26 @@ func TestCheckMemory(t *testing.T) {
 		list []Decrease
 		want string
 	}{
-		"nothing":    {},
-		"enough":     {list: []Decrease{{Name: "a", Limit: 10, Used: used(9)}, {Limit: 10, Used: used(9)}}},
-		"as much":    {[]Decrease{{Name: "a", Limit: 10, Used: used(10)}}, `cannot decrease memory limits: attempting to set container "a" memory limit (10) below current usage (10)`},
-		"the pod's":  {[]Decrease{{Limit: 10, Used: used(11)}}, "cannot decrease memory limits: attempting to set pod memory limit (10) below current usage (11)"},
-		"not known":  {[]Decrease{{Limit: 10}, {Name: "a", Limit: 10}}, `cannot decrease memory limits: [missing pod memory usage, missing container "a" memory usage]`},
-		"one of two": {[]Decrease{{Name: "a", Limit: 10, Used: used(1)}, {Name: "b", Limit: 10, Used: used(99)}}, `cannot decrease memory limits: attempting to set container "b" memory limit (10) below current usage (99)`},
+		"nothing": {},
+		"enough":  {list: []Decrease{{Name: "a", Limit: 10, Used: used(9)}, {Limit: 10, Used: used(9)}}},
+		"as much": {
+			[]Decrease{{Name: "a", Limit: 10, Used: used(10)}},
+			`cannot decrease memory limits: attempting to set container "a" memory limit (10) below current usage (10)`,
+		},
+		"the pod's": {
+			[]Decrease{
+				{Limit: 10, Used: used(11)},
+			}, "cannot decrease memory limits: attempting to set pod memory limit (10) below current usage (11)",
+		},
+		"not known": {
+			[]Decrease{
+				{Limit: 10}, {Name: "a", Limit: 10},
+			}, `cannot decrease memory limits: [missing pod memory usage, missing container "a" memory usage]`,
+		},
+		"one of two": {
+			[]Decrease{{Name: "a", Limit: 10, Used: used(1)}, {Name: "b", Limit: 10, Used: used(99)}},
+			`cannot decrease memory limits: attempting to set container "b" memory limit (10) below current usage (99)`,
+		},
 	} {
 		got := ""
 		if err := CheckMemory(c.list); err != nil {
@@ -175,14 +200,19 @@ func TestCondition(t *testing.T) {
 		probed, since metav1.Time
 		generation    int64
 	}{
-		"the same":      {Condition(v1.PodResizePending, first, "Deferred", "why", 3, time.Unix(20, 0)), at(10), at(10), 3},
-		"a new message": {Condition(v1.PodResizePending, first, "Deferred", "other", 3, time.Unix(20, 0)), at(20), at(10), 3},
-		"a new spec":    {Condition(v1.PodResizePending, first, "Deferred", "why", 4, time.Unix(20, 0)), at(20), at(10), 4},
-		"a new reason":  {Condition(v1.PodResizePending, first, "Infeasible", "why", 3, time.Unix(20, 0)), at(20), at(20), 3},
+		"the same": {Condition(v1.PodResizePending, first, "Deferred", "why", 3, time.Unix(20, 0)), at(10), at(10),
+			3},
+		"a new message": {Condition(v1.PodResizePending, first, "Deferred", "other", 3, time.Unix(20, 0)), at(20),
+			at(10), 3},
+		"a new spec": {Condition(v1.PodResizePending, first, "Deferred", "why", 4, time.Unix(20, 0)), at(20), at(10),
+			4},
+		"a new reason": {Condition(v1.PodResizePending, first, "Infeasible", "why", 3, time.Unix(20, 0)), at(20),
+			at(20), 3},
 	} {
 		if !c.got.LastProbeTime.Equal(&c.probed) || !c.got.LastTransitionTime.Equal(&c.since) ||
 			c.got.ObservedGeneration != c.generation {
-			t.Errorf("%s: got %+v, want probed %v, since %v, generation %d", name, c.got, c.probed, c.since, c.generation)
+			t.Errorf("%s: got %+v, want probed %v, since %v, generation %d", name, c.got, c.probed, c.since,
+				c.generation)
 		}
 	}
 }
@@ -204,10 +234,19 @@ func TestJudge(t *testing.T) {
 		pod             *v1.Pod
 		reason, message string
 	}{
-		"fits":          {podOf(res("1500m", "768Mi", "", "")), "", ""},
-		"never fits":    {podOf(res("2500m", "1Mi", "", "")), "Infeasible", "Node didn't have enough capacity: cpu, requested: 2500, capacity: 2000"},
-		"not now":       {podOf(res("1", "1Mi", "", ""), res("501m", "1Mi", "", "")), "OutOfcpu", "Node didn't have enough resource: cpu, requested: 1501, used: 500, capacity: 2000"},
-		"no memory now": {podOf(res("1", "1Gi", "", "")), "OutOfmemory", "Node didn't have enough resource: memory, requested: 1073741824, used: 268435456, capacity: 1073741824"},
+		"fits": {podOf(res("1500m", "768Mi", "", "")), "", ""},
+		"never fits": {
+			podOf(res("2500m", "1Mi", "", "")), "Infeasible",
+			"Node didn't have enough capacity: cpu, requested: 2500, capacity: 2000",
+		},
+		"not now": {
+			podOf(res("1", "1Mi", "", ""), res("501m", "1Mi", "", "")), "OutOfcpu",
+			"Node didn't have enough resource: cpu, requested: 1501, used: 500, capacity: 2000",
+		},
+		"no memory now": {
+			podOf(res("1", "1Gi", "", "")), "OutOfmemory", "Node didn't have enough resource: memory, requested: " +
+				"1073741824, used: 268435456, capacity: 1073741824",
+		},
 	} {
 		got := Admit(c.pod, node, others)
 		if (got == nil) != (c.reason == "") || got != nil && (got.Reason != c.reason || got.Message != c.message) {
@@ -226,7 +265,9 @@ func TestKeepsSwap(t *testing.T) {
 		return c.Resources.Requests.Memory().Cmp(*c.Resources.Limits.Memory()) != 0
 	}
 	restarts := func(name v1.ResourceName, pod *v1.Pod) *v1.Pod {
-		pod.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: name, RestartPolicy: v1.RestartContainer}}
+		pod.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{
+			{ResourceName: name, RestartPolicy: v1.RestartContainer},
+		}
 		return pod
 	}
 	some := podOf(res("1", "64Mi", "1", "128Mi"))
@@ -234,16 +275,21 @@ func TestKeepsSwap(t *testing.T) {
 		from, to *v1.Pod
 		refused  bool
 	}{
-		"nothing":                 {some, some, false},
-		"cpu":                     {some, podOf(res("2", "64Mi", "2", "128Mi")), false},
-		"the limit":               {some, podOf(res("1", "64Mi", "1", "256Mi")), false},
-		"the request":             {some, podOf(res("1", "32Mi", "1", "128Mi")), true},
-		"swapped before":          {some, podOf(res("1", "128Mi", "1", "128Mi")), true},
-		"is to swap":              {podOf(res("1", "128Mi", "1", "128Mi")), some, true},
-		"never swaps":             {podOf(res("1", "64Mi", "1", "64Mi")), podOf(res("1", "32Mi", "1", "32Mi")), false},
-		"restarted for memory":    {restarts(v1.ResourceMemory, some.DeepCopy()), podOf(res("1", "32Mi", "1", "128Mi")), false},
-		"restarted for cpu alone": {restarts(v1.ResourceCPU, some.DeepCopy()), podOf(res("1", "32Mi", "1", "128Mi")), true},
-		"another container's":     {podOf(res("1", "64Mi", "", ""), res("", "64Mi", "", "64Mi")), podOf(res("1", "64Mi", "", ""), res("", "32Mi", "", "32Mi")), false},
+		"nothing":        {some, some, false},
+		"cpu":            {some, podOf(res("2", "64Mi", "2", "128Mi")), false},
+		"the limit":      {some, podOf(res("1", "64Mi", "1", "256Mi")), false},
+		"the request":    {some, podOf(res("1", "32Mi", "1", "128Mi")), true},
+		"swapped before": {some, podOf(res("1", "128Mi", "1", "128Mi")), true},
+		"is to swap":     {podOf(res("1", "128Mi", "1", "128Mi")), some, true},
+		"never swaps":    {podOf(res("1", "64Mi", "1", "64Mi")), podOf(res("1", "32Mi", "1", "32Mi")), false},
+		"restarted for memory": {restarts(v1.ResourceMemory, some.DeepCopy()), podOf(res("1", "32Mi", "1", "128Mi")),
+			false},
+		"restarted for cpu alone": {restarts(v1.ResourceCPU, some.DeepCopy()), podOf(res("1", "32Mi", "1", "128Mi")),
+			true},
+		"another container's": {
+			podOf(res("1", "64Mi", "", ""), res("", "64Mi", "", "64Mi")),
+			podOf(res("1", "64Mi", "", ""), res("", "32Mi", "", "32Mi")), false,
+		},
 	} {
 		got := KeepsSwap(c.to, c.from, swaps)
 		if (got != nil) != c.refused || got != nil && got.Reason != v1.PodReasonInfeasible {
@@ -253,7 +299,10 @@ func TestKeepsSwap(t *testing.T) {
 }
 
 func TestRestarts(t *testing.T) {
-	c := &v1.Container{ResizePolicy: []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.NotRequired}, {ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer}}}
+	c := &v1.Container{
+		ResizePolicy: []v1.ContainerResizePolicy{{ResourceName: v1.ResourceCPU, RestartPolicy: v1.NotRequired},
+			{ResourceName: v1.ResourceMemory, RestartPolicy: v1.RestartContainer}},
+	}
 	from := res("1", "1Gi", "1", "1Gi")
 	for name, to := range map[string]struct {
 		res     v1.ResourceRequirements

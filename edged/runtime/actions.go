@@ -99,7 +99,9 @@ func computeActions(pod *v1.Pod, obs *observed.Pod, probes observed.Probes) Acti
 // containersEnded reports whether all containers have ended for good. What is left of the pod, its sidecars, has nobody
 // to serve then.
 func containersEnded(pod *v1.Pod, obs *observed.Pod) bool {
-	return !slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool { return restarts(pod, &c, obs.Container(c.Name)) })
+	return !slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool {
+		return restarts(pod, &c, obs.Container(c.Name))
+	})
 }
 
 // sidecarsRun reports whether a sidecar runs. Without one the pod's status is final by then, and its worker stops it.

@@ -16,7 +16,10 @@ import (
 )
 
 func ruleFor(action v1.ContainerRestartRuleAction, codes ...int32) v1.ContainerRestartRule {
-	return v1.ContainerRestartRule{Action: action, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: codes}}
+	return v1.ContainerRestartRule{
+		Action: action, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn,
+			Values: codes},
+	}
 }
 
 // TestRulesOfActions: what container-level policies and rules, probes and ephemeral containers ask for.
@@ -34,12 +37,17 @@ func TestRulesOfActions(t *testing.T) {
 	}
 	probed := func(p *v1.Pod) { sidecar(p); p.Spec.InitContainers[0].StartupProbe = &v1.Probe{} }
 	debug := func(p *v1.Pod) {
-		p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e", Image: "img"}, TargetContainerName: "c0"}}
+		p.Spec.EphemeralContainers = []v1.EphemeralContainer{
+			{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e", Image: "img"}, TargetContainerName: "c0"},
+		}
 	}
-	again, all := ruleFor(v1.ContainerRestartRuleActionRestart, 42), ruleFor(v1.ContainerRestartRuleActionRestartAllContainers, 88)
+	again, all := ruleFor(v1.ContainerRestartRuleActionRestart, 42),
+		ruleFor(v1.ContainerRestartRuleActionRestartAllContainers, 88)
 	started := observed.Probes{"i0-id": {Started: true}}
 	failed := func(id string) observed.Probes {
-		return observed.Probes{id: {Started: true, Failed: &observed.ProbeFailure{Message: "m", Grace: ptr.To[int64](3)}}}
+		return observed.Probes{
+			id: {Started: true, Failed: &observed.ProbeFailure{Message: "m", Grace: ptr.To[int64](3)}},
+		}
 	}
 	for name, c := range map[string]struct {
 		pod    *v1.Pod
@@ -47,27 +55,44 @@ func TestRulesOfActions(t *testing.T) {
 		probes observed.Probes
 		want   string
 	}{
-		"own Never in Always":               {with(testPod(always, 0, 2), own("Never")), "c0 exited 1,c1 running", nil, ""},
-		"own Always in Never":               {with(testPod(never, 0, 1), own("Always")), "c0 exited 0", nil, "start c0"},
-		"own OnFailure in Always":           {with(testPod(always, 0, 1), own("OnFailure")), "c0 exited 0", nil, ""},
-		"a rule starts it":                  {with(testPod(never, 0, 1), own("Never", again)), "c0 exited 42", nil, "start c0"},
-		"no rule starts it":                 {with(testPod(never, 0, 1), own("Never", again)), "c0 exited 41", nil, ""},
-		"a rule starts all":                 {with(testPod(never, 0, 2), own("Never", all)), "c0 exited 88,c1 running", nil, "start over"},
-		"a rule starts all, in no sandbox":  {with(testPod(never, 0, 1), own("Never", all)), "dead,c0 exited 88", nil, "start over"},
-		"liveness failed":                   {testPod(always, 0, 1), "c0 running", failed("c0-id"), "kill c0 3, start c0"},
-		"liveness failed, OnFailure":        {testPod(onFailure, 0, 1), "c0 running", failed("c0-id"), "kill c0 3, start c0"},
-		"liveness failed, Never":            {testPod(never, 0, 1), "c0 running", failed("c0-id"), "kill c0 3"},
-		"sidecar's startup probe runs":      {with(testPod(always, 2, 1), probed), "i0 running", observed.Probes{"i0-id": {}}, ""},
+		"own Never in Always": {with(testPod(always, 0, 2), own("Never")), "c0 exited 1,c1 running", nil,
+			""},
+		"own Always in Never": {
+			with(testPod(never, 0, 1), own("Always")), "c0 exited 0", nil, "start c0",
+		},
+		"own OnFailure in Always": {with(testPod(always, 0, 1), own("OnFailure")), "c0 exited 0", nil, ""},
+		"a rule starts it": {with(testPod(never, 0, 1), own("Never", again)), "c0 exited 42", nil,
+			"start c0"},
+		"no rule starts it": {with(testPod(never, 0, 1), own("Never", again)), "c0 exited 41", nil, ""},
+		"a rule starts all": {with(testPod(never, 0, 2), own("Never", all)), "c0 exited 88,c1 running",
+			nil, "start over"},
+		"a rule starts all, in no sandbox": {with(testPod(never, 0, 1), own("Never", all)), "dead,c0 exited 88", nil,
+			"start over"},
+		"liveness failed": {
+			testPod(always, 0, 1), "c0 running", failed("c0-id"), "kill c0 3, start c0",
+		},
+		"liveness failed, OnFailure": {
+			testPod(onFailure, 0, 1), "c0 running", failed("c0-id"), "kill c0 3, start c0",
+		},
+		"liveness failed, Never": {testPod(never, 0, 1), "c0 running", failed("c0-id"), "kill c0 3"},
+		"sidecar's startup probe runs": {
+			with(testPod(always, 2, 1), probed), "i0 running", observed.Probes{"i0-id": {}}, "",
+		},
 		"sidecar's startup probe succeeded": {with(testPod(always, 2, 1), probed), "i0 running", started, "start i1"},
-		"sidecar's startup probe failed":    {with(testPod(never, 2, 1), probed), "i0 running", failed("i0-id"), "kill i0 3, start i0"},
-		"probed sidecar is alone at first":  {with(testPod(always, 1, 1), probed), "", nil, "start i0"},
-		"sidecar and main":                  {with(testPod(always, 1, 1), sidecar), "", nil, "start i0, start c0"},
-		"sidecar fails beside a main":       {with(testPod(never, 1, 1), sidecar), "i0 running,c0 running", failed("i0-id"), "kill i0 3, start i0"},
-		"ephemeral appears":                 {with(testPod(always, 0, 1), debug), "c0 running", nil, "start e"},
-		"ephemeral in the time of init":     {with(testPod(always, 1, 1), debug), "i0 running", nil, "start e"},
-		"ephemeral was never started":       {with(testPod(always, 0, 1), debug), "c0 running,e created", nil, "start e"},
-		"ephemeral has ended":               {with(testPod(always, 0, 1), debug), "c0 running,e exited 1", nil, ""},
-		"ephemeral in a failed pod":         {with(testPod(never, 1, 1), debug), "i0 exited 1,e running", nil, ""},
+		"sidecar's startup probe failed": {with(testPod(never, 2, 1), probed), "i0 running", failed("i0-id"),
+			"kill i0 3, start i0"},
+		"probed sidecar is alone at first": {with(testPod(always, 1, 1), probed), "", nil, "start i0"},
+		"sidecar and main":                 {with(testPod(always, 1, 1), sidecar), "", nil, "start i0, start c0"},
+		"sidecar fails beside a main": {
+			with(testPod(never, 1, 1), sidecar), "i0 running,c0 running", failed("i0-id"), "kill i0 3, start i0",
+		},
+		"ephemeral appears":             {with(testPod(always, 0, 1), debug), "c0 running", nil, "start e"},
+		"ephemeral in the time of init": {with(testPod(always, 1, 1), debug), "i0 running", nil, "start e"},
+		"ephemeral was never started": {
+			with(testPod(always, 0, 1), debug), "c0 running,e created", nil, "start e",
+		},
+		"ephemeral has ended":       {with(testPod(always, 0, 1), debug), "c0 running,e exited 1", nil, ""},
+		"ephemeral in a failed pod": {with(testPod(never, 1, 1), debug), "i0 exited 1,e running", nil, ""},
 	} {
 		obs := &observed.Pod{Sandboxes: seen().Sandboxes}
 		if text, dead := strings.CutPrefix(c.obs, "dead,"); text != "" {
@@ -136,7 +161,9 @@ func TestActionsOverLives(t *testing.T) {
 }
 
 func (l *life) randomPod() *v1.Pod {
-	p := testPod([]v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever}[l.IntN(3)], l.IntN(4), 1+l.IntN(3))
+	p := testPod([]v1.RestartPolicy{
+		v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever,
+	}[l.IntN(3)], l.IntN(4), 1+l.IntN(3))
 	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
@@ -144,7 +171,8 @@ func (l *life) randomPod() *v1.Pod {
 				c.RestartPolicy = ptr.To([]v1.ContainerRestartPolicy{"Never", "OnFailure", "Always"}[l.IntN(3)])
 			}
 			if l.IntN(4) == 0 {
-				c.RestartPolicyRules = []v1.ContainerRestartRule{ruleFor(v1.ContainerRestartRuleActionRestart, 3), ruleFor(v1.ContainerRestartRuleActionRestartAllContainers, 4)}
+				c.RestartPolicyRules = []v1.ContainerRestartRule{ruleFor(v1.ContainerRestartRuleActionRestart, 3),
+					ruleFor(v1.ContainerRestartRuleActionRestartAllContainers, 4)}
 			}
 			if restart.IsSidecar(c) && l.IntN(2) == 0 {
 				c.StartupProbe = &v1.Probe{}
@@ -235,7 +263,9 @@ func (l *life) step(probesFail bool) bool {
 
 func (l *life) start(s Start, sandbox string) {
 	name := s.Container.Name
-	if !s.Init && !slices.ContainsFunc(l.pod.Spec.Containers, func(c v1.Container) bool { return createdIn(l.obs, sandbox, c.Name) }) {
+	if !s.Init && !slices.ContainsFunc(l.pod.Spec.Containers, func(c v1.Container) bool {
+		return createdIn(l.obs, sandbox, c.Name)
+	}) {
 		for i := range l.pod.Spec.InitContainers {
 			if c := &l.pod.Spec.InitContainers[i]; !l.began[c.Name] {
 				l.t.Fatalf("start of %s while init container %s is not done, want it later: %q", name, c.Name, l.log)
@@ -249,7 +279,13 @@ func (l *life) start(s Start, sandbox string) {
 		l.began[name] = true
 	}
 	l.next++
-	c := &observed.Container{ID: fmt.Sprint(name, "-", l.next), Name: name, SandboxID: sandbox, State: isRunning, Hash: Hash(s.Container)}
+	c := &observed.Container{
+		ID:        fmt.Sprint(name, "-", l.next),
+		Name:      name,
+		SandboxID: sandbox,
+		State:     isRunning,
+		Hash:      Hash(s.Container),
+	}
 	l.obs.Containers = append([]*observed.Container{c}, l.obs.Containers...)
 }
 

@@ -12,15 +12,26 @@ import (
 // the details.
 func TestHashTakenOver(t *testing.T) {
 	_, client := fakecri.Start(t)
-	labels := map[string]string{labelPodName: "p", labelPodNamespace: "default", labelPodUID: "1", labelContainerName: "c0"}
-	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: "1"}, Labels: labels}
+	labels := map[string]string{
+		labelPodName:       "p",
+		labelPodNamespace:  "default",
+		labelPodUID:        "1",
+		labelContainerName: "c0",
+	}
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: "1"}, Labels: labels,
+	}
 	box, err := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: box.PodSandboxId, SandboxConfig: config, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "c0"}, Image: &runtimeapi.ImageSpec{Image: "img"}, Labels: labels, Annotations: map[string]string{annotationHash: "abc"},
-	}})
+	made, err := client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: box.PodSandboxId,
+		SandboxConfig: config, Config: &runtimeapi.ContainerConfig{
+			Metadata:    &runtimeapi.ContainerMetadata{Name: "c0"},
+			Image:       &runtimeapi.ImageSpec{Image: "img"},
+			Labels:      labels,
+			Annotations: map[string]string{annotationHash: "abc"},
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,9 @@ func (b *backoff) after(uid types.UID, name string, hash uint64, last *observed.
 // afterStopped returns the same for a container whose newest attempt was just stopped by the agent. The attempts before
 // it with the same spec decide how long it waits, as with the kubelet: where the wait before the newest one was enough,
 // it starts again at once. A wait is counted from now.
-func (b *backoff) afterStopped(uid types.UID, name string, hash uint64, attempts []*observed.Container) (time.Duration, time.Time) {
+func (b *backoff) afterStopped(
+	uid types.UID, name string, hash uint64, attempts []*observed.Container,
+) (time.Duration, time.Time) {
 	i := slices.IndexFunc(attempts, func(c *observed.Container) bool { return c.Exited() && c.Hash == hash })
 	if i < 0 {
 		return 0, time.Time{}

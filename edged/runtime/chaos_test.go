@@ -88,7 +88,9 @@ func (g *fixture) hurt(r *rand.Rand, pod *v1.Pod) (what string, spared []string)
 		return "the end of the sandbox", nil
 	case 3:
 		for range 3 { // an earlier fault of this method may be left
-			_, err := g.client.RemoveContainer(g.t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: newest.ID})
+			_, err := g.client.RemoveContainer(g.t.Context(), &runtimeapi.RemoveContainerRequest{
+				ContainerId: newest.ID,
+			})
 			if status.Convert(err).Message() == "chaos" {
 				continue
 			}
@@ -97,11 +99,14 @@ func (g *fixture) hurt(r *rand.Rand, pod *v1.Pod) (what string, spared []string)
 		}
 		return "the removal of a container", spared
 	case 4:
-		_, err := g.client.RemovePodSandbox(g.t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: obs.Sandbox().ID})
+		_, err := g.client.RemovePodSandbox(g.t.Context(), &runtimeapi.RemovePodSandboxRequest{
+			PodSandboxId: obs.Sandbox().ID,
+		})
 		must(err)
 		return "the removal of the sandbox", nil
 	}
-	methods := []string{"CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "RunPodSandbox", "PodSandboxStatus", "StopPodSandbox"}
+	methods := []string{"CreateContainer", "StartContainer", "StopContainer", "RemoveContainer", "RunPodSandbox",
+		"PodSandboxStatus", "StopPodSandbox"}
 	method := methods[r.IntN(len(methods))]
 	fail := []func(string, int, error){g.fake.Fail, g.fake.FailAfter}[r.IntN(2)]
 	fail(method, 1+r.IntN(2), status.Error([]codes.Code{codes.Unknown, codes.Unavailable}[r.IntN(2)], "chaos"))
@@ -126,16 +131,22 @@ func (g *fixture) heal(pod *v1.Pod, seed uint64, what string) {
 			continue
 		}
 		all := allContainers(pod)
-		if obs.Sandbox() == nil || slices.ContainsFunc(all, func(c v1.Container) bool { return !obs.Container(c.Name).Running() }) {
+		if obs.Sandbox() == nil || slices.ContainsFunc(all, func(c v1.Container) bool {
+			return !obs.Container(c.Name).Running()
+		}) {
 			continue
 		}
-		if ready := slices.DeleteFunc(slices.Clone(obs.Sandboxes), func(s *observed.Sandbox) bool { return !s.Ready }); len(ready) != 1 || len(obs.Sandboxes) > 4 {
+		if ready := slices.DeleteFunc(slices.Clone(obs.Sandboxes), func(s *observed.Sandbox) bool {
+			return !s.Ready
+		}); len(ready) != 1 || len(obs.Sandboxes) > 4 {
 			g.t.Fatalf("seed %d, after %s: %d sandboxes, %d of them ready; want one, at most 4",
 				seed, what, len(obs.Sandboxes), len(ready))
 		}
 		for _, c := range all {
 			attempts := obs.Attempts(c.Name)
-			running := slices.DeleteFunc(slices.Clone(attempts), func(o *observed.Container) bool { return !o.Running() })
+			running := slices.DeleteFunc(slices.Clone(attempts), func(o *observed.Container) bool {
+				return !o.Running()
+			})
 			if len(running) != 1 || len(attempts) > 4 {
 				g.t.Fatalf("seed %d, after %s: %d attempts at %s, %d of them run; want one, at most 4",
 					seed, what, len(attempts), c.Name, len(running))

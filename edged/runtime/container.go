@@ -76,9 +76,13 @@ func (r *Runtime) startContainer(ctx context.Context, p place, s Start, res *Syn
 		wait, until = r.backoff.afterStopped(p.pod.UID, c.Name, Hash(c), p.obs.Attempts(c.Name))
 	}
 	if until.After(now()) && !p.fresh {
-		res.wait(c.Name, observed.Reason{Reason: reasonCrashLoop, Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", wait, c.Name, podID(p.pod))})
+		res.wait(c.Name, observed.Reason{
+			Reason: reasonCrashLoop, Message: fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", wait,
+				c.Name, podID(p.pod)),
+		})
 		res.retry(until)
-		r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventBackOff, "Back-off restarting failed container %s in pod %s", c.Name, podID(p.pod))
+		r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventBackOff,
+			"Back-off restarting failed container %s in pod %s", c.Name, podID(p.pod))
 		return
 	}
 	imageRef, ok := r.ensureImages(ctx, &p, c, res)
@@ -107,7 +111,9 @@ func (r *Runtime) startContainer(ctx context.Context, p place, s Start, res *Syn
 }
 
 // ensureImages brings the images of a container onto the node; where one is missing the result says why.
-func (r *Runtime) ensureImages(ctx context.Context, p *place, c *v1.Container, res *SyncResult) (imageRef string, ok bool) {
+func (r *Runtime) ensureImages(
+	ctx context.Context, p *place, c *v1.Container, res *SyncResult,
+) (imageRef string, ok bool) {
 	imageRef, problem, retryAt := r.opts.Images.EnsureImage(ctx, p.pod, c, p.secrets, p.config)
 	if problem == nil {
 		p.volumeImages, problem, retryAt = r.ensureImageVolumes(ctx, *p, c)
@@ -192,7 +198,9 @@ func (r *Runtime) nextAttempt(p place, s Start) uint32 {
 }
 
 // containerConfig makes the CRI form of a container.
-func (r *Runtime) containerConfig(ctx context.Context, p place, c *v1.Container, imageRef string, attempt uint32) (*runtimeapi.ContainerConfig, error) {
+func (r *Runtime) containerConfig(
+	ctx context.Context, p place, c *v1.Container, imageRef string, attempt uint32,
+) (*runtimeapi.ContainerConfig, error) {
 	in, err := r.opts.Inputs.Container(ctx, p.pod, c, p.ips)
 	if err != nil {
 		return nil, err
@@ -215,7 +223,9 @@ func (r *Runtime) containerConfig(ctx context.Context, p place, c *v1.Container,
 	}
 	mounts := in.Mounts
 	if message != "" {
-		mounts = append(mounts[:len(mounts):len(mounts)], &runtimeapi.Mount{HostPath: message, ContainerPath: c.TerminationMessagePath})
+		mounts = append(mounts[:len(mounts):len(mounts)], &runtimeapi.Mount{
+			HostPath: message, ContainerPath: c.TerminationMessagePath,
+		})
 	}
 	images, err := imageMounts(p.pod, c, p.volumeImages, in.Envs)
 	if err != nil {

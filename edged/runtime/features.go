@@ -94,7 +94,8 @@ func featuresOf(version *runtimeapi.VersionResponse, status *runtimeapi.StatusRe
 			f.Handlers = map[string]Handler{}
 		}
 		f.Handlers[h.GetName()] = Handler{
-			UserNamespaces: h.GetFeatures().GetUserNamespaces(), RecursiveReadOnlyMounts: h.GetFeatures().GetRecursiveReadOnlyMounts(),
+			UserNamespaces: h.GetFeatures().GetUserNamespaces(), RecursiveReadOnlyMounts: h.GetFeatures().
+					GetRecursiveReadOnlyMounts(),
 		}
 	}
 	if f.Handlers == nil {
@@ -152,12 +153,14 @@ func (f Features) Runtime() string { return strings.TrimSpace(f.Name + " " + f.V
 func (f Features) Lacks(pod *v1.Pod, handler string) error {
 	var errs []error
 	if WantsUserNamespace(pod) && !f.UserNamespaces(handler) {
-		errs = append(errs, fmt.Errorf("spec.hostUsers: the handler %q of the runtime %s does not support user namespaces; "+
-			"they need containerd 2.0 with runc 1.2, CRI-O 1.25, or newer", handler, f.Runtime()))
+		errs = append(errs,
+			fmt.Errorf("spec.hostUsers: the handler %q of the runtime %s does not support user namespaces; "+
+				"they need containerd 2.0 with runc 1.2, CRI-O 1.25, or newer", handler, f.Runtime()))
 	}
 	if StrictGroups(pod) && !f.SupplementalGroupsPolicy {
-		errs = append(errs, fmt.Errorf("spec.securityContext.supplementalGroupsPolicy: the runtime %s does not support Strict; "+
-			"it needs containerd 2.0, CRI-O 1.31, or newer", f.Runtime()))
+		errs = append(errs,
+			fmt.Errorf("spec.securityContext.supplementalGroupsPolicy: the runtime %s does not support Strict; "+
+				"it needs containerd 2.0, CRI-O 1.31, or newer", f.Runtime()))
 	}
 	for i := range pod.Spec.Volumes {
 		if pod.Spec.Volumes[i].Image != nil && !f.ImageVolumes {
@@ -174,5 +177,6 @@ func WantsUserNamespace(pod *v1.Pod) bool { return pod.Spec.HostUsers != nil && 
 // StrictGroups reports whether a pod's containers are to be in no groups but those that the pod names.
 func StrictGroups(pod *v1.Pod) bool {
 	sc := pod.Spec.SecurityContext
-	return sc != nil && sc.SupplementalGroupsPolicy != nil && *sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict
+	return sc != nil && sc.SupplementalGroupsPolicy != nil &&
+		*sc.SupplementalGroupsPolicy == v1.SupplementalGroupsPolicyStrict
 }

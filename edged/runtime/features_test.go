@@ -18,7 +18,9 @@ import (
 
 func TestFeaturesOf(t *testing.T) {
 	handlers := func(list ...*runtimeapi.RuntimeHandler) *runtimeapi.StatusResponse {
-		return &runtimeapi.StatusResponse{RuntimeHandlers: list, Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true}}
+		return &runtimeapi.StatusResponse{
+			RuntimeHandlers: list, Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		}
 	}
 	able := &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true, RecursiveReadOnlyMounts: true}
 	config := func(text string) *runtimeapi.StatusResponse {
@@ -29,10 +31,18 @@ func TestFeaturesOf(t *testing.T) {
 		status        *runtimeapi.StatusResponse
 		want          Features
 	}{
-		"containerd 2": {"containerd", "v2.1.4", handlers(&runtimeapi.RuntimeHandler{Features: able}, &runtimeapi.RuntimeHandler{Name: "runc", Features: able}, &runtimeapi.RuntimeHandler{Name: "runsc"}),
-			Features{Handlers: map[string]Handler{"": {true, true}, "runc": {true, true}, "runsc": {}}, SupplementalGroupsPolicy: true, ImageVolumes: true}},
-		"containerd 1.6": {"containerd", "1.6.20~ds1", config(`{"containerd":{"runtimes":{"runc":{"runtimeType":"x"},"kata":{}}}}`),
-			Features{Handlers: map[string]Handler{"": {}, "runc": {}, "kata": {}}}},
+		"containerd 2": {
+			"containerd", "v2.1.4", handlers(&runtimeapi.RuntimeHandler{Features: able},
+				&runtimeapi.RuntimeHandler{Name: "runc", Features: able}, &runtimeapi.RuntimeHandler{Name: "runsc"}),
+			Features{
+				Handlers:                 map[string]Handler{"": {true, true}, "runc": {true, true}, "runsc": {}},
+				SupplementalGroupsPolicy: true, ImageVolumes: true,
+			},
+		},
+		"containerd 1.6": {
+			"containerd", "1.6.20~ds1", config(`{"containerd":{"runtimes":{"runc":{"runtimeType":"x"},"kata":{}}}}`),
+			Features{Handlers: map[string]Handler{"": {}, "runc": {}, "kata": {}}},
+		},
 		"containerd 2.0":        {"containerd", "v2.0.9", handlers(), Features{SupplementalGroupsPolicy: true}},
 		"no configuration":      {"containerd", "1.6.20", config(`nonsense`), Features{}},
 		"another":               {"cri-o", "1.31.0", &runtimeapi.StatusResponse{}, Features{ImageVolumes: true}},
@@ -52,15 +62,23 @@ func TestFeaturesOf(t *testing.T) {
 // passed on.
 func TestLacks(t *testing.T) {
 	old := &runtimeapi.StatusResponse{}
-	able := &runtimeapi.StatusResponse{Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
-		RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}}}
+	able := &runtimeapi.StatusResponse{
+		Features: &runtimeapi.RuntimeFeatures{SupplementalGroupsPolicy: true},
+		RuntimeHandlers: []*runtimeapi.RuntimeHandler{
+			{Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}},
+		},
+	}
 	for path, set := range map[string]func(*v1.PodSpec){
 		"spec.hostUsers": func(s *v1.PodSpec) { s.HostUsers = ptr.To(false) },
 		"spec.securityContext.supplementalGroupsPolicy": func(s *v1.PodSpec) {
-			s.SecurityContext = &v1.PodSecurityContext{SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyStrict)}
+			s.SecurityContext = &v1.PodSecurityContext{
+				SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyStrict),
+			}
 		},
 		"spec.volumes[0].image": func(s *v1.PodSpec) {
-			s.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "x"}}}}
+			s.Volumes = []v1.Volume{
+				{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "x"}}},
+			}
 		},
 	} {
 		t.Run(path, func(t *testing.T) {
@@ -69,7 +87,8 @@ func TestLacks(t *testing.T) {
 			g := newRig(t)
 			g.fake.Is("1.6.20", old)
 			res := g.sync(pod)
-			if res.SandboxErr == nil || !strings.HasPrefix(res.SandboxErr.Message, path+": ") || !strings.Contains(res.SandboxErr.Message, "containerd 1.6.20") ||
+			if res.SandboxErr == nil || !strings.HasPrefix(res.SandboxErr.Message, path+": ") ||
+				!strings.Contains(res.SandboxErr.Message, "containerd 1.6.20") ||
 				len(g.fake.Calls("RunPodSandbox")) > 0 {
 				t.Errorf("sync = %+v, want an error of %s that names containerd 1.6.20, and no sandbox", res, path)
 			}
@@ -93,19 +112,25 @@ func TestHandler(t *testing.T) {
 	fault := errors.New("no such class")
 	g.opts.Handler = func(context.Context, *v1.Pod) (string, error) { return "kata", fault }
 	g.opts.SandboxResources = func(pod *v1.Pod) (resources, overhead *runtimeapi.LinuxContainerResources) {
-		return &runtimeapi.LinuxContainerResources{CpuShares: 7}, &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: pod.Spec.Overhead.Memory().Value()}
+		return &runtimeapi.LinuxContainerResources{CpuShares: 7},
+			&runtimeapi.LinuxContainerResources{MemoryLimitInBytes: pod.Spec.Overhead.Memory().Value()}
 	}
-	pod.Spec.SecurityContext = &v1.PodSecurityContext{SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr.To("x.json")}}
-	if res := g.sync(pod); res.SandboxErr == nil || res.SandboxErr.Message != "no such class" || len(g.fake.Calls("RunPodSandbox")) > 0 {
+	pod.Spec.SecurityContext = &v1.PodSecurityContext{
+		SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: ptr.To("x.json")},
+	}
+	if res := g.sync(pod); res.SandboxErr == nil || res.SandboxErr.Message != "no such class" ||
+		len(g.fake.Calls("RunPodSandbox")) > 0 {
 		t.Errorf("sync: %+v, want the error \"no such class\" and no sandbox", res)
 	}
 	fault = nil
 	g.settle(pod)
 	req, ok := g.fake.Calls("RunPodSandbox")[0].Request.(*runtimeapi.RunPodSandboxRequest)
-	if !ok || req.RuntimeHandler != "kata" || req.Config.Linux.Overhead.MemoryLimitInBytes != 1<<20 || req.Config.Linux.Resources.CpuShares != 7 {
+	if !ok || req.RuntimeHandler != "kata" || req.Config.Linux.Overhead.MemoryLimitInBytes != 1<<20 ||
+		req.Config.Linux.Resources.CpuShares != 7 {
 		t.Errorf("the request is %+v, want the handler kata, 7 shares and an overhead of 1 MiB", req)
 	}
-	if got := req.GetConfig().GetLinux().GetSecurityContext().GetSeccomp(); got.GetProfileType() != runtimeapi.SecurityProfile_RuntimeDefault {
+	if got := req.GetConfig().GetLinux().GetSecurityContext().
+		GetSeccomp(); got.GetProfileType() != runtimeapi.SecurityProfile_RuntimeDefault {
 		t.Errorf("the sandbox's profile is %v, want RuntimeDefault whatever the pod's is", got)
 	}
 }
@@ -116,7 +141,11 @@ func TestUserNamespace(t *testing.T) {
 	ids := []*runtimeapi.IDMapping{{HostId: 65536, Length: 65536}}
 	for _, own := range []bool{true, false} {
 		g := newRig(t)
-		g.fake.Is("2.1.0", &runtimeapi.StatusResponse{RuntimeHandlers: []*runtimeapi.RuntimeHandler{{Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}}}})
+		g.fake.Is("2.1.0", &runtimeapi.StatusResponse{
+			RuntimeHandlers: []*runtimeapi.RuntimeHandler{
+				{Features: &runtimeapi.RuntimeHandlerFeatures{UserNamespaces: true}},
+			},
+		})
 		pod := testPod(v1.RestartPolicyAlways, 0, 1)
 		pod.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
 		want := &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_NODE}
@@ -150,7 +179,9 @@ func TestUserNamespace(t *testing.T) {
 // images has some images, and pulls none.
 type images map[string]string
 
-func (i images) EnsureImage(_ context.Context, _ *v1.Pod, c *v1.Container, _ []v1.Secret, _ *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
+func (i images) EnsureImage(
+	_ context.Context, _ *v1.Pod, c *v1.Container, _ []v1.Secret, _ *runtimeapi.PodSandboxConfig,
+) (string, *observed.Reason, time.Time) {
 	if id := i[c.Image+" "+string(c.ImagePullPolicy)]; id != "" {
 		return id, nil, time.Time{}
 	}
@@ -163,12 +194,21 @@ func TestImageVolumes(t *testing.T) {
 	have := images{"c ": "sha256:main"}
 	g.opts.Images = have
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "data", PullPolicy: v1.PullNever}}}}
+	pod.Spec.Volumes = []v1.Volume{
+		{
+			Name: "v", VolumeSource: v1.VolumeSource{
+				Image: &v1.ImageVolumeSource{Reference: "data", PullPolicy: v1.PullNever},
+			},
+		},
+	}
 	c := &pod.Spec.Containers[0]
 	c.Image = "c"
-	c.VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/all"}, {Name: "v", MountPath: "sub", SubPathExpr: "a/$(IPS)"}}
+	c.VolumeMounts = []v1.VolumeMount{
+		{Name: "v", MountPath: "/all"}, {Name: "v", MountPath: "sub", SubPathExpr: "a/$(IPS)"},
+	}
 	res := g.sync(pod)
-	if got := res.Reasons["c0"]; got.Reason != "ErrImagePull" || got.Message != "no data" || res.RetryAt.IsZero() || len(g.fake.Calls("CreateContainer")) > 0 {
+	if got := res.Reasons["c0"]; got.Reason != "ErrImagePull" || got.Message != "no data" || res.RetryAt.IsZero() ||
+		len(g.fake.Calls("CreateContainer")) > 0 {
 		t.Errorf("sync: %+v, want ErrImagePull \"no data\", a time to retry, and no container", res)
 	}
 	have["data Never"] = "sha256:data"
@@ -180,7 +220,9 @@ func TestImageVolumes(t *testing.T) {
 	var got []string
 	for _, m := range req.Config.Mounts {
 		if m.Image != nil {
-			got = append(got, strings.Join([]string{m.Image.Image, m.Image.UserSpecifiedImage, m.ContainerPath, m.ImageSubPath, m.HostPath}, " "))
+			got = append(got,
+				strings.Join([]string{m.Image.Image, m.Image.UserSpecifiedImage, m.ContainerPath, m.ImageSubPath,
+					m.HostPath}, " "))
 			if !m.Readonly {
 				t.Errorf("image mount = %v, want it read-only", m)
 			}
@@ -191,7 +233,8 @@ func TestImageVolumes(t *testing.T) {
 	}
 	for _, bad := range []string{"../x", "/etc", "a/../../b"} {
 		c.VolumeMounts[0].SubPath = bad
-		if _, err := imageMounts(pod, c, nil, nil); err == nil || !strings.Contains(err.Error(), "leads out of the image") {
+		if _, err := imageMounts(pod, c, nil, nil); err == nil ||
+			!strings.Contains(err.Error(), "leads out of the image") {
 			t.Errorf("subPath %s: %v, want an error with \"leads out of the image\"", bad, err)
 		}
 	}
@@ -205,14 +248,28 @@ func TestImageUser(t *testing.T) {
 		want    string
 		refused string
 	}{
-		"nobody":               {&runtimeapi.Image{}, nil, "0:", ""},
-		"number":               {&runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: 7}}, nil, "7:", ""},
-		"name":                 {&runtimeapi.Image{Username: "app"}, nil, ":app", ""},
-		"pod's own":            {&runtimeapi.Image{Username: "app"}, &v1.PodSecurityContext{RunAsUser: ptr.To[int64](9), RunAsNonRoot: ptr.To(true)}, "9:", ""},
-		"number, not root":     {&runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: 7}}, &v1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}, "7:", ""},
-		"root, must not be":    {&runtimeapi.Image{}, &v1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}, "", `container has runAsNonRoot and image will run as root (pod: "pod_default(uid-1)", container: c0)`},
-		"name, must not be":    {&runtimeapi.Image{Username: "app"}, &v1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}, "", `container has runAsNonRoot and image has non-numeric user (app), cannot verify user is non-root`},
-		"pod's own root":       {&runtimeapi.Image{}, &v1.PodSecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](0)}, "", "container's runAsUser breaks non-root policy"},
+		"nobody": {&runtimeapi.Image{}, nil, "0:", ""},
+		"number": {&runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: 7}}, nil, "7:", ""},
+		"name":   {&runtimeapi.Image{Username: "app"}, nil, ":app", ""},
+		"pod's own": {
+			&runtimeapi.Image{
+				Username: "app",
+			}, &v1.PodSecurityContext{RunAsUser: ptr.To[int64](9), RunAsNonRoot: ptr.To(true)}, "9:", "",
+		},
+		"number, not root": {
+			&runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: 7}},
+			&v1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}, "7:", "",
+		},
+		"root, must not be": {
+			&runtimeapi.Image{}, &v1.PodSecurityContext{RunAsNonRoot: ptr.To(true)}, "",
+			`container has runAsNonRoot and image will run as root (pod: "pod_default(uid-1)", container: c0)`,
+		},
+		"name, must not be": {&runtimeapi.Image{Username: "app"}, &v1.PodSecurityContext{RunAsNonRoot: ptr.To(true)},
+			"", `container has runAsNonRoot and image has non-numeric user (app), cannot verify user is non-root`},
+		"pod's own root": {
+			&runtimeapi.Image{}, &v1.PodSecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](0)}, "",
+			"container's runAsUser breaks non-root policy",
+		},
 		"a name that is empty": {nil, nil, "", "the runtime does not have it any more"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -252,9 +309,13 @@ func TestRelabel(t *testing.T) {
 		{Name: "host", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/srv"}}},
 		{Name: "claim", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}}}
 	c := &pod.Spec.Containers[0]
-	c.VolumeMounts = []v1.VolumeMount{{Name: "own", MountPath: "/own"}, {Name: "host", MountPath: "/host"}, {Name: "host", MountPath: "host-sub", SubPath: "x"},
-		{Name: "claim", MountPath: "/claim"}, {Name: "claim", MountPath: "/claim-sub", SubPathExpr: "x"}}
-	want := map[string]bool{"/own": true, "/host": false, "/host-sub": false, "/claim": true, "/claim-sub": false, "/etc/hosts": true, "/dev/termination-log": true, "/device": false}
+	c.VolumeMounts = []v1.VolumeMount{
+		{Name: "own", MountPath: "/own"}, {Name: "host", MountPath: "/host"},
+		{Name: "host", MountPath: "host-sub", SubPath: "x"},
+		{Name: "claim", MountPath: "/claim"}, {Name: "claim", MountPath: "/claim-sub", SubPathExpr: "x"},
+	}
+	want := map[string]bool{"/own": true, "/host": false, "/host-sub": false, "/claim": true, "/claim-sub": false,
+		"/etc/hosts": true, "/dev/termination-log": true, "/device": false}
 	at := map[string]string{"/host": "/srv", "/device": "/usr/lib/device"}
 	var mounts []*runtimeapi.Mount
 	for path := range want {

@@ -46,18 +46,25 @@ func rigOn(t *testing.T, fake *fakecri.Runtime, client *cri.Client) *fixture {
 	dir := t.TempDir()
 	g := &fixture{t: t, fake: fake, client: client, inputs: &stubInputs{}, events: &eventLog{}}
 	g.Runtime = New(Options{
-		Client: client, Images: presentImages{}, Inputs: g.inputs, Recorder: g.events,
+		Client:   client,
+		Images:   presentImages{},
+		Inputs:   g.inputs,
+		Recorder: g.events,
 		Resources: func(*v1.Pod, *v1.Container) *runtimeapi.LinuxContainerResources {
 			return &runtimeapi.LinuxContainerResources{CpuShares: 2}
 		},
-		RootDir: filepath.Join(dir, "root"), PodLogsDir: filepath.Join(dir, "logs"), ContainerLogsDir: filepath.Join(dir, "links"),
+		RootDir:          filepath.Join(dir, "root"),
+		PodLogsDir:       filepath.Join(dir, "logs"),
+		ContainerLogsDir: filepath.Join(dir, "links"),
 	})
 	return g
 }
 
 type presentImages struct{}
 
-func (presentImages) EnsureImage(_ context.Context, _ *v1.Pod, c *v1.Container, _ []v1.Secret, _ *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
+func (presentImages) EnsureImage(
+	_ context.Context, _ *v1.Pod, c *v1.Container, _ []v1.Secret, _ *runtimeapi.PodSandboxConfig,
+) (string, *observed.Reason, time.Time) {
 	return c.Image, nil, time.Time{}
 }
 
@@ -69,11 +76,21 @@ type stubInputs struct {
 }
 
 func (s *stubInputs) Sandbox(_ context.Context, pod *v1.Pod) (SandboxInputs, error) {
-	return SandboxInputs{Hostname: pod.Name, DNS: &runtimeapi.DNSConfig{}, CgroupParent: "/pods/" + string(pod.UID), UserNamespace: s.userns}, nil
+	return SandboxInputs{
+		Hostname:      pod.Name,
+		DNS:           &runtimeapi.DNSConfig{},
+		CgroupParent:  "/pods/" + string(pod.UID),
+		UserNamespace: s.userns,
+	}, nil
 }
 
 func (s *stubInputs) Container(_ context.Context, _ *v1.Pod, c *v1.Container, ips []string) (ContainerInputs, error) {
-	return ContainerInputs{Command: c.Command, Args: c.Args, Envs: []*runtimeapi.KeyValue{{Key: "IPS", Value: []byte(strings.Join(ips, ","))}}, Annotations: s.annotations}, s.err
+	return ContainerInputs{
+		Command:     c.Command,
+		Args:        c.Args,
+		Envs:        []*runtimeapi.KeyValue{{Key: "IPS", Value: []byte(strings.Join(ips, ","))}},
+		Annotations: s.annotations,
+	}, s.err
 }
 
 // eventLog keeps "Reason message" of each event.
@@ -141,7 +158,10 @@ func methods(calls []fakecri.Call) []string {
 // create makes a container with the pod's labels, in a new sandbox when none is given.
 func (g *fixture) create(pod *v1.Pod, name, sandbox string, attempt uint32) string {
 	g.t.Helper()
-	config := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)}, Labels: podLabels(pod)}
+	config := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)},
+		Labels:   podLabels(pod),
+	}
 	if sandbox == "" {
 		resp, err := g.client.RunPodSandbox(g.t.Context(), &runtimeapi.RunPodSandboxRequest{Config: config})
 		if err != nil {
@@ -150,10 +170,13 @@ func (g *fixture) create(pod *v1.Pod, name, sandbox string, attempt uint32) stri
 		sandbox = resp.PodSandboxId
 	}
 	c := &v1.Container{Name: name, Image: "img"}
-	if _, err := g.client.CreateContainer(g.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt}, Image: &runtimeapi.ImageSpec{Image: "img"},
-		Labels: containerLabels(pod, c), Annotations: containerAnnotations(pod, c, int32(attempt)),
-	}}); err != nil {
+	if _, err := g.client.CreateContainer(g.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: sandbox,
+		Config: &runtimeapi.ContainerConfig{
+			Metadata:    &runtimeapi.ContainerMetadata{Name: name, Attempt: attempt},
+			Image:       &runtimeapi.ImageSpec{Image: "img"},
+			Labels:      containerLabels(pod, c),
+			Annotations: containerAnnotations(pod, c, int32(attempt)),
+		}}); err != nil {
 		g.t.Fatal(err)
 	}
 	return sandbox

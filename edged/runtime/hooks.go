@@ -104,9 +104,16 @@ func (r *Runtime) postStart(ctx context.Context, p place, c *v1.Container, id st
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return nil
 	}
-	o := &observed.Container{ID: id, Name: c.Name, SandboxID: p.sandboxID, State: runtimeapi.ContainerState_CONTAINER_RUNNING, Hash: Hash(c)}
+	o := &observed.Container{
+		ID:        id,
+		Name:      c.Name,
+		SandboxID: p.sandboxID,
+		State:     runtimeapi.ContainerState_CONTAINER_RUNNING,
+		Hash:      Hash(c),
+	}
 	if err := r.refreshContainer(ctx, o); err != nil {
-		klog.V(2).InfoS("Process of new container not known", "pod", klog.KObj(p.pod), "containerName", c.Name, "err", err)
+		klog.V(2).InfoS("Process of new container not known", "pod", klog.KObj(p.pod), "containerName", c.Name,
+			"err", err)
 	}
 	err := r.runHook(ctx, r.hookTarget(p.pod, c, id, p.ips, p.pod.Spec.HostNetwork), o.PID, c.Lifecycle.PostStart)
 	if err == nil {
@@ -119,7 +126,15 @@ func (r *Runtime) postStart(ctx context.Context, p place, c *v1.Container, id st
 	}
 	klog.InfoS("PostStart hook failed", "pod", klog.KObj(p.pod), "containerName", c.Name, "err", err)
 	r.opts.Recorder.ContainerEventf(p.pod, c, v1.EventTypeWarning, eventPostStartFailed, "PostStartHook failed")
-	k := kill{pod: p.pod, spec: c, container: o, ips: p.ips, hostNetwork: p.pod.Spec.HostNetwork, message: eventPostStartFailed, grace: graceOf(p.pod, nil)}
+	k := kill{
+		pod:         p.pod,
+		spec:        c,
+		container:   o,
+		ips:         p.ips,
+		hostNetwork: p.pod.Spec.HostNetwork,
+		message:     eventPostStartFailed,
+		grace:       graceOf(p.pod, nil),
+	}
 	if err := r.killContainer(ctx, k); err != nil {
 		failed.err = errors.Join(failed.err, err)
 	}
@@ -135,7 +150,8 @@ func (r *Runtime) refreshContainer(ctx context.Context, o *observed.Container) e
 // one.
 func (r *Runtime) preStop(ctx context.Context, k kill) (ran bool) {
 	c := k.spec
-	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || k.grace <= 0 || !k.container.Running() || !r.preStopDone.first(k.container.ID) {
+	if c == nil || c.Lifecycle == nil || c.Lifecycle.PreStop == nil || k.grace <= 0 || !k.container.Running() ||
+		!r.preStopDone.first(k.container.ID) {
 		return false
 	}
 	within, cancel := context.WithTimeout(ctx, time.Duration(k.grace)*time.Second)
@@ -147,7 +163,8 @@ func (r *Runtime) preStop(ctx context.Context, k kill) (ran bool) {
 	case err == nil, ctx.Err() != nil:
 		return true
 	case late:
-		klog.InfoS("PreStop hook not completed in grace period", "podUID", k.uid, "containerName", k.container.Name, "gracePeriod", k.grace)
+		klog.InfoS("PreStop hook not completed in grace period", "podUID", k.uid, "containerName", k.container.Name,
+			"gracePeriod", k.grace)
 	default:
 		klog.InfoS("PreStop hook failed", "podUID", k.uid, "containerName", k.container.Name, "err", err)
 	}

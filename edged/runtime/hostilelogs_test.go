@@ -14,9 +14,11 @@ func TestHostileLogs(t *testing.T) {
 	base := t.TempDir()
 	pod, elsewhere := filepath.Join(base, "ns_p_1"), filepath.Join(base, "elsewhere")
 	const text = "2026-01-01T00:00:00Z stderr F secret\n"
-	err := errors.Join(os.Mkdir(pod, 0o755), os.Mkdir(elsewhere, 0o755), os.WriteFile(filepath.Join(elsewhere, "0.log"), []byte(text), 0o600),
+	err := errors.Join(os.Mkdir(pod, 0o755), os.Mkdir(elsewhere, 0o755),
+		os.WriteFile(filepath.Join(elsewhere, "0.log"), []byte(text), 0o600),
 		os.Symlink(elsewhere, filepath.Join(pod, "linked")), os.Mkdir(filepath.Join(pod, "c"), 0o755),
-		os.Symlink(filepath.Join(elsewhere, "0.log"), filepath.Join(pod, "c", "0.log")), unix.Mkfifo(filepath.Join(pod, "c", "1.log"), 0o666))
+		os.Symlink(filepath.Join(elsewhere, "0.log"), filepath.Join(pod, "c", "0.log")),
+		unix.Mkfifo(filepath.Join(pod, "c", "1.log"), 0o666))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,9 @@ func (r *Runtime) userOf(ctx context.Context, imageRef string) (imageUser, error
 	if user, ok := r.users.get(imageRef); ok {
 		return user, nil
 	}
-	resp, err := r.client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: imageRef}})
+	resp, err := r.client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
+		Image: &runtimeapi.ImageSpec{Image: imageRef},
+	})
 	if err != nil {
 		return imageUser{}, fmt.Errorf("user of image %s: %w", imageRef, err)
 	}

@@ -25,7 +25,9 @@ func imageVolume(pod *v1.Pod, name string) *v1.ImageVolumeSource {
 
 // ensureImageVolumes brings the images that a container mounts onto the node, and returns their references by volume;
 // or why there is one missing and when to try again, as EnsureImage does.
-func (r *Runtime) ensureImageVolumes(ctx context.Context, p place, c *v1.Container) (refs map[string]string, problem *observed.Reason, retryAt time.Time) {
+func (r *Runtime) ensureImageVolumes(
+	ctx context.Context, p place, c *v1.Container,
+) (refs map[string]string, problem *observed.Reason, retryAt time.Time) {
 	for i := range c.VolumeMounts {
 		name := c.VolumeMounts[i].Name
 		source := imageVolume(p.pod, name)
@@ -33,7 +35,10 @@ func (r *Runtime) ensureImageVolumes(ctx context.Context, p place, c *v1.Contain
 			continue
 		}
 		if source.Reference == "" {
-			return nil, &observed.Reason{Reason: reasonCreateConfigError, Message: fmt.Sprintf("volume %s: image.reference is empty; name an image", name)}, time.Time{}
+			return nil, &observed.Reason{
+				Reason:  reasonCreateConfigError,
+				Message: fmt.Sprintf("volume %s: image.reference is empty; name an image", name),
+			}, time.Time{}
 		}
 		as := c.DeepCopy() // the events on the pull are the container's
 		as.Image, as.ImagePullPolicy = source.Reference, source.PullPolicy
@@ -51,7 +56,9 @@ func (r *Runtime) ensureImageVolumes(ctx context.Context, p place, c *v1.Contain
 
 // byDigest names an image as a registry knows it, for the pod's status; one that came from none is named by its id.
 func (r *Runtime) byDigest(ctx context.Context, id string) string {
-	resp, err := r.client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: id}})
+	resp, err := r.client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
+		Image: &runtimeapi.ImageSpec{Image: id},
+	})
 	if err != nil || len(resp.GetImage().GetRepoDigests()) == 0 {
 		return id
 	}
@@ -74,7 +81,9 @@ func mountedImages(mounts []*runtimeapi.Mount) map[string]string {
 }
 
 // imageMounts makes the mounts of images; the runtime resolves a sub-path within the image.
-func imageMounts(pod *v1.Pod, c *v1.Container, refs map[string]string, vars []*runtimeapi.KeyValue) ([]*runtimeapi.Mount, error) {
+func imageMounts(
+	pod *v1.Pod, c *v1.Container, refs map[string]string, vars []*runtimeapi.KeyValue,
+) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
 	for i := range c.VolumeMounts {
 		vm := &c.VolumeMounts[i]
@@ -87,7 +96,9 @@ func imageMounts(pod *v1.Pod, c *v1.Container, refs map[string]string, vars []*r
 			sub = env.Expand(vm.SubPathExpr, env.Lookup(vars))
 		}
 		if sub != "" && !filepath.IsLocal(sub) {
-			return nil, fmt.Errorf("volume mount %q of container %s: subPath %q leads out of the image; want a path within it", vm.Name, c.Name, sub)
+			return nil,
+				fmt.Errorf("volume mount %q of container %s: subPath %q leads out of the image; want a path within it",
+					vm.Name, c.Name, sub)
 		}
 		target := vm.MountPath
 		if !filepath.IsAbs(target) {

@@ -25,7 +25,9 @@ const (
 // initialized reports whether a container was already created in a sandbox, which only happens when all init
 // containers have done their work.
 func initialized(pod *v1.Pod, obs *observed.Pod, sandbox string) bool {
-	return slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool { return createdIn(obs, sandbox, c.Name) })
+	return slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool {
+		return createdIn(obs, sandbox, c.Name)
+	})
 }
 
 func createdIn(obs *observed.Pod, sandbox, name string) bool {
@@ -65,7 +67,9 @@ func initActions(pod *v1.Pod, obs *observed.Pod, probes observed.Probes, a *Acti
 
 // initSidecar decides on the i-th init container, a sidecar, while the pod is not initialized. It returns whether
 // what follows may go on.
-func initSidecar(pod *v1.Pod, obs *observed.Pod, probes observed.Probes, i int, last *observed.Container, a *Actions) bool {
+func initSidecar(
+	pod *v1.Pod, obs *observed.Pod, probes observed.Probes, i int, last *observed.Container, a *Actions,
+) bool {
 	c := &pod.Spec.InitContainers[i]
 	passed := wentOn(pod, obs, i, a.SandboxID)
 	before := len(a.Start)
@@ -86,7 +90,9 @@ func initSidecar(pod *v1.Pod, obs *observed.Pod, probes observed.Probes, i int, 
 // wentOn reports whether an init container after the i-th was created in a sandbox: the i-th, a sidecar, has
 // started then, and holds up nobody when it has to be started again.
 func wentOn(pod *v1.Pod, obs *observed.Pod, i int, sandbox string) bool {
-	return slices.ContainsFunc(pod.Spec.InitContainers[i+1:], func(c v1.Container) bool { return createdIn(obs, sandbox, c.Name) })
+	return slices.ContainsFunc(pod.Spec.InitContainers[i+1:], func(c v1.Container) bool {
+		return createdIn(obs, sandbox, c.Name)
+	})
 }
 
 // sidecarActions keeps the sidecars of an initialized pod running, as long as they have somebody to serve.

@@ -125,7 +125,8 @@ func (r *Runtime) signalled(ctx context.Context, k kill) bool {
 		}
 	}
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
-		klog.ErrorS(err, "Stop signal not sent; the runtime sends its own", "podUID", k.uid, "containerName", k.container.Name, "signal", want)
+		klog.ErrorS(err, "Stop signal not sent; the runtime sends its own", "podUID", k.uid,
+			"containerName", k.container.Name, "signal", want)
 		return false
 	}
 	if err := p.wait(ctx); err != nil && ctx.Err() == nil {

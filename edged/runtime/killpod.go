@@ -64,7 +64,9 @@ type orderedKill struct {
 }
 
 // killsOf makes the list of a pod's containers to stop, and says who waits for whom.
-func (r *Runtime) killsOf(ctx context.Context, uid types.UID, pod *v1.Pod, obs *observed.Pod, grace *int64) []orderedKill {
+func (r *Runtime) killsOf(
+	ctx context.Context, uid types.UID, pod *v1.Pod, obs *observed.Pod, grace *int64,
+) []orderedKill {
 	var kills []orderedKill
 	hostNetwork := pod != nil && pod.Spec.HostNetwork
 	var ips []string
@@ -75,7 +77,15 @@ func (r *Runtime) killsOf(ctx context.Context, uid types.UID, pod *v1.Pod, obs *
 		if c.Exited() {
 			continue
 		}
-		k := kill{uid: uid, pod: pod, container: c, ips: ips, hostNetwork: hostNetwork, message: "Stopping container " + c.Name, grace: max(graceOf(pod, grace), minGrace)}
+		k := kill{
+			uid:         uid,
+			pod:         pod,
+			container:   c,
+			ips:         ips,
+			hostNetwork: hostNetwork,
+			message:     "Stopping container " + c.Name,
+			grace:       max(graceOf(pod, grace), minGrace),
+		}
 		if pod != nil {
 			k.spec = containerSpec(pod, c.Name)
 		} else {
@@ -102,7 +112,9 @@ func setStopOrder(pod *v1.Pod, kills []orderedKill) {
 				return i
 			}
 		}
-		if slices.ContainsFunc(pod.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool { return e.Name == name }) {
+		if slices.ContainsFunc(pod.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool {
+			return e.Name == name
+		}) {
 			return -1 // nobody waits for it, and it waits for nobody
 		}
 		return first

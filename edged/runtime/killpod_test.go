@@ -35,7 +35,9 @@ func withHooks(pod *v1.Pod, kinds ...string) {
 	}
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			list[i].Lifecycle = &v1.Lifecycle{PostStart: hook("postStart", list[i].Name), PreStop: hook("preStop", list[i].Name)}
+			list[i].Lifecycle = &v1.Lifecycle{
+				PostStart: hook("postStart", list[i].Name), PreStop: hook("preStop", list[i].Name),
+			}
 		}
 	}
 }
@@ -314,13 +316,16 @@ func TestPostStart(t *testing.T) {
 	})
 	res := g.SyncPod(t.Context(), SyncInput{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}})
 	obs := g.observe(pod)
-	if got := res.Reasons["c0"]; got.Reason != "PostStartHookError" || !strings.HasPrefix(got.Message, "Exec lifecycle hook ([postStart c0]) for Container \"c0\"") || res.Err == nil {
-		t.Errorf("reason %+v, error %v; want PostStartHookError with \"Exec lifecycle hook\" and an error", got, res.Err)
+	if got := res.Reasons["c0"]; got.Reason != "PostStartHookError" ||
+		!strings.HasPrefix(got.Message, "Exec lifecycle hook ([postStart c0]) for Container \"c0\"") || res.Err == nil {
+		t.Errorf("reason %+v, error %v; want PostStartHookError with \"Exec lifecycle hook\" and an error", got,
+			res.Err)
 	}
 	if obs.Container("c0").Running() || !obs.Container("c1").Running() {
 		t.Errorf("containers %+v, want c0 stopped and c1 running", obs.Containers)
 	}
-	if !slices.Contains(g.events.list, "FailedPostStartHook PostStartHook failed") || !slices.Contains(g.events.list, "Killing FailedPostStartHook") || g.events.has(eventFailed) {
+	if !slices.Contains(g.events.list, "FailedPostStartHook PostStartHook failed") ||
+		!slices.Contains(g.events.list, "Killing FailedPostStartHook") || g.events.has(eventFailed) {
 		t.Errorf("events %q, want FailedPostStartHook and Killing, and no Failed", g.events.list)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -344,9 +349,13 @@ func TestStartOver(t *testing.T) {
 	g := newRig(t)
 	pod := sidecarPod()
 	withHooks(pod, "preStop")
-	pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{ruleFor(v1.ContainerRestartRuleActionRestartAllContainers, 88)}
+	pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{
+		ruleFor(v1.ContainerRestartRuleActionRestartAllContainers, 88),
+	}
 	pod.Spec.Containers[0].RestartPolicy = ptr.To(v1.ContainerRestartPolicyNever)
-	pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e", Image: "img"}}}
+	pod.Spec.EphemeralContainers = []v1.EphemeralContainer{
+		{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e", Image: "img"}},
+	}
 	obs := g.settle(pod)
 	box, debug := obs.Sandbox().ID, obs.Container("e").ID
 	for round := range 2 {
@@ -363,7 +372,8 @@ func TestStartOver(t *testing.T) {
 		if res.Err != nil || !res.More || !res.Changed {
 			t.Fatalf("round %d: %+v, want a change, more to do and no error", round, res)
 		}
-		if left := g.observe(pod); len(left.Containers) != 1 || left.Containers[0].ID != debug || !left.Containers[0].Running() || left.Sandbox().ID != box {
+		if left := g.observe(pod); len(left.Containers) != 1 || left.Containers[0].ID != debug ||
+			!left.Containers[0].Running() || left.Sandbox().ID != box {
 			t.Errorf("round %d: left %+v, want only the ephemeral container, running in the same sandbox",
 				round, left.Containers)
 		}
@@ -375,7 +385,8 @@ func TestStartOver(t *testing.T) {
 		if c := now.Container("c1"); !c.Running() || c.RestartCount != int32(round+1) {
 			t.Errorf("round %d: %+v, want it to run, with %d restarts", round, c, round+1)
 		}
-		if logs, err := filepath.Glob(filepath.Join(filepath.Dir(obs.Container("c1").LogPath), "*.log")); err != nil || len(logs) > 2 {
+		if logs, err := filepath.Glob(filepath.Join(filepath.Dir(obs.Container("c1").LogPath), "*.log")); err != nil ||
+			len(logs) > 2 {
 			t.Errorf("round %d: logs %q, %v; want no error, at most 2", round, logs, err)
 		}
 		if round == 1 { // the second crash of the cause waits

@@ -93,7 +93,12 @@ type owner struct {
 
 // parseOwner reads labels; ok is false for objects that no node agent made.
 func parseOwner(labels map[string]string) (o owner, ok bool) {
-	o = owner{uid: types.UID(labels[labelPodUID]), namespace: labels[labelPodNamespace], name: labels[labelPodName], container: labels[labelContainerName]}
+	o = owner{
+		uid:       types.UID(labels[labelPodUID]),
+		namespace: labels[labelPodNamespace],
+		name:      labels[labelPodName],
+		container: labels[labelContainerName],
+	}
 	return o, o.uid != "" && o.name != "" && o.namespace != ""
 }
 

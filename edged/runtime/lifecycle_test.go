@@ -30,7 +30,10 @@ func TestCreateTakesFewCalls(t *testing.T) {
 	if res.Err != nil || !res.Changed {
 		t.Fatalf("sync: %+v, want a change and no error", res)
 	}
-	want := []string{"RunPodSandbox", "PodSandboxStatus", "ImageStatus", "CreateContainer", "StartContainer", "CreateContainer", "StartContainer"}
+	want := []string{
+		"RunPodSandbox", "PodSandboxStatus", "ImageStatus", "CreateContainer", "StartContainer", "CreateContainer",
+		"StartContainer",
+	}
 	if diff := cmp.Diff(want, methods(g.fake.Calls())); diff != "" {
 		t.Errorf("calls (-want +got)\n%s", diff)
 	}
@@ -43,7 +46,8 @@ func TestCreateTakesFewCalls(t *testing.T) {
 		t.Errorf("log path %q, want \"c0/0.log\"", config.LogPath)
 	}
 	link := filepath.Join(g.opts.ContainerLogsDir, "p_default_c0-"+g.observe(pod).Container("c0").ID+".log")
-	if target, err := os.Readlink(link); err != nil || target != filepath.Join(g.opts.PodLogsDir, "default_p_1", "c0", "0.log") {
+	if target, err := os.Readlink(link); err != nil ||
+		target != filepath.Join(g.opts.PodLogsDir, "default_p_1", "c0", "0.log") {
 		t.Errorf("link %s: %q, %v; want the log in the folder of the pod", link, target, err)
 	}
 	g.fake.ForgetCalls()
@@ -70,7 +74,8 @@ func TestDeadSandbox(t *testing.T) {
 	if got := g.fake.Stops(first); got < 1 {
 		t.Errorf("the dead sandbox was stopped %d times: its network is left; want at least 1", got)
 	}
-	if calls := methods(g.fake.Calls("StopPodSandbox", "RunPodSandbox")); len(calls) < 2 || calls[0] != "StopPodSandbox" {
+	if calls := methods(g.fake.Calls("StopPodSandbox", "RunPodSandbox")); len(calls) < 2 ||
+		calls[0] != "StopPodSandbox" {
 		t.Errorf("calls %q, want StopPodSandbox first: the old one has to go", calls)
 	}
 	if !g.events.has(eventSandboxChanged) {
@@ -123,7 +128,9 @@ func TestOutdatedSnapshot(t *testing.T) {
 func TestReservedNames(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	stale := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: "1"}}
+	stale := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: "1"},
+	}
 	old, err := g.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: stale})
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +145,9 @@ func TestReservedNames(t *testing.T) {
 	}
 	// Attempt 1 exists, was never started, and is unknown to the lists.
 	left, err := g.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
-		PodSandboxId: obs.Sandbox().ID, Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "c0", Attempt: 1}},
+		PodSandboxId: obs.Sandbox().ID, Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "c0", Attempt: 1},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -156,20 +165,28 @@ func TestAdoption(t *testing.T) {
 	labels := podLabels(pod)
 	sandbox := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: "1", Attempt: 4}, Labels: labels,
-		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{}}},
+		Linux: &runtimeapi.LinuxPodSandboxConfig{
+			SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{}},
+		},
 	}
 	box, err := g.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: sandbox})
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := g.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: box.PodSandboxId, SandboxConfig: sandbox, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "c0", Attempt: 9}, Image: &runtimeapi.ImageSpec{Image: "img"},
-		Labels: containerLabels(pod, &pod.Spec.Containers[0]), Annotations: containerAnnotations(pod, &pod.Spec.Containers[0], 9),
-	}})
+	made, err := g.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: box.PodSandboxId, SandboxConfig: sandbox, Config: &runtimeapi.ContainerConfig{
+			Metadata:    &runtimeapi.ContainerMetadata{Name: "c0", Attempt: 9},
+			Image:       &runtimeapi.ImageSpec{Image: "img"},
+			Labels:      containerLabels(pod, &pod.Spec.Containers[0]),
+			Annotations: containerAnnotations(pod, &pod.Spec.Containers[0], 9),
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+	if _, err := g.client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{
+		ContainerId: made.ContainerId,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if c := g.settle(pod).Container("c0"); c.ID != made.ContainerId || !c.Running() || c.RestartCount != 9 {
@@ -180,7 +197,8 @@ func TestAdoption(t *testing.T) {
 	if c.ID == made.ContainerId || !c.Running() || c.Attempt != 10 {
 		t.Errorf("after a new image: %+v, want another one that runs, attempt 10", c)
 	}
-	if !g.events.has(eventKilling) || !strings.Contains(strings.Join(g.events.list, "\n"), "Killing Container c0 definition changed, will be restarted") {
+	if !g.events.has(eventKilling) || !strings.Contains(strings.Join(g.events.list, "\n"),
+		"Killing Container c0 definition changed, will be restarted") {
 		t.Errorf("events %q, want Killing with \"definition changed\"", g.events.list)
 	}
 }
@@ -336,7 +354,8 @@ func TestFailures(t *testing.T) {
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
 	g.fake.Fail("RunPodSandbox", 1, boom)
 	res := g.sync(pod)
-	if diff := cmp.Diff(&observed.Reason{Reason: "FailedCreatePodSandBox", Message: "boom"}, res.SandboxErr); diff != "" || res.Err == nil {
+	if diff := cmp.Diff(&observed.Reason{Reason: "FailedCreatePodSandBox", Message: "boom"},
+		res.SandboxErr); diff != "" || res.Err == nil {
 		t.Errorf("RunPodSandbox: %v (-want +got)\n%s", res.Err, diff)
 	}
 	g.settle(pod)
@@ -351,7 +370,8 @@ func TestFailures(t *testing.T) {
 	}
 	g = newRig(t)
 	g.inputs.err = fmt.Errorf("configmap %q not found", "cm")
-	if diff := cmp.Diff(observed.Reason{Reason: "CreateContainerConfigError", Message: `configmap "cm" not found`}, g.sync(pod).Reasons["c0"]); diff != "" {
+	if diff := cmp.Diff(observed.Reason{Reason: "CreateContainerConfigError", Message: `configmap "cm" not found`},
+		g.sync(pod).Reasons["c0"]); diff != "" {
 		t.Errorf("inputs (-want +got)\n%s", diff)
 	}
 }
@@ -396,7 +416,9 @@ func TestKillAndRemove(t *testing.T) {
 	if err := os.Mkdir(other, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for link, target := range map[string]string{lost: filepath.Join(logs, "c0", "9.log"), foreign: filepath.Join(other, "c0", "0.log")} {
+	for link, target := range map[string]string{
+		lost: filepath.Join(logs, "c0", "9.log"), foreign: filepath.Join(other, "c0", "0.log"),
+	} {
 		if err := os.Symlink(target, link); err != nil {
 			t.Fatal(err)
 		}
@@ -491,18 +513,25 @@ func TestGrace(t *testing.T) {
 // TestStrangers: what carries no pod labels, or garbage in its annotations, disturbs nothing.
 func TestStrangers(t *testing.T) {
 	g := newRig(t)
-	if _, err := g.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: "x"}, Labels: map[string]string{labelPodUID: "1"},
-	}}); err != nil {
+	if _, err := g.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{
+		Config: &runtimeapi.PodSandboxConfig{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: "x"}, Labels: map[string]string{labelPodUID: "1"},
+		},
+	}); err != nil {
 		t.Fatal(err)
 	}
-	box, err := g.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "y"}}})
+	box, err := g.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{
+		Config: &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "y"}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: box.PodSandboxId, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: "z"}, Annotations: map[string]string{annotationHash: "zz", annotationRestartCount: "-1"},
-	}}); err != nil {
+	if _, err := g.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: box.PodSandboxId, Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: "z"}, Annotations: map[string]string{annotationHash: "zz",
+				annotationRestartCount: "-1"},
+		},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if pods, err := g.ListPods(t.Context()); err != nil || len(pods) != 0 {

@@ -19,5 +19,6 @@ func (r *Runtime) LogPath(pod *observed.Pod, c *observed.Container) string {
 	if c.LogPath != "" {
 		return c.LogPath
 	}
-	return filepath.Join(r.podLogDir(pod.Namespace, pod.Name, string(pod.UID)), c.Name, strconv.Itoa(int(c.Attempt))+".log")
+	return filepath.Join(r.podLogDir(pod.Namespace, pod.Name, string(pod.UID)), c.Name,
+		strconv.Itoa(int(c.Attempt))+".log")
 }

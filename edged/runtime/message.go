@@ -131,7 +131,8 @@ func logTail(path string) (string, error) {
 	var lines []string
 	for line := range bytes.Lines(data) {
 		// "<time> <stream> <P|F> <text>\n"; the first line may have lost its head
-		if parts := bytes.SplitN(line, []byte(" "), 4); len(parts) == 4 && (string(parts[1]) == "stdout" || string(parts[1]) == "stderr") {
+		if parts := bytes.SplitN(line, []byte(" "), 4); len(parts) == 4 &&
+			(string(parts[1]) == "stdout" || string(parts[1]) == "stderr") {
 			text := string(parts[3])
 			if string(parts[2]) == "P" { // the line goes on in the next one
 				text = strings.TrimSuffix(text, "\n")

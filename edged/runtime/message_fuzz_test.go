@@ -35,7 +35,8 @@ func FuzzTerminationMessage(f *testing.F) {
 		// Of a log, 7 KiB are read; an empty line of them becomes a list of four parts.
 		membound.Check(t, membound.Linear(maxMessageLog+maxMessageLines*64, 128), func() { tail, _ = logTail(path) })
 		if len(message) > maxMessage || len(tail) > maxMessageLog || !utf8.ValidString(message+tail) {
-			t.Errorf("a message of %d bytes and a tail of %d, want valid text of at most %d and %d", len(message), len(tail),
+			t.Errorf("a message of %d bytes and a tail of %d, want valid text of at most %d and %d", len(message),
+				len(tail),
 				maxMessage, maxMessageLog)
 		}
 	})

@@ -39,17 +39,29 @@ func TestMessageOf(t *testing.T) {
 		mount, log, reason, message string
 		want                        string // begins with
 	}{
-		"file":                       {mount: file, log: log, want: "bye"},
-		"file and the runtime":       {mount: file, message: "OOM", want: "OOM: bye"},
-		"no file":                    {mount: gone, message: "OOM", log: log, want: "OOM: logged\n"},
-		"no mount":                   {log: log, want: "logged\n"},
-		"no mount, it could not run": {log: log, reason: reasonCannotRun, message: "no such file", want: "no such file"},
-		"file cannot be read":        {mount: dir, log: log, want: "Error on reading termination log " + dir + ": "},
-		"log cannot be read":         {log: gone, want: "Error on reading termination message from logs: "},
+		"file":                 {mount: file, log: log, want: "bye"},
+		"file and the runtime": {mount: file, message: "OOM", want: "OOM: bye"},
+		"no file":              {mount: gone, message: "OOM", log: log, want: "OOM: logged\n"},
+		"no mount":             {log: log, want: "logged\n"},
+		"no mount, it could not run": {
+			log:     log,
+			reason:  reasonCannotRun,
+			message: "no such file",
+			want:    "no such file",
+		},
+		"file cannot be read": {mount: dir, log: log, want: "Error on reading termination log " + dir + ": "},
+		"log cannot be read":  {log: gone, want: "Error on reading termination message from logs: "},
 	} {
-		st := &runtimeapi.ContainerStatus{ExitCode: 1, Reason: c.reason, Message: c.message, LogPath: c.log, Annotations: map[string]string{
-			annotationTerminationMessagePath: "/m", annotationTerminationMessagePolicy: string(v1.TerminationMessageFallbackToLogsOnError),
-		}}
+		st := &runtimeapi.ContainerStatus{
+			ExitCode: 1,
+			Reason:   c.reason,
+			Message:  c.message,
+			LogPath:  c.log,
+			Annotations: map[string]string{
+				annotationTerminationMessagePath:   "/m",
+				annotationTerminationMessagePolicy: string(v1.TerminationMessageFallbackToLogsOnError),
+			},
+		}
 		if c.mount != "" {
 			st.Mounts = []*runtimeapi.Mount{{ContainerPath: "/m", HostPath: c.mount}}
 		}
@@ -80,9 +92,12 @@ func TestMountedMessagePath(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	st := &runtimeapi.ContainerStatus{Annotations: map[string]string{annotationTerminationMessagePath: "/m"}, Mounts: []*runtimeapi.Mount{
-		{ContainerPath: "/m", HostPath: filepath.Join(dir, "volume")}, {ContainerPath: "/m", HostPath: filepath.Join(dir, "message")},
-	}}
+	st := &runtimeapi.ContainerStatus{
+		Annotations: map[string]string{annotationTerminationMessagePath: "/m"}, Mounts: []*runtimeapi.Mount{
+			{ContainerPath: "/m", HostPath: filepath.Join(dir, "volume")},
+			{ContainerPath: "/m", HostPath: filepath.Join(dir, "message")},
+		},
+	}
 	if got := terminationMessage(st); got != "bye" {
 		t.Errorf("terminationMessage() = %q, want \"bye\"", got)
 	}

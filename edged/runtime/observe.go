@@ -78,10 +78,14 @@ func (r *Runtime) list(ctx context.Context, labels map[string]string) (map[types
 	var sandboxes *runtimeapi.ListPodSandboxResponse
 	var g errgroup.Group
 	g.Go(func() (err error) {
-		sandboxes, err = r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: labels}})
+		sandboxes, err = r.client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
+			Filter: &runtimeapi.PodSandboxFilter{LabelSelector: labels},
+		})
 		return err
 	})
-	containers, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: labels}})
+	containers, err := r.client.ListContainers(ctx, &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{LabelSelector: labels},
+	})
 	if err := g.Wait(); err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
@@ -114,9 +118,17 @@ func (r *Runtime) list(ctx context.Context, labels map[string]string) (map[types
 		n := parseNotes(c.Annotations)
 		p := of(o)
 		p.Containers = append(p.Containers, &observed.Container{
-			ID: c.Id, Name: o.container, SandboxID: c.PodSandboxId, Attempt: c.Metadata.GetAttempt(), State: c.State,
-			Image: c.Image.GetImage(), ImageRef: c.ImageRef, ImageID: c.ImageId, Hash: r.opts.Hash(c.Id, n.hash), RestartCount: n.restartCount,
-			CreatedAt: time.Unix(0, c.CreatedAt),
+			ID:           c.Id,
+			Name:         o.container,
+			SandboxID:    c.PodSandboxId,
+			Attempt:      c.Metadata.GetAttempt(),
+			State:        c.State,
+			Image:        c.Image.GetImage(),
+			ImageRef:     c.ImageRef,
+			ImageID:      c.ImageId,
+			Hash:         r.opts.Hash(c.Id, n.hash),
+			RestartCount: n.restartCount,
+			CreatedAt:    time.Unix(0, c.CreatedAt),
 		})
 	}
 	return pods, nil
@@ -167,7 +179,9 @@ func ignoreNotFound(err error) error {
 }
 
 func (r *Runtime) detailSandbox(ctx context.Context, s *observed.Sandbox) error {
-	resp, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: s.ID, Verbose: s.Ready})
+	resp, err := r.client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{
+		PodSandboxId: s.ID, Verbose: s.Ready,
+	})
 	if err != nil {
 		return fmt.Errorf("status of sandbox %s: %w", s.ID, err)
 	}
@@ -193,7 +207,9 @@ func sandboxIPs(st *runtimeapi.PodSandboxStatus, hostNetwork bool) []string {
 
 // detailContainer fills in a container.
 func (r *Runtime) detailContainer(ctx context.Context, c *observed.Container) error {
-	resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.ID, Verbose: c.Running()})
+	resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{
+		ContainerId: c.ID, Verbose: c.Running(),
+	})
 	if err != nil {
 		return fmt.Errorf("status of container %s: %w", c.ID, err)
 	}

@@ -34,7 +34,8 @@ func openProcess(pid int, containerID string) (*process, error) {
 		return nil, fmt.Errorf("open process %d of container %s: %w", pid, containerID, err)
 	}
 	// The id of the container is in the cgroup of its processes.
-	if data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup"); err != nil || !strings.Contains(string(data), containerID) {
+	if data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup"); err != nil ||
+		!strings.Contains(string(data), containerID) {
 		return nil, errors.Join(os.ErrProcessDone, unix.Close(fd))
 	}
 	// So that Go's poller takes it. Kernels before 5.10 have no flag for it at the opening.

@@ -93,7 +93,9 @@ func (r *Runtime) removeLinks(namespace, pod, dir string) {
 
 // stopSandbox stops a sandbox, which frees its addresses and host ports. Stopping an absent one is no error.
 func (r *Runtime) stopSandbox(ctx context.Context, id string) error {
-	if _, err := r.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: id}); ignoreNotFound(err) != nil {
+	if _, err := r.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{
+		PodSandboxId: id,
+	}); ignoreNotFound(err) != nil {
 		return fmt.Errorf("stop sandbox %s: %w", id, err)
 	}
 	r.stopped.first(id)
@@ -109,7 +111,8 @@ func (r *Runtime) removeSandbox(ctx context.Context, id string) error {
 		}
 	}
 	r.stopped.forget(id) // one that cannot be removed is stopped again before the next try
-	if _, err := r.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); ignoreNotFound(err) != nil {
+	if _, err := r.client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: id}); ignoreNotFound(
+		err) != nil {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)
 	}
 	return nil
@@ -117,7 +120,8 @@ func (r *Runtime) removeSandbox(ctx context.Context, id string) error {
 
 // removeContainer removes a container that does not run, with its log and its link.
 func (r *Runtime) removeContainer(ctx context.Context, obs *observed.Pod, c *observed.Container) error {
-	if _, err := r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.ID}); err != nil && !cri.IsNotFound(err) {
+	if _, err := r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.ID}); err != nil &&
+		!cri.IsNotFound(err) {
 		return fmt.Errorf("remove container %s (%s): %w", c.Name, c.ID, err)
 	}
 	r.preStopDone.forget(c.ID)
@@ -125,7 +129,8 @@ func (r *Runtime) removeContainer(ctx context.Context, obs *observed.Pod, c *obs
 		klog.V(2).InfoS("Log link not removed", "containerID", c.ID, "err", err)
 	}
 	// The folder is ours by construction; a log path elsewhere is not ours to remove.
-	if dir := r.podLogDir(obs.Namespace, obs.Name, string(obs.UID)); strings.HasPrefix(c.LogPath, dir+"/") && filepath.Clean(c.LogPath) == c.LogPath {
+	if dir := r.podLogDir(obs.Namespace, obs.Name, string(obs.UID)); strings.HasPrefix(c.LogPath, dir+"/") &&
+		filepath.Clean(c.LogPath) == c.LogPath {
 		removeLogs(c.LogPath)
 	}
 	return nil
@@ -133,7 +138,9 @@ func (r *Runtime) removeContainer(ctx context.Context, obs *observed.Pod, c *obs
 
 // removeLogs removes a log and its rotated parts.
 func removeLogs(path string) {
-	err := removeInLogs(filepath.Dir(path), func(name string) bool { return strings.HasPrefix(name, filepath.Base(path)) })
+	err := removeInLogs(filepath.Dir(path), func(name string) bool {
+		return strings.HasPrefix(name, filepath.Base(path))
+	})
 	if err != nil {
 		klog.V(2).InfoS("Container log not removed", "path", path, "err", err)
 	}
@@ -178,6 +185,7 @@ func (r *Runtime) linkLog(pod *v1.Pod, container, id, logPath string) {
 		err = os.Symlink(logPath, link)
 	}
 	if err != nil && !os.IsExist(err) {
-		klog.ErrorS(err, "Log link not made; log collectors will miss this container", "pod", klog.KObj(pod), "containerName", container, "link", link)
+		klog.ErrorS(err, "Log link not made; log collectors will miss this container", "pod", klog.KObj(pod),
+			"containerName", container, "link", link)
 	}
 }

@@ -30,7 +30,9 @@ const exitUnknown = 255
 
 // startFailed has the image examined of a container that could not be started. It returns true when nothing is left of
 // the attempt, and it is to be made again.
-func (r *Runtime) startFailed(ctx context.Context, p place, s Start, imageRef string, began time.Time, failed *startError) bool {
+func (r *Runtime) startFailed(
+	ctx context.Context, p place, s Start, imageRef string, began time.Time, failed *startError,
+) bool {
 	stage := repair.Start
 	switch failed.Reason.Reason {
 	case reasonCreateError:
@@ -69,9 +71,12 @@ func (r *Runtime) examineEnd(ctx context.Context, p place, s Start, imageRef str
 	suspect.Since = last.StartedAt
 	logged, err := logTail(r.LogPath(p.obs, last))
 	if err != nil {
-		klog.V(2).InfoS("Log of a container that ended not read", "pod", klog.KObj(p.pod), "containerName", last.Name, "err", err)
+		klog.V(2).InfoS("Log of a container that ended not read", "pod", klog.KObj(p.pod), "containerName", last.Name,
+			"err", err)
 	}
-	suspect.Failure = repair.Failure{Stage: repair.Exit, ExitCode: last.ExitCode, Message: strings.TrimSpace(last.Message + " " + logged)}
+	suspect.Failure = repair.Failure{
+		Stage: repair.Exit, ExitCode: last.ExitCode, Message: strings.TrimSpace(last.Message + " " + logged),
+	}
 	if !last.StartedAt.IsZero() {
 		suspect.Lived = last.FinishedAt.Sub(last.StartedAt)
 	}
@@ -80,7 +85,13 @@ func (r *Runtime) examineEnd(ctx context.Context, p place, s Start, imageRef str
 
 // suspect is what is known of the image of a container.
 func (r *Runtime) suspect(p place, s Start, imageRef string) repair.Suspect {
-	out := repair.Suspect{Image: s.Container.Image, ID: imageRef, Pod: p.pod, Container: s.Container, Secrets: p.secrets}
+	out := repair.Suspect{
+		Image:     s.Container.Image,
+		ID:        imageRef,
+		Pod:       p.pod,
+		Container: s.Container,
+		Secrets:   p.secrets,
+	}
 	if name, err := imagenames.Normalize(s.Container.Image); err == nil {
 		out.Image = name
 	}
@@ -101,7 +112,8 @@ func (r *Runtime) sandboxFailed(ctx context.Context, began time.Time, err error)
 // sandboxDied has it examined before one takes the place of another that ended soon after it was made.
 func (r *Runtime) sandboxDied(ctx context.Context, old *observed.Sandbox, age time.Duration) {
 	if r.opts.Repair != nil && old != nil && !old.Ready && age >= 0 {
-		r.opts.Repair.ExamineSandbox(ctx, repair.Failure{Stage: repair.Exit, ExitCode: exitFailedStart, Lived: age}, old.CreatedAt)
+		r.opts.Repair.ExamineSandbox(ctx, repair.Failure{Stage: repair.Exit, ExitCode: exitFailedStart, Lived: age},
+			old.CreatedAt)
 	}
 }
 
@@ -123,7 +135,8 @@ func (r *Runtime) killDead(ctx context.Context, pod *v1.Pod, obs *observed.Pod) 
 		return err
 	}
 	klog.ErrorS(err, "A dead sandbox cannot be stopped; the pod gets another one", "pod", klog.KObj(pod))
-	r.opts.Recorder.Eventf(pod, v1.EventTypeWarning, eventSandboxLeft, "The dead sandbox cannot be stopped, and the pod gets another one: %s", criMessage(err))
+	r.opts.Recorder.Eventf(pod, v1.EventTypeWarning, eventSandboxLeft,
+		"The dead sandbox cannot be stopped, and the pod gets another one: %s", criMessage(err))
 	return nil
 }
 
@@ -141,7 +154,8 @@ func (r *Runtime) ReleaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observ
 	if err == nil || ctx.Err() != nil || cri.IsDown(err) || !r.stuck.reached(pod.UID, obs.Sandbox().ID, stopTries) {
 		return err
 	}
-	klog.ErrorS(err, "A dead sandbox of a pod that has ended cannot be stopped; trying again when it is removed", "pod", klog.KObj(pod))
+	klog.ErrorS(err, "A dead sandbox of a pod that has ended cannot be stopped; trying again when it is removed",
+		"pod", klog.KObj(pod))
 	return nil
 }
 

@@ -56,7 +56,8 @@ func TestStartAfterRepair(t *testing.T) {
 			t.Fatalf("not %s: asked %d times, want one", name, len(r.suspects))
 		}
 		s := r.suspects[0]
-		if s.Image != "docker.io/library/img:latest" || s.ID != "img" || s.Pod != pod || !strings.Contains(s.Message, "exec format error") || s.Since.IsZero() {
+		if s.Image != "docker.io/library/img:latest" || s.ID != "img" || s.Pod != pod ||
+			!strings.Contains(s.Message, "exec format error") || s.Since.IsZero() {
 			t.Errorf("not %s: %+v, want docker.io/library/img:latest, img, the pod, exec format error, a time", name, s)
 		}
 		if want := map[string]int{"created": 0, "started": 1}[name]; len(s.Dead) != want {
@@ -97,7 +98,9 @@ func TestEndIsExamined(t *testing.T) {
 	if diff := cmp.Diff(want, s.Failure); diff != "" {
 		t.Errorf("failure mismatch (-want +got):\n%s", diff)
 	}
-	if _, err := g.client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: obs.Sandbox().ID}); err != nil {
+	if _, err := g.client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{
+		PodSandboxId: obs.Sandbox().ID,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	g.settle(pod)
@@ -120,7 +123,9 @@ func TestDeadSandboxThatCannotBeStopped(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
 	old := g.settle(pod).Sandbox().ID
-	if _, err := g.client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: old}); err != nil {
+	if _, err := g.client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{
+		PodSandboxId: old,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	g.fake.Fail("StopPodSandbox", 3*stopTries, status.Error(codes.Unavailable, "down"))
@@ -129,7 +134,8 @@ func TestDeadSandboxThatCannotBeStopped(t *testing.T) {
 			t.Fatalf("sync while the runtime is down = %+v, want an error", res)
 		}
 	}
-	g.fake.Fail("StopPodSandbox", 1000, status.Error(codes.Unknown, "failed to destroy network: unexpected end of JSON input"))
+	g.fake.Fail("StopPodSandbox", 1000,
+		status.Error(codes.Unknown, "failed to destroy network: unexpected end of JSON input"))
 	for range stopTries - 1 {
 		if res := g.sync(pod); res.Err == nil {
 			t.Fatalf("sync while the sandbox cannot be stopped = %+v, want an error", res)
@@ -147,16 +153,23 @@ func TestDeadSandboxThatCannotBeStopped(t *testing.T) {
 // TestNameThatIsNotGivenBack: what is left over and cannot be removed has the pod take the next name.
 func TestNameThatIsNotGivenBack(t *testing.T) {
 	g := newRig(t)
-	stale := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: "1"}}
-	old, err := g.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: stale}) // no labels: it is not seen
+	stale := &runtimeapi.PodSandboxConfig{
+		Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "default", Uid: "1"},
+	}
+	// no labels: it is not seen
+	old, err := g.client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: stale})
 	if err != nil {
 		t.Fatal(err)
 	}
 	lost := &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "c0"}}
-	if _, err := g.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: old.PodSandboxId, Config: lost, SandboxConfig: stale}); err != nil {
+	if _, err := g.client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+		PodSandboxId: old.PodSandboxId, Config: lost, SandboxConfig: stale,
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: old.PodSandboxId}); err != nil {
+	if _, err := g.client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{
+		PodSandboxId: old.PodSandboxId,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	broken := status.Error(codes.Unknown, "unexpected end of JSON input")

@@ -64,7 +64,8 @@ func (r *Runtime) freeSandboxName(ctx context.Context, pod *v1.Pod, holder strin
 			return &outdatedError{"sandbox", holder}
 		}
 		if types.UID(st.GetMetadata().GetUid()) != pod.UID {
-			return fmt.Errorf("the name is held by sandbox %s, which runs and is not of this pod; remove it with: crictl rmp -f %s", holder, holder)
+			return fmt.Errorf("the name is held by sandbox %s, which runs and is not of this pod; remove it with: "+
+				"crictl rmp -f %s", holder, holder)
 		}
 	}
 	if err := r.removeSandbox(ctx, holder); err != nil {
@@ -87,13 +88,17 @@ func (r *Runtime) freeContainerName(ctx context.Context, pod *v1.Pod, name, hold
 		case ok && o.uid == pod.UID && o.container == name:
 			return &outdatedError{"container", holder}
 		case o.uid != pod.UID:
-			return fmt.Errorf("the name is held by container %s, which runs and is not of this pod; remove it with: crictl rm -f %s", holder, holder)
+			return fmt.Errorf("the name is held by container %s, which runs and is not of this pod; remove it with: "+
+				"crictl rm -f %s", holder, holder)
 		}
 	}
 	if err := r.removeStaleContainer(ctx, holder); err != nil {
-		return &staleError{fmt.Errorf("the name is held by stale container %s, which cannot be removed: %w", holder, err)}
+		return &staleError{
+			fmt.Errorf("the name is held by stale container %s, which cannot be removed: %w", holder, err),
+		}
 	}
-	klog.InfoS("Removed a stale container that held the name of a new one", "pod", klog.KObj(pod), "containerName", name, "containerID", holder)
+	klog.InfoS("Removed a stale container that held the name of a new one", "pod", klog.KObj(pod),
+		"containerName", name, "containerID", holder)
 	return nil
 }
 

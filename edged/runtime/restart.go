@@ -21,7 +21,8 @@ func restartsAllContainers(pod *v1.Pod, obs *observed.Pod) bool {
 func trigger(pod *v1.Pod, obs *observed.Pod) *observed.Container {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			if last := obs.Container(list[i].Name); last.Exited() && restart.After(pod, &list[i], last.ExitCode) == restart.All {
+			if last := obs.Container(list[i].Name); last.Exited() &&
+				restart.After(pod, &list[i], last.ExitCode) == restart.All {
 				return last
 			}
 		}

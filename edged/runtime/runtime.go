@@ -31,7 +31,8 @@ type Recorder interface {
 // ImageEnsurer brings a container's image onto the node.
 type ImageEnsurer interface {
 	// EnsureImage returns the reference to run, or why there is none yet and when to try again.
-	EnsureImage(ctx context.Context, pod *v1.Pod, container *v1.Container, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig) (imageRef string, problem *observed.Reason, retryAt time.Time)
+	EnsureImage(ctx context.Context, pod *v1.Pod, container *v1.Container, secrets []v1.Secret,
+		sandbox *runtimeapi.PodSandboxConfig) (imageRef string, problem *observed.Reason, retryAt time.Time)
 }
 
 // Inputs is what sandboxes and containers need beyond the pod's spec.
@@ -151,7 +152,12 @@ func New(opts Options) *Runtime {
 	if opts.HostIP == nil {
 		opts.HostIP = func() string { return "" }
 	}
-	r := &Runtime{opts: opts, client: opts.Client, backoff: newBackoff(opts.MaxBackoff), hooks: lifecycle.New(opts.Client, opts.UserAgent)}
+	r := &Runtime{
+		opts:    opts,
+		client:  opts.Client,
+		backoff: newBackoff(opts.MaxBackoff),
+		hooks:   lifecycle.New(opts.Client, opts.UserAgent),
+	}
 	r.SetDeadAttempts(1)
 	return r
 }

@@ -32,7 +32,10 @@ const (
 )
 
 func testPod(policy v1.RestartPolicy, inits, mains int) *v1.Pod {
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "1"}, Spec: v1.PodSpec{RestartPolicy: policy}}
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "1"},
+		Spec:       v1.PodSpec{RestartPolicy: policy},
+	}
 	for i := range inits {
 		p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{Name: fmt.Sprintf("i%d", i), Image: "img"})
 	}
@@ -44,11 +47,19 @@ func testPod(policy v1.RestartPolicy, inits, mains int) *v1.Pod {
 
 // seen makes a snapshot with a ready sandbox "s" and containers written as "name state [exit code]".
 func seen(containers ...string) *observed.Pod {
-	obs := &observed.Pod{UID: "1", Detailed: true, Sandboxes: []*observed.Sandbox{{ID: "s", Ready: true, IPs: []string{"10.0.0.2"}}}}
+	obs := &observed.Pod{
+		UID: "1", Detailed: true, Sandboxes: []*observed.Sandbox{{ID: "s", Ready: true, IPs: []string{"10.0.0.2"}}},
+	}
 	for _, text := range containers {
 		f := strings.Fields(text)
-		c := &observed.Container{ID: f[0] + "-id", Name: f[0], SandboxID: "s", Hash: Hash(&v1.Container{Name: f[0], Image: "img"})}
-		c.State = map[string]runtimeapi.ContainerState{"running": isRunning, "exited": isExited, "created": isCreated, "unknown": isUnknown}[f[1]]
+		c := &observed.Container{
+			ID:        f[0] + "-id",
+			Name:      f[0],
+			SandboxID: "s",
+			Hash:      Hash(&v1.Container{Name: f[0], Image: "img"}),
+		}
+		c.State = map[string]runtimeapi.ContainerState{"running": isRunning, "exited": isExited, "created": isCreated,
+			"unknown": isUnknown}[f[1]]
 		if len(f) > 2 {
 			fmt.Sscan(f[2], &c.ExitCode)
 		}
@@ -96,38 +107,45 @@ func TestComputeActions(t *testing.T) {
 		obs  *observed.Pod
 		want string
 	}{
-		"new pod":                       {testPod(always, 0, 2), &observed.Pod{}, "sandbox 0, start c0, start c1"},
-		"new pod with init":             {testPod(always, 2, 1), &observed.Pod{}, "sandbox 0, start i0"},
-		"all is well":                   {testPod(always, 0, 2), seen("c0 running", "c1 running"), ""},
-		"one has crashed":               {testPod(always, 0, 2), seen("c0 running", "c1 exited 1"), "start c1"},
-		"well ended, Always":            {testPod(always, 0, 1), seen("c0 exited 0"), "start c0"},
-		"well ended, OnFailure":         {testPod(onFailure, 0, 1), seen("c0 exited 0"), ""},
-		"failed, OnFailure":             {testPod(onFailure, 0, 1), seen("c0 exited 1"), "start c0"},
-		"failed, Never":                 {testPod(never, 0, 1), seen("c0 exited 1"), ""},
-		"created, never started":        {testPod(never, 0, 1), seen("c0 created"), "start c0"},
-		"unknown":                       {testPod(never, 0, 1), seen("c0 unknown"), "kill c0, start c0"},
-		"other image":                   {testPod(always, 0, 2), changed, "kill c0, start c0"},
-		"sandbox died":                  {testPod(always, 0, 1), dead(seen("c0 exited 137")), "sandbox 1, start c0"},
-		"sandbox died, container lives": {testPod(always, 0, 1), dead(seen("c0 running")), "kill pod, sandbox 1, start c0"},
-		"sandbox died, all done":        {testPod(onFailure, 0, 1), dead(seen("c0 exited 0")), ""},
-		"sandbox died, Never":           {testPod(never, 0, 1), dead(seen("c0 exited 0")), ""},
-		"sandbox died, Never, running":  {testPod(never, 0, 1), dead(seen("c0 running")), "kill pod"},
-		"sandbox died, init again":      {testPod(always, 1, 1), dead(seen("i0 exited 0", "c0 exited 1")), "sandbox 1, start i0"},
-		"sandbox without address":       {testPod(always, 0, 1), noIP, "kill pod, sandbox 1, start c0"},
-		"host network has none":         {hostPod, &observed.Pod{Sandboxes: []*observed.Sandbox{{ID: "s", Ready: true, HostNetwork: true}}}, "start c0"},
-		"network changed":               {hostPod, seen("c0 running"), "kill pod, sandbox 1, start c0"},
-		"two ready sandboxes":           {testPod(always, 0, 1), doubled, "kill pod, sandbox 1, start c0"},
-		"container of an old sandbox":   {testPod(always, 0, 1), elsewhere, "kill c0, start c0"},
-		"init runs":                     {testPod(always, 2, 1), seen("i0 running"), ""},
-		"next init":                     {testPod(always, 2, 1), seen("i0 exited 0"), "start i1"},
-		"init done":                     {testPod(always, 2, 1), seen("i0 exited 0", "i1 exited 0"), "start c0"},
-		"init failed":                   {testPod(always, 2, 1), seen("i0 exited 1"), "start i0"},
-		"init failed, Never":            {testPod(never, 2, 1), seen("i0 exited 1"), ""},
-		"init of an old sandbox":        {testPod(always, 1, 1), oldInit, "start i0"},
-		"init forgotten, main runs":     {testPod(always, 2, 1), seen("c0 running"), ""},
-		"sidecar first":                 {sidecarPod, seen(), "start i0, start i1"},
-		"sidecar runs":                  {sidecarPod, seen("i0 running"), "start i1"},
-		"sidecar died":                  {sidecarPod, seen("i0 exited 0", "i1 exited 0", "c0 running"), "start i0"},
+		"new pod":                {testPod(always, 0, 2), &observed.Pod{}, "sandbox 0, start c0, start c1"},
+		"new pod with init":      {testPod(always, 2, 1), &observed.Pod{}, "sandbox 0, start i0"},
+		"all is well":            {testPod(always, 0, 2), seen("c0 running", "c1 running"), ""},
+		"one has crashed":        {testPod(always, 0, 2), seen("c0 running", "c1 exited 1"), "start c1"},
+		"well ended, Always":     {testPod(always, 0, 1), seen("c0 exited 0"), "start c0"},
+		"well ended, OnFailure":  {testPod(onFailure, 0, 1), seen("c0 exited 0"), ""},
+		"failed, OnFailure":      {testPod(onFailure, 0, 1), seen("c0 exited 1"), "start c0"},
+		"failed, Never":          {testPod(never, 0, 1), seen("c0 exited 1"), ""},
+		"created, never started": {testPod(never, 0, 1), seen("c0 created"), "start c0"},
+		"unknown":                {testPod(never, 0, 1), seen("c0 unknown"), "kill c0, start c0"},
+		"other image":            {testPod(always, 0, 2), changed, "kill c0, start c0"},
+		"sandbox died":           {testPod(always, 0, 1), dead(seen("c0 exited 137")), "sandbox 1, start c0"},
+		"sandbox died, container lives": {
+			testPod(always, 0, 1), dead(seen("c0 running")), "kill pod, sandbox 1, start c0",
+		},
+		"sandbox died, all done":       {testPod(onFailure, 0, 1), dead(seen("c0 exited 0")), ""},
+		"sandbox died, Never":          {testPod(never, 0, 1), dead(seen("c0 exited 0")), ""},
+		"sandbox died, Never, running": {testPod(never, 0, 1), dead(seen("c0 running")), "kill pod"},
+		"sandbox died, init again": {
+			testPod(always, 1, 1), dead(seen("i0 exited 0", "c0 exited 1")), "sandbox 1, start i0",
+		},
+		"sandbox without address": {testPod(always, 0, 1), noIP, "kill pod, sandbox 1, start c0"},
+		"host network has none": {
+			hostPod, &observed.Pod{Sandboxes: []*observed.Sandbox{{ID: "s", Ready: true, HostNetwork: true}}},
+			"start c0",
+		},
+		"network changed":             {hostPod, seen("c0 running"), "kill pod, sandbox 1, start c0"},
+		"two ready sandboxes":         {testPod(always, 0, 1), doubled, "kill pod, sandbox 1, start c0"},
+		"container of an old sandbox": {testPod(always, 0, 1), elsewhere, "kill c0, start c0"},
+		"init runs":                   {testPod(always, 2, 1), seen("i0 running"), ""},
+		"next init":                   {testPod(always, 2, 1), seen("i0 exited 0"), "start i1"},
+		"init done":                   {testPod(always, 2, 1), seen("i0 exited 0", "i1 exited 0"), "start c0"},
+		"init failed":                 {testPod(always, 2, 1), seen("i0 exited 1"), "start i0"},
+		"init failed, Never":          {testPod(never, 2, 1), seen("i0 exited 1"), ""},
+		"init of an old sandbox":      {testPod(always, 1, 1), oldInit, "start i0"},
+		"init forgotten, main runs":   {testPod(always, 2, 1), seen("c0 running"), ""},
+		"sidecar first":               {sidecarPod, seen(), "start i0, start i1"},
+		"sidecar runs":                {sidecarPod, seen("i0 running"), "start i1"},
+		"sidecar died":                {sidecarPod, seen("i0 exited 0", "i1 exited 0", "c0 running"), "start i0"},
 	} {
 		if got := describe(computeActions(c.pod, c.obs, nil)); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -141,7 +159,9 @@ func TestActionsConverge(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	states := []string{"running", "exited 0", "exited 1", "created", "unknown"}
 	for range randomPods() {
-		pod := testPod([]v1.RestartPolicy{v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever}[r.IntN(3)], r.IntN(3), 1+r.IntN(3))
+		pod := testPod([]v1.RestartPolicy{
+			v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever,
+		}[r.IntN(3)], r.IntN(3), 1+r.IntN(3))
 		var list []string
 		for _, c := range allContainers(pod) {
 			if r.IntN(2) == 0 {
@@ -190,7 +210,8 @@ func applyActions(t *testing.T, a Actions, obs *observed.Pod) {
 	t.Helper()
 	for _, k := range a.Kill {
 		c := find(obs, k.ID)
-		if c.Running() && c.SandboxID == a.SandboxID && obs.Sandboxes[0].Ready && !strings.Contains(k.Message, "init container failed") {
+		if c.Running() && c.SandboxID == a.SandboxID && obs.Sandboxes[0].Ready &&
+			!strings.Contains(k.Message, "init container failed") {
 			t.Fatalf("kill of %s (%s), which runs in a ready sandbox, want none", k.Name, k.Message)
 		}
 		c.State, c.ExitCode = isExited, 137
@@ -208,7 +229,13 @@ func applyActions(t *testing.T, a Actions, obs *observed.Pod) {
 		obs.Sandboxes = []*observed.Sandbox{{ID: id, Attempt: a.Attempt, Ready: true, IPs: []string{"10.0.0.3"}}}
 	}
 	for _, s := range a.Start {
-		c := &observed.Container{ID: fmt.Sprint(s.Container.Name, rand.Int()), Name: s.Container.Name, SandboxID: id, State: isRunning, Hash: Hash(s.Container)}
+		c := &observed.Container{
+			ID:        fmt.Sprint(s.Container.Name, rand.Int()),
+			Name:      s.Container.Name,
+			SandboxID: id,
+			State:     isRunning,
+			Hash:      Hash(s.Container),
+		}
 		if s.Init {
 			c.State = isExited
 		}
@@ -218,7 +245,12 @@ func applyActions(t *testing.T, a Actions, obs *observed.Pod) {
 
 // TestHash: the kubelet's own hash of this container, recorded in its tests.
 func TestHash(t *testing.T) {
-	c := &v1.Container{Name: "test_container", Image: "foo/image:v1", Args: []string{"/bin/sh", "-c", "echo abc"}, Ports: []v1.ContainerPort{{ContainerPort: 8001}}}
+	c := &v1.Container{
+		Name:  "test_container",
+		Image: "foo/image:v1",
+		Args:  []string{"/bin/sh", "-c", "echo abc"},
+		Ports: []v1.ContainerPort{{ContainerPort: 8001}},
+	}
 	if got := Hash(c); got != 0x8e45cbd0 {
 		t.Errorf("hash %#x, want 0x8e45cbd0", got)
 	}
@@ -227,7 +259,13 @@ func TestHash(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	crash := func(id string, restarts int32, ran time.Duration) *observed.Container {
-		return &observed.Container{ID: id, State: isExited, RestartCount: restarts, StartedAt: start, FinishedAt: start.Add(ran)}
+		return &observed.Container{
+			ID:           id,
+			State:        isExited,
+			RestartCount: restarts,
+			StartedAt:    start,
+			FinishedAt:   start.Add(ran),
+		}
 	}
 	b := newBackoff(5 * time.Minute)
 	var got []time.Duration
@@ -241,7 +279,8 @@ func TestBackoff(t *testing.T) {
 		got = append(got, d)
 	}
 	s := time.Second
-	if diff := cmp.Diff([]time.Duration{0, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 300 * s, 300 * s}, got); diff != "" {
+	if diff := cmp.Diff([]time.Duration{0, 10 * s, 20 * s, 40 * s, 80 * s, 160 * s, 300 * s, 300 * s},
+		got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if d, _ := b.after("1", "c", 1, crash("long", 9, 11*time.Minute)); d != 0 {
@@ -319,7 +358,8 @@ func TestLabelsRoundTrip(t *testing.T) {
 		t.Errorf("parseOwner() = %+v, %v; want {1 default p c0}, true", o, ok)
 	}
 	n := parseNotes(containerAnnotations(p, c, 7))
-	if n.hash != Hash(c) || n.restartCount != 7 || n.messagePath != "/dev/x" || !n.messageFromLogs || n.grace == nil || *n.grace != 5 {
+	if n.hash != Hash(c) || n.restartCount != 7 || n.messagePath != "/dev/x" || !n.messageFromLogs || n.grace == nil ||
+		*n.grace != 5 {
 		t.Errorf("parseNotes() = %+v, want what was noted", n)
 	}
 	if got := podLabels(p); got["app"] != "x" || got[labelPodUID] != "1" || p.Labels[labelPodUID] != "" {
@@ -335,7 +375,9 @@ func FuzzNotes(f *testing.F) {
 	f.Add("-1", "99999999999999", "x")
 	f.Add(strings.Repeat("f", 64<<10), strings.Repeat("9", 64<<10), strings.Repeat("0", 64<<10))
 	f.Fuzz(func(t *testing.T, hash, count, grace string) {
-		labels := map[string]string{annotationHash: hash, annotationRestartCount: count, annotationPodTerminationGrace: grace}
+		labels := map[string]string{
+			annotationHash: hash, annotationRestartCount: count, annotationPodTerminationGrace: grace,
+		}
 		var n notes
 		// An error of package strconv has the text, which nobody keeps.
 		membound.Check(t, membound.Linear(len(hash)+len(count)+len(grace), 16), func() { n = parseNotes(labels) })
@@ -349,14 +391,21 @@ func TestSecurityContext(t *testing.T) {
 	r := New(Options{RootDir: "/root", MaskedPaths: []string{"/sys/x"}})
 	p := testPod(v1.RestartPolicyAlways, 0, 1)
 	p.Annotations = map[string]string{v1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + "c0": "localhost/x"}
-	p.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: ptr.To[int64](1), FSGroup: ptr.To[int64](9), SupplementalGroups: []int64{3}, SeccompProfile: &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault}}
+	p.Spec.SecurityContext = &v1.PodSecurityContext{
+		RunAsUser:          ptr.To[int64](1),
+		FSGroup:            ptr.To[int64](9),
+		SupplementalGroups: []int64{3},
+		SeccompProfile:     &v1.SeccompProfile{Type: v1.SeccompProfileTypeRuntimeDefault},
+	}
 	c := &p.Spec.Containers[0]
-	c.SecurityContext = &v1.SecurityContext{RunAsUser: ptr.To[int64](2), AllowPrivilegeEscalation: ptr.To(false), Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}}}
+	c.SecurityContext = &v1.SecurityContext{RunAsUser: ptr.To[int64](2), AllowPrivilegeEscalation: ptr.To(false),
+		Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}}}
 	sc, err := r.securityContext(p, c, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sc.RunAsUser.Value != 2 || !sc.NoNewPrivs || sc.Capabilities.DropCapabilities[0] != "ALL" || sc.SupplementalGroups[0] != 9 ||
+	if sc.RunAsUser.Value != 2 || !sc.NoNewPrivs || sc.Capabilities.DropCapabilities[0] != "ALL" ||
+		sc.SupplementalGroups[0] != 9 ||
 		sc.Seccomp.ProfileType != runtimeapi.SecurityProfile_RuntimeDefault || len(sc.MaskedPaths) == 0 {
 		t.Errorf("security context = %+v, want the container's fields to override the pod's", sc)
 	}
@@ -366,10 +415,13 @@ func TestSecurityContext(t *testing.T) {
 	//lint:ignore SA1019 a kubelet sets it too, and old runtimes read nothing else
 	last, old := sc.MaskedPaths[len(sc.MaskedPaths)-1], sc.ApparmorProfile
 	if last != "/sys/x" || old != "localhost/x" || sc.Apparmor.LocalhostRef != "x" {
-		t.Errorf("masked path %q, profile %q, %v; want /sys/x and the profile x of the annotation", last, old, sc.Apparmor)
+		t.Errorf("masked path %q, profile %q, %v; want /sys/x and the profile x of the annotation", last, old,
+			sc.Apparmor)
 	}
 	for _, bad := range []string{"", "/etc/x", "../x"} {
-		c.SecurityContext.SeccompProfile = &v1.SeccompProfile{Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: &bad}
+		c.SecurityContext.SeccompProfile = &v1.SeccompProfile{
+			Type: v1.SeccompProfileTypeLocalhost, LocalhostProfile: &bad,
+		}
 		if _, err := r.securityContext(p, c, nil); err == nil {
 			t.Errorf("securityContext(profile %q) = nil, want an error", bad)
 		}
@@ -379,7 +431,8 @@ func TestSecurityContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.completeUser(t.Context(), p, c, "img", sc); err == nil || !strings.Contains(err.Error(), "breaks non-root policy") {
+	if err := r.completeUser(t.Context(), p, c, "img", sc); err == nil ||
+		!strings.Contains(err.Error(), "breaks non-root policy") {
 		t.Errorf("err = %v, want an error with \"breaks non-root policy\"", err)
 	}
 }
@@ -401,7 +454,10 @@ func TestTerminationMessage(t *testing.T) {
 	if err != nil || len(files) != 2 {
 		t.Errorf("%d files, %v; want those of the last two attempts", len(files), err)
 	}
-	st := &runtimeapi.ContainerStatus{ExitCode: 1, Annotations: containerAnnotations(p, c, 0), Mounts: []*runtimeapi.Mount{{ContainerPath: c.TerminationMessagePath, HostPath: path}}}
+	st := &runtimeapi.ContainerStatus{
+		ExitCode: 1, Annotations: containerAnnotations(p, c, 0),
+		Mounts: []*runtimeapi.Mount{{ContainerPath: c.TerminationMessagePath, HostPath: path}},
+	}
 	if err := os.WriteFile(path, []byte(strings.Repeat("x", 10000)+"\xff"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -425,7 +481,8 @@ func TestTerminationMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := filepath.Join(t.TempDir(), "0.log")
-	if err := os.WriteFile(log, []byte("2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:00Z stderr F two\n"), 0o644); err != nil {
+	if err := os.WriteFile(log, []byte("2026-01-01T00:00:00Z stdout F one\n2026-01-01T00:00:00Z stderr F two\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	c.TerminationMessagePolicy = v1.TerminationMessageFallbackToLogsOnError

@@ -19,13 +19,20 @@ func (r *Runtime) podLogDir(namespace, name, uid string) string {
 }
 
 // sandboxConfig makes the CRI form of a pod's sandbox.
-func (r *Runtime) sandboxConfig(ctx context.Context, pod *v1.Pod, attempt uint32) (*runtimeapi.PodSandboxConfig, error) {
+func (r *Runtime) sandboxConfig(
+	ctx context.Context, pod *v1.Pod, attempt uint32,
+) (*runtimeapi.PodSandboxConfig, error) {
 	in, err := r.opts.Inputs.Sandbox(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
 	config := &runtimeapi.PodSandboxConfig{
-		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
+		Metadata: &runtimeapi.PodSandboxMetadata{
+			Name:      pod.Name,
+			Namespace: pod.Namespace,
+			Uid:       string(pod.UID),
+			Attempt:   attempt,
+		},
 		LogDirectory: r.podLogDir(pod.Namespace, pod.Name, string(pod.UID)),
 		DnsConfig:    in.DNS,
 		Labels:       podLabels(pod),

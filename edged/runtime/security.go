@@ -18,7 +18,11 @@ import (
 // Paths that a container with the default proc mount does not see, or sees read-only: the defaults of containerd and
 // docker. Options.MaskedPaths has more of the first.
 var (
-	maskedPaths   = []string{"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"}
+	maskedPaths = []string{
+		"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+		"/sys/devices/virtual/powercap",
+	}
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
@@ -34,7 +38,9 @@ func firstSet[T any](list ...*T) *T {
 
 // securityContext makes the CRI form of what pod and container say together; the container's word
 // counts where both speak.
-func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container, userns *runtimeapi.UserNamespace) (*runtimeapi.LinuxContainerSecurityContext, error) {
+func (r *Runtime) securityContext(
+	pod *v1.Pod, c *v1.Container, userns *runtimeapi.UserNamespace,
+) (*runtimeapi.LinuxContainerSecurityContext, error) {
 	ps, cs := pod.Spec.SecurityContext, c.SecurityContext
 	if ps == nil {
 		ps = &v1.PodSecurityContext{}
@@ -80,10 +86,13 @@ func (r *Runtime) securityContext(pod *v1.Pod, c *v1.Container, userns *runtimea
 // completeUser settles who a container runs as where the pod does not say: as the image says. The runtime is told in
 // either case, since it looks up the groups of the user that it is told. A container that must not run as root is
 // checked.
-func (r *Runtime) completeUser(ctx context.Context, pod *v1.Pod, c *v1.Container, imageRef string, sc *runtimeapi.LinuxContainerSecurityContext) error {
+func (r *Runtime) completeUser(
+	ctx context.Context, pod *v1.Pod, c *v1.Container, imageRef string, sc *runtimeapi.LinuxContainerSecurityContext,
+) error {
 	if sc.RunAsUser != nil {
 		if mustNotBeRoot(pod, c) && sc.RunAsUser.Value == 0 {
-			return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", podID(pod), c.Name)
+			return fmt.Errorf("container's runAsUser breaks non-root policy (pod: %q, container: %s)", podID(pod),
+				c.Name)
 		}
 		return nil
 	}
@@ -94,9 +103,11 @@ func (r *Runtime) completeUser(ctx context.Context, pod *v1.Pod, c *v1.Container
 	if mustNotBeRoot(pod, c) {
 		switch {
 		case user.name != "":
-			return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root (pod: %q, container: %s)", user.name, podID(pod), c.Name)
+			return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is "+
+				"non-root (pod: %q, container: %s)", user.name, podID(pod), c.Name)
 		case user.uid == 0:
-			return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)", podID(pod), c.Name)
+			return fmt.Errorf("container has runAsNonRoot and image will run as root (pod: %q, container: %s)",
+				podID(pod), c.Name)
 		}
 	}
 	if user.name != "" {
@@ -182,7 +193,9 @@ func (r *Runtime) seccompProfile(p *v1.SeccompProfile) (*runtimeapi.SecurityProf
 		if filepath.IsAbs(name) || slices.Contains(strings.Split(name, "/"), "..") {
 			return nil, fmt.Errorf("localhostProfile %q: want a path below %s without '..'", name, r.opts.SeccompDir)
 		}
-		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(r.opts.SeccompDir, name)}, nil
+		return &runtimeapi.SecurityProfile{
+			ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(r.opts.SeccompDir, name),
+		}, nil
 	}
 	return nil, fmt.Errorf("seccompProfile type %q: want RuntimeDefault, Localhost or Unconfined", p.Type)
 }
@@ -198,11 +211,13 @@ func appArmor(p *v1.AppArmorProfile) (*runtimeapi.SecurityProfile, error) {
 		return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Unconfined}, nil
 	case v1.AppArmorProfileTypeLocalhost:
 		if name := strings.TrimSpace(deref(p.LocalhostProfile)); name != "" {
-			return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: name}, nil
+			return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: name},
+				nil
 		}
 		return nil, errors.New("localhostProfile must be set if appArmorProfile type is Localhost")
 	}
-	return nil, fmt.Errorf("appArmorProfile type %q: want RuntimeDefault, Localhost or Unconfined", cmp.Or(p.Type, "(none)"))
+	return nil, fmt.Errorf("appArmorProfile type %q: want RuntimeDefault, Localhost or Unconfined",
+		cmp.Or(p.Type, "(none)"))
 }
 
 // armorName is a profile as runtimes before CRI v1 want it.
@@ -233,7 +248,8 @@ func relabel(pod *v1.Pod, c *v1.Container, pods string, mounts []*runtimeapi.Mou
 			}
 			at := slices.IndexFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == vm.Name })
 			// Below a sub-path of these may be the node's.
-			if at < 0 || pod.Spec.Volumes[at].HostPath != nil || pod.Spec.Volumes[at].PersistentVolumeClaim != nil && vm.SubPath+vm.SubPathExpr != "" {
+			if at < 0 || pod.Spec.Volumes[at].HostPath != nil ||
+				pod.Spec.Volumes[at].PersistentVolumeClaim != nil && vm.SubPath+vm.SubPathExpr != "" {
 				m.SelinuxRelabel = false
 			}
 		}

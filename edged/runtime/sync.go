@@ -49,7 +49,8 @@ func (r *Runtime) SyncPod(ctx context.Context, wish SyncInput) SyncResult {
 	}
 	replaced := actions.CreateSandbox && obs.Sandbox() != nil
 	if replaced {
-		r.opts.Recorder.Eventf(pod, v1.EventTypeNormal, eventSandboxChanged, "Pod sandbox changed, it will be killed and re-created.")
+		r.opts.Recorder.Eventf(pod, v1.EventTypeNormal, eventSandboxChanged,
+			"Pod sandbox changed, it will be killed and re-created.")
 	}
 	// A sandbox that died by itself still holds its addresses and host ports: it is stopped, too.
 	if actions.KillPod || replaced {
@@ -98,7 +99,8 @@ func (r *Runtime) removeEmptySandboxes(ctx context.Context, obs *observed.Pod) {
 			continue
 		}
 		if err := r.removeSandbox(ctx, s.ID); err != nil {
-			klog.V(2).InfoS("Old sandbox not removed yet", "pod", klog.KRef(obs.Namespace, obs.Name), "sandboxID", s.ID, "err", err)
+			klog.V(2).InfoS("Old sandbox not removed yet", "pod", klog.KRef(obs.Namespace, obs.Name), "sandboxID", s.ID,
+				"err", err)
 		}
 	}
 }
@@ -112,7 +114,15 @@ func (r *Runtime) killListed(ctx context.Context, pod *v1.Pod, obs *observed.Pod
 		if k.Grace != nil && pod.DeletionGracePeriodSeconds == nil {
 			grace = *k.Grace
 		}
-		stop := kill{uid: pod.UID, pod: pod, spec: containerSpec(pod, k.Name), container: find(obs, k.ID), hostNetwork: pod.Spec.HostNetwork, message: k.Message, grace: grace}
+		stop := kill{
+			uid:         pod.UID,
+			pod:         pod,
+			spec:        containerSpec(pod, k.Name),
+			container:   find(obs, k.ID),
+			hostNetwork: pod.Spec.HostNetwork,
+			message:     k.Message,
+			grace:       grace,
+		}
 		if box := obs.Sandbox(); box != nil {
 			stop.ips = box.IPs
 		}
@@ -201,7 +211,8 @@ func (r *Runtime) createSandbox(ctx context.Context, p *place) error {
 	}
 	p.sandboxID = resp.PodSandboxId
 	if ignored := ignoredFields(p.pod); len(ignored) > 0 {
-		r.opts.Recorder.Eventf(p.pod, v1.EventTypeWarning, eventUnsupported, "This node does not act on: %s", strings.Join(ignored, ", "))
+		r.opts.Recorder.Eventf(p.pod, v1.EventTypeWarning, eventUnsupported, "This node does not act on: %s",
+			strings.Join(ignored, ", "))
 	}
 	if p.pod.Spec.HostNetwork {
 		return nil
@@ -223,7 +234,8 @@ func (e *sandboxStatusError) Unwrap() error { return e.error }
 // sandboxEvent says why a pod has no sandbox, with the code of the runtime's error.
 func (r *Runtime) sandboxEvent(pod *v1.Pod, err error) {
 	if _, ok := errors.AsType[*sandboxStatusError](err); ok {
-		r.opts.Recorder.Eventf(pod, v1.EventTypeWarning, eventSandboxStatus, "Unable to get pod sandbox status: %v", err)
+		r.opts.Recorder.Eventf(pod, v1.EventTypeWarning, eventSandboxStatus, "Unable to get pod sandbox status: %v",
+			err)
 		return
 	}
 	r.opts.Recorder.Eventf(pod, v1.EventTypeWarning, eventSandboxFailed, "Failed to create pod sandbox: %v", err)
@@ -242,7 +254,8 @@ func (r *Runtime) clearAttempts(ctx context.Context, obs *observed.Pod, s Start)
 			continue
 		}
 		if err := r.removeContainer(ctx, obs, c); err != nil {
-			klog.V(2).InfoS("Old container not removed yet", "pod", klog.KRef(obs.Namespace, obs.Name), "containerName", c.Name, "containerID", c.ID, "err", err)
+			klog.V(2).InfoS("Old container not removed yet", "pod", klog.KRef(obs.Namespace, obs.Name),
+				"containerName", c.Name, "containerID", c.ID, "err", err)
 		}
 	}
 }

@@ -24,8 +24,14 @@ func TestJoinTarget(t *testing.T) {
 		{"runs", runtimeapi.NamespaceMode_CONTAINER, target, "1", ""},
 		{"runs", runtimeapi.NamespaceMode_POD, runtimeapi.NamespaceMode_POD, "", ""},
 		{"runs", runtimeapi.NamespaceMode_NODE, runtimeapi.NamespaceMode_NODE, "", ""},
-		{"ended", runtimeapi.NamespaceMode_CONTAINER, runtimeapi.NamespaceMode_CONTAINER, "", "unable to find target container ended: it does not run"},
-		{"none", runtimeapi.NamespaceMode_CONTAINER, runtimeapi.NamespaceMode_CONTAINER, "", "unable to find target container none"},
+		{
+			"ended", runtimeapi.NamespaceMode_CONTAINER, runtimeapi.NamespaceMode_CONTAINER, "",
+			"unable to find target container ended: it does not run",
+		},
+		{
+			"none", runtimeapi.NamespaceMode_CONTAINER, runtimeapi.NamespaceMode_CONTAINER, "",
+			"unable to find target container none",
+		},
 	} {
 		options := &runtimeapi.NamespaceOption{Pid: test.before}
 		config := &runtimeapi.ContainerConfig{Linux: &runtimeapi.LinuxContainerConfig{

@@ -15,7 +15,8 @@ type unsupported struct {
 }
 
 // claimsRefused is why a pod with resource claims is not run.
-const claimsRefused = "this node does not allocate claimed devices; ask for those of a device plugin by resources.limits"
+const claimsRefused = "this node does not allocate claimed devices; ask for those of a device plugin by " +
+	"resources.limits"
 
 // Unsupported lists the paths of the fields in a pod's spec that this node does not act on, such as
 // "spec.containers[0].resources.claims", in the order of the spec. It is pure.
@@ -84,9 +85,11 @@ func unsupportedFields(pod *v1.Pod) []unsupported {
 
 func (c *checks) container(k *v1.Container, path string, ownIDs bool) {
 	c.resources(k, path)
-	c.add(!ownIDs && k.SecurityContext != nil && k.SecurityContext.ProcMount != nil && *k.SecurityContext.ProcMount == v1.UnmaskedProcMount,
+	c.add(!ownIDs && k.SecurityContext != nil && k.SecurityContext.ProcMount != nil &&
+		*k.SecurityContext.ProcMount == v1.UnmaskedProcMount,
 		path+".securityContext.procMount", "Unmasked needs a user namespace; set spec.hostUsers to false")
-	c.add(k.SecurityContext != nil && k.SecurityContext.WindowsOptions != nil, path+".securityContext.windowsOptions", "")
+	c.add(k.SecurityContext != nil && k.SecurityContext.WindowsOptions != nil, path+".securityContext.windowsOptions",
+		"")
 }
 
 func (c *checks) resources(k *v1.Container, path string) {

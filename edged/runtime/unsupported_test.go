@@ -19,8 +19,12 @@ func TestUnsupported(t *testing.T) {
 		"spec.containers[0].securityContext.procMount": {func(s *v1.PodSpec) {
 			s.Containers[0].SecurityContext = &v1.SecurityContext{ProcMount: ptr.To(v1.UnmaskedProcMount)}
 		}, true},
-		"spec.resources.claims":               {func(s *v1.PodSpec) { s.Resources = &v1.ResourceRequirements{Claims: []v1.ResourceClaim{{}}} }, true},
-		"spec.containers[0].resources.claims": {func(s *v1.PodSpec) { s.Containers[0].Resources.Claims = []v1.ResourceClaim{{}} }, true},
+		"spec.resources.claims": {func(s *v1.PodSpec) {
+			s.Resources = &v1.ResourceRequirements{Claims: []v1.ResourceClaim{{}}}
+		}, true},
+		"spec.containers[0].resources.claims": {func(s *v1.PodSpec) {
+			s.Containers[0].Resources.Claims = []v1.ResourceClaim{{}}
+		}, true},
 	} {
 		pod := testPod(v1.RestartPolicyAlways, 1, 2)
 		c.set(&pod.Spec)
@@ -36,7 +40,9 @@ func TestUnsupported(t *testing.T) {
 	pod.Spec.EnableServiceLinks, pod.Spec.HostUsers = ptr.To(true), ptr.To(true)
 	pod.Spec.OS = &v1.PodOS{Name: v1.Linux}
 	pod.Spec.InitContainers[0].RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
-	pod.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{{ResourceName: "cpu", RestartPolicy: v1.RestartContainer}}
+	pod.Spec.Containers[0].ResizePolicy = []v1.ContainerResizePolicy{
+		{ResourceName: "cpu", RestartPolicy: v1.RestartContainer},
+	}
 	if got := Unsupported(pod); len(got) > 0 {
 		t.Errorf("an ordinary pod: %v, want none", got)
 	}
@@ -48,7 +54,8 @@ func TestUnsupportedPods(t *testing.T) {
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
 	pod.Spec.OS = &v1.PodOS{Name: v1.Windows}
 	res := g.sync(pod)
-	if res.SandboxErr == nil || !strings.Contains(res.SandboxErr.Message, "spec.os.name: ") || len(g.fake.Calls("RunPodSandbox")) > 0 {
+	if res.SandboxErr == nil || !strings.Contains(res.SandboxErr.Message, "spec.os.name: ") ||
+		len(g.fake.Calls("RunPodSandbox")) > 0 {
 		t.Errorf("sync: %+v, want an error about spec.os.name and no sandbox", res)
 	}
 	pod.Spec.OS = nil
@@ -56,7 +63,10 @@ func TestUnsupportedPods(t *testing.T) {
 	if c := g.settle(pod).Container("c0"); !c.Running() {
 		t.Errorf("container with options of another system = %+v, want it running", c)
 	}
-	if want := "UnsupportedField This node does not act on: spec.containers[0].securityContext.windowsOptions"; !strings.Contains(strings.Join(g.events.list, "\n"), want) {
+	if want :=
+		"UnsupportedField This node does not act on: " +
+			"spec.containers[0].securityContext.windowsOptions"; !strings.Contains(strings.Join(g.events.list, "\n"),
+		want) {
 		t.Errorf("events %q, want %q", g.events.list, want)
 	}
 	// A pod that runs is adopted, also when it could not be started here.

@@ -38,7 +38,8 @@ func (r Resolver) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
 	}
 	if apierrors.IsNotFound(err) {
 		return "", fmt.Errorf(
-			"failed to get sandbox runtime: runtimeclass.node.k8s.io %q not found; make it, or remove runtimeClassName from the pod", name)
+			"failed to get sandbox runtime: runtimeclass.node.k8s.io %q not found; make it, or remove "+
+				"runtimeClassName from the pod", name)
 	}
 	if err == nil {
 		err = errNoHandler
@@ -56,6 +57,7 @@ func handlerByName(name string, f runtime.Features, cause error) (string, error)
 		return name, nil
 	}
 	return "", fmt.Errorf(
-		"failed to get sandbox runtime: runtime class %q: %w; and the runtime %s has no handler of this name (it has: %s)",
+		"failed to get sandbox runtime: runtime class %q: %w; and the runtime %s has no handler of this name (it "+
+			"has: %s)",
 		name, cause, f.Runtime(), strings.Join(f.HandlerNames(), ", "))
 }

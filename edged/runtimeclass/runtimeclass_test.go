@@ -26,12 +26,18 @@ func TestHandler(t *testing.T) {
 		want     string
 		wantErr  string
 	}{
-		"no class":                    {err: errors.New("asked"), want: ""},
-		"a class":                     {class: ptr.To("safe"), answer: &nodev1.RuntimeClass{Handler: "kata-qemu"}, want: "kata-qemu"},
-		"no such class":               {class: ptr.To("safe"), err: apierrors.NewNotFound(schema.GroupResource{}, "safe"), wantErr: "remove runtimeClassName"},
-		"offline, a handler's name":   {class: ptr.To("kata"), err: offline, want: "kata"},
-		"offline, another name":       {class: ptr.To("safe"), err: offline, wantErr: offline.Error()},
-		"without a handler":           {class: ptr.To("safe"), answer: &nodev1.RuntimeClass{}, wantErr: "names no handler"},
+		"no class": {err: errors.New("asked"), want: ""},
+		"a class": {class: ptr.To("safe"), answer: &nodev1.RuntimeClass{Handler: "kata-qemu"},
+			want: "kata-qemu"},
+		"no such class": {
+			class: ptr.To("safe"), err: apierrors.NewNotFound(schema.GroupResource{}, "safe"),
+			wantErr: "remove runtimeClassName",
+		},
+		"offline, a handler's name": {class: ptr.To("kata"), err: offline, want: "kata"},
+		"offline, another name":     {class: ptr.To("safe"), err: offline, wantErr: offline.Error()},
+		"without a handler": {
+			class: ptr.To("safe"), answer: &nodev1.RuntimeClass{}, wantErr: "names no handler",
+		},
 		"offline, the runtime's away": {class: ptr.To("kata"), err: offline, features: hangs, wantErr: hangs.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -40,7 +46,8 @@ func TestHandler(t *testing.T) {
 				Features: func(context.Context) (runtime.Features, error) { return known, tc.features },
 			}
 			got, err := r.Handler(t.Context(), &v1.Pod{Spec: v1.PodSpec{RuntimeClassName: tc.class}})
-			if got != tc.want || (err == nil) != (tc.wantErr == "") || err != nil && !strings.Contains(err.Error(), tc.wantErr) {
+			if got != tc.want || (err == nil) != (tc.wantErr == "") ||
+				err != nil && !strings.Contains(err.Error(), tc.wantErr) {
 				t.Errorf("Handler = %q, %v; want %q, an error with %q", got, err, tc.want, tc.wantErr)
 			}
 		})
@@ -62,7 +69,8 @@ func TestHandlerByName(t *testing.T) {
 	if err == nil || err.Error() != want {
 		t.Errorf("handlerByName(gvisor): %v, want %q", err, want)
 	}
-	if _, err := handlerByName("gvisor", runtime.Features{}, errors.New("not asked")); err == nil || !strings.Contains(err.Error(), "not asked") {
+	if _, err := handlerByName("gvisor", runtime.Features{}, errors.New("not asked")); err == nil ||
+		!strings.Contains(err.Error(), "not asked") {
 		t.Errorf("handlerByName(gvisor) of an unknown runtime: %v, want the reason of the class", err)
 	}
 }

@@ -33,14 +33,16 @@ func TestNetworkFor(t *testing.T) {
 		obs  *observed.Pod
 		want bool
 	}{
-		"new": {pod, &observed.Pod{}, true}, "unknown": {pod, nil, true}, "its sandbox died": {pod, box(false), true}, "it runs": {pod, box(true), false},
+		"new": {pod, &observed.Pod{}, true}, "unknown": {pod, nil, true}, "its sandbox died": {pod, box(false), true},
+		"it runs":               {pod, box(true), false},
 		"on the node's network": {host, &observed.Pod{}, false},
 	} {
 		err := r.NetworkFor(c.pod, c.obs)
 		if (err != nil) != c.want {
 			t.Errorf("%s: NetworkFor = %v, want an error: %v", name, err, c.want)
 		}
-		const text = "network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:cni plugin not initialized"
+		const text = "network is not ready: container runtime network not ready: NetworkReady=false " +
+			"reason:NetworkPluginNotReady message:cni plugin not initialized"
 		if err != nil && err.Error() != text {
 			t.Errorf("%s: NetworkFor = %q, want %q", name, err, text)
 		}
@@ -60,9 +62,15 @@ func TestUnready(t *testing.T) {
 		"ready":         {nil, true, "", "", false, ""},
 		"not asked yet": {nil, false, "", "", false, notAsked},
 		"no network":    {nil, true, "", "x", false, "container runtime network not ready: NetworkReady=false x"},
-		"neither": {nil, true, "y", "x", false,
-			"[container runtime not ready: RuntimeReady=false y, container runtime network not ready: NetworkReady=false x]"},
-		"no runtime":                      {errors.New("no answer"), true, "", "x", false, "[container runtime is down, PLEG is not healthy: no answer]"},
+		"neither": {
+			nil, true, "y", "x", false,
+			"[container runtime not ready: RuntimeReady=false y, container runtime network not ready: " +
+				"NetworkReady=false x]",
+		},
+		"no runtime": {
+			errors.New("no answer"), true, "", "x", false,
+			"[container runtime is down, PLEG is not healthy: no answer]",
+		},
 		"shutting down":                   {nil, true, "", "", true, "node is shutting down"},
 		"shutting down without a runtime": {nil, false, "", "", true, "[" + notAsked + ", node is shutting down]"},
 	} {
@@ -139,7 +147,8 @@ func TestRun(t *testing.T) {
 		synctest.Wait()
 		name, _ := version.Get()
 		if learned != 1 || changed != 1 || recovered != 0 || name != "containerd" || len(registry.Snapshot()) != 1 {
-			t.Errorf("without a network: learned %d, changed %d, recovered %d, name %q, conditions %v; want 1, 1, 0, containerd, 1",
+			t.Errorf("without a network: learned %d, changed %d, recovered %d, name %q, conditions %v; want 1, 1, 0, "+
+				"containerd, 1",
 				learned, changed, recovered, name, registry.Snapshot())
 		}
 		if f.asked < 8 {

@@ -66,7 +66,8 @@ func (h Host) CheckAppArmor(pod *v1.Pod) *observed.Reason {
 		case p.Type == v1.AppArmorProfileTypeUnconfined:
 		case !h.AppArmor:
 			return reject("AppArmor is not enabled on the host")
-		case p.Type == v1.AppArmorProfileTypeLocalhost && (p.LocalhostProfile == nil || strings.TrimSpace(*p.LocalhostProfile) == ""):
+		case p.Type == v1.AppArmorProfileTypeLocalhost &&
+			(p.LocalhostProfile == nil || strings.TrimSpace(*p.LocalhostProfile) == ""):
 			return reject("localhostProfile must be set if the profile's type is Localhost")
 		}
 	}
@@ -115,9 +116,13 @@ func AppArmor(pod *v1.Pod, c *v1.Container) *v1.AppArmorProfile {
 // whether it can; known is false while nobody knows.
 func CheckGroups(pod *v1.Pod, supported, known bool) *observed.Reason {
 	sc := pod.Spec.SecurityContext
-	if sc == nil || sc.SupplementalGroupsPolicy == nil || *sc.SupplementalGroupsPolicy != v1.SupplementalGroupsPolicyStrict || supported || !known {
+	if sc == nil || sc.SupplementalGroupsPolicy == nil ||
+		*sc.SupplementalGroupsPolicy != v1.SupplementalGroupsPolicyStrict || supported || !known {
 		return nil
 	}
-	return &observed.Reason{Reason: "SupplementalGroupsPolicyNotSupported",
-		Message: fmt.Sprintf("SupplementalGroupsPolicy=%s is not supported in this node", v1.SupplementalGroupsPolicyStrict)}
+	return &observed.Reason{
+		Reason: "SupplementalGroupsPolicyNotSupported",
+		Message: fmt.Sprintf("SupplementalGroupsPolicy=%s is not supported in this node",
+			v1.SupplementalGroupsPolicyStrict),
+	}
 }

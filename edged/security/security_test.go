@@ -22,18 +22,49 @@ func TestSysctls(t *testing.T) {
 		spec    v1.PodSpec
 		want    string
 	}{
-		{kernel: "6.1.0-13-arm64", set: []string{"kernel.shm_rmid_forced", "net/ipv4/tcp_rmem", "net.ipv4.tcp_keepalive_probes"}},
-		{kernel: "6.1.0", set: []string{"net.ipv4.tcp_syncookies", "kernel.msgmax"}, want: `forbidden sysctl: "kernel.msgmax" not allowlisted`},
+		{
+			kernel: "6.1.0-13-arm64", set: []string{
+				"kernel.shm_rmid_forced", "net/ipv4/tcp_rmem", "net.ipv4.tcp_keepalive_probes",
+			},
+		},
+		{
+			kernel: "6.1.0", set: []string{"net.ipv4.tcp_syncookies", "kernel.msgmax"},
+			want: `forbidden sysctl: "kernel.msgmax" not allowlisted`,
+		},
 		{kernel: "6.1.0", set: []string{"vm.swappiness"}, want: `forbidden sysctl: "vm.swappiness" not allowlisted`},
-		{kernel: "4.14.1", set: []string{"net.ipv4.tcp_rmem"}, want: `forbidden sysctl: "net.ipv4.tcp_rmem" not allowlisted`},
+		{
+			kernel: "4.14.1", set: []string{"net.ipv4.tcp_rmem"},
+			want: `forbidden sysctl: "net.ipv4.tcp_rmem" not allowlisted`,
+		},
 		{kernel: "4.15-rc1", set: []string{"net.ipv4.tcp_rmem"}},
-		{kernel: "nonsense", set: []string{"net.ipv4.tcp_fin_timeout"}, want: `forbidden sysctl: "net.ipv4.tcp_fin_timeout" not allowlisted`},
+		{
+			kernel: "nonsense", set: []string{"net.ipv4.tcp_fin_timeout"},
+			want: `forbidden sysctl: "net.ipv4.tcp_fin_timeout" not allowlisted`,
+		},
 		{kernel: "nonsense", set: []string{"net.ipv4.tcp_syncookies"}},
-		{kernel: "6.1.0", allowed: []string{"kernel.msg*", "net.core.somaxconn", "net/ipv4/conf/*"}, set: []string{"kernel.msgmax", "net.core.somaxconn", "net/ipv4/conf/eth0.1/rp_filter"}},
-		{kernel: "6.1.0", allowed: []string{"net.core.somaxconn"}, set: []string{"net.core.somaxconn2"}, want: `forbidden sysctl: "net.core.somaxconn2" not allowlisted`},
-		{kernel: "6.1.0", set: []string{"net.ipv4.tcp_syncookies"}, spec: v1.PodSpec{HostNetwork: true}, want: `forbidden sysctl: "net.ipv4.tcp_syncookies" not allowed with host net enabled`},
+		{
+			kernel: "6.1.0", allowed: []string{"kernel.msg*", "net.core.somaxconn", "net/ipv4/conf/*"},
+			set: []string{"kernel.msgmax", "net.core.somaxconn", "net/ipv4/conf/eth0.1/rp_filter"},
+		},
+		{
+			kernel:  "6.1.0",
+			allowed: []string{"net.core.somaxconn"},
+			set:     []string{"net.core.somaxconn2"},
+			want:    `forbidden sysctl: "net.core.somaxconn2" not allowlisted`,
+		},
+		{
+			kernel: "6.1.0",
+			set:    []string{"net.ipv4.tcp_syncookies"},
+			spec:   v1.PodSpec{HostNetwork: true},
+			want:   `forbidden sysctl: "net.ipv4.tcp_syncookies" not allowed with host net enabled`,
+		},
 		{kernel: "6.1.0", set: []string{"net.ipv4.tcp_syncookies"}, spec: v1.PodSpec{HostIPC: true}},
-		{kernel: "6.1.0", set: []string{"kernel.shm_rmid_forced"}, spec: v1.PodSpec{HostIPC: true}, want: `forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host ipc enabled`},
+		{
+			kernel: "6.1.0",
+			set:    []string{"kernel.shm_rmid_forced"},
+			spec:   v1.PodSpec{HostIPC: true},
+			want:   `forbidden sysctl: "kernel.shm_rmid_forced" not allowed with host ipc enabled`,
+		},
 	} {
 		s, err := NewSysctls(tc.kernel, tc.allowed)
 		if err != nil {
@@ -42,7 +73,8 @@ func TestSysctls(t *testing.T) {
 		pod := &v1.Pod{Spec: tc.spec}
 		pod.Spec.SecurityContext = &v1.PodSecurityContext{}
 		for _, name := range tc.set {
-			pod.Spec.SecurityContext.Sysctls = append(pod.Spec.SecurityContext.Sysctls, v1.Sysctl{Name: name, Value: "1"})
+			pod.Spec.SecurityContext.Sysctls = append(pod.Spec.SecurityContext.Sysctls,
+				v1.Sysctl{Name: name, Value: "1"})
 		}
 		var want *observed.Reason
 		if tc.want != "" {
@@ -58,7 +90,8 @@ func TestSysctls(t *testing.T) {
 		t.Errorf("Check(a pod without a security context) = %v, want nil", got)
 	}
 	for _, bad := range []string{"vm.*", "kernel.*", "*", "", "net.*.x", "kernel.sem2"} {
-		if _, err := NewSysctls("6.1", []string{bad}); err == nil || !strings.Contains(err.Error(), "allowedUnsafeSysctls: ") {
+		if _, err := NewSysctls("6.1", []string{bad}); err == nil ||
+			!strings.Contains(err.Error(), "allowedUnsafeSysctls: ") {
 			t.Errorf("%q: %v, want an error with \"allowedUnsafeSysctls: \"", bad, err)
 		}
 	}
@@ -75,7 +108,8 @@ func TestAppArmor(t *testing.T) {
 	ofContainer := func(p *v1.AppArmorProfile) v1.PodSpec {
 		return v1.PodSpec{Containers: []v1.Container{{}, {SecurityContext: &v1.SecurityContext{AppArmorProfile: p}}}}
 	}
-	const none, unnamed = "Cannot enforce AppArmor: AppArmor is not enabled on the host", "Cannot enforce AppArmor: localhostProfile must be set if the profile's type is Localhost"
+	const none, unnamed = "Cannot enforce AppArmor: AppArmor is not enabled on the host", "Cannot enforce AppArmor: " +
+		"localhostProfile must be set if the profile's type is Localhost"
 	for name, tc := range map[string]struct {
 		spec        v1.PodSpec
 		with, lack  string // what is said where there is AppArmor, and where not
@@ -106,9 +140,22 @@ func TestAppArmor(t *testing.T) {
 }
 
 func TestGroups(t *testing.T) {
-	strict := &v1.Pod{Spec: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyStrict)}}}
-	merge := &v1.Pod{Spec: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyMerge)}}}
-	want := &observed.Reason{Reason: "SupplementalGroupsPolicyNotSupported", Message: "SupplementalGroupsPolicy=Strict is not supported in this node"}
+	strict := &v1.Pod{
+		Spec: v1.PodSpec{
+			SecurityContext: &v1.PodSecurityContext{
+				SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyStrict),
+			},
+		},
+	}
+	merge := &v1.Pod{
+		Spec: v1.PodSpec{
+			SecurityContext: &v1.PodSecurityContext{SupplementalGroupsPolicy: ptr.To(v1.SupplementalGroupsPolicyMerge)},
+		},
+	}
+	want := &observed.Reason{
+		Reason:  "SupplementalGroupsPolicyNotSupported",
+		Message: "SupplementalGroupsPolicy=Strict is not supported in this node",
+	}
 	if diff := cmp.Diff(want, CheckGroups(strict, false, true)); diff != "" {
 		t.Errorf("CheckGroups() mismatch (-want +got):\n%s", diff)
 	}
@@ -129,9 +176,14 @@ func TestReadHost(t *testing.T) {
 	if diff := cmp.Diff(Host{}, ReadHost(root)); diff != "" {
 		t.Errorf("an empty node mismatch (-want +got):\n%s", diff)
 	}
-	for path, text := range map[string]string{"sys/module/apparmor/parameters/enabled": "Y\n", "sys/fs/selinux/enforce": "1", "proc/sys/kernel/osrelease": "6.1.0\n",
-		"sys/devices/system/cpu/cpu10/thermal_throttle/core_throttle_count": "0\n", "sys/devices/system/cpu/cpu2/thermal_throttle/core_throttle_count": "0\n",
-		"sys/devices/system/cpu/cpufreq/thermal_throttle": "", "sys/devices/system/cpu/cpu3/online": "1\n"} {
+	for path, text := range map[string]string{
+		"sys/module/apparmor/parameters/enabled": "Y\n", "sys/fs/selinux/enforce": "1",
+		"proc/sys/kernel/osrelease":                                         "6.1.0\n",
+		"sys/devices/system/cpu/cpu10/thermal_throttle/core_throttle_count": "0\n",
+		"sys/devices/system/cpu/cpu2/thermal_throttle/core_throttle_count":  "0\n",
+		"sys/devices/system/cpu/cpufreq/thermal_throttle":                   "",
+		"sys/devices/system/cpu/cpu3/online":                                "1\n",
+	} {
 		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(path)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -156,12 +208,19 @@ func TestAppArmorOf(t *testing.T) {
 		annotations map[string]string
 		want        *v1.AppArmorProfile
 	}{
-		"nothing":                          {},
-		"the pod's":                        {pods: pods, want: pods},
-		"own":                              {own: own, pods: pods, annotations: map[string]string{key + "a": "runtime/default"}, want: own},
-		"annotation: default":              {annotations: map[string]string{key + "a": "runtime/default"}, want: pods},
-		"annotation: unconfined":           {pods: pods, annotations: map[string]string{key + "a": "unconfined"}, want: own},
-		"annotation: localhost":            {pods: pods, annotations: map[string]string{key + "a": "localhost/x"}, want: armor(v1.AppArmorProfileTypeLocalhost, ptr.To("x"))},
+		"nothing":   {},
+		"the pod's": {pods: pods, want: pods},
+		"own": {
+			own:         own,
+			pods:        pods,
+			annotations: map[string]string{key + "a": "runtime/default"},
+			want:        own,
+		},
+		"annotation: default": {annotations: map[string]string{key + "a": "runtime/default"}, want: pods},
+		"annotation: unconfined": {pods: pods, annotations: map[string]string{key + "a": "unconfined"},
+			want: own},
+		"annotation: localhost": {pods: pods, annotations: map[string]string{key + "a": "localhost/x"},
+			want: armor(v1.AppArmorProfileTypeLocalhost, ptr.To("x"))},
 		"annotation: nonsense":             {pods: pods, annotations: map[string]string{key + "a": "x"}, want: pods},
 		"annotation for another container": {annotations: map[string]string{key + "b": "runtime/default"}},
 	} {

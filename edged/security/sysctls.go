@@ -41,7 +41,8 @@ const (
 // namespaceOf returns the namespace of a sysctl, "" for one of the whole node.
 func namespaceOf(name string) string {
 	switch {
-	case name == "kernel.sem", strings.HasPrefix(name, "kernel.shm"), strings.HasPrefix(name, "kernel.msg"), strings.HasPrefix(name, "fs.mqueue."):
+	case name == "kernel.sem", strings.HasPrefix(name, "kernel.shm"), strings.HasPrefix(name, "kernel.msg"),
+		strings.HasPrefix(name, "fs.mqueue."):
 		return ipc
 	case strings.HasPrefix(name, "net."):
 		return net
@@ -70,7 +71,9 @@ func NewSysctls(kernel string, allowedUnsafe []string) (*Sysctls, error) {
 		name := dotted(prefix)
 		switch {
 		case strings.Contains(name, "*") || name == "":
-			errs = append(errs, fmt.Errorf("allowedUnsafeSysctls: %q is neither the name of a sysctl nor a beginning with a * at its end", pattern))
+			errs = append(errs,
+				fmt.Errorf("allowedUnsafeSysctls: %q is neither the name of a sysctl nor a beginning with a * at "+
+					"its end", pattern))
 		case namespaceOf(name) == "":
 			errs = append(errs, fmt.Errorf("allowedUnsafeSysctls: the sysctls %q are not known to be namespaced; "+
 				"want kernel.sem, kernel.shm*, kernel.msg*, fs.mqueue.* or net.*", pattern))
@@ -97,7 +100,9 @@ func (s *Sysctls) Check(pod *v1.Pod) *observed.Reason {
 }
 
 func (s *Sysctls) check(name string, pod *v1.Pod) error {
-	allowed := s.names[name] || slices.ContainsFunc(s.prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+	allowed := s.names[name] || slices.ContainsFunc(s.prefixes, func(p string) bool {
+		return strings.HasPrefix(name, p)
+	})
 	switch in := namespaceOf(name); {
 	case !allowed:
 		return fmt.Errorf("%q not allowlisted", name)

@@ -103,7 +103,8 @@ func (b *bounded) enter(c *boundedConn) (victim *boundedConn, ok bool) {
 	total, most := b.admitted, netip.Prefix{}
 	for from, list := range b.unauthenticated {
 		total += len(list)
-		if top := b.unauthenticated[most]; len(list) > len(top) || len(list) == len(top) && list[0].number < top[0].number {
+		if top := b.unauthenticated[most]; len(list) > len(top) ||
+			len(list) == len(top) && list[0].number < top[0].number {
 			most = from
 		}
 	}

@@ -142,7 +142,8 @@ func TestAdmittedHasNoShare(t *testing.T) {
 			conns = append(conns, c)
 		}
 		if b.admitted != len(conns) || len(b.unauthenticated) != 0 {
-			t.Errorf("%d admitted, unauthenticated ones of %d sources; want %d, 0", b.admitted, len(b.unauthenticated), len(conns))
+			t.Errorf("%d admitted, unauthenticated ones of %d sources; want %d, 0", b.admitted, len(b.unauthenticated),
+				len(conns))
 		}
 		for _, c := range conns {
 			_ = c.Close()
@@ -165,11 +166,13 @@ func TestNewcomerGetsAPlace(t *testing.T) {
 		first, second, third := accept("192.0.2.1"), accept("192.0.2.1"), accept("192.0.2.2")
 		newcomer := accept("192.0.2.3")
 		if newcomer == nil || open(first) || !open(second) || !open(third) || !open(kept) {
-			t.Fatalf("newcomer %v; open are first %v, second %v, third %v, kept %v; want the first closed for the newcomer",
+			t.Fatalf("newcomer %v; open are first %v, second %v, third %v, kept %v; want the first closed for the "+
+				"newcomer",
 				newcomer, open(first), open(second), open(third), open(kept))
 		}
 		if c := accept("192.0.2.4"); c == nil || open(second) || !open(third) || !open(newcomer) {
-			t.Errorf("a newcomer to sources of one each: %v; open are second %v, third %v, newcomer %v; want the oldest closed for it",
+			t.Errorf("a newcomer to sources of one each: %v; open are second %v, third %v, newcomer %v; want the "+
+				"oldest closed for it",
 				c, open(second), open(third), open(newcomer))
 		}
 		if c := accept("192.0.2.4"); c != nil {

@@ -19,7 +19,14 @@ import (
 // Profiling are the routes to Go's profiles of the agent.
 func Profiling() []Route {
 	route := func(pattern string, h http.HandlerFunc) Route {
-		return Route{Pattern: pattern, Handler: h, Methods: []string{http.MethodGet, http.MethodPost}, Stream: true, Debugging: true, Verb: "get"}
+		return Route{
+			Pattern:   pattern,
+			Handler:   h,
+			Methods:   []string{http.MethodGet, http.MethodPost},
+			Stream:    true,
+			Debugging: true,
+			Verb:      "get",
+		}
 	}
 	return []Route{
 		route("/debug/pprof/", pprof.Index),
@@ -33,7 +40,12 @@ func Profiling() []Route {
 // LogLevel is the route that changes how much the agent logs, until it is started again: PUT with the level as the
 // body.
 func LogLevel() Route {
-	return Route{Pattern: "/debug/flags/v", Methods: []string{http.MethodPut}, Debugging: true, Handler: http.HandlerFunc(setLogLevel)}
+	return Route{
+		Pattern:   "/debug/flags/v",
+		Methods:   []string{http.MethodPut},
+		Debugging: true,
+		Handler:   http.HandlerFunc(setLogLevel),
+	}
 }
 
 // maxLevel is more than anything logs at.
@@ -58,20 +70,32 @@ func setLogLevel(w http.ResponseWriter, r *http.Request) {
 
 // Configz is the route to the configuration that is in force, without its secrets.
 func Configz(config func() any) Route {
-	return Route{Pattern: "/configz", Resource: "configz", OrProxy: true, Debugging: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(map[string]any{"kubeletconfig": config()}); err != nil {
-			klog.V(4).InfoS("Answer not written", "err", err)
-		}
-	})}
+	return Route{
+		Pattern:   "/configz",
+		Resource:  "configz",
+		OrProxy:   true,
+		Debugging: true,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			if err := json.NewEncoder(w).Encode(map[string]any{"kubeletconfig": config()}); err != nil {
+				klog.V(4).InfoS("Answer not written", "err", err)
+			}
+		}),
+	}
 }
 
 // RunningPods is the route to what the container runtime runs, no matter who wants it.
 func RunningPods(pods func() []*v1.Pod) Route {
-	return Route{Pattern: "/runningpods/", Resource: "pods", OrProxy: true, Debugging: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		list(w, podList, pods())
-	})}
+	return Route{
+		Pattern:   "/runningpods/",
+		Resource:  "pods",
+		OrProxy:   true,
+		Debugging: true,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			list(w, podList, pods())
+		}),
+	}
 }
 
 // maxCheckpoint is how many seconds a checkpoint may take.
@@ -79,22 +103,32 @@ const maxCheckpoint = 3600
 
 // Checkpoint is the route that has a container's state written to a file, whose path is the answer. Checkpoints are
 // large: one is made at a time.
-func Checkpoint(checkpoint func(ctx context.Context, namespace, pod, container string, timeoutSeconds int64) (path string, err error)) Route {
+func Checkpoint(
+	checkpoint func(ctx context.Context, namespace, pod, container string, timeoutSeconds int64) (path string,
+		err error),
+) Route {
 	one := newGate()
 	return Route{
-		Pattern: "/checkpoint/{namespace}/{pod}/{container}", Methods: []string{http.MethodPost}, Resource: "checkpoint", Stream: true, Debugging: true,
+		Pattern:   "/checkpoint/{namespace}/{pod}/{container}",
+		Methods:   []string{http.MethodPost},
+		Resource:  "checkpoint",
+		Stream:    true,
+		Debugging: true,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			timeout, err := strconv.ParseInt(r.URL.Query().Get("timeout"), 10, 64)
 			if err != nil && r.URL.Query().Has("timeout") || timeout < 0 || timeout > maxCheckpoint {
-				http.Error(w, fmt.Sprintf("timeout is no number of seconds from 0 to %d", maxCheckpoint), http.StatusBadRequest)
+				http.Error(w, fmt.Sprintf("timeout is no number of seconds from 0 to %d", maxCheckpoint),
+					http.StatusBadRequest)
 				return
 			}
 			if !one.enter() {
-				http.Error(w, "another checkpoint is being made on this node; try again when it is done", http.StatusTooManyRequests)
+				http.Error(w, "another checkpoint is being made on this node; try again when it is done",
+					http.StatusTooManyRequests)
 				return
 			}
 			defer one.leave()
-			path, err := checkpoint(r.Context(), r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container"), timeout)
+			path, err := checkpoint(r.Context(), r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container"),
+				timeout)
 			if err != nil {
 				fail(w, err)
 				return

@@ -25,13 +25,20 @@ func NewRegistry(nodeName string, node Node, h *health.Registry) *prometheus.Reg
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewGoCollector(),
 		&nodeCollector{
-			node: node, health: h, name: nodeName,
-			nodeName:          prometheus.NewDesc("kubelet_node_name", "1; the label is the node's name", []string{"node"}, nil),
-			runningPods:       prometheus.NewDesc("kubelet_running_pods", "Number of pods that have a running container", nil, nil),
-			runningContainers: prometheus.NewDesc("kubelet_running_containers", "Number of containers by state", []string{"container_state"}, nil),
-			podsByPhase:       prometheus.NewDesc("edgecore_pods", "Number of pods by phase", []string{"phase"}, nil),
-			restarts:          prometheus.NewDesc("edgecore_container_restarts", "Restarts of the containers of a pod", []string{"namespace", "pod"}, nil),
-			conditions:        prometheus.NewDesc("edgecore_condition", "Conditions of the agent that hold now", []string{"code", "severity"}, nil),
+			node:   node,
+			health: h,
+			name:   nodeName,
+			nodeName: prometheus.NewDesc("kubelet_node_name", "1; the label is the node's name",
+				[]string{"node"}, nil),
+			runningPods: prometheus.NewDesc("kubelet_running_pods",
+				"Number of pods that have a running container", nil, nil),
+			runningContainers: prometheus.NewDesc("kubelet_running_containers", "Number of containers by state",
+				[]string{"container_state"}, nil),
+			podsByPhase: prometheus.NewDesc("edgecore_pods", "Number of pods by phase", []string{"phase"}, nil),
+			restarts: prometheus.NewDesc("edgecore_container_restarts", "Restarts of the containers of a pod",
+				[]string{"namespace", "pod"}, nil),
+			conditions: prometheus.NewDesc("edgecore_condition", "Conditions of the agent that hold now",
+				[]string{"code", "severity"}, nil),
 		},
 	)
 	return r
@@ -39,7 +46,8 @@ func NewRegistry(nodeName string, node Node, h *health.Registry) *prometheus.Reg
 
 // Describe implements prometheus.Collector.
 func (c *nodeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.nodeName, c.runningPods, c.runningContainers, c.podsByPhase, c.restarts, c.conditions} {
+	for _, d := range []*prometheus.Desc{c.nodeName, c.runningPods, c.runningContainers, c.podsByPhase, c.restarts,
+		c.conditions} {
 		ch <- d
 	}
 }

@@ -80,7 +80,8 @@ const proxy = "proxy"
 func (r *Route) served(w http.ResponseWriter, req *http.Request) {
 	if !r.takes(req.Method) {
 		w.Header().Set("Allow", strings.Join(r.methods(), ", "))
-		http.Error(w, "method "+req.Method+" is not one of "+strings.Join(r.methods(), ", "), http.StatusMethodNotAllowed)
+		http.Error(w, "method "+req.Method+" is not one of "+strings.Join(r.methods(), ", "),
+			http.StatusMethodNotAllowed)
 		return
 	}
 	if r.Stream {

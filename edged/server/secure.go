@@ -50,7 +50,8 @@ func guarded(guard Guard, r Route, next http.HandlerFunc) http.HandlerFunc {
 			code = refusal.Code
 		}
 		w.Header().Set("Connection", "close") // an unauthenticated client keeps no place
-		klog.V(2).InfoS("Request refused", "from", req.RemoteAddr, "method", req.Method, "path", req.URL.Path, "code", code, "why", err)
+		klog.V(2).InfoS("Request refused", "from", req.RemoteAddr, "method", req.Method, "path", req.URL.Path,
+			"code", code, "why", err)
 		http.Error(w, err.Error(), code)
 	}
 }

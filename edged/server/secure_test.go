@@ -45,7 +45,12 @@ func (g *guardian) Check(_ *http.Request, verb string, subs ...string) error {
 
 func secure(g Guard, debugging bool, routes ...Route) http.Handler {
 	n := &node{}
-	return NewSecure(Options{Node: n, Registry: NewRegistry("node1", n, &health.Registry{}), Debugging: debugging, Routes: routes}, g)
+	return NewSecure(Options{
+		Node:      n,
+		Registry:  NewRegistry("node1", n, &health.Registry{}),
+		Debugging: debugging,
+		Routes:    routes,
+	}, g)
 }
 
 // TestEachRouteAsks: what the authorizer is asked about each route, which is what a kubelet asks.
@@ -66,7 +71,15 @@ func TestEachRouteAsks(t *testing.T) {
 			}
 			return fmt.Sprint(ns, "/", pod, "/", c, "/", timeout), nil
 		}),
-		{Pattern: "/exec/{namespace}/{pod}/{container}", Verb: "create", Methods: []string{"GET", "POST"}, Debugging: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { text(w, "ran in "+r.PathValue("pod")) })},
+		{
+			Pattern:   "/exec/{namespace}/{pod}/{container}",
+			Verb:      "create",
+			Methods:   []string{"GET", "POST"},
+			Debugging: true,
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				text(w, "ran in "+r.PathValue("pod"))
+			}),
+		},
 		{Pattern: "/{$}", LocalOnly: true, ReadOnly: true, Handler: http.NotFoundHandler()},
 	}
 	routes = append(routes, Profiling()...)
@@ -105,29 +118,39 @@ func TestEachRouteAsks(t *testing.T) {
 		g := &guardian{may: "all"}
 		w := request(secure(g, true, routes...), c.method, "node:10250", c.path)
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.want) || g.asked != c.asks {
-			t.Errorf("%s %s: asked %q, %d %.300s; want %q, %d with %q", c.method, c.path, g.asked, w.Code, w.Body, c.asks, c.code, c.want)
+			t.Errorf("%s %s: asked %q, %d %.300s; want %q, %d with %q", c.method, c.path, g.asked, w.Code, w.Body,
+				c.asks, c.code, c.want)
 		}
 		g = &guardian{}
-		if w := request(secure(g, true, routes...), c.method, "node:10250", c.path); w.Code != 403 || strings.TrimSpace(w.Body.String()) != "Forbidden" {
+		if w := request(secure(g, true, routes...), c.method, "node:10250", c.path); w.Code != 403 ||
+			strings.TrimSpace(w.Body.String()) != "Forbidden" {
 			t.Errorf("%s %s without a right: %d %s, want 403, \"Forbidden\"", c.method, c.path, w.Code, w.Body)
 		}
 	}
-	for path, may := range map[string]string{"/pods": "get proxy", "/configz": "get configz", "/metrics": "get metrics"} {
+	for path, may := range map[string]string{
+		"/pods": "get proxy", "/configz": "get configz", "/metrics": "get metrics",
+	} {
 		if w := request(secure(&guardian{may: may}, true, routes...), "GET", "x", path); w.Code != 200 {
 			t.Errorf("%s with %s: %d, want 200", path, may, w.Code)
 		}
 	}
-	for path, may := range map[string]string{"/metrics": "get proxy", "/logs/syslog": "get proxy", "/exec/n/p/c": "get proxy"} {
+	for path, may := range map[string]string{
+		"/metrics": "get proxy", "/logs/syslog": "get proxy", "/exec/n/p/c": "get proxy",
+	} {
 		if w := request(secure(&guardian{may: may}, true, routes...), "GET", "x", path); w.Code != 403 {
 			t.Errorf("%s with %s: %d, want 403", path, may, w.Code)
 		}
 	}
-	for path, code := range map[string]int{"/exec/n/p/c": 405, "/logs/syslog": 405, "/configz": 405, "/debug/pprof/": 405, "/pods": 200, "/metrics": 200} {
+	for path, code := range map[string]int{
+		"/exec/n/p/c": 405, "/logs/syslog": 405, "/configz": 405, "/debug/pprof/": 405, "/pods": 200, "/metrics": 200,
+	} {
 		if w := request(secure(&guardian{may: "all"}, false, routes...), "GET", "x", path); w.Code != code {
 			t.Errorf("%s without debugging handlers: %d, want %d", path, w.Code, code)
 		}
 	}
-	if w := request(New(Options{Node: &node{}, Registry: NewRegistry("node1", &node{}, &health.Registry{}), Routes: routes}), "GET", "localhost", "/exec/n/p/c"); w.Code != 404 {
+	if w := request(New(Options{
+		Node: &node{}, Registry: NewRegistry("node1", &node{}, &health.Registry{}), Routes: routes,
+	}), "GET", "localhost", "/exec/n/p/c"); w.Code != 404 {
 		t.Errorf("the read-only port runs things: %d, want 404", w.Code)
 	}
 }
@@ -139,22 +162,28 @@ func TestSystemLogsStayInside(t *testing.T) {
 	logs := filepath.Join(dir, "log")
 	secret := filepath.Join(dir, "secret")
 	for _, err := range []error{
-		os.Mkdir(logs, 0o755), os.WriteFile(secret, []byte("hunter2"), 0o644), os.Symlink(secret, filepath.Join(logs, "absolute")),
-		os.Symlink("../secret", filepath.Join(logs, "relative")), os.Symlink("..", filepath.Join(logs, "up")), syscall.Mkfifo(filepath.Join(logs, "pipe"), 0o644),
-		os.WriteFile(filepath.Join(logs, "inside"), []byte("fine"), 0o644), os.Symlink("inside", filepath.Join(logs, "link")),
+		os.Mkdir(logs, 0o755), os.WriteFile(secret, []byte("hunter2"), 0o644),
+		os.Symlink(secret, filepath.Join(logs, "absolute")),
+		os.Symlink("../secret", filepath.Join(logs, "relative")), os.Symlink("..", filepath.Join(logs, "up")),
+		syscall.Mkfifo(filepath.Join(logs, "pipe"), 0o644),
+		os.WriteFile(filepath.Join(logs, "inside"), []byte("fine"), 0o644),
+		os.Symlink("inside", filepath.Join(logs, "link")),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	h := secure(&guardian{may: "all"}, true, SystemLogs(logs))
-	for path, code := range map[string]int{"absolute": 404, "relative": 404, "up/secret": 404, "pipe": 404, "..%2fsecret": 404, "link": 200, "inside": 200} {
+	for path, code := range map[string]int{
+		"absolute": 404, "relative": 404, "up/secret": 404, "pipe": 404, "..%2fsecret": 404, "link": 200, "inside": 200,
+	} {
 		w := request(h, "GET", "x", "/logs/"+path)
 		if w.Code != code || strings.Contains(w.Body.String(), "hunter2") {
 			t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, code)
 		}
 	}
-	if w := request(secure(&guardian{may: "all"}, true, SystemLogs(filepath.Join(dir, "none"))), "GET", "x", "/logs/"); w.Code != 404 {
+	if w := request(secure(&guardian{may: "all"}, true, SystemLogs(filepath.Join(dir, "none"))), "GET", "x",
+		"/logs/"); w.Code != 404 {
 		t.Errorf("no folder: %d, want 404", w.Code)
 	}
 }
@@ -173,7 +202,8 @@ func TestSystemLogsListing(t *testing.T) {
 	}
 	h := secure(&guardian{may: "all"}, true, SystemLogs(logs))
 	list := request(h, "GET", "x", "/logs/").Body.String()
-	if got, want := strings.Count(list, "<a "), maxEntries+1; got != want || !strings.Contains(list, "only 10000 entries") {
+	if got, want := strings.Count(list, "<a "), maxEntries+1; got != want ||
+		!strings.Contains(list, "only 10000 entries") {
 		t.Errorf("%d links, want %d, and one that says so: %.200s", got, want, list[max(0, len(list)-200):])
 	}
 	for _, path := range []string{"empty/", "0", "10004"} {
@@ -185,7 +215,9 @@ func TestSystemLogsListing(t *testing.T) {
 
 func TestOneCheckpointAtATime(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
-	h := secure(&guardian{may: "all"}, true, Checkpoint(func(context.Context, string, string, string, int64) (string, error) {
+	h := secure(&guardian{
+		may: "all",
+	}, true, Checkpoint(func(context.Context, string, string, string, int64) (string, error) {
 		close(begun)
 		<-end
 		return "", errors.New("the runtime cannot")
@@ -208,10 +240,13 @@ func TestTLSOptions(t *testing.T) {
 		want string
 	}{
 		{TLSOptions{}, ""}, {TLSOptions{MinVersion: "VersionTLS13"}, ""}, {TLSOptions{CipherSuites: Suites()}, ""},
-		{TLSOptions{MinVersion: "VersionTLS10"}, `"VersionTLS10" is none of`}, {TLSOptions{CipherSuites: []string{"RC4"}}, `"RC4" is none of`},
+		{TLSOptions{MinVersion: "VersionTLS10"}, `"VersionTLS10" is none of`},
+		{TLSOptions{CipherSuites: []string{"RC4"}}, `"RC4" is none of`},
 	} {
 		got, err := TLS(c.o, nil)
-		if c.want == "" && (err != nil || got.MinVersion < tls.VersionTLS12 || len(got.CipherSuites) != len(c.o.CipherSuites)) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+		if c.want == "" && (err != nil || got.MinVersion < tls.VersionTLS12 ||
+			len(got.CipherSuites) != len(c.o.CipherSuites)) ||
+			c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("TLS(%+v) = %+v, %v, want TLS 1.2 or later, these cipher suites, error %q", c.o, got, err, c.want)
 		}
 	}
@@ -254,22 +289,28 @@ func listening(t *testing.T, h http.Handler) string {
 // TestServeTLS: HTTP/1.1 over TLS, streams without a deadline, upgraded connections, and an end that ends them all.
 func TestServeTLS(t *testing.T) {
 	ended := make(chan struct{})
-	stream := Route{Pattern: "/stream", Stream: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintln(w, r.Proto)
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-		close(ended)
-	})}
-	hijack := Route{Pattern: "/hijack", Stream: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, _, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer c.Close()
-		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n\r\nhello")
-	})}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}}
+	stream := Route{
+		Pattern: "/stream", Stream: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintln(w, r.Proto)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			close(ended)
+		}),
+	}
+	hijack := Route{
+		Pattern: "/hijack", Stream: true, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n\r\nhello")
+		}),
+	}
+	client := &http.Client{
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true},
+	}
 	t.Cleanup(client.CloseIdleConnections)
 	t.Run("served", func(t *testing.T) {
 		address := listening(t, secure(&guardian{may: "all"}, true, stream, hijack))

@@ -100,7 +100,12 @@ func (o *Options) own() []Route {
 		{Pattern: "/healthz/syncloop", Handler: f(s.syncloop), ReadOnly: true, Resource: "healthz", OrProxy: true},
 		{Pattern: "/events", Handler: f(s.events), ReadOnly: true},
 		{Pattern: "/status", Handler: f(s.status), ReadOnly: true},
-		{Pattern: "/metrics", Handler: promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}), ReadOnly: true, Resource: "metrics"},
+		{
+			Pattern:  "/metrics",
+			Handler:  promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}),
+			ReadOnly: true,
+			Resource: "metrics",
+		},
 		{Pattern: "/metrics/slis", Handler: s.slis.handler(), ReadOnly: true, Resource: "metrics"},
 	}
 }

@@ -28,7 +28,15 @@ type node struct{ bad error }
 
 func (n *node) Pods() []*v1.Pod {
 	return []*v1.Pod{
-		{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{{State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}, RestartCount: 2}}}},
+		{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "a",
+			}, Status: v1.PodStatus{
+				Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{
+					{State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}, RestartCount: 2},
+				},
+			},
+		},
 		{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Status: v1.PodStatus{Phase: v1.PodPending}},
 	}
 }
@@ -72,16 +80,19 @@ func TestHandler(t *testing.T) {
 	} {
 		w := request(h, c.method, c.host, c.path)
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.want) {
-			t.Errorf("%s %s at %s: %d %.400s; want %d with %q", c.method, c.path, c.host, w.Code, w.Body, c.code, c.want)
+			t.Errorf("%s %s at %s: %d %.400s; want %d with %q", c.method, c.path, c.host, w.Code, w.Body, c.code,
+				c.want)
 		}
 	}
 	var list v1.PodList
-	if err := json.Unmarshal(request(h, "GET", "127.0.0.1", "/pods").Body.Bytes(), &list); err != nil || list.Kind != "PodList" || len(list.Items) != 2 {
+	if err := json.Unmarshal(request(h, "GET", "127.0.0.1", "/pods").Body.Bytes(), &list); err != nil ||
+		list.Kind != "PodList" || len(list.Items) != 2 {
 		t.Errorf("/pods is a %+v, %v; want a PodList of 2", list.TypeMeta, err)
 	}
 	n.bad = errors.New("runtime is down")
 	for _, path := range []string{"/healthz", "/healthz/syncloop"} {
-		if w := request(h, "GET", "127.0.0.1", path); w.Code != 500 || !strings.Contains(w.Body.String(), "runtime is down") {
+		if w := request(h, "GET", "127.0.0.1", path); w.Code != 500 ||
+			!strings.Contains(w.Body.String(), "runtime is down") {
 			t.Errorf("%s: %d %s, want 500, \"runtime is down\"", path, w.Code, w.Body)
 		}
 	}
@@ -104,7 +115,9 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Serve(ctx, address, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { text(w, "hello") }))
+		ended <- Serve(ctx, address, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			text(w, "hello")
+		}))
 	}()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	wait.Until(t, "the server to answer", func() error {

@@ -37,7 +37,8 @@ const (
 
 // Cluster takes requests for certificates; see package metaclient. Without a link it fails at once.
 type Cluster interface {
-	CreateCSR(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error)
+	CreateCSR(ctx context.Context,
+		csr *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error)
 	CSR(ctx context.Context, name string) (*certificatesv1.CertificateSigningRequest, error)
 }
 
@@ -52,7 +53,8 @@ func (c *Certificate) readSigned() {
 	}
 	chain, err := certs.ParseCertsPEM(data)
 	if err != nil {
-		klog.ErrorS(err, "Certificate of the authenticated port is invalid; requesting another", "file", filepath.Join(c.opts.Dir, signedCert))
+		klog.ErrorS(err, "Certificate of the authenticated port is invalid; requesting another",
+			"file", filepath.Join(c.opts.Dir, signedCert))
 		return
 	}
 	// The key of a renewal is there before its certificate: after a power cut between the two it is still the pending
@@ -92,7 +94,9 @@ func (c *Certificate) step(ctx context.Context) (time.Duration, error) {
 		return 0, errors.New("certificate of the authenticated port: this node has no network address yet")
 	}
 	if err := c.request(ctx, names, ips); err != nil {
-		return 0, fmt.Errorf("certificate of the authenticated port, to be signed by the cluster (kubernetes.io/kubelet-serving): %w", err)
+		return 0,
+			fmt.Errorf("certificate of the authenticated port, to be signed by the cluster "+
+				"(kubernetes.io/kubelet-serving): %w", err)
 	}
 	return firstRetry, nil
 }
@@ -145,7 +149,8 @@ func (c *Certificate) take(text []byte, key *ecdsa.PrivateKey) error {
 	if err != nil {
 		return err
 	}
-	if err := save(c.opts.Dir, map[string][]byte{signedCert: text, signedKey: keyText}, signedCert, signedKey); err != nil {
+	if err := save(c.opts.Dir, map[string][]byte{signedCert: text, signedKey: keyText}, signedCert,
+		signedKey); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -179,8 +184,11 @@ func (c *Certificate) dropPending() error {
 }
 
 // signingRequest is what the signer kubernetes.io/kubelet-serving takes.
-func (c *Certificate) signingRequest(key *ecdsa.PrivateKey, names []string, ips []net.IP) (*certificatesv1.CertificateSigningRequest, error) {
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: certs.Subject(c.opts.Node), DNSNames: names, IPAddresses: ips}, key)
+func (c *Certificate) signingRequest(
+	key *ecdsa.PrivateKey, names []string, ips []net.IP,
+) (*certificatesv1.CertificateSigningRequest, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: certs.Subject(c.opts.Node),
+		DNSNames: names, IPAddresses: ips}, key)
 	if err != nil {
 		return nil, err
 	}
@@ -197,8 +205,9 @@ func (c *Certificate) signingRequest(key *ecdsa.PrivateKey, names []string, ips 
 		TypeMeta:   metav1.TypeMeta{APIVersion: "certificates.k8s.io/v1", Kind: "CertificateSigningRequest"},
 		ObjectMeta: metav1.ObjectMeta{Name: "csr-" + hex.EncodeToString(sum.Sum(nil)[:16])},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: certificatesv1.KubeletServingSignerName,
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+			SignerName: certificatesv1.KubeletServingSignerName,
+			Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
 		},
 	}, nil
 }

@@ -157,7 +157,8 @@ func (c *Certificate) readGiven() {
 func (c *Certificate) readSelf(now time.Time) error {
 	cert, key := filepath.Join(c.opts.Dir, selfCert), filepath.Join(c.opts.Dir, selfKey)
 	chain, old, err := certs.ReadPair(cert, key)
-	if err == nil && chain != nil && certs.Fits(chain, old) && now.After(chain.NotBefore) && now.Before(chain.NotAfter.Add(-selfLeft)) {
+	if err == nil && chain != nil && certs.Fits(chain, old) && now.After(chain.NotBefore) &&
+		now.Before(chain.NotAfter.Add(-selfLeft)) {
 		c.self = pair(old, chain)
 		return nil
 	}
@@ -174,7 +175,8 @@ func (c *Certificate) readSelf(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := save(c.opts.Dir, map[string][]byte{selfKey: text, selfCert: certs.EncodeCertPEM(leaf.Raw)}, selfKey, selfCert); err != nil {
+	if err := save(c.opts.Dir, map[string][]byte{selfKey: text, selfCert: certs.EncodeCertPEM(leaf.Raw)}, selfKey,
+		selfCert); err != nil {
 		klog.ErrorS(err, "Certificate of the authenticated port not kept; there will be another after the next start")
 	}
 	return nil
@@ -188,9 +190,16 @@ func (c *Certificate) signSelf(key crypto.Signer, now time.Time) (*x509.Certific
 	}
 	names, ips := c.names()
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: c.opts.Node + "@edgecore"}, NotBefore: now.Add(-slack), NotAfter: now.Add(selfLife),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IsCA: true, BasicConstraintsValid: true, DNSNames: names, IPAddresses: ips,
+		SerialNumber:          serial,
+		Subject:               pkix.Name{CommonName: c.opts.Node + "@edgecore"},
+		NotBefore:             now.Add(-slack),
+		NotAfter:              now.Add(selfLife),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		DNSNames:              names,
+		IPAddresses:           ips,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {

@@ -54,7 +54,9 @@ func (c *cluster) set(f func()) {
 	f()
 }
 
-func (c *cluster) CreateCSR(_ context.Context, csr *certificatesv1.CertificateSigningRequest) (*certificatesv1.CertificateSigningRequest, error) {
+func (c *cluster) CreateCSR(
+	_ context.Context, csr *certificatesv1.CertificateSigningRequest,
+) (*certificatesv1.CertificateSigningRequest, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.down != nil {
@@ -81,7 +83,9 @@ func (c *cluster) CSR(_ context.Context, name string) (*certificatesv1.Certifica
 	out := csr.DeepCopy()
 	switch {
 	case c.deny:
-		out.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateDenied, Message: "not here"}}
+		out.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{
+			{Type: certificatesv1.CertificateDenied, Message: "not here"},
+		}
 	case c.approve:
 		out.Status.Certificate = c.sign(out)
 	}
@@ -91,8 +95,11 @@ func (c *cluster) CSR(_ context.Context, name string) (*certificatesv1.Certifica
 func (c *cluster) sign(csr *certificatesv1.CertificateSigningRequest) []byte {
 	block, _ := pem.Decode(csr.Spec.Request)
 	req, err := x509.ParseCertificateRequest(block.Bytes)
-	if err != nil || req.Subject.CommonName != "system:node:n1" || !slices.Equal(req.Subject.Organization, []string{"system:nodes"}) || csr.Spec.SignerName != "kubernetes.io/kubelet-serving" ||
-		!slices.Equal(csr.Spec.Usages, []certificatesv1.KeyUsage{"digital signature", "server auth"}) || len(req.DNSNames)+len(req.IPAddresses) == 0 {
+	if err != nil || req.Subject.CommonName != "system:node:n1" ||
+		!slices.Equal(req.Subject.Organization, []string{"system:nodes"}) ||
+		csr.Spec.SignerName != "kubernetes.io/kubelet-serving" ||
+		!slices.Equal(csr.Spec.Usages, []certificatesv1.KeyUsage{"digital signature", "server auth"}) ||
+		len(req.DNSNames)+len(req.IPAddresses) == 0 {
 		panic("the signer would not sign it")
 	}
 	public := req.PublicKey
@@ -109,7 +116,12 @@ func (c *cluster) sign(csr *certificatesv1.CertificateSigningRequest) []byte {
 	}
 	ca := &x509.Certificate{Subject: pkix.Name{CommonName: "cluster"}, SerialNumber: serial}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial, Subject: req.Subject, DNSNames: req.DNSNames, IPAddresses: req.IPAddresses, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(c.life),
+		SerialNumber: serial,
+		Subject:      req.Subject,
+		DNSNames:     req.DNSNames,
+		IPAddresses:  req.IPAddresses,
+		NotBefore:    time.Now().Add(-time.Minute),
+		NotAfter:     time.Now().Add(c.life),
 	}, ca, public, c.key)
 	if err != nil {
 		panic(err)
@@ -139,7 +151,12 @@ func issuer(t *testing.T, c *Certificate) string {
 func TestOwnCertificate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	now := time.Now()
-	opts := Options{Dir: dir, Node: "n1", IPs: func() []string { return []string{"192.0.2.7"} }, Now: func() time.Time { return now }}
+	opts := Options{
+		Dir:  dir,
+		Node: "n1",
+		IPs:  func() []string { return []string{"192.0.2.7"} },
+		Now:  func() time.Time { return now },
+	}
 	c := New(opts)
 	first, err := c.Get(nil)
 	if err != nil {
@@ -168,7 +185,8 @@ func TestOwnCertificate(t *testing.T) {
 	}
 	now = now.Add(-2 * selfLife) // a clock that goes back
 	if early, err := c.Get(nil); err != nil || early.Leaf.NotBefore.After(now) {
-		t.Errorf("certificate valid from %v, %v; want it valid already by a clock that went back", early.Leaf.NotBefore, err)
+		t.Errorf("certificate valid from %v, %v; want it valid already by a clock that went back", early.Leaf.NotBefore,
+			err)
 	}
 	// A disk that takes nothing, and damaged files, are no reason to have none.
 	if err := os.WriteFile(filepath.Join(dir, selfCert), []byte("damaged"), 0o600); err != nil {
@@ -188,7 +206,14 @@ func TestGivenCertificate(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	var fault error
-	c := New(Options{Dir: filepath.Join(dir, "pki"), CertFile: cert, KeyFile: key, Node: "n1", IPs: func() []string { return nil }, Fault: func(err error) { fault = err }})
+	c := New(Options{
+		Dir:      filepath.Join(dir, "pki"),
+		CertFile: cert,
+		KeyFile:  key,
+		Node:     "n1",
+		IPs:      func() []string { return nil },
+		Fault:    func(err error) { fault = err },
+	})
 	if got := issuer(t, c); got != "n1@edgecore" || fault == nil || !strings.Contains(fault.Error(), cert) {
 		t.Errorf("%s, %v; want the node's own, and a word on the file", got, fault)
 	}
@@ -330,15 +355,21 @@ func TestRun(t *testing.T) {
 	api.down = errors.New("not connected")
 	var mu sync.Mutex
 	var faults []string
-	c := New(Options{Dir: t.TempDir(), Node: "n1", IPs: func() []string { return []string{"192.0.2.7"} }, Cluster: api, Fault: func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil {
-			faults = append(faults, err.Error())
-		} else {
-			faults = append(faults, "")
-		}
-	}})
+	c := New(Options{
+		Dir:     t.TempDir(),
+		Node:    "n1",
+		IPs:     func() []string { return []string{"192.0.2.7"} },
+		Cluster: api,
+		Fault: func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				faults = append(faults, err.Error())
+			} else {
+				faults = append(faults, "")
+			}
+		},
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

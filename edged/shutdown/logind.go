@@ -62,7 +62,8 @@ func (l *logind) close() {
 func (l *logind) call(name, path, method string, answer []any, args ...any) error {
 	ctx, cancel := context.WithTimeout(l.ctx, callWithin)
 	defer cancel()
-	if err := l.conn.Object(name, dbus.ObjectPath(path)).CallWithContext(ctx, method, 0, args...).Store(answer...); err != nil {
+	if err := l.conn.Object(name, dbus.ObjectPath(path)).CallWithContext(ctx, method, 0, args...).
+		Store(answer...); err != nil {
 		return fmt.Errorf("%s: %w", method, err)
 	}
 	return nil
@@ -71,7 +72,8 @@ func (l *logind) call(name, path, method string, answer []any, args ...any) erro
 // delay is how long logind waits for anyone who inhibits a shutdown.
 func (l *logind) delay() (time.Duration, error) {
 	var value dbus.Variant
-	if err := l.call(login1, login1Path, "org.freedesktop.DBus.Properties.Get", []any{&value}, login1Manager, "InhibitDelayMaxUSec"); err != nil {
+	if err := l.call(login1, login1Path, "org.freedesktop.DBus.Properties.Get", []any{&value}, login1Manager,
+		"InhibitDelayMaxUSec"); err != nil {
 		return 0, err
 	}
 	usec, ok := value.Value().(uint64)
@@ -84,7 +86,8 @@ func (l *logind) delay() (time.Duration, error) {
 // preparing reports whether a shutdown is under way.
 func (l *logind) preparing() (bool, error) {
 	var value dbus.Variant
-	if err := l.call(login1, login1Path, "org.freedesktop.DBus.Properties.Get", []any{&value}, login1Manager, "PreparingForShutdown"); err != nil {
+	if err := l.call(login1, login1Path, "org.freedesktop.DBus.Properties.Get", []any{&value}, login1Manager,
+		"PreparingForShutdown"); err != nil {
 		return false, err
 	}
 	preparing, ok := value.Value().(bool)
@@ -115,7 +118,8 @@ func (l *lock) release() {
 // inhibit has a shutdown wait.
 func (l *logind) inhibit() (*lock, error) {
 	var fd dbus.UnixFD
-	if err := l.call(login1, login1Path, login1Manager+".Inhibit", []any{&fd}, "shutdown", "edgecore", "Pods are to end in good order", "delay"); err != nil {
+	if err := l.call(login1, login1Path, login1Manager+".Inhibit", []any{&fd}, "shutdown", "edgecore",
+		"Pods are to end in good order", "delay"); err != nil {
 		return nil, err
 	}
 	syscall.CloseOnExec(int(fd))
@@ -125,7 +129,9 @@ func (l *logind) inhibit() (*lock, error) {
 // shutdowns tells that a shutdown begins, with true, and that it was called off, with false. The channel is closed with
 // the connection.
 func (l *logind) shutdowns() (<-chan bool, error) {
-	match := []dbus.MatchOption{dbus.WithMatchInterface(login1Manager), dbus.WithMatchMember(prepare), dbus.WithMatchObjectPath(login1Path)}
+	match := []dbus.MatchOption{
+		dbus.WithMatchInterface(login1Manager), dbus.WithMatchMember(prepare), dbus.WithMatchObjectPath(login1Path),
+	}
 	if err := l.conn.AddMatchSignalContext(l.ctx, match...); err != nil {
 		return nil, fmt.Errorf("listen for %s: %w", prepare, err)
 	}

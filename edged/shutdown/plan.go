@@ -31,7 +31,8 @@ func GroupsOf(c *kubeletconfig.KubeletConfiguration) []Group {
 	for _, e := range c.ShutdownGracePeriodByPodPriority {
 		groups = append(groups, Group{e.Priority, time.Duration(e.ShutdownGracePeriodSeconds) * time.Second})
 	}
-	if all, critical := c.ShutdownGracePeriod.Duration, c.ShutdownGracePeriodCriticalPods.Duration; len(groups) == 0 && all > 0 {
+	if all, critical := c.ShutdownGracePeriod.Duration, c.ShutdownGracePeriodCriticalPods.Duration; len(groups) == 0 &&
+		all > 0 {
 		groups = []Group{{0, all - critical}, {systemCritical, critical}}
 	}
 	slices.SortFunc(groups, func(a, b Group) int { return cmp.Compare(a.Priority, b.Priority) })

@@ -22,11 +22,16 @@ func TestGroupsOf(t *testing.T) {
 	}{
 		"nothing": {kubeletconfig.KubeletConfiguration{}, nil},
 		"two times": {kubeletconfig.KubeletConfiguration{
-			ShutdownGracePeriod: metav1.Duration{Duration: seconds(30)}, ShutdownGracePeriodCriticalPods: metav1.Duration{Duration: seconds(10)},
+			ShutdownGracePeriod:             metav1.Duration{Duration: seconds(30)},
+			ShutdownGracePeriodCriticalPods: metav1.Duration{Duration: seconds(10)},
 		}, []Group{{0, seconds(20)}, {systemCritical, seconds(10)}}},
-		"by priority": {kubeletconfig.KubeletConfiguration{ShutdownGracePeriodByPodPriority: []kubeletconfig.ShutdownGracePeriodByPodPriority{
-			{Priority: 100, ShutdownGracePeriodSeconds: 5}, {Priority: -3, ShutdownGracePeriodSeconds: 7},
-		}}, []Group{{-3, seconds(7)}, {100, seconds(5)}}},
+		"by priority": {
+			kubeletconfig.KubeletConfiguration{
+				ShutdownGracePeriodByPodPriority: []kubeletconfig.ShutdownGracePeriodByPodPriority{
+					{Priority: 100, ShutdownGracePeriodSeconds: 5}, {Priority: -3, ShutdownGracePeriodSeconds: 7},
+				},
+			}, []Group{{-3, seconds(7)}, {100, seconds(5)}},
+		},
 	} {
 		if diff := cmp.Diff(c.want, GroupsOf(&c.config)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -35,14 +40,20 @@ func TestGroupsOf(t *testing.T) {
 }
 
 func pod(name string, priority *int32, grace int64) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PodSpec{Priority: priority, TerminationGracePeriodSeconds: &grace}}
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name,
+		}, Spec: v1.PodSpec{Priority: priority, TerminationGracePeriodSeconds: &grace},
+	}
 }
 
 func TestAssign(t *testing.T) {
 	groups := []Group{{0, seconds(20)}, {100, seconds(5)}, {systemCritical, seconds(10)}}
 	pods := []*v1.Pod{
-		pod("none", nil, 30), pod("low", ptr.To[int32](-5), 30), pod("zero", ptr.To[int32](0), 30), pod("99", ptr.To[int32](99), 30),
-		pod("100", ptr.To[int32](100), 2), pod("critical", ptr.To[int32](systemCritical), 30), pod("node", ptr.To[int32](systemCritical+1000), 30),
+		pod("none", nil, 30), pod("low", ptr.To[int32](-5), 30), pod("zero", ptr.To[int32](0), 30),
+		pod("99", ptr.To[int32](99), 30),
+		pod("100", ptr.To[int32](100), 2), pod("critical", ptr.To[int32](systemCritical), 30),
+		pod("node", ptr.To[int32](systemCritical+1000), 30),
 	}
 	var got []string
 	for _, b := range Assign(groups, pods) {

@@ -115,12 +115,17 @@ func startsAgain(pod *v1.Pod, static bool) bool {
 
 // fail ends a pod that runs once, and stores its end.
 func (p *Pods) fail(ctx context.Context, pod *v1.Pod, seconds int64) {
-	why := status.Stopped{Reason: reasonTerminated, Message: messageTerminated, Grace: ptr.To(seconds), Condition: &v1.PodCondition{
-		Type:    v1.DisruptionTarget,
-		Status:  v1.ConditionTrue,
-		Reason:  v1.PodReasonTerminationByKubelet,
+	why := status.Stopped{
+		Reason:  reasonTerminated,
 		Message: messageTerminated,
-	}}
+		Grace:   ptr.To(seconds),
+		Condition: &v1.PodCondition{
+			Type:    v1.DisruptionTarget,
+			Status:  v1.ConditionTrue,
+			Reason:  v1.PodReasonTerminationByKubelet,
+			Message: messageTerminated,
+		},
+	}
 	p.Stopper.Stop(pod, why, nil)
 	p.untilEnded(ctx, pod.UID)
 	if err := p.Flush(context.WithoutCancel(ctx), pod.UID); err != nil {
@@ -131,7 +136,8 @@ func (p *Pods) fail(ctx context.Context, pod *v1.Pod, seconds int64) {
 // untilEnded waits until nothing of a pod runs, and its worker has done what follows from that.
 func (p *Pods) untilEnded(ctx context.Context, uid types.UID) {
 	ended := p.Stopper.Ended(uid)
-	for p.PLEG.Get(uid).Alive() || p.Workers.Busy(uid) || p.Stopper.Why(uid) != nil && !status.Terminal(p.Statuses.Phase(uid)) {
+	for p.PLEG.Get(uid).Alive() || p.Workers.Busy(uid) ||
+		p.Stopper.Why(uid) != nil && !status.Terminal(p.Statuses.Phase(uid)) {
 		select {
 		case <-ctx.Done():
 			return

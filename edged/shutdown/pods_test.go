@@ -112,7 +112,10 @@ func TestEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "1"}, Spec: v1.PodSpec{RestartPolicy: c.policy}}
+				pod := &v1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "1"},
+					Spec:       v1.PodSpec{RestartPolicy: c.policy},
+				}
 				n := &node{alive: true, stuck: c.stuck, ended: make(chan struct{})}
 				p := &Pods{
 					Desired:  desired.New(),

@@ -208,7 +208,8 @@ func (w *Watcher) dropFormer() bool {
 // raise raises logind's limit.
 func (w *Watcher) raise(ctx context.Context, l *logind, want time.Duration) error {
 	seconds := int64((want + time.Second - 1) / time.Second)
-	text := fmt.Sprintf("# Written by edgecore: as long as its shutdownGracePeriod.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
+	text := fmt.Sprintf("# Written by edgecore: as long as its shutdownGracePeriod.\n[Login]\nInhibitDelayMaxSec=%d\n",
+		seconds)
 	if err := os.MkdirAll(w.opts.ConfDir, 0o755); err != nil {
 		return err
 	}
@@ -243,7 +244,8 @@ func (w *Watcher) shutDown(ctx context.Context, groups []Group) {
 		if len(b.Pods) == 0 {
 			continue
 		}
-		klog.InfoS("The device is shut down; pods end", "pods", len(b.Pods), "priorityFrom", groups[i].Priority, "within", b.Grace)
+		klog.InfoS("The device is shut down; pods end", "pods", len(b.Pods), "priorityFrom", groups[i].Priority,
+			"within", b.Grace)
 		w.endAll(ctx, b)
 	}
 	klog.InfoS("The pods have ended, and the device goes down", "took", time.Since(began).Round(time.Millisecond))
@@ -259,6 +261,7 @@ func (w *Watcher) endAll(ctx context.Context, b Batch) {
 	}
 	wg.Wait()
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		klog.InfoS("The time of a group of pods is over; the device does not wait for them", "pods", len(b.Pods), "had", b.Grace)
+		klog.InfoS("The time of a group of pods is over; the device does not wait for them", "pods", len(b.Pods),
+			"had", b.Grace)
 	}
 }

@@ -111,7 +111,8 @@ func released(t *testing.T, l *logindtest.Logind) {
 func TestShutdown(t *testing.T) {
 	l := logindtest.Start(t, 5*time.Second)
 	conf := filepath.Join(t.TempDir(), "logind.conf.d")
-	r := watch(t, Options{Groups: []Group{{0, seconds(20)}, {systemCritical, seconds(10)}}, Address: l.Address, ConfDir: conf})
+	r := watch(t, Options{Groups: []Group{{0, seconds(20)}, {systemCritical, seconds(10)}}, Address: l.Address,
+		ConfDir: conf})
 	r.wait(t)
 	if l.Locks() != 1 {
 		t.Errorf("%d locks are held, want 1", l.Locks())
@@ -127,7 +128,8 @@ func TestShutdown(t *testing.T) {
 	if len(got) != 4 || got[0] != "began true" || got[3] != "end of critical within 10s" {
 		t.Fatalf("the watcher did %q, want [began true, end of a pod, end of a pod, end of critical within 10s]", got)
 	}
-	if middle := got[1] + got[2]; !strings.Contains(middle, "end of web within 20s") || !strings.Contains(middle, "end of db within 1s") {
+	if middle := got[1] + got[2]; !strings.Contains(middle, "end of web within 20s") ||
+		!strings.Contains(middle, "end of db within 1s") {
 		t.Errorf("the watcher did %q, want web to have 20s and db 1s", got)
 	}
 	l.Prepare(t, false)
@@ -145,7 +147,10 @@ func TestShutdown(t *testing.T) {
 func TestSlowPods(t *testing.T) {
 	l := logindtest.Start(t, time.Hour)
 	r, db := &record{}, make(chan struct{})
-	w := watch(t, Options{Groups: []Group{{0, 300 * time.Millisecond}, {systemCritical, seconds(10)}}, Address: l.Address, ConfDir: t.TempDir(),
+	w := watch(t, Options{
+		Groups:  []Group{{0, 300 * time.Millisecond}, {systemCritical, seconds(10)}},
+		Address: l.Address,
+		ConfDir: t.TempDir(),
 		End: func(ctx context.Context, pod *v1.Pod, _ time.Duration) {
 			if pod.Name == "web" {
 				<-ctx.Done()
@@ -157,7 +162,8 @@ func TestSlowPods(t *testing.T) {
 			if pod.Name == "db" {
 				close(db)
 			}
-		}})
+		},
+	})
 	w.wait(t)
 	if n := l.Reloads(); n != 0 {
 		t.Errorf("%d reloads with a limit that is long enough, want 0", n)
@@ -173,12 +179,14 @@ func TestSlowPods(t *testing.T) {
 func TestLimitStays(t *testing.T) {
 	l := logindtest.Start(t, 3*time.Second)
 	l.Stubborn()
-	r := watch(t, Options{Groups: []Group{{0, seconds(20)}, {systemCritical, seconds(10)}}, Address: l.Address, ConfDir: t.TempDir()},
+	r := watch(t, Options{Groups: []Group{{0, seconds(20)}, {systemCritical, seconds(10)}}, Address: l.Address,
+		ConfDir: t.TempDir()},
 		func(w *Watcher) { w.reloadWithin = 300 * time.Millisecond })
 	r.wait(t)
 	l.Prepare(t, true)
 	released(t, l)
-	if got := r.all(); !strings.Contains(got, "end of web within 2s") || !strings.Contains(got, "end of critical within 1s") {
+	if got := r.all(); !strings.Contains(got, "end of web within 2s") ||
+		!strings.Contains(got, "end of critical within 1s") {
 		t.Errorf("the watcher did %q, want web to have 2s and the critical pod 1s", got)
 	}
 }
@@ -230,7 +238,9 @@ func TestNoGroups(t *testing.T) {
 }
 
 func TestNoBus(t *testing.T) {
-	r := watch(t, Options{Groups: []Group{{0, seconds(20)}}, Address: "unix:path=" + filepath.Join(t.TempDir(), "none")})
+	r := watch(t, Options{
+		Groups: []Group{{0, seconds(20)}}, Address: "unix:path=" + filepath.Join(t.TempDir(), "none"),
+	})
 	wait.Until(t, "the missing bus to be reported", func() error {
 		if err := r.failure(); err == nil || !strings.Contains(err.Error(), "D-Bus") {
 			return fmt.Errorf("error %v, want one of the D-Bus", err)

@@ -50,7 +50,9 @@ func Decode(data []byte, nodeName string) (pods []*v1.Pod, warnings []string, er
 		return nil, nil, fmt.Errorf("%d bytes: a manifest may have %d at the most", len(data), maxManifest)
 	}
 	if n := parts(data); n > maxParts {
-		return nil, nil, fmt.Errorf("%d elements, fields and lines: a manifest may have %d at the most; split it into several files", n, maxParts)
+		return nil, nil,
+			fmt.Errorf("%d elements, fields and lines: a manifest may have %d at the most; split it into several files",
+				n, maxParts)
 	}
 	docs := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), yamlBuffer)
 	counted := 0
@@ -114,7 +116,8 @@ func decodeDocument(raw []byte, nodeName string) ([]*v1.Pod, []string, error) {
 		return nil, nil, fmt.Errorf("not an object: %w", err)
 	}
 	if meta.APIVersion != "v1" {
-		return nil, nil, fmt.Errorf("apiVersion %q, kind %q: static manifests hold v1 Pods only", meta.APIVersion, meta.Kind)
+		return nil, nil, fmt.Errorf("apiVersion %q, kind %q: static manifests hold v1 Pods only", meta.APIVersion,
+			meta.Kind)
 	}
 	switch meta.Kind {
 	case "Pod":
@@ -168,7 +171,9 @@ func decodePod(raw []byte, nodeName string) (*v1.Pod, []string, error) {
 	}
 	var warnings []string
 	if err := yaml.UnmarshalStrict(raw, &v1.Pod{}); err != nil {
-		warnings = append(warnings, fmt.Sprintf("pod %q: %s", pod.Name, strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: ")))
+		warnings = append(warnings,
+			fmt.Sprintf("pod %q: %s", pod.Name,
+				strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: ")))
 	}
 	hash, err := fingerprint(raw, nodeName)
 	if err != nil {
@@ -195,7 +200,9 @@ func decodePod(raw []byte, nodeName string) (*v1.Pod, []string, error) {
 	pod.Annotations[AnnotationHash] = hash
 	pod.Annotations[AnnotationSeen] = time.Now().Format(time.RFC3339Nano)
 	// The node agent itself keeps static pods where they are, whatever taints the node has.
-	pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute})
+	pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{
+		Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute,
+	})
 	SetDefaults(pod)
 	if err := Validate(pod); err != nil {
 		return nil, nil, err

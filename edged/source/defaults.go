@@ -106,7 +106,8 @@ func setProbeDefaults(p *v1.Probe) {
 	if p == nil {
 		return
 	}
-	for field, value := range map[*int32]int32{&p.TimeoutSeconds: 1, &p.PeriodSeconds: 10, &p.SuccessThreshold: 1, &p.FailureThreshold: 3} {
+	for field, value := range map[*int32]int32{&p.TimeoutSeconds: 1, &p.PeriodSeconds: 10, &p.SuccessThreshold: 1,
+		&p.FailureThreshold: 3} {
 		if *field == 0 {
 			*field = value
 		}

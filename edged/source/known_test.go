@@ -15,7 +15,8 @@ func TestKnown(t *testing.T) {
 	dir := t.TempDir()
 	write := func(image string) {
 		t.Helper()
-		text := "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: main, image: " + image + "}]\n"
+		text := "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: [{name: main, image: " + image +
+			"}]\n"
 		if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

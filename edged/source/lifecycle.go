@@ -20,7 +20,8 @@ func (v *validator) life(p *field.Path, spec *v1.PodSpec) {
 		v.add(field.Invalid(p.Child("activeDeadlineSeconds"), *d, "must be above 0"))
 	}
 	if len(spec.EphemeralContainers) > 0 {
-		v.add(field.Forbidden(p.Child("ephemeralContainers"), "a static pod has none: they are added to a pod through the API"))
+		v.add(field.Forbidden(p.Child("ephemeralContainers"),
+			"a static pod has none: they are added to a pod through the API"))
 	}
 }
 
@@ -28,12 +29,14 @@ func (v *validator) life(p *field.Path, spec *v1.PodSpec) {
 func (v *validator) lifecycle(p *field.Path, c *v1.Container, spec *v1.PodSpec, init bool) {
 	sidecar := init && c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 	if c.RestartPolicy != nil {
-		oneOf(v, p.Child("restartPolicy"), *c.RestartPolicy, v1.ContainerRestartPolicyAlways, v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever)
+		oneOf(v, p.Child("restartPolicy"), *c.RestartPolicy, v1.ContainerRestartPolicyAlways,
+			v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever)
 	}
 	v.restartRules(p.Child("restartPolicyRules"), c)
 	if init && !sidecar {
 		for name, set := range map[string]bool{
-			"lifecycle": c.Lifecycle != nil, "livenessProbe": c.LivenessProbe != nil, "readinessProbe": c.ReadinessProbe != nil, "startupProbe": c.StartupProbe != nil,
+			"lifecycle": c.Lifecycle != nil, "livenessProbe": c.LivenessProbe != nil,
+			"readinessProbe": c.ReadinessProbe != nil, "startupProbe": c.StartupProbe != nil,
 		} {
 			if set {
 				v.add(field.Forbidden(p.Child(name), "only for init containers with restartPolicy: Always"))
@@ -79,7 +82,8 @@ func (v *validator) handler(p *field.Path, h *v1.LifecycleHandler, grace int64) 
 		oneOf(v, p.Child("httpGet", "scheme"), h.HTTPGet.Scheme, v1.URISchemeHTTP, v1.URISchemeHTTPS)
 	}
 	if h.Sleep != nil && (h.Sleep.Seconds < 0 || h.Sleep.Seconds > grace) {
-		v.add(field.Invalid(p.Child("sleep", "seconds"), h.Sleep.Seconds, "must not be negative, nor above terminationGracePeriodSeconds"))
+		v.add(field.Invalid(p.Child("sleep", "seconds"), h.Sleep.Seconds,
+			"must not be negative, nor above terminationGracePeriodSeconds"))
 	}
 }
 
@@ -95,12 +99,14 @@ func (v *validator) restartRules(p *field.Path, c *v1.Container) {
 	}
 	for i, r := range c.RestartPolicyRules {
 		at := p.Index(i)
-		oneOf(v, at.Child("action"), r.Action, v1.ContainerRestartRuleActionRestart, v1.ContainerRestartRuleActionRestartAllContainers)
+		oneOf(v, at.Child("action"), r.Action, v1.ContainerRestartRuleActionRestart,
+			v1.ContainerRestartRuleActionRestartAllContainers)
 		if r.ExitCodes == nil {
 			v.add(field.Required(at.Child("exitCodes"), ""))
 			continue
 		}
-		oneOf(v, at.Child("exitCodes", "operator"), r.ExitCodes.Operator, v1.ContainerRestartRuleOnExitCodesOpIn, v1.ContainerRestartRuleOnExitCodesOpNotIn)
+		oneOf(v, at.Child("exitCodes", "operator"), r.ExitCodes.Operator, v1.ContainerRestartRuleOnExitCodesOpIn,
+			v1.ContainerRestartRuleOnExitCodesOpNotIn)
 		if n := len(r.ExitCodes.Values); n < 1 || n > maxRestartCodes {
 			v.add(field.Invalid(at.Child("exitCodes", "values"), n, "between 1 and 255 exit codes are needed"))
 		}

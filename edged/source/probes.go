@@ -14,14 +14,18 @@ func (v *validator) probes(p *field.Path, c *v1.Container) {
 		name      string
 		spec      *v1.Probe
 		readiness bool
-	}{{"livenessProbe", c.LivenessProbe, false}, {"readinessProbe", c.ReadinessProbe, true}, {"startupProbe", c.StartupProbe, false}} {
+	}{
+		{"livenessProbe", c.LivenessProbe, false}, {"readinessProbe", c.ReadinessProbe, true},
+		{"startupProbe", c.StartupProbe, false},
+	} {
 		if probe.spec == nil {
 			continue
 		}
 		at := p.Child(probe.name)
 		v.probe(at, probe.spec)
 		if probe.readiness && probe.spec.TerminationGracePeriodSeconds != nil {
-			v.add(field.Invalid(at.Child("terminationGracePeriodSeconds"), *probe.spec.TerminationGracePeriodSeconds, "must not be set for readinessProbes"))
+			v.add(field.Invalid(at.Child("terminationGracePeriodSeconds"), *probe.spec.TerminationGracePeriodSeconds,
+				"must not be set for readinessProbes"))
 		}
 		if !probe.readiness && probe.spec.SuccessThreshold != 1 {
 			v.add(field.Invalid(at.Child("successThreshold"), probe.spec.SuccessThreshold, "must be 1"))
@@ -34,7 +38,8 @@ func (v *validator) probe(p *field.Path, probe *v1.Probe) {
 		name  string
 		value int32
 	}{
-		{"initialDelaySeconds", probe.InitialDelaySeconds}, {"timeoutSeconds", probe.TimeoutSeconds}, {"periodSeconds", probe.PeriodSeconds},
+		{"initialDelaySeconds", probe.InitialDelaySeconds}, {"timeoutSeconds", probe.TimeoutSeconds},
+		{"periodSeconds", probe.PeriodSeconds},
 		{"successThreshold", probe.SuccessThreshold}, {"failureThreshold", probe.FailureThreshold},
 	} {
 		if n.value < 0 {

@@ -38,27 +38,56 @@ func TestDecode(t *testing.T) {
 		err   string
 		warn  string
 	}{
-		"yaml":               {in: web, names: []string{"web-node1"}},
-		"json":               {in: `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"j"},"spec":{"containers":[{"name":"c","image":"i"}]}}`, names: []string{"j-node1"}},
-		"several documents":  {in: "---\n" + web + "---\n---\n" + strings.ReplaceAll(web, "name: web", "name: two"), names: []string{"web-node1", "two-node1"}},
-		"list":               {in: `{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"j"},"spec":{"containers":[{"name":"c","image":"i"}]}}]}`, names: []string{"j-node1"}},
-		"unknown field":      {in: web + "  restartPolcy: Never\n", names: []string{"web-node1"}, warn: "restartPolcy"},
-		"a service":          {in: "apiVersion: v1\nkind: Service\n", err: `document 1: kind "Service": static manifests hold v1 Pods only`},
-		"a deployment":       {in: "apiVersion: apps/v1\nkind: Deployment\n", err: `apiVersion "apps/v1"`},
-		"no object":          {in: "hello\n", err: "document 1"},
-		"a list of texts":    {in: "- a\n- b\n", err: "document 1: not an object"},
-		"empty":              {in: "", err: "no pod in the file"},
-		"broken yaml":        {in: "a: [\n", err: "document 1"},
-		"wrong type":         {in: strings.Replace(web, "image: example.com/web:1", "image: [1]", 1), err: "not a pod"},
-		"no name":            {in: strings.Replace(web, "  name: web\nspec", "  labels: {}\nspec", 1), err: "metadata.name: required"},
-		"no containers":      {in: "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n", err: "spec.containers: Required value"},
-		"bad name":           {in: strings.Replace(web, "name: web", "name: Web_1", 1), err: "metadata.name: Invalid value"},
-		"bad policy":         {in: web + "  restartPolicy: Sometimes\n", err: `spec.restartPolicy: Unsupported value: "Sometimes"`},
-		"bad quantity":       {in: strings.Replace(web, "64Mi", "64Mx", 1), err: "not a pod"},
-		"mount of no volume": {in: strings.Replace(web, "    resources", "    volumeMounts: [{name: x, mountPath: /x}]\n    resources", 1), err: `volumeMounts[0].name: Not found: "x"`},
-		"escaping subPath":   {in: strings.Replace(web, "    resources", "    volumeMounts: [{name: x, mountPath: /x, subPath: ../..}]\n    resources", 1), err: "must be a relative path without '..'"},
-		"uid as a path":      {in: strings.Replace(web, "name: web\nspec", "name: web\n  uid: ../../etc\nspec", 1), err: "metadata.uid"},
-		"good, then bad":     {in: web + "---\nkind: Pod\n", err: "document 2"},
+		"yaml": {in: web, names: []string{"web-node1"}},
+		"json": {
+			in: `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"j"},"spec":{"containers":[{"name":"c","image":"i"}]}}`, names: []string{
+				"j-node1",
+			},
+		},
+		"several documents": {in: "---\n" + web + "---\n---\n" + strings.ReplaceAll(web, "name: web", "name: two"),
+			names: []string{"web-node1", "two-node1"}},
+		"list": {
+			in: `{"apiVersion":"v1","kind":"PodList","items":[{"metadata":{"name":"j"},"spec":{"containers":[{"name":"c","image":"i"}]}}]}`, names: []string{
+				"j-node1",
+			},
+		},
+		"unknown field": {in: web + "  restartPolcy: Never\n", names: []string{"web-node1"}, warn: "restartPolcy"},
+		"a service": {
+			in:  "apiVersion: v1\nkind: Service\n",
+			err: `document 1: kind "Service": static manifests hold v1 Pods only`,
+		},
+		"a deployment":    {in: "apiVersion: apps/v1\nkind: Deployment\n", err: `apiVersion "apps/v1"`},
+		"no object":       {in: "hello\n", err: "document 1"},
+		"a list of texts": {in: "- a\n- b\n", err: "document 1: not an object"},
+		"empty":           {in: "", err: "no pod in the file"},
+		"broken yaml":     {in: "a: [\n", err: "document 1"},
+		"wrong type":      {in: strings.Replace(web, "image: example.com/web:1", "image: [1]", 1), err: "not a pod"},
+		"no name": {
+			in: strings.Replace(web, "  name: web\nspec", "  labels: {}\nspec", 1), err: "metadata.name: required",
+		},
+		"no containers": {
+			in: "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n", err: "spec.containers: Required value",
+		},
+		"bad name": {
+			in: strings.Replace(web, "name: web", "name: Web_1", 1), err: "metadata.name: Invalid value",
+		},
+		"bad policy": {
+			in: web + "  restartPolicy: Sometimes\n", err: `spec.restartPolicy: Unsupported value: "Sometimes"`,
+		},
+		"bad quantity": {in: strings.Replace(web, "64Mi", "64Mx", 1), err: "not a pod"},
+		"mount of no volume": {
+			in: strings.Replace(web, "    resources", "    volumeMounts: [{name: x, mountPath: /x}]\n    resources",
+				1),
+			err: `volumeMounts[0].name: Not found: "x"`,
+		},
+		"escaping subPath": {
+			in: strings.Replace(web, "    resources",
+				"    volumeMounts: [{name: x, mountPath: /x, subPath: ../..}]\n    resources", 1),
+			err: "must be a relative path without '..'",
+		},
+		"uid as a path": {in: strings.Replace(web, "name: web\nspec", "name: web\n  uid: ../../etc\nspec", 1),
+			err: "metadata.uid"},
+		"good, then bad": {in: web + "---\nkind: Pod\n", err: "document 2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pods, warnings, err := Decode([]byte(c.in), "node1")
@@ -92,8 +121,10 @@ func TestDecodeDefaults(t *testing.T) {
 	}
 	p := pods[0]
 	c := p.Spec.Containers[0]
-	if p.Namespace != "default" || p.Name != "web-node1" || p.Spec.NodeName != "Node1" || p.Annotations[AnnotationSource] != "file" ||
-		p.Spec.RestartPolicy != v1.RestartPolicyAlways || *p.Spec.TerminationGracePeriodSeconds != 30 || c.ImagePullPolicy != v1.PullIfNotPresent ||
+	if p.Namespace != "default" || p.Name != "web-node1" || p.Spec.NodeName != "Node1" ||
+		p.Annotations[AnnotationSource] != "file" ||
+		p.Spec.RestartPolicy != v1.RestartPolicyAlways || *p.Spec.TerminationGracePeriodSeconds != 30 ||
+		c.ImagePullPolicy != v1.PullIfNotPresent ||
 		c.Resources.Requests.Memory().Value() != 64<<20 || c.TerminationMessagePath != "/dev/termination-log" {
 		t.Errorf("pod = %+v, want the defaults of pod web-node1", p)
 	}
@@ -109,7 +140,8 @@ func TestDecodeDefaults(t *testing.T) {
 
 // TestUIDFollowsMeaning: the UID is what restarts a static pod, so layout must not change it.
 func TestSystemPriorities(t *testing.T) {
-	for class, want := range map[string]int32{"system-node-critical": 2000001000, "system-cluster-critical": 2000000000, "mine": 0} {
+	for class, want := range map[string]int32{"system-node-critical": 2000001000, "system-cluster-critical": 2000000000,
+		"mine": 0} {
 		pod := &v1.Pod{Spec: v1.PodSpec{PriorityClassName: class}}
 		SetDefaults(pod)
 		if got := ptr.Deref(pod.Spec.Priority, 0); got != want {
@@ -131,7 +163,8 @@ func TestUIDFollowsMeaning(t *testing.T) {
 		return string(pods[0].UID)
 	}
 	base := uid(web, "n")
-	if got := uid("# a comment\n"+strings.ReplaceAll(web, "image: example.com/web:1", "image:   \"example.com/web:1\""), "n"); got != base {
+	if got := uid("# a comment\n"+strings.ReplaceAll(web, "image: example.com/web:1", "image:   \"example.com/web:1\""),
+		"n"); got != base {
 		t.Errorf("UID with a comment and quotes = %s, want %s", got, base)
 	}
 	if got := uid(strings.Replace(web, "web:1", "web:2", 1), "n"); got == base {

@@ -25,7 +25,8 @@ func Validate(pod *v1.Pod) error {
 		v.all(meta.Child("labels"), k, validation.IsQualifiedName(k))
 		v.all(meta.Child("labels").Key(k), value, validation.IsValidLabelValue(value))
 	}
-	if bad := strings.ContainsAny(string(pod.UID), "/\\ \x00") || strings.Contains(string(pod.UID), ".."); bad || len(pod.UID) > 128 {
+	if bad := strings.ContainsAny(string(pod.UID), "/\\ \x00") || strings.Contains(string(pod.UID), ".."); bad ||
+		len(pod.UID) > 128 {
 		v.add(field.Invalid(meta.Child("uid"), pod.UID, "a UID names folders: letters, digits, '-' and '_' only"))
 	}
 	v.spec(field.NewPath("spec"), &pod.Spec)
@@ -57,8 +58,10 @@ func oneOf[T ~string](v *validator, p *field.Path, value T, allowed ...T) {
 }
 
 func (v *validator) spec(p *field.Path, spec *v1.PodSpec) {
-	oneOf(v, p.Child("restartPolicy"), spec.RestartPolicy, v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever)
-	oneOf(v, p.Child("dnsPolicy"), spec.DNSPolicy, v1.DNSClusterFirst, v1.DNSClusterFirstWithHostNet, v1.DNSDefault, v1.DNSNone)
+	oneOf(v, p.Child("restartPolicy"), spec.RestartPolicy, v1.RestartPolicyAlways, v1.RestartPolicyOnFailure,
+		v1.RestartPolicyNever)
+	oneOf(v, p.Child("dnsPolicy"), spec.DNSPolicy, v1.DNSClusterFirst, v1.DNSClusterFirstWithHostNet, v1.DNSDefault,
+		v1.DNSNone)
 	if g := spec.TerminationGracePeriodSeconds; g != nil && *g < 0 {
 		v.add(field.Invalid(p.Child("terminationGracePeriodSeconds"), *g, "must not be negative"))
 	}
@@ -125,7 +128,8 @@ func (v *validator) container(p *field.Path, c *v1.Container, names, volumes, po
 		v.add(field.Invalid(p.Child("image"), c.Image, "must not have leading or trailing whitespace"))
 	}
 	oneOf(v, p.Child("imagePullPolicy"), c.ImagePullPolicy, v1.PullAlways, v1.PullIfNotPresent, v1.PullNever)
-	oneOf(v, p.Child("terminationMessagePolicy"), c.TerminationMessagePolicy, v1.TerminationMessageReadFile, v1.TerminationMessageFallbackToLogsOnError)
+	oneOf(v, p.Child("terminationMessagePolicy"), c.TerminationMessagePolicy, v1.TerminationMessageReadFile,
+		v1.TerminationMessageFallbackToLogsOnError)
 	v.ports(p.Child("ports"), c.Ports, ports)
 	v.env(p.Child("env"), c.Env)
 	v.mounts(p.Child("volumeMounts"), c.VolumeMounts, volumes)
@@ -205,7 +209,8 @@ func (v *validator) resources(p *field.Path, r *v1.ResourceRequirements) {
 	check("requests", r.Requests)
 	for name, request := range r.Requests {
 		if limit, ok := r.Limits[name]; ok && less(limit, request) {
-			v.add(field.Invalid(p.Child("requests").Key(string(name)), request.String(), "must not be above the limit of "+limit.String()))
+			v.add(field.Invalid(p.Child("requests").Key(string(name)), request.String(),
+				"must not be above the limit of "+limit.String()))
 		}
 	}
 }

@@ -13,13 +13,16 @@ import (
 // podSecurity checks what a pod says for all its containers.
 func (v *validator) podSecurity(p *field.Path, spec *v1.PodSpec) {
 	ownIDs := spec.HostUsers != nil && !*spec.HostUsers
-	for name, host := range map[string]bool{"hostNetwork": spec.HostNetwork, "hostPID": spec.HostPID, "hostIPC": spec.HostIPC} {
+	for name, host := range map[string]bool{
+		"hostNetwork": spec.HostNetwork, "hostPID": spec.HostPID, "hostIPC": spec.HostIPC,
+	} {
 		if ownIDs && host {
 			v.add(field.Forbidden(p.Child(name), "must not be true with hostUsers: false"))
 		}
 	}
 	if spec.ShareProcessNamespace != nil && *spec.ShareProcessNamespace && spec.HostPID {
-		v.add(field.Invalid(p.Child("shareProcessNamespace"), true, "a pod shares the node's processes or its own, not both"))
+		v.add(field.Invalid(p.Child("shareProcessNamespace"), true,
+			"a pod shares the node's processes or its own, not both"))
 	}
 	sc, at := spec.SecurityContext, p.Child("securityContext")
 	if sc == nil {
@@ -32,7 +35,8 @@ func (v *validator) podSecurity(p *field.Path, spec *v1.PodSpec) {
 		v.id(at.Child("supplementalGroups").Index(i), &sc.SupplementalGroups[i])
 	}
 	if sc.SupplementalGroupsPolicy != nil {
-		oneOf(v, at.Child("supplementalGroupsPolicy"), *sc.SupplementalGroupsPolicy, v1.SupplementalGroupsPolicyMerge, v1.SupplementalGroupsPolicyStrict)
+		oneOf(v, at.Child("supplementalGroupsPolicy"), *sc.SupplementalGroupsPolicy, v1.SupplementalGroupsPolicyMerge,
+			v1.SupplementalGroupsPolicyStrict)
 	}
 	seen := map[string]bool{}
 	for i, s := range sc.Sysctls {

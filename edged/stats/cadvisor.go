@@ -18,38 +18,54 @@ var (
 	cadvisorLabels = []string{"container", "id", "image", "name", "namespace", "pod"}
 	with           = func(more string) []string { return append(append([]string(nil), cadvisorLabels...), more) }
 
-	cCPU        = counter("container_cpu_usage_seconds_total", "CPU time used, in seconds", with("cpu")...)
-	cPeriods    = counter("container_cpu_cfs_periods_total", "Periods in which the CPU quota was enforced", cadvisorLabels...)
-	cThrottled  = counter("container_cpu_cfs_throttled_periods_total", "Periods in which the CPU quota was used up", cadvisorLabels...)
-	cThrottleS  = counter("container_cpu_cfs_throttled_seconds_total", "Time spent waiting because the CPU quota was used up, in seconds", cadvisorLabels...)
-	cWorkingSet = gauge("container_memory_working_set_bytes", "Memory that the kernel cannot easily take back", cadvisorLabels...)
-	cMemory     = gauge("container_memory_usage_bytes", "Memory in use, page cache included", cadvisorLabels...)
-	cRSS        = gauge("container_memory_rss", "Anonymous memory, in bytes", cadvisorLabels...)
-	cCache      = gauge("container_memory_cache", "Page cache, in bytes", cadvisorLabels...)
-	cSwap       = gauge("container_memory_swap", "Swap in use, in bytes", cadvisorLabels...)
-	cFaults     = counter("container_memory_failures_total", "Page faults, by type", append(with("failure_type"), "scope")...)
-	cOOM        = counter("container_oom_events_total", "Times that the kernel killed a process for want of memory", cadvisorLabels...)
-	cThreads    = gauge("container_threads", "Threads", cadvisorLabels...)
-	cLimit      = gauge("container_spec_memory_limit_bytes", "Memory limit; 0 is none", cadvisorLabels...)
-	cQuota      = gauge("container_spec_cpu_quota", "CPU time allowed in each period, in microseconds", cadvisorLabels...)
-	cPeriod     = gauge("container_spec_cpu_period", "Length of a period of the CPU quota, in microseconds", cadvisorLabels...)
-	cStart      = gauge("container_start_time_seconds", "When the container started, in seconds since 1970", cadvisorLabels...)
-	cSeen       = gauge("container_last_seen", "When the container was last looked at, in seconds since 1970", cadvisorLabels...)
-	cFSReads    = counter("container_fs_reads_bytes_total", "Bytes read from a device", with("device")...)
-	cFSWrites   = counter("container_fs_writes_bytes_total", "Bytes written to a device", with("device")...)
-	cFSReadN    = counter("container_fs_reads_total", "Read operations of a device", with("device")...)
-	cFSWriteN   = counter("container_fs_writes_total", "Write operations of a device", with("device")...)
-	cUserCPU    = counter("container_cpu_user_seconds_total", "CPU time used in user mode, in seconds", cadvisorLabels...)
-	cSystemCPU  = counter("container_cpu_system_seconds_total", "CPU time used in the kernel, in seconds", cadvisorLabels...)
-	cShares     = gauge("container_spec_cpu_shares", "Share of the CPU, in the unit of cgroup v1", cadvisorLabels...)
-	cSwapLimit  = gauge("container_spec_memory_swap_limit_bytes", "Limit of swap, on cgroup v1 of memory and swap together; 0 is none", cadvisorLabels...)
-	cReserved   = gauge("container_spec_memory_reservation_limit_bytes", "Memory that the kernel tries to leave to the container; 0 is none", cadvisorLabels...)
-	cFailures   = counter("container_memory_failcnt", "Times that memory use reached its limit", cadvisorLabels...)
-	cMaxMemory  = gauge("container_memory_max_usage_bytes", "Largest memory use so far", cadvisorLabels...)
-	cMapped     = gauge("container_memory_mapped_file", "Mapped files in memory, in bytes", cadvisorLabels...)
-	cKernel     = gauge("container_memory_kernel_usage", "Memory of the kernel, in bytes", cadvisorLabels...)
-	cActive     = gauge("container_memory_total_active_file_bytes", "Page cache on the kernel's active list, in bytes", cadvisorLabels...)
-	cInactive   = gauge("container_memory_total_inactive_file_bytes", "Page cache on the kernel's inactive list, in bytes", cadvisorLabels...)
+	cCPU     = counter("container_cpu_usage_seconds_total", "CPU time used, in seconds", with("cpu")...)
+	cPeriods = counter("container_cpu_cfs_periods_total", "Periods in which the CPU quota was enforced",
+		cadvisorLabels...)
+	cThrottled = counter("container_cpu_cfs_throttled_periods_total", "Periods in which the CPU quota was used up",
+		cadvisorLabels...)
+	cThrottleS = counter("container_cpu_cfs_throttled_seconds_total",
+		"Time spent waiting because the CPU quota was used up, in seconds", cadvisorLabels...)
+	cWorkingSet = gauge("container_memory_working_set_bytes", "Memory that the kernel cannot easily take back",
+		cadvisorLabels...)
+	cMemory = gauge("container_memory_usage_bytes", "Memory in use, page cache included", cadvisorLabels...)
+	cRSS    = gauge("container_memory_rss", "Anonymous memory, in bytes", cadvisorLabels...)
+	cCache  = gauge("container_memory_cache", "Page cache, in bytes", cadvisorLabels...)
+	cSwap   = gauge("container_memory_swap", "Swap in use, in bytes", cadvisorLabels...)
+	cFaults = counter("container_memory_failures_total", "Page faults, by type",
+		append(with("failure_type"), "scope")...)
+	cOOM = counter("container_oom_events_total", "Times that the kernel killed a process for want of memory",
+		cadvisorLabels...)
+	cThreads = gauge("container_threads", "Threads", cadvisorLabels...)
+	cLimit   = gauge("container_spec_memory_limit_bytes", "Memory limit; 0 is none", cadvisorLabels...)
+	cQuota   = gauge("container_spec_cpu_quota", "CPU time allowed in each period, in microseconds",
+		cadvisorLabels...)
+	cPeriod = gauge("container_spec_cpu_period", "Length of a period of the CPU quota, in microseconds",
+		cadvisorLabels...)
+	cStart = gauge("container_start_time_seconds", "When the container started, in seconds since 1970",
+		cadvisorLabels...)
+	cSeen = gauge("container_last_seen", "When the container was last looked at, in seconds since 1970",
+		cadvisorLabels...)
+	cFSReads  = counter("container_fs_reads_bytes_total", "Bytes read from a device", with("device")...)
+	cFSWrites = counter("container_fs_writes_bytes_total", "Bytes written to a device", with("device")...)
+	cFSReadN  = counter("container_fs_reads_total", "Read operations of a device", with("device")...)
+	cFSWriteN = counter("container_fs_writes_total", "Write operations of a device", with("device")...)
+	cUserCPU  = counter("container_cpu_user_seconds_total", "CPU time used in user mode, in seconds",
+		cadvisorLabels...)
+	cSystemCPU = counter("container_cpu_system_seconds_total", "CPU time used in the kernel, in seconds",
+		cadvisorLabels...)
+	cShares    = gauge("container_spec_cpu_shares", "Share of the CPU, in the unit of cgroup v1", cadvisorLabels...)
+	cSwapLimit = gauge("container_spec_memory_swap_limit_bytes",
+		"Limit of swap, on cgroup v1 of memory and swap together; 0 is none", cadvisorLabels...)
+	cReserved = gauge("container_spec_memory_reservation_limit_bytes",
+		"Memory that the kernel tries to leave to the container; 0 is none", cadvisorLabels...)
+	cFailures  = counter("container_memory_failcnt", "Times that memory use reached its limit", cadvisorLabels...)
+	cMaxMemory = gauge("container_memory_max_usage_bytes", "Largest memory use so far", cadvisorLabels...)
+	cMapped    = gauge("container_memory_mapped_file", "Mapped files in memory, in bytes", cadvisorLabels...)
+	cKernel    = gauge("container_memory_kernel_usage", "Memory of the kernel, in bytes", cadvisorLabels...)
+	cActive    = gauge("container_memory_total_active_file_bytes", "Page cache on the kernel's active list, in bytes",
+		cadvisorLabels...)
+	cInactive = gauge("container_memory_total_inactive_file_bytes",
+		"Page cache on the kernel's inactive list, in bytes", cadvisorLabels...)
 	cProcesses  = gauge("container_processes", "Processes", cadvisorLabels...)
 	cThreadsMax = gauge("container_threads_max", "Limit of threads; 0 is none", cadvisorLabels...)
 	cError      = gauge("container_scrape_error", "1 if figures of containers could not be read, else 0")
@@ -57,11 +73,13 @@ var (
 	cRx  = counter("container_network_receive_bytes_total", "Bytes received", with("interface")...)
 	cRxP = counter("container_network_receive_packets_total", "Packets received", with("interface")...)
 	cRxE = counter("container_network_receive_errors_total", "Errors while receiving", with("interface")...)
-	cRxD = counter("container_network_receive_packets_dropped_total", "Received packets that were dropped", with("interface")...)
+	cRxD = counter("container_network_receive_packets_dropped_total", "Received packets that were dropped",
+		with("interface")...)
 	cTx  = counter("container_network_transmit_bytes_total", "Bytes sent", with("interface")...)
 	cTxP = counter("container_network_transmit_packets_total", "Packets sent", with("interface")...)
 	cTxE = counter("container_network_transmit_errors_total", "Errors while sending", with("interface")...)
-	cTxD = counter("container_network_transmit_packets_dropped_total", "Packets that were dropped before they were sent", with("interface")...)
+	cTxD = counter("container_network_transmit_packets_dropped_total",
+		"Packets that were dropped before they were sent", with("interface")...)
 
 	machineLabels = []string{"boot_id", "machine_id", "system_uuid"}
 	machineCores  = gauge("machine_cpu_cores", "Logical CPUs of the machine", machineLabels...)
@@ -161,7 +179,8 @@ func collectCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, disks
 	if processes := read(mainDir(d), "cgroup.procs"); processes != "" {
 		cProcesses.tell(ch, u.at, ptr.To(float64(strings.Count(processes, "\n"))), labels...)
 	}
-	blocks, bytes, counts := d.Dir("blkio"), "blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_serviced_recursive"
+	blocks, bytes, counts := d.Dir("blkio"), "blkio.throttle.io_service_bytes_recursive",
+		"blkio.throttle.io_serviced_recursive"
 	if d.Unified != "" {
 		blocks, bytes, counts = d.Unified, "io.stat", "io.stat"
 	}
@@ -226,7 +245,8 @@ func collectMemory(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, label
 	peak, kernel, swap, reserved := "memory.peak", "", "memory.swap.max", "memory.low"
 	if dir == "" {
 		dir, prefix = d.Dir("memory"), "total_"
-		peak, kernel, swap, reserved = "memory.max_usage_in_bytes", "memory.kmem.usage_in_bytes", "memory.memsw.limit_in_bytes", "memory.soft_limit_in_bytes"
+		peak, kernel, swap, reserved = "memory.max_usage_in_bytes", "memory.kmem.usage_in_bytes",
+			"memory.memsw.limit_in_bytes", "memory.soft_limit_in_bytes"
 	}
 	stat := table(read(dir, "memory.stat"))
 	if len(stat) == 0 {
@@ -254,7 +274,9 @@ func collectMemory(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, label
 }
 
 // collectBlocks tells what was read and written, for each device.
-func collectBlocks(ch chan<- prometheus.Metric, u *usage, all []blocks, reads, writes series, disks map[string]string, labels []string) {
+func collectBlocks(
+	ch chan<- prometheus.Metric, u *usage, all []blocks, reads, writes series, disks map[string]string, labels []string,
+) {
 	for i := range all {
 		b := &all[i]
 		labels := append(append([]string(nil), labels...), disks[b.device])

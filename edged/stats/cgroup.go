@@ -80,7 +80,8 @@ func readCgroup(d *cgroups.Dirs) usage {
 		u.faults, u.majorFaults = entry(stat, "total_pgfault"), entry(stat, "total_pgmajfault")
 		u.limit = limited(number(read(mem, "memory.limit_in_bytes")))
 		// In v1 the limit is of memory and swap together.
-		if both := limited(number(read(mem, "memory.memsw.limit_in_bytes"))); both != nil && u.limit != nil && *both >= *u.limit {
+		if both := limited(number(read(mem, "memory.memsw.limit_in_bytes"))); both != nil && u.limit != nil &&
+			*both >= *u.limit {
 			u.swapLimit = ptr.To(*both - *u.limit)
 		}
 	}
@@ -110,7 +111,8 @@ func readUnified(dir string) usage {
 		u.swap, u.swapLimit = number(read(dir, "memory.swap.current")), limited(number(read(dir, "memory.swap.max")))
 	}
 	u.processes = number(read(dir, "pids.current"))
-	u.cpuPSI, u.memPSI, u.ioPSI = pressure(read(dir, "cpu.pressure")), pressure(read(dir, "memory.pressure")), pressure(read(dir, "io.pressure"))
+	u.cpuPSI, u.memPSI, u.ioPSI = pressure(read(dir, "cpu.pressure")), pressure(read(dir, "memory.pressure")),
+		pressure(read(dir, "io.pressure"))
 	return u
 }
 

@@ -11,12 +11,23 @@ import (
 // What was sampled, in the words of the kubelet's stats API. What is not known is left out.
 
 func cpuStats(u *usage) *statsapi.CPUStats {
-	return &statsapi.CPUStats{Time: metav1.NewTime(u.at), UsageNanoCores: u.nano, UsageCoreNanoSeconds: u.cpu, PSI: u.cpuPSI}
+	return &statsapi.CPUStats{
+		Time:                 metav1.NewTime(u.at),
+		UsageNanoCores:       u.nano,
+		UsageCoreNanoSeconds: u.cpu,
+		PSI:                  u.cpuPSI,
+	}
 }
 
 func memoryStats(u *usage) *statsapi.MemoryStats {
 	out := &statsapi.MemoryStats{
-		Time: metav1.NewTime(u.at), UsageBytes: u.memory, WorkingSetBytes: u.workingSet, RSSBytes: u.rss, PageFaults: u.faults, MajorPageFaults: u.majorFaults, PSI: u.memPSI,
+		Time:            metav1.NewTime(u.at),
+		UsageBytes:      u.memory,
+		WorkingSetBytes: u.workingSet,
+		RSSBytes:        u.rss,
+		PageFaults:      u.faults,
+		MajorPageFaults: u.majorFaults,
+		PSI:             u.memPSI,
 	}
 	if u.limit != nil && u.workingSet != nil {
 		out.AvailableBytes = ptr.To(*u.limit - min(*u.workingSet, *u.limit))
@@ -43,7 +54,13 @@ func ioStats(u *usage) *statsapi.IOStats {
 func networkStats(at time.Time, list []link, first string) *statsapi.NetworkStats {
 	out := &statsapi.NetworkStats{Time: metav1.NewTime(at)}
 	for _, l := range list {
-		one := statsapi.InterfaceStats{Name: l.name, RxBytes: &l.rxBytes, RxErrors: &l.rxErrors, TxBytes: &l.txBytes, TxErrors: &l.txErrors}
+		one := statsapi.InterfaceStats{
+			Name:     l.name,
+			RxBytes:  &l.rxBytes,
+			RxErrors: &l.rxErrors,
+			TxBytes:  &l.txBytes,
+			TxErrors: &l.txErrors,
+		}
 		out.Interfaces = append(out.Interfaces, one)
 		if l.name == first {
 			out.InterfaceStats = one

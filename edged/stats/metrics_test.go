@@ -80,7 +80,9 @@ func TestResourceMetrics(t *testing.T) {
 		}
 	}
 	// metrics-server takes no sample whose time it does not know.
-	for _, name := range []string{"container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "node_cpu_usage_seconds_total"} {
+	for _, name := range []string{
+		"container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "node_cpu_usage_seconds_total",
+	} {
 		if got[name].GetMetric()[0].TimestampMs == nil {
 			t.Errorf("%s: TimestampMs = nil, want a time", name)
 		}
@@ -118,43 +120,47 @@ func TestCadvisorMetrics(t *testing.T) {
 	got := families(t, MetricsHandler(s.Cadvisor()))
 	pod, box := " /kubepods/poduid-a   default a", "main /kubepods/poduid-a/a-id demo:1 a-id default a"
 	for name, want := range map[string]map[string]float64{
-		"container_cpu_usage_seconds_total":               {" /    ": 1, " /kubepods    ": 2.5, pod: 1.5, box: 1.5},
-		"container_memory_working_set_bytes":              {" /    ": 500 << 10, " /kubepods    ": 9000, pod: 4000, box: 3000},
-		"container_spec_memory_limit_bytes":               {pod: 0, box: 10000},
-		"container_cpu_cfs_throttled_seconds_total":       {box: .003},
-		"container_cpu_cfs_throttled_periods_total":       {box: 2},
-		"container_memory_failcnt":                        {box: 7},
-		"container_memory_max_usage_bytes":                {box: 4500},
-		"container_spec_memory_swap_limit_bytes":          {pod: 0, box: 0},
-		"container_spec_cpu_shares":                       {box: 500},
-		"container_threads_max":                           {pod: 0, box: 100},
-		"container_processes":                             {box: 2},
-		"container_fs_reads_total":                        {box: 3},
-		"container_fs_writes_total":                       {box: 4},
-		"container_cpu_user_seconds_total":                {pod: 1e-6, box: 1e-6},
-		"container_scrape_error":                          {"": 0},
-		"machine_scrape_error":                            {"": 0},
-		"cadvisor_version_info":                           {"": 1},
-		"container_spec_cpu_quota":                        {box: 50000},
-		"container_oom_events_total":                      {box: 3},
-		"container_fs_writes_bytes_total":                 {box: 20},
-		"container_threads":                               {" /    ": 135, " /kubepods    ": 4, pod: 4, box: 4},
-		"container_start_time_seconds":                    {box: 1700000100},
-		"machine_cpu_cores":                               {"": 2},
-		"machine_memory_bytes":                            {"": 1000 << 10},
-		"container_memory_rss":                            {" /    ": 300 << 10, " /kubepods    ": 10, pod: 10, box: 10},
-		"container_cpu_cfs_periods_total":                 {box: 5},
-		"container_network_receive_errors_total":          {" /    ": 3, pod: 3},
-		"container_network_transmit_packets_total":        {" /    ": 10, pod: 10},
-		"container_network_receive_bytes_total":           {" /    ": 1, pod: 1},
-		"container_network_transmit_bytes_total":          {" /    ": 9, pod: 9},
-		"container_network_receive_packets_total":         {" /    ": 2, pod: 2},
-		"container_spec_cpu_period":                       {box: 100000},
-		"container_fs_reads_bytes_total":                  {box: 10},
-		"container_memory_usage_bytes":                    {" /    ": 600 << 10, " /kubepods    ": 9000, pod: 5000, box: 4000},
-		"container_memory_failures_total":                 {" /kubepods    ": 1, pod: 1, box: 1},
-		"container_network_transmit_errors_total":         {" /    ": 11, pod: 11},
-		"container_memory_cache":                          {" /    ": 200 << 10, " /kubepods    ": 20, pod: 20, box: 20},
+		"container_cpu_usage_seconds_total": {" /    ": 1, " /kubepods    ": 2.5, pod: 1.5, box: 1.5},
+		"container_memory_working_set_bytes": {" /    ": 500 << 10, " /kubepods    ": 9000, pod: 4000,
+			box: 3000},
+		"container_spec_memory_limit_bytes":         {pod: 0, box: 10000},
+		"container_cpu_cfs_throttled_seconds_total": {box: .003},
+		"container_cpu_cfs_throttled_periods_total": {box: 2},
+		"container_memory_failcnt":                  {box: 7},
+		"container_memory_max_usage_bytes":          {box: 4500},
+		"container_spec_memory_swap_limit_bytes":    {pod: 0, box: 0},
+		"container_spec_cpu_shares":                 {box: 500},
+		"container_threads_max":                     {pod: 0, box: 100},
+		"container_processes":                       {box: 2},
+		"container_fs_reads_total":                  {box: 3},
+		"container_fs_writes_total":                 {box: 4},
+		"container_cpu_user_seconds_total":          {pod: 1e-6, box: 1e-6},
+		"container_scrape_error":                    {"": 0},
+		"machine_scrape_error":                      {"": 0},
+		"cadvisor_version_info":                     {"": 1},
+		"container_spec_cpu_quota":                  {box: 50000},
+		"container_oom_events_total":                {box: 3},
+		"container_fs_writes_bytes_total":           {box: 20},
+		"container_threads":                         {" /    ": 135, " /kubepods    ": 4, pod: 4, box: 4},
+		"container_start_time_seconds":              {box: 1700000100},
+		"machine_cpu_cores":                         {"": 2},
+		"machine_memory_bytes":                      {"": 1000 << 10},
+		"container_memory_rss": {" /    ": 300 << 10, " /kubepods    ": 10, pod: 10,
+			box: 10},
+		"container_cpu_cfs_periods_total":          {box: 5},
+		"container_network_receive_errors_total":   {" /    ": 3, pod: 3},
+		"container_network_transmit_packets_total": {" /    ": 10, pod: 10},
+		"container_network_receive_bytes_total":    {" /    ": 1, pod: 1},
+		"container_network_transmit_bytes_total":   {" /    ": 9, pod: 9},
+		"container_network_receive_packets_total":  {" /    ": 2, pod: 2},
+		"container_spec_cpu_period":                {box: 100000},
+		"container_fs_reads_bytes_total":           {box: 10},
+		"container_memory_usage_bytes": {" /    ": 600 << 10, " /kubepods    ": 9000, pod: 5000,
+			box: 4000},
+		"container_memory_failures_total":         {" /kubepods    ": 1, pod: 1, box: 1},
+		"container_network_transmit_errors_total": {" /    ": 11, pod: 11},
+		"container_memory_cache": {" /    ": 200 << 10, " /kubepods    ": 20, pod: 20,
+			box: 20},
 		"container_network_receive_packets_dropped_total": {" /    ": 4, pod: 4},
 	} {
 		if diff := cmp.Diff(want, samples(got[name], cadvisorLabels...)); diff != "" {
@@ -162,10 +168,12 @@ func TestCadvisorMetrics(t *testing.T) {
 		}
 	}
 	// Dashboards select by the device, and by the machine.
-	if diff := cmp.Diff(map[string]float64{"main /dev/sda": 10}, samples(got["container_fs_reads_bytes_total"], "container", "device")); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"main /dev/sda": 10},
+		samples(got["container_fs_reads_bytes_total"], "container", "device")); diff != "" {
 		t.Errorf("container_fs_reads_bytes_total (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]float64{"boot-1 machine-1 system-1": 2}, samples(got["machine_cpu_cores"], machineLabels...)); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"boot-1 machine-1 system-1": 2},
+		samples(got["machine_cpu_cores"], machineLabels...)); diff != "" {
 		t.Errorf("machine_cpu_cores (-want +got):\n%s", diff)
 	}
 }
@@ -180,17 +188,21 @@ func TestSummaryHandler(t *testing.T) {
 			SummaryHandler(s).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/stats/summary"+query, nil))
 			return w
 		}
-		for query, disk := range map[string]bool{"": true, "?only_cpu_and_memory=true": false, "?only_cpu_and_memory=false": true} {
+		for query, disk := range map[string]bool{
+			"": true, "?only_cpu_and_memory=true": false, "?only_cpu_and_memory=false": true,
+		} {
 			w := ask(query)
 			var got statsapi.Summary
-			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK ||
+				w.Header().Get("Content-Type") != "application/json" {
 				t.Fatalf("%q: %d, %v; want no error, OK, \"application/json\"", query, w.Code, err)
 			}
 			if (got.Node.Fs != nil) != disk || len(got.Pods) != 1 || *got.Pods[0].Memory.WorkingSetBytes != 4000 {
 				t.Errorf("%q: %+v, want disks: %v, one pod with 4000 bytes", query, got, disk)
 			}
 		}
-		if w := ask("?only_cpu_and_memory=often"); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), `"often": want true or false`) {
+		if w := ask("?only_cpu_and_memory=often"); w.Code != http.StatusBadRequest ||
+			!strings.Contains(w.Body.String(), `"often": want true or false`) {
 			t.Errorf("%d %s, want 400 with what is allowed", w.Code, w.Body)
 		}
 		m.write("proc/meminfo", "")
@@ -209,7 +221,8 @@ func TestSummaryWithoutRuntime(t *testing.T) {
 		m.running("a", "1500000")
 		m.err = errors.New("connection refused")
 		got, err := s.Summary(t.Context(), false)
-		if err != nil || got.Node.Runtime != nil || *got.Pods[0].Memory.WorkingSetBytes != 4000 || got.Pods[0].EphemeralStorage == nil {
+		if err != nil || got.Node.Runtime != nil || *got.Pods[0].Memory.WorkingSetBytes != 4000 ||
+			got.Pods[0].EphemeralStorage == nil {
 			t.Errorf("Summary() = %+v, %v; want the pod's measures without those of the runtime", got, err)
 		}
 	})

@@ -33,7 +33,8 @@ func (s *Stats) readNode() (*node, error) {
 	info := table(read(s.opts.Proc, "meminfo"))
 	total, free := entry(info, "MemTotal"), entry(info, "MemFree")
 	if total == nil || free == nil {
-		return nil, fmt.Errorf("memory of the node: %s has no MemTotal and MemFree", filepath.Join(s.opts.Proc, "meminfo"))
+		return nil, fmt.Errorf("memory of the node: %s has no MemTotal and MemFree",
+			filepath.Join(s.opts.Proc, "meminfo"))
 	}
 	const kib = 1024
 	used := (*total - min(*free, *total)) * kib
@@ -51,15 +52,19 @@ func (s *Stats) readNode() (*node, error) {
 	}
 	n.processes = tasks(read(s.opts.Proc, "loadavg"))
 	for _, limit := range []string{"pid_max", "threads-max"} {
-		if most := number(read(filepath.Join(s.opts.Proc, "sys/kernel"), limit)); most != nil && (n.maxPIDs == 0 || *most < n.maxPIDs) {
+		if most := number(read(filepath.Join(s.opts.Proc, "sys/kernel"), limit)); most != nil &&
+			(n.maxPIDs == 0 || *most < n.maxPIDs) {
 			n.maxPIDs = *most
 		}
 	}
 	vm := table(read(s.opts.Proc, "vmstat"))
 	n.faults, n.majorFaults = entry(vm, "pgfault"), entry(vm, "pgmajfault")
-	n.cpuPSI, n.memPSI, n.ioPSI = pressure(read(s.opts.Proc, "pressure/cpu")), pressure(read(s.opts.Proc, "pressure/memory")), pressure(read(s.opts.Proc, "pressure/io"))
+	n.cpuPSI, n.memPSI, n.ioPSI = pressure(read(s.opts.Proc, "pressure/cpu")),
+		pressure(read(s.opts.Proc, "pressure/memory")), pressure(read(s.opts.Proc, "pressure/io"))
 	// The host's ends of pods' interfaces are theirs, and counted there.
-	n.links = slices.DeleteFunc(links(read(s.opts.Proc, "net/dev")), func(l link) bool { return strings.HasPrefix(l.name, "veth") })
+	n.links = slices.DeleteFunc(links(read(s.opts.Proc, "net/dev")), func(l link) bool {
+		return strings.HasPrefix(l.name, "veth")
+	})
 	n.defaultLink = defaultLink(read(s.opts.Proc, "net/route"))
 	if s.opts.PodsCgroup != nil {
 		if d, ok := s.opts.PodsCgroup(); ok {
@@ -67,7 +72,8 @@ func (s *Stats) readNode() (*node, error) {
 		}
 	}
 	n.agent = readSelf(s.opts.Proc)
-	n.nano, n.pods.nano, n.agent.nano = s.rates.note("/", &n.usage), s.rates.note("pods", &n.pods), s.rates.note("agent", &n.agent)
+	n.nano, n.pods.nano, n.agent.nano = s.rates.note("/", &n.usage), s.rates.note("pods", &n.pods),
+		s.rates.note("agent", &n.agent)
 	return n, nil
 }
 
@@ -121,8 +127,13 @@ func readFS(path string) (FS, error) {
 			block = uint64(fs.Bsize)
 		}
 		return FS{
-			Known: true, Path: path, Device: uint64(st.Dev), CapacityBytes: fs.Blocks * block, AvailableBytes: fs.Bavail * block,
-			Inodes: fs.Files, InodesFree: fs.Ffree,
+			Known:          true,
+			Path:           path,
+			Device:         uint64(st.Dev),
+			CapacityBytes:  fs.Blocks * block,
+			AvailableBytes: fs.Bavail * block,
+			Inodes:         fs.Files,
+			InodesFree:     fs.Ffree,
 		}, nil
 	}
 }

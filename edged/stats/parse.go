@@ -149,7 +149,8 @@ func links(dev string) []link {
 		}
 		l := link{name: name}
 		good := true
-		for i, to := range map[int]*uint64{0: &l.rxBytes, 1: &l.rxPackets, 2: &l.rxErrors, 3: &l.rxDrop, 8: &l.txBytes, 9: &l.txPackets, 10: &l.txErrors, 11: &l.txDrop} {
+		for i, to := range map[int]*uint64{0: &l.rxBytes, 1: &l.rxPackets, 2: &l.rxErrors, 3: &l.rxDrop, 8: &l.txBytes,
+			9: &l.txPackets, 10: &l.txErrors, 11: &l.txDrop} {
 			n, err := strconv.ParseUint(fields[i], 10, 64)
 			good = good && err == nil
 			*to = n

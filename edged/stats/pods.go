@@ -94,13 +94,20 @@ func (s *Stats) readPod(p *v1.Pod) *pod {
 // running are the containers of a pod that its status says run.
 func running(p *v1.Pod) []container {
 	var out []container
-	for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{
+		p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses,
+	} {
 		for _, st := range list {
 			if st.State.Running == nil {
 				continue
 			}
 			_, id, _ := strings.Cut(st.ContainerID, "://")
-			out = append(out, container{name: st.Name, id: id, image: st.Image, started: st.State.Running.StartedAt.Time})
+			out = append(out, container{
+				name:    st.Name,
+				id:      id,
+				image:   st.Image,
+				started: st.State.Running.StartedAt.Time,
+			})
 		}
 	}
 	return out
@@ -148,8 +155,14 @@ func usageOf(got *runtimeapi.ContainerStats) usage {
 	}
 	mem := got.GetMemory()
 	u := usage{
-		at: time.Now(), cpu: value(got.GetCpu().GetUsageCoreNanoSeconds()), memory: value(mem.GetUsageBytes()), workingSet: value(mem.GetWorkingSetBytes()),
-		rss: value(mem.GetRssBytes()), faults: value(mem.GetPageFaults()), majorFaults: value(mem.GetMajorPageFaults()), swap: value(got.GetSwap().GetSwapUsageBytes()),
+		at:          time.Now(),
+		cpu:         value(got.GetCpu().GetUsageCoreNanoSeconds()),
+		memory:      value(mem.GetUsageBytes()),
+		workingSet:  value(mem.GetWorkingSetBytes()),
+		rss:         value(mem.GetRssBytes()),
+		faults:      value(mem.GetPageFaults()),
+		majorFaults: value(mem.GetMajorPageFaults()),
+		swap:        value(got.GetSwap().GetSwapUsageBytes()),
 	}
 	if available := value(mem.GetAvailableBytes()); available != nil && *available > 0 && u.workingSet != nil {
 		u.limit = ptr.To(*available + *u.workingSet)

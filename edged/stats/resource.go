@@ -14,16 +14,20 @@ var (
 	nodeSwap   = gauge("node_swap_usage_bytes", "Swap in use on the node")
 
 	containerLabels = []string{"container", "namespace", "pod"}
-	containerCPU    = counter("container_cpu_usage_seconds_total", "CPU time used by the container, in seconds", containerLabels...)
-	containerMemory = gauge("container_memory_working_set_bytes", "Memory of the container that the kernel cannot easily take back", containerLabels...)
-	containerSwap   = gauge("container_swap_usage_bytes", "Swap in use by the container", containerLabels...)
-	containerLimit  = gauge("container_swap_limit_bytes", "Limit of the container's swap", containerLabels...)
-	containerStart  = gauge("container_start_time_seconds", "When the container started, in seconds since 1970", containerLabels...)
+	containerCPU    = counter("container_cpu_usage_seconds_total", "CPU time used by the container, in seconds",
+		containerLabels...)
+	containerMemory = gauge("container_memory_working_set_bytes",
+		"Memory of the container that the kernel cannot easily take back", containerLabels...)
+	containerSwap  = gauge("container_swap_usage_bytes", "Swap in use by the container", containerLabels...)
+	containerLimit = gauge("container_swap_limit_bytes", "Limit of the container's swap", containerLabels...)
+	containerStart = gauge("container_start_time_seconds", "When the container started, in seconds since 1970",
+		containerLabels...)
 
 	podNames  = []string{"namespace", "pod"}
 	podCPU    = counter("pod_cpu_usage_seconds_total", "CPU time used by the pod, in seconds", podNames...)
-	podMemory = gauge("pod_memory_working_set_bytes", "Memory of the pod that the kernel cannot easily take back", podNames...)
-	podSwap   = gauge("pod_swap_usage_bytes", "Swap in use by the pod", podNames...)
+	podMemory = gauge("pod_memory_working_set_bytes", "Memory of the pod that the kernel cannot easily take back",
+		podNames...)
+	podSwap = gauge("pod_swap_usage_bytes", "Swap in use by the pod", podNames...)
 
 	resourceError = gauge("resource_scrape_error", "1 if figures could not be read, else 0")
 )

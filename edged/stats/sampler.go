@@ -27,12 +27,14 @@ const (
 
 // Runtime is what Stats asks of the runtime.
 type Runtime interface {
-	ListContainerStats(ctx context.Context, in *runtimeapi.ListContainerStatsRequest, opts ...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error)
+	ListContainerStats(ctx context.Context, in *runtimeapi.ListContainerStatsRequest,
+		opts ...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error)
 }
 
 // Images is what Stats asks of the image service.
 type Images interface {
-	ImageFsInfo(ctx context.Context, in *runtimeapi.ImageFsInfoRequest, opts ...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error)
+	ImageFsInfo(ctx context.Context, in *runtimeapi.ImageFsInfoRequest,
+		opts ...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error)
 }
 
 // Options say what is measured, and where.
@@ -82,7 +84,13 @@ func New(opts Options) *Stats {
 	if opts.Proc == "" {
 		opts.Proc = "/proc"
 	}
-	return &Stats{opts: opts, began: time.Now(), rates: rates{of: map[string]*rate{}}, summaries: make(chan struct{}, 1), disks: disks{turn: make(chan struct{}, 1), of: map[types.UID]*disk{}}}
+	return &Stats{
+		opts:      opts,
+		began:     time.Now(),
+		rates:     rates{of: map[string]*rate{}},
+		summaries: make(chan struct{}, 1),
+		disks:     disks{turn: make(chan struct{}, 1), of: map[types.UID]*disk{}},
+	}
 }
 
 // shared is a sample that those have in common who ask within a moment.
@@ -141,8 +149,14 @@ func (s *Stats) Node(ctx context.Context) (NodeUsage, error) {
 		return NodeUsage{}, err
 	}
 	out := NodeUsage{
-		Time:   n.at,
-		Memory: Memory{CapacityBytes: n.capacity, AvailableBytes: n.available, WorkingSetBytes: *n.workingSet, SwapTotalBytes: n.swapTotal, SwapFreeBytes: n.swapFree},
+		Time: n.at,
+		Memory: Memory{
+			CapacityBytes:   n.capacity,
+			AvailableBytes:  n.available,
+			WorkingSetBytes: *n.workingSet,
+			SwapTotalBytes:  n.swapTotal,
+			SwapFreeBytes:   n.swapFree,
+		},
 	}
 	if out.MaxPIDs = n.maxPIDs; n.processes != nil {
 		out.RunningPIDs = *n.processes

@@ -45,17 +45,28 @@ type machine struct {
 func newMachine(t testing.TB) (*machine, *Stats) {
 	t.Helper()
 	m := &machine{t: t, dir: t.TempDir(), measured: map[types.UID]int{}, unified: true}
-	m.write("proc/meminfo", "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nAnonPages: 300 kB\nCached: 200 kB\nSwapTotal: 50 kB\nSwapFree: 20 kB\n")
+	m.write("proc/meminfo", "MemTotal: 1000 kB\nMemFree: 400 kB\nInactive(file): 100 kB\nAnonPages: 300 kB\nCached: "+
+		"200 kB\nSwapTotal: 50 kB\nSwapFree: 20 kB\n")
 	m.write("proc/stat", "cpu  100 0 0 0 0 0 0 0\ncpu0 0\ncpu1 0\nbtime 1700000000\n")
 	m.write("proc/loadavg", "0 0 0 1/135 1\n")
 	m.write("proc/sys/kernel/pid_max", "4194304\n")
 	m.write("proc/sys/kernel/threads-max", "15000\n")
 	m.write("proc/net/dev", netDev)
 	s := New(Options{
-		System:   v1.NodeSystemInfo{BootID: "boot-1", MachineID: "machine-1", SystemUUID: "system-1", KernelVersion: "6.1", OSImage: "Debian"},
-		NodeName: "node1", RootDir: m.path("root"), LogsDir: m.path("logs"), Proc: m.path("proc"),
-		Pods:    func() []*v1.Pod { m.read.Add(1); return append([]*v1.Pod(nil), m.pods...) },
-		Runtime: m, Images: m,
+		System: v1.NodeSystemInfo{
+			BootID:        "boot-1",
+			MachineID:     "machine-1",
+			SystemUUID:    "system-1",
+			KernelVersion: "6.1",
+			OSImage:       "Debian",
+		},
+		NodeName:   "node1",
+		RootDir:    m.path("root"),
+		LogsDir:    m.path("logs"),
+		Proc:       m.path("proc"),
+		Pods:       func() []*v1.Pod { m.read.Add(1); return append([]*v1.Pod(nil), m.pods...) },
+		Runtime:    m,
+		Images:     m,
 		PodCgroup:  func(pod *v1.Pod) (cgroups.Dirs, bool) { return m.cgroup("kubepods/pod" + string(pod.UID)), true },
 		PodsCgroup: func() (cgroups.Dirs, bool) { return m.cgroup("kubepods"), true },
 		Volumes: func(_ context.Context, pod *v1.Pod) ([]volume.Measured, error) {
@@ -68,7 +79,15 @@ func newMachine(t testing.TB) (*machine, *Stats) {
 		LogDir:    func(pod *v1.Pod) string { return m.path("logs/" + pod.Name) },
 		HostsFile: func(pod *v1.Pod) string { return m.path("hosts/" + pod.Name) },
 		Claims: func(context.Context) []csi.Usage {
-			return []csi.Usage{{PodUID: "uid-a", Pod: types.NamespacedName{Namespace: "default", Name: "a"}, Name: "pv1", Claim: "claim", Capacity: 100, Available: 60, Used: 40}}
+			return []csi.Usage{{
+				PodUID:    "uid-a",
+				Pod:       types.NamespacedName{Namespace: "default", Name: "a"},
+				Name:      "pv1",
+				Claim:     "claim",
+				Capacity:  100,
+				Available: 60,
+				Used:      40,
+			}}
 		},
 	})
 	return m, s
@@ -98,7 +117,9 @@ func (m *machine) cgroup(path string) cgroups.Dirs {
 	return d
 }
 
-func (m *machine) ListContainerStats(ctx context.Context, _ *runtimeapi.ListContainerStatsRequest, _ ...grpc.CallOption) (*runtimeapi.ListContainerStatsResponse, error) {
+func (m *machine) ListContainerStats(
+	ctx context.Context, _ *runtimeapi.ListContainerStatsRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ListContainerStatsResponse, error) {
 	m.asked.Add(1)
 	if m.err != nil {
 		return nil, m.err
@@ -106,12 +127,15 @@ func (m *machine) ListContainerStats(ctx context.Context, _ *runtimeapi.ListCont
 	return &runtimeapi.ListContainerStatsResponse{Stats: m.stats}, ctx.Err()
 }
 
-func (m *machine) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption) (*runtimeapi.ImageFsInfoResponse, error) {
+func (m *machine) ImageFsInfo(
+	context.Context, *runtimeapi.ImageFsInfoRequest, ...grpc.CallOption,
+) (*runtimeapi.ImageFsInfoResponse, error) {
 	if m.err != nil {
 		return nil, m.err
 	}
 	return &runtimeapi.ImageFsInfoResponse{ImageFilesystems: []*runtimeapi.FilesystemUsage{{
-		FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: m.dir}, UsedBytes: &runtimeapi.UInt64Value{Value: 7000}, InodesUsed: &runtimeapi.UInt64Value{Value: 70},
+		FsId: &runtimeapi.FilesystemIdentifier{Mountpoint: m.dir}, UsedBytes: &runtimeapi.UInt64Value{Value: 7000},
+		InodesUsed: &runtimeapi.UInt64Value{Value: 70},
 	}}}, nil
 }
 
@@ -122,10 +146,19 @@ func (m *machine) pod(name string) *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)},
 		Spec: v1.PodSpec{
 			Containers: []v1.Container{{Name: "main"}},
-			Volumes:    []v1.Volume{{Name: "disk", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"}}}},
+			Volumes: []v1.Volume{
+				{
+					Name: "disk", VolumeSource: v1.VolumeSource{
+						PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "claim"},
+					},
+				},
+			},
 		},
 		Status: v1.PodStatus{Phase: v1.PodRunning, StartTime: &started, ContainerStatuses: []v1.ContainerStatus{{
-			Name: "main", Image: "demo:1", ContainerID: "containerd://" + name + "-id", State: v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: started}},
+			Name:        "main",
+			Image:       "demo:1",
+			ContainerID: "containerd://" + name + "-id",
+			State:       v1.ContainerState{Running: &v1.ContainerStateRunning{StartedAt: started}},
 		}}},
 	}
 	m.pods = append(m.pods, p)
@@ -135,13 +168,15 @@ func (m *machine) pod(name string) *v1.Pod {
 // uses writes the files of a unified cgroup.
 func (m *machine) uses(path string, cpuMicros, memory, inactive string) {
 	path = "cgroup/" + path + "/"
-	m.write(path+"cpu.stat", "usage_usec "+cpuMicros+"\nuser_usec 1\nnr_periods 5\nnr_throttled 2\nthrottled_usec 3000\n")
+	m.write(path+"cpu.stat",
+		"usage_usec "+cpuMicros+"\nuser_usec 1\nnr_periods 5\nnr_throttled 2\nthrottled_usec 3000\n")
 	m.write(path+"memory.current", memory+"\n")
 	m.write(path+"memory.stat", "anon 10\nfile 20\ninactive_file "+inactive+"\npgfault 7\npgmajfault 1\n")
 	m.write(path+"memory.max", "max\n")
 	m.write(path+"memory.swap.current", "3\n")
 	m.write(path+"pids.current", "4\n")
-	m.write(path+"memory.pressure", "some avg10=0.50 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=4\n")
+	m.write(path+"memory.pressure",
+		"some avg10=0.50 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=4\n")
 }
 
 func (m *machine) running(name, cpuMicros string) {
@@ -158,13 +193,23 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := NodeUsage{
-		Memory:         Memory{CapacityBytes: 1000 << 10, AvailableBytes: 500 << 10, WorkingSetBytes: 500 << 10, SwapTotalBytes: 50 << 10, SwapFreeBytes: 20 << 10},
-		PodsWorkingSet: 8000, PodsKnown: true, MaxPIDs: 15000, RunningPIDs: 135,
+		Memory: Memory{
+			CapacityBytes:   1000 << 10,
+			AvailableBytes:  500 << 10,
+			WorkingSetBytes: 500 << 10,
+			SwapTotalBytes:  50 << 10,
+			SwapFreeBytes:   20 << 10,
+		},
+		PodsWorkingSet: 8000,
+		PodsKnown:      true,
+		MaxPIDs:        15000,
+		RunningPIDs:    135,
 	}
 	if !got.NodeFS.Known || got.NodeFS.CapacityBytes == 0 || got.NodeFS.Device == 0 {
 		t.Errorf("file system of the node: %+v, want it known, with a size and a device", got.NodeFS)
 	}
-	if !got.ImageFS.Known || got.ImageFS.UsedBytes != 7000 || got.ImageFS.UsedInodes != 70 || got.ImageFS.Device != got.NodeFS.Device || got.ImageFS != got.ContainerFS {
+	if !got.ImageFS.Known || got.ImageFS.UsedBytes != 7000 || got.ImageFS.UsedInodes != 70 ||
+		got.ImageFS.Device != got.NodeFS.Device || got.ImageFS != got.ContainerFS {
 		t.Errorf("file systems of images and of containers: %+v, %+v, want both with 7000 bytes and 70 inodes",
 			got.ImageFS, got.ContainerFS)
 	}
@@ -187,7 +232,8 @@ func TestNodeWhoseRuntimeIsDown(t *testing.T) {
 	m, s := newMachine(t)
 	m.err = errors.New("connection refused")
 	got, err := s.Node(t.Context())
-	if err != nil || got.ImageFS.Known || got.ContainerFS.Known || !got.NodeFS.Known || got.Memory.CapacityBytes == 0 || got.PodsKnown {
+	if err != nil || got.ImageFS.Known || got.ContainerFS.Known || !got.NodeFS.Known || got.Memory.CapacityBytes == 0 ||
+		got.PodsKnown {
 		t.Errorf("Node() = %+v, %v; want the node's own measures only", got, err)
 	}
 	m.write("proc/meminfo", "nothing\n")
@@ -204,13 +250,27 @@ func TestPods(t *testing.T) {
 	done := m.pod("done")
 	done.Status.Phase = v1.PodSucceeded
 	m.write("logs/a/main/0.log", strings.Repeat("x", 5000))
-	m.stats = []*runtimeapi.ContainerStats{{
-		Attributes:    &runtimeapi.ContainerAttributes{Id: "a-id", Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Labels: map[string]string{"io.kubernetes.pod.uid": "uid-a"}},
-		WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: &runtimeapi.UInt64Value{Value: 300}, InodesUsed: &runtimeapi.UInt64Value{Value: 3}},
-	}}
+	m.stats = []*runtimeapi.ContainerStats{
+		{
+			Attributes: &runtimeapi.ContainerAttributes{
+				Id: "a-id", Metadata: &runtimeapi.ContainerMetadata{Name: "main"},
+				Labels: map[string]string{"io.kubernetes.pod.uid": "uid-a"},
+			},
+			WritableLayer: &runtimeapi.FilesystemUsage{
+				UsedBytes: &runtimeapi.UInt64Value{Value: 300}, InodesUsed: &runtimeapi.UInt64Value{Value: 3},
+			},
+		},
+	}
 	got, err := s.PodsMemory(t.Context())
-	want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 4000, Processes: 4,
-		Containers: map[string]uint64{"main": 3000}}}
+	want := []PodUsage{{
+		UID:              "uid-a",
+		Namespace:        "default",
+		Name:             "a",
+		Known:            true,
+		MemoryWorkingSet: 4000,
+		Processes:        4,
+		Containers:       map[string]uint64{"main": 3000},
+	}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Fatalf("%v (-want +got):\n%s", err, diff)
 	}
@@ -242,13 +302,21 @@ func TestPodsOfSeveralHierarchies(t *testing.T) {
 		for _, path := range []string{"kubepods/poduid-a", "kubepods/poduid-a/a-id"} {
 			m.write("cgroup/cpuacct/"+path+"/cpuacct.usage", "5000000\n")
 			m.write("cgroup/memory/"+path+"/memory.usage_in_bytes", "5000\n")
-			m.write("cgroup/memory/"+path+"/memory.stat", "rss 1\ntotal_inactive_file 2000\ntotal_rss 100\ntotal_swap 9\n")
+			m.write("cgroup/memory/"+path+"/memory.stat",
+				"rss 1\ntotal_inactive_file 2000\ntotal_rss 100\ntotal_swap 9\n")
 			m.write("cgroup/memory/"+path+"/memory.limit_in_bytes", "9223372036854771712\n")
 			m.write("cgroup/pids/"+path+"/pids.current", "2\n")
 		}
 		got, err := s.PodsMemory(t.Context())
-		want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 3000, Processes: 2,
-			Containers: map[string]uint64{"main": 3000}}}
+		want := []PodUsage{{
+			UID:              "uid-a",
+			Namespace:        "default",
+			Name:             "a",
+			Known:            true,
+			MemoryWorkingSet: 3000,
+			Processes:        2,
+			Containers:       map[string]uint64{"main": 3000},
+		}}
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Fatalf("%v (-want +got):\n%s", err, diff)
 		}
@@ -257,7 +325,8 @@ func TestPodsOfSeveralHierarchies(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := summary.Pods[0].Containers[0]
-		if *c.CPU.UsageCoreNanoSeconds != 5000000 || c.Memory.AvailableBytes != nil || *c.Memory.RSSBytes != 100 || *c.Swap.SwapUsageBytes != 9 {
+		if *c.CPU.UsageCoreNanoSeconds != 5000000 || c.Memory.AvailableBytes != nil || *c.Memory.RSSBytes != 100 ||
+			*c.Swap.SwapUsageBytes != 9 {
 			t.Errorf("container %+v %+v %+v, want 5000000, nil, 100, 9", c.CPU, c.Memory, c.Swap)
 		}
 	})
@@ -271,10 +340,13 @@ func TestPodsWithoutCgroups(t *testing.T) {
 		m.pod("a")
 		m.pod("silent")
 		value := func(n uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Value: n} }
-		m.stats = []*runtimeapi.ContainerStats{{
-			Attributes: &runtimeapi.ContainerAttributes{Id: "a-id"}, Cpu: &runtimeapi.CpuUsage{UsageCoreNanoSeconds: value(77)},
-			Memory: &runtimeapi.MemoryUsage{WorkingSetBytes: value(600), AvailableBytes: value(400)},
-		}}
+		m.stats = []*runtimeapi.ContainerStats{
+			{
+				Attributes: &runtimeapi.ContainerAttributes{Id: "a-id"},
+				Cpu:        &runtimeapi.CpuUsage{UsageCoreNanoSeconds: value(77)},
+				Memory:     &runtimeapi.MemoryUsage{WorkingSetBytes: value(600), AvailableBytes: value(400)},
+			},
+		}
 		got, err := s.PodsMemory(t.Context())
 		want := []PodUsage{{UID: "uid-a", Namespace: "default", Name: "a", Known: true, MemoryWorkingSet: 600,
 			Containers: map[string]uint64{"main": 600}}, {UID: "uid-silent", Namespace: "default", Name: "silent"}}
@@ -305,14 +377,18 @@ func TestSummary(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Node.NodeName != "node1" || *got.Node.Memory.AvailableBytes != 500<<10 || *got.Node.Memory.RSSBytes != 300<<10 || *got.Node.CPU.UsageCoreNanoSeconds != 1e9 || got.Node.CPU.UsageNanoCores == nil {
+		if got.Node.NodeName != "node1" || *got.Node.Memory.AvailableBytes != 500<<10 ||
+			*got.Node.Memory.RSSBytes != 300<<10 || *got.Node.CPU.UsageCoreNanoSeconds != 1e9 ||
+			got.Node.CPU.UsageNanoCores == nil {
 			t.Errorf("node %+v %+v, want 500 KiB available, 300 KiB RSS, 1 s of CPU and its rate",
 				got.Node.Memory, got.Node.CPU)
 		}
-		if *got.Node.Rlimit.MaxPID != 15000 || *got.Node.Rlimit.NumOfRunningProcesses != 135 || *got.Node.Swap.SwapUsageBytes != 30<<10 {
+		if *got.Node.Rlimit.MaxPID != 15000 || *got.Node.Rlimit.NumOfRunningProcesses != 135 ||
+			*got.Node.Swap.SwapUsageBytes != 30<<10 {
 			t.Errorf("node %+v %+v, want 135 of 15000 processes and 30 KiB of swap", got.Node.Rlimit, got.Node.Swap)
 		}
-		if fs := got.Node.Fs; *fs.CapacityBytes == 0 || *fs.UsedBytes != *fs.CapacityBytes-*fs.AvailableBytes || *got.Node.Runtime.ImageFs.UsedBytes != 7000 || got.Node.Runtime.ContainerFs == nil {
+		if fs := got.Node.Fs; *fs.CapacityBytes == 0 || *fs.UsedBytes != *fs.CapacityBytes-*fs.AvailableBytes ||
+			*got.Node.Runtime.ImageFs.UsedBytes != 7000 || got.Node.Runtime.ContainerFs == nil {
 			t.Errorf("file systems %+v %+v, want all that is not available to be used, and 7000 bytes of images",
 				fs, got.Node.Runtime)
 		}
@@ -320,17 +396,20 @@ func TestSummary(t *testing.T) {
 			t.Fatalf("%d pods; the one that has not begun uses nothing, want one", len(got.Pods))
 		}
 		p := got.Pods[0]
-		if diff := cmp.Diff(statsapi.PodReference{Name: "a", Namespace: "default", UID: "uid-a"}, p.PodRef); diff != "" {
+		if diff := cmp.Diff(statsapi.PodReference{Name: "a", Namespace: "default", UID: "uid-a"},
+			p.PodRef); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		if *p.Memory.WorkingSetBytes != 4000 || p.Memory.AvailableBytes != nil || *p.ProcessStats.ProcessCount != 4 || p.Memory.PSI.Some.Avg10 != .5 || *p.Memory.MajorPageFaults != 1 {
+		if *p.Memory.WorkingSetBytes != 4000 || p.Memory.AvailableBytes != nil || *p.ProcessStats.ProcessCount != 4 ||
+			p.Memory.PSI.Some.Avg10 != .5 || *p.Memory.MajorPageFaults != 1 {
 			t.Errorf("pod %+v, want 4000, nil, 4, %v, 1", p.Memory, .5)
 		}
 		if p.Network.Name != "eth0" || *p.Network.RxBytes != 11 || len(p.Network.Interfaces) != 2 {
 			t.Errorf("network %+v, want \"eth0\", 11, 2 of them", p.Network)
 		}
 		c := p.Containers[0]
-		if c.Name != "main" || *c.Memory.WorkingSetBytes != 3000 || *c.Memory.AvailableBytes != 7000 || c.StartTime.Unix() != 1700000100 || *c.Logs.UsedBytes != 0 || *c.Rootfs.CapacityBytes == 0 {
+		if c.Name != "main" || *c.Memory.WorkingSetBytes != 3000 || *c.Memory.AvailableBytes != 7000 ||
+			c.StartTime.Unix() != 1700000100 || *c.Logs.UsedBytes != 0 || *c.Rootfs.CapacityBytes == 0 {
 			t.Errorf("container %+v, want main with 3000 bytes in use and 7000 available", c)
 		}
 		if *p.EphemeralStorage.UsedBytes != 4096 || *p.EphemeralStorage.InodesUsed != 2 {
@@ -341,7 +420,8 @@ func TestSummary(t *testing.T) {
 		for _, v := range p.VolumeStats {
 			names = append(names, v.Name)
 		}
-		if diff := cmp.Diff([]string{"data", "token", "disk"}, names); diff != "" || p.VolumeStats[2].PVCRef.Name != "claim" || *p.VolumeStats[2].UsedBytes != 40 {
+		if diff := cmp.Diff([]string{"data", "token", "disk"}, names); diff != "" ||
+			p.VolumeStats[2].PVCRef.Name != "claim" || *p.VolumeStats[2].UsedBytes != 40 {
 			t.Errorf("volumes = %+v, want 40 bytes used of claim; names (-want +got):\n%s", p.VolumeStats, diff)
 		}
 		if p.VolumeStats[0].CapacityBytes == nil {
@@ -398,7 +478,8 @@ func TestSamplesAreShared(t *testing.T) {
 			t.Errorf("within a second: %+v, %v; want no error, one", got, err)
 		}
 		time.Sleep(2 * time.Minute)
-		if got, err := s.Pods(t.Context()); err != nil || len(got) != 0 || len(s.disks.of) != 0 || len(s.rates.of) != 0 {
+		if got, err := s.Pods(t.Context()); err != nil || len(got) != 0 || len(s.disks.of) != 0 ||
+			len(s.rates.of) != 0 {
 			t.Errorf("what is gone is still there: %+v, %v, %d, %d; want no error, none, none, none",
 				got, err, len(s.disks.of), len(s.rates.of))
 		}
@@ -420,18 +501,23 @@ func TestSlowDisk(t *testing.T) {
 			after    time.Duration
 			urgent   bool
 			measured int
-		}{{0, false, 1}, {100 * time.Second, false, 1}, {0, true, 2}, {5 * time.Second, true, 2}, {6 * time.Second, true, 3}, {199 * time.Second, false, 3}, {2 * time.Second, false, 4}} {
+		}{
+			{0, false, 1}, {100 * time.Second, false, 1}, {0, true, 2}, {5 * time.Second, true, 2},
+			{6 * time.Second, true, 3}, {199 * time.Second, false, 3}, {2 * time.Second, false, 4},
+		} {
 			time.Sleep(step.after)
 			got, err := s.measure(t.Context(), step.urgent)
 			if err != nil || len(got) != 1 || m.measured["uid-a"] != step.measured {
-				t.Errorf("%v later, urgent %t: measured %d times, want %d; %v", step.after, step.urgent, m.measured["uid-a"], step.measured, err)
+				t.Errorf("%v later, urgent %t: measured %d times, want %d; %v", step.after, step.urgent,
+					m.measured["uid-a"], step.measured, err)
 			}
 		}
 		// Who cannot wait so long has what was measured before.
 		time.Sleep(time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if got, err := s.measure(ctx, false); !errors.Is(err, context.DeadlineExceeded) || got["uid-a"].local().Bytes != 4096 {
+		if got, err := s.measure(ctx, false); !errors.Is(err, context.DeadlineExceeded) ||
+			got["uid-a"].local().Bytes != 4096 {
 			t.Errorf("measure() = %+v, %v; want the deadline's error and 4096 bytes of uid-a", got, err)
 		}
 	})
@@ -452,7 +538,8 @@ func TestUnreadableVolume(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		got, err := s.Pods(t.Context())
-		if err != nil || len(got) != 2 || !got[0].DiskKnown || got[0].Volumes.Bytes != 512 || !got[1].DiskKnown || got[1].Volumes.Bytes != 4096 {
+		if err != nil || len(got) != 2 || !got[0].DiskKnown || got[0].Volumes.Bytes != 512 || !got[1].DiskKnown ||
+			got[1].Volumes.Bytes != 4096 {
 			t.Errorf("Pods() = %+v, %v; want 512 bytes of volumes of a, 4096 of b, no error", got, err)
 		}
 	})
@@ -463,10 +550,15 @@ func TestRuntimeGoesSilent(t *testing.T) {
 	m, s := newMachine(t)
 	m.pod("a")
 	m.running("a", "1000")
-	m.stats = []*runtimeapi.ContainerStats{{
-		Attributes:    &runtimeapi.ContainerAttributes{Id: "a-id", Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Labels: map[string]string{"io.kubernetes.pod.uid": "uid-a"}},
-		WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: &runtimeapi.UInt64Value{Value: 300}},
-	}}
+	m.stats = []*runtimeapi.ContainerStats{
+		{
+			Attributes: &runtimeapi.ContainerAttributes{
+				Id: "a-id", Metadata: &runtimeapi.ContainerMetadata{Name: "main"},
+				Labels: map[string]string{"io.kubernetes.pod.uid": "uid-a"},
+			},
+			WritableLayer: &runtimeapi.FilesystemUsage{UsedBytes: &runtimeapi.UInt64Value{Value: 300}},
+		},
+	}
 	synctest.Test(t, func(t *testing.T) {
 		if got, err := s.Pods(t.Context()); err != nil || got[0].Rootfs.Bytes != 300 {
 			t.Fatalf("Pods() = %+v, %v; want 300 bytes of root file system", got, err)
@@ -474,7 +566,8 @@ func TestRuntimeGoesSilent(t *testing.T) {
 		m.err = errors.New("connection refused")
 		time.Sleep(time.Minute)
 		got, err := s.Pods(t.Context())
-		if err == nil || len(got) != 1 || got[0].Rootfs.Bytes != 300 || !got[0].DiskKnown || got[0].MemoryWorkingSet != 4000 {
+		if err == nil || len(got) != 1 || got[0].Rootfs.Bytes != 300 || !got[0].DiskKnown ||
+			got[0].MemoryWorkingSet != 4000 {
 			t.Errorf("Pods() = %+v, %v; want an error, and what was last known of the disk", got, err)
 		}
 	})

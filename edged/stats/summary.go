@@ -127,7 +127,13 @@ func summary(in *inputs) *statsapi.Summary {
 
 func nodeStats(in *inputs) statsapi.NodeStats {
 	n := in.node
-	out := statsapi.NodeStats{NodeName: in.nodeName, StartTime: metav1.NewTime(n.booted), CPU: cpuStats(&n.usage), Memory: memoryStats(&n.usage), Swap: swapStats(&n.usage)}
+	out := statsapi.NodeStats{
+		NodeName:  in.nodeName,
+		StartTime: metav1.NewTime(n.booted),
+		CPU:       cpuStats(&n.usage),
+		Memory:    memoryStats(&n.usage),
+		Swap:      swapStats(&n.usage),
+	}
 	out.Memory.AvailableBytes = ptr.To(n.available)
 	out.Swap.SwapAvailableBytes = ptr.To(n.swapFree)
 	out.SystemContainers = systemContainers(n)
@@ -143,7 +149,9 @@ func nodeStats(in *inputs) statsapi.NodeStats {
 	out.IO = ioStats(&n.usage)
 	out.Network = networkStats(n.at, n.links, n.defaultLink)
 	out.Fs = fsStats(n.at, &in.root)
-	out.Fs.UsedBytes, out.Fs.InodesUsed = ptr.To(in.root.CapacityBytes-min(in.root.AvailableBytes, in.root.CapacityBytes)), ptr.To(in.root.Inodes-min(in.root.InodesFree, in.root.Inodes))
+	out.Fs.UsedBytes, out.Fs.InodesUsed =
+		ptr.To(in.root.CapacityBytes-min(in.root.AvailableBytes, in.root.CapacityBytes)),
+		ptr.To(in.root.Inodes-min(in.root.InodesFree, in.root.Inodes))
 	if in.images.Known {
 		out.Runtime = &statsapi.RuntimeStats{ImageFs: usedFS(n.at, &in.images), ContainerFs: usedFS(n.at, &in.ctrs)}
 	}
@@ -159,7 +167,12 @@ func systemContainers(n *node) []statsapi.ContainerStats {
 		u     *usage
 	}{{statsapi.SystemContainerKubelet, n.began, &n.agent}, {statsapi.SystemContainerPods, n.booted, &n.pods}} {
 		if c.u.known() {
-			one := statsapi.ContainerStats{Name: c.name, StartTime: metav1.NewTime(c.since), CPU: cpuStats(c.u), Memory: memoryStats(c.u)}
+			one := statsapi.ContainerStats{
+				Name:      c.name,
+				StartTime: metav1.NewTime(c.since),
+				CPU:       cpuStats(c.u),
+				Memory:    memoryStats(c.u),
+			}
 			if c.u.swap != nil {
 				one.Swap = swapStats(c.u)
 			}
@@ -171,8 +184,11 @@ func systemContainers(n *node) []statsapi.ContainerStats {
 
 func podStats(in *inputs, p *pod) statsapi.PodStats {
 	out := statsapi.PodStats{
-		PodRef: statsapi.PodReference{Name: p.pod.Name, Namespace: p.pod.Namespace, UID: string(p.pod.UID)},
-		CPU:    cpuStats(&p.usage), Memory: memoryStats(&p.usage), Swap: swapStats(&p.usage), Containers: make([]statsapi.ContainerStats, 0, len(p.containers)),
+		PodRef:     statsapi.PodReference{Name: p.pod.Name, Namespace: p.pod.Namespace, UID: string(p.pod.UID)},
+		CPU:        cpuStats(&p.usage),
+		Memory:     memoryStats(&p.usage),
+		Swap:       swapStats(&p.usage),
+		Containers: make([]statsapi.ContainerStats, 0, len(p.containers)),
 	}
 	if p.pod.Status.StartTime != nil {
 		out.StartTime = *p.pod.Status.StartTime
@@ -180,7 +196,13 @@ func podStats(in *inputs, p *pod) statsapi.PodStats {
 	d := in.disks[p.pod.UID]
 	for i := range p.containers {
 		c := &p.containers[i]
-		one := statsapi.ContainerStats{Name: c.name, StartTime: metav1.NewTime(c.started), CPU: cpuStats(&c.usage), Memory: memoryStats(&c.usage), Swap: swapStats(&c.usage)}
+		one := statsapi.ContainerStats{
+			Name:      c.name,
+			StartTime: metav1.NewTime(c.started),
+			CPU:       cpuStats(&c.usage),
+			Memory:    memoryStats(&c.usage),
+			Swap:      swapStats(&c.usage),
+		}
 		if in.full {
 			one.IO = ioStats(&c.usage)
 		}
@@ -222,8 +244,13 @@ func volumeStats(in *inputs, p *pod, d *disk) []statsapi.VolumeStats {
 		}
 		positive := func(n int64) *uint64 { return ptr.To(uint64(max(n, 0))) }
 		one := statsapi.VolumeStats{Name: u.Name, FsStats: statsapi.FsStats{
-			Time: metav1.NewTime(p.at), CapacityBytes: positive(u.Capacity), AvailableBytes: positive(u.Available), UsedBytes: positive(u.Used),
-			Inodes: positive(u.Inodes), InodesFree: positive(u.InodesFree), InodesUsed: positive(u.InodesUsed),
+			Time:           metav1.NewTime(p.at),
+			CapacityBytes:  positive(u.Capacity),
+			AvailableBytes: positive(u.Available),
+			UsedBytes:      positive(u.Used),
+			Inodes:         positive(u.Inodes),
+			InodesFree:     positive(u.InodesFree),
+			InodesUsed:     positive(u.InodesUsed),
 		}}
 		if u.Claim != "" {
 			one.PVCRef = &statsapi.PVCReference{Name: u.Claim, Namespace: u.Pod.Namespace}
@@ -238,7 +265,8 @@ func volumeStats(in *inputs, p *pod, d *disk) []statsapi.VolumeStats {
 func nameOf(p *pod, u *csi.Usage) string {
 	for i := range p.pod.Spec.Volumes {
 		vol := &p.pod.Spec.Volumes[i]
-		if vol.PersistentVolumeClaim != nil && vol.PersistentVolumeClaim.ClaimName == u.Claim || vol.Ephemeral != nil && p.pod.Name+"-"+vol.Name == u.Claim {
+		if vol.PersistentVolumeClaim != nil && vol.PersistentVolumeClaim.ClaimName == u.Claim ||
+			vol.Ephemeral != nil && p.pod.Name+"-"+vol.Name == u.Claim {
 			return vol.Name
 		}
 	}

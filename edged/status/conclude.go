@@ -30,7 +30,11 @@ func endAll(list []v1.ContainerStatus) {
 		if s.State.Terminated != nil {
 			continue
 		}
-		s.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: statusUnknown, Message: lostAtEndMessage, ExitCode: exitUnknown}}
+		s.State = v1.ContainerState{
+			Terminated: &v1.ContainerStateTerminated{
+				Reason: statusUnknown, Message: lostAtEndMessage, ExitCode: exitUnknown,
+			},
+		}
 		s.Ready, s.Started = false, new(false)
 	}
 }

@@ -164,12 +164,16 @@ func readyCondition(kind v1.PodConditionType, pod *v1.Pod, out *v1.PodStatus, ph
 func shutGates(pod *v1.Pod) []string {
 	var shut []string
 	for _, gate := range pod.Spec.ReadinessGates {
-		at := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == gate.ConditionType })
+		at := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == gate.ConditionType
+		})
 		switch {
 		case at < 0:
-			shut = append(shut, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
+			shut = append(shut, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.",
+				gate.ConditionType))
 		case pod.Status.Conditions[at].Status != v1.ConditionTrue:
-			shut = append(shut, fmt.Sprintf("the status of pod readiness gate %q is not %q, but %v", gate.ConditionType, v1.ConditionTrue, pod.Status.Conditions[at].Status))
+			shut = append(shut, fmt.Sprintf("the status of pod readiness gate %q is not %q, but %v", gate.ConditionType,
+				v1.ConditionTrue, pod.Status.Conditions[at].Status))
 		}
 	}
 	return shut

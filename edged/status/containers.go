@@ -19,7 +19,8 @@ const (
 	podInitializing   = "PodInitializing"
 
 	completed        = "Completed"
-	completedMessage = "Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally"
+	completedMessage = "Unable to get init container status from container runtime and pod has been initialized, " +
+		"treat it as exited normally"
 
 	restartingAll        = "RestartingAllContainers"
 	restartingAllMessage = "The container is removed because RestartAllContainers in place"
@@ -35,7 +36,9 @@ const (
 )
 
 // containerStatuses makes the statuses of a list of containers, in its order.
-func containerStatuses(in Inputs, containers []v1.Container, before []v1.ContainerStatus, init bool) []v1.ContainerStatus {
+func containerStatuses(
+	in Inputs, containers []v1.Container, before []v1.ContainerStatus, init bool,
+) []v1.ContainerStatus {
 	var out []v1.ContainerStatus
 	for i := range containers {
 		c := &containers[i]
@@ -63,8 +66,11 @@ func containerStatus(in Inputs, c *v1.Container, prev *v1.ContainerStatus, init 
 		switch {
 		case newest.Exited() && newest.ExitCode == 0:
 			return s // the kubelet does so even for a sidecar, which will be restarted
-		case !restart.IsSidecar(c) && newest == nil && s.State.Waiting != nil && !in.restarting() && anyContainerCreated(in):
-			s.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: completed, Message: completedMessage}}
+		case !restart.IsSidecar(c) && newest == nil && s.State.Waiting != nil && !in.restarting() &&
+			anyContainerCreated(in):
+			s.State = v1.ContainerState{
+				Terminated: &v1.ContainerStateTerminated{Reason: completed, Message: completedMessage},
+			}
 			return s
 		}
 	}
@@ -110,13 +116,18 @@ func missing(in Inputs, c *v1.Container, prev *v1.ContainerStatus) v1.ContainerS
 	switch {
 	case prev == nil:
 	case in.restarting() && prev.State.Waiting == nil:
-		s.State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: restartingAll, Message: restartingAllMessage}}
-		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{Reason: restartingAll, Message: restartingAllMessage, ExitCode: exitUnknown}
+		s.State = v1.ContainerState{
+			Waiting: &v1.ContainerStateWaiting{Reason: restartingAll, Message: restartingAllMessage},
+		}
+		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{
+			Reason: restartingAll, Message: restartingAllMessage, ExitCode: exitUnknown,
+		}
 		s.RestartCount = prev.RestartCount + 1
 	case prev.State.Waiting != nil && prev.State.Waiting.Reason == restartingAll && in.removed():
 		s = *prev // until the first of them is created
 	case prev.State.Running != nil && prev.LastTerminationState.Terminated == nil:
-		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{Reason: statusUnknown, Message: lostMessage, ExitCode: exitUnknown}
+		s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{Reason: statusUnknown, Message: lostMessage,
+			ExitCode: exitUnknown}
 		if in.Pod.DeletionTimestamp == nil {
 			s.RestartCount++
 		}
@@ -129,10 +140,17 @@ func seen(in Inputs, c *v1.Container, prev *v1.ContainerStatus) v1.ContainerStat
 	attempts := in.Observed.Attempts(c.Name)
 	newest := attempts[0]
 	s := v1.ContainerStatus{
-		Name: c.Name, Image: newest.Image, ImageID: newest.ImageRef, ContainerID: in.Runtime + "://" + newest.ID,
-		RestartCount: newest.RestartCount, VolumeMounts: withImages(volumeMounts(in, c, prev), newest),
-		Resources: in.resources(c), AllocatedResources: c.Resources.Requests.DeepCopy(), AllocatedResourcesStatus: in.Devices[c.Name],
-		User: userOf(newest), StopSignal: stopSignal(c, newest),
+		Name:                     c.Name,
+		Image:                    newest.Image,
+		ImageID:                  newest.ImageRef,
+		ContainerID:              in.Runtime + "://" + newest.ID,
+		RestartCount:             newest.RestartCount,
+		VolumeMounts:             withImages(volumeMounts(in, c, prev), newest),
+		Resources:                in.resources(c),
+		AllocatedResources:       c.Resources.Requests.DeepCopy(),
+		AllocatedResourcesStatus: in.Devices[c.Name],
+		User:                     userOf(newest),
+		StopSignal:               stopSignal(c, newest),
 	}
 	if prev != nil {
 		s.RestartCount = max(s.RestartCount, prev.RestartCount)
@@ -171,7 +189,9 @@ func setUnknown(in Inputs, newest *observed.Container, prev, s *v1.ContainerStat
 		if in.restarting() {
 			reason = restartingAll
 		}
-		s.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{Reason: reason, Message: lostAtEndMessage, ExitCode: exitUnknown}}
+		s.State = v1.ContainerState{
+			Terminated: &v1.ContainerStateTerminated{Reason: reason, Message: lostAtEndMessage, ExitCode: exitUnknown},
+		}
 		s.RestartCount = prev.RestartCount + 1
 	case prev.State.Terminated != nil && prev.ContainerID == s.ContainerID:
 		s.State = prev.State

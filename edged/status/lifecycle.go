@@ -51,7 +51,9 @@ func (in *Inputs) restarting() bool {
 
 // removed reports whether the runtime has none of the pod's containers.
 func (in *Inputs) removed() bool {
-	return !slices.ContainsFunc(containers(in.Pod), func(c v1.Container) bool { return in.Observed.Container(c.Name) != nil })
+	return !slices.ContainsFunc(containers(in.Pod), func(c v1.Container) bool {
+		return in.Observed.Container(c.Name) != nil
+	})
 }
 
 // restartingCondition says whether all containers are being restarted; nil for a pod that has no rule for it. It has

@@ -123,7 +123,9 @@ func containersCreated(in Inputs) bool {
 		return false
 	}
 	return slices.ContainsFunc(in.Observed.Containers, func(o *observed.Container) bool {
-		return o.SandboxID == box.ID && slices.ContainsFunc(in.Pod.Spec.Containers, func(c v1.Container) bool { return c.Name == o.Name })
+		return o.SandboxID == box.ID && slices.ContainsFunc(in.Pod.Spec.Containers, func(c v1.Container) bool {
+			return c.Name == o.Name
+		})
 	})
 }
 

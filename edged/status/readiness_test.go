@@ -20,15 +20,23 @@ func TestProbes(t *testing.T) {
 		want   string // started and ready of i0, c0 and c1
 		ready  string
 	}{
-		"none":             {nil, "sr sr --", "containers with unready status: [c1]"},
-		"not ready":        {observed.Probes{"c0-id": {Started: true}}, "sr s- --", "containers with unready status: [c0 c1]"},
-		"not started":      {observed.Probes{"i0-id": {}, "c0-id": {Ready: true}}, "-- -- --", "containers with unready status: [i0 c0 c1]"},
-		"of what has died": {observed.Probes{"c1-id": {Started: true, Ready: true}}, "sr sr --", "containers with unready status: [c1]"},
+		"none": {nil, "sr sr --", "containers with unready status: [c1]"},
+		"not ready": {
+			observed.Probes{"c0-id": {Started: true}}, "sr s- --", "containers with unready status: [c0 c1]",
+		},
+		"not started": {
+			observed.Probes{"i0-id": {}, "c0-id": {Ready: true}}, "-- -- --",
+			"containers with unready status: [i0 c0 c1]",
+		},
+		"of what has died": {
+			observed.Probes{"c1-id": {Started: true, Ready: true}}, "sr sr --", "containers with unready status: [c1]",
+		},
 	} {
 		s := generate(p, obs, func(in *Inputs) { in.Probes = c.probes })
 		got := ""
 		for _, c := range append(s.InitContainerStatuses, s.ContainerStatuses...) {
-			got += map[bool]string{true: "s", false: "-"}[*c.Started] + map[bool]string{true: "r ", false: "- "}[c.Ready]
+			got += map[bool]string{true: "s", false: "-"}[*c.Started] +
+				map[bool]string{true: "r ", false: "- "}[c.Ready]
 		}
 		if got != c.want+" " {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -62,7 +70,8 @@ func TestReadinessGates(t *testing.T) {
 	} {
 		set(c.a, c.b)
 		s := generate(p, box(runningC("c0")))
-		if ready := condition(s, v1.PodReady); ready.Status != c.want || ready.Message != c.message || (c.message != "") != (ready.Reason == "ReadinessGatesNotReady") {
+		if ready := condition(s, v1.PodReady); ready.Status != c.want || ready.Message != c.message ||
+			(c.message != "") != (ready.Reason == "ReadinessGatesNotReady") {
 			t.Errorf("%s: %+v, want %s, %q", name, ready, c.want, c.message)
 		}
 		if got := condition(s, v1.ContainersReady).Status; got != v1.ConditionTrue {
@@ -81,12 +90,15 @@ func TestConditionsOfOthers(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, 0, 1)
 	p.Status.Conditions = []v1.PodCondition{
 		{Type: "example.com/a", Status: v1.ConditionTrue}, {Type: v1.PodReady, Status: v1.ConditionUnknown},
-		{Type: v1.PodResizePending, Status: v1.ConditionTrue}, {Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: "EvictionByEvictionAPI"},
+		{Type: v1.PodResizePending, Status: v1.ConditionTrue}, {Type: v1.DisruptionTarget, Status: v1.ConditionTrue,
+			Reason: "EvictionByEvictionAPI"},
 	}
 	s := generate(p, box(runningC("c0")), func(in *Inputs) {
-		in.Previous.Conditions = append(p.Status.Conditions[:1:1], v1.PodCondition{Type: v1.DisruptionTarget, Reason: "EvictionByEvictionAPI"})
+		in.Previous.Conditions = append(p.Status.Conditions[:1:1],
+			v1.PodCondition{Type: v1.DisruptionTarget, Reason: "EvictionByEvictionAPI"})
 	})
-	own := []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady, v1.PodScheduled}
+	own := []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.PodReady, v1.ContainersReady,
+		v1.PodScheduled}
 	if diff := cmp.Diff(own, kindsOf(s)); diff != "" {
 		t.Errorf("conditions mismatch (-want +got):\n%s", diff)
 	}
@@ -98,7 +110,9 @@ func TestConditionsOfOthers(t *testing.T) {
 	}
 	// What this agent has said of a disruption stays.
 	s = generate(p, box(runningC("c0")), func(in *Inputs) {
-		in.Previous.Conditions = []v1.PodCondition{{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet}}
+		in.Previous.Conditions = []v1.PodCondition{
+			{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet},
+		}
 	})
 	if condition(s, v1.DisruptionTarget).Status != v1.ConditionTrue {
 		t.Errorf("conditions %+v, want DisruptionTarget kept", s.Conditions)

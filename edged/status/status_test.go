@@ -24,7 +24,12 @@ import (
 var t0 = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 func pod(policy v1.RestartPolicy, inits, mains int) *v1.Pod {
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default", UID: "1", Generation: 3}, Spec: v1.PodSpec{RestartPolicy: policy}}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name:       "p",
+		Namespace:  "default",
+		UID:        "1",
+		Generation: 3,
+	}, Spec: v1.PodSpec{RestartPolicy: policy}}
 	for i := range inits {
 		p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{Name: fmt.Sprintf("i%d", i), Image: "img"})
 	}
@@ -36,11 +41,24 @@ func pod(policy v1.RestartPolicy, inits, mains int) *v1.Pod {
 
 // box is a snapshot with a ready sandbox and containers.
 func box(containers ...*observed.Container) *observed.Pod {
-	return &observed.Pod{UID: "1", Detailed: true, Containers: containers, Sandboxes: []*observed.Sandbox{{ID: "s", Ready: true, IPs: []string{"10.0.0.2"}}}}
+	return &observed.Pod{
+		UID:        "1",
+		Detailed:   true,
+		Containers: containers,
+		Sandboxes:  []*observed.Sandbox{{ID: "s", Ready: true, IPs: []string{"10.0.0.2"}}},
+	}
 }
 
 func runningC(name string) *observed.Container {
-	return &observed.Container{ID: name + "-id", Name: name, SandboxID: "s", State: runtimeapi.ContainerState_CONTAINER_RUNNING, Image: "img", ImageRef: "sha256:1", StartedAt: t0}
+	return &observed.Container{
+		ID:        name + "-id",
+		Name:      name,
+		SandboxID: "s",
+		State:     runtimeapi.ContainerState_CONTAINER_RUNNING,
+		Image:     "img",
+		ImageRef:  "sha256:1",
+		StartedAt: t0,
+	}
 }
 
 func exitedC(name string, code int32) *observed.Container {
@@ -48,8 +66,18 @@ func exitedC(name string, code int32) *observed.Container {
 	if code != 0 {
 		reason = "Error"
 	}
-	return &observed.Container{ID: name + "-id", Name: name, SandboxID: "s", State: runtimeapi.ContainerState_CONTAINER_EXITED, Image: "img", ImageRef: "sha256:1",
-		ExitCode: code, Reason: reason, StartedAt: t0, FinishedAt: t0.Add(time.Second)}
+	return &observed.Container{
+		ID:         name + "-id",
+		Name:       name,
+		SandboxID:  "s",
+		State:      runtimeapi.ContainerState_CONTAINER_EXITED,
+		Image:      "img",
+		ImageRef:   "sha256:1",
+		ExitCode:   code,
+		Reason:     reason,
+		StartedAt:  t0,
+		FinishedAt: t0.Add(time.Second),
+	}
 }
 
 func generate(p *v1.Pod, obs *observed.Pod, change ...func(*Inputs)) v1.PodStatus {
@@ -89,39 +117,71 @@ func TestPhases(t *testing.T) {
 		want     v1.PodPhase
 		finished bool
 	}{
-		"nothing yet":                             {pod(always, 0, 1), nil, nil, v1.PodPending, false},
-		"sandbox alone":                           {pod(always, 0, 1), box(), nil, v1.PodPending, false},
-		"created":                                 {pod(always, 0, 1), box(createdC("c0")), nil, v1.PodPending, false},
-		"init runs":                               {pod(always, 1, 1), box(runningC("i0")), nil, v1.PodPending, false},
-		"init failed, Never":                      {pod(never, 1, 1), box(exitedC("i0", 1)), nil, v1.PodPending, true},
-		"init failed, Always":                     {pod(always, 1, 1), box(exitedC("i0", 1)), nil, v1.PodPending, false},
-		"init failed, Never, nothing runs":        {pod(never, 1, 1), box(exitedC("i0", 1)), done, v1.PodFailed, true},
-		"init runs again in a new sandbox":        {pod(always, 1, 1), box(runningC("i0"), old), nil, v1.PodPending, false},
-		"runs":                                    {pod(always, 0, 2), box(runningC("c0"), runningC("c1")), nil, v1.PodRunning, false},
-		"one runs, one was never started":         {pod(always, 0, 2), box(runningC("c0")), nil, v1.PodPending, false},
-		"one runs, one was never started, before": {pod(always, 0, 2), box(runningC("c0")), before(pod(always, 0, 2), box(runningC("c0"), exitedC("c1", 0))), v1.PodRunning, false},
-		"crash loop":                              {pod(always, 0, 1), box(exitedC("c0", 1)), waits("CrashLoopBackOff"), v1.PodRunning, false},
-		"ran, image is gone":                      {pod(always, 0, 1), box(exitedC("c0", 1)), waits("ErrImagePull"), v1.PodRunning, false},
-		"ran, cannot be configured":               {pod(always, 0, 1), box(exitedC("c0", 1)), waits("CreateContainerConfigError"), v1.PodRunning, false},
-		"ran, cannot be started":                  {pod(always, 0, 1), box(exitedC("c0", 1)), waits("RunContainerError"), v1.PodRunning, false},
-		"never ran, image is gone":                {pod(always, 0, 1), box(), waits("ErrImagePull"), v1.PodPending, false},
-		"lost":                                    {pod(always, 0, 1), box(), before(pod(always, 0, 1), box(runningC("c0"))), v1.PodRunning, false},
-		"lost, Never":                             {pod(never, 0, 1), box(), before(pod(never, 0, 1), box(runningC("c0"))), v1.PodRunning, true},
-		"well ended, Never":                       {pod(never, 0, 1), box(exitedC("c0", 0)), before(pod(never, 0, 1), box(runningC("c0"))), v1.PodRunning, true},
-		"well ended, Never, nothing runs":         {pod(never, 0, 1), box(exitedC("c0", 0)), done, v1.PodSucceeded, true},
-		"well ended, never seen to run":           {pod(never, 0, 1), box(exitedC("c0", 0)), nil, v1.PodPending, true},
-		"well ended, OnFailure":                   {pod(onFailure, 0, 1), box(exitedC("c0", 0)), done, v1.PodSucceeded, true},
-		"well ended, Always":                      {pod(always, 0, 1), box(exitedC("c0", 0)), nil, v1.PodRunning, false},
-		"failed, Never":                           {pod(never, 0, 1), box(exitedC("c0", 1)), done, v1.PodFailed, true},
-		"failed, OnFailure":                       {pod(onFailure, 0, 1), box(exitedC("c0", 1)), nil, v1.PodRunning, false},
-		"half ended, Never":                       {pod(never, 0, 2), box(exitedC("c0", 1), runningC("c1")), nil, v1.PodRunning, false},
-		"one failed, Never":                       {pod(never, 0, 2), box(exitedC("c0", 1), exitedC("c1", 0)), done, v1.PodFailed, true},
-		"ended by us, well":                       {pod(always, 0, 1), box(exitedC("c0", 0)), done, v1.PodSucceeded, true},
-		"ended by us, killed":                     {pod(always, 0, 1), box(exitedC("c0", 137)), done, v1.PodFailed, true},
-		"ended by us, static":                     {pod(always, 0, 1), box(exitedC("c0", 0)), doneStatic, v1.PodRunning, false},
-		"ended by itself, static":                 {pod(never, 0, 1), box(exitedC("c0", 0)), doneStatic, v1.PodSucceeded, true},
-		"ended, never started":                    {pod(always, 0, 1), nil, done, v1.PodPending, false},
-		"rejected":                                {pod(always, 0, 1), nil, func(in *Inputs) { in.Rejected = &observed.Reason{Reason: "OutOfcpu", Message: "m"} }, v1.PodFailed, true},
+		"nothing yet":        {pod(always, 0, 1), nil, nil, v1.PodPending, false},
+		"sandbox alone":      {pod(always, 0, 1), box(), nil, v1.PodPending, false},
+		"created":            {pod(always, 0, 1), box(createdC("c0")), nil, v1.PodPending, false},
+		"init runs":          {pod(always, 1, 1), box(runningC("i0")), nil, v1.PodPending, false},
+		"init failed, Never": {pod(never, 1, 1), box(exitedC("i0", 1)), nil, v1.PodPending, true},
+		"init failed, Always": {pod(always, 1, 1), box(exitedC("i0", 1)), nil, v1.PodPending,
+			false},
+		"init failed, Never, nothing runs": {pod(never, 1, 1), box(exitedC("i0", 1)), done, v1.PodFailed, true},
+		"init runs again in a new sandbox": {pod(always, 1, 1), box(runningC("i0"), old), nil, v1.PodPending,
+			false},
+		"runs": {pod(always, 0, 2), box(runningC("c0"), runningC("c1")), nil,
+			v1.PodRunning, false},
+		"one runs, one was never started": {pod(always, 0, 2), box(runningC("c0")), nil, v1.PodPending, false},
+		"one runs, one was never started, before": {
+			pod(always, 0, 2), box(runningC("c0")), before(pod(always, 0, 2), box(runningC("c0"), exitedC("c1", 0))),
+			v1.PodRunning, false,
+		},
+		"crash loop": {pod(always, 0, 1), box(exitedC("c0", 1)), waits("CrashLoopBackOff"),
+			v1.PodRunning, false},
+		"ran, image is gone": {pod(always, 0, 1), box(exitedC("c0", 1)), waits("ErrImagePull"),
+			v1.PodRunning, false},
+		"ran, cannot be configured": {
+			pod(always, 0, 1), box(exitedC("c0", 1)), waits("CreateContainerConfigError"), v1.PodRunning, false,
+		},
+		"ran, cannot be started": {
+			pod(always, 0, 1), box(exitedC("c0", 1)), waits("RunContainerError"), v1.PodRunning, false,
+		},
+		"never ran, image is gone": {pod(always, 0, 1), box(), waits("ErrImagePull"), v1.PodPending,
+			false},
+		"lost": {
+			pod(always, 0, 1), box(), before(pod(always, 0, 1), box(runningC("c0"))), v1.PodRunning, false,
+		},
+		"lost, Never": {
+			pod(never, 0, 1), box(), before(pod(never, 0, 1), box(runningC("c0"))), v1.PodRunning, true,
+		},
+		"well ended, Never": {
+			pod(never, 0, 1), box(exitedC("c0", 0)), before(pod(never, 0, 1), box(runningC("c0"))), v1.PodRunning, true,
+		},
+		"well ended, Never, nothing runs": {pod(never, 0, 1), box(exitedC("c0", 0)), done, v1.PodSucceeded,
+			true},
+		"well ended, never seen to run": {pod(never, 0, 1), box(exitedC("c0", 0)), nil, v1.PodPending, true},
+		"well ended, OnFailure": {pod(onFailure, 0, 1), box(exitedC("c0", 0)), done, v1.PodSucceeded,
+			true},
+		"well ended, Always": {pod(always, 0, 1), box(exitedC("c0", 0)), nil, v1.PodRunning,
+			false},
+		"failed, Never": {pod(never, 0, 1), box(exitedC("c0", 1)), done, v1.PodFailed, true},
+		"failed, OnFailure": {pod(onFailure, 0, 1), box(exitedC("c0", 1)), nil, v1.PodRunning,
+			false},
+		"half ended, Never": {pod(never, 0, 2), box(exitedC("c0", 1), runningC("c1")), nil,
+			v1.PodRunning, false},
+		"one failed, Never": {pod(never, 0, 2), box(exitedC("c0", 1), exitedC("c1", 0)), done,
+			v1.PodFailed, true},
+		"ended by us, well": {pod(always, 0, 1), box(exitedC("c0", 0)), done, v1.PodSucceeded,
+			true},
+		"ended by us, killed": {pod(always, 0, 1), box(exitedC("c0", 137)), done, v1.PodFailed,
+			true},
+		"ended by us, static": {pod(always, 0, 1), box(exitedC("c0", 0)), doneStatic, v1.PodRunning,
+			false},
+		"ended by itself, static": {
+			pod(never, 0, 1), box(exitedC("c0", 0)), doneStatic, v1.PodSucceeded, true,
+		},
+		"ended, never started": {pod(always, 0, 1), nil, done, v1.PodPending, false},
+		"rejected": {pod(always, 0, 1), nil, func(in *Inputs) {
+			in.Rejected = &observed.Reason{Reason: "OutOfcpu", Message: "m"}
+		}, v1.PodFailed, true},
 		"what has ended stays so": {pod(never, 0, 1), nil, func(in *Inputs) {
 			in.Previous = generate(pod(never, 0, 1), box(exitedC("c0", 0)), done)
 		}, v1.PodSucceeded, true},
@@ -153,14 +213,18 @@ func TestHeldBack(t *testing.T) {
 		"badly": {1, v1.PodFailed, podFailed},
 	} {
 		held := generate(p, box(exitedC("c0", c.code)), func(in *Inputs) { in.Previous = runs })
-		if ready := condition(held, v1.PodReady); held.Phase != v1.PodRunning || ready.Status != v1.ConditionFalse || ready.Reason != c.reason {
-			t.Errorf("%s: while its sandbox runs: %s, %+v; want Running, not ready for %s", name, held.Phase, ready, c.reason)
+		if ready := condition(held, v1.PodReady); held.Phase != v1.PodRunning || ready.Status != v1.ConditionFalse ||
+			ready.Reason != c.reason {
+			t.Errorf("%s: while its sandbox runs: %s, %+v; want Running, not ready for %s", name, held.Phase, ready,
+				c.reason)
 		}
 		gone := box(exitedC("c0", c.code))
 		gone.Sandboxes[0].Ready = false
 		over := generate(p, gone, func(in *Inputs) { in.Previous, in.Terminated = held, true })
-		if over.Phase != c.phase || condition(over, v1.PodReadyToStartContainers).Status != v1.ConditionFalse || over.PodIP != runs.PodIP {
-			t.Errorf("%s: at the end: %s, %s, %+v; want %s, %s, PodReadyToStartContainers False", name, over.Phase, over.PodIP, over.Conditions,
+		if over.Phase != c.phase || condition(over, v1.PodReadyToStartContainers).Status != v1.ConditionFalse ||
+			over.PodIP != runs.PodIP {
+			t.Errorf("%s: at the end: %s, %s, %+v; want %s, %s, PodReadyToStartContainers False", name, over.Phase,
+				over.PodIP, over.Conditions,
 				c.phase, runs.PodIP)
 		}
 	}
@@ -182,11 +246,23 @@ func TestUnknownTwice(t *testing.T) {
 }
 
 func createdC(name string) *observed.Container {
-	return &observed.Container{ID: name + "-id", Name: name, SandboxID: "s", State: runtimeapi.ContainerState_CONTAINER_CREATED, Image: "img"}
+	return &observed.Container{
+		ID:        name + "-id",
+		Name:      name,
+		SandboxID: "s",
+		State:     runtimeapi.ContainerState_CONTAINER_CREATED,
+		Image:     "img",
+	}
 }
 
 func unknownC(name string) *observed.Container {
-	return &observed.Container{ID: name + "-id", Name: name, SandboxID: "s", State: runtimeapi.ContainerState_CONTAINER_UNKNOWN, Image: "img"}
+	return &observed.Container{
+		ID:        name + "-id",
+		Name:      name,
+		SandboxID: "s",
+		State:     runtimeapi.ContainerState_CONTAINER_UNKNOWN,
+		Image:     "img",
+	}
 }
 
 // stateText is a state in short: what it is, its reason and its exit code.
@@ -217,7 +293,9 @@ func TestContainerStates(t *testing.T) {
 	deleted := pod(always, 0, 1)
 	deleted.DeletionTimestamp = &metav1.Time{Time: t0}
 	debug := pod(always, 1, 1)
-	debug.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"}}}
+	debug.Spec.EphemeralContainers = []v1.EphemeralContainer{
+		{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"}},
+	}
 	sidecar := pod(always, 1, 1)
 	sidecar.Spec.InitContainers[0].RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
 	for name, c := range map[string]struct {
@@ -228,38 +306,95 @@ func TestContainerStates(t *testing.T) {
 		of     string
 		want   string // state, last state, count of restarts
 	}{
-		"new":                                  {pod(always, 0, 1), nil, nil, nil, "c0", "waiting ContainerCreating, -, 0"},
-		"new, with init containers":            {pod(always, 1, 1), nil, nil, nil, "c0", "waiting PodInitializing, -, 0"},
-		"new init container":                   {pod(always, 1, 1), nil, nil, nil, "i0", "waiting PodInitializing, -, 0"},
-		"new init container, with a sandbox":   {pod(always, 1, 1), nil, box(), nil, "i0", "waiting PodInitializing, -, 0"},
-		"new ephemeral container":              {debug, nil, box(), nil, "debug", "waiting PodInitializing, -, 0"},
-		"cannot be pulled":                     {pod(always, 0, 1), nil, box(), why("c0", "ErrImagePull"), "c0", "waiting ErrImagePull, -, 0"},
-		"created":                              {pod(always, 0, 1), nil, box(createdC("c0")), nil, "c0", "waiting, -, 0"},
-		"created, cannot be started":           {pod(always, 0, 1), nil, box(createdC("c0")), why("c0", "RunContainerError"), "c0", "waiting RunContainerError, -, 0"},
-		"runs":                                 {pod(always, 0, 1), nil, box(runningC("c0")), why("c0", "old reason"), "c0", "running, -, 0"},
-		"ended":                                {pod(always, 0, 1), nil, box(exitedC("c0", 3)), nil, "c0", "terminated Error 3, -, 0"},
-		"crash loop":                           {pod(always, 0, 1), nil, box(exitedC("c0", 3)), why("c0", "CrashLoopBackOff"), "c0", "waiting CrashLoopBackOff, terminated Error 3, 0"},
-		"crash loop, deleted":                  {deleted, box(exitedC("c0", 3)), box(exitedC("c0", 3)), why("c0", "CrashLoopBackOff"), "c0", "terminated Error 3, -, 0"},
-		"ended for good":                       {pod(never, 0, 1), nil, box(exitedC("c0", 3)), why("c0", "old reason"), "c0", "terminated Error 3, -, 0"},
-		"restarted":                            {pod(always, 0, 1), nil, box(again, older), nil, "c0", "running, terminated Error 9, 4"},
-		"restarted, runtime forgot the last":   {pod(always, 0, 1), box(exitedC("c0", 3)), box(again), nil, "c0", "running, terminated Error 3, 4"},
-		"restarted, runtime forgot the count":  {pod(always, 0, 1), box(exitedC("c0", 3)), box(anew), nil, "c0", "running, terminated Error 3, 1"},
-		"lost":                                 {pod(always, 0, 1), box(runningC("c0")), nil, nil, "c0", "waiting ContainerCreating, terminated ContainerStatusUnknown 137, 1"},
-		"lost, with init containers":           {pod(always, 1, 1), box(runningC("c0")), box(exitedC("i0", 0)), nil, "c0", "waiting PodInitializing, terminated ContainerStatusUnknown 137, 1"},
-		"lost, deleted":                        {deleted, box(runningC("c0")), nil, nil, "c0", "waiting ContainerCreating, terminated ContainerStatusUnknown 137, 0"},
-		"lost, cannot be pulled":               {pod(always, 0, 1), box(runningC("c0")), nil, why("c0", "ErrImagePull"), "c0", "waiting ErrImagePull, terminated ContainerStatusUnknown 137, 1"},
-		"ended, and forgotten":                 {pod(always, 0, 1), box(exitedC("c0", 3)), nil, nil, "c0", "terminated Error 3, -, 0"},
-		"ended, forgotten, cannot be pulled":   {pod(always, 0, 1), box(exitedC("c0", 3)), nil, why("c0", "ErrImagePull"), "c0", "waiting ErrImagePull, terminated Error 3, 0"},
-		"state unknown, never ran":             {pod(always, 0, 1), nil, box(unknownC("c0")), nil, "c0", "waiting, -, 0"},
-		"state unknown, ran":                   {pod(always, 0, 1), box(runningC("c0")), box(unknownC("c0")), nil, "c0", "terminated ContainerStatusUnknown 137, -, 1"},
-		"init done":                            {pod(always, 1, 1), nil, box(exitedC("i0", 0)), why("i0", "old reason"), "i0", "terminated Completed 0, -, 0"},
-		"init failed":                          {pod(always, 1, 1), nil, box(exitedC("i0", 1)), why("i0", "CrashLoopBackOff"), "i0", "waiting CrashLoopBackOff, terminated Error 1, 0"},
-		"init forgotten while the app runs":    {pod(always, 1, 1), nil, box(runningC("c0")), nil, "i0", "terminated Completed 0, -, 0"},
-		"init forgotten, app was created":      {pod(always, 1, 1), nil, box(createdC("c0")), nil, "i0", "terminated Completed 0, -, 0"},
-		"init failed and forgotten":            {pod(always, 1, 1), box(exitedC("i0", 1)), box(runningC("c0")), nil, "i0", "terminated Error 1, -, 0"},
-		"sidecar failed":                       {sidecar, nil, box(exitedC("i0", 1)), why("i0", "CrashLoopBackOff"), "i0", "waiting CrashLoopBackOff, terminated Error 1, 0"},
-		"sidecar exited with 0":                {sidecar, nil, box(exitedC("i0", 0)), why("i0", "CrashLoopBackOff"), "i0", "terminated Completed 0, -, 0"},
-		"sidecar forgotten while the app runs": {sidecar, nil, box(runningC("c0")), nil, "i0", "waiting PodInitializing, -, 0"},
+		"new": {
+			pod(always, 0, 1), nil, nil, nil, "c0", "waiting ContainerCreating, -, 0",
+		},
+		"new, with init containers": {
+			pod(always, 1, 1), nil, nil, nil, "c0", "waiting PodInitializing, -, 0",
+		},
+		"new init container": {
+			pod(always, 1, 1), nil, nil, nil, "i0", "waiting PodInitializing, -, 0",
+		},
+		"new init container, with a sandbox": {
+			pod(always, 1, 1), nil, box(), nil, "i0", "waiting PodInitializing, -, 0",
+		},
+		"new ephemeral container": {debug, nil, box(), nil, "debug", "waiting PodInitializing, -, 0"},
+		"cannot be pulled": {pod(always, 0, 1), nil, box(), why("c0", "ErrImagePull"), "c0",
+			"waiting ErrImagePull, -, 0"},
+		"created": {
+			pod(always, 0, 1), nil, box(createdC("c0")), nil, "c0", "waiting, -, 0",
+		},
+		"created, cannot be started": {
+			pod(always, 0, 1), nil, box(createdC("c0")), why("c0", "RunContainerError"), "c0",
+			"waiting RunContainerError, -, 0",
+		},
+		"runs": {pod(always, 0, 1), nil, box(runningC("c0")), why("c0", "old reason"),
+			"c0", "running, -, 0"},
+		"ended": {
+			pod(always, 0, 1), nil, box(exitedC("c0", 3)), nil, "c0", "terminated Error 3, -, 0",
+		},
+		"crash loop": {
+			pod(always, 0, 1), nil, box(exitedC("c0", 3)), why("c0", "CrashLoopBackOff"), "c0",
+			"waiting CrashLoopBackOff, terminated Error 3, 0",
+		},
+		"crash loop, deleted": {
+			deleted, box(exitedC("c0", 3)), box(exitedC("c0", 3)), why("c0", "CrashLoopBackOff"), "c0",
+			"terminated Error 3, -, 0",
+		},
+		"ended for good": {pod(never, 0, 1), nil, box(exitedC("c0", 3)), why("c0", "old reason"),
+			"c0", "terminated Error 3, -, 0"},
+		"restarted": {
+			pod(always, 0, 1), nil, box(again, older), nil, "c0", "running, terminated Error 9, 4",
+		},
+		"restarted, runtime forgot the last": {pod(always, 0, 1), box(exitedC("c0", 3)), box(again), nil, "c0",
+			"running, terminated Error 3, 4"},
+		"restarted, runtime forgot the count": {pod(always, 0, 1), box(exitedC("c0", 3)), box(anew), nil, "c0",
+			"running, terminated Error 3, 1"},
+		"lost": {
+			pod(always, 0, 1), box(runningC("c0")), nil, nil, "c0",
+			"waiting ContainerCreating, terminated ContainerStatusUnknown 137, 1",
+		},
+		"lost, with init containers": {pod(always, 1, 1), box(runningC("c0")), box(exitedC("i0", 0)), nil,
+			"c0", "waiting PodInitializing, terminated ContainerStatusUnknown 137, 1"},
+		"lost, deleted": {
+			deleted, box(runningC("c0")), nil, nil, "c0",
+			"waiting ContainerCreating, terminated ContainerStatusUnknown 137, 0",
+		},
+		"lost, cannot be pulled": {pod(always, 0, 1), box(runningC("c0")), nil, why("c0", "ErrImagePull"),
+			"c0", "waiting ErrImagePull, terminated ContainerStatusUnknown 137, 1"},
+		"ended, and forgotten": {
+			pod(always, 0, 1), box(exitedC("c0", 3)), nil, nil, "c0", "terminated Error 3, -, 0",
+		},
+		"ended, forgotten, cannot be pulled": {
+			pod(always, 0, 1), box(exitedC("c0", 3)), nil, why("c0", "ErrImagePull"), "c0",
+			"waiting ErrImagePull, terminated Error 3, 0",
+		},
+		"state unknown, never ran": {
+			pod(always, 0, 1), nil, box(unknownC("c0")), nil, "c0", "waiting, -, 0",
+		},
+		"state unknown, ran": {pod(always, 0, 1), box(runningC("c0")), box(unknownC("c0")), nil, "c0",
+			"terminated ContainerStatusUnknown 137, -, 1"},
+		"init done": {pod(always, 1, 1), nil, box(exitedC("i0", 0)), why("i0", "old reason"),
+			"i0", "terminated Completed 0, -, 0"},
+		"init failed": {
+			pod(always, 1, 1), nil, box(exitedC("i0", 1)), why("i0", "CrashLoopBackOff"), "i0",
+			"waiting CrashLoopBackOff, terminated Error 1, 0",
+		},
+		"init forgotten while the app runs": {
+			pod(always, 1, 1), nil, box(runningC("c0")), nil, "i0", "terminated Completed 0, -, 0",
+		},
+		"init forgotten, app was created": {
+			pod(always, 1, 1), nil, box(createdC("c0")), nil, "i0", "terminated Completed 0, -, 0",
+		},
+		"init failed and forgotten": {pod(always, 1, 1), box(exitedC("i0", 1)), box(runningC("c0")), nil,
+			"i0", "terminated Error 1, -, 0"},
+		"sidecar failed": {sidecar, nil, box(exitedC("i0", 1)), why("i0", "CrashLoopBackOff"),
+			"i0", "waiting CrashLoopBackOff, terminated Error 1, 0"},
+		"sidecar exited with 0": {sidecar, nil, box(exitedC("i0", 0)), why("i0", "CrashLoopBackOff"),
+			"i0", "terminated Completed 0, -, 0"},
+		"sidecar forgotten while the app runs": {
+			sidecar, nil, box(runningC("c0")), nil, "i0", "waiting PodInitializing, -, 0",
+		},
 	} {
 		in := Inputs{Pod: c.pod, Observed: c.obs, Runtime: "containerd", Now: t0}
 		if c.before != nil {
@@ -270,7 +405,8 @@ func TestContainerStates(t *testing.T) {
 		}
 		out, _ := Generate(in)
 		s := find(slices.Concat(out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses), c.of)
-		if got := fmt.Sprintf("%s, %s, %d", stateText(s.State), stateText(s.LastTerminationState), s.RestartCount); got != c.want {
+		if got := fmt.Sprintf("%s, %s, %d", stateText(s.State), stateText(s.LastTerminationState),
+			s.RestartCount); got != c.want {
 			t.Errorf("%s: %s; want %s", name, got, c.want)
 		}
 	}
@@ -306,7 +442,8 @@ func TestOrder(t *testing.T) {
 	for _, name := range []string{"b", "c", "a"} {
 		p.Spec.InitContainers = append(p.Spec.InitContainers, v1.Container{Name: "i" + name})
 		p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: name})
-		p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e" + name}})
+		p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers,
+			v1.EphemeralContainer{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e" + name}})
 	}
 	s := generate(p, nil)
 	var got []string
@@ -324,7 +461,9 @@ func TestOrder(t *testing.T) {
 // TestMessagesShareEvenly: a status has 12 KiB of messages, divided by all containers of the spec.
 func TestMessagesShareEvenly(t *testing.T) {
 	p := pod(v1.RestartPolicyNever, 1, 2)
-	p.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"}}}
+	p.Spec.EphemeralContainers = []v1.EphemeralContainer{
+		{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "debug"}},
+	}
 	long := exitedC("c0", 1)
 	long.Message = strings.Repeat("ä", 4096)
 	s := generate(p, box(long))
@@ -344,17 +483,31 @@ func TestConclude(t *testing.T) {
 		want   string
 		phase  v1.PodPhase
 	}{
-		"never started":               {pod(always, 0, 2), nil, false, lost + ", " + lost, v1.PodFailed},
-		"one never started":           {pod(always, 0, 2), box(exitedC("c0", 0)), false, "terminated Completed 0, " + lost, v1.PodFailed},
-		"ended well":                  {pod(always, 0, 1), box(exitedC("c0", 0)), false, "terminated Completed 0", v1.PodSucceeded},
-		"init containers not started": {pod(always, 2, 1), box(), false, lost + ", " + none + ", " + none, v1.PodFailed},
-		"first init was ended":        {pod(always, 2, 1), box(exitedC("i0", 137)), false, "terminated Error 137, " + none + ", " + none, v1.PodFailed},
-		"second init was ended":       {pod(always, 2, 1), box(exitedC("i1", 137)), false, lost + ", terminated Error 137, " + none, v1.PodFailed},
-		"init done, app not started":  {pod(always, 1, 1), box(exitedC("i0", 0)), false, "terminated Completed 0, " + lost, v1.PodFailed},
-		"static, never started":       {pod(always, 0, 1), nil, true, lost, v1.PodPending},
-		"static, ended":               {pod(always, 0, 1), box(exitedC("c0", 0)), true, "terminated Completed 0", v1.PodRunning},
+		"never started": {pod(always, 0, 2), nil, false, lost + ", " + lost, v1.PodFailed},
+		"one never started": {
+			pod(always, 0, 2), box(exitedC("c0", 0)), false, "terminated Completed 0, " + lost, v1.PodFailed,
+		},
+		"ended well": {pod(always, 0, 1), box(exitedC("c0", 0)), false, "terminated Completed 0",
+			v1.PodSucceeded},
+		"init containers not started": {
+			pod(always, 2, 1), box(), false, lost + ", " + none + ", " + none, v1.PodFailed,
+		},
+		"first init was ended": {
+			pod(always, 2, 1), box(exitedC("i0", 137)), false, "terminated Error 137, " + none + ", " + none,
+			v1.PodFailed,
+		},
+		"second init was ended": {
+			pod(always, 2, 1), box(exitedC("i1", 137)), false, lost + ", terminated Error 137, " + none, v1.PodFailed,
+		},
+		"init done, app not started": {
+			pod(always, 1, 1), box(exitedC("i0", 0)), false, "terminated Completed 0, " + lost, v1.PodFailed,
+		},
+		"static, never started": {pod(always, 0, 1), nil, true, lost, v1.PodPending},
+		"static, ended": {pod(always, 0, 1), box(exitedC("c0", 0)), true, "terminated Completed 0",
+			v1.PodRunning},
 	} {
-		end := Conclude(c.pod, generate(c.pod, c.obs, func(in *Inputs) { in.Terminated, in.Static = true, c.static }), c.static)
+		end := Conclude(c.pod, generate(c.pod, c.obs, func(in *Inputs) { in.Terminated, in.Static = true, c.static }),
+			c.static)
 		var got []string
 		for _, s := range slices.Concat(end.InitContainerStatuses, end.ContainerStatuses) {
 			got = append(got, stateText(s.State))
@@ -390,13 +543,17 @@ func TestConcludeSidecar(t *testing.T) {
 func TestConditions(t *testing.T) {
 	p := pod(v1.RestartPolicyAlways, 1, 2)
 	s := generate(p, box(runningC("i0")))
-	if c := condition(s, v1.PodInitialized); c.Status != v1.ConditionFalse || c.Reason != "ContainersNotInitialized" || c.Message != "containers with incomplete status: [i0]" {
+	if c := condition(s, v1.PodInitialized); c.Status != v1.ConditionFalse || c.Reason != "ContainersNotInitialized" ||
+		c.Message != "containers with incomplete status: [i0]" {
 		t.Errorf("condition Initialized is %+v, want False, ContainersNotInitialized of i0", c)
 	}
-	if c := condition(s, v1.PodReady); c.Status != v1.ConditionFalse || c.Reason != "ContainersNotReady" || c.Message != "containers with unready status: [c0 c1]" {
+	if c := condition(s, v1.PodReady); c.Status != v1.ConditionFalse || c.Reason != "ContainersNotReady" ||
+		c.Message != "containers with unready status: [c0 c1]" {
 		t.Errorf("condition Ready is %+v, want False, ContainersNotReady of c0 and c1", c)
 	}
-	up := generate(p, box(exitedC("i0", 0), runningC("c0"), runningC("c1")), func(in *Inputs) { in.Previous, in.Now = s, t0.Add(time.Hour) })
+	up := generate(p, box(exitedC("i0", 0), runningC("c0"), runningC("c1")), func(in *Inputs) {
+		in.Previous, in.Now = s, t0.Add(time.Hour)
+	})
 	for _, c := range up.Conditions {
 		if c.Status != v1.ConditionTrue || c.ObservedGeneration != 3 {
 			t.Errorf("%+v, want True", c)
@@ -436,19 +593,31 @@ func TestAddresses(t *testing.T) {
 		change func(*Inputs)
 		want   string // podIPs; hostIPs
 	}{
-		"no sandbox":                {plain, nil, nil, "; 192.0.2.1"},
-		"sandbox":                   {plain, box(), nil, "10.0.0.2; 192.0.2.1"},
-		"both families":             {plain, both, nil, "10.0.0.2 fd00::2; 192.0.2.1"},
-		"both families, IPv6 first": {plain, both, func(in *Inputs) { in.IPv6First = true }, "fd00::2 10.0.0.2; 192.0.2.1"},
-		"sandbox died":              {plain, dead, before, "10.0.0.2; 192.0.2.1"},
-		"sandbox died at the boot":  {plain, dead, func(in *Inputs) { before(in); in.Restored = true }, "; 192.0.2.1"},
-		"ended":                     {plain, dead, func(in *Inputs) { before(in); in.Terminated = true }, "10.0.0.2; 192.0.2.1"},
-		"ended, nothing is left":    {plain, nil, func(in *Inputs) { before(in); in.Terminated = true }, "10.0.0.2; 192.0.2.1"},
-		"host network, no sandbox":  {host, nil, nil, "192.0.2.1; 192.0.2.1"},
-		"host network":              {host, box(), nil, "192.0.2.1; 192.0.2.1"},
-		"host network, two":         {host, nil, func(in *Inputs) { in.HostIPs = []string{"192.0.2.1", "fd00::1"} }, "192.0.2.1 fd00::1; 192.0.2.1 fd00::1"},
-		"node without a network":    {host, nil, func(in *Inputs) { in.Previous = generate(host, nil); in.HostIPs = nil }, "192.0.2.1; 192.0.2.1"},
-		"rejected":                  {plain, nil, func(in *Inputs) { in.Rejected = &observed.Reason{} }, "; "},
+		"no sandbox":    {plain, nil, nil, "; 192.0.2.1"},
+		"sandbox":       {plain, box(), nil, "10.0.0.2; 192.0.2.1"},
+		"both families": {plain, both, nil, "10.0.0.2 fd00::2; 192.0.2.1"},
+		"both families, IPv6 first": {plain, both, func(in *Inputs) {
+			in.IPv6First = true
+		}, "fd00::2 10.0.0.2; 192.0.2.1"},
+		"sandbox died":             {plain, dead, before, "10.0.0.2; 192.0.2.1"},
+		"sandbox died at the boot": {plain, dead, func(in *Inputs) { before(in); in.Restored = true }, "; 192.0.2.1"},
+		"ended": {plain, dead, func(in *Inputs) {
+			before(in)
+			in.Terminated = true
+		}, "10.0.0.2; 192.0.2.1"},
+		"ended, nothing is left": {plain, nil, func(in *Inputs) {
+			before(in)
+			in.Terminated = true
+		}, "10.0.0.2; 192.0.2.1"},
+		"host network, no sandbox": {host, nil, nil, "192.0.2.1; 192.0.2.1"},
+		"host network":             {host, box(), nil, "192.0.2.1; 192.0.2.1"},
+		"host network, two": {host, nil, func(in *Inputs) { in.HostIPs = []string{"192.0.2.1", "fd00::1"} },
+			"192.0.2.1 fd00::1; 192.0.2.1 fd00::1"},
+		"node without a network": {host, nil, func(in *Inputs) {
+			in.Previous = generate(host, nil)
+			in.HostIPs = nil
+		}, "192.0.2.1; 192.0.2.1"},
+		"rejected": {plain, nil, func(in *Inputs) { in.Rejected = &observed.Reason{} }, "; "},
 	} {
 		s := generate(c.pod, c.obs, func(in *Inputs) {
 			if c.change != nil {
@@ -462,7 +631,8 @@ func TestAddresses(t *testing.T) {
 		for _, ip := range s.HostIPs {
 			hosts = append(hosts, ip.IP)
 		}
-		if got := strings.Join(pods, " ") + "; " + strings.Join(hosts, " "); got != c.want || s.PodIP != strings.Join(pods[:min(1, len(pods))], "") ||
+		if got := strings.Join(pods, " ") + "; " + strings.Join(hosts, " "); got != c.want ||
+			s.PodIP != strings.Join(pods[:min(1, len(pods))], "") ||
 			s.HostIP != strings.Join(hosts[:min(1, len(hosts))], "") {
 			t.Errorf("%s: %s, the first %q and %q; want %s", name, got, s.PodIP, s.HostIP, c.want)
 		}
@@ -480,10 +650,12 @@ func TestReadyToStartContainers(t *testing.T) {
 		obs  *observed.Pod
 		want v1.ConditionStatus
 	}{
-		"none": {nil, v1.ConditionFalse}, "ready": {box(), v1.ConditionTrue}, "dead": {dead, v1.ConditionFalse}, "two": {two, v1.ConditionFalse},
+		"none": {nil, v1.ConditionFalse}, "ready": {box(), v1.ConditionTrue}, "dead": {dead, v1.ConditionFalse},
+		"two":                {two, v1.ConditionFalse},
 		"without an address": {without, v1.ConditionFalse}, "on another network": {other, v1.ConditionFalse},
 	} {
-		if got := condition(generate(pod(v1.RestartPolicyAlways, 0, 1), c.obs), v1.PodReadyToStartContainers).Status; got != c.want {
+		if got := condition(generate(pod(v1.RestartPolicyAlways, 0, 1), c.obs), v1.PodReadyToStartContainers).
+			Status; got != c.want {
 			t.Errorf("%s: PodReadyToStartContainers = %s, want %s", name, got, c.want)
 		}
 	}

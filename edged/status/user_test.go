@@ -14,8 +14,12 @@ func TestUserOf(t *testing.T) {
 	if none, empty := userOf(nil), userOf(&observed.Container{}); none != nil || empty != nil {
 		t.Errorf("userOf(nil) = %v, userOf(a container without a user) = %v, want nil, nil", none, empty)
 	}
-	got := userOf(&observed.Container{User: &runtimeapi.LinuxContainerUser{Uid: 1, Gid: 2, SupplementalGroups: []int64{2, 3}}})
-	if diff := cmp.Diff(&v1.ContainerUser{Linux: &v1.LinuxContainerUser{UID: 1, GID: 2, SupplementalGroups: []int64{2, 3}}}, got); diff != "" {
+	got := userOf(&observed.Container{
+		User: &runtimeapi.LinuxContainerUser{Uid: 1, Gid: 2, SupplementalGroups: []int64{2, 3}},
+	})
+	if diff := cmp.Diff(&v1.ContainerUser{
+		Linux: &v1.LinuxContainerUser{UID: 1, GID: 2, SupplementalGroups: []int64{2, 3}},
+	}, got); diff != "" {
 		t.Errorf("user mismatch (-want +got):\n%s", diff)
 	}
 }
@@ -23,7 +27,13 @@ func TestUserOf(t *testing.T) {
 func TestWithImages(t *testing.T) {
 	mounts := []v1.VolumeMountStatus{{Name: "v", MountPath: "data"}, {Name: "w", MountPath: "/w"}}
 	got := withImages(mounts, &observed.Container{Images: map[string]string{"/data": "r@sha256:1"}})
-	want := []v1.VolumeMountStatus{{Name: "v", MountPath: "data", VolumeStatus: &v1.VolumeStatus{Image: &v1.ImageVolumeStatus{ImageRef: "r@sha256:1"}}}, mounts[1]}
+	want := []v1.VolumeMountStatus{
+		{
+			Name: "v", MountPath: "data", VolumeStatus: &v1.VolumeStatus{
+				Image: &v1.ImageVolumeStatus{ImageRef: "r@sha256:1"},
+			},
+		}, mounts[1],
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("user mismatch (-want +got):\n%s", diff)
 	}

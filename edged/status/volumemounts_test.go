@@ -9,7 +9,12 @@ import (
 )
 
 func TestVolumeMounts(t *testing.T) {
-	c := &v1.Container{VolumeMounts: []v1.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyIfPossible)}}}
+	c := &v1.Container{VolumeMounts: []v1.VolumeMount{{
+		Name:              "v",
+		MountPath:         "/v",
+		ReadOnly:          true,
+		RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyIfPossible),
+	}}}
 	want := func(mode v1.RecursiveReadOnlyMode) []v1.VolumeMountStatus {
 		return []v1.VolumeMountStatus{{Name: "v", MountPath: "/v", ReadOnly: true, RecursiveReadOnly: &mode}}
 	}

@@ -74,7 +74,8 @@ func TestUrgent(t *testing.T) {
 		wg.Go(func() { _ = r.Run(ctx) })
 		a := testPod("a", "1")
 		status := func(phase v1.PodPhase, ready v1.ConditionStatus, restarts int32) v1.PodStatus {
-			return v1.PodStatus{Phase: phase, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}}, ContainerStatuses: []v1.ContainerStatus{{RestartCount: restarts}}}
+			return v1.PodStatus{Phase: phase, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}},
+				ContainerStatuses: []v1.ContainerStatus{{RestartCount: restarts}}}
 		}
 		for _, c := range []struct {
 			status v1.PodStatus
@@ -88,7 +89,8 @@ func TestUrgent(t *testing.T) {
 			r.PodStatus(a, c.status)
 			synctest.Wait()
 			if got := m.count() > before; got != c.atOnce {
-				t.Errorf("%s, ready %s: told at once: %v, want %v", c.status.Phase, c.status.Conditions[0].Status, got, c.atOnce)
+				t.Errorf("%s, ready %s: told at once: %v, want %v", c.status.Phase, c.status.Conditions[0].Status, got,
+					c.atOnce)
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()

@@ -26,7 +26,13 @@ func Gauges(u *stats.NodeUsage) []Gauge {
 		})
 		// Files can be many before the disk is full; that is worth a word only then.
 		if taken := used(fs.Inodes, fs.InodesFree); taken > fs.Inodes/2 {
-			list = append(list, Gauge{Name: fs.name + ", files", Used: taken, Total: fs.Inodes, Plain: true, Detail: fs.Path})
+			list = append(list, Gauge{
+				Name:   fs.name + ", files",
+				Used:   taken,
+				Total:  fs.Inodes,
+				Plain:  true,
+				Detail: fs.Path,
+			})
 		}
 	}
 	if u.RunningPIDs > u.MaxPIDs/2 {

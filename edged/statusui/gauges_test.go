@@ -13,14 +13,28 @@ func TestGauges(t *testing.T) {
 	disk := Gauge{Name: "Disk", Used: 60, Total: 100, Detail: "/var/lib/kubelet"}
 	node := stats.NodeUsage{
 		Memory: stats.Memory{CapacityBytes: 512, AvailableBytes: 212},
-		NodeFS: stats.FS{Known: true, Path: "/var/lib/kubelet", Device: 1, CapacityBytes: 100, AvailableBytes: 40, Inodes: 10, InodesFree: 9},
+		NodeFS: stats.FS{
+			Known:          true,
+			Path:           "/var/lib/kubelet",
+			Device:         1,
+			CapacityBytes:  100,
+			AvailableBytes: 40,
+			Inodes:         10,
+			InodesFree:     9,
+		},
 	}
 	for name, tc := range map[string]struct {
 		set  func(*stats.NodeUsage)
 		want []Gauge
 	}{
 		"one disk": {func(u *stats.NodeUsage) {
-			u.ImageFS = stats.FS{Known: true, Path: "/var/lib/containerd", Device: 1, CapacityBytes: 100, AvailableBytes: 40}
+			u.ImageFS = stats.FS{
+				Known:          true,
+				Path:           "/var/lib/containerd",
+				Device:         1,
+				CapacityBytes:  100,
+				AvailableBytes: 40,
+			}
 			u.ContainerFS = u.ImageFS
 		}, []Gauge{memory, disk}},
 		"another for images": {func(u *stats.NodeUsage) {

@@ -40,13 +40,18 @@ type Gauge struct {
 }
 
 // policy lets the page have its own style, and nothing else from anywhere.
-const policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+const policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; " +
+	"frame-ancestors 'none'"
 
 // Handler serves the page. It is made when it is asked for.
 func Handler(source Source) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		data := Render(View{
-			Now: time.Now(), Info: source.Info(r.Context()), Pods: source.Pods(), Events: source.Events(), Gauges: source.Gauges(r.Context()),
+			Now:    time.Now(),
+			Info:   source.Info(r.Context()),
+			Pods:   source.Pods(),
+			Events: source.Events(),
+			Gauges: source.Gauges(r.Context()),
 		})
 		h := w.Header()
 		h.Set("Content-Type", "text/html; charset=utf-8")

@@ -25,14 +25,45 @@ func moment(text string) View {
 	return View{
 		Now: now,
 		Info: server.Info{
-			NodeName: text, Version: text, Started: now.Add(-time.Hour), Runtime: text, RuntimeVersion: text, Endpoint: text, Store: text, StaticPodPath: text, PodLogsDir: text,
-			Conditions: []health.Condition{{Code: health.RuntimeDown, Title: text, Severity: health.Error, Object: text, Detail: text, Remedy: text, Since: now.Add(-time.Minute)}},
-			Link:       &server.Link{Server: text, Protocol: text, Reason: text, Since: now.Add(-2 * time.Minute)},
+			NodeName:       text,
+			Version:        text,
+			Started:        now.Add(-time.Hour),
+			Runtime:        text,
+			RuntimeVersion: text,
+			Endpoint:       text,
+			Store:          text,
+			StaticPodPath:  text,
+			PodLogsDir:     text,
+			Conditions: []health.Condition{{
+				Code:     health.RuntimeDown,
+				Title:    text,
+				Severity: health.Error,
+				Object:   text,
+				Detail:   text,
+				Remedy:   text,
+				Since:    now.Add(-time.Minute),
+			}},
+			Link: &server.Link{Server: text, Protocol: text, Reason: text, Since: now.Add(-2 * time.Minute)},
 		},
-		Pods: []*v1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: text, Namespace: text, CreationTimestamp: ago(time.Hour)}, Status: v1.PodStatus{
-			Phase: v1.PodFailed, Reason: text, Message: text, PodIP: text,
-		}}},
-		Events: []v1.Event{{Type: v1.EventTypeWarning, Reason: text, Message: text, Count: 3, LastTimestamp: ago(time.Second), InvolvedObject: v1.ObjectReference{Name: text}}},
+		Pods: []*v1.Pod{
+			{
+				ObjectMeta: metav1.ObjectMeta{Name: text, Namespace: text, CreationTimestamp: ago(time.Hour)},
+				Status: v1.PodStatus{
+					Phase:   v1.PodFailed,
+					Reason:  text,
+					Message: text,
+					PodIP:   text,
+				},
+			},
+		},
+		Events: []v1.Event{{
+			Type:           v1.EventTypeWarning,
+			Reason:         text,
+			Message:        text,
+			Count:          3,
+			LastTimestamp:  ago(time.Second),
+			InvolvedObject: v1.ObjectReference{Name: text},
+		}},
 		Gauges: []Gauge{{Name: text, Used: 1, Total: 2, Detail: text}},
 	}
 }
@@ -48,7 +79,8 @@ func marks(page []byte) [4]int {
 
 // FuzzRender: whatever a pod, an event or the cloud says, it stays text.
 func FuzzRender(f *testing.F) {
-	for _, s := range []string{"x", "<script>alert(1)</script>", `" onclick="alert(1)`, "'", "&lt;", "\x00\xff", "</style>", strings.Repeat("<", 3000), strings.Repeat("\"", 64<<10)} {
+	for _, s := range []string{"x", "<script>alert(1)</script>", `" onclick="alert(1)`, "'", "&lt;", "\x00\xff",
+		"</style>", strings.Repeat("<", 3000), strings.Repeat("\"", 64<<10)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -68,11 +100,28 @@ func FuzzRender(f *testing.F) {
 func TestRender(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	ready := []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}
-	well := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "well", Namespace: "default"}, Status: v1.PodStatus{Phase: v1.PodRunning, Conditions: ready}}
-	begun := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "begun"}, Status: v1.PodStatus{Phase: v1.PodPending, ContainerStatuses: []v1.ContainerStatus{
-		{Name: "c", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}}}
-	ill := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "ill"}, Status: v1.PodStatus{Phase: v1.PodPending, ContainerStatuses: []v1.ContainerStatus{
-		{Name: "c", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}}}
+	well := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "well", Namespace: "default"},
+		Status:     v1.PodStatus{Phase: v1.PodRunning, Conditions: ready},
+	}
+	begun := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "begun",
+		}, Status: v1.PodStatus{Phase: v1.PodPending, ContainerStatuses: []v1.ContainerStatus{
+			{Name: "c", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}}}},
+	}
+	ill := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "ill",
+		}, Status: v1.PodStatus{
+			Phase: v1.PodPending, ContainerStatuses: []v1.ContainerStatus{
+				{
+					Name: "c", State: v1.ContainerState{
+						Waiting: &v1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"},
+					},
+				}},
+		},
+	}
 	warning := health.Condition{Title: "QUIC", Severity: health.Warning, Remedy: "do"}
 	event := func(kind, reason string, ago time.Duration) v1.Event {
 		return v1.Event{Type: kind, Reason: reason, Count: 1, LastTimestamp: metav1.NewTime(now.Add(-ago))}
@@ -83,12 +132,22 @@ func TestRender(t *testing.T) {
 		want, never []string
 	}{
 		"all is well": {
-			View{Pods: []*v1.Pod{well}, Info: server.Info{NodeName: "edge1", Version: "v1", Started: now.Add(-time.Hour)}},
-			[]string{"<title>edge1 · edgecore", "All is well", "None", "has joined no cloud", "1 of 1 healthy", "well", "Running", "None since the agent started", "running for 60m"},
+			View{
+				Pods: []*v1.Pod{
+					well,
+				}, Info: server.Info{NodeName: "edge1", Version: "v1", Started: now.Add(-time.Hour)},
+			},
+			[]string{"<title>edge1 · edgecore", "All is well", "None", "has joined no cloud", "1 of 1 healthy", "well",
+				"Running", "None since the agent started", "running for 60m"},
 			[]string{"Needs attention", `class="dot bad"`, `class="dot warn"`},
 		},
 		"connected": {
-			View{Info: server.Info{Link: &server.Link{Connected: true, Since: now.Add(-3 * time.Hour), Server: "192.0.2.1:10000", Protocol: "quic"}}},
+			View{Info: server.Info{Link: &server.Link{
+				Connected: true,
+				Since:     now.Add(-3 * time.Hour),
+				Server:    "192.0.2.1:10000",
+				Protocol:  "quic",
+			}}},
 			[]string{"Connected for 3h", "192.0.2.1:10000 by quic", "0 of 0 healthy"}, []string{"Not connected"},
 		},
 		"cut off": {
@@ -98,24 +157,55 @@ func TestRender(t *testing.T) {
 		"not yet": {View{Info: server.Info{Link: &server.Link{}}}, []string{"Not connected yet"}, nil},
 		"pods, those first that are not well": {
 			View{Pods: []*v1.Pod{well, begun, ill}},
-			[]string{"2 pods are not ready", "1 of 3 healthy", `class="dot warn"></i><b>begun`, `class="dot bad"></i><b>ill`, "ImagePullBackOff", "c: no such image", `class="dot ok"></i><b>well`}, nil,
+			[]string{
+				"2 pods are not ready", "1 of 3 healthy", `class="dot warn"></i><b>begun`, `class="dot bad"></i><b>ill`,
+				"ImagePullBackOff", "c: no such image", `class="dot ok"></i><b>well`,
+			}, nil,
 		},
-		"warnings": {View{Info: server.Info{Conditions: []health.Condition{warning}}}, []string{`state warn" id="state">1 warning<`, "Needs attention", "QUIC", "do"}, []string{"All is well"}},
-		"both":     {View{Info: server.Info{Conditions: []health.Condition{warning, warning}}, Pods: []*v1.Pod{ill}}, []string{"2 warnings, 1 pod is not ready"}, nil},
+		"warnings": {
+			View{Info: server.Info{Conditions: []health.Condition{warning}}},
+			[]string{`state warn" id="state">1 warning<`, "Needs attention", "QUIC", "do"}, []string{"All is well"},
+		},
+		"both": {View{Info: server.Info{Conditions: []health.Condition{warning, warning}}, Pods: []*v1.Pod{ill}},
+			[]string{"2 warnings, 1 pod is not ready"}, nil},
 		"errors": {
-			View{Info: server.Info{Conditions: []health.Condition{{Title: "Store", Severity: health.Error, Since: now.Add(-90 * time.Second)}, warning}}},
-			[]string{"1 thing needs attention", `<li class="bad"><b>Store</b> <small>for 90s`, `<li class="warn"><b>QUIC`}, nil,
+			View{
+				Info: server.Info{
+					Conditions: []health.Condition{
+						{Title: "Store", Severity: health.Error, Since: now.Add(-90 * time.Second)}, warning,
+					},
+				},
+			},
+			[]string{
+				"1 thing needs attention", `<li class="bad"><b>Store</b> <small>for 90s`, `<li class="warn"><b>QUIC`,
+			}, nil,
 		},
 		"the newest errors, and only errors": {
-			View{Events: []v1.Event{event("Warning", "Older", time.Hour), event("Normal", "Started", 0), event("Warning", "Newer", time.Minute)}},
+			View{
+				Events: []v1.Event{
+					event("Warning", "Older", time.Hour), event("Normal", "Started", 0),
+					event("Warning", "Newer", time.Minute),
+				},
+			},
 			[]string{"Newer", "60s ago", "Older", "60m ago"}, []string{"Started", "times"},
 		},
 		"gauges": {
-			View{Gauges: []Gauge{{Name: "Memory", Used: 300 << 20, Total: 512 << 20}, {Name: "Disk", Used: 81, Total: 100, Plain: true, Detail: "/var"}, {Name: "Full", Used: 8 << 30, Total: 8 << 30}, {Name: "Unknown"}}},
-			[]string{"Memory", "58 %", `bar ok"><i style="width:58%"`, "300 MiB of 512 MiB", "Disk", `bar warn`, "81 of 100 <code>/var", "Full", `bar bad`, "8.0 GiB of 8.0 GiB"}, []string{"Unknown"},
+			View{Gauges: []Gauge{{Name: "Memory", Used: 300 << 20, Total: 512 << 20}, {
+				Name:   "Disk",
+				Used:   81,
+				Total:  100,
+				Plain:  true,
+				Detail: "/var",
+			}, {Name: "Full", Used: 8 << 30, Total: 8 << 30}, {Name: "Unknown"}}},
+			[]string{"Memory", "58 %", `bar ok"><i style="width:58%"`, "300 MiB of 512 MiB", "Disk", `bar warn`,
+				"81 of 100 <code>/var", "Full", `bar bad`, "8.0 GiB of 8.0 GiB"}, []string{"Unknown"},
 		},
-		"a clock that went back": {View{Info: server.Info{Started: now.Add(time.Hour)}}, []string{"running for 0s"}, nil},
-		"a long text":            {View{Info: server.Info{NodeName: strings.Repeat("ä", 600)}}, []string{strings.Repeat("ä", 500) + "…"}, []string{strings.Repeat("ä", 501)}},
+		"a clock that went back": {View{Info: server.Info{Started: now.Add(time.Hour)}}, []string{"running for 0s"},
+			nil},
+		"a long text": {
+			View{Info: server.Info{NodeName: strings.Repeat("ä", 600)}}, []string{strings.Repeat("ä", 500) + "…"},
+			[]string{strings.Repeat("ä", 501)},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.view.Now = now
@@ -141,7 +231,9 @@ func TestRender(t *testing.T) {
 func TestErrorsAreBounded(t *testing.T) {
 	v := moment(strings.Repeat("x", 10_000))
 	for i := range 1000 {
-		v.Events = append(v.Events, v1.Event{Type: v1.EventTypeWarning, Reason: fmt.Sprint("R", i), Message: strings.Repeat("y", 4000)})
+		v.Events = append(v.Events, v1.Event{
+			Type: v1.EventTypeWarning, Reason: fmt.Sprint("R", i), Message: strings.Repeat("y", 4000),
+		})
 	}
 	for range 110 {
 		v.Pods = append(v.Pods, v.Pods[0])
@@ -163,8 +255,10 @@ func TestHandler(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(method, "/", nil))
-		if w.Code != 200 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" || w.Header().Get("Cache-Control") != "no-store" ||
-			!strings.HasPrefix(w.Header().Get("Content-Security-Policy"), "default-src 'none'") || (w.Body.Len() > 0) != (method == http.MethodGet) {
+		if w.Code != 200 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" ||
+			w.Header().Get("Cache-Control") != "no-store" ||
+			!strings.HasPrefix(w.Header().Get("Content-Security-Policy"), "default-src 'none'") ||
+			(w.Body.Len() > 0) != (method == http.MethodGet) {
 			t.Errorf("%s: %d %v, %d bytes; want a page with the policy, and a body for GET only",
 				method, w.Code, w.Header(), w.Body.Len())
 		}

@@ -189,7 +189,8 @@ func (p *writer) pod(pod *v1.Pod) {
 	}
 	p.element("<b>", pod.Name, "</b>")
 	p.element(` <span class="status">`, line.Status, "</span>")
-	p.element("<p><small>", fmt.Sprintf("%s · %d/%d ready · restarts: %s · %s old", pod.Namespace, line.Ready, line.Total, line.Restarts, line.Age), "")
+	p.element("<p><small>", fmt.Sprintf("%s · %d/%d ready · restarts: %s · %s old", pod.Namespace, line.Ready,
+		line.Total, line.Restarts, line.Age), "")
 	if pod.Status.PodIP != "" {
 		p.element(" · ", pod.Status.PodIP, "")
 	}
@@ -207,7 +208,8 @@ func starting(pod *v1.Pod) bool {
 	}
 	for _, list := range [][]v1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for _, s := range list {
-			if w := s.State.Waiting; w != nil && w.Message != "" || s.State.Terminated != nil && s.State.Terminated.ExitCode != 0 {
+			if w := s.State.Waiting; w != nil && w.Message != "" ||
+				s.State.Terminated != nil && s.State.Terminated.ExitCode != 0 {
 				return false
 			}
 		}
@@ -257,7 +259,8 @@ func (p *writer) device(i *server.Info) {
 		p.element("<dt>", row[0], "</dt>")
 		p.element("<dd>", row[1], "</dd>")
 	}
-	p.element(`</dl><p><small>As of `, p.now.UTC().Format(time.DateTime), " UTC by this device's clock; reloaded every 30 s.</small></p></section>")
+	p.element(`</dl><p><small>As of `, p.now.UTC().Format(time.DateTime),
+		" UTC by this device's clock; reloaded every 30 s.</small></p></section>")
 }
 
 // since says how long ago a time was.

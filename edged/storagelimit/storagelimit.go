@@ -166,7 +166,9 @@ func (m *Manager) measure(ctx context.Context, pod *v1.Pod) (volume.DiskUse, err
 // last.
 func (m *Manager) writableLayers(ctx context.Context, uid types.UID) (map[string]int64, error) {
 	list, err := m.opts.Runtime.ListContainerStats(ctx, &runtimeapi.ListContainerStatsRequest{
-		Filter: &runtimeapi.ContainerStatsFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(uid)}},
+		Filter: &runtimeapi.ContainerStatsFilter{
+			LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(uid)},
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container stats: %w", err)

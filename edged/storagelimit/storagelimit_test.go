@@ -24,8 +24,28 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // TestAdded: a pod with a limit wakes Run once; critical pods and those without limits do not.
 func TestAdded(t *testing.T) {
-	limited := &v1.Pod{Spec: v1.PodSpec{Volumes: []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("1Mi"))}}}}}}
-	storage := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Resources: v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceEphemeralStorage: resource.MustParse("1Mi")}}}}}}
+	limited := &v1.Pod{
+		Spec: v1.PodSpec{
+			Volumes: []v1.Volume{
+				{
+					Name: "v", VolumeSource: v1.VolumeSource{
+						EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("1Mi"))},
+					},
+				},
+			},
+		},
+	}
+	storage := &v1.Pod{
+		Spec: v1.PodSpec{
+			Containers: []v1.Container{
+				{
+					Resources: v1.ResourceRequirements{
+						Limits: v1.ResourceList{v1.ResourceEphemeralStorage: resource.MustParse("1Mi")},
+					},
+				},
+			},
+		},
+	}
 	critical := limited.DeepCopy()
 	critical.Spec.Priority = ptr.To[int32](2000000000)
 	static := limited.DeepCopy()
@@ -33,7 +53,8 @@ func TestAdded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pod  *v1.Pod
 		want bool
-	}{"volume": {limited, true}, "storage": {storage, true}, "none": {&v1.Pod{}, false}, "critical": {critical, false}, "static": {static, false}} {
+	}{"volume": {limited, true}, "storage": {storage, true}, "none": {&v1.Pod{}, false}, "critical": {critical, false},
+		"static": {static, false}} {
 		l := New(Options{})
 		for range 3 {
 			l.Added(tc.pod)
@@ -79,16 +100,25 @@ func TestCheck(t *testing.T) {
 		if n := measured.Load(); n != 0 {
 			t.Errorf("measured %d times without pods, want 0", n)
 		}
-		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "1"}, Spec: v1.PodSpec{Volumes: []v1.Volume{{
-			Name:         "v",
-			VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("1Mi"))}},
-		}}}}
+		pod := &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "1"}, Spec: v1.PodSpec{
+				Volumes: []v1.Volume{
+					{
+						Name: "v",
+						VolumeSource: v1.VolumeSource{
+							EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: ptr.To(resource.MustParse("1Mi"))},
+						},
+					},
+				},
+			},
+		}
 		pods.Put(pod, false)
 		pods.SetAdmission("1", nil)
 		m.Added(pod)
 		time.Sleep(time.Minute)
 		if n := measured.Load(); n < 5 || stopped.Load() != 0 {
-			t.Errorf("a pod below its limit was measured %d times in a minute and stopped %d times, want 5 and 0", n, stopped.Load())
+			t.Errorf("a pod below its limit was measured %d times in a minute and stopped %d times, want 5 and 0", n,
+				stopped.Load())
 		}
 		bytes.Store(2 << 20)
 		time.Sleep(time.Minute)

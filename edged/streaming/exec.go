@@ -23,7 +23,12 @@ type wants struct{ stdin, stdout, stderr, tty bool }
 // parseWants reads them from a query. It is pure.
 func parseWants(query url.Values) (wants, error) {
 	on := func(name string) bool { v := query.Get(name); return v == "1" || v == "true" }
-	s := wants{stdin: on("input") || on("stdin"), stdout: on("output") || on("stdout"), stderr: on("error") || on("stderr"), tty: on("tty")}
+	s := wants{
+		stdin:  on("input") || on("stdin"),
+		stdout: on("output") || on("stdout"),
+		stderr: on("error") || on("stderr"),
+		tty:    on("tty"),
+	}
 	if !s.stdin && !s.stdout && !s.stderr {
 		return wants{}, refuse(http.StatusBadRequest, "you must specify at least 1 of stdin, stdout, stderr")
 	}
@@ -42,7 +47,8 @@ func parseCommand(query url.Values) ([]string, error) {
 		size += len(c)
 	}
 	if size > maxCommand {
-		return nil, refuse(http.StatusRequestEntityTooLarge, "the command has %d bytes; more than %d are not taken", size, maxCommand)
+		return nil, refuse(http.StatusRequestEntityTooLarge, "the command has %d bytes; more than %d are not taken",
+			size, maxCommand)
 	}
 	return command, nil
 }
@@ -71,7 +77,13 @@ func (s *Server) Exec() http.Handler {
 			return errUpgrade
 		}
 		resp, err := s.opts.Runtime.Exec(r.Context(), &runtimeapi.ExecRequest{
-			ContainerId: c.ID, Cmd: command, Tty: want.tty, Stdin: want.stdin, Stdout: want.stdout, Stderr: want.stderr})
+			ContainerId: c.ID,
+			Cmd:         command,
+			Tty:         want.tty,
+			Stdin:       want.stdin,
+			Stdout:      want.stdout,
+			Stderr:      want.stderr,
+		})
 		if err != nil {
 			return err
 		}
@@ -182,10 +194,12 @@ func (s *Server) PortForward() http.Handler {
 				return err
 			}
 			if sandbox = obs.Sandbox(); sandbox == nil || !sandbox.Ready {
-				return refuse(http.StatusInternalServerError, "pod not found (%q): it has no sandbox that runs", pod.Name+"_"+pod.Namespace)
+				return refuse(http.StatusInternalServerError, "pod not found (%q): it has no sandbox that runs",
+					pod.Name+"_"+pod.Namespace)
 			}
 		}
-		resp, err := s.opts.Runtime.PortForward(r.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: sandbox.ID, Port: ports})
+		resp, err := s.opts.Runtime.PortForward(r.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: sandbox.ID,
+			Port: ports})
 		if err != nil {
 			return err
 		}

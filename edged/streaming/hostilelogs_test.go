@@ -42,7 +42,8 @@ func TestHostileLogs(t *testing.T) {
 	d.obs.Containers[0].LogPath = secret
 	d.mu.Unlock()
 	want := "which is not in " + dir
-	if code, body := get(t, http.MethodGet, base+"/containerLogs/ns/p/c"); code != http.StatusForbidden || !strings.Contains(body, want) {
+	if code, body := get(t, http.MethodGet, base+"/containerLogs/ns/p/c"); code != http.StatusForbidden ||
+		!strings.Contains(body, want) {
 		t.Errorf("a log elsewhere: %d %q, want 403 and %q", code, body, want)
 	}
 	s.Wait()

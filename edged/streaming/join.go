@@ -80,7 +80,8 @@ func (s *Server) join(w http.ResponseWriter, r *http.Request, address string) er
 	}
 	backend, resp, rest, err := ask(r, target)
 	if err != nil {
-		return refuse(http.StatusBadGateway, "the stream of the container runtime at %s does not answer: %v", target.Host, err)
+		return refuse(http.StatusBadGateway, "the stream of the container runtime at %s does not answer: %v",
+			target.Host, err)
 	}
 	defer backend.Close()
 	if resp.StatusCode != http.StatusSwitchingProtocols {
@@ -112,7 +113,9 @@ func ask(r *http.Request, target *url.URL) (conn net.Conn, resp *http.Response, 
 	case "http":
 		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", withPort(target, "80"))
 	case "https":
-		conn, err = (&tls.Dialer{Config: &tls.Config{NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}}).DialContext(ctx, "tcp", withPort(target, "443"))
+		conn, err = (&tls.Dialer{
+			Config: &tls.Config{NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12},
+		}).DialContext(ctx, "tcp", withPort(target, "443"))
 	default:
 		err = fmt.Errorf("scheme %q: want http or https", target.Scheme)
 	}
@@ -120,7 +123,15 @@ func ask(r *http.Request, target *url.URL) (conn net.Conn, resp *http.Response, 
 		return nil, nil, nil, err
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	req := &http.Request{Method: r.Method, URL: target, Host: target.Host, Header: passed(r.Header), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	req := &http.Request{
+		Method:     r.Method,
+		URL:        target,
+		Host:       target.Host,
+		Header:     passed(r.Header),
+		Proto:      "HTTP/1.1",
+		ProtoMajor: 1,
+		ProtoMinor: 1,
+	}
 	if err = req.Write(conn); err == nil {
 		rest = bufio.NewReader(conn)
 		resp, err = http.ReadResponse(rest, req)

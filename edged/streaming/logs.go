@@ -34,7 +34,8 @@ func (s *Server) Logs() http.Handler {
 		}
 		name := r.PathValue("container")
 		if spec(pod, name) == nil {
-			return refuse(http.StatusNotFound, "container %q not found in pod %q; it has %s", name, pod.Name, strings.Join(containers(pod), ", "))
+			return refuse(http.StatusNotFound, "container %q not found in pod %q; it has %s", name, pod.Name,
+				strings.Join(containers(pod), ", "))
 		}
 		id, err := logged(pod, name, query.previous)
 		if err != nil {
@@ -64,10 +65,13 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, path string, q log
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	err := crilog.PrintAttempt(r.Context(), path, stdout, stderr, opts, alive)
 	if errors.Is(err, crilog.ErrNoLog) && !out.begun {
-		return refuse(http.StatusBadRequest, "container %q of pod %q has no log any more: it was removed, or rotated away", r.PathValue("container"), r.PathValue("pod"))
+		return refuse(http.StatusBadRequest,
+			"container %q of pod %q has no log any more: it was removed, or rotated away", r.PathValue("container"),
+			r.PathValue("pod"))
 	}
 	if errors.Is(err, logdir.ErrRefused) && !out.begun {
-		return refuse(http.StatusForbidden, "container %q of pod %q: %v", r.PathValue("container"), r.PathValue("pod"), err)
+		return refuse(http.StatusForbidden, "container %q of pod %q: %v", r.PathValue("container"), r.PathValue("pod"),
+			err)
 	}
 	if err != nil && !out.begun {
 		return err
@@ -122,9 +126,11 @@ func logged(pod *v1.Pod, name string, previous bool) (id string, err error) {
 	case st.State.Terminated != nil:
 		return "", refuse(http.StatusBadRequest, "container %q in pod %q is terminated", name, pod.Name)
 	case st.State.Waiting != nil:
-		return "", refuse(http.StatusBadRequest, "container %q in pod %q is waiting to start: %s", name, pod.Name, waitsFor(st.State.Waiting.Reason))
+		return "", refuse(http.StatusBadRequest, "container %q in pod %q is waiting to start: %s", name, pod.Name,
+			waitsFor(st.State.Waiting.Reason))
 	default:
-		return "", refuse(http.StatusBadRequest, "container %q in pod %q is waiting to start - no logs yet", name, pod.Name)
+		return "", refuse(http.StatusBadRequest, "container %q in pod %q is waiting to start - no logs yet", name,
+			pod.Name)
 	}
 	if _, after, found := strings.Cut(id, "://"); found {
 		id = after
@@ -151,7 +157,8 @@ func (s *Server) logPath(pod *v1.Pod, name, id string, previous bool) (string, e
 			return filepath.Join(dir, fmt.Sprintf("%d.log", c.Attempt)), nil
 		}
 		if filepath.Dir(c.LogPath) != dir {
-			return "", refuse(http.StatusForbidden, "container %q of pod %q: the runtime has its log at %s, which is not in %s: not opened",
+			return "", refuse(http.StatusForbidden,
+				"container %q of pod %q: the runtime has its log at %s, which is not in %s: not opened",
 				name, pod.Name, c.LogPath, dir)
 		}
 		return c.LogPath, nil
@@ -167,7 +174,8 @@ func (s *Server) logPath(pod *v1.Pod, name, id string, previous bool) (string, e
 		attempts = attempts[:len(attempts)-1] // the newest is not the previous one
 	}
 	if len(attempts) == 0 {
-		return "", refuse(http.StatusBadRequest, "container %q of pod %q has no log any more: it was removed", name, pod.Name)
+		return "", refuse(http.StatusBadRequest, "container %q of pod %q has no log any more: it was removed", name,
+			pod.Name)
 	}
 	return attempts[len(attempts)-1], nil
 }

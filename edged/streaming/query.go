@@ -26,7 +26,9 @@ type logQuery struct {
 // parseLogQuery reads a query as the kubelet does. It is pure.
 func parseLogQuery(query url.Values, now time.Time) (logQuery, error) {
 	q := logQuery{tail: -1, stdout: true, stderr: true}
-	for name, into := range map[string]*bool{"follow": &q.follow, "previous": &q.previous, "timestamps": &q.timestamps} {
+	for name, into := range map[string]*bool{
+		"follow": &q.follow, "previous": &q.previous, "timestamps": &q.timestamps,
+	} {
 		if query.Has(name) {
 			v := strings.ToLower(query.Get(name))
 			*into = v != "false" && v != "0"
@@ -66,7 +68,8 @@ func parseSince(seconds, at string, now time.Time) (time.Time, error) {
 	if at != "" {
 		t, err := time.Parse(time.RFC3339, at)
 		if err != nil {
-			return time.Time{}, refuse(http.StatusBadRequest, "sinceTime %q: want a time such as 2026-01-02T15:04:05Z", at)
+			return time.Time{}, refuse(http.StatusBadRequest, "sinceTime %q: want a time such as 2026-01-02T15:04:05Z",
+				at)
 		}
 		return t, nil
 	}

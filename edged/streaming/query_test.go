@@ -55,26 +55,30 @@ func TestParseLogQuery(t *testing.T) {
 	}
 	bad := func(text string) outcome[logQuery] { return outcome[logQuery]{Err: text} }
 	for query, want := range map[string]outcome[logQuery]{
-		"":                                  {Value: all},
-		"follow=true&timestamps=1&previous": with(func(q *logQuery) { q.follow, q.timestamps, q.previous = true, true, true }),
-		"follow=False&timestamps=0":         {Value: all},
-		"tailLines=0":                       with(func(q *logQuery) { q.tail = 0 }),
-		"tail=7":                            with(func(q *logQuery) { q.tail = 7 }),
-		"tail=all&tailLines=3":              {Value: all},
-		"limitBytes=10":                     with(func(q *logQuery) { q.limit = 10 }),
-		"sinceSeconds=60":                   with(func(q *logQuery) { q.since = now.Add(-time.Minute) }),
-		"sinceSeconds=9223372036854775807":  with(func(q *logQuery) { q.since = now.Add(-maxSince * time.Second) }),
-		"sinceTime=2026-01-01T00:00:00Z":    with(func(q *logQuery) { q.since = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }),
-		"stream=All":                        {Value: all},
-		"stream=Stderr":                     with(func(q *logQuery) { q.stdout = false }),
-		"stream=Stdout":                     with(func(q *logQuery) { q.stderr = false }),
-		"tailLines=-1":                      bad(`tailLines "-1": want a number of at least 0`),
-		"tailLines=x":                       bad(`tailLines "x": want a number of at least 0`),
-		"limitBytes=0":                      bad(`limitBytes "0": want a number of at least 1`),
-		"sinceSeconds=0":                    bad(`sinceSeconds "0": want a number of at least 1`),
-		"sinceTime=yesterday":               bad(`sinceTime "yesterday": want a time such as 2026-01-02T15:04:05Z`),
-		"stream=stdout":                     bad(`stream "stdout": want All, Stdout or Stderr`),
-		"stream=Stdout&tailLines=1":         bad("tailLines and stream=Stdout exclude each other"),
+		"": {Value: all},
+		"follow=true&timestamps=1&previous": with(func(q *logQuery) {
+			q.follow, q.timestamps, q.previous = true, true, true
+		}),
+		"follow=False&timestamps=0":        {Value: all},
+		"tailLines=0":                      with(func(q *logQuery) { q.tail = 0 }),
+		"tail=7":                           with(func(q *logQuery) { q.tail = 7 }),
+		"tail=all&tailLines=3":             {Value: all},
+		"limitBytes=10":                    with(func(q *logQuery) { q.limit = 10 }),
+		"sinceSeconds=60":                  with(func(q *logQuery) { q.since = now.Add(-time.Minute) }),
+		"sinceSeconds=9223372036854775807": with(func(q *logQuery) { q.since = now.Add(-maxSince * time.Second) }),
+		"sinceTime=2026-01-01T00:00:00Z": with(func(q *logQuery) {
+			q.since = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		}),
+		"stream=All":                {Value: all},
+		"stream=Stderr":             with(func(q *logQuery) { q.stdout = false }),
+		"stream=Stdout":             with(func(q *logQuery) { q.stderr = false }),
+		"tailLines=-1":              bad(`tailLines "-1": want a number of at least 0`),
+		"tailLines=x":               bad(`tailLines "x": want a number of at least 0`),
+		"limitBytes=0":              bad(`limitBytes "0": want a number of at least 1`),
+		"sinceSeconds=0":            bad(`sinceSeconds "0": want a number of at least 1`),
+		"sinceTime=yesterday":       bad(`sinceTime "yesterday": want a time such as 2026-01-02T15:04:05Z`),
+		"stream=stdout":             bad(`stream "stdout": want All, Stdout or Stderr`),
+		"stream=Stdout&tailLines=1": bad("tailLines and stream=Stdout exclude each other"),
 		"sinceSeconds=1&sinceTime=2026-01-01T00:00:00Z": bad("at most one of sinceTime and sinceSeconds may be given"),
 	} {
 		compare(t, query, outcomeOf(parseLogQuery(parsed(t, query), now)), want)
@@ -125,7 +129,8 @@ func TestChoosePod(t *testing.T) {
 		namespace, name string
 		uid, want       types.UID
 	}{
-		{"ns", "p", "", "new"}, {"ns", "p", "old", "old"}, {"ns", "p", "h", "new"}, {"ns", "p", "other", ""}, {"ns", "q", "", ""}, {"other", "p", "", ""},
+		{"ns", "p", "", "new"}, {"ns", "p", "old", "old"}, {"ns", "p", "h", "new"}, {"ns", "p", "other", ""},
+		{"ns", "q", "", ""}, {"other", "p", "", ""},
 	} {
 		var got types.UID
 		if p := choosePod(pods, c.namespace, c.name, c.uid); p != nil {
@@ -150,21 +155,53 @@ func TestLogged(t *testing.T) {
 		previous bool
 		want     outcome[string]
 	}{
-		"running":          {v1.ContainerStatus{ContainerID: "containerd://2", State: running, LastTerminationState: ended("containerd://1")}, false, outcome[string]{Value: "2"}},
-		"previous":         {v1.ContainerStatus{ContainerID: "containerd://2", State: running, LastTerminationState: ended("containerd://1")}, true, outcome[string]{Value: "1"}},
-		"no previous":      {v1.ContainerStatus{ContainerID: "containerd://2", State: running}, true, outcome[string]{Err: `previous terminated container "c" in pod "p" not found`}},
-		"ended":            {v1.ContainerStatus{State: ended("containerd://1")}, false, outcome[string]{Value: "1"}},
-		"never began":      {v1.ContainerStatus{State: ended("")}, false, outcome[string]{Err: `container "c" in pod "p" is terminated`}},
-		"back-off":         {v1.ContainerStatus{State: waiting("CrashLoopBackOff"), LastTerminationState: ended("containerd://1")}, false, outcome[string]{Value: "1"}},
-		"creating":         {v1.ContainerStatus{State: waiting("ContainerCreating")}, false, outcome[string]{Err: `container "c" in pod "p" is waiting to start: ContainerCreating`}},
-		"image":            {v1.ContainerStatus{State: waiting("ImagePullBackOff")}, false, outcome[string]{Err: `container "c" in pod "p" is waiting to start: trying and failing to pull image`}},
-		"nothing known":    {v1.ContainerStatus{}, false, outcome[string]{Err: `container "c" in pod "p" is waiting to start - no logs yet`}},
-		"of another place": {v1.ContainerStatus{Name: "d"}, false, outcome[string]{Err: `container "c" in pod "p" is not available`}},
+		"running": {
+			v1.ContainerStatus{
+				ContainerID: "containerd://2", State: running, LastTerminationState: ended("containerd://1"),
+			}, false, outcome[string]{Value: "2"},
+		},
+		"previous": {
+			v1.ContainerStatus{
+				ContainerID: "containerd://2", State: running, LastTerminationState: ended("containerd://1"),
+			}, true, outcome[string]{Value: "1"},
+		},
+		"no previous": {
+			v1.ContainerStatus{ContainerID: "containerd://2", State: running}, true,
+			outcome[string]{Err: `previous terminated container "c" in pod "p" not found`},
+		},
+		"ended": {v1.ContainerStatus{State: ended("containerd://1")}, false, outcome[string]{Value: "1"}},
+		"never began": {
+			v1.ContainerStatus{State: ended("")}, false, outcome[string]{Err: `container "c" in pod "p" is terminated`},
+		},
+		"back-off": {
+			v1.ContainerStatus{State: waiting("CrashLoopBackOff"), LastTerminationState: ended("containerd://1")},
+			false, outcome[string]{Value: "1"},
+		},
+		"creating": {
+			v1.ContainerStatus{State: waiting("ContainerCreating")}, false,
+			outcome[string]{Err: `container "c" in pod "p" is waiting to start: ContainerCreating`},
+		},
+		"image": {
+			v1.ContainerStatus{State: waiting("ImagePullBackOff")}, false,
+			outcome[string]{Err: `container "c" in pod "p" is waiting to start: trying and failing to pull image`},
+		},
+		"nothing known": {
+			v1.ContainerStatus{}, false, outcome[string]{
+				Err: `container "c" in pod "p" is waiting to start - no logs yet`,
+			},
+		},
+		"of another place": {
+			v1.ContainerStatus{Name: "d"}, false, outcome[string]{Err: `container "c" in pod "p" is not available`},
+		},
 	} {
 		if c.status.Name == "" {
 			c.status.Name = "c"
 		}
-		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: v1.PodStatus{EphemeralContainerStatuses: []v1.ContainerStatus{c.status}}}
+		pod := &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "p",
+			}, Status: v1.PodStatus{EphemeralContainerStatuses: []v1.ContainerStatus{c.status}},
+		}
 		compare(t, name, outcomeOf(logged(pod, "c", c.previous)), c.want)
 	}
 }
@@ -172,10 +209,15 @@ func TestLogged(t *testing.T) {
 // TestPassed: the runtime gets no credentials.
 func TestPassed(t *testing.T) {
 	in := http.Header{
-		"Connection": {"keep-alive, Upgrade"}, "Upgrade": {"websocket"}, "Authorization": {"Bearer secret"}, "Cookie": {"secret"}, "X-Remote-User": {"admin"},
-		"Sec-Websocket-Protocol": {"v4.channel.k8s.io, " + bearerProtocol + "c2VjcmV0", bearerProtocol + "x"}, "X-Stream-Protocol-Version": {"v4", "v3"},
+		"Connection": {"keep-alive, Upgrade"}, "Upgrade": {"websocket"}, "Authorization": {"Bearer secret"},
+		"Cookie": {"secret"}, "X-Remote-User": {"admin"},
+		"Sec-Websocket-Protocol":    {"v4.channel.k8s.io, " + bearerProtocol + "c2VjcmV0", bearerProtocol + "x"},
+		"X-Stream-Protocol-Version": {"v4", "v3"},
 	}
-	want := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Protocol": {"v4.channel.k8s.io"}, "X-Stream-Protocol-Version": {"v4", "v3"}}
+	want := http.Header{
+		"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Protocol": {"v4.channel.k8s.io"},
+		"X-Stream-Protocol-Version": {"v4", "v3"},
+	}
 	if diff := cmp.Diff(want, passed(in)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -190,8 +232,9 @@ func FuzzHeaders(f *testing.F) {
 	f.Fuzz(func(t *testing.T, protocol, connection string, lines uint16) {
 		lines = min(lines, 4_000) // a line of a head has 4 bytes at least
 		in := http.Header{
-			"Sec-Websocket-Protocol": slices.Repeat([]string{protocol}, int(lines)), "Connection": slices.Repeat([]string{connection}, int(lines)),
-			"Upgrade": {"websocket"}, "Authorization": {"secret"},
+			"Sec-Websocket-Protocol": slices.Repeat([]string{protocol}, int(lines)),
+			"Connection":             slices.Repeat([]string{connection}, int(lines)),
+			"Upgrade":                {"websocket"}, "Authorization": {"secret"},
 		}
 		size := (len(protocol) + len(connection) + 4) * int(lines)
 		if size > 1<<20 {
@@ -203,7 +246,8 @@ func FuzzHeaders(f *testing.F) {
 			out = passed(in)
 			isWebSocket(&http.Request{Header: in})
 		})
-		if out["Authorization"] != nil || strings.Contains(strings.Join(out["Sec-Websocket-Protocol"], ","), bearerProtocol) {
+		if out["Authorization"] != nil || strings.Contains(strings.Join(out["Sec-Websocket-Protocol"], ","),
+			bearerProtocol) {
 			t.Errorf("passed on %v, want no credentials", out)
 		}
 	})

@@ -38,9 +38,12 @@ const (
 // Runtime is what is asked of the container runtime.
 type Runtime interface {
 	Exec(ctx context.Context, in *runtimeapi.ExecRequest, opts ...grpc.CallOption) (*runtimeapi.ExecResponse, error)
-	Attach(ctx context.Context, in *runtimeapi.AttachRequest, opts ...grpc.CallOption) (*runtimeapi.AttachResponse, error)
-	PortForward(ctx context.Context, in *runtimeapi.PortForwardRequest, opts ...grpc.CallOption) (*runtimeapi.PortForwardResponse, error)
-	ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest, opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
+	Attach(ctx context.Context, in *runtimeapi.AttachRequest, opts ...grpc.CallOption) (*runtimeapi.AttachResponse,
+		error)
+	PortForward(ctx context.Context, in *runtimeapi.PortForwardRequest,
+		opts ...grpc.CallOption) (*runtimeapi.PortForwardResponse, error)
+	ExecSync(ctx context.Context, in *runtimeapi.ExecSyncRequest,
+		opts ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error)
 }
 
 // Node is what is asked of the node.
@@ -80,7 +83,12 @@ type Server struct {
 func New(ctx context.Context, opts Options) *Server {
 	opts.IdleTimeout = cmp.Or(opts.IdleTimeout, DefaultIdleTimeout)
 	opts.MaxStreams, opts.MaxLogs = cmp.Or(opts.MaxStreams, DefaultMaxOpen), cmp.Or(opts.MaxLogs, DefaultMaxOpen)
-	return &Server{opts: opts, life: ctx, streams: make(chan struct{}, opts.MaxStreams), logs: make(chan struct{}, opts.MaxLogs)}
+	return &Server{
+		opts:    opts,
+		life:    ctx,
+		streams: make(chan struct{}, opts.MaxStreams),
+		logs:    make(chan struct{}, opts.MaxLogs),
+	}
 }
 
 // Wait waits until all streams have ended. Where the context of New has, no more begin.
@@ -149,17 +157,23 @@ func answer(w http.ResponseWriter, err error) {
 
 // handler makes a handler that holds one of the places of what may be open at once, and whose request ends with the
 // server.
-func (s *Server) handler(places chan struct{}, what string, serve func(w http.ResponseWriter, r *http.Request) error) http.Handler {
+func (s *Server) handler(
+	places chan struct{}, what string, serve func(w http.ResponseWriter, r *http.Request) error,
+) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case places <- struct{}{}:
 			defer func() { <-places }()
 		default:
-			answer(w, refuse(http.StatusTooManyRequests, "this node has %d %s open, which is the limit; try again when one has ended", cap(places), what))
+			answer(w,
+				refuse(http.StatusTooManyRequests,
+					"this node has %d %s open, which is the limit; try again when one has ended", cap(places), what))
 			return
 		}
 		if !s.begin() {
-			answer(w, refuse(http.StatusServiceUnavailable, "the agent of this node is ending; try again when it has started"))
+			answer(w,
+				refuse(http.StatusServiceUnavailable,
+					"the agent of this node is ending; try again when it has started"))
 			return
 		}
 		defer s.open.Done()
@@ -203,7 +217,8 @@ func choosePod(pods []*v1.Pod, namespace, name string, uid types.UID) *v1.Pod {
 // server for a kubelet, too: clients know its text and its code. The cause follows.
 func (s *Server) container(ctx context.Context, pod *v1.Pod, name string) (*observed.Container, error) {
 	if spec(pod, name) == nil {
-		return nil, refuse(http.StatusInternalServerError, "container not found (%q): pod %s has %s", name, pod.Name, strings.Join(containers(pod), ", "))
+		return nil, refuse(http.StatusInternalServerError, "container not found (%q): pod %s has %s", name, pod.Name,
+			strings.Join(containers(pod), ", "))
 	}
 	if c := s.opts.Node.Observed(pod.UID).Container(name); c.Running() {
 		return c, nil
@@ -249,7 +264,8 @@ func containers(pod *v1.Pod) []string {
 
 // statusOf is the status of a container of any kind; ok is false when there is none yet.
 func statusOf(pod *v1.Pod, name string) (st v1.ContainerStatus, ok bool) {
-	all := slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses, pod.Status.EphemeralContainerStatuses)
+	all := slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses,
+		pod.Status.EphemeralContainerStatuses)
 	if i := slices.IndexFunc(all, func(c v1.ContainerStatus) bool { return c.Name == name }); i >= 0 {
 		return all[i], true
 	}
@@ -265,7 +281,8 @@ func whyNot(pod *v1.Pod, name string) string {
 	case st.State.Waiting != nil:
 		return "it waits (" + cmp.Or(st.State.Waiting.Reason, "no reason given") + ")"
 	case st.State.Terminated != nil:
-		return fmt.Sprintf("it has ended with exit code %d (%s)", st.State.Terminated.ExitCode, st.State.Terminated.Reason)
+		return fmt.Sprintf("it has ended with exit code %d (%s)", st.State.Terminated.ExitCode,
+			st.State.Terminated.Reason)
 	}
 	return "it has just ended"
 }

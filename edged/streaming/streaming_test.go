@@ -47,7 +47,8 @@ func newDevice(t *testing.T) *device {
 	pod.Spec.Containers = []v1.Container{{Name: "c"}, {Name: "t", TTY: true}, {Name: "later"}}
 	for _, name := range []string{"c", "t"} {
 		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, v1.ContainerStatus{
-			Name: name, ContainerID: "containerd://id-" + name, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}})
+			Name: name, ContainerID: "containerd://id-" + name,
+			State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}})
 	}
 	pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, v1.ContainerStatus{
 		Name: "later", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}}})
@@ -60,8 +61,10 @@ func newDevice(t *testing.T) *device {
 func (d *device) set(state runtimeapi.ContainerState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.obs = &observed.Pod{UID: "u", Sandboxes: []*observed.Sandbox{{ID: "box", Ready: true}}, Containers: []*observed.Container{
-		{ID: "id-c", Name: "c", State: state}, {ID: "id-t", Name: "t", State: state}}}
+	d.obs = &observed.Pod{
+		UID: "u", Sandboxes: []*observed.Sandbox{{ID: "box", Ready: true}}, Containers: []*observed.Container{
+			{ID: "id-c", Name: "c", State: state}, {ID: "id-t", Name: "t", State: state}},
+	}
 }
 
 func (d *device) Pods() []*v1.Pod       { return []*v1.Pod{d.pod} }
@@ -83,22 +86,30 @@ func (d *device) asked(format string, args ...any) error {
 	return d.err
 }
 
-func (d *device) Exec(_ context.Context, r *runtimeapi.ExecRequest, _ ...grpc.CallOption) (*runtimeapi.ExecResponse, error) {
+func (d *device) Exec(
+	_ context.Context, r *runtimeapi.ExecRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ExecResponse, error) {
 	err := d.asked("exec %s %v tty=%t in=%t out=%t err=%t", r.ContainerId, r.Cmd, r.Tty, r.Stdin, r.Stdout, r.Stderr)
 	return &runtimeapi.ExecResponse{Url: d.url}, err
 }
 
-func (d *device) Attach(_ context.Context, r *runtimeapi.AttachRequest, _ ...grpc.CallOption) (*runtimeapi.AttachResponse, error) {
+func (d *device) Attach(
+	_ context.Context, r *runtimeapi.AttachRequest, _ ...grpc.CallOption,
+) (*runtimeapi.AttachResponse, error) {
 	err := d.asked("attach %s tty=%t in=%t out=%t err=%t", r.ContainerId, r.Tty, r.Stdin, r.Stdout, r.Stderr)
 	return &runtimeapi.AttachResponse{Url: d.url}, err
 }
 
-func (d *device) PortForward(_ context.Context, r *runtimeapi.PortForwardRequest, _ ...grpc.CallOption) (*runtimeapi.PortForwardResponse, error) {
+func (d *device) PortForward(
+	_ context.Context, r *runtimeapi.PortForwardRequest, _ ...grpc.CallOption,
+) (*runtimeapi.PortForwardResponse, error) {
 	err := d.asked("portforward %s %v", r.PodSandboxId, r.Port)
 	return &runtimeapi.PortForwardResponse{Url: d.url}, err
 }
 
-func (d *device) ExecSync(_ context.Context, r *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption) (*runtimeapi.ExecSyncResponse, error) {
+func (d *device) ExecSync(
+	_ context.Context, r *runtimeapi.ExecSyncRequest, _ ...grpc.CallOption,
+) (*runtimeapi.ExecSyncResponse, error) {
 	err := d.asked("run %s %q", r.ContainerId, r.Cmd)
 	resp := &runtimeapi.ExecSyncResponse{Stdout: []byte("out\n"), Stderr: []byte("err\n")}
 	if r.Cmd[0] == "false" {
@@ -164,7 +175,8 @@ func dial(t *testing.T, base, path string) (net.Conn, *bufio.Reader, *http.Respo
 	if err := conn.SetDeadline(time.Now().Add(wait.Max())); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: n\r\nAuthorization: Bearer secret\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nContent-Length: 0\r\n\r\nearly\n", path)
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: n\r\nAuthorization: Bearer secret\r\nConnection: "+
+		"Upgrade\r\nUpgrade: SPDY/3.1\r\nContent-Length: 0\r\n\r\nearly\n", path)
 	r := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(r, nil)
 	if err != nil {
@@ -185,7 +197,10 @@ func TestJoin(t *testing.T) {
 	d := newDevice(t)
 	d.stream(t)
 	s, base := serve(t, t.Context(), d, Options{})
-	for _, path := range []string{"/exec/ns/p/c?command=sh&input=1&output=1&error=1&tty=1", "/attach/ns/p/t?input=1&output=1&error=1", "/portForward/ns/p"} {
+	for _, path := range []string{
+		"/exec/ns/p/c?command=sh&input=1&output=1&error=1&tty=1", "/attach/ns/p/t?input=1&output=1&error=1",
+		"/portForward/ns/p",
+	} {
 		conn, r, resp := dial(t, base, path)
 		if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != "SPDY/3.1" {
 			t.Fatalf("%s: %s, want SwitchingProtocols, \"SPDY/3.1\"", path, resp.Status)
@@ -201,7 +216,10 @@ func TestJoin(t *testing.T) {
 		}
 		conn.Close()
 	}
-	want := []string{"exec id-c [sh] tty=true in=true out=true err=false", "attach id-t tty=true in=true out=true err=false", "portforward box []"}
+	want := []string{
+		"exec id-c [sh] tty=true in=true out=true err=false", "attach id-t tty=true in=true out=true err=false",
+		"portforward box []",
+	}
 	if diff := cmp.Diff(want, d.asks); diff != "" {
 		t.Errorf("asked of the runtime (-want +got):\n%s", diff)
 	}
@@ -288,18 +306,19 @@ func TestRefusals(t *testing.T) {
 	d := newDevice(t)
 	_, base := serve(t, t.Context(), d, Options{})
 	for path, want := range map[string]string{
-		"/exec/ns/p/c?output=1":                 "400 no command: ask with ?command=PROGRAM&command=ARGUMENT",
-		"/exec/ns/p/c?command=x":                "400 you must specify at least 1 of stdin, stdout, stderr",
-		"/exec/ns/q/c?command=x&output=1":       `404 pod "q" does not exist in namespace "ns" on this node`,
-		"/exec/ns/p/d?command=x&output=1":       `500 container not found ("d"): pod p has c, t, later`,
-		"/exec/ns/p/later?command=x&output=1":   `500 container not found ("later"): it waits (ContainerCreating)`,
-		"/exec/ns/p/c?command=x&output=1":       "400 " + errUpgrade.Error(),
-		"/attach/ns/p/c?output=1":               "400 " + errUpgrade.Error(),
-		"/portForward/ns/p?port=x":              `400 port "x": want a number between 1 and 65535`,
-		"/portForward/ns/p":                     "400 " + errUpgrade.Error(),
-		"/run/ns/p/c?cmd=ls%20-l":               "200 out\nerr\n",
-		"/run/ns/p/c?cmd=false":                 "500 command 'false' exited with 1: out\nerr\n",
-		"/run/ns/p/c":                           "400 no command, or one that is too long: ask with ?cmd=PROGRAM ARGUMENT",
+		"/exec/ns/p/c?output=1":               "400 no command: ask with ?command=PROGRAM&command=ARGUMENT",
+		"/exec/ns/p/c?command=x":              "400 you must specify at least 1 of stdin, stdout, stderr",
+		"/exec/ns/q/c?command=x&output=1":     `404 pod "q" does not exist in namespace "ns" on this node`,
+		"/exec/ns/p/d?command=x&output=1":     `500 container not found ("d"): pod p has c, t, later`,
+		"/exec/ns/p/later?command=x&output=1": `500 container not found ("later"): it waits (ContainerCreating)`,
+		"/exec/ns/p/c?command=x&output=1":     "400 " + errUpgrade.Error(),
+		"/attach/ns/p/c?output=1":             "400 " + errUpgrade.Error(),
+		"/portForward/ns/p?port=x":            `400 port "x": want a number between 1 and 65535`,
+		"/portForward/ns/p":                   "400 " + errUpgrade.Error(),
+		"/run/ns/p/c?cmd=ls%20-l":             "200 out\nerr\n",
+		"/run/ns/p/c?cmd=false":               "500 command 'false' exited with 1: out\nerr\n",
+		"/run/ns/p/c": "400 no command, or one that is too long: ask with ?cmd=PROGRAM " +
+			"ARGUMENT",
 		"/containerLogs/ns/p/c?tailLines=x":     `400 tailLines "x": want a number of at least 0`,
 		"/containerLogs/ns/p/c?tailLines=-1":    `422 tailLines "-1": want a number of at least 0`,
 		"/containerLogs/ns/p/c?sinceTime=x":     `400 sinceTime "x": want a time such as 2026-01-02T15:04:05Z`,
@@ -322,7 +341,8 @@ func TestRuntimeRefuses(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	d.url = gone.URL
 	_, _, resp := dial(t, base, "/portForward/ns/p")
-	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusNotFound || string(body) != "404 page not found" {
+	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusNotFound ||
+		string(body) != "404 page not found" {
 		t.Errorf("a stream that is not there: %s %s, want NotFound, \"404 page not found\"", resp.Status, body)
 	}
 	gone.Close()
@@ -331,11 +351,13 @@ func TestRuntimeRefuses(t *testing.T) {
 		t.Errorf("nobody listens: %s, want BadGateway", resp.Status)
 	}
 	for code, want := range map[codes.Code]int{
-		codes.NotFound: http.StatusNotFound, codes.ResourceExhausted: http.StatusTooManyRequests, codes.Unavailable: http.StatusServiceUnavailable, codes.Internal: http.StatusInternalServerError,
+		codes.NotFound: http.StatusNotFound, codes.ResourceExhausted: http.StatusTooManyRequests,
+		codes.Unavailable: http.StatusServiceUnavailable, codes.Internal: http.StatusInternalServerError,
 	} {
 		d.err = status.Error(code, "why")
 		_, _, resp := dial(t, base, "/portForward/ns/p")
-		if body, _ := io.ReadAll(resp.Body); resp.StatusCode != want || string(body) != "the container runtime refuses: why" {
+		if body, _ := io.ReadAll(resp.Body); resp.StatusCode != want ||
+			string(body) != "the container runtime refuses: why" {
 			t.Errorf("%s: %s %s, want %d", code, resp.Status, body, want)
 		}
 	}
@@ -358,17 +380,21 @@ func TestLogs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	add("0.log", "2026-01-01T00:00:01Z stdout F one\n2026-01-01T00:00:02Z stderr F two\n2026-01-01T00:00:03Z stdout F three\n")
+	add("0.log",
+		"2026-01-01T00:00:01Z stdout F one\n2026-01-01T00:00:02Z stderr F two\n2026-01-01T00:00:03Z stdout F three\n")
 	for query, want := range map[string]string{
 		"": "one\ntwo\nthree\n", "?tailLines=1": "three\n", "?limitBytes=5": "one\nt", "?stream=Stderr": "two\n",
-		"?timestamps=true&tailLines=1": "2026-01-01T00:00:03.000000000Z three\n", "?sinceTime=2026-01-01T00:00:02Z": "two\nthree\n",
+		"?timestamps=true&tailLines=1":    "2026-01-01T00:00:03.000000000Z three\n",
+		"?sinceTime=2026-01-01T00:00:02Z": "two\nthree\n",
 	} {
-		if code, body := get(t, http.MethodGet, base+"/containerLogs/ns/p/c"+query); code != http.StatusOK || body != want {
+		if code, body := get(t, http.MethodGet, base+"/containerLogs/ns/p/c"+query); code != http.StatusOK ||
+			body != want {
 			t.Errorf("%s: %d %q, want %q", query, code, body, want)
 		}
 	}
 	t.Run("followed until the container ends", func(t *testing.T) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/containerLogs/ns/p/c?follow=true&tailLines=0", nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			base+"/containerLogs/ns/p/c?follow=true&tailLines=0", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -391,7 +417,8 @@ func TestLogs(t *testing.T) {
 		d.obs = nil
 		d.mu.Unlock()
 		add("1.log", "2026-01-01T00:00:05Z stdout F newest\n")
-		if code, body := get(t, http.MethodGet, base+"/containerLogs/ns/p/c"); code != http.StatusOK || body != "newest\n" {
+		if code, body := get(t, http.MethodGet, base+"/containerLogs/ns/p/c"); code != http.StatusOK ||
+			body != "newest\n" {
 			t.Errorf("%d %q, want OK, \"newest\\n\"", code, body)
 		}
 		if !s.alive(d.pod, "c", "id-c") || s.alive(d.pod, "c", "id-other") || s.alive(d.pod, "later", "id-c") {

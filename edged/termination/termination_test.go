@@ -41,7 +41,8 @@ func TestWaiters(t *testing.T) {
 	}
 	w.Forget("1")
 	if !closed(again) || len(w.waiting) != 1 || len(w.ended) != 0 {
-		t.Errorf("after Forget(1): waiter closed %t, %d waited for, %d ended; want true, 1, 0", closed(again), len(w.waiting), len(w.ended))
+		t.Errorf("after Forget(1): waiter closed %t, %d waited for, %d ended; want true, 1, 0", closed(again),
+			len(w.waiting), len(w.ended))
 	}
 }
 
@@ -51,7 +52,8 @@ func TestTimeout(t *testing.T) {
 		t.Errorf("no grace: %v, want 10s", got)
 	}
 	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](30)
-	for grace, want := range map[*int64]time.Duration{nil: 45 * time.Second, ptr.To[int64](1): 10 * time.Second, ptr.To[int64](60): 90 * time.Second} {
+	for grace, want := range map[*int64]time.Duration{nil: 45 * time.Second, ptr.To[int64](1): 10 * time.Second,
+		ptr.To[int64](60): 90 * time.Second} {
 		if got := Timeout(pod, grace); got != want {
 			t.Errorf("grace %v: %v, want %v", ptr.Deref(grace, -1), got, want)
 		}

@@ -43,7 +43,8 @@ func (p pool) free(taken map[types.UID]uint32) (uint32, error) {
 			return p.first + block*Length, nil
 		}
 	}
-	return 0, fmt.Errorf("all %d ranges of ids are taken; remove a pod with hostUsers: false, or give the user %s more ids in /etc/subuid and /etc/subgid", p.blocks, user)
+	return 0, fmt.Errorf("all %d ranges of ids are taken; remove a pod with hostUsers: false, or give the user %s "+
+		"more ids in /etc/subuid and /etc/subgid", p.blocks, user)
 }
 
 // readPool reads which ids the node's administrator set aside; without any it is all.
@@ -58,7 +59,8 @@ func readPool(subuid, subgid string) (pool, error) {
 	}
 	switch {
 	case uids != gids:
-		return pool{}, fmt.Errorf("the user %s has other ids in %s than in %s; give it the same in both", user, subuid, subgid)
+		return pool{}, fmt.Errorf("the user %s has other ids in %s than in %s; give it the same in both", user, subuid,
+			subgid)
 	case uids == pool{}:
 		return wholeNode, nil
 	}
@@ -104,7 +106,8 @@ func parseRange(text string) (pool, error) {
 	case err1 != nil || err2 != nil:
 		return pool{}, fmt.Errorf("%q is no range; want <first id>:<count>", text)
 	case first < Length || first+count > math.MaxUint32:
-		return pool{}, fmt.Errorf("the range %s: want ids from %d on, and below %d", text, Length, uint32(math.MaxUint32))
+		return pool{}, fmt.Errorf("the range %s: want ids from %d on, and below %d", text, Length,
+			uint32(math.MaxUint32))
 	case count < Length || count%Length != 0:
 		return pool{}, fmt.Errorf("the range %s: want a multiple of %d ids", text, Length)
 	}

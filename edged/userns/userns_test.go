@@ -36,7 +36,8 @@ func first(t *testing.T, m *Manager, uid types.UID) uint32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(ns.Uids) != 1 || len(ns.Gids) != 1 || ns.Mode != runtimeapi.NamespaceMode_POD || ns.Uids[0].ContainerId != 0 ||
+	if len(ns.Uids) != 1 || len(ns.Gids) != 1 || ns.Mode != runtimeapi.NamespaceMode_POD ||
+		ns.Uids[0].ContainerId != 0 ||
 		ns.Uids[0].Length != 65536 || ns.Uids[0].String() != ns.Gids[0].String() {
 		t.Errorf("%s: %v, want 65536 users and the same groups", uid, ns)
 	}
@@ -51,7 +52,9 @@ func TestRanges(t *testing.T) {
 		t.Errorf("a has %d and b %d; want 65536 and 131072, and a to keep it", a, b)
 	}
 	data, err := os.ReadFile(filepath.Join(dir, "a", "userns"))
-	if err != nil || string(data) != `{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}` {
+	if err != nil ||
+		string(data) !=
+			`{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}` {
 		t.Errorf("on the disk: %s %v, want the range of 65536 from 65536 on", data, err)
 	}
 	m = newManager(dir) // the agent started again
@@ -112,7 +115,8 @@ func TestDamaged(t *testing.T) {
 	}
 	m := newManager(dir)
 	for _, pod := range []types.UID{"a", "b"} {
-		if _, err := m.For(pod); err == nil || !strings.Contains(err.Error(), "remove it when nothing of the pod runs") {
+		if _, err := m.For(pod); err == nil ||
+			!strings.Contains(err.Error(), "remove it when nothing of the pod runs") {
 			t.Errorf("%s: %v, want an error with \"remove it when nothing of the pod runs\"", pod, err)
 		}
 	}
@@ -178,7 +182,8 @@ func TestFree(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add([]byte(`{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}`))
+	f.Add([]byte(
+		`{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}`))
 	for _, text := range membound.JSON(`{"uidMappings":`, `}`, 64<<10) {
 		f.Add([]byte(text))
 	}

@@ -161,7 +161,8 @@ func sameFiles(dir string, files []file) bool {
 
 func sameFile(path string, d os.DirEntry, f file) bool {
 	info, err := d.Info()
-	if err != nil || !info.Mode().IsRegular() || uint32(info.Mode().Perm()) != f.mode || info.Size() != int64(len(f.data)) {
+	if err != nil || !info.Mode().IsRegular() || uint32(info.Mode().Perm()) != f.mode ||
+		info.Size() != int64(len(f.data)) {
 		return false
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Gid) != f.gid || int(st.Uid) != f.uid {

@@ -22,7 +22,8 @@ func prison(t testing.TB) (volume string, dev uint64) {
 	outside := t.TempDir()
 	volume = filepath.Join(outside, "volume")
 	for _, err := range []error{
-		os.Mkdir(volume, 0o777), os.WriteFile(filepath.Join(outside, "secret"), []byte("key"), 0o600), os.Mkdir(filepath.Join(outside, "dir"), 0o755),
+		os.Mkdir(volume, 0o777), os.WriteFile(filepath.Join(outside, "secret"), []byte("key"), 0o600),
+		os.Mkdir(filepath.Join(outside, "dir"), 0o755),
 		unix.Mount("tmpfs", volume, "tmpfs", 0, "size=8m"),
 	} {
 		if err != nil {
@@ -47,21 +48,33 @@ func TestLinksOutOfTheVolume(t *testing.T) {
 	outside := filepath.Dir(volume)
 	must(t,
 		os.MkdirAll(in("d/e"), 0o755),
-		os.Symlink("/", in("root")), os.Symlink(outside, in("abs")), os.Symlink("..", in("up")), os.Symlink("../secret", in("up-file")),
-		os.Symlink("../../..", in("d/e/over")), os.Symlink("../../../dir", in("d/e/over-dir")), os.Symlink("/proc/self/root", in("magic")),
-		os.Symlink("loop", in("loop")), os.Symlink("a-link", in("two")), os.Symlink("up", in("a-link")), os.Symlink("nowhere", in("dangling")),
-		os.Symlink(volume, in("abs-inside")), os.Symlink(volume+"/d/../d//e", in("abs-below")), os.Symlink("../volume/d", in("out-and-in")),
-		os.Symlink(volume+"/../dir", in("abs-out")), os.Symlink(volume+"x/d", in("abs-beside")), os.Symlink(volume+"/up", in("abs-up")),
+		os.Symlink("/", in("root")), os.Symlink(outside, in("abs")), os.Symlink("..", in("up")),
+		os.Symlink("../secret", in("up-file")),
+		os.Symlink("../../..", in("d/e/over")), os.Symlink("../../../dir", in("d/e/over-dir")),
+		os.Symlink("/proc/self/root", in("magic")),
+		os.Symlink("loop", in("loop")), os.Symlink("a-link", in("two")), os.Symlink("up", in("a-link")),
+		os.Symlink("nowhere", in("dangling")),
+		os.Symlink(volume, in("abs-inside")), os.Symlink(volume+"/d/../d//e", in("abs-below")),
+		os.Symlink("../volume/d", in("out-and-in")),
+		os.Symlink(volume+"/../dir", in("abs-out")), os.Symlink(volume+"x/d", in("abs-beside")),
+		os.Symlink(volume+"/up", in("abs-up")),
 		os.Symlink("../dir/../volume", in("through-dir")), os.Symlink(volume+"/missing", in("abs-missing")),
 		os.Symlink("../e/../e", in("d/back")), os.Symlink("../..", in("d/e/to-root")))
 	for sub, want := range map[string]string{
-		"root": "leads out of the volume", "root/etc": "leads out of the volume", "abs": "leads out of the volume", "abs/secret": "leads out of the volume",
-		"up": "a link leads out of the volume", "up-file": "a link leads out of the volume", "d/e/over": "a link leads out of the volume",
-		"d/e/over-dir": "a link leads out of the volume", "magic": "leads out of the volume", "magic/etc": "leads out of the volume",
-		"two": "a link leads out of the volume", "loop": "too many levels of symbolic links", "dangling": "no such file", "dangling/x": "no such file",
-		"abs-inside": "", "abs-inside/d/e": "", "abs-below": "", "out-and-in": "", "out-and-in/made": "", "up/volume/d": "",
-		"abs-out": "leads out of the volume", "abs-beside": "leads out of the volume", "abs-up": "leads out of the volume",
-		"through-dir": "leads out of the volume", "abs-missing": "no such file", "root/" + strings.Trim(volume, "/") + "/d": "", "d/back": "a link leads out", "d/e/to-root": "",
+		"root": "leads out of the volume", "root/etc": "leads out of the volume", "abs": "leads out of the volume",
+		"abs/secret": "leads out of the volume",
+		"up":         "a link leads out of the volume", "up-file": "a link leads out of the volume",
+		"d/e/over":     "a link leads out of the volume",
+		"d/e/over-dir": "a link leads out of the volume", "magic": "leads out of the volume",
+		"magic/etc": "leads out of the volume",
+		"two":       "a link leads out of the volume", "loop": "too many levels of symbolic links",
+		"dangling": "no such file", "dangling/x": "no such file",
+		"abs-inside": "", "abs-inside/d/e": "", "abs-below": "", "out-and-in": "", "out-and-in/made": "",
+		"up/volume/d": "",
+		"abs-out":     "leads out of the volume", "abs-beside": "leads out of the volume",
+		"abs-up":      "leads out of the volume",
+		"through-dir": "leads out of the volume", "abs-missing": "no such file",
+		"root/" + strings.Trim(volume, "/") + "/d": "", "d/back": "a link leads out", "d/e/to-root": "",
 	} {
 		if sub == "d/back" {
 			want = "no such file" // d/../e does not exist
@@ -92,8 +105,10 @@ func TestLinksOutOfTheVolume(t *testing.T) {
 func TestLinksToAVolumeBehindALink(t *testing.T) {
 	volume, dev := prison(t)
 	alias := filepath.Join(t.TempDir(), "alias")
-	must(t, os.Symlink(volume, alias), os.Mkdir(filepath.Join(volume, "d"), 0o755), os.Symlink("/dir", filepath.Join(volume, "out")),
-		os.Symlink(alias+"/d", filepath.Join(volume, "as-named")), os.Symlink(volume+"/d", filepath.Join(volume, "as-is")))
+	must(t, os.Symlink(volume, alias), os.Mkdir(filepath.Join(volume, "d"), 0o755),
+		os.Symlink("/dir", filepath.Join(volume, "out")),
+		os.Symlink(alias+"/d", filepath.Join(volume, "as-named")),
+		os.Symlink(volume+"/d", filepath.Join(volume, "as-is")))
 	for _, sub := range []string{"as-named", "as-is"} {
 		fd, err := openBeneath(alias, sub, folderAccess{mode: 0o755})
 		if err != nil {
@@ -219,7 +234,8 @@ func FuzzSubPath(f *testing.F) {
 			}
 		}
 		if entries, err := os.ReadDir(outside); err != nil || len(entries) != 3 {
-			t.Fatalf("%q with links %q and %q: outside are %v, %v; want no error, 3 of them", sub, link1, link2, entries, err)
+			t.Fatalf("%q with links %q and %q: outside are %v, %v; want no error, 3 of them", sub, link1, link2,
+				entries, err)
 		}
 	})
 }

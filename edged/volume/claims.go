@@ -57,19 +57,26 @@ func (m *Manager) resolve(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (Spe
 	}
 	claim, err := m.opts.Claims.PersistentVolumeClaim(ctx, pod.Namespace, name)
 	if err != nil {
-		return Spec{}, claimFault(pod, name, fmt.Errorf("failed to fetch PVC from API server: %w", missing(err, "persistentvolumeclaim", name)))
+		return Spec{}, claimFault(pod, name, fmt.Errorf("failed to fetch PVC from API server: %w",
+			missing(err, "persistentvolumeclaim", name)))
 	}
 	if err := checkClaim(pod, vol, claim); err != nil {
 		return Spec{}, claimFault(pod, name, err)
 	}
 	pv, err := m.opts.Claims.PersistentVolume(ctx, claim.Spec.VolumeName)
 	if err != nil {
-		return Spec{}, claimFault(pod, name, fmt.Errorf("failed to fetch PV %s from API server: %w", claim.Spec.VolumeName, missing(err, "persistentvolume", claim.Spec.VolumeName)))
+		return Spec{}, claimFault(pod, name, fmt.Errorf("failed to fetch PV %s from API server: %w",
+			claim.Spec.VolumeName, missing(err, "persistentvolume", claim.Spec.VolumeName)))
 	}
 	if err := checkBound(claim, pv); err != nil {
 		return Spec{}, claimFault(pod, name, err)
 	}
-	spec := Spec{Name: pv.Name, PV: pv, Claim: claim, Block: pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock}
+	spec := Spec{
+		Name:  pv.Name,
+		PV:    pv,
+		Claim: claim,
+		Block: pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == v1.PersistentVolumeBlock,
+	}
 	spec.ReadOnly = vol.PersistentVolumeClaim != nil && vol.PersistentVolumeClaim.ReadOnly
 	if err := checkMode(pod, vol.Name, spec.Block); err != nil {
 		return Spec{}, claimFault(pod, name, err)
@@ -92,7 +99,8 @@ func missing(err error, kind, name string) error {
 func checkClaim(pod *v1.Pod, vol *v1.Volume, claim *v1.PersistentVolumeClaim) error {
 	switch {
 	case vol.Ephemeral != nil && !metav1.IsControlledBy(claim, pod):
-		return fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", claim.Namespace, claim.Name, pod.Namespace, pod.Name)
+		return fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", claim.Namespace, claim.Name,
+			pod.Namespace, pod.Name)
 	case claim.DeletionTimestamp != nil:
 		// The cluster keeps a claim for as long as a pod has it: a pod that comes now may not have it.
 		return errors.New("PVC is being deleted")
@@ -106,9 +114,11 @@ func checkClaim(pod *v1.Pod, vol *v1.Volume, claim *v1.PersistentVolumeClaim) er
 func checkBound(claim *v1.PersistentVolumeClaim, pv *v1.PersistentVolume) error {
 	switch ref := pv.Spec.ClaimRef; {
 	case ref == nil:
-		return fmt.Errorf("found PV object %s with nil pv.Spec.ClaimRef indicating it is not yet bound to the claim", pv.Name)
+		return fmt.Errorf("found PV object %s with nil pv.Spec.ClaimRef indicating it is not yet bound to the claim",
+			pv.Name)
 	case ref.UID != claim.UID:
-		return fmt.Errorf("found PV object %s with an unexpected pv.Spec.ClaimRef.UID (%s, the claim has %s)", pv.Name, ref.UID, claim.UID)
+		return fmt.Errorf("found PV object %s with an unexpected pv.Spec.ClaimRef.UID (%s, the claim has %s)", pv.Name,
+			ref.UID, claim.UID)
 	}
 	return nil
 }

@@ -44,11 +44,14 @@ func (c *cluster) PersistentVolume(_ context.Context, name string) (*v1.Persiste
 }
 
 // bound makes a claim shop/<claim> that is bound to a volume of a source, and returns both.
-func (c *cluster) bound(claim, pv string, src v1.PersistentVolumeSource) (*v1.PersistentVolumeClaim, *v1.PersistentVolume) {
+func (c *cluster) bound(
+	claim, pv string, src v1.PersistentVolumeSource,
+) (*v1.PersistentVolumeClaim, *v1.PersistentVolume) {
 	id := types.UID("uid-of-" + claim)
 	c.claims["shop/"+claim] = &v1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: claim, Namespace: "shop", UID: id},
-		Spec:       v1.PersistentVolumeClaimSpec{VolumeName: pv}, Status: v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound},
+		Spec:       v1.PersistentVolumeClaimSpec{VolumeName: pv},
+		Status:     v1.PersistentVolumeClaimStatus{Phase: v1.ClaimBound},
 	}
 	c.volumes[pv] = &v1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: pv},
@@ -90,13 +93,16 @@ func (d *driver) Teardown(_ context.Context, _ types.UID, dir string) error {
 func withClaims(t *testing.T) (*Manager, *cluster, *driver) {
 	t.Helper()
 	m, _ := start(t)
-	c, d := &cluster{claims: map[string]*v1.PersistentVolumeClaim{}, volumes: map[string]*v1.PersistentVolume{}}, &driver{}
+	c, d := &cluster{claims: map[string]*v1.PersistentVolumeClaim{}, volumes: map[string]*v1.PersistentVolume{}},
+		&driver{}
 	m.opts.Claims, m.opts.Driver = c, d
 	return m, c, d
 }
 
 func claimVolume(name string, readOnly bool) v1.Volume {
-	return vol("v", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name, ReadOnly: readOnly}})
+	return vol("v", v1.VolumeSource{
+		PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name, ReadOnly: readOnly},
+	})
 }
 
 func csiSource() v1.PersistentVolumeSource {
@@ -112,12 +118,24 @@ func TestClaimsThatAreNotThere(t *testing.T) {
 		alter func(*cluster, *v1.Pod)
 		want  string
 	}{
-		{"no claim", func(c *cluster, _ *v1.Pod) { delete(c.claims, "shop/c") }, `failed to fetch PVC from API server: persistentvolumeclaim "c" not found`},
-		{"no answer", func(c *cluster, _ *v1.Pod) { c.broken = errors.New("the disk is full") }, `failed to fetch PVC from API server: the disk is full`},
-		{"unbound", func(c *cluster, _ *v1.Pod) { c.claims["shop/c"].Status.Phase = v1.ClaimPending }, "PVC is not bound"},
-		{"no volume named", func(c *cluster, _ *v1.Pod) { c.claims["shop/c"].Spec.VolumeName = "" }, "PVC is not bound"},
-		{"deleted", func(c *cluster, _ *v1.Pod) { c.claims["shop/c"].DeletionTimestamp = &metav1.Time{} }, "PVC is being deleted"},
-		{"no volume", func(c *cluster, _ *v1.Pod) { delete(c.volumes, "p") }, `failed to fetch PV p from API server: persistentvolume "p" not found`},
+		{"no claim", func(c *cluster, _ *v1.Pod) {
+			delete(c.claims, "shop/c")
+		}, `failed to fetch PVC from API server: persistentvolumeclaim "c" not found`},
+		{"no answer", func(c *cluster, _ *v1.Pod) {
+			c.broken = errors.New("the disk is full")
+		}, `failed to fetch PVC from API server: the disk is full`},
+		{"unbound", func(c *cluster, _ *v1.Pod) {
+			c.claims["shop/c"].Status.Phase = v1.ClaimPending
+		}, "PVC is not bound"},
+		{"no volume named", func(c *cluster, _ *v1.Pod) {
+			c.claims["shop/c"].Spec.VolumeName = ""
+		}, "PVC is not bound"},
+		{"deleted", func(c *cluster, _ *v1.Pod) {
+			c.claims["shop/c"].DeletionTimestamp = &metav1.Time{}
+		}, "PVC is being deleted"},
+		{"no volume", func(c *cluster, _ *v1.Pod) {
+			delete(c.volumes, "p")
+		}, `failed to fetch PV p from API server: persistentvolume "p" not found`},
 		{"volume without claim", func(c *cluster, _ *v1.Pod) { c.volumes["p"].Spec.ClaimRef = nil },
 			"found PV object p with nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"},
 		{"volume of another claim", func(c *cluster, _ *v1.Pod) { c.volumes["p"].Spec.ClaimRef.UID = "other" },
@@ -182,7 +200,12 @@ func TestDriverGetsWhatItNeeds(t *testing.T) {
 		t.Errorf("mounts mismatch (-want +got):\n%s", diff)
 	}
 	specs := map[string]Spec{
-		"pvc-1.a": {Name: "pvc-1.a", PV: pv, Claim: claim, ReadOnly: true}, "i": {Name: "i", Inline: inline, ReadOnly: true},
+		"pvc-1.a": {
+			Name:     "pvc-1.a",
+			PV:       pv,
+			Claim:    claim,
+			ReadOnly: true,
+		}, "i": {Name: "i", Inline: inline, ReadOnly: true},
 		"pvc-2": {Name: "pvc-2", PV: rawPV, Claim: raw, Block: true},
 	}
 	if diff := cmp.Diff(specs, d.specs); diff != "" {
@@ -191,7 +214,8 @@ func TestDriverGetsWhatItNeeds(t *testing.T) {
 	ctr := &v1.Container{Name: "c", VolumeDevices: []v1.VolumeDevice{{Name: "raw", DevicePath: "/dev/x"}}}
 	devices, err := m.Devices(ctr, got)
 	must(t, err)
-	if diff := cmp.Diff([]*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/dev/x", Permissions: "mrw"}}, devices, cmp.Comparer(func(a, b *runtimeapi.Device) bool { return a.String() == b.String() })); diff != "" {
+	if diff := cmp.Diff([]*runtimeapi.Device{{HostPath: "/dev/null", ContainerPath: "/dev/x", Permissions: "mrw"}},
+		devices, cmp.Comparer(func(a, b *runtimeapi.Device) bool { return a.String() == b.String() })); diff != "" {
 		t.Errorf("devices mismatch (-want +got):\n%s", diff)
 	}
 	readOnly := Volumes{"raw": {Path: "/dev/null", Block: true, ReadOnly: true}}
@@ -219,7 +243,8 @@ func TestDriverGetsWhatItNeeds(t *testing.T) {
 func TestTeardownOfDriven(t *testing.T) {
 	m, c, d := withClaims(t)
 	c.bound("c", "p", csiSource())
-	pod := podWith(claimVolume("c", false), vol("m", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}))
+	pod := podWith(claimVolume("c", false),
+		vol("m", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}))
 	vols := setup(t, m, pod)
 	d.stuck = errors.New("driver d is not there")
 	other := New(m.opts)

@@ -111,7 +111,8 @@ func (m *Manager) usageInTime(ctx context.Context, uid types.UID, spec Spec) (Fi
 	case <-look.done:
 		return look.fs, look.ok, look.err
 	case <-ctx.Done():
-		return FileSystem{}, false, fmt.Errorf("usage of volume %s is not known: its disk or server does not answer: %w", spec.Name, ctx.Err())
+		return FileSystem{}, false,
+			fmt.Errorf("usage of volume %s is not known: its disk or server does not answer: %w", spec.Name, ctx.Err())
 	}
 }
 

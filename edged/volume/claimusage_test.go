@@ -48,15 +48,23 @@ func TestClaimUsages(t *testing.T) {
 		t.Fatalf("usages: got %v, want those of the local, the nfs and the raw volume", got)
 	}
 	usage := func(claim string, fs FileSystem) ClaimUsage {
-		return ClaimUsage{PodUID: uid, Claim: types.NamespacedName{Namespace: "shop", Name: claim}, Name: "pv-" + claim, FileSystem: fs}
+		return ClaimUsage{
+			PodUID:     uid,
+			Claim:      types.NamespacedName{Namespace: "shop", Name: claim},
+			Name:       "pv-" + claim,
+			FileSystem: fs,
+		}
 	}
 	local := FileSystem{Capacity: 4 << 20, Available: 4 << 20, Inodes: 64, InodesFree: 63, InodesUsed: 1}
-	for i, want := range []ClaimUsage{usage("local", local), usage("nfs", got[1].FileSystem), usage("raw", FileSystem{Capacity: 8 << 20})} {
+	for i, want := range []ClaimUsage{
+		usage("local", local), usage("nfs", got[1].FileSystem), usage("raw", FileSystem{Capacity: 8 << 20}),
+	} {
 		if diff := gocmp.Diff(want, got[i]); diff != "" {
 			t.Errorf("usage %d (-want +got):\n%s", i, diff)
 		}
 	}
-	if fs := got[1].FileSystem; fs.Capacity <= 0 || fs.Used != fs.Capacity-fs.Available || fs.Inodes != fs.InodesFree+fs.InodesUsed {
+	if fs := got[1].FileSystem; fs.Capacity <= 0 || fs.Used != fs.Capacity-fs.Available ||
+		fs.Inodes != fs.InodesFree+fs.InodesUsed {
 		t.Errorf("usage of the nfs volume: got %+v, want that of a file system", fs)
 	}
 	must(t, m.Teardown(t.Context(), uid))
@@ -145,7 +153,8 @@ func TestClaimUsageIsKept(t *testing.T) {
 			after    time.Duration
 			capacity []int64
 		}{
-			{0, nil}, {0, []int64{2}}, {30 * time.Second, []int64{2}}, {29 * time.Second, []int64{2}}, {time.Second, []int64{3}},
+			{0, nil}, {0, []int64{2}}, {30 * time.Second, []int64{2}}, {29 * time.Second, []int64{2}},
+			{time.Second, []int64{3}},
 		} {
 			time.Sleep(step.after)
 			var got []int64

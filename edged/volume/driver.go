@@ -68,11 +68,13 @@ func (m *Manager) teardownDriven(ctx context.Context, uid types.UID, podDir stri
 		}
 		for _, dir := range dirs {
 			if m.opts.Driver == nil {
-				errs = append(errs, fmt.Errorf("%s: this agent has no CSI to take the volume away; start one that has", dir))
+				errs = append(errs, fmt.Errorf("%s: this agent has no CSI to take the volume away; start one that has",
+					dir))
 				continue
 			}
 			if err := m.opts.Driver.Teardown(ctx, uid, dir); err != nil {
-				errs = append(errs, fmt.Errorf("UnmountVolume.TearDown failed for volume %q : %w", filepath.Base(dir), err))
+				errs = append(errs, fmt.Errorf("UnmountVolume.TearDown failed for volume %q : %w", filepath.Base(dir),
+					err))
 			}
 		}
 	}
@@ -103,7 +105,9 @@ func (m *Manager) Devices(c *v1.Container, vols Volumes) ([]*runtimeapi.Device, 
 	for _, d := range c.VolumeDevices {
 		place, ok := vols[d.Name]
 		if !ok || !place.Block {
-			return nil, fmt.Errorf("container %s has volume %q as a device, and the pod has no such volume with volumeMode Block", c.Name, d.Name)
+			return nil,
+				fmt.Errorf("container %s has volume %q as a device, and the pod has no such volume with "+
+					"volumeMode Block", c.Name, d.Name)
 		}
 		path, err := filepath.EvalSymlinks(place.Path)
 		if err != nil {

@@ -18,7 +18,8 @@ func (m *Manager) setupEmptyDir(pod *v1.Pod, vol *v1.Volume) (string, error) {
 	}
 	mode, gid := emptyDirAccess(vol.EmptyDir, fsGroup(pod))
 	if vol.EmptyDir.Medium == v1.StorageMediumMemory {
-		return dir, ensureTmpfs(dir, tmpfs{size: memoryLimit(pod, vol.EmptyDir, m.opts.MemoryBytes), mode: mode, gid: gid})
+		return dir, ensureTmpfs(dir, tmpfs{size: memoryLimit(pod, vol.EmptyDir, m.opts.MemoryBytes), mode: mode,
+			gid: gid})
 	}
 	if isHugePages(vol.EmptyDir.Medium) {
 		return dir, m.setupHugePages(pod, dir, vol.EmptyDir)

@@ -62,7 +62,8 @@ func TestEmptyDirStaysAsContainersLeaveIt(t *testing.T) {
 		m, _ := start(t)
 		pod := podWith(emptyDir(medium, ""))
 		dir := setup(t, m, pod)["v"].Path
-		must(t, os.WriteFile(filepath.Join(dir, "data"), []byte("x"), 0o600), os.Chmod(dir, 0o700), os.Chown(dir, 999, 999))
+		must(t, os.WriteFile(filepath.Join(dir, "data"), []byte("x"), 0o600), os.Chmod(dir, 0o700),
+			os.Chown(dir, 999, 999))
 		setup(t, m, pod)
 		var st unix.Stat_t
 		must(t, unix.Stat(dir, &st))
@@ -130,13 +131,35 @@ func TestMemoryLimit(t *testing.T) {
 		{"containers", v1.PodSpec{Containers: []v1.Container{c("100"), c("20")}}, "", 500, 120},
 		{"own below containers", v1.PodSpec{Containers: []v1.Container{c("100"), c("20")}}, "70", 500, 70},
 		{"one without limit", v1.PodSpec{Containers: []v1.Container{c("100"), c("")}}, "", 500, 500},
-		{"init without limit", v1.PodSpec{InitContainers: []v1.Container{c("")}, Containers: []v1.Container{c("100")}}, "", 500, 500},
-		{"init is the largest", v1.PodSpec{InitContainers: []v1.Container{c("300")}, Containers: []v1.Container{c("100")}}, "", 500, 300},
-		{"sidecar adds", v1.PodSpec{InitContainers: []v1.Container{sidecar("50"), c("60")}, Containers: []v1.Container{c("100")}}, "", 500, 150},
-		{"init beside a sidecar", v1.PodSpec{InitContainers: []v1.Container{sidecar("50"), c("160")}, Containers: []v1.Container{c("100")}}, "", 500, 210},
-		{"init without limit beside a sidecar", v1.PodSpec{InitContainers: []v1.Container{sidecar("50"), c("")}, Containers: []v1.Container{c("100")}}, "", 500, 150},
-		{"pod level", v1.PodSpec{Resources: &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse("80")}},
-			Containers: []v1.Container{c("")}}, "", 500, 80},
+		{"init without limit", v1.PodSpec{InitContainers: []v1.Container{c("")}, Containers: []v1.Container{c("100")}},
+			"", 500, 500},
+		{
+			"init is the largest", v1.PodSpec{
+				InitContainers: []v1.Container{c("300")}, Containers: []v1.Container{c("100")},
+			}, "", 500, 300,
+		},
+		{
+			"sidecar adds", v1.PodSpec{
+				InitContainers: []v1.Container{sidecar("50"), c("60")}, Containers: []v1.Container{c("100")},
+			}, "", 500, 150,
+		},
+		{
+			"init beside a sidecar", v1.PodSpec{
+				InitContainers: []v1.Container{sidecar("50"), c("160")}, Containers: []v1.Container{c("100")},
+			}, "", 500, 210,
+		},
+		{
+			"init without limit beside a sidecar", v1.PodSpec{InitContainers: []v1.Container{sidecar("50"), c("")},
+				Containers: []v1.Container{c("100")}}, "", 500, 150,
+		},
+		{
+			"pod level", v1.PodSpec{
+				Resources: &v1.ResourceRequirements{
+					Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse("80")},
+				},
+				Containers: []v1.Container{c("")},
+			}, "", 500, 80,
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := memoryLimit(&v1.Pod{Spec: tc.spec}, emptyDir(v1.StorageMediumMemory, tc.limit).EmptyDir, tc.node)

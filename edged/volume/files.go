@@ -39,7 +39,8 @@ type room struct{ left int }
 // take takes the size of a file.
 func (r *room) take(f *file) error {
 	if r.left -= len(f.path) + len(f.data); r.left < 0 {
-		return fmt.Errorf("the files of this pod's configMap, secret, downwardAPI and projected volumes have more than %d MiB in all; "+
+		return fmt.Errorf("the files of this pod's configMap, secret, downwardAPI and projected volumes have more "+
+			"than %d MiB in all; "+
 			"list fewer items, or use a volume of another type for large files", maxContent>>20)
 	}
 	return nil
@@ -131,7 +132,8 @@ func settle(files []file) ([]file, error) {
 	for name := range byPath {
 		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 			if _, ok := byPath[dir]; ok {
-				return nil, fmt.Errorf("path %q conflicts with path %q: one is a file where the other needs a folder", dir, name)
+				return nil, fmt.Errorf("path %q conflicts with path %q: one is a file where the other needs a folder",
+					dir, name)
 			}
 		}
 	}

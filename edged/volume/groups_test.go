@@ -11,9 +11,12 @@ import (
 func TestExtraGroups(t *testing.T) {
 	specs := map[string]Spec{"inline": {Inline: &v1.CSIVolumeSource{}}}
 	for name, gid := range map[string]string{
-		"a": "1234", "same": "1234", "b": "77", "own": "5", "none": "", "text": "x", "negative": "-1", "large": "2147483648", "root": "0",
+		"a": "1234", "same": "1234", "b": "77", "own": "5", "none": "", "text": "x", "negative": "-1",
+		"large": "2147483648", "root": "0",
 	} {
-		specs[name] = Spec{PV: &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{gidAnnotation: gid}}}}
+		specs[name] = Spec{
+			PV: &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{gidAnnotation: gid}}},
+		}
 	}
 	specs["unset"] = Spec{PV: &v1.PersistentVolume{}}
 	if got, want := extraGroups(specs, []int64{5}), []int64{0, 77, 1234}; !slices.Equal(got, want) {

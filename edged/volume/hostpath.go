@@ -55,7 +55,8 @@ func checkHostPath(src *v1.HostPathVolumeSource) error {
 	case v1.HostPathBlockDev:
 		return is(os.ModeDevice, os.ModeType, "a block device")
 	}
-	return fmt.Errorf("%s is an invalid volume type; want \"\", DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice or BlockDevice", kind)
+	return fmt.Errorf("%s is an invalid volume type; want \"\", DirectoryOrCreate, Directory, FileOrCreate, File, "+
+		"Socket, CharDevice or BlockDevice", kind)
 }
 
 // makeHostFile makes an empty file; the folder above it has to be there.

@@ -14,8 +14,10 @@ func TestHostPath(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	must(t,
-		os.Mkdir(at("dir"), 0o755), os.WriteFile(at("file"), nil, 0o644), os.Symlink("dir", at("link")), os.Symlink("nowhere", at("dangling")),
-		unix.Mknod(at("char"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))), unix.Mknod(at("block"), unix.S_IFBLK|0o600, int(unix.Mkdev(7, 250))),
+		os.Mkdir(at("dir"), 0o755), os.WriteFile(at("file"), nil, 0o644), os.Symlink("dir", at("link")),
+		os.Symlink("nowhere", at("dangling")),
+		unix.Mknod(at("char"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))),
+		unix.Mknod(at("block"), unix.S_IFBLK|0o600, int(unix.Mkdev(7, 250))),
 		unix.Mkfifo(at("fifo"), 0o600))
 	l, err := net.Listen("unix", at("socket"))
 	must(t, err)
@@ -55,7 +57,10 @@ func TestHostPath(t *testing.T) {
 		{v1.HostPathCharDev, "block", failed + at("block") + " is not a character device"},
 		{v1.HostPathBlockDev, "block", ""},
 		{v1.HostPathBlockDev, "char", failed + at("char") + " is not a block device"},
-		{"Door", "dir", `Door is an invalid volume type; want "", DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice or BlockDevice`},
+		{
+			"Door", "dir",
+			`Door is an invalid volume type; want "", DirectoryOrCreate, Directory, FileOrCreate, File, Socket, CharDevice or BlockDevice`,
+		},
 	} {
 		t.Run(string(tc.kind)+" "+tc.name, func(t *testing.T) {
 			got := ""

@@ -14,7 +14,8 @@ import (
 
 // isHugePages reports whether a medium is HugePages, or HugePages-<size>.
 func isHugePages(medium v1.StorageMedium) bool {
-	return medium == v1.StorageMediumHugePages || strings.HasPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
+	return medium == v1.StorageMediumHugePages ||
+		strings.HasPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
 }
 
 // pageSize returns the size of the huge pages that an emptyDir of a pod is of: that of its medium, or the only one that
@@ -24,11 +25,15 @@ func pageSize(pod *v1.Pod, medium v1.StorageMedium) (int64, error) {
 	if medium == v1.StorageMediumHugePages {
 		switch len(asked) {
 		case 0:
-			return 0, fmt.Errorf("medium %s: hugePages storage requested, but there is no resource request for huge pages", medium)
+			return 0,
+				fmt.Errorf("medium %s: hugePages storage requested, but there is no resource request for huge pages",
+					medium)
 		case 1:
 			return asked[0], nil
 		}
-		return 0, fmt.Errorf("medium: %s can't be used if container requests multiple huge page sizes; use HugePages-<size>", medium)
+		return 0,
+			fmt.Errorf("medium: %s can't be used if container requests multiple huge page sizes; use HugePages-<size>",
+				medium)
 	}
 	text := strings.TrimPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
 	size, err := resource.ParseQuantity(text)
@@ -36,7 +41,8 @@ func pageSize(pod *v1.Pod, medium v1.StorageMedium) (int64, error) {
 		return 0, fmt.Errorf("medium %s: %q is no size of huge pages", medium, text)
 	}
 	if !slices.Contains(asked, size.Value()) {
-		return 0, fmt.Errorf("medium %s: hugePages storage requested, but there is no resource request for huge pages", medium)
+		return 0, fmt.Errorf("medium %s: hugePages storage requested, but there is no resource request for huge pages",
+			medium)
 	}
 	return size.Value(), nil
 }
@@ -79,7 +85,8 @@ func (m *Manager) setupHugePages(pod *v1.Pod, dir string, src *v1.EmptyDirVolume
 	options := tmpfs{mode: mode, gid: gid}.options() + fmt.Sprintf(",pagesize=%d", size)
 	err = unix.Mount("nodev", dir, "hugetlbfs", 0, options)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("medium %s: this node has no huge pages of %s: %w", src.Medium, resource.NewQuantity(size, resource.BinarySI), err)
+		return fmt.Errorf("medium %s: this node has no huge pages of %s: %w", src.Medium,
+			resource.NewQuantity(size, resource.BinarySI), err)
 	}
 	if err != nil {
 		return fmt.Errorf("mount hugetlbfs on %s: %w", dir, err)

@@ -15,7 +15,8 @@ func asking(sizes ...string) *v1.Pod {
 	pod := podWith()
 	for _, size := range sizes {
 		pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Resources: v1.ResourceRequirements{
-			Limits: v1.ResourceList{v1.ResourceName(v1.ResourceHugePagesPrefix + size): resource.MustParse("4Mi"), "cpu": resource.MustParse("1")}}})
+			Limits: v1.ResourceList{v1.ResourceName(v1.ResourceHugePagesPrefix + size): resource.MustParse("4Mi"),
+				"cpu": resource.MustParse("1")}}})
 	}
 	return pod
 }
@@ -28,10 +29,21 @@ func TestPageSize(t *testing.T) {
 		err    string
 	}{
 		{"HugePages", []string{"2Mi", "2Mi"}, 2 << 20, ""},
-		{"HugePages", []string{"2Mi", "1Gi"}, 0, "medium: HugePages can't be used if container requests multiple huge page sizes"},
-		{"HugePages", nil, 0, "medium HugePages: hugePages storage requested, but there is no resource request for huge pages"},
+		{
+			"HugePages", []string{
+				"2Mi", "1Gi",
+			}, 0, "medium: HugePages can't be used if container requests multiple huge page sizes",
+		},
+		{
+			"HugePages", nil, 0,
+			"medium HugePages: hugePages storage requested, but there is no resource request for huge pages",
+		},
 		{"HugePages-1Gi", []string{"2Mi", "1Gi"}, 1 << 30, ""},
-		{"HugePages-1Gi", []string{"2Mi"}, 0, "medium HugePages-1Gi: hugePages storage requested, but there is no resource request for huge pages"},
+		{
+			"HugePages-1Gi", []string{
+				"2Mi",
+			}, 0, "medium HugePages-1Gi: hugePages storage requested, but there is no resource request for huge pages",
+		},
 		{"HugePages-big", []string{"2Mi"}, 0, `"big" is no size of huge pages`},
 		{"HugePages--1", []string{"2Mi"}, 0, `"-1" is no size of huge pages`},
 	} {
@@ -51,7 +63,8 @@ func TestHugePagesVolume(t *testing.T) {
 	for range 2 {
 		dir := setup(t, m, pod)["v"].Path
 		var fs unix.Statfs_t
-		if err := unix.Statfs(dir, &fs); err != nil || fs.Type != unix.HUGETLBFS_MAGIC || fs.Bsize != 2<<20 || fs.Blocks != 0 {
+		if err := unix.Statfs(dir, &fs); err != nil || fs.Type != unix.HUGETLBFS_MAGIC || fs.Bsize != 2<<20 ||
+			fs.Blocks != 0 {
 			t.Errorf("%+v, %v; want a hugetlbfs of pages of 2 MiB without a size", fs, err)
 		}
 		if got := owners(t, dir)["."]; got != "2775 55" {
@@ -65,7 +78,8 @@ func TestHugePagesVolume(t *testing.T) {
 	pod = asking("3Mi")
 	pod.Spec.Volumes = []v1.Volume{emptyDir("HugePages-3Mi", "")}
 	mountAll(pod)
-	if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "this node has no huge pages of 3Mi") {
+	if _, err := m.Setup(t.Context(), pod); err == nil ||
+		!strings.Contains(err.Error(), "this node has no huge pages of 3Mi") {
 		t.Errorf("Setup() = %v, want that there are no pages of 3Mi", err)
 	}
 }

@@ -82,12 +82,23 @@ func (mountless) Format(context.Context, string, string) (bool, error) { return 
 
 // agentOn makes a manager on a root, with everything that pods of it ask for. host is a folder of the node.
 func agentOn(dir string) *Manager {
-	o := &objects{configMaps: map[string]*v1.ConfigMap{"shop/c": {Data: map[string]string{"k": "v"}}}, secrets: map[string]*v1.Secret{"shop/s": {Data: map[string][]byte{"k": []byte("v")}}}}
+	o := &objects{
+		configMaps: map[string]*v1.ConfigMap{"shop/c": {Data: map[string]string{"k": "v"}}},
+		secrets:    map[string]*v1.Secret{"shop/s": {Data: map[string][]byte{"k": []byte("v")}}},
+	}
 	c := &cluster{claims: map[string]*v1.PersistentVolumeClaim{}, volumes: map[string]*v1.PersistentVolume{}}
 	c.bound("local", "pv-local", localSource(filepath.Join(dir, "host")))
 	c.bound("csi", "pv-csi", csiSource())
 	c.bound("nfs", "pv-nfs", v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "nas", Path: "/"}})
-	return New(Options{Root: filepath.Join(dir, "root"), Objects: o, Tokens: o, Fields: fields{}, Claims: c, Driver: mounting{}, Mounter: mountless{}})
+	return New(Options{
+		Root:    filepath.Join(dir, "root"),
+		Objects: o,
+		Tokens:  o,
+		Fields:  fields{},
+		Claims:  c,
+		Driver:  mounting{},
+		Mounter: mountless{},
+	})
 }
 
 func claimed(name string) v1.Volume {
@@ -117,27 +128,38 @@ func liveAndDie(dir string) error {
 // onePod is the life of a pod, which does what it can against its end.
 func onePod(m *Manager, host string, id types.UID) error {
 	ctx := context.Background()
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: id}, Spec: v1.PodSpec{Volumes: []v1.Volume{
-		vol("disk", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
-		vol("memory", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}),
-		vol("h", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: host, Type: ptr.To(v1.HostPathDirectory)}}),
-		vol("c", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}}}),
-		vol("s", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}),
-		claimed("local"), claimed("csi"), claimed("nfs"),
-	}, Containers: []v1.Container{{Name: "app"}}}}
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: id}, Spec: v1.PodSpec{
+			Volumes: []v1.Volume{
+				vol("disk", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
+				vol("memory", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}),
+				vol("h", v1.VolumeSource{
+					HostPath: &v1.HostPathVolumeSource{Path: host, Type: ptr.To(v1.HostPathDirectory)},
+				}),
+				vol("c", v1.VolumeSource{
+					ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}},
+				}),
+				vol("s", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}),
+				claimed("local"), claimed("csi"), claimed("nfs"),
+			}, Containers: []v1.Container{{Name: "app"}},
+		},
+	}
 	mountAll(pod)
 	vols, err := m.Setup(ctx, pod)
 	if err != nil {
 		return err
 	}
-	c := container(v1.VolumeMount{Name: "h", SubPath: "sub"}, v1.VolumeMount{Name: "h", SubPath: "precious"}, v1.VolumeMount{Name: "disk", SubPath: "made/of"},
-		v1.VolumeMount{Name: "c", SubPath: "k"}, v1.VolumeMount{Name: "csi", SubPath: "x"}, v1.VolumeMount{Name: "local", SubPath: "sub"}, v1.VolumeMount{Name: "nfs", SubPath: "y"})
+	c := container(v1.VolumeMount{Name: "h", SubPath: "sub"}, v1.VolumeMount{Name: "h", SubPath: "precious"},
+		v1.VolumeMount{Name: "disk", SubPath: "made/of"},
+		v1.VolumeMount{Name: "c", SubPath: "k"}, v1.VolumeMount{Name: "csi", SubPath: "x"},
+		v1.VolumeMount{Name: "local", SubPath: "sub"}, v1.VolumeMount{Name: "nfs", SubPath: "y"})
 	if _, err := m.Mounts(pod, c, vols, noExpand); err != nil {
 		return err
 	}
 	disk := vols["disk"].Path
 	for _, err := range []error{
-		os.Symlink(host, filepath.Join(disk, "link")), os.MkdirAll(filepath.Join(disk, "a/b/c"), 0o755), os.MkdirAll(filepath.Join(disk, "bound"), 0o755),
+		os.Symlink(host, filepath.Join(disk, "link")), os.MkdirAll(filepath.Join(disk, "a/b/c"), 0o755),
+		os.MkdirAll(filepath.Join(disk, "bound"), 0o755),
 		os.WriteFile(filepath.Join(disk, "a/fixed"), nil, 0o600), setFlags(filepath.Join(disk, "a/fixed"), fsImmutable),
 	} {
 		if err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrPermission) {
@@ -145,7 +167,8 @@ func onePod(m *Manager, host string, id types.UID) error {
 		}
 	}
 	// What a privileged container does with Bidirectional mounts.
-	if err := errors.Join(unix.Mount(host, filepath.Join(disk, "bound"), "", unix.MS_BIND, ""), unix.Mount("tmpfs", filepath.Join(disk, "a/b"), "tmpfs", 0, "")); err != nil {
+	if err := errors.Join(unix.Mount(host, filepath.Join(disk, "bound"), "", unix.MS_BIND, ""),
+		unix.Mount("tmpfs", filepath.Join(disk, "a/b"), "tmpfs", 0, "")); err != nil {
 		return err
 	}
 	if err := m.Teardown(ctx, id); err != nil {
@@ -163,7 +186,8 @@ func TestKilledAgent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	host := filepath.Join(dir, "host")
-	must(t, os.MkdirAll(filepath.Join(host, "sub"), 0o755), os.WriteFile(filepath.Join(host, "precious"), []byte("x"), 0o644), os.WriteFile(filepath.Join(host, "sub/precious"), []byte("x"), 0o644))
+	must(t, os.MkdirAll(filepath.Join(host, "sub"), 0o755), os.WriteFile(filepath.Join(host, "precious"), []byte("x"),
+		0o644), os.WriteFile(filepath.Join(host, "sub/precious"), []byte("x"), 0o644))
 	t.Cleanup(func() {
 		if err := unmountAll(dir); err != nil {
 			t.Error(err)
@@ -197,7 +221,8 @@ func TestKilledAgent(t *testing.T) {
 		if points, err := mountsBelow(dir); err != nil || len(points) > 0 {
 			t.Fatalf("round %d: still mounted: %v, %v; want no error, none", round, points, err)
 		}
-		if left, err := os.ReadDir(filepath.Join(dir, "root/pods")); err != nil && !os.IsNotExist(err) || len(left) > 0 {
+		if left, err := os.ReadDir(filepath.Join(dir, "root/pods")); err != nil && !os.IsNotExist(err) ||
+			len(left) > 0 {
 			t.Fatalf("round %d: pod folders = %v, %v, want none", round, left, err)
 		}
 	}

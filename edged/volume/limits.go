@@ -39,7 +39,8 @@ func LimitedStorage(pod *v1.Pod) bool {
 // sizeLimit is that of an emptyDir on the disk or in huge pages, nil where there is none. In memory, the kernel keeps
 // it.
 func sizeLimit(vol *v1.Volume) *resource.Quantity {
-	if vol.EmptyDir == nil || vol.EmptyDir.Medium == v1.StorageMediumMemory || vol.EmptyDir.SizeLimit == nil || vol.EmptyDir.SizeLimit.Sign() <= 0 {
+	if vol.EmptyDir == nil || vol.EmptyDir.Medium == v1.StorageMediumMemory || vol.EmptyDir.SizeLimit == nil ||
+		vol.EmptyDir.SizeLimit.Sign() <= 0 {
 		return nil
 	}
 	return vol.EmptyDir.SizeLimit
@@ -112,7 +113,8 @@ func Exceeds(pod *v1.Pod, use DiskUse) (limit Limit, message string) {
 		}
 	}
 	if total > storage.Value() {
-		return LimitPod, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", &storage)
+		return LimitPod, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ",
+			&storage)
 	}
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
@@ -121,7 +123,8 @@ func Exceeds(pod *v1.Pod, use DiskUse) (limit Limit, message string) {
 			used += use.Containers[c.Name]
 		}
 		if own, has := c.Resources.Limits[v1.ResourceEphemeralStorage]; has && own.Sign() > 0 && used > own.Value() {
-			return LimitContainer, fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, &own)
+			return LimitContainer, fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name,
+				&own)
 		}
 	}
 	return "", ""

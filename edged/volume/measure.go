@@ -33,7 +33,10 @@ func (m *Manager) MeasureVolumes(ctx context.Context, pod *v1.Pod) ([]Measured, 
 		if err != nil {
 			return nil, err
 		}
-		one := Measured{Name: vol.Name, Dir: dir, Local: vol.ConfigMap != nil || vol.EmptyDir != nil && vol.EmptyDir.Medium != v1.StorageMediumMemory}
+		one := Measured{
+			Name: vol.Name, Dir: dir, Local: vol.ConfigMap != nil ||
+				vol.EmptyDir != nil && vol.EmptyDir.Medium != v1.StorageMediumMemory,
+		}
 		if one.Size, err = Measure(ctx, dir); err != nil {
 			failed = append(failed, fmt.Errorf("measure volume %q: %w", vol.Name, err))
 		}

@@ -35,15 +35,25 @@ func hostileSources(kind uint8, key, path string, count int) []v1.VolumeProjecti
 		case 0:
 			keys = append(keys, item)
 		case 1:
-			fields = append(fields, v1.DownwardAPIVolumeFile{Path: name, FieldRef: &v1.ObjectFieldSelector{FieldPath: path}})
+			fields = append(fields, v1.DownwardAPIVolumeFile{
+				Path: name, FieldRef: &v1.ObjectFieldSelector{FieldPath: path},
+			})
 		case 2:
-			fields = append(fields, v1.DownwardAPIVolumeFile{Path: name, ResourceFieldRef: &v1.ResourceFieldSelector{Resource: path}})
+			fields = append(fields, v1.DownwardAPIVolumeFile{
+				Path: name, ResourceFieldRef: &v1.ResourceFieldSelector{Resource: path},
+			})
 		case 3:
-			sources = append(sources, v1.VolumeProjection{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: local}})
+			sources = append(sources, v1.VolumeProjection{
+				ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: local},
+			})
 		case 4:
-			sources = append(sources, v1.VolumeProjection{Secret: &v1.SecretProjection{LocalObjectReference: local, Items: []v1.KeyToPath{item}}})
+			sources = append(sources, v1.VolumeProjection{
+				Secret: &v1.SecretProjection{LocalObjectReference: local, Items: []v1.KeyToPath{item}},
+			})
 		case 5:
-			sources = append(sources, v1.VolumeProjection{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: name, Audience: key}})
+			sources = append(sources, v1.VolumeProjection{
+				ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: name, Audience: key},
+			})
 		}
 	}
 	if keys != nil {
@@ -74,12 +84,19 @@ func FuzzContent(f *testing.F) {
 		}
 		m := New(Options{Root: t.TempDir(), Objects: o, Tokens: o, Fields: downward{}})
 		notes := map[string]string{key: text}
-		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: uid, Labels: notes, Annotations: notes}}
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name:        "web",
+			Namespace:   "shop",
+			UID:         uid,
+			Labels:      notes,
+			Annotations: notes,
+		}}
 		var files []file
 		// A value is quoted, joined and copied. An item takes 60 bytes on the wire, and a file of 80 bytes here.
 		limit := 6*maxContent + membound.Linear(len(text)+n*(len(key)+len(path)+40), 64)
 		membound.Check(t, limit, func() {
-			all, err := m.projectedFiles(t.Context(), pod, &v1.ProjectedVolumeSource{Sources: sources}, &room{maxContent})
+			all, err := m.projectedFiles(t.Context(), pod, &v1.ProjectedVolumeSource{Sources: sources},
+				&room{maxContent})
 			if err == nil {
 				files, _ = settle(all)
 			}
@@ -98,14 +115,17 @@ func FuzzContent(f *testing.F) {
 func TestContentIsBounded(t *testing.T) {
 	m, o := start(t)
 	o.configMaps["shop/large"] = &v1.ConfigMap{Data: map[string]string{"k": strings.Repeat("x", 1<<20)}}
-	large := v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "large"}}}
+	large := v1.VolumeSource{
+		ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "large"}},
+	}
 	var vols []v1.Volume
 	for i := range 63 {
 		vols = append(vols, vol(fmt.Sprintf("v%d", i), large))
 	}
 	setup(t, m, podWith(vols...))
 	const want = `volume "last" : the files of this pod's configMap, secret, downwardAPI and projected volumes have more than 64 MiB in all`
-	if _, err := m.Setup(t.Context(), podWith(append(vols, vol("last", large))...)); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := m.Setup(t.Context(), podWith(append(vols, vol("last", large))...)); err == nil ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("Setup = %v, want %s", err, want)
 	}
 }

@@ -77,7 +77,8 @@ func (mountCommand) Format(ctx context.Context, device, fsType string) (bool, er
 	}
 	args := []string{device}
 	if fsType == "ext3" || fsType == "ext4" {
-		args = []string{"-F", "-m0", device} // it asks back otherwise; nobody but pods writes here, so root keeps nothing back
+		// it asks back otherwise; nobody but pods writes here, so root keeps nothing back
+		args = []string{"-F", "-m0", device}
 	}
 	if err := run(ctx, "mkfs."+fsType, args...); err != nil {
 		return false, fmt.Errorf("format %s: %w", device, err)
@@ -121,9 +122,11 @@ func run(ctx context.Context, name string, args ...string) error {
 		return nil
 	}
 	if ctx.Err() != nil {
-		return errors.Join(fmt.Errorf("%s %s: ended after waiting too long %s", name, strings.Join(args, " "), text), ctx.Err())
+		return errors.Join(fmt.Errorf("%s %s: ended after waiting too long %s", name, strings.Join(args, " "), text),
+			ctx.Err())
 	}
-	return fmt.Errorf("mount failed: %w\nMounting command: %s\nMounting arguments: %s\nOutput: %s", err, name, strings.Join(args, " "), text)
+	return fmt.Errorf("mount failed: %w\nMounting command: %s\nMounting arguments: %s\nOutput: %s", err, name,
+		strings.Join(args, " "), text)
 }
 
 // output is run that returns what the command printed, also with an error.

@@ -14,7 +14,9 @@ import (
 // Mounts makes the CRI form of a container's mounts. expand replaces $(VAR) in subPathExpr. A sub-path is
 // resolved within its volume and bound below the pod's folder: what the container changes later
 // cannot move it.
-func (m *Manager) Mounts(pod *v1.Pod, c *v1.Container, vols Volumes, expand func(string) (string, error)) ([]*runtimeapi.Mount, error) {
+func (m *Manager) Mounts(
+	pod *v1.Pod, c *v1.Container, vols Volumes, expand func(string) (string, error),
+) ([]*runtimeapi.Mount, error) {
 	var out []*runtimeapi.Mount
 	for i := range c.VolumeMounts {
 		if isImage(pod, c.VolumeMounts[i].Name) {
@@ -31,20 +33,28 @@ func (m *Manager) Mounts(pod *v1.Pod, c *v1.Container, vols Volumes, expand func
 
 // isImage reports whether a volume is an image, which has no path on the node.
 func isImage(pod *v1.Pod, name string) bool {
-	return slices.ContainsFunc(pod.Spec.Volumes, func(vol v1.Volume) bool { return vol.Name == name && vol.Image != nil })
+	return slices.ContainsFunc(pod.Spec.Volumes, func(vol v1.Volume) bool {
+		return vol.Name == name && vol.Image != nil
+	})
 }
 
-func (m *Manager) mount(pod *v1.Pod, c *v1.Container, index int, vols Volumes, expand func(string) (string, error)) (*runtimeapi.Mount, error) {
+func (m *Manager) mount(
+	pod *v1.Pod, c *v1.Container, index int, vols Volumes, expand func(string) (string, error),
+) (*runtimeapi.Mount, error) {
 	vm := &c.VolumeMounts[index]
 	place, ok := vols[vm.Name]
 	if !ok {
 		return nil, fmt.Errorf("cannot find volume %q to mount into container %q", vm.Name, c.Name)
 	}
 	if place.Block {
-		return nil, fmt.Errorf("volume mount %q of container %s: the volume is a block device; name it in volumeDevices", vm.Name, c.Name)
+		return nil,
+			fmt.Errorf("volume mount %q of container %s: the volume is a block device; name it in volumeDevices",
+				vm.Name, c.Name)
 	}
 	if len(vm.BindMountOptions) > 0 {
-		return nil, fmt.Errorf("volume mount %q of container %s: bindMountOptions are not supported by this node; leave them out", vm.Name, c.Name)
+		return nil,
+			fmt.Errorf("volume mount %q of container %s: bindMountOptions are not supported by this node; leave "+
+				"them out", vm.Name, c.Name)
 	}
 	host := place.Path
 	propagation, err := propagationOf(vm, c)
@@ -77,7 +87,9 @@ func (m *Manager) mount(pod *v1.Pod, c *v1.Container, index int, vols Volumes, e
 			return nil, fmt.Errorf("failed to %s for volumeMount %q of container %q", subPathStep(err), vm.Name, c.Name)
 		}
 	}
-	recursive, err := RecursiveReadOnly(vm, func() bool { return m.opts.RecursiveReadOnly != nil && m.opts.RecursiveReadOnly(pod) })
+	recursive, err := RecursiveReadOnly(vm, func() bool {
+		return m.opts.RecursiveReadOnly != nil && m.opts.RecursiveReadOnly(pod)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("failed to resolve recursive read-only mode: %w", err)
 	}
@@ -85,7 +97,13 @@ func (m *Manager) mount(pod *v1.Pod, c *v1.Container, index int, vols Volumes, e
 	if !filepath.IsAbs(target) {
 		target = "/" + target
 	}
-	return &runtimeapi.Mount{HostPath: host, ContainerPath: target, Readonly: vm.ReadOnly || place.ReadOnly, RecursiveReadOnly: recursive, Propagation: propagation}, nil
+	return &runtimeapi.Mount{
+		HostPath:          host,
+		ContainerPath:     target,
+		Readonly:          vm.ReadOnly || place.ReadOnly,
+		RecursiveReadOnly: recursive,
+		Propagation:       propagation,
+	}, nil
 }
 
 // filledByAgent reports whether the agent fills a volume: containers see such a one read-only.
@@ -104,9 +122,12 @@ func propagationOf(vm *v1.VolumeMount, c *v1.Container) (runtimeapi.MountPropaga
 		return runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER, nil
 	case v1.MountPropagationBidirectional:
 		if c.SecurityContext == nil || !isTrue(c.SecurityContext.Privileged) {
-			return 0, fmt.Errorf("volume mount %q of container %s: Bidirectional mount propagation is available only to privileged containers", vm.Name, c.Name)
+			return 0, fmt.Errorf("volume mount %q of container %s: Bidirectional mount propagation is available only "+
+				"to privileged containers", vm.Name, c.Name)
 		}
 		return runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL, nil
 	}
-	return 0, fmt.Errorf("volume mount %q of container %s: mountPropagation %q is unknown; want None, HostToContainer or Bidirectional", vm.Name, c.Name, *vm.MountPropagation)
+	return 0,
+		fmt.Errorf("volume mount %q of container %s: mountPropagation %q is unknown; want None, HostToContainer or "+
+			"Bidirectional", vm.Name, c.Name, *vm.MountPropagation)
 }

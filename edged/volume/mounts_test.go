@@ -33,7 +33,12 @@ func TestMounts(t *testing.T) {
 		v1.VolumeMount{Name: "h", MountPath: "/ro", ReadOnly: true, MountPropagation: ptr.To(v1.MountPropagationNone)},
 		v1.VolumeMount{Name: "h", MountPath: "/slave", MountPropagation: ptr.To(v1.MountPropagationHostToContainer)},
 		v1.VolumeMount{Name: "h", MountPath: "/shared", MountPropagation: ptr.To(v1.MountPropagationBidirectional)},
-		v1.VolumeMount{Name: "h", MountPath: "/rro", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyIfPossible)},
+		v1.VolumeMount{
+			Name:              "h",
+			MountPath:         "/rro",
+			ReadOnly:          true,
+			RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyIfPossible),
+		},
 	)
 	c.SecurityContext = &v1.SecurityContext{Privileged: ptr.To(true)}
 	got, err := m.Mounts(pod, c, vols, noExpand)
@@ -42,7 +47,10 @@ func TestMounts(t *testing.T) {
 		{HostPath: vols["v"].Path, ContainerPath: "/etc/c", Readonly: true},
 		{HostPath: host, ContainerPath: "/data"},
 		{HostPath: host, ContainerPath: "/ro", Readonly: true},
-		{HostPath: host, ContainerPath: "/slave", Propagation: runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER},
+		{
+			HostPath: host, ContainerPath: "/slave",
+			Propagation: runtimeapi.MountPropagation_PROPAGATION_HOST_TO_CONTAINER,
+		},
 		{HostPath: host, ContainerPath: "/shared", Propagation: runtimeapi.MountPropagation_PROPAGATION_BIDIRECTIONAL},
 		{HostPath: host, ContainerPath: "/rro", Readonly: true},
 	}
@@ -56,7 +64,8 @@ func TestMountErrors(t *testing.T) {
 	pod := podWith(emptyDir("", ""))
 	vols := setup(t, m, pod)
 	dir := vols["v"].Path
-	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o644), os.Symlink("../secret-place", filepath.Join(dir, "out")),
+	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o644),
+		os.Symlink("../secret-place", filepath.Join(dir, "out")),
 		os.Symlink("gone", filepath.Join(dir, "nowhere")))
 	for _, tc := range []struct {
 		name  string
@@ -64,29 +73,60 @@ func TestMountErrors(t *testing.T) {
 		want  string
 	}{
 		{"no such volume", v1.VolumeMount{Name: "x"}, `cannot find volume "x" to mount into container "app"`},
-		{"bind options", v1.VolumeMount{Name: "v", BindMountOptions: []string{"noexec"}}, "bindMountOptions are not supported"},
-		{"recursive read-only", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyEnabled)}, "failed to resolve recursive read-only mode: volume \"v\" requested recursive read-only mode, but it is not supported by the runtime"},
-		{"bidirectional", v1.VolumeMount{Name: "v", MountPropagation: ptr.To(v1.MountPropagationBidirectional)}, "available only to privileged containers"},
-		{"propagation", v1.VolumeMount{Name: "v", MountPropagation: ptr.To(v1.MountPropagationMode("Sideways"))}, `mountPropagation "Sideways" is unknown`},
+		{
+			"bind options", v1.VolumeMount{Name: "v", BindMountOptions: []string{"noexec"}},
+			"bindMountOptions are not supported",
+		},
+		{
+			"recursive read-only", v1.VolumeMount{
+				Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyEnabled),
+			}, "failed to resolve recursive read-only mode: volume \"v\" requested recursive read-only mode, but it " +
+				"is not supported by the runtime",
+		},
+		{"bidirectional", v1.VolumeMount{Name: "v", MountPropagation: ptr.To(v1.MountPropagationBidirectional)},
+			"available only to privileged containers"},
+		{"propagation", v1.VolumeMount{Name: "v", MountPropagation: ptr.To(v1.MountPropagationMode("Sideways"))},
+			`mountPropagation "Sideways" is unknown`},
 		{"absolute", v1.VolumeMount{Name: "v", SubPath: "/etc"}, "error SubPath `/etc` must not be an absolute path"},
-		{"up", v1.VolumeMount{Name: "v", SubPath: "a/../../b"}, "unable to provision SubPath `a/../../b`: must not contain '..'"},
+		{
+			"up", v1.VolumeMount{Name: "v", SubPath: "a/../../b"},
+			"unable to provision SubPath `a/../../b`: must not contain '..'",
+		},
 		{"NUL", v1.VolumeMount{Name: "v", SubPath: "a\x00b"}, "must not contain a NUL byte"},
-		{"below a file", v1.VolumeMount{Name: "v", SubPath: "file/x"}, `failed to prepare subPath for volumeMount "v" of container "app"`},
-		{"link out", v1.VolumeMount{Name: "v", SubPath: "out"}, `failed to prepare subPath for volumeMount "v" of container "app"`},
-		{"link to nothing", v1.VolumeMount{Name: "v", SubPath: "nowhere"}, `failed to create subPath directory for volumeMount "v" of container "app"`},
-		{"too deep", v1.VolumeMount{Name: "v", SubPath: strings.Repeat("d/", 400)}, `failed to prepare subPath for volumeMount "v" of container "app"`},
+		{
+			"below a file", v1.VolumeMount{Name: "v", SubPath: "file/x"},
+			`failed to prepare subPath for volumeMount "v" of container "app"`,
+		},
+		{
+			"link out", v1.VolumeMount{Name: "v", SubPath: "out"},
+			`failed to prepare subPath for volumeMount "v" of container "app"`,
+		},
+		{
+			"link to nothing", v1.VolumeMount{Name: "v", SubPath: "nowhere"},
+			`failed to create subPath directory for volumeMount "v" of container "app"`,
+		},
+		{
+			"too deep", v1.VolumeMount{Name: "v", SubPath: strings.Repeat("d/", 400)},
+			`failed to prepare subPath for volumeMount "v" of container "app"`,
+		},
 		{"expansion", v1.VolumeMount{Name: "v", SubPathExpr: "$(X)"}, "nothing to expand"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if _, err := m.Mounts(pod, container(tc.mount), vols, noExpand); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := m.Mounts(pod, container(tc.mount), vols, noExpand); err == nil ||
+				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			} else if strings.Contains(err.Error(), m.opts.Root) || strings.Contains(err.Error(), "secret-place") {
 				t.Errorf("got %v, want no path of the node in it", err)
 			}
 		})
 	}
-	for expanded, want := range map[string]string{"../x": "must not contain '..'", "/x": "must not be an absolute path"} {
-		_, err := m.Mounts(pod, container(v1.VolumeMount{Name: "v", SubPathExpr: "$(X)"}), vols, func(string) (string, error) { return expanded, nil })
+	for expanded, want := range map[string]string{
+		"../x": "must not contain '..'", "/x": "must not be an absolute path",
+	} {
+		_, err := m.Mounts(pod, container(v1.VolumeMount{Name: "v", SubPathExpr: "$(X)"}), vols,
+			func(string) (string, error) {
+				return expanded, nil
+			})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("expanded to %q: %v, want %q", expanded, err, want)
 		}
@@ -108,9 +148,14 @@ func TestSubPath(t *testing.T) {
 			pod := podWith(emptyDir(medium, ""))
 			vols := setup(t, m, pod)
 			dir := vols["v"].Path
-			must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755), os.WriteFile(filepath.Join(dir, "a/b/file"), []byte("x"), 0o644),
-				os.Symlink("a/b", filepath.Join(dir, "link")), os.Symlink("../a/./b//file", filepath.Join(dir, "a/tofile")))
-			for sub, inside := range map[string]string{"a/b": "a/b", "a/b/file": "a/b/file", "link": "a/b", "link/file": "a/b/file", "a/tofile": "a/b/file", ".": "", "a//b/": "a/b"} {
+			must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755),
+				os.WriteFile(filepath.Join(dir, "a/b/file"), []byte("x"), 0o644),
+				os.Symlink("a/b", filepath.Join(dir, "link")),
+				os.Symlink("../a/./b//file", filepath.Join(dir, "a/tofile")))
+			for sub, inside := range map[string]string{
+				"a/b": "a/b", "a/b/file": "a/b/file", "link": "a/b", "link/file": "a/b/file", "a/tofile": "a/b/file",
+				".": "", "a//b/": "a/b",
+			} {
 				got := mountOne(t, m, pod, vols, sub)
 				if want := filepath.Join(m.opts.Root, "pods", string(uid), "volume-subpaths/v/app/0"); got != want {
 					t.Errorf("%s: bound at %s, want %s", sub, got, want)
@@ -120,7 +165,8 @@ func TestSubPath(t *testing.T) {
 				}
 			}
 			expand := func(text string) (string, error) { return strings.ReplaceAll(text, "$(X)", "a"), nil }
-			mounts, err := m.Mounts(pod, container(v1.VolumeMount{Name: "v", MountPath: "/m", SubPathExpr: "$(X)/b"}), vols, expand)
+			mounts, err := m.Mounts(pod, container(v1.VolumeMount{Name: "v", MountPath: "/m", SubPathExpr: "$(X)/b"}),
+				vols, expand)
 			must(t, err)
 			if !sameInode(t, mounts[0].HostPath, filepath.Join(dir, "a/b")) {
 				t.Errorf("sameInode(%s, a/b) = false, want true for subPathExpr $(X)/b", mounts[0].HostPath)
@@ -200,7 +246,9 @@ func TestSubPathOfConfigMap(t *testing.T) {
 
 // A bind neither shows nor, when it is taken away, unmounts what the node has mounted below it.
 func TestSubPathLeavesMountsOfTheNode(t *testing.T) {
-	for _, mode := range []*v1.MountPropagationMode{nil, ptr.To(v1.MountPropagationHostToContainer), ptr.To(v1.MountPropagationBidirectional)} {
+	for _, mode := range []*v1.MountPropagationMode{
+		nil, ptr.To(v1.MountPropagationHostToContainer), ptr.To(v1.MountPropagationBidirectional),
+	} {
 		t.Run(string(ptr.Deref(mode, "unset")), func(t *testing.T) {
 			m, _ := start(t)
 			host := t.TempDir()
@@ -216,7 +264,8 @@ func TestSubPathLeavesMountsOfTheNode(t *testing.T) {
 			must(t, err)
 			// The node mounts one more, which the bind sees where propagation is asked for.
 			late := filepath.Join(host, "sub/late")
-			must(t, os.Mkdir(late, 0o755), unix.Mount("tmpfs", late, "tmpfs", 0, ""), os.WriteFile(filepath.Join(late, "precious"), []byte("y"), 0o644))
+			must(t, os.Mkdir(late, 0o755), unix.Mount("tmpfs", late, "tmpfs", 0, ""),
+				os.WriteFile(filepath.Join(late, "precious"), []byte("y"), 0o644))
 			points, err := mountsBelow(mounts[0].HostPath)
 			must(t, err)
 			want := 1

@@ -43,7 +43,9 @@ func below(root string, paths []string) []string {
 	var out []string
 	for _, p := range paths {
 		rel, ok := strings.CutPrefix(p, root+"/")
-		if ok && !slices.ContainsFunc(out, func(above string) bool { return rel == above || strings.HasPrefix(rel, above+"/") }) {
+		if ok && !slices.ContainsFunc(out, func(above string) bool {
+			return rel == above || strings.HasPrefix(rel, above+"/")
+		}) {
 			out = append(out, rel)
 		}
 	}

@@ -33,7 +33,10 @@ func TestNestedMounts(t *testing.T) {
 		{"none", mountsAt("v", "/a", "w", "/b"), nil},
 		{"one", mountsAt("v", "/etc/app", "w", "/etc/app/cache"), []string{"cache"}},
 		{"deep", mountsAt("v", "/a/", "w", "/a/b//c/."), []string{"b/c"}},
-		{"below another", mountsAt("v", "/d", "w", "/d/n/m", "x", "/d/n", "y", "/d/n-v", "z", "/d/n2"), []string{"n", "n-v", "n2"}},
+		{
+			"below another", mountsAt("v", "/d", "w", "/d/n/m", "x", "/d/n", "y", "/d/n-v", "z", "/d/n2"),
+			[]string{"n", "n-v", "n2"},
+		},
 		{"mounted twice", mountsAt("v", "/a", "v", "/b", "w", "/a/x", "w", "/b/y"), []string{"x", "y"}},
 		{"a name that begins alike", mountsAt("v", "/a", "w", "/ab/c"), nil},
 		{"relative", mountsAt("v", "a", "w", "a/b"), []string{"b"}},
@@ -110,8 +113,10 @@ func TestFilledVolumesBelongToTheGroup(t *testing.T) {
 			pod := nestedPod(tc.vol)
 			pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: tc.group}
 			want := map[string]string{
-				".": tc.root, "..data": "link 0", "..time": "755 0", "..time/k": "644 0", "..time/x": "755 0", "..time/x/a": "644 0",
-				"x": "link 0", "cache": "755 0", "cache/deep": "755 0", "k": "755 0", // a nested mount, and so no link to the key
+				".": tc.root, "..data": "link 0", "..time": "755 0", "..time/k": "644 0", "..time/x": "755 0",
+				"..time/x/a": "644 0",
+				// a nested mount, and so no link to the key
+				"x": "link 0", "cache": "755 0", "cache/deep": "755 0", "k": "755 0",
 			}
 			if tc.group != nil {
 				for path, text := range want {
@@ -181,7 +186,8 @@ func TestDownwardAPIIsInMemory(t *testing.T) {
 		pod.Name = name
 		dir := setup(t, m, pod)["v"].Path
 		var fs unix.Statfs_t
-		if err := unix.Statfs(dir, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC || int64(fs.Blocks)*fs.Bsize != 4<<20 {
+		if err := unix.Statfs(dir, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC ||
+			int64(fs.Blocks)*fs.Bsize != 4<<20 {
 			t.Errorf("file system: got %x of %d blocks, %v, want a tmpfs of 4 MiB", fs.Type, fs.Blocks, err)
 		}
 		if diff := cmp.Diff(map[string]string{"name": "0644 " + name}, content(t, dir)); diff != "" {
@@ -198,7 +204,8 @@ func TestDownwardAPIOfAnOlderAgentStaysOnTheDisk(t *testing.T) {
 	m, _ := start(t)
 	pod := podWith(downwardVolume())
 	dir, err := m.volumeDir(pod, pluginDownwardAPI, "v")
-	must(t, err, os.Mkdir(dir, 0o777), writeAtomically(dir, payload{files: []file{{path: "name", data: []byte("old"), mode: 0o644}}}))
+	must(t, err, os.Mkdir(dir, 0o777),
+		writeAtomically(dir, payload{files: []file{{path: "name", data: []byte("old"), mode: 0o644}}}))
 	held, err := os.Open(dir)
 	must(t, err)
 	defer held.Close()
@@ -206,7 +213,8 @@ func TestDownwardAPIOfAnOlderAgentStaysOnTheDisk(t *testing.T) {
 	if mounted, err := isMountpoint(dir); err != nil || mounted {
 		t.Errorf("something is mounted on the folder of an older agent: got %t, %v, want false", mounted, err)
 	}
-	if diff := cmp.Diff(map[string]string{"name": "0644 web"}, content(t, fmt.Sprintf("/proc/self/fd/%d", held.Fd()))); diff != "" {
+	if diff := cmp.Diff(map[string]string{"name": "0644 web"},
+		content(t, fmt.Sprintf("/proc/self/fd/%d", held.Fd()))); diff != "" {
 		t.Errorf("what a container sees (-want +got):\n%s", diff)
 	}
 	must(t, m.Teardown(t.Context(), uid))

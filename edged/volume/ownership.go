@@ -89,7 +89,8 @@ func SetOwnership(ctx context.Context, dir string, o Ownership) error {
 		return fmt.Errorf("set group %d of volume %s: %w", o.Group, dir, err)
 	}
 	if g.refused > 0 {
-		klog.InfoS("Group of some files of a volume not set", "volume", dir, "group", o.Group, "files", g.refused, "one", g.first)
+		klog.InfoS("Group of some files of a volume not set", "volume", dir, "group", o.Group, "files", g.refused,
+			"one", g.first)
 	}
 	return nil
 }

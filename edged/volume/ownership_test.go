@@ -38,11 +38,14 @@ func tree(t *testing.T) (dir, outside string) {
 	t.Helper()
 	root := t.TempDir()
 	dir, outside = filepath.Join(root, "volume"), filepath.Join(root, "outside")
-	must(t, os.MkdirAll(filepath.Join(dir, "sub/deep"), 0o755), os.Mkdir(filepath.Join(dir, "mounted"), 0o755), os.WriteFile(outside, nil, 0o600),
-		os.WriteFile(filepath.Join(dir, "plain"), nil, 0o600), os.WriteFile(filepath.Join(dir, "sub/deep/run"), nil, 0o500),
+	must(t, os.MkdirAll(filepath.Join(dir, "sub/deep"), 0o755), os.Mkdir(filepath.Join(dir, "mounted"), 0o755),
+		os.WriteFile(outside, nil, 0o600),
+		os.WriteFile(filepath.Join(dir, "plain"), nil, 0o600), os.WriteFile(filepath.Join(dir, "sub/deep/run"), nil,
+			0o500),
 		os.Chmod(filepath.Join(dir, "sub"), 0o700), os.Symlink(outside, filepath.Join(dir, "link")),
 		os.Symlink("/", filepath.Join(dir, "sub/root")), unix.Mkfifo(filepath.Join(dir, "sub/pipe"), 0o600))
-	must(t, unix.Mount("tmpfs", filepath.Join(dir, "mounted"), "tmpfs", 0, "mode=0700"), os.WriteFile(filepath.Join(dir, "mounted/f"), nil, 0o600))
+	must(t, unix.Mount("tmpfs", filepath.Join(dir, "mounted"), "tmpfs", 0, "mode=0700"),
+		os.WriteFile(filepath.Join(dir, "mounted/f"), nil, 0o600))
 	t.Cleanup(func() {
 		if err := unmountAll(dir); err != nil {
 			t.Error(err)
@@ -61,12 +64,14 @@ func TestSetOwnership(t *testing.T) {
 		want map[string]string
 	}{
 		{"read-write", Ownership{Group: 4321}, map[string]string{
-			".": "2775 4321", "link": "0777 4321", "plain": "0660 4321", "sub": "2770 4321", "sub/deep": "2775 4321", "sub/deep/run": "0760 4321",
-			"sub/root": "0777 4321", "sub/pipe": "0660 4321", "mounted": "0700 0", "mounted/f": "0600 0",
+			".": "2775 4321", "link": "0777 4321", "plain": "0660 4321", "sub": "2770 4321", "sub/deep": "2775 4321",
+			"sub/deep/run": "0760 4321",
+			"sub/root":     "0777 4321", "sub/pipe": "0660 4321", "mounted": "0700 0", "mounted/f": "0600 0",
 		}},
 		{"read-only", Ownership{Group: 4321, ReadOnly: true}, map[string]string{
-			".": "2755 4321", "link": "0777 4321", "plain": "0640 4321", "sub": "2750 4321", "sub/deep": "2755 4321", "sub/deep/run": "0540 4321",
-			"sub/root": "0777 4321", "sub/pipe": "0640 4321", "mounted": "0700 0", "mounted/f": "0600 0",
+			".": "2755 4321", "link": "0777 4321", "plain": "0640 4321", "sub": "2750 4321", "sub/deep": "2755 4321",
+			"sub/deep/run": "0540 4321",
+			"sub/root":     "0777 4321", "sub/pipe": "0640 4321", "mounted": "0700 0", "mounted/f": "0600 0",
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -108,7 +113,8 @@ func TestSetOwnershipOnRootMismatch(t *testing.T) {
 		o.Policy = ptr.To(v1.FSGroupChangeOnRootMismatch)
 		must(t, SetOwnership(t.Context(), dir, o))
 		if got := owners(t, dir); got["plain"] != "0660 77" || got["."] != "2770 77" {
-			t.Errorf("root of mode %o: plain is %s, the root %s; want \"0660 77\", \"2770 77\"", mode, got["plain"], got["."])
+			t.Errorf("root of mode %o: plain is %s, the root %s; want \"0660 77\", \"2770 77\"", mode, got["plain"],
+				got["."])
 		}
 	}
 }

@@ -31,13 +31,22 @@ func (m *Manager) setupPersistent(ctx context.Context, pod *v1.Pod, spec Spec) (
 	case src.Local != nil:
 		return m.setupLocal(ctx, pod, spec)
 	case spec.Block:
-		return Place{}, fmt.Errorf("PersistentVolume %s has volumeMode Block, which only csi and local volumes can have on this node", spec.PV.Name)
+		return Place{},
+			fmt.Errorf("PersistentVolume %s has volumeMode Block, which only csi and local volumes can have on "+
+				"this node", spec.PV.Name)
 	case src.HostPath != nil:
 		return Place{Path: src.HostPath.Path, ReadOnly: spec.ReadOnly}, checkHostPath(src.HostPath)
 	case src.NFS != nil:
-		return m.setupNFS(ctx, pod, nfsMount{name: spec.Name, source: src.NFS, readOnly: spec.ReadOnly, options: mountOptions(spec.PV)})
+		return m.setupNFS(ctx, pod, nfsMount{
+			name:     spec.Name,
+			source:   src.NFS,
+			readOnly: spec.ReadOnly,
+			options:  mountOptions(spec.PV),
+		})
 	}
-	return Place{}, fmt.Errorf("PersistentVolume %s is of type %s, which is not supported by this node; use csi, local, nfs or hostPath", spec.PV.Name, persistentType(src))
+	return Place{},
+		fmt.Errorf("PersistentVolume %s is of type %s, which is not supported by this node; use csi, local, nfs or "+
+			"hostPath", spec.PV.Name, persistentType(src))
 }
 
 // affinityError is a volume that is not for this node.
@@ -102,7 +111,8 @@ func (m *Manager) hasFolder(name string, besides types.UID) (bool, error) {
 func (m *Manager) setupLocal(ctx context.Context, pod *v1.Pod, spec Spec) (Place, error) {
 	path := spec.PV.Spec.Local.Path
 	if !filepath.IsAbs(path) || hasDotDot(path) {
-		return Place{}, fmt.Errorf("local path %q of PersistentVolume %s must be absolute and must not contain '..'", path, spec.PV.Name)
+		return Place{}, fmt.Errorf("local path %q of PersistentVolume %s must be absolute and must not contain '..'",
+			path, spec.PV.Name)
 	}
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -116,7 +126,8 @@ func (m *Manager) setupLocal(ctx context.Context, pod *v1.Pod, spec Spec) (Place
 	case spec.Block && device:
 		return Place{Path: path, ReadOnly: spec.ReadOnly, Block: true}, nil
 	case spec.Block:
-		return Place{}, fmt.Errorf("PersistentVolume %s has volumeMode Block, and %s is no block device", spec.PV.Name, path)
+		return Place{}, fmt.Errorf("PersistentVolume %s has volumeMode Block, and %s is no block device", spec.PV.Name,
+			path)
 	case device:
 		return m.setupLocalDevice(ctx, pod, spec, path)
 	case !info.IsDir():
@@ -188,7 +199,8 @@ func (m *Manager) setupLocalDevice(ctx context.Context, pod *v1.Pod, spec Spec, 
 		if own == nil || spec.ReadOnly {
 			return place, nil
 		}
-		own.Policy = ptr.To(v1.FSGroupChangeOnRootMismatch) // the top comes last: it tells whether an earlier call came to its end
+		// the top comes last: it tells whether an earlier call came to its end
+		own.Policy = ptr.To(v1.FSGroupChangeOnRootMismatch)
 		return place, SetOwnership(ctx, dir, *own)
 	}
 	kind := "ext4"
@@ -200,7 +212,8 @@ func (m *Manager) setupLocalDevice(ctx context.Context, pod *v1.Pod, spec Spec, 
 		options = append(options, "ro")
 	}
 	if err := m.mountDevice(ctx, device, dir, kind, options, spec.ReadOnly); err != nil {
-		return Place{}, fmt.Errorf("local: failed to mount device %s at %s (fstype: %s), error %w", device, dir, kind, err)
+		return Place{}, fmt.Errorf("local: failed to mount device %s at %s (fstype: %s), error %w", device, dir, kind,
+			err)
 	}
 	if own == nil || spec.ReadOnly {
 		return place, nil

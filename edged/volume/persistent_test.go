@@ -30,16 +30,20 @@ func localSource(path string) v1.PersistentVolumeSource {
 func TestLocalVolume(t *testing.T) {
 	m, c, _ := withClaims(t)
 	host := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(host, "precious"), []byte("x"), 0o600), os.Mkdir(filepath.Join(host, "sub"), 0o700),
+	must(t, os.WriteFile(filepath.Join(host, "precious"), []byte("x"), 0o600),
+		os.Mkdir(filepath.Join(host, "sub"), 0o700),
 		os.WriteFile(filepath.Join(host, "sub/precious"), []byte("x"), 0o600))
 	_, pv := c.bound("c", "disk", localSource(host))
 	pod := podWith(claimVolume("c", false))
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](1234)}
 	place := setup(t, m, pod)["v"]
-	if want := filepath.Join(m.opts.Root, "pods", string(uid), "volumes/kubernetes.io~local-volume/disk"); place.Path != want {
+	if want := filepath.Join(m.opts.Root, "pods", string(uid),
+		"volumes/kubernetes.io~local-volume/disk"); place.Path != want {
 		t.Errorf("at %s, want %s", place.Path, want)
 	}
-	if diff := cmp.Diff(map[string]string{".": "2775 1234", "precious": "0660 1234", "sub": "2770 1234", "sub/precious": "0660 1234"}, owners(t, place.Path)); diff != "" {
+	if diff := cmp.Diff(map[string]string{
+		".": "2775 1234", "precious": "0660 1234", "sub": "2770 1234", "sub/precious": "0660 1234",
+	}, owners(t, place.Path)); diff != "" {
 		t.Errorf("owners mismatch (-want +got):\n%s", diff)
 	}
 	must(t, os.WriteFile(filepath.Join(host, "new"), nil, 0o600))
@@ -73,7 +77,10 @@ func TestLocalVolume(t *testing.T) {
 	must(t, unmountAll(filepath.Join(host, "sub")))
 	checkPrecious(t, host)
 	pv.Spec.Local.Path = filepath.Join(host, "missing")
-	for path, want := range map[string]string{"missing": "does not exist", "precious": "only directory and block device are supported", "../x": "must not contain '..'"} {
+	for path, want := range map[string]string{
+		"missing": "does not exist", "precious": "only directory and block device are supported",
+		"../x": "must not contain '..'",
+	} {
 		pv.Spec.Local.Path = host + "/" + path
 		if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Setup(%s): %v, want an error with %q", path, err, want)
@@ -131,7 +138,8 @@ func TestLocalVolumeSharesMounts(t *testing.T) {
 			mounts, err := m.Mounts(pod, mount, vols, noExpand)
 			must(t, err)
 			late := filepath.Join(host, "sub/late")
-			must(t, unix.Mount("tmpfs", late, "tmpfs", 0, ""), os.WriteFile(filepath.Join(late, "precious"), []byte("x"), 0o644))
+			must(t, unix.Mount("tmpfs", late, "tmpfs", 0, ""),
+				os.WriteFile(filepath.Join(late, "precious"), []byte("x"), 0o644))
 			inPod := filepath.Join(mounts[0].HostPath, strings.TrimPrefix("sub/late", sub))
 			if data, err := os.ReadFile(filepath.Join(inPod, "precious")); err != nil || string(data) != "x" {
 				t.Errorf("a mount of the node in the pod's volume: got %q, %v, want \"x\", no error", data, err)
@@ -248,7 +256,8 @@ func TestBlankDeviceIsFormatted(t *testing.T) {
 	}
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.Local.FSType = ptr.To("xfs; reboot")
-	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil || !strings.Contains(err.Error(), "is no type of file system") {
+	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil ||
+		!strings.Contains(err.Error(), "is no type of file system") {
 		t.Errorf("Setup() = %v, want \"is no type of file system\"", err)
 	}
 	pv.Spec.Local.FSType = nil
@@ -278,8 +287,11 @@ func TestBlankDeviceIsFormatted(t *testing.T) {
 func TestHostPathClaim(t *testing.T) {
 	m, c, _ := withClaims(t)
 	host := t.TempDir()
-	_, pv := c.bound("c", "p", v1.PersistentVolumeSource{HostPath: &v1.HostPathVolumeSource{Path: host + "/new", Type: ptr.To(v1.HostPathDirectoryOrCreate)}})
-	if diff := cmp.Diff(Place{Path: host + "/new", ReadOnly: true}, setup(t, m, podWith(claimVolume("c", true)))["v"]); diff != "" {
+	_, pv := c.bound("c", "p", v1.PersistentVolumeSource{
+		HostPath: &v1.HostPathVolumeSource{Path: host + "/new", Type: ptr.To(v1.HostPathDirectoryOrCreate)},
+	})
+	if diff := cmp.Diff(Place{Path: host + "/new", ReadOnly: true},
+		setup(t, m, podWith(claimVolume("c", true)))["v"]); diff != "" {
 		t.Errorf("place mismatch (-want +got):\n%s", diff)
 	}
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
@@ -288,7 +300,8 @@ func TestHostPathClaim(t *testing.T) {
 	}
 	pv.Spec.HostPath.Type = ptr.To(v1.HostPathFile)
 	const want = `MountVolume.SetUp failed for volume "v" : hostPath type check failed: %s/new is not a file`
-	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil || err.Error() != fmt.Sprintf(want, host) {
+	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil ||
+		err.Error() != fmt.Sprintf(want, host) {
 		t.Errorf("Setup() = %v, want that the path is not a file", err)
 	}
 }
@@ -296,7 +309,9 @@ func TestHostPathClaim(t *testing.T) {
 func TestVolumeForOtherNodes(t *testing.T) {
 	m, c, _ := withClaims(t)
 	_, pv := c.bound("c", "p", localSource(t.TempDir()))
-	pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{}}}}
+	pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{
+		Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{}}},
+	}
 	m.opts.Selects = func(_ context.Context, s *v1.NodeSelector) (bool, error) {
 		if len(s.NodeSelectorTerms) == 2 {
 			return false, errors.New("labels are not known")
@@ -308,7 +323,8 @@ func TestVolumeForOtherNodes(t *testing.T) {
 		if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		pv.Spec.NodeAffinity.Required.NodeSelectorTerms = append(pv.Spec.NodeAffinity.Required.NodeSelectorTerms, v1.NodeSelectorTerm{})
+		pv.Spec.NodeAffinity.Required.NodeSelectorTerms = append(pv.Spec.NodeAffinity.Required.NodeSelectorTerms,
+			v1.NodeSelectorTerm{})
 	}
 	pv.Spec.NodeAffinity.Required.NodeSelectorTerms = nil
 	setup(t, m, podWith(claimVolume("c", false)))
@@ -345,12 +361,14 @@ func TestReadWriteOncePod(t *testing.T) {
 
 func TestPersistentTypesThatAreNotSupported(t *testing.T) {
 	for kind, src := range map[string]v1.PersistentVolumeSource{
-		"iscsi": {ISCSI: &v1.ISCSIPersistentVolumeSource{}}, "fc": {FC: &v1.FCVolumeSource{}}, "cephfs": {CephFS: &v1.CephFSPersistentVolumeSource{}},
+		"iscsi": {ISCSI: &v1.ISCSIPersistentVolumeSource{}}, "fc": {FC: &v1.FCVolumeSource{}},
+		"cephfs":               {CephFS: &v1.CephFSPersistentVolumeSource{}},
 		"awsElasticBlockStore": {AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{}}, "unknown": {},
 	} {
 		m, c, _ := withClaims(t)
 		c.bound("c", "p", src)
-		want := `MountVolume.SetUp failed for volume "v" : PersistentVolume p is of type ` + kind + `, which is not supported by this node; use csi, local, nfs or hostPath`
+		want := `MountVolume.SetUp failed for volume "v" : PersistentVolume p is of type ` + kind +
+			`, which is not supported by this node; use csi, local, nfs or hostPath`
 		if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
@@ -400,12 +418,17 @@ func TestNFS(t *testing.T) {
 	m, c, _ := withClaims(t)
 	s := &server{}
 	m.opts.Mounter = s
-	_, pv := c.bound("c", "share", v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "fd00::1", Path: "/exports"}})
-	pv.Spec.MountOptions, pv.ObjectMeta = []string{"nfsvers=4.2", "soft"}, metav1.ObjectMeta{Name: "share", Annotations: map[string]string{v1.MountOptionAnnotation: "hard"}}
-	pod := podWith(claimVolume("c", true), vol("n", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "nas", Path: "/a"}}))
+	_, pv := c.bound("c", "share", v1.PersistentVolumeSource{
+		NFS: &v1.NFSVolumeSource{Server: "fd00::1", Path: "/exports"},
+	})
+	pv.Spec.MountOptions, pv.ObjectMeta = []string{"nfsvers=4.2", "soft"},
+		metav1.ObjectMeta{Name: "share", Annotations: map[string]string{v1.MountOptionAnnotation: "hard"}}
+	pod := podWith(claimVolume("c", true),
+		vol("n", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "nas", Path: "/a"}}))
 	dir := filepath.Join(m.opts.Root, "pods", string(uid), "volumes/kubernetes.io~nfs")
 	for range 2 {
-		if diff := cmp.Diff(Volumes{"v": {Path: dir + "/share", ReadOnly: true}, "n": {Path: dir + "/n"}}, setup(t, m, pod)); diff != "" {
+		if diff := cmp.Diff(Volumes{"v": {Path: dir + "/share", ReadOnly: true}, "n": {Path: dir + "/n"}},
+			setup(t, m, pod)); diff != "" {
 			t.Errorf("places mismatch (-want +got):\n%s", diff)
 		}
 	}
@@ -417,7 +440,10 @@ func TestNFS(t *testing.T) {
 		t.Errorf("mountOptions() mismatch (-want +got):\n%s", diff)
 	}
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))
-	for _, src := range []v1.NFSVolumeSource{{Server: "", Path: "/"}, {Server: "-o", Path: "/"}, {Server: "a b", Path: "/"}, {Server: "nas", Path: "x"}, {Server: "nas", Path: "/../x"}} {
+	for _, src := range []v1.NFSVolumeSource{
+		{Server: "", Path: "/"}, {Server: "-o", Path: "/"}, {Server: "a b", Path: "/"}, {Server: "nas", Path: "x"},
+		{Server: "nas", Path: "/../x"},
+	} {
 		if got, err := nfsSource(&src); err == nil {
 			t.Errorf("nfsSource(%+v) = %s, nil, want an error", src, got)
 		}
@@ -471,7 +497,8 @@ func TestMountCommandEndsWithContext(t *testing.T) {
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	ended := make(chan error, 1)
 	go func() {
-		ended <- run(ctx, "sh", "-c", `echo waiting; sleep 1000000 & echo $! >"$0.new"; mv "$0.new" "$0"; wait`, pidFile)
+		ended <- run(ctx, "sh", "-c", `echo waiting; sleep 1000000 & echo $! >"$0.new"; mv "$0.new" "$0"; wait`,
+			pidFile)
 	}()
 	var child int
 	wait.Until(t, "the command to wait", func() error {
@@ -487,7 +514,8 @@ func TestMountCommandEndsWithContext(t *testing.T) {
 		t.Errorf("run() = %v, want context.Canceled with what the command said", err)
 	}
 	wait.Until(t, "the end of what the command started", func() error {
-		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child)); err == nil && !strings.Contains(string(stat), ") Z ") {
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child)); err == nil &&
+			!strings.Contains(string(stat), ") Z ") {
 			return fmt.Errorf("process %d still runs: %s", child, stat)
 		}
 		return nil

@@ -12,7 +12,9 @@ import (
 )
 
 // projectedFiles brings several sources into one volume.
-func (m *Manager) projectedFiles(ctx context.Context, pod *v1.Pod, src *v1.ProjectedVolumeSource, left *room) ([]file, error) {
+func (m *Manager) projectedFiles(
+	ctx context.Context, pod *v1.Pod, src *v1.ProjectedVolumeSource, left *room,
+) ([]file, error) {
 	var all []file
 	for i := range src.Sources {
 		files, err := m.projection(ctx, pod, &src.Sources[i], defaults{src.DefaultMode, src.DefaultUser, left})
@@ -27,7 +29,9 @@ func (m *Manager) projectedFiles(ctx context.Context, pod *v1.Pod, src *v1.Proje
 func (m *Manager) projection(ctx context.Context, pod *v1.Pod, s *v1.VolumeProjection, d defaults) ([]file, error) {
 	switch {
 	case s.ConfigMap != nil:
-		return m.configMapFiles(ctx, pod.Namespace, source{s.ConfigMap.Name, s.ConfigMap.Items, d, isTrue(s.ConfigMap.Optional)})
+		return m.configMapFiles(ctx, pod.Namespace, source{
+			s.ConfigMap.Name, s.ConfigMap.Items, d, isTrue(s.ConfigMap.Optional),
+		})
 	case s.Secret != nil:
 		return m.secretFiles(ctx, pod.Namespace, source{s.Secret.Name, s.Secret.Items, d, isTrue(s.Secret.Optional)})
 	case s.DownwardAPI != nil:
@@ -70,7 +74,9 @@ func (m *Manager) downwardFiles(pod *v1.Pod, items []v1.DownwardAPIVolumeFile, d
 }
 
 // tokenFiles makes the file of a token.
-func (m *Manager) tokenFiles(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection, d defaults) ([]file, error) {
+func (m *Manager) tokenFiles(
+	ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection, d defaults,
+) ([]file, error) {
 	if err := checkPath(ask.Path); err != nil {
 		return nil, err
 	}

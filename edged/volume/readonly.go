@@ -16,14 +16,18 @@ func RecursiveReadOnly(vm *v1.VolumeMount, supported func() bool) (bool, error) 
 		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not read-only", vm.Name)
 	}
 	if p := vm.MountPropagation; p != nil && *p != v1.MountPropagationNone {
-		return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not compatible with propagation %q", vm.Name, *p)
+		return false,
+			fmt.Errorf("volume %q requested recursive read-only mode, but it is not compatible with propagation %q",
+				vm.Name, *p)
 	}
 	switch mode := *vm.RecursiveReadOnly; mode {
 	case v1.RecursiveReadOnlyIfPossible:
 		return supported(), nil
 	case v1.RecursiveReadOnlyEnabled:
 		if !supported() {
-			return false, fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime", vm.Name)
+			return false,
+				fmt.Errorf("volume %q requested recursive read-only mode, but it is not supported by the runtime",
+					vm.Name)
 		}
 		return true, nil
 	default:

@@ -17,17 +17,35 @@ func TestRecursiveReadOnly(t *testing.T) {
 		oldErr, err string
 	}{
 		{"not asked for", v1.VolumeMount{Name: "v", ReadOnly: true}, false, false, "", ""},
-		{"disabled", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(disabled)}, false, false, "", ""},
-		{"if possible", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(possible)}, false, true, "", ""},
+		{"disabled", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(disabled)}, false, false, "",
+			""},
+		{"if possible", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(possible)}, false, true, "",
+			""},
 		{"enabled", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(enabled)}, false, true,
 			`volume "v" requested recursive read-only mode, but it is not supported by the runtime`, ""},
-		{"with propagation None", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(possible), MountPropagation: ptr.To(v1.MountPropagationNone)}, false, true, "", ""},
-		{"with propagation", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(enabled), MountPropagation: ptr.To(v1.MountPropagationHostToContainer)}, false, false,
+		{"with propagation None", v1.VolumeMount{
+			Name:              "v",
+			ReadOnly:          true,
+			RecursiveReadOnly: ptr.To(possible),
+			MountPropagation:  ptr.To(v1.MountPropagationNone),
+		}, false, true, "", ""},
+		{
+			"with propagation", v1.VolumeMount{
+				Name:              "v",
+				ReadOnly:          true,
+				RecursiveReadOnly: ptr.To(enabled),
+				MountPropagation:  ptr.To(v1.MountPropagationHostToContainer),
+			}, false, false,
 			`volume "v" requested recursive read-only mode, but it is not compatible with propagation "HostToContainer"`,
-			`volume "v" requested recursive read-only mode, but it is not compatible with propagation "HostToContainer"`},
-		{"writable", v1.VolumeMount{Name: "v", RecursiveReadOnly: ptr.To(enabled)}, false, false,
-			`volume "v" requested recursive read-only mode, but it is not read-only`, `volume "v" requested recursive read-only mode, but it is not read-only`},
-		{"unknown", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyMode("x"))}, false, false,
+			`volume "v" requested recursive read-only mode, but it is not compatible with propagation "HostToContainer"`,
+		},
+		{
+			"writable", v1.VolumeMount{Name: "v", RecursiveReadOnly: ptr.To(enabled)}, false, false,
+			`volume "v" requested recursive read-only mode, but it is not read-only`,
+			`volume "v" requested recursive read-only mode, but it is not read-only`,
+		},
+		{"unknown", v1.VolumeMount{Name: "v", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyMode("x"))},
+			false, false,
 			`unknown recursive read-only mode "x"`, `unknown recursive read-only mode "x"`},
 	} {
 		for _, can := range []bool{false, true} {
@@ -48,9 +66,16 @@ func TestMountStatuses(t *testing.T) {
 		{Name: "a", MountPath: "/a"}, {Name: "b", MountPath: "/b", ReadOnly: true},
 		{Name: "c", MountPath: "/c", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyIfPossible)},
 	}
-	for mode, can := range map[v1.RecursiveReadOnlyMode]bool{v1.RecursiveReadOnlyDisabled: false, v1.RecursiveReadOnlyEnabled: true} {
+	for mode, can := range map[v1.RecursiveReadOnlyMode]bool{
+		v1.RecursiveReadOnlyDisabled: false, v1.RecursiveReadOnlyEnabled: true,
+	} {
 		want := []v1.VolumeMountStatus{
-			{Name: "a", MountPath: "/a"}, {Name: "b", MountPath: "/b", ReadOnly: true, RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyDisabled)},
+			{Name: "a", MountPath: "/a"}, {
+				Name:              "b",
+				MountPath:         "/b",
+				ReadOnly:          true,
+				RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyDisabled),
+			},
 			{Name: "c", MountPath: "/c", ReadOnly: true, RecursiveReadOnly: &mode},
 		}
 		if diff := cmp.Diff(want, MountStatuses(mounts, func() bool { return can })); diff != "" {

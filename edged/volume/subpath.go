@@ -20,7 +20,9 @@ const subPathDirs = "volume-subpaths"
 // bindSubPath binds what is at a path within a volume, and returns the place of the bind. A missing
 // path becomes a folder with the mode of the volume. What is bound there already stays, as long as it is
 // still what lies at the path.
-func (m *Manager) bindSubPath(pod *v1.Pod, c *v1.Container, index int, root, sub string, propagation runtimeapi.MountPropagation) (string, error) {
+func (m *Manager) bindSubPath(
+	pod *v1.Pod, c *v1.Container, index int, root, sub string, propagation runtimeapi.MountPropagation,
+) (string, error) {
 	target, err := m.subPathTarget(pod, c, index)
 	if err != nil {
 		return "", err

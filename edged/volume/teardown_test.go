@@ -21,18 +21,22 @@ func everything(t *testing.T, m *Manager, o *objects) (pod *v1.Pod, vols Volumes
 	o.configMaps["shop/c"] = &v1.ConfigMap{Data: map[string]string{"k": "v"}}
 	o.secrets["shop/s"] = &v1.Secret{Data: map[string][]byte{"k": []byte("v")}}
 	host = t.TempDir()
-	must(t, os.Mkdir(filepath.Join(host, "sub"), 0o755), os.WriteFile(filepath.Join(host, "precious"), []byte("x"), 0o644),
+	must(t, os.Mkdir(filepath.Join(host, "sub"), 0o755), os.WriteFile(filepath.Join(host, "precious"), []byte("x"),
+		0o644),
 		os.WriteFile(filepath.Join(host, "sub/precious"), []byte("x"), 0o644))
 	pod = podWith(
 		vol("disk", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
 		vol("memory", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}),
 		vol("h", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: host}}),
-		vol("c", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}}}),
+		vol("c", v1.VolumeSource{
+			ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}},
+		}),
 		vol("s", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}),
 	)
 	vols = setup(t, m, pod)
 	_, err := m.Mounts(pod, container(
-		v1.VolumeMount{Name: "h", SubPath: "sub"}, v1.VolumeMount{Name: "h", SubPath: "precious"}, v1.VolumeMount{Name: "memory", SubPath: "x"},
+		v1.VolumeMount{Name: "h", SubPath: "sub"}, v1.VolumeMount{Name: "h", SubPath: "precious"},
+		v1.VolumeMount{Name: "memory", SubPath: "x"},
 		v1.VolumeMount{Name: "c", SubPath: "k"}), vols, noExpand)
 	must(t, err)
 	return pod, vols, host
@@ -52,8 +56,10 @@ func TestTeardown(t *testing.T) {
 	_, vols, host := everything(t, m, o)
 	podDir := filepath.Join(m.opts.Root, "pods", string(uid))
 	// Traps: links to the node's files, and a folder nested in what a container made.
-	must(t, os.Symlink(host, filepath.Join(vols["disk"].Path, "link")), os.Symlink(filepath.Join(host, "precious"), filepath.Join(vols["memory"].Path, "link")),
-		os.MkdirAll(filepath.Join(vols["disk"].Path, "a/b/c"), 0o000), os.WriteFile(filepath.Join(podDir, "etc-hosts"), nil, 0o644))
+	must(t, os.Symlink(host, filepath.Join(vols["disk"].Path, "link")),
+		os.Symlink(filepath.Join(host, "precious"), filepath.Join(vols["memory"].Path, "link")),
+		os.MkdirAll(filepath.Join(vols["disk"].Path, "a/b/c"), 0o000),
+		os.WriteFile(filepath.Join(podDir, "etc-hosts"), nil, 0o644))
 	points, err := mountsBelow(podDir)
 	must(t, err)
 	if len(points) != 6 { // two tmpfs, four binds
@@ -117,7 +123,8 @@ func TestTeardownAfterReboot(t *testing.T) {
 func TestTeardownOfStackedAndBusyMounts(t *testing.T) {
 	m, _ := start(t)
 	dir := setup(t, m, podWith(emptyDir(v1.StorageMediumMemory, "")))["v"].Path
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""), os.Mkdir(filepath.Join(dir, "in"), 0o755), unix.Mount("tmpfs", filepath.Join(dir, "in"), "tmpfs", 0, ""))
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, ""), os.Mkdir(filepath.Join(dir, "in"), 0o755),
+		unix.Mount("tmpfs", filepath.Join(dir, "in"), "tmpfs", 0, ""))
 	busy, err := os.Create(filepath.Join(dir, "in/open"))
 	must(t, err)
 	defer busy.Close()
@@ -128,7 +135,8 @@ func TestTeardownOfStackedAndBusyMounts(t *testing.T) {
 func TestPodFolderIsALink(t *testing.T) {
 	m, _ := start(t)
 	elsewhere := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(elsewhere, "volumes"), 0o755), os.Mkdir(filepath.Join(m.opts.Root, "pods"), 0o755),
+	must(t, os.MkdirAll(filepath.Join(elsewhere, "volumes"), 0o755),
+		os.Mkdir(filepath.Join(m.opts.Root, "pods"), 0o755),
 		os.Symlink(elsewhere, filepath.Join(m.opts.Root, "pods", "linked")))
 	for _, err := range []error{m.Teardown(t.Context(), "linked"), m.RemovePodDir("linked")} {
 		if err == nil || !strings.Contains(err.Error(), "it is left alone") {
@@ -162,7 +170,8 @@ func TestRemovalStopsAtMounts(t *testing.T) {
 			base := t.TempDir()
 			tree, host := filepath.Join(base, "tree"), filepath.Join(base, "host")
 			point := filepath.Join(tree, "a/mount")
-			must(t, os.MkdirAll(filepath.Dir(point), 0o755), os.Mkdir(host, 0o755), os.WriteFile(filepath.Join(host, "precious"), []byte("x"), 0o644))
+			must(t, os.MkdirAll(filepath.Dir(point), 0o755), os.Mkdir(host, 0o755),
+				os.WriteFile(filepath.Join(host, "precious"), []byte("x"), 0o644))
 			source, fs, flags := host, "", uintptr(unix.MS_BIND)
 			switch kind {
 			case "bind of a folder":
@@ -192,7 +201,8 @@ func TestRemovalStopsAtMounts(t *testing.T) {
 			}
 			// Teardown's own check comes before, and names the mount too.
 			m := &Manager{}
-			if err := m.remove(t.Context(), tree); err == nil || !strings.Contains(err.Error(), "still mounted are "+point) {
+			if err := m.remove(t.Context(), tree); err == nil ||
+				!strings.Contains(err.Error(), "still mounted are "+point) {
 				t.Errorf("remove: %v, want an error with \"still mounted are %s\"", err, point)
 			}
 			must(t, unmountAll(tree), removeTree(t.Context(), tree))
@@ -205,7 +215,8 @@ func TestRemovalStopsAtMounts(t *testing.T) {
 func TestRemovalOfHostileTrees(t *testing.T) {
 	base := t.TempDir()
 	tree := filepath.Join(base, "tree")
-	must(t, os.MkdirAll(filepath.Join(tree, ".removing-1/full"), 0o755), os.WriteFile(filepath.Join(tree, ".removing-2"), nil, 0o644))
+	must(t, os.MkdirAll(filepath.Join(tree, ".removing-1/full"), 0o755),
+		os.WriteFile(filepath.Join(tree, ".removing-2"), nil, 0o644))
 	fd, err := unix.Open(tree, unix.O_PATH|unix.O_DIRECTORY, 0)
 	must(t, err)
 	for range 1000 { // "deep/" so often is longer than any path may be
@@ -218,7 +229,8 @@ func TestRemovalOfHostileTrees(t *testing.T) {
 	for i := range 1000 { // more than one read of a folder returns
 		must(t, os.WriteFile(filepath.Join(tree, "deep", strconv.Itoa(i)), nil, 0o000))
 	}
-	must(t, unix.Mkfifo(filepath.Join(tree, "fifo"), 0), unix.Mknod(filepath.Join(tree, "null"), unix.S_IFCHR, int(unix.Mkdev(1, 3))))
+	must(t, unix.Mkfifo(filepath.Join(tree, "fifo"), 0), unix.Mknod(filepath.Join(tree, "null"), unix.S_IFCHR,
+		int(unix.Mkdev(1, 3))))
 	var limit unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	defer func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
@@ -274,11 +286,14 @@ func TestTeardownLeavesOtherPods(t *testing.T) {
 func TestTeardownOfImmutableFiles(t *testing.T) {
 	m, _ := start(t)
 	dir := setup(t, m, podWith(emptyDir("", "")))["v"].Path
-	must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755), os.WriteFile(filepath.Join(dir, "a/f"), nil, 0o644), os.WriteFile(filepath.Join(dir, "a/b/g"), nil, 0o644))
+	must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755), os.WriteFile(filepath.Join(dir, "a/f"), nil, 0o644),
+		os.WriteFile(filepath.Join(dir, "a/b/g"), nil, 0o644))
 	outside := filepath.Join(t.TempDir(), "precious")
-	must(t, os.WriteFile(outside, []byte("x"), 0o644), setFlags(outside, fsImmutable), os.Symlink(outside, filepath.Join(dir, "link")))
+	must(t, os.WriteFile(outside, []byte("x"), 0o644), setFlags(outside, fsImmutable),
+		os.Symlink(outside, filepath.Join(dir, "link")))
 	t.Cleanup(func() { must(t, setFlags(outside, 0)) })
-	for name, flag := range map[string]int{"a/b/g": fsImmutable, "a/f": fsAppend, "a/b": fsImmutable, "a": fsAppend, "": fsImmutable} {
+	for name, flag := range map[string]int{"a/b/g": fsImmutable, "a/f": fsAppend, "a/b": fsImmutable, "a": fsAppend,
+		"": fsImmutable} {
 		must(t, setFlags(filepath.Join(dir, name), flag))
 	}
 	must(t, m.Teardown(t.Context(), uid), m.RemovePodDir(uid))

@@ -14,9 +14,11 @@ import (
 )
 
 func tokenVolume() v1.Volume {
-	return vol("token", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{DefaultMode: ptr.To[int32](0o644), Sources: []v1.VolumeProjection{
-		{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token", Audience: "vault"}},
-	}}})
+	return vol("token", v1.VolumeSource{
+		Projected: &v1.ProjectedVolumeSource{DefaultMode: ptr.To[int32](0o644), Sources: []v1.VolumeProjection{
+			{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token", Audience: "vault"}},
+		}},
+	})
 }
 
 func runAs(users ...int64) []v1.Container {
@@ -40,7 +42,8 @@ func TestToken(t *testing.T) {
 		{"one user", runAs(1000, 1000), nil, 0o600, 1000, 0},
 		{"two users", runAs(1000, 1001), nil, 0o644, 0, 0},
 		{"the pod's user", []v1.Container{{}}, &v1.PodSecurityContext{RunAsUser: ptr.To[int64](7)}, 0o600, 7, 0},
-		{"one of its own", append(runAs(8), v1.Container{}), &v1.PodSecurityContext{RunAsUser: ptr.To[int64](7)}, 0o644, 0, 0},
+		{"one of its own", append(runAs(8), v1.Container{}), &v1.PodSecurityContext{RunAsUser: ptr.To[int64](7)}, 0o644,
+			0, 0},
 		{"a group", []v1.Container{{}}, &v1.PodSecurityContext{FSGroup: ptr.To[int64](9)}, 0o640, 0, 9},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -73,7 +76,8 @@ func TestToken(t *testing.T) {
 				}
 			}
 			o.broken = errors.New("no token for now")
-			if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), `volume "token" : no token for now`) {
+			if _, err := m.Setup(t.Context(), pod); err == nil ||
+				!strings.Contains(err.Error(), `volume "token" : no token for now`) {
 				t.Errorf("Setup without a new token: %v, want an error with \"no token for now\"", err)
 			}
 			if _, err := os.Stat(path); err != nil {
@@ -95,9 +99,10 @@ func TestOnlyUser(t *testing.T) {
 		user int64
 		one  bool
 	}{
-		"no containers":      {v1.PodSpec{}, 0, false},
-		"one user":           {v1.PodSpec{Containers: one}, 7, true},
-		"an init container":  {v1.PodSpec{Containers: one, InitContainers: []v1.Container{{SecurityContext: as(8)}}}, 0, false},
+		"no containers": {v1.PodSpec{}, 0, false},
+		"one user":      {v1.PodSpec{Containers: one}, 7, true},
+		"an init container": {v1.PodSpec{Containers: one, InitContainers: []v1.Container{{SecurityContext: as(8)}}}, 0,
+			false},
 		"debugged as it is":  {v1.PodSpec{Containers: one, EphemeralContainers: ephemeral(as(7))}, 7, true},
 		"debugged as root":   {v1.PodSpec{Containers: one, EphemeralContainers: ephemeral(as(0))}, 0, false},
 		"debugged as anyone": {v1.PodSpec{Containers: one, EphemeralContainers: ephemeral(nil)}, 0, false},

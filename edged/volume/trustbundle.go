@@ -26,7 +26,9 @@ type Bundles interface {
 
 // bundleFiles makes the file of the certificates of a trust bundle, or of all that have a signer and labels. An
 // optional one that is missing is an empty file.
-func (m *Manager) bundleFiles(ctx context.Context, pod *v1.Pod, ask *v1.ClusterTrustBundleProjection, d defaults) ([]file, error) {
+func (m *Manager) bundleFiles(
+	ctx context.Context, pod *v1.Pod, ask *v1.ClusterTrustBundleProjection, d defaults,
+) ([]file, error) {
 	if err := checkPath(ask.Path); err != nil {
 		return nil, err
 	}
@@ -46,7 +48,9 @@ func (m *Manager) bundleFiles(ctx context.Context, pod *v1.Pod, ask *v1.ClusterT
 }
 
 // bundles finds the bundles that a source means.
-func (m *Manager) bundles(ctx context.Context, ask *v1.ClusterTrustBundleProjection) ([]certificatesv1.ClusterTrustBundle, error) {
+func (m *Manager) bundles(
+	ctx context.Context, ask *v1.ClusterTrustBundleProjection,
+) ([]certificatesv1.ClusterTrustBundle, error) {
 	switch {
 	case ask.Name != nil:
 		b, err := m.opts.Bundles.ClusterTrustBundle(ctx, *ask.Name)
@@ -54,7 +58,8 @@ func (m *Manager) bundles(ctx context.Context, ask *v1.ClusterTrustBundleProject
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("while getting ClusterTrustBundle: %w", notFound(err, "clustertrustbundle", *ask.Name))
+			return nil, fmt.Errorf("while getting ClusterTrustBundle: %w",
+				notFound(err, "clustertrustbundle", *ask.Name))
 		}
 		return []certificatesv1.ClusterTrustBundle{*b}, nil
 	case ask.SignerName == nil:

@@ -59,24 +59,50 @@ func TestClusterTrustBundle(t *testing.T) {
 		want   string
 		err    string
 	}{
-		{"by name", v1.ClusterTrustBundleProjection{Name: ptr.To("plain")}, nil, certificate("a") + certificate("b"), ""},
-		{"missing", v1.ClusterTrustBundleProjection{Name: ptr.To("gone")}, nil, "", `while getting ClusterTrustBundle: clustertrustbundle "gone" not found`},
-		{"missing, optional", v1.ClusterTrustBundleProjection{Name: ptr.To("gone"), Optional: ptr.To(true)}, nil, "", ""},
-		{"unknown, optional", v1.ClusterTrustBundleProjection{Name: ptr.To("plain"), Optional: ptr.To(true)}, errors.New("no link"), "", "no link"},
-		{"of a signer", v1.ClusterTrustBundleProjection{SignerName: ptr.To("x.io/s"), LabelSelector: &metav1.LabelSelector{}}, nil,
-			certificate("1") + certificate("2") + certificate("3"), ""},
-		{"of a signer and labels", v1.ClusterTrustBundleProjection{SignerName: ptr.To("x.io/s"), LabelSelector: live}, nil, certificate("1") + certificate("2"), ""},
+		{"by name", v1.ClusterTrustBundleProjection{Name: ptr.To("plain")}, nil, certificate("a") + certificate("b"),
+			""},
+		{
+			"missing", v1.ClusterTrustBundleProjection{Name: ptr.To("gone")}, nil, "",
+			`while getting ClusterTrustBundle: clustertrustbundle "gone" not found`,
+		},
+		{"missing, optional", v1.ClusterTrustBundleProjection{Name: ptr.To("gone"), Optional: ptr.To(true)}, nil, "",
+			""},
+		{
+			"unknown, optional", v1.ClusterTrustBundleProjection{Name: ptr.To("plain"), Optional: ptr.To(true)},
+			errors.New("no link"), "", "no link",
+		},
+		{
+			"of a signer", v1.ClusterTrustBundleProjection{
+				SignerName: ptr.To("x.io/s"), LabelSelector: &metav1.LabelSelector{},
+			}, nil,
+			certificate("1") + certificate("2") + certificate("3"), "",
+		},
+		{"of a signer and labels", v1.ClusterTrustBundleProjection{SignerName: ptr.To("x.io/s"), LabelSelector: live},
+			nil, certificate("1") + certificate("2"), ""},
 		{"no labels select nothing", v1.ClusterTrustBundleProjection{SignerName: ptr.To("x.io/s")}, nil, "",
 			"combination of signerName and labelSelector matched zero ClusterTrustBundles"},
-		{"nothing selected, optional", v1.ClusterTrustBundleProjection{SignerName: ptr.To("x.io/s"), Optional: ptr.To(true)}, nil, "", ""},
-		{"neither", v1.ClusterTrustBundleProjection{}, nil, "", "ClusterTrustBundle projection requires either name or signerName to be set"},
-		{"bad labels", v1.ClusterTrustBundleProjection{SignerName: ptr.To("s"), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"/": ""}}}, nil, "", "while parsing label selector"},
+		{
+			"nothing selected, optional", v1.ClusterTrustBundleProjection{
+				SignerName: ptr.To("x.io/s"), Optional: ptr.To(true),
+			}, nil, "", "",
+		},
+		{
+			"neither", v1.ClusterTrustBundleProjection{}, nil, "",
+			"ClusterTrustBundle projection requires either name or signerName to be set",
+		},
+		{
+			"bad labels", v1.ClusterTrustBundleProjection{
+				SignerName: ptr.To("s"), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"/": ""}},
+			}, nil, "", "while parsing label selector",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m, _ := start(t)
 			all.broken, m.opts.Bundles = tc.broken, all
 			tc.ask.Path = "ca/roots.pem"
-			pod := podWith(vol("v", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{ClusterTrustBundle: &tc.ask}}}}))
+			pod := podWith(vol("v", v1.VolumeSource{
+				Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{ClusterTrustBundle: &tc.ask}}},
+			}))
 			vols, err := m.Setup(t.Context(), pod)
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {
@@ -85,7 +111,8 @@ func TestClusterTrustBundle(t *testing.T) {
 				return
 			}
 			must(t, err)
-			if diff := cmp.Diff(map[string]string{"ca/roots.pem": "0644 " + tc.want}, content(t, vols["v"].Path)); diff != "" {
+			if diff := cmp.Diff(map[string]string{"ca/roots.pem": "0644 " + tc.want},
+				content(t, vols["v"].Path)); diff != "" {
 				t.Errorf("files mismatch (-want +got):\n%s", diff)
 			}
 		})
@@ -94,7 +121,9 @@ func TestClusterTrustBundle(t *testing.T) {
 
 func TestTrustBundleIsOfThePodsUser(t *testing.T) {
 	m, _ := start(t)
-	m.opts.Bundles = &bundleList{items: []certificatesv1.ClusterTrustBundle{trustBundle("b", "", certificate("a"), nil)}}
+	m.opts.Bundles = &bundleList{
+		items: []certificatesv1.ClusterTrustBundle{trustBundle("b", "", certificate("a"), nil)},
+	}
 	pod := podWith(vol("v", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
 		{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Name: ptr.To("b"), Path: "ca"}}}}}))
 	pod.Spec.SecurityContext = &v1.PodSecurityContext{RunAsUser: ptr.To[int64](12)}
@@ -106,7 +135,8 @@ func TestTrustBundleIsOfThePodsUser(t *testing.T) {
 func FuzzAnchors(f *testing.F) {
 	f.Add(certificate("a")+"x", certificate("b"))
 	f.Add(strings.Repeat(certificate("a"), 100), strings.Repeat("-----BEGIN A-----\n-----END A-----\n", 1_000))
-	f.Add(strings.Repeat("-----BEGIN CERTIFICATE-----\n", 2_000), "-----BEGIN A-----\n"+strings.Repeat("a:b\n", 8_000)+"\n-----END A-----\n")
+	f.Add(strings.Repeat("-----BEGIN CERTIFICATE-----\n", 2_000), "-----BEGIN A-----\n"+strings.Repeat("a:b\n", 8_000)+
+		"\n-----END A-----\n")
 	f.Fuzz(func(t *testing.T, a, b string) {
 		bundles := []certificatesv1.ClusterTrustBundle{trustBundle("a", "", a, nil), trustBundle("b", "", b, nil)}
 		var out []byte

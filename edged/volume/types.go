@@ -6,7 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-const supported = "emptyDir, hostPath, configMap, secret, downwardAPI, projected, persistentVolumeClaim, ephemeral, nfs, csi and image"
+const supported = "emptyDir, hostPath, configMap, secret, downwardAPI, projected, persistentVolumeClaim, ephemeral, " +
+	"nfs, csi and image"
 
 // Unsupported reports a volume that a container of a pod has, or a source in such a projected volume, that this node
 // cannot have. The error names the pod, the volume and the type.
@@ -25,8 +26,10 @@ func unsupportedVolume(vol *v1.Volume) error {
 		vol.PersistentVolumeClaim != nil, vol.Ephemeral != nil, vol.NFS != nil, vol.CSI != nil, vol.Image != nil:
 		return nil
 	case vol.EmptyDir != nil:
-		if medium := vol.EmptyDir.Medium; medium != v1.StorageMediumDefault && medium != v1.StorageMediumMemory && !isHugePages(medium) {
-			return fmt.Errorf("emptyDir medium %q is not supported by this node; use \"\", Memory, HugePages or HugePages-<size>", medium)
+		if medium := vol.EmptyDir.Medium; medium != v1.StorageMediumDefault && medium != v1.StorageMediumMemory &&
+			!isHugePages(medium) {
+			return fmt.Errorf("emptyDir medium %q is not supported by this node; use \"\", Memory, HugePages or "+
+				"HugePages-<size>", medium)
 		}
 		return nil
 	case vol.Projected != nil:
@@ -39,14 +42,16 @@ func unsupportedProjection(src *v1.ProjectedVolumeSource) error {
 	for i := range src.Sources {
 		var kind string
 		switch s := &src.Sources[i]; {
-		case s.ConfigMap != nil, s.Secret != nil, s.DownwardAPI != nil, s.ServiceAccountToken != nil, s.ClusterTrustBundle != nil:
+		case s.ConfigMap != nil, s.Secret != nil, s.DownwardAPI != nil, s.ServiceAccountToken != nil,
+			s.ClusterTrustBundle != nil:
 			continue
 		case s.PodCertificate != nil:
 			kind = "podCertificate"
 		default:
 			kind = "unknown"
 		}
-		return fmt.Errorf("projected source %s is not supported by this node; use configMap, secret, downwardAPI, serviceAccountToken or clusterTrustBundle", kind)
+		return fmt.Errorf("projected source %s is not supported by this node; use configMap, secret, downwardAPI, "+
+			"serviceAccountToken or clusterTrustBundle", kind)
 	}
 	return nil
 }

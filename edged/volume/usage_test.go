@@ -17,12 +17,14 @@ func TestDiskUsage(t *testing.T) {
 	empty, err := DiskUsage(t.Context(), dir)
 	must(t, err)
 	block := make([]byte, 64<<10)
-	must(t, os.WriteFile(filepath.Join(dir, "a"), block, 0o600), os.Link(filepath.Join(dir, "a"), filepath.Join(dir, "b")),
+	must(t, os.WriteFile(filepath.Join(dir, "a"), block, 0o600),
+		os.Link(filepath.Join(dir, "a"), filepath.Join(dir, "b")),
 		os.Symlink("/usr", filepath.Join(dir, "link")), os.MkdirAll(filepath.Join(dir, "x/y"), 0o700),
 		os.WriteFile(filepath.Join(dir, "x/y/c"), block, 0o600), os.Mkdir(filepath.Join(dir, "mounted"), 0o700))
 	sparse := filepath.Join(dir, "sparse")
 	must(t, os.WriteFile(sparse, nil, 0o600), os.Truncate(sparse, 1<<30))
-	must(t, unix.Mount("tmpfs", filepath.Join(dir, "mounted"), "tmpfs", 0, ""), os.WriteFile(filepath.Join(dir, "mounted/m"), make([]byte, 1<<20), 0o600))
+	must(t, unix.Mount("tmpfs", filepath.Join(dir, "mounted"), "tmpfs", 0, ""),
+		os.WriteFile(filepath.Join(dir, "mounted/m"), make([]byte, 1<<20), 0o600))
 	defer func() { must(t, unmountAll(filepath.Join(dir, "mounted"))) }()
 	got, err := DiskUsage(t.Context(), dir)
 	must(t, err)
@@ -65,9 +67,12 @@ func TestDiskUsageOfDeepTree(t *testing.T) {
 func TestUsage(t *testing.T) {
 	m, o := start(t)
 	o.configMaps["shop/c"] = &v1.ConfigMap{Data: map[string]string{"k": "v"}}
-	pod := podWith(emptyDir("", ""), vol("mem", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}),
+	pod := podWith(emptyDir("", ""),
+		vol("mem", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}),
 		vol("host", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: "/usr"}}),
-		vol("c", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}}}))
+		vol("c", v1.VolumeSource{
+			ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}},
+		}))
 	dir := setup(t, m, pod)["v"].Path
 	must(t, os.WriteFile(filepath.Join(dir, "f"), make([]byte, 1<<20), 0o600))
 	got, err := m.Usage(t.Context(), pod)
@@ -88,7 +93,8 @@ func BenchmarkDiskUsage(b *testing.B) {
 			b.Fatal(err)
 		}
 		for j := range 100 {
-			if err := os.WriteFile(filepath.Join(sub, string(rune('a'+j/26))+string(rune('a'+j%26))), nil, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(sub, string(rune('a'+j/26))+string(rune('a'+j%26))), nil,
+				0o600); err != nil {
 				b.Fatal(err)
 			}
 		}

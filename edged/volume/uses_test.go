@@ -20,13 +20,23 @@ func TestOnlyUsedVolumesAreSetUp(t *testing.T) {
 	pod.Spec = v1.PodSpec{
 		Volumes: []v1.Volume{
 			vol("unused", missing), vol("unsupported", v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{}}),
-			vol("unbound", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "none"}}),
+			vol("unbound", v1.VolumeSource{
+				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "none"},
+			}),
 			vol("file", empty), vol("init", empty), vol("app", empty), vol("debug", empty),
 		},
 		InitContainers: []v1.Container{{Name: "i", VolumeMounts: mount("init")}},
-		Containers: []v1.Container{{Name: "c", VolumeMounts: mount("app"), Env: []v1.EnvVar{{
-			Name: "V", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{VolumeName: "file", Path: "a", Key: "V"}},
-		}}}},
+		Containers: []v1.Container{
+			{
+				Name: "c", VolumeMounts: mount("app"), Env: []v1.EnvVar{
+					{
+						Name: "V", ValueFrom: &v1.EnvVarSource{
+							FileKeyRef: &v1.FileKeySelector{VolumeName: "file", Path: "a", Key: "V"},
+						},
+					},
+				},
+			},
+		},
 	}
 	m, _ := start(t)
 	if got, want := slices.Sorted(maps.Keys(setup(t, m, pod))), []string{"app", "init"}; !slices.Equal(got, want) {

@@ -128,7 +128,8 @@ type Error struct {
 
 func (e *Error) Error() string {
 	if claim, ok := errors.AsType[*claimError](e.Err); ok {
-		return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed to process volumes=[%s]: %v", e.Volume, e.Volume, claim)
+		return fmt.Sprintf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[], failed "+
+			"to process volumes=[%s]: %v", e.Volume, e.Volume, claim)
 	}
 	if affinity, ok := errors.AsType[*affinityError](e.Err); ok {
 		return fmt.Sprintf("MountVolume.NodeAffinity check failed for volume %q : %v", e.Volume, affinity)
@@ -334,7 +335,9 @@ func (m *Manager) makeFilesDir(pod *v1.Pod, plugin, dir string) error {
 	}
 	mode, gid := emptyDirAccess(src, fsGroup(pod))
 	if src.Medium == v1.StorageMediumMemory {
-		if err := ensureTmpfs(dir, tmpfs{size: memoryLimit(pod, src, m.opts.MemoryBytes), mode: mode, gid: gid}); err != nil {
+		if err := ensureTmpfs(dir, tmpfs{
+			size: memoryLimit(pod, src, m.opts.MemoryBytes), mode: mode, gid: gid,
+		}); err != nil {
 			return err
 		}
 	}

@@ -87,7 +87,9 @@ func start(t *testing.T) (*Manager, *objects) {
 
 // podWith makes a pod with volumes, and a container that mounts them all.
 func podWith(vols ...v1.Volume) *v1.Pod {
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: uid}, Spec: v1.PodSpec{Volumes: vols}}
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: uid}, Spec: v1.PodSpec{Volumes: vols},
+	}
 	pod.Spec.Containers = []v1.Container{{Name: "app"}}
 	mountAll(pod)
 	return pod
@@ -183,7 +185,9 @@ func TestLayout(t *testing.T) {
 	got := setup(t, m, podWith(
 		vol("e", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
 		vol("h", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: host}}),
-		vol("c", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}}}),
+		vol("c", v1.VolumeSource{
+			ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}},
+		}),
 		vol("s", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}),
 		vol("d", v1.VolumeSource{DownwardAPI: &v1.DownwardAPIVolumeSource{}}),
 		vol("p", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{}}),
@@ -208,13 +212,17 @@ func TestLayout(t *testing.T) {
 // An idle node writes nothing: the second Setup must not even touch a time stamp.
 func TestSetupAgainWritesNothing(t *testing.T) {
 	m, o := start(t)
-	o.configMaps["shop/c"] = &v1.ConfigMap{Data: map[string]string{"a": "1", "b": "2"}, BinaryData: map[string][]byte{"c": {0, 1}}}
+	o.configMaps["shop/c"] = &v1.ConfigMap{
+		Data: map[string]string{"a": "1", "b": "2"}, BinaryData: map[string][]byte{"c": {0, 1}},
+	}
 	o.secrets["shop/s"] = &v1.Secret{Data: map[string][]byte{"k": []byte("v")}}
 	pod := podWith(
 		vol("disk", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
 		vol("memory", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory}}),
-		vol("c", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"},
-			Items: []v1.KeyToPath{{Key: "a", Path: "deep/er/a"}, {Key: "c", Path: "c"}}}}),
+		vol("c", v1.VolumeSource{
+			ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"},
+				Items: []v1.KeyToPath{{Key: "a", Path: "deep/er/a"}, {Key: "c", Path: "c"}}},
+		}),
 		vol("s", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s"}}),
 	)
 	for _, group := range []*int64{nil, ptr.To[int64](4711)} {
@@ -232,7 +240,9 @@ func TestSetupAgainWritesNothing(t *testing.T) {
 func TestHostileNames(t *testing.T) {
 	m, _ := start(t)
 	empty := v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}
-	for _, id := range []types.UID{"", ".", "..", "a/b", "../x", "lost+found", "a\x00b", types.UID(strings.Repeat("a", 129))} {
+	for _, id := range []types.UID{
+		"", ".", "..", "a/b", "../x", "lost+found", "a\x00b", types.UID(strings.Repeat("a", 129)),
+	} {
 		pod := podWith(vol("v", empty))
 		pod.UID = id
 		if _, err := m.Setup(t.Context(), pod); err == nil {
@@ -290,18 +300,38 @@ func TestUnsupported(t *testing.T) {
 		{"nfs", v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}, ""},
 		{"nothing", v1.VolumeSource{}, "volume type unknown is not supported"},
 		{"hugepages", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}}, ""},
-		{"unknown medium", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Paper"}}, `emptyDir medium "Paper" is not supported`},
+		{
+			"unknown medium", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Paper"}},
+			`emptyDir medium "Paper" is not supported`,
+		},
 		{"iscsi", v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{}}, "volume type iscsi is not supported"},
 		{"fc", v1.VolumeSource{FC: &v1.FCVolumeSource{}}, "volume type fc is not supported"},
 		{"flexVolume", v1.VolumeSource{FlexVolume: &v1.FlexVolumeSource{}}, "volume type flexVolume is not supported"},
 		{"gitRepo", v1.VolumeSource{GitRepo: &v1.GitRepoVolumeSource{}}, "volume type gitRepo is not supported"},
 		{"cephfs", v1.VolumeSource{CephFS: &v1.CephFSVolumeSource{}}, "volume type cephfs is not supported"},
-		{"projected token", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{token}}}, ""},
-		{"projected bundle", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}}}}}, ""},
-		{"projected certificate", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{PodCertificate: &v1.PodCertificateProjection{}}}}},
-			"projected source podCertificate is not supported"},
+		{
+			"projected token", v1.VolumeSource{
+				Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{token}},
+			}, "",
+		},
+		{
+			"projected bundle", v1.VolumeSource{
+				Projected: &v1.ProjectedVolumeSource{
+					Sources: []v1.VolumeProjection{{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}}},
+				},
+			}, "",
+		},
+		{
+			"projected certificate", v1.VolumeSource{
+				Projected: &v1.ProjectedVolumeSource{
+					Sources: []v1.VolumeProjection{{PodCertificate: &v1.PodCertificateProjection{}}},
+				},
+			},
+			"projected source podCertificate is not supported",
+		},
 		{"projected others", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
-			{ConfigMap: &v1.ConfigMapProjection{}}, {Secret: &v1.SecretProjection{}}, {DownwardAPI: &v1.DownwardAPIProjection{}}}}}, ""},
+			{ConfigMap: &v1.ConfigMapProjection{}}, {Secret: &v1.SecretProjection{}},
+			{DownwardAPI: &v1.DownwardAPIProjection{}}}}}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			pod := podWith(vol("ok", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}), vol("data", tc.src))
@@ -333,8 +363,16 @@ func TestReferences(t *testing.T) {
 	env := func(kind, cm, secret string) ([]v1.EnvVar, []v1.EnvFromSource) {
 		return []v1.EnvVar{
 				{Name: "A", Value: "x"},
-				{Name: "B", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: ref(cm)}}},
-				{Name: "C", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: ref(secret)}}},
+				{
+					Name: "B", ValueFrom: &v1.EnvVarSource{
+						ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: ref(cm)},
+					},
+				},
+				{
+					Name: "C", ValueFrom: &v1.EnvVarSource{
+						SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: ref(secret)},
+					},
+				},
 				{Name: "D", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{}}},
 			}, []v1.EnvFromSource{
 				{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: ref(kind + "-from-cm")}},
@@ -361,9 +399,13 @@ func TestReferences(t *testing.T) {
 	pod.Spec.EphemeralContainers = []v1.EphemeralContainer{e}
 
 	want := map[Kind][]string{
-		KindConfigMap: {"vol-cm", "proj-cm", "init-cm", "init-from-cm", "main-cm", "main-from-cm", "debug-cm", "debug-from-cm"},
-		KindSecret: {"pull", "vol-secret", "proj-secret", "init-secret", "init-from-secret", "main-secret", "main-from-secret",
-			"debug-secret", "debug-from-secret"},
+		KindConfigMap: {
+			"vol-cm", "proj-cm", "init-cm", "init-from-cm", "main-cm", "main-from-cm", "debug-cm", "debug-from-cm",
+		},
+		KindSecret: {
+			"pull", "vol-secret", "proj-secret", "init-secret", "init-from-secret", "main-secret", "main-from-secret",
+			"debug-secret", "debug-from-secret",
+		},
 	}
 	for kind, names := range want {
 		got := References(pod, kind)
@@ -389,7 +431,8 @@ func TestBrokenStore(t *testing.T) {
 	o.broken = errors.New("database is locked")
 	_, err := m.Setup(t.Context(), podWith(vol("c", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
 		LocalObjectReference: v1.LocalObjectReference{Name: "x"}, Optional: ptr.To(true)}})))
-	if want := `MountVolume.SetUp failed for volume "c" : configmap "x": database is locked`; err == nil || err.Error() != want {
+	if want := `MountVolume.SetUp failed for volume "c" : configmap "x": database is locked`; err == nil ||
+		err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }

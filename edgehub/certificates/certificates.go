@@ -104,18 +104,21 @@ func (k *Keeper) Ensure(ctx context.Context) error {
 	if text == "" {
 		return bad
 	}
-	klog.V(1).InfoS("Getting a certificate with the token", "node", k.opts.Node, "server", k.opts.Server, "because", bad.Error())
+	klog.V(1).InfoS("Getting a certificate with the token", "node", k.opts.Node, "server", k.opts.Server,
+		"because", bad.Error())
 	return k.Join(ctx, text)
 }
 
 // Check looks at the files alone: nil if they hold a certificate of this node that is valid now. How a token
 // helps is in the error.
 func (k *Keeper) Check() error {
-	renew := "get a token in the cloud (cloudcore gettoken --node " + k.opts.Node + ", or keadm gettoken) and run edgecore join with it"
+	renew := "get a token in the cloud (cloudcore gettoken --node " + k.opts.Node +
+		", or keadm gettoken) and run edgecore join with it"
 	id, err := k.opts.Files.Load()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return problem(NoToken, err, "this device has no certificate for the cloud yet: %s. Pods of the manifests folder run without", renew)
+		return problem(NoToken, err,
+			"this device has no certificate for the cloud yet: %s. Pods of the manifests folder run without", renew)
 	case errors.Is(err, fs.ErrPermission):
 		return problem(BadFiles, err, "the device's certificate cannot be read (%v): run as root", err)
 	case err != nil:
@@ -126,7 +129,8 @@ func (k *Keeper) Check() error {
 		return problem(WrongNode, err, "%v: set hostnameOverride back, or %s", err, renew)
 	}
 	if now := k.now(); now.After(cert.NotAfter) {
-		return problem(Expired, nil, "the device's certificate ended at %s (the clock says %s): %s; no state is lost, and the pods run on",
+		return problem(Expired, nil,
+			"the device's certificate ended at %s (the clock says %s): %s; no state is lost, and the pods run on",
 			cert.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339), renew)
 	}
 	return nil
@@ -139,14 +143,17 @@ func (k *Keeper) Join(ctx context.Context, text string) error {
 		return problem(BadToken, err, "%v", err)
 	}
 	if n := token.Claims.Node; n != "" && n != k.opts.Node {
-		return problem(WrongNode, nil, "the token is for node %q, and this device is %q: join with --edgenode-name %s, or get a token for this one (cloudcore gettoken --node %s)", n, k.opts.Node, n, k.opts.Node)
+		return problem(WrongNode, nil, "the token is for node %q, and this device is %q: join with --edgenode-name "+
+			"%s, or get a token for this one (cloudcore gettoken --node %s)", n, k.opts.Node, n, k.opts.Node)
 	}
 	ca, date, err := k.trust(ctx, token)
 	if err != nil {
 		return err
 	}
 	if e := token.Claims.Expires; !e.IsZero() && !date.IsZero() && date.After(e) {
-		return problem(TokenExpired, nil, "the token ended at %s, %s ago: get a new one (cloudcore gettoken, or keadm gettoken)", e.UTC().Format(time.RFC3339), date.Sub(e).Round(time.Second))
+		return problem(TokenExpired, nil,
+			"the token ended at %s, %s ago: get a new one (cloudcore gettoken, or keadm gettoken)",
+			e.UTC().Format(time.RFC3339), date.Sub(e).Round(time.Second))
 	}
 	header := http.Header{"Authorization": {"Bearer " + token.Bearer}}
 	return k.apply(ctx, ca, header, nil)
@@ -232,7 +239,8 @@ func (k *Keeper) apply(ctx context.Context, ca *x509.Certificate, header http.He
 		return err
 	}
 	if err := k.opts.Files.Save(caDER, a.body, key); err != nil {
-		return problem(BadFiles, err, "the new certificate cannot be written (%v): run as root, and make room on the disk", err)
+		return problem(BadFiles, err,
+			"the new certificate cannot be written (%v): run as root, and make room on the disk", err)
 	}
 	return nil
 }
@@ -248,9 +256,11 @@ func (k *Keeper) nextCA(ctx context.Context, config *tls.Config) (*x509.Certific
 	}
 	ca, err := x509.ParseCertificate(a.body)
 	if err != nil || !ca.IsCA {
-		return nil, problem(Refused, err, "%s does not answer with a CA certificate: that is not the cloud's port for certificates (10002, unless --certport says otherwise)", k.opts.Server)
+		return nil, problem(Refused, err, "%s does not answer with a CA certificate: that is not the cloud's port "+
+			"for certificates (10002, unless --certport says otherwise)", k.opts.Server)
 	}
-	klog.InfoS("The cloud has another CA; taking it with the new certificate", "node", k.opts.Node, "server", k.opts.Server)
+	klog.InfoS("The cloud has another CA; taking it with the new certificate", "node", k.opts.Node,
+		"server", k.opts.Server)
 	return ca, nil
 }
 
@@ -269,7 +279,8 @@ func (k *Keeper) checkIssued(der []byte, key *ecdsa.PrivateKey, cas *x509.CertPo
 		err = certs.VerifyClient(cert, cas, certs.AtLeast(k.now, cert.NotBefore)())
 	}
 	if err != nil {
-		return problem(Refused, err, "the certificate that the cloud at %s gave is not what was asked for (%v); the files are as they were. Look at cloudcore's log", k.opts.Server, err)
+		return problem(Refused, err, "the certificate that the cloud at %s gave is not what was asked for (%v); the "+
+			"files are as they were. Look at cloudcore's log", k.opts.Server, err)
 	}
 	return nil
 }

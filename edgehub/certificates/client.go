@@ -47,7 +47,9 @@ type answer struct {
 }
 
 // get makes one request on a connection of its own.
-func (c *client) get(ctx context.Context, path string, body []byte, header http.Header, config *tls.Config) (*answer, error) {
+func (c *client) get(
+	ctx context.Context, path string, body []byte, header http.Header, config *tls.Config,
+) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	transport := &http.Transport{
@@ -56,14 +58,18 @@ func (c *client) get(ctx context.Context, path string, body []byte, header http.
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
 	}
 	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.server, "/")+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.server, "/")+path,
+		bytes.NewReader(body))
 	if err != nil {
-		return nil, problem(Unreachable, err, "the cloud's address %q (httpServer) is not one: want https://HOST:PORT", c.server)
+		return nil, problem(Unreachable, err, "the cloud's address %q (httpServer) is not one: want https://HOST:PORT",
+			c.server)
 	}
 	for name, values := range header {
 		req.Header[name] = values
 	}
-	hc := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	hc := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	resp, err := hc.Do(req)
 	if err != nil {
 		return nil, c.explain(err)
@@ -78,7 +84,8 @@ func (c *client) get(ctx context.Context, path string, body []byte, header http.
 		return nil, c.explain(err)
 	}
 	if len(a.body) > maxAnswer {
-		return nil, problem(Refused, nil, "%s answers with more than %d KiB: that is not the cloud's port for certificates (10002, unless --certport says otherwise)", c.server, maxAnswer>>10)
+		return nil, problem(Refused, nil, "%s answers with more than %d KiB: that is not the cloud's port for "+
+			"certificates (10002, unless --certport says otherwise)", c.server, maxAnswer>>10)
 	}
 	return a, nil
 }
@@ -95,27 +102,40 @@ func (c *client) explain(err error) error {
 	now := c.now().UTC().Format(time.RFC3339)
 	switch {
 	case errors.As(err, &host):
-		return problem(WrongHost, err, "the cloud at %s has a certificate for %s only: use one of these addresses, or add this one to advertiseAddress or dnsNames in cloudcore's configuration and restart cloudcore", c.server, namesOf(host.Certificate))
+		return problem(WrongHost, err, "the cloud at %s has a certificate for %s only: use one of these addresses, "+
+			"or add this one to advertiseAddress or dnsNames in cloudcore's configuration and restart cloudcore",
+			c.server, namesOf(host.Certificate))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
 		cert := invalid.Cert
 		if c.now().Before(cert.NotBefore) {
-			return problem(Clock, err, "this device's clock says %s, before the cloud's certificate begins (%s): set the clock (timedatectl set-ntp true, or date -s)", now, cert.NotBefore.UTC().Format(time.RFC3339))
+			return problem(Clock, err, "this device's clock says %s, before the cloud's certificate begins (%s): set "+
+				"the clock (timedatectl set-ntp true, or date -s)", now, cert.NotBefore.UTC().Format(time.RFC3339))
 		}
-		return problem(Clock, err, "this device's clock says %s, and the cloud's certificate ended at %s: set the clock if it is wrong; otherwise cloudcore's certificate has to be renewed", now, cert.NotAfter.UTC().Format(time.RFC3339))
+		return problem(Clock, err, "this device's clock says %s, and the cloud's certificate ended at %s: set the "+
+			"clock if it is wrong; otherwise cloudcore's certificate has to be renewed", now,
+			cert.NotAfter.UTC().Format(time.RFC3339))
 	case errors.As(err, &unknown), errors.As(err, &invalid):
-		return problem(WrongCA, err, "the server at %s is not the cloud that this device trusts: its certificate is signed by another CA. If the address is right and the cloud was reinstalled, join again with a new token (edgecore join)", c.server)
+		return problem(WrongCA, err, "the server at %s is not the cloud that this device trusts: its certificate is "+
+			"signed by another CA. If the address is right and the cloud was reinstalled, join again with a new "+
+			"token (edgecore join)", c.server)
 	case errors.As(err, &dns):
-		return problem(Unreachable, err, "the cloud's name %s cannot be looked up: check the name, and this device's DNS (%v)", dns.Name, dns.Err)
+		return problem(Unreachable, err,
+			"the cloud's name %s cannot be looked up: check the name, and this device's DNS (%v)", dns.Name, dns.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return problem(Unreachable, err, "the cloud at %s refuses connections: check the address and the port, and that cloudcore runs", c.server)
+		return problem(Unreachable, err,
+			"the cloud at %s refuses connections: check the address and the port, and that cloudcore runs", c.server)
 	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
-		return problem(Unreachable, err, "the cloud at %s does not answer in time: check the address, this device's network, and the firewalls between", c.server)
+		return problem(Unreachable, err, "the cloud at %s does not answer in time: check the address, this device's "+
+			"network, and the firewalls between", c.server)
 	case errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return problem(Refused, err, "who answers at %s does not speak TLS: that is another port than the cloud's (certificates: 10002, or what --certport says)", c.server)
+		return problem(Refused, err, "who answers at %s does not speak TLS: that is another port than the cloud's "+
+			"(certificates: 10002, or what --certport says)", c.server)
 	case errors.As(err, &alert):
-		return problem(Refused, err, "the cloud at %s ends the handshake (%v): it does not take this device's certificate, or that is another port than the cloud's. If the port is right, join again with a new token (edgecore join); no state is lost", c.server, alert)
+		return problem(Refused, err, "the cloud at %s ends the handshake (%v): it does not take this device's "+
+			"certificate, or that is another port than the cloud's. If the port is right, join again with a new "+
+			"token (edgecore join); no state is lost", c.server, alert)
 	}
 	return problem(Unreachable, err, "the cloud at %s cannot be reached: %v", c.server, rootOf(err))
 }
@@ -175,8 +195,10 @@ func (c *client) checkDate(date time.Time) error {
 	if now.After(date) {
 		direction = "ahead of"
 	}
-	return problem(Clock, nil, "this device's clock says %s, %s %s the cloud's, which says %s: set the clock of the one that is wrong (timedatectl set-ntp true, or date -s)",
-		now.UTC().Format(time.RFC3339), now.Sub(date).Abs().Round(time.Second), direction, date.UTC().Format(time.RFC3339))
+	return problem(Clock, nil, "this device's clock says %s, %s %s the cloud's, which says %s: set the clock of the "+
+		"one that is wrong (timedatectl set-ntp true, or date -s)",
+		now.UTC().Format(time.RFC3339), now.Sub(date).Abs().Round(time.Second), direction,
+		date.UTC().Format(time.RFC3339))
 }
 
 // fetchCA gets the CA from somebody who is not known yet; the token says whether it is the right one.
@@ -191,10 +213,13 @@ func (c *client) fetchCA(ctx context.Context, token *certs.Token) (*x509.Certifi
 	}
 	cert, err := x509.ParseCertificate(a.body)
 	if err != nil {
-		return nil, a.date, problem(Refused, err, "%s does not answer with a CA certificate: that is not the cloud's port for certificates (10002, unless --certport says otherwise)", c.server)
+		return nil, a.date, problem(Refused, err, "%s does not answer with a CA certificate: that is not the cloud's "+
+			"port for certificates (10002, unless --certport says otherwise)", c.server)
 	}
 	if !token.SignedBy(a.body) {
-		return nil, a.date, problem(WrongCA, nil, "the CA of the cloud at %s does not match the token: the address or the token belongs to another cloud, or the connection is intercepted. Get a new token (cloudcore gettoken) from the cloud at this address; nothing was sent to it", c.server)
+		return nil, a.date, problem(WrongCA, nil, "the CA of the cloud at %s does not match the token: the address "+
+			"or the token belongs to another cloud, or the connection is intercepted. Get a new token (cloudcore "+
+			"gettoken) from the cloud at this address; nothing was sent to it", c.server)
 	}
 	return cert, a.date, nil
 }
@@ -207,19 +232,29 @@ func (c *client) refusal(a *answer, what string) error {
 	}
 	switch {
 	case a.status == http.StatusUnauthorized && strings.Contains(text, "expired"):
-		return problem(TokenExpired, errors.New(text), "the cloud says that what this device showed has expired (%s): get a new token (cloudcore gettoken --node NAME, or keadm gettoken) and run edgecore join with it; no state is lost", text)
+		return problem(TokenExpired, errors.New(text), "the cloud says that what this device showed has expired "+
+			"(%s): get a new token (cloudcore gettoken --node NAME, or keadm gettoken) and run edgecore join with "+
+			"it; no state is lost", text)
 	case a.status == http.StatusUnauthorized && strings.Contains(text, "certificate"):
-		return problem(Refused, errors.New(text), "the cloud does not accept this device's certificate (%s): get a new token (cloudcore gettoken --node NAME, or keadm gettoken) and run edgecore join with it; no state is lost", text)
+		return problem(Refused, errors.New(text), "the cloud does not accept this device's certificate (%s): get a "+
+			"new token (cloudcore gettoken --node NAME, or keadm gettoken) and run edgecore join with it; no state "+
+			"is lost", text)
 	case a.status == http.StatusUnauthorized:
-		return problem(BadToken, errors.New(text), "the cloud does not accept the token (%s): get a new one (cloudcore gettoken, or keadm gettoken)", text)
+		return problem(BadToken, errors.New(text),
+			"the cloud does not accept the token (%s): get a new one (cloudcore gettoken, or keadm gettoken)", text)
 	case a.status == http.StatusConflict:
 		return problem(NameTaken, errors.New(text), "the cloud refuses: %s", text)
 	case a.status == http.StatusTooManyRequests:
-		return problem(Busy, errors.New(text), "the cloud at %s has too many requests from this address: try again in a minute", c.server)
+		return problem(Busy, errors.New(text),
+			"the cloud at %s has too many requests from this address: try again in a minute", c.server)
 	case a.status >= http.StatusInternalServerError:
-		return problem(Busy, errors.New(text), "the cloud at %s cannot give %s now (%d: %s): look at cloudcore's log, or try again", c.server, what, a.status, text)
+		return problem(Busy, errors.New(text),
+			"the cloud at %s cannot give %s now (%d: %s): look at cloudcore's log, or try again", c.server, what,
+			a.status, text)
 	case a.status == http.StatusNotFound:
-		return problem(Refused, errors.New(text), "%s does not have %s (404): that is not the cloud's port for certificates (10002, unless --certport says otherwise)", c.server, what)
+		return problem(Refused, errors.New(text), "%s does not have %s (404): that is not the cloud's port for "+
+			"certificates (10002, unless --certport says otherwise)", c.server, what)
 	}
-	return problem(Refused, fmt.Errorf("%d", a.status), "the cloud at %s refuses %s (%d: %s)", c.server, what, a.status, text)
+	return problem(Refused, fmt.Errorf("%d", a.status), "the cloud at %s refuses %s (%d: %s)", c.server, what, a.status,
+		text)
 }

@@ -69,7 +69,8 @@ func newCloud(t testing.TB, c *clock, change func(*cloud.Options), taken ...stri
 	}
 	client := fake.NewClientset()
 	for _, name := range taken {
-		if _, err := client.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := client.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -150,7 +151,14 @@ func (o *oldCloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		o.t.Error(err)
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	req := oldRequest{method: r.Method, path: r.URL.Path, auth: r.Header.Get("Authorization"), node: r.Header.Get("NodeName"), usages: r.Header.Get("ExtKeyUsages"), csr: body}
+	req := oldRequest{
+		method: r.Method,
+		path:   r.URL.Path,
+		auth:   r.Header.Get("Authorization"),
+		node:   r.Header.Get("NodeName"),
+		usages: r.Header.Get("ExtKeyUsages"),
+		csr:    body,
+	}
 	if len(r.TLS.PeerCertificates) > 0 {
 		req.peer = r.TLS.PeerCertificates[0].Subject.String()
 	}

@@ -39,7 +39,8 @@ func TestJoin(t *testing.T) {
 	c := newCloud(t, newClock(), nil)
 	opts := c.options(t, c.token(t, ""))
 	k := certificates.New(opts)
-	wantProblem(t, k.Check(), certificates.NoToken, "has no certificate for the cloud yet", "cloudcore gettoken", "edgecore join")
+	wantProblem(t, k.Check(), certificates.NoToken, "has no certificate for the cloud yet", "cloudcore gettoken",
+		"edgecore join")
 	if err := k.Ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +93,10 @@ func TestJoinFails(t *testing.T) {
 	clk := newClock()
 	c := newCloud(t, clk, nil)
 	other := newCloud(t, clk, nil)
-	late := newCloud(t, clk, func(o *cloud.Options) { now := o.Now; o.Now = func() time.Time { return now().Add(30 * time.Hour) } })
+	late := newCloud(t, clk, func(o *cloud.Options) {
+		now := o.Now
+		o.Now = func() time.Time { return now().Add(30 * time.Hour) }
+	})
 	taken := newCloud(t, clk, func(o *cloud.Options) { o.ProtectTaken = true }, "edge1")
 	busy := newCloud(t, clk, func(o *cloud.Options) { o.RequestsPerSecond, o.Burst = 0.001, 1 })
 	crowded := newCloud(t, clk, func(o *cloud.Options) {
@@ -119,27 +123,65 @@ func TestJoinFails(t *testing.T) {
 		reason certificates.Reason
 		texts  []string
 	}{
-		"no token":          {"", c, nil, certificates.NoToken, []string{"cloudcore gettoken"}},
-		"half a token":      {c.token(t, "")[:90], c, nil, certificates.BadToken, []string{"copy the whole line"}},
-		"wrong token":       {forged.String(), c, nil, certificates.BadToken, []string{"does not accept the token", "signature is invalid", "get a new one (cloudcore gettoken"}},
-		"another cloud's":   {other.token(t, ""), c, nil, certificates.WrongCA, []string{"does not match the token", "Get a new token", "nothing was sent"}},
-		"another node's":    {c.token(t, "edge2"), c, nil, certificates.WrongNode, []string{`the token is for node "edge2", and this device is "edge1"`, "--edgenode-name edge2"}},
-		"spent":             {spent.String(), c, nil, certificates.TokenExpired, []string{"the token ended at 2026-11-21T11:00:00Z, 1h0m0s ago", "get a new one"}},
-		"clock behind":      {late.token(t, ""), late, nil, certificates.Clock, []string{"says 2026-11-21T12:00:00Z, 30h0m0s behind the cloud's, which says 2026-11-22T18:00:00Z", "timedatectl"}},
-		"clock in 1970":     {c.token(t, ""), c, func(o *certificates.Options) { o.Now = func() time.Time { return time.Unix(60, 0) } }, certificates.Clock, []string{"1970-01-01T00:01:00Z", "behind", "date -s"}},
-		"clock ahead":       {c.token(t, ""), c, shifted(time.Hour), certificates.Clock, []string{"1h0m0s ahead of the cloud's"}},
-		"other host name":   {c.token(t, ""), c, server("https://localhost:" + portOf(t, c.address)), certificates.WrongHost, []string{"for 127.0.0.1, cloud.example only", "dnsNames"}},
-		"many host names":   {crowded.token(t, ""), crowded, server("https://localhost:" + portOf(t, crowded.address)), certificates.WrongHost, []string{"for 127.0.0.1, cloud.example, ", " and 191 more only"}},
-		"nobody there":      {c.token(t, ""), c, server("https://127.0.0.1:1"), certificates.Unreachable, []string{"refuses connections", "that cloudcore runs"}},
-		"no such name":      {c.token(t, ""), c, server("https://nosuch.invalid:10002"), certificates.Unreachable, []string{"nosuch.invalid cannot be looked up", "DNS"}},
-		"no address":        {c.token(t, ""), c, server("https://[:1"), certificates.Unreachable, []string{"is not one: want https://HOST:PORT"}},
-		"name taken":        {taken.token(t, ""), taken, nil, certificates.NameTaken, []string{"the name edge1 is taken", "gettoken --node edge1"}},
+		"no token":     {"", c, nil, certificates.NoToken, []string{"cloudcore gettoken"}},
+		"half a token": {c.token(t, "")[:90], c, nil, certificates.BadToken, []string{"copy the whole line"}},
+		"wrong token": {
+			forged.String(), c, nil, certificates.BadToken, []string{
+				"does not accept the token", "signature is invalid", "get a new one (cloudcore gettoken",
+			},
+		},
+		"another cloud's": {
+			other.token(t, ""), c, nil, certificates.WrongCA, []string{"does not match the token", "Get a new token",
+				"nothing was sent"},
+		},
+		"another node's": {
+			c.token(t, "edge2"), c, nil, certificates.WrongNode,
+			[]string{`the token is for node "edge2", and this device is "edge1"`, "--edgenode-name edge2"},
+		},
+		"spent": {
+			spent.String(), c, nil, certificates.TokenExpired, []string{
+				"the token ended at 2026-11-21T11:00:00Z, 1h0m0s ago", "get a new one",
+			},
+		},
+		"clock behind": {
+			late.token(t, ""), late, nil, certificates.Clock, []string{
+				"says 2026-11-21T12:00:00Z, 30h0m0s behind the cloud's, which says 2026-11-22T18:00:00Z", "timedatectl",
+			},
+		},
+		"clock in 1970": {c.token(t, ""), c, func(o *certificates.Options) {
+			o.Now = func() time.Time { return time.Unix(60, 0) }
+		}, certificates.Clock, []string{"1970-01-01T00:01:00Z", "behind", "date -s"}},
+		"clock ahead": {
+			c.token(t, ""), c, shifted(time.Hour), certificates.Clock, []string{"1h0m0s ahead of the cloud's"},
+		},
+		"other host name": {
+			c.token(t, ""), c, server("https://localhost:" + portOf(t, c.address)), certificates.WrongHost,
+			[]string{"for 127.0.0.1, cloud.example only", "dnsNames"},
+		},
+		"many host names": {crowded.token(t, ""), crowded, server("https://localhost:" + portOf(t, crowded.address)),
+			certificates.WrongHost, []string{"for 127.0.0.1, cloud.example, ", " and 191 more only"}},
+		"nobody there": {
+			c.token(t, ""), c, server("https://127.0.0.1:1"), certificates.Unreachable,
+			[]string{"refuses connections", "that cloudcore runs"},
+		},
+		"no such name": {c.token(t, ""), c, server("https://nosuch.invalid:10002"), certificates.Unreachable,
+			[]string{"nosuch.invalid cannot be looked up", "DNS"}},
+		"no address": {
+			c.token(t, ""), c, server("https://[:1"), certificates.Unreachable,
+			[]string{"is not one: want https://HOST:PORT"},
+		},
+		"name taken": {
+			taken.token(t, ""), taken, nil, certificates.NameTaken,
+			[]string{"the name edge1 is taken", "gettoken --node edge1"},
+		},
 		"too many requests": {busy.token(t, ""), busy, nil, certificates.Busy, []string{"try again in a minute"}},
 		"no permission": {c.token(t, ""), c, func(o *certificates.Options) {
 			o.Files = certs.Files{CA: "/proc/x/a", Cert: "/proc/x/b", Key: "/proc/x/c"}
 		},
 			certificates.BadFiles, []string{"cannot be written", "make room"}},
-		"token unreadable": {"", c, func(o *certificates.Options) { o.Token = func() (string, error) { return "", errors.New("no disk") } },
+		"token unreadable": {"", c, func(o *certificates.Options) {
+			o.Token = func() (string, error) { return "", errors.New("no disk") }
+		},
 			certificates.BadToken, []string{"the token cannot be read: no disk"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -221,27 +263,53 @@ func TestStrangers(t *testing.T) {
 		reason  certificates.Reason
 		text    string
 	}{
-		"a web server":         {"/ca.crt", text(404, "no"), certificates.Refused, "does not have its CA (404): that is not the cloud's port for certificates"},
-		"a web page":           {"/ca.crt", text(200, "<html>"), certificates.Refused, "does not answer with a CA certificate"},
-		"a flood":              {"/ca.crt", text(200, strings.Repeat("x", 2<<20)), certificates.Refused, "more than 1024 KiB"},
-		"a cloud that is ill":  {"/edge.crt", text(500, "failed to sign certs"), certificates.Busy, "cannot give a certificate for this device now (500: failed to sign certs): look at cloudcore's log"},
-		"a redirect":           {"/edge.crt", text(302, ""), certificates.Refused, "refuses a certificate for this device (302"},
-		"KubeEdge, no token":   {"/edge.crt", text(401, "token validation failure, token cannot be split"), certificates.BadToken, "token cannot be split): get a new one"},
-		"KubeEdge, old token":  {"/edge.crt", text(401, "token validation failure, err: token has invalid claims: token is expired"), certificates.TokenExpired, "get a new token"},
-		"no certificate":       {"/edge.crt", text(200, "yes"), certificates.Refused, "is not what was asked for"},
-		"another's name":       {"/edge.crt", issued("edge2", c, true), certificates.Refused, `is that of node "edge2"`},
-		"another's key":        {"/edge.crt", issued("edge1", c, false), certificates.Refused, "it is for another key"},
-		"another CA's":         {"/edge.crt", issued("edge1", other, true), certificates.Refused, "unknown authority"},
-		"a CA that is not his": {"/ca.crt", func(w http.ResponseWriter, _ *http.Request) { w.Write(other.CA().Raw) }, certificates.WrongCA, "does not match the token"},
+		"a web server": {
+			"/ca.crt", text(404, "no"), certificates.Refused,
+			"does not have its CA (404): that is not the cloud's port for certificates",
+		},
+		"a web page": {
+			"/ca.crt", text(200, "<html>"), certificates.Refused, "does not answer with a CA certificate",
+		},
+		"a flood": {
+			"/ca.crt", text(200, strings.Repeat("x", 2<<20)), certificates.Refused, "more than 1024 KiB",
+		},
+		"a cloud that is ill": {
+			"/edge.crt", text(500, "failed to sign certs"), certificates.Busy,
+			"cannot give a certificate for this device now (500: failed to sign certs): look at cloudcore's log",
+		},
+		"a redirect": {
+			"/edge.crt", text(302, ""), certificates.Refused, "refuses a certificate for this device (302",
+		},
+		"KubeEdge, no token": {
+			"/edge.crt", text(401, "token validation failure, token cannot be split"), certificates.BadToken,
+			"token cannot be split): get a new one",
+		},
+		"KubeEdge, old token": {
+			"/edge.crt", text(401, "token validation failure, err: token has invalid claims: token is expired"),
+			certificates.TokenExpired, "get a new token",
+		},
+		"no certificate": {"/edge.crt", text(200, "yes"), certificates.Refused, "is not what was asked for"},
+		"another's name": {
+			"/edge.crt", issued("edge2", c, true), certificates.Refused, `is that of node "edge2"`,
+		},
+		"another's key": {"/edge.crt", issued("edge1", c, false), certificates.Refused, "it is for another key"},
+		"another CA's":  {"/edge.crt", issued("edge1", other, true), certificates.Refused, "unknown authority"},
+		"a CA that is not his": {"/ca.crt", func(w http.ResponseWriter, _ *http.Request) { w.Write(other.CA().Raw) },
+			certificates.WrongCA, "does not match the token"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := &oldCloud{t: t, ca: c.Authority, now: clk.now, answer: func(w http.ResponseWriter, r *http.Request) bool {
-				if r.URL.Path != tc.path {
-					return false
-				}
-				tc.handler(w, r)
-				return true
-			}}
+			o := &oldCloud{
+				t:   t,
+				ca:  c.Authority,
+				now: clk.now,
+				answer: func(w http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path != tc.path {
+						return false
+					}
+					tc.handler(w, r)
+					return true
+				},
+			}
 			opts := c.options(t, c.token(t, ""))
 			opts.Server = o.start(t)
 			wantProblem(t, certificates.New(opts).Ensure(t.Context()), tc.reason, tc.text)
@@ -269,7 +337,8 @@ func TestStrangers(t *testing.T) {
 		defer thief.Close()
 		opts := c.options(t, c.token(t, ""))
 		opts.Server = thief.URL
-		wantProblem(t, certificates.New(opts).Ensure(t.Context()), certificates.WrongCA, "is not the cloud that this device trusts")
+		wantProblem(t, certificates.New(opts).Ensure(t.Context()), certificates.WrongCA,
+			"is not the cloud that this device trusts")
 	})
 	t.Run("no TLS", func(t *testing.T) {
 		plain := httptest.NewServer(text(200, ""))

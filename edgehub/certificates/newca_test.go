@@ -55,7 +55,8 @@ func TestNewCA(t *testing.T) {
 	}
 	id := load(t, opts.Files)
 	if len(id.CAs) != 1 || !id.CAs[0].Equal(after.CA()) || id.CAs[0].Equal(first.CAs[0]) {
-		t.Errorf("the device trusts %d CAs, the first %v; want the new one, %v", len(id.CAs), id.CAs[0].SerialNumber, after.CA().SerialNumber)
+		t.Errorf("the device trusts %d CAs, the first %v; want the new one, %v", len(id.CAs), id.CAs[0].SerialNumber,
+			after.CA().SerialNumber)
 	}
 	if err := id.Cert().CheckSignatureFrom(after.CA()); err != nil {
 		t.Errorf("the certificate is not of the new CA: %v", err)

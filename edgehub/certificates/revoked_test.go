@@ -30,7 +30,8 @@ func TestRevoked(t *testing.T) {
 	opts.Sleep = func(context.Context, time.Duration) error { cancel(); return ctx.Err() }
 	clk.add(40 * 24 * time.Hour)
 	certificates.New(opts).Rotate(ctx, func() { t.Errorf("renewed, want a report of %s", certificates.Refused) })
-	wantProblem(t, problem, certificates.Refused, "node edge1 was revoked at 2027-09-17T12:00:00Z", "gettoken --node", "edgecore join", "no state is lost")
+	wantProblem(t, problem, certificates.Refused, "node edge1 was revoked at 2027-09-17T12:00:00Z", "gettoken --node",
+		"edgecore join", "no state is lost")
 	if got := load(t, opts.Files).Cert(); !got.Equal(first.Cert()) {
 		t.Errorf("certificate %v, want the first, %v", got.SerialNumber, first.Cert().SerialNumber)
 	}
@@ -45,5 +46,6 @@ func TestRevoked(t *testing.T) {
 	if got := load(t, opts.Files).Cert(); got.NotBefore.Before(token.Claims.Since) {
 		t.Errorf("the new certificate begins at %v, want not before %v", got.NotBefore, token.Claims.Since)
 	}
-	wantProblem(t, certificates.New(opts).Join(t.Context(), c.token(t, "edge1")), certificates.BadToken, "older than the last revocation")
+	wantProblem(t, certificates.New(opts).Join(t.Context(), c.token(t, "edge1")), certificates.BadToken,
+		"older than the last revocation")
 }

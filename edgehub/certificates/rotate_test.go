@@ -137,7 +137,9 @@ func TestExpired(t *testing.T) {
 	token := ""
 	opts.Token = func() (string, error) { return token, nil }
 	k := certificates.New(opts)
-	wantProblem(t, k.Ensure(t.Context()), certificates.Expired, "ended at 2027-11-21T12:00:00Z (the clock says 2027-12-26T12:00:00Z)", "edgecore join", "no state is lost, and the pods run on")
+	wantProblem(t, k.Ensure(t.Context()), certificates.Expired,
+		"ended at 2027-11-21T12:00:00Z (the clock says 2027-12-26T12:00:00Z)", "edgecore join",
+		"no state is lost, and the pods run on")
 	if !load(t, opts.Files).Cert().Equal(first.Cert()) {
 		t.Errorf("certificate = %v, want %v as before", load(t, opts.Files).Cert().SerialNumber,
 			first.Cert().SerialNumber)
@@ -169,11 +171,14 @@ func TestRenewalRefused(t *testing.T) {
 		reason certificates.Reason
 		text   string
 	}{
-		"set up anew": {func(*oldCloud) string { return "https://" + anew.address }, certificates.WrongCA, "join again with a new token"},
+		"set up anew": {func(*oldCloud) string {
+			return "https://" + anew.address
+		}, certificates.WrongCA, "join again with a new token"},
 		"unknown": {func(o *oldCloud) string {
 			o.answer = func(w http.ResponseWriter, r *http.Request) bool {
 				if len(r.TLS.PeerCertificates) > 0 {
-					http.Error(w, "failed to verify the certificate for edgenode: edge1, err: revoked", http.StatusUnauthorized)
+					http.Error(w, "failed to verify the certificate for edgenode: edge1, err: revoked",
+						http.StatusUnauthorized)
 				}
 				return len(r.TLS.PeerCertificates) > 0
 			}
@@ -240,7 +245,8 @@ func TestOtherFiles(t *testing.T) {
 	other := opts
 	other.Node = "edge2"
 	other.Token = nil
-	wantProblem(t, certificates.New(other).Ensure(t.Context()), certificates.WrongNode, `is that of node "edge1"`, "set hostnameOverride back")
+	wantProblem(t, certificates.New(other).Ensure(t.Context()), certificates.WrongNode, `is that of node "edge1"`,
+		"set hostnameOverride back")
 	if err := os.WriteFile(opts.Files.Key, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}

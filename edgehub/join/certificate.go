@@ -29,8 +29,10 @@ func Certificate(
 	}
 	id, err := files.Load()
 	revoked := err == nil && id.Cert().NotBefore.Before(token.Claims.Since)
-	if err == nil && state == nil && !revoked && token.SignedBy(id.CAs[0].Raw) && time.Now().Before(certs.RenewAt(id.Cert(), keepUntil)) {
-		return fmt.Sprintf("Kept the certificate of node %s, which is good until %s", node, id.Cert().NotAfter.Format(time.DateOnly)), nil
+	if err == nil && state == nil && !revoked && token.SignedBy(id.CAs[0].Raw) &&
+		time.Now().Before(certs.RenewAt(id.Cert(), keepUntil)) {
+		return fmt.Sprintf("Kept the certificate of node %s, which is good until %s", node,
+			id.Cert().NotAfter.Format(time.DateOnly)), nil
 	}
 	own := err == nil && certs.CheckNode(id.Cert(), node, false) == nil
 	if !own && !takeName && token.Claims.Node == "" {
@@ -39,8 +41,10 @@ func Certificate(
 			return "", err
 		}
 		if taken {
-			return "", fmt.Errorf("the cloud has a node %s already, and this device has no certificate of it: choose another name (--edgenode-name), "+
-				"or remove that node in the cloud (kubectl delete node %s); if this device takes that one's place, join with a token for it "+
+			return "", fmt.Errorf("the cloud has a node %s already, and this device has no certificate of it: choose "+
+				"another name (--edgenode-name), "+
+				"or remove that node in the cloud (kubectl delete node %s); if this device takes that one's place, "+
+				"join with a token for it "+
 				"(cloudcore gettoken --node %s), or say so with --take-name", node, node, node)
 		}
 	}
@@ -50,5 +54,6 @@ func Certificate(
 	if id, err = files.Load(); err != nil {
 		return "", fmt.Errorf("the new certificate: %w", err)
 	}
-	return fmt.Sprintf("Got a certificate for node %s, which is good until %s", node, id.Cert().NotAfter.Format(time.DateOnly)), nil
+	return fmt.Sprintf("Got a certificate for node %s, which is good until %s", node,
+		id.Cert().NotAfter.Format(time.DateOnly)), nil
 }

@@ -23,7 +23,8 @@ import (
 const (
 	webSocketPort, quicPort = "10000", "10001"
 
-	configHead = `# edgecore's configuration, made by ` + "`edgecore join`" + `. Each key that is left out has its default
+	configHead = `# edgecore's configuration, made by ` + "`edgecore join`" +
+		`. Each key that is left out has its default
 # (` + "`edgecore --defaultconfig`" + ` prints them); keys that you set here stay when the device joins again.
 `
 )
@@ -82,14 +83,16 @@ func (r *Request) apply(path string, tree map[string]any) error {
 		{append(hub, "quic"), "server", net.JoinHostPort(r.Host, quicPort)},
 	}
 	if r.Protocol != "" {
-		settings = append(settings, setting{append(hub, "websocket"), "enable", !quic}, setting{append(hub, "quic"), "enable", quic})
+		settings = append(settings, setting{append(hub, "websocket"), "enable", !quic},
+			setting{append(hub, "quic"), "enable", quic})
 	}
 	if r.Node != "" {
 		settings = append(settings, setting{edged, "hostnameOverride", r.Node})
 	}
 	if r.CertPath != "" {
 		f := FilesIn(r.CertPath)
-		settings = append(settings, setting{hub, "tlsCaFile", f.CA}, setting{hub, "tlsCertFile", f.Cert}, setting{hub, "tlsPrivateKeyFile", f.Key})
+		settings = append(settings, setting{hub, "tlsCaFile", f.CA}, setting{hub, "tlsCertFile", f.Cert},
+			setting{hub, "tlsPrivateKeyFile", f.Key})
 	}
 	kubelet := append(edged, "tailoredKubeletConfig")
 	if r.CgroupDriver != "" {
@@ -124,7 +127,10 @@ func (r *Request) apply(path string, tree map[string]any) error {
 
 // FilesIn are the certificates' files in a folder.
 func FilesIn(dir string) certs.Files {
-	return certs.Files{CA: filepath.Join(dir, "rootCA.crt"), Cert: filepath.Join(dir, "server.crt"), Key: filepath.Join(dir, "server.key")}
+	return certs.Files{
+		CA: filepath.Join(dir, "rootCA.crt"), Cert: filepath.Join(dir, "server.crt"),
+		Key: filepath.Join(dir, "server.key"),
+	}
 }
 
 // FilesOf are the certificates' files of a configuration.
@@ -171,7 +177,8 @@ func MakePlan(path string, fresh []byte, r *Request) (*Plan, error) {
 		return nil, err
 	}
 	// The name is written down: the certificate is for it, and the host may be called otherwise one day.
-	if err := setflag.Set(tree, []string{"modules", "edged", "hostnameOverride"}, p.Config.Modules.Edged.HostnameOverride); err != nil {
+	if err := setflag.Set(tree, []string{"modules", "edged", "hostnameOverride"},
+		p.Config.Modules.Edged.HostnameOverride); err != nil {
 		return nil, err
 	}
 	body, err := yaml.Marshal(tree)

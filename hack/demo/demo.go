@@ -105,7 +105,8 @@ func (d *demo) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	d.env = []string{"PATH=" + filepath.Join(d.dir, "bin") + ":" + os.Getenv("PATH"), "KUBECONFIG=" + d.kubeconfig(), "KUBECACHEDIR=" + filepath.Join(d.dir, "kubectl-cache")}
+	d.env = []string{"PATH=" + filepath.Join(d.dir, "bin") + ":" + os.Getenv("PATH"), "KUBECONFIG=" + d.kubeconfig(),
+		"KUBECACHEDIR=" + filepath.Join(d.dir, "kubectl-cache")}
 	return (&record{Owner: owner}).save(d.dir)
 }
 
@@ -124,7 +125,8 @@ func (d *demo) remove(ctx context.Context, keepLogs bool) error {
 		errs = append(errs, undo(ctx))
 	}
 	if keepLogs {
-		return errors.Join(append(errs, agent.Unmount(d.dir), d.removeAllBut("logs", filepath.Base(recordFile(d.dir))))...)
+		return errors.Join(append(errs, agent.Unmount(d.dir),
+			d.removeAllBut("logs", filepath.Base(recordFile(d.dir))))...)
 	}
 	return errors.Join(append(errs, removeFolder(d.dir))...)
 }
@@ -194,7 +196,8 @@ func (d *demo) until(ctx context.Context, limit time.Duration, what string, chec
 func (d *demo) keepRunning(ctx context.Context) {
 	d.title("All of it runs on, until Ctrl-C here or `make demo-stop`")
 	d.say("To use it from another terminal:")
-	d.say("  cd %s\n  export PATH=%s:$PATH KUBECONFIG=%s", workingFolder(), quote(filepath.Join(d.dir, "bin")), quote(d.kubeconfig()))
+	d.say("  cd %s\n  export PATH=%s:$PATH KUBECONFIG=%s", workingFolder(), quote(filepath.Join(d.dir, "bin")),
+		quote(d.kubeconfig()))
 	d.say("Then, for example:")
 	d.say(`  kubectl get pods -o wide
   kubectl scale deployment/web --replicas=5
@@ -226,7 +229,8 @@ func (d *demo) obey(in io.Reader) {
 			fmt.Fprintln(d.out, "The link is cut. In some 20 s the cluster calls the node NotReady; the pods run on.")
 		case "mend":
 			d.cable(proxy.Passing)
-			fmt.Fprintln(d.out, "The link is mended. The device dials again within a minute, sooner if it was cut for a short time.")
+			fmt.Fprintln(d.out,
+				"The link is mended. The device dials again within a minute, sooner if it was cut for a short time.")
 		default:
 			fmt.Fprintf(d.out, "%q: want cut or mend (Ctrl-C ends the demo)\n", word)
 		}

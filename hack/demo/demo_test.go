@@ -134,7 +134,9 @@ func (p *told) checkGone(but ...string) {
 		p.t.Errorf("GetMounts = %v, %v; want no mounts left", mounts, err)
 	}
 	owner := regexp.MustCompile(fmt.Sprintf(`"owner": \{\s*"pid": %d,`, p.cmd.Process.Pid))
-	for _, pattern := range []string{filepath.Join(os.TempDir(), "edgecore-kube-????????", "cluster.json"), "/run/ec-????????/instance.json"} {
+	for _, pattern := range []string{
+		filepath.Join(os.TempDir(), "edgecore-kube-????????", "cluster.json"), "/run/ec-????????/instance.json",
+	} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			p.t.Fatal(err)
@@ -154,9 +156,11 @@ var milestones = []string{
 	"==> 3. Join a device", "edgecore join --cloudcore-ipport", "Got a certificate for node edge-1", "edge-1   Ready ",
 	"==> 4. Run a Deployment on it", `deployment "web" successfully rolled out`, oldPage,
 	"==> 5. Cut the link", "edge-1   NotReady ", "CloudUnreachable", "node.kubernetes.io/unreachable   <none>",
-	"==> 6. Kill edgecore, and remove every container", "$ kill -9", "None is left.", "All 3 pods are Ready again", "with no cloud", "edge-1\n", oldPage,
+	"==> 6. Kill edgecore, and remove every container", "$ kill -9", "None is left.", "All 3 pods are Ready again",
+	"with no cloud", "edge-1\n", oldPage,
 	"==> 7. Change the page in the cluster meanwhile", "configmap/page patched", "NotReady", oldPage,
-	"==> 8. Mend the link", "dials again by itself", "the pods showed the new page", newPage, "edge-1   Ready ", "No pod was restarted by it",
+	"==> 8. Mend the link", "dials again by itself", "the pods showed the new page", newPage, "edge-1   Ready ",
+	"No pod was restarted by it",
 }
 
 // TestStory tells it whole and keeps it running, uses it as the program says, and ends it from outside.
@@ -183,14 +187,17 @@ func TestStory(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), "Running") != replicas {
 		t.Errorf("kubectl get pods: %v, want %d pods Running\n%s", err, replicas, out)
 	}
-	for _, line := range [][2]string{{"cut", "The link is cut."}, {"mend", "The link is mended."}, {"burn", `"burn": want cut or mend`}} {
+	for _, line := range [][2]string{
+		{"cut", "The link is cut."}, {"mend", "The link is mended."}, {"burn", `"burn": want cut or mend`},
+	} {
 		if _, err := fmt.Fprintln(p.input, line[0]); err != nil {
 			t.Fatal(err)
 		}
 		p.until(line[1])
 	}
 	second := start(t, p.dir, "run")
-	if code := second.end(); code != 1 || !strings.Contains(second.text(), "a demo runs already") || !strings.Contains(second.text(), "make demo-stop") {
+	if code := second.end(); code != 1 || !strings.Contains(second.text(), "a demo runs already") ||
+		!strings.Contains(second.text(), "make demo-stop") {
 		t.Errorf("a second demo in the same folder: status %d, want 1, that one runs already, and make demo-stop\n%s",
 			code, second.text())
 	}
@@ -208,7 +215,8 @@ func TestInterrupted(t *testing.T) {
 	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if code := p.end(); code != exitInterrupted || !strings.Contains(p.text(), "Interrupted. Removing") || !strings.Contains(p.text(), "All is removed") {
+	if code := p.end(); code != exitInterrupted || !strings.Contains(p.text(), "Interrupted. Removing") ||
+		!strings.Contains(p.text(), "All is removed") {
 		t.Errorf("it ended with status %d, want %d and that all is removed", code, exitInterrupted)
 	}
 	p.checkGone()
@@ -237,7 +245,10 @@ func TestFailure(t *testing.T) {
 	if code := p.end(); code != 1 {
 		t.Errorf("it ended with status %d, want 1", code)
 	}
-	for _, want := range []string{"This went wrong: start cloudcore: cloudcore has ended", "Removing everything but the logs.", "the logs are in " + filepath.Join(p.dir, "logs")} {
+	for _, want := range []string{
+		"This went wrong: start cloudcore: cloudcore has ended", "Removing everything but the logs.",
+		"the logs are in " + filepath.Join(p.dir, "logs"),
+	} {
 		if !strings.Contains(p.text(), want) {
 			t.Errorf("told %s, want %q in it", p.text(), want)
 		}

@@ -88,7 +88,8 @@ func clear(ctx context.Context, dir string) error {
 		return err
 	}
 	if r.Owner.Alive() {
-		return fmt.Errorf("a demo runs already in %s (process %d): end it with Ctrl-C there, or with `make demo-stop`", dir, r.Owner.PID)
+		return fmt.Errorf("a demo runs already in %s (process %d): end it with Ctrl-C there, or with `make demo-stop`",
+			dir, r.Owner.PID)
 	}
 	agents, err := agentsOf(dir)
 	if err != nil {
@@ -134,7 +135,8 @@ func agentsOf(dir string) ([]daemon.Identity, error) {
 	for _, f := range files {
 		line, err := os.ReadFile(f)
 		args := strings.Split(string(line), "\x00")
-		if err != nil || len(args) < 3 || args[1] != "--config" || !strings.HasPrefix(args[2], dir+string(filepath.Separator)) {
+		if err != nil || len(args) < 3 || args[1] != "--config" ||
+			!strings.HasPrefix(args[2], dir+string(filepath.Separator)) {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))

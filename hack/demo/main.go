@@ -20,7 +20,8 @@ const exitInterrupted = 130
 
 func main() {
 	// A closed terminal and a pipe that nobody reads any more end it in order too.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP,
+		syscall.SIGPIPE)
 	err := run(ctx, os.Args[1:])
 	stop()
 	switch {

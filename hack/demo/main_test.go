@@ -19,7 +19,8 @@ var (
 	built = programs.Flags()
 	// demoProgram is the path of the program under test.
 	demoProgram string
-	long        = flag.Bool("long", false, "tell the whole story, and kill a demo; else only its start, its failure and its end are tested")
+	long        = flag.Bool("long", false,
+		"tell the whole story, and kill a demo; else only its start, its failure and its end are tested")
 )
 
 func TestMain(m *testing.M) {

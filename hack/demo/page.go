@@ -46,7 +46,9 @@ func (d *demo) pageIs(ctx context.Context, want string) error {
 
 // showPage asks one pod for its page, after it has checked all.
 func (d *demo) showPage(ctx context.Context, want string) error {
-	if err := d.until(ctx, patience, "every pod shows its page", func() error { return d.pageIs(ctx, want) }); err != nil {
+	if err := d.until(ctx, patience, "every pod shows its page", func() error {
+		return d.pageIs(ctx, want)
+	}); err != nil {
 		return err
 	}
 	list, err := d.addresses(ctx)

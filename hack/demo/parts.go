@@ -48,7 +48,9 @@ func (d *demo) startCloud(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if d.cloud, err = cloud.New(cloud.Options{Binary: d.cloudcore, Dir: filepath.Join(d.dir, "cloud"), Kubeconfig: kubeconfig}); err != nil {
+	if d.cloud, err = cloud.New(cloud.Options{
+		Binary: d.cloudcore, Dir: filepath.Join(d.dir, "cloud"), Kubeconfig: kubeconfig,
+	}); err != nil {
 		return err
 	}
 	d.later(d.cloud.Stop)
@@ -92,8 +94,12 @@ func (d *demo) startRuntime(ctx context.Context) (err error) {
 // makeDevice writes the configuration of a device that has joined no cloud yet.
 func (d *demo) makeDevice() (err error) {
 	d.edge, err = agent.New(agent.Options{
-		Binary: d.edgecore, Dir: filepath.Join(d.dir, "edge"), NodeName: node, Endpoint: d.ctrd.Endpoint(), CgroupRoot: d.ctrd.CgroupRoot(),
-		Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s"},
+		Binary:     d.edgecore,
+		Dir:        filepath.Join(d.dir, "edge"),
+		NodeName:   node,
+		Endpoint:   d.ctrd.Endpoint(),
+		CgroupRoot: d.ctrd.CgroupRoot(),
+		Kubelet:    map[string]any{"nodeStatusUpdateFrequency": "2s"},
 	})
 	if err == nil {
 		d.later(d.edge.Stop)

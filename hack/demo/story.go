@@ -27,7 +27,8 @@ const (
 
 // tell tells the story.
 func (d *demo) tell(ctx context.Context) error {
-	fmt.Fprintf(d.out, `This demo runs a Kubernetes cluster and an edge device on this machine, and shows what happens to the device's
+	fmt.Fprintf(d.out,
+		`This demo runs a Kubernetes cluster and an edge device on this machine, and shows what happens to the device's
 pods when the link between the two is cut, the agent is killed and every container is lost.
 
   the cluster   etcd, kube-apiserver, kube-controller-manager, kube-scheduler
@@ -38,7 +39,8 @@ pods when the link between the two is cut, the agent is killed and every contain
 Lines that begin with $ are commands that are run here, followed by what they print. All files are in %s.
 Ctrl-C ends the demo at any time; whatever it made is removed at its end.
 `, node, shown(d.dir))
-	for _, chapter := range []func(context.Context) error{d.cluster, d.cloudHalf, d.device, d.deployment, d.cut, d.loss, d.change, d.reconnect} {
+	for _, chapter := range []func(context.Context) error{d.cluster, d.cloudHalf, d.device, d.deployment, d.cut, d.loss,
+		d.change, d.reconnect} {
 		if err := chapter(ctx); err != nil {
 			return err
 		}
@@ -48,7 +50,8 @@ Ctrl-C ends the demo at any time; whatever it made is removed at its end.
 
 func (d *demo) cluster(ctx context.Context) error {
 	d.title("Start a Kubernetes cluster")
-	d.say("Its programs are built from source once, which takes about 10 minutes on 2 cores, and kept in the user's cache folder.")
+	d.say("Its programs are built from source once, which takes about 10 minutes on 2 cores, and kept in the user's " +
+		"cache folder.")
 	if err := d.startCluster(ctx); err != nil {
 		return err
 	}
@@ -58,7 +61,9 @@ func (d *demo) cluster(ctx context.Context) error {
 
 func (d *demo) cloudHalf(ctx context.Context) error {
 	d.title("Install cloudcore")
-	d.say("Its namespace, its rights and its kinds of objects come from deploy/cloudcore. A cluster of yours would run its\nDeployment too; here it runs beside the cluster, as the service account kubeedge/cloudcore with the same rights.")
+	d.say("Its namespace, its rights and its kinds of objects come from deploy/cloudcore. A cluster of yours would " +
+		"run its\nDeployment too; here it runs beside the cluster, as the service account kubeedge/cloudcore with " +
+		"the same rights.")
 	for _, command := range []string{
 		"kubectl apply -f deploy/cloudcore/namespace.yaml -f deploy/cloudcore/rbac.yaml",
 		"kubectl apply -k deploy/cloudcore/crds",
@@ -76,7 +81,8 @@ func (d *demo) cloudHalf(ctx context.Context) error {
 
 func (d *demo) device(ctx context.Context) error {
 	d.title("Join a device")
-	d.say("The device has a containerd with two images (built here from busybox: nothing is pulled), and edgecore. A token from\ncloudcore gets it a certificate; the rest of its life it needs no token.")
+	d.say("The device has a containerd with two images (built here from busybox: nothing is pulled), and edgecore. A " +
+		"token from\ncloudcore gets it a certificate; the rest of its life it needs no token.")
 	if err := d.startRuntime(ctx); err != nil {
 		return err
 	}
@@ -89,7 +95,9 @@ func (d *demo) device(ctx context.Context) error {
 	if err := d.startAgent(ctx); err != nil {
 		return err
 	}
-	if err := d.until(ctx, patience, "the node is Ready", func() error { return d.nodeIs(ctx, v1.ConditionTrue) }); err != nil {
+	if err := d.until(ctx, patience, "the node is Ready", func() error {
+		return d.nodeIs(ctx, v1.ConditionTrue)
+	}); err != nil {
 		return err
 	}
 	_, err := d.sh(ctx, "kubectl get nodes -o wide")
@@ -119,9 +127,13 @@ func (d *demo) deployment(ctx context.Context) error {
 
 func (d *demo) cut(ctx context.Context) error {
 	d.title("Cut the link")
-	d.say("From here on no byte passes between device and cloud. After %.0f s without a heartbeat the cluster calls the node NotReady\n(Kubernetes' own time is 50 s). The device says itself what it knows of it.", gracePeriod.Seconds())
+	d.say("From here on no byte passes between device and cloud. After %.0f s without a heartbeat the cluster calls "+
+		"the node NotReady\n(Kubernetes' own time is 50 s). The device says itself what it knows of it.",
+		gracePeriod.Seconds())
 	d.cable(proxy.Cut)
-	if err := d.until(ctx, patience, "the cluster notices that the node is away", func() error { return d.nodeIs(ctx, v1.ConditionUnknown) }); err != nil {
+	if err := d.until(ctx, patience, "the cluster notices that the node is away", func() error {
+		return d.nodeIs(ctx, v1.ConditionUnknown)
+	}); err != nil {
 		return err
 	}
 	if _, err := d.sh(ctx, "kubectl get nodes"); err != nil {
@@ -140,7 +152,9 @@ func (d *demo) cut(ctx context.Context) error {
 	if _, err := d.sh(ctx, status); err != nil {
 		return err
 	}
-	d.say("Kubernetes evicts the pods of a node that is away for 5 minutes, and a device would find all its pods replaced. Not\nthese: cloudcore takes the time limit off what they tolerate, at the latest when their node is lost.")
+	d.say("Kubernetes evicts the pods of a node that is away for 5 minutes, and a device would find all its pods " +
+		"replaced. Not\nthese: cloudcore takes the time limit off what they tolerate, at the latest when their node " +
+		"is lost.")
 	err := d.until(ctx, patience, "the pods tolerate the loss of their node without a limit", func() error {
 		pods, err := d.pods(ctx)
 		for i := range pods {
@@ -155,7 +169,9 @@ func (d *demo) cut(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.sh(ctx, "kubectl get pods -o custom-columns='POD:.metadata.name,TOLERATES:.spec.tolerations[*].key,SECONDS:.spec.tolerations[*].tolerationSeconds'")
+	_, err = d.sh(ctx,
+		"kubectl get pods -o "+
+			"custom-columns='POD:.metadata.name,TOLERATES:.spec.tolerations[*].key,SECONDS:.spec.tolerations[*].tolerationSeconds'")
 	return err
 }
 
@@ -183,10 +199,13 @@ func (d *demo) loss(ctx context.Context) error {
 	if err := d.startAgent(ctx); err != nil {
 		return err
 	}
-	if err := d.until(ctx, patience, "the pods are back on the device", func() error { return d.backOnDevice(ctx) }); err != nil {
+	if err := d.until(ctx, patience, "the pods are back on the device", func() error {
+		return d.backOnDevice(ctx)
+	}); err != nil {
 		return err
 	}
-	d.say("All %d pods are Ready again %s after edgecore was started, with no cloud:", replicas, seconds(time.Since(began)))
+	d.say("All %d pods are Ready again %s after edgecore was started, with no cloud:", replicas,
+		seconds(time.Since(began)))
 	if _, err := d.sh(ctx, "edgecore get pods -o wide --config "+shown(d.edge.Config())); err != nil {
 		return err
 	}
@@ -217,9 +236,12 @@ func (d *demo) reconnect(ctx context.Context) error {
 	if err := d.until(ctx, patience, "the device dials again", d.linked); err != nil {
 		return err
 	}
-	d.say("The device dials again by itself, at random times so that a thousand devices do not come at once: here after %s.", seconds(time.Since(mended)))
+	d.say("The device dials again by itself, at random times so that a thousand devices do not come at once: here "+
+		"after %s.", seconds(time.Since(mended)))
 	linked := time.Now()
-	if err := d.until(ctx, patience, "the cluster knows the new containers", func() error { return d.cloudKnows(ctx, before) }); err != nil {
+	if err := d.until(ctx, patience, "the cluster knows the new containers", func() error {
+		return d.cloudKnows(ctx, before)
+	}); err != nil {
 		return err
 	}
 	current := time.Since(linked)
@@ -227,7 +249,9 @@ func (d *demo) reconnect(ctx context.Context) error {
 		return err
 	}
 	arrived := time.Since(linked)
-	if err := d.until(ctx, patience, "the node is Ready", func() error { return d.nodeIs(ctx, v1.ConditionTrue) }); err != nil {
+	if err := d.until(ctx, patience, "the node is Ready", func() error {
+		return d.nodeIs(ctx, v1.ConditionTrue)
+	}); err != nil {
 		return err
 	}
 	after, err := d.lives(ctx)
@@ -242,15 +266,18 @@ func (d *demo) reconnect(ctx context.Context) error {
 			return fmt.Errorf("container %s was restarted when the link was mended", id)
 		}
 	}
-	d.say("%s after that the cluster knew all that had happened on the device, and after %s the pods showed the new page.\nIt took %s from the device and %s to it, TLS and all.",
-		seconds(current), seconds(arrived), kilobytes(d.cables[0].Up.Load()-up), kilobytes(d.cables[0].Down.Load()-down))
+	d.say("%s after that the cluster knew all that had happened on the device, and after %s the pods showed the new "+
+		"page.\nIt took %s from the device and %s to it, TLS and all.",
+		seconds(current), seconds(arrived), kilobytes(d.cables[0].Up.Load()-up),
+		kilobytes(d.cables[0].Down.Load()-down))
 	if err := d.showPage(ctx, newPage); err != nil {
 		return err
 	}
 	if _, err := d.sh(ctx, "kubectl get nodes,pods -o wide"); err != nil {
 		return err
 	}
-	d.say("No pod was restarted by it: the %d containers that run are those that edgecore started without a cloud. (RESTARTS\ncounts those that were lost before.)", len(after))
+	d.say("No pod was restarted by it: the %d containers that run are those that edgecore started without a cloud. "+
+		"(RESTARTS\ncounts those that were lost before.)", len(after))
 	return nil
 }
 

@@ -60,7 +60,8 @@ func run(ctx context.Context, args []string) error {
 		fmt.Fprint(flags.Output(), usage)
 		flags.PrintDefaults()
 	}
-	endpoint := flags.String("cri", "", "use the runtime at this `endpoint`, such as unix:///run/containerd/containerd.sock")
+	endpoint := flags.String("cri", "",
+		"use the runtime at this `endpoint`, such as unix:///run/containerd/containerd.sock")
 	if len(args) == 0 {
 		return errors.New("say what to do: run or stop; --help tells more")
 	}
@@ -162,7 +163,12 @@ func (d *dev) run(ctx context.Context) error {
 		return err
 	}
 	a, err := agent.New(agent.Options{
-		Binary: binary, Dir: d.dir, NodeName: strings.ToLower(host), Endpoint: endpoint, CgroupRoot: root, Port: readOnlyPort,
+		Binary:     binary,
+		Dir:        d.dir,
+		NodeName:   strings.ToLower(host),
+		Endpoint:   endpoint,
+		CgroupRoot: root,
+		Port:       readOnlyPort,
 	})
 	if err != nil {
 		return err
@@ -187,7 +193,8 @@ func (d *dev) run(ctx context.Context) error {
 func portIsFree() error {
 	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(readOnlyPort))
 	if err != nil {
-		return fmt.Errorf("port %d is in use (a kubelet, or another edgecore?): end that program first (`make stop` in its checkout): %w", readOnlyPort, err)
+		return fmt.Errorf("port %d is in use (a kubelet, or another edgecore?): end that program first (`make stop` "+
+			"in its checkout): %w", readOnlyPort, err)
 	}
 	return l.Close()
 }
@@ -214,7 +221,9 @@ func (d *dev) runtime(ctx context.Context) (endpoint, root string, err error) {
 	instance, err := containerd.Attach(d.name())
 	if err != nil {
 		say("starting a containerd of our own, %s", d.name())
-		if instance, err = containerd.Start(ctx, containerd.Options{Name: d.name(), Root: filepath.Join(d.dir, "containerd"), Detached: true}); err != nil {
+		if instance, err = containerd.Start(ctx, containerd.Options{
+			Name: d.name(), Root: filepath.Join(d.dir, "containerd"), Detached: true,
+		}); err != nil {
 			return "", "", err
 		}
 	} else if !instance.Running() {
@@ -346,7 +355,9 @@ func (d *dev) removePods(ctx context.Context, endpoint string) error {
 	for _, e := range entries {
 		ours[e.Name()] = true
 	}
-	if err := containerd.RemovePods(ctx, client, func(s *runtimeapi.PodSandbox) bool { return ours[s.Metadata.GetUid()] }); err != nil {
+	if err := containerd.RemovePods(ctx, client, func(s *runtimeapi.PodSandbox) bool {
+		return ours[s.Metadata.GetUid()]
+	}); err != nil {
 		return err
 	}
 	return cgroups.New(cgroups.Options{Root: cgroupRoot, PerQOS: true}).RemoveAll()

@@ -26,12 +26,15 @@ func ensureSandboxImage(ctx context.Context, client *cri.Client, socket string) 
 	if err := json.Unmarshal([]byte(status.GetInfo()["config"]), &config); err != nil || config.SandboxImage == "" {
 		return nil
 	}
-	have, err := client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: config.SandboxImage}})
+	have, err := client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
+		Image: &runtimeapi.ImageSpec{Image: config.SandboxImage},
+	})
 	if err != nil || have.GetImage() != nil {
 		return err
 	}
 	say("the runtime has no sandbox image %s; giving it our pause image under that name", config.SandboxImage)
-	cmd := exec.CommandContext(ctx, "ctr", "--address", socket, "--namespace", "k8s.io", "images", "tag", images.Pause, config.SandboxImage)
+	cmd := exec.CommandContext(ctx, "ctr", "--address", socket, "--namespace", "k8s.io", "images", "tag", images.Pause,
+		config.SandboxImage)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("tag the sandbox image: %w: %s", err, out)
 	}

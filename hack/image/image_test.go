@@ -33,7 +33,8 @@ var long = flag.Bool("long", false, "also run the image on a containerd")
 // TestArchive: an archive and a push hold the program and nothing else, as users run it. The program is any file.
 func TestArchive(t *testing.T) {
 	dir := t.TempDir()
-	binary, archive, tag := filepath.Join(dir, "cloudcore"), filepath.Join(dir, "image.tar"), "edgecore.local/cloudcore:test"
+	binary, archive, tag := filepath.Join(dir, "cloudcore"), filepath.Join(dir, "image.tar"),
+		"edgecore.local/cloudcore:test"
 	if err := os.WriteFile(binary, []byte("a program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,8 @@ func checkImage(t *testing.T, img v1.Image, program, arch string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := config.Architecture+" "+config.Config.User+" "+config.Config.Entrypoint[0], arch+" 65532:65532 /cloudcore"; got != want {
+	if got, want := config.Architecture+" "+config.Config.User+" "+config.Config.Entrypoint[0],
+		arch+" 65532:65532 /cloudcore"; got != want {
 		t.Errorf("the image is %q, want %q", got, want)
 	}
 	if diff := cmp.Diff([]string{"PATH=/"}, config.Config.Env); diff != "" {
@@ -117,20 +119,23 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	instance := testenv.StartContainerd(t, testenv.Options{})
-	if out, err := exec.CommandContext(t.Context(), "ctr", "--address", instance.Socket(), "-n", "k8s.io", "images", "import", archive).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "ctr", "--address", instance.Socket(), "-n", "k8s.io", "images",
+		"import", archive).CombinedOutput(); err != nil {
 		t.Fatalf("ctr images import: %v, want no error\n%s", err, out)
 	}
 	client := testenv.Dial(t, instance)
 	box := &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "n", Uid: "u"}, LogDirectory: filepath.Join(dir, "logs"),
-		Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: instance.CgroupRoot() + "/p"},
+		Metadata:     &runtimeapi.PodSandboxMetadata{Name: "p", Namespace: "n", Uid: "u"},
+		LogDirectory: filepath.Join(dir, "logs"),
+		Linux:        &runtimeapi.LinuxPodSandboxConfig{CgroupParent: instance.CgroupRoot() + "/p"},
 	}
 	sandbox, err := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: box})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wait.Until(t, "the runtime to list the image", func() error { // the CRI plugin learns of an import by an event
-		status, err := client.Images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: tag}})
+		status, err := client.Images.ImageStatus(t.Context(),
+			&runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: tag}})
 		if err == nil && status.GetImage() == nil {
 			err = fmt.Errorf("the runtime does not list %s", tag)
 		}
@@ -155,7 +160,9 @@ func TestImage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
+		if _, err := client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{
+			ContainerId: c.ContainerId,
+		}); err != nil {
 			t.Fatalf("start by %s: %v", name, err)
 		}
 		wait.Until(t, "the version in the log of the container", func() error {

@@ -50,7 +50,8 @@ func run(ctx context.Context, binary, arch, tag, out, push string) error {
 		if err != nil {
 			return fmt.Errorf("--push %s: %w", push, err)
 		}
-		if err := remote.Write(ref, img, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+		if err := remote.Write(ref, img, remote.WithContext(ctx),
+			remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
 			return fmt.Errorf("push %s: %w", ref, err)
 		}
 		fmt.Println("pushed", ref)
@@ -78,7 +79,12 @@ func build(binary, arch string) (v1.Image, error) {
 	}
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	if err := w.WriteHeader(&tar.Header{Name: "cloudcore", Mode: 0o755, Size: int64(len(program)), Format: tar.FormatPAX}); err != nil {
+	if err := w.WriteHeader(&tar.Header{
+		Name:   "cloudcore",
+		Mode:   0o755,
+		Size:   int64(len(program)),
+		Format: tar.FormatPAX,
+	}); err != nil {
 		return nil, err
 	}
 	if _, err := w.Write(program); err != nil {
@@ -87,7 +93,9 @@ func build(binary, arch string) (v1.Image, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil })
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(layer.Bytes())), nil
+	})
 	if err != nil {
 		return nil, err
 	}

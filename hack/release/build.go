@@ -47,13 +47,16 @@ func (r *release) build(ctx context.Context, t target) error {
 	if err != nil {
 		return err
 	}
-	env := append(slices.Clone(t.env), "GOOS=linux", "CGO_ENABLED=1", "CC="+t.triplet+"-gcc", "CGO_CFLAGS=-O2", "CGO_LDFLAGS=-O2")
-	return command(ctx, r.source, env, "go", "build", "-trimpath", "-tags", r.tags, "-ldflags", r.ldflags(true), "-o", out, "./cmd/edgecore")
+	env := append(slices.Clone(t.env), "GOOS=linux", "CGO_ENABLED=1", "CC="+t.triplet+"-gcc", "CGO_CFLAGS=-O2",
+		"CGO_LDFLAGS=-O2")
+	return command(ctx, r.source, env, "go", "build", "-trimpath", "-tags", r.tags, "-ldflags", r.ldflags(true), "-o",
+		out, "./cmd/edgecore")
 }
 
 // ldflags are those of the linker; a static program needs the C compiler's.
 func (r *release) ldflags(static bool) string {
-	flags := fmt.Sprintf("-s -w -X %s/pkg/version.version=%s -X %s/pkg/version.commit=%s", module, r.version, module, r.commit)
+	flags := fmt.Sprintf("-s -w -X %s/pkg/version.version=%s -X %s/pkg/version.commit=%s", module, r.version, module,
+		r.commit)
 	if static {
 		flags += " -linkmode external -extldflags -static"
 	}

@@ -28,7 +28,8 @@ func output(ctx context.Context, dir string, env []string, name string, args ...
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), missing(name, err), strings.TrimSpace(errs.String()))
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), missing(name, err),
+			strings.TrimSpace(errs.String()))
 	}
 	return out.String(), nil
 }

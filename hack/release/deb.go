@@ -57,7 +57,8 @@ func (r *release) hostProgram(ctx context.Context, targets []target) (string, er
 		}
 	}
 	program := filepath.Join(r.work, "edgecore")
-	return program, command(ctx, r.source, []string{"CGO_ENABLED=1"}, "go", "build", "-trimpath", "-tags", r.tags, "-ldflags", r.ldflags(false), "-o", program, "./cmd/edgecore")
+	return program, command(ctx, r.source, []string{"CGO_ENABLED=1"}, "go", "build", "-trimpath", "-tags", r.tags,
+		"-ldflags", r.ldflags(false), "-o", program, "./cmd/edgecore")
 }
 
 // content is all that the package puts onto a device.
@@ -78,7 +79,8 @@ func (r *release) content(ctx context.Context, t target, host string) (tree, err
 		files.copyFiles(filepath.Join(r.source, "deploy/systemd"), "usr/lib/systemd/system", "edgecore.service"),
 		files.copyFiles(from, "usr/share/edgecore", "edgecore.yaml"),
 		files.copyFiles(from, doc, "copyright"),
-		files.copyFiles(from, doc+"examples", "examples/10-bridge.conflist", "examples/journald.conf", "examples/web.yaml"),
+		files.copyFiles(from, doc+"examples", "examples/10-bridge.conflist", "examples/journald.conf",
+			"examples/web.yaml"),
 		files.copyFiles(r.source, doc, "docs/install.md"),
 	); err != nil {
 		return nil, err
@@ -193,7 +195,8 @@ func (r *release) pack(ctx context.Context, t target, files tree, name string) e
 	deb := filepath.Join(r.out, name)
 	epoch := "SOURCE_DATE_EPOCH=" + strconv.FormatInt(r.made.Unix(), 10)
 	// One thread: what several make of it may differ.
-	if err := command(ctx, "", []string{epoch}, "dpkg-deb", "--root-owner-group", "-Zxz", "--threads-max=1", "--build", dir, deb); err != nil {
+	if err := command(ctx, "", []string{epoch}, "dpkg-deb", "--root-owner-group", "-Zxz", "--threads-max=1", "--build",
+		dir, deb); err != nil {
 		return err
 	}
 	if err := r.removeOthers(t, deb); err != nil {
@@ -209,7 +212,8 @@ func (r *release) pack(ctx context.Context, t target, files tree, name string) e
 	if !r.lintian {
 		return nil
 	}
-	return command(ctx, "", nil, "lintian", "--fail-on", "error", "--allow-root", "--no-cfg", "--tag-display-limit", "0", deb)
+	return command(ctx, "", nil, "lintian", "--fail-on", "error", "--allow-root", "--no-cfg", "--tag-display-limit",
+		"0", deb)
 }
 
 // removeOthers removes an architecture's packages but one.

@@ -25,7 +25,8 @@ func (r *release) notices(ctx context.Context, binary string) ([]byte, error) {
 	for _, d := range info.Deps {
 		names = append(names, d.Path)
 	}
-	out, err := output(ctx, r.source, nil, "go", append([]string{"list", "-m", "-f", "{{.Path}} {{.Version}}\t{{.Dir}}"}, names...)...)
+	out, err := output(ctx, r.source, nil, "go",
+		append([]string{"list", "-m", "-f", "{{.Path}} {{.Version}}\t{{.Dir}}"}, names...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +77,9 @@ func writeNotices(texts map[string][]string) []byte {
 		slices.Sort(names)
 		list = append(list, notice{strings.Join(slices.Compact(names), "\n"), text})
 	}
-	slices.SortFunc(list, func(a, b notice) int { return strings.Compare(a.names+"\x00"+a.text, b.names+"\x00"+b.text) })
+	slices.SortFunc(list, func(a, b notice) int {
+		return strings.Compare(a.names+"\x00"+a.text, b.names+"\x00"+b.text)
+	})
 	var out bytes.Buffer
 	fmt.Fprintln(&out, "edgecore contains these Go modules and Go's own libraries, under these licences.")
 	for _, n := range list {

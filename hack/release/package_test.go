@@ -81,11 +81,15 @@ func newMachine(t *testing.T, debs string) *machine {
 			t.Error(err)
 		}
 	})
-	m.sh("export PATH=/stubs:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C")
-	m.sh("mkdir -p /stubs /run/systemd/system /etc/containerd && rm -f /usr/sbin/policy-rc.d /etc/containerd/config.toml && touch /calls")
+	m.sh("export PATH=/stubs:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin " +
+		"DEBIAN_FRONTEND=noninteractive LC_ALL=C")
+	m.sh("mkdir -p /stubs /run/systemd/system /etc/containerd && rm -f /usr/sbin/policy-rc.d " +
+		"/etc/containerd/config.toml && touch /calls")
 	m.write("/stubs/systemctl", stubSystemctl)
-	m.sh("chmod +x /stubs/systemctl; dpkg --purge --force-all edgecore 2>/dev/null; find /etc /lib/systemd /usr/lib/systemd /var/lib/systemd -name 'edgecore*' -exec rm -rf {} +")
-	m.sh("rm -rf /etc/edgecore /var/lib/edgecore /var/lib/kubelet /usr/share/edgecore; rm -f /etc/systemd/logind.conf.d/99-edgecore.conf; true")
+	m.sh("chmod +x /stubs/systemctl; dpkg --purge --force-all edgecore 2>/dev/null; find /etc /lib/systemd " +
+		"/usr/lib/systemd /var/lib/systemd -name 'edgecore*' -exec rm -rf {} +")
+	m.sh("rm -rf /etc/edgecore /var/lib/edgecore /var/lib/kubelet /usr/share/edgecore; rm -f " +
+		"/etc/systemd/logind.conf.d/99-edgecore.conf; true")
 	return m
 }
 
@@ -116,7 +120,8 @@ func (m *machine) sh(line string) string {
 
 func (m *machine) write(path, text string) {
 	m.t.Helper()
-	if out := m.sh("mkdir -p " + filepath.Dir(path) + " && cat >" + path + " <<'END OF FILE'\n" + text + "END OF FILE\n"); out != "" {
+	if out := m.sh("mkdir -p " + filepath.Dir(path) + " && cat >" + path + " <<'END OF FILE'\n" + text +
+		"END OF FILE\n"); out != "" {
 		m.t.Fatalf("unexpected output:\n%s", out)
 	}
 }
@@ -150,7 +155,13 @@ func stubPackage(t *testing.T, out, version string) {
 	err := errors.Join(
 		files.copyFiles("../../deploy/systemd", "usr/lib/systemd/system", "edgecore.service"),
 		files.copyFiles("../../"+debianDir, "usr/share/edgecore", "edgecore.yaml"),
-		r.describe(files, control{Version: debianVersion(version, made), Architecture: "all", Release: version, Commit: "abc1234", Date: made.Format(time.RFC1123Z)}),
+		r.describe(files, control{
+			Version:      debianVersion(version, made),
+			Architecture: "all",
+			Release:      version,
+			Commit:       "abc1234",
+			Date:         made.Format(time.RFC1123Z),
+		}),
 		r.pack(t.Context(), target{debian: "all"}, files, version+".deb"),
 	)
 	if err != nil {
@@ -169,7 +180,8 @@ func TestPackage(t *testing.T) {
 		t.Errorf("sums of a package built twice: %q and %q, want the same", first["v1.0.0.deb"], second["v1.0.0.deb"])
 	}
 	for name, test := range map[string]func(*machine){
-		"life": life, "foreign service": foreignService, "unit of no package": unitOfNoPackage, "cgroup driver": cgroupDriver, "disabled": disabled, "pods that do not end": podsRunOn,
+		"life": life, "foreign service": foreignService, "unit of no package": unitOfNoPackage,
+		"cgroup driver": cgroupDriver, "disabled": disabled, "pods that do not end": podsRunOn,
 	} {
 		t.Run(name, func(t *testing.T) { test(newMachine(t, debs)) })
 	}
@@ -186,8 +198,10 @@ func sums(t *testing.T, dir string) map[string]string {
 
 // life is a package's: installed, upgraded, removed, installed again, purged.
 func life(m *machine) {
-	const present = "find /etc/edgecore /var/lib/edgecore /etc/systemd/system -path '*edgecore*' -printf '%M %p\\n' 2>/dev/null | sort -k2"
-	const everything = "find /written \\( -path /written/var/lib/dpkg -o -path /written/calls -o -name dpkg.log -o -type c \\) -prune -o -type d -o -print | sort"
+	const present = "find /etc/edgecore /var/lib/edgecore /etc/systemd/system -path '*edgecore*' -printf '%M %p\\n' " +
+		"2>/dev/null | sort -k2"
+	const everything = "find /written \\( -path /written/var/lib/dpkg -o -path /written/calls -o -name dpkg.log -o " +
+		"-type c \\) -prune -o -type d -o -print | sort"
 	before := m.sh(everything)
 	_, calls := m.dpkg("-i /packages/v1.0.0.deb")
 	if want := "systemctl --system daemon-reload\nsystemctl --quiet --system start edgecore.service"; calls != want {
@@ -207,14 +221,20 @@ drwx------ /var/lib/edgecore`)
 	}
 	m.expect("tail -1 /etc/edgecore/edgecore.yaml; cat /var/lib/edgecore/edgecore.db", "# a word of mine\nrows")
 
-	m.sh("mkdir -p /var/lib/kubelet/pods/1/volumes '/var/lib/kubelet/pods/2 3' /var/lib/kubelet/others; echo x >/var/lib/kubelet/pods/1/volumes/data; mkdir -p /etc/systemd/logind.conf.d; touch /etc/systemd/logind.conf.d/99-edgecore.conf")
-	m.write("/left", "/var/lib/kubelet/pods/1\n/var/lib/kubelet/pods/2 3\n/var/lib/kubelet/pods/\n/var/lib/kubelet/\n/\n//\nrelative/path\n")
+	m.sh("mkdir -p /var/lib/kubelet/pods/1/volumes '/var/lib/kubelet/pods/2 3' /var/lib/kubelet/others; echo x " +
+		">/var/lib/kubelet/pods/1/volumes/data; mkdir -p /etc/systemd/logind.conf.d; touch " +
+		"/etc/systemd/logind.conf.d/99-edgecore.conf")
+	m.write("/left", "/var/lib/kubelet/pods/1\n/var/lib/kubelet/pods/2 "+
+		"3\n/var/lib/kubelet/pods/\n/var/lib/kubelet/\n/\n//\nrelative/path\n")
 	_, calls = m.dpkg("--remove edgecore")
-	if want := "systemctl stop edgecore.service\nedgecore end-pods --left-overs /var/lib/edgecore/left-overs --within 2m --kill\nsystemctl --system daemon-reload"; calls != want {
+	if want := "systemctl stop edgecore.service\nedgecore end-pods --left-overs /var/lib/edgecore/left-overs " +
+		"--within 2m --kill\nsystemctl --system daemon-reload"; calls != want {
 		m.t.Errorf("calls of removing = %q, want %q", calls, want)
 	}
-	m.expect("cat /var/lib/edgecore/edgecore.db /var/lib/kubelet/pods/1/volumes/data; tail -1 /etc/edgecore/edgecore.yaml; ls /usr/bin/edgecore /etc/systemd/logind.conf.d/99-edgecore.conf",
-		"rows\nx\n# a word of mine\nls: cannot access '/usr/bin/edgecore': No such file or directory\nls: cannot access '/etc/systemd/logind.conf.d/99-edgecore.conf': No such file or directory\nexit status 2")
+	m.expect("cat /var/lib/edgecore/edgecore.db /var/lib/kubelet/pods/1/volumes/data; tail -1 "+
+		"/etc/edgecore/edgecore.yaml; ls /usr/bin/edgecore /etc/systemd/logind.conf.d/99-edgecore.conf",
+		"rows\nx\n# a word of mine\nls: cannot access '/usr/bin/edgecore': No such file or directory\nls: cannot "+
+			"access '/etc/systemd/logind.conf.d/99-edgecore.conf': No such file or directory\nexit status 2")
 
 	if _, calls = m.dpkg("-i /packages/v1.1.0.deb"); !strings.Contains(calls, "start edgecore.service") {
 		m.t.Errorf("calls of installing again = %q, want %q among them", calls, "start edgecore.service")
@@ -223,7 +243,8 @@ drwx------ /var/lib/edgecore`)
 
 	said, _ = m.dpkg("--purge edgecore")
 	m.expect("ls /var/lib/kubelet", "others")
-	m.expect("ls -d /etc/edgecore /var/lib/edgecore /usr/share/edgecore /usr/share/doc/edgecore 2>/dev/null", "exit status 2")
+	m.expect("ls -d /etc/edgecore /var/lib/edgecore /usr/share/edgecore /usr/share/doc/edgecore 2>/dev/null",
+		"exit status 2")
 	m.sh("rm -rf /left /var/lib/kubelet/others && rmdir /var/lib/kubelet")
 	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(m.sh(everything), "\n")); diff != "" {
 		m.t.Errorf("files after purging (-want +got):\n%s%s", diff, said)
@@ -258,13 +279,15 @@ func unitOfNoPackage(m *machine) {
 		m.t.Errorf("calls = %q, want none and that the unit is left alone:\n%s", calls, said)
 	}
 	m.expect("cat /etc/systemd/system/edgecore.service", strings.TrimSpace(text))
-	m.expect("grep ExecStart /usr/lib/systemd/system/edgecore.service", "ExecStart=/usr/bin/edgecore --config /etc/edgecore/edgecore.yaml")
+	m.expect("grep ExecStart /usr/lib/systemd/system/edgecore.service",
+		"ExecStart=/usr/bin/edgecore --config /etc/edgecore/edgecore.yaml")
 }
 
 func cgroupDriver(m *machine) {
 	m.write("/etc/containerd/config.toml", "version = 2\n[plugins.x.runtimes.runc.options]\n  SystemdCgroup = true\n")
 	m.dpkg("-i /packages/v1.0.0.deb")
-	m.expect("grep '^ *cgroupDriver' /etc/edgecore/edgecore.yaml; diff /usr/share/edgecore/edgecore.yaml /etc/edgecore/edgecore.yaml | grep -c '^>'", "cgroupDriver: systemd\n1")
+	m.expect("grep '^ *cgroupDriver' /etc/edgecore/edgecore.yaml; diff /usr/share/edgecore/edgecore.yaml "+
+		"/etc/edgecore/edgecore.yaml | grep -c '^>'", "cgroupDriver: systemd\n1")
 }
 
 // disabled: a service that somebody has switched off stays off.
@@ -282,23 +305,28 @@ func disabled(m *machine) {
 func podsRunOn(m *machine) {
 	m.dpkg("-i /packages/v1.0.0.deb")
 	m.write("/var/lib/edgecore/left-overs", "/var/lib/kubelet/pods/old\n") // of an earlier removal
-	m.sh("touch /end-pods-fails; mkdir -p /var/lib/kubelet/pods/old /var/lib/edgecore/sub /srv; mount --bind /srv /var/lib/edgecore/sub; touch /srv/data")
+	m.sh("touch /end-pods-fails; mkdir -p /var/lib/kubelet/pods/old /var/lib/edgecore/sub /srv; mount --bind /srv " +
+		"/var/lib/edgecore/sub; touch /srv/data")
 	said, _ := m.dpkg("--purge edgecore")
-	if strings.Contains(said, "exit status") || !strings.Contains(said, "some pods may run on") || !strings.Contains(said, "/var/lib/edgecore stays: something is mounted in it") {
+	if strings.Contains(said, "exit status") || !strings.Contains(said, "some pods may run on") ||
+		!strings.Contains(said, "/var/lib/edgecore stays: something is mounted in it") {
 		m.t.Errorf("unexpected output:\n%s", said)
 	}
-	m.expect("ls /srv/data; ls -d /var/lib/kubelet/pods/old; ls /etc/edgecore 2>/dev/null", "/srv/data\n/var/lib/kubelet/pods/old\nexit status 2")
+	m.expect("ls /srv/data; ls -d /var/lib/kubelet/pods/old; ls /etc/edgecore 2>/dev/null",
+		"/srv/data\n/var/lib/kubelet/pods/old\nexit status 2")
 	m.expect("dpkg-query -W edgecore 2>/dev/null", "exit status 1")
 }
 
 func TestRemoveOthers(t *testing.T) {
 	out := t.TempDir()
-	for _, name := range []string{"edgecore_1.0.0_arm64.deb", "edgecore_1.1.0_arm64.deb", "edgecore_1.0.0_amd64.deb", "edgecore_arm64.deb", "edgecore-arm64"} {
+	for _, name := range []string{"edgecore_1.0.0_arm64.deb", "edgecore_1.1.0_arm64.deb", "edgecore_1.0.0_amd64.deb",
+		"edgecore_arm64.deb", "edgecore-arm64"} {
 		if err := os.WriteFile(filepath.Join(out, name), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := (&release{out: out}).removeOthers(target{debian: "arm64"}, filepath.Join(out, "edgecore_1.1.0_arm64.deb")); err != nil {
+	if err := (&release{out: out}).removeOthers(target{debian: "arm64"},
+		filepath.Join(out, "edgecore_1.1.0_arm64.deb")); err != nil {
 		t.Fatal(err)
 	}
 	list, err := os.ReadDir(out)
@@ -309,7 +337,9 @@ func TestRemoveOthers(t *testing.T) {
 	for _, e := range list {
 		left = append(left, e.Name())
 	}
-	if diff := cmp.Diff([]string{"edgecore-arm64", "edgecore_1.0.0_amd64.deb", "edgecore_1.1.0_arm64.deb", "edgecore_arm64.deb"}, left); diff != "" {
+	if diff := cmp.Diff([]string{
+		"edgecore-arm64", "edgecore_1.0.0_amd64.deb", "edgecore_1.1.0_arm64.deb", "edgecore_arm64.deb",
+	}, left); diff != "" {
 		t.Errorf("mismatch (-want +got):\n%s", diff)
 	}
 }

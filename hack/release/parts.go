@@ -21,7 +21,8 @@ const sqliteModule = "github.com/mattn/go-sqlite3"
 
 func (r *release) buildLister(ctx context.Context) (string, error) {
 	tool := filepath.Join(r.work, "cyclonedx-gomod")
-	return tool, command(ctx, filepath.Join(r.source, "hack/sbom"), []string{"CGO_ENABLED=0", "GOFLAGS="}, "go", "build", "-trimpath", "-o", tool, lister)
+	return tool, command(ctx, filepath.Join(r.source, "hack/sbom"), []string{"CGO_ENABLED=0", "GOFLAGS="}, "go",
+		"build", "-trimpath", "-o", tool, lister)
 }
 
 // parts is where the list of a program's parts goes.
@@ -32,7 +33,8 @@ func (r *release) parts(t target) string { return r.binary(t) + ".cdx.json" }
 func (r *release) list(ctx context.Context, tool string, t target) error {
 	raw := filepath.Join(r.work, "parts.json")
 	// Licences are read from the modules that were built; nothing is fetched.
-	if err := command(ctx, r.source, []string{"GOPROXY=off"}, tool, "bin", "-json", "-noserial", "-notimestamp", "-std", "-licenses",
+	if err := command(ctx, r.source, []string{"GOPROXY=off"}, tool, "bin", "-json", "-noserial", "-notimestamp", "-std",
+		"-licenses",
 		"-version", r.version, "-output", raw, r.binary(t)); err != nil {
 		return err
 	}
@@ -94,7 +96,12 @@ func (r *release) foreignParts(ctx context.Context, t target) ([]part, error) {
 			purl: "pkg:generic/sqlite@" + sqlite, cpe: "cpe:2.3:a:sqlite:sqlite:" + sqlite + ":*:*:*:*:*:*:*"},
 		{name: "glibc", version: libc, license: "LGPL-2.1-or-later",
 			purl: "pkg:deb/debian/" + pkg + "@" + libc, cpe: "cpe:2.3:a:gnu:glibc:" + upstream + ":*:*:*:*:*:*:*"},
-		{name: "libgcc", version: gcc, license: "GPL-3.0-or-later WITH GCC-exception-3.1", purl: "pkg:generic/libgcc@" + gcc},
+		{
+			name:    "libgcc",
+			version: gcc,
+			license: "GPL-3.0-or-later WITH GCC-exception-3.1",
+			purl:    "pkg:generic/libgcc@" + gcc,
+		},
 	}, nil
 }
 
@@ -135,7 +142,8 @@ func complete(list []byte, foreign []part, made time.Time) ([]byte, error) {
 		}
 	}
 	for _, p := range foreign {
-		c := map[string]any{"type": "library", "name": p.name, "version": p.version, "purl": p.purl, "bom-ref": p.purl, "licenses": licenses(p.license)}
+		c := map[string]any{"type": "library", "name": p.name, "version": p.version, "purl": p.purl, "bom-ref": p.purl,
+			"licenses": licenses(p.license)}
 		if p.cpe != "" {
 			c["cpe"] = p.cpe
 		}

@@ -76,12 +76,15 @@ func TestDebianVersion(t *testing.T) {
 // TestUpgradesGoUp: anyone who builds on gets a version that dpkg takes for a newer one.
 func TestUpgradesGoUp(t *testing.T) {
 	versions := []string{
-		debianVersion("ca8ef2a", made), debianVersion("0123abc", made.Add(time.Second)), debianVersion("v1.2.0-alpha.1", made),
-		debianVersion("v1.2.0-rc.1", made), debianVersion("v1.2.0-rc.1-3-gfff", made), debianVersion("v1.2.0-rc.2", made), debianVersion("v1.2.0", made),
+		debianVersion("ca8ef2a", made), debianVersion("0123abc", made.Add(time.Second)),
+		debianVersion("v1.2.0-alpha.1", made),
+		debianVersion("v1.2.0-rc.1", made), debianVersion("v1.2.0-rc.1-3-gfff", made),
+		debianVersion("v1.2.0-rc.2", made), debianVersion("v1.2.0", made),
 		debianVersion("v1.2.0-9-gfff", made), debianVersion("v1.2.0-10-g000", made), debianVersion("v1.2.1", made),
 	}
 	for i := range len(versions) - 1 {
-		if err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", versions[i], "lt", versions[i+1]).Run(); err != nil {
+		if err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", versions[i], "lt", versions[i+1]).
+			Run(); err != nil {
 			t.Errorf("%s is not before %s: %v", versions[i], versions[i+1], err)
 		}
 	}
@@ -94,7 +97,14 @@ const listed = `{"bomFormat": "CycloneDX", "specVersion": "1.6",
 
 func TestComplete(t *testing.T) {
 	foreign := []part{
-		{name: "sqlite", version: "3.50", license: "blessing", of: "pkg:golang/" + sqliteModule, purl: "pkg:generic/sqlite@3.50", cpe: "cpe:sqlite"},
+		{
+			name:    "sqlite",
+			version: "3.50",
+			license: "blessing",
+			of:      "pkg:golang/" + sqliteModule,
+			purl:    "pkg:generic/sqlite@3.50",
+			cpe:     "cpe:sqlite",
+		},
 		{name: "libgcc", version: "12", license: "A WITH B", purl: "pkg:generic/libgcc@12"},
 	}
 	first, err := complete([]byte(listed), foreign, made)
@@ -131,13 +141,16 @@ func TestComplete(t *testing.T) {
 		}
 	}
 	foreign[0].of = "pkg:golang/other"
-	if _, err := complete([]byte(listed), foreign, made); err == nil || !strings.Contains(err.Error(), "has no pkg:golang/other, which brings sqlite") {
+	if _, err := complete([]byte(listed), foreign, made); err == nil ||
+		!strings.Contains(err.Error(), "has no pkg:golang/other, which brings sqlite") {
 		t.Errorf("complete with a part of nothing = %v, want that it has no pkg:golang/other", err)
 	}
 }
 
 func TestSQLiteVersion(t *testing.T) {
-	got, err := sqliteVersion([]byte("/* x */\n#define SQLITE_VERSION        \"3.50.4\"\n#define SQLITE_VERSION_NUMBER 3050004\n"))
+	got, err :=
+		sqliteVersion(
+			[]byte("/* x */\n#define SQLITE_VERSION        \"3.50.4\"\n#define SQLITE_VERSION_NUMBER 3050004\n"))
 	if err != nil || got != "3.50.4" {
 		t.Errorf("sqliteVersion = %q, %v; want 3.50.4", got, err)
 	}
@@ -149,7 +162,8 @@ func TestSQLiteVersion(t *testing.T) {
 func TestNotices(t *testing.T) {
 	texts := map[string][]string{}
 	for name, files := range map[string]map[string]string{
-		"b.org/x v1": {"LICENSE": "MIT\n", "readme.md": "no"}, "a.org/y v2": {"license.txt": "MIT", "NOTICE": "by a"}, "c.org/z v3": {"COPYING.md": "GPL"},
+		"b.org/x v1": {"LICENSE": "MIT\n", "readme.md": "no"}, "a.org/y v2": {"license.txt": "MIT", "NOTICE": "by a"},
+		"c.org/z v3": {"COPYING.md": "GPL"},
 	} {
 		dir := t.TempDir()
 		for file, text := range files {
@@ -162,12 +176,14 @@ func TestNotices(t *testing.T) {
 		}
 	}
 	line := strings.Repeat("=", 78)
-	want := "edgecore contains these Go modules and Go's own libraries, under these licences.\n\n" + line + "\na.org/y v2\n\nby a\n\n" +
+	want := "edgecore contains these Go modules and Go's own libraries, under these licences.\n\n" + line +
+		"\na.org/y v2\n\nby a\n\n" +
 		line + "\na.org/y v2\nb.org/x v1\n\nMIT\n\n" + line + "\nc.org/z v3\n\nGPL\n"
 	if diff := cmp.Diff(want, string(writeNotices(texts))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if err := readNotices("d.org/none v1", t.TempDir(), texts); err == nil || !strings.Contains(err.Error(), "d.org/none v1: there is no file with a licence") {
+	if err := readNotices("d.org/none v1", t.TempDir(), texts); err == nil ||
+		!strings.Contains(err.Error(), "d.org/none v1: there is no file with a licence") {
 		t.Errorf("readNotices of a module without a licence = %v, want an error", err)
 	}
 }
@@ -200,7 +216,8 @@ func TestCheckBinary(t *testing.T) {
 }
 
 func TestDifferences(t *testing.T) {
-	got := differences(map[string]string{"same": "1", "other": "1", "gone": "1"}, map[string]string{"same": "1", "other": "2", "new": "1"})
+	got := differences(map[string]string{"same": "1", "other": "1", "gone": "1"},
+		map[string]string{"same": "1", "other": "2", "new": "1"})
 	if diff := cmp.Diff([]string{"gone", "new", "other"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -215,7 +232,8 @@ func TestPackagedConfiguration(t *testing.T) {
 	want := v1alpha2.Default()
 	want.Database.DataSource = "/var/lib/edgecore/edgecore.db"
 	hub, kubelet := &want.Modules.EdgeHub, &want.Modules.Edged.TailoredKubeletConfig
-	hub.TLSCAFile, hub.TLSCertFile, hub.TLSPrivateKeyFile = "/etc/edgecore/certs/rootCA.crt", "/etc/edgecore/certs/server.crt", "/etc/edgecore/certs/server.key"
+	hub.TLSCAFile, hub.TLSCertFile, hub.TLSPrivateKeyFile = "/etc/edgecore/certs/rootCA.crt",
+		"/etc/edgecore/certs/server.crt", "/etc/edgecore/certs/server.key"
 	kubelet.StaticPodPath = "/etc/edgecore/manifests"
 	want.Modules.Edged.HostnameOverride = cfg.Modules.Edged.HostnameOverride
 	if diff := cmp.Diff(want, cfg); diff != "" {

@@ -34,7 +34,10 @@ func (r *release) reproduce(ctx context.Context, targets []target) error {
 			return err
 		}
 		cache := dir + ".cache"
-		args := []string{"run", "./hack/release", "--version", strings.TrimSpace(version), "--commit", strings.TrimSpace(commit), "--tags", r.tags, "--lintian=false", "deb"}
+		args := []string{
+			"run", "./hack/release", "--version", strings.TrimSpace(version), "--commit", strings.TrimSpace(commit),
+			"--tags", r.tags, "--lintian=false", "deb",
+		}
 		if err := command(ctx, dir, []string{"GOCACHE=" + cache}, "go", append(args, names...)...); err != nil {
 			return err
 		}

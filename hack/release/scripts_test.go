@@ -11,7 +11,8 @@ func TestScripts(t *testing.T) {
 	stubPackage(t, debs, "v1.0.0")
 	stubPackage(t, debs, "v1.1.0")
 	for name, tests := range map[string][]func(*machine){
-		"mounts": {ownPartitions, mountsWithSpaces}, "masked": {maskedMeanwhile, masked}, "runtime": {whichRuntime, runtimeRestarts},
+		"mounts": {ownPartitions, mountsWithSpaces}, "masked": {maskedMeanwhile, masked},
+		"runtime":       {whichRuntime, runtimeRestarts},
 		"configuration": {emptyConfig, syncedConfig}, "what is told": {runtimeRemoved, logindLimit, copiedUnit},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -34,7 +35,8 @@ func (m *machine) says(what, output, want string) {
 
 // ownPartitions: folders that are mount points are emptied by a purge, which does not fail.
 func ownPartitions(m *machine) {
-	m.sh("mkdir -p /var/lib/edgecore /etc/edgecore && mount -t tmpfs tmpfs /var/lib/edgecore && mount -t tmpfs tmpfs /etc/edgecore")
+	m.sh("mkdir -p /var/lib/edgecore /etc/edgecore && mount -t tmpfs tmpfs /var/lib/edgecore && mount -t tmpfs tmpfs " +
+		"/etc/edgecore")
 	m.dpkg("-i /packages/v1.0.0.deb")
 	m.sh("echo rows >/var/lib/edgecore/edgecore.db; mkdir -p /var/lib/edgecore/a/b; touch /var/lib/edgecore/.hidden")
 	said, _ := m.dpkg("--purge edgecore")
@@ -50,7 +52,8 @@ func ownPartitions(m *machine) {
 // system.
 func mountsWithSpaces(m *machine) {
 	m.dpkg("-i /packages/v1.0.0.deb")
-	m.sh("mkdir -p /srv '/var/lib/kubelet/pods/1 2/volumes/v 1' && touch /srv/data && mount --bind /srv '/var/lib/kubelet/pods/1 2/volumes/v 1'")
+	m.sh("mkdir -p /srv '/var/lib/kubelet/pods/1 2/volumes/v 1' && touch /srv/data && mount --bind /srv " +
+		"'/var/lib/kubelet/pods/1 2/volumes/v 1'")
 	m.write("/left", "/var/lib/kubelet/pods/1 2\n/var/lib/kubelet/pods/\n")
 	said, _ := m.dpkg("--purge edgecore")
 	m.says("purging", said, "/var/lib/kubelet/pods/1 2 stays: something is mounted in it")
@@ -85,7 +88,8 @@ func maskedMeanwhile(m *machine) {
 func removalEndsPods(m *machine) {
 	m.t.Helper()
 	_, calls := m.dpkg("--remove edgecore")
-	want := "systemctl stop edgecore.service\nedgecore end-pods --left-overs /var/lib/edgecore/left-overs --within 2m --kill\nsystemctl --system daemon-reload"
+	want := "systemctl stop edgecore.service\nedgecore end-pods --left-overs /var/lib/edgecore/left-overs --within " +
+		"2m --kill\nsystemctl --system daemon-reload"
 	if calls != want {
 		m.t.Errorf("calls of removing = %q, want %q", calls, want)
 	}
@@ -95,7 +99,8 @@ func removalEndsPods(m *machine) {
 func emptyConfig(m *machine) {
 	m.sh("mkdir -p /etc/edgecore; : >/etc/edgecore/edgecore.yaml; echo half >/etc/edgecore/edgecore.yaml.new")
 	m.dpkg("-i /packages/v1.0.0.deb")
-	m.expect("cmp /etc/edgecore/edgecore.yaml /usr/share/edgecore/edgecore.yaml; ls /etc/edgecore; stat -c %a /etc/edgecore/edgecore.yaml",
+	m.expect("cmp /etc/edgecore/edgecore.yaml /usr/share/edgecore/edgecore.yaml; ls /etc/edgecore; stat -c %a "+
+		"/etc/edgecore/edgecore.yaml",
 		"edgecore.yaml\nmanifests\n600")
 	m.sh("echo '# mine' >/etc/edgecore/edgecore.yaml")
 	m.dpkg("-i /packages/v1.1.0.deb")
@@ -107,20 +112,29 @@ func syncedConfig(m *machine) {
 	m.write("/stubs/sync", "#!/bin/sh\necho \"sync $*: $(ls /etc/edgecore | tr '\\n' ' ')\" >>/syncs\n")
 	m.sh("chmod +x /stubs/sync")
 	m.dpkg("-i /packages/v1.0.0.deb")
-	m.expect("cat /syncs", "sync /etc/edgecore/edgecore.yaml.new: edgecore.yaml.new manifests \nsync /etc/edgecore: edgecore.yaml manifests")
+	m.expect("cat /syncs", "sync /etc/edgecore/edgecore.yaml.new: edgecore.yaml.new manifests \nsync /etc/edgecore: "+
+		"edgecore.yaml manifests")
 }
 
 // whichRuntime: the configuration names the runtime that is there.
 func whichRuntime(m *machine) {
 	const show = "sed -n 's/^ *\\(containerRuntimeEndpoint\\|cgroupDriver\\): //p' /etc/edgecore/edgecore.yaml; " +
-		"diff /usr/share/edgecore/edgecore.yaml /etc/edgecore/edgecore.yaml | grep -c '^>'; dpkg --purge edgecore >/dev/null 2>&1"
+		"diff /usr/share/edgecore/edgecore.yaml /etc/edgecore/edgecore.yaml | grep -c '^>'; dpkg --purge edgecore " +
+		">/dev/null 2>&1"
 	const containerd, crio = "unix:///run/containerd/containerd.sock", "unix:///run/crio/crio.sock"
-	m.sh("rm -rf /run/containerd /run/crio /etc/crio; for d in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin; do rm -f $d/containerd $d/crio; done; mkdir -p /run/containerd /run/crio /etc/crio/crio.conf.d")
+	m.sh("rm -rf /run/containerd /run/crio /etc/crio; for d in /usr/local/sbin /usr/local/bin /usr/sbin /usr/bin; do " +
+		"rm -f $d/containerd $d/crio; done; mkdir -p /run/containerd /run/crio /etc/crio/crio.conf.d")
 	for _, c := range []struct{ what, prepare, want string }{
 		{"none", "true", containerd + "\ncgroupfs\n0"},
 		{"CRI-O, installed", "printf '#!/bin/sh\\n' >/usr/bin/crio; chmod +x /usr/bin/crio", crio + "\nsystemd\n2"},
-		{"CRI-O with cgroupfs", "echo ' cgroup_manager = \"cgroupfs\"' >/etc/crio/crio.conf.d/10-x.conf", crio + "\ncgroupfs\n1"},
-		{"both, CRI-O runs", "cp /usr/bin/crio /usr/bin/containerd; " + socket("/run/crio/crio.sock"), crio + "\ncgroupfs\n1"},
+		{
+			"CRI-O with cgroupfs", "echo ' cgroup_manager = \"cgroupfs\"' >/etc/crio/crio.conf.d/10-x.conf",
+			crio + "\ncgroupfs\n1",
+		},
+		{
+			"both, CRI-O runs", "cp /usr/bin/crio /usr/bin/containerd; " + socket("/run/crio/crio.sock"),
+			crio + "\ncgroupfs\n1",
+		},
 		{"both run", socket("/run/containerd/containerd.sock"), containerd + "\ncgroupfs\n0"},
 		{"both, containerd runs", "rm /run/crio/crio.sock", containerd + "\ncgroupfs\n0"},
 	} {
@@ -134,7 +148,8 @@ func whichRuntime(m *machine) {
 
 // socket is a command that makes a socket.
 func socket(path string) string {
-	return "perl -MIO::Socket::UNIX -e 'IO::Socket::UNIX->new(Type=>SOCK_STREAM(),Local=>\"" + path + "\",Listen=>1) or die'"
+	return "perl -MIO::Socket::UNIX -e 'IO::Socket::UNIX->new(Type=>SOCK_STREAM(),Local=>\"" + path +
+		"\",Listen=>1) or die'"
 }
 
 // runtimeRemoved: pods that nobody could end are told of, with what ends them, and the package goes.
@@ -151,13 +166,15 @@ func runtimeRemoved(m *machine) {
 func copiedUnit(m *machine) {
 	m.write("/usr/lib/systemd/system/edgecore.service", "[Service]\nExecStart=/usr/local/bin/edgecore\n")
 	said, _ := m.dpkg("-i /packages/v1.0.0.deb")
-	m.says("installing", said, "edgecore: copied /usr/lib/systemd/system/edgecore.service, which no package owns, to /etc/systemd/system/edgecore.service")
+	m.says("installing", said, "edgecore: copied /usr/lib/systemd/system/edgecore.service, which no package owns, to "+
+		"/etc/systemd/system/edgecore.service")
 }
 
 // logindLimit: what the agent raised goes, from where it lies and from where earlier versions put it.
 func logindLimit(m *machine) {
 	m.dpkg("-i /packages/v1.0.0.deb")
-	m.sh("for d in /run /etc; do mkdir -p $d/systemd/logind.conf.d; touch $d/systemd/logind.conf.d/99-edgecore.conf; done; touch /etc/systemd/logind.conf.d/mine.conf")
+	m.sh("for d in /run /etc; do mkdir -p $d/systemd/logind.conf.d; touch $d/systemd/logind.conf.d/99-edgecore.conf; " +
+		"done; touch /etc/systemd/logind.conf.d/mine.conf")
 	m.dpkg("--remove edgecore")
 	m.expect("ls -d /run/systemd/logind.conf.d 2>/dev/null; ls /etc/systemd/logind.conf.d", "mine.conf")
 }

@@ -18,9 +18,27 @@ type target struct {
 // (Raspberry Pi 2 and newer), arm64 and amd64 as they were at first.
 func allTargets() []target {
 	return []target{
-		{name: "amd64", debian: "amd64", triplet: "x86_64-linux-gnu", env: []string{"GOARCH=amd64", "GOAMD64=v1"}, libc: "libc6-dev-amd64-cross"},
-		{name: "arm64", debian: "arm64", triplet: "aarch64-linux-gnu", env: []string{"GOARCH=arm64", "GOARM64=v8.0"}, libc: "libc6-dev-arm64-cross"},
-		{name: "armv7", debian: "armhf", triplet: "arm-linux-gnueabihf", env: []string{"GOARCH=arm", "GOARM=7"}, libc: "libc6-dev-armhf-cross"},
+		{
+			name:    "amd64",
+			debian:  "amd64",
+			triplet: "x86_64-linux-gnu",
+			env:     []string{"GOARCH=amd64", "GOAMD64=v1"},
+			libc:    "libc6-dev-amd64-cross",
+		},
+		{
+			name:    "arm64",
+			debian:  "arm64",
+			triplet: "aarch64-linux-gnu",
+			env:     []string{"GOARCH=arm64", "GOARM64=v8.0"},
+			libc:    "libc6-dev-arm64-cross",
+		},
+		{
+			name:    "armv7",
+			debian:  "armhf",
+			triplet: "arm-linux-gnueabihf",
+			env:     []string{"GOARCH=arm", "GOARM=7"},
+			libc:    "libc6-dev-armhf-cross",
+		},
 	}
 }
 

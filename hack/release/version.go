@@ -7,7 +7,8 @@ import (
 )
 
 // described is what `git describe --tags --dirty` says of a release, or of a commit after one.
-var described = regexp.MustCompile(`^v?(\d+\.\d+\.\d+)(?:-((?:alpha|beta|rc)[.0-9a-z]*))?(?:-(\d+)-g([0-9a-f]+))?(-dirty)?$`)
+var described = regexp.MustCompile(
+	`^v?(\d+\.\d+\.\d+)(?:-((?:alpha|beta|rc)[.0-9a-z]*))?(?:-(\d+)-g([0-9a-f]+))?(-dirty)?$`)
 
 // debianVersion is a version as Debian orders them: v1.2.0-rc.1 before v1.2.0, that before the commits after it, and
 // builds of commits that have no release before them by their time.

@@ -34,7 +34,8 @@ func main() {
 	list := flag.Bool("list", false, "print the commands, and run nothing")
 	var o options
 	flag.BoolVar(&o.full, "full", false, "with vm: every machine, arm64 too, 25 power cuts (hours)")
-	flag.Int64Var(&o.seed, "seed", 1, "the seed of random faults, pods and power cuts; the same seed makes the same ones")
+	flag.Int64Var(&o.seed, "seed", 1,
+		"the seed of random faults, pods and power cuts; the same seed makes the same ones")
 	flag.Parse()
 	if err := run(ctx, flag.Args(), o, *list); err != nil {
 		fmt.Fprintln(os.Stderr, "suite:", err)
@@ -108,7 +109,8 @@ func choose(ctx context.Context, names []string, o options) ([]area, error) {
 
 // unitPackages lists the packages with tests that are not integration suites.
 func unitPackages(ctx context.Context) ([]string, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...")
+	cmd := exec.CommandContext(ctx, "go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}",
+		"./...")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

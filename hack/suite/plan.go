@@ -236,26 +236,33 @@ func areas(o options) []area {
 	}
 	return []area{
 		{
-			name:    "edge",
-			about:   "a node on its own: every promise of the agent on a real containerd, small disks, damaged stores and images",
+			name: "edge",
+			about: "a node on its own: every promise of the agent on a real containerd, small disks, damaged " +
+				"stores and images",
 			folders: []string{"cmd/edgecore", "edged", "metamanager", "beehive", "deploy/systemd"},
 			before:  []string{"hack/setup test", "go run ./hack/kube"},
-			jobs:    alone(withArgs(suites("edge", job{race: true, timeout: long}), "./test/adopt", seed), "./test/evict"),
+			jobs: alone(withArgs(suites("edge", job{race: true, timeout: long}), "./test/adopt", seed),
+				"./test/evict"),
 		},
 		{
-			name:    "link",
-			about:   "a node in a cluster: join, link, cloudcore, kubectl, what goes over the wire, 1,000 random faults, the demo",
-			folders: []string{"cmd/cloudcore", "cloud", "edgehub", "pkg", "deploy/cloudcore", "edged/node", "edged/server"},
-			before:  []string{"hack/setup test", "go run ./hack/kube", "make build"},
-			raced:   true,
-			jobs:    withArgs(suites("link", job{race: true, timeout: long}), "./test/link", "-faults=1000", seed),
+			name: "link",
+			about: "a node in a cluster: join, link, cloudcore, kubectl, what goes over the wire, 1,000 random " +
+				"faults, the demo",
+			folders: []string{
+				"cmd/cloudcore", "cloud", "edgehub", "pkg", "deploy/cloudcore", "edged/node", "edged/server",
+			},
+			before: []string{"hack/setup test", "go run ./hack/kube", "make build"},
+			raced:  true,
+			jobs:   withArgs(suites("link", job{race: true, timeout: long}), "./test/link", "-faults=1000", seed),
 		},
 		{
-			name:    "conformance",
-			about:   "a pod for each field of docs/pod-support.md on both containerds, and pods at random",
-			folders: []string{"edged/runtime", "edged/status", "edged/prober", "edged/volume", "edged/env", "edged/security"},
-			before:  []string{"go run ./hack/kube"},
-			jobs:    suites("conformance", job{timeout: long, args: []string{seed}}),
+			name:  "conformance",
+			about: "a pod for each field of docs/pod-support.md on both containerds, and pods at random",
+			folders: []string{
+				"edged/runtime", "edged/status", "edged/prober", "edged/volume", "edged/env", "edged/security",
+			},
+			before: []string{"go run ./hack/kube"},
+			jobs:   suites("conformance", job{timeout: long, args: []string{seed}}),
 		},
 		{
 			name:    "kubelet",
@@ -265,15 +272,17 @@ func areas(o options) []area {
 			jobs:    suites("kubelet", job{timeout: long, args: []string{seed}}),
 		},
 		{
-			name:    "vm",
-			about:   "the Debian package on a booted machine: systemd, the kubelet's limits on cgroup v2, reboots, power cuts",
+			name: "vm",
+			about: "the Debian package on a booted machine: systemd, the kubelet's limits on cgroup v2, reboots, " +
+				"power cuts",
 			folders: []string{"deploy", "hack/release", "edged/cgroups", "edged/shutdown"},
 			before:  []string{vmSetup, "go run ./hack/kube"},
 			jobs:    []job{vm},
 		},
 		{
-			name:    "kubeedge",
-			about:   "KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; building them takes 30 minutes once",
+			name: "kubeedge",
+			about: "KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; building them takes 30 " +
+				"minutes once",
 			folders: []string{"pkg/wire", "cloud/cloudhub", "edgehub", "metamanager"},
 			before:  []string{"go run ./hack/kube"},
 			jobs:    suites("kubeedge", job{timeout: 90 * time.Minute}),
@@ -291,7 +300,8 @@ func areas(o options) []area {
 
 // machines are the tests that boot a machine each and run with -full alone.
 var machines = []string{
-	"TestMachine", "TestDevice", "TestPackage", "TestSmallDevice", "TestClock", "TestShutdown", "TestJoin", "TestSuites",
+	"TestMachine", "TestDevice", "TestPackage", "TestSmallDevice", "TestClock", "TestShutdown", "TestJoin",
+	"TestSuites",
 	"TestPodsOnCgroup2", "TestCheckpoint", "TestAdopt", "TestARM64",
 }
 

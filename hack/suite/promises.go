@@ -40,7 +40,8 @@ var promises = []promise{
 		pkg:  "./test/differential",
 		test: "TestPods/cases",
 		rows: []string{
-			"basic-", "ending-forced", "ending-grpc", "ending-image-never", "ending-image-invalid", "status-deleted", "status-failed",
+			"basic-", "ending-forced", "ending-grpc", "ending-image-never", "ending-image-invalid", "status-deleted",
+			"status-failed",
 			"status-host", "status-rejected", "status-resources", "volumes-",
 		},
 	},

@@ -58,7 +58,9 @@ func (r *result) shown(p promise) (longest time.Duration, ok bool) {
 				longest = max(longest, o.elapsed)
 			}
 			passed = passed || o.test == p.test
-			missing = slices.DeleteFunc(missing, func(begin string) bool { return isRow && strings.HasPrefix(row, begin) })
+			missing = slices.DeleteFunc(missing, func(begin string) bool {
+				return isRow && strings.HasPrefix(row, begin)
+			})
 		}
 	}
 	return longest, passed && len(missing) == 0

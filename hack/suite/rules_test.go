@@ -54,7 +54,9 @@ func check(path string, src any) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	simulated := slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` })
+	simulated := slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool {
+		return i.Path.Value == `"testing/synctest"`
+	})
 	var out []string
 	report := func(at ast.Node, what string) {
 		out = append(out, strconv.Itoa(files.Position(at.Pos()).Line)+": "+what)
@@ -83,7 +85,8 @@ func check(path string, src any) ([]string, error) {
 					return false
 				}
 				if !simulated && isOrder(n.Op) && (tells(n.X, measured) || tells(n.Y, measured)) {
-					report(n, "asserts how long something took; use a simulated clock, or make the wrong behaviour never end")
+					report(n, "asserts how long something took; use a simulated clock, or make the wrong behaviour "+
+						"never end")
 				}
 			case *ast.CallExpr:
 				if isBare(n) {
@@ -170,12 +173,16 @@ func TestCheck(t *testing.T) {
 		src  string
 		want []string
 	}{
-		"duration":    {head + "func TestA(t *testing.T) { took := time.Since(x); if took > time.Second { } }", []string{"6"}},
-		"call":        {head + "func TestA(t *testing.T) { if time.Since(x) < time.Second { } }", []string{"6"}},
-		"both ends":   {head + "func TestA(t *testing.T) { took := time.Since(x); _ = took < a || took > b }", []string{"6", "6"}},
-		"pace":        {head + "func TestA(t *testing.T) { for time.Since(x) < time.Second { } }", nil},
-		"logged":      {head + "func TestA(t *testing.T) { took := time.Since(x); t.Log(took) }", nil},
-		"simulated":   {"package p\nimport \"testing/synctest\"\nfunc TestA(t *testing.T) { _ = time.Since(x) < a }", nil},
+		"duration": {head + "func TestA(t *testing.T) { took := time.Since(x); if took > time.Second { } }",
+			[]string{"6"}},
+		"call": {head + "func TestA(t *testing.T) { if time.Since(x) < time.Second { } }", []string{"6"}},
+		"both ends": {
+			head + "func TestA(t *testing.T) { took := time.Since(x); _ = took < a || took > b }", []string{"6", "6"},
+		},
+		"pace":   {head + "func TestA(t *testing.T) { for time.Since(x) < time.Second { } }", nil},
+		"logged": {head + "func TestA(t *testing.T) { took := time.Since(x); t.Log(took) }", nil},
+		"simulated": {"package p\nimport \"testing/synctest\"\nfunc TestA(t *testing.T) { _ = time.Since(x) < a }",
+			nil},
 		"bare":        {head + "func TestA(t *testing.T) { t.Error(got) }", []string{"6"}},
 		"bare fatal":  {head + "func TestA(t *testing.T) { t.Fatal(got, diff) }", []string{"6"}},
 		"error":       {head + "func TestA(t *testing.T) { t.Fatal(err); t.Error(closeErr); t.Error(x.err) }", nil},

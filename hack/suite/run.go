@@ -64,7 +64,12 @@ func (c *collector) add(e event) (outcome, bool) {
 			c.output[key] = tail(append(c.output[key], e.Output...), maxOutput)
 		}
 	case "pass", "fail", "skip":
-		o := outcome{pkg: e.Package, test: e.Test, action: e.Action, elapsed: time.Duration(e.Elapsed * float64(time.Second))}
+		o := outcome{
+			pkg:     e.Package,
+			test:    e.Test,
+			action:  e.Action,
+			elapsed: time.Duration(e.Elapsed * float64(time.Second)),
+		}
 		switch {
 		case e.Action == "pass":
 		case e.Test != "":

@@ -35,7 +35,8 @@ func tests(t *testing.T, pkg string) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllStringSubmatch(string(data), -1) {
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).
+			FindAllStringSubmatch(string(data), -1) {
 			names = append(names, m[1])
 		}
 	}
@@ -201,7 +202,10 @@ func TestCommands(t *testing.T) {
 		timeout:  time.Minute,
 		args:     []string{"-cuts=3"},
 	}}}
-	want := []string{"hack/setup vm", "GORACE=atexit_sleep_ms=0 go test -count=1 -timeout=1m0s -race -run=TestA -skip=TestB ./test/vm -args -cuts=3"}
+	want := []string{
+		"hack/setup vm", "GORACE=atexit_sleep_ms=0 go test -count=1 -timeout=1m0s -race -run=TestA -skip=TestB " +
+			"./test/vm -args -cuts=3",
+	}
 	if diff := cmp.Diff(want, a.commands()); diff != "" {
 		t.Errorf("commands (-want +got):\n%s", diff)
 	}
@@ -261,20 +265,37 @@ func TestVerdict(t *testing.T) {
 	b := promise{"pods rest", "./test/edge", "TestB", nil}
 	other := promise{"pods run", "./test/link", "TestA", nil}
 	rows := promise{"pods run", "./test/edge", "TestA", []string{"x"}}
-	row := append(slices.Clone(passed), outcome{pkg: module + "/test/edge", test: "TestA/x", action: "pass", elapsed: time.Second})
+	row := append(slices.Clone(passed), outcome{
+		pkg:     module + "/test/edge",
+		test:    "TestA/x",
+		action:  "pass",
+		elapsed: time.Second,
+	})
 	for name, c := range map[string]struct {
 		area area
 		jobs []jobResult
 		want string // in the error; empty: none
 	}{
-		"all is well":        {area{promises: []promise{a}}, []jobResult{{outcomes: passed}}, ""},
-		"a test fails":       {area{}, []jobResult{{outcomes: passed, err: errors.New("exit status 1")}}, "exit status 1"},
-		"a promise is gone":  {area{promises: []promise{a, b}}, []jobResult{{outcomes: passed}}, "pods rest: ./test/edge TestB did not pass"},
-		"of another package": {area{promises: []promise{other}}, []jobResult{{outcomes: passed}}, "./test/link TestA did not pass"},
-		"a skip in short":    {area{name: shortName}, []jobResult{{outcomes: append(passed, outcome{test: "TestC", action: "skip"})}}, "1 tests were skipped"},
-		"a row":              {area{promises: []promise{rows}}, []jobResult{{outcomes: row}}, ""},
-		"no row":             {area{promises: []promise{rows}}, []jobResult{{outcomes: passed}}, "./test/edge TestA did not pass"},
-		"nothing ran":        {area{}, nil, "no test has passed"},
+		"all is well": {area{promises: []promise{a}}, []jobResult{{outcomes: passed}}, ""},
+		"a test fails": {
+			area{}, []jobResult{{outcomes: passed, err: errors.New("exit status 1")}}, "exit status 1",
+		},
+		"a promise is gone": {
+			area{promises: []promise{a, b}}, []jobResult{{outcomes: passed}},
+			"pods rest: ./test/edge TestB did not pass",
+		},
+		"of another package": {
+			area{promises: []promise{other}}, []jobResult{{outcomes: passed}}, "./test/link TestA did not pass",
+		},
+		"a skip in short": {
+			area{name: shortName}, []jobResult{{outcomes: append(passed, outcome{test: "TestC", action: "skip"})}},
+			"1 tests were skipped",
+		},
+		"a row": {area{promises: []promise{rows}}, []jobResult{{outcomes: row}}, ""},
+		"no row": {
+			area{promises: []promise{rows}}, []jobResult{{outcomes: passed}}, "./test/edge TestA did not pass",
+		},
+		"nothing ran": {area{}, nil, "no test has passed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := (&result{jobs: c.jobs}).verdict(c.area)

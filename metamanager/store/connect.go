@@ -13,9 +13,10 @@ import (
 
 // pragmas are carried out on every connection before it is used. This is the only place that sets any.
 var pragmas = []string{
-	"PRAGMA busy_timeout=5000",          // only a person with sqlite3 can hold the lock; wait for them
-	"PRAGMA journal_mode=WAL",           // readers and the writer do not wait for each other; one fsync a commit
-	"PRAGMA synchronous=FULL",           // a commit is on the disk before it returns: acks depend on it (the driver's default is NORMAL)
+	"PRAGMA busy_timeout=5000", // only a person with sqlite3 can hold the lock; wait for them
+	"PRAGMA journal_mode=WAL",  // readers and the writer do not wait for each other; one fsync a commit
+	// a commit is on the disk before it returns: acks depend on it (the driver's default is NORMAL)
+	"PRAGMA synchronous=FULL",
 	"PRAGMA wal_autocheckpoint=256",     // about 1 MiB of log, then it is folded into the file
 	"PRAGMA journal_size_limit=1048576", // and the log shrinks to this again after a burst
 	"PRAGMA cache_size=-512",            // 512 KiB of pages for each connection; the kernel caches the rest

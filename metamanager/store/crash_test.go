@@ -49,7 +49,8 @@ func crashWriter() {
 			for i := 0; ; i++ {
 				key, value := fmt.Sprintf("a/pod/w%d-%d", w, i%50), fmt.Sprintf("%d.%d", round, i)
 				padded := value + " " + strings.Repeat("x", 500)
-				if err := s.Apply(context.Background(), Upsert(meta(key, padded)), OutboxPut(key, []byte(value))); err != nil {
+				if err := s.Apply(context.Background(), Upsert(meta(key, padded)),
+					OutboxPut(key, []byte(value))); err != nil {
 					fmt.Println("fail", err)
 					os.Exit(1)
 				}

@@ -63,19 +63,24 @@ func TestDamagedFiles(t *testing.T) {
 		saved  int // at the least
 		clean  bool
 	}{
-		"garbage":         {func([]byte) []byte { return bytes.Repeat([]byte("no"), 5000) }, 0, false},
-		"garbage, clean":  {func([]byte) []byte { return bytes.Repeat([]byte("no"), 5000) }, 0, true},
-		"zero length":     {func([]byte) []byte { return nil }, 0, false},
-		"head":            {func(d []byte) []byte { copy(d, bytes.Repeat([]byte{0xff}, 64)); return d }, 0, false},
-		"a page":          {func(d []byte) []byte { copy(d[len(d)/8192*4096:], bytes.Repeat([]byte{0xaa}, 4096)); return d }, filledRows - 2, false},
-		"ten pages":       {func(d []byte) []byte { return everyPage(d, 30, 0xaa) }, filledRows * 8 / 10, false},
-		"ten zeroed":      {func(d []byte) []byte { return everyPage(d, 30, 0) }, filledRows * 8 / 10, false},
-		"truncated":       {func(d []byte) []byte { return d[:len(d)*3/4] }, filledRows * 7 / 10, false},
-		"one page left":   {func(d []byte) []byte { return d[:4096] }, 0, false},
-		"random bytes":    {func(d []byte) []byte { flip(d[8192:], 200); return d }, 30, false},
-		"version absurd":  {func(d []byte) []byte { binary.BigEndian.PutUint32(d[60:], 1<<31); return d }, filledRows, true},
-		"version too low": {func(d []byte) []byte { binary.BigEndian.PutUint32(d[60:], 1); return d }, filledRows, true},
-		"odd format":      {func(d []byte) []byte { d[47] = 9; return d }, 0, true},
+		"garbage":        {func([]byte) []byte { return bytes.Repeat([]byte("no"), 5000) }, 0, false},
+		"garbage, clean": {func([]byte) []byte { return bytes.Repeat([]byte("no"), 5000) }, 0, true},
+		"zero length":    {func([]byte) []byte { return nil }, 0, false},
+		"head":           {func(d []byte) []byte { copy(d, bytes.Repeat([]byte{0xff}, 64)); return d }, 0, false},
+		"a page": {func(d []byte) []byte {
+			copy(d[len(d)/8192*4096:], bytes.Repeat([]byte{0xaa}, 4096))
+			return d
+		}, filledRows - 2, false},
+		"ten pages":     {func(d []byte) []byte { return everyPage(d, 30, 0xaa) }, filledRows * 8 / 10, false},
+		"ten zeroed":    {func(d []byte) []byte { return everyPage(d, 30, 0) }, filledRows * 8 / 10, false},
+		"truncated":     {func(d []byte) []byte { return d[:len(d)*3/4] }, filledRows * 7 / 10, false},
+		"one page left": {func(d []byte) []byte { return d[:4096] }, 0, false},
+		"random bytes":  {func(d []byte) []byte { flip(d[8192:], 200); return d }, 30, false},
+		"version absurd": {func(d []byte) []byte { binary.BigEndian.PutUint32(d[60:], 1<<31); return d }, filledRows,
+			true},
+		"version too low": {func(d []byte) []byte { binary.BigEndian.PutUint32(d[60:], 1); return d }, filledRows,
+			true},
+		"odd format": {func(d []byte) []byte { d[47] = 9; return d }, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "edgecore.db")

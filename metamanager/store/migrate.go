@@ -16,7 +16,8 @@ func checkVersion(version int) error {
 	if version <= len(migrations) || version > maxVersion {
 		return nil
 	}
-	return fmt.Errorf("%w of edgecore (schema %d, this one knows %d): install that version again, or move the file away to start with an empty store",
+	return fmt.Errorf("%w of edgecore (schema %d, this one knows %d): install that version again, or move the file "+
+		"away to start with an empty store",
 		ErrNewer, version, len(migrations))
 }
 
@@ -36,7 +37,8 @@ func migrate(ctx context.Context, db *sql.DB, path string) error {
 	if version < 0 || version > maxVersion {
 		return fmt.Errorf("%w: it has schema version %d", ErrCorrupt, version)
 	}
-	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type='table'").Scan(&tables); err != nil {
+	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type='table'").
+		Scan(&tables); err != nil {
 		return err
 	}
 	if tables > 0 {

@@ -72,9 +72,19 @@ func TestUpgrade(t *testing.T) {
 		keep   []string // queries whose result must not change
 		backup string
 	}{
-		"edgecore-schema1.db": {[]string{metaRows, "SELECT key||seq||value FROM outbox ORDER BY key", "SELECT key||value FROM agent WHERE key<>'" + seqKey + "'"}, ".before-2"},
-		"kubeedge-gorm.db": {[]string{metaRows, "SELECT key||group_version_resource||resource_version||value FROM meta_v2", "SELECT id||name||state FROM device",
-			"SELECT url FROM target_urls"}, ".before-1"},
+		"edgecore-schema1.db": {
+			[]string{
+				metaRows, "SELECT key||seq||value FROM outbox ORDER BY key",
+				"SELECT key||value FROM agent WHERE key<>'" + seqKey + "'",
+			}, ".before-2",
+		},
+		"kubeedge-gorm.db": {
+			[]string{
+				metaRows, "SELECT key||group_version_resource||resource_version||value FROM meta_v2",
+				"SELECT id||name||state FROM device",
+				"SELECT url FROM target_urls",
+			}, ".before-1",
+		},
 		"kubeedge-beego.db": {[]string{metaRows, "SELECT id||name||state FROM device"}, ".before-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +94,8 @@ func TestUpgrade(t *testing.T) {
 				t.Fatalf("the old file holds %q, want 3 rows or more", before)
 			}
 			s := openTest(t, path)
-			apply(t, s, Upsert(meta("a/pod/new", "1")), Delete("a/pod/new"), OutboxPut("o", []byte("{}")), OutboxAck("o", 1))
+			apply(t, s, Upsert(meta("a/pod/new", "1")), Delete("a/pod/new"), OutboxPut("o", []byte("{}")),
+				OutboxAck("o", 1))
 			if list, err := s.List(t.Context(), "pod"); err != nil || len(list) == 0 {
 				t.Errorf("pods = %v, %v; want some", list, err)
 			}
@@ -106,7 +117,8 @@ func TestUpgrade(t *testing.T) {
 			if diff := cmp.Diff(before, dump(t, path+c.backup, c.keep...)); diff != "" {
 				t.Errorf("rows in the copy (-want +got):\n%s", diff)
 			}
-			if got := dump(t, path, "PRAGMA user_version", "PRAGMA integrity_check"); got[0] != fmt.Sprint(len(migrations)) || got[1] != "ok" {
+			if got := dump(t, path, "PRAGMA user_version",
+				"PRAGMA integrity_check"); got[0] != fmt.Sprint(len(migrations)) || got[1] != "ok" {
 				t.Errorf("version and integrity = %q, want %d and ok", got, len(migrations))
 			}
 			for _, f := range []string{path, path + c.backup} {
@@ -130,7 +142,9 @@ func TestUpgradeKeepsOrderOfReports(t *testing.T) {
 	for _, r := range list {
 		got = append(got, fmt.Sprintf("%s %s since %d", r.Key, r.Value, r.First))
 	}
-	if diff := cmp.Diff([]string{`patch default/podpatch/p0 {"n":3} since 3`, "new {} since 4", `delete default/pod/p1 {"n":4} since 2`}, got); diff != "" {
+	if diff := cmp.Diff([]string{
+		`patch default/podpatch/p0 {"n":3} since 3`, "new {} since 4", `delete default/pod/p1 {"n":4} since 2`,
+	}, got); diff != "" {
 		t.Errorf("reports mismatch (-want +got):\n%s", diff)
 	}
 }
@@ -139,7 +153,8 @@ func TestUpgradeKeepsOrderOfReports(t *testing.T) {
 func TestFailedMigrationChangesNothing(t *testing.T) {
 	path := fromTestdata(t, "edgecore-schema1.db")
 	db := raw(t, path)
-	if _, err := db.Exec("DROP INDEX idx_meta_type"); err != nil { // which the second migration drops, after other changes
+	// which the second migration drops, after other changes
+	if _, err := db.Exec("DROP INDEX idx_meta_type"); err != nil {
 		t.Fatal(err)
 	}
 	if err := step(t.Context(), db, 1); err == nil {
@@ -174,7 +189,8 @@ func TestNewerFileIsRefused(t *testing.T) {
 			leaveUnclean(t, path)
 		}
 		_, _, err := Open(t.Context(), path, Options{})
-		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "install that version again") {
+		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), path) ||
+			!strings.Contains(err.Error(), "install that version again") {
 			t.Errorf("err = %v, want ErrNewer with file and remedy", err)
 		}
 		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
@@ -208,7 +224,9 @@ func TestOddPaths(t *testing.T) {
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, good := range []string{empty, filepath.Join(dir, "new", "folders", "x.db"), filepath.Join(dir, "a?b#c%20d e.db")} {
+	for _, good := range []string{
+		empty, filepath.Join(dir, "new", "folders", "x.db"), filepath.Join(dir, "a?b#c%20d e.db"),
+	} {
 		s := openTest(t, good)
 		apply(t, s, Upsert(meta("a/pod/x", "1")))
 		if info, err := os.Stat(good); err != nil {
@@ -222,7 +240,8 @@ func TestOddPaths(t *testing.T) {
 		pipe:                            "not a regular file",
 		filepath.Join(empty, "edge.db"): "not a directory",
 	} {
-		if _, _, err := Open(t.Context(), bad, Options{}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), bad) {
+		if _, _, err := Open(t.Context(), bad, Options{}); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), bad) {
 			t.Errorf("%s: err = %v, want %q", bad, err, want)
 		}
 	}

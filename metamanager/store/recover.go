@@ -54,7 +54,8 @@ func (r *Recovery) String() string {
 	if r.Lost > 0 {
 		lost = fmt.Sprintf("; rows that were lost: %d", r.Lost)
 	}
-	return fmt.Sprintf("the store was damaged (%s); it was set aside as %s, and %s (%d rows) was taken over%s", r.Damage, r.SetAside, what, r.Saved, lost)
+	return fmt.Sprintf("the store was damaged (%s); it was set aside as %s, and %s (%d rows) was taken over%s",
+		r.Damage, r.SetAside, what, r.Saved, lost)
 }
 
 // checkAndRepair makes sure that there is a sound file. Where it is damaged, it is set aside and a new one made
@@ -174,7 +175,8 @@ func repair(ctx context.Context, path, damage string, maxGap int64) (*Recovery, 
 	// SQLite reads nothing at all of a file that is shorter than its head tells. If this fails, so be it.
 	_ = restoreLength(path)
 	if err := salvage(ctx, path, fresh, maxGap, r); err != nil {
-		return nil, errors.Join(fmt.Errorf("take over what can be read of a damaged file (%s): %w", r.Damage, err), removeStore(fresh))
+		return nil, errors.Join(fmt.Errorf("take over what can be read of a damaged file (%s): %w", r.Damage, err),
+			removeStore(fresh))
 	}
 	r.SetAside = path + ".corrupt-" + timeName()
 	for _, suffix := range append([]string{""}, besides...) {

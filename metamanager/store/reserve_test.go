@@ -42,10 +42,12 @@ func TestUrgentOnFullDisk(t *testing.T) {
 	if err := put(0); err != nil {
 		t.Errorf("Apply of what is stored already = %v, want nil", err)
 	}
-	if err := s.Apply(t.Context(), Urgent(Upsert(meta("a/pod/large", strings.Repeat("x", 100_000))))...); !errors.Is(err, ErrFull) {
+	if err := s.Apply(t.Context(), Urgent(Upsert(meta("a/pod/large", strings.Repeat("x", 100_000))))...); !errors.Is(
+		err, ErrFull) {
 		t.Errorf("Apply of something large = %v, want ErrFull", err)
 	}
-	if err := s.Apply(t.Context(), append(Urgent(OutboxPut("delete x", []byte("end"))), Upsert(meta("a/pod/small", "x")))...); !errors.Is(err, ErrFull) {
+	if err := s.Apply(t.Context(), append(Urgent(OutboxPut("delete x", []byte("end"))),
+		Upsert(meta("a/pod/small", "x")))...); !errors.Is(err, ErrFull) {
 		t.Errorf("Apply with what is not urgent = %v, want ErrFull", err)
 	}
 	list, err := s.Outbox(t.Context())

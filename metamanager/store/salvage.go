@@ -31,7 +31,8 @@ type salvageTable struct {
 
 // salvageTables are the tables of the schema. Tables that others made stay in the file that is set aside.
 var salvageTables = []salvageTable{
-	{"meta", "key, ifnull(type,''), ifnull(value,'')", "INSERT OR IGNORE INTO meta(key,type,value) VALUES(?,?,?)", 3, true},
+	{"meta", "key, ifnull(type,''), ifnull(value,'')", "INSERT OR IGNORE INTO meta(key,type,value) VALUES(?,?,?)", 3,
+		true},
 	{"outbox", "key, seq, first, value", "INSERT OR IGNORE INTO outbox(key,seq,first,value) VALUES(?,?,?,?)", 4, true},
 	// Files of schema 1; used where the form above does not fit.
 	{"outbox", "key, seq, seq, value", "INSERT OR IGNORE INTO outbox(key,seq,first,value) VALUES(?,?,?,?)", 4, true},
@@ -101,7 +102,9 @@ func tablesOf(ctx context.Context, db *sql.DB) (list []salvageTable, all bool) {
 
 // copyRows copies a table by rowid. Where it cannot be read it tries the rows behind one by one, so that one bad
 // page costs the rows on it and no others. sound is false if there was such a place.
-func (t *salvageTable) copyRows(ctx context.Context, from, to *sql.DB, maxGap int64) (saved int, sound bool, err error) {
+func (t *salvageTable) copyRows(
+	ctx context.Context, from, to *sql.DB, maxGap int64,
+) (saved int, sound bool, err error) {
 	tx, err := to.BeginTx(ctx, nil)
 	if err != nil {
 		return 0, false, err
@@ -169,7 +172,9 @@ func (c *rowCopy) fromEnd(ctx context.Context) error {
 }
 
 // read copies the rows that a query finds as long as they can be read and take agrees.
-func (c *rowCopy) read(ctx context.Context, where string, rowid int64, take func(id int64) bool) (whole bool, err error) {
+func (c *rowCopy) read(
+	ctx context.Context, where string, rowid int64, take func(id int64) bool,
+) (whole bool, err error) {
 	rows, err := c.from.QueryContext(ctx, "SELECT rowid, "+c.table.columns+" FROM "+c.table.name+" WHERE "+where, rowid)
 	if err != nil {
 		return false, ctx.Err()

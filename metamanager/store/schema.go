@@ -45,16 +45,20 @@ const (
 	sqlOutboxKeys = "SELECT key, seq, first FROM outbox ORDER BY first, seq"
 	sqlOutboxGet  = "SELECT seq, first, value FROM outbox WHERE key=?"
 	sqlAgentGet   = "SELECT value FROM agent WHERE key=?"
-	sqlLastSeq    = "SELECT max((SELECT ifnull(max(seq),0) FROM outbox), (SELECT ifnull(max(CAST(value AS integer)),0) FROM agent WHERE key='" + seqKey + "'))"
+	sqlLastSeq    = "SELECT max((SELECT ifnull(max(seq),0) FROM outbox), (SELECT ifnull(max(CAST(value AS " +
+		"integer)),0) FROM agent WHERE key='" + seqKey + "'))"
 
 	// A value that is what it was changes no page: the WHERE of each upsert sees to it.
-	sqlUpsert = "INSERT INTO meta(key,type,value) VALUES(?,?,?) ON CONFLICT(key) DO UPDATE SET type=excluded.type, value=excluded.value " +
+	sqlUpsert = "INSERT INTO meta(key,type,value) VALUES(?,?,?) ON CONFLICT(key) DO UPDATE SET type=excluded.type, " +
+		"value=excluded.value " +
 		"WHERE type IS NOT excluded.type OR value IS NOT excluded.value"
 	sqlDelete    = "DELETE FROM meta WHERE key=?"
-	sqlOutboxPut = "INSERT INTO outbox(key,seq,first,value) VALUES(?1,?2,?2,?3) ON CONFLICT(key) DO UPDATE SET seq=excluded.seq, value=excluded.value " +
+	sqlOutboxPut = "INSERT INTO outbox(key,seq,first,value) VALUES(?1,?2,?2,?3) ON CONFLICT(key) DO UPDATE SET " +
+		"seq=excluded.seq, value=excluded.value " +
 		"WHERE value<>excluded.value"
-	sqlOutboxAck   = "DELETE FROM outbox WHERE key=? AND seq=?"
-	sqlAgentSet    = "INSERT INTO agent(key,value) VALUES(?,?) ON CONFLICT(key) DO UPDATE SET value=excluded.value WHERE value<>excluded.value"
+	sqlOutboxAck = "DELETE FROM outbox WHERE key=? AND seq=?"
+	sqlAgentSet  = "INSERT INTO agent(key,value) VALUES(?,?) ON CONFLICT(key) DO UPDATE SET value=excluded.value " +
+		"WHERE value<>excluded.value"
 	sqlAgentDelete = "DELETE FROM agent WHERE key=?"
 
 	sqlBegin      = "BEGIN IMMEDIATE"

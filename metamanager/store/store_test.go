@@ -107,7 +107,8 @@ func TestRowsAndReports(t *testing.T) {
 	apply(t, s, OutboxPut("o1", []byte("newer")))
 	apply(t, s, OutboxAck("o1", old[0].Seq)) // of the report that was replaced
 	now, err := s.Outbox(t.Context())
-	if err != nil || len(now) != 2 || now[0].Key != "o2" || string(now[1].Value) != "newer" || now[1].First != old[0].Seq {
+	if err != nil || len(now) != 2 || now[0].Key != "o2" || string(now[1].Value) != "newer" ||
+		now[1].First != old[0].Seq {
 		t.Errorf("outbox %v, %v: want o2, then the newer o1, which waits since %d", now, err, old[0].Seq)
 	}
 	keys, err := s.OutboxKeys(t.Context())
@@ -151,7 +152,8 @@ func TestFilesArePrivate(t *testing.T) {
 func TestUnchangedValueWritesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "edgecore.db")
 	s := openTest(t, path)
-	ops := []Op{Upsert(meta("a/pod/x", "1")), OutboxPut("o", []byte("r")), AgentSet("k", "v"), Delete("a/pod/none"), OutboxAck("none", 1)}
+	ops := []Op{Upsert(meta("a/pod/x", "1")), OutboxPut("o", []byte("r")), AgentSet("k", "v"), Delete("a/pod/none"),
+		OutboxAck("none", 1)}
 	apply(t, s, ops...)
 	before := contents(t, path)
 	for range 10 {
@@ -274,7 +276,8 @@ func TestEachIsOneMoment(t *testing.T) {
 	// Without a sort: the index has the order.
 	var id, parent, unused int
 	var plan string
-	if err := s.read.QueryRow("EXPLAIN QUERY PLAN "+sqlList, "pod").Scan(&id, &parent, &unused, &plan); err != nil || !strings.Contains(plan, "idx_meta_type_key") {
+	if err := s.read.QueryRow("EXPLAIN QUERY PLAN "+sqlList, "pod").Scan(&id, &parent, &unused, &plan); err != nil ||
+		!strings.Contains(plan, "idx_meta_type_key") {
 		t.Errorf("plan = %q, %v; want idx_meta_type_key used", plan, err)
 	}
 }
@@ -307,7 +310,8 @@ func TestLogIsBounded(t *testing.T) {
 func TestPragmas(t *testing.T) {
 	s := openTest(t, filepath.Join(t.TempDir(), "edgecore.db"))
 	query := func(text string) (reader, writer string) {
-		if err := errors.Join(s.read.QueryRow(text).Scan(&reader), s.writer.conn.QueryRowContext(t.Context(), text).Scan(&writer)); err != nil {
+		if err := errors.Join(s.read.QueryRow(text).Scan(&reader), s.writer.conn.QueryRowContext(t.Context(), text).
+			Scan(&writer)); err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
 		return reader, writer

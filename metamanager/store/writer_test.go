@@ -65,7 +65,9 @@ func TestGroupCommit(t *testing.T) {
 			for i := range c.senders {
 				send(Upsert(meta(fmt.Sprintf("a/pod/p%d", i), "1")))
 			}
-			wait.True(t, "all senders to wait for the writer", func() bool { return len(s.jobs) == min(c.senders, maxBatch) })
+			wait.True(t, "all senders to wait for the writer", func() bool {
+				return len(s.jobs) == min(c.senders, maxBatch)
+			})
 			close(release)
 			senders.Wait()
 			if got, want := commits.Load(), int64(3+1+c.commits); got != want {

@@ -45,14 +45,16 @@ func Subject(node string) pkix.Name {
 func NodeOf(subject pkix.Name) (string, error) {
 	node, ok := strings.CutPrefix(subject.CommonName, namePrefix)
 	if !ok || node == "" || len(subject.Organization) == 0 || subject.Organization[0] != Organization {
-		return "", fmt.Errorf("subject %q is not that of a node (O=%s, CN=%s<name>)", clip(subject.String()), Organization, namePrefix)
+		return "", fmt.Errorf("subject %q is not that of a node (O=%s, CN=%s<name>)", clip(subject.String()),
+			Organization, namePrefix)
 	}
 	return node, nil
 }
 
 // IsLegacy reports whether a subject is the one that old KubeEdge gave to every node.
 func IsLegacy(subject pkix.Name) bool {
-	return subject.CommonName == legacyCommonName && len(subject.Organization) > 0 && strings.EqualFold(subject.Organization[0], legacyOrganization)
+	return subject.CommonName == legacyCommonName && len(subject.Organization) > 0 &&
+		strings.EqualFold(subject.Organization[0], legacyOrganization)
 }
 
 // CheckNode makes sure that a certificate speaks for a node. With legacy, those that do not say which node
@@ -74,7 +76,9 @@ func CheckNode(cert *x509.Certificate, node string, legacy bool) error {
 // VerifyClient checks that a certificate is signed by one of the CAs, is meant for a client, and is valid at
 // a time.
 func VerifyClient(cert *x509.Certificate, cas *x509.CertPool, now time.Time) error {
-	_, err := cert.Verify(x509.VerifyOptions{Roots: cas, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err := cert.Verify(x509.VerifyOptions{
+		Roots: cas, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
 	return err
 }
 

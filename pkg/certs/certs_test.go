@@ -23,8 +23,13 @@ func newAuthority(t testing.TB) *authority {
 	t.Helper()
 	key := newKey(t)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: begin, NotAfter: begin.AddDate(10, 0, 0),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "test"},
+		NotBefore:             begin,
+		NotAfter:              begin.AddDate(10, 0, 0),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
 	}
 	a := &authority{cert: template, key: key}
 	a.cert = a.sign(t, template, key)
@@ -56,8 +61,11 @@ func (a *authority) sign(t testing.TB, template *x509.Certificate, key *ecdsa.Pr
 func (a *authority) node(t testing.TB, node string, key *ecdsa.PrivateKey, usage x509.ExtKeyUsage) *x509.Certificate {
 	t.Helper()
 	return a.sign(t, &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: Subject(node), NotBefore: begin.Add(time.Hour), NotAfter: begin.Add(101 * time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{usage},
+		SerialNumber: big.NewInt(2),
+		Subject:      Subject(node),
+		NotBefore:    begin.Add(time.Hour),
+		NotAfter:     begin.Add(101 * time.Hour),
+		ExtKeyUsage:  []x509.ExtKeyUsage{usage},
 	}, key)
 }
 
@@ -74,8 +82,10 @@ func TestCheckNode(t *testing.T) {
 		legacy  bool
 		err     string
 	}{
-		"its own":              {subject: Subject("edge1")},
-		"another's":            {subject: Subject("edge2"), err: `is that of node "edge2" and cannot speak for node "edge1"`},
+		"its own": {subject: Subject("edge1")},
+		"another's": {
+			subject: Subject("edge2"), err: `is that of node "edge2" and cannot speak for node "edge1"`,
+		},
 		"a longer one":         {subject: Subject("edge11"), err: "cannot speak"},
 		"no organization":      {subject: subject("", "system:node:edge1"), err: "is not that of a node"},
 		"another organization": {subject: subject("system:masters", "system:node:edge1"), err: "is not that of a node"},
@@ -84,8 +94,10 @@ func TestCheckNode(t *testing.T) {
 		"no prefix":            {subject: subject("system:nodes", "edge1"), err: "is not that of a node"},
 		"old, not allowed":     {subject: subject("KubeEdge", "kubeedge.io"), err: "is not that of a node"},
 		"old, allowed":         {subject: subject("KubeEdge", "kubeedge.io"), legacy: true},
-		"half old":             {subject: subject("system:nodes", "kubeedge.io"), legacy: true, err: "is not that of a node"},
-		"another's with old":   {subject: Subject("edge2"), legacy: true, err: "cannot speak"},
+		"half old": {
+			subject: subject("system:nodes", "kubeedge.io"), legacy: true, err: "is not that of a node",
+		},
+		"another's with old": {subject: Subject("edge2"), legacy: true, err: "cannot speak"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantError(t, CheckNode(&x509.Certificate{Subject: tc.subject}, "edge1", tc.legacy), tc.err)
@@ -112,11 +124,15 @@ func TestVerifyClient(t *testing.T) {
 		now  time.Time
 		err  string
 	}{
-		"good":          {good, begin.Add(2 * time.Hour), ""},
-		"too early":     {good, begin, "not yet valid"},
-		"too late":      {good, begin.Add(102 * time.Hour), "expired"},
-		"of another CA": {others.node(t, "edge1", key, x509.ExtKeyUsageClientAuth), begin.Add(2 * time.Hour), "unknown authority"},
-		"of a server":   {ours.node(t, "edge1", key, x509.ExtKeyUsageServerAuth), begin.Add(2 * time.Hour), "key usage"},
+		"good":      {good, begin.Add(2 * time.Hour), ""},
+		"too early": {good, begin, "not yet valid"},
+		"too late":  {good, begin.Add(102 * time.Hour), "expired"},
+		"of another CA": {
+			others.node(t, "edge1", key, x509.ExtKeyUsageClientAuth), begin.Add(2 * time.Hour), "unknown authority",
+		},
+		"of a server": {
+			ours.node(t, "edge1", key, x509.ExtKeyUsageServerAuth), begin.Add(2 * time.Hour), "key usage",
+		},
 	} {
 		t.Run(name, func(t *testing.T) { wantError(t, VerifyClient(tc.cert, Pool(ours.cert), tc.now), tc.err) })
 	}

@@ -45,7 +45,8 @@ func TestSaveAndLoad(t *testing.T) {
 			c.PrivateKey == id.Key)
 	}
 	c := id.ClientTLS(func() time.Time { return time.Unix(0, 0) })
-	if own, err := c.GetClientCertificate(nil); err != nil || own.Leaf != id.Cert() || !c.RootCAs.Equal(id.Pool()) || !c.Time().Equal(cert.NotBefore) {
+	if own, err := c.GetClientCertificate(nil); err != nil || own.Leaf != id.Cert() || !c.RootCAs.Equal(id.Pool()) ||
+		!c.Time().Equal(cert.NotBefore) {
 		t.Errorf("ClientTLS: certificate %v, %v, same CAs %v, time %v; want what was saved, at %v", own, err,
 			c.RootCAs.Equal(id.Pool()), c.Time(), cert.NotBefore)
 	}
@@ -150,14 +151,21 @@ func TestLoadDamaged(t *testing.T) {
 		damage func(f Files) error
 		err    string
 	}{
-		"key of another":  {func(f Files) error { return writeKey(t, f.Key) }, "does not belong to key"},
-		"empty cert":      {func(f Files) error { return os.WriteFile(f.Cert, nil, 0o600) }, "holds no PEM block of a certificate"},
-		"empty key":       {func(f Files) error { return os.WriteFile(f.Key, nil, 0o600) }, "holds no PEM block of a private key"},
-		"empty CA":        {func(f Files) error { return os.WriteFile(f.CA, nil, 0o600) }, "holds no PEM block of a certificate"},
-		"no CA":           {func(f Files) error { return os.Remove(f.CA) }, "no such file"},
-		"no cert":         {func(f Files) error { return os.Remove(f.Cert) }, "no such file"},
-		"huge":            {func(f Files) error { return os.Truncate(f.Cert, maxFile+1) }, "more than 1024 KiB"},
-		"damaged content": {func(f Files) error { return os.WriteFile(f.Cert, EncodeCertPEM([]byte("x")), 0o600) }, "certificate "},
+		"key of another": {func(f Files) error { return writeKey(t, f.Key) }, "does not belong to key"},
+		"empty cert": {func(f Files) error {
+			return os.WriteFile(f.Cert, nil, 0o600)
+		}, "holds no PEM block of a certificate"},
+		"empty key": {func(f Files) error {
+			return os.WriteFile(f.Key, nil, 0o600)
+		}, "holds no PEM block of a private key"},
+		"empty CA": {func(f Files) error {
+			return os.WriteFile(f.CA, nil, 0o600)
+		}, "holds no PEM block of a certificate"},
+		"no CA":   {func(f Files) error { return os.Remove(f.CA) }, "no such file"},
+		"no cert": {func(f Files) error { return os.Remove(f.Cert) }, "no such file"},
+		"huge":    {func(f Files) error { return os.Truncate(f.Cert, maxFile+1) }, "more than 1024 KiB"},
+		"damaged content": {func(f Files) error { return os.WriteFile(f.Cert, EncodeCertPEM([]byte("x")), 0o600) },
+			"certificate "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := testFiles(t)

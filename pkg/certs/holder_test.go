@@ -26,7 +26,9 @@ func TestHolder(t *testing.T) {
 			t.Errorf("%q as the value of a label: %v, want it valid", holder, faults)
 		}
 	}
-	for _, text := range []string{"", "x", "b-1-", "b-99999999999999-0123456789abcdef", general + "\n", "b-1-0123456789ABCDEF"} {
+	for _, text := range []string{
+		"", "x", "b-1-", "b-99999999999999-0123456789abcdef", general + "\n", "b-1-0123456789ABCDEF",
+	} {
 		if got := HolderOf(&x509.Certificate{Subject: pkix.Name{SerialNumber: text}}); got != "" {
 			t.Errorf("HolderOf of %q = %q, want none", text, got)
 		}

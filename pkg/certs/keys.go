@@ -132,7 +132,8 @@ func checkPublicKey(public crypto.PublicKey) error {
 	case ed25519.PublicKey:
 		return nil
 	}
-	return fmt.Errorf("the certificate request's key is invalid; want EC (P-256, P-384, P-521), Ed25519 or RSA of %d to %d bits", minRSA, maxRSA)
+	return fmt.Errorf("the certificate request's key is invalid; want EC (P-256, P-384, P-521), Ed25519 or RSA of %d "+
+		"to %d bits", minRSA, maxRSA)
 }
 
 // NewSerial makes a serial number as KubeEdge does: random, below 2^63, above 0.

@@ -35,8 +35,12 @@ func TestKeyForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	pkcs8 := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	parameters := pem.EncodeToMemory(&pem.Block{Type: "EC PARAMETERS", Bytes: []byte{6, 8, 42, 134, 72, 206, 61, 3, 1, 7}})
-	for name, data := range map[string][]byte{"SEC1": sec1, "PKCS#8": pkcs8, "with parameters, as openssl writes": append(parameters, sec1...)} {
+	parameters := pem.EncodeToMemory(&pem.Block{
+		Type: "EC PARAMETERS", Bytes: []byte{6, 8, 42, 134, 72, 206, 61, 3, 1, 7},
+	})
+	for name, data := range map[string][]byte{
+		"SEC1": sec1, "PKCS#8": pkcs8, "with parameters, as openssl writes": append(parameters, sec1...),
+	} {
 		if got, err := ParseKeyPEM(data); err != nil {
 			t.Errorf("%s: ParseKeyPEM = %v, want no error", name, err)
 		} else if !got.Equal(key) {
@@ -52,7 +56,8 @@ func TestKeyForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, data := range map[string][]byte{
-		"empty": nil, "a certificate": EncodeCertPEM(newAuthority(t).cert.Raw), "damaged": bytes.Replace(sec1, []byte("M"), []byte("N"), 1),
+		"empty": nil, "a certificate": EncodeCertPEM(newAuthority(t).cert.Raw),
+		"damaged": bytes.Replace(sec1, []byte("M"), []byte("N"), 1),
 		"Ed25519": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
 	} {
 		if _, err := ParseKeyPEM(data); err == nil || !strings.Contains(err.Error(), "EC") {
@@ -204,7 +209,9 @@ func FuzzParseRequest(f *testing.F) {
 		// An empty part of a name is 9 bytes long; it becomes a value with the list of numbers of its type, in lists
 		// that grow, once as it was sent and once as a pkix.Name. Checking a signature takes 1 MiB at most, for RSA of
 		// 8192 bits.
-		membound.Check(t, 1<<20+membound.Linear(min(len(der), MaxRequest), 256), func() { req, err = ParseRequest(der) })
+		membound.Check(t, 1<<20+membound.Linear(min(len(der), MaxRequest), 256), func() {
+			req, err = ParseRequest(der)
+		})
 		if err == nil && req.CheckSignature() != nil {
 			t.Errorf("ParseRequest of a request with signature error %v = nil, want an error", req.CheckSignature())
 		}

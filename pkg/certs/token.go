@@ -50,13 +50,16 @@ func ParseToken(text string) (*Token, error) {
 	case strings.ContainsAny(text, " \t\r\n"):
 		return nil, badToken("has a space or a line break in it")
 	case len(parts) == 3:
-		return nil, badToken("has 3 parts with dots between them instead of 4: the hash of the CA at its beginning is missing")
+		return nil,
+			badToken("has 3 parts with dots between them instead of 4: the hash of the CA at its beginning is missing")
 	case len(parts) != 4:
 		return nil, badToken(fmt.Sprintf("has %d parts with dots between them instead of 4", len(parts)))
 	}
 	t := &Token{Bearer: strings.Join(parts[1:], ".")}
-	if n, err := hex.Decode(t.CAHash[:], []byte(parts[0][:min(len(parts[0]), 2*sha256.Size)])); err != nil || n != sha256.Size || len(parts[0]) != 2*sha256.Size {
-		return nil, badToken(fmt.Sprintf("does not begin with %d hexadecimal digits, the hash of the CA", 2*sha256.Size))
+	if n, err := hex.Decode(t.CAHash[:], []byte(parts[0][:min(len(parts[0]), 2*sha256.Size)])); err != nil ||
+		n != sha256.Size || len(parts[0]) != 2*sha256.Size {
+		return nil, badToken(fmt.Sprintf("does not begin with %d hexadecimal digits, the hash of the CA",
+			2*sha256.Size))
 	}
 	var err error
 	if t.Claims, err = decodeClaims(parts[2]); err != nil {
@@ -72,7 +75,8 @@ func ParseToken(text string) (*Token, error) {
 func clipToken(text string) string { return text[:min(len(text), maxToken)] }
 
 func badToken(what string) error {
-	return errors.New("the token " + what + "; copy the whole line that `cloudcore gettoken` (or `keadm gettoken`) prints in the cloud")
+	return errors.New("the token " + what +
+		"; copy the whole line that `cloudcore gettoken` (or `keadm gettoken`) prints in the cloud")
 }
 
 func decodeClaims(part string) (Claims, error) {

@@ -52,7 +52,8 @@ func (p *Program[T]) Root(cmd *cobra.Command) *Options {
 	cmd.Args, cmd.SilenceUsage, cmd.SilenceErrors = cobra.NoArgs, true, true
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.run(cmd, opts, own) }
 	cmd.PersistentFlags().StringVar(&opts.Config, "config", p.File, "the configuration `file`")
-	cmd.Flags().BoolVar(&own.defaultConfig, "defaultconfig", false, "print the configuration with every key and its default, and exit")
+	cmd.Flags().BoolVar(&own.defaultConfig, "defaultconfig", false,
+		"print the configuration with every key and its default, and exit")
 	cmd.Flags().BoolVar(&own.minConfig, "minconfig", false, "print a small configuration to start from, and exit")
 	cmd.Flags().StringVar(&own.version, "version", "", "print the version and exit; --version=raw prints more")
 	cmd.Flags().Lookup("version").NoOptDefVal = "true"
@@ -68,7 +69,8 @@ func addLogFlags(cmd *cobra.Command) {
 	for _, name := range []string{"v", "vmodule"} {
 		cmd.PersistentFlags().AddGoFlag(all.Lookup(name))
 	}
-	cmd.PersistentFlags().Duration("log-flush-frequency", 0, "how often the log is flushed; it is never buffered, so this changes nothing")
+	cmd.PersistentFlags().Duration("log-flush-frequency", 0,
+		"how often the log is flushed; it is never buffered, so this changes nothing")
 	if err := cmd.PersistentFlags().MarkHidden("log-flush-frequency"); err != nil {
 		panic(err) // the flag was added above
 	}

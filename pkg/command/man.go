@@ -68,7 +68,8 @@ func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.Command
 // page is the page of a command, in the language of man(7).
 func page(cmd *cobra.Command, date string) []byte {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, ".TH %s %s %q %q %q\n", strings.ToUpper(roff(pageName(cmd))), manSection, date, cmd.Root().Name()+" "+version.Version(), "System Manager's Manual")
+	fmt.Fprintf(&out, ".TH %s %s %q %q %q\n", strings.ToUpper(roff(pageName(cmd))), manSection, date,
+		cmd.Root().Name()+" "+version.Version(), "System Manager's Manual")
 	fmt.Fprintf(&out, ".SH NAME\n%s \\- %s\n", roff(pageName(cmd)), roff(cmd.Short))
 	fmt.Fprintf(&out, ".SH SYNOPSIS\n.B %s\n", roff(cmd.UseLine()))
 	if subs := subcommands(cmd); len(subs) > 0 && cmd.Runnable() {
@@ -79,7 +80,8 @@ func page(cmd *cobra.Command, date string) []byte {
 	if subs := subcommands(cmd); len(subs) > 0 {
 		out.WriteString(".SH COMMANDS\n")
 		for _, c := range subs {
-			fmt.Fprintf(&out, ".TP\n.B %s\n%s. See\n.BR %s (%s).\n", roff(c.Name()), roff(c.Short), roff(pageName(c)), manSection)
+			fmt.Fprintf(&out, ".TP\n.B %s\n%s. See\n.BR %s (%s).\n", roff(c.Name()), roff(c.Short), roff(pageName(c)),
+				manSection)
 		}
 	}
 	options(&out, "OPTIONS", cmd.NonInheritedFlags())

@@ -17,10 +17,20 @@ import (
 // tool is a program with commands of all kinds.
 func tool(t *testing.T) *cobra.Command {
 	t.Helper()
-	p := Program[struct{}]{Kind: "Tool", File: "/etc/tool.yaml", Run: func(context.Context, *struct{}) error { return nil }}
-	root := &cobra.Command{Use: "tool", Short: "Do it", Long: "Do it well.\n\nWhere things lie:\n  /etc/tool.yaml  what\n  .hidden  more\n.A line that man could take for its own.\n"}
+	p := Program[struct{}]{Kind: "Tool", File: "/etc/tool.yaml", Run: func(context.Context, *struct{}) error {
+		return nil
+	}}
+	root := &cobra.Command{
+		Use: "tool", Short: "Do it", Long: "Do it well.\n\nWhere things lie:\n  /etc/tool.yaml  what\n  .hidden  " +
+			"more\n.A line that man could take for its own.\n",
+	}
 	p.Root(root)
-	join := &cobra.Command{Use: "join --at PLACE", Short: "Join it's place", Example: "  tool join --at 'a\\b'", Run: func(*cobra.Command, []string) {}}
+	join := &cobra.Command{
+		Use:     "join --at PLACE",
+		Short:   "Join it's place",
+		Example: "  tool join --at 'a\\b'",
+		Run:     func(*cobra.Command, []string) {},
+	}
 	join.Flags().StringP("at", "a", "home", "the `place` to join")
 	join.Flags().String("secret-flag", "", "nobody sees it")
 	if err := join.Flags().MarkHidden("secret-flag"); err != nil {
@@ -46,7 +56,9 @@ func TestManPages(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	for _, want := range []string{"tool.8", "tool-join.8", "tool-config.8", "tool-config-validate.8", "tool-config-print.8"} {
+	for _, want := range []string{
+		"tool.8", "tool-join.8", "tool-config.8", "tool-config-validate.8", "tool-config-print.8",
+	} {
 		if !slices.Contains(names, want) {
 			t.Errorf("pages = %v, want %s among them", names, want)
 		}
@@ -55,9 +67,15 @@ func TestManPages(t *testing.T) {
 		t.Errorf("pages = %v, want none of hidden commands", names)
 	}
 	for name, wants := range map[string][]string{
-		"tool.8": {".TH TOOL 8 \"2026-11-21\"", "tool \\- Do it", "Do it well.\n.PP", ".nf\n/etc/tool.yaml  what\n\\&.hidden  more\n.fi", "\\&.A line",
-			".TP\n.B join\nJoin it\\(aqs place. See\n.BR tool\\-join (8).", "\\fB\\-\\-config \\fIfile\\fR\\fR"},
-		"tool-join.8": {"\\-a, \\-\\-at \\fIplace\\fR\\fR\nthe place to join (default home)", ".SH OPTIONS OF ALL COMMANDS", "tool join \\-\\-at \\(aqa\\eb\\(aq", ".BR tool (8)"},
+		"tool.8": {
+			".TH TOOL 8 \"2026-11-21\"", "tool \\- Do it", "Do it well.\n.PP",
+			".nf\n/etc/tool.yaml  what\n\\&.hidden  more\n.fi", "\\&.A line",
+			".TP\n.B join\nJoin it\\(aqs place. See\n.BR tool\\-join (8).", "\\fB\\-\\-config \\fIfile\\fR\\fR",
+		},
+		"tool-join.8": {
+			"\\-a, \\-\\-at \\fIplace\\fR\\fR\nthe place to join (default home)", ".SH OPTIONS OF ALL COMMANDS",
+			"tool join \\-\\-at \\(aqa\\eb\\(aq", ".BR tool (8)",
+		},
 	} {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {

@@ -34,7 +34,8 @@ func aReloader(t *testing.T, text string) (*reloader, *health.Registry, chan *v1
 func writeConfig(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "edgecore.yaml")
-	if err := os.WriteFile(path, []byte("apiVersion: "+v1alpha2.APIVersion+"\nkind: EdgeCore\n"+text), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("apiVersion: "+v1alpha2.APIVersion+"\nkind: EdgeCore\n"+text),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -61,11 +62,24 @@ func TestReload(t *testing.T) {
 	}{
 		{"nothing", "maxPods: 20, eventRecordQPS: 5", false, nil},
 		{"what is taken over", "maxPods: 20, eventRecordQPS: 6", true, nil},
-		{"invalid", "maxPods: 20, eventRecordQPS: -1", false, map[health.Code]string{health.ConfigurationBad: "eventRecordQPS"}},
+		{
+			"invalid", "maxPods: 20, eventRecordQPS: -1", false,
+			map[health.Code]string{health.ConfigurationBad: "eventRecordQPS"},
+		},
 		{"no YAML", "maxPods: [", false, map[health.Code]string{health.ConfigurationBad: ""}},
-		{"mended, and one that waits", "maxPods: 30, eventRecordQPS: 6", true, map[health.Code]string{health.RestartNeeded: "maxPods: 20 -> 30"}},
-		{"invalid while one waits", "maxPods: -1", false, map[health.Code]string{health.ConfigurationBad: "maxPods", health.RestartNeeded: "maxPods: 20 -> 30"}},
-		{"two wait", "maxPods: 31, podPidsLimit: 99", true, map[health.Code]string{health.RestartNeeded: "maxPods: 20 -> 31; modules.edged.tailoredKubeletConfig.podPidsLimit: -1 -> 99"}},
+		{
+			"mended, and one that waits", "maxPods: 30, eventRecordQPS: 6", true,
+			map[health.Code]string{health.RestartNeeded: "maxPods: 20 -> 30"},
+		},
+		{
+			"invalid while one waits", "maxPods: -1", false, map[health.Code]string{health.ConfigurationBad: "maxPods",
+				health.RestartNeeded: "maxPods: 20 -> 30"},
+		},
+		{
+			"two wait", "maxPods: 31, podPidsLimit: 99", true, map[health.Code]string{
+				health.RestartNeeded: "maxPods: 20 -> 31; modules.edged.tailoredKubeletConfig.podPidsLimit: -1 -> 99",
+			},
+		},
 		{"taken back", "maxPods: 20, eventRecordQPS: 5", true, nil},
 	} {
 		rewrite(t, r.File, fmt.Sprintf(inKubelet, step.text))
@@ -89,7 +103,8 @@ func TestReload(t *testing.T) {
 	r.Take = func(*v1alpha2.EdgeCore) error { return errors.New("no room") }
 	rewrite(t, r.File, fmt.Sprintf(inKubelet, "eventRecordQPS: 9"))
 	r.reload()
-	if c, _ := conditions.Healthy(); len(conditions.Snapshot()) != 1 || !strings.Contains(conditions.Snapshot()[0].Detail, "no room") {
+	if c, _ := conditions.Healthy(); len(conditions.Snapshot()) != 1 ||
+		!strings.Contains(conditions.Snapshot()[0].Detail, "no room") {
 		t.Errorf("%+v, %+v: want what a part had against it", conditions.Snapshot(), c)
 	}
 }

@@ -58,31 +58,117 @@ type entry struct {
 
 // known holds all conditions.
 var known = map[Code]entry{
-	ShutdownUnnoticed: {"A device shutdown will not wait for pods", Warning, "shutdownGracePeriod needs systemd-logind and the system's D-Bus: check systemctl status dbus systemd-logind, or remove the setting.", 10 * time.Second},
-	RuntimeDown:       {"The container runtime does not answer", Error, "Check the runtime's service (systemctl status containerd) and containerRuntimeEndpoint in the configuration. Running containers are not affected; the agent continues when the runtime answers.", 2 * time.Second},
-	RuntimeNetwork:    {"The container runtime has no pod network", Error, "Install a CNI configuration (/etc/cni/net.d) and the CNI plugins that it names. Pods with hostNetwork do not need them.", 5 * time.Second},
-	RuntimeNotReady:   {"The container runtime is not ready", Error, "Check the runtime's service and log (systemctl status containerd, journalctl -u containerd). The detail is the runtime's own message.", 5 * time.Second},
-	ClockNotSet:       {"The clock of this device is not set", Warning, "Pods keep running, but times in pods and logs are wrong, and the cloud may be unreachable. Set the clock (timedatectl set-ntp true, or date -s).", 0},
-	MemoryPressure:    {"The node is short of memory", Warning, "Pods that use more memory than they request are evicted, and BestEffort pods are not admitted. Set memory requests and limits, or run fewer pods here.", 0},
-	DiskPressure:      {"The node is short of disk", Warning, "Unused images and containers were removed; pods that fill the disk are evicted, and new pods are not admitted. Find what fills the disk (du -x), set ephemeral-storage limits, or use a larger disk.", 0},
-	PIDPressure:       {"The node is short of processes", Warning, "Pods with many processes are evicted, and new pods are not admitted. Set podPidsLimit in the configuration.", 0},
-	StoreRecovered:    {"The store was damaged and has been recovered", Warning, "The damaged file is kept next to the new one. Check the health of the disk (SD card).", 0},
-	StoreFailing:      {"The store cannot be written", Error, "Free space on the disk, or replace it if it fails. Pods keep running; nothing that was acknowledged is lost.", 0},
-	ReportTooLarge: {"The cloud refuses a report of this node as too large", Warning, "The API keeps the last status that was accepted. " +
-		"Reduce what the object reports, as the detail says: fewer containers, volumes or conditions in one pod.", 0},
-	StaticPodBad:          {"A static pod manifest is invalid", Error, "Correct the file. The pods of its last valid version keep running.", 0},
-	CgroupsIncomplete:     {"The kernel lacks cgroup controllers", Warning, "Enable them on the kernel command line. Until then pods run without the limits that these controllers enforce.", 0},
-	CgroupsFailing:        {"The pod cgroups cannot be created", Error, "Check cgroupDriver and cgroupRoot in the configuration; the driver must match the container runtime's.", 0},
-	CloudUnreachable:      {"The cloud cannot be reached", Warning, "Pods keep running; reports wait in the store. The detail names the cause and the remedy.", 10 * time.Second},
-	QUICUnavailable:       {"The cloud cannot be reached over QUIC; WebSocket is used instead", Warning, "Allow UDP to the port of modules.edgeHub.quic.server, or set modules.edgeHub.quic.enable to false.", 0},
-	CertificateExpired:    {"The node's certificate has expired", Error, "Pods run on. Run \"edgecore join\" with a fresh token (cloudcore gettoken); nothing on the device is lost by it.", 0},
-	NotJoined:             {"The node has no certificate for the cloud", Error, "Static pods keep running. The detail names the cause and the remedy.", 0},
-	ConfigurationBad:      {"The configuration file is invalid", Warning, "Correct the file (\"edgecore config validate\" lists the problems). The last valid configuration stays in effect.", 0},
-	RestartNeeded:         {"Configuration changes need a restart of the agent", Warning, "Restart edgecore (systemctl restart edgecore); pods keep running meanwhile. Or revert the changes.", 0},
-	CertificateEnding:     {"The node's certificate could not be renewed and expires soon", Warning, "Make sure that port 10002 of the cloud is reachable (modules.edgeHub.httpServer), or run \"edgecore join\" with a fresh token.", 0},
-	ImagesFillDisk:        {"The image disk is over its threshold, and no image can be removed", Warning, "Run \"edgecore images list\" to see what holds each image: remove pods, keep list entries or ended containers that are no longer needed, or give the runtime a larger disk. Images that pods of this device use are never removed.", 0},
-	ImageDamaged:          {"An image is damaged on this device", Warning, "It is repaired automatically from intact layers, its registry or an archive. Connect the device to the registry, put an archive (docker save) into image-archives in rootDirectory, or import one with edgecore images import.", 0},
-	ServerStopped:         {"The authenticated server cannot listen", Error, "Free the port, or change port in the configuration. Until then kubectl logs and exec do not reach this node; pods keep running.", 2 * time.Second},
-	ServingCertificate:    {"The authenticated server is not using its intended certificate", Warning, "It uses the previous certificate, or a self-signed one. The detail names the cause; approve a pending request with kubectl certificate approve.", time.Minute},
-	ReadOnlyServerStopped: {"The read-only server cannot listen", Error, "Free the port, or change address and readOnlyPort in the configuration.", 2 * time.Second},
+	ShutdownUnnoticed: {
+		"A device shutdown will not wait for pods", Warning, "shutdownGracePeriod needs systemd-logind and the " +
+			"system's D-Bus: check systemctl status dbus systemd-logind, or remove the setting.", 10 * time.Second,
+	},
+	RuntimeDown: {
+		"The container runtime does not answer", Error, "Check the runtime's service (systemctl status containerd) " +
+			"and containerRuntimeEndpoint in the configuration. Running containers are not affected; the agent " +
+			"continues when the runtime answers.", 2 * time.Second,
+	},
+	RuntimeNetwork: {
+		"The container runtime has no pod network", Error, "Install a CNI configuration (/etc/cni/net.d) and the CNI " +
+			"plugins that it names. Pods with hostNetwork do not need them.", 5 * time.Second,
+	},
+	RuntimeNotReady: {
+		"The container runtime is not ready", Error, "Check the runtime's service and log (systemctl status " +
+			"containerd, journalctl -u containerd). The detail is the runtime's own message.", 5 * time.Second,
+	},
+	ClockNotSet: {
+		"The clock of this device is not set", Warning, "Pods keep running, but times in pods and logs are wrong, " +
+			"and the cloud may be unreachable. Set the clock (timedatectl set-ntp true, or date -s).", 0,
+	},
+	MemoryPressure: {
+		"The node is short of memory", Warning, "Pods that use more memory than they request are evicted, and " +
+			"BestEffort pods are not admitted. Set memory requests and limits, or run fewer pods here.", 0,
+	},
+	DiskPressure: {
+		"The node is short of disk", Warning, "Unused images and containers were removed; pods that fill the disk " +
+			"are evicted, and new pods are not admitted. Find what fills the disk (du -x), set ephemeral-storage " +
+			"limits, or use a larger disk.", 0,
+	},
+	PIDPressure: {
+		"The node is short of processes", Warning, "Pods with many processes are evicted, and new pods are not " +
+			"admitted. Set podPidsLimit in the configuration.", 0,
+	},
+	StoreRecovered: {
+		"The store was damaged and has been recovered", Warning,
+		"The damaged file is kept next to the new one. Check the health of the disk (SD card).", 0,
+	},
+	StoreFailing: {
+		"The store cannot be written", Error, "Free space on the disk, or replace it if it fails. Pods keep running; " +
+			"nothing that was acknowledged is lost.", 0,
+	},
+	ReportTooLarge: {
+		"The cloud refuses a report of this node as too large", Warning,
+		"The API keeps the last status that was accepted. " +
+			"Reduce what the object reports, as the detail says: fewer containers, volumes or conditions in one pod.",
+		0,
+	},
+	StaticPodBad: {
+		"A static pod manifest is invalid", Error, "Correct the file. The pods of its last valid version keep running.",
+		0,
+	},
+	CgroupsIncomplete: {
+		"The kernel lacks cgroup controllers", Warning, "Enable them on the kernel command line. Until then pods run " +
+			"without the limits that these controllers enforce.", 0,
+	},
+	CgroupsFailing: {
+		"The pod cgroups cannot be created", Error,
+		"Check cgroupDriver and cgroupRoot in the configuration; the driver must match the container runtime's.", 0,
+	},
+	CloudUnreachable: {
+		"The cloud cannot be reached", Warning,
+		"Pods keep running; reports wait in the store. The detail names the cause and the remedy.", 10 * time.Second,
+	},
+	QUICUnavailable: {
+		"The cloud cannot be reached over QUIC; WebSocket is used instead", Warning,
+		"Allow UDP to the port of modules.edgeHub.quic.server, or set modules.edgeHub.quic.enable to false.", 0,
+	},
+	CertificateExpired: {
+		"The node's certificate has expired", Error, "Pods run on. Run \"edgecore join\" with a fresh token " +
+			"(cloudcore gettoken); nothing on the device is lost by it.", 0,
+	},
+	NotJoined: {
+		"The node has no certificate for the cloud", Error,
+		"Static pods keep running. The detail names the cause and the remedy.", 0,
+	},
+	ConfigurationBad: {
+		"The configuration file is invalid", Warning, "Correct the file (\"edgecore config validate\" lists the " +
+			"problems). The last valid configuration stays in effect.", 0,
+	},
+	RestartNeeded: {
+		"Configuration changes need a restart of the agent", Warning,
+		"Restart edgecore (systemctl restart edgecore); pods keep running meanwhile. Or revert the changes.", 0,
+	},
+	CertificateEnding: {
+		"The node's certificate could not be renewed and expires soon", Warning,
+		"Make sure that port 10002 of the cloud is reachable (modules.edgeHub.httpServer), or run \"edgecore join\" " +
+			"with a fresh token.", 0,
+	},
+	ImagesFillDisk: {
+		"The image disk is over its threshold, and no image can be removed", Warning,
+		"Run \"edgecore images list\" to see what holds each image: remove pods, keep list entries or ended " +
+			"containers that are no longer needed, or give the runtime a larger disk. Images that pods of this " +
+			"device use are never removed.", 0,
+	},
+	ImageDamaged: {
+		"An image is damaged on this device", Warning, "It is repaired automatically from intact layers, its " +
+			"registry or an archive. Connect the device to the registry, put an archive (docker save) into " +
+			"image-archives in rootDirectory, or import one with edgecore images import.", 0,
+	},
+	ServerStopped: {
+		"The authenticated server cannot listen", Error, "Free the port, or change port in the configuration. Until " +
+			"then kubectl logs and exec do not reach this node; pods keep running.", 2 * time.Second,
+	},
+	ServingCertificate: {
+		"The authenticated server is not using its intended certificate", Warning,
+		"It uses the previous certificate, or a self-signed one. The detail names the cause; approve a pending " +
+			"request with kubectl certificate approve.", time.Minute,
+	},
+	ReadOnlyServerStopped: {
+		"The read-only server cannot listen", Error,
+		"Free the port, or change address and readOnlyPort in the configuration.", 2 * time.Second,
+	},
 }

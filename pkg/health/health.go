@@ -46,7 +46,14 @@ func (r *Registry) Set(code Code, object, detail string) {
 	}
 	if !there {
 		e := known[code]
-		c = Condition{Code: code, Title: e.Title, Severity: e.Severity, Object: object, Remedy: e.Remedy, Since: time.Now()}
+		c = Condition{
+			Code:     code,
+			Title:    e.Title,
+			Severity: e.Severity,
+			Object:   object,
+			Remedy:   e.Remedy,
+			Since:    time.Now(),
+		}
 	}
 	c.Detail = detail
 	if r.set == nil {
@@ -77,7 +84,8 @@ func (r *Registry) Clear(code Code, object string) {
 		return
 	}
 	delete(r.set, key)
-	klog.InfoS("Condition is over", "condition", code, "object", object, "lasted", time.Since(c.Since).Round(time.Millisecond))
+	klog.InfoS("Condition is over", "condition", code, "object", object,
+		"lasted", time.Since(c.Since).Round(time.Millisecond))
 }
 
 // Snapshot returns the conditions that have lasted long enough to be shown, the worst first.

@@ -16,11 +16,13 @@ func TestRegistry(t *testing.T) {
 		r.Set(StaticPodBad, "a", "why")
 		r.Set(StoreRecovered, "", "what")
 		r.SetError(RuntimeDown, "", errors.New("no answer"))
-		if list := r.Snapshot(); len(list) != 3 || list[0].Object != "a" || list[1].Object != "b" || list[2].Code != StoreRecovered {
+		if list := r.Snapshot(); len(list) != 3 || list[0].Object != "a" || list[1].Object != "b" ||
+			list[2].Code != StoreRecovered {
 			t.Errorf("%+v: want the errors first, and nothing that may pass by itself", list)
 		}
 		time.Sleep(3 * time.Second)
-		if worst, ok := r.Healthy(); ok || worst.Code != RuntimeDown || worst.Detail != "no answer" || worst.Remedy == "" {
+		if worst, ok := r.Healthy(); ok || worst.Code != RuntimeDown || worst.Detail != "no answer" ||
+			worst.Remedy == "" {
 			t.Errorf("Healthy = %+v, %v; want %s with no answer and a remedy, false", worst, ok, RuntimeDown)
 		}
 		since := r.Snapshot()[0].Since

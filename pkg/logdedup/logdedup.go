@@ -67,7 +67,10 @@ func Install(out io.Writer) error {
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
 	verbosity := flags.Lookup("v").Value.String()
-	for name, value := range map[string]string{"logtostderr": "false", "alsologtostderr": "false", "stderrthreshold": "FATAL", "one_output": "true", "v": verbosity} {
+	for name, value := range map[string]string{
+		"logtostderr": "false", "alsologtostderr": "false", "stderrthreshold": "FATAL", "one_output": "true",
+		"v": verbosity,
+	} {
 		if err := flags.Set(name, value); err != nil {
 			return fmt.Errorf("log flag %s: %w", name, err)
 		}

@@ -46,7 +46,8 @@ func TestRepeats(t *testing.T) {
 		*clock = clock.Add(time.Second)
 	}
 	lines := said(out)
-	if len(lines) < 5+9 || len(lines) > 5+10 || lines[4] != `"Disk is full"` || lines[5] != `"Disk is full" leftOut=55` {
+	if len(lines) < 5+9 || len(lines) > 5+10 || lines[4] != `"Disk is full"` ||
+		lines[5] != `"Disk is full" leftOut=55` {
 		t.Errorf("%d lines %q, want 14 or 15 with 55 left out at the sixth", len(lines), lines)
 	}
 	// After a pause it is news again.
@@ -86,7 +87,8 @@ func TestLoop(t *testing.T) {
 
 // TestPasses: what is not a line of klog, or is the last that a process says, is left as it is.
 func TestPasses(t *testing.T) {
-	for _, text := range []string{"", "panic: x\n", "goroutine 1 [running]:\n", "F0102 03:04:05.000000 1 a.go:1] end\n", "I] no head\n", "] \n"} {
+	for _, text := range []string{"", "panic: x\n", "goroutine 1 [running]:\n", "F0102 03:04:05.000000 1 a.go:1] end\n",
+		"I] no head\n", "] \n"} {
 		w, out, _ := at()
 		for range 20 {
 			if n, err := w.Write([]byte(text)); err != nil || n != len(text) {
@@ -105,7 +107,8 @@ func FuzzWrite(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		w, out, _ := at()
 		before := bytes.Clone(text)
-		if n, err := w.Write(text); err != nil || n != len(text) || !bytes.Equal(out.Bytes(), before) || !bytes.Equal(text, before) {
+		if n, err := w.Write(text); err != nil || n != len(text) || !bytes.Equal(out.Bytes(), before) ||
+			!bytes.Equal(text, before) {
 			t.Errorf("Write(%q) = %d, %v, wrote %q, text now %q; want the text as it is", before, n, err, out.Bytes(),
 				text)
 		}
@@ -132,7 +135,8 @@ func TestInstall(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("child: %v, want no error\n%s", err, errOut.String())
 	}
-	if same, other := strings.Count(errOut.String(), `"The same"`), strings.Count(errOut.String(), `"Another"`); same != sameBurst || other != 1 {
+	if same, other := strings.Count(errOut.String(), `"The same"`),
+		strings.Count(errOut.String(), `"Another"`); same != sameBurst || other != 1 {
 		t.Errorf("%d and %d lines, want %d and 1:\n%s", same, other, sameBurst, errOut.String())
 	}
 }

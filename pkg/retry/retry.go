@@ -41,7 +41,8 @@ func (b *Backoff) Wait(ctx context.Context) bool { return Sleep(ctx, b.Next()) }
 // Until calls attempt until it returns nil or ctx ends. It hands each error to failed, with the delay before the next
 // attempt; failed may be nil. It returns false when ctx ended first.
 func Until(
-	ctx context.Context, first, last time.Duration, attempt func(context.Context) error, failed func(err error, again time.Duration),
+	ctx context.Context, first, last time.Duration, attempt func(context.Context) error,
+	failed func(err error, again time.Duration),
 ) bool {
 	for b := NewBackoff(first, last); ; {
 		err := attempt(ctx)

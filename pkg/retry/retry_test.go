@@ -19,7 +19,9 @@ func within(t *testing.T, what string, got, least time.Duration) {
 func TestBackoff(t *testing.T) {
 	b := NewBackoff(time.Second, 5*time.Second)
 	for range 2 { // the second time after Reset
-		for i, least := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 5 * time.Second} {
+		for i, least := range []time.Duration{
+			time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 5 * time.Second,
+		} {
 			within(t, fmt.Sprintf("delay %d", i), b.Next(), least)
 		}
 		b.Reset()

@@ -29,11 +29,21 @@ func TestFromEnv(t *testing.T) {
 		"nobody":          {vars: nil, none: true},
 		"only a watchdog": {vars: map[string]string{"WATCHDOG_USEC": "1000"}, none: true},
 		"told":            {vars: map[string]string{"NOTIFY_SOCKET": "/run/x"}},
-		"watched":         {vars: map[string]string{"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"}, limit: 3 * time.Second},
-		"another process": {vars: map[string]string{"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"}},
-		"no path":         {vars: map[string]string{"NOTIFY_SOCKET": "x"}, bad: `NOTIFY_SOCKET "x"`},
-		"no number":       {vars: map[string]string{"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1s"}, bad: `WATCHDOG_USEC "1s"`},
-		"too large":       {vars: map[string]string{"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": strconv.FormatInt(1<<62, 10)}, bad: "WATCHDOG_USEC"},
+		"watched": {
+			vars:  map[string]string{"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "7"},
+			limit: 3 * time.Second,
+		},
+		"another process": {
+			vars: map[string]string{"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "8"},
+		},
+		"no path": {vars: map[string]string{"NOTIFY_SOCKET": "x"}, bad: `NOTIFY_SOCKET "x"`},
+		"no number": {
+			vars: map[string]string{"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1s"}, bad: `WATCHDOG_USEC "1s"`,
+		},
+		"too large": {
+			vars: map[string]string{"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": strconv.FormatInt(1<<62, 10)},
+			bad:  "WATCHDOG_USEC",
+		},
 	} {
 		n, err := FromEnv(env(c.vars), 7)
 		switch {
@@ -75,7 +85,9 @@ func hears(t *testing.T, conn *net.UnixConn) string {
 }
 
 func TestKeep(t *testing.T) {
-	for _, name := range []string{filepath.Join(t.TempDir(), "s"), "@edgecore-test-" + strconv.FormatInt(time.Now().UnixNano(), 36)} {
+	for _, name := range []string{
+		filepath.Join(t.TempDir(), "s"), "@edgecore-test-" + strconv.FormatInt(time.Now().UnixNano(), 36),
+	} {
 		conn, socket := manager(t, name)
 		n, err := FromEnv(env(map[string]string{"NOTIFY_SOCKET": socket, "WATCHDOG_USEC": "30000"}), 1)
 		if err != nil || !n.Watched() {

@@ -36,7 +36,8 @@ func TestApply(t *testing.T) {
 		"a": "want KEY=VALUE", "=b": "a part of the key is empty", "a..b=c": "a part of the key is empty",
 		"a[0]=b": "a list is given as a whole", "text.b=c": "text has no keys below it",
 	} {
-		if err := Apply(tree{"text": "x"}, text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--set "+text) {
+		if err := Apply(tree{"text": "x"}, text); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "--set "+text) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}

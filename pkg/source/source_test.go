@@ -24,7 +24,9 @@ func TestOf(t *testing.T) {
 			}
 		}
 	}
-	for _, got := range []netip.Prefix{Parse(""), Parse("nonsense"), Of(nil), Of(&net.UnixAddr{Name: "@"}), Of(&net.TCPAddr{})} {
+	for _, got := range []netip.Prefix{
+		Parse(""), Parse("nonsense"), Of(nil), Of(&net.UnixAddr{Name: "@"}), Of(&net.TCPAddr{}),
+	} {
 		if got.IsValid() {
 			t.Errorf("source of no address = %v, want none", got)
 		}

@@ -28,7 +28,8 @@ type Options struct {
 func Run(ctx context.Context, opts Options) {
 	tick := time.NewTicker(opts.Every)
 	defer tick.Stop()
-	samples := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	samples := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/gc/heap/live:bytes"}}
 	for first := opts.First; ; first = false {
 		select {
 		case <-ctx.Done():

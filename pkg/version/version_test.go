@@ -9,7 +9,9 @@ import (
 
 func TestChoose(t *testing.T) {
 	info := func(version, revision string) *debug.BuildInfo {
-		b := &debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.time", Value: "now"}, {Key: "vcs.revision", Value: revision}}}
+		b := &debug.BuildInfo{
+			Settings: []debug.BuildSetting{{Key: "vcs.time", Value: "now"}, {Key: "vcs.revision", Value: revision}},
+		}
 		b.Main.Version = version
 		return b
 	}

@@ -112,7 +112,8 @@ func (a *arrivals) refuse(err error) {
 
 // close sends a close frame; who does not take it has gone, or goes.
 func (a *arrivals) close(code int, reason string) {
-	_ = a.conn.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, cutReason(reason)), time.Now().Add(goodbye))
+	_ = a.conn.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, cutReason(reason)),
+		time.Now().Add(goodbye))
 }
 
 // arrived sees to what is complete. Of a control frame there is no message.

@@ -132,7 +132,13 @@ func TestPackedContents(t *testing.T) {
 		`12345678901234567.0`: `12345678901234567.0`,
 		`false`:               `false`,
 	} {
-		m := &model.Message{Header: model.Header{ID: "a", ParentID: "b", ResourceVersion: "7", Type: "channel", Timestamp: -1},
+		m := &model.Message{Header: model.Header{
+			ID:              "a",
+			ParentID:        "b",
+			ResourceVersion: "7",
+			Type:            "channel",
+			Timestamp:       -1,
+		},
 			Route: model.Route{Destination: "d"}, Content: json.RawMessage(content)}
 		var stream bytes.Buffer
 		if err := WritePacked(&stream, m); err != nil {
@@ -178,7 +184,8 @@ func TestDecodeJSON(t *testing.T) {
 		{"id of a wrong type", `{"header":{"msg_id":1}}`, "cannot unmarshal"},
 		{"timestamp too large", `{"header":{"msg_id":"a","timestamp":1e99}}`, "cannot unmarshal"},
 		{"id too long", `{"header":{"msg_id":"` + strings.Repeat("a", maxName+1) + `"}}`, "4097 bytes"},
-		{"resource too long", `{"header":{"msg_id":"a"},"route":{"resource":"` + strings.Repeat("a", maxName+1) + `"}}`, "4097 bytes"},
+		{"resource too long", `{"header":{"msg_id":"a"},"route":{"resource":"` + strings.Repeat("a", maxName+1) + `"}}`,
+			"4097 bytes"},
 		{"binary", "\x00\x01\x02", "invalid character"},
 	} {
 		m, err := DecodeJSON([]byte(c.text))

@@ -57,7 +57,8 @@ func TestFrameReader(t *testing.T) {
 	long := bytes.Repeat([]byte("0123456789"), 300)
 	data := slices.Concat(
 		clientFrame(opText, long[:2000]), clientFrame(opContinuation, nil), clientFrame(last|opPing, []byte("now")),
-		clientFrame(last|opContinuation, long[2000:]), clientFrame(last|opBinary, nil), clientFrame(last|opText, long[:200]),
+		clientFrame(last|opContinuation, long[2000:]), clientFrame(last|opBinary, nil),
+		clientFrame(last|opText, long[:200]),
 		clientFrame(last|opPong, nil), clientFrame(last|opClose, []byte("\x03\xe9bye")))
 	want := []frame{
 		{opcode: opPing, payload: []byte("now")}, {opcode: opText, payload: long}, {opcode: opBinary},
@@ -111,7 +112,8 @@ func FuzzFrameReader(f *testing.F) {
 		limit := membound.Linear(len(data), 64)
 		membound.Check(t, limit, func() { whole, wholeErr = readFrames(data, max(len(data), 1), deflate) })
 		membound.Check(t, limit, func() { parts, partsErr = readFrames(data, int(size)+1, deflate) })
-		if diff := cmp.Diff(whole, parts, cmp.AllowUnexported(frame{})); diff != "" || (wholeErr == nil) != (partsErr == nil) {
+		if diff := cmp.Diff(whole, parts, cmp.AllowUnexported(frame{})); diff != "" ||
+			(wholeErr == nil) != (partsErr == nil) {
 			t.Errorf("read in parts: %v, want as a whole: %v (-want +got):\n%s", partsErr, wholeErr, diff)
 		}
 		for _, f := range whole {

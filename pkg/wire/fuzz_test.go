@@ -40,8 +40,14 @@ func FuzzFrames(f *testing.F) {
 	f.Add(bytes.Repeat(clientFrame(0x89, nil), 2_000), false)
 	f.Fuzz(func(t *testing.T, data []byte, deflate bool) {
 		near, far := net.Pipe()
-		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
-			"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nEdgecore-Features: deflate\r\nSec-WebSocket-Extensions: permessage-deflate; client_no_context_takeover; server_no_context_takeover\r\n\r\n")))
+		r, err :=
+			http.ReadRequest(
+				bufio.NewReader(
+					strings.NewReader("GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+						"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " +
+						"AAAAAAAAAAAAAAAAAAAAAA==\r\nEdgecore-Features: " +
+						"deflate\r\nSec-WebSocket-Extensions: permessage-deflate; client_no_context_takeover; " +
+						"server_no_context_takeover\r\n\r\n")))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +56,10 @@ func FuzzFrames(f *testing.F) {
 			defer close(drained)
 			_, _ = io.Copy(io.Discard, near)
 		}()
-		c, err := AcceptWebSocket(&pipeWriter{far, http.Header{}}, r, AcceptOptions{Limits: Limits{MaxMessage: 4096, ReadTimeout: 5 * time.Second}, Features: Features{Deflate: deflate}})
+		c, err := AcceptWebSocket(&pipeWriter{far, http.Header{}}, r,
+			AcceptOptions{
+				Limits: Limits{MaxMessage: 4096, ReadTimeout: 5 * time.Second}, Features: Features{Deflate: deflate},
+			})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -165,7 +165,9 @@ func AcceptWebSocket(w http.ResponseWriter, r *http.Request, o AcceptOptions) (C
 	agreed.Deflate = agreed.Deflate && offersDeflate(r.Header)
 	header := http.Header{}
 	agreed.set(header)
-	upgrader := websocket.Upgrader{HandshakeTimeout: defaultHandshake, EnableCompression: agreed.Deflate, ReadBufferSize: acceptBuffer}
+	upgrader := websocket.Upgrader{
+		HandshakeTimeout: defaultHandshake, EnableCompression: agreed.Deflate, ReadBufferSize: acceptBuffer,
+	}
 	if o.Buffers != nil {
 		upgrader.WriteBufferPool, upgrader.WriteBufferSize = o.Buffers, buffer
 	}

@@ -53,13 +53,16 @@ func TestInstanceInHandshake(t *testing.T) {
 		server.TLS = ca.ServerTLS(t)
 		server.StartTLS()
 		defer server.Close()
-		o := DialOptions{URL: "wss://" + server.Listener.Addr().String(), TLS: ca.ClientTLS(t, "n1"), Instance: instance}
+		o := DialOptions{
+			URL: "wss://" + server.Listener.Addr().String(), TLS: ca.ClientTLS(t, "n1"), Instance: instance,
+		}
 		if _, err := DialWebSocket(t.Context(), o); err == nil {
 			t.Error("DialWebSocket to a server without WebSockets = nil, want an error")
 		}
 		header := wait.Receive(t, "the WebSocket's header", headers)
 		if got := ParseInstance(header); got != instance || len(header.Values(HeaderInstance)) > 0 != instance.Known() {
-			t.Errorf("header of the WebSocket has instance %q, want %s if it is known", header.Values(HeaderInstance), instance)
+			t.Errorf("header of the WebSocket has instance %q, want %s if it is known", header.Values(HeaderInstance),
+				instance)
 		}
 		cloud := newQUICCloud(t, func(c Caller) (AcceptOptions, error) {
 			callers <- c

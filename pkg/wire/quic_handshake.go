@@ -124,7 +124,13 @@ func introduce(ctx context.Context, conn *quic.Conn, o DialOptions, limits Limit
 	if _, err := io.WriteString(messages, streamUse); err != nil {
 		return nil, err
 	}
-	return &quicConn{conn: conn, control: control, messages: messages, limits: limits, features: offered.And(ParseFeatures(a.Header))}, nil
+	return &quicConn{
+		conn:     conn,
+		control:  control,
+		messages: messages,
+		limits:   limits,
+		features: offered.And(ParseFeatures(a.Header)),
+	}, nil
 }
 
 // Caller is an edge that introduces itself over QUIC.
@@ -278,7 +284,14 @@ func (l *QUICListener) welcome(ctx context.Context, conn *quic.Conn, since time.
 	if string(use) != streamUse {
 		return accepted{}, malformed("a stream for %q is not known", use)
 	}
-	c := &quicConn{conn: conn, control: control, messages: messages, limits: o.Limits.withDefaults(), features: agreed, onPing: o.OnPing}
+	c := &quicConn{
+		conn:     conn,
+		control:  control,
+		messages: messages,
+		limits:   o.Limits.withDefaults(),
+		features: agreed,
+		onPing:   o.OnPing,
+	}
 	return accepted{c.start(), header, chain}, nil
 }
 

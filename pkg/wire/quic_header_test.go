@@ -19,7 +19,8 @@ import (
 const (
 	// headerIDs has a new message's id of 36 bytes and its time; answerIDs the id of what it answers, too.
 	headerIDs = "0a2d" + "0a24" + anyID + "18" + anyTime
-	answerIDs = "0a4d" + "0a24" + anyID + "121e" + "68656c6c6f2d68656c6c6f2d68656c6c6f2d68656c6c6f2d68656c6c6f2d" + "18" + anyTime
+	answerIDs = "0a4d" + "0a24" + anyID + "121e" + "68656c6c6f2d68656c6c6f2d68656c6c6f2d68656c6c6f2d68656c6c6f2d" +
+		"18" + anyTime
 
 	anyID   = "XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX"
 	anyTime = "XXXXXXXXXXXX"
@@ -41,7 +42,13 @@ func TestQUICHeaderOfEdge(t *testing.T) {
 	go func() {
 		header := http.Header{}
 		header.Set(HeaderNodeID, "edge-1")
-		conn, err := DialQUIC(ctx, DialOptions{URL: "quic://" + l.Addr().String() + "/p/edge-1/events", TLS: ca.ClientTLS(t, "edge-1"), Header: header, Limits: patient, Features: AllFeatures()})
+		conn, err := DialQUIC(ctx, DialOptions{
+			URL:      "quic://" + l.Addr().String() + "/p/edge-1/events",
+			TLS:      ca.ClientTLS(t, "edge-1"),
+			Header:   header,
+			Limits:   patient,
+			Features: AllFeatures(),
+		})
 		if err == nil {
 			<-seen
 			err = conn.Close(CloseNormal, "")
@@ -63,7 +70,9 @@ func TestQUICHeaderOfEdge(t *testing.T) {
 	if diff := cmp.Diff(want, masked(readHex(t, control, want), want)); diff != "" {
 		t.Errorf("header mismatch (-want +got):\n%s", diff)
 	}
-	if _, err := control.Write(unhex(t, "010101000100"+"0000001d"+"0a05"+"0a03"+hexed("abc")+"1206"+"1a04"+hexed("nope")+"1a0c"+hexed(`{"ack":true}`))); err != nil {
+	if _, err :=
+		control.Write(unhex(t, "010101000100"+"0000001d"+"0a05"+"0a03"+hexed("abc")+"1206"+"1a04"+hexed("nope")+"1a0c"+
+			hexed(`{"ack":true}`))); err != nil {
 		t.Fatal(err)
 	}
 	messages, err := conn.AcceptStream(ctx)

@@ -50,7 +50,13 @@ func newQUICCloud(t *testing.T, prepare Prepare) *quicCloud {
 func (c *quicCloud) options(addr string, f Features) DialOptions {
 	header := http.Header{}
 	header.Set(HeaderNodeID, "edge-1")
-	return DialOptions{URL: "quic://" + addr + "/project/edge-1/events", TLS: c.ca.ClientTLS(c.t, "edge-1"), Header: header, Limits: patient, Features: f}
+	return DialOptions{
+		URL:      "quic://" + addr + "/project/edge-1/events",
+		TLS:      c.ca.ClientTLS(c.t, "edge-1"),
+		Header:   header,
+		Limits:   patient,
+		Features: f,
+	}
 }
 
 func (c *quicCloud) pair(o DialOptions) (edge, far Conn) {
@@ -116,7 +122,8 @@ func TestQUICMessages(t *testing.T) {
 			}
 		}
 		wg.Wait()
-		if s := far.Stats(); s.MessagesReceived != 32 || s.MessagesSent != 32 || s.BytesReceived < 400<<10 || s.Heard.IsZero() {
+		if s := far.Stats(); s.MessagesReceived != 32 || s.MessagesSent != 32 || s.BytesReceived < 400<<10 ||
+			s.Heard.IsZero() {
 			t.Errorf("stats %+v, want 32 messages each way, 400 KB or more received, and a sign of life", s)
 		}
 	}
@@ -170,7 +177,8 @@ func TestQUICClose(t *testing.T) {
 		t.Errorf("err = %v, want *TooLarge", err)
 	}
 	_ = far.Close(CloseCode(err))
-	if err := <-edgeEnd; !errors.As(err, &closed) || closed.Code != CloseTooLarge || !strings.Contains(closed.Reason, "larger than 65536") {
+	if err := <-edgeEnd; !errors.As(err, &closed) || closed.Code != CloseTooLarge ||
+		!strings.Contains(closed.Reason, "larger than 65536") {
 		t.Errorf("the sender learns %v, want %d: larger than 65536", err, CloseTooLarge)
 	}
 	if err := <-wrote; err == nil {
@@ -259,14 +267,21 @@ func TestQUICHostile(t *testing.T) {
 		return err
 	}
 	for name, streams := range map[string][]func(*quic.Stream) error{
-		"no packer":           {write("GET / HTTP/1.1\r\n\r\n")},
-		"large header":        {write("\x01\x01\x01\x00\x01\x00\x01\x00\x00\x00")},
-		"other message":       {func(s *quic.Stream) error { return WritePacked(s, message(1)) }},
-		"stream of another":   {hello, write("str")},
-		"message is none":     {hello, write("msg\x09\x09\x09\x09\x00\x00\x00\x00\x00\x00")},
-		"sign is none":        {func(s *quic.Stream) error { return errors.Join(hello(s), write("\x07")(s)) }, write("msg")},
-		"ends in the middle":  {hello, func(s *quic.Stream) error { return errors.Join(write("msg\x01\x01")(s), s.Close()) }},
-		"cuts its stream off": {hello, func(s *quic.Stream) error { defer s.CancelWrite(7); return write("msg\x01\x01")(s) }},
+		"no packer":         {write("GET / HTTP/1.1\r\n\r\n")},
+		"large header":      {write("\x01\x01\x01\x00\x01\x00\x01\x00\x00\x00")},
+		"other message":     {func(s *quic.Stream) error { return WritePacked(s, message(1)) }},
+		"stream of another": {hello, write("str")},
+		"message is none":   {hello, write("msg\x09\x09\x09\x09\x00\x00\x00\x00\x00\x00")},
+		"sign is none": {func(s *quic.Stream) error {
+			return errors.Join(hello(s), write("\x07")(s))
+		}, write("msg")},
+		"ends in the middle": {hello, func(s *quic.Stream) error {
+			return errors.Join(write("msg\x01\x01")(s), s.Close())
+		}},
+		"cuts its stream off": {hello, func(s *quic.Stream) error {
+			defer s.CancelWrite(7)
+			return write("msg\x01\x01")(s)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := wait.Context(t)
@@ -334,7 +349,8 @@ func TestQUICListenerEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.Receive(t, "a message over a connection that outlives its listener", messages)
-	if _, err := ListenQUIC("256.0.0.1:0", &tls.Config{}, patient, nil); err == nil || !strings.Contains(err.Error(), "256.0.0.1") {
+	if _, err := ListenQUIC("256.0.0.1:0", &tls.Config{}, patient, nil); err == nil ||
+		!strings.Contains(err.Error(), "256.0.0.1") {
 		t.Errorf("ListenQUIC = %v, want an error with 256.0.0.1", err)
 	}
 }

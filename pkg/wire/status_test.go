@@ -54,10 +54,14 @@ func TestStatusHashKeeps(t *testing.T) {
 			c[0], c[1] = c[1], c[0]
 		},
 		"a condition of the scheduler": func(p *v1.Pod) {
-			p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: v1.PodScheduled, Status: v1.ConditionTrue})
+			p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{
+				Type: v1.PodScheduled, Status: v1.ConditionTrue,
+			})
 		},
 		"a readiness gate": func(p *v1.Pod) {
-			p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{Type: "example.com/up", Status: v1.ConditionFalse})
+			p.Status.Conditions = append(p.Status.Conditions, v1.PodCondition{
+				Type: "example.com/up", Status: v1.ConditionFalse,
+			})
 		},
 		"the time of a condition": func(p *v1.Pod) { p.Status.Conditions[0].LastTransitionTime = metav1.Time{} },
 		"the address of the node": func(p *v1.Pod) { p.Status.HostIP = "10.0.0.9" },
@@ -96,7 +100,9 @@ func TestStatusHashChanges(t *testing.T) {
 		"restart count": func(p *v1.Pod) { p.Status.ContainerStatuses[0].RestartCount++ },
 		"container id":  func(p *v1.Pod) { p.Status.ContainerStatuses[0].ContainerID = "containerd://2" },
 		"waiting": func(p *v1.Pod) {
-			p.Status.ContainerStatuses[0].State = v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
+			p.Status.ContainerStatuses[0].State = v1.ContainerState{
+				Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff"},
+			}
 		},
 		"exit code": func(p *v1.Pod) {
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &v1.ContainerStateTerminated{ExitCode: 3}

@@ -49,9 +49,12 @@ func TestVersionLeavesOut(t *testing.T) {
 	}
 	// What is said of readiness gates is not the edge's.
 	gated := func(status string) string {
-		return version(t, `{"metadata":{"name":"a"},"spec":{"readinessGates":[{"conditionType":"g"}]},"status":`+status+`}`)
+		return version(t, `{"metadata":{"name":"a"},"spec":{"readinessGates":[{"conditionType":"g"}]},"status":`+status+
+			`}`)
 	}
-	if open := gated(`{"conditions":[{"type":"g","status":"True"}]}`); open == gated(`{"conditions":[{"type":"g","status":"False"}]}`) || open == gated(`{}`) {
+	if open :=
+		gated(`{"conditions":[{"type":"g","status":"True"}]}`); open == gated(
+		`{"conditions":[{"type":"g","status":"False"}]}`) || open == gated(`{}`) {
 		t.Errorf("version with an open readiness gate = %s, want another than with a closed one or none", open)
 	} else if got := gated(`{"phase":"Running","conditions":[{"type":"Ready","status":"True"},` +
 		`{"type":"g","status":"True","reason":"x"}]}`); got != open {
@@ -112,7 +115,8 @@ func FuzzVersion(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a","labels":{"x":null}},"spec":[{},[]]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		v, err := Version(data)
-		if err != nil || bytes.Contains(data, []byte(`"nothing"`)) || bytes.Contains(data, []byte(`"empty"`)) || bytes.Contains(data, []byte(`\u`)) {
+		if err != nil || bytes.Contains(data, []byte(`"nothing"`)) || bytes.Contains(data, []byte(`"empty"`)) ||
+			bytes.Contains(data, []byte(`\u`)) {
 			return
 		}
 		var fields map[string]any

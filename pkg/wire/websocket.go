@@ -100,7 +100,8 @@ func (c *wsConn) heard() {
 
 func (c *wsConn) allowSilence() {
 	if c.cause.Load() == nil {
-		_ = c.ws.SetReadDeadline(time.Now().Add(c.limits.ReadTimeout)) // fails only when the socket is closed, which Read tells
+		// fails only when the socket is closed, which Read tells
+		_ = c.ws.SetReadDeadline(time.Now().Add(c.limits.ReadTimeout))
 	}
 }
 

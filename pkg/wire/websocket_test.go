@@ -143,7 +143,8 @@ func TestFeatures(t *testing.T) {
 		cloud := newCloud(t, AcceptOptions{Limits: patient, Features: c.cloud, Buffers: &sync.Pool{}})
 		edge, far := cloud.pair(t, cloud.addr, DialOptions{Features: c.edge})
 		if edge.Features() != c.want || far.Features() != c.want {
-			t.Errorf("%v and %v: agreed on %v and %v, want %v", c.edge, c.cloud, edge.Features(), far.Features(), c.want)
+			t.Errorf("%v and %v: agreed on %v and %v, want %v", c.edge, c.cloud, edge.Features(), far.Features(),
+				c.want)
 		}
 	}
 	for header, want := range map[string]Features{
@@ -189,7 +190,8 @@ func TestMessagesBothWays(t *testing.T) {
 						t.Fatal(err)
 					}
 					if next[w] != i || len(m.ContentData()) != i*5000/16*16 {
-						t.Errorf("writer %d: message %d of %d bytes, want message %d", w, i, len(m.ContentData()), next[w])
+						t.Errorf("writer %d: message %d of %d bytes, want message %d", w, i, len(m.ContentData()),
+							next[w])
 					}
 					next[w]++
 				}
@@ -207,7 +209,8 @@ func checkStats(t *testing.T, f Features, near Stats, c Conn) {
 	if near.MessagesSent != 32 || near.MessagesReceived != 32 || far.MessagesReceived != 32 {
 		t.Errorf("messages: %+v, %+v; want 32 each way", near, far)
 	}
-	if f.Deflate && near.BytesSent > payload/4 || !f.Deflate && (near.BytesSent < payload || near.BytesSent > payload*11/10) {
+	if f.Deflate && near.BytesSent > payload/4 ||
+		!f.Deflate && (near.BytesSent < payload || near.BytesSent > payload*11/10) {
 		t.Errorf("%d bytes sent for a payload of %d, want a fourth at most with deflate (%v), else up to 110 %%",
 			near.BytesSent, payload, f.Deflate)
 	}
@@ -347,7 +350,8 @@ func TestStuckPeer(t *testing.T) {
 		for err == nil {
 			err = edge.Write(message(512 << 10))
 		}
-		if took := time.Since(began); took != stuck.WriteTimeout || !strings.Contains(err.Error(), "took nothing for 2s") {
+		if took := time.Since(began); took != stuck.WriteTimeout ||
+			!strings.Contains(err.Error(), "took nothing for 2s") {
 			t.Errorf("Write: %v after %v; want that the network took nothing for 2s", err, took)
 		}
 		if e := <-end; e == nil || e.Error() != err.Error() {
@@ -529,7 +533,8 @@ func TestIdleLinkCosts(t *testing.T) {
 		pong(was)
 	}
 	after := edge.Stats()
-	if cost := after.BytesSent + after.BytesReceived - before.BytesSent - before.BytesReceived; cost == 0 || cost > 256 {
+	if cost := after.BytesSent + after.BytesReceived - before.BytesSent - before.BytesReceived; cost == 0 ||
+		cost > 256 {
 		t.Errorf("%d bytes, want at most 256", cost)
 	}
 }

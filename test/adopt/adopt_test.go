@@ -24,8 +24,9 @@ import (
 
 // agentManifest is a static pod's, whose UID KubeEdge has made its own way.
 const (
-	agentManifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: agent}\nspec:\n  hostNetwork: true\n  terminationGracePeriodSeconds: 1\n  containers:\n  - name: main\n    image: %s\n    command: [sh, -c, %q]\n"
-	agentUID      = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
+	agentManifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: agent}\nspec:\n  hostNetwork: true\n  " +
+		"terminationGracePeriodSeconds: 1\n  containers:\n  - name: main\n    image: %s\n    command: [sh, -c, %q]\n"
+	agentUID = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
 )
 
 // kubeEdgeProgram is the end of the path of KubeEdge's agent.
@@ -34,26 +35,59 @@ const kubeEdgeProgram = "usr/local/bin/edgecore"
 // web is a pod of the cloud with all that keeps a pod to its node: volumes, a token, probes.
 func web() *v1.Pod {
 	pod := &v1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "52a53aab-3e6d-4d2f-a10d-145c4f8f48be", ResourceVersion: "7463"},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            "web",
+			Namespace:       "default",
+			UID:             "52a53aab-3e6d-4d2f-a10d-145c4f8f48be",
+			ResourceVersion: "7463",
+		},
 		Spec: v1.PodSpec{
-			NodeName: "edge1", TerminationGracePeriodSeconds: new(int64(1)), ServiceAccountName: "default",
+			NodeName:                      "edge1",
+			TerminationGracePeriodSeconds: new(int64(1)),
+			ServiceAccountName:            "default",
 			Volumes: []v1.Volume{
-				{Name: "conf", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "web-conf"}}}},
+				{
+					Name: "conf", VolumeSource: v1.VolumeSource{
+						ConfigMap: &v1.ConfigMapVolumeSource{
+							LocalObjectReference: v1.LocalObjectReference{Name: "web-conf"},
+						},
+					},
+				},
 				{Name: "sec", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "web-sec"}}},
 				{Name: "scratch", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
-				{Name: "kube-api-access-sk6nn", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
-					{ServiceAccountToken: &v1.ServiceAccountTokenProjection{ExpirationSeconds: new(int64(3607)), Path: "token"}},
-				}}}},
-			},
-			Containers: []v1.Container{{
-				Name: "main", Image: images.Demo, Command: []string{"sh", "-c", env.Forever},
-				VolumeMounts: []v1.VolumeMount{
-					{Name: "conf", MountPath: "/conf"}, {Name: "sec", MountPath: "/sec"}, {Name: "scratch", MountPath: "/scratch"},
-					{Name: "kube-api-access-sk6nn", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true},
+				{
+					Name: "kube-api-access-sk6nn", VolumeSource: v1.VolumeSource{
+						Projected: &v1.ProjectedVolumeSource{
+							Sources: []v1.VolumeProjection{
+								{
+									ServiceAccountToken: &v1.ServiceAccountTokenProjection{
+										ExpirationSeconds: new(int64(3607)), Path: "token",
+									},
+								},
+							},
+						},
+					},
 				},
-				ReadinessProbe: &v1.Probe{PeriodSeconds: 1, ProbeHandler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"test", "!", "-e", "/scratch/unready"}}}},
-			}},
+			},
+			Containers: []v1.Container{
+				{
+					Name:    "main",
+					Image:   images.Demo,
+					Command: []string{"sh", "-c", env.Forever},
+					VolumeMounts: []v1.VolumeMount{
+						{Name: "conf", MountPath: "/conf"}, {Name: "sec", MountPath: "/sec"},
+						{Name: "scratch", MountPath: "/scratch"},
+						{Name: "kube-api-access-sk6nn", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount",
+							ReadOnly: true},
+					},
+					ReadinessProbe: &v1.Probe{
+						PeriodSeconds: 1, ProbeHandler: v1.ProbeHandler{
+							Exec: &v1.ExecAction{Command: []string{"test", "!", "-e", "/scratch/unready"}},
+						},
+					},
+				},
+			},
 		},
 	}
 	source.SetDefaults(pod)
@@ -65,8 +99,11 @@ func job() *v1.Pod {
 	pod := &v1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Name: "job", Namespace: "default", UID: "0a0a0a0a-0000-4000-8000-00000000000b"},
-		Spec:       v1.PodSpec{NodeName: "edge1", RestartPolicy: v1.RestartPolicyOnFailure, Containers: []v1.Container{{Name: "main", Image: images.Demo, Command: []string{"true"}}}},
-		Status:     v1.PodStatus{Phase: v1.PodRunning},
+		Spec: v1.PodSpec{
+			NodeName: "edge1", RestartPolicy: v1.RestartPolicyOnFailure,
+			Containers: []v1.Container{{Name: "main", Image: images.Demo, Command: []string{"true"}}},
+		},
+		Status: v1.PodStatus{Phase: v1.PodRunning},
 	}
 	source.SetDefaults(pod)
 	return pod
@@ -81,8 +118,10 @@ func (d *device) populate() map[string]*made {
 	env.Must(d.t, os.Chmod(scratch, 0o777))
 	env.Must(d.t, os.WriteFile(filepath.Join(scratch, "kept"), []byte("of before"), 0o644))
 	pods["web"] = d.start(w, 2, false, map[string]string{
-		"/conf": d.volume(w, "configmap", "conf", false, map[string]string{"a": "b"}), "/sec": d.volume(w, "secret", "sec", true, map[string]string{"p": "secret"}),
-		"/scratch": scratch, "/var/run/secrets/kubernetes.io/serviceaccount": d.volume(w, "projected", "kube-api-access-sk6nn", true, map[string]string{"token": "of-before"}),
+		"/conf":    d.volume(w, "configmap", "conf", false, map[string]string{"a": "b"}),
+		"/sec":     d.volume(w, "secret", "sec", true, map[string]string{"p": "secret"}),
+		"/scratch": scratch, "/var/run/secrets/kubernetes.io/serviceaccount": d.volume(w, "projected",
+			"kube-api-access-sk6nn", true, map[string]string{"token": "of-before"}),
 	})
 
 	manifest := fmt.Sprintf(agentManifest, images.Demo, env.Forever)
@@ -96,20 +135,43 @@ func (d *device) populate() map[string]*made {
 	pods["agent-edge1"] = d.start(static[0], 0, true, nil)
 
 	mirror := static[0].DeepCopy()
-	mirror.UID, mirror.Annotations = "6d6d6d6d-0000-4000-8000-00000000000c", map[string]string{"kubernetes.io/config.mirror": agentUID, "kubernetes.io/config.hash": agentUID, "kubernetes.io/config.source": "file"}
+	mirror.UID, mirror.Annotations = "6d6d6d6d-0000-4000-8000-00000000000c",
+		map[string]string{
+			"kubernetes.io/config.mirror": agentUID, "kubernetes.io/config.hash": agentUID,
+			"kubernetes.io/config.source": "file",
+		}
 	w.Status = v1.PodStatus{Phase: v1.PodPending, QOSClass: v1.PodQOSBestEffort}
 	d.store([][3]string{
 		{"default/pod/web", "pod", d.asJSON(w)},
-		{"default/podpatch/web", "podpatch", fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"$setElementOrder/conditions":[{"type":"Ready"}],"conditions":[{"lastTransitionTime":"2026-11-21T03:25:04Z","message":null,"reason":null,"status":"True","type":"Ready"}],"containerStatuses":[{"name":"main","ready":true,"restartCount":2,"image":%q,"imageID":"x","containerID":"containerd://%s","state":{"running":{"startedAt":"2026-11-21T03:25:04Z"}}}],"phase":"Running"}}`,
-			w.UID, images.Demo, pods["web"].container)},
+		{
+			"default/podpatch/web", "podpatch",
+			fmt.Sprintf(
+				`{"metadata":{"uid":%q},"status":{"$setElementOrder/conditions":[{"type":"Ready"}],"conditions":[{"lastTransitionTime":"2026-11-21T03:25:04Z","message":null,"reason":null,"status":"True","type":"Ready"}],"containerStatuses":[{"name":"main","ready":true,"restartCount":2,"image":%q,"imageID":"x","containerID":"containerd://%s","state":{"running":{"startedAt":"2026-11-21T03:25:04Z"}}}],"phase":"Running"}}`,
+				w.UID, images.Demo, pods["web"].container),
+		},
 		{"default/pod/job", "pod", d.asJSON(job())},
-		{"default/podpatch/job", "podpatch", `{"metadata":{"uid":"0a0a0a0a-0000-4000-8000-00000000000b"},"status":{"phase":"Succeeded"}}`},
+		{
+			"default/podpatch/job", "podpatch",
+			`{"metadata":{"uid":"0a0a0a0a-0000-4000-8000-00000000000b"},"status":{"phase":"Succeeded"}}`,
+		},
 		{"default/pod/agent-edge1", "pod", d.asJSON(mirror)},
-		{"default/configmap/web-conf", "configmap", `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"web-conf","namespace":"default","uid":"c1"},"data":{"a":"b"}}`},
-		{"default/secret/web-sec", "secret", `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"web-sec","namespace":"default","uid":"s1"},"data":{"p":"c2VjcmV0"},"type":"Opaque"}`},
-		{fmt.Sprintf(`"default"/"default"/[]string(nil)/3607/v1.BoundObjectReference{Kind:"Pod", APIVersion:"v1", Name:"web", UID:%q}`, w.UID), "serviceaccounttoken",
-			`{"metadata":{"name":"default","namespace":"default","creationTimestamp":null},"spec":{"audiences":null,"expirationSeconds":3607,"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"web","uid":"52a53aab-3e6d-4d2f-a10d-145c4f8f48be"}},"status":{"token":"of-before","expirationTimestamp":"2026-11-21T03:25:10Z"}}`},
-		{"null/node/edge1", "node", `{"metadata":{"name":"edge1","uid":"49a5a644-26de-4f4a-9bc7-5a012fd83993","labels":{"kubernetes.io/hostname":"edge1"}}}`},
+		{
+			"default/configmap/web-conf", "configmap",
+			`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"web-conf","namespace":"default","uid":"c1"},"data":{"a":"b"}}`,
+		},
+		{
+			"default/secret/web-sec", "secret",
+			`{"kind":"Secret","apiVersion":"v1","metadata":{"name":"web-sec","namespace":"default","uid":"s1"},"data":{"p":"c2VjcmV0"},"type":"Opaque"}`,
+		},
+		{
+			fmt.Sprintf(
+				`"default"/"default"/[]string(nil)/3607/v1.BoundObjectReference{Kind:"Pod", APIVersion:"v1", Name:"web", UID:%q}`, w.UID), "serviceaccounttoken",
+			`{"metadata":{"name":"default","namespace":"default","creationTimestamp":null},"spec":{"audiences":null,"expirationSeconds":3607,"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"web","uid":"52a53aab-3e6d-4d2f-a10d-145c4f8f48be"}},"status":{"token":"of-before","expirationTimestamp":"2026-11-21T03:25:10Z"}}`,
+		},
+		{
+			"null/node/edge1", "node",
+			`{"metadata":{"name":"edge1","uid":"49a5a644-26de-4f4a-9bc7-5a012fd83993","labels":{"kubernetes.io/hostname":"edge1"}}}`,
+		},
 		{"null/lease/edge1", "lease", `{"metadata":{"name":"edge1"}}`},
 		{"default/rule/r1", "rule", `{}`},
 	})
@@ -136,7 +198,10 @@ func takeOver(t *testing.T, d *device) {
 
 	plan, err := d.edgecore("adopt", "--dry-run")
 	must2(t, plan, err)
-	for _, want := range []string{"2 containers run on as they are", "autonomyWithoutAuthorization", "modules.eventBus.enable", `"rule"`, "Steps:", "default/job does not run now"} {
+	for _, want := range []string{
+		"2 containers run on as they are", "autonomyWithoutAuthorization", "modules.eventBus.enable", `"rule"`,
+		"Steps:", "default/job does not run now",
+	} {
 		if !strings.Contains(plan, want) {
 			t.Errorf("the plan does not say %q:\n%s", want, plan)
 		}
@@ -210,7 +275,11 @@ func (d *device) works(pods map[string]*made) {
 	wait.True(d.t, "web not to be ready", func() bool { return d.ready("web", 2) != nil })
 	env.Must(d.t, os.Remove(filepath.Join(scratch, "unready")))
 	d.isReady("web", 2)
-	out, err := d.cri.ExecSync(d.t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: run["web"], Cmd: []string{"cat", "/conf/a", "/sec/p", "/scratch/kept", "/var/run/secrets/kubernetes.io/serviceaccount/token"}})
+	out, err := d.cri.ExecSync(d.t.Context(), &runtimeapi.ExecSyncRequest{
+		ContainerId: run["web"], Cmd: []string{
+			"cat", "/conf/a", "/sec/p", "/scratch/kept", "/var/run/secrets/kubernetes.io/serviceaccount/token",
+		},
+	})
 	env.Must(d.t, err)
 	if got, want := string(out.Stdout), "bsecretof beforeof-before"; got != want {
 		d.t.Errorf("the container sees %q, %s, want %q", got, out.Stderr, want)
@@ -231,7 +300,8 @@ func (d *device) works(pods map[string]*made) {
 	}
 	boxes, err := d.cri.ListPodSandbox(d.t.Context(), &runtimeapi.ListPodSandboxRequest{})
 	env.Must(d.t, err)
-	if !slices.ContainsFunc(boxes.Items, func(b *runtimeapi.PodSandbox) bool { return b.Id == pods["web"].sandbox }) || len(boxes.Items) != 2 {
+	if !slices.ContainsFunc(boxes.Items, func(b *runtimeapi.PodSandbox) bool { return b.Id == pods["web"].sandbox }) ||
+		len(boxes.Items) != 2 {
 		d.t.Errorf("sandboxes = %v, want 2, of them %s", boxes.Items, pods["web"].sandbox)
 	}
 
@@ -257,7 +327,9 @@ func TestRemove(t *testing.T) {
 	gone := pods["agent-edge1"]
 	d.ends("agent-edge1")
 	wait.Until(t, "nothing to be left of the pod", func() error {
-		for _, dir := range []string{d.podFolder(gone.pod), filepath.Join(d.path("var/log/pods"), "default_agent-edge1_"+agentUID)} {
+		for _, dir := range []string{
+			d.podFolder(gone.pod), filepath.Join(d.path("var/log/pods"), "default_agent-edge1_"+agentUID),
+		} {
 			if _, err := os.Stat(dir); err == nil {
 				return fmt.Errorf("%s is there", dir)
 			}

@@ -130,8 +130,10 @@ modules:
       crashLoopBackOff: {maxContainerRestartPeriod: 1s}
       imageGCHighThresholdPercent: 99
       imageGCLowThresholdPercent: 98
-`, d.path("var/lib/kubeedge/edgecore.db"), d.path("etc/kubeedge/ca/rootCA.crt"), d.path("etc/kubeedge/certs/server.crt"), d.path("etc/kubeedge/certs/server.key"),
-		d.ctrd.Endpoint(), d.path("var/lib/edged"), d.port, kubelet, d.path("var/log/pods"), d.path("etc/kubeedge/manifests"), d.ctrd.CgroupRoot()), 0o644)
+`, d.path("var/lib/kubeedge/edgecore.db"), d.path("etc/kubeedge/ca/rootCA.crt"),
+		d.path("etc/kubeedge/certs/server.crt"), d.path("etc/kubeedge/certs/server.key"),
+		d.ctrd.Endpoint(), d.path("var/lib/edged"), d.port, kubelet, d.path("var/log/pods"),
+		d.path("etc/kubeedge/manifests"), d.ctrd.CgroupRoot()), 0o644)
 }
 
 // store makes KubeEdge's store of rows: key, type, value.
@@ -140,12 +142,14 @@ func (d *device) store(rows [][3]string) {
 	db, err := sql.Open("sqlite3", d.path("var/lib/kubeedge/edgecore.db"))
 	env.Must(d.t, err)
 	defer func() { env.Must(d.t, db.Close()) }()
-	_, err = db.ExecContext(d.t.Context(), `CREATE TABLE IF NOT EXISTS "meta" ("key" varchar(256) NOT NULL PRIMARY KEY, "type" varchar(32) NOT NULL DEFAULT '', "value" text);
+	_, err = db.ExecContext(d.t.Context(),
+		`CREATE TABLE IF NOT EXISTS "meta" ("key" varchar(256) NOT NULL PRIMARY KEY, "type" varchar(32) NOT NULL DEFAULT '', "value" text);
 		CREATE TABLE IF NOT EXISTS "meta_v2" ("key" varchar(256) NOT NULL PRIMARY KEY, "groupversionresource" varchar(256), "namespace" varchar(256), "name" varchar(256), "resourceversion" integer, "value" text);
 		CREATE TABLE IF NOT EXISTS "device" ("id" varchar(64) NOT NULL PRIMARY KEY, "name" varchar(64))`)
 	env.Must(d.t, err)
 	for _, row := range rows {
-		_, err := db.ExecContext(d.t.Context(), "INSERT OR REPLACE INTO meta (key, type, value) VALUES (?,?,?)", row[0], row[1], row[2])
+		_, err := db.ExecContext(d.t.Context(), "INSERT OR REPLACE INTO meta (key, type, value) VALUES (?,?,?)", row[0],
+			row[1], row[2])
 		env.Must(d.t, err)
 	}
 }
@@ -203,9 +207,11 @@ func (d *device) pods() (map[string]*v1.Pod, error) {
 
 // containers are the running containers of the device, by their pods' names.
 func (d *device) containers() map[string]string {
-	list, err := d.cri.ListContainers(d.t.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-	}})
+	list, err := d.cri.ListContainers(d.t.Context(), &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{
+			State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		},
+	})
 	env.Must(d.t, err)
 	ids := map[string]string{}
 	for _, c := range list.Containers {

@@ -56,8 +56,11 @@ func (d *device) start(pod *v1.Pod, restarts int, static bool, mounts map[string
 	c := &pod.Spec.Containers[0]
 	logs := filepath.Join(d.path("var/log/pods"), pod.Namespace+"_"+pod.Name+"_"+string(pod.UID))
 	env.Must(d.t, os.MkdirAll(filepath.Join(logs, c.Name), 0o755))
-	labels := map[string]string{"io.kubernetes.pod.name": pod.Name, "io.kubernetes.pod.namespace": pod.Namespace, "io.kubernetes.pod.uid": string(pod.UID)}
-	annotations := map[string]string{"kubernetes.io/config.seen": "2026-11-21T03:25:03.1Z", "kubernetes.io/config.source": "api"}
+	labels := map[string]string{"io.kubernetes.pod.name": pod.Name, "io.kubernetes.pod.namespace": pod.Namespace,
+		"io.kubernetes.pod.uid": string(pod.UID)}
+	annotations := map[string]string{
+		"kubernetes.io/config.seen": "2026-11-21T03:25:03.1Z", "kubernetes.io/config.source": "api",
+	}
 	if static {
 		annotations["kubernetes.io/config.source"], annotations["kubernetes.io/config.hash"] = "file", string(pod.UID)
 	}
@@ -82,26 +85,36 @@ func (d *device) start(pod *v1.Pod, restarts int, static bool, mounts map[string
 	env.Must(d.t, os.WriteFile(hosts, []byte("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n"), 0o644))
 	message := d.podFolder(pod, "containers", c.Name, "8f2c11aa")
 	env.Must(d.t, os.WriteFile(message, nil, 0o666))
-	list := []*runtimeapi.Mount{{ContainerPath: "/etc/hosts", HostPath: hosts}, {ContainerPath: c.TerminationMessagePath, HostPath: message}}
+	list := []*runtimeapi.Mount{
+		{ContainerPath: "/etc/hosts", HostPath: hosts}, {ContainerPath: c.TerminationMessagePath, HostPath: message},
+	}
 	for inside, outside := range mounts {
-		list = append(list, &runtimeapi.Mount{ContainerPath: inside, HostPath: outside, Readonly: filepath.Base(inside) != "scratch"})
+		list = append(list, &runtimeapi.Mount{
+			ContainerPath: inside, HostPath: outside, Readonly: filepath.Base(inside) != "scratch",
+		})
 	}
 	labels["io.kubernetes.container.name"] = c.Name
-	resp, err := d.cri.CreateContainer(d.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: box.PodSandboxId, SandboxConfig: config, Config: &runtimeapi.ContainerConfig{
-		Metadata: &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: uint32(restarts)}, Image: &runtimeapi.ImageSpec{Image: d.imageID(c.Image)},
-		Command: c.Command, Args: c.Args, Mounts: list, Labels: labels, LogPath: fmt.Sprintf("%s/%d.log", c.Name, restarts),
-		Annotations: map[string]string{
-			"io.kubernetes.container.hash":                     strconv.FormatUint(adopt.SpecHash(c), 16),
-			"io.kubernetes.container.restartCount":             strconv.Itoa(restarts),
-			"io.kubernetes.container.terminationMessagePath":   c.TerminationMessagePath,
-			"io.kubernetes.container.terminationMessagePolicy": string(c.TerminationMessagePolicy),
-			"io.kubernetes.pod.terminationGracePeriod":         "1",
-		},
-		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources:       &runtimeapi.LinuxContainerResources{CpuShares: 2, OomScoreAdj: 1000},
-			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: namespaces},
-		},
-	}})
+	resp, err := d.cri.CreateContainer(d.t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: box.PodSandboxId,
+		SandboxConfig: config, Config: &runtimeapi.ContainerConfig{
+			Metadata: &runtimeapi.ContainerMetadata{Name: c.Name, Attempt: uint32(restarts)},
+			Image:    &runtimeapi.ImageSpec{Image: d.imageID(c.Image)},
+			Command:  c.Command,
+			Args:     c.Args,
+			Mounts:   list,
+			Labels:   labels,
+			LogPath:  fmt.Sprintf("%s/%d.log", c.Name, restarts),
+			Annotations: map[string]string{
+				"io.kubernetes.container.hash":                     strconv.FormatUint(adopt.SpecHash(c), 16),
+				"io.kubernetes.container.restartCount":             strconv.Itoa(restarts),
+				"io.kubernetes.container.terminationMessagePath":   c.TerminationMessagePath,
+				"io.kubernetes.container.terminationMessagePolicy": string(c.TerminationMessagePolicy),
+				"io.kubernetes.pod.terminationGracePeriod":         "1",
+			},
+			Linux: &runtimeapi.LinuxContainerConfig{
+				Resources:       &runtimeapi.LinuxContainerResources{CpuShares: 2, OomScoreAdj: 1000},
+				SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: namespaces},
+			},
+		}})
 	env.Must(d.t, err)
 	_, err = d.cri.StartContainer(d.t.Context(), &runtimeapi.StartContainerRequest{ContainerId: resp.ContainerId})
 	env.Must(d.t, err)
@@ -110,7 +123,9 @@ func (d *device) start(pod *v1.Pod, restarts int, static bool, mounts map[string
 
 // imageID is by what a kubelet names an image to the runtime.
 func (d *device) imageID(name string) string {
-	resp, err := d.cri.Images.ImageStatus(d.t.Context(), &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	resp, err := d.cri.Images.ImageStatus(d.t.Context(), &runtimeapi.ImageStatusRequest{
+		Image: &runtimeapi.ImageSpec{Image: name},
+	})
 	env.Must(d.t, err)
 	return resp.GetImage().GetId()
 }

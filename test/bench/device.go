@@ -95,7 +95,9 @@ func (d *device) certify(ctx context.Context, dir string) (*tls.Config, error) {
 	}
 	ca := authority.CA().Raw
 	d.caPEM = certs.EncodeCertPEM(ca)
-	files := certs.Files{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "edge.crt"), Key: filepath.Join(dir, "edge.key")}
+	files := certs.Files{
+		CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "edge.crt"), Key: filepath.Join(dir, "edge.key"),
+	}
 	return authority.ServerTLS(tls.RequireAndVerifyClientCert), files.Save(ca, cert, key)
 }
 
@@ -110,7 +112,8 @@ func (d *device) until(ctx context.Context, what string, done func() bool) error
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait until %s: %w; in vain: %q\n%s", what, ctx.Err(), d.cloud.Refused(), daemon.Tail(d.agent.Log(), 20))
+			return fmt.Errorf("wait until %s: %w; in vain: %q\n%s", what, ctx.Err(), d.cloud.Refused(),
+				daemon.Tail(d.agent.Log(), 20))
 		case <-told:
 		}
 	}
@@ -125,7 +128,9 @@ func (d *device) create(ctx context.Context, pod *v1.Pod) error {
 	if _, err := d.cloud.Put(pod); err != nil {
 		return err
 	}
-	return d.until(ctx, pod.Name+" runs", func() bool { return d.cloud.Status(podKey(pod.Name)).Phase == v1.PodRunning })
+	return d.until(ctx, pod.Name+" runs", func() bool {
+		return d.cloud.Status(podKey(pod.Name)).Phase == v1.PodRunning
+	})
 }
 
 // remove tells the agent to end a pod, and returns when it has told that nothing of it is left.

@@ -32,7 +32,8 @@ func (b *bench) footprint(ctx context.Context, pods int, memory, cpu string) err
 	}
 	name := fmt.Sprintf("%d pods", pods)
 	b.row("RSS (anon), "+name, fmt.Sprintf("%.1f (%.1f) MB", float64(rss)/1e6, float64(anon)/1e6), "", "", memory)
-	b.row("CPU, "+name+" idle, % of a core", fmt.Sprintf("%.2f", 100*(cpu1-cpu0).Seconds()/b.idle.Seconds()), "", "", cpu)
+	b.row("CPU, "+name+" idle, % of a core", fmt.Sprintf("%.2f", 100*(cpu1-cpu0).Seconds()/b.idle.Seconds()), "", "",
+		cpu)
 	b.row("written in "+b.idle.String()+", "+name+" idle", fmt.Sprintf("%d bytes", io1-io0), "0", "", "0")
 	return nil
 }

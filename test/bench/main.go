@@ -141,7 +141,13 @@ func run(ctx context.Context, opts options) (err error) {
 		return err
 	}
 	defer client.Close()
-	b.floor = &floor.Client{CRI: client, CgroupParent: b.ctrd.CgroupRoot() + "/floor", LogDir: filepath.Join(b.dir, "floor"), Image: images.Demo, Command: script}
+	b.floor = &floor.Client{
+		CRI:          client,
+		CgroupParent: b.ctrd.CgroupRoot() + "/floor",
+		LogDir:       filepath.Join(b.dir, "floor"),
+		Image:        images.Demo,
+		Command:      script,
+	}
 	for _, part := range []struct {
 		name    string
 		measure func(context.Context) error
@@ -153,6 +159,7 @@ func run(ctx context.Context, opts options) (err error) {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
-	fmt.Printf("\n| what | edgecore | floor | ratio | budget |\n|---|---|---|---|---|\n%s\n", strings.Join(b.rows, "\n"))
+	fmt.Printf("\n| what | edgecore | floor | ratio | budget |\n|---|---|---|---|---|\n%s\n",
+		strings.Join(b.rows, "\n"))
 	return nil
 }

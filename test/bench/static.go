@@ -19,7 +19,12 @@ import (
 
 // static measures an agent without a cloud.
 func (b *bench) static(ctx context.Context) (err error) {
-	b.agent, err = agent.New(agent.Options{Binary: b.binary, Dir: filepath.Join(b.dir, "static"), Endpoint: b.ctrd.Endpoint(), CgroupRoot: b.ctrd.CgroupRoot()})
+	b.agent, err = agent.New(agent.Options{
+		Binary:     b.binary,
+		Dir:        filepath.Join(b.dir, "static"),
+		Endpoint:   b.ctrd.Endpoint(),
+		CgroupRoot: b.ctrd.CgroupRoot(),
+	})
 	if err != nil {
 		return err
 	}
@@ -80,8 +85,9 @@ func (b *bench) likeOurs(ctx context.Context) error {
 
 // manifest is a pod like the floor's.
 func manifest(name string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n"+
-		"  - {name: main, image: %q, command: [%q, %q, %q]}\n", name, images.Demo, script[0], script[1], script[2])
+	return fmt.Sprintf(
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n"+
+			"  - {name: main, image: %q, command: [%q, %q, %q]}\n", name, images.Demo, script[0], script[1], script[2])
 }
 
 // put runs pods and waits until all do. Nobody looks before a time has passed: looking costs what is looked at.
@@ -170,7 +176,8 @@ func (b *bench) singlePods(ctx context.Context) error {
 		}
 	}
 	b.latency(fmt.Sprintf("create -> Running, one pod, median of %d", b.pods), ours.up, base.up, "<= 1.10x")
-	b.row(fmt.Sprintf("create -> Running, one pod, slowest of %d", b.pods), seconds(slices.Max(ours.up)), seconds(slices.Max(base.up)), "", "")
+	b.row(fmt.Sprintf("create -> Running, one pod, slowest of %d", b.pods), seconds(slices.Max(ours.up)),
+		seconds(slices.Max(base.up)), "", "")
 	b.latency("delete -> gone, grace 1 s", ours.down, base.down, "<= floor + 0.1 s")
 	return nil
 }
@@ -215,7 +222,9 @@ func (b *bench) restart(ctx context.Context) error {
 	if err := b.agent.Start(ctx); err != nil {
 		return err
 	}
-	if err := b.until(ctx, func(pods map[string]*v1.Pod) bool { return len(pods) == burst && allFresh(pods, began) }); err != nil {
+	if err := b.until(ctx, func(pods map[string]*v1.Pod) bool {
+		return len(pods) == burst && allFresh(pods, began)
+	}); err != nil {
 		return err
 	}
 	ours := time.Since(began)
@@ -234,7 +243,8 @@ func (b *bench) restart(ctx context.Context) error {
 		return err
 	}
 	base := time.Since(began)
-	b.latency("restart of 30 pods, no cloud, from the agent's start", []time.Duration{ours}, []time.Duration{base}, "<= 1.10x + 0.5 s")
+	b.latency("restart of 30 pods, no cloud, from the agent's start", []time.Duration{ours}, []time.Duration{base},
+		"<= 1.10x + 0.5 s")
 	return nil
 }
 

@@ -21,8 +21,13 @@ import (
 // to none.
 func TestEvictions(t *testing.T) {
 	t.Parallel()
-	c := start(t, kube.Options{ControllerManager: true, NodeMonitorGracePeriod: 20 * time.Second, NodeMonitorPeriod: 500 * time.Millisecond,
-		TolerationTime: 2 * time.Second, ControllerManagerFlags: []string{"--node-eviction-rate=10"}}, "rbac.yaml")
+	c := start(t, kube.Options{
+		ControllerManager:      true,
+		NodeMonitorGracePeriod: 20 * time.Second,
+		NodeMonitorPeriod:      500 * time.Millisecond,
+		TolerationTime:         2 * time.Second,
+		ControllerManagerFlags: []string{"--node-eviction-rate=10"},
+	}, "rbac.yaml")
 	c.control()
 	second := *c
 	second.hub = newHub()
@@ -32,10 +37,12 @@ func TestEvictions(t *testing.T) {
 	c.register("first")
 	second.register("other")
 	second.register("kept")
-	if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "server"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "server"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.cluster.Kubectl(t.Context(), "annotate", "node", "kept", "edgecore.io/keep-evictions=true"); err != nil {
+	if _, err := c.cluster.Kubectl(t.Context(), "annotate", "node", "kept",
+		"edgecore.io/keep-evictions=true"); err != nil {
 		t.Fatal(err)
 	}
 	silent := []func(){
@@ -64,7 +71,10 @@ func TestEvictions(t *testing.T) {
 	})
 	for _, p := range []struct{ node, pod, extra string }{
 		{"first", "on-first", ""}, {"other", "on-other", ""}, {"server", "on-server", ""}, {"kept", "on-kept", ""},
-		{"other", "limited", ", tolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}]"},
+		{
+			"other", "limited", ", tolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: " +
+				"NoExecute, tolerationSeconds: 1}]",
+		},
 	} {
 		c.pod(p.node, p.pod, p.extra)
 		second.wants(p.node, "default/pod/"+p.pod)
@@ -139,9 +149,12 @@ func (c *cloud) beat(sign func(context.Context) error) (stop func()) {
 
 // ready says that a node is well, which is a sign of life, too.
 func (c *cloud) ready(ctx context.Context, node string) error {
-	status := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Test","lastHeartbeatTime":%[1]q,"lastTransitionTime":%[1]q}]}}`,
-		time.Now().UTC().Format(time.RFC3339))
-	_, err := c.admin.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status")
+	status :=
+		fmt.Sprintf(
+			`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Test","lastHeartbeatTime":%[1]q,"lastTransitionTime":%[1]q}]}}`,
+			time.Now().UTC().Format(time.RFC3339))
+	_, err := c.admin.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(status),
+		metav1.PatchOptions{}, "status")
 	return err
 }
 

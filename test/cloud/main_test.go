@@ -221,7 +221,8 @@ func (c *cloud) ask(node, op, res string, content any) *model.Message {
 	if answer == nil {
 		return nil
 	}
-	if answer.Header.ParentID != m.Header.ID || answer.Route.Source != "edgecontroller" || answer.Route.Group != "resource" ||
+	if answer.Header.ParentID != m.Header.ID || answer.Route.Source != "edgecontroller" ||
+		answer.Route.Group != "resource" ||
 		answer.Route.Operation != "response" || answer.Route.Resource != res {
 		c.t.Errorf("%s %s: answer's header %+v, route %+v, want parent %s, edgecontroller, resource, response, %s",
 			op, res, answer.Header, answer.Route, m.Header.ID, res)
@@ -331,7 +332,8 @@ func object[T any](c *cloud, m *model.Message) *T {
 func edgeNode(name string) *v1.Node {
 	return &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64", "site": "pump-7",
+			"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
+			"site":                         "pump-7",
 			"node-role.kubernetes.io/edge": "", "node-role.kubernetes.io/agent": "",
 			"node-role.kubernetes.io/control-plane": "", "node-restriction.kubernetes.io/vault": "yes",
 		}},
@@ -350,7 +352,8 @@ func (c *cloud) register(name string) *v1.Node {
 // pod makes a pod that is bound to a node, and waits until the controller wants it there.
 func (c *cloud) pod(node, name, extra string) *v1.Pod {
 	c.t.Helper()
-	c.apply(fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {nodeName: %s, containers: [{name: c, image: example.com/c:1}]%s}}", name, node, extra))
+	c.apply(fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {nodeName: %s, containers: [{name: "+
+		"c, image: example.com/c:1}]%s}}", name, node, extra))
 	pod, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		c.t.Fatal(err)
@@ -365,7 +368,9 @@ func (c *cloud) wants(node, key string) cloudhub.Ref {
 	c.t.Helper()
 	var found cloudhub.Ref
 	wait.Until(c.t, node+" is to have "+key, func() error {
-		if own := (resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeNode, Name: node}); own.String() == key {
+		if own := (resource.Key{
+			Namespace: resource.NullNamespace, Type: resource.TypeNode, Name: node,
+		}); own.String() == key {
 			o, err := c.ctl.Object(node, own)
 			if err == nil && o == nil {
 				err = errors.New("there is none")

@@ -25,10 +25,12 @@ import (
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	c := start(t, kube.Options{})
-	if _, err := edgecontroller.ChooseImpersonation(t.Context(), c.config); err == nil || !strings.Contains(err.Error(), "rbac.yaml") {
+	if _, err := edgecontroller.ChooseImpersonation(t.Context(), c.config); err == nil ||
+		!strings.Contains(err.Error(), "rbac.yaml") {
 		t.Errorf("ChooseImpersonation without rights: %v, want an error that names rbac.yaml", err)
 	}
-	if out, err := c.cluster.Kubectl(t.Context(), "apply", "-k", filepath.Join("..", "..", "deploy", "cloudcore")); err != nil {
+	if out, err := c.cluster.Kubectl(t.Context(), "apply", "-k",
+		filepath.Join("..", "..", "deploy", "cloudcore")); err != nil {
 		t.Fatalf("apply the manifests: %v, want no error\n%s", err, out)
 	}
 	var config v1.ConfigMap
@@ -49,30 +51,48 @@ func TestManifests(t *testing.T) {
 		may                             bool
 	}{
 		{"watch", "pods", all, "", true}, {"watch", "secrets", all, "", true}, {"get", "configmaps", "any", "x", true},
-		{"create", "nodes", all, "", true}, {"patch", "nodes", all, "", true}, {"patch", "pods", "any", "", true}, {"get", "namespaces", all, "kubeedge", true},
-		{"create", "secrets", "kubeedge", "", true}, {"update", "secrets", "kubeedge", "casecret", true}, {"get", "secrets", "kubeedge", "tokenkeysecret", true},
+		{"create", "nodes", all, "", true}, {"patch", "nodes", all, "", true}, {"patch", "pods", "any", "", true},
+		{"get", "namespaces", all, "kubeedge", true},
+		{"create", "secrets", "kubeedge", "", true}, {"update", "secrets", "kubeedge", "casecret", true},
+		{"get", "secrets", "kubeedge", "tokenkeysecret", true},
 		{"update", "secrets", "kubeedge", "edgecore-revocations", true}, {"watch", "secrets", "kubeedge", "", true},
-		{"create", "objectsyncs.reliablesyncs.kubeedge.io", "any", "", true}, {"patch", "clusterobjectsyncs.reliablesyncs.kubeedge.io/status", all, "", true},
+		{"create", "objectsyncs.reliablesyncs.kubeedge.io", "any", "", true},
+		{"patch", "clusterobjectsyncs.reliablesyncs.kubeedge.io/status", all, "", true},
 		{"impersonate:arbitrary-node", "nodes.authentication.k8s.io", all, "e1", true},
 		{"impersonate-on:arbitrary-node:create", "serviceaccounts/token", "any", "default", true},
 
-		{"update", "nodes", all, "", false}, {"delete", "nodes", all, "", false}, {"delete", "pods", "any", "", false}, {"create", "pods", "any", "", false},
-		{"create", "pods/exec", "any", "", false}, {"patch", "pods/status", "any", "", false}, {"update", "secrets", "kubeedge", "other", false},
-		{"create", "secrets", "default", "", false}, {"update", "configmaps", "any", "", false}, {"create", "serviceaccounts/token", "any", "", false},
+		{"update", "nodes", all, "", false}, {"delete", "nodes", all, "", false}, {"delete", "pods", "any", "", false},
+		{"create", "pods", "any", "", false},
+		{"create", "pods/exec", "any", "", false}, {"patch", "pods/status", "any", "", false},
+		{"update", "secrets", "kubeedge", "other", false},
+		{"create", "secrets", "default", "", false}, {"update", "configmaps", "any", "", false},
+		{"create", "serviceaccounts/token", "any", "", false},
 		{"impersonate", "users", all, "admin", false}, {"impersonate", "groups", all, "system:masters", false},
 		{"impersonate-on:arbitrary-node:delete", "nodes", all, "", false}, {"get", "namespaces", all, "default", false},
-		{"update", "leases.coordination.k8s.io", "kube-node-lease", "", false}, {"create", "clusterroles.rbac.authorization.k8s.io", all, "", false},
+		{"update", "leases.coordination.k8s.io", "kube-node-lease", "", false},
+		{"create", "clusterroles.rbac.authorization.k8s.io", all, "", false},
 	} {
 		resource, sub, _ := strings.Cut(row.resource, "/")
 		resource, group, _ := strings.Cut(resource, ".")
 		// The authorizer hears of roles a moment after they are made.
-		wait.Until(c.t, fmt.Sprintf("%s %s in %q, name %q: allowed is %v", row.verb, row.resource, row.namespace, row.name, row.may), func() error {
-			review, err := c.admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-				Spec: authorizationv1.SubjectAccessReviewSpec{
-					User: "system:serviceaccount:kubeedge:cloudcore", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kubeedge", "system:authenticated"},
-					ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: row.verb, Group: group, Resource: resource, Subresource: sub,
-						Namespace: row.namespace, Name: row.name},
-				}}, metav1.CreateOptions{})
+		wait.Until(c.t, fmt.Sprintf("%s %s in %q, name %q: allowed is %v", row.verb, row.resource, row.namespace,
+			row.name, row.may), func() error {
+			review, err := c.admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
+				&authorizationv1.SubjectAccessReview{
+					Spec: authorizationv1.SubjectAccessReviewSpec{
+						User: "system:serviceaccount:kubeedge:cloudcore",
+						Groups: []string{
+							"system:serviceaccounts", "system:serviceaccounts:kubeedge", "system:authenticated",
+						},
+						ResourceAttributes: &authorizationv1.ResourceAttributes{
+							Verb:        row.verb,
+							Group:       group,
+							Resource:    resource,
+							Subresource: sub,
+							Namespace:   row.namespace,
+							Name:        row.name,
+						},
+					}}, metav1.CreateOptions{})
 			if err == nil && review.Status.Allowed != row.may {
 				err = errors.New("it is not")
 			}
@@ -87,7 +107,8 @@ func TestManifests(t *testing.T) {
 // allowedVerbs asks which plain verbs cloudcore may use on nodes.
 func allowedVerbs(t *testing.T, c *cloud) string {
 	t.Helper()
-	out, err := c.cluster.Kubectl(t.Context(), "auth", "can-i", "--list", "--as=system:serviceaccount:kubeedge:cloudcore")
+	out, err := c.cluster.Kubectl(t.Context(), "auth", "can-i", "--list",
+		"--as=system:serviceaccount:kubeedge:cloudcore")
 	if err != nil {
 		t.Fatal(err)
 	}

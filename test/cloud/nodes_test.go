@@ -17,7 +17,8 @@ import (
 func registration(c *cloud) {
 	node := c.register("reg")
 	want := map[string]string{
-		"kubernetes.io/hostname": "reg", "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64", "site": "pump-7",
+		"kubernetes.io/hostname": "reg", "kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
+		"site":                         "pump-7",
 		"node-role.kubernetes.io/edge": "", "node-role.kubernetes.io/agent": "",
 	}
 	delete(node.Labels, "beta.kubernetes.io/os") // the controller manager adds it, sooner or later
@@ -30,7 +31,8 @@ func registration(c *cloud) {
 	c.refused("reg", "insert", "null/node/reg", edgeNode("reg"), metav1.StatusReasonAlreadyExists)
 	c.refused("reg", "insert", "null/node/other", edgeNode("other"), metav1.StatusReasonForbidden)
 	c.refused("reg", "insert", "null/node/reg", edgeNode("other"), metav1.StatusReasonBadRequest)
-	if got := object[v1.Node](c, c.must("reg", "query", "default/node/reg", nil)); got.Kind != "Node" || got.APIVersion != "v1" || got.UID != node.UID {
+	if got := object[v1.Node](c, c.must("reg", "query", "default/node/reg", nil)); got.Kind != "Node" ||
+		got.APIVersion != "v1" || got.UID != node.UID {
 		c.t.Errorf("query = %+v, want kind Node of v1 with UID %s", got, node.UID)
 	}
 	c.refused("reg", "query", "default/node/other", nil, metav1.StatusReasonForbidden)
@@ -43,7 +45,8 @@ func registration(c *cloud) {
 		c.t.Errorf("update = %s, version %q, want \"OK\" and a version", answer.Content, answer.Header.ResourceVersion)
 	}
 	now, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "reg", metav1.GetOptions{})
-	if err != nil || now.Labels["site"] != "pump-8" || now.Annotations["note"] != "x" || now.Labels["kubernetes.io/os"] != "linux" {
+	if err != nil || now.Labels["site"] != "pump-8" || now.Annotations["note"] != "x" ||
+		now.Labels["kubernetes.io/os"] != "linux" {
 		c.t.Errorf("after the update: %v, labels %v, annotations %v, want site=pump-8, kubernetes.io/os=linux, note=x",
 			err, now.Labels, now.Annotations)
 	}
@@ -56,7 +59,8 @@ func registration(c *cloud) {
 		c.t.Fatal(err)
 	}
 	c.refused("server", "insert", "null/node/server", edgeNode("server"), metav1.StatusReasonAlreadyExists)
-	if n, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "server", metav1.GetOptions{}); err != nil || len(n.Labels) != 0 {
+	if n, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "server", metav1.GetOptions{}); err != nil ||
+		len(n.Labels) != 0 {
 		c.t.Errorf("labels of a node of somebody else: %v %+v, want none", err, n.Labels)
 	}
 }
@@ -65,7 +69,8 @@ func statusAndLease(c *cloud) {
 	c.register("st")
 	patch := `{"status":{"capacity":{"cpu":"2"},"conditions":[{"type":"Ready","status":"True","reason":"EdgeReady"}]}}`
 	answer := c.must("st", "patch", "default/nodepatch/st", patch)
-	if told := object[v1.Node](c, answer); told.Name != "st" || told.ResourceVersion == "" || answer.Header.ResourceVersion != told.ResourceVersion {
+	if told := object[v1.Node](c, answer); told.Name != "st" || told.ResourceVersion == "" ||
+		answer.Header.ResourceVersion != told.ResourceVersion {
 		c.t.Errorf("answer %s, version %q, want node st and its version", answer.Content, answer.Header.ResourceVersion)
 	}
 	node, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "st", metav1.GetOptions{})
@@ -78,8 +83,13 @@ func statusAndLease(c *cloud) {
 
 	const at = "kube-node-lease/lease/st"
 	c.refused("st", "query", at, nil, metav1.StatusReasonNotFound)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "st", Namespace: "kube-node-lease"},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("st"), LeaseDurationSeconds: new(int32(40)), RenewTime: &metav1.MicroTime{Time: time.Now()}}}
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "st", Namespace: "kube-node-lease"},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new("st"), LeaseDurationSeconds: new(int32(40)),
+			RenewTime: &metav1.MicroTime{Time: time.Now()},
+		},
+	}
 	made := object[coordinationv1.Lease](c, c.must("st", "insert", at, lease))
 	made.Spec.RenewTime = &metav1.MicroTime{Time: time.Now().Add(time.Second)}
 	c.must("st", "update", at, made)
@@ -92,7 +102,8 @@ func statusAndLease(c *cloud) {
 		c.wants(name, "null/node/"+name)
 		before := time.Now().Add(-time.Second)
 		var got *coordinationv1.Lease
-		wait.Until(c.t, "a renewed lease of "+name, func() (err error) { // one that is not there is made once the cache has the node
+		// one that is not there is made once the cache has the node
+		wait.Until(c.t, "a renewed lease of "+name, func() (err error) {
 			if err := c.ctl.Heartbeat(c.t.Context(), name); err != nil {
 				c.t.Errorf("Heartbeat(%s): %v, want no error", name, err)
 			}
@@ -109,7 +120,8 @@ func statusAndLease(c *cloud) {
 	if err := c.ctl.Heartbeat(c.t.Context(), "nobody"); err != nil {
 		c.t.Errorf("Heartbeat(a node that does not exist): %v, want no error", err)
 	}
-	if _, err := c.admin.CoordinationV1().Leases("kube-node-lease").Get(c.t.Context(), "nobody", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := c.admin.CoordinationV1().Leases("kube-node-lease").Get(c.t.Context(), "nobody",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		c.t.Errorf("Get of the lease of a node that does not exist: %v, want NotFound", err)
 	}
 }
@@ -130,7 +142,8 @@ func oldStyle(c *cloud) {
 	// Between the reading and the writing of a status, others write: the node lifecycle controller sets taints.
 	c.meanwhile("/api/v1/nodes/old/status", func() error {
 		patch := []byte(`{"spec":{"taints":[{"key":"meanwhile","effect":"PreferNoSchedule"}]}}`)
-		_, err := c.admin.CoreV1().Nodes().Patch(c.t.Context(), "old", types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+		_, err := c.admin.CoreV1().Nodes().Patch(c.t.Context(), "old", types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{})
 		return err
 	})
 	got := ask("update", "default/nodestatus/old", map[string]any{"UID": "u", "Status": v1.NodeStatus{
@@ -141,12 +154,14 @@ func oldStyle(c *cloud) {
 	}
 	node, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "old", metav1.GetOptions{})
 	if err != nil || len(node.Status.Conditions) != 1 || node.Annotations["huawei.com/gpu-status"] == "" {
-		c.t.Errorf("node after the update: %v %+v, want one condition and the annotation huawei.com/gpu-status", err, node)
+		c.t.Errorf("node after the update: %v %+v, want one condition and the annotation huawei.com/gpu-status", err,
+			node)
 	}
 	pod := c.pod("old", "oldpod", "")
 	c.meanwhile("/api/v1/namespaces/default/pods/oldpod/status", func() error {
 		patch := []byte(`{"metadata":{"labels":{"by":"another"}}}`)
-		_, err := c.admin.CoreV1().Pods("default").Patch(c.t.Context(), "oldpod", types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err := c.admin.CoreV1().Pods("default").Patch(c.t.Context(), "oldpod", types.MergePatchType, patch,
+			metav1.PatchOptions{})
 		return err
 	})
 	if got := ask("update", "default/podstatus", []map[string]any{
@@ -157,16 +172,20 @@ func oldStyle(c *cloud) {
 	if c.hub.count("old", "default/pod/gone") == 0 {
 		c.t.Error("the hub has heard of default/pod/gone 0 times, want at least 1")
 	}
-	if pod, err = c.admin.CoreV1().Pods("default").Get(c.t.Context(), "oldpod", metav1.GetOptions{}); err != nil || pod.Status.Phase != v1.PodRunning {
+	if pod, err = c.admin.CoreV1().Pods("default").Get(c.t.Context(), "oldpod", metav1.GetOptions{}); err != nil ||
+		pod.Status.Phase != v1.PodRunning {
 		c.t.Errorf("pod status after the update: %v %+v, want phase Running", err, pod.Status)
 	}
 	if err := c.admin.CoreV1().Pods("default").Delete(c.t.Context(), "oldpod", metav1.DeleteOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
-	if got := ask("update", "default/podstatus/oldpod", map[string]any{"UID": pod.UID, "Name": "oldpod", "Status": v1.PodStatus{Phase: v1.PodFailed}}); got != `"OK"` {
+	if got := ask("update", "default/podstatus/oldpod", map[string]any{
+		"UID": pod.UID, "Name": "oldpod", "Status": v1.PodStatus{Phase: v1.PodFailed},
+	}); got != `"OK"` {
 		c.t.Errorf("answer to the status = %s, want \"OK\"", got)
 	}
-	if _, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "oldpod", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "oldpod",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		c.t.Errorf("get the ended pod: %v, want not found", err)
 	}
 }

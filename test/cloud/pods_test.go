@@ -49,7 +49,8 @@ func pods(c *cloud) {
 	if now.Name != "web" || answer.Header.ResourceVersion != now.ResourceVersion {
 		c.t.Errorf("answer %s, version %q, want pod web and its version", answer.Content, answer.Header.ResourceVersion)
 	}
-	if pod, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{}); err != nil || pod.Status.Phase != v1.PodRunning {
+	if pod, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{}); err != nil ||
+		pod.Status.Phase != v1.PodRunning {
 		c.t.Errorf("status %+v, %v, want phase %s", pod.Status, err, v1.PodRunning)
 	}
 	wait.Until(c.t, "the cache has the status", func() error {
@@ -65,8 +66,10 @@ func pods(c *cloud) {
 	c.refused("p2", "query", key, nil, metav1.StatusReasonForbidden)
 	c.refused("p1", "patch", "default/podpatch/web", status("another", v1.PodFailed), metav1.StatusReasonConflict)
 	c.refused("p1", "patch", "default/podpatch/web", `{"status":{"phase":"Failed"}}`, metav1.StatusReasonBadRequest)
-	c.refused("p1", "patch", "default/podpatch/web", fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{"a":"b"}},"status":{}}`, pod.UID), metav1.StatusReasonForbidden)
-	if o, err := c.ctl.Object("p2", resource.Key{Namespace: "default", Type: "pod", Name: "web"}); o != nil || err != nil {
+	c.refused("p1", "patch", "default/podpatch/web",
+		fmt.Sprintf(`{"metadata":{"uid":%q,"labels":{"a":"b"}},"status":{}}`, pod.UID), metav1.StatusReasonForbidden)
+	if o, err := c.ctl.Object("p2", resource.Key{Namespace: "default", Type: "pod", Name: "web"}); o != nil ||
+		err != nil {
 		c.t.Errorf("Object(p2, the pod of p1) = %v, %v, want nil, nil", o, err)
 	}
 	endOfPod(c, pod)
@@ -92,12 +95,14 @@ func endOfPod(c *cloud, pod *v1.Pod) {
 		}
 		return nil
 	})
-	if answer := c.soon("p1", "delete", key, deleteOptions(pod.UID)); string(answer.Content) != `"OK"` || answer.Header.ResourceVersion != "" {
+	if answer := c.soon("p1", "delete", key, deleteOptions(pod.UID)); string(answer.Content) != `"OK"` ||
+		answer.Header.ResourceVersion != "" {
 		c.t.Errorf("answer %s, version %q, want \"OK\", none", answer.Content, answer.Header.ResourceVersion)
 	}
 	c.must("p1", "delete", key, deleteOptions(pod.UID)) // as good a second time
 	wait.Until(c.t, "the pod is wanted no more", func() error {
-		if o, err := c.ctl.Object("p1", resource.Key{Namespace: "default", Type: "pod", Name: "web"}); o != nil || err != nil {
+		if o, err := c.ctl.Object("p1", resource.Key{Namespace: "default", Type: "pod", Name: "web"}); o != nil ||
+			err != nil {
 			return fmt.Errorf("%v %v", err, o)
 		}
 		return nil
@@ -114,16 +119,26 @@ func endOfPod(c *cloud, pod *v1.Pod) {
 		c.t.Fatal(err)
 	}
 	c.soon("p2", "delete", key, string(again.UID))
-	if _, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := c.admin.CoreV1().Pods("default").Get(c.t.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(
+		err) {
 		c.t.Errorf("Get of the pod after its deletion: %v, want NotFound", err)
 	}
 }
 
 func mirrorPods(c *cloud) {
 	node := c.register("m1")
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "static-m1", Namespace: "default",
-		Annotations:     map[string]string{v1.MirrorPodAnnotationKey: "h"},
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "m1", UID: node.UID, Controller: new(true)}}},
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name:        "static-m1",
+		Namespace:   "default",
+		Annotations: map[string]string{v1.MirrorPodAnnotationKey: "h"},
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "v1",
+			Kind:       "Node",
+			Name:       "m1",
+			UID:        node.UID,
+			Controller: new(true),
+		}},
+	},
 		Spec: v1.PodSpec{NodeName: "m1", Containers: []v1.Container{{Name: "c", Image: "example.com/c:1"}},
 			Tolerations: []v1.Toleration{{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}}}}
 	made := object[v1.Pod](c, c.soon("m1", "insert", "default/pod/static-m1", pod))
@@ -142,9 +157,22 @@ func mirrorPods(c *cloud) {
 
 // event is one about a node or a pod, as the node tells it.
 func event(node, name, kind, of string, uid types.UID) *v1.Event {
-	return &v1.Event{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Reason: "Started", Message: "one", Count: 1, Type: "Normal",
-		Source: v1.EventSource{Component: "edgecore", Host: node}, FirstTimestamp: metav1.Now(), LastTimestamp: metav1.Now(),
-		InvolvedObject: v1.ObjectReference{Kind: kind, Name: of, Namespace: map[string]string{"Pod": "default"}[kind], UID: uid}}
+	return &v1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Reason:         "Started",
+		Message:        "one",
+		Count:          1,
+		Type:           "Normal",
+		Source:         v1.EventSource{Component: "edgecore", Host: node},
+		FirstTimestamp: metav1.Now(),
+		LastTimestamp:  metav1.Now(),
+		InvolvedObject: v1.ObjectReference{
+			Kind:      kind,
+			Name:      of,
+			Namespace: map[string]string{"Pod": "default"}[kind],
+			UID:       uid,
+		},
+	}
 }
 
 // send sends an event of an edge of ours, which is to hear what became of it.
@@ -158,7 +186,8 @@ func (c *cloud) send(node, op, name string, content any) {
 // sendBad sends one that is refused.
 func (c *cloud) sendBad(node, op, name string, content any) {
 	c.t.Helper()
-	if m := c.ask(node, op, "default/event/"+name, content); m == nil || !strings.Contains(string(m.Content), `"ErrStatus"`) {
+	if m := c.ask(node, op, "default/event/"+name, content); m == nil ||
+		!strings.Contains(string(m.Content), `"ErrStatus"`) {
 		c.t.Errorf("%s of event %s is answered %+v, want ErrStatus", op, name, m)
 	}
 }

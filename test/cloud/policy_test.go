@@ -102,7 +102,8 @@ func TestPolicies(t *testing.T) {
 		{types.StrategicMergePatchType, `{"spec":{"containers":[{"name":"c","image":"example.com/other:1"}]}}`, spec},
 		{types.MergePatchType, `{"spec":{"activeDeadlineSeconds":1}}`, spec},
 		{types.JSONPatchType, `[{"op":"add","path":"/spec/tolerations/-","value":{"operator":"Exists"}}]`, others},
-		{types.JSONPatchType, `[{"op":"add","path":"/spec/tolerations/-","value":{"key":"a","operator":"Exists"}}]`, others},
+		{types.JSONPatchType, `[{"op":"add","path":"/spec/tolerations/-","value":{"key":"a","operator":"Exists"}}]`,
+			others},
 		{types.MergePatchType, foreign, podMeta},
 		{types.MergePatchType, `{"metadata":{"annotations":{"a":"b"}}}`, podMeta},
 		{types.MergePatchType, `{"metadata":{"finalizers":["example.com/stay"]}}`, podMeta},
@@ -128,10 +129,11 @@ func TestPolicies(t *testing.T) {
 		`{"metadata":{"annotations":{"edgecore.io/instance":null}}}`:           annotations,
 		`{"metadata":{"annotations":{"site":null}}}`:                           annotations,
 		`{"metadata":{"annotations":null}}`:                                    annotations,
-		`{"metadata":{"finalizers":["example.com/stay"]}}`:                     "nothing in a node's metadata but labels",
-		`{"spec":{"unschedulable":true}}`:                                      "nothing in a node's specification",
-		`{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`:               "nothing in a node's specification",
-		`{"spec":{"taints":null}}`:                                             "nothing in a node's specification",
+		`{"metadata":{"finalizers":["example.com/stay"]}}`: "nothing in a node's metadata but " +
+			"labels",
+		`{"spec":{"unschedulable":true}}`:                        "nothing in a node's specification",
+		`{"spec":{"taints":[{"key":"a","effect":"NoExecute"}]}}`: "nothing in a node's specification",
+		`{"spec":{"taints":null}}`:                               "nothing in a node's specification",
 	} {
 		if err := refusedBy(patchNode(own, patch), want); err != nil {
 			t.Errorf("patch %s of a node: %v", patch, err)
@@ -139,11 +141,14 @@ func TestPolicies(t *testing.T) {
 	}
 
 	create := func(name string, labels map[string]string) error {
-		_, err := own.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+		_, err := own.CoreV1().Nodes().Create(t.Context(), &v1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		}, metav1.CreateOptions{})
 		return err
 	}
 	for _, labels := range []map[string]string{nil, {"site": "pump-7"}, {"node-role.kubernetes.io/edge": "no"}} {
-		if err := refusedBy(create("server", labels), "no node without the label node-role.kubernetes.io/edge"); err != nil {
+		if err := refusedBy(create("server", labels),
+			"no node without the label node-role.kubernetes.io/edge"); err != nil {
 			t.Errorf("create a node with the labels %v: %v", labels, err)
 		}
 	}

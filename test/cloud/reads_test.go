@@ -37,14 +37,17 @@ func configmapsAndSecrets(c *cloud) {
 	}
 	// Not in the caches, and yet to be had.
 	c.apply(`{apiVersion: v1, kind: Secret, metadata: {name: release}, type: helm.sh/release.v1, stringData: {p: big}}`)
-	pod := c.pod("c1", "user", ", initContainers: [{name: i, image: example.com/c:1, env: [{name: A, valueFrom: {configMapKeyRef: {name: conf, key: a}}}]}], imagePullSecrets: [{name: key}, {name: release}]")
+	pod := c.pod("c1", "user", ", initContainers: [{name: i, image: example.com/c:1, env: [{name: A, valueFrom: "+
+		"{configMapKeyRef: {name: conf, key: a}}}]}], imagePullSecrets: [{name: key}, {name: release}]")
 	answer := c.must("c1", "query", "default/configmap/conf", nil)
 	conf := object[v1.ConfigMap](c, answer)
-	if conf.Kind != "ConfigMap" || conf.APIVersion != "v1" || conf.Data["a"] != "1" || answer.Header.ResourceVersion != conf.ResourceVersion || conf.ManagedFields != nil {
+	if conf.Kind != "ConfigMap" || conf.APIVersion != "v1" || conf.Data["a"] != "1" ||
+		answer.Header.ResourceVersion != conf.ResourceVersion || conf.ManagedFields != nil {
 		c.t.Errorf("answer %s, version %q, want ConfigMap conf with a=1, its version, no managed fields",
 			answer.Content, answer.Header.ResourceVersion)
 	}
-	if secret := object[v1.Secret](c, c.must("c1", "query", "default/secret/key", nil)); string(secret.Data["p"]) != "s3cret" {
+	if secret := object[v1.Secret](c,
+		c.must("c1", "query", "default/secret/key", nil)); string(secret.Data["p"]) != "s3cret" {
 		c.t.Errorf("secret = %+v, want p=s3cret", secret)
 	}
 	c.refused("c1", "query", "default/secret/other", nil, metav1.StatusReasonForbidden)
@@ -58,7 +61,8 @@ func configmapsAndSecrets(c *cloud) {
 	key := resource.Key{Namespace: "default", Type: "configmap", Name: "conf"}
 	wait.Until(c.t, "the change is to be sent", func() error {
 		o, err := c.ctl.Object("c1", key)
-		if err != nil || o == nil || !strings.Contains(string(o.JSON), `"a":"2"`) || c.hub.count("c1", key.String()) < 2 {
+		if err != nil || o == nil || !strings.Contains(string(o.JSON), `"a":"2"`) ||
+			c.hub.count("c1", key.String()) < 2 {
 			return fmt.Errorf("%v %+v, %d calls", err, o, c.hub.count("c1", key.String()))
 		}
 		return nil
@@ -73,7 +77,8 @@ func configmapsAndSecrets(c *cloud) {
 		return nil
 	})
 	wait.Until(c.t, "it is forbidden again", func() error {
-		if f := c.parse(c.ask("c1", "query", key.String(), nil)).failure(); f == nil || f.Reason != metav1.StatusReasonForbidden {
+		if f := c.parse(c.ask("c1", "query", key.String(), nil)).failure(); f == nil ||
+			f.Reason != metav1.StatusReasonForbidden {
 			return fmt.Errorf("failure is %+v, want Forbidden", f)
 		}
 		return nil
@@ -85,19 +90,29 @@ func tokens(c *cloud) {
 	c.register("t2")
 	pod := c.pod("t1", "runs", "")
 	ask := func(uid types.UID) *authenticationv1.TokenRequest {
-		return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(3607)),
-			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: "runs", UID: uid}}}
+		return &authenticationv1.TokenRequest{
+			Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(3607)),
+				BoundObjectRef: &authenticationv1.BoundObjectReference{
+					Kind:       "Pod",
+					APIVersion: "v1",
+					Name:       "runs",
+					UID:        uid,
+				}},
+		}
 	}
 	const key = "default/serviceaccounttoken/default"
 	answer := c.soon("t1", "query", key, ask(pod.UID))
 	got := object[authenticationv1.TokenRequest](c, answer)
-	if got.Status.Token == "" || got.Kind != "TokenRequest" || got.APIVersion != "authentication.k8s.io/v1" || answer.Header.ResourceVersion != "" {
+	if got.Status.Token == "" || got.Kind != "TokenRequest" || got.APIVersion != "authentication.k8s.io/v1" ||
+		answer.Header.ResourceVersion != "" {
 		c.t.Errorf("%s %s, version %q, a token of %d bytes, want authentication.k8s.io/v1 TokenRequest, none, some",
 			got.APIVersion, got.Kind, answer.Header.ResourceVersion, len(got.Status.Token))
 	}
 	review, err := c.admin.AuthenticationV1().TokenReviews().Create(c.t.Context(),
-		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: got.Status.Token}}, metav1.CreateOptions{})
-	if err != nil || !review.Status.Authenticated || review.Status.User.Username != "system:serviceaccount:default:default" {
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: got.Status.Token}},
+		metav1.CreateOptions{})
+	if err != nil || !review.Status.Authenticated ||
+		review.Status.User.Username != "system:serviceaccount:default:default" {
 		c.t.Errorf("review of the token: %v, %+v, want system:serviceaccount:default:default", err, review.Status)
 	}
 	c.refused("t2", "query", key, ask(pod.UID), metav1.StatusReasonForbidden)
@@ -136,12 +151,17 @@ apiVersion: storage.k8s.io/v1
 kind: VolumeAttachment
 metadata: {name: attached}
 spec: {attacher: d.example.com, nodeName: v1, source: {persistentVolumeName: disk}}`)
-	for _, key := range []string{"default/persistentvolumeclaim/claim", "null/persistentvolume/disk", "default/secret/pv-secret"} {
+	for _, key := range []string{
+		"default/persistentvolumeclaim/claim", "null/persistentvolume/disk", "default/secret/pv-secret",
+	} {
 		c.refused("v1", "query", key, nil, metav1.StatusReasonForbidden)
 	}
 	c.pod("v1", "with-disk", ", volumes: [{name: d, persistentVolumeClaim: {claimName: claim}}]")
 	wait.Until(c.t, "the node may read the claim's volume and its secret", func() error {
-		for _, key := range []string{"default/persistentvolumeclaim/claim", "null/persistentvolume/disk", "default/secret/pv-secret", "default/volumeattachment/attached"} {
+		for _, key := range []string{
+			"default/persistentvolumeclaim/claim", "null/persistentvolume/disk", "default/secret/pv-secret",
+			"default/volumeattachment/attached",
+		} {
 			if f := c.parse(c.ask("v1", "query", key, nil)).failure(); f != nil {
 				return errors.New(f.Message)
 			}
@@ -149,11 +169,14 @@ spec: {attacher: d.example.com, nodeName: v1, source: {persistentVolumeName: dis
 		return nil
 	})
 	answer := c.must("v1", "query", "null/persistentvolume/disk", nil)
-	if pv := object[v1.PersistentVolume](c, answer); pv.Kind != "PersistentVolume" || answer.Header.ResourceVersion != pv.ResourceVersion {
+	if pv := object[v1.PersistentVolume](c, answer); pv.Kind != "PersistentVolume" ||
+		answer.Header.ResourceVersion != pv.ResourceVersion {
 		c.t.Errorf("answer %s, version %q, want a PersistentVolume and its version",
 			answer.Content, answer.Header.ResourceVersion)
 	}
-	for _, key := range []string{"null/persistentvolume/disk", "default/volumeattachment/attached", "default/secret/pv-secret"} {
+	for _, key := range []string{
+		"null/persistentvolume/disk", "default/volumeattachment/attached", "default/secret/pv-secret",
+	} {
 		c.refused("v2", "query", key, nil, metav1.StatusReasonForbidden)
 	}
 }
@@ -165,10 +188,13 @@ func rareObjects(c *cloud) {
 {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: gvisor}, handler: runsc}
 ---
 {apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: d.example.com}, spec: {podInfoOnMount: true, attachRequired: false}}`)
-	if class := object[nodev1.RuntimeClass](c, c.must("o1", "query", "null/runtimeclass/gvisor", nil)); class.Handler != "runsc" || class.Kind != "RuntimeClass" {
+	if class := object[nodev1.RuntimeClass](c,
+		c.must("o1", "query", "null/runtimeclass/gvisor", nil)); class.Handler != "runsc" ||
+		class.Kind != "RuntimeClass" {
 		c.t.Errorf("class = %+v, want RuntimeClass runsc", class)
 	}
-	if driver := object[storagev1.CSIDriver](c, c.must("o1", "query", "null/csidriver/d.example.com", nil)); driver.Spec.PodInfoOnMount == nil || !*driver.Spec.PodInfoOnMount {
+	if driver := object[storagev1.CSIDriver](c, c.must("o1", "query", "null/csidriver/d.example.com",
+		nil)); driver.Spec.PodInfoOnMount == nil || !*driver.Spec.PodInfoOnMount {
 		c.t.Errorf("driver = %+v, want podInfoOnMount", driver)
 	}
 	c.refused("o1", "query", "null/runtimeclass/none", nil, metav1.StatusReasonNotFound)
@@ -182,9 +208,11 @@ func rareObjects(c *cloud) {
 	if got := object[storagev1.CSINode](c, c.must("o1", "query", "null/csinode/o1", nil)); len(got.Spec.Drivers) != 1 {
 		c.t.Errorf("CSINode = %+v, want one driver", got)
 	}
-	c.apply(fmt.Sprintf("{apiVersion: %s, kind: ClusterTrustBundle, metadata: {name: roots}, spec: {trustBundle: %q}}", trustBundles, authority(c.t)))
+	c.apply(fmt.Sprintf("{apiVersion: %s, kind: ClusterTrustBundle, metadata: {name: roots}, spec: {trustBundle: %q}}",
+		trustBundles, authority(c.t)))
 	for _, key := range []string{"null/clustertrustbundle", "null/clustertrustbundle/roots"} {
-		if answer := c.ask("o1", "query", key, nil); !strings.Contains(string(answer.Content), `"name":"roots"`) || !strings.Contains(string(answer.Content), "BEGIN CERTIFICATE") {
+		if answer := c.ask("o1", "query", key, nil); !strings.Contains(string(answer.Content), `"name":"roots"`) ||
+			!strings.Contains(string(answer.Content), "BEGIN CERTIFICATE") {
 			c.t.Errorf("answer to %s = %s, want the trust bundle roots", key, answer.Content)
 		}
 	}
@@ -199,8 +227,14 @@ func authority(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "roots"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "roots"},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
 	der, err := x509.CreateCertificate(nil, template, template, public, private)
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +265,8 @@ func services(c *cloud) {
 			c.t.Errorf("Desired(%s) = %v, want no service", node, refs)
 		}
 	}
-	if s := object[v1.Service](c, c.must("s1", "query", "default/service/db", nil)); s.Kind != "Service" || s.Spec.ClusterIP == "" {
+	if s := object[v1.Service](c, c.must("s1", "query", "default/service/db", nil)); s.Kind != "Service" ||
+		s.Spec.ClusterIP == "" {
 		c.t.Errorf("service = %+v, want kind Service with an address", s)
 	}
 	wait.Until(c.t, "the endpoints of the service", func() error {

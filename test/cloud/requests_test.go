@@ -36,7 +36,8 @@ func eventsOfOthers(c *cloud) {
 	ofCluster := event("", "of-cluster", "Node", "e6", "")
 	ofCluster.Source = v1.EventSource{Component: "node-controller"}
 	ofCluster.InvolvedObject.Namespace = "default"
-	if _, err := c.admin.CoreV1().Events("default").Create(c.t.Context(), ofCluster, metav1.CreateOptions{}); err != nil {
+	if _, err := c.admin.CoreV1().Events("default").Create(c.t.Context(), ofCluster,
+		metav1.CreateOptions{}); err != nil {
 		c.t.Fatal(err)
 	}
 	unsigned := event("", "of-cluster", "Node", "e6", "")
@@ -121,8 +122,10 @@ func lateStatuses(c *cloud) {
 // certificateRequests: a node may ask for the certificate of its own port, with its own rights, and for no other.
 func certificateRequests(c *cloud) {
 	c.register("csr")
-	c.must("csr", "patch", "null/nodepatch/csr", `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.7"}]}}`)
-	ask := func(name, signer string, usage certificatesv1.KeyUsage, ip string) *certificatesv1.CertificateSigningRequest {
+	c.must("csr", "patch", "null/nodepatch/csr",
+		`{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.7"}]}}`)
+	ask := func(name, signer string, usage certificatesv1.KeyUsage,
+		ip string) *certificatesv1.CertificateSigningRequest {
 		return &certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: certificatesv1.CertificateSigningRequestSpec{

@@ -27,7 +27,8 @@ func admissionRows() []row {
 			p.event(reason, message)
 		}}
 	}
-	windows := refused("os-label", `containers: [{name: main}]`, "PodOSSelectorNodeLabelDoesNotMatch", "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label")
+	windows := refused("os-label", `containers: [{name: main}]`, "PodOSSelectorNodeLabelDoesNotMatch",
+		"Failed to admit pod as the `kubernetes.io/os` label doesn't match node label")
 	windows.labels = map[string]string{v1.LabelOSStable: "windows"}
 	return []row{
 		refused("out-of-cpu", `containers: [{name: main, resources: {requests: {cpu: "1000"}}}]`,
@@ -35,12 +36,16 @@ func admissionRows() []row {
 		refused("out-of-memory", `containers: [{name: main, resources: {requests: {memory: 900Ti}}}]`,
 			"OutOfmemory", "Node didn't have enough resource: memory, requested: 989560464998400, used: "),
 		refused("out-of-storage", `containers: [{name: main, resources: {requests: {ephemeral-storage: 900Pi}}}]`,
-			"OutOfephemeral-storage", "Node didn't have enough resource: ephemeral-storage, requested: 1013309916158361600, used: "),
-		refused("out-of-huge-pages", `containers: [{name: main, resources: {requests: {cpu: 1m}, limits: {hugepages-2Mi: 900Ti}}}]`,
-			"OutOfhugepages-2Mi", "Node didn't have enough resource: hugepages-2Mi, requested: 989560464998400, used: 0, capacity: "),
+			"OutOfephemeral-storage",
+			"Node didn't have enough resource: ephemeral-storage, requested: 1013309916158361600, used: "),
+		refused("out-of-huge-pages",
+			`containers: [{name: main, resources: {requests: {cpu: 1m}, limits: {hugepages-2Mi: 900Ti}}}]`,
+			"OutOfhugepages-2Mi",
+			"Node didn't have enough resource: hugepages-2Mi, requested: 989560464998400, used: 0, capacity: "),
 		refused("out-of-cpu-pod-level", `{resources: {requests: {cpu: "1000"}}, containers: [{name: main}]}`,
 			"OutOfcpu", "Node didn't have enough resource: cpu, requested: 1000000, used: "),
-		refused("os-field", `{os: {name: windows}, containers: [{name: main}]}`, "PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"),
+		refused("os-field", `{os: {name: windows}, containers: [{name: main}]}`, "PodOSNotSupported",
+			"Failed to admit pod as the OS field doesn't match node OS"),
 		windows,
 		refused("node-selector", `{nodeSelector: {kubernetes.io/arch: sparc}, containers: [{name: main}]}`,
 			"NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"),
@@ -59,8 +64,10 @@ containers: [{name: main}]
 			spec: `{hostNetwork: true, containers: [{name: main, ports: [{containerPort: 34567, hostPort: 34567}]}]}`,
 			check: func(p *pod) {
 				p.running()
-				second := p.beside("second", `{hostNetwork: true, containers: [{name: main, ports: [{containerPort: 34567, hostPort: 34567}]}]}`)
-				second.rejected("NodePorts", "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports")
+				second := p.beside("second",
+					`{hostNetwork: true, containers: [{name: main, ports: [{containerPort: 34567, hostPort: 34567}]}]}`)
+				second.rejected("NodePorts", "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free "+
+					"ports for the requested pod ports")
 				second.delete()
 			},
 		},
@@ -73,7 +80,9 @@ containers: [{name: main}]
 					p.Errorf("class = %s, want %s", qos, v1.PodQOSGuaranteed)
 				}
 				p.oomScore("main", -997)
-				p.says("main", cgroupFile("cpu/cpu.shares", "cpu.weight")+"; "+cgroupFile("cpu/cpu.cfs_quota_us", "cpu.max")+"; "+cgroupFile("memory/memory.limit_in_bytes", "memory.max"),
+				p.says("main",
+					cgroupFile("cpu/cpu.shares", "cpu.weight")+"; "+cgroupFile("cpu/cpu.cfs_quota_us", "cpu.max")+"; "+
+						cgroupFile("memory/memory.limit_in_bytes", "memory.max"),
 					onCgroups("204\n20000\n67108864", "8\n20000 100000\n67108864"))
 			},
 		},
@@ -100,7 +109,9 @@ containers: [{name: main, resources: {requests: {cpu: 100m, memory: 1Mi}, limits
 				}
 				p.oomScore("main", 999)
 				p.oomScore("side", 999) // no sooner than whom it serves
-				p.says("main", cgroupFile("cpu/cpu.shares", "cpu.weight")+"; "+cgroupFile("memory/memory.limit_in_bytes", "memory.max"), onCgroups("102\n103809024", "4\n103809024"))
+				p.says("main", cgroupFile("cpu/cpu.shares", "cpu.weight")+"; "+
+					cgroupFile("memory/memory.limit_in_bytes", "memory.max"),
+					onCgroups("102\n103809024", "4\n103809024"))
 			},
 		},
 		{
@@ -120,7 +131,9 @@ func (p *pod) oomScore(container string, want int64) {
 	p.Helper()
 	c, err := p.container(container)
 	env.Must(p, err)
-	st, err := p.node.cri.ContainerStatus(p.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.Id, Verbose: true})
+	st, err := p.node.cri.ContainerStatus(p.Context(), &runtimeapi.ContainerStatusRequest{
+		ContainerId: c.Id, Verbose: true,
+	})
 	env.Must(p, err)
 	var info struct {
 		Config struct {
@@ -156,7 +169,8 @@ func onCgroups(v1, v2 string) string {
 func checkCloudLabel(p *pod) {
 	p.running()
 	label := "example.com/" + p.name
-	_, err := p.node.api.CoreV1().Nodes().Patch(p.Context(), p.node.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"`+label+`":"here"}}}`), metav1.PatchOptions{})
+	_, err := p.node.api.CoreV1().Nodes().Patch(p.Context(), p.node.name, types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"`+label+`":"here"}}}`), metav1.PatchOptions{})
 	env.Must(p, err)
 	here := p.beside("here", `{nodeSelector: {example.com/@NAME@: here}, containers: [{name: main}]}`)
 	here.running()
@@ -180,12 +194,14 @@ func checkPreemption(p *pod) {
 	critical := p.beside("critical", "priorityClassName: system-node-critical\n"+ask)
 	critical.running()
 	got := victim.status("it has made room", func(s *v1.PodStatus) error {
-		if s.Phase != v1.PodFailed || s.Reason != "Preempting" || s.Message != "Preempted in order to admit critical pod" {
+		if s.Phase != v1.PodFailed || s.Reason != "Preempting" ||
+			s.Message != "Preempted in order to admit critical pod" {
 			return fmt.Errorf("phase %s, reason %q, message %q", s.Phase, s.Reason, s.Message)
 		}
 		return nil
 	})
-	if c := condition(&got.Status, v1.DisruptionTarget); c == nil || c.Status != v1.ConditionTrue || c.Reason != v1.PodReasonTerminationByKubelet || !strings.Contains(c.Message, "critical pod") {
+	if c := condition(&got.Status, v1.DisruptionTarget); c == nil || c.Status != v1.ConditionTrue ||
+		c.Reason != v1.PodReasonTerminationByKubelet || !strings.Contains(c.Message, "critical pod") {
 		p.Errorf("condition = %+v, want True, %s, about a critical pod", c, v1.PodReasonTerminationByKubelet)
 	}
 	if t := got.Status.ContainerStatuses[0].State.Terminated; t == nil {

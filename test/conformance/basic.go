@@ -47,7 +47,8 @@ containers:
 			check: func(p *pod) {
 				s := p.running().Status.ContainerStatuses[0]
 				// The runtime gives one of the image's names.
-				if !strings.HasSuffix(s.Image, ":1") || !strings.Contains(s.ImageID, "sha256:") || !strings.HasPrefix(s.ContainerID, "containerd://") {
+				if !strings.HasSuffix(s.Image, ":1") || !strings.Contains(s.ImageID, "sha256:") ||
+					!strings.HasPrefix(s.ContainerID, "containerd://") {
 					p.Errorf("image %q, ID %q, container %q, want ...:1, sha256:..., containerd://...",
 						s.Image, s.ImageID, s.ContainerID)
 				}

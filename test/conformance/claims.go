@@ -65,7 +65,8 @@ volumes:
 			check: func(p *pod) {
 				p.Cleanup(func() { env.Must(p, os.RemoveAll(p.hostDir())) })
 				p.running()
-				p.says("main", "echo kept >/v/f; cat /ro/f; touch /ro/g 2>/dev/null || echo read-only", "kept\nread-only")
+				p.says("main", "echo kept >/v/f; cat /ro/f; touch /ro/g 2>/dev/null || echo read-only",
+					"kept\nread-only")
 				p.delete()
 				if data, err := os.ReadFile(filepath.Join(p.hostDir(), "f")); err != nil || string(data) != "kept\n" {
 					p.Errorf("the volume after the pod = %q, %v, want \"kept\\n\"", data, err)
@@ -79,20 +80,23 @@ volumes:
 securityContext: {fsGroup: 4567, fsGroupChangePolicy: OnRootMismatch, runAsUser: 1000}
 ` + strings.TrimSpace(claimedSpec),
 			check: func(p *pod) {
-				p.event("FailedMount", `MountVolume.SetUp failed for volume "v" : path "`+p.hostDir()+`" does not exist`)
+				p.event("FailedMount", `MountVolume.SetUp failed for volume "v" : path "`+p.hostDir()+
+					`" does not exist`)
 				made := p.hostDir() + ".new" // whole before the agent sees it
 				env.Must(p, os.Mkdir(made, 0o755))
 				env.Must(p, os.WriteFile(filepath.Join(made, "old"), []byte("x"), 0o600))
 				p.Cleanup(func() { env.Must(p, os.RemoveAll(p.hostDir())) })
 				env.Must(p, os.Rename(made, p.hostDir()))
 				p.running()
-				p.says("main", "stat -c '%a %g' /v /v/old; echo new >/v/new; stat -c %g /v/new", "2775 4567\n660 4567\n4567")
+				p.says("main", "stat -c '%a %g' /v /v/old; echo new >/v/new; stat -c %g /v/new",
+					"2775 4567\n660 4567\n4567")
 			},
 		},
 		{
 			name: "claim-group",
 			objects: strings.Replace(boundTo("hostPath: {path: /tmp/edgecore-@NODE@-@NAME@, type: DirectoryOrCreate}"),
-				"metadata: {name: @NODE@-@NAME@}", "metadata: {name: @NODE@-@NAME@, annotations: {pv.beta.kubernetes.io/gid: \"4321\"}}", 1),
+				"metadata: {name: @NODE@-@NAME@}",
+				"metadata: {name: @NODE@-@NAME@, annotations: {pv.beta.kubernetes.io/gid: \"4321\"}}", 1),
 			spec: `
 securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 77, supplementalGroups: [88]}
 ` + strings.TrimSpace(claimedSpec),
@@ -107,15 +111,19 @@ securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 77, supplementalGr
 			objects: boundTo("local: {path: /tmp}\n" + onNode("elsewhere")),
 			spec:    claimedSpec,
 			check: func(p *pod) {
-				p.event("FailedMount", `MountVolume.NodeAffinity check failed for volume "v" : no matching NodeSelectorTerms`)
+				p.event("FailedMount",
+					`MountVolume.NodeAffinity check failed for volume "v" : no matching NodeSelectorTerms`)
 			},
 		},
 		{
 			name: "claim-not-there",
 			spec: claimedSpec,
 			check: func(p *pod) {
-				const prefix = "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], failed to process volumes=[v]: error processing PVC "
-				p.event("FailedMount", prefix+p.node.name+`/claim-not-there: failed to fetch PVC from API server: persistentvolumeclaim "claim-not-there" not found`)
+				const prefix = "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], " +
+					"failed to process volumes=[v]: error processing PVC "
+				p.event("FailedMount",
+					prefix+p.node.name+
+						`/claim-not-there: failed to fetch PVC from API server: persistentvolumeclaim "claim-not-there" not found`)
 				p.apply(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: @NAME@}, spec: {accessModes: [ReadWriteOnce], storageClassName: "", resources: {requests: {storage: 1Gi}}}}`)
 				p.event("FailedMount", prefix+p.node.name+"/claim-not-there: PVC is not bound")
 				if s := p.get(); s.Status.Phase != v1.PodPending {
@@ -158,7 +166,8 @@ containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]
 volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], storageClassName: "", resources: {requests: {storage: 1Gi}}}}}}]
 `,
 			check: func(p *pod) {
-				p.event("FailedMount", "PVC "+p.node.name+"/ephemeral-claim-of-another-v was not created for pod "+p.node.name+"/ephemeral-claim-of-another (pod is not owner)")
+				p.event("FailedMount", "PVC "+p.node.name+"/ephemeral-claim-of-another-v was not created for pod "+
+					p.node.name+"/ephemeral-claim-of-another (pod is not owner)")
 			},
 		},
 		{
@@ -174,7 +183,8 @@ volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadW
 			objects: boundTo("fc: {targetWWNs: [\"50060e801049cfd1\"], lun: 0}"),
 			spec:    claimedSpec,
 			check: func(p *pod) {
-				p.event("FailedMount", "is of type fc, which is not supported by this node; use csi, local, nfs or hostPath")
+				p.event("FailedMount",
+					"is of type fc, which is not supported by this node; use csi, local, nfs or hostPath")
 			},
 		},
 	}

@@ -48,7 +48,8 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: "@NAME@.@NODE@", resource
 
 // withVolume fills the two in. fsType "" is a block volume.
 func withVolume(fsType, attach string) string {
-	more, mode := "csi: {driver: @NAME@.@NODE@, volumeHandle: vol, fsType: "+fsType+", volumeAttributes: {colour: red}}", "volumeMode: Filesystem"
+	more, mode := "csi: {driver: @NAME@.@NODE@, volumeHandle: vol, fsType: "+fsType+
+		", volumeAttributes: {colour: red}}", "volumeMode: Filesystem"
 	if fsType == "" {
 		mode = "volumeMode: Block"
 		more = "csi: {driver: @NAME@.@NODE@, volumeHandle: vol}"
@@ -68,7 +69,13 @@ func csiStart(p *pod, kind string) *csi.Driver {
 	p.Cleanup(func() { env.Must(p, os.RemoveAll(base)) })
 	binary, err := csi.Build(p.Context(), base)
 	env.Must(p, err)
-	d := csi.Start(p, csi.Options{Binary: binary, Name: p.csiName(), Node: p.node.name, Root: filepath.Join(p.node.Dir, "root"), Dir: filepath.Join(base, "driver")})
+	d := csi.Start(p, csi.Options{
+		Binary: binary,
+		Name:   p.csiName(),
+		Node:   p.node.name,
+		Root:   filepath.Join(p.node.Dir, "root"),
+		Dir:    filepath.Join(base, "driver"),
+	})
 	if kind != "" {
 		d.Create(p, "vol", kind, 16<<20)
 	}
@@ -95,17 +102,27 @@ containers:
 		{name: "csi-block", objects: withVolume("", "false"), check: csiBlock, spec: claimVolume + `
 containers: [{name: main, volumeDevices: [{name: v, devicePath: /dev/disk}]}]
 `},
-		{name: "csi-inline", objects: csiDriver, check: csiInline, spec: `
+		{
+			name:    "csi-inline",
+			objects: csiDriver,
+			check:   csiInline,
+			spec: `
 serviceAccountName: default
 volumes: [{name: v, csi: {driver: @NAME@.@NODE@, volumeAttributes: {colour: blue}}}, {name: r, csi: {driver: @NAME@.@NODE@, readOnly: true}}]
 containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}, {name: r, mountPath: /r}]}]
-`},
-		{name: "csi-ephemeral", objects: strings.Split(withVolume("ext4", "false"), "---\napiVersion: v1\nkind: PersistentVolumeClaim")[0], check: csiEphemeral, spec: `
+`,
+		},
+		{
+			name:    "csi-ephemeral",
+			objects: strings.Split(withVolume("ext4", "false"), "---\napiVersion: v1\nkind: PersistentVolumeClaim")[0],
+			check:   csiEphemeral,
+			spec: `
 volumes:
 - name: v
   ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], storageClassName: "@NAME@.@NODE@", resources: {requests: {storage: 16Mi}}}}}
 containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]
-`},
+`,
+		},
 		{name: "csi-attach", objects: withVolume("ext4", "true"), bound: true, check: csiAttach, spec: claimVolume + `
 containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]
 `},
@@ -120,7 +137,8 @@ func csiClaim(p *pod) {
 	p.running()
 	p.says("main", "echo one >/v/file; mkdir -p /v/sub; cat /v/file; stat -c %g /v/file", "one\n1234")
 	p.says("reader", "cat /v/file; echo two >/v/file 2>/dev/null || echo refused; ls -d /s", "one\nrefused\n/s")
-	if got := string(d.Calls(p, "NodePublishVolume")[0].Request); !strings.Contains(got, `"csi.storage.k8s.io/pod.name":"`+p.name+`"`) || !strings.Contains(got, `"colour":"red"`) {
+	if got := string(d.Calls(p, "NodePublishVolume")[0].Request); !strings.Contains(got,
+		`"csi.storage.k8s.io/pod.name":"`+p.name+`"`) || !strings.Contains(got, `"colour":"red"`) {
 		p.Errorf("request of NodePublishVolume = %s, want pod name %s, colour red", got, p.name)
 	}
 	p.until("the CSINode names the driver", func() error {
@@ -137,7 +155,8 @@ func csiClaim(p *pod) {
 	})
 	node, err := p.node.api.CoreV1().Nodes().Get(p.Context(), p.node.name, metav1.GetOptions{})
 	env.Must(p, err)
-	if node.Labels["topology."+p.csiName()+"/node"] != p.node.name || !strings.Contains(node.Annotations["csi.volume.kubernetes.io/nodeid"], p.csiName()) {
+	if node.Labels["topology."+p.csiName()+"/node"] != p.node.name ||
+		!strings.Contains(node.Annotations["csi.volume.kubernetes.io/nodeid"], p.csiName()) {
 		p.Errorf("labels %v, annotations %v, want the topology and the node ID of %s",
 			node.Labels, node.Annotations, p.csiName())
 	}
@@ -147,14 +166,16 @@ func csiClaim(p *pod) {
 func csiBlock(p *pod) {
 	d := csiStart(p, "block")
 	p.running()
-	p.says("main", "test -b /dev/disk && echo written | dd of=/dev/disk conv=notrunc 2>/dev/null; dd if=/dev/disk bs=8 count=1 2>/dev/null", "written")
+	p.says("main", "test -b /dev/disk && echo written | dd of=/dev/disk conv=notrunc 2>/dev/null; dd if=/dev/disk "+
+		"bs=8 count=1 2>/dev/null", "written")
 	csiEnd(p, d)
 }
 
 func csiInline(p *pod) {
 	d := csiStart(p, "")
 	p.running()
-	p.says("main", "cat /v/colour /v/ephemeral /v/pod.name; touch /r/x 2>/dev/null || echo read-only", "bluetrue"+p.name+"read-only")
+	p.says("main", "cat /v/colour /v/ephemeral /v/pod.name; touch /r/x 2>/dev/null || echo read-only",
+		"bluetrue"+p.name+"read-only")
 	p.says("main", `grep -c '"bank":{"token":"ey' /v/serviceAccount.tokens`, "1")
 	csiEnd(p, d)
 	if left, err := os.ReadDir(filepath.Join(d.Dir, "volumes")); err != nil || len(left) > 0 {
@@ -166,7 +187,8 @@ func csiEphemeral(p *pod) {
 	d := csiStart(p, "ext4")
 	p.running()
 	p.says("main", "echo mine >/v/file; cat /v/file", "mine")
-	claim, err := p.node.api.CoreV1().PersistentVolumeClaims(p.node.name).Get(p.Context(), p.name+"-v", metav1.GetOptions{})
+	claim, err := p.node.api.CoreV1().PersistentVolumeClaims(p.node.name).Get(p.Context(), p.name+"-v",
+		metav1.GetOptions{})
 	if err != nil || claim.Spec.VolumeName != p.csiName() {
 		p.Errorf("claim = %+v, %v, want volume %s", claim, err, p.csiName())
 	}
@@ -199,7 +221,8 @@ func csiAttach(p *pod) {
 	_, err := attachments.UpdateStatus(p.Context(), a, metav1.UpdateOptions{})
 	env.Must(p, err)
 	p.running()
-	if got := string(d.Calls(p, "NodeStageVolume")[0].Request); !strings.Contains(got, `"publishContext":{"device":"x"}`) {
+	if got := string(d.Calls(p, "NodeStageVolume")[0].Request); !strings.Contains(got,
+		`"publishContext":{"device":"x"}`) {
 		p.Errorf("request of NodeStageVolume = %s, want the publish context device x", got)
 	}
 	inUse := func(want bool) func() error {
@@ -234,7 +257,8 @@ func csiAttach(p *pod) {
 func csiGrow(p *pod) {
 	p.event("FailedMount", "not found in the list of registered CSI drivers")
 	claims := p.node.api.CoreV1().PersistentVolumeClaims(p.node.name)
-	_, err := p.node.api.CoreV1().PersistentVolumes().Patch(p.Context(), p.csiName(), types.MergePatchType, []byte(`{"spec":{"capacity":{"storage":"32Mi"}}}`), metav1.PatchOptions{})
+	_, err := p.node.api.CoreV1().PersistentVolumes().Patch(p.Context(), p.csiName(), types.MergePatchType,
+		[]byte(`{"spec":{"capacity":{"storage":"32Mi"}}}`), metav1.PatchOptions{})
 	env.Must(p, err)
 	d := csiStart(p, "tmpfs")
 	p.running()

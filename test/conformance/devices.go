@@ -41,7 +41,8 @@ func deviceRows() []row {
 			spec: `containers: [{name: main, resources: {limits: {example.com/of-the-cluster: 3}}}]`,
 			check: func(p *pod) {
 				s := p.running().Status.ContainerStatuses[0]
-				if q := s.AllocatedResources["example.com/of-the-cluster"]; q.Value() != 3 || len(s.AllocatedResourcesStatus) != 0 {
+				if q := s.AllocatedResources["example.com/of-the-cluster"]; q.Value() != 3 ||
+					len(s.AllocatedResourcesStatus) != 0 {
 					p.Errorf("allocated %v, %v, want 3, none", s.AllocatedResources, s.AllocatedResourcesStatus)
 				}
 			},
@@ -63,7 +64,10 @@ containers: [{name: main, resources: {claims: [{name: gpu}]}}]
 // plugin starts a device plugin of the row's own resource, example.com/NAME.
 func (p *pod) plugin(args []string, devices ...string) *deviceplugin.Plugin {
 	return deviceplugin.Start(p.T, deviceplugin.Build(p.T), deviceplugin.Options{
-		Resource: "example.com/" + p.name, Root: filepath.Join(p.node.Dir, "root"), Dir: filepath.Join(p.TempDir(), "plugin"), Args: args,
+		Resource: "example.com/" + p.name,
+		Root:     filepath.Join(p.node.Dir, "root"),
+		Dir:      filepath.Join(p.TempDir(), "plugin"),
+		Args:     args,
 	}, devices...)
 }
 
@@ -71,7 +75,8 @@ func (p *pod) plugin(args []string, devices ...string) *deviceplugin.Plugin {
 func (p *pod) beside(suffix, spec string) *pod {
 	p.Helper()
 	obj := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.name + "-" + suffix}}
-	env.Must(p, yaml.UnmarshalStrict([]byte(strings.NewReplacer("@NODE@", p.node.name, "@NAME@", p.name).Replace(spec)), &obj.Spec))
+	env.Must(p, yaml.UnmarshalStrict([]byte(strings.NewReplacer("@NODE@", p.node.name, "@NAME@", p.name).Replace(spec)),
+		&obj.Spec))
 	return p.node.create(p.T, obj)
 }
 
@@ -87,7 +92,8 @@ func (p *pod) extended(capacity, allocatable string) {
 		all, known := obj.Status.Capacity[name]
 		free := obj.Status.Allocatable[name]
 		if !known || all.String() != capacity || free.String() != allocatable {
-			return fmt.Errorf("capacity %s, allocatable %s, want %s and %s", all.String(), free.String(), capacity, allocatable)
+			return fmt.Errorf("capacity %s, allocatable %s, want %s and %s", all.String(), free.String(), capacity,
+				allocatable)
 		}
 		return nil
 	})
@@ -97,12 +103,14 @@ func (p *pod) extended(capacity, allocatable string) {
 func (p *pod) held(container string) (ids []string, err error) {
 	ctx, cancel := context.WithTimeout(p.Context(), 10*time.Second)
 	defer cancel()
-	conn, err := grpc.NewClient("unix:"+filepath.Join(p.node.Dir, "root", "pod-resources", "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+filepath.Join(p.node.Dir, "root", "pod-resources", "kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	got, err := podresources.NewPodResourcesListerClient(conn).Get(ctx, &podresources.GetPodResourcesRequest{PodName: p.name, PodNamespace: p.node.name})
+	got, err := podresources.NewPodResourcesListerClient(conn).
+		Get(ctx, &podresources.GetPodResourcesRequest{PodName: p.name, PodNamespace: p.node.name})
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +132,8 @@ func (p *pod) health(id string, want v1.ResourceHealthStatus) {
 			return errors.New("no container")
 		}
 		list := s.ContainerStatuses[0].AllocatedResourcesStatus
-		if len(list) != 1 || len(list[0].Resources) != 1 || string(list[0].Resources[0].ResourceID) != id || list[0].Resources[0].Health != want {
+		if len(list) != 1 || len(list[0].Resources) != 1 || string(list[0].Resources[0].ResourceID) != id ||
+			list[0].Resources[0].Health != want {
 			return fmt.Errorf("resources are %+v, want device %s %s", list, id, want)
 		}
 		return nil
@@ -136,7 +145,8 @@ func checkDevicePlugin(p *pod) {
 	plugin := p.plugin(nil, "one", "two", "three!")
 	p.extended("3", "2")
 	with := func(n int) string {
-		return fmt.Sprintf("containers: [{name: main, env: [{name: MINE, value: yes-$(DEVICES)}], resources: {limits: {example.com/@NAME@: %d}}}]", n)
+		return fmt.Sprintf("containers: [{name: main, env: [{name: MINE, value: yes-$(DEVICES)}], resources: "+
+			"{limits: {example.com/@NAME@: %d}}}]", n)
 	}
 	first := p.beside("first", with(1))
 	s := first.running().Status.ContainerStatuses[0]
@@ -144,7 +154,8 @@ func checkDevicePlugin(p *pod) {
 		p.Errorf("allocated resources = %v, want 1 of example.com/%s", s.AllocatedResources, p.name)
 	}
 	first.says("main", "echo $DEVICES", "one")
-	first.says("main", "stat -c '%F %t,%T' /dev/one; echo x >/dev/one && echo written", "character special file 1,3\nwritten")
+	first.says("main", "stat -c '%F %t,%T' /dev/one; echo x >/dev/one && echo written",
+		"character special file 1,3\nwritten")
 	first.says("main", "cat /plugin/devices; touch /plugin/x 2>&1 | grep -o Read-only", "one two three!Read-only")
 	c, err := first.container("main")
 	env.Must(p, err)
@@ -160,7 +171,9 @@ func checkDevicePlugin(p *pod) {
 	p.extended("3", "1")
 
 	many := p.beside("many", with(2))
-	many.rejected("UnexpectedAdmissionError", "Pod was rejected: Allocate failed due to requested number of devices unavailable for example.com/"+p.name+". Requested: 2, Available: 1, which is unexpected")
+	many.rejected("UnexpectedAdmissionError",
+		"Pod was rejected: Allocate failed due to requested number of devices unavailable for example.com/"+p.name+
+			". Requested: 2, Available: 1, which is unexpected")
 
 	// The plugin dies: what runs keeps its device, what comes is refused; and it comes back.
 	env.Must(p, plugin.End(p.Context(), syscall.SIGKILL))

@@ -17,7 +17,8 @@ import (
 func parse(p *pod, name, spec string) *v1.Pod {
 	p.Helper()
 	obj := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	env.Must(p, yaml.UnmarshalStrict([]byte(strings.NewReplacer("@NODE@", p.node.name, "@NAME@", p.name).Replace(spec)), &obj.Spec))
+	env.Must(p, yaml.UnmarshalStrict([]byte(strings.NewReplacer("@NODE@", p.node.name, "@NAME@", p.name).Replace(spec)),
+		&obj.Spec))
 	return obj
 }
 
@@ -51,8 +52,11 @@ containers:
 `,
 			check: func(p *pod) {
 				s := p.running().Status
-				want := []string{p.name, p.node.name, string(p.uid), "d", "a b", "", p.node.name, "default", s.PodIP, s.PodIP, s.HostIP, s.HostIP}
-				p.says("main", `for i in "$A" "$B" "$C" "$D" "$E" "$F" "$G" "$H" "$I" "$J" "$K" "$L"; do echo "<$i>"; done`, "<"+strings.Join(want, ">\n<")+">")
+				want := []string{p.name, p.node.name, string(p.uid), "d", "a b", "", p.node.name, "default", s.PodIP,
+					s.PodIP, s.HostIP, s.HostIP}
+				p.says("main",
+					`for i in "$A" "$B" "$C" "$D" "$E" "$F" "$G" "$H" "$I" "$J" "$K" "$L"; do echo "<$i>"; done`,
+					"<"+strings.Join(want, ">\n<")+">")
 				p.says("main", "hostname -i | grep -c "+s.PodIP, "1")
 				if len(s.HostIPs) != 1 || s.HostIPs[0].IP != s.HostIP || len(s.PodIPs) != 1 {
 					p.Errorf("hostIPs %v, podIPs %v, want %s alone, one address", s.HostIPs, s.PodIPs, s.HostIP)
@@ -86,7 +90,8 @@ containers:
 				node, err := p.node.api.CoreV1().Nodes().Get(p.Context(), p.node.name, metav1.GetOptions{})
 				env.Must(p, err)
 				can := node.Status.Allocatable
-				p.says("free", "echo $A $B $C", fmt.Sprintf("%d %d %d", can.Cpu().MilliValue(), can.Memory().Value(), can.StorageEphemeral().Value()))
+				p.says("free", "echo $A $B $C", fmt.Sprintf("%d %d %d", can.Cpu().MilliValue(), can.Memory().Value(),
+					can.StorageEphemeral().Value()))
 			},
 		},
 	}
@@ -112,7 +117,9 @@ containers:
   env: [{name: color, value: blue}, {name: ALL, value: "$(color)-$(S_size)-$(with-dash.x)"}]
 `,
 			check: func(p *pod) {
-				p.says("main", `echo "$color $size $S_size $S_password $ALL"; tr '\0' '\n' </proc/1/environ | grep with-dash`, "blue 1 2 $(color) blue-2-d\nwith-dash.x=d")
+				p.says("main",
+					`echo "$color $size $S_size $S_password $ALL"; tr '\0' '\n' </proc/1/environ | grep with-dash`,
+					"blue 1 2 $(color) blue-2-d\nwith-dash.x=d")
 			},
 		},
 		{
@@ -144,7 +151,8 @@ containers:
 `,
 			check: func(p *pod) {
 				p.says("main", `echo "$A$B${C-unset}${D-unset}"`, "vsunsetunset")
-				p.waits("wrong", "CreateContainerConfigError", "couldn't find key none in Secret "+p.node.name+"/"+p.name)
+				p.waits("wrong", "CreateContainerConfigError", "couldn't find key none in Secret "+p.node.name+"/"+
+					p.name)
 			},
 		},
 		{
@@ -180,8 +188,10 @@ containers:
 `,
 			check: func(p *pod) {
 				p.says("main", `echo "$A $B ${C-unset} ${D-unset}"`, "one two\nlines unset unset")
-				p.waits("missing", "CreateContainerConfigError", `environment variable key "Z" not found in file "env" of volume "v"`)
-				p.waits("bad", "CreateContainerConfigError", "line 1: the value of the variable is not in single quotes")
+				p.waits("missing", "CreateContainerConfigError",
+					`environment variable key "Z" not found in file "env" of volume "v"`)
+				p.waits("bad", "CreateContainerConfigError",
+					"line 1: the value of the variable is not in single quotes")
 			},
 		},
 		{
@@ -195,7 +205,8 @@ containers:
 				env.Must(p, err)
 				// The services of a namespace come to the node with its first pod, maybe after that one has started.
 				for try := 0; ; try++ {
-					late := p.second(fmt.Sprintf("late%d", try), `containers: [{name: main, env: [{name: AT, value: "$(LINK_DB_SERVICE_HOST):$(LINK_DB_SERVICE_PORT_SQL)"}]}]`)
+					late := p.second(fmt.Sprintf("late%d", try),
+						`containers: [{name: main, env: [{name: AT, value: "$(LINK_DB_SERVICE_HOST):$(LINK_DB_SERVICE_PORT_SQL)"}]}]`)
 					late.running()
 					got := late.exec("main", "echo $AT $LINK_DB_PORT_5432_TCP_PROTO")
 					late.delete()
@@ -208,7 +219,8 @@ containers:
 				}
 				off := p.second("off", `{enableServiceLinks: false, containers: [{name: main}]}`)
 				off.running()
-				off.says("main", `echo "${LINK_DB_SERVICE_HOST-none} ${KUBERNETES_SERVICE_HOST-none}"`, "none 10.96.0.1")
+				off.says("main", `echo "${LINK_DB_SERVICE_HOST-none} ${KUBERNETES_SERVICE_HOST-none}"`,
+					"none 10.96.0.1")
 				off.delete()
 			},
 		},
@@ -231,7 +243,12 @@ containers: [{name: main, resources: {limits: {cpu: 100m, memory: 20Mi}}}]
 				if got.Spec.Overhead.Memory().Value() != 12<<20 {
 					p.Errorf("overhead = %v, want 12Mi of memory", got.Spec.Overhead)
 				}
-				list, err := p.node.cri.ListPodSandbox(p.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.uid)}}})
+				list, err := p.node.cri.ListPodSandbox(p.Context(),
+					&runtimeapi.ListPodSandboxRequest{
+						Filter: &runtimeapi.PodSandboxFilter{
+							LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.uid)},
+						},
+					})
 				env.Must(p, err)
 				if len(list.Items) != 1 || list.Items[0].RuntimeHandler != "second" {
 					p.Errorf("sandboxes = %v, want one with the handler \"second\"", list.Items)
@@ -268,9 +285,11 @@ containers: [{name: main, volumeMounts: [{name: v, mountPath: /all}, {name: v, m
 					return
 				}
 				got := p.running()
-				p.says("main", "cat /all/www/index.html /sub/index.html; touch /all/x 2>/dev/null || echo read-only", "edgecore demo\nedgecore demo\nread-only")
+				p.says("main", "cat /all/www/index.html /sub/index.html; touch /all/x 2>/dev/null || echo read-only",
+					"edgecore demo\nedgecore demo\nread-only")
 				for _, m := range containerStatus(&got.Status, "main").VolumeMounts {
-					if m.Name == "v" && (m.VolumeStatus == nil || m.VolumeStatus.Image == nil || !strings.Contains(m.VolumeStatus.Image.ImageRef, "sha256:")) {
+					if m.Name == "v" && (m.VolumeStatus == nil || m.VolumeStatus.Image == nil ||
+						!strings.Contains(m.VolumeStatus.Image.ImageRef, "sha256:")) {
 						p.Errorf("mount in the status = %+v, want an image by its digest", m)
 					}
 				}

@@ -12,7 +12,8 @@ import (
 
 // gcepdVolume is a claim on a disk of the CSI driver of Google's persistent disks.
 func gcepdVolume(fsType string) string {
-	return strings.NewReplacer("volumeHandle: vol", "volumeHandle: "+gcepd.Handle("disk-1"), ", volumeAttributes: {colour: red}", "").Replace(withVolume(fsType, "false"))
+	return strings.NewReplacer("volumeHandle: vol", "volumeHandle: "+gcepd.Handle("disk-1"),
+		", volumeAttributes: {colour: red}", "").Replace(withVolume(fsType, "false"))
 }
 
 // gcepdRows are those of a driver that others have released, and that knows nothing of edgecore.
@@ -34,7 +35,13 @@ containers: [{name: main, volumeDevices: [{name: v, devicePath: /dev/disk}]}]
 func gcepdStart(p *pod) {
 	p.Helper()
 	p.event("FailedMount", "driver name "+p.csiName()+" not found in the list of registered CSI drivers")
-	gcepd.Start(p, gcepd.Options{Name: p.csiName(), Node: p.node.name, Root: filepath.Join(p.node.Dir, "root"), Disk: "disk-1", Size: 16 << 20})
+	gcepd.Start(p, gcepd.Options{
+		Name: p.csiName(),
+		Node: p.node.name,
+		Root: filepath.Join(p.node.Dir, "root"),
+		Disk: "disk-1",
+		Size: 16 << 20,
+	})
 }
 
 // gcepdEnd deletes the pod, with its driver still there, and checks that nothing of its volume is staged any more.
@@ -56,7 +63,8 @@ func gcepdEnd(p *pod) {
 func gcepdFileSystem(p *pod) {
 	gcepdStart(p)
 	p.running()
-	p.says("main", "echo one >/v/file; mkdir -p /v/sub; cat /v/file; stat -c %g /v/file; grep ' /v ' /proc/mounts | cut -d' ' -f3", "one\n1234\next4")
+	p.says("main", "echo one >/v/file; mkdir -p /v/sub; cat /v/file; stat -c %g /v/file; grep ' /v ' /proc/mounts | "+
+		"cut -d' ' -f3", "one\n1234\next4")
 	p.says("reader", "cat /v/file; echo two >/v/file 2>/dev/null || echo refused; ls -d /s", "one\nrefused\n/s")
 	gcepdEnd(p)
 }
@@ -64,6 +72,7 @@ func gcepdFileSystem(p *pod) {
 func gcepdBlock(p *pod) {
 	gcepdStart(p)
 	p.running()
-	p.says("main", "test -b /dev/disk && echo written | dd of=/dev/disk conv=notrunc 2>/dev/null; dd if=/dev/disk bs=8 count=1 2>/dev/null", "written")
+	p.says("main", "test -b /dev/disk && echo written | dd of=/dev/disk conv=notrunc 2>/dev/null; dd if=/dev/disk "+
+		"bs=8 count=1 2>/dev/null", "written")
 	gcepdEnd(p)
 }

@@ -79,7 +79,8 @@ var scripts = []string{
 // spec makes a pod's spec.
 func (g *generator) spec() v1.PodSpec {
 	s := v1.PodSpec{
-		RestartPolicy:                 pick(g, v1.RestartPolicyAlways, v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever),
+		RestartPolicy: pick(g, v1.RestartPolicyAlways, v1.RestartPolicyAlways,
+			v1.RestartPolicyOnFailure, v1.RestartPolicyNever),
 		TerminationGracePeriodSeconds: ptr.To(pick[int64](g, 2, 3, 5)),
 		DNSPolicy:                     pick(g, v1.DNSDefault, v1.DNSClusterFirst),
 		EnableServiceLinks:            ptr.To(g.chance(2)),
@@ -90,7 +91,8 @@ func (g *generator) spec() v1.PodSpec {
 		s.OS = &v1.PodOS{Name: v1.Linux}
 	}
 	if g.chance(6) {
-		s.DNSConfig = &v1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}, Searches: []string{"edge.example"}, Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("2")}}}
+		s.DNSConfig = &v1.PodDNSConfig{Nameservers: []string{"192.0.2.53"}, Searches: []string{"edge.example"},
+			Options: []v1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("2")}}}
 	}
 	if g.chance(5) {
 		s.Resources = &v1.ResourceRequirements{Requests: amounts("50m", "64Mi"), Limits: amounts("2", "512Mi")}
@@ -136,25 +138,44 @@ func (g *generator) initContainer(name string, volumes []v1.Volume) v1.Container
 		return c
 	}
 	c := g.container(name, pick(g, "true", "true", "sleep 1", "exit 1"), volumes)
-	c.LivenessProbe, c.ReadinessProbe, c.StartupProbe, c.Lifecycle = nil, nil, nil, nil // only what keeps running has them
+	// only what keeps running has them
+	c.LivenessProbe, c.ReadinessProbe, c.StartupProbe, c.Lifecycle = nil, nil, nil, nil
 	return c
 }
 
 func (g *generator) container(name, script string, volumes []v1.Volume) v1.Container {
 	c := v1.Container{
-		Name: name, Image: "edgecore.local/demo:1", Command: []string{"sh", "-c", script},
+		Name:                     name,
+		Image:                    "edgecore.local/demo:1",
+		Command:                  []string{"sh", "-c", script},
 		TerminationMessagePolicy: pick(g, v1.TerminationMessageReadFile, v1.TerminationMessageFallbackToLogsOnError),
 		SecurityContext:          g.security(),
-		TTY:                      g.chance(6), Stdin: g.chance(6),
+		TTY:                      g.chance(6),
+		Stdin:                    g.chance(6),
 		Env: []v1.EnvVar{
 			{Name: "PLAIN", Value: "$(POD)-x"},
 			{Name: "POD", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
-			{Name: "CPU", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.cpu"}}},
-			{Name: "SECRET", ValueFrom: &v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "random"}, Key: "KEY"}}},
+			{
+				Name: "CPU", ValueFrom: &v1.EnvVarSource{
+					ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.cpu"},
+				},
+			},
+			{
+				Name: "SECRET", ValueFrom: &v1.EnvVarSource{
+					SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "random"},
+						Key: "KEY"},
+				},
+			},
 		},
 	}
 	if g.chance(3) {
-		c.EnvFrom = []v1.EnvFromSource{{Prefix: "MAP_", ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "random"}}}}
+		c.EnvFrom = []v1.EnvFromSource{
+			{
+				Prefix: "MAP_", ConfigMapRef: &v1.ConfigMapEnvSource{
+					LocalObjectReference: v1.LocalObjectReference{Name: "random"},
+				},
+			},
+		}
 	}
 	if g.chance(2) {
 		c.Resources = g.resources()
@@ -207,10 +228,20 @@ func (g *generator) missing(c *v1.Container) {
 	}
 	if g.chance(15) {
 		name := v1.LocalObjectReference{Name: pick(g, absent, "random")}
-		c.Env = append(c.Env, v1.EnvVar{Name: "MISSING", ValueFrom: pick(g,
-			&v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: name, Key: absent, Optional: g.optional()}},
-			&v1.EnvVarSource{SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: name, Key: absent, Optional: g.optional()}},
-		)})
+		c.Env = append(c.Env, v1.EnvVar{
+			Name: "MISSING", ValueFrom: pick(g,
+				&v1.EnvVarSource{
+					ConfigMapKeyRef: &v1.ConfigMapKeySelector{
+						LocalObjectReference: name, Key: absent, Optional: g.optional(),
+					},
+				},
+				&v1.EnvVarSource{
+					SecretKeyRef: &v1.SecretKeySelector{
+						LocalObjectReference: name, Key: absent, Optional: g.optional(),
+					},
+				},
+			),
+		})
 	}
 	if g.chance(15) {
 		name := v1.LocalObjectReference{Name: absent}
@@ -232,11 +263,16 @@ func (g *generator) ending(s *v1.PodSpec, c *v1.Container) {
 	if !g.chance(5) {
 		return
 	}
-	c.RestartPolicy = ptr.To(pick(g, v1.ContainerRestartPolicyAlways, v1.ContainerRestartPolicyOnFailure, v1.ContainerRestartPolicyNever))
+	c.RestartPolicy = ptr.To(pick(g, v1.ContainerRestartPolicyAlways, v1.ContainerRestartPolicyOnFailure,
+		v1.ContainerRestartPolicyNever))
 	if g.chance(2) {
-		c.RestartPolicyRules = []v1.ContainerRestartRule{{
-			Action: v1.ContainerRestartRuleActionRestart, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{3}},
-		}}
+		c.RestartPolicyRules = []v1.ContainerRestartRule{
+			{
+				Action: v1.ContainerRestartRuleActionRestart, ExitCodes: &v1.ContainerRestartRuleOnExitCodes{
+					Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{3},
+				},
+			},
+		}
 	}
 }
 
@@ -261,7 +297,11 @@ func (g *generator) resources() v1.ResourceRequirements {
 
 func (g *generator) probe(success int32) *v1.Probe {
 	p := &v1.Probe{
-		InitialDelaySeconds: g.Int32N(2), PeriodSeconds: 1, TimeoutSeconds: g.Int32N(2) + 1, SuccessThreshold: success, FailureThreshold: g.Int32N(3) + 1,
+		InitialDelaySeconds: g.Int32N(2),
+		PeriodSeconds:       1,
+		TimeoutSeconds:      g.Int32N(2) + 1,
+		SuccessThreshold:    success,
+		FailureThreshold:    g.Int32N(3) + 1,
 	}
 	switch g.IntN(4) {
 	case 0:
@@ -283,7 +323,9 @@ func (g *generator) hook() *v1.LifecycleHandler {
 	case 1:
 		return &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}
 	case 2:
-		return &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"sh", "-c", pick(g, "exit 1", "sleep 5", "echo hook")}}}
+		return &v1.LifecycleHandler{
+			Exec: &v1.ExecAction{Command: []string{"sh", "-c", pick(g, "exit 1", "sleep 5", "echo hook")}},
+		}
 	}
 	return &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}
 }
@@ -300,7 +342,9 @@ func (g *generator) podSecurity() *v1.PodSecurityContext {
 		sc.SupplementalGroups = []int64{4000, 4001}
 	}
 	if g.chance(4) {
-		sc.SeccompProfile = &v1.SeccompProfile{Type: pick(g, v1.SeccompProfileTypeRuntimeDefault, v1.SeccompProfileTypeUnconfined)}
+		sc.SeccompProfile = &v1.SeccompProfile{
+			Type: pick(g, v1.SeccompProfileTypeRuntimeDefault, v1.SeccompProfileTypeUnconfined),
+		}
 	}
 	return sc
 }
@@ -312,7 +356,9 @@ func (g *generator) security() *v1.SecurityContext {
 	case 1:
 		return &v1.SecurityContext{ReadOnlyRootFilesystem: ptr.To(true)}
 	case 2:
-		return &v1.SecurityContext{AllowPrivilegeEscalation: ptr.To(false), Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}}}
+		return &v1.SecurityContext{
+			AllowPrivilegeEscalation: ptr.To(false), Capabilities: &v1.Capabilities{Drop: []v1.Capability{"ALL"}},
+		}
 	case 3:
 		return &v1.SecurityContext{RunAsNonRoot: ptr.To(true)} // fails where the pod names no user
 	}
@@ -323,25 +369,62 @@ func (g *generator) volumes() []v1.Volume {
 	optional := ptr.To(true)
 	all := []v1.VolumeSource{
 		{EmptyDir: &v1.EmptyDirVolumeSource{}},
-		{EmptyDir: &v1.EmptyDirVolumeSource{Medium: v1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("1Mi"))}},
-		{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "random"}, Items: []v1.KeyToPath{{Key: "KEY", Path: "a/b"}}}},
+		{
+			EmptyDir: &v1.EmptyDirVolumeSource{
+				Medium: v1.StorageMediumMemory, SizeLimit: ptr.To(resource.MustParse("1Mi")),
+			},
+		},
+		{
+			ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "random"},
+				Items: []v1.KeyToPath{{Key: "KEY", Path: "a/b"}}},
+		},
 		{Secret: &v1.SecretVolumeSource{SecretName: "random", DefaultMode: ptr.To[int32](0o400)}},
 		{Secret: &v1.SecretVolumeSource{SecretName: absent, Optional: optional}},
-		{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: absent}, Optional: optional}},
-		{DownwardAPI: &v1.DownwardAPIVolumeSource{Items: []v1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}},
-		{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
-			{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: ptr.To[int64](3600)}},
-			{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: "random"}, Items: []v1.KeyToPath{{Key: "KEY", Path: "key"}}}},
-			{Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: absent}, Optional: optional}},
-		}}},
+		{
+			ConfigMap: &v1.ConfigMapVolumeSource{
+				LocalObjectReference: v1.LocalObjectReference{Name: absent}, Optional: optional,
+			},
+		},
+		{
+			DownwardAPI: &v1.DownwardAPIVolumeSource{
+				Items: []v1.DownwardAPIVolumeFile{
+					{Path: "labels", FieldRef: &v1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
+				},
+			},
+		},
+		{
+			Projected: &v1.ProjectedVolumeSource{
+				Sources: []v1.VolumeProjection{
+					{
+						ServiceAccountToken: &v1.ServiceAccountTokenProjection{
+							Path: "token", ExpirationSeconds: ptr.To[int64](3600),
+						},
+					},
+					{
+						ConfigMap: &v1.ConfigMapProjection{
+							LocalObjectReference: v1.LocalObjectReference{Name: "random"},
+							Items:                []v1.KeyToPath{{Key: "KEY", Path: "key"}},
+						},
+					},
+					{
+						Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: absent},
+							Optional: optional},
+					},
+				},
+			},
+		},
 		{HostPath: &v1.HostPathVolumeSource{Path: g.HostDir, Type: ptr.To(v1.HostPathDirectoryOrCreate)}},
 		{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "random"}},
 	}
 	if g.Driver != "" {
-		all = append(all, v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: g.Driver, VolumeAttributes: map[string]string{"colour": "blue"}}})
+		all = append(all, v1.VolumeSource{
+			CSI: &v1.CSIVolumeSource{Driver: g.Driver, VolumeAttributes: map[string]string{"colour": "blue"}},
+		})
 	}
 	if g.Images {
-		all = append(all, v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "edgecore.local/volume:1", PullPolicy: v1.PullIfNotPresent}})
+		all = append(all, v1.VolumeSource{
+			Image: &v1.ImageVolumeSource{Reference: "edgecore.local/volume:1", PullPolicy: v1.PullIfNotPresent},
+		})
 	}
 	var out []v1.Volume
 	for i, source := range all {
@@ -350,10 +433,14 @@ func (g *generator) volumes() []v1.Volume {
 		}
 	}
 	if g.chance(40) {
-		out = append(out, v1.Volume{Name: AbsentVolume, VolumeSource: pick(g,
-			v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: absent}},
-			v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: absent}}},
-		)})
+		out = append(out, v1.Volume{
+			Name: AbsentVolume, VolumeSource: pick(g,
+				v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: absent}},
+				v1.VolumeSource{
+					ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: absent}},
+				},
+			),
+		})
 	}
 	return out
 }

@@ -43,8 +43,10 @@ containers:
 				p.logged("web", "url:/named")
 				p.logged("web", "url:/fallback")
 				p.event("LifecycleHTTPFallback", "got HTTP response")
-				if slept, ready := containerStatus(&s, "slept").State.Running, condition(&s, v1.PodReady); !ready.LastTransitionTime.After(slept.StartedAt.Time) {
-					p.Errorf("ready at %v, want it after %v, when the container with the last hook started", ready.LastTransitionTime, slept.StartedAt)
+				if slept, ready := containerStatus(&s, "slept").State.Running,
+					condition(&s, v1.PodReady); !ready.LastTransitionTime.After(slept.StartedAt.Time) {
+					p.Errorf("ready at %v, want it after %v, when the container with the last hook started",
+						ready.LastTransitionTime, slept.StartedAt)
 				}
 			},
 		},
@@ -61,7 +63,9 @@ containers:
 				p.event("Killing", "FailedPostStartHook")
 				p.status("it is restarted", func(s *v1.PodStatus) error {
 					exec, good := containerStatus(s, "exec"), containerStatus(s, "good")
-					if exec == nil || exec.RestartCount < 1 || exec.Ready || exec.LastTerminationState.Terminated == nil || good.State.Running == nil || good.RestartCount > 0 {
+					if exec == nil || exec.RestartCount < 1 || exec.Ready ||
+						exec.LastTerminationState.Terminated == nil || good.State.Running == nil ||
+						good.RestartCount > 0 {
 						return fmt.Errorf("containers %s", states(s))
 					}
 					return nil
@@ -100,15 +104,18 @@ containers:
 				p.running()
 				p.says("http", "wget -q -O /dev/null http://127.0.0.1:8081/ && echo up", "up")
 				s := p.end(nil)
-				if c := containerStatus(s, "exec").State.Terminated; c.Message != "hook\nslept\nend\n" || c.ExitCode != 0 {
+				if c := containerStatus(s, "exec").State.Terminated; c.Message != "hook\nslept\nend\n" ||
+					c.ExitCode != 0 {
 					p.Errorf("exec ended with %+v, want the message hook, slept, end and exit code 0", c)
 				}
 				if c := containerStatus(s, "http").State.Terminated; !strings.Contains(c.Message, "url:/bye") {
 					p.Errorf("http ended with %+v, want the message url:/bye", c)
 				}
 				http := containerStatus(s, "http").State.Terminated
-				if c := containerStatus(s, "slept").State.Terminated; c.ExitCode != 0 || !c.FinishedAt.After(http.FinishedAt.Time) {
-					p.Errorf("slept ended with %+v, want exit code 0, after http, which ended at %v", c, http.FinishedAt)
+				if c := containerStatus(s, "slept").State.Terminated; c.ExitCode != 0 ||
+					!c.FinishedAt.After(http.FinishedAt.Time) {
+					p.Errorf("slept ended with %+v, want exit code 0, after http, which ended at %v", c,
+						http.FinishedAt)
 				}
 			},
 		},
@@ -153,7 +160,8 @@ containers: [{name: main, lifecycle: {preStop: {exec: {command: [sleep, "80000"]
 				pods := p.node.api.CoreV1().Pods(p.node.name)
 				env.Must(p, pods.Delete(p.Context(), p.name, metav1.DeleteOptions{}))
 				p.event("Killing", "Stopping container main")
-				env.Must(p, pods.Delete(p.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](3)}))
+				env.Must(p,
+					pods.Delete(p.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](3)}))
 				p.ends()
 				p.release()
 			},

@@ -30,7 +30,9 @@ spec:
 					}
 					return nil
 				})
-				if out := p.exec("look", `cat /proc/1/cmdline | tr '\0' ' '; cat /shared/file; echo $WHO`); !strings.HasPrefix(out, "sleep 4242 ") || !strings.HasSuffix(out, "text\nme") {
+				if out := p.exec("look",
+					`cat /proc/1/cmdline | tr '\0' ' '; cat /shared/file; echo $WHO`); !strings.HasPrefix(out,
+					"sleep 4242 ") || !strings.HasSuffix(out, "text\nme") {
 					p.Errorf("it sees %q, want \"sleep 4242 ...text\\nme\"", out)
 				}
 				p.patch(`
@@ -39,9 +41,12 @@ spec:
   - {name: fails, image: "edgecore.local/demo:1", imagePullPolicy: IfNotPresent, command: [sh, -c, "exit 6"]}
   - {name: lost, image: "edgecore.local/demo:1", imagePullPolicy: IfNotPresent, targetContainerName: main, command: [sleep, "1"]}
 `, "ephemeralcontainers")
-				s := p.status("they have ended", func(s *v1.PodStatus) error { return ended(s, "fails", "lost") }).Status
-				if c := containerStatus(&s, "fails"); c.State.Terminated.ExitCode != 6 || c.RestartCount != 0 || s.Phase != v1.PodRunning {
-					p.Errorf("phase %s, containers %s; want Running, and fails ended once with exit code 6", s.Phase, states(&s))
+				s := p.status("they have ended", func(s *v1.PodStatus) error { return ended(s, "fails", "lost") }).
+					Status
+				if c := containerStatus(&s, "fails"); c.State.Terminated.ExitCode != 6 || c.RestartCount != 0 ||
+					s.Phase != v1.PodRunning {
+					p.Errorf("phase %s, containers %s; want Running, and fails ended once with exit code 6", s.Phase,
+						states(&s))
 				}
 				p.running()
 			},
@@ -81,14 +86,16 @@ containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "` +
 				p.running()
 				p.status("it is not ready before it has ended", func(s *v1.PodStatus) error {
 					for _, kind := range []v1.PodConditionType{v1.PodReady, v1.ContainersReady} {
-						if c := condition(s, kind); s.Phase != v1.PodRunning || c == nil || c.Status != v1.ConditionFalse || c.Reason != "PodFailed" {
+						if c := condition(s, kind); s.Phase != v1.PodRunning || c == nil ||
+							c.Status != v1.ConditionFalse || c.Reason != "PodFailed" {
 							return fmt.Errorf("%s, %+v", s.Phase, c)
 						}
 					}
 					return nil
 				})
 				s := p.phase(v1.PodFailed).Status
-				if s.Reason != "DeadlineExceeded" || s.Message != "Pod was active on the node longer than the specified deadline" {
+				if s.Reason != "DeadlineExceeded" ||
+					s.Message != "Pod was active on the node longer than the specified deadline" {
 					p.Errorf("reason %q, message %q, want DeadlineExceeded and the usual message", s.Reason, s.Message)
 				}
 				p.status("its containers have ended", func(s *v1.PodStatus) error { return ended(s, "side", "main") })
@@ -122,7 +129,8 @@ containers:
 					p.Errorf("stop signal = %s, want %s", ptr.Deref(got, "nil"), v1.SIGUSR1)
 				}
 				last := p.end(nil)
-				own, usual := containerStatus(last, "own").State.Terminated, containerStatus(last, "usual").State.Terminated
+				own, usual := containerStatus(last, "own").State.Terminated,
+					containerStatus(last, "usual").State.Terminated
 				if own.Message != "usr1\n" || usual.Message != "term\n" {
 					p.Errorf("own ended with %+v, want the message usr1; usual with %+v, want term", own, usual)
 				}
@@ -154,7 +162,9 @@ containers: [{name: a, image: "edgecore.local/demo:1", command: [sleep, "7777"]}
 `,
 			check: func(p *pod) {
 				p.running()
-				if out := p.exec("b", `for f in /proc/[0-9]*/cmdline; do tr '\0' ' ' <$f; echo; done`); !strings.Contains(out, "/pause") || !strings.Contains(out, "sleep 7777") {
+				if out := p.exec("b",
+					`for f in /proc/[0-9]*/cmdline; do tr '\0' ' ' <$f; echo; done`); !strings.Contains(out,
+					"/pause") || !strings.Contains(out, "sleep 7777") {
 					p.Errorf("processes = %q, want /pause and \"sleep 7777\" among them", out)
 				}
 				p.says("b", "readlink /proc/self/ns/pid | cut -c 1-4; test $$ != 1 && echo shared", "pid:\nshared")

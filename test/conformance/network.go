@@ -28,7 +28,8 @@ func hostnameRows() []row {
 			check: func(p *pod) {
 				ip := p.running().Status.PodIP
 				p.says("main", "hostname; cat /proc/sys/kernel/hostname; grep "+ip+" /etc/hosts; tail -3 /etc/hosts",
-					"web\nweb\n"+ip+"\tweb.sub."+p.node.name+".svc.cluster.local\tweb\n\n# Entries added by HostAliases.\n192.0.2.9\tone.example\ttwo.example")
+					"web\nweb\n"+ip+"\tweb.sub."+p.node.name+".svc.cluster.local\tweb\n\n# Entries added by "+
+						"HostAliases.\n192.0.2.9\tone.example\ttwo.example")
 			},
 		},
 		{
@@ -36,7 +37,8 @@ func hostnameRows() []row {
 			spec: `containers: [{name: main}]`,
 			check: func(p *pod) {
 				ip := p.running().Status.PodIP
-				p.says("main", "hostname; head -1 /etc/hosts; tail -1 /etc/hosts", p.name+"\n# Kubernetes-managed hosts file.\n"+ip+"\t"+p.name)
+				p.says("main", "hostname; head -1 /etc/hosts; tail -1 /etc/hosts",
+					p.name+"\n# Kubernetes-managed hosts file.\n"+ip+"\t"+p.name)
 			},
 		},
 		{
@@ -50,7 +52,10 @@ func hostnameRows() []row {
 			name: "hostname-fqdn-too-long",
 			spec: `{hostname: web, subdomain: a-subdomain-of-many-letters-that-fill-it, setHostnameAsFQDN: true, containers: [{name: main}]}`,
 			check: func(p *pod) {
-				p.event("FailedCreatePodSandBox", "failed to construct FQDN from pod hostname and cluster domain, FQDN web.a-subdomain-of-many-letters-that-fill-it."+p.node.name+".svc.cluster.local is too long (64 characters is the max")
+				p.event("FailedCreatePodSandBox",
+					"failed to construct FQDN from pod hostname and cluster domain, FQDN "+
+						"web.a-subdomain-of-many-letters-that-fill-it."+p.node.name+
+						".svc.cluster.local is too long (64 characters is the max")
 			},
 		},
 		{
@@ -72,7 +77,8 @@ func dnsRows() []row {
 			spec: `{containers: [{name: main}]}`,
 			check: func(p *pod) {
 				out := p.resolv("grep '^[no]' /etc/resolv.conf; grep ^search /etc/resolv.conf", "nameserver 10.96.0.10")
-				if !strings.Contains(out, "options ndots:5") || !strings.Contains(out, "search "+p.node.name+".svc.cluster.local svc.cluster.local cluster.local") {
+				if !strings.Contains(out, "options ndots:5") ||
+					!strings.Contains(out, "search "+p.node.name+".svc.cluster.local svc.cluster.local cluster.local") {
 					p.Errorf("resolv.conf = %s, want ndots:5 and the search domains of namespace %s", out, p.node.name)
 				}
 			},
@@ -85,14 +91,16 @@ dnsConfig: {nameservers: [192.0.2.53, 192.0.2.54], searches: [a.example, b.examp
 containers: [{name: main}]
 `,
 			check: func(p *pod) {
-				p.says("main", show, "search a.example b.example\nnameserver 192.0.2.53\nnameserver 192.0.2.54\noptions ndots:2 edns0")
+				p.says("main", show,
+					"search a.example b.example\nnameserver 192.0.2.53\nnameserver 192.0.2.54\noptions ndots:2 edns0")
 			},
 		},
 		{
 			name: "dns-default",
 			spec: `{dnsPolicy: Default, dnsConfig: {options: [{name: timeout, value: "3"}]}, containers: [{name: main}]}`,
 			check: func(p *pod) {
-				if out := p.resolv(show, "timeout:3"); strings.Contains(out, "10.96.0.10") || strings.Contains(out, "cluster.local") {
+				if out := p.resolv(show, "timeout:3"); strings.Contains(out, "10.96.0.10") ||
+					strings.Contains(out, "cluster.local") {
 					p.Errorf("resolv.conf = %s, want nothing of the cluster", out)
 				}
 			},
@@ -121,7 +129,8 @@ containers: [{name: main}]
 				if want := "nameserver 10.96.0.10\nnameserver 192.0.2.1\nnameserver 192.0.2.2"; out != want {
 					p.Errorf("%s, want %s", out, want)
 				}
-				p.event("DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: 10.96.0.10 192.0.2.1 192.0.2.2")
+				p.event("DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted, "+
+					"the applied nameserver line is: 10.96.0.10 192.0.2.1 192.0.2.2")
 			},
 		},
 	}
@@ -139,29 +148,35 @@ func (p *pod) resolv(script, text string) string {
 }
 
 func portRows() []row {
-	return []row{{
-		name: "host-port",
-		spec: `containers: [{name: main, ports: [{containerPort: 80}]}]`,
-		check: func(p *pod) {
-			p.running()
-			port, err := daemon.FreePort()
-			env.Must(p, err)
-			for _, ip := range []string{"", "hostIP: 127.0.0.1, "} {
-				web := p.second(fmt.Sprintf("web%d", len(ip)), fmt.Sprintf(
-					`containers: [{name: main, image: "edgecore.local/demo:1", command: [httpd, -f, -h, /www], ports: [{containerPort: 80, %shostPort: %d}]}]`, ip, port))
-				got := web.running()
-				at := got.Status.HostIP
-				if ip != "" {
-					at = "127.0.0.1"
+	return []row{
+		{
+			name: "host-port",
+			spec: `containers: [{name: main, ports: [{containerPort: 80}]}]`,
+			check: func(p *pod) {
+				p.running()
+				port, err := daemon.FreePort()
+				env.Must(p, err)
+				for _, ip := range []string{"", "hostIP: 127.0.0.1, "} {
+					web := p.second(fmt.Sprintf("web%d", len(ip)), fmt.Sprintf(
+						`containers: [{name: main, image: "edgecore.local/demo:1", command: [httpd, -f, -h, /www], ports: [{containerPort: 80, %shostPort: %d}]}]`, ip, port))
+					got := web.running()
+					at := got.Status.HostIP
+					if ip != "" {
+						at = "127.0.0.1"
+					}
+					p.until("the port answers", func() error {
+						return page(fmt.Sprintf("http://%s/", net.JoinHostPort(at, fmt.Sprint(port))))
+					})
+					second := p.second("taken",
+						fmt.Sprintf(`containers: [{name: main, ports: [{containerPort: 80, %shostPort: %d}]}]`, ip,
+							port))
+					second.rejected("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+					second.delete()
+					web.delete()
 				}
-				p.until("the port answers", func() error { return page(fmt.Sprintf("http://%s/", net.JoinHostPort(at, fmt.Sprint(port)))) })
-				second := p.second("taken", fmt.Sprintf(`containers: [{name: main, ports: [{containerPort: 80, %shostPort: %d}]}]`, ip, port))
-				second.rejected("NodePorts", "node(s) didn't have free ports for the requested pod ports")
-				second.delete()
-				web.delete()
-			}
+			},
 		},
-	}}
+	}
 }
 
 // page fetches the demo page.

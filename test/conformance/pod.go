@@ -107,7 +107,8 @@ func (n *node) run(t *testing.T, r row) {
 	defer func() {
 		if t.Failed() { // what has passed is deleted below
 			p.Log(p.describe())
-			if err := n.api.CoreV1().Pods(n.name).Delete(t.Context(), p.name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			if err := n.api.CoreV1().Pods(n.name).Delete(t.Context(), p.name, metav1.DeleteOptions{}); err != nil &&
+				!apierrors.IsNotFound(err) {
 				t.Logf("delete: %v", err)
 			}
 		}
@@ -215,7 +216,8 @@ func (p *pod) rejected(reason, message string) *v1.Pod {
 	p.Helper()
 	return p.status("it is refused", func(s *v1.PodStatus) error {
 		if s.Phase != v1.PodFailed || s.Reason != reason || !strings.Contains(s.Message, message) {
-			return fmt.Errorf("phase %s, reason %q, message %q; want Failed, %q, %q", s.Phase, s.Reason, s.Message, reason, message)
+			return fmt.Errorf("phase %s, reason %q, message %q; want Failed, %q, %q", s.Phase, s.Reason, s.Message,
+				reason, message)
 		}
 		return nil
 	})
@@ -226,7 +228,8 @@ func (p *pod) waits(container, reason, message string) *v1.Pod {
 	p.Helper()
 	return p.status("it waits", func(s *v1.PodStatus) error {
 		c := containerStatus(s, container)
-		if c == nil || c.State.Waiting == nil || c.State.Waiting.Reason != reason || !strings.Contains(c.State.Waiting.Message, message) {
+		if c == nil || c.State.Waiting == nil || c.State.Waiting.Reason != reason ||
+			!strings.Contains(c.State.Waiting.Message, message) {
 			return fmt.Errorf("containers %s, want %s waiting: %s %q", states(s), container, reason, message)
 		}
 		return nil
@@ -237,7 +240,8 @@ func (p *pod) waits(container, reason, message string) *v1.Pod {
 func (p *pod) event(reason, text string) {
 	p.Helper()
 	p.until("the event "+reason, func() error {
-		list, err := p.node.api.CoreV1().Events(p.node.name).List(p.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(p.uid)})
+		list, err := p.node.api.CoreV1().Events(p.node.name).List(p.Context(),
+			metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(p.uid)})
 		if err != nil {
 			return err
 		}
@@ -267,7 +271,9 @@ func (p *pod) tryExec(container string, command ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := p.node.cri.ExecSync(p.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c.Id, Cmd: command, Timeout: 20})
+	out, err := p.node.cri.ExecSync(p.Context(), &runtimeapi.ExecSyncRequest{
+		ContainerId: c.Id, Cmd: command, Timeout: 20,
+	})
 	if err != nil {
 		return "", err
 	}
@@ -280,10 +286,14 @@ func (p *pod) tryExec(container string, command ...string) (string, error) {
 
 // container returns the running container of a name, as the runtime has it.
 func (p *pod) container(name string) (*runtimeapi.Container, error) {
-	list, err := p.node.cri.ListContainers(p.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-		LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.uid), "io.kubernetes.container.name": name},
-	}})
+	list, err := p.node.cri.ListContainers(p.Context(), &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{
+			State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+			LabelSelector: map[string]string{
+				"io.kubernetes.pod.uid": string(p.uid), "io.kubernetes.container.name": name,
+			},
+		},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -311,7 +321,8 @@ func (p *pod) logged(container, text string) {
 	p.until("the log has "+strconv.Quote(text), func() error {
 		var all bytes.Buffer
 		for attempt := 0; ; attempt++ {
-			data, err := os.ReadFile(filepath.Join(p.node.PodLogs(), p.node.name+"_"+p.name+"_"+string(p.uid), container, strconv.Itoa(attempt)+".log"))
+			data, err := os.ReadFile(filepath.Join(p.node.PodLogs(), p.node.name+"_"+p.name+"_"+string(p.uid),
+				container, strconv.Itoa(attempt)+".log"))
 			if err != nil && attempt > 3 {
 				break
 			}
@@ -330,7 +341,8 @@ func (p *pod) patch(change string, subresource ...string) {
 	p.Helper()
 	data, err := yaml.YAMLToJSON([]byte(change))
 	env.Must(p, err)
-	_, err = p.node.api.CoreV1().Pods(p.node.name).Patch(p.Context(), p.name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, subresource...)
+	_, err = p.node.api.CoreV1().Pods(p.node.name).Patch(p.Context(), p.name, types.StrategicMergePatchType, data,
+		metav1.PatchOptions{}, subresource...)
 	env.Must(p, err)
 }
 
@@ -338,7 +350,8 @@ func (p *pod) patch(change string, subresource ...string) {
 func (p *pod) apply(manifests string) {
 	p.Helper()
 	fill := strings.NewReplacer("@NODE@", p.node.name, "@NAME@", p.name)
-	if out, err := p.node.kube.Kubectl(p.Context(), "apply", "-n", p.node.name, "-f", writeFile(p.T, fill.Replace(manifests))); err != nil {
+	if out, err := p.node.kube.Kubectl(p.Context(), "apply", "-n", p.node.name, "-f",
+		writeFile(p.T, fill.Replace(manifests))); err != nil {
 		p.Fatalf("kubectl apply: %v, want no error\n%s", err, out)
 	}
 }
@@ -346,7 +359,8 @@ func (p *pod) apply(manifests string) {
 // delete deletes the pod with its own grace and waits until it is gone.
 func (p *pod) delete() {
 	p.Helper()
-	err := p.node.api.CoreV1().Pods(p.node.name).Delete(p.Context(), p.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.uid))})
+	err := p.node.api.CoreV1().Pods(p.node.name).Delete(p.Context(), p.name,
+		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.uid))})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		p.Fatalf("delete: %v, want no error, NotFound or Conflict", err)
 	}
@@ -379,7 +393,9 @@ func condition(s *v1.PodStatus, typ v1.PodConditionType) *v1.PodCondition {
 
 // containerStatus finds a container of any kind.
 func containerStatus(s *v1.PodStatus, name string) *v1.ContainerStatus {
-	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{
+		s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses,
+	} {
 		for i := range list {
 			if list[i].Name == name {
 				return &list[i]

@@ -121,7 +121,9 @@ func (p *pod) onHost(suffix string, probe v1.ProbeHandler) *pod {
 	p.Helper()
 	return p.node.create(p.T, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.name + "-" + suffix}, Spec: v1.PodSpec{
 		HostNetwork: true,
-		Containers:  []v1.Container{{Name: "main", ReadinessProbe: &v1.Probe{ProbeHandler: probe, PeriodSeconds: 1, FailureThreshold: 1}}},
+		Containers: []v1.Container{
+			{Name: "main", ReadinessProbe: &v1.Probe{ProbeHandler: probe, PeriodSeconds: 1, FailureThreshold: 1}},
+		},
 	}})
 }
 
@@ -141,12 +143,15 @@ func (p *pod) listen() (net.Listener, int) {
 func probeHTTPDetails(p *pod) {
 	var wrong atomic.Value
 	pages := http.NewServeMux()
-	pages.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/headers?a=b", http.StatusFound) })
+	pages.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/headers?a=b", http.StatusFound)
+	})
 	pages.HandleFunc("/away", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://elsewhere.invalid/", http.StatusFound)
 	})
 	pages.HandleFunc("/headers", func(w http.ResponseWriter, r *http.Request) {
-		if r.Host != "me.example" && r.URL.RawQuery == "" || r.Header.Get("X-Own") != "yes" || len(r.UserAgent()) < 12 || r.UserAgent()[:11] != "kube-probe/" {
+		if r.Host != "me.example" && r.URL.RawQuery == "" || r.Header.Get("X-Own") != "yes" ||
+			len(r.UserAgent()) < 12 || r.UserAgent()[:11] != "kube-probe/" {
 			wrong.Store(fmt.Sprint(r.Host, r.Header))
 			w.WriteHeader(http.StatusTeapot)
 		}
@@ -162,8 +167,12 @@ func probeHTTPDetails(p *pod) {
 	defer plain.Close()
 	defer secret.Close()
 	get := func(path string, port int, scheme v1.URIScheme) v1.ProbeHandler {
-		return v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: path, Port: intstr.FromInt32(int32(port)), Scheme: scheme,
-			HTTPHeaders: []v1.HTTPHeader{{Name: "Host", Value: "me.example"}, {Name: "X-Own", Value: "yes"}}}}
+		return v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{
+			Path:        path,
+			Port:        intstr.FromInt32(int32(port)),
+			Scheme:      scheme,
+			HTTPHeaders: []v1.HTTPHeader{{Name: "Host", Value: "me.example"}, {Name: "X-Own", Value: "yes"}},
+		}}
 	}
 	pods := []*pod{
 		p.onHost("headers", get("/headers", plainPort, v1.URISchemeHTTP)),
@@ -225,7 +234,8 @@ containers:
 					}
 					return nil
 				})
-				if end := containerStatus(&got.Status, "main").LastTerminationState.Terminated; end == nil || end.ExitCode != 137 {
+				if end := containerStatus(&got.Status, "main").LastTerminationState.Terminated; end == nil ||
+					end.ExitCode != 137 {
 					p.Errorf("last state = %+v, want exit code 137, after the probe's grace", end)
 				}
 				p.event("Killing", "Container main failed liveness probe, will be restarted")
@@ -243,7 +253,8 @@ containers:
 `,
 			check: func(p *pod) {
 				got := p.phase(v1.PodFailed)
-				if end := containerStatus(&got.Status, "main").State.Terminated; end == nil || end.ExitCode != 3 || end.Reason != "Error" {
+				if end := containerStatus(&got.Status, "main").State.Terminated; end == nil || end.ExitCode != 3 ||
+					end.Reason != "Error" {
 					p.Errorf("container ended with %+v, want Error, exit code 3", end)
 				}
 				p.event("Killing", "Container main failed liveness probe")
@@ -301,11 +312,14 @@ containers: [{name: main}]
 `,
 			check: func(p *pod) {
 				p.status("the sidecar runs and has not started", func(s *v1.PodStatus) error {
-					side, main, c := containerStatus(s, "side"), containerStatus(s, "main"), condition(s, v1.PodInitialized)
-					if side == nil || side.State.Running == nil || ptr.Deref(side.Started, true) || main == nil || main.State.Waiting == nil || main.State.Waiting.Reason != "PodInitializing" {
+					side, main, c := containerStatus(s, "side"), containerStatus(s, "main"),
+						condition(s, v1.PodInitialized)
+					if side == nil || side.State.Running == nil || ptr.Deref(side.Started, true) || main == nil ||
+						main.State.Waiting == nil || main.State.Waiting.Reason != "PodInitializing" {
 						return fmt.Errorf("containers %s", states(s))
 					}
-					if c == nil || c.Status != v1.ConditionFalse || c.Reason != "ContainersNotInitialized" || c.Message != "containers with incomplete status: [side]" {
+					if c == nil || c.Status != v1.ConditionFalse || c.Reason != "ContainersNotInitialized" ||
+						c.Message != "containers with incomplete status: [side]" {
 						return fmt.Errorf("%+v", c)
 					}
 					return nil
@@ -352,7 +366,8 @@ containers: [{name: main}]
 				p.Helper()
 				p.status("the gate is shut", func(s *v1.PodStatus) error {
 					ready, all := condition(s, v1.PodReady), condition(s, v1.ContainersReady)
-					if all == nil || all.Status != v1.ConditionTrue || ready.Status != v1.ConditionFalse || ready.Reason != "ReadinessGatesNotReady" || ready.Message != message {
+					if all == nil || all.Status != v1.ConditionTrue || ready.Status != v1.ConditionFalse ||
+						ready.Reason != "ReadinessGatesNotReady" || ready.Message != message {
 						return fmt.Errorf("%+v, %+v", ready, all)
 					}
 					return nil
@@ -376,5 +391,6 @@ containers: [{name: main}]
 // deleteNow deletes the pod without the grace that it asks for, and waits until it is gone.
 func (p *pod) deleteNow() {
 	p.Helper()
-	env.Must(p, p.node.api.CoreV1().Pods(p.node.name).Delete(p.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
+	env.Must(p, p.node.api.CoreV1().Pods(p.node.name).Delete(p.Context(), p.name,
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}))
 }

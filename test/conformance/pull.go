@@ -36,11 +36,17 @@ containers: [{name: main}]
 				image := p.registry("reader", "sesame")
 				_, err := p.node.api.CoreV1().Secrets(p.node.name).Create(p.Context(), &v1.Secret{
 					ObjectMeta: metav1.ObjectMeta{Name: "pull-here"}, Type: v1.SecretTypeDockerConfigJson,
-					Data: map[string][]byte{v1.DockerConfigJsonKey: fmt.Appendf(nil, `{"auths":{%q:{"username":"reader","password":"sesame"}}}`, strings.Split(image, "/")[0])},
+					Data: map[string][]byte{
+						v1.DockerConfigJsonKey: fmt.Appendf(nil,
+							`{"auths":{%q:{"username":"reader","password":"sesame"}}}`, strings.Split(image, "/")[0]),
+					},
 				}, metav1.CreateOptions{})
 				env.Must(p, err)
-				spec := v1.PodSpec{Containers: []v1.Container{{Name: "main", Image: image, Command: []string{"sh", "-c", forever}}}}
-				without := p.node.create(p.T, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "image-pull-without"}, Spec: *spec.DeepCopy()})
+				spec := v1.PodSpec{
+					Containers: []v1.Container{{Name: "main", Image: image, Command: []string{"sh", "-c", forever}}},
+				}
+				without := p.node.create(p.T, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "image-pull-without"},
+					Spec: *spec.DeepCopy()})
 				without.event("Failed", "Failed to pull image")
 				without.waits("main", "ImagePullBackOff", image)
 				without.delete()
@@ -50,15 +56,20 @@ containers: [{name: main}]
 				with.event("Pulled", "Successfully pulled image")
 
 				// It is here now: who has the credentials may use it as it is, and who has none may not.
-				again := p.node.create(p.T, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "image-pull-again"}, Spec: spec})
+				again := p.node.create(p.T, &v1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Name: "image-pull-again"}, Spec: spec,
+				})
 				again.event("Pulled", "already present on machine and can be accessed by the pod")
 				again.delete()
 				spec.ImagePullSecrets = nil
-				stranger := p.node.create(p.T, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "image-pull-stranger"}, Spec: *spec.DeepCopy()})
+				stranger := p.node.create(p.T, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "image-pull-stranger"},
+					Spec: *spec.DeepCopy()})
 				stranger.event("Failed", "Failed to pull image")
 				stranger.delete()
 				spec.Containers[0].ImagePullPolicy = v1.PullNever
-				never := p.node.create(p.T, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "image-pull-never"}, Spec: spec})
+				never := p.node.create(p.T, &v1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Name: "image-pull-never"}, Spec: spec,
+				})
 				never.event("ErrImageNeverPull", "is not present with pull policy of Never")
 				never.delete()
 				with.delete()

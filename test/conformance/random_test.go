@@ -112,8 +112,15 @@ func (n *node) plugins(t *testing.T) (*csi.Driver, *deviceplugin.Plugin) {
 	binary, err := csi.Build(t.Context(), base)
 	env.Must(t, err)
 	root := filepath.Join(n.Dir, "root")
-	driver := csi.Start(t, csi.Options{Binary: binary, Name: "random." + n.name, Node: n.name, Root: root, Dir: filepath.Join(base, "driver")})
-	plugin := deviceplugin.Start(t, deviceplugin.Build(t), deviceplugin.Options{Resource: "example.com/random", Root: root, Dir: filepath.Join(base, "plugin")},
+	driver := csi.Start(t, csi.Options{
+		Binary: binary,
+		Name:   "random." + n.name,
+		Node:   n.name,
+		Root:   root,
+		Dir:    filepath.Join(base, "driver"),
+	})
+	plugin := deviceplugin.Start(t, deviceplugin.Build(t), deviceplugin.Options{Resource: "example.com/random",
+		Root: root, Dir: filepath.Join(base, "plugin")},
 		"a", "b", "c", "d")
 	wait.Until(t, "the node has its devices", func() error {
 		obj, err := n.api.CoreV1().Nodes().Get(t.Context(), n.name, metav1.GetOptions{})
@@ -126,7 +133,9 @@ func (n *node) plugins(t *testing.T) (*csi.Driver, *deviceplugin.Plugin) {
 }
 
 // makeTrouble kills the agent, the runtime or a plugin again and again, until ctx ends; all run then.
-func (n *node) makeTrouble(ctx context.Context, t *testing.T, rng *rand.Rand, driver *csi.Driver, plugin *deviceplugin.Plugin) {
+func (n *node) makeTrouble(
+	ctx context.Context, t *testing.T, rng *rand.Rand, driver *csi.Driver, plugin *deviceplugin.Plugin,
+) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -194,8 +203,10 @@ func (n *node) stacks(t *testing.T) string {
 	for _, stack := range strings.Split(string(text), "\n\ngoroutine ")[1:] {
 		frames, _, _ := strings.Cut(stack, "\ncreated by ")
 		name := ""
-		for line := range strings.Lines(frames) { // a function, and where it is, in turn; the first function is the last
-			if line[0] != '\t' && !strings.HasPrefix(line, "runtime.goexit") && !strings.HasPrefix(line, "sync.(*WaitGroup).Go") {
+		// a function, and where it is, in turn; the first function is the last
+		for line := range strings.Lines(frames) {
+			if line[0] != '\t' && !strings.HasPrefix(line, "runtime.goexit") &&
+				!strings.HasPrefix(line, "sync.(*WaitGroup).Go") {
 				name, _, _ = strings.Cut(strings.TrimSpace(line), "(0x")
 			}
 		}
@@ -284,7 +295,9 @@ func (l *randomLives) change(ctx context.Context, name string, g *generator) err
 	case 1:
 		return patch("spec: {containers: [{name: main0, image: 'edgecore.local/entrypoint:1'}]}")
 	case 2:
-		err := patch(fmt.Sprintf("spec: {ephemeralContainers: [{name: look%d, image: 'edgecore.local/demo:1', imagePullPolicy: IfNotPresent, command: [sh, -c, %q]}]}", g.IntN(1000), pick(g, scripts...)), "ephemeralcontainers")
+		err := patch(fmt.Sprintf("spec: {ephemeralContainers: [{name: look%d, image: 'edgecore.local/demo:1', "+
+			"imagePullPolicy: IfNotPresent, command: [sh, -c, %q]}]}", g.IntN(1000), pick(g, scripts...)),
+			"ephemeralcontainers")
 		if apierrors.IsInvalid(err) {
 			return nil // of a pod that has ended
 		}
@@ -298,13 +311,17 @@ func (l *randomLives) change(ctx context.Context, name string, g *generator) err
 func (l *randomLives) kill(ctx context.Context, uid types.UID, g *generator) {
 	labels := map[string]string{"io.kubernetes.pod.uid": string(uid)}
 	if g.chance(3) {
-		if list, err := l.cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: labels}}); err == nil && len(list.Items) > 0 {
+		if list, err := l.cri.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
+			Filter: &runtimeapi.PodSandboxFilter{LabelSelector: labels},
+		}); err == nil && len(list.Items) > 0 {
 			_, err := l.cri.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: list.Items[0].Id})
 			l.t.Logf("sandbox %s stopped: %v", list.Items[0].Id, err)
 		}
 		return
 	}
-	list, err := l.cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: labels}})
+	list, err := l.cri.ListContainers(ctx, &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{LabelSelector: labels},
+	})
 	if err != nil || len(list.Containers) == 0 {
 		return // the runtime is down, or nothing is there: that is no fault
 	}

@@ -70,14 +70,20 @@ containers:
 			spec: `containers: [{name: main, resources: {requests: {cpu: 10m}, limits: {cpu: 2}}}]`,
 			check: func(p *pod) {
 				p.running()
-				other := p.node.create(p.T, &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.name + "-other"}, Spec: v1.PodSpec{Containers: []v1.Container{{
-					Name: "main", Resources: v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("300m")}},
-				}}}})
+				other := p.node.create(p.T, &v1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Name: p.name + "-other"},
+					Spec: v1.PodSpec{Containers: []v1.Container{{
+						Name: "main", Resources: v1.ResourceRequirements{
+							Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse("300m")},
+						},
+					}}},
+				})
 				other.running()
 				p.resize("main", "{requests: {cpu: 1800m}}")
 				got := p.status("it waits", func(s *v1.PodStatus) error {
 					c := condition(s, v1.PodResizePending)
-					if c == nil || c.Status != v1.ConditionTrue || c.Reason != v1.PodReasonDeferred || !strings.Contains(c.Message, "Node didn't have enough resource: cpu, requested: 1800, used: ") {
+					if c == nil || c.Status != v1.ConditionTrue || c.Reason != v1.PodReasonDeferred ||
+						!strings.Contains(c.Message, "Node didn't have enough resource: cpu, requested: 1800, used: ") {
 						return fmt.Errorf("%+v", c)
 					}
 					return nil
@@ -85,7 +91,8 @@ containers:
 				if a := containerStatus(&got.Status, "main").AllocatedResources; a.Cpu().String() != "10m" {
 					p.Errorf("allocated = %v, want cpu 10m", a)
 				}
-				p.resize("main", "{requests: {cpu: 20m}}") // while the other is there: 1800m would leave nothing to other rows
+				// while the other is there: 1800m would leave nothing to other rows
+				p.resize("main", "{requests: {cpu: 20m}}")
 				p.resized("main", 0, "20m", "0", "2", "0")
 				other.delete()
 			},
@@ -101,7 +108,8 @@ containers:
 			check: func(p *pod) {
 				got := p.running()
 				r := got.Status.Resources
-				if r == nil || r.Limits.Cpu().String() != "300m" || r.Requests.Memory().String() != "64Mi" || got.Status.AllocatedResources.Cpu().String() != "50m" {
+				if r == nil || r.Limits.Cpu().String() != "300m" || r.Requests.Memory().String() != "64Mi" ||
+					got.Status.AllocatedResources.Cpu().String() != "50m" {
 					p.Errorf("resources %+v, allocated %v, want cpu at most 300m, memory 64Mi, allocated cpu 50m",
 						r, got.Status.AllocatedResources)
 				}
@@ -134,7 +142,8 @@ func (p *pod) resized(container string, restarts int32, cpu, memory, cpuLimit, m
 			return fmt.Errorf("containers %s", states(s))
 		}
 		r := c.Resources
-		got := fmt.Sprint(r.Requests.Cpu(), r.Requests.Memory(), r.Limits.Cpu(), r.Limits.Memory(), c.AllocatedResources.Cpu(), c.AllocatedResources.Memory())
+		got := fmt.Sprint(r.Requests.Cpu(), r.Requests.Memory(), r.Limits.Cpu(), r.Limits.Memory(),
+			c.AllocatedResources.Cpu(), c.AllocatedResources.Memory())
 		if want := strings.Join([]string{cpu, memory, cpuLimit, memoryLimit, cpu, memory}, " "); got != want {
 			return fmt.Errorf("resources %s, want %s", got, want)
 		}

@@ -22,7 +22,8 @@ func restartRows() []row {
 			spec: `containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "sleep 1"]}]`,
 			check: func(p *pod) {
 				s := p.status("it was restarted", func(s *v1.PodStatus) error { return restarted(s, "main", 1) }).Status
-				if last := containerStatus(&s, "main").LastTerminationState.Terminated; last == nil || last.Reason != "Completed" || last.ExitCode != 0 {
+				if last := containerStatus(&s, "main").LastTerminationState.Terminated; last == nil ||
+					last.Reason != "Completed" || last.ExitCode != 0 {
 					p.Errorf("last state = %+v, want Completed, exit code 0", last)
 				}
 				p.waits("main", "CrashLoopBackOff", "restarting failed container=main pod="+p.name+"_"+p.node.name)
@@ -44,7 +45,9 @@ containers:
 			check: func(p *pod) {
 				s := p.phase(v1.PodSucceeded).Status
 				twice, once := containerStatus(&s, "twice"), containerStatus(&s, "once")
-				if twice.RestartCount != 1 || once.RestartCount != 0 || twice.LastTerminationState.Terminated.ExitCode != 5 || twice.LastTerminationState.Terminated.Reason != "Error" {
+				if twice.RestartCount != 1 || once.RestartCount != 0 ||
+					twice.LastTerminationState.Terminated.ExitCode != 5 ||
+					twice.LastTerminationState.Terminated.Reason != "Error" {
 					p.Errorf("containers = %s, last state of twice %v, want one restart after 5, and none of once",
 						states(&s), twice.LastTerminationState.Terminated)
 				}
@@ -75,9 +78,12 @@ containers:
 - {name: again, image: "edgecore.local/demo:1", command: [sh, -c, "sleep 1; exit 0"], restartPolicy: Always}
 `,
 			check: func(p *pod) {
-				s := p.status("one was restarted", func(s *v1.PodStatus) error { return restarted(s, "again", 1) }).Status
-				if once := containerStatus(&s, "once"); once.RestartCount != 0 || once.State.Terminated == nil || s.Phase != v1.PodRunning {
-					p.Errorf("phase %s, containers %s; want Running, and once ended with no restart", s.Phase, states(&s))
+				s := p.status("one was restarted", func(s *v1.PodStatus) error { return restarted(s, "again", 1) }).
+					Status
+				if once := containerStatus(&s, "once"); once.RestartCount != 0 || once.State.Terminated == nil ||
+					s.Phase != v1.PodRunning {
+					p.Errorf("phase %s, containers %s; want Running, and once ended with no restart", s.Phase,
+						states(&s))
 				}
 			},
 		},
@@ -102,7 +108,8 @@ containers:
 			check: func(p *pod) {
 				s := p.phase(v1.PodFailed).Status
 				rule, other := containerStatus(&s, "rule"), containerStatus(&s, "other")
-				if rule.RestartCount != 1 || rule.State.Terminated.ExitCode != 7 || rule.LastTerminationState.Terminated.ExitCode != 42 || other.RestartCount != 0 {
+				if rule.RestartCount != 1 || rule.State.Terminated.ExitCode != 7 ||
+					rule.LastTerminationState.Terminated.ExitCode != 42 || other.RestartCount != 0 {
 					p.Errorf("containers = %s, last state of rule %v, want one restart after 42, then 7, no other",
 						states(&s), rule.LastTerminationState.Terminated)
 				}
@@ -137,7 +144,8 @@ containers: [{name: main}]
 `,
 			check: func(p *pod) {
 				s := p.running().Status
-				if c := containerStatus(&s, "rule"); c.RestartCount != 1 || c.State.Terminated == nil || c.State.Terminated.ExitCode != 0 {
+				if c := containerStatus(&s, "rule"); c.RestartCount != 1 || c.State.Terminated == nil ||
+					c.State.Terminated.ExitCode != 0 {
 					p.Errorf("container rule = %+v, want one restart, exit code 0", c)
 				}
 			},
@@ -186,7 +194,8 @@ containers:
 				if c := condition(&s, v1.AllContainersRestarting); c == nil || c.Status != v1.ConditionFalse {
 					p.Errorf("condition = %+v, want False", c)
 				}
-				if c := containerStatus(&s, "watcher").LastTerminationState.Terminated; c == nil || c.Reason != "RestartingAllContainers" || c.ExitCode != 137 {
+				if c := containerStatus(&s, "watcher").LastTerminationState.Terminated; c == nil ||
+					c.Reason != "RestartingAllContainers" || c.ExitCode != 137 {
 					p.Errorf("last state of the watcher = %+v, want RestartingAllContainers, 137", c)
 				}
 				p.deleteWithin(1)

@@ -81,8 +81,10 @@ containers:
 - {name: pods, image: edgecore.local/nonroot-name:1, securityContext: {runAsUser: 7}}
 `,
 			check: func(p *pod) {
-				p.waits("root", "CreateContainerConfigError", "container has runAsNonRoot and image will run as root (pod: \""+p.name)
-				p.waits("name", "CreateContainerConfigError", "container has runAsNonRoot and image has non-numeric user (app), cannot verify user is non-root")
+				p.waits("root", "CreateContainerConfigError",
+					"container has runAsNonRoot and image will run as root (pod: \""+p.name)
+				p.waits("name", "CreateContainerConfigError",
+					"container has runAsNonRoot and image has non-numeric user (app), cannot verify user is non-root")
 				p.event("Failed", "Error: container has runAsNonRoot and image will run as root")
 				p.says("zero", "id -u", "0")
 				p.says("number", "id -u", "1000")
@@ -112,7 +114,8 @@ containers: [{name: main, image: edgecore.local/groups:1}]
 `,
 			check: func(p *pod) {
 				if p.node.name == containerd1 {
-					p.rejected("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node")
+					p.rejected("SupplementalGroupsPolicyNotSupported",
+						"SupplementalGroupsPolicy=Strict is not supported in this node")
 					return
 				}
 				p.says("main", "id -G", "1000 60000")
@@ -149,8 +152,11 @@ containers:
 			spec: `containers: [{name: main, securityContext: {privileged: true}}, {name: other}]`,
 			check: func(p *pod) {
 				p.running()
-				p.says("main", "mount -t tmpfs none /data && echo mounted; test -e /dev/kmsg && echo devices", "mounted\ndevices")
-				p.says("other", "mount -t tmpfs none /data 2>/dev/null || echo refused; test -e /dev/kmsg || echo 'no devices'", "refused\nno devices")
+				p.says("main", "mount -t tmpfs none /data && echo mounted; test -e /dev/kmsg && echo devices",
+					"mounted\ndevices")
+				p.says("other",
+					"mount -t tmpfs none /data 2>/dev/null || echo refused; test -e /dev/kmsg || echo 'no devices'",
+					"refused\nno devices")
 			},
 		},
 		{
@@ -183,7 +189,9 @@ containers: [{name: main, securityContext: {readOnlyRootFilesystem: true}, volum
 			spec: `containers: [{name: main}, {name: said, securityContext: {procMount: Default}}]`,
 			check: func(p *pod) {
 				for _, c := range []string{"main", "said"} {
-					p.says(c, "wc -c </proc/timer_list; ls /proc/scsi /sys/firmware 2>/dev/null | grep -v :; test -w /proc/sysrq-trigger && (echo h >/proc/sysrq-trigger) 2>/dev/null || echo read-only", "0\nread-only")
+					p.says(c, "wc -c </proc/timer_list; ls /proc/scsi /sys/firmware 2>/dev/null | grep -v :; test -w "+
+						"/proc/sysrq-trigger && (echo h >/proc/sysrq-trigger) 2>/dev/null || echo read-only",
+						"0\nread-only")
 				}
 			},
 		},
@@ -199,8 +207,11 @@ containers: [{name: main}, {name: own, securityContext: {appArmorProfile: {type:
 				if strings.HasPrefix(string(enabled), "Y") {
 					return // whether it holds is the runtime's business, and the one of the tests is not given profiles
 				}
-				for i, profile := range []string{"{type: RuntimeDefault}", "{type: Localhost, localhostProfile: mine}"} {
-					armed := p.second(fmt.Sprintf("armed%d", i), "containers: [{name: main, securityContext: {appArmorProfile: "+profile+"}}]")
+				for i, profile := range []string{
+					"{type: RuntimeDefault}", "{type: Localhost, localhostProfile: mine}",
+				} {
+					armed := p.second(fmt.Sprintf("armed%d", i),
+						"containers: [{name: main, securityContext: {appArmorProfile: "+profile+"}}]")
 					armed.rejected("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host")
 					armed.delete()
 				}
@@ -226,7 +237,8 @@ func (p *pod) selinux(container string, want *runtimeapi.SELinuxOption) {
 	p.Helper()
 	c, err := p.container(container)
 	env.Must(p, err)
-	status, err := p.node.cri.ContainerStatus(p.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.Id, Verbose: true})
+	status, err := p.node.cri.ContainerStatus(p.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: c.Id,
+		Verbose: true})
 	env.Must(p, err)
 	var info struct {
 		Config struct {
@@ -271,16 +283,20 @@ containers:
 			check: func(p *pod) {
 				p.waits("main", "CreateContainerError", "profiles/"+p.name+".json")
 				// The pod's profile is its containers': a sandbox is there, and the other container runs.
-				whole := p.second("whole", "{securityContext: {seccompProfile: {type: Localhost, localhostProfile: none.json}}, "+
-					"containers: [{name: main}, {name: own, securityContext: {seccompProfile: {type: RuntimeDefault}}}]}")
+				whole := p.second("whole",
+					"{securityContext: {seccompProfile: {type: Localhost, localhostProfile: none.json}}, "+
+						"containers: [{name: main}, {name: own, securityContext: {seccompProfile: {type: "+
+						"RuntimeDefault}}}]}")
 				whole.waits("main", "CreateContainerError", "none.json")
 				whole.says("own", mode, "2")
 				whole.delete()
 				dir := filepath.Join(p.node.Dir, "root", "seccomp", "profiles")
 				env.Must(p, os.MkdirAll(dir, 0o755))
-				env.Must(p, os.WriteFile(filepath.Join(dir, p.name+".json"), []byte(`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO","errnoRet":1}]}`), 0o644))
+				env.Must(p, os.WriteFile(filepath.Join(dir, p.name+".json"),
+					[]byte(`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO","errnoRet":1}]}`), 0o644))
 				p.running()
-				p.says("main", mode+"; mkdir /x 2>&1 || true", "2\nmkdir: can't create directory '/x': Operation not permitted")
+				p.says("main", mode+"; mkdir /x 2>&1 || true",
+					"2\nmkdir: can't create directory '/x': Operation not permitted")
 			},
 		},
 	}
@@ -301,7 +317,8 @@ containers: [{name: main}]
 `,
 			check: func(p *pod) {
 				p.running()
-				p.says("main", "cd /proc/sys; cat net/ipv4/ip_unprivileged_port_start kernel/shm_rmid_forced net/core/somaxconn kernel/msgmax", "81\n1\n1017\n65537")
+				p.says("main", "cd /proc/sys; cat net/ipv4/ip_unprivileged_port_start kernel/shm_rmid_forced "+
+					"net/core/somaxconn kernel/msgmax", "81\n1\n1017\n65537")
 			},
 		},
 		{
@@ -339,8 +356,11 @@ func hostRows() []row {
 			spec: `containers: [{name: main}, {name: other}]`,
 			check: func(p *pod) {
 				p.running()
-				namespaces(p, "main", map[string]bool{"net": false, "ipc": false, "pid": false, "mnt": false, "uts": false})
-				if a, b := p.exec("main", "readlink /proc/self/ns/ipc"), p.exec("other", "readlink /proc/self/ns/ipc"); a != b {
+				namespaces(p, "main", map[string]bool{
+					"net": false, "ipc": false, "pid": false, "mnt": false, "uts": false,
+				})
+				if a, b := p.exec("main", "readlink /proc/self/ns/ipc"),
+					p.exec("other", "readlink /proc/self/ns/ipc"); a != b {
 					p.Errorf("IPC namespaces of the containers = %s and %s, want the same", a, b)
 				}
 			},
@@ -364,7 +384,8 @@ func hostRows() []row {
 				}
 				name, err := os.Hostname()
 				env.Must(p, err)
-				p.says("main", "hostname; echo $IP; head -1 /etc/hosts", name+"\n"+got.Status.HostIP+"\n# Kubernetes-managed hosts file (host network).")
+				p.says("main", "hostname; echo $IP; head -1 /etc/hosts", name+"\n"+got.Status.HostIP+
+					"\n# Kubernetes-managed hosts file (host network).")
 			},
 		},
 	}
@@ -373,7 +394,8 @@ func hostRows() []row {
 // usernsRows run in the runc of the suite, which has no seccomp.
 func usernsRows() []row {
 	const refused = "Failed to create pod sandbox: spec.hostUsers: the handler"
-	class := "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: @NODE@-@NAME@}, handler: " + containerd.OwnUsers + "}"
+	class := "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: @NODE@-@NAME@}, handler: " +
+		containerd.OwnUsers + "}"
 	return []row{
 		{
 			name: "host-users-refused",
@@ -399,7 +421,8 @@ containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}, {name: m, mou
 					return
 				}
 				p.running()
-				other := p.second("other", "{hostUsers: false, runtimeClassName: @NODE@-@NAME@, containers: [{name: main}]}")
+				other := p.second("other",
+					"{hostUsers: false, runtimeClassName: @NODE@-@NAME@, containers: [{name: main}]}")
 				other.running()
 				seen := map[string]bool{}
 				for _, pod := range []*pod{p, other} {
@@ -413,7 +436,8 @@ containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}, {name: m, mou
 				for _, dir := range []string{"/v", "/m"} {
 					p.says("main", "touch "+dir+"/f; stat -c %u:%g "+dir+"/f "+dir, "0:4000\n0:4000")
 				}
-				p.says("main", "stat -c %u /etc/hosts /dev/termination-log; tail -1 /etc/hosts | grep -c "+p.name, "0\n0\n1")
+				p.says("main", "stat -c %u /etc/hosts /dev/termination-log; tail -1 /etc/hosts | grep -c "+p.name,
+					"0\n0\n1")
 				p.says("user", "id -u; cat /proc/self/uid_map | wc -l", "1000\n1")
 			},
 		},

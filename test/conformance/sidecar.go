@@ -44,7 +44,8 @@ containers: [{name: main, volumeMounts: [{name: shared, mountPath: /shared}]}]
 					p.Errorf("order = %q, want \"first probed hooked last \"", got)
 				}
 				for _, name := range []string{"probed", "hooked"} {
-					if c := containerStatus(&s, name); !c.Ready || !ptr.Deref(c.Started, false) || c.State.Running == nil {
+					if c := containerStatus(&s, name); !c.Ready || !ptr.Deref(c.Started, false) ||
+						c.State.Running == nil {
 						p.Errorf("sidecar %s = %+v, want ready, started, running", name, c)
 					}
 				}
@@ -57,15 +58,21 @@ restartPolicy: Never
 terminationGracePeriodSeconds: 86400
 volumes: [{name: shared, emptyDir: {}}]
 initContainers:
-- {name: one, image: "edgecore.local/demo:1", restartPolicy: Always, command: [sh, -c, "` + last("one", 7) + `"], volumeMounts: [{name: shared, mountPath: /shared}]}
-- {name: two, image: "edgecore.local/demo:1", restartPolicy: Always, command: [sh, -c, "` + last("two", 0) + `"], volumeMounts: [{name: shared, mountPath: /shared}]}
+- {name: one, image: "edgecore.local/demo:1", restartPolicy: Always, command: [sh, -c, "` + last("one", 7) +
+				`"], volumeMounts: [{name: shared, mountPath: /shared}]}
+- {name: two, image: "edgecore.local/demo:1", restartPolicy: Always, command: [sh, -c, "` + last("two", 0) +
+				`"], volumeMounts: [{name: shared, mountPath: /shared}]}
 containers:
 - {name: main, image: "edgecore.local/demo:1", command: [sh, -c, "sleep 1; echo main >>/shared/order"], volumeMounts: [{name: shared, mountPath: /shared}]}
 `,
 			check: func(p *pod) {
 				s := p.phase(v1.PodSucceeded).Status
-				p.status("the sidecars have ended", func(now *v1.PodStatus) error { s = *now; return ended(now, "one", "two") })
-				if one := containerStatus(&s, "one").State.Terminated; one.ExitCode != 7 || one.Message != "main\ntwo\none\n" {
+				p.status("the sidecars have ended", func(now *v1.PodStatus) error {
+					s = *now
+					return ended(now, "one", "two")
+				})
+				if one := containerStatus(&s, "one").State.Terminated; one.ExitCode != 7 ||
+					one.Message != "main\ntwo\none\n" {
 					p.Errorf("the first sidecar's end = %+v, want it the last one, exit code 7", one)
 				}
 				if s.Phase != v1.PodSucceeded {
@@ -81,7 +88,8 @@ initContainers: [{name: side, restartPolicy: Always}]
 containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "exit 3"]}]
 `,
 			check: func(p *pod) {
-				if c := containerStatus(&p.phase(v1.PodFailed).Status, "main").State.Terminated; c == nil || c.ExitCode != 3 {
+				if c := containerStatus(&p.phase(v1.PodFailed).Status, "main").State.Terminated; c == nil ||
+					c.ExitCode != 3 {
 					p.Errorf("main ended with %+v, want exit code 3", c)
 				}
 			},
@@ -92,7 +100,8 @@ containers: [{name: main, image: "edgecore.local/demo:1", command: [sh, -c, "exi
 terminationGracePeriodSeconds: 86400
 volumes: [{name: shared, emptyDir: {}}]
 initContainers:
-- {name: one, image: "edgecore.local/demo:1", restartPolicy: Always, command: [sh, -c, "` + last("one", 0) + `"], volumeMounts: [{name: shared, mountPath: /shared}]}
+- {name: one, image: "edgecore.local/demo:1", restartPolicy: Always, command: [sh, -c, "` + last("one", 0) +
+				`"], volumeMounts: [{name: shared, mountPath: /shared}]}
 - name: two
   image: edgecore.local/demo:1
   restartPolicy: Always
@@ -105,7 +114,8 @@ containers:
 			check: func(p *pod) {
 				p.running()
 				s := p.end(nil)
-				if one := containerStatus(s, "one").State.Terminated; one == nil || one.Message != "hook\nmain\ntwo\none\n" {
+				if one := containerStatus(s, "one").State.Terminated; one == nil ||
+					one.Message != "hook\nmain\ntwo\none\n" {
 					p.Errorf("the first sidecar ended with %+v, want the message hook, main, two, one", one)
 				}
 			},
@@ -150,17 +160,20 @@ containers: [{name: main}]
 			check: func(p *pod) {
 				p.status("the sidecar was restarted", func(s *v1.PodStatus) error {
 					side, main := containerStatus(s, "side"), containerStatus(s, "main")
-					if side == nil || side.RestartCount < 1 || main == nil || main.State.Running == nil || main.RestartCount > 0 {
+					if side == nil || side.RestartCount < 1 || main == nil || main.State.Running == nil ||
+						main.RestartCount > 0 {
 						return fmt.Errorf("containers %s", states(s))
 					}
 					return nil
 				})
-				p.status("a sidecar that exited with 0 is Completed until it is restarted", func(s *v1.PodStatus) error {
-					if side := containerStatus(s, "side"); side.State.Terminated == nil || side.State.Terminated.Reason != "Completed" {
-						return fmt.Errorf("containers %s, want side to be Completed", states(s))
-					}
-					return nil
-				})
+				p.status("a sidecar that exited with 0 is Completed until it is restarted",
+					func(s *v1.PodStatus) error {
+						if side := containerStatus(s, "side"); side.State.Terminated == nil ||
+							side.State.Terminated.Reason != "Completed" {
+							return fmt.Errorf("containers %s, want side to be Completed", states(s))
+						}
+						return nil
+					})
 			},
 		},
 	}
@@ -192,7 +205,9 @@ func (p *pod) end(grace *int64) *v1.PodStatus {
 func (p *pod) ends() *v1.PodStatus {
 	p.Helper()
 	return &p.status("it has ended", func(s *v1.PodStatus) error {
-		for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
+		for _, list := range [][]v1.ContainerStatus{
+			s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses,
+		} {
 			for _, c := range list {
 				if c.State.Terminated == nil {
 					return fmt.Errorf("containers %s", states(s))
@@ -210,11 +225,13 @@ func (p *pod) ends() *v1.PodStatus {
 func (p *pod) release() {
 	p.Helper()
 	p.until("the finalizer is gone", func() error {
-		_, err := p.node.kube.Kubectl(p.Context(), "patch", "pod", "-n", p.node.name, p.name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+		_, err := p.node.kube.Kubectl(p.Context(), "patch", "pod", "-n", p.node.name, p.name, "--type=merge", "-p",
+			`{"metadata":{"finalizers":null}}`)
 		if err == nil {
 			return nil
 		}
-		if _, gone := p.node.api.CoreV1().Pods(p.node.name).Get(p.Context(), p.name, metav1.GetOptions{}); apierrors.IsNotFound(gone) {
+		if _, gone := p.node.api.CoreV1().Pods(p.node.name).Get(p.Context(), p.name,
+			metav1.GetOptions{}); apierrors.IsNotFound(gone) {
 			return nil
 		}
 		return err

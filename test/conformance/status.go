@@ -27,21 +27,28 @@ containers: [{name: main}]
 					return nil
 				})
 				s := &got.Status
-				for _, kind := range []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady, v1.PodScheduled} {
+				for _, kind := range []v1.PodConditionType{
+					v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady, v1.PodScheduled,
+				} {
 					c := condition(s, kind)
-					if c == nil || c.Status != v1.ConditionTrue || c.Reason != "" || c.Message != "" || c.LastTransitionTime.IsZero() || c.ObservedGeneration != got.Generation {
+					if c == nil || c.Status != v1.ConditionTrue || c.Reason != "" || c.Message != "" ||
+						c.LastTransitionTime.IsZero() || c.ObservedGeneration != got.Generation {
 						p.Errorf("%s = %+v, want True without reason or message, with a time, generation %d",
 							kind, c, got.Generation)
 					}
 				}
-				if net.ParseIP(s.PodIP) == nil || net.ParseIP(s.HostIP) == nil || len(s.PodIPs) == 0 || s.PodIPs[0].IP != s.PodIP || len(s.HostIPs) == 0 || s.HostIPs[0].IP != s.HostIP {
+				if net.ParseIP(s.PodIP) == nil || net.ParseIP(s.HostIP) == nil || len(s.PodIPs) == 0 ||
+					s.PodIPs[0].IP != s.PodIP || len(s.HostIPs) == 0 || s.HostIPs[0].IP != s.HostIP {
 					p.Errorf("podIP %s, podIPs %v, hostIP %s, hostIPs %v, want each list to begin with the address",
 						s.PodIP, s.PodIPs, s.HostIP, s.HostIPs)
 				}
-				if s.StartTime.IsZero() || s.QOSClass != v1.PodQOSBestEffort || s.ObservedGeneration != got.Generation || s.Reason != "" || s.Message != "" {
-					p.Errorf("status = %+v, want a start time, BestEffort, generation %d, no reason, no message", s, got.Generation)
+				if s.StartTime.IsZero() || s.QOSClass != v1.PodQOSBestEffort ||
+					s.ObservedGeneration != got.Generation || s.Reason != "" || s.Message != "" {
+					p.Errorf("status = %+v, want a start time, BestEffort, generation %d, no reason, no message", s,
+						got.Generation)
 				}
-				if c := containerStatus(s, "first"); !c.Ready || c.State.Terminated == nil || c.State.Terminated.Reason != "Completed" || c.State.Terminated.FinishedAt.IsZero() {
+				if c := containerStatus(s, "first"); !c.Ready || c.State.Terminated == nil ||
+					c.State.Terminated.Reason != "Completed" || c.State.Terminated.FinishedAt.IsZero() {
 					p.Errorf("init container = %+v, want ready, Completed", c)
 				}
 				p.says("main", "hostname -i", s.PodIP)
@@ -55,7 +62,8 @@ containers: [{name: main, command: ["true"]}]
 `,
 			check: func(p *pod) {
 				s := &p.phase(v1.PodSucceeded).Status
-				for kind, want := range map[v1.PodConditionType]v1.ConditionStatus{v1.PodInitialized: v1.ConditionTrue, v1.ContainersReady: v1.ConditionFalse, v1.PodReady: v1.ConditionFalse} {
+				for kind, want := range map[v1.PodConditionType]v1.ConditionStatus{v1.PodInitialized: v1.ConditionTrue,
+					v1.ContainersReady: v1.ConditionFalse, v1.PodReady: v1.ConditionFalse} {
 					if c := condition(s, kind); c == nil || c.Status != want || c.Reason != "PodCompleted" {
 						p.Errorf("condition %s = %+v, want %s PodCompleted", kind, c, want)
 					}
@@ -73,7 +81,8 @@ containers: [{name: main, command: [sh, -c, "exit 3"]}]
 `,
 			check: func(p *pod) {
 				s := &p.phase(v1.PodFailed).Status
-				if end := containerStatus(s, "main").State.Terminated; end == nil || end.ExitCode != 3 || end.Reason != "Error" {
+				if end := containerStatus(s, "main").State.Terminated; end == nil || end.ExitCode != 3 ||
+					end.Reason != "Error" {
 					p.Errorf("container ended with %+v, want Error, exit code 3", end)
 				}
 			},
@@ -84,7 +93,8 @@ containers: [{name: main, command: [sh, -c, "exit 3"]}]
 			check: func(p *pod) {
 				// The runtime may hear of the exit first, and of the reason never: one of several ends is enough.
 				p.status("it was killed for its memory", func(s *v1.PodStatus) error {
-					if c := containerStatus(s, "main"); c == nil || !outOfMemory(c.State.Terminated) && !outOfMemory(c.LastTerminationState.Terminated) {
+					if c := containerStatus(s, "main"); c == nil ||
+						!outOfMemory(c.State.Terminated) && !outOfMemory(c.LastTerminationState.Terminated) {
 						return fmt.Errorf("%+v", c)
 					}
 					return nil
@@ -100,7 +110,8 @@ containers: [{name: main, command: [sh, -c, "n=$(cat /dev/termination-log); echo
 			check: func(p *pod) {
 				got := p.waits("main", "CrashLoopBackOff", "restarting failed container=main pod=status-restarts_")
 				c := containerStatus(&got.Status, "main")
-				if end := c.LastTerminationState.Terminated; end == nil || end.ExitCode != 5 || end.Reason != "Error" || end.Message != "gone" || !strings.HasPrefix(end.ContainerID, "containerd://") {
+				if end := c.LastTerminationState.Terminated; end == nil || end.ExitCode != 5 || end.Reason != "Error" ||
+					end.Message != "gone" || !strings.HasPrefix(end.ContainerID, "containerd://") {
 					p.Errorf("last state = %+v, want exit code 5, Error, message \"gone\", ID containerd://...", end)
 				}
 				p.status("its restarts are counted", func(s *v1.PodStatus) error {

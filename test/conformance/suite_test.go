@@ -13,7 +13,8 @@ import (
 
 var built = programs.Flags()
 
-var manifests = flag.String("manifests", filepath.Join("..", "..", "deploy", "cloudcore"), "the folder of cloudcore's manifests")
+var manifests = flag.String("manifests", filepath.Join("..", "..", "deploy", "cloudcore"),
+	"the folder of cloudcore's manifests")
 
 func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 

@@ -71,7 +71,8 @@ func braces(text string) []string {
 // exist.
 func TestTable(t *testing.T) {
 	lines := readTable(t)
-	fields := slices.Concat(leaves(reflect.TypeFor[v1.PodSpec](), "spec"), leaves(reflect.TypeFor[v1.PodStatus](), "status"))
+	fields := slices.Concat(leaves(reflect.TypeFor[v1.PodSpec](), "spec"),
+		leaves(reflect.TypeFor[v1.PodStatus](), "status"))
 	for _, field := range fields {
 		if !covered(field, lines) {
 			t.Errorf("lines of %s for %s = none, want one", tableFile, field)
@@ -107,7 +108,8 @@ func covered(field string, lines []*line) bool {
 		for _, l := range lines {
 			for _, f := range l.fields {
 				above, all := strings.CutSuffix(f, ".*")
-				if f == name || all && (name == above || strings.HasPrefix(name, above+".") || strings.HasPrefix(name, above+"[")) {
+				if f == name ||
+					all && (name == above || strings.HasPrefix(name, above+".") || strings.HasPrefix(name, above+"[")) {
 					l.used, found = true, true
 				}
 			}
@@ -165,7 +167,8 @@ func tests(t *testing.T) map[string]bool {
 		}
 		known[r.name] = true
 	}
-	cmd := exec.CommandContext(t.Context(), "grep", "-rHoE", "--include=*_test.go", `^func (Test|Fuzz)[A-Za-z0-9_]+`, "edged", "test", "metamanager", "cloud")
+	cmd := exec.CommandContext(t.Context(), "grep", "-rHoE", "--include=*_test.go", `^func (Test|Fuzz)[A-Za-z0-9_]+`,
+		"edged", "test", "metamanager", "cloud")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	env.Must(t, err)

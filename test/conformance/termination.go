@@ -17,7 +17,8 @@ const deaf = "trap '' TERM; while true; do sleep 1 & wait $!; done"
 // deleteWithin deletes the pod with a grace period and waits until it is gone.
 func (p *pod) deleteWithin(seconds int64) {
 	p.Helper()
-	env.Must(p, p.node.api.CoreV1().Pods(p.node.name).Delete(p.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(seconds)}))
+	env.Must(p, p.node.api.CoreV1().Pods(p.node.name).Delete(p.Context(), p.name,
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To(seconds)}))
 	p.delete()
 }
 
@@ -52,7 +53,8 @@ containers: [{name: deaf, image: "edgecore.local/demo:1", command: [sh, -c, "tra
 			name: "termination-grace-zero",
 			spec: `
 terminationGracePeriodSeconds: 4
-containers: [{name: deaf, image: "edgecore.local/demo:1", command: [sh, -c, "` + deaf + `"], lifecycle: {preStop: {exec: {command: [sh, -c, "exit 4"]}}}}]
+containers: [{name: deaf, image: "edgecore.local/demo:1", command: [sh, -c, "` + deaf +
+				`"], lifecycle: {preStop: {exec: {command: [sh, -c, "exit 4"]}}}}]
 `,
 			check: func(p *pod) {
 				p.running()
@@ -84,8 +86,10 @@ containers: [{name: deaf, image: "edgecore.local/demo:1", command: [sh, -c, "` +
 			spec: `
 terminationGracePeriodSeconds: 86400
 containers:
-- {name: live, image: "edgecore.local/demo:1", command: [sh, -c, "` + deaf + `"], livenessProbe: {exec: {command: ["false"]}, periodSeconds: 1, failureThreshold: 2, terminationGracePeriodSeconds: 2}}
-- {name: start, image: "edgecore.local/demo:1", command: [sh, -c, "` + deaf + `"], startupProbe: {exec: {command: ["false"]}, periodSeconds: 1, failureThreshold: 2, terminationGracePeriodSeconds: 2}}
+- {name: live, image: "edgecore.local/demo:1", command: [sh, -c, "` + deaf +
+				`"], livenessProbe: {exec: {command: ["false"]}, periodSeconds: 1, failureThreshold: 2, terminationGracePeriodSeconds: 2}}
+- {name: start, image: "edgecore.local/demo:1", command: [sh, -c, "` + deaf +
+				`"], startupProbe: {exec: {command: ["false"]}, periodSeconds: 1, failureThreshold: 2, terminationGracePeriodSeconds: 2}}
 `,
 			check: func(p *pod) {
 				s := p.status("both were restarted", func(s *v1.PodStatus) error {
@@ -97,7 +101,8 @@ containers:
 					return nil
 				}).Status
 				for _, name := range []string{"live", "start"} {
-					if last := containerStatus(&s, name).LastTerminationState.Terminated; last == nil || last.ExitCode != 137 {
+					if last := containerStatus(&s, name).LastTerminationState.Terminated; last == nil ||
+						last.ExitCode != 137 {
 						p.Errorf("the last end of %s = %+v, want exit code 137", name, last)
 					}
 				}
@@ -124,7 +129,8 @@ containers:
 						p.Errorf("%s: %q, want %q", name, got, want)
 					}
 				}
-				if got := message("log"); !strings.HasPrefix(got, "line 21\n") || !strings.HasSuffix(got, "line 100\n") {
+				if got := message("log"); !strings.HasPrefix(got, "line 21\n") ||
+					!strings.HasSuffix(got, "line 100\n") {
 					p.Errorf("the last 80 lines = %q, want lines 21 to 100", got)
 				}
 				if got := message("chars"); len(got) != 2048 || !strings.HasSuffix(got, "0123456789\n") {
@@ -180,10 +186,12 @@ containers:
 				s := p.phase(v1.PodFailed).Status
 				p.event("Failed", "Error: ")
 				for name, want := range map[string]v1.ContainerStateTerminated{
-					"code": {ExitCode: 77, Reason: "Error"}, "signal": {ExitCode: 139, Reason: "Error"}, "missing": {ExitCode: 128, Reason: "StartError"},
+					"code": {ExitCode: 77, Reason: "Error"}, "signal": {ExitCode: 139, Reason: "Error"},
+					"missing": {ExitCode: 128, Reason: "StartError"},
 				} {
 					c := containerStatus(&s, name).State.Terminated
-					if c.ExitCode != want.ExitCode || c.Reason != want.Reason || c.ContainerID == "" || c.FinishedAt.IsZero() {
+					if c.ExitCode != want.ExitCode || c.Reason != want.Reason || c.ContainerID == "" ||
+						c.FinishedAt.IsZero() {
 						p.Errorf("%s: %+v, want %d %s", name, c, want.ExitCode, want.Reason)
 					}
 				}

@@ -43,7 +43,9 @@ volumes:
 			check: func(p *pod) {
 				s := p.running()
 				p.says("main", "stat -c '%a %g' /disk /memory", "2777 2345\n3777 2345")
-				p.says("main", "grep ' /memory ' /proc/mounts | cut -d' ' -f3; df -k /memory | tail -1 | awk '{print $2}'", "tmpfs\n4096")
+				p.says("main",
+					"grep ' /memory ' /proc/mounts | cut -d' ' -f3; df -k /memory | tail -1 | awk '{print $2}'",
+					"tmpfs\n4096")
 				if out, err := p.tryExec("main", "dd", "if=/dev/zero", "of=/memory/f", "bs=1M", "count=6"); err == nil {
 					p.Errorf("write of 6 MiB into a volume of 4 MiB: no error, %q, want an error", out)
 				}
@@ -52,9 +54,16 @@ volumes:
 				if out, err := p.tryExec("other", "touch", "/disk/x"); err == nil {
 					p.Errorf("write to a read-only mount: no error, %q, want an error", out)
 				}
-				want := v1.VolumeMountStatus{Name: "disk", MountPath: "/disk", ReadOnly: true, RecursiveReadOnly: new(v1.RecursiveReadOnlyDisabled)}
+				want := v1.VolumeMountStatus{
+					Name:              "disk",
+					MountPath:         "/disk",
+					ReadOnly:          true,
+					RecursiveReadOnly: new(v1.RecursiveReadOnlyDisabled),
+				}
 				mounts := containerStatus(&s.Status, "other").VolumeMounts
-				if len(mounts) < 2 || mounts[0].Name != want.Name || mounts[0].MountPath != want.MountPath || !mounts[0].ReadOnly || *mounts[0].RecursiveReadOnly != *want.RecursiveReadOnly || mounts[1].ReadOnly {
+				if len(mounts) < 2 || mounts[0].Name != want.Name || mounts[0].MountPath != want.MountPath ||
+					!mounts[0].ReadOnly || *mounts[0].RecursiveReadOnly != *want.RecursiveReadOnly ||
+					mounts[1].ReadOnly {
 					p.Errorf("volumeMounts in the status = %+v, want first %+v, then a writable one", mounts, want)
 				}
 			},
@@ -82,7 +91,9 @@ containers: [{name: main, command: [sh, -c, "dd if=/dev/zero of=/f bs=1M count=4
 `,
 			check: func(p *pod) {
 				s := p.phase(v1.PodFailed)
-				if s.Status.Reason != "Evicted" || s.Status.Message != "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. " {
+				if s.Status.Reason != "Evicted" ||
+					s.Status.Message != "Pod ephemeral local storage usage exceeds the total limit of "+
+						"containers 2Mi. " {
 					p.Errorf("reason %q, message %q, want Evicted for the containers' limit 2Mi",
 						s.Status.Reason, s.Status.Message)
 				}
@@ -106,7 +117,8 @@ volumes:
 				dir := "/tmp/edgecore-" + p.node.name + "-hostpath"
 				p.Cleanup(func() { env.Must(p, os.RemoveAll(dir)) })
 				p.running()
-				p.says("main", "echo x >/file; cat /same /dir/file; stat -c '%a %F' /dir /dir/file; stat -c %F /null /loop; test -f /unset/passwd && echo there",
+				p.says("main", "echo x >/file; cat /same /dir/file; stat -c '%a %F' /dir /dir/file; stat -c %F /null "+
+					"/loop; test -f /unset/passwd && echo there",
 					"x\nx\n755 directory\n644 regular file\ncharacter special file\nblock special file\nthere")
 				p.delete()
 				if data, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(data) != "x\n" {
@@ -121,12 +133,14 @@ containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]
 volumes: [{name: v, hostPath: {path: /dev/null, type: Socket}}]
 `,
 			check: func(p *pod) {
-				p.event("FailedMount", `MountVolume.SetUp failed for volume "v" : hostPath type check failed: /dev/null is not a socket file`)
+				p.event("FailedMount",
+					`MountVolume.SetUp failed for volume "v" : hostPath type check failed: /dev/null is not a socket file`)
 			},
 		},
 		{
-			name:    "configmap-volume",
-			objects: "{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: one, b: two}, binaryData: {c: AAEC}}",
+			name: "configmap-volume",
+			objects: "{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: one, b: two}, " +
+				"binaryData: {c: AAEC}}",
 			spec: `
 containers: [{name: main, volumeMounts: [{name: all, mountPath: /all}, {name: some, mountPath: /some}, {name: none, mountPath: /none}]}]
 volumes:
@@ -136,7 +150,8 @@ volumes:
 `,
 			check: func(p *pod) {
 				p.running()
-				p.says("main", "cd /all; cat a b; wc -c <c; stat -Lc %a a; cat /some/x/y; stat -Lc %a /some/x/y; ls /some /none; touch /all/w 2>/dev/null || echo read-only",
+				p.says("main", "cd /all; cat a b; wc -c <c; stat -Lc %a a; cat /some/x/y; stat -Lc %a /some/x/y; ls "+
+					"/some /none; touch /all/w 2>/dev/null || echo read-only",
 					"onetwo3\n440\ntwo400\n/none:\n\n/some:\nx\nread-only")
 				p.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: three}}")
 				p.says("main", "cat /all/a; ls /all", "threea")
@@ -161,7 +176,8 @@ volumes: [{name: s, secret: {secretName: @NAME@, items: [{key: key, path: k}], d
 `,
 			check: func(p *pod) {
 				p.running()
-				p.says("main", "cat /s/k; ls /s; stat -Lc '%a %g' /s/k; grep ' /s ' /proc/mounts | cut -d' ' -f3", "hushk\n440 3456\ntmpfs")
+				p.says("main", "cat /s/k; ls /s; stat -Lc '%a %g' /s/k; grep ' /s ' /proc/mounts | cut -d' ' -f3",
+					"hushk\n440 3456\ntmpfs")
 			},
 		},
 		{
@@ -171,7 +187,8 @@ containers: [{name: main, volumeMounts: [{name: s, mountPath: /s}]}]
 volumes: [{name: s, secret: {secretName: @NAME@-later}}]
 `,
 			check: func(p *pod) {
-				p.event("FailedMount", `MountVolume.SetUp failed for volume "s" : secret "secret-missing-later" not found`)
+				p.event("FailedMount",
+					`MountVolume.SetUp failed for volume "s" : secret "secret-missing-later" not found`)
 				p.apply("{apiVersion: v1, kind: Secret, metadata: {name: @NAME@-later}, stringData: {key: here}}")
 				p.running()
 				p.says("main", "cat /s/key", "here")
@@ -196,7 +213,9 @@ volumes:
 `,
 			check: func(p *pod) {
 				p.running()
-				p.says("main", "cd /d; for f in name labels note cpu memory; do cat $f; echo; done; stat -Lc %a name note", "downward-volume\ncolor=\"red\"\nfirst\n250\n67108864\n444\n400")
+				p.says("main",
+					"cd /d; for f in name labels note cpu memory; do cat $f; echo; done; stat -Lc %a name note",
+					"downward-volume\ncolor=\"red\"\nfirst\n250\n67108864\n444\n400")
 				p.patch("metadata: {labels: {color: blue}, annotations: {note: second}}")
 				p.says("main", "cat /d/labels /d/note", `color="blue"second`)
 			},
@@ -226,10 +245,13 @@ volumes:
 `,
 			check: func(p *pod) {
 				p.running()
-				p.says("main", "cd /all; cat cm/a k name; echo; stat -Lc '%a %u' cm/a k name token; grep ' /all ' /proc/mounts | cut -d' ' -f3",
+				p.says("main", "cd /all; cat cm/a k name; echo; stat -Lc '%a %u' cm/a k name token; grep ' /all ' "+
+					"/proc/mounts | cut -d' ' -f3",
 					"onehushprojected-volume\n444 0\n440 0\n444 0\n600 1234\ntmpfs")
-				p.says("main", `cut -d. -f2 /all/token | tr _- /+ | sed 's/$/===/' | base64 -d 2>/dev/null | grep -o '"aud":\["vault"\]'`, `"aud":["vault"]`)
-				p.says("main", `cut -d. -f2 /all/token | tr _- /+ | sed 's/$/===/' | base64 -d 2>/dev/null | grep -o 'system:serviceaccount:[^"]*'`,
+				p.says("main",
+					`cut -d. -f2 /all/token | tr _- /+ | sed 's/$/===/' | base64 -d 2>/dev/null | grep -o '"aud":\["vault"\]'`, `"aud":["vault"]`)
+				p.says("main",
+					`cut -d. -f2 /all/token | tr _- /+ | sed 's/$/===/' | base64 -d 2>/dev/null | grep -o 'system:serviceaccount:[^"]*'`,
 					"system:serviceaccount:"+p.node.name+":projected-volume")
 			},
 		},
@@ -279,7 +301,8 @@ containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]
 volumes: [{name: v, iscsi: {targetPortal: "10.0.0.1:3260", iqn: "iqn.2001-04.com.example:a", lun: 0}}]
 `,
 			check: func(p *pod) {
-				p.event("FailedMount", `MountVolume.SetUp failed for volume "v" : pod `+p.node.name+`/volume-types-refused: volume type iscsi is not supported by this node; use one of`)
+				p.event("FailedMount", `MountVolume.SetUp failed for volume "v" : pod `+p.node.name+
+					`/volume-types-refused: volume type iscsi is not supported by this node; use one of`)
 			},
 		},
 	}, mountRows()...)
@@ -305,7 +328,8 @@ volumes: [{name: v, emptyDir: {}}]
 `,
 			check: func(p *pod) {
 				p.running()
-				p.says("main", "cat /file; touch /made/x /mine/y; cd /whole; find . -type f | sort", "text\n./a/b/x\n./f\n./logs/subpath/y")
+				p.says("main", "cat /file; touch /made/x /mine/y; cd /whole; find . -type f | sort",
+					"text\n./a/b/x\n./f\n./logs/subpath/y")
 			},
 		},
 		{
@@ -321,8 +345,10 @@ containers:
 volumes: [{name: v, emptyDir: {}}]
 `,
 			check: func(p *pod) {
-				p.waits("out", "CreateContainerConfigError", `failed to prepare subPath for volumeMount "v" of container "out"`)
-				p.waits("up", "CreateContainerConfigError", `failed to prepare subPath for volumeMount "v" of container "up"`)
+				p.waits("out", "CreateContainerConfigError",
+					`failed to prepare subPath for volumeMount "v" of container "out"`)
+				p.waits("up", "CreateContainerConfigError",
+					`failed to prepare subPath for volumeMount "v" of container "up"`)
 				p.says("back", "ls -d /x", "/x")
 				p.says("in", "touch /x/f && echo made", "made")
 			},
@@ -352,8 +378,10 @@ volumes:
 `,
 			check: func(p *pod) {
 				p.running()
-				p.says("main", "touch /etc/app/cache/deep/f && ls /d/w && cat /etc/app/a /d/name", "f\nonenested-mounts")
-				p.says("main", "stat -c '%a %g' /etc/app /etc/app/cache /d; stat -c %g /etc/app/..data /etc/app/a; stat -Lc '%a %g' /etc/app/..data", "2777 3456\n2755 3456\n3777 3456\n3456\n3456\n2755 3456")
+				p.says("main", "touch /etc/app/cache/deep/f && ls /d/w && cat /etc/app/a /d/name",
+					"f\nonenested-mounts")
+				p.says("main", "stat -c '%a %g' /etc/app /etc/app/cache /d; stat -c %g /etc/app/..data /etc/app/a; "+
+					"stat -Lc '%a %g' /etc/app/..data", "2777 3456\n2755 3456\n3777 3456\n3456\n3456\n2755 3456")
 				p.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: two}}")
 				p.says("main", "cat /etc/app/a; ls /etc/app/cache/deep", "twof")
 			},
@@ -412,7 +440,8 @@ volumes: [{name: v, emptyDir: {}}]
 				p.says("disabled", "touch /v/x 2>/dev/null || echo read-only", "read-only")
 				p.says("possible", "touch /v/x 2>/dev/null || echo read-only", "read-only")
 				if p.node.name == containerd1 { // too old
-					p.waits("enabled", "CreateContainerConfigError", `failed to resolve recursive read-only mode: volume "v" requested recursive read-only mode, but it is not supported by the runtime`)
+					p.waits("enabled", "CreateContainerConfigError",
+						`failed to resolve recursive read-only mode: volume "v" requested recursive read-only mode, but it is not supported by the runtime`)
 					if got := mode("possible"); got != v1.RecursiveReadOnlyDisabled {
 						p.Errorf("mode in the status = %s, want %s", got, v1.RecursiveReadOnlyDisabled)
 					}
@@ -420,7 +449,8 @@ volumes: [{name: v, emptyDir: {}}]
 				}
 				p.running()
 				p.says("enabled", "touch /v/x 2>/dev/null || echo read-only", "read-only")
-				if got := fmt.Sprintf("%s %s %s", mode("possible"), mode("enabled"), mode("disabled")); got != "Enabled Enabled Disabled" {
+				if got := fmt.Sprintf("%s %s %s", mode("possible"), mode("enabled"),
+					mode("disabled")); got != "Enabled Enabled Disabled" {
 					p.Errorf("modes in the status = %s, want Enabled Enabled Disabled", got)
 				}
 			},
@@ -432,7 +462,8 @@ containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]
 volumes: [{name: v, emptyDir: {medium: HugePages}}]
 `,
 			check: func(p *pod) {
-				p.event("FailedMount", "medium HugePages: hugePages storage requested, but there is no resource request for huge pages")
+				p.event("FailedMount",
+					"medium HugePages: hugePages storage requested, but there is no resource request for huge pages")
 			},
 		},
 		{

@@ -43,7 +43,8 @@ func TestAgentKilled(t *testing.T) {
 				if undoing {
 					err = n.take(pod, spec)
 				}
-				if err == nil || !strings.Contains(err.Error(), step+": rpc error: code = Unavailable desc = lost on the way") {
+				if err == nil ||
+					!strings.Contains(err.Error(), step+": rpc error: code = Unavailable desc = lost on the way") {
 					t.Errorf("%s failed with %v, want the driver's error", step, err)
 				}
 				n.restart()
@@ -121,7 +122,8 @@ func TestDeadAndHangingDriver(t *testing.T) {
 	n.down(aPod("a"), one)
 
 	must(t, n.driver.End(t.Context(), syscall.SIGKILL))
-	if err := n.take(aPod("b"), two); err == nil || !strings.Contains(err.Error(), "NodeUnpublishVolume: rpc error: code = Unavailable") {
+	if err := n.take(aPod("b"), two); err == nil ||
+		!strings.Contains(err.Error(), "NodeUnpublishVolume: rpc error: code = Unavailable") {
 		t.Errorf("taking the volume away from a dead driver: %v, want that NodeUnpublishVolume is Unavailable", err)
 	}
 	n.driver.Run(t)
@@ -167,16 +169,21 @@ func TestAttachment(t *testing.T) {
 	spec := claimed("vol", "ext4", nil)
 	pod := aPod("a")
 	name := "csi-" + sha("vol"+driverName+nodeName)
-	n.fails(pod, spec, "volume vol is not attached to the node yet: VolumeAttachment "+name+`: object "`+name+`" not found`)
+	n.fails(pod, spec, "volume vol is not attached to the node yet: VolumeAttachment "+name+`: object "`+name+
+		`" not found`)
 	if got, want := fmt.Sprint(n.VolumesInUse()), "[kubernetes.io/csi/"+driverName+"^vol]"; got != want {
 		t.Errorf("in use are %s, want %s", got, want)
 	}
 	for want, status := range map[string]storagev1.VolumeAttachmentStatus{
-		"volume attachment " + name + " is not ready":   {},
-		"VolumeAttachment " + name + ": no such volume": {AttachError: &storagev1.VolumeError{Message: "no such volume"}},
+		"volume attachment " + name + " is not ready": {},
+		"VolumeAttachment " + name + ": no such volume": {
+			AttachError: &storagev1.VolumeError{Message: "no such volume"},
+		},
 	} {
 		n.world.change(func() {
-			n.world.attachments[name] = &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: status}
+			n.world.attachments[name] = &storagev1.VolumeAttachment{
+				ObjectMeta: metav1.ObjectMeta{Name: name}, Status: status,
+			}
 		})
 		n.fails(pod, spec, want)
 	}
@@ -184,7 +191,9 @@ func TestAttachment(t *testing.T) {
 		t.Errorf("%d calls of NodeStageVolume before the volume was attached, want 0", got)
 	}
 	n.world.change(func() {
-		n.world.attachments[name].Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/x"}}
+		n.world.attachments[name].Status = storagev1.VolumeAttachmentStatus{
+			Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/x"},
+		}
 	})
 	// The cluster may detach the volume until it knows that it is in use.
 	const notReported = "volume vol has not been added to the list of VolumesInUse in the node's volume status"
@@ -262,7 +271,9 @@ func TestRepublish(t *testing.T) {
 	n.restart() // which knows no time of the last one
 	n.ready()
 	n.up(pod, spec)
-	want := []string{`a FailedMount: MountVolume.SetUp failed for volume "pv-vol" : kubernetes.io/csi: NodePublishVolume: rpc error: code = Unavailable desc = not now`}
+	want := []string{
+		`a FailedMount: MountVolume.SetUp failed for volume "pv-vol" : kubernetes.io/csi: NodePublishVolume: rpc error: code = Unavailable desc = not now`,
+	}
 	if diff := cmp.Diff(want, n.noted(&n.events)); diff != "" {
 		t.Errorf("events mismatch (-want +got):\n%s", diff)
 	}
@@ -291,7 +302,9 @@ func TestClusterIsTold(t *testing.T) {
 				return fmt.Errorf("drivers mismatch (-want +got):\n%s", diff)
 			}
 			ids := n.world.node.Annotations["csi.volume.kubernetes.io/nodeid"]
-			if want := slices.ContainsFunc(want, func(d storagev1.CSINodeDriver) bool { return d.Name == driverName }); want != strings.Contains(ids, fmt.Sprintf("%q:%q", driverName, "id-of-"+nodeName)) {
+			if want := slices.ContainsFunc(want, func(d storagev1.CSINodeDriver) bool {
+				return d.Name == driverName
+			}); want != strings.Contains(ids, fmt.Sprintf("%q:%q", driverName, "id-of-"+nodeName)) {
 				return fmt.Errorf("the node's ids are %s, want that of %s: %v", ids, driverName, want)
 			}
 			return nil
@@ -300,7 +313,8 @@ func TestClusterIsTold(t *testing.T) {
 	ours := storagev1.CSINodeDriver{Name: driverName, NodeID: "id-of-" + nodeName, TopologyKeys: []string{topology}}
 	told(ours)
 	labels, owner := n.world.node.Labels, n.world.csiNode.OwnerReferences
-	if labels[topology] != nodeName || labels["mine"] != "1" || len(owner) != 1 || owner[0].UID != "node-uid" || owner[0].Kind != "Node" {
+	if labels[topology] != nodeName || labels["mine"] != "1" || len(owner) != 1 || owner[0].UID != "node-uid" ||
+		owner[0].Kind != "Node" {
 		t.Errorf("labels are %v and owners %v, want the topology and the node", labels, owner)
 	}
 	if n.world.node.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] != "true" {
@@ -351,7 +365,8 @@ func TestGrowAndUsage(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{
 		`a VolumeResizeFailed: MountVolume.NodeExpandVolume failed for volume "pv-vol" : kubernetes.io/csi: NodeExpandVolume: rpc error: code = Unavailable desc = not now`,
-		`a FileSystemResizeSuccessful: MountVolume.NodeExpandVolume succeeded for volume "pv-vol"`}, n.noted(&n.events)); diff != "" {
+		`a FileSystemResizeSuccessful: MountVolume.NodeExpandVolume succeeded for volume "pv-vol"`},
+		n.noted(&n.events)); diff != "" {
 		t.Errorf("events mismatch (-want +got):\n%s", diff)
 	}
 	n.up(pod, bigger)
@@ -360,11 +375,15 @@ func TestGrowAndUsage(t *testing.T) {
 		t.Errorf("claims that grew mismatch (-want +got):\n%s", diff)
 	}
 	usages := n.Usages(t.Context())
-	if len(usages) != 1 || usages[0].Capacity != size(t, path) || usages[0].Claim != "claim-vol" || usages[0].Inodes == 0 || !usages[0].HasCondition || usages[0].Abnormal {
+	if len(usages) != 1 || usages[0].Capacity != size(t, path) || usages[0].Claim != "claim-vol" ||
+		usages[0].Inodes == 0 || !usages[0].HasCondition || usages[0].Abnormal {
 		t.Errorf("usages are %+v, want one of claim-vol with the %d bytes of its file system", usages, size(t, path))
 	}
 	write(t, filepath.Join(n.driver.Dir, "volumes", "vol", "abnormal"), "")
-	if diff := cmp.Diff([]string{"available_bytes", "capacity_bytes", "health_status_abnormal 1", "inodes", "inodes_free", "inodes_used", "used_bytes"}, metrics(t, n.Manager)); diff != "" {
+	if diff := cmp.Diff([]string{
+		"available_bytes", "capacity_bytes", "health_status_abnormal 1", "inodes", "inodes_free", "inodes_used",
+		"used_bytes",
+	}, metrics(t, n.Manager)); diff != "" {
 		t.Errorf("metrics mismatch (-want +got):\n%s", diff)
 	}
 	n.down(pod, spec)

@@ -22,7 +22,8 @@ func (n *node) kubeletStages(dir string, how *spec.VolumeCapability) string {
 	must(n.t, os.MkdirAll(path, 0o750))
 	write(n.t, filepath.Join(home, "vol_data.json"), `{"driverName":"`+driverName+`","volumeHandle":"vol"}`)
 	n.driver.Kubelet(n.t, func(ctx context.Context, c spec.NodeClient) error {
-		_, err := c.NodeStageVolume(ctx, &spec.NodeStageVolumeRequest{VolumeId: "vol", StagingTargetPath: path, VolumeCapability: how})
+		_, err := c.NodeStageVolume(ctx, &spec.NodeStageVolumeRequest{VolumeId: "vol", StagingTargetPath: path,
+			VolumeCapability: how})
 		return err
 	})
 	return path
@@ -45,11 +46,18 @@ func TestKubeletsVolume(t *testing.T) {
 			n.driver.Create(t, "vol", "ext4", 16*mega)
 			pod, claim := aPod("a"), claimed("vol", "ext4", nil)
 			own := n.dir(pod, claim)
-			write(t, filepath.Join(own, "vol_data.json"), `{"attachmentID":"csi-0","driverName":"`+driverName+`","nodeName":"`+nodeName+`","specVolID":"pv-vol","volumeHandle":"vol","volumeLifecycleMode":"Persistent"}`)
+			write(t, filepath.Join(own, "vol_data.json"),
+				`{"attachmentID":"csi-0","driverName":"`+driverName+`","nodeName":"`+nodeName+
+					`","specVolID":"pv-vol","volumeHandle":"vol","volumeLifecycleMode":"Persistent"}`)
 			staging := n.kubeletStages(dir, ext4Volume())
 			target := filepath.Join(own, "mount")
 			n.driver.Kubelet(t, func(ctx context.Context, c spec.NodeClient) error {
-				_, err := c.NodePublishVolume(ctx, &spec.NodePublishVolumeRequest{VolumeId: "vol", StagingTargetPath: staging, TargetPath: target, VolumeCapability: ext4Volume()})
+				_, err := c.NodePublishVolume(ctx, &spec.NodePublishVolumeRequest{
+					VolumeId:          "vol",
+					StagingTargetPath: staging,
+					TargetPath:        target,
+					VolumeCapability:  ext4Volume(),
+				})
 				return err
 			})
 			write(t, filepath.Join(target, "file"), "of before")
@@ -68,9 +76,12 @@ func TestKubeletsVolume(t *testing.T) {
 			if got := n.calls("NodeUnpublishVolume") + n.calls("NodeUnstageVolume"); got != 0 {
 				t.Errorf("taken away %d times, want never", got)
 			}
-			for _, record := range []string{filepath.Join(own, "vol_data.json"), filepath.Join(filepath.Dir(staging), "vol_data.json")} {
+			for _, record := range []string{
+				filepath.Join(own, "vol_data.json"), filepath.Join(filepath.Dir(staging), "vol_data.json"),
+			} {
 				var texts map[string]string // which is all that a kubelet reads
-				if err := json.Unmarshal([]byte(read(t, record)), &texts); err != nil || texts["volumeHandle"] != "vol" || texts["driverName"] != driverName {
+				if err := json.Unmarshal([]byte(read(t, record)), &texts); err != nil ||
+					texts["volumeHandle"] != "vol" || texts["driverName"] != driverName {
 					t.Errorf("%s holds %v (%v), want volume vol of driver %s", record, texts, err, driverName)
 				}
 			}

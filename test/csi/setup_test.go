@@ -98,8 +98,11 @@ func (w *world) VolumeAttachment(_ context.Context, name string) (*storagev1.Vol
 	return lookUp(w, w.attachments, name)
 }
 
-func (w *world) PodToken(_ context.Context, pod *v1.Pod, audience string, seconds int64) (*authenticationv1.TokenRequestStatus, error) {
-	return &authenticationv1.TokenRequestStatus{Token: fmt.Sprintf("%s for %q, %d s", pod.Name, audience, seconds), ExpirationTimestamp: metav1.Unix(1e9, 0)}, nil
+func (w *world) PodToken(
+	_ context.Context, pod *v1.Pod, audience string, seconds int64,
+) (*authenticationv1.TokenRequestStatus, error) {
+	return &authenticationv1.TokenRequestStatus{Token: fmt.Sprintf("%s for %q, %d s", pod.Name, audience, seconds),
+		ExpirationTimestamp: metav1.Unix(1e9, 0)}, nil
 }
 
 func (w *world) Node(context.Context, string) (*v1.Node, error) {
@@ -165,7 +168,9 @@ type node struct {
 
 // spec is a CSIDriver with a change.
 func object(change func(*storagev1.CSIDriverSpec)) *storagev1.CSIDriver {
-	d := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}
+	d := &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
+	}
 	if change != nil {
 		change(&d.Spec)
 	}
@@ -177,14 +182,30 @@ func newNode(t *testing.T, obj *storagev1.CSIDriver, without ...string) *node {
 	base, err := os.MkdirTemp("", "csi") // t.TempDir is too long for the path of a socket
 	must(t, err)
 	t.Cleanup(func() { must(t, volume.UnmountAll(base), os.RemoveAll(base)) })
-	n := &node{t: t, root: filepath.Join(base, "root"), world: &world{
-		secrets: map[string]*v1.Secret{}, drivers: map[string]*storagev1.CSIDriver{}, attachments: map[string]*storagev1.VolumeAttachment{},
-		node: &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "node-uid", Labels: map[string]string{"mine": "1"}}},
-	}, registered: make(chan struct{}, 64)}
+	n := &node{
+		t:    t,
+		root: filepath.Join(base, "root"),
+		world: &world{
+			secrets:     map[string]*v1.Secret{},
+			drivers:     map[string]*storagev1.CSIDriver{},
+			attachments: map[string]*storagev1.VolumeAttachment{},
+			node: &v1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: nodeName, UID: "node-uid", Labels: map[string]string{"mine": "1"}},
+			},
+		},
+		registered: make(chan struct{}, 64),
+	}
 	if obj != nil {
 		n.world.drivers[driverName] = obj
 	}
-	n.driver = driver.Start(t, driver.Options{Binary: binary, Name: driverName, Node: nodeName, Root: n.root, Dir: filepath.Join(base, "driver"), Without: without})
+	n.driver = driver.Start(t, driver.Options{
+		Binary:  binary,
+		Name:    driverName,
+		Node:    nodeName,
+		Root:    n.root,
+		Dir:     filepath.Join(base, "driver"),
+		Without: without,
+	})
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	n.ready()
@@ -215,7 +236,8 @@ func (n *node) start() {
 			}
 		},
 	})
-	watcher := plugins.New(filepath.Join(n.root, "plugins_registry"), map[string]plugins.Handler{plugins.TypeCSI: n.Manager})
+	watcher := plugins.New(filepath.Join(n.root, "plugins_registry"),
+		map[string]plugins.Handler{plugins.TypeCSI: n.Manager})
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{n.Manager.Run, watcher.Run} {
 		wg.Go(func() {
@@ -252,19 +274,26 @@ func (n *node) ready() {
 }
 
 func aPod(name string) *v1.Pod {
-	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", UID: types.UID("uid-" + name)}, Spec: v1.PodSpec{ServiceAccountName: "till"}}
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", UID: types.UID("uid-" + name)},
+		Spec: v1.PodSpec{ServiceAccountName: "till"}}
 }
 
 // claimed is a volume of the driver that a pod has through a claim.
 func claimed(id, fsType string, change func(*v1.PersistentVolume)) volume.Spec {
-	s := volume.Spec{Name: "pv-" + id, PV: &v1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "pv-" + id},
-		Spec: v1.PersistentVolumeSpec{
-			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("16Mi")},
-			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: id, FSType: fsType}},
-		},
-	}, Claim: &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim-" + id, Namespace: "shop"}, Status: v1.PersistentVolumeClaimStatus{
-		Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("16Mi")}}}}
+	s := volume.Spec{
+		Name: "pv-" + id, PV: &v1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "pv-" + id},
+			Spec: v1.PersistentVolumeSpec{
+				AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+				Capacity:    v1.ResourceList{v1.ResourceStorage: resource.MustParse("16Mi")},
+				PersistentVolumeSource: v1.PersistentVolumeSource{
+					CSI: &v1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: id, FSType: fsType},
+				},
+			},
+		}, Claim: &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim-" + id, Namespace: "shop"},
+			Status: v1.PersistentVolumeClaimStatus{
+				Capacity: v1.ResourceList{v1.ResourceStorage: resource.MustParse("16Mi")}}},
+	}
 	if change != nil {
 		change(s.PV)
 	}

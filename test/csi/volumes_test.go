@@ -88,17 +88,23 @@ func TestWhatDriversAreTold(t *testing.T) {
 	}
 	stage, publish := n.last("NodeStageVolume"), n.last("NodePublishVolume")
 	staging := filepath.Join(n.root, "plugins/kubernetes.io/csi", driverName, sha("vol"), "globalmount")
-	capability := map[string]any{"mount": map[string]any{"fsType": "ext4", "mountFlags": []any{"noatime"}}, "accessMode": map[string]any{"mode": "SINGLE_NODE_SINGLE_WRITER"}}
+	capability := map[string]any{
+		"mount":      map[string]any{"fsType": "ext4", "mountFlags": []any{"noatime"}},
+		"accessMode": map[string]any{"mode": "SINGLE_NODE_SINGLE_WRITER"},
+	}
 	if diff := cmp.Diff(map[string]any{
-		"volumeId": "vol", "stagingTargetPath": staging, "secrets": map[string]any{"k": "s1"}, "volumeContext": map[string]any{"colour": "red"},
+		"volumeId": "vol", "stagingTargetPath": staging, "secrets": map[string]any{"k": "s1"},
+		"volumeContext":    map[string]any{"colour": "red"},
 		"volumeCapability": capability,
 	}, stage); diff != "" {
 		t.Errorf("NodeStageVolume mismatch (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]any{
-		"volumeId": "vol", "stagingTargetPath": staging, "targetPath": path, "readonly": true, "secrets": map[string]any{"k": "s2"}, "volumeCapability": capability,
+		"volumeId": "vol", "stagingTargetPath": staging, "targetPath": path, "readonly": true,
+		"secrets": map[string]any{"k": "s2"}, "volumeCapability": capability,
 		"volumeContext": map[string]any{
-			"colour": "red", "csi.storage.k8s.io/pod.name": "a", "csi.storage.k8s.io/pod.namespace": "shop", "csi.storage.k8s.io/pod.uid": "uid-a",
+			"colour": "red", "csi.storage.k8s.io/pod.name": "a", "csi.storage.k8s.io/pod.namespace": "shop",
+			"csi.storage.k8s.io/pod.uid":             "uid-a",
 			"csi.storage.k8s.io/serviceAccount.name": "till", "csi.storage.k8s.io/ephemeral": "false",
 			"csi.storage.k8s.io/serviceAccount.tokens": `{"":{"token":"a for \"\", 0 s","expirationTimestamp":"2001-09-09T01:46:40Z"},"bank":{"token":"a for \"bank\", 700 s","expirationTimestamp":"2001-09-09T01:46:40Z"}}`,
 		},
@@ -126,11 +132,13 @@ func TestInline(t *testing.T) {
 	})
 	pod := aPod("a")
 	path := n.up(pod, spec)
-	if got := read(t, filepath.Join(path, "colour")) + read(t, filepath.Join(path, "ephemeral")) + read(t, filepath.Join(path, "pod.name")); got != "bluetruea" {
+	if got := read(t, filepath.Join(path, "colour")) + read(t, filepath.Join(path, "ephemeral")) +
+		read(t, filepath.Join(path, "pod.name")); got != "bluetruea" {
 		t.Errorf("the volume holds %q, want %q", got, "bluetruea")
 	}
 	secrets := n.last("NodePublishVolume")["secrets"].(map[string]any)
-	if secrets["k"] != "s" || !strings.Contains(secrets["csi.storage.k8s.io/serviceAccount.tokens"].(string), `a for \"bank\", 0 s`) {
+	if secrets["k"] != "s" || !strings.Contains(secrets["csi.storage.k8s.io/serviceAccount.tokens"].(string),
+		`a for \"bank\", 0 s`) {
 		t.Errorf("secrets are %v, want those of the volume and a token for bank", secrets)
 	}
 	if got := n.calls("NodeStageVolume"); got != 0 {
@@ -142,15 +150,18 @@ func TestInline(t *testing.T) {
 		t.Errorf("the driver has %v (%v), want nothing", left, err)
 	}
 	n.driver.Create(t, "vol", "", mega)
-	n.fails(pod, claimed("vol", "", nil), `volume mode "Persistent" not supported by driver `+driverName+` (only supports ["Ephemeral"])`)
+	n.fails(pod, claimed("vol", "", nil), `volume mode "Persistent" not supported by driver `+driverName+
+		` (only supports ["Ephemeral"])`)
 }
 
 // A volume of a mode that the driver does not have, or of no CSIDriver, is refused in the kubelet's words.
 func TestRefusedModes(t *testing.T) {
 	n := newNode(t, object(nil))
-	n.fails(aPod("a"), inline("v", nil), `volume mode "Ephemeral" not supported by driver `+driverName+` (only supports ["Persistent"])`)
+	n.fails(aPod("a"), inline("v", nil), `volume mode "Ephemeral" not supported by driver `+driverName+
+		` (only supports ["Persistent"])`)
 	n.world.change(func() { delete(n.world.drivers, driverName) })
-	n.fails(aPod("a"), inline("v", nil), `volume mode "Ephemeral" not supported by driver `+driverName+` (no CSIDriver object)`)
+	n.fails(aPod("a"), inline("v", nil), `volume mode "Ephemeral" not supported by driver `+driverName+
+		` (no CSIDriver object)`)
 	n.down(aPod("a"), inline("v", nil))
 	n.clean()
 }
@@ -210,7 +221,8 @@ func TestFSGroup(t *testing.T) {
 			pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](1234)}
 			spec := claimed("vol", tc.fsType, func(pv *v1.PersistentVolume) { pv.Spec.AccessModes[0] = tc.access })
 			path := n.up(pod, spec)
-			got := n.last("NodePublishVolume")["volumeCapability"].(map[string]any)["mount"].(map[string]any)["volumeMountGroup"]
+			got := n.last(
+				"NodePublishVolume")["volumeCapability"].(map[string]any)["mount"].(map[string]any)["volumeMountGroup"]
 			if got != tc.group {
 				t.Errorf("the driver was told the group %v, want %v", got, tc.group)
 			}

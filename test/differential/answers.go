@@ -191,7 +191,8 @@ func seriesOf(line string, names Names) (name, value string) {
 			}
 		case "pod":
 			pod = v
-		case "image", "name", "boot_id", "machine_id", "system_uuid", "device", "kernelVersion", "osVersion", "cadvisorVersion", "cadvisorRevision", "dockerVersion":
+		case "image", "name", "boot_id", "machine_id", "system_uuid", "device", "kernelVersion", "osVersion",
+			"cadvisorVersion", "cadvisorRevision", "dockerVersion":
 			if v != "" {
 				v = "*"
 			}

@@ -48,32 +48,46 @@ func requests() []request {
 		}
 	}
 	everyPath := []string{
-		"/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop", "/healthz/none", "/pods", "/pods/", "/runningpods/", "/runningpods",
-		"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource", "/metrics/slis", "/metrics/none", "/stats", "/stats/", "/stats/summary",
-		"/stats/summary?only_cpu_and_memory=true", "/stats/container", "/spec", "/spec/", "/configz", "/statusz", "/flagz", "/logs", "/logs/none",
-		"/logs/?query=containerd", "/debug/pprof/cmdline", "/debug/flags/v", "/checkpoint", "/checkpoint/@POD@/main", "/none", "/",
-		"/containerLogs/@POD@/main", "/containerLogs/@POD@/none", "/containerLogs/none/none/none", "/containerLogs/@POD@", "/containerLogs",
-		"/exec/@POD@/main", "/exec/@POD@/main?command=true&output=1", "/exec/@POD@/none?command=true&output=1", "/exec/none/none/none?command=true&output=1",
+		"/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop", "/healthz/none", "/pods", "/pods/",
+		"/runningpods/", "/runningpods",
+		"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource", "/metrics/slis", "/metrics/none",
+		"/stats", "/stats/", "/stats/summary",
+		"/stats/summary?only_cpu_and_memory=true", "/stats/container", "/spec", "/spec/", "/configz", "/statusz",
+		"/flagz", "/logs", "/logs/none",
+		"/logs/?query=containerd", "/debug/pprof/cmdline", "/debug/flags/v", "/checkpoint", "/checkpoint/@POD@/main",
+		"/none", "/",
+		"/containerLogs/@POD@/main", "/containerLogs/@POD@/none", "/containerLogs/none/none/none",
+		"/containerLogs/@POD@", "/containerLogs",
+		"/exec/@POD@/main", "/exec/@POD@/main?command=true&output=1", "/exec/@POD@/none?command=true&output=1",
+		"/exec/none/none/none?command=true&output=1",
 		"/exec/@POD@/ended?command=true&output=1", "/attach/@POD@/ended?output=1", "/attach/none/none/none?output=1",
-		"/attach/@POD@/main", "/attach/@POD@/none?output=1", "/portForward/@POD@", "/portForward/none/none", "/run/@POD@/main", "/run/@POD@/main?cmd=echo%20hi",
+		"/attach/@POD@/main", "/attach/@POD@/none?output=1", "/portForward/@POD@", "/portForward/none/none",
+		"/run/@POD@/main", "/run/@POD@/main?cmd=echo%20hi",
 	}
 	add(kube.AdminUser, http.MethodGet, everyPath...)
-	add(nobody, http.MethodGet, "/healthz", "/pods", "/none", "/containerLogs/@POD@/main", "/exec/@POD@/main?command=true&output=1", "/stats/summary", "/configz", "/metrics", "/logs/")
+	add(nobody, http.MethodGet, "/healthz", "/pods", "/none", "/containerLogs/@POD@/main",
+		"/exec/@POD@/main?command=true&output=1", "/stats/summary", "/configz", "/metrics", "/logs/")
 	add("", http.MethodGet, "/healthz", "/pods", "/none")
 	add(readOnly, http.MethodGet, everyPath...)
-	add(kube.AdminUser, http.MethodPost, "/pods", "/healthz", "/stats/summary", "/metrics", "/configz", "/containerLogs/@POD@/main", "/run/@POD@/main?cmd=echo%20hi",
-		"/run/@POD@/none?cmd=true", "/run/@POD@/main", "/run/@POD@/main?cmd=false", "/run/@POD@/ended?cmd=true", "/exec/@POD@/main?command=true&output=1", "/attach/@POD@/main?output=1",
+	add(kube.AdminUser, http.MethodPost, "/pods", "/healthz", "/stats/summary", "/metrics", "/configz",
+		"/containerLogs/@POD@/main", "/run/@POD@/main?cmd=echo%20hi",
+		"/run/@POD@/none?cmd=true", "/run/@POD@/main", "/run/@POD@/main?cmd=false", "/run/@POD@/ended?cmd=true",
+		"/exec/@POD@/main?command=true&output=1", "/attach/@POD@/main?output=1",
 		"/portForward/@POD@", "/checkpoint/@POD@/none", "/none")
 	add(kube.AdminUser, http.MethodDelete, "/pods", "/none", "/metrics/slis")
 	add(kube.AdminUser, http.MethodHead, "/healthz", "/pods", "/metrics/resource", "/containerLogs/@POD@/main")
 	for _, query := range []string{
-		"tailLines=1", "tailLines=0", "tailLines=-1", "tailLines=x", "limitBytes=3", "limitBytes=0", "limitBytes=-1", "sinceSeconds=3600", "sinceSeconds=0",
-		"sinceSeconds=-1", "sinceTime=2020-01-01T00:00:00Z", "sinceTime=yesterday", "sinceSeconds=1&sinceTime=2020-01-01T00:00:00Z", "timestamps=true", "timestamps=x", "previous=true",
-		"follow=x", "stream=Stdout", "stream=Stderr", "stream=All", "stream=none", "stream=Stdout&tailLines=1", "unknown=1",
+		"tailLines=1", "tailLines=0", "tailLines=-1", "tailLines=x", "limitBytes=3", "limitBytes=0", "limitBytes=-1",
+		"sinceSeconds=3600", "sinceSeconds=0",
+		"sinceSeconds=-1", "sinceTime=2020-01-01T00:00:00Z", "sinceTime=yesterday",
+		"sinceSeconds=1&sinceTime=2020-01-01T00:00:00Z", "timestamps=true", "timestamps=x", "previous=true",
+		"follow=x", "stream=Stdout", "stream=Stderr", "stream=All", "stream=none", "stream=Stdout&tailLines=1",
+		"unknown=1",
 	} {
 		add(kube.AdminUser, http.MethodGet, "/containerLogs/@POD@/main?"+query)
 	}
-	add(kube.AdminUser, http.MethodGet, "/containerLogs/@POD@/ended", "/containerLogs/@POD@/again?previous=true", "/containerLogs/@POD@/ended?follow=true")
+	add(kube.AdminUser, http.MethodGet, "/containerLogs/@POD@/ended", "/containerLogs/@POD@/again?previous=true",
+		"/containerLogs/@POD@/ended?follow=true")
 	return out
 }
 
@@ -111,7 +125,8 @@ func (s *Subject) answer(ctx context.Context, r request) (a Answer, err error) {
 		if a, err = s.ask(ctx, r); err != nil {
 			return daemon.Fatal(err)
 		}
-		if a.Status == "503 Service Unavailable" && bytes.Contains(a.Body, []byte("too many questions wait for the cloud")) {
+		if a.Status == "503 Service Unavailable" &&
+			bytes.Contains(a.Body, []byte("too many questions wait for the cloud")) {
 			return errors.New("the agent asks the cluster no more questions for a moment")
 		}
 		return nil
@@ -121,7 +136,9 @@ func (s *Subject) answer(ctx context.Context, r request) (a Answer, err error) {
 
 // client is a client with the certificate of a user of the cluster, or without one.
 func (s *Subject) client(user string) (*http.Client, error) {
-	config := &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} //nolint:gosec // the certificate is the agent's own
+	config := &tls.Config{
+		InsecureSkipVerify: true, MinVersion: tls.VersionTLS12,
+	} //nolint:gosec // the certificate is the agent's own
 	if user != "" && user != readOnly {
 		known, err := s.Cluster.Kube.ConfigFor(user)
 		if err != nil {
@@ -202,7 +219,8 @@ func measured() Step {
 			if i < 0 {
 				return errors.New("the pod is not in the summary")
 			}
-			if got.Node.Runtime == nil || got.Node.Runtime.ImageFs == nil || ptr.Deref(got.Node.Runtime.ImageFs.UsedBytes, 0) == 0 {
+			if got.Node.Runtime == nil || got.Node.Runtime.ImageFs == nil ||
+				ptr.Deref(got.Node.Runtime.ImageFs.UsedBytes, 0) == 0 {
 				return errors.New("the images are not measured")
 			}
 			return complete(&got.Pods[i])
@@ -242,22 +260,25 @@ func readCSINode() Step {
 // cordon makes the node unschedulable and schedulable again, and adds the events that tell of it. Those that do not
 // come until events have settled never do.
 func cordon() Step {
-	return Step{Name: "cordon", Do: func(ctx context.Context, s *Subject) error {
-		for _, unschedulable := range []bool{true, false} {
-			patch := fmt.Sprintf(`{"spec":{"unschedulable":%v}}`, unschedulable)
-			if _, err := s.API.CoreV1().Nodes().Patch(ctx, s.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-				return err
+	return Step{
+		Name: "cordon", Do: func(ctx context.Context, s *Subject) error {
+			for _, unschedulable := range []bool{true, false} {
+				patch := fmt.Sprintf(`{"spec":{"unschedulable":%v}}`, unschedulable)
+				if _, err := s.API.CoreV1().Nodes().Patch(ctx, s.Name, types.MergePatchType, []byte(patch),
+					metav1.PatchOptions{}); err != nil {
+					return err
+				}
+				want := map[bool]string{true: "NodeNotSchedulable", false: "NodeSchedulable"}[unschedulable]
+				within, cancel := context.WithTimeout(ctx, daemon.Scaled(eventsSettle))
+				err := daemon.PollEvery(within, 200*time.Millisecond, func() error { return s.nodeEvent(ctx, want) })
+				cancel()
+				if err == nil {
+					s.Trace.Add("node/events/"+want, there)
+				}
 			}
-			want := map[bool]string{true: "NodeNotSchedulable", false: "NodeSchedulable"}[unschedulable]
-			within, cancel := context.WithTimeout(ctx, daemon.Scaled(eventsSettle))
-			err := daemon.PollEvery(within, 200*time.Millisecond, func() error { return s.nodeEvent(ctx, want) })
-			cancel()
-			if err == nil {
-				s.Trace.Add("node/events/"+want, there)
-			}
-		}
-		return nil
-	}}
+			return nil
+		},
+	}
 }
 
 // nodeEvent returns an error while there is no event of the node with a reason.
@@ -274,10 +295,11 @@ func (s *Subject) nodeEvent(ctx context.Context, reason string) error {
 // apiCases are about the node itself and about the port of the kubelet's API. What becomes of their pods is for others
 // to compare.
 func apiCases() []Case {
-	return []Case{{
-		Name:   "api",
-		Ignore: []string{`pod\..*`, `events/.*`, `cri/.*`, `logs/.*`},
-		Spec: `
+	return []Case{
+		{
+			Name:   "api",
+			Ignore: []string{`pod\..*`, `events/.*`, `cri/.*`, `logs/.*`},
+			Spec: `
 restartPolicy: OnFailure
 containers:
 - name: main
@@ -287,6 +309,10 @@ containers:
 - {name: again, command: [sh, -c, "test -e /marks/1 && exec sleep 3600; touch /marks/1; echo first; sleep 1; exit 1"], volumeMounts: [{name: marks, mountPath: /marks}]}
 volumes: [{name: marks, emptyDir: {}}]
 `,
-		Steps: []Step{Logged("main", "last"), Terminated("ended"), Restarted("again", 1), measured(), send(requests(), nil), readNode(nil), readCSINode(), cordon()},
-	}}
+			Steps: []Step{
+				Logged("main", "last"), Terminated("ended"), Restarted("again", 1), measured(), send(requests(), nil),
+				readNode(nil), readCSINode(), cordon(),
+			},
+		},
+	}
 }

@@ -113,7 +113,8 @@ func sameBut(l, r sequence) bool {
 		if inLeft && skip(at, place{left: at.left + 1, right: at.right}, left, l.values[at.left], l.brief[at.left]) {
 			return true
 		}
-		return inRight && skip(at, place{left: at.left, right: at.right + 1}, right, r.values[at.right], r.brief[at.right])
+		return inRight && skip(at, place{left: at.left, right: at.right + 1}, right, r.values[at.right],
+			r.brief[at.right])
 	}
 	return same(place{})
 }

@@ -40,14 +40,16 @@ func TestSameBut(t *testing.T) {
 		{"between two that are the same", []string{"a", "b!", "a"}, []string{"a"}, true},
 		{"between two that are the same, and long", []string{"a", "b", "a"}, []string{"a"}, false},
 		{"each side another one", []string{"a", "b!", "d"}, []string{"a", "c!", "d"}, false},
-		{"each side one, with a common one between", []string{"a", "b!", "c", "d"}, []string{"a", "c", "e!", "d"}, true},
+		{"each side one, with a common one between", []string{"a", "b!", "c", "d"}, []string{"a", "c", "e!", "d"},
+			true},
 		{"two in a row", []string{"a", "b!", "c!", "d"}, []string{"a", "d"}, true},
 		{"brief on one side", []string{"a", "b!", "c"}, []string{"a", "b", "c"}, true},
 		{"another order", []string{"a", "b", "c"}, []string{"b", "a", "c"}, false},
 		{"there again", []string{"a!", absent, "c"}, []string{"c"}, true},
 	} {
 		if got := sameBut(parse(c.left...), parse(c.right...)); got != c.want {
-			t.Errorf("%s: %v and %v are the same but for brief values: %v, want %v", c.name, c.left, c.right, got, c.want)
+			t.Errorf("%s: %v and %v are the same but for brief values: %v, want %v", c.name, c.left, c.right, got,
+				c.want)
 		}
 	}
 }

@@ -71,7 +71,12 @@ const forever = "trap 'exit 0' TERM; while true; do sleep 1 & wait $!; done"
 // fill completes a pod for a node.
 func (c Case) fill(node, dir string) (*v1.Pod, error) {
 	replace := strings.NewReplacer("@NODE@", node, "@NAME@", c.Name, "@DIR@", dir)
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: c.Name, Namespace: node, Labels: c.Labels, Annotations: c.Annotations}}
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name:        c.Name,
+		Namespace:   node,
+		Labels:      c.Labels,
+		Annotations: c.Annotations,
+	}}
 	text := []byte(c.Spec)
 	if c.Pod != nil {
 		var err error

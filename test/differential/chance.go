@@ -82,7 +82,9 @@ func addFacts(t Trace, states []*v1.Pod, names Names) {
 				first = c.State.Terminated
 			}
 			if first != nil && t[prefix+"first-end"] == nil {
-				t[prefix+"first-end"] = []string{names.Replace(fmt.Sprintf("%d %s %q", first.ExitCode, first.Reason, first.Message))}
+				t[prefix+"first-end"] = []string{
+					names.Replace(fmt.Sprintf("%d %s %q", first.ExitCode, first.Reason, first.Message)),
+				}
 			}
 			if w := c.State.Waiting; w != nil && refused(c) && !slices.Contains(waits[c.Name], reasonOf(w)) {
 				waits[c.Name] = append(waits[c.Name], reasonOf(w))

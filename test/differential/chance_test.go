@@ -15,7 +15,9 @@ func waitingFor(reason string) v1.ContainerState {
 }
 
 func endedWith(code int32, reason string, at time.Time) v1.ContainerState {
-	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: code, Reason: reason, FinishedAt: metav1.NewTime(at)}}
+	return v1.ContainerState{
+		Terminated: &v1.ContainerStateTerminated{ExitCode: code, Reason: reason, FinishedAt: metav1.NewTime(at)},
+	}
 }
 
 func runningSince(at time.Time) v1.ContainerState {
@@ -23,7 +25,10 @@ func runningSince(at time.Time) v1.ContainerState {
 }
 
 func podOf(phase v1.PodPhase, deleted bool, list ...v1.ContainerStatus) *v1.Pod {
-	pod := &v1.Pod{Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyNever}, Status: v1.PodStatus{Phase: phase, ContainerStatuses: list}}
+	pod := &v1.Pod{
+		Spec:   v1.PodSpec{RestartPolicy: v1.RestartPolicyNever},
+		Status: v1.PodStatus{Phase: phase, ContainerStatuses: list},
+	}
 	for _, c := range list {
 		pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Name: c.Name})
 	}
@@ -41,7 +46,13 @@ func TestFacts(t *testing.T) {
 		if state.Waiting == nil {
 			id = "x"
 		}
-		return v1.ContainerStatus{Name: "c", RestartCount: restarts, State: state, LastTerminationState: last, ContainerID: id}
+		return v1.ContainerStatus{
+			Name:                 "c",
+			RestartCount:         restarts,
+			State:                state,
+			LastTerminationState: last,
+			ContainerID:          id,
+		}
 	}
 	none, exit3 := v1.ContainerState{}, endedWith(3, "Error", at)
 	for name, test := range map[string]struct {
@@ -55,18 +66,36 @@ func TestFacts(t *testing.T) {
 				podOf("Running", false, state(1, runningSince(at), exit3)),
 				podOf("Failed", true, state(1, endedWith(0, "Completed", at), exit3)),
 			},
-			Trace{"facts/phase": {"Running"}, "facts/reason": {""}, "facts/c/started": {"true"}, "facts/c/restarted": {"true"}, "facts/c/first-end": {`3 Error ""`}},
+			Trace{
+				"facts/phase": {"Running"}, "facts/reason": {""}, "facts/c/started": {"true"},
+				"facts/c/restarted": {"true"}, "facts/c/first-end": {`3 Error ""`},
+			},
 		},
 		"restarts, seen later": {
-			[]*v1.Pod{podOf("Running", false, state(2, waitingFor("CrashLoopBackOff"), exit3)), podOf("Running", true, state(3, exit3, exit3))},
-			Trace{"facts/phase": {"Running"}, "facts/reason": {""}, "facts/c/started": {"true"}, "facts/c/restarted": {"true"}, "facts/c/first-end": {`3 Error ""`}},
+			[]*v1.Pod{
+				podOf("Running", false, state(2, waitingFor("CrashLoopBackOff"), exit3)),
+				podOf("Running", true, state(3, exit3, exit3)),
+			},
+			Trace{
+				"facts/phase": {"Running"}, "facts/reason": {""}, "facts/c/started": {"true"},
+				"facts/c/restarted": {"true"}, "facts/c/first-end": {`3 Error ""`},
+			},
 		},
 		"ends when it is deleted": {
-			[]*v1.Pod{podOf("Running", false, state(0, runningSince(at), none)), podOf("Failed", true, state(0, endedWith(137, "Error", at), none))},
-			Trace{"facts/phase": {"Running"}, "facts/reason": {""}, "facts/c/started": {"true"}, "facts/c/first-end": {`137 Error ""`}},
+			[]*v1.Pod{
+				podOf("Running", false, state(0, runningSince(at), none)),
+				podOf("Failed", true, state(0, endedWith(137, "Error", at), none)),
+			},
+			Trace{
+				"facts/phase": {"Running"}, "facts/reason": {""}, "facts/c/started": {"true"},
+				"facts/c/first-end": {`137 Error ""`},
+			},
 		},
 		"cannot start": {
-			[]*v1.Pod{podOf("Pending", false, state(0, waitingFor("ErrImagePull"), none)), podOf("Pending", false, state(0, waitingFor("ImagePullBackOff"), none))},
+			[]*v1.Pod{
+				podOf("Pending", false, state(0, waitingFor("ErrImagePull"), none)),
+				podOf("Pending", false, state(0, waitingFor("ImagePullBackOff"), none)),
+			},
 			Trace{"facts/phase": {"Pending"}, "facts/reason": {""}, "facts/c/waits": {"ErrImagePull"}},
 		},
 	} {
@@ -131,7 +160,8 @@ func TestLived(t *testing.T) {
 		"has ended":        {podOf("Running", false, status(endedWith(1, "Error", now))), false},
 		"all stay ended":   {podOf("Running", false, status(endedWith(1, "Error", now.Add(-time.Minute)))), false},
 		"one stays ended": {
-			podOf("Running", false, status(endedWith(1, "Error", now.Add(-time.Minute))), status(runningSince(now.Add(-time.Minute)))),
+			podOf("Running", false, status(endedWith(1, "Error", now.Add(-time.Minute))),
+				status(runningSince(now.Add(-time.Minute)))),
 			true,
 		},
 		"was restarted":          {podOf("Running", false, restarted), true},
@@ -173,15 +203,17 @@ func TestSettled(t *testing.T) {
 		pod  *v1.Pod
 		want bool
 	}{
-		"no status":                    {podOf(v1.PodPending, false), false},
-		"starts":                       {podOf(v1.PodPending, false, creates), false},
-		"ready":                        {podOf(v1.PodRunning, false, ready), true},
-		"one is not ready":             {podOf(v1.PodRunning, false, ready, starts), false},
-		"one is refused":               {podOf(v1.PodPending, false, ready, refused), true},
-		"one is refused, one starts":   {podOf(v1.PodPending, false, starts, refused), false},
-		"one has ended for good":       {podOf(v1.PodRunning, false, ready, ended), true},
-		"the pod has ended":            {podOf(v1.PodFailed, false, ended), true},
-		"one waits for its next start": {podOf(v1.PodRunning, false, ready, v1.ContainerStatus{State: waitingFor("CrashLoopBackOff")}), true},
+		"no status":                  {podOf(v1.PodPending, false), false},
+		"starts":                     {podOf(v1.PodPending, false, creates), false},
+		"ready":                      {podOf(v1.PodRunning, false, ready), true},
+		"one is not ready":           {podOf(v1.PodRunning, false, ready, starts), false},
+		"one is refused":             {podOf(v1.PodPending, false, ready, refused), true},
+		"one is refused, one starts": {podOf(v1.PodPending, false, starts, refused), false},
+		"one has ended for good":     {podOf(v1.PodRunning, false, ready, ended), true},
+		"the pod has ended":          {podOf(v1.PodFailed, false, ended), true},
+		"one waits for its next start": {
+			podOf(v1.PodRunning, false, ready, v1.ContainerStatus{State: waitingFor("CrashLoopBackOff")}), true,
+		},
 	} {
 		if got := settled(test.pod); got != test.want {
 			t.Errorf("%s: settled = %v, want %v", name, got, test.want)
@@ -202,7 +234,8 @@ func TestSettled(t *testing.T) {
 // TestEnds: of some paths the first and the last value are compared.
 func TestEnds(t *testing.T) {
 	c := Case{Ends: []string{"message"}}
-	l, r := c.kept(Trace{"message": {"a", "b", "c"}, "other": {"a", "b", "c"}}, Trace{"message": {"a", "c"}, "other": {"a", "c"}})
+	l, r := c.kept(Trace{"message": {"a", "b", "c"}, "other": {"a", "b", "c"}},
+		Trace{"message": {"a", "c"}, "other": {"a", "c"}})
 	if got, want := Compare([]Trace{l}, []Trace{r}), "other"; len(got) != 1 || got[0].Path != want {
 		t.Errorf("paths that differ = %v, want %s", got, want)
 	}

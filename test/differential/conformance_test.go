@@ -47,12 +47,14 @@ func rowSteps(row string) []Step {
 	switch row {
 	case "init-restart-rules", "sidecar-start-order", "post-start":
 		return []Step{Running(), Inspect()}
-	case "restart-rules", "probe-liveness-never", "status-failed", "restart-never", "sidecar-failed-job", "emptydir-limit",
+	case "restart-rules", "probe-liveness-never", "status-failed", "restart-never", "sidecar-failed-job",
+		"emptydir-limit",
 		"ephemeral-storage-limit":
 		return []Step{Phase(v1.PodFailed)}
 	case "active-deadline-waiting":
 		return []Step{Phase(v1.PodFailed), Terminated("main")}
-	case "restart-on-failure", "status-succeeded", "sidecar-job", "termination-message-size", "termination-message-total":
+	case "restart-on-failure", "status-succeeded", "sidecar-job", "termination-message-size",
+		"termination-message-total":
 		return []Step{Phase(v1.PodSucceeded)}
 	case "status-restarts", "status-oom-killed", "probe-startup-fails":
 		return []Step{BackedOff("main", 1)}
@@ -71,7 +73,8 @@ func rowSteps(row string) []Step {
 	case "probe-exec", "probe-exec-timeout":
 		return []Step{Event("Unhealthy"), Inspect()}
 	case "env-file":
-		return []Step{Waiting("missing", "CreateContainerConfigError"), Waiting("bad", "CreateContainerConfigError"), Inspect()}
+		return []Step{Waiting("missing", "CreateContainerConfigError"), Waiting("bad", "CreateContainerConfigError"),
+			Inspect()}
 	}
 	return []Step{Settled(), Inspect()}
 }

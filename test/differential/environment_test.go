@@ -31,7 +31,8 @@ func environmentCases() []Case {
 			}),
 			// The pod has more events than an agent sends of one.
 			Ignore: []string{`events/"Normal",.*`, `events/"Warning","Failed",.*`},
-			Steps:  []Step{Waiting("behind", "CreateContainerConfigError"), Started("lines"), Started("unread"), Inspect()},
+			Steps: []Step{Waiting("behind", "CreateContainerConfigError"), Started("lines"), Started("unread"),
+				Inspect()},
 		},
 		{
 			Name: "environment-expanded",
@@ -109,7 +110,8 @@ func envFiles(files map[string]string) string {
 	var scripts, containers strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		fmt.Fprintf(&scripts, "printf \"%s\" >/v/%s; ", files[name], name)
-		fmt.Fprintf(&containers, "- {name: %s, env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: %s, key: A}}}]}\n", name, name)
+		fmt.Fprintf(&containers,
+			"- {name: %s, env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: %s, key: A}}}]}\n", name, name)
 	}
 	return fmt.Sprintf(`
 initContainers: [{name: write, command: [sh, -c, '%ssleep 2'], volumeMounts: [{name: v, mountPath: /v}]}]

@@ -37,7 +37,9 @@ type state struct {
 
 // watch begins a history and returns when it has begun.
 func watch(ctx context.Context, api kubernetes.Interface, namespace string) (*history, error) {
-	h := &history{pods: map[types.UID][]state{}, gone: map[types.UID]bool{}, events: map[types.UID]map[string]*v1.Event{}}
+	h := &history{
+		pods: map[types.UID][]state{}, gone: map[types.UID]bool{}, events: map[types.UID]map[string]*v1.Event{},
+	}
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithNamespace(namespace))
 	pods, events := factory.Core().V1().Pods().Informer(), factory.Core().V1().Events().Informer()
 	_, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{

@@ -32,7 +32,9 @@ func (s *Side) addInside(ctx context.Context, t Trace, step string, pod *v1.Pod,
 		return err
 	}
 	for _, c := range list.GetContainers() {
-		status, err := s.CRI.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: c.GetId(), Verbose: true})
+		status, err := s.CRI.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{
+			ContainerId: c.GetId(), Verbose: true,
+		})
 		if err != nil {
 			return err
 		}
@@ -43,7 +45,12 @@ func (s *Side) addInside(ctx context.Context, t Trace, step string, pod *v1.Pod,
 			return fmt.Errorf("read the process of container %s: %w", c.GetMetadata().GetName(), err)
 		}
 		seen := Trace{}
-		in := inspection{trace: seen, prefix: "inside/" + step + "/" + c.GetMetadata().GetName() + "/", names: names, side: s}
+		in := inspection{
+			trace:  seen,
+			prefix: "inside/" + step + "/" + c.GetMetadata().GetName() + "/",
+			names:  names,
+			side:   s,
+		}
 		if err := in.process(info.PID); hasEnded(info.PID) {
 			continue
 		} else if err != nil {
@@ -109,7 +116,8 @@ func (in inspection) identity(proc string) error {
 	for line := range strings.Lines(string(data)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		switch key {
-		case "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters":
+		case "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
+			"Seccomp_filters":
 			in.add("identity/"+key, strings.Join(strings.Fields(value), " "))
 		}
 	}
@@ -187,9 +195,11 @@ func tmpfsOptions(options string) string {
 
 // cgroupFiles are the settings that an agent or a runtime makes, of cgroup v1 and v2.
 var cgroupFiles = []string{
-	"cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpuset.cpus", "cpuset.mems", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes",
+	"cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpuset.cpus", "cpuset.mems", "memory.limit_in_bytes",
+	"memory.memsw.limit_in_bytes",
 	"memory.soft_limit_in_bytes", "memory.swappiness", "memory.oom_control", "pids.max", "devices.list",
-	"cpu.max", "cpu.weight", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max", "memory.oom.group",
+	"cpu.max", "cpu.weight", "memory.max", "memory.min", "memory.low", "memory.high", "memory.swap.max",
+	"memory.oom.group",
 }
 
 // cgroups are the settings of the container's cgroups and of all those above, up to the node's.
@@ -290,7 +300,8 @@ func (in inspection) volumeMounts(proc string) ([]string, error) {
 		}
 		point := fields[4]
 		agents := strings.Contains(fields[3], "/volumes/") || strings.Contains(fields[3], "/volume-subpaths/")
-		tmpfs := strings.Contains(lines.Text(), " - tmpfs ") && !strings.HasPrefix(point, "/dev") && !strings.HasPrefix(point, "/proc") && !strings.HasPrefix(point, "/sys")
+		tmpfs := strings.Contains(lines.Text(), " - tmpfs ") && !strings.HasPrefix(point, "/dev") &&
+			!strings.HasPrefix(point, "/proc") && !strings.HasPrefix(point, "/sys")
 		if agents || tmpfs {
 			points = append(points, point)
 		}

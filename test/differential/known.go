@@ -38,7 +38,12 @@ func Known() []Allowed {
 			Left: nothing,
 			Row:  "containers and logs of a pod that the node has ended",
 		},
-		{Path: `events/.*"DeadlineExceeded".*`, Left: "several times", Right: "once", Row: "the event `DeadlineExceeded`"},
+		{
+			Path:  `events/.*"DeadlineExceeded".*`,
+			Left:  "several times",
+			Right: "once",
+			Row:   "the event `DeadlineExceeded`",
+		},
 		{
 			Case:    "restart-agent-crash-loop",
 			Path:    `pod\.status\.containerStatuses\[main\]\.state\.waiting\.(message|reason)`,
@@ -52,10 +57,11 @@ func Known() []Allowed {
 			Row:   "event `Unhealthy` of a probe that ends with the runtime or the pod",
 		},
 		{
-			Case: "restart-.*",
-			Path: `events/"Warning","FailedMount","kubelet","","MountVolume\.SetUp failed for volume \\"[^"]*\\" : object .* not registered"`,
-			Row:  "event `FailedMount` of a pod that ended while the agent was down",
-			Left: "there", Right: "^$",
+			Case:  "restart-.*",
+			Path:  `events/"Warning","FailedMount","kubelet","","MountVolume\.SetUp failed for volume \\"[^"]*\\" : object .* not registered"`,
+			Row:   "event `FailedMount` of a pod that ended while the agent was down",
+			Left:  "there",
+			Right: "^$",
 		},
 		{
 			Case:  "environment-files|env-file",

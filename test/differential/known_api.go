@@ -14,7 +14,8 @@ const (
 // knownAPI are the differences of the ports' answers and of the Node.
 func knownAPI() []Allowed {
 	var list []Allowed
-	for _, more := range [][]Allowed{knownErrors(), knownMethods(), knownPages(), knownMetrics(), knownSummary(), knownNode()} {
+	for _, more := range [][]Allowed{knownErrors(), knownMethods(), knownPages(), knownMetrics(), knownSummary(),
+		knownNode()} {
 		list = append(list, more...)
 	}
 	return list
@@ -29,16 +30,31 @@ func knownErrors() []Allowed {
 	var list []Allowed
 	for _, pair := range [][2]string{
 		{`Unauthorized`, `Unauthorized: show a client certificate or a token of the cluster\n`},
-		{`404 page not found\n`, `Unauthorized: show .*|Forbidden \(user=nobody, verb=get, resource=nodes, subresource=proxy\)\n`},
+		{
+			`404 page not found\n`,
+			`Unauthorized: show .*|Forbidden \(user=nobody, verb=get, resource=nodes, subresource=proxy\)\n`,
+		},
 		{`404: Page Not Found`, `404 page not found\n`},
 		{`405: Method Not Allowed`, `method [A-Z]+ is not one of [A-Z, ]+\n`},
-		{`Forbidden \(user=nobody, verb=get, .*, subresource\(s\)=\[.*\]\)\n`, `Forbidden \(user=nobody, verb=(get|create), .*, subresource=.*\)\n`},
+		{
+			`Forbidden \(user=nobody, verb=get, .*, subresource\(s\)=\[.*\]\)\n`,
+			`Forbidden \(user=nobody, verb=(get|create), .*, subresource=.*\)\n`,
+		},
 		{`pod does not exist|pod "none" does not exist`, `pod "none" does not exist in namespace "none" on this node`},
 		{`Upgrade request required\n`, `Upgrade request required: this path streams over SPDY or WebSocket`},
 		{`you must specify at least 1 of stdin, stdout, stderr`, `no command: ask with .*`},
-		{`rpc error: .*exec: \\"\\": executable file not found.*|rpc error: .*`, `no command, or one that is too long: .*`},
-		{`\{"message": "(Invalid request|Unable to decode query)\."\}`, `(limitBytes|sinceSeconds|sinceTime|tailLines|stream) ".*": want .*|at most one of .*|tailLines and stream=Stdout exclude each other`},
-		{`container "none" not found in pod "api"`, `container "none" not found in pod "api"; it has main, ended, again`},
+		{
+			`rpc error: .*exec: \\"\\": executable file not found.*|rpc error: .*`,
+			`no command, or one that is too long: .*`,
+		},
+		{
+			`\{"message": "(Invalid request|Unable to decode query)\."\}`,
+			`(limitBytes|sinceSeconds|sinceTime|tailLines|stream) ".*": want .*|at most one of .*|tailLines and stream=Stdout exclude each other`,
+		},
+		{
+			`container "none" not found in pod "api"`,
+			`container "none" not found in pod "api"; it has main, ended, again`,
+		},
 		{`container none does not exist`, `container none of pod <node>/api does not run on this node: .*\n`},
 	} {
 		list = append(list, Allowed{Case: "api", Path: api + `.*/error`, Left: pair[0], Right: pair[1], Row: row})
@@ -242,7 +258,8 @@ func knownPages() []Allowed {
 		{Path: `api/admin GET /(statusz|flagz)/status`, Left: "200 OK", Right: "404 Not Found", Row: zPages},
 		{Path: `api/admin GET /(statusz|flagz)/error`, Left: nothing, Right: `404 page not found\n`, Row: zPages},
 		{
-			Path: `api/admin GET /configz/field\.kubeletconfig\.` + anyOf(`apiVersion kind authentication\.x509\.clientCAFile crashLoopBackOff\.maxContainerRestartPeriod
+			Path: `api/admin GET /configz/field\.kubeletconfig\.` +
+				anyOf(`apiVersion kind authentication\.x509\.clientCAFile crashLoopBackOff\.maxContainerRestartPeriod
 				enableSystemLogQuery healthzBindAddress healthzPort imagePullCredentialsVerificationPolicy kubeAPIBurst kubeAPIQPS memoryReservationPolicy
 				mergeDefaultEvictionSettings tlsCertFile tlsPrivateKeyFile`),
 			Right: nothing, Row: configz,
@@ -255,14 +272,18 @@ func knownPages() []Allowed {
 		},
 		{
 			// Those that the harness sets, to another value on each side.
-			Path: `api/admin GET /configz/field\.kubeletconfig\.` + anyOf(`port readOnlyPort makeIPTablesUtilChains logging\.verbosity`),
-			Left: `.+`, Right: `.+`, Row: configz,
+			Path: `api/admin GET /configz/field\.kubeletconfig\.` +
+				anyOf(`port readOnlyPort makeIPTablesUtilChains logging\.verbosity`),
+			Left:  `.+`,
+			Right: `.+`,
+			Row:   configz,
 		},
 		{Path: apiGet + `/pods/?/field\.items\[\]\.metadata\.managedFields.*`, Left: there, Right: nothing, Row: pods},
 		{Path: apiGet + `/pods/?/field\.items\[\]\.(apiVersion|kind)`, Left: nothing, Right: there, Row: pods},
 		{
-			Path: apiGet + `/(pods|runningpods)/?/field\.items\[\]\.status\.resources(\.(limits|requests)(\.(cpu|memory))?)?`,
-			Row:  "`status.resources` of a running pod",
+			Path: apiGet +
+				`/(pods|runningpods)/?/field\.items\[\]\.status\.resources(\.(limits|requests)(\.(cpu|memory))?)?`,
+			Row: "`status.resources` of a running pod",
 		},
 	}
 	for field, values := range map[string][2]string{
@@ -272,7 +293,12 @@ func knownPages() []Allowed {
 		"nodeStatusMaxImages":       {"50", "0"},
 		"nodeStatusReportFrequency": {"5s", "5m0s"},
 	} {
-		list = append(list, Allowed{Path: `api/admin GET /configz/field\.kubeletconfig\.` + field, Left: values[0], Right: values[1], Row: "defaults of the configuration"})
+		list = append(list, Allowed{
+			Path:  `api/admin GET /configz/field\.kubeletconfig\.` + field,
+			Left:  values[0],
+			Right: values[1],
+			Row:   "defaults of the configuration",
+		})
 	}
 	return list
 }
@@ -289,7 +315,8 @@ func knownMetrics() []Allowed {
 	)
 	const pod = `\{container=,(failure_type=[a-z]+,|cpu=total,)?id=\*,image=,(interface=eth0,)?name=,namespace=<node>,pod=api.*\}`
 	const labels = `container=,.*image=,.*name=,namespace=(<node>)?,pod=(api)?.*`
-	lacking := anyOf(`container_cpu_cfs_burst_periods_total container_cpu_cfs_burst_seconds_total container_cpu_load_average_10s container_cpu_load_d_average_10s
+	lacking :=
+		anyOf(`container_cpu_cfs_burst_periods_total container_cpu_cfs_burst_seconds_total container_cpu_load_average_10s container_cpu_load_d_average_10s
 		container_file_descriptors container_fs_[a-z_]+ container_health_state container_sockets container_tasks_state container_ulimits_soft
 		machine_cpu_books machine_cpu_drawers machine_cpu_physical_cores machine_cpu_sockets machine_nvm_avg_power_budget_watts machine_nvm_capacity`)
 	return []Allowed{
@@ -305,12 +332,15 @@ func knownMetrics() []Allowed {
 			Right: nothing,
 			Row:   head,
 		},
-		{Path: apiGet + `/metrics/(type|series)/kubelet_` + anyOf(`active_pods cgroup_[a-z_]+ container_log_filesystem_used_bytes containers_per_pod[a-z_]* cpu_manager_[a-z_]+
+		{
+			Path: apiGet + `/metrics/(type|series)/kubelet_` +
+				anyOf(`active_pods cgroup_[a-z_]+ container_log_filesystem_used_bytes containers_per_pod[a-z_]* cpu_manager_[a-z_]+
 			cri_losing_support desired_pods evented_pleg_[a-z_]+ first_network_pod_start_sli_duration_seconds graceful_shutdown_[a-z_]+ http_[a-z_]+ image_[a-z_]+
 			imagemanager_[a-z_]+ lifecycle_handler_[a-z_]+ managed_ephemeral_containers memory_manager_[a-z_]+ metrics_provider mirror_pods node_startup_[a-z_]+
 			orphan[a-z_]+ pleg_[a-z_]+ pod_in_progress_resizes pod_resize_[a-z_]+ pod_start_[a-z_]+ pod_status_[a-z_]+ pod_watch_[a-z_]+ pod_worker_[a-z_]+ restarted_pods_total
 			run_podsandbox_[a-z_]+ runtime_operations_[a-z_]+ sleep_action_[a-z_]+ started_[a-z_]+ terminated_containers_total topology_manager_[a-z_]+
-			volume_metric_[a-z_]+ working_pods`), Right: nothing, Row: agent},
+			volume_metric_[a-z_]+ working_pods`), Right: nothing, Row: agent,
+		},
 		{
 			Path:  apiGet + `/metrics/resource/series/container_swap_limit_bytes\{.*\}`,
 			Left:  `about (0|[0-9.e+]+)`,
@@ -324,20 +354,25 @@ func knownMetrics() []Allowed {
 			Row:   missing,
 		},
 		{
-			Path:  apiGet + `/metrics/cadvisor/series/container_[a-z_]+\{container=,.*id=\*,image=\*,.*name=\*,namespace=<node>,pod=api.*\}`,
+			Path: apiGet +
+				`/metrics/cadvisor/series/container_[a-z_]+\{container=,.*id=\*,image=\*,.*name=\*,namespace=<node>,pod=api.*\}`,
 			Right: nothing, Row: sandbox,
 		},
 		{Path: apiGet + `/metrics/cadvisor/series/container_network_[a-z_]+` + pod, Left: nothing, Row: sandbox},
 		{
-			Path: apiGet + `/metrics/cadvisor/series/` + anyOf(`container_cpu_system_seconds_total container_cpu_user_seconds_total container_last_seen container_memory_failcnt
+			Path: apiGet + `/metrics/cadvisor/series/` +
+				anyOf(`container_cpu_system_seconds_total container_cpu_user_seconds_total container_last_seen container_memory_failcnt
 				container_memory_failures_total container_memory_kernel_usage container_memory_mapped_file container_memory_max_usage_bytes
 				container_memory_total_active_file_bytes container_memory_total_inactive_file_bytes container_oom_events_total container_processes
 				container_spec_[a-z_]+ container_start_time_seconds container_threads_max`) + `\{` + labels + `\}`,
-			Left: `.+`, Right: nothing, Row: above,
+			Left:  `.+`,
+			Right: nothing,
+			Row:   above,
 		},
 		{
-			Path: apiGet + `/metrics/cadvisor/series/container_memory_failures_total\{container=,failure_type=pg(maj)?fault,id=/,.*scope=hierarchy\}`,
-			Row:  "page faults of the node on cgroup v1",
+			Path: apiGet +
+				`/metrics/cadvisor/series/container_memory_failures_total\{container=,failure_type=pg(maj)?fault,id=/,.*scope=hierarchy\}`,
+			Row: "page faults of the node on cgroup v1",
 		},
 	}
 }
@@ -359,8 +394,11 @@ func knownSummary() []Allowed {
 			Row:   "system container `kubelet` of the summary",
 		},
 		{
-			Path:  summary + `\.(node\.systemContainers\[pods\]|pods\[\]|pods\[\]\.containers\[\w+\])\.(io\.time|(cpu|memory|io)\.psi\.(some|full)\.(avg10|avg60|avg300|total))`,
-			Right: nothing, Left: `about 0|<time>`, Row: "pressure (PSI) on cgroup v1",
+			Path: summary +
+				`\.(node\.systemContainers\[pods\]|pods\[\]|pods\[\]\.containers\[\w+\])\.(io\.time|(cpu|memory|io)\.psi\.(some|full)\.(avg10|avg60|avg300|total))`,
+			Right: nothing,
+			Left:  `about 0|<time>`,
+			Row:   "pressure (PSI) on cgroup v1",
 		},
 		{
 			Path:  summary + `\.node\.(cpu|memory|io)\.psi\.(some|full)\.(avg10|avg60|avg300|total)`,

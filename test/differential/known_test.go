@@ -131,7 +131,8 @@ func TestKnown(t *testing.T) {
 	}
 	for row, tests := range elsewhere() {
 		if !slices.Contains(rows, row) || shown[row] {
-			t.Errorf("row %q of the list of tests elsewhere: in docs/differences.md %v, allowed here %v; want true, false",
+			t.Errorf("row %q of the list of tests elsewhere: in docs/differences.md %v, allowed here %v; want "+
+				"true, false",
 				row, slices.Contains(rows, row), shown[row])
 		}
 		shown[row] = len(tests) > 0

@@ -23,9 +23,10 @@ type Names struct {
 const lastFixedService = 15
 
 var (
-	uuids     = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
-	hashes    = regexp.MustCompile(`(sha256:)?\b[0-9a-f]{64}\b`)
-	times     = regexp.MustCompile(`\b\d{4}-\d\d-\d\d[T_ ]\d\d[:_]\d\d[:_]\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?( [+-]\d{4} \w+)?`)
+	uuids  = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
+	hashes = regexp.MustCompile(`(sha256:)?\b[0-9a-f]{64}\b`)
+	times  = regexp.MustCompile(
+		`\b\d{4}-\d\d-\d\d[T_ ]\d\d[:_]\d\d[:_]\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?( [+-]\d{4} \w+)?`)
 	tokens    = regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]+`)
 	addresses = regexp.MustCompile(`\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b`)
 	took      = regexp.MustCompile(`in [0-9.]+(µs|ms|s|m[0-9.]+s) \([0-9.]+(µs|ms|s|m[0-9.]+s) including waiting\)`)

@@ -28,9 +28,10 @@ volumes: [{name: data, emptyDir: {sizeLimit: 4Mi}}]
 			Steps: []Step{Phase(v1.PodFailed)},
 		},
 		{
-			Name:  "node-image-goes",
-			Spec:  `containers: [{name: main, imagePullPolicy: Never}, {name: other}]`,
-			Steps: []Step{Running(), Patch(`spec: {containers: [{name: main, image: "edgecore.local/none:1"}]}`), Waiting("main", "ErrImageNeverPull")},
+			Name: "node-image-goes",
+			Spec: `containers: [{name: main, imagePullPolicy: Never}, {name: other}]`,
+			Steps: []Step{Running(), Patch(`spec: {containers: [{name: main, image: "edgecore.local/none:1"}]}`),
+				Waiting("main", "ErrImageNeverPull")},
 		},
 		{
 			Name:    "node-configmap-changes",
@@ -40,7 +41,8 @@ containers: [{name: main, volumeMounts: [{name: c, mountPath: /c}]}]
 volumes: [{name: c, configMap: {name: @NAME@}}]
 `,
 			Steps: []Step{
-				Running(), Apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: three, c: four}}"),
+				Running(),
+				Apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: three, c: four}}"),
 				Patch("metadata: {labels: {look: again}}"), Shows("main", "/c/a", "three"), Inspect(),
 			},
 		},
@@ -64,8 +66,9 @@ volumes: [{name: c, configMap: {name: @NAME@}}]
 containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]
 volumes: [{name: v, persistentVolumeClaim: {claimName: @NAME@}}]
 `,
-			Steps:  []Step{Running(), Inspect()},
-			Ignore: []string{`events/"Warning","FailedMount",.*PVC is not bound"`}, // the claim is bound while the pod starts
+			Steps: []Step{Running(), Inspect()},
+			// the claim is bound while the pod starts
+			Ignore: []string{`events/"Warning","FailedMount",.*PVC is not bound"`},
 		},
 	}
 }

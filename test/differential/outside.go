@@ -198,7 +198,8 @@ func (r *remains) look(ctx context.Context, runtime *cri.Client, uid string) err
 	}
 	r.containers, r.sandboxes = containers.GetContainers(), sandboxes.GetItems()
 	for _, sandbox := range r.sandboxes {
-		got, err := runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox.GetId(), Verbose: true})
+		got, err := runtime.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sandbox.GetId(),
+			Verbose: true})
 		if status.Code(err) == codes.NotFound {
 			continue
 		}

@@ -27,7 +27,8 @@ func planted() []struct {
 	Case
 	path string
 } {
-	const volume = "\nvolumes: [{name: v, downwardAPI: {defaultMode: 0644, items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]"
+	const volume = "\nvolumes: [{name: v, downwardAPI: {defaultMode: 0644, items: [{path: name, fieldRef: " +
+		"{fieldPath: metadata.name}}]}}]"
 	one := func(name, left, right, path string, steps ...Step) struct {
 		Case
 		path string
@@ -44,27 +45,36 @@ func planted() []struct {
 		one("status", "{restartPolicy: Never, containers: [{name: main, command: [sh, -c, exit 3]}]}",
 			"{restartPolicy: Never, containers: [{name: main, command: [sh, -c, exit 4]}]}",
 			"pod.status.containerStatuses[main].state.terminated.exitCode", Phase(v1.PodFailed)),
-		one("event", "containers: [{name: main}]", "containers: [{name: main, imagePullPolicy: Never, image: 'edgecore.local/none:1'}]",
+		one("event", "containers: [{name: main}]",
+			"containers: [{name: main, imagePullPolicy: Never, image: 'edgecore.local/none:1'}]",
 			`events/"Warning","ErrImageNeverPull"`, Settled()),
-		one("env", "containers: [{name: main, env: [{name: A, value: x}]}]", "containers: [{name: main, env: [{name: A, value: y}]}]",
+		one("env", "containers: [{name: main, env: [{name: A, value: x}]}]",
+			"containers: [{name: main, env: [{name: A, value: y}]}]",
 			"inside/2-inspect/main/env/A", Running(), Inspect()),
 		one("identity", "containers: [{name: main}]", "containers: [{name: main, securityContext: {runAsUser: 7}}]",
 			"inside/2-inspect/main/identity/Uid", Running(), Inspect()),
-		one("limits", "containers: [{name: main}]", "containers: [{name: main, command: [sh, -c, 'ulimit -n 512; exec sleep 3600']}]",
+		one("limits", "containers: [{name: main}]",
+			"containers: [{name: main, command: [sh, -c, 'ulimit -n 512; exec sleep 3600']}]",
 			"inside/2-inspect/main/limits/Max open files", Running(), Inspect()),
 		one("mount", "containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]"+volume,
-			"containers: [{name: main, volumeMounts: [{name: v, mountPath: /w}]}]"+volume, "inside/2-inspect/main/mounts//v", Running(), Inspect()),
+			"containers: [{name: main, volumeMounts: [{name: v, mountPath: /w}]}]"+volume,
+			"inside/2-inspect/main/mounts//v", Running(), Inspect()),
 		one("file", "containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]"+volume,
-			"containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]"+strings.Replace(volume, "0644", "0600", 1),
+			"containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]"+
+				strings.Replace(volume, "0644", "0600", 1),
 			"inside/2-inspect/main/files/v/..<dated folder>/name", Running(), Inspect()),
-		one("cgroup", "containers: [{name: main, resources: {limits: {memory: 32Mi}}}]", "containers: [{name: main, resources: {limits: {memory: 64Mi}}}]",
+		one("cgroup", "containers: [{name: main, resources: {limits: {memory: 32Mi}}}]",
+			"containers: [{name: main, resources: {limits: {memory: 64Mi}}}]",
 			"inside/2-inspect/main/cgroup/<id>/memory.limit_in_bytes", Running(), Inspect()),
-		one("log", "containers: [{name: main, command: [sh, -c, 'echo one; sleep 3600']}]", "containers: [{name: main, command: [sh, -c, 'echo two; sleep 3600']}]",
+		one("log", "containers: [{name: main, command: [sh, -c, 'echo one; sleep 3600']}]",
+			"containers: [{name: main, command: [sh, -c, 'echo two; sleep 3600']}]",
 			"logs/main/0.log", Running(), Logged("main", "o")),
-		one("cri", "containers: [{name: main, workingDir: /}]", "containers: [{name: main, workingDir: /tmp}]", "cri/CreateContainer/main.config.workingDir", Running()),
+		one("cri", "containers: [{name: main, workingDir: /}]", "containers: [{name: main, workingDir: /tmp}]",
+			"cri/CreateContainer/main.config.workingDir", Running()),
 	}
 	main := func(name, more, path string) {
-		list = append(list, one(name, "containers: [{name: main}]", "containers: [{name: main"+more, "inside/2-inspect/main/"+path, Running(), Inspect()))
+		list = append(list, one(name, "containers: [{name: main}]", "containers: [{name: main"+more,
+			"inside/2-inspect/main/"+path, Running(), Inspect()))
 	}
 	main("hosts", "}]\nhostAliases: [{ip: 192.0.2.1, hostnames: [planted]}]", "files/etc/hosts")
 	main("resolv-conf", "}]\ndnsConfig: {nameservers: [192.0.2.1]}", "files/etc/resolv.conf")
@@ -74,11 +84,15 @@ func planted() []struct {
 	main("seccomp", ", securityContext: {seccompProfile: {type: RuntimeDefault}}}]", "identity/Seccomp")
 	main("oom-score", ", resources: {requests: {memory: 32Mi}}}]", "identity/oom_score_adj")
 	main("masked", ", securityContext: {privileged: true}}]", "mounts//proc/keys")
-	const disk = "containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, emptyDir: {}}]"
+	const disk = "containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]\nvolumes: [{name: v, " +
+		"emptyDir: {}}]"
 	list = append(list,
-		one("mount-options", disk, strings.Replace(disk, "/v}", "/v, readOnly: true}", 1), "inside/2-inspect/main/mounts//v", Running(), Inspect()),
-		one("setgid", disk, disk+"\nsecurityContext: {fsGroup: 77}", "inside/2-inspect/main/files/v", Running(), Inspect()),
-		one("termination-message", "{restartPolicy: Never, containers: [{name: main, command: [sh, -c, echo one >/dev/termination-log]}]}",
+		one("mount-options", disk, strings.Replace(disk, "/v}", "/v, readOnly: true}", 1),
+			"inside/2-inspect/main/mounts//v", Running(), Inspect()),
+		one("setgid", disk, disk+"\nsecurityContext: {fsGroup: 77}", "inside/2-inspect/main/files/v", Running(),
+			Inspect()),
+		one("termination-message",
+			"{restartPolicy: Never, containers: [{name: main, command: [sh, -c, echo one >/dev/termination-log]}]}",
 			"{restartPolicy: Never, containers: [{name: main, command: [sh, -c, echo two >/dev/termination-log]}]}",
 			"pod.status.containerStatuses[main].state.terminated.message", Phase(v1.PodSucceeded)),
 		one("event-message", "containers: [{name: main, imagePullPolicy: Never, image: 'edgecore.local/none:1'}]",
@@ -94,17 +108,23 @@ func planted() []struct {
 		return func(c *Case) { c.Steps = slices.Concat(c.Steps, steps) }
 	}
 	change("event-count", `events/"Normal","Started"`, more(KillProcess("main"), Restarted("main", 1)))
-	change("label", "cri/RunPodSandbox.config.labels.planted", func(c *Case) { c.Labels = map[string]string{"planted": "x"} })
-	change("annotation", "cri/RunPodSandbox.config.annotations.planted", func(c *Case) { c.Annotations = map[string]string{"planted": "x"} })
+	change("label", "cri/RunPodSandbox.config.labels.planted", func(c *Case) {
+		c.Labels = map[string]string{"planted": "x"}
+	})
+	change("annotation", "cri/RunPodSandbox.config.annotations.planted", func(c *Case) {
+		c.Annotations = map[string]string{"planted": "x"}
+	})
 	change("generation", "pod.generation", more(Patch("spec: {activeDeadlineSeconds: 3600}")))
-	observed := more(Patch("spec: {activeDeadlineSeconds: 3600}"), Until("the generation is observed", func(p *v1.Pod) error {
-		if p.Status.ObservedGeneration != p.Generation {
-			return fmt.Errorf("observedGeneration = %d, want %d", p.Status.ObservedGeneration, p.Generation)
-		}
-		return nil
-	}))
+	observed := more(Patch("spec: {activeDeadlineSeconds: 3600}"),
+		Until("the generation is observed", func(p *v1.Pod) error {
+			if p.Status.ObservedGeneration != p.Generation {
+				return fmt.Errorf("observedGeneration = %d, want %d", p.Status.ObservedGeneration, p.Generation)
+			}
+			return nil
+		}))
 	change("observed-generation", "pod.status.observedGeneration", observed)
-	source := one("event-source", "containers: [{name: main}]", "", `events/"Normal","Planted","other"`, Running(), emit("kubelet"))
+	source := one("event-source", "containers: [{name: main}]", "", `events/"Normal","Planted","other"`, Running(),
+		emit("kubelet"))
 	source.Right = func(c *Case) { c.Steps = []Step{Running(), emit("other")} }
 	return append(list, source)
 }
@@ -141,12 +161,17 @@ func plantedAPI() (c Case, paths []string) {
 		{admin("/spec"), func(a *Answer) { a.Header.Set("Content-Type", "text/html") }, "/type"},
 		{admin("/healthz/ping"), replace("ok", "OK"), "/body"},
 		{admin("/containerLogs/none/none/none"), replace(".+", "not here"), "/error"},
-		{admin("/containerLogs/@POD@/main?tailLines=x"), func(a *Answer) { a.Status = "422 Unprocessable Entity" }, "/status"},
+		{admin("/containerLogs/@POD@/main?tailLines=x"), func(a *Answer) { a.Status = "422 Unprocessable Entity" },
+			"/status"},
 		{admin("/exec/@POD@/none?command=true&output=1"), func(a *Answer) { a.Status = "404 Not Found" }, "/status"},
 		{admin("/metrics"), replace("(?m)^kubelet_node_name.*$", ""), "/series/kubelet_node_name"},
-		{admin("/metrics/resource"), replace("(?m)^pod_cpu_usage_seconds_total.*$", ""), "/series/pod_cpu_usage_seconds_total"},
 		{
-			admin("/metrics/cadvisor"), replace(`(?m)^(container_memory_usage_bytes\{container="main".*\}) \S+`, "$1 1.5"),
+			admin("/metrics/resource"), replace("(?m)^pod_cpu_usage_seconds_total.*$", ""),
+			"/series/pod_cpu_usage_seconds_total",
+		},
+		{
+			admin("/metrics/cadvisor"), replace(`(?m)^(container_memory_usage_bytes\{container="main".*\}) \S+`,
+				"$1 1.5"),
 			"/series/container_memory_usage_bytes{container=main",
 		},
 		{admin("/metrics/probes"), replace("$", "# TYPE prober_more_total counter\n"), "/type/prober_more_total"},
@@ -160,7 +185,8 @@ func plantedAPI() (c Case, paths []string) {
 	var requests []request
 	for _, one := range list {
 		requests = append(requests, one.request)
-		paths = append(paths, fmt.Sprintf("api/%s %s %s%s", one.request.user, one.request.method, one.request.path, one.path))
+		paths = append(paths, fmt.Sprintf("api/%s %s %s%s", one.request.user, one.request.method, one.request.path,
+			one.path))
 	}
 	change := func(r request, a *Answer) {
 		for _, one := range list {
@@ -178,7 +204,8 @@ func plantedAPI() (c Case, paths []string) {
 		n.Labels["kubernetes.io/arch"] = "none"
 		delete(n.Status.Allocatable, v1.ResourcePods)
 	}
-	paths = append(paths, "node.status.conditions[Ready].reason", "node.metadata.labels.kubernetes.io/arch", "node.status.allocatable.pods")
+	paths = append(paths, "node.status.conditions[Ready].reason", "node.metadata.labels.kubernetes.io/arch",
+		"node.status.allocatable.pods")
 	c = apiCases()[0]
 	ready := c.Steps[:slices.IndexFunc(c.Steps, func(s Step) bool { return s.Name == "requests" })]
 	c.Steps = slices.Concat(ready, []Step{send(requests, nil), readNode(nil)})
@@ -287,7 +314,8 @@ func TestPlanted(t *testing.T) {
 				env.Must(t, err)
 				found := Unlisted(c.Name, Compare([]Trace{l}, []Trace{r}), Known())
 				if !slices.ContainsFunc(found, func(d Difference) bool { return strings.HasPrefix(d.Path, c.path) }) {
-					t.Errorf("differences = %v, want one at %s; left %s, right %s", found, c.path, show(l[c.path]), show(r[c.path]))
+					t.Errorf("differences = %v, want one at %s; left %s, right %s", found, c.path, show(l[c.path]),
+						show(r[c.path]))
 				}
 			})
 		}
@@ -299,7 +327,8 @@ func TestPlanted(t *testing.T) {
 			found := Unlisted(c.Name, Compare([]Trace{l}, []Trace{r}), Known())
 			for _, path := range paths {
 				if !slices.ContainsFunc(found, func(d Difference) bool { return strings.HasPrefix(d.Path, path) }) {
-					t.Errorf("differences = %v, want one at %s; left %s, right %s", found, path, show(l[path]), show(r[path]))
+					t.Errorf("differences = %v, want one at %s; left %s, right %s", found, path, show(l[path]),
+						show(r[path]))
 				}
 			}
 		})

@@ -46,7 +46,12 @@ func TestUnlisted(t *testing.T) {
 		{Path: "pod.status.phase", Left: []string{"Running"}, Right: []string{"Pending"}},
 		{Path: "pod.status.phase2", Left: []string{"Running"}, Right: []string{"Pending"}},
 	}
-	got := Unlisted("case-1", found, []Allowed{{Case: "case-.*", Path: `pod\.status\.phase`, Left: "Running", Right: "Pending"}})
+	got := Unlisted("case-1", found, []Allowed{{
+		Case:  "case-.*",
+		Path:  `pod\.status\.phase`,
+		Left:  "Running",
+		Right: "Pending",
+	}})
 	if len(got) != 1 || got[0].Path != "pod.status.phase2" {
 		t.Errorf("unlisted differences = %v, want that of phase2 only", got)
 	}
@@ -204,10 +209,14 @@ a_total{container="",id="/system.slice",namespace="",pod=""} 9
 			},
 		},
 		{
-			"JSON", "/stats/summary?x=1", Answer{Status: "200 OK", Header: http.Header{"Content-Type": {"application/json"}}, Body: []byte(`{"node":{"a":7,"usageNanoCores":1},"list":[{"b":1},{"b":3}]}`)},
+			"JSON", "/stats/summary?x=1", Answer{
+				Status: "200 OK", Header: http.Header{"Content-Type": {"application/json"}},
+				Body: []byte(`{"node":{"a":7,"usageNanoCores":1},"list":[{"b":1},{"b":3}]}`),
+			},
 			Trace{
-				"k/status": {"200 OK"}, "k/type": {"application/json"}, "k/field.node.a": {"about 7"}, "k/field.node.usageNanoCores": {"a rate"},
-				"k/field.list[].b": {"about 3"},
+				"k/status": {"200 OK"}, "k/type": {"application/json"}, "k/field.node.a": {"about 7"},
+				"k/field.node.usageNanoCores": {"a rate"},
+				"k/field.list[].b":            {"about 3"},
 			},
 		},
 		{
@@ -245,9 +254,18 @@ func TestAddCalls(t *testing.T) {
 		order   []string
 		timeout []string
 	}{
-		{"one stop", []crirecord.Call{start, stop("a", 30, nil)}, []string{"StartContainer", "StopContainer"}, []string{"30"}},
-		{"repeated", []crirecord.Call{stop("a", 30, canceled), stop("a", 2, nil)}, []string{"StopContainer"}, []string{"30"}},
-		{"not repeated", []crirecord.Call{stop("a", 30, canceled)}, []string{"StopContainer failed: " + canceled.Error()}, []string{"30"}},
+		{
+			"one stop", []crirecord.Call{start, stop("a", 30, nil)}, []string{"StartContainer", "StopContainer"},
+			[]string{"30"},
+		},
+		{
+			"repeated", []crirecord.Call{stop("a", 30, canceled), stop("a", 2, nil)}, []string{"StopContainer"},
+			[]string{"30"},
+		},
+		{
+			"not repeated", []crirecord.Call{stop("a", 30, canceled)},
+			[]string{"StopContainer failed: " + canceled.Error()}, []string{"30"},
+		},
 		{
 			"another container",
 			[]crirecord.Call{stop("a", 30, canceled), stop("b", 2, nil)},

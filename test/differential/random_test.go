@@ -84,7 +84,9 @@ func (s *Side) plugins(t *testing.T, driver, plugin, dir string) {
 			return fmt.Errorf("allocatable devices = %v, want %d", q.Value(), devices)
 		}
 		drivers, err := s.API.StorageV1().CSINodes().Get(t.Context(), s.Name, metav1.GetOptions{})
-		if err == nil && !slices.ContainsFunc(drivers.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == name }) {
+		if err == nil && !slices.ContainsFunc(drivers.Spec.Drivers, func(d storagev1.CSINodeDriver) bool {
+			return d.Name == name
+		}) {
 			err = fmt.Errorf("drivers = %v, want %s", drivers.Spec.Drivers, name)
 		}
 		return err
@@ -94,7 +96,8 @@ func (s *Side) plugins(t *testing.T, driver, plugin, dir string) {
 // randomCase is a pod made by chance, which is the same for the same seed and number.
 func randomCase(i int) Case {
 	random := rand.New(rand.NewPCG(*seedFlag, uint64(i)))
-	spec := conformance.RandomSpec(random, conformance.RandomOptions{HostDir: "@DIR@/@NAME@", Driver: randomDriver, Device: randomDevice})
+	spec := conformance.RandomSpec(random, conformance.RandomOptions{HostDir: "@DIR@/@NAME@", Driver: randomDriver,
+		Device: randomDevice})
 	eachContainer(&spec, func(c *v1.Container) {
 		if c.Lifecycle != nil {
 			c.Lifecycle.StopSignal = nil // see the row stop-signal of the conformance suite
@@ -157,7 +160,9 @@ func withoutServers(spec *v1.PodSpec) {
 func debug(random *rand.Rand) (steps []Step, ignore []string) {
 	target := []string{"", ", targetContainerName: main0"}[random.IntN(2)]
 	container := func(script string) Step {
-		return Patch(fmt.Sprintf(`spec: {ephemeralContainers: [{name: look, image: "edgecore.local/demo:1", imagePullPolicy: IfNotPresent, command: [sh, -c, %q]%s}]}`, script, target), "ephemeralcontainers")
+		return Patch(
+			fmt.Sprintf(
+				`spec: {ephemeralContainers: [{name: look, image: "edgecore.local/demo:1", imagePullPolicy: IfNotPresent, command: [sh, -c, %q]%s}]}`, script, target), "ephemeralcontainers")
 	}
 	if random.IntN(2) == 0 {
 		return []Step{
@@ -195,7 +200,9 @@ func pulls(spec *v1.PodSpec) (yes bool) {
 // stuck reports whether a pod has a volume that is never there. One that no container mounts is not looked for.
 func stuck(spec *v1.PodSpec) (yes bool) {
 	eachContainer(spec, func(c *v1.Container) {
-		yes = yes || slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == conformance.AbsentVolume })
+		yes = yes || slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool {
+			return m.Name == conformance.AbsentVolume
+		})
 	})
 	return yes
 }
@@ -233,7 +240,9 @@ func steady(spec *v1.PodSpec, random *rand.Rand) {
 // ending changes a spec so that its containers, but for sidecars, end once, each in a way of its own, after all of them
 // were started.
 func ending(spec *v1.PodSpec, random *rand.Rand) {
-	scripts := []string{"sleep 4", "sleep 4; exit 3", "sleep 4; echo bye >/dev/termination-log; exit 1", "sleep 4; kill -9 $$"}
+	scripts := []string{
+		"sleep 4", "sleep 4; exit 3", "sleep 4; echo bye >/dev/termination-log; exit 1", "sleep 4; kill -9 $$",
+	}
 	spec.ActiveDeadlineSeconds = nil
 	spec.RestartPolicy = v1.RestartPolicyNever
 	eachContainer(spec, func(c *v1.Container) {

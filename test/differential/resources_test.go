@@ -32,7 +32,9 @@ containers:
 			Name: "resources-resized",
 			Spec: `containers: [{name: main, resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 64Mi}}}]`,
 			Steps: []Step{
-				Running(), Patch("spec: {containers: [{name: main, resources: {requests: {cpu: 150m}, limits: {cpu: 300m}}}]}", "resize"),
+				Running(),
+				Patch("spec: {containers: [{name: main, resources: {requests: {cpu: 150m}, limits: {cpu: 300m}}}]}",
+					"resize"),
 				Event("ResizeCompleted"), Inspect(),
 			},
 		},

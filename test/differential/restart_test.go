@@ -71,13 +71,16 @@ initContainers:
 containers: [{name: main}]
 `,
 			Steps: []Step{
-				Started("one"), Exec("one", "touch /tmp/end"), Started("two"), RestartAgent(), Exec("two", "touch /tmp/end"), Running(),
+				Started("one"), Exec("one", "touch /tmp/end"), Started("two"), RestartAgent(),
+				Exec("two", "touch /tmp/end"), Running(),
 			},
 		},
 		{
-			Name:  "restart-agent-ending",
-			Spec:  `{terminationGracePeriodSeconds: 15, containers: [{name: main, command: ` + deaf + `}, {name: soon}]}`,
-			Steps: []Step{Running(), Delete(-1), Event("Killing"), Called("StopContainer", "soon"), RestartAgent(), Gone()},
+			Name: "restart-agent-ending",
+			Spec: `{terminationGracePeriodSeconds: 15, containers: [{name: main, command: ` + deaf +
+				`}, {name: soon}]}`,
+			Steps: []Step{Running(), Delete(-1), Event("Killing"), Called("StopContainer", "soon"), RestartAgent(),
+				Gone()},
 		},
 		{
 			Name:  "restart-agent-completed",
@@ -121,9 +124,12 @@ volumes: [{name: data, emptyDir: {}}]
 			Steps: []Step{Running(), WithoutAgent(Lose("main")), Restarted("main", 1), Running()},
 		},
 		{
-			Name:  "restart-runtime-running",
-			Spec:  whole,
-			Steps: []Step{Running(), RestartRuntime(), KillProcess("main"), Restarted("main", 1), Running(), Exec("main", "cat /data/x /down/name")},
+			Name: "restart-runtime-running",
+			Spec: whole,
+			Steps: []Step{
+				Running(), RestartRuntime(), KillProcess("main"), Restarted("main", 1), Running(),
+				Exec("main", "cat /data/x /down/name"),
+			},
 		},
 		{
 			Name: "restart-runtime-in-init",
@@ -137,7 +143,8 @@ containers: [{name: main}]
 	for i := range cases {
 		cases[i].Alone = true
 		// A probe may come between the end of a container that was killed and the agent's notice of it.
-		cases[i].Ignore = append(cases[i].Ignore, `events/"Warning","Unhealthy",.* container is in CONTAINER_EXITED state"`)
+		cases[i].Ignore = append(cases[i].Ignore,
+			`events/"Warning","Unhealthy",.* container is in CONTAINER_EXITED state"`)
 	}
 	return cases
 }

@@ -71,7 +71,8 @@ func configuration(dir string) map[string]any {
 }
 
 // resolvConf is what a node has of name servers: words that pods do not get are among it.
-const resolvConf = "# comment\ndomain ignored.example\nnameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch . one.example two.example.\noptions ndots:2 timeout:1\n"
+const resolvConf = "# comment\ndomain ignored.example\nnameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch . " +
+	"one.example two.example.\noptions ndots:2 timeout:1\n"
 
 // credentials are the node's own for a registry that is not there.
 const credentials = `{"auths": {"127.0.0.1:1": {"auth": "dXNlcjpwYXNzd29yZA=="}}}`
@@ -145,7 +146,8 @@ func (s *Side) startKubelet(t *testing.T, binary, dir, endpoint string, gates ma
 		Started:    s.started(dir),
 	})
 	env.Must(t, err)
-	s.Agent, s.Root, s.Logs, s.LogFile, s.Port, s.ReadOnlyPort = k, k.Root(), k.PodLogs(), k.Log(), k.Port, k.ReadOnlyPort
+	s.Agent, s.Root, s.Logs, s.LogFile, s.Port, s.ReadOnlyPort = k, k.Root(), k.PodLogs(), k.Log(), k.Port,
+		k.ReadOnlyPort
 	s.run(t, dir, k.RemoveLogLinks)
 }
 

@@ -41,7 +41,9 @@ func Until(what string, check func(*v1.Pod) error) Step {
 // Running waits until the pod is Ready.
 func Running() Step {
 	return Until("running", func(p *v1.Pod) error {
-		ready := slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool { return c.Type == v1.PodReady && c.Status == v1.ConditionTrue })
+		ready := slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool {
+			return c.Type == v1.PodReady && c.Status == v1.ConditionTrue
+		})
 		if p.Status.Phase != v1.PodRunning || !ready {
 			return fmt.Errorf("phase is %s, Ready is %v, want Running and true", p.Status.Phase, ready)
 		}
@@ -99,7 +101,8 @@ func Restarted(container string, times int32) Step {
 	return Until(fmt.Sprintf("%s-restarted-%d", container, times), func(p *v1.Pod) error {
 		c, err := containerStatus(p, container)
 		if err == nil && (c.RestartCount < times || c.State.Running == nil) {
-			err = fmt.Errorf("state of %s is %+v after %d restarts, want running after %d", container, c.State, c.RestartCount, times)
+			err = fmt.Errorf("state of %s is %+v after %d restarts, want running after %d", container, c.State,
+				c.RestartCount, times)
 		}
 		return err
 	})
@@ -131,19 +134,22 @@ func Condition(kind v1.PodConditionType, reason string) Step {
 
 // Shows waits until a file in a container has a text.
 func Shows(container, file, text string) Step {
-	return Step{Name: container + "-shows", Do: func(ctx context.Context, s *Subject) error {
-		id, err := s.container(ctx, container)
-		if err != nil {
-			return err
-		}
-		return s.until(ctx, func() error {
-			out, err := s.CRI.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"cat", file}, Timeout: 60})
-			if err == nil && !strings.Contains(string(out.GetStdout()), text) {
-				err = fmt.Errorf("%s of %s is %q, want %q in it", file, container, out.GetStdout(), text)
+	return Step{
+		Name: container + "-shows", Do: func(ctx context.Context, s *Subject) error {
+			id, err := s.container(ctx, container)
+			if err != nil {
+				return err
 			}
-			return err
-		})
-	}}
+			return s.until(ctx, func() error {
+				out, err := s.CRI.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"cat", file},
+					Timeout: 60})
+				if err == nil && !strings.Contains(string(out.GetStdout()), text) {
+					err = fmt.Errorf("%s of %s is %q, want %q in it", file, container, out.GetStdout(), text)
+				}
+				return err
+			})
+		},
+	}
 }
 
 // BackedOff waits until a container that crashes waits for its next attempt, after a number of restarts at least. The
@@ -152,23 +158,29 @@ func BackedOff(container string, times int32) Step {
 	ended := Until("", func(p *v1.Pod) error {
 		c, err := containerStatus(p, container)
 		if err == nil && (c.RestartCount < times || c.State.Running != nil) {
-			err = fmt.Errorf("state of %s is %+v after %d restarts, want that it has ended after %d", container, c.State, c.RestartCount, times)
+			err = fmt.Errorf("state of %s is %+v after %d restarts, want that it has ended after %d", container,
+				c.State, c.RestartCount, times)
 		}
 		return err
 	})
-	return Step{Name: container + "-backed-off", Do: func(ctx context.Context, s *Subject) error {
-		for _, step := range []Step{ended, Patch("metadata: {labels: {look: again}}"), Waiting(container, "CrashLoopBackOff")} {
-			if err := step.Do(ctx, s); err != nil {
-				return err
+	return Step{
+		Name: container + "-backed-off", Do: func(ctx context.Context, s *Subject) error {
+			for _, step := range []Step{
+				ended, Patch("metadata: {labels: {look: again}}"), Waiting(container, "CrashLoopBackOff"),
+			} {
+				if err := step.Do(ctx, s); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	}}
+			return nil
+		},
+	}
 }
 
 // containerStatus finds the status of a container of any kind.
 func containerStatus(p *v1.Pod, name string) (v1.ContainerStatus, error) {
-	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses) {
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses,
+		p.Status.EphemeralContainerStatuses) {
 		if c.Name == name {
 			return c, nil
 		}
@@ -299,19 +311,23 @@ func stepName(ctx context.Context) string {
 
 // Exec runs a shell script in a container and adds its output.
 func Exec(container, script string) Step {
-	return Step{Name: "exec", Do: func(ctx context.Context, s *Subject) error {
-		id, err := s.container(ctx, container)
-		if err != nil {
-			return err
-		}
-		out, err := s.CRI.ExecSync(ctx, &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", script}, Timeout: 60})
-		if err != nil {
-			return err
-		}
-		text := fmt.Sprintf("exit code %d: %s%s", out.GetExitCode(), out.GetStdout(), out.GetStderr())
-		s.Trace.Add("inside/"+stepName(ctx)+"/"+container+"/exec "+script, s.own().Replace(text))
-		return nil
-	}}
+	return Step{
+		Name: "exec", Do: func(ctx context.Context, s *Subject) error {
+			id, err := s.container(ctx, container)
+			if err != nil {
+				return err
+			}
+			out, err := s.CRI.ExecSync(ctx, &runtimeapi.ExecSyncRequest{
+				ContainerId: id, Cmd: []string{"sh", "-c", script}, Timeout: 60,
+			})
+			if err != nil {
+				return err
+			}
+			text := fmt.Sprintf("exit code %d: %s%s", out.GetExitCode(), out.GetStdout(), out.GetStderr())
+			s.Trace.Add("inside/"+stepName(ctx)+"/"+container+"/exec "+script, s.own().Replace(text))
+			return nil
+		},
+	}
 }
 
 // container returns the ID of a running container.
@@ -345,45 +361,59 @@ func KillProcess(container string) Step {
 
 // Lose removes a container from the runtime.
 func Lose(container string) Step {
-	return Step{Name: "lose-" + container, Do: func(ctx context.Context, s *Subject) error {
-		list, err := s.CRI.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{LabelSelector: map[string]string{
-			"io.kubernetes.pod.uid":        string(s.Pod.UID),
-			"io.kubernetes.container.name": container,
-		}}})
-		if err != nil {
-			return err
-		}
-		for _, c := range list.GetContainers() {
-			if _, err := s.CRI.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: c.GetId()}); err != nil {
+	return Step{
+		Name: "lose-" + container, Do: func(ctx context.Context, s *Subject) error {
+			list, err := s.CRI.ListContainers(ctx, &runtimeapi.ListContainersRequest{
+				Filter: &runtimeapi.ContainerFilter{LabelSelector: map[string]string{
+					"io.kubernetes.pod.uid":        string(s.Pod.UID),
+					"io.kubernetes.container.name": container,
+				}},
+			})
+			if err != nil {
 				return err
 			}
-			if _, err := s.CRI.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.GetId()}); err != nil {
-				return err
+			for _, c := range list.GetContainers() {
+				if _, err := s.CRI.StopContainer(ctx, &runtimeapi.StopContainerRequest{
+					ContainerId: c.GetId(),
+				}); err != nil {
+					return err
+				}
+				if _, err := s.CRI.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{
+					ContainerId: c.GetId(),
+				}); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	}}
+			return nil
+		},
+	}
 }
 
 // KillSandbox kills the first process of the pod's sandbox.
 func KillSandbox() Step {
-	return Step{Name: "kill-sandbox", Do: func(ctx context.Context, s *Subject) error {
-		list, err := s.CRI.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
-			State:         &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
-			LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(s.Pod.UID)},
-		}})
-		if err != nil {
-			return err
-		}
-		if len(list.GetItems()) != 1 {
-			return fmt.Errorf("%d sandboxes are ready, want 1", len(list.GetItems()))
-		}
-		status, err := s.CRI.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: list.GetItems()[0].GetId(), Verbose: true})
-		if err != nil {
-			return err
-		}
-		return killInfo(status.GetInfo())
-	}}
+	return Step{
+		Name: "kill-sandbox", Do: func(ctx context.Context, s *Subject) error {
+			list, err := s.CRI.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{
+				Filter: &runtimeapi.PodSandboxFilter{
+					State:         &runtimeapi.PodSandboxStateValue{State: runtimeapi.PodSandboxState_SANDBOX_READY},
+					LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(s.Pod.UID)},
+				},
+			})
+			if err != nil {
+				return err
+			}
+			if len(list.GetItems()) != 1 {
+				return fmt.Errorf("%d sandboxes are ready, want 1", len(list.GetItems()))
+			}
+			status, err := s.CRI.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{
+				PodSandboxId: list.GetItems()[0].GetId(), Verbose: true,
+			})
+			if err != nil {
+				return err
+			}
+			return killInfo(status.GetInfo())
+		},
+	}
 }
 
 func (s *Subject) kill(ctx context.Context, container string) error {
@@ -411,14 +441,17 @@ func killInfo(verbose map[string]string) error {
 // Patch changes the pod by a strategic merge patch in YAML; subresource may be "resize", "status" or
 // "ephemeralcontainers".
 func Patch(change string, subresource ...string) Step {
-	return Step{Name: "patch", Do: func(ctx context.Context, s *Subject) error {
-		data, err := yaml.YAMLToJSON([]byte(change))
-		if err != nil {
+	return Step{
+		Name: "patch", Do: func(ctx context.Context, s *Subject) error {
+			data, err := yaml.YAMLToJSON([]byte(change))
+			if err != nil {
+				return err
+			}
+			_, err = s.API.CoreV1().Pods(s.Name).Patch(ctx, s.Case.Name, types.StrategicMergePatchType, data,
+				metav1.PatchOptions{}, subresource...)
 			return err
-		}
-		_, err = s.API.CoreV1().Pods(s.Name).Patch(ctx, s.Case.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, subresource...)
-		return err
-	}}
+		},
+	}
 }
 
 // Apply changes other objects.
@@ -491,18 +524,24 @@ func Gone() Step {
 
 // Stopped waits until the runtime has no running container of the pod.
 func Stopped() Step {
-	return Step{Name: "stopped", Do: func(ctx context.Context, s *Subject) error {
-		return s.until(ctx, func() error {
-			list, err := s.CRI.ListContainers(ctx, &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-				State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-				LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(s.Pod.UID)},
-			}})
-			if err == nil && len(list.GetContainers()) > 0 {
-				err = fmt.Errorf("%d containers run, want none", len(list.GetContainers()))
-			}
-			return err
-		})
-	}}
+	return Step{
+		Name: "stopped", Do: func(ctx context.Context, s *Subject) error {
+			return s.until(ctx, func() error {
+				list, err := s.CRI.ListContainers(ctx, &runtimeapi.ListContainersRequest{
+					Filter: &runtimeapi.ContainerFilter{
+						State: &runtimeapi.ContainerStateValue{
+							State: runtimeapi.ContainerState_CONTAINER_RUNNING,
+						},
+						LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(s.Pod.UID)},
+					},
+				})
+				if err == nil && len(list.GetContainers()) > 0 {
+					err = fmt.Errorf("%d containers run, want none", len(list.GetContainers()))
+				}
+				return err
+			})
+		},
+	}
 }
 
 // RestartAgent ends the agent and starts it again.
@@ -521,5 +560,7 @@ func KillAgent() Step {
 
 // RestartRuntime restarts the runtime.
 func RestartRuntime() Step {
-	return Step{Name: "restart-runtime", Do: func(ctx context.Context, s *Subject) error { return s.Containerd.Restart(ctx) }}
+	return Step{Name: "restart-runtime", Do: func(ctx context.Context, s *Subject) error {
+		return s.Containerd.Restart(ctx)
+	}}
 }

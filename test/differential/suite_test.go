@@ -16,8 +16,9 @@ import (
 )
 
 var (
-	built     = programs.Flags()
-	leftFlag  = flag.String("left", "kubelet", "the agent that is right: kubelet, edgecore, edgecore:PATH or kubeedge:VERSION")
+	built    = programs.Flags()
+	leftFlag = flag.String("left", "kubelet",
+		"the agent that is right: kubelet, edgecore, edgecore:PATH or kubeedge:VERSION")
 	rightFlag = flag.String("right", "edgecore", "the agent that is compared with it, likewise")
 	attempts  = flag.Int("attempts", 3, "how often a case with differences is run")
 	seedFlag  = flag.Uint64("seed", 1, "the seed of TestRandomPods")
@@ -124,7 +125,8 @@ func (p *pair) compare(t *testing.T, c Case) {
 	for i, d := range found {
 		texts[i] = d.String()
 	}
-	t.Errorf("case %s: differences between %s (left) and %s (right) = %d, want none that is not listed:\n%s", c.Name, p.left.Kind, p.right.Kind, len(found), strings.Join(texts, "\n"))
+	t.Errorf("case %s: differences between %s (left) and %s (right) = %d, want none that is not listed:\n%s", c.Name,
+		p.left.Kind, p.right.Kind, len(found), strings.Join(texts, "\n"))
 }
 
 func printTraces(l, r Trace) string {

@@ -6,8 +6,10 @@ func TestSummary(t *testing.T) {
 	left := []Trace{{"a": {"1"}, "b": {"1", "2"}, "c": {"1"}, "d": {"1"}}}
 	right := []Trace{{"a": {"1"}, "b": {"2"}, "c": {"3"}}}
 	var s Summary
-	s.Add(Case{Name: "one", Steps: []Step{Running()}}, left, right, []Allowed{{Path: "b", Row: "row b"}, {Path: "c", Row: "row c"}, {Path: "[bc]", Row: "never"}})
-	s.Add(Case{Name: "two"}, append(left, Trace{"b": {"2"}}), append(right, Trace{"b": {"2"}}), []Allowed{{Path: "c", Row: "row c"}})
+	s.Add(Case{Name: "one", Steps: []Step{Running()}}, left, right,
+		[]Allowed{{Path: "b", Row: "row b"}, {Path: "c", Row: "row c"}, {Path: "[bc]", Row: "never"}})
+	s.Add(Case{Name: "two"}, append(left, Trace{"b": {"2"}}), append(right, Trace{"b": {"2"}}),
+		[]Allowed{{Path: "c", Row: "row c"}})
 	const want = `
         2  cases
         3  attempts: a case with differences runs again

@@ -80,7 +80,8 @@ func flatten(path string, v any, out map[string]string) {
 
 // unordered reports whether a list has no order: the kubelet fills it from a map.
 func unordered(path string) bool {
-	return strings.HasSuffix(path, ".envs") || strings.HasSuffix(path, ".hugepageLimits") || strings.HasSuffix(path, ".dnsConfig.options")
+	return strings.HasSuffix(path, ".envs") || strings.HasSuffix(path, ".hugepageLimits") ||
+		strings.HasSuffix(path, ".dnsConfig.options")
 }
 
 // sorted sorts a list of texts, and returns any other one as it is.

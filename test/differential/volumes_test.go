@@ -4,8 +4,9 @@ package differential
 func volumeCases() []Case {
 	return []Case{
 		{
-			Name:    "volumes-filled",
-			Objects: "{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: one, b: two}}\n---\n{apiVersion: v1, kind: Secret, metadata: {name: @NAME@}, stringData: {key: hush}}",
+			Name: "volumes-filled",
+			Objects: "{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: one, b: " +
+				"two}}\n---\n{apiVersion: v1, kind: Secret, metadata: {name: @NAME@}, stringData: {key: hush}}",
 			Spec: `
 containers:
 - name: main
@@ -31,8 +32,9 @@ volumes:
 			Steps: []Step{Running(), Inspect()},
 		},
 		{
-			Name:    "volumes-of-a-group",
-			Objects: "{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: one, b: two}}\n---\n{apiVersion: v1, kind: Secret, metadata: {name: @NAME@}, stringData: {key: hush}}",
+			Name: "volumes-of-a-group",
+			Objects: "{apiVersion: v1, kind: ConfigMap, metadata: {name: @NAME@}, data: {a: one, b: " +
+				"two}}\n---\n{apiVersion: v1, kind: Secret, metadata: {name: @NAME@}, stringData: {key: hush}}",
 			Spec: `
 securityContext: {fsGroup: 3456, runAsUser: 1000, runAsGroup: 1000, supplementalGroups: [77]}
 containers:

@@ -22,14 +22,19 @@ func TestBadInput(t *testing.T) {
 
 	n.Manifest("nopod", "apiVersion: v1\nkind: Service\nmetadata: {name: x}\n")
 	n.Manifest("image", strings.Replace(env.Pod("image", env.Forever), "edgecore.local/demo:1", "Not An Image", 1))
-	n.Manifest("never", strings.NewReplacer("edgecore.local/demo:1", "edgecore.local/absent:1", "IfNotPresent", "Never").
+	n.Manifest("never", strings.NewReplacer("edgecore.local/demo:1", "edgecore.local/absent:1", "IfNotPresent",
+		"Never").
 		Replace(env.Pod("never", env.Forever)))
-	n.Manifest("pull", strings.Replace(env.Pod("pull", env.Forever), "edgecore.local/demo:1", "127.0.0.1:1/absent:1", 1))
+	n.Manifest("pull", strings.Replace(env.Pod("pull", env.Forever), "edgecore.local/demo:1", "127.0.0.1:1/absent:1",
+		1))
 	n.Manifest("config", env.Pod("config", env.Forever)+"    envFrom: [{configMapRef: {name: missing}}]\n")
-	n.Manifest("volume", env.Pod("volume", env.Forever, "  volumes: [{name: v, configMap: {name: missing}}]")+mounted("v"))
-	n.Manifest("pvc", env.Pod("pvc", env.Forever, "  volumes: [{name: data, persistentVolumeClaim: {claimName: c}}]")+mounted("data"))
+	n.Manifest("volume", env.Pod("volume", env.Forever, "  volumes: [{name: v, configMap: {name: missing}}]")+
+		mounted("v"))
+	n.Manifest("pvc", env.Pod("pvc", env.Forever, "  volumes: [{name: data, persistentVolumeClaim: {claimName: c}}]")+
+		mounted("data"))
 	n.Manifest("iscsi", env.Pod("iscsi", env.Forever,
-		"  volumes: [{name: data, iscsi: {targetPortal: 10.0.0.1, iqn: iqn.2001-04.com.example, lun: 0}}]")+mounted("data"))
+		"  volumes: [{name: data, iscsi: {targetPortal: 10.0.0.1, iqn: iqn.2001-04.com.example, lun: 0}}]")+
+		mounted("data"))
 	n.Manifest("big", env.Pod("big", env.Forever)+"    resources: {requests: {memory: 900Gi}}\n")
 	n.Manifest("command", strings.Replace(env.Pod("command", env.Forever), "[sh, -c,", "[/no/such/program,", 1))
 	n.Manifest("root", env.Pod("root", env.Forever)+"    securityContext: {runAsNonRoot: true}\n")
@@ -42,7 +47,8 @@ func TestBadInput(t *testing.T) {
 	n.Until("runs as root",
 		waiting("root", "CreateContainerConfigError", "container has runAsNonRoot and image will run as root"))
 	n.Until("too big", func(pods map[string]*v1.Pod) error {
-		if p := pods["big"]; p == nil || p.Status.Phase != v1.PodFailed || p.Status.Reason != "OutOfmemory" || !strings.Contains(p.Status.Message, "Node didn't have enough resource: memory") {
+		if p := pods["big"]; p == nil || p.Status.Phase != v1.PodFailed || p.Status.Reason != "OutOfmemory" ||
+			!strings.Contains(p.Status.Message, "Node didn't have enough resource: memory") {
 			return fmt.Errorf("pod big is %+v, want Failed with OutOfmemory", p)
 		}
 		return nil

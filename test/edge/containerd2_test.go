@@ -18,7 +18,8 @@ func TestContainerd2(t *testing.T) {
 	n.Manifest("b", env.Pod("b", "sleep 1; exit 2", "  restartPolicy: Never"))
 	n.Running("a")
 	n.Until("the other fails", func(pods map[string]*v1.Pod) error {
-		if p := pods["b"]; p == nil || p.Status.Phase != v1.PodFailed || p.Status.ContainerStatuses[0].State.Terminated.ExitCode != 2 {
+		if p := pods["b"]; p == nil || p.Status.Phase != v1.PodFailed ||
+			p.Status.ContainerStatuses[0].State.Terminated.ExitCode != 2 {
 			return fmt.Errorf("pod b is %+v, want Failed with exit code 2", p)
 		}
 		return nil

@@ -36,9 +36,13 @@ func (n *node) putClaim(s *store.Store, name, kind string) {
 	n.put(s, "null/persistentvolume/pv-"+name, &v1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name},
 		Spec: v1.PersistentVolumeSpec{
-			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, Capacity: size, VolumeMode: &mode,
-			ClaimRef:               &v1.ObjectReference{Namespace: "default", Name: name, UID: "claim-uid"},
-			PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: csiName, VolumeHandle: name, FSType: fs}},
+			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce},
+			Capacity:    size,
+			VolumeMode:  &mode,
+			ClaimRef:    &v1.ObjectReference{Namespace: "default", Name: name, UID: "claim-uid"},
+			PersistentVolumeSource: v1.PersistentVolumeSource{
+				CSI: &v1.CSIPersistentVolumeSource{Driver: csiName, VolumeHandle: name, FSType: fs},
+			},
 		},
 	})
 }
@@ -57,15 +61,29 @@ func TestCSIOverKills(t *testing.T) {
 	})
 	binary, err := csi.Build(t.Context(), base)
 	env.Must(t, err)
-	d := csi.Start(t, csi.Options{Binary: binary, Name: csiName, Node: "node1", Root: filepath.Join(n.Dir, "root"), Dir: filepath.Join(base, "driver")})
+	d := csi.Start(t, csi.Options{
+		Binary: binary,
+		Name:   csiName,
+		Node:   "node1",
+		Root:   filepath.Join(n.Dir, "root"),
+		Dir:    filepath.Join(base, "driver"),
+	})
 	d.Create(t, "files", "ext4", 16<<20)
 	d.Create(t, "disk", "block", 16<<20)
 	d.Fault(t, "NodePublishVolume", "hang")
 
 	p := cloudPod("api")
 	p.Spec.Volumes = []v1.Volume{
-		{Name: "f", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "files"}}},
-		{Name: "d", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"}}},
+		{
+			Name: "f", VolumeSource: v1.VolumeSource{
+				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "files"},
+			},
+		},
+		{
+			Name: "d", VolumeSource: v1.VolumeSource{
+				PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "disk"},
+			},
+		},
 	}
 	c := &p.Spec.Containers[0]
 	c.Env, c.VolumeMounts = nil, []v1.VolumeMount{{Name: "f", MountPath: "/f"}}
@@ -86,7 +104,9 @@ func TestCSIOverKills(t *testing.T) {
 	n.stored(func(s *store.Store) {
 		n.putClaim(s, "files", "ext4")
 		n.putClaim(s, "disk", "block")
-		n.put(s, "null/csidriver/"+csiName, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: csiName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}})
+		n.put(s, "null/csidriver/"+csiName, &storagev1.CSIDriver{
+			ObjectMeta: metav1.ObjectMeta{Name: csiName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
+		})
 		n.put(s, "default/pod/api", p)
 	})
 	wait.Until(t, "NodePublishVolume", published)

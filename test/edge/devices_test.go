@@ -42,12 +42,16 @@ func TestDevices(t *testing.T) {
 	n.Until("no plugin has registered", rejected("a", "OutOfexample.com/edge", "requested: 1, used: 0, capacity: 0"))
 
 	plugin := deviceplugin.Start(t, deviceplugin.Build(t), deviceplugin.Options{
-		Resource: "example.com/edge", Root: filepath.Join(n.Dir, "root"), Dir: filepath.Join(t.TempDir(), "plugin"), Args: []string{"-pre-start"},
+		Resource: "example.com/edge",
+		Root:     filepath.Join(n.Dir, "root"),
+		Dir:      filepath.Join(t.TempDir(), "plugin"),
+		Args:     []string{"-pre-start"},
 	}, "x", "y")
 	n.Running("a")
 	n.Manifest("b", env.Pod("b", script)+ask(2))
 	n.Until("one device is left", rejected("b", "UnexpectedAdmissionError", "Allocate failed due to "+
-		"requested number of devices unavailable for example.com/edge. Requested: 2, Available: 1, which is unexpected"))
+		"requested number of devices unavailable for example.com/edge. Requested: 2, Available: 1, which is "+
+		"unexpected"))
 	n.Manifest("b", env.Pod("b", script)+ask(1))
 	pods := n.Running("a", "b")
 	n.saysUntil(pods["a"], "has x x y")
@@ -58,7 +62,8 @@ func TestDevices(t *testing.T) {
 	healths := func(want v1.ResourceHealthStatus) func(map[string]*v1.Pod) error {
 		return func(pods map[string]*v1.Pod) error {
 			st := pods["a"].Status.ContainerStatuses[0].AllocatedResourcesStatus
-			if len(st) != 1 || st[0].Name != "example.com/edge" || len(st[0].Resources) != 1 || st[0].Resources[0].ResourceID != "x" || st[0].Resources[0].Health != want {
+			if len(st) != 1 || st[0].Name != "example.com/edge" || len(st[0].Resources) != 1 ||
+				st[0].Resources[0].ResourceID != "x" || st[0].Resources[0].Health != want {
 				return fmt.Errorf("%+v, want x %s", st, want)
 			}
 			return nil

@@ -106,7 +106,8 @@ func waiting(name, reason, message string) env.Check {
 		}
 		w := p.Status.ContainerStatuses[0].State.Waiting
 		if w == nil || w.Reason != reason || !strings.Contains(w.Message, message) {
-			return fmt.Errorf("pod %s: state %+v, want %s with %q", name, p.Status.ContainerStatuses[0].State, reason, message)
+			return fmt.Errorf("pod %s: state %+v, want %s with %q", name, p.Status.ContainerStatuses[0].State, reason,
+				message)
 		}
 		return nil
 	}

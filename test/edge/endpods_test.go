@@ -23,7 +23,8 @@ func TestEndPods(t *testing.T) {
 	shared := t.TempDir()
 	keeps := env.Pod("keeps", "echo x >>/data/starts; "+env.Forever, "  volumes: [{name: data, emptyDir: {}}, "+
 		"{name: memory, emptyDir: {medium: Memory}}, {name: shared, hostPath: {path: "+shared+"}}]") +
-		"    volumeMounts: [{name: data, mountPath: /data}, {name: memory, mountPath: /memory}, {name: shared, mountPath: /shared}]\n" +
+		"    volumeMounts: [{name: data, mountPath: /data}, {name: memory, mountPath: /memory}, {name: shared, " +
+		"mountPath: /shared}]\n" +
 		"    lifecycle: {preStop: {exec: {command: [sh, -c, 'echo bye >/shared/bye']}}}\n"
 	// The hook has to be done in it.
 	const grace = "terminationGracePeriodSeconds: "
@@ -31,15 +32,20 @@ func TestEndPods(t *testing.T) {
 	n.Manifest("stubborn", env.Pod("stubborn", "trap '' TERM; while true; do sleep 1; done"))
 	n.Running("keeps", "stubborn")
 	out, err := n.Run(t.Context(), "end-pods")
-	if err == nil || !strings.Contains(out, "an agent runs with store "+n.Store()+", and would start the pods again: stop it first") {
+	if err == nil ||
+		!strings.Contains(out, "an agent runs with store "+n.Store()+
+			", and would start the pods again: stop it first") {
 		t.Errorf("end-pods under an agent: %v, %s; want an error that says so", err, out)
 	}
 	env.Must(t, n.Stop(t.Context()))
-	other, err := n.CRI.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: "other", Namespace: "theirs", Uid: "1234"},
-		Labels:   map[string]string{"io.kubernetes.pod.name": "other", "io.kubernetes.pod.namespace": "theirs", "io.kubernetes.pod.uid": "1234"},
-		Linux:    &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.Containerd.CgroupParent("other")},
-	}})
+	other, err := n.CRI.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{
+		Config: &runtimeapi.PodSandboxConfig{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: "other", Namespace: "theirs", Uid: "1234"},
+			Labels: map[string]string{"io.kubernetes.pod.name": "other", "io.kubernetes.pod.namespace": "theirs",
+				"io.kubernetes.pod.uid": "1234"},
+			Linux: &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.Containerd.CgroupParent("other")},
+		},
+	})
 	env.Must(t, err)
 	left := filepath.Join(t.TempDir(), "left")
 	if out, err = n.Run(t.Context(), "end-pods", "--left-overs", left); err != nil {
@@ -51,7 +57,8 @@ func TestEndPods(t *testing.T) {
 		}
 	}
 	boxes, err := n.CRI.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
-	if err != nil || len(boxes.Items) != 1 || boxes.Items[0].Id != other.PodSandboxId || len(n.RunningContainers()) > 0 {
+	if err != nil || len(boxes.Items) != 1 || boxes.Items[0].Id != other.PodSandboxId ||
+		len(n.RunningContainers()) > 0 {
 		t.Errorf("left: %v, %v, %v; want sandbox %s alone", boxes, n.RunningContainers(), err, other.PodSandboxId)
 	}
 	if _, err := os.Stat(filepath.Join(shared, "bye")); err != nil {
@@ -69,7 +76,9 @@ func TestEndPods(t *testing.T) {
 	named, err := os.ReadFile(left)
 	env.Must(t, err)
 	list := strings.Split(strings.TrimSpace(string(named)), "\n")
-	for _, want := range []string{n.Store(), filepath.Join(n.Dir, "root/pods", uid), filepath.Join(n.Dir, "root") + "/"} {
+	for _, want := range []string{
+		n.Store(), filepath.Join(n.Dir, "root/pods", uid), filepath.Join(n.Dir, "root") + "/",
+	} {
 		if !slices.Contains(list, want) {
 			t.Errorf("list of what is left = %s\nwant %s in it", named, want)
 		}

@@ -61,7 +61,8 @@ func TestPrivateRegistry(t *testing.T) {
 	t.Parallel()
 	ref, refused := privateRegistry(t)
 	n := newNode(t, env.NodeOptions{})
-	n.Manifest("a", strings.Replace(env.Pod("a", env.Forever, "  imagePullSecrets: [{name: reg}]"), images.Demo, ref, 1))
+	n.Manifest("a", strings.Replace(env.Pod("a", env.Forever, "  imagePullSecrets: [{name: reg}]"), images.Demo, ref,
+		1))
 	n.Until("without the secret", waiting("a", "ImagePullBackOff", "Back-off pulling image"))
 	if refused.Load() == 0 {
 		t.Error("the registry refused 0 requests, want some")
@@ -71,7 +72,9 @@ func TestPrivateRegistry(t *testing.T) {
 	n.stored(func(s *store.Store) {
 		n.put(s, "default/secret/reg", &v1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: "reg", Namespace: "default"}, Type: v1.SecretTypeDockerConfigJson,
-			Data: map[string][]byte{v1.DockerConfigJsonKey: []byte(fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, host, auth))},
+			Data: map[string][]byte{
+				v1.DockerConfigJsonKey: []byte(fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, host, auth)),
+			},
 		})
 	})
 	n.Running("a")
@@ -94,7 +97,8 @@ func TestHostPortsAndNamespaces(t *testing.T) {
 	n.Manifest("web", env.Pod("web", "mkdir /tmp/w; echo from the pod > /tmp/w/x; exec httpd -f -p 80 -h /tmp/w")+
 		"    ports: [{containerPort: 80, hostPort: "+port+", hostIP: 127.0.0.1}]\n")
 	n.Manifest("host", env.Pod("host",
-		"echo net $(readlink /proc/self/ns/net) ipc $(readlink /proc/self/ns/ipc) first $(cat /proc/1/comm); "+env.Forever,
+		"echo net $(readlink /proc/self/ns/net) ipc $(readlink /proc/self/ns/ipc) first $(cat /proc/1/comm); "+
+			env.Forever,
 		"  hostNetwork: true", "  hostPID: true", "  hostIPC: true"))
 	pods := n.Running("web", "host")
 	wait.Until(t, "the host port", func() error {

@@ -76,8 +76,10 @@ spec:
 		cpu = "shares: 4" // cpu.weight has another scale
 	}
 	for _, want := range []string{
-		"order: 1 2", "dir: /shared", "host: my-host", "env: " + p.Name + " " + p.Status.PodIP + " $(NAME) 32", "given: from the node",
-		"ro: touch: /host/x: Read-only file system", "fs: tmpfs", "dns: search example.org nameserver 192.0.2.53 options ndots:3", "hosts: 192.0.2.7 alias.example",
+		"order: 1 2", "dir: /shared", "host: my-host", "env: " + p.Name + " " + p.Status.PodIP + " $(NAME) 32",
+		"given: from the node",
+		"ro: touch: /host/x: Read-only file system", "fs: tmpfs",
+		"dns: search example.org nameserver 192.0.2.53 options ndots:3", "hosts: 192.0.2.7 alias.example",
 		"sub: 1", `info: app="web"`, cpu + " mem: 33554432",
 	} {
 		if !strings.Contains(strings.ReplaceAll(out, "\t", " "), want) {
@@ -120,9 +122,11 @@ func checkStatus(t *testing.T, p *v1.Pod) {
 		t.Errorf("%d conditions, want 5", len(s.Conditions))
 	}
 	c := s.ContainerStatuses[0]
-	if !c.Ready || c.Started == nil || !*c.Started || c.RestartCount != 0 || c.State.Running == nil || !strings.HasPrefix(c.ContainerID, "containerd://") ||
+	if !c.Ready || c.Started == nil || !*c.Started || c.RestartCount != 0 || c.State.Running == nil ||
+		!strings.HasPrefix(c.ContainerID, "containerd://") ||
 		!strings.Contains(c.ImageID, "sha256:") || c.Image != "edgecore.local/demo:1" {
-		t.Errorf("container status is %+v, want ready, started, running, with no restarts and the names of its image", c)
+		t.Errorf("container status is %+v, want ready, started, running, with no restarts and the names of its image",
+			c)
 	}
 	for _, i := range s.InitContainerStatuses {
 		if i.State.Terminated == nil || i.State.Terminated.Reason != "Completed" || !i.Ready {
@@ -164,7 +168,8 @@ func TestRestartPolicies(t *testing.T) {
 		waiting("always", "CrashLoopBackOff", "restarting failed container=main pod=always-node1_default("))
 	n.Until("restarts", func(pods map[string]*v1.Pod) error {
 		c := pods["always"].Status.ContainerStatuses[0]
-		if c.RestartCount < 1 || c.LastTerminationState.Terminated == nil || c.LastTerminationState.Terminated.ExitCode != 3 {
+		if c.RestartCount < 1 || c.LastTerminationState.Terminated == nil ||
+			c.LastTerminationState.Terminated.ExitCode != 3 {
 			return fmt.Errorf("container of pod always is %+v, want restarts after exit code 3", c)
 		}
 		if pods["onfailure"].Status.ContainerStatuses[0].RestartCount < 1 {
@@ -193,7 +198,8 @@ func TestRestartPolicies(t *testing.T) {
 	for _, name := range []string{"done", "failed"} {
 		for _, box := range n.sandboxesOf(name) {
 			if box.State == runtimeapi.PodSandboxState_SANDBOX_READY || box.Metadata.Attempt > 0 {
-				t.Errorf("sandbox of pod %s is %s, attempt %d; want NOTREADY, attempt 0", name, box.State, box.Metadata.Attempt)
+				t.Errorf("sandbox of pod %s is %s, attempt %d; want NOTREADY, attempt 0", name, box.State,
+					box.Metadata.Attempt)
 			}
 		}
 	}
@@ -205,7 +211,8 @@ func TestGracefulEnd(t *testing.T) {
 	n := newNode(t, env.NodeOptions{})
 	shared := t.TempDir()
 	grace := func(manifest, seconds string) string {
-		return strings.Replace(manifest, "terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: "+seconds, 1)
+		return strings.Replace(manifest, "terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: "+seconds,
+			1)
 	}
 	// The test waits for less than an hour: of a pod with that grace no end is waited for longer than it needs.
 	const hour = "3600"

@@ -134,7 +134,8 @@ func TestProbesSurviveRestarts(t *testing.T) {
 				c := p.Status.ContainerStatuses[0]
 				if ready.Status != want || c.RestartCount != 0 || c.Started == nil || !*c.Started ||
 					want == v1.ConditionTrue && !ready.LastTransitionTime.Equal(&since) {
-					t.Fatalf("restart %d: pod %s has Ready %+v and %+v, want Ready %s since %v, started, and no restarts",
+					t.Fatalf("restart %d: pod %s has Ready %+v and %+v, want Ready %s since %v, started, and no "+
+						"restarts",
 						round, name, ready, c, want, since)
 				}
 			}
@@ -167,8 +168,9 @@ func TestHundredProbes(t *testing.T) {
 			list = append(list, fmt.Sprintf("{name: c%d, image: %q, readinessProbe: %s, livenessProbe: %s}",
 				c, images.NonRoot, server.probe(path+"/ready"), server.probe(path+"/live")))
 		}
-		n.Manifest(name, "{apiVersion: v1, kind: Pod, metadata: {name: "+name+"}, spec: {terminationGracePeriodSeconds: 1, "+
-			"containers: ["+strings.Join(list, ", ")+"]}}")
+		n.Manifest(name,
+			"{apiVersion: v1, kind: Pod, metadata: {name: "+name+"}, spec: {terminationGracePeriodSeconds: 1, "+
+				"containers: ["+strings.Join(list, ", ")+"]}}")
 	}
 	n.Running(names(pods)...)
 	before := n.RunningContainers()

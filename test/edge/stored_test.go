@@ -45,22 +45,57 @@ func (n *node) put(s *store.Store, key string, obj any) {
 // cloudPod is a pod as an API server makes it, with a configmap and a secret.
 func cloudPod(name string) *v1.Pod {
 	return &v1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "0b2b1a52-7d2c-4b0e-8d19-bd0f1d5b3c11", ResourceVersion: "10", CreationTimestamp: metav1.Now()},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              name,
+			Namespace:         "default",
+			UID:               "0b2b1a52-7d2c-4b0e-8d19-bd0f1d5b3c11",
+			ResourceVersion:   "10",
+			CreationTimestamp: metav1.Now(),
+		},
 		Spec: v1.PodSpec{
-			NodeName: "node1", RestartPolicy: v1.RestartPolicyAlways, TerminationGracePeriodSeconds: ptr.To[int64](1), DNSPolicy: v1.DNSDefault,
+			NodeName:                      "node1",
+			RestartPolicy:                 v1.RestartPolicyAlways,
+			TerminationGracePeriodSeconds: ptr.To[int64](1),
+			DNSPolicy:                     v1.DNSDefault,
 			Volumes: []v1.Volume{
-				{Name: "conf", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "conf"}}}},
-				{Name: "key", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "key", DefaultMode: ptr.To[int32](0o400)}}},
-			},
-			Containers: []v1.Container{{
-				Name: "main", Image: "edgecore.local/demo:1", ImagePullPolicy: v1.PullIfNotPresent,
-				Command: []string{
-					"sh", "-c", "echo conf $(cat /conf/a) key $(cat /key/k) mode $(stat -L -c %a /key/k) env $FROM_MAP; " + env.Forever,
+				{
+					Name: "conf", VolumeSource: v1.VolumeSource{
+						ConfigMap: &v1.ConfigMapVolumeSource{
+							LocalObjectReference: v1.LocalObjectReference{Name: "conf"},
+						},
+					},
 				},
-				Env:          []v1.EnvVar{{Name: "FROM_MAP", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{LocalObjectReference: v1.LocalObjectReference{Name: "conf"}, Key: "a"}}}},
-				VolumeMounts: []v1.VolumeMount{{Name: "conf", MountPath: "/conf"}, {Name: "key", MountPath: "/key"}},
-			}},
+				{
+					Name: "key", VolumeSource: v1.VolumeSource{
+						Secret: &v1.SecretVolumeSource{SecretName: "key", DefaultMode: ptr.To[int32](0o400)},
+					},
+				},
+			},
+			Containers: []v1.Container{
+				{
+					Name:            "main",
+					Image:           "edgecore.local/demo:1",
+					ImagePullPolicy: v1.PullIfNotPresent,
+					Command: []string{
+						"sh", "-c",
+						"echo conf $(cat /conf/a) key $(cat /key/k) mode $(stat -L -c %a /key/k) env $FROM_MAP; " +
+							env.Forever,
+					},
+					Env: []v1.EnvVar{
+						{
+							Name: "FROM_MAP", ValueFrom: &v1.EnvVarSource{
+								ConfigMapKeyRef: &v1.ConfigMapKeySelector{
+									LocalObjectReference: v1.LocalObjectReference{Name: "conf"}, Key: "a",
+								},
+							},
+						},
+					},
+					VolumeMounts: []v1.VolumeMount{
+						{Name: "conf", MountPath: "/conf"}, {Name: "key", MountPath: "/key"},
+					},
+				},
+			},
 		},
 	}
 }
@@ -104,19 +139,25 @@ func TestStoredPods(t *testing.T) {
 	p := cloudPod("api")
 	n.stored(func(s *store.Store) {
 		n.put(s, "default/pod/api", p)
-		n.put(s, "default/configmap/conf", &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"a": "one"}})
-		n.put(s, "default/secret/key", &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key", Namespace: "default"}, Data: map[string][]byte{"k": []byte("hush")}})
+		n.put(s, "default/configmap/conf", &v1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"a": "one"},
+		})
+		n.put(s, "default/secret/key", &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key", Namespace: "default"},
+			Data: map[string][]byte{"k": []byte("hush")}})
 	})
 	pods := n.Running("api")
 	n.saysUntil(pods["api"], "conf one key hush mode 400 env one")
 	dir := filepath.Join(n.Dir, "root", "pods", string(p.UID), "volumes")
 	var fs unix.Statfs_t
-	if err := unix.Statfs(filepath.Join(dir, "kubernetes.io~secret", "key"), &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
+	if err := unix.Statfs(filepath.Join(dir, "kubernetes.io~secret", "key"), &fs); err != nil ||
+		fs.Type != unix.TMPFS_MAGIC {
 		t.Errorf("the secret lies on a file system of type %x (%v), want tmpfs", fs.Type, err)
 	}
 	before := n.RunningContainers()
 	n.stored(func(s *store.Store) {
-		n.put(s, "default/configmap/conf", &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"a": "two"}})
+		n.put(s, "default/configmap/conf", &v1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"a": "two"},
+		})
 	})
 	wait.Until(t, "the changed configmap in the volume", func() error {
 		data, err := os.ReadFile(filepath.Join(dir, "kubernetes.io~configmap", "conf", "a"))
@@ -142,10 +183,12 @@ func TestStoredPods(t *testing.T) {
 	db := n.readStore()
 	wait.Until(t, "the reports in the outbox", func() error {
 		var keys sql.NullString
-		if err := db.QueryRowContext(t.Context(), "select group_concat(key, ', ') from outbox").Scan(&keys); err != nil {
+		if err := db.QueryRowContext(t.Context(), "select group_concat(key, ', ') from outbox").
+			Scan(&keys); err != nil {
 			return err
 		}
-		if got := keys.String; !strings.Contains(got, " default/podpatch/api") || !strings.Contains(got, " default/pod/api") {
+		if got := keys.String; !strings.Contains(got, " default/podpatch/api") ||
+			!strings.Contains(got, " default/pod/api") {
 			return fmt.Errorf("outbox: %s; want the status and the end of the pod", got)
 		}
 		return nil
@@ -296,8 +339,9 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/pods": `"kind":"PodList","apiVersion":"v1"`, "/healthz": "ok", "/healthz?verbose": "[+]syncloop ok", "/healthz/syncloop": "ok",
-		"/metrics": "kubelet_running_pods 1",
+		"/pods": `"kind":"PodList","apiVersion":"v1"`, "/healthz": "ok", "/healthz?verbose": "[+]syncloop ok",
+		"/healthz/syncloop": "ok",
+		"/metrics":          "kubelet_running_pods 1",
 	} {
 		wait.Until(t, path, func() error {
 			out, err := n.Get(t.Context(), path)

@@ -20,7 +20,9 @@ import (
 func killMain(t *testing.T, n *node) {
 	t.Helper()
 	for id := range n.RunningContainers() {
-		st, err := n.CRI.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{ContainerId: id, Verbose: true})
+		st, err := n.CRI.ContainerStatus(t.Context(), &runtimeapi.ContainerStatusRequest{
+			ContainerId: id, Verbose: true,
+		})
 		env.Must(t, err)
 		var info struct{ Pid int }
 		if err := json.Unmarshal([]byte(st.Info["info"]), &info); err != nil || info.Pid <= 1 {
@@ -199,10 +201,12 @@ func TestStrangersAndOrphans(t *testing.T) {
 	n.kill()
 	// While the agent is down: b is no longer wanted, c is changed, and somebody makes a sandbox of their own.
 	n.Remove("b")
-	stranger, err := n.CRI.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: &runtimeapi.PodSandboxConfig{
-		Metadata: &runtimeapi.PodSandboxMetadata{Name: "stranger", Namespace: "x", Uid: "x"},
-		Linux:    &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.Containerd.CgroupParent("stranger")},
-	}})
+	stranger, err := n.CRI.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{
+		Config: &runtimeapi.PodSandboxConfig{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: "stranger", Namespace: "x", Uid: "x"},
+			Linux:    &runtimeapi.LinuxPodSandboxConfig{CgroupParent: n.Containerd.CgroupParent("stranger")},
+		},
+	})
 	env.Must(t, err)
 	before := n.RunningContainers()
 	n.start()
@@ -218,7 +222,9 @@ func TestStrangersAndOrphans(t *testing.T) {
 			t.Errorf("container %s runs, want only those of before: %v", id, before)
 		}
 	}
-	st, err := n.CRI.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: stranger.PodSandboxId})
+	st, err := n.CRI.PodSandboxStatus(t.Context(), &runtimeapi.PodSandboxStatusRequest{
+		PodSandboxId: stranger.PodSandboxId,
+	})
 	if err != nil || st.Status.State != runtimeapi.PodSandboxState_SANDBOX_READY {
 		t.Errorf("the sandbox of another program is %v (%v), want READY", st, err)
 	}

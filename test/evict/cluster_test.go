@@ -19,7 +19,9 @@ const nodeName = "edge-1"
 // reasons, and that it has the taints of those.
 func conditioned(reasons map[v1.NodeConditionType]string) func(*v1.Node) error {
 	return func(n *v1.Node) error {
-		for _, kind := range []v1.NodeConditionType{v1.NodeReady, v1.NodeMemoryPressure, v1.NodeDiskPressure, v1.NodePIDPressure} {
+		for _, kind := range []v1.NodeConditionType{
+			v1.NodeReady, v1.NodeMemoryPressure, v1.NodeDiskPressure, v1.NodePIDPressure,
+		} {
 			i := slices.IndexFunc(n.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == kind })
 			if i < 0 {
 				return fmt.Errorf("no condition %s", kind)
@@ -61,16 +63,19 @@ spec:
 func TestTheClusterLearns(t *testing.T) {
 	t.Parallel()
 	c := env.StartCluster(t, built, env.ClusterOptions{Kube: kube.Options{ControllerManager: true}})
-	n := c.StartNode(t, nodeName, env.NodeOptions{Agent: agent.Options{Dir: small(t, "size=96m"), Kubelet: map[string]any{
-		"evictionHard":                     map[string]any{"memory.available": "10Mi", "nodefs.available": "30Mi"},
-		"evictionPressureTransitionPeriod": "1s", "nodeStatusUpdateFrequency": "1s",
-		"systemReserved": map[string]any{"memory": "50Mi"},
-	}}})
+	n := c.StartNode(t, nodeName, env.NodeOptions{
+		Agent: agent.Options{Dir: small(t, "size=96m"), Kubelet: map[string]any{
+			"evictionHard":                     map[string]any{"memory.available": "10Mi", "nodefs.available": "30Mi"},
+			"evictionPressureTransitionPeriod": "1s", "nodeStatusUpdateFrequency": "1s",
+			"systemReserved": map[string]any{"memory": "50Mi"},
+		}},
+	})
 	c.NodeUntil(nodeName, "to be under no pressure", conditioned(nil))
 	c.NodeUntil(nodeName, "to reserve", func(n *v1.Node) error {
 		capacity, allocatable := n.Status.Capacity, n.Status.Allocatable
 		if kept := capacity.Memory().Value() - allocatable.Memory().Value(); kept != 60<<20 {
-			return fmt.Errorf("%d bytes of memory are kept from pods, want 60Mi: what is reserved, and the threshold", kept)
+			return fmt.Errorf("%d bytes of memory are kept from pods, want 60Mi: what is reserved, and the threshold",
+				kept)
 		}
 		disk, forPods := capacity[v1.ResourceEphemeralStorage], allocatable[v1.ResourceEphemeralStorage]
 		if kept := disk.Value() - forPods.Value(); kept != 30<<20 {
@@ -105,7 +110,8 @@ spec:
 	c.PodUntil("default", "meanwhile", "to be rejected", func(p *v1.Pod) error {
 		const want = "Pod was rejected: The node had condition: [DiskPressure]. "
 		if p.Status.Phase != v1.PodFailed || p.Status.Reason != "Evicted" || p.Status.Message != want {
-			return fmt.Errorf("it is %s %s %q, want Failed Evicted %q", p.Status.Phase, p.Status.Reason, p.Status.Message, want)
+			return fmt.Errorf("it is %s %s %q, want Failed Evicted %q", p.Status.Phase, p.Status.Reason,
+				p.Status.Message, want)
 		}
 		return nil
 	})

@@ -41,8 +41,9 @@ func TestShortOfEverything(t *testing.T) {
 		Dir: small(t, "size=96m,nr_inodes=6000"),
 		Kubelet: map[string]any{
 			// All pods together have 500 MiB.
-			"kubeReserved":                     map[string]any{"memory": strconv.FormatInt(memTotal(t)-500*mi, 10)},
-			"evictionHard":                     map[string]any{"memory.available": "100Mi", "nodefs.available": "30Mi", "nodefs.inodesFree": "25%"},
+			"kubeReserved": map[string]any{"memory": strconv.FormatInt(memTotal(t)-500*mi, 10)},
+			"evictionHard": map[string]any{"memory.available": "100Mi", "nodefs.available": "30Mi",
+				"nodefs.inodesFree": "25%"},
 			"evictionPressureTransitionPeriod": "1s", "podPidsLimit": 100,
 		},
 	}}, signals,
@@ -149,7 +150,9 @@ func TestShortOfProcesses(t *testing.T) {
 	// So many may come from others on this machine meanwhile, and so many come from the pod.
 	const spare, forks = 1000, 2500
 	n := newNode(t, env.NodeOptions{Agent: agent.Options{Kubelet: map[string]any{
-		"evictionHard":                     map[string]any{"pid.available": strconv.FormatInt(cgroups.MaxPIDs()-threads(t)-spare, 10)},
+		"evictionHard": map[string]any{
+			"pid.available": strconv.FormatInt(cgroups.MaxPIDs()-threads(t)-spare, 10),
+		},
 		"evictionPressureTransitionPeriod": "1s",
 	}}}, signals,
 		pod(signals, "quiet", ""),

@@ -53,7 +53,8 @@ func small(t *testing.T, options string) string {
 			t.Error(err)
 		}
 	})
-	folder := filepath.Join(dir, "node") // what unmounts all below it leaves the file system there, with the agent's log
+	// what unmounts all below it leaves the file system there, with the agent's log
+	folder := filepath.Join(dir, "node")
 	env.Must(t, os.Mkdir(folder, 0o755))
 	return folder
 }
@@ -73,7 +74,8 @@ func newNode(t *testing.T, opts env.NodeOptions, signals string, pods ...*v1.Pod
 	for _, p := range pods {
 		data, err := json.Marshal(p)
 		env.Must(t, err)
-		env.Must(t, s.Apply(t.Context(), store.Upsert(store.Meta{Key: "default/pod/" + p.Name, Type: "pod", Value: data})))
+		env.Must(t,
+			s.Apply(t.Context(), store.Upsert(store.Meta{Key: "default/pod/" + p.Name, Type: "pod", Value: data})))
 	}
 	env.Must(t, s.Close())
 	n := &node{Node: env.StartNode(t, built, opts), signals: signals, late: new(int)}
@@ -96,18 +98,31 @@ func pod(signals, name, script string, more ...func(*v1.Pod)) *v1.Pod {
 			CreationTimestamp: metav1.Now(),
 		},
 		Spec: v1.PodSpec{
-			NodeName: "node1", RestartPolicy: v1.RestartPolicyAlways, TerminationGracePeriodSeconds: ptr.To[int64](30), DNSPolicy: v1.DNSDefault,
-			EnableServiceLinks: ptr.To(false), AutomountServiceAccountToken: ptr.To(false),
+			NodeName:                      "node1",
+			RestartPolicy:                 v1.RestartPolicyAlways,
+			TerminationGracePeriodSeconds: ptr.To[int64](30),
+			DNSPolicy:                     v1.DNSDefault,
+			EnableServiceLinks:            ptr.To(false),
+			AutomountServiceAccountToken:  ptr.To(false),
 			Volumes: []v1.Volume{
 				{Name: "signals", VolumeSource: v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: signals}}},
 				{Name: "data", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
 			},
-			Containers: []v1.Container{{
-				Name: "main", Image: "edgecore.local/demo:1", ImagePullPolicy: v1.PullIfNotPresent,
-				Command: []string{"sh", "-c", fmt.Sprintf("trap 'exit 0' TERM; while [ ! -e /signals/%s ]; do sleep 0.1; done\n%s\n"+
-					"while true; do sleep 1 & wait $!; done", name, script)},
-				VolumeMounts: []v1.VolumeMount{{Name: "signals", MountPath: "/signals"}, {Name: "data", MountPath: "/data"}},
-			}},
+			Containers: []v1.Container{
+				{
+					Name:            "main",
+					Image:           "edgecore.local/demo:1",
+					ImagePullPolicy: v1.PullIfNotPresent,
+					Command: []string{
+						"sh", "-c",
+						fmt.Sprintf("trap 'exit 0' TERM; while [ ! -e /signals/%s ]; do sleep 0.1; done\n%s\n"+
+							"while true; do sleep 1 & wait $!; done", name, script),
+					},
+					VolumeMounts: []v1.VolumeMount{
+						{Name: "signals", MountPath: "/signals"}, {Name: "data", MountPath: "/data"},
+					},
+				},
+			},
 		},
 	}
 	for _, m := range more {
@@ -134,12 +149,14 @@ func grace(seconds int64) func(*v1.Pod) {
 
 // writes is a script of a pod that writes so many megabytes into /data, and says so.
 func writes(pod string, megabytes int) string {
-	return fmt.Sprintf("dd if=/dev/zero of=/data/f bs=1M count=%d 2>/dev/null; touch /signals/%s.written", megabytes, pod)
+	return fmt.Sprintf("dd if=/dev/zero of=/data/f bs=1M count=%d 2>/dev/null; touch /signals/%s.written", megabytes,
+		pod)
 }
 
 // fills is a script that writes into a folder until its disk has so many megabytes left.
 func fills(folder string, leave int) string {
-	return fmt.Sprintf("dd if=/dev/zero of=%[1]s/f bs=1M count=$(( $(df -kP %[1]s | tail -n 1 | awk '{print $4}') / 1024 - %[2]d )) 2>/dev/null",
+	return fmt.Sprintf("dd if=/dev/zero of=%[1]s/f bs=1M count=$(( $(df -kP %[1]s | tail -n 1 | awk '{print $4}') / "+
+		"1024 - %[2]d )) 2>/dev/null",
 		folder, leave)
 }
 
@@ -183,8 +200,10 @@ func evicted(name, message string, others ...string) env.Check {
 		if p == nil {
 			return fmt.Errorf("no pod %s", name)
 		}
-		if p.Status.Phase != v1.PodFailed || p.Status.Reason != "Evicted" || !strings.HasPrefix(p.Status.Message, message) {
-			return fmt.Errorf("pod %s is %s %s %q, want it evicted with %q", name, p.Status.Phase, p.Status.Reason, p.Status.Message, message)
+		if p.Status.Phase != v1.PodFailed || p.Status.Reason != "Evicted" ||
+			!strings.HasPrefix(p.Status.Message, message) {
+			return fmt.Errorf("pod %s is %s %s %q, want it evicted with %q", name, p.Status.Phase, p.Status.Reason,
+				p.Status.Message, message)
 		}
 		if err := disrupted(p); err != nil {
 			return err
@@ -196,7 +215,8 @@ func evicted(name, message string, others ...string) env.Check {
 // disrupted checks that a pod's conditions say that the node ended it.
 func disrupted(p *v1.Pod) error {
 	if !slices.ContainsFunc(p.Status.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonTerminationByKubelet
+		return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue &&
+			c.Reason == v1.PodReasonTerminationByKubelet
 	}) {
 		return fmt.Errorf("pod %s: conditions are %+v, want %s by %s", p.Name, p.Status.Conditions, v1.DisruptionTarget,
 			v1.PodReasonTerminationByKubelet)
@@ -212,7 +232,8 @@ func (n *node) works() {
 		return err
 	})
 	*n.late++
-	late := fmt.Sprintf("late-%d", *n.late) // a manifest that comes back while its pod ends takes over what is left of it
+	// a manifest that comes back while its pod ends takes over what is left of it
+	late := fmt.Sprintf("late-%d", *n.late)
 	n.Manifest("late", env.Pod(late, env.Forever))
 	n.Until("a new pod", unharmed(late))
 	n.Remove("late")

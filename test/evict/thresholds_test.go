@@ -16,13 +16,15 @@ import (
 func TestSoftThreshold(t *testing.T) {
 	t.Parallel()
 	signals := t.TempDir()
-	n := newNode(t, env.NodeOptions{Agent: agent.Options{Dir: small(t, "size=96m,nr_inodes=6000"), Kubelet: map[string]any{
-		"evictionHard": map[string]any{"memory.available": "10Mi", "nodefs.available": "10Mi",
-			"nodefs.inodesFree": "25%"},
-		"evictionSoft":              map[string]any{"nodefs.available": "45Mi"},
-		"evictionSoftGracePeriod":   map[string]any{"nodefs.available": "1h"},
-		"evictionMaxPodGracePeriod": 2, "evictionPressureTransitionPeriod": "1s",
-	}}}, signals,
+	n := newNode(t, env.NodeOptions{
+		Agent: agent.Options{Dir: small(t, "size=96m,nr_inodes=6000"), Kubelet: map[string]any{
+			"evictionHard": map[string]any{"memory.available": "10Mi", "nodefs.available": "10Mi",
+				"nodefs.inodesFree": "25%"},
+			"evictionSoft":              map[string]any{"nodefs.available": "45Mi"},
+			"evictionSoftGracePeriod":   map[string]any{"nodefs.available": "1h"},
+			"evictionMaxPodGracePeriod": 2, "evictionPressureTransitionPeriod": "1s",
+		}},
+	}, signals,
 		pod(signals, "quiet", ""),
 		pod(signals, "filler", "trap '' TERM; "+fills("/data", 30), grace(3600)),
 		pod(signals, "tiny", takesInodes),
@@ -45,7 +47,8 @@ func TestSoftThreshold(t *testing.T) {
 	env.Must(t, os.WriteFile(n.Config(), []byte(shorter), 0o644))
 	env.Must(t, n.Start(t.Context()))
 	pods := n.Until("the disk",
-		evicted("filler", "The node was low on resource: ephemeral-storage. Threshold quantity: 45Mi, available: ", "quiet"))
+		evicted("filler", "The node was low on resource: ephemeral-storage. Threshold quantity: 45Mi, available: ",
+			"quiet"))
 	if got := pods["filler"].Status.ContainerStatuses[0].State.Terminated; got == nil || got.ExitCode != 137 {
 		t.Errorf("filler ended as %+v, want it killed with exit code 137", got)
 	}

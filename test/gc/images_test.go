@@ -147,7 +147,8 @@ func TestImport2(t *testing.T) {
 	n.Running("site")
 	out := n.Command("images", "prune")
 	if have := n.images(); !have[site] || !have[images.Pause] || have[images.Volume] {
-		t.Errorf("after prune there are %v, want %s and %s, and not %s\n%s", have, site, images.Pause, images.Volume, out)
+		t.Errorf("after prune there are %v, want %s and %s, and not %s\n%s", have, site, images.Pause, images.Volume,
+			out)
 	}
 }
 
@@ -167,7 +168,9 @@ func byHand(t *testing.T, n *node) {
 			spare = image // the collection left it
 		}
 	}
-	for image, need := range map[string]string{site: "kept", images.Pause: "sandbox", n.registry.host + "/stays:1": "container", spare: "<none>"} {
+	for image, need := range map[string]string{
+		site: "kept", images.Pause: "sandbox", n.registry.host + "/stays:1": "container", spare: "<none>",
+	} {
 		if !slices.ContainsFunc(strings.Split(list, "\n"), func(line string) bool {
 			return strings.HasPrefix(line, image+" ") && strings.HasSuffix(line, need)
 		}) {
@@ -177,10 +180,12 @@ func byHand(t *testing.T, n *node) {
 	n.Manifest("site", pod("site", site, env.Forever))
 	n.Running("site")
 
-	if out, err := n.Run(t.Context(), "images", "import", n.Config()); err == nil || !strings.Contains(out, "no archive of images") {
+	if out, err := n.Run(t.Context(), "images", "import", n.Config()); err == nil ||
+		!strings.Contains(out, "no archive of images") {
 		t.Errorf("import of a text file: %v, %s; want an error that says so", err, out)
 	}
-	if out, err := n.Run(t.Context(), "images", "pull", n.registry.host+"/nothing:1"); err == nil || !strings.Contains(out, "not found") {
+	if out, err := n.Run(t.Context(), "images", "pull", n.registry.host+"/nothing:1"); err == nil ||
+		!strings.Contains(out, "not found") {
 		t.Errorf("pull of an image that is not there: %v, %s; want an error that says so", err, out)
 	}
 	before := n.images()
@@ -189,7 +194,8 @@ func byHand(t *testing.T, n *node) {
 		t.Errorf("prune --dry-run printed %q and left %v, want %s in it and %v", out, n.images(), spare, before)
 	}
 	env.Must(t, n.Stop(t.Context()))
-	if out, err := n.Run(t.Context(), "images", "prune"); err == nil || !strings.Contains(out, "nothing was removed") || len(n.images()) != len(before) {
+	if out, err := n.Run(t.Context(), "images", "prune"); err == nil || !strings.Contains(out, "nothing was removed") ||
+		len(n.images()) != len(before) {
 		t.Errorf("prune without the agent: %v, %s, and left %v; want an error and %v", err, out, n.images(), before)
 	}
 	env.Must(t, n.Start(t.Context()))
@@ -232,7 +238,8 @@ func fullDisk(t *testing.T, n *node) {
 		const key = "imageGCHighThresholdPercent: "
 		data, err := os.ReadFile(n.Config())
 		if err == nil {
-			err = os.WriteFile(n.Config(), []byte(strings.Replace(string(data), fmt.Sprint(key, from), fmt.Sprint(key, to), 1)), 0o644)
+			err = os.WriteFile(n.Config(),
+				[]byte(strings.Replace(string(data), fmt.Sprint(key, from), fmt.Sprint(key, to), 1)), 0o644)
 		}
 		env.Must(t, err)
 	}
@@ -249,7 +256,8 @@ func fullDisk(t *testing.T, n *node) {
 	threshold(70, 71)
 	condition(true)
 	have := n.images()
-	for image, stays := range map[string]bool{spare: false, images.Pause: true, n.registry.host + "/stays:1": true, n.registry.host + "/kept:1": true} {
+	for image, stays := range map[string]bool{spare: false, images.Pause: true, n.registry.host + "/stays:1": true,
+		n.registry.host + "/kept:1": true} {
 		if have[image] != stays {
 			t.Errorf("image %s is there: %v, want %v", image, have[image], stays)
 		}
@@ -276,16 +284,20 @@ func TestKeepListStaysReadable(t *testing.T) {
 	file := filepath.Join(a.Dir, "root", "images.keep")
 	env.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
 	env.Must(t, os.WriteFile(file, []byte("# why: no link in winter\nexample.com/a:1 # the app"), 0o644))
-	for _, args := range [][]string{{"images", "keep", "example.com/b:1"}, {"images", "keep", "--drop", "example.com/c:1"}} {
+	for _, args := range [][]string{
+		{"images", "keep", "example.com/b:1"}, {"images", "keep", "--drop", "example.com/c:1"},
+	} {
 		if out, err := a.Run(t.Context(), args...); err != nil {
 			t.Errorf("%v: %v, want no error\n%s", args, err, out)
 		}
 	}
 	data, err := os.ReadFile(file)
-	if want := "# why: no link in winter\nexample.com/a:1 # the app\nexample.com/b:1\n"; err != nil || string(data) != want {
+	if want := "# why: no link in winter\nexample.com/a:1 # the app\nexample.com/b:1\n"; err != nil ||
+		string(data) != want {
 		t.Errorf("the keep list is %q (%v), want %q", data, err, want)
 	}
-	if out, err := a.Run(t.Context(), "images", "list"); err == nil || !strings.Contains(out, "does not answer at unix:///run/nobody.sock") {
+	if out, err := a.Run(t.Context(), "images", "list"); err == nil ||
+		!strings.Contains(out, "does not answer at unix:///run/nobody.sock") {
 		t.Errorf("edgecore images list without a runtime: %v, %s; want an error that says so", err, out)
 	}
 }

@@ -37,9 +37,11 @@ const scratch = `    volumeMounts: [{name: scratch, mountPath: /scratch}, {name:
 // containers are those of a pod, dead ones too, by their ids.
 func (n *node) containers(uid string) map[string]runtimeapi.ContainerState {
 	n.T.Helper()
-	list, err := n.CRI.ListContainers(n.T.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid},
-	}})
+	list, err := n.CRI.ListContainers(n.T.Context(), &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{
+			LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid},
+		},
+	})
 	env.Must(n.T, err)
 	states := map[string]runtimeapi.ContainerState{}
 	for _, c := range list.Containers {
@@ -56,7 +58,8 @@ func deadContainers(t *testing.T, n *node) {
 	n.Manifest("ends", env.Pod("ends", "echo bye; exit 0", "  restartPolicy: Never"))
 	var crashed, ended *v1.Pod
 	n.Until("three crashes, and the other pod's end", func(pods map[string]*v1.Pod) error {
-		if crashed = pods["crashes"]; crashed == nil || len(crashed.Status.ContainerStatuses) == 0 || crashed.Status.ContainerStatuses[0].RestartCount < 3 {
+		if crashed = pods["crashes"]; crashed == nil || len(crashed.Status.ContainerStatuses) == 0 ||
+			crashed.Status.ContainerStatuses[0].RestartCount < 3 {
 			return fmt.Errorf("pod crashes has not crashed often enough: %+v", crashed)
 		}
 		if ended = pods["ends"]; ended == nil || ended.Status.Phase != v1.PodSucceeded {
@@ -106,7 +109,8 @@ func plant(t *testing.T, n *node, like, uid string) (link string) {
 	env.Must(t, err)
 	for _, g := range groups {
 		if strings.Contains(filepath.Base(g), like) {
-			env.Must(t, os.Mkdir(filepath.Join(filepath.Dir(g), strings.ReplaceAll(filepath.Base(g), like, uid)), 0o755))
+			env.Must(t, os.Mkdir(filepath.Join(filepath.Dir(g), strings.ReplaceAll(filepath.Base(g), like, uid)),
+				0o755))
 		}
 	}
 	link = filepath.Join("/var/log/containers", "planted_default_main-"+uid+".log")
@@ -129,9 +133,11 @@ func leftBehind(t *testing.T, n *node) {
 	const planted = "0a1b2c3d-0000-4000-8000-00000000c0de"
 	env.Must(t, n.Kill9(t.Context()))
 	n.Remove("goes")
-	list, err := n.CRI.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{
-		LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(goes.UID)},
-	}})
+	list, err := n.CRI.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{
+		Filter: &runtimeapi.PodSandboxFilter{
+			LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(goes.UID)},
+		},
+	})
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("sandboxes of pod goes: %v (%v), want one", list, err)
 	}
@@ -184,7 +190,8 @@ func traces(n *node, uid string) error {
 		return err
 	}
 	for _, g := range groups {
-		if strings.Contains(g, uid) || strings.Contains(g, strings.ReplaceAll(uid, "-", "_")) { // the latter where systemd makes them
+		// the latter where systemd makes them
+		if strings.Contains(g, uid) || strings.Contains(g, strings.ReplaceAll(uid, "-", "_")) {
 			found = append(found, g)
 		}
 	}

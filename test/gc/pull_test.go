@@ -87,7 +87,8 @@ func pulls(t *testing.T, opts testenv.Options) {
 			}
 			last := all[len(all)-1]
 			if last.Received < step.seen*mib || last.Received <= received || last.Total < size {
-				return fmt.Errorf("the last of %d is %v of %d, want at least %d, more than %d before, of at least %d", len(all),
+				return fmt.Errorf("the last of %d is %v of %d, want at least %d, more than %d before, of at least %d",
+					len(all),
 					last.Received, last.Total, step.seen*mib, received, size)
 			}
 			received = last.Received

@@ -75,7 +75,8 @@ func documented(t *testing.T) [][]string {
 		text = append(append(text, '\n'), out...)
 	}
 	var commands [][]string
-	for _, match := range regexp.MustCompile(`(?m)^ +kubectl (.*exec deploy/cloudcore -- [^>#\n]*)`).FindAllStringSubmatch(string(text), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^ +kubectl (.*exec deploy/cloudcore -- [^>#\n]*)`).
+		FindAllStringSubmatch(string(text), -1) {
 		commands = append(commands, strings.Fields(match[1]))
 	}
 	return commands

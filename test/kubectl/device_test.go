@@ -55,7 +55,8 @@ func (n *node) testTerminal(t *testing.T) {
 	if *after != *before {
 		t.Errorf("settings of the terminal = %+v, want %+v as before", *after, *before)
 	}
-	if out, err := n.execCommand(t, []string{"-t", "-c", "main", "web"}, "ls").CombinedOutput(); err == nil || !strings.Contains(string(out), "not a terminal") {
+	if out, err := n.execCommand(t, []string{"-t", "-c", "main", "web"}, "ls").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "not a terminal") {
 		t.Errorf("exec -t without a terminal: %v, %q, want an error with %q", err, out, "not a terminal")
 	}
 }

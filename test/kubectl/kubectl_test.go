@@ -44,8 +44,10 @@ func TestKubectl(t *testing.T) {
 			n.pods()
 			t.Run("verbs", func(t *testing.T) {
 				for verb, f := range map[string]func(*testing.T){
-					"logs": n.testLogs, "follow": n.testFollow, "exec": n.testExec, "cp": n.testCopy, "attach": n.testAttach,
-					"port-forward": n.testPortForward, "debug": n.testDebug, "node proxy": n.testNodeProxy, "refused": n.testRefused, "top": n.testTop,
+					"logs": n.testLogs, "follow": n.testFollow, "exec": n.testExec, "cp": n.testCopy,
+					"attach":       n.testAttach,
+					"port-forward": n.testPortForward, "debug": n.testDebug, "node proxy": n.testNodeProxy,
+					"refused": n.testRefused, "top": n.testTop,
 					"terminal": n.testTerminal, "static pod": n.testStatic, "direct": n.testDirect,
 				} {
 					t.Run(verb, func(t *testing.T) { t.Parallel(); f(t) })
@@ -66,7 +68,9 @@ func (n *node) pods() {
 	n.pod("talker", "echo one; echo two; sleep 2; echo bad >&2; sleep 2; echo three"+forever)
 	n.pod("crasher", "echo attempt; exit 3")
 	n.pod("stuck", "true", func(p *v1.Pod) { p.Spec.Containers[0].Image = "edgecore.local/none:1" })
-	n.pod("ender", "echo start; until [ -f /tmp/go ]; do sleep 0.1; done; echo bye", func(p *v1.Pod) { p.Spec.RestartPolicy = v1.RestartPolicyNever })
+	n.pod("ender", "echo start; until [ -f /tmp/go ]; do sleep 0.1; done; echo bye", func(p *v1.Pod) {
+		p.Spec.RestartPolicy = v1.RestartPolicyNever
+	})
 	const asks = "while read x; do echo got $x; done" + forever
 	n.pod("asker", asks, interactive)
 	n.pod("terminal", asks, interactive, func(p *v1.Pod) { p.Spec.Containers[0].TTY = true })
@@ -84,12 +88,15 @@ func (n *node) testLogs(t *testing.T) {
 	n.kubectl(t, "get", "--raw", "/api/v1/namespaces/"+n.NodeName+"/pods/talker/log?stream=Stderr").want(t, "bad\n")
 	c := n.kubectl(t, "logs", "talker", "--timestamps", "--tail=1")
 	env.Must(t, c.Run())
-	if stamped := regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}\S+ three\n$`); !stamped.MatchString(c.out.String()) {
+	if stamped := regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}\S+ three\n$`); !stamped.MatchString(
+		c.out.String()) {
 		t.Errorf("logs --timestamps --tail=1 = %q, want a time and three", c.out.String())
 	}
-	n.kubectl(t, "logs", "talker", "--previous").fails(t, 1, `previous terminated container "main" in pod "talker" not found`)
+	n.kubectl(t, "logs", "talker", "--previous").
+		fails(t, 1, `previous terminated container "main" in pod "talker" not found`)
 	n.until(t, "stuck", func(p *v1.Pod) bool {
-		return len(p.Status.ContainerStatuses) > 0 && strings.Contains(p.Status.ContainerStatuses[0].State.Waiting.Reason, "Image")
+		return len(p.Status.ContainerStatuses) > 0 &&
+			strings.Contains(p.Status.ContainerStatuses[0].State.Waiting.Reason, "Image")
 	})
 	n.kubectl(t, "logs", "stuck").fails(t, 1, `container "main" in pod "stuck" is waiting to start: `)
 	n.until(t, "crasher", func(p *v1.Pod) bool {
@@ -160,9 +167,12 @@ func (n *node) testExec(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			n.kubectl(t, "exec", "web", "--", "echo", "a b").env(vars...).want(t, "a b\n")
 			n.kubectl(t, "exec", "web", "--", "sh", "-c", "echo why >&2; exit 7").env(vars...).fails(t, 7, "why")
-			n.kubectl(t, "exec", "-i", "web", "--", "sha256sum").env(vars...).input(bytes.NewReader(big)).want(t, fmt.Sprintf("%x  -\n", sha256.Sum256(big)))
-			n.kubectl(t, "exec", "web", "--", "sh", "-c", "yes | head -c 5000000 | sha256sum; yes | head -c 100000").env(vars...).want(t,
-				fmt.Sprintf("%x  -\n", sha256.Sum256(bytes.Repeat([]byte("y\n"), 2500000)))+strings.Repeat("y\n", 50000))
+			n.kubectl(t, "exec", "-i", "web", "--", "sha256sum").env(vars...).input(bytes.NewReader(big)).
+				want(t, fmt.Sprintf("%x  -\n", sha256.Sum256(big)))
+			n.kubectl(t, "exec", "web", "--", "sh", "-c", "yes | head -c 5000000 | sha256sum; yes | head -c 100000").
+				env(vars...).want(t,
+				fmt.Sprintf("%x  -\n", sha256.Sum256(bytes.Repeat([]byte("y\n"), 2500000)))+
+					strings.Repeat("y\n", 50000))
 		})
 	}
 	n.kubectl(t, "exec", "web", "--", "/none").fails(t, 1, `"/none": stat /none: no such file or directory`)
@@ -176,7 +186,9 @@ func (n *node) testCopy(t *testing.T) {
 	data := bytes.Repeat([]byte("0123456789abcdef"), 100_000)
 	env.Must(t, os.MkdirAll(filepath.Join(dir, "up", "below"), 0o755))
 	env.Must(t, os.WriteFile(filepath.Join(dir, "up", "below", "file"), data, 0o644))
-	for _, way := range [][2]string{{filepath.Join(dir, "up"), "web:/tmp/copy"}, {"web:/tmp/copy", filepath.Join(dir, "down")}} {
+	for _, way := range [][2]string{
+		{filepath.Join(dir, "up"), "web:/tmp/copy"}, {"web:/tmp/copy", filepath.Join(dir, "down")},
+	} {
 		c := n.kubectl(t, "cp", "-c", "main", way[0], way[1])
 		if err := c.Run(); err != nil {
 			t.Fatalf("cp %s: %v, want no error\n%s %s", way, err, c.out.String(), c.errOut.String())
@@ -259,7 +271,8 @@ func (n *node) testPortForward(t *testing.T) {
 
 // testDebug adds a container to a pod, and looks at the node from a pod.
 func (n *node) testDebug(t *testing.T) {
-	n.kubectl(t, "debug", "web", "-q", "--image=edgecore.local/demo:1", "-c", "dbg", "--target=main", "--profile=general", "--", "sh", "-c", "echo I see; tr '\\0' ' ' < /proc/1/cmdline; echo").want(t, "")
+	n.kubectl(t, "debug", "web", "-q", "--image=edgecore.local/demo:1", "-c", "dbg", "--target=main",
+		"--profile=general", "--", "sh", "-c", "echo I see; tr '\\0' ' ' < /proc/1/cmdline; echo").want(t, "")
 	wait.Until(t, "what the ephemeral container says", func() error {
 		c := n.kubectl(t, "logs", "web", "-c", "dbg")
 		if err := c.Run(); err != nil || !strings.Contains(c.out.String(), "I see\nsh -c httpd") {
@@ -267,14 +280,16 @@ func (n *node) testDebug(t *testing.T) {
 		}
 		return nil
 	})
-	c := n.kubectl(t, "debug", "web", "-q", "-i", "--image=edgecore.local/demo:1", "-c", "dbg2", "--profile=general", "--", "sh", "-c", "while read x && [ $x != bye ]; do echo got $x; done")
+	c := n.kubectl(t, "debug", "web", "-q", "-i", "--image=edgecore.local/demo:1", "-c", "dbg2", "--profile=general",
+		"--", "sh", "-c", "while read x && [ $x != bye ]; do echo got $x; done")
 	typed := c.talk(t)
 	_, err := io.WriteString(typed, "bye\n") // the end of its input would have the runtime detach
 	env.Must(t, err)
 	if err := c.Wait(); err != nil {
 		t.Errorf("debug -i: %v, want no error\n%s", err, c.errOut.String())
 	}
-	c = n.kubectl(t, "debug", "node/"+n.NodeName, "-q", "--image=edgecore.local/demo:1", "--profile=general", "--", "ls", "/host/etc/hostname")
+	c = n.kubectl(t, "debug", "node/"+n.NodeName, "-q", "--image=edgecore.local/demo:1", "--profile=general", "--",
+		"ls", "/host/etc/hostname")
 	env.Must(t, c.Run())
 	wait.Until(t, "what the pod on the node says", func() error {
 		pods, err := n.kube.Kubectl(t.Context(), "-n", n.NodeName, "get", "pods", "-o", "name")
@@ -299,7 +314,8 @@ func (n *node) testDebug(t *testing.T) {
 func (n *node) testNodeProxy(t *testing.T) {
 	proxy := "/api/v1/nodes/" + n.NodeName + "/proxy"
 	for path, want := range map[string]string{
-		"/healthz": "ok", "/pods": `"kind":"PodList"`, "/runningpods/": `"name":"web"`, "/configz": "kubeletconfig", "/metrics": "kubelet_running_pods",
+		"/healthz": "ok", "/pods": `"kind":"PodList"`, "/runningpods/": `"name":"web"`, "/configz": "kubeletconfig",
+		"/metrics":       "kubelet_running_pods",
 		"/stats/summary": `"nodeName"`, "/metrics/resource": "node_memory_working_set_bytes",
 	} {
 		c := n.kubectl(t, "get", "--raw", proxy+path)
@@ -307,7 +323,8 @@ func (n *node) testNodeProxy(t *testing.T) {
 			t.Errorf("%s: %v %s: no %q in %.500s", path, err, c.errOut.String(), want, c.out.String())
 		}
 	}
-	n.kubectl(t, "create", "--raw", proxy+"/run/"+n.NodeName+"/web/main?cmd=echo%20a%20b", "-f", "-").input(strings.NewReader("")).want(t, "a b\n")
+	n.kubectl(t, "create", "--raw", proxy+"/run/"+n.NodeName+"/web/main?cmd=echo%20a%20b", "-f", "-").
+		input(strings.NewReader("")).want(t, "a b\n")
 }
 
 // testAgentDies: streams are there again with the agent, and the device's own commands all the time.
@@ -341,7 +358,8 @@ func (n *node) reached(t *testing.T) {
 func (n *node) testOffline(t *testing.T) {
 	env.Must(t, n.stopCloud(t.Context()))
 	n.reached(t)
-	if out, err := n.exec(t, "sh", "-c", "echo here; exit 5"); err == nil || err.Error() != "exit status 5" || out != "here\n" {
+	if out, err := n.exec(t, "sh", "-c", "echo here; exit 5"); err == nil || err.Error() != "exit status 5" ||
+		out != "here\n" {
 		t.Errorf("edgecore exec = %q, %v, want here and exit status 5", out, err)
 	}
 	if out, err := n.Run(t.Context(), "logs", "talker", "--tail=1"); err != nil || out != "three\n" {

@@ -80,7 +80,9 @@ subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: default, name
 	}
 	other, err := strangersCertificate()
 	env.Must(t, err)
-	if got, err := n.ask(t, &rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: other.cert, KeyData: other.key}}, logs); err == nil && !strings.HasPrefix(got, "401") {
+	if got, err := n.ask(t, &rest.Config{
+		TLSClientConfig: rest.TLSClientConfig{CertData: other.cert, KeyData: other.key},
+	}, logs); err == nil && !strings.HasPrefix(got, "401") {
 		t.Errorf("answer to a certificate of another authority = %s, want 401", got)
 	}
 }
@@ -97,7 +99,8 @@ func (n *node) user(t *testing.T, name string) *rest.Config {
 func (n *node) ask(t *testing.T, config *rest.Config, path string) (string, error) {
 	t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: clientTLS(t, config)}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d%s", n.KubeletPort, path), nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		fmt.Sprintf("https://127.0.0.1:%d%s", n.KubeletPort, path), nil)
 	env.Must(t, err)
 	if config.BearerToken != "" {
 		req.Header.Set("Authorization", "Bearer "+config.BearerToken)
@@ -125,7 +128,10 @@ func clientTLS(t *testing.T, config *rest.Config) *tls.Config {
 
 // testDirect streams over WebSocket from the node's port itself, as programs do that are no kubectl.
 func (n *node) testDirect(t *testing.T) {
-	dialer := websocket.Dialer{TLSClientConfig: clientTLS(t, n.user(t, kube.AdminUser)), Subprotocols: []string{"v4.channel.k8s.io"}, HandshakeTimeout: wait.Max()}
+	dialer := websocket.Dialer{
+		TLSClientConfig: clientTLS(t, n.user(t, kube.AdminUser)), Subprotocols: []string{"v4.channel.k8s.io"},
+		HandshakeTimeout: wait.Max(),
+	}
 	dial := func(path string) *websocket.Conn {
 		t.Helper()
 		conn, _, err := dialer.DialContext(t.Context(), fmt.Sprintf("wss://127.0.0.1:%d%s", n.KubeletPort, path), nil)
@@ -149,12 +155,15 @@ func (n *node) testDirect(t *testing.T) {
 		}
 	}
 	pod := n.NodeName + "/web"
-	conn := dial("/exec/" + pod + "/main?command=sh&command=-c&command=" + url.QueryEscape("read x; echo got $x; exit 9") + "&input=1&output=1&error=1")
+	conn := dial("/exec/" + pod + "/main?command=sh&command=-c&command=" +
+		url.QueryEscape("read x; echo got $x; exit 9") + "&input=1&output=1&error=1")
 	env.Must(t, conn.WriteMessage(websocket.BinaryMessage, []byte("\x00hello\n")))
 	read(conn, 1, "got hello\n")
 	read(conn, 3, `"message":"9"`)
 
-	conn = dial("/exec/" + pod + "/main?command=sh&command=-c&command=" + url.QueryEscape("until stty size | grep -qx '40 100'; do sleep 0.1; done; echo sized") + "&input=1&output=1&tty=1")
+	conn = dial("/exec/" + pod + "/main?command=sh&command=-c&command=" +
+		url.QueryEscape("until stty size | grep -qx '40 100'; do sleep 0.1; done; echo sized") +
+		"&input=1&output=1&tty=1")
 	env.Must(t, conn.WriteMessage(websocket.BinaryMessage, []byte("\x04{\"Width\":100,\"Height\":40}")))
 	read(conn, 1, "sized")
 
@@ -180,8 +189,11 @@ func strangersCertificate() (pair, error) {
 		return pair{}, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -191,5 +203,8 @@ func strangersCertificate() (pair, error) {
 	if err != nil {
 		return pair{}, err
 	}
-	return pair{cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), key: pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text})}, nil
+	return pair{
+		cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		key:  pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}),
+	}, nil
 }

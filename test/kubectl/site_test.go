@@ -29,7 +29,8 @@ import (
 
 var built = programs.Flags()
 
-var manifests = flag.String("manifests", filepath.Join("..", "..", "deploy", "cloudcore"), "the folder of cloudcore's manifests")
+var manifests = flag.String("manifests", filepath.Join("..", "..", "deploy", "cloudcore"),
+	"the folder of cloudcore's manifests")
 
 func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
 
@@ -75,7 +76,13 @@ func (f *fixture) startNode(t *testing.T, name string, runtime testenv.Options) 
 	t.Helper()
 	c := f.With(t)
 	c.Namespace(name)
-	n := &node{Node: c.StartNode(t, name, env.NodeOptions{Runtime: runtime}), t: t, fixture: f, kube: f.Kube, api: f.API}
+	n := &node{
+		Node:    c.StartNode(t, name, env.NodeOptions{Runtime: runtime}),
+		t:       t,
+		fixture: f,
+		kube:    f.Kube,
+		api:     f.API,
+	}
 	c.NodeUntil(name, "to have its port", func(obj *v1.Node) error {
 		if port := obj.Status.DaemonEndpoints.KubeletEndpoint.Port; port != int32(n.KubeletPort) {
 			return fmt.Errorf("its port is %d, want %d", port, n.KubeletPort)
@@ -88,10 +95,14 @@ func (f *fixture) startNode(t *testing.T, name string, runtime testenv.Options) 
 // pod makes a pod of one container that runs a shell script.
 func (n *node) pod(name, script string, change ...func(*v1.Pod)) {
 	n.t.Helper()
-	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: n.NodeName, Name: name}, Spec: v1.PodSpec{
-		NodeName: n.NodeName, TerminationGracePeriodSeconds: new(int64(1)),
-		Containers: []v1.Container{{Name: "main", Image: "edgecore.local/demo:1", Command: []string{"sh", "-c", script}}},
-	}}
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: n.NodeName, Name: name}, Spec: v1.PodSpec{
+			NodeName: n.NodeName, TerminationGracePeriodSeconds: new(int64(1)),
+			Containers: []v1.Container{
+				{Name: "main", Image: "edgecore.local/demo:1", Command: []string{"sh", "-c", script}},
+			},
+		},
+	}
 	for _, c := range change {
 		c(p)
 	}
@@ -123,7 +134,8 @@ type call struct {
 func (n *node) kubectl(t *testing.T, args ...string) *call {
 	t.Helper()
 	c := &call{Cmd: exec.CommandContext(wait.Context(t), n.kube.KubectlPath(), append([]string{
-		"--kubeconfig", n.kube.Kubeconfig(kube.AdminUser), "--cache-dir", filepath.Join(n.Dir, "kubectl-cache"), "-n", n.NodeName}, args...)...)}
+		"--kubeconfig", n.kube.Kubeconfig(kube.AdminUser), "--cache-dir", filepath.Join(n.Dir, "kubectl-cache"), "-n",
+		n.NodeName}, args...)...)}
 	c.Stdout, c.Stderr = &c.out, &c.errOut
 	c.WaitDelay = 5 * time.Second
 	return c
@@ -139,7 +151,8 @@ func (c *call) env(more ...string) *call { c.Env = append(os.Environ(), more...)
 func (c *call) want(t *testing.T, out string) {
 	t.Helper()
 	if err := c.Run(); err != nil || c.out.String() != out {
-		t.Errorf("%s: %v\nprinted %.2000q, want %.2000q\n%s", strings.Join(c.Args[7:], " "), err, c.out.String(), out, c.errOut.String())
+		t.Errorf("%s: %v\nprinted %.2000q, want %.2000q\n%s", strings.Join(c.Args[7:], " "), err, c.out.String(), out,
+			c.errOut.String())
 	}
 }
 
@@ -158,7 +171,8 @@ func (n *node) untilPrints(t *testing.T, out string, args ...string) {
 // fails runs a kubectl that has to fail with a code and a complaint.
 func (c *call) fails(t *testing.T, code int, complaint string) {
 	t.Helper()
-	if err := c.Run(); err == nil || c.ProcessState.ExitCode() != code || !strings.Contains(c.errOut.String(), complaint) {
+	if err := c.Run(); err == nil || c.ProcessState.ExitCode() != code ||
+		!strings.Contains(c.errOut.String(), complaint) {
 		t.Errorf("%s: %v (%q), want %d and %q", strings.Join(c.Args[7:], " "), err, c.errOut.String(), code, complaint)
 	}
 }

@@ -35,7 +35,8 @@ func (n *node) testTop(t *testing.T) {
 		if err := c.Run(); err != nil {
 			return fmt.Errorf("%w: %s", err, c.errOut.String())
 		}
-		if !regexp.MustCompile(`^` + regexp.QuoteMeta(n.NodeName) + ` +[1-9]\d*m +\d+% +[1-9]\d*Mi +\d+% *\n$`).MatchString(c.out.String()) {
+		if !regexp.MustCompile(`^` + regexp.QuoteMeta(n.NodeName) + ` +[1-9]\d*m +\d+% +[1-9]\d*Mi +\d+% *\n$`).
+			MatchString(c.out.String()) {
 			return fmt.Errorf("printed %q, want a line of numbers", c.out.String())
 		}
 		return nil

@@ -30,7 +30,9 @@ func TestAdopt(t *testing.T) {
 		if version != "1.12" { // which has no static pods
 			want = 2
 			env.Must(f.t, os.WriteFile(edge.Path("etc/kubeedge/manifests/own.yaml"), fmt.Appendf(nil,
-				"apiVersion: v1\nkind: Pod\nmetadata: {name: own}\nspec:\n  hostNetwork: true\n  terminationGracePeriodSeconds: 1\n  containers:\n  - {name: main, image: %s, imagePullPolicy: IfNotPresent, command: [sh, -c, %q]}\n", images.Demo, env.Forever), 0o644))
+				"apiVersion: v1\nkind: Pod\nmetadata: {name: own}\nspec:\n  hostNetwork: true\n  "+
+					"terminationGracePeriodSeconds: 1\n  containers:\n  - {name: main, image: %s, imagePullPolicy: "+
+					"IfNotPresent, command: [sh, -c, %q]}\n", images.Demo, env.Forever), 0o644))
 		}
 		f.apply(full("web"))
 		wait.Until(f.t, "the pod is ready", f.is("web", true))
@@ -80,7 +82,8 @@ func (f *fixture) service(token string, link, bootstrap int) *kubeedge.Edge {
 // adopt runs edgecore adopt on a device.
 func (f *fixture) adopt(e *kubeedge.Edge, more ...string) {
 	f.t.Helper()
-	args := append([]string{"adopt", "--from", e.Config(), "--config", e.Path("etc/edgecore/edgecore.yaml"), "--store", e.Path("var/lib/edgecore/edgecore.db"), "--root", e.Dir}, more...)
+	args := append([]string{"adopt", "--from", e.Config(), "--config", e.Path("etc/edgecore/edgecore.yaml"), "--store",
+		e.Path("var/lib/edgecore/edgecore.db"), "--root", e.Dir}, more...)
 	cmd := exec.CommandContext(f.t.Context(), built.Edge, args...)
 	cmd.Env = append(os.Environ(), "PATH="+e.Path("bin")+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()

@@ -39,7 +39,9 @@ func TestTheirCloud(t *testing.T) {
 		f := newFixture(t, version)
 		c, token := f.startTheirCloud()
 		edge := testenv.StartAgent(t, f.ctrd, agent.Options{
-			Binary: built.Edge, NodeName: node, Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s"},
+			Binary:   built.Edge,
+			NodeName: node,
+			Kubelet:  map[string]any{"nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s"},
 			EdgeHub: map[string]any{
 				"enable": true, "token": token, "httpServer": "https://127.0.0.1:" + strconv.Itoa(c.Bootstrap),
 				"websocket": map[string]any{"enable": true, "server": "127.0.0.1:" + strconv.Itoa(c.Link)},
@@ -79,7 +81,9 @@ func TestCloudFirst(t *testing.T) {
 			return map[string]any{"enable": true, "address": "127.0.0.1", "port": port}
 		}
 		// The certificate of 1.12 names no node.
-		f.startCloud(map[string]any{"websocket": at(before.Link), "https": at(before.Bootstrap), "legacyCertificates": version == "1.12"})
+		f.startCloud(map[string]any{
+			"websocket": at(before.Link), "https": at(before.Bootstrap), "legacyCertificates": version == "1.12",
+		})
 		env.Must(f.t, f.sees("web", "touch /scratch/unready", "")())
 		wait.Until(f.t, "a status arrives", f.is("web", false))
 		f.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: conf}, data: {key: second}}`)
@@ -96,7 +100,10 @@ func (f *fixture) life() {
 	f.t.Helper()
 	f.apply(full("web"))
 	wait.Until(f.t, "the pod is ready", f.is("web", true))
-	env.Must(f.t, f.sees("web", `cat /conf/key /sec/key; echo " $FROM"; test -s /var/run/secrets/kubernetes.io/serviceaccount/token`, "firsthidden first")())
+	env.Must(f.t,
+		f.sees("web",
+			`cat /conf/key /sec/key; echo " $FROM"; test -s /var/run/secrets/kubernetes.io/serviceaccount/token`,
+			"firsthidden first")())
 	env.Must(f.t, f.sees("web", "touch /scratch/unready", "")())
 	wait.Until(f.t, "it is not ready any more", f.is("web", false))
 	env.Must(f.t, f.sees("web", "rm /scratch/unready", "")())
@@ -116,7 +123,8 @@ func (f *fixture) life() {
 		return // neither its edge nor its cloud has events
 	}
 	wait.Until(f.t, "events arrive", func() error {
-		events, err := f.api.CoreV1().Events("default").List(f.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=web"})
+		events, err := f.api.CoreV1().Events("default").List(f.t.Context(),
+			metav1.ListOptions{FieldSelector: "involvedObject.name=web"})
 		if err != nil {
 			return err
 		}

@@ -74,7 +74,8 @@ func newFixture(t *testing.T, version string) *fixture {
 	}
 	f.kube = kube.Start(t, kube.Options{ControllerManager: true, Scheduler: true})
 	f.api = f.kube.Client()
-	f.ctrd = testenv.StartContainerd(t, testenv.Options{Containerd2: version != "1.12"}) // each with a containerd of its time
+	// each with a containerd of its time
+	f.ctrd = testenv.StartContainerd(t, testenv.Options{Containerd2: version != "1.12"})
 	f.cri = testenv.Dial(t, f.ctrd)
 	wait.Until(f.t, "the default service account", func() error {
 		_, err := f.api.CoreV1().ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
@@ -190,7 +191,8 @@ func (f *fixture) is(name string, ready bool) func() error {
 		f.made[filepath.Join("/var/log/pods", p.Namespace+"_"+name+"_"+string(p.UID))] = true
 		got := env.IsReady(p)
 		if p.Status.Phase != v1.PodRunning || got != ready {
-			return fmt.Errorf("pod %s is %s, ready: %v, want %v: %+v", name, p.Status.Phase, got, ready, p.Status.ContainerStatuses)
+			return fmt.Errorf("pod %s is %s, ready: %v, want %v: %+v", name, p.Status.Phase, got, ready,
+				p.Status.ContainerStatuses)
 		}
 		return nil
 	}
@@ -206,7 +208,9 @@ func (f *fixture) gone(name string) {
 func (f *fixture) containers() map[string]string {
 	f.t.Helper()
 	list, err := f.cri.ListContainers(f.t.Context(), &runtimeapi.ListContainersRequest{
-		Filter: &runtimeapi.ContainerFilter{State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING}},
+		Filter: &runtimeapi.ContainerFilter{
+			State: &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+		},
 	})
 	env.Must(f.t, err)
 	ids := map[string]string{}
@@ -223,7 +227,9 @@ func (f *fixture) sees(pod, command, want string) func() error {
 		if id == "" {
 			return fmt.Errorf("pod %s runs no container", pod)
 		}
-		out, err := f.cri.ExecSync(f.t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", command}, Timeout: 10})
+		out, err := f.cri.ExecSync(f.t.Context(), &runtimeapi.ExecSyncRequest{
+			ContainerId: id, Cmd: []string{"sh", "-c", command}, Timeout: 10,
+		})
 		if err != nil {
 			return err
 		}

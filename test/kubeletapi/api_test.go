@@ -28,7 +28,8 @@ func TestKubeletAPI(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		// The node looks for its certificate ever more rarely.
-		{"certificate", f.testCertificate}, {"routes", f.testRoutes}, {"rights", f.testRights}, {"too many connections", f.testConnections}, {"offline", f.testOffline},
+		{"certificate", f.testCertificate}, {"routes", f.testRoutes}, {"rights", f.testRights},
+		{"too many connections", f.testConnections}, {"offline", f.testOffline},
 	} {
 		t.Run(step.name, step.run)
 	}
@@ -47,7 +48,8 @@ func (f *fixture) testRoutes(t *testing.T) {
 		{"GET", "/logs/../../etc/shadow", "404", ""},
 		{"GET", "/debug/pprof/goroutine?debug=1", "200", "goroutine profile"},
 		{"POST", "/checkpoint/default/" + web + "/none", "404", "does not run on this node"},
-		{"POST", "/checkpoint/default/" + web + "/main", "500", "checkpoint of container main of pod default/" + web}, // containerd 1.6 makes none
+		// containerd 1.6 makes none
+		{"POST", "/checkpoint/default/" + web + "/main", "500", "checkpoint of container main of pod default/" + web},
 		{"POST", "/pods", "405", ""},
 		{"GET", "/nothing", "404", ""},
 	} {
@@ -79,14 +81,17 @@ subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: %[1]s, namesp
 	grant("metrics", "metrics", "get")
 	grant("logs", "log", "get")
 	grant("any", "proxy", "get")
-	env.Must(t, f.cluster.Kube.Apply(t.Context(), "{apiVersion: v1, kind: ServiceAccount, metadata: {name: metrics, namespace: default}}"))
+	env.Must(t,
+		f.cluster.Kube.Apply(t.Context(),
+			"{apiVersion: v1, kind: ServiceAccount, metadata: {name: metrics, namespace: default}}"))
 	_, err := f.cluster.Kube.AddServiceAccount(t.Context(), "default", "metrics")
 	env.Must(t, err)
 	for _, c := range []struct{ who, method, path, begin string }{
 		{"metrics", "GET", "/metrics", "200"}, {"default:metrics", "GET", "/metrics", "200"},
 		{"metrics", "GET", "/pods", "403"}, {"default:metrics", "GET", "/logs/", "403"},
 		{"logs", "GET", "/logs/", "200"}, {"logs", "GET", "/metrics", "403"},
-		{"any", "GET", "/pods", "200"}, {"any", "GET", "/configz", "200"}, {"any", "GET", "/metrics", "403"}, {"any", "GET", "/logs/", "403"},
+		{"any", "GET", "/pods", "200"}, {"any", "GET", "/configz", "200"}, {"any", "GET", "/metrics", "403"},
+		{"any", "GET", "/logs/", "403"},
 		{"any", "PUT", "/debug/flags/v", "403"}, {"any", "POST", "/checkpoint/default/x/y", "403"},
 		{"none", "GET", "/healthz", "403"}, {"none", "GET", "/nothing", "403"},
 	} {
@@ -105,7 +110,8 @@ func (f *fixture) testCertificate(t *testing.T) {
 	}
 	var csr *certificatesv1.CertificateSigningRequest
 	wait.Until(t, "the node asks for a certificate", func() error {
-		list, err := f.cluster.API.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{FieldSelector: "spec.signerName=kubernetes.io/kubelet-serving"})
+		list, err := f.cluster.API.CertificatesV1().CertificateSigningRequests().List(t.Context(),
+			metav1.ListOptions{FieldSelector: "spec.signerName=kubernetes.io/kubelet-serving"})
 		if err != nil {
 			return err
 		}

@@ -35,10 +35,12 @@ const nodeName = "edge-1"
 func start(t *testing.T) *fixture {
 	t.Helper()
 	c := env.StartCluster(t, built, env.ClusterOptions{Kube: kube.Options{ControllerManager: true}})
-	f := &fixture{cluster: c, Node: c.StartNode(t, nodeName, env.NodeOptions{Agent: agent.Options{Kubelet: map[string]any{
-		"serverTLSBootstrap": true,
-		"authorization":      map[string]any{"webhook": map[string]any{"cacheUnauthorizedTTL": "2s"}},
-	}}})}
+	f := &fixture{
+		cluster: c, Node: c.StartNode(t, nodeName, env.NodeOptions{Agent: agent.Options{Kubelet: map[string]any{
+			"serverTLSBootstrap": true,
+			"authorization":      map[string]any{"webhook": map[string]any{"cacheUnauthorizedTTL": "2s"}},
+		}}}),
+	}
 	c.NodeUntil(nodeName, "to have its port", func(n *v1.Node) error {
 		if got := n.Status.DaemonEndpoints.KubeletEndpoint.Port; got != int32(f.KubeletPort) {
 			return fmt.Errorf("its port is %d, want %d", got, f.KubeletPort)
@@ -62,14 +64,17 @@ func (f *fixture) client(t *testing.T, who string, config *tls.Config) (*http.Cl
 			config.Certificates = []tls.Certificate{pair}
 		}
 	}
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}, Timeout: wait.Max()}, token
+	return &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}, Timeout: wait.Max(),
+	}, token
 }
 
 // ask asks the node as somebody, no matter who signed its certificate, and returns the code and the body.
 func (f *fixture) ask(t *testing.T, who, method, path string) (string, error) {
 	t.Helper()
 	client, token := f.client(t, who, &tls.Config{InsecureSkipVerify: true})
-	req, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://127.0.0.1:%d%s", f.KubeletPort, path), nil)
+	req, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://127.0.0.1:%d%s", f.KubeletPort,
+		path), nil)
 	env.Must(t, err)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)

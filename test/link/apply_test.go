@@ -45,19 +45,22 @@ func (e *edge) checkNode() {
 	})
 	info := n.Status.NodeInfo
 	if n.Status.Capacity.Cpu().IsZero() || n.Status.Allocatable.Pods().IsZero() || info.BootID == "" ||
-		!strings.HasPrefix(info.ContainerRuntimeVersion, "containerd://") || !strings.Contains(info.KubeletVersion, "edgecore") {
+		!strings.HasPrefix(info.ContainerRuntimeVersion, "containerd://") ||
+		!strings.Contains(info.KubeletVersion, "edgecore") {
 		t.Errorf("node status is %+v, want cpu, pods, a boot ID, a containerd and a version of edgecore", n.Status)
 	}
 	var lease *coordinationv1.Lease
 	wait.Until(t, "the node's lease", func() (err error) {
-		lease, err = e.cluster.API.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), e.NodeName, metav1.GetOptions{})
+		lease, err = e.cluster.API.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), e.NodeName,
+			metav1.GetOptions{})
 		return err
 	})
 	if got := ptr.Deref(lease.Spec.HolderIdentity, ""); got != e.NodeName {
 		t.Errorf("holder of the lease = %q, want %q", got, e.NodeName)
 	}
 	wait.Until(t, "the lease to be renewed", func() error {
-		now, err := e.cluster.API.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), e.NodeName, metav1.GetOptions{})
+		now, err := e.cluster.API.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), e.NodeName,
+			metav1.GetOptions{})
 		if err == nil && !now.Spec.RenewTime.After(lease.Spec.RenewTime.Time) {
 			err = fmt.Errorf("renewed at %v", now.Spec.RenewTime)
 		}

@@ -47,7 +47,8 @@ var weights = []struct {
 	weight int
 }{
 	{"drop", 90}, {"duplicate", 80}, {"echo", 80}, {"reorder", 80}, {"delay", 60}, {"cut frame", 60},
-	{"cut", 90}, {"silence", 110}, {"slow", 100}, {"kill edgecore", 150}, {"kill cloudcore", 80}, {"restart the API server", 20},
+	{"cut", 90}, {"silence", 110}, {"slow", 100}, {"kill edgecore", 150}, {"kill cloudcore", 80},
+	{"restart the API server", 20},
 	{"short links", 20}, {"force deletion", 60}, {"lagging cloudcore", 40}, {"restore etcd", 10},
 	{"cloned device", 15},
 }
@@ -269,13 +270,16 @@ func (e *edge) changeAtRandom(ctx context.Context, r *rand.Rand) {
 		case 0:
 			_, _ = e.cluster.API.CoreV1().Pods(e.NodeName).Create(ctx, e.randomPod(name), metav1.CreateOptions{})
 		case 1:
-			_ = e.cluster.API.CoreV1().Pods(e.NodeName).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(r.IntN(2)))})
+			_ = e.cluster.API.CoreV1().Pods(e.NodeName).Delete(ctx, name,
+				metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(r.IntN(2)))})
 		case 2:
 			patch := fmt.Sprintf(`{"data":{"a":"v%d"}}`, n)
-			_, _ = e.cluster.API.CoreV1().ConfigMaps(e.NodeName).Patch(ctx, "conf", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			_, _ = e.cluster.API.CoreV1().ConfigMaps(e.NodeName).Patch(ctx, "conf", types.MergePatchType, []byte(patch),
+				metav1.PatchOptions{})
 		case 3:
 			patch := fmt.Sprintf(`{"metadata":{"labels":{"n":"v%d"}}}`, n)
-			_, _ = e.cluster.API.CoreV1().Pods(e.NodeName).Patch(ctx, "steady", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			_, _ = e.cluster.API.CoreV1().Pods(e.NodeName).Patch(ctx, "steady", types.MergePatchType, []byte(patch),
+				metav1.PatchOptions{})
 		}
 		select {
 		case <-ctx.Done():
@@ -288,11 +292,23 @@ func (e *edge) randomPod(name string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: e.NodeName},
 		Spec: v1.PodSpec{
-			NodeName: e.NodeName, TerminationGracePeriodSeconds: ptr.To[int64](1),
-			Volumes: []v1.Volume{{Name: "conf", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "conf"}}}}},
+			NodeName:                      e.NodeName,
+			TerminationGracePeriodSeconds: ptr.To[int64](1),
+			Volumes: []v1.Volume{
+				{
+					Name: "conf", VolumeSource: v1.VolumeSource{
+						ConfigMap: &v1.ConfigMapVolumeSource{
+							LocalObjectReference: v1.LocalObjectReference{Name: "conf"},
+						},
+					},
+				},
+			},
 			Containers: []v1.Container{{
-				Name: "main", Image: "edgecore.local/demo:1", ImagePullPolicy: v1.PullIfNotPresent, Command: []string{"sh", "-c", env.Forever},
-				VolumeMounts: []v1.VolumeMount{{Name: "conf", MountPath: "/conf"}},
+				Name:            "main",
+				Image:           "edgecore.local/demo:1",
+				ImagePullPolicy: v1.PullIfNotPresent,
+				Command:         []string{"sh", "-c", env.Forever},
+				VolumeMounts:    []v1.VolumeMount{{Name: "conf", MountPath: "/conf"}},
 			}},
 		},
 	}
@@ -424,7 +440,8 @@ func statusesDiffer(ctx context.Context, db *store.Store, want map[string]any) (
 		}
 		onNode, err := wire.StatusHash(reported[pod.UID])
 		if err != nil || atAPI != onNode {
-			wrong = append(wrong, fmt.Sprintf("%s: its status is %s at the API server, %s on the node, error %v", key, text, reported[pod.UID], err))
+			wrong = append(wrong, fmt.Sprintf("%s: its status is %s at the API server, %s on the node, error %v", key,
+				text, reported[pod.UID], err))
 		}
 	}
 	return wrong, nil

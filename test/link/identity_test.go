@@ -74,7 +74,9 @@ func TestIdentity(t *testing.T) {
 // caOf asks a cloudcore for its CA.
 func caOf(t *testing.T, c *cloud.Cloud) []byte {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	client := http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+	}
 	resp, err := client.Get("https://127.0.0.1:" + strconv.Itoa(c.Bootstrap) + "/ca.crt")
 	env.Must(t, err)
 	defer resp.Body.Close()
@@ -86,7 +88,8 @@ func caOf(t *testing.T, c *cloud.Cloud) []byte {
 // admin runs a command of cloudcore that must succeed, and returns what it prints.
 func (e *edge) admin(args ...string) string {
 	e.T.Helper()
-	out, err := exec.CommandContext(e.T.Context(), built.Cloud, append(args, "--config", e.cluster.Cloud.Config())...).Output()
+	out, err := exec.CommandContext(e.T.Context(), built.Cloud, append(args, "--config", e.cluster.Cloud.Config())...).
+		Output()
 	if err != nil {
 		e.T.Fatalf("cloudcore %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -108,8 +111,10 @@ func (e *edge) says(text string) {
 // rejoin runs edgecore join beside the agent, which takes the new certificate.
 func (e *edge) rejoin(token string) {
 	e.T.Helper()
-	cmd := exec.CommandContext(e.T.Context(), built.Edge, "join", "--config", e.Config(), "--cloudcore-ipport", e.cable.Addr(),
-		"--certport", strconv.Itoa(e.cluster.Cloud.Bootstrap), "--edgenode-name", e.NodeName, "--token-file", "-", "--no-start")
+	cmd := exec.CommandContext(e.T.Context(), built.Edge, "join", "--config", e.Config(), "--cloudcore-ipport",
+		e.cable.Addr(),
+		"--certport", strconv.Itoa(e.cluster.Cloud.Bootstrap), "--edgenode-name", e.NodeName, "--token-file", "-",
+		"--no-start")
 	cmd.Stdin = strings.NewReader(token)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		e.T.Fatalf("join: %v\n%s", err, out)

@@ -52,7 +52,8 @@ func testJoin(t *testing.T, c *env.Cluster) {
 	e.unchanged(before, "join")
 
 	const taken = "gettoken --node "
-	if out, err := e.join(filepath.Join(t.TempDir(), "other"), general); err == nil || !strings.Contains(out, taken+name) {
+	if out, err := e.join(filepath.Join(t.TempDir(), "other"), general); err == nil ||
+		!strings.Contains(out, taken+name) {
 		t.Errorf("join of another device with the same name: %v, %q, want an error with %q", err, out, taken+name)
 	}
 	if out, err := e.Run(t.Context(), "reset", "--force"); err == nil || !strings.Contains(out, "stop it") {
@@ -71,7 +72,8 @@ func testJoin(t *testing.T, c *env.Cluster) {
 
 // join runs edgecore join through the edge's cable.
 func (e *edge) join(certs, token string) (string, error) {
-	cmd := exec.CommandContext(e.T.Context(), built.Edge, "join", "--config", e.Config(), "--cloudcore-ipport", e.cable.Addr(),
+	cmd := exec.CommandContext(e.T.Context(), built.Edge, "join", "--config", e.Config(), "--cloudcore-ipport",
+		e.cable.Addr(),
 		"--certport", strconv.Itoa(e.cluster.Cloud.Bootstrap), "--cert-path", certs, "--edgenode-name", e.NodeName,
 		"--token-file", "-", "--no-start")
 	cmd.Stdin = strings.NewReader(token)

@@ -89,7 +89,8 @@ func (e *edge) apply(manifests ...string) {
 	e.T.Helper()
 	var all strings.Builder
 	for _, m := range manifests {
-		all.WriteString(strings.ReplaceAll(m, "metadata: {name: ", "metadata: {namespace: "+e.NodeName+", name: ") + "\n---\n")
+		all.WriteString(strings.ReplaceAll(m, "metadata: {name: ", "metadata: {namespace: "+e.NodeName+", name: ") +
+			"\n---\n")
 	}
 	e.cluster.Apply(all.String())
 }
@@ -132,7 +133,8 @@ func (e *edge) pod(name, script string, more ...string) string {
 
 // full is a pod with a configmap, a secret and a token, which it needs at each start.
 func (e *edge) full(name string) string {
-	const script = "test -s /var/run/secrets/kubernetes.io/serviceaccount/token && test -s /conf/a && test -s /key/k || exit 1; "
+	const script = "test -s /var/run/secrets/kubernetes.io/serviceaccount/token && test -s /conf/a && test -s /key/k " +
+		"|| exit 1; "
 	return e.pod(name, script+env.Forever, `  volumes:
   - {name: conf, configMap: {name: conf}}
   - {name: key, secret: {secretName: key}}`) +

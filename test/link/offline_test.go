@@ -87,7 +87,8 @@ func (e *edge) checkReconnected(stay []string, before map[string]int64) {
 	for _, name := range stay {
 		p := e.cluster.PodUntil(e.NodeName, name, "to be there", func(*v1.Pod) error { return nil })
 		if id := containerID(p); after[id] == 0 || after[id] != before[id] {
-			t.Errorf("container %s of pod %s started at %d, want %d as before the link returned", id, name, after[id], before[id])
+			t.Errorf("container %s of pod %s started at %d, want %d as before the link returned", id, name, after[id],
+				before[id])
 		}
 	}
 }
@@ -124,7 +125,8 @@ func TestReconnectsRestartNothing(t *testing.T) {
 		t.Errorf("cloudcore has sent %v objects, want %v as before the cuts: nothing has changed", again, pushes)
 	}
 	if again := e.statuses(); again != statuses {
-		t.Errorf("the node has reported %v pod statuses, want %v as before the cuts: the API server has them", again, statuses)
+		t.Errorf("the node has reported %v pod statuses, want %v as before the cuts: the API server has them", again,
+			statuses)
 	}
 	env.Must(t, e.cluster.Cloud.Kill9(t.Context()))
 	env.Must(t, e.cluster.Cloud.Start(t.Context()))

@@ -68,7 +68,8 @@ func (e *edge) confInPod(want string) {
 		out, err := e.ExecIn("stays", "cat", "/conf/a")
 		if err == nil && out != want {
 			c, _ := e.cluster.API.CoreV1().ConfigMaps(e.NodeName).Get(e.T.Context(), "conf", metav1.GetOptions{})
-			err = fmt.Errorf("it is %q, want %q; resourceVersion at the API server %s", out, want, c.GetResourceVersion())
+			err = fmt.Errorf("it is %q, want %q; resourceVersion at the API server %s", out, want,
+				c.GetResourceVersion())
 		}
 		return err
 	})

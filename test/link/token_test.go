@@ -71,7 +71,8 @@ func testToken(t *testing.T, c *env.Cluster) {
 	env.Must(t, err)
 	e.checkToken("the token of the default volume", other)
 	if diff := cmp.Diff(before, e.RunningContainers()); diff != "" {
-		t.Errorf("start times of the running containers after the renewal of the token mismatch (-want +got):\n%s", diff)
+		t.Errorf("start times of the running containers after the renewal of the token mismatch (-want +got):\n%s",
+			diff)
 	}
 }
 

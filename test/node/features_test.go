@@ -76,7 +76,8 @@ spec:
 `)
 	resize := func(patch string) {
 		t.Helper()
-		_, err := c.API.CoreV1().Pods("default").Patch(t.Context(), "sized", types.StrategicMergePatchType, []byte(patch),
+		_, err := c.API.CoreV1().Pods("default").Patch(t.Context(), "sized", types.StrategicMergePatchType,
+			[]byte(patch),
 			metav1.PatchOptions{}, "resize")
 		env.Must(t, err)
 	}

@@ -59,8 +59,11 @@ func TestWithoutMemoryCgroup(t *testing.T) {
 	}
 	for command, want := range map[string][]string{
 		"status": {"CgroupControllersMissing", "the kernel offers no memory cgroup", "cgroup_enable=memory"},
-		"preflight": {"[warning] cgroups: cgroup v", "the kernel offers no memory controller: pods run", "cgroup_enable=memory cgroup_memory=1",
-			"[ok]      pod network: the runtime has a network for pods, of " + n.Containerd.CNIConfig()},
+		"preflight": {
+			"[warning] cgroups: cgroup v", "the kernel offers no memory controller: pods run",
+			"cgroup_enable=memory cgroup_memory=1",
+			"[ok]      pod network: the runtime has a network for pods, of " + n.Containerd.CNIConfig(),
+		},
 	} {
 		out, err := n.Run(t.Context(), command)
 		for _, text := range want {

@@ -56,7 +56,8 @@ func start(t *testing.T) *fixture {
 		NodeName: name,
 		EdgeHub:  f.Cloud.EdgeHub(t),
 		Kubelet: map[string]any{
-			"nodeStatusUpdateFrequency": "1s", "nodeStatusMaxImages": 50, "systemReserved": map[string]any{"memory": "100Mi"},
+			"nodeStatusUpdateFrequency": "1s", "nodeStatusMaxImages": 50,
+			"systemReserved":     map[string]any{"memory": "100Mi"},
 			"registerWithTaints": []any{map[string]any{"key": "example.com/roof", "effect": "NoSchedule"}},
 		},
 	})
@@ -139,7 +140,8 @@ func TestNode(t *testing.T) {
 		name string
 		run  func(*fixture)
 	}{
-		{"without a network", withoutNetwork}, {"a network comes", networkComes}, {"the status is complete", completeStatus},
+		{"without a network", withoutNetwork}, {"a network comes", networkComes},
+		{"the status is complete", completeStatus},
 		{"the network goes", networkGoes}, {"the runtime goes", runtimeGoes}, {"a reboot", reboot},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.run(f.with(t)) }) {
@@ -159,7 +161,8 @@ func withoutNetwork(f *fixture) {
 		f.t.Errorf("phase of a pod that needs an address = %s, want %s", got, v1.PodPending)
 	}
 	wait.Until(f.t, "edgecore status to report the network", func() error {
-		if out, err := f.node.Run(f.t.Context(), "status"); err == nil || !strings.Contains(out, "RuntimeNetworkNotReady") {
+		if out, err := f.node.Run(f.t.Context(), "status"); err == nil ||
+			!strings.Contains(out, "RuntimeNetworkNotReady") {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
@@ -167,8 +170,10 @@ func withoutNetwork(f *fixture) {
 	out, err := f.node.Run(f.t.Context(), "preflight")
 	for _, want := range []string{
 		"[ok]      container runtime: containerd 1.", "cgroups: cgroup v",
-		"[warning] pod network: there is no CNI configuration in " + filepath.Dir(f.ctrd.CNIConfig()) + ": pods with hostNetwork run",
-		"port of the read-only server: 127.0.0.1:" + strconv.Itoa(f.node.Port) + " is the agent's, which runs", "[ok]      cloud: 127.0.0.1:",
+		"[warning] pod network: there is no CNI configuration in " + filepath.Dir(f.ctrd.CNIConfig()) +
+			": pods with hostNetwork run",
+		"port of the read-only server: 127.0.0.1:" + strconv.Itoa(f.node.Port) + " is the agent's, which runs",
+		"[ok]      cloud: 127.0.0.1:",
 	} {
 		if !strings.Contains(out, want) {
 			f.t.Errorf("preflight (%v) does not say %q:\n%s", err, want, out)
@@ -202,17 +207,23 @@ func completeStatus(f *fixture) {
 	if kinds[v1.NodeInternalIP] == "" || kinds[v1.NodeHostName] != name {
 		f.t.Errorf("addresses = %v, want an InternalIP and the host name %s", st.Addresses, name)
 	}
-	for _, r := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourcePods, v1.ResourceEphemeralStorage} {
+	for _, r := range []v1.ResourceName{
+		v1.ResourceCPU, v1.ResourceMemory, v1.ResourcePods, v1.ResourceEphemeralStorage,
+	} {
 		all, free := st.Capacity[r], st.Allocatable[r]
 		if all.Sign() <= 0 || free.Sign() <= 0 || free.Cmp(all) > 0 {
-			f.t.Errorf("allocatable %s = %s, want more than 0 and at most the capacity %s", r, free.String(), all.String())
+			f.t.Errorf("allocatable %s = %s, want more than 0 and at most the capacity %s", r, free.String(),
+				all.String())
 		}
 	}
 	if all, free := st.Capacity.Memory(), st.Allocatable.Memory(); all.Value()-free.Value() < 100<<20 {
 		f.t.Errorf("allocatable memory = %s of %s, want 100Mi less at least", free, all)
 	}
 	i := st.NodeInfo
-	for what, text := range map[string]string{"bootID": i.BootID, "kernelVersion": i.KernelVersion, "osImage": i.OSImage, "kubeletVersion": i.KubeletVersion, "architecture": i.Architecture} {
+	for what, text := range map[string]string{
+		"bootID": i.BootID, "kernelVersion": i.KernelVersion, "osImage": i.OSImage, "kubeletVersion": i.KubeletVersion,
+		"architecture": i.Architecture,
+	} {
 		if text == "" {
 			f.t.Errorf("nodeInfo = %+v, want a %s", i, what)
 		}
@@ -224,7 +235,9 @@ func completeStatus(f *fixture) {
 		f.t.Errorf("features = %v, runtimeHandlers = %v, want both", st.Features, st.RuntimeHandlers)
 	}
 	for _, kind := range []v1.NodeConditionType{v1.NodeMemoryPressure, v1.NodeDiskPressure, v1.NodePIDPressure} {
-		if !slices.ContainsFunc(st.Conditions, func(c v1.NodeCondition) bool { return c.Type == kind && c.Reason != "" }) {
+		if !slices.ContainsFunc(st.Conditions, func(c v1.NodeCondition) bool {
+			return c.Type == kind && c.Reason != ""
+		}) {
 			f.t.Errorf("conditions = %+v, want %s with a reason", st.Conditions, kind)
 		}
 	}

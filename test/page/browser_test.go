@@ -49,7 +49,8 @@ func startBrowser(t *testing.T) *browser {
 	}
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log")
-	proc, err := daemon.Start(log, append(os.Environ(), "HOME="+dir), path, "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+	proc, err := daemon.Start(log, append(os.Environ(), "HOME="+dir), path, "--no-sandbox", "--disable-gpu",
+		"--disable-dev-shm-usage",
 		"--remote-debugging-port=0", "--user-data-dir="+dir, "about:blank")
 	env.Must(t, err)
 	t.Cleanup(func() {
@@ -183,8 +184,11 @@ func (b *browser) open(url string, s screen) *tab {
 	if s.dark {
 		scheme = "dark"
 	}
-	b.call(tab.session, "Emulation.setDeviceMetricsOverride", map[string]any{"width": s.width, "height": s.height, "deviceScaleFactor": 2, "mobile": s.phone}, nil)
-	b.call(tab.session, "Emulation.setEmulatedMedia", map[string]any{"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+	b.call(tab.session, "Emulation.setDeviceMetricsOverride", map[string]any{"width": s.width, "height": s.height,
+		"deviceScaleFactor": 2, "mobile": s.phone}, nil)
+	b.call(tab.session, "Emulation.setEmulatedMedia", map[string]any{
+		"features": []any{map[string]any{"name": "prefers-color-scheme", "value": scheme}},
+	}, nil)
 	b.call(tab.session, "Page.navigate", map[string]any{"url": url}, nil)
 	wait.Until(b.t, "the page to be there", func() error {
 		if got := tab.text("location.href"); got != url {

@@ -54,7 +54,8 @@ func (d device) page(t *testing.T) {
 	b := startBrowser(t)
 	url := fmt.Sprintf("http://127.0.0.1:%d/", d.Port)
 	for _, s := range []screen{
-		{"phone", 390, 844, true, false}, {"phone-dark", 390, 844, true, true}, {"small-phone", 320, 568, true, false}, {"desk", 1280, 900, false, false},
+		{"phone", 390, 844, true, false}, {"phone-dark", 390, 844, true, true}, {"small-phone", 320, 568, true, false},
+		{"desk", 1280, 900, false, false},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			b.t = t
@@ -69,7 +70,9 @@ func (d device) page(t *testing.T) {
 				"document.getElementById('state').className":                     "state bad",
 				"[...document.querySelectorAll('#pods b')].pop().textContent":    "good-gate-7",
 				"document.querySelectorAll('#pods li').length":                   "3",
-				"getComputedStyle(document.body).backgroundColor":                map[bool]string{false: "rgb(244, 245, 247)", true: "rgb(15, 19, 24)"}[s.dark],
+				"getComputedStyle(document.body).backgroundColor": map[bool]string{
+					false: "rgb(244, 245, 247)", true: "rgb(15, 19, 24)",
+				}[s.dark],
 				faint: "",
 				small: "",
 			} {
@@ -79,8 +82,10 @@ func (d device) page(t *testing.T) {
 			}
 			text := p.text("document.body.innerText")
 			for _, want := range []string{
-				"1 thing needs attention", "A static pod manifest is invalid", "bad.yaml", "Correct the file", "This device has joined no cloud",
-				"1 of 3 healthy", "absent-gate-7", "crash-gate-7", "exit code 3: " + injected, "LAST ERRORS", "edgecore ", "containerd", "UTC",
+				"1 thing needs attention", "A static pod manifest is invalid", "bad.yaml", "Correct the file",
+				"This device has joined no cloud",
+				"1 of 3 healthy", "absent-gate-7", "crash-gate-7", "exit code 3: " + injected, "LAST ERRORS",
+				"edgecore ", "containerd", "UTC",
 			} {
 				if !strings.Contains(text, want) {
 					t.Errorf("no %q on the page:\n%s", want, text)
@@ -149,7 +154,8 @@ func (d device) reload(t *testing.T) {
 	d.Gone("crash", "absent")
 	before := d.Running("good", "before")
 	pid := d.PID()
-	const added = "tailoredKubeletConfig:\n      clusterDNS: [192.0.2.53]\n      clusterDomain: later.example\n      maxPods: 77\n      eventBurst: 33\n"
+	const added = "tailoredKubeletConfig:\n      clusterDNS: [192.0.2.53]\n      clusterDomain: later.example\n      " +
+		"maxPods: 77\n      eventBurst: 33\n"
 	changed := strings.Replace(string(original), "tailoredKubeletConfig:\n", added, 1)
 	d.configure(t, changed)
 	d.condition(t, "RestartNeeded", "maxPods: 110 -> 77")
@@ -157,7 +163,8 @@ func (d device) reload(t *testing.T) {
 	after := d.Running("after")
 	wait.Until(t, "a new pod to have the new resolver", func() error {
 		out, err := d.Run(t.Context(), "logs", after["after"].Name)
-		if err != nil || !strings.Contains(out, "nameserver 192.0.2.53") || !strings.Contains(out, "svc.later.example") {
+		if err != nil || !strings.Contains(out, "nameserver 192.0.2.53") ||
+			!strings.Contains(out, "svc.later.example") {
 			return fmt.Errorf("%w: its resolver is %s, want 192.0.2.53 and later.example", err, out)
 		}
 		return nil
@@ -209,7 +216,8 @@ func (d device) condition(t *testing.T, code, detail string) {
 			}
 			return nil
 		}
-		if !strings.Contains(status, `"code":"`+code) || !strings.Contains(status, strings.ReplaceAll(detail, ">", `\u003e`)) {
+		if !strings.Contains(status, `"code":"`+code) ||
+			!strings.Contains(status, strings.ReplaceAll(detail, ">", `\u003e`)) {
 			return fmt.Errorf("want %s with %q: %s", code, detail, status)
 		}
 		return nil

@@ -32,12 +32,16 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 // inputs gives a pod the least that it runs with.
 type inputs struct{ cgroup string }
 
-func (inputs) EnsureImage(_ context.Context, _ *v1.Pod, c *v1.Container, _ []v1.Secret, _ *runtimeapi.PodSandboxConfig) (string, *observed.Reason, time.Time) {
+func (inputs) EnsureImage(
+	_ context.Context, _ *v1.Pod, c *v1.Container, _ []v1.Secret, _ *runtimeapi.PodSandboxConfig,
+) (string, *observed.Reason, time.Time) {
 	return c.Image, nil, time.Time{}
 }
 
 func (i inputs) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs, error) {
-	return runtime.SandboxInputs{Hostname: pod.Name, DNS: &runtimeapi.DNSConfig{}, CgroupParent: i.cgroup + "/pod" + string(pod.UID)}, nil
+	return runtime.SandboxInputs{
+		Hostname: pod.Name, DNS: &runtimeapi.DNSConfig{}, CgroupParent: i.cgroup + "/pod" + string(pod.UID),
+	}, nil
 }
 
 func (inputs) Container(_ context.Context, _ *v1.Pod, c *v1.Container, _ []string) (runtime.ContainerInputs, error) {

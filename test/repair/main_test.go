@@ -51,10 +51,14 @@ type node struct {
 
 func newNode(t *testing.T, two bool) *node {
 	t.Helper()
-	return &node{store: newStore(t), Node: env.StartNode(t, built, env.NodeOptions{
-		Runtime: testenv.Options{Containerd2: two},
-		Agent:   agent.Options{Kubelet: map[string]any{"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"}}},
-	})}
+	return &node{
+		store: newStore(t), Node: env.StartNode(t, built, env.NodeOptions{
+			Runtime: testenv.Options{Containerd2: two},
+			Agent: agent.Options{
+				Kubelet: map[string]any{"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"}},
+			},
+		}),
+	}
 }
 
 // pod is a manifest of one container that runs a shell script with the shell at a path.
@@ -131,12 +135,15 @@ type sandbox struct {
 func (n *node) sandbox(uid string) (newest sandbox) {
 	n.T.Helper()
 	list, err := n.CRI.ListPodSandbox(n.T.Context(),
-		&runtimeapi.ListPodSandboxRequest{Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}}})
+		&runtimeapi.ListPodSandboxRequest{
+			Filter: &runtimeapi.PodSandboxFilter{LabelSelector: map[string]string{"io.kubernetes.pod.uid": uid}},
+		})
 	env.Must(n.T, err)
 	var attempt uint32
 	for _, box := range list.Items {
 		if newest.id == "" || box.Metadata.Attempt > attempt {
-			newest, attempt = sandbox{id: box.Id, ready: box.State == runtimeapi.PodSandboxState_SANDBOX_READY}, box.Metadata.Attempt
+			newest, attempt = sandbox{id: box.Id, ready: box.State == runtimeapi.PodSandboxState_SANDBOX_READY},
+				box.Metadata.Attempt
 		}
 	}
 	if newest.id == "" {
@@ -293,7 +300,9 @@ func layerOf(t *testing.T, path string, program []byte) imagev1.Layer {
 		}
 	}
 	env.Must(t, w.Close())
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil }, tarball.WithCompressionLevel(gzip.BestSpeed))
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	}, tarball.WithCompressionLevel(gzip.BestSpeed))
 	env.Must(t, err)
 	return layer
 }

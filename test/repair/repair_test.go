@@ -57,7 +57,8 @@ func layers(t *testing.T, n *node) {
 		"zeros":  func(file string) error { return zeros(file, 0) },
 		"halved": func(file string) error { return os.Truncate(file, 4096) },
 		"noexec": func(file string) error { return os.Chmod(file, 0o644) },
-		"layer":  func(file string) error { return os.RemoveAll(filepath.Dir(filepath.Dir(filepath.Dir(file)))) }, // its folder "fs"
+		// its folder "fs"
+		"layer": func(file string) error { return os.RemoveAll(filepath.Dir(filepath.Dir(filepath.Dir(file)))) },
 	}
 	var names []string
 	pushed := map[string]image{}
@@ -126,7 +127,8 @@ func wrongSpec(t *testing.T, n *node) {
 			return err
 		}
 		for _, name := range []string{"nothing", "passwd", "fails"} {
-			if p := pods[name]; p == nil || len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].RestartCount < 2 && !waits(p, "RunContainerError") {
+			if p := pods[name]; p == nil || len(p.Status.ContainerStatuses) == 0 ||
+				p.Status.ContainerStatuses[0].RestartCount < 2 && !waits(p, "RunContainerError") {
 				return fmt.Errorf("pod %s was not tried again: %+v", name, p)
 			}
 		}
@@ -135,7 +137,8 @@ func wrongSpec(t *testing.T, n *node) {
 	events, err := n.Get(t.Context(), "/events")
 	env.Must(t, err)
 	for line := range strings.SplitSeq(events, `"kind":"Event"`) {
-		if strings.Contains(line, img.name) && (strings.Contains(line, repair.EventDamaged) || strings.Contains(line, repair.EventRepaired)) {
+		if strings.Contains(line, img.name) &&
+			(strings.Contains(line, repair.EventDamaged) || strings.Contains(line, repair.EventRepaired)) {
 			t.Errorf("event %s, want none of the image for a wrong spec", line)
 		}
 	}
@@ -223,7 +226,8 @@ func powerCut(t *testing.T, n *node) {
 	n.store.away.Store(true)
 	env.Must(t, errors.Join(n.Kill9(t.Context()), n.Containerd.PowerOff(t.Context())))
 	root := filepath.Join(n.Containerd.Root, "containerd")
-	seeds, err := filepath.Glob(filepath.Join(root, "io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs/data/seed")) // in the lowest layer
+	// in the lowest layer
+	seeds, err := filepath.Glob(filepath.Join(root, "io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs/data/seed"))
 	if err != nil || len(seeds) == 0 {
 		t.Fatalf("seeds in the lowest layer = %v, %v, want one or more", seeds, err)
 	}
@@ -245,7 +249,8 @@ func powerCut(t *testing.T, n *node) {
 		}
 	}
 	record := filepath.Join(n.Dir, "root", "images.checked")
-	if err := os.WriteFile(record, []byte(`{"boot":"another"}`), 0o600); err != nil { // it is the same machine after all
+	// it is the same machine after all
+	if err := os.WriteFile(record, []byte(`{"boot":"another"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	env.Must(t, errors.Join(n.Containerd.PowerOn(t.Context()), n.Start(t.Context())))

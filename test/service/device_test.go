@@ -78,7 +78,8 @@ func (d *device) with(t *testing.T) *device {
 func (d *device) static(name, script string, spec ...string) {
 	d.T.Helper()
 	manifest := env.Pod(name, script, spec...)
-	d.Manifest(name, strings.Replace(manifest, "terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 10", 1))
+	d.Manifest(name, strings.Replace(manifest, "terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 10",
+		1))
 }
 
 // forever is a script that says when it is told to end, and ends.

@@ -72,7 +72,8 @@ func (d *device) mirrors() {
 		}
 		return err
 	})
-	if first.Annotations[v1.MirrorPodAnnotationKey] == "" || first.Spec.NodeName != nodeName || len(first.OwnerReferences) != 1 || first.OwnerReferences[0].Kind != "Node" {
+	if first.Annotations[v1.MirrorPodAnnotationKey] == "" || first.Spec.NodeName != nodeName ||
+		len(first.OwnerReferences) != 1 || first.OwnerReferences[0].Kind != "Node" {
 		d.T.Errorf("the mirror is %+v, want the annotation and the Node %s as its owner", first.ObjectMeta, nodeName)
 	}
 	// Deleted by somebody it comes again, and the container runs on.
@@ -248,10 +249,17 @@ func checkLines(dir string) error {
 // shutdown: logind waits while the pods end, the critical one last; the cloud is told, and what was to run once fails.
 // When the shutdown is called off, the others run again.
 func (d *device) shutdown() {
-	job := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "cloudly", Namespace: "default"}, Spec: v1.PodSpec{
-		NodeName: nodeName, TerminationGracePeriodSeconds: new(int64(10)), AutomountServiceAccountToken: new(false), RestartPolicy: v1.RestartPolicyNever,
-		Containers: []v1.Container{{Name: "main", Image: "edgecore.local/demo:1", Command: []string{"sh", "-c", forever}}},
-	}}
+	job := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "cloudly", Namespace: "default"}, Spec: v1.PodSpec{
+			NodeName:                      nodeName,
+			TerminationGracePeriodSeconds: new(int64(10)),
+			AutomountServiceAccountToken:  new(false),
+			RestartPolicy:                 v1.RestartPolicyNever,
+			Containers: []v1.Container{
+				{Name: "main", Image: "edgecore.local/demo:1", Command: []string{"sh", "-c", forever}},
+			},
+		},
+	}
 	always := job.DeepCopy()
 	always.Name, always.Spec.RestartPolicy = "always", v1.RestartPolicyAlways
 	for _, pod := range []*v1.Pod{job, always} {
@@ -276,7 +284,8 @@ func (d *device) shutdown() {
 			return err
 		}
 		disrupted := slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
-			return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue && c.Reason == v1.PodReasonTerminationByKubelet
+			return c.Type == v1.DisruptionTarget && c.Status == v1.ConditionTrue &&
+				c.Reason == v1.PodReasonTerminationByKubelet
 		})
 		if pod.Status.Phase != v1.PodFailed || pod.Status.Reason != "Terminated" || !disrupted {
 			return fmt.Errorf("status %+v", pod.Status)
@@ -299,10 +308,16 @@ func (d *device) shutdown() {
 
 // shutdownOffline: pods run again after the boot, also without a cloud.
 func (d *device) shutdownOffline() {
-	job := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "stays", Namespace: "default"}, Spec: v1.PodSpec{
-		NodeName: nodeName, TerminationGracePeriodSeconds: new(int64(10)), AutomountServiceAccountToken: new(false),
-		Containers: []v1.Container{{Name: "main", Image: "edgecore.local/demo:1", Command: []string{"sh", "-c", forever}}},
-	}}
+	job := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "stays", Namespace: "default"}, Spec: v1.PodSpec{
+			NodeName:                      nodeName,
+			TerminationGracePeriodSeconds: new(int64(10)),
+			AutomountServiceAccountToken:  new(false),
+			Containers: []v1.Container{
+				{Name: "main", Image: "edgecore.local/demo:1", Command: []string{"sh", "-c", forever}},
+			},
+		},
+	}
 	_, err := d.cluster.API.CoreV1().Pods("default").Create(d.T.Context(), job, metav1.CreateOptions{})
 	env.Must(d.T, err)
 	d.static("task", forever, "  restartPolicy: OnFailure") // it exits 0 when it is told to end, and is not done
@@ -348,7 +363,8 @@ func (d *device) locks(want int) func() error {
 // toldToEnd is when a static pod's newest container was told to end, by its log.
 func (d *device) toldToEnd(name string) time.Time {
 	d.T.Helper()
-	logs, err := filepath.Glob(filepath.Join(d.PodLogs(), fmt.Sprintf("default_%s-%s_*", name, nodeName), "main", "*.log"))
+	logs, err := filepath.Glob(filepath.Join(d.PodLogs(), fmt.Sprintf("default_%s-%s_*", name, nodeName), "main",
+		"*.log"))
 	env.Must(d.T, err)
 	for _, log := range slices.Backward(logs) {
 		data, err := os.ReadFile(log)

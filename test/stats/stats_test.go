@@ -32,14 +32,18 @@ const done = "readinessProbe: {exec: {command: [test, -f, /tmp/done]}, periodSec
 
 func TestStats(t *testing.T) {
 	n := newNode(t)
-	n.pod("disk", "dd if=/dev/zero of=/root.bin bs=1M count=8; dd if=/dev/zero of=/data/file bs=1M count=4; cd /data; touch $(seq 1 50);"+
-		" dd if=/dev/zero of=/fast/file bs=1M count=2; yes | head -n 65536; touch /tmp/done"+forever,
+	n.pod("disk",
+		"dd if=/dev/zero of=/root.bin bs=1M count=8; dd if=/dev/zero of=/data/file bs=1M count=4; cd /data; touch "+
+			"$(seq 1 50);"+
+			" dd if=/dev/zero of=/fast/file bs=1M count=2; yes | head -n 65536; touch /tmp/done"+forever,
 		done+"volumeMounts:\n- {name: data, mountPath: /data}\n- {name: fast, mountPath: /fast}",
 		"volumes:\n- {name: data, emptyDir: {}}\n- {name: fast, emptyDir: {medium: Memory, sizeLimit: 8Mi}}")
 	// tail keeps what has no end of line.
-	n.pod("memory", "(head -c 20971520 /dev/zero; sleep 1; touch /tmp/done; sleep 100000) | tail -n 1", done+"resources: {limits: {memory: 64Mi}}", "")
+	n.pod("memory", "(head -c 20971520 /dev/zero; sleep 1; touch /tmp/done; sleep 100000) | tail -n 1",
+		done+"resources: {limits: {memory: 64Mi}}", "")
 	n.pod("cpu", "while :; do :; done", "resources: {limits: {cpu: 200m}}", "")
-	n.pod("probed", "touch /tmp/alive"+forever, "livenessProbe: {exec: {command: [test, -f, /tmp/alive]}, periodSeconds: 1, timeoutSeconds: 30}", "")
+	n.pod("probed", "touch /tmp/alive"+forever,
+		"livenessProbe: {exec: {command: [test, -f, /tmp/alive]}, periodSeconds: 1, timeoutSeconds: 30}", "")
 	n.pod("host", "true"+forever, "", "hostNetwork: true")
 	n.Running("disk", "memory", "cpu", "probed", "host")
 	n.testCheap()
@@ -71,7 +75,9 @@ func (n *node) testCheap() {
 		if used := summary.Node.CPU.UsageNanoCores; used == nil || *used < 50e6 || *used > 1e12 {
 			return fmt.Errorf("node: %+v, want 50m or more", summary.Node.CPU)
 		}
-		for what, cpu := range map[string]*statsapi.CPUStats{"pod": pods["cpu"].CPU, "container": pods["cpu"].Containers[0].CPU} {
+		for what, cpu := range map[string]*statsapi.CPUStats{
+			"pod": pods["cpu"].CPU, "container": pods["cpu"].Containers[0].CPU,
+		} {
 			if used := cpu.UsageNanoCores; used == nil || *used < 20e6 || *used > 320e6 {
 				return fmt.Errorf("%s: %+v, want 20m to 320m", what, cpu)
 			}
@@ -180,14 +186,16 @@ func (n *node) testSummary() {
 func (n *node) testSmallDisks() {
 	var summary *statsapi.Summary
 	wait.Until(n.T, "the runtime to report its disks", func() error {
-		if summary, _ = n.summary(""); summary.Node.Fs == nil || summary.Node.Runtime == nil || summary.Node.Runtime.ImageFs == nil || summary.Node.Runtime.ContainerFs == nil {
+		if summary, _ = n.summary(""); summary.Node.Fs == nil || summary.Node.Runtime == nil ||
+			summary.Node.Runtime.ImageFs == nil || summary.Node.Runtime.ContainerFs == nil {
 			return fmt.Errorf("file system %+v, runtime %+v", summary.Node.Fs, summary.Node.Runtime)
 		}
 		return nil
 	})
 	within(n.T, "capacity of the node's disk", summary.Node.Fs.CapacityBytes, nodeDisk, nodeDisk)
 	within(n.T, "capacity of the disk of images", summary.Node.Runtime.ImageFs.CapacityBytes, imageDisk, imageDisk)
-	within(n.T, "capacity of the disk of containers", summary.Node.Runtime.ContainerFs.CapacityBytes, imageDisk, imageDisk)
+	within(n.T, "capacity of the disk of containers", summary.Node.Runtime.ContainerFs.CapacityBytes, imageDisk,
+		imageDisk)
 	within(n.T, "what images take", summary.Node.Runtime.ImageFs.UsedBytes, mib, imageDisk)
 	before := *summary.Node.Fs.AvailableBytes
 	n.pod("writer", "dd if=/dev/zero of=/data/file bs=1M count=5; touch /tmp/done"+forever,
@@ -219,7 +227,8 @@ func (n *node) testLikeTheRuntime() {
 		}
 		return list.Stats[0]
 	}
-	wait.Until(n.T, "the working set to be the runtime's", func() error { // between the two a probe may run in the container
+	// between the two a probe may run in the container
+	wait.Until(n.T, "the working set to be the runtime's", func() error {
 		_, pods := n.summary("?only_cpu_and_memory=true")
 		ours := *pods["memory"].Containers[0].Memory.WorkingSetBytes
 		theirs := ofRuntime("memory").GetMemory().GetWorkingSetBytes().GetValue()
@@ -253,7 +262,10 @@ func (n *node) testResource() {
 	if v, ok := value(got["container_cpu_usage_seconds_total"], labels); !ok || v <= 0 {
 		n.T.Errorf("CPU of pod cpu = %f, %t, want more than 0", v, ok)
 	}
-	for _, name := range []string{"node_cpu_usage_seconds_total", "node_memory_working_set_bytes", "pod_cpu_usage_seconds_total", "pod_memory_working_set_bytes", "container_start_time_seconds"} {
+	for _, name := range []string{
+		"node_cpu_usage_seconds_total", "node_memory_working_set_bytes", "pod_cpu_usage_seconds_total",
+		"pod_memory_working_set_bytes", "container_start_time_seconds",
+	} {
 		if v, ok := value(got[name], nil); !ok || v <= 0 {
 			n.T.Errorf("%s = %f, %t, want more than 0", name, v, ok)
 		}
@@ -272,10 +284,12 @@ func (n *node) testCadvisor() {
 	if v, ok := value(got["container_spec_cpu_quota"], spin); !ok || v != 20000 {
 		n.T.Errorf("CPU quota = %f, %t, want 20000", v, ok)
 	}
-	if v, ok := value(got["container_spec_memory_limit_bytes"], map[string]string{"pod": "memory-" + n.NodeName, "container": "main"}); !ok || v != 64*mib {
+	if v, ok := value(got["container_spec_memory_limit_bytes"],
+		map[string]string{"pod": "memory-" + n.NodeName, "container": "main"}); !ok || v != 64*mib {
 		n.T.Errorf("memory limit = %f, %t, want 64 MiB", v, ok)
 	}
-	if _, ok := value(got["container_network_receive_bytes_total"], map[string]string{"pod": "disk-" + n.NodeName, "interface": "eth0"}); !ok {
+	if _, ok := value(got["container_network_receive_bytes_total"],
+		map[string]string{"pod": "disk-" + n.NodeName, "interface": "eth0"}); !ok {
 		n.T.Error("no received bytes of eth0 of pod disk, want them")
 	}
 	if v, ok := value(got["container_memory_working_set_bytes"], map[string]string{"id": "/"}); !ok || v < mib {
@@ -299,7 +313,8 @@ func (n *node) testCadvisor() {
 func (n *node) testProbes() {
 	wait.Until(n.T, "probes to be counted", func() error {
 		got := n.metrics("/metrics/probes")
-		labels := map[string]string{"pod": "probed-" + n.NodeName, "container": "main", "probe_type": "Liveness", "result": "successful"}
+		labels := map[string]string{"pod": "probed-" + n.NodeName, "container": "main", "probe_type": "Liveness",
+			"result": "successful"}
 		if v, ok := value(got["prober_probe_total"], labels); !ok || v < 2 {
 			return fmt.Errorf("successful probes = %f, %t, want 2 or more", v, ok)
 		}

@@ -31,8 +31,11 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 func pods(t *testing.T, instance *containerd.Instance) *floor.Client {
 	return &floor.Client{
-		CRI: testenv.Dial(t, instance), CgroupParent: instance.CgroupRoot() + "/floor", LogDir: t.TempDir(), Image: images.Demo,
-		Command: []string{"httpd", "-f", "-p", "80", "-h", "/www"},
+		CRI:          testenv.Dial(t, instance),
+		CgroupParent: instance.CgroupRoot() + "/floor",
+		LogDir:       t.TempDir(),
+		Image:        images.Demo,
+		Command:      []string{"httpd", "-f", "-p", "80", "-h", "/www"},
 	}
 }
 
@@ -91,14 +94,16 @@ func TestInstancesDoNotMeet(t *testing.T) {
 	if got := containerState(t, survivor.CRI, pod.Container); got != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("container of the second instance is %v after the removal of the first, want it running", got)
 	}
-	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}} // then it asks again
+	// then it asks again
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	wait.Until(t, "the page of the second instance", func() error {
 		answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
 		if err != nil {
 			return err
 		}
 		page, err := io.ReadAll(answer.Body)
-		if err := errors.Join(err, answer.Body.Close()); err != nil || !strings.Contains(string(page), "edgecore demo") {
+		if err := errors.Join(err, answer.Body.Close()); err != nil ||
+			!strings.Contains(string(page), "edgecore demo") {
 			return fmt.Errorf("host port of the second instance: %q, %w", page, err)
 		}
 		return nil

@@ -53,7 +53,12 @@ func StartContainerd(t testing.TB, opts Options) *containerd.Instance {
 			t.Fatal(err)
 		}
 	}
-	instance, err := containerd.Start(t.Context(), containerd.Options{Root: opts.Root, Binary: binary, Runc: runc, SystemdCgroup: os.Getenv(CgroupDriverEnv) == cgroups.DriverSystemd})
+	instance, err := containerd.Start(t.Context(), containerd.Options{
+		Root:          opts.Root,
+		Binary:        binary,
+		Runc:          runc,
+		SystemdCgroup: os.Getenv(CgroupDriverEnv) == cgroups.DriverSystemd,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,10 +118,14 @@ func RemoveSandboxes(t testing.TB, runtime runtimeapi.RuntimeServiceClient) {
 	}
 	for _, box := range boxes.GetItems() {
 		wait.Until(t, "sandbox "+box.GetId()+" to go", func() error {
-			if _, err := runtime.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: box.GetId()}); err != nil {
+			if _, err := runtime.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{
+				PodSandboxId: box.GetId(),
+			}); err != nil {
 				return err
 			}
-			_, err := runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: box.GetId()})
+			_, err := runtime.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{
+				PodSandboxId: box.GetId(),
+			})
 			return err
 		})
 	}
@@ -134,7 +143,8 @@ func StartAgent(t testing.TB, instance *containerd.Instance, opts agent.Options)
 	if opts.Dir == "" {
 		opts.Dir = t.TempDir()
 	}
-	opts.Endpoint, opts.CgroupRoot, opts.CgroupDriver = instance.Endpoint(), instance.CgroupRoot(), cgroups.DriverCgroupfs
+	opts.Endpoint, opts.CgroupRoot, opts.CgroupDriver = instance.Endpoint(), instance.CgroupRoot(),
+		cgroups.DriverCgroupfs
 	if instance.SystemdCgroup {
 		opts.CgroupDriver = cgroups.DriverSystemd
 	}

@@ -20,7 +20,8 @@ const (
 var kubeEdgeFiles = map[string]string{
 	theirUnit:           "[Unit]\nDescription=edgecore.service\n\n[Service]\nType=simple\nExecStart=/usr/local/bin/edgecore\nRestart=always\nRestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n",
 	"/root/kubeedge.sh": "#!/bin/sh\nexec 9<" + theirStore + "\nexec sleep infinity\n",
-	theirConfig: strings.NewReplacer(storeFile, theirStore, "/etc/edgecore/manifests", "/etc/kubeedge/manifests").Replace(config("enable: false")) +
+	theirConfig: strings.NewReplacer(storeFile, theirStore, "/etc/edgecore/manifests", "/etc/kubeedge/manifests").
+		Replace(config("enable: false")) +
 		"      readOnlyPort: 10255\n    enableMetrics: true\n",
 }
 
@@ -58,14 +59,17 @@ func TestAdopt(t *testing.T) {
 }
 
 // theirFiles are KubeEdge's, and the package's configuration, with what they hold.
-const theirFiles = "sha256sum " + theirUnit + " " + theirConfig + " " + theirStore + " /usr/local/bin/edgecore " + configFile + "; ls -A /var/lib/edgecore"
+const theirFiles = "sha256sum " + theirUnit + " " + theirConfig + " " + theirStore + " /usr/local/bin/edgecore " +
+	configFile + "; ls -A /var/lib/edgecore"
 
 // becomeKubeEdge makes the device one whose pods KubeEdge has started, and returns its files.
 func (d *device) becomeKubeEdge() (files string) {
 	d.t.Helper()
-	d.sh("systemctl stop edgecore; mkdir -p /var/lib/kubeedge /etc/kubeedge; mv /etc/edgecore/manifests /etc/kubeedge/; mv " + storeFile + " " + theirStore + "; rm -rf /var/lib/edgecore/*")
+	d.sh("systemctl stop edgecore; mkdir -p /var/lib/kubeedge /etc/kubeedge; mv /etc/edgecore/manifests " +
+		"/etc/kubeedge/; mv " + storeFile + " " + theirStore + "; rm -rf /var/lib/edgecore/*")
 	d.write(kubeEdgeFiles)
-	d.sh("mv /root/kubeedge.sh /usr/local/bin/edgecore; chmod 755 /usr/local/bin/edgecore; systemctl daemon-reload; systemctl reenable edgecore 2>&1; systemctl start edgecore")
+	d.sh("mv /root/kubeedge.sh /usr/local/bin/edgecore; chmod 755 /usr/local/bin/edgecore; systemctl daemon-reload; " +
+		"systemctl reenable edgecore 2>&1; systemctl start edgecore")
 	d.inForce(theirUnit)
 	return d.sh(theirFiles)
 }
@@ -74,8 +78,11 @@ func (d *device) becomeKubeEdge() (files string) {
 func (d *device) inForce(unit string) {
 	d.t.Helper()
 	wait.Until(d.t, "systemd to have "+unit+" in force", func() error {
-		got := strings.Fields(d.sh("for p in FragmentPath ActiveState UnitFileState NeedDaemonReload; do systemctl show -P $p edgecore; done"))
-		if len(got) != 4 || !strings.HasSuffix(got[0], unit) || got[1] != "active" || got[2] != "enabled" || got[3] != "no" {
+		got := strings.Fields(
+			d.sh("for p in FragmentPath ActiveState UnitFileState NeedDaemonReload; do systemctl show -P $p " +
+				"edgecore; done"))
+		if len(got) != 4 || !strings.HasSuffix(got[0], unit) || got[1] != "active" || got[2] != "enabled" ||
+			got[3] != "no" {
 			return fmt.Errorf("systemd has %v, want %s, active and enabled", got, unit)
 		}
 		return nil

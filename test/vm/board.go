@@ -33,13 +33,17 @@ const elfMask = `\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xf
 func boardOf(arch string) (board, error) {
 	switch arch {
 	case AMD64:
-		return board{qemu: "qemu-system-x86_64", machine: []string{"-machine", "q35,accel=tcg", "-cpu", "max"}, console: "ttyS0"}, nil
+		return board{qemu: "qemu-system-x86_64", machine: []string{"-machine", "q35,accel=tcg", "-cpu", "max"},
+			console: "ttyS0"}, nil
 	case ARM64:
 		return board{
 			// The signing of pointers costs an emulated processor most of its time.
-			qemu: "qemu-system-aarch64", machine: []string{"-machine", "virt,accel=tcg", "-cpu", "cortex-a72"}, console: "ttyAMA0",
-			interpreter: "/usr/bin/qemu-aarch64-static", mask: elfMask,
-			magic: `\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00`,
+			qemu:        "qemu-system-aarch64",
+			machine:     []string{"-machine", "virt,accel=tcg", "-cpu", "cortex-a72"},
+			console:     "ttyAMA0",
+			interpreter: "/usr/bin/qemu-aarch64-static",
+			mask:        elfMask,
+			magic:       `\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00`,
 		}, nil
 	}
 	return board{}, fmt.Errorf("no machines of the architecture %q: there are %s and %s", arch, AMD64, ARM64)

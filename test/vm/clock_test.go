@@ -19,7 +19,8 @@ func TestClock(t *testing.T) {
 	const status = "edgecore status || true"
 
 	// The kernel takes no time that is before its own boot.
-	d.sh("systemctl stop systemd-timesyncd 2>/dev/null || true; sync; systemctl stop edgecore; date -s @86400; systemctl start edgecore")
+	d.sh("systemctl stop systemd-timesyncd 2>/dev/null || true; sync; systemctl stop edgecore; date -s @86400; " +
+		"systemctl start edgecore")
 	d.running("the clock is in 1970", 0, same)
 	if out := d.sh(status); !strings.Contains(out, "ClockNotSet") || !strings.Contains(out, "it says 1970-01-02T") {
 		t.Errorf("status in 1970 = %s\nwant ClockNotSet and the date", out)
@@ -31,7 +32,8 @@ func TestClock(t *testing.T) {
 		d.sh("date -s " + date)
 		told++
 		wait.Until(t, "the agent to notice the clock", func() error {
-			if n := d.sh("journalctl --no-pager -u edgecore | grep -c 'The clock was set' || true"); n != fmt.Sprint(told) {
+			if n := d.sh("journalctl --no-pager -u edgecore | grep -c 'The clock was set' || true"); n != fmt.Sprint(
+				told) {
 				return fmt.Errorf("%s: the agent noticed %s times, want %d", what, n, told)
 			}
 			return nil
@@ -43,7 +45,8 @@ func TestClock(t *testing.T) {
 	}
 	d.sh("systemctl restart edgecore")
 	d.running("an agent of another time", 0, same)
-	if out := d.sh("edgecore preflight || true"); !strings.Contains(out, "[ok]      container runtime: containerd") || strings.Contains(out, "[error]") {
+	if out := d.sh("edgecore preflight || true"); !strings.Contains(out, "[ok]      container runtime: containerd") ||
+		strings.Contains(out, "[error]") {
 		t.Errorf("preflight = %s\nwant containerd as ok, and no error", out)
 	}
 }

@@ -144,7 +144,8 @@ func container(s *v1.PodStatus) string {
 }
 
 func ready(s *v1.PodStatus) bool {
-	return s.Phase == v1.PodRunning && len(s.ContainerStatuses) == 1 && s.ContainerStatuses[0].Ready && s.ContainerStatuses[0].State.Running != nil
+	return s.Phase == v1.PodRunning && len(s.ContainerStatuses) == 1 && s.ContainerStatuses[0].Ready &&
+		s.ContainerStatuses[0].State.Running != nil
 }
 
 // hasTask looks for a running container in what `ctr tasks ls` says.
@@ -166,8 +167,11 @@ func (l *loaded) settings(what string, pods map[string]*v1.Pod) {
 		}
 		began := time.Now()
 		wait.Until(l.t, what+": the settings in a pod", func() error {
-			out, err := l.Shell(l.t.Context(), fmt.Sprintf(`sqlite3 -readonly %s "SELECT json_extract(value, '$.data.%s') FROM meta WHERE key='default/configmap/%s'" | tr -d '\n' | md5sum
-tr -d '\n' < /var/lib/kubelet/pods/%s/volumes/kubernetes.io~configmap/%s/%s | md5sum`, storeFile, peer.Value, peer.Settings, p.UID, peer.Settings, peer.Value))
+			out, err := l.Shell(l.t.Context(),
+				fmt.Sprintf(
+					`sqlite3 -readonly %s "SELECT json_extract(value, '$.data.%s') FROM meta WHERE key='default/configmap/%s'" | tr -d '\n' | md5sum
+tr -d '\n' < /var/lib/kubelet/pods/%s/volumes/kubernetes.io~configmap/%s/%s | md5sum`, storeFile, peer.Value,
+					peer.Settings, p.UID, peer.Settings, peer.Value))
 			if err != nil {
 				return err
 			}

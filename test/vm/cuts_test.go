@@ -19,7 +19,8 @@ import (
 
 var (
 	cuts = flag.Int("cuts", 3, "how often TestPowerCuts takes the power away")
-	raw  = flag.Bool("raw-images", false, "TestPowerCuts cuts the power while an image that was just unpacked is not on the disk yet")
+	raw  = flag.Bool("raw-images", false,
+		"TestPowerCuts cuts the power while an image that was just unpacked is not on the disk yet")
 	seed = flag.Uint64("seed", 1, "the same seed makes the same load, and cuts it at the same moments")
 )
 
@@ -63,8 +64,11 @@ func newLoaded(t *testing.T, extras int) *loaded {
 	files := map[string]string{
 		// qemu leads this address to the loopback of the machine that it runs on.
 		"/etc/hosts": "127.0.0.1 localhost edge\n10.0.2.2 cloud\n",
-		configFile: config(fmt.Sprintf(`enable: true, tlsCaFile: %[1]s/rootCA.crt, tlsCertFile: %[1]s/server.crt, tlsPrivateKeyFile: %[1]s/server.key,
-    websocket: {enable: true, server: "cloud:%[2]d"}, httpServer: "https://cloud:1"`, "/etc/edgecore/certs", cloud.Port())),
+		configFile: config(
+			fmt.Sprintf(
+				`enable: true, tlsCaFile: %[1]s/rootCA.crt, tlsCertFile: %[1]s/server.crt, tlsPrivateKeyFile: %[1]s/server.key,
+    websocket: {enable: true, server: "cloud:%[2]d"}, httpServer: "https://cloud:1"`, "/etc/edgecore/certs",
+				cloud.Port())),
 	}
 	cert := ca.Write(t, t.TempDir(), ca.Node(t, "edge", time.Now().Add(100*time.Hour)))
 	for _, path := range []string{cert.CA, cert.Cert, cert.Key} {
@@ -138,7 +142,8 @@ func (l *loaded) inStep(what string) {
 			}
 			p, status := pods[name], l.cloud.Status(name)
 			if !ready(&status) || p == nil || container(&status) != container(&p.Status) {
-				return fmt.Errorf("%s: the cloud knows of %s: %s, %+v", what, name, status.Phase, status.ContainerStatuses)
+				return fmt.Errorf("%s: the cloud knows of %s: %s, %+v", what, name, status.Phase,
+					status.ContainerStatuses)
 			}
 		}
 		return nil
@@ -187,7 +192,8 @@ func (l *loaded) cut(i int) {
 	}
 	// What the device has said is read to its end.
 	wait.True(l.t, "the link to end with the machine", func() bool { return !l.cloud.Connected() })
-	l.t.Logf("cut %d: after %v and %d steps: %v", i, after.Round(100*time.Millisecond), steps, l.cloud.Journal().Tally())
+	l.t.Logf("cut %d: after %v and %d steps: %v", i, after.Round(100*time.Millisecond), steps,
+		l.cloud.Journal().Tally())
 }
 
 // back boots the device with its cable out, and looks at everything that it acknowledged.
@@ -211,7 +217,8 @@ func (l *loaded) back(what string, boot func() error) {
 	}
 	pods := l.allRun(what, rows, journal)
 	l.settings(what, pods)
-	l.t.Logf("%s: up after %v, all %d pods with no network %v later; %d objects in the store", what, up.Sub(began).Round(time.Second),
+	l.t.Logf("%s: up after %v, all %d pods with no network %v later; %d objects in the store", what,
+		up.Sub(began).Round(time.Second),
 		len(rows.policies), time.Since(up).Round(time.Second), len(rows.stored))
 	if err := l.Plug(l.t.Context(), true); err != nil {
 		l.t.Fatal(err)
@@ -240,7 +247,8 @@ func TestPowerCuts(t *testing.T) {
 		t.Errorf("%d of %d cuts lost what was not on the disk yet, want at least 1: the disk holds nothing back",
 			l.lost, *cuts)
 	}
-	if repaired := l.sh("journalctl --no-pager -u edgecore -o cat | grep -c 'Damaged image repaired' || true"); repaired != "0" {
+	if repaired :=
+		l.sh("journalctl --no-pager -u edgecore -o cat | grep -c 'Damaged image repaired' || true"); repaired != "0" {
 		t.Logf("damaged images repaired: %s", repaired)
 	}
 }

@@ -65,7 +65,8 @@ SystemdCgroup = true
 var deviceFiles = map[string]string{
 	configFile: config("enable: false"),
 	"/etc/edgecore/manifests/guaranteed.yaml": manifest("guaranteed", "limits: {cpu: 250m, memory: 32Mi}"),
-	"/etc/edgecore/manifests/burstable.yaml":  manifest("burstable", "requests: {cpu: 100m}, limits: {cpu: 500m, memory: 64Mi}"),
+	"/etc/edgecore/manifests/burstable.yaml": manifest("burstable",
+		"requests: {cpu: 100m}, limits: {cpu: 500m, memory: 64Mi}"),
 	"/etc/edgecore/manifests/besteffort.yaml": manifest("besteffort", ""),
 }
 
@@ -105,7 +106,8 @@ func install(t *testing.T, opts vm.Options, files map[string]string) *device {
 		if t.Failed() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			out, err := d.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "1000", "-u", "edgecore", "-u", "containerd")
+			out, err := d.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "1000", "-u", "edgecore",
+				"-u", "containerd")
 			t.Logf("the end of the machine's journal: %v\n%s", err, out)
 		}
 	})
@@ -174,7 +176,9 @@ func newDevice(t *testing.T, arch string) *device {
 	t.Helper()
 	d := install(t, vm.Options{Arch: arch, Payload: packaged(t, arch), Network: true}, deviceFiles)
 	// The store is there; now the pod is, as the cloud would have brought it.
-	d.write(map[string]string{"/root/assigned.sql": "INSERT INTO meta VALUES ('default/pod/assigned', 'pod', '" + assigned + "');\n"})
+	d.write(map[string]string{
+		"/root/assigned.sql": "INSERT INTO meta VALUES ('default/pod/assigned', 'pod', '" + assigned + "');\n",
+	})
 	d.sh("systemctl stop edgecore; sqlite3 " + storeFile + " < /root/assigned.sql; systemctl start edgecore")
 	return d
 }
@@ -239,7 +243,9 @@ func containers(pods map[string]*v1.Pod) (ids []string) {
 
 // slice is where systemd has a pod's cgroup.
 func slice(p *v1.Pod) string {
-	class := map[v1.PodQOSClass]string{v1.PodQOSBurstable: "burstable", v1.PodQOSBestEffort: "besteffort"}[p.Status.QOSClass]
+	class := map[v1.PodQOSClass]string{
+		v1.PodQOSBurstable: "burstable", v1.PodQOSBestEffort: "besteffort",
+	}[p.Status.QOSClass]
 	dir, prefix := "/sys/fs/cgroup/kubepods.slice", "kubepods"
 	if class != "" {
 		prefix += "-" + class
@@ -252,7 +258,8 @@ func slice(p *v1.Pod) string {
 func (d *device) checkCgroups(pods map[string]*v1.Pod) {
 	d.t.Helper()
 	values := func(dir string) string {
-		out, err := d.Run(d.t.Context(), "sh", "-c", "cd "+dir+" && cat cpu.weight cpu.max memory.max memory.swap.max memory.oom.group | tr '\\n' ';'")
+		out, err := d.Run(d.t.Context(), "sh", "-c",
+			"cd "+dir+" && cat cpu.weight cpu.max memory.max memory.swap.max memory.oom.group | tr '\\n' ';'")
 		if err != nil {
 			return err.Error()
 		}
@@ -305,7 +312,9 @@ func TestDevice(t *testing.T) {
 		}
 		return nil
 	})
-	adopted := d.running("edgecore was killed", 0, func(id string) bool { return slices.Contains(containers(first), id) })
+	adopted := d.running("edgecore was killed", 0, func(id string) bool {
+		return slices.Contains(containers(first), id)
+	})
 
 	d.sh("sync") // what was not on the disk is another test's subject
 	if err := d.Cut(); err != nil {
@@ -318,12 +327,16 @@ func TestDevice(t *testing.T) {
 	if links := d.sh("ls /sys/class/net | grep -v -e lo -e cni0 -e veth || true"); links != "" {
 		t.Errorf("network links = %q, want none", links)
 	}
-	cut := d.running("power cut, and no network", 1, func(id string) bool { return !slices.Contains(containers(adopted), id) })
+	cut := d.running("power cut, and no network", 1, func(id string) bool {
+		return !slices.Contains(containers(adopted), id)
+	})
 
 	if err := d.Reboot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	back := d.running("reboot with no network", 2, func(id string) bool { return !slices.Contains(containers(cut), id) })
+	back := d.running("reboot with no network", 2, func(id string) bool {
+		return !slices.Contains(containers(cut), id)
+	})
 	d.checkCgroups(back)
 	t.Logf("edgecore status:\n%s", d.sh("edgecore status || true"))
 

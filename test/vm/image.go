@@ -55,11 +55,12 @@ var files = map[string]string{
 	"etc/machine-id": "0123456789abcdef0123456789abcdef\n",
 	"etc/fstab":      "/dev/vda / ext4 defaults 0 1\n",
 	// What qemu's user-mode network has, where a machine has a network.
-	"etc/resolv.conf":                                                     "nameserver 10.0.2.3\n",
-	"etc/systemd/network/10-eth0.network":                                 "[Match]\nName=eth0\n[Network]\nDHCP=ipv4\n",
-	"etc/modules-load.d/containers.conf":                                  "overlay\nbr_netfilter\nveth\n",
-	"etc/systemd/journald.conf.d/vm.conf":                                 "[Journal]\nStorage=persistent\nSystemMaxUse=64M\n",
-	"etc/systemd/system.conf.d/vm.conf":                                   "[Manager]\nDefaultTimeoutStartSec=300s\n", // emulation is slow
+	"etc/resolv.conf":                     "nameserver 10.0.2.3\n",
+	"etc/systemd/network/10-eth0.network": "[Match]\nName=eth0\n[Network]\nDHCP=ipv4\n",
+	"etc/modules-load.d/containers.conf":  "overlay\nbr_netfilter\nveth\n",
+	"etc/systemd/journald.conf.d/vm.conf": "[Journal]\nStorage=persistent\nSystemMaxUse=64M\n",
+	// emulation is slow
+	"etc/systemd/system.conf.d/vm.conf":                                   "[Manager]\nDefaultTimeoutStartSec=300s\n",
 	"etc/systemd/system/payload.mount":                                    "[Unit]\nConditionPathExists=/dev/vdb\n[Mount]\nWhat=/dev/vdb\nWhere=/payload\nType=ext4\nOptions=ro\n",
 	"etc/systemd/system/edgecore-vm.service":                              guestUnit,
 	"etc/systemd/system/multi-user.target.wants/edgecore-vm.service":      "-> ../edgecore-vm.service",
@@ -128,7 +129,12 @@ func BuildImage(ctx context.Context, arch string, more ...string) (Image, error)
 		return Image{}, err
 	}
 	dir := filepath.Join(cache, "vm-"+recipe(arch, more...))
-	img := Image{Disk: filepath.Join(dir, "disk.raw"), Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initrd"), Busybox: filepath.Join(dir, "busybox")}
+	img := Image{
+		Disk:    filepath.Join(dir, "disk.raw"),
+		Kernel:  filepath.Join(dir, "vmlinuz"),
+		Initrd:  filepath.Join(dir, "initrd"),
+		Busybox: filepath.Join(dir, "busybox"),
+	}
 	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return Image{}, err
@@ -177,7 +183,8 @@ func buildImage(ctx context.Context, arch, dir string, more []string) error {
 	if err := os.MkdirAll(filepath.Join(root, "payload"), 0o755); err != nil {
 		return err
 	}
-	for target, pattern := range map[string]string{"vmlinuz": "boot/vmlinuz-*", "initrd": "boot/initrd.img-*", "busybox": "bin/busybox"} {
+	for target, pattern := range map[string]string{"vmlinuz": "boot/vmlinuz-*", "initrd": "boot/initrd.img-*",
+		"busybox": "bin/busybox"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(found) != 1 {
 			return fmt.Errorf("%s: found %v, want one file", pattern, found)
@@ -194,7 +201,8 @@ func buildImage(ctx context.Context, arch, dir string, more []string) error {
 
 // makeDisk makes an ext4 file system that holds a folder.
 func makeDisk(ctx context.Context, disk, folder, size string) error {
-	return command(ctx, "mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-d", folder, disk, size)
+	return command(ctx, "mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", "-d", folder, disk,
+		size)
 }
 
 func writeTree(root string, tree map[string]string) error {

@@ -35,7 +35,8 @@ func Archive(ctx context.Context, arch, dir string) (string, error) {
 		return "", err
 	}
 	program := filepath.Join(dir, "pause")
-	if err := goCommand(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + arch}, "build", "-ldflags", "-s -w", "-o", program, "./test/vm/pause"); err != nil {
+	if err := goCommand(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + arch}, "build", "-ldflags", "-s -w", "-o", program,
+		"./test/vm/pause"); err != nil {
 		return "", err
 	}
 	pause, err := os.ReadFile(program)
@@ -68,7 +69,8 @@ func ExtraImage(target, image, arch string, busybox []byte, seed uint64) error {
 		salt[i] = byte(source.Uint32())
 	}
 	refs := map[name.Reference]v1.Image{}
-	if err := add(refs, image, arch, v1.Config{Cmd: []string{"sh"}}, append(withBusybox(busybox), layerFile{name: "salt", mode: 0o644, data: salt})); err != nil {
+	if err := add(refs, image, arch, v1.Config{Cmd: []string{"sh"}},
+		append(withBusybox(busybox), layerFile{name: "salt", mode: 0o644, data: salt})); err != nil {
 		return err
 	}
 	return writeArchive(target, refs)
@@ -84,7 +86,8 @@ type layerFile struct {
 
 // withBusybox is a system with what the tests' pods call.
 func withBusybox(busybox []byte) []layerFile {
-	files := []layerFile{{name: "bin/", mode: 0o755}, {name: "etc/", mode: 0o755}, {name: "tmp/", mode: 0o777}, {name: "bin/busybox", mode: 0o755, data: busybox}}
+	files := []layerFile{{name: "bin/", mode: 0o755}, {name: "etc/", mode: 0o755}, {name: "tmp/", mode: 0o777},
+		{name: "bin/busybox", mode: 0o755, data: busybox}}
 	for _, applet := range []string{"sh", "sleep", "cat", "true", "wget", "httpd"} {
 		files = append(files, layerFile{name: "bin/" + applet, mode: 0o777, link: "busybox"})
 	}
@@ -100,12 +103,19 @@ func add(refs map[name.Reference]v1.Image, image, arch string, config v1.Config,
 	if err := packLayer(&buf, files); err != nil {
 		return fmt.Errorf("pack %s: %w", image, err)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	})
 	if err != nil {
 		return err
 	}
 	config.Env = []string{"PATH=/bin"}
-	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: arch, Config: config, RootFS: v1.RootFS{Type: "layers"}})
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
+		OS:           "linux",
+		Architecture: arch,
+		Config:       config,
+		RootFS:       v1.RootFS{Type: "layers"},
+	})
 	if err == nil {
 		img, err = mutate.AppendLayers(img, layer)
 	}

@@ -22,7 +22,8 @@ func TestJoin(t *testing.T) {
 	ca := wiretest.NewCA(t)
 	files := ca.Write(t, dir, ca.Node(t, "edge", time.Now().Add(1000*time.Hour)))
 	for name, file := range map[string]string{
-		"/etc/kubeedge/ca/rootCA.crt": files.CA, "/etc/kubeedge/certs/server.crt": files.Cert, "/etc/kubeedge/certs/server.key": files.Key,
+		"/etc/kubeedge/ca/rootCA.crt": files.CA, "/etc/kubeedge/certs/server.crt": files.Cert,
+		"/etc/kubeedge/certs/server.key": files.Key,
 	} {
 		content, err := os.ReadFile(file)
 		if err != nil {
@@ -44,7 +45,8 @@ func TestJoin(t *testing.T) {
 	for command, want := range map[string]string{
 		"systemctl is-enabled edgecore 2>/dev/null || true": "",
 		"systemctl is-active edgecore || true":              "inactive",
-		"ls /etc/systemd/system/edgecore.service /etc/kubeedge/config /var/lib/kubeedge/edgecore.db 2>/dev/null || true": "",
+		"ls /etc/systemd/system/edgecore.service /etc/kubeedge/config /var/lib/kubeedge/edgecore.db 2>/dev/null " +
+			"|| true": "",
 		"pgrep -x edgecore || true": "",
 	} {
 		if got := d.sh(command); got != want {
@@ -65,7 +67,8 @@ func (d *device) serves() {
 	})
 	wait.Until(d.t, "edgecore status to name the node", func() error {
 		out, err := d.Shell(d.t.Context(), "edgecore status || test $? = 1")
-		if err == nil && (!strings.Contains(out, "Node:      edge\n") || !strings.Contains(out, "Cloud:     not connected")) {
+		if err == nil &&
+			(!strings.Contains(out, "Node:      edge\n") || !strings.Contains(out, "Cloud:     not connected")) {
 			err = fmt.Errorf("status says %s", out)
 		}
 		return err

@@ -267,7 +267,8 @@ func TestPlantedLimits(t *testing.T) {
 			got = append(got, d.Path)
 		}
 		if strings.Join(got, " ") != c.want {
-			t.Errorf("memory %s, weight %s, OOM score %s: differences = %q, want %q", c.memory, c.weight, c.adj, got, c.want)
+			t.Errorf("memory %s, weight %s, OOM score %s: differences = %q, want %q", c.memory, c.weight, c.adj, got,
+				c.want)
 		}
 	}
 	missing := maps.Clone(left)

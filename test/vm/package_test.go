@@ -36,7 +36,8 @@ func TestPackage(t *testing.T) {
 		t.Errorf("systemd-analyze verify = %q, want \"\"", out)
 	}
 	t.Logf("systemd-analyze security: %s", d.sh("systemd-analyze security edgecore.service 2>&1 | tail -1"))
-	files := map[string]string{configFile: config("enable: false"), "/etc/edgecore/manifests/a.yaml": manifest("a", ""), "/etc/edgecore/manifests/b.yaml": manifest("b", "")}
+	files := map[string]string{configFile: config("enable: false"), "/etc/edgecore/manifests/a.yaml": manifest("a", ""),
+		"/etc/edgecore/manifests/b.yaml": manifest("b", "")}
 	d.write(files)
 	d.sh("systemctl restart edgecore")
 	first := d.all("installed", 2, nil)
@@ -44,7 +45,8 @@ func TestPackage(t *testing.T) {
 	began := time.Now()
 	d.sh("DEBIAN_FRONTEND=noninteractive dpkg -i /payload/newer.deb 2>&1")
 	away := d.away()
-	t.Logf("upgrade: dpkg took %v, and the device was without its agent for %v of it (real machine: a tenth)", time.Since(began).Round(100*time.Millisecond), away)
+	t.Logf("upgrade: dpkg took %v, and the device was without its agent for %v of it (real machine: a tenth)",
+		time.Since(began).Round(100*time.Millisecond), away)
 	if away <= 0 || away > awayLimit {
 		t.Errorf("the agent was away for %v, want more than 0 and at most %v", away, awayLimit)
 	}
@@ -68,7 +70,8 @@ func TestPackage(t *testing.T) {
 func (d *device) away() time.Duration {
 	d.t.Helper()
 	at := map[string]int{}
-	for line := range strings.Lines(d.sh("systemctl show -p InactiveEnterTimestampMonotonic -p ActiveEnterTimestampMonotonic edgecore")) {
+	for line := range strings.Lines(
+		d.sh("systemctl show -p InactiveEnterTimestampMonotonic -p ActiveEnterTimestampMonotonic edgecore")) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		at[name], _ = strconv.Atoi(value) // 0 is looked for by who asks
 	}
@@ -115,7 +118,9 @@ func TestARM64(t *testing.T) {
 	if err := d.Boot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	cut := d.running("power cut, and no network", 1, func(id string) bool { return !slices.Contains(containers(first), id) })
+	cut := d.running("power cut, and no network", 1, func(id string) bool {
+		return !slices.Contains(containers(first), id)
+	})
 	if err := d.Reboot(t.Context()); err != nil {
 		t.Fatal(err)
 	}

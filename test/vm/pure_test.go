@@ -41,8 +41,10 @@ func TestBoards(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := b.registration("qemu-aarch64")
-	if f := strings.Split(line, ":"); len(f) != 8 || f[1] != "qemu-aarch64" || f[2] != "M" || f[6] != "/usr/bin/qemu-aarch64-static" || f[7] != "F" ||
-		strings.Count(f[4], `\x`)+3 != 20 || strings.Count(f[5], `\x`) != 20 { // 20 bytes of an ELF header, of which three are letters
+	if f := strings.Split(line, ":"); len(f) != 8 || f[1] != "qemu-aarch64" || f[2] != "M" ||
+		f[6] != "/usr/bin/qemu-aarch64-static" || f[7] != "F" ||
+		// 20 bytes of an ELF header, of which three are letters
+		strings.Count(f[4], `\x`)+3 != 20 || strings.Count(f[5], `\x`) != 20 {
 		t.Errorf("registration = %s, want magic and mask of 20 bytes for /usr/bin/qemu-aarch64-static", line)
 	}
 	if amd, arm := recipe(AMD64), recipe(ARM64); amd == arm {
@@ -56,9 +58,13 @@ func TestMonitor(t *testing.T) {
 		says []string
 		want string
 	}{
-		"fine":    {says: []string{`{"QMP":{}}`, `{"return":{}}`, `{"event":"RESUME"}`, `{"return":{}}`}},
-		"refused": {says: []string{`{"QMP":{}}`, `{"return":{}}`, `{"error":{"class":"GenericError","desc":"Device 'nic' not found"}}`}, want: "set_link: Device 'nic' not found"},
-		"gone":    {says: []string{`{"QMP":{}}`, `{"return":{}}`}, want: "set_link: EOF"},
+		"fine": {says: []string{`{"QMP":{}}`, `{"return":{}}`, `{"event":"RESUME"}`, `{"return":{}}`}},
+		"refused": {
+			says: []string{
+				`{"QMP":{}}`, `{"return":{}}`, `{"error":{"class":"GenericError","desc":"Device 'nic' not found"}}`,
+			}, want: "set_link: Device 'nic' not found",
+		},
+		"gone": {says: []string{`{"QMP":{}}`, `{"return":{}}`}, want: "set_link: EOF"},
 	} {
 		here, qemu := socketPair(t)
 		got := make(chan []string)

@@ -23,18 +23,22 @@ func (m *VM) args() []string {
 		"-smp", strconv.Itoa(m.opts.CPUs), "-m", strconv.Itoa(m.opts.MemoryMB),
 		"-nodefaults", "-no-user-config", "-display", "none",
 		"-kernel", m.image.Kernel, "-initrd", m.image.Initrd,
-		"-append", "root=/dev/vda rw console="+m.board.console+" net.ifnames=0 mitigations=off random.trust_cpu=on "+m.opts.Append,
+		"-append", "root=/dev/vda rw console="+m.board.console+" net.ifnames=0 mitigations=off random.trust_cpu=on "+
+			m.opts.Append,
 		"-chardev", "file,id=console,append=on,path="+m.Console(), "-serial", "chardev:console",
 		"-drive", "if=none,id=disk,format=qcow2,cache=none,file="+m.overlay(), "-device", "virtio-blk-pci,drive=disk",
-		"-drive", "if=none,id=payload,format=raw,readonly=on,file="+m.payload(), "-device", "virtio-blk-pci,drive=payload",
+		"-drive", "if=none,id=payload,format=raw,readonly=on,file="+m.payload(), "-device",
+		"virtio-blk-pci,drive=payload",
 		"-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
-		"-chardev", "socket,id=agent,server=on,wait=off,path="+m.socket(), "-device", "virtserialport,chardev=agent,name="+guestapi.Port,
+		"-chardev", "socket,id=agent,server=on,wait=off,path="+m.socket(), "-device",
+		"virtserialport,chardev=agent,name="+guestapi.Port,
 	)
 	if !m.opts.Network {
 		return append(args, "-nic", "none")
 	}
 	// It waits to be told whether its cable is in before it runs.
-	return append(args, "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=,id="+nic, "-qmp", "unix:"+m.monitor()+",server=on,wait=off", "-S")
+	return append(args, "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=,id="+nic, "-qmp",
+		"unix:"+m.monitor()+",server=on,wait=off", "-S")
 }
 
 // process is a program that dies with this one, however this one ends.

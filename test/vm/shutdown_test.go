@@ -19,21 +19,25 @@ func TestShutdown(t *testing.T) {
 	same := func(id string) bool { return slices.Contains(containers(first), id) }
 	d.write(map[string]string{
 		"/etc/systemd/system/edgecore.service.d/watchdog.conf": "[Service]\nWatchdogSec=30\n",
-		configFile: deviceFiles[configFile] + "      shutdownGracePeriod: 40s\n      shutdownGracePeriodCriticalPods: 20s\n",
+		configFile: deviceFiles[configFile] +
+			"      shutdownGracePeriod: 40s\n      shutdownGracePeriodCriticalPods: 20s\n",
 	})
 	d.sh("systemctl daemon-reload; systemctl restart edgecore") // which returns when the agent says that it is there
-	if state := d.sh("systemctl show -P SubState edgecore; systemctl show -P StatusText edgecore"); !strings.HasPrefix(state, "running") {
+	if state := d.sh("systemctl show -P SubState edgecore; systemctl show -P StatusText edgecore"); !strings.HasPrefix(
+		state, "running") {
 		t.Errorf("state of the service = %q, want running", state)
 	}
 	d.running("with a grace period", 0, same)
 	wait.Until(t, "edgecore to hold a lock on the shutdown", func() error {
-		if out := d.sh("systemd-inhibit --list --no-pager | grep edgecore || true"); !strings.Contains(out, "shutdown") || !strings.Contains(out, "delay") {
+		if out := d.sh("systemd-inhibit --list --no-pager | grep edgecore || true"); !strings.Contains(out,
+			"shutdown") || !strings.Contains(out, "delay") {
 			return fmt.Errorf("no lock is held: %q", out)
 		}
 		return nil
 	})
 	// Logind's own limit is 5 s.
-	if out := d.sh("busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager InhibitDelayMaxUSec"); out != "t 40000000" {
+	if out := d.sh("busctl get-property org.freedesktop.login1 /org/freedesktop/login1 " +
+		"org.freedesktop.login1.Manager InhibitDelayMaxUSec"); out != "t 40000000" {
 		t.Errorf("InhibitDelayMaxUSec of logind = %q, want \"t 40000000\"", out)
 	}
 
@@ -52,7 +56,9 @@ func TestShutdown(t *testing.T) {
 	}
 	d.running("reboot in good order", 1, func(id string) bool { return !same(id) })
 	log := d.sh("journalctl --no-pager -b -1 -u edgecore -o cat")
-	for _, want := range []string{"The device is shut down; pods end", "The pods have ended, and the device goes down"} {
+	for _, want := range []string{
+		"The device is shut down; pods end", "The pods have ended, and the device goes down",
+	} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log of the boot before does not say %q:\n%s", want, log)
 		}

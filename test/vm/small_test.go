@@ -97,7 +97,8 @@ func TestSmallDevice(t *testing.T) {
 	first := d.all("first start", smallPods, nil)
 
 	rss, anon := d.memory()
-	t.Logf("%d pods: RSS %.1f MB, of them anonymous %.1f MB; %s MB of memory left", len(first), float64(rss)/1024, float64(anon)/1024, d.sh("free -m | awk '/^Mem/{print $7}'"))
+	t.Logf("%d pods: RSS %.1f MB, of them anonymous %.1f MB; %s MB of memory left", len(first), float64(rss)/1024,
+		float64(anon)/1024, d.sh("free -m | awk '/^Mem/{print $7}'"))
 	if rss > budgetRSS || anon > budgetAnon {
 		t.Errorf("RSS %d KB and anonymous %d KB, want at most %d and %d", rss, anon, budgetRSS, budgetAnon)
 	}
@@ -119,7 +120,8 @@ func (d *device) afterRestart() map[string]*v1.Pod {
 // withoutRuntime starts the agent while containerd cannot be.
 func (d *device) withoutRuntime(first map[string]*v1.Pod) {
 	// Not `mask --now`: stopped after its unit is gone, the service takes the containers with it.
-	d.sh("systemctl stop containerd; systemctl mask containerd 2>&1; systemctl restart edgecore; systemctl is-active edgecore")
+	d.sh("systemctl stop containerd; systemctl mask containerd 2>&1; systemctl restart edgecore; systemctl is-active " +
+		"edgecore")
 	d.status("no runtime", "RuntimeDown")
 	d.sh("systemctl unmask containerd 2>&1; systemctl start containerd")
 	d.all("the runtime is there", len(first), first)
@@ -128,8 +130,12 @@ func (d *device) withoutRuntime(first map[string]*v1.Pod) {
 // onFullDisk starts the agent while the disk has no room at all.
 func (d *device) onFullDisk(first map[string]*v1.Pod) {
 	// Nobody is to lose a pod for it here: that is another test's subject.
-	d.write(map[string]string{configFile: config("enable: false") + "      evictionHard: {memory.available: 10Mi}\n      imageGCHighThresholdPercent: 100\n"})
-	d.sh("systemctl stop edgecore; dd if=/dev/zero of=/fill bs=1M 2>/dev/null || true; dd if=/dev/zero bs=4k 2>/dev/null >> /fill || true; sync")
+	d.write(map[string]string{
+		configFile: config("enable: false") +
+			"      evictionHard: {memory.available: 10Mi}\n      imageGCHighThresholdPercent: 100\n",
+	})
+	d.sh("systemctl stop edgecore; dd if=/dev/zero of=/fill bs=1M 2>/dev/null || true; dd if=/dev/zero bs=4k " +
+		"2>/dev/null >> /fill || true; sync")
 	if free := d.sh("df --output=avail / | tail -1"); strings.TrimSpace(free) != "0" {
 		d.t.Errorf("free space of the disk = %s KB, want 0", free)
 	}
@@ -142,7 +148,8 @@ func (d *device) onFullDisk(first map[string]*v1.Pod) {
 
 // onReadOnlyDisk starts the agent on a disk that the kernel has switched to read-only, as it does after errors.
 func (d *device) onReadOnlyDisk(first map[string]*v1.Pod) {
-	d.sh("sync; echo u > /proc/sysrq-trigger; until ! touch /root/writable 2>/dev/null; do sleep 0.2; done; systemctl restart edgecore; systemctl is-active edgecore")
+	d.sh("sync; echo u > /proc/sysrq-trigger; until ! touch /root/writable 2>/dev/null; do sleep 0.2; done; " +
+		"systemctl restart edgecore; systemctl is-active edgecore")
 	d.all("the disk is read-only", len(first), first)
 	d.status("the disk is read-only", "the disk is read-only")
 	d.sh("mount -o remount,rw /; systemctl restart edgecore")

@@ -85,7 +85,8 @@ func run(t *testing.T, m *vm.VM, driver, program string, args ...string) string 
 	var out strings.Builder
 	env := []string{
 		daemon.SlowdownEnv + "=" + slowdown, testenv.CgroupDriverEnv + "=" + driver,
-		agent.BinaryEnv + "=/payload/edgecore", images.ArchiveEnv + "=/payload/images.tar", kube.BinariesEnv + "=/payload/kube", containerd.Programs2Env + "=/payload/containerd2",
+		agent.BinaryEnv + "=/payload/edgecore", images.ArchiveEnv + "=/payload/images.tar",
+		kube.BinariesEnv + "=/payload/kube", containerd.Programs2Env + "=/payload/containerd2",
 	}
 	args = append([]string{"/payload/" + program, "-test.v", "-test.timeout=90m"}, args...)
 	if err := m.Stream(t.Context(), io.MultiWriter(&out, &lines{t: t}), env, args...); err != nil {
@@ -96,8 +97,10 @@ func run(t *testing.T, m *vm.VM, driver, program string, args ...string) string 
 
 // podRows are the rows of test/conformance that depend on cgroups, and some of what else differs with the kernel.
 var podRows = []string{
-	"resources-guaranteed", "resources-best-effort", "resources-burstable", "pod-resources", "resize-in-place", "resize-restart",
-	"exit-codes", "users-groups", "seccomp", "sysctls", "probe-exec", "sidecar-job", "emptydir", "recursive-read-only", "active-deadline",
+	"resources-guaranteed", "resources-best-effort", "resources-burstable", "pod-resources", "resize-in-place",
+	"resize-restart",
+	"exit-codes", "users-groups", "seccomp", "sysctls", "probe-exec", "sidecar-job", "emptydir", "recursive-read-only",
+	"active-deadline",
 }
 
 // TestPodsOnCgroup2: what a pod asks for of cgroups and the kernel it gets on cgroup v2 under systemd, too.
@@ -119,8 +122,10 @@ func TestPodsOnCgroup2(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := boot(t, vm.Options{Payload: files, MemoryMB: 2048, Network: true})
-	out := run(t, m, cgroups.DriverSystemd, "conformance.test", "-test.parallel", "2", "-test.run", "^TestPods$/^containerd1$/^("+strings.Join(podRows, "|")+")$",
-		"-edgecore", "/payload/edgecore", "-cloudcore", "/payload/cloudcore", "-manifests", "/payload/cloudcore-manifests")
+	out := run(t, m, cgroups.DriverSystemd, "conformance.test", "-test.parallel", "2", "-test.run",
+		"^TestPods$/^containerd1$/^("+strings.Join(podRows, "|")+")$",
+		"-edgecore", "/payload/edgecore", "-cloudcore", "/payload/cloudcore", "-manifests",
+		"/payload/cloudcore-manifests")
 	for _, name := range podRows {
 		if !strings.Contains(out, "--- PASS: TestPods/containerd1/"+name+" ") {
 			t.Errorf("the output has no \"--- PASS: TestPods/containerd1/%s\", want one", name)
@@ -139,7 +144,8 @@ func TestCheckpoint(t *testing.T) {
 		files["containerd2/"+name] = filepath.Join(filepath.Dir(containerd2), name)
 	}
 	m := boot(t, vm.Options{Payload: files, Packages: []string{"criu"}})
-	if out := run(t, m, cgroups.DriverSystemd, "edge.test", "-test.run", "^TestCheckpoint$"); !strings.Contains(out, "the checkpoint has ") {
+	if out := run(t, m, cgroups.DriverSystemd, "edge.test", "-test.run", "^TestCheckpoint$"); !strings.Contains(out,
+		"the checkpoint has ") {
 		t.Errorf("output = %s\nwant \"the checkpoint has \" in it", out)
 	}
 }
@@ -156,12 +162,14 @@ func TestSuites(t *testing.T) {
 	if full {
 		packages = append(packages, "./test/stats")
 		both = append(both, "TestKill9Adopts", "TestReboot", "TestRuntimeRestart")
-		systemd = append(systemd, "TestEverythingRemovedBehindItsBack", "TestRestartPolicies", "TestStoredPods", "TestChangedManifest")
+		systemd = append(systemd, "TestEverythingRemovedBehindItsBack", "TestRestartPolicies", "TestStoredPods",
+			"TestChangedManifest")
 	}
 	m := boot(t, vm.Options{Payload: payload(t, packages...), MemoryMB: 1536})
 	t.Run("cgroups", func(t *testing.T) {
 		// With systemd as pid 1 each of them runs with both drivers.
-		suite(t, m, "", "cgroups.test", "TestRealCgroups", "TestRemovalEndsWhatRuns", "TestSetupKeepsShares", "TestRemovalStaysInside", "TestLimitOfAllPods", "TestReserved")
+		suite(t, m, "", "cgroups.test", "TestRealCgroups", "TestRemovalEndsWhatRuns", "TestSetupKeepsShares",
+			"TestRemovalStaysInside", "TestLimitOfAllPods", "TestReserved")
 	})
 	t.Run("eviction", func(t *testing.T) {
 		suite(t, m, "", "eviction.test", "TestKernelSaysThatMemoryGetsShort", "TestSystemPressure")

@@ -86,14 +86,16 @@ func New(ctx context.Context, opts Options) (*VM, error) {
 }
 
 func (m *VM) makeDisks(ctx context.Context) error {
-	if err := command(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", m.image.Disk, m.overlay()); err != nil {
+	if err := command(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", m.image.Disk,
+		m.overlay()); err != nil {
 		return err
 	}
 	folder := filepath.Join(m.dir, "payload")
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	if err := goCommand(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + m.opts.Arch}, "build", "-o", filepath.Join(folder, "guest"), "./test/vm/guest"); err != nil {
+	if err := goCommand(ctx, []string{"CGO_ENABLED=0", "GOARCH=" + m.opts.Arch}, "build", "-o",
+		filepath.Join(folder, "guest"), "./test/vm/guest"); err != nil {
 		return err
 	}
 	var size int64 = 64 << 20
@@ -293,13 +295,15 @@ func (m *VM) Shutdown(ctx context.Context) error {
 		return err
 	}
 	m.disconnect()
-	ctx, cancel := context.WithTimeoutCause(ctx, shutdownTimeout, fmt.Errorf("the machine is still on after %v", shutdownTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, shutdownTimeout,
+		fmt.Errorf("the machine is still on after %v", shutdownTimeout))
 	defer cancel()
 	select {
 	case <-m.proc.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("shut the machine down: %w\nthe end of its console:\n%s", context.Cause(ctx), daemon.Tail(m.Console(), 20))
+		return fmt.Errorf("shut the machine down: %w\nthe end of its console:\n%s", context.Cause(ctx),
+			daemon.Tail(m.Console(), 20))
 	}
 }
 

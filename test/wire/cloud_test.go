@@ -71,23 +71,40 @@ func dryRun(action clientgotesting.Action) (handled bool, _ runtime.Object, _ er
 
 func newCloud(t *testing.T) *cloudEnd {
 	t.Helper()
-	c := &cloudEnd{t: t, ca: wiretest.NewCA(t), came: make(chan string, 100), api: fake.NewClientset(),
-		records: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-			reliablesyncs.ObjectSyncs: "ObjectSyncList", reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList"})}
+	c := &cloudEnd{
+		t:    t,
+		ca:   wiretest.NewCA(t),
+		came: make(chan string, 100),
+		api:  fake.NewClientset(),
+		records: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+			map[schema.GroupVersionResource]string{
+				reliablesyncs.ObjectSyncs:        "ObjectSyncList",
+				reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList"}),
+	}
 	c.api.PrependReactor("create", "serviceaccounts", giveToken)
 	c.api.PrependReactor("create", "nodes", dryRun)
 	c.api.PrependWatchReactor("nodes", c.watchEdges)
-	controller, err := edgecontroller.New(edgecontroller.Options{Clients: edgecontroller.Clients{Own: c.api, AsNode: c.api}})
+	controller, err := edgecontroller.New(edgecontroller.Options{
+		Clients: edgecontroller.Clients{Own: c.api, AsNode: c.api},
+	})
 	c.must(err)
 	records, err := objectsync.New(c.records)
 	c.must(err)
-	hub, err := cloudhub.New(cloudhub.Options{Downstream: controller, Upstream: controller, Records: records, Features: wire.AllFeatures(), KubeCA: []byte("-----BEGIN CERTIFICATE-----\n")})
+	hub, err := cloudhub.New(cloudhub.Options{
+		Downstream: controller,
+		Upstream:   controller,
+		Records:    records,
+		Features:   wire.AllFeatures(),
+		KubeCA:     []byte("-----BEGIN CERTIFICATE-----\n"),
+	})
 	c.must(err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	c.must(err)
 	c.addr = l.Addr().String()
 	server := c.ca.Server(t)
-	config := cloudhub.TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &server, nil }, c.ca.Pool())
+	config := cloudhub.TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return &server, nil
+	}, c.ca.Pool())
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	t.Cleanup(func() {
@@ -116,7 +133,9 @@ func giveToken(action clientgotesting.Action) (bool, runtime.Object, error) {
 		return false, nil, nil
 	}
 	request := create.GetObject().(*authenticationv1.TokenRequest).DeepCopy()
-	request.Status = authenticationv1.TokenRequestStatus{Token: "a.b.c", ExpirationTimestamp: metav1.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+	request.Status = authenticationv1.TokenRequestStatus{
+		Token: "a.b.c", ExpirationTimestamp: metav1.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC),
+	}
 	return true, request, nil
 }
 
@@ -143,7 +162,8 @@ func (c *cloudEnd) watchEdges(action clientgotesting.Action) (bool, watch.Interf
 // connect connects an edge, with the headers of KubeEdge's.
 func (c *cloudEnd) connect(ours bool) {
 	c.t.Helper()
-	header := http.Header{wire.HeaderNodeID: {node}, wire.HeaderProjectID: {"e632aba927ea4ac2b575ec1603d56f10"}, "ConnectionUse": {"msg"}}
+	header := http.Header{wire.HeaderNodeID: {node}, wire.HeaderProjectID: {"e632aba927ea4ac2b575ec1603d56f10"},
+		"ConnectionUse": {"msg"}}
 	if ours {
 		header[wire.HeaderFeatures] = []string{"inventory"} // and no compression: it would hide the text
 	}

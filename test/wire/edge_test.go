@@ -87,15 +87,28 @@ func newEdge(t *testing.T, ours bool) *edgeEnd {
 	hub, err := edgehub.New(edgehub.Options{
 		Node: node, Bus: e.bus, Features: &wire.Features{Inventory: true},
 		Config: v1alpha2.EdgeHub{
-			Enable: true, Heartbeat: 15, MessageQPS: 30, MessageBurst: 60, ProjectID: "e632aba927ea4ac2b575ec1603d56f10",
-			TLSCAFile: files.CA, TLSCertFile: files.Cert, TLSPrivateKeyFile: files.Key,
-			WebSocket: v1alpha2.Transport{Enable: true, Server: server, HandshakeTimeout: 30, ReadDeadline: 15, WriteDeadline: 15},
+			Enable:            true,
+			Heartbeat:         15,
+			MessageQPS:        30,
+			MessageBurst:      60,
+			ProjectID:         "e632aba927ea4ac2b575ec1603d56f10",
+			TLSCAFile:         files.CA,
+			TLSCertFile:       files.Cert,
+			TLSPrivateKeyFile: files.Key,
+			WebSocket: v1alpha2.Transport{
+				Enable:           true,
+				Server:           server,
+				HandshakeTimeout: 30,
+				ReadDeadline:     15,
+				WriteDeadline:    15,
+			},
 		},
 		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil },
 		Watch: func(ctx context.Context, _ func()) error { <-ctx.Done(); return nil },
 	})
 	if err == nil {
-		err = errors.Join(e.bus.Add(metamanager.New(e.bus, db, metamanager.Options{})), e.bus.Add(edged{e.bus, ready}), e.bus.Add(hub))
+		err = errors.Join(e.bus.Add(metamanager.New(e.bus, db, metamanager.Options{})), e.bus.Add(edged{e.bus, ready}),
+			e.bus.Add(hub))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -160,13 +173,19 @@ func (e *edgeEnd) handshake(r *http.Request) {
 	if want := "/e632aba927ea4ac2b575ec1603d56f10/" + node + "/events"; r.URL.Path != want || r.ProtoMajor != 1 {
 		e.t.Errorf("request = %s %s, want HTTP/1 %s", r.Proto, r.URL.Path, want)
 	}
-	for name, want := range map[string]string{"Node_id": node, "Project_id": "e632aba927ea4ac2b575ec1603d56f10", "Connectionuse": "msg",
-		"Origin": "", "Sec-Websocket-Protocol": "", "Sec-Websocket-Extensions": "", "Sec-Websocket-Version": "13", wire.HeaderFeatures: "inventory"} {
+	for name, want := range map[string]string{
+		"Node_id": node, "Project_id": "e632aba927ea4ac2b575ec1603d56f10",
+		"Connectionuse": "msg",
+		"Origin":        "", "Sec-Websocket-Protocol": "", "Sec-Websocket-Extensions": "",
+		"Sec-Websocket-Version": "13",
+		wire.HeaderFeatures:     "inventory",
+	} {
 		if got := r.Header.Get(name); got != want {
 			e.t.Errorf("header %s: %q, want %q", name, got, want)
 		}
 	}
-	if cert := r.TLS.PeerCertificates[0]; cert.Subject.CommonName != "system:node:"+node || cert.Subject.Organization[0] != "system:nodes" {
+	if cert := r.TLS.PeerCertificates[0]; cert.Subject.CommonName != "system:node:"+node ||
+		cert.Subject.Organization[0] != "system:nodes" {
 		e.t.Errorf("subject of the certificate = %s, want system:node:%s of system:nodes", cert.Subject, node)
 	}
 }
@@ -232,11 +251,15 @@ func (e *edgeEnd) call(name, args string) string {
 				return e.client.Token(ctx, "default", "default", r)
 			})
 		case "ReportStatus":
-			return withObject(args, func(p *v1.Pod) (any, error) { return "done", e.client.ReportStatus(ctx, p, p.Status) })
+			return withObject(args, func(p *v1.Pod) (any, error) {
+				return "done", e.client.ReportStatus(ctx, p, p.Status)
+			})
 		case "ReportDeleted":
 			return withObject(args, func(p *v1.Pod) (any, error) { return "done", e.client.ReportDeleted(ctx, p) })
 		case "ReportEvent", "ReportEventAgain":
-			return withObject(args, func(v *v1.Event) (any, error) { return "done", e.client.ReportEvent(ctx, v, name != "ReportEvent") })
+			return withObject(args, func(v *v1.Event) (any, error) {
+				return "done", e.client.ReportEvent(ctx, v, name != "ReportEvent")
+			})
 		}
 		return nil, fmt.Errorf("no call %q", name)
 	}()

@@ -119,7 +119,8 @@ func (n *notes) body(way string, body []byte) {
 func describe(body []byte) string {
 	if req, err := x509.ParseCertificateRequest(body); err == nil {
 		return fmt.Sprintf("certificate request in DER: %s, key %s, signed by %s, %d other names",
-			req.Subject.ToRDNSequence(), req.PublicKeyAlgorithm, req.SignatureAlgorithm, len(req.DNSNames)+len(req.IPAddresses)+len(req.URIs))
+			req.Subject.ToRDNSequence(), req.PublicKeyAlgorithm, req.SignatureAlgorithm,
+			len(req.DNSNames)+len(req.IPAddresses)+len(req.URIs))
 	}
 	if cert, err := x509.ParseCertificate(body); err == nil {
 		from := "(later)"
@@ -131,7 +132,8 @@ func describe(body []byte) string {
 			subject.SerialNumber = "(of this join)"
 		}
 		return fmt.Sprintf("certificate in DER: %s, of %s, key %s, usage %#x for %v, CA %v, from %s for %v",
-			subject, cert.Issuer, cert.PublicKeyAlgorithm, int(cert.KeyUsage), cert.ExtKeyUsage, cert.IsCA, from, cert.NotAfter.Sub(cert.NotBefore))
+			subject, cert.Issuer, cert.PublicKeyAlgorithm, int(cert.KeyUsage), cert.ExtKeyUsage, cert.IsCA, from,
+			cert.NotAfter.Sub(cert.NotBefore))
 	}
 	return fmt.Sprintf("%q", body)
 }
@@ -160,7 +162,12 @@ func authority(t *testing.T, c *clock) (*cloudcerts.Authority, cloudcerts.Nodes)
 	t.Helper()
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "taken"}})
 	a, err := cloudcerts.New(t.Context(), client.CoreV1().Secrets(cloudcerts.Namespace),
-		cloudcerts.Options{Addresses: []string{"127.0.0.1"}, Now: c.now, ProtectTaken: true, NodeLifetime: 24 * time.Hour})
+		cloudcerts.Options{
+			Addresses:    []string{"127.0.0.1"},
+			Now:          c.now,
+			ProtectTaken: true,
+			NodeLifetime: 24 * time.Hour,
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,8 +210,14 @@ func TestHTTPS(t *testing.T) {
 	dir := t.TempDir()
 	keeper := func(node string) *edgecerts.Keeper {
 		return edgecerts.New(edgecerts.Options{
-			Server: "https://" + addr, Node: node, Now: c.now, Sleep: c.sleep,
-			Files: certs.Files{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "edge.crt"), Key: filepath.Join(dir, "edge.key")},
+			Server: "https://" + addr,
+			Node:   node,
+			Now:    c.now,
+			Sleep:  c.sleep,
+			Files: certs.Files{
+				CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "edge.crt"),
+				Key: filepath.Join(dir, "edge.key"),
+			},
 			Proxy: func(*http.Request) (*url.URL, error) { return nil, nil },
 		})
 	}
@@ -248,7 +261,9 @@ func TestHTTPSOfKubeEdgesEdge(t *testing.T) {
 		if headers != "" {
 			headers += "\r\n"
 		}
-		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: Go-http-client/1.1\r\n%s%sAccept-Encoding: gzip\r\n\r\n%s", path, addr, length, headers, body)
+		fmt.Fprintf(conn,
+			"GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: Go-http-client/1.1\r\n%s%sAccept-Encoding: gzip\r\n\r\n%s",
+			path, addr, length, headers, body)
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -301,8 +316,18 @@ func TestHTTPSOfKubeEdgesCloud(t *testing.T) {
 		{what: "before v1.20: no such question", node: 404, nodeIs: "404: Page Not Found", caDER: ca},
 		{what: "the API server is away", node: 500, nodeIs: "failed to get node", caDER: ca},
 		{what: "no token", edge: 401, edgeIs: []byte("token validation failure, token is empty"), caDER: ca},
-		{what: "a token that has ended", edge: 401, edgeIs: []byte("token validation failure, err: token has invalid claims: token is expired"), caDER: ca},
-		{what: "it cannot sign", edge: 500, edgeIs: []byte("failed to sign certs for edgenode edge-1, err: x"), caDER: ca},
+		{
+			what:   "a token that has ended",
+			edge:   401,
+			edgeIs: []byte("token validation failure, err: token has invalid claims: token is expired"),
+			caDER:  ca,
+		},
+		{
+			what:   "it cannot sign",
+			edge:   500,
+			edgeIs: []byte("failed to sign certs for edgenode edge-1, err: x"),
+			caDER:  ca,
+		},
 		{what: "another CA", caDER: []byte("x")},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
@@ -321,8 +346,13 @@ func TestHTTPSOfKubeEdgesCloud(t *testing.T) {
 			addr := serveTLS(t, a, n.watch(mux))
 			dir := t.TempDir()
 			keeper := edgecerts.New(edgecerts.Options{
-				Server: "https://" + addr, Node: node, Now: func() time.Time { return began },
-				Files: certs.Files{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "edge.crt"), Key: filepath.Join(dir, "edge.key")},
+				Server: "https://" + addr,
+				Node:   node,
+				Now:    func() time.Time { return began },
+				Files: certs.Files{
+					CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "edge.crt"),
+					Key: filepath.Join(dir, "edge.key"),
+				},
 				Proxy: func(*http.Request) (*url.URL, error) { return nil, nil },
 			})
 			if tc.edge != 0 {

@@ -16,7 +16,8 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var patterns []string
-	for _, m := range regexp.MustCompile("`((?:cloud|edge|https)/[^`]+\\.txt)`").FindAllStringSubmatch(string(data), -1) {
+	for _, m := range regexp.MustCompile("`((?:cloud|edge|https)/[^`]+\\.txt)`").FindAllStringSubmatch(string(data),
+		-1) {
 		if !strings.Contains(m[1], "FILE") {
 			patterns = append(patterns, m[1])
 		}

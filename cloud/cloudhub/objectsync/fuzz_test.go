@@ -10,7 +10,8 @@ import (
 
 // FuzzTrim: whatever is in a sync object, it becomes a record, and its key and node can be told.
 func FuzzTrim(f *testing.F) {
-	f.Add([]byte(`{"metadata":{"name":"n1.u","namespace":"default"},"spec":{"objectKind":"Pod","objectName":"web"},"status":{"objectResourceVersion":"5"}}`))
+	f.Add([]byte(
+		`{"metadata":{"name":"n1.u","namespace":"default"},"spec":{"objectKind":"Pod","objectName":"web"},"status":{"objectResourceVersion":"5"}}`))
 	f.Add([]byte(`{"metadata":"x","spec":[],"status":7}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var o map[string]any

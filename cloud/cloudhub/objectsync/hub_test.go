@@ -146,7 +146,8 @@ func TestHubOverRestarts(t *testing.T) {
 		c.set("default/pod/api", "Pod", "u-a", "3", "a1")
 		c.set("default/configmap/conf", "ConfigMap", "u-c", "4", "c1")
 		b := start(t)
-		b.connect(c, []string{"insert default/configmap/conf 4", "insert default/pod/api 3", "insert default/pod/web 2", "update null/node/n1 1"},
+		b.connect(c, []string{"insert default/configmap/conf 4", "insert default/pod/api 3", "insert default/pod/web 2",
+			"update null/node/n1 1"},
 			"ClusterObjectSync /n1.u-n v1 Node n1 1 n", "ObjectSync default/n1.u-a v1 Pod api 3 a1",
 			"ObjectSync default/n1.u-c v1 ConfigMap conf 4 c1", "ObjectSync default/n1.u-w v1 Pod web 2 w1")
 
@@ -159,9 +160,11 @@ func TestHubOverRestarts(t *testing.T) {
 		b.run()
 		// The new resource version of the pod that was not sent is written later, at the latest at the end.
 		b.connect(c, []string{"delete default/configmap/conf 4", "update default/pod/api 13", "update null/node/n1 1"},
-			"ClusterObjectSync /n1.u-n v1 Node n1 1 n", "ObjectSync default/n1.u-a v1 Pod api 13 a2", "ObjectSync default/n1.u-w v1 Pod web 2 w1")
+			"ClusterObjectSync /n1.u-n v1 Node n1 1 n", "ObjectSync default/n1.u-a v1 Pod api 13 a2",
+			"ObjectSync default/n1.u-w v1 Pod web 2 w1")
 		b.stop()
-		b.want("ClusterObjectSync /n1.u-n v1 Node n1 1 n", "ObjectSync default/n1.u-a v1 Pod api 13 a2", "ObjectSync default/n1.u-w v1 Pod web 12 w1")
+		b.want("ClusterObjectSync /n1.u-n v1 Node n1 1 n", "ObjectSync default/n1.u-a v1 Pod api 13 a2",
+			"ObjectSync default/n1.u-w v1 Pod web 12 w1")
 	})
 }
 

@@ -69,7 +69,8 @@ func (r *record) state() queue.State {
 
 // kindNames are shared by all records.
 var kindNames = map[string]string{
-	"Pod": resource.TypePod, "ConfigMap": resource.TypeConfigMap, "Secret": resource.TypeSecret, "Node": resource.TypeNode,
+	"Pod": resource.TypePod, "ConfigMap": resource.TypeConfigMap, "Secret": resource.TypeSecret,
+	"Node": resource.TypeNode,
 }
 
 // trim makes a record of what the API server sent. It is called again with its own result.

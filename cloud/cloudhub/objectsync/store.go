@@ -80,7 +80,8 @@ func New(client dynamic.Interface) (*Store, error) {
 		client:  client,
 		pending: map[id]*intent{},
 		making:  map[id]chan struct{}{},
-		work:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[id](firstRetry, lastRetry)),
+		work: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[id](firstRetry,
+			lastRetry)),
 	}
 	for i, gvr := range []schema.GroupVersionResource{v1alpha1.ObjectSyncs, v1alpha1.ClusterObjectSyncs} {
 		informer := dynamicinformer.NewFilteredDynamicInformer(client, gvr, "", 0, indexers, nil).Informer()
@@ -109,13 +110,15 @@ func watchFailed(what string) cache.WatchErrorHandlerWithContext {
 			return
 		}
 		said = time.Now()
-		klog.InfoS("Sync objects cannot be watched; KubeEdge's edges get nothing until they can: apply deploy/cloudcore/crds and check cloudcore's role", "resource", what, "err", err)
+		klog.InfoS("Sync objects cannot be watched; KubeEdge's edges get nothing until they can: apply "+
+			"deploy/cloudcore/crds and check cloudcore's role", "resource", what, "err", err)
 	}
 }
 
 // passing tells errors that are part of a long watch: it ends, or is too old to go on, and starts again.
 func passing(err error) bool {
-	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // Run keeps the store going until the context ends, and writes then what it was told last. What cannot be written is

@@ -60,9 +60,10 @@ type bench struct {
 
 func start(t *testing.T, objects ...runtime.Object) *bench {
 	t.Helper()
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		v1alpha1.ObjectSyncs: "ObjectSyncList", v1alpha1.ClusterObjectSyncs: "ClusterObjectSyncList",
-	}, objects...)
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{
+			v1alpha1.ObjectSyncs: "ObjectSyncList", v1alpha1.ClusterObjectSyncs: "ClusterObjectSyncList",
+		}, objects...)
 	b := &bench{t: t, client: client}
 	b.run()
 	return b
@@ -99,8 +100,11 @@ func (b *bench) api() []string {
 				}
 				return text
 			}
-			all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s/%s %s %s %s %s %s", o.GetKind(), o.GetNamespace(), o.GetName(), field("spec", "objectAPIVersion"),
-				field("spec", "objectKind"), field("spec", "objectName"), field("status", "objectResourceVersion"), field("status", "objectVersion"))))
+			all = append(all,
+				strings.TrimSpace(fmt.Sprintf("%s %s/%s %s %s %s %s %s", o.GetKind(), o.GetNamespace(), o.GetName(),
+					field("spec", "objectAPIVersion"),
+					field("spec", "objectKind"), field("spec", "objectName"), field("status", "objectResourceVersion"),
+					field("status", "objectVersion"))))
 		}
 	}
 	slices.Sort(all)
@@ -198,15 +202,25 @@ func TestTakeOverFromKubeEdge(t *testing.T) {
 			syncObject("", "n1.u-5", "Node", "n1", "12"),
 			syncObject("default", "n10.u-6", "Pod", "other", "3"),
 			syncObject("default", "nonsense", "Pod", "x", "3"),
-			&unstructured.Unstructured{Object: map[string]any{"apiVersion": "reliablesyncs.kubeedge.io/v1alpha1", "kind": "ObjectSync",
-				"metadata": map[string]any{"name": "n1.u-7", "namespace": "default"}, "spec": "nonsense", "status": []any{"x"}}},
+			&unstructured.Unstructured{
+				Object: map[string]any{
+					"apiVersion": "reliablesyncs.kubeedge.io/v1alpha1", "kind": "ObjectSync",
+					"metadata": map[string]any{"name": "n1.u-7", "namespace": "default"}, "spec": "nonsense",
+					"status": []any{"x"},
+				},
+			},
 		)
-		want := map[string]string{"default/pod/web": "u-4 1000 ", "default/pod/api": "u-2 not a number ", "default/configmap/conf": "u-3 0 ", "null/node/n1": "u-5 12 "}
+		want := map[string]string{
+			"default/pod/web": "u-4 1000 ", "default/pod/api": "u-2 not a number ", "default/configmap/conf": "u-3 0 ",
+			"null/node/n1": "u-5 12 ",
+		}
 		if diff := cmp.Diff(want, b.held("n1")); diff != "" {
 			t.Errorf("held mismatch (-want +got):\n%s", diff)
 		}
 		b.store.Acked("n1", ref("default/pod/api", "Pod", "u-2", "950"), "v")
-		wait.True(t, "the version to be a number", func() bool { return strings.Contains(strings.Join(b.api(), "\n"), "n1.u-2 v1 Pod api 950 v") })
+		wait.True(t, "the version to be a number", func() bool {
+			return strings.Contains(strings.Join(b.api(), "\n"), "n1.u-2 v1 Pod api 950 v")
+		})
 		if creates, patches := b.writes(); creates != 0 || patches != 1 {
 			t.Errorf("%d creates, %d patches, want 0 and 1", creates, patches)
 		}
@@ -229,7 +243,8 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 		b.store.plan("n1", ref("default/pod/web", "Pod", "u-1", "0"))
 		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "5"), "v5")
 		b.want("ObjectSync default/n1.u-1 v1 Pod web 5 v5")
-		if err := b.client.Resource(v1alpha1.ObjectSyncs).Namespace("default").Delete(t.Context(), "n1.u-1", metav1.DeleteOptions{}); err != nil {
+		if err := b.client.Resource(v1alpha1.ObjectSyncs).Namespace("default").Delete(t.Context(), "n1.u-1",
+			metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "6"), "v6")
@@ -238,7 +253,10 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 		b.store.plan("n1", ref("default/pod/web", "Pod", "u-1", "0"))
 		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "7"), "v7")
 		b.want("ObjectSync default/n1.u-1 v1 Pod web 7 v7")
-		wait.True(t, "the watch to tell", func() bool { r := b.store.known(id{"default", "n1.u-1"}); return r != nil && r.rv == "7" })
+		wait.True(t, "the watch to tell", func() bool {
+			r := b.store.known(id{"default", "n1.u-1"})
+			return r != nil && r.rv == "7"
+		})
 		b.store.Forget("n1")
 		b.want()
 	})
@@ -269,8 +287,15 @@ func TestEndWritesWhatIsLeft(t *testing.T) {
 		b.store.plan("n1", ref("default/pod/web", "Pod", "u-1", "0"))
 		b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", "5"), "v")
 		b.want("ObjectSync default/n1.u-1 v1 Pod web 5 v")
-		wait.True(t, "the watch to tell", func() bool { r := b.store.known(id{"default", "n1.u-1"}); return r != nil && r.version == "v" })
-		wait.True(t, "nothing to be left", func() bool { b.store.mu.Lock(); defer b.store.mu.Unlock(); return len(b.store.pending) == 0 })
+		wait.True(t, "the watch to tell", func() bool {
+			r := b.store.known(id{"default", "n1.u-1"})
+			return r != nil && r.version == "v"
+		})
+		wait.True(t, "nothing to be left", func() bool {
+			b.store.mu.Lock()
+			defer b.store.mu.Unlock()
+			return len(b.store.pending) == 0
+		})
 		_, before := b.writes()
 		for rv := range 20 {
 			b.store.Acked("n1", ref("default/pod/web", "Pod", "u-1", fmt.Sprint(10+rv)), "v")
@@ -345,7 +370,8 @@ func TestSmallRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := got.(*record)
-	if r.key() != (resource.Key{Namespace: "default", Type: "endpointslice", Name: "web"}) || r.state() != (queue.State{UID: "u-1", ResourceVersion: "5"}) || r.node() != "n1" {
+	if r.key() != (resource.Key{Namespace: "default", Type: "endpointslice", Name: "web"}) ||
+		r.state() != (queue.State{UID: "u-1", ResourceVersion: "5"}) || r.node() != "n1" {
 		t.Errorf("record %+v, want the endpointslice web of n1 with UID u and version 5", r)
 	}
 	if again, err := trim(r); err != nil || again != got {

@@ -192,7 +192,8 @@ func (s *Store) create(ctx context.Context, client dynamic.ResourceInterface, i 
 		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return false, nil
 	case apierrors.IsInvalid(err):
-		klog.InfoS("No sync object can be made; the object is sent again after each restart of cloudcore", "object", i.String(), "err", err)
+		klog.InfoS("No sync object can be made; the object is sent again after each restart of cloudcore",
+			"object", i.String(), "err", err)
 		return false, nil
 	}
 	return false, fmt.Errorf("create %s %s: %w", kind, i, err)
@@ -210,7 +211,9 @@ func patch(ctx context.Context, client dynamic.ResourceInterface, i id, in *inte
 	if in.version != "" {
 		version = &in.version
 	}
-	text, err := json.Marshal(map[string]any{"status": map[string]any{"objectResourceVersion": in.rv, "objectVersion": version}})
+	text, err := json.Marshal(map[string]any{
+		"status": map[string]any{"objectResourceVersion": in.rv, "objectVersion": version},
+	})
 	if err != nil {
 		return fmt.Errorf("encode the status of %s: %w", i, err)
 	}

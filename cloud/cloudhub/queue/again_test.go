@@ -95,7 +95,8 @@ func TestToldTooLate(t *testing.T) {
 			[]string{"reset", "set a u v 1", "run", "ack 1", "gone a", "again", "run"},
 			[]string{"1 insert av", "acked a after 0s", "2 delete a/u"}},
 		"a version of before": {
-			[]string{"hold a u v -", "set a u w 2", "reset", "run", "ack 1", "set a u v 3", "hold a u v -", "again", "run"},
+			[]string{"hold a u v -", "set a u w 2", "reset", "run", "ack 1", "set a u v 3", "hold a u v -", "again",
+				"run"},
 			[]string{"1 update aw", "acked a after 0s", "2 update av"}},
 		"an object that was deleted, and is to be there again": {
 			[]string{"hold a u v -", "reset", "run", "ack 1", "set a u v 3", "hold a u v -", "again", "run"},

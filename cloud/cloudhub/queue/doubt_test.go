@@ -51,7 +51,9 @@ func TestDoubtful(t *testing.T) {
 	next()
 	next()
 	nextDoubtful()
-	wanted := []string{"next c", "next none", "next a", "doubtful b", "doubtful none", "next a", "next none", "doubtful b"}
+	wanted := []string{
+		"next c", "next none", "next a", "doubtful b", "doubtful none", "next a", "next none", "doubtful b",
+	}
 	if diff := cmp.Diff(wanted, got); diff != "" {
 		t.Errorf("turns mismatch (-want +got):\n%s", diff)
 	}

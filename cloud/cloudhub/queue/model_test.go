@@ -83,7 +83,9 @@ func (w *fixture) change() {
 	switch {
 	case !ok || w.rnd.IntN(8) == 0:
 		w.uid++
-		w.desired[key] = State{UID: types.UID(fmt.Sprint("u", w.uid)), Version: fmt.Sprint("v", w.rv), ResourceVersion: fmt.Sprint(w.rv)}
+		w.desired[key] = State{
+			UID: types.UID(fmt.Sprint("u", w.uid)), Version: fmt.Sprint("v", w.rv), ResourceVersion: fmt.Sprint(w.rv),
+		}
 	case w.rnd.IntN(4) == 0:
 		delete(w.desired, key)
 	case w.rnd.IntN(3) == 0: // only the status

@@ -479,7 +479,13 @@ func (q *Queue) Nack(id string, now time.Time) (Acked, bool) {
 	f := q.flights[key]
 	q.land(key, f)
 	q.pause(key, now)
-	return Acked{Key: key, Op: f.op, State: f.state, Took: now.Sub(f.first), Failures: q.retries[key].failures - 1}, true
+	return Acked{
+		Key:      key,
+		Op:       f.op,
+		State:    f.state,
+		Took:     now.Sub(f.first),
+		Failures: q.retries[key].failures - 1,
+	}, true
 }
 
 // Wake is when Next has to be asked again if nothing else happens; zero is never. It does not say so of NextDoubtful.

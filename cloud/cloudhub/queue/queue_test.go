@@ -12,7 +12,13 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-var testOptions = Options{Window: 2, Resend: 5 * time.Second, Tries: 3, Backoff: time.Second, MaxBackoff: 4 * time.Second}
+var testOptions = Options{
+	Window:     2,
+	Resend:     5 * time.Second,
+	Tries:      3,
+	Backoff:    time.Second,
+	MaxBackoff: 4 * time.Second,
+}
 
 func pod(name string) resource.Key {
 	return resource.Key{Namespace: "default", Type: "pod", Name: name}
@@ -138,46 +144,85 @@ func TestQueue(t *testing.T) {
 		{"in order, and not again",
 			"set a u v 1; set b u v 2; mark a; run; ack 1; ack 2; mark a; run; wake",
 			[]string{"1 insert av", "2 insert bv", "acked a after 0s", "acked b after 0s", "wake never"}},
-		{"the window holds others back",
+		{
+			"the window holds others back",
 			"set a u v 1; set b u v 2; set c u v 3; run; len; ack 1; run; len",
-			[]string{"1 insert av", "2 insert bv", "len 1 2 synced true", "acked a after 0s", "3 insert cv", "len 0 2 synced true"}},
+			[]string{
+				"1 insert av", "2 insert bv", "len 1 2 synced true", "acked a after 0s", "3 insert cv",
+				"len 0 2 synced true",
+			},
+		},
 		{"newest wins after the ack",
 			"set a u v 1; run; set a u w 2; set a u x 3; run; ack 1; run; ack 2; run; wake",
 			[]string{"1 insert av", "acked a after 0s", "2 update ax", "acked a after 0s", "wake never"}},
 		{"status only: nothing, but the resource version is known",
 			"set a u v 1; run; ack 1; set a u v 2; run; set a u v 2; run",
 			[]string{"1 insert av", "acked a after 0s", "moved a"}},
-		{"the same message again, then a pause, then again; a late ack counts",
-			"set a u v 1; run; wake; at 4; run; at 5; run; at 10; run; at 15; run; wake; at 16; run; at 18; ack 1; run; wake",
-			[]string{"1 insert av", "wake 5s", "1 insert av again", "1 insert av again", "wake 16s", "1 insert av again", "acked a after 18s", "wake never"}},
-		{"a parked message leaves its place",
-			"set a u v 1; set b u v 1; set c u v 1; run; at 5; run; at 10; run; at 15; run; len; ack 3; mark c; run; ack 1; run; len",
-			[]string{"1 insert av", "2 insert bv", "1 insert av again", "2 insert bv again", "1 insert av again", "2 insert bv again",
-				"3 insert cv", "len 0 3 synced true", "acked c after 0s", "acked a after 15s", "len 0 1 synced true"}},
+		{
+			"the same message again, then a pause, then again; a late ack counts",
+			"set a u v 1; run; wake; at 4; run; at 5; run; at 10; run; at 15; run; wake; at 16; run; at 18; ack 1; " +
+				"run; wake",
+			[]string{
+				"1 insert av", "wake 5s", "1 insert av again", "1 insert av again", "wake 16s", "1 insert av again",
+				"acked a after 18s", "wake never",
+			},
+		},
+		{
+			"a parked message leaves its place",
+			"set a u v 1; set b u v 1; set c u v 1; run; at 5; run; at 10; run; at 15; run; len; ack 3; mark c; run; " +
+				"ack 1; run; len",
+			[]string{"1 insert av", "2 insert bv", "1 insert av again", "2 insert bv again", "1 insert av again",
+				"2 insert bv again",
+				"3 insert cv", "len 0 3 synced true", "acked c after 0s", "acked a after 15s", "len 0 1 synced true"},
+		},
 		{"a newer state instead of what was not acked; the old ack is ignored",
 			"set a u v 1; run; set a u w 2; at 5; run; ack 1; run; ack 2; run; wake",
 			[]string{"1 insert av", "2 update aw", "ack ignored", "acked a after 0s", "wake never"}},
 		{"gone before the ack: deleted all the same",
 			"set a u v 1; run; gone a; run; at 5; run; ack 1; ack 2; run; wake",
 			[]string{"1 insert av", "2 delete a/u", "ack ignored", "acked a after 0s", "wake never"}},
-		{"came back while its delete was on the way",
+		{
+			"came back while its delete was on the way",
 			"set a u v 1; run; ack 1; gone a; run; set a u v 1; run; ack 2; run; ack 3; run; wake",
-			[]string{"1 insert av", "acked a after 0s", "2 delete a/u", "acked a after 0s", "3 insert av", "acked a after 0s", "wake never"}},
-		{"another object takes the name",
+			[]string{
+				"1 insert av", "acked a after 0s", "2 delete a/u", "acked a after 0s", "3 insert av",
+				"acked a after 0s", "wake never",
+			},
+		},
+		{
+			"another object takes the name",
 			"set a u v 1; run; ack 1; set a x w 2; run; run; ack 2; run; ack 3; run; wake",
-			[]string{"1 insert av", "acked a after 0s", "2 delete a/u", "acked a after 0s", "3 insert aw", "acked a after 0s", "wake never"}},
-		{"refused: pauses grow, and a change does not shorten them",
-			"set a u v 1; run; nack 1; set a u w 2; run; wake; at 1; run; nack 2; wake; at 3; run; nack 3; wake; at 7; run; nack 4; wake; at 11; run; ack 5; run; wake; nack 5",
-			[]string{"1 insert av", "refused a, failures before: 0", "wake 1s", "2 update aw", "refused a, failures before: 1", "wake 3s",
-				"3 update aw", "refused a, failures before: 2", "wake 7s", "4 update aw", "refused a, failures before: 3", "wake 11s",
-				"5 update aw", "acked a after 0s", "wake never", "nack ignored"}},
+			[]string{
+				"1 insert av", "acked a after 0s", "2 delete a/u", "acked a after 0s", "3 insert aw",
+				"acked a after 0s", "wake never",
+			},
+		},
+		{
+			"refused: pauses grow, and a change does not shorten them",
+			"set a u v 1; run; nack 1; set a u w 2; run; wake; at 1; run; nack 2; wake; at 3; run; nack 3; wake; at " +
+				"7; run; nack 4; wake; at 11; run; ack 5; run; wake; nack 5",
+			[]string{
+				"1 insert av", "refused a, failures before: 0", "wake 1s", "2 update aw",
+				"refused a, failures before: 1", "wake 3s",
+				"3 update aw", "refused a, failures before: 2", "wake 7s", "4 update aw",
+				"refused a, failures before: 3", "wake 11s",
+				"5 update aw", "acked a after 0s", "wake never", "nack ignored",
+			},
+		},
 		{"nobody knows the object now",
 			"fail a; set a u v 1; run; len; at 1; mend a; run; ack 1; wake",
 			[]string{"fail a", "len 1 0 synced true", "1 insert av", "acked a after 0s", "wake never"}},
-		{"what the peer tells that it holds",
-			"hold a u v -; hold b u old -; hold c u v -; set a u v 1; set b u v 2; set d u v 3; reset; len; run; len; ack 1; run; ack 2; len; ack 3; run; len; mark a; run; wake",
-			[]string{"len 4 0 synced false", "1 delete c/u", "moved a", "2 update bv", "len 1 2 synced false", "acked c after 0s",
-				"3 insert dv", "acked b after 0s", "len 0 1 synced false", "acked d after 0s", "len 0 0 synced true", "wake never"}},
+		{
+			"what the peer tells that it holds",
+			"hold a u v -; hold b u old -; hold c u v -; set a u v 1; set b u v 2; set d u v 3; reset; len; run; " +
+				"len; ack 1; run; ack 2; len; ack 3; run; len; mark a; run; wake",
+			[]string{
+				"len 4 0 synced false", "1 delete c/u", "moved a", "2 update bv", "len 1 2 synced false",
+				"acked c after 0s",
+				"3 insert dv", "acked b after 0s", "len 0 1 synced false", "acked d after 0s", "len 0 0 synced true",
+				"wake never",
+			},
+		},
 		{"a node's object is forgotten, not deleted",
 			"set a u v 1; run; drop a; len; ack 1; gone a; run; wake",
 			[]string{"1 insert av", "len 0 0 synced true", "ack ignored", "wake never"}},
@@ -218,7 +263,10 @@ func TestIdleQueueIsSmall(t *testing.T) {
 		if !ok {
 			break
 		}
-		act := q.Take(key, &Want{State: State{UID: types.UID(key.Name), Version: "v"}}, func() string { n++; return fmt.Sprint(n) }, now)
+		act := q.Take(key, &Want{State: State{UID: types.UID(key.Name), Version: "v"}}, func() string {
+			n++
+			return fmt.Sprint(n)
+		}, now)
 		q.Ack(act.ID, now)
 	}
 	if len(q.held) != 40 || q.order != nil || q.queued != nil || q.flights != nil || q.ids != nil || q.syncing != nil {

@@ -43,7 +43,8 @@ func (c *container) exit(at time.Time, code int32, reason string) {
 func (r *Runtime) endSandbox(s *sandbox) {
 	s.ready = false
 	for _, c := range r.containers {
-		if c.sandbox == s.id && (c.state == runtimeapi.ContainerState_CONTAINER_RUNNING || c.state == runtimeapi.ContainerState_CONTAINER_UNKNOWN) {
+		if c.sandbox == s.id && (c.state == runtimeapi.ContainerState_CONTAINER_RUNNING ||
+			c.state == runtimeapi.ContainerState_CONTAINER_UNKNOWN) {
 			c.exit(r.now(), 137, "")
 		}
 	}
@@ -55,13 +56,16 @@ func (s *sandbox) name() string {
 }
 
 // RunPodSandbox implements the CRI.
-func (r *Runtime) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
+func (r *Runtime) RunPodSandbox(
+	_ context.Context, req *runtimeapi.RunPodSandboxRequest,
+) (*runtimeapi.RunPodSandboxResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &sandbox{config: req.Config, ready: true, created: r.now()}
 	for _, other := range r.sandboxes {
 		if other.name() == s.name() {
-			return nil, status.Errorf(codes.Unknown, "failed to reserve sandbox name %q: name %q is reserved for %q", s.name(), s.name(), other.id)
+			return nil, status.Errorf(codes.Unknown, "failed to reserve sandbox name %q: name %q is reserved for %q",
+				s.name(), s.name(), other.id)
 		}
 	}
 	s.id = r.id("5b")
@@ -73,7 +77,9 @@ func (r *Runtime) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandbox
 }
 
 // StopPodSandbox implements the CRI.
-func (r *Runtime) StopPodSandbox(_ context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+func (r *Runtime) StopPodSandbox(
+	_ context.Context, req *runtimeapi.StopPodSandboxRequest,
+) (*runtimeapi.StopPodSandboxResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.sandbox(req.PodSandboxId); s != nil {
@@ -84,7 +90,9 @@ func (r *Runtime) StopPodSandbox(_ context.Context, req *runtimeapi.StopPodSandb
 }
 
 // RemovePodSandbox implements the CRI.
-func (r *Runtime) RemovePodSandbox(_ context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+func (r *Runtime) RemovePodSandbox(
+	_ context.Context, req *runtimeapi.RemovePodSandboxRequest,
+) (*runtimeapi.RemovePodSandboxResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sandboxes = slices.DeleteFunc(r.sandboxes, func(s *sandbox) bool { return s.id == req.PodSandboxId })
@@ -93,7 +101,9 @@ func (r *Runtime) RemovePodSandbox(_ context.Context, req *runtimeapi.RemovePodS
 }
 
 // CreateContainer implements the CRI.
-func (r *Runtime) CreateContainer(_ context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+func (r *Runtime) CreateContainer(
+	_ context.Context, req *runtimeapi.CreateContainerRequest,
+) (*runtimeapi.CreateContainerResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sandbox(req.PodSandboxId)
@@ -109,16 +119,25 @@ func (r *Runtime) CreateContainer(_ context.Context, req *runtimeapi.CreateConta
 	}
 	for _, other := range r.containers {
 		if n := name(other.config.Metadata, r.sandbox(other.sandbox)); n == name(req.Config.Metadata, s) {
-			return nil, status.Errorf(codes.Unknown, "failed to reserve container name %q: name %q is reserved for %q", n, n, other.id)
+			return nil, status.Errorf(codes.Unknown, "failed to reserve container name %q: name %q is reserved for %q",
+				n, n, other.id)
 		}
 	}
-	c := &container{id: r.id("c0"), sandbox: s.id, config: req.Config, created: r.now(), logPath: filepath.Join(s.config.GetLogDirectory(), req.Config.GetLogPath())}
+	c := &container{
+		id:      r.id("c0"),
+		sandbox: s.id,
+		config:  req.Config,
+		created: r.now(),
+		logPath: filepath.Join(s.config.GetLogDirectory(), req.Config.GetLogPath()),
+	}
 	r.containers = append(r.containers, c)
 	return &runtimeapi.CreateContainerResponse{ContainerId: c.id}, nil
 }
 
 // StartContainer implements the CRI.
-func (r *Runtime) StartContainer(_ context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+func (r *Runtime) StartContainer(
+	_ context.Context, req *runtimeapi.StartContainerRequest,
+) (*runtimeapi.StartContainerResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.container(req.ContainerId)
@@ -133,7 +152,9 @@ func (r *Runtime) StartContainer(_ context.Context, req *runtimeapi.StartContain
 }
 
 // StopContainer implements the CRI; the process obeys at once, unless it is deaf.
-func (r *Runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+func (r *Runtime) StopContainer(
+	ctx context.Context, req *runtimeapi.StopContainerRequest,
+) (*runtimeapi.StopContainerResponse, error) {
 	r.mu.Lock()
 	deaf := r.deaf[req.ContainerId]
 	r.mu.Unlock()
@@ -148,14 +169,17 @@ func (r *Runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContain
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c := r.container(req.ContainerId); c != nil && (c.state == runtimeapi.ContainerState_CONTAINER_RUNNING || c.state == runtimeapi.ContainerState_CONTAINER_UNKNOWN) {
+	if c := r.container(req.ContainerId); c != nil && (c.state == runtimeapi.ContainerState_CONTAINER_RUNNING ||
+		c.state == runtimeapi.ContainerState_CONTAINER_UNKNOWN) {
 		c.exit(r.now(), 143, "")
 	}
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
 // RemoveContainer implements the CRI.
-func (r *Runtime) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+func (r *Runtime) RemoveContainer(
+	_ context.Context, req *runtimeapi.RemoveContainerRequest,
+) (*runtimeapi.RemoveContainerResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.containers = slices.DeleteFunc(r.containers, func(c *container) bool { return c.id == req.ContainerId })

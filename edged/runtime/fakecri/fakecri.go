@@ -79,7 +79,9 @@ type fault struct {
 }
 
 func newRuntime() *Runtime {
-	return &Runtime{now: time.Now, version: "v1.6.20", image: &runtimeapi.Image{Id: "sha256:image", Uid: &runtimeapi.Int64Value{}}}
+	return &Runtime{
+		now: time.Now, version: "v1.6.20", image: &runtimeapi.Image{Id: "sha256:image", Uid: &runtimeapi.Int64Value{}},
+	}
 }
 
 // Start runs a runtime for the test and returns a client of it.
@@ -117,7 +119,9 @@ func Start(t testing.TB) (*Runtime, *cri.Client) {
 func (r *Runtime) Endpoint() string { return r.endpoint }
 
 // intercept records the call and fails it where a fault says so.
-func (r *Runtime) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (r *Runtime) intercept(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (any, error) {
 	method := filepath.Base(info.FullMethod)
 	r.mu.Lock()
 	if m, ok := req.(proto.Message); ok {

@@ -33,14 +33,21 @@ func (s *sandbox) state() runtimeapi.PodSandboxState {
 }
 
 // ListPodSandbox implements the CRI.
-func (r *Runtime) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+func (r *Runtime) ListPodSandbox(
+	_ context.Context, req *runtimeapi.ListPodSandboxRequest,
+) (*runtimeapi.ListPodSandboxResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := &runtimeapi.ListPodSandboxResponse{}
 	for _, s := range r.sandboxes {
 		if selected(s.config.Labels, req.GetFilter().GetLabelSelector()) {
 			out.Items = append(out.Items, &runtimeapi.PodSandbox{
-				Id: s.id, Metadata: s.config.Metadata, State: s.state(), CreatedAt: nano(s.created), Labels: s.config.Labels, Annotations: s.config.Annotations,
+				Id:          s.id,
+				Metadata:    s.config.Metadata,
+				State:       s.state(),
+				CreatedAt:   nano(s.created),
+				Labels:      s.config.Labels,
+				Annotations: s.config.Annotations,
 			})
 		}
 	}
@@ -48,7 +55,9 @@ func (r *Runtime) ListPodSandbox(_ context.Context, req *runtimeapi.ListPodSandb
 }
 
 // PodSandboxStatus implements the CRI.
-func (r *Runtime) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+func (r *Runtime) PodSandboxStatus(
+	_ context.Context, req *runtimeapi.PodSandboxStatusRequest,
+) (*runtimeapi.PodSandboxStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sandbox(req.PodSandboxId)
@@ -56,9 +65,16 @@ func (r *Runtime) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandbox
 		return nil, status.Errorf(codes.NotFound, "sandbox %q not found", req.PodSandboxId)
 	}
 	st := &runtimeapi.PodSandboxStatus{
-		Id: s.id, Metadata: s.config.Metadata, State: s.state(), CreatedAt: nano(s.created), Labels: s.config.Labels, Annotations: s.config.Annotations,
-		Network: &runtimeapi.PodSandboxNetworkStatus{},
-		Linux:   &runtimeapi.LinuxPodSandboxStatus{Namespaces: &runtimeapi.Namespace{Options: s.config.GetLinux().GetSecurityContext().GetNamespaceOptions()}},
+		Id:          s.id,
+		Metadata:    s.config.Metadata,
+		State:       s.state(),
+		CreatedAt:   nano(s.created),
+		Labels:      s.config.Labels,
+		Annotations: s.config.Annotations,
+		Network:     &runtimeapi.PodSandboxNetworkStatus{},
+		Linux: &runtimeapi.LinuxPodSandboxStatus{
+			Namespaces: &runtimeapi.Namespace{Options: s.config.GetLinux().GetSecurityContext().GetNamespaceOptions()},
+		},
 	}
 	if s.ready {
 		st.Network.Ip = s.ip
@@ -67,15 +83,24 @@ func (r *Runtime) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandbox
 }
 
 // ListContainers implements the CRI.
-func (r *Runtime) ListContainers(_ context.Context, req *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+func (r *Runtime) ListContainers(
+	_ context.Context, req *runtimeapi.ListContainersRequest,
+) (*runtimeapi.ListContainersResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := &runtimeapi.ListContainersResponse{}
 	for _, c := range r.containers {
 		if selected(c.config.Labels, req.GetFilter().GetLabelSelector()) {
 			out.Containers = append(out.Containers, &runtimeapi.Container{
-				Id: c.id, PodSandboxId: c.sandbox, Metadata: c.config.Metadata, Image: c.config.Image, ImageRef: c.config.Image.GetImage(),
-				State: c.state, CreatedAt: nano(c.created), Labels: c.config.Labels, Annotations: c.config.Annotations,
+				Id:           c.id,
+				PodSandboxId: c.sandbox,
+				Metadata:     c.config.Metadata,
+				Image:        c.config.Image,
+				ImageRef:     c.config.Image.GetImage(),
+				State:        c.state,
+				CreatedAt:    nano(c.created),
+				Labels:       c.config.Labels,
+				Annotations:  c.config.Annotations,
 			})
 		}
 	}
@@ -83,7 +108,9 @@ func (r *Runtime) ListContainers(_ context.Context, req *runtimeapi.ListContaine
 }
 
 // ContainerStatus implements the CRI.
-func (r *Runtime) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
+func (r *Runtime) ContainerStatus(
+	_ context.Context, req *runtimeapi.ContainerStatusRequest,
+) (*runtimeapi.ContainerStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.container(req.ContainerId)
@@ -91,14 +118,28 @@ func (r *Runtime) ContainerStatus(_ context.Context, req *runtimeapi.ContainerSt
 		return nil, status.Errorf(codes.NotFound, "container %q not found", req.ContainerId)
 	}
 	return &runtimeapi.ContainerStatusResponse{Status: &runtimeapi.ContainerStatus{
-		Id: c.id, Metadata: c.config.Metadata, State: c.state, CreatedAt: nano(c.created), StartedAt: nano(c.started), FinishedAt: nano(c.finished),
-		ExitCode: c.exitCode, Reason: c.reason, Message: c.message, Image: c.config.Image, ImageRef: c.config.Image.GetImage(),
-		Labels: c.config.Labels, Annotations: c.config.Annotations, Mounts: c.config.Mounts, LogPath: c.logPath,
+		Id:          c.id,
+		Metadata:    c.config.Metadata,
+		State:       c.state,
+		CreatedAt:   nano(c.created),
+		StartedAt:   nano(c.started),
+		FinishedAt:  nano(c.finished),
+		ExitCode:    c.exitCode,
+		Reason:      c.reason,
+		Message:     c.message,
+		Image:       c.config.Image,
+		ImageRef:    c.config.Image.GetImage(),
+		Labels:      c.config.Labels,
+		Annotations: c.config.Annotations,
+		Mounts:      c.config.Mounts,
+		LogPath:     c.logPath,
 	}}, nil
 }
 
 // ImageStatus implements the CRI.
-func (r *Runtime) ImageStatus(context.Context, *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
+func (r *Runtime) ImageStatus(
+	context.Context, *runtimeapi.ImageStatusRequest,
+) (*runtimeapi.ImageStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return &runtimeapi.ImageStatusResponse{Image: r.image}, nil

@@ -47,7 +47,9 @@ func Start(t testing.TB, delay time.Duration) *Logind {
 	t.Helper()
 	l := &Logind{dir: t.TempDir(), delay: delay}
 	l.Address = "unix:path=" + filepath.Join(l.dir, "bus")
-	config := fmt.Sprintf(`<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+	config :=
+		fmt.Sprintf(
+			`<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>system</type><listen>%s</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow user="*"/><allow own="*"/><allow send_type="method_call"/><allow send_type="signal"/><allow send_requested_reply="true"/><allow receive_type="method_call"/><allow receive_type="method_return"/><allow receive_type="error"/><allow receive_type="signal"/></policy>
 </busconfig>`, l.Address)
@@ -62,7 +64,8 @@ func Start(t testing.TB, delay time.Duration) *Logind {
 // Restart starts the bus and logind after Stop.
 func (l *Logind) Restart(t testing.TB) {
 	t.Helper()
-	l.daemon = exec.Command("dbus-daemon", "--config-file="+filepath.Join(l.dir, "bus.conf"), "--nofork", "--nopidfile", "--print-address")
+	l.daemon = exec.Command("dbus-daemon", "--config-file="+filepath.Join(l.dir, "bus.conf"), "--nofork", "--nopidfile",
+		"--print-address")
 	l.daemon.Stderr = os.Stderr
 	l.daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := l.daemon.StdoutPipe()
@@ -93,7 +96,8 @@ func (l *Logind) Restart(t testing.TB) {
 		if err := export(); err != nil {
 			t.Fatal(err)
 		}
-		if reply, err := l.conn.RequestName(name, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+		if reply, err := l.conn.RequestName(name, dbus.NameFlagDoNotQueue); err != nil ||
+			reply != dbus.RequestNameReplyPrimaryOwner {
 			t.Fatal(name, reply, err)
 		}
 	}

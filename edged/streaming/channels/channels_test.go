@@ -42,13 +42,19 @@ func TestRun(t *testing.T) {
 		}
 		send(stdout, got[resize])
 		send(stderr, got[stdin])
-		send(outcome, `{"status":"Failure","reason":"NonZeroExitCode","message":"m","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}`)
+		send(outcome,
+			`{"status":"Failure","reason":"NonZeroExitCode","message":"m","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}`)
 	}))
 	defer server.Close()
 	sizes := make(chan Size, 1)
 	sizes <- Size{80, 24}
 	var out, errOut bytes.Buffer
-	code, err := Run(t.Context(), server.URL, Streams{In: strings.NewReader("typed"), Out: &out, Err: &errOut, Sizes: sizes})
+	code, err := Run(t.Context(), server.URL, Streams{
+		In:    strings.NewReader("typed"),
+		Out:   &out,
+		Err:   &errOut,
+		Sizes: sizes,
+	})
 	if code != 7 || err != nil || out.String() != `{"Width":80,"Height":24}` || errOut.String() != "typed" {
 		t.Errorf("%d, %v, %q, %q; want 7, no error, the size and what was typed",
 			code, err, out.String(), errOut.String())
@@ -56,9 +62,12 @@ func TestRun(t *testing.T) {
 }
 
 func TestRunRefused(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Error(w, "token expired", http.StatusNotFound) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "token expired", http.StatusNotFound)
+	}))
 	defer server.Close()
-	if _, err := Run(t.Context(), server.URL, Streams{Out: io.Discard}); err == nil || !strings.Contains(err.Error(), "token expired") {
+	if _, err := Run(t.Context(), server.URL, Streams{Out: io.Discard}); err == nil ||
+		!strings.Contains(err.Error(), "token expired") {
 		t.Errorf("err = %v, want an error with \"token expired\"", err)
 	}
 }
@@ -70,7 +79,9 @@ func TestDecode(t *testing.T) {
 	}{
 		`{"status":"Success"}`:                     {},
 		`{"status":"Failure","message":"no such"}`: {0, "no such"},
-		`{"status":"Failure","reason":"NonZeroExitCode","message":"m","details":{"causes":[{"reason":"ExitCode","message":"x"}]}}`: {0, "m"},
+		`{"status":"Failure","reason":"NonZeroExitCode","message":"m","details":{"causes":[{"reason":"ExitCode","message":"x"}]}}`: {
+			0, "m",
+		},
 	} {
 		code, err := decode([]byte(text))
 		if code != want.code || (err == nil) != (want.err == "") || err != nil && err.Error() != want.err {
@@ -80,7 +91,8 @@ func TestDecode(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add([]byte(`{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"1"}]}}`))
+	f.Add([]byte(
+		`{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"1"}]}}`))
 	for _, text := range membound.JSON(`{"details":{"causes":`, `}}`, 64<<10) {
 		f.Add([]byte(text))
 	}

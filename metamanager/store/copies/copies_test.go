@@ -48,15 +48,20 @@ func TestExpired(t *testing.T) {
 	stamp := func(ago time.Duration) string { return ".corrupt-" + now.Add(-ago).UTC().Format(timeLayout) }
 	old, fresh := stamp(15*day), stamp(13*day)
 	makeFiles(t, store, map[string]time.Duration{
-		"": 99 * day, "-wal": 99 * day, "-shm": 99 * day, ".open": 99 * day, ".reserve": 99 * day, ".beforehand": 99 * day,
-		".before-9": 99 * day, ".before-10": 2 * day, ".before-11": time.Hour, ".before-12.partial": 0, ".rebuild": 0, ".rebuild-wal": 0,
-		old: 15 * day, old + "-wal": 0, fresh: 99 * day, fresh + "-journal": 99 * day, ".corrupt-by-hand": 15 * day, ".corrupt-lately": 0,
+		"": 99 * day, "-wal": 99 * day, "-shm": 99 * day, ".open": 99 * day, ".reserve": 99 * day,
+		".beforehand": 99 * day,
+		".before-9":   99 * day, ".before-10": 2 * day, ".before-11": time.Hour, ".before-12.partial": 0, ".rebuild": 0,
+		".rebuild-wal": 0,
+		old:            15 * day, old + "-wal": 0, fresh: 99 * day, fresh + "-journal": 99 * day,
+		".corrupt-by-hand": 15 * day,
+		".corrupt-lately":  0,
 	})
 	if err := removeExpired(store, now); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"s", "s-shm", "s-wal", "s.before-11", "s.beforehand", "s" + fresh, "s" + fresh + "-journal", "s.corrupt-lately", "s.open", "s.reserve",
+		"s", "s-shm", "s-wal", "s.before-11", "s.beforehand", "s" + fresh, "s" + fresh + "-journal", "s.corrupt-lately",
+		"s.open", "s.reserve",
 	}
 	if diff := cmp.Diff(want, names(t, filepath.Dir(store))); diff != "" {
 		t.Errorf("files left (-want +got):\n%s", diff)
@@ -104,7 +109,8 @@ func TestStartCleanup(t *testing.T) {
 func TestRemove(t *testing.T) {
 	store := filepath.Join(t.TempDir(), "s")
 	makeFiles(t, store, map[string]time.Duration{
-		"": 0, "-wal": 0, ".open": 0, ".before-3": 0, ".before-4.partial": 0, ".rebuild-journal": 0, ".corrupt-x-wal": 0, ".mine": 0,
+		"": 0, "-wal": 0, ".open": 0, ".before-3": 0, ".before-4.partial": 0, ".rebuild-journal": 0,
+		".corrupt-x-wal": 0, ".mine": 0,
 	})
 	if err := Remove(store); err != nil {
 		t.Fatal(err)

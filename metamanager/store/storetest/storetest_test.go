@@ -29,7 +29,8 @@ func TestStoresThatFail(t *testing.T) {
 	}
 	flaky := &Flaky{Store: real}
 	defer flaky.Close()
-	if err := flaky.Apply(t.Context(), store.Upsert(store.Meta{Key: "a/pod/x", Type: "pod"}), store.AgentSet("k", "v")); err != nil {
+	if err := flaky.Apply(t.Context(), store.Upsert(store.Meta{Key: "a/pod/x", Type: "pod"}),
+		store.AgentSet("k", "v")); err != nil {
 		t.Fatal(err)
 	}
 	read, write := errors.New("read"), errors.New("write")

@@ -33,9 +33,12 @@ last: 3
 `
 	x := indexLines([]byte(text))
 	want := map[string]int{
-		"a": 2, "a.b": 3, "a.c d": 4, "a.e": 7, "a.x": 2, "list": 8, "list[0]": 9, "list[0].name": 9, "list[0].value": 10,
-		"list[1].name": 11, "list[1].nested": 12, "list[1].nested[0][0]": 13, "list[1].nested[0][1].x": 14, "list[7]": 8,
-		"flow.p": 15, "flow.q.r": 15, "map[kubernetes.io/os]": 17, "map[url]": 18, "map[none]": 16, "a2.wider": 21, "last": 22, "nothing": 0, "": 0,
+		"a": 2, "a.b": 3, "a.c d": 4, "a.e": 7, "a.x": 2, "list": 8, "list[0]": 9, "list[0].name": 9,
+		"list[0].value": 10,
+		"list[1].name":  11, "list[1].nested": 12, "list[1].nested[0][0]": 13, "list[1].nested[0][1].x": 14,
+		"list[7]": 8,
+		"flow.p":  15, "flow.q.r": 15, "map[kubernetes.io/os]": 17, "map[url]": 18, "map[none]": 16, "a2.wider": 21,
+		"last": 22, "nothing": 0, "": 0,
 	}
 	got := map[string]int{}
 	for path := range want {
@@ -63,7 +66,10 @@ func TestEditDistance(t *testing.T) {
 	for _, tc := range []struct {
 		a, b string
 		want int
-	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"maxpod", "maxpods", 1}, {"kitten", "sitting", 3}, {"ab", "ba", 2}} {
+	}{
+		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"maxpod", "maxpods", 1},
+		{"kitten", "sitting", 3}, {"ab", "ba", 2},
+	} {
 		if got := editDistance(tc.a, tc.b); got != tc.want {
 			t.Errorf("%q to %q: %d, want %d", tc.a, tc.b, got, tc.want)
 		}

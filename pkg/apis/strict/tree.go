@@ -22,7 +22,8 @@ func readTree(data []byte, program string) (map[string]any, Problems, error) {
 	var problems Problems
 	if err != nil {
 		if problems = doubleKeys(err); problems == nil {
-			return nil, nil, fmt.Errorf("not YAML: %s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "unmarshal errors:\n  "))
+			return nil, nil, fmt.Errorf("not YAML: %s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "),
+				"unmarshal errors:\n  "))
 		}
 		if raw, err = yaml.YAMLToJSON(data); err != nil {
 			return nil, nil, problems
@@ -39,7 +40,8 @@ func readTree(data []byte, program string) (map[string]any, Problems, error) {
 	case tree == nil:
 		return nil, nil, fmt.Errorf("is empty; `%s --minconfig` prints one to start from", program)
 	case !ok:
-		return nil, nil, fmt.Errorf("is no mapping of keys to values; `%s --minconfig` prints one to start from", program)
+		return nil, nil, fmt.Errorf("is no mapping of keys to values; `%s --minconfig` prints one to start from",
+			program)
 	}
 	return root, problems, nil
 }
@@ -75,7 +77,8 @@ func doubleKeys(err error) Problems {
 		rest, ok := strings.CutPrefix(strings.TrimSpace(line), "line ")
 		number, what, found := strings.Cut(rest, ": ")
 		n, bad := strconv.Atoi(number)
-		if !ok || !found || bad != nil || !strings.HasPrefix(what, "key ") || !strings.HasSuffix(what, " already set in map") {
+		if !ok || !found || bad != nil || !strings.HasPrefix(what, "key ") ||
+			!strings.HasSuffix(what, " already set in map") {
 			continue
 		}
 		problems = append(problems, Problem{Line: n, Text: "the key is there twice; keep one"})

@@ -45,7 +45,8 @@ type Port struct{ Container, Host int32 }
 func (c *Client) Create(ctx context.Context, name string, ports ...Port) (*Pod, error) {
 	pod := &Pod{Name: name, sandbox: c.sandbox(name)}
 	for _, p := range ports {
-		pod.sandbox.PortMappings = append(pod.sandbox.PortMappings, &runtimeapi.PortMapping{ContainerPort: p.Container, HostPort: p.Host})
+		pod.sandbox.PortMappings = append(pod.sandbox.PortMappings, &runtimeapi.PortMapping{ContainerPort: p.Container,
+			HostPort: p.Host})
 	}
 	sandbox, err := c.CRI.RunPodSandbox(ctx, &runtimeapi.RunPodSandboxRequest{Config: pod.sandbox})
 	if err != nil {
@@ -86,8 +87,10 @@ func (c *Client) container(name string) *runtimeapi.ContainerConfig {
 		LogPath:  "main_0.log",
 		Labels:   map[string]string{"io.kubernetes.pod.name": name, "io.kubernetes.pod.uid": name},
 		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources:       &runtimeapi.LinuxContainerResources{CpuShares: 2},
-			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}},
+			Resources: &runtimeapi.LinuxContainerResources{CpuShares: 2},
+			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+				NamespaceOptions: &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER},
+			},
 		},
 	}
 }
@@ -110,23 +113,30 @@ func (c *Client) start(ctx context.Context, pod *Pod) error {
 		return fmt.Errorf("status of the container of %s: %w", pod.Name, err)
 	}
 	if s := status.GetStatus(); s.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		return fmt.Errorf("the container of %s is %s (exit code %d): %s", pod.Name, s.GetState(), s.GetExitCode(), s.GetMessage())
+		return fmt.Errorf("the container of %s is %s (exit code %d): %s", pod.Name, s.GetState(), s.GetExitCode(),
+			s.GetMessage())
 	}
 	return nil
 }
 
 // Delete stops a pod, with grace for its container, and removes it.
 func (c *Client) Delete(ctx context.Context, pod *Pod, grace time.Duration) error {
-	if _, err := c.CRI.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: pod.Container, Timeout: int64(grace.Seconds())}); err != nil {
+	if _, err := c.CRI.StopContainer(ctx, &runtimeapi.StopContainerRequest{
+		ContainerId: pod.Container, Timeout: int64(grace.Seconds()),
+	}); err != nil {
 		return fmt.Errorf("stop container of %s: %w", pod.Name, err)
 	}
 	if _, err := c.CRI.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.Sandbox}); err != nil {
 		return fmt.Errorf("stop sandbox of %s: %w", pod.Name, err)
 	}
-	if _, err := c.CRI.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: pod.Container}); err != nil {
+	if _, err := c.CRI.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{
+		ContainerId: pod.Container,
+	}); err != nil {
 		return fmt.Errorf("remove container of %s: %w", pod.Name, err)
 	}
-	if _, err := c.CRI.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: pod.Sandbox}); err != nil {
+	if _, err := c.CRI.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{
+		PodSandboxId: pod.Sandbox,
+	}); err != nil {
 		return fmt.Errorf("remove sandbox of %s: %w", pod.Name, err)
 	}
 	return nil
@@ -146,7 +156,9 @@ func (c *Client) Burst(ctx context.Context, prefix string, count, parallel int) 
 func (c *Client) Again(ctx context.Context, dead []*Pod, parallel int) ([]*Pod, error) {
 	pods := make([]*Pod, len(dead))
 	return pods, each(ctx, parallel, len(dead), func(ctx context.Context, n int) (err error) {
-		if _, err := c.CRI.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: dead[n].Sandbox}); err != nil {
+		if _, err := c.CRI.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{
+			PodSandboxId: dead[n].Sandbox,
+		}); err != nil {
 			return fmt.Errorf("stop sandbox of %s: %w", dead[n].Name, err)
 		}
 		pods[n], err = c.Create(ctx, dead[n].Name+"-again")
@@ -156,7 +168,9 @@ func (c *Client) Again(ctx context.Context, dead []*Pod, parallel int) ([]*Pod, 
 
 // DeleteAll deletes pods, at most parallel at a time.
 func (c *Client) DeleteAll(ctx context.Context, pods []*Pod, grace time.Duration, parallel int) error {
-	return each(ctx, parallel, len(pods), func(ctx context.Context, n int) error { return c.Delete(ctx, pods[n], grace) })
+	return each(ctx, parallel, len(pods), func(ctx context.Context, n int) error {
+		return c.Delete(ctx, pods[n], grace)
+	})
 }
 
 func each(ctx context.Context, parallel, count int, do func(context.Context, int) error) error {

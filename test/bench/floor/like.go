@@ -24,7 +24,9 @@ type Like struct {
 // Of reads what a running container and its sandbox were made of. What is mounted is copied into a folder, since
 // the pod will end.
 func Of(ctx context.Context, client *cri.Client, container, dir string) (*Like, error) {
-	status, err := client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{ContainerId: container, Verbose: true})
+	status, err := client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{
+		ContainerId: container, Verbose: true,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +37,9 @@ func Of(ctx context.Context, client *cri.Client, container, dir string) (*Like, 
 	if err := json.Unmarshal([]byte(status.Info["info"]), &of); err != nil || of.Config == nil {
 		return nil, fmt.Errorf("the runtime does not tell what container %s was made of: %w", container, err)
 	}
-	box, err := client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{PodSandboxId: of.Sandbox, Verbose: true})
+	box, err := client.PodSandboxStatus(ctx, &runtimeapi.PodSandboxStatusRequest{
+		PodSandboxId: of.Sandbox, Verbose: true,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,8 @@ func (e *edgeSite) bytes(ctx context.Context) error {
 	idle := e.counted().since(before)
 	minutes := e.opts.idle.Minutes()
 	a := traffic{int64(float64(idle.up) / minutes), int64(float64(idle.down) / minutes)}
-	e.t.row(fmt.Sprintf("on the wire in a minute, %d pods at rest, mean of %v (%s)", podsOfNode, e.opts.idle, layer), a.String(), "", "<= 0.5 KB")
+	e.t.row(fmt.Sprintf("on the wire in a minute, %d pods at rest, mean of %v (%s)", podsOfNode, e.opts.idle, layer),
+		a.String(), "", "<= 0.5 KB")
 	return e.reconnect(ctx)
 }
 
@@ -80,7 +81,8 @@ func (e *edgeSite) allReady(ctx context.Context) error {
 		if err := wait(ctx, time.Second); err != nil {
 			return false, err
 		}
-		list, err := e.api.CoreV1().Pods("default").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+		list, err := e.api.CoreV1().Pods("default").
+			List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 		if err != nil {
 			return false, err
 		}
@@ -111,7 +113,9 @@ func (e *edgeSite) reconnect(ctx context.Context) error {
 	}
 	before, began := e.counted(), time.Now()
 	e.cable.Set(proxy.Passing)
-	err := until(ctx, "the edge is back", edgeTime, func() (bool, error) { return e.counted().sum() > before.sum(), nil })
+	err := until(ctx, "the edge is back", edgeTime, func() (bool, error) {
+		return e.counted().sum() > before.sum(), nil
+	})
 	if err != nil {
 		return err
 	}
@@ -131,7 +135,8 @@ func (e *edgeSite) reconnect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.t.row(fmt.Sprintf("to resync %d pods after %v without link, nothing changed (%s)", podsOfNode, e.opts.outage, layer), back.String(), "", "<= 10 KB")
+	e.t.row(fmt.Sprintf("to resync %d pods after %v without link, nothing changed (%s)", podsOfNode, e.opts.outage,
+		layer), back.String(), "", "<= 10 KB")
 	e.t.row("of it the TLS handshake, taken apart", handshake.String(), "", "")
 	e.t.row("all pods Ready again in the API, from when the cable was mended", readyIn, "", "")
 	return nil
@@ -151,7 +156,8 @@ func (e *edgeSite) quiet(ctx context.Context) (traffic, error) {
 
 // handshake counts one that the node makes, without a link after it.
 func (e *edgeSite) handshake(ctx context.Context) (traffic, error) {
-	files := certs.Files{CA: filepath.Join(e.edge.Dir, "ca.crt"), Cert: filepath.Join(e.edge.Dir, "edge.crt"), Key: filepath.Join(e.edge.Dir, "edge.key")}
+	files := certs.Files{CA: filepath.Join(e.edge.Dir, "ca.crt"), Cert: filepath.Join(e.edge.Dir, "edge.crt"),
+		Key: filepath.Join(e.edge.Dir, "edge.key")}
 	identity, err := files.Load()
 	if err != nil {
 		return traffic{}, err

@@ -58,9 +58,11 @@ func (e *edgeSite) create(ctx context.Context) error {
 			}
 		}
 	}
-	e.compare("create (API) -> Running (API), pod bound to the node, median of 20", bound.up, base.up, "<= floor + 60 ms")
+	e.compare("create (API) -> Running (API), pod bound to the node, median of 20", bound.up, base.up,
+		"<= floor + 60 ms")
 	e.compare("the same with scheduler, token volume and the cluster's CA", plain.up, base.up, "")
-	e.compare("the same, bound, with token, configmap, secret and emptyDir", full.up, fullBase.up, "<= 1.10x floor + 60 ms")
+	e.compare("the same, bound, with token, configmap, secret and emptyDir", full.up, fullBase.up,
+		"<= 1.10x floor + 60 ms")
 	e.compare("delete (API) -> gone (API), grace 1 s, median of 20", bound.down, base.down, "")
 	e.compare("the same with token, configmap, secret and emptyDir", full.down, fullBase.down, "<= grace used + 0.3 s")
 	return nil
@@ -69,7 +71,8 @@ func (e *edgeSite) create(ctx context.Context) error {
 // compare adds a row of medians.
 func (e *edgeSite) compare(what string, ours, floor []time.Duration, budget string) {
 	a, b := load.Median(ours), load.Median(floor)
-	e.t.row(what, fmt.Sprintf("%s (%.2fx, floor + %s)", millis(a), float64(a)/float64(b), millis(a-b)), millis(b), budget)
+	e.t.row(what, fmt.Sprintf("%s (%.2fx, floor + %s)", millis(a), float64(a)/float64(b), millis(a-b)), millis(b),
+		budget)
 }
 
 // floorLife is the life of a pod of the bare CRI client.
@@ -91,7 +94,11 @@ func fullPod(name string) *v1.Pod {
 	pod.Spec.AutomountServiceAccountToken = nil // the API server adds the token's volume
 	pod.Spec.Volumes = []v1.Volume{
 		{Name: "scratch", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
-		{Name: "conf", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "full"}}}},
+		{
+			Name: "conf", VolumeSource: v1.VolumeSource{
+				ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "full"}},
+			},
+		},
 		{Name: "key", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "full"}}},
 	}
 	for _, v := range pod.Spec.Volumes {

@@ -87,13 +87,22 @@ func (e *edgeSite) join(ctx context.Context) error {
 	}
 	e.stops.add(func(context.Context) error { return cri.Close() })
 	e.floor = &floor.Client{
-		CRI: cri, CgroupParent: e.ctrd.CgroupRoot() + "/floor", LogDir: filepath.Join(e.dir, "floor"), Image: images.Demo, Command: script,
+		CRI:          cri,
+		CgroupParent: e.ctrd.CgroupRoot() + "/floor",
+		LogDir:       filepath.Join(e.dir, "floor"),
+		Image:        images.Demo,
+		Command:      script,
 	}
 	say("starting an edgecore")
 	e.edge, err = agent.New(agent.Options{
-		Binary: e.opts.edge, Dir: dir, NodeName: node, Endpoint: e.ctrd.Endpoint(), CgroupRoot: e.ctrd.CgroupRoot(),
+		Binary:     e.opts.edge,
+		Dir:        dir,
+		NodeName:   node,
+		Endpoint:   e.ctrd.Endpoint(),
+		CgroupRoot: e.ctrd.CgroupRoot(),
 		EdgeHub: map[string]any{
-			"enable": true, "token": string(secret.Data["tokendata"]), "httpServer": "https://127.0.0.1:" + strconv.Itoa(e.cloud.Bootstrap),
+			"enable": true, "token": string(secret.Data["tokendata"]), "httpServer": "https://127.0.0.1:" +
+				strconv.Itoa(e.cloud.Bootstrap),
 			"websocket": map[string]any{"enable": true, "server": e.cable.Addr()},
 		},
 	})
@@ -137,8 +146,15 @@ func demo(name string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1.PodSpec{
-			NodeName: node, TerminationGracePeriodSeconds: new(int64(1)), AutomountServiceAccountToken: new(false),
-			Containers: []v1.Container{{Name: "main", Image: images.Demo, ImagePullPolicy: v1.PullIfNotPresent, Command: script}},
+			NodeName:                      node,
+			TerminationGracePeriodSeconds: new(int64(1)),
+			AutomountServiceAccountToken:  new(false),
+			Containers: []v1.Container{{
+				Name:            "main",
+				Image:           images.Demo,
+				ImagePullPolicy: v1.PullIfNotPresent,
+				Command:         script,
+			}},
 		},
 	}
 }

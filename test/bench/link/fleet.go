@@ -63,7 +63,8 @@ func measureLoad(ctx context.Context, t *table, o options, n int) (err error) {
 		wanted bool
 		do     func(context.Context) error
 	}{
-		{true, f.connect}, {true, f.populate}, {o.parts["updates"], f.update}, {o.parts["storm"], f.storm}, {o.parts["storm"], f.restart},
+		{true, f.connect}, {true, f.populate}, {o.parts["updates"], f.update}, {o.parts["storm"], f.storm},
+		{o.parts["storm"], f.restart},
 	} {
 		if step.wanted {
 			if err := step.do(ctx); err != nil {
@@ -100,8 +101,13 @@ func (f *fleet) connect(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	if f.edges, err = load.Start(ctx, load.Options{Server: hubPort(f.cloud), Issuer: issuer, Nodes: f.n, Arrived: f.track.arrived,
-		Failed: func(err error) { say("an edge failed: %v", err) }}); err != nil {
+	if f.edges, err = load.Start(ctx, load.Options{
+		Server:  hubPort(f.cloud),
+		Issuer:  issuer,
+		Nodes:   f.n,
+		Arrived: f.track.arrived,
+		Failed:  func(err error) { say("an edge failed: %v", err) },
+	}); err != nil {
 		return err
 	}
 	f.stops.add(func(context.Context) error { f.edges.Stop(); return nil })
@@ -122,7 +128,8 @@ func (f *fleet) settle(ctx context.Context, patience time.Duration) error {
 	err := until(ctx, "all edges are in sync", patience, func() (bool, error) { return f.edges.Settled(), nil })
 	if err != nil {
 		failures, last := f.edges.Failures()
-		return fmt.Errorf("%w; there are %+v of %d, and %d failures, the last one: %v", err, f.edges.State(), f.n, failures, last)
+		return fmt.Errorf("%w; there are %+v of %d, and %d failures, the last one: %v", err, f.edges.State(), f.n,
+			failures, last)
 	}
 	return nil
 }
@@ -155,10 +162,12 @@ func (f *fleet) rest(ctx context.Context, before memory, with, limit string) err
 	f.row("RSS of cloudcore per node, "+with, fmt.Sprintf("%s (%.0f MB in all; of it anonymous %s and %.0f MB)",
 		kilobytes((now.rss-before.rss)/n), now.rss/1e6, kilobytes((now.anon-before.anon)/n), now.anon/1e6),
 		fmt.Sprintf("%.0f MB without nodes", before.rss/1e6), limit)
-	f.row("live heap + stacks per node, "+with, fmt.Sprintf("%s + %s", kilobytes((now.heap-before.heap)/n), kilobytes((now.stacks-before.stacks)/n)), "", limit)
+	f.row("live heap + stacks per node, "+with, fmt.Sprintf("%s + %s", kilobytes((now.heap-before.heap)/n),
+		kilobytes((now.stacks-before.stacks)/n)), "", limit)
 	f.row("goroutines per node, "+with, fmt.Sprintf("%.2f", (now.goroutines-before.goroutines)/n), "", "")
 	f.row("CPU at rest in "+quiet.String()+", "+with, after.since(cpu).String(), "", "")
-	if err := f.profile(ctx, fmt.Sprintf("goroutines-%d-%s.txt", f.n, with), "/debug/pprof/goroutine?debug=1"); err != nil {
+	if err := f.profile(ctx, fmt.Sprintf("goroutines-%d-%s.txt", f.n, with),
+		"/debug/pprof/goroutine?debug=1"); err != nil {
 		return err
 	}
 	return f.profile(ctx, fmt.Sprintf("heap-%d-%s.pprof", f.n, with), "/debug/pprof/heap?gc=1")
@@ -175,7 +184,8 @@ func (f *fleet) populate(ctx context.Context) error {
 	group.SetLimit(8)
 	for i := range f.n {
 		group.Go(func() error {
-			if _, err := f.api.CoreV1().ConfigMaps(space).Create(inner, configMap(i), metav1.CreateOptions{}); err != nil {
+			if _, err := f.api.CoreV1().ConfigMaps(space).Create(inner, configMap(i),
+				metav1.CreateOptions{}); err != nil {
 				return err
 			}
 			_, err := f.api.CoreV1().Pods(space).Create(inner, pod(i), metav1.CreateOptions{})
@@ -189,7 +199,8 @@ func (f *fleet) populate(ctx context.Context) error {
 		if err := wait(ctx, time.Second); err != nil {
 			return false, err
 		}
-		list, err := f.api.CoreV1().Pods(space).List(ctx, metav1.ListOptions{FieldSelector: "status.phase!=Running", Limit: 1})
+		list, err := f.api.CoreV1().Pods(space).List(ctx, metav1.ListOptions{FieldSelector: "status.phase!=Running",
+			Limit: 1})
 		return err == nil && len(list.Items) == 0, err
 	})
 	if err != nil {
@@ -204,7 +215,9 @@ func configMap(i int) *v1.ConfigMap {
 	for j := range text {
 		text[j] = 'a' + byte((i+j)%26)
 	}
-	return &v1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: load.NodeName(i)}, Data: map[string]string{"config": string(text)}}
+	return &v1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: load.NodeName(i)}, Data: map[string]string{"config": string(text)},
+	}
 }
 
 // pod is one bound to a node.
@@ -215,7 +228,9 @@ func pod(i int) *v1.Pod {
 		Spec: v1.PodSpec{
 			NodeName: name,
 			Containers: []v1.Container{{
-				Name: "main", Image: "registry.example/app:1.2.3", Command: []string{"/app", "--config", "/etc/app/config"},
+				Name:         "main",
+				Image:        "registry.example/app:1.2.3",
+				Command:      []string{"/app", "--config", "/etc/app/config"},
 				VolumeMounts: []v1.VolumeMount{{Name: "config", MountPath: "/etc/app"}},
 			}},
 			Volumes: []v1.Volume{{Name: "config", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
@@ -261,7 +276,8 @@ func (f *fleet) storm(ctx context.Context) error {
 		say("storm %d: %v, %d failures (%v)", i+1, took[i], again-failures, last)
 	}
 	f.row("all links cut, until all are in sync (edges wait for 1 to 2 s), median (worst) of "+fmt.Sprint(storms),
-		fmt.Sprintf("%s (%s)", seconds(load.Median(took)), seconds(load.Percentile(took, 100))), "", "<= "+seconds(stormLimit))
+		fmt.Sprintf("%s (%s)", seconds(load.Median(took)), seconds(load.Percentile(took, 100))), "",
+		"<= "+seconds(stormLimit))
 	f.row("CPU of a storm", cpu.String(), "", "")
 	return nil
 }

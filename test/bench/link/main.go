@@ -49,8 +49,10 @@ func parse() (options, error) {
 	flag.StringVar(&o.cloud, "cloudcore", "bin/cloudcore", "the stripped `cloudcore` to measure")
 	nodes := flag.String("nodes", "1000", "how many simulated edges there are; 1000,5000 is a run with each")
 	parts := flag.String("parts", "memory,updates,storm,bytes,create", "what to measure")
-	flag.DurationVar(&o.idle, "idle", 5*time.Minute, "how long to count the bytes of an idle node: statuses are reported every 5 minutes")
-	flag.DurationVar(&o.outage, "outage", time.Minute, "how long the cable is cut before the bytes of a reconnect are counted")
+	flag.DurationVar(&o.idle, "idle", 5*time.Minute,
+		"how long to count the bytes of an idle node: statuses are reported every 5 minutes")
+	flag.DurationVar(&o.outage, "outage", time.Minute,
+		"how long the cable is cut before the bytes of a reconnect are counted")
 	flag.StringVar(&o.profiles, "profiles", "", "a `folder` for profiles of cloudcore")
 	flag.Parse()
 	for text := range strings.SplitSeq(*nodes, ",") {

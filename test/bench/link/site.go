@@ -90,11 +90,14 @@ func (s *site) install(ctx context.Context) error {
 
 // namespace makes a namespace in which pods may be, where no controller manager makes the account for them.
 func (s *site) namespace(ctx context.Context, name string) error {
-	_, err := s.api.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	_, err := s.api.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	account := &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}, AutomountServiceAccountToken: new(false)}
+	account := &v1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: "default"}, AutomountServiceAccountToken: new(false),
+	}
 	_, err = s.api.CoreV1().ServiceAccounts(name).Create(ctx, account, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
@@ -120,7 +123,8 @@ func (s *site) memoryNow(ctx context.Context) (memory, error) {
 	}
 	m := memory{rss: float64(rss), anon: float64(anon)}
 	for name, value := range map[string]*float64{
-		"go_memstats_heap_alloc_bytes": &m.heap, "go_memstats_stack_inuse_bytes": &m.stacks, "go_goroutines": &m.goroutines,
+		"go_memstats_heap_alloc_bytes": &m.heap, "go_memstats_stack_inuse_bytes": &m.stacks,
+		"go_goroutines": &m.goroutines,
 	} {
 		if *value, err = metric(text, name); err != nil {
 			return m, err
@@ -170,7 +174,8 @@ func (s *site) profile(ctx context.Context, name, path string) error {
 	if s.opts.profiles == "" {
 		return nil
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(s.cloud.Monitor)+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(s.cloud.Monitor)+path,
+		nil)
 	if err != nil {
 		return err
 	}

@@ -137,7 +137,10 @@ func (f *fleet) update(ctx context.Context) error {
 		if list, err = pods.List(ctx, metav1.ListOptions{}); err != nil {
 			return err
 		}
-		r := &round{first: int64(number+1) * 1_000_000, rate: kind.rate, list: make([]updated, kind.rate*int(updatesTime.Seconds()))}
+		r := &round{
+			first: int64(number+1) * 1_000_000, rate: kind.rate,
+			list: make([]updated, kind.rate*int(updatesTime.Seconds())),
+		}
 		if err := f.updates(ctx, kind.name, r, kind.write, kind.watch); err != nil {
 			return fmt.Errorf("update %s: %w", kind.name, err)
 		}
@@ -156,7 +159,8 @@ func (f *fleet) client(user string) (kubernetes.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
+		runtime.ContentTypeJSON
 	return kubernetes.NewForConfig(config)
 }
 
@@ -225,9 +229,11 @@ func (f *fleet) tell(name string, r *round, late []time.Duration, cpu used) {
 	at := func(list []time.Duration, p float64) string { return millis(load.Percentile(list, p)) }
 	f.row(what+"call of the API -> edge, p50", at(edge, 50), at(floor, 50), "")
 	f.row(what+"call of the API -> edge, p99", at(edge, 99), at(floor, 99), "<= 100 ms")
-	f.row(what+"from when a client that watches has it, p50, p99", at(own, 50)+", "+at(own, 99), "the machine wakes late: "+at(late, 50)+", "+at(late, 99), "")
+	f.row(what+"from when a client that watches has it, p50, p99", at(own, 50)+", "+at(own, 99),
+		"the machine wakes late: "+at(late, 50)+", "+at(late, 99), "")
 	f.row(what+"from the API's answer, p99", at(r.between(wrote, arrived), 99), at(r.between(wrote, watched), 99), "")
-	f.row(what+"arrived", fmt.Sprintf("%d of %d, %d refused by the API", r.count(arrived), len(r.list), r.failed.Load()),
+	f.row(what+"arrived", fmt.Sprintf("%d of %d, %d refused by the API", r.count(arrived), len(r.list),
+		r.failed.Load()),
 		strconv.Itoa(r.count(watched)), "all")
 	f.row(what+"CPU of all", cpu.String(), "", "")
 }
@@ -256,7 +262,9 @@ func (r *round) send(ctx context.Context, nodes int, write func(context.Context,
 }
 
 // observe watches as any client can: the floor. What it returns ends that.
-func (r *round) observe(ctx context.Context, watching func(context.Context, metav1.ListOptions) (watch.Interface, error)) (stop func(), err error) {
+func (r *round) observe(
+	ctx context.Context, watching func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w, err := watching(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -106,7 +106,10 @@ func (e *edge) dial(ctx context.Context) (wire.Conn, error) {
 	header.Set(wire.HeaderProjectID, "default")
 	header.Set(wire.HeaderUse, wire.UseMessages)
 	return wire.DialWebSocket(ctx, wire.DialOptions{
-		URL: "wss://" + e.fleet.opts.Server + "/default/" + e.node + "/events", TLS: e.tls, Header: header, Features: wire.AllFeatures(),
+		URL:      "wss://" + e.fleet.opts.Server + "/default/" + e.node + "/events",
+		TLS:      e.tls,
+		Header:   header,
+		Features: wire.AllFeatures(),
 		Instance: e.instance,
 		Limits:   wire.Limits{ReadTimeout: e.fleet.opts.Heartbeat * 7 / 4},
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {

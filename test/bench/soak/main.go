@@ -27,7 +27,8 @@ func main() {
 	flag.IntVar(&o.pods, "count", 2000, "how many pods are started and deleted")
 	flag.IntVar(&o.first, "first", 200, "after how many figures are taken, first and again and again")
 	flag.IntVar(&o.wave, "wave", 20, "how many there are at a time")
-	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "what chance begins with; the same seed makes the same choices")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()),
+		"what chance begins with; the same seed makes the same choices")
 	flag.DurationVar(&o.settle, "settle", 30*time.Second, "how long the agent is left alone before figures are taken")
 	flag.Parse()
 	if err := run(ctx, o); err != nil {

@@ -34,7 +34,8 @@ func (f figure) exceeds(first figure) string {
 	if f.value <= first.value+f.slack {
 		return ""
 	}
-	return fmt.Sprintf("%s: %s at first, %s at the end, of which %s may vary", f.name, first.text(), f.text(), figure{value: f.slack, bytes: f.bytes}.text())
+	return fmt.Sprintf("%s: %s at first, %s at the end, of which %s may vary", f.name, first.text(), f.text(),
+		figure{value: f.slack, bytes: f.bytes}.text())
 }
 
 func (f figure) text() string {
@@ -56,7 +57,8 @@ type result struct {
 // table is the figures beside each other.
 func (r *result) table(o options) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%d pods in waves of %d, %d of their processes killed, the agent killed %d times; seed %d\n\n", r.endAt, o.wave, r.kills, r.agentKills, o.seed)
+	fmt.Fprintf(&b, "\n%d pods in waves of %d, %d of their processes killed, the agent killed %d times; seed %d\n\n",
+		r.endAt, o.wave, r.kills, r.agentKills, o.seed)
 	fmt.Fprintf(&b, "| what | after %d | after %d |\n|---|---|---|\n", r.firstAt, r.endAt)
 	for i, f := range r.end {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", f.name, r.first[i].text(), f.text())
@@ -119,7 +121,12 @@ func (s *soaker) figures(ctx context.Context) ([]figure, error) {
 		{name: "cgroups", value: cgroupsOf(s.ctrd.Name)},
 		{name: "rows of the store", value: rows},
 		{name: "store", value: fileSize(s.agent.Store()), bytes: true, slack: 64 << 10},
-		{name: "store with its log", value: fileSize(s.agent.Store()) + fileSize(s.agent.Store()+"-wal"), bytes: true, slack: 4200 << 10},
+		{
+			name:  "store with its log",
+			value: fileSize(s.agent.Store()) + fileSize(s.agent.Store()+"-wal"),
+			bytes: true,
+			slack: 4200 << 10,
+		},
 		{name: "folders of pods", value: entries(filepath.Join(s.agent.Dir, "root", "pods"))},
 		{name: "folders of logs", value: entries(s.agent.PodLogs())},
 	}

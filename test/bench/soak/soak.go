@@ -67,7 +67,12 @@ func soak(ctx context.Context, o options) (r *result, err error) {
 		return nil, err
 	}
 	defer s.cri.Close()
-	if s.agent, err = agent.New(agent.Options{Binary: o.binary, Dir: dir, Endpoint: s.ctrd.Endpoint(), CgroupRoot: s.ctrd.CgroupRoot()}); err != nil {
+	if s.agent, err = agent.New(agent.Options{
+		Binary:     o.binary,
+		Dir:        dir,
+		Endpoint:   s.ctrd.Endpoint(),
+		CgroupRoot: s.ctrd.CgroupRoot(),
+	}); err != nil {
 		return nil, err
 	}
 	// Before the start, which may fail, or be interrupted, while the agent runs already.
@@ -329,6 +334,7 @@ var shapes = [...]string{
 // manifest is a pod of a wave.
 func manifest(wave, i int) string {
 	const command = `[sh, -c, "echo up; trap 'exit 0' TERM; sleep 1000000 & wait"]`
-	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: p-%d-%d}\nspec:\n  terminationGracePeriodSeconds: 1", wave, i) +
+	return fmt.Sprintf(
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: p-%d-%d}\nspec:\n  terminationGracePeriodSeconds: 1", wave, i) +
 		fmt.Sprintf(shapes[i%len(shapes)], images.Demo, command)
 }

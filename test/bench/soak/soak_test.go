@@ -36,7 +36,8 @@ func TestSoak(t *testing.T) {
 		t.Errorf("seed %d: %v, want nothing to have grown", o.seed, err)
 	}
 	if o.seed == killsSeed && !*long && (r.kills == 0 || r.agentKills == 0) {
-		t.Errorf("seed %d: killed %d processes of pods, and the agent %d times, want both", o.seed, r.kills, r.agentKills)
+		t.Errorf("seed %d: killed %d processes of pods, and the agent %d times, want both", o.seed, r.kills,
+			r.agentKills)
 	}
 }
 
@@ -55,13 +56,16 @@ func TestPlan(t *testing.T) {
 			if w.agent != never {
 				kills++
 				if pods > 1000 || w.figures {
-					t.Errorf("seed %d: the agent is killed after %d pods, want it within 1000, and not before figures: %+v", seed,
+					t.Errorf("seed %d: the agent is killed after %d pods, want it within 1000, and not before "+
+						"figures: %+v", seed,
 						pods, w)
 				}
 			}
 		}
-		if pods != 2000 || len(figures) != 11 || figures[0] != 190 || figures[1] != 380 || figures[10] != 2000 || kills == 0 {
-			t.Errorf("seed %d: %d pods, figures after %v, %d kills of the agent, want 2000, figures after 190, 380, ..., 2000, and kills",
+		if pods != 2000 || len(figures) != 11 || figures[0] != 190 || figures[1] != 380 || figures[10] != 2000 ||
+			kills == 0 {
+			t.Errorf("seed %d: %d pods, figures after %v, %d kills of the agent, want 2000, figures after 190, 380, "+
+				"..., 2000, and kills",
 				seed, pods, figures, kills)
 		}
 	}
@@ -69,17 +73,25 @@ func TestPlan(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	at := func(goroutines, rss, mounts int64) []figure {
-		return []figure{{name: "goroutines", value: goroutines, slack: 3}, {name: "RSS", value: rss, bytes: true, slack: 1e6}, {name: "mounts", value: mounts}}
+		return []figure{{name: "goroutines", value: goroutines, slack: 3}, {
+			name:  "RSS",
+			value: rss,
+			bytes: true,
+			slack: 1e6,
+		}, {name: "mounts", value: mounts}}
 	}
 	for name, tc := range map[string]struct {
 		end  []figure
 		want string
 	}{
-		"as it was":      {at(50, 40e6, 7), ""},
-		"what may vary":  {at(53, 41e6, 7), ""},
-		"less":           {at(1, 1e6, 1), ""},
-		"goroutines":     {at(54, 40e6, 7), "goroutines: 50 at first, 54 at the end, of which 3 may vary"},
-		"several things": {at(50, 41e6+1, 8), "RSS: 40.0 MB at first, 41.0 MB at the end, of which 1.0 MB may vary\nmounts: 7 at first, 8 at the end, of which 0 may vary"},
+		"as it was":     {at(50, 40e6, 7), ""},
+		"what may vary": {at(53, 41e6, 7), ""},
+		"less":          {at(1, 1e6, 1), ""},
+		"goroutines":    {at(54, 40e6, 7), "goroutines: 50 at first, 54 at the end, of which 3 may vary"},
+		"several things": {
+			at(50, 41e6+1, 8), "RSS: 40.0 MB at first, 41.0 MB at the end, of which 1.0 MB may vary\nmounts: 7 at " +
+				"first, 8 at the end, of which 0 may vary",
+		},
 	} {
 		r := result{first: at(50, 40e6, 7), end: tc.end}
 		got := ""

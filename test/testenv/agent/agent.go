@@ -108,9 +108,12 @@ func New(opts Options) (*Agent, error) {
 func (a *Agent) writeConfig() error {
 	kubelet := map[string]any{
 		"staticPodPath": a.Manifests(), "podLogsDir": a.PodLogs(), "containerRuntimeEndpoint": a.Endpoint,
-		"cgroupRoot": a.CgroupRoot, "cgroupDriver": cmp.Or(a.CgroupDriver, "cgroupfs"), "address": "127.0.0.1", "readOnlyPort": a.Port, "port": a.KubeletPort,
+		"cgroupRoot": a.CgroupRoot, "cgroupDriver": cmp.Or(a.CgroupDriver, "cgroupfs"), "address": "127.0.0.1",
+		"readOnlyPort": a.Port, "port": a.KubeletPort,
 		// The disk is the machine's, and may well be nearly full: nobody loses an image or a pod for that.
-		"evictionHard":                map[string]any{"memory.available": "50Mi", "nodefs.available": "200Mi", "imagefs.available": "200Mi"},
+		"evictionHard": map[string]any{
+			"memory.available": "50Mi", "nodefs.available": "200Mi", "imagefs.available": "200Mi",
+		},
 		"imageGCHighThresholdPercent": 99, "imageGCLowThresholdPercent": 98,
 	}
 	for k, v := range a.Kubelet {
@@ -118,7 +121,9 @@ func (a *Agent) writeConfig() error {
 	}
 	hub := map[string]any{"enable": false}
 	if a.EdgeHub != nil {
-		hub = map[string]any{"tlsCaFile": a.file("ca.crt"), "tlsCertFile": a.file("edge.crt"), "tlsPrivateKeyFile": a.file("edge.key")}
+		hub = map[string]any{
+			"tlsCaFile": a.file("ca.crt"), "tlsCertFile": a.file("edge.crt"), "tlsPrivateKeyFile": a.file("edge.key"),
+		}
 		maps.Copy(hub, a.EdgeHub)
 	}
 	edged := map[string]any{

@@ -92,7 +92,8 @@ func (c *Cloud) writeConfig() error {
 		"advertiseAddress": []string{"127.0.0.1"}, "dnsNames": []string{"localhost"},
 		"websocket": listen(c.Link), "https": listen(c.Bootstrap), "quic": listen(c.QUIC),
 		"unixsocket": map[string]any{"enable": true, "address": "unix://" + file("csi.sock")},
-		"tlsCAFile":  file("ca.crt"), "tlsCAKeyFile": file("ca.key"), "tlsCertFile": file("server.crt"), "tlsPrivateKeyFile": file("server.key"),
+		"tlsCAFile":  file("ca.crt"), "tlsCAKeyFile": file("ca.key"), "tlsCertFile": file("server.crt"),
+		"tlsPrivateKeyFile": file("server.key"),
 	}
 	for k, v := range c.Hub {
 		hub[k] = v

@@ -34,7 +34,8 @@ func Install(t *testing.T, cluster *kube.Cluster, opts InstallOptions) *Cloud {
 	}
 	// The rules first: they take effect a moment later.
 	for _, what := range [][2]string{{"-f", "rbac.yaml"}, {"-f", "policy.yaml"}, {"-k", "crds"}} {
-		if out, err := cluster.Kubectl(t.Context(), "apply", what[0], filepath.Join(opts.Manifests, what[1])); err != nil {
+		if out, err := cluster.Kubectl(t.Context(), "apply", what[0],
+			filepath.Join(opts.Manifests, what[1])); err != nil {
 			t.Fatal(out, err)
 		}
 	}

@@ -163,7 +163,8 @@ func (i *Instance) PodCgroups() ([]string, error) {
 	var found []string
 	for _, h := range all {
 		for _, tree := range i.cgroupTrees() {
-			for _, pattern := range []string{"kubepods/pod*", "kubepods/*/pod*", "*-kubepods.slice/*-pod*.slice", "*-kubepods.slice/*.slice/*-pod*.slice"} {
+			for _, pattern := range []string{"kubepods/pod*", "kubepods/*/pod*", "*-kubepods.slice/*-pod*.slice",
+				"*-kubepods.slice/*.slice/*-pod*.slice"} {
 				dirs, err := filepath.Glob(filepath.Join(h, tree, pattern))
 				if err != nil {
 					return nil, err

@@ -51,7 +51,8 @@ func pluginDir() (string, error) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("no CNI plugins in /usr/lib/cni or /opt/cni/bin; install the Debian package containernetworking-plugins (hack/setup does)")
+	return "", fmt.Errorf("no CNI plugins in /usr/lib/cni or /opt/cni/bin; install the Debian package " +
+		"containernetworking-plugins (hack/setup does)")
 }
 
 // cniConfig is the network of the instance's pods. host-local keeps its leases in the instance's
@@ -105,8 +106,10 @@ path = %q
 
 func disabledPlugins(major int) []string {
 	disabled := []string{
-		"io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
-		"io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp",
+		"io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+		"io.containerd.snapshotter.v1.devmapper",
+		"io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.tracing",
+		"io.containerd.tracing.processor.v1.otlp",
 	}
 	if major >= 2 {
 		disabled = append(disabled, "io.containerd.nri.v1.nri", "io.containerd.snapshotter.v1.blockfile",

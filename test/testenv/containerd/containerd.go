@@ -87,13 +87,20 @@ func Start(ctx context.Context, opts Options) (*Instance, error) {
 	}
 	if err := i.create(ctx); err != nil {
 		log := daemon.Tail(i.LogFile(), 20) // which goes with the instance
-		return nil, errors.Join(fmt.Errorf("start containerd %s: %w\nthe end of its log:\n%s", i.Name, err, log), i.Stop(context.WithoutCancel(ctx)))
+		return nil, errors.Join(fmt.Errorf("start containerd %s: %w\nthe end of its log:\n%s", i.Name, err, log),
+			i.Stop(context.WithoutCancel(ctx)))
 	}
 	return i, nil
 }
 
 func prepare(ctx context.Context, opts Options) (*Instance, error) {
-	i := &Instance{record: record{Name: opts.Name, Root: opts.Root, Binary: opts.Binary, SystemdCgroup: opts.SystemdCgroup, Runc: opts.Runc}}
+	i := &Instance{record: record{
+		Name:          opts.Name,
+		Root:          opts.Root,
+		Binary:        opts.Binary,
+		SystemdCgroup: opts.SystemdCgroup,
+		Runc:          opts.Runc,
+	}}
 	if i.Name == "" {
 		var key [4]byte
 		if _, err := rand.Read(key[:]); err != nil {

@@ -30,7 +30,8 @@ func LoadImages(ctx context.Context, client *cri.Client, socket, ctr string) err
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, ctr, "--address", socket, "--namespace", "k8s.io", "images", "import", "--snapshotter", "overlayfs", archive)
+	cmd := exec.CommandContext(ctx, ctr, "--address", socket, "--namespace", "k8s.io", "images", "import",
+		"--snapshotter", "overlayfs", archive)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("import %s: %w: %s", archive, err, out)
 	}
@@ -38,7 +39,9 @@ func LoadImages(ctx context.Context, client *cri.Client, socket, ctr string) err
 	defer cancel()
 	return daemon.Poll(ctx, func() error {
 		for _, name := range images.Names() {
-			status, err := client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+			status, err := client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
+				Image: &runtimeapi.ImageSpec{Image: name},
+			})
 			if err != nil {
 				return err
 			}

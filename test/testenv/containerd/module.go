@@ -56,7 +56,8 @@ func (p program) build(ctx context.Context) (string, error) {
 	if err := os.RemoveAll(tmp); err != nil {
 		return "", err
 	}
-	args := append([]string{"build", "-C", module, "-trimpath", "-ldflags=-s -w", "-tags=" + p.tags, "-o", tmp + "/"}, p.packages...)
+	args := append([]string{"build", "-C", module, "-trimpath", "-ldflags=-s -w", "-tags=" + p.tags, "-o", tmp + "/"},
+		p.packages...)
 	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s in %s: %w\n%s", p.module, module, err, out)
 	}

@@ -45,7 +45,8 @@ func unmountUnder(dirs ...string) error {
 	var errs []error
 	for _, p := range points {
 		// Detached: gone from the tree at once, freed when its last user ends.
-		if err := syscall.Unmount(p, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOENT) {
+		if err := syscall.Unmount(p, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) &&
+			!errors.Is(err, syscall.ENOENT) {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", p, err))
 		}
 	}

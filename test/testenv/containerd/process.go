@@ -43,7 +43,8 @@ func (i *Instance) waitReady(ctx context.Context) error {
 	defer func() { _ = client.Close() }()
 	return daemon.Poll(ctx, func() error {
 		if !i.proc.Running() {
-			return daemon.Fatal(fmt.Errorf("containerd ended at once; the end of %s:\n%s", i.LogFile(), daemon.Tail(i.LogFile(), 10)))
+			return daemon.Fatal(fmt.Errorf("containerd ended at once; the end of %s:\n%s", i.LogFile(),
+				daemon.Tail(i.LogFile(), 10)))
 		}
 		status, err := client.Status(ctx, &runtimeapi.StatusRequest{})
 		if err != nil {
@@ -51,7 +52,8 @@ func (i *Instance) waitReady(ctx context.Context) error {
 		}
 		for _, c := range status.GetStatus().GetConditions() {
 			// containerd 2 has one more, which tells of deprecations.
-			if known := c.GetType() == runtimeapi.RuntimeReady || c.GetType() == runtimeapi.NetworkReady; known && !c.GetStatus() {
+			if known := c.GetType() == runtimeapi.RuntimeReady || c.GetType() == runtimeapi.NetworkReady; known &&
+				!c.GetStatus() {
 				return fmt.Errorf("condition %s is false: %s", c.GetType(), c.GetMessage())
 			}
 		}

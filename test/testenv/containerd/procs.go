@@ -44,7 +44,9 @@ func (i *Instance) owns(proc string) bool {
 		return string(data)
 	}
 	for line := range strings.Lines(read("cgroup")) {
-		if slices.ContainsFunc(i.cgroupTrees(), func(tree string) bool { return inCgroup(strings.TrimSpace(line), tree) }) {
+		if slices.ContainsFunc(i.cgroupTrees(), func(tree string) bool {
+			return inCgroup(strings.TrimSpace(line), tree)
+		}) {
 			return true
 		}
 	}
@@ -81,7 +83,8 @@ func (i *Instance) killProcesses(ctx context.Context) error {
 		}
 		var errs []error
 		for _, id := range found {
-			errs = append(errs, id.Signal(syscall.SIGKILL), fmt.Errorf("process %d (%s) still runs", id.PID, id.Command()))
+			errs = append(errs, id.Signal(syscall.SIGKILL), fmt.Errorf("process %d (%s) still runs", id.PID,
+				id.Command()))
 		}
 		return errors.Join(errs...)
 	})

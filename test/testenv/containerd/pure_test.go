@@ -133,17 +133,21 @@ func TestMountPoints(t *testing.T) {
 }
 
 func TestOwnership(t *testing.T) {
-	if !runtimeCommand([]string{"/usr/bin/containerd-shim-runc-v2", "-address", "/run/ec-1/containerd.sock"}, "/run/ec-1/") {
+	if !runtimeCommand([]string{"/usr/bin/containerd-shim-runc-v2", "-address", "/run/ec-1/containerd.sock"},
+		"/run/ec-1/") {
 		t.Error("runtimeCommand(a shim with our socket) = false, want true")
 	}
-	if runtimeCommand([]string{"tail", "-f", "/run/ec-1/x"}, "/run/ec-1/") || runtimeCommand([]string{"containerd", "--config", "/run/ec-10/c"}, "/run/ec-1/") {
+	if runtimeCommand([]string{"tail", "-f", "/run/ec-1/x"}, "/run/ec-1/") ||
+		runtimeCommand([]string{"containerd", "--config", "/run/ec-10/c"}, "/run/ec-1/") {
 		t.Error("runtimeCommand(somebody's tail, or another instance's containerd) = true, want false")
 	}
-	root := "500 400 0:99 / / rw - overlay overlay rw,lowerdir=/tmp/ec-1/containerd/x,upperdir=/tmp/ec-1/containerd/y,workdir=/z"
+	root := "500 400 0:99 / / rw - overlay overlay " +
+		"rw,lowerdir=/tmp/ec-1/containerd/x,upperdir=/tmp/ec-1/containerd/y,workdir=/z"
 	if !rootMountIn(root, "/tmp/ec-1/containerd/") || rootMountIn(root, "/tmp/ec-2/containerd/") {
 		t.Error("rootMountIn() is not true for its own folder only, want that")
 	}
-	if !inCgroup("4:memory:/ec-1/kubepods/x", "/ec-1") || !inCgroup("0::/ec-1", "/ec-1") || inCgroup("0::/ec-10/x", "/ec-1") {
+	if !inCgroup("4:memory:/ec-1/kubepods/x", "/ec-1") || !inCgroup("0::/ec-1", "/ec-1") ||
+		inCgroup("0::/ec-10/x", "/ec-1") {
 		t.Error("inCgroup() is not true for what is in the group only, want that")
 	}
 }

@@ -69,7 +69,9 @@ func (i *Instance) sweep(ctx context.Context, path string) error {
 		return err
 	}
 	defer f.Close()
-	if err := daemon.Poll(ctx, func() error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }); err != nil {
+	if err := daemon.Poll(ctx, func() error {
+		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}); err != nil {
 		return err
 	}
 	locked, err := f.Stat()

@@ -89,7 +89,8 @@ func (i *Instance) removeNetwork(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, dir := range []string{"/run/containerd/s", "/run/containerd", "/var/lib/cni/results", "/var/lib/cni/cache", "/var/lib/cni"} {
+	for _, dir := range []string{"/run/containerd/s", "/run/containerd", "/var/lib/cni/results", "/var/lib/cni/cache",
+		"/var/lib/cni"} {
 		_ = syscall.Rmdir(dir) // only when empty
 	}
 	return restore(ctx, emptyShared(rules))
@@ -153,10 +154,14 @@ func RemovePods(ctx context.Context, client *cri.Client, match func(*runtimeapi.
 			continue
 		}
 		group.Go(func() error {
-			if _, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: s.GetId()}); err != nil {
+			if _, err := client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{
+				PodSandboxId: s.GetId(),
+			}); err != nil {
 				return fmt.Errorf("stop pod %s: %w", s.GetMetadata().GetName(), err)
 			}
-			if _, err := client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: s.GetId()}); err != nil {
+			if _, err := client.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{
+				PodSandboxId: s.GetId(),
+			}); err != nil {
 				return fmt.Errorf("remove pod %s: %w", s.GetMetadata().GetName(), err)
 			}
 			return nil

@@ -51,7 +51,8 @@ type Recorder struct {
 func Start(socket, runtime string) (*Recorder, error) {
 	backend, err := grpc.NewClient("unix://"+runtime,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(maxMessage),
+			grpc.MaxCallSendMsgSize(maxMessage)))
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +67,8 @@ func Start(socket, runtime string) (*Recorder, error) {
 		owners:  map[string]string{},
 		names:   map[string]string{},
 	}
-	r.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(r.handle), grpc.MaxRecvMsgSize(maxMessage))
+	r.server = grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(r.handle),
+		grpc.MaxRecvMsgSize(maxMessage))
 	go func() { r.served <- r.server.Serve(l) }()
 	return r, nil
 }
@@ -126,7 +128,8 @@ func (r *Recorder) handle(_ any, in grpc.ServerStream) error {
 // changes reports whether a method changes a sandbox or a container, or fetches an image for one.
 func changes(method string) bool {
 	switch method {
-	case "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "UpdatePodSandboxResources", "CreateContainer", "StartContainer",
+	case "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "UpdatePodSandboxResources", "CreateContainer",
+		"StartContainer",
 		"StopContainer", "RemoveContainer", "UpdateContainerResources", "PullImage":
 		return true
 	}

@@ -63,7 +63,8 @@ func Build(ctx context.Context, dir string) (string, error) {
 func Start(t testing.TB, opts Options) *Driver {
 	t.Helper()
 	d := &Driver{Options: opts}
-	if err := errors.Join(os.MkdirAll(filepath.Join(d.Root, "plugins_registry"), 0o750), os.MkdirAll(d.Dir, 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(d.Root, "plugins_registry"), 0o750),
+		os.MkdirAll(d.Dir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -87,7 +88,8 @@ func (d *Driver) sweep(t testing.TB) {
 		}
 	}
 	for _, file := range d.devices() {
-		if out, err := exec.Command("losetup", "--detach", "/dev/"+filepath.Base(filepath.Dir(filepath.Dir(file)))).CombinedOutput(); err != nil {
+		if out, err := exec.Command("losetup", "--detach", "/dev/"+filepath.Base(filepath.Dir(filepath.Dir(file)))).
+			CombinedOutput(); err != nil {
 			t.Errorf("losetup: %v: %s", err, out)
 		}
 	}
@@ -124,7 +126,8 @@ func (d *Driver) log() string { return filepath.Join(d.Dir, "driver.log") }
 func (d *Driver) Run(t testing.TB) {
 	t.Helper()
 	args := append([]string{
-		"-name", d.Name, "-node", d.Node, "-dir", d.Dir, "-endpoint", d.Socket(), "-registry", filepath.Join(d.Root, "plugins_registry"),
+		"-name", d.Name, "-node", d.Node, "-dir", d.Dir, "-endpoint", d.Socket(), "-registry",
+		filepath.Join(d.Root, "plugins_registry"),
 		"-without", strings.Join(d.Without, ","),
 	}, d.Args...)
 	proc, err := daemon.Start(d.log(), nil, d.Binary, args...)
@@ -147,7 +150,8 @@ func (d *Driver) Fault(t testing.TB, method, what string) {
 		t.Fatal(err)
 	}
 	next := filepath.Join(d.Dir, "faults.next")
-	if err := errors.Join(os.WriteFile(next, data, 0o600), os.Rename(next, filepath.Join(d.Dir, "faults.json"))); err != nil {
+	if err := errors.Join(os.WriteFile(next, data, 0o600),
+		os.Rename(next, filepath.Join(d.Dir, "faults.json"))); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -208,14 +212,19 @@ func (d *Driver) call(t testing.TB, do func(context.Context, *grpc.ClientConn) e
 // Create makes a volume: kind is "" for a folder, "ext4" or "block".
 func (d *Driver) Create(t testing.TB, id, kind string, size int64) {
 	t.Helper()
-	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
+	c := &csi.VolumeCapability{
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+	}
 	if kind == "block" {
 		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 	} else {
 		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: kind}}
 	}
 	d.Controller(t, func(ctx context.Context, client csi.ControllerClient) error {
-		_, err := client.CreateVolume(ctx, &csi.CreateVolumeRequest{Name: id, VolumeCapabilities: []*csi.VolumeCapability{c}, CapacityRange: &csi.CapacityRange{RequiredBytes: size}})
+		_, err := client.CreateVolume(ctx, &csi.CreateVolumeRequest{
+			Name: id, VolumeCapabilities: []*csi.VolumeCapability{c},
+			CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+		})
 		return err
 	})
 }
@@ -224,7 +233,9 @@ func (d *Driver) Create(t testing.TB, id, kind string, size int64) {
 func (d *Driver) Expand(t testing.TB, id string, size int64) {
 	t.Helper()
 	d.Controller(t, func(ctx context.Context, client csi.ControllerClient) error {
-		_, err := client.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: size}})
+		_, err := client.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+			VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+		})
 		return err
 	})
 }

@@ -91,7 +91,8 @@ func (id Identity) stopped() error {
 			return err
 		}
 		if !strings.Contains("TtZX", state) {
-			return fmt.Errorf("thread %s of process %d (%s) is in state %s, not stopped", thread.Name(), id.PID, id.Command(), state)
+			return fmt.Errorf("thread %s of process %d (%s) is in state %s, not stopped", thread.Name(), id.PID,
+				id.Command(), state)
 		}
 	}
 	return nil

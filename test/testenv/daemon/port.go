@@ -63,7 +63,9 @@ func reserve(number int) (*Port, error) {
 		return nil, err
 	}
 	p := &Port{Number: number, lock: lock}
-	if err := syscall.Bind(lock, &syscall.SockaddrUnix{Name: fmt.Sprintf("@edgecore-test-port-%d", number)}); err != nil {
+	if err := syscall.Bind(lock, &syscall.SockaddrUnix{
+		Name: fmt.Sprintf("@edgecore-test-port-%d", number),
+	}); err != nil {
 		return nil, errors.Join(fmt.Errorf("port %d is another's: %w", number, err), p.Release())
 	}
 	if err := isFree(number); err != nil {

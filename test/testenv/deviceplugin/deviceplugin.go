@@ -75,7 +75,8 @@ func (p *Plugin) log() string { return filepath.Join(p.Dir, "plugin.log") }
 // Run starts the plugin again.
 func (p *Plugin) Run(t testing.TB) {
 	t.Helper()
-	args := append([]string{"-resource", p.Resource, "-sockets", filepath.Join(p.Root, "device-plugins"), "-dir", p.Dir}, p.Args...)
+	args := append([]string{"-resource", p.Resource, "-sockets", filepath.Join(p.Root, "device-plugins"), "-dir",
+		p.Dir}, p.Args...)
 	proc, err := daemon.Start(p.log(), nil, p.binary, args...)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +93,8 @@ func (p *Plugin) End(ctx context.Context, signal syscall.Signal) error {
 func (p *Plugin) Devices(t testing.TB, names ...string) {
 	t.Helper()
 	next := filepath.Join(p.Dir, "devices.next")
-	if err := errors.Join(os.WriteFile(next, []byte(strings.Join(names, " ")), 0o600), os.Rename(next, filepath.Join(p.Dir, "devices"))); err != nil {
+	if err := errors.Join(os.WriteFile(next, []byte(strings.Join(names, " ")), 0o600),
+		os.Rename(next, filepath.Join(p.Dir, "devices"))); err != nil {
 		t.Fatal(err)
 	}
 }

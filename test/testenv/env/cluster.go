@@ -49,7 +49,9 @@ func StartCluster(t *testing.T, built *programs.Set, opts ClusterOptions) *Clust
 	t.Helper()
 	c := &Cluster{T: t, Kube: kube.Start(t, opts.Kube), built: built, controllerManager: opts.Kube.ControllerManager}
 	c.API = c.Kube.Client()
-	c.Cloud = cloud.Install(t, c.Kube, cloud.InstallOptions{Binary: built.Cloud, Manifests: opts.Manifests, Hub: opts.Hub})
+	c.Cloud = cloud.Install(t, c.Kube, cloud.InstallOptions{
+		Binary: built.Cloud, Manifests: opts.Manifests, Hub: opts.Hub,
+	})
 	c.serviceAccount("default")
 	return c
 }
@@ -148,7 +150,8 @@ func NodeCondition(n *v1.Node, kind v1.NodeConditionType, status v1.ConditionSta
 			return nil
 		}
 	}
-	return fmt.Errorf("node %s: conditions are %+v, want %s %s with %q", n.Name, n.Status.Conditions, kind, status, message)
+	return fmt.Errorf("node %s: conditions are %+v, want %s %s with %q", n.Name, n.Status.Conditions, kind, status,
+		message)
 }
 
 // PodUntil waits until a pod of the API satisfies a check, and returns it.
@@ -192,7 +195,8 @@ func (c *Cluster) PodsGone(namespace string, names ...string) {
 func (c *Cluster) EventsUntil(reason, begin string) {
 	c.T.Helper()
 	wait.Until(c.T, "an event "+reason, func() error {
-		list, err := c.API.CoreV1().Events("").List(c.T.Context(), metav1.ListOptions{FieldSelector: "reason=" + reason})
+		list, err := c.API.CoreV1().Events("").List(c.T.Context(),
+			metav1.ListOptions{FieldSelector: "reason=" + reason})
 		if err != nil {
 			return err
 		}

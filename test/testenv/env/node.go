@@ -136,7 +136,8 @@ func RunningPod(p *v1.Pod) error {
 		return errors.New("it is not there")
 	}
 	if p.Status.Phase != v1.PodRunning || !IsReady(p) {
-		return fmt.Errorf("it is %s %s %s, want Running and ready: %+v", p.Status.Phase, p.Status.Reason, p.Status.Message,
+		return fmt.Errorf("it is %s %s %s, want Running and ready: %+v", p.Status.Phase, p.Status.Reason,
+			p.Status.Message,
 			p.Status.ContainerStatuses)
 	}
 	return nil
@@ -188,10 +189,12 @@ func (n *Node) ContainersOf(pod string) []string {
 
 func (n *Node) containers(labels map[string]string) []*runtimeapi.Container {
 	n.T.Helper()
-	list, err := n.CRI.ListContainers(n.T.Context(), &runtimeapi.ListContainersRequest{Filter: &runtimeapi.ContainerFilter{
-		State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
-		LabelSelector: labels,
-	}})
+	list, err := n.CRI.ListContainers(n.T.Context(), &runtimeapi.ListContainersRequest{
+		Filter: &runtimeapi.ContainerFilter{
+			State:         &runtimeapi.ContainerStateValue{State: runtimeapi.ContainerState_CONTAINER_RUNNING},
+			LabelSelector: labels,
+		},
+	})
 	Must(n.T, err)
 	return list.Containers
 }

@@ -24,7 +24,13 @@ const BinaryEnv = "EDGECORE_TEST_GCEPD"
 
 // Build returns the path of the driver.
 func Build(ctx context.Context, progress io.Writer) (string, error) {
-	return pinned.Program{Name: "gcepd", Folder: "gcepd", Target: ".", Env: BinaryEnv, Takes: "3 minutes"}.Build(ctx, progress)
+	return pinned.Program{
+		Name:   "gcepd",
+		Folder: "gcepd",
+		Target: ".",
+		Env:    BinaryEnv,
+		Takes:  "3 minutes",
+	}.Build(ctx, progress)
 }
 
 // Options say which driver to run.
@@ -58,7 +64,8 @@ func Start(t testing.TB, opts Options) {
 		}
 	})
 	disks := filepath.Join(dir, "disks")
-	if err := errors.Join(os.MkdirAll(filepath.Join(opts.Root, "plugins_registry"), 0o750), os.MkdirAll(disks, 0o755)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(opts.Root, "plugins_registry"), 0o750),
+		os.MkdirAll(disks, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	device := attach(t, filepath.Join(dir, "disk"), opts.Size)
@@ -73,7 +80,8 @@ func Start(t testing.TB, opts Options) {
 	}
 	t.Cleanup(func() {
 		err := errors.Join(proc.End(context.Background(), syscall.SIGKILL),
-			volume.UnmountAll(filepath.Join(opts.Root, "plugins", "kubernetes.io", "csi", opts.Name))) // what a test that failed has left
+			// what a test that failed has left
+			volume.UnmountAll(filepath.Join(opts.Root, "plugins", "kubernetes.io", "csi", opts.Name)))
 		if err != nil {
 			t.Error(err)
 		}

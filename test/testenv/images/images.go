@@ -70,7 +70,8 @@ func All(busybox, pause []byte) ([]Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	groupsLayer, err := layer(append(without("etc/group", demoFiles(busybox)), file{name: "etc/group", mode: 0o644, data: []byte("root:x:0:\napp:x:1000:\nextra:x:50000:app\n")}))
+	groupsLayer, err := layer(append(without("etc/group", demoFiles(busybox)),
+		file{name: "etc/group", mode: 0o644, data: []byte("root:x:0:\napp:x:1000:\nextra:x:50000:app\n")}))
 	if err != nil {
 		return nil, err
 	}
@@ -81,17 +82,30 @@ func All(busybox, pause []byte) ([]Image, error) {
 	}{
 		{Pause, pauseLayer, v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"}},
 		{Demo, demoLayer, v1.Config{Cmd: []string{"sh"}}},
-		{Entrypoint, demoLayer, v1.Config{Entrypoint: []string{"sleep"}, Cmd: []string{"3600"}, WorkingDir: "/srv", Env: []string{"GREETING=hello"}}},
+		{Entrypoint, demoLayer, v1.Config{
+			Entrypoint: []string{"sleep"},
+			Cmd:        []string{"3600"},
+			WorkingDir: "/srv",
+			Env:        []string{"GREETING=hello"},
+		}},
 		{NonRoot, demoLayer, v1.Config{Cmd: []string{"sleep", "3600"}, User: "1000:1000"}},
 		{NonRootName, demoLayer, v1.Config{Cmd: []string{"sleep", "3600"}, User: "app"}},
 		{Groups, groupsLayer, v1.Config{Cmd: []string{"sleep", "3600"}, User: "app"}},
 		{NoCommand, demoLayer, v1.Config{}},
-		{StopSignal, demoLayer, v1.Config{Cmd: []string{"sh", "-c", "trap '' TERM; trap 'exit 7' USR1; while :; do sleep 1 & wait $!; done"}, StopSignal: "SIGUSR1"}},
+		{
+			StopSignal, demoLayer, v1.Config{
+				Cmd: []string{
+					"sh", "-c", "trap '' TERM; trap 'exit 7' USR1; while :; do sleep 1 & wait $!; done",
+				},
+				StopSignal: "SIGUSR1",
+			},
+		},
 		{Volume, demoLayer, v1.Config{Cmd: []string{"sleep", "3600"}, Volumes: map[string]struct{}{"/data": {}}}},
 	}
 	all := make([]Image, 0, len(recipes))
 	for _, r := range recipes {
-		r.config.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, r.config.Env...)
+		r.config.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+			r.config.Env...)
 		img, err := build(r.layer, r.config)
 		if err != nil {
 			return nil, fmt.Errorf("build image %s: %w", r.name, err)
@@ -130,7 +144,10 @@ func demoFiles(busybox []byte) []file {
 		{name: "home/", mode: 0o755}, {name: "home/app/", mode: 0o755, uid: 1000},
 		{name: "tmp/", mode: 0o1777}, {name: "data/", mode: 0o755},
 		{name: "data/seed", mode: 0o644, data: []byte("from the image\n")},
-		{name: "etc/passwd", mode: 0o644, data: []byte("root:x:0:0:root:/root:/bin/sh\napp:x:1000:1000:app:/home/app:/bin/sh\n")},
+		{
+			name: "etc/passwd", mode: 0o644,
+			data: []byte("root:x:0:0:root:/root:/bin/sh\napp:x:1000:1000:app:/home/app:/bin/sh\n"),
+		},
 		{name: "etc/group", mode: 0o644, data: []byte("root:x:0:\napp:x:1000:\n")},
 		{name: "www/index.html", mode: 0o644, data: []byte("edgecore demo\n")},
 		{name: "bin/busybox", mode: 0o755, data: busybox},
@@ -158,7 +175,15 @@ func layer(files []file) (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, f := range files {
-		h := &tar.Header{Name: f.name, Mode: f.mode, Uid: f.uid, Gid: f.uid, ModTime: time.Unix(0, 0), Typeflag: tar.TypeReg, Size: int64(len(f.data))}
+		h := &tar.Header{
+			Name:     f.name,
+			Mode:     f.mode,
+			Uid:      f.uid,
+			Gid:      f.uid,
+			ModTime:  time.Unix(0, 0),
+			Typeflag: tar.TypeReg,
+			Size:     int64(len(f.data)),
+		}
 		switch {
 		case f.link != "":
 			h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, f.link, 0o777

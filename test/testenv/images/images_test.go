@@ -17,7 +17,8 @@ func TestArchiveHoldsEveryImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{Pause, Demo, Entrypoint, NonRoot, NonRootName, NoCommand, StopSignal, Volume, Groups} {
+	for _, want := range []string{Pause, Demo, Entrypoint, NonRoot, NonRootName, NoCommand, StopSignal, Volume,
+		Groups} {
 		tag, err := name.NewTag(want)
 		if err != nil {
 			t.Fatal(err)

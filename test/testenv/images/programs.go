@@ -88,7 +88,8 @@ func compilePause(ctx context.Context) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "gcc", "-static", "-Os", "-s", "-Wall", "-Werror", "-x", "c", "-o", out, "-")
 	cmd.Stdin = bytes.NewReader(pauseSource)
 	if msg, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("compile pause: %w\n%s(gcc and libc6-dev are needed; hack/setup installs them)", err, msg)
+		return nil, fmt.Errorf("compile pause: %w\n%s(gcc and libc6-dev are needed; hack/setup installs them)", err,
+			msg)
 	}
 	return os.ReadFile(out)
 }

@@ -107,7 +107,8 @@ func build(ctx context.Context, module, dir string, progress io.Writer) error {
 	if err := os.RemoveAll(tmp); err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(progress, "Building etcd and Kubernetes for the test cluster: %d packages, 10 minutes for all 2,700 on 2 cores; the next run finds them in %s\n", total, dir)
+	_, _ = fmt.Fprintf(progress, "Building etcd and Kubernetes for the test cluster: %d packages, 10 minutes for all "+
+		"2,700 on 2 cores; the next run finds them in %s\n", total, dir)
 	cmd := goCommand(ctx, module, "build", "-v", "-trimpath", "-ldflags="+flags, "-o", tmp+"/", "tool")
 	out := &buildOutput{to: progress, total: total, start: time.Now()}
 	cmd.Stderr = out
@@ -125,7 +126,8 @@ func build(ctx context.Context, module, dir string, progress io.Writer) error {
 
 // packagesToBuild counts the packages that Go's own cache does not hold.
 func packagesToBuild(ctx context.Context, module string) (int, error) {
-	out, err := goCommand(ctx, module, "list", "-trimpath", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}", "tool").Output()
+	out, err := goCommand(ctx, module, "list", "-trimpath", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}",
+		"tool").Output()
 	if err != nil {
 		return 0, fmt.Errorf("list the packages: %w", explain(err))
 	}
@@ -172,7 +174,8 @@ func (b *buildOutput) Write(data []byte) (int, error) {
 	}
 	if now := time.Now(); now.Sub(b.told) >= progressInterval {
 		b.told = now
-		_, _ = fmt.Fprintf(b.to, "  %d of %d packages, %v\n", b.done, max(b.done, b.total), now.Sub(b.start).Round(time.Second))
+		_, _ = fmt.Fprintf(b.to, "  %d of %d packages, %v\n", b.done, max(b.done, b.total),
+			now.Sub(b.start).Round(time.Second))
 	}
 	return len(data), nil
 }

@@ -25,10 +25,16 @@ func TestBuildOutput(t *testing.T) {
 		errors []string
 		says   string
 	}{
-		"nothing":             {},
-		"packages":            {chunks: []string{"k8s.io/api/core/v1\nnet\n"}, done: 2, says: "  2 of 10 packages, N s\n"},
-		"a package in pieces": {chunks: []string{"k8s.io/api", "/core/v1", "\nne", "t\n"}, done: 2, says: "  0 of 10 packages, N s\n"},
-		"downloads":           {chunks: []string{"go: downloading k8s.io/api v0.36.3\n"}, says: "  0 of 10 packages, N s\n"},
+		"nothing": {},
+		"packages": {
+			chunks: []string{"k8s.io/api/core/v1\nnet\n"}, done: 2, says: "  2 of 10 packages, N s\n",
+		},
+		"a package in pieces": {
+			chunks: []string{"k8s.io/api", "/core/v1", "\nne", "t\n"}, done: 2, says: "  0 of 10 packages, N s\n",
+		},
+		"downloads": {
+			chunks: []string{"go: downloading k8s.io/api v0.36.3\n"}, says: "  0 of 10 packages, N s\n",
+		},
 		"errors": {
 			chunks: []string{"# k8s.io/api\n", "core.go:1:2: no such thing\n", "net\n"}, done: 1,
 			errors: []string{"# k8s.io/api", "core.go:1:2: no such thing"}, says: "  0 of 10 packages, N s\n",
@@ -81,13 +87,16 @@ func TestBuildFails(t *testing.T) {
 	module, cache := t.TempDir(), t.TempDir()
 	dir := filepath.Join(cache, "kube-0")
 	for name, text := range map[string]string{
-		"go.mod":                   "module example.com/broken\n\ngo 1.26.0\n\ntool example.com/broken/server\n\nrequire k8s.io/kubernetes v1.36.3\n\nreplace k8s.io/kubernetes => ./kubernetes\n",
+		"go.mod": "module example.com/broken\n\ngo 1.26.0\n\ntool " +
+			"example.com/broken/server\n\nrequire k8s.io/kubernetes v1.36.3\n\nreplace k8s.io/kubernetes => " +
+			"./kubernetes\n",
 		"server/main.go":           "package main\n\nfunc main() { nothing() }\n",
 		"kubernetes/go.mod":        "module k8s.io/kubernetes\n\ngo 1.26.0\n",
 		"kubernetes/kubernetes.go": "package kubernetes\n",
 	} {
 		path := filepath.Join(module, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -136,7 +145,8 @@ func TestRemoveOld(t *testing.T) {
 	cache := t.TempDir()
 	now := time.Now()
 	for name, age := range map[string]time.Duration{
-		"kube-0000000000000000": keepBinaries + time.Hour, "kube-1111111111111111": time.Hour, "containerd2-0000000000": 2 * keepBinaries,
+		"kube-0000000000000000": keepBinaries + time.Hour, "kube-1111111111111111": time.Hour,
+		"containerd2-0000000000": 2 * keepBinaries,
 	} {
 		dir := filepath.Join(cache, name)
 		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chtimes(dir, now, now.Add(-age))); err != nil {

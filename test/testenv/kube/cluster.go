@@ -97,7 +97,12 @@ func prepare(ctx context.Context, opts Options) (*Cluster, error) {
 	}
 	c.Etcd = &Component{Name: "etcd", cluster: c, flags: c.etcdFlags, ready: c.etcdReady}
 	c.APIServer = &Component{Name: "kube-apiserver", cluster: c, flags: c.apiServerFlags, ready: c.apiServerReady}
-	c.ControllerManager = &Component{Name: "kube-controller-manager", cluster: c, flags: c.controllerManagerFlags, ready: c.controllerManagerReady}
+	c.ControllerManager = &Component{
+		Name:    "kube-controller-manager",
+		cluster: c,
+		flags:   c.controllerManagerFlags,
+		ready:   c.controllerManagerReady,
+	}
 	c.Scheduler = &Component{Name: "kube-scheduler", cluster: c, flags: c.schedulerFlags, ready: c.schedulerReady}
 	return c, nil
 }

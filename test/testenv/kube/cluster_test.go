@@ -81,7 +81,8 @@ func TestClusterRunsADeployment(t *testing.T) {
 	steps.step("etcd, apiserver, controller-manager, scheduler")
 	kubectl := kubectlOf(t, c)
 	apply(t, c, node)
-	kubectl("patch", "node", "edge-1", "--subresource=status", "-p", fmt.Sprintf(nodeStatus, time.Now().UTC().Format(time.RFC3339)))
+	kubectl("patch", "node", "edge-1", "--subresource=status", "-p",
+		fmt.Sprintf(nodeStatus, time.Now().UTC().Format(time.RFC3339)))
 	steps.step("a Ready node by kubectl")
 	apply(t, c, workload)
 	pod := boundPod(t, c)
@@ -94,7 +95,9 @@ func TestClusterRunsADeployment(t *testing.T) {
 		do  func(context.Context) error
 	}{
 		{"kube-apiserver restarted", c.APIServer.Restart},
-		{"kube-apiserver killed and started", func(ctx context.Context) error { return errors.Join(c.APIServer.Kill9(ctx), c.APIServer.Start(ctx)) }},
+		{"kube-apiserver killed and started", func(ctx context.Context) error {
+			return errors.Join(c.APIServer.Kill9(ctx), c.APIServer.Start(ctx))
+		}},
 		{"kube-apiserver paused and resumed", func(ctx context.Context) error { return pause(t, c) }},
 		{"etcd killed and started", func(ctx context.Context) error {
 			return errors.Join(c.Etcd.Kill9(ctx), c.Etcd.Start(ctx))
@@ -168,7 +171,8 @@ func TestClustersDoNotMeet(t *testing.T) {
 	}
 	second := kube.Start(t, kube.Options{})
 	apply(t, first, node)
-	if _, err := second.Client().CoreV1().Nodes().Get(t.Context(), "edge-1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := second.Client().CoreV1().Nodes().Get(t.Context(), "edge-1",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("get of the first cluster's node from the second: %v, want that it is not found", err)
 	}
 	processes := []*kube.Component{first.Etcd, first.APIServer}
@@ -236,7 +240,8 @@ func TestUsers(t *testing.T) {
 	}
 	edge := clientOf(t, c, "system:node:edge-1")
 	label := func(name string) error {
-		_, err := edge.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
+		_, err := edge.CoreV1().Nodes().Patch(t.Context(), name, types.StrategicMergePatchType,
+			[]byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
 		return err
 	}
 	wait.Until(t, "the node's right to update itself", func() error { return label("edge-1") })
@@ -327,7 +332,8 @@ func host(t *testing.T, c *kube.Cluster, dir string) int {
 func TestLaunchFails(t *testing.T) {
 	before := clusterDirs(t)
 	_, err := kube.Launch(t.Context(), kube.Options{APIServerFlags: []string{"--no-such-flag"}})
-	if err == nil || !strings.Contains(err.Error(), "kube-apiserver of cluster") || !strings.Contains(err.Error(), "unknown flag: --no-such-flag") {
+	if err == nil || !strings.Contains(err.Error(), "kube-apiserver of cluster") ||
+		!strings.Contains(err.Error(), "unknown flag: --no-such-flag") {
 		t.Errorf("error = %v, want one that names kube-apiserver and the flag", err)
 	}
 	if after := clusterDirs(t); after != before {

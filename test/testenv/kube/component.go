@@ -66,7 +66,8 @@ func (p *Component) wait(ctx context.Context) error {
 		return p.ready(ctx)
 	})
 	if err != nil {
-		return fmt.Errorf("%s of cluster %s does not become ready: %w\nthe end of its log:\n%s", p.Name, p.cluster.name, err, daemon.Tail(p.Log(), 20))
+		return fmt.Errorf("%s of cluster %s does not become ready: %w\nthe end of its log:\n%s", p.Name, p.cluster.name,
+			err, daemon.Tail(p.Log(), 20))
 	}
 	return nil
 }

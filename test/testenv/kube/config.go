@@ -103,7 +103,8 @@ func (c *Cluster) apiServerFlags() []string {
 	if c.opts.Aggregation {
 		flags = append(flags,
 			"--requestheader-client-ca-file="+c.file(caFile), "--requestheader-allowed-names="+kubeletClient,
-			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 			"--proxy-client-cert-file="+c.file(kubeletFile), "--proxy-client-key-file="+c.file(kubeletKeyFile))
 	}
 	return append(flags, c.opts.APIServerFlags...)

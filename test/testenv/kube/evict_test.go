@@ -41,7 +41,8 @@ func TestShortTimesEvictFast(t *testing.T) {
 	// The silent node is the younger one: who ignores leases taints the other one first.
 	for _, name := range []string{renewing, silent} {
 		apply(t, c, strings.ReplaceAll(node, "edge-1", name))
-		kubectl("patch", "node", name, "--subresource=status", "-p", fmt.Sprintf(nodeStatus, time.Now().UTC().Format(time.RFC3339)))
+		kubectl("patch", "node", name, "--subresource=status", "-p",
+			fmt.Sprintf(nodeStatus, time.Now().UTC().Format(time.RFC3339)))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

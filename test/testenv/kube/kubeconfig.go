@@ -48,7 +48,9 @@ func (c *Cluster) AddUser(user string, groups ...string) (string, error) {
 // AddServiceAccount returns the path of a kubeconfig with a token of a service account that exists,
 // for running outside of the cluster what would run inside as that account.
 func (c *Cluster) AddServiceAccount(ctx context.Context, namespace, name string) (string, error) {
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64((24 * time.Hour).Seconds()))}}
+	request := &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64((24 * time.Hour).Seconds()))},
+	}
 	answer, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, request, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("get a token for the service account %s/%s: %w", namespace, name, err)

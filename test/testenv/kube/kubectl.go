@@ -37,7 +37,8 @@ func (c *Cluster) kubectl(ctx context.Context, input io.Reader, args ...string) 
 	var out, complaints bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, &out, &complaints
 	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaints.String()))
+		return out.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err,
+			strings.TrimSpace(complaints.String()))
 	}
 	return out.String(), nil
 }

@@ -121,7 +121,8 @@ func (c *Cluster) writePKI() error {
 	if err != nil {
 		return err
 	}
-	serving, err := c.ca.server("kube-apiserver", []net.IP{net.IPv4(127, 0, 0, 1), serviceIP}, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+	serving, err := c.ca.server("kube-apiserver", []net.IP{net.IPv4(127, 0, 0, 1), serviceIP}, "localhost",
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 	if err != nil {
 		return err
 	}

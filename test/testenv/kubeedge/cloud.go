@@ -40,14 +40,16 @@ func NewCloud(ctx context.Context, version, binary, dir string, cluster *kube.Cl
 	if err := cluster.Apply(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: kubeedge}\n"); err != nil {
 		return nil, err
 	}
-	if out, err := cluster.Kubectl(ctx, "apply", "--server-side", "-R", "-f", filepath.Join(files, "manifests", "charts", "cloudcore", "crds")); err != nil {
+	if out, err := cluster.Kubectl(ctx, "apply", "--server-side", "-R", "-f",
+		filepath.Join(files, "manifests", "charts", "cloudcore", "crds")); err != nil {
 		return nil, fmt.Errorf("apply KubeEdge's CRDs: %w\n%s", err, out)
 	}
 	kubeconfig, err := cluster.AddUser("cloudcore")
 	if err != nil {
 		return nil, err
 	}
-	if out, err := cluster.Kubectl(ctx, "create", "clusterrolebinding", "kubeedge-cloudcore", "--clusterrole=cluster-admin", "--user=cloudcore"); err != nil {
+	if out, err := cluster.Kubectl(ctx, "create", "clusterrolebinding", "kubeedge-cloudcore",
+		"--clusterrole=cluster-admin", "--user=cloudcore"); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, out)
 	}
 	var monitor int

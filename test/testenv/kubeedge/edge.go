@@ -48,7 +48,8 @@ func NewEdge(ctx context.Context, opts EdgeOptions) (*Edge, error) {
 	if err := containerd.MakeCgroup(e.CgroupRoot); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{"etc/kubeedge/config", "etc/kubeedge/manifests", "var/lib/kubeedge", "var/lib/kubelet", "var/log/pods", "plugins"} {
+	for _, dir := range []string{"etc/kubeedge/config", "etc/kubeedge/manifests", "var/lib/kubeedge", "var/lib/kubelet",
+		"var/log/pods", "plugins"} {
 		if err := os.MkdirAll(e.Path(dir), 0o755); err != nil {
 			return nil, err
 		}
@@ -56,7 +57,8 @@ func NewEdge(ctx context.Context, opts EdgeOptions) (*Edge, error) {
 	local := func(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 	const kubelet = "modules.edged.tailoredKubeletConfig."
 	certificates := map[string]any{
-		"CaFile": e.Path("etc/kubeedge/ca/rootCA.crt"), "CertFile": e.Path("etc/kubeedge/certs/server.crt"), "PrivateKeyFile": e.Path("etc/kubeedge/certs/server.key"),
+		"CaFile": e.Path("etc/kubeedge/ca/rootCA.crt"), "CertFile": e.Path("etc/kubeedge/certs/server.crt"),
+		"PrivateKeyFile": e.Path("etc/kubeedge/certs/server.key"),
 	}
 	s := settings{
 		"database.dataSource":                   e.Path("var/lib/kubeedge/edgecore.db"),
@@ -85,14 +87,17 @@ func NewEdge(ctx context.Context, opts EdgeOptions) (*Edge, error) {
 		kubelet + "makeIPTablesUtilChains":      false,
 		kubelet + "imageGCHighThresholdPercent": 99,
 		kubelet + "imageGCLowThresholdPercent":  98,
-		kubelet + "evictionHard":                map[string]any{"memory.available": "50Mi", "nodefs.available": "200Mi", "imagefs.available": "200Mi"},
+		kubelet + "evictionHard": map[string]any{"memory.available": "50Mi", "nodefs.available": "200Mi",
+			"imagefs.available": "200Mi"},
 		kubelet + "nodeStatusUpdateFrequency":   "5s",
 		kubelet + "syncFrequency":               "10s",
 		"modules.deviceTwin.dmiSockPath":        e.Path("etc/kubeedge") + "/",
 		"modules.metaManager.metaServer.enable": false,
 	}
 	for suffix, path := range certificates {
-		for _, prefix := range []string{"modules.edgeHub.tls", "modules.edgeStream.tlsTunnel", "modules.metaManager.metaServer.tls"} {
+		for _, prefix := range []string{
+			"modules.edgeHub.tls", "modules.edgeStream.tlsTunnel", "modules.metaManager.metaServer.tls",
+		} {
 			s[prefix+suffix] = path
 		}
 	}
@@ -118,7 +123,8 @@ func (e *Edge) Start() error {
 	}
 	var err error
 	// Its kubelet writes a certificate where it is started.
-	e.proc, err = daemon.Start(e.Log(), environment, "sh", "-c", `cd "$0" && exec "$@"`, e.Dir, e.Binary, "--config", e.Config())
+	e.proc, err = daemon.Start(e.Log(), environment, "sh", "-c", `cd "$0" && exec "$@"`, e.Dir, e.Binary, "--config",
+		e.Config())
 	return err
 }
 

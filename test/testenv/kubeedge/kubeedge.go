@@ -26,8 +26,12 @@ const module = "github.com/kubeedge/kubeedge"
 func Build(ctx context.Context, version string, progress io.Writer) (edge, cloud string, err error) {
 	build := func(name, target string) (string, error) {
 		return pinned.Program{
-			Env:  "EDGECORE_TEST_KUBEEDGE_" + strings.ToUpper(strings.ReplaceAll(version, ".", "_")+"_"+name),
-			Name: "kubeedge-" + version + "-" + name, Folder: filepath.Join("kubeedge", version), Target: module + "/" + target, Cgo: true, Takes: "5 minutes",
+			Env:    "EDGECORE_TEST_KUBEEDGE_" + strings.ToUpper(strings.ReplaceAll(version, ".", "_")+"_"+name),
+			Name:   "kubeedge-" + version + "-" + name,
+			Folder: filepath.Join("kubeedge", version),
+			Target: module + "/" + target,
+			Cgo:    true,
+			Takes:  "5 minutes",
 		}.Build(ctx, progress)
 	}
 	if edge, err = build("edgecore", "edge/cmd/edgecore"); err != nil {
@@ -39,7 +43,8 @@ func Build(ctx context.Context, version string, progress io.Writer) (edge, cloud
 
 // source is the folder of a version's files.
 func source(ctx context.Context, version string) (string, error) {
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/edgecore-io/edgecore").Output()
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/edgecore-io/edgecore").
+		Output()
 	if err != nil {
 		return "", fmt.Errorf("find the folder of the module edgecore: %w", err)
 	}

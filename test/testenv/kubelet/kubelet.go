@@ -110,7 +110,9 @@ func (k *Kubelet) writeConfig() error {
 		},
 		"authorization": map[string]any{"mode": "Webhook"},
 		// The machine's disk may be nearly full: no pod or image is lost to that.
-		"evictionHard":                map[string]any{"memory.available": "50Mi", "nodefs.available": "200Mi", "imagefs.available": "200Mi"},
+		"evictionHard": map[string]any{
+			"memory.available": "50Mi", "nodefs.available": "200Mi", "imagefs.available": "200Mi",
+		},
 		"imageGCHighThresholdPercent": 99,
 		"imageGCLowThresholdPercent":  98,
 		// This machine may have cgroup v1, which the kubelet refuses otherwise.
@@ -179,11 +181,14 @@ func (k *Kubelet) Start(ctx context.Context) error {
 }
 
 func (k *Kubelet) healthy(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(k.healthzPort))+"/healthz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"http://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(k.healthzPort))+"/healthz", nil)
 	if err != nil {
 		return err
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}}
+	client := http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}},
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return err

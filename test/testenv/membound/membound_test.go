@@ -70,7 +70,8 @@ func TestSeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if back, err := io.ReadAll(r); err != nil || string(back) != text || len(small) > 2<<10 {
-		t.Errorf("%d bytes became %d and then %d bytes, %v; want %d, at most %d and the same", len(text), len(small), len(back),
+		t.Errorf("%d bytes became %d and then %d bytes, %v; want %d, at most %d and the same", len(text), len(small),
+			len(back),
 			err, 1<<20, 2<<10)
 	}
 }

@@ -14,5 +14,11 @@ const BinaryEnv = "EDGECORE_TEST_METRICS_SERVER"
 
 // Build returns the path of metrics-server.
 func Build(ctx context.Context, progress io.Writer) (string, error) {
-	return pinned.Program{Name: "metrics-server", Folder: "metricsserver", Target: "tool", Env: BinaryEnv, Takes: "3 minutes"}.Build(ctx, progress)
+	return pinned.Program{
+		Name:   "metrics-server",
+		Folder: "metricsserver",
+		Target: "tool",
+		Env:    BinaryEnv,
+		Takes:  "3 minutes",
+	}.Build(ctx, progress)
 }

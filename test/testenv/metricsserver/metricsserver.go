@@ -79,9 +79,11 @@ func Start(t testing.TB, cluster *kube.Cluster) {
 	}
 	dir := t.TempDir()
 	log := filepath.Join(dir, "metrics-server.log")
-	proc, err := daemon.Start(log, nil, binary, fmt.Sprintf("--secure-port=%d", port), "--bind-address=127.0.0.1", "--cert-dir="+dir,
+	proc, err := daemon.Start(log, nil, binary, fmt.Sprintf("--secure-port=%d", port), "--bind-address=127.0.0.1",
+		"--cert-dir="+dir,
 		"--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
-		"--kubelet-insecure-tls", "--kubelet-use-node-status-port", "--kubelet-preferred-address-types=InternalIP", "--metric-resolution=10s", "--kubelet-request-timeout=9s")
+		"--kubelet-insecure-tls", "--kubelet-use-node-status-port", "--kubelet-preferred-address-types=InternalIP",
+		"--metric-resolution=10s", "--kubelet-request-timeout=9s")
 	if err != nil {
 		t.Fatal(err)
 	}

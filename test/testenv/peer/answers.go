@@ -122,8 +122,9 @@ func (c *Cloud) token(key resource.Key, content []byte) (any, string, error) {
 	token := "of-" + key.Name + "-for-" + string(ref.UID) + "-"
 	request.Name, request.Namespace = key.Name, key.Namespace
 	request.Status = authenticationv1.TokenRequestStatus{
-		Token:               token + strings.Repeat("x", max(0, tokenLength-len(token))),
-		ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Duration(ptr.Deref(request.Spec.ExpirationSeconds, 3600)) * time.Second)),
+		Token: token + strings.Repeat("x", max(0, tokenLength-len(token))),
+		ExpirationTimestamp: metav1.NewTime(time.Now().
+			Add(time.Duration(ptr.Deref(request.Spec.ExpirationSeconds, 3600)) * time.Second)),
 	}
 	return request, "", nil
 }
@@ -186,7 +187,8 @@ func (c *Cloud) ended(key resource.Key, content []byte) (any, string, error) {
 		return nil, "", err
 	}
 	o := c.objects[key.String()]
-	if o != nil && options.Preconditions != nil && options.Preconditions.UID != nil && *options.Preconditions.UID == o.uid {
+	if o != nil && options.Preconditions != nil && options.Preconditions.UID != nil &&
+		*options.Preconditions.UID == o.uid {
 		o.Deleted = true
 		c.nudge()
 	}

@@ -41,13 +41,15 @@ func (j Journal) Wrong(has map[string]Stored) []string {
 		s, there := has[name]
 		switch ended := e.Ending > 0 && e.Sent >= e.Ending; {
 		case there && s.Version > e.Sent:
-			wrong = append(wrong, fmt.Sprintf("%s is stored in version %d, and the newest that was sent is %d", name, s.Version, e.Sent))
+			wrong = append(wrong, fmt.Sprintf("%s is stored in version %d, and the newest that was sent is %d", name,
+				s.Version, e.Sent))
 		case e.DeleteAcked && there:
 			wrong = append(wrong, fmt.Sprintf("%s is back: its deletion was acknowledged", name))
 		case !there && e.Acked > 0 && !e.DeleteSent && !ended:
 			wrong = append(wrong, fmt.Sprintf("%s is lost: version %d was acknowledged", name, e.Acked))
 		case there && s.Version < e.Acked:
-			wrong = append(wrong, fmt.Sprintf("%s is stored in version %d, and %d was acknowledged", name, s.Version, e.Acked))
+			wrong = append(wrong, fmt.Sprintf("%s is stored in version %d, and %d was acknowledged", name, s.Version,
+				e.Acked))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(has)) {
@@ -91,6 +93,7 @@ func (j Journal) Live(typ string) []string {
 }
 
 func (t Tally) String() string {
-	parts := []string{fmt.Sprintf("%d objects acknowledged", t.Acked), fmt.Sprintf("%d on their way", t.OnTheWay), fmt.Sprintf("%d pods finished", t.Finished)}
+	parts := []string{fmt.Sprintf("%d objects acknowledged", t.Acked), fmt.Sprintf("%d on their way", t.OnTheWay),
+		fmt.Sprintf("%d pods finished", t.Finished)}
 	return strings.Join(parts, ", ")
 }

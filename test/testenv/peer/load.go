@@ -99,14 +99,20 @@ func (l *Load) named(typ, prefix string) []string {
 }
 
 func (l *Load) configMap(name string) error {
-	_, err := l.cloud.Put(&v1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta(name),
-		Data: map[string]string{Value: l.text()}})
+	_, err := l.cloud.Put(&v1.ConfigMap{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta(name),
+		Data: map[string]string{Value: l.text()},
+	})
 	return err
 }
 
 func (l *Load) secret(name string) error {
-	_, err := l.cloud.Put(&v1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta(name), Type: v1.SecretTypeOpaque,
-		Data: map[string][]byte{Value: []byte(l.text())}})
+	_, err := l.cloud.Put(&v1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: meta(name),
+		Type:       v1.SecretTypeOpaque,
+		Data:       map[string][]byte{Value: []byte(l.text())},
+	})
 	return err
 }
 
@@ -161,12 +167,28 @@ func (l *Load) replacePod() error {
 
 func (l *Load) podOf(name string, policy v1.RestartPolicy, script string) *v1.Pod {
 	grace, no := int64(1), false
-	return &v1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: meta(name), Spec: v1.PodSpec{
-		RestartPolicy: policy, TerminationGracePeriodSeconds: &grace, DNSPolicy: v1.DNSDefault, AutomountServiceAccountToken: &no,
-		Containers: []v1.Container{{
-			Name: "main", Image: l.Images[l.rand.IntN(len(l.Images))], ImagePullPolicy: v1.PullIfNotPresent, Command: []string{"sh", "-c", script},
-			VolumeMounts: []v1.VolumeMount{{Name: Settings, MountPath: "/etc/settings"}},
-		}},
-		Volumes: []v1.Volume{{Name: Settings, VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: Settings}}}}},
-	}}
+	return &v1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: meta(name), Spec: v1.PodSpec{
+			RestartPolicy:                 policy,
+			TerminationGracePeriodSeconds: &grace,
+			DNSPolicy:                     v1.DNSDefault,
+			AutomountServiceAccountToken:  &no,
+			Containers: []v1.Container{{
+				Name:            "main",
+				Image:           l.Images[l.rand.IntN(len(l.Images))],
+				ImagePullPolicy: v1.PullIfNotPresent,
+				Command:         []string{"sh", "-c", script},
+				VolumeMounts:    []v1.VolumeMount{{Name: Settings, MountPath: "/etc/settings"}},
+			}},
+			Volumes: []v1.Volume{
+				{
+					Name: Settings, VolumeSource: v1.VolumeSource{
+						ConfigMap: &v1.ConfigMapVolumeSource{
+							LocalObjectReference: v1.LocalObjectReference{Name: Settings},
+						},
+					},
+				},
+			},
+		},
+	}
 }

@@ -77,7 +77,14 @@ func Listen(config *tls.Config, addr, node string) (*Cloud, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cloud{node: node, listener: l, version: 100, objects: map[string]*object{}, wake: make(chan struct{}, 1), told: make(chan struct{})}
+	c := &Cloud{
+		node:     node,
+		listener: l,
+		version:  100,
+		objects:  map[string]*object{},
+		wake:     make(chan struct{}, 1),
+		told:     make(chan struct{}),
+	}
 	c.server = &http.Server{Handler: http.HandlerFunc(c.accept), TLSConfig: config, ReadHeaderTimeout: time.Minute}
 	c.wg.Go(func() { _ = c.server.ServeTLS(l, "", "") }) // ends with Close
 	return c, nil
@@ -207,7 +214,8 @@ func (c *Cloud) AllAcked() error {
 	defer c.mu.Unlock()
 	for _, name := range c.order {
 		if o := c.objects[name]; !o.Deleted && o.Acked < o.version || o.Deleted && !o.DeleteAcked {
-			return fmt.Errorf("%s has version %d, deleted %t; sent %d, acknowledged %d, deletion %t", name, o.version, o.Deleted, o.Sent, o.Acked, o.DeleteAcked)
+			return fmt.Errorf("%s has version %d, deleted %t; sent %d, acknowledged %d, deletion %t", name, o.version,
+				o.Deleted, o.Sent, o.Acked, o.DeleteAcked)
 		}
 	}
 	return nil

@@ -32,22 +32,44 @@ func TestWrong(t *testing.T) {
 		has   *Stored
 		want  string
 	}{
-		"nothing sent":                    {entry: Entry{}},
-		"on its way, and there":           {entry: Entry{Sent: 5}, has: &Stored{Version: 5}},
-		"on its way, and not there":       {entry: Entry{Sent: 5}},
-		"acknowledged":                    {entry: Entry{Sent: 5, Acked: 5}, has: &Stored{Version: 5}},
-		"acknowledged, and lost":          {entry: Entry{Sent: 5, Acked: 5}, want: "is lost"},
-		"the version before":              {entry: Entry{Sent: 7, Acked: 5}, has: &Stored{Version: 5}},
-		"a change is lost":                {entry: Entry{Sent: 7, Acked: 7}, has: &Stored{Version: 5}, want: "and 7 was acknowledged"},
-		"out of nowhere":                  {entry: Entry{Sent: 7, Acked: 7}, has: &Stored{Version: 9}, want: "newest that was sent is 7"},
-		"deletion on its way, there":      {entry: Entry{Sent: 5, Acked: 5, Deleted: true, DeleteSent: true}, has: &Stored{Version: 5}},
-		"deletion on its way, gone":       {entry: Entry{Sent: 5, Acked: 5, Deleted: true, DeleteSent: true}},
-		"deleted here, but not told":      {entry: Entry{Sent: 5, Acked: 5, Deleted: true}, want: "is lost"},
-		"deletion acknowledged":           {entry: Entry{Sent: 5, Acked: 5, Deleted: true, DeleteSent: true, DeleteAcked: true}},
-		"deletion acknowledged, and back": {entry: Entry{Sent: 5, Acked: 5, Deleted: true, DeleteSent: true, DeleteAcked: true}, has: &Stored{Version: 5}, want: "is back"},
-		"has to end, and is gone":         {entry: Entry{Sent: 6, Acked: 6, Ending: 6}},
-		"has to end, and was not told":    {entry: Entry{Sent: 5, Acked: 5, Ending: 6}, want: "is lost"},
-		"has to end, and forgot it":       {entry: Entry{Sent: 6, Acked: 6, Ending: 6}, has: &Stored{Version: 5}, want: "and 6 was acknowledged"},
+		"nothing sent":              {entry: Entry{}},
+		"on its way, and there":     {entry: Entry{Sent: 5}, has: &Stored{Version: 5}},
+		"on its way, and not there": {entry: Entry{Sent: 5}},
+		"acknowledged":              {entry: Entry{Sent: 5, Acked: 5}, has: &Stored{Version: 5}},
+		"acknowledged, and lost":    {entry: Entry{Sent: 5, Acked: 5}, want: "is lost"},
+		"the version before":        {entry: Entry{Sent: 7, Acked: 5}, has: &Stored{Version: 5}},
+		"a change is lost": {
+			entry: Entry{Sent: 7, Acked: 7}, has: &Stored{Version: 5}, want: "and 7 was acknowledged",
+		},
+		"out of nowhere": {
+			entry: Entry{Sent: 7, Acked: 7}, has: &Stored{Version: 9}, want: "newest that was sent is 7",
+		},
+		"deletion on its way, there": {entry: Entry{
+			Sent:       5,
+			Acked:      5,
+			Deleted:    true,
+			DeleteSent: true,
+		}, has: &Stored{Version: 5}},
+		"deletion on its way, gone":  {entry: Entry{Sent: 5, Acked: 5, Deleted: true, DeleteSent: true}},
+		"deleted here, but not told": {entry: Entry{Sent: 5, Acked: 5, Deleted: true}, want: "is lost"},
+		"deletion acknowledged": {entry: Entry{
+			Sent:        5,
+			Acked:       5,
+			Deleted:     true,
+			DeleteSent:  true,
+			DeleteAcked: true,
+		}},
+		"deletion acknowledged, and back": {entry: Entry{
+			Sent:        5,
+			Acked:       5,
+			Deleted:     true,
+			DeleteSent:  true,
+			DeleteAcked: true,
+		}, has: &Stored{Version: 5}, want: "is back"},
+		"has to end, and is gone":      {entry: Entry{Sent: 6, Acked: 6, Ending: 6}},
+		"has to end, and was not told": {entry: Entry{Sent: 5, Acked: 5, Ending: 6}, want: "is lost"},
+		"has to end, and forgot it": {entry: Entry{Sent: 6, Acked: 6, Ending: 6}, has: &Stored{Version: 5},
+			want: "and 6 was acknowledged"},
 	} {
 		has := map[string]Stored{}
 		if c.has != nil {
@@ -58,7 +80,8 @@ func TestWrong(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, got, c.want)
 		}
 	}
-	if got := (Journal{}).Wrong(map[string]Stored{name: {Version: 1}}); !cmp.Equal(got, []string{name + " is stored, and was never sent"}) {
+	if got := (Journal{}).Wrong(map[string]Stored{name: {Version: 1}}); !cmp.Equal(got,
+		[]string{name + " is stored, and was never sent"}) {
 		t.Errorf("Wrong() of what was never sent = %q, want that", got)
 	}
 }
@@ -75,7 +98,10 @@ type edge struct {
 func dial(t *testing.T, ca *wiretest.CA, c *Cloud) *edge {
 	t.Helper()
 	conn, err := wire.DialWebSocket(t.Context(), wire.DialOptions{
-		URL: fmt.Sprintf("wss://127.0.0.1:%d/project/edge/events", c.Port()), TLS: ca.ClientTLS(t, "edge"), Header: http.Header{}, Features: wire.AllFeatures(),
+		URL:      fmt.Sprintf("wss://127.0.0.1:%d/project/edge/events", c.Port()),
+		TLS:      ca.ClientTLS(t, "edge"),
+		Header:   http.Header{},
+		Features: wire.AllFeatures(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -227,9 +253,11 @@ func TestPodsEnd(t *testing.T) {
 		e.say(m.Respond(model.OK))
 	}
 	entry(t, c, name, Entry{Sent: 102, Acked: 102})
-	patch := fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"phase":"Failed","conditions":[{"type":"Ready","status":"False"}]}}`, pod.UID)
+	patch := fmt.Sprintf(
+		`{"metadata":{"uid":%q},"status":{"phase":"Failed","conditions":[{"type":"Ready","status":"False"}]}}`, pod.UID)
 	text, _ := json.Marshal(patch)
-	if got := e.ask(model.OpPatch, "default/podpatch/web-1", string(text)); !strings.Contains(string(got.Content), `"Err":null`) || got.Header.ResourceVersion != "102" {
+	if got := e.ask(model.OpPatch, "default/podpatch/web-1", string(text)); !strings.Contains(string(got.Content),
+		`"Err":null`) || got.Header.ResourceVersion != "102" {
 		t.Errorf("answer %s of version %s, want no error and version 102", got.Content, got.Header.ResourceVersion)
 	}
 	if got := c.Status(name); got.Phase != v1.PodFailed || len(got.Conditions) != 1 {
@@ -240,11 +268,13 @@ func TestPodsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := e.next()
-	if err := json.Unmarshal(told.Content, &pod); err != nil || told.Route.Operation != model.OpUpdate || pod.DeletionTimestamp == nil {
+	if err := json.Unmarshal(told.Content, &pod); err != nil || told.Route.Operation != model.OpUpdate ||
+		pod.DeletionTimestamp == nil {
 		t.Fatalf("message %+v %s, %v, want an update with a deletionTimestamp", told.Route, told.Content, err)
 	}
 	e.say(told.Respond(model.OK))
-	if got := e.ask(model.OpDelete, name, fmt.Sprintf(`{"preconditions":{"uid":%q}}`, "another")); string(got.Content) != `"OK"` {
+	if got := e.ask(model.OpDelete, name, fmt.Sprintf(`{"preconditions":{"uid":%q}}`, "another")); string(
+		got.Content) != `"OK"` {
 		t.Errorf("answer %s, want \"OK\"", got.Content)
 	}
 	entry(t, c, name, Entry{Sent: 103, Acked: 103, Ending: 103, Finished: true})
@@ -254,7 +284,15 @@ func TestPodsEnd(t *testing.T) {
 		t.Fatalf("message %+v, want the deletion of %s", gone.Route, name)
 	}
 	e.say(gone.Respond(model.OK)) // for the second time, where it came before the answer
-	entry(t, c, name, Entry{Sent: 103, Acked: 103, Ending: 103, Finished: true, Deleted: true, DeleteSent: true, DeleteAcked: true})
+	entry(t, c, name, Entry{
+		Sent:        103,
+		Acked:       103,
+		Ending:      103,
+		Finished:    true,
+		Deleted:     true,
+		DeleteSent:  true,
+		DeleteAcked: true,
+	})
 }
 
 // TestAnswers: what an edge needs until it is there.
@@ -277,7 +315,9 @@ func TestAnswers(t *testing.T) {
 		}
 	}
 	stranger := ca.ClientTLS(t, "another")
-	if conn, err := wire.DialWebSocket(t.Context(), wire.DialOptions{URL: fmt.Sprintf("wss://127.0.0.1:%d/p/edge/events", c.Port()), TLS: stranger}); err == nil {
+	if conn, err := wire.DialWebSocket(t.Context(), wire.DialOptions{
+		URL: fmt.Sprintf("wss://127.0.0.1:%d/p/edge/events", c.Port()), TLS: stranger,
+	}); err == nil {
 		_ = conn.Close(wire.CloseNormal, "")
 		t.Error("dial with another node's certificate = nil, want an error")
 	}
@@ -293,7 +333,8 @@ func TestTokens(t *testing.T) {
 	e := dial(t, ca, c)
 	request := func(uid types.UID) *model.Message {
 		return e.ask(model.OpQuery, "default/serviceaccounttoken/default",
-			fmt.Sprintf(`{"spec":{"expirationSeconds":3607,"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"web","uid":%q}}}`, uid))
+			fmt.Sprintf(
+				`{"spec":{"expirationSeconds":3607,"boundObjectRef":{"kind":"Pod","apiVersion":"v1","name":"web","uid":%q}}}`, uid))
 	}
 	const lifetime = 3607 * time.Second
 	before := time.Now().Truncate(time.Second) // a timestamp has whole seconds
@@ -333,7 +374,8 @@ func TestTold(t *testing.T) {
 			<-told
 		}
 	}()
-	e.ask(model.OpPatch, "default/podpatch/web", fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"phase":"Running"}}`, pod.UID))
+	e.ask(model.OpPatch, "default/podpatch/web", fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"phase":"Running"}}`,
+		pod.UID))
 	if got := wait.Receive(t, "a report", done); got != v1.PodRunning {
 		t.Errorf("phase = %s, want %s", got, v1.PodRunning)
 	}

@@ -38,7 +38,8 @@ func (p Program) Build(ctx context.Context, progress io.Writer) (string, error) 
 	if built := os.Getenv(p.Env); built != "" {
 		return built, nil
 	}
-	mod, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/edgecore-io/edgecore").Output()
+	mod, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/edgecore-io/edgecore").
+		Output()
 	if err != nil {
 		return "", fmt.Errorf("find the folder of the module edgecore: %w", err)
 	}
@@ -92,7 +93,8 @@ func buildKey(module string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, path := range append([]string{filepath.Join(module, "go.mod"), filepath.Join(module, "go.sum")}, sources...) {
+	for _, path := range append([]string{filepath.Join(module, "go.mod"), filepath.Join(module, "go.sum")},
+		sources...) {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			return "", err
@@ -113,7 +115,8 @@ func KubernetesFlags(ctx context.Context, module string) (string, error) {
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("find the version of k8s.io/kubernetes in %s: %w: %s", module, err, strings.TrimSpace(errs.String()))
+		return "", fmt.Errorf("find the version of k8s.io/kubernetes in %s: %w: %s", module, err,
+			strings.TrimSpace(errs.String()))
 	}
 	version := strings.TrimSpace(string(out))
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
@@ -122,7 +125,8 @@ func KubernetesFlags(ctx context.Context, module string) (string, error) {
 	}
 	flags := []string{"-s", "-w"}
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		flags = append(flags, "-X", pkg+".gitVersion="+version, "-X", pkg+".gitMajor="+parts[0], "-X", pkg+".gitMinor="+parts[1])
+		flags = append(flags, "-X", pkg+".gitVersion="+version, "-X", pkg+".gitMajor="+parts[0], "-X",
+			pkg+".gitMinor="+parts[1])
 	}
 	return strings.Join(flags, " "), nil
 }

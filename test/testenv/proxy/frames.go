@@ -86,7 +86,14 @@ func StartFrames(o FramesOptions) (*Frames, error) {
 	if o.Sleep == nil {
 		o.Sleep = time.Sleep
 	}
-	f := &Frames{opts: o, l: l, random: rand.New(rand.NewPCG(o.Seed, 3)), armed: map[Direction][]Mischief{}, done: map[Mischief]int{}, conns: map[net.Conn]struct{}{}}
+	f := &Frames{
+		opts:   o,
+		l:      l,
+		random: rand.New(rand.NewPCG(o.Seed, 3)),
+		armed:  map[Direction][]Mischief{},
+		done:   map[Mischief]int{},
+		conns:  map[net.Conn]struct{}{},
+	}
 	f.wg.Go(f.accept)
 	return f, nil
 }
@@ -180,7 +187,12 @@ func (f *Frames) join(raw net.Conn) error {
 	if err := edge.HandshakeContext(ctx); err != nil {
 		return err
 	}
-	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: f.opts.Roots, Certificates: []tls.Certificate{own}, NextProtos: []string{"http/1.1"}}}
+	dialer := tls.Dialer{Config: &tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		RootCAs:      f.opts.Roots,
+		Certificates: []tls.Certificate{own},
+		NextProtos:   []string{"http/1.1"},
+	}}
 	cloud, err := dialer.DialContext(ctx, "tcp", f.opts.Target)
 	if err != nil {
 		return err
@@ -203,7 +215,13 @@ func (f *Frames) join(raw net.Conn) error {
 		_ = cloud.(*tls.Conn).NetConn().Close()
 	}
 	var both sync.WaitGroup
-	for _, w := range []*way{{f: f, dir: ToCloud, from: up, to: cloud, cut: cut}, {f: f, dir: ToEdge, from: down, to: edge, cut: cut}} {
+	for _, w := range []*way{{
+		f:    f,
+		dir:  ToCloud,
+		from: up,
+		to:   cloud,
+		cut:  cut,
+	}, {f: f, dir: ToEdge, from: down, to: edge, cut: cut}} {
 		both.Go(w.run)
 	}
 	both.Wait()

@@ -155,7 +155,9 @@ func link(t *testing.T) ([2]*websocket.Conn, *Frames, <-chan time.Duration) {
 			t.Error(err)
 		}
 	})
-	dialer := websocket.Dialer{TLSClientConfig: ca.ClientTLS(t, "edge-1"), EnableCompression: true, WriteBufferSize: 4096}
+	dialer := websocket.Dialer{
+		TLSClientConfig: ca.ClientTLS(t, "edge-1"), EnableCompression: true, WriteBufferSize: 4096,
+	}
 	edge, _, err := dialer.Dial("wss://"+f.Addr()+"/x", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -52,11 +52,18 @@ func TestWaits(t *testing.T) {
 		want  string // in the message; empty: the wait ends well
 		after time.Duration
 	}{
-		"until":       {func(t testing.TB) { Until(t, "tea", errorsUntil(time.Now().Add(time.Minute))) }, "", time.Minute},
-		"until never": {func(t testing.TB) { Until(t, "tea", errorsUntil(time.Now().Add(time.Hour))) }, "waiting for tea: context deadline exceeded: no tea", limit.Wait},
-		"until fatal": {func(t testing.TB) { Until(t, "tea", func() error { return daemon.Fatal(errors.New("no pot")) }) }, "waiting for tea: no pot", 0},
-		"true":        {func(t testing.TB) { True(t, "tea", func() bool { return true }) }, "", 0},
-		"true never":  {func(t testing.TB) { True(t, "tea", func() bool { return false }) }, "it has not happened", limit.Wait},
+		"until": {func(t testing.TB) {
+			Until(t, "tea", errorsUntil(time.Now().Add(time.Minute)))
+		}, "", time.Minute},
+		"until never": {func(t testing.TB) {
+			Until(t, "tea", errorsUntil(time.Now().Add(time.Hour)))
+		}, "waiting for tea: context deadline exceeded: no tea", limit.Wait},
+		"until fatal": {func(t testing.TB) {
+			Until(t, "tea", func() error { return daemon.Fatal(errors.New("no pot")) })
+		}, "waiting for tea: no pot", 0},
+		"true": {func(t testing.TB) { True(t, "tea", func() bool { return true }) }, "", 0},
+		"true never": {func(t testing.TB) { True(t, "tea", func() bool { return false }) }, "it has not happened",
+			limit.Wait},
 		"receive": {func(t testing.TB) {
 			values := make(chan int, 1)
 			values <- 7
@@ -64,7 +71,9 @@ func TestWaits(t *testing.T) {
 				t.Fatalf("received %d, want 7", got)
 			}
 		}, "", 0},
-		"receive never":  {func(t testing.TB) { Receive(t, "a number", make(chan int)) }, "waiting for a number: nothing came", limit.Wait},
+		"receive never": {func(t testing.TB) {
+			Receive(t, "a number", make(chan int))
+		}, "waiting for a number: nothing came", limit.Wait},
 		"receive closed": {func(t testing.TB) { Receive(t, "a number", closed()) }, "the channel is closed", 0},
 		"closed":         {func(t testing.TB) { Closed(t, "the end", closed()) }, "", 0},
 		"closed never":   {func(t testing.TB) { Closed(t, "the end", make(chan int)) }, "it has not ended", limit.Wait},

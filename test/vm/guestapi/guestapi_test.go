@@ -45,7 +45,11 @@ func TestRun(t *testing.T) {
 		{"output", Request{Args: []string{"sh", "-c", "echo out; echo err >&2"}}, 0, "out\nerr\n"},
 		{"code", Request{Args: []string{"sh", "-c", "exit 7"}}, 7, ""},
 		{"signal", Request{Args: []string{"sh", "-c", "kill -9 $$"}}, 137, ""},
-		{"input and environment", Request{Args: []string{"sh", "-c", "cat; echo $X"}, Data: []byte("in "), Env: []string{"X=y"}}, 0, "in y\n"},
+		{
+			"input and environment", Request{
+				Args: []string{"sh", "-c", "cat; echo $X"}, Data: []byte("in "), Env: []string{"X=y"},
+			}, 0, "in y\n",
+		},
 		{"a daemon left behind", Request{Args: []string{"sh", "-c", "sleep 30 & echo started"}}, 0, "started\n"},
 		{"much", Request{Args: []string{"sh", "-c", "head -c 300000 /dev/zero"}}, 0, strings.Repeat("\x00", 300000)},
 	} {
@@ -53,7 +57,8 @@ func TestRun(t *testing.T) {
 		var out bytes.Buffer
 		code, err := c.Do(t.Context(), tc.req, &out)
 		if err != nil || code != tc.code || out.String() != tc.out {
-			t.Errorf("%s: code %d, error %v, output %.80q; want code %d, output %.80q", tc.name, code, err, out.String(), tc.code, tc.out)
+			t.Errorf("%s: code %d, error %v, output %.80q; want code %d, output %.80q", tc.name, code, err,
+				out.String(), tc.code, tc.out)
 		}
 	}
 }
@@ -62,7 +67,8 @@ func TestRun(t *testing.T) {
 func TestGuestErrors(t *testing.T) {
 	c := connect(t)
 	for _, r := range []Request{
-		{Op: Run}, {Op: Run, Args: []string{"/no/such/program"}}, {Op: Read, Path: "/no/such/file"}, {Op: Write, Path: "/proc/x"}, {Op: "what"},
+		{Op: Run}, {Op: Run, Args: []string{"/no/such/program"}}, {Op: Read, Path: "/no/such/file"},
+		{Op: Write, Path: "/proc/x"}, {Op: "what"},
 	} {
 		_, err := c.Do(t.Context(), r, &bytes.Buffer{})
 		if guest := GuestError(""); !errors.As(err, &guest) {
@@ -75,7 +81,12 @@ func TestFiles(t *testing.T) {
 	c := connect(t)
 	path := filepath.Join(t.TempDir(), "new", "file")
 	data := bytes.Repeat([]byte("0123456789\n"), 20000)
-	if _, err := c.Do(t.Context(), Request{Op: Write, Path: path, Data: data, Mode: 0o750}, &bytes.Buffer{}); err != nil {
+	if _, err := c.Do(t.Context(), Request{
+		Op:   Write,
+		Path: path,
+		Data: data,
+		Mode: 0o750,
+	}, &bytes.Buffer{}); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o750 {

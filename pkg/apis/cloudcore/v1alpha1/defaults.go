@@ -37,23 +37,43 @@ func Default() *CloudCore { return defaultFor(DefaultNodeLimit) }
 // defaultFor returns the defaults where so many nodes may be connected: some grow with them.
 func defaultFor(nodeLimit int32) *CloudCore {
 	return &CloudCore{
-		TypeMeta:      metav1.TypeMeta{APIVersion: APIVersion, Kind: Kind},
-		CommonConfig:  CommonConfig{TunnelPort: 10350, MonitorServer: MonitorServer{BindAddress: DefaultMonitorBind}},
-		KubeAPIConfig: KubeAPIConfig{ContentType: ContentTypeProtobuf, QPS: times(nodeLimit, qpsPerNode), Burst: times(nodeLimit, burstPerNode)},
+		TypeMeta:     metav1.TypeMeta{APIVersion: APIVersion, Kind: Kind},
+		CommonConfig: CommonConfig{TunnelPort: 10350, MonitorServer: MonitorServer{BindAddress: DefaultMonitorBind}},
+		KubeAPIConfig: KubeAPIConfig{
+			ContentType: ContentTypeProtobuf, QPS: times(nodeLimit, qpsPerNode), Burst: times(nodeLimit, burstPerNode),
+		},
 		Modules: Modules{
-			CloudHub:       defaultCloudHub(nodeLimit),
-			EdgeController: EdgeController{Enable: true, NodeUpdateFrequency: 10, Buffer: defaultBuffer(nodeLimit), Load: defaultLoad(nodeLimit)},
+			CloudHub: defaultCloudHub(nodeLimit),
+			EdgeController: EdgeController{
+				Enable:              true,
+				NodeUpdateFrequency: 10,
+				Buffer:              defaultBuffer(nodeLimit),
+				Load:                defaultLoad(nodeLimit),
+			},
 			DeviceController: DeviceController{
 				Enable: true,
-				Buffer: DeviceControllerBuffer{UpdateDeviceTwins: queue, UpdateDeviceStatus: queue, DeviceEvent: 1, DeviceModelEvent: 1, DeviceStatusEvent: 1},
-				Load:   DeviceControllerLoad{UpdateDeviceStatusWorkers: 1},
+				Buffer: DeviceControllerBuffer{
+					UpdateDeviceTwins:  queue,
+					UpdateDeviceStatus: queue,
+					DeviceEvent:        1,
+					DeviceModelEvent:   1,
+					DeviceStatusEvent:  1,
+				},
+				Load: DeviceControllerLoad{UpdateDeviceStatusWorkers: 1},
 			},
-			TaskManager:    TaskManager{Buffer: TaskManagerBuffer{TaskStatus: queue, TaskEvent: 1}, Load: TaskManagerLoad{TaskWorkers: 1}},
+			TaskManager: TaskManager{
+				Buffer: TaskManagerBuffer{TaskStatus: queue, TaskEvent: 1}, Load: TaskManagerLoad{TaskWorkers: 1},
+			},
 			SyncController: Switch{Enable: true},
 			CloudStream: CloudStream{
-				TunnelPort: 10004, StreamPort: 10003,
-				TLSTunnelCAFile: caFile, TLSTunnelCertFile: certFile, TLSTunnelPrivateKeyFile: keyFile,
-				TLSStreamCAFile: "/etc/kubeedge/ca/streamCA.crt", TLSStreamCertFile: "/etc/kubeedge/certs/stream.crt", TLSStreamPrivateKeyFile: "/etc/kubeedge/certs/stream.key",
+				TunnelPort:              10004,
+				StreamPort:              10003,
+				TLSTunnelCAFile:         caFile,
+				TLSTunnelCertFile:       certFile,
+				TLSTunnelPrivateKeyFile: keyFile,
+				TLSStreamCAFile:         "/etc/kubeedge/ca/streamCA.crt",
+				TLSStreamCertFile:       "/etc/kubeedge/certs/stream.crt",
+				TLSStreamPrivateKeyFile: "/etc/kubeedge/certs/stream.key",
 			},
 			Router:          Router{Address: anyIPv4, Port: 9443, RestTimeout: 60},
 			IPTablesManager: IPTablesManager{Enable: true, Mode: "internal"},
@@ -89,11 +109,26 @@ func defaultBuffer(nodeLimit int32) EdgeControllerBuffer {
 
 func defaultLoad(nodeLimit int32) EdgeControllerLoad {
 	return EdgeControllerLoad{
-		UpdatePodStatusWorkers: 1, UpdateNodeStatusWorkers: 1, ProcessEventWorkers: 4, QueryConfigMapWorkers: 100, QuerySecretWorkers: 100,
-		QueryPersistentVolumeWorkers: 4, QueryPersistentVolumeClaimWorkers: 4, QueryVolumeAttachmentWorkers: 4,
-		CreateNodeWorkers: 100, PatchNodeWorkers: plus(100, nodeLimit/50), QueryNodeWorkers: nodeLimit, UpdateNodeWorkers: 4,
-		PatchPodWorkers: 100, DeletePodWorkers: 100, CreatePodWorks: 4, CreateLeaseWorkers: nodeLimit, QueryLeaseWorkers: 100,
-		UpdateRuleStatusWorkers: 4, ServiceAccountTokenWorkers: 100, CertificateSigningRequestWorkers: 4,
+		UpdatePodStatusWorkers:            1,
+		UpdateNodeStatusWorkers:           1,
+		ProcessEventWorkers:               4,
+		QueryConfigMapWorkers:             100,
+		QuerySecretWorkers:                100,
+		QueryPersistentVolumeWorkers:      4,
+		QueryPersistentVolumeClaimWorkers: 4,
+		QueryVolumeAttachmentWorkers:      4,
+		CreateNodeWorkers:                 100,
+		PatchNodeWorkers:                  plus(100, nodeLimit/50),
+		QueryNodeWorkers:                  nodeLimit,
+		UpdateNodeWorkers:                 4,
+		PatchPodWorkers:                   100,
+		DeletePodWorkers:                  100,
+		CreatePodWorks:                    4,
+		CreateLeaseWorkers:                nodeLimit,
+		QueryLeaseWorkers:                 100,
+		UpdateRuleStatusWorkers:           4,
+		ServiceAccountTokenWorkers:        100,
+		CertificateSigningRequestWorkers:  4,
 	}
 }
 

@@ -24,8 +24,10 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add(Minimal())
 	for _, text := range []string{
-		"", "{", "kind: CloudCore", head + "modules: {cloudHub: {nodeLimit: 2147483647}}", head + "modules: {cloudHub: {nodeLimit: -1, quic: {enable: true}}}",
-		head + "leaderelection: {a: b}\nmodules: {edgeController: {buffer: []}}", head + "modules: {cloudHub: {authorization: {modes: [{}, {node: {enable: false}}]}}}",
+		"", "{", "kind: CloudCore", head + "modules: {cloudHub: {nodeLimit: 2147483647}}",
+		head + "modules: {cloudHub: {nodeLimit: -1, quic: {enable: true}}}",
+		head + "leaderelection: {a: b}\nmodules: {edgeController: {buffer: []}}",
+		head + "modules: {cloudHub: {authorization: {modes: [{}, {node: {enable: false}}]}}}",
 		head + "kubeAPIConfig: {qps: 1, master: 'https://a:b@c'}", head + "---\n",
 	} {
 		f.Add([]byte(text))

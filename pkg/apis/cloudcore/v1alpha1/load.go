@@ -58,7 +58,12 @@ func checkKind(root map[string]any) (strict.Problems, error) {
 		return nil, nil
 	case helmVersion:
 		root["apiVersion"] = APIVersion
-		return strict.Problems{{Path: "apiVersion", Text: fmt.Sprintf("%q is taken as %q; the keys are the same", helmVersion, APIVersion)}}, nil
+		return strict.Problems{
+			{
+				Path: "apiVersion", Text: fmt.Sprintf("%q is taken as %q; the keys are the same", helmVersion,
+					APIVersion),
+			},
+		}, nil
 	}
 	return nil, fail("apiVersion", fmt.Sprintf("%q", APIVersion))
 }

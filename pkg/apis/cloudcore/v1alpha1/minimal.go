@@ -10,7 +10,9 @@ import (
 // it does. All else has its default.
 func Minimal() []byte {
 	hub := defaultCloudHub(DefaultNodeLimit)
-	return fmt.Appendf(nil, `# cloudcore's configuration. Each key that is left out has its default; `+"`cloudcore --defaultconfig`"+` prints
+	return fmt.Appendf(nil,
+		`# cloudcore's configuration. Each key that is left out has its default; `+"`cloudcore --defaultconfig`"+
+			` prints
 # them all, and `+"`cloudcore config validate FILE`"+` checks a file.
 apiVersion: %s
 kind: %s
@@ -40,7 +42,8 @@ modules:
       enable: true
       address: %s
       port: %d
-`, APIVersion, Kind, DefaultMonitorBind, hub.NodeLimit, hub.AdvertiseAddress[0], hub.WebSocket.Address, hub.WebSocket.Port, hub.HTTPS.Address, hub.HTTPS.Port)
+`, APIVersion, Kind, DefaultMonitorBind, hub.NodeLimit, hub.AdvertiseAddress[0], hub.WebSocket.Address,
+		hub.WebSocket.Port, hub.HTTPS.Address, hub.HTTPS.Port)
 }
 
 // Redacted returns a copy without what must not be shown: a password in the URL of kube-apiserver.

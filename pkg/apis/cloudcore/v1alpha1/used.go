@@ -13,7 +13,8 @@ func live() map[string]bool {
 	for _, k := range []string{
 		"enable", // to switch it off is refused
 		"keepaliveInterval", "nodeLimit", "writeTimeout", "advertiseAddress", "dnsNames",
-		"tlsCAFile", "tlsCAKeyFile", "tlsCertFile", "tlsPrivateKeyFile", "edgeCertSigningDuration", "tokenRefreshDuration", "legacyCertificates",
+		"tlsCAFile", "tlsCAKeyFile", "tlsCertFile", "tlsPrivateKeyFile", "edgeCertSigningDuration",
+		"tokenRefreshDuration", "legacyCertificates",
 		"lookupsPerSource",
 		"quic.enable", "quic.address", "quic.port", "websocket", "unixsocket", "https",
 	} {
@@ -29,7 +30,8 @@ func LiveKeys() []string { return strict.SortedKeys(live()) }
 // is the default, is worth a warning: what the file says is on is not.
 func absent() map[string]bool {
 	keys := map[string]bool{}
-	for _, m := range []string{"deviceController", "taskManager", "dynamicController", "cloudStream", "router", "iptablesManager"} {
+	for _, m := range []string{"deviceController", "taskManager", "dynamicController", "cloudStream", "router",
+		"iptablesManager"} {
 		keys["modules."+m+".enable"] = true
 	}
 	return keys
@@ -42,11 +44,13 @@ func formerDefaults() map[string]string {
 
 // notes say what becomes of keys that are not acted on because there is nothing to choose.
 func notes() map[string]string {
-	const always = "accepted, but this version always checks: a node may do what the name in its certificate may, and no more"
+	const always = "accepted, but this version always checks: a node may do what the name in its certificate may, " +
+		"and no more"
 	return map[string]string{
 		"modules.cloudHub.authorization.enable": always,
 		"modules.cloudHub.authorization.debug":  always,
 		"modules.cloudHub.authorization.modes":  always,
-		"modules.syncController.enable":         "accepted, but this version always sees to it that what was sent arrives",
+		"modules.syncController.enable": "accepted, but this version always sees to it that what was sent " +
+			"arrives",
 	}
 }

@@ -67,7 +67,8 @@ func (k *checker) cloudHub(p string, h *CloudHub) {
 	k.AtLeast(p+".writeTimeout", int64(h.WriteTimeout), 0)
 	k.names(p, h)
 	for _, f := range []struct{ key, path string }{
-		{"tlsCAFile", h.TLSCAFile}, {"tlsCAKeyFile", h.TLSCAKeyFile}, {"tlsCertFile", h.TLSCertFile}, {"tlsPrivateKeyFile", h.TLSPrivateKeyFile},
+		{"tlsCAFile", h.TLSCAFile}, {"tlsCAKeyFile", h.TLSCAKeyFile}, {"tlsCertFile", h.TLSCertFile},
+		{"tlsPrivateKeyFile", h.TLSPrivateKeyFile},
 	} {
 		k.AbsoluteOrNone(p+"."+f.key, f.path)
 	}
@@ -86,12 +87,14 @@ func (k *checker) names(p string, h *CloudHub) {
 	}
 	for i, a := range h.AdvertiseAddress {
 		if _, err := netip.ParseAddr(a); err != nil {
-			k.Fail(fmt.Sprintf("%s.advertiseAddress[%d]", p, i), a, "an IP address at which edges reach cloudcore; a name belongs in dnsNames")
+			k.Fail(fmt.Sprintf("%s.advertiseAddress[%d]", p, i), a,
+				"an IP address at which edges reach cloudcore; a name belongs in dnsNames")
 		}
 	}
 	for i, name := range h.DNSNames {
 		if name != "" && len(validation.IsDNS1123Subdomain(strings.TrimPrefix(name, "*."))) > 0 {
-			k.Fail(fmt.Sprintf("%s.dnsNames[%d]", p, i), name, "a DNS name in lower case, such as cloudcore.example.com; an address belongs in advertiseAddress")
+			k.Fail(fmt.Sprintf("%s.dnsNames[%d]", p, i), name,
+				"a DNS name in lower case, such as cloudcore.example.com; an address belongs in advertiseAddress")
 		}
 	}
 }
@@ -108,7 +111,8 @@ func (k *checker) pair(p, certKey, cert, keyKey, key string) {
 
 func (k *checker) servers(p string, h *CloudHub) {
 	if !h.WebSocket.Enable && !h.Quic.Enable {
-		k.Fail(p+".websocket.enable", false, "true, or quic.enable: true; without one of them no edge reaches the cloud")
+		k.Fail(p+".websocket.enable", false,
+			"true, or quic.enable: true; without one of them no edge reaches the cloud")
 	}
 	for _, s := range []struct {
 		key string

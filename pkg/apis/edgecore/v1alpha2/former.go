@@ -11,10 +11,14 @@ import (
 // that its v1.23 does not have, or not there. Files of those days are still taken.
 func formerEdged() []string {
 	return []string{
-		"bandwidthManager", "certDirectory", "cniBinDir", "cniCacheDir", "cniConfDir", "containerRuntime", "dockerEndpoint", "dockershimRootDirectory",
-		"exitOnLockContention", "experimentalCheckNodeCapabilitiesBeforeMount", "imageCredentialProviderBinDir", "imageCredentialProviderConfigFile",
-		"imagePullProgressDeadline", "keepTerminatedPodVolumes", "kubeConfig", "kubeletConfigFile", "lockFilePath", "masterServiceNamespace",
-		"networkPluginMTU", "networkPluginName", "nonMasqueradeCidr", "registerNode", "registerWithTaints", "seccompProfileRoot",
+		"bandwidthManager", "certDirectory", "cniBinDir", "cniCacheDir", "cniConfDir", "containerRuntime",
+		"dockerEndpoint", "dockershimRootDirectory",
+		"exitOnLockContention", "experimentalCheckNodeCapabilitiesBeforeMount", "imageCredentialProviderBinDir",
+		"imageCredentialProviderConfigFile",
+		"imagePullProgressDeadline", "keepTerminatedPodVolumes", "kubeConfig", "kubeletConfigFile", "lockFilePath",
+		"masterServiceNamespace",
+		"networkPluginMTU", "networkPluginName", "nonMasqueradeCidr", "registerNode", "registerWithTaints",
+		"seccompProfileRoot",
 		"remoteRuntimeEndpoint", "remoteImageEndpoint",
 	}
 }

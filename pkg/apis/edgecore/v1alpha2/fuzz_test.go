@@ -24,8 +24,10 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add(Minimal())
 	for _, text := range []string{
-		"", "a", "- - - a", "{", "a: &x [*x]", "kind: EdgeCore", head + "modules: {edged: {nodeLabels: {a: 1e3}}}", head + "database: {dataSource: /a, dataSource: /b}",
-		head + "modules: {edged: {remoteRuntimeEndpoint: /a, tailoredKubeletConfig: []}}", head + "---\n", head + "modules: {edged: {minimumGCAge: 9999999h}}",
+		"", "a", "- - - a", "{", "a: &x [*x]", "kind: EdgeCore", head + "modules: {edged: {nodeLabels: {a: 1e3}}}",
+		head + "database: {dataSource: /a, dataSource: /b}",
+		head + "modules: {edged: {remoteRuntimeEndpoint: /a, tailoredKubeletConfig: []}}", head + "---\n",
+		head + "modules: {edged: {minimumGCAge: 9999999h}}",
 	} {
 		f.Add([]byte(text))
 	}

@@ -66,7 +66,9 @@ func checkKind(root map[string]any) error {
 	case APIVersion:
 		return nil
 	case "edgecore.config.kubeedge.io/v1alpha1":
-		return fail("apiVersion", version, want+"; v1alpha1 is the form of KubeEdge before 1.12, with other keys (`edgecore --defaultconfig` shows those of today)")
+		return fail("apiVersion", version,
+			want+"; v1alpha1 is the form of KubeEdge before 1.12, with other keys (`edgecore --defaultconfig` shows "+
+				"those of today)")
 	}
 	return fail("apiVersion", version, want)
 }

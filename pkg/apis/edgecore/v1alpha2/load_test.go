@@ -55,8 +55,10 @@ func TestKubeEdgeValuesTakeEffect(t *testing.T) {
 	edged := &cfg.Modules.Edged
 	kubelet := &edged.TailoredKubeletConfig
 	got := map[string]any{
-		"name": edged.HostnameOverride, "ip": edged.NodeIP, "site": edged.NodeLabels["site"], "port": kubelet.ReadOnlyPort, "dns": kubelet.ClusterDNS,
-		"driver": kubelet.CgroupDriver, "maxPods": kubelet.MaxPods, "password": cfg.Modules.EventBus.MqttPassword, "sync": kubelet.SyncFrequency.Duration,
+		"name": edged.HostnameOverride, "ip": edged.NodeIP, "site": edged.NodeLabels["site"],
+		"port": kubelet.ReadOnlyPort, "dns": kubelet.ClusterDNS,
+		"driver": kubelet.CgroupDriver, "maxPods": kubelet.MaxPods, "password": cfg.Modules.EventBus.MqttPassword,
+		"sync": kubelet.SyncFrequency.Duration,
 	}
 	want := map[string]any{
 		"name": "press-07", "ip": "192.0.2.77", "site": "12", "port": int32(10350), "dns": []string{"169.254.96.16"},
@@ -73,13 +75,16 @@ func TestFormerEndpointsAreTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := &cfg.Modules.Edged.TailoredKubeletConfig
-	if k.ContainerRuntimeEndpoint != "unix:///run/containerd/containerd.sock" || k.ImageServiceEndpoint != "unix:///run/containerd/images.sock" {
+	if k.ContainerRuntimeEndpoint != "unix:///run/containerd/containerd.sock" ||
+		k.ImageServiceEndpoint != "unix:///run/containerd/images.sock" {
 		t.Errorf("endpoints are %q and %q, want containerd.sock and images.sock of unix:///run/containerd/",
 			k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint)
 	}
 	for text, want := range map[string]string{
-		"remoteRuntimeEndpoint: unix:///var/run/dockershim.sock":                                                                          "there is no dockershim any more",
-		"remoteRuntimeEndpoint: unix:///a\n    tailoredKubeletConfig: {containerRuntimeEndpoint: unix:///run/containerd/containerd.sock}": "has taken its place",
+		"remoteRuntimeEndpoint: " +
+			"unix:///var/run/dockershim.sock": "there is no dockershim any more",
+		"remoteRuntimeEndpoint: unix:///a\n    tailoredKubeletConfig: {containerRuntimeEndpoint: " +
+			"unix:///run/containerd/containerd.sock}": "has taken its place",
 	} {
 		cfg, warnings, err := Parse([]byte(head + "modules:\n  edged:\n    " + text + "\n"))
 		if err != nil {
@@ -136,20 +141,34 @@ func TestParse(t *testing.T) {
 		text string
 		want func(*EdgeCore)
 	}{
-		"null is the default": {"database: null\nmodules:\n  edged:\n    hostnameOverride:\n    tailoredKubeletConfig: {syncFrequency: null, cpuCFSQuota: null}\n", func(*EdgeCore) {}},
-		"no node name":        {"modules: {edged: {hostnameOverride: ''}}\n", func(*EdgeCore) {}},
-		"a map takes the place": {"modules: {edged: {tailoredKubeletConfig: {evictionHard: {memory.available: 50Mi}}}}\n", func(e *EdgeCore) {
-			e.Modules.Edged.TailoredKubeletConfig.EvictionHard = map[string]string{"memory.available": "50Mi"}
+		"null is the default": {
+			"database: null\nmodules:\n  edged:\n    hostnameOverride:\n    tailoredKubeletConfig: {syncFrequency: " +
+				"null, cpuCFSQuota: null}\n", func(*EdgeCore) {},
+		},
+		"no node name": {"modules: {edged: {hostnameOverride: ''}}\n", func(*EdgeCore) {}},
+		"a map takes the place": {
+			"modules: {edged: {tailoredKubeletConfig: {evictionHard: {memory.available: 50Mi}}}}\n", func(e *EdgeCore) {
+				e.Modules.Edged.TailoredKubeletConfig.EvictionHard = map[string]string{"memory.available": "50Mi"}
+			},
+		},
+		"no evictions": {"modules: {edged: {tailoredKubeletConfig: {evictionHard: {}}}}\n", func(e *EdgeCore) {
+			e.Modules.Edged.TailoredKubeletConfig.EvictionHard = map[string]string{}
 		}},
-		"no evictions": {"modules: {edged: {tailoredKubeletConfig: {evictionHard: {}}}}\n", func(e *EdgeCore) { e.Modules.Edged.TailoredKubeletConfig.EvictionHard = map[string]string{} }},
 		"texts from scalars": {"modules: {edged: {nodeLabels: {a: true, b: 1.5, c: x}}}\n", func(e *EdgeCore) {
 			e.Modules.Edged.NodeLabels = map[string]string{"a": "true", "b": "1.5", "c": "x"}
 		}},
-		"a bare socket": {"modules: {edged: {tailoredKubeletConfig: {containerRuntimeEndpoint: /run/crio/crio.sock}}}\n", func(e *EdgeCore) {
-			e.Modules.Edged.TailoredKubeletConfig.ContainerRuntimeEndpoint = "unix:///run/crio/crio.sock"
-		}},
-		"a module that is off is not looked at": {"modules: {eventBus: {enable: false, mqttMode: 7}}\n", func(e *EdgeCore) { e.Modules.EventBus.Enable, e.Modules.EventBus.MqttMode = false, 7 }},
-		"comments, marks and windows' lines":    {"# a\r\n---\r\n# b\r\n", func(*EdgeCore) {}},
+		"a bare socket": {
+			"modules: {edged: {tailoredKubeletConfig: {containerRuntimeEndpoint: /run/crio/crio.sock}}}\n",
+			func(e *EdgeCore) {
+				e.Modules.Edged.TailoredKubeletConfig.ContainerRuntimeEndpoint = "unix:///run/crio/crio.sock"
+			},
+		},
+		"a module that is off is not looked at": {
+			"modules: {eventBus: {enable: false, mqttMode: 7}}\n", func(e *EdgeCore) {
+				e.Modules.EventBus.Enable, e.Modules.EventBus.MqttMode = false, 7
+			},
+		},
+		"comments, marks and windows' lines": {"# a\r\n---\r\n# b\r\n", func(*EdgeCore) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := head + tc.text
@@ -171,38 +190,92 @@ func TestParse(t *testing.T) {
 
 func TestParseErrors(t *testing.T) {
 	for name, tc := range map[string]struct{ text, want string }{
-		"empty":           {"", "is empty; `edgecore --minconfig` prints one to start from"},
-		"comments only":   {"# nothing\n---\n", "is empty; `edgecore --minconfig` prints one to start from"},
-		"a list":          {"- a\n", "is no mapping of keys to values; `edgecore --minconfig` prints one to start from"},
-		"binary":          {"\x7fELF\x00\x01", "is not a text in UTF-8, so no YAML"},
-		"latin 1":         {head + "# caf\xe9\n", "is not a text in UTF-8, so no YAML"},
-		"no YAML":         {head + "modules: [\n", "not YAML: line 3: did not find expected node content"},
-		"two documents":   {head + "---\n" + head, "line 4: a second document begins; want one"},
-		"no kind":         {"apiVersion: x\n", `kind: is missing; want "EdgeCore"`},
-		"no version":      {"kind: EdgeCore\n", `apiVersion: is missing; want "edgecore.config.kubeedge.io/v1alpha2"`},
-		"cloudcore":       {"kind: CloudCore\n", `kind: "CloudCore" is not allowed; want "EdgeCore": this file is for cloudcore`},
-		"the kubelet's":   {"kind: KubeletConfiguration\n", `kind: "KubeletConfiguration" is not allowed; want "EdgeCore", with the kubelet's keys under modules.edged.tailoredKubeletConfig`},
-		"an old version":  {"kind: EdgeCore\napiVersion: edgecore.config.kubeedge.io/v1alpha1\n", "apiVersion: \"edgecore.config.kubeedge.io/v1alpha1\" is not allowed; want \"edgecore.config.kubeedge.io/v1alpha2\"; v1alpha1 is the form of KubeEdge before 1.12, with other keys (`edgecore --defaultconfig` shows those of today)"},
-		"unknown":         {head + "modules:\n  edged:\n    hostnameOveride: a\n", `line 5: modules.edged.hostnameOveride: no such key; did you mean "hostnameOverride"?`},
-		"in capitals":     {head + "database:\n  datasource: /a\n", `line 4: database.datasource: no such key; did you mean "dataSource"?`},
-		"misplaced":       {head + "modules:\n  edged:\n    maxPods: 3\n", "line 5: modules.edged.maxPods: no such key here; it belongs at modules.edged.tailoredKubeletConfig.maxPods"},
-		"unknown at top":  {head + "zzz: 3\n", `line 3: zzz: no such key; the nearest one at the top is "kind"`},
-		"in a list":       {head + "modules:\n  edged:\n    tailoredKubeletConfig:\n      registerWithTaints:\n      - key: a\n        effect: NoSchedule\n      - key: b\n        efect: x\n        effect: NoSchedule\n", `line 10: modules.edged.tailoredKubeletConfig.registerWithTaints[1].efect: no such key; did you mean "effect"?`},
-		"twice":           {head + "database:\n  dataSource: /a\n  dataSource: /b\n", "line 5: database.dataSource: the key is there twice; keep one"},
-		"twice, in flow":  {head + "database: {dataSource: /a, dataSource: /b}\n", "line 3: database: the key is there twice; keep one"},
-		"a bad text":      {head + "database:\n  dataSource: [1]\n", "line 4: database.dataSource: a list is not allowed; want a text"},
-		"a bad number":    {head + "modules:\n  edgeHub:\n    heartbeat: '15'\n", `line 5: modules.edgeHub.heartbeat: "15" is not allowed; want a number, without quotes`},
-		"a broken number": {head + "modules:\n  edgeHub:\n    heartbeat: 1.5\n", "line 5: modules.edgeHub.heartbeat: 1.5 is not allowed; want a whole number from -2147483648 to 2147483647"},
-		"a small number":  {head + "modules:\n  eventBus:\n    mqttQOS: 300\n", "line 5: modules.eventBus.mqttQOS: 300 is not allowed; want a whole number from 0 to 255"},
-		"a bad switch":    {head + "modules:\n  edged:\n    enable: 1\n", "line 5: modules.edged.enable: 1 is not allowed; want true or false"},
-		"a bad duration":  {head + "modules:\n  edged:\n    minimumGCAge: 10\n", "line 5: modules.edged.minimumGCAge: 10 is not allowed; want a duration with its unit, such as 30s, 5m or 1h30m"},
-		"a bad mapping":   {head + "modules:\n  edged: yes please\n", `line 4: modules.edged: "yes please" is not allowed; want a mapping with keys such as customInterfaceName, enable, experimentalMounterPath`},
-		"a bad list":      {head + "modules:\n  edged:\n    tailoredKubeletConfig:\n      clusterDNS: 10.0.0.10\n", `line 6: modules.edged.tailoredKubeletConfig.clusterDNS: "10.0.0.10" is not allowed; want a list`},
-		"several": {head + "database:\n  dataSource: here\nmodules:\n  edged:\n    nodeIP: 300.1.1.1\n    what: 1\n    tailoredKubeletConfig:\n      cgroupDriver: none\n", `4 problems:
+		"empty":         {"", "is empty; `edgecore --minconfig` prints one to start from"},
+		"comments only": {"# nothing\n---\n", "is empty; `edgecore --minconfig` prints one to start from"},
+		"a list": {
+			"- a\n", "is no mapping of keys to values; `edgecore --minconfig` prints one to start from",
+		},
+		"binary":        {"\x7fELF\x00\x01", "is not a text in UTF-8, so no YAML"},
+		"latin 1":       {head + "# caf\xe9\n", "is not a text in UTF-8, so no YAML"},
+		"no YAML":       {head + "modules: [\n", "not YAML: line 3: did not find expected node content"},
+		"two documents": {head + "---\n" + head, "line 4: a second document begins; want one"},
+		"no kind":       {"apiVersion: x\n", `kind: is missing; want "EdgeCore"`},
+		"no version":    {"kind: EdgeCore\n", `apiVersion: is missing; want "edgecore.config.kubeedge.io/v1alpha2"`},
+		"cloudcore": {
+			"kind: CloudCore\n", `kind: "CloudCore" is not allowed; want "EdgeCore": this file is for cloudcore`,
+		},
+		"the kubelet's": {
+			"kind: KubeletConfiguration\n",
+			`kind: "KubeletConfiguration" is not allowed; want "EdgeCore", with the kubelet's keys under modules.edged.tailoredKubeletConfig`,
+		},
+		"an old version": {
+			"kind: EdgeCore\napiVersion: edgecore.config.kubeedge.io/v1alpha1\n",
+			"apiVersion: \"edgecore.config.kubeedge.io/v1alpha1\" is not allowed; want " +
+				"\"edgecore.config.kubeedge.io/v1alpha2\"; v1alpha1 is the form of KubeEdge before 1.12, with other " +
+				"keys (`edgecore --defaultconfig` shows those of today)",
+		},
+		"unknown": {
+			head + "modules:\n  edged:\n    hostnameOveride: a\n",
+			`line 5: modules.edged.hostnameOveride: no such key; did you mean "hostnameOverride"?`,
+		},
+		"in capitals": {
+			head + "database:\n  datasource: /a\n",
+			`line 4: database.datasource: no such key; did you mean "dataSource"?`,
+		},
+		"misplaced": {
+			head + "modules:\n  edged:\n    maxPods: 3\n", "line 5: modules.edged.maxPods: no such key here; it " +
+				"belongs at modules.edged.tailoredKubeletConfig.maxPods",
+		},
+		"unknown at top": {head + "zzz: 3\n", `line 3: zzz: no such key; the nearest one at the top is "kind"`},
+		"in a list": {
+			head + "modules:\n  edged:\n    tailoredKubeletConfig:\n      registerWithTaints:\n      - key: " +
+				"a\n        effect: NoSchedule\n      - key: b\n        efect: x\n        effect: NoSchedule\n",
+			`line 10: modules.edged.tailoredKubeletConfig.registerWithTaints[1].efect: no such key; did you mean "effect"?`,
+		},
+		"twice": {
+			head + "database:\n  dataSource: /a\n  dataSource: /b\n",
+			"line 5: database.dataSource: the key is there twice; keep one",
+		},
+		"twice, in flow": {
+			head + "database: {dataSource: /a, dataSource: /b}\n", "line 3: database: the key is there twice; keep one",
+		},
+		"a bad text": {
+			head + "database:\n  dataSource: [1]\n", "line 4: database.dataSource: a list is not allowed; want a text",
+		},
+		"a bad number": {
+			head + "modules:\n  edgeHub:\n    heartbeat: '15'\n",
+			`line 5: modules.edgeHub.heartbeat: "15" is not allowed; want a number, without quotes`,
+		},
+		"a broken number": {
+			head + "modules:\n  edgeHub:\n    heartbeat: 1.5\n", "line 5: modules.edgeHub.heartbeat: 1.5 is not " +
+				"allowed; want a whole number from -2147483648 to 2147483647",
+		},
+		"a small number": {
+			head + "modules:\n  eventBus:\n    mqttQOS: 300\n",
+			"line 5: modules.eventBus.mqttQOS: 300 is not allowed; want a whole number from 0 to 255",
+		},
+		"a bad switch": {
+			head + "modules:\n  edged:\n    enable: 1\n",
+			"line 5: modules.edged.enable: 1 is not allowed; want true or false",
+		},
+		"a bad duration": {
+			head + "modules:\n  edged:\n    minimumGCAge: 10\n", "line 5: modules.edged.minimumGCAge: 10 is not " +
+				"allowed; want a duration with its unit, such as 30s, 5m or 1h30m",
+		},
+		"a bad mapping": {
+			head + "modules:\n  edged: yes please\n",
+			`line 4: modules.edged: "yes please" is not allowed; want a mapping with keys such as customInterfaceName, enable, experimentalMounterPath`,
+		},
+		"a bad list": {head + "modules:\n  edged:\n    tailoredKubeletConfig:\n      clusterDNS: 10.0.0.10\n",
+			`line 6: modules.edged.tailoredKubeletConfig.clusterDNS: "10.0.0.10" is not allowed; want a list`},
+		"several": {
+			head + "database:\n  dataSource: here\nmodules:\n  edged:\n    nodeIP: 300.1.1.1\n    what: 1\n    " +
+				"tailoredKubeletConfig:\n      cgroupDriver: none\n", `4 problems:
   line 4: database.dataSource: "here" is not allowed; want an absolute path
   line 7: modules.edged.nodeIP: "300.1.1.1" is not allowed; want an IP address, or one of IPv4 and one of IPv6 with a comma between
   line 8: modules.edged.what: no such key; the nearest one in modules.edged is "enable"
-  line 10: modules.edged.tailoredKubeletConfig.cgroupDriver: "none" is not allowed; want one of cgroupfs, systemd`},
+  line 10: modules.edged.tailoredKubeletConfig.cgroupDriver: "none" is not allowed; want one of cgroupfs, systemd`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg, _, err := Parse([]byte(tc.text))

@@ -4,7 +4,9 @@ package v1alpha2
 // it does. All else has its default.
 func Minimal() []byte {
 	edged := Default().Modules.Edged
-	return []byte(`# edgecore's configuration. Each key that is left out has its default; ` + "`edgecore --defaultconfig`" + ` prints
+	return []byte(
+		`# edgecore's configuration. Each key that is left out has its default; ` + "`edgecore --defaultconfig`" +
+			` prints
 # them all, and ` + "`edgecore config validate FILE`" + ` checks a file.
 apiVersion: ` + APIVersion + `
 kind: ` + Kind + `

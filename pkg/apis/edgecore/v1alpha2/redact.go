@@ -15,7 +15,9 @@ func (e *EdgeCore) Redacted() *EdgeCore {
 			*s = strict.Hidden
 		}
 	}
-	for _, s := range []*string{&bus.MqttServerInternal, &bus.MqttServerExternal, &hub.HTTPServer, &kubelet.StaticPodURL} {
+	for _, s := range []*string{
+		&bus.MqttServerInternal, &bus.MqttServerExternal, &hub.HTTPServer, &kubelet.StaticPodURL,
+	} {
 		*s = strict.WithoutPassword(*s)
 	}
 	kubelet.StaticPodURLHeader = maps.Clone(kubelet.StaticPodURLHeader)

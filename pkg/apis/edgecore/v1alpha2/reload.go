@@ -22,9 +22,11 @@ func reloadable() map[string]bool {
 	}
 	for _, k := range []string{
 		"clusterDomain", "clusterDNS", "resolvConf", "crashLoopBackOff", "eventRecordQPS", "eventBurst",
-		"registryPullQPS", "registryBurst", "serializeImagePulls", "maxParallelImagePulls", "containerLogMaxSize", "containerLogMaxFiles",
+		"registryPullQPS", "registryBurst", "serializeImagePulls", "maxParallelImagePulls", "containerLogMaxSize",
+		"containerLogMaxFiles",
 		"imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",
-		"evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim", "evictionPressureTransitionPeriod", "evictionMaxPodGracePeriod",
+		"evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim", "evictionPressureTransitionPeriod",
+		"evictionMaxPodGracePeriod",
 	} {
 		keys["modules.edged.tailoredKubeletConfig."+k] = true
 	}

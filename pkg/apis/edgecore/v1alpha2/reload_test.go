@@ -26,7 +26,9 @@ func TestChanges(t *testing.T) {
 		}},
 		"below a mapping that is taken over as a whole": {func(e *EdgeCore) {
 			e.Modules.EdgeHub.WebSocket.Server = "192.0.2.9:10000"
-			e.Modules.Edged.TailoredKubeletConfig.CrashLoopBackOff.MaxContainerRestartPeriod = &metav1.Duration{Duration: time.Minute}
+			e.Modules.Edged.TailoredKubeletConfig.CrashLoopBackOff.MaxContainerRestartPeriod = &metav1.Duration{
+				Duration: time.Minute,
+			}
 		}, []Change{
 			{Path: "modules.edgeHub.websocket.server", From: `"127.0.0.1:10000"`, To: `"192.0.2.9:10000"`, Live: true},
 			{Path: kubelet + "crashLoopBackOff.maxContainerRestartPeriod", From: unset, To: `"1m0s"`, Live: true},
@@ -34,14 +36,21 @@ func TestChanges(t *testing.T) {
 		"keys of the user's own are one value": {func(e *EdgeCore) {
 			e.Modules.Edged.NodeLabels = map[string]string{"example.com/a": "b", "c": "d"}
 		}, []Change{{Path: "modules.edged.nodeLabels", From: unset, To: `{"c":"d","example.com/a":"b"}`}}},
-		"a secret is named and not shown": {func(e *EdgeCore) {
-			e.Modules.EdgeHub.Token = "abcdef"
-			e.Modules.EdgeHub.HTTPServer = "https://user:pass@192.0.2.1:10002"
-		}, []Change{
-			{Path: "modules.edgeHub.httpServer", From: `"https://127.0.0.1:10002"`, To: `"https://user:(hidden)@192.0.2.1:10002"`},
-			{Path: "modules.edgeHub.token", From: `""`, To: `"(hidden)"`},
-		}},
-		"a key that nobody acts on": {func(e *EdgeCore) { e.Modules.EventBus.MqttQOS, e.Modules.ServiceBus.Port = 2, 17 }, nil},
+		"a secret is named and not shown": {
+			func(e *EdgeCore) {
+				e.Modules.EdgeHub.Token = "abcdef"
+				e.Modules.EdgeHub.HTTPServer = "https://user:pass@192.0.2.1:10002"
+			}, []Change{
+				{
+					Path: "modules.edgeHub.httpServer", From: `"https://127.0.0.1:10002"`,
+					To: `"https://user:(hidden)@192.0.2.1:10002"`,
+				},
+				{Path: "modules.edgeHub.token", From: `""`, To: `"(hidden)"`},
+			},
+		},
+		"a key that nobody acts on": {func(e *EdgeCore) {
+			e.Modules.EventBus.MqttQOS, e.Modules.ServiceBus.Port = 2, 17
+		}, nil},
 		"a pointer that was not there": {func(e *EdgeCore) {
 			e.Modules.Edged.TailoredKubeletConfig.EventRecordQPS = ptr.To[int32](7)
 		}, []Change{{Path: kubelet + "eventRecordQPS", From: "50", To: "7", Live: true}}},

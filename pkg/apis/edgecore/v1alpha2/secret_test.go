@@ -13,11 +13,14 @@ const secret = "hunter2"
 // wherever in the file it stands.
 func TestSecretsAreNotShown(t *testing.T) {
 	for name, text := range map[string]string{
-		"set":                "modules:\n  edgeHub: {token: hunter2}\n  eventBus: {mqttPassword: hunter2}\n",
-		"a header":           "modules: {edged: {tailoredKubeletConfig: {staticPodURLHeader: {Authorization: [Basic hunter2]}}}}\n",
-		"a URL":              "modules: {eventBus: {mqttServerExternal: 'tcp://user:hunter2@host:1883', mqttServerInternal: 'tcp://user:a/hunter2@host'}}\n",
-		"of a bad type":      "modules: {edgeHub: {token: [hunter2]}, eventBus: {mqttPassword: {hunter2: 1}}}\n",
-		"a bad header":       "modules: {edged: {tailoredKubeletConfig: {staticPodURLHeader: {Authorization: hunter2}}}}\n",
+		"set": "modules:\n  edgeHub: {token: hunter2}\n  eventBus: {mqttPassword: hunter2}\n",
+		"a header": "modules: {edged: {tailoredKubeletConfig: {staticPodURLHeader: {Authorization: [Basic " +
+			"hunter2]}}}}\n",
+		"a URL": "modules: {eventBus: {mqttServerExternal: 'tcp://user:hunter2@host:1883', " +
+			"mqttServerInternal: 'tcp://user:a/hunter2@host'}}\n",
+		"of a bad type": "modules: {edgeHub: {token: [hunter2]}, eventBus: {mqttPassword: {hunter2: 1}}}\n",
+		"a bad header": "modules: {edged: {tailoredKubeletConfig: {staticPodURLHeader: {Authorization: " +
+			"hunter2}}}}\n",
 		"misspelt":           "modules: {edgeHub: {tokenn: hunter2}, eventBus: {mqttPasword: hunter2}}\n",
 		"misplaced":          "token: hunter2\n",
 		"twice":              "modules:\n  edgeHub:\n    token: hunter2\n    token: hunter2\n",

@@ -57,9 +57,11 @@ func (c *checker) labels(path string, labels map[string]string) {
 	for _, key := range strict.SortedKeys(labels) {
 		at := strict.Entry(path, key)
 		if len(validation.IsQualifiedName(key)) > 0 {
-			c.Fail(at, key, "a label's name: up to 63 letters, digits, '-', '_' and '.', with a DNS domain and '/' before it if you like")
+			c.Fail(at, key, "a label's name: up to 63 letters, digits, '-', '_' and '.', with a DNS domain and '/' "+
+				"before it if you like")
 		} else if len(validation.IsValidLabelValue(labels[key])) > 0 {
-			c.Fail(at, labels[key], "a label's value: up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends")
+			c.Fail(at, labels[key],
+				"a label's value: up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends")
 		}
 	}
 }
@@ -76,7 +78,8 @@ func (c *checker) edged(p string, e *Edged) {
 		c.nodeIP(p+".nodeIP", e.NodeIP)
 	}
 	if faults := validation.IsDNS1123Label(e.RegisterNodeNamespace); len(faults) > 0 {
-		c.Fail(p+".registerNodeNamespace", e.RegisterNodeNamespace, "a namespace's name: lower-case letters, digits and '-'")
+		c.Fail(p+".registerNodeNamespace", e.RegisterNodeNamespace,
+			"a namespace's name: lower-case letters, digits and '-'")
 	}
 	c.Absolute(p+".rootDirectory", e.RootDirectory)
 	if e.ServerAddress != "" {

@@ -33,5 +33,6 @@ func (c *checker) api(p string, k *kubeletconfig.KubeletConfiguration) {
 	c.NotNegative(p+".authentication.webhook.cacheTTL", k.Authentication.Webhook.CacheTTL.Duration)
 	c.OneOf(p+".authorization.mode", string(k.Authorization.Mode), "Webhook", "AlwaysAllow")
 	c.NotNegative(p+".authorization.webhook.cacheAuthorizedTTL", k.Authorization.Webhook.CacheAuthorizedTTL.Duration)
-	c.NotNegative(p+".authorization.webhook.cacheUnauthorizedTTL", k.Authorization.Webhook.CacheUnauthorizedTTL.Duration)
+	c.NotNegative(p+".authorization.webhook.cacheUnauthorizedTTL",
+		k.Authorization.Webhook.CacheUnauthorizedTTL.Duration)
 }

@@ -44,7 +44,8 @@ func (c *checker) network(p string, k *kubeletconfig.KubeletConfiguration) {
 	for i, ip := range k.ClusterDNS {
 		c.Address(fmt.Sprintf("%s.clusterDNS[%d]", p, i), ip)
 	}
-	if domain := strings.TrimSuffix(k.ClusterDomain, "."); domain != "" && len(validation.IsDNS1123Subdomain(domain)) > 0 {
+	if domain := strings.TrimSuffix(k.ClusterDomain, "."); domain != "" &&
+		len(validation.IsDNS1123Subdomain(domain)) > 0 {
 		c.Fail(p+".clusterDomain", k.ClusterDomain, "a DNS domain, such as cluster.local")
 	}
 	if k.ResolverConfig != nil {
@@ -72,10 +73,12 @@ func (c *checker) images(p string, k *kubeletconfig.KubeletConfiguration) {
 	})
 	verify := string(k.ImagePullCredentialsVerificationPolicy)
 	if verify != "" {
-		c.OneOf(p+".imagePullCredentialsVerificationPolicy", verify, "NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify")
+		c.OneOf(p+".imagePullCredentialsVerificationPolicy", verify, "NeverVerify", "NeverVerifyPreloadedImages",
+			"NeverVerifyAllowlistedImages", "AlwaysVerify")
 	}
 	if n := len(k.PreloadedImagesVerificationAllowlist); n > 0 && verify != "NeverVerifyAllowlistedImages" {
-		c.Fail(p+".preloadedImagesVerificationAllowlist", n, "none, or imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages")
+		c.Fail(p+".preloadedImagesVerificationAllowlist", n,
+			"none, or imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages")
 	}
 	optional(k.ImageGCHighThresholdPercent, func(n int64) { c.Within(p+".imageGCHighThresholdPercent", n, 0, 100) })
 	optional(k.ImageGCLowThresholdPercent, func(n int64) {
@@ -96,7 +99,8 @@ func (c *checker) pods(p string, k *kubeletconfig.KubeletConfiguration) {
 			c.Fail(p+".podPidsLimit", n, "a number of processes of 1 or more, or -1 for the node's limit")
 		}
 	})
-	if d := k.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil && (d.Duration < time.Second || d.Duration > 5*time.Minute) {
+	if d := k.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil &&
+		(d.Duration < time.Second || d.Duration > 5*time.Minute) {
 		c.Fail(p+".crashLoopBackOff.maxContainerRestartPeriod", d.Duration.String(), "a duration from 1s to 5m")
 	}
 	c.quantity(p+".containerLogMaxSize", k.ContainerLogMaxSize)
@@ -123,21 +127,26 @@ func (c *checker) cgroups(p string, k *kubeletconfig.KubeletConfiguration) {
 	c.reserved(p+".kubeReserved", k.KubeReserved)
 	for i, what := range k.EnforceNodeAllocatable {
 		c.OneOf(fmt.Sprintf("%s.enforceNodeAllocatable[%d]", p, i), what,
-			"none", "pods", "system-reserved", "system-reserved-compressible", "kube-reserved", "kube-reserved-compressible")
+			"none", "pods", "system-reserved", "system-reserved-compressible", "kube-reserved",
+			"kube-reserved-compressible")
 	}
 	if slices.Contains(k.EnforceNodeAllocatable, "none") && len(k.EnforceNodeAllocatable) > 1 {
-		c.Fail(p+".enforceNodeAllocatable", strings.Join(k.EnforceNodeAllocatable, ", "), "none alone, or the others without it")
+		c.Fail(p+".enforceNodeAllocatable", strings.Join(k.EnforceNodeAllocatable, ", "),
+			"none alone, or the others without it")
 	}
 	for _, group := range []struct{ what, key, cgroup string }{
-		{"system-reserved", "systemReservedCgroup", k.SystemReservedCgroup}, {"kube-reserved", "kubeReservedCgroup", k.KubeReservedCgroup},
+		{"system-reserved", "systemReservedCgroup", k.SystemReservedCgroup},
+		{"kube-reserved", "kubeReservedCgroup", k.KubeReservedCgroup},
 	} {
 		compressible := slices.Contains(k.EnforceNodeAllocatable, group.what+"-compressible")
 		whole := slices.Contains(k.EnforceNodeAllocatable, group.what)
 		if (whole || compressible) && group.cgroup == "" {
-			c.Fail(p+"."+group.key, group.cgroup, "the cgroup to which enforceNodeAllocatable applies "+group.what+", such as /system.slice")
+			c.Fail(p+"."+group.key, group.cgroup, "the cgroup to which enforceNodeAllocatable applies "+group.what+
+				", such as /system.slice")
 		}
 		if whole && compressible {
-			c.Fail(p+".enforceNodeAllocatable", strings.Join(k.EnforceNodeAllocatable, ", "), group.what+" with or without -compressible, not both")
+			c.Fail(p+".enforceNodeAllocatable", strings.Join(k.EnforceNodeAllocatable, ", "),
+				group.what+" with or without -compressible, not both")
 		}
 	}
 	if f := k.MemoryThrottlingFactor; f != nil && (*f <= 0 || *f > 1) {
@@ -155,11 +164,15 @@ func (c *checker) reserved(p string, list map[string]string) {
 func (c *checker) policies(p string, k *kubeletconfig.KubeletConfiguration) {
 	// What places containers on cores and NUMA nodes is the kubelet's, and not this agent's: a pod that counts on it
 	// would run, and not get it.
-	c.only(p+".cpuManagerPolicy", k.CPUManagerPolicy, "none", "this agent gives no container cores of its own; leave it out, and give containers cpu requests and limits")
-	c.only(p+".memoryManagerPolicy", k.MemoryManagerPolicy, "None", "this agent gives no container memory of a NUMA node of its own; leave it out")
-	c.only(p+".topologyManagerPolicy", k.TopologyManagerPolicy, "none", "this agent does not align devices with cores; leave it out")
+	c.only(p+".cpuManagerPolicy", k.CPUManagerPolicy, "none",
+		"this agent gives no container cores of its own; leave it out, and give containers cpu requests and limits")
+	c.only(p+".memoryManagerPolicy", k.MemoryManagerPolicy, "None",
+		"this agent gives no container memory of a NUMA node of its own; leave it out")
+	c.only(p+".topologyManagerPolicy", k.TopologyManagerPolicy, "none",
+		"this agent does not align devices with cores; leave it out")
 	c.OneOf(p+".topologyManagerScope", k.TopologyManagerScope, "container", "pod")
-	c.OneOf(p+".configMapAndSecretChangeDetectionStrategy", string(k.ConfigMapAndSecretChangeDetectionStrategy), "Get", "Cache", "Watch")
+	c.OneOf(p+".configMapAndSecretChangeDetectionStrategy", string(k.ConfigMapAndSecretChangeDetectionStrategy), "Get",
+		"Cache", "Watch")
 	if swap := k.MemorySwap.SwapBehavior; swap != "" {
 		c.OneOf(p+".memorySwap.swapBehavior", swap, "NoSwap", "LimitedSwap")
 	}
@@ -191,7 +204,8 @@ func (c *checker) evictions(p string, k *kubeletconfig.KubeletConfiguration) {
 	}
 	for _, signal := range strict.SortedKeys(k.EvictionSoft) {
 		if _, ok := k.EvictionSoftGracePeriod[signal]; !ok {
-			c.Fail(strict.Entry(p+".evictionSoft", signal), k.EvictionSoft[signal], "an evictionSoftGracePeriod for it, too")
+			c.Fail(strict.Entry(p+".evictionSoft", signal), k.EvictionSoft[signal],
+				"an evictionSoftGracePeriod for it, too")
 		}
 	}
 	c.NotNegative(p+".evictionPressureTransitionPeriod", k.EvictionPressureTransitionPeriod.Duration)

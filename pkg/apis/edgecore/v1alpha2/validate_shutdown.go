@@ -23,7 +23,8 @@ func (c *checker) shutdown(p string, k *kubeletconfig.KubeletConfiguration) {
 	}
 	at := p + ".shutdownGracePeriodByPodPriority"
 	if len(k.ShutdownGracePeriodByPodPriority) > 0 && (all > 0 || critical > 0) {
-		c.Fail(at, len(k.ShutdownGracePeriodByPodPriority), "either this list, or shutdownGracePeriod and shutdownGracePeriodCriticalPods")
+		c.Fail(at, len(k.ShutdownGracePeriodByPodPriority),
+			"either this list, or shutdownGracePeriod and shutdownGracePeriodCriticalPods")
 	}
 	seen := map[int32]bool{}
 	for i, e := range k.ShutdownGracePeriodByPodPriority {

@@ -25,22 +25,30 @@ func TestValidate(t *testing.T) {
 		t.Fatalf("the default is not allowed: %v", err)
 	}
 	for path, set := range map[string]func(*EdgeCore){
-		"database.driverName":                    func(e *EdgeCore) { e.Database.DriverName = "mysql" },
-		"database.dataSource":                    func(e *EdgeCore) { e.Database.DataSource = "edgecore.db" },
-		"modules.edged.hostnameOverride":         func(e *EdgeCore) { e.Modules.Edged.HostnameOverride = strings.Repeat("a", 254) },
-		"modules.edged.nodeIP":                   func(e *EdgeCore) { e.Modules.Edged.NodeIP = "192.0.2.1,192.0.2.2" },
-		"modules.edged.registerNodeNamespace":    func(e *EdgeCore) { e.Modules.Edged.RegisterNodeNamespace = "A" },
-		"modules.edged.rootDirectory":            func(e *EdgeCore) { e.Modules.Edged.RootDirectory = "" },
-		"modules.edged.serverAddress":            func(e *EdgeCore) { e.Modules.Edged.ServerAddress = "localhost" },
-		"modules.edged.nodeLabels[-a]":           func(e *EdgeCore) { e.Modules.Edged.NodeLabels = map[string]string{"-a": "b"} },
-		"modules.edged.nodeLabels[a.b/c]":        func(e *EdgeCore) { e.Modules.Edged.NodeLabels = map[string]string{"a.b/c": "b!"} },
-		"modules.edged.minimumGCAge":             func(e *EdgeCore) { e.Modules.Edged.MinimumGCAge.Duration = -1 },
-		"modules.edgeHub.websocket.enable":       func(e *EdgeCore) { e.Modules.EdgeHub.WebSocket.Enable = false },
-		"modules.edgeHub.quic.enable":            func(e *EdgeCore) { e.Modules.EdgeHub.Quic.Enable = true },
-		"modules.edgeHub.heartbeat":              func(e *EdgeCore) { e.Modules.EdgeHub.Heartbeat = 0 },
-		"modules.edgeHub.messageQPS":             func(e *EdgeCore) { e.Modules.EdgeHub.MessageQPS = -1 },
-		"modules.edgeHub.messageBurst":           func(e *EdgeCore) { e.Modules.EdgeHub.MessageBurst = -1 },
-		"modules.edgeHub.websocket.server":       func(e *EdgeCore) { e.Modules.EdgeHub.WebSocket.Server = "192.0.2.1" },
+		"database.driverName": func(e *EdgeCore) { e.Database.DriverName = "mysql" },
+		"database.dataSource": func(e *EdgeCore) { e.Database.DataSource = "edgecore.db" },
+		"modules.edged.hostnameOverride": func(e *EdgeCore) {
+			e.Modules.Edged.HostnameOverride = strings.Repeat("a", 254)
+		},
+		"modules.edged.nodeIP":                func(e *EdgeCore) { e.Modules.Edged.NodeIP = "192.0.2.1,192.0.2.2" },
+		"modules.edged.registerNodeNamespace": func(e *EdgeCore) { e.Modules.Edged.RegisterNodeNamespace = "A" },
+		"modules.edged.rootDirectory":         func(e *EdgeCore) { e.Modules.Edged.RootDirectory = "" },
+		"modules.edged.serverAddress":         func(e *EdgeCore) { e.Modules.Edged.ServerAddress = "localhost" },
+		"modules.edged.nodeLabels[-a]": func(e *EdgeCore) {
+			e.Modules.Edged.NodeLabels = map[string]string{"-a": "b"}
+		},
+		"modules.edged.nodeLabels[a.b/c]": func(e *EdgeCore) {
+			e.Modules.Edged.NodeLabels = map[string]string{"a.b/c": "b!"}
+		},
+		"modules.edged.minimumGCAge":       func(e *EdgeCore) { e.Modules.Edged.MinimumGCAge.Duration = -1 },
+		"modules.edgeHub.websocket.enable": func(e *EdgeCore) { e.Modules.EdgeHub.WebSocket.Enable = false },
+		"modules.edgeHub.quic.enable":      func(e *EdgeCore) { e.Modules.EdgeHub.Quic.Enable = true },
+		"modules.edgeHub.heartbeat":        func(e *EdgeCore) { e.Modules.EdgeHub.Heartbeat = 0 },
+		"modules.edgeHub.messageQPS":       func(e *EdgeCore) { e.Modules.EdgeHub.MessageQPS = -1 },
+		"modules.edgeHub.messageBurst":     func(e *EdgeCore) { e.Modules.EdgeHub.MessageBurst = -1 },
+		"modules.edgeHub.websocket.server": func(e *EdgeCore) {
+			e.Modules.EdgeHub.WebSocket.Server = "192.0.2.1"
+		},
 		"modules.edgeHub.websocket.readDeadline": func(e *EdgeCore) { e.Modules.EdgeHub.WebSocket.ReadDeadline = -1 },
 		"modules.eventBus.mqttMode":              func(e *EdgeCore) { e.Modules.EventBus.MqttMode = 3 },
 		"modules.eventBus.mqttQOS":               func(e *EdgeCore) { e.Modules.EventBus.MqttQOS = 3 },
@@ -49,8 +57,12 @@ func TestValidate(t *testing.T) {
 		"modules.metaManager.metaServer.server": func(e *EdgeCore) {
 			e.Modules.MetaManager.MetaServer = MetaServer{Enable: true, Server: ":0", DummyServer: "a:1"}
 		},
-		"modules.serviceBus.port":   func(e *EdgeCore) { e.Modules.ServiceBus.Enable, e.Modules.ServiceBus.Port = true, 0 },
-		"modules.edgeStream.server": func(e *EdgeCore) { e.Modules.EdgeStream.Enable, e.Modules.EdgeStream.Server = true, "a:99999" },
+		"modules.serviceBus.port": func(e *EdgeCore) {
+			e.Modules.ServiceBus.Enable, e.Modules.ServiceBus.Port = true, 0
+		},
+		"modules.edgeStream.server": func(e *EdgeCore) {
+			e.Modules.EdgeStream.Enable, e.Modules.EdgeStream.Server = true, "a:99999"
+		},
 	} {
 		t.Run(path, func(t *testing.T) {
 			e := named()
@@ -91,7 +103,9 @@ func TestManagersAreRefused(t *testing.T) {
 		cfg := named()
 		want := set(&cfg.Modules.Edged.TailoredKubeletConfig)
 		var problems Problems
-		if err := cfg.Validate(); !errors.As(err, &problems) || len(problems) != 1 || problems[0].Path != "modules.edged.tailoredKubeletConfig."+path || !strings.Contains(problems[0].Text, want) {
+		if err := cfg.Validate(); !errors.As(err, &problems) || len(problems) != 1 ||
+			problems[0].Path != "modules.edged.tailoredKubeletConfig."+path ||
+			!strings.Contains(problems[0].Text, want) {
 			t.Errorf("%s: %v, want %s", path, err, want)
 		}
 	}
@@ -101,79 +115,115 @@ func TestValidateKubelet(t *testing.T) {
 	type config = kubeletconfig.KubeletConfiguration
 	duration := func(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
 	for path, set := range map[string]func(*config){
-		"staticPodPath":                          func(k *config) { k.StaticPodPath = "manifests" },
-		"podLogsDir":                             func(k *config) { k.PodLogsDir = "" },
-		"syncFrequency":                          func(k *config) { k.SyncFrequency = duration(0) },
-		"fileCheckFrequency":                     func(k *config) { k.FileCheckFrequency = duration(-time.Second) },
-		"runtimeRequestTimeout":                  func(k *config) { k.RuntimeRequestTimeout = duration(0) },
-		"containerRuntimeEndpoint":               func(k *config) { k.ContainerRuntimeEndpoint = "tcp://127.0.0.1:1234" },
-		"imageServiceEndpoint":                   func(k *config) { k.ImageServiceEndpoint = "unix://run/x.sock" },
-		"address":                                func(k *config) { k.Address = "localhost" },
-		"readOnlyPort":                           func(k *config) { k.ReadOnlyPort = 65536 },
-		"clusterDNS[1]":                          func(k *config) { k.ClusterDNS = []string{"fd00::10", "dns"} },
-		"clusterDomain":                          func(k *config) { k.ClusterDomain = "Cluster.local" },
-		"resolvConf":                             func(k *config) { k.ResolverConfig = ptr.To("resolv.conf") },
-		"podCIDR":                                func(k *config) { k.PodCIDR = "10.0.0.0" },
-		"hairpinMode":                            func(k *config) { k.HairpinMode = "veth" },
-		"registryPullQPS":                        func(k *config) { k.RegistryPullQPS = ptr.To[int32](-1) },
-		"imagePullCredentialsVerificationPolicy": func(k *config) { k.ImagePullCredentialsVerificationPolicy = "Sometimes" },
-		"preloadedImagesVerificationAllowlist":   func(k *config) { k.PreloadedImagesVerificationAllowlist = []string{"example.com/a"} },
-		"registryBurst":                          func(k *config) { k.RegistryBurst = -1 },
-		"maxParallelImagePulls":                  func(k *config) { k.MaxParallelImagePulls = ptr.To[int32](2) },
-		"imageGCHighThresholdPercent":            func(k *config) { k.ImageGCHighThresholdPercent = ptr.To[int32](101) },
-		"imageGCLowThresholdPercent":             func(k *config) { k.ImageGCLowThresholdPercent = ptr.To[int32](85) },
-		"imageMinimumGCAge":                      func(k *config) { k.ImageMinimumGCAge = duration(-1) },
-		"imageMaximumGCAge":                      func(k *config) { k.ImageMaximumGCAge = duration(-1) },
-		"maxPods":                                func(k *config) { k.MaxPods = 0 },
-		"podsPerCore":                            func(k *config) { k.PodsPerCore = -1 },
-		"podPidsLimit":                           func(k *config) { k.PodPidsLimit = ptr.To[int64](0) },
-		"crashLoopBackOff.maxContainerRestartPeriod": func(k *config) { k.CrashLoopBackOff.MaxContainerRestartPeriod = ptr.To(duration(time.Hour)) },
-		"containerLogMaxSize":                        func(k *config) { k.ContainerLogMaxSize = "10 MB" },
-		"containerLogMaxFiles":                       func(k *config) { k.ContainerLogMaxFiles = ptr.To[int32](1) },
-		"containerLogMaxWorkers":                     func(k *config) { k.ContainerLogMaxWorkers = ptr.To[int32](0) },
-		"containerLogMonitorInterval":                func(k *config) { k.ContainerLogMonitorInterval = new(duration(time.Second)) },
-		"shutdownGracePeriod":                        func(k *config) { k.ShutdownGracePeriod = duration(time.Millisecond) },
+		"staticPodPath":         func(k *config) { k.StaticPodPath = "manifests" },
+		"podLogsDir":            func(k *config) { k.PodLogsDir = "" },
+		"syncFrequency":         func(k *config) { k.SyncFrequency = duration(0) },
+		"fileCheckFrequency":    func(k *config) { k.FileCheckFrequency = duration(-time.Second) },
+		"runtimeRequestTimeout": func(k *config) { k.RuntimeRequestTimeout = duration(0) },
+		"containerRuntimeEndpoint": func(k *config) {
+			k.ContainerRuntimeEndpoint = "tcp://127.0.0.1:1234"
+		},
+		"imageServiceEndpoint": func(k *config) { k.ImageServiceEndpoint = "unix://run/x.sock" },
+		"address":              func(k *config) { k.Address = "localhost" },
+		"readOnlyPort":         func(k *config) { k.ReadOnlyPort = 65536 },
+		"clusterDNS[1]":        func(k *config) { k.ClusterDNS = []string{"fd00::10", "dns"} },
+		"clusterDomain":        func(k *config) { k.ClusterDomain = "Cluster.local" },
+		"resolvConf":           func(k *config) { k.ResolverConfig = ptr.To("resolv.conf") },
+		"podCIDR":              func(k *config) { k.PodCIDR = "10.0.0.0" },
+		"hairpinMode":          func(k *config) { k.HairpinMode = "veth" },
+		"registryPullQPS":      func(k *config) { k.RegistryPullQPS = ptr.To[int32](-1) },
+		"imagePullCredentialsVerificationPolicy": func(k *config) {
+			k.ImagePullCredentialsVerificationPolicy = "Sometimes"
+		},
+		"preloadedImagesVerificationAllowlist": func(k *config) {
+			k.PreloadedImagesVerificationAllowlist = []string{"example.com/a"}
+		},
+		"registryBurst":         func(k *config) { k.RegistryBurst = -1 },
+		"maxParallelImagePulls": func(k *config) { k.MaxParallelImagePulls = ptr.To[int32](2) },
+		"imageGCHighThresholdPercent": func(k *config) {
+			k.ImageGCHighThresholdPercent = ptr.To[int32](101)
+		},
+		"imageGCLowThresholdPercent": func(k *config) { k.ImageGCLowThresholdPercent = ptr.To[int32](85) },
+		"imageMinimumGCAge":          func(k *config) { k.ImageMinimumGCAge = duration(-1) },
+		"imageMaximumGCAge":          func(k *config) { k.ImageMaximumGCAge = duration(-1) },
+		"maxPods":                    func(k *config) { k.MaxPods = 0 },
+		"podsPerCore":                func(k *config) { k.PodsPerCore = -1 },
+		"podPidsLimit":               func(k *config) { k.PodPidsLimit = ptr.To[int64](0) },
+		"crashLoopBackOff.maxContainerRestartPeriod": func(k *config) {
+			k.CrashLoopBackOff.MaxContainerRestartPeriod = ptr.To(duration(time.Hour))
+		},
+		"containerLogMaxSize":    func(k *config) { k.ContainerLogMaxSize = "10 MB" },
+		"containerLogMaxFiles":   func(k *config) { k.ContainerLogMaxFiles = ptr.To[int32](1) },
+		"containerLogMaxWorkers": func(k *config) { k.ContainerLogMaxWorkers = ptr.To[int32](0) },
+		"containerLogMonitorInterval": func(k *config) {
+			k.ContainerLogMonitorInterval = new(duration(time.Second))
+		},
+		"shutdownGracePeriod": func(k *config) {
+			k.ShutdownGracePeriod = duration(time.Millisecond)
+		},
 		"shutdownGracePeriodByPodPriority": func(k *config) {
 			k.ShutdownGracePeriod = duration(time.Minute)
-			k.ShutdownGracePeriodByPodPriority = []kubeletconfig.ShutdownGracePeriodByPodPriority{{Priority: 1, ShutdownGracePeriodSeconds: 1}}
+			k.ShutdownGracePeriodByPodPriority = []kubeletconfig.ShutdownGracePeriodByPodPriority{
+				{Priority: 1, ShutdownGracePeriodSeconds: 1},
+			}
 		},
 		"shutdownGracePeriodByPodPriority[1].priority": func(k *config) {
-			k.ShutdownGracePeriodByPodPriority = []kubeletconfig.ShutdownGracePeriodByPodPriority{{Priority: 1}, {Priority: 1}}
+			k.ShutdownGracePeriodByPodPriority = []kubeletconfig.ShutdownGracePeriodByPodPriority{{Priority: 1},
+				{Priority: 1}}
 		},
 		"shutdownGracePeriodByPodPriority[0].shutdownGracePeriodSeconds": func(k *config) {
-			k.ShutdownGracePeriodByPodPriority = []kubeletconfig.ShutdownGracePeriodByPodPriority{{ShutdownGracePeriodSeconds: -1}}
+			k.ShutdownGracePeriodByPodPriority = []kubeletconfig.ShutdownGracePeriodByPodPriority{
+				{ShutdownGracePeriodSeconds: -1},
+			}
 		},
-		"shutdownGracePeriodCriticalPods":  func(k *config) { k.ShutdownGracePeriodCriticalPods = duration(time.Second) },
-		"cgroupDriver":                     func(k *config) { k.CgroupDriver = "" },
-		"cgroupRoot":                       func(k *config) { k.CgroupRoot = "/a/../../b" },
-		"cpuCFSQuotaPeriod":                func(k *config) { k.CPUCFSQuotaPeriod = ptr.To(duration(time.Minute)) },
-		"oomScoreAdj":                      func(k *config) { k.OOMScoreAdj = ptr.To[int32](1001) },
-		"systemReserved[memory]":           func(k *config) { k.SystemReserved = map[string]string{"memory": "64 megs"} },
-		"kubeReserved[mem]":                func(k *config) { k.KubeReserved = map[string]string{"mem": "64Mi"} },
-		"systemReservedCgroup":             func(k *config) { k.EnforceNodeAllocatable = []string{"system-reserved"} },
-		"kubeReservedCgroup":               func(k *config) { k.EnforceNodeAllocatable = []string{"kube-reserved-compressible"} },
-		"enforceNodeAllocatable[0]":        func(k *config) { k.EnforceNodeAllocatable = []string{"all"} },
-		"enforceNodeAllocatable":           func(k *config) { k.EnforceNodeAllocatable = []string{"none", "pods"} },
-		"memoryThrottlingFactor":           func(k *config) { k.MemoryThrottlingFactor = ptr.To(1.1) },
-		"cpuManagerPolicy":                 func(k *config) { k.CPUManagerPolicy = "dynamic" },
-		"memoryManagerPolicy":              func(k *config) { k.MemoryManagerPolicy = "none" },
-		"topologyManagerPolicy":            func(k *config) { k.TopologyManagerPolicy = "best" },
-		"topologyManagerScope":             func(k *config) { k.TopologyManagerScope = "node" },
-		"memorySwap.swapBehavior":          func(k *config) { k.MemorySwap.SwapBehavior = "UnlimitedSwap" },
-		"evictionHard[memory.available]":   func(k *config) { k.EvictionHard = map[string]string{"memory.available": "101%"} },
-		"evictionHard[memory.avail]":       func(k *config) { k.EvictionHard = map[string]string{"memory.avail": "1%"} },
-		"evictionSoft[memory.available]":   func(k *config) { k.EvictionSoft = map[string]string{"memory.available": "1%"} },
+		"shutdownGracePeriodCriticalPods": func(k *config) {
+			k.ShutdownGracePeriodCriticalPods = duration(time.Second)
+		},
+		"cgroupDriver":      func(k *config) { k.CgroupDriver = "" },
+		"cgroupRoot":        func(k *config) { k.CgroupRoot = "/a/../../b" },
+		"cpuCFSQuotaPeriod": func(k *config) { k.CPUCFSQuotaPeriod = ptr.To(duration(time.Minute)) },
+		"oomScoreAdj":       func(k *config) { k.OOMScoreAdj = ptr.To[int32](1001) },
+		"systemReserved[memory]": func(k *config) {
+			k.SystemReserved = map[string]string{"memory": "64 megs"}
+		},
+		"kubeReserved[mem]":    func(k *config) { k.KubeReserved = map[string]string{"mem": "64Mi"} },
+		"systemReservedCgroup": func(k *config) { k.EnforceNodeAllocatable = []string{"system-reserved"} },
+		"kubeReservedCgroup": func(k *config) {
+			k.EnforceNodeAllocatable = []string{"kube-reserved-compressible"}
+		},
+		"enforceNodeAllocatable[0]": func(k *config) { k.EnforceNodeAllocatable = []string{"all"} },
+		"enforceNodeAllocatable":    func(k *config) { k.EnforceNodeAllocatable = []string{"none", "pods"} },
+		"memoryThrottlingFactor":    func(k *config) { k.MemoryThrottlingFactor = ptr.To(1.1) },
+		"cpuManagerPolicy":          func(k *config) { k.CPUManagerPolicy = "dynamic" },
+		"memoryManagerPolicy":       func(k *config) { k.MemoryManagerPolicy = "none" },
+		"topologyManagerPolicy":     func(k *config) { k.TopologyManagerPolicy = "best" },
+		"topologyManagerScope":      func(k *config) { k.TopologyManagerScope = "node" },
+		"memorySwap.swapBehavior":   func(k *config) { k.MemorySwap.SwapBehavior = "UnlimitedSwap" },
+		"evictionHard[memory.available]": func(k *config) {
+			k.EvictionHard = map[string]string{"memory.available": "101%"}
+		},
+		"evictionHard[memory.avail]": func(k *config) {
+			k.EvictionHard = map[string]string{"memory.avail": "1%"}
+		},
+		"evictionSoft[memory.available]": func(k *config) {
+			k.EvictionSoft = map[string]string{"memory.available": "1%"}
+		},
 		"evictionPressureTransitionPeriod": func(k *config) { k.EvictionPressureTransitionPeriod = duration(-1) },
 		"evictionMaxPodGracePeriod":        func(k *config) { k.EvictionMaxPodGracePeriod = -1 },
 		"evictionSoftGracePeriod[memory.available]": func(k *config) {
-			k.EvictionSoft, k.EvictionSoftGracePeriod = map[string]string{"memory.available": "1Gi"}, map[string]string{"memory.available": "30"}
+			k.EvictionSoft, k.EvictionSoftGracePeriod = map[string]string{"memory.available": "1Gi"},
+				map[string]string{"memory.available": "30"}
 		},
-		"nodeStatusUpdateFrequency":                 func(k *config) { k.NodeStatusUpdateFrequency = duration(0) },
-		"nodeLeaseDurationSeconds":                  func(k *config) { k.NodeLeaseDurationSeconds = 0 },
-		"nodeStatusMaxImages":                       func(k *config) { k.NodeStatusMaxImages = ptr.To[int32](-2) },
-		"eventRecordQPS":                            func(k *config) { k.EventRecordQPS = ptr.To[int32](-1) },
-		"configMapAndSecretChangeDetectionStrategy": func(k *config) { k.ConfigMapAndSecretChangeDetectionStrategy = "Poll" },
-		"registerWithTaints[0].effect":              func(k *config) { k.RegisterWithTaints = []v1.Taint{{Key: "a", Effect: "No"}} },
+		"nodeStatusUpdateFrequency": func(k *config) { k.NodeStatusUpdateFrequency = duration(0) },
+		"nodeLeaseDurationSeconds":  func(k *config) { k.NodeLeaseDurationSeconds = 0 },
+		"nodeStatusMaxImages":       func(k *config) { k.NodeStatusMaxImages = ptr.To[int32](-2) },
+		"eventRecordQPS":            func(k *config) { k.EventRecordQPS = ptr.To[int32](-1) },
+		"configMapAndSecretChangeDetectionStrategy": func(k *config) {
+			k.ConfigMapAndSecretChangeDetectionStrategy = "Poll"
+		},
+		"registerWithTaints[0].effect": func(k *config) {
+			k.RegisterWithTaints = []v1.Taint{{Key: "a", Effect: "No"}}
+		},
 	} {
 		t.Run(path, func(t *testing.T) {
 			e := named()
@@ -188,14 +238,19 @@ func TestValidateAllows(t *testing.T) {
 		"edged off, and wrong": func(e *EdgeCore) { e.Modules.Edged = Edged{} },
 		"hub off, and wrong":   func(e *EdgeCore) { e.Modules.EdgeHub = EdgeHub{} },
 		"dual stack":           func(e *EdgeCore) { e.Modules.Edged.NodeIP = "192.0.2.1,2001:db8::1" },
-		"quic":                 func(e *EdgeCore) { e.Modules.EdgeHub.Quic.Enable, e.Modules.EdgeHub.WebSocket.Enable = true, false },
+		"quic": func(e *EdgeCore) {
+			e.Modules.EdgeHub.Quic.Enable, e.Modules.EdgeHub.WebSocket.Enable = true, false
+		},
 		"the edges": func(e *EdgeCore) {
 			k := &e.Modules.Edged.TailoredKubeletConfig
 			k.StaticPodPath, k.ReadOnlyPort, k.Address, k.ResolverConfig = "", 0, "::", ptr.To("")
 			k.SerializeImagePulls, k.MaxParallelImagePulls = ptr.To(false), ptr.To[int32](5)
-			k.EvictionHard = map[string]string{"memory.available": "0%", "imagefs.available": "100%", "nodefs.available": "1.5Gi"}
+			k.EvictionHard = map[string]string{
+				"memory.available": "0%", "imagefs.available": "100%", "nodefs.available": "1.5Gi",
+			}
 			k.CrashLoopBackOff.MaxContainerRestartPeriod = &metav1.Duration{Duration: time.Second}
-			k.EvictionSoft, k.EvictionSoftGracePeriod = map[string]string{"memory.available": "5%"}, map[string]string{"memory.available": "1m30s"}
+			k.EvictionSoft, k.EvictionSoftGracePeriod = map[string]string{"memory.available": "5%"},
+				map[string]string{"memory.available": "1m30s"}
 		},
 	} {
 		e := named()
@@ -209,7 +264,8 @@ func TestValidateAllows(t *testing.T) {
 // TestNodeName: who has written a name that is none is told one that would do.
 func TestNodeName(t *testing.T) {
 	got := map[string]string{}
-	want := map[string]string{"Edge1": "edge1", "my_host": "my-host", "-a-": "a", "Bürо": "b-r", "": "", "___": "", "a..b": ""}
+	want := map[string]string{"Edge1": "edge1", "my_host": "my-host", "-a-": "a", "Bürо": "b-r", "": "", "___": "",
+		"a..b": ""}
 	for name := range want {
 		got[name] = nodeName(name)
 		e := named()

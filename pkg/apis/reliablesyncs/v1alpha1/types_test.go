@@ -82,7 +82,9 @@ func TestCopies(t *testing.T) {
 			t.Errorf("ObjectKinds(%T) = %v, %v; want one of group %s", o, kinds, err, Group)
 		}
 	}
-	for _, o := range []runtime.Object{(*ObjectSync)(nil), (*ClusterObjectSync)(nil), (*ObjectSyncList)(nil), (*ClusterObjectSyncList)(nil)} {
+	for _, o := range []runtime.Object{
+		(*ObjectSync)(nil), (*ClusterObjectSync)(nil), (*ObjectSyncList)(nil), (*ClusterObjectSyncList)(nil),
+	} {
 		if cp := o.DeepCopyObject(); cp != nil {
 			t.Errorf("DeepCopyObject of a nil %T = %v, want nil", o, cp)
 		}
@@ -119,7 +121,8 @@ func TestDefinitions(t *testing.T) {
 		if err := yaml.Unmarshal(text, &crd); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		if crd.Metadata.Name != want.plural+"."+Group || crd.Spec.Group != Group || crd.Spec.Scope != want.scope || crd.Spec.Names.Kind != want.kind || crd.Spec.Names.Plural != want.plural {
+		if crd.Metadata.Name != want.plural+"."+Group || crd.Spec.Group != Group || crd.Spec.Scope != want.scope ||
+			crd.Spec.Names.Kind != want.kind || crd.Spec.Names.Plural != want.plural {
 			t.Errorf("%s: %+v, want %+v in group %s", file, crd, want, Group)
 		}
 		if len(crd.Spec.Versions) != 1 {
@@ -129,7 +132,9 @@ func TestDefinitions(t *testing.T) {
 		if _, ok := v.Subresources["status"]; !ok || v.Name != Version || !v.Served || !v.Storage {
 			t.Errorf("%s: version %+v, want %s served and stored, with a status", file, v, Version)
 		}
-		full, err := json.Marshal(map[string]any{"spec": ObjectSyncSpec{"a", "b", "c"}, "status": ObjectSyncStatus{"a", "b"}})
+		full, err := json.Marshal(map[string]any{
+			"spec": ObjectSyncSpec{"a", "b", "c"}, "status": ObjectSyncStatus{"a", "b"},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,8 @@ func main() {
 	flag.Int64Var(&d.maxVolumes, "max-volumes", 0, "how many volumes the node may have")
 	endpoint := flag.String("endpoint", "", "socket of the driver")
 	registry := flag.String("registry", "", "folder of plugin registrations")
-	without := flag.String("without", "", "capabilities that the node service does not have, such as STAGE_UNSTAGE_VOLUME,VOLUME_MOUNT_GROUP")
+	without := flag.String("without", "",
+		"capabilities that the node service does not have, such as STAGE_UNSTAGE_VOLUME,VOLUME_MOUNT_GROUP")
 	flag.Parse()
 	d.without = strings.Split(*without, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -102,7 +103,9 @@ func run(ctx context.Context, d *driver, endpoint, registry string) error {
 }
 
 // watch writes each call down, and fails those that are to fail.
-func (d *driver) watch(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (d *driver) watch(
+	ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler,
+) (any, error) {
 	_, method, _ := strings.Cut(strings.TrimPrefix(info.FullMethod, "/"), "/")
 	var faults map[string]string
 	if data, err := os.ReadFile(filepath.Join(d.dir, "faults.json")); err == nil {
@@ -158,10 +161,17 @@ type registrar struct {
 }
 
 func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
-	return &registration.PluginInfo{Type: "CSIPlugin", Name: r.name, Endpoint: r.endpoint, SupportedVersions: []string{"1.0.0"}}, nil
+	return &registration.PluginInfo{
+		Type:              "CSIPlugin",
+		Name:              r.name,
+		Endpoint:          r.endpoint,
+		SupportedVersions: []string{"1.0.0"},
+	}, nil
 }
 
-func (r *registrar) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+func (r *registrar) NotifyRegistrationStatus(
+	_ context.Context, s *registration.RegistrationStatus,
+) (*registration.RegistrationStatusResponse, error) {
 	fmt.Fprintf(os.Stderr, "registered: %v %s\n", s.PluginRegistered, s.Error)
 	return &registration.RegistrationStatusResponse{}, nil
 }

@@ -25,21 +25,29 @@ func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 }
 
 // NodeGetCapabilities implements csi.NodeServer.
-func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+func (d *driver) NodeGetCapabilities(
+	context.Context, *csi.NodeGetCapabilitiesRequest,
+) (*csi.NodeGetCapabilitiesResponse, error) {
 	var out []*csi.NodeServiceCapability
 	for _, t := range []csi.NodeServiceCapability_RPC_Type{
-		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS, csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
-		csi.NodeServiceCapability_RPC_VOLUME_CONDITION, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER, csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP,
+		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
+		csi.NodeServiceCapability_RPC_VOLUME_CONDITION, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP,
 	} {
 		if !slices.Contains(d.without, t.String()) {
-			out = append(out, &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}}})
+			out = append(out, &csi.NodeServiceCapability{
+				Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}},
+			})
 		}
 	}
 	return &csi.NodeGetCapabilitiesResponse{Capabilities: out}, nil
 }
 
 // NodeStageVolume implements csi.NodeServer.
-func (d *driver) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+func (d *driver) NodeStageVolume(
+	ctx context.Context, r *csi.NodeStageVolumeRequest,
+) (*csi.NodeStageVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.load(r.VolumeId)
@@ -60,18 +68,22 @@ func (d *driver) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequ
 	}
 	switch v.Kind {
 	case tmpfs:
-		return &csi.NodeStageVolumeResponse{}, unix.Mount("tmpfs", r.StagingTargetPath, "tmpfs", 0, fmt.Sprintf("size=%d", v.Size))
+		return &csi.NodeStageVolumeResponse{}, unix.Mount("tmpfs", r.StagingTargetPath, "tmpfs", 0,
+			fmt.Sprintf("size=%d", v.Size))
 	case folder:
 		return &csi.NodeStageVolumeResponse{}, unix.Mount(source, r.StagingTargetPath, "", unix.MS_BIND, "")
 	}
 	if err := format(ctx, source); err != nil {
 		return nil, err
 	}
-	return &csi.NodeStageVolumeResponse{}, mountExt4(ctx, source, r.StagingTargetPath, r.GetVolumeCapability().GetMount().GetMountFlags())
+	return &csi.NodeStageVolumeResponse{},
+		mountExt4(ctx, source, r.StagingTargetPath, r.GetVolumeCapability().GetMount().GetMountFlags())
 }
 
 // NodeUnstageVolume implements csi.NodeServer.
-func (d *driver) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+func (d *driver) NodeUnstageVolume(
+	ctx context.Context, r *csi.NodeUnstageVolumeRequest,
+) (*csi.NodeUnstageVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := checkID(r.VolumeId); err != nil {
@@ -84,7 +96,9 @@ func (d *driver) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolume
 }
 
 // NodePublishVolume implements csi.NodeServer.
-func (d *driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+func (d *driver) NodePublishVolume(
+	ctx context.Context, r *csi.NodePublishVolumeRequest,
+) (*csi.NodePublishVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if r.StagingTargetPath == "" && strings.HasPrefix(r.VolumeId, "csi-") {
@@ -124,7 +138,8 @@ func (d *driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolume
 			}
 		}
 	}
-	return &csi.NodePublishVolumeResponse{}, giveTo(r.TargetPath, r.GetVolumeCapability().GetMount().GetVolumeMountGroup())
+	return &csi.NodePublishVolumeResponse{},
+		giveTo(r.TargetPath, r.GetVolumeCapability().GetMount().GetVolumeMountGroup())
 }
 
 // makeInline makes a volume that is written in a pod, with what the driver was told in it.
@@ -144,7 +159,9 @@ func (d *driver) makeInline(r *csi.NodePublishVolumeRequest) error {
 }
 
 // NodeUnpublishVolume implements csi.NodeServer.
-func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+func (d *driver) NodeUnpublishVolume(
+	_ context.Context, r *csi.NodeUnpublishVolumeRequest,
+) (*csi.NodeUnpublishVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := checkID(r.VolumeId); err != nil {
@@ -163,13 +180,17 @@ func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 }
 
 // NodeGetVolumeStats implements csi.NodeServer.
-func (d *driver) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+func (d *driver) NodeGetVolumeStats(
+	_ context.Context, r *csi.NodeGetVolumeStatsRequest,
+) (*csi.NodeGetVolumeStatsResponse, error) {
 	v, err := d.load(r.VolumeId)
 	if err != nil {
 		return nil, err
 	}
 	_, err = os.Stat(d.at(r.VolumeId, "abnormal"))
-	out := &csi.NodeGetVolumeStatsResponse{VolumeCondition: &csi.VolumeCondition{Abnormal: err == nil, Message: "looked at"}}
+	out := &csi.NodeGetVolumeStatsResponse{
+		VolumeCondition: &csi.VolumeCondition{Abnormal: err == nil, Message: "looked at"},
+	}
 	if v.Kind == block {
 		out.Usage = []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: v.Size}}
 		return out, nil
@@ -180,14 +201,26 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, r *csi.NodeGetVolumeStats
 	}
 	size := int64(fs.Bsize) // 32 bits on ARM
 	out.Usage = []*csi.VolumeUsage{
-		{Unit: csi.VolumeUsage_BYTES, Total: int64(fs.Blocks) * size, Available: int64(fs.Bavail) * size, Used: int64(fs.Blocks-fs.Bfree) * size},
-		{Unit: csi.VolumeUsage_INODES, Total: int64(fs.Files), Available: int64(fs.Ffree), Used: int64(fs.Files - fs.Ffree)},
+		{
+			Unit:      csi.VolumeUsage_BYTES,
+			Total:     int64(fs.Blocks) * size,
+			Available: int64(fs.Bavail) * size,
+			Used:      int64(fs.Blocks-fs.Bfree) * size,
+		},
+		{
+			Unit:      csi.VolumeUsage_INODES,
+			Total:     int64(fs.Files),
+			Available: int64(fs.Ffree),
+			Used:      int64(fs.Files - fs.Ffree),
+		},
 	}
 	return out, nil
 }
 
 // NodeExpandVolume implements csi.NodeServer.
-func (d *driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
+func (d *driver) NodeExpandVolume(
+	ctx context.Context, r *csi.NodeExpandVolumeRequest,
+) (*csi.NodeExpandVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.load(r.VolumeId)
@@ -196,7 +229,8 @@ func (d *driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 	}
 	switch v.Kind {
 	case tmpfs:
-		return &csi.NodeExpandVolumeResponse{CapacityBytes: v.Size}, unix.Mount("", r.StagingTargetPath, "", unix.MS_REMOUNT, fmt.Sprintf("size=%d", v.Size))
+		return &csi.NodeExpandVolumeResponse{CapacityBytes: v.Size},
+			unix.Mount("", r.StagingTargetPath, "", unix.MS_REMOUNT, fmt.Sprintf("size=%d", v.Size))
 	case folder:
 		return &csi.NodeExpandVolumeResponse{CapacityBytes: v.Size}, nil
 	}

@@ -44,7 +44,8 @@ func main() {
 	flag.StringVar(&p.resource, "resource", "", "what it offers")
 	flag.StringVar(&p.sockets, "sockets", "", "the agent's folder of sockets")
 	flag.StringVar(&p.dir, "dir", "", "its own files")
-	flag.StringVar(&p.registry, "registry", "", "the agent's folder of plugins, in which it is found; its own socket is in -dir then")
+	flag.StringVar(&p.registry, "registry", "",
+		"the agent's folder of plugins, in which it is found; its own socket is in -dir then")
 	flag.BoolVar(&p.preStart, "pre-start", false, "want PreStartContainer")
 	flag.BoolVar(&p.fail, "fail", false, "fail Allocate")
 	flag.BoolVar(&p.hang, "hang", false, "hang in Allocate")
@@ -143,12 +144,15 @@ func (p *plugin) NotifyRegistrationStatus(_ context.Context, s *registration.Reg
 func (p *plugin) register(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	conn, err := grpc.NewClient("unix:"+filepath.Join(p.sockets, "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+filepath.Join(p.sockets, "kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	_, err = api.NewRegistrationClient(conn).Register(ctx, &api.RegisterRequest{Version: api.Version, Endpoint: p.socket(), ResourceName: p.resource})
+	_, err = api.NewRegistrationClient(conn).Register(ctx, &api.RegisterRequest{
+		Version: api.Version, Endpoint: p.socket(), ResourceName: p.resource,
+	})
 	return err
 }
 
@@ -225,15 +229,19 @@ func (p *plugin) Allocate(ctx context.Context, r *api.AllocateRequest) (*api.All
 			return nil, errors.New("the device is on fire")
 		}
 		a := &api.ContainerAllocateResponse{
-			Envs: map[string]string{"DEVICES": strings.Join(c.DevicesIds, ",")}, Annotations: map[string]string{"example.com/devices": strings.Join(c.DevicesIds, ",")},
-			Mounts: []*api.Mount{{HostPath: p.dir, ContainerPath: "/plugin", ReadOnly: true}},
+			Envs:        map[string]string{"DEVICES": strings.Join(c.DevicesIds, ",")},
+			Annotations: map[string]string{"example.com/devices": strings.Join(c.DevicesIds, ",")},
+			Mounts:      []*api.Mount{{HostPath: p.dir, ContainerPath: "/plugin", ReadOnly: true}},
 		}
 		for _, id := range c.DevicesIds {
 			node := filepath.Join(p.dir, "node-"+id)
-			if err := unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil && !errors.Is(err, unix.EEXIST) {
+			if err := unix.Mknod(node, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))); err != nil &&
+				!errors.Is(err, unix.EEXIST) {
 				return nil, fmt.Errorf("mknod %s: %w", node, err)
 			}
-			a.Devices = append(a.Devices, &api.DeviceSpec{HostPath: node, ContainerPath: "/dev/" + id, Permissions: "rw"})
+			a.Devices = append(a.Devices, &api.DeviceSpec{
+				HostPath: node, ContainerPath: "/dev/" + id, Permissions: "rw",
+			})
 		}
 		out.ContainerResponses = append(out.ContainerResponses, a)
 	}
@@ -241,7 +249,9 @@ func (p *plugin) Allocate(ctx context.Context, r *api.AllocateRequest) (*api.All
 }
 
 // PreStartContainer implements api.DevicePluginServer.
-func (p *plugin) PreStartContainer(_ context.Context, r *api.PreStartContainerRequest) (*api.PreStartContainerResponse, error) {
+func (p *plugin) PreStartContainer(
+	_ context.Context, r *api.PreStartContainerRequest,
+) (*api.PreStartContainerResponse, error) {
 	p.called("PreStartContainer", r.DevicesIds)
 	return &api.PreStartContainerResponse{}, nil
 }
