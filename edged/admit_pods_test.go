@@ -5,38 +5,15 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/edgecore-io/edgecore/edged/cgroups"
-	"github.com/edgecore-io/edgecore/edged/devices"
-	"github.com/edgecore-io/edgecore/edged/events"
-	"github.com/edgecore-io/edgecore/edged/eviction"
-	"github.com/edgecore-io/edgecore/edged/logrotate"
-	"github.com/edgecore-io/edgecore/edged/node"
-	"github.com/edgecore-io/edgecore/edged/observed"
-	"github.com/edgecore-io/edgecore/edged/pleg"
-	"github.com/edgecore-io/edgecore/edged/podstop"
 	"github.com/edgecore-io/edgecore/edged/podworker"
-	"github.com/edgecore-io/edgecore/edged/prober"
-	"github.com/edgecore-io/edgecore/edged/runtime"
-	"github.com/edgecore-io/edgecore/edged/security"
 	"github.com/edgecore-io/edgecore/edged/source"
-	"github.com/edgecore-io/edgecore/edged/status"
 )
-
-// emptyRuntime is a runtime that has no pods.
-type emptyRuntime struct{}
-
-func (emptyRuntime) ListPods(context.Context) ([]*observed.Pod, error) { return nil, nil }
-
-func (emptyRuntime) GetPod(_ context.Context, uid types.UID) (*observed.Pod, error) {
-	return &observed.Pod{UID: uid, Detailed: true, At: time.Now()}, nil
-}
 
 // startedPods remembers which pods were handed to their workers.
 type startedPods struct {
@@ -66,42 +43,27 @@ func (s *startedPods) has(uid types.UID) bool {
 	return false
 }
 
-type noReports struct{}
-
-func (noReports) PodStatus(*v1.Pod, v1.PodStatus) {}
-
-// admitting is an agent of one cpu that admits pods and does not run them, and what its workers were given.
-func admitting(t *testing.T, ctx context.Context) (*Edged, *startedPods) {
+// admitting returns an agent of one cpu that admits pods and does not run them, what its workers were given, and what
+// stops it.
+func admitting(t *testing.T) (*Edged, *startedPods, func()) {
 	t.Helper()
-	e := New(Options{NodeName: "n", Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}}).next()
-	e.recorder, e.statuses = events.New("n", nil), status.NewManager(noReports{})
-	e.cgroups, e.runtime, e.evictions = cgroups.New(cgroups.Options{}), runtime.New(runtime.Options{}),
-		eviction.New(eviction.Options{})
-	e.addresses = node.NewAddresses("192.0.2.1", "")
-	e.devices = devices.New(devices.Options{Dir: t.TempDir(), Changed: func() {}})
-	e.pleg = pleg.New(emptyRuntime{}, nil, pleg.Options{})
-	var err error
-	if e.sysctls, err = security.NewSysctls("6.1", nil); err != nil {
+	ctx, cancel := context.WithCancel(t.Context())
+	m := moduleIn(t.TempDir(), deafBus{})
+	m.opts.Allocatable = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}
+	e := &Edged{opts: m.opts, state: m.state}
+	if err := e.build(ctx); err != nil {
 		t.Fatal(err)
 	}
-	e.allocations = e.newAllocations()
 	s := &startedPods{}
-	e.pool = podworker.New(ctx, podworker.Options{})
 	e.pool.SetSyncer(s)
-	e.stopper = podstop.New(ctx, podstop.Options{
-		Desired:  e.desired,
-		Workers:  e.pool,
-		Statuses: e.statuses,
-		Waiters:  &e.terminations,
-		Recorder: e.recorder,
-	})
-	e.prober = prober.New(prober.Options{Recorder: e.recorder, Changed: e.probeChanged})
-	e.logs = logrotate.New(logrotate.Options{})
-	e.podStatus = e.newPodStatus(ctx)
-	e.admissions = e.newAdmissions(ctx)
-	e.intake = e.newIntake()
 	e.ready.Start()
-	return e, s
+	return e, s, func() {
+		cancel()
+		e.pool.Wait()
+		if err := e.client.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func asking(cpu string) *v1.Pod {
@@ -127,8 +89,8 @@ func TestRejectedPodStays(t *testing.T) {
 	for from, wantStart := range map[string]bool{source.API: false, "file": true} {
 		t.Run(from, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancel(t.Context())
-				e, workers := admitting(t, ctx)
+				e, workers, stop := admitting(t)
+				defer stop()
 				first, second := podAsking("first", "1", from), podAsking("second", "1", from)
 				if from == source.API {
 					e.intake.Put(first)
@@ -159,8 +121,6 @@ func TestRejectedPodStays(t *testing.T) {
 					t.Errorf("second when there is room: handed to a worker %t, reason %q; want %t", started,
 						got.Reason, wantStart)
 				}
-				cancel()
-				e.pool.Wait()
 			})
 		})
 	}
@@ -182,8 +142,8 @@ func TestRejectedBeforeRestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancel(t.Context())
-				e, _ := admitting(t, ctx)
+				e, _, stop := admitting(t)
+				defer stop()
 				e.statuses.Restore(map[types.UID]v1.PodStatus{"p": c.before})
 				pod := podAsking("p", "1", c.from)
 				if c.from == source.API {
@@ -195,8 +155,6 @@ func TestRejectedBeforeRestart(t *testing.T) {
 				if got := e.statuses.Phase("p"); got != c.want {
 					t.Errorf("phase after the restart = %q, want %q", got, c.want)
 				}
-				cancel()
-				e.pool.Wait()
 			})
 		})
 	}

@@ -8,11 +8,9 @@ import (
 	"github.com/edgecore-io/edgecore/edged/deadline"
 	"github.com/edgecore-io/edgecore/edged/desired"
 	"github.com/edgecore-io/edgecore/edged/podstatus"
-	"github.com/edgecore-io/edgecore/edged/readiness"
 	"github.com/edgecore-io/edgecore/edged/runtimestatus"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/edged/termination"
-	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 // Module is the beehive module. Each Run makes all parts again, in an Edged of its own.
@@ -58,7 +56,7 @@ func (m *Module) Group() string { return model.GroupEdged }
 func (m *Module) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	e := m.next()
+	e := &Edged{opts: m.opts, state: m.state}
 	if err := e.build(ctx); err != nil {
 		return err
 	}
@@ -67,20 +65,15 @@ func (m *Module) Run(ctx context.Context) error {
 	return e.run(ctx, cancel)
 }
 
-// next makes the Edged of the next run, without its parts.
-func (m *Module) next() *Edged {
-	return &Edged{
-		opts: m.opts, state: m.state, health: m.opts.Health,
-		ready: readiness.New(m.state.damaged.Load()), capacityFreed: notify.NewSignal(),
-	}
-}
-
 // Alive implements beehive.Prober: it returns once the locks that all pods share have been had. The runtime is not
 // asked: one that hangs is a condition of its own, which no restart of this module mends. It may be called at any time,
 // and may outlast the run that it asks.
 func (m *Module) Alive(context.Context) error {
 	if e := m.running.Load(); e != nil {
-		e.askLocks()
+		e.admissions.Probe()
+		e.shown.Pods()
+		e.pool.UIDs()
+		e.recorder.List()
 	}
 	return nil
 }

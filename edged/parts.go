@@ -34,13 +34,13 @@ type part struct {
 func (e *Edged) parts() []part {
 	return []part{
 		{name: "read-only server", run: (&api.ReadOnly{Listen: e.opts.Listen, Health: e.health, Served: e.served}).Run},
-		{name: "authenticated server", run: e.api.Run, routes: api.Routes(&e.opts.API, e.containers())},
+		{name: "authenticated server", run: e.api.Run, routes: e.apiRoutes()},
 		{name: "status page", routes: api.PageRoutes(e.shown)},
 		{name: "status reports", run: e.reporter.Run},
 		{name: "event reports", run: e.events.Run, reload: func(s *Settings) { e.events.Set(s.Events) }},
 		{name: "streams", run: e.endStreams, routes: api.StreamRoutes(e.streams)},
 		{name: "node", run: e.runNode},
-		{name: "cgroups", run: e.setUpCgroups},
+		{name: "cgroups", run: func(ctx context.Context) error { return e.cgroups.Run(ctx, e.health) }},
 		{name: "DNS", reload: func(s *Settings) { e.dns.Store(dns.New(s.DNS)) }},
 		{name: "CSI drivers", run: e.csi.Run, collectors: []prometheus.Collector{e.csi}},
 		{name: "plugins", run: e.plugins.Run},
@@ -51,7 +51,7 @@ func (e *Edged) parts() []part {
 			Devices: e.devices,
 		}).Run},
 		{name: "stored pods", run: e.intake.Load},
-		{name: "static pods", run: e.static().Run},
+		{name: "static pods", run: e.newStatic().Run},
 		{name: "image pulls", reload: func(s *Settings) { e.puller.SetPullLimits(s.Pulls) }},
 		{name: "containers", reload: func(s *Settings) { e.runtime.SetMaxBackoff(s.MaxBackoff) }},
 		{name: "runtime state", run: e.pleg.Run},
@@ -67,13 +67,12 @@ func (e *Edged) parts() []part {
 		{name: "storage limits", run: e.limits.Run},
 		{
 			name:       "evictions",
-			run:        e.evictions.Run,
-			reload:     func(s *Settings) { e.evictions.Configure(s.Evictions.WithHard(e.opts.Eviction.Config)) },
-			collectors: []prometheus.Collector{e.evictions},
+			run:        e.pressure.Run,
+			reload:     func(s *Settings) { e.pressure.Configure(s.Evictions.WithHard(e.opts.Eviction.Config)) },
+			collectors: []prometheus.Collector{e.pressure},
 		},
-		{name: "memory pressure", run: e.memoryPressure.Run},
 		{name: "log rotation", run: e.logs.Run, reload: func(s *Settings) { e.logs.SetLimits(s.LogSize, s.LogFiles) }},
-		{name: "mirror pods", run: e.runMirrors},
+		{name: "mirror pods", run: e.mirrors.Run},
 		{
 			name:       "garbage",
 			run:        e.garbage.Run,
@@ -81,9 +80,12 @@ func (e *Edged) parts() []part {
 			collectors: e.garbage.Collectors(),
 		},
 		{name: "shutdown of the device", run: e.newShutdown().Run},
-		{name: "admission", collectors: []prometheus.Collector{e.admissions.Collector()}},
+		{
+			name:       "admission",
+			run:        e.admissions.Run,
+			collectors: []prometheus.Collector{e.admissions.Collector()},
+		},
 		{name: "pods", run: e.intake.Run},
-		{name: "freed resources", run: e.useFreed},
 		{name: "messages", run: e.intake.Receive},
 	}
 }
@@ -131,22 +133,4 @@ func runParts(ctx context.Context, cancel context.CancelFunc, parts []part) erro
 	cancel()
 	wg.Wait()
 	return err
-}
-
-// runNode reports the Node, if there is a cloud.
-func (e *Edged) runNode(ctx context.Context) error {
-	if e.node == nil {
-		return nil
-	}
-	// cloudcore tells by this event an agent that starts from a link that comes back.
-	e.recorder.NodeEventf(v1.EventTypeNormal, "Starting", "Starting kubelet.")
-	return e.node.Run(ctx)
-}
-
-// runMirrors keeps the mirror pods of static pods, if there is a cloud.
-func (e *Edged) runMirrors(ctx context.Context) error {
-	if e.mirrors == nil {
-		return nil
-	}
-	return e.mirrors.Run(ctx)
 }

@@ -11,7 +11,7 @@ func TestParts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	m := moduleIn(t.TempDir(), deafBus{})
-	e := m.next()
+	e := &Edged{opts: m.opts, state: m.state}
 	if err := e.build(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -26,10 +26,11 @@ func TestParts(t *testing.T) {
 		}
 		routes += len(p.routes)
 	}
-	if got := len(e.routes()); got != routes || routes == 0 {
+	served := e.served()
+	if got := len(served.Routes); got != routes || routes == 0 {
 		t.Errorf("%d routes are served, want the %d of all parts", got, routes)
 	}
-	if families, err := e.registry().Gather(); err != nil || len(families) == 0 {
+	if families, err := served.Registry.Gather(); err != nil || len(families) == 0 {
 		t.Errorf("metrics: %d families, %v; want some and no error", len(families), err)
 	}
 	cancel()

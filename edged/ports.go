@@ -5,17 +5,57 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/api"
-	"github.com/edgecore-io/edgecore/edged/env"
+	"github.com/edgecore-io/edgecore/edged/node"
+	"github.com/edgecore-io/edgecore/edged/nodestatus"
 	"github.com/edgecore-io/edgecore/edged/server"
-	"github.com/edgecore-io/edgecore/edged/stats"
+	"github.com/edgecore-io/edgecore/edged/streaming"
 )
 
-// This file is what the node's ports show, and who serves them.
+// ports is how others see the node: the Node in the cluster, and the node's own ports.
+type ports struct {
+	api        *api.API // nil without an authenticated port
+	streams    *streaming.Server
+	slis       *server.SLIs
+	nodeStatus *nodestatus.Manager
+	node       *node.Node // nil without a cloud
+}
+
+func (e *Edged) buildPorts(ctx context.Context) {
+	o := &e.opts
+	e.api = e.newAPI()
+	e.streams = streaming.New(ctx, streaming.Options{Node: e.shown, Runtime: e.client, IdleTimeout: o.StreamIdle})
+	e.slis = server.NewSLIs()
+	e.nodeStatus = nodestatus.New(nodestatus.Options{
+		Context:      ctx,
+		NodeName:     o.NodeName,
+		System:       e.system,
+		Capacity:     o.Capacity,
+		Allocatable:  o.Allocatable,
+		Devices:      e.devices.Capacity,
+		Addresses:    e.addresses,
+		Runtime:      e.runtimeVersion.Get,
+		Features:     e.runtime.Known,
+		Answers:      e.pleg.Healthy,
+		Images:       e.client.Images,
+		MaxImages:    o.StatusImages,
+		VolumesInUse: e.csi.VolumesInUse,
+		Endpoints:    e.api.Endpoints,
+		Pressures:    e.pressure.NodeConditions,
+		Health:       e.health,
+		Recorder:     e.recorder,
+	})
+	if o.Node != nil {
+		opts := *o.Node
+		opts.Name, opts.Status, opts.Signals = o.NodeName, e.nodeStatus.Status, e.nodeSignals
+		opts.Unready = func() error { return e.runtimeStatus.Unready(e.gate.Closed()) }
+		opts.Conditions, opts.Changed, opts.Found = e.nodeStatus.Conditions, e.nodeStatus.Changed, e.nodeStatus.Found
+		opts.Forgotten, opts.Reported = e.devices.Forgotten, e.statusReported
+		e.node = node.New(e.meta, opts)
+	}
+}
 
 // newAPI makes the authenticated port; nil where there is none.
 func (e *Edged) newAPI() *api.API {
@@ -34,95 +74,53 @@ func (e *Edged) newAPI() *api.API {
 	return api.New(o)
 }
 
-// newShown makes what answers for the node.
-func (e *Edged) newShown() *api.Node {
-	o := &e.opts
-	return &api.Node{
-		Desired:  e.desired,
-		Statuses: e.statuses,
-		PLEG:     e.pleg,
-		Recent:   e.recorder.List,
-		Usage:    func(ctx context.Context) (stats.NodeUsage, error) { return e.stats.Node(ctx) },
-		LogsOf:   e.runtime.LogDir,
-		Link:     o.Link,
-		Runtime:  e.runtimeVersion.Get,
-		Health:   e.health,
-		Began:    e.began,
-		Static: server.Info{
-			NodeName:      o.NodeName,
-			Version:       o.Version,
-			Endpoint:      o.RuntimeEndpoint,
-			Store:         o.StorePath,
-			StaticPodPath: o.StaticPodDir,
-			PodLogsDir:    o.PodLogsDir,
-		},
+// served returns what both ports serve: what package server has of its own, and what the parts have.
+func (e *Edged) served() server.Options {
+	var routes []server.Route
+	collectors := slices.Clone(e.opts.Collectors)
+	for _, p := range e.list {
+		routes, collectors = append(routes, p.routes...), append(collectors, p.collectors...)
 	}
+	registry := server.NewRegistry(e.opts.NodeName, e.shown, e.health, collectors...)
+	return server.Options{Node: e.shown, Registry: registry, SLIs: e.slis, Routes: routes}
 }
 
-// containers answers what the API is asked about containers.
-func (e *Edged) containers() *api.Containers {
-	return &api.Containers{
+// apiRoutes are the paths of the kubelet's API that belong to no other part.
+func (e *Edged) apiRoutes() []server.Route {
+	return api.Routes(&e.opts.API, &api.Containers{
 		All:           e.pleg.All,
 		Runtime:       e.client,
 		CheckpointDir: filepath.Join(e.opts.RootDir, "checkpoints"),
-	}
+	})
 }
 
-// served is what both ports serve.
-func (e *Edged) served() server.Options {
-	return server.Options{Node: e.shown, Registry: e.registry(), SLIs: e.slis, Routes: e.routes()}
-}
-
-// routes returns what the parts serve on the node's ports, beside what package server has of its own.
-func (e *Edged) routes() []server.Route {
-	var all []server.Route
-	for _, p := range e.list {
-		all = append(all, p.routes...)
-	}
-	return all
-}
-
-// registry returns what /metrics serves.
-func (e *Edged) registry() *prometheus.Registry {
-	registry := server.NewRegistry(e.opts.NodeName, e.shown, e.health)
-	all := slices.Clone(e.opts.Collectors)
-	for _, p := range e.list {
-		all = append(all, p.collectors...)
-	}
-	for _, c := range all {
-		if err := registry.Register(c); err != nil {
-			klog.ErrorS(err, "Metrics left out")
-		}
-	}
-	return registry
-}
-
-// endStreams waits until the streams have ended, which ctx has them do.
+// endStreams waits until the streams have ended, which they do with ctx.
 func (e *Edged) endStreams(ctx context.Context) error {
 	<-ctx.Done()
 	e.streams.Wait()
 	return nil
 }
 
-// newStats makes what tells how much the node and its pods use.
-func (e *Edged) newStats() *stats.Stats {
-	return stats.New(stats.Options{
-		NodeName:   e.opts.NodeName,
-		System:     e.system,
-		RootDir:    e.opts.RootDir,
-		LogsDir:    e.opts.PodLogsDir,
-		Pods:       e.shown.Pods,
-		Runtime:    e.client,
-		Images:     e.client.Images,
-		PodCgroup:  e.cgroups.PodDirs,
-		PodsCgroup: e.cgroups.PodsDirs,
-		Volumes:    e.volumes.MeasureVolumes,
-		LogDir:     e.runtime.LogDir,
-		Claims:     e.csi.Usages,
-		HostsFile:  func(pod *v1.Pod) string { return filepath.Join(e.podDir(pod.UID), "etc-hosts") },
-	})
+// runNode keeps the Node, if there is a cloud.
+func (e *Edged) runNode(ctx context.Context) error {
+	if e.node == nil {
+		return nil
+	}
+	// By this event, cloudcore distinguishes an agent that starts from a link that comes back.
+	e.recorder.NodeEventf(v1.EventTypeNormal, "Starting", "Starting kubelet.")
+	return e.node.Run(ctx)
 }
 
-func (e *Edged) facts() env.Facts {
-	return env.Facts{HostIPs: e.addresses.IPs(), NodeName: e.opts.NodeName, Allocatable: e.opts.Allocatable}
+// statusReported is called with each status that the API server has accepted.
+func (e *Edged) statusReported(status *v1.NodeStatus) {
+	e.devices.Remember()
+	e.csi.ReportedInUse(status.VolumesInUse)
+}
+
+// clockSet is called when somebody has set the clock.
+func (e *Edged) clockSet() {
+	if e.opts.ClockSet != nil {
+		e.opts.ClockSet()
+	}
+	e.nodeSignals.Wake()
 }

@@ -1,44 +1,6 @@
 package edged
 
-import (
-	"sync"
-	"time"
-
-	"github.com/edgecore-io/edgecore/edged/dns"
-	"github.com/edgecore-io/edgecore/edged/eventreport"
-	"github.com/edgecore-io/edgecore/edged/eviction"
-	"github.com/edgecore-io/edgecore/edged/garbage"
-	"github.com/edgecore-io/edgecore/edged/images"
-)
-
-// Settings are those of the Options that can change while pods run.
-type Settings struct {
-	DNS        dns.Config
-	MaxBackoff time.Duration
-	Events     eventreport.Options
-	Pulls      images.PullLimits
-	// LogSize and LogFiles are the limits of containers' logs.
-	LogSize  int64
-	LogFiles int
-	GC       garbage.Policy
-	// Evictions say when pods end for want of resources. Hard thresholds are as they were at the start: what they keep
-	// from pods is part of what the node has told that it has.
-	Evictions eviction.Config
-}
-
-// Settings returns those of the options that can change while pods run.
-func (o *Options) Settings() Settings {
-	return Settings{
-		DNS:        o.DNS,
-		MaxBackoff: o.MaxBackoff,
-		Events:     o.Events,
-		Pulls:      o.Images.PullLimits(),
-		LogSize:    o.Logs.MaxSize,
-		LogFiles:   o.Logs.MaxFiles,
-		GC:         o.GC,
-		Evictions:  o.Eviction.Config,
-	}
-}
+import "sync"
 
 // reloads hands settings that change to the parts of the current run. Its methods may be called from any goroutine.
 type reloads struct {

@@ -2,37 +2,96 @@ package edged
 
 import (
 	"context"
+	"path/filepath"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/edged/csi"
+	"github.com/edgecore-io/edgecore/edged/devices"
+	"github.com/edgecore-io/edgecore/edged/plugins"
+	"github.com/edgecore-io/edgecore/edged/podinputs"
+	"github.com/edgecore-io/edgecore/edged/security"
+	"github.com/edgecore-io/edgecore/edged/userns"
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
 
-// storage makes the part that has the CSI drivers.
-func (e *Edged) storage() *csi.Manager {
+// storage is what containers get of the node: volumes, devices, user namespaces.
+type storage struct {
+	csi     *csi.Manager
+	plugins *plugins.Watcher
+	volumes *volume.Manager
+	devices *devices.Manager
+	host    security.Host
+	sysctls *security.Sysctls
+	userns  *userns.Manager
+	inputs  *podinputs.Inputs
+}
+
+func (e *Edged) buildStorage(ctx context.Context) (err error) {
+	o := &e.opts
+	e.csi = e.newCSI()
+	e.devices = devices.New(devices.Options{Dir: filepath.Join(o.RootDir, "device-plugins"), Changed: e.devicesChanged})
+	e.plugins = plugins.New(filepath.Join(o.RootDir, "plugins_registry"), map[string]plugins.Handler{
+		plugins.TypeCSI:    e.csi,
+		plugins.TypeDevice: e.devices,
+	})
+	e.volumes = volume.New(volume.Options{
+		Root:              o.RootDir,
+		Objects:           e.meta,
+		Tokens:            e.objects,
+		Fields:            &podinputs.Fields{Facts: e.facts},
+		Claims:            e.objects,
+		Bundles:           e.objects,
+		Selects:           e.objects.Selects,
+		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
+		Driver:            e.csi,
+		MemoryBytes:       o.Allocatable.Memory().Value(),
+	})
+	e.host = security.ReadHost("/")
+	if e.sysctls, err = security.NewSysctls(e.host.Kernel, o.AllowedUnsafeSysctls); err != nil {
+		return err
+	}
+	e.userns = userns.New(userns.Options{PodsDir: filepath.Join(o.RootDir, "pods")})
+	e.inputs = podinputs.New(podinputs.Options{
+		DNS:       e.dns.Load,
+		UserNS:    e.userns,
+		Cgroups:   e.cgroups,
+		Volumes:   e.volumes,
+		Devices:   e.devices,
+		Objects:   e.meta,
+		Recorder:  e.recorder,
+		PodDir:    e.podDir,
+		Facts:     e.facts,
+		Services:  e.objects.Services,
+		IPv6First: e.addresses.IPv6First,
+	})
+	return nil
+}
+
+func (e *Edged) newCSI() *csi.Manager {
 	o := csi.Options{
-		Root:     e.opts.RootDir,
-		NodeName: e.opts.NodeName,
-		Objects:  e.objects,
-		Tokens:   e.objects,
-		Own: func(ctx context.Context, pod *v1.Pod, dir string) error {
-			if own := volume.OwnershipOf(pod); own != nil {
-				return volume.SetOwnership(ctx, dir, *own)
-			}
-			return nil
-		},
-		Event: func(pod *v1.Pod, eventType, reason, message string) {
-			e.recorder.Eventf(pod, eventType, reason, "%s", message)
-		},
+		Root:       e.opts.RootDir,
+		NodeName:   e.opts.NodeName,
+		Objects:    e.objects,
+		Tokens:     e.objects,
+		Event:      e.recorder.Eventf,
 		Claims:     e.objects,
 		Grown:      e.objects.ClaimGrown,
-		Others:     func(ctx context.Context) []csi.Usage { return csi.UsagesOf(e.volumes.ClaimUsages(ctx)) },
-		Registered: func() { e.pool.EnqueueAll() },
-		InUse:      e.wakeNode,
+		Others:     func(ctx context.Context) []volume.ClaimUsage { return e.volumes.ClaimUsages(ctx) },
+		Registered: e.pool.EnqueueAll,
+		InUse:      e.nodeSignals.Wake,
 	}
 	if e.opts.Node != nil {
 		o.Cluster = e.meta
 	}
 	return csi.New(o)
+}
+
+// devicesChanged is called when devices come, go, or change their health.
+func (e *Edged) devicesChanged() {
+	e.nodeSignals.Wake()
+	e.capacityFreed.Notify()
+	for _, uid := range e.devices.Pods() {
+		e.pool.Enqueue(uid)
+	}
 }

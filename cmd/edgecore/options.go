@@ -14,6 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/nodeallocatable"
+	"github.com/edgecore-io/edgecore/edged/nodepressure"
 	"github.com/edgecore-io/edgecore/edged/security"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/version"
@@ -57,7 +58,7 @@ func edgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 		NodeName: own.HostnameOverride, NodeIP: own.NodeIP, Version: version.Version(),
 		Interface: own.CustomInterfaceName, StatusImages: int(ptr.Deref(kubelet.NodeStatusMaxImages, 0)),
 		Capacity: capacity, Allocatable: split.Allocatable, Labels: own.NodeLabels,
-		Eviction: edged.EvictionOptions{KernelMemcg: kubelet.KernelMemcgNotification, Config: split.Eviction},
+		Eviction: nodepressure.Settings{KernelMemcg: kubelet.KernelMemcgNotification, Config: split.Eviction},
 		RootDir:  own.RootDirectory, PodLogsDir: kubelet.PodLogsDir, StaticPodDir: kubelet.StaticPodPath,
 		FileCheck: kubelet.FileCheckFrequency.Duration, Resync: kubelet.SyncFrequency.Duration, StorePath: cfg.Database.DataSource,
 		RuntimeEndpoint: kubelet.ContainerRuntimeEndpoint, ImageEndpoint: kubelet.ImageServiceEndpoint,

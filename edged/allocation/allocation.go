@@ -31,19 +31,28 @@ const (
 	eventResizeError      = "ResizeError"
 )
 
+// Pods are the desired pods and their statuses; see DesiredPods.
+type Pods interface {
+	// Status returns the newest status of a pod; the zero value if it has none.
+	Status(uid types.UID) v1.PodStatus
+	// Active returns a pod that may be resized; nil if it is not desired, is being stopped, or has ended.
+	Active(uid types.UID) *v1.Pod
+}
+
+// Admission decides whether the node has what a pod asks for; see package podadmit. It is locked while AdmitResize is
+// called and what that admits is allocated: one admission follows the other.
+type Admission interface {
+	sync.Locker
+	// AdmitResize says why the node does not give a pod what it asks for; nil admits it.
+	AdmitResize(pod *v1.Pod) *observed.Reason
+}
+
 // Options are what a Manager needs.
 type Options struct {
 	Runtime  runtimeapi.RuntimeServiceClient
 	Cgroups  *cgroups.Manager
 	Recorder *events.Recorder
-	// Status returns the newest status of a pod; the zero value if it has none.
-	Status func(types.UID) v1.PodStatus
-	// Active returns a pod that may be resized; nil if it is not desired, is being stopped, or has ended.
-	Active func(types.UID) *v1.Pod
-	// Admit says why the node does not give a pod what it asks for; nil admits it.
-	Admit func(*v1.Pod) *observed.Reason
-	// Admission is held while Admit is called and what it admits is allocated: one admission follows the other.
-	Admission sync.Locker
+	Pods     Pods
 	// Enqueue has a pod synced whose allocation has changed.
 	Enqueue func(types.UID)
 	// Freed is called when a pod has become smaller.
@@ -52,7 +61,8 @@ type Options struct {
 
 // Manager keeps the allocations. Its methods may be called from any goroutine.
 type Manager struct {
-	opts Options
+	opts      Options
+	admission Admission
 
 	mu   sync.Mutex
 	pods map[types.UID]*allocation
@@ -60,6 +70,9 @@ type Manager struct {
 
 // New returns a Manager.
 func New(o Options) *Manager { return &Manager{opts: o, pods: map[types.UID]*allocation{}} }
+
+// SetAdmission sets who admits resizes. It is called once, before the first pod is resized.
+func (m *Manager) SetAdmission(a Admission) { m.admission = a }
 
 // allocation is what is known of one pod.
 type allocation struct {
@@ -89,7 +102,7 @@ func (m *Manager) get(pod *v1.Pod) *allocation {
 	if have := m.pods[pod.UID]; have != nil {
 		return have
 	}
-	before := m.opts.Status(pod.UID)
+	before := m.opts.Pods.Status(pod.UID)
 	have := &allocation{
 		allocated:  resize.Told(pod, &before),
 		running:    map[string]container{},
@@ -142,8 +155,8 @@ func (m *Manager) Allocate(pod *v1.Pod) *v1.Pod {
 // Retry decides again on the resizes that were deferred for want of capacity, in the order of package resize. If pod is
 // not nil, its resize, which is new, is decided among them. Other pods whose decision has changed are enqueued.
 func (m *Manager) Retry(pod *v1.Pod) {
-	m.opts.Admission.Lock()
-	defer m.opts.Admission.Unlock()
+	m.admission.Lock()
+	defer m.admission.Unlock()
 	for _, w := range m.waiting(pod) {
 		changed := m.admit(w.Pod)
 		if changed && (pod == nil || w.Pod.UID != pod.UID) {
@@ -172,7 +185,7 @@ func (m *Manager) waiting(pod *v1.Pod) []resize.Waiting {
 		if have.pending == nil || have.pending.Reason != v1.PodReasonDeferred || pod != nil && pod.UID == uid {
 			continue
 		}
-		if active := m.opts.Active(uid); active != nil {
+		if active := m.opts.Pods.Active(uid); active != nil {
 			add(active, have)
 		}
 	}
@@ -184,7 +197,7 @@ func (m *Manager) waiting(pod *v1.Pod) []resize.Waiting {
 func (m *Manager) admit(pod *v1.Pod) (changed bool) {
 	why := resize.KeepsSwap(pod, m.Allocated(pod), m.opts.Cgroups.MaySwap)
 	if why == nil {
-		why = m.opts.Admit(pod)
+		why = m.admission.AdmitResize(pod)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

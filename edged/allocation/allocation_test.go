@@ -28,6 +28,7 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 // node is a node of two cpus with a Manager whose other parts are maps.
 type node struct {
 	*Manager
+	sync.Mutex
 	statuses map[types.UID]v1.PodStatus
 	desired  map[types.UID]*v1.Pod
 	refusal  *observed.Reason
@@ -36,19 +37,23 @@ type node struct {
 func newNode() *node {
 	n := &node{statuses: map[types.UID]v1.PodStatus{}, desired: map[types.UID]*v1.Pod{}}
 	n.Manager = New(Options{
-		Cgroups:   cgroups.New(cgroups.Options{}),
-		Recorder:  events.New("n", nil),
-		Status:    func(uid types.UID) v1.PodStatus { return n.statuses[uid] },
-		Active:    func(uid types.UID) *v1.Pod { return n.desired[uid] },
-		Admit:     n.admitResize,
-		Admission: &sync.Mutex{},
-		Enqueue:   func(types.UID) {},
-		Freed:     func() {},
+		Cgroups:  cgroups.New(cgroups.Options{}),
+		Recorder: events.New("n", nil),
+		Pods:     pods{n},
+		Enqueue:  func(types.UID) {},
+		Freed:    func() {},
 	})
+	n.SetAdmission(n)
 	return n
 }
 
-func (n *node) admitResize(pod *v1.Pod) *observed.Reason {
+// pods are the pods of a node.
+type pods struct{ n *node }
+
+func (p pods) Status(uid types.UID) v1.PodStatus { return p.n.statuses[uid] }
+func (p pods) Active(uid types.UID) *v1.Pod      { return p.n.desired[uid] }
+
+func (n *node) AdmitResize(pod *v1.Pod) *observed.Reason {
 	if n.refusal != nil {
 		return n.refusal
 	}

@@ -29,7 +29,7 @@ type change struct {
 // amounts differ. A container that is seen for the first time has the amounts that its status reported; if it has none,
 // it was created with what was allocated.
 func (m *Manager) changes(pod *v1.Pod, obs *observed.Pod) (list []change, podLevel bool) {
-	before := m.opts.Status(pod.UID)
+	before := m.opts.Pods.Status(pod.UID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	have := m.get(pod)

@@ -6,8 +6,8 @@ import (
 	"github.com/edgecore-io/edgecore/edged/volume"
 )
 
-// UsagesOf returns how full volumes of claims are that have no CSI driver.
-func UsagesOf(claims []volume.ClaimUsage) []Usage {
+// usagesOf returns how full volumes of claims are that have no CSI driver.
+func usagesOf(claims []volume.ClaimUsage) []Usage {
 	var out []Usage
 	for _, u := range claims {
 		out = append(out, Usage{

@@ -74,17 +74,17 @@ type Options struct {
 	Tokens   Tokens
 	// Cluster is nil where there is no cloud.
 	Cluster Cluster
-	// Own gives a volume to the fsGroup of a pod.
+	// Own gives a volume to the fsGroup of a pod; nil means that package volume does.
 	Own func(ctx context.Context, pod *v1.Pod, dir string) error
-	// Event records an event of a pod.
-	Event func(pod *v1.Pod, eventType, reason, message string)
+	// Event records an event of a pod; nil records none.
+	Event func(pod *v1.Pod, eventType, reason, format string, args ...any)
 	// Grown tells the cluster that a claim's file system has the size of its volume. It is called again until it
 	// succeeds.
 	Grown func(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error
 	// Claims are looked at again, from time to time, for what has to grow under a pod.
 	Claims volume.Claims
 	// Others asks how full the volumes of claims are that are not a driver's; their figures are told along with these.
-	Others func(ctx context.Context) []Usage
+	Others func(ctx context.Context) []volume.ClaimUsage
 	// Registered is called when a driver has registered, or the cluster knows what is in use: pods may have waited for
 	// it.
 	Registered func()
@@ -132,11 +132,22 @@ type mounted struct {
 // New makes a Manager, which knows at once what pods had in use when the agent ended; Run starts what it does by
 // itself.
 func New(opts Options) *Manager {
+	if opts.Own == nil {
+		opts.Own = ownByGroup
+	}
 	m := &Manager{opts: opts, drivers: map[string]*driver{}, volumes: map[string]*mounted{}, news: notify.NewSignal()}
 	if err := m.recall(); err != nil {
 		klog.ErrorS(err, "Volumes of before not all known; the cluster may detach one that a pod uses")
 	}
 	return m
+}
+
+// ownByGroup gives a volume to the fsGroup of a pod, if it has one.
+func ownByGroup(ctx context.Context, pod *v1.Pod, dir string) error {
+	if own := volume.OwnershipOf(pod); own != nil {
+		return volume.SetOwnership(ctx, dir, *own)
+	}
+	return nil
 }
 
 // locks is a lock for each volume.

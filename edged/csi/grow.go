@@ -52,7 +52,7 @@ func (m *Manager) grow(ctx context.Context, r *request, v mounted) error {
 		}
 		if m.opts.Event != nil {
 			m.opts.Event(r.pod, v1.EventTypeNormal, reasonResized,
-				fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q", r.spec.Name))
+				"MountVolume.NodeExpandVolume succeeded for volume %q", r.spec.Name)
 		}
 	}
 	if m.opts.Grown != nil {

@@ -130,7 +130,7 @@ func isDevice(path string) bool {
 func (m *Manager) upkeep(ctx context.Context, r *request, v mounted) {
 	fault := func(reason string, err error) {
 		if err != nil && ctx.Err() == nil && m.opts.Event != nil {
-			m.opts.Event(r.pod, v1.EventTypeWarning, reason, err.Error())
+			m.opts.Event(r.pod, v1.EventTypeWarning, reason, "%v", err)
 		}
 	}
 	if v.stale() {
@@ -250,7 +250,7 @@ func (m *Manager) bring(ctx context.Context, b *bringing) (string, error) {
 		}
 		return path, nil
 	}
-	if byNode && m.opts.Own != nil {
+	if byNode {
 		if err := m.opts.Own(ctx, b.pod, path); err != nil {
 			return "", fmt.Errorf("apply fsGroup: %w", err)
 		}

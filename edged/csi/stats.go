@@ -58,7 +58,7 @@ func (m *Manager) Usages(ctx context.Context) []Usage {
 	}
 	if m.opts.Others != nil {
 		wg.Go(func() {
-			others := m.opts.Others(ctx)
+			others := usagesOf(m.opts.Others(ctx))
 			mu.Lock()
 			defer mu.Unlock()
 			out = append(out, others...)

@@ -59,6 +59,8 @@ type Options struct {
 	NodeName string
 	// Status returns the newest status of a static pod.
 	Status func(types.UID) (v1.PodStatus, bool)
+	// Linked reports whether the link exists already; later changes come by Link.
+	Linked bool
 }
 
 // Manager keeps the mirror pods. Its methods may be called from any goroutine, and do not wait; those of a nil manager,
@@ -88,7 +90,7 @@ type pair struct {
 
 // New makes a manager; Run starts it.
 func New(opts Options) *Manager {
-	return &Manager{opts: opts, wake: notify.NewSignal(), pods: map[types.NamespacedName]*pair{}}
+	return &Manager{opts: opts, linked: opts.Linked, wake: notify.NewSignal(), pods: map[types.NamespacedName]*pair{}}
 }
 
 // Wake has everything looked at again: a status has changed.
@@ -182,6 +184,9 @@ func (p *pair) again() { p.retryAt, p.delay = time.Time{}, 0 }
 
 // Run keeps the mirror pods until ctx ends.
 func (m *Manager) Run(ctx context.Context) error {
+	if m == nil {
+		return nil
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

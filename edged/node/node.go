@@ -57,17 +57,30 @@ type Options struct {
 	// that the cloud took.
 	Forgotten func() bool
 	Reported  func(*v1.NodeStatus)
+	// Signals, which may be the zero value, are those of the parts that were made before the Node.
+	Signals Signals
 }
+
+// Signals tell the Node that something about the device has changed. They are made before the Node, for the parts whose
+// state it reports. Without a Node nobody receives them.
+type Signals struct{ woken, looked notify.Signal }
+
+// NewSignals returns Signals without a notification.
+func NewSignals() Signals { return Signals{woken: notify.NewSignal(), looked: notify.NewSignal()} }
+
+// Wake has the Node's whole status reported again: there is a link again, or the runtime's state has changed.
+func (s Signals) Wake() { s.woken.Notify() }
+
+// Look has the status compared with what was reported, and reported if it differs.
+func (s Signals) Look() { s.looked.Notify() }
 
 // Node keeps the Node and its lease, each in a loop of its own: a Node that cannot be updated is alive all the same. It
 // keeps nothing on the disk.
 type Node struct {
+	Signals
 	opts  Options
 	cloud Cloud
-	woken notify.Signal
-	// looked: the state may be another, and is told if it is.
-	looked notify.Signal
-	lease  *lease
+	lease *lease
 
 	registered bool
 	// read: the Node was read since the start; stale: it may have been changed while there was no link.
@@ -83,20 +96,11 @@ type Node struct {
 
 // New makes a loop.
 func New(cloud Cloud, opts Options) *Node {
-	return &Node{
-		opts:   opts,
-		cloud:  cloud,
-		woken:  notify.NewSignal(),
-		looked: notify.NewSignal(),
-		lease:  newLease(cloud, opts.Name, opts.Lease),
+	if opts.Signals.woken == nil {
+		opts.Signals = NewSignals()
 	}
+	return &Node{Signals: opts.Signals, opts: opts, cloud: cloud, lease: newLease(cloud, opts.Name, opts.Lease)}
 }
-
-// Wake has everything told again: there is a link again, or the runtime's state has changed.
-func (n *Node) Wake() { n.woken.Notify() }
-
-// Look has the state looked at, and told if it is another than was told.
-func (n *Node) Look() { n.looked.Notify() }
 
 // Run keeps the Node until ctx ends.
 func (n *Node) Run(ctx context.Context) error {

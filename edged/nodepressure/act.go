@@ -25,8 +25,8 @@ type Garbage interface {
 	FreeImages(ctx context.Context, enough func(context.Context) bool) error
 }
 
-// Evict has a pod end for want of resources, within grace seconds. What it returns is closed when the pod has ended.
-func Evict(s Stopper, pod *v1.Pod, message string, annotations map[string]string, grace int64) <-chan struct{} {
+// evict has a pod end for want of resources, within grace seconds. What it returns is closed when the pod has ended.
+func evict(s Stopper, pod *v1.Pod, message string, annotations map[string]string, grace int64) <-chan struct{} {
 	s.Stop(pod, status.Stopped{
 		Reason:  eviction.Reason,
 		Message: message,
@@ -41,32 +41,32 @@ func Evict(s Stopper, pod *v1.Pod, message string, annotations map[string]string
 	return s.Ended(pod.UID)
 }
 
-// Reclaimer makes room on the disk.
-type Reclaimer struct {
-	Stats   Stats
-	Garbage Garbage
+// reclaimer makes room on the disk.
+type reclaimer struct {
+	stats   Stats
+	garbage Garbage
 }
 
-// Free removes what nobody needs from the file system of a signal, until there is enough: dead containers, then images.
-func (r *Reclaimer) Free(ctx context.Context, s eviction.Signal, enough func(context.Context) bool) error {
-	use, err := r.Stats.Node(ctx)
+// free removes what nobody needs from the file system of a signal, until there is enough: dead containers, then images.
+func (r *reclaimer) free(ctx context.Context, s eviction.Signal, enough func(context.Context) bool) error {
+	use, err := r.stats.Node(ctx)
 	if err != nil {
 		return err
 	}
-	if err := r.Garbage.FreeContainers(ctx); err != nil {
+	if err := r.garbage.FreeContainers(ctx); err != nil {
 		return fmt.Errorf("dead containers: %w", err)
 	}
 	if Layout(use).Images && !strings.HasPrefix(string(s), "imagefs.") || enough(ctx) {
 		return nil
 	}
-	if err := r.Garbage.FreeImages(ctx, enough); err != nil {
+	if err := r.garbage.FreeImages(ctx, enough); err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
 	return nil
 }
 
-// Show has the agent's health say which conditions of pressure the node has, each with the threshold that was met.
-func Show(h *health.Registry, conditions []v1.NodeConditionType, met []eviction.Threshold, seen eviction.Observations) {
+// show has the agent's health say which conditions of pressure the node has, each with the threshold that was met.
+func show(h *health.Registry, conditions []v1.NodeConditionType, met []eviction.Threshold, seen eviction.Observations) {
 	held := map[v1.NodeConditionType]bool{}
 	for _, kind := range conditions {
 		held[kind] = true

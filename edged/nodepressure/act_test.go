@@ -19,10 +19,12 @@ import (
 // usage is a Stats with one measurement of the node.
 type usage struct{ stats.NodeUsage }
 
-func (u usage) Node(context.Context) (stats.NodeUsage, error)          { return u.NodeUsage, nil }
-func (usage) Pods(context.Context) ([]stats.PodUsage, error)           { return nil, nil }
-func (usage) PodsMemory(context.Context) ([]stats.PodUsage, error)     { return nil, nil }
-func (usage) Summary(context.Context, bool) (*statsapi.Summary, error) { return nil, nil }
+func (u usage) Node(context.Context) (stats.NodeUsage, error)      { return u.NodeUsage, nil }
+func (usage) Pods(context.Context) ([]stats.PodUsage, error)       { return nil, nil }
+func (usage) PodsMemory(context.Context) ([]stats.PodUsage, error) { return nil, nil }
+func (usage) Summary(context.Context, bool) (*statsapi.Summary, error) {
+	return &statsapi.Summary{}, nil
+}
 
 // removed is a Garbage that notes what was removed.
 type removed struct {
@@ -70,8 +72,8 @@ func TestFree(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			r := Reclaimer{Stats: usage{tc.usage}, Garbage: removed{&got, tc.err}}
-			err := r.Free(t.Context(), tc.signal, func(context.Context) bool { return tc.enough })
+			r := reclaimer{stats: usage{tc.usage}, garbage: removed{&got, tc.err}}
+			err := r.free(t.Context(), tc.signal, func(context.Context) bool { return tc.enough })
 			if !slices.Equal(got, tc.want) || !errors.Is(err, tc.err) {
 				t.Errorf("removed %v, %v; want %v, %v", got, err, tc.want, tc.err)
 			}
@@ -87,7 +89,7 @@ func (e *ender) Ended(types.UID) <-chan struct{}                         { retur
 
 func TestEvict(t *testing.T) {
 	e := &ender{}
-	Evict(e, &v1.Pod{}, "too much", nil, 7)
+	evict(e, &v1.Pod{}, "too much", nil, 7)
 	if e.why.Reason != "Evicted" || e.why.Message != "too much" || *e.why.Grace != 7 ||
 		e.why.Condition.Type != v1.DisruptionTarget {
 		t.Errorf("the pod ends with %+v, want Evicted, its message, 7 seconds and DisruptionTarget", e.why)
@@ -103,11 +105,11 @@ func TestShow(t *testing.T) {
 		slices.Sort(list)
 		return list
 	}
-	Show(h, []v1.NodeConditionType{v1.NodeMemoryPressure, v1.NodePIDPressure}, nil, nil)
+	show(h, []v1.NodeConditionType{v1.NodeMemoryPressure, v1.NodePIDPressure}, nil, nil)
 	if got, want := codes(), []health.Code{health.MemoryPressure, health.PIDPressure}; !slices.Equal(got, want) {
 		t.Errorf("conditions = %v, want %v", got, want)
 	}
-	Show(h, []v1.NodeConditionType{v1.NodeDiskPressure}, nil, nil)
+	show(h, []v1.NodeConditionType{v1.NodeDiskPressure}, nil, nil)
 	if got, want := codes(), []health.Code{health.DiskPressure}; !slices.Equal(got, want) {
 		t.Errorf("conditions later = %v, want %v", got, want)
 	}

@@ -1,4 +1,5 @@
-// Package nodepressure measures the node and its pods for package eviction.
+// Package nodepressure evicts pods while the node is short of memory, disk or process IDs: it measures the node and its
+// pods for package eviction, which decides, and carries out the decision.
 package nodepressure
 
 import (
@@ -41,12 +42,17 @@ type PLEG interface {
 	Get(uid types.UID) *observed.Pod
 }
 
+// Statuses are the statuses of pods in memory; see package status.
+type Statuses interface {
+	Phase(uid types.UID) v1.PodPhase
+}
+
 // Meter measures. Its methods may be called from any goroutine.
 type Meter struct {
-	Stats   Stats
-	PLEG    PLEG
-	Desired *desired.Pods
-	Phase   func(types.UID) v1.PodPhase
+	Stats    Stats
+	PLEG     PLEG
+	Desired  *desired.Pods
+	Statuses Statuses
 	// PodsMemory is how many bytes all pods together may use; 0 is no limit.
 	PodsMemory int64
 }
@@ -143,7 +149,7 @@ func (m *Meter) Pods(ctx context.Context, s eviction.Signal) ([]eviction.PodUsag
 	for _, p := range m.Desired.All() {
 		u, ok := measured[p.Pod.UID]
 		if !ok || !p.Admitted || p.Removed || p.Stopped != nil || p.Pod.DeletionTimestamp != nil ||
-			status.Terminal(m.Phase(p.Pod.UID)) {
+			status.Terminal(m.Statuses.Phase(p.Pod.UID)) {
 			continue
 		}
 		pods = append(pods, eviction.PodUsage{

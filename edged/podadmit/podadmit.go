@@ -67,6 +67,14 @@ type Stopper interface {
 	Ended(uid types.UID) <-chan struct{}
 }
 
+// Allocations are what pods were given of the node's cpu and memory; see package allocation.
+type Allocations interface {
+	// Allocated returns a pod with the resources that it was given.
+	Allocated(pod *v1.Pod) *v1.Pod
+	// Retry decides again on resizes that were deferred.
+	Retry(pod *v1.Pod)
+}
+
 // Options are what a Controller needs.
 type Options struct {
 	NodeName string
@@ -80,12 +88,11 @@ type Options struct {
 	Devices     Devices
 	Stopper     Stopper
 	Recorder    *events.Recorder
-	// Lock is held during an admission, and during a resize: each counts those before it.
-	Lock sync.Locker
+	Allocations Allocations
+	// Freed is received from when some of the node's resources may have become free.
+	Freed <-chan struct{}
 	// Closed reports whether nothing may start: the device shuts down.
 	Closed func() bool
-	// Allocated returns a pod with the resources that it was given.
-	Allocated func(*v1.Pod) *v1.Pod
 	// Pressure says why a node that is short of something takes no more of a pod; nil admits it.
 	Pressure func(*v1.Pod) *observed.Reason
 	// Checks are further reasons to reject a pod.
@@ -99,15 +106,17 @@ type Options struct {
 // Controller admits pods. Its methods may be called from any goroutine.
 type Controller struct {
 	opts Options
-	// life ends with the run of the agent, and with it all that makes pods ready.
-	life        context.Context
+	// runCtx ends with the run of the agent, and with it all preparations.
+	runCtx context.Context
+	// mu makes admissions and resizes one after another: each counts those before it.
+	mu          sync.Mutex
 	preparing   sync.WaitGroup
 	preemptions *prometheus.CounterVec
 }
 
-// New returns a Controller that prepares pods until life ends.
-func New(life context.Context, o Options) *Controller {
-	return &Controller{opts: o, life: life, preemptions: prometheus.NewCounterVec(prometheus.CounterOpts{
+// New returns a Controller that prepares pods until ctx ends.
+func New(ctx context.Context, o Options) *Controller {
+	return &Controller{opts: o, runCtx: ctx, preemptions: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kubelet_preemptions",
 		Help: "Pods that ended to make room for critical ones, by the resource that was short.",
 	}, []string{"preemption_signal"})}
@@ -116,13 +125,38 @@ func New(life context.Context, o Options) *Controller {
 // Collector counts preemptions.
 func (c *Controller) Collector() prometheus.Collector { return c.preemptions }
 
-// Wait returns when no pod is being made ready any more, after life has ended.
+// Wait returns when no pod is being made ready any more, after the context of New has ended.
 func (c *Controller) Wait() { c.preparing.Wait() }
+
+// Lock keeps admissions from being decided until Unlock is called.
+func (c *Controller) Lock() { c.mu.Lock() }
+
+// Unlock ends what Lock began.
+func (c *Controller) Unlock() { c.mu.Unlock() }
+
+// Probe returns once no admission is being decided.
+func (c *Controller) Probe() {
+	c.Lock()
+	defer c.Unlock()
+}
+
+// Run decides again on rejected static pods and on deferred resizes whenever resources become free, until ctx ends.
+func (c *Controller) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.opts.Freed:
+			c.RetryRejected()
+			c.opts.Allocations.Retry(nil)
+		}
+	}
+}
 
 // Admit judges a desired pod that was not decided yet, and hands it to its worker.
 func (c *Controller) Admit(uid types.UID) {
-	c.opts.Lock.Lock()
-	defer c.opts.Lock.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	w, ok := c.opts.Desired.Get(uid)
 	if !ok || w.Removed || w.StaysRejected() {
 		return
@@ -139,7 +173,7 @@ func (c *Controller) Admit(uid types.UID) {
 		}
 		if decided && (verdict.Doubt || len(verdict.Victims) > 0 || c.opts.Devices.Wants(w.Pod)) {
 			c.opts.Desired.SetPreparing(uid, true)
-			c.preparing.Go(func() { c.makeReady(c.life, w, verdict) })
+			c.preparing.Go(func() { c.makeReady(c.runCtx, w, verdict) })
 			return
 		}
 		c.forgetRejection(w)
@@ -164,14 +198,14 @@ func (c *Controller) Beside(uid types.UID) []*v1.Pod {
 	var others []*v1.Pod
 	for _, o := range c.opts.Desired.All() {
 		if o.Admitted && o.Pod.UID != uid && !status.Terminal(c.opts.Statuses.Phase(o.Pod.UID)) {
-			others = append(others, c.opts.Allocated(o.Pod))
+			others = append(others, c.opts.Allocations.Allocated(o.Pod))
 		}
 	}
 	return others
 }
 
 // AdmitResize says why a pod does not get what it asks for; nil admits it. A node under pressure admits no resize.
-// The caller holds the lock of admissions.
+// The caller has called Lock.
 func (c *Controller) AdmitResize(pod *v1.Pod) *observed.Reason {
 	if why := c.opts.Pressure(pod); why != nil {
 		return why
@@ -219,8 +253,8 @@ func (c *Controller) makeReady(ctx context.Context, w desired.Pod, verdict admis
 		c.opts.Desired.ForgetAdmission(uid)
 		return
 	}
-	c.opts.Lock.Lock()
-	defer c.opts.Lock.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.opts.Desired.SetPreparing(uid, false)
 	now, ok := c.opts.Desired.Get(uid)
 	switch {

@@ -103,13 +103,18 @@ func newFixture(ctx context.Context) (*fixture, *Controller, *desired.Pods) {
 		Statuses:    r,
 		Devices:     r,
 		Recorder:    events.New("n", nil),
-		Lock:        &sync.Mutex{},
 		Closed:      func() bool { return r.closed },
-		Allocated:   func(pod *v1.Pod) *v1.Pod { return pod },
+		Allocations: asAsked{},
 		Pressure:    func(*v1.Pod) *observed.Reason { return r.pressure },
 		Rejected:    func(pod *v1.Pod, why observed.Reason) { r.rejected[pod.UID] = why },
 	}), wanted
 }
+
+// asAsked gives each pod what it asks for.
+type asAsked struct{}
+
+func (asAsked) Allocated(pod *v1.Pod) *v1.Pod { return pod }
+func (asAsked) Retry(*v1.Pod)                 {}
 
 type noReports struct{}
 

@@ -114,11 +114,7 @@ func TestMakeRoomGivesUp(t *testing.T) {
 // TestStoppedPodsCount: what a pod has that is being ended is not free before it has ended.
 func TestStoppedPodsCount(t *testing.T) {
 	wanted := desired.New()
-	c := New(t.Context(), Options{
-		Desired: wanted, Statuses: status.NewManager(nil), Allocated: func(pod *v1.Pod) *v1.Pod {
-			return pod
-		},
-	})
+	c := New(t.Context(), Options{Desired: wanted, Statuses: status.NewManager(nil), Allocations: asAsked{}})
 	for _, uid := range []types.UID{"1", "2"} {
 		wanted.Put(testPod(string(uid), uid), false)
 		wanted.SetAdmission(uid, nil)

@@ -90,7 +90,7 @@ type Options struct {
 	Archives string
 	Recorder Recorder
 	Health   *health.Registry
-	// Record says what is known of this boot.
+	// Record says what is known of this boot; see RecordThisBoot.
 	Record *Record
 }
 

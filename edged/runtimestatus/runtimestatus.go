@@ -63,6 +63,12 @@ func (v *Version) Get() (name, version string) {
 	return v.name, v.version
 }
 
+// Name returns the runtime's name; "" until it is known.
+func (v *Version) Name() string {
+	name, _ := v.Get()
+	return name
+}
+
 func (v *Version) set(name, version string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

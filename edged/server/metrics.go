@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
@@ -18,8 +19,10 @@ type nodeCollector struct {
 }
 
 // NewRegistry makes a registry with the metrics of the process and of the node, under the kubelet's names
-// where it has them.
-func NewRegistry(nodeName string, node Node, h *health.Registry) *prometheus.Registry {
+// where it has them, and those of others. It logs which of these cannot be registered, and leaves them out.
+func NewRegistry(
+	nodeName string, node Node, h *health.Registry, others ...prometheus.Collector,
+) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -41,6 +44,11 @@ func NewRegistry(nodeName string, node Node, h *health.Registry) *prometheus.Reg
 				[]string{"code", "severity"}, nil),
 		},
 	)
+	for _, c := range others {
+		if err := r.Register(c); err != nil {
+			klog.ErrorS(err, "Metrics left out")
+		}
+	}
 	return r
 }
 

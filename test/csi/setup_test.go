@@ -221,7 +221,9 @@ func (n *node) start() {
 			n.note(&n.owned, pod.Name+" "+filepath.Base(dir))
 			return nil
 		},
-		Event: func(pod *v1.Pod, _, reason, message string) { n.note(&n.events, pod.Name+" "+reason+": "+message) },
+		Event: func(pod *v1.Pod, _, reason, format string, args ...any) {
+			n.note(&n.events, pod.Name+" "+reason+": "+fmt.Sprintf(format, args...))
+		},
 		Grown: func(_ context.Context, c *v1.PersistentVolumeClaim, size resource.Quantity) error {
 			n.note(&n.grown, c.Name+" "+size.String())
 			if len(n.noted(&n.grown)) == 1 {

@@ -1,0 +1,119 @@
+package edged
+
+import (
+	"cmp"
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/edged/imagegc"
+	"github.com/edgecore-io/edgecore/edged/images"
+	"github.com/edgecore-io/edgecore/edged/logrotate"
+	"github.com/edgecore-io/edgecore/edged/pleg"
+	"github.com/edgecore-io/edgecore/edged/prober"
+	"github.com/edgecore-io/edgecore/edged/repair"
+	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/runtimeclass"
+	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/version"
+)
+
+// containers is what starts, watches, probes and stops containers.
+type containers struct {
+	checked  *repair.Record
+	repairer *repair.Repairer
+	puller   *images.Puller
+	runtime  *runtime.Runtime
+	pleg     *pleg.PLEG
+	prober   *prober.Prober
+	logs     *logrotate.Rotator
+}
+
+func (e *Edged) buildContainers() {
+	o := &e.opts
+	e.checked = repair.RecordThisBoot(o.RootDir)
+	e.repairer = e.newRepairer()
+	o.Images.Recorder, o.Images.Meter = e.recorder, &imagegc.CRI{Client: e.client}
+	o.Images.Pulled = func() { e.garbage.Changed() }
+	o.Images.Repair = e.repairer.PullFailed
+	e.puller = images.New(e.client.Images, o.Images)
+	e.runtime = e.newRuntime()
+	e.pleg = pleg.New(e.runtime, e.client, pleg.Options{
+		OnChange: func(uid types.UID) { e.intake.PodChanged(uid) },
+		OnHealth: e.runtimeHealth,
+		Busy:     e.pool.Busy,
+	})
+	e.prober = prober.New(prober.Options{
+		Exec:      e.client,
+		Recorder:  e.recorder,
+		Changed:   e.probeChanged,
+		UserAgent: prober.UserAgent(version.Kubernetes()),
+	})
+	e.logs = logrotate.New(o.Logs.For(e.client, e.pleg.All, e.runtime.LogPath))
+}
+
+func (e *Edged) newRepairer() *repair.Repairer {
+	return repair.New(repair.Options{
+		Store:   e.client,
+		Runtime: &repair.CRI{Client: e.client, State: &imagegc.CRI{Client: e.client}},
+		Pull: func(ctx context.Context, image string, secrets []v1.Secret) error {
+			_, _, err := e.puller.Pull(ctx, image, secrets, nil)
+			return err
+		},
+		Load: func(ctx context.Context, file, name string) error {
+			endpoint := cmp.Or(e.opts.ImageEndpoint, e.opts.RuntimeEndpoint)
+			return images.LoadAt(ctx, endpoint, e.client, e.client.Images, file, name)
+		},
+		Archives: repair.ArchiveDir(e.opts.RootDir),
+		Recorder: e.recorder,
+		Health:   e.health,
+		Record:   e.checked,
+	})
+}
+
+func (e *Edged) newRuntime() *runtime.Runtime {
+	o := &e.opts
+	classes := runtimeclass.Resolver{
+		Class:    e.meta.RuntimeClass,
+		Features: func(ctx context.Context) (runtime.Features, error) { return e.runtime.Features(ctx) },
+	}
+	return runtime.New(runtime.Options{
+		Client:           e.client,
+		Images:           e.puller,
+		Inputs:           e.inputs,
+		Recorder:         e.recorder,
+		Repair:           e.repairer,
+		Resources:        e.cgroups.ContainerResources,
+		SandboxResources: e.cgroups.SandboxResources,
+		HostIP:           e.addresses.IP,
+		UserAgent:        "kube-lifecycle/" + version.Kubernetes(),
+		RootDir:          o.RootDir,
+		PodLogsDir:       o.PodLogsDir,
+		ContainerLogsDir: o.ContainerLogsDir,
+		Hash:             o.Adopted.Hash,
+		SeccompDefault:   o.SeccompDefault,
+		MaxBackoff:       o.MaxBackoff,
+		Handler:          classes.Handler,
+		SELinux:          e.host.SELinux,
+		MaskedPaths:      e.host.Thermal,
+	})
+}
+
+// runtimeHealth is called when the runtime stops or begins to answer.
+func (e *Edged) runtimeHealth(err error) {
+	e.health.SetError(health.RuntimeDown, "", err)
+	if err == nil {
+		e.intake.Wake()
+	}
+	e.nodeSignals.Wake()
+}
+
+// probeChanged is called when the result of a probe has changed. The pod's worker acts on it, unless the pod ends.
+func (e *Edged) probeChanged(uid types.UID, ending bool) {
+	if ending {
+		e.podStatus.Probed(uid)
+		return
+	}
+	e.pool.Enqueue(uid)
+}

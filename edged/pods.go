@@ -1,0 +1,191 @@
+package edged
+
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/allocation"
+	"github.com/edgecore-io/edgecore/edged/intake"
+	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/podadmit"
+	"github.com/edgecore-io/edgecore/edged/podstatus"
+	"github.com/edgecore-io/edgecore/edged/podsync"
+	"github.com/edgecore-io/edgecore/edged/security"
+	"github.com/edgecore-io/edgecore/edged/shutdown"
+	"github.com/edgecore-io/edgecore/edged/source"
+	"github.com/edgecore-io/edgecore/pkg/health"
+)
+
+// pods is the way of a pod: taken in, admitted, synced by its worker, and its status made.
+type pods struct {
+	allocations *allocation.Manager
+	podStatus   *podstatus.Maker
+	admissions  *podadmit.Controller
+	intake      *intake.Intake
+}
+
+func (e *Edged) buildPods(ctx context.Context) {
+	e.allocations = allocation.New(allocation.Options{
+		Runtime:  e.client,
+		Cgroups:  e.cgroups,
+		Recorder: e.recorder,
+		Pods:     allocation.DesiredPods{Desired: e.desired, Statuses: e.statuses},
+		Enqueue:  e.pool.Enqueue,
+		Freed:    e.capacityFreed.Notify,
+	})
+	e.podStatus = podstatus.New(podstatus.Options{
+		Desired:           e.desired,
+		Statuses:          e.statuses,
+		Results:           &e.results,
+		PLEG:              e.pleg,
+		Prober:            e.prober,
+		Allocations:       e.allocations,
+		Stopper:           e.stopper,
+		Devices:           e.devices,
+		Addresses:         e.addresses,
+		RuntimeName:       e.runtimeVersion.Name,
+		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
+		LogsChanged:       e.logs.Changed,
+	})
+	e.pool.SetSyncer(e.newSyncer())
+	e.admissions = e.newAdmissions(ctx)
+	e.allocations.SetAdmission(e.admissions)
+	e.intake = intake.New(intake.Options{
+		NodeName:    e.opts.NodeName,
+		Began:       e.began,
+		Bus:         e.opts.Bus,
+		Store:       e.meta,
+		Ready:       e.ready,
+		Desired:     e.desired,
+		Admission:   e.admissions,
+		Workers:     e.pool,
+		PLEG:        e.pleg,
+		Statuses:    e.statuses,
+		Garbage:     e.garbage,
+		Allocations: e.allocations,
+		Waiters:     &e.terminations,
+		Mirrors:     e.mirrors,
+		Started:     e.podsStarted,
+		Freed:       e.capacityFreed.Notify,
+		Linked:      e.linked,
+		Synced:      func() { e.damaged.Store(false) },
+	})
+}
+
+// newSyncer makes what the pod workers do.
+func (e *Edged) newSyncer() *podsync.Syncer {
+	return podsync.New(podsync.Options{
+		Desired:       e.desired,
+		Statuses:      e.statuses,
+		PodStatus:     e.podStatus,
+		Gate:          &e.gate,
+		Waiters:       &e.terminations,
+		Deadlines:     &e.deadlines,
+		Recorder:      e.recorder,
+		PLEG:          e.pleg,
+		Runtime:       e.runtime,
+		Stopper:       e.stopper,
+		Allocations:   e.allocations,
+		Volumes:       e.volumes,
+		Inputs:        e.inputs,
+		Prober:        e.prober,
+		Store:         e.meta,
+		Reports:       e.reporter,
+		PodDir:        e.podDir,
+		NetworkFor:    e.runtimeStatus.NetworkFor,
+		Prepared:      e.limits.Added,
+		RemoveCgroup:  e.cgroups.RemovePod,
+		ReleaseUserNS: e.userns.Release,
+		FreeDevices:   e.devices.Free,
+		ImagesUsed:    e.garbage.ImagesUsed,
+		Freed:         e.capacityFreed.Notify,
+	})
+}
+
+func (e *Edged) newAdmissions(ctx context.Context) *podadmit.Controller {
+	o := podadmit.Options{
+		NodeName:    e.opts.NodeName,
+		Allocatable: e.opts.Allocatable,
+		Labels:      e.opts.Labels,
+		Desired:     e.desired,
+		Workers:     e.pool,
+		PLEG:        e.pleg,
+		Statuses:    e.statuses,
+		Devices:     e.devices,
+		Stopper:     e.stopper,
+		Recorder:    e.recorder,
+		Allocations: e.allocations,
+		Freed:       e.capacityFreed,
+		Closed:      e.gate.Closed,
+		Pressure:    e.pressure.Admit,
+		Checks: []func(*v1.Pod) *observed.Reason{
+			e.sysctls.Check, e.host.CheckAppArmor, e.pressure.Admit, func(pod *v1.Pod) *observed.Reason {
+				f, known := e.runtime.Known()
+				return security.CheckGroups(pod, f.SupplementalGroupsPolicy, known)
+			},
+		},
+		Rejected: e.podStatus.Reject,
+	}
+	if e.opts.Node != nil {
+		o.Node = func(ctx context.Context) (*v1.Node, error) { return e.meta.Node(ctx, e.opts.NodeName) }
+	}
+	return podadmit.New(ctx, o)
+}
+
+// newStatic makes the source of static pods.
+func (e *Edged) newStatic() *source.Static {
+	return source.NewStatic(source.StaticOptions{
+		Dir:      e.opts.StaticPodDir,
+		NodeName: e.opts.NodeName,
+		Rescan:   e.opts.FileCheck,
+		Known:    func(pods []*v1.Pod) { e.opts.Adopted.StaticPods(pods, source.AnnotationHash) },
+		Pods:     e.intake.SetStatic,
+		Fault:    func(file string, err error) { e.health.SetError(health.StaticPodBad, file, err) },
+		Warning:  func(file, text string) { klog.InfoS("Manifest has an oddity", "file", file, "what", text) },
+	})
+}
+
+// newShutdown makes what waits for the device's shutdown.
+func (e *Edged) newShutdown() *shutdown.Watcher {
+	e.gate.Set(false)
+	pods := &shutdown.Pods{
+		Desired:  e.desired,
+		PLEG:     e.pleg,
+		Workers:  e.pool,
+		Statuses: e.statuses,
+		Runtime:  e.runtime,
+		Stopper:  e.stopper,
+		Flush:    e.reporter.Flush,
+		Report:   func(pod *v1.Pod, obs *observed.Pod) { e.podStatus.Update(pod, obs, nil) },
+	}
+	opts := e.opts.Shutdown
+	opts.Pods, opts.End, opts.Began = pods.Alive, pods.End, e.shutdownBegan
+	opts.Failed = func(err error) { e.health.SetError(health.ShutdownUnnoticed, "", err) }
+	return shutdown.New(opts)
+}
+
+// shutdownBegan keeps pods from starting while the device shuts down, and starts the desired pods when the shutdown is
+// called off.
+func (e *Edged) shutdownBegan(began bool) {
+	e.gate.Set(began)
+	e.nodeSignals.Wake()
+	if !began && e.ready.Started() {
+		e.intake.Start()
+		e.pool.EnqueueAll()
+	}
+}
+
+// podsStarted is called when the runtime's state is known and the desired pods were handed to their workers.
+func (e *Edged) podsStarted(ctx context.Context) {
+	e.runtimeStatus.Learn(ctx)
+	e.garbage.CleanUp(ctx)
+}
+
+// linked retries what failed for want of the link.
+func (e *Edged) linked() {
+	e.nodeSignals.Wake()
+	e.csi.Linked()
+	e.api.Linked()
+}

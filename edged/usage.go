@@ -1,0 +1,110 @@
+package edged
+
+import (
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/edged/api"
+	"github.com/edgecore-io/edgecore/edged/nodepressure"
+	"github.com/edgecore-io/edgecore/edged/runtimestatus"
+	"github.com/edgecore-io/edgecore/edged/server"
+	"github.com/edgecore-io/edgecore/edged/stats"
+	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/edged/storagelimit"
+)
+
+// usage is how much the node and its pods use, and what is done when that is too much.
+type usage struct {
+	shown         *api.Node
+	stats         *stats.Stats
+	pressure      *nodepressure.Manager
+	limits        *storagelimit.Manager
+	runtimeStatus *runtimestatus.Tracker
+}
+
+func (e *Edged) buildUsage() {
+	e.stats = stats.New(stats.Options{
+		NodeName:   e.opts.NodeName,
+		System:     e.system,
+		RootDir:    e.opts.RootDir,
+		LogsDir:    e.opts.PodLogsDir,
+		Pods:       func() []*v1.Pod { return e.shown.Pods() },
+		Runtime:    e.client,
+		Images:     e.client.Images,
+		PodCgroup:  e.cgroups.PodDirs,
+		PodsCgroup: e.cgroups.PodsDirs,
+		Volumes:    e.volumes.MeasureVolumes,
+		LogDir:     e.runtime.LogDir,
+		Claims:     e.csi.Usages,
+		HostsFile:  func(pod *v1.Pod) string { return filepath.Join(e.podDir(pod.UID), "etc-hosts") },
+	})
+	e.shown = e.newShown()
+	settings := e.opts.Eviction
+	settings.PodsMemory = e.opts.Cgroups.Pods.Memory
+	e.pressure = nodepressure.New(nodepressure.Options{
+		Settings: settings,
+		Desired:  e.desired,
+		Stats:    e.stats,
+		PLEG:     e.pleg,
+		Statuses: e.statuses,
+		Cgroups:  e.cgroups,
+		Stopper:  e.stopper,
+		Garbage:  e.garbage,
+		Recorder: e.recorder,
+		Health:   e.health,
+		Changed: func() {
+			e.nodeSignals.Look()
+			e.capacityFreed.Notify()
+		},
+	})
+	e.limits = storagelimit.New(storagelimit.Options{
+		Desired: e.desired,
+		Phase:   e.statuses.Phase,
+		Node:    e.stats.Node,
+		Volumes: e.volumes.Usage,
+		Runtime: e.client,
+		PodDir:  e.podDir,
+		LogDir:  e.runtime.LogDir,
+		Stop:    func(pod *v1.Pod, why status.Stopped) { e.stopper.Stop(pod, why, nil) },
+		Evicted: e.pressure.Count,
+	})
+	e.runtimeStatus = runtimestatus.New(runtimestatus.Options{
+		Runtime: e.runtime,
+		Answers: e.pleg.Healthy,
+		Health:  e.health,
+		Version: &e.runtimeVersion,
+		Learned: e.nodeSignals.Wake,
+		Changed: e.nodeSignals.Look,
+		Recovered: func() {
+			if e.ready.Started() {
+				e.pool.EnqueueAll()
+			}
+		},
+	})
+}
+
+// newShown makes what answers for the node.
+func (e *Edged) newShown() *api.Node {
+	o := &e.opts
+	return &api.Node{
+		Desired:  e.desired,
+		Statuses: e.statuses,
+		PLEG:     e.pleg,
+		Recent:   e.recorder.List,
+		Usage:    e.stats.Node,
+		LogsOf:   e.runtime.LogDir,
+		Link:     o.Link,
+		Runtime:  e.runtimeVersion.Get,
+		Health:   e.health,
+		Began:    e.began,
+		Static: server.Info{
+			NodeName:      o.NodeName,
+			Version:       o.Version,
+			Endpoint:      o.RuntimeEndpoint,
+			Store:         o.StorePath,
+			StaticPodPath: o.StaticPodDir,
+			PodLogsDir:    o.PodLogsDir,
+		},
+	}
+}
