@@ -40,7 +40,7 @@ func carryIn(ctx context.Context, s *store.Store, way, typ string, data []byte) 
 	var out []byte
 	switch way {
 	case "push":
-		if _, err := m.do(ctx, model.New("edgecontroller", model.GroupResource, model.OpInsert, key.String(),
+		if _, err := m.executeOnce(ctx, model.New("edgecontroller", model.GroupResource, model.OpInsert, key.String(),
 			data)); err == nil {
 			out = data
 		}
@@ -65,8 +65,8 @@ func carryIn(ctx context.Context, s *store.Store, way, typ string, data []byte) 
 			return nil
 		}
 		_, _ = m.inventory(ctx)
-		out, _ = m.do(ctx, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, key.String(), nil))
-		if _, err := m.do(ctx, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "null/podlist",
+		out, _ = m.executeOnce(ctx, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, key.String(), nil))
+		if _, err := m.executeOnce(ctx, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, "null/podlist",
 			nil)); err != nil {
 			return nil
 		}

@@ -149,11 +149,11 @@ func TestHealthIsTold(t *testing.T) {
 	m := New(dropping{}, s, Options{Health: func(err error) { told = append(told, err) }})
 	insert := model.New("edgecontroller", model.GroupResource, model.OpInsert, "default/pod/one",
 		json.RawMessage(object("default", "one", "u", "1")))
-	if _, err := m.do(t.Context(), insert); !errors.Is(err, store.ErrFull) {
+	if _, err := m.executeOnce(t.Context(), insert); !errors.Is(err, store.ErrFull) {
 		t.Errorf("do with a full store: %v, want %v", err, store.ErrFull)
 	}
 	failing = false
-	if _, err := m.do(t.Context(), insert); err != nil {
+	if _, err := m.executeOnce(t.Context(), insert); err != nil {
 		t.Error(err)
 	}
 	if len(told) != 2 || !errors.Is(told[0], store.ErrFull) || told[1] != nil {

@@ -49,7 +49,7 @@ func (l *keyedExecutor) put(key string, do func()) {
 	})
 }
 
-// do has work done in its turn, and returns its error. It waits for no room, since those that have it may wait for
+// executeOnce has work done in its turn, and returns its error. It waits for no room, since those that have it may wait for
 // anyone who waits here. When ctx ends before, the work may yet be done. Work must not call do.
 func (l *keyedExecutor) do(ctx context.Context, key string, do func() error) error {
 	done := make(chan error, 1)

@@ -198,7 +198,7 @@ func laneKey(text string) string {
 func (m *Module) handle(ctx context.Context, msg *model.Message) {
 	key, err := resource.Parse(msg.Route.Resource)
 	if err != nil || msg.Route.Source != model.ModuleEdged || routeOfMessage(key, msg) == here {
-		m.serve(ctx, msg, m.do)
+		m.serve(ctx, msg, m.executeOnce)
 		return
 	}
 	select {
@@ -254,8 +254,8 @@ func (m *Module) answer(ctx context.Context, msg *model.Message) {
 	}
 }
 
-// do carries a message out and returns the content of the answer.
-func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, error) {
+// executeOnce executes a message that was not executed before, and returns the content of the answer.
+func (m *Module) executeOnce(ctx context.Context, msg *model.Message) (json.RawMessage, error) {
 	key, err := resource.Parse(msg.Route.Resource)
 	if err != nil {
 		return nil, err
@@ -271,7 +271,7 @@ func (m *Module) do(ctx context.Context, msg *model.Message) (json.RawMessage, e
 	return content, err
 }
 
-// execute carries out a message whose turn it is.
+// execute executes a message, and returns the content of the answer.
 func (m *Module) execute(
 	ctx context.Context, key resource.Key, msg *model.Message, fromEdged bool,
 ) (json.RawMessage, error) {

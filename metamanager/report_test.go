@@ -303,13 +303,13 @@ func FuzzMessages(f *testing.F) {
 			source = model.ModuleEdged
 		}
 		m := New(dropping{}, s, Options{})
-		answer, err := m.do(t.Context(), model.New(source, model.GroupResource, operation, res, content))
+		answer, err := m.executeOnce(t.Context(), model.New(source, model.GroupResource, operation, res, content))
 		if err == nil && !json.Valid(answer) {
 			t.Errorf("answer = %s, want JSON", answer)
 		}
 		// Whatever was stored must not break what is asked for at the start.
 		for _, list := range []string{"null/podlist", "null/podpatchlist"} {
-			answer, err := m.do(t.Context(), model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, list, nil))
+			answer, err := m.executeOnce(t.Context(), model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, list, nil))
 			var rows []json.RawMessage
 			if err != nil || json.Unmarshal(answer, &rows) != nil {
 				t.Errorf("%s = %s, %v; want a list", list, answer, err)

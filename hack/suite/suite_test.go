@@ -4,9 +4,11 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -139,25 +141,34 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// TestWayOfPod checks that the functions which CONTRIBUTING.md lists as a pod's way are in the files that it names.
+// TestWayOfPod checks that the functions which CONTRIBUTING.md lists as a pod's way are in the files that it names, and
+// that a hop is a package.
 func TestWayOfPod(t *testing.T) {
 	contributing, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := regexp.MustCompile("(?m)^\\| (?:\\w+ )?\\| `([\\w/]+\\.go)` \\| `(\\w+)` \\|")
+	row := regexp.MustCompile("(?m)^\\| (\\d+) \\| `([\\w/]+\\.go)` \\| `(\\w+)` \\|")
 	hops := row.FindAllStringSubmatch(string(contributing), -1)
 	if len(hops) < 20 {
 		t.Errorf("CONTRIBUTING.md lists %d functions of a pod's way, want 20 or more", len(hops))
 	}
+	number, folder := 0, ""
 	for _, hop := range hops {
-		code, err := os.ReadFile(filepath.Join(root, hop[1]))
+		file, function := hop[2], hop[3]
+		if path.Dir(file) != folder {
+			number, folder = number+1, path.Dir(file)
+		}
+		if hop[1] != strconv.Itoa(number) {
+			t.Errorf("a pod's way: %s of %s is hop %s, want %d: each package is one", function, file, hop[1], number)
+		}
+		code, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
 			t.Errorf("a pod's way: %v, want a file of this repository", err)
 			continue
 		}
-		if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + hop[2] + `\(`).Match(code) {
-			t.Errorf("a pod's way: %s has no function %s, want CONTRIBUTING.md to name what is there", hop[1], hop[2])
+		if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + function + `\(`).Match(code) {
+			t.Errorf("a pod's way: %s has no function %s, want CONTRIBUTING.md to name what is there", file, function)
 		}
 	}
 }
