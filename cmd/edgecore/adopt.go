@@ -14,6 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/deploy/systemd"
 	"github.com/edgecore-io/edgecore/edged/migrate"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
 // adoptedStore is where the store is after a takeover, as with the package.
@@ -58,7 +59,7 @@ migration renames KubeEdge's program to edgecore.kubeedge.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("config") {
-				o.Config = packagedConfig
+				o.Config = configfile.Packaged
 			}
 			return o.run(cmd.Context(), cmd.OutOrStdout())
 		},
@@ -69,7 +70,8 @@ migration renames KubeEdge's program to edgecore.kubeedge.`,
 	f.BoolVar(&o.dryRun, "dry-run", false, "print the plan, and change nothing")
 	f.BoolVar(&o.undo, "undo", false, "go back to KubeEdge")
 	f.BoolVar(&o.force, "force", false, "continue even if containers would be restarted or pods ended")
-	f.DurationVar(&o.wait, "wait", 2*time.Minute, "how `long` to wait for edgecore to list the pods before undoing the migration")
+	f.DurationVar(&o.wait, "wait", 2*time.Minute,
+		"how `long` to wait for edgecore to list the pods before undoing the migration")
 	f.StringVar(&o.root, "root", "/", "the `folder` below which systemd's units are")
 	hide(cmd, "root")
 	return cmd
@@ -134,7 +136,13 @@ func (o *adoptOptions) migration(out io.Writer) (*migrate.Migration, error) {
 	}
 	return migrate.New(migrate.Options{
 		From: o.from, Config: o.Config, Store: o.store, Force: o.force, Wait: o.wait, Out: out,
-		Service: migrate.Service{Root: s.Root, Present: s.Present(), Program: s.Program, Packaged: s.Packaged, Systemctl: s.Systemctl},
+		Service: migrate.Service{
+			Root:      s.Root,
+			Present:   s.Present(),
+			Program:   s.Program,
+			Packaged:  s.Packaged,
+			Systemctl: s.Systemctl,
+		},
 	}), nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
 // containerLinks are the links to containers' logs that log collectors follow.
@@ -38,7 +39,9 @@ type endPodsOptions struct {
 
 func podGroupsOf(own *v1alpha2.Edged) endpods.Cgroups {
 	k := &own.TailoredKubeletConfig
-	return cgroups.New(cgroups.Options{Driver: k.CgroupDriver, Root: k.CgroupRoot, PerQOS: ptr.Deref(k.CgroupsPerQOS, true)})
+	return cgroups.New(cgroups.Options{
+		Driver: k.CgroupDriver, Root: k.CgroupRoot, PerQOS: ptr.Deref(k.CgroupsPerQOS, true),
+	})
 }
 
 func newEndPodsCommand(opts *globalOptions) *cobra.Command {
@@ -73,18 +76,20 @@ no hooks are run, and there is no grace period.`,
 	}
 	cmd.Flags().DurationVar(&o.within, "within", time.Minute, "how `long` pods may take to end gracefully")
 	cmd.Flags().BoolVar(&o.kill, "kill", false, "kill the pods if the container runtime is gone")
-	cmd.Flags().StringVar(&o.leftOvers, "left-overs", "", "write to this `file` what is left of pods and agent, a path a line")
+	cmd.Flags().StringVar(&o.leftOvers, "left-overs", "",
+		"write to this `file` what is left of pods and agent, a path a line")
 	hide(cmd, "left-overs")
 	return cmd
 }
 
 func (o *endPodsOptions) run(ctx context.Context, out, errOut io.Writer) error {
-	cfg, err := configured(o.globalOptions)
+	cfg, err := configfile.Load(o.Config)
 	if err != nil {
 		return err
 	}
 	if db := cfg.Database.DataSource; store.InUse(db) {
-		return fmt.Errorf("an agent runs with store %s, and would start the pods again: stop it first (systemctl stop edgecore)", db)
+		return fmt.Errorf("an agent runs with store %s, and would start the pods again: stop it first (systemctl "+
+			"stop edgecore)", db)
 	}
 	own := &cfg.Modules.Edged
 	kubelet := &own.TailoredKubeletConfig

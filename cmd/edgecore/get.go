@@ -13,14 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
 
+	"github.com/edgecore-io/edgecore/edged/agentclient"
 	"github.com/edgecore-io/edgecore/edged/podprinter"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
 func newGetCommand(opts *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get",
 		Short: "List the pods and events of this device",
-		Long:  "List what the agent on this device knows. It is read from the agent's read-only port, not from the cloud.",
+		Long: "List what the agent on this device knows. It is read from the agent's read-only port, not from the " +
+			"cloud.",
 	}
 	cmd.AddCommand(newGetPodsCommand(opts), newGetEventsCommand(opts))
 	return cmd
@@ -37,11 +40,11 @@ func newGetPodsCommand(opts *globalOptions) *cobra.Command {
   edgecore get pods web-edge1 -o yaml`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := newAgent(opts)
+			cfg, err := configfile.Load(opts.Config)
 			if err != nil {
 				return err
 			}
-			list, err := a.pods(cmd.Context())
+			list, err := agentclient.New(cfg).Pods(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -93,7 +96,8 @@ func printPods(out io.Writer, list *v1.PodList, form string, now time.Time) erro
 	for i := range list.Items {
 		p := &list.Items[i]
 		line := podprinter.Summarize(p, now)
-		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%s\t%s", p.Namespace, p.Name, line.Ready, line.Total, line.Status, line.Restarts, line.Age)
+		fmt.Fprintf(w, "%s\t%s\t%d/%d\t%s\t%s\t%s", p.Namespace, p.Name, line.Ready, line.Total, line.Status,
+			line.Restarts, line.Age)
 		if form == "wide" {
 			fmt.Fprintf(w, "\t%s\t%s", orNone(p.Status.PodIP), orNone(p.Spec.NodeName))
 		}
@@ -116,15 +120,15 @@ func newGetEventsCommand(opts *globalOptions) *cobra.Command {
 		Short:   "List recent events of this device and its pods",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			a, err := newAgent(opts)
+			cfg, err := configfile.Load(opts.Config)
 			if err != nil {
 				return err
 			}
-			var list v1.EventList
-			if err := a.get(cmd.Context(), "/events", &list); err != nil {
+			events, err := agentclient.New(cfg).Events(cmd.Context())
+			if err != nil {
 				return err
 			}
-			return printEvents(cmd.OutOrStdout(), list.Items, time.Now())
+			return printEvents(cmd.OutOrStdout(), events, time.Now())
 		},
 	}
 }
@@ -142,7 +146,8 @@ func printEvents(out io.Writer, events []v1.Event, now time.Time) error {
 		if e.InvolvedObject.Namespace == "" { // the node's own
 			object = e.InvolvedObject.Name
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", duration.HumanDuration(now.Sub(e.LastTimestamp.Time)), e.Type, e.Reason, e.Count, object, e.Message)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", duration.HumanDuration(now.Sub(e.LastTimestamp.Time)), e.Type,
+			e.Reason, e.Count, object, e.Message)
 	}
 	return w.Flush()
 }

@@ -1,28 +1,20 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
-	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/agentclient"
 	"github.com/edgecore-io/edgecore/edged/imagegc"
 	"github.com/edgecore-io/edgecore/edged/images"
-	"github.com/edgecore-io/edgecore/edged/server"
-	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/edged/imagetool"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
-
-// runtimeTimeout bounds a question to the runtime, which is on this device.
-const runtimeTimeout = 2 * time.Minute
 
 func newImagesCommand(opts *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
@@ -36,92 +28,18 @@ The agent removes unused images when their disk is fuller than imageGCHighThresh
 recently used first. It never removes an image that a container or pod of this device uses, the sandbox image, an image
 that is pinned in the runtime, or one on the keep list: rootDirectory/images.keep, one name or pattern per line.`,
 	}
-	cmd.AddCommand(newImagesListCommand(opts), newImagesPullCommand(opts), newImagesImportCommand(opts), newImagesPruneCommand(opts), newImagesKeepCommand(opts))
+	cmd.AddCommand(newImagesListCommand(opts), newImagesPullCommand(opts), newImagesImportCommand(opts),
+		newImagesPruneCommand(opts), newImagesKeepCommand(opts))
 	return cmd
 }
 
-// imageTool is what the commands work with.
-type imageTool struct {
-	*agent
-	client   *cri.Client
-	state    *imagegc.CRI
-	endpoint string
-	keepFile string
-}
-
-func newImageTool(opts *globalOptions) (*imageTool, error) {
-	a, err := newAgent(opts)
+// openImages returns the tool that the commands work with; close it after use.
+func openImages(opts *globalOptions) (*imagetool.Tool, error) {
+	cfg, err := configfile.Load(opts.Config)
 	if err != nil {
 		return nil, err
 	}
-	own := &a.cfg.Modules.Edged
-	k := &own.TailoredKubeletConfig
-	client, err := cri.Dial(k.ContainerRuntimeEndpoint, k.ImageServiceEndpoint, runtimeTimeout)
-	if err != nil {
-		return nil, err
-	}
-	return &imageTool{agent: a, client: client, state: &imagegc.CRI{Client: client}, endpoint: k.ContainerRuntimeEndpoint, keepFile: imagegc.KeepFile(own.RootDirectory)}, nil
-}
-
-func (t *imageTool) close() {
-	if err := t.client.Close(); err != nil {
-		klog.V(2).InfoS("Connection to the runtime not closed", "err", err)
-	}
-}
-
-// explain says what to do about a runtime that does not answer.
-func (t *imageTool) explain(err error) error {
-	if cri.IsDown(err) {
-		return fmt.Errorf("the container runtime does not answer at %s (is it running? try: systemctl status containerd): %w", t.endpoint, err)
-	}
-	return err
-}
-
-// list returns the images with who needs them. Without pods it is not known which those need.
-func (t *imageTool) list(ctx context.Context, wanted []string) ([]imagegc.Image, error) {
-	list, err := t.state.Images(ctx)
-	if err != nil {
-		return nil, t.explain(err)
-	}
-	used, err := t.state.InUse(ctx)
-	if err != nil {
-		return nil, t.explain(err)
-	}
-	sandbox, err := t.state.Sandbox(ctx)
-	if err != nil {
-		return nil, t.explain(err)
-	}
-	keep, err := imagegc.ReadKeep(t.keepFile)
-	if err != nil {
-		return nil, fmt.Errorf("keep list: %w", err)
-	}
-	imagegc.Needs{Used: used, Wanted: wanted, Sandbox: sandbox, Keep: keep}.Mark(list)
-	slices.SortFunc(list, func(a, b imagegc.Image) int { return strings.Compare(a.Name(), b.Name()) })
-	return list, nil
-}
-
-// wanted asks the agent which images its pods need. An agent whose store was damaged may not know all pods.
-func (t *imageTool) wanted(ctx context.Context) ([]string, error) {
-	var info server.Info
-	if err := t.get(ctx, "/status", &info); err != nil {
-		return nil, err
-	}
-	for _, c := range info.Conditions {
-		if c.Code == health.StoreRecovered {
-			return nil, fmt.Errorf("the store of the agent was damaged (%s), and it may not know all pods until the cloud has sent them again", c.Detail)
-		}
-	}
-	pods, err := t.pods(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for i := range pods.Items {
-		if p := &pods.Items[i]; imagegc.Wants(p, p.Status.Phase) {
-			names = append(names, imagegc.PodImages(p)...)
-		}
-	}
-	return names, nil
+	return imagetool.Open(&cfg.Modules.Edged, agentclient.New(cfg))
 }
 
 func newImagesListCommand(opts *globalOptions) *cobra.Command {
@@ -132,22 +50,22 @@ func newImagesListCommand(opts *globalOptions) *cobra.Command {
 		Short:   "List images and what uses them",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t, err := newImageTool(opts)
+			t, err := openImages(opts)
 			if err != nil {
 				return err
 			}
-			defer t.close()
-			wanted, err := t.wanted(cmd.Context())
+			defer t.Close()
+			podImages, err := t.PodImages(cmd.Context())
 			if err != nil {
 				fmt.Fprintf(cmd.ErrOrStderr(), "The images that pods use are unknown: %v\n", err)
 			}
-			list, err := t.list(cmd.Context(), wanted)
+			list, err := t.List(cmd.Context(), podImages)
 			if err != nil {
 				return err
 			}
-			usage, err := t.state.Usage(cmd.Context())
+			usage, err := t.Usage(cmd.Context())
 			if err != nil {
-				return t.explain(err)
+				return err
 			}
 			return printImages(cmd.OutOrStdout(), list, usage, output)
 		},
@@ -194,7 +112,8 @@ func printImages(out io.Writer, list []imagegc.Image, usage imagegc.Usage, form 
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\n%s is %d%% full: %s of %s are free.\n", usage.Mountpoint, usage.Percent(), images.Bytes(float64(usage.Available)), images.Bytes(float64(usage.Capacity)))
+	_, err := fmt.Fprintf(out, "\n%s is %d%% full: %s of %s are free.\n", usage.Mountpoint, usage.Percent(),
+		images.Bytes(float64(usage.Available)), images.Bytes(float64(usage.Capacity)))
 	return err
 }
 
@@ -202,13 +121,4 @@ func printImages(out io.Writer, list []imagegc.Image, usage imagegc.Usage, form 
 func shortID(id string) string {
 	id = strings.TrimPrefix(id, "sha256:")
 	return id[:min(len(id), 13)]
-}
-
-// size returns the size of an image that the runtime has, 0 for one that it has not.
-func (t *imageTool) size(ctx context.Context, name string) uint64 {
-	resp, err := t.client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
-	if err != nil {
-		return 0
-	}
-	return resp.GetImage().GetSize()
 }

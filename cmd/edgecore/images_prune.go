@@ -1,15 +1,17 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"slices"
+	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/edged/imagegc"
 	"github.com/edgecore-io/edgecore/edged/images"
+	"github.com/edgecore-io/edgecore/edged/imagetool"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
 func newImagesPruneCommand(opts *globalOptions) *cobra.Command {
@@ -24,16 +26,17 @@ unless --force is given.`,
   edgecore images prune`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t, err := newImageTool(opts)
+			t, err := openImages(opts)
 			if err != nil {
 				return err
 			}
-			defer t.close()
-			wanted, err := t.wanted(cmd.Context())
+			defer t.Close()
+			podImages, err := t.PodImages(cmd.Context())
 			if err != nil && !force {
-				return fmt.Errorf("%w\nnothing was removed: an image that a pod needs might not be available to pull again; --force removes all images that no container uses", err)
+				return fmt.Errorf("%w\nnothing was removed: an image that a pod needs might not be available to pull "+
+					"again; --force removes all images that no container uses", err)
 			}
-			return t.prune(cmd, wanted, dryRun)
+			return prune(cmd.Context(), t, podImages, dryRun, cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "list what would be removed, and remove nothing")
@@ -41,43 +44,23 @@ unless --force is given.`,
 	return cmd
 }
 
-func (t *imageTool) prune(cmd *cobra.Command, wanted []string, dryRun bool) error {
-	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	list, err := t.list(ctx, wanted)
-	if err != nil {
-		return err
-	}
-	before, err := t.state.Usage(ctx)
-	if err != nil {
-		return t.explain(err)
-	}
-	going := imagegc.Removable(list, 0, time.Now())
-	for _, i := range going {
-		if dryRun {
-			fmt.Fprintf(out, "Would remove %s (%s)\n", i.Name(), images.Bytes(float64(i.Size)))
-			continue
-		}
-		if err := t.state.Remove(ctx, i.ID); err != nil {
-			return fmt.Errorf("remove %s: %w", i.Name(), t.explain(err))
-		}
-		fmt.Fprintf(out, "Removed %s (%s)\n", i.Name(), images.Bytes(float64(i.Size)))
-	}
-	if len(going) == 0 {
-		_, err := fmt.Fprintln(out, "Every image is needed; \"edgecore images list\" says by whom.")
-		return err
-	}
+func prune(ctx context.Context, t *imagetool.Tool, podImages []string, dryRun bool, out io.Writer) error {
+	did := "Removed"
 	if dryRun {
-		return nil
+		did = "Would remove"
 	}
-	after, err := t.state.Usage(ctx)
-	if err != nil {
-		return t.explain(err)
+	pruned, err := t.Prune(ctx, podImages, dryRun, func(i imagegc.Image) {
+		fmt.Fprintf(out, "%s %s (%s)\n", did, i.Name(), images.Bytes(float64(i.Size)))
+	})
+	switch {
+	case err != nil:
+		return err
+	case pruned.Images == 0:
+		_, err = fmt.Fprintln(out, "Every image is needed; \"edgecore images list\" says by whom.")
+	case !dryRun:
+		_, err = fmt.Fprintf(out, "%s is %d%% full now; %s became free.\n", pruned.Usage.Mountpoint,
+			pruned.Usage.Percent(), images.Bytes(float64(pruned.Freed)))
 	}
-	freed := uint64(0)
-	if after.Available > before.Available {
-		freed = after.Available - before.Available
-	}
-	_, err = fmt.Fprintf(out, "%s is %d%% full now; %s became free.\n", after.Mountpoint, after.Percent(), images.Bytes(float64(freed)))
 	return err
 }
 
@@ -92,17 +75,19 @@ never removed as unused.`,
   edgecore images keep 'docker.io/library/nginx:*'
   edgecore images keep --drop 'docker.io/library/nginx:*'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := newAgent(opts)
+			cfg, err := configfile.Load(opts.Config)
 			if err != nil {
 				return err
 			}
-			file := imagegc.KeepFile(a.cfg.Modules.Edged.RootDirectory)
+			file := imagegc.KeepFile(cfg.Modules.Edged.RootDirectory)
 			switch {
 			case drop:
 				return imagegc.DropKeep(file, args...)
 			case len(args) > 0:
-				if bad := slices.IndexFunc(args, func(name string) bool { return name == "" || strings.ContainsAny(name, " \t\n#") }); bad >= 0 {
-					return fmt.Errorf("%q is not an image name", args[bad])
+				for _, name := range args {
+					if name == "" || strings.ContainsAny(name, " \t\n#") {
+						return fmt.Errorf("%q is not an image name", name)
+					}
 				}
 				return imagegc.AddKeep(file, args...)
 			}

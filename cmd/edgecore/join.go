@@ -16,6 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/edgehub/join"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
 // maxTokenFile bounds what is read for a token.
@@ -47,7 +48,8 @@ certificate and the configuration. On a device with systemd it then starts the a
 written until the cloud accepts the request, and nothing is downloaded.
 
 Get a token in the cloud with ` + "`cloudcore gettoken` or `keadm gettoken`" + `; it is valid for a day. A token of
-` + "`cloudcore gettoken --node NAME`" + ` is valid for that node only; edgecore's cloudcore requires one for a node that
+` + "`cloudcore gettoken --node NAME`" +
+			` is valid for that node only; edgecore's cloudcore requires one for a node that
 exists already. Other users of this device can see a token on the command line; pass it with --token-file FILE, or
 --token-file - for standard input.
 
@@ -71,19 +73,27 @@ token, join only writes the configuration and sets up the service, for a device 
 
 func (o *joinOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&o.server, "cloudcore-ipport", "e", "", "the cloud's `address`, HOST:PORT; the port is 10000 if it is missing (required)")
+	f.StringVarP(&o.server, "cloudcore-ipport", "e", "",
+		"the cloud's `address`, HOST:PORT; the port is 10000 if it is missing (required)")
 	f.StringVarP(&o.token, "token", "t", "", "the `token` of the cloud")
 	f.StringVar(&o.tokenFile, "token-file", "", "the `file` with the token; - is standard input")
-	f.StringVarP(&o.Node, "edgenode-name", "i", "", "the node's `name`; without it that of the configuration, of the token, or of the host")
+	f.StringVarP(&o.Node, "edgenode-name", "i", "",
+		"the node's `name`; without it that of the configuration, of the token, or of the host")
 	f.IntVarP(&o.CertPort, "certport", "s", 10002, "the cloud's `port` for certificates")
-	f.StringVar(&o.CertPath, "cert-path", "", "the `folder` for CA, certificate and key (without it: where the configuration says)")
+	f.StringVar(&o.CertPath, "cert-path", "",
+		"the `folder` for CA, certificate and key (without it: where the configuration says)")
 	f.StringVar(&o.CertPath, "certPath", "", "keadm's name of --cert-path")
-	f.StringVar(&o.CgroupDriver, "cgroupdriver", "", "the cgroup `driver`, cgroupfs or systemd: the same as the container runtime's")
-	f.StringVarP(&o.Runtime, "remote-runtime-endpoint", "p", "", "the container runtime's `socket`, such as "+v1alpha2.DefaultCRISocket)
+	f.StringVar(&o.CgroupDriver, "cgroupdriver", "",
+		"the cgroup `driver`, cgroupfs or systemd: the same as the container runtime's")
+	f.StringVarP(&o.Runtime, "remote-runtime-endpoint", "p", "", "the container runtime's `socket`, such as "+
+		v1alpha2.DefaultCRISocket)
 	f.StringSliceVarP(&o.Labels, "labels", "l", nil, "`labels` of the node, KEY=VALUE,KEY=VALUE")
-	f.StringVar(&o.Protocol, "hub-protocol", "", "`protocol` of the link: websocket, or quic (edgecore's own cloudcore only)")
-	f.StringArrayVar(&o.Sets, "set", nil, "`keys` of the configuration, such as modules.edged.nodeIP=192.0.2.7; may be repeated")
-	f.BoolVar(&o.takeName, "take-name", false, "replace the node that has this name in the cloud; not needed with a token for that node")
+	f.StringVar(&o.Protocol, "hub-protocol", "",
+		"`protocol` of the link: websocket, or quic (edgecore's own cloudcore only)")
+	f.StringArrayVar(&o.Sets, "set", nil,
+		"`keys` of the configuration, such as modules.edged.nodeIP=192.0.2.7; may be repeated")
+	f.BoolVar(&o.takeName, "take-name", false,
+		"replace the node that has this name in the cloud; not needed with a token for that node")
 	f.BoolVar(&o.noStart, "no-start", false, "do not set up or start the service")
 	for name, flag := range keadmFlags() {
 		if flag.isBool {
@@ -222,7 +232,7 @@ func (o *joinOptions) plan(token *certs.Token) (*join.Plan, error) {
 			o.Node = token.Claims.Node
 		}
 	}
-	return join.MakePlan(o.Config, freshConfig("/", o.Config), &o.Request)
+	return join.MakePlan(o.Config, configfile.Fresh("/", o.Config), &o.Request)
 }
 
 // startService has the agent run, or says how.
@@ -251,6 +261,7 @@ func (o *joinOptions) startService(ctx context.Context, out io.Writer, cfg *v1al
 	if err := s.Start(ctx); err != nil {
 		return fmt.Errorf("the device has joined, but the agent is not started: %w", err)
 	}
-	fmt.Fprintf(out, "The agent runs; `edgecore status` tells how it is, and in the cloud: kubectl get node %s\n", cfg.Modules.Edged.HostnameOverride)
+	fmt.Fprintf(out, "The agent runs; `edgecore status` tells how it is, and in the cloud: kubectl get node %s\n",
+		cfg.Modules.Edged.HostnameOverride)
 	return nil
 }

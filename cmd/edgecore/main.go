@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/edgecore-io/edgecore/edged/localexec"
 )
 
 func main() {
@@ -16,8 +18,9 @@ func main() {
 	defer stop()
 	if err := newRootCommand().ExecuteContext(ctx); err != nil {
 		stop()
-		if ended, ok := errors.AsType[*exitError](err); ok { // what a container's command has to say, it has said
-			os.Exit(ended.code)
+		// what a container's command has to say, it has said
+		if ended, ok := errors.AsType[*localexec.ExitError](err); ok {
+			os.Exit(ended.Code)
 		}
 		fmt.Fprintln(os.Stderr, "edgecore:", err)
 		os.Exit(1)

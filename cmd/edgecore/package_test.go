@@ -9,29 +9,8 @@ import (
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
-
-func TestDefaultConfig(t *testing.T) {
-	for name, tc := range map[string]struct {
-		files []string
-		want  string
-	}{
-		"neither":               {nil, v1alpha2.DefaultConfigFile},
-		"KubeEdge's":            {[]string{v1alpha2.DefaultConfigFile}, v1alpha2.DefaultConfigFile},
-		"the package":           {[]string{packagedTemplate, packagedConfig}, packagedConfig},
-		"the package, no file":  {[]string{packagedTemplate}, packagedConfig},
-		"both":                  {[]string{v1alpha2.DefaultConfigFile, packagedConfig}, packagedConfig},
-		"taken over by package": {[]string{v1alpha2.DefaultConfigFile, packagedTemplate, packagedConfig}, packagedConfig},
-	} {
-		root := t.TempDir()
-		for _, file := range tc.files {
-			put(t, filepath.Join(root, file), "x")
-		}
-		if got := defaultConfig(root); got != tc.want {
-			t.Errorf("%s: %s, want %s", name, got, tc.want)
-		}
-	}
-}
 
 func put(t *testing.T, path, text string) {
 	t.Helper()
@@ -43,22 +22,8 @@ func put(t *testing.T, path, text string) {
 // TestHelpIsTheSameEverywhere: manual pages are made from it, on whichever machine.
 func TestHelpIsTheSameEverywhere(t *testing.T) {
 	out, _, err := execute(t, "--help")
-	if err != nil || !strings.Contains(out, packagedConfig+" with the package, else "+v1alpha2.DefaultConfigFile) {
+	if err != nil || !strings.Contains(out, configfile.Packaged+" with the package, else "+v1alpha2.DefaultConfigFile) {
 		t.Errorf("--help = %v, want both places of the configuration in it:\n%s", err, out)
-	}
-}
-
-func TestFreshConfig(t *testing.T) {
-	root := t.TempDir()
-	if got := freshConfig(root, packagedConfig); got != nil {
-		t.Errorf("freshConfig without a package = %q, want nil", got)
-	}
-	put(t, filepath.Join(root, packagedTemplate), "kind: EdgeCore\n")
-	if got := freshConfig(root, packagedConfig); string(got) != "kind: EdgeCore\n" {
-		t.Errorf("freshConfig with a package = %q, want %q", got, "kind: EdgeCore\n")
-	}
-	if got := freshConfig(root, "/etc/other.yaml"); got != nil {
-		t.Errorf("freshConfig of another file = %q, want nil", got)
 	}
 }
 
@@ -67,15 +32,19 @@ func TestPackageAfterJoin(t *testing.T) {
 	d := newJoinDevice(t)
 	d.service.Program = "/usr/bin/edgecore"
 	put(t, d.service.UnitFile(), systemd.Unit("/usr/local/bin/edgecore", "/etc/kubeedge/config/edgecore.yaml"))
-	put(t, filepath.Join(d.service.Root, "lib/systemd/system", systemd.Name), systemd.Unit("/usr/bin/edgecore", packagedConfig))
-	did, err := d.service.Install(packagedConfig)
-	if _, gone := os.Stat(d.service.UnitFile()); err != nil || !os.IsNotExist(gone) || !strings.Contains(did, "is the package's") {
+	put(t, filepath.Join(d.service.Root, "lib/systemd/system", systemd.Name),
+		systemd.Unit("/usr/bin/edgecore", configfile.Packaged))
+	did, err := d.service.Install(configfile.Packaged)
+	if _, gone := os.Stat(d.service.UnitFile()); err != nil || !os.IsNotExist(gone) ||
+		!strings.Contains(did, "is the package's") {
 		t.Errorf("install = %q, %v, own unit: %v; want the package's unit used and the own one removed", did, err, gone)
 	}
 	put(t, d.service.UnitFile(), "[Service]\nExecStart=/usr/local/bin/edgecore\n")
-	did, err = d.service.Install(packagedConfig)
-	if err != nil || !strings.Contains(did, "the one before is") || !strings.Contains(d.read(d.service.UnitFile()), "ExecStart=/usr/bin/edgecore --config "+packagedConfig+"\n") {
+	did, err = d.service.Install(configfile.Packaged)
+	if err != nil || !strings.Contains(did, "the one before is") ||
+		!strings.Contains(d.read(d.service.UnitFile()), "ExecStart=/usr/bin/edgecore --config "+configfile.Packaged+
+			"\n") {
 		t.Errorf("install = %q, %v, unit %q; want the one before kept and the unit for %s", did, err,
-			d.read(d.service.UnitFile()), packagedConfig)
+			d.read(d.service.UnitFile()), configfile.Packaged)
 	}
 }

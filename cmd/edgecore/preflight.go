@@ -13,6 +13,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged"
 	"github.com/edgecore-io/edgecore/edged/preflight"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
 // errPreflight makes the exit status 1 where pods would not run.
@@ -35,7 +36,7 @@ need (exit status 0). Each finding includes a remedy.`,
 			if output != "" && output != "json" {
 				return fmt.Errorf("--output=%s: want json, or nothing for text", output)
 			}
-			cfg, err := configured(opts)
+			cfg, err := configfile.Load(opts.Config)
 			if err != nil {
 				return err
 			}
@@ -55,23 +56,20 @@ need (exit status 0). Each finding includes a remedy.`,
 	return cmd
 }
 
-// configured is the configuration in force; a device without a file has the defaults.
-func configured(opts *globalOptions) (*v1alpha2.EdgeCore, error) {
-	if _, err := os.Stat(opts.Config); err != nil && isDefaultConfig(opts.Config) {
-		return v1alpha2.Default(), nil
-	}
-	cfg, _, err := v1alpha2.Load(opts.Config)
-	return cfg, err
-}
-
 // preflightOptions are what the configuration says of the device.
 func preflightOptions(cfg *v1alpha2.EdgeCore) preflight.Options {
 	own, hub := &cfg.Modules.Edged, &cfg.Modules.EdgeHub
 	kubelet := &own.TailoredKubeletConfig
 	o := preflight.Options{
-		Endpoint: kubelet.ContainerRuntimeEndpoint, CgroupDriver: kubelet.CgroupDriver, ClockBound: clockBound(cfg),
+		Endpoint:     kubelet.ContainerRuntimeEndpoint,
+		CgroupDriver: kubelet.CgroupDriver,
+		ClockBound:   clockBound(cfg),
 		Disks: []preflight.Disk{
-			{What: "pods", Path: own.RootDirectory}, {What: "the store", Path: filepath.Dir(cfg.Database.DataSource)}, {What: "logs", Path: kubelet.PodLogsDir},
+			{
+				What: "pods",
+				Path: own.RootDirectory,
+			}, {What: "the store", Path: filepath.Dir(cfg.Database.DataSource)},
+			{What: "logs", Path: kubelet.PodLogsDir},
 		},
 	}
 	for _, p := range []struct {

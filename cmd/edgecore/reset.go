@@ -22,6 +22,7 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/store/copies"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
 // resetOptions are the flags of reset.
@@ -35,7 +36,11 @@ type resetOptions struct {
 }
 
 func newResetCommand(opts *globalOptions) *cobra.Command {
-	return (&resetOptions{globalOptions: opts, tokenFile: certificates.DefaultTokenFile, fresh: func(file string) []byte { return freshConfig("/", file) }}).command()
+	return (&resetOptions{
+		globalOptions: opts, tokenFile: certificates.DefaultTokenFile, fresh: func(file string) []byte {
+			return configfile.Fresh("/", file)
+		},
+	}).command()
 }
 
 func (o *resetOptions) command() *cobra.Command {
@@ -109,7 +114,8 @@ func (o *resetOptions) load() (*v1alpha2.EdgeCore, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return v1alpha2.Default(), nil
 	}
-	return nil, fmt.Errorf("%w\nthe configuration says what to remove: correct it, or remove it to use the default places", err)
+	return nil,
+		fmt.Errorf("%w\nthe configuration says what to remove: correct it, or remove it to use the default places", err)
 }
 
 // removeFiles removes what the agent and join have made. It goes on after an error, to leave as little as it can.
@@ -127,7 +133,8 @@ func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error 
 		}
 		fmt.Fprintln(out, "Removed", what)
 	}
-	note("certificates", errors.Join(files.Remove(), removeAll(o.tokenFile), removeAll(servingcert.Files(cfg.Modules.Edged.RootDirectory)...)))
+	note("certificates", errors.Join(files.Remove(), removeAll(o.tokenFile),
+		removeAll(servingcert.Files(cfg.Modules.Edged.RootDirectory)...)))
 	if !o.keepPods {
 		note("store "+db+" and its copies", copies.Remove(db))
 	}
@@ -140,7 +147,10 @@ func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error 
 	} else {
 		note("configuration "+o.Config, removeAll(o.Config, o.Config+".bak"))
 	}
-	for _, dir := range []string{filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(o.Config), servingcert.Dir(cfg.Modules.Edged.RootDirectory)} {
+	for _, dir := range []string{
+		filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(o.Config),
+		servingcert.Dir(cfg.Modules.Edged.RootDirectory),
+	} {
 		_ = os.Remove(dir) // if nothing of others is in it
 	}
 	return errors.Join(errs...)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/command"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
 // globalOptions are the flags that every command has.
@@ -14,9 +15,15 @@ type globalOptions = command.Options
 
 func newRootCommand() *cobra.Command {
 	program := command.Program[v1alpha2.EdgeCore]{
-		Kind: "EdgeCore", APIVersion: v1alpha2.APIVersion, File: v1alpha2.DefaultConfigFile,
-		Default: v1alpha2.Default, Minimal: v1alpha2.Minimal, Load: v1alpha2.Load, Redacted: (*v1alpha2.EdgeCore).Redacted,
-		Secrets: "Tokens and passwords are shown as (hidden).", Look: "grep -i endpoint",
+		Kind:       "EdgeCore",
+		APIVersion: v1alpha2.APIVersion,
+		File:       v1alpha2.DefaultConfigFile,
+		Default:    v1alpha2.Default,
+		Minimal:    v1alpha2.Minimal,
+		Load:       v1alpha2.Load,
+		Redacted:   (*v1alpha2.EdgeCore).Redacted,
+		Secrets:    "Tokens and passwords are shown as (hidden).",
+		Look:       "grep -i endpoint",
 	}
 	cmd := &cobra.Command{
 		Use:   "edgecore",
@@ -37,7 +44,7 @@ Files, unless the configuration says otherwise:
   /var/log/pods                      the pods' logs
 
 With the Debian package:
-  ` + packagedConfig + `        the configuration
+  ` + configfile.Packaged + `        the configuration
   /etc/edgecore/manifests/           manifests of static pods
   /etc/edgecore/certs/               certificates of the link to the cloud
   /var/lib/edgecore/edgecore.db      the store`,
@@ -53,9 +60,13 @@ With the Debian package:
   edgecore exec web-edge1 -- ls /data                   # run a command in a pod`,
 	}
 	opts := program.Root(cmd)
-	opts.Config = defaultConfig("/")
-	cmd.PersistentFlags().Lookup("config").DefValue = packagedConfig + " with the package, else " + v1alpha2.DefaultConfigFile // on any device
+	opts.Config = configfile.Default("/")
+	// on any device
+	cmd.PersistentFlags().Lookup("config").DefValue = configfile.Packaged + " with the package, else " +
+		v1alpha2.DefaultConfigFile
 	program.Run = func(ctx context.Context, cfg *v1alpha2.EdgeCore) error { return runAgent(ctx, opts.Config, cfg) }
-	cmd.AddCommand(newGetCommand(opts), newStatusCommand(opts), newPreflightCommand(opts), newLogsCommand(opts), newExecCommand(opts), newImagesCommand(opts), newJoinCommand(opts), newResetCommand(opts), newEndPodsCommand(opts), newAdoptCommand(opts))
+	cmd.AddCommand(newGetCommand(opts), newStatusCommand(opts), newPreflightCommand(opts), newLogsCommand(opts),
+		newExecCommand(opts), newImagesCommand(opts), newJoinCommand(opts), newResetCommand(opts),
+		newEndPodsCommand(opts), newAdoptCommand(opts))
 	return cmd
 }

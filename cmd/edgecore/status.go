@@ -10,7 +10,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/edgecore-io/edgecore/edged/agentclient"
 	"github.com/edgecore-io/edgecore/edged/server"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
@@ -25,19 +27,20 @@ func newStatusCommand(opts *globalOptions) *cobra.Command {
 remedy. The exit status is 1 while a condition keeps the agent from doing its work.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			a, err := newAgent(opts)
+			cfg, err := configfile.Load(opts.Config)
 			if err != nil {
 				return err
 			}
-			var info server.Info
-			if err := a.get(cmd.Context(), "/status", &info); err != nil {
-				return err
-			}
-			pods, err := a.pods(cmd.Context())
+			agent := agentclient.New(cfg)
+			info, err := agent.Status(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return printStatus(cmd.OutOrStdout(), &info, pods.Items, time.Now())
+			pods, err := agent.Pods(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return printStatus(cmd.OutOrStdout(), info, pods.Items, time.Now())
 		},
 	}
 }
@@ -51,8 +54,8 @@ func printStatus(out io.Writer, info *server.Info, pods []v1.Pod, now time.Time)
 	if runtime == "" {
 		runtime = "unknown"
 	}
-	fmt.Fprintf(out, "Node:      %s\nAgent:     edgecore %s, running for %s\nRuntime:   %s %s at %s\n",
-		info.NodeName, info.Version, duration.HumanDuration(now.Sub(info.Started)), runtime, info.RuntimeVersion, info.Endpoint)
+	fmt.Fprintf(out, "Node:      %s\nAgent:     edgecore %s, running for %s\nRuntime:   %s %s at %s\n", info.NodeName,
+		info.Version, duration.HumanDuration(now.Sub(info.Started)), runtime, info.RuntimeVersion, info.Endpoint)
 	fmt.Fprintf(out, "Cloud:     %s\n", linkText(info.Link, now))
 	fmt.Fprintf(out, "Pods:      %d (%d running, %d pending, %d succeeded, %d failed)\n", len(pods),
 		phases[v1.PodRunning], phases[v1.PodPending], phases[v1.PodSucceeded], phases[v1.PodFailed])
