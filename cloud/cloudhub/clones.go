@@ -296,7 +296,7 @@ func (h *Hub) tellCloned(ctx context.Context, c caller, other string) {
 		fmt.Sprintf("Two devices use the certificate of node %s, from %s and from %s, as after copying an SD card. "+
 			"Run \"cloudcore gettoken --node %s --replace\", join one of them with that token, "+
 			"and join the other one under its own name", c.node, c.remote, other, c.node)
-	if h.refused.news(c.node+" cloned", c.accepted) {
+	if h.refused.shouldLog(c.node+" cloned", c.accepted) {
 		klog.InfoS("Cloned device", "node", c.node, "remote", c.remote, "other", other, "message", message)
 	}
 	if h.opts.Duplicate == nil {

@@ -17,8 +17,8 @@ import (
 // inventoryWait is how long an edge of ours may take to tell what it holds, before it gets everything.
 const inventoryWait = 30 * time.Second
 
-// seed finds out what a peer holds that does not tell.
-func (s *session) seed() {
+// loadKnown finds out what a peer holds that does not tell.
+func (s *session) loadKnown() {
 	if s.features.Inventory {
 		s.hub.opts.Records.Forget(s.node) // of the time when another edgecore ran there
 		return                            // it tells itself
@@ -77,7 +77,7 @@ func (s *session) start(held map[resource.Key]queue.State, told *inventoryReply)
 		return
 	}
 	s.queue.Reset(held, keys)
-	s.ready, s.told = true, told
+	s.ready, s.inventory = true, told
 	s.syncedNow()
 	s.kick()
 }
@@ -91,14 +91,14 @@ func rank(key resource.Key) int {
 
 // syncedNow answers the inventory when the peer has what it lacked. s.mu is held.
 func (s *session) syncedNow() {
-	if s.told == nil || !s.queue.Synced() || s.ended {
+	if s.inventory == nil || !s.queue.Synced() || s.ended {
 		return
 	}
-	content, err := json.Marshal(wire.Synced{Synced: true, Report: s.told.report})
+	content, err := json.Marshal(wire.Synced{Synced: true, Report: s.inventory.report})
 	if err != nil { // a bool and strings always encode
 		panic(err)
 	}
-	s.answers = append(s.answers, answer{m: s.told.inventory.Respond(content)})
-	s.told = nil
+	s.answers = append(s.answers, answer{m: s.inventory.inventory.Respond(content)})
+	s.inventory = nil
 	s.kick()
 }

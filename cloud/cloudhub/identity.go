@@ -212,12 +212,12 @@ type refusedLog struct {
 }
 
 func (l *refusedLog) say(remote, node string, why *refusal) {
-	if l.news(node+" "+why.cause, time.Now()) {
+	if l.shouldLog(node+" "+why.cause, time.Now()) {
 		klog.InfoS("Connection refused", "remote", remote, "node", node, "why", why.text)
 	}
 }
 
-func (l *refusedLog) news(what string, now time.Time) bool {
+func (l *refusedLog) shouldLog(what string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Sub(l.said[what]) < refusedPeriod {

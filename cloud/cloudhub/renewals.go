@@ -54,12 +54,12 @@ func (l leaseState) due(now time.Time, period time.Duration) bool {
 }
 
 // mostUrgent are those that waited longest, as many as there are places for. It reorders the list.
-func mostUrgent(due []*session, places int) []*session {
-	if len(due) <= places {
+func mostUrgent(due []*session, limit int) []*session {
+	if len(due) <= limit {
 		return due
 	}
 	slices.SortFunc(due, func(a, b *session) int { return cmp.Compare(a.tried, b.tried) })
-	return due[:places]
+	return due[:limit]
 }
 
 // sweep ends the sessions of silent nodes, and renews the leases of the others. It is called once in each step.

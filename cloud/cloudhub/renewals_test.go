@@ -10,17 +10,17 @@ import (
 )
 
 func TestLeasePace(t *testing.T) {
-	type pace struct {
+	type renewalRate struct {
 		period time.Duration
 		places int
 	}
-	for nodes, want := range map[int]pace{
+	for nodes, want := range map[int]renewalRate{
 		0: {10 * time.Second, 15}, 1: {10 * time.Second, 15}, 500: {10 * time.Second, 75},
 		1000: {10 * time.Second, 150},
 		1500: {15 * time.Second, 150}, 2000: {20 * time.Second, 150}, 5000: {20 * time.Second, 375},
 		100_000: {20 * time.Second, 7500},
 	} {
-		if got := (pace{leasePeriod(nodes), leasePlaces(nodes, time.Second)}); got != want {
+		if got := (renewalRate{leasePeriod(nodes), leasePlaces(nodes, time.Second)}); got != want {
 			t.Errorf("%d nodes: %+v, want %+v", nodes, got, want)
 		}
 	}

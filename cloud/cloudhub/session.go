@@ -81,7 +81,7 @@ type session struct {
 	lookedUp                 time.Time
 	looked                   []lookup
 	ended                    bool
-	told                     *inventoryReply // the inventory that is to be answered
+	inventory                     *inventoryReply // the inventory that is to be answered
 	answers                  []answer
 	volumes                  map[string]chan<- *model.Message
 	wake                     *time.Timer
@@ -130,7 +130,7 @@ func (s *session) run() {
 	if s.begin() {
 		// First, as what Upstream and Downstream say for a node depends on what edge it has.
 		s.hub.opts.Upstream.Connected(s.ctx, s.node, s.protocol())
-		s.work.Go(s.seed)
+		s.work.Go(s.loadKnown)
 		s.read()
 	}
 	s.finish()

@@ -78,7 +78,7 @@ type Controller struct {
 	encoded  encodings
 	metrics  *metrics
 
-	requests, leases, confirms places
+	requests, leases, confirms semaphore
 
 	tolerations *tolerations
 	readiness   *readiness
@@ -115,9 +115,9 @@ func New(options Options) (*Controller, error) {
 		recent:   newRecentChanges(),
 		encoded:  newEncodings(),
 		metrics:  newMetrics(),
-		requests: make(places, requestPlaces),
-		leases:   make(places, leasePlaces),
-		confirms: make(places, confirmPlaces),
+		requests: make(semaphore, requestPlaces),
+		leases:   make(semaphore, leasePlaces),
+		confirms: make(semaphore, confirmPlaces),
 	}
 	if options.Registry != nil {
 		if err := c.metrics.register(options.Registry); err != nil {

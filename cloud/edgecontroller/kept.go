@@ -19,15 +19,15 @@ func withoutKept(node *v1.Node) {
 }
 
 // mergeNodeConditions is what a Node's conditions become when a node tells all of its own: those of others stay.
-func mergeNodeConditions(have, told []v1.NodeCondition) []v1.NodeCondition {
+func mergeNodeConditions(have, reported []v1.NodeCondition) []v1.NodeCondition {
 	var out []v1.NodeCondition
 	for _, c := range have {
-		own := slices.ContainsFunc(told, func(t v1.NodeCondition) bool { return t.Type == c.Type })
+		own := slices.ContainsFunc(reported, func(t v1.NodeCondition) bool { return t.Type == c.Type })
 		if c.Type == DuplicateDevice || !own {
 			out = append(out, c)
 		}
 	}
-	for _, c := range told {
+	for _, c := range reported {
 		if c.Type != DuplicateDevice {
 			out = append(out, c)
 		}

@@ -53,8 +53,8 @@ func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) erro
 	return forbidden(r.key, "it is about a %s; nodes may only tell of themselves and their pods", about.Kind)
 }
 
-// told is the end of an event. Most edges await no answer, so what went wrong is logged, too.
-func told(r *request, err error) result {
+// eventResult is the end of an event. Most edges await no answer, so what went wrong is logged, too.
+func eventResult(r *request, err error) result {
 	if err != nil {
 		klog.V(1).InfoS("Event of a node not recorded", "node", r.node, "event", r.key.String(), "err", err)
 	}
@@ -69,7 +69,7 @@ func (c *Controller) createEvent(ctx context.Context, r *request) result {
 	if err == nil {
 		err = c.recordEvent(ctx, e)
 	}
-	return told(r, err)
+	return eventResult(r, err)
 }
 
 // updateEvent is as createEvent: both leave the event as it was told, whether it was there (a request that came twice)
@@ -104,7 +104,7 @@ func (c *Controller) patchEvent(ctx context.Context, r *request) result {
 	if err == nil {
 		err = c.applyEventPatch(ctx, r, p)
 	}
-	return told(r, err)
+	return eventResult(r, err)
 }
 
 func (c *Controller) applyEventPatch(ctx context.Context, r *request, p *eventPatch) error {

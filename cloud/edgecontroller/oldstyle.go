@@ -155,13 +155,13 @@ func (c *Controller) updateOldPodStatus(ctx context.Context, r *request) result 
 	return okOr(first)
 }
 
-func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, told *oldPodStatus) error {
-	key := resource.Key{Namespace: r.key.Namespace, Type: resource.TypePod, Name: told.Name}
+func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, reported *oldPodStatus) error {
+	key := resource.Key{Namespace: r.key.Namespace, Type: resource.TypePod, Name: reported.Name}
 	pods := c.clients.AsNode.CoreV1().Pods(r.key.Namespace)
-	pod, err := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, told.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && pod.UID != told.UID {
+	pod, err := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, reported.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && pod.UID != reported.UID {
 		// The edge is told that it is gone, or is another.
-		c.hub.Holds(r.node, key, told.UID)
+		c.hub.Holds(r.node, key, reported.UID)
 		return nil
 	}
 	if err != nil {
@@ -171,16 +171,16 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, told *ol
 		return forbidden(key, "it is not bound to node %s", r.node)
 	}
 	if r.waited() && c.changedSince(r, pod) {
-		return outdated(r, told.Name)
+		return outdated(r, reported.Name)
 	}
-	pod.Status = mergeOldStatus(pod.Status, told.Status)
+	pod.Status = mergeOldStatus(pod.Status, reported.Status)
 	read := pod.ResourceVersion
 	pod, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 	if apierrors.IsForbidden(err) {
 		// As with the node: the admission compares the labels with those that are stored by now.
-		now, getErr := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, told.Name, metav1.GetOptions{})
+		now, getErr := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, reported.Name, metav1.GetOptions{})
 		if getErr == nil && now.ResourceVersion != read {
-			return apierrors.NewConflict(v1.Resource("pods"), told.Name, err)
+			return apierrors.NewConflict(v1.Resource("pods"), reported.Name, err)
 		}
 	}
 	if err != nil {
@@ -190,20 +190,20 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, told *ol
 		return nil
 	}
 	return c.removePod(ctx, pod.Namespace, pod.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &told.UID},
+		GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &reported.UID},
 	})
 }
 
 // mergeOldStatus is the told status, with the conditions that are not the edge's own.
-func mergeOldStatus(have, told v1.PodStatus) v1.PodStatus {
-	out := told
+func mergeOldStatus(have, reported v1.PodStatus) v1.PodStatus {
+	out := reported
 	out.Conditions = nil
 	for _, c := range have.Conditions {
-		if !hasCondition(told.Conditions, c.Type) {
+		if !hasCondition(reported.Conditions, c.Type) {
 			out.Conditions = append(out.Conditions, c)
 		}
 	}
-	out.Conditions = append(out.Conditions, told.Conditions...)
+	out.Conditions = append(out.Conditions, reported.Conditions...)
 	if out.QOSClass == "" {
 		out.QOSClass = have.QOSClass
 	}

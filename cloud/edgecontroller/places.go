@@ -17,11 +17,11 @@ const (
 // placeWait is how long at most anything waits for a place; requests of nodes have less time.
 const placeWait = time.Minute
 
-// places are as many as a channel has room.
-type places chan struct{}
+// semaphore are as many as a channel has room.
+type semaphore chan struct{}
 
 // take waits for a place; leave gives it back.
-func (p places) take(ctx context.Context) (leave func(), err error) {
+func (p semaphore) take(ctx context.Context) (leave func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, placeWait)
 	defer cancel()
 	select {

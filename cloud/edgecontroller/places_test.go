@@ -12,7 +12,7 @@ import (
 // TestPlaces: never more than there are, each in its turn, and nobody waits whose session ends.
 func TestPlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := make(places, 3)
+		p := make(semaphore, 3)
 		var now, most, done atomic.Int64
 		for range 30 {
 			go func() {

@@ -75,7 +75,7 @@ type Queue struct {
 	doubtful []resource.Key
 	inDoubt  int
 	others   map[resource.Key]types.UID // what the peer may hold under a key instead of the object in held
-	told     bool                       // what the peer holds, by Reset
+	reported     bool                       // what the peer holds, by Reset
 	window   int                        // flights that are not parked
 	seq      uint64
 }
@@ -316,7 +316,7 @@ func (q *Queue) Take(key resource.Key, want *Want, newID func() string, now time
 		if changed {
 			q.lookAt(key)
 		}
-		q.settle(key)
+		q.forgetIfDone(key)
 		return act
 	case Delete:
 		act.State = State{UID: held.UID, ResourceVersion: held.ResourceVersion}
@@ -391,7 +391,7 @@ func (q *Queue) Drop(key resource.Key) {
 	delete(q.retries, key)
 	q.unqueue(key)
 	q.trust(key)
-	q.settle(key)
+	q.forgetIfDone(key)
 }
 
 // Fail tells that nobody could say what the peer is to have of a key whose turn it was: it comes again later. It
@@ -465,7 +465,7 @@ func (q *Queue) Ack(id string, now time.Time) (Acked, bool) {
 	if _, more := q.held[key]; f.again || f.op == Delete && more {
 		q.push(key)
 	}
-	q.settle(key)
+	q.forgetIfDone(key)
 	return a, true
 }
 

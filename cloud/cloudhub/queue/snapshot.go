@@ -58,14 +58,14 @@ func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 
 // merge makes of what the peer tells that it holds, and of what is known of it, what it may hold.
 func (q *Queue) merge(told map[resource.Key]State) {
-	if q.told {
+	if q.reported {
 		for key, t := range told {
 			if _, ok := q.held[key]; !ok {
 				told[key] = State{UID: t.UID} // its delete may have been acked meanwhile
 			}
 		}
 	}
-	q.told, q.others = true, nil
+	q.reported, q.others = true, nil
 	for key, h := range q.held {
 		t, ok := told[key]
 		switch {
@@ -86,8 +86,8 @@ func (q *Queue) merge(told map[resource.Key]State) {
 // Synced reports whether every key of the last Reset was seen to: the peer acked what it lacked.
 func (q *Queue) Synced() bool { return len(q.syncing) == 0 }
 
-// settle notes that a key needs nothing more.
-func (q *Queue) settle(key resource.Key) {
+// forgetIfDone notes that a key needs nothing more.
+func (q *Queue) forgetIfDone(key resource.Key) {
 	if q.syncing == nil {
 		return
 	}
