@@ -47,7 +47,7 @@ func (e *Edged) parts() []part {
 		{name: "device plugins", run: e.devices.Run},
 		{name: "pod resources", run: podresources.New(podresources.Options{
 			Dir:     filepath.Join(e.opts.RootDir, "pod-resources"),
-			Pods:    func() []*v1.Pod { return e.admissions.Beside("") },
+			Pods:    func() []*v1.Pod { return e.admissions.ActivePodsExcept("") },
 			Devices: e.devices,
 		}).Run},
 		{name: "stored pods", run: e.intake.Load},

@@ -89,14 +89,14 @@ func TestLanes(t *testing.T) {
 				return false
 			}
 		}
-		if !closed(l.settled()) {
+		if !closed(l.idle()) {
 			t.Error("settled waits for nothing")
 		}
 		first, second, later := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		var order []string
 		l.put("a", func() { <-first; order = append(order, "first") })
 		l.put("a", func() { <-second; order = append(order, "second"); panic("boom") })
-		settled := l.settled()
+		settled := l.idle()
 		l.put("b", func() { <-later })
 		close(first)
 		if closed(settled) {

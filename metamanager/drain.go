@@ -235,12 +235,12 @@ func (d *drain) next(now time.Time) (l *queue, wait time.Duration) {
 		return nil, wait
 	}
 	l.busy = true
-	*d.places(l)++
+	*d.limitOf(l)++
 	return l, 0
 }
 
-// places counts the queues of a kind that are on their way; d.mu is held.
-func (d *drain) places(l *queue) *int {
+// limitOf counts the queues of a kind that are on their way; d.mu is held.
+func (d *drain) limitOf(l *queue) *int {
 	if l.event {
 		return &d.events
 	}
@@ -261,7 +261,7 @@ func (d *drain) done(l *queue, failed string, now time.Time) (wait time.Duration
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l.busy = false
-	*d.places(l)--
+	*d.limitOf(l)--
 	if failed != "" && d.open && l.round == d.round {
 		if l.backoff == nil {
 			l.backoff = retry.NewBackoff(retryFirst, retryMax)

@@ -58,7 +58,8 @@ func TestEndOfAPodOnFullDisk(t *testing.T) {
 	}
 	m := New(dropping{}, s, Options{})
 	do := func(operation, res, content string) error {
-		_, err := m.executeOnce(t.Context(), model.New(model.ModuleEdged, model.GroupMeta, operation, res, []byte(content)))
+		_, err := m.executeOnce(t.Context(), model.New(model.ModuleEdged, model.GroupMeta, operation, res,
+			[]byte(content)))
 		return err
 	}
 	if err := do("patch", "a/podpatch/runs", quote(t, patch("u2", "Running"))); !errors.Is(err, store.ErrFull) {

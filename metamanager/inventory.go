@@ -130,16 +130,16 @@ func (m *Module) tellInventory(ctx context.Context, patience time.Duration) (aga
 }
 
 // reportAgain returns those of the pods that the cloud names whose status was in the inventory, each once.
-func reportAgain(told []wire.Held, named []string) []wire.Held {
-	asked := make(map[string]bool, min(len(named), len(told)))
+func reportAgain(reported []wire.Held, named []string) []wire.Held {
+	asked := make(map[string]bool, min(len(named), len(reported)))
 	for _, key := range named {
-		if len(asked) >= len(told) && !asked[key] {
+		if len(asked) >= len(reported) && !asked[key] {
 			break // it names pods that are not here
 		}
 		asked[key] = true
 	}
 	var again []wire.Held
-	for _, held := range told {
+	for _, held := range reported {
 		if asked[held.Key] && held.Status != "" && held.Status != wire.StatusPending {
 			again = append(again, held)
 		}

@@ -103,9 +103,9 @@ func (l *keyedExecutor) next(key string, done int64) (w work, ok bool) {
 	return queue[0], true
 }
 
-// settled returns a channel that is closed when all work that was put so far is done. It does not wait for what comes
+// idle returns a channel that is closed when all work that was put so far is done. It does not wait for what comes
 // later.
-func (l *keyedExecutor) settled() <-chan struct{} {
+func (l *keyedExecutor) idle() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	done := make(chan struct{})
@@ -135,4 +135,4 @@ func (l *keyedExecutor) lift() {
 }
 
 // wait waits until all that was put is done.
-func (l *keyedExecutor) wait() { <-l.settled() }
+func (l *keyedExecutor) wait() { <-l.idle() }

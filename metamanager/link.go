@@ -65,7 +65,7 @@ func (m *Module) noteLink(msg *model.Message) {
 		return
 	}
 	m.ordered.Store(link.Features.Inventory)
-	before := m.queues.settled()
+	before := m.queues.idle()
 	m.link.mu.Lock()
 	defer m.link.mu.Unlock()
 	m.link.before = before
@@ -142,7 +142,7 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 		if !retry.Sleep(ctx, delay) {
 			return
 		}
-		before = m.queues.settled()
+		before = m.queues.idle()
 	}
 	klog.V(1).InfoS("Store is as the cloud wants it")
 	m.opts.Synced(ctx)

@@ -309,7 +309,8 @@ func FuzzMessages(f *testing.F) {
 		}
 		// Whatever was stored must not break what is asked for at the start.
 		for _, list := range []string{"null/podlist", "null/podpatchlist"} {
-			answer, err := m.executeOnce(t.Context(), model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, list, nil))
+			answer, err := m.executeOnce(t.Context(), model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, list,
+				nil))
 			var rows []json.RawMessage
 			if err != nil || json.Unmarshal(answer, &rows) != nil {
 				t.Errorf("%s = %s, %v; want a list", list, answer, err)

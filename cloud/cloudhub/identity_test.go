@@ -146,8 +146,10 @@ func TestTLS(t *testing.T) {
 func TestRefusalsAreLoggedSeldom(t *testing.T) {
 	var l refusedLog
 	now := time.Now()
-	got := []bool{l.shouldLog("n1 limit", now), l.shouldLog("n1 limit", now.Add(time.Minute)), l.shouldLog("n2 limit", now),
-		l.shouldLog("n1 limit", now.Add(11*time.Minute))}
+	got := []bool{
+		l.shouldLog("n1 limit", now), l.shouldLog("n1 limit", now.Add(time.Minute)), l.shouldLog("n2 limit", now),
+		l.shouldLog("n1 limit", now.Add(11*time.Minute)),
+	}
 	if want := []bool{true, false, true, true}; !slices.Equal(got, want) {
 		t.Errorf("news = %v, want %v: a refusal is logged once in ten minutes for each node", got, want)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
-// Node is what there is to share out, and what is known of the node.
+// Node holds the resources that pods share, and what is known about the node.
 type Node struct {
 	Name string
 	// Allocatable holds cpu, memory, pods and so on; a resource of those that is missing is not counted.

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// answer is that of a question about labels of which not all are known.
+// answer is the result of a label query when some labels may be unknown.
 type answer int
 
 const (
@@ -17,7 +17,7 @@ const (
 	no
 )
 
-// ofMachine are the labels that say what the machine is: nobody changes them.
+// ofMachine are the labels that describe the machine; they never change.
 var ofMachine = []string{
 	v1.LabelHostname, v1.LabelOSStable, v1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 }

@@ -47,8 +47,7 @@ func preemptable(pod, victim *v1.Pod) bool {
 	return pod.Spec.Priority != nil && victim.Spec.Priority != nil && *pod.Spec.Priority > *victim.Spec.Priority
 }
 
-// preempt finds the pods that make room for a critical one. What is no want of resources cannot be
-// helped by it.
+// preempt finds the pods that make room for a critical one. It helps only against a lack of resources.
 func preempt(pod *v1.Pod, others []*v1.Pod, failures []failure, doubt bool) Verdict {
 	lack := map[v1.ResourceName]int64{}
 	for _, f := range failures {
@@ -73,7 +72,7 @@ func preempt(pod *v1.Pod, others []*v1.Pod, failures []failure, doubt bool) Verd
 
 // Victims chooses the pods that have to end so that there is as much more of each resource as is lacking. BestEffort
 // pods go rather than Burstable ones, and those rather than Guaranteed ones; of a class as few as do, and among equals
-// the smaller. What cannot be had, no matter who ends, is returned as missing.
+// the smaller. What no preemption can free is returned as missing.
 func Victims(
 	pod *v1.Pod, others []*v1.Pod, lack map[v1.ResourceName]int64,
 ) (victims []*v1.Pod, missing map[v1.ResourceName]int64) {

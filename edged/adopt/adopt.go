@@ -91,8 +91,8 @@ func (r *Record) Hash(id string, carries uint64) uint64 {
 	return means
 }
 
-// StaticPods gives pods of manifests the UIDs that they had. The pods are changed in place: they are new, and nobody
-// has them yet. annotation is the one in which a static pod carries its UID.
+// StaticPods gives pods of manifests the UIDs that they had. The pods are changed in place: they are new and not shared
+// yet. annotation is the one in which a static pod carries its UID.
 func (r *Record) StaticPods(pods []*v1.Pod, annotation string) {
 	if r == nil {
 		return

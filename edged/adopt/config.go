@@ -13,8 +13,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-// Places are what this agent has for itself; all else it shares with the one before.
-type Places struct {
+// Paths are what this agent has for itself; all else it shares with the one before.
+type Paths struct {
 	// Store is the file of its store, Certs the folder of CA, certificate and key.
 	Store, Certs string
 	// Root is the folder of the pods' volumes, for a file that does not name it: its default was another before
@@ -59,7 +59,7 @@ func Before(text []byte) (*v1alpha2.EdgeCore, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := settle(tree)
+	c, err := decodeConfig(tree)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func Before(text []byte) (*v1alpha2.EdgeCore, error) {
 
 // Translate makes a configuration of the other agent's file. A key that means nothing here is left out and named; a
 // value of which pods depend and that is not allowed is an error.
-func Translate(text []byte, places Places) (*Config, error) {
+func Translate(text []byte, places Paths) (*Config, error) {
 	tree, err := readTree(text)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func Translate(text []byte, places Places) (*Config, error) {
 	}
 	delete(tree, "edgecoreVersion")   // it was a note of that agent on itself
 	delete(edged, "containerRuntime") // which is CRI's, since the other was refused
-	c, err := settle(tree)
+	c, err := decodeConfig(tree)
 	if err != nil {
 		return nil, err
 	}
@@ -146,8 +146,8 @@ func runtimeOf(edged map[string]any) error {
 	return nil
 }
 
-// settle parses a tree, and leaves out what does not pass until the rest does.
-func settle(tree map[string]any) (*Config, error) {
+// decodeConfig parses a tree, and leaves out what does not pass until the rest does.
+func decodeConfig(tree map[string]any) (*Config, error) {
 	c := &Config{}
 	for range maxLeftOut {
 		body, err := yaml.Marshal(tree)
@@ -194,7 +194,7 @@ func reason(problem string) string {
 	return problem
 }
 
-// withoutLine takes the number of the line from a warning: it is that of a file that nobody has seen.
+// withoutLine removes the line number from a warning: it refers to a generated file that the user never sees.
 func withoutLine(text string) string {
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
 		if _, after, ok := strings.Cut(rest, ": "); ok {

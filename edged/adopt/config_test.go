@@ -13,7 +13,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
-var here = Places{
+var here = Paths{
 	Store:    "/var/lib/edgecore/edgecore.db",
 	Certs:    "/etc/edgecore/certs",
 	Root:     "/var/lib/edged",

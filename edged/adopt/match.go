@@ -37,7 +37,7 @@ type Findings struct {
 	Static int
 	// Lost are containers that this agent would restart, and pods that it would end.
 	Lost []Loss
-	// Idle are the pods that are wanted and of which nothing runs; this agent starts them, or they have ended.
+	// Idle are the desired pods without running containers; this agent starts them unless they have ended.
 	Idle []string
 }
 
@@ -95,8 +95,9 @@ type matching struct {
 
 func (m *matching) lose(what, why string) { m.out.Lost = append(m.out.Lost, Loss{what, why}) }
 
-// before is what there is of a static pod: it has the pod's name, and is of no pod of the store. Of several, those of
-// manifests that were changed are on their way out: what runs stays, and of that the one with the youngest sandbox.
+// before returns what the runtime has of a static pod: sandboxes with the pod's name that belong to no stored pod. Of
+// several, those of manifests that were changed are on their way out: what runs stays, and of that the one with the
+// youngest sandbox.
 func (m *matching) before(pod *v1.Pod) *observed.Pod {
 	var found *observed.Pod
 	for _, obs := range m.Running {

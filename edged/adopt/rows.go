@@ -36,8 +36,8 @@ type Stored struct {
 //
 // Objects stay as they are, byte for byte: they are the cluster's. Of the status that was reported last KubeEdge keeps
 // only what had changed, so that it is laid over the status in the pod's own row, which is what the cloud knew; a pod
-// that had ended has ended. What belongs to modules that are not there (devices, rules), or is no object but the error
-// that came in place of one, is left out.
+// that had ended has ended. Rows of modules that do not exist here (devices, rules), and rows that hold an error
+// instead of an object, are left out.
 func Rows(rows []Row, node string) *Stored {
 	r := &reading{
 		node:    node,

@@ -1,6 +1,6 @@
-// Package auth decides who may ask the node's authenticated port, as a kubelet does: who somebody is, by a certificate
-// that the cluster's CA signed or by a token that the cluster knows; and whether they may, by asking the cluster's
-// authorizer about a subresource of this node.
+// Package auth decides who may ask the node's authenticated port, as a kubelet does: who the caller is, by a
+// certificate that the cluster's CA signed or by a token that the cluster knows; and whether they may, by asking the
+// cluster's authorizer about a subresource of this node.
 //
 // It promises:
 //
@@ -23,7 +23,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// AnonymousUser is somebody who shows nothing.
+// AnonymousUser is a caller without credentials.
 const AnonymousUser = "system:anonymous"
 
 // Groups that everybody is in.
@@ -71,7 +71,7 @@ type Options struct {
 	// Tokens has the cluster asked about tokens; an answer is good for TokenAge.
 	Tokens   bool
 	TokenAge time.Duration
-	// AlwaysAllow lets everybody who is known do everything, and asks nobody.
+	// AlwaysAllow authorizes every authenticated caller without asking the cluster.
 	AlwaysAllow bool
 	// AllowedAge and DeniedAge are how long the authorizer's answers are good for.
 	AllowedAge, DeniedAge time.Duration
@@ -85,7 +85,7 @@ type User struct {
 	Extra  map[string]authenticationv1.ExtraValue
 }
 
-// Refusal is why somebody is not let in, and with which HTTP status.
+// Refusal says why a caller is refused, and with which HTTP status.
 type Refusal struct {
 	Code int
 	Text string
@@ -124,7 +124,7 @@ func New(opts Options) *Authority {
 // Check lets a request in (nil), or says why not, as a *Refusal. The asker has to have the verb on one of the
 // subresources of this node.
 func (a *Authority) Check(r *http.Request, verb string, subresources ...string) error {
-	user, err := a.who(r)
+	user, err := a.authenticate(r)
 	if err != nil {
 		return err
 	}
@@ -134,8 +134,8 @@ func (a *Authority) Check(r *http.Request, verb string, subresources ...string) 
 	return a.may(r.Context(), user, verb, subresources)
 }
 
-// who finds out who asks: by certificate, else by token, else nobody.
-func (a *Authority) who(r *http.Request) (*User, error) {
+// authenticate returns the caller: by certificate, else by token, else anonymous.
+func (a *Authority) authenticate(r *http.Request) (*User, error) {
 	user, certErr := a.byCertificate(r)
 	if user != nil {
 		return user, nil

@@ -17,8 +17,8 @@ import (
 const (
 	// refreshPace is how often the cluster may be asked for its CAs on account of who comes.
 	refreshPace = time.Minute
-	// caAge is how long CAs are taken for the cluster's without asking again: one that it does not trust any more is
-	// not trusted here for ever. Nobody is asked while nobody comes.
+	// caAge is how long CAs are taken for the cluster's without asking again: a CA that the cluster no longer trusts is
+	// soon not trusted here either. The cluster is asked only when callers come.
 	caAge = time.Hour
 )
 
@@ -26,8 +26,8 @@ const (
 type CAOptions struct {
 	// File is one of the configuration; "" is none. It is read again when it has changed.
 	File string
-	// Cluster asks for the cluster's own, in PEM; nil where there is no cluster. It is asked when somebody shows a
-	// certificate that no CA known here has signed, or after an hour, but at most once a minute.
+	// Cluster asks for the cluster's own, in PEM; nil without a cluster. It is called when a caller's certificate is
+	// not signed by a known CA, or after an hour, but at most once a minute.
 	Cluster func(ctx context.Context) ([]byte, error)
 	// Now is the wall clock, never before the node's own certificate.
 	Now func() time.Time
@@ -42,7 +42,7 @@ type CAs struct {
 	stamp   time.Time // the file's
 	size    int64
 	cluster pool
-	// asked and learned are when the cluster was asked last, on account of somebody, and when it answered.
+	// asked and learned are the times of the last question to the cluster and of its last answer.
 	asked, learned time.Time
 }
 
@@ -57,7 +57,7 @@ func NewCAs(opts CAOptions) *CAs {
 	return &CAs{opts: opts}
 }
 
-// errNoCA: nobody has said yet who signs clients' certificates.
+// errNoCA: the CA of client certificates is not known yet.
 var errNoCA = errors.New("this node knows no CA of clients' certificates")
 
 // verify checks a certificate and those that it came with.
@@ -143,7 +143,7 @@ func CheckFile(file string) error {
 	return nil
 }
 
-// refresh asks for the cluster's CA, and reports whether there is news.
+// refresh asks for the cluster's CA, and reports whether it has changed.
 func (c *CAs) refresh(ctx context.Context) bool {
 	c.mu.Lock()
 	if c.opts.Cluster == nil || !c.asked.IsZero() && time.Since(c.asked) < refreshPace {

@@ -18,7 +18,7 @@ import (
 // unlimited takes a limit away that was set before.
 const unlimited = -1
 
-// Reserved is a cgroup that somebody else has made, and the most that it may take.
+// Reserved is a cgroup that the administrator created, and its limits.
 type Reserved struct {
 	// Key is the configuration's for it, for messages.
 	Key string
@@ -102,7 +102,7 @@ func (m *Manager) PodsMemcg() string {
 // NodeMemcg is the folder of the whole node there.
 func (m *Manager) NodeMemcg() string { return filepath.Join(mountpoint, "memory") }
 
-// PodsPressure is the file in which cgroup v2 tells of stalls of pods for want of memory; "" where there is none.
+// PodsPressure is the memory.pressure file of the cgroup of all pods on cgroup v2; "" if it does not exist.
 func (m *Manager) PodsPressure() string {
 	if !m.opts.PerQOS || !cgroups.IsCgroup2UnifiedMode() {
 		return ""

@@ -34,8 +34,8 @@ const (
 	mountpoint = "/sys/fs/cgroup"
 	kubepods   = "kubepods"
 	podPrefix  = "pod"
-	// removeWait is how long a pod's processes may take to die once they were killed: on a busy machine they wait for
-	// the CPU of which their pod has little.
+	// removeWait is how long a pod's processes may take to exit after SIGKILL: on a busy machine they wait for CPU
+	// time.
 	removeWait = 10 * time.Second
 )
 
@@ -85,8 +85,8 @@ func (e *MissingError) Error() string {
 		strings.Join(e.Controllers, " and no "), e.Controllers[0])
 }
 
-// Setup makes the groups of the classes. A MissingError is no reason to stop. Pods may come before it,
-// and it may be repeated: the Burstable class has the shares of the pods that are there.
+// Setup makes the groups of the classes. A MissingError is not fatal. Setup may be called after the first pods have
+// started, and repeatedly: the Burstable class gets the shares of the existing pods.
 func (m *Manager) Setup(context.Context) error {
 	if !m.opts.PerQOS {
 		return nil

@@ -63,8 +63,8 @@ func (m *Manager) podOf(class v1.PodQOSClass, uid types.UID) path {
 	return m.classPath(class).join(podPrefix + string(uid))
 }
 
-// checkUID refuses a UID that is no name of one directory. UIDs come from the runtime's labels, too, and
-// what a pod's path leads to is emptied and removed.
+// checkUID refuses a UID that is not a plain directory name. UIDs also come from the runtime's labels, and the
+// directory at a pod's path is emptied and removed.
 func checkUID(uid types.UID) error {
 	if uid == "" || strings.ContainsAny(string(uid), "/\x00") || strings.Contains(string(uid), "..") {
 		return fmt.Errorf("pod UID %q cannot name a cgroup: it must not be empty nor have '/' or \"..\" in it", uid)

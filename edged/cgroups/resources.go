@@ -120,7 +120,7 @@ func (o ResourceOptions) linuxResources(
 		out.CpuPeriod, out.CpuQuota = period.Microseconds(), Quota(cpuLimit.MilliValue(), period)
 	}
 	if k.oomGroup && !o.SingleProcessOOMKill {
-		// A container that has lost one of its processes runs on damaged, and nobody restarts it.
+		// A container that has lost one of its processes would run on damaged, without a restart.
 		out.Unified = map[string]string{fileOOMGroup: "1"}
 	}
 	return out

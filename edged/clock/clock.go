@@ -1,4 +1,4 @@
-// Package clock knows whether this device's wall clock can be right, and tells when somebody sets it. Devices without a
+// Package clock checks whether this device's wall clock can be right, and reports when it is set. Devices without a
 // battery begin in 1970, or where they were switched off; pods run all the same, and nothing in the agent measures
 // durations by the wall clock. What does depend on it (certificates, and times that others read) is looked at again
 // when the clock is set, at once and without a poll.
@@ -56,15 +56,15 @@ func Written(of string, names ...string) Bound {
 	return b
 }
 
-// Synchronized reports whether a time server keeps the clock, as the kernel was told by anyone who talks to it.
+// Synchronized reports whether the kernel considers the clock synchronized with a time server.
 func Synchronized() bool {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
 	return err == nil && state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
 }
 
-// Since is the same moment by the clock of now. A time of before the clock was set is wrong by as much; what has passed
-// since is not. It is for times with a monotonic reading, and returns others as they are.
+// Since is the same moment by the clock of now. A wall time from before the clock was set is wrong, but the time
+// elapsed since then is known. It is for times with a monotonic reading, and returns others as they are.
 func Since(t, now time.Time) time.Time {
 	if t.IsZero() {
 		return t

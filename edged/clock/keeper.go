@@ -21,7 +21,7 @@ type Keeper struct {
 	Bound Bound
 	// Began is when the agent began, for the log.
 	Began time.Time
-	// Set is called when somebody has set the clock.
+	// Set is called when the wall clock was set.
 	Set func()
 }
 

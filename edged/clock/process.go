@@ -14,7 +14,7 @@ import (
 // ticks is how many of the units in which the kernel tells times of processes make a second, on every Linux.
 const ticks = 100
 
-// ProcessAge is how long a process has been there, by the clock that counts since the boot and that nobody sets.
+// ProcessAge returns the age of a process by the boot clock, which cannot be set.
 func ProcessAge(pid int) (time.Duration, error) {
 	if pid <= 0 {
 		return 0, fmt.Errorf("age of process %d: there is none of that number", pid)

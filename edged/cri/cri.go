@@ -81,7 +81,7 @@ func dial(endpoint string, timeout time.Duration) (*grpc.ClientConn, error) {
 		return nil, err
 	}
 	return grpc.NewClient("passthrough:///"+path,
-		// The path is no name of a host, and newer servers refuse it as one.
+		// The path is not a host name, and newer servers refuse it as one.
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

@@ -31,8 +31,8 @@ type Options struct {
 	Previous bool
 	// Limit is how many bytes are printed at most; 0 is no limit.
 	Limit int64
-	// Caught is called when all that is there has been printed: before the end, and before waiting for more. nil:
-	// nobody asks.
+	// Caught is called when everything written so far was printed: before the end, and before waiting for more. It may
+	// be nil.
 	Caught func() error
 }
 
@@ -226,7 +226,7 @@ type printer struct {
 	left int64
 }
 
-// copy prints what there is to the end of a file.
+// copy prints a file to its end.
 func (p *printer) copy(f io.Reader) error {
 	r := bufio.NewReader(f)
 	for p.ctx.Err() == nil {

@@ -13,7 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// driverInfo asks how a driver wants its volumes handled. known is false where nobody here can tell.
+// driverInfo asks how a driver wants its volumes handled. known is false if that is unknown.
 func (m *Manager) driverInfo(ctx context.Context, r *request) (how driverInfo, known bool, err error) {
 	obj, err := m.opts.Objects.CSIDriver(ctx, r.driver)
 	if ctx.Err() != nil {
@@ -155,7 +155,7 @@ func (m *Manager) ReportedInUse(names []v1.UniqueVolumeName) {
 
 // checkReported refuses to mount an attached volume before the cluster knows that it is in use: it may detach it until
 // then, under the writes of a pod. That is so for the first mount by a pod. Where the pod has a record of the volume,
-// the cluster was told before the record was written, so a device comes back without a cloud.
+// the cluster knew before the record was written, so a device can restart without a cloud.
 func (m *Manager) checkReported(dir string, rec record) error {
 	if rec.Attachment == "" || m.opts.Cluster == nil {
 		return nil

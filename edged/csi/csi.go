@@ -19,10 +19,11 @@
 //
 //   - Operations on one volume never overlap, those on different volumes run side by side; every call to a driver
 //     has a time limit. A driver that hangs holds up the pods with the volume at hand and no others.
-//   - A volume that is in place is used without asking anybody, be the driver dead, the cloud away or the agent new.
-//   - An attached volume is mounted for a pod only after the cluster was told that it is in use, and thereafter also without a
-//     cloud.
-//   - Nothing is taken to be undone before its driver has said so, but where nobody knows the driver any more.
+//   - A mounted volume is used without any request, even if the driver is dead, the cloud unreachable or the agent
+//     restarted.
+//   - An attached volume is mounted for a pod only after the cluster has recorded that it is in use, and from then on
+//     also without a cloud.
+//   - A volume counts as unmounted only when its driver has said so, or when the driver is no longer registered.
 package csi
 
 import (
@@ -43,14 +44,14 @@ import (
 )
 
 // Objects gives the objects of the cluster that volumes depend on, from the store where there is no link.
-// apierrors.IsNotFound tells one that does not exist; any other error, that this is not known.
+// apierrors.IsNotFound means that the object does not exist; any other error, that this is unknown.
 type Objects interface {
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 	CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
 	VolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
 }
 
-// Cluster takes what the node tells of its drivers. Its calls fail without a link.
+// Cluster stores what the node reports about its drivers. Its calls fail without a link.
 type Cluster interface {
 	Node(ctx context.Context, name string) (*v1.Node, error)
 	UpdateNode(ctx context.Context, node *v1.Node) error
@@ -83,7 +84,7 @@ type Options struct {
 	Grown func(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error
 	// Claims are looked at again, from time to time, for what has to grow under a pod.
 	Claims volume.Claims
-	// Others asks how full the volumes of claims are that are not a driver's; their figures are told along with these.
+	// Others returns the usage of claims without a CSI driver, which is reported with that of the others.
 	Others func(ctx context.Context) []volume.ClaimUsage
 	// Registered is called when a driver has registered, or the cluster knows what is in use: pods may have waited for
 	// it.
@@ -106,8 +107,8 @@ type Manager struct {
 	waited   bool
 	// unswept are the drivers that registered since the last sweep.
 	unswept []*driver
-	// news says that drivers came or went.
-	news notify.Signal
+	// driversChanged says that drivers came or went.
+	driversChanged notify.Signal
 }
 
 // mounted is a volume in its place.
@@ -135,7 +136,12 @@ func New(opts Options) *Manager {
 	if opts.Own == nil {
 		opts.Own = ownByGroup
 	}
-	m := &Manager{opts: opts, drivers: map[string]*driver{}, volumes: map[string]*mounted{}, news: notify.NewSignal()}
+	m := &Manager{
+		opts:           opts,
+		drivers:        map[string]*driver{},
+		volumes:        map[string]*mounted{},
+		driversChanged: notify.NewSignal(),
+	}
 	if err := m.recall(); err != nil {
 		klog.ErrorS(err, "Volumes of before not all known; the cluster may detach one that a pod uses")
 	}

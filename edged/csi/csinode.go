@@ -31,7 +31,7 @@ const (
 	lastRetry  = time.Minute
 )
 
-// Run tells the cluster of the drivers, and takes away what drivers that come back had staged for nobody.
+// Run reports the drivers to the cluster, and unstages what returning drivers had staged for pods that are gone.
 func (m *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -41,7 +41,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-m.news:
+		case <-m.driversChanged:
 			backoff.Reset()
 		case <-again:
 		}
@@ -61,15 +61,15 @@ func (m *Manager) Run(ctx context.Context) error {
 			delay := backoff.Next()
 			klog.V(2).InfoS("The cluster does not know of all CSI drivers yet", "err", err, "again", delay)
 			again = time.After(delay)
-			// What was told may be half done: whatever is gone has to be said again.
+			// The last report may be half done, so removed drivers are reported again.
 			maps.Copy(now, told)
 		}
 		told = now
 	}
 }
 
-// Linked says that there is a link to the cloud: what could not be told is told now.
-func (m *Manager) Linked() { m.tell() }
+// Linked is called when there is a link to the cloud: failed reports are sent again.
+func (m *Manager) Linked() { m.notify() }
 
 // Drivers are the registered drivers, as CSINode has them.
 func (m *Manager) registered() map[string]storagev1.CSINodeDriver {
@@ -150,8 +150,8 @@ func newCSINode(node *v1.Node, now map[string]storagev1.CSINodeDriver) *storagev
 	return n
 }
 
-// csiNodeSteps are the updates that bring a CSINode up to date. What is said of a driver cannot be changed, so
-// that one of which it is different is taken out first. Drivers of which this agent knows nothing stay. It is pure.
+// csiNodeSteps are the updates that bring a CSINode up to date. A driver's entry is immutable, so a driver that differs
+// is removed first. Unknown drivers stay. It is pure.
 func csiNodeSteps(have *storagev1.CSINode, before, now map[string]storagev1.CSINodeDriver) []*storagev1.CSINode {
 	var same []storagev1.CSINodeDriver
 	kept := map[string]bool{}
@@ -185,8 +185,8 @@ func csiNodeSteps(have *storagev1.CSINode, before, now map[string]storagev1.CSIN
 	return steps
 }
 
-// markNode returns the Node with the ids that drivers have for it and the labels that they want; nil where it has
-// them. The error is an annotation that somebody has spoilt. It is pure.
+// markNode returns the Node with the ids that drivers have for it and the labels that they want; nil where it has them.
+// It fails if the annotation is not valid JSON. It is pure.
 func markNode(
 	node *v1.Node, before, now map[string]storagev1.CSINodeDriver, labels map[string]string,
 ) (*v1.Node, error) {

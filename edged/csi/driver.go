@@ -118,7 +118,7 @@ func (m *Manager) Register(ctx context.Context, name, endpoint string, _ []strin
 	m.drivers[name] = d
 	m.unswept = append(m.unswept, d)
 	m.mu.Unlock()
-	m.tell()
+	m.notify()
 	if m.opts.Registered != nil {
 		m.opts.Registered()
 	}
@@ -130,11 +130,11 @@ func (m *Manager) Deregister(name, _ string) {
 	m.mu.Lock()
 	delete(m.drivers, name)
 	m.mu.Unlock()
-	m.tell()
+	m.notify()
 }
 
-func (m *Manager) tell() {
-	m.news.Notify()
+func (m *Manager) notify() {
+	m.driversChanged.Notify()
 }
 
 func (m *Manager) driver(name string) (*driver, error) {

@@ -16,8 +16,7 @@ const (
 	reasonResized      = "FileSystemResizeSuccessful"
 )
 
-// lookAfter is how often claims are looked at for what has to grow: two questions to the cloud, of which each is
-// some kilobytes.
+// lookAfter is how often claims are checked for a larger size: two requests to the cloud of some kilobytes each.
 const lookAfter = 5 * time.Minute
 
 // growth returns the size, in bytes, to which the file system of a volume has to grow; 0 where it has it.
@@ -75,8 +74,8 @@ func (m *Manager) note(dir string, change func(*mounted)) {
 	}
 }
 
-// look reads a volume and its claim again, if that was long ago and the driver can grow what is on it: nobody tells
-// when it has to grow under a pod.
+// look reads a volume and its claim again, if the last read was long ago and the driver can expand it: no notification
+// says when a volume must grow under a pod.
 func (m *Manager) look(ctx context.Context, r *request, v mounted) {
 	if !m.looks(r, v) {
 		return

@@ -21,7 +21,7 @@ const recordFile = "vol_data.json"
 const maxRecord = 64 << 10
 
 // record says what has to be undone for a volume of a pod, or for one that is staged. The keys up to
-// volumeLifecycleMode are the kubelet's, which reads a record with values that are no texts not at all.
+// volumeLifecycleMode are the kubelet's, which cannot read a record with values that are not strings.
 type record struct {
 	Driver     string `json:"driverName"`
 	Handle     string `json:"volumeHandle"`

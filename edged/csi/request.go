@@ -136,7 +136,7 @@ func (r *request) capability(can abilities, group string) *csi.VolumeCapability 
 // onePod reports whether only one pod may have the volume at a time.
 func (r *request) onePod() bool { return slices.Contains(r.access, v1.ReadWriteOncePod) }
 
-// ownership says who gives a volume to the pod's fsGroup: the driver, this node, or nobody.
+// ownership says who applies the pod's fsGroup to a volume: the driver, this node, or neither.
 func (r *request) ownership(policy storagev1.FSGroupPolicy, can abilities) (driver, node bool) {
 	if r.group() == nil || r.spec.Block {
 		return false, false
@@ -169,8 +169,8 @@ type driverInfo struct {
 	tokens                                      []storagev1.TokenRequest
 }
 
-// driverInfoOf reads a driver's CSIDriver; nil is one that has none, or, unless known, one of which nobody here knows.
-// The error says that the driver does not have volumes of this kind.
+// driverInfoOf reads a driver's CSIDriver; nil means that it has none or, unless known, that this is unknown. The error
+// says that the driver does not have volumes of this kind.
 func driverInfoOf(name string, obj *storagev1.CSIDriver, known bool, mode string) (driverInfo, error) {
 	if obj == nil {
 		if known && mode == ephemeral {

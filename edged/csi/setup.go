@@ -23,7 +23,7 @@ import (
 // republishAfter is how often a driver that wants that publishes a volume again, at most.
 const republishAfter = 30 * time.Second
 
-// What a driver is told of a pod.
+// Attributes that tell a driver about a pod.
 const (
 	keyPodName        = "csi.storage.k8s.io/pod.name"
 	keyPodNamespace   = "csi.storage.k8s.io/pod.namespace"
@@ -47,7 +47,7 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod, spec volume.Spec, dir 
 		return "", fmt.Errorf("kubernetes.io/csi: %w", err)
 	}
 	defer release()
-	path, err := m.place(ctx, r)
+	path, err := m.setUp(ctx, r)
 	if err != nil {
 		return "", fmt.Errorf("kubernetes.io/csi: %w", err)
 	}
@@ -89,8 +89,8 @@ func (v *mounted) stale() bool {
 	return v.record.Republish && time.Since(v.published) >= republishAfter
 }
 
-// place brings a volume to its pod, unless it is there.
-func (m *Manager) place(ctx context.Context, r *request) (string, error) {
+// setUp brings a volume to its pod, unless it is there.
+func (m *Manager) setUp(ctx context.Context, r *request) (string, error) {
 	rec, err := readRecord(r.dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -326,7 +326,7 @@ func (m *Manager) publish(
 	return nil
 }
 
-// attributes are what a driver is told when it publishes a volume; tokens may go to its secrets.
+// attributes are the volume context of NodePublishVolume; tokens may go to its secrets.
 func (m *Manager) attributes(ctx context.Context, b *bringing, secrets *map[string]string) (map[string]string, error) {
 	out := maps.Clone(b.attributes)
 	if out == nil {

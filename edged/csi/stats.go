@@ -125,7 +125,7 @@ func (m *Manager) Describe(ch chan<- *prometheus.Desc) {
 	ch <- abnormal
 }
 
-// Collect implements prometheus.Collector: it asks the drivers. A claim that several pods have is told once.
+// Collect implements prometheus.Collector: it asks the drivers. A claim that several pods use is reported once.
 func (m *Manager) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
 	defer cancel()

@@ -115,7 +115,7 @@ func (m *Manager) Forgotten() bool {
 	return m.forgotten
 }
 
-// Remember ends that: the cluster was told that resources of before are not there. From now on there is a file.
+// Remember ends that: the cluster knows that the earlier resources are gone. From now on there is a file.
 func (m *Manager) Remember() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -41,7 +41,7 @@ const (
 	socketName = "kubelet.sock"
 	// maxResources bounds the resources that plugins may register.
 	maxResources = 256
-	// quiet is how long after a change another is told.
+	// quiet is the least time between two notifications of changes.
 	quiet = 200 * time.Millisecond
 )
 
@@ -49,7 +49,7 @@ const (
 type Options struct {
 	// Dir is the folder of the sockets and of the file of allocations.
 	Dir string
-	// Changed is told that devices came, went, or changed their health. It must not block. nil tells nobody.
+	// Changed is called when devices came, went, or changed their health. It must not block, and may be nil.
 	Changed func()
 	// BootID tells one boot of the machine from another; empty is that of the kernel.
 	BootID string
@@ -79,7 +79,7 @@ type Manager struct {
 // pool is the devices of one resource.
 type pool struct {
 	devices map[string]device
-	// plugin is who serves the resource now; nil while nobody does, since ended.
+	// plugin serves the resource; nil since ended, when the last one went.
 	plugin *plugin
 	ended  time.Time
 	// watched is the last plugin that registered: when its stream ends it is watched for a while still, as it may come
@@ -228,7 +228,7 @@ func (m *Manager) Wants(pod *v1.Pod) bool {
 	return false
 }
 
-// wanted is how many devices of which resource a container asks for.
+// wanted returns how many devices of each resource a container asks for.
 func (m *Manager) wanted(c *v1.Container) map[string]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -192,7 +192,7 @@ func (m *Manager) listed(p *plugin, list []*api.Device) {
 	}
 }
 
-// readDevices reads a plugin's list, and tells how many of it were left out.
+// readDevices reads a plugin's list, and returns how many devices it left out.
 func readDevices(list []*api.Device) (map[string]device, int) {
 	devices := make(map[string]device, min(len(list), maxDevices))
 	left := 0

@@ -33,7 +33,7 @@ type Config struct {
 	ClusterDomain string
 	// ResolvConf is the node's resolver file; "" is none: pods then have no server but themselves.
 	ResolvConf string
-	// Standalone: the device belongs to no cluster, whose DNS nobody misses.
+	// Standalone: the device belongs to no cluster, so no cluster DNS is expected.
 	Standalone bool
 	// HostsFile is the node's own file of names; "" is /etc/hosts.
 	HostsFile string

@@ -61,8 +61,8 @@ func readLimited(path string) ([]byte, error) {
 }
 
 // ParseResolvConf reads resolv.conf(5) as the kubelet does: of search lines the last counts, domain lines do not,
-// options add up. Single lines that make no sense are passed over, as resolvers do. A file of which nothing makes
-// sense, or that names servers of which none is an IP address, is an error.
+// options add up. Invalid lines are skipped, as resolvers do. A file without any valid line, or whose servers are all
+// invalid IP addresses, is an error.
 func ParseResolvConf(data []byte) (*runtimeapi.DNSConfig, error) {
 	config := &runtimeapi.DNSConfig{}
 	var known bool
@@ -97,7 +97,7 @@ func settings(line string) []string {
 	return fields
 }
 
-// apply takes one line over. known is false for a line that is no setting of a resolver.
+// apply takes one line over. known is false for a line that is not a resolver setting.
 func apply(config *runtimeapi.DNSConfig, fields []string) (known bool, err error) {
 	switch name, values := fields[0], fields[1:]; name {
 	case "nameserver":

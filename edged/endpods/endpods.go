@@ -60,7 +60,7 @@ type Options struct {
 	Wait time.Duration
 	// Interval is the pause between two requests to such a runtime.
 	Interval time.Duration
-	// Kill has pods killed where there is no runtime that could end them.
+	// Kill kills the processes of pods when no runtime can stop them.
 	Kill bool
 	// Cgroups are those of pods. OwnCgroups: all below them are the agent's, and go when no pod of others is left.
 	// NoPodCgroups: pods have none of their own.
@@ -271,7 +271,7 @@ func endPod(ctx context.Context, r *runtime.Runtime, p *observed.Pod, grace *int
 	return r.RemovePod(ctx, now)
 }
 
-// silent records no events: nobody reads them any more.
+// silent records no events: the agent that would serve them has stopped.
 type silent struct{}
 
 func (silent) Eventf(*v1.Pod, string, string, string, ...any)                         {}

@@ -20,7 +20,7 @@ type outage struct {
 	endpoint string
 	// wait is how long an outage may last, and interval is the pause between two attempts.
 	wait, interval time.Duration
-	// out is told once that there is a wait.
+	// out is called once, when the wait begins.
 	out io.Writer
 
 	mu    sync.Mutex

@@ -34,13 +34,13 @@ type Facts struct {
 	Allocatable v1.ResourceList
 	// Services are those of the pod's namespace, and the API's.
 	Services []v1.Service
-	// File reads a file of a volume of the pod; os.ErrNotExist tells a missing one. nil where there are no volumes.
+	// File reads a file of a volume of the pod; os.ErrNotExist means that it is missing. nil without volumes.
 	File func(volume, path string) ([]byte, error)
 }
 
-// Make returns the environment of a container in the order of its spec, and the names that were left out
-// because they are no names of variables. Since Kubernetes 1.34 such are those with "=" or with characters
-// that are not printable ASCII. An error is in the kubelet's words.
+// Make returns the environment of a container in the order of its spec, and the names that were left out because they
+// are not valid variable names. Since Kubernetes 1.34 those are names with "=" or with characters that are not
+// printable ASCII. An error is in the kubelet's words.
 func Make(
 	ctx context.Context, pod *v1.Pod, c *v1.Container, facts Facts, objects Objects,
 ) (vars []*runtimeapi.KeyValue, invalid []string, err error) {

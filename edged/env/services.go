@@ -12,14 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// master is the service of the API itself, which every pod is told of.
+// master is the service of the API server, whose variables every pod gets.
 const master = "kubernetes"
 
-// serviceVar is one variable that tells of a service.
+// serviceVar is an environment variable that describes a service.
 type serviceVar struct{ name, value string }
 
-// serviceVars are the variables of the services that a pod is told of: those of its namespace, unless it does
-// not want them, and the API's. A service without an address has none ("headless").
+// serviceVars are the service variables of a pod: for the services of its namespace, unless enableServiceLinks is
+// false, and for the API server's. A service without an address has none ("headless").
 func serviceVars(pod *v1.Pod, services []v1.Service) []serviceVar {
 	links := pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
 	byName := map[string]*v1.Service{}

@@ -211,7 +211,7 @@ func (r *Reporter) storePending(ctx context.Context) bool {
 	}
 }
 
-// report stores an event if it is news and within the limits. On an error it has to be tried again.
+// report stores an event if it is new and within the limits. On an error it has to be tried again.
 func (r *Reporter) report(ctx context.Context, event *v1.Event, now time.Time) error {
 	key := keyOf(event)
 	last, again := r.reported[key]

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// similarMax is how many events of one kind are told one by one within similarFor; the next become one. Both are
-	// those of Kubernetes' own components.
+	// similarMax is how many events of one kind are recorded one by one within similarFor; further ones are merged into
+	// one. Both are those of Kubernetes' own components.
 	similarMax = 10
 	similarFor = 10 * time.Minute
 	// similarKinds bounds the kinds that are remembered.
@@ -32,7 +32,7 @@ type kind struct {
 	last     time.Time
 }
 
-// message returns the message under which an event is told, and whether it stands for others, too.
+// message returns the message with which an event is recorded, and whether it stands for several events.
 func (s *similar) message(of similarity, message string, now time.Time) (text string, combined bool) {
 	k := s.kinds[of]
 	if k == nil || now.Sub(k.last) > similarFor {

@@ -13,8 +13,8 @@ import (
 // Reason is that of pods that a node under pressure ends or does not take.
 const Reason = "Evicted"
 
-// Admit tells why a node that is in some conditions does not take a pod; nil that it does. Under memory pressure that
-// is for BestEffort pods that do not tolerate it, under any other for all but critical ones.
+// Admit says why a node under some pressure conditions rejects a pod; nil admits it. Under memory pressure that is for
+// BestEffort pods that do not tolerate it, under any other for all but critical ones.
 func Admit(conditions []v1.NodeConditionType, pod *v1.Pod) *observed.Reason {
 	if len(conditions) == 0 || admission.Critical(pod) {
 		return nil

@@ -8,8 +8,9 @@
 //
 // # Promises
 //
-//   - A pod goes only while a threshold is met, hard or past its grace period; and after each one the node is looked at again.
-//   - Before a pod goes for the disk's sake, what nobody uses is removed.
+//   - A pod goes only while a threshold is met, hard or past its grace period; after each eviction the node is measured
+//     again.
+//   - Before a pod is evicted for disk space, unused images and containers are removed.
 //   - Critical pods (static ones and those of the system's priorities) never go, and are always taken.
 //   - Durations are taken from the monotonic clock: setting the time ends no grace period.
 //   - While nothing is short, a look costs a few reads of files every Period and writes nothing.

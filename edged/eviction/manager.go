@@ -19,8 +19,8 @@ const (
 	immediate = 1
 	// endWait is how long the end of one pod is waited for before the next one is chosen.
 	endWait = 30 * time.Second
-	// settle is the time after an end, or after garbage is removed, in which a look may still show what was before.
-	settle = 1500 * time.Millisecond
+	// confirmAfter is the time after an end, or after garbage is removed, in which a look may still show what was before.
+	confirmAfter = 1500 * time.Millisecond
 	// maxVain is the longest time between two tries to make room on the disk.
 	maxVain = 2 * time.Minute
 )
@@ -30,19 +30,19 @@ type Options struct {
 	Config
 	// Node reads how much there is of everything.
 	Node func(ctx context.Context) (Observations, error)
-	// Pods measures, as far as a signal needs it, the pods that run and that nobody ends yet.
+	// Pods measures, as far as a signal needs it, the running pods that are not being stopped.
 	Pods func(ctx context.Context, s Signal) ([]PodUsage, Layout, error)
 	// Evict has a pod end within a grace period in seconds, and says why in an event with annotations. The channel is
 	// closed when nothing of it runs.
 	Evict func(pod *v1.Pod, message string, annotations map[string]string, grace int64) <-chan struct{}
-	// FreeDisk removes what nobody uses from the file system of a signal, until there is enough. nil: there is nothing
-	// to remove.
+	// FreeDisk removes unused data from the file system of a signal until enough returns true; nil if nothing can be
+	// removed.
 	FreeDisk func(ctx context.Context, s Signal, enough func(context.Context) bool) error
-	// Changed is told of the conditions that the node is in, at the beginning and when they change, with what was seen.
+	// Changed is called with the node's conditions and the observations behind them, at the start and when they change.
 	Changed func(conditions []v1.NodeConditionType, met []Threshold, seen Observations)
-	// Acting is told that a resource is being reclaimed.
+	// Acting is called when a resource is being reclaimed.
 	Acting func(resource v1.ResourceName)
-	// Memory is told how much more memory may be used before a hard threshold is met, by its signal. It may be nil.
+	// Memory is called with how much more memory may be used before a hard threshold is met, by signal. It may be nil.
 	Memory func(headroom map[Signal]int64)
 	// After waits; nil is time.After. For tests.
 	After func(time.Duration) <-chan time.Time
@@ -50,9 +50,9 @@ type Options struct {
 
 // Manager watches the node. Make it with New.
 type Manager struct {
-	opts    Options
-	poked   notify.Signal
-	evicted *prometheus.CounterVec
+	opts     Options
+	notified notify.Signal
+	evicted  *prometheus.CounterVec
 
 	mu         sync.Mutex
 	config     Config
@@ -62,7 +62,7 @@ type Manager struct {
 
 	state State
 	told  bool
-	// short is the threshold of which was said that it is being acted upon.
+	// short is the threshold that was last logged as being acted upon.
 	short key
 	// reclaim is what is being done for a short disk; nil is nothing. reclaims waits for it at the end.
 	reclaim  *reclaim
@@ -80,9 +80,9 @@ func New(opts Options) *Manager {
 		opts.After = time.After
 	}
 	return &Manager{
-		opts:   opts,
-		config: opts.Config,
-		poked:  notify.NewSignal(),
+		opts:     opts,
+		config:   opts.Config,
+		notified: notify.NewSignal(),
 		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_evictions",
 			Help: "Pods that ended because the node was short of something, by eviction signal.",
@@ -100,7 +100,7 @@ func (m *Manager) Collect(ch chan<- prometheus.Metric) { m.evicted.Collect(ch) }
 func (m *Manager) Count(signal string) { m.evicted.WithLabelValues(signal).Inc() }
 
 // Notify asks for a look now. It may be called from any goroutine.
-func (m *Manager) Notify() { m.poked.Notify() }
+func (m *Manager) Notify() { m.notified.Notify() }
 
 // Configure changes what is watched for. What was seen before stays known.
 func (m *Manager) Configure(c Config) {
@@ -117,7 +117,7 @@ func (m *Manager) Conditions() []v1.NodeConditionType {
 	return slices.Clone(m.conditions)
 }
 
-// Admit tells why the node does not take a pod now; nil that it does.
+// Admit says why the node rejects a pod now; nil admits it.
 func (m *Manager) Admit(pod *v1.Pod) *observed.Reason { return Admit(m.Conditions(), pod) }
 
 // Run watches until ctx ends.
@@ -127,12 +127,12 @@ func (m *Manager) Run(ctx context.Context) error {
 	for {
 		wait := m.look(ctx)
 		if poked {
-			wait = min(wait, settle) // what was seen may be from just before the news
+			wait = min(wait, confirmAfter) // what was seen may be from just before the news
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-m.poked:
+		case <-m.notified:
 			poked = true
 		case <-m.opts.After(wait):
 			poked = false
@@ -175,7 +175,7 @@ func (m *Manager) look(ctx context.Context) time.Duration {
 	switch {
 	case evicted:
 		m.short, m.vain = key{}, 0
-		m.pause(ctx, settle)
+		m.pause(ctx, confirmAfter)
 		return 0
 	case pending:
 		return Soon
@@ -209,7 +209,7 @@ func (m *Manager) say(t *Threshold, seen Observations) {
 		"threshold", amount(t.Signal, t.Value.Of(seen[t.Signal].Capacity)), "soft", t.Soft)
 }
 
-// see looks at the node and tells what has changed.
+// see measures the node and reports what has changed.
 func (m *Manager) see(ctx context.Context) (Verdict, Observations, error) {
 	seen, err := m.opts.Node(ctx)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// SystemPressure is where a kernel with PSI tells of the stalls of the whole machine.
+// SystemPressure is the PSI file for memory of the whole machine.
 const SystemPressure = "/proc/pressure/memory"
 
 const (
@@ -51,7 +51,7 @@ type Notifier struct {
 	mu sync.Mutex
 	// control wakes Run; -1 while it does not run.
 	control int
-	// want is how much more may be used, by signal, as Headroom was told last.
+	// want is the headroom by signal, from the last call of Headroom.
 	want map[Signal]int64
 }
 
@@ -60,7 +60,7 @@ func NewNotifier(opts NotifierOptions) *Notifier {
 	return &Notifier{opts: opts, control: -1, want: map[Signal]int64{}}
 }
 
-// Headroom says how much more memory may be used before somebody wants to know. It is called after each look.
+// Headroom sets how much more memory may be used before Notify is called. It is called after each measurement.
 func (n *Notifier) Headroom(left map[Signal]int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -210,7 +210,7 @@ func pressure(path string) (*watch, error) {
 	return &watch{fd: fd, events: unix.POLLPRI, path: path}, nil
 }
 
-// arm has the thresholds of cgroups be what Headroom was told.
+// arm sets the thresholds of cgroups to the headroom.
 func (n *Notifier) arm(memcgs map[Signal]*watch) {
 	n.mu.Lock()
 	want := n.want

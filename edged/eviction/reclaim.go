@@ -78,8 +78,7 @@ func (m *Manager) dropReclaim() {
 	}
 }
 
-// reclaimFor removes what nobody uses and, where there is still too little, measures the pods. It touches nothing that
-// is Run's.
+// reclaimFor removes unused data and, if that is not enough, measures the pods. It touches no state of Run.
 func (m *Manager) reclaimFor(ctx context.Context, r *reclaim, acts []Threshold) {
 	enough := func(ctx context.Context) bool {
 		seen, err := m.opts.Node(ctx)
@@ -89,7 +88,7 @@ func (m *Manager) reclaimFor(ctx context.Context, r *reclaim, acts []Threshold) 
 		if err := m.opts.FreeDisk(ctx, acts[0].Signal, enough); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "Garbage not removed to make room on the disk", "signal", acts[0].Signal)
 		}
-		m.pause(ctx, settle)
+		m.pause(ctx, confirmAfter)
 		if r.enough = enough(ctx); r.enough {
 			return
 		}

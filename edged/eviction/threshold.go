@@ -28,7 +28,7 @@ const (
 	PIDs              Signal = "pid.available"
 )
 
-// resources in messages that are no resource of the API.
+// resources in messages that are not resources of the API.
 const (
 	resourceInodes v1.ResourceName = "inodes"
 	resourcePIDs   v1.ResourceName = "pids"

@@ -35,8 +35,7 @@ type Runtime interface {
 type Options struct {
 	Runtime Runtime
 	Policy  Policy
-	// Pods returns what the runtime has of the pods of this node, as last seen; pods that nobody wants are not among
-	// them.
+	// Pods returns the newest snapshots of this node's desired pods.
 	Pods func() []Pod
 	// Refresh reads a pod from the runtime again, with its details.
 	Refresh func(ctx context.Context, uid types.UID) (*observed.Pod, error)
@@ -103,8 +102,8 @@ func (c *Collector) collect(ctx context.Context, p Policy) (int, error) {
 	return removed, errors.Join(append(errs, ctx.Err())...)
 }
 
-// ofPod removes what is going of one pod. The lists of before may be old: what is removed is decided once more from
-// what the runtime says now.
+// ofPod removes what is going of one pod. The earlier lists may be out of date: what to remove is decided again from
+// the runtime's current answer.
 func (c *Collector) ofPod(ctx context.Context, pod Pod, going map[string]bool, now time.Time) (removed int, err error) {
 	uid := pod.Observed.UID
 	fresh, err := c.opts.Refresh(ctx, uid)

@@ -16,7 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/readdir"
 )
 
-// Sources returns the UIDs of the pods of which something is left, by where it looks: pod folders, logs, cgroups.
+// Sources list the UIDs of pods that left something behind, by kind: pod folders, logs, cgroups.
 type Sources map[string]func() ([]types.UID, error)
 
 // Leftovers asks all sources, and returns what is left of pods that are not known, by UID with where it was found; what

@@ -106,7 +106,7 @@ func age(made, now time.Time) time.Duration {
 	return now.Sub(made)
 }
 
-// sandboxes returns the dead sandboxes of which no container is left when those in gone are.
+// sandboxes returns the dead sandboxes that have no containers left once those in gone are removed.
 func sandboxes(pods []Pod, gone []Container, now time.Time) []Sandbox {
 	going := map[string]bool{}
 	for _, c := range gone {

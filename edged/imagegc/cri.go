@@ -80,7 +80,7 @@ func sandboxImage(config string) string {
 	return doc.SandboxImage
 }
 
-// Remove implements State. An image that is gone already is no error.
+// Remove implements State. It is not an error if the image is already gone.
 func (c *CRI) Remove(ctx context.Context, id string) error {
 	_, err := c.Client.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: id}})
 	if cri.IsNotFound(err) {
@@ -127,7 +127,7 @@ func (c *CRI) Mountpoint(ctx context.Context) (string, error) {
 	return "", errors.New("file system of the images: the runtime names none")
 }
 
-// Fetches implements images.Meter. Only containerd tells of what it fetches.
+// Fetches implements images.Meter. Only containerd reports what it fetches.
 func (c *CRI) Fetches(ctx context.Context) ([]images.Fetch, error) {
 	list, err := c.Client.Ingests(ctx)
 	if cri.IsUnimplemented(err) {

@@ -1,5 +1,5 @@
-// Package imagegc removes images from the node that nobody needs: when the file system that holds them fills, when an
-// image was not used for too long, or when something else needs the room.
+// Package imagegc removes unused images from the node: when the file system that holds them fills, when an image was
+// not used for too long, or when something else needs the room.
 //
 // It promises that none goes which a container has, running or ended; which a pod names that is to run here, whether it
 // has started or not; which is the sandbox's, or pinned in the runtime, or on the keep list of the site. While it is
@@ -30,7 +30,7 @@ type State interface {
 	Images(ctx context.Context) ([]Image, error)
 	// InUse returns the images of all containers, by name or id.
 	InUse(ctx context.Context) ([]string, error)
-	// Sandbox returns the images of which sandboxes are made, as far as the runtime says.
+	// Sandbox returns the images of sandboxes, as far as the runtime reports them.
 	Sandbox(ctx context.Context) ([]string, error)
 	// Usage measures the file system that holds the images.
 	Usage(ctx context.Context) (Usage, error)
@@ -185,7 +185,7 @@ func (c *Collector) Collect(ctx context.Context) (Result, error) {
 	return res, nil
 }
 
-// Free removes images that nobody needs until enough is true, whatever the thresholds say; nil removes them all.
+// Free removes unused images until enough returns true, regardless of thresholds; a nil enough removes all of them.
 func (c *Collector) Free(ctx context.Context, enough func(context.Context) bool) (Result, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

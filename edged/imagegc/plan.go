@@ -49,7 +49,7 @@ type Image struct {
 	Size  uint64
 	// Pinned: the runtime itself says that the image is to stay.
 	Pinned bool
-	// Needed says who needs the image, "" that nobody does; see Needs.
+	// Needed says who needs the image; "" if it is unused. See Needs.
 	Needed string
 	// Seen is when it was noticed first, Used when it was needed last; zero is not since the agent started.
 	Seen, Used time.Time
@@ -99,7 +99,7 @@ func Removable(list []Image, minAge time.Duration, now time.Time) []Image {
 	return out
 }
 
-// Expired returns those of the removable images that nobody has needed for longer than maxAge; none where that is 0.
+// Expired returns the removable images that were unused for longer than maxAge; none if maxAge is 0.
 func Expired(removable []Image, maxAge time.Duration, now time.Time) []Image {
 	if maxAge <= 0 {
 		return nil

@@ -66,7 +66,7 @@ func (a *access) allowed(id, image string, creds []credential) (bool, error) {
 	return known && granted(grant, creds), nil
 }
 
-// preloaded reports whether any pod may use an image that somebody else brought.
+// preloaded reports whether any pod may use an image that this agent did not pull.
 func (a *access) preloaded(image string) bool {
 	switch a.policy {
 	case kubeletconfig.AlwaysVerify:

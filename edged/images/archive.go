@@ -102,7 +102,7 @@ func dockerNames(r io.Reader) ([]string, error) {
 	return names, nil
 }
 
-// ociNames reads the index of an OCI layout. A bare tag is no name.
+// ociNames reads the index of an OCI layout. A bare tag is not a name.
 func ociNames(r io.Reader) ([]string, error) {
 	var doc struct {
 		Manifests []struct {

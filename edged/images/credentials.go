@@ -48,7 +48,7 @@ func (c credential) auth() *runtimeapi.AuthConfig {
 }
 
 // credentials returns those entries of pull secrets that are for an image, the most specific first, and after them
-// those of the node. A secret that is no pull secret counts as none; one that cannot be read is an error.
+// those of the node. A secret of another type is ignored; a pull secret that cannot be read is an error.
 func credentials(secrets []v1.Secret, node []credential, image string) ([]credential, error) {
 	var all []credential
 	for i := range secrets {
@@ -76,7 +76,7 @@ func matching(entries []credential, image string) []credential {
 		switch key := keyOf(e.registry); {
 		case matches(key, named):
 			found = append(found, e)
-		case key == formerHub:
+		case key == legacyDockerHub:
 			hub = append(hub, e)
 		}
 	}
@@ -89,8 +89,8 @@ func matching(entries []credential, image string) []credential {
 	return found
 }
 
-// formerHub is what docker login calls Docker Hub.
-const formerHub = "index.docker.io"
+// legacyDockerHub is what docker login calls Docker Hub.
+const legacyDockerHub = "index.docker.io"
 
 // keyOf is the host and path that an entry is for: without its scheme, and without the version of the API, which docker
 // login puts behind the host.

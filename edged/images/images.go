@@ -2,8 +2,8 @@
 // at a time or several, and the backoff of pulls that fail. Reasons, messages and events are the
 // kubelet's.
 //
-// Two containers that want the same image with the same credentials share one pull. A pull ends when nobody waits for
-// it any more, or when nothing comes of it: it has a deadline for progress, none for time (progress.go).
+// Two containers that want the same image with the same credentials share one pull. A pull is cancelled when its last
+// waiter is gone, or when it makes no progress; it has no overall timeout (progress.go).
 package images
 
 import (
@@ -78,14 +78,15 @@ type Options struct {
 	CredentialsDir string
 	// Meter shows the progress of pulls; nil shows none, and no pull is given up.
 	Meter Meter
-	// Pulled is told of each image that was pulled; it may be nil, and must not block.
+	// Pulled is called after each pull; it may be nil, and must not block.
 	Pulled func()
 	// ProgressTimeout is how long a pull may go without progress; 0 is DefaultProgressTimeout.
 	ProgressTimeout time.Duration
-	// Repair is told of a pull that failed, and returns true when what was in its way has gone, or the image has come
-	// otherwise; nil does nothing.
+	// Repair is called when a pull failed. It returns true if it removed the cause or got the image in another way. It
+	// may be nil.
 	Repair func(ctx context.Context, image string, failure error) bool
-	// ReportEvery is how often is told how far a pull is; 0 is after a minute, and then each time after twice as long.
+	// ReportEvery is how often the progress of a pull is reported; 0 means after a minute, and then each time after
+	// twice as long.
 	ReportEvery time.Duration
 }
 
@@ -370,8 +371,8 @@ func (p *Puller) succeeded(key string) {
 	delete(p.backoff, key)
 }
 
-// pullError is what is told of a pull that failed. Only the words of gRPC for an unknown code are left out: another
-// code says something. Tries with several credentials are a list, each failure once. It is pure.
+// pullError returns the message for a failed pull. It leaves out gRPC's prefix for an unknown code, and keeps that of
+// any other code. Tries with several credentials are a list, each failure once. It is pure.
 func pullError(err error) string {
 	list := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {

@@ -7,8 +7,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Pull brings an image onto the node for nobody in particular, and returns its complete name and how the pull went.
-// slow is told now and then how far it is.
+// Pull pulls an image for no pod in particular, and returns its complete name and how the pull went. slow is called now
+// and then with the progress.
 func (p *Puller) Pull(
 	ctx context.Context, image string, secrets []v1.Secret, slow func(Progress),
 ) (string, Progress, error) {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// A pull has no deadline in time: on a slow link an image takes hours. It has one for progress: a pull of which nothing
-// comes for ProgressTimeout is given up and, after the backoff, begun again; what the runtime has of it, it keeps.
+// A pull has no overall timeout: on a slow link an image takes hours. A pull without progress for ProgressTimeout is
+// cancelled and, after the backoff, started again; the runtime keeps what it has of it.
 //
 // CRI says nothing of a pull before its end, so this looks at what shows from outside: the blobs that the runtime is
 // fetching, where it tells of them, and else whether the file system of the images changes, as it does while layers are
@@ -18,12 +18,12 @@ import (
 // have ended.
 
 const (
-	// DefaultProgressTimeout is how long a pull may go without anything coming. containerd takes what comes in pieces
-	// of 1 MiB before it counts it: at 3.5 KiB/s, of which the worst links are capable, that is once in five minutes.
+	// DefaultProgressTimeout is how long a pull may go without anything coming. containerd counts what it fetches in
+	// pieces of 1 MiB: at 3.5 KiB/s, the speed of the worst links, that is once in five minutes.
 	DefaultProgressTimeout = 5 * time.Minute
 	// progressLook is how often is looked, oftener where the deadline is short.
 	progressLook = 5 * time.Second
-	// firstReport is after what time a pull is told of as slow; each next report comes after twice the time.
+	// firstReport is the time after which a pull is reported as slow; each next report comes after twice the time.
 	firstReport = time.Minute
 )
 

@@ -15,7 +15,7 @@ type request struct {
 	spec    *runtimeapi.ImageSpec
 	creds   []credential
 	sandbox *runtimeapi.PodSandboxConfig
-	// slow is told now and then how far a slow pull is; it may be nil.
+	// slow is called now and then with the progress of a slow pull; it may be nil.
 	slow func(Progress)
 }
 
@@ -69,8 +69,8 @@ func (p *Puller) share(ctx context.Context, want request) (string, int, Progress
 	return "", -1, Progress{}, ctx.Err()
 }
 
-// tell tells those who wait how far their pull is.
-func (p *Puller) tell(job *pull, done Progress) {
+// reportProgress tells those who wait how far their pull is.
+func (p *Puller) reportProgress(job *pull, done Progress) {
 	p.mu.Lock()
 	var waiting []func(Progress)
 	for w := range job.waiters {
@@ -118,7 +118,7 @@ func (p *Puller) pullWatched(ctx context.Context, job *pull, want request) {
 	var watching sync.WaitGroup
 	if p.opts.Meter != nil {
 		watching.Go(func() {
-			job.progress = p.watch(ctx, want.spec.Image, giveUp, func(done Progress) { p.tell(job, done) })
+			job.progress = p.watch(ctx, want.spec.Image, giveUp, func(done Progress) { p.reportProgress(job, done) })
 		})
 	}
 	job.ref, job.used, job.err = p.pull(ctx, want.spec, want.creds, want.sandbox)

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// dialTimeout bounds the making of a connection: an address that swallows packets is no reason to wait for ever.
+	// dialTimeout bounds the dialing of a connection: an address may swallow packets.
 	dialTimeout = 30 * time.Second
 	// maxDiscard is how much of an answer is read, so that the server may finish it.
 	maxDiscard = 10 << 10
@@ -39,8 +39,8 @@ func newHTTPClient(http2 bool) *http.Client {
 		DialContext:       (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // as documented: the certificate is not checked
 		DisableKeepAlives: true,
-		// What comes from a pod is bounded: by itself, package net/http takes a head of 10 MiB, of which maps are made
-		// that are several times that, and 4 MiB of a body that is not read.
+		// What comes from a pod is bounded: by default, package net/http accepts a header of 10 MiB, whose maps take
+		// several times as much, and 4 MiB of an unread body.
 		MaxResponseHeaderBytes: maxHead,
 		HTTP2: &http.HTTP2Config{
 			MaxReceiveBufferPerStream: http2Window, MaxReceiveBufferPerConnection: http2Window,

@@ -37,7 +37,7 @@ type Target struct {
 	Address string
 	// Ports resolve a port that is given by name.
 	Ports []v1.ContainerPort
-	// FellBack, which may be nil, is told of a URL for which HTTPS was asked and that only HTTP answered.
+	// FellBack, which may be nil, is called with an HTTPS URL that answered only over HTTP.
 	FellBack func(url string)
 }
 

@@ -86,7 +86,7 @@ func (r *Rotator) tidy(ctx context.Context, log string) error {
 	}
 }
 
-// removeTemporary removes what an agent that was killed has left half done. Nobody but the tidier makes such files.
+// removeTemporary removes half-written files of an agent that was killed. Only the tidier creates such files.
 func removeTemporary(root *os.Root, log string) {
 	entries, err := logdir.ReadDir(root)
 	if err != nil {

@@ -4,7 +4,7 @@
 //
 // It promises:
 //
-//   - A container that writes nothing costs nothing: its log is watched by the kernel, and nobody looks at it.
+//   - A container that writes nothing costs nothing: the kernel watches its log, and the agent does not look at it.
 //   - A log that grows is looked at the sooner the nearer it is to its size at the pace of its last growth: within 2 s
 //     at the most, and within a quarter of a second while it floods.
 //   - A log has no more than maxFiles files, and the rotated ones together no more than maxFiles times maxSize bytes but
@@ -70,7 +70,7 @@ type Rotator struct {
 	// tidier wakes the one who compresses.
 	tidier notify.Signal
 	slots  chan struct{}
-	ended  chan outcome
+	ended  chan rotation
 
 	// logs are those that are kept an eye on, by container; the loop's own.
 	logs  map[string]*watched
@@ -80,7 +80,7 @@ type Rotator struct {
 	removing sync.Mutex
 
 	mu sync.Mutex
-	// untidy are the logs of which parts may be to compress.
+	// untidy are the logs that may have parts to compress.
 	untidy map[string]bool
 }
 
@@ -94,8 +94,8 @@ type watched struct {
 	busy bool
 }
 
-// outcome is how the rotation of a log went.
-type outcome struct {
+// rotation is how the rotation of a log went.
+type rotation struct {
 	id  string
 	err error
 }
@@ -108,7 +108,7 @@ func New(opts Options) *Rotator {
 	}
 	r := &Rotator{
 		opts: opts, changed: notify.NewSignal(), tidier: notify.NewSignal(), slots: make(chan struct{}, opts.Workers),
-		ended: make(chan outcome), logs: map[string]*watched{}, untidy: map[string]bool{},
+		ended: make(chan rotation), logs: map[string]*watched{}, untidy: map[string]bool{},
 	}
 	r.SetLimits(opts.MaxSize, opts.MaxFiles)
 	return r
@@ -225,7 +225,7 @@ func (r *Rotator) look(ctx context.Context, wg *sync.WaitGroup, now time.Time) {
 			err := r.rotate(ctx, f.Log)
 			<-r.slots
 			select {
-			case r.ended <- outcome{f.ID, err}:
+			case r.ended <- rotation{f.ID, err}:
 			case <-ctx.Done():
 			}
 		})
@@ -236,8 +236,8 @@ func (r *Rotator) look(ctx context.Context, wg *sync.WaitGroup, now time.Time) {
 func (r *Rotator) lookAt(f *watched, now time.Time) bool {
 	size, err := sizeOf(f.Path)
 	if err != nil {
-		// A container that has just been made has none yet, and one that has gone has none any more. One whose log
-		// somebody took away goes on writing into nothing: that is not ours to mend.
+		// A container that has just been made has none yet, and one that has gone has none any more. A container whose
+		// log was deleted by others goes on writing to the deleted file.
 		klog.V(4).InfoS("Log not looked at", "log", f.Path, "err", err)
 		f.last, f.due = sighting{at: now}, now.Add(r.opts.Interval)
 		r.changed.Notify()
@@ -265,7 +265,7 @@ func (r *Rotator) lookAt(f *watched, now time.Time) bool {
 }
 
 // rotated takes over how a rotation went.
-func (r *Rotator) rotated(out outcome, now time.Time) {
+func (r *Rotator) rotated(out rotation, now time.Time) {
 	f := r.logs[out.id]
 	if f == nil {
 		return

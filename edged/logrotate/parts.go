@@ -88,8 +88,8 @@ func nextStamp(parts []part, now time.Time) string {
 	return now.Format(stampForm)
 }
 
-// surplus are the parts that are too many: all but the newest count, of which together no more is kept than so many
-// bytes. It is pure.
+// surplus returns the parts to remove: all but the newest count, which are further limited to a total of so many bytes.
+// It is pure.
 func surplus(parts []part, count int, bytes int64) []part {
 	keep := len(parts)
 	for keep > 0 && len(parts)-keep < count {

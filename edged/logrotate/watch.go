@@ -13,12 +13,12 @@ import (
 // errNoWatch: the kernel watches nothing for us.
 var errNoWatch = errors.New("no inotify")
 
-// watch has the kernel say when a file is written the next time, once: a log that is written a lot wakes nobody but by
-// the looks at it. A nil watch watches nothing.
+// watch has the kernel report the next write to a file, once: a busy log causes no wakeups beyond the regular checks. A
+// nil watch watches nothing.
 type watch struct {
-	file *os.File
-	fd   int
-	news chan string
+	file    *os.File
+	fd      int
+	changes chan string
 
 	mu     sync.Mutex
 	closed bool
@@ -35,7 +35,7 @@ func newWatch() (*watch, error) {
 	return &watch{
 		file:        os.NewFile(uintptr(fd), "inotify"),
 		fd:          fd,
-		news:        make(chan string),
+		changes:     make(chan string),
 		ids:         map[int32]string{},
 		descriptors: map[string]int32{},
 	}, nil
@@ -53,12 +53,12 @@ func (w *watch) close() {
 	}
 }
 
-// written tells of the containers whose logs were written.
+// written receives the containers whose logs were written.
 func (w *watch) written() <-chan string {
 	if w == nil {
 		return nil
 	}
-	return w.news
+	return w.changes
 }
 
 // arm has the next write to a container's log told.
@@ -94,7 +94,7 @@ func (w *watch) forget(id string) {
 	}
 }
 
-// run tells of writes until the watch is closed.
+// run reports writes until the watch is closed.
 func (w *watch) run(ctx context.Context) {
 	if w == nil {
 		return
@@ -113,7 +113,7 @@ func (w *watch) run(ctx context.Context) {
 				continue
 			}
 			select {
-			case w.news <- id:
+			case w.changes <- id:
 			case <-ctx.Done():
 				return
 			}
@@ -133,7 +133,7 @@ func (w *watch) take(wd int32) string {
 	return id
 }
 
-// descriptorsIn returns the watches of which a buffer of events tells.
+// descriptorsIn returns the watch descriptors in a buffer of events.
 func descriptorsIn(buffer []byte) []int32 {
 	var list []int32
 	for len(buffer) >= unix.SizeofInotifyEvent {

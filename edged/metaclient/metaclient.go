@@ -96,9 +96,9 @@ func (c *Client) VolumeSecret(ctx context.Context, namespace, name string) (*v1.
 		json.RawMessage(cloudFirst))
 }
 
-// Get returns an object that is asked for by its key, or with a key without a name (and a slice as T) all of its type;
-// apierrors.IsNotFound tells one that does not exist, and apierrors.IsServiceUnavailable one of which nobody here knows
-// while the cloud cannot be asked.
+// Get returns the object of a key or, for a key without a name and a slice as T, all objects of its type.
+// apierrors.IsNotFound means that it does not exist, and apierrors.IsServiceUnavailable that this is unknown while the
+// cloud is unreachable.
 func Get[T any](ctx context.Context, c *Client, key resource.Key) (*T, error) {
 	return get[T](ctx, c, key, nil)
 }
@@ -151,8 +151,8 @@ func (c *Client) statusRows(ctx context.Context) ([]statusRow, error) {
 	return rows, nil
 }
 
-// StatusOwners returns the pods of which statuses are stored, with no more than their names and UIDs. A row that does
-// not decode has no UID.
+// StatusOwners returns the pods that have stored statuses, with only their names and UIDs. A row that does not decode
+// has no UID.
 func (c *Client) StatusOwners(ctx context.Context) ([]*v1.Pod, error) {
 	rows, err := c.statusRows(ctx)
 	if err != nil {
@@ -177,7 +177,7 @@ func (c *Client) ReportStatus(ctx context.Context, pod *v1.Pod, status v1.PodSta
 	return c.putStatus(ctx, model.OpPatch, resource.TypePodPatch, pod, status)
 }
 
-// KeepStatus stores the status of a pod of which the cloud does not know; it is durable on return.
+// KeepStatus stores the status of a pod that the cloud does not know; it is durable on return.
 func (c *Client) KeepStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
 	return c.putStatus(ctx, model.OpUpdate, resource.TypePodStatus, pod, status)
 }

@@ -188,7 +188,7 @@ func (c *Client) ReportEvent(ctx context.Context, event *v1.Event, again bool) e
 	return err
 }
 
-// LinkNews decodes what metamanager tells of the link.
+// LinkNews decodes what metamanager reports about the link.
 func LinkNews(m *model.Message) (connected, synced bool) {
 	var link struct {
 		Connected bool `json:"connected"`

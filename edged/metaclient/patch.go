@@ -74,8 +74,8 @@ func writePatch(uid types.UID, status v1.PodStatus) ([]byte, error) {
 	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid}, "status": fields})
 }
 
-// wholeResources are a pod's own resources, in which everything that they can have and do not is to go. A directive
-// that replaces them is no way: the API server drops an object with one that it did not have before.
+// wholeResources are a pod's own resources, with an explicit null for every field that they do not have. A $patch
+// directive cannot be used: the API server drops an object with a directive that it did not have before.
 func wholeResources(resources json.RawMessage) (json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(resources, &fields); err != nil {
@@ -96,8 +96,8 @@ func wholeResources(resources json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(fields)
 }
 
-// wholeAmounts are amounts of which the resources that a pod as a whole can have, and does not, are to go. They are no
-// object with fields: who decodes them takes each key for a resource.
+// wholeAmounts are amounts with an explicit null for every pod-level resource that they do not have. They are a map:
+// decoders take each key for a resource.
 func wholeAmounts(amounts json.RawMessage) (json.RawMessage, error) {
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(amounts, &fields); err != nil {
@@ -114,8 +114,8 @@ func wholeAmounts(amounts json.RawMessage) (json.RawMessage, error) {
 // sometimes are the conditions that a node agent does not always have: where they are not, they are to go.
 var sometimes = [...]v1.PodConditionType{v1.PodResizePending, v1.PodResizeInProgress}
 
-// wholeConditions are conditions of which each says of its own fields that are empty that they are: they are merged by
-// type, and what was said before would stay.
+// wholeConditions are conditions with their empty fields written out: conditions are merged by type, and omitted fields
+// would keep their old values.
 func wholeConditions(conditions []v1.PodCondition) (json.RawMessage, error) {
 	out := make([]any, 0, len(conditions)+len(sometimes))
 	for i := range conditions {

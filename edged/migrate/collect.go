@@ -90,7 +90,7 @@ func (t *Migration) Look(ctx context.Context) (*Plan, error) {
 	node := p.before.Modules.Edged.HostnameOverride
 	p.Stored = adopt.Rows(rows, node)
 	t.certificates(p, node)
-	if p.Config, err = adopt.Translate(text, adopt.Places{
+	if p.Config, err = adopt.Translate(text, adopt.Paths{
 		Store:    t.Store,
 		Certs:    t.certs(),
 		NodeName: node,
@@ -165,7 +165,7 @@ func mappedDevice(root string, uid types.UID) string {
 	return ""
 }
 
-// certificates reads those of the device, and looks whether they are of use.
+// certificates reads the device's certificates, and checks whether they are valid.
 func (t *Migration) certificates(p *Plan, node string) {
 	from, to := adopt.CertFilesOf(p.before), adopt.CertFiles(t.certs())
 	for _, pair := range [][2]string{{from.CA, to.CA}, {from.Cert, to.Cert}, {from.Key, to.Key}} {
@@ -189,7 +189,7 @@ func (t *Migration) certificates(p *Plan, node string) {
 	}
 }
 
-// preflight looks whether this agent could run pods here. Its ports are still KubeEdge's.
+// preflight checks whether this agent could run pods here. Its ports are still KubeEdge's.
 func (t *Migration) preflight(ctx context.Context, p *Plan) {
 	own := &p.Config.Modules.Edged
 	k := &own.TailoredKubeletConfig

@@ -51,7 +51,7 @@ type Options struct {
 	Force bool
 	// Wait is how long this agent may take to show the pods that it took over.
 	Wait time.Duration
-	// Out is told what is done.
+	// Out receives a line for each step.
 	Out io.Writer
 }
 
@@ -238,7 +238,7 @@ func (t *Migration) back(ctx context.Context, s *state) error {
 	return errors.Join(err, t.clear(s))
 }
 
-// clear removes what this agent was given, and puts its configuration of before back.
+// clear removes what was created for this agent, and restores its earlier configuration.
 func (t *Migration) clear(s *state) error {
 	var errs []error
 	for _, name := range s.Made {

@@ -60,7 +60,7 @@ type state struct {
 // aside is the end of the names under which KubeEdge's files wait.
 const aside = ".kubeedge"
 
-// keepConfig remembers this agent's configuration of before, such as a package's.
+// keepConfig saves this agent's earlier configuration, such as a package's.
 func (s *state) keepConfig() error {
 	text, err := os.ReadFile(s.Config)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,14 +9,15 @@
 //	none         there                                 its end is reported
 //	there        none                                  one is made, when there is a link
 //	there        being deleted, or of another manifest its end is reported, and when it is gone one is made
-//	there        of this manifest                      it is told the static pod's status
+//
+// there        of this manifest                      the static pod's status is reported
 //
 // # Promises
 //
 //   - The static pods run on whatever becomes of their mirrors, and nothing here waits for a link but the making of a
 //     mirror. Ends and statuses are kept in the store until the cloud has them.
-//   - Nothing is ended before both are known: the manifests and the stored pods. See Loaded.
-//   - A status is told when it is another than the one that was told last, and once after a restart of the agent.
+//   - No mirror is deleted before both are known: the manifests and the stored pods. See Loaded.
+//   - A status is reported when it differs from the last one, and once after a restart of the agent.
 //   - A mirror that the cloud does not take is tried again at growing intervals, at once over a new link or when its
 //     manifest changes. Why is logged when it is another reason than before.
 package mirror
@@ -75,13 +76,13 @@ type Manager struct {
 	pods   map[types.NamespacedName]*pair
 }
 
-// pair is what there is of one name.
+// pair is the static pod and the mirror pod of one name.
 type pair struct {
 	static, mirror *v1.Pod
 	// ended is the mirror whose end was reported.
 	ended types.UID
-	// told is the status that was told of the mirror; nil before the first.
-	told *v1.PodStatus
+	// reported is the status that was reported of the mirror; nil before the first.
+	reported *v1.PodStatus
 	// Of what failed: when it is tried again, after how long, and why.
 	retryAt time.Time
 	delay   time.Duration
@@ -139,23 +140,23 @@ func (m *Manager) SetStatic(pods []*v1.Pod) {
 	})
 }
 
-// Seen is told of each mirror pod that the store has.
+// Seen is called for each mirror pod in the store.
 func (m *Manager) Seen(pod *v1.Pod) {
 	m.change(func() {
 		p := m.at(pod)
 		if p.mirror == nil || p.mirror.UID != pod.UID {
-			p.told = nil
+			p.reported = nil
 		}
 		p.mirror = pod
 	})
 }
 
-// Gone is told of each pod that the store has no more.
+// Gone is called for each pod that was removed from the store.
 func (m *Manager) Gone(uid types.UID) {
 	m.change(func() {
 		for _, p := range m.pods {
 			if p.mirror != nil && p.mirror.UID == uid {
-				p.mirror, p.told = nil, nil
+				p.mirror, p.reported = nil, nil
 				p.again()
 			}
 		}
@@ -263,7 +264,7 @@ func (m *Manager) apply(ctx context.Context, t task) error {
 	case create:
 		return m.create(ctx, t)
 	case tell:
-		return m.tell(ctx, t)
+		return m.reportStatus(ctx, t)
 	}
 	return nil
 }
@@ -284,16 +285,16 @@ func (m *Manager) create(ctx context.Context, t task) error {
 	klog.InfoS("Mirror pod made", "pod", t.name, "podUID", made.UID, "static", t.static.UID)
 	m.change(func() {
 		if p := m.pods[t.name]; p != nil && p.mirror == nil {
-			p.mirror, p.told = made, nil
+			p.mirror, p.reported = made, nil
 		}
 	})
 	return nil
 }
 
-// tell tells a mirror pod's status, if it is news.
-func (m *Manager) tell(ctx context.Context, t task) error {
+// reportStatus reports a mirror pod's status, if it has changed.
+func (m *Manager) reportStatus(ctx context.Context, t task) error {
 	status, ok := m.opts.Status(t.static.UID)
-	if !ok || t.told != nil && equality.Semantic.DeepEqual(*t.told, status) {
+	if !ok || t.reported != nil && equality.Semantic.DeepEqual(*t.reported, status) {
 		return nil
 	}
 	if err := m.opts.Cloud.ReportMirrorStatus(ctx, t.mirror, status); err != nil {
@@ -302,7 +303,7 @@ func (m *Manager) tell(ctx context.Context, t task) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if p := m.pods[t.name]; p != nil && p.mirror != nil && p.mirror.UID == t.mirror.UID {
-		p.told = &status
+		p.reported = &status
 	}
 	return nil
 }

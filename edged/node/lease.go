@@ -32,9 +32,9 @@ type lease struct {
 	owner *metav1.OwnerReference
 	// renewedAt is when the cloud last confirmed the lease; zero when it has not yet.
 	renewedAt time.Time
-	// lapse is the last renewal before the newest time without a lease; zero if there was none. told is the one that
+	// lapse is the last renewal before the newest time without a lease; zero if there was none. loggedAt is the one that
 	// lapsed has reported.
-	lapse, told time.Time
+	lapse, loggedAt time.Time
 
 	// have is the newest lease that the cloud confirmed; nil when it is to be read.
 	have *coordinationv1.Lease
@@ -60,8 +60,8 @@ func (l *lease) lapsed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.noteLapse()
-	again := l.lapse.Equal(l.told)
-	l.told = l.lapse
+	again := l.lapse.Equal(l.loggedAt)
+	l.loggedAt = l.lapse
 	return !again
 }
 

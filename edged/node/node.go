@@ -85,9 +85,9 @@ type Node struct {
 	registered bool
 	// read: the Node was read since the start; stale: it may have been changed while there was no link.
 	read, stale bool
-	// told is the status that the cloud has, toldAt when it was told; nil when it is to be told at once.
-	told   *v1.NodeStatus
-	toldAt time.Time
+	// reported is the status that the cloud has, toldAt when it was reported; nil when it is to be reported at once.
+	reported   *v1.NodeStatus
+	reportedAt time.Time
 	// conditions are those of the newest status, in the Node or told.
 	conditions []v1.NodeCondition
 	// listed are the resources that the Node lists, or listed.
@@ -117,7 +117,7 @@ func (n *Node) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-n.woken:
-			n.told = nil
+			n.reported = nil
 			n.stale = n.lease.lapsed() || n.stale
 		case <-n.looked:
 		case <-tick.C:
@@ -164,7 +164,7 @@ func (n *Node) register(ctx context.Context) error {
 		return err
 	}
 	klog.InfoS("Node registered", "node", n.opts.Name, "uid", have.UID)
-	n.registered, n.read, n.told = true, true, nil
+	n.registered, n.read, n.reported = true, true, nil
 	return nil
 }
 
@@ -212,8 +212,8 @@ func (n *Node) report(ctx context.Context) error {
 		n.opts.Changed(before, n.conditions)
 	}
 	say := n.patch
-	if !changed(n.told, &status) {
-		if time.Since(n.toldAt) < n.opts.Report {
+	if !changed(n.reported, &status) {
+		if time.Since(n.reportedAt) < n.opts.Report {
 			return nil
 		}
 		say = stillSo
@@ -229,7 +229,7 @@ func (n *Node) report(ctx context.Context) error {
 		}
 		return err
 	}
-	n.told, n.toldAt = &status, time.Now()
+	n.reported, n.reportedAt = &status, time.Now()
 	for name, q := range status.Capacity {
 		if n.listed == nil {
 			n.listed = v1.ResourceList{}

@@ -311,7 +311,7 @@ func (p *PLEG) Refresh(ctx context.Context, uid types.UID) (*observed.Pod, error
 
 // update makes and stores a snapshot; tell says whether a change is told. behind says that a process runs
 // in the snapshot that has ended.
-func (p *PLEG) update(ctx context.Context, uid types.UID, tell bool) (pod *observed.Pod, behind bool, err error) {
+func (p *PLEG) update(ctx context.Context, uid types.UID, notify bool) (pod *observed.Pod, behind bool, err error) {
 	lock := p.lockOf(uid)
 	lock.Lock()
 	pod, err = p.lister.GetPod(ctx, uid)
@@ -324,7 +324,7 @@ func (p *PLEG) update(ctx context.Context, uid types.UID, tell bool) (pod *obser
 	if s := p.source.Load(); s != nil {
 		behind = s.watch(pod)
 	}
-	if changed && tell {
+	if changed && notify {
 		p.opts.OnChange(uid)
 	}
 	return pod, behind, nil

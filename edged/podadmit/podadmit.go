@@ -192,9 +192,9 @@ func (c *Controller) RetryRejected() {
 	}
 }
 
-// Beside returns the pods that were admitted and have not ended, except one. A pod that is being ended counts until
+// ActivePodsExcept returns the pods that were admitted and have not ended, except one. A pod that is being ended counts until
 // nothing of it runs.
-func (c *Controller) Beside(uid types.UID) []*v1.Pod {
+func (c *Controller) ActivePodsExcept(uid types.UID) []*v1.Pod {
 	var others []*v1.Pod
 	for _, o := range c.opts.Desired.All() {
 		if o.Admitted && o.Pod.UID != uid && !status.Terminal(c.opts.Statuses.Phase(o.Pod.UID)) {
@@ -210,7 +210,7 @@ func (c *Controller) AdmitResize(pod *v1.Pod) *observed.Reason {
 	if why := c.opts.Pressure(pod); why != nil {
 		return why
 	}
-	return resize.Admit(pod, c.opts.Allocatable, c.Beside(pod.UID))
+	return resize.Admit(pod, c.opts.Allocatable, c.ActivePodsExcept(pod.UID))
 }
 
 // decide decides on a pod's admission; decided is false where it was admitted before.
@@ -218,7 +218,7 @@ func (c *Controller) decide(w desired.Pod) (verdict admission.Verdict, decided b
 	if w.Restored || c.opts.PLEG.Get(w.Pod.UID).Alive() {
 		return admission.Verdict{}, false
 	}
-	return admission.Admit(c.node(), w.Pod, c.Beside(w.Pod.UID)), true
+	return admission.Admit(c.node(), w.Pod, c.ActivePodsExcept(w.Pod.UID)), true
 }
 
 // node is what is known of this node without asking anybody.
@@ -284,7 +284,7 @@ func (c *Controller) cloudsWord(ctx context.Context, w desired.Pod, verdict admi
 	}
 	known := c.node()
 	known.Labels, known.Taints, known.Whole = obj.Labels, obj.Spec.Taints, true
-	return admission.Admit(known, w.Pod, c.Beside(w.Pod.UID)).Rejected
+	return admission.Admit(known, w.Pod, c.ActivePodsExcept(w.Pod.UID)).Rejected
 }
 
 // makeRoom ends pods for one that is critical, and returns when they have ended or take too long to: then the critical

@@ -20,18 +20,18 @@ import (
 	"github.com/edgecore-io/edgecore/edged/termination"
 )
 
-// stuck is a syncer of pods that cannot be killed, but for those that end by themselves.
-type stuck struct {
+// slowSyncer is a syncer of pods that cannot be killed, but for those that end by themselves.
+type slowSyncer struct {
 	waiters *termination.Waiters
 	ends    map[types.UID]time.Duration
 }
 
-func (s *stuck) Sync(ctx context.Context, _ *v1.Pod) podworker.SyncResult {
+func (s *slowSyncer) Sync(ctx context.Context, _ *v1.Pod) podworker.SyncResult {
 	<-ctx.Done()
 	return podworker.SyncResult{Err: ctx.Err()}
 }
 
-func (s *stuck) Terminate(ctx context.Context, end podworker.End) error {
+func (s *slowSyncer) Terminate(ctx context.Context, end podworker.End) error {
 	after, ok := s.ends[end.UID]
 	if !ok {
 		<-ctx.Done()
@@ -41,7 +41,7 @@ func (s *stuck) Terminate(ctx context.Context, end podworker.End) error {
 	return nil
 }
 
-func (s *stuck) Terminated(_ context.Context, end podworker.End) error {
+func (s *slowSyncer) Terminated(_ context.Context, end podworker.End) error {
 	s.waiters.Ended(end.UID)
 	return nil
 }
@@ -64,7 +64,7 @@ func TestMakeRoomGivesUp(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				wanted, recorder, waiters := desired.New(), events.New("n", nil), &termination.Waiters{}
 				pool := podworker.New(ctx, podworker.Options{})
-				pool.SetSyncer(&stuck{waiters: waiters, ends: c.ends})
+				pool.SetSyncer(&slowSyncer{waiters: waiters, ends: c.ends})
 				stopper := podstop.New(ctx, podstop.Options{
 					Desired:  wanted,
 					Workers:  pool,
@@ -120,7 +120,7 @@ func TestStoppedPodsCount(t *testing.T) {
 		wanted.SetAdmission(uid, nil)
 	}
 	wanted.Stop("1", &status.Stopped{Reason: "Evicted"})
-	if got := c.Beside("2"); len(got) != 1 || got[0].UID != "1" {
+	if got := c.ActivePodsExcept("2"); len(got) != 1 || got[0].UID != "1" {
 		t.Errorf("pods beside 2 = %v, want 1, which is being ended", got)
 	}
 }

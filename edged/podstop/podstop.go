@@ -45,13 +45,13 @@ type Options struct {
 // Stopper ends pods. Its methods may be called from any goroutine.
 type Stopper struct {
 	opts Options
-	// life ends with the run of the agent, and with it the watches.
-	life    context.Context
+	// runCtx ends with the run of the agent, and with it the watches.
+	runCtx  context.Context
 	watches sync.WaitGroup
 }
 
 // New returns a Stopper that watches how pods end until life ends.
-func New(life context.Context, o Options) *Stopper { return &Stopper{opts: o, life: life} }
+func New(ctx context.Context, o Options) *Stopper { return &Stopper{opts: o, runCtx: ctx} }
 
 // Stop ends a pod within the grace period of why. It interrupts a pull, a hook or a longer termination, and does
 // nothing for a pod that is stopped already. It does not wait. annotations, which may be nil, are those of the event.
@@ -63,7 +63,7 @@ func (s *Stopper) Stop(pod *v1.Pod, why status.Stopped, annotations map[string]s
 	s.opts.Workers.Stop(pod.UID, why.Grace)
 	s.watches.Go(func() {
 		limit := termination.Timeout(pod, why.Grace)
-		if !termination.Within(s.life, s.Ended(pod.UID), limit) && s.life.Err() == nil {
+		if !termination.Within(s.runCtx, s.Ended(pod.UID), limit) && s.runCtx.Err() == nil {
 			s.opts.Recorder.Eventf(pod, v1.EventTypeWarning, termination.ReasonExceededGrace,
 				termination.MessageExceededGrace)
 		}

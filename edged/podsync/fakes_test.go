@@ -53,11 +53,11 @@ func (f *fakePLEG) Refresh(context.Context, types.UID) (*observed.Pod, error) {
 type fakeRuntime struct {
 	*calls
 	result runtime.SyncResult
-	wish   runtime.SyncInput
+	input  runtime.SyncInput
 }
 
-func (f *fakeRuntime) SyncPod(_ context.Context, wish runtime.SyncInput) runtime.SyncResult {
-	_, f.wish = f.add("sync"), wish
+func (f *fakeRuntime) SyncPod(_ context.Context, in runtime.SyncInput) runtime.SyncResult {
+	_, f.input = f.add("sync"), in
 	return f.result
 }
 

@@ -39,7 +39,7 @@ type PLEG interface {
 
 // Runtime starts, stops and removes the containers of pods; see package runtime.
 type Runtime interface {
-	SyncPod(ctx context.Context, wish runtime.SyncInput) runtime.SyncResult
+	SyncPod(ctx context.Context, in runtime.SyncInput) runtime.SyncResult
 	KillPod(ctx context.Context, uid types.UID, pod *v1.Pod, obs *observed.Pod, grace *int64) error
 	ReleaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error
 	RemovePod(ctx context.Context, obs *observed.Pod) error

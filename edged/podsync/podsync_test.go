@@ -171,7 +171,7 @@ func TestSync(t *testing.T) {
 	if diff := cmp.Diff(want, f.list); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
-	if got := f.runtime.wish.PullSecrets; len(got) != 1 || got[0].Name != "has" {
+	if got := f.runtime.input.PullSecrets; len(got) != 1 || got[0].Name != "has" {
 		t.Errorf("pull secrets %+v, want one of name has", got)
 	}
 	if got := f.messages(events.FailedToRetrieveImagePullSecret); len(got) != 1 {

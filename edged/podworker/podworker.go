@@ -135,7 +135,7 @@ func (p *Pool) Update(pod *v1.Pod, startAfter types.UID) {
 	if w == nil {
 		return
 	}
-	w.wish(func(n *news) {
+	w.enqueue(func(n *pendingUpdate) {
 		n.pod, n.removed, n.changed = pod, false, true
 		if startAfter != pod.UID {
 			n.startAfter = startAfter
@@ -149,7 +149,7 @@ func (p *Pool) Remove(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.worker(uid); w != nil {
-		w.wish(func(n *news) { n.removed, n.changed = true, true })
+		w.enqueue(func(n *pendingUpdate) { n.removed, n.changed = true, true })
 	}
 }
 
@@ -163,7 +163,7 @@ func (p *Pool) Stop(uid types.UID, grace *int64) {
 	if w == nil {
 		return
 	}
-	w.wish(func(n *news) {
+	w.enqueue(func(n *pendingUpdate) {
 		n.stopped = true
 		if grace != nil && (n.grace == nil || *grace < *n.grace) {
 			n.grace = grace
@@ -176,7 +176,7 @@ func (p *Pool) Enqueue(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if w := p.workers[uid]; w != nil {
-		w.wish(func(*news) {})
+		w.enqueue(func(*pendingUpdate) {})
 	}
 }
 
@@ -185,7 +185,7 @@ func (p *Pool) EnqueueAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range p.workers {
-		w.wish(func(*news) {})
+		w.enqueue(func(*pendingUpdate) {})
 	}
 }
 
@@ -244,10 +244,10 @@ func (p *Pool) forget(w *worker) bool {
 	// Anyone who waited for this pod may go on now.
 	for _, other := range p.workers {
 		other.mu.Lock()
-		waits := other.news.startAfter == w.uid
+		waits := other.pending.startAfter == w.uid
 		other.mu.Unlock()
 		if waits {
-			other.wish(func(n *news) { n.startAfter = "" })
+			other.enqueue(func(n *pendingUpdate) { n.startAfter = "" })
 		}
 	}
 	if p.opts.Forgotten != nil {

@@ -24,8 +24,8 @@ const (
 	done
 )
 
-// news is what the outside has said since the worker last looked, folded together.
-type news struct {
+// pendingUpdate is what the outside has said since the worker last looked, folded together.
+type pendingUpdate struct {
 	pod        *v1.Pod
 	removed    bool
 	stopped    bool
@@ -40,18 +40,18 @@ type worker struct {
 	wake notify.Signal
 
 	mu       sync.Mutex
-	news     news
+	pending  pendingUpdate
 	phase    phase
 	cancel   context.CancelFunc // of the call under way
 	endGrace *int64             // that the Terminate under way was given; nil: the pod's own
 	end      End                // what is being ended, from Terminating on
 }
 
-// wish folds something new in, interrupts a call that it makes pointless, and wakes the worker.
-func (w *worker) wish(fold func(*news)) {
+// enqueue folds something new in, interrupts a call that it makes pointless, and wakes the worker.
+func (w *worker) enqueue(fold func(*pendingUpdate)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	fold(&w.news)
+	fold(&w.pending)
 	if w.cancel != nil && w.interrupts() {
 		w.cancel()
 	}
@@ -63,21 +63,21 @@ func (w *worker) wish(fold func(*news)) {
 func (w *worker) interrupts() bool {
 	switch w.phase {
 	case syncing:
-		return w.news.mustEnd()
+		return w.pending.mustEnd()
 	case terminating:
-		g := w.news.deletionGrace()
+		g := w.pending.deletionGrace()
 		return g != nil && (w.endGrace == nil || *g < *w.endGrace)
 	}
 	return false
 }
 
 // mustEnd reports whether the pod has to end.
-func (n *news) mustEnd() bool {
+func (n *pendingUpdate) mustEnd() bool {
 	return n.removed || n.stopped || n.pod == nil || n.pod.DeletionTimestamp != nil
 }
 
 // deletionGrace is the grace that the wish to end asks for; nil: the pod's own.
-func (n *news) deletionGrace() *int64 {
+func (n *pendingUpdate) deletionGrace() *int64 {
 	g := n.grace
 	if n.pod != nil && n.pod.DeletionTimestamp != nil && n.pod.DeletionGracePeriodSeconds != nil {
 		if d := n.pod.DeletionGracePeriodSeconds; g == nil || *d < *g {
@@ -143,15 +143,15 @@ func (w *worker) currentPhase() phase {
 func (w *worker) idleForGood() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.phase == done && w.end.Removed && !w.news.changed
+	return w.phase == done && w.end.Removed && !w.pending.changed
 }
 
 // step does one call to the syncer, or none. It returns whether to look again at once, and when
 // the next step is due.
 func (w *worker) step() (again bool, next time.Time, err error) {
 	w.mu.Lock()
-	n := w.news
-	w.news.changed = false
+	n := w.pending
+	w.pending.changed = false
 	select {
 	case <-w.wake: // said before the look above, so it is in it
 	default:
@@ -171,7 +171,7 @@ func (w *worker) step() (again bool, next time.Time, err error) {
 	return false, time.Time{}, nil
 }
 
-func (w *worker) stepSync(n news) (bool, time.Time, error) {
+func (w *worker) stepSync(n pendingUpdate) (bool, time.Time, error) {
 	if n.mustEnd() {
 		w.beginEnd(n, false)
 		return true, time.Time{}, nil
@@ -207,7 +207,7 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // beginEnd moves the pod to Terminating. finished: it ended by itself and may still be wanted.
-func (w *worker) beginEnd(n news, finished bool) {
+func (w *worker) beginEnd(n pendingUpdate, finished bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.phase = terminating
@@ -219,7 +219,7 @@ func (w *worker) beginEnd(n news, finished bool) {
 }
 
 // update takes over what the newest wish says of the end, keeping the pod that is being ended.
-func (e *End) update(n news) {
+func (e *End) update(n pendingUpdate) {
 	e.Removed = e.Removed || n.removed || n.pod == nil
 	if n.pod != nil && n.pod.DeletionTimestamp != nil {
 		e.Deleted, e.Pod = true, n.pod
@@ -229,7 +229,7 @@ func (e *End) update(n news) {
 	}
 }
 
-func (w *worker) stepTerminate(n news) (bool, time.Time, error) {
+func (w *worker) stepTerminate(n pendingUpdate) (bool, time.Time, error) {
 	w.mu.Lock()
 	w.end.update(n)
 	end := w.end
@@ -249,7 +249,7 @@ func (w *worker) stepTerminate(n news) (bool, time.Time, error) {
 
 func (w *worker) stepTerminated() (bool, time.Time, error) {
 	w.mu.Lock()
-	w.end.update(w.news)
+	w.end.update(w.pending)
 	end := w.end
 	w.mu.Unlock()
 	ctx := w.beginCall(nil)
@@ -265,13 +265,13 @@ func (w *worker) stepTerminated() (bool, time.Time, error) {
 
 // stepDone looks whether a pod that is done has to do something again: a finished one was removed,
 // or a removed one is wanted once more. It returns whether there is another step.
-func (w *worker) stepDone(n news) bool {
+func (w *worker) stepDone(n pendingUpdate) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wanted := n.pod != nil && !n.removed
 	switch {
 	case w.end.Removed && wanted && n.pod.DeletionTimestamp == nil:
-		w.phase, w.end, w.news.grace, w.news.stopped = syncing, End{}, nil, false
+		w.phase, w.end, w.pending.grace, w.pending.stopped = syncing, End{}, nil, false
 		return true
 	case !w.end.Removed && n.removed, !w.end.Deleted && wanted && n.pod.DeletionTimestamp != nil:
 		w.end.update(n)

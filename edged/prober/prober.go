@@ -289,15 +289,15 @@ func (p *Prober) begin(w *watch) {
 // A new container gets a moment before its first attempt: hardly one answers at once, and a failure would be noise.
 // Readiness is for those who wait, and costs nothing but an event when it comes too soon.
 const (
-	settle      = time.Second
-	settleReady = 100 * time.Millisecond
+	recheckPeriod      = time.Second
+	recheckReadyPeriod = 100 * time.Millisecond
 )
 
 // first is how long the first attempt waits.
 func (r *probe) first(now time.Time) time.Duration {
-	delay := min(settle, period(r.spec)/2)
+	delay := min(recheckPeriod, period(r.spec)/2)
 	if r.kind == readiness {
-		delay = settleReady
+		delay = recheckReadyPeriod
 	}
 	delay = max(delay, time.Duration(r.spec.InitialDelaySeconds)*time.Second)
 	if !r.watch.startedAt.IsZero() {

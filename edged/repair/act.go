@@ -57,7 +57,7 @@ func (r *Repairer) repair(ctx context.Context, s Suspect, suspicion Suspicion) (
 	switch todo {
 	case mend:
 		r.damaged(s, rep.String())
-		return r.settle(ctx, s, r.mend(ctx, rep))
+		return r.conclude(ctx, s, r.mend(ctx, rep))
 	case fetch:
 		r.damaged(s, rep.String())
 		return r.fetch(ctx, s, rep)
@@ -102,8 +102,8 @@ func (r *Repairer) mendLayer(ctx context.Context, d damagedLayer) error {
 	return l.mend(ctx, plain, d.damage)
 }
 
-// settle looks whether an image is right after it was worked on, and says so.
-func (r *Repairer) settle(ctx context.Context, s Suspect, err error) (bool, error) {
+// conclude verifies an image after a repair, and reports the outcome.
+func (r *Repairer) conclude(ctx context.Context, s Suspect, err error) (bool, error) {
 	if err != nil {
 		return false, r.trouble(ctx, s, err)
 	}
@@ -144,9 +144,9 @@ func (r *Repairer) fetch(ctx context.Context, s Suspect, rep report) (bool, erro
 	}
 	switch {
 	case len(after.blobs) == 0 && len(after.layers) > 0 && after.unknown == "":
-		return r.settle(ctx, s, r.mend(ctx, after))
+		return r.conclude(ctx, s, r.mend(ctx, after))
 	case after.whole():
-		return r.settle(ctx, s, nil)
+		return r.conclude(ctx, s, nil)
 	}
 	// The runtime does not fetch the blob of a layer that it has unpacked: it has to forget the image for that.
 	again, err := r.remove(ctx, s)

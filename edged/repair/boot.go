@@ -18,7 +18,8 @@ func RecordThisBoot(dir string) *Record {
 		klog.ErrorS(err, "The list of images that were found whole is lost when the agent stops")
 	}
 	if r.Unclean() {
-		klog.InfoS("The device went down without notice; when a container fails, its image is compared with the layers " +
+		klog.InfoS("The device went down without notice; when a container fails, its image is compared with the " +
+			"layers " +
 			"that it was unpacked from")
 	}
 	return r

@@ -41,7 +41,7 @@ func (l *layer) mend(ctx context.Context, archive io.Reader, found damage) error
 		if !bad && !found.all && !opaque {
 			return nil
 		}
-		if err := l.place(e, content, made); err != nil {
+		if err := l.restore(e, content, made); err != nil {
 			return fmt.Errorf("%s: %w", e.name, err)
 		}
 		return nil
@@ -49,8 +49,8 @@ func (l *layer) mend(ctx context.Context, archive io.Reader, found damage) error
 	return errors.Join(err, l.sync())
 }
 
-// place puts one entry of an archive where it belongs.
-func (l *layer) place(e entry, content io.Reader, made map[string]bool) error {
+// restore puts one entry of an archive where it belongs.
+func (l *layer) restore(e entry, content io.Reader, made map[string]bool) error {
 	at, base := path.Join(l.base, e.name), path.Base(e.name)
 	parent := path.Dir(at)
 	if err := l.root.MkdirAll(parent, 0o755); err != nil {

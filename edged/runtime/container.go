@@ -52,8 +52,8 @@ func failStart(reason string, err error) *startError {
 	return &startError{Reason: observed.Reason{Reason: reason, Message: criMessage(err)}, err: err}
 }
 
-// place is where a container is to run.
-type place struct {
+// startParams is what the containers of a pod have in common when they are started.
+type startParams struct {
 	pod       *v1.Pod
 	obs       *observed.Pod
 	sandboxID string
@@ -69,7 +69,7 @@ type place struct {
 
 // startContainer makes and starts one container; everything that stands in the way is written into
 // the result.
-func (r *Runtime) startContainer(ctx context.Context, p place, s Start, res *SyncResult) {
+func (r *Runtime) startContainer(ctx context.Context, p startParams, s Start, res *SyncResult) {
 	c := s.Container
 	wait, until := r.backoff.after(p.pod.UID, c.Name, Hash(c), s.Last)
 	if s.Last.Running() { // it was stopped by this sync: a probe has failed, or its spec has changed
@@ -112,7 +112,7 @@ func (r *Runtime) startContainer(ctx context.Context, p place, s Start, res *Syn
 
 // ensureImages brings the images of a container onto the node; where one is missing the result says why.
 func (r *Runtime) ensureImages(
-	ctx context.Context, p *place, c *v1.Container, res *SyncResult,
+	ctx context.Context, p *startParams, c *v1.Container, res *SyncResult,
 ) (imageRef string, ok bool) {
 	imageRef, problem, retryAt := r.opts.Images.EnsureImage(ctx, p.pod, c, p.secrets, p.config)
 	if problem == nil {
@@ -125,7 +125,9 @@ func (r *Runtime) ensureImages(
 	return imageRef, problem == nil
 }
 
-func (r *Runtime) createAndStart(ctx context.Context, p place, s Start, imageRef string, res *SyncResult) *startError {
+func (r *Runtime) createAndStart(
+	ctx context.Context, p startParams, s Start, imageRef string, res *SyncResult,
+) *startError {
 	c := s.Container
 	attempt := r.nextAttempt(p, s)
 	config, err := r.containerConfig(ctx, p, c, imageRef, attempt)
@@ -173,7 +175,7 @@ func joinTarget(config *runtimeapi.ContainerConfig, obs *observed.Pod, name stri
 
 // nextAttempt counts on from the attempt before; when the runtime has forgotten it, from the logs
 // that it left, so that restart counts survive a reboot.
-func (r *Runtime) nextAttempt(p place, s Start) uint32 {
+func (r *Runtime) nextAttempt(p startParams, s Start) uint32 {
 	if s.Last != nil {
 		return max(s.Last.Attempt, uint32(max(s.Last.RestartCount, 0))) + 1
 	}
@@ -199,7 +201,7 @@ func (r *Runtime) nextAttempt(p place, s Start) uint32 {
 
 // containerConfig makes the CRI form of a container.
 func (r *Runtime) containerConfig(
-	ctx context.Context, p place, c *v1.Container, imageRef string, attempt uint32,
+	ctx context.Context, p startParams, c *v1.Container, imageRef string, attempt uint32,
 ) (*runtimeapi.ContainerConfig, error) {
 	in, err := r.opts.Inputs.Container(ctx, p.pod, c, p.ips)
 	if err != nil {
@@ -262,7 +264,9 @@ func (r *Runtime) containerConfig(
 
 // createContainer creates a container. A stale one that holds the name, left by an agent or runtime
 // that was killed, is removed and the call repeated once.
-func (r *Runtime) createContainer(ctx context.Context, p place, config *runtimeapi.ContainerConfig) (string, error) {
+func (r *Runtime) createContainer(
+	ctx context.Context, p startParams, config *runtimeapi.ContainerConfig,
+) (string, error) {
 	req := &runtimeapi.CreateContainerRequest{PodSandboxId: p.sandboxID, Config: config, SandboxConfig: p.config}
 	resp, err := r.client.CreateContainer(ctx, req)
 	if holder := reservedFor(err); holder != "" {

@@ -97,7 +97,7 @@ func TestLacks(t *testing.T) {
 			if _, _, err := g.Learn(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if !g.settle(pod).Container("c0").Running() {
+			if !g.syncUntilSteady(pod).Container("c0").Running() {
 				t.Errorf("on a new one: %v; want c0 to run", g.events.list)
 			}
 		})
@@ -123,7 +123,7 @@ func TestHandler(t *testing.T) {
 		t.Errorf("sync: %+v, want the error \"no such class\" and no sandbox", res)
 	}
 	fault = nil
-	g.settle(pod)
+	g.syncUntilSteady(pod)
 	req, ok := g.fake.Calls("RunPodSandbox")[0].Request.(*runtimeapi.RunPodSandboxRequest)
 	if !ok || req.RuntimeHandler != "kata" || req.Config.Linux.Overhead.MemoryLimitInBytes != 1<<20 ||
 		req.Config.Linux.Resources.CpuShares != 7 {
@@ -154,7 +154,7 @@ func TestUserNamespace(t *testing.T) {
 			want = &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
 			g.inputs.userns = want
 		}
-		if !g.settle(pod).Container("c0").Running() {
+		if !g.syncUntilSteady(pod).Container("c0").Running() {
 			t.Fatalf("the container does not run, want it to; events %q", g.events.list)
 		}
 		sandbox, _ := g.fake.Calls("RunPodSandbox")[0].Request.(*runtimeapi.RunPodSandboxRequest)
@@ -212,7 +212,7 @@ func TestImageVolumes(t *testing.T) {
 		t.Errorf("sync: %+v, want ErrImagePull \"no data\", a time to retry, and no container", res)
 	}
 	have["data Never"] = "sha256:data"
-	g.settle(pod)
+	g.syncUntilSteady(pod)
 	req, ok := g.fake.Calls("CreateContainer")[0].Request.(*runtimeapi.CreateContainerRequest)
 	if !ok {
 		t.Fatalf("request of CreateContainer = %T, want %T", g.fake.Calls("CreateContainer")[0].Request, req)
@@ -339,7 +339,7 @@ func TestPluginAnnotations(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
 	g.inputs.annotations = map[string]string{"example.com/a": "b", annotationHash: "0", annotationRestartCount: "7"}
-	g.settle(pod)
+	g.syncUntilSteady(pod)
 	req, ok := g.fake.Calls("CreateContainer")[0].Request.(*runtimeapi.CreateContainerRequest)
 	if !ok {
 		t.Fatal("want a request to create a container")

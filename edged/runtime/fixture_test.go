@@ -130,8 +130,8 @@ func (g *fixture) sync(pod *v1.Pod) SyncResult {
 	return g.SyncPod(g.t.Context(), SyncInput{Pod: pod, Observed: g.observe(pod)})
 }
 
-// settle syncs until nothing is left to do.
-func (g *fixture) settle(pod *v1.Pod) *observed.Pod {
+// syncUntilSteady syncs until nothing is left to do.
+func (g *fixture) syncUntilSteady(pod *v1.Pod) *observed.Pod {
 	g.t.Helper()
 	var res SyncResult
 	for range 20 {

@@ -100,7 +100,7 @@ func (r *Runtime) runHook(ctx context.Context, t lifecycle.Target, pid int, h *v
 
 // postStart runs the hook of a container that was just started. Until it is done nothing else happens in the pod, and
 // the container does not count as running. If it fails the container is stopped.
-func (r *Runtime) postStart(ctx context.Context, p place, c *v1.Container, id string) *startError {
+func (r *Runtime) postStart(ctx context.Context, p startParams, c *v1.Container, id string) *startError {
 	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
 		return nil
 	}

@@ -26,7 +26,7 @@ func imageVolume(pod *v1.Pod, name string) *v1.ImageVolumeSource {
 // ensureImageVolumes brings the images that a container mounts onto the node, and returns their references by volume;
 // or why there is one missing and when to try again, as EnsureImage does.
 func (r *Runtime) ensureImageVolumes(
-	ctx context.Context, p place, c *v1.Container,
+	ctx context.Context, p startParams, c *v1.Container,
 ) (refs map[string]string, problem *observed.Reason, retryAt time.Time) {
 	for i := range c.VolumeMounts {
 		name := c.VolumeMounts[i].Name
@@ -113,7 +113,7 @@ func imageMounts(
 }
 
 // userns returns the ids of the pod's own user namespace, nil for those of the node.
-func (p *place) userns() *runtimeapi.UserNamespace {
+func (p *startParams) userns() *runtimeapi.UserNamespace {
 	options := p.config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
 	if options.GetMode() != runtimeapi.NamespaceMode_POD || len(options.GetUids()) == 0 {
 		return nil

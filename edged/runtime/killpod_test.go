@@ -76,7 +76,7 @@ func TestSidecarsEndLast(t *testing.T) {
 		g := newDirectRig(t)
 		pod := sidecarPod()
 		withHooks(pod, "preStop")
-		obs := g.settle(pod)
+		obs := g.syncUntilSteady(pod)
 		g.fake.SetExec(func(_ context.Context, req *runtimeapi.ExecSyncRequest) (int32, error) {
 			if req.Cmd[1] == "c0" { // it is the container's own time; the sidecars wait, and c1 does not
 				time.Sleep(15 * time.Second)
@@ -104,7 +104,7 @@ func TestSidecarsShareTheGrace(t *testing.T) {
 		g := newDirectRig(t)
 		pod := sidecarPod()
 		pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](10)
-		obs := g.settle(pod)
+		obs := g.syncUntilSteady(pod)
 		for _, c := range obs.Containers {
 			g.fake.SetDeaf(c.ID)
 		}
@@ -130,7 +130,7 @@ func TestGraceInWholeSeconds(t *testing.T) {
 		g := newDirectRig(t)
 		pod := sidecarPod()
 		withHooks(pod, "preStop")
-		obs := g.settle(pod)
+		obs := g.syncUntilSteady(pod)
 		g.fake.SetExec(func(_ context.Context, req *runtimeapi.ExecSyncRequest) (int32, error) {
 			if req.Cmd[1] == "c0" || req.Cmd[1] == "i0" {
 				time.Sleep(1700 * time.Millisecond)
@@ -152,7 +152,7 @@ func TestGraceInWholeSeconds(t *testing.T) {
 func TestContainerThatCannotBeStopped(t *testing.T) {
 	g := newRig(t)
 	pod := sidecarPod()
-	obs := g.settle(pod)
+	obs := g.syncUntilSteady(pod)
 	g.fake.Fail("StopContainer", 1, status.Error(codes.Unknown, "stuck"))
 	if err := g.KillPod(t.Context(), pod.UID, pod, obs, nil); err == nil {
 		t.Fatal("KillPod with a container that cannot be stopped = nil, want an error")
@@ -177,7 +177,7 @@ func TestPreStopIsCutShort(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
 	withHooks(pod, "preStop")
-	obs := g.settle(pod)
+	obs := g.syncUntilSteady(pod)
 	running := make(chan struct{}, 1)
 	g.fake.SetExec(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (int32, error) {
 		running <- struct{}{}
@@ -235,7 +235,7 @@ func TestShortestGrace(t *testing.T) {
 						withHooks(pod, "preStop")
 						want = []string{"preStop c0"}
 					}
-					obs := g.settle(pod)
+					obs := g.syncUntilSteady(pod)
 					g.fake.SetExec(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (int32, error) {
 						<-ctx.Done()
 						return 0, ctx.Err()
@@ -266,7 +266,7 @@ func TestPreStopTooLong(t *testing.T) {
 		g := newDirectRig(t)
 		pod := testPod(v1.RestartPolicyAlways, 0, 1)
 		withHooks(pod, "preStop")
-		obs := g.settle(pod)
+		obs := g.syncUntilSteady(pod)
 		g.fake.SetExec(func(ctx context.Context, _ *runtimeapi.ExecSyncRequest) (int32, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
@@ -290,7 +290,7 @@ func TestOrphanHasItsHook(t *testing.T) {
 		pod := testPod(v1.RestartPolicyAlways, 0, 1)
 		pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](100)
 		withHooks(pod, "preStop")
-		obs := g.settle(pod)
+		obs := g.syncUntilSteady(pod)
 		if err := g.KillPod(t.Context(), pod.UID, nil, obs, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -356,7 +356,7 @@ func TestStartOver(t *testing.T) {
 	pod.Spec.EphemeralContainers = []v1.EphemeralContainer{
 		{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e", Image: "img"}},
 	}
-	obs := g.settle(pod)
+	obs := g.syncUntilSteady(pod)
 	box, debug := obs.Sandbox().ID, obs.Container("e").ID
 	for round := range 2 {
 		obs = g.observe(pod)

@@ -65,12 +65,12 @@ func TestDeadSandbox(t *testing.T) {
 	g := newRig(t)
 	g.fake.SetClock(func() time.Time { return time.Now().Add(-time.Hour) }) // what ends has lived for long
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	first := g.settle(pod).Sandbox().ID
+	first := g.syncUntilSteady(pod).Sandbox().ID
 	if err := g.fake.KillSandbox(first); err != nil {
 		t.Fatal(err)
 	}
 	g.fake.ForgetCalls()
-	obs := g.settle(pod)
+	obs := g.syncUntilSteady(pod)
 	if got := g.fake.Stops(first); got < 1 {
 		t.Errorf("the dead sandbox was stopped %d times: its network is left; want at least 1", got)
 	}
@@ -88,7 +88,7 @@ func TestDeadSandbox(t *testing.T) {
 		if err := g.fake.KillSandbox(g.observe(pod).Sandbox().ID); err != nil {
 			t.Fatal(err)
 		}
-		obs = g.settle(pod)
+		obs = g.syncUntilSteady(pod)
 	}
 	if len(obs.Sandboxes) > 3 {
 		t.Errorf("%d sandboxes are kept, want at most 3", len(obs.Sandboxes))
@@ -102,7 +102,7 @@ func TestDeadSandbox(t *testing.T) {
 func TestOutdatedSnapshot(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	before := g.settle(pod)
+	before := g.syncUntilSteady(pod)
 	empty := &observed.Pod{UID: pod.UID, Detailed: true}
 	if res := g.SyncPod(t.Context(), SyncInput{Pod: pod, Observed: empty}); res.Err == nil || !res.Changed {
 		t.Errorf("no sandbox in the snapshot: %+v, want an error and a change, so that it is read again", res)
@@ -111,7 +111,7 @@ func TestOutdatedSnapshot(t *testing.T) {
 	if res := g.SyncPod(t.Context(), SyncInput{Pod: pod, Observed: noContainers}); res.Err == nil || !res.Changed {
 		t.Errorf("no containers in the snapshot: %+v, want an error and a change, so that it is read again", res)
 	}
-	after := g.settle(pod)
+	after := g.syncUntilSteady(pod)
 	if after.Sandbox().ID != before.Sandbox().ID || !after.Sandbox().Ready {
 		t.Errorf("sandbox = %+v, want %s, ready", after.Sandbox(), before.Sandbox().ID)
 	}
@@ -135,7 +135,7 @@ func TestReservedNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	obs := g.settle(pod)
+	obs := g.syncUntilSteady(pod)
 	if n := g.fake.Stops(old.PodSandboxId); n != -1 {
 		t.Errorf("Stops(the stale sandbox) = %d, want -1: it was removed", n)
 	}
@@ -152,7 +152,7 @@ func TestReservedNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	obs = g.settle(pod)
+	obs = g.syncUntilSteady(pod)
 	if c := obs.Container("c0"); !c.Running() || c.Attempt != 1 || c.ID == left.ContainerId {
 		t.Errorf("c0 is %+v, want another one that runs, attempt 1", c)
 	}
@@ -189,11 +189,11 @@ func TestAdoption(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if c := g.settle(pod).Container("c0"); c.ID != made.ContainerId || !c.Running() || c.RestartCount != 9 {
+	if c := g.syncUntilSteady(pod).Container("c0"); c.ID != made.ContainerId || !c.Running() || c.RestartCount != 9 {
 		t.Errorf("c0 is %+v, want the one that was there, running, with 9 restarts", c)
 	}
 	pod.Spec.Containers[0].Image = "other"
-	c := g.settle(pod).Container("c0")
+	c := g.syncUntilSteady(pod).Container("c0")
 	if c.ID == made.ContainerId || !c.Running() || c.Attempt != 10 {
 		t.Errorf("after a new image: %+v, want another one that runs, attempt 10", c)
 	}
@@ -237,7 +237,7 @@ func TestCrashLoop(t *testing.T) {
 		g := newDirectRig(t)
 		pod := testPod(v1.RestartPolicyAlways, 0, 1)
 		for range 2 {
-			if err := g.fake.Exit(g.settle(pod).Container("c0").ID, 1); err != nil {
+			if err := g.fake.Exit(g.syncUntilSteady(pod).Container("c0").ID, 1); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -308,12 +308,12 @@ func TestBackingOffSidecar(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 1, 1)
 	pod.Spec.InitContainers[0].RestartPolicy = ptr.To(v1.ContainerRestartPolicyAlways)
-	obs := g.settle(pod)
+	obs := g.syncUntilSteady(pod)
 	for range 2 { // the second crash has to wait
 		if err := g.fake.Exit(obs.Container("i0").ID, 1); err != nil {
 			t.Fatal(err)
 		}
-		obs = g.settle(pod)
+		obs = g.syncUntilSteady(pod)
 	}
 	if err := g.fake.Exit(obs.Container("c0").ID, 1); err != nil {
 		t.Fatal(err)
@@ -344,7 +344,7 @@ func TestFailures(t *testing.T) {
 		if !g.events.has(eventFailed) {
 			t.Errorf("%s: %q, want one of Failed", method, g.events.list)
 		}
-		obs := g.settle(pod)
+		obs := g.syncUntilSteady(pod)
 		if !obs.Container("c0").Running() || len(obs.Attempts("c0")) != 1 {
 			t.Errorf("%s: container = %+v, %d attempts, want it running, 1",
 				method, obs.Container("c0"), len(obs.Attempts("c0")))
@@ -358,14 +358,14 @@ func TestFailures(t *testing.T) {
 		res.SandboxErr); diff != "" || res.Err == nil {
 		t.Errorf("RunPodSandbox: %v (-want +got)\n%s", res.Err, diff)
 	}
-	g.settle(pod)
+	g.syncUntilSteady(pod)
 	// The answer was lost, the sandbox is there: nothing is doubled.
 	g = newRig(t)
 	g.fake.FailAfter("RunPodSandbox", 1, status.Error(codes.DeadlineExceeded, "late"))
 	if res := g.sync(pod); res.Err == nil || !cri.IsDown(res.Err) {
 		t.Errorf("lost answer: %+v, want an error that the runtime is down", res)
 	}
-	if obs := g.settle(pod); len(obs.Sandboxes) != 1 || !obs.Container("c0").Running() {
+	if obs := g.syncUntilSteady(pod); len(obs.Sandboxes) != 1 || !obs.Container("c0").Running() {
 		t.Errorf("after a lost answer: %d sandboxes, want one, and c0 to run", len(obs.Sandboxes))
 	}
 	g = newRig(t)
@@ -380,7 +380,7 @@ func TestKillAndRemove(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 0, 3)
 	pod.Spec.TerminationGracePeriodSeconds = ptr.To[int64](7)
-	obs := g.settle(pod)
+	obs := g.syncUntilSteady(pod)
 	graces := func() []int64 {
 		var out []int64
 		for _, c := range g.fake.Calls("StopContainer") {
@@ -459,7 +459,7 @@ func TestSandboxesAreStoppedOnce(t *testing.T) {
 	kill := func() error { return g.KillPod(t.Context(), pod.UID, pod, g.observe(pod), nil) }
 	remove := func() error { return g.RemovePod(t.Context(), g.observe(pod)) }
 
-	g.settle(pod)
+	g.syncUntilSteady(pod)
 	g.fake.Fail("StopPodSandbox", 1, status.Error(codes.Unknown, "failed to destroy network"))
 	calls("it cannot be stopped", kill, true, "StopPodSandbox")
 	calls("stopped now", kill, false, "StopPodSandbox")
@@ -467,7 +467,7 @@ func TestSandboxesAreStoppedOnce(t *testing.T) {
 	calls("it cannot be removed", remove, true, "RemovePodSandbox")
 	calls("removed after all", remove, false, "StopPodSandbox", "RemovePodSandbox")
 
-	g.settle(pod)
+	g.syncUntilSteady(pod)
 	if err := g.fake.KillSandbox(g.observe(pod).Sandbox().ID); err != nil {
 		t.Fatal(err)
 	}

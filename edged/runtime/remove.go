@@ -32,7 +32,7 @@ func (r *Runtime) RemovePod(ctx context.Context, obs *observed.Pod) error {
 		return err
 	}
 	r.backoff.forget(obs.UID)
-	r.stuck.forget(obs.UID)
+	r.stopFailures.forget(obs.UID)
 	return r.removePodLogs(obs.UID)
 }
 

@@ -31,7 +31,7 @@ const exitUnknown = 255
 // startFailed has the image examined of a container that could not be started. It returns true when nothing is left of
 // the attempt, and it is to be made again.
 func (r *Runtime) startFailed(
-	ctx context.Context, p place, s Start, imageRef string, began time.Time, failed *startError,
+	ctx context.Context, p startParams, s Start, imageRef string, began time.Time, failed *startError,
 ) bool {
 	stage := repair.Start
 	switch failed.Reason.Reason {
@@ -60,7 +60,7 @@ func (r *Runtime) startFailed(
 }
 
 // examineEnd has the image examined of a container that ended soon after its start, before it is started again.
-func (r *Runtime) examineEnd(ctx context.Context, p place, s Start, imageRef string) {
+func (r *Runtime) examineEnd(ctx context.Context, p startParams, s Start, imageRef string) {
 	last := s.Last
 	switch {
 	case r.opts.Repair == nil, !last.Exited(), p.fresh, last.SandboxID != p.sandboxID, last.Hash != Hash(s.Container),
@@ -84,7 +84,7 @@ func (r *Runtime) examineEnd(ctx context.Context, p place, s Start, imageRef str
 }
 
 // suspect is what is known of the image of a container.
-func (r *Runtime) suspect(p place, s Start, imageRef string) repair.Suspect {
+func (r *Runtime) suspect(p startParams, s Start, imageRef string) repair.Suspect {
 	out := repair.Suspect{
 		Image:     s.Container.Image,
 		ID:        imageRef,
@@ -131,7 +131,7 @@ func (r *Runtime) killDead(ctx context.Context, pod *v1.Pod, obs *observed.Pod) 
 	if err == nil || ctx.Err() != nil || cri.IsDown(err) {
 		return err
 	}
-	if !r.stuck.reached(pod.UID, obs.Sandbox().ID, stopTries) {
+	if !r.stopFailures.reached(pod.UID, obs.Sandbox().ID, stopTries) {
 		return err
 	}
 	klog.ErrorS(err, "A dead sandbox cannot be stopped; the pod gets another one", "pod", klog.KObj(pod))
@@ -151,7 +151,8 @@ func (r *Runtime) ReleaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observ
 		}
 	}
 	err := errors.Join(errs...)
-	if err == nil || ctx.Err() != nil || cri.IsDown(err) || !r.stuck.reached(pod.UID, obs.Sandbox().ID, stopTries) {
+	if err == nil || ctx.Err() != nil || cri.IsDown(err) ||
+		!r.stopFailures.reached(pod.UID, obs.Sandbox().ID, stopTries) {
 		return err
 	}
 	klog.ErrorS(err, "A dead sandbox of a pod that has ended cannot be stopped; trying again when it is removed",

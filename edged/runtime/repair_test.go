@@ -48,7 +48,7 @@ func TestStartAfterRepair(t *testing.T) {
 		g, r := newRepairRig(t, true)
 		g.fake.Fail(method, 1, errNoExec)
 		pod := testPod(v1.RestartPolicyNever, 0, 1)
-		obs := g.settle(pod)
+		obs := g.syncUntilSteady(pod)
 		if c := obs.Container("c0"); !c.Running() || c.Attempt != 0 || len(obs.Containers) != 1 {
 			t.Errorf("not %s: containers = %+v, want one, running, attempt 0", name, obs.Containers)
 		}
@@ -82,11 +82,11 @@ func TestStartWithoutRepair(t *testing.T) {
 func TestEndIsExamined(t *testing.T) {
 	g, r := newRepairRig(t, true)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	obs := g.settle(pod)
+	obs := g.syncUntilSteady(pod)
 	if err := g.fake.Exit(obs.Container("c0").ID, 139); err != nil {
 		t.Fatal(err)
 	}
-	if obs = g.settle(pod); len(obs.Containers) != 2 || !obs.Container("c0").Running() {
+	if obs = g.syncUntilSteady(pod); len(obs.Containers) != 2 || !obs.Container("c0").Running() {
 		t.Fatalf("containers = %+v, want two, the newest running", obs.Containers)
 	}
 	if len(r.suspects) != 1 {
@@ -103,7 +103,7 @@ func TestEndIsExamined(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	g.settle(pod)
+	g.syncUntilSteady(pod)
 	if len(r.suspects) != 1 {
 		t.Errorf("it ended with its sandbox, and counts as a failure: %+v; want one", r.suspects[1])
 	}
@@ -122,7 +122,7 @@ func TestSandboxAfterRepair(t *testing.T) {
 func TestDeadSandboxThatCannotBeStopped(t *testing.T) {
 	g := newRig(t)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	old := g.settle(pod).Sandbox().ID
+	old := g.syncUntilSteady(pod).Sandbox().ID
 	if _, err := g.client.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{
 		PodSandboxId: old,
 	}); err != nil {
@@ -144,7 +144,7 @@ func TestDeadSandboxThatCannotBeStopped(t *testing.T) {
 	if res := g.sync(pod); res.Err != nil || !g.events.has(eventSandboxLeft) {
 		t.Fatalf("sync: %v, events %q; want no error and %s", res.Err, g.events.list, eventSandboxLeft)
 	}
-	obs := g.settle(pod)
+	obs := g.syncUntilSteady(pod)
 	if box := obs.Sandbox(); box.ID == old || !box.Ready || box.Attempt != 1 || !obs.Container("c0").Running() {
 		t.Errorf("sandbox %+v, c0 %+v; want a new sandbox, attempt 1, and c0 running", box, obs.Container("c0"))
 	}
@@ -176,7 +176,7 @@ func TestNameThatIsNotGivenBack(t *testing.T) {
 	g.fake.Fail("RemovePodSandbox", 1000, broken)
 	g.fake.Fail("RemoveContainer", 1000, broken)
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
-	obs := g.settle(pod)
+	obs := g.syncUntilSteady(pod)
 	if box, c := obs.Sandbox(), obs.Container("c0"); box.Attempt != 1 || !c.Running() || c.Attempt != 1 {
 		t.Errorf("sandbox %+v, c0 %+v; want attempt 1 of both, running", box, c)
 	}

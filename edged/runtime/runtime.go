@@ -126,8 +126,8 @@ type Runtime struct {
 	preStopDone once
 	// stopped are the sandboxes that were stopped and not removed yet.
 	stopped once
-	// stuck counts how often a dead sandbox could not be stopped.
-	stuck tries
+	// stopFailures counts how often a dead sandbox could not be stopped.
+	stopFailures tries
 	// deadAttempts is set by SetDeadAttempts.
 	deadAttempts atomic.Int64
 }

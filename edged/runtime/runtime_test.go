@@ -503,7 +503,7 @@ func TestNextAttemptFromLogs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p := place{config: &runtimeapi.PodSandboxConfig{LogDirectory: dir}}
+	p := startParams{config: &runtimeapi.PodSandboxConfig{LogDirectory: dir}}
 	c := &v1.Container{Name: "c0"}
 	if got := r.nextAttempt(p, Start{Container: c}); got != 5 {
 		t.Errorf("from logs: %d, want 5", got)

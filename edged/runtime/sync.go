@@ -36,10 +36,10 @@ type SyncInput struct {
 }
 
 // SyncPod brings a pod one step nearer to its spec, or several where they follow from each other.
-func (r *Runtime) SyncPod(ctx context.Context, wish SyncInput) SyncResult {
+func (r *Runtime) SyncPod(ctx context.Context, in SyncInput) SyncResult {
 	var res SyncResult
-	pod, obs := wish.Pod, wish.Observed
-	actions := computeActions(pod, obs, wish.Probes)
+	pod, obs := in.Pod, in.Observed
+	actions := computeActions(pod, obs, in.Probes)
 	if actions.None() {
 		return res
 	}
@@ -70,7 +70,7 @@ func (r *Runtime) SyncPod(ctx context.Context, wish SyncInput) SyncResult {
 	if len(actions.Start) == 0 {
 		return res
 	}
-	p := place{pod: pod, obs: obs, sandboxID: actions.SandboxID, secrets: wish.PullSecrets}
+	p := startParams{pod: pod, obs: obs, sandboxID: actions.SandboxID, secrets: in.PullSecrets}
 	if !r.ensureSandbox(ctx, obs, actions, &p, &res) {
 		return res
 	}
@@ -144,7 +144,9 @@ func find(obs *observed.Pod, id string) *observed.Container {
 }
 
 // ensureSandbox makes the sandbox where one is needed, and completes the place.
-func (r *Runtime) ensureSandbox(ctx context.Context, obs *observed.Pod, a Actions, p *place, res *SyncResult) bool {
+func (r *Runtime) ensureSandbox(
+	ctx context.Context, obs *observed.Pod, a Actions, p *startParams, res *SyncResult,
+) bool {
 	attempt := a.Attempt
 	if !a.CreateSandbox {
 		attempt = obs.Sandbox().Attempt
@@ -185,7 +187,7 @@ func (r *Runtime) ensureSandbox(ctx context.Context, obs *observed.Pod, a Action
 
 // createSandbox runs a new sandbox and learns its addresses. A pod that this node cannot run as it is
 // meant is refused here: what runs already is not touched.
-func (r *Runtime) createSandbox(ctx context.Context, p *place) error {
+func (r *Runtime) createSandbox(ctx context.Context, p *startParams) error {
 	if err := Refused(p.pod); err != nil {
 		return err
 	}

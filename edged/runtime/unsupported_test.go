@@ -60,7 +60,7 @@ func TestUnsupportedPods(t *testing.T) {
 	}
 	pod.Spec.OS = nil
 	pod.Spec.Containers[0].SecurityContext = &v1.SecurityContext{WindowsOptions: &v1.WindowsSecurityContextOptions{}}
-	if c := g.settle(pod).Container("c0"); !c.Running() {
+	if c := g.syncUntilSteady(pod).Container("c0"); !c.Running() {
 		t.Errorf("container with options of another system = %+v, want it running", c)
 	}
 	if want :=

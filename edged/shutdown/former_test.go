@@ -26,10 +26,10 @@ func TestFormerLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		watch(t, Options{
-			Groups:        []Group{{0, seconds(30)}},
-			Address:       l.Address,
-			ConfDir:       conf,
-			FormerConfDir: former,
+			Groups:            []Group{{0, seconds(30)}},
+			Address:           l.Address,
+			ConfDir:           conf,
+			DeprecatedConfDir: former,
 		}).wait(t)
 		text, err := os.ReadFile(filepath.Join(conf, confName))
 		if err != nil || !strings.Contains(string(text), "\nInhibitDelayMaxSec=30\n") {
@@ -39,8 +39,8 @@ func TestFormerLimit(t *testing.T) {
 			t.Errorf("limit %v: Stat of the former file = %v, want it removed", has, err)
 		}
 	}
-	if got := New(Options{}).opts; !slices.Equal([]string{got.ConfDir, got.FormerConfDir},
+	if got := New(Options{}).opts; !slices.Equal([]string{got.ConfDir, got.DeprecatedConfDir},
 		[]string{"/run/systemd/logind.conf.d", "/etc/systemd/logind.conf.d"}) {
-		t.Errorf("the system's folders are %s and %s, want those in /run and /etc", got.ConfDir, got.FormerConfDir)
+		t.Errorf("the system's folders are %s and %s, want those in /run and /etc", got.ConfDir, got.DeprecatedConfDir)
 	}
 }

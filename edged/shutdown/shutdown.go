@@ -36,12 +36,14 @@ const (
 	confName = "99-edgecore.conf"
 	// ConfDir is that folder, which is gone after a boot as what the agent asks of logind is.
 	ConfDir = "/run/systemd/logind.conf.d"
-	// formerConfDir is where earlier versions had it. A file there goes before one of the same name in ConfDir.
-	formerConfDir = "/etc/systemd/logind.conf.d"
+	// deprecatedConfDir is where earlier versions had it. A file there goes before one of the same name in ConfDir.
+	deprecatedConfDir = "/etc/systemd/logind.conf.d"
 )
 
 // ConfFiles are our files in logind's configuration, as they lie on a device.
-func ConfFiles() []string { return []string{ConfDir + "/" + confName, formerConfDir + "/" + confName} }
+func ConfFiles() []string {
+	return []string{ConfDir + "/" + confName, deprecatedConfDir + "/" + confName}
+}
 
 // Options configure a Watcher.
 type Options struct {
@@ -49,9 +51,9 @@ type Options struct {
 	Groups []Group
 	// Address is that of the D-Bus; empty is the system's.
 	Address string
-	// ConfDir is where logind's limit is raised, FormerConfDir where an earlier version of the agent may have done so.
-	// An empty ConfDir has the system's for both; an empty FormerConfDir is none.
-	ConfDir, FormerConfDir string
+	// ConfDir is where logind's limit is raised, DeprecatedConfDir where an earlier version of the agent may have done so.
+	// An empty ConfDir has the system's for both; an empty DeprecatedConfDir is none.
+	ConfDir, DeprecatedConfDir string
 	// Pods lists the pods of which something runs.
 	Pods func() []*v1.Pod
 	// End ends a pod, and returns when nothing of it runs any more or ctx has ended. grace is what its containers have.
@@ -75,7 +77,7 @@ type Watcher struct {
 // New makes a watcher; Run starts it.
 func New(opts Options) *Watcher {
 	if opts.ConfDir == "" {
-		opts.ConfDir, opts.FormerConfDir = ConfDir, formerConfDir
+		opts.ConfDir, opts.DeprecatedConfDir = ConfDir, deprecatedConfDir
 	}
 	return &Watcher{opts: opts, retryMin: retryMin, reloadWithin: reloadWithin}
 }
@@ -195,10 +197,10 @@ func (w *Watcher) groups(ctx context.Context, l *logind) ([]Group, error) {
 
 // dropFormer removes the file of an earlier version, and reports whether there was one.
 func (w *Watcher) dropFormer() bool {
-	if w.opts.FormerConfDir == "" {
+	if w.opts.DeprecatedConfDir == "" {
 		return false
 	}
-	err := os.Remove(filepath.Join(w.opts.FormerConfDir, confName))
+	err := os.Remove(filepath.Join(w.opts.DeprecatedConfDir, confName))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		klog.ErrorS(err, "The limit of logind that an earlier version raised stays")
 	}

@@ -14,8 +14,8 @@ const (
 	maxRestartCodes = 255
 )
 
-// life checks what a pod says of how long it is active, and of containers that only the API can add.
-func (v *validator) life(p *field.Path, spec *v1.PodSpec) {
+// podDeadline checks activeDeadlineSeconds, and refuses containers that only the API can add.
+func (v *validator) podDeadline(p *field.Path, spec *v1.PodSpec) {
 	if d := spec.ActiveDeadlineSeconds; d != nil && *d < 1 {
 		v.add(field.Invalid(p.Child("activeDeadlineSeconds"), *d, "must be above 0"))
 	}

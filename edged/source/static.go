@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	// settle is how long a folder has to be quiet after a change, so that a file that is being
+	// debounce is how long a folder has to be quiet after a change, so that a file that is being
 	// written is not read in its middle.
-	settle = 2 * time.Millisecond
+	debounce = 2 * time.Millisecond
 	// coarse is above the granularity of any file system's times but FAT's.
 	coarse = 100 * time.Millisecond
 	// defaultRescan is the safety net where no file events come (network file systems).
@@ -108,11 +108,11 @@ func (s *Static) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-w.Events:
-			quiet.Reset(settle)
+			quiet.Reset(debounce)
 			continue
 		case err := <-w.Errors:
 			klog.V(2).InfoS("Manifest watch lost events; the folder is read again", "dir", s.opts.Dir, "err", err)
-			quiet.Reset(settle)
+			quiet.Reset(debounce)
 			continue
 		case <-quiet.C:
 		case <-rescan.C:

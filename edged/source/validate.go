@@ -69,7 +69,7 @@ func (v *validator) spec(p *field.Path, spec *v1.PodSpec) {
 		v.all(p.Child("hostname"), h, validation.IsDNS1123Label(h))
 	}
 	v.podSecurity(p, spec)
-	v.life(p, spec)
+	v.podDeadline(p, spec)
 	volumes := v.volumes(p.Child("volumes"), spec.Volumes)
 	if len(spec.Containers) == 0 {
 		v.add(field.Required(p.Child("containers"), "a pod needs a container"))

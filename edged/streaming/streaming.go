@@ -72,7 +72,7 @@ type Options struct {
 // has it, uid.
 type Server struct {
 	opts          Options
-	life          context.Context
+	runCtx        context.Context
 	streams, logs chan struct{}
 	// mu orders what begins with the wait for the end.
 	mu   sync.Mutex
@@ -85,7 +85,7 @@ func New(ctx context.Context, opts Options) *Server {
 	opts.MaxStreams, opts.MaxLogs = cmp.Or(opts.MaxStreams, DefaultMaxOpen), cmp.Or(opts.MaxLogs, DefaultMaxOpen)
 	return &Server{
 		opts:    opts,
-		life:    ctx,
+		runCtx:  ctx,
 		streams: make(chan struct{}, opts.MaxStreams),
 		logs:    make(chan struct{}, opts.MaxLogs),
 	}
@@ -107,7 +107,7 @@ func (s *Server) begun() {
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life.Err() != nil {
+	if s.runCtx.Err() != nil {
 		return false
 	}
 	s.open.Add(1)
@@ -158,16 +158,16 @@ func answer(w http.ResponseWriter, err error) {
 // handler makes a handler that holds one of the places of what may be open at once, and whose request ends with the
 // server.
 func (s *Server) handler(
-	places chan struct{}, what string, serve func(w http.ResponseWriter, r *http.Request) error,
+	semaphore chan struct{}, what string, serve func(w http.ResponseWriter, r *http.Request) error,
 ) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
+		case semaphore <- struct{}{}:
+			defer func() { <-semaphore }()
 		default:
 			answer(w,
 				refuse(http.StatusTooManyRequests,
-					"this node has %d %s open, which is the limit; try again when one has ended", cap(places), what))
+					"this node has %d %s open, which is the limit; try again when one has ended", cap(semaphore), what))
 			return
 		}
 		if !s.begin() {
@@ -179,7 +179,7 @@ func (s *Server) handler(
 		defer s.open.Done()
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
-		defer context.AfterFunc(s.life, cancel)()
+		defer context.AfterFunc(s.runCtx, cancel)()
 		if err := serve(w, r.WithContext(ctx)); err != nil {
 			answer(w, err)
 		}

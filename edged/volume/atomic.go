@@ -34,7 +34,7 @@ type payload struct {
 // it is not seen.
 func writeAtomically(dir string, p payload) error {
 	var err error
-	if p.files, err = settle(p.files); err != nil {
+	if p.files, err = deduplicate(p.files); err != nil {
 		return err
 	}
 	if err := makeNested(dir, p.nested, p.group); err != nil {

@@ -39,9 +39,9 @@ const (
 )
 
 // setupDriven hands a volume to the driver.
-func (m *Manager) setupDriven(ctx context.Context, pod *v1.Pod, spec Spec) (Place, error) {
+func (m *Manager) setupDriven(ctx context.Context, pod *v1.Pod, spec Spec) (PodVolume, error) {
 	if m.opts.Driver == nil {
-		return Place{}, errors.New("this node has no CSI; use " + supported)
+		return PodVolume{}, errors.New("this node has no CSI; use " + supported)
 	}
 	parent := volumesDir
 	if spec.Block {
@@ -49,13 +49,13 @@ func (m *Manager) setupDriven(ctx context.Context, pod *v1.Pod, spec Spec) (Plac
 	}
 	dir, err := m.folder(pod, parent, pluginCSI, spec.Name)
 	if err != nil {
-		return Place{}, err
+		return PodVolume{}, err
 	}
 	if err := os.Mkdir(dir, 0o750); err != nil && !os.IsExist(err) {
-		return Place{}, err
+		return PodVolume{}, err
 	}
 	path, err := m.opts.Driver.Setup(ctx, pod, spec, dir)
-	return Place{Path: path, ReadOnly: spec.ReadOnly, Block: spec.Block}, err
+	return PodVolume{Path: path, ReadOnly: spec.ReadOnly, Block: spec.Block}, err
 }
 
 // teardownDriven has the driver undo all its volumes of a pod.

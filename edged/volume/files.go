@@ -122,9 +122,9 @@ func checkPath(p string) error {
 	return nil
 }
 
-// settle puts files in order. Of several with one path the last counts; one that lies where another has a
+// deduplicate puts files in order. Of several with one path the last counts; one that lies where another has a
 // folder is an error.
-func settle(files []file) ([]file, error) {
+func deduplicate(files []file) ([]file, error) {
 	byPath := make(map[string]file, len(files))
 	for _, f := range files {
 		byPath[f.path] = f

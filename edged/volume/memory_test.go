@@ -98,7 +98,7 @@ func FuzzContent(f *testing.F) {
 			all, err := m.projectedFiles(t.Context(), pod, &v1.ProjectedVolumeSource{Sources: sources},
 				&room{maxContent})
 			if err == nil {
-				files, _ = settle(all)
+				files, _ = deduplicate(all)
 			}
 		})
 		size := 0

@@ -30,22 +30,22 @@ type nfsMount struct {
 
 // setupNFS mounts a folder of an NFS server. A server that does not answer holds up this pod alone, for mountTimeout,
 // after which it is tried again. Nothing here looks into the mount: that would wait for the server, too.
-func (m *Manager) setupNFS(ctx context.Context, pod *v1.Pod, n nfsMount) (Place, error) {
+func (m *Manager) setupNFS(ctx context.Context, pod *v1.Pod, n nfsMount) (PodVolume, error) {
 	source, err := nfsSource(n.source)
 	if err != nil {
-		return Place{}, err
+		return PodVolume{}, err
 	}
 	dir, err := m.folder(pod, volumesDir, pluginNFS, n.name)
 	if err != nil {
-		return Place{}, err
+		return PodVolume{}, err
 	}
-	place := Place{Path: dir, ReadOnly: n.readOnly}
+	place := PodVolume{Path: dir, ReadOnly: n.readOnly}
 	points, err := mountsBelow(dir)
 	if err != nil || len(points) > 0 {
 		return place, err
 	}
 	if err := os.Mkdir(dir, 0o750); err != nil && !os.IsExist(err) {
-		return Place{}, err
+		return PodVolume{}, err
 	}
 	options := n.options
 	if n.readOnly {
@@ -54,7 +54,7 @@ func (m *Manager) setupNFS(ctx context.Context, pod *v1.Pod, n nfsMount) (Place,
 	ctx, cancel := context.WithTimeout(ctx, mountTimeout)
 	defer cancel()
 	if err := m.opts.Mounter.Mount(ctx, source, dir, "nfs", options); err != nil {
-		return Place{}, err
+		return PodVolume{}, err
 	}
 	return place, nil
 }

@@ -17,12 +17,12 @@ import (
 )
 
 // setupPersistent puts a volume of the cluster in place.
-func (m *Manager) setupPersistent(ctx context.Context, pod *v1.Pod, spec Spec) (Place, error) {
+func (m *Manager) setupPersistent(ctx context.Context, pod *v1.Pod, spec Spec) (PodVolume, error) {
 	if err := m.checkNode(ctx, spec); err != nil {
-		return Place{}, err
+		return PodVolume{}, err
 	}
 	if err := m.checkAlone(pod, spec); err != nil {
-		return Place{}, err
+		return PodVolume{}, err
 	}
 	src := &spec.PV.Spec.PersistentVolumeSource
 	switch {
@@ -31,11 +31,11 @@ func (m *Manager) setupPersistent(ctx context.Context, pod *v1.Pod, spec Spec) (
 	case src.Local != nil:
 		return m.setupLocal(ctx, pod, spec)
 	case spec.Block:
-		return Place{},
+		return PodVolume{},
 			fmt.Errorf("PersistentVolume %s has volumeMode Block, which only csi and local volumes can have on "+
 				"this node", spec.PV.Name)
 	case src.HostPath != nil:
-		return Place{Path: src.HostPath.Path, ReadOnly: spec.ReadOnly}, checkHostPath(src.HostPath)
+		return PodVolume{Path: src.HostPath.Path, ReadOnly: spec.ReadOnly}, checkHostPath(src.HostPath)
 	case src.NFS != nil:
 		return m.setupNFS(ctx, pod, nfsMount{
 			name:     spec.Name,
@@ -44,7 +44,7 @@ func (m *Manager) setupPersistent(ctx context.Context, pod *v1.Pod, spec Spec) (
 			options:  mountOptions(spec.PV),
 		})
 	}
-	return Place{},
+	return PodVolume{},
 		fmt.Errorf("PersistentVolume %s is of type %s, which is not supported by this node; use csi, local, nfs or "+
 			"hostPath", spec.PV.Name, persistentType(src))
 }
@@ -108,38 +108,40 @@ func (m *Manager) hasFolder(name string, besides types.UID) (bool, error) {
 }
 
 // setupLocal puts a folder or block device of the node in place. A folder is bound, as the kubelet does it.
-func (m *Manager) setupLocal(ctx context.Context, pod *v1.Pod, spec Spec) (Place, error) {
+func (m *Manager) setupLocal(ctx context.Context, pod *v1.Pod, spec Spec) (PodVolume, error) {
 	path := spec.PV.Spec.Local.Path
 	if !filepath.IsAbs(path) || hasDotDot(path) {
-		return Place{}, fmt.Errorf("local path %q of PersistentVolume %s must be absolute and must not contain '..'",
-			path, spec.PV.Name)
+		return PodVolume{},
+			fmt.Errorf("local path %q of PersistentVolume %s must be absolute and must not contain '..'",
+				path, spec.PV.Name)
 	}
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return Place{}, fmt.Errorf("path %q does not exist; make it on the node", path)
+		return PodVolume{}, fmt.Errorf("path %q does not exist; make it on the node", path)
 	}
 	if err != nil {
-		return Place{}, err
+		return PodVolume{}, err
 	}
 	device := info.Mode()&os.ModeType == os.ModeDevice
 	switch {
 	case spec.Block && device:
-		return Place{Path: path, ReadOnly: spec.ReadOnly, Block: true}, nil
+		return PodVolume{Path: path, ReadOnly: spec.ReadOnly, Block: true}, nil
 	case spec.Block:
-		return Place{}, fmt.Errorf("PersistentVolume %s has volumeMode Block, and %s is no block device", spec.PV.Name,
+		return PodVolume{}, fmt.Errorf("PersistentVolume %s has volumeMode Block, and %s is no block device",
+			spec.PV.Name,
 			path)
 	case device:
 		return m.setupLocalDevice(ctx, pod, spec, path)
 	case !info.IsDir():
-		return Place{}, fmt.Errorf("%s: only directory and block device are supported", path)
+		return PodVolume{}, fmt.Errorf("%s: only directory and block device are supported", path)
 	}
 	dir, mounted, err := m.mountTarget(pod, pluginLocal, spec.Name)
-	place := Place{Path: dir, ReadOnly: spec.ReadOnly}
+	place := PodVolume{Path: dir, ReadOnly: spec.ReadOnly}
 	if err != nil || mounted {
 		return place, err
 	}
 	if err := m.giveLocal(ctx, pod, spec, path); err != nil {
-		return Place{}, err
+		return PodVolume{}, err
 	}
 	if err := bindFolder(path, dir, spec.ReadOnly); err != nil {
 		return place, err
@@ -188,12 +190,12 @@ func (m *Manager) giveLocal(ctx context.Context, pod *v1.Pod, spec Spec, path st
 }
 
 // setupLocalDevice mounts the file system of a block device.
-func (m *Manager) setupLocalDevice(ctx context.Context, pod *v1.Pod, spec Spec, device string) (Place, error) {
+func (m *Manager) setupLocalDevice(ctx context.Context, pod *v1.Pod, spec Spec, device string) (PodVolume, error) {
 	dir, mounted, err := m.mountTarget(pod, pluginLocal, spec.Name)
-	place := Place{Path: dir, ReadOnly: spec.ReadOnly}
+	place := PodVolume{Path: dir, ReadOnly: spec.ReadOnly}
 	own := OwnershipOf(pod)
 	if err != nil {
-		return Place{}, err
+		return PodVolume{}, err
 	}
 	if mounted {
 		if own == nil || spec.ReadOnly {
@@ -212,7 +214,8 @@ func (m *Manager) setupLocalDevice(ctx context.Context, pod *v1.Pod, spec Spec, 
 		options = append(options, "ro")
 	}
 	if err := m.mountDevice(ctx, device, dir, kind, options, spec.ReadOnly); err != nil {
-		return Place{}, fmt.Errorf("local: failed to mount device %s at %s (fstype: %s), error %w", device, dir, kind,
+		return PodVolume{}, fmt.Errorf("local: failed to mount device %s at %s (fstype: %s), error %w", device, dir,
+			kind,
 			err)
 	}
 	if own == nil || spec.ReadOnly {

@@ -236,7 +236,7 @@ func TestLocalBlockDevice(t *testing.T) {
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.VolumeMode = ptr.To(v1.PersistentVolumeBlock)
 	pod.Spec.Containers = []v1.Container{{VolumeDevices: []v1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}}}
-	if diff := cmp.Diff(Place{Path: device, Block: true}, setup(t, m, pod)["v"]); diff != "" {
+	if diff := cmp.Diff(PodVolume{Path: device, Block: true}, setup(t, m, pod)["v"]); diff != "" {
 		t.Errorf("place mismatch (-want +got):\n%s", diff)
 	}
 	must(t, m.Teardown(t.Context(), uid))
@@ -290,7 +290,7 @@ func TestHostPathClaim(t *testing.T) {
 	_, pv := c.bound("c", "p", v1.PersistentVolumeSource{
 		HostPath: &v1.HostPathVolumeSource{Path: host + "/new", Type: ptr.To(v1.HostPathDirectoryOrCreate)},
 	})
-	if diff := cmp.Diff(Place{Path: host + "/new", ReadOnly: true},
+	if diff := cmp.Diff(PodVolume{Path: host + "/new", ReadOnly: true},
 		setup(t, m, podWith(claimVolume("c", true)))["v"]); diff != "" {
 		t.Errorf("place mismatch (-want +got):\n%s", diff)
 	}

@@ -109,10 +109,10 @@ func New(opts Options) *Manager {
 }
 
 // Volumes says by the name of each volume of a pod where it is.
-type Volumes map[string]Place
+type Volumes map[string]PodVolume
 
-// Place is where a volume is on the node.
-type Place struct {
+// PodVolume is where a volume is on the node.
+type PodVolume struct {
 	// Path is a file or folder of the node; with Block a device.
 	Path string
 	// ReadOnly: containers see the volume read-only, whatever they ask for.
@@ -151,7 +151,7 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 		if vol.Image != nil {
 			continue // the runtime mounts images itself
 		}
-		place, err := m.place(ctx, pod, vol, left)
+		place, err := m.setUp(ctx, pod, vol, left)
 		if err != nil {
 			m.unlearn(pod.UID, vol.Name)
 			return nil, &Error{vol.Name, err}
@@ -161,13 +161,13 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 	return vols, nil
 }
 
-// place puts one volume in place.
-func (m *Manager) place(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (Place, error) {
+// setUp puts one volume in setUp.
+func (m *Manager) setUp(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (PodVolume, error) {
 	switch {
 	case vol.PersistentVolumeClaim != nil, vol.Ephemeral != nil:
 		spec, err := m.spec(ctx, pod, vol)
 		if err != nil {
-			return Place{}, err
+			return PodVolume{}, err
 		}
 		return m.setupPersistent(ctx, pod, spec)
 	case vol.CSI != nil:
@@ -177,7 +177,7 @@ func (m *Manager) place(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *
 		return m.setupNFS(ctx, pod, nfsMount{name: vol.Name, source: vol.NFS, readOnly: vol.NFS.ReadOnly})
 	}
 	path, err := m.setup(ctx, pod, vol, left)
-	return Place{Path: path, ReadOnly: filledByAgent(vol)}, err
+	return PodVolume{Path: path, ReadOnly: filledByAgent(vol)}, err
 }
 
 func (m *Manager) setup(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (string, error) {
