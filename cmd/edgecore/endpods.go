@@ -8,9 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/utils/ptr"
 
-	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/edged/endpods"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
@@ -37,20 +36,13 @@ type endPodsOptions struct {
 	groups func(*v1alpha2.Edged) endpods.Cgroups
 }
 
-func podGroupsOf(own *v1alpha2.Edged) endpods.Cgroups {
-	k := &own.TailoredKubeletConfig
-	return cgroups.New(cgroups.Options{
-		Driver: k.CgroupDriver, Root: k.CgroupRoot, PerQOS: ptr.Deref(k.CgroupsPerQOS, true),
-	})
-}
-
 func newEndPodsCommand(opts *globalOptions) *cobra.Command {
 	o := &endPodsOptions{
 		globalOptions: opts,
 		links:         containerLinks,
 		wait:          endpods.DefaultWait,
 		interval:      endpods.DefaultInterval,
-		groups:        podGroupsOf,
+		groups:        agentconfig.PodCgroups,
 	}
 	cmd := &cobra.Command{
 		Use:   "end-pods",
@@ -91,25 +83,11 @@ func (o *endPodsOptions) run(ctx context.Context, out, errOut io.Writer) error {
 		return fmt.Errorf("an agent runs with store %s, and would start the pods again: stop it first (systemctl "+
 			"stop edgecore)", db)
 	}
-	own := &cfg.Modules.Edged
-	kubelet := &own.TailoredKubeletConfig
-	err = endpods.End(ctx, endpods.Options{
-		RuntimeEndpoint: kubelet.ContainerRuntimeEndpoint,
-		ImageEndpoint:   kubelet.ImageServiceEndpoint,
-		RuntimeTimeout:  kubelet.RuntimeRequestTimeout.Duration,
-		RootDir:         own.RootDirectory,
-		PodLogsDir:      kubelet.PodLogsDir,
-		Links:           o.links,
-		Within:          o.within,
-		Wait:            o.wait,
-		Interval:        o.interval,
-		Kill:            o.kill,
-		Cgroups:         o.groups(own),
-		OwnCgroups:      strings.Trim(kubelet.CgroupRoot, "/") == "",
-		NoPodCgroups:    !ptr.Deref(kubelet.CgroupsPerQOS, true),
-		Out:             out,
-		Progress:        errOut,
-	})
+	end := agentconfig.EndPodsOptions(cfg)
+	end.Links, end.Within, end.Wait, end.Interval, end.Kill = o.links, o.within, o.wait, o.interval, o.kill
+	end.Cgroups = o.groups(&cfg.Modules.Edged)
+	end.Out, end.Progress = out, errOut
+	err = endpods.End(ctx, end)
 	if err != nil || o.leftOvers == "" {
 		return err // what may be mounted still, or in use, is not to be deleted by anybody
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
@@ -25,19 +26,30 @@ func endPods(t *testing.T, prepare func(*fakecri.Runtime), roots ...string) (out
 	fake, client := fakecri.Start(t)
 	dir := t.TempDir()
 	for _, uid := range []string{"mine", "theirs"} {
-		labels := map[string]string{"io.kubernetes.pod.name": uid, "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": uid}
-		box := &runtimeapi.PodSandboxConfig{Metadata: &runtimeapi.PodSandboxMetadata{Name: uid, Namespace: "default", Uid: uid}, Labels: labels}
+		labels := map[string]string{
+			"io.kubernetes.pod.name": uid, "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": uid,
+		}
+		box := &runtimeapi.PodSandboxConfig{
+			Metadata: &runtimeapi.PodSandboxMetadata{Name: uid, Namespace: "default", Uid: uid}, Labels: labels,
+		}
 		made, err := client.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: box})
 		if err != nil {
 			t.Fatal(err)
 		}
 		labels["io.kubernetes.container.name"] = "main"
-		c, err := client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: made.PodSandboxId, SandboxConfig: box,
-			Config: &runtimeapi.ContainerConfig{Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "x"}, Labels: labels}})
+		c, err := client.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{
+			PodSandboxId: made.PodSandboxId, SandboxConfig: box,
+			Config: &runtimeapi.ContainerConfig{
+				Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "x"},
+				Labels: labels,
+			},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
+		if _, err := client.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{
+			ContainerId: c.ContainerId,
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,12 +59,20 @@ func endPods(t *testing.T, prepare func(*fakecri.Runtime), roots ...string) (out
 	prepare(fake)
 	root := append(roots, "root")[0] // what the configuration says
 	config := filepath.Join(dir, "edgecore.yaml")
-	text := "apiVersion: " + v1alpha2.APIVersion + "\nkind: EdgeCore\ndatabase: {dataSource: " + dir + "/edgecore.db}\nmodules:\n  edged:\n    rootDirectory: " + dir + "/" + root +
-		"\n    tailoredKubeletConfig: {cgroupRoot: /not-made, podLogsDir: " + dir + "/logs, containerRuntimeEndpoint: \"" + fake.Endpoint() + "\"}\n"
+	text := "apiVersion: " + v1alpha2.APIVersion + "\nkind: EdgeCore\ndatabase: {dataSource: " + dir +
+		"/edgecore.db}\nmodules:\n  edged:\n    rootDirectory: " + dir + "/" + root +
+		"\n    tailoredKubeletConfig: {cgroupRoot: /not-made, podLogsDir: " + dir +
+		"/logs, containerRuntimeEndpoint: \"" + fake.Endpoint() + "\"}\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := &endPodsOptions{globalOptions: &globalOptions{Config: config}, within: time.Minute, leftOvers: filepath.Join(dir, "left"), links: filepath.Join(dir, "links"), groups: podGroupsOf}
+	o := &endPodsOptions{
+		globalOptions: &globalOptions{Config: config},
+		within:        time.Minute,
+		leftOvers:     filepath.Join(dir, "left"),
+		links:         filepath.Join(dir, "links"),
+		groups:        agentconfig.PodCgroups,
+	}
 	var buffer bytes.Buffer
 	err = o.run(t.Context(), &buffer, io.Discard)
 	data, readErr := os.ReadFile(o.leftOvers)
@@ -65,7 +85,8 @@ func endPods(t *testing.T, prepare func(*fakecri.Runtime), roots ...string) (out
 func TestEndPods(t *testing.T) {
 	var fake *fakecri.Runtime
 	out, left, err := endPods(t, func(f *fakecri.Runtime) { fake = f })
-	if err != nil || !strings.HasPrefix(out, "Ended 1 of 1 pods\nLeft alone pod default/theirs, which has no folder in ") {
+	if err != nil ||
+		!strings.HasPrefix(out, "Ended 1 of 1 pods\nLeft alone pod default/theirs, which has no folder in ") {
 		t.Errorf("end-pods = %v, %q; want mine of 1 pods ended and default/theirs left alone", err, out)
 	}
 	if removed := fake.Calls("RemovePodSandbox", "RemoveContainer", "StopContainer"); len(removed) != 3 {
@@ -86,12 +107,15 @@ func TestEndPodsFails(t *testing.T) {
 			left)
 	}
 	// Once is made good by the second attempt.
-	out, left, err := endPods(t, func(f *fakecri.Runtime) { f.Fail("StopContainer", 1, status.Error(codes.Internal, "busy")) })
+	out, left, err := endPods(t, func(f *fakecri.Runtime) {
+		f.Fail("StopContainer", 1, status.Error(codes.Internal, "busy"))
+	})
 	if err != nil || left == "" || !strings.HasPrefix(out, "Ended 1 of 1") {
 		t.Errorf("end-pods = %v, %q, left over %q; want 1 of 1 ended and its folders", err, out, left)
 	}
-	if _, left, err = endPods(t, func(f *fakecri.Runtime) { f.Fail("ListPodSandbox", 9, status.Error(codes.Unavailable, "down")) }); err == nil ||
-		!strings.Contains(err.Error(), "does not say which pods there are") || left != "" {
+	if _, left, err = endPods(t, func(f *fakecri.Runtime) {
+		f.Fail("ListPodSandbox", 9, status.Error(codes.Unavailable, "down"))
+	}); err == nil || !strings.Contains(err.Error(), "does not say which pods there are") || left != "" {
 		t.Errorf("end-pods = %v, left over %q; want that the runtime does not list its pods and nothing left over",
 			err, left)
 	}

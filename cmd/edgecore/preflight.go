@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
-	"github.com/edgecore-io/edgecore/edged"
+	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/edged/preflight"
-	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
@@ -40,7 +37,7 @@ need (exit status 0). Each finding includes a remedy.`,
 			if err != nil {
 				return err
 			}
-			findings := preflight.Check(preflight.Collect(cmd.Context(), preflightOptions(cfg)))
+			findings := preflight.Check(preflight.Collect(cmd.Context(), agentconfig.PreflightOptions(cfg)))
 			if output == "json" {
 				err = json.NewEncoder(cmd.OutOrStdout()).Encode(findings)
 			} else {
@@ -54,39 +51,6 @@ need (exit status 0). Each finding includes a remedy.`,
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "the `format`: json, or text without it")
 	return cmd
-}
-
-// preflightOptions are what the configuration says of the device.
-func preflightOptions(cfg *v1alpha2.EdgeCore) preflight.Options {
-	own, hub := &cfg.Modules.Edged, &cfg.Modules.EdgeHub
-	kubelet := &own.TailoredKubeletConfig
-	o := preflight.Options{
-		Endpoint:     kubelet.ContainerRuntimeEndpoint,
-		CgroupDriver: kubelet.CgroupDriver,
-		ClockBound:   clockBound(cfg),
-		Disks: []preflight.Disk{
-			{
-				What: "pods",
-				Path: own.RootDirectory,
-			}, {What: "the store", Path: filepath.Dir(cfg.Database.DataSource)},
-			{What: "logs", Path: kubelet.PodLogsDir},
-		},
-	}
-	for _, p := range []struct {
-		what, key, address string
-		port               int32
-	}{
-		{"the read-only server", "readOnlyPort", kubelet.Address, kubelet.ReadOnlyPort},
-		{"the kubelet API", "port", apiAddress(own), kubelet.Port},
-	} {
-		if address := edged.ListenAddress(p.address, p.port); address != "" {
-			o.Ports = append(o.Ports, preflight.Port{What: p.what, Key: p.key, Address: address})
-		}
-	}
-	if _, err := os.Stat(hub.TLSCertFile); hub.Enable && err == nil && hub.WebSocket.Enable {
-		o.Cloud.Joined, o.Cloud.Server = true, hub.WebSocket.Server
-	}
-	return o
 }
 
 func printFindings(out io.Writer, findings []preflight.Finding) error {

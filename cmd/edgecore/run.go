@@ -15,6 +15,9 @@ import (
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/edged"
 	"github.com/edgecore-io/edgecore/edged/adopt"
+	"github.com/edgecore-io/edgecore/edged/agentconfig"
+	"github.com/edgecore-io/edgecore/edged/server"
+	"github.com/edgecore-io/edgecore/edgehub/nodelink"
 	"github.com/edgecore-io/edgecore/metamanager"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/metamanager/store/copies"
@@ -22,6 +25,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/configreload"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/logdedup"
+	"github.com/edgecore-io/edgecore/pkg/sdnotify"
 	"github.com/edgecore-io/edgecore/pkg/trim"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
@@ -55,15 +59,18 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	klog.InfoS("Starting edgecore", "version", version.String(), "node", cfg.Modules.Edged.HostnameOverride)
 
 	conditions := &health.Registry{}
-	bound := clockBound(cfg) // before the store is written
-	db, recovery, err := store.Open(ctx, cfg.Database.DataSource, store.Options{Scratch: scratchDir, OnDamage: func(err error) {
-		conditions.Set(health.StoreFailing, cfg.Database.DataSource, err.Error()+"; a restart of edgecore repairs it")
-	}})
+	bound := agentconfig.ClockBound(cfg) // before the store is written
+	db, recovery, err := store.Open(ctx, cfg.Database.DataSource,
+		store.Options{Scratch: scratchDir, OnDamage: func(err error) {
+			conditions.Set(health.StoreFailing, cfg.Database.DataSource,
+				err.Error()+"; a restart of edgecore repairs it")
+		}})
 	if err != nil {
 		return err
 	}
 	if db.Frozen() {
-		conditions.Set(health.StoreFailing, cfg.Database.DataSource, store.ErrReadOnly.Error()+"; then restart edgecore, which runs on what was stored before")
+		conditions.Set(health.StoreFailing, cfg.Database.DataSource,
+			store.ErrReadOnly.Error()+"; then restart edgecore, which runs on what was stored before")
 	}
 	defer func() {
 		if err := db.Close(); err != nil {
@@ -75,8 +82,8 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		klog.ErrorS(err, "Recovery of the store not noted")
 	}
 
-	systemd := newManager(conditions)
-	bus := beehive.New(beehive.WithWatch(watchPeriod), beehive.WithStarted(systemd.ready))
+	service := sdnotify.TakeFromEnv()
+	bus := beehive.New(beehive.WithWatch(watchPeriod), beehive.WithStarted(service.Ready))
 	if cfg.Modules.MetaManager.Enable {
 		if err := bus.Add(metamanager.New(bus, db, metamanager.Options{
 			Health:        func(err error) { conditions.SetError(health.StoreFailing, "", err) },
@@ -87,24 +94,26 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 	}
-	hub, err := newLink(bus, cfg, conditions)
+	hub, err := nodelink.New(bus, cfg, conditions)
 	if err != nil {
 		return err
 	}
 	var pods *edged.Module
 	if cfg.Modules.Edged.Enable {
-		opts, err := edgedOptions(cfg)
+		opts, err := agentconfig.EdgedOptions(cfg)
 		if err != nil {
 			return err
 		}
 		opts.Bus, opts.Health, opts.StoreDamaged, opts.ClockBound = bus, conditions, damaged, bound
-		opts.Adopted = adoptedFrom(ctx, db)
-		opts.API.Config = shownConfig(cfg)
+		if opts.Adopted, err = adopt.FromStore(ctx, db); err != nil {
+			klog.ErrorS(err, "Containers that were taken over may be restarted")
+		}
+		opts.API.Config = agentconfig.ShownConfig(cfg)
 		if hub == nil {
 			opts.Node = nil
 		} else {
-			opts.ClockSet = hub.clockSet
-			opts.Link, opts.Collectors = hub.status, []prometheus.Collector{hub}
+			opts.ClockSet = hub.Retry // a certificate that was not valid yet may be now
+			opts.Link, opts.Collectors = linkState(hub), []prometheus.Collector{hub}
 		}
 		pods = edged.New(opts)
 		if err := bus.Add(pods); err != nil {
@@ -120,10 +129,10 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		File:       file,
 		Started:    cfg,
 		Conditions: conditions,
-		Take:       takeOver(pods, hub, cfg),
+		Take:       newReloader(cfg, pods, hub).Apply,
 	})
 	defer end()
-	defer systemd.keep(ctx, bus.Alive)()
+	defer service.Start(ctx, bus.Alive, conditions.Summary)()
 	defer trimMemory(ctx)()
 	if !db.Frozen() {
 		defer copies.StartCleanup(ctx, cfg.Database.DataSource, func() bool { return metamanager.Recovered(ctx, db) })()
@@ -141,18 +150,31 @@ func trimMemory(ctx context.Context) (wait func()) {
 	return wg.Wait
 }
 
-// adoptedFrom is what the store remembers of a takeover from KubeEdge; nil is none.
-func adoptedFrom(ctx context.Context, db *store.Store) *adopt.Record {
-	text, err := db.AgentValue(ctx, adopt.RecordKey)
-	if err != nil {
-		return nil // there is no such note
+// newReloader returns what hands a changed configuration to the parts that there are.
+func newReloader(started *v1alpha2.EdgeCore, pods *edged.Module, hub *nodelink.Module) *agentconfig.Reloader {
+	var p agentconfig.Pods // not an interface of a nil module
+	if pods != nil {
+		p = pods
 	}
-	record, err := adopt.ParseRecord(text)
-	if err != nil {
-		klog.ErrorS(err, "Containers that were taken over may be restarted")
-		return nil
+	var l agentconfig.Link
+	if hub != nil {
+		l = hub
 	}
-	return record
+	return agentconfig.NewReloader(started, p, l)
+}
+
+// linkState returns the function for what the status command shows of the link.
+func linkState(hub *nodelink.Module) func() server.Link {
+	return func() server.Link {
+		s := hub.State()
+		return server.Link{
+			Connected: s.Connected,
+			Since:     s.Since,
+			Protocol:  s.Protocol,
+			Server:    s.Server,
+			Reason:    s.Reason,
+		}
+	}
 }
 
 // setOOMScore keeps the kernel from taking the agent before the pods. Where it may not, things go on as they are.

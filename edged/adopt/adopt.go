@@ -15,6 +15,7 @@
 package adopt
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -67,6 +68,21 @@ func ParseRecord(text string) (*Record, error) {
 		}
 	}
 	return r, nil
+}
+
+// Notes are what the agent has written down about itself; see package store.
+type Notes interface {
+	AgentValue(ctx context.Context, key string) (string, error)
+}
+
+// FromStore returns what the agent remembers of a takeover; nil if there is no note of one, and with an error if the
+// note cannot be used.
+func FromStore(ctx context.Context, notes Notes) (*Record, error) {
+	text, err := notes.AgentValue(ctx, RecordKey)
+	if err != nil {
+		return nil, nil // there is no such note
+	}
+	return ParseRecord(text)
 }
 
 // Text is the form for the store.

@@ -122,3 +122,12 @@ func (r *Registry) Healthy() (worst Condition, ok bool) {
 	}
 	return Condition{}, true
 }
+
+// Summary returns the first condition that is an error in a line, such as `systemctl status` shows; "Running" if there
+// is none.
+func (r *Registry) Summary() string {
+	if worst, ok := r.Healthy(); !ok {
+		return worst.Title + ": " + worst.Detail
+	}
+	return "Running"
+}

@@ -40,6 +40,18 @@ func TestRegistry(t *testing.T) {
 	})
 }
 
+func TestSummary(t *testing.T) {
+	var r Registry
+	r.Set(StoreRecovered, "", "what") // a warning
+	if got := r.Summary(); got != "Running" {
+		t.Errorf("Summary with a warning = %q, want Running", got)
+	}
+	r.Set(StoreFailing, "", "disk full")
+	if got, want := r.Summary(), known[StoreFailing].Title+": disk full"; got != want {
+		t.Errorf("Summary with an error = %q, want %q", got, want)
+	}
+}
+
 // TestEveryCodeIsExplained: anyone who reads a condition learns what to do. The codes are read from the source, so that
 // a new one cannot be forgotten.
 func TestEveryCodeIsExplained(t *testing.T) {

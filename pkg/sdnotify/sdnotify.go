@@ -6,8 +6,10 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -47,6 +49,43 @@ func FromEnv(getenv func(string) string, pid int) (*Notifier, error) {
 	}
 	n.limit = time.Duration(usec) * time.Microsecond
 	return n, nil
+}
+
+// TakeFromEnv returns the notifier of this process, and removes its variables from the environment, so that programs
+// that this process starts do not notify in its place. Variables that are wrong are logged; nobody is notified then.
+func TakeFromEnv() *Notifier {
+	n, err := FromEnv(os.Getenv, os.Getpid())
+	if err != nil {
+		klog.ErrorS(err, "Service manager is not told how the agent is")
+	}
+	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+		if err := os.Unsetenv(name); err != nil {
+			klog.V(2).InfoS("Environment not changed", "variable", name, "err", err)
+		}
+	}
+	return n
+}
+
+// Ready says that the process is ready; see Start for errors.
+func (n *Notifier) Ready() { n.tell(Ready) }
+
+// tell sends states, and logs what cannot be sent: the process goes on without its service manager.
+func (n *Notifier) tell(lines ...string) {
+	if err := n.Send(lines...); err != nil {
+		klog.ErrorS(err, "Service manager not told", "what", lines)
+	}
+}
+
+// Start keeps the service manager informed in a goroutine until ctx ends, and says then that the process is stopping;
+// see Keep for alive and status. wait returns when that is done. What cannot be sent is logged.
+func (n *Notifier) Start(ctx context.Context, alive func() error, status func() string) (wait func()) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		n.Keep(ctx, alive, status)
+		<-ctx.Done()
+		n.tell(Stopping)
+	})
+	return wg.Wait
 }
 
 // Watched reports whether the service manager ends a process that does not say that it lives.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -149,5 +150,58 @@ func TestNobody(t *testing.T) {
 	gone := &Notifier{socket: filepath.Join(t.TempDir(), "none")}
 	if err := gone.Send(Ready); err == nil {
 		t.Error("Send to a missing socket = nil, want an error")
+	}
+}
+
+// TestTakeFromEnv: programs that the process starts do not see who is notified, whether the variables are right or not.
+func TestTakeFromEnv(t *testing.T) {
+	for name, c := range map[string]struct {
+		socket string
+		none   bool
+	}{
+		"asked":  {"/run/x", false},
+		"wrong":  {"x", true},
+		"nobody": {"", true},
+	} {
+		t.Setenv("NOTIFY_SOCKET", c.socket)
+		t.Setenv("WATCHDOG_USEC", "3000000")
+		t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
+		n := TakeFromEnv()
+		if (n == nil) != c.none || n.Watched() == c.none {
+			t.Errorf("%s: TakeFromEnv = %+v, want nil: %v", name, n, c.none)
+		}
+		for _, variable := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+			if value, ok := os.LookupEnv(variable); ok {
+				t.Errorf("%s: %s = %q, want it removed", name, variable, value)
+			}
+		}
+	}
+}
+
+// TestStart: the service manager hears that the process is ready, that it lives, and at the end that it stops. A socket
+// that has gone is no reason to stop.
+func TestStart(t *testing.T) {
+	conn, socket := manager(t, filepath.Join(t.TempDir(), "s"))
+	n := &Notifier{socket: socket, limit: time.Hour}
+	n.Ready()
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := n.Start(ctx, func() error { return nil }, func() string { return "Running" })
+	for _, want := range []string{"READY=1", "WATCHDOG=1\nSTATUS=Running"} {
+		if got := hears(t, conn); got != want {
+			t.Errorf("heard %q, want %q", got, want)
+		}
+	}
+	cancel()
+	wait()
+	if got := hears(t, conn); got != "STOPPING=1" {
+		t.Errorf("heard %q, want STOPPING=1", got)
+	}
+	var nobody *Notifier
+	for _, n := range []*Notifier{nobody, {socket: filepath.Join(t.TempDir(), "none"), limit: time.Hour}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		n.Ready()
+		wait := n.Start(ctx, func() error { return nil }, func() string { return "" })
+		cancel()
+		wait()
 	}
 }

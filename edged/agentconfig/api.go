@@ -1,4 +1,4 @@
-package main
+package agentconfig
 
 import (
 	"net"
@@ -19,17 +19,21 @@ func apiOptions(own *v1alpha2.Edged) api.Settings {
 	kubelet := &own.TailoredKubeletConfig
 	who, may := &kubelet.Authentication, &kubelet.Authorization
 	o := api.Settings{
-		TLS:      server.TLSOptions{MinVersion: kubelet.TLSMinVersion, CipherSuites: kubelet.TLSCipherSuites},
-		CertFile: kubelet.TLSCertFile, KeyFile: kubelet.TLSPrivateKeyFile, Bootstrap: kubelet.ServerTLSBootstrap,
-		ClientCA: who.X509.ClientCAFile,
+		TLS:       server.TLSOptions{MinVersion: kubelet.TLSMinVersion, CipherSuites: kubelet.TLSCipherSuites},
+		CertFile:  kubelet.TLSCertFile,
+		KeyFile:   kubelet.TLSPrivateKeyFile,
+		Bootstrap: kubelet.ServerTLSBootstrap,
+		ClientCA:  who.X509.ClientCAFile,
 		Auth: auth.Options{
 			Anonymous: ptr.Deref(who.Anonymous.Enabled, false),
 			Tokens:    ptr.Deref(who.Webhook.Enabled, true), TokenAge: who.Webhook.CacheTTL.Duration,
 			AlwaysAllow: may.Mode == kubeletconfig.KubeletAuthorizationModeAlwaysAllow,
 			AllowedAge:  may.Webhook.CacheAuthorizedTTL.Duration, DeniedAge: may.Webhook.CacheUnauthorizedTTL.Duration,
 		},
-		Debugging: ptr.Deref(kubelet.EnableDebuggingHandlers, true), Profiling: ptr.Deref(kubelet.EnableProfilingHandler, true),
-		Flags: ptr.Deref(kubelet.EnableDebugFlagsHandler, true), SystemLogs: ptr.Deref(kubelet.EnableSystemLogHandler, true),
+		Debugging:  ptr.Deref(kubelet.EnableDebuggingHandlers, true),
+		Profiling:  ptr.Deref(kubelet.EnableProfilingHandler, true),
+		Flags:      ptr.Deref(kubelet.EnableDebugFlagsHandler, true),
+		SystemLogs: ptr.Deref(kubelet.EnableSystemLogHandler, true),
 	}
 	if ptr.Deref(kubelet.EnableServer, true) {
 		o.Port = kubelet.Port
@@ -52,7 +56,7 @@ func apiAddress(own *v1alpha2.Edged) string {
 	return address
 }
 
-// shownConfig is what /configz shows.
-func shownConfig(cfg *v1alpha2.EdgeCore) func() any {
+// ShownConfig returns the function for what /configz shows: the configuration without its secrets.
+func ShownConfig(cfg *v1alpha2.EdgeCore) func() any {
 	return func() any { return cfg.Redacted().Modules.Edged.TailoredKubeletConfig }
 }

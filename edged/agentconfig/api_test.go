@@ -1,4 +1,4 @@
-package main
+package agentconfig
 
 import (
 	"testing"
@@ -22,16 +22,17 @@ func TestAPIAddress(t *testing.T) {
 		cfg := v1alpha2.Default()
 		own := &cfg.Modules.Edged
 		own.TailoredKubeletConfig.Address, own.ServerAddress = c.address, c.server
-		opts, err := edgedOptions(cfg)
+		opts, err := EdgedOptions(cfg)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
 		if opts.API.Listen != c.api || opts.Listen != c.readOnly {
-			t.Errorf("%s: the API at %q, the read-only port at %q; want %q and %q", name, opts.API.Listen, opts.Listen, c.api, c.readOnly)
+			t.Errorf("%s: the API at %q, the read-only port at %q; want %q and %q", name, opts.API.Listen, opts.Listen,
+				c.api, c.readOnly)
 		}
 		var api string
-		for _, p := range preflightOptions(cfg).Ports {
+		for _, p := range PreflightOptions(cfg).Ports {
 			if p.Key == "port" {
 				api = p.Address
 			}

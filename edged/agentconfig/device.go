@@ -1,0 +1,89 @@
+package agentconfig
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/edged"
+	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/clock"
+	"github.com/edgecore-io/edgecore/edged/endpods"
+	"github.com/edgecore-io/edgecore/edged/preflight"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/version"
+)
+
+// PreflightOptions returns what the configuration says about the device.
+func PreflightOptions(cfg *v1alpha2.EdgeCore) preflight.Options {
+	own, hub := &cfg.Modules.Edged, &cfg.Modules.EdgeHub
+	kubelet := &own.TailoredKubeletConfig
+	o := preflight.Options{
+		Endpoint:     kubelet.ContainerRuntimeEndpoint,
+		CgroupDriver: kubelet.CgroupDriver,
+		ClockBound:   ClockBound(cfg),
+		Disks: []preflight.Disk{
+			{
+				What: "pods",
+				Path: own.RootDirectory,
+			}, {What: "the store", Path: filepath.Dir(cfg.Database.DataSource)},
+			{What: "logs", Path: kubelet.PodLogsDir},
+		},
+	}
+	for _, p := range []struct {
+		what, key, address string
+		port               int32
+	}{
+		{"the read-only server", "readOnlyPort", kubelet.Address, kubelet.ReadOnlyPort},
+		{"the kubelet API", "port", apiAddress(own), kubelet.Port},
+	} {
+		if address := edged.ListenAddress(p.address, p.port); address != "" {
+			o.Ports = append(o.Ports, preflight.Port{What: p.what, Key: p.key, Address: address})
+		}
+	}
+	if _, err := os.Stat(hub.TLSCertFile); hub.Enable && err == nil && hub.WebSocket.Enable {
+		o.Cloud.Joined, o.Cloud.Server = true, hub.WebSocket.Server
+	}
+	return o
+}
+
+// ClockBound returns a time that is over: that of the build, of the certificates, and of what was last written to the
+// store. A clock before it is wrong.
+func ClockBound(cfg *v1alpha2.EdgeCore) clock.Bound {
+	hub, db := &cfg.Modules.EdgeHub, cfg.Database.DataSource
+	return clock.Newest(
+		clock.Bound{Time: version.Built(), Of: "this program was made"},
+		clock.Bound{
+			Time: certs.Files{CA: hub.TLSCAFile, Cert: hub.TLSCertFile, Key: hub.TLSPrivateKeyFile}.ClockBound(),
+			Of:   "the node's certificate was made",
+		},
+		clock.Written("the store was written", db, db+"-wal"),
+	)
+}
+
+// EndPodsOptions returns what the configuration says about the pods of a stopped agent. How long they may take, whether
+// they may be killed, and where the output goes is up to the caller; so are the cgroups, see PodCgroups.
+func EndPodsOptions(cfg *v1alpha2.EdgeCore) endpods.Options {
+	own := &cfg.Modules.Edged
+	kubelet := &own.TailoredKubeletConfig
+	return endpods.Options{
+		RuntimeEndpoint: kubelet.ContainerRuntimeEndpoint,
+		ImageEndpoint:   kubelet.ImageServiceEndpoint,
+		RuntimeTimeout:  kubelet.RuntimeRequestTimeout.Duration,
+		RootDir:         own.RootDirectory,
+		PodLogsDir:      kubelet.PodLogsDir,
+		OwnCgroups:      strings.Trim(kubelet.CgroupRoot, "/") == "",
+		NoPodCgroups:    !ptr.Deref(kubelet.CgroupsPerQOS, true),
+	}
+}
+
+// PodCgroups returns the cgroups of the agent's pods on this device.
+func PodCgroups(own *v1alpha2.Edged) endpods.Cgroups {
+	k := &own.TailoredKubeletConfig
+	return cgroups.New(cgroups.Options{
+		Driver: k.CgroupDriver, Root: k.CgroupRoot, PerQOS: ptr.Deref(k.CgroupsPerQOS, true),
+	})
+}
