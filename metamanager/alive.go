@@ -2,8 +2,8 @@ package metamanager
 
 import "context"
 
-// Alive implements beehive.Prober: it returns once the store and the locks of the module have answered. What the store
-// answers is no matter: a disk that fails is a condition of its own, which no restart mends.
+// Alive implements beehive.Prober: it returns once the store and the locks of the module have answered. The store's
+// answer does not matter: a failing disk has a condition of its own, and a restart would not help.
 func (m *Module) Alive(ctx context.Context) error {
 	m.link.get()
 	m.drain.drop(nil)

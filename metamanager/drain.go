@@ -121,7 +121,7 @@ func choose(queues map[string]*queue, now time.Time, room, eventRoom int) (next 
 // drain keeps track of the reports that wait while there is a link. Its zero value is not ready; see newDrain.
 type drain struct {
 	woken notify.Signal
-	// grace is how long the link has to live on after an event that nobody answers.
+	// grace is how long the link must stay up after an event that is sent without an answer.
 	grace time.Duration
 
 	mu sync.Mutex

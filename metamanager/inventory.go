@@ -203,7 +203,7 @@ func (m *Module) reportStatus(ctx context.Context, pod wire.Held) error {
 	return m.queue(ctx, key, msg)
 }
 
-// gone is an error of the store, but for one that says that there is no such row.
+// gone returns an error of the store, and nil for ErrNotFound.
 func gone(err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return nil

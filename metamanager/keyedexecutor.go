@@ -80,7 +80,7 @@ func (l *keyedExecutor) begin(key string, do func()) {
 	go l.run(key, w)
 }
 
-// run does the work of a key until there is no more.
+// run does the queued work of a key.
 func (l *keyedExecutor) run(key string, w work) {
 	for ok := true; ok; {
 		guard(context.Background(), func(context.Context) { w.do() })

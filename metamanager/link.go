@@ -15,10 +15,10 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// errOffline is the answer to what only the cloud can do, while there is no link.
+// errOffline is the answer to requests that only the cloud can carry out, while there is no link.
 var errOffline = errors.New("not connected to the cloud")
 
-// Link is what edgehub tells of the link, as the content of a "connect" message.
+// Link is edgehub's report on the link: the content of a "connect" message.
 type Link struct {
 	Connected bool `json:"connected"`
 	// Features are what both ends agreed on; none with a cloud of KubeEdge.
@@ -33,7 +33,7 @@ type linkState struct {
 	link Link
 	// ended is closed when the link of now is gone; nil while there is none.
 	ended chan struct{}
-	// before is closed when all that came before the news of the newest link is stored.
+	// before is closed when everything that came before the report of the newest link is stored.
 	before <-chan struct{}
 }
 
@@ -43,7 +43,7 @@ func (l *linkState) get() Link {
 	return l.link
 }
 
-// set takes over news of the link. It returns the end of the new one, nil where there is none.
+// set takes over a report on the link. It returns the end of the new link; nil if there is none.
 func (l *linkState) set(link Link) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +71,8 @@ func (m *Module) noteLink(msg *model.Message) {
 	m.link.before = before
 }
 
-// linkChanged acts on news of the link: reports leave, edged is told, and a cloud of ours hears what is here.
+// linkChanged acts on a change of the link: it sends reports, notifies edged, and sends an inventory to a cloudcore of
+// this project.
 func (m *Module) linkChanged(ctx context.Context, msg *model.Message) error {
 	var link Link
 	if err := json.Unmarshal(msg.ContentData(), &link); err != nil {
@@ -94,8 +95,8 @@ func (m *Module) linkChanged(ctx context.Context, msg *model.Message) error {
 	return m.tellEdged(ctx, msg)
 }
 
-// tellEdged hands news of the link to edged, which may have something to ask now. An edged that is not there does
-// not miss it.
+// tellEdged reports the link to edged, which may have requests that waited for it. It does nothing while edged is not
+// running.
 func (m *Module) tellEdged(ctx context.Context, msg *model.Message) error {
 	err := m.bus.SendToGroup(ctx, model.GroupEdged, msg)
 	if errors.Is(err, beehive.ErrNoGroup) || errors.Is(err, beehive.ErrRemoved) {

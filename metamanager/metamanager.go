@@ -14,8 +14,8 @@
 //   - A message that was carried out before changes nothing, and is acknowledged.
 //   - A delete removes the UID that it names and no other.
 //   - Pods, configmaps and secrets are handed to edged after they are on the disk and before they are acknowledged.
-//   - A report replaces an older one on the same object; an unchanged one writes nothing. It stays on the disk
-//     until the cloud has answered it. Pods are told apart by UID.
+//   - A report replaces an older one on the same object; an unchanged one writes nothing. It stays on the disk until
+//     the cloud has answered it. Pods are distinguished by UID.
 //   - A stored object that the cloud cannot be asked for is used however old it is. What the cloud answers is stored in the
 //     turn of its object, unless something newer came since it was asked; that it has no such object removes a stored
 //     answer.
@@ -64,10 +64,10 @@ type Bus interface {
 
 // Options change a module; zero values are the defaults.
 type Options struct {
-	// Health is told how each write to the store went: nil when the store took it.
+	// Health is called with the result of each write to the store; nil is success.
 	Health func(error)
-	// Refused is told whether the cloud refused the last report on an object, such as default/pod/web, for good because
-	// it is too large: with the cloud's words, and nil when that is over.
+	// Refused is called when the cloud refuses a report on an object, such as default/pod/web, for good because it is
+	// too large, with the cloud's error; and with nil when that is over.
 	Refused func(object string, err error)
 	// Synced is called when the cloud has sent all that differed from the store.
 	Synced func(context.Context)
@@ -308,7 +308,7 @@ func (m *Module) execute(
 		msg.Route.Operation)
 }
 
-// apply writes, and tells how it went.
+// apply writes to the store, and reports the result to Options.Health.
 func (m *Module) apply(ctx context.Context, key resource.Key, ops ...store.Op) error {
 	err := m.store.Apply(ctx, ops...)
 	if ctx.Err() == nil {

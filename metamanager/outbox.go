@@ -165,7 +165,8 @@ func decodeReport(r store.Report, msg *model.Message) (resource.Key, error) {
 	return resource.Parse(msg.Route.Resource)
 }
 
-// deliverUnanswered sends a report of which the cloud will not say that it has it. Edgehub says so when the link ends.
+// deliverUnanswered sends a report that the cloud does not acknowledge. Edgehub returns an error if the link ends
+// meanwhile.
 func (m *Module) deliverUnanswered(ctx context.Context, _ resource.Key, msg *model.Message) error {
 	grace, cancel := context.WithTimeout(ctx, m.drain.grace)
 	defer cancel()
@@ -211,7 +212,7 @@ func (m *Module) deliver(ctx context.Context, key resource.Key, msg *model.Messa
 	return nil
 }
 
-// tooLarge are the objects of which the cloud refused the last report because it is too large.
+// tooLarge are the objects whose last report the cloud refused because it is too large.
 type tooLarge struct {
 	mu      sync.Mutex
 	objects map[string]bool

@@ -36,7 +36,7 @@ const (
 	here route = iota
 	// hereFirst: from the store; the cloud is asked for what is not in it (and for a token that is to be renewed).
 	hereFirst
-	// cloudFirst: by the cloud, and from the store while there is no link: nobody pushes these.
+	// cloudFirst: by the cloud, and from the store while there is no link: the cloud does not push these.
 	cloudFirst
 	// cloudOnly: by the cloud or not at all.
 	cloudOnly
@@ -76,8 +76,8 @@ func routeOf(operation string, key resource.Key) route {
 	return here
 }
 
-// routeOfMessage is routeOf for one request: edged says of which secrets the cloud does not tell when they change,
-// since no pod names them.
+// routeOfMessage is routeOf for one request: edged marks secrets whose changes the cloud does not push, since no pod
+// names them.
 func routeOfMessage(key resource.Key, msg *model.Message) route {
 	if msg.Route.Operation == model.OpQuery && key.Type == resource.TypeSecret && key.Name != "" {
 		var how struct {
@@ -95,7 +95,7 @@ func acked(operation string, key resource.Key) bool {
 	return operation != model.OpPatch && key.Type != resource.TypeEndpoints
 }
 
-// oursOnly tells the types for which a cloud of KubeEdge has no answer, so that one would wait for it in vain.
+// oursOnly reports whether a cloudcore of KubeEdge never answers for a type.
 func oursOnly(typ string) bool {
 	switch typ {
 	case resource.TypeRuntimeClass, resource.TypeCSIDriver, resource.TypeCSINode, resource.TypeClusterTrustBundle,
@@ -105,8 +105,8 @@ func oursOnly(typ string) bool {
 	return false
 }
 
-// unknownHere tells the types of which the store has only what was asked for before: that one is not in it does not
-// say that there is none.
+// unknownHere reports whether the store has only earlier answers for a type, so that a missing row does not mean that
+// the object does not exist.
 func unknownHere(typ string) bool {
 	switch typ {
 	case resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
@@ -341,7 +341,7 @@ func (m *Module) orStored(
 	return stored, nil
 }
 
-// notStored is the answer about an object of which only the cloud can know.
+// notStored is the answer about an object that only the cloud may know.
 func notStored(key resource.Key) (json.RawMessage, error) {
 	return json.Marshal(map[string]metav1.Status{"ErrStatus": {
 		Status: metav1.StatusFailure,
@@ -382,7 +382,7 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 	return data, nil
 }
 
-// toCloud sends a message that nobody waits to see answered.
+// toCloud sends a message without waiting for an answer.
 func (m *Module) toCloud(ctx context.Context, msg *model.Message) {
 	if err := m.bus.Send(ctx, model.ModuleEdgeHub, msg); err != nil {
 		klog.V(2).InfoS("Message for the cloud not sent", "resource", msg.Route.Resource,

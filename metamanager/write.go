@@ -143,8 +143,8 @@ func (m *Module) withTokens(ctx context.Context, key resource.Key, in incoming, 
 	return append(ops, deleteTokens(tokens, before)...), nil
 }
 
-// upsertLate takes an answer for which nobody waits any more. It may be older than anything that was sent since, so
-// that it brings nothing back that was deleted, and replaces only an older version of the same object.
+// upsertLate stores an answer without a waiter. It may be older than anything sent since, so it restores no deleted
+// object, and replaces only an older version of the same object.
 func (m *Module) upsertLate(ctx context.Context, key resource.Key, msg *model.Message) error {
 	in, err := readIncoming(key, msg)
 	if err != nil {
@@ -167,8 +167,8 @@ func sameUID(id identity, stored []byte) bool {
 	return json.Unmarshal(stored, &old) == nil && old.Metadata.UID == id.Metadata.UID
 }
 
-// older reports whether an object is an older version of the stored one. Another UID is another object, and
-// versions that are no numbers do not compare: then what came last counts.
+// older reports whether an object is an older version of the stored one. Another UID is another object, and versions
+// that are not numbers cannot be compared: then the last one counts.
 func older(id identity, stored []byte) bool {
 	var old identity
 	if json.Unmarshal(stored, &old) != nil || old.Metadata.UID != id.Metadata.UID {
@@ -264,7 +264,7 @@ func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Messag
 	if !json.Valid(data) {
 		return fmt.Errorf("%s: the patch is no JSON", key)
 	}
-	// The same report again is no news, so that the message's id and time must not make it one.
+	// The same report again changes nothing, so the message's ID and time are not compared.
 	if row, err := m.store.Get(ctx, key.String()); err == nil && string(row.Value) == string(data) {
 		return nil
 	}
@@ -335,7 +335,7 @@ func outbox(key resource.Key, msg *model.Message) (store.Op, error) {
 	return store.OutboxPut(reportKey(msg), value), nil
 }
 
-// keepStatus stores the status of a pod of which the cloud does not know.
+// keepStatus stores the status of a pod that the cloud does not know.
 func (m *Module) keepStatus(ctx context.Context, key resource.Key, msg *model.Message) error {
 	data := msg.ContentData()
 	if !json.Valid(data) {

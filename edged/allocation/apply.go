@@ -95,7 +95,7 @@ func (m *Manager) withRoom(pod *v1.Pod) *v1.Pod {
 	return resize.Larger(resize.Of(pod), had).On(pod)
 }
 
-// podMemoryLimit returns the memory limit of a pod's cgroup in bytes; 0 is no limit.
+// podMemoryLimit returns the memory limit of a pod's cgroup in bytes; 0 means no limit.
 func podMemoryLimit(pod *v1.Pod) int64 {
 	return cgroups.PodResources(pod, cgroups.ResourceOptions{}, 0).Memory
 }

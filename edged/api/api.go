@@ -24,8 +24,8 @@ import (
 
 // Settings say how the authenticated port is served.
 type Settings struct {
-	// Listen is its address; "" is no such port. Where nobody could be let in, without a cloud and without a CA of
-	// clients, it is not opened.
+	// Listen is its address; "" disables the port. It is not opened if no client could be authenticated: without a
+	// cloud and without a CA of clients.
 	Listen string
 	Port   int32
 	TLS    server.TLSOptions
@@ -145,8 +145,8 @@ func (a *API) listen(ctx context.Context, config *tls.Config) {
 	})
 }
 
-// learn asks for the cluster's CA of clients until it is known, with each link. From then on it is asked for when
-// somebody comes, and only if it is old, or did not sign who they are: it is a kilobyte, and links are many.
+// learn asks for the cluster's CA of clients until it is known, with each link. From then on it is requested again only
+// when a client comes and it is old or did not sign the client's certificate: it is a kilobyte, and links come often.
 func (a *API) learn(ctx context.Context) {
 	for {
 		err := a.cas.Learn(ctx)

@@ -23,7 +23,7 @@ type Containers struct {
 	CheckpointDir string
 }
 
-// RunningPods are those of which the runtime runs a container, no matter who wants them.
+// RunningPods are the pods with a running container, desired or not.
 func (c *Containers) RunningPods() []*v1.Pod {
 	var pods []*v1.Pod
 	for _, obs := range c.All() {

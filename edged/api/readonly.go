@@ -11,7 +11,7 @@ import (
 
 // ReadOnly is the port that processes of the device may read without rights.
 type ReadOnly struct {
-	// Listen is its address; "" is no such port.
+	// Listen is its address; "" disables the port.
 	Listen string
 	Health *health.Registry
 	// Served returns what the port serves. It is called once, by Run.

@@ -5,8 +5,8 @@
 // it to its worker. Nothing is handed over before both sources were asked and the runtime has answered: pods that run
 // already are adopted then rather than started.
 //
-// Pods that the runtime has and nobody wants are ended, but only while all desired pods are known (see package
-// readiness): what is not known to be unwanted is left alone.
+// Pods in the runtime that are not desired are stopped, but only while all desired pods are known (see package
+// readiness).
 package intake
 
 import (
@@ -107,7 +107,7 @@ type Options struct {
 // Intake keeps the desired pods. Its methods may be called from any goroutine.
 type Intake struct {
 	opts Options
-	// wake has Run look whether the pods may start.
+	// wake has Run check whether the pods may start.
 	wake notify.Signal
 }
 
@@ -255,7 +255,7 @@ func (in *Intake) Start() {
 	in.removeOrphans()
 }
 
-// removeOrphans ends the pods that the runtime has and nobody wants.
+// removeOrphans stops the pods in the runtime that are not desired.
 func (in *Intake) removeOrphans() {
 	if !in.opts.Ready.AllPodsKnown() {
 		return
@@ -288,7 +288,7 @@ func (in *Intake) PodChanged(uid types.UID) {
 	in.removeIfOrphan(in.opts.PLEG.Get(uid))
 }
 
-// PodForgotten is called when nothing is left of a pod that nobody wants.
+// PodForgotten is called when nothing is left of a pod that is not desired.
 func (in *Intake) PodForgotten(uid types.UID) {
 	in.opts.Desired.Forget(uid)
 	if _, ok := in.opts.Desired.Get(uid); !ok {

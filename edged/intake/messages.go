@@ -70,7 +70,7 @@ func (in *Intake) handlePod(m *model.Message) {
 	}
 }
 
-// linkChanged acts on news of the link: what failed for want of it is tried again. Pods do not depend on it.
+// linkChanged acts on a change of the link: what failed without it is tried again. Pods do not depend on it.
 func (in *Intake) linkChanged(m *model.Message) {
 	connected, synced := metaclient.LinkNews(m)
 	if !synced {

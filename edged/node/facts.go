@@ -104,7 +104,7 @@ func Allocatable(capacity v1.ResourceList, reserved ...map[string]string) (v1.Re
 	return left, nil
 }
 
-// memInfo reads a size, in bytes, of those that the kernel tells of its memory.
+// memInfo reads a size of /proc/meminfo, in bytes.
 func memInfo(path, name string) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// hugePagesDir is where the kernel tells of its huge pages: a folder "hugepages-<size>kB" for each size.
+// hugePagesDir is where the kernel lists its huge pages: a folder "hugepages-<size>kB" for each size.
 const hugePagesDir = "/sys/kernel/mm/hugepages"
 
 // HugePageSizes are the sizes that the kernel has, in bytes.

@@ -28,7 +28,7 @@ type lease struct {
 	retryNow notify.Signal
 
 	mu sync.Mutex
-	// owner is the Node of the cloud, of which the lease is a part; nil while it is not known.
+	// owner is the Node in the cloud, which owns the lease; nil while it is unknown.
 	owner *metav1.OwnerReference
 	// renewedAt is when the cloud last confirmed the lease; zero when it has not yet.
 	renewedAt time.Time

@@ -37,8 +37,8 @@ type Options struct {
 	PodCIDR     string
 	// Register makes the Node where there is none.
 	Register bool
-	// Check is how often the status is looked at, Report how often it is told though it is what it was,
-	// Lease how long the lease lasts.
+	// Check is how often the status is compared with the reported one, Report how often an unchanged status is
+	// reported, and Lease the duration of the lease.
 	Check, Report, Lease time.Duration
 	// Status returns all of the status but its conditions.
 	Status func() v1.NodeStatus
@@ -47,14 +47,13 @@ type Options struct {
 	// Conditions, which may be nil, are those beside Ready that do not hold on every healthy node: pressure of the
 	// disk, say. Their times are worked out here.
 	Conditions func() []v1.NodeCondition
-	// Changed, which may be nil, is told of conditions that are not what they were, with those before; there are none
-	// before the first.
+	// Changed, which may be nil, is called with changed conditions; before is empty the first time.
 	Changed func(before, now []v1.NodeCondition)
-	// Found, which may be nil, is told of the Node as the cloud has it from an earlier life of this device.
+	// Found, which may be nil, is called with the Node that the cloud already had when the agent started.
 	Found func(have *v1.Node)
 	// Forgotten, which may be nil, reports whether this device does not remember which extended resources it had: those
-	// of the Node are told as 0 until their plugins are back. Reported, which may be nil, is called with each status
-	// that the cloud took.
+	// of the Node are reported as 0 until their plugins are back. Reported, which may be nil, is called with each
+	// status that the cloud took.
 	Forgotten func() bool
 	Reported  func(*v1.NodeStatus)
 	// Signals, which may be the zero value, are those of the parts that were made before the Node.

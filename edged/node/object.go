@@ -120,7 +120,7 @@ func indexOf(list []v1.NodeCondition, kind v1.NodeConditionType) int {
 	return slices.IndexFunc(list, func(c v1.NodeCondition) bool { return c.Type == kind })
 }
 
-// changed reports whether a status says anything new: that time has passed is no news.
+// changed reports whether a status differs in anything but its heartbeat times.
 func changed(before, now *v1.NodeStatus) bool {
 	if before == nil {
 		return true
@@ -190,8 +190,8 @@ func patch(status *v1.NodeStatus, listed v1.ResourceList) ([]byte, error) {
 	return json.Marshal(map[string]any{"status": fields})
 }
 
-// stillSo is the patch for a status of which the cloud has been told: its conditions, whose times of hearing it brings
-// up to date. A controller that took the node for lost has changed them, too.
+// stillSo is the patch for a status that the cloud has already: its conditions, with new heartbeat times. A controller
+// that took the node for lost has changed them, too.
 func stillSo(status *v1.NodeStatus) ([]byte, error) {
 	return json.Marshal(map[string]any{"status": map[string]any{"conditions": status.Conditions}})
 }

@@ -19,7 +19,7 @@ type Stopper interface {
 	Ended(uid types.UID) <-chan struct{}
 }
 
-// Garbage is what takes room and nobody needs; see package garbage.
+// Garbage removes dead containers and unused images; see package garbage.
 type Garbage interface {
 	FreeContainers(ctx context.Context) error
 	FreeImages(ctx context.Context, enough func(context.Context) bool) error
@@ -47,7 +47,7 @@ type reclaimer struct {
 	garbage Garbage
 }
 
-// free removes what nobody needs from the file system of a signal, until there is enough: dead containers, then images.
+// free removes unused data from the file system of a signal until enough returns true: dead containers, then images.
 func (r *reclaimer) free(ctx context.Context, s eviction.Signal, enough func(context.Context) bool) error {
 	use, err := r.stats.Node(ctx)
 	if err != nil {

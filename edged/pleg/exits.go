@@ -23,8 +23,8 @@ type exitWatch struct {
 	mu  sync.Mutex
 	fds map[int]watched // by pidfd
 	ids map[string]int  // container or sandbox -> pidfd
-	// ended are the containers and sandboxes whose end was told, until the runtime knows of it. An ended
-	// process may stay as a zombie, whose pidfd would tell of the same end without a pause.
+	// ended are the containers and sandboxes whose exit was reported, until the runtime knows of it. An exited process
+	// may stay as a zombie, whose pidfd would stay readable.
 	ended map[string]types.UID
 }
 
@@ -100,7 +100,7 @@ func (w *exitWatch) watches(id string) bool {
 	return ok
 }
 
-// run tells of ends until ctx does.
+// run reports exits until ctx ends.
 func (w *exitWatch) run(ctx context.Context, ended func(types.UID)) {
 	defer w.close()
 	unhook := context.AfterFunc(ctx, func() {

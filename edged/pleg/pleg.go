@@ -7,12 +7,11 @@
 //   - a relist as the safety net, often while something changes and seldom while nothing does. It costs two
 //     calls, and two or more for each pod that differs from the snapshot.
 //
-// Order: snapshots of a pod are made one after another, and a later one never loses what an earlier one
-// had. A change during a snapshot is in the next: each notice makes one that begins after the notice. The
-// kernel tells of an exit before the runtime knows of it: a snapshot in which a process runs that has
-// ended is followed by more, at growing intervals, until the two agree.
-// OnChange is called after the snapshot that has the change was stored; not for what Refresh found, since
-// its caller has it in hand.
+// Order: snapshots of a pod are made one after another, and a later one never loses what an earlier one had. A change
+// during a snapshot is in the next: each notice makes one that begins after the notice. The kernel reports an exit
+// before the runtime knows of it: a snapshot in which a process runs that has ended is followed by more, at growing
+// intervals, until the two agree. OnChange is called after the snapshot that has the change was stored; not for what
+// Refresh found, since its caller has it in hand.
 package pleg
 
 import (
@@ -40,9 +39,9 @@ type Lister interface {
 
 // Options configure a PLEG. Zero values are the defaults.
 type Options struct {
-	// OnChange is told of each pod that changed. It must not block.
+	// OnChange is called for each pod that changed. It must not block.
 	OnChange func(types.UID)
-	// OnHealth is told when the runtime stops (err set) or begins (nil) to answer. It must not block.
+	// OnHealth is called when the runtime stops (err set) or begins (nil) to answer. It must not block.
 	OnHealth func(error)
 	// Busy reports whether a pod is being worked on: anyone who does so refreshes it, and a relist leaves it out.
 	Busy func(types.UID) bool
@@ -72,9 +71,9 @@ type PLEG struct {
 	// source is there while Run is.
 	source atomic.Pointer[sources]
 
-	// noticed holds the pods of which something is said to have changed.
+	// noticed holds the pods that are reported to have changed.
 	noticed chan types.UID
-	// behind holds the pods of which the runtime does not know yet that a process of theirs ended.
+	// behind holds the pods with an exited process that the runtime still reports running.
 	behind chan types.UID
 
 	mu     sync.Mutex
@@ -341,8 +340,8 @@ func (p *PLEG) lockOf(uid types.UID) *sync.Mutex {
 	return lock
 }
 
-// store keeps a snapshot and reports whether it differs from the one before. A pod of which nothing is
-// left is forgotten.
+// store keeps a snapshot and reports whether it differs from the one before. A pod without containers and sandboxes is
+// forgotten.
 func (p *PLEG) store(pod *observed.Pod) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -400,7 +399,7 @@ func (p *PLEG) Healthy() error {
 	return nil
 }
 
-// health records the outcome of a relist and tells of a change.
+// health records the outcome of a relist and reports a change.
 func (p *PLEG) health(err error) {
 	p.mu.Lock()
 	first := p.listed.IsZero()

@@ -3,11 +3,11 @@
 // (k8s.io/kubelet/pkg/apis/pluginregistration/v1). What a plugin of some type then does is up to the Handler of
 // that type.
 //
-// Each socket is looked after on its own: a plugin that hangs, crashes, lies about its type or comes back under
-// the same name holds up no other. A socket that is replaced is registered again, one that refuses is tried again
-// with growing delays, and every plugin is told how its registration went. Of two sockets with one type and name
-// the newer wins; when the older vanishes, the name stays. Nothing is kept on disk: after a restart of the agent
-// the sockets that lie there are registered again.
+// Each socket is looked after on its own: a plugin that hangs, crashes, lies about its type or comes back under the
+// same name holds up no other. A socket that is replaced is registered again, one that refuses is tried again with
+// growing delays, and every plugin receives the result of its registration. Of two sockets with one type and name the
+// newer wins; when the older vanishes, the name stays. Nothing is kept on disk: after a restart of the agent the
+// sockets that lie there are registered again.
 package plugins
 
 import (
@@ -61,8 +61,8 @@ type Watcher struct {
 	mu sync.Mutex
 	// holders are the sockets that hold each plugin, the newest last.
 	holders map[plugin][]holder
-	// coming is how many sockets register each plugin at the moment. What nobody holds any more is in left until
-	// those have.
+	// coming is how many sockets are registering each plugin. A plugin without holders stays in left until these are
+	// done.
 	coming map[plugin]int
 	left   map[plugin]holder
 }
@@ -218,7 +218,7 @@ func skip(d fs.DirEntry) error {
 	return nil
 }
 
-// comes notes that a socket is about to register a plugin: from now on nobody deregisters that.
+// comes notes that a socket is about to register a plugin: until that is done, the plugin is not deregistered.
 func (w *Watcher) comes(p plugin) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -251,7 +251,8 @@ func (w *Watcher) forget(path string) {
 	w.drop(path)
 }
 
-// drop removes a path from the holders, and deregisters what nobody holds or registers any more. The lock is held.
+// drop removes a path from the holders, and deregisters plugins that have no holder and are not being registered. The
+// lock is held.
 func (w *Watcher) drop(path string) {
 	for p, list := range w.holders {
 		i := slices.IndexFunc(list, func(h holder) bool { return h.path == path })

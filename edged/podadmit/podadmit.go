@@ -183,7 +183,7 @@ func (c *Controller) Admit(uid types.UID) {
 	c.opts.Workers.Update(w.Pod, c.predecessor(w.Pod))
 }
 
-// RetryRejected judges the rejected static pods again, which nobody replaces.
+// RetryRejected decides again on rejected static pods, which no controller replaces.
 func (c *Controller) RetryRejected() {
 	for _, w := range c.opts.Desired.All() {
 		if w.Static && w.Rejected != nil && !w.Removed {

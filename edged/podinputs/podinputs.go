@@ -56,7 +56,7 @@ type Inputs struct {
 	mu sync.Mutex
 	// volumes are those of the pods that are set up.
 	volumes map[types.UID]volume.Volumes
-	// warned are the pods that have an event that there is no cluster DNS.
+	// warned are the pods that already have an event about the missing cluster DNS.
 	warned map[types.UID]bool
 }
 

@@ -72,7 +72,7 @@ func Summarize(p *v1.Pod, now time.Time) Line {
 	return l
 }
 
-// Healthy reports whether nobody has to look at a pod: all of it is ready, or it has done what it was to do.
+// Healthy reports whether a pod needs no attention: all of it is ready, or it has completed.
 func Healthy(p *v1.Pod) bool {
 	switch p.Status.Phase {
 	case v1.PodSucceeded:

@@ -37,7 +37,7 @@ type Options struct {
 	Desired  *desired.Pods
 	Workers  Workers
 	Statuses Statuses
-	// Waiters are told of pods that end, by anyone who ends them.
+	// Waiters are notified when pods end, for whatever reason.
 	Waiters  *termination.Waiters
 	Recorder *events.Recorder
 }

@@ -1,5 +1,5 @@
-// Package podworker runs one goroutine per pod UID and decides, from what it is told, which
-// of three things that goroutine does next. It knows nothing of runtimes: a Syncer does the work.
+// Package podworker runs one goroutine per pod UID and decides, from the updates that it receives, which of three
+// things that goroutine does next. It knows nothing of runtimes: a Syncer does the work.
 //
 // # The states of a pod
 //
@@ -30,7 +30,7 @@
 //   - The context of Sync is cancelled as soon as the pod is to end, so a slow pull delays no delete and no eviction.
 //   - A pod whose StartAfter names another UID (the older pod of the same static manifest)
 //     is not synced before that one is done.
-//   - A failed call is repeated with a backoff between 1 s and 30 s, at once on news.
+//   - A failed call is repeated with a backoff between 1 s and 30 s, at once on an update.
 package podworker
 
 import (
@@ -78,8 +78,8 @@ type End struct {
 	Pod *v1.Pod
 	// Grace, in seconds, overrides the pod's own; nil leaves it.
 	Grace *int64
-	// Removed: nobody wants the pod any more, so that nothing of it has to stay.
-	// False for a pod that finished by itself and is still wanted.
+	// Removed: the pod is no longer desired, so that nothing of it has to stay. False for a pod that finished by itself
+	// and is still desired.
 	Removed bool
 	// Deleted: the pod carries a deletion time, so anyone who deleted it waits for a report.
 	Deleted bool
@@ -89,7 +89,7 @@ type End struct {
 type Options struct {
 	// Resync is the period of the safety net; zero is one minute.
 	Resync time.Duration
-	// Forgotten, when set, is told of each UID that the pool forgets.
+	// Forgotten, when set, is called for each UID that the pool forgets.
 	Forgotten func(types.UID)
 }
 
@@ -143,8 +143,8 @@ func (p *Pool) Update(pod *v1.Pod, startAfter types.UID) {
 	})
 }
 
-// Remove says that nobody wants a pod any more: it ends within its own grace period. A pod that the pool does not know
-// is ended all the same: see End.Pod.
+// Remove stops a pod that is no longer desired, within its own grace period. It also stops a pod that the pool does not
+// know: see End.Pod.
 func (p *Pool) Remove(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -233,7 +233,7 @@ func (p *Pool) worker(uid types.UID) *worker {
 	return w
 }
 
-// forget drops a worker that is done, unless news came for it.
+// forget drops a worker that is done, unless an update came for it.
 func (p *Pool) forget(w *worker) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

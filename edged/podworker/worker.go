@@ -58,8 +58,8 @@ func (w *worker) enqueue(fold func(*pendingUpdate)) {
 	w.wake.Notify()
 }
 
-// interrupts reports whether the news ends the call under way: a sync of a pod that has to end, or a
-// termination whose grace got shorter.
+// interrupts reports whether the update ends the call under way: a sync of a pod that has to end, or a termination
+// whose grace got shorter.
 func (w *worker) interrupts() bool {
 	switch w.phase {
 	case syncing:
@@ -139,7 +139,7 @@ func (w *worker) currentPhase() phase {
 	return w.phase
 }
 
-// idleForGood reports whether a done worker may be forgotten: nobody wants the pod, nothing is new.
+// idleForGood reports whether a done worker may be forgotten: the pod is not desired, and there is no update.
 func (w *worker) idleForGood() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -198,7 +198,7 @@ func (w *worker) stepSync(n pendingUpdate) (bool, time.Time, error) {
 	return false, earlier(out.RetryAt, out.By), nil
 }
 
-// earlier returns the earlier of two times, of which either may be zero: that is no time.
+// earlier returns the earlier of two times; a zero time means none.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
 		return b
@@ -263,8 +263,8 @@ func (w *worker) stepTerminated() (bool, time.Time, error) {
 	return true, time.Time{}, nil
 }
 
-// stepDone looks whether a pod that is done has to do something again: a finished one was removed,
-// or a removed one is wanted once more. It returns whether there is another step.
+// stepDone checks whether a pod that is done needs another step: a finished one was removed, or a removed one is
+// desired again. It returns whether there is another step.
 func (w *worker) stepDone(n pendingUpdate) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -281,7 +281,7 @@ func (w *worker) stepDone(n pendingUpdate) bool {
 	return false
 }
 
-// beginCall makes the context of a call that news may interrupt.
+// beginCall makes the context of a call that an update may interrupt.
 func (w *worker) beginCall(grace *int64) context.Context {
 	ctx, cancel := context.WithCancel(w.pool.ctx)
 	w.mu.Lock()
@@ -293,7 +293,7 @@ func (w *worker) beginCall(grace *int64) context.Context {
 	return ctx
 }
 
-// endCall ends what beginCall began, and reports whether news interrupted the call.
+// endCall ends what beginCall began, and reports whether an update interrupted the call.
 func (w *worker) endCall(ctx context.Context) (interrupted bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -29,7 +29,7 @@ const (
 	dialTimeout = 5 * time.Second
 	// maxConfig bounds a CNI configuration.
 	maxConfig = 1 << 20
-	// maxPlugins bounds the plugins of one, each of which is looked for; a chain of ten is long.
+	// maxPlugins bounds the plugins of one configuration, since each is looked for; a chain of ten is long.
 	maxPlugins = 100
 )
 
@@ -159,7 +159,7 @@ func lookAtRuntime(ctx context.Context, r *Runtime, network *CNI) (images string
 	return images
 }
 
-// checkSocket says why nobody listens at a path.
+// checkSocket says why a connection to a socket fails.
 func checkSocket(path string) error {
 	info, err := os.Stat(path)
 	var in *os.PathError
@@ -174,7 +174,7 @@ func checkSocket(path string) error {
 	return nil
 }
 
-// runtimeConfig is what containerd tells of its configuration, as far as it matters here.
+// runtimeConfig is the part of containerd's verbose status that matters here.
 type runtimeConfig struct {
 	CNI        cniConfig `json:"cni"`
 	Containerd struct {
@@ -200,7 +200,7 @@ func (c *cniConfig) bins() []string {
 	return c.BinDirs
 }
 
-// parseConfig reads what a runtime tells of its configuration; others than containerd tell nothing.
+// parseConfig reads the configuration from a runtime's verbose status; only containerd reports one.
 func parseConfig(text string) runtimeConfig {
 	var c runtimeConfig
 	if json.Unmarshal([]byte(text), &c) != nil {

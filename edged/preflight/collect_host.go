@@ -18,7 +18,7 @@ import (
 // program is the agent's.
 const program = "edgecore"
 
-// lookAtPort finds out whether a port can be had, and who has it otherwise.
+// lookAtPort checks whether a port is free, and else which process listens on it.
 func lookAtPort(ctx context.Context, p *Port) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", p.Address)
 	if err == nil {

@@ -53,7 +53,7 @@ type Facts struct {
 // Runtime is the container runtime.
 type Runtime struct {
 	Endpoint string
-	// Socket says why there is no socket; nil that there is one.
+	// Socket says why the socket is missing; nil if it exists.
 	Socket error
 	// Err is what asking for the version led to. Unknown: the runtime does not know CRI v1.
 	Err           error
@@ -102,8 +102,8 @@ type Port struct {
 	// What it is for, and the key that changes it.
 	What, Key string
 	Address   string
-	// Err says why it cannot be had; nil that it can. Holder is who has it ("kubelet (pid 123)"), Own: it is the agent
-	// itself.
+	// Err says why the port is not free; nil if it is. Holder is the process that listens on it ("kubelet (pid 123)");
+	// Own: it is the agent itself.
 	Err    error
 	Holder string
 	Own    bool

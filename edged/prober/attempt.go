@@ -19,7 +19,7 @@ const (
 	eventUnhealthy = "Unhealthy"
 	eventWarning   = "ProbeWarning"
 
-	// tries is how often an attempt of which nothing was learned is repeated at once.
+	// tries is how often an attempt without a result is repeated at once.
 	tries = 3
 	// maxOutput is how much of an answer is read and shown.
 	maxOutput = 10 << 10

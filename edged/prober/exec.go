@@ -42,8 +42,8 @@ func (a *attempts) runCommand(ctx context.Context, q *ask, h *v1.ExecAction) (re
 	return success, output, nil
 }
 
-// isAway reports whether a call failed because the runtime is not there, of which the agent has a condition of its own,
-// or the container, whose end is told anyway.
+// isAway reports whether a call failed because the runtime is unreachable, for which the agent has a condition of its
+// own, or because the container is gone, which is reported anyway.
 func isAway(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.NotFound:

@@ -26,7 +26,7 @@ const (
 )
 
 // newTransport makes the transport of all HTTP probes. It keeps no connection, uses no proxy, and trusts any
-// certificate: a probe asks whether somebody answers, not who.
+// certificate: a probe checks for an answer, not for an identity.
 func newTransport(d *net.Dialer) *http.Transport {
 	return &http.Transport{
 		DialContext:        d.DialContext,
@@ -34,8 +34,8 @@ func newTransport(d *net.Dialer) *http.Transport {
 		ForceAttemptHTTP2:  true,
 		DisableKeepAlives:  true,
 		DisableCompression: true,
-		// What comes from a pod is bounded: by itself, package net/http takes a head of 10 MiB, of which maps are made
-		// that are several times that, and 4 MiB of a body that is not read.
+		// What comes from a pod is bounded: by default, package net/http accepts a header of 10 MiB, whose maps take
+		// several times as much, and 4 MiB of an unread body.
 		MaxResponseHeaderBytes: maxHead,
 		HTTP2: &http.HTTP2Config{
 			MaxReceiveBufferPerStream: http2Window, MaxReceiveBufferPerConnection: http2Window,

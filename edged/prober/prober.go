@@ -8,8 +8,9 @@
 //   - Startup probes go first; readiness and liveness begin when they have succeeded.
 //   - A container that ran before the agent began starts from what its status said then, so that a restart of the agent
 //     changes no status. Its first probe comes within one period, at a random time, so that not all come at once.
-//   - A change of what the probes say is told at once (Options.Changed).
-//   - Each attempt runs by itself: a slow one delays nobody. Between attempts a probe holds no goroutine, timer or connection.
+//   - A changed result is reported at once (Options.Changed).
+//   - Each attempt runs by itself: a slow one delays no other. Between attempts a probe holds no goroutine, timer or
+//     connection.
 //   - While a pod ends its startup and liveness probes stay still, and its readiness probes go on.
 package prober
 
@@ -41,7 +42,7 @@ type Options struct {
 	// Exec runs the commands of exec probes.
 	Exec     Execer
 	Recorder Recorder
-	// Changed is told of each pod of which the probes say something new, and whether it is ending. It must not block.
+	// Changed is called for each pod whose probe results changed, with whether it is ending. It must not block.
 	Changed func(uid types.UID, ending bool)
 	// UserAgent is what HTTP and gRPC probes call themselves ("kube-probe/1.37").
 	UserAgent string
@@ -105,7 +106,7 @@ type probe struct {
 	// due is when the next attempt is to begin; at is the place in the queue, -1 when it is not in it.
 	due time.Time
 	at  int
-	// ended: nobody wants to know any more.
+	// ended: the result is no longer needed.
 	ended bool
 	// cancel ends the attempt under way, nil when there is none.
 	cancel context.CancelFunc
@@ -115,7 +116,7 @@ type probe struct {
 type View struct {
 	// Address is the pod's, or the node's where the pod is on the host's network.
 	Address string
-	// Before is the pod's status of before; what it says of containers that run still holds for them.
+	// Before is the pod's previous status; what it says about running containers still holds.
 	Before v1.PodStatus
 }
 
@@ -218,7 +219,7 @@ func probeOf(c *v1.Container, k kind) *v1.Probe {
 	return [...]*v1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe}[k]
 }
 
-// newWatch begins with what the status of before said of the same container, or with nothing.
+// newWatch begins with the previous status of the same container, if there is one.
 func newWatch(c *v1.Container, o *observed.Container, before *v1.PodStatus) *watch {
 	w := &watch{id: o.ID, startedAt: o.StartedAt}
 	// Of the process the kernel knows the age, whichever way the clock was set since: no probe begins early because a
@@ -321,7 +322,7 @@ func period(spec *v1.Probe) time.Duration {
 const earlyFirst = 200 * time.Millisecond
 
 // again is when the next attempt begins after one that was due at r.due and ended now. A container that was never ready
-// is asked more often at first: it is most likely about to be, and somebody waits for it.
+// is asked more often at first: it will most likely be ready soon, and others wait for it.
 func (r *probe) again(now, began time.Time) time.Time {
 	every := period(r.spec)
 	if r.kind == readiness && r.verdict != success && r.last != success && r.early >= 0 {
@@ -341,6 +342,6 @@ func (r *probe) again(now, began time.Time) time.Time {
 	return next
 }
 
-// beat is the grid of times, counted from the start of the prober, at which attempts begin that nobody waits for: those
+// beat is the grid of times, counted from the start of the prober, at which attempts begin that are not urgent: those
 // that come near each other wake the process once, which for 100 probes a second is a third of what they cost.
 const beat = 250 * time.Millisecond

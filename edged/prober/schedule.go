@@ -131,7 +131,7 @@ func (p *Prober) take(r *probe, got result, took time.Duration) (uid types.UID, 
 	if r.kind == startup && r.verdict == success {
 		p.begin(r.watch)
 	}
-	// That a container which was never ready is not ready is no news, nor that one lives which nobody thought dead.
+	// It is not a change that a container which was never ready is not ready, or that a live container is alive.
 	news := before != r.verdict && !(r.kind == readiness && before == unknown && r.verdict == failure) &&
 		!(r.kind == liveness && r.verdict == success)
 	return r.watch.pod.UID, r.watch.of.ending, news

@@ -28,7 +28,7 @@ const (
 	unknown result = iota
 	success
 	failure
-	// warning is a success that somebody should hear of.
+	// warning is a success with an event.
 	warning
 )
 
@@ -46,7 +46,7 @@ type tally struct {
 	run  int32
 }
 
-// after is the tally with one more attempt. An attempt of which nothing was learned changes nothing.
+// after is the tally with one more attempt. An attempt without a result changes nothing.
 func (t tally) after(r result, spec *v1.Probe) tally {
 	if r == warning {
 		r = success

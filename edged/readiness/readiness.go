@@ -1,8 +1,8 @@
 // Package readiness tracks which sources of pods were read since the start of a run. Two decisions depend on it:
 //
 //   - Pods start once both sources were asked, so that pods that are in memory run even if the store fails.
-//   - Pods, images and folders that nobody seems to need are removed only once all pods are known: what a source could
-//     not tell yet may be missing.
+//   - Pods, images and folders that seem unused are removed only once all pods are known: a source that was not read
+//     may need them.
 package readiness
 
 import "sync"
@@ -18,7 +18,7 @@ type Tracker struct {
 	started bool
 }
 
-// New returns a tracker of which nothing is read. damaged says that rows of the store may have been lost.
+// New returns a tracker without any source read. damaged says that rows of the store may have been lost.
 func New(damaged bool) *Tracker { return &Tracker{damaged: damaged} }
 
 // StaticRead records that the manifest folder was read, and reports whether this was the first time.

@@ -19,7 +19,7 @@ import (
 type step int
 
 const (
-	// leave: it is whole, or nothing can be known and the failure is no proof.
+	// leave: it is intact, or it cannot be checked and the failure is no proof of damage.
 	leave step = iota
 	// mend puts layers right from their blobs.
 	mend
@@ -185,8 +185,8 @@ func (r *Repairer) discard(ctx context.Context, digests []string) error {
 	return r.opts.Store.CollectGarbage(ctx, lookName)
 }
 
-// replace brings an image again of which nothing can be compared, once in a boot. It goes only when there is another
-// one.
+// replace pulls or loads an image again that cannot be compared, once per boot. The old one is removed only when there
+// is a new one.
 func (r *Repairer) replace(ctx context.Context, s Suspect) (bool, error) {
 	file, err := r.archiveOf(ctx, s)
 	if err == nil && file == "" {
@@ -207,7 +207,8 @@ func (r *Repairer) replace(ctx context.Context, s Suspect) (bool, error) {
 var errHeld = errors.New("it was brought again in this boot, and the runtime still has the damaged layers, for other " +
 	"containers or images; restart or delete the pods that use them (edgecore images list says which)")
 
-// remove removes an image, so that it is brought again. Once in a boot: layers that somebody holds do not go with it.
+// remove removes an image, so that it is pulled again. It does so once per boot: layers that are in use are not removed
+// with it.
 func (r *Repairer) remove(ctx context.Context, s Suspect) (bool, error) {
 	if r.opts.Record.Replaced(s.ID) {
 		return false, r.trouble(ctx, s, errHeld)
@@ -252,7 +253,7 @@ func (r *Repairer) damaged(s Suspect, what string) {
 		fmt.Sprintf("Image %q is damaged on this device and will be repaired: %s", s.Image, what))
 }
 
-// trouble tells why an image stays damaged, for as long as it does.
+// trouble reports why an image stays damaged, for as long as it does.
 func (r *Repairer) trouble(ctx context.Context, s Suspect, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -23,7 +23,7 @@ import (
 const (
 	whiteout       = ".wh."
 	whiteoutOpaque = ".wh..wh..opq"
-	// tooMany is how many damaged files are told apart; beyond it the whole layer is unpacked again.
+	// tooMany is the number of damaged files from which on the whole layer is unpacked again.
 	tooMany = 4096
 	modes   = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 )
@@ -33,7 +33,7 @@ type layer struct {
 	// root is the folder that holds the layer's own, base; nothing of what is beside that is seen in containers.
 	root *os.Root
 	base string
-	// bottom: there is no layer below, in which something could be removed.
+	// bottom: it is the lowest layer, so nothing below it can be removed.
 	bottom bool
 }
 

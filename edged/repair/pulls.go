@@ -27,8 +27,8 @@ var (
 		"unexpected eof", "invalid tar header", "gzip: invalid", "unexpected end of json", "invalid character"}
 )
 
-// PullFailed is told that a pull failed. It returns true when the image is here now, or what was in the pull's way has
-// gone: it is to be asked for again.
+// PullFailed is called when a pull failed. It returns true if the image is here now or the obstacle is gone, so that
+// the pull should be tried again.
 func (r *Repairer) PullFailed(ctx context.Context, name string, failure error) bool {
 	select {
 	case r.turn <- struct{}{}:

@@ -1,10 +1,10 @@
 // Package repair puts images right that a power cut left damaged: layers with empty or missing files, blobs that never
 // came to the disk.
 //
-// A runtime does not look whether the layers that it has unpacked are still what they were, so a container starts badly
-// for ever. How it fails is the first sign (judge.go), and no more than that: a wrong command fails in the same way.
-// With containerd the suspicion is tested: each file of each layer is compared with the blob from which the layer was
-// unpacked, which is compared with its digest (verify.go, layer.go). What this package promises:
+// A runtime does not verify the layers that it has unpacked, so a container of a damaged image fails for ever. How it
+// fails is the first sign (judge.go), and no more than that: a wrong command fails in the same way. With containerd the
+// suspicion is tested: each file of each layer is compared with the blob from which the layer was unpacked, which is
+// compared with its digest (verify.go, layer.go). What this package promises:
 //
 //   - An image that is whole is never touched. It is not looked at a second time in this boot either.
 //   - A layer whose blob is sound is put right from it, in place, with no network, no registry, and no container stopped; other
@@ -201,7 +201,7 @@ func (r *Repairer) after(s Suspect, repaired bool, err error) {
 	}
 }
 
-// ExamineSandbox is Examine for the images of which sandboxes are made. since is when the attempt that failed began.
+// ExamineSandbox is Examine for the images of sandboxes. since is when the attempt that failed began.
 func (r *Repairer) ExamineSandbox(ctx context.Context, f Failure, since time.Time) bool {
 	if Assess(f, r.opts.Record.Unclean()) == None {
 		return false
@@ -225,7 +225,7 @@ func (r *Repairer) ExamineSandbox(ctx context.Context, f Failure, since time.Tim
 	return again
 }
 
-// Keep ends the conditions of images that nobody names any more.
+// Keep clears the conditions of images that no pod names any more.
 func (r *Repairer) Keep(names []string) {
 	for _, c := range r.opts.Health.Snapshot() {
 		if c.Code == health.ImageDamaged && !slices.Contains(names, c.Object) {

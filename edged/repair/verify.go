@@ -47,7 +47,7 @@ func (r report) whole() bool { return r.sound() && r.unknown == "" }
 // maxTold bounds how many files are named to a person.
 const maxTold = 3
 
-// String is what a person is told.
+// String describes the result for users.
 func (r report) String() string {
 	var parts []string
 	for _, digest := range r.blobs {

@@ -64,9 +64,9 @@ func part(list v1.ResourceList) v1.ResourceList {
 	return out
 }
 
-// Told returns the amounts that were allocated according to a status of before: that is where they are kept while the
-// agent is not there. A container of which it says nothing has what it asks for. A status may name more resources than
-// the spec does, such as a limit that a container has from its pod: those are left out.
+// Told returns the amounts that were allocated according to the previous status, which keeps them over restarts of the
+// agent. A container that it does not list has what it asks for. A status may name more resources than the spec does,
+// such as a limit that a container has from its pod: those are left out.
 func Told(pod *v1.Pod, status *v1.PodStatus) Amounts {
 	out := Of(pod)
 	if asks, ok := out[Whole]; ok && status.Resources != nil {

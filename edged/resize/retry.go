@@ -14,7 +14,7 @@ import (
 type Waiting struct {
 	// Pod has the amounts that it asks for, Allocated those that it has.
 	Pod, Allocated *v1.Pod
-	// Since is when it was told that it has to wait; zero when it was not told yet.
+	// Since is when it was deferred; zero if it is new.
 	Since time.Time
 }
 

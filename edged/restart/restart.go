@@ -37,8 +37,8 @@ func Policy(pod *v1.Pod, c *v1.Container) v1.ContainerRestartPolicy {
 	return v1.ContainerRestartPolicy(pod.Spec.RestartPolicy)
 }
 
-// After decides on a container that ended with an exit code. The first rule that matches decides, and
-// otherwise the policy, under which an init container that is no sidecar runs again only if it failed.
+// After decides on a container that ended with an exit code. The first rule that matches decides, and otherwise the
+// policy, under which an init container that is not a sidecar runs again only if it failed.
 func After(pod *v1.Pod, c *v1.Container, exitCode int32) Action {
 	for i := range c.RestartPolicyRules {
 		if rule := &c.RestartPolicyRules[i]; matches(rule.ExitCodes, exitCode) {

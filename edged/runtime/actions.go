@@ -96,8 +96,7 @@ func computeActions(pod *v1.Pod, obs *observed.Pod, probes observed.Probes) Acti
 	return a
 }
 
-// containersEnded reports whether all containers have ended for good. What is left of the pod, its sidecars, has nobody
-// to serve then.
+// containersEnded reports whether all containers have ended for good. Its sidecars have nothing left to serve then.
 func containersEnded(pod *v1.Pod, obs *observed.Pod) bool {
 	return !slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool {
 		return restarts(pod, &c, obs.Container(c.Name))
@@ -109,7 +108,7 @@ func sidecarsRun(pod *v1.Pod, obs *observed.Pod) bool {
 	return slices.ContainsFunc(sidecars(pod), func(c v1.Container) bool { return obs.Container(c.Name).Running() })
 }
 
-// ephemeralActions starts the ephemeral containers that were never started. They hold up nobody.
+// ephemeralActions starts the ephemeral containers that were never started. Nothing waits for them.
 func ephemeralActions(pod *v1.Pod, obs *observed.Pod, a *Actions) {
 	for i := range pod.Spec.EphemeralContainers {
 		e := &pod.Spec.EphemeralContainers[i]

@@ -6,12 +6,13 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
-// RemoveContainer removes a container that does not run, with its log and its link. Removing an absent one is no error.
+// RemoveContainer removes a container that does not run, with its log and its link. It is not an error if it does not
+// exist.
 func (r *Runtime) RemoveContainer(ctx context.Context, obs *observed.Pod, c *observed.Container) error {
 	return r.removeContainer(ctx, obs, c)
 }
 
-// RemoveSandbox stops and removes a sandbox. Removing an absent one is no error.
+// RemoveSandbox stops and removes a sandbox. It is not an error if it does not exist.
 func (r *Runtime) RemoveSandbox(ctx context.Context, id string) error {
 	return r.removeSandbox(ctx, id)
 }

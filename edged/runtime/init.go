@@ -87,15 +87,15 @@ func initSidecar(
 	return probes.Of(last).Started
 }
 
-// wentOn reports whether an init container after the i-th was created in a sandbox: the i-th, a sidecar, has
-// started then, and holds up nobody when it has to be started again.
+// wentOn reports whether an init container after the i-th was created in a sandbox: the i-th, a sidecar, has started
+// then, and no container waits for it when it has to be started again.
 func wentOn(pod *v1.Pod, obs *observed.Pod, i int, sandbox string) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers[i+1:], func(c v1.Container) bool {
 		return createdIn(obs, sandbox, c.Name)
 	})
 }
 
-// sidecarActions keeps the sidecars of an initialized pod running, as long as they have somebody to serve.
+// sidecarActions keeps the sidecars of an initialized pod running, as long as they have containers to serve.
 func sidecarActions(pod *v1.Pod, obs *observed.Pod, probes observed.Probes, a *Actions) {
 	if containersEnded(pod, obs) {
 		return

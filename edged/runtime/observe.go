@@ -19,8 +19,8 @@ import (
 // detailParallel bounds the status calls in flight for one pod.
 const detailParallel = 4
 
-// ListPods returns every pod of the runtime from its two lists, without the details. Sandboxes and
-// containers that carry no pod labels belong to somebody else and are left out.
+// ListPods returns every pod of the runtime from its two lists, without the details. Sandboxes and containers without
+// pod labels were not made by a kubelet and are left out.
 func (r *Runtime) ListPods(ctx context.Context) ([]*observed.Pod, error) {
 	pods, err := r.list(ctx, nil)
 	if err != nil {

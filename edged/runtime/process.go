@@ -51,7 +51,7 @@ func openProcess(pid int, containerID string) (*process, error) {
 
 func (p *process) close() { _ = p.file.Close() } // nothing was written
 
-// signal sends a signal; os.ErrProcessDone says that there is nobody to send it to.
+// signal sends a signal; os.ErrProcessDone means that the process is gone.
 func (p *process) signal(s unix.Signal) error {
 	err := unix.PidfdSendSignal(p.fd, s, nil, 0)
 	if errors.Is(err, unix.ESRCH) {

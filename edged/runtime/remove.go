@@ -91,7 +91,7 @@ func (r *Runtime) removeLinks(namespace, pod, dir string) {
 	}
 }
 
-// stopSandbox stops a sandbox, which frees its addresses and host ports. Stopping an absent one is no error.
+// stopSandbox stops a sandbox, which frees its addresses and host ports. It is not an error if it does not exist.
 func (r *Runtime) stopSandbox(ctx context.Context, id string) error {
 	if _, err := r.client.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{
 		PodSandboxId: id,
@@ -103,7 +103,7 @@ func (r *Runtime) stopSandbox(ctx context.Context, id string) error {
 }
 
 // removeSandbox removes a sandbox, and stops it before unless that was done: the runtime would run all plugins of the
-// network again, to take down what is gone. Removing an absent one is no error.
+// network again, to take down what is gone. It is not an error if it does not exist.
 func (r *Runtime) removeSandbox(ctx context.Context, id string) error {
 	if !r.stopped.has(id) {
 		if err := r.stopSandbox(ctx, id); err != nil {
@@ -177,7 +177,7 @@ func (r *Runtime) logLink(namespace, pod, container, id string) string {
 	return filepath.Join(r.opts.ContainerLogsDir, truncate(name, maxName)+".log")
 }
 
-// linkLog makes that link. A pod runs without it, so a failure is no more than logged.
+// linkLog makes that link. A pod runs without it, so a failure is only logged.
 func (r *Runtime) linkLog(pod *v1.Pod, container, id, logPath string) {
 	link := r.logLink(pod.Namespace, pod.Name, container, id)
 	err := os.MkdirAll(r.opts.ContainerLogsDir, 0o755)

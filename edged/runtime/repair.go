@@ -25,7 +25,7 @@ type ImageRepairer interface {
 	ExamineSandbox(ctx context.Context, f repair.Failure, since time.Time) bool
 }
 
-// exitUnknown is how containerd shows a container that it found dead: nobody saw how it ended.
+// exitUnknown is the exit code that containerd reports for a container that it found dead.
 const exitUnknown = 255
 
 // startFailed has the image examined of a container that could not be started. It returns true when nothing is left of
@@ -120,12 +120,12 @@ func (r *Runtime) sandboxDied(ctx context.Context, old *observed.Sandbox, age ti
 // exitFailedStart is how a runtime ends what it could not start.
 const exitFailedStart = 128
 
-// stopTries is how often a dead sandbox is told to stop before the pod goes on without.
+// stopTries is how often StopPodSandbox is tried for a dead sandbox before the pod goes on without.
 const stopTries = 3
 
-// killDead is KillPod for a pod of which nothing runs. What is left of it may be so damaged that the runtime can
-// neither stop nor remove it; that does not keep the pod from a new sandbox for ever, under another attempt. It is
-// stopped and removed as garbage later.
+// killDead is KillPod for a pod without running containers. The remains may be so damaged that the runtime can neither
+// stop nor remove them; the pod gets a new sandbox all the same, under another attempt. It is stopped and removed as
+// garbage later.
 func (r *Runtime) killDead(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
 	err := r.KillPod(ctx, pod.UID, pod, obs, nil)
 	if err == nil || ctx.Err() != nil || cri.IsDown(err) {
@@ -140,8 +140,8 @@ func (r *Runtime) killDead(ctx context.Context, pod *v1.Pod, obs *observed.Pod) 
 	return nil
 }
 
-// ReleaseSandboxes stops the sandboxes of a pod of which nothing runs, but those that were stopped: until then the
-// pod's addresses and host ports are taken. One that cannot be stopped is left to the garbage collection after some
+// ReleaseSandboxes stops the sandboxes of a pod without running containers that were not stopped yet: until then they
+// hold the pod's addresses and host ports. One that cannot be stopped is left to the garbage collection after some
 // tries: a power cut may have damaged it.
 func (r *Runtime) ReleaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observed.Pod) error {
 	var errs []error

@@ -19,8 +19,8 @@ import (
 //
 //   - left over: a call that was cut off, an agent or runtime that was killed. It is removed, and the
 //     call repeated; where it cannot be removed, with the name of the attempt after.
-//   - alive, and one of this pod's own by its labels: then the snapshot of which the sync was decided
-//     is too old. Nothing is touched, and the pod is to be looked at again.
+//   - alive, and one of this pod's own by its labels: then the snapshot on which the sync was decided is too old.
+//     Nothing is touched, and the pod is synced again.
 //   - alive, and not this pod's: it stays, and the error says so.
 
 // outdatedError says that a sync was decided on a snapshot which missed something that runs.

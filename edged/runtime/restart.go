@@ -67,7 +67,7 @@ func ofSidecar(c *v1.Container, message string) string {
 	return "Init c" + strings.TrimPrefix(message, "C")
 }
 
-// begin starts a container, and first stops what is left of it in a state that nobody knows.
+// begin starts a container, and first stops an earlier one whose state is unknown.
 func begin(s Start, last *observed.Container, obs *observed.Pod, a *Actions) {
 	c := s.Container
 	if last != nil && last.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN {

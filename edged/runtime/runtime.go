@@ -192,7 +192,7 @@ type SyncResult struct {
 	Reasons map[string]observed.Reason
 	// SandboxErr says why the pod has no sandbox.
 	SandboxErr *observed.Reason
-	// More: there is something left to do that nothing else tells of; the pod is to be synced again at once.
+	// More: there is work left that no notification announces; the pod is to be synced again at once.
 	More bool
 	// RetryAt is when the earliest backoff ends; zero when none runs.
 	RetryAt time.Time

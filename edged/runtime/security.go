@@ -83,9 +83,8 @@ func (r *Runtime) securityContext(
 	return out, nil
 }
 
-// completeUser settles who a container runs as where the pod does not say: as the image says. The runtime is told in
-// either case, since it looks up the groups of the user that it is told. A container that must not run as root is
-// checked.
+// completeUser sets the user of a container from the image if the pod names none. The runtime needs the user in either
+// case, to look up the groups. A container that must not run as root is checked.
 func (r *Runtime) completeUser(
 	ctx context.Context, pod *v1.Pod, c *v1.Container, imageRef string, sc *runtimeapi.LinuxContainerSecurityContext,
 ) error {

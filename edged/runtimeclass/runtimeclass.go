@@ -25,8 +25,8 @@ type Resolver struct {
 	Features func(ctx context.Context) (runtime.Features, error)
 }
 
-// Handler returns the handler of a pod's RuntimeClass; "" is the runtime's default. A class that nobody here knows
-// while the cloud cannot be asked is taken for the handler of its name, if there is one.
+// Handler returns the handler of a pod's RuntimeClass; "" is the runtime's default. If the class is unknown here and
+// the cloud is unreachable, the handler of the same name is used, if there is one.
 func (r Resolver) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
 	name := ptr.Deref(pod.Spec.RuntimeClassName, "")
 	if name == "" {
@@ -51,7 +51,7 @@ func (r Resolver) Handler(ctx context.Context, pod *v1.Pod) (string, error) {
 	return handlerByName(name, f, err)
 }
 
-// handlerByName chooses a handler for a class of which no more than the name is known, because of cause.
+// handlerByName chooses a handler for a class when only its name is known, because of cause.
 func handlerByName(name string, f runtime.Features, cause error) (string, error) {
 	if _, ok := f.Handlers[name]; ok {
 		return name, nil

@@ -113,7 +113,7 @@ func AppArmor(pod *v1.Pod, c *v1.Container) *v1.AppArmorProfile {
 }
 
 // CheckGroups rejects a pod that must have no groups but its own on a runtime that cannot keep to it. supported reports
-// whether it can; known is false while nobody knows.
+// whether it can; known is false while that is unknown.
 func CheckGroups(pod *v1.Pod, supported, known bool) *observed.Reason {
 	sc := pod.Spec.SecurityContext
 	if sc == nil || sc.SupplementalGroupsPolicy == nil ||

@@ -18,7 +18,7 @@ const (
 	maxFromSource = 64
 )
 
-// bounded is a listener with a bound on open connections, which nobody can use up for others:
+// bounded is a listener with a bound on open connections, shared so that no source can use it up for the others:
 //
 //   - A connection is unauthenticated until it is admitted. A source (package source) has at most share unauthenticated
 //     connections; more are closed at once. The loopback has no such bound.
@@ -92,7 +92,7 @@ func (b *bounded) await() error {
 	}
 }
 
-// enter gives a new connection a place, or not; victim is whose place that was, if somebody's.
+// enter admits a new connection, or not; victim is the connection that is closed for it, if any.
 func (b *bounded) enter(c *boundedConn) (victim *boundedConn, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

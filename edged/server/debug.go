@@ -157,7 +157,7 @@ func (g gate) enter() bool {
 
 func (g gate) leave() { <-g }
 
-// fail answers with an error: 404 for what there is not, else 500.
+// fail answers with an error: 404 for what does not exist, else 500.
 func fail(w http.ResponseWriter, err error) {
 	code := http.StatusInternalServerError
 	if errors.Is(err, fs.ErrNotExist) {

@@ -21,8 +21,8 @@ func newServer(handler http.Handler) *http.Server {
 	}
 }
 
-// Serve serves a handler at an address until ctx ends. Nobody says who they are, so that each source has its share of
-// what may be open.
+// Serve serves a handler at an address until ctx ends. Clients are not authenticated, so each source may have only a
+// share of the open connections.
 func Serve(ctx context.Context, address string, handler http.Handler) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -53,7 +53,7 @@ func serveUntil(ctx context.Context, srv *http.Server, l net.Listener) error {
 	return err
 }
 
-// quiet is where net/http tells of handshakes that failed: any port scan makes some.
+// quiet drops net/http's log of failed handshakes: any port scan causes some.
 func quiet() *log.Logger { return log.New(quietWriter{}, "", 0) }
 
 type quietWriter struct{}

@@ -63,7 +63,7 @@ func (r *Route) verb(method string) string {
 	return "get"
 }
 
-// resources are the subresources of which the asker has to have one.
+// resources are the subresources of nodes; the caller needs access to one of them.
 func (r *Route) resources() []string {
 	switch {
 	case r.Resource == "" || r.Resource == proxy:

@@ -57,7 +57,7 @@ type Link struct {
 	Since    time.Time `json:"since"`
 	Protocol string    `json:"protocol,omitempty"`
 	Server   string    `json:"server,omitempty"`
-	// Reason says why there is no link.
+	// Reason says why the link is down.
 	Reason string `json:"reason,omitempty"`
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// SLIs are the metrics of /metrics/slis: what the checks of /healthz said. They are counted when somebody asks for the
-// health, under the names that all components of Kubernetes have for them.
+// SLIs are the metrics of /metrics/slis: the results of the checks of /healthz. They are counted when the health is
+// requested, under the names that all Kubernetes components use.
 type SLIs struct {
 	registry *prometheus.Registry
 	newest   *prometheus.GaugeVec

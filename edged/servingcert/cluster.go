@@ -42,7 +42,7 @@ type Cluster interface {
 	CSR(ctx context.Context, name string) (*certificatesv1.CertificateSigningRequest, error)
 }
 
-// errPending: nobody has approved the request yet.
+// errPending: the request was not approved yet.
 var errPending = errors.New("it is not approved yet")
 
 // readSigned reads the certificate that the cluster signed before.

@@ -72,7 +72,8 @@ type Options struct {
 	Cluster Cluster
 	// Now is the wall clock, never before the node's own certificate.
 	Now func() time.Time
-	// Fault is told what is wrong with the certificate of the configuration or the cluster's, and nil when nothing is.
+	// Fault is called with what is wrong with the configured certificate or the cluster's, and with nil when nothing
+	// is.
 	Fault func(error)
 }
 
@@ -133,7 +134,8 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.self, nil
 }
 
-// readGiven reads the files of the configuration when they have changed. Files of no use leave what there was before.
+// readGiven reads the files of the configuration when they have changed. Invalid files leave the previous certificate
+// in place.
 func (c *Certificate) readGiven() {
 	var now [2]stamp
 	for i, name := range []string{c.opts.CertFile, c.opts.KeyFile} {
@@ -153,7 +155,8 @@ func (c *Certificate) readGiven() {
 	c.opts.Fault(nil)
 }
 
-// readSelf reads the node's own certificate, or makes one. A disk that takes none is no reason to have none.
+// readSelf reads the node's own certificate, or makes one. If the disk cannot be written, the certificate is kept in
+// memory.
 func (c *Certificate) readSelf(now time.Time) error {
 	cert, key := filepath.Join(c.opts.Dir, selfCert), filepath.Join(c.opts.Dir, selfKey)
 	chain, old, err := certs.ReadPair(cert, key)

@@ -25,7 +25,7 @@ type Batch struct {
 	Pods  []*v1.Pod
 }
 
-// GroupsOf reads the groups from the configuration; there are none where a shutdown waits for nobody.
+// GroupsOf reads the groups from the configuration; there are none if a shutdown does not wait for pods.
 func GroupsOf(c *kubeletconfig.KubeletConfiguration) []Group {
 	var groups []Group
 	for _, e := range c.ShutdownGracePeriodByPodPriority {

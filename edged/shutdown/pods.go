@@ -57,9 +57,9 @@ type Stopper interface {
 //   - The containers of a pod that is to run always end in good order, and are started again after the boot, or when the
 //     shutdown is called off. A kubelet fails such pods for others to take their place; here they belong to this device,
 //     which may find no cloud when it comes up.
-//   - One that runs once fails as under a kubelet, with the reason Terminated and the condition DisruptionTarget: what it
-//     exits with when it is told to end is not its outcome, and who made it decides whether there is another. Only of a
-//     static pod that is repeated until it succeeds everybody knows: it starts again.
+//   - One that runs once fails as under a kubelet, with the reason Terminated and the condition DisruptionTarget: its
+//     exit code after SIGTERM is not its result, and its owner decides whether to replace it. A static pod that is
+//     repeated until it succeeds starts again.
 //
 // That nothing starts meanwhile is the work of the Gate.
 type Pods struct {
@@ -75,7 +75,7 @@ type Pods struct {
 	Report func(pod *v1.Pod, obs *observed.Pod)
 }
 
-// Alive returns the desired pods of which something runs.
+// Alive returns the desired pods that have running containers.
 func (p *Pods) Alive() []*v1.Pod {
 	var pods []*v1.Pod
 	for _, w := range p.Desired.All() {
@@ -174,7 +174,7 @@ func (p *Pods) halted(ctx context.Context, pod *v1.Pod, obs *observed.Pod) {
 		p.Report(pod, obs)
 		return
 	}
-	// A container that ended well because it was told to would count as done.
+	// A container that exits with 0 after SIGTERM would count as completed.
 	if err := p.Runtime.RemovePod(ctx, obs); err != nil {
 		klog.ErrorS(err, "Containers of a halted pod not removed", "pod", klog.KObj(pod))
 		return

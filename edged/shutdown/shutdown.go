@@ -1,13 +1,13 @@
 // Package shutdown ends the pods in good order when the device is shut down or rebooted: it has logind wait
 // (systemd-inhibit(1), "delay"), and ends the pods group by group, those of the lowest priority first, each group
-// within its time. Where there is no logind, or its bus is away, it tries again, and says so as a condition.
+// within its time. Without logind or its bus, it tries again and sets a condition.
 //
 // It promises:
 //
 //   - The next group's turn comes when the one before has ended, or its time is over, and the device goes down when the
 //     last one has. Time that a group does not need is not waited out.
 //   - Logind waits as long as all groups may take: where its own limit is shorter that is raised, by a file of ours in
-//     logind.conf.d. Where it cannot be, the groups share what there is.
+//     logind.conf.d. Where it cannot be raised, the groups share the time that logind allows.
 //   - A shutdown that is called off lets the pods start again; see Options.Began.
 package shutdown
 
@@ -54,13 +54,14 @@ type Options struct {
 	// ConfDir is where logind's limit is raised, DeprecatedConfDir where an earlier version of the agent may have done so.
 	// An empty ConfDir has the system's for both; an empty DeprecatedConfDir is none.
 	ConfDir, DeprecatedConfDir string
-	// Pods lists the pods of which something runs.
+	// Pods lists the pods that have running containers.
 	Pods func() []*v1.Pod
 	// End ends a pod, and returns when nothing of it runs any more or ctx has ended. grace is what its containers have.
 	End func(ctx context.Context, pod *v1.Pod, grace time.Duration)
-	// Began is told that a shutdown has begun, before the first pod ends, and with false that it was called off.
+	// Began is called with true when a shutdown has begun, before the first pod is stopped, and with false when it was
+	// called off.
 	Began func(bool)
-	// Failed is told why a shutdown would not be noticed; nil that it would.
+	// Failed is called with why a shutdown would not be noticed; nil if it would.
 	Failed func(error)
 }
 

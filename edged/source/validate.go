@@ -37,7 +37,7 @@ func Validate(pod *v1.Pod) error {
 
 type validator struct{ errs field.ErrorList }
 
-// maxFaults is how many faults of a pod are told. They become one text, which takes time with the square of their
+// maxFaults is how many faults of a pod are reported. They become one text, which takes time with the square of their
 // number.
 const maxFaults = 100
 

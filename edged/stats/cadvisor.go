@@ -151,7 +151,7 @@ func (s *Stats) tellPod(ch chan<- prometheus.Metric, p *pod, disks map[string]st
 	}
 }
 
-// collectUsage tells what was sampled.
+// collectUsage reports what was sampled.
 func collectUsage(ch chan<- prometheus.Metric, u *usage, labels []string) {
 	more := func(values ...string) []string { return append(append([]string(nil), labels...), values...) }
 	cCPU.tell(ch, u.at, seconds(u.cpu), more("total")...)
@@ -239,7 +239,7 @@ func sharesOf(d *cgroups.Dirs) *uint64 {
 	return ptr.To(2 + (*weight-1)*262142/9999)
 }
 
-// collectMemory tells what memory is used for, and its limits; 0 is none.
+// collectMemory reports what memory is used for, and its limits; 0 means no limit.
 func collectMemory(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels []string) {
 	dir, prefix := d.Unified, ""
 	peak, kernel, swap, reserved := "memory.peak", "", "memory.swap.max", "memory.low"
@@ -273,7 +273,7 @@ func collectMemory(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, label
 	cReserved.now(ch, float64(ptr.Deref(limited(number(read(dir, reserved))), 0)), labels...)
 }
 
-// collectBlocks tells what was read and written, for each device.
+// collectBlocks reports what was read and written, for each device.
 func collectBlocks(
 	ch chan<- prometheus.Metric, u *usage, all []blocks, reads, writes series, disks map[string]string, labels []string,
 ) {
@@ -285,7 +285,7 @@ func collectBlocks(
 	}
 }
 
-// quotaOf is how many microseconds of the CPU there are in a period; no quota is no limit.
+// quotaOf returns how many microseconds of CPU time a period allows; without a quota there is no limit.
 func quotaOf(d *cgroups.Dirs) (quota, period *uint64) {
 	if d.Unified == "" {
 		return number(read(d.Dir("cpu"), "cpu.cfs_quota_us")), number(read(d.Dir("cpu"), "cpu.cfs_period_us"))

@@ -69,8 +69,8 @@ func (d *disk) local() Disk {
 	return all
 }
 
-// measure measures the pods whose figures are too old, and returns the figures of all. Those that could not be measured
-// before ctx ended, or of which the runtime says nothing, have what was measured last, with the error. A folder that
+// measure measures the pods whose figures are too old, and returns the figures of all. Pods that could not be measured
+// before ctx ended, or for which the runtime has no figures, keep their last figures, with the error. A folder that
 // cannot be read costs its pod the figures of that folder alone: pods are compared by what is known of them. What is
 // urgent does not spare the disk.
 func (s *Stats) measure(ctx context.Context, urgent bool) (map[types.UID]*disk, error) {

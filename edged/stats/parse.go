@@ -179,7 +179,7 @@ type blocks struct {
 	read, written uint64
 }
 
-// maxDevices bounds how many devices are told of a container.
+// maxDevices bounds how many devices are reported for a container.
 const maxDevices = 64
 
 // blockIO reads what was read and written for each device: of io.stat ("8:0 rbytes=1 wbytes=2 rios=3 wios=4") under two

@@ -113,7 +113,7 @@ func running(p *v1.Pod) []container {
 	return out
 }
 
-// fromRuntime asks the runtime for the containers of which the files say nothing.
+// fromRuntime asks the runtime for the containers that the cgroup files do not cover.
 func (s *Stats) fromRuntime(ctx context.Context, pods []*pod) {
 	byID, err := s.containerStats(ctx)
 	if err != nil {
@@ -195,8 +195,8 @@ func (p *pod) addUp() {
 	}
 }
 
-// alone leaves out those pods of which another has the name: one on its way out while its successor is there. Metrics
-// know pods by name.
+// alone leaves out pods whose name another pod has taken: a terminating pod and its successor. Metrics identify pods by
+// name.
 func alone(pods []*pod) []*pod {
 	type name struct{ namespace, name string }
 	by := map[name]int{}

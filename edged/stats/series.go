@@ -54,8 +54,8 @@ func seconds(n *uint64) *float64 {
 // scrapePatience bounds how long one answer may take.
 const scrapePatience = 20 * time.Second
 
-// collector tells a set of series; they are sampled when they are asked for. It describes none: what there is depends
-// on the node.
+// collector collects a set of series, which are sampled on each request. It describes none: which exist depends on the
+// node.
 type collector struct {
 	collect func(ctx context.Context, ch chan<- prometheus.Metric)
 }

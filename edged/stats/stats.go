@@ -1,9 +1,9 @@
-// Package stats tells how much the node and its pods use: of the CPU, of memory, of the disk, and of the process ids.
+// Package stats measures how much CPU time, memory, disk space and how many process IDs the node and its pods use.
 //
-// It samples only when somebody asks: an idle node measures nothing. What is cheap to read, such as a file of /proc or
-// of a cgroup, is taken again for an answer unless another one took it within the last second, so that two who ask at
-// once share one sample. The disk, of which folders have to be walked, is measured at most every 10 seconds, and less
-// often where measuring takes long: it rests for a hundred times of what it took.
+// It samples only on request: an idle node measures nothing. What is cheap to read, such as a file of /proc or of a
+// cgroup, is taken again for an answer unless another one took it within the last second, so that concurrent requests
+// share one sample. The disk, whose folders have to be walked, is measured at most every 10 seconds, and less often
+// where measuring takes long: it rests for a hundred times of what it took.
 //
 // The CPU, memory and processes of pods and containers come from the files of their cgroups: they are what the runtime
 // would read, without a call through each of its shims. A container that has no cgroup on the host, such as one in a
@@ -79,7 +79,7 @@ type PodUsage struct {
 	Known            bool
 	MemoryWorkingSet uint64
 	Processes        uint64
-	// Containers is the working set, in bytes, of each container of which it is known.
+	// Containers is the known working set, in bytes, of each container.
 	Containers map[string]uint64
 	// DiskKnown: what follows was measured; DiskTime is when. Rootfs is what its containers wrote into their root file
 	// systems (on ContainerFS), Logs are those of its containers, Volumes what is its own and on the disk of the node:

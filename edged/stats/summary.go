@@ -14,7 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
-// diskPatience is how long a summary waits for the disk to be measured. What takes longer has the figures of before.
+// diskPatience is how long a summary waits for the disk to be measured. What takes longer keeps its last figures.
 const diskPatience = 15 * time.Second
 
 // inputs are all that a summary is made of.
@@ -228,7 +228,7 @@ func podStats(in *inputs, p *pod) statsapi.PodStats {
 	return out
 }
 
-// volumeStats are the volumes of a pod: its own, and those of which their driver tells.
+// volumeStats are the volumes of a pod: its own, and those that their driver measures.
 func volumeStats(in *inputs, p *pod, d *disk) []statsapi.VolumeStats {
 	var out []statsapi.VolumeStats
 	if d != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/edgecore-io/edgecore/edged/restart"
 )
 
-// Conclude completes the status of a pod of which nothing is left to stop or to clean up. What nobody saw the end of
-// counts as failed: a container without an end, unless the init containers kept it from starting, and a pod without a
-// final phase. A static pod needs none: nobody waits for it.
+// Conclude completes the status of a pod that is stopped and cleaned up. What has no observed end counts as failed: a
+// container without an end, unless the init containers kept it from starting, and a pod without a final phase. A static
+// pod is left as it is: nothing waits for its final phase.
 func Conclude(pod *v1.Pod, before v1.PodStatus, static bool) v1.PodStatus {
 	out := *before.DeepCopy()
 	if initialized(pod, &out) {

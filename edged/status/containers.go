@@ -177,7 +177,7 @@ func seen(in Inputs, c *v1.Container, prev *v1.ContainerStatus) v1.ContainerStat
 }
 
 // setUnknown sets the state of a container that was created and not started, or whose state the runtime does not know:
-// it waits. One that ran before has ended, nobody knows how.
+// it waits. One that ran before has ended in an unknown way.
 func setUnknown(in Inputs, newest *observed.Container, prev, s *v1.ContainerStatus) {
 	s.State.Waiting = &v1.ContainerStateWaiting{}
 	if newest.State != runtimeapi.ContainerState_CONTAINER_UNKNOWN || prev == nil {

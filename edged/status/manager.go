@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Reporter is told of changed statuses, in order for each pod. It must not block.
+// Reporter receives changed statuses, in order for each pod. It must not block.
 type Reporter interface {
 	PodStatus(pod *v1.Pod, status v1.PodStatus)
 }
@@ -28,7 +28,7 @@ func NewManager(reporter Reporter) *Manager {
 	return &Manager{reporter: reporter, statuses: map[types.UID]v1.PodStatus{}, restored: map[types.UID]bool{}}
 }
 
-// Restore takes over statuses of before, without telling anybody; newer ones that are known stay.
+// Restore takes over statuses of the previous run, without reporting them; newer ones stay.
 func (m *Manager) Restore(statuses map[types.UID]v1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -39,7 +39,7 @@ func (m *Manager) Restore(statuses map[types.UID]v1.PodStatus) {
 	}
 }
 
-// Set keeps a status and tells of it if it differs from the one before.
+// Set keeps a status, and reports it if it differs from the one before.
 func (m *Manager) Set(pod *v1.Pod, status v1.PodStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/restart"
 )
 
-// phaseOf is the phase of the containers, by these rules, of which the first that applies decides:
+// phaseOf is the phase of the containers, by these rules; the first that applies decides:
 //
 //   - Failed, once an init container has failed that is not started again.
 //   - Pending, while an init container has not done its work, a sidecar has not started (unless the containers run

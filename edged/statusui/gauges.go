@@ -2,7 +2,7 @@ package statusui
 
 import "github.com/edgecore-io/edgecore/edged/stats"
 
-// Gauges picks from what the node uses what tells how full it is; a file system is shown once.
+// Gauges picks the figures that show how full the node is; each file system is shown once.
 func Gauges(u *stats.NodeUsage) []Gauge {
 	list := []Gauge{{
 		Name:  "Memory",

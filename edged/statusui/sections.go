@@ -155,7 +155,7 @@ func size(n uint64, plain bool) string {
 	return fmt.Sprintf("%.0f %ciB", f, "KMGTPE"[i])
 }
 
-// pods shows the pods, those first that somebody may have to look at.
+// pods shows the pods, those that need attention first.
 func (p *writer) pods(pods []*v1.Pod) {
 	sorted := slices.Clone(pods)
 	rank := func(pod *v1.Pod) int {

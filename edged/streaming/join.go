@@ -162,7 +162,7 @@ func accept(client net.Conn, resp *http.Response) error {
 	return err
 }
 
-// end is one end of a stream: a connection, of which something may have been read already.
+// end is one end of a stream: a connection, part of which may have been read already.
 type end struct {
 	net.Conn
 	reader *bufio.Reader
@@ -208,7 +208,7 @@ func (s *Server) pump(ctx context.Context, client, backend end) {
 	}
 }
 
-// watched tells of each read.
+// watched reports each read.
 type watched struct {
 	r    io.Reader
 	read func()

@@ -184,7 +184,7 @@ func linkNames(dir string, p payload) error {
 	return nil
 }
 
-// dropOld removes the folders of before and the names that are no more.
+// dropOld removes the earlier data folders and the names that are gone.
 func dropOld(dir, current string, p payload) error {
 	names := map[string]bool{dataLink: true, current: true}
 	for _, f := range p.files {

@@ -95,7 +95,7 @@ func missing(err error, kind, name string) error {
 	return err
 }
 
-// checkClaim tells why a pod cannot have a claim; nil that it can.
+// checkClaim says why a pod cannot use a claim; nil if it can.
 func checkClaim(pod *v1.Pod, vol *v1.Volume, claim *v1.PersistentVolumeClaim) error {
 	switch {
 	case vol.Ephemeral != nil && !metav1.IsControlledBy(claim, pod):

@@ -82,7 +82,7 @@ type usageLook struct {
 	err  error
 }
 
-// fresh reports whether nobody needs to look again: the look has not returned yet, or its figures are not old.
+// fresh reports whether no new measurement is needed: one is under way, or its figures are recent.
 func (l *usageLook) fresh() bool {
 	select {
 	case <-l.done:

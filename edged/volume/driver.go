@@ -21,9 +21,9 @@ import (
 // at any point.
 type Driver interface {
 	// Setup puts a volume in place and returns its path on the node: a folder to be mounted into containers, or with
-	// Spec.Block a device (or a link to one). It is called at each sync of the pod, also when all is in place
-	// already, and then should be quick and ask nobody. Whether fsGroup applies is the driver's to know; it calls
-	// SetOwnership. An error is told to the user in an event as "MountVolume.SetUp failed for volume ...".
+	// Spec.Block a device (or a link to one). It is called at each sync of the pod, also when the volume is mounted
+	// already, and then should be quick and ask no other component. The driver decides whether fsGroup applies, and
+	// calls SetOwnership. An error becomes an event "MountVolume.SetUp failed for volume ...".
 	Setup(ctx context.Context, pod *v1.Pod, spec Spec, dir string) (path string, err error)
 	// Teardown undoes Setup from what is in dir alone: the pod's spec, the claim and this process's memory of them may
 	// be gone. No container of the pod runs any more, and no bind of a path within the volume is left. After success

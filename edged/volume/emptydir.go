@@ -73,8 +73,8 @@ func makeOnce(dir string, mode os.FileMode, gid int) error {
 	return os.Rename(next, dir)
 }
 
-// memoryLimit returns how many bytes an emptyDir in memory may hold: the least of its own limit, the
-// pod's memory limit and the node's memory. 0 is no limit.
+// memoryLimit returns how many bytes an emptyDir in memory may hold: the least of its own limit, the pod's memory limit
+// and the node's memory. 0 means no limit.
 func memoryLimit(pod *v1.Pod, src *v1.EmptyDirVolumeSource, node int64) int64 {
 	limit := node
 	lower := func(value int64) {

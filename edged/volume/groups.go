@@ -21,8 +21,8 @@ func (m *Manager) Groups(pod *v1.Pod) []int64 {
 	return extraGroups(m.Specs(pod.UID), own)
 }
 
-// extraGroups returns the groups that volumes ask for and that are not among those of the pod. What is no group is
-// ignored. It is pure.
+// extraGroups returns the groups that volumes ask for and that are not among those of the pod. Values that are not
+// group IDs are ignored. It is pure.
 func extraGroups(specs map[string]Spec, own []int64) []int64 {
 	var out []int64
 	for _, spec := range specs {

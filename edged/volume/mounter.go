@@ -77,7 +77,7 @@ func (mountCommand) Format(ctx context.Context, device, fsType string) (bool, er
 	}
 	args := []string{device}
 	if fsType == "ext3" || fsType == "ext4" {
-		// it asks back otherwise; nobody but pods writes here, so root keeps nothing back
+		// it asks for confirmation otherwise; only pods write here, so no blocks are reserved for root
 		args = []string{"-F", "-m0", device}
 	}
 	if err := run(ctx, "mkfs."+fsType, args...); err != nil {

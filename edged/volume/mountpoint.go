@@ -3,5 +3,5 @@ package volume
 // IsMountpoint reports whether something is mounted on a path, be it of the same file system.
 func IsMountpoint(path string) (bool, error) { return isMountpoint(path) }
 
-// UnmountAll unmounts a path and all that is mounted below it; a path that is not there is no error.
+// UnmountAll unmounts a path and all that is mounted below it; it is not an error if the path does not exist.
 func UnmountAll(path string) error { return unmountAll(path) }

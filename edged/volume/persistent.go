@@ -92,7 +92,7 @@ func (m *Manager) checkAlone(pod *v1.Pod, spec Spec) error {
 	return nil
 }
 
-// hasFolder reports whether a pod other than one has a folder of a volume: of before this agent started.
+// hasFolder reports whether another pod has a folder of a volume that was set up before this agent started.
 func (m *Manager) hasFolder(name string, besides types.UID) (bool, error) {
 	for _, parent := range []string{volumesDir, devicesDir} {
 		dirs, err := filepath.Glob(filepath.Join(m.opts.Root, "pods", "*", parent, "*", name))
@@ -201,7 +201,7 @@ func (m *Manager) setupLocalDevice(ctx context.Context, pod *v1.Pod, spec Spec, 
 		if own == nil || spec.ReadOnly {
 			return place, nil
 		}
-		// the top comes last: it tells whether an earlier call came to its end
+		// the top comes last: it shows whether an earlier call was complete
 		own.Policy = ptr.To(v1.FSGroupChangeOnRootMismatch)
 		return place, SetOwnership(ctx, dir, *own)
 	}
@@ -266,7 +266,7 @@ func bindFolder(path, dir string, readOnly bool) error {
 	return nil
 }
 
-// mountOptions are those that a PersistentVolume names: in the annotation of before, or else in its spec.
+// mountOptions are those of a PersistentVolume: from the deprecated annotation, or else from its spec.
 func mountOptions(pv *v1.PersistentVolume) []string {
 	if text, ok := pv.Annotations[v1.MountOptionAnnotation]; ok {
 		return slices.DeleteFunc(strings.Split(text, ","), func(o string) bool { return o == "" })

@@ -16,8 +16,7 @@ type tmpfs struct {
 	gid  int
 }
 
-// options are those of mount(8). Mode and group go with the mount, so that there is no moment at which
-// they are others.
+// options are those of mount(8). Mode and group are mount options, so the mount never has others.
 func (t tmpfs) options() string {
 	options := []string{fmt.Sprintf("mode=%04o", modeBits(t.mode))}
 	if t.gid != 0 {

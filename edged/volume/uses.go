@@ -10,7 +10,7 @@ import (
 type use struct{ mounted, device bool }
 
 // usesOf returns how the containers of a pod have its volumes, by name. As with the kubelet, a volume that is not among
-// them is neither set up nor measured. A file that only a fileKeyRef names is no use of its volume.
+// them is neither set up nor measured. A file that only a fileKeyRef names does not count as a use of its volume.
 func usesOf(pod *v1.Pod) map[string]use {
 	uses := map[string]use{}
 	for c := range containers(pod) {

@@ -10,9 +10,9 @@
 // # Claims
 //
 // A persistentVolumeClaim, and the claim of a generic ephemeral volume, is looked up through Options.Claims once: what
-// it is bound to (a Spec) is remembered until the pod's volumes are taken away, so that a pod that runs asks nobody.
-// hostPath, local and NFS volumes are put in place here. Those of CSI, also the ones that are written in the pod, are
-// handed to Options.Driver, which gives back a folder, or with volumeMode Block a device; see Driver.
+// it is bound to (a Spec) is remembered until the pod's volumes are taken away, so that a running pod needs no further
+// lookup. hostPath, local and NFS volumes are put in place here. Those of CSI, also the ones that are written in the
+// pod, are handed to Options.Driver, which gives back a folder, or with volumeMode Block a device; see Driver.
 //
 // # The end
 //
@@ -257,7 +257,7 @@ const (
 	pluginNFS         = "nfs"
 )
 
-// podDir is the folder of a pod. A UID comes from outside: one that is no plain name is refused.
+// podDir is the folder of a pod. A UID comes from outside: one that is not a plain name is refused.
 func (m *Manager) podDir(uid types.UID) (string, error) {
 	if !validUID(string(uid)) {
 		return "", fmt.Errorf("pod UID %q cannot be the name of a folder; want letters, digits, '-', '_' and '.'", uid)
@@ -344,8 +344,9 @@ func (m *Manager) makeFilesDir(pod *v1.Pod, plugin, dir string) error {
 	return ensureDir(dir, mode, gid)
 }
 
-// isFilledFolder reports whether a folder has files of a volume, and is no mount. Older agents kept downwardAPI volumes
-// on the disk: containers that run have that folder, so it is kept up to date there for as long as the pod lives.
+// isFilledFolder reports whether a folder has files of a volume, and is not a mount. Older agents kept downwardAPI
+// volumes on the disk: containers that run have that folder, so it is kept up to date there for as long as the pod
+// lives.
 func isFilledFolder(dir string) bool {
 	if _, err := os.Lstat(filepath.Join(dir, dataLink)); err != nil {
 		return false

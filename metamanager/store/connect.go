@@ -41,7 +41,7 @@ const (
 	readWrite access = iota
 	// readOnly: a reader of the live store.
 	readOnly
-	// asItIs: no pragma that touches the file, to look at one of which nothing is known.
+	// asItIs: no pragma that touches the file, to read one in an unknown state.
 	asItIs
 )
 

@@ -11,7 +11,7 @@ import (
 
 // Errors that callers act upon; errors.Is finds them.
 var (
-	// ErrNotFound: there is no such row.
+	// ErrNotFound: the row does not exist.
 	ErrNotFound = errors.New("not in the store")
 	// ErrFull: the disk has no room. Nothing was stored; trying again later is right.
 	ErrFull = errors.New("the disk is full: free some space; the agent then continues by itself")

@@ -81,7 +81,7 @@ func (l *lock) abandon() error {
 	return errors.Join(err, l.f.Close())
 }
 
-// reserve is a file that does nothing but take up room, which deletes get when there is no other.
+// reserve is a file that holds space for deletes on a full disk.
 type reserve struct {
 	path string // of the store
 	size int64  // none when not above 0

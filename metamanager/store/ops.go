@@ -59,7 +59,7 @@ func ReplaceIf(m Meta, guard func(old []byte) bool) Op {
 	return Op{kind: opReplace, meta: m, guard: guard}
 }
 
-// Delete removes a row; one that is not there is no error.
+// Delete removes a row; it is not an error if it does not exist.
 func Delete(key string) Op { return Op{kind: opDelete, meta: Meta{Key: key}} }
 
 // DeleteIf removes a row if guard, as in UpsertIf, says so of its value.

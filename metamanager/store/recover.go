@@ -149,8 +149,8 @@ func damageOf(err error) (string, error) {
 	return "", err
 }
 
-// isDamage reports whether an error, met while a file was opened, is the file's own. Others (a full disk, a
-// lock, an end of the context) are no reason to replace it.
+// isDamage reports whether an error, met while a file was opened, is the file's own. Other errors (a full disk, a lock,
+// an end of the context) do not justify replacing it.
 func isDamage(err error) bool {
 	err = classify(err)
 	if errors.Is(err, ErrCorrupt) {

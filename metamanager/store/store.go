@@ -49,8 +49,8 @@ type Options struct {
 	// Scratch is a folder in memory. Where the disk takes no writes, a copy of the file is read there, and each
 	// Apply fails with ErrReadOnly. Without one, Open fails.
 	Scratch string
-	// OnDamage, which may be nil, is told once when damage is met while the store is open. It must not block,
-	// and must not call the store. The next Open repairs the file.
+	// OnDamage, which may be nil, is called once when damage is found while the store is open. It must not block, and
+	// must not call the store. The next Open repairs the file.
 	OnDamage func(error)
 }
 
@@ -263,7 +263,7 @@ func (s *Store) closeFiles() error {
 	return errors.Join(append(errs, s.read.Close(), s.write.Close())...)
 }
 
-// note classifies an error on its way to the caller, and tells of damage.
+// note classifies an error on its way to the caller, and reports damage.
 func (s *Store) note(err error) error {
 	err = classify(err)
 	if errors.Is(err, ErrCorrupt) && s.damaged.CompareAndSwap(false, true) && s.onDamage != nil {

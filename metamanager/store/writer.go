@@ -235,8 +235,8 @@ func (w *writer) release() bool {
 	return released
 }
 
-// fold folds the log into the file when nobody reads any more. Where there is no room for that, what it holds
-// is as safe in the log.
+// fold checkpoints the log into the file when there are no readers. If the disk is full, the data stays in the log,
+// where it is as safe.
 func (w *writer) fold() error {
 	fold := func() error {
 		_, err := w.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(TRUNCATE)")

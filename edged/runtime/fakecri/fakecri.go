@@ -1,6 +1,6 @@
-// Package fakecri is a CRI runtime in memory, on a real unix socket, for tests: it keeps sandboxes and
-// containers with the rules by which containerd keeps them (names are reserved, a dead sandbox takes no
-// containers, stopping twice is no error), runs nothing, and fails where it is told to.
+// Package fakecri is a CRI runtime in memory, on a real unix socket, for tests: it keeps sandboxes and containers with
+// the rules by which containerd keeps them (names are reserved, a dead sandbox takes no containers, stopping twice is
+// not an error), runs nothing, and fails where a test says so.
 //
 // A container runs until Exit, StopContainer or the end of its sandbox. The runtime has its own clock,
 // which a test may move.
@@ -231,7 +231,7 @@ func (r *Runtime) SetState(id string, state runtimeapi.ContainerState) error {
 	return nil
 }
 
-// Stops tells how often a sandbox was stopped by a call; -1 when there is no such sandbox.
+// Stops returns how often a sandbox was stopped by a call; -1 if it does not exist.
 func (r *Runtime) Stops(sandboxID string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

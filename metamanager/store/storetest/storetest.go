@@ -37,7 +37,7 @@ func (e ErrStore) AgentValue(context.Context, string) (string, error)         { 
 func (e ErrStore) Apply(context.Context, ...store.Op) error                   { return e.Err }
 func (e ErrStore) Close() error                                               { return e.Err }
 
-// Flaky passes calls on to a store, except while it is told to fail.
+// Flaky passes calls on to a store, except while Fail is set.
 type Flaky struct {
 	Store Interface
 
