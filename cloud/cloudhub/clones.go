@@ -13,27 +13,27 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// Bounds of what is kept to notice cloned devices.
+// Limits on the memory used to detect cloned devices.
 const (
 	// agentsKept is how many runs of the agent are kept for each node.
 	agentsKept = 4
 	// agentMemory is how long a run is kept after another one took its place.
 	agentMemory = time.Hour
-	// cloneRefused is how long a cloned device is refused while the other one is connected.
+	// cloneRefused is how long a cloned device is refused while the other device is connected.
 	cloneRefused = time.Minute
-	// recordPeriod is the least time between two records of a node, by all cloudcores.
+	// recordPeriod is the minimum time between two records of a node, across all cloudcores.
 	recordPeriod = 5 * time.Second
 )
 
-// clones notices two devices that have the certificate of one node, as a copied SD card makes them.
+// clones detects two devices that use the certificate of one node, for example after an SD card was copied.
 //
-// A device whose network fails connects again with the same instance, and an agent that restarts has a new one. An
-// instance that returns after another one took its place shows that both run at the same time.
+// A device whose network fails reconnects with the same instance; a restarted agent has a new one. An instance that
+// returns after another one took its place shows that both are running.
 //
-// The two may be connected to different cloudcores. So each cloudcore writes who took a node's place last into the Node
-// (Record), and takes from there what others write. It concludes something only from an order that is certain: a
-// connection that this process accepted after it had read a record is of an agent that ran after the record was
-// written. What arrived here and is not written yet has no order to what others write.
+// The two may be connected to different cloudcores. So each cloudcore writes the newest run of a node into the Node
+// (Record), and reads what others write. It draws conclusions only from an order that is certain: a connection that
+// this process accepted after it read a record belongs to an agent that ran after the record was written. Arrivals here
+// that are not written yet have no order relative to the records of others.
 type clones struct {
 	mu    sync.Mutex
 	nodes map[string]nodeRuns
@@ -41,26 +41,26 @@ type clones struct {
 	records map[string]sighting
 }
 
-// sighting is a record, and when this process read it or wrote it.
+// sighting is a record, and when this process read or wrote it.
 type sighting struct {
 	record Record
 	at     time.Time
 }
 
-// nodeRuns are the runs of a node's agent.
+// nodeRuns holds the runs of a node's agent.
 type nodeRuns struct {
-	// holder is the device that their certificates are of (certs.HolderOf).
+	// holder is the device that the certificates belong to (certs.HolderOf).
 	holder string
-	// runs has the one that holds the node's place last.
+	// runs lists the runs; the last one holds the node's place.
 	runs []agentRun
 }
 
 // agentRun is one run of a node's agent.
 type agentRun struct {
 	instance wire.Instance
-	// at is when it took the node's place; of a run that does not hold it any more, when that was noticed last.
+	// at is when the run took the node's place, or when another run was last seen to have replaced it.
 	at time.Time
-	// until is when it is let in again, after it was found to be one of two; zero if it was not.
+	// until is when the run is let in again after it was found to be a clone; zero otherwise.
 	until time.Time
 	// remote is set for a run that took the place at another cloudcore.
 	remote bool
@@ -68,30 +68,29 @@ type agentRun struct {
 	recorded bool
 }
 
-// finding is what clones says of a connection. The zero value says nothing against it.
+// finding is the verdict of clones on a connection. The zero value accepts it.
 type finding struct {
-	// cloned is set when two devices are found: at most once for each time that one of them takes the place of the
-	// other.
+	// cloned is set when two devices are found: at most once each time one of them replaces the other.
 	cloned bool
-	// refuse is set for a connection that is to be turned down.
+	// refuse is set if the connection must be refused.
 	refuse bool
-	// late is set for a connection of an earlier run than the one that holds the node's place.
+	// late is set if the connection is of an earlier run than the one that holds the node's place.
 	late bool
 	// remote is set if the other device is connected to another cloudcore.
 	remote bool
 }
 
-// arrive judges a connection of a node, and keeps its instance. rival says whether another instance of the node is
-// connected here: only then, or if another cloudcore let one in last, the connection is refused, so that a node always
-// has a device. Up to limit nodes are kept.
+// arrive judges a connection of a node and remembers its instance. rival reports whether another instance of the node
+// is connected here. arrive refuses only if rival is set or another cloudcore let an instance in last, so that a node
+// always has a device. It keeps up to limit nodes.
 func (c *clones) arrive(from caller, rival bool, limit int) finding {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	kept, known := c.nodes[from.node]
-	if !known && !c.room(from.accepted, limit) {
+	if !known && !c.hasRoom(from.accepted, limit) {
 		return finding{}
 	}
-	if !known || kept.holder != from.holder { // of a device that took the other one's place, no other one can come
+	if !known || kept.holder != from.holder { // the device was replaced, so its runs say nothing about the new one
 		kept = nodeRuns{holder: from.holder}
 		if seen, ok := c.records[from.node]; ok {
 			kept.runs = []agentRun{{instance: seen.record.Instance, at: seen.at, remote: true, recorded: true}}
@@ -106,8 +105,8 @@ func (c *clones) arrive(from caller, rival bool, limit int) finding {
 	return found
 }
 
-// room reports whether one more node may be kept. If there is no room, nodes without a recent run are dropped first.
-func (c *clones) room(now time.Time, limit int) bool {
+// hasRoom reports whether one more node may be kept. If there is no room, nodes without a recent run are dropped first.
+func (c *clones) hasRoom(now time.Time, limit int) bool {
 	if len(c.nodes) < limit {
 		return true
 	}
@@ -119,7 +118,7 @@ func (c *clones) room(now time.Time, limit int) bool {
 	return len(c.nodes) < limit
 }
 
-// forget drops what is kept of a node.
+// forget drops what is known about a node.
 func (c *clones) forget(node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,13 +126,13 @@ func (c *clones) forget(node string) {
 	delete(c.records, node)
 }
 
-// read takes note of what a Node says. It reports whether another cloudcore has let another instance in than the one
-// that held the node's place.
+// read records what a Node says. It reports whether another cloudcore has let in an instance other than the one that
+// held the node's place.
 func (c *clones) read(node string, r Record, now time.Time) (replaced bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !r.Known() || !r.Since.After(c.records[node].record.Since) {
-		return false // an old one, from a cache that is behind or from before a restore of etcd
+		return false // outdated: from a stale cache, or from before etcd was restored
 	}
 	if c.records == nil {
 		c.records = map[string]sighting{}
@@ -152,13 +151,13 @@ func (c *clones) read(node string, r Record, now time.Time) (replaced bool) {
 func recorded(runs []agentRun, instance wire.Instance, now time.Time) (after []agentRun, replaced bool) {
 	i := slices.IndexFunc(runs, func(r agentRun) bool { return r.instance == instance })
 	holder := len(runs) - 1
-	if i == holder || i >= 0 && !runs[i].recorded { // of the latter, another one took the place here meanwhile
+	if i == holder || i >= 0 && !runs[i].recorded { // an unrecorded run has been replaced here meanwhile
 		runs[i].recorded = true
 		return runs, false
 	}
 	if runs[holder].recorded {
 		runs[holder].at = now
-	} else { // which of the two came first is not known: it may come again as a new one
+	} else { // which of the two came first is unknown: it may return as a new run
 		runs = slices.Delete(runs, holder, holder+1)
 	}
 	runs = slices.DeleteFunc(runs, func(r agentRun) bool { return r.instance == instance })
@@ -168,8 +167,8 @@ func recorded(runs []agentRun, instance wire.Instance, now time.Time) (after []a
 	return append(runs, agentRun{instance: instance, at: now, remote: true, recorded: true}), true
 }
 
-// next returns the record that is to replace what a Node says, and how long to wait before; the zero Record if there is
-// nothing to write. gone is set if another cloudcore has let another instance in than the one that is connected here.
+// next returns the record that replaces the Node's, and how long to wait before writing it; the zero Record if there is
+// nothing to write. gone is set if another cloudcore has let in an instance other than the connected one.
 func (c *clones) next(node string, instance wire.Instance, have Record, now time.Time) (
 	next Record, wait time.Duration, gone bool) {
 	c.mu.Lock()
@@ -195,7 +194,7 @@ func (c *clones) next(node string, instance wire.Instance, have Record, now time
 	return newest.next(instance, now), wait, false
 }
 
-// arrived decides about a connection. It returns the runs as they are after it.
+// arrived decides about a connection. It returns the updated runs.
 func arrived(runs []agentRun, instance wire.Instance, rival bool, accepted time.Time) ([]agentRun, finding) {
 	if len(runs) == 0 {
 		return []agentRun{{instance: instance, at: accepted}}, finding{}
@@ -203,9 +202,9 @@ func arrived(runs []agentRun, instance wire.Instance, rival bool, accepted time.
 	holder := runs[len(runs)-1]
 	switch {
 	case holder.instance == instance:
-		runs[len(runs)-1].remote = false // it may have been connected elsewhere before
+		runs[len(runs)-1].remote = false // it may have been connected to another cloudcore before
 		return runs, finding{}
-	case accepted.Before(holder.at): // it waited on its way through this process; its agent may be gone
+	case accepted.Before(holder.at): // it waited in this process; its agent may have exited
 		return runs, finding{refuse: true, late: true}
 	}
 	runs = slices.DeleteFunc(runs, func(r agentRun) bool {
@@ -236,18 +235,18 @@ func arrived(runs []agentRun, instance wire.Instance, rival bool, accepted time.
 type caller struct {
 	node     string
 	instance wire.Instance
-	// holder is the device that the certificate is of.
+	// holder is the device that the certificate belongs to.
 	holder string
 	remote string
-	// accepted is when this process took it from the network: connections are taken in the order in which they began.
+	// accepted is when this process accepted the connection; connections are accepted in the order in which they began.
 	accepted time.Time
 }
 
-// unique turns a connection down if another device with the same certificate is connected. A gate has let it in: the
-// certificate is the node's.
+// unique refuses a connection if another device with the same certificate is connected. The gate has already checked
+// that the certificate is the node's.
 func (h *Hub) unique(ctx context.Context, c caller) *refusal {
 	if !c.instance.Known() {
-		return nil // an edge of KubeEdge, or one from before there was the header
+		return nil // KubeEdge's edgecore, or an older version that does not send the header
 	}
 	rival, other := h.rival(c)
 	found := h.clones.arrive(c, rival, 2*h.opts.NodeLimit)
@@ -259,7 +258,7 @@ func (h *Hub) unique(ctx context.Context, c caller) *refusal {
 				other = "an address that is connected to another cloudcore"
 			}
 		}
-		h.tellCloned(ctx, c, other)
+		h.reportCloned(ctx, c, other)
 	}
 	if !found.refuse {
 		return nil
@@ -267,7 +266,7 @@ func (h *Hub) unique(ctx context.Context, c caller) *refusal {
 	why := refuse(http.StatusConflict, "duplicate",
 		"two devices use the certificate of this node, and the other one is "+
 			"connected: join each under its own name (cloudcore gettoken --node NAME --replace)")
-	if found.late { // which an agent that has started twice in a moment may be, at two cloudcores
+	if found.late { // an agent that restarted quickly may be at two cloudcores
 		why = refuse(http.StatusServiceUnavailable, "late", "another run of the node's agent has connected since this "+
 			"connection began; try again")
 	}
@@ -287,11 +286,11 @@ func (h *Hub) rival(c caller) (connected bool, remote string) {
 	return true, s.conn.RemoteAddr().String()
 }
 
-// clonedPatience is how long telling of cloned devices may take.
+// clonedPatience is the timeout for reporting cloned devices.
 const clonedPatience = 10 * time.Second
 
-// tellCloned says that two devices use the certificate of one node. The log has it once in a while.
-func (h *Hub) tellCloned(ctx context.Context, c caller, other string) {
+// reportCloned reports that two devices use the certificate of one node. It limits how often this is logged.
+func (h *Hub) reportCloned(ctx context.Context, c caller, other string) {
 	message :=
 		fmt.Sprintf("Two devices use the certificate of node %s, from %s and from %s, as after copying an SD card. "+
 			"Run \"cloudcore gettoken --node %s --replace\", join one of them with that token, "+
@@ -307,7 +306,7 @@ func (h *Hub) tellCloned(ctx context.Context, c caller, other string) {
 	h.opts.Duplicate(ctx, c.node, message)
 }
 
-// instanceOf returns the run that a session is of, if the session goes on and its edge said so.
+// instanceOf returns the session's run. ok is false if the session is ending or its edgecore sent no instance.
 func (s *session) instanceOf() (i wire.Instance, ok bool) {
 	if s == nil || s.ctx.Err() != nil {
 		return i, false
@@ -316,9 +315,9 @@ func (s *session) instanceOf() (i wire.Instance, ok bool) {
 	return conn.instance, conn.instance.Known()
 }
 
-// Recorded is told what the Node of a device says, whenever that changes. If another cloudcore has let another run of
-// the node's agent in since, the session here ends: it is the one of an agent that has ended, or of a cloned device.
-// It does not block.
+// Recorded takes what the Node of a device says, whenever it changes. If another cloudcore has let in another run of
+// the node's agent since, Recorded ends the session here: its agent has exited or its device is cloned. It does not
+// block.
 func (h *Hub) Recorded(node string, r Record) {
 	if !h.clones.read(node, r, time.Now()) {
 		return
@@ -329,8 +328,8 @@ func (h *Hub) Recorded(node string, r Record) {
 	}
 }
 
-// ToRecord returns what is to be written into the Node of a device instead of what it has, and how long to wait before
-// asking again; ok is false if there is nothing to write. It does not block.
+// ToRecord returns what to write into a device's Node in place of have, and how long to wait before asking again; ok is
+// false if there is nothing to write. It does not block.
 func (h *Hub) ToRecord(node string, have Record) (next Record, wait time.Duration, ok bool) {
 	s := h.session(node)
 	instance, ok := s.instanceOf()
@@ -344,7 +343,7 @@ func (h *Hub) ToRecord(node string, have Record) (next Record, wait time.Duratio
 	return next, wait, next.Known()
 }
 
-// replaced ends a session in favour of one at another cloudcore.
+// replaced ends a session that another cloudcore has replaced.
 func (s *session) replaced() {
 	s.end(wire.CloseReplaced, fmt.Sprintf("a newer connection of %s, to another cloudcore, took over", s.node))
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// arrival is what a message from an edge is.
+// arrival is the kind of a message from an edge.
 type arrival int
 
 const (
-	dropped   arrival = iota // for nobody here
+	dropped   arrival = iota // no handler here
 	keepalive                // a sign of life
 	volume                   // the answer to a request of the CSI driver
 	ack
@@ -24,12 +24,13 @@ const (
 
 const resourceKubeCA = "k8s/ca.crt"
 
-// maxResource is the longest name of a resource: namespace, type and name of Kubernetes with room to spare.
+// maxResource is the maximum length of a resource name: a namespace, type and name of Kubernetes with room to spare.
 const maxResource = 1024
 
 var volumeResource = regexp.MustCompile(`^\w[-\w.+]*/volume/\w[-\w.+]*`)
 
-// classify tells what a message is, in the order of docs/wire.md, Dispatch. For a dropped one it tells why.
+// classify returns the kind of a message, in the order of docs/wire.md, Dispatch. For a dropped message it also returns
+// why.
 func classify(m *model.Message, features wire.Features) (what arrival, why string) {
 	r := &m.Route
 	switch {
@@ -86,7 +87,7 @@ func requested(m *model.Message) (arrival, string) {
 	return request, ""
 }
 
-// executorKey names the object that a request is about: what changes one object stays in order.
+// executorKey returns the object that a request is about: requests that change one object stay in order.
 func executorKey(name string) string {
 	k, err := resource.Parse(name)
 	if err != nil {

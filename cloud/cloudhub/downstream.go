@@ -8,7 +8,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// Ref names one object that a node is to have. The namespace of the key of an object without one is "null".
+// Ref names one object that a node must have. A cluster-scoped object's key has the namespace "null".
 type Ref struct {
 	Key             resource.Key
 	UID             types.UID
@@ -22,18 +22,18 @@ type Object struct {
 	Ref
 	// Version is wire.Version of JSON.
 	Version string
-	// JSON has apiVersion and kind. Nodes may share it: nobody writes to it.
+	// JSON has apiVersion and kind. Nodes may share it: it must not be modified.
 	JSON json.RawMessage
 	// Deleting is set for an object with a deletion timestamp.
 	Deleting bool
 }
 
-// Downstream says what each node is to have. It answers from memory, but may ask the API server about an object that it
-// does not have, and is called from many goroutines. Anyone who implements it calls Hub.Changed for each object of a
-// node that is new, changed or gone.
+// Downstream decides which objects each node must have. It answers from memory, but may ask the API server about an
+// object that it does not have. It is called from many goroutines. An implementation must call Hub.Changed for each
+// object of a node that is new, changed or deleted.
 type Downstream interface {
-	// Desired is all that a node is to have: its pods, the configmaps and secrets that they name, its node object.
+	// Desired lists all that a node must have: its pods, the ConfigMaps and Secrets that they name, its Node object.
 	Desired(node string) []Ref
-	// Object is an object as it is now; nil and no error when the node is not to have it.
+	// Object returns an object's current state; nil and no error if the node must not have it.
 	Object(node string, key resource.Key) (*Object, error)
 }

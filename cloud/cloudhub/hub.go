@@ -1,19 +1,19 @@
-// Package cloudhub is the cloud's end of the links to the edges: it decides who may connect, keeps each node's
-// objects as they are to be, and hands what nodes ask for to those who answer.
+// Package cloudhub is the cloud's end of the links to edge nodes. It decides who may connect, keeps each node's objects
+// up to date, and passes nodes' requests to Upstream.
 //
 // It promises:
 //
-//   - A node speaks for itself only: the certificate of a link names its node.
-//   - A node has one session. A newer connection replaces the older one, whose end is told once, and before the
-//     newer one's beginning.
-//   - Every object that Downstream wants a node to have reaches it, in its newest state, once, and every object that
-//     it is not to have is deleted there by its UID: over reconnects, lost acks, refusals and restarts of this
-//     process. What a node holds it tells itself (our edges), or the sync objects tell (upstream's).
-//   - Requests of a node are handled one at a time for each object, a few beside each other, and what is not handled
-//     yet is bounded: a node that floods, is slow or stands still holds up nobody else.
-//   - Nothing that comes from a node ends more than its session.
+//   - A node speaks only for itself: the certificate of a link names its node.
+//   - A node has one session. A newer connection replaces the older one. Upstream learns of the older session's end
+//     once, before the newer one begins.
+//   - Every object that Downstream wants a node to have reaches it, in its newest state, once; every object that the
+//     node must not have is deleted there by its UID. This holds across reconnects, lost acks, refusals and restarts of
+//     this process. Our edgecore reports what its node holds; for KubeEdge's, the sync objects do.
+//   - Requests of a node are handled one at a time for each object, and a few objects in parallel. The backlog is
+//     bounded: a node that floods, is slow or hangs does not delay others.
+//   - No message from a node can end more than its own session.
 //
-// A session at rest has one goroutine, which reads. Nothing is queued for a node but the keys of what changed.
+// An idle session has one goroutine, which reads. For a node only the keys of changed objects are queued.
 package cloudhub
 
 import (
@@ -34,26 +34,27 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// Records outlive this process: what upstream edges acked. Methods without a context never block.
+// Records keeps what KubeEdge's edgecores have acked, across restarts of this process. Methods without a context never
+// block.
 type Records interface {
-	// Held is what a node is known to hold. It waits until that can be said.
+	// Held returns what a node is known to hold. It waits until this is known.
 	Held(ctx context.Context, node string) (map[resource.Key]queue.State, error)
-	// Sending is called before the first message about an object, which is sent only if Sending returns nil. A
-	// cloudcore that ends right after sending must leave a record of what the node may hold. Acked is called when a
-	// state of the object is stored on the node, Deleted when the object is gone from there.
+	// Sending is called before the first message about an object, which is sent only if Sending returns nil: a
+	// cloudcore that stops right after sending must leave a record of what the node may hold. Acked is called when the
+	// node has stored a state of the object, Deleted when it has deleted the object.
 	Sending(ctx context.Context, node string, ref Ref) error
 	Acked(node string, ref Ref, version string)
 	Deleted(node string, ref Ref)
-	// Forget drops everything of a node.
+	// Forget drops all records of a node.
 	Forget(node string)
-	// Nodes are those of which something is recorded; none before that can be said.
+	// Nodes lists the nodes that have records; it is empty until they are loaded.
 	Nodes() []string
 }
 
-// NoRecords keeps nothing: edges without an inventory get everything at each connect.
+// NoRecords keeps nothing: edgecores without an inventory get everything at each connect.
 type NoRecords struct{}
 
-// Held is nothing.
+// Held returns nothing.
 func (NoRecords) Held(context.Context, string) (map[resource.Key]queue.State, error) { return nil, nil }
 
 // Sending does nothing.
@@ -68,7 +69,7 @@ func (NoRecords) Deleted(string, Ref) {}
 // Forget does nothing.
 func (NoRecords) Forget(string) {}
 
-// Nodes is nothing.
+// Nodes returns nothing.
 func (NoRecords) Nodes() []string { return nil }
 
 // Defaults of KubeEdge.
@@ -77,47 +78,47 @@ const (
 	DefaultNodeLimit         = 500
 )
 
-// Options are what a Hub is made of. Downstream and Upstream are needed.
+// Options configures a Hub. Downstream and Upstream are required.
 type Options struct {
 	Downstream Downstream
 	Upstream   Upstream
-	// Records are those of upstream's edges; nil keeps none.
+	// Records are for KubeEdge's edgecores; nil keeps none.
 	Records Records
 	// KubeCA is the CA of the Kubernetes API in PEM, which edges ask for.
 	KubeCA []byte
-	// NodeLimit is how many nodes may be connected at the same time.
+	// NodeLimit is the maximum number of connected nodes.
 	NodeLimit int
-	// KeepaliveInterval is how long a node may be silent.
+	// KeepaliveInterval is how long a node may be silent before its session ends.
 	KeepaliveInterval time.Duration
 	// WriteTimeout is how long a write may take; zero takes the link's own.
 	WriteTimeout time.Duration
 	// MaxMessage is the largest message in bytes, both ways; zero takes the link's own.
 	MaxMessage int64
-	// LegacyCertificates lets every node in with the one certificate that edges up to v1.15 have. It tells nothing of
-	// the node: anyone who has it may claim any name.
+	// LegacyCertificates lets every node in with the one certificate that edges up to v1.15 share. It does not name the
+	// node: anyone who has it may claim any name.
 	LegacyCertificates bool
-	// Gate decides further which certificates may speak for a node; nil lets all in.
+	// Gate checks further which certificates may speak for a node; nil accepts all.
 	Gate Gate
-	// Duplicate is told of two devices that use the certificate of one node, each time that one of them comes in the
-	// place of the other; nil: only the log is.
+	// Duplicate is called when two devices use the certificate of one node, each time one replaces the other. If it is
+	// nil, this is only logged.
 	Duplicate func(ctx context.Context, node, message string)
-	// Features are those offered to edges of ours.
+	// Features are those offered to our edgecores.
 	Features wire.Features
-	// Registry takes the metrics; nil is no metrics.
+	// Registry registers the metrics; nil: no metrics.
 	Registry prometheus.Registerer
 }
 
-// Hub holds the sessions. Make it with New; it serves until the context of the server that it is asked for ends.
+// Hub holds the sessions. Make it with New; each server runs until its context ends.
 type Hub struct {
 	opts    Options
 	metrics *metrics
 	kinds   kinds
 	refused refusedLog
 	clones  clones
-	// doubtful bounds what nodes cause at the API server by objects that they name.
+	// doubtful limits the API requests that nodes cause by naming objects.
 	doubtful limiters
-	// epoch is what moments are counted from that sessions keep as numbers: by the monotonic clock, so that setting the
-	// wall clock ends no session and renews no lease early. It is long before the first.
+	// epoch is the origin of the moments that sessions store as numbers. They use the monotonic clock, so that setting
+	// the wall clock ends no session and renews no lease early. epoch is long before the first moment.
 	epoch time.Time
 
 	mu       sync.Mutex
@@ -150,11 +151,11 @@ func New(opts Options) (*Hub, error) {
 	return h, nil
 }
 
-// moment is a time as a number, and at the time of one.
+// moment converts a time to a number, and at converts it back.
 func (h *Hub) moment(t time.Time) int64  { return int64(t.Sub(h.epoch)) }
 func (h *Hub) at(moment int64) time.Time { return h.epoch.Add(time.Duration(moment)) }
 
-// Run ends silent sessions and renews leases, until its context ends; then it ends all sessions and waits for them.
+// Run ends silent sessions and renews leases until its context ends; then it ends all sessions and waits for them.
 func (h *Hub) Run(ctx context.Context) error {
 	step := min(max(h.opts.KeepaliveInterval/20, 20*time.Millisecond), time.Second)
 	tick := time.NewTicker(step)
@@ -173,12 +174,12 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// recordsPeriod is how often records of nodes that are gone are looked for.
+// recordsPeriod is how often the hub checks for records of deleted nodes.
 const recordsPeriod = 10 * time.Minute
 
-// forgetGone drops what is recorded of nodes that are no more, until the context ends.
+// forgetGone drops the records of nodes that no longer exist, until the context ends.
 func (h *Hub) forgetGone(ctx context.Context) {
-	tick := time.NewTicker(time.Second) // often until there is something to look at
+	tick := time.NewTicker(time.Second) // often until there are records
 	defer tick.Stop()
 	for {
 		select {
@@ -192,8 +193,8 @@ func (h *Hub) forgetGone(ctx context.Context) {
 	}
 }
 
-// forgetGoneNow does that once; it reports whether there are records. A node that is connected may just not be
-// registered yet: Disconnect tells of its end.
+// forgetGoneNow does that once; it reports whether there are records. It skips connected nodes, which may not be
+// registered yet: Disconnect handles them.
 func (h *Hub) forgetGoneNow(ctx context.Context) bool {
 	nodes := h.opts.Records.Nodes()
 	for _, node := range nodes {
@@ -204,7 +205,7 @@ func (h *Hub) forgetGoneNow(ctx context.Context) bool {
 	return len(nodes) > 0
 }
 
-// forgetIfGone drops what is recorded of a node that has no object.
+// forgetIfGone drops the records of a node that has no Node object.
 func (h *Hub) forgetIfGone(node string) {
 	object, err := h.opts.Downstream.Object(node, nodeKey(node))
 	if err == nil && object == nil {
@@ -213,7 +214,7 @@ func (h *Hub) forgetIfGone(node string) {
 	}
 }
 
-// shutdown ends all sessions, and takes no more.
+// shutdown ends all sessions and refuses new ones.
 func (h *Hub) shutdown() {
 	h.mu.Lock()
 	h.closed = true
@@ -243,16 +244,16 @@ func (h *Hub) session(node string) *session {
 	return h.sessions[node]
 }
 
-// Changed tells that an object of a node is new, changed or gone. It never blocks; a node that is not connected
-// here is no matter.
+// Changed marks an object of a node as new, changed or deleted. It never blocks. It ignores nodes that are not
+// connected here.
 func (h *Hub) Changed(node string, key resource.Key) {
 	if s := h.session(node); s != nil {
 		s.changed(key)
 	}
 }
 
-// Holds tells that a node was found to hold an object, whatever was sent to it: if it is not to have it, it is told to
-// delete it. What is more than a node can hold is dropped. It never blocks.
+// Holds records that a node holds an object, whatever was sent to it: the node must delete it if it must not have it.
+// Objects beyond what a node can hold are ignored. It never blocks.
 func (h *Hub) Holds(node string, key resource.Key, uid types.UID) {
 	s := h.session(node)
 	if s == nil {
@@ -268,7 +269,7 @@ func (h *Hub) Holds(node string, key resource.Key, uid types.UID) {
 	s.kick()
 }
 
-// Disconnect ends a node's session. What is recorded of the node goes if its object is gone, too.
+// Disconnect ends a node's session. The node's records are dropped too if its Node object is gone.
 func (h *Hub) Disconnect(node, reason string) {
 	h.clones.forget(node)
 	if s := h.session(node); s != nil {
@@ -277,7 +278,7 @@ func (h *Hub) Disconnect(node, reason string) {
 	}
 }
 
-// Connected are the nodes with a session, in no order.
+// Connected lists the nodes with a session, unordered.
 func (h *Hub) Connected() []string {
 	all := h.all()
 	names := make([]string, len(all))
@@ -287,7 +288,7 @@ func (h *Hub) Connected() []string {
 	return names
 }
 
-// Health says what is wrong with the hub, or nothing.
+// Health returns what is wrong with the hub, or nil.
 func (h *Hub) Health() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -307,10 +308,10 @@ func (h *Hub) listening(n int) {
 	h.mu.Unlock()
 }
 
-// waitForOlder is how long a newer connection waits for the requests of the older one to end.
+// waitForOlder is how long a newer connection waits for the older one's requests to finish.
 const waitForOlder = 30 * time.Second
 
-// register puts a session in the place of its node. When there is no room, or the hub stops, it says so.
+// register makes s the session of its node. It returns an error if the hub is full or stopping.
 func (h *Hub) register(s *session) (older *session, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -330,7 +331,7 @@ func (h *Hub) full() error {
 		"modules.cloudHub.nodeLimit, or run another cloudcore", h.opts.NodeLimit)
 }
 
-// unregister takes a session out, if a newer one has not taken its place.
+// unregister removes a session, unless a newer one has replaced it.
 func (h *Hub) unregister(s *session) {
 	h.mu.Lock()
 	if h.sessions[s.node] == s {
@@ -339,17 +340,16 @@ func (h *Hub) unregister(s *session) {
 	h.mu.Unlock()
 }
 
-// Serve runs a session on a link whose node is known to be the one that it says, until the link ends; or until the
-// certificate does that said so, if until is not zero: TLS looks at certificates only when a link begins.
+// Serve runs a session on a link whose node is authenticated, until the link ends. If until is not zero, it ends the
+// session then: TLS checks certificates only when a link begins.
 func (h *Hub) Serve(ctx context.Context, node string, until time.Time, conn wire.Conn) {
 	if s := h.open(ctx, node, until, conn); s != nil {
 		s.run()
 	}
 }
 
-// open makes the session of a link, and waits for an older one of its node to end. It is nil when there is no room; the
-// link is closed then. Else run is to be called, best in a goroutine that has done nothing before: its stack stays as
-// long as the link.
+// open makes the session of a link, and waits for an older one of its node to end. It returns nil and closes the link
+// if there is no room. Otherwise the caller calls run, best in a fresh goroutine: its stack stays as long as the link.
 func (h *Hub) open(ctx context.Context, node string, until time.Time, conn wire.Conn) *session {
 	s := newSession(h, node, conn)
 	if !until.IsZero() {
@@ -383,7 +383,7 @@ func (h *Hub) open(ctx context.Context, node string, until time.Time, conn wire.
 	return s
 }
 
-// kubeCAAnswer answers an edge that asks for the CA of the API.
+// kubeCAAnswer answers an edge's request for the CA of the API.
 func (h *Hub) kubeCAAnswer(m *model.Message) *model.Message {
 	if len(h.opts.KubeCA) == 0 {
 		return m.RespondError(sourceCloudHub,
@@ -398,7 +398,7 @@ func (h *Hub) kubeCAAnswer(m *model.Message) *model.Message {
 	return r
 }
 
-// ref is what the records need to know of an object.
+// ref returns what the records need about an object.
 func (h *Hub) ref(key resource.Key, uid types.UID, rv string) Ref {
 	apiVersion, kind := h.kinds.of(key.Type)
 	return Ref{Key: key, UID: uid, APIVersion: apiVersion, Kind: kind, ResourceVersion: rv}

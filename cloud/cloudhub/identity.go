@@ -21,13 +21,13 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// Names in the certificates of nodes (docs/wire.md, Certificates).
+// Names in nodes' certificates (docs/wire.md, Certificates).
 const (
 	nodePrefix = "system:node:"
 	nodesGroup = "system:nodes"
 )
 
-// refusal is why a connection is turned down, in words for the edge's log.
+// refusal is why a connection is refused, in words for the edge's log.
 type refusal struct {
 	status int
 	cause  string // for the metrics
@@ -40,7 +40,7 @@ func refuse(status int, cause, format string, args ...any) *refusal {
 	return &refusal{status, cause, fmt.Sprintf(format, args...)}
 }
 
-// identify tells which node a connection is of. The certificate has been verified against the CA.
+// identify returns the node that a connection belongs to. The certificate has been verified against the CA.
 func identify(header http.Header, peer []*x509.Certificate, legacy bool) (string, *refusal) {
 	node := header.Get(wire.HeaderNodeID)
 	switch {
@@ -74,7 +74,7 @@ func identify(header http.Header, peer []*x509.Certificate, legacy bool) (string
 		clip(strings.TrimPrefix(subject.CommonName, nodePrefix), 64), node)
 }
 
-// admit tells which node a connection is of, if there is room for it.
+// admit returns the node that a connection belongs to, if there is room for it.
 func (h *Hub) admit(header http.Header, peer []*x509.Certificate) (string, *refusal) {
 	node, why := identify(header, peer, h.opts.LegacyCertificates)
 	if why == nil {
@@ -94,23 +94,23 @@ func (h *Hub) admit(header http.Header, peer []*x509.Certificate) (string, *refu
 	return node, nil
 }
 
-// Gate decides whether a certificate, which names the node and is of the CA, may speak for the node.
+// Gate decides whether a certificate that the CA signed for a node may speak for that node.
 type Gate interface {
-	// Admit is asked before a connection from an address becomes a session. It may take as long as the context lets it.
-	// Its error is told to the node; one that is ErrTryLater does not mean that the certificate is refused.
+	// Admit is called before a connection from an address becomes a session. It may block until ctx ends. Its error is
+	// sent to the node; ErrTryLater does not mean that the certificate is refused.
 	Admit(ctx context.Context, node string, cert *x509.Certificate, from netip.Prefix) error
-	// Check is asked of a session, at its beginning and by Hub.Recheck. It answers from memory, and its error ends the
+	// Check is called for a session at its start and by Hub.Recheck. It answers from memory; its error ends the
 	// session.
 	Check(node string, cert *x509.Certificate) error
 }
 
-// ErrTryLater says that nothing can be said of a certificate now.
+// ErrTryLater means that the certificate cannot be judged now.
 var ErrTryLater = errors.New("try again later")
 
-// gatePatience is how long a gate may take to admit a connection.
+// gatePatience is the timeout for a gate to admit a connection.
 const gatePatience = 10 * time.Second
 
-// pass asks the gate for a connection that admit let in.
+// pass asks the gate about a connection that admit let in.
 func (h *Hub) pass(ctx context.Context, node string, cert *x509.Certificate, from netip.Prefix) *refusal {
 	if h.opts.Gate == nil {
 		return nil
@@ -131,29 +131,29 @@ func (h *Hub) pass(ctx context.Context, node string, cert *x509.Certificate, fro
 	return why
 }
 
-// identified is a connection with the certificate that it began with. The TLS connection below it keeps that as well,
-// so it costs no more than the pointer.
+// identified is a connection and the certificate that it began with. The TLS connection below it keeps the certificate
+// as well, so it costs only the pointer.
 type identified struct {
 	wire.Conn
 	cert     *x509.Certificate
 	instance wire.Instance
 }
 
-// Recheck asks the gate about all sessions, and ends those that it refuses now. It does not block.
+// Recheck asks the gate about all sessions and ends those that it now refuses. It does not block.
 func (h *Hub) Recheck() {
 	for _, s := range h.all() {
 		s.recheck()
 	}
 }
 
-// RecheckNode does so for one node.
+// RecheckNode does the same for one node.
 func (h *Hub) RecheckNode(node string) {
 	if s := h.session(node); s != nil {
 		s.recheck()
 	}
 }
 
-// Certificate is the one that the session of a node began with; nil if there is no session, or none over TLS.
+// Certificate returns the certificate that a node's session began with; nil without a session over TLS.
 func (h *Hub) Certificate(node string) *x509.Certificate {
 	if s := h.session(node); s != nil {
 		if conn, ok := s.conn.(identified); ok {
@@ -163,7 +163,7 @@ func (h *Hub) Certificate(node string) *x509.Certificate {
 	return nil
 }
 
-// Source is where the session of a node comes from; the zero Prefix if there is no session.
+// Source returns the source of a node's session; the zero Prefix without a session.
 func (h *Hub) Source(node string) netip.Prefix {
 	if s := h.session(node); s != nil {
 		return source.Of(s.conn.RemoteAddr())
@@ -171,8 +171,7 @@ func (h *Hub) Source(node string) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// recheck is called after the session is registered as well: what changed since Admit was told to the sessions there
-// were.
+// recheck also runs after the session is registered: a change since Admit reached only the sessions registered then.
 func (s *session) recheck() {
 	conn, ok := s.conn.(identified)
 	if !ok || s.hub.opts.Gate == nil {
@@ -183,7 +182,8 @@ func (s *session) recheck() {
 	}
 }
 
-// TLSConfig is the one of the servers for edges: a certificate of the CA is needed (docs/wire.md, WebSocket).
+// TLSConfig returns the configuration of the servers for edges: it requires a certificate of the CA (docs/wire.md,
+// WebSocket).
 func TLSConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), ca *x509.CertPool) *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -199,13 +199,13 @@ func TLSConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error),
 	}
 }
 
-// Refused nodes come again and again: each cause is logged once in a while.
+// Refused nodes reconnect repeatedly: how often each cause is logged is limited.
 const (
 	refusedPeriod = 10 * time.Minute
 	refusedKept   = 1000
 )
 
-// refusedLog keeps what was logged of refused connections.
+// refusedLog remembers which refusals were logged.
 type refusedLog struct {
 	mu   sync.Mutex
 	said map[string]time.Time

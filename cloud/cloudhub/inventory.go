@@ -16,13 +16,13 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// Bounds of what one node may say that it holds. Kubernetes supports 10,000 services in a cluster, and nothing else
-// that nodes hold is as numerous. Longer texts are not of Kubernetes: a key has up to 390 bytes, a UID 36, a hash 43.
+// Limits on a node's inventory. Kubernetes supports 10,000 services in a cluster, and nothing else that nodes hold is
+// as numerous. Kubernetes' texts are shorter than these limits: a key has up to 390 bytes, a UID 36, a hash 43.
 const (
 	heldMax      = 20_000
 	heldKeyMax   = 512
 	heldTextMax  = 128
-	heldPerToken = 20 // entries of an inventory that cost its node as much as one message does
+	heldPerToken = 20 // inventory entries that cost a node as much as one message
 )
 
 // inventoryContent is the content of a node's inventory.
@@ -30,8 +30,8 @@ type inventoryContent struct {
 	Objects heldObjects `json:"objects"`
 }
 
-// heldObjects are the entries of an inventory. Those of an inventory that breaks the bounds are not all decoded: the
-// memory that they take is bounded by heldMax and not by the size of the message.
+// heldObjects are the entries of an inventory. An inventory that exceeds the limits is not decoded in full: heldMax
+// bounds the memory, not the size of the message.
 type heldObjects []wire.Held
 
 // errTooMuchHeld ends the session of a node whose inventory has too many entries.
@@ -65,7 +65,7 @@ func (l *heldObjects) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// clipText is clip at a character's boundary, for texts that are sent.
+// clipText clips text that is sent, at a character boundary.
 func clipText(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -76,16 +76,16 @@ func clipText(text string, n int) string {
 	return text[:n] + "..."
 }
 
-// inventoried is what the queue and Upstream need of an inventory.
+// inventoried is what the queue and Upstream need from an inventory.
 type inventoried struct {
 	held map[resource.Key]queue.State // of the types that are pushed
 	pods []wire.Held
-	// entries is the number of all entries, nameless of those that name no object. example is the key of one of these.
+	// entries counts all entries, nameless those that name no object. example is the key of a nameless one.
 	entries, nameless int
 	example           string
 }
 
-// readInventory reads the content of an inventory.
+// readInventory decodes an inventory.
 func (k *kinds) readInventory(content []byte) (*inventoried, error) {
 	var c inventoryContent
 	if err := json.Unmarshal(content, &c); err != nil {
@@ -100,7 +100,7 @@ func (k *kinds) readInventory(content []byte) (*inventoried, error) {
 			i.example = o.Key
 			continue
 		case !k.pushed(key.Type):
-			continue // it asked for it, and keeps it as long as it likes
+			continue // the node asked for it, and keeps it as long as it likes
 		}
 		i.held[key] = queue.State{UID: types.UID(o.UID), Version: o.Version}
 		if key.Type == resource.TypePod {
@@ -110,7 +110,7 @@ func (k *kinds) readInventory(content []byte) (*inventoried, error) {
 	return i, nil
 }
 
-// takeInventory takes what the edge says that it holds. It returns how many messages that is worth.
+// takeInventory handles an edge's inventory. It returns how many messages it counts as.
 func (s *session) takeInventory(m *model.Message) (cost int) {
 	i, err := s.hub.kinds.readInventory(m.ContentData())
 	if err != nil {

@@ -10,28 +10,28 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// What one node may have unanswered. Each costs memory here, and API calls.
+// Limits on a node's unanswered requests. Each costs memory here, and API calls.
 const (
 	executorParallel     = 8
 	executorPending      = 256
 	executorPendingBytes = 8 << 20
 )
 
-// pendingRequest is one of a node that waits or is carried out.
+// pendingRequest is a request that waits or runs.
 type pendingRequest struct {
 	*model.Message
 	arrived time.Time
 }
 
-// keyedExecutor carry the requests of one node: those about one object one at a time and in order, those about others beside
-// each other. At rest there is no goroutine.
+// keyedExecutor handles the requests of one node: in order for one object, in parallel for others. When idle it has no
+// goroutine.
 type keyedExecutor struct {
 	handle func(pendingRequest)
 
 	mu      sync.Mutex
 	room    *sync.Cond
-	queues  map[string][]pendingRequest // a queue exists while one of its requests is carried out or waits
-	ready   []string                    // queues that wait for a place
+	queues  map[string][]pendingRequest // a queue exists while one of its requests runs or waits
+	ready   []string                    // queues that wait for a worker
 	workers int
 	pending int
 	bytes   int
@@ -45,8 +45,8 @@ func newKeyedExecutor(handle func(pendingRequest)) *keyedExecutor {
 	return l
 }
 
-// put takes a request; it waits while the node has too much unanswered. It is for one goroutine. waits is called
-// when it has to wait.
+// put adds a request; it blocks while the node has too many unanswered ones, and calls waits before it does. Only one
+// goroutine may call it.
 func (l *keyedExecutor) put(m *model.Message, waits func()) {
 	r := pendingRequest{m, time.Now()}
 	size := len(m.Content) + 512
@@ -78,7 +78,7 @@ func (l *keyedExecutor) put(m *model.Message, waits func()) {
 	}
 }
 
-// work carries out requests until none waits.
+// work handles requests until none waits.
 func (l *keyedExecutor) work() {
 	defer l.idle.Done()
 	l.mu.Lock()
@@ -109,7 +109,7 @@ func (l *keyedExecutor) work() {
 	l.workers--
 }
 
-// close drops what waits; put returns at once from now on.
+// close drops waiting requests; put returns at once from now on.
 func (l *keyedExecutor) close() {
 	l.mu.Lock()
 	l.closed = true
@@ -118,26 +118,26 @@ func (l *keyedExecutor) close() {
 	l.mu.Unlock()
 }
 
-// wait returns when nothing is carried out any more.
+// wait returns when no request runs any more.
 func (l *keyedExecutor) wait() { l.idle.Wait() }
 
-// unanswered is how many requests wait or are carried out.
+// unanswered returns how many requests wait or run.
 func (l *keyedExecutor) unanswered() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.pending
 }
 
-// How long nodes wait for the answer to a request. What is begun later than that is done for nobody, and once more when
-// the node asks again, behind which everything else of the node waits.
+// How long nodes wait for the answer to a request. A request begun later would have no reader, and would delay the
+// node's other requests when the node sends it again.
 const (
-	// reportWait is for what an edge of ours reports again and again until it is answered.
+	// reportWait is for reports that our edgecore repeats until they are answered.
 	reportWait = 20 * time.Second
-	// requestWait is for everything else, and is KubeEdge's time as well.
+	// requestWait is for everything else, and is KubeEdge's timeout as well.
 	requestWait = time.Minute
 )
 
-// answerWait is how long a node waits for the answer to a request; zero is for ever: nobody sends it again.
+// answerWait returns how long a node waits for the answer to a request; zero is forever: the node does not repeat it.
 func answerWait(key resource.Key, operation string, features wire.Features) time.Duration {
 	event := key.Type == resource.TypeEvent
 	switch {
@@ -151,7 +151,7 @@ func answerWait(key resource.Key, operation string, features wire.Features) time
 	return requestWait
 }
 
-// inTime gives a request the time until its node gives it up. It reports whether any is left.
+// inTime limits ctx to the time until the node gives the request up. It reports whether any time is left.
 func (r pendingRequest) inTime(ctx context.Context, features wire.Features) (
 	timed context.Context, cancel context.CancelFunc, ok bool) {
 	ctx = WithArrival(ctx, r.arrived)

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// limiters are the rates of nodes, which outlive their sessions: a new session is no new burst. Those at rest are
+// limiters are the rate limiters of nodes. They outlive sessions: a new session gets no new burst. Idle ones are
 // dropped when there are many.
 type limiters struct {
 	mu    sync.Mutex
 	nodes map[string]*rate.Limiter
 }
 
-// of returns a node's limiter. Up to twice as many as the nodes that may be connected are kept.
+// of returns a node's limiter. It keeps up to twice as many as nodes may be connected.
 func (l *limiters) of(node string, nodes int) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -56,7 +56,7 @@ func TestSlowLookups(t *testing.T) {
 				}
 				s := c.hub.session("n1")
 				s.mu.Lock()
-				looking, doubtful := s.looking, s.lookingDoubtful
+				looking, doubtful := s.lookups, s.doubtfulLookups
 				s.mu.Unlock()
 				if looking > lookupsMax || doubtful > doubtfulMax {
 					t.Errorf("%d objects are looked up, %d of them doubtful; want at most %d and %d",

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are those of all sessions. What sessions count themselves is added up when it is asked for.
+// metrics are those of all sessions. Counts that sessions keep are summed on collection.
 type metrics struct {
 	hub *Hub
 
@@ -22,11 +22,11 @@ type metrics struct {
 	latency  prometheus.Histogram
 
 	mu   sync.Mutex
-	live map[*session]struct{} // also those that a newer one replaced and that have not ended yet
+	live map[*session]struct{} // includes sessions that were replaced and have not ended yet
 	past traffic               // of sessions that ended
 }
 
-// traffic is what went over links.
+// traffic is what links carried.
 type traffic struct{ bytesIn, bytesOut, messagesIn, messagesOut int64 }
 
 func newMetrics(h *Hub) *metrics {
@@ -125,7 +125,7 @@ func (t *traffic) add(s *session) {
 	t.messagesOut += stats.MessagesSent
 }
 
-// started counts a session that begins.
+// started counts a new session.
 func (m *metrics) started(s *session) {
 	m.begun.WithLabelValues(s.protocol()).Inc()
 	m.mu.Lock()
@@ -133,7 +133,7 @@ func (m *metrics) started(s *session) {
 	m.mu.Unlock()
 }
 
-// ended keeps what a session counted.
+// ended keeps the counts of an ended session.
 func (m *metrics) ended(s *session) {
 	m.mu.Lock()
 	m.past.add(s)
@@ -141,7 +141,7 @@ func (m *metrics) ended(s *session) {
 	m.mu.Unlock()
 }
 
-// traffic is what all sessions counted.
+// traffic sums the counts of all sessions.
 func (m *metrics) traffic() traffic {
 	m.mu.Lock()
 	defer m.mu.Unlock()

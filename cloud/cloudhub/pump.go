@@ -15,34 +15,33 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// Finding out what a node is to have of an object is mostly a look into a cache. Where the API server has to be asked,
-// it may take seconds: then others have their turns beside it, once it has lasted for patience. The node's answers
-// never wait.
+// Most lookups of what a node must have read a cache. If the API server must be asked, one may take seconds: after
+// patience, other lookups start in parallel. They never delay the node's answers.
 const (
 	patience = 50 * time.Millisecond
-	// lookupsMax bounds how many objects are looked up at once, doubtfulMax those of them that only the node has named.
+	// lookupsMax limits concurrent lookups, doubtfulMax those of objects that only the node has named.
 	lookupsMax  = 4
 	doubtfulMax = 2
 )
 
-// A node may claim to hold any number of objects that it is not to have. For each, the API server is asked whether the
+// A node may claim to hold any number of objects that it must not have. For each, the API server is asked whether the
 // object is really gone. These limits, per second and at once, hold for a node over all of its sessions.
 const (
 	doubtfulRate  = 10
 	doubtfulBurst = 200
 )
 
-// lookup is an object whose turn it is, and what was found.
+// lookup is an object being looked up, and the result.
 type lookup struct {
 	key      resource.Key
 	doubtful bool
 	began    time.Time
 	object   *Object
-	recorded bool // the node did not hold the object, and the records know now that it may
+	recorded bool // the node did not hold the object, and the records now say that it may
 	err      error
 }
 
-// kick starts the pump if it does not run and has something to do. s.mu is held.
+// kick starts the pump if it is not running and has work. s.mu is held.
 func (s *session) kick() {
 	if s.pumping || s.ended || len(s.answers) == 0 && len(s.looked) == 0 && !s.mayLookUp(time.Now()) {
 		return
@@ -51,14 +50,14 @@ func (s *session) kick() {
 	s.work.Go(s.pump)
 }
 
-// mayLookUp reports whether one more object may be looked up now. If not, the end of another lookup or its patience
-// starts the pump. s.mu is held.
+// mayLookUp reports whether one more lookup may start now. If not, the pump starts when another lookup ends or exceeds
+// patience. s.mu is held.
 func (s *session) mayLookUp(now time.Time) bool {
-	return s.looking == 0 || s.looking < lookupsMax && now.Sub(s.lookedUp) >= patience
+	return s.lookups == 0 || s.lookups < lookupsMax && now.Sub(s.lookedUp) >= patience
 }
 
-// pump writes what there is to write, answers first, and ends when there is nothing. One goroutine at a time does so:
-// while it looks an object up, another may take its place.
+// pump writes what is due, answers first, and returns when nothing is. It runs in one goroutine at a time: during a
+// lookup, another may take over.
 func (s *session) pump() {
 	for {
 		s.mu.Lock()
@@ -93,9 +92,9 @@ func (s *session) pump() {
 	}
 }
 
-// lookUp finds out what the node is to have of an object. It reports whether the caller is the pump afterwards.
+// lookUp finds out what the node must have of an object. It reports whether the caller is still the pump afterwards.
 func (s *session) lookUp(l lookup) bool {
-	relief := time.AfterFunc(patience, s.relieve)
+	relief := time.AfterFunc(patience, s.onSlowLookup)
 	l.object, l.err = s.hub.opts.Downstream.Object(s.node, l.key)
 	if l.err == nil && l.object != nil {
 		l.recorded, l.err = s.recordFirst(l.object)
@@ -103,12 +102,12 @@ func (s *session) lookUp(l lookup) bool {
 	relief.Stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.looking--
+	s.lookups--
 	if s.lookedUp.Equal(l.began) {
 		s.lookedUp = time.Time{}
 	}
 	if l.doubtful {
-		s.lookingDoubtful--
+		s.doubtfulLookups--
 	}
 	s.looked = append(s.looked, l)
 	if s.pumping || s.ended {
@@ -118,13 +117,13 @@ func (s *session) lookUp(l lookup) bool {
 	return true
 }
 
-// recordTimeout bounds the record of an object that is to be sent.
+// recordTimeout is the timeout for recording an object before it is sent.
 const recordTimeout = 20 * time.Second
 
-// errNotRecorded is of an object that the node has deleted during the lookup.
+// errNotRecorded means that the node deleted the object during the lookup.
 var errNotRecorded = errors.New("the node held it before")
 
-// recordFirst has an object recorded that the node does not hold yet. It reports whether there was a need to.
+// recordFirst records an object that the node does not hold yet. It reports whether that was necessary.
 func (s *session) recordFirst(object *Object) (recorded bool, err error) {
 	if s.features.Inventory {
 		return false, nil
@@ -144,32 +143,32 @@ func (s *session) recordFirst(object *Object) (recorded bool, err error) {
 	return true, nil
 }
 
-// relieve runs when a lookup takes long.
-func (s *session) relieve() {
+// onSlowLookup lets other lookups start when one takes long.
+func (s *session) onSlowLookup() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kick()
 }
 
-// nextLookup begins the turn of the object that is next. Without one it sets the timer for the next; s.mu is held.
+// nextLookup starts the lookup of the next object. If there is none, it sets the timer for the next; s.mu is held.
 func (s *session) nextLookup(now time.Time) (lookup, bool) {
 	if !s.ready || !s.mayLookUp(now) {
 		return lookup{}, false
 	}
 	l, ok := lookup{}, false
 	allowed := s.doubtful.TokensAt(now) >= 1
-	if allowed && s.lookingDoubtful < doubtfulMax {
+	if allowed && s.doubtfulLookups < doubtfulMax {
 		if l.key, ok = s.queue.NextDoubtful(now); ok {
 			s.doubtful.AllowN(now, 1)
 			l.doubtful = true
-			s.lookingDoubtful++
+			s.doubtfulLookups++
 		}
 	}
 	if !ok {
 		l.key, ok = s.queue.Next(now)
 	}
 	if ok {
-		s.looking++
+		s.lookups++
 		l.began, s.lookedUp = now, now
 		return l, true
 	}
@@ -186,7 +185,7 @@ func (s *session) nextLookup(now time.Time) (lookup, bool) {
 			s.wake = nil
 		}
 	case s.wake == nil:
-		s.wake = time.AfterFunc(at.Sub(now), s.woken)
+		s.wake = time.AfterFunc(at.Sub(now), s.onWake)
 	case !at.Equal(s.wakeAt):
 		s.wake.Reset(at.Sub(now))
 	}
@@ -194,8 +193,8 @@ func (s *session) nextLookup(now time.Time) (lookup, bool) {
 	return lookup{}, false
 }
 
-// woken runs when a message has to be sent again, or a pause is over.
-func (s *session) woken() {
+// onWake runs when a message must be sent again, or a pause is over.
+func (s *session) onWake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wakeAt = time.Time{}
@@ -213,17 +212,17 @@ func (s *session) write(a answer) {
 	}
 }
 
-// fatal reports whether an error of writing ended the link; others concern only the message.
+// fatal reports whether a write error ended the link; other errors concern only the message.
 func fatal(err error) bool {
 	var large *wire.TooLarge
 	var invalid *json.MarshalerError
 	return !errors.As(err, &large) && !errors.As(err, &invalid)
 }
 
-// repeatedly is how often an object has failed when it is worth a line: caches that are behind catch up soon.
+// repeatedly is how many failures of an object are logged: stale caches catch up soon.
 const repeatedly = 3
 
-// push sends what a node needs of an object that was looked up, if it needs anything.
+// push sends what a node needs of an object that was looked up, if anything.
 func (s *session) push(l lookup) {
 	key, object := l.key, l.object
 	now := time.Now()
@@ -241,7 +240,7 @@ func (s *session) push(l lookup) {
 	}
 	want := wanted(object)
 	if held, ok := s.queue.Held(key); ok && key.Type == resource.TypeNode && (want == nil || want.UID != held.UID) {
-		s.queue.Drop(key) // the deletion of a node is never sent (docs/wire.md, Registration)
+		s.queue.Drop(key) // a node's deletion is never sent (docs/wire.md, Registration)
 	}
 	act := s.queue.Take(key, want, model.NewID, now)
 	s.syncedNow()
@@ -255,11 +254,11 @@ func (s *session) push(l lookup) {
 	s.send(key, act, object)
 }
 
-func wanted(object *Object) *queue.Want {
+func wanted(object *Object) *queue.Desired {
 	if object == nil {
 		return nil
 	}
-	return &queue.Want{
+	return &queue.Desired{
 		State:    queue.State{UID: object.UID, Version: object.Version, ResourceVersion: object.ResourceVersion},
 		Deleting: object.Deleting,
 	}
@@ -292,7 +291,7 @@ func (s *session) send(key resource.Key, act queue.Action, object *Object) {
 	}
 }
 
-// acked notes that the peer has stored what a message said.
+// acked handles an ack: the peer has stored a message.
 func (s *session) acked(id string) {
 	s.mu.Lock()
 	a, ok := s.queue.Ack(id, time.Now())
@@ -302,13 +301,13 @@ func (s *session) acked(id string) {
 	}
 	s.mu.Unlock()
 	if !ok {
-		return // the answer to an answer, or to what a newer state replaced
+		return // an answer to an answer, or to a message that a newer state replaced
 	}
 	s.hub.metrics.latency.Observe(a.Took.Seconds())
 	s.record(a, a.State.Version)
 }
 
-// record tells the records what an upstream edge holds.
+// record passes to the records what a KubeEdge edgecore holds.
 func (s *session) record(a queue.Acked, version string) {
 	if s.features.Inventory {
 		return
@@ -321,7 +320,7 @@ func (s *session) record(a queue.Acked, version string) {
 	s.hub.opts.Records.Acked(s.node, ref, version)
 }
 
-// refused notes that the peer could not store what a message said.
+// refused handles a nack: the peer could not store a message.
 func (s *session) refused(m *model.Message) {
 	s.mu.Lock()
 	a, ok := s.queue.Nack(m.Header.ParentID, time.Now())
@@ -339,7 +338,7 @@ func (s *session) refused(m *model.Message) {
 	}
 }
 
-// clip keeps what a peer says fit for a log.
+// clip limits a peer's text for the log.
 func clip(text string, n int) string {
 	if len(text) > n {
 		return text[:n] + "..."

@@ -11,13 +11,13 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// Sources of what the cloud sends (docs/wire.md, Operations, sources and groups).
+// Sources of the cloud's messages (docs/wire.md, Operations, sources and groups).
 const (
 	sourceEdgeController = "edgecontroller"
 	sourceCloudHub       = "cloudhub"
 )
 
-// pushMessage makes the message that carries out an action (docs/wire.md, Pushes of the cloud).
+// pushMessage returns the message for an action (docs/wire.md, Pushes of the cloud).
 func pushMessage(key resource.Key, act queue.Action, object json.RawMessage, apiVersion, kind string) *model.Message {
 	m := model.New(sourceEdgeController, model.GroupResource, operation(key, act.Op), key.String(), object)
 	if act.Op == queue.Delete {
@@ -27,7 +27,7 @@ func pushMessage(key resource.Key, act queue.Action, object json.RawMessage, api
 	return m
 }
 
-// operation is the word on the wire. Upstream tells secrets and nodes always as updates.
+// operation returns the word on the wire. KubeEdge always sends secrets and nodes as updates.
 func operation(key resource.Key, op queue.Op) string {
 	if op == queue.Insert && (key.Type == resource.TypeSecret || key.Type == resource.TypeNode) {
 		op = queue.Update
@@ -57,7 +57,7 @@ func tombstone(key resource.Key, uid types.UID, apiVersion, kind string) json.Ra
 	return text
 }
 
-// kinds knows the apiVersion and kind of a type: the usual ones, and those that it saw.
+// kinds knows the apiVersion and kind of a type: the usual ones, and those that it has seen.
 type kinds struct{ seen sync.Map }
 
 type apiKind struct{ apiVersion, kind string }
@@ -86,8 +86,7 @@ func (k *kinds) of(typ string) (apiVersion, kind string) {
 	return "", ""
 }
 
-// pushed reports whether objects of a type are sent without being asked for: only those are deleted when a node is not
-// to have them.
+// pushed reports whether objects of a type are sent unasked: only those are deleted when a node must not have them.
 func (k *kinds) pushed(typ string) bool {
 	switch typ {
 	case resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:

@@ -7,23 +7,23 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// Record says which run of a node's agent took the node's place last, at whichever cloudcore. It is an annotation of
-// the Node, so that every cloudcore knows of it. The zero value says nothing.
+// Record says which run of a node's agent connected last, at any cloudcore. It is an annotation of the Node, so that
+// every cloudcore can read it. The zero value says nothing.
 type Record struct {
 	Instance wire.Instance
-	// Since is when the run took the place. It also orders the records of a node: each has a later time than the one
-	// that it replaces, even if the clock of its cloudcore is behind.
+	// Since is when the run took the node's place. It also orders a node's records: each is later than the one it
+	// replaces, even if its cloudcore's clock is behind.
 	Since time.Time
 }
 
 const (
-	// recordTime is how a Record writes its time: in UTC, to the millisecond.
+	// recordTime is the time format of a Record: UTC, to the millisecond.
 	recordTime = "2006-01-02T15:04:05.000Z"
 	// lastRecordYear leaves room for later records in the four digits of a year.
 	lastRecordYear = 9000
 )
 
-// ParseRecord reads what String returns. Anything else is the zero value.
+// ParseRecord parses what String returns. It returns the zero value for anything else.
 func ParseRecord(text string) Record {
 	instance, since, ok := strings.Cut(text, " ")
 	if !ok || len(since) != len(recordTime) {
@@ -40,7 +40,7 @@ func ParseRecord(text string) Record {
 // Known reports whether the record names a run.
 func (r Record) Known() bool { return r.Instance.Known() }
 
-// String is the record as the annotation has it; empty if it says nothing.
+// String returns the value of the annotation; empty if the record says nothing.
 func (r Record) String() string {
 	if !r.Known() {
 		return ""

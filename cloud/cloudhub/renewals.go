@@ -8,41 +8,40 @@ import (
 )
 
 // How often leases are renewed. A lease lasts 40 s, and Kubernetes calls a node unreachable 40 to 50 s after the last
-// renewal, by version: at the longest period, one renewal may fail and its repetitions with it for a quarter of a
-// minute.
+// renewal, depending on its version. At the longest period, one renewal and its retries may fail for 15 s.
 const (
 	shortestLeasePeriod = 10 * time.Second
 	longestLeasePeriod  = 20 * time.Second
-	// leaseRate is how many renewals a second are no burden to an API server. More nodes are renewed less often, but
-	// for the longest period.
+	// leaseRate is how many renewals a second do not burden an API server. With more nodes each is renewed less often,
+	// up to the longest period.
 	leaseRate = 100
-	// leaseRetry is the pause after a renewal that failed.
+	// leaseRetry is the pause after a failed renewal.
 	leaseRetry = 3 * time.Second
-	// leaseRoom is by how much more may be renewed than the period asks for: thousands of nodes that connect at once,
-	// of which each is due, are spread over most of a period, and then stay spread.
-	leaseRoom = 1.5
+	// leaseHeadroom allows more renewals than the period requires: if thousands of nodes connect at once and are all due,
+	// they spread over most of a period and stay spread.
+	leaseHeadroom = 1.5
 )
 
-// leasePeriod is the time between two renewals for one of so many nodes.
+// leasePeriod returns the time between two renewals of a node, for that many nodes.
 func leasePeriod(nodes int) time.Duration {
 	return min(max(time.Duration(nodes)*time.Second/leaseRate, shortestLeasePeriod), longestLeasePeriod)
 }
 
-// leasePlaces is how many may be renewed in a step of so long, those included whose renewal is still under way.
-func leasePlaces(nodes int, step time.Duration) int {
-	return int(math.Ceil(leaseRoom * float64(max(nodes, leaseRate)) * step.Seconds() / leasePeriod(nodes).Seconds()))
+// leaseBudget returns how many renewals may run in one step, including those under way.
+func leaseBudget(nodes int, step time.Duration) int {
+	return int(math.Ceil(leaseHeadroom * float64(max(nodes, leaseRate)) * step.Seconds() / leasePeriod(nodes).Seconds()))
 }
 
 // leaseState is what is known of a node's lease.
 type leaseState struct {
-	// tried is when it was renewed last, or that was tried; heard when a sign of life came last.
+	// tried is when a renewal was last tried; heard is when the node was last heard.
 	tried, heard time.Time
-	// failed is set when that did not succeed, busy while it is on its way.
+	// failed is set if the last renewal failed, busy while one is running.
 	failed, busy bool
 }
 
-// due reports whether the lease is to be renewed: at its period if signs of life came since the last time, sooner when
-// that failed.
+// due reports whether to renew the lease: once per period if the node was heard since the last renewal, sooner after a
+// failure.
 func (l leaseState) due(now time.Time, period time.Duration) bool {
 	switch {
 	case l.busy:
@@ -53,7 +52,7 @@ func (l leaseState) due(now time.Time, period time.Duration) bool {
 	return now.Sub(l.tried) >= period && !l.heard.Before(l.tried)
 }
 
-// mostUrgent are those that waited longest, as many as there are places for. It reorders the list.
+// mostUrgent returns the sessions that waited longest, at most limit. It reorders the list.
 func mostUrgent(due []*session, limit int) []*session {
 	if len(due) <= limit {
 		return due
@@ -62,10 +61,10 @@ func mostUrgent(due []*session, limit int) []*session {
 	return due[:limit]
 }
 
-// sweep ends the sessions of silent nodes, and renews the leases of the others. It is called once in each step.
+// sweep ends the sessions of silent nodes and renews the leases of the others. It is called once in each step.
 func (h *Hub) sweep(now time.Time, step time.Duration) {
 	all := h.all()
-	period, places := leasePeriod(len(all)), leasePlaces(len(all), step)
+	period, places := leasePeriod(len(all)), leaseBudget(len(all), step)
 	due := all[:0]
 	for _, s := range all {
 		lease, ok := s.sweep(now)

@@ -20,12 +20,12 @@ func TestLeasePace(t *testing.T) {
 		1500: {15 * time.Second, 150}, 2000: {20 * time.Second, 150}, 5000: {20 * time.Second, 375},
 		100_000: {20 * time.Second, 7500},
 	} {
-		if got := (renewalRate{leasePeriod(nodes), leasePlaces(nodes, time.Second)}); got != want {
+		if got := (renewalRate{leasePeriod(nodes), leaseBudget(nodes, time.Second)}); got != want {
 			t.Errorf("%d nodes: %+v, want %+v", nodes, got, want)
 		}
 	}
-	if n := leasePlaces(1, 20*time.Millisecond); n != 1 {
-		t.Errorf("leasePlaces(1, 20ms) = %d, want 1", n)
+	if n := leaseBudget(1, 20*time.Millisecond); n != 1 {
+		t.Errorf("leaseBudget(1, 20ms) = %d, want 1", n)
 	}
 }
 
@@ -110,14 +110,14 @@ func TestLeasesAreSpread(t *testing.T) {
 			}
 			last[i] = s.tried
 		}
-		if n := api.beats - before; n > leasePlaces(nodes, time.Second) {
-			t.Fatalf("%d renewals in second %d, want at most %d", n, second, leasePlaces(nodes, time.Second))
+		if n := api.beats - before; n > leaseBudget(nodes, time.Second) {
+			t.Fatalf("%d renewals in second %d, want at most %d", n, second, leaseBudget(nodes, time.Second))
 		}
 		if second == 20 && api.beats < nodes {
 			t.Fatalf("%d leases renewed after a period, want all %d", api.beats, nodes)
 		}
 	}
-	if want := 3 * nodes; api.beats < want-leasePlaces(nodes, time.Second) || api.beats > want+nodes/2 {
+	if want := 3 * nodes; api.beats < want-leaseBudget(nodes, time.Second) || api.beats > want+nodes/2 {
 		t.Errorf("%d renewals in a minute, want about %d", api.beats, want)
 	}
 	for _, s := range sessions {
@@ -140,7 +140,7 @@ func TestSlowAPI(t *testing.T) {
 			features: wire.Features{Lease: true, Inventory: true}, heard: began, closed: make(chan string, 1),
 		})
 		s.begun, s.ready, s.tried = true, true, hub.moment(began.Add(-time.Hour))
-		if i < leasePlaces(nodes, time.Second)-10 {
+		if i < leaseBudget(nodes, time.Second)-10 {
 			s.renewal.Store(renewalUnderWay)
 		}
 		hub.sessions[time.Duration(i).String()] = s

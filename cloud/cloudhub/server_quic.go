@@ -12,7 +12,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// ListenQUIC listens on a UDP address for edges of ours; upstream's QUIC is older than IETF's, and cannot come in
+// ListenQUIC listens on a UDP address for our edgecores. KubeEdge's QUIC predates the IETF's, and cannot connect
 // (docs/wire.md, QUIC).
 func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, error) {
 	return wire.ListenQUIC(addr, config, h.limits(), func(c wire.Caller) (wire.AcceptOptions, error) {
@@ -34,7 +34,7 @@ func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, e
 	})
 }
 
-// ServeQUIC serves the edges of a listener of ListenQUIC until the context ends, and then ends their sessions.
+// ServeQUIC serves the edges of a listener of ListenQUIC until the context ends, then ends their sessions.
 func (h *Hub) ServeQUIC(ctx context.Context, l *wire.QUICListener) error {
 	var sessions group
 	h.listening(1)
@@ -53,7 +53,7 @@ func (h *Hub) ServeQUIC(ctx context.Context, l *wire.QUICListener) error {
 		case err != nil:
 			continue
 		}
-		// Once more: there may be less room by now.
+		// Check again: there may be less room by now.
 		node, why := h.admit(header, chain)
 		if why != nil {
 			_ = conn.Close(wire.CloseTryLater, why.text)

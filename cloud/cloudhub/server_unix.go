@@ -17,7 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
-// Bounds of the CSI driver's socket (docs/wire.md, CSI socket).
+// Limits of the CSI driver's socket (docs/wire.md, CSI socket).
 const (
 	volumeTimeout  = time.Minute
 	volumeIdle     = 2 * time.Minute
@@ -25,7 +25,7 @@ const (
 	volumeParallel = 64
 )
 
-// ListenUnix makes the socket of the CSI driver, for root only. A socket that a former process left is replaced.
+// ListenUnix creates the socket of the CSI driver, for root only. It replaces a socket that a previous process left.
 func ListenUnix(address string) (net.Listener, error) {
 	path := strings.TrimPrefix(address, "unix://")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -47,8 +47,8 @@ func ListenUnix(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// ServeUnix carries the requests of the CSI driver to the nodes that they are for, and the answers back, until the
-// context ends.
+// ServeUnix forwards the CSI driver's requests to the nodes that they name, and the answers back, until the context
+// ends.
 func (h *Hub) ServeUnix(ctx context.Context, l net.Listener) error {
 	var conns group
 	defer conns.wait()
@@ -75,7 +75,7 @@ func (h *Hub) ServeUnix(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// serveVolumes answers the requests of one connection, one after the other.
+// serveVolumes answers the requests of one connection in order.
 func (h *Hub) serveVolumes(ctx context.Context, c net.Conn) {
 	defer func() { _ = c.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
@@ -84,7 +84,7 @@ func (h *Hub) serveVolumes(ctx context.Context, c net.Conn) {
 	in := json.NewDecoder(limit)
 	for {
 		limit.N = volumeRequest
-		_ = c.SetDeadline(time.Now().Add(volumeIdle)) // fails on a closed socket only, which reading tells
+		_ = c.SetDeadline(time.Now().Add(volumeIdle)) // fails only on a closed socket, which the read reports
 		var m model.Message
 		if err := in.Decode(&m); err != nil {
 			if !errors.Is(err, io.EOF) && ctx.Err() == nil {
@@ -161,7 +161,7 @@ func (s *session) forgetVolume(id string) {
 	}
 }
 
-// volumeAnswered hands an answer to who waits for it. Only the node that was asked can give it.
+// volumeAnswered passes an answer to its waiter. Only the node that was asked can answer.
 func (s *session) volumeAnswered(m *model.Message) {
 	s.mu.Lock()
 	answered := s.volumes[m.Header.ParentID]

@@ -19,13 +19,13 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// What a connection may take until it is a session.
+// Limits on a connection before it is a session.
 const (
 	headerTimeout = 15 * time.Second
 	headerBytes   = 16 << 10
 )
 
-// group runs the sessions of a server, and takes no more once it waits.
+// group runs the sessions of a server; wait stops it from starting more.
 type group struct {
 	mu     sync.Mutex
 	closed bool
@@ -57,8 +57,8 @@ func (h *Hub) limits() wire.Limits {
 	}
 }
 
-// ServeWebSocket serves edges that come over WebSockets until the context ends, and then ends their sessions. Any
-// path is served: who an edge is its certificate and headers say.
+// ServeWebSocket serves edges that connect over WebSocket until the context ends, then ends their sessions. It serves
+// any path: the certificate and headers identify the edge.
 func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Config) error {
 	var sessions group
 	buffers, reading := &sync.Pool{}, &wire.ReadBuffers{}
@@ -73,7 +73,7 @@ func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Co
 		}),
 		ReadHeaderTimeout: headerTimeout,
 		MaxHeaderBytes:    headerBytes,
-		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){}, // over h2 there is no upgrade
+		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){}, // HTTP/2 has no upgrade
 		ErrorLog:          log.New(quiet{}, "", 0),
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 			return context.WithValue(ctx, acceptedKey{}, time.Now())
@@ -95,7 +95,7 @@ func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Co
 // acceptedKey is the key of the time at which the connection of a request was accepted.
 type acceptedKey struct{}
 
-// accept turns a request into a session, or down.
+// accept turns a request into a session, or refuses it.
 func (h *Hub) accept(
 	ctx context.Context, w http.ResponseWriter, r *http.Request, sessions *group, opts wire.AcceptOptions,
 ) {
@@ -137,8 +137,8 @@ func (h *Hub) accept(
 	}
 }
 
-// quiet writes what the HTTP server says of single connections where it does not fill a log: anybody can make it
-// say something.
+// quiet logs the HTTP server's messages about single connections at a verbosity that does not fill the log: any client
+// can cause them.
 type quiet struct{}
 
 func (quiet) Write(p []byte) (int, error) {

@@ -19,7 +19,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// How a peer is served: upstream's edges as upstream's cloud does (docs/wire.md, Delivery), ours with more on the way.
+// How a peer is served: KubeEdge's edgecores as KubeEdge's cloud does (docs/wire.md, Delivery), ours with more messages
+// in flight.
 var (
 	upstreamPeer = queue.Options{
 		Window:     1,
@@ -37,16 +38,15 @@ var (
 	}
 )
 
-// What a node may send without being slowed down. Upstream's edges send 30 messages a second, 60 at once.
+// Rate limit for a node's messages. KubeEdge's edgecores send 30 messages a second, 60 at once.
 const (
 	readRate  = 500
 	readBurst = 2000
 )
 
-// session is one node's link. The goroutine of run reads; what has to be written is written by pump, which runs only
-// while there is something. States: it reads from the start; it sends objects once it is known what the peer holds
-// (ready); it ends once, with a reason, no matter who finds one first; done is closed when nothing of it runs any more
-// and Upstream was told.
+// session is one node's link. The goroutine of run reads. pump writes, and runs only while there is something to write.
+// States: it reads from the start; it sends objects once it knows what the peer holds (ready); it ends once, with the
+// first reason given; done is closed when nothing of it runs any more and Upstream has learned of the end.
 type session struct {
 	hub      *Hub
 	node     string
@@ -58,30 +58,31 @@ type session struct {
 	done     chan struct{}
 	closed   chan struct{} // the link is closed
 	work     sync.WaitGroup
-	expire   *time.Timer // ends it with the certificate; may be nil
+	expire   *time.Timer // ends the session when the certificate expires; may be nil
 	detach   func() bool // from the server's context
 
 	began     time.Time
 	kept      atomic.Int64 // when the last keepalive came; see Hub.moment
 	dismissed atomic.Bool  // by Hub.Disconnect
-	stalled   atomic.Bool  // the reader holds back
+	stalled   atomic.Bool  // the reader is paused
 	tried     int64        // when a renewal of the lease was last tried, see Hub.moment; for Hub.sweep only
-	renewal   atomic.Int32 // what became of it
+	renewal   atomic.Int32 // result of the last renewal
 	doubtful  *rate.Limiter
-	asked     wire.Recent // of an edge of ours, which never asks twice under one id
+	asked     wire.Recent // only for our edgecores, which never reuse an id
 
 	mu      sync.Mutex
 	queue   *queue.Queue
 	begun   bool
 	ready   bool
-	waited  bool // too long for the inventory
+	waited  bool // gave up waiting for the inventory
 	pumping bool
-	// looking counts lookups; looked are those that ended. The newest began at lookedUp, which is zero once it ended.
-	looking, lookingDoubtful int
+	// lookups counts lookups; looked are the finished ones. The newest began at lookedUp, which is zero once it
+	// finishes.
+	lookups, doubtfulLookups int
 	lookedUp                 time.Time
 	looked                   []lookup
 	ended                    bool
-	inventory                     *inventoryReply // the inventory that is to be answered
+	pendingInventory         *inventoryReply // the inventory that must be answered
 	answers                  []answer
 	volumes                  map[string]chan<- *model.Message
 	wake                     *time.Timer
@@ -89,10 +90,10 @@ type session struct {
 	reason                   string
 }
 
-// answer is a message that goes before all objects.
+// answer is a message that is sent before all objects.
 type answer struct {
 	m       *model.Message
-	written chan<- error // nil: nobody waits; else it has room
+	written chan<- error // nil if nobody waits; otherwise it is buffered
 }
 
 func newSession(h *Hub, node string, conn wire.Conn) *session {
@@ -117,7 +118,7 @@ func newSession(h *Hub, node string, conn wire.Conn) *session {
 	return s
 }
 
-// protocol is what Upstream is told.
+// protocol returns the protocol name for Upstream.
 func (s *session) protocol() string {
 	if s.features.Inventory {
 		return "edgecore/" + s.conn.Protocol()
@@ -125,10 +126,10 @@ func (s *session) protocol() string {
 	return s.conn.Protocol()
 }
 
-// run serves the link until it ends. What is on the stack here and in read stays there for as long: it is little.
+// run serves the link until it ends. What is on the stack here and in read stays for as long: it is little.
 func (s *session) run() {
 	if s.begin() {
-		// First, as what Upstream and Downstream say for a node depends on what edge it has.
+		// Connected comes first: what Upstream and Downstream answer for a node depends on its edgecore.
 		s.hub.opts.Upstream.Connected(s.ctx, s.node, s.protocol())
 		s.work.Go(s.loadKnown)
 		s.read()
@@ -136,8 +137,8 @@ func (s *session) run() {
 	s.finish()
 }
 
-// finish waits until nothing of an ended session runs any more, and tells Upstream of its end if it was told of a
-// beginning. It keeps the node's place until then, so that a newer session waits for it.
+// finish waits until nothing of an ended session runs, and calls Disconnected if Connected was called. The session
+// keeps the node's place until then, so that a newer one waits for it.
 func (s *session) finish() {
 	defer close(s.done)
 	<-s.closed
@@ -156,7 +157,7 @@ func (s *session) finish() {
 	}
 }
 
-// release gives up what would end the session.
+// release stops what could end the session.
 func (s *session) release() {
 	s.detach()
 	if s.expire != nil {
@@ -164,7 +165,7 @@ func (s *session) release() {
 	}
 }
 
-// begin takes note of a new session; it says no if the session ended before it began.
+// begin records a new session; it returns false if the session ended before it began.
 func (s *session) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +179,7 @@ func (s *session) begin() bool {
 	return true
 }
 
-// end closes the link; the first reason counts. It does not wait.
+// end closes the link. Only the first reason counts. It does not wait.
 func (s *session) end(code int, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,16 +200,16 @@ func (s *session) end(code int, reason string) {
 	s.executor.close()
 	go func() {
 		defer close(s.closed)
-		_ = s.conn.Close(code, reason) // the first close counts, and nobody can be told of another error
+		_ = s.conn.Close(code, reason) // only the first close counts; another error cannot be reported
 	}()
 }
 
-// errTooLate answers a request that was not begun in time.
+// errTooLate answers a request that did not start in time.
 var errTooLate = errors.New("cloudcore did not get to this request in time: it, or the API server, has too much to do")
 
 var errEnded = errors.New("the link to the node ended")
 
-// read takes what comes until the link ends.
+// read reads messages until the link ends.
 func (s *session) read() {
 	rates := rate.NewLimiter(readRate, readBurst)
 	for {
@@ -226,27 +227,27 @@ func (s *session) read() {
 		}
 		cost := s.receive(m)
 		if pause := rates.ReserveN(time.Now(), cost).Delay(); pause > 0 {
-			s.rest(pause)
+			s.pauseReading(pause)
 		}
 	}
 }
 
-// rest reads nothing for a while; what comes waits in the network.
-func (s *session) rest(pause time.Duration) {
+// pauseReading pauses reading; messages wait in the network.
+func (s *session) pauseReading(pause time.Duration) {
 	s.stalled.Store(true)
 	retry.Sleep(s.ctx, pause)
-	s.resume()
+	s.resumeReading()
 }
 
-// resume notes that the reader reads again: what came meanwhile was not seen.
-func (s *session) resume() {
+// resumeReading notes that the reader reads again: messages that arrived meanwhile were not seen.
+func (s *session) resumeReading() {
 	if s.stalled.Swap(false) {
 		s.kept.Store(s.hub.moment(time.Now()))
 	}
 }
 
-// receive sees to one message. What takes time is done elsewhere. It returns how many messages of the node's rate it
-// costs.
+// receive handles one message and leaves slow work to others. It returns how many messages it counts as in the node's
+// rate limit.
 func (s *session) receive(m *model.Message) (cost int) {
 	what, why := classify(m, s.features)
 	switch what {
@@ -266,7 +267,7 @@ func (s *session) receive(m *model.Message) (cost int) {
 			return s.takeInventory(m)
 		}
 		s.executor.put(m, s.stall)
-		s.resume()
+		s.resumeReading()
 		return 1
 	case dropped:
 	}
@@ -278,8 +279,7 @@ func (s *session) receive(m *model.Message) (cost int) {
 	return 1
 }
 
-// repeated tells of a request that came before. KubeEdge's edges do send one again under its id when they had no
-// answer.
+// repeated reports a request that came before. KubeEdge's edgecores resend one under its id if they get no answer.
 func (s *session) repeated(m *model.Message) (why string) {
 	if !s.features.Inventory {
 		return ""
@@ -293,14 +293,14 @@ func (s *session) repeated(m *model.Message) (why string) {
 
 func (s *session) stall() { s.stalled.Store(true) }
 
-// What may become of a renewal of the lease.
+// The results of a lease renewal.
 const (
 	renewalDone = iota
 	renewalUnderWay
 	renewalFailed
 )
 
-// sweep ends the session of a silent node. Of one that is not it returns the lease, if cloudcore renews it.
+// sweep ends the session of a silent node. For others it returns the lease, if cloudcore renews it.
 func (s *session) sweep(now time.Time) (lease leaseState, ok bool) {
 	if !s.sweepStart(now) || s.stalled.Load() {
 		return lease, false
@@ -345,7 +345,7 @@ func (s *session) renew(now time.Time) {
 	})
 }
 
-// sweepStart gives up waiting for the inventory. It reports whether the session lives.
+// sweepStart gives up waiting for the inventory. It reports whether the session is alive.
 func (s *session) sweepStart(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -356,7 +356,7 @@ func (s *session) sweepStart(now time.Time) bool {
 	return s.begun && !s.ended
 }
 
-// changed marks an object.
+// changed marks an object as changed.
 func (s *session) changed(key resource.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -364,8 +364,8 @@ func (s *session) changed(key resource.Key) {
 	s.kick()
 }
 
-// handle carries out one request and writes the answer. It returns when the answer is on its way, so that a node that
-// reads no answers gets no more requests done. A request for whose answer the node does not wait any more is not begun.
+// handle carries out one request and writes the answer. It returns when the answer has been sent, so that a node that
+// reads no answers gets no more requests done. It skips a request that the node has stopped waiting for.
 func (s *session) handle(r pendingRequest) {
 	m := r.Message
 	defer func() {
@@ -401,10 +401,10 @@ func (s *session) handle(r pendingRequest) {
 		return
 	}
 	klog.InfoS("Answer cannot be sent", "node", s.node, "resource", m.Route.Resource, "err", err)
-	_ = s.deliver(s.ctx, m.RespondError(sourceCloudHub, err)) // if the link ends meanwhile, nobody waits any more
+	_ = s.deliver(s.ctx, m.RespondError(sourceCloudHub, err)) // if the link ends meanwhile, nothing waits for it
 }
 
-// deliver writes a message before all objects, and waits until that is done.
+// deliver writes a message before all objects, and returns when it is written.
 func (s *session) deliver(ctx context.Context, m *model.Message) error {
 	written := make(chan error, 1)
 	s.mu.Lock()

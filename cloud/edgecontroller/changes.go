@@ -216,7 +216,7 @@ func (c *Controller) configMapEvent(old, now *v1.ConfigMap) {
 		maps.EqualFunc(old.BinaryData, now.BinaryData, slices.Equal) {
 		return
 	}
-	c.namedChanged(resource.TypeConfigMap, either(old, now))
+	c.namedChanged(resource.TypeConfigMap, firstNonNil(old, now))
 }
 
 func (c *Controller) secretEvent(old, now *v1.Secret) {
@@ -225,10 +225,10 @@ func (c *Controller) secretEvent(old, now *v1.Secret) {
 		maps.EqualFunc(old.Data, now.Data, slices.Equal) {
 		return
 	}
-	c.namedChanged(resource.TypeSecret, either(old, now))
+	c.namedChanged(resource.TypeSecret, firstNonNil(old, now))
 }
 
-func either[T any](a, b *T) *T {
+func firstNonNil[T any](a, b *T) *T {
 	if a != nil {
 		return a
 	}
@@ -252,7 +252,7 @@ func (c *Controller) serviceEvent(old, now *v1.Service) {
 		equality.Semantic.DeepEqual(&old.Spec, &now.Spec) {
 		return
 	}
-	key := serviceKey(either(old, now))
+	key := serviceKey(firstNonNil(old, now))
 	if isAPIService(key) { // which pods of all namespaces have
 		for _, node := range c.sessions.capableNodes() {
 			if serves(key, c.caches.podsOf(node)) {

@@ -84,7 +84,7 @@ type Controller struct {
 	readiness   *readiness
 	instances   *instances
 	duplicates  *duplicates
-	table       map[flowName]flow
+	table       map[requestName]requestType
 
 	// Set by Start.
 	hub    Hub
@@ -115,16 +115,16 @@ func New(options Options) (*Controller, error) {
 		recent:   newRecentChanges(),
 		encoded:  newEncodings(),
 		metrics:  newMetrics(),
-		requests: make(semaphore, requestPlaces),
-		leases:   make(semaphore, leasePlaces),
-		confirms: make(semaphore, confirmPlaces),
+		requests: make(semaphore, maxRequests),
+		leases:   make(semaphore, maxLeases),
+		confirms: make(semaphore, maxConfirms),
 	}
 	if options.Registry != nil {
 		if err := c.metrics.register(options.Registry); err != nil {
 			return nil, fmt.Errorf("register the metrics of edgecontroller: %w", err)
 		}
 	}
-	c.tolerations, c.readiness, c.table = newTolerations(c), newReadiness(c), c.flows()
+	c.tolerations, c.readiness, c.table = newTolerations(c), newReadiness(c), c.requestTypes()
 	c.instances, c.duplicates = newInstances(c), newDuplicates(c)
 	return c, nil
 }
@@ -196,7 +196,7 @@ func (c *Controller) annotate(ctx context.Context, node string, delay time.Durat
 	})
 	for try := 0; err == nil; try++ {
 		err = func() error {
-			leave, err := c.requests.take(ctx)
+			leave, err := c.requests.acquire(ctx)
 			if err != nil {
 				return err
 			}

@@ -76,8 +76,8 @@ func TestRequestHasOneDeadline(t *testing.T) {
 // takeAll takes all places of requests until the test ends.
 func takeAll(t *testing.T, w *fixture) {
 	t.Helper()
-	for range requestPlaces {
-		if _, err := w.requests.take(t.Context()); err != nil {
+	for range maxRequests {
+		if _, err := w.requests.acquire(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

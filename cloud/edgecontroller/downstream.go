@@ -190,7 +190,7 @@ func confirmed[T any](
 ) (*T, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
 	defer cancel()
-	leave, err := c.confirms.take(ctx)
+	leave, err := c.confirms.acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server whether %s is gone: %w", key, err)
 	}

@@ -20,13 +20,13 @@ import (
 const DuplicateDevice v1.NodeConditionType = "DuplicateDevice"
 
 const (
-	// duplicateQuiet is how long nothing must be found before the condition becomes False. Two devices take turns of a
+	// duplicateClearAfter is how long nothing must be found before the condition becomes False. Two devices take turns of a
 	// minute at the cloud, or a few when they wait longer between their tries.
-	duplicateQuiet = 10 * time.Minute
+	duplicateClearAfter = 10 * time.Minute
 	// duplicateRefresh is how old the condition's time may be when two devices are found again.
 	duplicateRefresh = 5 * time.Minute
-	// duplicateSettle is how long a node must be connected before the condition may become False.
-	duplicateSettle = 2 * time.Minute
+	// duplicateMinConnected is how long a node must be connected before the condition may become False.
+	duplicateMinConnected = 2 * time.Minute
 	// duplicateEvents is the least time between two events of a node.
 	duplicateEvents = 10 * time.Minute
 )
@@ -91,7 +91,7 @@ func (d *duplicates) find(node, message string, now time.Time) (event bool) {
 // connected has the condition of a node that is connected here looked at.
 func (d *duplicates) connected(node string) {
 	if isDuplicate(duplicateOf(d.c.caches.node(node))) {
-		d.queue.AddAfter(node, duplicateSettle)
+		d.queue.AddAfter(node, duplicateMinConnected)
 	}
 }
 
@@ -143,16 +143,16 @@ func (k duplicate) next(have *v1.NodeCondition, here bool, now time.Time) (
 	at := metav1.NewTime(now)
 	want = &v1.NodeCondition{Type: DuplicateDevice, LastHeartbeatTime: at, LastTransitionTime: at}
 	switch {
-	case !k.found.IsZero() && now.Sub(k.found) < duplicateQuiet && (!is || k.found.Sub(k.seen) >= duplicateRefresh):
+	case !k.found.IsZero() && now.Sub(k.found) < duplicateClearAfter && (!is || k.found.Sub(k.seen) >= duplicateRefresh):
 		want.Status, want.Reason, want.Message = v1.ConditionTrue, "TwoDevices", k.message
 		if is {
 			want.LastTransitionTime = have.LastTransitionTime
 		}
-		return want, duplicateQuiet
+		return want, duplicateClearAfter
 	case !is:
 		return nil, 0
-	case quiet < duplicateQuiet:
-		return nil, duplicateQuiet - quiet
+	case quiet < duplicateClearAfter:
+		return nil, duplicateClearAfter - quiet
 	case !here:
 		return nil, 0 // nobody knows; it is looked at when the node connects
 	}

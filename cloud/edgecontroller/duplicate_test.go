@@ -64,21 +64,21 @@ func TestNextDuplicate(t *testing.T) {
 	}{
 		{"nothing is known", duplicate{}, nil, true, same, 0},
 		{"it is over already", duplicate{}, no, true, same, 0},
-		{"found", duplicate{found: now}, nil, false, v1.ConditionTrue, duplicateQuiet},
-		{"found after it was over", duplicate{found: now}, no, true, v1.ConditionTrue, duplicateQuiet},
-		{"found again", duplicate{found: now, seen: ago(time.Minute)}, yes, true, same, duplicateQuiet},
+		{"found", duplicate{found: now}, nil, false, v1.ConditionTrue, duplicateClearAfter},
+		{"found after it was over", duplicate{found: now}, no, true, v1.ConditionTrue, duplicateClearAfter},
+		{"found again", duplicate{found: now, seen: ago(time.Minute)}, yes, true, same, duplicateClearAfter},
 		{"found again later", duplicate{found: now, seen: ago(duplicateRefresh)}, yes, true,
-			v1.ConditionTrue, duplicateQuiet},
+			v1.ConditionTrue, duplicateClearAfter},
 		{"somebody removed it", duplicate{found: ago(time.Minute), seen: ago(time.Minute)}, nil, true,
-			v1.ConditionTrue, duplicateQuiet},
+			v1.ConditionTrue, duplicateClearAfter},
 		{
 			"another cloudcore found it", duplicate{seen: ago(time.Minute)}, yes, true, same,
-			duplicateQuiet - time.Minute,
+			duplicateClearAfter - time.Minute,
 		},
-		{"quiet", duplicate{seen: ago(duplicateQuiet)}, yes, true, v1.ConditionFalse, 0},
-		{"quiet, not connected here", duplicate{seen: ago(duplicateQuiet)}, yes, false, same, 0},
-		{"quiet at another cloudcore only", duplicate{seen: ago(duplicateQuiet), found: ago(time.Minute)}, yes, true,
-			v1.ConditionTrue, duplicateQuiet},
+		{"quiet", duplicate{seen: ago(duplicateClearAfter)}, yes, true, v1.ConditionFalse, 0},
+		{"quiet, not connected here", duplicate{seen: ago(duplicateClearAfter)}, yes, false, same, 0},
+		{"quiet at another cloudcore only", duplicate{seen: ago(duplicateClearAfter), found: ago(time.Minute)}, yes, true,
+			v1.ConditionTrue, duplicateClearAfter},
 	} {
 		want, again := row.kept.next(row.have, row.here, now)
 		got := same

@@ -34,12 +34,12 @@ func (r repeats) text() string {
 }
 
 // sortedFlows are the rows of the table of requests in the order of their names.
-func sortedFlows(c *Controller) []flowName {
-	var names []flowName
+func sortedFlows(c *Controller) []requestName {
+	var names []requestName
 	for name := range c.table {
 		names = append(names, name)
 	}
-	slices.SortFunc(names, func(a, b flowName) int { return strings.Compare(a.kind+" "+a.op, b.kind+" "+b.op) })
+	slices.SortFunc(names, func(a, b requestName) int { return strings.Compare(a.kind+" "+a.op, b.kind+" "+b.op) })
 	return names
 }
 
@@ -69,7 +69,7 @@ func FuzzRequestMemory(f *testing.F) {
 	w.connectAs("edge-1", "edgecore/websocket")
 	flows := sortedFlows(w.Controller)
 	index := func(kind, op string) uint8 {
-		return uint8(slices.Index(flows, flowName{kind, op}))
+		return uint8(slices.Index(flows, requestName{kind, op}))
 	}
 	requests, _ := recorded(f)
 	for _, m := range requests {

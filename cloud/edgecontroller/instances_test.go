@@ -114,17 +114,17 @@ func TestInstanceRefused(t *testing.T) {
 		refusal := metav1.Status{Status: metav1.StatusFailure, Reason: reason, Code: code}
 		w.api.answer(func(call) (int, any) { return int(code), refusal })
 		i := w.instances
-		for range keyFailureTold + 1 {
+		for range keyFailureLogged + 1 {
 			i.queue.Add("edge-1")
 			i.next(t.Context())
 		}
-		if got, told := i.queue.NumRequeues("edge-1"), i.refusalTold.Load(); got != keyFailureTold || !told {
-			t.Errorf("%s: %d tries at growing intervals, told: %v; want %d, true", reason, got, told, keyFailureTold)
+		if got, told := i.queue.NumRequeues("edge-1"), i.refusalLogged.Load(); got != keyFailureLogged || !told {
+			t.Errorf("%s: %d tries at growing intervals, told: %v; want %d, true", reason, got, told, keyFailureLogged)
 		}
 		w.api.answer(func(c call) (int, any) { return http.StatusOK, edgeNode("edge-1") })
 		i.queue.Add("edge-1") // something changed
 		i.next(t.Context())
-		if got, told := i.queue.NumRequeues("edge-1"), i.refusalTold.Load(); got != 0 || told {
+		if got, told := i.queue.NumRequeues("edge-1"), i.refusalLogged.Load(); got != 0 || told {
 			t.Errorf("%s: allowed again: %d failures, told: %v; want 0, false", reason, got, told)
 		}
 	}

@@ -69,7 +69,7 @@ func (c *Controller) updateLease(ctx context.Context, r *request) result {
 
 // Heartbeat implements cloudhub.Upstream: one write, without a read before it.
 func (c *Controller) Heartbeat(ctx context.Context, node string) error {
-	leave, err := c.leases.take(ctx)
+	leave, err := c.leases.acquire(ctx)
 	if err != nil {
 		return err
 	}

@@ -37,9 +37,9 @@ func (m *metrics) register(r prometheus.Registerer) error {
 }
 
 // answered counts a request of a known type: an edge cannot make up labels.
-func (m *metrics) answered(f flowName, known bool, r result) {
+func (m *metrics) answered(f requestName, known bool, r result) {
 	if !known {
-		f = flowName{"unknown", "unknown"}
+		f = requestName{"unknown", "unknown"}
 	}
 	m.requests.WithLabelValues(f.kind, f.op, strconv.Itoa(codeOf(r))).Inc()
 }

@@ -84,7 +84,7 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	granted[EdgeLabel] = ""
 	node.Labels = own
 	node.ResourceVersion, node.UID = "", ""
-	withoutKept(node)
+	dropReserved(node)
 	if c.options.LocalIP != "" {
 		if node.Annotations == nil {
 			node.Annotations = map[string]string{}
@@ -202,7 +202,7 @@ func (c *Controller) patchNodeStatus(ctx context.Context, r *request) result {
 	if err == nil {
 		var fields map[string]json.RawMessage
 		if fields, err = patchText(r); err == nil {
-			err = leavesKept(r, fields)
+			err = checkReserved(r, fields)
 		}
 	}
 	if err != nil {

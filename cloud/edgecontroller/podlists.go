@@ -26,13 +26,13 @@ import (
 // Any other session (nodes of KubeEdge say nothing) costs one LIST of the pods of one node, which the API server
 // answers from an index, at the first pod that the node does not hold or the first object that it is not to have; and
 // more only while the cache is behind, one in listAge at most. It replaces the GET of each pod that is gone. Over all
-// nodes, confirmPlaces are under way at a time.
+// nodes, at most maxConfirms run at a time.
 
 // listAge is how long a list of pods is good for while the cache is behind it.
 const listAge = 2 * time.Second
 
-// confirmPlaces bounds the questions to the API server about what may be gone.
-const confirmPlaces = 16
+// maxConfirms bounds the questions to the API server about what may be gone.
+const maxConfirms = 16
 
 // podLists are the lists of pods of the nodes that are connected here.
 type podLists struct {
@@ -207,8 +207,8 @@ func (c *Controller) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
 	return pod, nil
 }
 
-// errBehind says that the API server has a pod that needs an object, and the cache does not have that pod yet.
-var errBehind = errors.New("the cache of pods is behind the API server")
+// errCacheStale says that the API server has a pod that needs an object, and the cache does not have that pod yet.
+var errCacheStale = errors.New("the cache of pods is behind the API server")
 
 // unneeded makes sure that no pod of a node needs an object, which needed says of the cached pods and needs of
 // others. claims is set when a pod that is not cached uses a persistent volume.
@@ -229,7 +229,7 @@ func (c *Controller) unneeded(
 		return false, false, nil
 	}
 	if v, claims = c.podLists.aboutNeed(node, needs); v != listTrusted {
-		return false, false, fmt.Errorf("%s for node %s: %w", key, node, errBehind)
+		return false, false, fmt.Errorf("%s for node %s: %w", key, node, errCacheStale)
 	}
 	return true, claims, nil
 }
@@ -285,7 +285,7 @@ func (c *Controller) takePodList(node string) error {
 func (c *Controller) listPods(node string) (*v1.PodList, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
 	defer cancel()
-	leave, err := c.confirms.take(ctx)
+	leave, err := c.confirms.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -143,8 +143,8 @@ func TestNeededIsNotGone(t *testing.T) {
 		w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(moved, "")})
 		behind := func(text string, calls ...string) {
 			t.Helper()
-			if o, err := w.Object("e1", key(text)); !errors.Is(err, errBehind) {
-				t.Errorf("Object(%s) = %v, %v; want %v", text, o, err, errBehind)
+			if o, err := w.Object("e1", key(text)); !errors.Is(err, errCacheStale) {
+				t.Errorf("Object(%s) = %v, %v; want %v", text, o, err, errCacheStale)
 			}
 			if diff := cmp.Diff(calls, w.calls()); diff != "" {
 				t.Errorf("calls for %s (-want +got):\n%s", text, diff)

@@ -88,7 +88,7 @@ func (c *Controller) deletePod(ctx context.Context, r *request) result {
 
 // removePod removes the one pod that the options name by its UID, in the name of the context's node.
 func (c *Controller) removePod(ctx context.Context, namespace, name string, options metav1.DeleteOptions) error {
-	_, err := patiently(ctx, func() (none struct{}, err error) {
+	_, err := retryUnknownPod(ctx, func() (none struct{}, err error) {
 		err = c.clients.AsNode.CoreV1().Pods(namespace).Delete(ctx, name, options)
 		unknown := apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
 		if apierrors.IsConflict(err) || unknown && c.isAnother(ctx, namespace, name, *options.Preconditions.UID) {

@@ -13,24 +13,24 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
-// patience is how long the API server's node authorizer may be behind the pods that are known here.
-const patience = time.Second
+// authorizerLag is how long the API server's node authorizer may be behind the pods that are known here.
+const authorizerLag = time.Second
 
-// patiently repeats what the API server refuses although the node should be allowed to, because its authorizer and its
+// retryUnknownPod repeats what the API server refuses although the node should be allowed to, because its authorizer and its
 // admission learn of a pod a moment after the pod is bound.
-func patiently[T any](ctx context.Context, do func() (T, error)) (T, error) {
-	until := time.Now().Add(patience)
-	for backoff := retry.NewBackoff(50*time.Millisecond, patience); ; {
+func retryUnknownPod[T any](ctx context.Context, do func() (T, error)) (T, error) {
+	until := time.Now().Add(authorizerLag)
+	for backoff := retry.NewBackoff(50*time.Millisecond, authorizerLag); ; {
 		out, err := do()
 		wait := backoff.Next()
-		if !behind(err) || time.Now().Add(wait).After(until) || !retry.Sleep(ctx, wait) {
+		if !isUnknownPod(err) || time.Now().Add(wait).After(until) || !retry.Sleep(ctx, wait) {
 			return out, err
 		}
 	}
 }
 
-// behind reports whether an error may come from the API server's not knowing a pod yet.
-func behind(err error) bool {
+// isUnknownPod reports whether an error may come from the API server's not knowing a pod yet.
+func isUnknownPod(err error) bool {
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok && apierrors.IsNotFound(err) {
 		details := status.ErrStatus.Details
 		return details != nil && (details.Kind == "pod" || details.Kind == "pods")
@@ -51,7 +51,7 @@ func (c *Controller) queryConfigMap(ctx context.Context, r *request) result {
 	if o := c.caches.configMap(r.key.Namespace, r.key.Name); o != nil {
 		return found(o, nil)
 	}
-	o, err := patiently(ctx, get)
+	o, err := retryUnknownPod(ctx, get)
 	return found(o, err)
 }
 
@@ -68,7 +68,7 @@ func (c *Controller) querySecret(ctx context.Context, r *request) result {
 	if o := c.caches.secret(r.key.Namespace, r.key.Name); o != nil {
 		return found(o, nil)
 	}
-	o, err := patiently(ctx, get)
+	o, err := retryUnknownPod(ctx, get)
 	return found(o, err)
 }
 
@@ -132,7 +132,7 @@ func (c *Controller) requestToken(ctx context.Context, r *request) result {
 	if err := c.mayHaveToken(ctx, r, wanted.Spec.BoundObjectRef); err != nil {
 		return failed(err)
 	}
-	got, err := patiently(ctx, func() (*authenticationv1.TokenRequest, error) {
+	got, err := retryUnknownPod(ctx, func() (*authenticationv1.TokenRequest, error) {
 		return c.clients.AsNode.CoreV1().ServiceAccounts(r.key.Namespace).CreateToken(ctx, r.key.Name,
 			&authenticationv1.TokenRequest{Spec: wanted.Spec}, metav1.CreateOptions{})
 	})

@@ -25,7 +25,7 @@ func TestPatiently(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, tries := time.Now(), 0
-				got, err := patiently(t.Context(), func() (string, error) {
+				got, err := retryUnknownPod(t.Context(), func() (string, error) {
 					if tries++; tries < 3 {
 						return "", c.refusal
 					}
@@ -34,12 +34,12 @@ func TestPatiently(t *testing.T) {
 				if again := err == nil && got == "done"; again != c.again {
 					t.Errorf("after %d tries: %q, %v; want it tried again: %v", tries, got, err, c.again)
 				}
-				if _, err := patiently(t.Context(), func() (string, error) { return "", c.refusal }); !errors.Is(err,
+				if _, err := retryUnknownPod(t.Context(), func() (string, error) { return "", c.refusal }); !errors.Is(err,
 					c.refusal) {
 					t.Errorf("in the end: %v, want %v", err, c.refusal)
 				}
-				if took := time.Since(began); took > 2*patience {
-					t.Errorf("took %v, want at most %v", took, 2*patience)
+				if took := time.Since(began); took > 2*authorizerLag {
+					t.Errorf("took %v, want at most %v", took, 2*authorizerLag)
 				}
 			})
 		})

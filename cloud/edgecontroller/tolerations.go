@@ -70,8 +70,8 @@ func tolerates(t *v1.Toleration, taint *v1.Taint) bool {
 
 func keepsEvictions(annotations map[string]string) bool { return annotations[KeepEvictions] == "true" }
 
-// toBeGiven is a bound pod's tolerations as they are to be, and whether that changes them.
-func toBeGiven(pod *v1.Pod, node *v1.Node) (want []v1.Toleration, changes bool) {
+// desiredTolerations is a bound pod's tolerations as they are to be, and whether that changes them.
+func desiredTolerations(pod *v1.Pod, node *v1.Node) (want []v1.Toleration, changes bool) {
 	if node == nil {
 		return nil, false
 	}
@@ -87,7 +87,7 @@ func toBeGiven(pod *v1.Pod, node *v1.Node) (want []v1.Toleration, changes bool) 
 // tolerationPatch is the JSON merge patch that a bound pod needs; nil for none. It holds for the version of the pod
 // that it was made from only, so that no other change of the list is lost.
 func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
-	want, changes := toBeGiven(pod, node)
+	want, changes := desiredTolerations(pod, node)
 	if !changes {
 		return nil, nil
 	}
@@ -113,7 +113,7 @@ func newTolerations(c *Controller) *tolerations {
 // podChanged schedules a pod that needs its tolerations changed. Of two times for one pod, the earlier one counts.
 func (t *tolerations) podChanged(pod *v1.Pod) {
 	node := t.c.caches.node(pod.Spec.NodeName)
-	if _, changes := toBeGiven(pod, node); !changes {
+	if _, changes := desiredTolerations(pod, node); !changes {
 		return
 	}
 	var wait time.Duration

@@ -49,12 +49,12 @@ func contentOf(m *model.Message) []byte {
 	return plain[:n]
 }
 
-// serve carries a request out. The context has a deadline, and is the node's.
-type serve func(ctx context.Context, r *request) result
+// requestHandler carries a request out. The context has a deadline, and is the node's.
+type requestHandler func(ctx context.Context, r *request) result
 
-// flow is one row of the table of requests.
-type flow struct {
-	serve serve
+// requestType is one row of the table of requests.
+type requestType struct {
+	serve requestHandler
 	// objectResp: errors are answered in an ObjectResp, and not as a query's.
 	objectResp bool
 	// unnamed: the key may have no name.
@@ -65,12 +65,12 @@ type flow struct {
 	limit contentLimit
 }
 
-type flowName struct{ kind, op string }
+type requestName struct{ kind, op string }
 
-// flows is the table of docs/wire.md, Requests of the node.
-func (c *Controller) flows() map[flowName]flow {
+// requestTypes is the table of docs/wire.md, Requests of the node.
+func (c *Controller) requestTypes() map[requestName]requestType {
 	medium, large := mediumContent(), largeContent()
-	return map[flowName]flow{
+	return map[requestName]requestType{
 		{resource.TypeNode, model.OpInsert}:                 {serve: c.registerNode, objectResp: true, limit: large},
 		{resource.TypeNode, model.OpQuery}:                  {serve: c.queryNode},
 		{resource.TypeNode, model.OpUpdate}:                 {serve: c.updateNode, limit: large},
@@ -119,7 +119,7 @@ func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) 
 		r.received = at
 	}
 	res := c.handle(ctx, &r, m)
-	name := flowName{r.key.Type, r.op}
+	name := requestName{r.key.Type, r.op}
 	_, known := c.table[name]
 	c.metrics.answered(name, known, res)
 	if res.none {
@@ -144,7 +144,7 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 		return failed(apierrors.NewBadRequest(err.Error()))
 	}
 	r.key = key
-	f, known := c.table[flowName{key.Type, r.op}]
+	f, known := c.table[requestName{key.Type, r.op}]
 	if !known {
 		klog.V(2).InfoS("Request of an unknown node", "node", r.node, "operation", r.op, "resource", text)
 		return failed(badRequest(key, "operation %q of resource type %q is unknown to this cloudcore", r.op, key.Type))
@@ -193,12 +193,12 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 // admit waits until a request may be carried out. It leaves a third of the request's time for that: what is begun later
 // is given up half-way, and is made again by the node.
 func (c *Controller) admit(ctx context.Context, r *request) (leave func(), err error) {
-	if err := c.itsTurn(ctx, r); err != nil {
+	if err := c.awaitRateLimit(ctx, r); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithDeadline(ctx, c.lastStart(r))
 	defer cancel()
-	leave, err = c.requests.take(ctx)
+	leave, err = c.requests.acquire(ctx)
 	if err != nil {
 		return nil,
 			apierrors.NewServiceUnavailable(fmt.Sprintf("%s: cloudcore has %d requests at the API server and gave "+
@@ -212,8 +212,8 @@ func (c *Controller) lastStart(r *request) time.Time {
 	return r.arrived.Add(c.options.RequestTimeout * 2 / 3)
 }
 
-// itsTurn waits while a node asks for too much.
-func (c *Controller) itsTurn(ctx context.Context, r *request) error {
+// awaitRateLimit waits while a node asks for too much.
+func (c *Controller) awaitRateLimit(ctx context.Context, r *request) error {
 	l := c.sessions.limiter(r.node)
 	if l == nil {
 		return nil

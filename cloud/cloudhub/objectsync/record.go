@@ -14,7 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// id names a sync object; the namespace of those of the cluster is empty.
+// id names a sync object; the namespace of cluster-scoped ones is empty.
 type id struct{ namespace, name string }
 
 func (i id) String() string {
@@ -24,8 +24,8 @@ func (i id) String() string {
 	return i.namespace + "/" + i.name
 }
 
-// record is what is kept in memory of a sync object. There may be hundreds of thousands. Of metav1.Object it has what
-// the cache asks for.
+// record is a sync object in memory. There may be hundreds of thousands. It has only those methods of metav1.Object
+// that the cache calls.
 type record struct {
 	metav1.Object
 	id
@@ -53,7 +53,7 @@ func (r *record) node() string {
 	return node
 }
 
-// key names the object that it is about.
+// key returns the object that the record is about.
 func (r *record) key() resource.Key {
 	k := resource.Key{Namespace: r.namespace, Type: r.kind, Name: r.object}
 	if k.Namespace == "" {
@@ -73,7 +73,7 @@ var kindNames = map[string]string{
 	"Node": resource.TypeNode,
 }
 
-// trim makes a record of what the API server sent. It is called again with its own result.
+// trim converts what the API server sent to a record. It is called again with its own result.
 func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *record, cache.DeletedFinalStateUnknown:
@@ -82,7 +82,7 @@ func trim(o any) (any, error) {
 		text := func(path ...string) string {
 			s, _, err := unstructured.NestedString(o.Object, path...)
 			if err != nil {
-				return "" // of another type than the schema's: as if it were missing
+				return "" // another type than the schema's counts as missing
 			}
 			return strings.Clone(s)
 		}

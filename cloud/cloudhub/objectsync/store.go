@@ -1,10 +1,10 @@
-// Package objectsync keeps what upstream edges have acked in the API, as KubeEdge does (docs/wire.md, Delivery): an
-// ObjectSync or ClusterObjectSync a node and object, named <node>.<uid>.
+// Package objectsync stores in the API what KubeEdge's edgecores have acked, as KubeEdge does (docs/wire.md, Delivery):
+// one ObjectSync or ClusterObjectSync per node and object, named <node>.<uid>.
 //
-// It promises: what it is told is written soon, and off the path of who tells, but that an object is to be sent is
-// written before it is; what changes often is written once; failures are tried again for ever. It never takes a node to
-// hold more than it acked. Several cloudcores may write: each writes only of the nodes that are connected to it, and
-// never an older version over a newer one.
+// It promises: acks are written soon and without blocking the caller, but the record that an object will be sent is
+// written before the object is. Frequent changes are written once; failed writes are retried forever. It never claims
+// that a node holds more than it acked. Several cloudcores may write: each writes only for the nodes connected to it,
+// and never replaces a newer version with an older one.
 package objectsync
 
 import (
@@ -32,11 +32,11 @@ import (
 
 // Delays of writing, by what is written.
 const (
-	// ackDelay gathers the acks of an object.
+	// ackDelay batches the acks of an object.
 	ackDelay = 200 * time.Millisecond
-	// moveDelay is for objects of which only the resource version changed, as with each status of a pod.
+	// moveDelay is for objects where only the resource version changed, as with each status of a pod.
 	moveDelay = time.Minute
-	// repairDelay is for objects without a status that this process did not make.
+	// repairDelay is for objects without a status that this process did not create.
 	repairDelay = 5 * time.Second
 )
 
@@ -46,30 +46,30 @@ const (
 	lastRetry  = time.Minute
 )
 
-// intent is what a sync object is to become.
+// intent is the desired state of a sync object.
 type intent struct {
-	ref     cloudhub.Ref // of the object that it is about
-	rv      string
-	version string
-	deleted bool
-	made    bool      // the sync object was created
-	again   bool      // it was deleted, though the watch may not say so yet
-	at      time.Time // when the status is due
-	change  int       // counts changes of the intent
+	ref      cloudhub.Ref // the object that it is about
+	rv       string
+	version  string
+	deleted  bool
+	made     bool      // the sync object was created
+	recreate bool      // it was deleted, though the watch may not show it yet
+	at       time.Time // when the status is due
+	change   int       // counts changes of the intent
 }
 
-// repairs reports whether it was made for a sync object that the watch showed, which may be gone by now.
+// repairs reports whether the intent was made for a sync object from the watch, which may be gone by now.
 func (in *intent) repairs() bool { return in.ref.Kind == "" }
 
 // Store reads and writes the sync objects.
 type Store struct {
 	client    dynamic.Interface
-	informers [2]cache.SharedIndexInformer // of namespaces, of the cluster
+	informers [2]cache.SharedIndexInformer // namespaced, cluster-scoped
 	work      workqueue.TypedRateLimitingInterface[id]
 
 	mu      sync.Mutex
 	pending map[id]*intent
-	making  map[id]chan struct{} // closed when the sync object is there; somebody waits for it
+	making  map[id]chan struct{} // closed when the sync object exists; a sender waits for it
 }
 
 var _ cloudhub.Records = (*Store)(nil)
@@ -99,14 +99,14 @@ func New(client dynamic.Interface) (*Store, error) {
 	return s, nil
 }
 
-// watchFailed says once a minute at most why sync objects cannot be read.
+// watchFailed logs why sync objects cannot be read, at most once a minute.
 func watchFailed(what string) cache.WatchErrorHandlerWithContext {
 	var mu sync.Mutex
 	var said time.Time
 	return func(ctx context.Context, r *cache.Reflector, err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if ctx.Err() != nil || passing(err) || time.Since(said) < time.Minute {
+		if ctx.Err() != nil || isRoutine(err) || time.Since(said) < time.Minute {
 			return
 		}
 		said = time.Now()
@@ -115,14 +115,14 @@ func watchFailed(what string) cache.WatchErrorHandlerWithContext {
 	}
 }
 
-// passing tells errors that are part of a long watch: it ends, or is too old to go on, and starts again.
-func passing(err error) bool {
+// isRoutine reports whether an error is part of a normal long watch: it expired, or is too old to resume, and restarts.
+func isRoutine(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, io.EOF) ||
 		errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// Run keeps the store going until the context ends, and writes then what it was told last. What cannot be written is
-// lost: its objects are sent again after the next start.
+// Run runs the store until the context ends, then writes what is pending. What cannot be written is lost: its objects
+// are sent again after the next start.
 func (s *Store) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for _, informer := range s.informers {
@@ -138,7 +138,7 @@ func (s *Store) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Synced reports whether everything that the API has is known.
+// Synced reports whether both caches have synced.
 func (s *Store) Synced() bool { return s.informers[0].HasSynced() && s.informers[1].HasSynced() }
 
 // Held implements cloudhub.Records.
@@ -162,14 +162,14 @@ func (s *Store) Held(ctx context.Context, node string) (map[resource.Key]queue.S
 	return held, nil
 }
 
-// put keeps the newest of several objects that had the same name.
+// put keeps the newest of several objects with the same name.
 func put(held map[resource.Key]queue.State, key resource.Key, state queue.State) {
 	if other, ok := held[key]; !ok || older(other.ResourceVersion, state.ResourceVersion) {
 		held[key] = state
 	}
 }
 
-// records are those of a node, as the API has them.
+// records returns a node's records in the API.
 func (s *Store) records(node string) []*record {
 	var all []*record
 	for _, informer := range s.informers {
@@ -184,7 +184,7 @@ func (s *Store) records(node string) []*record {
 	return all
 }
 
-// known is what the API has of a sync object; nil is nothing.
+// known returns a sync object in the API, or nil.
 func (s *Store) known(i id) *record {
 	informer := s.informers[0]
 	if i.namespace == "" {
@@ -237,7 +237,8 @@ func (s *Store) Sending(ctx context.Context, node string, ref cloudhub.Ref) erro
 	}
 }
 
-// plan has a sync object made. What it returns is closed when that is done; nil says that there is nothing to wait for.
+// plan schedules creating a sync object. The channel it returns is closed when that is done; nil means there is nothing
+// to wait for.
 func (s *Store) plan(node string, ref cloudhub.Ref) (made <-chan struct{}) {
 	i := idOf(node, ref)
 	s.mu.Lock()
@@ -246,8 +247,8 @@ func (s *Store) plan(node string, ref cloudhub.Ref) (made <-chan struct{}) {
 	switch {
 	case ref.Kind == "" || ref.UID == "", in != nil && !in.deleted && in.made && !in.repairs():
 		return nil
-	case in == nil || in.deleted || in.repairs(): // if the watch knows a sync object, it may be one that was deleted
-		s.intend(i, intent{ref: ref, rv: v1alpha1.NeverAcked, at: time.Now().Add(ackDelay), again: true})
+	case in == nil || in.deleted || in.repairs(): // a sync object that the watch shows may already be deleted
+		s.intend(i, intent{ref: ref, rv: v1alpha1.NeverAcked, at: time.Now().Add(ackDelay), recreate: true})
 	}
 	s.work.Add(i)
 	if s.making[i] == nil {
@@ -268,7 +269,7 @@ func (s *Store) Acked(node string, ref cloudhub.Ref, version string) {
 	next := intent{ref: ref, rv: ref.ResourceVersion, version: version, at: time.Now().Add(ackDelay)}
 	switch {
 	case in != nil && !in.deleted:
-		next.made, next.again = in.made, in.again
+		next.made, next.recreate = in.made, in.recreate
 		if in.at.Before(next.at) || in.version == version {
 			next.at = in.at
 		}
@@ -302,7 +303,7 @@ func (s *Store) Forget(node string) {
 	}
 }
 
-// remove is called with the lock held, as is intend.
+// remove schedules a deletion. remove and intend are called with the lock held.
 func (s *Store) remove(i id, ref cloudhub.Ref) {
 	s.intend(i, intent{ref: ref, deleted: true})
 	s.work.Add(i)
@@ -315,7 +316,7 @@ func (s *Store) intend(i id, next intent) {
 	s.pending[i] = &next
 }
 
-// repair gives a sync object that has no status one: a process may have ended between making the two.
+// repair adds the missing status of a sync object: a process may have stopped after creating the object.
 func (s *Store) repair(o any) {
 	r, ok := o.(*record)
 	if !ok || r.rv != "" || r.object == "" || r.kind == "" {

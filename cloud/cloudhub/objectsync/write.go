@@ -19,10 +19,10 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
 )
 
-// writeTimeout bounds one write.
+// writeTimeout is the timeout of one write.
 const writeTimeout = 30 * time.Second
 
-// flushTimeout bounds what is written at the end.
+// flushTimeout is the timeout of the writes at shutdown.
 const flushTimeout = 5 * time.Second
 
 func (s *Store) worker(ctx context.Context) {
@@ -31,13 +31,13 @@ func (s *Store) worker(ctx context.Context) {
 		if down {
 			return
 		}
-		s.attend(ctx, i)
+		s.process(ctx, i)
 		s.work.Done(i)
 	}
 }
 
-// attend brings one sync object closer to what it is to be.
-func (s *Store) attend(ctx context.Context, i id) {
+// process writes the next change of one sync object.
+func (s *Store) process(ctx context.Context, i id) {
 	s.mu.Lock()
 	in := s.pending[i]
 	if in == nil {
@@ -53,7 +53,7 @@ func (s *Store) attend(ctx context.Context, i id) {
 	defer s.mu.Unlock()
 	in = s.pending[i]
 	if in.deleted == now.deleted && in.repairs() == now.repairs() {
-		in.made, in.again = now.made, now.again
+		in.made, in.recreate = now.made, now.recreate
 	}
 	if waiting := s.making[i]; waiting != nil && !now.deleted && !now.repairs() && (err == nil || now.made) {
 		delete(s.making, i)
@@ -66,7 +66,7 @@ func (s *Store) attend(ctx context.Context, i id) {
 		}
 		s.work.AddRateLimited(i)
 		return
-	case err != nil: // too slow, or the end
+	case err != nil: // timeout, or shutdown
 		s.work.AddRateLimited(i)
 		return
 	}
@@ -76,13 +76,13 @@ func (s *Store) attend(ctx context.Context, i id) {
 		s.work.AddAfter(i, time.Until(in.at))
 	case done:
 		delete(s.pending, i)
-		delete(s.making, i) // it was deleted: whoever waits for it tries again
+		delete(s.making, i) // it was deleted: callers that wait for it try again
 	default:
 		s.work.AddAfter(i, time.Until(in.at))
 	}
 }
 
-// flush writes at the end of the process what would be due soon.
+// flush writes at shutdown what would be due soon.
 func (s *Store) flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
@@ -98,14 +98,14 @@ func (s *Store) flush() {
 	for range workers {
 		wg.Go(func() {
 			for i := range ids {
-				s.attend(ctx, i)
+				s.process(ctx, i)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// write does the next step; done says that it was the last.
+// write does the next step; done is set if it was the last.
 func (s *Store) write(ctx context.Context, i id, in *intent) (done bool, err error) {
 	client := s.clientFor(i)
 	r := s.known(i)
@@ -116,7 +116,7 @@ func (s *Store) write(ctx context.Context, i id, in *intent) (done bool, err err
 		}
 		return true, err
 	}
-	if !in.made && (r == nil || in.again) {
+	if !in.made && (r == nil || in.recreate) {
 		made, err := s.create(ctx, client, i, in)
 		if !made || err != nil {
 			return true, err
@@ -126,17 +126,17 @@ func (s *Store) write(ctx context.Context, i id, in *intent) (done bool, err err
 	if time.Now().Before(in.at) {
 		return false, nil
 	}
-	if r != nil && !in.again && !needs(r, in) {
+	if r != nil && !in.recreate && !needs(r, in) {
 		return true, nil
 	}
 	err = patch(ctx, client, i, in)
-	if apierrors.IsNotFound(err) { // somebody deleted it, whatever the watch says
-		in.made, in.again = false, true
+	if apierrors.IsNotFound(err) { // somebody else deleted it, whatever the watch shows
+		in.made, in.recreate = false, true
 	}
 	return true, err
 }
 
-// needs reports whether a sync object has to be written: it never goes back.
+// needs reports whether a sync object must be written: it never goes back.
 func needs(r *record, in *intent) bool {
 	switch {
 	case r.rv == "":
@@ -161,8 +161,8 @@ func (s *Store) clientFor(i id) dynamic.ResourceInterface {
 	return s.client.Resource(v1alpha1.ObjectSyncs).Namespace(i.namespace)
 }
 
-// create makes a sync object. made is false when there can be none: of an object whose namespace is going away, whose
-// name would be too long, or of which nothing but the UID is known.
+// create creates a sync object. made is false if there can be none: the object's namespace is terminating, its name
+// would be too long, or only the UID is known.
 func (s *Store) create(ctx context.Context, client dynamic.ResourceInterface, i id, in *intent) (made bool, err error) {
 	if in.ref.Kind == "" {
 		return false, nil
@@ -199,7 +199,7 @@ func (s *Store) create(ctx context.Context, client dynamic.ResourceInterface, i 
 	return false, fmt.Errorf("create %s %s: %w", kind, i, err)
 }
 
-// noSuchKind tells a missing CRD from a missing namespace.
+// noSuchKind distinguishes a missing CRD from a missing namespace.
 func noSuchKind(err error) bool {
 	status, ok := err.(apierrors.APIStatus)
 	return !ok || status.Status().Details == nil || status.Status().Details.Kind != "namespaces"

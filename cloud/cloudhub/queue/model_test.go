@@ -109,7 +109,7 @@ func (q *Queue) next(now time.Time) (resource.Key, bool) {
 // found is what the peer is to have of a key, as it was at the beginning of the key's turn.
 type found struct {
 	key  resource.Key
-	want *Want
+	want *Desired
 }
 
 // send lets the queue send what it wants to. Until the fixture settles, finding out may take long for some keys.
@@ -124,7 +124,7 @@ func (w *fixture) send() {
 			}
 			f := found{key: key}
 			if s, ok := w.desired[key]; ok {
-				f.want = &Want{State: s}
+				f.want = &Desired{State: s}
 			}
 			w.turns = append(w.turns, f)
 		}

@@ -1,19 +1,19 @@
-// Package queue decides what one node is sent next, and keeps what it holds.
+// Package queue decides what one node is sent next, and remembers what it holds.
 //
-// Nothing waits in the queue but keys: which state of an object is sent is decided when its turn comes, so that
-// the newest wins and an object that changes often costs one place. The promises, for each key:
+// The queue holds only keys. Which state of an object is sent is decided when its turn comes, so the newest wins and an
+// object that changes often takes one place. The promises, for each key:
 //
-//   - While a message waits for its ack no other message is sent, until its time for an ack is over. Then the same
-//     message is sent again with the same id, or a newer state instead of it if there is one.
+//   - While a message waits for its ack, no other is sent until the ack times out. Then the same message is sent again
+//     with the same id, or a newer state if there is one.
 //   - A state that the peer acked is not sent again.
-//   - What was sent without an ack may have arrived or not: an object of which the peer may hold anything is
+//   - A message without an ack may have arrived or not: if the peer may hold any version of an object, the object is
 //     deleted by its UID when it is gone, and before another object takes its name.
-//   - A message that is never acked, or refused, leaves its place to other keys and comes again after a pause that
-//     grows. Its late ack still counts.
+//   - A message that is never acked, or is refused, gives way to other keys and returns after a growing pause. Its late
+//     ack still counts.
 //
-// Finding out what the peer is to have may take long for some keys. So several keys may have their turn at once, each
-// until its Take or Fail; a change meanwhile has it looked at again. Keys that nobody but the peer has named are
-// doubtful: to find out about them may cost more than the peer may cause, and they come by NextDoubtful alone.
+// Finding out what the peer must have may be slow for some keys. So several keys may have their turn at once, each
+// until its Take or Fail; a change meanwhile queues the key again. Keys that only the peer has named are doubtful:
+// looking them up may cost more than the peer may cause, so only NextDoubtful returns them.
 //
 // A Queue has no goroutine, no clock and no lock.
 package queue
@@ -26,22 +26,21 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// Options are how a peer is served.
+// Options configures how a peer is served.
 type Options struct {
-	// Window is the number of messages that may wait for an ack at the same time. Keys whose turn took long may add to
-	// it.
+	// Window is the number of messages that may wait for an ack. Keys whose turn took long may exceed it.
 	Window int
-	// Resend is the time for an ack, Tries how often a message is sent before it leaves its place to others.
+	// Resend is the ack timeout, Tries how often a message is sent before it gives way to others.
 	Resend time.Duration
 	Tries  int
-	// Backoff is the first pause of what was refused or not acked, MaxBackoff the longest.
+	// Backoff is the first pause after a refusal or missing ack, MaxBackoff the longest.
 	Backoff, MaxBackoff time.Duration
 }
 
 // flight is a message without an ack.
 type flight struct {
 	id     string
-	seq    uint64 // in the order of sending
+	seq    uint64 // order of sending
 	op     Op
 	state  State
 	first  time.Time
@@ -51,7 +50,7 @@ type flight struct {
 	again  bool // its object changed since
 }
 
-// retry is when a key comes again.
+// retry is when a key returns.
 type retry struct {
 	at       time.Time
 	failures int
@@ -69,28 +68,28 @@ type Queue struct {
 	retries map[resource.Key]*retry
 	syncing map[resource.Key]struct{}
 	turns   map[resource.Key]bool // keys between Next and Take or Fail; true: changed since
-	// doubts are keys that only the peer has named. Those of them that are queued are in doubtful instead of in order,
-	// which may name others as well; inDoubt counts them.
+	// doubts are keys that only the peer has named. Queued ones are in doubtful instead of order, which may list others
+	// as well; inDoubt counts them.
 	doubts   map[resource.Key]struct{}
 	doubtful []resource.Key
 	inDoubt  int
 	others   map[resource.Key]types.UID // what the peer may hold under a key instead of the object in held
-	reported     bool                       // what the peer holds, by Reset
+	reported bool                       // what the peer holds, by Reset
 	window   int                        // flights that are not parked
 	seq      uint64
 }
 
-// New makes the queue of a peer that holds nothing.
+// New returns the queue of a peer that holds nothing.
 func New(opts Options) *Queue { return &Queue{opts: opts} }
 
-// Mark tells that an object changed.
+// Mark queues a key whose object changed.
 func (q *Queue) Mark(key resource.Key) {
 	q.trust(key)
-	q.lookAt(key)
+	q.enqueue(key)
 }
 
-// lookAt has a key looked at, when a message or a pause is over if there is one.
-func (q *Queue) lookAt(key resource.Key) {
+// enqueue queues a key; if a message or a pause is pending, after that.
+func (q *Queue) enqueue(key resource.Key) {
 	if _, ok := q.turns[key]; ok {
 		q.turns[key] = true
 		return
@@ -105,8 +104,8 @@ func (q *Queue) lookAt(key resource.Key) {
 	q.push(key)
 }
 
-// Holds tells that the peer says that it holds an object. What is known stays; an object that was not known is
-// doubtful. It reports whether the object is known now: no more than most are.
+// Holds records that the peer claims to hold an object. Known objects stay as they are; an unknown one becomes
+// doubtful. It reports whether the object is known now; it keeps at most most of them.
 func (q *Queue) Holds(key resource.Key, uid types.UID, most int) bool {
 	if _, known := q.held[key]; !known {
 		if len(q.held) >= most {
@@ -120,11 +119,11 @@ func (q *Queue) Holds(key resource.Key, uid types.UID, most int) bool {
 			q.doubt(key)
 		}
 	}
-	q.lookAt(key)
+	q.enqueue(key)
 	return true
 }
 
-// doubt makes a key that is not queued a doubtful one.
+// doubt makes a key that is not queued doubtful.
 func (q *Queue) doubt(key resource.Key) {
 	if q.doubts == nil {
 		q.doubts = map[resource.Key]struct{}{}
@@ -132,7 +131,7 @@ func (q *Queue) doubt(key resource.Key) {
 	q.doubts[key] = struct{}{}
 }
 
-// trust makes a doubtful key one like the others.
+// trust makes a doubtful key a normal one.
 func (q *Queue) trust(key resource.Key) {
 	if _, ok := q.doubts[key]; !ok {
 		return
@@ -167,7 +166,7 @@ func (q *Queue) push(key resource.Key) {
 	q.order = append(q.order, key)
 }
 
-// unqueue takes a key out of those that wait for their turn. It may stay in order or doubtful, which does not matter.
+// unqueue removes a key from those that wait. It may stay in order or doubtful, which does no harm.
 func (q *Queue) unqueue(key resource.Key) {
 	if _, ok := q.queued[key]; !ok {
 		return
@@ -180,16 +179,16 @@ func (q *Queue) unqueue(key resource.Key) {
 	}
 }
 
-// turn begins the turn of a key.
-func (q *Queue) turn(key resource.Key) {
+// beginTurn starts the turn of a key.
+func (q *Queue) beginTurn(key resource.Key) {
 	if q.turns == nil {
 		q.turns = map[resource.Key]bool{}
 	}
 	q.turns[key] = false
 }
 
-// turned ends the turn of a key, and reports whether it changed meanwhile.
-func (q *Queue) turned(key resource.Key) (changed bool) {
+// endTurn ends the turn of a key, and reports whether the key changed meanwhile.
+func (q *Queue) endTurn(key resource.Key) (changed bool) {
 	changed = q.turns[key]
 	if delete(q.turns, key); len(q.turns) == 0 {
 		q.turns = nil
@@ -197,7 +196,7 @@ func (q *Queue) turned(key resource.Key) (changed bool) {
 	return changed
 }
 
-// pop takes the first key that waits in a list, of the doubtful ones or of the others.
+// pop removes and returns the first waiting key of a list.
 func (q *Queue) pop(list *[]resource.Key, doubtful bool) (resource.Key, bool) {
 	for len(*list) > 0 {
 		key := (*list)[0]
@@ -221,15 +220,15 @@ func (q *Queue) pop(list *[]resource.Key, doubtful bool) (resource.Key, bool) {
 	return resource.Key{}, false
 }
 
-// Next gives the key whose turn it is, of those that are not doubtful. The caller finds out what the peer is to have,
-// and calls Take or Fail with it. Other keys may have their turns meanwhile.
+// Next returns the next key that is not doubtful. The caller finds out what the peer must have, and calls Take or Fail.
+// Other keys may have their turns meanwhile.
 func (q *Queue) Next(now time.Time) (key resource.Key, ok bool) {
 	q.endPauses(now)
 	if key, ok = q.overdue(now); !ok && q.window < q.opts.Window {
 		key, ok = q.pop(&q.order, false)
 	}
 	if ok {
-		q.turn(key)
+		q.beginTurn(key)
 	}
 	return key, ok
 }
@@ -251,15 +250,15 @@ func (q *Queue) NextDoubtful(now time.Time) (key resource.Key, ok bool) {
 		key, ok = q.pop(&q.doubtful, true)
 	}
 	if ok {
-		q.turn(key)
+		q.beginTurn(key)
 	}
 	return key, ok
 }
 
-// Doubtful reports whether NextDoubtful has a key to give, but for those whose pauses are over since.
+// Doubtful reports whether NextDoubtful has a key, not counting those whose pauses have expired since.
 func (q *Queue) Doubtful() bool { return q.inDoubt > 0 && q.window < q.opts.Window }
 
-// overdue gives the key that waits longest for its ack, if the time for that is over. Messages that were sent often
+// overdue returns the key that has waited longest for its ack, if the ack has timed out. Messages that were sent often
 // enough leave the window.
 func (q *Queue) overdue(now time.Time) (first resource.Key, found bool) {
 	var seq uint64
@@ -282,17 +281,17 @@ func (q *Queue) overdue(now time.Time) (first resource.Key, found bool) {
 type Action struct {
 	Op Op
 	ID string
-	// State is the object's as sent; of a delete that of the object that is deleted.
+	// State is the object's state as sent; for a delete, that of the deleted object.
 	State State
-	// First is set for an object of which the peer held nothing, Resend for the same message again.
+	// First is set if the peer held no version of the object, Resend if the same message is sent again.
 	First, Resend bool
-	// Moved is set when nothing has to be sent, though the resource version is another than the one held.
+	// Moved is set if nothing must be sent although the resource version differs from the one held.
 	Moved bool
 }
 
-// Take decides what is sent for a key whose turn it is, and counts it as sent.
-func (q *Queue) Take(key resource.Key, want *Want, newID func() string, now time.Time) Action {
-	changed := q.turned(key)
+// Take decides what is sent for a key at its turn, and counts it as sent.
+func (q *Queue) Take(key resource.Key, want *Desired, newID func() string, now time.Time) Action {
+	changed := q.endTurn(key)
 	if want != nil {
 		q.trust(key)
 	}
@@ -314,7 +313,7 @@ func (q *Queue) Take(key resource.Key, want *Want, newID func() string, now time
 		q.trust(key)
 		delete(q.retries, key)
 		if changed {
-			q.lookAt(key)
+			q.enqueue(key)
 		}
 		q.forgetIfDone(key)
 		return act
@@ -325,12 +324,12 @@ func (q *Queue) Take(key resource.Key, want *Want, newID func() string, now time
 	}
 	q.send(key, f, &act, newID, now)
 	if changed || act.Op == Delete && want != nil { // another object has taken the name
-		q.lookAt(key)
+		q.enqueue(key)
 	}
 	return act
 }
 
-// send counts a message as sent: the one that waits again, or a new one instead of it.
+// send counts a message as sent: a resent one, or a new one that replaces it.
 func (q *Queue) send(key resource.Key, f *flight, act *Action, newID func() string, now time.Time) {
 	if f != nil && f.matches(act) {
 		act.ID, act.Op, act.State, act.Resend = f.id, f.op, f.state, true
@@ -340,7 +339,7 @@ func (q *Queue) send(key resource.Key, f *flight, act *Action, newID func() stri
 		}
 	} else {
 		if f != nil {
-			q.land(key, f)
+			q.removeFlight(key, f)
 		}
 		f = &flight{id: newID(), op: act.Op, state: act.State, first: now}
 		act.ID = f.id
@@ -357,7 +356,7 @@ func (q *Queue) send(key resource.Key, f *flight, act *Action, newID func() stri
 	if q.held == nil {
 		q.held = map[resource.Key]State{}
 	}
-	// Nobody knows which version the peer holds until it answers.
+	// It is unknown which version the peer holds until it answers.
 	q.held[key] = State{UID: act.State.UID}
 }
 
@@ -369,8 +368,8 @@ func (f *flight) matches(act *Action) bool {
 	return f.op == Delete || f.state == act.State
 }
 
-// land takes a message out of what waits for an ack.
-func (q *Queue) land(key resource.Key, f *flight) {
+// removeFlight removes a message that waits for an ack.
+func (q *Queue) removeFlight(key resource.Key, f *flight) {
 	delete(q.flights, key)
 	delete(q.ids, f.id)
 	if !f.parked {
@@ -384,7 +383,7 @@ func (q *Queue) land(key resource.Key, f *flight) {
 // Drop forgets a key, as if the peer never had it.
 func (q *Queue) Drop(key resource.Key) {
 	if f := q.flights[key]; f != nil {
-		q.land(key, f)
+		q.removeFlight(key, f)
 	}
 	delete(q.held, key)
 	delete(q.others, key)
@@ -394,10 +393,9 @@ func (q *Queue) Drop(key resource.Key) {
 	q.forgetIfDone(key)
 }
 
-// Fail tells that nobody could say what the peer is to have of a key whose turn it was: it comes again later. It
-// returns how often the key had failed before.
+// Fail ends a key's turn if the lookup failed: the key returns later. It returns how often the key had failed before.
 func (q *Queue) Fail(key resource.Key, now time.Time) (failures int) {
-	changed := q.turned(key)
+	changed := q.endTurn(key)
 	if r := q.retries[key]; r != nil {
 		failures = r.failures
 	}
@@ -427,26 +425,26 @@ func (q *Queue) pause(key resource.Key, now time.Time) {
 	q.unqueue(key)
 }
 
-// Acked is a message that was answered.
+// Acked is an answered message.
 type Acked struct {
 	Key   resource.Key
 	Op    Op
 	State State
-	// Took is the time since it was first sent.
+	// Took is the time since the first send.
 	Took time.Duration
-	// Failures counts how often it had failed before.
+	// Failures is how often the message had failed before.
 	Failures int
 }
 
-// Ack tells that the message with this id has been stored by the peer. Ids that nobody waits for are ignored:
-// answers to messages that a newer state replaced, or that come twice.
+// Ack records that the peer stored the message with this id. It ignores unknown ids: answers to replaced messages, and
+// duplicates.
 func (q *Queue) Ack(id string, now time.Time) (Acked, bool) {
 	key, ok := q.ids[id]
 	if !ok {
 		return Acked{}, false
 	}
 	f := q.flights[key]
-	q.land(key, f)
+	q.removeFlight(key, f)
 	a := Acked{Key: key, Op: f.op, State: f.state, Took: now.Sub(f.first)}
 	if r := q.retries[key]; r != nil {
 		a.Failures = r.failures
@@ -469,15 +467,15 @@ func (q *Queue) Ack(id string, now time.Time) (Acked, bool) {
 	return a, true
 }
 
-// Nack tells that the peer refused the message with this id. It comes again after a pause. The answer has the
-// number of times that it had failed before.
+// Nack records that the peer refused the message with this id. It returns after a pause. Acked.Failures counts the
+// earlier failures.
 func (q *Queue) Nack(id string, now time.Time) (Acked, bool) {
 	key, ok := q.ids[id]
 	if !ok {
 		return Acked{}, false
 	}
 	f := q.flights[key]
-	q.land(key, f)
+	q.removeFlight(key, f)
 	q.pause(key, now)
 	return Acked{
 		Key:      key,
@@ -488,7 +486,7 @@ func (q *Queue) Nack(id string, now time.Time) (Acked, bool) {
 	}, true
 }
 
-// Wake is when Next has to be asked again if nothing else happens; zero is never. It does not say so of NextDoubtful.
+// Wake returns when to call Next if nothing else happens; zero is never. It does not cover NextDoubtful.
 func (q *Queue) Wake(now time.Time) time.Time {
 	if len(q.queued) > q.inDoubt && q.window < q.opts.Window {
 		return now
@@ -512,7 +510,7 @@ func (q *Queue) Wake(now time.Time) time.Time {
 	return at
 }
 
-// Len counts the keys that wait for their turn, in a pause or not, and the messages that wait for an ack.
+// Len counts the keys that wait, paused or not, and the messages that wait for an ack.
 func (q *Queue) Len() (waiting, unacked int) {
 	waiting = len(q.queued)
 	for key, r := range q.retries {

@@ -32,7 +32,7 @@ type script struct {
 	q       *Queue
 	now     time.Time
 	start   time.Time
-	objects map[resource.Key]*Want
+	objects map[resource.Key]*Desired
 	order   []resource.Key
 	held    map[resource.Key]State
 	failing map[resource.Key]bool
@@ -42,7 +42,7 @@ type script struct {
 
 func newScript(t *testing.T, opts Options) *script {
 	start := time.Unix(1000, 0)
-	return &script{t: t, q: New(opts), now: start, start: start, objects: map[resource.Key]*Want{},
+	return &script{t: t, q: New(opts), now: start, start: start, objects: map[resource.Key]*Desired{},
 		held: map[resource.Key]State{}, failing: map[resource.Key]bool{}}
 }
 
@@ -263,7 +263,7 @@ func TestIdleQueueIsSmall(t *testing.T) {
 		if !ok {
 			break
 		}
-		act := q.Take(key, &Want{State: State{UID: types.UID(key.Name), Version: "v"}}, func() string {
+		act := q.Take(key, &Desired{State: State{UID: types.UID(key.Name), Version: "v"}}, func() string {
 			n++
 			return fmt.Sprint(n)
 		}, now)

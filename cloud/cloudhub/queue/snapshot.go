@@ -6,13 +6,13 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// Reset tells what the peer holds, and what it is to have in the order in which it is to be sent. The keys of both are
-// looked at from now on, and those that were marked before; Synced says when that is done. What the peer holds and is
-// not to have goes first; if nothing else has named it before, it is doubtful. The queue keeps held.
+// Reset sets what the peer holds, and what it must have in the order to send it. It queues the keys of both and those
+// marked before; Synced reports when they are done. Objects that the peer must not have go first; those that only the
+// peer has named are doubtful. The queue keeps held.
 //
-// The peer may tell again what it holds, while messages and acks travel: what it tells then is older than what it acked
-// before it arrives. So nothing is concluded from it but that the peer may hold an object, unless both agree. Messages
-// without an ack are forgotten: of their objects nobody knows which version the peer holds.
+// The peer may send another inventory while messages and acks travel. That inventory may be older than acks that
+// arrived before it. So it shows only that the peer may hold an object, unless both agree. Messages without an ack are
+// forgotten: which version the peer holds is unknown.
 func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 	q.merge(held)
 	marked := map[resource.Key]struct{}{}
@@ -56,12 +56,12 @@ func (q *Queue) Reset(held map[resource.Key]State, desired []resource.Key) {
 	}
 }
 
-// merge makes of what the peer tells that it holds, and of what is known of it, what it may hold.
+// merge combines the peer's inventory with what is known into what it may hold.
 func (q *Queue) merge(told map[resource.Key]State) {
 	if q.reported {
 		for key, t := range told {
 			if _, ok := q.held[key]; !ok {
-				told[key] = State{UID: t.UID} // its delete may have been acked meanwhile
+				told[key] = State{UID: t.UID} // a delete may have been acked meanwhile
 			}
 		}
 	}
@@ -83,10 +83,10 @@ func (q *Queue) merge(told map[resource.Key]State) {
 	q.held = told
 }
 
-// Synced reports whether every key of the last Reset was seen to: the peer acked what it lacked.
+// Synced reports whether every key of the last Reset is done: the peer acked what it lacked.
 func (q *Queue) Synced() bool { return len(q.syncing) == 0 }
 
-// forgetIfDone notes that a key needs nothing more.
+// forgetIfDone records that a key needs nothing more.
 func (q *Queue) forgetIfDone(key resource.Key) {
 	if q.syncing == nil {
 		return
@@ -103,7 +103,7 @@ func (q *Queue) forgetIfDone(key resource.Key) {
 	}
 }
 
-// Held is what the peer is known to hold of an object.
+// Held returns what the peer is known to hold of an object.
 func (q *Queue) Held(key resource.Key) (State, bool) {
 	s, ok := q.held[key]
 	return s, ok

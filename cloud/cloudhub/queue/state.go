@@ -6,25 +6,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// State is a version of an object. Without a Version it is known by its ResourceVersion only, as from the sync
-// objects of upstream; without either nobody knows which version it is: it was sent, and no answer has come.
+// State is a version of an object. Without a Version, only its ResourceVersion is known, as from KubeEdge's sync
+// objects. Without either, the version is unknown: it was sent, and no answer has come.
 type State struct {
 	UID             types.UID
 	Version         string
 	ResourceVersion string
 }
 
-// Want is an object as the peer is to have it.
-type Want struct {
+// Desired is the desired state of an object.
+type Desired struct {
 	State
-	// Deleting objects are never told as new.
+	// Deleting objects are never sent as new.
 	Deleting bool
 }
 
-// Op is what has to be done about an object.
+// Op is what to send for an object.
 type Op int
 
-// The operations, in the words of the wire but None.
+// The operations, in the words of the wire except None.
 const (
 	None Op = iota
 	Insert
@@ -36,9 +36,9 @@ func (o Op) String() string {
 	return [...]string{"none", "insert", "update", "delete"}[o]
 }
 
-// Decide says what a peer has to be sent that holds one state of an object, or none, and is to have another, or
-// none. An object that took another's name comes after the delete of the other is acked: deletes go by UID.
-func Decide(held *State, want *Want) Op {
+// Decide returns what to send a peer that holds one state of an object, or none, and must have another, or none. An
+// object that took another's name waits until the delete of the other is acked: deletes go by UID.
+func Decide(held *State, want *Desired) Op {
 	switch {
 	case held == nil && want == nil:
 		return None
@@ -56,7 +56,7 @@ func Decide(held *State, want *Want) Op {
 	return Update
 }
 
-// same reports whether who holds s needs nothing to have w.
+// same reports whether a peer that holds s needs nothing to have w.
 func (s State) same(w State) bool {
 	if s.Version != "" && w.Version != "" {
 		return s.Version == w.Version
@@ -64,7 +64,7 @@ func (s State) same(w State) bool {
 	return s.ResourceVersion != "" && !newer(w.ResourceVersion, s.ResourceVersion)
 }
 
-// newer reports whether resource version a comes after b. Versions that are no numbers only tell that they differ.
+// newer reports whether resource version a comes after b. If they are not numbers, it reports whether they differ.
 func newer(a, b string) bool {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)

@@ -10,18 +10,18 @@ func state(uid, version, rv string) *State {
 	return &State{UID: types.UID(uid), Version: version, ResourceVersion: rv}
 }
 
-func want(uid, version, rv string) *Want { return &Want{State: *state(uid, version, rv)} }
+func want(uid, version, rv string) *Desired { return &Desired{State: *state(uid, version, rv)} }
 
 func TestDecide(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		held *State
-		want *Want
+		want *Desired
 		op   Op
 	}{
 		{"nothing of nothing", nil, nil, None},
 		{"new", nil, want("u", "v", "5"), Insert},
-		{"new, and being deleted", nil, &Want{State: *state("u", "v", "5"), Deleting: true}, Update},
+		{"new, and being deleted", nil, &Desired{State: *state("u", "v", "5"), Deleting: true}, Update},
 		{"gone", state("u", "v", "5"), nil, Delete},
 		{"gone, sent without an answer", state("u", "", ""), nil, Delete},
 		{"same version", state("u", "v", "5"), want("u", "v", "5"), None},

@@ -14,21 +14,21 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// inventoryWait is how long an edge of ours may take to tell what it holds, before it gets everything.
+// inventoryWait is how long our edgecore may take to send its inventory before the hub sends it everything.
 const inventoryWait = 30 * time.Second
 
-// loadKnown finds out what a peer holds that does not tell.
+// loadKnown loads what a peer that sends no inventory holds.
 func (s *session) loadKnown() {
 	if s.features.Inventory {
-		s.hub.opts.Records.Forget(s.node) // of the time when another edgecore ran there
-		return                            // it tells itself
+		s.hub.opts.Records.Forget(s.node) // recorded while another edgecore ran there
+		return                            // it sends an inventory
 	}
 	held, err := s.hub.opts.Records.Held(s.ctx, s.node)
 	if err != nil {
 		s.end(wire.CloseTryLater, fmt.Sprintf("cannot read what this node holds: %v", err))
 		return
 	}
-	// Nodes get their Node object at each connect: KubeEdge's, with an empty store, cannot register without it
+	// Each connect sends the Node object: KubeEdge's edgecore, with an empty store, cannot register without it
 	// (docs/wire.md, Registration).
 	key := nodeKey(s.node)
 	if h, ok := held[key]; ok {
@@ -41,7 +41,7 @@ func nodeKey(node string) resource.Key {
 	return resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeNode, Name: node}
 }
 
-// startWithout begins to send to an edge of ours that did not tell what it holds.
+// startWithout begins to send to an edgecore of ours that sent no inventory.
 func (s *session) startWithout() {
 	klog.InfoS("Node did not tell what it holds; it gets everything", "node", s.node, "waited", inventoryWait)
 	s.start(nil, nil)
@@ -53,18 +53,18 @@ type inventoryReply struct {
 	report    []string       // pods whose status is to be reported again
 }
 
-// start begins to send: the peer holds this. told is the inventory that said so.
+// start begins to send, given what the peer holds. told is the inventory that said so.
 func (s *session) start(held map[resource.Key]queue.State, told *inventoryReply) {
 	desired := s.hub.opts.Downstream.Desired(s.node)
 	if held == nil {
 		held = map[resource.Key]queue.State{}
 	}
-	// What pods need comes before them.
+	// Send what pods need before the pods.
 	slices.SortStableFunc(desired, func(a, b Ref) int { return rank(a.Key) - rank(b.Key) })
 	keys := make([]resource.Key, len(desired))
 	for i, ref := range desired {
 		keys[i] = ref.Key
-		// The strings of Downstream's are shared by all; those of the peer's message would keep it in memory.
+		// Share Downstream's strings; the message's would keep the message in memory.
 		if h, ok := held[ref.Key]; ok && h.UID == ref.UID {
 			delete(held, ref.Key)
 			h.UID = ref.UID
@@ -77,7 +77,7 @@ func (s *session) start(held map[resource.Key]queue.State, told *inventoryReply)
 		return
 	}
 	s.queue.Reset(held, keys)
-	s.ready, s.inventory = true, told
+	s.ready, s.pendingInventory = true, told
 	s.syncedNow()
 	s.kick()
 }
@@ -89,16 +89,16 @@ func rank(key resource.Key) int {
 	return 0
 }
 
-// syncedNow answers the inventory when the peer has what it lacked. s.mu is held.
+// syncedNow answers the inventory once the peer has what it lacked. s.mu is held.
 func (s *session) syncedNow() {
-	if s.inventory == nil || !s.queue.Synced() || s.ended {
+	if s.pendingInventory == nil || !s.queue.Synced() || s.ended {
 		return
 	}
-	content, err := json.Marshal(wire.Synced{Synced: true, Report: s.inventory.report})
+	content, err := json.Marshal(wire.Synced{Synced: true, Report: s.pendingInventory.report})
 	if err != nil { // a bool and strings always encode
 		panic(err)
 	}
-	s.answers = append(s.answers, answer{m: s.inventory.inventory.Respond(content)})
-	s.inventory = nil
+	s.answers = append(s.answers, answer{m: s.pendingInventory.inventory.Respond(content)})
+	s.pendingInventory = nil
 	s.kick()
 }

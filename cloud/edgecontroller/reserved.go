@@ -10,8 +10,8 @@ import (
 // What cloudcores keep in a Node for themselves: InstanceAnnotation and the condition DuplicateDevice. They would be
 // of no use if the node could change them. This file has the rules for what nodes send of their Nodes.
 
-// withoutKept takes out of a Node that is to be registered what only cloudcores write.
-func withoutKept(node *v1.Node) {
+// dropReserved takes out of a Node that is to be registered what only cloudcores write.
+func dropReserved(node *v1.Node) {
 	delete(node.Annotations, InstanceAnnotation)
 	node.Status.Conditions = slices.DeleteFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
 		return c.Type == DuplicateDevice
@@ -38,9 +38,9 @@ func mergeNodeConditions(have, reported []v1.NodeCondition) []v1.NodeCondition {
 // jsonObject is the members of an object in a patch.
 type jsonObject map[string]json.RawMessage
 
-// leavesKept returns an error (403) for a strategic merge patch of a Node that would change what only cloudcores write,
+// checkReserved returns an error (403) for a strategic merge patch of a Node that would change what only cloudcores write,
 // or all annotations or conditions, no matter who wrote them.
-func leavesKept(r *request, patch jsonObject) error {
+func checkReserved(r *request, patch jsonObject) error {
 	metadata, ok := member(patch, "metadata")
 	if !ok {
 		return forbidden(r.key, "a node may not replace the metadata of its Node")
@@ -51,7 +51,7 @@ func leavesKept(r *request, patch jsonObject) error {
 			InstanceAnnotation)
 	}
 	status, ok := member(patch, "status")
-	if !ok || directs(patch) {
+	if !ok || hasDirective(patch) {
 		return forbidden(r.key, "a node may not replace the status of its Node as a whole")
 	}
 	if raw, has := status["conditions"]; has && !leavesCondition(raw) {
@@ -67,14 +67,14 @@ func member(of jsonObject, name string) (value jsonObject, ok bool) {
 	if !has {
 		return nil, true
 	}
-	if err := json.Unmarshal(raw, &value); err != nil || value == nil || directs(value) {
+	if err := json.Unmarshal(raw, &value); err != nil || value == nil || hasDirective(value) {
 		return nil, false
 	}
 	return value, true
 }
 
-// directs reports whether a part of a patch says how it is to be merged.
-func directs(part jsonObject) bool {
+// hasDirective reports whether a part of a patch says how it is to be merged.
+func hasDirective(part jsonObject) bool {
 	for _, name := range []string{"$patch", "$retainKeys"} {
 		if _, has := part[name]; has {
 			return true

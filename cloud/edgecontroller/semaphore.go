@@ -9,20 +9,20 @@ import (
 // it does beside each other they only wait, time out, and are made again, so that an API server that is slow for a
 // moment never gets out from under them. They wait here instead, before their time begins.
 const (
-	// requestPlaces are for what nodes ask for and report, leasePlaces for the leases: neither waits for the other.
-	requestPlaces = 128
-	leasePlaces   = 32
+	// maxRequests are for what nodes ask for and report, maxLeases for the leases: neither waits for the other.
+	maxRequests = 128
+	maxLeases   = 32
 )
 
-// placeWait is how long at most anything waits for a place; requests of nodes have less time.
-const placeWait = time.Minute
+// acquireTimeout is how long at most anything waits for a place; requests of nodes have less time.
+const acquireTimeout = time.Minute
 
 // semaphore are as many as a channel has room.
 type semaphore chan struct{}
 
-// take waits for a place; leave gives it back.
-func (p semaphore) take(ctx context.Context) (leave func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, placeWait)
+// acquire waits for a place; leave gives it back.
+func (p semaphore) acquire(ctx context.Context) (leave func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
 	select {
 	case p <- struct{}{}:

@@ -143,7 +143,7 @@ func (c *Controller) updateOldPodStatus(ctx context.Context, r *request) result 
 	var first error
 	for i := range told {
 		if i > 0 { // the request itself has had its turn
-			if err := c.itsTurn(ctx, r); err != nil {
+			if err := c.awaitRateLimit(ctx, r); err != nil {
 				return failed(err)
 			}
 		}

@@ -16,7 +16,7 @@ func TestPlaces(t *testing.T) {
 		var now, most, done atomic.Int64
 		for range 30 {
 			go func() {
-				leave, err := p.take(t.Context())
+				leave, err := p.acquire(t.Context())
 				if err != nil {
 					t.Error(err)
 					return
@@ -33,7 +33,7 @@ func TestPlaces(t *testing.T) {
 		synctest.Wait()
 		ended, end := context.WithCancel(t.Context())
 		end()
-		if _, err := p.take(ended); !errors.Is(err, context.Canceled) {
+		if _, err := p.acquire(ended); !errors.Is(err, context.Canceled) {
 			t.Errorf("take for an ended session = %v, want %v", err, context.Canceled)
 		}
 		time.Sleep(10*time.Second + 1)
