@@ -17,20 +17,19 @@ import (
 // Module and group in the route of answers (docs/wire.md, Responses).
 const sourceName = "edgecontroller"
 
-// statusError is the content that says what went wrong: alone in the answer of a query, under Err in others
-// (docs/wire.md, Responses).
+// statusError is the content of an error: alone in the answer of a query, under Err in others (docs/wire.md,
+// Responses).
 type statusError struct {
 	ErrStatus metav1.Status
 }
 
-// objectResponse is the content of an answer about a write.
+// objectResponse is the content of an answer to a write.
 type objectResponse struct {
 	Object any
 	Err    *statusError
 }
 
-// asStatus is any error as the Status that it is or should have been: an upstream edge takes an error of no Status for
-// success.
+// asStatus converts any error to a Status: KubeEdge's edgecore takes an error that is not a Status for success.
 func asStatus(err error) metav1.Status {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
@@ -45,20 +44,20 @@ func asStatus(err error) metav1.Status {
 	return metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: err.Error()}
 }
 
-// result is what a request came to.
+// result is the outcome of a request.
 type result struct {
-	// none: there is no answer.
+	// none: send no answer.
 	none bool
 	// content of the answer.
 	content any
-	// version is the object's resource version for the header; mostly none.
+	// version is the object's resource version for the header; usually empty.
 	version string
-	// resource replaces the request's in the answer, where it does.
+	// resource replaces the request's resource in the answer; usually empty.
 	resource string
 }
 
-// written is the result of a write that is answered with the object (an ObjectResp); withVersion for those that carry
-// its version in the header.
+// written is the result of a write that is answered with the object (an ObjectResp); withVersion puts its version into
+// the header.
 func written(obj object, err error, withVersion bool) result {
 	if err != nil {
 		return result{content: objectResponse{Err: &statusError{asStatus(err)}}}
@@ -73,8 +72,8 @@ func written(obj object, err error, withVersion bool) result {
 	return r
 }
 
-// patched is the result of a status that was written. Edges of ours know the object and their status of it: they are
-// told only that it was written, and of what.
+// patched is the result of a status that was written. Our edgecores know the object and their status of it: the answer
+// only says that it was written, and for which object.
 func patched(r *request, obj object, err error) result {
 	res := written(obj, err, true)
 	if err == nil && r.capable {
@@ -104,7 +103,7 @@ func failed(err error) result { return result{content: statusError{asStatus(err)
 
 func ok() result { return result{content: model.OK} }
 
-// okOr is "OK", or the error.
+// okOr returns "OK", or the error.
 func okOr(err error) result {
 	if err != nil {
 		return failed(err)
@@ -112,7 +111,7 @@ func okOr(err error) result {
 	return ok()
 }
 
-// answer makes the message of a result.
+// answer makes the message from a result.
 func answer(m *model.Message, r result) (*model.Message, error) {
 	content, err := json.Marshal(r.content)
 	if err != nil {

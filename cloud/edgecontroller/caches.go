@@ -19,21 +19,21 @@ import (
 // EdgeLabel marks the nodes of edges; its value is empty.
 const EdgeLabel = "node-role.kubernetes.io/edge"
 
-// Indices over the cached pods.
+// Indexes of the cached pods.
 const (
 	byNode      = "node"      // the node's name
-	byReference = "reference" // the keys of the configmaps and secrets that a pod names
+	byReference = "reference" // the keys of the ConfigMaps and Secrets that a pod names
 	byServices  = "services"  // the namespace whose services a pod has in its environment
 )
 
-// caches are copies of what edges need of the API server, kept by shared informers.
+// caches holds what edge nodes need from the API server, in shared informers.
 type caches struct {
 	factories []informers.SharedInformerFactory
 
 	pods, nodes, configMaps, secrets, services cache.SharedIndexInformer
 }
 
-// newCaches makes the informers. Pods are those bound to a node, nodes those of edges.
+// newCaches makes the informers: for pods that are bound to a node, and nodes with EdgeLabel.
 func newCaches(client kubernetes.Interface) (*caches, error) {
 	slim := informers.WithTransform(withoutManagedFields)
 	bound := informers.NewSharedInformerFactoryWithOptions(client, 0, slim,
@@ -63,8 +63,8 @@ func newCaches(client kubernetes.Interface) (*caches, error) {
 	return c, nil
 }
 
-// secretsOfPods leaves out the kinds of secrets that pods do not name, and of which clusters are full: the releases of
-// Helm (up to 1 MB each), and tokens to join a cluster. A pod that names one all the same gets it, but not its changes.
+// secretsOfPods leaves out the kinds of Secrets that pods do not name and that fill clusters: Helm releases (up to 1 MB
+// each), and bootstrap tokens. A pod that names one still gets it, but not its changes.
 func secretsOfPods() fields.Selector {
 	return fields.AndSelectors(
 		fields.OneTermNotEqualSelector("type", "helm.sh/release.v1"),
@@ -102,7 +102,7 @@ func podIndexers() cache.Indexers {
 	}
 }
 
-// withoutManagedFields takes out what no edge needs, before an object is cached.
+// withoutManagedFields removes managedFields before an object is cached: no edge needs them.
 func withoutManagedFields(obj any) (any, error) {
 	if o, err := meta.Accessor(obj); err == nil {
 		o.SetManagedFields(nil)
@@ -110,7 +110,7 @@ func withoutManagedFields(obj any) (any, error) {
 	return obj, nil
 }
 
-// start fills the caches, and returns when they are full.
+// start starts the informers, and returns when they have synced.
 func (c *caches) start(ctx context.Context) error {
 	for _, f := range c.factories {
 		f.StartWithContext(ctx)
@@ -124,7 +124,7 @@ func (c *caches) start(ctx context.Context) error {
 	return nil
 }
 
-// wait waits for the informers' goroutines, after the context of start ended.
+// wait waits for the informers' goroutines after start's context ended.
 func (c *caches) wait() {
 	for _, f := range c.factories {
 		f.Shutdown()
@@ -135,12 +135,12 @@ func (c *caches) wait() {
 func (c *caches) podsOf(node string) []*v1.Pod {
 	objs, err := c.pods.GetIndexer().ByIndex(byNode, node)
 	if err != nil {
-		return nil // there is always this index
+		return nil // the index always exists
 	}
 	return typed[v1.Pod](objs)
 }
 
-// podsNaming lists the pods that name a configmap or secret.
+// podsNaming lists the pods that name a ConfigMap or Secret.
 func (c *caches) podsNaming(key resource.Key) []*v1.Pod {
 	objs, err := c.pods.GetIndexer().ByIndex(byReference, key.String())
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *caches) podsNaming(key resource.Key) []*v1.Pod {
 	return typed[v1.Pod](objs)
 }
 
-// nodesServed lists the nodes, each once, with pods that have the services of a namespace in their environment.
+// nodesServed lists the nodes whose pods have the services of a namespace in their environment, each once.
 func (c *caches) nodesServed(namespace string) []string {
 	objs, err := c.pods.GetIndexer().ByIndex(byServices, namespace)
 	if err != nil {
@@ -166,7 +166,7 @@ func (c *caches) nodesServed(namespace string) []string {
 	return nodes
 }
 
-// names reports whether a pod on the node names a configmap or secret.
+// names reports whether a pod on the node names a ConfigMap or Secret.
 func (c *caches) names(node string, key resource.Key) bool {
 	for _, pod := range c.podsOf(node) {
 		if pod.Namespace != key.Namespace {
@@ -191,7 +191,7 @@ func typed[T any](objs []any) []*T {
 	return out
 }
 
-// cached looks an object up; nil when it is not in the cache.
+// cached returns an object from the cache, or nil.
 func cached[T any](informer cache.SharedIndexInformer, namespace, name string) *T {
 	key := name
 	if namespace != "" {
@@ -217,7 +217,7 @@ func (c *caches) service(namespace, name string) *v1.Service {
 	return cached[v1.Service](c.services, namespace, name)
 }
 
-// servicesIn lists the services of a namespace that have an address, by which containers' environments name them.
+// servicesIn lists the services of a namespace with an address, which containers' environments name.
 func (c *caches) servicesIn(namespace string) []*v1.Service {
 	objs, err := c.services.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
 	if err != nil {

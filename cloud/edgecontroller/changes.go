@@ -15,30 +15,29 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// Hub is what the controller needs of the hub.
+// Hub is what the controller needs from the hub.
 type Hub interface {
-	// Changed says that an object of a node is new, changed or gone. It never blocks.
+	// Changed marks an object of a node as new, changed or deleted. It never blocks.
 	Changed(node string, key resource.Key)
-	// Holds says that a node has an object of which it may not be known.
+	// Holds reports that a node has an object that the hub may not know of.
 	Holds(node string, key resource.Key, uid types.UID)
 	// Disconnect ends a node's session.
 	Disconnect(node, reason string)
-	// Recorded says what a Node has as its InstanceAnnotation. It never blocks.
+	// Recorded passes on a Node's InstanceAnnotation. It never blocks.
 	Recorded(node string, r cloudhub.Record)
-	// ToRecord returns what a Node is to have instead, and how long to wait before asking again; ok is false if there
-	// is nothing to write. It never blocks.
+	// ToRecord returns what a Node's annotation must become, and how long to wait before asking again; ok is false if
+	// there is nothing to write. It never blocks.
 	ToRecord(node string, have cloudhub.Record) (next cloudhub.Record, wait time.Duration, ok bool)
 }
 
-// change is one call of Hub.Changed.
+// change holds the arguments of one call of Hub.Changed.
 type change struct {
 	node string
 	key  resource.Key
 }
 
-// podChanges says what a pod's event means to nodes; old is nil when the pod is new, and now when it is gone. A change
-// of status alone means nothing, but for the conditions that its readiness gates name: those the node does not set
-// itself.
+// podChanges returns the changes for nodes in a pod's event; old is nil for a new pod, now for a deleted one. A change
+// of status alone counts only if it is in conditions that the readiness gates name and the node does not set itself.
 func podChanges(old, now *v1.Pod) []change {
 	var out []change
 	tell := func(pod *v1.Pod, keys ...resource.Key) {
@@ -58,7 +57,7 @@ func podChanges(old, now *v1.Pod) []change {
 		tell(old, podKey(old))
 		tell(old, references(old)...)
 	case old.Spec.NodeName != now.Spec.NodeName || old.UID != now.UID:
-		// Another pod of the same name: the two events in between were missed.
+		// A new pod of the same name: the two events in between were missed.
 		out = append(podChanges(old, nil), podChanges(nil, now)...)
 	case samePod(old, now):
 	default:
@@ -82,7 +81,7 @@ func samePod(a, b *v1.Pod) bool {
 	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec) && sameGates(a, b)
 }
 
-// sameGates reports whether the readiness gates of a pod stand as before.
+// sameGates reports whether the conditions of the readiness gates are unchanged.
 func sameGates(a, b *v1.Pod) bool {
 	stand := func(pod *v1.Pod, kind v1.PodConditionType) v1.ConditionStatus {
 		if i := slices.IndexFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
@@ -102,7 +101,7 @@ func sameNode(a, b *v1.Node) bool {
 	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
 }
 
-// sameMeta ignores what changes with every write.
+// sameMeta ignores fields that change with every write.
 func sameMeta(a, b *metav1.ObjectMeta) bool {
 	x, y := *a, *b
 	for _, m := range []*metav1.ObjectMeta{&x, &y} {
@@ -111,7 +110,7 @@ func sameMeta(a, b *metav1.ObjectMeta) bool {
 	return equality.Semantic.DeepEqual(&x, &y)
 }
 
-// watch makes the informers' events into calls of the hub.
+// watch turns the informers' events into calls of the hub.
 func (c *Controller) watch() error {
 	handlers := map[cache.SharedIndexInformer]cache.ResourceEventHandler{
 		c.caches.pods:       handler(c.podEvent),
@@ -128,7 +127,7 @@ func (c *Controller) watch() error {
 	return nil
 }
 
-// handler calls f with the object before and after; nil is none.
+// handler calls f with the object before and after; nil means none.
 func handler[T any](f func(old, now *T)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
@@ -175,7 +174,7 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 	}
 }
 
-// servicesChanged tells the hub of the services that come or go with a pod.
+// servicesChanged marks the services that come or go with a pod.
 func (c *Controller) servicesChanged(pod *v1.Pod) {
 	if c.sessions.capable(pod.Spec.NodeName) {
 		for _, s := range c.servicesFor([]*v1.Pod{pod}) {
@@ -235,7 +234,7 @@ func firstNonNil[T any](a, b *T) *T {
 	return b
 }
 
-// namedChanged tells the hub about the nodes whose pods name a configmap or secret.
+// namedChanged marks a ConfigMap or Secret on the nodes whose pods name it.
 func (c *Controller) namedChanged(kind string, obj metav1.Object) {
 	key := resource.Key{Namespace: obj.GetNamespace(), Type: kind, Name: obj.GetName()}
 	told := map[string]bool{}
@@ -253,7 +252,7 @@ func (c *Controller) serviceEvent(old, now *v1.Service) {
 		return
 	}
 	key := serviceKey(firstNonNil(old, now))
-	if isAPIService(key) { // which pods of all namespaces have
+	if isAPIService(key) { // pods of all namespaces have it
 		for _, node := range c.sessions.capableNodes() {
 			if serves(key, c.caches.podsOf(node)) {
 				c.hub.Changed(node, key)

@@ -17,12 +17,11 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// Clients are the two ways in which cloudcore speaks to the API server. Both share one connection pool and one rate
-// limiter.
+// Clients are cloudcore's two identities at the API server. They share one connection pool and one rate limiter.
 type Clients struct {
 	// Own acts as cloudcore itself.
 	Own kubernetes.Interface
-	// AsNode acts as the node of the context (see withNode), and as nobody when the context has none.
+	// AsNode acts as the node of the context (see withNode), and fails without one.
 	AsNode kubernetes.Interface
 
 	connections http.RoundTripper
@@ -35,19 +34,19 @@ func (c Clients) Close() {
 	}
 }
 
-// Impersonation says how cloudcore asks to act as a node.
+// Impersonation is how cloudcore impersonates a node.
 type Impersonation int
 
 const (
-	// UserAndGroup names the node's user and the group of nodes: any Kubernetes. It needs the verb impersonate on
-	// users.
+	// UserAndGroup names the node's user and the group of nodes. It works with any Kubernetes, and needs the verb
+	// impersonate on users.
 	UserAndGroup Impersonation = iota
-	// UserOnly names the node's user, and the API server adds the group: Kubernetes 1.36 and newer, with the narrow
-	// verb impersonate:arbitrary-node. There, nodes are all that cloudcore can act as.
+	// UserOnly names the node's user; the API server adds the group. It needs Kubernetes 1.36 or newer and the narrow
+	// verb impersonate:arbitrary-node, with which cloudcore can act only as nodes.
 	UserOnly
 )
 
-// NewClients makes the clients for a configuration.
+// NewClients makes the clients from a configuration.
 func NewClients(config *rest.Config, how Impersonation) (Clients, error) {
 	own := rest.CopyConfig(config)
 	if own.ContentType == "" {
@@ -55,7 +54,7 @@ func NewClients(config *rest.Config, how Impersonation) (Clients, error) {
 			"application/vnd.kubernetes.protobuf,application/json"
 	}
 	if own.WarningHandler == nil && own.WarningHandlerWithContext == nil {
-		own.WarningHandler = rest.NoWarnings{} // of what edges ask for, nobody here can change anything
+		own.WarningHandler = rest.NoWarnings{} // warnings concern edges' requests; nobody here can act on them
 	}
 	if own.RateLimiter == nil && own.QPS > 0 {
 		own.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(own.QPS, max(own.Burst, 1))
@@ -70,7 +69,7 @@ func NewClients(config *rest.Config, how Impersonation) (Clients, error) {
 	}
 	base := client.Transport
 	if base == nil {
-		base = http.DefaultTransport // as net/http has it
+		base = http.DefaultTransport // as in net/http
 	}
 	asNode := *client
 	asNode.Transport = &impersonating{base: base, group: how == UserAndGroup}
@@ -86,12 +85,12 @@ const nodesGroup = "system:nodes"
 
 type nodeKey struct{}
 
-// withNode makes a context whose requests through Clients.AsNode are the node's.
+// withNode returns a context that makes Clients.AsNode act as the node.
 func withNode(ctx context.Context, node string) context.Context {
 	return context.WithValue(ctx, nodeKey{}, node)
 }
 
-// impersonating sets on each request in whose name it is.
+// impersonating sets the impersonation headers of each request.
 type impersonating struct {
 	base  http.RoundTripper
 	group bool
@@ -117,7 +116,7 @@ func (t *impersonating) WrappedRoundTripper() http.RoundTripper { return t.base 
 // probeNode is a node that does not exist.
 const probeNode = "cloudcore-probe"
 
-// ChooseImpersonation finds out which way the API server and its rules allow: the narrow one if it works.
+// ChooseImpersonation finds out which impersonation the API server and its rules allow, preferring the narrow one.
 func ChooseImpersonation(ctx context.Context, config *rest.Config) (Impersonation, error) {
 	refusal := errors.New("the API server does not recognise the impersonated user as a node")
 	for _, how := range []Impersonation{UserOnly, UserAndGroup} {

@@ -10,17 +10,17 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
-// contentLimit bounds what it may cost to decode the content of a request. A limit in bytes alone does not: "{}," is
-// three bytes of JSON, and decodes to a v1.Container of 400.
+// contentLimit bounds the cost of decoding a request's content. A limit in bytes is not enough: "{}," is three bytes of
+// JSON, and decodes to a v1.Container of 400.
 type contentLimit struct {
 	bytes int
-	// items bounds the elements of all arrays. values bounds these and the members of all objects; each array and each
+	// items limits the elements of all arrays. values limits these and the members of all objects; each array and
 	// object counts once more.
 	items, values int
 }
 
-// The sizes of contents. The largest that nodes send are the statuses of nodes and pods: the API server accepts 3 MiB,
-// etcd stores 1.5 MiB, and the status of 500 containers with ten volume mounts each has 7,000 items and 50,000 values.
+// Limits of contents. The largest are the statuses of nodes and pods: the API server accepts 3 MiB, etcd stores 1.5
+// MiB, and the status of 500 containers with ten volume mounts each has 7,000 items and 50,000 values.
 const (
 	smallBytes, smallItems, smallValues    = 64 << 10, 1000, 4000
 	mediumBytes, mediumItems, mediumValues = 256 << 10, 2000, 8000
@@ -28,15 +28,15 @@ const (
 )
 
 const (
-	// maxDepth is how deep arrays and objects may be nested; a Pod has about ten levels.
+	// maxDepth is the maximum nesting of arrays and objects; a Pod has about ten levels.
 	maxDepth = 64
-	// maxEscaped is how many bytes of JSON may stand for one byte of a string, as in \u003c for <.
+	// maxEscaped is how many bytes of JSON may encode one byte of a string, as in \u003c for <.
 	maxEscaped = 6
-	// maxDigits and maxExponent bound a resource.Quantity, which expands to all of its digits: 1e-999999999 takes
+	// maxDigits and maxExponent limit a resource.Quantity, which expands to all of its digits: 1e-999999999 takes
 	// hundreds of megabytes and hours.
 	maxDigits   = 5000
 	maxExponent = 999
-	// fastDigits is how many digits a resource.Quantity has at most that is never expanded for a positive exponent.
+	// fastDigits is the most digits with which a resource.Quantity is never expanded for a positive exponent.
 	fastDigits = 18
 )
 
@@ -61,7 +61,7 @@ func (l contentLimit) read(r *request, m *model.Message) ([]byte, error) {
 	return content, nil
 }
 
-// tooLarge is the refusal of a content that exceeds a limit. Sending the same again cannot succeed.
+// tooLarge refuses a content that exceeds a limit. Retrying cannot succeed.
 func tooLarge(r *request, err error) error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s: %s by node %s refused: its content %v. "+
 		"Reduce what the node reports there: containers and volumes of a pod, images of a node", r.key, r.op, r.node,
@@ -75,7 +75,7 @@ func (l contentLimit) checkBytes(n int) error {
 	return nil
 }
 
-// check scans JSON without decoding it. Text that is not valid JSON may pass: decoding refuses that at no cost.
+// check scans JSON without decoding it. Invalid JSON may pass: decoding rejects it cheaply.
 func (l contentLimit) check(data []byte) error {
 	if err := l.checkBytes(len(data)); err != nil {
 		return err
@@ -97,19 +97,19 @@ func (l contentLimit) check(data []byte) error {
 	return nil
 }
 
-// jsonScan goes through JSON token by token. It allocates nothing.
+// jsonScan reads JSON token by token. It allocates nothing.
 type jsonScan struct {
 	data []byte
 	at   int
 
 	depth, items, values int
-	// scalar is the string (as it is escaped) or number at which the scan is, nil at other tokens and keys.
+	// scalar is the current string (still escaped) or number, nil at other tokens and keys.
 	scalar []byte
 	// levels are the open arrays and objects; deeper ones are only counted.
 	levels [maxDepth]jsonLevel
 }
 
-// jsonLevel is an open array, or an object with the key that was read last.
+// jsonLevel is an open array, or an object with its last key.
 type jsonLevel struct {
 	array bool
 	key   []byte
@@ -157,7 +157,7 @@ func (s *jsonScan) open(array bool) {
 	s.depth++
 }
 
-// level is the level that encloses the token, or the up-th above it; nil when there is none.
+// level returns the level that encloses the token, or the up-th above it; nil if there is none.
 func (s *jsonScan) level(up int) *jsonLevel {
 	if i := s.depth - 1 - up; i >= 0 && i < maxDepth {
 		return &s.levels[i]
@@ -165,7 +165,7 @@ func (s *jsonScan) level(up int) *jsonLevel {
 	return nil
 }
 
-// text moves over a string.
+// text skips a string.
 func (s *jsonScan) text() {
 	begin := s.at + 1
 	for s.at = begin; s.at < len(s.data) && s.data[s.at] != '"'; s.at++ {
@@ -186,13 +186,13 @@ func (s *jsonScan) text() {
 	s.scalar = text
 }
 
-// inTerminationMessage reports whether the scan is at what a container wrote about its end, which is never a number.
+// inTerminationMessage reports whether the scan is at a container's termination message, which is never a quantity.
 func (s *jsonScan) inTerminationMessage() bool {
 	in, above := s.level(0), s.level(1)
 	return in != nil && above != nil && string(in.key) == "message" && string(above.key) == "terminated"
 }
 
-// expands reports whether text is a resource.Quantity that is out of proportion to its length.
+// expands reports whether text is a resource.Quantity that expands out of proportion to its length.
 func expands(text []byte) bool {
 	text = bytes.TrimSpace(text)
 	if len(text) > 0 && (text[0] == '-' || text[0] == '+') {
@@ -210,6 +210,6 @@ func expands(text []byte) bool {
 		return false
 	}
 	n, err := strconv.ParseInt(string(suffix[1:]), 10, 64)
-	exponent := int32(n) // as Quantity has it
+	exponent := int32(n) // the type that Quantity uses
 	return err == nil && (exponent < -maxExponent || exponent > maxExponent && digits > fastDigits)
 }

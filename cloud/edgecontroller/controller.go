@@ -19,7 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
-// CloudcoreAnnotation on a node is the address of the cloudcore to which it is connected.
+// CloudcoreAnnotation on a Node is the address of the cloudcore that the node is connected to.
 const CloudcoreAnnotation = "cloudcore"
 
 // Defaults of Options.
@@ -31,24 +31,24 @@ const (
 
 const annotateDelay = time.Second
 
-// Options are what a controller needs.
+// Options configures a Controller.
 type Options struct {
 	Clients Clients
-	// LocalIP is the address of this cloudcore, for the annotation of its nodes. With none, nodes get no annotation.
+	// LocalIP is this cloudcore's address for CloudcoreAnnotation. If it is empty, nodes get no annotation.
 	LocalIP string
-	// RequestTimeout bounds what is done for one request of a node, all waiting included; 0 is the default. A request
-	// that has not begun after two thirds of it is not begun any more.
+	// RequestTimeout limits the time for one request of a node, all waiting included; 0 is the default. A request that
+	// has not begun after two thirds of it is dropped.
 	RequestTimeout time.Duration
-	// NodeQPS and NodeBurst bound a node's requests; 0 is the default. A request over the limit waits, and is answered
-	// with TooManyRequests when it would wait for longer than RequestTimeout.
+	// NodeQPS and NodeBurst limit a node's requests; 0 is the default. A request over the limit waits; if it would wait
+	// longer than RequestTimeout, the answer is TooManyRequests.
 	NodeQPS   float64
 	NodeBurst int
-	// Permit returns an error for a node that may not ask for anything now. It is called right before a request is
-	// carried out, which is then not answered; nil permits all.
+	// Permit returns an error if a node may not make requests now. It is called right before a request is carried out;
+	// a refused request gets no answer. nil permits all.
 	Permit func(ctx context.Context, node string) error
-	// NodeLabels returns labels that a Node gets at its registration beside EdgeLabel; nil is none.
+	// NodeLabels returns labels that a Node gets at registration in addition to EdgeLabel; nil is none.
 	NodeLabels func(node string) map[string]string
-	// Registry gets the metrics; nil is none.
+	// Registry registers the metrics; nil is none.
 	Registry prometheus.Registerer
 }
 
@@ -65,8 +65,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Controller is both sides of this package. It is made by New, given to the hub, and started with the hub before the
-// hub takes its first connection.
+// Controller implements cloudhub.Upstream and cloudhub.Downstream. New makes it; it must be given to the hub and
+// started before the hub takes its first connection.
 type Controller struct {
 	options  Options
 	clients  Clients
@@ -98,7 +98,7 @@ var (
 	_ cloudhub.Upstream   = (*Controller)(nil)
 )
 
-// New makes a controller that does nothing yet.
+// New makes a controller. It does nothing before Start.
 func New(options Options) (*Controller, error) {
 	options = options.withDefaults()
 	caches, err := newCaches(options.Clients.Own)
@@ -129,8 +129,8 @@ func New(options Options) (*Controller, error) {
 	return c, nil
 }
 
-// Start fills the caches, and returns when they are full: only then may the hub take connections. What it starts ends
-// with the context; Wait waits for that.
+// Start fills the caches, and returns when they have synced: only then may the hub take connections. Its goroutines end
+// with the context; Wait waits for them.
 func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	c.hub, c.ctx = hub, ctx
 	if err := c.watch(); err != nil {
@@ -151,10 +151,10 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	return nil
 }
 
-// Filled reports whether the caches are full.
+// Filled reports whether the caches have synced.
 func (c *Controller) Filled() bool { return c.filled.Load() }
 
-// Wait returns when all that Start started has ended, after its context did.
+// Wait returns when all goroutines of Start have ended. Cancel Start's context first.
 func (c *Controller) Wait() {
 	c.caches.wait()
 	c.owned.Wait()
@@ -185,8 +185,8 @@ func (c *Controller) Disconnected(node, _ string) {
 	c.podLists.disconnected(node)
 }
 
-// annotate writes where a node is connected, unless no device's Node is known: registration does it then, and a Node of
-// another kind is left alone. There are three tries.
+// annotate writes the address of this cloudcore into a Node, in up to three tries. It does nothing if no device's Node
+// is known: registration writes it, and a Node of another kind is left alone.
 func (c *Controller) annotate(ctx context.Context, node string, delay time.Duration) {
 	if n := c.caches.node(node); n == nil || n.Annotations[CloudcoreAnnotation] == c.options.LocalIP {
 		return

@@ -16,14 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Bounds of certificate signing requests: what a signature takes to check grows with the square of the key's size.
+// Limits on certificate signing requests: the cost of checking a signature grows with the square of the key size.
 const (
 	maxCSRBytes = 16 << 10
 	maxRSABits  = 8192
 )
 
-// createCSR passes on a request for the certificate of a node's own port, and no other: certificates of clients, which
-// clusters approve by themselves, would outlive the revocation of the node.
+// createCSR forwards a request for the serving certificate of a node's own port, and no other: client certificates,
+// which clusters approve automatically, would outlive the revocation of the node.
 func (c *Controller) createCSR(ctx context.Context, r *request) result {
 	csr, err := c.servingRequest(ctx, r)
 	if err != nil {
@@ -33,7 +33,7 @@ func (c *Controller) createCSR(ctx context.Context, r *request) result {
 	return written(csr, err, false)
 }
 
-// servingRequest is what a node sent, checked, without what a node has no say in.
+// servingRequest checks a node's request and returns the parts that a node may choose.
 func (c *Controller) servingRequest(
 	ctx context.Context, r *request,
 ) (*certificatesv1.CertificateSigningRequest, error) {
@@ -72,7 +72,7 @@ func (c *Controller) servingRequest(
 	}, nil
 }
 
-// servingUsages checks that the usages are those that kubernetes.io/kubelet-serving signs.
+// servingUsages checks that the usages are those that the signer kubernetes.io/kubelet-serving accepts.
 func servingUsages(usages []certificatesv1.KeyUsage) error {
 	given := slices.Clone(usages)
 	slices.Sort(given)
@@ -110,8 +110,7 @@ func parseCSR(text []byte) (*x509.CertificateRequest, error) {
 	return x, nil
 }
 
-// servingSubject checks the subject of a request as kubernetes.io/kubelet-serving does. Here it also has to be the node
-// that asks.
+// servingSubject checks a request's subject as kubernetes.io/kubelet-serving does, and that it is the requesting node.
 func servingSubject(node string, x *x509.CertificateRequest) error {
 	user := "system:node:" + node
 	switch {
@@ -125,14 +124,14 @@ func servingSubject(node string, x *x509.CertificateRequest) error {
 	return nil
 }
 
-// ownNames checks that a request is for names and addresses of the node only. A node may ask before its Node object has
-// its addresses: it is then told to ask again (503).
+// ownNames checks that a request is only for the node's names and addresses. If the Node object does not have its
+// addresses yet, the node must retry (503).
 func (c *Controller) ownNames(ctx context.Context, r *request, x *x509.CertificateRequest) error {
 	foreign := foreignNames(r.node, c.caches.node(r.node), x)
 	if len(foreign) == 0 {
 		return nil
 	}
-	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{}) // the cache may be behind
+	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{}) // the cache may be stale
 	switch {
 	case err == nil:
 		foreign = foreignNames(r.node, node, x)
@@ -146,7 +145,7 @@ func (c *Controller) ownNames(ctx context.Context, r *request, x *x509.Certifica
 		"ask again when the Node has them", r.key, foreign, r.node))
 }
 
-// foreignNames lists what a request is for and its node does not have. The Node may be nil.
+// foreignNames lists names in a request that the node does not have. The Node may be nil.
 func foreignNames(name string, node *v1.Node, x *x509.CertificateRequest) []string {
 	names, ips := map[string]bool{name: true}, map[string]bool{}
 	if node != nil {

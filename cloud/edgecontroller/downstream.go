@@ -15,11 +15,11 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// confirmTimeout bounds the question to the API server whether an object is really gone.
+// confirmTimeout is the timeout for asking the API server whether an object is really gone.
 const confirmTimeout = 5 * time.Second
 
-// errNotFilled is what Object says before the caches are full. Nothing may be decided then, least of all that an
-// object is gone.
+// errNotFilled is returned by Object before the caches have synced. Until then nothing may be decided, least of all
+// that an object is gone.
 var errNotFilled = errors.New("the caches of the API server's objects are not filled yet")
 
 // Desired implements cloudhub.Downstream.
@@ -28,7 +28,7 @@ func (c *Controller) Desired(node string) []cloudhub.Ref {
 		return nil
 	}
 	var out []cloudhub.Ref
-	// An edge of ours makes its Node itself, and asks for it where it needs it. KubeEdge's wait for it.
+	// Our edgecore creates its Node itself, and queries it when needed. KubeEdge's waits for it.
 	if n := c.caches.node(node); n != nil && !c.sessions.capable(node) {
 		out = append(out, refTo(nodeObjectKey(node), "Node", n))
 	}
@@ -54,7 +54,7 @@ func (c *Controller) Desired(node string) []cloudhub.Ref {
 	return out
 }
 
-// named looks a configmap or secret up.
+// named returns a ConfigMap or Secret.
 func (c *Controller) named(key resource.Key) (object, string) {
 	switch key.Type {
 	case resource.TypeConfigMap:
@@ -124,8 +124,8 @@ func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, 
 	return toSend(key, secret)
 }
 
-// volumeSecret is a secret that no pod names, and perhaps a persistent volume of one. The node may have asked for it,
-// and keeps it for as long as the API server would still give it.
+// volumeSecret returns a Secret that no pod names, but perhaps a persistent volume of a pod. The node may have asked
+// for it, and keeps it as long as the API server would still give it.
 func (c *Controller) volumeSecret(node string, key resource.Key) (*cloudhub.Object, error) {
 	ctx, cancel := context.WithTimeout(withNode(c.ctx, node), confirmTimeout)
 	defer cancel()
@@ -139,7 +139,7 @@ func (c *Controller) volumeSecret(node string, key resource.Key) (*cloudhub.Obje
 	return toSend(key, secret)
 }
 
-// hasClaims reports whether any of the pods uses a persistent volume.
+// hasClaims reports whether any of the pods uses a persistent volume claim.
 func hasClaims(pods []*v1.Pod) bool {
 	for _, pod := range pods {
 		for i := range pod.Spec.Volumes {
@@ -184,7 +184,7 @@ func (c *Controller) serviceFor(node string, key resource.Key) (*cloudhub.Object
 	return c.encoded.get(key, s)
 }
 
-// confirmed asks the API server for what the caches do not have; nil when it does not exist.
+// confirmed asks the API server for an object that the caches lack; nil if it does not exist.
 func confirmed[T any](
 	c *Controller, key resource.Key, get func(context.Context, string, metav1.GetOptions) (*T, error),
 ) (*T, error) {
@@ -205,8 +205,8 @@ func confirmed[T any](
 	return obj, nil
 }
 
-// serves reports whether containers of any of the pods have a service in their environment: those of its namespace that
-// have not opted out, and for the API server's own all.
+// serves reports whether containers of any of the pods have a service in their environment: services of the pod's
+// namespace unless the pod opted out, and the API server's own in all pods.
 func serves(key resource.Key, pods []*v1.Pod) bool {
 	if isAPIService(key) {
 		return len(pods) > 0
@@ -219,7 +219,7 @@ func serves(key resource.Key, pods []*v1.Pod) bool {
 	return false
 }
 
-// isAPIService reports whether a service is the API server's own.
+// isAPIService reports whether a service is the API server's.
 func isAPIService(key resource.Key) bool {
 	return key.Namespace == metav1.NamespaceDefault && key.Name == "kubernetes"
 }
@@ -228,7 +228,7 @@ func linksServices(pod *v1.Pod) bool {
 	return pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
 }
 
-// servicesFor lists the services that containers of the pods have in their environment.
+// servicesFor lists the services in the environment of the pods' containers.
 func (c *Controller) servicesFor(pods []*v1.Pod) []*v1.Service {
 	var out []*v1.Service
 	seen := map[string]bool{}

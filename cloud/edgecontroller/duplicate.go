@@ -15,24 +15,24 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// DuplicateDevice is the condition of a Node whose certificate two devices use. Only cloudcores write it. An event with
-// this reason comes with it.
+// DuplicateDevice is the condition of a Node whose certificate two devices use. Only cloudcores write it. It comes with
+// an event of the same reason.
 const DuplicateDevice v1.NodeConditionType = "DuplicateDevice"
 
 const (
-	// duplicateClearAfter is how long nothing must be found before the condition becomes False. Two devices take turns of a
-	// minute at the cloud, or a few when they wait longer between their tries.
+	// duplicateClearAfter is how long no duplicate must be found before the condition becomes False. Two devices take
+	// turns of a minute at the cloud, or of a few minutes if they wait longer between tries.
 	duplicateClearAfter = 10 * time.Minute
-	// duplicateRefresh is how old the condition's time may be when two devices are found again.
+	// duplicateRefresh is the age of the condition's time at which a new finding updates it.
 	duplicateRefresh = 5 * time.Minute
 	// duplicateMinConnected is how long a node must be connected before the condition may become False.
 	duplicateMinConnected = 2 * time.Minute
-	// duplicateEvents is the least time between two events of a node.
+	// duplicateEvents is the minimum time between two events of a node.
 	duplicateEvents = 10 * time.Minute
 )
 
-// duplicates keep the condition DuplicateDevice of Nodes: True when two devices are found, by any cloudcore, and False
-// again by the one to which the node is connected, once nothing has been found for a while.
+// duplicates maintains the condition DuplicateDevice of Nodes. Any cloudcore that finds two devices sets it to True.
+// The cloudcore to which the node is connected sets it to False after a while without findings.
 type duplicates struct {
 	c *Controller
 	keyQueue
@@ -41,10 +41,10 @@ type duplicates struct {
 	nodes map[string]*duplicate
 }
 
-// duplicate is what is known of one node with two devices.
+// duplicate is what is known about one node with two devices.
 type duplicate struct {
 	message string
-	// found is when this cloudcore found them last, seen when it saw the time of the condition change last: other
+	// found is when this cloudcore last found two devices, seen when it last saw the condition's time change: other
 	// cloudcores have other clocks.
 	found, seen time.Time
 	heartbeat   metav1.Time
@@ -57,7 +57,7 @@ func newDuplicates(c *Controller) *duplicates {
 	return d
 }
 
-// of returns what is kept of a node; mu is held.
+// of returns the entry of a node; mu is held.
 func (d *duplicates) of(node string) *duplicate {
 	if d.nodes[node] == nil {
 		d.nodes[node] = &duplicate{}
@@ -71,7 +71,7 @@ func (d *duplicates) forget(node string) {
 	delete(d.nodes, node)
 }
 
-// find takes note of two devices. It reports whether an event is due.
+// find records that two devices were found. It reports whether an event is due.
 func (d *duplicates) find(node, message string, now time.Time) (event bool) {
 	if d.c.caches.node(node) == nil {
 		return false
@@ -88,14 +88,14 @@ func (d *duplicates) find(node, message string, now time.Time) (event bool) {
 	return event
 }
 
-// connected has the condition of a node that is connected here looked at.
+// connected schedules a check of a connected node's condition.
 func (d *duplicates) connected(node string) {
 	if isDuplicate(duplicateOf(d.c.caches.node(node))) {
 		d.queue.AddAfter(node, duplicateMinConnected)
 	}
 }
 
-// nodeChanged takes note of what others write.
+// nodeChanged records what other cloudcores write.
 func (d *duplicates) nodeChanged(old, now *v1.Node) {
 	before, after := duplicateOf(old), duplicateOf(now)
 	if before == nil && after == nil {
@@ -131,8 +131,8 @@ func duplicateOf(node *v1.Node) *v1.NodeCondition {
 
 func isDuplicate(c *v1.NodeCondition) bool { return c != nil && c.Status == v1.ConditionTrue }
 
-// next decides what the condition is to become; nil if it stays as it is, which is to be looked at again after a time
-// that is not 0. here is set if the node is connected to this cloudcore.
+// next decides what the condition must become; nil leaves it, and a time that is not 0 is when to check again. here is
+// set if the node is connected to this cloudcore.
 func (k duplicate) next(have *v1.NodeCondition, here bool, now time.Time) (
 	want *v1.NodeCondition, again time.Duration) {
 	last := k.seen
@@ -154,7 +154,7 @@ func (k duplicate) next(have *v1.NodeCondition, here bool, now time.Time) (
 	case quiet < duplicateClearAfter:
 		return nil, duplicateClearAfter - quiet
 	case !here:
-		return nil, 0 // nobody knows; it is looked at when the node connects
+		return nil, 0 // unknown; checked when the node connects
 	}
 	want.Status, want.Reason = v1.ConditionFalse, "OneDevice"
 	want.Message = "one device uses the certificate of the node"
@@ -196,8 +196,8 @@ func (d *duplicates) sync(ctx context.Context, name string) error {
 	return nil
 }
 
-// Duplicate notes that two devices use the certificate of a node: a condition of the Node says so, and once in a while
-// an event, both in the node's name. An error is logged.
+// Duplicate reports that two devices use the certificate of a node: as a condition of the Node, and from time to time
+// an event, both in the node's name. Errors are logged.
 func (c *Controller) Duplicate(ctx context.Context, node, message string) {
 	if !c.duplicates.find(node, message, time.Now()) {
 		return
@@ -205,7 +205,7 @@ func (c *Controller) Duplicate(ctx context.Context, node, message string) {
 	ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
 	defer cancel()
 	now := metav1.Now()
-	// as the kubelet's are
+	// like the kubelet's
 	about := v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
 	_, err := c.clients.AsNode.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &v1.Event{
 		ObjectMeta: metav1.ObjectMeta{

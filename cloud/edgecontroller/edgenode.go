@@ -6,12 +6,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// EdgeNode returns the Node of a device from memory, or nil if there is none with EdgeLabel. The caller must not change
-// it.
+// EdgeNode returns a Node with EdgeLabel from the cache, or nil. The caller must not modify it.
 func (c *Controller) EdgeNode(name string) *v1.Node { return c.caches.node(name) }
 
-// OnEdgeNode has f called for each Node of a device that is new or has other labels than before. It is called before
-// Start; f must not block.
+// OnEdgeNode calls f for each Node of a device that is new or whose labels changed. Call it before Start; f must not
+// block.
 func (c *Controller) OnEdgeNode(f func(*v1.Node)) error {
 	_, err := c.caches.nodes.AddEventHandler(handler(func(old, now *v1.Node) {
 		if now != nil && (old == nil || old.UID != now.UID || !maps.Equal(old.Labels, now.Labels)) {

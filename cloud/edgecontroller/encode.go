@@ -15,14 +15,14 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// object is what every API object is.
+// object is any API object.
 type object interface {
 	runtime.Object
 	metav1.Object
 }
 
-// withKind is a shallow copy of an object that has apiVersion and kind, which objects of typed clients lack, and no
-// managedFields, which no edge needs. The object itself may be shared, and is not touched.
+// withKind returns a shallow copy of an object with apiVersion and kind, which typed clients leave out, and without
+// managedFields, which no edge needs. The original may be shared, and is not modified.
 func withKind(obj object) (object, error) {
 	gvks, _, err := scheme.Scheme.ObjectKinds(obj)
 	if err != nil || len(gvks) == 0 {
@@ -34,7 +34,7 @@ func withKind(obj object) (object, error) {
 	return out, nil
 }
 
-// shallow copies the outermost struct, so that its own fields may be set.
+// shallow copies the outermost struct, so that its fields may be set.
 func shallow(obj object) object {
 	switch o := obj.(type) {
 	case *v1.Pod:
@@ -56,7 +56,7 @@ func shallow(obj object) object {
 	return obj.DeepCopyObject().(object)
 }
 
-// encode is an object's JSON with apiVersion and kind.
+// encode returns an object's JSON with apiVersion and kind.
 func encode(obj object) (json.RawMessage, schema.GroupVersionKind, error) {
 	out, err := withKind(obj)
 	if err != nil {
@@ -70,7 +70,7 @@ func encode(obj object) (json.RawMessage, schema.GroupVersionKind, error) {
 	return data, out.GetObjectKind().GroupVersionKind(), nil
 }
 
-// refTo names an object to the hub. All that is sent is of the core group, version 1.
+// refTo returns the hub's reference to an object. All objects that are sent are core/v1.
 func refTo(key resource.Key, kind string, obj metav1.Object) cloudhub.Ref {
 	return cloudhub.Ref{
 		Key:             key,
@@ -81,7 +81,7 @@ func refTo(key resource.Key, kind string, obj metav1.Object) cloudhub.Ref {
 	}
 }
 
-// toSend is an object as the hub sends it.
+// toSend returns an object in the form that the hub sends.
 func toSend(key resource.Key, obj object) (*cloudhub.Object, error) {
 	data, gvk, err := encode(obj)
 	if err != nil {

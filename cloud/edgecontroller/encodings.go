@@ -7,14 +7,14 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// encodedObjects is how many encoded objects are kept, and encodedSize how big one of them may be: objects that go to
+// encodedObjects is how many encoded objects are cached, and encodedSize the maximum size of one: objects that go to
 // many nodes at once are encoded once.
 const (
 	encodedObjects = 512
 	encodedSize    = 32 << 10
 )
 
-// encodings keeps the last encoded objects.
+// encodings caches the most recently encoded objects.
 type encodings struct{ cache *lru.Cache }
 
 func newEncodings() encodings { return encodings{lru.New(encodedObjects)} }

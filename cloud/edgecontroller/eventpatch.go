@@ -16,16 +16,16 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// eventChanges are fields of an event with their new values.
+// eventChanges maps fields of an event to their new values.
 type eventChanges map[string]any
 
-// eventFields lists the fields of an event that change when it happens again.
+// eventFields lists the fields of an event that change when it repeats.
 func eventFields() []string {
 	return []string{"count", "eventTime", "lastTimestamp", "message", "series"}
 }
 
-// readEventPatch reads a strategic merge patch of an event, which may change how often it happened and no more: what an
-// event is about, and who says so, stays.
+// readEventPatch parses a strategic merge patch of an event. The patch may only change the count and times; what an
+// event is about and who reports it stay.
 func readEventPatch(text []byte) (eventChanges, error) {
 	if err := smallContent().check(text); err != nil {
 		return nil, fmt.Errorf("patchData %w", err)
@@ -44,15 +44,15 @@ func readEventPatch(text []byte) (eventChanges, error) {
 	return changes, nil
 }
 
-// jsonOperation is one of a JSON patch (RFC 6902).
+// jsonOperation is one operation of a JSON patch (RFC 6902).
 type jsonOperation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// ownedPatch is a JSON patch of an event that the API server refuses unless the stored event is from the same node and
-// about the same object. Neither cloudcore nor a node may read events, so it cannot be checked before.
+// ownedPatch returns a JSON patch of an event that the API server refuses unless the stored event is from the same node
+// and about the same object. Neither cloudcore nor a node may read events, so this cannot be checked before.
 func ownedPatch(e *v1.Event, changes eventChanges) ([]byte, error) {
 	host, from := "/source/host", e.Source.Host
 	if from == "" {
@@ -79,7 +79,7 @@ func ownedPatch(e *v1.Event, changes eventChanges) ([]byte, error) {
 	return json.Marshal(tests)
 }
 
-// changeEvent changes the stored event of e's name, if that is the same node's and about the same object.
+// changeEvent changes the stored event of e's name if it is from the same node and about the same object.
 func (c *Controller) changeEvent(ctx context.Context, e *v1.Event, changes eventChanges) error {
 	if len(changes) == 0 {
 		return nil
@@ -91,7 +91,7 @@ func (c *Controller) changeEvent(ctx context.Context, e *v1.Event, changes event
 	}
 	events := c.clients.AsNode.CoreV1().Events(e.Namespace)
 	_, err = events.Patch(ctx, e.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
-	if apierrors.IsInvalid(err) { // the API server's word for a test of a JSON patch that fails
+	if apierrors.IsInvalid(err) { // the API server's error for a failed test of a JSON patch
 		return forbidden(key, "the event of that name is another's, or is not valid any more: %v", err)
 	}
 	return err

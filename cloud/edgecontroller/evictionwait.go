@@ -31,17 +31,17 @@ import (
 // not ready, and patches at once. Anyone who wants no such window sets the two tolerations in the pod's template, which
 // also keeps its generation at 1.
 const (
-	longestTolerance = 300 * time.Second // what Kubernetes adds to pods that say nothing
-	// Divisors of the time that a pod tolerates.
+	longestTolerance = 300 * time.Second // what Kubernetes adds to pods without such tolerations
+	// Divisors of the toleration time.
 	shareRunning = 5
 	shareSpread  = 5
 )
 
-// shareBound is 2/5 of the time that a pod tolerates.
+// shareBound returns 2/5 of the toleration time.
 func shareBound(tolerated time.Duration) time.Duration { return 2 * tolerated / 5 }
 
-// tolerated returns for how long a pod certainly stays on a node that is not ready or unreachable, at most
-// longestTolerance. It is 0 for a pod without a toleration for one of the taints.
+// tolerated returns how long a pod certainly stays on a node that is not ready or unreachable, at most
+// longestTolerance. It is 0 if the pod lacks a toleration for one of the taints.
 func tolerated(tolerations []v1.Toleration) time.Duration {
 	shortest := longestTolerance
 	for _, key := range unlimitedTaints {
@@ -66,7 +66,7 @@ func tolerated(tolerations []v1.Toleration) time.Duration {
 }
 
 // patchDelay returns how long a pod on a reachable node may wait for its tolerations. It never exceeds 3/5 of the
-// time that the pod tolerates, whatever the clocks of others say.
+// toleration time, whatever other clocks say.
 func patchDelay(pod *v1.Pod, now time.Time) time.Duration {
 	limit := tolerated(pod.Spec.Tolerations)
 	wait := min(max(boundAt(pod).Add(shareBound(limit)).Sub(now), 0), shareBound(limit))
@@ -76,7 +76,7 @@ func patchDelay(pod *v1.Pod, now time.Time) time.Duration {
 	return wait + spread(pod.UID, limit/shareSpread)
 }
 
-// boundAt returns when a pod was bound to its node: when the scheduler did it, or when the pod was created for it.
+// boundAt returns when a pod was bound to its node: when the scheduler bound it, or when it was created for the node.
 func boundAt(pod *v1.Pod) time.Time {
 	for i := range pod.Status.Conditions {
 		if c := &pod.Status.Conditions[i]; c.Type == v1.PodScheduled && c.Status == v1.ConditionTrue {
@@ -86,14 +86,14 @@ func boundAt(pod *v1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-// spread returns a part of a time that is always the same for one pod, and even over many.
+// spread returns a part of a duration that is constant for one pod and even over many.
 func spread(uid types.UID, over time.Duration) time.Duration {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(uid)) // never fails
 	return time.Duration(float64(over) * float64(h.Sum32()) / (1 << 32))
 }
 
-// reachable reports whether a node is ready and no time runs for its pods.
+// reachable reports whether a node is ready and its pods' tolerations are not running out.
 func reachable(node *v1.Node) bool {
 	for i := range node.Spec.Taints {
 		for _, key := range unlimitedTaints {

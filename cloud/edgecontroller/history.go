@@ -12,21 +12,21 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// historyPeriod is the time between two checks of the resource versions of the API server: one small request for each
-// resource that is cached, which are five.
+// historyPeriod is the time between two checks of the API server's resource versions: one small request for each of the
+// five cached resources.
 const historyPeriod = 30 * time.Second
 
-// onlyMetadata asks for a list without the contents of its objects, in any version of Kubernetes that is supported.
+// onlyMetadata requests a list without the contents of its objects, in any supported version of Kubernetes.
 const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// cachedResource is a resource of the API server with its cache. Versions of different resources do not compare: the
-// API server may keep each in an etcd of its own (--etcd-servers-overrides).
+// cachedResource is a resource of the API server and its cache. Versions of different resources do not compare: the API
+// server may keep each in its own etcd (--etcd-servers-overrides).
 type cachedResource struct {
 	name  string
 	cache interface{ LastSyncResourceVersion() string }
 }
 
-// errRestored reports that the cache of a resource is from a history that the API server no longer has.
+// errRestored reports that a cache is from a history that the API server no longer has.
 type errRestored struct {
 	resource  string
 	seen, now uint64
@@ -39,9 +39,9 @@ func (e errRestored) Error() string {
 		e.resource, e.seen, e.now)
 }
 
-// WatchHistory returns an error when the version of a cached resource has gone back at the API server, which a restore
-// of etcd from a backup does: watches from before the restore miss all changes until the versions have caught up. The
-// caller ends the process, so that everything is read again. Otherwise it returns nil when the context ends.
+// WatchHistory returns an error if the version of a cached resource went back at the API server. Restoring etcd from a
+// backup does that: watches from before the restore miss all changes until the versions catch up. The caller must exit,
+// so that everything is read again. Otherwise WatchHistory returns nil when the context ends.
 func (c *Controller) WatchHistory(ctx context.Context) error {
 	tick := time.NewTicker(historyPeriod)
 	defer tick.Stop()
@@ -57,13 +57,13 @@ func (c *Controller) WatchHistory(ctx context.Context) error {
 	}
 }
 
-// checkHistory compares what each cache has seen with a list of the same resource that is read after that. It stops at
-// the first resource that went back. A request that fails proves nothing.
+// checkHistory compares the version of each cache with a later list of the same resource. It stops at the first
+// resource that went back. A failed request proves nothing.
 func (c *Controller) checkHistory(ctx context.Context, resources []cachedResource) error {
 	for _, r := range resources {
 		seen, err := strconv.ParseUint(r.cache.LastSyncResourceVersion(), 10, 64)
 		if err != nil {
-			continue // nothing was listed yet, or versions are not numbers and do not compare
+			continue // nothing is listed yet, or versions are not numbers
 		}
 		later, err := c.newestVersion(ctx, r.name)
 		if err != nil {
@@ -77,8 +77,8 @@ func (c *Controller) checkHistory(ctx context.Context, resources []cachedResourc
 	return nil
 }
 
-// newestVersion reads the version of a resource at the API server, with a list of at most one object. The list names no
-// resourceVersion, so it is of the newest state, and no selector, so the API server reads only that object.
+// newestVersion reads a resource's version at the API server, with a list of at most one object. The list names no
+// resourceVersion, so it is current, and no selector, so the API server reads only that object.
 func (c *Controller) newestVersion(ctx context.Context, resource string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
 	defer cancel()
@@ -97,8 +97,8 @@ func (c *Controller) newestVersion(ctx context.Context, resource string) (string
 	return list.ResourceVersion, nil
 }
 
-// compareHistory compares the newest version of a resource that was seen with that of a later read. Versions that are
-// not numbers do not compare.
+// compareHistory compares the newest version seen of a resource with that of a later read. Versions that are not
+// numbers do not compare.
 func compareHistory(resource string, seen uint64, later string) error {
 	now, err := strconv.ParseUint(later, 10, 64)
 	if err != nil || now >= seen {
@@ -107,7 +107,7 @@ func compareHistory(resource string, seen uint64, later string) error {
 	return errRestored{resource: resource, seen: seen, now: now}
 }
 
-// resources lists what is cached.
+// resources lists the cached resources.
 func (c *caches) resources() []cachedResource {
 	return []cachedResource{
 		{"pods", c.pods},

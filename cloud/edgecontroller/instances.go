@@ -14,19 +14,19 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 )
 
-// InstanceAnnotation on a Node says which run of the device's agent took the node's place last, and when
-// (cloudhub.Record). Only cloudcores write it: nothing that a node sends changes it.
+// InstanceAnnotation on a Node says which run of the device's agent connected last, and when (cloudhub.Record). Only
+// cloudcores write it: nodes cannot change it.
 const InstanceAnnotation = "edgecore.io/instance"
 
 const (
-	// instanceRate and instanceBurst bound how many Nodes a second get another annotation from this cloudcore.
+	// instanceRate and instanceBurst limit how many Nodes a second this cloudcore annotates.
 	instanceRate, instanceBurst = 20, 100
-	// maxRaces bounds how often an annotation is written again at once because the Node changed meanwhile.
+	// maxRaces is how often writing an annotation is retried at once because the Node changed meanwhile.
 	maxRaces = 10
 )
 
-// instances write which run of each connected node's agent took the node's place, so that every cloudcore knows.
-// Nothing is written while that stays the same: not when a device connects again, nor when cloudcore restarts.
+// instances writes which run of each connected node's agent connected last, so that every cloudcore knows. Nothing is
+// written while that stays the same: neither on reconnects nor when cloudcore restarts.
 type instances struct {
 	c     *Controller
 	limit *rate.Limiter
@@ -45,7 +45,7 @@ func recordOf(node *v1.Node) cloudhub.Record {
 	return cloudhub.ParseRecord(node.Annotations[InstanceAnnotation])
 }
 
-// nodeChanged tells the hub what a Node says, if that is new.
+// nodeChanged passes a Node's record to the hub if it is new.
 func (i *instances) nodeChanged(old, now *v1.Node) {
 	if old != nil && old.UID == now.UID && old.Annotations[InstanceAnnotation] == now.Annotations[InstanceAnnotation] {
 		return
@@ -56,7 +56,7 @@ func (i *instances) nodeChanged(old, now *v1.Node) {
 	}
 }
 
-// sync writes a node's record, if another one is needed. It replaces the record that was read, and no newer one.
+// sync writes a node's record if it must change. It replaces only the record that was read, never a newer one.
 func (i *instances) sync(ctx context.Context, name string) error {
 	node := i.c.caches.node(name)
 	for range maxRaces {

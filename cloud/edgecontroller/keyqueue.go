@@ -12,28 +12,27 @@ import (
 
 const (
 	keyWorkers = 4
-	// keyTimeout bounds what is done for one key.
+	// keyTimeout is the timeout of one sync.
 	keyTimeout = 20 * time.Second
-	// keyFailureLogged is the failure of a key that is worth a line: after some 6 s.
+	// keyFailureLogged is the failure of a key that is logged: after some 6 s.
 	keyFailureLogged = 5
-	// refusedRetry is how long a key waits for which the API server refuses what is to be done, unless something
-	// changes.
+	// refusedRetry is how long a key waits after the API server has refused its sync, unless its object changes.
 	refusedRetry = time.Hour
 )
 
-// keyQueue holds the keys of pods or nodes for which something is to be done, until it is done.
+// keyQueue holds the keys of pods or nodes until their sync succeeds.
 type keyQueue struct {
 	kind           string // of the objects, for the log
 	queue          workqueue.TypedRateLimitingInterface[string]
 	sync           func(ctx context.Context, key string) error
 	failureMessage string
-	// remedy, if it is set, says what to do about a refusal of the API server: one that lasts is told once, and not
-	// tried again until the object changes or refusedRetry has passed.
+	// remedy, if set, says what to do if the API server refuses a sync. A lasting refusal is logged once, and not
+	// retried until the object changes or refusedRetry has passed.
 	remedy        string
 	refusalLogged atomic.Bool
 }
 
-// newKeyQueue makes a queue for objects of a kind; told is what a line of the log says when sync keeps failing.
+// newKeyQueue makes a queue for objects of a kind; told is the log message if sync keeps failing.
 func newKeyQueue(kind string, sync func(ctx context.Context, key string) error, told string) keyQueue {
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 5*time.Minute)
 	return keyQueue{kind: kind, queue: workqueue.NewTypedRateLimitingQueue(limit), sync: sync, failureMessage: told}
@@ -66,9 +65,9 @@ func (q *keyQueue) next(ctx context.Context) bool {
 		q.queue.Forget(key)
 	case ctx.Err() != nil:
 	case apierrors.IsConflict(err):
-		q.queue.AddRateLimited(key) // the cache is behind
+		q.queue.AddRateLimited(key) // the cache is stale
 	case q.remedy != "" && refusedForGood(err) && q.queue.NumRequeues(key) >= keyFailureLogged:
-		// The first failures may be those of an API server that has just started and does not know all rights yet.
+		// An API server that has just started may refuse at first: it does not know all rights yet.
 		if !q.refusalLogged.Swap(true) {
 			klog.ErrorS(err, q.failureMessage+": "+q.remedy, q.kind, key, "again", refusedRetry)
 		}
@@ -82,5 +81,5 @@ func (q *keyQueue) next(ctx context.Context) bool {
 	return true
 }
 
-// refusedForGood reports whether the API server refuses something because of what it is.
+// refusedForGood reports whether the API server refused something permanently.
 func refusedForGood(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }

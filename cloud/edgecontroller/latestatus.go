@@ -16,21 +16,21 @@ import (
 )
 
 // A status that waited here may be older than one that the node reported meanwhile through another cloudcore. The node
-// has one status at a time and reports the newest, so a status that waited is written only if the pod is as it was
-// when the status came from the node. If it is not, the node is told to send the status that it has now (503).
+// has one status at a time and reports the newest. So a status that waited is written only if the pod has not changed
+// since the status arrived. Otherwise the node must send its current status (503).
 
-// lateAfter is how long a status may have waited and is written without conditions. The caches are often behind for a
+// lateAfter is how long a status may have waited and still be written unconditionally. The caches often lag for a
 // moment, and a node that moves to another cloudcore takes longer than this.
 const lateAfter = time.Second
 
-// recentAge is for how long at least changes of pods are remembered. Nodes of KubeEdge wait for a minute for an
-// answer, ours for less; what waited for longer is not carried out.
+// recentAge is the minimum time for which changes of pods are remembered. KubeEdge's edgecores wait a minute for an
+// answer, ours less; requests that waited longer are dropped.
 const recentAge = 2 * time.Minute
 
-// recentChanges knows when pods changed recently, as the caches saw it.
+// recentChanges records when pods changed recently, as the caches saw it.
 type recentChanges struct {
 	mu sync.Mutex
-	// now has the changes since began, before those of one recentAge or more before that.
+	// now has the changes since began, before those of at least one recentAge earlier.
 	began       time.Time
 	now, before map[types.UID]time.Time
 }
@@ -39,7 +39,7 @@ func newRecentChanges() *recentChanges {
 	return &recentChanges{now: map[types.UID]time.Time{}}
 }
 
-// changed notes that a pod is new or has changed; nil is ignored.
+// changed records that a pod is new or changed; nil is ignored.
 func (c *recentChanges) changed(pod *v1.Pod) {
 	if pod == nil {
 		return
@@ -64,25 +64,25 @@ func (c *recentChanges) since(uid types.UID, at time.Time) bool {
 	return ok && !last.Before(at)
 }
 
-// waited reports whether a request has waited for so long that what it says may be old.
+// waited reports whether a request has waited so long that its content may be outdated.
 func (r *request) waited() bool { return time.Since(r.received) > lateAfter }
 
-// outdated is the refusal of a status that may be old. The node sends its newest.
+// outdated refuses a status that may be old. The node then sends its newest.
 func outdated(r *request, name string) error {
 	return apierrors.NewServiceUnavailable(
 		fmt.Sprintf("pod %s/%s changed while its status waited in cloudcore for %v; "+
 			"send the status again", r.key.Namespace, name, time.Since(r.received).Round(time.Second)))
 }
 
-// changedSince reports whether a pod, as the API server has it now, changed after a request came from its node.
+// changedSince reports whether a pod, as read from the API server, changed after a request arrived from its node.
 func (c *Controller) changedSince(r *request, now *v1.Pod) bool {
 	cached := c.caches.pod(now.Namespace, now.Name)
 	return cached == nil || cached.UID != now.UID || cached.ResourceVersion != now.ResourceVersion ||
 		c.recent.since(now.UID, r.received)
 }
 
-// currentStatus returns the patch that a request has for the status of a pod. If the request waited, the patch holds
-// only for the version that the pod had when the request came. An error says that this is not known any more.
+// currentStatus returns a request's patch of a pod's status. If the request waited, the patch is bound to the pod's
+// version at its arrival; it is an error if that version is no longer known.
 func (c *Controller) currentStatus(r *request, uid types.UID) ([]byte, error) {
 	if !r.waited() {
 		return r.content, nil
@@ -96,7 +96,8 @@ func (c *Controller) currentStatus(r *request, uid types.UID) ([]byte, error) {
 	return withVersion(r, pod.ResourceVersion)
 }
 
-// withVersion is the patch of a request with a resourceVersion: the API server answers another version with a conflict.
+// withVersion adds a resourceVersion to a request's patch: the API server then answers a conflict if the pod has
+// another version.
 func withVersion(r *request, version string) ([]byte, error) {
 	fields, err := patchText(r)
 	if err != nil {
@@ -115,9 +116,9 @@ func withVersion(r *request, version string) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// refusedStatus is what a node is told of a status that was not written. If the pod that it is about is gone or another
-// by now, the answer is final, and the hub is told which pod the node holds: it sends the node what became of it. If
-// the pod is the same, a conflict is one of versions, and the node is to send its newest status.
+// refusedStatus answers a status that was not written. If its pod is gone or replaced, the answer is final, and the hub
+// learns which pod the node holds and sends the node its deletion. If the pod is the same, a conflict is about
+// versions, and the node must send its newest status.
 func (c *Controller) refusedStatus(ctx context.Context, r *request, uid types.UID, refusal error) error {
 	conflict, gone := apierrors.IsConflict(refusal), apierrors.IsNotFound(refusal)
 	if !conflict && !gone && !apierrors.IsForbidden(refusal) && !apierrors.IsInvalid(refusal) {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// leaseSeconds is how long a node counts as alive after its lease was renewed, as the kubelet has it.
+// leaseSeconds is how long a node counts as alive after its lease was renewed, as with the kubelet.
 const leaseSeconds = 40
 
 func ownLease(r *request) error {
@@ -67,7 +67,7 @@ func (c *Controller) updateLease(ctx context.Context, r *request) result {
 	return written(lease, err, false)
 }
 
-// Heartbeat implements cloudhub.Upstream: one write, without a read before it.
+// Heartbeat implements cloudhub.Upstream with one write and no read.
 func (c *Controller) Heartbeat(ctx context.Context, node string) error {
 	leave, err := c.leases.acquire(ctx)
 	if err != nil {
@@ -79,7 +79,7 @@ func (c *Controller) Heartbeat(ctx context.Context, node string) error {
 	err = c.renew(ctx, node, time.Now())
 	c.metrics.renewals.WithLabelValues(outcome(err)).Inc()
 	if err != nil && ctx.Err() == nil {
-		// With the API server away, this is so for every node every few seconds.
+		// While the API server is away, this happens for every node every few seconds.
 		klog.V(2).InfoS("Lease of a node not renewed; it is tried again", "node", node, "err", err)
 	}
 	return err
@@ -101,7 +101,7 @@ func (c *Controller) renew(ctx context.Context, node string, now time.Time) erro
 	}
 	owner := c.caches.node(node)
 	if owner == nil {
-		return nil // it has not registered yet, or was deleted: then it is to have no lease
+		return nil // the node is not registered yet, or was deleted: it gets no lease
 	}
 	_, err = leases.Create(ctx, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{

@@ -16,7 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// What edges before 1.12 send (docs/wire.md, Requests of the node).
+// Requests of edgecores before 1.12 (docs/wire.md, Requests of the node).
 
 type oldNodeStatus struct {
 	UID             types.UID
@@ -36,12 +36,12 @@ type oldPodStatus struct {
 	Status v1.PodStatus
 }
 
-// oldNodeResource is the resource of the answer about a nodestatus.
+// oldNodeResource returns the resource of the answer to a nodestatus.
 func oldNodeResource(r *request) string {
 	return resource.Key{Namespace: r.key.Namespace, Type: resource.TypeNode, Name: r.key.Name}.String()
 }
 
-// registerOldNode registers a node; that it exists is as good.
+// registerOldNode registers a node; an existing Node counts as success.
 func (c *Controller) registerOldNode(ctx context.Context, r *request) result {
 	_, err := c.register(ctx, r)
 	if err == nil || apierrors.IsAlreadyExists(err) {
@@ -77,15 +77,14 @@ func (c *Controller) applyOldNodeStatus(ctx context.Context, name string, told *
 	node.Annotations = annotations
 	status := told.Status
 	status.Conditions = mergeNodeConditions(node.Status.Conditions, status.Conditions)
-	// Set by others: the attach controller, and anyone who serves the kubelet's API for the edge.
+	// Set by others: the attach controller, and the server of the kubelet API for the edge.
 	status.VolumesAttached, status.DaemonEndpoints = node.Status.VolumesAttached, node.Status.DaemonEndpoints
 	node.Status = status
 	_, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	if !apierrors.IsForbidden(err) {
 		return err
 	}
-	// Before the API server looks at the version of what is to be written, the NodeRestriction admission refuses it
-	// when its taints are not those that are stored by now.
+	// NodeRestriction refuses a write whose taints differ from the stored ones before the API server compares versions.
 	if now, getErr := nodes.Get(ctx, name, metav1.GetOptions{}); getErr == nil &&
 		now.ResourceVersion != node.ResourceVersion {
 		return apierrors.NewConflict(v1.Resource("nodes"), name, err)
@@ -116,11 +115,11 @@ func extendAnnotations(have map[string]string, extend map[v1.ResourceName][]exte
 	return out, nil
 }
 
-// maxOldStatuses is how many statuses one request may have; KubeEdge's nodes have 110 pods by default.
+// maxOldStatuses is the maximum number of statuses in one request; KubeEdge's nodes have 110 pods by default.
 const maxOldStatuses = 250
 
-// updateOldPodStatus takes the status of one pod, or a list of them, each of which counts as a request of the node. The
-// answer is "OK", or the first error.
+// updateOldPodStatus takes the status of one pod or a list of them; each counts as a request of the node. The answer is
+// "OK", or the first error.
 func (c *Controller) updateOldPodStatus(ctx context.Context, r *request) result {
 	var told []oldPodStatus
 	if r.key.Name == "" {
@@ -142,7 +141,7 @@ func (c *Controller) updateOldPodStatus(ctx context.Context, r *request) result 
 	}
 	var first error
 	for i := range told {
-		if i > 0 { // the request itself has had its turn
+		if i > 0 { // the request itself was already counted
 			if err := c.awaitRateLimit(ctx, r); err != nil {
 				return failed(err)
 			}
@@ -160,7 +159,7 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, reported
 	pods := c.clients.AsNode.CoreV1().Pods(r.key.Namespace)
 	pod, err := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, reported.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && pod.UID != reported.UID {
-		// The edge is told that it is gone, or is another.
+		// The edge learns that the pod is gone or replaced.
 		c.hub.Holds(r.node, key, reported.UID)
 		return nil
 	}
@@ -177,7 +176,7 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, reported
 	read := pod.ResourceVersion
 	pod, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 	if apierrors.IsForbidden(err) {
-		// As with the node: the admission compares the labels with those that are stored by now.
+		// As with the Node: admission compares the labels with the stored ones.
 		now, getErr := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, reported.Name, metav1.GetOptions{})
 		if getErr == nil && now.ResourceVersion != read {
 			return apierrors.NewConflict(v1.Resource("pods"), reported.Name, err)
@@ -194,7 +193,7 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, reported
 	})
 }
 
-// mergeOldStatus is the told status, with the conditions that are not the edge's own.
+// mergeOldStatus returns the reported status with the conditions that others set.
 func mergeOldStatus(have, reported v1.PodStatus) v1.PodStatus {
 	out := reported
 	out.Conditions = nil
@@ -219,7 +218,7 @@ func hasCondition(conditions []v1.PodCondition, kind v1.PodConditionType) bool {
 	return false
 }
 
-// ended reports whether no container runs any more.
+// ended reports whether no container is running.
 func ended(status *v1.PodStatus) bool {
 	if status.Phase == v1.PodSucceeded || status.Phase == v1.PodFailed {
 		return true

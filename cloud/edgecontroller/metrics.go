@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics count what was done for nodes.
+// metrics counts the requests of nodes.
 type metrics struct {
 	requests    *prometheus.CounterVec
 	renewals    *prometheus.CounterVec
@@ -36,7 +36,7 @@ func (m *metrics) register(r prometheus.Registerer) error {
 	return nil
 }
 
-// answered counts a request of a known type: an edge cannot make up labels.
+// answered counts a request of a known type: edges cannot create label values.
 func (m *metrics) answered(f requestName, known bool, r result) {
 	if !known {
 		f = requestName{"unknown", "unknown"}
@@ -44,7 +44,7 @@ func (m *metrics) answered(f requestName, known bool, r result) {
 	m.requests.WithLabelValues(f.kind, f.op, strconv.Itoa(codeOf(r))).Inc()
 }
 
-// codeOf is the HTTP status of a result; 0 when there is no answer.
+// codeOf returns the HTTP status of a result; 0 without an answer.
 func codeOf(r result) int {
 	if r.none {
 		return 0

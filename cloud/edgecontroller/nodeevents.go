@@ -15,8 +15,8 @@ type eventPatch struct {
 	PatchData string    `json:"patchData"`
 }
 
-// ownEvent checks that an event is of the node and about the node or a pod on it. A pod that is gone is nobody's, and
-// its last events come late. An event that does not say where it comes from is completed: it comes from the node.
+// ownEvent checks that an event is from the node and about the node or a pod on it. It accepts any pod that is gone,
+// since last events come late. It completes an event without a source: the source is the node.
 func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) error {
 	if e.Name != r.key.Name || e.Namespace != r.key.Namespace {
 		return badRequest(r.key, "the content is event %s/%s", e.Namespace, e.Name)
@@ -26,7 +26,7 @@ func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) erro
 			return forbidden(r.key, "it says that it comes from %s, and comes from node %s", host, r.node)
 		}
 	}
-	if e.Source.Host == "" && e.ReportingInstance == "" { // an event with neither could not be changed later
+	if e.Source.Host == "" && e.ReportingInstance == "" { // without either, the event could not be changed later
 		e.Source.Host = r.node
 	}
 	about := e.InvolvedObject
@@ -53,7 +53,7 @@ func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) erro
 	return forbidden(r.key, "it is about a %s; nodes may only tell of themselves and their pods", about.Kind)
 }
 
-// eventResult is the end of an event. Most edges await no answer, so what went wrong is logged, too.
+// eventResult is the result of an event. Most edges expect no answer, so errors are also logged.
 func eventResult(r *request, err error) result {
 	if err != nil {
 		klog.V(1).InfoS("Event of a node not recorded", "node", r.node, "event", r.key.String(), "err", err)
@@ -72,13 +72,13 @@ func (c *Controller) createEvent(ctx context.Context, r *request) result {
 	return eventResult(r, err)
 }
 
-// updateEvent is as createEvent: both leave the event as it was told, whether it was there (a request that came twice)
-// or not (it lives for an hour only).
+// updateEvent works like createEvent: both store the event whether it exists (a repeated request) or not (events live
+// for only an hour).
 func (c *Controller) updateEvent(ctx context.Context, r *request) result {
 	return c.createEvent(ctx, r)
 }
 
-// recordEvent creates the event, or brings the one of that name up to date.
+// recordEvent creates the event, or updates the existing one of that name.
 func (c *Controller) recordEvent(ctx context.Context, e *v1.Event) error {
 	events := c.clients.AsNode.CoreV1().Events(e.Namespace)
 	fresh := *e
@@ -92,7 +92,7 @@ func (c *Controller) recordEvent(ctx context.Context, e *v1.Event) error {
 	})
 }
 
-// patchEvent applies a patch to an event, or creates it when it is there no more.
+// patchEvent patches an event, or creates it if it no longer exists.
 func (c *Controller) patchEvent(ctx context.Context, r *request) result {
 	p, err := decode[eventPatch](r, `patch of an event, {"event":..,"patchData":".."}`)
 	if err == nil && (p.Event == nil || p.PatchData == "") {

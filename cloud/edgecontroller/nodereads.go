@@ -11,23 +11,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What a kubelet reads to run pods and that no pod carries. Edges ask seldom, once for a pod that names one, so nothing
-// of it is cached. All of it is read in the node's name.
+// Objects that a kubelet reads to run pods and that are not part of a pod. Edges query them rarely, once for a pod that
+// names one, so they are not cached. All are read in the node's name.
 
-// queryRuntimeClass answers with a class that a pod may name; a node may read all.
+// queryRuntimeClass returns a RuntimeClass; a node may read all.
 func (c *Controller) queryRuntimeClass(ctx context.Context, r *request) result {
 	o, err := c.clients.AsNode.NodeV1().RuntimeClasses().Get(ctx, r.key.Name, metav1.GetOptions{})
 	return found(o, err)
 }
 
-// queryCSIDriver answers with what a CSI driver wants of a node; a node may read all.
+// queryCSIDriver returns a CSIDriver; a node may read all.
 func (c *Controller) queryCSIDriver(ctx context.Context, r *request) result {
 	o, err := c.clients.AsNode.StorageV1().CSIDrivers().Get(ctx, r.key.Name, metav1.GetOptions{})
 	return found(o, err)
 }
 
-// patchClaimStatus takes the size that a node has grown a claim's file system to. The API server lets a node say no
-// more than that, and of claims of its own pods only.
+// patchClaimStatus reports the size to which a node has grown a claim's file system. The API server lets a node change
+// only that, and only for claims of its own pods.
 func (c *Controller) patchClaimStatus(ctx context.Context, r *request) result {
 	if _, err := patchText(r); err != nil {
 		return written(nil, err, false)
@@ -84,8 +84,8 @@ func (c *Controller) updateCSINode(ctx context.Context, r *request) result {
 	return written(o, err, false)
 }
 
-// queryClusterTrustBundle answers with a bundle, or without a name with all of them: a volume may choose by signer and
-// labels. API servers before 1.37 have them as v1beta1, or not at all.
+// queryClusterTrustBundle returns one bundle, or all of them without a name: a volume may select by signer and labels.
+// API servers before 1.37 have v1beta1 bundles or none.
 func (c *Controller) queryClusterTrustBundle(ctx context.Context, r *request) result {
 	if r.key.Name == "" {
 		return c.listClusterTrustBundles(ctx)
@@ -127,7 +127,7 @@ func (c *Controller) listClusterTrustBundles(ctx context.Context) result {
 	return result{content: items}
 }
 
-// bundle is a bundle of the older API in the words of the newer one, which are the same.
+// bundle converts a v1beta1 bundle to v1; the fields are the same.
 func bundle(old *certificatesv1beta1.ClusterTrustBundle) *certificatesv1.ClusterTrustBundle {
 	return &certificatesv1.ClusterTrustBundle{ObjectMeta: old.ObjectMeta,
 		Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: old.Spec.SignerName, TrustBundle: old.Spec.TrustBundle}}

@@ -16,12 +16,12 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 )
 
-// AgentLabel is a label that edges give themselves beside EdgeLabel.
+// AgentLabel is a label that edge nodes set in addition to EdgeLabel.
 const AgentLabel = "node-role.kubernetes.io/agent"
 
-// splitLabels sorts a registering node's labels: those that a node may set itself, those that cloudcore sets for it
-// (that it is an edge node), and those that neither may: the reserved names of Kubernetes with which a node could draw
-// workloads to itself.
+// splitLabels splits a registering node's labels into those that a node may set itself, those that cloudcore sets for
+// it (that it is an edge node), and those that neither may: reserved names of Kubernetes with which a node could
+// attract workloads.
 func splitLabels(labels map[string]string) (own, granted map[string]string, refused []string) {
 	own, granted = map[string]string{}, map[string]string{}
 	for key, value := range labels {
@@ -38,7 +38,7 @@ func splitLabels(labels map[string]string) (own, granted map[string]string, refu
 	return own, granted, refused
 }
 
-// mayLabel reports whether a node may set a label on itself, as the NodeRestriction admission has it.
+// mayLabel reports whether NodeRestriction lets a node set a label on itself.
 func mayLabel(key string) bool {
 	namespace, _, _ := strings.Cut(key, "/")
 	in := func(suffix string) bool { return namespace == suffix || strings.HasSuffix(namespace, "."+suffix) }
@@ -60,7 +60,7 @@ func ownNode(r *request) error {
 	return nil
 }
 
-// registerNode creates the node object (docs/wire.md, Registration).
+// registerNode creates the Node (docs/wire.md, Registration).
 func (c *Controller) registerNode(ctx context.Context, r *request) result {
 	node, err := c.register(ctx, r)
 	if err != nil {
@@ -104,10 +104,10 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	return created, nil
 }
 
-// createNode creates a Node with the labels that make it a device's. A node may not set those itself, so it is created
-// in cloudcore's own name, after the API server said that the node might create it without them. There is no moment at
-// which the Node exists without these labels: only they say that it was registered through a cloudcore, and a device
-// gets nothing of a Node that was not.
+// createNode creates a Node with the labels that make it a device's. A node may not set those, so cloudcore creates it
+// in its own name, after the API server confirmed that the node might create it without them. The Node never exists
+// without these labels: only they show that it was registered through a cloudcore, and a device gets nothing from a
+// Node that was not.
 func (c *Controller) createNode(ctx context.Context, node *v1.Node, granted map[string]string) (*v1.Node, error) {
 	_, err := c.clients.AsNode.CoreV1().Nodes().Create(ctx, node,
 		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -128,9 +128,8 @@ func (c *Controller) createNode(ctx context.Context, node *v1.Node, granted map[
 	return c.clients.Own.CoreV1().Nodes().Create(ctx, labelled, metav1.CreateOptions{})
 }
 
-// queryNode answers with the node's own object. An edge of ours asks when it starts, and before it turns a pod away for
-// what its Node is: the cache may be behind the pod's, or behind what the edge told before. KubeEdge's edges ask all
-// the time.
+// queryNode returns the node's own Node. Our edgecore asks when it starts, and before it rejects a pod because of its
+// Node: the cache may be older than the pod, or than the edge's last report. KubeEdge's edgecores ask all the time.
 func (c *Controller) queryNode(ctx context.Context, r *request) result {
 	if err := ownNode(r); err != nil {
 		return failed(err)
@@ -142,7 +141,7 @@ func (c *Controller) queryNode(ctx context.Context, r *request) result {
 	return found(node, err)
 }
 
-// updateNode adds and changes labels and annotations; none is taken away, as the node may have an old picture of what
+// updateNode adds and changes labels and annotations. It removes none: the node may have an outdated view of what
 // others set.
 func (c *Controller) updateNode(ctx context.Context, r *request) result {
 	node, err := c.changeNode(ctx, r)
@@ -152,7 +151,7 @@ func (c *Controller) updateNode(ctx context.Context, r *request) result {
 	case r.capable:
 		return failed(err)
 	}
-	// An upstream edge would store the error as its node object.
+	// KubeEdge's edgecore would store the error as its Node.
 	klog.V(1).InfoS("Node not updated as its edge asked", "node", r.node, "err", err)
 	return result{none: true}
 }
@@ -186,7 +185,7 @@ func (c *Controller) changeNode(ctx context.Context, r *request) (*v1.Node, erro
 	return c.clients.AsNode.CoreV1().Nodes().Patch(ctx, r.node, types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
-// differing are the wanted pairs that are not there yet.
+// differing returns the wanted pairs that are missing or different.
 func differing(now, wanted map[string]string) map[string]string {
 	out := maps.Clone(wanted)
 	maps.DeleteFunc(out, func(key, value string) bool {
@@ -196,7 +195,7 @@ func differing(now, wanted map[string]string) map[string]string {
 	return out
 }
 
-// patchNodeStatus applies a strategic merge patch to the node's status.
+// patchNodeStatus applies a strategic merge patch to the Node's status.
 func (c *Controller) patchNodeStatus(ctx context.Context, r *request) result {
 	err := ownNode(r)
 	if err == nil {

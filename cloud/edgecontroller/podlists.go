@@ -16,47 +16,46 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// The pod cache may be behind what a node got through another cloudcore before it came here. Two mistakes follow,
-// both on the device: what a pod needs is removed because the cache does not know the pod, and a pod that was deleted
-// by force is started again because the cache still has it. So before the first such decision of a session, cloudcore
-// asks the API server once which pods are bound to the node. What the node held when it connected is no newer than
-// that list: with the list and the events that follow, every later decision of the session is made from memory.
+// The pod cache may lag behind what a node got through another cloudcore before it connected here. Two mistakes would
+// follow on the device: objects that a pod needs are removed because the cache does not know the pod, and a
+// force-deleted pod is restarted because the cache still has it. So before the first such decision of a session,
+// cloudcore asks the API server once which pods are bound to the node. What the node held when it connected is no newer
+// than that list: with the list and the events that follow, every later decision of the session is made from memory.
 //
-// The cost: a node that says on connecting that it has all that it is to have, and nothing else, costs no request.
-// Any other session (nodes of KubeEdge say nothing) costs one LIST of the pods of one node, which the API server
-// answers from an index, at the first pod that the node does not hold or the first object that it is not to have; and
-// more only while the cache is behind, one in listAge at most. It replaces the GET of each pod that is gone. Over all
-// nodes, at most maxConfirms run at a time.
+// The cost: a node whose inventory is exactly what it must have costs no request. Any other session (KubeEdge's nodes
+// send no inventory) costs one LIST of the pods of one node, which the API server answers from an index, at the first
+// pod that the node does not hold or the first object that it must not have. More follow only while the cache is
+// behind, at most one per listAge. The LIST replaces the GET of each deleted pod. Over all nodes, at most maxConfirms
+// run at a time.
 
-// listAge is how long a list of pods is good for while the cache is behind it.
+// listAge is how long a list of pods is reused while the cache is behind it.
 const listAge = 2 * time.Second
 
-// maxConfirms bounds the questions to the API server about what may be gone.
+// maxConfirms limits concurrent requests to the API server about objects that may be gone.
 const maxConfirms = 16
 
-// podLists are the lists of pods of the nodes that are connected here.
+// podLists holds the pod lists of the nodes connected here.
 type podLists struct {
 	mu    sync.Mutex
 	nodes map[string]*podList
 }
 
-// podList is what the API server said of the pods of one node in a session. podLists.mu guards all but taking.
+// podList is the API server's list of one node's pods in a session. podLists.mu guards all but taking.
 type podList struct {
 	links int
-	// held are pods that the node has: no list is needed to send a newer version of them.
+	// held are pods that the node has: sending a newer version of them needs no list.
 	held map[types.UID]bool
-	// taking is held while the API server is asked, by one at a time.
+	// taking is held while the API server is asked.
 	taking sync.Mutex
 
-	taken   time.Time // zero: not asked yet
-	version uint64    // of the list; 0: it has none that can be compared
-	// pods are those of the list that were not deleted since. missing are those among them that the cache has never
-	// had.
+	taken   time.Time // zero: not listed yet
+	version uint64    // of the list; 0: cannot be compared
+	// pods are the listed pods that were not deleted since; missing those of them that the cache has never had.
 	pods    map[types.UID]bool
 	missing map[types.UID]missingPod
 }
 
-// missingPod is what counts of a pod that is not in the cache yet.
+// missingPod is what matters about a pod that is not in the cache yet.
 type missingPod struct {
 	key        resource.Key
 	references []resource.Key
@@ -86,7 +85,7 @@ func (l *podLists) disconnected(node string) {
 	}
 }
 
-// inventoried notes which of the cached pods a node holds.
+// inventoried records which of the cached pods a node holds.
 func (l *podLists) inventoried(node string, held map[types.UID]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +94,7 @@ func (l *podLists) inventoried(node string, held map[types.UID]bool) {
 	}
 }
 
-// changed follows an event of the pod cache.
+// changed handles an event of the pod cache.
 func (l *podLists) changed(old, now *v1.Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,18 +112,18 @@ func (l *podLists) changed(old, now *v1.Pod) {
 	}
 }
 
-// verdict is what the list of a session says about an answer out of the cache.
+// verdict is what a session's list says about an answer from the cache.
 type verdict int
 
 const (
-	listTrusted verdict = iota // the answer is right
-	listBehind                 // the cache lacks a pod of the list that makes the answer wrong
+	listTrusted verdict = iota // the answer is correct
+	listBehind                 // the cache lacks a listed pod that makes the answer wrong
 	listDeleted                // the cache has a pod that was deleted
-	listUnknown                // the API server has to be asked for a list
+	listUnknown                // a list is needed from the API server
 )
 
-// aboutPod judges what the cache has under a pod's key; nil is nothing. Of a node that is not connected here only
-// what the cache has is believed.
+// aboutPod judges what the cache has under a pod's key; nil is nothing. For a node that is not connected here, the
+// cache is trusted.
 func (l *podLists) aboutPod(node string, key resource.Key, pod *v1.Pod) verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,14 +150,14 @@ func (l *podLists) aboutPod(node string, key resource.Key, pod *v1.Pod) verdict 
 	switch {
 	case err != nil || n.version == 0:
 		return listUnknown
-	case version > n.version: // it is newer than the list
+	case version > n.version: // the pod is newer than the list
 		return listTrusted
 	}
 	return listDeleted
 }
 
-// aboutNeed judges that no cached pod of a node needs an object; needs says which missing pods would. claims is set
-// when a missing pod uses a persistent volume.
+// aboutNeed judges that no cached pod of a node needs an object; needs reports which missing pods would. claims is set
+// if a missing pod uses a persistent volume claim.
 func (l *podLists) aboutNeed(node string, needs func(missingPod) bool) (v verdict, claims bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,8 +177,8 @@ func (l *podLists) aboutNeed(node string, needs func(missingPod) bool) (v verdic
 	return listTrusted, claims
 }
 
-// podOnNode returns the cached pod of a key, if the node is to have it; nil if not. The API server is asked as the
-// comment at podLists says.
+// podOnNode returns the cached pod of a key if the node must have it, else nil. It asks the API server as described at
+// podLists.
 func (c *Controller) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
 	pod := c.caches.pod(key.Namespace, key.Name)
 	v := c.podLists.aboutPod(node, key, pod)
@@ -187,7 +186,7 @@ func (c *Controller) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
 		if err := c.takePodList(node); err != nil {
 			return nil, err
 		}
-		// A pod that the cache had before the list was taken, and that is not in it, is gone.
+		// A pod that the cache had before the list was taken, and that the list lacks, is gone.
 		if v = c.podLists.aboutPod(node, key, pod); v == listUnknown {
 			v = listDeleted
 		}
@@ -207,11 +206,11 @@ func (c *Controller) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
 	return pod, nil
 }
 
-// errCacheStale says that the API server has a pod that needs an object, and the cache does not have that pod yet.
+// errCacheStale means that the API server has a pod that needs an object, and the cache lacks that pod.
 var errCacheStale = errors.New("the cache of pods is behind the API server")
 
-// unneeded makes sure that no pod of a node needs an object, which needed says of the cached pods and needs of
-// others. claims is set when a pod that is not cached uses a persistent volume.
+// unneeded makes sure that no pod of a node needs an object: needed decides for cached pods, needs for others. claims
+// is set if a pod outside the cache uses a persistent volume claim.
 func (c *Controller) unneeded(
 	node string, key resource.Key, needed func() bool, needs func(missingPod) bool,
 ) (is, claims bool, err error) {
@@ -234,8 +233,8 @@ func (c *Controller) unneeded(
 	return true, claims, nil
 }
 
-// takePodList asks the API server which pods a node has. A list that is younger than listAge is kept, unless it
-// cannot be compared.
+// takePodList asks the API server which pods a node has. It keeps a list younger than listAge, unless it cannot be
+// compared.
 func (c *Controller) takePodList(node string) error {
 	l := c.podLists
 	l.mu.Lock()
@@ -280,8 +279,7 @@ func (c *Controller) takePodList(node string) error {
 	return nil
 }
 
-// listPods lists the pods of a node as they are now: without a resourceVersion the API server does not answer with
-// less.
+// listPods lists a node's current pods: without a resourceVersion the API server answers with nothing older.
 func (c *Controller) listPods(node string) (*v1.PodList, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
 	defer cancel()

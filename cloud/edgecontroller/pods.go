@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// podOf finds a pod: in the cache, or at the API server, which the cache may be behind. It is nil when there is none.
+// podOf returns a pod from the cache, or from the API server if the cache lacks it; nil if there is none.
 func (c *Controller) podOf(ctx context.Context, namespace, name string) (*v1.Pod, error) {
 	if pod := c.caches.pod(namespace, name); pod != nil {
 		return pod, nil
@@ -36,7 +36,7 @@ func (c *Controller) queryPod(ctx context.Context, r *request) result {
 	return found(pod, nil)
 }
 
-// createMirrorPod creates the pod that shows a static pod; the NodeRestriction admission sees to it that it is one.
+// createMirrorPod creates the mirror pod of a static pod; NodeRestriction admission verifies that it is one.
 func (c *Controller) createMirrorPod(ctx context.Context, r *request) result {
 	pod, err := decode[v1.Pod](r, "Pod")
 	switch {
@@ -54,7 +54,7 @@ func (c *Controller) createMirrorPod(ctx context.Context, r *request) result {
 	return written(pod, err, false)
 }
 
-// deletion reads what a node says about the end of a pod: DeleteOptions with the pod's UID, or from edges before 1.12
+// deletion decodes a node's report that a pod ended: DeleteOptions with the pod's UID, or from edgecores before 1.12
 // the bare UID.
 func deletion(r *request) (metav1.DeleteOptions, error) {
 	var options metav1.DeleteOptions
@@ -76,8 +76,8 @@ func deletion(r *request) (metav1.DeleteOptions, error) {
 	}, nil
 }
 
-// deletePod removes a pod whose containers the node has stopped. That the pod does not exist, or is another by now, is
-// what was asked for; but the API server's admission, which is behind, may not know yet of a pod that does exist.
+// deletePod removes a pod whose containers the node has stopped. It succeeds if the pod is gone or replaced; but the
+// API server's admission may lag and not know an existing pod yet.
 func (c *Controller) deletePod(ctx context.Context, r *request) result {
 	options, err := deletion(r)
 	if err != nil {
@@ -86,7 +86,7 @@ func (c *Controller) deletePod(ctx context.Context, r *request) result {
 	return okOr(c.removePod(ctx, r.key.Namespace, r.key.Name, options))
 }
 
-// removePod removes the one pod that the options name by its UID, in the name of the context's node.
+// removePod removes the pod that the options name by UID, in the name of the context's node.
 func (c *Controller) removePod(ctx context.Context, namespace, name string, options metav1.DeleteOptions) error {
 	_, err := retryUnknownPod(ctx, func() (none struct{}, err error) {
 		err = c.clients.AsNode.CoreV1().Pods(namespace).Delete(ctx, name, options)
@@ -96,22 +96,21 @@ func (c *Controller) removePod(ctx context.Context, namespace, name string, opti
 		}
 		return none, err
 	})
-	if apierrors.IsNotFound(err) { // the edge would take that for the end of the pod
+	if apierrors.IsNotFound(err) { // the edge would take NotFound for the end of the pod
 		err = apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s/%s exists, and the API server does not delete it: %v",
 			namespace, name, err))
 	}
 	return err
 }
 
-// isAnother reports whether the pod of that name has another UID by now, or is gone: the API server then refuses a node
-// for the new pod's sake, which may be bound elsewhere.
+// isAnother reports whether the pod of that name now has another UID, or is gone: the API server then refuses the node
+// because of the new pod, which may be bound elsewhere.
 func (c *Controller) isAnother(ctx context.Context, namespace, name string, uid types.UID) bool {
 	pod, err := c.clients.Own.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	return apierrors.IsNotFound(err) || err == nil && pod.UID != uid
 }
 
-// patchPodStatus applies a strategic merge patch to a pod's status; its metadata.uid says which pod of that name is
-// meant.
+// patchPodStatus applies a strategic merge patch to a pod's status; metadata.uid identifies the pod.
 func (c *Controller) patchPodStatus(ctx context.Context, r *request) result {
 	uid, err := patchedUID(r)
 	if err != nil {

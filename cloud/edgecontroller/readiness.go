@@ -13,15 +13,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// readyDelay lets what a node reports on its return come before what it reported earlier is put back.
+// readyDelay lets a returning node's reports arrive before its earlier condition is restored.
 const readyDelay = 500 * time.Millisecond
 
-// readiness puts the condition Ready of pods back when their node has returned. Kubernetes takes it from all pods of a
-// node that it has not heard of for a while, and leaves it to the node to set it again; an edge is told of no
-// status, since those are its own, and for one that kept running nothing has changed. What the other conditions say
-// came from the edge, and says what Ready was, unless a newer status waits on the node: while it was offline, the
-// containers may have become not ready. So nothing is done before the inventory of the node's session has said of which
-// pods the API server has the newest status, nor for the others before it has that. Nodes of KubeEdge say nothing.
+// readiness restores the condition Ready of pods when their node has returned. Kubernetes sets Ready to False for all
+// pods of a node that it has not heard of for a while, and expects the node to set it again. An edge does not receive
+// statuses, since they are its own, and for a pod that kept running nothing has changed. The other conditions came from
+// the edge and show what Ready was, unless a newer status waits on the node: its containers may have become not ready
+// while it was offline. So readiness waits for the inventory of the session, which says for which pods the API server
+// has the newest status; for the others it waits until that arrives. KubeEdge's nodes send no inventory.
 type readiness struct {
 	c *Controller
 	keyQueue
@@ -33,7 +33,7 @@ func newReadiness(c *Controller) *readiness {
 	return r
 }
 
-// readyAgain reports whether a pod is not Ready though everything that makes it so says that it is.
+// readyAgain reports whether a pod is not Ready although all its other conditions say that it is.
 func readyAgain(pod *v1.Pod) bool {
 	if pod.Status.Phase != v1.PodRunning || pod.DeletionTimestamp != nil {
 		return false
@@ -54,7 +54,7 @@ func readyAgain(pod *v1.Pod) bool {
 	return is(v1.PodReady, v1.ConditionFalse) && is(v1.ContainersReady, v1.ConditionTrue)
 }
 
-// nodeIsReady reports whether Kubernetes has heard of a node.
+// nodeIsReady reports whether the node is Ready in Kubernetes.
 func nodeIsReady(node *v1.Node) bool {
 	for i := range node.Status.Conditions {
 		if c := &node.Status.Conditions[i]; c.Type == v1.NodeReady {
@@ -64,7 +64,7 @@ func nodeIsReady(node *v1.Node) bool {
 	return false
 }
 
-// returned reports whether a node is connected here, and Kubernetes has heard of it: only then pods stay Ready.
+// returned reports whether a node is connected here and Ready in Kubernetes: only then do pods stay Ready.
 func (r *readiness) returned(node *v1.Node) bool {
 	return node != nil && nodeIsReady(node) && r.c.sessions.connectedHere(node.Name)
 }
@@ -86,8 +86,8 @@ func (r *readiness) nodeChanged(node *v1.Node) {
 	}
 }
 
-// readyPatch is the strategic merge patch of a pod's status. It holds for the version of the pod that it was made from
-// only, so that it undoes nothing that the edge has reported meanwhile.
+// readyPatch returns the strategic merge patch of a pod's status. It applies only to the pod version it was made from,
+// so that it does not undo newer reports of the edge.
 func readyPatch(pod *v1.Pod, now time.Time) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion},

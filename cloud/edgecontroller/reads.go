@@ -13,11 +13,11 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
-// authorizerLag is how long the API server's node authorizer may be behind the pods that are known here.
+// authorizerLag is how long the API server's node authorizer may lag behind the pods known here.
 const authorizerLag = time.Second
 
-// retryUnknownPod repeats what the API server refuses although the node should be allowed to, because its authorizer and its
-// admission learn of a pod a moment after the pod is bound.
+// retryUnknownPod repeats a request that the API server refuses although the node should be allowed: its authorizer and
+// admission learn of a pod a moment after it is bound.
 func retryUnknownPod[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	until := time.Now().Add(authorizerLag)
 	for backoff := retry.NewBackoff(50*time.Millisecond, authorizerLag); ; {
@@ -29,7 +29,7 @@ func retryUnknownPod[T any](ctx context.Context, do func() (T, error)) (T, error
 	}
 }
 
-// isUnknownPod reports whether an error may come from the API server's not knowing a pod yet.
+// isUnknownPod reports whether an error may mean that the API server does not know a pod yet.
 func isUnknownPod(err error) bool {
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok && apierrors.IsNotFound(err) {
 		details := status.ErrStatus.Details
@@ -38,8 +38,8 @@ func isUnknownPod(err error) bool {
 	return apierrors.IsForbidden(err)
 }
 
-// queryConfigMap answers from the cache when a pod on the node names the configmap. Otherwise, and when the cache does
-// not have it, the API server is asked in the node's name: what no pod names it forbids.
+// queryConfigMap answers from the cache if a pod on the node names the ConfigMap. Otherwise, and if the cache lacks it,
+// it asks the API server in the node's name, which forbids ConfigMaps that no pod names.
 func (c *Controller) queryConfigMap(ctx context.Context, r *request) result {
 	get := func() (*v1.ConfigMap, error) {
 		return c.clients.AsNode.CoreV1().ConfigMaps(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
@@ -55,8 +55,8 @@ func (c *Controller) queryConfigMap(ctx context.Context, r *request) result {
 	return found(o, err)
 }
 
-// querySecret is as queryConfigMap. A secret of a persistent volume, which no pod names, is one of those for which the
-// API server is asked.
+// querySecret works like queryConfigMap. A Secret of a persistent volume, which no pod names, comes from the API
+// server.
 func (c *Controller) querySecret(ctx context.Context, r *request) result {
 	get := func() (*v1.Secret, error) {
 		return c.clients.AsNode.CoreV1().Secrets(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
@@ -88,7 +88,7 @@ func (c *Controller) queryVolumeAttachment(ctx context.Context, r *request) resu
 	return found(o, err)
 }
 
-// queryService answers for the services of the namespaces of the node's pods from the cache; a node may read all.
+// queryService answers from the cache for services in the namespaces of the node's pods; a node may read all.
 func (c *Controller) queryService(ctx context.Context, r *request) result {
 	if o := c.caches.service(r.key.Namespace, r.key.Name); o != nil && c.hasPodsIn(r.node, r.key.Namespace) {
 		return found(o, nil)
@@ -106,14 +106,14 @@ func (c *Controller) hasPodsIn(node, namespace string) bool {
 	return false
 }
 
-// queryEndpoints asks the API server: endpoints change with every probe, and edges hardly ever ask for them, so they
-// are not cached.
+// queryEndpoints asks the API server: Endpoints change with every probe, and edges rarely query them, so they are not
+// cached.
 func (c *Controller) queryEndpoints(ctx context.Context, r *request) result {
 	o, err := c.clients.AsNode.CoreV1().Endpoints(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	return found(o, err)
 }
 
-// queryCSR answers with the node's own requests only: the API server would show a node all of them.
+// queryCSR returns only the node's own requests: the API server would show a node all of them.
 func (c *Controller) queryCSR(ctx context.Context, r *request) result {
 	csr, err := c.clients.AsNode.CertificatesV1().CertificateSigningRequests().Get(ctx, r.key.Name, metav1.GetOptions{})
 	if err == nil && csr.Spec.Username != "system:node:"+r.node {
@@ -122,8 +122,8 @@ func (c *Controller) queryCSR(ctx context.Context, r *request) result {
 	return found(csr, err)
 }
 
-// requestToken makes a token of a service account for a pod on the node that runs as it. The token is in the answer and
-// nowhere else.
+// requestToken creates a service account token for a pod on the node that runs as the account. The token is only in the
+// answer.
 func (c *Controller) requestToken(ctx context.Context, r *request) result {
 	wanted, err := decode[authenticationv1.TokenRequest](r, "TokenRequest")
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *Controller) requestToken(ctx context.Context, r *request) result {
 	return res
 }
 
-// mayHaveToken checks what the API server checks too, before it is asked for a token.
+// mayHaveToken checks what the API server checks too, before requesting a token.
 func (c *Controller) mayHaveToken(ctx context.Context, r *request, ref *authenticationv1.BoundObjectReference) error {
 	if ref == nil || ref.Kind != "Pod" || ref.APIVersion != "v1" || ref.Name == "" || ref.UID == "" {
 		return forbidden(r.key, "a node gets tokens for its pods only; the request names no pod with its UID")

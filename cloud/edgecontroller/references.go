@@ -9,9 +9,9 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// references lists the configmaps and secrets that a pod names, each once, sorted: in volumes (also projected ones, and
-// those of drivers), in the environment of every kind of container, and to pull images. A claim's and a volume's own
-// secrets are not among them: those are asked for, and the API server's node authorizer decides.
+// references lists the ConfigMaps and Secrets that a pod names, each once, sorted: in volumes (also projected ones and
+// those of drivers), in the environment of every kind of container, and for image pulls. Secrets of claims and
+// persistent volumes are not included: nodes query them, and the API server's node authorizer decides.
 func references(pod *v1.Pod) []resource.Key {
 	r := refs{namespace: pod.Namespace}
 	spec := &pod.Spec
@@ -87,7 +87,7 @@ func (r *refs) volume(v *v1.VolumeSource) {
 	r.secretRef(driverSecret(v))
 }
 
-// driverSecret is the secret with which a volume's driver signs in.
+// driverSecret returns the secret reference of a volume's driver.
 func driverSecret(v *v1.VolumeSource) *v1.LocalObjectReference {
 	switch {
 	case v.CSI != nil:

@@ -7,10 +7,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// What cloudcores keep in a Node for themselves: InstanceAnnotation and the condition DuplicateDevice. They would be
-// of no use if the node could change them. This file has the rules for what nodes send of their Nodes.
+// What only cloudcores may write in a Node: InstanceAnnotation and the condition DuplicateDevice. They would be
+// worthless if the node could change them. This file enforces that on what nodes send.
 
-// dropReserved takes out of a Node that is to be registered what only cloudcores write.
+// dropReserved removes what only cloudcores write from a Node that registers.
 func dropReserved(node *v1.Node) {
 	delete(node.Annotations, InstanceAnnotation)
 	node.Status.Conditions = slices.DeleteFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
@@ -18,7 +18,7 @@ func dropReserved(node *v1.Node) {
 	})
 }
 
-// mergeNodeConditions is what a Node's conditions become when a node tells all of its own: those of others stay.
+// mergeNodeConditions merges all conditions that a node reports into a Node's; conditions of others stay.
 func mergeNodeConditions(have, reported []v1.NodeCondition) []v1.NodeCondition {
 	var out []v1.NodeCondition
 	for _, c := range have {
@@ -35,11 +35,11 @@ func mergeNodeConditions(have, reported []v1.NodeCondition) []v1.NodeCondition {
 	return out
 }
 
-// jsonObject is the members of an object in a patch.
+// jsonObject holds the members of an object in a patch.
 type jsonObject map[string]json.RawMessage
 
-// checkReserved returns an error (403) for a strategic merge patch of a Node that would change what only cloudcores write,
-// or all annotations or conditions, no matter who wrote them.
+// checkReserved returns an error (403) for a strategic merge patch of a Node that would change what only cloudcores
+// write, or all annotations or conditions regardless of their writer.
 func checkReserved(r *request, patch jsonObject) error {
 	metadata, ok := member(patch, "metadata")
 	if !ok {
@@ -60,8 +60,8 @@ func checkReserved(r *request, patch jsonObject) error {
 	return nil
 }
 
-// member returns a member of an object that is an object; ok is false if it is null, is no object, or is replaced or
-// deleted as a whole.
+// member returns a member that is an object; ok is false if it is null, not an object, or replaced or deleted as a
+// whole.
 func member(of jsonObject, name string) (value jsonObject, ok bool) {
 	raw, has := of[name]
 	if !has {
@@ -73,7 +73,7 @@ func member(of jsonObject, name string) (value jsonObject, ok bool) {
 	return value, true
 }
 
-// hasDirective reports whether a part of a patch says how it is to be merged.
+// hasDirective reports whether a part of a patch contains a merge directive.
 func hasDirective(part jsonObject) bool {
 	for _, name := range []string{"$patch", "$retainKeys"} {
 		if _, has := part[name]; has {
@@ -83,7 +83,7 @@ func hasDirective(part jsonObject) bool {
 	return false
 }
 
-// leavesCondition reports whether a patch of a Node's conditions leaves DuplicateDevice alone.
+// leavesCondition reports whether a patch of a Node's conditions does not touch DuplicateDevice.
 func leavesCondition(raw json.RawMessage) bool {
 	var list []jsonObject
 	if err := json.Unmarshal(raw, &list); err != nil || list == nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// What a node's own port asks about anyone who asks it: who a token is, whether a user may, and who signs the
-// certificates of clients. Reviews are made in the node's name, as a kubelet makes them.
+// Requests with which a node's own port authenticates its callers: whose a token is, whether a user is authorized, and
+// which CA signs client certificates. Reviews are made in the node's name, as a kubelet makes them.
 
-// reviewToken asks the API server whose a token is. Neither is kept here, and the answer does not repeat the token.
+// reviewToken asks the API server whose a token is. Neither is stored here, and the answer does not repeat the token.
 func (c *Controller) reviewToken(ctx context.Context, r *request) result {
 	review, err := decode[authenticationv1.TokenReview](r, "TokenReview")
 	if err == nil && r.key.Name != r.node {
@@ -34,8 +34,8 @@ func (c *Controller) reviewToken(ctx context.Context, r *request) result {
 	return written(&authenticationv1.TokenReview{Status: got.Status}, nil, false)
 }
 
-// reviewAccess asks the API server whether a user may do something to the node that asks. The API server would tell a
-// node about any user and any object; here it learns no more than it needs.
+// reviewAccess asks the API server whether a user may do something to the requesting node. The API server would answer
+// a node about any user and any object; this limits it to what it needs.
 func (c *Controller) reviewAccess(ctx context.Context, r *request) result {
 	review, err := decode[authorizationv1.SubjectAccessReview](r, "SubjectAccessReview")
 	if err == nil {
@@ -52,7 +52,7 @@ func (c *Controller) reviewAccess(ctx context.Context, r *request) result {
 	return written(&authorizationv1.SubjectAccessReview{Status: got.Status}, nil, false)
 }
 
-// aboutItself checks that a node asks about subresources of its own Node.
+// aboutItself checks that a node asks only about subresources of its own Node.
 func aboutItself(r *request, spec *authorizationv1.SubjectAccessReviewSpec) error {
 	of := spec.ResourceAttributes
 	if r.key.Name != r.node || spec.NonResourceAttributes != nil || of == nil || of.Group != "" ||
@@ -62,16 +62,16 @@ func aboutItself(r *request, spec *authorizationv1.SubjectAccessReviewSpec) erro
 	return nil
 }
 
-// Where the API server publishes the CA of its clients' certificates, and its own client's.
+// Where the API server publishes the CA of client certificates, including that of its own client certificate.
 const (
 	clientCANamespace = "kube-system"
 	clientCAConfigMap = "extension-apiserver-authentication"
 	clientCAKey       = "client-ca-file"
 )
 
-// queryClientCA answers with the CA that signs clients' certificates, which includes the API server's own: with it a
-// node knows anyone who speaks for the cluster. It is public; a kubelet has it as a file. Of the configmap nothing else
-// is told.
+// queryClientCA returns the CA that signs client certificates, including the API server's: with it a node can
+// authenticate all cluster clients. It is public; a kubelet has it as a file. Nothing else of the ConfigMap is
+// returned.
 func (c *Controller) queryClientCA(ctx context.Context, r *request) result {
 	if r.key != (resource.Key{Namespace: clientCANamespace, Type: resource.TypeClientCA, Name: clientCAConfigMap}) {
 		return failed(badRequest(r.key, "there is only %s/%s/%s", clientCANamespace, resource.TypeClientCA,

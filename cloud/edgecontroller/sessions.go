@@ -7,10 +7,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// capablePrefix begins the protocol of edges of ours.
+// capablePrefix is the protocol prefix of our edgecores.
 const capablePrefix = "edgecore/"
 
-// sessions are the nodes that are connected to this cloudcore.
+// sessions tracks the nodes connected to this cloudcore.
 type sessions struct {
 	qps   rate.Limit
 	burst int
@@ -20,7 +20,7 @@ type sessions struct {
 }
 
 type session struct {
-	// links counts sessions: while one replaces another, there are two for a moment, and they may end in any order.
+	// links counts sessions: during a replacement there are two for a moment, and they may end in any order.
 	links   int
 	capable bool
 	limiter *rate.Limiter
@@ -55,7 +55,7 @@ func (s *sessions) disconnected(node string) {
 	}
 }
 
-// capable reports whether a node is connected here, with an edge of ours.
+// capable reports whether a node is connected here with our edgecore.
 func (s *sessions) capable(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *sessions) connectedHere(node string) bool {
 	return s.nodes[node] != nil
 }
 
-// limiter is a node's, or nil when it is not connected.
+// limiter returns a node's rate limiter, or nil if the node is not connected.
 func (s *sessions) limiter(node string) *rate.Limiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *sessions) limiter(node string) *rate.Limiter {
 	return nil
 }
 
-// capableNodes lists the connected edges of ours.
+// capableNodes lists the connected nodes that run our edgecore.
 func (s *sessions) capableNodes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,27 +13,27 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// statuses knows of which pods the API server has an older status than their node. A node says so in the inventory of
-// its session. Until it did, and for the pods that it named, nothing is concluded from a status in the caches.
+// statuses tracks for which pods the API server has an older status than their node. A node reports this in its
+// session's inventory. Before that, and for the pods it named, nothing is concluded from cached statuses.
 type statuses struct {
 	mu    sync.Mutex
 	nodes map[string]*nodeStatuses
 }
 
 type nodeStatuses struct {
-	// links counts sessions, as in session: for a moment there may be two.
+	// links counts sessions, as in session: there may briefly be two.
 	links int
-	// awaited is set until the inventory of the newest session has arrived.
+	// awaited is set until the newest session's inventory arrives.
 	awaited bool
-	// pending are the pods whose newest status is still to come from the node.
+	// pending are the pods whose newest status has yet to arrive from the node.
 	pending map[types.UID]bool
-	// reported are the pods whose status came while the inventory was awaited.
+	// reported are the pods whose status arrived while the inventory was awaited.
 	reported map[types.UID]bool
 }
 
 func newStatuses() *statuses { return &statuses{nodes: map[string]*nodeStatuses{}} }
 
-// connected begins a session; inventory says that the node tells what it holds.
+// connected starts a session; inventory is set if the node sends an inventory.
 func (s *statuses) connected(node string, inventory bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +54,7 @@ func (s *statuses) disconnected(node string) {
 	}
 }
 
-// inventoried notes what an inventory says. Statuses that arrived before it are newer than it.
+// inventoried records an inventory. Statuses that arrived before it are newer than it.
 func (s *statuses) inventoried(node string, pending map[types.UID]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +68,7 @@ func (s *statuses) inventoried(node string, pending map[types.UID]bool) {
 	n.awaited, n.pending, n.reported = false, pending, nil
 }
 
-// reported notes that the API server took a pod's status, and reports whether that was waited for.
+// reported records that the API server stored a pod's status, and reports whether that was awaited.
 func (s *statuses) reported(node string, uid types.UID) (awaited bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *statuses) reported(node string, uid types.UID) (awaited bool) {
 	return awaited
 }
 
-// current reports whether the API server has a pod's newest status, as far as the pod's node has said.
+// current reports whether the API server has a pod's newest status, as far as its node has reported.
 func (s *statuses) current(node string, uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,11 +96,11 @@ func (s *statuses) current(node string, uid types.UID) bool {
 	return n != nil && !n.awaited && !n.pending[uid]
 }
 
-// Inventoried takes what a node's inventory says about its pods, and returns the keys of those whose status at the
-// API server is not the one that the node reported last: the node is to report them again. If only the cache was
-// behind, the second report changes nothing.
+// Inventoried handles the pods in a node's inventory. It returns the keys of pods whose status at the API server is not
+// the last one that the node reported: the node must report them again. If only the cache was behind, the second report
+// changes nothing.
 //
-// It costs one encoded status for each pod that the node has in common with the cache, and asks nobody.
+// It encodes one status for each pod in both the inventory and the cache, and makes no requests.
 func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Held) (report []string) {
 	pending, has := map[types.UID]bool{}, map[types.UID]bool{}
 	for i := range pods {
@@ -110,7 +110,7 @@ func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Hel
 			continue
 		}
 		has[pod.UID] = true
-		if held.Status == "" { // edgecore before inventories had statuses, or a pod of which nothing was reported
+		if held.Status == "" { // an edgecore older than status hashes, or a pod without a report
 			continue
 		}
 		if held.Status == wire.StatusPending {
@@ -133,7 +133,7 @@ func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Hel
 	return report
 }
 
-// heldPod returns the cached pod that a node says it holds; nil if the cache has another, or has it on another node.
+// heldPod returns the cached pod that a node reports; nil if the cache has another one, or has it on another node.
 func (c *Controller) heldPod(node string, held *wire.Held) *v1.Pod {
 	key, err := resource.Parse(held.Key)
 	if err != nil || key.Type != resource.TypePod {
@@ -146,8 +146,8 @@ func (c *Controller) heldPod(node string, held *wire.Held) *v1.Pod {
 	return pod
 }
 
-// sameStatus reports whether a pod's status is the one that its node reported last, but for what readiness is to
-// undo: that Kubernetes took the condition Ready away while the node was silent.
+// sameStatus reports whether a pod's status is the last one that its node reported, apart from what readiness undoes:
+// the condition Ready that Kubernetes changed while the node was silent.
 func sameStatus(pod *v1.Pod, want string) (bool, error) {
 	have, err := statusHash(&pod.Status)
 	if err != nil || have == want {
@@ -177,7 +177,7 @@ func statusHash(status *v1.PodStatus) (string, error) {
 	return wire.StatusHash(text)
 }
 
-// reported notes that the API server took a status that a node reported.
+// reported records that the API server stored a status that a node reported.
 func (c *Controller) reported(node string, pod *v1.Pod) {
 	if c.statuses.reported(node, pod.UID) {
 		c.readiness.podChanged(pod)

@@ -14,20 +14,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// KeepEvictions is the annotation, with the value "true" on a pod or on its node, that leaves a pod's tolerations
-// alone: it is then evicted, as on any node, some minutes after its node became unreachable. It counts for pods that
-// are bound later; tolerations that were changed before are not changed back.
+// KeepEvictions is an annotation on a pod or its node that, set to "true", leaves a pod's tolerations alone: the pod is
+// then evicted, as on any node, some minutes after its node became unreachable. It applies to pods bound later;
+// tolerations that were already changed stay.
 const KeepEvictions = "edgecore.io/keep-evictions"
 
-// elsewhereDelay leaves the pods of a node to the cloudcore to which it is connected, if there is one.
+// elsewhereDelay leaves a node's pods to the cloudcore that the node is connected to, if there is one.
 const elsewhereDelay = 3 * time.Second
 
 // unlimitedTaints are the taints of a node whose link is down.
 var unlimitedTaints = []string{v1.TaintNodeNotReady, v1.TaintNodeUnreachable}
 
-// unlimited is a pod's tolerations with those for not-ready and unreachable nodes without a time limit, and whether
-// that changes them. A toleration of every taint (without a key) that has a limit is left as it is: it says more than
-// is ours to change.
+// unlimited returns a pod's tolerations with unlimited ones for not-ready and unreachable nodes, and whether that
+// changes them. It keeps a limited toleration of every taint (without a key): that covers more than these taints.
 func unlimited(have []v1.Toleration) (want []v1.Toleration, changed bool) {
 	want = slices.Clone(have)
 	for _, key := range unlimitedTaints {
@@ -70,7 +69,7 @@ func tolerates(t *v1.Toleration, taint *v1.Taint) bool {
 
 func keepsEvictions(annotations map[string]string) bool { return annotations[KeepEvictions] == "true" }
 
-// desiredTolerations is a bound pod's tolerations as they are to be, and whether that changes them.
+// desiredTolerations returns a bound pod's desired tolerations, and whether they differ.
 func desiredTolerations(pod *v1.Pod, node *v1.Node) (want []v1.Toleration, changes bool) {
 	if node == nil {
 		return nil, false
@@ -84,8 +83,8 @@ func desiredTolerations(pod *v1.Pod, node *v1.Node) (want []v1.Toleration, chang
 	return unlimited(pod.Spec.Tolerations)
 }
 
-// tolerationPatch is the JSON merge patch that a bound pod needs; nil for none. It holds for the version of the pod
-// that it was made from only, so that no other change of the list is lost.
+// tolerationPatch returns the JSON merge patch that a bound pod needs; nil for none. It applies only to the pod version
+// it was made from, so that no other change of the list is lost.
 func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
 	want, changes := desiredTolerations(pod, node)
 	if !changes {
@@ -97,7 +96,7 @@ func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
 	})
 }
 
-// tolerations gives the pods of edge nodes their tolerations. See evictionWait for when.
+// tolerations sets the tolerations of pods on edge nodes. evictionwait.go says when.
 type tolerations struct {
 	c *Controller
 	keyQueue
@@ -110,7 +109,7 @@ func newTolerations(c *Controller) *tolerations {
 	return t
 }
 
-// podChanged schedules a pod that needs its tolerations changed. Of two times for one pod, the earlier one counts.
+// podChanged schedules a pod whose tolerations must change. The earliest time for a pod counts.
 func (t *tolerations) podChanged(pod *v1.Pod) {
 	node := t.c.caches.node(pod.Spec.NodeName)
 	if _, changes := desiredTolerations(pod, node); !changes {
@@ -132,7 +131,7 @@ func (t *tolerations) nodeChanged(node string) {
 	}
 }
 
-// toleranceKey names one pod: another one of the same name has a time of its own.
+// toleranceKey identifies one pod: a new pod of the same name has its own time.
 func toleranceKey(pod *v1.Pod) string { return pod.Namespace + "/" + pod.Name + "/" + string(pod.UID) }
 
 func (t *tolerations) sync(ctx context.Context, key string) error {

@@ -18,24 +18,24 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// maxRoute is how long the resource and the operation of a request may be: names of Kubernetes have up to 253 bytes.
+// maxRoute is the maximum length of a request's resource and operation: names in Kubernetes have up to 253 bytes.
 const maxRoute = 1024
 
-// request is what a node asks for.
+// request is a request from a node.
 type request struct {
 	node    string
 	key     resource.Key
 	op      string
 	content []byte
-	// capable is set for edges of ours.
+	// capable is set for our edgecores.
 	capable bool
-	// received is when the request came from its node. arrived is when the hub handed it over; its time ends
-	// RequestTimeout later, whatever it waits for.
+	// received is when the request came from its node. arrived is when the hub passed it on; it expires RequestTimeout
+	// later, whatever it waits for.
 	received, arrived time.Time
 }
 
-// contentOf is what a message holds. The edges of KubeEdge 1.12.0 send patches as Go's bytes, which JSON makes base64
-// of.
+// contentOf returns a message's content. KubeEdge 1.12.0's edgecores send patches as Go's bytes, which JSON encodes as
+// base64.
 func contentOf(m *model.Message) []byte {
 	data := m.ContentData()
 	if len(m.Content) == 0 || m.Content[0] != '"' {
@@ -49,25 +49,25 @@ func contentOf(m *model.Message) []byte {
 	return plain[:n]
 }
 
-// requestHandler carries a request out. The context has a deadline, and is the node's.
+// requestHandler carries a request out. The context has a deadline and the node.
 type requestHandler func(ctx context.Context, r *request) result
 
 // requestType is one row of the table of requests.
 type requestType struct {
 	serve requestHandler
-	// objectResp: errors are answered in an ObjectResp, and not as a query's.
+	// objectResp: errors are answered in an ObjectResp, and not like a query's.
 	objectResp bool
-	// unnamed: the key may have no name.
+	// unnamed: the key may lack a name.
 	unnamed bool
-	// silent: KubeEdge's edges await no answer. Ours keep what they tell until there is one.
+	// silent: KubeEdge's edgecores expect no answer. Ours repeat a report until there is one.
 	silent bool
-	// limit bounds the content; the zero value is smallContent.
+	// limit bounds the content; the zero value means smallContent.
 	limit contentLimit
 }
 
 type requestName struct{ kind, op string }
 
-// requestTypes is the table of docs/wire.md, Requests of the node.
+// requestTypes returns the table in docs/wire.md, Requests of the node.
 func (c *Controller) requestTypes() map[requestName]requestType {
 	medium, large := mediumContent(), largeContent()
 	return map[requestName]requestType{
@@ -190,8 +190,8 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 	return f.serve(withNode(ctx, r.node), r)
 }
 
-// admit waits until a request may be carried out. It leaves a third of the request's time for that: what is begun later
-// is given up half-way, and is made again by the node.
+// admit waits until a request may be carried out. It leaves a third of the request's time for that: a request that
+// starts later would time out, and the node would repeat it.
 func (c *Controller) admit(ctx context.Context, r *request) (leave func(), err error) {
 	if err := c.awaitRateLimit(ctx, r); err != nil {
 		return nil, err
@@ -207,12 +207,12 @@ func (c *Controller) admit(ctx context.Context, r *request) (leave func(), err e
 	return leave, nil
 }
 
-// lastStart is when a request that has not begun is given up.
+// lastStart is the latest time at which a request may start.
 func (c *Controller) lastStart(r *request) time.Time {
 	return r.arrived.Add(c.options.RequestTimeout * 2 / 3)
 }
 
-// awaitRateLimit waits while a node asks for too much.
+// awaitRateLimit waits while a node exceeds its rate limit.
 func (c *Controller) awaitRateLimit(ctx context.Context, r *request) error {
 	l := c.sessions.limiter(r.node)
 	if l == nil {
@@ -227,7 +227,7 @@ func (c *Controller) awaitRateLimit(ctx context.Context, r *request) error {
 	return nil
 }
 
-// decode reads a request's content.
+// decode decodes a request's content.
 func decode[T any](r *request, what string) (*T, error) {
 	if len(r.content) == 0 || bytes.Equal(bytes.TrimSpace(r.content), []byte("null")) {
 		return nil, badRequest(r.key, "the content is empty; want a %s", what)
