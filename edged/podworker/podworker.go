@@ -13,8 +13,8 @@
 //		                                    ▼
 //		                      done: kept while wanted, forgotten when removed
 //
-//	  - Syncing: the pod is wanted. Sync is called when the newest wish changed, when somebody
-//	    called Enqueue, when the time that Sync asked for has come, and every Resync as a safety net.
+//	  - Syncing: the pod is desired. Sync is called when the pod changed, after a call of
+//	    Enqueue, when the time that Sync asked for has come, and every Resync as a safety net.
 //	  - Terminating: nothing of the pod may start any more. Terminate is called until it returns
 //	    nil, which promises that no container runs. A shorter grace period interrupts it and calls
 //	    it again; a longer one is ignored.
