@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
 	"github.com/edgecore-io/edgecore/edged/migrate"
@@ -99,7 +98,7 @@ func (o *adoptOptions) run(ctx context.Context, out io.Writer) error {
 		t.Print(out, p)
 		return p.Refused(o.force)
 	}
-	unlock, err := lockFile(filepath.Join(o.root, "run/edgecore-adopt.lock"))
+	unlock, err := migrate.Lock(o.root)
 	if err != nil {
 		return err
 	}
@@ -110,19 +109,11 @@ func (o *adoptOptions) run(ctx context.Context, out io.Writer) error {
 		}
 		return nil
 	}
-	switch done, err := t.Resume(ctx); {
-	case errors.Is(err, migrate.ErrDone):
-		fmt.Fprintln(out, err)
-		return nil
-	case err != nil || done:
+	if err := t.Adopt(ctx); !errors.Is(err, migrate.ErrDone) {
 		return err
 	}
-	p, err := t.Look(ctx)
-	if err != nil {
-		return err
-	}
-	t.Print(out, p)
-	return t.Do(ctx, p)
+	_, err = fmt.Fprintln(out, migrate.ErrDone)
+	return err
 }
 
 func (o *adoptOptions) migration(out io.Writer) (*migrate.Migration, error) {
@@ -144,16 +135,4 @@ func (o *adoptOptions) migration(out io.Writer) (*migrate.Migration, error) {
 			Systemctl: s.Systemctl,
 		},
 	}), nil
-}
-
-// lockFile keeps two commands from doing the same at once.
-func lockFile(path string) (unlock func(), err error) {
-	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another `edgecore adopt` is at work (%s): %w", path, err), unix.Close(fd))
-	}
-	return func() { _ = unix.Close(fd) }, nil // closing ends the lock
 }

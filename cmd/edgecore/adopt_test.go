@@ -18,15 +18,21 @@ func TestAdoptRefuses(t *testing.T) {
 		change func(*adoptOptions)
 		want   string
 	}{
-		"there is no KubeEdge":     {func(*adoptOptions) {}, "no configuration of KubeEdge's edgecore"},
-		"the plan alone":           {func(o *adoptOptions) { o.dryRun = true }, "no configuration of KubeEdge's edgecore"},
+		"there is no KubeEdge": {func(*adoptOptions) {}, "no configuration of KubeEdge's edgecore"},
+		"the plan alone": {func(o *adoptOptions) {
+			o.dryRun = true
+		}, "no configuration of KubeEdge's edgecore"},
 		"there is nothing to undo": {func(o *adoptOptions) { o.undo = true }, "nothing to undo"},
 		"both":                     {func(o *adoptOptions) { o.undo, o.dryRun = true, true }, "want one of the two"},
-		"KubeEdge's own files": {func(o *adoptOptions) {
-			if err := os.WriteFile(o.from, []byte("apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\ndatabase: {dataSource: "+o.store+"}\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}, "KubeEdge's own, which stay as they are"},
+		"KubeEdge's own files": {
+			func(o *adoptOptions) {
+				if err := os.WriteFile(o.from,
+					[]byte("apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\ndatabase: {dataSource: "+
+						o.store+"}\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}, "KubeEdge's own, which stay as they are",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
@@ -34,8 +40,15 @@ func TestAdoptRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 			o := &adoptOptions{
-				globalOptions: &globalOptions{Config: filepath.Join(root, "ours.yaml")}, from: filepath.Join(root, "theirs.yaml"), store: filepath.Join(root, "lib/ours.db"), root: root,
-				service: &systemd.Service{Root: root, Program: "/usr/bin/edgecore", Systemctl: func(context.Context, ...string) error { return errors.New("systemd is asked") }},
+				globalOptions: &globalOptions{Config: filepath.Join(root, "ours.yaml")},
+				from:          filepath.Join(root, "theirs.yaml"),
+				store:         filepath.Join(root, "lib/ours.db"),
+				root:          root,
+				service: &systemd.Service{
+					Root: root, Program: "/usr/bin/edgecore", Systemctl: func(context.Context, ...string) error {
+						return errors.New("systemd is asked")
+					},
+				},
 			}
 			test.change(o)
 			var out bytes.Buffer
@@ -50,22 +63,4 @@ func TestAdoptRefuses(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestAdoptAlone: two commands at once would be in each other's way.
-func TestAdoptAlone(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "lock")
-	unlock, err := lockFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lockFile(name); err == nil || !strings.Contains(err.Error(), "is at work") {
-		t.Errorf("second lockFile = %v, want an error with %q", err, "is at work")
-	}
-	unlock()
-	again, err := lockFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again()
 }

@@ -11,14 +11,12 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/edged/endpods"
+	"github.com/edgecore-io/edgecore/edged/leftovers"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
-
-// containerLinks are the links to containers' logs that log collectors follow.
-const containerLinks = "/var/log/containers"
 
 // endPodsOptions are the flags of end-pods.
 type endPodsOptions struct {
@@ -39,7 +37,7 @@ type endPodsOptions struct {
 func newEndPodsCommand(opts *globalOptions) *cobra.Command {
 	o := &endPodsOptions{
 		globalOptions: opts,
-		links:         containerLinks,
+		links:         leftovers.ContainerLinks,
 		wait:          endpods.DefaultWait,
 		interval:      endpods.DefaultInterval,
 		groups:        agentconfig.PodCgroups,
@@ -91,5 +89,5 @@ func (o *endPodsOptions) run(ctx context.Context, out, errOut io.Writer) error {
 	if err != nil || o.leftOvers == "" {
 		return err // what may be mounted still, or in use, is not to be deleted by anybody
 	}
-	return certs.WriteFile(o.leftOvers, []byte(strings.Join(leftOversOf(cfg), "\n")+"\n"))
+	return certs.WriteFile(o.leftOvers, []byte(strings.Join(leftovers.Of(cfg), "\n")+"\n"))
 }

@@ -2,25 +2,18 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
 	"github.com/edgecore-io/edgecore/edgehub/join"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
-	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
-
-// maxTokenFile bounds what is read for a token.
-const maxTokenFile = 16 << 10
 
 // joinOptions are the flags of join.
 type joinOptions struct {
@@ -154,17 +147,11 @@ func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer
 			return err
 		}
 	}
-	text, err := o.readToken(in)
+	text, token, err := join.ReadToken(in, o.token, o.tokenFile)
 	if err != nil {
 		return err
 	}
-	var token *certs.Token
-	if text != "" {
-		if token, err = certs.ParseToken(text); err != nil {
-			return err
-		}
-	}
-	p, err := o.plan(token)
+	p, err := o.Plan(o.server, o.Config, configfile.Fresh("/", o.Config), token)
 	if err != nil {
 		return err
 	}
@@ -181,58 +168,6 @@ func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer
 	}
 	fmt.Fprintln(out, did)
 	return o.startService(ctx, out, p.Config)
-}
-
-func (o *joinOptions) readToken(in io.Reader) (string, error) {
-	switch {
-	case o.token != "" && o.tokenFile != "":
-		return "", errors.New("--token and --token-file: want one of the two")
-	case o.token == "-":
-		o.tokenFile = "-"
-	case o.tokenFile == "":
-		return strings.TrimSpace(o.token), nil
-	}
-	if o.tokenFile != "-" {
-		f, err := os.Open(o.tokenFile)
-		if err != nil {
-			return "", fmt.Errorf("token: %w", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, maxTokenFile))
-	if err != nil {
-		return "", fmt.Errorf("token: %w", err)
-	}
-	text := strings.TrimSpace(string(data))
-	if text == "" {
-		return "", fmt.Errorf("--token-file %s: there is no token in it", o.tokenFile)
-	}
-	return text, nil
-}
-
-// plan works out the configuration.
-func (o *joinOptions) plan(token *certs.Token) (*join.Plan, error) {
-	if o.server == "" {
-		return nil, errors.New("--cloudcore-ipport HOST:PORT is missing: where is the cloud?")
-	}
-	var err error
-	if o.Host, o.Port, err = join.ParseServer(o.server); err != nil {
-		return nil, err
-	}
-	if o.CertPort < 1 || o.CertPort > 65535 {
-		return nil, fmt.Errorf("--certport %d: want 1 to 65535", o.CertPort)
-	}
-	if o.Protocol != "" && o.Protocol != "websocket" && o.Protocol != "quic" {
-		return nil, fmt.Errorf("--hub-protocol %s: want websocket or quic", o.Protocol)
-	}
-	if o.Node == "" && token != nil && token.Claims.Node != "" {
-		// A token for one node says which this is, unless the device has a name already.
-		if _, err := os.Stat(o.Config); errors.Is(err, os.ErrNotExist) {
-			o.Node = token.Claims.Node
-		}
-	}
-	return join.MakePlan(o.Config, configfile.Fresh("/", o.Config), &o.Request)
 }
 
 // startService has the agent run, or says how.

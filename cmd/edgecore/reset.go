@@ -6,22 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
-	"github.com/edgecore-io/edgecore/edged/servingcert"
-	"github.com/edgecore-io/edgecore/edged/shutdown"
+	"github.com/edgecore-io/edgecore/edged/leftovers"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
-	"github.com/edgecore-io/edgecore/edgehub/join"
-	"github.com/edgecore-io/edgecore/metamanager/store"
-	"github.com/edgecore-io/edgecore/metamanager/store/copies"
-	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
-	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
@@ -69,9 +60,10 @@ keeps the pods running. Without it, the next agent ends them. To end them now, r
 }
 
 func (o *resetOptions) run(ctx context.Context, in io.Reader, out io.Writer) error {
-	cfg, err := o.load()
+	cfg, err := configfile.LoadOrDefault(o.Config)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w\nthe configuration says what to remove: correct it, or remove it to use the default "+
+			"places", err)
 	}
 	if !o.force {
 		what := "the service, the certificates, the configuration and the store"
@@ -98,70 +90,12 @@ func (o *resetOptions) run(ctx context.Context, in io.Reader, out io.Writer) err
 		return fmt.Errorf("service: %w; nothing else was touched", err)
 	}
 	fmt.Fprintln(out, did)
-	var limits []string
-	for _, file := range shutdown.ConfFiles() {
-		limits = append(limits, filepath.Join(s.Root, file))
-	}
-	return errors.Join(removeAll(limits...), o.removeFiles(out, cfg))
-}
-
-// load reads the configuration, which says where things lie. Without one the defaults do.
-func (o *resetOptions) load() (*v1alpha2.EdgeCore, error) {
-	cfg, _, err := v1alpha2.Load(o.Config)
-	switch {
-	case err == nil:
-		return cfg, nil
-	case errors.Is(err, fs.ErrNotExist):
-		return v1alpha2.Default(), nil
-	}
-	return nil,
-		fmt.Errorf("%w\nthe configuration says what to remove: correct it, or remove it to use the default places", err)
-}
-
-// removeFiles removes what the agent and join have made. It goes on after an error, to leave as little as it can.
-func (o *resetOptions) removeFiles(out io.Writer, cfg *v1alpha2.EdgeCore) error {
-	db := cfg.Database.DataSource
-	if store.InUse(db) {
-		return fmt.Errorf("an agent runs with store %s: stop it, then reset again", db)
-	}
-	files := join.FilesOf(cfg)
-	var errs []error
-	note := func(what string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", what, err))
-			return
-		}
-		fmt.Fprintln(out, "Removed", what)
-	}
-	note("certificates", errors.Join(files.Remove(), removeAll(o.tokenFile),
-		removeAll(servingcert.Files(cfg.Modules.Edged.RootDirectory)...)))
-	if !o.keepPods {
-		note("store "+db+" and its copies", copies.Remove(db))
-	}
-	// The last, since it says where the others are.
-	if fresh := o.fresh(o.Config); fresh != nil {
-		if err := errors.Join(certs.WriteFile(o.Config, fresh), removeAll(o.Config+".bak")); err != nil {
-			return errors.Join(append(errs, fmt.Errorf("configuration %s: %w", o.Config, err))...)
-		}
-		fmt.Fprintln(out, "Made configuration", o.Config, "what it was when the package was installed")
-	} else {
-		note("configuration "+o.Config, removeAll(o.Config, o.Config+".bak"))
-	}
-	for _, dir := range []string{
-		filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(o.Config),
-		servingcert.Dir(cfg.Modules.Edged.RootDirectory),
-	} {
-		_ = os.Remove(dir) // if nothing of others is in it
-	}
-	return errors.Join(errs...)
-}
-
-func removeAll(names ...string) error {
-	var errs []error
-	for _, name := range names {
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
+	return leftovers.Remove(cfg, leftovers.Removal{
+		Config:    o.Config,
+		Fresh:     o.fresh(o.Config),
+		TokenFile: o.tokenFile,
+		Root:      s.Root,
+		KeepStore: o.keepPods,
+		Report:    func(did string) { fmt.Fprintln(out, did) },
+	})
 }

@@ -92,6 +92,20 @@ func (t *Migration) Resume(ctx context.Context) (done bool, err error) {
 	return true, t.finish(ctx, s, nil)
 }
 
+// Adopt takes the device over, or continues a takeover that was cut off. It prints the plan before it changes anything.
+// The error is ErrDone if the device was taken over before.
+func (t *Migration) Adopt(ctx context.Context) error {
+	if done, err := t.Resume(ctx); done || err != nil {
+		return err
+	}
+	p, err := t.Look(ctx)
+	if err != nil {
+		return err
+	}
+	t.Print(t.Out, p)
+	return t.Do(ctx, p)
+}
+
 // Do carries out a plan.
 func (t *Migration) Do(ctx context.Context, p *Plan) error {
 	if err := p.Refused(t.Force); err != nil {

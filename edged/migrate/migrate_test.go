@@ -2,7 +2,6 @@ package migrate
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -21,18 +20,6 @@ import (
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 )
-
-// adoptAll does what the command does.
-func adoptAll(ctx context.Context, t *Migration) error {
-	if done, err := t.Resume(ctx); done || err != nil {
-		return err
-	}
-	p, err := t.Look(ctx)
-	if err != nil {
-		return err
-	}
-	return t.Do(ctx, p)
-}
 
 // theirs are the folders in which KubeEdge has files.
 var theirs = []string{"etc/kubeedge", "var/lib/kubeedge", "etc/systemd", "usr"}
@@ -117,7 +104,7 @@ func TestThereAndBack(t *testing.T) {
 			}
 			before, run := d.files(theirs...), d.running()
 			take, said := d.takeover()
-			must(t, adoptAll(t.Context(), take))
+			must(t, take.Adopt(t.Context()))
 			d.taken()
 			for _, name := range []string{"etc/kubeedge/config/edgecore.yaml", "etc/kubeedge/certs/server.key",
 				"var/lib/kubeedge/edgecore.db"} {
@@ -139,7 +126,7 @@ func TestThereAndBack(t *testing.T) {
 				t.Errorf("containers after adopt (-want +got):\n%s", diff)
 			}
 			again, _ := d.takeover()
-			if err := adoptAll(t.Context(), again); !errors.Is(err, ErrDone) {
+			if err := again.Adopt(t.Context()); !errors.Is(err, ErrDone) {
 				t.Errorf("a second adopt: %v, want %v", err, ErrDone)
 			}
 			undo, _ := d.takeover()
@@ -187,7 +174,7 @@ func cutThere(t *testing.T, at int) bool {
 	d := newDevice(t)
 	before := d.files(theirs...)
 	d.crashAt = at
-	if !d.crashes(func() error { take, _ := d.takeover(); return adoptAll(d.t.Context(), take) }) {
+	if !d.crashes(func() error { take, _ := d.takeover(); return take.Adopt(d.t.Context()) }) {
 		return false
 	}
 	d.boot()
@@ -199,7 +186,7 @@ func cutThere(t *testing.T, at int) bool {
 		d.returned(before)
 	}
 	take, _ := d.takeover()
-	if err := adoptAll(t.Context(), take); err != nil && !errors.Is(err, ErrDone) {
+	if err := take.Adopt(t.Context()); err != nil && !errors.Is(err, ErrDone) {
 		t.Fatalf("cut at event %d: adopt again: %v, want nil or %v", at, err, ErrDone)
 	}
 	d.taken()
@@ -215,7 +202,7 @@ func cutOnTheWayBack(t *testing.T, at int) bool {
 	d := newDevice(t)
 	before := d.files(theirs...)
 	take, _ := d.takeover()
-	must(t, adoptAll(t.Context(), take))
+	must(t, take.Adopt(t.Context()))
 	d.crashAt, d.events = at, 0
 	if !d.crashes(func() error { take, _ := d.takeover(); return take.Undo(d.t.Context()) }) {
 		d.returned(before)
@@ -223,7 +210,7 @@ func cutOnTheWayBack(t *testing.T, at int) bool {
 	}
 	d.boot()
 	take, _ = d.takeover()
-	if err := adoptAll(t.Context(), take); err == nil && d.agent != "edgecore" {
+	if err := take.Adopt(t.Context()); err == nil && d.agent != "edgecore" {
 		t.Errorf("cut at event %d of the way back: adopted, and %q runs, want edgecore", at, d.agent)
 	}
 	take, _ = d.takeover()
@@ -330,7 +317,7 @@ func TestFails(t *testing.T) {
 			before := d.files(theirs...)
 			ours := d.files("etc/edgecore", "var/lib/edgecore")
 			take, said := d.takeover()
-			err := adoptAll(t.Context(), take)
+			err := take.Adopt(t.Context())
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want %q\n%s", err, test.want, said)
 			}
@@ -354,7 +341,7 @@ func TestBusyRuntime(t *testing.T) {
 		d.cri.Fail(method, 1, status.Error(codes.Unavailable, "connection refused"))
 	}
 	take, _ := d.takeover()
-	must(t, adoptAll(t.Context(), take))
+	must(t, take.Adopt(t.Context()))
 	d.taken()
 }
 
@@ -388,7 +375,7 @@ func TestConfigOfBefore(t *testing.T) {
 	d := newDevice(t)
 	d.write("etc/edgecore/edgecore.yaml", "# the package's\n", 0o640)
 	take, _ := d.takeover()
-	must(t, adoptAll(t.Context(), take))
+	must(t, take.Adopt(t.Context()))
 	undo, _ := d.takeover()
 	must(t, undo.Undo(t.Context()))
 	got := d.files("etc/edgecore")["etc/edgecore/edgecore.yaml"]
@@ -405,7 +392,7 @@ func TestDisabled(t *testing.T) {
 	d.agent = ""
 	before := d.files(theirs...)
 	take, _ := d.takeover()
-	must(t, adoptAll(t.Context(), take))
+	must(t, take.Adopt(t.Context()))
 	d.taken()
 	undo, said := d.takeover()
 	must(t, undo.Undo(t.Context()))

@@ -46,7 +46,7 @@ func TestUndoNamesHolder(t *testing.T) {
 			d := newDevice(t)
 			d.write("etc/kubeedge/certs/server.crt", certOf(t, tc.theirs), 0o644)
 			take, _ := d.takeover()
-			must(t, adoptAll(t.Context(), take))
+			must(t, take.Adopt(t.Context()))
 			d.write("etc/edgecore/certs/server.crt", certOf(t, tc.ours), 0o644)
 			undo, said := d.takeover()
 			must(t, undo.Undo(t.Context()))

@@ -148,9 +148,33 @@ type Plan struct {
 	old []byte
 }
 
-// MakePlan works out the configuration at a path and checks it; nothing is written. fresh is what a file begins with
+// Plan checks the request, completes it, and works out the configuration at a path; see makePlan. server is the cloud,
+// HOST:PORT. A token for one node names the node of a device that has no configuration yet; token may be nil.
+func (r *Request) Plan(server, path string, fresh []byte, token *certs.Token) (*Plan, error) {
+	if server == "" {
+		return nil, errors.New("--cloudcore-ipport HOST:PORT is missing: where is the cloud?")
+	}
+	var err error
+	if r.Host, r.Port, err = ParseServer(server); err != nil {
+		return nil, err
+	}
+	if r.CertPort < 1 || r.CertPort > 65535 {
+		return nil, fmt.Errorf("--certport %d: want 1 to 65535", r.CertPort)
+	}
+	if r.Protocol != "" && r.Protocol != "websocket" && r.Protocol != "quic" {
+		return nil, fmt.Errorf("--hub-protocol %s: want websocket or quic", r.Protocol)
+	}
+	if r.Node == "" && token != nil && token.Claims.Node != "" {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			r.Node = token.Claims.Node
+		}
+	}
+	return makePlan(path, fresh, r)
+}
+
+// makePlan works out the configuration at a path and checks it; nothing is written. fresh is what a file begins with
 // that is not there.
-func MakePlan(path string, fresh []byte, r *Request) (*Plan, error) {
+func makePlan(path string, fresh []byte, r *Request) (*Plan, error) {
 	p := &Plan{}
 	tree := map[string]any{}
 	old, err := os.ReadFile(path)

@@ -1,11 +1,13 @@
 // Package configfile finds and reads edgecore's configuration file: which file is used when no flag names one, and what
 // is in force while there is none.
 //
-// It promises that a device without a file has the defaults only where nobody named the file: a file that was named
+// It promises that Load takes a missing file for the defaults only where nobody named the file: a file that was named
 // must exist.
 package configfile
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -41,6 +43,15 @@ func Load(file string) (*v1alpha2.EdgeCore, error) {
 		return v1alpha2.Default(), nil
 	}
 	cfg, _, err := v1alpha2.Load(file)
+	return cfg, err
+}
+
+// LoadOrDefault returns the configuration of the file, or the defaults where there is no such file, whoever named it.
+func LoadOrDefault(file string) (*v1alpha2.EdgeCore, error) {
+	cfg, _, err := v1alpha2.Load(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return v1alpha2.Default(), nil
+	}
 	return cfg, err
 }
 
