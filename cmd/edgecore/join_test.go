@@ -169,7 +169,7 @@ func TestJoinANewDevice(t *testing.T) {
 	if got := d.read(d.service.UnitFile()); !strings.Contains(got, "\nExecStart=/usr/local/bin/edgecore --config "+d.config()+"\n") {
 		t.Errorf("unit, want the installed program with --config %s:\n%s", d.config(), got)
 	}
-	for _, want := range []string{"Got a certificate for node edge1, which is good until ", "Wrote configuration", "Wrote service", "edgecore status", "kubectl get node edge1"} {
+	for _, want := range []string{"Got a certificate for node edge1, valid until ", "Wrote configuration", "Wrote service", "edgecore status", "kubectl get node edge1"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("output, want %q in it:\n%s", want, out)
 		}
@@ -197,7 +197,7 @@ func TestJoinAgain(t *testing.T) {
 		t.Errorf("after joining again: configuration %q, same key %v, store %q; want %q, true, %q", d.read(d.config()),
 			d.read(d.files().Key) == key, d.read(store), edited, "pods")
 	}
-	for _, want := range []string{"Kept the certificate of node edge1, which is good until", "is as it should be", "is installed"} {
+	for _, want := range []string{"Kept the certificate of node edge1, valid until", "is as it should be", "is installed"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("output, want %q in it:\n%s", want, out)
 		}

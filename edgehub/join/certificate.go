@@ -31,7 +31,7 @@ func Certificate(
 	revoked := err == nil && id.Cert().NotBefore.Before(token.Claims.Since)
 	if err == nil && state == nil && !revoked && token.SignedBy(id.CAs[0].Raw) &&
 		time.Now().Before(certs.RenewAt(id.Cert(), keepUntil)) {
-		return fmt.Sprintf("Kept the certificate of node %s, which is good until %s", node,
+		return fmt.Sprintf("Kept the certificate of node %s, valid until %s", node,
 			id.Cert().NotAfter.Format(time.DateOnly)), nil
 	}
 	own := err == nil && certs.CheckNode(id.Cert(), node, false) == nil
@@ -54,6 +54,6 @@ func Certificate(
 	if id, err = files.Load(); err != nil {
 		return "", fmt.Errorf("the new certificate: %w", err)
 	}
-	return fmt.Sprintf("Got a certificate for node %s, which is good until %s", node,
+	return fmt.Sprintf("Got a certificate for node %s, valid until %s", node,
 		id.Cert().NotAfter.Format(time.DateOnly)), nil
 }
