@@ -15,7 +15,8 @@ import (
 func writeConfig(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cloudcore.yaml")
-	if err := os.WriteFile(path, []byte("apiVersion: "+v1alpha1.APIVersion+"\nkind: CloudCore\n"+text), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("apiVersion: "+v1alpha1.APIVersion+"\nkind: CloudCore\n"+text),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -31,8 +32,11 @@ func TestConfigValidate(t *testing.T) {
 	}{
 		"a file":         {[]string{good}, good + " is valid, with no warnings\n", "", ""},
 		"the configured": {[]string{"--config", good}, good + " is valid, with no warnings\n", "", ""},
-		"a warning": {[]string{warned}, warned + " is valid, with 1 warning\n",
-			"warning: line 3: modules.dynamicController.enable: accepted, but this version does not have this module yet\n", ""},
+		"a warning": {
+			[]string{warned}, warned + " is valid, with 1 warning\n",
+			"warning: line 3: modules.dynamicController.enable: accepted, but this version does not have this " +
+				"module yet\n", "",
+		},
 		"errors": {[]string{bad}, "", "", "configuration " + bad + `: 2 problems:
   line 5: modules.cloudHub.nodelimit: no such key; did you mean "nodeLimit"?
   line 6: modules.cloudHub.keepaliveInterval: 0 is not allowed; want 1 or more`},
@@ -53,7 +57,8 @@ func TestConfigValidate(t *testing.T) {
 
 // TestConfigPrint: what is printed is what is in force, and holds no secret.
 func TestConfigPrint(t *testing.T) {
-	file := writeConfig(t, "kubeAPIConfig: {master: 'https://admin:hunter2@192.0.2.1:6443'}\nmodules: {cloudHub: {nodeLimit: 7}}\n")
+	file := writeConfig(t,
+		"kubeAPIConfig: {master: 'https://admin:hunter2@192.0.2.1:6443'}\nmodules: {cloudHub: {nodeLimit: 7}}\n")
 	out, _, err := execute(t, "config", "print", file)
 	if err != nil {
 		t.Fatal(err)

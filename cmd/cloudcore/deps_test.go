@@ -22,7 +22,8 @@ func TestForbiddenImports(t *testing.T) {
 	const ours = "github.com/edgecore-io/edgecore/"
 	for _, dep := range deps {
 		for _, bad := range []string{
-			"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime", "k8s.io/cri-api", "github.com/mattn/go-sqlite3", "github.com/opencontainers/cgroups",
+			"k8s.io/kubernetes", "sigs.k8s.io/controller-runtime", "k8s.io/cri-api", "github.com/mattn/go-sqlite3",
+			"github.com/opencontainers/cgroups",
 			"k8s.io/client-go/kubernetes/fake", "go.uber.org/goleak", "testing", "runtime/cgo",
 			ours + "test", ours + "edged", ours + "edgehub", ours + "metamanager",
 		} {

@@ -3,36 +3,23 @@ package main
 import (
 	"bytes"
 	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/rest"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
-const kubeconfigFile = `apiVersion: v1
-kind: Config
-clusters:
-- name: c
-  cluster: {server: https://192.0.2.1:6443}
-users:
-- name: u
-  user: {token: abc}
-contexts:
-- name: x
-  context: {cluster: c, user: u}
-current-context: x
-`
-
 func getToken(t *testing.T, secrets certificates.Secrets, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	o := &getTokenOptions{globalOptions: &globalOptions{}, secrets: func(context.Context) (certificates.Secrets, error) { return secrets, nil }}
+	o := &getTokenOptions{
+		globalOptions: &globalOptions{}, secrets: func(context.Context) (certificates.Secrets, error) {
+			return secrets, nil
+		},
+	}
 	cmd := o.command()
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	var out, errs bytes.Buffer
@@ -45,7 +32,8 @@ func getToken(t *testing.T, secrets certificates.Secrets, args ...string) (stdou
 
 func TestGetToken(t *testing.T) {
 	secrets := fake.NewClientset().CoreV1().Secrets(certificates.Namespace)
-	if _, _, err := getToken(t, secrets); err == nil || !strings.Contains(err.Error(), "cloudcore makes it when it starts") {
+	if _, _, err := getToken(t, secrets); err == nil ||
+		!strings.Contains(err.Error(), "cloudcore makes it when it starts") {
 		t.Errorf("before the first start: %v, want it to say who makes the token", err)
 	}
 	started := time.Now()
@@ -78,7 +66,8 @@ func TestGetToken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if about := aboutToken(token); !strings.HasPrefix(about, tc.word) || !strings.Contains(about, "edgecore join") {
+			if about := aboutToken(token); !strings.HasPrefix(about, tc.word) ||
+				!strings.Contains(about, "edgecore join") {
 				t.Errorf("about it: %s, want %q and how to join", about, tc.word)
 			}
 			bound, err := authority.VerifyToken(token.Bearer, "edge1")
@@ -95,61 +84,12 @@ func TestGetToken(t *testing.T) {
 		})
 	}
 	for want, args := range map[string][]string{
-		"is not the name of a node": {"--node", "Edge_1"}, "--ttl -1s": {"--ttl", "-1s"}, "at most": {"--ttl", "10000h"}, "unknown command": {"edge1"},
+		"is not the name of a node": {"--node", "Edge_1"}, "--ttl -1s": {"--ttl", "-1s"},
+		"at most": {"--ttl", "10000h"}, "unknown command": {"edge1"},
 	} {
-		if out, _, err := getToken(t, secrets, args...); err == nil || !strings.Contains(err.Error(), want) || out != "" {
+		if out, _, err := getToken(t, secrets, args...); err == nil || !strings.Contains(err.Error(), want) ||
+			out != "" {
 			t.Errorf("%v: printed %q, %v; want nothing and %q", args, out, err, want)
 		}
-	}
-}
-
-// TestGetTokenFindsTheAPI: the flag, cloudcore's configuration, the pod, kubectl's configuration - in this order.
-func TestGetTokenFindsTheAPI(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	at := func(host string) string { return strings.Replace(kubeconfigFile, "192.0.2.1", host, 1) }
-	flag, own, kubectls := write("flag", at("flag")), write("own", at("own")), write("kubectls", at("kubectls"))
-	const head = "apiVersion: cloudcore.config.kubeedge.io/v1alpha1\nkind: CloudCore\n"
-	const hub = "modules: {cloudHub: {advertiseAddress: [192.0.2.1]}}\n"
-	configured := write("configured.yaml", head+hub+"kubeAPIConfig: {kubeConfig: "+own+"}\n")
-	silent := write("silent.yaml", head+hub)
-	bad := write("bad.yaml", head+"x: 1\n")
-	pod := func() (*rest.Config, error) { return &rest.Config{Host: "pod"}, nil }
-	noPod := func() (*rest.Config, error) { return nil, rest.ErrNotInCluster }
-	none := filepath.Join(dir, "none")
-	for name, tc := range map[string]struct {
-		flag, config, env string
-		inCluster         func() (*rest.Config, error)
-		host, err         string
-	}{
-		"the flag":           {flag, configured, kubectls, pod, "https://flag:6443", ""},
-		"a wrong flag":       {none, configured, kubectls, pod, "", "--kube-config " + none},
-		"the configuration":  {"", configured, kubectls, pod, "https://own:6443", ""},
-		"one that is wrong":  {"", bad, kubectls, pod, "", "x: no such key"},
-		"the pod":            {"", silent, kubectls, pod, "pod", ""},
-		"kubectl's":          {"", silent, kubectls, noPod, "https://kubectls:6443", ""},
-		"no configuration":   {"", none, kubectls, noPod, "https://kubectls:6443", ""},
-		"nothing helps here": {"", none, none, noPod, "", "give --kube-config FILE"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Setenv("KUBECONFIG", tc.env)
-			o := &getTokenOptions{globalOptions: &globalOptions{Config: tc.config}, kubeConfig: tc.flag}
-			rc, err := o.restConfig(tc.inCluster)
-			if tc.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.err) {
-					t.Errorf("%v, want %q", err, tc.err)
-				}
-				return
-			}
-			if err != nil || rc.Host != tc.host {
-				t.Errorf("%v, %v; want %s", rc, err, tc.host)
-			}
-		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/cloud/edgeports"
 	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -41,7 +42,8 @@ func TestLegacyCertificates(t *testing.T) {
 			})
 			shared := sharedCertificate(t, api)
 			conn, err := wire.DialWebSocket(ctx, wire.DialOptions{
-				URL: "wss://" + address(&cfg.Modules.CloudHub.WebSocket) + "/", TLS: shared, Header: http.Header{wire.HeaderNodeID: {"old-1"}},
+				URL: "wss://" + edgeports.Address(&cfg.Modules.CloudHub.WebSocket) + "/", TLS: shared,
+				Header: http.Header{wire.HeaderNodeID: {"old-1"}},
 			})
 			var refused *wire.Refused
 			switch {
@@ -49,11 +51,13 @@ func TestLegacyCertificates(t *testing.T) {
 				t.Error(err)
 			case allowed:
 				_ = conn.Close(wire.CloseNormal, "")
-			case !errors.As(err, &refused) || refused.Status != http.StatusForbidden || !strings.Contains(refused.Text, "modules.cloudHub.legacyCertificates"):
+			case !errors.As(err, &refused) || refused.Status != http.StatusForbidden ||
+				!strings.Contains(refused.Text, "modules.cloudHub.legacyCertificates"):
 				t.Errorf("refused with %v, want status 403 that names the key", err)
 			}
-			status, of := renewed(t, "https://"+address(&cfg.Modules.CloudHub.HTTPS), shared, "old-1")
-			if allowed && (status != http.StatusOK || of != "system:node:old-1") || !allowed && status != http.StatusUnauthorized {
+			status, of := renewed(t, "https://"+edgeports.Address(&cfg.Modules.CloudHub.HTTPS), shared, "old-1")
+			if allowed && (status != http.StatusOK || of != "system:node:old-1") ||
+				!allowed && status != http.StatusUnauthorized {
 				t.Errorf("asked for its own certificate: status %d, subject %q; want it given: %v", status, of, allowed)
 			}
 			cancel()
@@ -88,13 +92,18 @@ func sharedCertificate(t *testing.T, api *kubeapi.Server) *tls.Config {
 		t.Fatal(err)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{Organization: []string{"KubeEdge"}, CommonName: "kubeedge.io"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		SerialNumber: serial,
+		Subject:      pkix.Name{Organization: []string{"KubeEdge"}, CommonName: "kubeedge.io"},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, ca, key.Public(), caKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &tls.Config{RootCAs: certs.Pool(ca), Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	return &tls.Config{
+		RootCAs: certs.Pool(ca), Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+	}
 }
 
 // renewed asks for a node's own certificate, and returns the status and whose it is.

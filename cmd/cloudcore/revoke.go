@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 )
 
 // revokeOptions are the flags of revoke.
@@ -76,12 +77,13 @@ func (o *revokeOptions) run(ctx context.Context, node string, out, errs io.Write
 	if _, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 		fmt.Fprintf(errs, "warning: the cluster has no node %s now; is the name right?\n", node)
 	}
-	_, err = fmt.Fprintf(out, "Revoked node %s: certificates and tokens of before %s are refused.\n", node, since.Format(time.RFC3339))
+	_, err = fmt.Fprintf(out, "Revoked node %s: certificates and tokens of before %s are refused.\n", node,
+		since.Format(time.RFC3339))
 	return err
 }
 
 func (o *getTokenOptions) openClient() (kubernetes.Interface, error) {
-	rc, err := o.restConfig(rest.InClusterConfig)
+	rc, err := kubeapi.Find(o.kubeConfig, o.Config, rest.InClusterConfig)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,9 @@ import (
 func TestRevoke(t *testing.T) {
 	client := fake.NewClientset(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge1"}})
 	secrets := client.CoreV1().Secrets(certificates.Namespace)
-	if _, err := certificates.New(t.Context(), secrets, certificates.Options{Addresses: []string{"127.0.0.1"}}); err != nil {
+	if _, err := certificates.New(t.Context(), secrets, certificates.Options{
+		Addresses: []string{"127.0.0.1"},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	for node, warning := range map[string]string{"edge1": "", "edge2": "is the name right?"} {

@@ -12,9 +12,16 @@ type globalOptions = command.Options
 
 func newRootCommand() *cobra.Command {
 	program := command.Program[v1alpha1.CloudCore]{
-		Kind: "CloudCore", APIVersion: v1alpha1.APIVersion, File: v1alpha1.DefaultConfigFile,
-		Default: v1alpha1.Default, Minimal: v1alpha1.Minimal, Load: v1alpha1.Load, Redacted: (*v1alpha1.CloudCore).Redacted,
-		Secrets: "A password in the URL of kube-apiserver is shown as (hidden).", Look: "grep -A3 https", Run: runCloud,
+		Kind:       "CloudCore",
+		APIVersion: v1alpha1.APIVersion,
+		File:       v1alpha1.DefaultConfigFile,
+		Default:    v1alpha1.Default,
+		Minimal:    v1alpha1.Minimal,
+		Load:       v1alpha1.Load,
+		Redacted:   (*v1alpha1.CloudCore).Redacted,
+		Secrets:    "A password in the URL of kube-apiserver is shown as (hidden).",
+		Look:       "grep -A3 https",
+		Run:        runCloud,
 	}
 	cmd := &cobra.Command{
 		Use:   "cloudcore",

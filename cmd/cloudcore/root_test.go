@@ -28,7 +28,9 @@ func execute(t *testing.T, args ...string) (stdout, stderr string, err error) {
 // TestPrintedConfigurations compares with the files in testdata; UPDATE_GOLDEN=1 writes them again.
 func TestPrintedConfigurations(t *testing.T) {
 	address := v1alpha1.Default().Modules.CloudHub.AdvertiseAddress[0]
-	for flag, file := range map[string]string{"--defaultconfig": "defaultconfig.yaml", "--minconfig": "minconfig.yaml"} {
+	for flag, file := range map[string]string{
+		"--defaultconfig": "defaultconfig.yaml", "--minconfig": "minconfig.yaml",
+	} {
 		out, _, err := execute(t, flag)
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +78,8 @@ func TestHelp(t *testing.T) {
 	}
 	for _, want := range []string{
 		"--config", "--defaultconfig", "--minconfig", "--version", "-v, --v", "--vmodule",
-		v1alpha1.DefaultConfigFile, v1alpha1.DefaultMonitorBind, "10000/tcp", "10001/udp", "10002/tcp", "/metrics, /healthz and /readyz",
+		v1alpha1.DefaultConfigFile, v1alpha1.DefaultMonitorBind, "10000/tcp", "10001/udp", "10002/tcp",
+		"/metrics, /healthz and /readyz",
 		"config", "gettoken", "cloudcore --minconfig >", "edgecore join --cloudcore-ipport",
 	} {
 		if !strings.Contains(out, want) {
@@ -117,10 +120,12 @@ func TestFlagsOfKlog(t *testing.T) {
 func TestBadCommandLines(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none.yaml")
 	for want, args := range map[string][]string{
-		"cloudcore --minconfig > " + missing:  {"--config", missing},
-		`unknown command "destroy"`:           {"destroy"},
-		"unknown flag: --nodes":               {"--nodes"},
-		"kubeAPIConfig.kubeConfig \"/none":    {"--config", writeConfig(t, "kubeAPIConfig: {kubeConfig: /none/kubeconfig}\n")},
+		"cloudcore --minconfig > " + missing: {"--config", missing},
+		`unknown command "destroy"`:          {"destroy"},
+		"unknown flag: --nodes":              {"--nodes"},
+		"kubeAPIConfig.kubeConfig \"/none": {
+			"--config", writeConfig(t, "kubeAPIConfig: {kubeConfig: /none/kubeconfig}\n"),
+		},
 		"set kubeAPIConfig.kubeConfig to the": {"--config", writeConfig(t, "")},
 	} {
 		out, _, err := execute(t, args...)

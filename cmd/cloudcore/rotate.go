@@ -31,7 +31,8 @@ go on.`,
   cloudcore rotate tokens`,
 		Args: cobra.NoArgs,
 	}
-	cmd.PersistentFlags().StringVar(&o.access.kubeConfig, "kube-config", "", "the kubeconfig `file` to reach kube-apiserver with")
+	cmd.PersistentFlags().StringVar(&o.access.kubeConfig, "kube-config", "",
+		"the kubeconfig `file` to reach kube-apiserver with")
 	tokens := &cobra.Command{
 		Use:   "tokens",
 		Short: "Invalidate all tokens",
@@ -85,7 +86,8 @@ func (o *rotateOptions) rotateCA(ctx context.Context, secrets certificates.Secre
 		if err := certificates.RotateCA(ctx, secrets, time.Now()); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintln(out, "Rotated the CA: certificates of the one before are good until cloudcore rotate ca --finish.")
+		_, err := fmt.Fprintln(out,
+			"Rotated the CA: certificates of the one before are good until cloudcore rotate ca --finish.")
 		return err
 	}
 	n, err := certificates.FinishCA(ctx, secrets)

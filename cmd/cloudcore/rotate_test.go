@@ -5,6 +5,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -37,7 +38,7 @@ func TestRotate(t *testing.T) {
 		return a
 	}
 	before := start()
-	token, err := before.NewToken("edge1", defaultTTL)
+	token, err := before.NewToken("edge1", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,8 @@ func TestRotate(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"ca"}, "are good until cloudcore rotate ca --finish"}, {[]string{"tokens"}, "all earlier tokens are invalid"},
+		{[]string{"ca"}, "are good until cloudcore rotate ca --finish"},
+		{[]string{"tokens"}, "all earlier tokens are invalid"},
 		{[]string{"ca", "--finish"}, "certificates of 1 older CAs are refused"},
 	} {
 		if out, err := run(row.args...); err != nil || !strings.Contains(out, row.says) {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -14,9 +16,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/cloud/cloudconfig"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/objectsync"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgeports"
 	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/cloud/monitor"
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
@@ -72,7 +76,12 @@ type cloud struct {
 // serve builds the parts, hands each what it needs, and runs them until ctx ends or one of them fails. What others
 // stand on ends after them: first the sessions of edges, then what carries out their requests, then the probes.
 func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *kubeapi.Server) error {
-	c := &cloud{cfg: cfg, api: api, registry: monitor.NewRegistry(), state: monitor.NewParts(partAPI, partCertificates, partController, partHub)}
+	c := &cloud{
+		cfg:      cfg,
+		api:      api,
+		registry: monitor.NewRegistry(),
+		state:    monitor.NewParts(partAPI, partCertificates, partController, partHub),
+	}
 	defer context.AfterFunc(ctx, c.state.End)()
 	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
 	var probes sync.WaitGroup
@@ -141,7 +150,7 @@ func (c *cloud) build(ctx context.Context) error {
 	err := kubeapi.AsRuled(ctx, waiting, func() error {
 		secrets, err := certificates.SecretsOf(ctx, c.api.Client, certificates.Namespace)
 		if err == nil {
-			c.authority, err = certificates.New(ctx, secrets, certificateOptions(&c.cfg.Modules.CloudHub))
+			c.authority, err = certificates.New(ctx, secrets, cloudconfig.CertificateOptions(&c.cfg.Modules.CloudHub))
 		}
 		return err
 	})
@@ -172,12 +181,13 @@ func (c *cloud) build(ctx context.Context) error {
 	if c.records, err = objectsync.New(c.api.Objects); err != nil {
 		return err
 	}
-	hub := hubOptions(&c.cfg.Modules.CloudHub)
+	hub := cloudconfig.HubOptions(&c.cfg.Modules.CloudHub)
 	if hub.LegacyCertificates {
-		klog.InfoS("The certificate that nodes before KubeEdge v1.16 share is accepted: anyone who has it can impersonate any node. " +
+		klog.InfoS("The certificate that nodes before KubeEdge v1.16 share is accepted: anyone who has it can " +
+			"impersonate any node. " +
 			"Set modules.cloudHub.legacyCertificates to false when the last of these nodes has joined again")
 	}
-	guard := guardOptions(&c.cfg.Modules.CloudHub)
+	guard := cloudconfig.GuardOptions(&c.cfg.Modules.CloudHub)
 	guard.Revoked, guard.Edge, guard.Nodes = c.authority.Check, c.controller.EdgeNode, c.api.Client.CoreV1().Nodes()
 	c.guard = nodeidentity.New(guard)
 	if err := c.controller.OnEdgeNode(c.guard.NodeChanged); err != nil {
@@ -196,7 +206,13 @@ func (c *cloud) build(ctx context.Context) error {
 
 // front runs what edges reach, until ctx ends or a part of it fails.
 func (c *cloud) front(ctx context.Context) error {
-	servers, err := c.listen(ctx)
+	ports, err := edgeports.Open(ctx, &c.cfg.Modules.CloudHub, edgeports.Options{
+		Hub: c.hub,
+		TLS: c.edgeTLS,
+		ServeHTTPS: func(ctx context.Context, l net.Listener) error {
+			return c.authority.Serve(ctx, l, c.api.Client.CoreV1().Nodes())
+		},
+	})
 	if err != nil {
 		return err
 	}
@@ -206,9 +222,9 @@ func (c *cloud) front(ctx context.Context) error {
 	group.Go(func() error { return c.authority.Run(ctx) })
 	group.Go(func() error { return c.guard.Run(ctx) })
 	group.Go(func() error { return c.controller.WatchHistory(ctx) })
-	for _, s := range servers {
-		klog.InfoS("Listening", "for", s.key, "address", s.addr)
-		group.Go(func() error { return s.serve(ctx) })
+	for _, p := range ports {
+		klog.InfoS("Listening", "for", p.Key, "address", p.Addr)
+		group.Go(func() error { return p.Serve(ctx) })
 	}
 	c.state.Ask(partHub, func() error {
 		if err := c.hub.Health(); err != nil {
@@ -217,4 +233,12 @@ func (c *cloud) front(ctx context.Context) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// edgeTLS admits clients that have a certificate of a CA that the link trusts at that moment.
+func (c *cloud) edgeTLS() *tls.Config {
+	certificate := c.authority.ServerTLS(tls.RequireAndVerifyClientCert).GetCertificate
+	config := cloudhub.TLSConfig(certificate, c.authority.Pool())
+	c.authority.VerifyClients(config)
+	return config
 }

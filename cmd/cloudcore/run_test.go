@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgeports"
 	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	reliablesyncs "github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
@@ -56,7 +56,9 @@ func localConfig(t *testing.T) *v1alpha1.CloudCore {
 	}
 	hub.Quic.Enable, hub.Quic.Address, hub.Quic.Port = true, "127.0.0.1", freePort(t)
 	hub.UnixSocket.Address = "unix://" + t.TempDir() + "/hub.sock"
-	cfg.CommonConfig.MonitorServer.BindAddress = address(&v1alpha1.Listener{Address: "127.0.0.1", Port: freePort(t)})
+	cfg.CommonConfig.MonitorServer.BindAddress = edgeports.Address(&v1alpha1.Listener{
+		Address: "127.0.0.1", Port: freePort(t),
+	})
 	return cfg
 }
 
@@ -85,9 +87,10 @@ func fakeAPI(objects ...runtime.Object) *kubeapi.Server {
 	return &kubeapi.Server{
 		Client: client,
 		CA:     []byte("the CA"),
-		Objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-			reliablesyncs.ObjectSyncs: "ObjectSyncList", reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList",
-		}),
+		Objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+			map[schema.GroupVersionResource]string{
+				reliablesyncs.ObjectSyncs: "ObjectSyncList", reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList",
+			}),
 		Connect: func(context.Context) (edgecontroller.Clients, error) {
 			return edgecontroller.Clients{Own: client, AsNode: client}, nil
 		},
@@ -97,7 +100,8 @@ func fakeAPI(objects ...runtime.Object) *kubeapi.Server {
 // joined returns what an edge has after it joined through the HTTPS endpoints: its certificate and the CA.
 func joined(t *testing.T, url string, api *kubeapi.Server, node string) *tls.Config {
 	t.Helper()
-	secret, err := api.Client.CoreV1().Secrets(certificates.Namespace).Get(t.Context(), "tokensecret", metav1.GetOptions{})
+	secret, err := api.Client.CoreV1().Secrets(certificates.Namespace).Get(t.Context(), "tokensecret",
+		metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +109,9 @@ func joined(t *testing.T, url string, api *kubeapi.Server, node string) *tls.Con
 	if err != nil {
 		t.Fatal(err)
 	}
-	insecure := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	insecure := &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+	}
 	_, der := get(t, insecure, url+"/ca.crt")
 	ca, err := x509.ParseCertificate(der)
 	if err != nil || !token.SignedBy(der) {
@@ -124,7 +130,9 @@ func joined(t *testing.T, url string, api *kubeapi.Server, node string) *tls.Con
 		t.Fatal(err)
 	}
 	req.Header = http.Header{"Authorization": {"Bearer " + token.Bearer}, "Nodename": {node}}
-	trusting := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: certs.Pool(ca)}}}
+	trusting := &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: certs.Pool(ca)}},
+	}
 	res, err := trusting.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +142,9 @@ func joined(t *testing.T, url string, api *kubeapi.Server, node string) *tls.Con
 	if err != nil || res.StatusCode != http.StatusOK {
 		t.Fatalf("edge.crt: %s %q, %v; want %d", res.Status, cert, err, http.StatusOK)
 	}
-	return &tls.Config{RootCAs: certs.Pool(ca), Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}}
+	return &tls.Config{
+		RootCAs: certs.Pool(ca), Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}},
+	}
 }
 
 // TestServe: all parts come up on an API server; an edge joins, connects, and gets what is bound to it; at the end it
@@ -144,7 +154,12 @@ func TestServe(t *testing.T) {
 	defer cancel()
 	cfg := localConfig(t)
 	api := fakeAPI(&v1.Pod{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u1", ResourceVersion: "7"},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{
+			Namespace:       "default",
+			Name:            "web",
+			UID:             "u1",
+			ResourceVersion: "7",
+		},
 		Spec: v1.PodSpec{NodeName: "edge1"},
 	})
 	result := make(chan error, 1)
@@ -161,13 +176,17 @@ func TestServe(t *testing.T) {
 		t.Errorf("readyz (-want +got):\n%s", diff)
 	}
 
-	identity := joined(t, "https://"+address(&cfg.Modules.CloudHub.HTTPS), api, "edge1")
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "edge1", UID: "n1", Labels: map[string]string{edgecontroller.EdgeLabel: ""}}}
+	identity := joined(t, "https://"+edgeports.Address(&cfg.Modules.CloudHub.HTTPS), api, "edge1")
+	node := &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "edge1", UID: "n1", Labels: map[string]string{edgecontroller.EdgeLabel: ""},
+		},
+	}
 	if _, err := api.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := wire.DialWebSocket(ctx, wire.DialOptions{
-		URL: "wss://" + address(&cfg.Modules.CloudHub.WebSocket) + "/p/edge1/events", TLS: identity,
+		URL: "wss://" + edgeports.Address(&cfg.Modules.CloudHub.WebSocket) + "/p/edge1/events", TLS: identity,
 		Header: http.Header{wire.HeaderNodeID: {"edge1"}, wire.HeaderUse: {wire.UseMessages}},
 	})
 	if err != nil {
@@ -187,7 +206,8 @@ func TestServe(t *testing.T) {
 		t.Error(err)
 	}
 	wait.True(t, "the record of what the edge acked", func() bool {
-		sync, err := api.Objects.Resource(reliablesyncs.ObjectSyncs).Namespace("default").Get(ctx, "edge1.u1", metav1.GetOptions{})
+		sync, err := api.Objects.Resource(reliablesyncs.ObjectSyncs).Namespace("default").Get(ctx, "edge1.u1",
+			metav1.GetOptions{})
 		if err != nil {
 			return false
 		}
@@ -195,7 +215,8 @@ func TestServe(t *testing.T) {
 		return rv == "7"
 	})
 	quic, err := wire.DialQUIC(ctx, wire.DialOptions{
-		URL: "https://" + address(&cfg.Modules.CloudHub.Quic.Listener), TLS: joined(t, "https://"+address(&cfg.Modules.CloudHub.HTTPS), api, "edge2"),
+		URL:    "https://" + edgeports.Address(&cfg.Modules.CloudHub.Quic.Listener),
+		TLS:    joined(t, "https://"+edgeports.Address(&cfg.Modules.CloudHub.HTTPS), api, "edge2"),
 		Header: http.Header{wire.HeaderNodeID: {"edge2"}},
 	})
 	if err != nil {
@@ -252,8 +273,10 @@ func TestServeEndsEarly(t *testing.T) {
 			monitor := "http://" + cfg.CommonConfig.MonitorServer.BindAddress
 			wait.True(t, "a part that starts", func() bool {
 				status, text := get(t, plain, monitor+"/readyz?verbose")
-				starting := name == "no lists" && strings.Contains(string(text), "[+]certificates ok\n[-]edgecontroller failed: starting\n") ||
-					name == "no API server" && strings.Contains(string(text), "[-]kube-apiserver failed: starting: connection refused\n")
+				starting := name == "no lists" &&
+					strings.Contains(string(text), "[+]certificates ok\n[-]edgecontroller failed: starting\n") ||
+					name == "no API server" &&
+						strings.Contains(string(text), "[-]kube-apiserver failed: starting: connection refused\n")
 				return status == http.StatusServiceUnavailable && starting
 			})
 			if status, text := get(t, plain, monitor+"/healthz"); status != http.StatusOK {
@@ -271,8 +294,8 @@ func TestServeEndsEarly(t *testing.T) {
 func TestServePortInUse(t *testing.T) {
 	cfg := localConfig(t)
 	for key, addr := range map[string]string{
-		"modules.cloudHub.websocket.port":        address(&cfg.Modules.CloudHub.WebSocket),
-		"modules.cloudHub.https.port":            address(&cfg.Modules.CloudHub.HTTPS),
+		"modules.cloudHub.websocket.port":        edgeports.Address(&cfg.Modules.CloudHub.WebSocket),
+		"modules.cloudHub.https.port":            edgeports.Address(&cfg.Modules.CloudHub.HTTPS),
 		"commonConfig.monitorServer.bindAddress": cfg.CommonConfig.MonitorServer.BindAddress,
 	} {
 		l, err := net.Listen("tcp", addr)
@@ -288,34 +311,17 @@ func TestServePortInUse(t *testing.T) {
 	// The socket of the last one is closed behind its listener's back, a moment later.
 	var udp net.PacketConn
 	wait.Until(t, "the port to be free", func() (err error) {
-		udp, err = net.ListenPacket("udp", address(&cfg.Modules.CloudHub.Quic.Listener))
+		udp, err = net.ListenPacket("udp", edgeports.Address(&cfg.Modules.CloudHub.Quic.Listener))
 		return err
 	})
-	if err := serve(t.Context(), cfg, fakeAPI()); err == nil || !strings.Contains(err.Error(), "modules.cloudHub.quic.port") {
+	if err := serve(t.Context(), cfg, fakeAPI()); err == nil ||
+		!strings.Contains(err.Error(), "modules.cloudHub.quic.port") {
 		t.Errorf("%v, want the key of the port in it", err)
 	}
 	_ = udp.Close()
 	cfg.Modules.CloudHub.UnixSocket.Address = "unix:///proc/none/hub.sock"
-	if err := serve(t.Context(), cfg, fakeAPI()); err == nil || !strings.Contains(err.Error(), "modules.cloudHub.unixsocket.address") {
+	if err := serve(t.Context(), cfg, fakeAPI()); err == nil ||
+		!strings.Contains(err.Error(), "modules.cloudHub.unixsocket.address") {
 		t.Errorf("%v, want the key of the socket in it", err)
-	}
-}
-
-func TestCertificateOptions(t *testing.T) {
-	hub := &v1alpha1.CloudHub{
-		AdvertiseAddress: []string{"192.0.2.1", "2001:db8::1"}, DNSNames: []string{"", "cloud.example.com"},
-		TLSCAFile: "/ca", TLSCAKeyFile: "/cakey", TLSCertFile: "/cert", TLSPrivateKeyFile: "/key",
-		EdgeCertSigningDuration: 2, TokenRefreshDuration: 3,
-	}
-	want := certificates.Options{
-		CAFile: "/ca", CAKeyFile: "/cakey", CertFile: "/cert", KeyFile: "/key",
-		Addresses: []string{"192.0.2.1", "2001:db8::1", "cloud.example.com"}, ProtectTaken: true,
-		NodeLifetime: 48 * time.Hour, TokenRefresh: 3 * time.Hour,
-	}
-	if diff := cmp.Diff(want, certificateOptions(hub)); diff != "" {
-		t.Errorf("certificate options mismatch (-want +got):\n%s", diff)
-	}
-	if got := address(&v1alpha1.Listener{Address: "::1", Port: 7}); got != "[::1]:7" {
-		t.Errorf("address = %s, want [::1]:7", got)
 	}
 }

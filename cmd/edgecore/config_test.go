@@ -17,7 +17,8 @@ const kubeEdgeFile = "../../pkg/apis/edgecore/v1alpha2/testdata/kubeedge-v1.23.y
 func writeConfig(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "edgecore.yaml")
-	if err := os.WriteFile(path, []byte("apiVersion: "+v1alpha2.APIVersion+"\nkind: EdgeCore\n"+text), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("apiVersion: "+v1alpha2.APIVersion+"\nkind: EdgeCore\n"+text),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path

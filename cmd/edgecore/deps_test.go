@@ -19,7 +19,8 @@ func TestForbiddenImports(t *testing.T) {
 	for _, dep := range deps {
 		for _, bad := range []string{
 			"k8s.io/client-go", "k8s.io/kubernetes", "github.com/google/cadvisor", "sigs.k8s.io/controller-runtime",
-			"k8s.io/apimachinery/pkg/util/strategicpatch", "github.com/google/go-containerregistry", "go.uber.org/goleak", "testing",
+			"k8s.io/apimachinery/pkg/util/strategicpatch", "github.com/google/go-containerregistry",
+			"go.uber.org/goleak", "testing",
 			"github.com/edgecore-io/edgecore/test", "github.com/edgecore-io/edgecore/cloud",
 		} {
 			if dep == bad || strings.HasPrefix(dep, bad+"/") {

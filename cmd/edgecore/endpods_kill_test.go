@@ -39,31 +39,42 @@ func TestEndPodsKill(t *testing.T) {
 		removed      []types.UID
 		says, errSay string
 	}{
-		"not asked for":  {false, "true", nil, nil, "", "edgecore end-pods --kill kills what it left running"},
-		"killed":         {true, "true", nil, []types.UID{"mine"}, "Killed what ran of 1 pods\n", ""},
-		"does not end":   {true, "true", errors.New("1 processes do not end"), []types.UID{"mine"}, "Killed what ran of 0 pods\n", "kill pod mine: 1 processes"},
+		"not asked for": {false, "true", nil, nil, "", "edgecore end-pods --kill kills what it left running"},
+		"killed":        {true, "true", nil, []types.UID{"mine"}, "Killed what ran of 1 pods\n", ""},
+		"does not end": {
+			true, "true", errors.New("1 processes do not end"), []types.UID{"mine"}, "Killed what ran of 0 pods\n",
+			"kill pod mine: 1 processes",
+		},
 		"no pod cgroups": {true, "false", nil, nil, "", "restart the device"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			config := filepath.Join(dir, "edgecore.yaml")
-			text := "apiVersion: " + v1alpha2.APIVersion + "\nkind: EdgeCore\ndatabase: {dataSource: " + dir + "/edgecore.db}\nmodules:\n  edged:\n" +
-				"    rootDirectory: " + dir + "/root\n    tailoredKubeletConfig: {enforceNodeAllocatable: [none], cgroupsPerQOS: " + c.perQOS +
+			text := "apiVersion: " + v1alpha2.APIVersion + "\nkind: EdgeCore\ndatabase: {dataSource: " + dir +
+				"/edgecore.db}\nmodules:\n  edged:\n" +
+				"    rootDirectory: " + dir +
+				"/root\n    tailoredKubeletConfig: {enforceNodeAllocatable: [none], cgroupsPerQOS: " + c.perQOS +
 				", podLogsDir: " + dir + "/logs, containerRuntimeEndpoint: \"unix://" + dir + "/gone.sock\"}\n"
-			if err := errors.Join(os.MkdirAll(filepath.Join(dir, "root/pods/mine"), 0o755), os.WriteFile(config, []byte(text), 0o600)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Join(dir, "root/pods/mine"), 0o755),
+				os.WriteFile(config, []byte(text), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			g := &groups{stuck: c.stuck}
 			o := &endPodsOptions{
-				globalOptions: &globalOptions{Config: config}, within: time.Minute, links: filepath.Join(dir, "links"), kill: c.kill,
-				leftOvers: filepath.Join(dir, "left"), groups: func(*v1alpha2.Edged) endpods.Cgroups { return g },
+				globalOptions: &globalOptions{Config: config},
+				within:        time.Minute,
+				links:         filepath.Join(dir, "links"),
+				kill:          c.kill,
+				leftOvers:     filepath.Join(dir, "left"),
+				groups:        func(*v1alpha2.Edged) endpods.Cgroups { return g },
 			}
 			var out bytes.Buffer
 			err := o.run(t.Context(), &out, io.Discard)
 			if diff := cmp.Diff(c.removed, g.removed); diff != "" {
 				t.Errorf("cgroups removed (-want +got):\n%s", diff)
 			}
-			if !strings.HasSuffix(out.String(), c.says) || (err == nil) != (c.errSay == "") || err != nil && !strings.Contains(err.Error(), c.errSay) {
+			if !strings.HasSuffix(out.String(), c.says) || (err == nil) != (c.errSay == "") ||
+				err != nil && !strings.Contains(err.Error(), c.errSay) {
 				t.Errorf("end-pods says %q, %v; want %q, and an error with %q", out.String(), err, c.says, c.errSay)
 			}
 			if _, statErr := os.Stat(o.leftOvers); (statErr == nil) != (c.errSay == "") {

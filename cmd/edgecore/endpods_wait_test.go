@@ -84,10 +84,10 @@ func TestEndPodsOfRestartingRuntime(t *testing.T) {
 			text := "apiVersion: " + v1alpha2.APIVersion + "\nkind: EdgeCore\n" +
 				"database: {dataSource: " + dir + "/edgecore.db}\n" +
 				"modules:\n  edged:\n    rootDirectory: " + dir + "/root\n    tailoredKubeletConfig: " +
-				"{cgroupRoot: /not-made, podLogsDir: " + dir + "/logs, containerRuntimeEndpoint: \"unix://" + socket + "\"}\n"
-			if err := errors.Join(
-				os.MkdirAll(filepath.Join(dir, "root/pods/mine"), 0o755), os.WriteFile(config, []byte(text), 0o600),
-			); err != nil {
+				"{cgroupRoot: /not-made, podLogsDir: " + dir + "/logs, containerRuntimeEndpoint: \"unix://" + socket +
+				"\"}\n"
+			if err := errors.Join(os.MkdirAll(filepath.Join(dir, "root/pods/mine"), 0o755),
+				os.WriteFile(config, []byte(text), 0o600)); err != nil {
 				t.Fatal(err)
 			}
 			g := &groups{}

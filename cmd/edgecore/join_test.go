@@ -38,10 +38,13 @@ type joinDevice struct {
 func newJoinDevice(t *testing.T, taken ...string) *joinDevice {
 	t.Helper()
 	d := &joinDevice{t: t, dir: t.TempDir()}
-	d.service = &systemd.Service{Root: filepath.Join(d.dir, "root"), Program: "/usr/local/bin/edgecore", Systemctl: func(_ context.Context, args ...string) error {
-		d.calls = append(d.calls, strings.Join(args, " "))
-		return d.fail
-	}}
+	d.service = &systemd.Service{
+		Root: filepath.Join(d.dir, "root"), Program: "/usr/local/bin/edgecore",
+		Systemctl: func(_ context.Context, args ...string) error {
+			d.calls = append(d.calls, strings.Join(args, " "))
+			return d.fail
+		},
+	}
 	if err := os.MkdirAll(filepath.Join(d.service.Root, "run/systemd/system"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -54,12 +57,14 @@ func (d *joinDevice) startCloud(taken ...string) {
 	d.t.Helper()
 	client := fake.NewClientset()
 	for _, name := range taken {
-		if _, err := client.CoreV1().Nodes().Create(d.t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := client.CoreV1().Nodes().Create(d.t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{}); err != nil {
 			d.t.Fatal(err)
 		}
 	}
 	var err error
-	d.authority, err = cloud.New(d.t.Context(), client.CoreV1().Secrets(cloud.Namespace), cloud.Options{Addresses: []string{"127.0.0.1"}})
+	d.authority, err = cloud.New(d.t.Context(), client.CoreV1().Secrets(cloud.Namespace),
+		cloud.Options{Addresses: []string{"127.0.0.1"}})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -105,7 +110,9 @@ func (d *joinDevice) join(stdin string, args ...string) (stdout, stderr string, 
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)
-	cmd.SetArgs(append([]string{"-e", "127.0.0.1:10000", "--certport", d.port, "--cert-path", filepath.Join(d.dir, "certs")}, args...))
+	cmd.SetArgs(append([]string{
+		"-e", "127.0.0.1:10000", "--certport", d.port, "--cert-path", filepath.Join(d.dir, "certs"),
+	}, args...))
 	d.calls = nil
 	err = cmd.ExecuteContext(d.t.Context())
 	return out.String(), errs.String(), err
@@ -134,7 +141,8 @@ func (d *joinDevice) read(name string) string {
 
 func TestJoinANewDevice(t *testing.T) {
 	d := newJoinDevice(t)
-	out := d.mustJoin("\n"+d.token("")+"\n", "--token-file", "-", "-i", "edge1", "--labels", "zone=hall-2,power=solar", "--cgroupdriver", "systemd",
+	out := d.mustJoin("\n"+d.token("")+"\n", "--token-file", "-", "-i", "edge1", "--labels", "zone=hall-2,power=solar",
+		"--cgroupdriver", "systemd",
 		"-p", "/run/crio/crio.sock", "--set", "modules.edged.nodeIP=192.0.2.7")
 	cfg, warnings, err := v1alpha2.Load(d.config())
 	if err != nil || len(warnings) > 0 {
@@ -143,10 +151,13 @@ func TestJoinANewDevice(t *testing.T) {
 	want := v1alpha2.Default()
 	f := d.files()
 	hub, edged := &want.Modules.EdgeHub, &want.Modules.Edged
-	hub.HTTPServer, hub.WebSocket.Server, hub.Quic.Server = "https://127.0.0.1:"+d.port, "127.0.0.1:10000", "127.0.0.1:10001"
+	hub.HTTPServer, hub.WebSocket.Server, hub.Quic.Server = "https://127.0.0.1:"+d.port, "127.0.0.1:10000",
+		"127.0.0.1:10001"
 	hub.TLSCAFile, hub.TLSCertFile, hub.TLSPrivateKeyFile = f.CA, f.Cert, f.Key
-	edged.HostnameOverride, edged.NodeIP, edged.NodeLabels = "edge1", "192.0.2.7", map[string]string{"zone": "hall-2", "power": "solar"}
-	edged.TailoredKubeletConfig.CgroupDriver, edged.TailoredKubeletConfig.ContainerRuntimeEndpoint = "systemd", "unix:///run/crio/crio.sock"
+	edged.HostnameOverride, edged.NodeIP, edged.NodeLabels = "edge1", "192.0.2.7",
+		map[string]string{"zone": "hall-2", "power": "solar"}
+	edged.TailoredKubeletConfig.CgroupDriver, edged.TailoredKubeletConfig.ContainerRuntimeEndpoint = "systemd",
+		"unix:///run/crio/crio.sock"
 	if diff := cmp.Diff(want, cfg); diff != "" {
 		t.Errorf("configuration (-want +got):\n%s", diff)
 	}
@@ -156,20 +167,27 @@ func TestJoinANewDevice(t *testing.T) {
 	} else if err := certs.CheckNode(id.Cert(), "edge1", false); err != nil {
 		t.Errorf("CheckNode = %v, want a certificate for edge1", err)
 	}
-	for name, mode := range map[string]os.FileMode{d.config(): 0o600, f.Key: 0o600, filepath.Dir(d.config()): os.ModeDir | 0o700, d.service.UnitFile(): 0o644} {
+	for name, mode := range map[string]os.FileMode{
+		d.config(): 0o600, f.Key: 0o600, filepath.Dir(d.config()): os.ModeDir | 0o700, d.service.UnitFile(): 0o644,
+	} {
 		if info, err := os.Stat(name); err != nil {
 			t.Error(err)
 		} else if info.Mode() != mode {
 			t.Errorf("%s: mode %v, want %v", name, info.Mode(), mode)
 		}
 	}
-	if diff := cmp.Diff([]string{"daemon-reload", "enable edgecore.service", "restart edgecore.service"}, d.calls); diff != "" {
+	if diff := cmp.Diff([]string{"daemon-reload", "enable edgecore.service", "restart edgecore.service"},
+		d.calls); diff != "" {
 		t.Errorf("systemctl (-want +got):\n%s", diff)
 	}
-	if got := d.read(d.service.UnitFile()); !strings.Contains(got, "\nExecStart=/usr/local/bin/edgecore --config "+d.config()+"\n") {
+	if got := d.read(d.service.UnitFile()); !strings.Contains(got,
+		"\nExecStart=/usr/local/bin/edgecore --config "+d.config()+"\n") {
 		t.Errorf("unit, want the installed program with --config %s:\n%s", d.config(), got)
 	}
-	for _, want := range []string{"Got a certificate for node edge1, valid until ", "Wrote configuration", "Wrote service", "edgecore status", "kubectl get node edge1"} {
+	for _, want := range []string{
+		"Got a certificate for node edge1, valid until ", "Wrote configuration", "Wrote service", "edgecore status",
+		"kubectl get node edge1",
+	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("output, want %q in it:\n%s", want, out)
 		}
@@ -197,7 +215,9 @@ func TestJoinAgain(t *testing.T) {
 		t.Errorf("after joining again: configuration %q, same key %v, store %q; want %q, true, %q", d.read(d.config()),
 			d.read(d.files().Key) == key, d.read(store), edited, "pods")
 	}
-	for _, want := range []string{"Kept the certificate of node edge1, valid until", "is as it should be", "is installed"} {
+	for _, want := range []string{
+		"Kept the certificate of node edge1, valid until", "is as it should be", "is installed",
+	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("output, want %q in it:\n%s", want, out)
 		}
@@ -240,7 +260,9 @@ func TestJoinAgain(t *testing.T) {
 func TestJoinANameThatIsTaken(t *testing.T) {
 	d := newJoinDevice(t, "edge1")
 	_, _, err := d.join("", "-t", d.token(""), "-i", "edge1")
-	for _, want := range []string{"has a node edge1 already", "--edgenode-name", "kubectl delete node edge1", "--take-name"} {
+	for _, want := range []string{
+		"has a node edge1 already", "--edgenode-name", "kubectl delete node edge1", "--take-name",
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Fatalf("%v, want %q in it", err, want)
 		}
@@ -291,14 +313,19 @@ func TestJoinFails(t *testing.T) {
 		"no file":            {"", []string{"--token-file", file + "x"}, "no such file"},
 		"bad token":          {"", []string{"-t", "x.y"}, "copy the whole line"},
 		"another cloud's":    {"", []string{"-t", strings.Repeat("0", 64) + token[64:]}, "does not match the token"},
-		"another node's":     {"", []string{"-t", d.token("edge2"), "-i", "edge1"}, `the token is for node "edge2", and this device is "edge1"`},
-		"bad name":           {"", []string{"-t", token, "-i", "Edge_1"}, `"edge-1" would do`},
-		"bad driver":         {"", []string{"-t", token, "--cgroupdriver", "docker"}, "cgroupDriver"},
-		"bad protocol":       {"", []string{"-t", token, "--hub-protocol", "http"}, "want websocket or quic"},
-		"bad port":           {"", []string{"-t", token, "--certport", "0"}, "want 1 to 65535"},
-		"bad label":          {"", []string{"-t", token, "-l", "zone"}, "want KEY=VALUE"},
-		"bad label value":    {"", []string{"-t", token, "-l", "zone=a b"}, "a label's value"},
-		"unknown key":        {"", []string{"-t", token, "--set", "modules.edged.nodeIp=192.0.2.1"}, `did you mean "nodeIP"?`},
+		"another node's": {
+			"", []string{"-t", d.token("edge2"), "-i", "edge1"},
+			`the token is for node "edge2", and this device is "edge1"`,
+		},
+		"bad name":        {"", []string{"-t", token, "-i", "Edge_1"}, `"edge-1" would do`},
+		"bad driver":      {"", []string{"-t", token, "--cgroupdriver", "docker"}, "cgroupDriver"},
+		"bad protocol":    {"", []string{"-t", token, "--hub-protocol", "http"}, "want websocket or quic"},
+		"bad port":        {"", []string{"-t", token, "--certport", "0"}, "want 1 to 65535"},
+		"bad label":       {"", []string{"-t", token, "-l", "zone"}, "want KEY=VALUE"},
+		"bad label value": {"", []string{"-t", token, "-l", "zone=a b"}, "a label's value"},
+		"unknown key": {
+			"", []string{"-t", token, "--set", "modules.edged.nodeIp=192.0.2.1"}, `did you mean "nodeIP"?`,
+		},
 		"a key below a text": {"", []string{"-t", token, "--set", "apiVersion.x=1"}, "has no keys below it"},
 		"an argument":        {"", []string{"-t", token, "now"}, "unknown command"},
 	} {
@@ -318,13 +345,16 @@ func TestJoinFails(t *testing.T) {
 // TestJoinWithKeadmsFlags: what does nothing says so, and why.
 func TestJoinWithKeadmsFlags(t *testing.T) {
 	d := newJoinDevice(t)
-	_, errs, err := d.join("", "--token", d.token(""), "--edgenode-name=edge1", "--kubeedge-version=v1.23.1", "--runtimetype=remote", "--with-mqtt=false",
-		"--pre-run=a.sh", "--hub-protocol=quic", "--remote-runtime-endpoint=unix:///run/containerd/containerd.sock", "--certPath", filepath.Join(d.dir, "other"))
+	_, errs, err := d.join("", "--token", d.token(""), "--edgenode-name=edge1", "--kubeedge-version=v1.23.1",
+		"--runtimetype=remote", "--with-mqtt=false",
+		"--pre-run=a.sh", "--hub-protocol=quic", "--remote-runtime-endpoint=unix:///run/containerd/containerd.sock",
+		"--certPath", filepath.Join(d.dir, "other"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"warning: --kubeedge-version does nothing: nothing is downloaded", "warning: --pre-run does nothing: run it yourself before",
+		"warning: --kubeedge-version does nothing: nothing is downloaded",
+		"warning: --pre-run does nothing: run it yourself before",
 		"warning: --runtimetype does nothing: ", "warning: --with-mqtt does nothing: ",
 	} {
 		if !strings.Contains(errs, want) {
@@ -356,7 +386,8 @@ func TestJoinAConfigurationThatIsWrong(t *testing.T) {
 	}
 	// One of KubeEdge's is taken, its token is gone afterwards, its other keys stay.
 	kubeEdge := d.read(kubeEdgeFile)
-	if err := certs.WriteFile(d.config(), []byte(strings.Replace(kubeEdge, "token: \"\"", "token: secret.token", 1))); err != nil {
+	if err := certs.WriteFile(d.config(),
+		[]byte(strings.Replace(kubeEdge, "token: \"\"", "token: secret.token", 1))); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := d.join("", "-t", d.token("")); err != nil {
@@ -400,11 +431,13 @@ func TestService(t *testing.T) {
 		t.Errorf("--no-start: calls %v, %s; want none and how to start the agent", d.calls, out)
 	}
 	// A package's unit is used as it is.
-	if err := errors.Join(os.Remove(unit), os.MkdirAll(filepath.Join(d.service.Root, "usr/lib/systemd/system"), 0o755)); err != nil {
+	if err := errors.Join(os.Remove(unit), os.MkdirAll(filepath.Join(d.service.Root, "usr/lib/systemd/system"),
+		0o755)); err != nil {
 		t.Fatal(err)
 	}
 	packaged := filepath.Join(d.service.Root, "usr/lib/systemd/system/edgecore.service")
-	if err := os.WriteFile(packaged, []byte("[Service]\nExecStart=/usr/local/bin/edgecore --config "+d.config()+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(packaged, []byte("[Service]\nExecStart=/usr/local/bin/edgecore --config "+d.config()+"\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	if out = d.mustJoin(""); !strings.Contains(out, "is the package's") {
@@ -423,7 +456,8 @@ func TestService(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(d.service.Root, "run")); err != nil {
 		t.Fatal(err)
 	}
-	if out = d.mustJoin(""); len(d.calls) > 0 || !strings.Contains(out, "systemd does not run here; this runs the agent") {
+	if out = d.mustJoin(""); len(d.calls) > 0 ||
+		!strings.Contains(out, "systemd does not run here; this runs the agent") {
 		t.Errorf("without systemd: calls %v, %s; want none and what runs the agent", d.calls, out)
 	}
 }

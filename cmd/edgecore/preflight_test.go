@@ -14,10 +14,14 @@ import (
 func TestPreflightWithoutARuntime(t *testing.T) {
 	dir := t.TempDir()
 	config := writeConfig(t, `database: {dataSource: `+filepath.Join(dir, "db", "edgecore.db")+`}
-modules: {edgeHub: {enable: false}, edged: {rootDirectory: `+dir+`, tailoredKubeletConfig: {containerRuntimeEndpoint: "unix://`+filepath.Join(dir, "none.sock")+`", readOnlyPort: 0}}}
+modules: {edgeHub: {enable: false}, edged: {rootDirectory: `+dir+
+		`, tailoredKubeletConfig: {containerRuntimeEndpoint: "unix://`+filepath.Join(dir, "none.sock")+
+		`", readOnlyPort: 0}}}
 `)
 	out, _, err := execute(t, "preflight", "--config", config)
-	if !errors.Is(err, errPreflight) || !strings.Contains(out, "[error]   container runtime: there is no runtime at "+filepath.Join(dir, "none.sock")+": no such file or directory\n          remedy: Install one") {
+	if !errors.Is(err, errPreflight) ||
+		!strings.Contains(out, "[error]   container runtime: there is no runtime at "+filepath.Join(dir, "none.sock")+
+			": no such file or directory\n          remedy: Install one") {
 		t.Errorf("preflight = %v, want %v with a remedy for the missing runtime:\n%s", err, errPreflight, out)
 	}
 	if strings.Contains(out, "read-only server") || !strings.Contains(out, "cloud: this device has joined none") {
@@ -25,11 +29,13 @@ modules: {edgeHub: {enable: false}, edged: {rootDirectory: `+dir+`, tailoredKube
 	}
 	out, _, err = execute(t, "preflight", "--config", config, "-o", "json")
 	var findings []preflight.Finding
-	if decode := json.Unmarshal([]byte(out), &findings); decode != nil || !errors.Is(err, errPreflight) || preflight.Worst(findings) != preflight.Error {
+	if decode := json.Unmarshal([]byte(out), &findings); decode != nil || !errors.Is(err, errPreflight) ||
+		preflight.Worst(findings) != preflight.Error {
 		t.Errorf("preflight -o json = %v, decoded with %v; want %v and findings with an error:\n%s", err, decode,
 			errPreflight, out)
 	}
-	if _, _, err := execute(t, "preflight", "--config", config, "-o", "yaml"); err == nil || !strings.Contains(err.Error(), "want json") {
+	if _, _, err := execute(t, "preflight", "--config", config, "-o", "yaml"); err == nil ||
+		!strings.Contains(err.Error(), "want json") {
 		t.Errorf("preflight -o yaml = %v, want an error with %q", err, "want json")
 	}
 }

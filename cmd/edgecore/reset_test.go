@@ -18,7 +18,12 @@ import (
 
 func (d *joinDevice) reset(stdin string, args ...string) (string, error) {
 	d.t.Helper()
-	o := &resetOptions{globalOptions: &globalOptions{Config: d.config()}, service: d.service, tokenFile: filepath.Join(d.dir, "bootstrap"), fresh: func(string) []byte { return d.fresh }}
+	o := &resetOptions{
+		globalOptions: &globalOptions{Config: d.config()},
+		service:       d.service,
+		tokenFile:     filepath.Join(d.dir, "bootstrap"),
+		fresh:         func(string) []byte { return d.fresh },
+	}
 	cmd := o.command()
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	var out bytes.Buffer
@@ -39,8 +44,11 @@ func joined(t *testing.T) (*joinDevice, string) {
 		t.Fatal(err)
 	}
 	root := filepath.Join(d.dir, "root")
-	d.mustJoin("", "-t", d.token(""), "-i", "edge1", "--set", "database.dataSource="+path, "--set", "modules.edged.rootDirectory="+root)
-	port := servingcert.New(servingcert.Options{Dir: servingcert.Dir(root), Node: "edge1", IPs: func() []string { return nil }})
+	d.mustJoin("", "-t", d.token(""), "-i", "edge1", "--set", "database.dataSource="+path, "--set",
+		"modules.edged.rootDirectory="+root)
+	port := servingcert.New(servingcert.Options{Dir: servingcert.Dir(root), Node: "edge1", IPs: func() []string {
+		return nil
+	}})
 	if _, err := port.Get(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +107,10 @@ func TestReset(t *testing.T) {
 	if diff := cmp.Diff([]string{"disable --now edgecore.service", "daemon-reload"}, d.calls); diff != "" {
 		t.Errorf("systemctl (-want +got):\n%s", diff)
 	}
-	for _, want := range []string{"of node edge1", "Type yes", "Stopped and removed edgecore.service", "Removed certificates", "Removed store", "Removed configuration"} {
+	for _, want := range []string{
+		"of node edge1", "Type yes", "Stopped and removed edgecore.service", "Removed certificates", "Removed store",
+		"Removed configuration",
+	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("output, want %q in it:\n%s", want, out)
 		}
@@ -117,7 +128,8 @@ func TestResetWithThePackage(t *testing.T) {
 	d.fresh = []byte("apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\n# as packaged\n")
 	put(t, d.config()+".bak", "x")
 	out, err := d.reset("", "--force")
-	if err != nil || !strings.Contains(out, "what it was when the package was installed") || d.read(d.config()) != string(d.fresh) {
+	if err != nil || !strings.Contains(out, "what it was when the package was installed") ||
+		d.read(d.config()) != string(d.fresh) {
 		t.Errorf("reset = %v, configuration %q, want %q:\n%s", err, d.read(d.config()), d.fresh, out)
 	}
 	if diff := cmp.Diff([]string{"config/edgecore.yaml"}, left(t, d)); diff != "" {
@@ -129,7 +141,8 @@ func TestResetAsks(t *testing.T) {
 	d, _ := joined(t)
 	before := left(t, d)
 	for _, answer := range []string{"", "no\n", "y\n", "YES\n"} {
-		if _, err := d.reset(answer); err == nil || !strings.Contains(err.Error(), "aborted: answer yes or use --force; nothing was done") {
+		if _, err := d.reset(answer); err == nil ||
+			!strings.Contains(err.Error(), "aborted: answer yes or use --force; nothing was done") {
 			t.Errorf("reset with answer %q = %v, want that nothing was done", answer, err)
 		}
 	}
@@ -185,7 +198,8 @@ func TestResetFails(t *testing.T) {
 	if err := os.WriteFile(d.config(), []byte("kind: Edge\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.reset("", "-f"); err == nil || !strings.Contains(err.Error(), "the configuration says what to remove") {
+	if _, err := d.reset("", "-f"); err == nil ||
+		!strings.Contains(err.Error(), "the configuration says what to remove") {
 		t.Errorf("reset = %v, want that the configuration says what to remove", err)
 	}
 	if diff := cmp.Diff(before, left(t, d)); diff != "" {
@@ -214,7 +228,8 @@ func TestResetOthersUnits(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(d.service.Root, "run")); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := d.reset("", "-f"); err != nil || !strings.Contains(out, "systemd does not run here") || len(d.calls) > 0 {
+	if out, err := d.reset("", "-f"); err != nil || !strings.Contains(out, "systemd does not run here") ||
+		len(d.calls) > 0 {
 		t.Errorf("reset = %v, calls %v; want none and that systemd does not run:\n%s", err, d.calls, out)
 	}
 }
@@ -222,7 +237,9 @@ func TestResetOthersUnits(t *testing.T) {
 // TestResetRemovesCopies: nothing of the store is left, whatever a migration or a repair has put beside it.
 func TestResetRemovesCopies(t *testing.T) {
 	d, path := joined(t)
-	for _, suffix := range []string{".before-3", ".before-4.partial", ".rebuild", ".rebuild-journal", ".corrupt-x-wal"} {
+	for _, suffix := range []string{
+		".before-3", ".before-4.partial", ".rebuild", ".rebuild-journal", ".corrupt-x-wal",
+	} {
 		if err := os.WriteFile(path+suffix, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,9 @@ func execute(t *testing.T, args ...string) (stdout, stderr string, err error) {
 // TestPrintedConfigurations compares with the files in testdata; UPDATE_GOLDEN=1 writes them again.
 func TestPrintedConfigurations(t *testing.T) {
 	name := v1alpha2.Default().Modules.Edged.HostnameOverride
-	for flag, file := range map[string]string{"--defaultconfig": "defaultconfig.yaml", "--minconfig": "minconfig.yaml"} {
+	for flag, file := range map[string]string{
+		"--defaultconfig": "defaultconfig.yaml", "--minconfig": "minconfig.yaml",
+	} {
 		out, _, err := execute(t, flag)
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +78,8 @@ func TestHelp(t *testing.T) {
 	}
 	for _, want := range []string{
 		"--config", "--defaultconfig", "--minconfig", "--version", "-v, --v", "--vmodule",
-		v1alpha2.DefaultConfigFile, v1alpha2.DefaultDataSource, v1alpha2.DefaultManifests, v1alpha2.DefaultRootDirectory,
+		v1alpha2.DefaultConfigFile, v1alpha2.DefaultDataSource, v1alpha2.DefaultManifests,
+		v1alpha2.DefaultRootDirectory,
 		"config", "get", "status", "logs", "edgecore --minconfig >",
 	} {
 		if !strings.Contains(out, want) {

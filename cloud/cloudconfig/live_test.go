@@ -1,6 +1,8 @@
-package main
+package cloudconfig
 
 import (
+	"os"
+	"path/filepath"
 	"reflect"
 	"testing"
 
@@ -31,7 +33,7 @@ func buildWith(t *testing.T, cfg *v1alpha1.CloudCore) built {
 		t.Fatal(err)
 	}
 	hub := &cfg.Modules.CloudHub
-	return built{rc.Host, rc.ContentType, rc.QPS, rc.Burst, certificateOptions(hub), hubOptions(hub), guardOptions(hub)}
+	return built{rc.Host, rc.ContentType, rc.QPS, rc.Burst, CertificateOptions(hub), HubOptions(hub), GuardOptions(hub)}
 }
 
 // TestLiveKeysChangeSomething: a key that is said to be acted on changes what cloudcore is built with. This keeps the
@@ -45,7 +47,9 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 		hub + "quic.enable": true, hub + "quic.address": true, hub + "quic.port": true,
 	}
 	settings := map[string][]string{
-		"kubeAPIConfig":                 {"{master: 'https://192.0.2.9'}", "{contentType: application/json}", "{qps: 17}", "{burst: 17}"},
+		"kubeAPIConfig": {
+			"{master: 'https://192.0.2.9'}", "{contentType: application/json}", "{qps: 17}", "{burst: 17}",
+		},
 		hub + "keepaliveInterval":       {"17"},
 		hub + "nodeLimit":               {"17"},
 		hub + "writeTimeout":            {"17"},
@@ -84,4 +88,15 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 			}
 		}
 	}
+}
+
+// writeConfig writes a configuration file with the given keys, and returns its path.
+func writeConfig(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "cloudcore.yaml")
+	if err := os.WriteFile(path, []byte("apiVersion: "+v1alpha1.APIVersion+"\nkind: CloudCore\n"+text),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

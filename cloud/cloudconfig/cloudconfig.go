@@ -1,4 +1,9 @@
-package main
+// Package cloudconfig works out what cloudcore's configuration means to its parts: the options that each part is built
+// with.
+//
+// It owns this translation. It promises that a key that package v1alpha1 calls live changes the options: its test goes
+// through the list of these keys. It depends on the configuration alone.
+package cloudconfig
 
 import (
 	"time"
@@ -10,9 +15,9 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// certificateOptions works out what the configuration says about certificates. A certificate speaks for its node alone,
-// but for the one that old edges share, if they are let in; and a name that is taken is given to nobody else.
-func certificateOptions(hub *v1alpha1.CloudHub) certificates.Options {
+// CertificateOptions returns what the configuration says about certificates. A certificate speaks for its node alone,
+// except for the one that old nodes share, if these are let in. A name that is taken is given to no other device.
+func CertificateOptions(hub *v1alpha1.CloudHub) certificates.Options {
 	addresses := append([]string{}, hub.AdvertiseAddress...)
 	for _, name := range hub.DNSNames {
 		if name != "" {
@@ -27,8 +32,8 @@ func certificateOptions(hub *v1alpha1.CloudHub) certificates.Options {
 	}
 }
 
-// hubOptions works out what the configuration says to cloudhub. Edges of ours are offered all that there is.
-func hubOptions(hub *v1alpha1.CloudHub) cloudhub.Options {
+// HubOptions returns what the configuration says about cloudhub. Nodes that run edgecore are offered every feature.
+func HubOptions(hub *v1alpha1.CloudHub) cloudhub.Options {
 	return cloudhub.Options{
 		NodeLimit: int(hub.NodeLimit), Features: wire.AllFeatures(),
 		KeepaliveInterval: seconds(hub.KeepaliveInterval), WriteTimeout: seconds(hub.WriteTimeout),
@@ -38,7 +43,7 @@ func hubOptions(hub *v1alpha1.CloudHub) cloudhub.Options {
 
 func seconds(n int32) time.Duration { return time.Duration(n) * time.Second }
 
-// guardOptions works out what the configuration says to nodeidentity.
-func guardOptions(hub *v1alpha1.CloudHub) nodeidentity.Options {
+// GuardOptions returns what the configuration says about nodeidentity.
+func GuardOptions(hub *v1alpha1.CloudHub) nodeidentity.Options {
 	return nodeidentity.Options{LookupsPerSource: int(hub.LookupsPerSource)}
 }
