@@ -251,3 +251,10 @@ func TestResetRemovesCopies(t *testing.T) {
 		t.Errorf("%d files left of the store, %v; want none", len(left), err)
 	}
 }
+
+func put(t *testing.T, path, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
@@ -85,6 +86,14 @@ func TestHelp(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("help, want %q in it:\n%s", want, out)
 		}
+	}
+}
+
+// TestHelpIsTheSameEverywhere: manual pages are made from it, on whichever machine.
+func TestHelpIsTheSameEverywhere(t *testing.T) {
+	out, _, err := execute(t, "--help")
+	if err != nil || !strings.Contains(out, configfile.Packaged+" with the package, else "+v1alpha2.DefaultConfigFile) {
+		t.Errorf("--help = %v, want both places of the configuration in it:\n%s", err, out)
 	}
 }
 
