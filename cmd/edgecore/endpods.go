@@ -13,7 +13,6 @@ import (
 	"github.com/edgecore-io/edgecore/edged/endpods"
 	"github.com/edgecore-io/edgecore/edged/leftovers"
 	"github.com/edgecore-io/edgecore/metamanager/store"
-	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
@@ -28,10 +27,6 @@ type endPodsOptions struct {
 	kill bool
 	// wait bounds the wait for a runtime that does not answer, and within bounds it, too. Zero: ask once.
 	wait time.Duration
-	// interval is the pause between two requests to such a runtime.
-	interval time.Duration
-	// groups are the cgroups of pods.
-	groups func(*v1alpha2.Edged) endpods.Cgroups
 }
 
 func newEndPodsCommand(opts *globalOptions) *cobra.Command {
@@ -39,8 +34,6 @@ func newEndPodsCommand(opts *globalOptions) *cobra.Command {
 		globalOptions: opts,
 		links:         leftovers.ContainerLinks,
 		wait:          endpods.DefaultWait,
-		interval:      endpods.DefaultInterval,
-		groups:        agentconfig.PodCgroups,
 	}
 	cmd := &cobra.Command{
 		Use:   "end-pods",
@@ -82,8 +75,7 @@ func (o *endPodsOptions) run(ctx context.Context, out, errOut io.Writer) error {
 			"stop edgecore)", db)
 	}
 	end := agentconfig.EndPodsOptions(cfg)
-	end.Links, end.Within, end.Wait, end.Interval, end.Kill = o.links, o.within, o.wait, o.interval, o.kill
-	end.Cgroups = o.groups(&cfg.Modules.Edged)
+	end.Links, end.Within, end.Wait, end.Kill = o.links, o.within, o.wait, o.kill
 	end.Out, end.Progress = out, errOut
 	err = endpods.End(ctx, end)
 	if err != nil || o.leftOvers == "" {

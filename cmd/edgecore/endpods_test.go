@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
@@ -71,7 +70,6 @@ func endPods(t *testing.T, prepare func(*fakecri.Runtime), roots ...string) (out
 		within:        time.Minute,
 		leftOvers:     filepath.Join(dir, "left"),
 		links:         filepath.Join(dir, "links"),
-		groups:        agentconfig.PodCgroups,
 	}
 	var buffer bytes.Buffer
 	err = o.run(t.Context(), &buffer, io.Discard)

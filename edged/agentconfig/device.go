@@ -65,7 +65,7 @@ func ClockBound(cfg *v1alpha2.EdgeCore) clock.Bound {
 }
 
 // EndPodsOptions returns what the configuration says about the pods of a stopped agent. How long they may take, whether
-// they may be killed, and where the output goes is up to the caller; so are the cgroups, see PodCgroups.
+// they may be killed, and where the output goes is up to the caller.
 func EndPodsOptions(cfg *v1alpha2.EdgeCore) endpods.Options {
 	own := &cfg.Modules.Edged
 	kubelet := &own.TailoredKubeletConfig
@@ -75,13 +75,15 @@ func EndPodsOptions(cfg *v1alpha2.EdgeCore) endpods.Options {
 		RuntimeTimeout:  kubelet.RuntimeRequestTimeout.Duration,
 		RootDir:         own.RootDirectory,
 		PodLogsDir:      kubelet.PodLogsDir,
+		Interval:        endpods.DefaultInterval,
+		Cgroups:         podCgroups(own),
 		OwnCgroups:      strings.Trim(kubelet.CgroupRoot, "/") == "",
 		NoPodCgroups:    !ptr.Deref(kubelet.CgroupsPerQOS, true),
 	}
 }
 
-// PodCgroups returns the cgroups of the agent's pods on this device.
-func PodCgroups(own *v1alpha2.Edged) endpods.Cgroups {
+// podCgroups returns the cgroups of the agent's pods on this device.
+func podCgroups(own *v1alpha2.Edged) endpods.Cgroups {
 	k := &own.TailoredKubeletConfig
 	return cgroups.New(cgroups.Options{
 		Driver: k.CgroupDriver, Root: k.CgroupRoot, PerQOS: ptr.Deref(k.CgroupsPerQOS, true),

@@ -1,9 +1,8 @@
-package main
+package endpods
 
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,9 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/endpods"
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
-	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -34,9 +31,9 @@ func (w *onWrite) Write(p []byte) (int, error) {
 	return w.Buffer.Write(p)
 }
 
-// TestEndPodsOfRestartingRuntime: --kill kills no pods of a runtime that comes back, or that answers that it is not
+// TestEndOfRestartingRuntime: Kill kills no pods of a runtime that comes back, or that answers that it is not
 // ready.
-func TestEndPodsOfRestartingRuntime(t *testing.T) {
+func TestEndOfRestartingRuntime(t *testing.T) {
 	unavailable := status.Error(codes.Unavailable, "server is not initialized yet")
 	for name, c := range map[string]struct {
 		absent, stale bool   // the socket, at first; whether one that nothing listens at lies there
@@ -80,47 +77,45 @@ func TestEndPodsOfRestartingRuntime(t *testing.T) {
 			if !c.absent {
 				appear()
 			}
-			config := filepath.Join(dir, "edgecore.yaml")
-			text := "apiVersion: " + v1alpha2.APIVersion + "\nkind: EdgeCore\n" +
-				"database: {dataSource: " + dir + "/edgecore.db}\n" +
-				"modules:\n  edged:\n    rootDirectory: " + dir + "/root\n    tailoredKubeletConfig: " +
-				"{cgroupRoot: /not-made, podLogsDir: " + dir + "/logs, containerRuntimeEndpoint: \"unix://" + socket +
-				"\"}\n"
-			if err := errors.Join(os.MkdirAll(filepath.Join(dir, "root/pods/mine"), 0o755),
-				os.WriteFile(config, []byte(text), 0o600)); err != nil {
+			if err := os.MkdirAll(filepath.Join(dir, "root/pods/mine"), 0o755); err != nil {
 				t.Fatal(err)
 			}
 			g := &groups{}
-			o := &endPodsOptions{
-				globalOptions: &globalOptions{Config: config},
-				within:        time.Minute,
-				links:         filepath.Join(dir, "links"),
-				kill:          true,
-				wait:          wait.Max(),
-				interval:      time.Millisecond,
-				groups:        func(*v1alpha2.Edged) endpods.Cgroups { return g },
-			}
-			if c.errSay != "" {
-				o.wait = 20 * time.Millisecond
-			}
 			var out bytes.Buffer
 			progress := &onWrite{do: appear}
-			err := o.run(t.Context(), &out, progress)
+			o := Options{
+				RuntimeEndpoint: "unix://" + socket,
+				RuntimeTimeout:  wait.Max(),
+				RootDir:         filepath.Join(dir, "root"),
+				PodLogsDir:      filepath.Join(dir, "logs"),
+				Links:           filepath.Join(dir, "links"),
+				Within:          time.Minute,
+				Wait:            wait.Max(),
+				Interval:        time.Millisecond,
+				Kill:            true,
+				Cgroups:         g,
+				Out:             &out,
+				Progress:        progress,
+			}
+			if c.errSay != "" {
+				o.Wait = 20 * time.Millisecond
+			}
+			err := End(t.Context(), o)
 			if diff := gocmp.Diff([]types.UID(nil), g.removed); diff != "" {
 				t.Errorf("pods killed by their cgroups (-want +got):\n%s", diff)
 			}
 			if (err == nil) != (c.errSay == "") || err != nil && !strings.Contains(err.Error(), c.errSay) {
-				t.Errorf("end-pods = %v, want an error with %q", err, c.errSay)
+				t.Errorf("End = %v, want an error with %q", err, c.errSay)
 			}
 			if want := "Ended 1 of 1 pods\n"; err == nil && out.String() != want {
-				t.Errorf("end-pods says %q, want %q", out.String(), want)
+				t.Errorf("End says %q, want %q", out.String(), want)
 			}
 			said := progress.String()
 			if said == "" && c.errSay != "" {
-				return // the first answer took as long as the wait; TestAwaitPods of package endpods looks at the line
+				return // the first answer took as long as the wait; TestAwaitPods looks at the line
 			}
 			if strings.Count(said, "\n") != 1 || !strings.Contains(said, "waiting for up to ") {
-				t.Errorf("end-pods says on stderr %q, want one line that it waits", said)
+				t.Errorf("End says on stderr %q, want one line that it waits", said)
 			}
 		})
 	}
