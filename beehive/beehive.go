@@ -1,39 +1,38 @@
-// Package beehive is the bus over which the modules of one process talk, and what keeps the modules
-// running. A Bus is a value: there may be any number of them in a process.
+// Package beehive is the message bus between the modules of one process, and keeps the modules running. A Bus is a
+// value: a process may have several.
 //
 // # Modules
 //
-// A module has a name, a group and a Run function. Run is called in a goroutine of its own, and again with
-// a growing delay when it fails or panics, while the others run on. When it returns nil, the module is taken
-// off the bus as if by Remove. A module has an inbox from the moment it is added to the moment it is taken
-// off, so that what was sent to it survives its restart.
+// A module has a name, a group and a Run function. Run is called in its own goroutine, and again with a growing delay
+// when it fails or panics, while the others keep running. When it returns nil, the module leaves the bus as if by
+// Remove. A module has an inbox from when it is added until it leaves, so messages sent to it survive its restart.
 //
-// A bus that is made WithWatch also ends and runs again a module that is stuck: one that takes no message though some
-// wait, or, where it is a Prober, does not say in time that it lives. What does not even end is told by Alive.
+// A bus made WithWatch also restarts a stuck module: one that takes no message while some wait, or, if it is a Prober,
+// does not answer in time. If a module cannot even be stopped, Alive returns an error.
 //
-// When the bus ends, modules end one by one, the last added first: one that tells another something at its
-// end (edged its last reports to metamanager) still finds it if it was added after it.
+// When the bus stops, modules stop one by one, the last added first: a module that sends to another while stopping
+// (edged its last reports to metamanager) still finds it if it was added after it.
 //
 // # Order and delivery
 //
-//   - Messages of one sender to one module are received in the order in which they were sent. Messages to
-//     a group keep that order at each member.
-//   - A send that returns nil has put the message into the inbox; whether and when it is acted upon is the
-//     module's business. A full inbox makes Send wait until its context (or the default limit) ends, and
-//     then fail with ErrFull: nothing is dropped in silence and nobody is blocked for ever.
-//   - An answer finds its request by the parent id. The place for it is there before the request is sent,
-//     so that it cannot be missed; an answer that nobody waits for any more is ErrNoWaiter.
+//   - A module receives the messages of one sender in the order in which they were sent. Messages to a group keep that
+//     order at each member.
+//   - A send that returns nil has put the message into the inbox; whether and when it is handled is up to the module.
+//     On a full inbox Send waits until its context (or the default timeout) expires, and then fails with ErrFull:
+//     nothing is dropped silently and nobody blocks forever.
+//   - An answer finds its request by the parent id. The waiter is registered before the request is sent, so the answer
+//     cannot be missed; an answer without a waiter is ErrNoWaiter.
 //
 // # What a receiver must do
 //
-// Receive in a loop, do not hold the loop up for long, and answer what came by SendSync with SendResp,
-// also when it cannot be done. Messages are shared: never change one. A Run that got ErrRemoved or the end of
-// its context from Receive is to return; one of the same name may be on the bus already.
+// Receive in a loop, do not block the loop for long, and answer SendSync requests with SendResp, also if they fail.
+// Messages are shared: never modify one. When Receive returns ErrRemoved or the context's error, Run must return;
+// another module of the same name may already be on the bus.
 //
 // # Debugging
 //
-// Stats gives the length of each inbox and the restarts of each module. A module that does not keep up
-// shows as ErrFull at those who send to it, with its name.
+// Stats returns the length of each inbox and the restarts of each module. A module that does not keep up causes
+// ErrFull, with its name, at its senders.
 package beehive
 
 import (
@@ -51,11 +50,11 @@ import (
 
 // Module is a part of the process.
 type Module interface {
-	// Name is unique on a bus; it is where messages are sent to.
+	// Name is unique on a bus; it is the address for messages.
 	Name() string
-	// Group is what the module shares with others; messages may be sent to all of a group.
+	// Group is shared by several modules; a message may be sent to all of them.
 	Group() string
-	// Run does the module's work until ctx ends. An error or a panic makes it run again.
+	// Run does the module's work until ctx ends. After an error or panic it is called again.
 	Run(ctx context.Context) error
 }
 
@@ -65,46 +64,45 @@ var (
 	ErrNoGroup  = errors.New("no module in the group")
 	ErrFull     = errors.New("inbox is full")
 	ErrNoWaiter = errors.New("no caller waits for this answer")
-	// ErrRemoved: the module left the bus, by Remove or because it ended, with what was in its inbox.
+	// ErrRemoved: the module left the bus, by Remove or because it ended; its inbox is lost.
 	ErrRemoved = errors.New("module has left the bus")
-	// ErrStopped: the bus has ended, or is about to.
+	// ErrStopped: the bus has stopped, or is about to.
 	ErrStopped = errors.New("the bus has ended")
 )
 
 const (
-	// defaultInbox is how many messages an inbox holds: it evens out bursts. What has to wait
-	// longer belongs into the store.
+	// defaultInbox is the size of an inbox: it absorbs bursts. What must wait longer belongs into the store.
 	defaultInbox = 256
-	// defaultTimeout bounds sends whose context has no deadline.
+	// defaultTimeout limits sends whose context has no deadline.
 	defaultTimeout = 30 * time.Second
 )
 
-// Option changes a Bus.
+// Option configures a Bus.
 type Option func(*Bus)
 
-// WithInbox sets how many messages an inbox holds.
+// WithInbox sets the size of inboxes.
 func WithInbox(size int) Option { return func(b *Bus) { b.inboxSize = size } }
 
-// WithStarted has a function called once all modules run; it must not block.
+// WithStarted sets a function that is called once all modules run; it must not block.
 func WithStarted(f func()) Option { return func(b *Bus) { b.started = f } }
 
-// WithTimeout sets the bound of sends whose context has no deadline.
+// WithTimeout sets the timeout of sends whose context has no deadline.
 func WithTimeout(d time.Duration) Option { return func(b *Bus) { b.timeout = d } }
 
 // Bus carries messages and runs modules.
 type Bus struct {
 	inboxSize int
 	timeout   time.Duration
-	// watch is how often modules are looked at; zero is never.
+	// watch is how often modules are checked; zero is never.
 	watch   time.Duration
 	started func() // may be nil
 
 	mu      sync.RWMutex
 	modules map[string]*member
 	groups  map[string][]*member
-	// order is that in which the modules were added.
+	// order is the order in which the modules were added.
 	order []*member
-	// running is what the contexts of modules are made from, once Run was called; it does not end by itself.
+	// running is the parent of the modules' contexts once Run was called; it does not end by itself.
 	running  context.Context
 	stopping bool
 
@@ -116,12 +114,12 @@ type Bus struct {
 type member struct {
 	module   Module
 	inbox    chan *model.Message
-	removed  chan struct{}      // closed when it leaves the bus
+	removed  chan struct{}      // closed when the module leaves the bus
 	cancel   context.CancelFunc // set once it runs
-	ended    chan struct{}      // closed when it runs no more
+	ended    chan struct{}      // closed when the module has stopped
 	restarts int
-	taken    atomic.Uint64 // messages, from its inbox
-	vitals   vitals
+	taken    atomic.Uint64 // messages taken from its inbox
+	liveness liveness
 }
 
 // New makes a bus.
@@ -139,7 +137,7 @@ func New(opts ...Option) *Bus {
 	return b
 }
 
-// Add gives a module an inbox, and runs it if the bus runs.
+// Add gives a module an inbox, and starts it if the bus is running.
 func (b *Bus) Add(m Module) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -164,8 +162,8 @@ func (b *Bus) Add(m Module) error {
 	return nil
 }
 
-// Remove ends a module and takes it off the bus with what is in its inbox. Who waits for an answer of it
-// learns so at once. Remove does not wait for the module's Run to return; the bus's Run does.
+// Remove stops a module and takes it and its inbox off the bus. Callers that wait for its answer learn so at once.
+// Remove does not wait for the module's Run to return; the bus's Run does.
 func (b *Bus) Remove(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -174,7 +172,7 @@ func (b *Bus) Remove(name string) {
 	}
 }
 
-// drop takes a module off the bus, unless it is off already; b.mu is held.
+// drop takes a module off the bus if it is still on it; b.mu is held.
 func (b *Bus) drop(mem *member) {
 	name, group := mem.module.Name(), mem.module.Group()
 	if b.modules[name] != mem {
@@ -213,7 +211,7 @@ func (b *Bus) Send(ctx context.Context, module string, m *model.Message) error {
 	return b.put(ctx, mem, m)
 }
 
-// put waits for room only where there is none.
+// put adds a message to an inbox, and waits only if the inbox is full.
 func (b *Bus) put(ctx context.Context, mem *member, m *model.Message) error {
 	select {
 	case mem.inbox <- m:
@@ -241,9 +239,9 @@ func (b *Bus) bounded(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, b.timeout)
 }
 
-// Receive returns the next message of a module, and waits for one as long as ctx lasts.
+// Receive returns the next message of a module; it waits for one until ctx ends.
 func (b *Bus) Receive(ctx context.Context, module string) (*model.Message, error) {
-	// What would be taken now could not be acted upon any more.
+	// A message taken now could no longer be handled.
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -268,8 +266,8 @@ func (b *Bus) Receive(ctx context.Context, module string) (*model.Message, error
 	}
 }
 
-// SendToGroup puts a message into the inbox of each module of a group, in the order in which they were
-// added. Those that have room get it even if another has none.
+// SendToGroup puts a message into the inbox of each module of a group, in the order in which they were added. A full
+// inbox does not keep the others from getting it.
 func (b *Bus) SendToGroup(ctx context.Context, group string, m *model.Message) error {
 	members, err := b.group(group)
 	if err != nil {
@@ -288,7 +286,7 @@ func (b *Bus) group(name string) ([]*member, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if g := b.groups[name]; len(g) > 0 {
-		return g, nil // never changed in place
+		return g, nil // never modified
 	}
 	return nil, fmt.Errorf("%w: %q", ErrNoGroup, name)
 }
@@ -296,7 +294,7 @@ func (b *Bus) group(name string) ([]*member, error) {
 // Stats is the state of one module.
 type Stats struct {
 	Module, Group string
-	// Waiting messages are in the inbox.
+	// Waiting is the number of messages in the inbox.
 	Waiting  int
 	Restarts int
 }

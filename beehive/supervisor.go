@@ -16,12 +16,12 @@ import (
 const (
 	restartMin = 100 * time.Millisecond
 	restartMax = 30 * time.Second
-	// steady is how long a module has to run for its failures to be forgotten.
-	steady = time.Minute
+	// stableAfter is how long a module must run for its failures to be forgotten.
+	stableAfter = time.Minute
 )
 
-// Run runs all modules until ctx ends, then ends them, the last added first, and returns when all have ended.
-// A bus runs once.
+// Run runs all modules until ctx ends, then stops them, the last added first, and returns when all have stopped. Call
+// it once.
 func (b *Bus) Run(ctx context.Context) error {
 	b.mu.Lock()
 	if b.running != nil {
@@ -49,7 +49,7 @@ func (b *Bus) Run(ctx context.Context) error {
 		mem.cancel()
 		<-mem.ended
 	}
-	b.wg.Wait() // for those that were removed and have not ended yet
+	b.wg.Wait() // removed modules that have not stopped yet
 	return nil
 }
 
@@ -67,20 +67,20 @@ func (b *Bus) start(mem *member) {
 	})
 }
 
-// supervise runs a module again and again until it ends by itself or ctx does.
+// supervise restarts a module until it ends by itself or ctx does.
 func (b *Bus) supervise(ctx context.Context, mem *member) {
 	for backoff := retry.NewBackoff(restartMin, restartMax); ; {
 		began := time.Now()
-		run, end := mem.vitals.begin(ctx)
+		run, end := mem.liveness.begin(ctx)
 		err := runOnce(run, mem.module)
 		end(nil)
-		if stuck := mem.vitals.over(); stuck != nil {
+		if stuck := mem.liveness.finish(); stuck != nil {
 			err = errors.Join(stuck, err)
 		}
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) >= steady {
+		if time.Since(began) >= stableAfter {
 			backoff.Reset()
 		}
 		delay := backoff.Next()
@@ -95,7 +95,7 @@ func (b *Bus) supervise(ctx context.Context, mem *member) {
 	}
 }
 
-// runOnce runs a module and turns a panic into an error.
+// runOnce runs a module and converts a panic to an error.
 func runOnce(ctx context.Context, m Module) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

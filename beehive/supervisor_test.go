@@ -29,7 +29,7 @@ func TestBackoff(t *testing.T) {
 			case len(starts) <= failures:
 				return errors.New("no")
 			case len(starts) == failures+1: // runs well for a while
-				time.Sleep(steady)
+				time.Sleep(stableAfter)
 				return errors.New("no")
 			}
 			<-ctx.Done()
@@ -66,7 +66,7 @@ func TestBackoff(t *testing.T) {
 		if delay != restartMax {
 			t.Errorf("last delay = %v, want the limit %v", delay, restartMax)
 		}
-		between("after a good run", starts[failures+1].Sub(starts[failures])-steady, restartMin)
+		between("after a good run", starts[failures+1].Sub(starts[failures])-stableAfter, restartMin)
 	})
 }
 

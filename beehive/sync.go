@@ -10,24 +10,23 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
-// waiters are those who wait for answers, by the id of their request.
+// waiters holds the callers that wait for answers, by request id.
 type waiters struct {
 	mu   sync.Mutex
 	byID map[string]*waiter
-	// spare holds waiters for the next requests: one request is one map entry and no garbage.
+	// spare recycles waiters: a request costs one map entry and no garbage.
 	spare sync.Pool
 }
 
-// waiter has room for its answer, so that SendResp never waits.
+// waiter has a buffered channel, so that SendResp never blocks.
 type waiter struct {
 	answer   chan *model.Message
 	answered bool
-	// limit ends the wait of those whose context has no deadline; a context for it would cost more than
-	// all the rest of a request.
+	// limit is the timeout if the context has no deadline; a context would cost more than the rest of a request.
 	limit *time.Timer
 }
 
-// expect makes the place for the answer to a request.
+// expect registers a waiter for the answer to a request.
 func (w *waiters) expect(id string) (*waiter, error) {
 	one, ok := w.spare.Get().(*waiter)
 	if !ok {
@@ -44,7 +43,7 @@ func (w *waiters) expect(id string) (*waiter, error) {
 	return one, nil
 }
 
-// end takes the place away again.
+// end removes the waiter.
 func (w *waiters) end(id string, one *waiter) {
 	w.mu.Lock()
 	delete(w.byID, id)
@@ -74,7 +73,7 @@ func (b *Bus) SendSync(ctx context.Context, module string, m *model.Message) (*m
 	return b.await(ctx, mem, m, w)
 }
 
-// await waits for the answer of a module. One that is there counts, whatever else has come to an end.
+// await waits for a module's answer. An answer that has arrived counts, whatever else has ended.
 func (b *Bus) await(ctx context.Context, mem *member, m *model.Message, w *waiter) (*model.Message, error) {
 	if _, has := ctx.Deadline(); !has {
 		w.limit.Reset(b.timeout)
@@ -101,8 +100,8 @@ func (b *Bus) await(ctx context.Context, mem *member, m *model.Message, w *waite
 }
 
 // SendToGroupSync sends a request to all modules of a group and returns their answers, in the order in which the
-// modules were added. With an error come the answers of the others. Each module gets the request under an
-// id of its own; the answers have that of m as their parent.
+// modules were added. With an error it returns the answers of the others. Each module gets the request under its own
+// id; the answers have m's id as their parent.
 func (b *Bus) SendToGroupSync(ctx context.Context, group string, m *model.Message) ([]*model.Message, error) {
 	members, err := b.group(group)
 	if err != nil {
@@ -145,7 +144,7 @@ func (b *Bus) SendToGroupSync(ctx context.Context, group string, m *model.Messag
 	return answers, errors.Join(errs...)
 }
 
-// SendResp hands an answer to anyone who waits for it. It never waits.
+// SendResp passes an answer to its waiter. It never blocks.
 func (b *Bus) SendResp(_ context.Context, m *model.Message) error {
 	b.waiters.mu.Lock()
 	defer b.waiters.mu.Unlock()
@@ -154,6 +153,6 @@ func (b *Bus) SendResp(_ context.Context, m *model.Message) error {
 		return fmt.Errorf("answer to %q about %s: %w", m.Header.ParentID, m.Route.Resource, ErrNoWaiter)
 	}
 	w.answered = true
-	w.answer <- m // there is room
+	w.answer <- m // buffered
 	return nil
 }

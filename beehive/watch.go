@@ -11,49 +11,48 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// This file notices modules that are stuck: that hold their inbox up, or do not answer when they are asked whether they
-// live. Such a module is ended and run again; one that does not even end is beyond the bus, and Alive says so, for
-// anyone who watches the process.
+// This file detects stuck modules: modules that leave messages in their inbox, or do not answer Alive. Such a module is
+// restarted; if it cannot even be stopped, Bus.Alive reports it to whatever supervises the process.
 
-// Prober is a module that can report whether it lives. A module without it is judged by its inbox alone.
+// Prober is a module that can report whether it is alive. Other modules are judged by their inbox alone.
 type Prober interface {
-	// Alive returns when the module's parts have answered, with an error where one is stuck for good. That it does not
-	// return before ctx ends says the same. It is called from a goroutine of its own, one at a time.
+	// Alive returns when the module's parts have answered, with an error if one is stuck for good. Not returning before
+	// ctx ends means the same. It is called from its own goroutine, one call at a time.
 	Alive(ctx context.Context) error
 }
 
 const (
-	// stuckAfter is how many looks in a row have to find a module stuck: the first may have met a slow disk.
+	// stuckAfter is how many checks in a row must find a module stuck: the first may have met a slow disk.
 	stuckAfter = 2
-	// endWithin is how long a stuck module has to end.
-	endWithin = 30 * time.Second
+	// stopTimeout is how long a stuck module has to stop.
+	stopTimeout = 30 * time.Second
 )
 
-// errStuck is why a stuck module is ended.
+// errStuck is the reason for stopping a stuck module.
 var errStuck = errors.New("module is stuck")
 
-// WithWatch has the bus look every so often whether each module lives.
+// WithWatch makes the bus check periodically whether each module is alive.
 func WithWatch(period time.Duration) Option { return func(b *Bus) { b.watch = period } }
 
-// vitals is what the watch knows of a module.
-type vitals struct {
+// liveness is the watch's state of a module.
+type liveness struct {
 	mu sync.Mutex
-	// taken is how many messages the module had taken at the last look, waited whether some were left then.
+	// taken is how many messages the module had taken at the last check, waited whether some were left then.
 	taken  uint64
 	waited bool
-	// asking: an Alive has not returned yet. silent: the last one did not in time.
+	// asking: a call of Alive has not returned. silent: the last one timed out.
 	asking, silent bool
-	// late is how many looks in a row found the module stuck.
+	// late is how many checks in a row found the module stuck.
 	late int
-	// end ends the run under way; nil while none is.
+	// end stops the current run; nil if there is none.
 	end context.CancelCauseFunc
-	// ordered is when the run was told to end for being stuck; zero when it was not.
+	// ordered is when the run was told to stop for being stuck; zero if it was not.
 	ordered time.Time
 	why     error
 }
 
-// begin notes that a run begins, and returns its context.
-func (v *vitals) begin(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+// begin records the start of a run, and returns its context.
+func (v *liveness) begin(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -61,8 +60,8 @@ func (v *vitals) begin(ctx context.Context) (context.Context, context.CancelCaus
 	return ctx, end
 }
 
-// over notes that a run is over, and returns whether it was ended for being stuck, and why.
-func (v *vitals) over() error {
+// finish records the end of a run, and returns why it was stopped if it was stuck.
+func (v *liveness) finish() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.end = nil
@@ -73,7 +72,7 @@ func (v *vitals) over() error {
 	return fmt.Errorf("%w: %w", errStuck, v.why)
 }
 
-// runWatch looks at the modules until ctx ends.
+// runWatch checks the modules until ctx ends.
 func (b *Bus) runWatch(ctx context.Context) {
 	ticker := time.NewTicker(b.watch)
 	defer ticker.Stop()
@@ -87,18 +86,18 @@ func (b *Bus) runWatch(ctx context.Context) {
 		list := slices.Clone(b.order)
 		b.mu.RUnlock()
 		for _, mem := range list {
-			b.lookAt(ctx, mem)
+			b.checkModule(ctx, mem)
 		}
 	}
 }
 
-// lookAt looks at one module, and ends its run where it is stuck.
-func (b *Bus) lookAt(ctx context.Context, mem *member) {
-	v := &mem.vitals
+// checkModule checks one module, and stops its run if it is stuck.
+func (b *Bus) checkModule(ctx context.Context, mem *member) {
+	v := &mem.liveness
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.end == nil || !v.ordered.IsZero() {
-		return // it waits for its restart, or was told to end
+		return // it waits for its restart, or was told to stop
 	}
 	taken, waiting := mem.taken.Load(), len(mem.inbox)
 	switch {
@@ -118,13 +117,13 @@ func (b *Bus) lookAt(ctx context.Context, mem *member) {
 	}
 	if p, ok := mem.module.(Prober); ok && !v.asking {
 		v.asking = true
-		go b.ask(ctx, mem, p) // not waited for at the end: it may be stuck, which is what it is to find out
+		go b.ask(ctx, mem, p) // not awaited at the end: it may be stuck, which this is to find out
 	}
 }
 
-// ask asks a module whether it lives.
+// ask calls a module's Alive.
 func (b *Bus) ask(ctx context.Context, mem *member, p Prober) {
-	ctx, cancel := context.WithTimeout(ctx, b.watch*9/10) // over before the next look, so that one silence counts once
+	ctx, cancel := context.WithTimeout(ctx, b.watch*9/10) // before the next check, to count a silence once
 	defer cancel()
 	err := func() (err error) {
 		defer func() {
@@ -134,7 +133,7 @@ func (b *Bus) ask(ctx context.Context, mem *member, p Prober) {
 		}()
 		return p.Alive(ctx)
 	}()
-	v := &mem.vitals
+	v := &mem.liveness
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.asking, v.silent = false, ctx.Err() != nil; v.silent {
@@ -147,17 +146,17 @@ func (b *Bus) ask(ctx context.Context, mem *member, p Prober) {
 	}
 }
 
-// Alive returns nil unless a module is stuck that could not be ended either: then only the end of the process helps.
+// Alive returns an error if a stuck module could not be stopped: then only restarting the process helps.
 func (b *Bus) Alive() error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for name, mem := range b.modules {
-		v := &mem.vitals
+		v := &mem.liveness
 		v.mu.Lock()
 		ordered, why := v.ordered, v.why
 		v.mu.Unlock()
-		if !ordered.IsZero() && time.Since(ordered) > endWithin {
-			return fmt.Errorf("module %s is stuck (%w), and did not end within %v", name, why, endWithin)
+		if !ordered.IsZero() && time.Since(ordered) > stopTimeout {
+			return fmt.Errorf("module %s is stuck (%w), and did not end within %v", name, why, stopTimeout)
 		}
 	}
 	return nil

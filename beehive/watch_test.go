@@ -119,11 +119,11 @@ func TestBeyondTheBus(t *testing.T) {
 		if err := b.Send(ctx, "stuck", message(1)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3*time.Minute + endWithin/2)
+		time.Sleep(3*time.Minute + stopTimeout/2)
 		if err := b.Alive(); err != nil {
 			t.Errorf("too early: %v", err)
 		}
-		time.Sleep(endWithin)
+		time.Sleep(stopTimeout)
 		if err := b.Alive(); err == nil ||
 			!strings.Contains(err.Error(), "module stuck is stuck (it takes no message, and 1 wait)") {
 			t.Errorf("Alive = %v, want that stuck takes no message, and 1 wait", err)

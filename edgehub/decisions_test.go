@@ -67,7 +67,7 @@ func TestLate(t *testing.T) {
 	m := answer(func(*model.Message) {})
 	want := *m
 	want.Header.ParentID = ""
-	if diff := cmp.Diff(&want, late(m)); diff != "" || m.Header.ParentID == "" {
+	if diff := cmp.Diff(&want, unawaitedAnswer(m)); diff != "" || m.Header.ParentID == "" {
 		t.Errorf("(-want +got) %s", diff)
 	}
 	for name, change := range map[string]func(*model.Message){
@@ -80,7 +80,7 @@ func TestLate(t *testing.T) {
 		"another group":  func(m *model.Message) { m.Route.Group = "user" },
 		"the cluster CA": func(m *model.Message) { m.Route.Resource = "k8s/ca.crt" },
 	} {
-		if news := late(answer(change)); news != nil {
+		if news := unawaitedAnswer(answer(change)); news != nil {
 			t.Errorf("late with %s = %+v, want nil", name, news)
 		}
 	}
@@ -88,7 +88,7 @@ func TestLate(t *testing.T) {
 
 func TestRequestsAreBounded(t *testing.T) {
 	var r requests
-	for i := range 3 * requestsKept {
+	for i := range 3 * maxRequests {
 		m := request(fmt.Sprintf("default/secret/%d", i))
 		m.Header.ID = fmt.Sprint(i)
 		if !r.add(m) {
@@ -99,8 +99,8 @@ func TestRequestsAreBounded(t *testing.T) {
 		}
 	}
 	left := r.end()
-	if len(left) == 0 || len(left) > requestsKept || left[len(left)-1].Header.ID != fmt.Sprint(3*requestsKept-1) {
-		t.Errorf("%d requests are left, want 1 to %d with the newest", len(left), requestsKept)
+	if len(left) == 0 || len(left) > maxRequests || left[len(left)-1].Header.ID != fmt.Sprint(3*maxRequests-1) {
+		t.Errorf("%d requests are left, want 1 to %d with the newest", len(left), maxRequests)
 	}
 	if taken, left := r.add(request("a/b/c")), r.end(); taken || len(left) != 0 {
 		t.Errorf("add after the end = %v, left %v; want false and none", taken, left)

@@ -71,11 +71,11 @@ func destinationOf(m *model.Message) destination {
 	return destination{problem: "no module takes its group"}
 }
 
-// late makes a message for metamanager of an answer that nobody waits for any more: the link was lost in between, or
-// the answer comes twice. Metamanager acknowledges it, and stores it if it is a newer version of an object that it has.
-// KubeEdge's cloud sends such answers until they are acknowledged, and nothing else meanwhile (docs/wire.md,
-// Acknowledgements). late returns nil for answers that only their request could use.
-func late(m *model.Message) *model.Message {
+// unawaitedAnswer makes a message for metamanager of an answer that nobody waits for any more: the link was lost in
+// between, or the answer comes twice. Metamanager acknowledges it, and stores it if it is a newer version of an object
+// that it has. KubeEdge's cloud sends such answers until they are acknowledged, and nothing else meanwhile
+// (docs/wire.md, Acknowledgements). late returns nil for answers that only their request could use.
+func unawaitedAnswer(m *model.Message) *model.Message {
 	key, err := resource.Parse(m.Route.Resource)
 	if err != nil || m.Route.Operation != model.OpResponse || m.Route.Group != model.GroupResource ||
 		m.Header.ResourceVersion == "" || key.Name == "" {
@@ -102,7 +102,7 @@ func (m *Module) dispatch(ctx context.Context, msg *model.Message) {
 		err = errors.New(d.problem)
 	case d.answer:
 		err = m.bus.SendResp(ctx, msg)
-		if news := late(msg); errors.Is(err, beehive.ErrNoWaiter) && news != nil {
+		if news := unawaitedAnswer(msg); errors.Is(err, beehive.ErrNoWaiter) && news != nil {
 			err = m.bus.Send(ctx, model.ModuleMetaManager, news)
 		}
 	default:

@@ -80,8 +80,8 @@ type Module struct {
 	// dialer makes the connections of WebSockets; nil: over TCP.
 	dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// again asks for a new connection, changed says that the network is another.
-	again, changed notify.Signal
+	// reconnect asks for a new connection, changed says that the network is another.
+	reconnect, networkChanged notify.Signal
 
 	mu sync.Mutex
 	// next is the configuration that the next connection takes over; nil when there is none.
@@ -116,7 +116,7 @@ func New(o Options) (*Module, error) {
 	}
 	m := &Module{
 		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch, newCA: o.NewCA,
-		instance: o.Instance, again: notify.NewSignal(), changed: notify.NewSignal(),
+		instance: o.Instance, reconnect: notify.NewSignal(), networkChanged: notify.NewSignal(),
 	}
 	if !m.instance.Known() {
 		m.instance = wire.NewInstance()
@@ -157,10 +157,10 @@ func (m *Module) Run(ctx context.Context) error {
 
 // Retry dials at once where there is no link, and sees that one that is there still lives: after the clock was set,
 // say.
-func (m *Module) Retry() { m.changed.Notify() }
+func (m *Module) Retry() { m.networkChanged.Notify() }
 
 // Reconnect replaces the connection by a new one at once: after the certificate was renewed, say.
-func (m *Module) Reconnect() { m.again.Notify() }
+func (m *Module) Reconnect() { m.reconnect.Notify() }
 
 // Configure takes over another way to the cloud, and connects again by it. The node's name and the files of
 // certificates stay what they were.
@@ -176,8 +176,8 @@ func (m *Module) Configure(c v1alpha2.EdgeHub) error {
 	return nil
 }
 
-// takeOver makes the newest configuration the one in force. keepLink calls it between connections.
-func (m *Module) takeOver() {
+// applyConfig makes the newest configuration the one in force. keepLink calls it between connections.
+func (m *Module) applyConfig() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.next == nil {

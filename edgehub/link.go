@@ -13,17 +13,17 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// settle is how long a network that has just changed is given for the rest of its changes (address, route).
-const settle = 200 * time.Millisecond
+// networkDebounce is how long a network that has just changed is given for the rest of its changes (address, route).
+const networkDebounce = 200 * time.Millisecond
 
 // keepLink dials, serves, and dials again until ctx ends.
 func (m *Module) keepLink(ctx context.Context) {
 	b := retry.NewSpread(m.set.backoffMin, m.set.backoffMax)
 	for ctx.Err() == nil {
 		// What was asked for before the dial, the dial does.
-		drop(m.again)
-		drop(m.changed)
-		m.takeOver()
+		drop(m.reconnect)
+		drop(m.networkChanged)
+		m.applyConfig()
 		conn, err := m.dial(ctx)
 		if ctx.Err() != nil {
 			if err == nil {
@@ -41,7 +41,7 @@ func (m *Module) keepLink(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if errors.Is(err, errAgain) {
+		if errors.Is(err, errReconnect) {
 			klog.V(1).InfoS("Link is replaced by a new one")
 			continue
 		}
@@ -53,8 +53,8 @@ func (m *Module) keepLink(ctx context.Context) {
 	}
 }
 
-// plain takes from an error of the network what is another with each connection: the ports.
-func plain(err error) error {
+// withoutPorts takes from an error of the network what is another with each connection: the ports.
+func withoutPorts(err error) error {
 	if op, ok := err.(*net.OpError); ok {
 		return op.Err
 	}
@@ -69,11 +69,11 @@ func (m *Module) wait(ctx context.Context, b *retry.Spread) {
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
-	case <-m.again:
+	case <-m.reconnect:
 		b.Reset()
-	case <-m.changed:
+	case <-m.networkChanged:
 		b.Reset()
-		retry.Sleep(ctx, settle)
+		retry.Sleep(ctx, networkDebounce)
 	}
 }
 
@@ -98,11 +98,11 @@ func (m *Module) dial(ctx context.Context) (wire.Conn, error) {
 		}
 		failures = append(failures, err)
 	}
-	return nil, together(failures)
+	return nil, joinFailures(failures)
 }
 
-// together makes one reason of those of all ways.
-func together(failures []error) error {
+// joinFailures makes one reason of those of all ways.
+func joinFailures(failures []error) error {
 	last := failures[len(failures)-1]
 	var of *failure
 	if len(failures) == 1 || !errors.As(last, &of) {

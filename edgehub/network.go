@@ -16,8 +16,8 @@ const (
 	// reason to dial without end. None is forgotten.
 	changesEvery = 5 * time.Second
 	changesBurst = 3
-	// watchAgain is when watching is tried again after it failed.
-	watchAgain = time.Minute
+	// watchRetry is when watching is tried again after it failed.
+	watchRetry = time.Minute
 )
 
 // watchNetwork notes changes of the network until ctx ends.
@@ -36,15 +36,15 @@ func (m *Module) watchNetwork(ctx context.Context) {
 			if limit.Wait(ctx) != nil {
 				return
 			}
-			m.changed.Notify()
+			m.networkChanged.Notify()
 		}
 	}()
 	for ctx.Err() == nil {
 		if err := m.watch(ctx, seen.Notify); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "Changes of the network go unnoticed; the link is dialled at its own pace",
-				"again", watchAgain)
+				"again", watchRetry)
 		}
-		retry.Sleep(ctx, watchAgain)
+		retry.Sleep(ctx, watchRetry)
 	}
 	<-done
 }

@@ -55,31 +55,31 @@ func (s networkSocket) follow(ctx context.Context, changed func()) error {
 			return fmt.Errorf("receive changes of the network: %w", err)
 		}
 		for _, m := range messages {
-			if matters(up, m) {
+			if isRelevant(up, m) {
 				changed()
 			}
 		}
 	}
 }
 
-// matters reports whether a change may concern the way to the cloud. Pods come and go with links of their own
+// isRelevant reports whether a change may concern the way to the cloud. Pods come and go with links of their own
 // (veth), which do not; neither do the many messages about a link that is as it was. up holds, by index,
 // links that can carry packets.
-func matters(up map[int]bool, m syscall.NetlinkMessage) bool {
+func isRelevant(up map[int]bool, m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		return linkMatters(up, m)
+		return isRelevantLink(up, m)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return len(m.Data) >= unix.SizeofIfAddrmsg && nl.DeserializeIfAddrmsg(m.Data).Scope < unix.RT_SCOPE_LINK
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return routeMatters(m.Data)
+		return isRelevantRoute(m.Data)
 	}
 	return false
 }
 
-// routeMatters passes over the device's own addresses (other tables), those of pods (whole addresses without a
+// isRelevantRoute passes over the device's own addresses (other tables), those of pods (whole addresses without a
 // gateway), and what every link has (link-local nets).
-func routeMatters(data []byte) bool {
+func isRelevantRoute(data []byte) bool {
 	if len(data) < unix.SizeofRtMsg {
 		return false
 	}
@@ -109,7 +109,7 @@ func routeMatters(data []byte) bool {
 	return gateway || route.Dst_len < whole
 }
 
-func linkMatters(up map[int]bool, m syscall.NetlinkMessage) bool {
+func isRelevantLink(up map[int]bool, m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofIfInfomsg {
 		return false
 	}

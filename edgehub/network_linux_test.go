@@ -132,7 +132,7 @@ func networkSteps(t *testing.T, messages <-chan syscall.NetlinkMessage) error {
 		told := false
 		for marked := false; !marked || step.told && !told; {
 			m := wait.Receive(t, step.name+": word of it, and of the link after it", messages)
-			told = matters(up, m) || told
+			told = isRelevant(up, m) || told
 			marked = marked || speaksOf(m, mark.Name)
 		}
 		if told != step.told {

@@ -49,8 +49,8 @@ func (m *Module) refuse(ctx context.Context, msg *model.Message, cause error) {
 	}
 }
 
-// requestsKept is how many requests without an answer are remembered. Some never get one (events).
-const requestsKept = 512
+// maxRequests is how many requests without an answer are remembered. Some never get one (events).
+const maxRequests = 512
 
 // requests are those whose answers the cloud owes.
 type requests struct {
@@ -70,9 +70,9 @@ func (r *requests) add(msg *model.Message) bool {
 	if r.byID == nil {
 		r.byID = map[string]*model.Message{}
 	}
-	if len(r.order) >= requestsKept {
+	if len(r.order) >= maxRequests {
 		r.order = slices.DeleteFunc(r.order, func(id string) bool { return r.byID[id] == nil })
-		for len(r.order) >= requestsKept {
+		for len(r.order) >= maxRequests {
 			delete(r.byID, r.order[0])
 			r.order = r.order[1:]
 		}

@@ -191,10 +191,10 @@ func TestBothFail(t *testing.T) {
 		t.Errorf("reason %q, want %q at its start", text, want)
 	}
 	missing := &failure{kind: "no_certificate", text: "no file"}
-	if got := together([]error{missing, missing}); got.Error() != "no file" {
+	if got := joinFailures([]error{missing, missing}); got.Error() != "no file" {
 		t.Errorf("the same reason twice = %v, want %q", got, "no file")
 	}
-	if got := together([]error{
+	if got := joinFailures([]error{
 		&failure{text: "q", expired: true}, &failure{kind: "dns", text: "w"},
 	}); got.Error() != "w; and by QUIC: q" || !got.(*failure).expired {
 		t.Errorf("together = %+v, want %q, expired", got, "w; and by QUIC: q")

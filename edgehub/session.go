@@ -26,11 +26,11 @@ type session struct {
 	requests requests
 }
 
-// errAgain ends a session because a new one is wanted.
-var errAgain = errors.New("a new connection was asked for")
+// errReconnect ends a session because a new one is wanted.
+var errReconnect = errors.New("a new connection was asked for")
 
-// probePatience is how long the cloud may take to answer after the network has changed.
-const probePatience = 5 * time.Second
+// probeTimeout is how long the cloud may take to answer after the network has changed.
+const probeTimeout = 5 * time.Second
 
 // send sends a message at the pace that is allowed. After an error it was not sent.
 func (s *session) send(msg *model.Message) error {
@@ -42,13 +42,13 @@ func (s *session) send(msg *model.Message) error {
 	}
 	if err := s.conn.Write(msg); err != nil {
 		s.requests.done(msg.Header.ID)
-		return unsent(err)
+		return sendError(err)
 	}
 	return nil
 }
 
-// unsent says why a message did not go out: the link is gone, or it is a message that cannot go at all.
-func unsent(err error) error {
+// sendError says why a message did not go out: the link is gone, or it is a message that cannot go at all.
+func sendError(err error) error {
 	var large *wire.TooLarge
 	var coding *wire.Unsendable
 	if errors.As(err, &large) || errors.As(err, &coding) {
@@ -72,10 +72,10 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 			parts.Go(func() { every(inner, m.set.heartbeat, beat) })
 		}
 	}
-	parts.Go(func() { m.attend(s, cancel) })
+	parts.Go(func() { m.watchSession(s, cancel) })
 
 	m.begin(s)
-	told := m.tell(inner, wire.LinkState{Connected: true, Features: conn.Features()})
+	told := m.announce(inner, wire.LinkState{Connected: true, Features: conn.Features()})
 	err := m.read(s)
 	if cause := context.Cause(inner); cause != nil {
 		err = cause // why this end closed it
@@ -90,11 +90,11 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	if !errors.Is(err, errAgain) {
-		m.failed(fmt.Errorf("the link was lost: %w", plain(err)))
+	if !errors.Is(err, errReconnect) {
+		m.failed(fmt.Errorf("the link was lost: %w", withoutPorts(err)))
 	}
 	if told {
-		m.tell(ctx, wire.LinkState{})
+		m.announce(ctx, wire.LinkState{})
 	}
 	return err
 }
@@ -140,8 +140,8 @@ func every(ctx context.Context, period time.Duration, do func() error) {
 	}
 }
 
-// attend ends the connection when it is to be ended, and looks after it when the network has changed.
-func (m *Module) attend(s *session, cancel context.CancelCauseFunc) {
+// watchSession ends the connection when it is to be ended, and looks after it when the network has changed.
+func (m *Module) watchSession(s *session, cancel context.CancelCauseFunc) {
 	var late <-chan time.Time
 	var asked time.Time
 	for {
@@ -149,11 +149,11 @@ func (m *Module) attend(s *session, cancel context.CancelCauseFunc) {
 		case <-s.ctx.Done():
 			_ = s.conn.Close(wire.CloseGoingAway, "")
 			return
-		case <-m.again:
-			cancel(errAgain)
-		case <-m.changed:
+		case <-m.reconnect:
+			cancel(errReconnect)
+		case <-m.networkChanged:
 			if late == nil && s.conn.Ping() == nil {
-				asked, late = time.Now(), time.After(min(probePatience, m.set.heartbeat))
+				asked, late = time.Now(), time.After(min(probeTimeout, m.set.heartbeat))
 			}
 		case <-late:
 			late = nil
@@ -164,8 +164,8 @@ func (m *Module) attend(s *session, cancel context.CancelCauseFunc) {
 	}
 }
 
-// tell tells the group "meta" of the link, again until it is heard or ctx ends, which makes it false.
-func (m *Module) tell(ctx context.Context, state wire.LinkState) bool {
+// announce tells the group "meta" of the link, again until it is heard or ctx ends, which makes it false.
+func (m *Module) announce(ctx context.Context, state wire.LinkState) bool {
 	content, err := json.Marshal(state)
 	if err != nil {
 		klog.ErrorS(err, "State of the link not told")

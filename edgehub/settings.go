@@ -44,9 +44,9 @@ type target struct {
 const (
 	backoffMin = time.Second
 	backoffMax = time.Minute
-	// quicPatience is how long QUIC may take to connect when there is a WebSocket to fall back to: networks that
+	// quicTimeout is how long QUIC may take to connect when there is a WebSocket to fall back to: networks that
 	// block UDP swallow it without a word.
-	quicPatience = 8 * time.Second
+	quicTimeout = 8 * time.Second
 )
 
 // silence is how long the cloud may be silent: a ping goes out with each heartbeat, its answer has three quarters of
@@ -79,7 +79,7 @@ func settingsOf(node string, c v1alpha2.EdgeHub) (settings, error) {
 	path := "/" + url.PathEscape(c.ProjectID) + "/" + url.PathEscape(node) + "/events"
 	if c.Quic.Enable {
 		t := targetOf(wire.ProtocolQUIC, "quic", c.Quic.Server, path, c.Quic, s.heartbeat)
-		t.handshake = min(t.handshake, quicPatience)
+		t.handshake = min(t.handshake, quicTimeout)
 		s.targets = append(s.targets, t)
 	}
 	if server := webSocketServer(c); server != "" {

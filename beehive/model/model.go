@@ -1,6 +1,6 @@
-// Package model is the message of the bus and of the wire (docs/wire.md, Messages). A message is never
-// changed once it was sent: anyone who has a pointer to it may read it without a lock. Its content is the JSON
-// that came in, decoded once, by whom it is for.
+// Package model is the message of the bus and of the wire (docs/wire.md, Messages). A message is never modified after
+// it was sent: anyone with a pointer may read it without a lock. Its content is the received JSON; the recipient
+// decodes it once.
 package model
 
 import (
@@ -36,10 +36,10 @@ const (
 	GroupResource = "resource"
 )
 
-// OK is the content of an answer that says no more than that.
+// OK is the content of an answer that only reports success.
 var OK = json.RawMessage(`"OK"`)
 
-// Header says which message this is.
+// Header identifies the message.
 type Header struct {
 	ID       string `json:"msg_id"`
 	ParentID string `json:"parent_msg_id,omitempty"`
@@ -69,7 +69,7 @@ type Message struct {
 // NewID makes an id for a message.
 func NewID() string { return uuid.NewString() }
 
-// New makes a message with an id and the time of now.
+// New makes a message with a new id and the current time.
 func New(source, group, operation, resource string, content json.RawMessage) *Message {
 	return &Message{
 		Header:  Header{ID: NewID(), Timestamp: time.Now().UnixMilli()},
@@ -85,7 +85,7 @@ func (m *Message) Respond(content json.RawMessage) *Message {
 	return r
 }
 
-// RespondError makes the answer that says what went wrong.
+// RespondError makes an answer that reports an error.
 func (m *Message) RespondError(source string, err error) *Message {
 	r := m.Respond(json.RawMessage(strconv.Quote("")))
 	if text, e := json.Marshal(err.Error()); e == nil {
@@ -98,7 +98,7 @@ func (m *Message) RespondError(source string, err error) *Message {
 // IsResponse reports whether the message answers another.
 func (m *Message) IsResponse() bool { return m.Header.ParentID != "" }
 
-// ContentData is the object in a message: an object may travel nested, or as a string that holds its JSON.
+// ContentData returns the object in a message: it may travel nested, or as a string that holds its JSON.
 func (m *Message) ContentData() []byte {
 	if len(m.Content) > 0 && m.Content[0] == '"' {
 		var text string

@@ -1,12 +1,11 @@
-// Package certificates is the cloud's own authority over the link: its CA, the certificate that its servers
-// show, the tokens that devices join with, and the HTTPS endpoints (10002) that give out certificates.
+// Package certificates is the cloud's certificate authority of the link: its CA, its servers' certificate, the tokens
+// that devices join with, and the HTTPS endpoints (10002) that issue certificates.
 //
-// It promises: whichever of several replicas starts first, all share one CA, one server certificate and one
-// key for tokens, since each of these is kept in a secret, and anyone who is second takes what the first wrote;
-// a CA is never replaced because it cannot be read; and a node's certificate names that node, whatever was
-// asked for.
+// It promises: all replicas share one CA, one server certificate and one token key, whichever starts first, since each
+// is kept in a Secret and the second writer takes what the first wrote; an unreadable CA is never replaced; and a
+// node's certificate names that node, whatever the request said.
 //
-// The secrets and the endpoints are KubeEdge's (docs/wire.md, Certificates), so that KubeEdge's edges can join.
+// The Secrets and the endpoints are KubeEdge's (docs/wire.md, Certificates), so that KubeEdge's edges can join.
 package certificates
 
 import (
@@ -26,23 +25,23 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
-// Options are what the configuration says about certificates (modules.cloudHub).
+// Options are the configuration's settings for certificates (modules.cloudHub).
 type Options struct {
-	// CAFile, CAKeyFile, CertFile and KeyFile are the administrator's own; they are used where they exist, and
-	// are never written.
+	// CAFile, CAKeyFile, CertFile and KeyFile are the administrator's own; they are used if they exist, and never
+	// written.
 	CAFile, CAKeyFile, CertFile, KeyFile string
-	// Addresses are what edges reach this cloud by: IP addresses and DNS names.
+	// Addresses are the IP addresses and DNS names at which edges reach this cloud.
 	Addresses []string
-	// NodeLifetime is for how long a node's certificate is valid.
+	// NodeLifetime is the validity of a node's certificate.
 	NodeLifetime time.Duration
-	// TokenRefresh is how often the general token is recreated; it is valid for twice as long.
+	// TokenRefresh is how often the general token is replaced; it is valid for twice as long.
 	TokenRefresh time.Duration
-	// AllowLegacy lets certificates that KubeEdge before 1.16 gave to every node alike speak for any node.
+	// AllowLegacy lets certificates that KubeEdge before 1.16 gave to all nodes speak for any node.
 	AllowLegacy bool
-	// ProtectTaken refuses a name that a node has already to anyone who has only a general token: it takes a
-	// token for that node, or its certificate.
+	// ProtectTaken refuses a taken name to anyone with only a general token: it takes a token for that node, or its
+	// certificate.
 	ProtectTaken bool
-	// RequestsPerSecond and Burst bound the requests of one address; 0 is the default, below 0 no bound.
+	// RequestsPerSecond and Burst limit the requests of one address; 0 is the default, negative is no limit.
 	RequestsPerSecond float64
 	Burst             int
 	// Now is the clock; nil is the real one.
@@ -55,18 +54,18 @@ const (
 	DefaultTokenRefresh = 12 * time.Hour
 )
 
-// Authority signs. Its methods may be called from any goroutine.
+// Authority issues certificates and tokens. Its methods may be called from any goroutine.
 type Authority struct {
 	opts     Options
 	secrets  Secrets
-	fromFile bool        // the CA is the administrator's own
-	ownFile  atomic.Bool // and so is the server's certificate
+	fromFile bool        // the CA is from the administrator's files
+	ownFile  atomic.Bool // so is the server's certificate
 	ca       atomic.Pointer[authorities]
 	tokenKey atomic.Pointer[[]byte]
 	server   atomic.Pointer[pair]
 	revoked  atomic.Pointer[revocations]
 	changed  listener
-	due      notify.Signal // holds something when Refresh has work
+	due      notify.Signal // signals that Refresh has work
 }
 
 // pair is a certificate with its key.
@@ -83,7 +82,7 @@ func (p pair) tls(chain ...*x509.Certificate) tls.Certificate {
 	return c
 }
 
-// New loads what there is and makes what there is not.
+// New loads the CA, keys and tokens, and creates those that are missing.
 func New(ctx context.Context, secrets Secrets, opts Options) (*Authority, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -112,7 +111,7 @@ func New(ctx context.Context, secrets Secrets, opts Options) (*Authority, error)
 	return a, a.refreshToken(ctx)
 }
 
-// loadCA takes the CA from the files, else from the secret, else makes one.
+// loadCA loads the CA from the files, else from the Secret, else creates one.
 func (a *Authority) loadCA(ctx context.Context) (*authorities, error) {
 	cert, key, err := certs.ReadPair(a.opts.CAFile, a.opts.CAKeyFile)
 	if err != nil {
@@ -126,7 +125,7 @@ func (a *Authority) loadCA(ctx context.Context) (*authorities, error) {
 		a.fromFile = true
 		return newAuthorities(p, nil, nil), a.keepFiles(ctx, caSecret, p)
 	}
-	data, wrote, err := keep(ctx, a.secrets, caSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
+	data, wrote, err := update(ctx, a.secrets, caSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
 		if old != nil {
 			return nil, nil
 		}
@@ -153,9 +152,9 @@ func (a *Authority) loadCA(ctx context.Context) (*authorities, error) {
 	return ca, nil
 }
 
-// keepFiles writes what files hold to the secret, where other replicas and `gettoken` find it.
+// keepFiles writes the files' content to the Secret, where other replicas and `gettoken` find it.
 func (a *Authority) keepFiles(ctx context.Context, s pairSecret, p pair) error {
-	_, wrote, err := keep(ctx, a.secrets, s.name, func(old map[string][]byte) (map[string][]byte, error) {
+	_, wrote, err := update(ctx, a.secrets, s.name, func(old map[string][]byte) (map[string][]byte, error) {
 		if had, err := s.decode(old); err == nil && had.cert.Equal(p.cert) && had.key.Equal(p.key) {
 			return nil, nil
 		}
@@ -167,8 +166,8 @@ func (a *Authority) keepFiles(ctx context.Context, s pairSecret, p pair) error {
 	return err
 }
 
-// refreshServer makes sure that the certificate of the servers is good: signed by the CA, for all addresses,
-// and not near its end.
+// refreshServer makes sure that the servers' certificate is good: signed by the CA, for all addresses, and not near its
+// expiry.
 func (a *Authority) refreshServer(ctx context.Context) error {
 	cert, key, err := certs.ReadPair(a.opts.CertFile, a.opts.KeyFile)
 	if err != nil {
@@ -178,7 +177,7 @@ func (a *Authority) refreshServer(ctx context.Context) error {
 		return a.serverFromFiles(ctx, pair{cert, key})
 	}
 	var because []string
-	data, wrote, err := keep(ctx, a.secrets, serverSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
+	data, wrote, err := update(ctx, a.secrets, serverSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
 		had, err := serverSecret.decode(old)
 		if err == nil {
 			if because = serverFaults(had.cert, certs.Pool(a.CA()), a.opts.Addresses, a.opts.Now()); len(because) == 0 {
@@ -219,15 +218,15 @@ func (a *Authority) serverFromFiles(ctx context.Context, p pair) error {
 	return a.keepFiles(ctx, serverSecret, p)
 }
 
-// refreshEvery is how often Run looks whether something is due.
+// refreshEvery is how often Run checks for due work.
 const refreshEvery = 10 * time.Minute
 
-// Run keeps the server certificate and the general token fresh, and follows what others write to the secrets, until ctx
+// Run renews the server certificate and the general token, and applies changes of the Secrets by others, until ctx
 // ends.
 func (a *Authority) Run(ctx context.Context) error {
 	var watch sync.WaitGroup
 	defer watch.Wait()
-	watch.Go(func() { a.follow(ctx) })
+	watch.Go(func() { a.watchSecrets(ctx) })
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
 	for {
@@ -257,14 +256,14 @@ func (a *Authority) Refresh(ctx context.Context) error {
 	return a.refreshToken(ctx)
 }
 
-// CA is the CA's certificate.
+// CA returns the CA's certificate.
 func (a *Authority) CA() *x509.Certificate { return a.ca.Load().cert }
 
-// Pool holds the certificates of the CAs that nodes' certificates may be of, as they are now.
+// Pool returns the CAs that are trusted for nodes' certificates now.
 func (a *Authority) Pool() *x509.CertPool { return a.ca.Load().pool }
 
-// ServerTLS is what servers of the link listen with; what is renewed is used from the next connection on. With
-// tls.RequireAndVerifyClientCert only nodes of a trusted CA come in.
+// ServerTLS returns the configuration of the link's servers; renewed certificates are used from the next connection on.
+// With tls.RequireAndVerifyClientCert only nodes of a trusted CA can connect.
 func (a *Authority) ServerTLS(auth tls.ClientAuthType) *tls.Config {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -281,14 +280,14 @@ func (a *Authority) ServerTLS(auth tls.ClientAuthType) *tls.Config {
 	return config
 }
 
-// VerifyClients has a server's configuration let in the nodes of the CAs that are trusted at that moment. A
-// configuration of TLS has the CAs of the time when it was made.
+// VerifyClients makes a server's configuration check clients against the CAs trusted at that moment. A tls.Config alone
+// would keep the CAs of its creation.
 func (a *Authority) VerifyClients(config *tls.Config) {
 	config.ClientAuth, config.ClientCAs = tls.RequireAnyClientCert, nil
-	config.VerifyConnection = func(state tls.ConnectionState) error { // of resumed sessions as well
+	config.VerifyConnection = func(state tls.ConnectionState) error { // covers resumed sessions as well
 		return certs.VerifyClient(state.PeerCertificates[0], a.Pool(), a.opts.Now())
 	}
 }
 
-// isIP tells addresses from names.
+// isIP reports whether an address is an IP address.
 func isIP(address string) bool { return net.ParseIP(address) != nil }

@@ -18,13 +18,13 @@ const (
 	defaultBurst = 500
 )
 
-// limiter bounds the requests of each source; nil sets no bound.
+// limiter limits the requests of each source; nil is no limit.
 type limiter struct {
 	sources *ratelimit.Limiter[netip.Prefix]
 	now     func() time.Time
 }
 
-// newLimiter takes the default for 0, and sets no bound below.
+// newLimiter uses the default for 0, and no limit for negative rates.
 func newLimiter(perSecond float64, burst int, now func() time.Time) *limiter {
 	switch {
 	case perSecond < 0:
@@ -57,7 +57,7 @@ func (l *limiter) allow(remote string) bool {
 	return l.sources.Of(source.Parse(remote), now).AllowN(now, 1)
 }
 
-// klogWarnings takes what net/http has to say, which is mostly of port scanners.
+// klogWarnings logs net/http's messages, which are mostly about port scanners.
 func klogWarnings() *log.Logger {
 	return log.New(logWriter{}, "", 0)
 }

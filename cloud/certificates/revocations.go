@@ -14,28 +14,28 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// revocationsSecret holds a moment per node, by the node's name: certificates whose NotBefore is earlier are revoked.
+// revocationsSecret holds a moment per node, by the node's name: certificates with an earlier NotBefore are revoked.
 //
-// The moment is compared with NotBefore and not with the time of issue, because a cloudcore dates certificates back,
-// and dates none to before the last revocation that it knows of. A certificate that a cloudcore issues without knowing
-// of the revocation is therefore revoked as well, so a device cannot renew its way past a revocation. KubeEdge's
-// cloudcore does not date certificates back.
+// The moment is compared with NotBefore and not with the time of issue, because a cloudcore backdates certificates, but
+// never before the last revocation that it knows of. So a certificate that a cloudcore issues without knowing of the
+// revocation is revoked as well: a device cannot escape a revocation by renewing. KubeEdge's cloudcore does not
+// backdate certificates.
 const revocationsSecret = "edgecore-revocations"
 
 const (
-	// maxRevocations bounds the secret, in bytes of names and moments. The API server's limit is 1 MiB.
+	// maxRevocations limits the Secret, in bytes of names and moments. The API server's limit is 1 MiB.
 	maxRevocations = 768 << 10
-	// longestLifetime is how long a revocation is kept at least: no certificate that it concerns lives longer.
+	// longestLifetime is the minimum time that a revocation is kept: no certificate that it affects lives longer.
 	longestLifetime = 10 * 365 * 24 * time.Hour
-	// maxAhead is how far ahead of this clock a revocation may be for the next certificate, or the next revocation, to
-	// count from it.
+	// maxAhead is how far in the future a revocation may be and still be the start of the next certificate or
+	// revocation.
 	maxAhead = 3 * time.Second
 )
 
-// unreadable stands for a moment that cannot be read: every certificate is older.
+// unreadable replaces a moment that cannot be read: every certificate is older.
 var unreadable = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 
-// revocations are the moments by node. A map of them is never changed.
+// revocations maps nodes to moments. The map is never changed.
 type revocations map[string]time.Time
 
 func parseRevocations(data map[string][]byte) revocations {
@@ -50,7 +50,7 @@ func parseRevocations(data map[string][]byte) revocations {
 	return r
 }
 
-// RevokedError says that a certificate or a token is older than the revocation of its node.
+// RevokedError means that a certificate or token is older than the revocation of its node.
 type RevokedError struct {
 	Node string
 	// Since is when the node was revoked.
@@ -68,7 +68,7 @@ func (e *RevokedError) Error() string {
 		"and run `edgecore join` with it on the device", e.Node, e.Since.UTC().Format(time.RFC3339), e.Node)
 }
 
-// check returns a *RevokedError for a certificate that is too old.
+// check returns a *RevokedError if a certificate is too old.
 func (r revocations) check(node string, cert *x509.Certificate) error {
 	if since, ok := r[node]; ok && cert.NotBefore.Before(since) {
 		return &RevokedError{node, since}
@@ -76,7 +76,7 @@ func (r revocations) check(node string, cert *x509.Certificate) error {
 	return nil
 }
 
-// unix is the moment of a node in seconds since 1970; 0 if it was never revoked.
+// unix returns a node's moment in seconds since 1970; 0 if it was never revoked.
 func (r revocations) unix(node string) int64 {
 	if since, ok := r[node]; ok {
 		return since.Unix()
@@ -84,9 +84,9 @@ func (r revocations) unix(node string) int64 {
 	return 0
 }
 
-// revocationMoment returns the moment to write for a node: this second, but later than one before it, so that a
-// certificate issued between two revocations does not survive the second. A moment that is far ahead was written by a
-// machine with a wrong clock; no certificate was issued after it, so this second does.
+// revocationMoment returns the moment to write for a node: this second, but later than the previous one, so that a
+// certificate issued between two revocations does not survive the second. A moment far in the future was written by a
+// machine with a wrong clock; no certificate was issued after it, so this second suffices.
 func revocationMoment(before, now time.Time) time.Time {
 	now = now.UTC().Truncate(time.Second)
 	if ahead := before.Sub(now); ahead >= 0 && ahead <= maxAhead {
@@ -95,14 +95,14 @@ func revocationMoment(before, now time.Time) time.Time {
 	return now
 }
 
-// Revoke makes all certificates of a node void that were issued until now, and all tokens for the node alone that were
-// made until now. Every cloudcore that runs learns of it from the secret.
+// Revoke revokes all certificates of a node issued until now, and all tokens for only that node made until now. Every
+// running cloudcore learns of it from the Secret.
 func Revoke(ctx context.Context, secrets Secrets, node string, now time.Time) (time.Time, error) {
 	if faults := validation.IsDNS1123Subdomain(node); len(faults) > 0 {
 		return time.Time{}, fmt.Errorf("%q is not the name of a node: %s", clipped(node), faults[0])
 	}
 	var moment time.Time
-	_, _, err := keep(ctx, secrets, revocationsSecret, func(old map[string][]byte) (map[string][]byte, error) {
+	_, _, err := update(ctx, secrets, revocationsSecret, func(old map[string][]byte) (map[string][]byte, error) {
 		moment = revocationMoment(parseRevocations(old)[node], now)
 		data := maps.Clone(old)
 		if data == nil {
@@ -124,7 +124,7 @@ func Revoke(ctx context.Context, secrets Secrets, node string, now time.Time) (t
 	return moment, err
 }
 
-// revokedSince reads the moment of one node; zero if it was never revoked.
+// revokedSince returns the moment of one node; zero if it was never revoked.
 func revokedSince(ctx context.Context, secrets Secrets, node string) (time.Time, error) {
 	secret, err := secrets.Get(ctx, revocationsSecret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -136,7 +136,7 @@ func revokedSince(ctx context.Context, secrets Secrets, node string) (time.Time,
 	return parseRevocations(secret.Data)[node], nil
 }
 
-// loadRevocations reads all, when a cloudcore starts.
+// loadRevocations loads all revocations when a cloudcore starts.
 func (a *Authority) loadRevocations(ctx context.Context) error {
 	secret, err := a.secrets.Get(ctx, revocationsSecret, metav1.GetOptions{})
 	switch {
@@ -164,8 +164,7 @@ func (a *Authority) setRevocations(data map[string][]byte) {
 
 func (a *Authority) revocations() revocations { return *a.revoked.Load() }
 
-// Check returns an error for a certificate of a node that is revoked, or of a CA that is not trusted any more. It looks
-// at memory only.
+// Check returns an error if a node's certificate is revoked, or its CA is no longer trusted. It reads only memory.
 func (a *Authority) Check(node string, cert *x509.Certificate) error {
 	if !a.ca.Load().signed(cert) {
 		return fmt.Errorf(
@@ -175,7 +174,7 @@ func (a *Authority) Check(node string, cert *x509.Certificate) error {
 	return a.revocations().check(node, cert)
 }
 
-// pruneRevocations drops moments that are older than every certificate can be.
+// pruneRevocations drops moments older than any valid certificate.
 func (a *Authority) pruneRevocations(ctx context.Context) error {
 	until := a.opts.Now().Add(-max(longestLifetime, a.opts.NodeLifetime))
 	old := func(r revocations) (nodes []string) {
@@ -189,7 +188,7 @@ func (a *Authority) pruneRevocations(ctx context.Context) error {
 	if len(old(a.revocations())) == 0 {
 		return nil
 	}
-	_, _, err := keep(ctx, a.secrets, revocationsSecret, func(data map[string][]byte) (map[string][]byte, error) {
+	_, _, err := update(ctx, a.secrets, revocationsSecret, func(data map[string][]byte) (map[string][]byte, error) {
 		nodes := old(parseRevocations(data))
 		if len(nodes) == 0 {
 			return nil, nil

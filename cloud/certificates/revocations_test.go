@@ -252,7 +252,7 @@ func TestRevocationsAreBounded(t *testing.T) {
 		t.Errorf("the secret holds %q and %q, want the second alone", one, two)
 	}
 	full := map[string][]byte{strings.Repeat("x", maxRevocations): nil}
-	if _, _, err := keep(t.Context(), secrets, revocationsSecret, func(map[string][]byte) (map[string][]byte, error) {
+	if _, _, err := update(t.Context(), secrets, revocationsSecret, func(map[string][]byte) (map[string][]byte, error) {
 		return full, nil
 	}); err != nil {
 		t.Fatal(err)

@@ -15,27 +15,27 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
-// More of the secret of the CA, which KubeEdge does not look at: certificates in DER form, one after the other.
+// More keys of the CA's Secret, which KubeEdge ignores: concatenated certificates in DER form.
 const (
-	// previousData are CAs of before the last rotation whose certificates are still good.
+	// previousData are the CAs before the last rotation whose certificates are still accepted.
 	previousData = "previouscadata"
-	// crossData are certificates for the key of each CA by the CA before it. A server shows them, so that nodes which
-	// know an older CA only trust it as well. They go on with that after the older CA's certificates are refused.
+	// crossData are certificates for each CA's key, signed by the CA before it. A server sends them, so that nodes that
+	// know only an older CA trust it as well, even after the older CA's certificates are refused.
 	crossData = "crosscadata"
 )
 
 const (
-	// maxPrevious bounds the CAs that are trusted beside the one that signs.
+	// maxPrevious is how many CAs are trusted in addition to the one that signs.
 	maxPrevious = 2
-	// maxCross bounds what each handshake carries.
+	// maxCross limits how many certificates each handshake carries.
 	maxCross = 3
 )
 
-// authorities are the CA that signs, and those before it. They are never changed.
+// authorities are the signing CA and its predecessors. They are never changed.
 type authorities struct {
 	pair
 	previous, cross []*x509.Certificate
-	pool            *x509.CertPool // the CA and those before it
+	pool            *x509.CertPool // the CA and its predecessors
 }
 
 func newAuthorities(ca pair, previous, cross []*x509.Certificate) *authorities {
@@ -74,7 +74,7 @@ func (c *authorities) encode() (map[string][]byte, error) {
 	return data, nil
 }
 
-// rotated returns the authorities with a new CA that signs. The key of the old one is gone.
+// rotated returns the authorities with a new signing CA. The old one's key is discarded.
 func (c *authorities) rotated(now time.Time) (*authorities, error) {
 	if len(c.previous) >= maxPrevious {
 		return nil,
@@ -105,7 +105,7 @@ func (c *authorities) rotated(now time.Time) (*authorities, error) {
 	return newAuthorities(next, append([]*x509.Certificate{c.cert}, c.previous...), all[:min(len(all), maxCross)]), nil
 }
 
-// RotateCA has another CA sign from now on. Certificates of the one before are good until FinishCA.
+// RotateCA creates a new CA, which signs from now on. The previous CA's certificates are accepted until FinishCA.
 func RotateCA(ctx context.Context, secrets Secrets, now time.Time) error {
 	return changeCA(ctx, secrets, func(c *authorities) (*authorities, error) {
 		if err := c.checkCA(now); err != nil {
@@ -115,7 +115,7 @@ func RotateCA(ctx context.Context, secrets Secrets, now time.Time) error {
 	})
 }
 
-// FinishCA ends the trust in the CAs of before. It returns how many there were.
+// FinishCA ends the trust in previous CAs. It returns how many there were.
 func FinishCA(ctx context.Context, secrets Secrets) (n int, err error) {
 	err = changeCA(ctx, secrets, func(c *authorities) (*authorities, error) {
 		n = len(c.previous)
@@ -125,7 +125,7 @@ func FinishCA(ctx context.Context, secrets Secrets) (n int, err error) {
 }
 
 func changeCA(ctx context.Context, secrets Secrets, change func(*authorities) (*authorities, error)) error {
-	_, _, err := keep(ctx, secrets, caSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
+	_, _, err := update(ctx, secrets, caSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
 		if old == nil {
 			return nil, notStarted(caSecret.name)
 		}
@@ -140,7 +140,7 @@ func changeCA(ctx context.Context, secrets Secrets, change func(*authorities) (*
 		if err != nil {
 			return nil, err
 		}
-		for key, value := range old { // what others keep there stays
+		for key, value := range old { // keep keys that others added
 			switch key {
 			case caSecret.cert, caSecret.key, previousData, crossData:
 			default:
@@ -154,7 +154,7 @@ func changeCA(ctx context.Context, secrets Secrets, change func(*authorities) (*
 
 // RotateTokenKey invalidates all tokens.
 func RotateTokenKey(ctx context.Context, secrets Secrets) error {
-	_, _, err := keep(ctx, secrets, tokenKeySecret, func(old map[string][]byte) (map[string][]byte, error) {
+	_, _, err := update(ctx, secrets, tokenKeySecret, func(old map[string][]byte) (map[string][]byte, error) {
 		if old == nil {
 			return nil, notStarted(tokenKeySecret)
 		}
@@ -169,7 +169,7 @@ func RotateTokenKey(ctx context.Context, secrets Secrets) error {
 	return err
 }
 
-// signed reports whether a certificate is of one of the CAs.
+// signed reports whether one of the CAs signed a certificate.
 func (c *authorities) signed(cert *x509.Certificate) bool {
 	for _, ca := range append([]*x509.Certificate{c.cert}, c.previous...) {
 		if cert.CheckSignatureFrom(ca) == nil {
@@ -179,7 +179,7 @@ func (c *authorities) signed(cert *x509.Certificate) bool {
 	return false
 }
 
-// chain is what a server shows beside its certificate.
+// chain returns the certificates that a server sends with its own.
 func (a *Authority) chain() []*x509.Certificate {
 	ca := a.ca.Load()
 	if a.server.Load().cert.CheckSignatureFrom(ca.cert) != nil {
@@ -188,8 +188,8 @@ func (a *Authority) chain() []*x509.Certificate {
 	return ca.cross
 }
 
-// observeCA takes over the CA of its secret. It keeps the one that it has rather than one that is invalid.
-func (a *Authority) observeCA(data map[string][]byte) {
+// applyCA loads the CA from its changed Secret. If that is invalid, it keeps the current CA.
+func (a *Authority) applyCA(data map[string][]byte) {
 	if a.fromFile {
 		return
 	}
@@ -224,9 +224,8 @@ func sameCerts(a, b []*x509.Certificate) bool {
 	return true
 }
 
-// observeServer takes over the certificate that another replica made. Of replicas that have files of their own each
-// keeps its own.
-func (a *Authority) observeServer(data map[string][]byte) {
+// applyServer loads the certificate that another replica made. Replicas with their own files keep their own.
+func (a *Authority) applyServer(data map[string][]byte) {
 	if a.ownFile.Load() {
 		return
 	}
@@ -234,10 +233,10 @@ func (a *Authority) observeServer(data map[string][]byte) {
 	if err != nil || p.cert.Equal(a.server.Load().cert) {
 		return
 	}
-	a.refreshSoon() // which decides whether it is good
+	a.refreshSoon() // Refresh checks the certificate
 }
 
-func (a *Authority) observeTokenKey(data map[string][]byte) {
+func (a *Authority) applyTokenKey(data map[string][]byte) {
 	key := data[tokenKeyData]
 	switch {
 	case len(key) < tokenKeySize:
@@ -250,11 +249,11 @@ func (a *Authority) observeTokenKey(data map[string][]byte) {
 	}
 }
 
-// refreshTokenKey loads the key, and makes one if there is none.
+// refreshTokenKey loads the token key, and creates one if there is none.
 func (a *Authority) refreshTokenKey(ctx context.Context) error {
 	key, err := loadTokenKey(ctx, a.secrets)
 	if err != nil {
-		if a.tokenKey.Load() != nil { // the one in memory is better than none
+		if a.tokenKey.Load() != nil { // the key in memory is better than none
 			klog.ErrorS(err, "Key of tokens not read; going on with the one before")
 			return nil
 		}
@@ -264,7 +263,7 @@ func (a *Authority) refreshTokenKey(ctx context.Context) error {
 	return nil
 }
 
-// refreshSoon has Run call Refresh. It does not block.
+// refreshSoon makes Run call Refresh. It does not block.
 func (a *Authority) refreshSoon() {
 	a.due.Notify()
 }

@@ -156,9 +156,9 @@ func TestBadRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	data[previousData] = []byte("x")
-	a.observeCA(data)
-	a.observeCA(nil)
-	a.observeTokenKey(map[string][]byte{tokenKeyData: []byte("short")})
+	a.applyCA(data)
+	a.applyCA(nil)
+	a.applyTokenKey(map[string][]byte{tokenKeyData: []byte("short")})
 	if !a.CA().Equal(ca) || string(*a.tokenKey.Load()) != string(key) {
 		t.Error("a damaged secret replaced the CA or the key of tokens")
 	}

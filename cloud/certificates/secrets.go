@@ -19,7 +19,7 @@ import (
 // Namespace is where KubeEdge keeps its secrets.
 const Namespace = "kubeedge"
 
-// Secrets is what is needed of the API, in one namespace; client-go's typed client is one.
+// Secrets is the part of the API that this package uses, in one namespace; client-go's typed client implements it.
 type Secrets interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.Secret, error)
 	Create(ctx context.Context, secret *v1.Secret, opts metav1.CreateOptions) (*v1.Secret, error)
@@ -30,7 +30,7 @@ type Secrets interface {
 
 var _ Secrets = typedcorev1.SecretInterface(nil)
 
-// SecretsOf returns the secrets of the namespace, which it creates if it is not there.
+// SecretsOf returns the Secrets of the namespace, and creates the namespace if it is missing.
 func SecretsOf(ctx context.Context, client kubernetes.Interface, namespace string) (Secrets, error) {
 	_, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -40,13 +40,13 @@ func SecretsOf(ctx context.Context, client kubernetes.Interface, namespace strin
 			err = nil
 		}
 	}
-	if err != nil && !apierrors.IsForbidden(err) { // whoever may not look at namespaces may still use the secrets
+	if err != nil && !apierrors.IsForbidden(err) { // Secrets may be accessible without namespaces
 		return nil, fmt.Errorf("namespace %s: %w", namespace, err)
 	}
 	return ofClient{client.CoreV1().Secrets(namespace), client}, nil
 }
 
-// ofClient tells a reflector whether the client can list by watching, which the fake one of client-go cannot.
+// ofClient tells a reflector whether the client supports WatchList, which client-go's fake does not.
 type ofClient struct {
 	Secrets
 	client kubernetes.Interface
@@ -56,10 +56,10 @@ func (s ofClient) IsWatchListSemanticsUnSupported() bool {
 	return watchlist.DoesClientNotSupportWatchListSemantics(s.client)
 }
 
-// pairSecret is a secret that holds a certificate with its key, both in DER form.
+// pairSecret is a Secret with a certificate and its key, both in DER form.
 type pairSecret struct{ name, cert, key string }
 
-// The secrets, as KubeEdge has them; the key for tokens is ours.
+// The Secrets are KubeEdge's, except for the token key.
 var (
 	caSecret     = pairSecret{"casecret", "cadata", "cakeydata"}
 	serverSecret = pairSecret{"cloudcoresecret", "cloudcoredata", "cloudcorekeydata"}
@@ -93,13 +93,13 @@ func (s pairSecret) decode(data map[string][]byte) (pair, error) {
 	return pair{cert, key}, nil
 }
 
-// maxRaces bounds how often a write is tried again because somebody else was faster.
+// maxRaces is how often a write is retried after losing to another writer.
 const maxRaces = 20
 
-// keep returns what a secret holds after decide had its say: it gets what there is (nil when there is no
-// secret) and returns what is to be there instead, or nil to leave it. Anyone who is first wins; all others see
-// what it wrote, and are asked again. It reports whether it wrote anything.
-func keep(
+// update updates a Secret and returns its content. decide gets the current content (nil without a Secret) and returns
+// the new content, or nil to leave it. The first writer wins; others see what it wrote, and decide is called again.
+// keep reports whether it wrote anything.
+func update(
 	ctx context.Context, secrets Secrets, name string, decide func(old map[string][]byte) (map[string][]byte, error),
 ) (_ map[string][]byte, wrote bool, _ error) {
 	for range maxRaces {
@@ -124,7 +124,7 @@ func keep(
 			secret = &v1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Type: v1.SecretTypeOpaque, Data: data}
 			_, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
 		default:
-			secret = secret.DeepCopy() // it carries the version that was read
+			secret = secret.DeepCopy() // keeps the resource version that was read
 			secret.Data = data
 			_, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
 		}

@@ -24,7 +24,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
-// Nodes tells which names are taken; client-go's typed client is one.
+// Nodes reports which names are taken; client-go's typed client implements it.
 type Nodes interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.Node, error)
 }
@@ -34,11 +34,11 @@ const (
 	requestTimeout    = 30 * time.Second
 	idleTimeout       = time.Minute
 	maxHeader         = 16 << 10
-	// clientAuth is x509.ExtKeyUsageClientAuth, as the header ExtKeyUsages has it.
+	// clientAuth is x509.ExtKeyUsageClientAuth, as in the header ExtKeyUsages.
 	clientAuth = 2
 )
 
-// Serve answers on a listener until ctx ends.
+// Serve serves on a listener until ctx ends.
 func (a *Authority) Serve(ctx context.Context, listener net.Listener, nodes Nodes) error {
 	server := &http.Server{
 		Handler:           a.Handler(nodes),
@@ -57,7 +57,7 @@ func (a *Authority) Serve(ctx context.Context, listener net.Listener, nodes Node
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if server.Shutdown(grace) != nil {
-			_ = server.Close() // whoever still talks after the grace is cut off
+			_ = server.Close() // cuts off connections that outlast the grace period
 		}
 	})
 	err := server.Serve(tls.NewListener(listener, config))
@@ -79,7 +79,7 @@ func (a *Authority) Handler(nodes Nodes) http.Handler {
 	mux.HandleFunc("GET /node/{name}", s.node)
 	limited := newLimiter(a.opts.RequestsPerSecond, a.opts.Burst, a.opts.Now).wrap(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// By this a device can tell that its clock is off.
+		// Lets a device detect that its clock is off.
 		w.Header().Set("Date", a.opts.Now().UTC().Format(http.TimeFormat))
 		limited.ServeHTTP(w, r)
 	})
@@ -94,7 +94,7 @@ func (s *endpoints) caCert(w http.ResponseWriter, _ *http.Request) {
 	writeDER(w, s.CA().Raw)
 }
 
-// node says whether a name is taken.
+// node reports whether a name is taken.
 func (s *endpoints) node(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {
@@ -122,7 +122,7 @@ func (s *endpoints) taken(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// edgeCert gives a node its certificate: the first for a token, the next ones for the one before.
+// edgeCert issues a node's certificate: the first one for a token, later ones for the previous certificate.
 func (s *endpoints) edgeCert(w http.ResponseWriter, r *http.Request) {
 	node := r.Header.Get("NodeName")
 	der, err := s.issue(r, node)
@@ -142,7 +142,7 @@ func (s *endpoints) edgeCert(w http.ResponseWriter, r *http.Request) {
 	writeDER(w, der)
 }
 
-// refusal is an error of the caller.
+// refusal is an error caused by the caller.
 type refusal struct {
 	status int
 	text   string
@@ -178,13 +178,13 @@ func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, "failed to sign certs for edgenode %s, err: %v", node, err)
 	}
-	// Edges before KubeEdge 1.16 ask for the name that all had; they get their own all the same.
+	// Edgecores before KubeEdge 1.16 request the shared legacy name; they get their own.
 	if of, err := certs.NodeOf(req.Subject); !certs.IsLegacy(req.Subject) && (err != nil || of != node) {
 		return nil, refuse(http.StatusForbidden,
 			"failed to sign certs for edgenode %s, err: the request is for %q; want O=%s, CN=%s", node,
 			clipped(req.Subject.String()), certs.Organization, certs.CommonName(node))
 	}
-	s.awaitBeginning(r.Context(), node, granted)
+	s.awaitNotBefore(r.Context(), node, granted)
 	der, err := s.signNode(node, req, granted)
 	var refused *refusal
 	if errors.As(err, &refused) {
@@ -196,15 +196,15 @@ func (s *endpoints) issue(r *http.Request, node string) ([]byte, error) {
 	return der, nil
 }
 
-// grant is what a certificate is issued with.
+// grant holds what a certificate is issued with.
 type grant struct {
 	// holder is the device; see certs.NewHolder.
 	holder string
-	// revoked is the last revocation of the node that the token knows of.
+	// revoked is the node's last revocation known to the token.
 	revoked time.Time
 }
 
-// authenticate decides who asks: if there is a certificate, it alone counts; else the token.
+// authenticate identifies the caller: by its certificate if there is one, else by the token.
 func (s *endpoints) authenticate(r *http.Request, node string) (grant, error) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		cert := r.TLS.PeerCertificates[0]
@@ -266,8 +266,8 @@ func (s *endpoints) authenticateCertificate(cert *x509.Certificate, node string)
 	return nil
 }
 
-// checkTaken refuses a name to a general token: one that a node has, and one that was revoked, whose device may still
-// hold such a token.
+// checkTaken refuses a general token for a name that is taken, or that was revoked, since its device may still hold
+// such a token.
 func (s *endpoints) checkTaken(ctx context.Context, node string) error {
 	if _, revoked := s.revocations()[node]; revoked {
 		return refuse(http.StatusConflict,
@@ -289,7 +289,7 @@ func (s *endpoints) checkTaken(ctx context.Context, node string) error {
 	return nil
 }
 
-// checkUsages refuses what would not be granted anyway: a node is a client.
+// checkUsages refuses usages that would not be granted: a node is a client.
 func checkUsages(header string) error {
 	if header == "" {
 		return nil

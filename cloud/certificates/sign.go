@@ -20,15 +20,15 @@ import (
 const (
 	caName     = "KubeEdge"
 	caLifetime = 100 * 364 * 24 * time.Hour
-	// serverLifetime is short beside KubeEdge's 100 years, since the certificate is renewed while cloudcore runs.
+	// serverLifetime is short compared with KubeEdge's 100 years, since cloudcore renews the certificate while it runs.
 	serverLifetime = 2 * 365 * 24 * time.Hour
-	// serverRenew is the share of its life after which it is renewed.
+	// serverRenew is the share of the lifetime after which the certificate is renewed.
 	serverRenew = 2.0 / 3
-	// backdate lets a certificate begin before it is made: the clock of a device may be a little behind.
+	// backdate starts a certificate's validity early: a device's clock may be a little behind.
 	backdate = 10 * time.Minute
 )
 
-// newCA makes a CA as KubeEdge does, but with a serial number of its own.
+// newCA makes a CA as KubeEdge does, but with a unique serial number.
 func newCA(now time.Time) (pair, error) {
 	template := &x509.Certificate{
 		Subject:  pkix.Name{CommonName: caName},
@@ -46,8 +46,8 @@ func newCA(now time.Time) (pair, error) {
 	return pair{cert, key}, err
 }
 
-// newServer makes a certificate for this cloud's addresses, and those of the one before: other replicas may
-// be reached by them. When that one has ended, so have they.
+// newServer makes a certificate for this cloud's addresses, and those of the previous certificate: other replicas may
+// use them. They are dropped if that certificate has expired.
 func (a *Authority) newServer(before *x509.Certificate) (pair, error) {
 	addresses := slices.Clone(a.opts.Addresses)
 	if before != nil && a.opts.Now().Before(certs.RenewAt(before, serverRenew)) && a.ca.Load().signed(before) {
@@ -76,16 +76,16 @@ func (a *Authority) newServer(before *x509.Certificate) (pair, error) {
 	return pair{cert, key}, err
 }
 
-// SignNode makes a node's certificate, in DER form. Of the request only the key is taken: the subject is that
-// of the node, and it is good for a client alone.
+// SignNode makes a node's certificate, in DER form. It uses only the key of the request: the subject is the node's, and
+// the only usage is client authentication.
 func (a *Authority) SignNode(node string, req *x509.CertificateRequest) ([]byte, error) {
 	return a.signNode(node, req, grant{})
 }
 
-// signNode makes a certificate that is not revoked: it begins at the last revocation of the node at the earliest, which
-// is the one that is known here, or the one that a token names.
+// signNode makes a certificate that is not revoked: it starts no earlier than the node's last revocation known here or
+// to the token.
 func (a *Authority) signNode(node string, req *x509.CertificateRequest, g grant) ([]byte, error) {
-	revoked := a.beginning(node, g)
+	revoked := a.notBefore(node, g)
 	now := a.opts.Now()
 	if ahead := revoked.Sub(now); ahead > 0 {
 		return nil, refuse(http.StatusServiceUnavailable,
@@ -108,26 +108,26 @@ func (a *Authority) signNode(node string, req *x509.CertificateRequest, g grant)
 	return cert.Raw, nil
 }
 
-// beginning is the last revocation of a node that is known: its certificates begin then at the earliest.
-func (a *Authority) beginning(node string, g grant) time.Time {
+// notBefore returns a node's last known revocation: its certificates start no earlier.
+func (a *Authority) notBefore(node string, g grant) time.Time {
 	if since := a.revocations()[node]; since.After(g.revoked) {
 		return since
 	}
 	return g.revoked
 }
 
-// awaitBeginning waits for a moment that is ahead by a second or two: a node that is revoked twice in a second is
-// revoked in the next one.
-func (a *Authority) awaitBeginning(ctx context.Context, node string, g grant) {
-	ahead := a.beginning(node, g).Sub(a.opts.Now())
+// awaitNotBefore waits for a moment a second or two in the future: a node revoked twice in a second is revoked in the
+// next one.
+func (a *Authority) awaitNotBefore(ctx context.Context, node string, g grant) {
+	ahead := a.notBefore(node, g).Sub(a.opts.Now())
 	if ahead <= 0 || ahead > maxAhead {
 		return
 	}
 	retry.Sleep(ctx, ahead)
 }
 
-// sign fills in the serial number and the times. A NotBefore of the template is the earliest. Nothing outlives the CA
-// that signs it.
+// sign sets the serial number and the validity. NotBefore of the template is the earliest start. The certificate
+// expires no later than the CA that signs it.
 func sign(
 	template, ca *x509.Certificate, public crypto.PublicKey, key crypto.Signer, now time.Time, lifetime time.Duration,
 ) (*x509.Certificate, error) {
@@ -149,7 +149,7 @@ func sign(
 	return x509.ParseCertificate(der)
 }
 
-// checkCA tells what is wrong with a pair that is to be a CA.
+// checkCA returns why a pair cannot be a CA, or nil.
 func (p pair) checkCA(now time.Time) error {
 	switch {
 	case !p.cert.IsCA || p.cert.KeyUsage != 0 && p.cert.KeyUsage&x509.KeyUsageCertSign == 0:
@@ -163,7 +163,7 @@ func (p pair) checkCA(now time.Time) error {
 	return nil
 }
 
-// serverFaults tells why a server certificate is not good any more.
+// serverFaults returns why a server certificate must be replaced.
 func serverFaults(cert *x509.Certificate, cas *x509.CertPool, addresses []string, now time.Time) []string {
 	var faults []string
 	_, err := cert.Verify(x509.VerifyOptions{
@@ -191,7 +191,7 @@ func serverFaults(cert *x509.Certificate, cas *x509.CertPool, addresses []string
 	return faults
 }
 
-// sansOf are the addresses that a certificate is for.
+// sansOf returns the addresses that a certificate is for.
 func sansOf(cert *x509.Certificate) []string {
 	var list []string
 	for _, ip := range cert.IPAddresses {

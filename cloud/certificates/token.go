@@ -16,21 +16,21 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
-// tokenKeySize is that of the hash.
+// tokenKeySize is the size of the hash.
 const tokenKeySize = 32
 
-// claims are those of KubeEdge's tokens (exp), the node that a token is for, and the last revocation of that node that
-// was known when the token was made, in seconds since 1970.
+// claims are those of KubeEdge's tokens (exp), the node that a token is for, and that node's last revocation known when
+// the token was made, in seconds since 1970.
 type claims struct {
 	Node  string `json:"node,omitempty"`
 	Since int64  `json:"since,omitempty"`
 	jwt.RegisteredClaims
 }
 
-// loadTokenKey takes the key that tokens are signed with from its secret, or makes one. It is not the CA's:
-// anyone who learns the one does not have the other.
+// loadTokenKey loads the key that signs tokens from its Secret, or creates one. It is not the CA's key: a leak of one
+// does not reveal the other.
 func loadTokenKey(ctx context.Context, secrets Secrets) ([]byte, error) {
-	data, _, err := keep(ctx, secrets, tokenKeySecret, func(old map[string][]byte) (map[string][]byte, error) {
+	data, _, err := update(ctx, secrets, tokenKeySecret, func(old map[string][]byte) (map[string][]byte, error) {
 		if old != nil {
 			return nil, nil
 		}
@@ -62,7 +62,7 @@ func newToken(ca *x509.Certificate, key []byte, node string, since, expires time
 	return certs.NewToken(ca.Raw, bearer)
 }
 
-// NewToken makes a token that is valid for a while; for one node, or for any if node is empty.
+// NewToken makes a token with a lifetime; for one node, or for any if node is empty.
 func (a *Authority) NewToken(node string, ttl time.Duration) (*certs.Token, error) {
 	return newToken(a.CA(), *a.tokenKey.Load(), node, a.revocations()[node], a.opts.Now().Add(ttl))
 }
@@ -94,10 +94,10 @@ func (a *Authority) verifyToken(bearer, node string) (c claims, err error) {
 	return c, nil
 }
 
-// refreshToken puts a general token into its secret when the one there is invalid or has had its time.
-// Replicas share the key, so it does not matter whose it is.
+// refreshToken replaces the general token in its Secret if it is invalid or due. Replicas share the key, so any may do
+// it.
 func (a *Authority) refreshToken(ctx context.Context) error {
-	_, wrote, err := keep(ctx, a.secrets, tokenSecret, func(old map[string][]byte) (map[string][]byte, error) {
+	_, wrote, err := update(ctx, a.secrets, tokenSecret, func(old map[string][]byte) (map[string][]byte, error) {
 		if a.tokenIsFresh(string(old[tokenData])) {
 			return nil, nil
 		}
@@ -145,7 +145,7 @@ func ReadToken(ctx context.Context, secrets Secrets, now time.Time) (*certs.Toke
 	return token, nil
 }
 
-// NewNodeToken makes a token from the secrets alone, for `cloudcore gettoken --node`. An empty node is any.
+// NewNodeToken makes a token from the Secrets alone, for `cloudcore gettoken --node`. An empty node means any.
 func NewNodeToken(ctx context.Context, secrets Secrets, node string, expires time.Time) (*certs.Token, error) {
 	ca, err := secrets.Get(ctx, caSecret.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -13,9 +13,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// follow watches the secrets of the namespace until ctx ends, and takes over what changes in those of the link. It is
-// one watch for all of them; other secrets of the namespace are passed over.
-func (a *Authority) follow(ctx context.Context) {
+// watchSecrets watches the Secrets of the namespace until ctx ends, and applies changes of the link's Secrets. One
+// watch covers all; other Secrets are ignored.
+func (a *Authority) watchSecrets(ctx context.Context) {
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -26,17 +26,17 @@ func (a *Authority) follow(ctx context.Context) {
 			},
 		}, a.secrets),
 		ObjectType: &v1.Secret{},
-		Transform:  onlyOurs,
+		Transform:  trimForeign,
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { a.observe(obj, false) },
-			UpdateFunc: func(_, obj any) { a.observe(obj, false) },
-			DeleteFunc: func(obj any) { a.observe(obj, true) },
+			AddFunc:    func(obj any) { a.apply(obj, false) },
+			UpdateFunc: func(_, obj any) { a.apply(obj, false) },
+			DeleteFunc: func(obj any) { a.apply(obj, true) },
 		},
 	})
 	var synced sync.WaitGroup
 	defer synced.Wait()
 	synced.Go(func() {
-		// What was deleted between New and the first list is in no event.
+		// No event reports what was deleted between New and the first list.
 		if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
 			a.refreshSoon()
 		}
@@ -44,8 +44,8 @@ func (a *Authority) follow(ctx context.Context) {
 	informer.RunWithContext(ctx)
 }
 
-// onlyOurs empties the secrets that are not of the link before they are kept in memory.
-func onlyOurs(obj any) (any, error) {
+// trimForeign empties Secrets that are not the link's before they are cached.
+func trimForeign(obj any) (any, error) {
 	secret, ok := obj.(*v1.Secret)
 	if !ok {
 		return obj, nil
@@ -63,8 +63,8 @@ func onlyOurs(obj any) (any, error) {
 	return slim, nil
 }
 
-// observe takes over a secret as it is now. It does not block.
-func (a *Authority) observe(obj any, deleted bool) {
+// apply applies a changed Secret. It does not block.
+func (a *Authority) apply(obj any, deleted bool) {
 	if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = missed.Obj
 	}
@@ -87,17 +87,17 @@ func (a *Authority) observe(obj any, deleted bool) {
 				"secret", secret.Name)
 			return
 		}
-		a.observeCA(secret.Data)
+		a.applyCA(secret.Data)
 	case serverSecret.name:
 		if !deleted {
-			a.observeServer(secret.Data)
+			a.applyServer(secret.Data)
 		}
 	case tokenKeySecret:
 		if deleted {
 			a.refreshSoon()
 			return
 		}
-		a.observeTokenKey(secret.Data)
+		a.applyTokenKey(secret.Data)
 	}
 }
 
@@ -122,6 +122,6 @@ func (l *listener) call() {
 	}
 }
 
-// OnChange sets what is called after Check may answer differently than before: f is to check again what Check let pass.
-// It is called from the goroutine of the watch and must not block.
+// OnChange sets a function that is called when Check may answer differently than before: f must recheck what Check
+// accepted. It runs in the goroutine of the watch and must not block.
 func (a *Authority) OnChange(f func()) { a.changed.set(f) }

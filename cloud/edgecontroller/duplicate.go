@@ -143,7 +143,8 @@ func (k duplicate) next(have *v1.NodeCondition, here bool, now time.Time) (
 	at := metav1.NewTime(now)
 	want = &v1.NodeCondition{Type: DuplicateDevice, LastHeartbeatTime: at, LastTransitionTime: at}
 	switch {
-	case !k.found.IsZero() && now.Sub(k.found) < duplicateClearAfter && (!is || k.found.Sub(k.seen) >= duplicateRefresh):
+	case !k.found.IsZero() && now.Sub(k.found) < duplicateClearAfter &&
+		(!is || k.found.Sub(k.seen) >= duplicateRefresh):
 		want.Status, want.Reason, want.Message = v1.ConditionTrue, "TwoDevices", k.message
 		if is {
 			want.LastTransitionTime = have.LastTransitionTime

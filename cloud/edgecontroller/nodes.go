@@ -28,7 +28,7 @@ func splitLabels(labels map[string]string) (own, granted map[string]string, refu
 		switch {
 		case (key == EdgeLabel || key == AgentLabel) && value == "":
 			granted[key] = value
-		case mayLabel(key):
+		case canSetLabel(key):
 			own[key] = value
 		default:
 			refused = append(refused, key)
@@ -38,8 +38,8 @@ func splitLabels(labels map[string]string) (own, granted map[string]string, refu
 	return own, granted, refused
 }
 
-// mayLabel reports whether NodeRestriction lets a node set a label on itself.
-func mayLabel(key string) bool {
+// canSetLabel reports whether NodeRestriction lets a node set a label on itself.
+func canSetLabel(key string) bool {
 	namespace, _, _ := strings.Cut(key, "/")
 	in := func(suffix string) bool { return namespace == suffix || strings.HasSuffix(namespace, "."+suffix) }
 	switch {

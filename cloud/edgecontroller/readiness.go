@@ -33,7 +33,7 @@ func newReadiness(c *Controller) *readiness {
 	return r
 }
 
-// readyAgain reports whether a pod is not Ready although all its other conditions say that it is.
+// readyAgain reports whether a running pod is not Ready although its containers and readiness gates are.
 func readyAgain(pod *v1.Pod) bool {
 	if pod.Status.Phase != v1.PodRunning || pod.DeletionTimestamp != nil {
 		return false

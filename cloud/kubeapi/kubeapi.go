@@ -1,5 +1,4 @@
-// Package kubeapi is cloudcore's way to kube-apiserver: where it is, its clients, and how to wait for one that is
-// starting.
+// Package kubeapi connects cloudcore to kube-apiserver: its address, its clients, and waiting for one that is starting.
 package kubeapi
 
 import (
@@ -24,8 +23,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
-// Config is the way to kube-apiserver that the configuration says, with inCluster for the one of the pod that
-// cloudcore runs in.
+// Config returns the client configuration for kube-apiserver; inCluster returns that of the pod that cloudcore runs in.
 func Config(cfg *v1alpha1.KubeAPIConfig, inCluster func() (*rest.Config, error)) (*rest.Config, error) {
 	rc, err := baseConfig(cfg, inCluster)
 	if err != nil {
@@ -60,19 +58,19 @@ func baseConfig(cfg *v1alpha1.KubeAPIConfig, inCluster func() (*rest.Config, err
 	return rc, nil
 }
 
-// Server is what the parts of cloudcore need of kube-apiserver.
+// Server holds what the parts of cloudcore need from kube-apiserver.
 type Server struct {
 	// Client acts as cloudcore itself.
 	Client kubernetes.Interface
-	// Objects reads and writes what has no type here.
+	// Objects reads and writes objects without a Go type here.
 	Objects dynamic.Interface
-	// Connect makes the clients of edgecontroller, once kube-apiserver answers.
+	// Connect makes edgecontroller's clients once kube-apiserver answers.
 	Connect func(context.Context) (edgecontroller.Clients, error)
-	// CA is the CA of kube-apiserver in PEM; none when the system's are trusted.
+	// CA is kube-apiserver's CA in PEM; empty if the system's CAs are trusted.
 	CA []byte
 }
 
-// New makes the clients. It asks nothing yet.
+// New makes the clients. It sends no requests.
 func New(rc *rest.Config) (*Server, error) {
 	client, err := kubernetes.NewForConfig(rc)
 	if err != nil {
@@ -99,20 +97,20 @@ func New(rc *rest.Config) (*Server, error) {
 }
 
 const (
-	// firstRetry and lastRetry bound the time between two questions to an API server that does not answer.
-	firstRetry = time.Second
-	lastRetry  = 3 * time.Second
-	// answerWithin is how long kube-apiserver may take to answer at the start.
-	answerWithin = 10 * time.Second
-	// ruledWithin is how long it may take to act on rules that were applied just before.
-	ruledWithin = 15 * time.Second
+	// minRetry and lastRetry limit the pause between requests to an API server that does not answer.
+	minRetry = time.Second
+	maxRetry = 3 * time.Second
+	// answerTimeout is the timeout for kube-apiserver to answer at startup.
+	answerTimeout = 10 * time.Second
+	// rbacDelay is how long kube-apiserver may take to apply RBAC rules that were just created.
+	rbacDelay = 15 * time.Second
 )
 
-// Await returns when kube-apiserver answers: both may be starting at the same time. It tells waiting what is wrong
-// meanwhile. Credentials that are refused are an error.
+// Await returns when kube-apiserver answers: both may be starting at the same time. Meanwhile it reports problems to
+// waiting. Refused credentials are an error.
 func Await(ctx context.Context, client kubernetes.Interface, waiting func(error)) error {
 	said := ""
-	for backoff := retry.NewBackoff(firstRetry, lastRetry); ; {
+	for backoff := retry.NewBackoff(minRetry, maxRetry); ; {
 		err := askAPI(ctx, client)
 		switch {
 		case err == nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err):
@@ -135,28 +133,28 @@ func Await(ctx context.Context, client kubernetes.Interface, waiting func(error)
 }
 
 func askAPI(ctx context.Context, client kubernetes.Interface) error {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	_, err := client.CoreV1().Namespaces().Get(ctx, certificates.Namespace, metav1.GetOptions{})
 	return err
 }
 
-// AsRuled calls ask until kube-apiserver does not forbid what it asks for, or has done so for ruledWithin: the role of
-// cloudcore may have been applied a moment ago. It tells waiting what is forbidden meanwhile.
-func AsRuled(ctx context.Context, waiting func(error), ask func() error) error {
+// AwaitPermission calls ask until kube-apiserver stops forbidding its request, or for at most ruledWithin: cloudcore's
+// role may have been applied a moment ago. Meanwhile it reports to waiting what is forbidden.
+func AwaitPermission(ctx context.Context, waiting func(error), ask func() error) error {
 	said := false
 	for began := time.Now(); ; {
 		err := ask()
-		if !apierrors.IsForbidden(err) || time.Since(began) >= ruledWithin {
+		if !apierrors.IsForbidden(err) || time.Since(began) >= rbacDelay {
 			return err
 		}
 		if !said {
 			klog.InfoS("kube-apiserver forbids what cloudcore needs; asking again, as its role may have been applied "+
-				"just before", "for", ruledWithin, "err", err)
+				"just before", "for", rbacDelay, "err", err)
 			said = true
 		}
 		waiting(err)
-		if !retry.Sleep(ctx, firstRetry) {
+		if !retry.Sleep(ctx, minRetry) {
 			return ctx.Err()
 		}
 	}

@@ -184,13 +184,13 @@ func TestAsRuled(t *testing.T) {
 		"at once":   {0, nil, 0, nil},
 		"soon":      {3, nil, 3 * time.Second, nil},
 		"other":     {2, other, 2 * time.Second, other},
-		"for good":  {1000, nil, ruledWithin, forbidden},
-		"to be had": {15, nil, ruledWithin, nil},
+		"for good":  {1000, nil, rbacDelay, forbidden},
+		"to be had": {15, nil, rbacDelay, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, asked, told := time.Now(), 0, 0
-				err := AsRuled(t.Context(), func(error) { told++ }, func() error {
+				err := AwaitPermission(t.Context(), func(error) { told++ }, func() error {
 					if asked++; asked <= tc.refusals {
 						return forbidden
 					}

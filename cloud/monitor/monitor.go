@@ -1,4 +1,4 @@
-// Package monitor is the port of cloudcore's probes and metrics, and knows how its parts are.
+// Package monitor serves cloudcore's probes and metrics, and tracks the state of its parts.
 package monitor
 
 import (
@@ -21,11 +21,11 @@ import (
 const (
 	readTimeout = 10 * time.Second
 	idleTimeout = time.Minute
-	// lastAnswers is how long answers that are being written may take when cloudcore ends.
-	lastAnswers = time.Second
+	// shutdownTimeout is how long responses under way may take when cloudcore stops.
+	shutdownTimeout = time.Second
 )
 
-// NewRegistry holds the metrics of the process; the parts add theirs.
+// NewRegistry returns the metrics registry of the process; the parts add their metrics.
 func NewRegistry() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
@@ -33,7 +33,7 @@ func NewRegistry() *prometheus.Registry {
 	return registry
 }
 
-// Handler answers /metrics, /healthz and /readyz, and /debug/pprof where that is wanted.
+// Handler serves /metrics, /healthz and /readyz, and /debug/pprof if profiling is enabled.
 func Handler(p *Parts, registry *prometheus.Registry, profiling bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
@@ -60,7 +60,7 @@ func Handler(p *Parts, registry *prometheus.Registry, profiling bool) http.Handl
 	return readOnly(mux)
 }
 
-// readOnly lets GET and HEAD through.
+// readOnly allows only GET and HEAD.
 func readOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -73,7 +73,7 @@ func readOnly(next http.Handler) http.Handler {
 	})
 }
 
-// Local returns an error when an address is not this host's alone.
+// Local returns an error if an address is reachable from other hosts.
 func Local(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -85,7 +85,7 @@ func Local(addr string) error {
 	return fmt.Errorf("%s answers anyone who can reach it, without authentication", addr)
 }
 
-// Listen opens the port at an address of the configuration; an empty one is no port, and nil.
+// Listen listens at an address of the configuration; an empty one returns nil.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	if address == "" {
 		return nil, nil
@@ -99,7 +99,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers until ctx ends.
+// Serve serves until ctx ends.
 func Serve(ctx context.Context, l net.Listener, handler http.Handler) error {
 	server := &http.Server{
 		Handler:           handler,
@@ -110,10 +110,10 @@ func Serve(ctx context.Context, l net.Listener, handler http.Handler) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
 		if server.Shutdown(grace) != nil {
-			_ = server.Close() // whoever still reads is cut off
+			_ = server.Close() // cut off clients that still read
 		}
 	})
 	err := server.Serve(l)

@@ -30,18 +30,18 @@ func TestProbes(t *testing.T) {
 		healthz, readyz            string
 		healthzStatus, readyStatus int
 	}{
-		"starting": {func(p *Parts) { p.Set("a", nil); p.Waiting("b", broken) },
+		"starting": {func(p *Parts) { p.Set("a", nil); p.SetWaiting("b", broken) },
 			"[+]a ok\n[+]b ok\nhealthz check passed\n", "[+]a ok\n[-]b failed: starting: broken\nreadyz check failed\n",
 			200, 503},
-		"well": {func(p *Parts) { p.Set("a", nil); p.Ask("b", func() error { return nil }) },
+		"well": {func(p *Parts) { p.Set("a", nil); p.SetCheck("b", func() error { return nil }) },
 			"[+]a ok\n[+]b ok\nhealthz check passed\n", "[+]a ok\n[+]b ok\nreadyz check passed\n", 200, 200},
 		"failed": {
-			func(p *Parts) { p.Set("a", nil); p.Ask("b", func() error { return broken }) },
+			func(p *Parts) { p.Set("a", nil); p.SetCheck("b", func() error { return broken }) },
 			"[+]a ok\n[-]b failed: broken\nhealthz check failed\n",
 			"[+]a ok\n[-]b failed: broken\nreadyz check failed\n", 503, 503,
 		},
 		"ending": {
-			func(p *Parts) { p.Set("a", nil); p.Ask("b", func() error { return broken }); p.End() },
+			func(p *Parts) { p.Set("a", nil); p.SetCheck("b", func() error { return broken }); p.SetStopping() },
 			"[+]a ok\n[+]b ok\nhealthz check passed\n",
 			"[+]a ok\n[-]b failed: broken\n[-]shutdown failed: cloudcore is ending\nreadyz check failed\n", 200, 503,
 		},

@@ -8,19 +8,19 @@ import (
 )
 
 var (
-	// ErrStarting is how a part is that has not started yet.
+	// ErrStarting is the state of a part that has not started yet.
 	ErrStarting = errors.New("starting")
-	errEnding   = errors.New("cloudcore is ending")
+	errStopping = errors.New("cloudcore is ending")
 )
 
-// Parts knows how the parts of cloudcore are, for /healthz and /readyz. A part is ready once it has started; to lose
-// kube-apiserver afterwards does not change that, since edges are served from memory meanwhile. Its methods may be
-// called from any goroutine.
+// Parts tracks the state of cloudcore's parts, for /healthz and /readyz. A part is ready once it has started; losing
+// kube-apiserver later does not change that, since edges are served from memory meanwhile. Its methods may be called
+// from any goroutine.
 type Parts struct {
-	mu     sync.Mutex
-	names  []string // in the order in which they start
-	state  map[string]func() error
-	ending bool
+	mu       sync.Mutex
+	names    []string // in start order
+	state    map[string]func() error
+	stopping bool
 }
 
 // NewParts returns parts that are all starting.
@@ -32,36 +32,38 @@ func NewParts(names ...string) *Parts {
 	return p
 }
 
-// Set says how a part is; nil is well.
-func (p *Parts) Set(name string, err error) { p.Ask(name, func() error { return err }) }
+// Set sets the state of a part; nil is healthy.
+func (p *Parts) Set(name string, err error) { p.SetCheck(name, func() error { return err }) }
 
-// Ask lets the part itself say how it is, at each probe.
-func (p *Parts) Ask(name string, check func() error) {
+// SetCheck lets a part report its state at each probe.
+func (p *Parts) SetCheck(name string, check func() error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.state[name] = check
 }
 
-// Waiting says what a part that is starting waits for.
-func (p *Parts) Waiting(name string, err error) { p.Set(name, fmt.Errorf("%w: %w", ErrStarting, err)) }
-
-// End says that cloudcore was asked to end: no new edge should come here.
-func (p *Parts) End() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ending = true
+// SetWaiting sets what a starting part waits for.
+func (p *Parts) SetWaiting(name string, err error) {
+	p.Set(name, fmt.Errorf("%w: %w", ErrStarting, err))
 }
 
-// report is how one part is; nil is well.
+// SetStopping marks cloudcore as stopping: no new edge should connect here.
+func (p *Parts) SetStopping() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopping = true
+}
+
+// report is the state of one part; nil is healthy.
 type report struct {
 	name string
 	err  error
 }
 
-// ready tells how the parts are, in order.
+// ready returns the state of the parts, in order.
 func (p *Parts) ready() []report {
 	p.mu.Lock()
-	names, ending := p.names, p.ending
+	names, ending := p.names, p.stopping
 	checks := make([]func() error, len(names))
 	for i, name := range names {
 		checks[i] = p.state[name]
@@ -72,12 +74,12 @@ func (p *Parts) ready() []report {
 		list = append(list, report{name, checks[i]()})
 	}
 	if ending {
-		list = append(list, report{"shutdown", errEnding})
+		list = append(list, report{"shutdown", errStopping})
 	}
 	return list
 }
 
-// alive tells which parts have failed: to start and to end is as it should be.
+// alive returns the parts that have failed. Starting and stopping are not failures.
 func (p *Parts) alive() []report {
 	list := p.ready()
 	ending := len(list) > len(p.names)
@@ -90,7 +92,7 @@ func (p *Parts) alive() []report {
 	return list
 }
 
-// verdict is the answer to a probe: every part has its line, or only those that are not well have.
+// verdict returns the answer to a probe: a line for every part, or only for unhealthy ones.
 func verdict(probe string, list []report, verbose bool) (text string, well bool) {
 	well = true
 	for _, r := range list {

@@ -11,15 +11,15 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 )
 
-// lookups limits lookups at the API server: those of each source, those of each name, and all. Anyone with a leaked
-// token can connect under any number of names that have no Node.
+// lookups limits requests to the API server per source, per name, and in total. Anyone with a leaked token can connect
+// under any number of names that have no Node.
 type lookups struct {
 	sources *ratelimit.Limiter[netip.Prefix]
 	names   *ratelimit.Limiter[string]
 	all     *rate.Limiter
 }
 
-// newLookups makes limits of which one source has perSource lookups a second.
+// newLookups returns limits that allow each source perSource lookups a second.
 func newLookups(perSource int) lookups {
 	source := rate.Limit(perSource)
 	burst := func(r rate.Limit) int { return int(r * lookupBurst) }
@@ -31,8 +31,8 @@ func newLookups(perSource int) lookups {
 	}
 }
 
-// wait waits until a name may be looked up for a source. It fails at once if that is not within the time of ctx. Only
-// what passes the limit of a source counts for its name, and only what passes both counts for all.
+// wait waits until a source may look up a name. It fails at once if that would exceed ctx's deadline. Lookups count for
+// a name only after passing the source's limit, and for the total only after passing both.
 func (l lookups) wait(ctx context.Context, name string, from netip.Prefix) error {
 	if err := l.sources.Of(from, time.Now()).Wait(ctx); err != nil {
 		return fmt.Errorf("too many connections or requests from %s for nodes that are not registered: %w", from, err)

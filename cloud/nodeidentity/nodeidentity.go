@@ -1,17 +1,16 @@
 // Package nodeidentity decides which certificates may speak for which Node objects.
 //
-// The CA issues a certificate for a name to anyone who has a token to join. Whether there is a Node of that name is
-// decided later, and by others. This package promises:
+// The CA issues a certificate for a name to anyone with a join token. Whether a Node of that name exists is decided
+// later, and by others. This package promises:
 //
-//   - A certificate speaks for no Node that was not registered through a cloudcore, such as that of a server: its
-//     connections are refused, none of its objects is sent, and nothing is done in its name. That holds as well when the
-//     Node comes after the connection.
-//   - Of several devices with certificates of one name, only the one whose connection came first speaks for the Node: a
-//     label of the Node names the holder, and every other one is refused. A device that joins later with a token for the
-//     node alone takes its place.
+//   - A certificate speaks for no Node that was not registered through a cloudcore, such as a server's: its connections
+//     are refused, none of the Node's objects is sent, and nothing is done in its name. That holds even if the Node is
+//     created after the connection.
+//   - If several devices have certificates of one name, only the first to connect speaks for the Node: a label of the
+//     Node names the holder, and all others are refused. A device that joins later with a token for only that node
+//     replaces it.
 //
-// The label is all that is stored. Kubernetes keeps nodes from changing labels of this kind on themselves
-// (NodeRestriction).
+// The label is all that is stored. NodeRestriction keeps nodes from changing such labels on themselves.
 package nodeidentity
 
 import (
@@ -44,31 +43,32 @@ import (
 const HolderLabel = certs.HolderLabel
 
 const (
-	// DefaultLookupsPerSource is how many lookups a second at the API server one source causes, of names that no
-	// device's Node has: for new connections and for requests of nodes that register, each. A join takes about ten. A
-	// single source leaves most lookups to others, although a site of hundreds of devices may be behind one address.
+	// DefaultLookupsPerSource is how many API server lookups a second one source may cause, for names that no device's
+	// Node has: for new connections and for requests of registering nodes, each. A join takes about ten. One source
+	// leaves most lookups to others, although a site of hundreds of devices may be behind one address.
 	DefaultLookupsPerSource = 20
-	// namePerSource times that is the bound of one name, no matter who asks. It is above that of a source, so that a
-	// single source cannot use up a name that is another's. allPerSource times that is the bound of all.
+	// namePerSource times the source's limit is the limit of one name, whoever asks. It is higher than a source's, so
+	// that one source cannot use up another's name. allPerSource times it is the total limit.
 	namePerSource, allPerSource = 1.5, 5
-	// lookupBurst is for how many seconds lookups that nobody made can be made later.
+	// lookupBurst is for how many seconds unused lookups accumulate.
 	lookupBurst = 10
-	// lookupTimeout bounds one question.
+	// lookupTimeout is the timeout of one request.
 	lookupTimeout = 5 * time.Second
-	// maxRaces bounds how often a label is written again because the Node changed meanwhile.
+	// maxRaces is how often writing a label is retried because the Node changed meanwhile.
 	maxRaces = 10
-	// bindRetry is the pause after a label that could not be written.
+	// bindRetry is the pause after failing to write a label.
 	bindRetry = 5 * time.Second
 )
 
-// API is what is needed of the API server, in cloudcore's own name; client-go's typed client is one.
+// API is the part of the API server's client that this package uses, in cloudcore's own name; client-go's typed client
+// implements it.
 type API interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*v1.Node, error)
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions,
 		subresources ...string) (*v1.Node, error)
 }
 
-// Hub is what is needed of the hub.
+// Hub is the part of the hub that this package uses.
 type Hub interface {
 	Certificate(node string) *x509.Certificate
 	RecheckNode(node string)
@@ -76,31 +76,31 @@ type Hub interface {
 	Source(node string) netip.Prefix
 }
 
-// Options are what a Guard is made of.
+// Options configures a Guard.
 type Options struct {
 	// Revoked returns an error for a certificate that is revoked.
 	Revoked func(node string, cert *x509.Certificate) error
-	// Edge returns the Node of a device from memory, or nil.
+	// Edge returns a device's Node from memory, or nil.
 	Edge  func(name string) *v1.Node
 	Nodes API
 	// LookupsPerSource is how many lookups a second one source may cause; 0 is DefaultLookupsPerSource.
 	LookupsPerSource int
 }
 
-// Guard is a gate of the hub (cloudhub.Gate), and stands before its Upstream and Downstream.
+// Guard is the hub's gate (cloudhub.Gate), and wraps its Upstream and Downstream.
 type Guard struct {
 	opts              Options
 	dials, registrars lookups
 	hub               Hub
-	wake              notify.Signal // holds something while unbound does
+	wake              notify.Signal // set while unbound is not empty
 
 	mu      sync.Mutex
-	unbound map[string]bool // Nodes with a session that are to be labelled
+	unbound map[string]bool // Nodes with a session that need the label
 }
 
 var _ cloudhub.Gate = (*Guard)(nil)
 
-// New makes a guard. SetHub is called before its first use.
+// New makes a Guard. Call SetHub before its first use.
 func New(opts Options) *Guard {
 	perSource := cmp.Or(opts.LookupsPerSource, DefaultLookupsPerSource)
 	return &Guard{
@@ -110,7 +110,7 @@ func New(opts Options) *Guard {
 	}
 }
 
-// SetHub names the hub.
+// SetHub sets the hub.
 func (g *Guard) SetHub(hub Hub) { g.hub = hub }
 
 // Run labels Nodes that were registered over open connections, until ctx ends.
@@ -136,7 +136,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// addUnbound has Run label a Node.
+// addUnbound makes Run label a Node.
 func (g *Guard) addUnbound(node string) {
 	g.mu.Lock()
 	g.unbound[node] = true
@@ -164,9 +164,9 @@ func (g *Guard) bindConnected(ctx context.Context, name string) error {
 	return g.bind(ctx, node, cert)
 }
 
-// Permit returns an error if nothing may be done in the name of a node now. It asks the API server for as long as the
-// Node is not known as a device's: while it registers, or when a Node of another kind took the name. That one's session
-// ends.
+// Permit returns an error if nothing may be done in a node's name now. It asks the API server as long as the Node is
+// not known as a device's: while it registers, or if a Node of another kind took the name. In the latter case the
+// session ends.
 func (g *Guard) Permit(ctx context.Context, name string) error {
 	if g.opts.Edge(name) != nil {
 		return nil
@@ -182,7 +182,7 @@ func (g *Guard) Permit(ctx context.Context, name string) error {
 	return err
 }
 
-// Labels returns the label with which the Node of a connected device is registered.
+// Labels returns the label for registering the Node of a connected device.
 func (g *Guard) Labels(node string) map[string]string {
 	if cert := g.hub.Certificate(node); cert != nil {
 		if holder := certs.HolderOf(cert); holder != "" {
@@ -192,7 +192,7 @@ func (g *Guard) Labels(node string) map[string]string {
 	return nil
 }
 
-// NodeChanged is told of each Node of a device that is new or has other labels. It does not block.
+// NodeChanged handles a device's Node that is new or whose labels changed. It does not block.
 func (g *Guard) NodeChanged(node *v1.Node) {
 	cert := g.hub.Certificate(node.Name)
 	if cert == nil {
@@ -205,8 +205,8 @@ func (g *Guard) NodeChanged(node *v1.Node) {
 	}
 }
 
-// authorize decides whether a certificate may speak for the Node of a device, and whether the Node is to be labelled
-// with the certificate's holder.
+// authorize decides whether a certificate may speak for a device's Node, and whether the Node must be labelled with the
+// certificate's holder.
 func authorize(node *v1.Node, cert *x509.Certificate) (bind bool, _ error) {
 	holder, of := certs.HolderOf(cert), node.Labels[HolderLabel]
 	switch {
@@ -232,7 +232,7 @@ func named(holder string) string {
 	return holder
 }
 
-// Check implements cloudhub.Gate. Of a Node that is not a device's nothing is known from memory: Handle asks.
+// Check implements cloudhub.Gate. Memory does not know Nodes that are not a device's: Handle asks for those.
 func (g *Guard) Check(node string, cert *x509.Certificate) error {
 	if err := g.opts.Revoked(node, cert); err != nil {
 		return err
@@ -263,13 +263,13 @@ func (g *Guard) Admit(ctx context.Context, name string, cert *x509.Certificate, 
 	err = g.bind(ctx, node, cert)
 	if err != nil && node.Labels[HolderLabel] == "" {
 		klog.V(1).InfoS("Node not labelled with its device yet", "node", name, "err", err)
-		return nil // nobody else has it; Run does it
+		return nil // no other device holds it; Run labels it
 	}
 	return err
 }
 
-// lookUp asks the API server for a Node that is not known as a device's. It returns nil if there is none: it may be
-// registered then. A Node that is not a device's is an error.
+// lookUp asks the API server for a Node that is not known as a device's. It returns nil if there is none: the node may
+// register then. A Node that is not a device's is an error.
 func (g *Guard) lookUp(ctx context.Context, limits lookups, name string, from netip.Prefix) (*v1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -296,8 +296,8 @@ func (g *Guard) lookUp(ctx context.Context, limits lookups, name string, from ne
 		name, edgecontroller.EdgeLabel, name, edgecontroller.EdgeLabel)
 }
 
-// bind labels a Node with the holder of a certificate that authorize lets speak for it. Somebody else may be faster;
-// then that one has it.
+// bind labels a Node with the holder of a certificate that authorize accepted. If another writer is faster, its holder
+// has the Node.
 func (g *Guard) bind(ctx context.Context, node *v1.Node, cert *x509.Certificate) error {
 	name, holder := node.Name, certs.HolderOf(cert)
 	for range maxRaces {

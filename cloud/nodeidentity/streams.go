@@ -11,7 +11,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// Upstream returns an Upstream that does nothing in the name of a Node that is not a device's.
+// Upstream wraps an Upstream so that nothing is done in the name of a Node that is not a device's.
 func (g *Guard) Upstream(next cloudhub.Upstream) cloudhub.Upstream { return &upstream{next, g} }
 
 type upstream struct {
@@ -19,7 +19,7 @@ type upstream struct {
 	guard *Guard
 }
 
-// Connected has the Node labelled with its device where that was not possible before.
+// Connected labels the Node with its device if that was not possible before.
 func (u *upstream) Connected(ctx context.Context, node, protocol string) {
 	u.Upstream.Connected(ctx, node, protocol)
 	if n := u.guard.opts.Edge(node); n != nil {
@@ -27,7 +27,7 @@ func (u *upstream) Connected(ctx context.Context, node, protocol string) {
 	}
 }
 
-// Handle carries out what Permit permits. A request that cannot be decided on is not answered: KubeEdge's edges would
+// Handle carries out what Permit allows. A request that cannot be decided gets no answer: KubeEdge's edgecores would
 // take an error for their Node.
 func (u *upstream) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
 	if err := u.guard.Permit(ctx, node); err != nil {
@@ -37,7 +37,7 @@ func (u *upstream) Handle(ctx context.Context, node string, m *model.Message) *m
 	return u.Upstream.Handle(ctx, node, m)
 }
 
-// Heartbeat renews no lease but that of a device's Node. Before it is registered there is none.
+// Heartbeat renews only leases of devices' Nodes. An unregistered node has none.
 func (u *upstream) Heartbeat(ctx context.Context, node string) error {
 	if u.guard.opts.Edge(node) == nil {
 		return nil
@@ -45,8 +45,8 @@ func (u *upstream) Heartbeat(ctx context.Context, node string) error {
 	return u.Upstream.Heartbeat(ctx, node)
 }
 
-// Downstream returns a Downstream that gives out nothing that is for a Node that is not a device's. What such a node is
-// not to have is still told: nothing can be learned from it.
+// Downstream wraps a Downstream so that it sends nothing for a Node that is not a device's. Deletions are still sent:
+// they reveal nothing.
 func (g *Guard) Downstream(next cloudhub.Downstream) cloudhub.Downstream { return &downstream{next, g} }
 
 type downstream struct {

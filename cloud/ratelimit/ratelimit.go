@@ -1,5 +1,5 @@
-// Package ratelimit bounds a rate for each of many keys, such as the addresses that requests come from. Its memory is
-// bounded, no matter who chooses the keys.
+// Package ratelimit limits the rate of each of many keys, such as source addresses. Its memory is bounded, whoever
+// chooses the keys.
 package ratelimit
 
 import (
@@ -10,8 +10,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// maxKeys bounds the memory: with more, the keys that were quiet for longest are forgotten, and have the whole burst
-// again.
+// maxKeys limits the memory: beyond it the longest idle keys are forgotten, and get the whole burst again.
 const maxKeys = 10000
 
 // Limiter has a rate limit for each key. Its methods may be called from any goroutine.
@@ -34,7 +33,7 @@ func New[K comparable](perSecond rate.Limit, burst int) *Limiter[K] {
 	return &Limiter[K]{rate: perSecond, burst: burst, max: maxKeys, buckets: map[K]*bucket{}}
 }
 
-// Of returns the limiter of a key, which is to be used at once.
+// Of returns the limiter of a key. Use it at once.
 func (l *Limiter[K]) Of(key K, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,8 +49,8 @@ func (l *Limiter[K]) Of(key K, now time.Time) *rate.Limiter {
 	return b.Limiter
 }
 
-// forget drops those that are as good as new. If those are few, it also drops the quarter that was quiet for longest,
-// so that it need not be called for every key that is new.
+// forget drops limiters that are full again. If those are few, it also drops the longest idle quarter, so that it is
+// not called for every new key.
 func (l *Limiter[K]) forget(now time.Time) {
 	var rest []K
 	for key, b := range l.buckets {

@@ -82,7 +82,7 @@ func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *kubeapi.Server) er
 		registry: monitor.NewRegistry(),
 		state:    monitor.NewParts(partAPI, partCertificates, partController, partHub),
 	}
-	defer context.AfterFunc(ctx, c.state.End)()
+	defer context.AfterFunc(ctx, c.state.SetStopping)()
 	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
 	var probes sync.WaitGroup
 	defer probes.Wait()
@@ -142,12 +142,12 @@ func (c *cloud) monitor(ctx context.Context, group *sync.WaitGroup) error {
 
 // build makes the parts, once kube-apiserver answers.
 func (c *cloud) build(ctx context.Context) error {
-	if err := kubeapi.Await(ctx, c.api.Client, func(err error) { c.state.Waiting(partAPI, err) }); err != nil {
+	if err := kubeapi.Await(ctx, c.api.Client, func(err error) { c.state.SetWaiting(partAPI, err) }); err != nil {
 		return err
 	}
 	c.state.Set(partAPI, nil)
-	waiting := func(err error) { c.state.Waiting(partCertificates, err) }
-	err := kubeapi.AsRuled(ctx, waiting, func() error {
+	waiting := func(err error) { c.state.SetWaiting(partCertificates, err) }
+	err := kubeapi.AwaitPermission(ctx, waiting, func() error {
 		secrets, err := certificates.SecretsOf(ctx, c.api.Client, certificates.Namespace)
 		if err == nil {
 			c.authority, err = certificates.New(ctx, secrets, cloudconfig.CertificateOptions(&c.cfg.Modules.CloudHub))
@@ -158,8 +158,8 @@ func (c *cloud) build(ctx context.Context) error {
 		return err
 	}
 	c.state.Set(partCertificates, nil)
-	waiting = func(err error) { c.state.Waiting(partAPI, err) }
-	err = kubeapi.AsRuled(ctx, waiting, func() (err error) {
+	waiting = func(err error) { c.state.SetWaiting(partAPI, err) }
+	err = kubeapi.AwaitPermission(ctx, waiting, func() (err error) {
 		c.clients, err = c.api.Connect(ctx)
 		return err
 	})
@@ -226,7 +226,7 @@ func (c *cloud) front(ctx context.Context) error {
 		klog.InfoS("Listening", "for", p.Key, "address", p.Addr)
 		group.Go(func() error { return p.Serve(ctx) })
 	}
-	c.state.Ask(partHub, func() error {
+	c.state.SetCheck(partHub, func() error {
 		if err := c.hub.Health(); err != nil {
 			return errors.Join(monitor.ErrStarting, err)
 		}

@@ -50,8 +50,8 @@ type Options struct {
 type Keeper struct {
 	opts Options
 	client
-	// early: the certificate is renewed although its time has not come.
-	early atomic.Int32
+	// renewal: the certificate is renewed although its time has not come.
+	renewal atomic.Int32
 }
 
 // New checks nothing and touches nothing.
@@ -78,14 +78,14 @@ func (k *Keeper) now() time.Time { return certs.AtLeast(k.opts.Now, k.opts.Files
 
 // What becomes of RenewSoon.
 const (
-	notEarly = iota
-	earlyAsked
-	earlyUseless // it brought no other CA
+	renewOnSchedule = iota
+	renewRequested
+	renewFutile // it brought no other CA
 )
 
 // RenewSoon has Rotate renew the certificate within the hour, because the cloud seems to have another CA than the
 // device knows. When that turns out to be wrong, it does nothing any more. It does not block.
-func (k *Keeper) RenewSoon() { k.early.CompareAndSwap(notEarly, earlyAsked) }
+func (k *Keeper) RenewSoon() { k.renewal.CompareAndSwap(renewOnSchedule, renewRequested) }
 
 // Ensure makes sure that there is a certificate for this node, and gets one with the token if there is none.
 // One that is there and valid is taken without asking anybody.

@@ -17,11 +17,11 @@ const (
 	// A certificate is renewed when between these shares of its life are over, so that a fleet that joined on
 	// one day does not come on one day.
 	renewFrom, renewTo = 0.7, 0.9
-	// lookAgain bounds how long Rotate waits at a time: clocks jump, and devices sleep.
-	lookAgain = time.Hour
+	// maxWait bounds how long Rotate waits at a time: clocks jump, and devices sleep.
+	maxWait = time.Hour
 	// The waits after failures: KubeEdge's, but growing on beyond its 32 s, since there are weeks left and
 	// each try costs some kilobytes.
-	firstRetry, lastRetry = 2 * time.Second, 10 * time.Minute
+	minRetry, maxRetry = 2 * time.Second, 10 * time.Minute
 )
 
 // DefaultTokenFile is where KubeEdge's installer puts the token.
@@ -44,7 +44,7 @@ func TokenFrom(file, configured string) func() (string, error) {
 // Await calls Ensure until it succeeds, with growing waits between; each problem is reported. It ends with
 // the context's error alone.
 func (k *Keeper) Await(ctx context.Context) error {
-	for backoff := retry.NewBackoff(firstRetry, lastRetry); ; {
+	for backoff := retry.NewBackoff(minRetry, maxRetry); ; {
 		err := k.Ensure(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -62,7 +62,7 @@ func (k *Keeper) Await(ctx context.Context) error {
 // Rotate renews the certificate when its time has come, until ctx ends. After each renewal it calls renewed,
 // for the link to be recreated; connections that there are go on meanwhile.
 func (k *Keeper) Rotate(ctx context.Context, renewed func()) {
-	share, backoff, ill := renewShare(), retry.NewBackoff(firstRetry, lastRetry), false
+	share, backoff, ill := renewShare(), retry.NewBackoff(minRetry, maxRetry), false
 	for ctx.Err() == nil {
 		pause, changed, err := k.step(ctx, share)
 		switch {
@@ -99,17 +99,17 @@ func (k *Keeper) step(ctx context.Context, share float64) (pause time.Duration, 
 	if err != nil {
 		return 0, false, problem(BadFiles, err, "the device's certificate cannot be read: %v", err)
 	}
-	if left := certs.RenewAt(id.Cert(), share).Sub(k.now()); left > 0 && k.early.Load() != earlyAsked {
-		return min(left, lookAgain), false, nil
+	if left := certs.RenewAt(id.Cert(), share).Sub(k.now()); left > 0 && k.renewal.Load() != renewRequested {
+		return min(left, maxWait), false, nil
 	}
 	if err := k.renew(ctx, id); err != nil {
 		return 0, true, err
 	}
-	became := int32(notEarly)
+	became := int32(renewOnSchedule)
 	if next, err := k.opts.Files.Load(); err == nil && next.CAs[0].Equal(id.CAs[0]) {
-		became = earlyUseless
+		became = renewFutile
 	}
-	k.early.CompareAndSwap(earlyAsked, became)
+	k.renewal.CompareAndSwap(renewRequested, became)
 	return 0, true, nil
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
-// keepUntil is the share of a certificate's life up to which a join leaves it as it is.
-const keepUntil = 0.7
+// renewFrom is the share of a certificate's life up to which a join leaves it as it is.
+const renewFrom = 0.7
 
 // Certificate makes sure that the node has a good one, and returns what it did. A token, of which text is the text, is
 // needed for a new one only. takeName has this device take the place of a node of its name.
@@ -30,7 +30,7 @@ func Certificate(
 	id, err := files.Load()
 	revoked := err == nil && id.Cert().NotBefore.Before(token.Claims.Since)
 	if err == nil && state == nil && !revoked && token.SignedBy(id.CAs[0].Raw) &&
-		time.Now().Before(certs.RenewAt(id.Cert(), keepUntil)) {
+		time.Now().Before(certs.RenewAt(id.Cert(), renewFrom)) {
 		return fmt.Sprintf("Kept the certificate of node %s, valid until %s", node,
 			id.Cert().NotAfter.Format(time.DateOnly)), nil
 	}

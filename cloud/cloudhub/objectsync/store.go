@@ -41,9 +41,9 @@ const (
 )
 
 const (
-	workers    = 4
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = time.Minute
+	workers  = 4
+	minRetry = 100 * time.Millisecond
+	maxRetry = time.Minute
 )
 
 // intent is the desired state of a sync object.
@@ -80,8 +80,8 @@ func New(client dynamic.Interface) (*Store, error) {
 		client:  client,
 		pending: map[id]*intent{},
 		making:  map[id]chan struct{}{},
-		work: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[id](firstRetry,
-			lastRetry)),
+		work: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[id](minRetry,
+			maxRetry)),
 	}
 	for i, gvr := range []schema.GroupVersionResource{v1alpha1.ObjectSyncs, v1alpha1.ClusterObjectSyncs} {
 		informer := dynamicinformer.NewFilteredDynamicInformer(client, gvr, "", 0, indexers, nil).Informer()
