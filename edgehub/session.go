@@ -57,7 +57,7 @@ func sendError(err error) error {
 	return fmt.Errorf("%w: %w", errNotConnected, err)
 }
 
-// serve carries messages over a connection until it ends, and returns why it did: errAgain if a new one was
+// serve carries messages over a connection until it ends, and returns why it did: errReconnect if a new one was
 // asked for, nil if ctx ended.
 func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	inner, cancel := context.WithCancelCause(ctx)

@@ -170,8 +170,8 @@ func TestAwaitEnds(t *testing.T) {
 	})
 }
 
-// TestAsRuled: what is forbidden may be allowed a moment later.
-func TestAsRuled(t *testing.T) {
+// TestAwaitPermission: what is forbidden may be allowed a moment later.
+func TestAwaitPermission(t *testing.T) {
 	forbidden := fmt.Errorf("secret x: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "x",
 		errors.New("no")))
 	other := errors.New("other")
