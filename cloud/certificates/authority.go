@@ -177,7 +177,9 @@ func (a *Authority) refreshServer(ctx context.Context) error {
 		return a.serverFromFiles(ctx, pair{cert, key})
 	}
 	var because []string
-	data, wrote, err := update(ctx, a.secrets, serverSecret.name, func(old map[string][]byte) (map[string][]byte, error) {
+	data, wrote, err := update(ctx, a.secrets, serverSecret.name, func(old map[string][]byte) (
+		map[string][]byte, error,
+	) {
 		had, err := serverSecret.decode(old)
 		if err == nil {
 			if because = serverFaults(had.cert, certs.Pool(a.CA()), a.opts.Addresses, a.opts.Now()); len(because) == 0 {
