@@ -12,13 +12,13 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// destination is where a message from the cloud goes to.
+// destination is where a message from the cloud goes.
 type destination struct {
-	// answer: to anyone who waits for it.
+	// answer: to its waiter.
 	answer bool
-	// module gets what is no answer.
+	// module gets other messages.
 	module string
-	// problem says why it goes nowhere.
+	// problem says why it is dropped.
 	problem string
 }
 
@@ -36,8 +36,8 @@ const (
 	sourceRouterServiceBus = "router_servicebus"
 )
 
-// destinationOf decides by group, as docs/wire.md, Dispatch, says. What only modules of this device may say is not
-// believed when it comes over the link.
+// destinationOf decides by group (docs/wire.md, Dispatch). It rejects messages over the link that only modules of this
+// device may send.
 func destinationOf(m *model.Message) destination {
 	switch m.Route.Operation {
 	case wire.OpConnect, "unhold-upgrade":
@@ -92,8 +92,8 @@ func unawaitedAnswer(m *model.Message) *model.Message {
 	return &alone
 }
 
-// dispatch hands a message from the cloud to whom it is for. A module that has no room holds up the link for as
-// long as the bus waits; what it does not take then is not acknowledged, and comes again.
+// dispatch passes a message from the cloud to its destination. A full inbox blocks the link for as long as the bus
+// waits; a message that it does not take then is not acknowledged, and the cloud sends it again.
 func (m *Module) dispatch(ctx context.Context, msg *model.Message) {
 	d := destinationOf(msg)
 	var err error

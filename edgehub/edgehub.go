@@ -1,23 +1,23 @@
-// Package edgehub is the edge's end of the link: the module "websocket" of the group "hub", through which all
-// other modules reach the cloud. It keeps one connection to it, and knows nothing of what goes over it.
+// Package edgehub is the edge's end of the link: the module "websocket" of the group "hub", through which all other
+// modules reach the cloud. It keeps one connection, and does not interpret what it carries.
 //
 // It promises:
 //
-//   - What is sent to the module goes to the cloud in the order in which it came, or is answered at once with
-//     the operation "error" when there is no link; so is a request whose answer the link did not live to
-//     see. Nothing is kept for later here: metamanager's outbox does that.
-//   - A full network holds up senders through the module's inbox; nothing is dropped for it.
-//   - What comes from the cloud goes where docs/wire.md, Dispatch, says: answers to anyone who waits for them,
-//     the rest to modules by group, in the order in which it came.
-//   - The group "meta" hears of each change of the link (wire.LinkState) before it gets anything over the new
-//     link, and after the last thing over the old one.
-//   - A link whose other end is gone is noticed within two heartbeats. After a loss or a failed dial the next one is
-//     tried after 1 to 60 s, longer each time and spread, and at once when the network changes or
-//     Reconnect is called. Certificate files are read again at each dial.
-//   - Why there is no link is a condition in the registry, in words that say what to do.
+//   - Messages sent to the module go to the cloud in order. Without a link they are answered at once with the operation
+//     "error"; so is a request if the link ends before its answer. Nothing is stored here for later: metamanager's
+//     outbox does that.
+//   - A slow network blocks senders through the module's inbox; it causes no drops.
+//   - Messages from the cloud go where docs/wire.md, Dispatch, says: answers to their waiters, the rest to modules by
+//     group, in order.
+//   - The group "meta" learns of each change of the link (wire.LinkState) before it gets anything over the new link,
+//     and after the last message over the old one.
+//   - A dead link is detected within two heartbeats. After a loss or a failed dial the next dial follows after 1 to 60
+//     s, with growing random delays, and at once when the network changes or Reconnect is called. Certificate files are
+//     read again at each dial.
+//   - Why there is no link is a condition in the registry that says what to do.
 //
-// One goroutine connects and reads (link.go, session.go), one takes what modules send (outgoing.go), one beats
-// (session.go), one watches the network (network_linux.go). All end with Run's context.
+// One goroutine connects and reads (link.go, session.go), one sends modules' messages (outgoing.go), one sends
+// heartbeats (session.go), one watches the network (network_linux.go). All end with Run's context.
 package edgehub
 
 import (
@@ -36,7 +36,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// Bus is what the module needs of beehive.
+// Bus is the part of beehive that the module uses.
 type Bus interface {
 	Receive(ctx context.Context, module string) (*model.Message, error)
 	Send(ctx context.Context, module string, m *model.Message) error
@@ -44,30 +44,29 @@ type Bus interface {
 	SendToGroup(ctx context.Context, group string, m *model.Message) error
 }
 
-// Options are what a module is made of.
+// Options configures a Module.
 type Options struct {
 	// Node is the node's name.
 	Node   string
 	Config v1alpha2.EdgeHub
 	Bus    Bus
-	// Health gets the conditions of the link; nil: nobody is told.
+	// Health gets the conditions of the link; nil: none are set.
 	Health *health.Registry
 	// Features are offered to the cloud; nil: all.
 	Features *wire.Features
-	// Proxy says which proxy to use; nil: http.ProxyFromEnvironment.
+	// Proxy chooses the proxy; nil: http.ProxyFromEnvironment.
 	Proxy func(*http.Request) (*url.URL, error)
-	// Watch calls changed when the device's network has changed, until ctx ends; nil: netlink.
+	// Watch calls changed when the device's network changes, until ctx ends; nil: netlink.
 	Watch func(ctx context.Context, changed func()) error
-	// NewCA is called when the cloud turns out to have another CA than the node knows; nil: nobody is told. It must not
-	// block.
+	// NewCA is called when the cloud has a CA that the node does not know; it may be nil. It must not block.
 	NewCA func()
-	// Instance is the run of this agent that the cloud is told; the zero value: a random one.
+	// Instance is sent to the cloud as the run of this agent; the zero value: a random one.
 	Instance wire.Instance
 }
 
 // Module is the beehive module.
 type Module struct {
-	// node is its name. set is the business of the goroutine that keeps the link.
+	// node is its name. Only the goroutine that keeps the link uses set.
 	node   string
 	set    settings
 	bus    Bus
@@ -77,16 +76,16 @@ type Module struct {
 	newCA  func()
 	// instance is the run of this agent.
 	instance wire.Instance
-	// dialer makes the connections of WebSockets; nil: over TCP.
+	// dialer dials WebSocket connections; nil: over TCP.
 	dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// reconnect asks for a new connection, changed says that the network is another.
+	// reconnect asks for a new connection, networkChanged reports a change of the network.
 	reconnect, networkChanged notify.Signal
 
 	mu sync.Mutex
-	// next is the configuration that the next connection takes over; nil when there is none.
+	// next is the configuration for the next connection; nil if unchanged.
 	next *settings
-	// now is the session of now, nil when there is none.
+	// now is the current session, nil if there is none.
 	now   *session
 	state State
 	count counts
@@ -95,16 +94,16 @@ type Module struct {
 // State is the link as the status command shows it.
 type State struct {
 	Connected bool
-	// Since is when the link came up, or when it was lost; zero before the first of either.
+	// Since is when the link came up or was lost; zero before either.
 	Since time.Time
-	// Protocol and Server are those of the link of now, or of the last one.
+	// Protocol and Server are those of the current link, or of the last one.
 	Protocol, Server string
 	Features         wire.Features
 	// Reason says why there is no link.
 	Reason string
 }
 
-// New makes the module. What is wrong with the configuration is told now.
+// New makes the module. It reports errors in the configuration.
 func New(o Options) (*Module, error) {
 	set, err := settingsOf(o.Node, o.Config)
 	if err != nil {
@@ -155,15 +154,13 @@ func (m *Module) Run(ctx context.Context) error {
 	return nil
 }
 
-// Retry dials at once where there is no link, and sees that one that is there still lives: after the clock was set,
-// say.
+// Retry dials at once if there is no link, and checks an existing one: for example after the clock was set.
 func (m *Module) Retry() { m.networkChanged.Notify() }
 
-// Reconnect replaces the connection by a new one at once: after the certificate was renewed, say.
+// Reconnect replaces the connection at once: for example after the certificate was renewed.
 func (m *Module) Reconnect() { m.reconnect.Notify() }
 
-// Configure takes over another way to the cloud, and connects again by it. The node's name and the files of
-// certificates stay what they were.
+// Configure applies a new configuration of the link, and reconnects. The node's name and the certificate files stay.
 func (m *Module) Configure(c v1alpha2.EdgeHub) error {
 	next, err := settingsOf(m.node, c)
 	if err != nil {
@@ -176,7 +173,7 @@ func (m *Module) Configure(c v1alpha2.EdgeHub) error {
 	return nil
 }
 
-// applyConfig makes the newest configuration the one in force. keepLink calls it between connections.
+// applyConfig applies the newest configuration. keepLink calls it between connections.
 func (m *Module) applyConfig() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -189,14 +186,14 @@ func (m *Module) applyConfig() {
 	m.set, m.next = next, nil
 }
 
-// State returns the link as it is now.
+// State returns the current state of the link.
 func (m *Module) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state
 }
 
-// session returns the session of now, or nil.
+// session returns the current session, or nil.
 func (m *Module) session() *session {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,14 +13,14 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// networkDebounce is how long a network that has just changed is given for the rest of its changes (address, route).
+// networkDebounce is how long to wait for the remaining changes of a network that just changed (address, route).
 const networkDebounce = 200 * time.Millisecond
 
 // keepLink dials, serves, and dials again until ctx ends.
 func (m *Module) keepLink(ctx context.Context) {
 	b := retry.NewSpread(m.set.backoffMin, m.set.backoffMax)
 	for ctx.Err() == nil {
-		// What was asked for before the dial, the dial does.
+		// The dial satisfies earlier requests.
 		drop(m.reconnect)
 		drop(m.networkChanged)
 		m.applyConfig()
@@ -45,7 +45,7 @@ func (m *Module) keepLink(ctx context.Context) {
 			klog.V(1).InfoS("Link is replaced by a new one")
 			continue
 		}
-		// A cloud that takes a connection only to end it is to be asked less and less.
+		// Back off from a cloud that accepts connections only to close them.
 		if time.Since(began) >= m.set.heartbeat && conn.Stats().Heard.After(began) {
 			b.Reset()
 		}
@@ -53,7 +53,7 @@ func (m *Module) keepLink(ctx context.Context) {
 	}
 }
 
-// withoutPorts takes from an error of the network what is another with each connection: the ports.
+// withoutPorts removes ports from a network error: they differ with each connection.
 func withoutPorts(err error) error {
 	if op, ok := err.(*net.OpError); ok {
 		return op.Err
@@ -61,8 +61,8 @@ func withoutPorts(err error) error {
 	return err
 }
 
-// wait waits for the next dial. A change of the network, or a request for a new connection, ends the wait and
-// makes earlier failures count for nothing.
+// wait waits for the next dial. A network change, or a request for a new connection, ends the wait and resets the
+// backoff.
 func (m *Module) wait(ctx context.Context, b *retry.Spread) {
 	timer := time.NewTimer(b.Next())
 	defer timer.Stop()
@@ -84,7 +84,7 @@ func drop(ch chan struct{}) {
 	}
 }
 
-// dial tries the ways to the cloud in their order.
+// dial tries the targets in order.
 func (m *Module) dial(ctx context.Context) (wire.Conn, error) {
 	var failures []error
 	for _, t := range m.set.targets {
@@ -101,7 +101,7 @@ func (m *Module) dial(ctx context.Context) (wire.Conn, error) {
 	return nil, joinFailures(failures)
 }
 
-// joinFailures makes one reason of those of all ways.
+// joinFailures combines the failures of all targets into one.
 func joinFailures(failures []error) error {
 	last := failures[len(failures)-1]
 	var of *failure
@@ -119,7 +119,7 @@ func joinFailures(failures []error) error {
 	return &all
 }
 
-// fellBack says whether QUIC was wanted and WebSocket is what there is.
+// fellBack reports whether QUIC was configured but WebSocket is used.
 func (m *Module) fellBack(t target, failures []error) {
 	if len(failures) > 0 {
 		m.health.Set(health.QUICUnavailable, "", failures[0].Error())
@@ -128,7 +128,7 @@ func (m *Module) fellBack(t target, failures []error) {
 	}
 }
 
-// dialOne tries one way. Its error is a *failure.
+// dialOne dials one target. Its error is a *failure.
 func (m *Module) dialOne(ctx context.Context, t target) (wire.Conn, error) {
 	config, own, err := m.set.files.load()
 	if err != nil {

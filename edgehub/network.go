@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// changesEvery and changesBurst bound how often changes of the network are acted upon: a link that flaps is no
-	// reason to dial without end. None is forgotten.
+	// changesEvery and changesBurst limit how often network changes cause a dial: a flapping link must not cause
+	// endless dials. No change is forgotten.
 	changesEvery = 5 * time.Second
 	changesBurst = 3
-	// watchRetry is when watching is tried again after it failed.
+	// watchRetry is the delay before watching again after a failure.
 	watchRetry = time.Minute
 )
 
-// watchNetwork notes changes of the network until ctx ends.
+// watchNetwork signals changes of the network until ctx ends.
 func (m *Module) watchNetwork(ctx context.Context) {
 	seen := notify.NewSignal()
 	done := make(chan struct{})

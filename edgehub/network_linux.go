@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchNetwork calls changed for each change of a link, an address or a route that may open a way to the cloud,
-// or close one, until ctx ends.
+// watchNetwork calls changed for each change of a link, an address or a route that may open or close a way to the
+// cloud, until ctx ends.
 func watchNetwork(ctx context.Context, changed func()) error {
 	s, err := subscribe()
 	if err != nil {
@@ -22,7 +22,7 @@ func watchNetwork(ctx context.Context, changed func()) error {
 	return s.follow(ctx, changed)
 }
 
-// networkSocket tells of changes of the network in which it was made.
+// networkSocket reports changes of the network namespace in which it was created.
 type networkSocket struct{ *nl.NetlinkSocket }
 
 func subscribe() (networkSocket, error) {
@@ -34,7 +34,7 @@ func subscribe() (networkSocket, error) {
 	return networkSocket{s}, nil
 }
 
-// follow reads the socket until ctx ends, and closes it.
+// follow reads the socket until ctx ends, then closes it.
 func (s networkSocket) follow(ctx context.Context, changed func()) error {
 	stop := context.AfterFunc(ctx, s.Close)
 	defer func() {
@@ -48,7 +48,7 @@ func (s networkSocket) follow(ctx context.Context, changed func()) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, unix.ENOBUFS): // more happened than was read: something did
+		case errors.Is(err, unix.ENOBUFS): // messages were lost: something changed
 			changed()
 			continue
 		case err != nil:
@@ -62,9 +62,8 @@ func (s networkSocket) follow(ctx context.Context, changed func()) error {
 	}
 }
 
-// isRelevant reports whether a change may concern the way to the cloud. Pods come and go with links of their own
-// (veth), which do not; neither do the many messages about a link that is as it was. up holds, by index,
-// links that can carry packets.
+// isRelevant reports whether a change may affect the way to the cloud. Pods' links (veth) do not; neither do the many
+// messages about an unchanged link. up holds, by index, links that can carry packets.
 func isRelevant(up map[int]bool, m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -77,8 +76,8 @@ func isRelevant(up map[int]bool, m syscall.NetlinkMessage) bool {
 	return false
 }
 
-// isRelevantRoute passes over the device's own addresses (other tables), those of pods (whole addresses without a
-// gateway), and what every link has (link-local nets).
+// isRelevantRoute ignores the device's own addresses (other tables), those of pods (whole addresses without a gateway),
+// and those of every link (link-local nets).
 func isRelevantRoute(data []byte) bool {
 	if len(data) < unix.SizeofRtMsg {
 		return false

@@ -4,7 +4,7 @@ package edgehub
 
 import "context"
 
-// watchNetwork knows of no changes on this system.
+// watchNetwork reports no changes on this system.
 func watchNetwork(ctx context.Context, _ func()) error {
 	<-ctx.Done()
 	return nil

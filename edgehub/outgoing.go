@@ -13,10 +13,10 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
-// errNotConnected is the answer to whatever cannot be sent.
+// errNotConnected answers messages that cannot be sent.
 var errNotConnected = errors.New("not connected to the cloud")
 
-// sendAll takes what modules send, one after the other, until ctx ends.
+// sendAll sends modules' messages in order until ctx ends.
 func (m *Module) sendAll(ctx context.Context) error {
 	for {
 		msg, err := m.bus.Receive(ctx, m.Name())
@@ -37,7 +37,7 @@ func (m *Module) sendAll(ctx context.Context) error {
 	}
 }
 
-// refuse answers a request that did not reach the cloud. That nobody waits for the answer is their business.
+// refuse answers a request that did not reach the cloud. An answer without a waiter is not an error.
 func (m *Module) refuse(ctx context.Context, msg *model.Message, cause error) {
 	if msg.IsResponse() {
 		klog.V(2).InfoS("Answer to the cloud not sent", "resource", msg.Route.Resource, "err", cause)
@@ -49,10 +49,10 @@ func (m *Module) refuse(ctx context.Context, msg *model.Message, cause error) {
 	}
 }
 
-// maxRequests is how many requests without an answer are remembered. Some never get one (events).
+// maxRequests is how many unanswered requests are remembered. Some never get an answer (events).
 const maxRequests = 512
 
-// requests are those whose answers the cloud owes.
+// requests are those that the cloud has not answered.
 type requests struct {
 	mu    sync.Mutex
 	byID  map[string]*model.Message
@@ -60,7 +60,7 @@ type requests struct {
 	over  bool
 }
 
-// add remembers a request; false when the link is over already.
+// add remembers a request; it returns false if the link has ended.
 func (r *requests) add(msg *model.Message) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,7 +90,7 @@ func (r *requests) done(id string) {
 	delete(r.byID, id)
 }
 
-// end returns those that are left, in the order in which they were sent; none is taken afterwards.
+// end returns the remaining requests in the order in which they were sent; add fails afterwards.
 func (r *requests) end() []*model.Message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +105,7 @@ func (r *requests) end() []*model.Message {
 	return left
 }
 
-// lost says that a link ended before an answer came.
+// lost returns the error for a request whose link ended before its answer.
 func lost(cause error) error {
 	if cause == nil {
 		return fmt.Errorf("%w: the link ended before the answer came", errNotConnected)

@@ -16,13 +16,13 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// failure is why there is no link, for people.
+// failure is a user-readable reason for having no link.
 type failure struct {
 	// kind is short, for metrics.
 	kind string
-	// text is a sentence that names the cause and the remedy. It is the same when the same happens again.
+	// text is a sentence that names the cause and the remedy. The same cause gives the same text.
 	text string
-	// expired: the node's own certificate has.
+	// expired: the node's own certificate has expired.
 	expired bool
 	err     error
 }
@@ -30,7 +30,7 @@ type failure struct {
 func (f *failure) Error() string { return f.text }
 func (f *failure) Unwrap() error { return f.err }
 
-// dialFailure makes a failure of the error of a dial.
+// dialFailure converts a dial error to a failure.
 func (m *Module) dialFailure(ctx context.Context, t target, own *x509.Certificate, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -40,7 +40,7 @@ func (m *Module) dialFailure(ctx context.Context, t target, own *x509.Certificat
 
 const join = `run "edgecore join" with a fresh token (cloudcore gettoken)`
 
-// explain says why a dial failed. own, the node's certificate, may be nil.
+// explain explains why a dial failed. own, the node's certificate, may be nil.
 func explain(t target, own *x509.Certificate, f files, now time.Time, err error) *failure {
 	for _, look := range []func(target, files, time.Time, error) (kind, text string){
 		explainFiles, explainCloudCertificate, explainAlert, explainRefusal, explainNetwork,
@@ -50,7 +50,7 @@ func explain(t target, own *x509.Certificate, f files, now time.Time, err error)
 			continue
 		}
 		x := &failure{kind: kind, text: text, err: err}
-		if kind == "rejected" || kind == "refused" || kind == "reset" { // TLS's alert may be lost in a reset
+		if kind == "rejected" || kind == "refused" || kind == "reset" { // a reset may hide TLS's alert
 			explainOwn(x, own, now)
 		}
 		var proxy *wire.ProxyError
@@ -62,7 +62,7 @@ func explain(t target, own *x509.Certificate, f files, now time.Time, err error)
 	return &failure{kind: "other", text: fmt.Sprintf("%s at %s: %v", t.protocol, t.server, root(err)), err: err}
 }
 
-// explainOwn adds what is wrong with the node's own certificate, which makes a cloud turn the node away.
+// explainOwn adds problems of the node's own certificate that make a cloud refuse the node.
 func explainOwn(x *failure, own *x509.Certificate, now time.Time) {
 	switch {
 	case own == nil:
@@ -78,7 +78,7 @@ func explainOwn(x *failure, own *x509.Certificate, now time.Time) {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// explainFiles is for certificate files that are missing or broken.
+// explainFiles explains missing or broken certificate files.
 func explainFiles(_ target, _ files, _ time.Time, err error) (kind, text string) {
 	var file *fileError
 	switch {
@@ -91,7 +91,7 @@ func explainFiles(_ target, _ files, _ time.Time, err error) (kind, text string)
 	return "no_certificate", fmt.Sprintf("the node's certificate files are invalid: %v; %s", file, join)
 }
 
-// explainCloudCertificate is for what this end does not like about the cloud's certificate.
+// explainCloudCertificate explains why this end rejects the cloud's certificate.
 func explainCloudCertificate(t target, f files, now time.Time, err error) (kind, text string) {
 	var authority x509.UnknownAuthorityError
 	var name x509.HostnameError
@@ -133,7 +133,7 @@ func names(c *x509.Certificate) string {
 	return "it is for " + strings.Join(list, ", ")
 }
 
-// explainAlert is for what the cloud does not like about this end's certificate, as TLS tells it.
+// explainAlert explains why the cloud rejects this end's certificate, from the TLS alert.
 func explainAlert(t target, _ files, _ time.Time, err error) (kind, text string) {
 	s := err.Error()
 	if !strings.Contains(s, "remote error: tls") && !strings.Contains(s, "CRYPTO_ERROR") {
@@ -151,7 +151,7 @@ func explainAlert(t target, _ files, _ time.Time, err error) (kind, text string)
 	return "tls", fmt.Sprintf("the cloud at %s does not agree on TLS: %v", t.server, root(err))
 }
 
-// explainRefusal is for what HTTP servers, or the cloud over QUIC, answer.
+// explainRefusal explains answers of HTTP servers, or of the cloud over QUIC.
 func explainRefusal(t target, _ files, _ time.Time, err error) (kind, text string) {
 	var refused *wire.Refused
 	if !errors.As(err, &refused) {
@@ -179,7 +179,7 @@ func explainRefusal(t target, _ files, _ time.Time, err error) (kind, text strin
 			refused.Status, said)
 }
 
-// explainNetwork is for networks, and proxies in them.
+// explainNetwork explains errors of networks and proxies.
 func explainNetwork(t target, _ files, _ time.Time, err error) (kind, text string) {
 	where := t.server
 	var proxy *wire.ProxyError
@@ -221,7 +221,7 @@ func host(server string) string {
 	return server
 }
 
-// root is the innermost error: it names no ports that are others with each dial.
+// root returns the innermost error: it names no ports, which differ with each dial.
 func root(err error) error {
 	for {
 		inner := errors.Unwrap(err)

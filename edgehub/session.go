@@ -17,7 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// session is one connection, from when it stands until it is gone.
+// session is one established connection.
 type session struct {
 	// ctx ends with it.
 	ctx      context.Context
@@ -26,13 +26,13 @@ type session struct {
 	requests requests
 }
 
-// errReconnect ends a session because a new one is wanted.
+// errReconnect ends a session because a new one was requested.
 var errReconnect = errors.New("a new connection was asked for")
 
-// probeTimeout is how long the cloud may take to answer after the network has changed.
+// probeTimeout is how long the cloud may take to answer after the network changed.
 const probeTimeout = 5 * time.Second
 
-// send sends a message at the pace that is allowed. After an error it was not sent.
+// send sends a message within the rate limit. After an error it was not sent.
 func (s *session) send(msg *model.Message) error {
 	if err := s.limit.Wait(s.ctx); err != nil {
 		return errNotConnected
@@ -47,7 +47,7 @@ func (s *session) send(msg *model.Message) error {
 	return nil
 }
 
-// sendError says why a message did not go out: the link is gone, or it is a message that cannot go at all.
+// sendError says why a message was not sent: the link is gone, or the message cannot be sent at all.
 func sendError(err error) error {
 	var large *wire.TooLarge
 	var coding *wire.Unsendable
@@ -68,7 +68,7 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 		beats = append(beats, s.keepAlive)
 	}
 	for _, beat := range slices.Backward(beats) {
-		if beat() == nil { // or reading fails, too
+		if beat() == nil { // reading fails as well
 			parts.Go(func() { every(inner, m.set.heartbeat, beat) })
 		}
 	}
@@ -99,7 +99,7 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	return err
 }
 
-// read hands on what comes until the link ends.
+// read dispatches messages until the link ends.
 func (m *Module) read(s *session) error {
 	for {
 		msg, err := s.conn.Read()
@@ -116,15 +116,15 @@ func (m *Module) read(s *session) error {
 	}
 }
 
-// keepAlive sends what KubeEdge's cloud wants to see (docs/wire.md, Keepalive), right after connecting and with each
-// heartbeat. It may have to wait behind a large message; pings, which go out at the same times, do not.
+// keepAlive sends the keepalive that KubeEdge's cloud expects (docs/wire.md, Keepalive), right after connecting and
+// with each heartbeat. It may have to wait behind a large message; pings, sent at the same times, do not.
 func (s *session) keepAlive() error {
 	return s.conn.Write(model.New(model.ModuleEdgeHub, model.GroupResource, model.OpKeepalive, "node",
 		json.RawMessage(`"ping"`)))
 }
 
-// every does something with each period, until ctx ends or it fails. A connection on which writing failed ends its
-// reading, too, so that nobody needs to be told.
+// every calls do once per period, until ctx ends or do fails. A connection whose writes fail also ends its reads, so
+// nothing needs to be signalled.
 func every(ctx context.Context, period time.Duration, do func() error) {
 	tick := time.NewTicker(period)
 	defer tick.Stop()
@@ -140,7 +140,7 @@ func every(ctx context.Context, period time.Duration, do func() error) {
 	}
 }
 
-// watchSession ends the connection when it is to be ended, and looks after it when the network has changed.
+// watchSession ends the connection when requested, and probes it when the network has changed.
 func (m *Module) watchSession(s *session, cancel context.CancelCauseFunc) {
 	var late <-chan time.Time
 	var asked time.Time
@@ -164,7 +164,8 @@ func (m *Module) watchSession(s *session, cancel context.CancelCauseFunc) {
 	}
 }
 
-// announce tells the group "meta" of the link, again until it is heard or ctx ends, which makes it false.
+// announce sends the link's state to the group "meta", retrying until it is delivered. It returns false if ctx ends
+// first.
 func (m *Module) announce(ctx context.Context, state wire.LinkState) bool {
 	content, err := json.Marshal(state)
 	if err != nil {
@@ -175,7 +176,7 @@ func (m *Module) announce(ctx context.Context, state wire.LinkState) bool {
 	for ctx.Err() == nil {
 		err := m.bus.SendToGroup(ctx, model.GroupMeta, msg)
 		if !errors.Is(err, beehive.ErrFull) {
-			return true // nobody there is nobody to tell
+			return true // no members, nothing to announce
 		}
 	}
 	return false

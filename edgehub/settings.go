@@ -14,7 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// settings are the configuration in the form in which it is used.
+// settings are the configuration in the form that the module uses.
 type settings struct {
 	node      string
 	heartbeat time.Duration
@@ -23,16 +23,16 @@ type settings struct {
 	files     files
 	header    http.Header
 	features  wire.Features
-	// targets are tried in this order.
+	// targets in the order to try them.
 	targets []target
-	// backoff bounds the time between dials.
+	// backoff limits the time between dials.
 	backoffMin, backoffMax time.Duration
 }
 
 // files are the paths of the certificates.
 type files struct{ ca, cert, key string }
 
-// target is one way to the cloud.
+// target is one endpoint of the cloud.
 type target struct {
 	protocol  string
 	server    string
@@ -44,16 +44,16 @@ type target struct {
 const (
 	backoffMin = time.Second
 	backoffMax = time.Minute
-	// quicTimeout is how long QUIC may take to connect when there is a WebSocket to fall back to: networks that
-	// block UDP swallow it without a word.
+	// quicTimeout is how long QUIC may take to connect if there is a WebSocket to fall back to: networks that block UDP
+	// drop it silently.
 	quicTimeout = 8 * time.Second
 )
 
-// silence is how long the cloud may be silent: a ping goes out with each heartbeat, its answer has three quarters of
-// one, and the link is given up before the second is over.
+// silence returns how long the cloud may be silent: each heartbeat sends a ping, whose answer has three quarters of a
+// heartbeat, and the link is dropped before the second heartbeat ends.
 func silence(heartbeat time.Duration) time.Duration { return heartbeat * 7 / 4 }
 
-// settingsOf reads the configuration, which has been checked for types and ranges.
+// settingsOf converts the configuration, whose types and ranges have been checked.
 func settingsOf(node string, c v1alpha2.EdgeHub) (settings, error) {
 	if node == "" {
 		return settings{}, errors.New("edgeHub: the node has no name; set modules.edged.hostnameOverride")
@@ -107,8 +107,7 @@ func targetOf(protocol, scheme, server, path string, t v1alpha2.Transport, heart
 	}
 }
 
-// webSocketServer is where WebSockets go to: where the configuration says. One that was never set beside a QUIC server
-// is on the host of that.
+// webSocketServer returns the configured WebSocket server. If only a QUIC server was configured, its host is used.
 func webSocketServer(c v1alpha2.EdgeHub) string {
 	if !c.Quic.Enable || c.WebSocket.Enable {
 		return c.WebSocket.Server

@@ -12,7 +12,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// counts are what happened since the start; what goes over the link of now is counted there.
+// counts holds totals since the start; the current link's traffic is counted by the link.
 type counts struct {
 	past     wire.Stats
 	connects int64
@@ -20,7 +20,7 @@ type counts struct {
 	failures map[string]int64
 }
 
-// begin says that a link stands: first the conditions, so that who sees the state sees them too.
+// begin records a new link: first the conditions, so that anyone who sees the state sees them too.
 func (m *Module) begin(s *session) {
 	m.health.Clear(health.CloudUnreachable, "")
 	m.health.Clear(health.CertificateExpired, "")
@@ -39,7 +39,7 @@ func (m *Module) begin(s *session) {
 		"features", s.conn.Features().String())
 }
 
-// end says that it does no more.
+// end records the end of the link.
 func (m *Module) end(s *session) {
 	last := s.conn.Stats()
 	m.mu.Lock()
@@ -49,7 +49,7 @@ func (m *Module) end(s *session) {
 	m.state.Connected, m.state.Since = false, time.Now()
 }
 
-// failed says why there is no link, in the order of begin.
+// failed records why there is no link, in the order of begin.
 func (m *Module) failed(err error) {
 	var why *failure
 	text, kind, expired := err.Error(), "lost", false

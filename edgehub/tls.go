@@ -11,8 +11,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
-// load reads the certificate files, as they are now, and returns the node's own certificate beside the configuration.
-// A clock that is not set yet is taken to be at the certificates' beginning, so that it delays nothing here.
+// load reads the certificate files, and returns the TLS configuration and the node's certificate. An unset clock counts
+// as the certificates' NotBefore, so that it delays nothing.
 func (f files) load() (*tls.Config, *x509.Certificate, error) {
 	id, err := certs.Files{CA: f.ca, Cert: f.cert, Key: f.key}.Load()
 	if err != nil {
@@ -25,8 +25,8 @@ func (f files) load() (*tls.Config, *x509.Certificate, error) {
 	return id.ClientTLS(time.Now), id.Cert(), nil
 }
 
-// noticeCA calls newCA when the cloud's certificate is not of a CA in the node's file itself, but of one for which such
-// a CA has vouched: the cloud has another CA since.
+// noticeCA calls newCA if the cloud's certificate is not signed by a CA in the node's file, but by one that such a CA
+// vouched for: the cloud has a newer CA.
 func noticeCA(config *tls.Config, newCA func()) {
 	if newCA == nil {
 		return
@@ -40,7 +40,7 @@ func noticeCA(config *tls.Config, newCA func()) {
 	}
 }
 
-// fileError is a certificate file that is invalid. Where the path is empty the error names it.
+// fileError is an invalid certificate file. If the path is empty, the error names it.
 type fileError struct {
 	path string
 	err  error

@@ -1,8 +1,8 @@
-// Package certificates gets this device its certificate for the link, and keeps it fresh.
+// Package certificates gets this device its certificate for the link, and renews it.
 //
-// It promises: whom the device trusts is what the token says, and nothing is sent to anybody else; files are
-// changed only when all that belongs together is there; the pods do not depend on any of this; and every
-// failure is a Problem, whose sentence says what to do.
+// It promises: the token alone decides whom the device trusts, and nothing is sent to anyone else; files change only
+// when the whole set is complete; pods do not depend on any of this; and every failure is a Problem, whose sentence
+// says what to do.
 //
 // It speaks KubeEdge's protocol (docs/wire.md, Certificates), so the cloud may be KubeEdge's.
 package certificates
@@ -25,36 +25,36 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
-// Options are what the configuration says (modules.edgeHub).
+// Options are the configuration's settings (modules.edgeHub).
 type Options struct {
-	// Server is where certificates are given out: https://HOST:10002.
+	// Server is the cloud's endpoint for certificates: https://HOST:10002.
 	Server string
 	// Node is this device's name.
 	Node  string
 	Files certs.Files
-	// Token returns the text of the token to join with; empty if there is none. It is called when one is needed.
+	// Token returns the token to join with; empty if there is none. It is called when one is needed.
 	Token func() (string, error)
-	// Proxy chooses a proxy; nil is the environment's (HTTPS_PROXY).
+	// Proxy chooses a proxy; nil uses the environment's (HTTPS_PROXY).
 	Proxy func(*http.Request) (*url.URL, error)
-	// Now is the clock; nil is the real one. It is never believed to be before the certificates' beginning.
+	// Now is the clock; nil is the real one. The package never trusts a time before the certificates' NotBefore.
 	Now func() time.Time
 	// Sleep waits, or returns the context's error; nil is the real one.
 	Sleep func(context.Context, time.Duration) error
-	// Report is told of each problem while the certificate is kept fresh, and of nil when all is well again.
-	// It may be nil.
+	// Report is called with each problem while the certificate is renewed, and with nil when it is resolved. It may be
+	// nil.
 	Report func(error)
 }
 
-// Keeper keeps one device's certificate. Its methods may be called from any goroutine, but Ensure, Join and
-// Rotate not beside each other.
+// Keeper keeps one device's certificate. Its methods may be called from any goroutine, but Ensure, Join and Rotate not
+// concurrently.
 type Keeper struct {
 	opts Options
 	client
-	// renewal: the certificate is renewed although its time has not come.
+	// renewal: the certificate is renewed early.
 	renewal atomic.Int32
 }
 
-// New checks nothing and touches nothing.
+// New makes a Keeper. It reads and writes no files.
 func New(opts Options) *Keeper {
 	if opts.Proxy == nil {
 		opts.Proxy = http.ProxyFromEnvironment
@@ -73,22 +73,22 @@ func New(opts Options) *Keeper {
 	return k
 }
 
-// now is the clock, which is not before anything that the device knows to be over.
+// now returns the clock, but no time before the newest NotBefore that the device knows.
 func (k *Keeper) now() time.Time { return certs.AtLeast(k.opts.Now, k.opts.Files.ClockBound())() }
 
-// What becomes of RenewSoon.
+// States of RenewSoon.
 const (
 	renewOnSchedule = iota
 	renewRequested
 	renewFutile // it brought no other CA
 )
 
-// RenewSoon has Rotate renew the certificate within the hour, because the cloud seems to have another CA than the
-// device knows. When that turns out to be wrong, it does nothing any more. It does not block.
+// RenewSoon makes Rotate renew the certificate within the hour, because the cloud seems to have a CA that the device
+// does not know. If the renewal brings no new CA, later calls do nothing. It does not block.
 func (k *Keeper) RenewSoon() { k.renewal.CompareAndSwap(renewOnSchedule, renewRequested) }
 
-// Ensure makes sure that there is a certificate for this node, and gets one with the token if there is none.
-// One that is there and valid is taken without asking anybody.
+// Ensure makes sure that there is a certificate for this node, and gets one with the token if there is none. It uses a
+// valid one without asking the cloud.
 func (k *Keeper) Ensure(ctx context.Context) error {
 	bad := k.Check()
 	if bad == nil {
@@ -109,8 +109,8 @@ func (k *Keeper) Ensure(ctx context.Context) error {
 	return k.Join(ctx, text)
 }
 
-// Check looks at the files alone: nil if they hold a certificate of this node that is valid now. How a token
-// helps is in the error.
+// Check reads only the files: nil if they hold a certificate of this node that is valid now. The error says how a token
+// helps.
 func (k *Keeper) Check() error {
 	renew := "get a token in the cloud (cloudcore gettoken --node " + k.opts.Node +
 		", or keadm gettoken) and run edgecore join with it"
@@ -136,7 +136,7 @@ func (k *Keeper) Check() error {
 	return nil
 }
 
-// Join gets a certificate with a token, whatever is there already, and writes the files.
+// Join gets a certificate with a token, regardless of existing files, and writes the files.
 func (k *Keeper) Join(ctx context.Context, text string) error {
 	token, err := certs.ParseToken(text)
 	if err != nil {
@@ -168,8 +168,7 @@ func (k *Keeper) trust(ctx context.Context, token *certs.Token) (*x509.Certifica
 	return ca, date, k.checkDate(date)
 }
 
-// NameTaken asks the cloud whether it has a node of this name already. Clouds before KubeEdge 1.20 do not
-// know, and say no.
+// NameTaken asks the cloud whether it has a node of this name. Clouds before KubeEdge 1.20 cannot tell, and answer no.
 func (k *Keeper) NameTaken(ctx context.Context, text string) (bool, error) {
 	token, err := certs.ParseToken(text)
 	if err != nil {
@@ -191,7 +190,7 @@ func (k *Keeper) NameTaken(ctx context.Context, text string) (bool, error) {
 	return false, k.refusal(a, "word on whether the name is taken")
 }
 
-// tlsTo is a verified connection to the cloud.
+// tlsTo returns the configuration of a verified connection to the cloud.
 func (k *Keeper) tlsTo(cas *x509.CertPool) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cas, Time: k.now}
 }
@@ -245,7 +244,7 @@ func (k *Keeper) apply(ctx context.Context, ca *x509.Certificate, header http.He
 	return nil
 }
 
-// nextCA asks a cloud that is trusted for the CA that it has now.
+// nextCA asks a trusted cloud for its current CA.
 func (k *Keeper) nextCA(ctx context.Context, config *tls.Config) (*x509.Certificate, error) {
 	a, err := k.get(ctx, "/ca.crt", nil, nil, config)
 	if err != nil {
@@ -264,8 +263,7 @@ func (k *Keeper) nextCA(ctx context.Context, config *tls.Config) (*x509.Certific
 	return ca, nil
 }
 
-// checkIssued makes sure that what the cloud gave is what was asked for: it is going to take the place of
-// what works.
+// checkIssued makes sure that the cloud issued what was requested: it will replace a working certificate.
 func (k *Keeper) checkIssued(der []byte, key *ecdsa.PrivateKey, cas *x509.CertPool) error {
 	cert, err := x509.ParseCertificate(der)
 	if err == nil && !certs.Fits(cert, key) {

@@ -22,13 +22,13 @@ import (
 const (
 	dialTimeout    = 30 * time.Second
 	requestTimeout = 30 * time.Second
-	// maxAnswer and maxHead bound an answer, which may be anybody's while the cloud is not known yet.
+	// maxAnswer and maxHead limit an answer, which may come from anyone while the cloud is unknown.
 	maxAnswer = 1 << 20
 	maxHead   = 64 << 10
-	// maxText is how much of an answer's text, and maxNames how many names of a certificate an error repeats.
+	// maxText limits how much of an answer's text an error repeats, maxNames how many names of a certificate.
 	maxText  = 500
 	maxNames = 10
-	// maxSkew is how far the clocks may be apart: certificates begin that much before they are made.
+	// maxSkew is how far the clocks may differ: certificates start that much before they are issued.
 	maxSkew = 10 * time.Minute
 )
 
@@ -39,11 +39,11 @@ type client struct {
 	now    func() time.Time
 }
 
-// answer is what came back, with the cloud's clock.
+// answer is an HTTP response, with the cloud's clock.
 type answer struct {
 	status int
 	body   []byte
-	date   time.Time // zero if the cloud does not say
+	date   time.Time // zero if the cloud sends none
 }
 
 // get makes one request on a connection of its own.
@@ -90,7 +90,7 @@ func (c *client) get(
 	return a, nil
 }
 
-// explain turns what went wrong on the way into a sentence.
+// explain turns a connection error into a sentence.
 func (c *client) explain(err error) error {
 	var (
 		host    x509.HostnameError
@@ -145,7 +145,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// rootOf leaves out what the URL's error repeats.
+// rootOf removes what the URL's error repeats.
 func rootOf(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -173,7 +173,7 @@ func namesOf(cert *x509.Certificate) string {
 	return strings.Join(names, ", ")
 }
 
-// printable is the beginning of a text in one line, without what could control a terminal.
+// printable returns the start of a text in one line, without terminal control characters.
 func printable(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -184,8 +184,8 @@ func printable(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// checkDate tells when the two clocks are too far apart for certificates to be of use. The cloud's date is
-// only believed for this message.
+// checkDate reports whether the two clocks differ too much for certificates to work. The cloud's date is used only for
+// this message.
 func (c *client) checkDate(date time.Time) error {
 	now := c.now()
 	if date.IsZero() || now.Sub(date).Abs() <= maxSkew {
@@ -201,9 +201,9 @@ func (c *client) checkDate(date time.Time) error {
 		date.UTC().Format(time.RFC3339))
 }
 
-// fetchCA gets the CA from somebody who is not known yet; the token says whether it is the right one.
+// fetchCA gets the CA from an unverified server; the token says whether it is the right one.
 func (c *client) fetchCA(ctx context.Context, token *certs.Token) (*x509.Certificate, time.Time, error) {
-	// The hash in the token takes the place of a verified connection.
+	// The hash in the token replaces a verified connection.
 	a, err := c.get(ctx, "/ca.crt", nil, nil, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12})
 	if err != nil {
 		return nil, time.Time{}, err
@@ -224,7 +224,7 @@ func (c *client) fetchCA(ctx context.Context, token *certs.Token) (*x509.Certifi
 	return cert, a.date, nil
 }
 
-// refusal is the sentence for an answer that is not 200.
+// refusal returns the sentence for an answer other than 200.
 func (c *client) refusal(a *answer, what string) error {
 	text := printable(string(a.body[:min(len(a.body), maxText)]))
 	if skew := c.checkDate(a.date); skew != nil && a.status == http.StatusUnauthorized {

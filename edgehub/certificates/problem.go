@@ -14,25 +14,25 @@ const (
 	NoToken Reason = "NoToken"
 	// BadToken: the token is damaged, or the cloud does not accept it.
 	BadToken Reason = "BadToken"
-	// TokenExpired: the token's time is over.
+	// TokenExpired: the token has expired.
 	TokenExpired Reason = "TokenExpired"
 	// WrongNode: the token is for another node.
 	WrongNode Reason = "WrongNode"
-	// WrongCA: who answers is not the cloud that the token is from.
+	// WrongCA: the server is not the cloud that the token is from.
 	WrongCA Reason = "WrongCA"
-	// WrongHost: the cloud's certificate is not for the address that it is reached by.
+	// WrongHost: the cloud's certificate is not for the address that the device dialed.
 	WrongHost Reason = "WrongHost"
 	// Clock: this device's clock, or the cloud's, is far off.
 	Clock Reason = "Clock"
-	// Unreachable: nobody answers.
+	// Unreachable: no answer.
 	Unreachable Reason = "Unreachable"
 	// NameTaken: the cloud has a node of this name.
 	NameTaken Reason = "NameTaken"
-	// Busy: the cloud has no time now.
+	// Busy: the cloud is busy.
 	Busy Reason = "Busy"
-	// Refused: the cloud says no, for another reason.
+	// Refused: the cloud refuses for another reason.
 	Refused Reason = "Refused"
-	// Expired: the certificate's time is over.
+	// Expired: the certificate has expired.
 	Expired Reason = "Expired"
 	// BadFiles: the files are damaged or cannot be written.
 	BadFiles Reason = "BadFiles"
@@ -53,7 +53,7 @@ func problem(reason Reason, err error, format string, args ...any) *Problem {
 	return &Problem{Reason: reason, Text: fmt.Sprintf(format, args...), Err: err}
 }
 
-// ReasonOf returns the reason of an error of this package; empty if it is another's.
+// ReasonOf returns the reason of an error of this package; empty for other errors.
 func ReasonOf(err error) Reason {
 	var p *Problem
 	if errors.As(err, &p) {

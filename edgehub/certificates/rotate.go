@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// A certificate is renewed when between these shares of its life are over, so that a fleet that joined on
-	// one day does not come on one day.
+	// A certificate is renewed between these shares of its lifetime, so that a fleet that joined on one day does not
+	// renew on one day.
 	renewFrom, renewTo = 0.7, 0.9
-	// maxWait bounds how long Rotate waits at a time: clocks jump, and devices sleep.
+	// maxWait limits how long Rotate waits at a time: clocks jump, and devices sleep.
 	maxWait = time.Hour
-	// The waits after failures: KubeEdge's, but growing on beyond its 32 s, since there are weeks left and
-	// each try costs some kilobytes.
+	// The delays after failures: KubeEdge's, but growing beyond its 32 s, since there are weeks left and each try costs
+	// some kilobytes.
 	minRetry, maxRetry = 2 * time.Second, 10 * time.Minute
 )
 
 // DefaultTokenFile is where KubeEdge's installer puts the token.
 const DefaultTokenFile = "/etc/kubeedge/bootstrap-edgecore.conf"
 
-// TokenFrom returns the token of a file if the file is there, else the one of the configuration.
+// TokenFrom returns the token in a file if the file exists, else the configured one.
 func TokenFrom(file, configured string) func() (string, error) {
 	return func() (string, error) {
 		data, err := os.ReadFile(file)
@@ -41,8 +41,8 @@ func TokenFrom(file, configured string) func() (string, error) {
 	}
 }
 
-// Await calls Ensure until it succeeds, with growing waits between; each problem is reported. It ends with
-// the context's error alone.
+// Await calls Ensure until it succeeds, with growing delays; each problem is reported. It fails only with the context's
+// error.
 func (k *Keeper) Await(ctx context.Context) error {
 	for backoff := retry.NewBackoff(minRetry, maxRetry); ; {
 		err := k.Ensure(ctx)
@@ -59,8 +59,8 @@ func (k *Keeper) Await(ctx context.Context) error {
 	}
 }
 
-// Rotate renews the certificate when its time has come, until ctx ends. After each renewal it calls renewed,
-// for the link to be recreated; connections that there are go on meanwhile.
+// Rotate renews the certificate when it is due, until ctx ends. After each renewal it calls renewed, to reconnect the
+// link; existing connections continue meanwhile.
 func (k *Keeper) Rotate(ctx context.Context, renewed func()) {
 	share, backoff, ill := renewShare(), retry.NewBackoff(minRetry, maxRetry), false
 	for ctx.Err() == nil {
@@ -88,10 +88,10 @@ func (k *Keeper) Rotate(ctx context.Context, renewed func()) {
 	}
 }
 
-// step does what is due now, and says how long there is nothing to do then.
+// step does what is due now, and returns how long to wait then.
 func (k *Keeper) step(ctx context.Context, share float64) (pause time.Duration, changed bool, _ error) {
 	if err := k.Check(); err != nil {
-		// Only a token helps now, and somebody may have put one there.
+		// Only a token helps now, and someone may have provided one.
 		err = k.Ensure(ctx)
 		return 0, err == nil, err
 	}
@@ -113,7 +113,7 @@ func (k *Keeper) step(ctx context.Context, share float64) (pause time.Duration, 
 	return 0, true, nil
 }
 
-// renew gets a new certificate for the one there is.
+// renew replaces the current certificate by a new one.
 func (k *Keeper) renew(ctx context.Context, id *certs.Identity) error {
 	return k.apply(ctx, nil, nil, id)
 }

@@ -1,4 +1,4 @@
-// Package join binds a device to a cloud: it works out the configuration of a node that joins, and gets the node's
+// Package join connects a device to a cloud: it computes the configuration of a joining node, and gets the node's
 // certificate.
 package join
 
@@ -29,7 +29,7 @@ const (
 `
 )
 
-// Request is what a command line asks of the configuration. What is empty stays as it is.
+// Request holds a command line's changes to the configuration. Empty fields change nothing.
 type Request struct {
 	// Host and Port are the link's.
 	Host, Port string
@@ -39,7 +39,7 @@ type Request struct {
 	Node, CertPath string
 	// CgroupDriver and Runtime are the container runtime's, the second one its socket.
 	CgroupDriver, Runtime string
-	// Labels are KEY=VALUE, Sets are KEY=VALUE, too, with keys of the configuration such as modules.edged.nodeIP.
+	// Labels and Sets are KEY=VALUE; the keys of Sets are configuration keys such as modules.edged.nodeIP.
 	Labels, Sets []string
 	// Protocol is websocket or quic.
 	Protocol string
@@ -66,7 +66,7 @@ func ParseServer(text string) (host, port string, _ error) {
 	return host, port, nil
 }
 
-// apply lays the request over the tree of a configuration file, whose path is for errors.
+// apply applies the request to the tree of a configuration file; path is for errors.
 func (r *Request) apply(path string, tree map[string]any) error {
 	tree["apiVersion"], tree["kind"] = v1alpha2.APIVersion, v1alpha2.Kind
 	hub, edged := []string{"modules", "edgeHub"}, []string{"modules", "edged"}
@@ -118,14 +118,14 @@ func (r *Request) apply(path string, tree map[string]any) error {
 			return err
 		}
 	}
-	// A token in the file is spent by the join.
+	// The join uses up a token in the file.
 	if m, ok := tree["modules"].(map[string]any)["edgeHub"].(map[string]any); ok {
 		delete(m, "token")
 	}
 	return nil
 }
 
-// FilesIn are the certificates' files in a folder.
+// FilesIn returns the certificate files in a folder.
 func FilesIn(dir string) certs.Files {
 	return certs.Files{
 		CA: filepath.Join(dir, "rootCA.crt"), Cert: filepath.Join(dir, "server.crt"),
@@ -133,7 +133,7 @@ func FilesIn(dir string) certs.Files {
 	}
 }
 
-// FilesOf are the certificates' files of a configuration.
+// FilesOf returns the certificate files of a configuration.
 func FilesOf(cfg *v1alpha2.EdgeCore) certs.Files {
 	h := &cfg.Modules.EdgeHub
 	return certs.Files{CA: h.TLSCAFile, Cert: h.TLSCertFile, Key: h.TLSPrivateKeyFile}
