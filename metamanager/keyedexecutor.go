@@ -10,8 +10,8 @@ import (
 // transactions, and few enough that what waits, waits on the bus, where it can be seen.
 const inHand = 64
 
-// keyedExecutor do work: that of one key in the order in which it came, that of different keys side by side. A key has a
-// goroutine as long as it has work, so that an idle device has none. Work that panics is done.
+// keyedExecutor do work: that of one key in the order in which it came, that of different keys side by side. A key has
+// a goroutine as long as it has work, so that an idle device has none. Work that panics is done.
 type keyedExecutor struct {
 	// room has a token for each message in hand.
 	room chan struct{}
@@ -49,7 +49,7 @@ func (l *keyedExecutor) put(key string, do func()) {
 	})
 }
 
-// executeOnce has work done in its turn, and returns its error. It waits for no room, since those that have it may wait for
+// do has work done in its turn, and returns its error. It waits for no room, since those that have it may wait for
 // anyone who waits here. When ctx ends before, the work may yet be done. Work must not call do.
 func (l *keyedExecutor) do(ctx context.Context, key string, do func() error) error {
 	done := make(chan error, 1)

@@ -8,17 +8,17 @@
 //     "error", and the sender tries again.
 //   - Messages about one object are handled in the order in which they came; those about different objects
 //     side by side, so that they share the store's transactions.
-//   - A cloud of ours sends in order, and what it sends is taken, also if its resourceVersion is lower than the stored one: the
-//     API server's database may have been restored from a backup. With KubeEdge's cloud, an object that is older than the
-//     stored one (by resourceVersion, of the same UID) changes nothing, and is acknowledged.
+//   - A cloud of ours sends in order, and what it sends is taken, also if its resourceVersion is lower than the stored
+//     one: the API server's database may have been restored from a backup. With KubeEdge's cloud, an object that is
+//     older than the stored one (by resourceVersion, of the same UID) changes nothing, and is acknowledged.
 //   - A message that was carried out before changes nothing, and is acknowledged.
 //   - A delete removes the UID that it names and no other.
 //   - Pods, configmaps and secrets are handed to edged after they are on the disk and before they are acknowledged.
 //   - A report replaces an older one on the same object; an unchanged one writes nothing. It stays on the disk until
 //     the cloud has answered it. Pods are distinguished by UID.
-//   - A stored object that the cloud cannot be asked for is used however old it is. What the cloud answers is stored in the
-//     turn of its object, unless something newer came since it was asked; that it has no such object removes a stored
-//     answer.
+//   - A stored object that the cloud cannot be asked for is used however old it is. What the cloud answers is stored in
+//     the turn of its object, unless something newer came since it was asked; that it has no such object removes a
+//     stored answer.
 package metamanager
 
 import (

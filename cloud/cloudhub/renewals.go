@@ -17,8 +17,8 @@ const (
 	leaseRate = 100
 	// leaseRetry is the pause after a failed renewal.
 	leaseRetry = 3 * time.Second
-	// leaseHeadroom allows more renewals than the period requires: if thousands of nodes connect at once and are all due,
-	// they spread over most of a period and stay spread.
+	// leaseHeadroom allows more renewals than the period requires: if thousands of nodes connect at once and are all
+	// due, they spread over most of a period and stay spread.
 	leaseHeadroom = 1.5
 )
 
@@ -29,7 +29,8 @@ func leasePeriod(nodes int) time.Duration {
 
 // leaseBudget returns how many renewals may run in one step, including those under way.
 func leaseBudget(nodes int, step time.Duration) int {
-	return int(math.Ceil(leaseHeadroom * float64(max(nodes, leaseRate)) * step.Seconds() / leasePeriod(nodes).Seconds()))
+	return int(math.Ceil(leaseHeadroom * float64(max(nodes, leaseRate)) * step.Seconds() / leasePeriod(nodes).
+		Seconds()))
 }
 
 // leaseState is what is known of a node's lease.

@@ -77,7 +77,8 @@ func TestNextDuplicate(t *testing.T) {
 		},
 		{"quiet", duplicate{seen: ago(duplicateClearAfter)}, yes, true, v1.ConditionFalse, 0},
 		{"quiet, not connected here", duplicate{seen: ago(duplicateClearAfter)}, yes, false, same, 0},
-		{"quiet at another cloudcore only", duplicate{seen: ago(duplicateClearAfter), found: ago(time.Minute)}, yes, true,
+		{"quiet at another cloudcore only", duplicate{seen: ago(duplicateClearAfter), found: ago(time.Minute)}, yes,
+			true,
 			v1.ConditionTrue, duplicateClearAfter},
 	} {
 		want, again := row.kept.next(row.have, row.here, now)

@@ -34,7 +34,9 @@ func TestPatiently(t *testing.T) {
 				if again := err == nil && got == "done"; again != c.again {
 					t.Errorf("after %d tries: %q, %v; want it tried again: %v", tries, got, err, c.again)
 				}
-				if _, err := retryUnknownPod(t.Context(), func() (string, error) { return "", c.refusal }); !errors.Is(err,
+				if _, err := retryUnknownPod(t.Context(), func() (string, error) {
+					return "", c.refusal
+				}); !errors.Is(err,
 					c.refusal) {
 					t.Errorf("in the end: %v, want %v", err, c.refusal)
 				}

@@ -18,7 +18,8 @@ func TestUnlimited(t *testing.T) {
 	tol := func(key string, op v1.TolerationOperator, effect v1.TaintEffect, seconds *int64) v1.Toleration {
 		return v1.Toleration{Key: key, Operator: op, Effect: effect, TolerationSeconds: seconds}
 	}
-	const notReady, unreachable, exists, noExecute = v1.TaintNodeNotReady, v1.TaintNodeUnreachable, v1.TolerationOpExists, v1.TaintEffectNoExecute
+	const notReady, unreachable = v1.TaintNodeNotReady, v1.TaintNodeUnreachable
+	const exists, noExecute = v1.TolerationOpExists, v1.TaintEffectNoExecute
 	five := new(int64(300))
 	ours := []v1.Toleration{tol(notReady, exists, noExecute, nil), tol(unreachable, exists, noExecute, nil)}
 	gpu := tol("gpu", "Equal", "NoSchedule", nil)

@@ -265,7 +265,9 @@ func FuzzHandle(f *testing.F) {
 
 func TestPanicIsAnswered(t *testing.T) {
 	w := newFixture(t)
-	w.table[requestName{resource.TypePod, model.OpQuery}] = requestType{serve: w.table[requestName{"none", "none"}].serve}
+	w.table[requestName{resource.TypePod, model.OpQuery}] = requestType{
+		serve: w.table[requestName{"none", "none"}].serve,
+	}
 	status, _ := failure(t, w.ask("e1", "query", "ns/pod/a", "null"))
 	if status == nil || status.Reason != metav1.StatusReasonInternalError {
 		t.Errorf("status %+v, want reason %s", status, metav1.StatusReasonInternalError)

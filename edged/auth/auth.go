@@ -4,8 +4,8 @@
 //
 // It promises:
 //
-//   - What the cluster said is kept for a time and within a size, both of the configuration, so that a busy scraper costs no
-//     message each time. Tokens are kept as digests only.
+//   - What the cluster said is kept for a time and within a size, both of the configuration, so that a busy scraper
+//     costs no message each time. Tokens are kept as digests only.
 //   - While the cluster cannot be asked, a yes that it gave is good for up to an hour more; a no, or no answer, is no.
 //   - Strangers cannot make this node ask more than a few questions a second, nor fill its memory.
 //   - Ages are measured by the monotonic clock: a jump of the wall clock makes no answer older or younger.

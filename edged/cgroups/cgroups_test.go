@@ -230,7 +230,8 @@ func TestNames(t *testing.T) {
 		},
 		{
 			DriverSystemd, "/my-root", "my_root-kubepods-burstable-pod12_ab.slice",
-			"/my_root.slice/my_root-kubepods.slice/my_root-kubepods-burstable.slice/my_root-kubepods-burstable-pod12_ab.slice",
+			"/my_root.slice/my_root-kubepods.slice/my_root-kubepods-burstable.slice/" +
+				"my_root-kubepods-burstable-pod12_ab.slice",
 		},
 	} {
 		m := New(Options{Root: c.root, Driver: c.driver, PerQOS: true})

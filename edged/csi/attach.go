@@ -27,8 +27,8 @@ func (m *Manager) driverInfo(ctx context.Context, r *request) (how driverInfo, k
 	return how, known, err
 }
 
-// attached makes sure that a volume is attached to this node, and returns the attachment's metadata. Without a CSIDriver
-// object, the volume needs to be attached only if a VolumeAttachment exists.
+// attached makes sure that a volume is attached to this node, and returns the attachment's metadata. Without a
+// CSIDriver object, the volume needs to be attached only if a VolumeAttachment exists.
 func (m *Manager) attached(
 	ctx context.Context, r *request, rec *record, how driverInfo, known bool,
 ) (map[string]string, error) {

@@ -19,7 +19,8 @@ const (
 	immediate = 1
 	// endWait is how long the end of one pod is waited for before the next one is chosen.
 	endWait = 30 * time.Second
-	// confirmAfter is the time after an end, or after garbage is removed, in which a look may still show what was before.
+	// confirmAfter is the time after an end, or after garbage is removed, in which a look may still show what was
+	// before.
 	confirmAfter = 1500 * time.Millisecond
 	// maxVain is the longest time between two tries to make room on the disk.
 	maxVain = 2 * time.Minute
@@ -186,8 +187,8 @@ func (m *Manager) look(ctx context.Context) time.Duration {
 	return min(wait, Period)
 }
 
-// retryDelay is when to try again to reclaim something after nothing could be done for so many times. To measure the disk
-// and to look for garbage costs more than to look for pods.
+// retryDelay is when to try again to reclaim something after nothing could be done for so many times. To measure the
+// disk and to look for garbage costs more than to look for pods.
 func retryDelay(t *Threshold, times int) time.Duration {
 	if t.Signal.Condition() == v1.NodeDiskPressure {
 		return min(Period<<min(times-1, 8), maxVain)

@@ -24,7 +24,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
-// node is everything that a Manager works with: a runtime, its disk, the pods and the store. It records what is removed.
+// node is everything that a Manager works with: a runtime, its disk, the pods and the store. It records what is
+// removed.
 type node struct {
 	*Manager
 	ready   *readiness.Tracker
@@ -215,7 +216,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// TestStatusesOfEndingPods: the status of a pod that is being stopped stays, and one that cannot be listed is tried again.
+// TestStatusesOfEndingPods: the status of a pod that is being stopped stays, and one that cannot be listed is tried
+// again.
 func TestStatusesOfEndingPods(t *testing.T) {
 	n := newNode(t)
 	n.ready.Start()
@@ -243,8 +245,8 @@ func TestStatusesOfEndingPods(t *testing.T) {
 	}
 }
 
-// TestDiskFull: images that cannot free enough space set a condition, and cause one event; the condition ends when there
-// is space again.
+// TestDiskFull: images that cannot free enough space set a condition, and cause one event; the condition ends when
+// there is space again.
 func TestDiskFull(t *testing.T) {
 	n := newNode(t)
 	if wait := n.collectImages(t.Context()); wait != retryAfter {
@@ -279,7 +281,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestFree: a node that is short of disk removes dead containers and unused images at once; a new policy counts at once.
+// TestFree: a node that is short of disk removes dead containers and unused images at once; a new policy counts at
+// once.
 func TestFree(t *testing.T) {
 	n := newNode(t)
 	n.ready.Start()

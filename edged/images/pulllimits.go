@@ -15,8 +15,8 @@ func (o *Options) PullLimits() PullLimits {
 	return PullLimits{o.Serialize, o.MaxParallel, o.QPS, o.Burst}
 }
 
-// SetPullLimits changes how often and how many images are pulled. Pulls under way go on, and do not count among those to
-// come.
+// SetPullLimits changes how often and how many images are pulled. Pulls under way go on, and do not count among those
+// to come.
 func (p *Puller) SetPullLimits(pace PullLimits) {
 	limit := rate.Inf
 	if pace.QPS > 0 {

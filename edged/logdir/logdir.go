@@ -4,8 +4,8 @@
 // A pod that mounts /var/log writable can put anything there: a link to the agent's key, a pipe that blocks anyone who
 // opens it, a million files. The package promises:
 //
-//   - The pod's folder, the container's folder and the log itself are never reached by a link. The folder of all pods' logs
-//     is the operator's and may be one.
+//   - The pod's folder, the container's folder and the log itself are never reached by a link. The folder of all pods'
+//     logs is the operator's and may be one.
 //   - An open never blocks, and an opened file is a regular file.
 //   - A listing reads no more than a bounded number of entries.
 package logdir

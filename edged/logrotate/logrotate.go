@@ -7,9 +7,9 @@
 //   - A container that writes nothing costs nothing: the kernel watches its log, and the agent does not look at it.
 //   - A log that grows is looked at the sooner the nearer it is to its size at the pace of its last growth: within 2 s
 //     at the most, and within a quarter of a second while it floods.
-//   - A log has no more than maxFiles files, and the rotated ones together no more than maxFiles times maxSize bytes but
-//     for a moment. Rotation and removal wait for no compression: where a flood is faster than that, the oldest parts go
-//     uncompressed.
+//   - A log has no more than maxFiles files, and the rotated ones together no more than maxFiles times maxSize bytes
+//     but for a moment. Rotation and removal wait for no compression: where a flood is faster than that, the oldest
+//     parts go uncompressed.
 //   - A line is lost only with the oldest part. A runtime that does not open a new log goes on with the old one, which
 //     gets its name back.
 //   - Names of parts rise, <log>.<date>-<time>, also when the clock is set back.

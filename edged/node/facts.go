@@ -153,9 +153,9 @@ func LocalIPs() (hardware, other string) {
 // netDir is where the kernel shows its network interfaces.
 const netDir = "/sys/class/net"
 
-// externalInterfaces returns those of some interfaces that lead out of the node: those that have hardware or are made of such (a
-// bond, a VLAN, a bridge with a network card), and others that are neither a bridge nor a port of one, such as the
-// interface of a container in which the agent runs.
+// externalInterfaces returns those of some interfaces that lead out of the node: those that have hardware or are made
+// of such (a bond, a VLAN, a bridge with a network card), and others that are neither a bridge nor a port of one, such
+// as the interface of a container in which the agent runs.
 func externalInterfaces(dir string, names []string) (hardware, others []string) {
 	for _, name := range names {
 		switch {

@@ -32,8 +32,8 @@ type lease struct {
 	owner *metav1.OwnerReference
 	// renewedAt is when the cloud last confirmed the lease; zero when it has not yet.
 	renewedAt time.Time
-	// lapse is the last renewal before the newest time without a lease; zero if there was none. loggedAt is the one that
-	// lapsed has reported.
+	// lapse is the last renewal before the newest time without a lease; zero if there was none. loggedAt is the one
+	// that lapsed has reported.
 	lapse, loggedAt time.Time
 
 	// have is the newest lease that the cloud confirmed; nil when it is to be read.

@@ -78,7 +78,8 @@ type noted struct{ reasons []string }
 
 func (n *noted) NodeEventf(_, reason, _ string, _ ...any) { n.reasons = append(n.reasons, reason) }
 
-// TestManager: a node that is short of disk shows it, says so in an event, frees what nobody needs, and tells who asked.
+// TestManager: a node that is short of disk shows it, says so in an event, frees what nobody needs, and tells who
+// asked.
 func TestManager(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		full := stats.FS{Known: true, Device: 1, CapacityBytes: 1000, AvailableBytes: 10}

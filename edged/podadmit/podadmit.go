@@ -192,8 +192,8 @@ func (c *Controller) RetryRejected() {
 	}
 }
 
-// ActivePodsExcept returns the pods that were admitted and have not ended, except one. A pod that is being ended counts until
-// nothing of it runs.
+// ActivePodsExcept returns the pods that were admitted and have not ended, except one. A pod that is being ended counts
+// until nothing of it runs.
 func (c *Controller) ActivePodsExcept(uid types.UID) []*v1.Pod {
 	var others []*v1.Pod
 	for _, o := range c.opts.Desired.All() {

@@ -7,15 +7,15 @@
 // compared with its digest (verify.go, layer.go). What this package promises:
 //
 //   - An image that is whole is never touched. It is not looked at a second time in this boot either.
-//   - A layer whose blob is sound is put right from it, in place, with no network, no registry, and no container stopped; other
-//     images that share it are right from then on, too.
-//   - Where the blob is damaged as well, it is brought again: from an archive in the folder of archives, else from the registry.
-//     Nothing is given away for that but bytes which are proven wrong; the image itself goes only when the registry has just
-//     answered for it, and only if the runtime would not unpack the layer again otherwise.
-//   - Where nothing can be compared (another runtime, another kind of layer) only failures that no whole image has count, and the
-//     image is brought again at most once in a boot.
-//   - One repair runs at a time. One that fails is tried again later and later; a condition and an event name the image, what is
-//     wrong with it, and the remedy, until it is right.
+//   - A layer whose blob is sound is put right from it, in place, with no network, no registry, and no container
+//     stopped; other images that share it are right from then on, too.
+//   - Where the blob is damaged as well, it is brought again: from an archive in the folder of archives, else from the
+//     registry. Nothing is given away for that but bytes which are proven wrong; the image itself goes only when the
+//     registry has just answered for it, and only if the runtime would not unpack the layer again otherwise.
+//   - Where nothing can be compared (another runtime, another kind of layer) only failures that no whole image has
+//     count, and the image is brought again at most once in a boot.
+//   - One repair runs at a time. One that fails is tried again later and later; a condition and an event name the
+//     image, what is wrong with it, and the remedy, until it is right.
 package repair
 
 import (

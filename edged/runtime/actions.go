@@ -67,8 +67,8 @@ func Decide(pod *v1.Pod, obs *observed.Pod, probes observed.Probes) Actions {
 //     containers; unless everything in the pod has ended for good (replace.go).
 //   - Init containers run one after another, each until it ends well. They run again in a new sandbox,
 //     but never once a container was created in this one. Sidecars are init containers that keep running (init.go).
-//   - A container that runs with the hash of its spec is left alone, no matter who started it (Options.Hash), unless its
-//     startup or liveness probe has failed for good.
+//   - A container that runs with the hash of its spec is left alone, no matter who started it (Options.Hash), unless
+//     its startup or liveness probe has failed for good.
 //   - A container that was created and never started, or is in an unknown state, is replaced.
 //   - When all containers have ended for good, the pod is stopped with its sidecars.
 //   - Ephemeral containers are started once, as soon as there is a sandbox.

@@ -14,10 +14,10 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 )
 
-// restartAllContainers carries out the rule RestartAllContainers: all containers but the ephemeral ones are stopped without hooks
-// and removed, the one whose end asked for it last, so that a start over which was cut off is taken up again. The
-// sandbox and the volumes stay. The newest log of each container stays, too: it is what is shown as the previous one,
-// and from its name the count of restarts goes on.
+// restartAllContainers carries out the rule RestartAllContainers: all containers but the ephemeral ones are stopped
+// without hooks and removed, the one whose end asked for it last, so that a start over which was cut off is taken up
+// again. The sandbox and the volumes stay. The newest log of each container stays, too: it is what is shown as the
+// previous one, and from its name the count of restarts goes on.
 func (r *Runtime) restartAllContainers(ctx context.Context, pod *v1.Pod, obs *observed.Pod, res *SyncResult) {
 	res.Changed = true
 	cause := trigger(pod, obs)

@@ -22,8 +22,8 @@ const (
 //
 //   - A connection is unauthenticated until it is admitted. A source (package source) has at most share unauthenticated
 //     connections; more are closed at once. The loopback has no such bound.
-//   - When all places are taken, a new connection takes that of the oldest unauthenticated one of the source that has most
-//     of them, unless its own source has as many.
+//   - When all places are taken, a new connection takes that of the oldest unauthenticated one of the source that has
+//     most of them, unless its own source has as many.
 //   - When admitted connections have all places, others wait in the kernel's queue.
 type bounded struct {
 	net.Listener

@@ -103,8 +103,8 @@ func patiently(next http.Handler) http.Handler {
 	})
 }
 
-// stallGuard writes an answer in pieces, each of which has a time of its own: a long answer over a slow link arrives as a
-// whole, and a client that does not read is cut off.
+// stallGuard writes an answer in pieces, each of which has a time of its own: a long answer over a slow link arrives as
+// a whole, and a client that does not read is cut off.
 type stallGuard struct {
 	http.ResponseWriter
 	control *http.ResponseController

@@ -54,9 +54,9 @@ type Stopper interface {
 
 // Pods are the pods of the node, which a shutdown ends:
 //
-//   - The containers of a pod that is to run always end in good order, and are started again after the boot, or when the
-//     shutdown is called off. A kubelet fails such pods for others to take their place; here they belong to this device,
-//     which may find no cloud when it comes up.
+//   - The containers of a pod that is to run always end in good order, and are started again after the boot, or when
+//     the shutdown is called off. A kubelet fails such pods for others to take their place; here they belong to this
+//     device, which may find no cloud when it comes up.
 //   - One that runs once fails as under a kubelet, with the reason Terminated and the condition DisruptionTarget: its
 //     exit code after SIGTERM is not its result, and its owner decides whether to replace it. A static pod that is
 //     repeated until it succeeds starts again.

@@ -51,8 +51,8 @@ type Options struct {
 	Groups []Group
 	// Address is that of the D-Bus; empty is the system's.
 	Address string
-	// ConfDir is where logind's limit is raised, DeprecatedConfDir where an earlier version of the agent may have done so.
-	// An empty ConfDir has the system's for both; an empty DeprecatedConfDir is none.
+	// ConfDir is where logind's limit is raised, DeprecatedConfDir where an earlier version of the agent may have done
+	// so. An empty ConfDir has the system's for both; an empty DeprecatedConfDir is none.
 	ConfDir, DeprecatedConfDir string
 	// Pods lists the pods that have running containers.
 	Pods func() []*v1.Pod

@@ -165,7 +165,8 @@ func collectUsage(ch chan<- prometheus.Metric, u *usage, labels []string) {
 	cFaults.tell(ch, u.at, whole(u.majorFaults), more("pgmajfault", "hierarchy")...)
 }
 
-// collectCgroup reads and tells what nobody else asks for: limits, how often they were met, and what was read and written.
+// collectCgroup reads and tells what nobody else asks for: limits, how often they were met, and what was read and
+// written.
 func collectCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, disks map[string]string, labels []string) {
 	cLimit.now(ch, float64(ptr.Deref(u.limit, 0)), labels...)
 	if d.Path == "" {

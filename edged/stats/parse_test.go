@@ -108,8 +108,9 @@ func TestLinks(t *testing.T) {
 	if diff := cmp.Diff(want, links(netDev), cmp.AllowUnexported(link{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	route := "Iface\tDestination\tGateway " +
-		"\tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\neth0\t0002000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\nwlan0\t00000000\t0102000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+	route := "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n" +
+		"eth0\t0002000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n" +
+		"wlan0\t00000000\t0102000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
 	if got := defaultLink(route); got != "wlan0" {
 		t.Errorf("default route by %q, want \"wlan0\"", got)
 	}

@@ -9,7 +9,8 @@ import (
 )
 
 func TestRecursiveReadOnly(t *testing.T) {
-	const disabled, possible, enabled = v1.RecursiveReadOnlyDisabled, v1.RecursiveReadOnlyIfPossible, v1.RecursiveReadOnlyEnabled
+	const disabled, enabled = v1.RecursiveReadOnlyDisabled, v1.RecursiveReadOnlyEnabled
+	const possible = v1.RecursiveReadOnlyIfPossible
 	for _, tc := range []struct {
 		name        string
 		mount       v1.VolumeMount

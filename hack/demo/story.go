@@ -171,7 +171,8 @@ func (d *demo) cut(ctx context.Context) error {
 	}
 	_, err = d.sh(ctx,
 		"kubectl get pods -o "+
-			"custom-columns='POD:.metadata.name,TOLERATES:.spec.tolerations[*].key,SECONDS:.spec.tolerations[*].tolerationSeconds'")
+			"custom-columns='POD:.metadata.name,TOLERATES:.spec.tolerations[*].key,"+
+			"SECONDS:.spec.tolerations[*].tolerationSeconds'")
 	return err
 }
 

@@ -143,8 +143,8 @@ func (w *Writer) entry(text string) *entry {
 	return e
 }
 
-// split takes a record of klog apart: "I0102 15:04:05.000000    1234 file.go:56] what is said". ok is false for what has
-// another form, and for what is fatal.
+// split takes a record of klog apart: "I0102 15:04:05.000000    1234 file.go:56] what is said". ok is false for what
+// has another form, and for what is fatal.
 func split(record []byte) (place, text string, ok bool) {
 	head, said, ok := bytes.Cut(record, []byte("] "))
 	if !ok || len(head) == 0 {

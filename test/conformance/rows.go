@@ -61,7 +61,8 @@ func allRows() []row {
 // APIServerFlags are the flags of the API server for the fields of the rows that it does not take by default.
 func APIServerFlags() []string {
 	return []string{
-		"--feature-gates=ContainerStopSignals=true,ImageVolumeWithDigest=true,ClusterTrustBundle=true,ClusterTrustBundleProjection=true",
+		"--feature-gates=ContainerStopSignals=true,ImageVolumeWithDigest=true,ClusterTrustBundle=true," +
+			"ClusterTrustBundleProjection=true",
 		"--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true",
 	}
 }

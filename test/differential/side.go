@@ -77,8 +77,8 @@ const resolvConf = "# comment\ndomain ignored.example\nnameserver 192.0.2.1\nnam
 // credentials are the node's own for a registry that is not there.
 const credentials = `{"auths": {"127.0.0.1:1": {"auth": "dXNlcjpwYXNzd29yZA=="}}}`
 
-// StartSide starts a node with the agent that what names: "kubelet", "edgecore", "edgecore:PATH" or "kubeedge:VERSION". The node ends
-// with the test. gates are feature gates of a kubelet.
+// StartSide starts a node with the agent that what names: "kubelet", "edgecore", "edgecore:PATH" or "kubeedge:VERSION".
+// The node ends with the test. gates are feature gates of a kubelet.
 func StartSide(t *testing.T, c *env.Cluster, what, name string, built string, gates map[string]bool) *Side {
 	t.Helper()
 	kind, binary, _ := strings.Cut(what, ":")

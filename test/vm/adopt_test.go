@@ -18,7 +18,9 @@ const (
 )
 
 var kubeEdgeFiles = map[string]string{
-	theirUnit:           "[Unit]\nDescription=edgecore.service\n\n[Service]\nType=simple\nExecStart=/usr/local/bin/edgecore\nRestart=always\nRestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n",
+	theirUnit: "[Unit]\nDescription=edgecore.service\n\n" +
+		"[Service]\nType=simple\nExecStart=/usr/local/bin/edgecore\nRestart=always\nRestartSec=10\n\n" +
+		"[Install]\nWantedBy=multi-user.target\n",
 	"/root/kubeedge.sh": "#!/bin/sh\nexec 9<" + theirStore + "\nexec sleep infinity\n",
 	theirConfig: strings.NewReplacer(storeFile, theirStore, "/etc/edgecore/manifests", "/etc/kubeedge/manifests").
 		Replace(config("enable: false")) +

@@ -41,10 +41,11 @@ var packages = []string{
 // The initial RAM disk has what finds the root disk, and nothing else: under emulation each megabyte of it
 // is seconds of booting.
 var initramfs = map[string]string{
-	"etc/initramfs-tools/conf.d/vm":               "MODULES=list\nCOMPRESS=gzip\n",
-	"usr/share/initramfs-tools/modules.d/vm":      "virtio_pci\nvirtio_blk\next4\n",
-	"etc/kernel-img.conf":                         "do_symlinks = yes\n",
-	"etc/dpkg/dpkg.cfg.d/no-documentation":        "path-exclude=/usr/share/doc/*\npath-exclude=/usr/share/man/*\npath-exclude=/usr/share/locale/*\n",
+	"etc/initramfs-tools/conf.d/vm":          "MODULES=list\nCOMPRESS=gzip\n",
+	"usr/share/initramfs-tools/modules.d/vm": "virtio_pci\nvirtio_blk\next4\n",
+	"etc/kernel-img.conf":                    "do_symlinks = yes\n",
+	"etc/dpkg/dpkg.cfg.d/no-documentation": "path-exclude=/usr/share/doc/*\npath-exclude=/usr/share/man/*\n" +
+		"path-exclude=/usr/share/locale/*\n",
 	"etc/apt/apt.conf.d/99no-recommends-no-trans": "APT::Install-Recommends \"false\";\nAcquire::Languages \"none\";\n",
 }
 
@@ -60,11 +61,13 @@ var files = map[string]string{
 	"etc/modules-load.d/containers.conf":  "overlay\nbr_netfilter\nveth\n",
 	"etc/systemd/journald.conf.d/vm.conf": "[Journal]\nStorage=persistent\nSystemMaxUse=64M\n",
 	// emulation is slow
-	"etc/systemd/system.conf.d/vm.conf":                                   "[Manager]\nDefaultTimeoutStartSec=300s\n",
-	"etc/systemd/system/payload.mount":                                    "[Unit]\nConditionPathExists=/dev/vdb\n[Mount]\nWhat=/dev/vdb\nWhere=/payload\nType=ext4\nOptions=ro\n",
-	"etc/systemd/system/edgecore-vm.service":                              guestUnit,
-	"etc/systemd/system/multi-user.target.wants/edgecore-vm.service":      "-> ../edgecore-vm.service",
-	"etc/systemd/system/multi-user.target.wants/systemd-networkd.service": "-> /lib/systemd/system/systemd-networkd.service",
+	"etc/systemd/system.conf.d/vm.conf": "[Manager]\nDefaultTimeoutStartSec=300s\n",
+	"etc/systemd/system/payload.mount": "[Unit]\nConditionPathExists=/dev/vdb\n" +
+		"[Mount]\nWhat=/dev/vdb\nWhere=/payload\nType=ext4\nOptions=ro\n",
+	"etc/systemd/system/edgecore-vm.service":                         guestUnit,
+	"etc/systemd/system/multi-user.target.wants/edgecore-vm.service": "-> ../edgecore-vm.service",
+	"etc/systemd/system/multi-user.target.wants/systemd-networkd.service": "-> /lib/systemd/system/" +
+		"systemd-networkd.service",
 	// A test that wants the machine's own containerd starts it.
 	"etc/systemd/system/multi-user.target.wants/containerd.service":   "",
 	"etc/systemd/system/multi-user.target.wants/e2scrub_reap.service": "",

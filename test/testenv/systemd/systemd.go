@@ -45,7 +45,9 @@ esac
 `
 
 // unit is KubeEdge's, as keadm writes it.
-const unit = "[Unit]\nDescription=edgecore.service\n\n[Service]\nType=simple\nExecStart=%s\nRestart=always\nRestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n"
+const unit = "[Unit]\nDescription=edgecore.service\n\n" +
+	"[Service]\nType=simple\nExecStart=%s\nRestart=always\nRestartSec=10\n\n" +
+	"[Install]\nWantedBy=multi-user.target\n"
 
 // Play puts systemctl into a device's bin.
 func Play(root string) error {

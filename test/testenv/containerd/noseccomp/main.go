@@ -1,5 +1,5 @@
-// Noseccomp runs the runc beside it without a seccomp profile: a runc that was built without a C library refuses one, and
-// every sandbox has one. Its arguments are runc's.
+// Noseccomp runs the runc beside it without a seccomp profile: a runc that was built without a C library refuses one,
+// and every sandbox has one. Its arguments are runc's.
 package main
 
 import (
