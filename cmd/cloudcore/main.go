@@ -1,4 +1,4 @@
-// Command cloudcore stands beside kube-apiserver and serves edges: it sends them what they are to run, and carries
+// Command cloudcore connects edge nodes to kube-apiserver: it sends them what they are to run, and carries
 // their reports into the API.
 package main
 

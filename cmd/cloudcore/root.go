@@ -25,34 +25,40 @@ func newRootCommand() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "cloudcore",
-		Short: "Serve the edges of a Kubernetes cluster",
-		Long: `cloudcore stands between kube-apiserver and the edges of the cluster. Each edge keeps one connection to it.
-cloudcore sends the pods that are bound to the edge, and the configmaps and secrets that those name, and carries
-the node's and the pods' status, leases and events into the API. What an edge asks for is done in the edge's own
-name (system:node:NAME), so that kube-apiserver decides what it may do.
+		Short: "Connect edge nodes to a Kubernetes cluster",
+		Long: `cloudcore connects edge nodes to kube-apiserver. Each node keeps one connection to cloudcore.
+cloudcore sends a node the pods that are bound to it, and the configmaps and secrets that these pods refer to. It
+writes the status, leases and events that the node reports to the API. It carries out a node's requests in the name
+of that node (system:node:NAME), so that kube-apiserver decides what the node may do.
 
-All state is in the API server: several of them may run side by side, behind one address.
+All state is in the API server: several replicas can run side by side, behind one address.
 
-Without a command it runs, until SIGTERM or SIGINT; edges then connect again, to it or to another one, and
-their pods run on.
+Without a command, cloudcore runs until it gets SIGTERM or SIGINT. The nodes then reconnect, to this or another
+replica, and their pods keep running.
 
 Ports, unless the configuration says otherwise:
-  10000/tcp        edges connect (WebSocket)
-  10001/udp        edges connect (QUIC; off by default)
-  10002/tcp        edges join and renew their certificates (HTTPS)
-  127.0.0.1:9091   /metrics, /healthz and /readyz (?verbose names the parts)
+` + command.Table(
+			[2]string{"10000/tcp", "nodes connect (WebSocket)"},
+			[2]string{"10001/udp", "nodes connect (QUIC; off by default)"},
+			[2]string{"10002/tcp", "nodes join and renew their certificates (HTTPS)"},
+			[2]string{"127.0.0.1:9091", "/metrics, /healthz and /readyz (?verbose names the parts)"},
+		) + `
 
-The certificates of the link and the token to join with are made at the first start and kept in secrets of the
+At its first start, cloudcore creates the certificates of the link and a join token, and stores them in Secrets of the
 namespace kubeedge. To join the first edge node:
-  on this side   cloudcore gettoken
-  on the edge    edgecore join --cloudcore-ipport HOST:10000 --token TOKEN`,
-		Example: `  cloudcore --minconfig > ` + v1alpha1.DefaultConfigFile + `   # make a configuration, then edit it
-  cloudcore config validate ` + v1alpha1.DefaultConfigFile + `  # check it
-  cloudcore                                              # run
-  cloudcore gettoken                                     # a token that a device joins with
-  cloudcore revoke edge1                                 # a device was stolen: let it in no more
-  cloudcore rotate ca                                    # replace the CA while devices are connected
-  curl 'http://127.0.0.1:9091/readyz?verbose'            # is everything well?`,
+` + command.Table(
+			[2]string{"here", "cloudcore gettoken"},
+			[2]string{"on the device", "edgecore join --cloudcore-ipport HOST:10000 --token TOKEN"},
+		),
+		Example: command.Table(
+			[2]string{"cloudcore --minconfig > " + v1alpha1.DefaultConfigFile, "# make a configuration, then edit it"},
+			[2]string{"cloudcore config validate " + v1alpha1.DefaultConfigFile, "# check it"},
+			[2]string{"cloudcore", "# run"},
+			[2]string{"cloudcore gettoken", "# a token that a device joins with"},
+			[2]string{"cloudcore revoke edge1", "# a device was stolen: refuse its certificates"},
+			[2]string{"cloudcore rotate ca", "# replace the CA while devices are connected"},
+			[2]string{"curl 'http://127.0.0.1:9091/readyz?verbose'", "# is everything well?"},
+		),
 	}
 	opts := program.Root(cmd)
 	cmd.AddCommand(newGetTokenCommand(opts), newRevokeCommand(opts), newRotateCommand(opts))

@@ -74,7 +74,7 @@ type cloud struct {
 }
 
 // serve builds the parts, hands each what it needs, and runs them until ctx ends or one of them fails. What others
-// stand on ends after them: first the sessions of edges, then what carries out their requests, then the probes.
+// stand on ends after them: first the sessions of nodes, then what carries out their requests, then the probes.
 func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *kubeapi.Server) error {
 	c := &cloud{
 		cfg:      cfg,
@@ -107,7 +107,7 @@ func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *kubeapi.Server) er
 	}
 	c.state.Set(partController, nil)
 	err = ended(ctx, c.front(ctx))
-	klog.InfoS("cloudcore has ended; the edges' pods run on")
+	klog.InfoS("cloudcore has stopped; the nodes keep running their pods")
 	return err
 }
 
@@ -204,7 +204,7 @@ func (c *cloud) build(ctx context.Context) error {
 	return nil
 }
 
-// front runs what edges reach, until ctx ends or a part of it fails.
+// front runs the ports that nodes reach, until ctx ends or a part of it fails.
 func (c *cloud) front(ctx context.Context) error {
 	ports, err := edgeports.Open(ctx, &c.cfg.Modules.CloudHub, edgeports.Options{
 		Hub: c.hub,

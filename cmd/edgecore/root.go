@@ -37,27 +37,35 @@ SIGHUP, and when the configuration file changes, it applies the settings that ca
 that need a restart.
 
 Files, unless the configuration says otherwise:
-  ` + v1alpha2.DefaultConfigFile + `  the configuration; the agent only reads it
-  ` + v1alpha2.DefaultManifests + `             manifests of static pods
-  ` + v1alpha2.DefaultDataSource + `     the store: desired pods, and reports not sent yet
-  ` + v1alpha2.DefaultRootDirectory + `                   the pods' volumes
-  /var/log/pods                      the pods' logs
+` + command.Table(
+			[2]string{v1alpha2.DefaultConfigFile, "the configuration; the agent only reads it"},
+			[2]string{v1alpha2.DefaultManifests + "/", "manifests of static pods"},
+			[2]string{v1alpha2.DefaultDataSource, "the store: desired pods, and reports not sent yet"},
+			[2]string{v1alpha2.DefaultRootDirectory + "/", "the pods' volumes"},
+			[2]string{"/var/log/pods/", "the pods' logs"},
+		) + `
 
 With the Debian package:
-  ` + configfile.Packaged + `        the configuration
-  /etc/edgecore/manifests/           manifests of static pods
-  /etc/edgecore/certs/               certificates of the link to the cloud
-  /var/lib/edgecore/edgecore.db      the store`,
-		Example: `  edgecore --minconfig > ` + v1alpha2.DefaultConfigFile + `   # make a configuration, then edit it
-  edgecore config validate ` + v1alpha2.DefaultConfigFile + `  # check it
-  edgecore preflight                                    # can this device run pods?
-  edgecore                                              # run the agent
-  edgecore join -e 192.0.2.1:10000 --token-file token   # or: join a cloud and run the agent as a service
-  edgecore status                                       # is the agent healthy?
-  edgecore get pods -o wide                             # what runs here?
-  edgecore logs web-edge1 -f                            # show the output of a pod
-  edgecore images list                                  # which images are here, and who needs them?
-  edgecore exec web-edge1 -- ls /data                   # run a command in a pod`,
+` + command.Table(
+			[2]string{configfile.Packaged, "the configuration"},
+			[2]string{"/etc/edgecore/manifests/", "manifests of static pods"},
+			[2]string{"/etc/edgecore/certs/", "certificates of the link to the cloud"},
+			[2]string{"/var/lib/edgecore/edgecore.db", "the store"},
+		),
+		Example: command.Table(
+			[2]string{"edgecore --minconfig > " + v1alpha2.DefaultConfigFile, "# make a configuration, then edit it"},
+			[2]string{"edgecore config validate " + v1alpha2.DefaultConfigFile, "# check it"},
+			[2]string{"edgecore preflight", "# can this device run pods?"},
+			[2]string{"edgecore", "# run the agent"},
+			[2]string{
+				"edgecore join -e 192.0.2.1:10000 --token-file token", "# or: join a cloud and run the agent as a service",
+			},
+			[2]string{"edgecore status", "# is the agent healthy?"},
+			[2]string{"edgecore get pods -o wide", "# what runs here?"},
+			[2]string{"edgecore logs web-edge1 -f", "# show the output of a pod"},
+			[2]string{"edgecore images list", "# which images are here, and which pods need them?"},
+			[2]string{"edgecore exec web-edge1 -- ls /data", "# run a command in a pod"},
+		),
 	}
 	opts := program.Root(cmd)
 	opts.Config = configfile.Default("/")

@@ -17,7 +17,7 @@ const (
 	kubeEdgeHash   = "b3a8e0e1f9ab1bfe3a36f231f676f78bb30a519d2b21e6c530c0eee8ebb4a5d0"
 	kubeEdgeBearer = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJleHAiOjE3NjAwMDAwMDB9." +
 		"dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
-	kubeEdgeToken  = kubeEdgeHash + "." + kubeEdgeBearer
+	kubeEdgeToken = kubeEdgeHash + "." + kubeEdgeBearer
 )
 
 func TestParseToken(t *testing.T) {
