@@ -1,11 +1,10 @@
-// Package certs is what both ends of the link know of certificates: the token that a device joins with, the
-// name that a node's certificate carries, requests for one, and the files that it lies in.
+// Package certs is shared by both ends of the link: join tokens, the name in a node's certificate, certificate
+// requests, and certificate files.
 //
-// It promises: a certificate speaks for one node only, the one of its subject; private keys are never written
-// where others can read them; and files are replaced so that after a power cut either the old certificate and
-// its key are there, or the new ones.
+// It promises: a certificate speaks only for the node in its subject; private keys are never readable by others; and
+// after a power cut either the old certificate and key are there, or the new ones.
 //
-// The forms are KubeEdge's (docs/wire.md, Certificates).
+// The formats are KubeEdge's (docs/wire.md, Certificates).
 package certs
 
 import (
@@ -19,15 +18,15 @@ import (
 	"time"
 )
 
-// The subject of a node's certificate, as Kubernetes' node authorizer wants it.
+// The subject of a node's certificate, as Kubernetes' node authorizer requires it.
 const (
 	// Organization is the group of all nodes.
 	Organization = "system:nodes"
 	namePrefix   = "system:node:"
 )
 
-// The subject that KubeEdge gave to every node alike until 1.15: it does not say which node it is. Clouds write the
-// organization like this, the edges of 1.12 ask for it as "kubeEdge".
+// The subject that KubeEdge gave to all nodes until 1.15: it does not name the node. Clouds write the organization like
+// this; edgecores of 1.12 request it as "kubeEdge".
 const (
 	legacyOrganization = "KubeEdge"
 	legacyCommonName   = "kubeedge.io"
@@ -57,8 +56,8 @@ func IsLegacy(subject pkix.Name) bool {
 		strings.EqualFold(subject.Organization[0], legacyOrganization)
 }
 
-// CheckNode makes sure that a certificate speaks for a node. With legacy, those that do not say which node
-// they are may speak for any.
+// CheckNode makes sure that a certificate speaks for a node. With legacy, a certificate that names no node speaks for
+// any.
 func CheckNode(cert *x509.Certificate, node string, legacy bool) error {
 	if legacy && IsLegacy(cert.Subject) {
 		return nil
@@ -97,13 +96,13 @@ func Fits(cert *x509.Certificate, key crypto.Signer) bool {
 	return ok && public.Equal(cert.PublicKey)
 }
 
-// RenewAt is the time at which a share of a certificate's life is over.
+// RenewAt returns the time after a share of a certificate's lifetime.
 func RenewAt(cert *x509.Certificate, share float64) time.Time {
 	return cert.NotBefore.Add(time.Duration(float64(cert.NotAfter.Sub(cert.NotBefore)) * share))
 }
 
-// AtLeast returns a clock that never says less than the bounds: a device without a battery for its clock
-// starts in 1970, but knows that it is not before its own certificate.
+// AtLeast returns a clock that never reports a time before the bounds: a device without a battery-backed clock starts
+// in 1970, but its own certificate proves that it is later.
 func AtLeast(now func() time.Time, bounds ...time.Time) func() time.Time {
 	if len(bounds) == 0 {
 		return now
@@ -117,7 +116,7 @@ func AtLeast(now func() time.Time, bounds ...time.Time) func() time.Time {
 	}
 }
 
-// maxShown bounds what an error repeats of what came from elsewhere.
+// maxShown limits how much foreign text an error repeats.
 const maxShown = 100
 
 func clip(s string) string {

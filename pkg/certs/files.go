@@ -15,20 +15,20 @@ import (
 const (
 	fileMode   = 0o600
 	folderMode = 0o700
-	// maxFile bounds a PEM file.
+	// maxFile limits a PEM file.
 	maxFile = 1 << 20
-	// pending is added to the name of a file that is to take the place of another.
+	// pending is the suffix of a file that will replace another.
 	pending = ".new"
 )
 
 // Files are the paths of an identity, all PEM: the CA, the node's certificate, and its key.
 type Files struct{ CA, Cert, Key string }
 
-// Identity is who a node is.
+// Identity is a node's certificate and key, and the CAs it trusts.
 type Identity struct {
-	// CAs are whom the node trusts; one, unless somebody put more into the file.
+	// CAs are the trusted CAs; one, unless more were put into the file.
 	CAs []*x509.Certificate
-	// Chain is the node's certificate, and what else is in its file.
+	// Chain is the node's certificate and the rest of its file.
 	Chain []*x509.Certificate
 	Key   *ecdsa.PrivateKey
 }
@@ -39,7 +39,7 @@ func (i *Identity) Cert() *x509.Certificate { return i.Chain[0] }
 // Pool is the CAs' pool.
 func (i *Identity) Pool() *x509.CertPool { return Pool(i.CAs...) }
 
-// TLS is the certificate with its key, as TLS wants it.
+// TLS returns the certificate and key for crypto/tls.
 func (i *Identity) TLS() tls.Certificate {
 	c := tls.Certificate{PrivateKey: i.Key, Leaf: i.Cert()}
 	for _, cert := range i.Chain {
@@ -48,8 +48,8 @@ func (i *Identity) TLS() tls.Certificate {
 	return c
 }
 
-// ClientTLS is what the node dials its cloud with. Its clock is never before the beginning of its own
-// certificates: a device whose clock starts in 1970 dials all the same.
+// ClientTLS returns the configuration with which the node dials its cloud. Its clock is never before its certificates'
+// NotBefore: a device whose clock starts in 1970 can dial.
 func (i *Identity) ClientTLS(now func() time.Time) *tls.Config {
 	own := i.TLS()
 	bounds := []time.Time{i.Cert().NotBefore}
@@ -58,13 +58,13 @@ func (i *Identity) ClientTLS(now func() time.Time) *tls.Config {
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, RootCAs: i.Pool(), Time: AtLeast(now, bounds...),
-		// It is shown whichever CAs the cloud says it takes: without it there is nothing to be had.
+		// Send the certificate whichever CAs the cloud names: without it the cloud refuses.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &own, nil },
 	}
 }
 
-// Load reads the identity. It finishes a Save that a power cut interrupted. A file that is not there gives an
-// error that is os.ErrNotExist; the time is not looked at.
+// Load reads the identity. It completes a Save that a power cut interrupted. A missing file gives os.ErrNotExist;
+// expiry is not checked.
 func (f Files) Load() (*Identity, error) {
 	key, err := readKey(f.Key)
 	if err != nil {
@@ -92,7 +92,7 @@ func (f Files) Load() (*Identity, error) {
 	return &Identity{CAs: cas, Chain: chain, Key: key}, nil
 }
 
-// loadCA reads the CA, and takes the pending one if only that has signed the certificate.
+// loadCA reads the CA, and uses the pending one if only that signed the certificate.
 func (f Files) loadCA(cert *x509.Certificate) ([]*x509.Certificate, error) {
 	cas, err := readCerts(f.CA)
 	if err == nil && signedBy(cert, cas) {
@@ -113,14 +113,14 @@ func signedBy(cert *x509.Certificate, cas []*x509.Certificate) bool {
 	return false
 }
 
-// Save writes the identity, with modes 0600 and 0700 for folders that it makes. All three are on the disk
-// before the first takes its place, so that Load can always finish. Without a CA (nil) that file stays.
+// Save writes the identity, with mode 0600, and 0700 for folders that it creates. All three files are on the disk
+// before the first is replaced, so that Load can always finish. A nil CA leaves that file.
 func (f Files) Save(ca, cert []byte, key *ecdsa.PrivateKey) error {
 	keyPEM, err := EncodeKeyPEM(key)
 	if err != nil {
 		return err
 	}
-	// The key is first: while it is the old one, all is old; from then on Load finds what belongs to it.
+	// The key is first: until it is replaced everything is old; after that Load finds the matching files.
 	type part struct {
 		name string
 		data []byte
@@ -142,8 +142,8 @@ func (f Files) Save(ca, cert []byte, key *ecdsa.PrivateKey) error {
 	return nil
 }
 
-// WriteFile writes a file of its own in one step: after a power cut it has its old content or the new one.
-// Only its owner can read it.
+// WriteFile writes a file atomically: after a power cut it has its old content or the new one. Only its owner can read
+// it.
 func WriteFile(name string, data []byte) error {
 	if err := writePending(name, data); err != nil {
 		return err
@@ -151,7 +151,7 @@ func WriteFile(name string, data []byte) error {
 	return finish(name)
 }
 
-// Remove removes the files and what an interrupted Save left of them. Those that are not there are no error.
+// Remove removes the files and the remains of an interrupted Save. Missing files are not an error.
 func (f Files) Remove() error {
 	var errs []error
 	for _, name := range []string{f.Key, f.Cert, f.CA} {
@@ -164,7 +164,7 @@ func (f Files) Remove() error {
 	return errors.Join(errs...)
 }
 
-// ClockBound is a time that is over for certain: the newest beginning of the certificates that are there.
+// ClockBound returns a time that is certainly past: the newest NotBefore of the certificates.
 func (f Files) ClockBound() time.Time {
 	var bound time.Time
 	for _, name := range []string{f.CA, f.Cert} {
@@ -185,7 +185,7 @@ func writePending(name string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(name), folderMode); err != nil {
 		return err
 	}
-	// What is there may have been left by somebody with other modes, or be a link: it goes first.
+	// A leftover may have other modes, or be a link: remove it first.
 	if err := os.Remove(name + pending); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -200,7 +200,7 @@ func writePending(name string, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// finish puts a pending file into its place. That it is gone means that a Load beside us did so.
+// finish renames a pending file. If it is gone, a concurrent Load renamed it.
 func finish(name string) error {
 	if err := os.Rename(name+pending, name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -249,8 +249,8 @@ func readFile(name string) ([]byte, error) {
 	return data, err
 }
 
-// ReadPair reads a certificate and its key from two PEM files, the first of each, as an administrator
-// provides them. Neither may be missing, unless both are: then all are nil.
+// ReadPair reads a certificate and its key from two PEM files that an administrator provides, the first of each. If
+// both are missing, all results are nil; if only one is, that is an error.
 func ReadPair(certFile, keyFile string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	if certFile == "" && keyFile == "" {
 		return nil, nil, nil

@@ -14,12 +14,12 @@ import (
 // themselves (NodeRestriction).
 const HolderLabel = "edgecore.io.node-restriction.kubernetes.io/holder"
 
-// A holder is the device that joined with a token, as all its certificates name it: the one that it joined with, and
-// those that this one was renewed to. It is the serialNumber of the subject, which is an attribute of a name (RFC 5280)
-// and not the certificate's own number. It is a valid value for a label.
+// A holder identifies the device that joined with a token, in all its certificates: the first one and its renewals. It
+// is the serialNumber of the subject, an attribute of a name (RFC 5280) and not the certificate's serial number. It is
+// a valid label value.
 var holderForm = regexp.MustCompile(`^([bg])-([0-9]{1,12})-[0-9a-f]{16}$`)
 
-// NewHolder makes the holder of a device that joins. bound: its token is for its node alone.
+// NewHolder makes the holder of a joining device. bound: its token is only for its node.
 func NewHolder(bound bool, joined time.Time) (string, error) {
 	var id [8]byte
 	if _, err := rand.Read(id[:]); err != nil {
@@ -32,7 +32,7 @@ func NewHolder(bound bool, joined time.Time) (string, error) {
 	return fmt.Sprintf("%s-%d-%s", kind, joined.Unix(), hex.EncodeToString(id[:])), nil
 }
 
-// HolderOf returns the holder that a certificate names; empty if it is of a cloud that names none.
+// HolderOf returns the holder in a certificate; empty if its cloud sets none.
 func HolderOf(cert *x509.Certificate) string {
 	if !holderForm.MatchString(cert.Subject.SerialNumber) {
 		return ""
@@ -40,13 +40,13 @@ func HolderOf(cert *x509.Certificate) string {
 	return cert.Subject.SerialNumber
 }
 
-// Supersedes reports whether a holder takes the place of another one: it joined later, with a token for its node alone.
+// Supersedes reports whether a holder replaces another: it joined later, with a token only for its node.
 func Supersedes(holder, other string) bool {
 	is := holderForm.FindStringSubmatch(holder)
 	return is != nil && is[1] == "b" && joinedAt(holder) > joinedAt(other)
 }
 
-// joinedAt is when a holder joined, in seconds since 1970; 0 for what is not a holder.
+// joinedAt returns when a holder joined, in seconds since 1970; 0 if invalid.
 func joinedAt(holder string) int64 {
 	is := holderForm.FindStringSubmatch(holder)
 	if is == nil {

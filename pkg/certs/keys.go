@@ -21,7 +21,7 @@ const (
 )
 
 const (
-	// MaxRequest bounds a request for a certificate; one with an EC key has about 400 bytes.
+	// MaxRequest limits a certificate request; one with an EC key has about 400 bytes.
 	MaxRequest = 64 << 10
 	minRSA     = 2048
 	maxRSA     = 8192
@@ -92,13 +92,13 @@ func EncodeKeyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der}), nil
 }
 
-// NewRequest makes a request for a node's certificate, in DER form. KubeEdge's edge puts a country and a city
-// into the subject, too, which every cloud leaves out of the certificate.
+// NewRequest makes a request for a node's certificate, in DER form. KubeEdge's edgecore adds a country and a city to
+// the subject, which every cloud ignores.
 func NewRequest(node string, key crypto.Signer) ([]byte, error) {
 	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: Subject(node)}, key)
 }
 
-// ParseRequest reads a request in DER form, and checks that anyone who made it has the key.
+// ParseRequest parses a request in DER form, and checks that its author has the key.
 func ParseRequest(der []byte) (*x509.CertificateRequest, error) {
 	switch {
 	case len(der) == 0:

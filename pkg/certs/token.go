@@ -12,33 +12,33 @@ import (
 	"time"
 )
 
-// maxToken bounds a token's text; a real one has about 200 bytes.
+// maxToken limits a token's text; a real one has about 200 bytes.
 const maxToken = 8 << 10
 
-// Token is what a device joins with (docs/wire.md, Token): it says by its hash which CA the device is to
-// trust, and carries a JSON Web Token by which the cloud trusts the device.
+// Token is what a device joins with (docs/wire.md, Token): its hash says which CA the device must trust, and its JSON
+// Web Token makes the cloud trust the device.
 type Token struct {
 	// CAHash is the SHA-256 of the CA certificate's DER form.
 	CAHash [sha256.Size]byte
-	// Bearer is the JSON Web Token: what is sent to the cloud.
+	// Bearer is the JSON Web Token, which is sent to the cloud.
 	Bearer string
-	// Claims are what the token says of itself. Only the cloud can report whether that is true.
+	// Claims are the token's unverified claims. Only the cloud can verify them.
 	Claims Claims
 }
 
 // Claims are the content of the JSON Web Token.
 type Claims struct {
-	// Expires is when the token ends; the zero time if it does not say.
+	// Expires is when the token expires; the zero time if it does not say.
 	Expires time.Time
 	// Node is the only node that the token is for; empty if it is for any.
 	Node string
-	// Since is the last revocation of the node that was known when the token was made: certificates that begin before
-	// it are refused. It is zero if there was none.
+	// Since is the node's last revocation known when the token was made: certificates with an earlier NotBefore are
+	// refused. It is zero if there was none.
 	Since time.Time
 }
 
-// ParseToken reads the text form: <hex of the CA's hash>.<header>.<claims>.<signature>. Space around it is
-// not looked at. Errors never hold the token.
+// ParseToken parses the text form: <hex of the CA's hash>.<header>.<claims>.<signature>. It ignores surrounding space.
+// Errors never contain the token.
 func ParseToken(text string) (*Token, error) {
 	text = strings.TrimSpace(text)
 	parts := strings.Split(clipToken(text), ".")
@@ -71,7 +71,7 @@ func ParseToken(text string) (*Token, error) {
 	return t, nil
 }
 
-// clipToken keeps a huge text from being split into as many parts.
+// clipToken limits how many parts a huge text is split into.
 func clipToken(text string) string { return text[:min(len(text), maxToken)] }
 
 func badToken(what string) error {

@@ -1,5 +1,5 @@
-// Package command is what the command lines of edgecore and cloudcore have in common: the flags that KubeEdge and
-// Kubernetes users know, and the commands on the configuration.
+// Package command is shared by the command lines of edgecore and cloudcore: the flags that KubeEdge and Kubernetes
+// users know, and the configuration commands.
 package command
 
 import (
@@ -23,17 +23,17 @@ type Options struct {
 
 // Program is one of the two, with its kind of configuration.
 type Program[T any] struct {
-	// Kind is that of the configuration, as "EdgeCore"; --version prints it, too. APIVersion goes with it.
+	// Kind is the configuration's kind, such as "EdgeCore"; --version prints it, too. APIVersion belongs to it.
 	Kind, APIVersion string
 	// File is where the configuration is unless --config says otherwise.
 	File    string
 	Default func() *T
 	Minimal func() []byte
 	Load    func(file string) (cfg *T, warnings []string, err error)
-	// Redacted leaves out what is secret; Secrets says in a sentence how that shows.
+	// Redacted removes secrets; Secrets describes that in a sentence.
 	Redacted func(*T) *T
 	Secrets  string
-	// Look is a command that looks for something in what `config print` prints.
+	// Look is a command that searches the output of `config print`.
 	Look string
 	// Run runs the program until ctx ends.
 	Run func(ctx context.Context, cfg *T) error
@@ -45,8 +45,7 @@ type flags struct {
 	version                  string
 }
 
-// Root makes cmd the program: with its flags, and with the command "config". It returns the options that its other
-// commands need.
+// Root adds the program's flags and the command "config" to cmd. It returns the options that the other commands need.
 func (p *Program[T]) Root(cmd *cobra.Command) *Options {
 	opts, own := &Options{}, &flags{}
 	cmd.Args, cmd.SilenceUsage, cmd.SilenceErrors = cobra.NoArgs, true, true

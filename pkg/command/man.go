@@ -65,7 +65,7 @@ func subcommands(cmd *cobra.Command) []*cobra.Command {
 
 func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// page is the page of a command, in the language of man(7).
+// page returns the man page of a command, in the man(7) language.
 func page(cmd *cobra.Command, date string) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, ".TH %s %s %q %q %q\n", strings.ToUpper(roff(pageName(cmd))), manSection, date,
@@ -108,7 +108,7 @@ func firstOf(texts ...string) string {
 	return ""
 }
 
-// prose writes paragraphs; lines that begin with two blanks are left as they are.
+// prose writes paragraphs; lines that start with two spaces are kept as they are.
 func prose(out *bytes.Buffer, text string) {
 	asIs := false
 	for line := range strings.Lines(text) {
@@ -157,7 +157,7 @@ func options(out *bytes.Buffer, title string, flags *pflag.FlagSet) {
 	})
 }
 
-// roff writes a text so that man takes none of it for its own words.
+// roff escapes a text for man.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "`", `\(ga`, "'", `\(aq`).Replace(text)
 	if strings.HasPrefix(text, ".") {

@@ -1,5 +1,5 @@
-// Package configreload takes over changes of the agent's configuration file while the agent runs: on SIGHUP, and when
-// the file changes.
+// Package configreload applies changes of the agent's configuration file while the agent runs: on SIGHUP, and when the
+// file changes.
 package configreload
 
 import (
@@ -20,8 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
-// quietFor is how long the configuration file has to be unchanged before it is read: anyone who writes it may not be
-// done.
+// quietFor is how long the file must be unchanged before it is read: its writer may not be done.
 const quietFor = 500 * time.Millisecond
 
 // Options make a Reloader.
@@ -31,30 +30,30 @@ type Options struct {
 	// Started is what the agent was started with.
 	Started    *v1alpha2.EdgeCore
 	Conditions *health.Registry
-	// Take takes over what can change while pods run; the rest of the configuration counts for nothing. An error is
-	// shown as a condition, and the file is tried again when it changes.
+	// Take applies what can change while pods run, and ignores the rest. An error is shown as a condition, and the file
+	// is tried again when it changes.
 	Take func(*v1alpha2.EdgeCore) error
 }
 
-// reloader takes over changes. What can change while pods run does; the rest is named, and waits for a restart. A file
-// that is of no use changes nothing. One goroutine calls its methods.
+// reloader applies changes. It applies those that are possible while running, and reports the rest, which need a
+// restart. An invalid file changes nothing. One goroutine calls its methods.
 type reloader struct {
 	Options
-	// taken is the newest file that was of use.
+	// taken is the newest valid file.
 	taken *v1alpha2.EdgeCore
 	// warned are the warnings of the newest file, once it was read.
 	warned []string
 	read   bool
 }
 
-// Hangups has SIGHUP told rather than end the agent, until stop is called.
+// Hangups delivers SIGHUP on a channel instead of ending the agent, until stop is called.
 func Hangups() (told <-chan os.Signal, stop func()) {
 	ch := make(chan os.Signal, 1)
 	signal.Notify(ch, syscall.SIGHUP)
 	return ch, func() { signal.Stop(ch) }
 }
 
-// Start reloads until ctx ends or end is called; told says when SIGHUP came, see Hangups.
+// Start reloads until ctx ends or end is called; told delivers SIGHUP, see Hangups.
 func Start(ctx context.Context, told <-chan os.Signal, opts Options) (end func()) {
 	r := &reloader{Options: opts, taken: opts.Started}
 	ctx, cancel := context.WithCancel(ctx)
@@ -71,11 +70,11 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 	watch, err := fsnotify.NewWatcher()
 	if err != nil {
 		klog.ErrorS(err, "Configuration file not watched; SIGHUP has it read", "file", r.File)
-		watch = &fsnotify.Watcher{} // whose channels never have anything
+		watch = &fsnotify.Watcher{} // its channels never deliver
 	} else {
 		defer watch.Close()
 	}
-	quiet := time.NewTimer(quietFor) // what changed since the start is taken over, too
+	quiet := time.NewTimer(quietFor) // also applies changes since the start
 	defer quiet.Stop()
 	last := stampOf(r.File)
 	for {
@@ -101,8 +100,8 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 	}
 }
 
-// watchFolders watches where the file is named and, where that is a link, where it lies: files are replaced, not
-// written into. To add what is watched already changes nothing.
+// watchFolders watches the file's folder and, if the file is a link, its target's folder: files are replaced, not
+// written in place. Adding a watched folder again has no effect.
 func (r *reloader) watchFolders(watch *fsnotify.Watcher) {
 	folders := []string{filepath.Dir(r.File)}
 	if real, err := filepath.EvalSymlinks(r.File); err == nil && filepath.Dir(real) != folders[0] {
@@ -137,7 +136,7 @@ func stampOf(file string) stamp {
 	return s
 }
 
-// reload reads the file and takes over what can be.
+// reload reads the file and applies what is possible.
 func (r *reloader) reload() {
 	err := r.takeFile()
 	r.Conditions.SetError(health.ConfigurationBad, r.File, err)
@@ -167,7 +166,7 @@ func (r *reloader) takeFile() error {
 	return nil
 }
 
-// tell says what has changed, and what comes of it.
+// tell logs what changed, and the effect.
 func (r *reloader) tell(changes []v1alpha2.Change, warnings []string) {
 	if len(changes) == 0 {
 		klog.V(1).InfoS("Configuration is what it was", "file", r.File)
@@ -179,7 +178,7 @@ func (r *reloader) tell(changes []v1alpha2.Change, warnings []string) {
 		}
 		klog.InfoS("Configuration changed", "key", c.Path, "from", c.From, "to", c.To, "takesEffect", when)
 	}
-	news := r.read && !slices.Equal(warnings, r.warned) // at the start they were logged
+	news := r.read && !slices.Equal(warnings, r.warned) // at startup they were logged
 	r.warned, r.read = warnings, true
 	if !news {
 		return
@@ -189,7 +188,7 @@ func (r *reloader) tell(changes []v1alpha2.Change, warnings []string) {
 	}
 }
 
-// wait notes what waits for a restart: all of it, since the agent's start.
+// wait sets the condition that lists all changes since the start that need a restart.
 func (r *reloader) wait(changes []v1alpha2.Change) {
 	var waiting []string
 	for _, c := range changes {

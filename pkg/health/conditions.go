@@ -7,9 +7,9 @@ type Severity string
 
 // The severities.
 const (
-	// Warning: the agent does its work, but somebody should look.
+	// Warning: the agent works, but needs attention.
 	Warning Severity = "Warning"
-	// Error: part of the agent's work stands still.
+	// Error: part of the agent's work has stopped.
 	Error Severity = "Error"
 )
 
@@ -46,13 +46,13 @@ const (
 	ShutdownUnnoticed     Code = "ShutdownUnnoticed"
 )
 
-// entry is what is to be known of a condition.
+// entry describes a condition.
 type entry struct {
 	Title    string
 	Severity Severity
 	// Remedy says what a person can do.
 	Remedy string
-	// After is how long the condition has to last before it is shown: some pass by themselves.
+	// After is how long the condition must last before it is shown: some resolve themselves.
 	After time.Duration
 }
 

@@ -1,5 +1,5 @@
-// Package health is the one registry of the agent's own conditions: what is wrong with the agent or with
-// what it stands on. Logs, metrics, the status command and the health endpoint all read it.
+// Package health is the registry of the agent's conditions: what is wrong with the agent or what it depends on. Logs,
+// metrics, the status command and the health endpoint all read it.
 package health
 
 import (
@@ -11,12 +11,12 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Condition is something that is wrong now.
+// Condition is a current problem.
 type Condition struct {
 	Code     Code     `json:"code"`
 	Title    string   `json:"title"`
 	Severity Severity `json:"severity"`
-	// Object is what the condition is about, where there may be several: a file, say.
+	// Object is what the condition is about if there may be several, such as a file.
 	Object string    `json:"object,omitempty"`
 	Detail string    `json:"detail,omitempty"`
 	Remedy string    `json:"remedy"`
@@ -34,8 +34,8 @@ type id struct {
 	object string
 }
 
-// Set says that a condition holds for an object ("" where there is only one), and why. It is logged when it
-// begins and when its detail changes.
+// Set sets a condition of an object ("" if there is only one), with its cause. It logs when the condition begins and
+// when its detail changes.
 func (r *Registry) Set(code Code, object, detail string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,7 +74,7 @@ func (r *Registry) SetError(code Code, object string, err error) {
 	r.Set(code, object, err.Error())
 }
 
-// Clear says that a condition holds no more.
+// Clear clears a condition.
 func (r *Registry) Clear(code Code, object string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,7 +113,7 @@ func (r *Registry) Snapshot() []Condition {
 	return list
 }
 
-// Healthy returns the first condition that is an error; ok is true when there is none.
+// Healthy returns the first condition that is an error; ok is true if there is none.
 func (r *Registry) Healthy() (worst Condition, ok bool) {
 	for _, c := range r.Snapshot() {
 		if c.Severity == Error {

@@ -1,10 +1,10 @@
-// Package jsonbound counts the elements of a text in JSON before it is decoded. An element takes as little as two bytes
-// in the text and can take hundreds in memory, so that a bound of the size alone does not bound what decoding takes.
+// Package jsonbound counts the elements of a JSON text before it is decoded. An element takes as little as two bytes of
+// text and can take hundreds in memory, so limiting the size alone does not limit the memory for decoding.
 package jsonbound
 
 import "bytes"
 
-// HasMore reports whether a text in JSON has more elements than so many: those of lists, and fields of objects.
+// HasMore reports whether a JSON text has more elements than most: list items and object fields.
 func HasMore(data []byte, most int) bool {
 	if len(data) < 2*most { // each takes two bytes
 		return false
@@ -21,8 +21,7 @@ func HasMore(data []byte, most int) bool {
 	return count > most
 }
 
-// endOfString returns where the string ends that began before a place: at its quote, or at the end of a text that has
-// none.
+// endOfString returns the end of the string that began before at: its quote, or the end of the text.
 func endOfString(data []byte, at int) int {
 	for at < len(data) {
 		next := bytes.IndexAny(data[at:], `"\`)

@@ -1,9 +1,8 @@
-// Package logdedup bounds what a program's own log takes when it says the same over and over: a device whose disk or
-// journal is small has nobody who looks.
+// Package logdedup limits repeated log messages: a device with a small disk or journal has no one watching.
 //
-// It stands between klog and where the log goes. The first lines that say the same (but for their time) pass; then one
-// a minute does, with the number of those left out. What one place of the program says is bounded, too, whatever it
-// says: so that no loop fills a disk, also one whose lines differ in a number. Lines of panics and Fatal always pass.
+// It stands between klog and its output. The first equal lines (ignoring their time) pass; then one a minute passes,
+// with the number of suppressed lines. Each call site is limited as well, whatever it logs, so that no loop fills a
+// disk even if its lines differ in a number. Lines of panics and Fatal always pass.
 package logdedup
 
 import (
@@ -20,46 +19,45 @@ import (
 )
 
 const (
-	// sameBurst lines that say the same pass within samePeriod; then one does in each.
+	// sameBurst equal lines pass within samePeriod; then one in each.
 	sameBurst  = 5
 	samePeriod = time.Minute
-	// placeBurst lines of one place pass within placePeriod; then one in each placeThen.
+	// siteBurst lines of one call site pass within sitePeriod; then one in each siteThen.
 	placeBurst  = 300
 	placePeriod = time.Minute
 	placeThen   = time.Second
-	// kept is how many different lines and places are remembered.
+	// kept is how many different lines and call sites are remembered.
 	kept = 1024
-	// loud is the verbosity from which on nothing is left out: somebody looks.
+	// loud is the verbosity from which nothing is suppressed: someone is watching.
 	loud = 4
 )
 
-// Writer is what bounds a log. Its methods may be called from any goroutine.
+// Writer limits a log. Its methods may be called from any goroutine.
 type Writer struct {
 	out io.Writer
 	now func() time.Time
 
 	mu   sync.Mutex
 	seed maphash.Seed
-	// seen are entries by the hash of their text: texts are long, and two that share a hash would only share their
-	// bounds.
+	// seen holds entries by the hash of their text: texts are long, and two with the same hash would only share limits.
 	seen *lru.Cache
 }
 
-// entry is what is known of a line or a place.
+// entry is the state of a line or a call site.
 type entry struct {
-	// began is when the period of now began, passed how many lines passed in it, left how many were left out since one
-	// passed.
+	// began is when the current period began, passed how many lines passed in it, left how many were suppressed since
+	// one passed.
 	began        time.Time
 	passed, left int
 	last         time.Time
 }
 
-// New makes a writer to out.
+// New makes a Writer to out.
 func New(out io.Writer) *Writer {
 	return &Writer{out: out, now: time.Now, seed: maphash.MakeSeed(), seen: lru.New(kept)}
 }
 
-// Install has klog write to out through a Writer, unless it is to be verbose.
+// Install makes klog write to out through a Writer, unless it is verbose.
 func Install(out io.Writer) error {
 	if klog.V(loud).Enabled() {
 		return nil
@@ -107,13 +105,13 @@ func (w *Writer) Write(record []byte) (int, error) {
 	return len(record), nil
 }
 
-// verdict is whether a line passes, and how many were left out before it.
+// verdict is whether a line passes, and how many were suppressed before it.
 type verdict struct {
 	passes bool
 	left   int
 }
 
-// pass decides on a line: burst of its kind pass within a period, and after that one within each pause. w.mu is held.
+// pass decides on a line: burst of its kind pass within a period, then one per pause. w.mu is held.
 func (w *Writer) pass(text string, now time.Time, burst int, period, pause time.Duration) verdict {
 	e := w.entry(text)
 	if e.passed == 0 || now.Sub(e.last) >= period { // it was quiet for a while
@@ -132,7 +130,7 @@ func (w *Writer) pass(text string, now time.Time, burst int, period, pause time.
 	return verdict{}
 }
 
-// entry returns what is known of a text; w.mu is held.
+// entry returns the entry of a text; w.mu is held.
 func (w *Writer) entry(text string) *entry {
 	key := maphash.String(w.seed, text)
 	if e, ok := w.seen.Get(key); ok {
@@ -143,8 +141,8 @@ func (w *Writer) entry(text string) *entry {
 	return e
 }
 
-// split takes a record of klog apart: "I0102 15:04:05.000000    1234 file.go:56] what is said". ok is false for what
-// has another form, and for what is fatal.
+// split splits a klog record: "I0102 15:04:05.000000    1234 file.go:56] message". ok is false for other formats, and
+// for fatal records.
 func split(record []byte) (place, text string, ok bool) {
 	head, said, ok := bytes.Cut(record, []byte("] "))
 	if !ok || len(head) == 0 {

@@ -1,8 +1,8 @@
-// Package notify tells a goroutine that something has changed, without waiting for it.
+// Package notify signals a goroutine that something has changed, without blocking.
 package notify
 
-// Signal wakes the one goroutine that receives from it. Notifications that come before it receives are one: it has to
-// look at everything that may have changed. Make it with NewSignal.
+// Signal wakes the one goroutine that receives from it. Several notifications before it receives become one: it must
+// check everything that may have changed. Make it with NewSignal.
 type Signal chan struct{}
 
 // NewSignal returns a signal without a notification.

@@ -1,5 +1,5 @@
-// Package readdir reads folders and leaves no trace on the disk: reading one the usual way writes the time of the
-// access into it, the first time after each change. A look each minute at thirty folders of logs is not to cost flash.
+// Package readdir reads folders without writing to the disk: normally, reading a folder updates its access time, the
+// first time after each change. Checking thirty log folders each minute must not wear out flash.
 package readdir
 
 import (
@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// Quiet is os.ReadDir, except that the folder's time of access stays. Of a folder that somebody else owns only root can
-// have that; for others it is os.ReadDir.
+// Quiet is os.ReadDir without changing the folder's access time. For a folder of another owner only root can do that;
+// other users get os.ReadDir.
 func Quiet(name string) ([]os.DirEntry, error) {
 	dir, err := os.OpenFile(name, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOATIME, 0)
 	if errors.Is(err, os.ErrPermission) {

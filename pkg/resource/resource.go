@@ -36,8 +36,8 @@ const (
 	TypeEndpoints             = "endpoints"
 	TypeCSR                   = "certificatesigningrequest"
 
-	// What a node's authenticated port asks the cluster about anyone who asks it; clouds of KubeEdge know none of it.
-	// The name of a review is the node's; of ClientCA there is only one.
+	// What a node's authenticated port asks the cluster about its callers; KubeEdge's clouds do not know these. A
+	// review has the node's name; there is only one ClientCA.
 	TypeTokenReview  = "tokenreview"
 	TypeAccessReview = "subjectaccessreview"
 	TypeClientCA     = "clientca"
@@ -51,8 +51,7 @@ type Key struct {
 	Namespace, Type, Name string
 }
 
-// Parse reads a key. The text of a key comes from the wire: one that does not have two or three parts,
-// none of them empty, is an error.
+// Parse parses a key from the wire: it must have two or three parts, none empty.
 func Parse(text string) (Key, error) {
 	parts := strings.SplitN(text, "/", 4)
 	if len(parts) != 2 && len(parts) != 3 {

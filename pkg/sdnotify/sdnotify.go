@@ -1,5 +1,5 @@
-// Package sdnotify tells the service manager how the process is, in systemd's words (sd_notify(3)): that it is ready,
-// that it lives, that it ends, and in a line of text what is wrong. Where nobody wants to know it does nothing.
+// Package sdnotify reports the process's state to the service manager, in systemd's words (sd_notify(3)): ready, alive,
+// stopping, and a status line. Without a service manager it does nothing.
 package sdnotify
 
 import (
@@ -15,21 +15,21 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The states that systemd knows.
+// The states of systemd.
 const (
 	Ready    = "READY=1"
 	Stopping = "STOPPING=1"
 	watchdog = "WATCHDOG=1"
 )
 
-// Notifier tells the service manager. A nil one tells nobody.
+// Notifier notifies the service manager. A nil one does nothing.
 type Notifier struct {
 	socket string
-	// limit is how long the process may say nothing before it is ended; zero is for ever.
+	// limit is how long the process may be silent before it is stopped; zero is forever.
 	limit time.Duration
 }
 
-// FromEnv reads from the environment of a process of the given id who wants to know; nil where nobody does.
+// FromEnv reads the notifier from the environment of the process with the given id; nil if there is none.
 func FromEnv(getenv func(string) string, pid int) (*Notifier, error) {
 	socket := getenv("NOTIFY_SOCKET")
 	if socket == "" {
@@ -51,8 +51,8 @@ func FromEnv(getenv func(string) string, pid int) (*Notifier, error) {
 	return n, nil
 }
 
-// TakeFromEnv returns the notifier of this process, and removes its variables from the environment, so that programs
-// that this process starts do not notify in its place. Variables that are wrong are logged; nobody is notified then.
+// TakeFromEnv returns the notifier of this process, and removes its variables from the environment, so that child
+// processes do not notify in its place. It logs invalid variables and returns nil.
 func TakeFromEnv() *Notifier {
 	n, err := FromEnv(os.Getenv, os.Getpid())
 	if err != nil {
@@ -66,10 +66,10 @@ func TakeFromEnv() *Notifier {
 	return n
 }
 
-// Ready says that the process is ready; see Start for errors.
+// Ready reports that the process is ready; it handles errors like Start.
 func (n *Notifier) Ready() { n.tell(Ready) }
 
-// tell sends states, and logs what cannot be sent: the process goes on without its service manager.
+// tell sends states and logs errors: the process continues without its service manager.
 func (n *Notifier) tell(lines ...string) {
 	if err := n.Send(lines...); err != nil {
 		klog.ErrorS(err, "Service manager not told", "what", lines)
@@ -88,10 +88,10 @@ func (n *Notifier) Start(ctx context.Context, alive func() error, status func() 
 	return wg.Wait
 }
 
-// Watched reports whether the service manager ends a process that does not say that it lives.
+// Watched reports whether the service manager stops a process that does not report that it is alive.
 func (n *Notifier) Watched() bool { return n != nil && n.limit > 0 }
 
-// Send tells states, or lines of other variables.
+// Send sends states, or lines of other variables.
 func (n *Notifier) Send(lines ...string) error {
 	if n == nil {
 		return nil
@@ -110,9 +110,9 @@ func (n *Notifier) Send(lines ...string) error {
 // Status is the line that `systemctl status` shows.
 func Status(text string) string { return "STATUS=" + strings.ReplaceAll(text, "\n", "; ") }
 
-// Keep says that the process lives, as long as alive says so, and what its status is when that changes; until ctx ends.
-// It does so three times within the limit of the service manager, so that one late time ends nothing. When alive
-// returns an error nothing is said any more, and the service manager ends and starts the process.
+// Keep reports that the process is alive while alive returns nil, and its status when that changes, until ctx ends. It
+// reports three times per limit of the service manager, so that one delay does no harm. When alive returns an error,
+// reports stop, and the service manager restarts the process.
 func (n *Notifier) Keep(ctx context.Context, alive func() error, status func() string) {
 	if !n.Watched() {
 		return

@@ -1,5 +1,5 @@
-// Package trim gives memory back that a program needed for a while and needs no more. Go would do it by and by, and
-// only after collections, of which there are few in a program at rest.
+// Package trim returns memory to the system that a program no longer needs. Go would do so slowly, and only after
+// collections, which are rare in an idle program.
 package trim
 
 import (
@@ -11,20 +11,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// above is the part of the live heap that may lie idle before it is given back.
+// above is the part of the live heap that may be idle before it is returned.
 const above = 0.15
 
-// Options say when memory is given back.
+// Options say when memory is returned.
 type Options struct {
-	// Every is how often the heap is looked at, which takes microseconds.
+	// Every is how often the heap is checked, which takes microseconds.
 	Every time.Duration
-	// Heap is the size of a heap, in bytes, below which all count as this large.
+	// Heap is the minimum heap size, in bytes, to assume.
 	Heap uint64
-	// First has the first look give back whatever there is: the start is over then.
+	// First makes the first check return all idle memory: startup is over then.
 	First bool
 }
 
-// Run gives memory back until ctx ends.
+// Run returns memory until ctx ends.
 func Run(ctx context.Context, opts Options) {
 	tick := time.NewTicker(opts.Every)
 	defer tick.Stop()
@@ -46,8 +46,8 @@ func Run(ctx context.Context, opts Options) {
 	}
 }
 
-// worth reports whether enough lies idle, or is garbage, to be worth a collection. All in bytes: idle is the heap that
-// could be given back, objects what the rest holds, live what it held after the last collection.
+// worth reports whether enough memory is idle or garbage to be worth a collection. All in bytes: idle is the heap that
+// could be returned, objects what the rest holds, live what it held after the last collection.
 func worth(idle, objects, live, heap uint64) bool {
 	garbage := objects - min(live, objects)
 	return float64(idle+garbage) > above*float64(max(live, heap))

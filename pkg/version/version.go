@@ -1,5 +1,5 @@
-// Package version says which build this is. The linker sets what the Makefile knows; a build without it, such
-// as one by `go install`, says what the Go tools noted.
+// Package version identifies the build. The linker sets the Makefile's values; other builds, such as by `go install`,
+// use what the Go tools recorded.
 package version
 
 import (
@@ -24,14 +24,14 @@ func Version() string {
 	return v
 }
 
-// String is the version with all that tells builds apart.
+// String returns the version with everything that distinguishes builds.
 func String() string {
 	info, _ := debug.ReadBuildInfo()
 	v, c := choose(version, commit, info)
 	return v + " (commit " + c + ", " + runtime.Version() + ", " + runtime.GOOS + "/" + runtime.GOARCH + ")"
 }
 
-// choose takes what the linker set before what the Go tools noted; info may be nil.
+// choose prefers the linker's values to those of the Go tools; info may be nil.
 func choose(version, commit string, info *debug.BuildInfo) (string, string) {
 	if info != nil {
 		if v := info.Main.Version; version == "" && v != "(devel)" {
@@ -52,7 +52,7 @@ func choose(version, commit string, info *debug.BuildInfo) (string, string) {
 	return version, commit
 }
 
-// Built is the time of the commit of which this build is, as the Go tools noted; zero where they did not. It is over,
+// Built returns the time of the build's commit, as the Go tools recorded it; zero otherwise. It is certainly past,
 // whatever a clock says.
 func Built() time.Time {
 	info, ok := debug.ReadBuildInfo()
@@ -68,8 +68,7 @@ func Built() time.Time {
 	return time.Time{}
 }
 
-// Kubernetes is the version of the Kubernetes API that this binary was built with, as "v1.37.2"; "" where the build
-// does not tell.
+// Kubernetes returns the Kubernetes API version that this binary was built with, such as "v1.37.2"; "" if unknown.
 func Kubernetes() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -14,25 +14,25 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
-// ReadBuffers lends what reading needs for a moment to all connections that share it. Its zero value is ready for use.
+// ReadBuffers shares temporary read buffers between connections. Its zero value is ready for use.
 type ReadBuffers struct{ chunks, inflaters sync.Pool }
 
-// chunk is how much is read at once: the most that TLS has in a record is 16 KB, but messages are mostly smaller.
+// chunk is how much is read at once: a TLS record has up to 16 KB, but most messages are smaller.
 const chunk = 4 << 10
 
-// arrivals reads the cloud's end of a WebSocket. Of thousands nearly all are at rest, and what they cost is the stack
-// of the goroutine that reads: deep in TLS, which takes 8 to 16 KB. So it waits where the stack is shallow, and reads
-// what there is, without waiting, in a goroutine that ends.
+// arrivals reads the cloud's end of a WebSocket. Of thousands nearly all are idle, and their cost is the stack of the
+// reading goroutine: deep in TLS it takes 8 to 16 KB. So arrivals waits with a shallow stack, and reads what is there,
+// without waiting, in a short-lived goroutine.
 type arrivals struct {
 	conn    *wsConn
 	socket  *waitingConn
 	buffers *ReadBuffers
 	frames  frameReader
-	rest    []byte // what came behind a message
+	rest    []byte // bytes after a message
 	steps   chan step
 }
 
-// step is what one reading found.
+// step is the result of one read.
 type step struct {
 	m   *model.Message
 	err error
@@ -65,7 +65,7 @@ func (a *arrivals) step() {
 	a.steps <- step{m, err}
 }
 
-// look reads until there is a message, or nothing more.
+// look reads until there is a message, or nothing more to read.
 func (a *arrivals) look() (*model.Message, error) {
 	buf, _ := a.buffers.chunks.Get().(*[]byte)
 	if buf == nil {
@@ -93,7 +93,7 @@ func (a *arrivals) look() (*model.Message, error) {
 		n, err := a.conn.ws.NetConn().Read(*buf)
 		if n == 0 && err != nil {
 			if errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF // a peer says good-bye first
+				err = io.ErrUnexpectedEOF // a peer must close first
 			}
 			return nil, err
 		}
@@ -102,7 +102,7 @@ func (a *arrivals) look() (*model.Message, error) {
 	}
 }
 
-// refuse tells a peer at once that its message is too large: it is still sending it.
+// refuse tells a peer at once that its message is too large: it is still sending.
 func (a *arrivals) refuse(err error) {
 	var large *TooLarge
 	if errors.As(err, &large) {
@@ -110,13 +110,13 @@ func (a *arrivals) refuse(err error) {
 	}
 }
 
-// close sends a close frame; who does not take it has gone, or goes.
+// close sends a close frame; a peer that does not read it is gone or closing.
 func (a *arrivals) close(code int, reason string) {
 	_ = a.conn.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, cutReason(reason)),
 		time.Now().Add(goodbye))
 }
 
-// arrived sees to what is complete. Of a control frame there is no message.
+// arrived handles a complete frame. For a control frame it returns no message.
 func (a *arrivals) arrived(f *frame) (*model.Message, error) {
 	switch f.opcode {
 	case opPing:

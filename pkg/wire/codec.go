@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// maxDepth is how deep a message may be nested; objects of Kubernetes stay far below.
+	// maxDepth limits the nesting of a message; Kubernetes objects stay far below.
 	maxDepth = 128
-	// maxName bounds ids, resources and the like: they are kept longer than a message.
+	// maxName limits ids, resources and the like: they outlive a message.
 	maxName = 4096
 )
 
@@ -20,7 +20,7 @@ const (
 // newline at the end.
 func EncodeJSON(m *model.Message) ([]byte, error) {
 	own := *m
-	own.Header.Sync = false // means something on a bus only
+	own.Header.Sync = false // only meaningful on a bus
 	var buf bytes.Buffer
 	buf.Grow(len(m.Content) + 384)
 	if err := json.NewEncoder(&buf).Encode(&own); err != nil {
@@ -33,8 +33,8 @@ func unsendable(m *model.Message, err error) *Unsendable {
 	return &Unsendable{fmt.Errorf("encode %s %s: %w", m.Route.Operation, m.Route.Resource, err)}
 }
 
-// DecodeJSON reads a message. Fields that it does not know are passed over, those that are missing are empty; only
-// the id is needed. The message shares no memory with data.
+// DecodeJSON decodes a message. It ignores unknown fields, and leaves missing ones empty; only the id is required. The
+// message shares no memory with data.
 func DecodeJSON(data []byte) (*model.Message, error) {
 	if d := depth(data); d > maxDepth {
 		return nil, malformed("it is nested deeper than %d", maxDepth)
@@ -49,7 +49,7 @@ func DecodeJSON(data []byte) (*model.Message, error) {
 	return m, nil
 }
 
-// check holds for messages of both encodings.
+// check validates messages of both encodings.
 func check(m *model.Message) error {
 	if m.Header.ID == "" {
 		return errors.New("it has no id")
@@ -60,11 +60,11 @@ func check(m *model.Message) error {
 			return fmt.Errorf("a field of its head has %d bytes, more than %d", len(text), maxName)
 		}
 	}
-	m.Header.Sync = false // another process's waiting is none of ours
+	m.Header.Sync = false // another process's waiter does not concern this one
 	return nil
 }
 
-// depth is how deep a text is nested, if it is JSON; of other texts it says nothing.
+// depth returns the nesting of a JSON text; for other texts it is meaningless.
 func depth(data []byte) int {
 	now, most, quoted := 0, 0, false
 	for i := 0; i < len(data); i++ {

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// CountBytes makes the connections of a listener count what goes over them, for Stats, and keeps what waits in
-// the kernel short, for pings. It belongs below TLS.
+// CountBytes makes a listener's connections count their bytes, for Stats, and keeps the kernel's send queue short, for
+// pings. It belongs below TLS.
 func CountBytes(l net.Listener) net.Listener { return countingListener{l} }
 
 type countingListener struct{ net.Listener }
@@ -28,7 +28,7 @@ func count(c net.Conn) *countingConn {
 // countingConn is a connection that counts.
 type countingConn struct {
 	net.Conn
-	// waiting is set once nothing is to wait in Read any more.
+	// waiting is set once Read must no longer wait.
 	waiting        *waitingConn
 	sent, received atomic.Int64
 }
@@ -43,7 +43,7 @@ func (c *countingConn) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// errNothing says that there is nothing to read now. TLS goes on after errors that are temporary.
+// errNothing means that there is nothing to read now. TLS continues after temporary errors.
 var errNothing error = nothingYet{}
 
 type nothingYet struct{}
@@ -58,7 +58,7 @@ func (c *countingConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// counterOf finds the counting connection under a TLS connection, or nil.
+// counterOf returns the counting connection below a TLS connection, or nil.
 func counterOf(c net.Conn) *countingConn {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()

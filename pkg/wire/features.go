@@ -5,24 +5,24 @@ import (
 	"strings"
 )
 
-// HeaderFeatures names what an end can do beyond the plain protocol: the edge lists all in its handshake, and the
-// cloud answers with those it will use. Upstream's ends know no such header.
+// HeaderFeatures lists what an end supports beyond the plain protocol: the edge lists all in its handshake, and the
+// cloud answers with those it will use. KubeEdge's ends ignore it.
 const HeaderFeatures = "Edgecore-Features"
 
 // Features are what two ends of ours may agree on.
 type Features struct {
-	// Inventory: the edge tells after connecting what it has, and gets only differences.
+	// Inventory: after connecting the edge sends what it has, and gets only differences.
 	Inventory bool `json:"inventory"`
-	// Lease: pings stand for keepalive messages and lease updates; the cloud renews the node's lease.
+	// Lease: pings replace keepalive messages and lease updates; the cloud renews the node's lease.
 	Lease bool `json:"lease"`
 	// Deflate: messages may be compressed (permessage-deflate; WebSocket only).
 	Deflate bool `json:"deflate"`
 }
 
-// AllFeatures is everything that this version can do.
+// AllFeatures returns everything that this version supports.
 func AllFeatures() Features { return Features{Inventory: true, Lease: true, Deflate: true} }
 
-// ParseFeatures reads the header; names that it does not know are of a newer version, and left out.
+// ParseFeatures parses the header; it ignores unknown names, which are of newer versions.
 func ParseFeatures(h http.Header) Features {
 	var f Features
 	for _, line := range h.Values(HeaderFeatures) {
@@ -60,7 +60,7 @@ func (f Features) And(g Features) Features {
 	return Features{f.Inventory && g.Inventory, f.Lease && g.Lease, f.Deflate && g.Deflate}
 }
 
-// set puts the features into a header, or nothing when there are none.
+// set sets the header, unless there are no features.
 func (f Features) set(h http.Header) {
 	if text := f.String(); text != "" {
 		h.Set(HeaderFeatures, text)

@@ -19,15 +19,15 @@ const (
 	maxControl = 125
 )
 
-// frame is what is complete: a control frame, or a message of one or more frames.
+// frame is complete: a control frame, or a message of one or more frames.
 type frame struct {
 	opcode   byte
 	deflated bool
 	payload  []byte
 }
 
-// frameReader takes apart what a client sends, in whatever pieces it comes (RFC 6455 section 5): unlike a reader of a
-// stream it can stop anywhere, so that nothing has to wait in the middle of a frame. Between messages it holds nothing.
+// frameReader parses a client's bytes in any pieces (RFC 6455 section 5): unlike a reader of a stream it can stop
+// anywhere, so that nothing has to wait in the middle of a frame. Between messages it holds nothing.
 type frameReader struct {
 	limit   int64 // of the payload of a message
 	deflate bool  // messages may be compressed
@@ -40,8 +40,8 @@ type frameReader struct {
 	fin     bool
 	mask    [4]byte
 	masked  int    // bytes of this frame that were unmasked
-	left    int64  // bytes of this frame that are to come
-	control []byte // the payload of a control frame, which may come between those of a message
+	left    int64  // bytes of this frame that are missing
+	control []byte // the payload of a control frame, which may interrupt a message
 
 	inMessage bool
 	kind      byte
@@ -49,7 +49,7 @@ type frameReader struct {
 	message   []byte
 }
 
-// feed takes bytes until a frame or message is complete, and returns those that it did not take.
+// feed reads bytes until a frame or message is complete, and returns the rest.
 func (f *frameReader) feed(data []byte) (done *frame, rest []byte, err error) {
 	for {
 		if !f.inFrame {
@@ -70,7 +70,7 @@ func (f *frameReader) feed(data []byte) (done *frame, rest []byte, err error) {
 	}
 }
 
-// header takes the head of a frame; inFrame says whether it is complete.
+// header reads the head of a frame; inFrame is set when it is complete.
 func (f *frameReader) header(data []byte) (rest []byte, err error) {
 	for len(data) > 0 {
 		f.head[f.have] = data[0]
@@ -85,7 +85,7 @@ func (f *frameReader) header(data []byte) (rest []byte, err error) {
 	return nil, nil
 }
 
-// headSize is how long the head is, by what is there of it.
+// headSize returns the length of the head, as far as its bytes tell.
 func (f *frameReader) headSize() int {
 	if f.have < 2 {
 		return 2
@@ -103,7 +103,7 @@ func (f *frameReader) headSize() int {
 	return size
 }
 
-// begin looks at the head of a frame.
+// begin checks the head of a frame.
 func (f *frameReader) begin() error {
 	b0, b1 := f.head[0], f.head[1]
 	f.fin, f.opcode = b0&0x80 != 0, b0&0x0f
@@ -158,7 +158,7 @@ func (f *frameReader) fits(length uint64) error {
 	return nil
 }
 
-// take unmasks a part of the payload.
+// take unmasks part of the payload.
 func (f *frameReader) take(part []byte) {
 	to := &f.message
 	if f.opcode >= opClose {
@@ -173,7 +173,7 @@ func (f *frameReader) take(part []byte) {
 	f.left -= int64(len(part))
 }
 
-// complete is called at the end of a frame. It returns what that makes complete.
+// complete handles the end of a frame. It returns the completed frame or message.
 func (f *frameReader) complete() *frame {
 	if f.opcode >= opClose {
 		done := &frame{opcode: f.opcode, payload: f.control}

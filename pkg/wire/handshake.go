@@ -15,20 +15,20 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// DialOptions say how to reach the cloud.
+// DialOptions configures a connection to the cloud.
 type DialOptions struct {
 	// URL is wss://host:port/path, or for QUIC anything with host and port.
 	URL string
-	// TLS is not changed; the application protocol is set by the dial.
+	// TLS is not modified; the dial sets the application protocol.
 	TLS *tls.Config
 	// Header goes with the handshake; see the Header constants.
 	Header http.Header
-	// Proxy returns the proxy for a request, as http.ProxyFromEnvironment does; nil: none. QUIC knows none.
+	// Proxy returns the proxy for a request, as http.ProxyFromEnvironment does; nil: none. QUIC ignores it.
 	Proxy  func(*http.Request) (*url.URL, error)
 	Limits Limits
-	// Dial makes the connection, to the cloud or the proxy; nil: over TCP. QUIC does not use it.
+	// Dial connects to the cloud or the proxy; nil: over TCP. QUIC ignores it.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// HandshakeTimeout is for everything until the link stands; 0: 30 s.
+	// HandshakeTimeout is the timeout until the link is established; 0: 30 s.
 	HandshakeTimeout time.Duration
 	// Features are offered.
 	Features Features
@@ -45,7 +45,7 @@ func (o *DialOptions) handshakeTimeout() time.Duration {
 	return defaultHandshake
 }
 
-// ProxyError is a failure on the way through a proxy.
+// ProxyError is a failure of a proxy connection.
 type ProxyError struct {
 	// Proxy is its host and port; never its password.
 	Proxy string
@@ -55,7 +55,7 @@ type ProxyError struct {
 func (e *ProxyError) Error() string { return "through the proxy " + e.Proxy + ": " + e.Err.Error() }
 func (e *ProxyError) Unwrap() error { return e.Err }
 
-// DialWebSocket connects to a cloud. A handshake that was turned down is *Refused.
+// DialWebSocket connects to a cloud. A refused handshake is *Refused.
 func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.handshakeTimeout())
 	defer cancel()
@@ -63,7 +63,7 @@ func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
 	if o.TLS != nil {
 		config = o.TLS.Clone()
 	}
-	config.NextProtos = []string{"http/1.1"} // over h2 there is no upgrade
+	config.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrade
 	header := o.Header.Clone()
 	if header == nil {
 		header = http.Header{}
@@ -72,7 +72,7 @@ func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
 	o.Instance.set(header)
 
 	via := ""
-	// The link has its own pings: TCP's would only cost bytes.
+	// The link has its own pings: TCP keepalives would only cost bytes.
 	plain := o.Dial
 	if plain == nil {
 		plain = (&net.Dialer{KeepAlive: -1}).DialContext
@@ -110,7 +110,7 @@ func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
 	return newWebSocket(ws, o.Limits.withDefaults(), agreed, nil), nil
 }
 
-// refusal makes of an answer that is no upgrade an error that says what it said.
+// refusal converts an answer that is not an upgrade to an error with its text.
 func refusal(err error, resp *http.Response) error {
 	if resp == nil || resp.StatusCode == http.StatusSwitchingProtocols {
 		return err
@@ -121,7 +121,7 @@ func refusal(err error, resp *http.Response) error {
 	return &Refused{Status: resp.StatusCode, Text: printable(line)}
 }
 
-// printable keeps what another end said fit for a log line.
+// printable makes a peer's text fit for a log line.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\uFFFD' {
@@ -144,7 +144,7 @@ func offersDeflate(h http.Header) bool {
 	return false
 }
 
-// AcceptOptions say how the cloud's end treats a connection.
+// AcceptOptions configures the cloud's end of a connection.
 type AcceptOptions struct {
 	Limits Limits
 	// Features are those that this end will use if the edge offers them.
@@ -153,13 +153,12 @@ type AcceptOptions struct {
 	Buffers *sync.Pool
 	// Reading is shared like Buffers; nil: the connection has its own.
 	Reading *ReadBuffers
-	// OnPing is called for each ping from the edge, from where Read runs; it must not wait.
+	// OnPing is called for each ping from the edge, in the goroutine of Read; it must not block.
 	OnPing func()
 }
 
-// AcceptWebSocket upgrades a request. After an error the request has been answered. Who may connect is to be
-// checked before. The handler should return and leave the Conn to a goroutine of its own: the
-// server's buffers are free then.
+// AcceptWebSocket upgrades a request. On an error the request has been answered. The caller checks before who may
+// connect. The handler should return and leave the Conn to another goroutine, which frees the server's buffers.
 func AcceptWebSocket(w http.ResponseWriter, r *http.Request, o AcceptOptions) (Conn, error) {
 	agreed := o.Features.And(ParseFeatures(r.Header))
 	agreed.Deflate = agreed.Deflate && offersDeflate(r.Header)

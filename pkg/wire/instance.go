@@ -6,15 +6,15 @@ import (
 	"net/http"
 )
 
-// HeaderInstance names the run of an agent. The edge sends a random value in its handshake, which is another one after
-// each start of the agent: the cloud can tell an agent that restarts from two devices with one certificate. Upstream's
-// ends do not know the header.
+// HeaderInstance identifies the run of an agent. The edge sends a random value in its handshake, which changes with
+// each start of the agent: the cloud can distinguish a restarted agent from two devices with one certificate.
+// KubeEdge's ends ignore it.
 const HeaderInstance = "Edgecore-Instance"
 
 // Instance is one run of an agent. The zero value is unknown.
 type Instance [16]byte
 
-// NewInstance makes a random one.
+// NewInstance returns a random instance.
 func NewInstance() (i Instance) {
 	_, _ = rand.Read(i[:]) // never fails
 	return i
@@ -40,7 +40,7 @@ func DecodeInstance(text string) (i Instance) {
 	return i
 }
 
-// Known reports whether the end said which run it is.
+// Known reports whether the edge sent an instance.
 func (i Instance) Known() bool { return i != Instance{} }
 
 // String is the header's value.

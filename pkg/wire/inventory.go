@@ -7,7 +7,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
-// What an edge of ours tells after connecting, when Inventory is agreed.
+// The inventory that our edgecore sends after connecting, if Inventory is agreed.
 const (
 	OpInventory       = "inventory"
 	ResourceInventory = "null/inventory"
@@ -20,8 +20,8 @@ type Held struct {
 	UID string `json:"u"`
 	// Version is what Version says of it.
 	Version string `json:"v"`
-	// Status is, of a pod, the StatusHash of what the node reported last, or StatusPending while a newer status waits
-	// to be sent. It is empty while the node has reported none, and from edgecore before this field existed.
+	// Status is, for a pod, the StatusHash of the node's last report, or StatusPending while a newer status waits to be
+	// sent. It is empty if the node has reported none, and from edgecore before this field existed.
 	Status string `json:"s,omitempty"`
 }
 
@@ -33,12 +33,12 @@ type Inventory struct {
 // Synced is the content of the cloud's answer: every difference was sent, and acknowledged.
 type Synced struct {
 	Synced bool `json:"synced"`
-	// Report names the pods, as in Held.Key, whose status at the API server is not the one that the node reported last:
-	// it was lost, or somebody else has written it. The node reports them again.
+	// Report names the pods, as in Held.Key, whose status at the API server is not the node's last report: it was lost,
+	// or someone else wrote it. The node reports them again.
 	Report []string `json:"report,omitempty"`
 }
 
-// NewInventory makes the message with which the edge tells what it holds.
+// NewInventory makes the inventory message.
 func NewInventory(objects []Held) (*model.Message, error) {
 	if objects == nil {
 		objects = []Held{}
@@ -64,7 +64,7 @@ func ParseInventory(m *model.Message) (Inventory, error) {
 	return i, nil
 }
 
-// What edgehub tells the group "meta" at each change of the link.
+// What edgehub sends to the group "meta" at each change of the link.
 const (
 	OpConnect    = "connect"
 	ResourceLink = "null/link"

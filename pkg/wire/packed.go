@@ -19,14 +19,14 @@ const (
 	packedVersion = 0x01010100
 	packedMessage = 1
 	packedHead    = 10
-	// maxPacked is the packer's own limit.
+	// maxPacked is the packer's limit.
 	maxPacked = 32 << 20
 )
 
-// Numbers of protobuf fields. Those from 100 are ours, and are passed over by others.
+// Numbers of protobuf fields. Those from 100 are ours, and ignored by others.
 const (
 	fieldHeader, fieldRouter, fieldContent = 1, 2, 3
-	// fieldIsJSON says that the content is JSON; without it, it is the characters of a string.
+	// fieldIsJSON marks the content as JSON; otherwise it is the characters of a string.
 	fieldIsJSON = 100
 
 	fieldID, fieldParentID, fieldTimestamp, fieldSync, fieldType = 1, 2, 3, 4, 5
@@ -36,7 +36,7 @@ const (
 	fieldDestination                                       = 100
 )
 
-// WritePacked writes a message in the packer's framing, by one call of Write.
+// WritePacked writes a message in the packer's framing, with one Write.
 func WritePacked(w io.Writer, m *model.Message) error {
 	data, err := encodePacked(m)
 	if err != nil {
@@ -119,7 +119,7 @@ func packContent(content json.RawMessage) (data []byte, isJSON bool, err error) 
 	return []byte(text), false, err
 }
 
-// unpackContent is the way back.
+// unpackContent is the inverse.
 func unpackContent(data []byte, isJSON bool) (json.RawMessage, error) {
 	if !isJSON {
 		return json.Marshal(string(data))
@@ -133,8 +133,8 @@ func unpackContent(data []byte, isJSON bool) (json.RawMessage, error) {
 	return bytes.Clone(data), nil
 }
 
-// ReadPacked reads a message in the packer's framing. io.EOF is the end between two messages. A length that is
-// claimed costs no memory before the bytes are there.
+// ReadPacked reads a message in the packer's framing. It returns io.EOF between two messages. A claimed length costs no
+// memory before its bytes arrive.
 func ReadPacked(r io.Reader, limit int64) (*model.Message, error) {
 	var head [packedHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

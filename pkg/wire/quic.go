@@ -15,10 +15,10 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
-// alpn names our protocol over QUIC: upstream's library is from before IETF QUIC, and neither can talk to the other
-// (docs/wire.md, QUIC). What goes over the streams is KubeEdge's: a control stream with the header message and its
-// answer, then a stream of messages that begins with "msg". After its answer the control stream carries single
-// bytes, the pings and their answers.
+// alpn names our protocol over QUIC: KubeEdge's library predates IETF QUIC, and neither can talk to the other
+// (docs/wire.md, QUIC). The streams carry KubeEdge's protocol: a control stream with the header message and its answer,
+// then a stream of messages that begins with "msg". After its answer the control stream carries single bytes, the pings
+// and their answers.
 const (
 	alpn       = "edgecore/1"
 	streamUse  = "msg"
@@ -28,17 +28,17 @@ const (
 	windowHigh = 1 << 20
 )
 
-// quicConfig keeps memory small: links are many, and messages are mostly small.
+// quicConfig keeps memory small: there are many links, and most messages are small.
 func quicConfig(limits Limits, streams int64) *quic.Config {
 	return &quic.Config{
-		// A dial has its own limit, too, which QUIC's 5 s would make of no use.
+		// A dial has its own timeout, which QUIC's 5 s would override.
 		HandshakeIdleTimeout: defaultHandshake,
-		// QUIC's own limit is behind ours, which knows what to say.
+		// QUIC's timeout is longer than ours, which gives a reason.
 		MaxIdleTimeout:             limits.ReadTimeout + 5*time.Second,
 		InitialStreamReceiveWindow: windowLow, MaxStreamReceiveWindow: windowHigh,
 		InitialConnectionReceiveWindow: windowLow, MaxConnectionReceiveWindow: windowHigh + windowLow,
 		MaxIncomingStreams: streams, MaxIncomingUniStreams: -1,
-		// Looking for the largest packet that passes costs some 10 KB a connection, on links that mostly idle.
+		// Path MTU discovery costs some 10 KB a connection, on links that are mostly idle.
 		DisablePathMTUDiscovery: true,
 	}
 }
@@ -57,7 +57,7 @@ type quicConn struct {
 	cause            atomic.Pointer[error]
 }
 
-// start begins to read the control stream; that ends with the connection.
+// start reads the control stream until the connection ends.
 func (c *quicConn) start() *quicConn {
 	c.tally.start = time.Now()
 	_ = c.control.SetDeadline(time.Time{})
@@ -81,7 +81,7 @@ func (c *quicConn) heard() {
 }
 
 func (c *quicConn) allowSilence() {
-	_ = c.messages.SetReadDeadline(time.Now().Add(c.limits.ReadTimeout)) // fails only at the end, which Read tells
+	_ = c.messages.SetReadDeadline(time.Now().Add(c.limits.ReadTimeout)) // fails only after the end, which Read reports
 }
 
 // readSigns answers pings.
@@ -153,7 +153,7 @@ func (h quicHearing) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// quicError says what an error of reading means.
+// quicError interprets a read error.
 func (c *quicConn) quicError(err error) error {
 	var closed *quic.ApplicationError
 	timeout := net.Error(nil)
@@ -162,7 +162,7 @@ func (c *quicConn) quicError(err error) error {
 		return &Closed{Code: int(closed.ErrorCode), Reason: printable(closed.ErrorMessage)}
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return ErrSilent
-	case errors.Is(err, io.EOF): // the stream ended, and with it the link
+	case errors.Is(err, io.EOF): // the end of the stream ends the link
 		return io.ErrUnexpectedEOF
 	}
 	return err
@@ -194,7 +194,7 @@ func (c *quicConn) Write(m *model.Message) error {
 	return nil
 }
 
-// writeError says what an error of writing means.
+// writeError interprets a write error.
 func (c *quicConn) writeError(err error) error {
 	var idle *quic.IdleTimeoutError
 	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() && !errors.As(err, &idle) {
@@ -203,7 +203,7 @@ func (c *quicConn) writeError(err error) error {
 	return c.quicError(err)
 }
 
-// fail ends the link because of an error, and returns why it ended.
+// fail ends the link with an error, and returns why it ended.
 func (c *quicConn) fail(err error) error {
 	c.end(err, CloseGoingAway, "")
 	return *c.cause.Load()

@@ -23,7 +23,7 @@ import (
 const (
 	// headerName is both resource and operation of the header message.
 	headerName = "header"
-	// maxHeader bounds the messages of the handshake.
+	// maxHeader limits the messages of the handshake.
 	maxHeader = 64 << 10
 )
 
@@ -34,7 +34,7 @@ type headerAnswer struct {
 	Header http.Header `json:"header,omitempty"`
 }
 
-// DialQUIC connects to a cloud of ours. A handshake that was turned down is *Refused.
+// DialQUIC connects to a cloud of ours. A refused handshake is *Refused.
 func DialQUIC(ctx context.Context, o DialOptions) (Conn, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil {
@@ -61,7 +61,7 @@ func dialQUIC(ctx context.Context, addr string, o DialOptions) (Conn, error) {
 	limits := o.Limits.withDefaults()
 	conn, err := quic.DialAddr(ctx, addr, config, quicConfig(limits, -1))
 	if err != nil {
-		return nil, refusalQUIC(err) // it may have come before the handshake's end was seen
+		return nil, refusalQUIC(err) // it may have arrived before the end of the handshake
 	}
 	c, err := introduce(ctx, conn, o, limits)
 	if err != nil {
@@ -71,8 +71,8 @@ func dialQUIC(ctx context.Context, addr string, o DialOptions) (Conn, error) {
 	return c.start(), nil
 }
 
-// refusalQUIC makes an error of the cloud's good-bye that of its answer: an edge that was held up sees the answer no
-// more when the cloud has ended the connection.
+// refusalQUIC converts the cloud's close error to that of its answer: a delayed edge no longer sees the answer if the
+// cloud has closed the connection.
 func refusalQUIC(err error) error {
 	var closed *quic.ApplicationError
 	if errors.As(err, &closed) && closed.Remote && closed.ErrorMessage != "" {
@@ -88,7 +88,7 @@ func introduce(ctx context.Context, conn *quic.Conn, o DialOptions, limits Limit
 		header = http.Header{}
 	}
 	offered := o.Features
-	offered.Deflate = false // is WebSocket's
+	offered.Deflate = false // only for WebSocket
 	offered.set(header)
 	o.Instance.set(header)
 	content, err := json.Marshal(header)
@@ -138,14 +138,14 @@ type Caller struct {
 	Header http.Header
 	Chain  []*x509.Certificate
 	Remote net.Addr
-	// Since is when its connection stood.
+	// Since is when its connection was established.
 	Since time.Time
 }
 
-// Prepare decides about a caller: an error refuses it, with that reason.
+// Prepare decides about a caller: an error refuses it with that reason.
 type Prepare func(c Caller) (AcceptOptions, error)
 
-// QUICListener takes connections of edges.
+// QUICListener accepts connections of edges.
 type QUICListener struct {
 	listener *quic.Listener
 	prepare  Prepare
@@ -162,8 +162,8 @@ type accepted struct {
 	chain  []*x509.Certificate
 }
 
-// ListenQUIC listens on a UDP address. config has to ask for client certificates. limits hold until prepare has
-// given those of the edge.
+// ListenQUIC listens on a UDP address. config must request client certificates. limits apply until prepare returns the
+// edge's.
 func ListenQUIC(addr string, config *tls.Config, limits Limits, prepare Prepare) (*QUICListener, error) {
 	config = config.Clone()
 	config.MinVersion, config.NextProtos = tls.VersionTLS13, []string{alpn}
@@ -177,10 +177,10 @@ func ListenQUIC(addr string, config *tls.Config, limits Limits, prepare Prepare)
 	return l, nil
 }
 
-// Addr is where it listens.
+// Addr returns the listener's address.
 func (l *QUICListener) Addr() net.Addr { return l.listener.Addr() }
 
-// Close ends the listener, and what is in its handshake. Connections that were accepted go on.
+// Close closes the listener and unfinished handshakes. Accepted connections continue.
 func (l *QUICListener) Close() error {
 	l.cancel()
 	err := l.listener.Close()
@@ -188,8 +188,8 @@ func (l *QUICListener) Close() error {
 	return err
 }
 
-// Accept returns the next edge that was let in, with its headers and certificates, or an error at the listener's
-// end or ctx's. Slow handshakes hold up nobody.
+// Accept returns the next accepted edge, with its headers and certificates, or an error when the listener or ctx ends.
+// Slow handshakes do not delay others.
 func (l *QUICListener) Accept(ctx context.Context) (Conn, http.Header, []*x509.Certificate, error) {
 	select {
 	case a := <-l.ready:
@@ -225,7 +225,7 @@ func (l *QUICListener) receive(conn *quic.Conn, since time.Time) {
 	ctx, cancel := context.WithTimeout(l.ctx, defaultHandshake)
 	defer cancel()
 	a, err := l.welcome(ctx, conn, since)
-	if err != nil && l.ctx.Err() != nil { // it is not the edge that is at fault
+	if err != nil && l.ctx.Err() != nil { // not the edge's fault
 		_ = conn.CloseWithError(CloseGoingAway, "")
 		return
 	}
@@ -240,7 +240,7 @@ func (l *QUICListener) receive(conn *quic.Conn, since time.Time) {
 	}
 }
 
-// welcome reads the header message, answers it, and takes the stream of messages.
+// welcome reads the header message, answers it, and accepts the stream of messages.
 func (l *QUICListener) welcome(ctx context.Context, conn *quic.Conn, since time.Time) (accepted, error) {
 	control, err := conn.AcceptStream(ctx)
 	if err != nil {
@@ -320,7 +320,7 @@ func answerHeader(control io.Writer, m *model.Message, a headerAnswer) error {
 	return WritePacked(control, m.Respond(content))
 }
 
-// refuse answers an edge that may not come in, and gives it the time to read why.
+// refuse refuses an edge, and gives it time to read why.
 func refuse(ctx context.Context, conn *quic.Conn, control *quic.Stream, m *model.Message, why error) error {
 	if err := answerHeader(control, m, headerAnswer{Reason: why.Error()}); err != nil {
 		return err

@@ -7,20 +7,19 @@ import (
 
 const (
 	// handshakesMax is how many connections may be between TLS and their header message, sourceHandshakesMax how many
-	// of them may come from one address: many nodes may share one behind NAT, but they do not all connect within the
-	// same moment.
+	// of them from one address: many nodes may share one behind NAT, but they do not all connect at the same moment.
 	handshakesMax       = 256
 	sourceHandshakesMax = 32
 )
 
-// handshakeSlots bounds the handshakes that are not finished.
+// handshakeSlots limits unfinished handshakes.
 type handshakeSlots struct {
 	mu      sync.Mutex
 	taken   int
 	sources map[netip.Prefix]int
 }
 
-// take takes a slot for a handshake from an address. It reports whether there was one.
+// take takes a slot for a handshake from an address. It reports whether one was free.
 func (s *handshakeSlots) take(source netip.Prefix) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,7 +34,7 @@ func (s *handshakeSlots) take(source netip.Prefix) bool {
 	return true
 }
 
-// leave gives a slot back.
+// leave returns a slot.
 func (s *handshakeSlots) leave(source netip.Prefix) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

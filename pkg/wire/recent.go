@@ -6,18 +6,18 @@ import (
 	"sync"
 )
 
-// recentKept is how many ids are remembered: more than a node has under way at a time.
+// recentKept is how many ids are remembered: more than a node has in flight.
 const recentKept = 64
 
-// Recent remembers which messages were carried out lately. A network or a proxy that repeats a message, late perhaps,
-// must not bring back what has changed since. Its zero value remembers nothing; at rest it takes half a KB at most.
+// Recent remembers recently handled messages. A network or proxy that repeats a message, perhaps late, must not undo
+// later changes. Its zero value remembers nothing; when idle it takes half a KB at most.
 type Recent struct {
 	mu   sync.Mutex
 	ids  []uint64
 	next int
 }
 
-// Has reports whether a message is among the last that were added.
+// Has reports whether a message is among the last added.
 func (r *Recent) Has(id string) bool {
 	sum := hashed(id)
 	r.mu.Lock()
@@ -25,7 +25,7 @@ func (r *Recent) Has(id string) bool {
 	return slices.Contains(r.ids, sum)
 }
 
-// Add remembers a message, in the place of the oldest.
+// Add remembers a message in place of the oldest.
 func (r *Recent) Add(id string) {
 	sum := hashed(id)
 	r.mu.Lock()

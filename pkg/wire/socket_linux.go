@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unsentMax is how much may wait in the kernel behind what is on its way. What waits there delays pings: without a
-// limit a slow link that carries a large message looks like a silent one.
+// unsentMax is how many bytes may wait in the kernel behind those in flight. They delay pings: without a limit a slow
+// link that carries a large message looks like a silent one.
 const unsentMax = 16 << 10
 
-// tuneConn sets what both ends want of a TCP socket. A kernel that does not know it does without.
+// tuneConn sets socket options that both ends use. Unsupported ones are ignored.
 func tuneConn(c net.Conn) {
 	s, ok := c.(syscall.Conn)
 	if !ok {

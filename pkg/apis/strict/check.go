@@ -14,14 +14,14 @@ import (
 // UnixScheme begins the URL of a unix socket.
 const UnixScheme = "unix://"
 
-// Checker gathers what is wrong with values, each with its path, its value, and what is allowed.
+// Checker collects problems of values, each with its path, its value, and what is allowed.
 type Checker struct {
 	// Secrets are the words of Schema.Secrets.
 	Secrets  []string
 	Problems Problems
 }
 
-// Fail notes that a value is not allowed, and what would be.
+// Fail records that a value is not allowed, and what would be.
 func (c *Checker) Fail(path string, value any, want string) {
 	c.Problems = append(c.Problems, Problem{Path: path, Text: notAllowed(path, value, want, c.Secrets)})
 }

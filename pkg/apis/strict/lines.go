@@ -6,29 +6,29 @@ import (
 	"strings"
 )
 
-// lineIndex finds the line on which a key stands. The YAML library keeps no positions, and a second one for
-// the sake of an error would cost the device a part of a megabyte: this reads the indentation instead. In
-// forms that it does not follow, such as {a: {b: 1}}, it answers with the line of the key around them.
+// lineIndex finds the line of a key. The YAML library keeps no positions, and a second library just for errors would
+// cost the device a part of a megabyte, so this reads the indentation. In forms that it does not follow, such as {a:
+// {b: 1}}, it returns the line of the enclosing key.
 type lineIndex struct {
 	lines map[string]int
 	paths map[int]string
 }
 
-// frame is an open mapping key or list item. The depth is twice the column, and one more for the dash of a
-// list, which may stand in the column of the list's key.
+// frame is an open mapping key or list item. The depth is twice the column, plus one for the dash of a list, which may
+// be in the column of the list's key.
 type frame struct {
 	depth int
 	path  string
 }
 
-// maxDepth bounds how deep the index goes; the configuration itself is 8 deep.
+// maxDepth limits the depth of the index; the configuration itself is 8 deep.
 const maxDepth = 24
 
 func indexLines(data []byte) *lineIndex {
 	x := &lineIndex{lines: map[string]int{}, paths: map[int]string{}}
 	var stack []frame
 	items := map[string]int{}
-	block := -1 // the column of the key whose block of text is being passed over
+	block := -1 // the column of the key whose text block is being skipped
 	number := 0
 	for line := range bytes.Lines(data) {
 		number++
@@ -110,7 +110,7 @@ func (x *lineIndex) note(path string, line int) {
 	x.paths[line] = path
 }
 
-// line returns where path stands, or else what is around it; 0 when that is not known either.
+// line returns the line of path, or of what encloses it; 0 if neither is known.
 func (x *lineIndex) line(path string) int {
 	for path != "" {
 		if n, ok := x.lines[path]; ok {
@@ -124,7 +124,7 @@ func (x *lineIndex) line(path string) int {
 	return 0
 }
 
-// dotted writes a[b.c] as a.b.c: the index does not know which mappings have keys of the user's own.
+// dotted writes a[b.c] as a.b.c: the index does not know which mappings have user-chosen keys.
 func dotted(path string) string {
 	if !strings.HasSuffix(path, "]") {
 		return path

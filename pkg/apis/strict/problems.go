@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with a file.
+// Problem is one error in a file.
 type Problem struct {
 	// Line is the line of the file, from 1; 0 where it is not known.
 	Line int
@@ -28,7 +28,7 @@ func (p Problem) Error() string {
 	return text
 }
 
-// Problems is all that is wrong with a file, in the order of its lines.
+// Problems are all errors in a file, in line order.
 type Problems []Problem
 
 func (p Problems) Error() string {
@@ -48,10 +48,10 @@ func (p Problems) Error() string {
 	return text.String()
 }
 
-// MaxShown bounds what one error says; a file that is something else altogether has thousands of problems.
+// MaxShown limits the problems in one error; a file of another kind has thousands.
 const MaxShown = 50
 
-// OrNil returns nil when there are none.
+// OrNil returns nil if there are none.
 func (p Problems) OrNil() error {
 	if len(p) == 0 {
 		return nil
@@ -59,7 +59,7 @@ func (p Problems) OrNil() error {
 	return p
 }
 
-// NotAllowed is the text on a value that is invalid, and that is no secret.
+// NotAllowed returns the text for an invalid value that is not a secret.
 func NotAllowed(v any, want string) string { return notAllowed("", v, want, nil) }
 
 func notAllowed(path string, v any, want string, secrets []string) string {
@@ -78,19 +78,19 @@ func (p Problems) inOrder() Problems {
 }
 
 const (
-	// Hidden stands where a secret would.
+	// Hidden replaces a secret.
 	Hidden = "(hidden)"
-	// maxQuoted bounds a name or a value in an error.
+	// maxQuoted limits a name or value in an error.
 	maxQuoted = 80
 )
 
-// isSecret tells by its path whether a value must not be shown.
+// isSecret reports whether a value must not be shown, by its path.
 func isSecret(path string, secrets []string) bool {
 	lower := strings.ToLower(path)
 	return slices.ContainsFunc(secrets, func(word string) bool { return strings.Contains(lower, word) })
 }
 
-// shown is a value as an error may show it.
+// shown returns a value as an error may show it.
 func shown(path string, v any, secrets []string) string {
 	if isSecret(path, secrets) {
 		return Hidden
@@ -114,7 +114,7 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:maxQuoted], "") + "..."
 }
 
-// WithoutPassword takes the password out of a URL such as tcp://user:password@host:1883.
+// WithoutPassword removes the password from a URL such as tcp://user:password@host:1883.
 func WithoutPassword(s string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {
@@ -126,7 +126,7 @@ func WithoutPassword(s string) string {
 	}
 	at := strings.LastIndex(rest[:end], "@")
 	if at < 0 {
-		// A password may itself hold a slash; what stands before the last @ is still not for others.
+		// A password may contain a slash; hide everything before the last @.
 		if at = strings.LastIndex(rest, "@"); at < 0 || !strings.Contains(rest[:at], ":") {
 			return s
 		}

@@ -1,10 +1,10 @@
-// Package strict reads configuration files for people: it lays a YAML file over a program's defaults, and
-// tells all that is wrong with it at once, each with its line, its path, and what would be right. A key that
-// nobody knows is an error that names the nearest known one. A key that the program knows and does not act on
-// is a warning, where the file gives it another value than the default.
+// Package strict reads configuration files for people: it merges a YAML file over a program's defaults, and reports
+// everything wrong with it at once, each with its line, its path, and what would be right. An unknown key is an error
+// that names the nearest known one. A key that the program knows and does not act on is a warning if the file sets it
+// to other than the default.
 //
-// A program describes its file with a Schema; nothing here knows a particular one. Values of keys that hold
-// secrets are in no error and no warning.
+// A program describes its file with a Schema; this package knows no particular one. Values of secret keys are in no
+// error and no warning.
 package strict
 
 import (
@@ -16,7 +16,7 @@ import (
 	"reflect"
 )
 
-// maxFile bounds the file: a real one has a few kilobytes.
+// maxFile limits the file: a real one has a few kilobytes.
 const maxFile = 1 << 20
 
 // Schema describes the configuration file of a program. T is a struct with JSON tags.
@@ -25,37 +25,34 @@ type Schema[T any] struct {
 	Program string
 	// Default returns the configuration of an empty file.
 	Default func() *T
-	// Prepare checks that the tree is of this kind of file, and may take out of it what older versions had.
-	// What it returns first are warnings.
+	// Prepare checks that the tree is of this kind of file, and may remove keys of older versions. The Problems it
+	// returns are warnings.
 	Prepare func(root map[string]any) (Problems, error)
-	// Adapt changes the defaults by what the tree says: it takes away what the file replaces as a whole, such
-	// as a map of the user's own keys, and works out what depends on other values. The tree has only values
-	// that their types read. May be nil.
+	// Adapt adjusts the defaults to the tree: it clears what the file replaces as a whole, such as a map of the user's
+	// own keys, and computes what depends on other values. All values in the tree fit their types. May be nil.
 	Adapt func(tree any, defaults *T)
-	// Complete fills in what depends on other values; may be nil.
+	// Complete sets values that depend on others; may be nil.
 	Complete func(*T)
 	// Validate returns nil or Problems.
 	Validate func(*T) error
 
-	// Secrets are words, in lower case: a value whose path has one of them is not shown.
+	// Secrets are words, in lower case: a value whose path contains one is not shown.
 	Secrets []string
-	// Live are the keys that the program acts on. A mapping that is named is live as a whole.
+	// Live are the keys that the program acts on. A listed mapping is live as a whole.
 	Live map[string]bool
-	// Absent are the switches of modules that this version does not have. To switch one on, even where that
-	// is the default, is worth a warning: what the file says is on is not.
+	// Absent are the switches of modules that this version lacks. Switching one on, even if that is the default, gives
+	// a warning.
 	Absent map[string]bool
-	// Notes are better words for the warnings of some keys that are not acted on.
+	// Notes replace the warnings of some keys that are not acted on.
 	Notes map[string]string
-	// FormerDefaults are the defaults of older versions: a file printed by one of them asks for nothing.
+	// DeprecatedDefaults are the defaults of older versions: a file printed by one of them gets no warnings for these.
 	FormerDefaults map[string]string
-	// Fallback returns the defaults that belong to a configuration, where some depend on what it says; nil
-	// means Default.
+	// Fallback returns the defaults for a configuration if some depend on its values; nil means Default.
 	Fallback func(*T) *T
 }
 
-// Load reads a file, fills in the defaults, and checks it. The file is only read, never written. All that is
-// wrong with it is in the one error, which holds Problems. Warnings name keys that the file sets and the
-// program does not act on.
+// Load reads a file, fills in the defaults, and checks it. It never writes the file. The error is Problems, with
+// everything that is wrong. Warnings name keys that the file sets and the program does not act on.
 func (s *Schema[T]) Load(path string) (*T, []string, error) {
 	data, err := s.readFile(path)
 	if err != nil {
@@ -78,7 +75,7 @@ func (s *Schema[T]) readFile(path string) ([]byte, error) {
 	case info.IsDir():
 		return nil, errors.New("is a directory; want the file")
 	case !info.Mode().IsRegular():
-		return nil, errors.New("is not a regular file") // to open a pipe might wait for ever
+		return nil, errors.New("is not a regular file") // opening a pipe might block forever
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -131,8 +128,7 @@ func (s *Schema[T]) Parse(data []byte) (*T, []string, error) {
 	return cfg, texts(warnings.inOrder()), nil
 }
 
-// Fit lays a tree over the defaults and returns the warnings of it, or what does not fit; values are not
-// checked.
+// Fit merges a tree over the defaults. It returns warnings, or what does not fit; it does not check values.
 func (s *Schema[T]) Fit(root map[string]any) (*T, Problems, error) {
 	cfg, problems, warnings, err := s.fit(root, nil)
 	if err == nil {
@@ -151,7 +147,7 @@ func (s *Schema[T]) fit(root map[string]any, problems Problems) (*T, Problems, P
 	return cfg, w.problems, s.unused(clean, cfg), nil
 }
 
-// overlay lays what the file says over the defaults.
+// overlay merges the file over the defaults.
 func (s *Schema[T]) overlay(tree any) (*T, error) {
 	raw, err := json.Marshal(tree)
 	if err != nil {
@@ -178,10 +174,10 @@ func texts(p Problems) []string {
 	return list
 }
 
-// Has reports whether a tree says something at a path of keys.
+// Has reports whether a tree has a value at a path of keys.
 func Has(tree any, keys ...string) bool { return At(tree, keys...) != nil }
 
-// At returns what a tree says at a path of keys, or nil.
+// At returns a tree's value at a path of keys, or nil.
 func At(tree any, keys ...string) any {
 	for _, k := range keys {
 		m, _ := tree.(map[string]any)

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// maxSuggested bounds the search for nearest names in a file that is something else altogether.
+// maxSuggested limits the searches for nearest names in a file of another kind.
 const maxSuggested = 20
 
-// unknownKey reports a key that nobody knows, with the nearest known name: the same name at another place,
-// or a similar name here.
+// unknownKey reports an unknown key with the nearest known name: the same name at another place, or a similar name
+// here.
 func (w *walker) unknownKey(at, parent, key string, here map[string]reflect.Type) {
 	text := "no such key"
 	if w.suggested < maxSuggested {
@@ -53,7 +53,7 @@ func placesOf(root reflect.Type, key string) []string {
 	return found
 }
 
-// Nearest returns the candidate with the fewest letters to change, without regard to capitals.
+// Nearest returns the candidate with the fewest letters to change, ignoring case.
 func Nearest(key string, candidates []string) (string, int) {
 	best, distance := "", -1
 	for _, c := range candidates {
@@ -64,7 +64,7 @@ func Nearest(key string, candidates []string) (string, int) {
 	return best, distance
 }
 
-// editDistance is the number of bytes to change, add or drop to make b of a.
+// editDistance returns the number of bytes to change, add or drop to turn a into b.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

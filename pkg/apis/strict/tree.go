@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// readTree reads YAML (or JSON, which is YAML) into maps, lists and scalars. Keys that are there twice are
-// problems, and the later of them is taken so that the rest can be checked too.
+// readTree reads YAML (or JSON) into maps, lists and scalars. Duplicate keys are problems; the later one is used so
+// that the rest can be checked.
 func readTree(data []byte, program string) (map[string]any, Problems, error) {
 	if err := checkText(data); err != nil {
 		return nil, nil, err
@@ -46,7 +46,7 @@ func readTree(data []byte, program string) (map[string]any, Problems, error) {
 	return root, problems, nil
 }
 
-// checkText tells what is not a text at all, and a second document, which the YAML library would pass over.
+// checkText reports content that is not text, and a second document, which the YAML library would ignore.
 func checkText(data []byte) error {
 	if bytes.IndexByte(data, 0) >= 0 || !utf8.Valid(data) {
 		return errors.New("is not a text in UTF-8, so no YAML")
@@ -70,7 +70,7 @@ func checkText(data []byte) error {
 	return nil
 }
 
-// doubleKeys reads the YAML library's error on keys that are there twice; nil when it is about other things.
+// doubleKeys converts the YAML library's error about duplicate keys; nil for other errors.
 func doubleKeys(err error) Problems {
 	var problems Problems
 	for line := range strings.Lines(err.Error()) {

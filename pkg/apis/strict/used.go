@@ -14,9 +14,8 @@ const (
 	NotThere   = "accepted, but this version does not have this module yet"
 )
 
-// unused returns a warning for each key that the tree sets, that other versions act on, and that this one
-// does not. A key that has its default is left in peace: nothing is lost by it. What is compared are values and
-// not their spelling: 60s is 1m0s.
+// unused returns a warning for each key that the tree sets and that other versions act on but this one does not. A key
+// with its default value gets none. Values are compared, not spellings: 60s is 1m0s.
 func (s *Schema[T]) unused(tree any, cfg *T) Problems {
 	fallback := s.Default()
 	if s.Fallback != nil {
@@ -57,7 +56,7 @@ func (u *unusedKeys) walk(at string, tree any, value, fallback reflect.Value) {
 	}
 }
 
-// pointed follows a pointer to a struct; one that is nil points to a struct that says nothing.
+// pointed dereferences a pointer to a struct; a nil pointer gives the zero struct.
 func pointed(v reflect.Value) reflect.Value {
 	switch {
 	case v.Kind() != reflect.Pointer || v.Type().Elem().Kind() != reflect.Struct || hasOwnForm(v.Type().Elem()):
@@ -68,7 +67,7 @@ func pointed(v reflect.Value) reflect.Value {
 	return v.Elem()
 }
 
-// fieldByKey finds the field of a JSON key; the tree has only keys that fit.
+// fieldByKey returns the field of a JSON key; the tree has only keys that fit.
 func fieldByKey(v reflect.Value, key string) reflect.Value {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -85,7 +84,7 @@ func fieldByKey(v reflect.Value, key string) reflect.Value {
 	return reflect.Value{}
 }
 
-// same compares what two values say: no pointer, an empty list and a zero say the same.
+// same compares values: nil, an empty list and a zero are equal.
 func same(a, b reflect.Value) bool {
 	if saysZero(a) && saysZero(b) {
 		return true

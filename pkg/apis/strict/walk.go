@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// walker lays a file's tree beside the types, and gathers what does not fit.
+// walker compares a file's tree with the types, and collects what does not fit.
 type walker struct {
 	problems  Problems
 	root      reflect.Type
@@ -25,9 +25,9 @@ func (w *walker) fail(path string, v any, want string) {
 	w.problems = append(w.problems, Problem{Path: path, Text: notAllowed(path, v, want, w.secrets)})
 }
 
-// fit returns v as the type reads it, and whether it says anything: null says nothing, and neither does what
-// does not fit, which is reported. A number or a truth value where a text is wanted is taken as that text
-// (a password of digits, a label "true"), as KubeEdge does.
+// fit converts v to its type, and reports whether it has a value: null has none, nor has a value that does not fit,
+// which is reported. A number or bool in place of a string becomes that string (a password of digits, a label "true"),
+// as in KubeEdge.
 func (w *walker) fit(path string, v any, t reflect.Type) (any, bool) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -157,7 +157,7 @@ func (w *walker) fitNumber(path string, v any, t reflect.Type) (any, bool) {
 	return number, true
 }
 
-// hasOwnForm: types such as a quantity or a duration read their JSON themselves.
+// hasOwnForm reports whether a type, such as a quantity or duration, decodes its own JSON.
 func hasOwnForm(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]())
 }

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Where things lie by default: KubeEdge's places.
+// Default paths: KubeEdge's.
 const (
 	DefaultConfigFile  = "/etc/kubeedge/config/cloudcore.yaml"
 	DefaultUnixSocket  = "unix:///var/lib/kubeedge/kubeedge.sock"
@@ -21,7 +21,7 @@ const (
 	keyFile   = "/etc/kubeedge/certs/server.key"
 	anyIPv4   = "0.0.0.0"
 
-	// ContentTypeProtobuf and ContentTypeJSON are the forms in which kube-apiserver answers.
+	// ContentTypeProtobuf and ContentTypeJSON are the encodings of kube-apiserver's answers.
 	ContentTypeProtobuf = "application/vnd.kubernetes.protobuf"
 	ContentTypeJSON     = "application/json"
 
@@ -34,7 +34,7 @@ const (
 // Default returns the configuration of an empty file.
 func Default() *CloudCore { return defaultFor(DefaultNodeLimit) }
 
-// defaultFor returns the defaults where so many nodes may be connected: some grow with them.
+// defaultFor returns the defaults for a node limit: some grow with it.
 func defaultFor(nodeLimit int32) *CloudCore {
 	return &CloudCore{
 		TypeMeta:     metav1.TypeMeta{APIVersion: APIVersion, Kind: Kind},
@@ -134,11 +134,11 @@ func defaultLoad(nodeLimit int32) EdgeControllerLoad {
 
 const maxInt32 = 1<<31 - 1
 
-// times and plus stay within what the file's numbers may be.
+// times and plus limit results to the range of the file's numbers.
 func times(a, b int32) int32 { return int32(min(int64(a)*int64(b), maxInt32)) }
 func plus(a, b int32) int32  { return int32(min(int64(a)+int64(b), maxInt32)) }
 
-// HostIP is the address that this host sends from, as far as it knows a way out; nothing is sent to find it.
+// HostIP returns the address that this host would send from, if it has a route; it sends nothing to find it.
 func HostIP() string {
 	for _, target := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
 		conn, err := net.Dial("udp", target)
@@ -150,11 +150,11 @@ func HostIP() string {
 			return addr.IP.String()
 		}
 	}
-	addrs, _ := net.InterfaceAddrs() // a host that cannot tell has none
+	addrs, _ := net.InterfaceAddrs() // without addresses there is none
 	return chooseIP(addrs)
 }
 
-// chooseIP takes an address that others may reach, IPv4 before IPv6, or else the loopback's.
+// chooseIP returns an address that others may reach, IPv4 before IPv6, or else a loopback address.
 func chooseIP(addrs []net.Addr) string {
 	chosen := ""
 	for _, a := range addrs {

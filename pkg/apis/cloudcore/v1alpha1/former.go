@@ -2,8 +2,8 @@ package v1alpha1
 
 import "github.com/edgecore-io/edgecore/pkg/apis/strict"
 
-// formerKeys are keys that KubeEdge had in this apiVersion at some time, and that its v1.23 does not have.
-// Files of those days are still taken. Each has the path of the mapping that held it.
+// deprecatedKeys are keys that KubeEdge once had in this apiVersion, and that its v1.23 lacks. Old files are still
+// accepted. Each has the path of the mapping that held it.
 func formerKeys() map[string][]string {
 	return map[string][]string{
 		"":                              {"leaderelection"},
@@ -15,7 +15,7 @@ func formerKeys() map[string][]string {
 	}
 }
 
-// takeFormer takes the keys of older versions out of the tree; those that say something are warned of.
+// takeDeprecated removes the keys of older versions from the tree, and warns of those that are set.
 func takeFormer(root map[string]any) strict.Problems {
 	var warnings strict.Problems
 	for _, path := range strict.SortedKeys(formerKeys()) {

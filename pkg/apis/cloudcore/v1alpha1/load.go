@@ -8,9 +8,9 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-// Load reads a file, fills in the defaults, and checks it. The file is only read, never written. All that is
-// wrong with it is in the one error, which holds strict.Problems. Warnings name keys that KubeEdge has and
-// this version does not act on, where the file sets them to something else than the default.
+// Load reads a file, fills in the defaults, and checks it. It never writes the file. The error is strict.Problems, with
+// everything that is wrong. Warnings name keys of KubeEdge that this version does not act on and that the file sets to
+// other than the default.
 func Load(path string) (*CloudCore, []string, error) { return schema().Load(path) }
 
 // Parse is Load for the content of a file.
@@ -36,7 +36,7 @@ func prepare(root map[string]any) (strict.Problems, error) {
 	return append(warnings, takeFormer(root)...), nil
 }
 
-// checkKind takes the version that KubeEdge's chart writes for this one.
+// checkKind also accepts the version that KubeEdge's chart writes for this one.
 func checkKind(root map[string]any) (strict.Problems, error) {
 	fail := func(path, want string) error {
 		value := root[path]
@@ -68,8 +68,8 @@ func checkKind(root map[string]any) (strict.Problems, error) {
 	return nil, fail("apiVersion", fmt.Sprintf("%q", APIVersion))
 }
 
-// adaptDefaults works out what grows with the number of nodes that the file allows. A list of mappings takes
-// the place of the default's, and nothing of it stays in the mappings.
+// adaptDefaults computes defaults that grow with the file's node limit. A list of mappings replaces the default list
+// completely.
 func adaptDefaults(tree any, defaults *CloudCore) {
 	if limit, ok := strict.At(tree, "modules", "cloudHub", "nodeLimit").(json.Number); ok {
 		if n, err := strconv.ParseInt(limit.String(), 10, 32); err == nil && n > 0 {

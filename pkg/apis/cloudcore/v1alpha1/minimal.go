@@ -6,8 +6,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-// Minimal returns a file with the keys that a new cloudcore most likely wants to set, each with a word on what
-// it does. All else has its default.
+// Minimal returns a file with the keys that a new cloudcore most likely sets, each with a short comment. All others
+// keep their defaults.
 func Minimal() []byte {
 	hub := defaultCloudHub(DefaultNodeLimit)
 	return fmt.Appendf(nil,
@@ -46,7 +46,7 @@ modules:
 		hub.WebSocket.Port, hub.HTTPS.Address, hub.HTTPS.Port)
 }
 
-// Redacted returns a copy without what must not be shown: a password in the URL of kube-apiserver.
+// Redacted returns a copy without secrets: a password in the URL of kube-apiserver.
 func (c *CloudCore) Redacted() *CloudCore {
 	out := *c
 	out.KubeAPIConfig.Master = strict.WithoutPassword(c.KubeAPIConfig.Master)

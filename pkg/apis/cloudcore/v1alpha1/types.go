@@ -1,8 +1,8 @@
-// Package v1alpha1 is the configuration file of cloudcore, cloudcore.config.kubeedge.io/v1alpha1: every key that
-// KubeEdge has, so that a KubeEdge user's file is taken as it is. Load is strict: a key that nobody knows is
-// an error, one that this version does not act on is a warning.
+// Package v1alpha1 is the configuration file of cloudcore, cloudcore.config.kubeedge.io/v1alpha1, with every key that
+// KubeEdge has, so that a KubeEdge user's file works unchanged. Load is strict: an unknown key is an error, one that
+// this version does not act on is a warning.
 //
-// Numbers that are times are in seconds, where their comment says nothing else.
+// Times are numbers of seconds unless their comment says otherwise.
 package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,7 +26,7 @@ type CloudCore struct {
 	Modules      Modules         `json:"modules"`
 }
 
-// CommonConfig is what belongs to no module.
+// CommonConfig holds settings that belong to no module.
 type CommonConfig struct {
 	TunnelPort    int32         `json:"tunnelPort"`
 	MonitorServer MonitorServer `json:"monitorServer"`
@@ -39,13 +39,13 @@ type MonitorServer struct {
 	EnableProfiling bool   `json:"enableProfiling"`
 }
 
-// KubeAPIConfig is the way to kube-apiserver: the kubeconfig, with master before the server that it names; or
-// the service account of the pod that cloudcore runs in, when both are empty.
+// KubeAPIConfig configures access to kube-apiserver: by kubeconfig, whose server master overrides; or, if both are
+// empty, by the service account of cloudcore's pod.
 type KubeAPIConfig struct {
 	Master      string `json:"master"`
 	KubeConfig  string `json:"kubeConfig"`
 	ContentType string `json:"contentType"`
-	// QPS and Burst bound the requests a second; by default 5 and 10 for each node of nodeLimit.
+	// QPS and Burst limit the requests a second; by default 5 and 10 for each node of nodeLimit.
 	QPS   int32 `json:"qps"`
 	Burst int32 `json:"burst"`
 }
@@ -88,13 +88,13 @@ type CloudHub struct {
 	TLSPrivateKeyFile string `json:"tlsPrivateKeyFile"`
 	// EdgeCertSigningDuration is how long the certificate of an edge lasts, in days.
 	EdgeCertSigningDuration int32 `json:"edgeCertSigningDuration"`
-	// TokenRefreshDuration is how long a token to join with is handed out, in hours; it stays valid twice as long.
+	// TokenRefreshDuration is how often the join token is replaced, in hours; a token is valid for twice as long.
 	TokenRefreshDuration int32 `json:"tokenRefreshDuration"`
-	// LegacyCertificates lets edges in that KubeEdge before v1.16 gave one certificate to all of them. KubeEdge has no
-	// such key. Anyone who has that certificate may claim to be any node, and get a certificate of any node.
+	// LegacyCertificates lets edges in that use the one certificate that KubeEdge before v1.16 gave to all. KubeEdge
+	// has no such key. Anyone with that certificate can impersonate any node, and get a certificate of any node.
 	LegacyCertificates bool `json:"legacyCertificates"`
-	// LookupsPerSource is how many lookups a second at the API server the nodes behind one address may cause before
-	// they are registered; a join takes about ten. KubeEdge has no such key.
+	// LookupsPerSource is how many API server lookups a second the nodes behind one address may cause before they are
+	// registered; a join takes about ten. KubeEdge has no such key.
 	LookupsPerSource int32 `json:"lookupsPerSource"`
 
 	Quic          Quic          `json:"quic"`
@@ -135,7 +135,7 @@ type AuthorizationMode struct {
 	Node Switch `json:"node"`
 }
 
-// EdgeController carries objects to the edges and reports to the API.
+// EdgeController sends objects to the edges and their reports to the API.
 type EdgeController struct {
 	Enable              bool                 `json:"enable"`
 	NodeUpdateFrequency int32                `json:"nodeUpdateFrequency"`
@@ -255,7 +255,7 @@ type Router struct {
 	RestTimeout int32  `json:"restTimeout"`
 }
 
-// IPTablesManager leads requests for nodes into the stream's tunnel.
+// IPTablesManager redirects requests for nodes into the stream's tunnel.
 type IPTablesManager struct {
 	Enable bool   `json:"enable"`
 	Mode   string `json:"mode"`

@@ -2,8 +2,8 @@ package v1alpha1
 
 import "github.com/edgecore-io/edgecore/pkg/apis/strict"
 
-// live are the keys that this version acts on. A part that makes another one work adds it here, and a test of
-// cmd/cloudcore fails when one of these changes nothing. A mapping that is named is live as a whole.
+// live are the keys that this version acts on. A part that supports another key adds it here; a test of cmd/cloudcore
+// fails if one of these changes nothing. A listed mapping is live as a whole.
 func live() map[string]bool {
 	keys := map[string]bool{
 		"apiVersion": true, "kind": true,
@@ -23,11 +23,11 @@ func live() map[string]bool {
 	return keys
 }
 
-// LiveKeys returns the keys that this version acts on, in order. Their own keys are live with them.
+// LiveKeys returns the keys that this version acts on, in order. Keys below them are live as well.
 func LiveKeys() []string { return strict.SortedKeys(live()) }
 
-// absent are the switches of the modules that this version does not have. To switch one on, even where that
-// is the default, is worth a warning: what the file says is on is not.
+// absent are the switches of modules that this version lacks. Switching one on, even if that is the default, gives a
+// warning.
 func absent() map[string]bool {
 	keys := map[string]bool{}
 	for _, m := range []string{"deviceController", "taskManager", "dynamicController", "cloudStream", "router",
@@ -37,12 +37,13 @@ func absent() map[string]bool {
 	return keys
 }
 
-// formerDefaults are the defaults of older KubeEdge versions: a file printed by one of them asks for nothing.
+// deprecatedDefaults are the defaults of older KubeEdge versions: a file printed by one of them gets no warnings for
+// these.
 func formerDefaults() map[string]string {
 	return map[string]string{"modules.deviceController.buffer.deviceStatusEvent": "0"}
 }
 
-// notes say what becomes of keys that are not acted on because there is nothing to choose.
+// notes explain keys that are not acted on because there is nothing to choose.
 func notes() map[string]string {
 	const always = "accepted, but this version always checks: a node may do what the name in its certificate may, " +
 		"and no more"

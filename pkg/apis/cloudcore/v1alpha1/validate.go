@@ -17,8 +17,7 @@ const (
 	maxLookupsPerSource = 10000
 )
 
-// Validate checks the values; all that is wrong is in the error, which is of type strict.Problems. Modules
-// that are switched off are not looked at.
+// Validate checks the values and returns everything wrong as strict.Problems. It skips modules that are switched off.
 func (c *CloudCore) Validate() error {
 	k := &checker{}
 	if bind := c.CommonConfig.MonitorServer.BindAddress; bind != "" {
@@ -31,10 +30,10 @@ func (c *CloudCore) Validate() error {
 	return k.Problems.OrNil()
 }
 
-// checker gathers what is wrong. None of the values is a secret, but for a password in a URL, which is never shown.
+// checker collects problems. No value is a secret, except a password in a URL, which is never shown.
 type checker struct{ strict.Checker }
 
-// bindAddress checks an address to listen on; the host may be left out, for all of them.
+// bindAddress checks an address to listen on; an empty host means all addresses.
 func (k *checker) bindAddress(path, value string) {
 	host, _, found := strings.Cut(value, ":")
 	if found && host == "" {
@@ -80,7 +79,7 @@ func (k *checker) cloudHub(p string, h *CloudHub) {
 	k.servers(p, h)
 }
 
-// names checks what the server's certificate is made for.
+// names checks the addresses and names for the server's certificate.
 func (k *checker) names(p string, h *CloudHub) {
 	if len(h.AdvertiseAddress) == 0 {
 		k.Fail(p+".advertiseAddress", []any{}, "the IP addresses at which edges reach cloudcore, one at least")
@@ -99,7 +98,7 @@ func (k *checker) names(p string, h *CloudHub) {
 	}
 }
 
-// pair: a certificate and its key are named both, or neither.
+// pair checks that a certificate and its key are set both, or neither.
 func (k *checker) pair(p, certKey, cert, keyKey, key string) {
 	switch {
 	case cert == "" && key != "":
@@ -134,7 +133,7 @@ func (k *checker) servers(p string, h *CloudHub) {
 	}
 }
 
-// modules checks those that this version may not have yet: a wrong value is wrong all the same.
+// modules also checks modules that this version may lack: a wrong value is still wrong.
 func (k *checker) modules(p string, m *Modules) {
 	if e := &m.EdgeController; !e.Enable {
 		k.Fail(p+".edgeController.enable", false, "true: without it no object reaches an edge")
@@ -165,7 +164,7 @@ func (k *checker) modules(p string, m *Modules) {
 	}
 }
 
-// counts checks a struct of lengths or sizes: none is below 0.
+// counts checks that no length or size in a struct is negative.
 func (k *checker) counts(p string, of any) {
 	v := reflect.ValueOf(of)
 	for i := range v.NumField() {

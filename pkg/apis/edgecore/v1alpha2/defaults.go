@@ -12,16 +12,16 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-// Where things lie by default: KubeEdge's places.
+// Default paths: KubeEdge's.
 const (
 	DefaultConfigFile    = "/etc/kubeedge/config/edgecore.yaml"
 	DefaultDataSource    = "/var/lib/kubeedge/edgecore.db"
 	DefaultRootDirectory = "/var/lib/kubelet"
 	DefaultManifests     = "/etc/kubeedge/manifests"
 	DefaultCRISocket     = "unix:///run/containerd/containerd.sock"
-	// DefaultReadOnlyPort is the kubelet's own; KubeEdge's files say 10350, and get it.
+	// DefaultReadOnlyPort is the kubelet's; KubeEdge's files set 10350.
 	DefaultReadOnlyPort = 10255
-	// DefaultPort is that of the kubelet's API, over TLS.
+	// DefaultPort is the kubelet API's port, with TLS.
 	DefaultPort = 10250
 
 	caFile   = "/etc/kubeedge/ca/rootCA.crt"
@@ -55,7 +55,7 @@ func Default() *EdgeCore {
 	}
 }
 
-// complete fills in what depends on other values, or has a second spelling.
+// complete sets values that depend on others or have a second spelling.
 func (e *EdgeCore) complete() {
 	edged := &e.Modules.Edged
 	if edged.HostnameOverride == "" {
@@ -63,7 +63,7 @@ func (e *EdgeCore) complete() {
 	}
 	kubelet := &edged.TailoredKubeletConfig
 	for _, endpoint := range []*string{&kubelet.ContainerRuntimeEndpoint, &kubelet.ImageServiceEndpoint} {
-		if strings.HasPrefix(*endpoint, "/") { // the kubelet takes a bare path, too
+		if strings.HasPrefix(*endpoint, "/") { // the kubelet accepts a bare path, too
 			*endpoint = strict.UnixScheme + *endpoint
 		}
 	}
@@ -71,7 +71,7 @@ func (e *EdgeCore) complete() {
 	completeAuth(kubelet)
 }
 
-// completeAuth gives what is empty or zero its default, as the kubelet does.
+// completeAuth sets defaults for empty or zero values, as the kubelet does.
 func completeAuth(k *kubeletconfig.KubeletConfiguration) {
 	may, defaults := &k.Authorization, defaultAuthorization()
 	if may.Mode == "" {
@@ -88,7 +88,7 @@ func completeAuth(k *kubeletconfig.KubeletConfiguration) {
 	}
 }
 
-// defaultAuthentication is the kubelet's for a configuration file: anyone who shows nothing is nobody.
+// defaultAuthentication returns the kubelet's default for a configuration file: no anonymous access.
 func defaultAuthentication() kubeletconfig.KubeletAuthentication {
 	var a kubeletconfig.KubeletAuthentication
 	a.Anonymous.Enabled, a.Webhook.Enabled = ptr.To(false), ptr.To(true)
@@ -96,7 +96,7 @@ func defaultAuthentication() kubeletconfig.KubeletAuthentication {
 	return a
 }
 
-// defaultAuthorization asks the cluster.
+// defaultAuthorization delegates to the cluster.
 func defaultAuthorization() kubeletconfig.KubeletAuthorization {
 	a := kubeletconfig.KubeletAuthorization{Mode: kubeletconfig.KubeletAuthorizationModeWebhook}
 	a.Webhook.CacheAuthorizedTTL.Duration, a.Webhook.CacheUnauthorizedTTL.Duration = 5*time.Minute, 30*time.Second

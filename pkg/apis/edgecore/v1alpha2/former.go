@@ -7,8 +7,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-// formerEdged are keys of modules.edged that KubeEdge had in this apiVersion at some time from 1.12 on, and
-// that its v1.23 does not have, or not there. Files of those days are still taken.
+// deprecatedEdged are keys of modules.edged that KubeEdge had in this apiVersion since 1.12, and that its v1.23 lacks
+// or has elsewhere. Old files are still accepted.
 func formerEdged() []string {
 	return []string{
 		"bandwidthManager", "certDirectory", "cniBinDir", "cniCacheDir", "cniConfDir", "containerRuntime",
@@ -23,8 +23,8 @@ func formerEdged() []string {
 	}
 }
 
-// takeFormer takes the keys of older versions out of the tree. The runtime's endpoint moves to where it is
-// kept today; of the others, those that say something are warned of.
+// takeDeprecated removes the keys of older versions from the tree. It moves the runtime's endpoint to its current key,
+// and warns of other keys that are set.
 func takeFormer(root map[string]any) Problems {
 	modules, _ := root["modules"].(map[string]any)
 	edged, _ := modules["edged"].(map[string]any)
@@ -69,7 +69,7 @@ func moveEndpoint(edged map[string]any, value any, to string) string {
 	return "the former name of " + place + to + ", and taken as that"
 }
 
-// saysNothing: a zero value, which a file printed by a program may hold.
+// saysNothing reports whether v is a zero value, which generated files may hold.
 func saysNothing(v any) bool {
 	switch x := v.(type) {
 	case nil:

@@ -12,9 +12,9 @@ type (
 	Problems = strict.Problems
 )
 
-// Load reads a file, fills in the defaults, and checks it. The file is only read, never written. All that is
-// wrong with it is in the one error, which holds Problems. Warnings name keys that KubeEdge has and this
-// version does not act on, where the file sets them to something else than the default.
+// Load reads a file, fills in the defaults, and checks it. It never writes the file. The error is Problems, with
+// everything that is wrong. Warnings name keys of KubeEdge that this version does not act on and that the file sets to
+// other than the default.
 func Load(path string) (*EdgeCore, []string, error) { return schema().Load(path) }
 
 // Parse is Load for the content of a file.
@@ -33,7 +33,7 @@ func schema() *strict.Schema[EdgeCore] {
 	}
 }
 
-// secrets err on the side of silence: what a misspelt key holds may be a secret too.
+// secrets are words that mark a key's value as secret; a misspelt key may hold a secret too.
 func secrets() []string { return []string{"token", "password", "secret", "staticpodurlheader"} }
 
 func prepare(root map[string]any) (Problems, error) {
@@ -73,8 +73,8 @@ func checkKind(root map[string]any) error {
 	return fail("apiVersion", version, want)
 }
 
-// adaptDefaults: a map of the user's own keys, such as evictionHard, takes the place of the default's as a
-// whole, as it does for the kubelet.
+// adaptDefaults clears defaults that the file replaces: a map of the user's own keys, such as evictionHard, replaces
+// the default map completely, as with the kubelet.
 func adaptDefaults(tree any, cfg *EdgeCore) {
 	if strict.Has(tree, "modules", "edged", "tailoredKubeletConfig", "evictionHard") {
 		cfg.Modules.Edged.TailoredKubeletConfig.EvictionHard = nil

@@ -1,7 +1,7 @@
 package v1alpha2
 
-// Minimal returns a file with the keys that a new device most likely wants to set, each with a word on what
-// it does. All else has its default.
+// Minimal returns a file with the keys that a new device most likely sets, each with a short comment. All others keep
+// their defaults.
 func Minimal() []byte {
 	edged := Default().Modules.Edged
 	return []byte(

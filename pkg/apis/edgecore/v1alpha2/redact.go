@@ -6,7 +6,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-// Redacted returns a copy without what must not be shown: tokens, passwords, and headers of requests.
+// Redacted returns a copy without secrets: tokens, passwords, and request headers.
 func (e *EdgeCore) Redacted() *EdgeCore {
 	out := *e
 	hub, bus, kubelet := &out.Modules.EdgeHub, &out.Modules.EventBus, &out.Modules.Edged.TailoredKubeletConfig

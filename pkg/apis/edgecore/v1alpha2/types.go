@@ -1,6 +1,6 @@
-// Package v1alpha2 is the configuration file of edgecore, edgecore.config.kubeedge.io/v1alpha2: every key that
-// KubeEdge has, so that a KubeEdge user's file is taken as it is. Load is strict: a key that nobody knows is
-// an error, one that this version does not act on is a warning.
+// Package v1alpha2 is the configuration file of edgecore, edgecore.config.kubeedge.io/v1alpha2, with every key that
+// KubeEdge has, so that a KubeEdge user's file works unchanged. Load is strict: an unknown key is an error, one that
+// this version does not act on is a warning.
 //
 // Durations without a unit are in seconds.
 package v1alpha2
@@ -20,12 +20,12 @@ const (
 type EdgeCore struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Database is where the store lies.
+	// Database configures the store.
 	Database Database `json:"database"`
 	Modules  Modules  `json:"modules"`
 	// FeatureGates of KubeEdge.
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
-	// EdgeCoreVersion is noted by KubeEdge; it changes nothing.
+	// EdgeCoreVersion is written by KubeEdge; it has no effect.
 	EdgeCoreVersion string `json:"edgecoreVersion,omitempty"`
 }
 
@@ -59,13 +59,13 @@ type Switch struct {
 type Edged struct {
 	Enable      bool `json:"enable"`
 	ReportEvent bool `json:"reportEvent"`
-	// CustomInterfaceName is the interface whose address is the node's, where nodeIP says nothing.
+	// CustomInterfaceName is the interface whose address is the node's if nodeIP is empty.
 	CustomInterfaceName   string `json:"customInterfaceName,omitempty"`
 	RegisterNodeNamespace string `json:"registerNodeNamespace"`
 
 	// HostnameOverride is the name of the node.
 	HostnameOverride string `json:"hostnameOverride"`
-	// NodeIP is the address of the node; empty finds it.
+	// NodeIP is the node's address; if empty, it is detected.
 	NodeIP          string            `json:"nodeIP,omitempty"`
 	RuntimeCgroups  string            `json:"runtimeCgroups,omitempty"`
 	PodSandboxImage string            `json:"podSandboxImage"`

@@ -2,14 +2,14 @@ package v1alpha2
 
 import "github.com/edgecore-io/edgecore/pkg/apis/strict"
 
-// live are the keys that this version acts on; a part that makes another one work adds it here, and a test
-// of cmd/edgecore fails when one of these changes nothing. A mapping that is named is live as a whole.
+// live are the keys that this version acts on. A part that supports another key adds it here; a test of cmd/edgecore
+// fails if one of these changes nothing. A listed mapping is live as a whole.
 //
-// podSandboxImage is not one of them: the sandbox's image is a setting of the container runtime.
+// podSandboxImage is not listed: the sandbox image is a setting of the container runtime.
 func live() map[string]bool {
 	keys := map[string]bool{
 		"apiVersion": true, "kind": true,
-		"edgecoreVersion":     true,                             // a note by KubeEdge on the file, for nobody to act on
+		"edgecoreVersion":     true,                             // a note by KubeEdge, without effect
 		"database.driverName": true, "database.aliasName": true, // there is only one driver
 		"database.dataSource":        true,
 		"modules.metaManager.enable": true, "modules.metaManager.remoteQueryTimeout": true,
@@ -59,11 +59,11 @@ func live() map[string]bool {
 	return keys
 }
 
-// LiveKeys returns the keys that this version acts on, in order. Their own keys are live with them.
+// LiveKeys returns the keys that this version acts on, in order. Keys below them are live as well.
 func LiveKeys() []string { return strict.SortedKeys(live()) }
 
-// absent are the switches of the modules that this version does not have. To switch one on, even where that
-// is the default, is worth a warning: what the file says is on is not.
+// absent are the switches of modules that this version lacks. Switching one on, even if that is the default, gives a
+// warning.
 func absent() map[string]bool {
 	keys := map[string]bool{"modules.metaManager.metaServer.enable": true}
 	for _, m := range []string{"eventBus", "serviceBus", "deviceTwin", "dbTest", "edgeStream", "taskManager"} {
@@ -72,7 +72,8 @@ func absent() map[string]bool {
 	return keys
 }
 
-// formerDefaults are the defaults of older KubeEdge versions: a file printed by one of them asks for nothing.
+// deprecatedDefaults are the defaults of older KubeEdge versions: a file printed by one of them gets no warnings for
+// these.
 func formerDefaults() map[string]string {
 	return map[string]string{
 		"modules.deviceTwin.dmiSockPath": "/etc/kubeedge/dmi.sock",

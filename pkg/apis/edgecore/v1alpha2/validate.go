@@ -12,8 +12,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-// Validate checks the values; all that is wrong is in the error, which is of type Problems. Modules that are
-// switched off are not looked at.
+// Validate checks the values and returns everything wrong as Problems. It skips modules that are switched off.
 func (e *EdgeCore) Validate() error {
 	c := &checker{strict.Checker{Secrets: secrets()}}
 	c.OneOf("database.driverName", e.Database.DriverName, "sqlite3")
@@ -25,10 +24,10 @@ func (e *EdgeCore) Validate() error {
 	return c.Problems.OrNil()
 }
 
-// checker gathers what is wrong.
+// checker collects problems.
 type checker struct{ strict.Checker }
 
-// optional checks a number that may be missing.
+// optional checks a number if it is set.
 func optional[N int32 | int64](value *N, check func(int64)) {
 	if value != nil {
 		check(int64(*value))
@@ -90,7 +89,7 @@ func (c *checker) edged(p string, e *Edged) {
 	c.kubelet(p+".tailoredKubeletConfig", &e.TailoredKubeletConfig)
 }
 
-// nodeIP takes one address, or one of each family with a comma between, as the kubelet does.
+// nodeIP accepts one address, or one of each family separated by a comma, like the kubelet.
 func (c *checker) nodeIP(path, value string) {
 	var families []bool
 	for _, part := range strings.Split(value, ",") {
@@ -106,7 +105,7 @@ func (c *checker) nodeIP(path, value string) {
 	}
 }
 
-// nodeName makes a node's name of what comes near to one; "" when nothing is left of it.
+// nodeName converts a string to a valid node name; "" if nothing is left.
 func nodeName(s string) string {
 	name := strings.Map(func(r rune) rune {
 		switch {
@@ -122,7 +121,7 @@ func nodeName(s string) string {
 	return name
 }
 
-// modules checks those that this version may not have yet: a wrong value is wrong all the same.
+// modules also checks modules that this version may lack: a wrong value is still wrong.
 func (c *checker) modules(p string, m *Modules) {
 	if h := &m.EdgeHub; h.Enable {
 		c.edgeHub(p+".edgeHub", h)

@@ -13,8 +13,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-// kubelet checks the kubelet's part. What is allowed is what the kubelet allows, as far as its documentation
-// of KubeletConfiguration v1beta1 says.
+// kubelet checks the kubelet's part. It allows what the kubelet allows, according to the documentation of
+// KubeletConfiguration v1beta1.
 func (c *checker) kubelet(p string, k *kubeletconfig.KubeletConfiguration) {
 	c.AbsoluteOrNone(p+".staticPodPath", k.StaticPodPath)
 	c.Absolute(p+".podLogsDir", k.PodLogsDir)
@@ -162,8 +162,8 @@ func (c *checker) reserved(p string, list map[string]string) {
 }
 
 func (c *checker) policies(p string, k *kubeletconfig.KubeletConfiguration) {
-	// What places containers on cores and NUMA nodes is the kubelet's, and not this agent's: a pod that counts on it
-	// would run, and not get it.
+	// This agent does not place containers on cores and NUMA nodes as the kubelet does: a pod that relies on it would
+	// run without it.
 	c.only(p+".cpuManagerPolicy", k.CPUManagerPolicy, "none",
 		"this agent gives no container cores of its own; leave it out, and give containers cpu requests and limits")
 	c.only(p+".memoryManagerPolicy", k.MemoryManagerPolicy, "None",
@@ -178,7 +178,7 @@ func (c *checker) policies(p string, k *kubeletconfig.KubeletConfiguration) {
 	}
 }
 
-// only wants the one value that this agent has of those that a kubelet has, and says why.
+// only accepts the one value that this agent supports of the kubelet's, and says why.
 func (c *checker) only(path, value, allowed, why string) {
 	if value != allowed {
 		c.Fail(path, value, allowed+" ("+why+")")

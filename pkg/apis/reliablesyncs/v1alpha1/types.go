@@ -1,5 +1,5 @@
-// Package v1alpha1 is reliablesyncs.kubeedge.io/v1alpha1: what edges without an inventory have acked, kept in the
-// API so that it outlives cloudcore, and is read by KubeEdge's cloudcore as well (docs/wire.md, Delivery).
+// Package v1alpha1 is reliablesyncs.kubeedge.io/v1alpha1: what edges without an inventory have acked. It is stored in
+// the API to survive restarts of cloudcore; KubeEdge's cloudcore reads it as well (docs/wire.md, Delivery).
 package v1alpha1
 
 import (
@@ -27,11 +27,11 @@ var (
 	ClusterObjectSyncs = GroupVersion.WithResource("clusterobjectsyncs")
 )
 
-// NeverAcked is the resource version in the status of an object that was sent, and of which no ack came. KubeEdge
-// reads the versions as numbers, and stops at one that is none.
+// NeverAcked is the resource version in the status of an object that was sent and never acked. KubeEdge parses the
+// versions as numbers, and stops at one that is not a number.
 const NeverAcked = "0"
 
-// ObjectSync says which state of an object of its namespace a node holds. Its name is Name(node, uid).
+// ObjectSync records which state of an object in its namespace a node holds. Its name is Name(node, uid).
 type ObjectSync struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -39,7 +39,7 @@ type ObjectSync struct {
 	Status            ObjectSyncStatus `json:"status,omitempty,omitzero"`
 }
 
-// ClusterObjectSync says it of an object without a namespace.
+// ClusterObjectSync does the same for a cluster-scoped object.
 type ClusterObjectSync struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -58,8 +58,8 @@ type ObjectSyncSpec struct {
 type ObjectSyncStatus struct {
 	// ObjectResourceVersion of the object as it was acked.
 	ObjectResourceVersion string `json:"objectResourceVersion,omitempty"`
-	// ObjectVersion is the short hash of what was acked, without what only the edge itself changes. KubeEdge does not
-	// know it: a status that it wrote has none.
+	// ObjectVersion is the short hash of what was acked, without fields that only the edge changes. KubeEdge does not
+	// set it.
 	ObjectVersion string `json:"objectVersion,omitempty"`
 }
 
@@ -77,10 +77,10 @@ type ClusterObjectSyncList struct {
 	Items           []ClusterObjectSync `json:"items"`
 }
 
-// Name is the name of a sync object.
+// Name returns the name of a sync object.
 func Name(node string, uid types.UID) string { return node + "." + string(uid) }
 
-// SplitName reads such a name: the names of nodes may have dots, UIDs have none.
+// SplitName parses such a name: node names may contain dots, UIDs do not.
 func SplitName(name string) (node string, uid types.UID, ok bool) {
 	i := strings.LastIndexByte(name, '.')
 	if i <= 0 || i == len(name)-1 {
@@ -89,7 +89,7 @@ func SplitName(name string) (node string, uid types.UID, ok bool) {
 	return name[:i], types.UID(name[i+1:]), true
 }
 
-// AddToScheme makes a scheme know the types.
+// AddToScheme registers the types.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &ObjectSync{}, &ObjectSyncList{}, &ClusterObjectSync{}, &ClusterObjectSyncList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
