@@ -39,8 +39,8 @@ type Options struct {
 // restart. An invalid file changes nothing. One goroutine calls its methods.
 type reloader struct {
 	Options
-	// taken is the newest valid file.
-	taken *v1alpha2.EdgeCore
+	// applied is the newest valid file.
+	applied *v1alpha2.EdgeCore
 	// warned are the warnings of the newest file, once it was read.
 	warned []string
 	read   bool
@@ -55,7 +55,7 @@ func Hangups() (told <-chan os.Signal, stop func()) {
 
 // Start reloads until ctx ends or end is called; told delivers SIGHUP, see Hangups.
 func Start(ctx context.Context, told <-chan os.Signal, opts Options) (end func()) {
-	r := &reloader{Options: opts, taken: opts.Started}
+	r := &reloader{Options: opts, applied: opts.Started}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { r.run(ctx, told) })
@@ -138,16 +138,16 @@ func stampOf(file string) stamp {
 
 // reload reads the file and applies what is possible.
 func (r *reloader) reload() {
-	err := r.takeFile()
+	err := r.applyFile()
 	r.Conditions.SetError(health.ConfigurationBad, r.File, err)
 }
 
-func (r *reloader) takeFile() error {
+func (r *reloader) applyFile() error {
 	next, warnings, err := v1alpha2.Load(r.File)
 	if err != nil {
 		return err
 	}
-	changes, err := v1alpha2.Changes(r.taken, next)
+	changes, err := v1alpha2.Changes(r.applied, next)
 	if err != nil {
 		return err
 	}
@@ -160,14 +160,14 @@ func (r *reloader) takeFile() error {
 			return err
 		}
 	}
-	r.taken = next
-	r.tell(changes, warnings)
-	r.wait(waiting)
+	r.applied = next
+	r.logChanges(changes, warnings)
+	r.setRestartNeeded(waiting)
 	return nil
 }
 
-// tell logs what changed, and the effect.
-func (r *reloader) tell(changes []v1alpha2.Change, warnings []string) {
+// logChanges logs what changed, and the effect.
+func (r *reloader) logChanges(changes []v1alpha2.Change, warnings []string) {
 	if len(changes) == 0 {
 		klog.V(1).InfoS("Configuration is what it was", "file", r.File)
 	}
@@ -188,8 +188,8 @@ func (r *reloader) tell(changes []v1alpha2.Change, warnings []string) {
 	}
 }
 
-// wait sets the condition that lists all changes since the start that need a restart.
-func (r *reloader) wait(changes []v1alpha2.Change) {
+// setRestartNeeded sets the condition that lists all changes since the start that need a restart.
+func (r *reloader) setRestartNeeded(changes []v1alpha2.Change) {
 	var waiting []string
 	for _, c := range changes {
 		if !c.Live {

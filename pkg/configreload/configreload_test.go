@@ -28,7 +28,7 @@ func aReloader(t *testing.T, text string) (*reloader, *health.Registry, chan *v1
 		taken <- next
 		return nil
 	}}
-	return &reloader{Options: opts, taken: cfg}, conditions, taken
+	return &reloader{Options: opts, applied: cfg}, conditions, taken
 }
 
 func writeConfig(t *testing.T, text string) string {

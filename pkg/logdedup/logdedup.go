@@ -23,9 +23,9 @@ const (
 	sameBurst  = 5
 	samePeriod = time.Minute
 	// siteBurst lines of one call site pass within sitePeriod; then one in each siteThen.
-	placeBurst  = 300
-	placePeriod = time.Minute
-	placeThen   = time.Second
+	siteBurst  = 300
+	sitePeriod = time.Minute
+	siteThen   = time.Second
 	// kept is how many different lines and call sites are remembered.
 	kept = 1024
 	// loud is the verbosity from which nothing is suppressed: someone is watching.
@@ -88,7 +88,7 @@ func (w *Writer) Write(record []byte) (int, error) {
 	same := w.pass(text, now, sameBurst, samePeriod, samePeriod)
 	pass := same.passes
 	if pass {
-		byPlace := w.pass(place, now, placeBurst, placePeriod, placeThen)
+		byPlace := w.pass(place, now, siteBurst, sitePeriod, siteThen)
 		pass, same.left = byPlace.passes, max(same.left, byPlace.left)
 	}
 	w.mu.Unlock()

@@ -70,8 +70,8 @@ func TestLoop(t *testing.T) {
 		}
 		*clock = clock.Add(5 * time.Millisecond)
 	}
-	if lines := said(out); len(lines) < placeBurst || len(lines) > placeBurst+110 {
-		t.Errorf("%d lines passed, want %d to %d", len(lines), placeBurst, placeBurst+110)
+	if lines := said(out); len(lines) < siteBurst || len(lines) > siteBurst+110 {
+		t.Errorf("%d lines passed, want %d to %d", len(lines), siteBurst, siteBurst+110)
 	}
 	if n := w.seen.Len(); n > kept {
 		t.Errorf("%d seen, want at most %d", n, kept)

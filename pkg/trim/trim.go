@@ -38,7 +38,7 @@ func Run(ctx context.Context, opts Options) {
 		}
 		metrics.Read(samples)
 		free, objects, live := samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64()
-		if !first && !worth(free, objects, live, opts.Heap) {
+		if !first && !isWorthwhile(free, objects, live, opts.Heap) {
 			continue
 		}
 		debug.FreeOSMemory()
@@ -46,9 +46,9 @@ func Run(ctx context.Context, opts Options) {
 	}
 }
 
-// worth reports whether enough memory is idle or garbage to be worth a collection. All in bytes: idle is the heap that
-// could be returned, objects what the rest holds, live what it held after the last collection.
-func worth(idle, objects, live, heap uint64) bool {
+// isWorthwhile reports whether enough memory is idle or garbage to be worth a collection. All in bytes: idle is the
+// heap that could be returned, objects what the rest holds, live what it held after the last collection.
+func isWorthwhile(idle, objects, live, heap uint64) bool {
 	garbage := objects - min(live, objects)
 	return float64(idle+garbage) > above*float64(max(live, heap))
 }

@@ -28,7 +28,7 @@ func TestWorth(t *testing.T) {
 		{"small", 5 * mb, 20 * mb, 18 * mb, false},
 		{"less than before", 0, 90 * mb, 100 * mb, false},
 	} {
-		if got := worth(c.idle, c.objects, c.live, 64*mb); got != c.want {
+		if got := isWorthwhile(c.idle, c.objects, c.live, 64*mb); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}

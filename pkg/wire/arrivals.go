@@ -61,12 +61,12 @@ func (a *arrivals) next() (*model.Message, error) {
 }
 
 func (a *arrivals) step() {
-	m, err := a.look()
+	m, err := a.readAvailable()
 	a.steps <- step{m, err}
 }
 
-// look reads until there is a message, or nothing more to read.
-func (a *arrivals) look() (*model.Message, error) {
+// readAvailable reads until there is a message, or nothing more to read.
+func (a *arrivals) readAvailable() (*model.Message, error) {
 	buf, _ := a.buffers.chunks.Get().(*[]byte)
 	if buf == nil {
 		buf = new(make([]byte, chunk))

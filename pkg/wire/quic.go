@@ -61,7 +61,7 @@ type quicConn struct {
 func (c *quicConn) start() *quicConn {
 	c.tally.start = time.Now()
 	_ = c.control.SetDeadline(time.Time{})
-	go c.readSigns()
+	go c.readPings()
 	return c
 }
 
@@ -84,8 +84,8 @@ func (c *quicConn) allowSilence() {
 	_ = c.messages.SetReadDeadline(time.Now().Add(c.limits.ReadTimeout)) // fails only after the end, which Read reports
 }
 
-// readSigns answers pings.
-func (c *quicConn) readSigns() {
+// readPings answers pings.
+func (c *quicConn) readPings() {
 	var signs [64]byte
 	for {
 		n, err := c.control.Read(signs[:])
@@ -102,7 +102,7 @@ func (c *quicConn) readSigns() {
 			if c.onPing != nil {
 				c.onPing()
 			}
-			if c.sign(signPong) != nil {
+			if c.writePing(signPong) != nil {
 				return
 			}
 		}
@@ -113,7 +113,7 @@ func (c *quicConn) readSigns() {
 	}
 }
 
-func (c *quicConn) sign(sign byte) error {
+func (c *quicConn) writePing(sign byte) error {
 	c.signing.Lock()
 	defer c.signing.Unlock()
 	err := c.control.SetWriteDeadline(time.Now().Add(c.limits.WriteTimeout))
@@ -127,12 +127,12 @@ func (c *quicConn) sign(sign byte) error {
 }
 
 // Ping implements Conn.
-func (c *quicConn) Ping() error { return c.sign(signPing) }
+func (c *quicConn) Ping() error { return c.writePing(signPing) }
 
 // Read implements Conn.
 func (c *quicConn) Read() (*model.Message, error) {
 	c.allowSilence()
-	m, err := ReadPacked(quicHearing{c}, c.limits.MaxMessage)
+	m, err := ReadPacked(quicActivityReader{c}, c.limits.MaxMessage)
 	if err != nil {
 		if cause := c.cause.Load(); cause != nil {
 			return nil, *cause
@@ -143,9 +143,9 @@ func (c *quicConn) Read() (*model.Message, error) {
 	return m, nil
 }
 
-type quicHearing struct{ c *quicConn }
+type quicActivityReader struct{ c *quicConn }
 
-func (h quicHearing) Read(p []byte) (int, error) {
+func (h quicActivityReader) Read(p []byte) (int, error) {
 	n, err := h.c.messages.Read(p)
 	if n > 0 {
 		h.c.heard()

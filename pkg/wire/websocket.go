@@ -143,7 +143,7 @@ func (c *wsConn) Read() (*model.Message, error) {
 		return nil, c.readError(err)
 	}
 	var in bytes.Buffer // not kept: most links are at rest most of the time
-	n, err := in.ReadFrom(io.LimitReader(hearing{r, c}, c.limits.MaxMessage+1))
+	n, err := in.ReadFrom(io.LimitReader(activityReader{r, c}, c.limits.MaxMessage+1))
 	if err != nil {
 		return nil, c.readError(err)
 	}
@@ -159,13 +159,13 @@ func (c *wsConn) Read() (*model.Message, error) {
 	return m, nil
 }
 
-// hearing takes each part of a message as a sign of life.
-type hearing struct {
+// activityReader takes each part of a message as a sign of life.
+type activityReader struct {
 	r io.Reader
 	c *wsConn
 }
 
-func (h hearing) Read(p []byte) (int, error) {
+func (h activityReader) Read(p []byte) (int, error) {
 	n, err := h.r.Read(p)
 	if n > 0 {
 		h.c.heard()

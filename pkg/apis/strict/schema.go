@@ -46,7 +46,7 @@ type Schema[T any] struct {
 	// Notes replace the warnings of some keys that are not acted on.
 	Notes map[string]string
 	// DeprecatedDefaults are the defaults of older versions: a file printed by one of them gets no warnings for these.
-	FormerDefaults map[string]string
+	DeprecatedDefaults map[string]string
 	// Fallback returns the defaults for a configuration if some depend on its values; nil means Default.
 	Fallback func(*T) *T
 }

@@ -60,11 +60,11 @@ func small() *Schema[file] {
 			c.OneOf("secret", strings.Join(f.Secret, ""), "")
 			return c.Problems.OrNil()
 		},
-		Secrets:        []string{"secret"},
-		Live:           map[string]bool{"kind": true, "count": true, "secret": true},
-		Absent:         map[string]bool{"part.enable": true},
-		FormerDefaults: map[string]string{"part.share": "0.5", "large": "7"},
-		Notes:          map[string]string{"wait": "waits for nobody"},
+		Secrets:            []string{"secret"},
+		Live:               map[string]bool{"kind": true, "count": true, "secret": true},
+		Absent:             map[string]bool{"part.enable": true},
+		DeprecatedDefaults: map[string]string{"part.share": "0.5", "large": "7"},
+		Notes:              map[string]string{"wait": "waits for nobody"},
 	}
 }
 

@@ -23,7 +23,7 @@ func schema() *strict.Schema[CloudCore] {
 		Prepare:  prepare,
 		Adapt:    adaptDefaults,
 		Validate: (*CloudCore).Validate,
-		Live:     live(), Absent: absent(), FormerDefaults: formerDefaults(), Notes: notes(),
+		Live:     live(), Absent: absent(), DeprecatedDefaults: deprecatedDefaults(), Notes: notes(),
 		Fallback: func(c *CloudCore) *CloudCore { return defaultFor(max(1, c.Modules.CloudHub.NodeLimit)) },
 	}
 }
@@ -33,7 +33,7 @@ func prepare(root map[string]any) (strict.Problems, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(warnings, takeFormer(root)...), nil
+	return append(warnings, takeDeprecated(root)...), nil
 }
 
 // checkKind also accepts the version that KubeEdge's chart writes for this one.

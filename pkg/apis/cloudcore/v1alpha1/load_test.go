@@ -23,7 +23,7 @@ func TestEveryKeyIsLiveOrWarnedOf(t *testing.T) {
 // TestTablesNameKeys: what the tables name are keys.
 func TestTablesNameKeys(t *testing.T) {
 	known := stricttest.TablesNameKeys(t, schema())
-	for path, keys := range formerKeys() {
+	for path, keys := range deprecatedKeys() {
 		if path != "" && !known[path] {
 			t.Errorf("%s in the tables is not a key, want one", path)
 		}

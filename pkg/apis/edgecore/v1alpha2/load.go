@@ -29,7 +29,7 @@ func schema() *strict.Schema[EdgeCore] {
 		Complete: (*EdgeCore).complete,
 		Validate: (*EdgeCore).Validate,
 		Secrets:  secrets(),
-		Live:     live(), Absent: absent(), FormerDefaults: formerDefaults(),
+		Live:     live(), Absent: absent(), DeprecatedDefaults: deprecatedDefaults(),
 	}
 }
 
@@ -40,7 +40,7 @@ func prepare(root map[string]any) (Problems, error) {
 	if err := checkKind(root); err != nil {
 		return nil, err
 	}
-	return takeFormer(root), nil
+	return takeDeprecated(root), nil
 }
 
 func checkKind(root map[string]any) error {

@@ -65,7 +65,7 @@ func TablesNameKeys[T any](t *testing.T, s *strict.Schema[T]) map[string]bool {
 			tables[path] = true
 		}
 	}
-	for _, table := range []map[string]string{s.FormerDefaults, s.Notes} {
+	for _, table := range []map[string]string{s.DeprecatedDefaults, s.Notes} {
 		for path := range table {
 			tables[path] = true
 		}

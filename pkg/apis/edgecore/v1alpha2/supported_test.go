@@ -21,7 +21,7 @@ func TestEveryKeyIsLiveOrWarnedOf(t *testing.T) {
 // TestTablesNameKeys: what the tables name are keys.
 func TestTablesNameKeys(t *testing.T) {
 	known := stricttest.TablesNameKeys(t, schema())
-	for _, key := range formerEdged() {
+	for _, key := range deprecatedEdged() {
 		if known["modules.edged."+key] {
 			t.Errorf("former key modules.edged.%s is a key, want none", key)
 		}

@@ -9,7 +9,7 @@ import (
 
 // deprecatedEdged are keys of modules.edged that KubeEdge had in this apiVersion since 1.12, and that its v1.23 lacks
 // or has elsewhere. Old files are still accepted.
-func formerEdged() []string {
+func deprecatedEdged() []string {
 	return []string{
 		"bandwidthManager", "certDirectory", "cniBinDir", "cniCacheDir", "cniConfDir", "containerRuntime",
 		"dockerEndpoint", "dockershimRootDirectory",
@@ -25,11 +25,11 @@ func formerEdged() []string {
 
 // takeDeprecated removes the keys of older versions from the tree. It moves the runtime's endpoint to its current key,
 // and warns of other keys that are set.
-func takeFormer(root map[string]any) Problems {
+func takeDeprecated(root map[string]any) Problems {
 	modules, _ := root["modules"].(map[string]any)
 	edged, _ := modules["edged"].(map[string]any)
 	var warnings Problems
-	for _, key := range formerEdged() {
+	for _, key := range deprecatedEdged() {
 		value, ok := edged[key]
 		if !ok {
 			continue
@@ -42,7 +42,7 @@ func takeFormer(root map[string]any) Problems {
 		case "remoteImageEndpoint":
 			text = moveEndpoint(edged, value, "imageServiceEndpoint")
 		}
-		if !saysNothing(value) {
+		if !isZero(value) {
 			warnings = append(warnings, Problem{Path: "modules.edged." + key, Text: text})
 		}
 	}
@@ -69,8 +69,8 @@ func moveEndpoint(edged map[string]any, value any, to string) string {
 	return "the former name of " + place + to + ", and taken as that"
 }
 
-// saysNothing reports whether v is a zero value, which generated files may hold.
-func saysNothing(v any) bool {
+// isZero reports whether v is a zero value, which generated files may hold.
+func isZero(v any) bool {
 	switch x := v.(type) {
 	case nil:
 		return true

@@ -39,7 +39,7 @@ func absent() map[string]bool {
 
 // deprecatedDefaults are the defaults of older KubeEdge versions: a file printed by one of them gets no warnings for
 // these.
-func formerDefaults() map[string]string {
+func deprecatedDefaults() map[string]string {
 	return map[string]string{"modules.deviceController.buffer.deviceStatusEvent": "0"}
 }
 

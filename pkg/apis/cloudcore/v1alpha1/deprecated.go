@@ -4,7 +4,7 @@ import "github.com/edgecore-io/edgecore/pkg/apis/strict"
 
 // deprecatedKeys are keys that KubeEdge once had in this apiVersion, and that its v1.23 lacks. Old files are still
 // accepted. Each has the path of the mapping that held it.
-func formerKeys() map[string][]string {
+func deprecatedKeys() map[string][]string {
 	return map[string][]string{
 		"":                              {"leaderelection"},
 		"modules":                       {"nodeUpgradeJobController"},
@@ -16,14 +16,14 @@ func formerKeys() map[string][]string {
 }
 
 // takeDeprecated removes the keys of older versions from the tree, and warns of those that are set.
-func takeFormer(root map[string]any) strict.Problems {
+func takeDeprecated(root map[string]any) strict.Problems {
 	var warnings strict.Problems
-	for _, path := range strict.SortedKeys(formerKeys()) {
+	for _, path := range strict.SortedKeys(deprecatedKeys()) {
 		parent, ok := strict.At(root, strict.Split(path)...).(map[string]any)
 		if !ok {
 			continue
 		}
-		for _, key := range formerKeys()[path] {
+		for _, key := range deprecatedKeys()[path] {
 			value, ok := parent[key]
 			if !ok {
 				continue

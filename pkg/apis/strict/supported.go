@@ -21,14 +21,14 @@ func (s *Schema[T]) unused(tree any, cfg *T) Problems {
 	if s.Fallback != nil {
 		fallback = s.Fallback(cfg)
 	}
-	u := &unusedKeys{live: s.Live, absent: s.Absent, former: s.FormerDefaults, notes: s.Notes}
+	u := &unusedKeys{live: s.Live, absent: s.Absent, deprecated: s.DeprecatedDefaults, notes: s.Notes}
 	u.walk("", tree, reflect.ValueOf(cfg).Elem(), reflect.ValueOf(fallback).Elem())
 	return u.warnings
 }
 
 type unusedKeys struct {
 	live, absent map[string]bool
-	former       map[string]string
+	deprecated   map[string]string
 	notes        map[string]string
 	warnings     Problems
 }
@@ -45,7 +45,7 @@ func (u *unusedKeys) walk(at string, tree any, value, fallback reflect.Value) {
 		}
 		return
 	}
-	switch former, ok := u.former[at]; {
+	switch former, ok := u.deprecated[at]; {
 	case u.absent[at]:
 		if value.Bool() {
 			u.warnings = append(u.warnings, Problem{Path: at, Text: NotThere})
