@@ -58,7 +58,8 @@ With the Debian package:
 			[2]string{"edgecore preflight", "# can this device run pods?"},
 			[2]string{"edgecore", "# run the agent"},
 			[2]string{
-				"edgecore join -e 192.0.2.1:10000 --token-file token", "# or: join a cloud and run the agent as a service",
+				"edgecore join -e 192.0.2.1:10000 --token-file token",
+				"# or: join a cloud and run the agent as a service",
 			},
 			[2]string{"edgecore status", "# is the agent healthy?"},
 			[2]string{"edgecore get pods -o wide", "# what runs here?"},
