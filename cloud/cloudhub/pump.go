@@ -238,7 +238,7 @@ func (s *session) push(l lookup) {
 		}
 		return
 	}
-	want := wanted(object)
+	want := desiredState(object)
 	if held, ok := s.queue.Held(key); ok && key.Type == resource.TypeNode && (want == nil || want.UID != held.UID) {
 		s.queue.Drop(key) // a node's deletion is never sent (docs/wire.md, Registration)
 	}
@@ -254,7 +254,7 @@ func (s *session) push(l lookup) {
 	s.send(key, act, object)
 }
 
-func wanted(object *Object) *queue.Desired {
+func desiredState(object *Object) *queue.Desired {
 	if object == nil {
 		return nil
 	}

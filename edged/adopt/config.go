@@ -68,7 +68,7 @@ func Before(text []byte) (*v1alpha2.EdgeCore, error) {
 
 // Translate makes a configuration of the other agent's file. A key that means nothing here is left out and named; a
 // value of which pods depend and that is not allowed is an error.
-func Translate(text []byte, places Paths) (*Config, error) {
+func Translate(text []byte, paths Paths) (*Config, error) {
 	tree, err := readTree(text)
 	if err != nil {
 		return nil, err
@@ -84,13 +84,13 @@ func Translate(text []byte, places Paths) (*Config, error) {
 	}
 	// What KubeEdge does where its file says nothing, and this agent does otherwise.
 	own(edged, "reportEvent", false)
-	own(edged, "rootDirectory", places.Root)
-	own(edged, "hostnameOverride", places.NodeName)
+	own(edged, "rootDirectory", paths.Root)
+	own(edged, "hostnameOverride", paths.NodeName)
 	own(mapping(edged, "tailoredKubeletConfig"), "readOnlyPort", 10350)
-	mapping(tree, "database")["dataSource"] = places.Store
-	files := CertFiles(places.Certs)
+	mapping(tree, "database")["dataSource"] = paths.Store
+	files := CertFiles(paths.Certs)
 	hub["tlsCaFile"], hub["tlsCertFile"], hub["tlsPrivateKeyFile"] = files.CA, files.Cert, files.Key
-	if hub["token"] != nil && (places.Joined || hub["token"] == "") {
+	if hub["token"] != nil && (paths.Joined || hub["token"] == "") {
 		delete(hub, "token")
 	}
 	delete(tree, "edgecoreVersion")   // it was a note of that agent on itself

@@ -28,11 +28,11 @@ var (
 )
 
 // ask puts a question to the cloud, within the pace and the time that it may take.
-func (a *Authority) ask(ctx context.Context, pace *rate.Limiter, question func(context.Context) error) error {
+func (a *Authority) ask(ctx context.Context, limiter *rate.Limiter, question func(context.Context) error) error {
 	if a.opts.Cloud == nil {
 		return errNoCloud
 	}
-	if !pace.Allow() {
+	if !limiter.Allow() {
 		return errTooMany
 	}
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)

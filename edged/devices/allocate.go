@@ -52,7 +52,7 @@ func (m *Manager) allocate(ctx context.Context, pod *v1.Pod) error {
 
 // allocateContainer gives a container what it lacks, and has the plugins say how it is used.
 func (m *Manager) allocateContainer(ctx context.Context, pod *v1.Pod, c *v1.Container, left map[string][]string) error {
-	want := m.wanted(c)
+	want := m.requested(c)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if m.grantOf(pod.UID, c.Name, name) != nil {
 			continue
@@ -210,7 +210,7 @@ func (m *Manager) ask(ctx context.Context, uid types.UID, container, name string
 // Container returns what a container's devices need in it, just before it is created. What is missing is allocated:
 // after a reboot, or where the file was lost. An error makes the container wait.
 func (m *Manager) Container(ctx context.Context, pod *v1.Pod, c *v1.Container) (Answer, error) {
-	want := m.wanted(c)
+	want := m.requested(c)
 	if len(want) == 0 {
 		return Answer{}, nil
 	}

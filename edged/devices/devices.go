@@ -220,7 +220,7 @@ func (m *Manager) serves(p *pool) bool {
 func (m *Manager) Wants(pod *v1.Pod) bool {
 	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range list {
-			if len(m.wanted(&list[i])) > 0 {
+			if len(m.requested(&list[i])) > 0 {
 				return true
 			}
 		}
@@ -228,8 +228,8 @@ func (m *Manager) Wants(pod *v1.Pod) bool {
 	return false
 }
 
-// wanted returns how many devices of each resource a container asks for.
-func (m *Manager) wanted(c *v1.Container) map[string]int {
+// requested returns how many devices of each resource a container asks for.
+func (m *Manager) requested(c *v1.Container) map[string]int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	want := map[string]int{}

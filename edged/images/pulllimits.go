@@ -17,19 +17,19 @@ func (o *Options) PullLimits() PullLimits {
 
 // SetPullLimits changes how often and how many images are pulled. Pulls under way go on, and do not count among those
 // to come.
-func (p *Puller) SetPullLimits(pace PullLimits) {
+func (p *Puller) SetPullLimits(limits PullLimits) {
 	limit := rate.Inf
-	if pace.QPS > 0 {
-		limit = rate.Limit(pace.QPS)
+	if limits.QPS > 0 {
+		limit = rate.Limit(limits.QPS)
 	}
-	p.limit.SetBurst(max(pace.Burst, 1))
+	p.limit.SetBurst(max(limits.Burst, 1))
 	p.limit.SetLimit(limit)
 	slots := 0
 	switch {
-	case pace.Serialize:
+	case limits.Serialize:
 		slots = 1
-	case pace.MaxParallel > 0:
-		slots = pace.MaxParallel
+	case limits.MaxParallel > 0:
+		slots = limits.MaxParallel
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

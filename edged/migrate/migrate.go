@@ -115,7 +115,7 @@ func (t *Migration) Do(ctx context.Context, p *Plan) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("nothing was stopped: %w", err), t.back(ctx, s))
 	}
-	expected, err := t.seed(ctx, p, s)
+	expected, err := t.fillStore(ctx, p, s)
 	if err != nil {
 		return errors.Join(err, t.back(ctx, s))
 	}
@@ -169,9 +169,9 @@ func (t *Migration) prepare(p *Plan) (*state, error) {
 	return s, nil
 }
 
-// seed stops KubeEdge's agent and makes this agent's store of its last state. It returns the containers that are to run
+// fillStore stops KubeEdge's agent and makes this agent's store of its last state. It returns the containers that are to run
 // on.
-func (t *Migration) seed(ctx context.Context, p *Plan, s *state) ([]string, error) {
+func (t *Migration) fillStore(ctx context.Context, p *Plan, s *state) ([]string, error) {
 	if t.Service.Present && p.unit.path != "" {
 		if err := t.Service.Systemctl(ctx, "stop", systemd.Name); err != nil {
 			return nil, fmt.Errorf("stop KubeEdge: %w", err)

@@ -115,8 +115,8 @@ func TestRulesOfActions(t *testing.T) {
 	}
 }
 
-// life is a pod on a model of a runtime.
-type life struct {
+// simulation is a pod on a model of a runtime.
+type simulation struct {
 	*rand.Rand
 	t     *testing.T
 	pod   *v1.Pod
@@ -142,7 +142,12 @@ func randomPods() int {
 // stop a sidecar; and when the trouble has ended, the pod comes to rest.
 func TestActionsOverLives(t *testing.T) {
 	for seed := range uint64(randomPods()) {
-		l := &life{Rand: rand.New(rand.NewPCG(seed, 9)), t: t, obs: &observed.Pod{UID: "1"}, began: map[string]bool{}}
+		l := &simulation{
+			Rand:  rand.New(rand.NewPCG(seed, 9)),
+			t:     t,
+			obs:   &observed.Pod{UID: "1"},
+			began: map[string]bool{},
+		}
 		l.pod = l.randomPod()
 		for range 30 {
 			l.trouble()
@@ -160,7 +165,7 @@ func TestActionsOverLives(t *testing.T) {
 	}
 }
 
-func (l *life) randomPod() *v1.Pod {
+func (l *simulation) randomPod() *v1.Pod {
 	p := testPod([]v1.RestartPolicy{
 		v1.RestartPolicyAlways, v1.RestartPolicyOnFailure, v1.RestartPolicyNever,
 	}[l.IntN(3)], l.IntN(4), 1+l.IntN(3))
@@ -183,7 +188,7 @@ func (l *life) randomPod() *v1.Pod {
 }
 
 // trouble ends a container, or the sandbox.
-func (l *life) trouble() {
+func (l *simulation) trouble() {
 	if len(l.obs.Containers) > 0 && l.IntN(2) == 0 {
 		if c := l.obs.Containers[l.IntN(len(l.obs.Containers))]; c.Running() {
 			l.exit(c, []int32{0, 0, 1, 3, 4}[l.IntN(5)])
@@ -195,7 +200,7 @@ func (l *life) trouble() {
 	}
 }
 
-func (l *life) exit(c *observed.Container, code int32) {
+func (l *simulation) exit(c *observed.Container, code int32) {
 	c.State, c.ExitCode = isExited, code
 	if code == 0 {
 		l.began[c.Name] = true
@@ -204,7 +209,7 @@ func (l *life) exit(c *observed.Container, code int32) {
 }
 
 // finishInit ends an init container well that runs and is no sidecar.
-func (l *life) finishInit() bool {
+func (l *simulation) finishInit() bool {
 	for i := range l.pod.Spec.InitContainers {
 		c := &l.pod.Spec.InitContainers[i]
 		if last := l.obs.Container(c.Name); !restart.IsSidecar(c) && last.Running() {
@@ -216,7 +221,7 @@ func (l *life) finishInit() bool {
 }
 
 // step asks for the next actions and does them, if the pod is not done; it reports whether there were any.
-func (l *life) step(probesFail bool) bool {
+func (l *simulation) step(probesFail bool) bool {
 	probes := observed.Probes{}
 	for _, c := range l.obs.Containers {
 		if c.Running() {
@@ -261,7 +266,7 @@ func (l *life) step(probesFail bool) bool {
 	return true
 }
 
-func (l *life) start(s Start, sandbox string) {
+func (l *simulation) start(s Start, sandbox string) {
 	name := s.Container.Name
 	if !s.Init && !slices.ContainsFunc(l.pod.Spec.Containers, func(c v1.Container) bool {
 		return createdIn(l.obs, sandbox, c.Name)
@@ -290,7 +295,7 @@ func (l *life) start(s Start, sandbox string) {
 }
 
 // atRest checks that what is to run does, unless the pod has ended.
-func (l *life) atRest(seed uint64) {
+func (l *simulation) atRest(seed uint64) {
 	if initFailedForGood(l.pod, l.obs) {
 		return
 	}

@@ -206,7 +206,7 @@ func (d *demo) keepRunning(ctx context.Context) {
   tail -f %s %s`, shown(d.edge.Config()), shown(d.edge.Log()), shown(d.cloud.Log()))
 	d.say("Here, the word cut (and Enter) cuts the link, and mend mends it.")
 	// It ends with this program: nothing ends a read of a terminal.
-	go d.obey(os.Stdin)
+	go d.runCommands(os.Stdin)
 	<-ctx.Done()
 }
 
@@ -218,8 +218,8 @@ func workingFolder() string {
 	return quote(wd)
 }
 
-// obey does what lines say.
-func (d *demo) obey(in io.Reader) {
+// runCommands does what lines say.
+func (d *demo) runCommands(in io.Reader) {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		switch word := strings.TrimSpace(lines.Text()); word {

@@ -141,8 +141,8 @@ func (d *device) remove(ctx context.Context, name string) error {
 	return d.until(ctx, name+" is gone", func() bool { return d.cloud.Journal()[podKey(name)].Deleted })
 }
 
-// life makes and removes a pod after a rest, and tells how long each took, as the cloud sees it.
-func (d *device) life(ctx context.Context, pod *v1.Pod) (up, gone time.Duration, err error) {
+// podLifecycle makes and removes a pod after a rest, and tells how long each took, as the cloud sees it.
+func (d *device) podLifecycle(ctx context.Context, pod *v1.Pod) (up, gone time.Duration, err error) {
 	if err := d.until(ctx, "all is acknowledged", func() bool { return d.cloud.AllAcked() == nil }); err != nil {
 		return 0, 0, err
 	}

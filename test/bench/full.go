@@ -57,7 +57,7 @@ func (b *bench) full(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		up, gone, err := d.life(ctx, fullPod(name))
+		up, gone, err := d.podLifecycle(ctx, fullPod(name))
 		if err != nil {
 			return err
 		}

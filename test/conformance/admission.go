@@ -64,7 +64,7 @@ containers: [{name: main}]
 			spec: `{hostNetwork: true, containers: [{name: main, ports: [{containerPort: 34567, hostPort: 34567}]}]}`,
 			check: func(p *pod) {
 				p.running()
-				second := p.beside("second",
+				second := p.sibling("second",
 					`{hostNetwork: true, containers: [{name: main, ports: [{containerPort: 34567, hostPort: 34567}]}]}`)
 				second.rejected("NodePorts", "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free "+
 					"ports for the requested pod ports")
@@ -172,9 +172,9 @@ func checkCloudLabel(p *pod) {
 	_, err := p.node.api.CoreV1().Nodes().Patch(p.Context(), p.node.name, types.MergePatchType,
 		[]byte(`{"metadata":{"labels":{"`+label+`":"here"}}}`), metav1.PatchOptions{})
 	env.Must(p, err)
-	here := p.beside("here", `{nodeSelector: {example.com/@NAME@: here}, containers: [{name: main}]}`)
+	here := p.sibling("here", `{nodeSelector: {example.com/@NAME@: here}, containers: [{name: main}]}`)
 	here.running()
-	there := p.beside("there", `{nodeSelector: {example.com/@NAME@: there}, containers: [{name: main}]}`)
+	there := p.sibling("there", `{nodeSelector: {example.com/@NAME@: there}, containers: [{name: main}]}`)
 	there.rejected("NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed")
 	here.delete()
 	there.delete()
@@ -187,11 +187,11 @@ func checkPreemption(p *pod) {
 	env.Must(p, err)
 	half := resource.NewQuantity(obj.Status.Allocatable.StorageEphemeral().Value()/10*6, resource.BinarySI).String()
 	ask := "containers: [{name: main, resources: {requests: {ephemeral-storage: " + half + "}}}]"
-	victim := p.beside("victim", ask)
+	victim := p.sibling("victim", ask)
 	victim.running()
-	other := p.beside("other", ask)
+	other := p.sibling("other", ask)
 	other.rejected("OutOfephemeral-storage", "Pod was rejected: Node didn't have enough resource: ephemeral-storage")
-	critical := p.beside("critical", "priorityClassName: system-node-critical\n"+ask)
+	critical := p.sibling("critical", "priorityClassName: system-node-critical\n"+ask)
 	critical.running()
 	got := victim.status("it has made room", func(s *v1.PodStatus) error {
 		if s.Phase != v1.PodFailed || s.Reason != "Preempting" ||

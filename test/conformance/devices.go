@@ -29,7 +29,7 @@ func deviceRows() []row {
 			p.running()
 			p.plugin([]string{"-fail"}, "one")
 			p.extended("1", "1")
-			fails := p.beside("pod", "containers: [{name: main, resources: {limits: {example.com/@NAME@: 1}}}]")
+			fails := p.sibling("pod", "containers: [{name: main, resources: {limits: {example.com/@NAME@: 1}}}]")
 			fails.rejected("UnexpectedAdmissionError", "Pod was rejected: Allocate failed due to ")
 			fails.rejected("UnexpectedAdmissionError", "the device is on fire, which is unexpected")
 			fails.event("UnexpectedAdmissionError", "the device is on fire")
@@ -71,8 +71,8 @@ func (p *pod) plugin(args []string, devices ...string) *deviceplugin.Plugin {
 	}, devices...)
 }
 
-// beside creates another pod of the row.
-func (p *pod) beside(suffix, spec string) *pod {
+// sibling creates another pod of the row.
+func (p *pod) sibling(suffix, spec string) *pod {
 	p.Helper()
 	obj := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.name + "-" + suffix}}
 	env.Must(p, yaml.UnmarshalStrict([]byte(strings.NewReplacer("@NODE@", p.node.name, "@NAME@", p.name).Replace(spec)),
@@ -148,7 +148,7 @@ func checkDevicePlugin(p *pod) {
 		return fmt.Sprintf("containers: [{name: main, env: [{name: MINE, value: yes-$(DEVICES)}], resources: "+
 			"{limits: {example.com/@NAME@: %d}}}]", n)
 	}
-	first := p.beside("first", with(1))
+	first := p.sibling("first", with(1))
 	s := first.running().Status.ContainerStatuses[0]
 	if q := s.AllocatedResources[v1.ResourceName("example.com/"+p.name)]; q.Value() != 1 {
 		p.Errorf("allocated resources = %v, want 1 of example.com/%s", s.AllocatedResources, p.name)
@@ -170,7 +170,7 @@ func checkDevicePlugin(p *pod) {
 	first.health("one", v1.ResourceHealthStatusUnhealthy)
 	p.extended("3", "1")
 
-	many := p.beside("many", with(2))
+	many := p.sibling("many", with(2))
 	many.rejected("UnexpectedAdmissionError",
 		"Pod was rejected: Allocate failed due to requested number of devices unavailable for example.com/"+p.name+
 			". Requested: 2, Available: 1, which is unexpected")
@@ -179,12 +179,12 @@ func checkDevicePlugin(p *pod) {
 	env.Must(p, plugin.End(p.Context(), syscall.SIGKILL))
 	p.extended("3", "0")
 	first.health("one", v1.ResourceHealthStatusUnknown)
-	late := p.beside("late", with(1))
+	late := p.sibling("late", with(1))
 	late.rejected("UnexpectedAdmissionError", "cannot allocate unregistered device example.com/"+p.name)
 	plugin.Run(p.T)
 	p.extended("3", "1")
 	first.says("main", "echo $DEVICES", "one")
-	again := p.beside("again", with(1))
+	again := p.sibling("again", with(1))
 	again.running()
 	again.says("main", "echo $DEVICES", "two")
 	for _, other := range []*pod{first, many, late, again} {
@@ -199,7 +199,7 @@ func checkDeviceInit(p *pod) {
 	p.running()
 	p.plugin([]string{"-pre-start"}, "a", "b")
 	p.extended("2", "2")
-	both := p.beside("pod", `
+	both := p.sibling("pod", `
 initContainers:
 - {name: first, command: [sh, -c, "echo has $DEVICES"], resources: {limits: {example.com/@NAME@: 2}}}
 containers:

@@ -162,7 +162,7 @@ containers: [{name: main, lifecycle: {preStop: {exec: {command: [sleep, "80000"]
 				p.event("Killing", "Stopping container main")
 				env.Must(p,
 					pods.Delete(p.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](3)}))
-				p.ends()
+				p.waitEnded()
 				p.release()
 			},
 		},

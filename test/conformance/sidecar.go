@@ -196,13 +196,13 @@ func (p *pod) end(grace *int64) *v1.PodStatus {
 	p.patch("metadata: {finalizers: [edgecore.local/look]}")
 	pods := p.node.api.CoreV1().Pods(p.node.name)
 	env.Must(p, pods.Delete(p.Context(), p.name, metav1.DeleteOptions{GracePeriodSeconds: grace}))
-	last := p.ends()
+	last := p.waitEnded()
 	p.release()
 	return last
 }
 
-// ends waits until a pod that was deleted has ended, with every container, and returns the status then.
-func (p *pod) ends() *v1.PodStatus {
+// waitEnded waits until a pod that was deleted has ended, with every container, and returns the status then.
+func (p *pod) waitEnded() *v1.PodStatus {
 	p.Helper()
 	return &p.status("it has ended", func(s *v1.PodStatus) error {
 		for _, list := range [][]v1.ContainerStatus{

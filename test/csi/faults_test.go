@@ -66,7 +66,7 @@ func TestInPlaceIsEnough(t *testing.T) {
 	pod := aPod("a")
 	path := n.up(pod, spec)
 	must(t, n.driver.End(t.Context(), syscall.SIGTERM))
-	n.world.change(func() { n.world.offline = true; n.world.drivers = nil })
+	n.cluster.change(func() { n.cluster.offline = true; n.cluster.drivers = nil })
 	n.restart()
 	if got := n.up(pod, spec); got != path {
 		t.Errorf("path %s, want %s", got, path)
@@ -180,8 +180,8 @@ func TestAttachment(t *testing.T) {
 			AttachError: &storagev1.VolumeError{Message: "no such volume"},
 		},
 	} {
-		n.world.change(func() {
-			n.world.attachments[name] = &storagev1.VolumeAttachment{
+		n.cluster.change(func() {
+			n.cluster.attachments[name] = &storagev1.VolumeAttachment{
 				ObjectMeta: metav1.ObjectMeta{Name: name}, Status: status,
 			}
 		})
@@ -190,8 +190,8 @@ func TestAttachment(t *testing.T) {
 	if got := n.calls("NodeStageVolume"); got > 0 {
 		t.Errorf("%d calls of NodeStageVolume before the volume was attached, want 0", got)
 	}
-	n.world.change(func() {
-		n.world.attachments[name].Status = storagev1.VolumeAttachmentStatus{
+	n.cluster.change(func() {
+		n.cluster.attachments[name].Status = storagev1.VolumeAttachmentStatus{
 			Attached: true, AttachmentMetadata: map[string]string{"device": "/dev/x"},
 		}
 	})
@@ -241,13 +241,13 @@ func TestNobodyKnowsTheDriver(t *testing.T) {
 	n := newNode(t, nil)
 	n.driver.Create(t, "vol", "ext4", 16*mega)
 	spec := claimed("vol", "ext4", nil)
-	n.world.change(func() { n.world.offline = true })
+	n.cluster.change(func() { n.cluster.offline = true })
 	n.up(aPod("a"), spec)
 	if got := n.VolumesInUse(); len(got) > 0 {
 		t.Errorf("in use are %v, want none", got)
 	}
 	name := "csi-" + sha("vol"+driverName+nodeName)
-	n.world.change(func() { n.world.attachments[name] = &storagev1.VolumeAttachment{} })
+	n.cluster.change(func() { n.cluster.attachments[name] = &storagev1.VolumeAttachment{} })
 	n.fails(aPod("b"), spec, "is not ready")
 	n.up(aPod("a"), inline("v", nil))
 	n.down(aPod("a"), inline("v", nil))
@@ -293,15 +293,15 @@ func TestClusterIsTold(t *testing.T) {
 	told := func(want ...storagev1.CSINodeDriver) {
 		t.Helper()
 		wait.Until(t, "the cluster to know the drivers", func() error {
-			n.world.mu.Lock()
-			defer n.world.mu.Unlock()
-			if n.world.csiNode == nil {
+			n.cluster.mu.Lock()
+			defer n.cluster.mu.Unlock()
+			if n.cluster.csiNode == nil {
 				return errors.New("no CSINode")
 			}
-			if diff := cmp.Diff(want, n.world.csiNode.Spec.Drivers); diff != "" {
+			if diff := cmp.Diff(want, n.cluster.csiNode.Spec.Drivers); diff != "" {
 				return fmt.Errorf("drivers mismatch (-want +got):\n%s", diff)
 			}
-			ids := n.world.node.Annotations["csi.volume.kubernetes.io/nodeid"]
+			ids := n.cluster.node.Annotations["csi.volume.kubernetes.io/nodeid"]
 			if want := slices.ContainsFunc(want, func(d storagev1.CSINodeDriver) bool {
 				return d.Name == driverName
 			}); want != strings.Contains(ids, fmt.Sprintf("%q:%q", driverName, "id-of-"+nodeName)) {
@@ -312,17 +312,17 @@ func TestClusterIsTold(t *testing.T) {
 	}
 	ours := storagev1.CSINodeDriver{Name: driverName, NodeID: "id-of-" + nodeName, TopologyKeys: []string{topology}}
 	told(ours)
-	labels, owner := n.world.node.Labels, n.world.csiNode.OwnerReferences
+	labels, owner := n.cluster.node.Labels, n.cluster.csiNode.OwnerReferences
 	if labels[topology] != nodeName || labels["mine"] != "1" || len(owner) != 1 || owner[0].UID != "node-uid" ||
 		owner[0].Kind != "Node" {
 		t.Errorf("labels are %v and owners %v, want the topology and the node", labels, owner)
 	}
-	if n.world.node.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] != "true" {
-		t.Errorf("annotations are %v, want controller-managed-attach-detach", n.world.node.Annotations)
+	if n.cluster.node.Annotations["volumes.kubernetes.io/controller-managed-attach-detach"] != "true" {
+		t.Errorf("annotations are %v, want controller-managed-attach-detach", n.cluster.node.Annotations)
 	}
 	other := storagev1.CSINodeDriver{Name: "other", NodeID: "7", TopologyKeys: []string{}}
-	n.world.change(func() {
-		n.world.csiNode.Spec.Drivers = append(n.world.csiNode.Spec.Drivers, other)
+	n.cluster.change(func() {
+		n.cluster.csiNode.Spec.Drivers = append(n.cluster.csiNode.Spec.Drivers, other)
 	})
 	must(t, n.driver.End(t.Context(), syscall.SIGTERM))
 	told(other)
@@ -330,15 +330,15 @@ func TestClusterIsTold(t *testing.T) {
 	n.driver.Run(t)
 	ours.Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To[int32](9)}
 	told(other, ours)
-	n.world.change(func() { n.world.updates = 0; n.world.offline = true })
+	n.cluster.change(func() { n.cluster.updates = 0; n.cluster.offline = true })
 	n.restart()
 	n.ready()
-	n.world.change(func() { n.world.offline = false })
+	n.cluster.change(func() { n.cluster.offline = false })
 	n.Linked()
 	told(other, ours)
-	n.world.change(func() {
-		if n.world.updates > 0 {
-			t.Errorf("%d updates of what was known, want none", n.world.updates)
+	n.cluster.change(func() {
+		if n.cluster.updates > 0 {
+			t.Errorf("%d updates of what was known, want none", n.cluster.updates)
 		}
 	})
 }

@@ -59,8 +59,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// world is a cluster of objects. It implements csi.Objects, csi.Cluster and csi.Tokens.
-type world struct {
+// cluster is a cluster of objects. It implements csi.Objects, csi.Cluster and csi.Tokens.
+type cluster struct {
 	mu          sync.Mutex
 	offline     bool
 	secrets     map[string]*v1.Secret
@@ -74,7 +74,7 @@ type world struct {
 var errOffline = errors.New("no link to the cloud")
 
 // lookUp finds an object under the lock.
-func lookUp[T any](w *world, m map[string]*T, name string) (*T, error) {
+func lookUp[T any](w *cluster, m map[string]*T, name string) (*T, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if o := m[name]; o != nil {
@@ -86,26 +86,26 @@ func lookUp[T any](w *world, m map[string]*T, name string) (*T, error) {
 	return nil, apierrors.NewNotFound(v1.Resource("object"), name)
 }
 
-func (w *world) Secret(_ context.Context, ns, name string) (*v1.Secret, error) {
+func (w *cluster) Secret(_ context.Context, ns, name string) (*v1.Secret, error) {
 	return lookUp(w, w.secrets, ns+"/"+name)
 }
 
-func (w *world) CSIDriver(_ context.Context, name string) (*storagev1.CSIDriver, error) {
+func (w *cluster) CSIDriver(_ context.Context, name string) (*storagev1.CSIDriver, error) {
 	return lookUp(w, w.drivers, name)
 }
 
-func (w *world) VolumeAttachment(_ context.Context, name string) (*storagev1.VolumeAttachment, error) {
+func (w *cluster) VolumeAttachment(_ context.Context, name string) (*storagev1.VolumeAttachment, error) {
 	return lookUp(w, w.attachments, name)
 }
 
-func (w *world) PodToken(
+func (w *cluster) PodToken(
 	_ context.Context, pod *v1.Pod, audience string, seconds int64,
 ) (*authenticationv1.TokenRequestStatus, error) {
 	return &authenticationv1.TokenRequestStatus{Token: fmt.Sprintf("%s for %q, %d s", pod.Name, audience, seconds),
 		ExpirationTimestamp: metav1.Unix(1e9, 0)}, nil
 }
 
-func (w *world) Node(context.Context, string) (*v1.Node, error) {
+func (w *cluster) Node(context.Context, string) (*v1.Node, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.offline {
@@ -114,7 +114,7 @@ func (w *world) Node(context.Context, string) (*v1.Node, error) {
 	return w.node.DeepCopy(), nil
 }
 
-func (w *world) UpdateNode(_ context.Context, n *v1.Node) error {
+func (w *cluster) UpdateNode(_ context.Context, n *v1.Node) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.node = n.DeepCopy()
@@ -122,7 +122,7 @@ func (w *world) UpdateNode(_ context.Context, n *v1.Node) error {
 	return nil
 }
 
-func (w *world) CSINode(context.Context, string) (*storagev1.CSINode, error) {
+func (w *cluster) CSINode(context.Context, string) (*storagev1.CSINode, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.csiNode == nil {
@@ -131,11 +131,11 @@ func (w *world) CSINode(context.Context, string) (*storagev1.CSINode, error) {
 	return w.csiNode.DeepCopy(), nil
 }
 
-func (w *world) CreateCSINode(ctx context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error) {
+func (w *cluster) CreateCSINode(ctx context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error) {
 	return w.UpdateCSINode(ctx, n)
 }
 
-func (w *world) UpdateCSINode(_ context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error) {
+func (w *cluster) UpdateCSINode(_ context.Context, n *storagev1.CSINode) (*storagev1.CSINode, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.csiNode = n.DeepCopy()
@@ -144,7 +144,7 @@ func (w *world) UpdateCSINode(_ context.Context, n *storagev1.CSINode) (*storage
 }
 
 // change changes the world under its lock.
-func (w *world) change(f func()) {
+func (w *cluster) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
@@ -155,7 +155,7 @@ type node struct {
 	*csi.Manager
 	t      *testing.T
 	root   string
-	world  *world
+	cluster  *cluster
 	driver *driver.Driver
 	stop   func()
 
@@ -185,7 +185,7 @@ func newNode(t *testing.T, obj *storagev1.CSIDriver, without ...string) *node {
 	n := &node{
 		t:    t,
 		root: filepath.Join(base, "root"),
-		world: &world{
+		cluster: &cluster{
 			secrets:     map[string]*v1.Secret{},
 			drivers:     map[string]*storagev1.CSIDriver{},
 			attachments: map[string]*storagev1.VolumeAttachment{},
@@ -196,7 +196,7 @@ func newNode(t *testing.T, obj *storagev1.CSIDriver, without ...string) *node {
 		registered: make(chan struct{}, 64),
 	}
 	if obj != nil {
-		n.world.drivers[driverName] = obj
+		n.cluster.drivers[driverName] = obj
 	}
 	n.driver = driver.Start(t, driver.Options{
 		Binary:  binary,
@@ -216,7 +216,7 @@ func newNode(t *testing.T, obj *storagev1.CSIDriver, without ...string) *node {
 func (n *node) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.Manager = csi.New(csi.Options{
-		Root: n.root, NodeName: nodeName, Objects: n.world, Tokens: n.world, Cluster: n.world,
+		Root: n.root, NodeName: nodeName, Objects: n.cluster, Tokens: n.cluster, Cluster: n.cluster,
 		Own: func(_ context.Context, pod *v1.Pod, dir string) error {
 			n.note(&n.owned, pod.Name+" "+filepath.Base(dir))
 			return nil

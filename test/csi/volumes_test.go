@@ -70,8 +70,8 @@ func TestWhatDriversAreTold(t *testing.T) {
 		s.PodInfoOnMount = ptr.To(true)
 		s.TokenRequests = []storagev1.TokenRequest{{Audience: "bank", ExpirationSeconds: ptr.To[int64](700)}, {}}
 	}))
-	n.world.secrets["keys/stage"] = &v1.Secret{Data: map[string][]byte{"k": []byte("s1")}}
-	n.world.secrets["keys/publish"] = &v1.Secret{Data: map[string][]byte{"k": []byte("s2")}}
+	n.cluster.secrets["keys/stage"] = &v1.Secret{Data: map[string][]byte{"k": []byte("s1")}}
+	n.cluster.secrets["keys/publish"] = &v1.Secret{Data: map[string][]byte{"k": []byte("s2")}}
 	n.driver.Create(t, "vol", "ext4", 16*mega)
 	spec := claimed("vol", "ext4", func(pv *v1.PersistentVolume) {
 		pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}
@@ -113,7 +113,7 @@ func TestWhatDriversAreTold(t *testing.T) {
 	}
 	n.fails(aPod("b"), spec, "volume uses the ReadWriteOncePod access mode and is already in use by another pod")
 	n.down(pod, spec)
-	delete(n.world.secrets, "keys/publish")
+	delete(n.cluster.secrets, "keys/publish")
 	n.fails(pod, spec, `failed to get secret keys/publish: object "keys/publish" not found`)
 	n.down(pod, spec)
 	n.clean()
@@ -125,7 +125,7 @@ func TestInline(t *testing.T) {
 		s.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}
 		s.TokenRequests, s.ServiceAccountTokenInSecrets = []storagev1.TokenRequest{{Audience: "bank"}}, ptr.To(true)
 	}))
-	n.world.secrets["shop/own"] = &v1.Secret{Data: map[string][]byte{"k": []byte("s")}}
+	n.cluster.secrets["shop/own"] = &v1.Secret{Data: map[string][]byte{"k": []byte("s")}}
 	spec := inline("scratch", func(s *v1.CSIVolumeSource) {
 		s.VolumeAttributes = map[string]string{"colour": "blue"}
 		s.NodePublishSecretRef = &v1.LocalObjectReference{Name: "own"}
@@ -159,7 +159,7 @@ func TestRefusedModes(t *testing.T) {
 	n := newNode(t, object(nil))
 	n.fails(aPod("a"), inline("v", nil), `volume mode "Ephemeral" not supported by driver `+driverName+
 		` (only supports ["Persistent"])`)
-	n.world.change(func() { delete(n.world.drivers, driverName) })
+	n.cluster.change(func() { delete(n.cluster.drivers, driverName) })
 	n.fails(aPod("a"), inline("v", nil), `volume mode "Ephemeral" not supported by driver `+driverName+
 		` (no CSIDriver object)`)
 	n.down(aPod("a"), inline("v", nil))

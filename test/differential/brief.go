@@ -78,15 +78,15 @@ func sameBut(l, r sequence) bool {
 		left
 		right
 	)
-	type place struct {
+	type pathStep struct {
 		left, right int
 		value       string // the last one that both had
 		more        side   // which sequence has had another value since
 	}
-	seen := map[place]bool{}
-	var same func(at place) bool
+	seen := map[pathStep]bool{}
+	var same func(at pathStep) bool
 	// skip leaves the value of one sequence out.
-	skip := func(at, next place, of side, value string, brief bool) bool {
+	skip := func(at, next pathStep, of side, value string, brief bool) bool {
 		next.value, next.more = at.value, at.more
 		if value == at.value {
 			return same(next)
@@ -97,7 +97,7 @@ func sameBut(l, r sequence) bool {
 		next.more = of
 		return same(next)
 	}
-	same = func(at place) bool {
+	same = func(at pathStep) bool {
 		if at.left == len(l.values) && at.right == len(r.values) {
 			return true
 		}
@@ -107,14 +107,14 @@ func sameBut(l, r sequence) bool {
 		seen[at] = true
 		inLeft, inRight := at.left < len(l.values), at.right < len(r.values)
 		if inLeft && inRight && alike(l.values[at.left], r.values[at.right]) &&
-			same(place{left: at.left + 1, right: at.right + 1, value: l.values[at.left]}) {
+			same(pathStep{left: at.left + 1, right: at.right + 1, value: l.values[at.left]}) {
 			return true
 		}
-		if inLeft && skip(at, place{left: at.left + 1, right: at.right}, left, l.values[at.left], l.brief[at.left]) {
+		if inLeft && skip(at, pathStep{left: at.left + 1, right: at.right}, left, l.values[at.left], l.brief[at.left]) {
 			return true
 		}
-		return inRight && skip(at, place{left: at.left, right: at.right + 1}, right, r.values[at.right],
+		return inRight && skip(at, pathStep{left: at.left, right: at.right + 1}, right, r.values[at.right],
 			r.brief[at.right])
 	}
-	return same(place{})
+	return same(pathStep{})
 }

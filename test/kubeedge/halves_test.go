@@ -23,7 +23,7 @@ func TestTheirEdge(t *testing.T) {
 		c, token := f.startCloud(nil)
 		edge := f.joinTheirs(token, c.Link, c.Bootstrap)
 		wait.Until(f.t, "the node is Ready", f.nodeReady)
-		f.life()
+		f.podLifecycle()
 
 		f.restarts(
 			func() error { return errors.Join(c.Kill9(t.Context()), c.Start(t.Context())) },
@@ -48,7 +48,7 @@ func TestTheirCloud(t *testing.T) {
 			},
 		})
 		wait.Until(f.t, "the node is Ready", f.nodeReady)
-		f.life()
+		f.podLifecycle()
 
 		f.restarts(
 			func() error {
@@ -95,8 +95,8 @@ func TestCloudFirst(t *testing.T) {
 	})
 }
 
-// life is a pod's until it runs and has seen a change.
-func (f *fixture) life() {
+// podLifecycle is a pod's until it runs and has seen a change.
+func (f *fixture) podLifecycle() {
 	f.t.Helper()
 	f.apply(full("web"))
 	wait.Until(f.t, "the pod is ready", f.is("web", true))

@@ -233,7 +233,7 @@ func (c *cloudEnd) look(text, want string) (string, error) {
 	if gvr.Group == reliablesyncs.ObjectSyncs.Group {
 		tracker = c.records.Tracker()
 	}
-	return settle(c.t, want, func() (string, error) {
+	return waitSteady(c.t, want, func() (string, error) {
 		obj, err := tracker.Get(gvr, parts[3], parts[4])
 		if apierrors.IsNotFound(err) {
 			return "gone", nil

@@ -212,7 +212,7 @@ func (e *edgeEnd) do(kind byte, text, want string) (string, error) {
 		}
 		return "", errors.New("there is no call whose result is not known yet")
 	case '@':
-		return settle(e.t, want, func() (string, error) {
+		return waitSteady(e.t, want, func() (string, error) {
 			row, err := e.store.Get(e.t.Context(), text)
 			if errors.Is(err, store.ErrNotFound) {
 				return "gone", nil

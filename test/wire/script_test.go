@@ -237,8 +237,8 @@ func files(t *testing.T, folder string) []string {
 	return list
 }
 
-// settle asks until the answer is as wanted; with -update until it has been the same for a while.
-func settle(t testing.TB, want string, ask func() (string, error)) (now string, err error) {
+// waitSteady asks until the answer is as wanted; with -update until it has been the same for a while.
+func waitSteady(t testing.TB, want string, ask func() (string, error)) (now string, err error) {
 	t.Helper()
 	if *update {
 		return steady(ask)

@@ -64,7 +64,7 @@ func TestToldAgain(t *testing.T) {
 			w.tell(told)
 		}
 		w.lossy, w.slow = false, false
-		w.settle()
+		w.ackAll()
 		want, got := map[string]string{}, map[string]string{}
 		for k, s := range w.desired {
 			want[k.String()] = string(s.UID) + s.Version

@@ -246,8 +246,8 @@ func (w *fixture) step() {
 	}
 }
 
-// settle runs without losses until nothing more happens.
-func (w *fixture) settle() {
+// ackAll runs without losses until nothing more happens.
+func (w *fixture) ackAll() {
 	for range 10000 {
 		w.send()
 		for len(w.down) > 0 {
@@ -281,7 +281,7 @@ func TestRandomRuns(t *testing.T) {
 			w.step()
 		}
 		w.lossy, w.slow = false, false
-		w.settle()
+		w.ackAll()
 		want := map[resource.Key]string{}
 		for k, s := range w.desired {
 			want[k] = string(s.UID) + s.Version

@@ -27,7 +27,7 @@ type Proxy struct {
 	refuse  bool
 	silent  chan struct{} // not nil: nothing is passed on until it is closed
 	wg      sync.WaitGroup
-	pace    atomic.Int64 // bytes a second; 0: as they come
+	bytesPerSecond    atomic.Int64 // bytes a second; 0: as they come
 	cutLeft atomic.Int64 // bytes until the cut; below 0: none
 	dials   atomic.Int64
 }
@@ -94,7 +94,7 @@ func (p *Proxy) Cut() {
 func (p *Proxy) CutAfter(bytes int64) { p.cutLeft.Store(bytes) }
 
 // LimitRate passes on so many bytes a second and direction; 0: as they come.
-func (p *Proxy) LimitRate(bytes int64) { p.pace.Store(bytes) }
+func (p *Proxy) LimitRate(bytes int64) { p.bytesPerSecond.Store(bytes) }
 
 // Silence keeps the connections and passes nothing on, as a network does whose other half is gone.
 func (p *Proxy) Silence() {
@@ -209,7 +209,7 @@ func (p *Proxy) pass(from, to net.Conn) {
 			p.Cut()
 			return
 		}
-		if pace := p.pace.Load(); pace > 0 && n > 0 {
+		if pace := p.bytesPerSecond.Load(); pace > 0 && n > 0 {
 			time.Sleep(time.Duration(n) * time.Second / time.Duration(pace))
 		}
 		if _, werr := to.Write(data); werr != nil || err != nil {

@@ -44,10 +44,10 @@ func (e *edgeSite) create(ctx context.Context) error {
 			keep *times
 		}{
 			{func() (time.Duration, time.Duration, error) { return floorLife(ctx, e.floor, name) }, &base},
-			{func() (time.Duration, time.Duration, error) { return e.life(ctx, demo("bound-"+name)) }, &bound},
-			{func() (time.Duration, time.Duration, error) { return e.life(ctx, scheduled) }, &plain},
+			{func() (time.Duration, time.Duration, error) { return e.podLifecycle(ctx, demo("bound-"+name)) }, &bound},
+			{func() (time.Duration, time.Duration, error) { return e.podLifecycle(ctx, scheduled) }, &plain},
 			{func() (time.Duration, time.Duration, error) { return floorLife(ctx, whole, "full-"+name) }, &fullBase},
-			{func() (time.Duration, time.Duration, error) { return e.life(ctx, fullPod("full-"+name)) }, &full},
+			{func() (time.Duration, time.Duration, error) { return e.podLifecycle(ctx, fullPod("full-"+name)) }, &full},
 		} {
 			up, down, err := one.life()
 			if err != nil {
@@ -142,8 +142,8 @@ func (e *edgeSite) likeFull(ctx context.Context) (*floor.Client, error) {
 	})
 }
 
-// life makes a pod and removes it: it tells how long each took, as a client that watches sees it.
-func (e *edgeSite) life(ctx context.Context, pod *v1.Pod) (up, down time.Duration, err error) {
+// podLifecycle makes a pod and removes it: it tells how long each took, as a client that watches sees it.
+func (e *edgeSite) podLifecycle(ctx context.Context, pod *v1.Pod) (up, down time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, edgeTime)
 	defer cancel()
 	pods := e.api.CoreV1().Pods("default")

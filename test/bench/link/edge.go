@@ -30,7 +30,7 @@ var script = []string{"sh", "-c", "trap 'exit 0' TERM; sleep 1000000 & wait"}
 
 // edgeSite is a whole cluster with one real edge, in its default configuration but for the places of files.
 type edgeSite struct {
-	*site
+	*fixture
 	t     *table
 	ctrd  *containerd.Instance
 	edge  *agent.Agent
@@ -44,7 +44,7 @@ func measureEdge(ctx context.Context, t *table, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	e := &edgeSite{site: s, t: t}
+	e := &edgeSite{fixture: s, t: t}
 	defer func() {
 		if err != nil && e.edge != nil {
 			say("the end of edgecore's log:\n%s", daemon.Tail(e.edge.Log(), 20))

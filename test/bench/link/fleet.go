@@ -34,7 +34,7 @@ const (
 
 // fleet is one run with simulated edges.
 type fleet struct {
-	*site
+	*fixture
 	t     *table
 	n     int
 	edges *load.Fleet
@@ -53,7 +53,7 @@ func measureLoad(ctx context.Context, t *table, o options, n int) (err error) {
 	if err != nil {
 		return err
 	}
-	f := &fleet{site: s, t: t, n: n}
+	f := &fleet{fixture: s, t: t, n: n}
 	defer func() {
 		if err != nil {
 			say("the end of cloudcore's log:\n%s", daemon.Tail(s.cloud.Log(), 20))
@@ -111,7 +111,7 @@ func (f *fleet) connect(ctx context.Context) error {
 		return err
 	}
 	f.stops.add(func(context.Context) error { f.edges.Stop(); return nil })
-	if err := f.settle(ctx, settleTime); err != nil {
+	if err := f.waitConnected(ctx, settleTime); err != nil {
 		return err
 	}
 	took := time.Since(began)
@@ -123,8 +123,8 @@ func (f *fleet) connect(ctx context.Context) error {
 	return f.rest(ctx, f.empty, "no pods", "<= 60 KB")
 }
 
-// settle waits until all edges are connected and have what they are to have.
-func (f *fleet) settle(ctx context.Context, patience time.Duration) error {
+// waitConnected waits until all edges are connected and have what they are to have.
+func (f *fleet) waitConnected(ctx context.Context, patience time.Duration) error {
 	err := until(ctx, "all edges are in sync", patience, func() (bool, error) { return f.edges.Settled(), nil })
 	if err != nil {
 		failures, last := f.edges.Failures()
@@ -263,7 +263,7 @@ func (f *fleet) storm(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := f.settle(ctx, settleTime); err != nil {
+		if err := f.waitConnected(ctx, settleTime); err != nil {
 			return err
 		}
 		took = append(took, time.Since(began))
@@ -303,7 +303,7 @@ func (f *fleet) restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := f.settle(ctx, settleTime); err != nil {
+	if err := f.waitConnected(ctx, settleTime); err != nil {
 		return err
 	}
 	f.row("cloudcore killed and started, until all are in sync (of it until cloudcore is ready)",

@@ -33,7 +33,7 @@ type Options struct {
 type Fleet struct {
 	opts   Options
 	edges  []*edge
-	places places
+	places semaphore
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -57,7 +57,7 @@ func Start(ctx context.Context, opts Options) (*Fleet, error) {
 	if opts.Report <= 0 {
 		opts.Report = 5 * time.Minute
 	}
-	f := &Fleet{opts: opts, places: places{taken: make(chan struct{}, rampUp)}}
+	f := &Fleet{opts: opts, places: semaphore{taken: make(chan struct{}, rampUp)}}
 	for i := range opts.Nodes {
 		config, err := opts.Issuer.TLS(NodeName(i))
 		if err != nil {
@@ -187,14 +187,14 @@ func (f *Fleet) beat(ctx context.Context) {
 	}
 }
 
-// places bound how many edges dial at the same time, until they are opened.
-type places struct {
+// semaphore bound how many edges dial at the same time, until they are opened.
+type semaphore struct {
 	taken chan struct{}
 	free  atomic.Bool
 }
 
 // enter waits for a place; leave gives it back.
-func (p *places) enter(ctx context.Context) (leave func(), ok bool) {
+func (p *semaphore) enter(ctx context.Context) (leave func(), ok bool) {
 	if p.free.Load() {
 		return func() {}, ctx.Err() == nil
 	}

@@ -50,23 +50,23 @@ func takeDeprecated(root map[string]any) Problems {
 }
 
 func moveEndpoint(edged map[string]any, value any, to string) string {
-	const place = "modules.edged.tailoredKubeletConfig."
+	const prefix = "modules.edged.tailoredKubeletConfig."
 	text, isText := value.(string)
 	kubelet, isMap := edged["tailoredKubeletConfig"].(map[string]any)
 	switch {
 	case isText && strings.Contains(text, "dockershim"):
-		return "ignored: there is no dockershim any more; " + place + to + " names a CRI runtime"
+		return "ignored: there is no dockershim any more; " + prefix + to + " names a CRI runtime"
 	case strict.Has(kubelet, to), edged["tailoredKubeletConfig"] != nil && !isMap:
-		return "ignored: " + place + to + " has taken its place"
+		return "ignored: " + prefix + to + " has taken its place"
 	case !isText || text == "":
-		return "ignored: set " + place + to
+		return "ignored: set " + prefix + to
 	}
 	if kubelet == nil {
 		kubelet = map[string]any{}
 		edged["tailoredKubeletConfig"] = kubelet
 	}
 	kubelet[to] = text
-	return "the former name of " + place + to + ", and taken as that"
+	return "the former name of " + prefix + to + ", and taken as that"
 }
 
 // isZero reports whether v is a zero value, which generated files may hold.

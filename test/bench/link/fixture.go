@@ -24,8 +24,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
 
-// site is a cluster with a cloudcore, and the cable to it.
-type site struct {
+// fixture is a cluster with a cloudcore, and the cable to it.
+type fixture struct {
 	opts  options
 	dir   string
 	kube  *kube.Cluster
@@ -36,8 +36,8 @@ type site struct {
 }
 
 // newSite starts everything; the caller ends it, also after an error.
-func newSite(ctx context.Context, o options, cluster kube.Options, hub map[string]any) (*site, error) {
-	s := &site{opts: o}
+func newSite(ctx context.Context, o options, cluster kube.Options, hub map[string]any) (*fixture, error) {
+	s := &fixture{opts: o}
 	var err error
 	if s.dir, err = os.MkdirTemp("", "edgecore-bench-link-"); err != nil {
 		return s, err
@@ -74,7 +74,7 @@ func newSite(ctx context.Context, o options, cluster kube.Options, hub map[strin
 }
 
 // install applies what a cluster needs for cloudcore.
-func (s *site) install(ctx context.Context) error {
+func (s *fixture) install(ctx context.Context) error {
 	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
 		return fmt.Errorf("find the module: %w", err)
@@ -89,7 +89,7 @@ func (s *site) install(ctx context.Context) error {
 }
 
 // namespace makes a namespace in which pods may be, where no controller manager makes the account for them.
-func (s *site) namespace(ctx context.Context, name string) error {
+func (s *fixture) namespace(ctx context.Context, name string) error {
 	_, err := s.api.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
 		metav1.CreateOptions{})
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *site) namespace(ctx context.Context, name string) error {
 type memory struct{ rss, anon, heap, stacks, goroutines float64 }
 
 // memoryNow looks at cloudcore's memory: the resident as it is, the live after a collection.
-func (s *site) memoryNow(ctx context.Context) (memory, error) {
+func (s *fixture) memoryNow(ctx context.Context) (memory, error) {
 	rss, anon, err := process.Memory(s.cloud.PID())
 	if err != nil {
 		return memory{}, err
@@ -147,7 +147,7 @@ func metric(text, name string) (float64, error) {
 // cloudcore waited for a processor.
 type used struct{ cloud, api, edges, waited time.Duration }
 
-func (s *site) used() (used, error) {
+func (s *fixture) used() (used, error) {
 	cloud, waited, err := process.Scheduled(s.cloud.PID())
 	if err != nil {
 		return used{}, err
@@ -170,7 +170,7 @@ func (u used) String() string {
 }
 
 // profile keeps a profile of cloudcore in the folder for them; it returns at once when there is none.
-func (s *site) profile(ctx context.Context, name, path string) error {
+func (s *fixture) profile(ctx context.Context, name, path string) error {
 	if s.opts.profiles == "" {
 		return nil
 	}
