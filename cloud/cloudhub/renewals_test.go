@@ -12,7 +12,7 @@ import (
 func TestLeasePace(t *testing.T) {
 	type renewalRate struct {
 		period time.Duration
-		limit int
+		limit  int
 	}
 	for nodes, want := range map[int]renewalRate{
 		0: {10 * time.Second, 15}, 1: {10 * time.Second, 15}, 500: {10 * time.Second, 75},

@@ -169,8 +169,8 @@ func (t *Migration) prepare(p *Plan) (*state, error) {
 	return s, nil
 }
 
-// fillStore stops KubeEdge's agent and makes this agent's store of its last state. It returns the containers that are to run
-// on.
+// fillStore stops KubeEdge's agent and makes this agent's store of its last state. It returns the containers that are
+// to run on.
 func (t *Migration) fillStore(ctx context.Context, p *Plan, s *state) ([]string, error) {
 	if t.Service.Present && p.unit.path != "" {
 		if err := t.Service.Systemctl(ctx, "stop", systemd.Name); err != nil {

@@ -153,11 +153,11 @@ func (w *cluster) change(f func()) {
 // node is the part of an agent that has the volumes.
 type node struct {
 	*csi.Manager
-	t      *testing.T
-	root   string
-	cluster  *cluster
-	driver *driver.Driver
-	stop   func()
+	t       *testing.T
+	root    string
+	cluster *cluster
+	driver  *driver.Driver
+	stop    func()
 
 	mu         sync.Mutex
 	events     []string

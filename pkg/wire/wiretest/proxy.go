@@ -22,14 +22,14 @@ type Proxy struct {
 	target string
 	onward func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	mu      sync.Mutex
-	pairs   map[net.Conn]net.Conn
-	refuse  bool
-	silent  chan struct{} // not nil: nothing is passed on until it is closed
-	wg      sync.WaitGroup
-	bytesPerSecond    atomic.Int64 // bytes a second; 0: as they come
-	cutLeft atomic.Int64 // bytes until the cut; below 0: none
-	dials   atomic.Int64
+	mu             sync.Mutex
+	pairs          map[net.Conn]net.Conn
+	refuse         bool
+	silent         chan struct{} // not nil: nothing is passed on until it is closed
+	wg             sync.WaitGroup
+	bytesPerSecond atomic.Int64 // bytes a second; 0: as they come
+	cutLeft        atomic.Int64 // bytes until the cut; below 0: none
+	dials          atomic.Int64
 }
 
 // NewProxy passes connections on to a target.
