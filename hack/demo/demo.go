@@ -21,13 +21,13 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
 
-// removeTimeout bounds the removal of everything.
+// removeTimeout is the timeout for removing everything.
 const removeTimeout = 3 * time.Minute
 
-// errInterrupted: somebody has asked the demo to end.
+// errInterrupted: the demo was asked to stop.
 var errInterrupted = errors.New("interrupted")
 
-// demo is all that runs. What has not been started yet is nil.
+// demo holds everything that runs. Parts that have not started yet are nil.
 type demo struct {
 	options
 	*narrator
@@ -40,11 +40,11 @@ type demo struct {
 	cri    *cri.Client
 	edge   *agent.Agent
 
-	// undo removes what was made, the last first.
+	// undo holds the functions that remove what was made; the last runs first.
 	undo []func(context.Context) error
 }
 
-// play tells the whole story, and removes everything afterwards, however it went.
+// play runs the whole story, and removes everything afterwards, even after a failure.
 func play(ctx context.Context, o options) error {
 	for _, binary := range []string{o.edgecore, o.cloudcore} {
 		if _, err := os.Stat(binary); err != nil {
@@ -115,10 +115,10 @@ func (d *demo) kubeconfig() string { return filepath.Join(d.dir, "kubeconfig") }
 // logs is where the logs lie after a failure.
 func (d *demo) logs() string { return filepath.Join(d.dir, "logs") }
 
-// later says how to remove what has just been made.
+// later adds a function that removes what was just made.
 func (d *demo) later(undo func(context.Context) error) { d.undo = append(d.undo, undo) }
 
-// remove removes all, and goes on after an error to leave as little as it can.
+// remove removes everything; it continues after errors to leave as little as possible.
 func (d *demo) remove(ctx context.Context, keepLogs bool) error {
 	var errs []error
 	for _, undo := range slices.Backward(d.undo) {
@@ -142,7 +142,7 @@ func (d *demo) removeAllBut(names ...string) error {
 	return errors.Join(errs...)
 }
 
-// keepLogs copies all logs to one place. What cannot be copied is missing there, which is said.
+// keepLogs copies all logs to one folder. It reports what cannot be copied.
 func (d *demo) keepLogs() {
 	var files []string
 	if d.edge != nil {
@@ -182,7 +182,7 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// until waits until a check is content; what it waits for is named when it never is.
+// until waits for a check to succeed; its error names what it waited for.
 func (d *demo) until(ctx context.Context, limit time.Duration, what string, check func() error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, daemon.Scaled(limit), fmt.Errorf("not within %v", limit))
 	defer cancel()
@@ -192,7 +192,7 @@ func (d *demo) until(ctx context.Context, limit time.Duration, what string, chec
 	return nil
 }
 
-// keepRunning waits until it is told to end, and cuts and mends the cable as it is told on the way.
+// keepRunning waits until it is told to stop, and cuts and mends the cable on command.
 func (d *demo) keepRunning(ctx context.Context) {
 	d.title("All of it runs on, until Ctrl-C here or `make demo-stop`")
 	d.say("To use it from another terminal:")
@@ -205,7 +205,7 @@ func (d *demo) keepRunning(ctx context.Context) {
   edgecore get events --config %[1]s
   tail -f %s %s`, shown(d.edge.Config()), shown(d.edge.Log()), shown(d.cloud.Log()))
 	d.say("Here, the word cut (and Enter) cuts the link, and mend mends it.")
-	// It ends with this program: nothing ends a read of a terminal.
+	// It ends with this program: a read of a terminal cannot be interrupted.
 	go d.runCommands(os.Stdin)
 	<-ctx.Done()
 }
@@ -218,7 +218,7 @@ func workingFolder() string {
 	return quote(wd)
 }
 
-// runCommands does what lines say.
+// runCommands carries out commands, one a line.
 func (d *demo) runCommands(in io.Reader) {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {

@@ -19,9 +19,9 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
 
-// record is what another process has to know to end a demo; it lies in the demo's folder.
+// record is what another process needs to stop a demo; it is in the demo's folder.
 type record struct {
-	// Owner is the process that tells the story, and removes all when it is asked to end.
+	// Owner is the process that runs the demo, and removes everything when asked to stop.
 	Owner daemon.Identity `json:"owner"`
 }
 
@@ -35,7 +35,7 @@ func (r *record) save(dir string) error {
 	return os.WriteFile(recordFile(dir), data, 0o600)
 }
 
-// load returns an empty record where there is none.
+// load returns an empty record if there is none.
 func load(dir string) (record, error) {
 	var r record
 	data, err := os.ReadFile(recordFile(dir))
@@ -51,7 +51,7 @@ func load(dir string) (record, error) {
 	return r, nil
 }
 
-// halt is `demo stop`: it ends a demo that runs, and removes what is left of one that was killed.
+// halt is `demo stop`: it stops a running demo, and removes what a killed one left.
 func halt(ctx context.Context, dir string) error {
 	r, err := load(dir)
 	if err != nil {
@@ -107,7 +107,7 @@ func clear(ctx context.Context, dir string) error {
 	return removeFolder(dir)
 }
 
-// removeFolder removes the folder of a demo, and never what is mounted below it, nor a folder of somebody else.
+// removeFolder removes a demo's folder, but nothing mounted below it, and no folder of another owner.
 func removeFolder(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,11 +15,11 @@ import (
 	"syscall"
 )
 
-// exitInterrupted is the status of a program that Ctrl-C has ended.
+// exitInterrupted is the exit status after Ctrl-C.
 const exitInterrupted = 130
 
 func main() {
-	// A closed terminal and a pipe that nobody reads any more end it in order too.
+	// A closed terminal or pipe also stops it in order.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP,
 		syscall.SIGPIPE)
 	err := run(ctx, os.Args[1:])

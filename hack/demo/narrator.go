@@ -28,12 +28,12 @@ func (n *narrator) title(text string) {
 	fmt.Fprintf(n.out, "\n==> %d. %s  (%.0f s)\n", n.chapter, text, time.Since(n.began).Seconds())
 }
 
-// say tells something in plain words.
+// say prints a sentence.
 func (n *narrator) say(format string, args ...any) {
 	fmt.Fprintf(n.out, "\n"+format+"\n", args...)
 }
 
-// show prints a command as it is typed.
+// show prints a command as a user types it.
 func (n *narrator) show(command string) { fmt.Fprintf(n.out, "\n$ %s\n", command) }
 
 // sh shows a command, runs it in a shell as it is shown, and shows what it prints, which it returns too.
@@ -60,7 +60,7 @@ func (n *narrator) quiet(ctx context.Context, command string) (string, error) {
 	return out.String(), nil
 }
 
-// shown is a path in the form in which it is shown, and good in a shell: short where it lies below the working folder.
+// shown returns a path as displayed and valid in a shell: short if it is below the working folder.
 func shown(path string) string {
 	if wd, err := os.Getwd(); err == nil {
 		if rel, err := filepath.Rel(wd, path); err == nil && filepath.IsLocal(rel) {
@@ -70,7 +70,7 @@ func shown(path string) string {
 	return quote(path)
 }
 
-// quote is a word as a shell takes it.
+// quote quotes a word for a shell.
 func quote(word string) string {
 	if strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+=,") == "" {
 		return word
@@ -78,8 +78,8 @@ func quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// seconds is how long something took, for people.
+// seconds formats a duration for people.
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// kilobytes is how much something was, for people.
+// kilobytes formats a size for people.
 func kilobytes(n int64) string { return fmt.Sprintf("%.1f kB", float64(n)/1000) }

@@ -26,7 +26,7 @@ func (d *demo) addresses(ctx context.Context) ([]string, error) {
 
 func get(address string) string { return "curl -sS --max-time 5 http://" + address + "/" }
 
-// pageIs checks what page every pod shows.
+// pageIs checks that every pod serves this page.
 func (d *demo) pageIs(ctx context.Context, want string) error {
 	list, err := d.addresses(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func (d *demo) pageIs(ctx context.Context, want string) error {
 	return nil
 }
 
-// showPage asks one pod for its page, after it has checked all.
+// showPage prints one pod's page after checking all.
 func (d *demo) showPage(ctx context.Context, want string) error {
 	if err := d.until(ctx, patience, "every pod shows its page", func() error {
 		return d.pageIs(ctx, want)

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// patience bounds every wait; on an idle machine each takes seconds.
+	// patience is the timeout of every wait; on an idle machine each takes seconds.
 	patience = 2 * time.Minute
 	replicas = 3
 	manifest = "hack/demo/web.yaml"
@@ -25,7 +25,7 @@ const (
 	newPage  = "Hello again: this was changed while the device was away."
 )
 
-// tell tells the story.
+// tell runs the story.
 func (d *demo) tell(ctx context.Context) error {
 	fmt.Fprintf(d.out,
 		`This demo runs a Kubernetes cluster and an edge device on this machine, and shows what happens to the device's
@@ -298,13 +298,13 @@ func (d *demo) nodeIs(ctx context.Context, want v1.ConditionStatus) error {
 	return errors.New("it has no condition Ready")
 }
 
-// backOnDevice checks that all pods are Ready as the device itself has them, in new containers.
+// backOnDevice checks that the device itself has all pods Ready, in new containers.
 func (d *demo) backOnDevice(ctx context.Context) error {
 	lives, err := d.lives(ctx)
 	if err != nil {
 		return err
 	}
-	if len(lives) != replicas { // at first the agent tells what it knew
+	if len(lives) != replicas { // at first the agent reports what it knew
 		return fmt.Errorf("%d containers run", len(lives))
 	}
 	pods, err := d.edge.Pods(ctx)

@@ -1,5 +1,5 @@
-// Command dev is `make run` and `make stop`: sample pods under edgecore, on a containerd of its own or on the
-// one that --cri names. All that it makes is under .run, or carries the name of its containerd.
+// Command dev is `make run` and `make stop`: sample pods under edgecore, on its own containerd or on the one that --cri
+// names. Everything it makes is under .run, or carries the name of its containerd.
 package main
 
 import (
@@ -93,10 +93,10 @@ type dev struct {
 	dir, endpoint string
 }
 
-// record is what stop has to know; it is kept in .run.
+// record is what stop needs to know; it is kept in .run.
 type record struct {
 	Agent daemon.Identity
-	// Endpoint is that of somebody else's runtime; empty when the runtime is ours.
+	// Endpoint is that of a foreign runtime; empty if the runtime is ours.
 	Endpoint string
 }
 
@@ -189,7 +189,7 @@ func (d *dev) run(ctx context.Context) error {
 	return show(ctx, a)
 }
 
-// portIsFree tells early, and whose business it is.
+// portIsFree reports early if a port is taken, and by whom.
 func portIsFree() error {
 	l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(readOnlyPort))
 	if err != nil {
@@ -254,7 +254,7 @@ func copySamples(a *agent.Agent) error {
 	return nil
 }
 
-// watch shows how the pods come up.
+// watch shows the pods starting.
 func watch(ctx context.Context, a *agent.Agent) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, waitForPods)

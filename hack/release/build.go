@@ -12,7 +12,7 @@ import (
 
 const (
 	module = "github.com/edgecore-io/edgecore"
-	// maxSize is what a device has for the program, in bytes.
+	// maxSize is the maximum size of the program on a device, in bytes.
 	maxSize = 32_000_000
 )
 

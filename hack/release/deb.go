@@ -61,7 +61,7 @@ func (r *release) hostProgram(ctx context.Context, targets []target) (string, er
 		"-ldflags", r.ldflags(false), "-o", program, "./cmd/edgecore")
 }
 
-// content is all that the package puts onto a device.
+// content returns all files that the package installs.
 func (r *release) content(ctx context.Context, t target, host string) (tree, error) {
 	const doc = "usr/share/doc/edgecore/"
 	files := tree{
@@ -170,7 +170,7 @@ func (r *release) describe(files tree, c control) error {
 	return nil
 }
 
-// fill reads a file of the package in which there are fields to fill in.
+// fill fills in the fields of a package file.
 func (r *release) fill(name string, c control) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(r.source, debianDir, name))
 	if err != nil {
@@ -194,7 +194,7 @@ func (r *release) pack(ctx context.Context, t target, files tree, name string) e
 	}
 	deb := filepath.Join(r.out, name)
 	epoch := "SOURCE_DATE_EPOCH=" + strconv.FormatInt(r.made.Unix(), 10)
-	// One thread: what several make of it may differ.
+	// One thread: several may give different bytes.
 	if err := command(ctx, "", []string{epoch}, "dpkg-deb", "--root-owner-group", "-Zxz", "--threads-max=1", "--build",
 		dir, deb); err != nil {
 		return err

@@ -84,7 +84,7 @@ func (r *release) run(ctx context.Context, args []string) (err error) {
 	return fmt.Errorf("unknown command %q: want cross, deb or reproduce", args[0])
 }
 
-// commitTime is when the last commit was made; the sources of a release have no other time.
+// commitTime returns the time of the last commit, the only time in a release's sources.
 func commitTime(ctx context.Context, source string) (time.Time, error) {
 	out, err := output(ctx, source, nil, "git", "log", "-1", "--format=%cI")
 	if err != nil {

@@ -28,8 +28,7 @@ func (r *release) buildLister(ctx context.Context) (string, error) {
 // parts is where the list of a program's parts goes.
 func (r *release) parts(t target) string { return r.binary(t) + ".cdx.json" }
 
-// list writes the list of a program's parts: its modules, as the program itself has them noted, and what the C compiler
-// has put in.
+// list writes the list of a program's parts: its modules, as recorded in the program, and what the C compiler added.
 func (r *release) list(ctx context.Context, tool string, t target) error {
 	raw := filepath.Join(r.work, "parts.json")
 	// Licences are read from the modules that were built; nothing is fetched.
@@ -116,8 +115,7 @@ func sqliteVersion(header []byte) (string, error) {
 	return string(m[1]), nil
 }
 
-// complete adds the parts that are no modules to a list in CycloneDX's form, and takes away what would differ from one
-// machine to the next.
+// complete adds the parts that are not modules to a CycloneDX list, and removes what would differ between machines.
 func complete(list []byte, foreign []part, made time.Time) ([]byte, error) {
 	var bom struct {
 		Metadata     map[string]any   `json:"metadata"`

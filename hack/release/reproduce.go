@@ -12,8 +12,7 @@ import (
 	"strings"
 )
 
-// reproduce builds the last commit in two folders that have nothing in common, not even what was compiled before, and
-// compares what comes out.
+// reproduce builds the last commit in two folders that share nothing, not even build caches, and compares the results.
 func (r *release) reproduce(ctx context.Context, targets []target) error {
 	var names []string
 	for _, t := range targets {
@@ -80,7 +79,7 @@ func sumsOf(dir string) (map[string]string, error) {
 	return sums, nil
 }
 
-// differences are the names of the files that are not the same in both, or only in one.
+// differences returns the names of files that differ, or exist only in one.
 func differences(a, b map[string]string) []string {
 	names := map[string]bool{}
 	for _, list := range []map[string]string{a, b} {

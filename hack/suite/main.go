@@ -1,6 +1,6 @@
 // Command suite runs the tests of the project: the short suite of `make test`, and the areas of `make test-all`. It
-// runs packages beside each other up to the number of cores, fails when a test that stands for a promise did not run,
-// and prints what was covered and how long each package took.
+// runs packages in parallel up to the number of cores, fails if a test that shows a promise did not run, and prints
+// what was covered and how long each package took.
 package main
 
 import (
@@ -144,8 +144,7 @@ func runArea(ctx context.Context, a area) error {
 	return r.verdict(a)
 }
 
-// sweep removes what tests that were interrupted have started: processes of the programs in dir, containerds and
-// clusters.
+// sweep removes what interrupted tests left: processes of the programs in dir, containerds and clusters.
 func sweep(ctx context.Context, dir string) error {
 	fmt.Println("==> interrupted: removing what the tests have started")
 	ctx, cancel := daemon.Within(context.WithoutCancel(ctx))
@@ -153,7 +152,7 @@ func sweep(ctx context.Context, dir string) error {
 	return errors.Join(errors.New("interrupted"), endPrograms(ctx, dir), containerd.Sweep(ctx), kube.Sweep())
 }
 
-// endPrograms kills the processes whose program lies in a folder.
+// endPrograms kills the processes whose program is in a folder.
 func endPrograms(ctx context.Context, dir string) error {
 	links, err := filepath.Glob("/proc/[0-9]*/exe")
 	if err != nil {
@@ -163,7 +162,7 @@ func endPrograms(ctx context.Context, dir string) error {
 	for _, link := range links {
 		program, err := os.Readlink(link)
 		if err != nil || filepath.Dir(program) != dir {
-			continue // it has ended, or is another's
+			continue // it has exited, or belongs to another suite
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
 		if err != nil {
@@ -171,7 +170,7 @@ func endPrograms(ctx context.Context, dir string) error {
 		}
 		id, err := daemon.Identify(pid)
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		errs = append(errs, daemon.Known(id).End(ctx, syscall.SIGKILL))
 	}

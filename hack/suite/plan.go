@@ -103,7 +103,7 @@ var longForms = map[string]string{
 	"./test/bench/soak":      "soak",
 }
 
-// suites returns a job for each package of an area, in alphabetical order, so that they run beside each other.
+// suites returns a job for each package of an area, in alphabetical order, to run in parallel.
 func suites(area string, common job) []job {
 	var packages []string
 	for pkg, a := range integration {
@@ -151,7 +151,7 @@ func withArgs(jobs []job, pkg string, args ...string) []job {
 	return jobs
 }
 
-// alone has the job of one package run with no other beside it: test/evict counts the processes of the machine.
+// alone makes the job of one package run with no other: test/evict counts the processes of the machine.
 func alone(jobs []job, pkg string) []job {
 	for i, j := range jobs {
 		jobs[i].alone = jobs[i].alone || slices.Equal(j.packages, []string{pkg})
