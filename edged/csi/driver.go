@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/edgecore-io/edgecore/edged/pluginrpc"
+	"github.com/edgecore-io/edgecore/pkg/pluginrpc"
 )
 
 // callTimeout bounds one call to a driver.

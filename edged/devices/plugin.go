@@ -15,7 +15,7 @@ import (
 	"k8s.io/klog/v2"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/edgecore-io/edgecore/edged/pluginrpc"
+	"github.com/edgecore-io/edgecore/pkg/pluginrpc"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 

@@ -16,7 +16,7 @@ import (
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/edgecore-io/edgecore/edged/pluginrpc"
+	"github.com/edgecore-io/edgecore/pkg/pluginrpc"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 

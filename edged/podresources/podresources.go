@@ -25,7 +25,7 @@ import (
 	api "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/edgecore-io/edgecore/edged/devices"
-	"github.com/edgecore-io/edgecore/edged/pluginrpc"
+	"github.com/edgecore-io/edgecore/pkg/pluginrpc"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 

@@ -1,5 +1,5 @@
-// Package pluginrpc bounds what the gRPC answers of plugins take: drivers of volumes and devices are pods, and what
-// they send is not to be trusted.
+// Package pluginrpc bounds what the gRPC messages of plugins take: drivers of volumes and devices, and the mappers of
+// devices, are pods, and what they send is not to be trusted.
 //
 // The size of a message alone is not enough: an empty element of a list has two bytes on the wire and becomes a struct
 // of about a hundred, so that gRPC's own limit of 4 MiB would let a plugin make the agent allocate 250 MiB. Hence the
@@ -41,6 +41,14 @@ func DialOptions(l Limits) []grpc.DialOption {
 		grpc.WithMaxHeaderListSize(MaxHeader), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(l.Bytes),
 			grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto"), l.Elements})),
+	}
+}
+
+// ServerOptions are for a server whose callers are plugins. A request that is above the limits is an error of its call.
+func ServerOptions(l Limits) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxHeaderListSize(MaxHeader), grpc.MaxRecvMsgSize(l.Bytes),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), l.Elements}),
 	}
 }
 
