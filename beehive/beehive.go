@@ -67,7 +67,7 @@ var (
 	// ErrRemoved: the module left the bus, by Remove or because it ended; its inbox is lost.
 	ErrRemoved = errors.New("module has left the bus")
 	// ErrStopped: the bus has stopped, or is about to.
-	ErrStopped = errors.New("the bus has ended")
+	ErrStopped = errors.New("the bus has stopped")
 )
 
 const (

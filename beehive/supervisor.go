@@ -26,7 +26,7 @@ func (b *Bus) Run(ctx context.Context) error {
 	b.mu.Lock()
 	if b.running != nil {
 		b.mu.Unlock()
-		return errors.New("the bus has been run already")
+		return errors.New("the bus was started already")
 	}
 	b.running = context.WithoutCancel(ctx)
 	for _, mem := range b.order {

@@ -102,15 +102,15 @@ func (b *Bus) checkModule(ctx context.Context, mem *member) {
 	taken, waiting := mem.taken.Load(), len(mem.inbox)
 	switch {
 	case v.asking || v.silent:
-		v.late, v.why = v.late+1, errors.New("it does not say that it lives")
+		v.late, v.why = v.late+1, errors.New("it sends no heartbeat")
 	case v.waited && waiting > 0 && taken == v.taken:
-		v.late, v.why = v.late+1, fmt.Errorf("it takes no message, and %d wait", waiting)
+		v.late, v.why = v.late+1, fmt.Errorf("it receives no message, and %d are waiting", waiting)
 	default:
 		v.late, v.why = 0, nil
 	}
 	v.taken, v.waited = taken, waiting > 0
 	if v.late >= stuckAfter {
-		klog.ErrorS(v.why, "Module is stuck; it is restarted", "module", mem.module.Name())
+		klog.ErrorS(v.why, "Module is stuck; restarting it", "module", mem.module.Name())
 		v.ordered = time.Now()
 		v.end(errStuck)
 		return
@@ -140,7 +140,7 @@ func (b *Bus) ask(ctx context.Context, mem *member, p Prober) {
 		return
 	}
 	if err != nil && v.end != nil && v.ordered.IsZero() {
-		klog.ErrorS(err, "Module says that it is stuck; it is restarted", "module", mem.module.Name())
+		klog.ErrorS(err, "Module reports that it is stuck; restarting it", "module", mem.module.Name())
 		v.ordered, v.why = time.Now(), err
 		v.end(errStuck)
 	}
@@ -156,7 +156,7 @@ func (b *Bus) Alive() error {
 		ordered, why := v.ordered, v.why
 		v.mu.Unlock()
 		if !ordered.IsZero() && time.Since(ordered) > stopTimeout {
-			return fmt.Errorf("module %s is stuck (%w), and did not end within %v", name, why, stopTimeout)
+			return fmt.Errorf("module %s is stuck (%w), and did not stop within %v", name, why, stopTimeout)
 		}
 	}
 	return nil

@@ -125,8 +125,8 @@ func TestBeyondTheBus(t *testing.T) {
 		}
 		time.Sleep(stopTimeout)
 		if err := b.Alive(); err == nil ||
-			!strings.Contains(err.Error(), "module stuck is stuck (it takes no message, and 1 wait)") {
-			t.Errorf("Alive = %v, want that stuck takes no message, and 1 wait", err)
+			!strings.Contains(err.Error(), "module stuck is stuck (it receives no message, and 1 are waiting)") {
+			t.Errorf("Alive = %v, want that stuck receives no message, and 1 are waiting", err)
 		}
 		cancel()
 		close(hold)

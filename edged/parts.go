@@ -106,7 +106,7 @@ func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 	defer stop()
 	e.reporter.FlushAll(flush)
 	if err := e.checked.Close(); err != nil {
-		klog.V(2).InfoS("Not recorded that the agent ended in order", "err", err)
+		klog.V(2).InfoS("Clean shutdown not recorded", "err", err)
 	}
 	return err
 }

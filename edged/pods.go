@@ -143,7 +143,7 @@ func (e *Edged) newStatic() *source.Static {
 		Known:    func(pods []*v1.Pod) { e.opts.Adopted.StaticPods(pods, source.AnnotationHash) },
 		Pods:     e.intake.SetStatic,
 		Fault:    func(file string, err error) { e.health.SetError(health.StaticPodBad, file, err) },
-		Warning:  func(file, text string) { klog.InfoS("Manifest has an oddity", "file", file, "what", text) },
+		Warning:  func(file, text string) { klog.InfoS("Manifest has a warning", "file", file, "what", text) },
 	})
 }
 

@@ -40,12 +40,14 @@ func TestDestinations(t *testing.T) {
 		{"user", "router_servicebus", "POST", "", destination{module: "servicebus"}},
 		{"user", "router_servicebus", "POST", "p", destination{answer: true}},
 		{"taskmanager", "taskmanager", "Upgrade", "", destination{module: "taskmanager"}},
-		{"user", "somebody", "publish", "", destination{problem: "no module takes its group"}},
-		{"", "", "", "", destination{problem: "no module takes its group"}},
-		{"resource", "edged", "delete", "", destination{problem: "the source is one of the device's own"}},
-		{"resource", "websocket", "connect", "", destination{problem: "the operation is one of the device's own"}},
-		{"resource", "x", "unhold-upgrade", "", destination{problem: "the operation is one of the device's own"}},
-		{"resource", "x", "ping", "", destination{problem: "the operation is one of the connection's own"}},
+		{"user", "somebody", "publish", "", destination{problem: "no module receives its group"}},
+		{"", "", "", "", destination{problem: "no module receives its group"}},
+		{"resource", "edged", "delete", "", destination{problem: "the source is a module of the device"}},
+		{"resource", "websocket", "connect", "", destination{problem: "the operation is only for messages within a " +
+			"device"}},
+		{"resource", "x", "unhold-upgrade", "", destination{problem: "the operation is only for messages within a " +
+			"device"}},
+		{"resource", "x", "ping", "", destination{problem: "the operation is only for the connection itself"}},
 	} {
 		m := &model.Message{
 			Header: model.Header{ID: "i", ParentID: c.parent}, Route: model.Route{Group: c.group, Source: c.source,
@@ -243,7 +245,7 @@ func TestExplain(t *testing.T) {
 			&wire.Refused{Status: 409, Text: "two devices"}, fresh, "duplicate", []string{"HTTP 409: two devices"},
 		},
 		"another server": {
-			&wire.Refused{Status: 404}, fresh, "no_websocket", []string{"HTTP 404", "no cloudcore"},
+			&wire.Refused{Status: 404}, fresh, "no_websocket", []string{"HTTP 404", "not cloudcore"},
 		},
 		"over QUIC": {&wire.Refused{Text: "no room"}, fresh, "refused", []string{"no room"}},
 		"proxy": {&wire.ProxyError{Proxy: "p:3128", Err: errors.New("Forbidden")}, fresh, "proxy",

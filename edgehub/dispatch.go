@@ -41,9 +41,9 @@ const (
 func destinationOf(m *model.Message) destination {
 	switch m.Route.Operation {
 	case wire.OpConnect, "unhold-upgrade":
-		return destination{problem: "the operation is one of the device's own"}
+		return destination{problem: "the operation is only for messages within a device"}
 	case "config", "ping", "pong":
-		return destination{problem: "the operation is one of the connection's own"}
+		return destination{problem: "the operation is only for the connection itself"}
 	}
 	switch m.Route.Group {
 	case model.GroupResource, groupFunc:
@@ -51,7 +51,7 @@ func destinationOf(m *model.Message) destination {
 		case m.IsResponse():
 			return destination{answer: true}
 		case m.Route.Source == model.ModuleEdged:
-			return destination{problem: "the source is one of the device's own"}
+			return destination{problem: "the source is a module of the device"}
 		}
 		return destination{module: model.ModuleMetaManager}
 	case groupTwin:
@@ -68,7 +68,7 @@ func destinationOf(m *model.Message) destination {
 			return destination{module: moduleServiceBus}
 		}
 	}
-	return destination{problem: "no module takes its group"}
+	return destination{problem: "no module receives its group"}
 }
 
 // unawaitedAnswer makes a message for metamanager of an answer that nobody waits for any more: the link was lost in
@@ -111,7 +111,7 @@ func (m *Module) dispatch(ctx context.Context, msg *model.Message) {
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case errors.Is(err, beehive.ErrFull):
-		klog.ErrorS(err, "Message from the cloud not taken", "resource", msg.Route.Resource,
+		klog.ErrorS(err, "Message from the cloud failed", "resource", msg.Route.Resource,
 			"operation", msg.Route.Operation)
 	default:
 		klog.V(2).InfoS("Message from the cloud dropped", "resource", msg.Route.Resource,

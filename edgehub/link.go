@@ -42,7 +42,7 @@ func (m *Module) keepLink(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, errReconnect) {
-			klog.V(1).InfoS("Link is replaced by a new one")
+			klog.V(1).InfoS("A new connection replaces the link")
 			continue
 		}
 		// Back off from a cloud that accepts connections only to close them.

@@ -41,7 +41,7 @@ func (m *Module) watchNetwork(ctx context.Context) {
 	}()
 	for ctx.Err() == nil {
 		if err := m.watch(ctx, seen.Notify); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Changes of the network go unnoticed; the link is dialled at its own pace",
+			klog.ErrorS(err, "Network changes are not watched; reconnecting follows the usual backoff only",
 				"again", watchRetry)
 		}
 		retry.Sleep(ctx, watchRetry)

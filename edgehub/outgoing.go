@@ -40,7 +40,7 @@ func (m *Module) sendAll(ctx context.Context) error {
 // refuse answers a request that did not reach the cloud. An answer without a waiter is not an error.
 func (m *Module) refuse(ctx context.Context, msg *model.Message, cause error) {
 	if msg.IsResponse() {
-		klog.V(2).InfoS("Answer to the cloud not sent", "resource", msg.Route.Resource, "err", cause)
+		klog.V(2).InfoS("Response to the cloud not sent", "resource", msg.Route.Resource, "err", cause)
 		return
 	}
 	err := m.bus.SendResp(ctx, msg.RespondError(m.Name(), cause))

@@ -175,7 +175,7 @@ func explainRefusal(t target, _ files, _ time.Time, err error) (kind, text strin
 				"cloudcore's log and its modules.cloudHub.nodeLimit", t.server, refused.Status, said)
 	}
 	return "no_websocket",
-		fmt.Sprintf("what listens at %s is no cloudcore (HTTP %d%s); see modules.edgeHub.websocket.server", t.server,
+		fmt.Sprintf("what listens at %s is not cloudcore (HTTP %d%s); see modules.edgeHub.websocket.server", t.server,
 			refused.Status, said)
 }
 
@@ -197,7 +197,7 @@ func explainNetwork(t target, _ files, _ time.Time, err error) (kind, text strin
 			fmt.Sprintf("nothing listens at %s; see that cloudcore runs there, and that modules.edgeHub.%s.server "+
 				"is right", where, t.protocol)
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETDOWN):
-		return "unreachable", fmt.Sprintf("the device has no way to %s (%v); see its network and routes", where,
+		return "unreachable", fmt.Sprintf("the device has no route to %s (%v); check its network and routes", where,
 			root(err))
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return "timeout", fmt.Sprintf("%s does not answer within %v; see its address, and firewalls on the way", where,

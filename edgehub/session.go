@@ -169,7 +169,7 @@ func (m *Module) watchSession(s *session, cancel context.CancelCauseFunc) {
 func (m *Module) announce(ctx context.Context, state wire.LinkState) bool {
 	content, err := json.Marshal(state)
 	if err != nil {
-		klog.ErrorS(err, "State of the link not told")
+		klog.ErrorS(err, "State of the link not reported")
 		return false
 	}
 	msg := model.New(m.Name(), model.GroupMeta, wire.OpConnect, wire.ResourceLink, content)

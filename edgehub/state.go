@@ -82,8 +82,9 @@ func sum(a, b wire.Stats) wire.Stats {
 }
 
 var (
-	connectedDesc = prometheus.NewDesc("edgecore_link_connected", "Whether there is a link to the cloud", nil, nil)
-	connectsDesc  = prometheus.NewDesc("edgecore_link_connects_total", "Connections to the cloud that were made", nil,
+	connectedDesc = prometheus.NewDesc("edgecore_link_connected", "1 while the node is connected to the cloud, else "+
+		"0", nil, nil)
+	connectsDesc = prometheus.NewDesc("edgecore_link_connects_total", "Connections made to the cloud", nil,
 		nil)
 	reconnectDesc = prometheus.NewDesc("edgecore_link_reconnects_total", "Connections to the cloud after the first",
 		nil, nil)

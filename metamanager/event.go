@@ -26,7 +26,7 @@ type events struct {
 // reportEvent queues an event. When too many wait, the oldest tenth goes.
 func (m *Module) reportEvent(ctx context.Context, key resource.Key, msg *model.Message) error {
 	if key.Name == "" || !json.Valid(msg.ContentData()) {
-		return fmt.Errorf("%s: the event has no name or is no JSON", key)
+		return fmt.Errorf("%s: the event has no name or is not JSON", key)
 	}
 	m.events.mu.Lock()
 	defer m.events.mu.Unlock()

@@ -139,13 +139,13 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 			return
 		}
 		delay := backoff.Next()
-		klog.ErrorS(err, "Cloud did not take the list of what is stored here; trying again", "in", delay)
+		klog.ErrorS(err, "Cloud did not accept the inventory; trying again", "in", delay)
 		if !retry.Sleep(ctx, delay) {
 			return
 		}
 		before = m.queues.idle()
 	}
-	klog.V(1).InfoS("Store is as the cloud wants it")
+	klog.V(1).InfoS("Store agrees with the cloud")
 	m.opts.Synced(ctx)
 	content, err := json.Marshal(Link{Connected: true, Features: m.link.get().Features, Synced: true})
 	if err != nil {
@@ -153,7 +153,7 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 	}
 	news := model.New(m.Name(), model.GroupEdged, wire.OpConnect, wire.ResourceLink, content)
 	if err := m.tellEdged(ctx, news); err != nil && ctx.Err() == nil {
-		klog.ErrorS(err, "edged not told that the store is complete")
+		klog.ErrorS(err, "edged not notified that the store is complete")
 	}
 	m.reportStatuses(ctx, again)
 }

@@ -233,7 +233,7 @@ func (m *Module) serve(
 	content, err := do(ctx, msg)
 	if err != nil {
 		if ctx.Err() == nil && !errors.Is(err, errOffline) {
-			klog.ErrorS(err, "Message not carried out", "resource", msg.Route.Resource,
+			klog.ErrorS(err, "Message failed", "resource", msg.Route.Resource,
 				"operation", msg.Route.Operation, "source", msg.Route.Source)
 		}
 		m.answer(ctx, msg.RespondError(m.Name(), err))
@@ -304,7 +304,7 @@ func (m *Module) execute(
 		}
 		return model.OK, m.remove(ctx, key, msg, !fromEdged)
 	}
-	return nil, fmt.Errorf("%s %s: operation %q is not one that metamanager does", msg.Route.Operation, key,
+	return nil, fmt.Errorf("%s %s: metamanager does not support the operation %q", msg.Route.Operation, key,
 		msg.Route.Operation)
 }
 
@@ -342,7 +342,7 @@ func (m *Module) query(ctx context.Context, key resource.Key, msg *model.Message
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
 	if !json.Valid(row.Value) {
-		return nil, fmt.Errorf("%s: the stored value is no JSON", key)
+		return nil, fmt.Errorf("%s: the stored value is not JSON", key)
 	}
 	if err := checkElements(key, row.Value); err != nil {
 		return nil, err
@@ -366,7 +366,7 @@ func (m *Module) list(ctx context.Context, typ, prefix string) (json.RawMessage,
 			continue
 		}
 		if !json.Valid(row.Value) {
-			klog.ErrorS(nil, "Stored object is no JSON; left out", "key", row.Key)
+			klog.ErrorS(nil, "Stored object is not JSON; left out", "key", row.Key)
 			continue
 		}
 		if err := checkElements(resource.Key{Type: typ, Name: row.Key}, row.Value); err != nil {

@@ -13,7 +13,7 @@ import (
 // shows, by which that is known after a restart; so this one is only told, as the patch that it is.
 func (m *Module) reportMirror(ctx context.Context, key resource.Key, msg *model.Message) error {
 	if key.Name == "" || !json.Valid(msg.ContentData()) {
-		return fmt.Errorf("%s: the patch has no name or is no JSON", key)
+		return fmt.Errorf("%s: the patch has no name or is not JSON", key)
 	}
 	patch := *msg
 	patch.Route.Operation = model.OpPatch

@@ -119,7 +119,7 @@ func (m *Module) sendLane(ctx context.Context, l *queue) {
 	defer func() {
 		wait := m.drain.done(l, key, time.Now())
 		if err != nil && wait > 0 {
-			klog.V(2).InfoS("Report not taken by the cloud; trying again", "report", key, "in", wait, "err", err)
+			klog.V(2).InfoS("Report not accepted by the cloud; trying again", "report", key, "in", wait, "err", err)
 		}
 	}()
 	for {

@@ -230,7 +230,7 @@ func (m *Module) keepAnswer(
 func (m *Module) keepAll(ctx context.Context, key resource.Key, data []byte) error {
 	var list []json.RawMessage
 	if err := json.Unmarshal(data, &list); err != nil || list == nil {
-		return fmt.Errorf("answer of the cloud: %s: content is no list", key)
+		return fmt.Errorf("answer of the cloud: %s: content is not a list", key)
 	}
 	have := make(map[string]bool, len(list))
 	var ops []store.Op
@@ -238,7 +238,7 @@ func (m *Module) keepAll(ctx context.Context, key resource.Key, data []byte) err
 		one := key
 		var id identity
 		if err := json.Unmarshal(data, &id); err != nil {
-			return fmt.Errorf("answer of the cloud: %s: an element of the list is no object: %w", key, err)
+			return fmt.Errorf("answer of the cloud: %s: an element of the list is not an object: %w", key, err)
 		}
 		if one.Name = id.Metadata.Name; one.Name == "" || strings.Contains(one.Name, "/") {
 			return fmt.Errorf("answer of the cloud: %s: an element of the list has the name %q", key, one.Name)
@@ -283,7 +283,7 @@ func readFailure(data []byte) (status metav1.Status, failed bool) {
 	case answer.Err == nil:
 		return status, false
 	case answer.Err.ErrStatus == nil:
-		return metav1.Status{Message: "the cloud failed without saying why"}, true
+		return metav1.Status{Message: "the cloud failed and gave no reason"}, true
 	}
 	return *answer.Err.ErrStatus, true
 }
@@ -376,7 +376,8 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 		return stored, nil // however old: only its successor replaces it
 	}
 	if _, failed := readFailure(data); failed && !missing {
-		klog.InfoS("Token not renewed; the old one stays", "resource", key.String(), "err", fmt.Sprintf("%.200s", data))
+		klog.InfoS("Token not renewed; the old one stays in "+
+			"use", "resource", key.String(), "err", fmt.Sprintf("%.200s", data))
 		return stored, nil
 	}
 	return data, nil

@@ -32,10 +32,10 @@ func rowKey(key resource.Key, content []byte) (string, error) {
 		Spec *tokenSpec `json:"spec"`
 	}
 	if err := json.Unmarshal(content, &request); err != nil {
-		return "", fmt.Errorf("%s: content is no TokenRequest: %w", key, err)
+		return "", fmt.Errorf("%s: content is not a TokenRequest: %w", key, err)
 	}
 	if request.Spec == nil {
-		return "", fmt.Errorf("%s: content is no TokenRequest: it has no spec", key)
+		return "", fmt.Errorf("%s: content is not a TokenRequest: it has no spec", key)
 	}
 	return tokenKey(key, request.Spec), nil
 }

@@ -54,7 +54,7 @@ func readIdentity(key resource.Key, data []byte) (identity, error) {
 		return id, err
 	}
 	if err := json.Unmarshal(data, &id); err != nil {
-		return id, fmt.Errorf("%s: content is no object: %w", key, err)
+		return id, fmt.Errorf("%s: content is not an object: %w", key, err)
 	}
 	if string(bytes.TrimSpace(data)) == "null" { // which decodes without an error
 		return id, fmt.Errorf("%s: there is no object in the message", key)
@@ -116,7 +116,7 @@ func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Messag
 		return err
 	}
 	if stale {
-		klog.V(2).InfoS("Older version of an object passed over", "resource", key.String(),
+		klog.V(2).InfoS("Older version of an object ignored", "resource", key.String(),
 			"resourceVersion", in.id.Metadata.ResourceVersion)
 		return nil
 	}
@@ -262,7 +262,7 @@ func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Messag
 	}
 	data := msg.ContentData()
 	if !json.Valid(data) {
-		return fmt.Errorf("%s: the patch is no JSON", key)
+		return fmt.Errorf("%s: the patch is not JSON", key)
 	}
 	// The same report again changes nothing, so the message's ID and time are not compared.
 	if row, err := m.store.Get(ctx, key.String()); err == nil && string(row.Value) == string(data) {
@@ -330,7 +330,7 @@ func (m *Module) applyReport(ctx context.Context, key resource.Key, msg *model.M
 func outbox(key resource.Key, msg *model.Message) (store.Op, error) {
 	value, err := json.Marshal(msg)
 	if err != nil {
-		return store.Op{}, fmt.Errorf("%s: content is no JSON: %w", key, err)
+		return store.Op{}, fmt.Errorf("%s: content is not JSON: %w", key, err)
 	}
 	return store.OutboxPut(reportKey(msg), value), nil
 }
@@ -339,7 +339,7 @@ func outbox(key resource.Key, msg *model.Message) (store.Op, error) {
 func (m *Module) keepStatus(ctx context.Context, key resource.Key, msg *model.Message) error {
 	data := msg.ContentData()
 	if !json.Valid(data) {
-		return fmt.Errorf("%s: the status is no JSON", key)
+		return fmt.Errorf("%s: the status is not JSON", key)
 	}
 	return m.apply(ctx, key, store.Upsert(store.Meta{Key: statusKey(key), Type: resource.TypePodPatch, Value: data}))
 }

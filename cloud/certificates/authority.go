@@ -211,7 +211,7 @@ func (a *Authority) refreshServer(ctx context.Context) error {
 func (a *Authority) serverFromFiles(ctx context.Context, p pair) error {
 	if had := a.server.Load(); had == nil || !had.cert.Equal(p.cert) {
 		for _, fault := range serverFaults(p.cert, certs.Pool(a.CA()), a.opts.Addresses, a.opts.Now()) {
-			klog.InfoS("The server certificate's file is not as it should be; edges may refuse it",
+			klog.InfoS("The server certificate's file has a problem; edges may refuse it",
 				"file", a.opts.CertFile, "fault", fault)
 		}
 	}

@@ -168,7 +168,7 @@ func TestSlowerReplica(t *testing.T) {
 		secrets.secrets[name].ResourceVersion = strconv.Itoa(secrets.version)
 	}
 	_, err := New(t.Context(), secrets, Options{Addresses: []string{"192.0.2.9"}, Now: c.now})
-	wantError(t, err, "another client keeps changing it")
+	wantError(t, err, "other clients keep changing it")
 }
 
 func wantError(t *testing.T, err error, want string) {
@@ -219,7 +219,7 @@ func TestDamagedSecrets(t *testing.T) {
 	c.add(101 * 365 * 24 * time.Hour)
 	secrets.secrets["casecret"].Data["cadata"] = other.CA().Raw
 	_, err = New(t.Context(), secrets, Options{Now: c.now})
-	wantError(t, err, "it ended at")
+	wantError(t, err, "it expired at")
 	c.add(-102 * 365 * 24 * time.Hour)
 	_, err = New(t.Context(), secrets, Options{Now: c.now})
 	wantError(t, err, "set the clock")
@@ -273,7 +273,7 @@ func TestFilesWin(t *testing.T) {
 	_, err = New(t.Context(), secrets, Options{CAFile: f.Cert, CAKeyFile: f.Key, Now: c.now})
 	wantError(t, err, "keep both files or neither")
 	_, err = New(t.Context(), secrets, Options{CAFile: s.Cert, CAKeyFile: s.Key, Now: c.now})
-	wantError(t, err, "is no CA certificate")
+	wantError(t, err, "is not a CA certificate")
 }
 
 func saveFiles(t *testing.T, f certs.Files, cert *x509.Certificate, key *ecdsa.PrivateKey) {

@@ -154,7 +154,7 @@ func (a *Authority) setRevocations(data map[string][]byte) {
 	r := parseRevocations(data)
 	for node, moment := range r {
 		if moment.Equal(unreadable) {
-			klog.ErrorS(errors.New("not a time in RFC 3339 form"),
+			klog.ErrorS(errors.New("want a time in RFC 3339 form"),
 				"Revocation cannot be read; all certificates of the node are refused",
 				"node", node, "secret", revocationsSecret)
 		}
@@ -168,7 +168,7 @@ func (a *Authority) revocations() revocations { return *a.revoked.Load() }
 func (a *Authority) Check(node string, cert *x509.Certificate) error {
 	if !a.ca.Load().signed(cert) {
 		return fmt.Errorf(
-			"the certificate of node %s is of a CA that the cloud does not trust any more: get a token with "+
+			"the certificate of node %s is of a CA that the cloud no longer trusts: get a token with "+
 				"`cloudcore gettoken --node %s` and run `edgecore join` with it on the device", node, node)
 	}
 	return a.revocations().check(node, cert)

@@ -198,7 +198,8 @@ func (a *Authority) applyCA(data map[string][]byte) {
 		err = next.pair.checkCA(a.opts.Now())
 	}
 	if err != nil {
-		klog.ErrorS(err, "CA not taken over; going on with the one before. Restore the secret", "secret", caSecret.name)
+		klog.ErrorS(err, "New CA not loaded; the previous one stays in use. Restore the "+
+			"secret", "secret", caSecret.name)
 		return
 	}
 	now := a.ca.Load()
@@ -240,11 +241,11 @@ func (a *Authority) applyTokenKey(data map[string][]byte) {
 	key := data[tokenKeyData]
 	switch {
 	case len(key) < tokenKeySize:
-		klog.ErrorS(errors.New("it is too short"), "Key of tokens not taken over; going on with the one before. "+
-			"Delete the secret to have a new key made", "secret", tokenKeySecret)
+		klog.ErrorS(errors.New("it is too short"), "New token key not loaded; the previous one stays in use. "+
+			"Delete the secret; cloudcore then creates a new key", "secret", tokenKeySecret)
 	case !bytes.Equal(key, *a.tokenKey.Load()):
 		a.tokenKey.Store(&key)
-		klog.InfoS("Key of tokens changed: earlier tokens are invalid")
+		klog.InfoS("Token key changed: earlier tokens are invalid")
 		a.refreshSoon()
 	}
 }
@@ -254,7 +255,7 @@ func (a *Authority) refreshTokenKey(ctx context.Context) error {
 	key, err := loadTokenKey(ctx, a.secrets)
 	if err != nil {
 		if a.tokenKey.Load() != nil { // the key in memory is better than none
-			klog.ErrorS(err, "Key of tokens not read; going on with the one before")
+			klog.ErrorS(err, "Token key not read; the previous one stays in use")
 			return nil
 		}
 		return err

@@ -136,7 +136,7 @@ func update(
 		}
 		return data, true, nil
 	}
-	return nil, false, secretError(name, errors.New("another client keeps changing it"))
+	return nil, false, secretError(name, errors.New("other clients keep changing it"))
 }
 
 func secretError(name string, err error) error {

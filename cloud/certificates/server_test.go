@@ -201,7 +201,8 @@ func TestFirstCertificate(t *testing.T) {
 	old := bearer("")
 	c.add(2 * time.Hour)
 	got := d.get("/edge.crt", edge1, map[string]string{"NodeName": "edge1", "Authorization": old})
-	if want := "it ended at 2026-11-21T13:00:00Z, and the cloud's clock says 2026-11-21T14:00:00Z"; got.status != 401 ||
+	if want := "it expired at 2026-11-21T13:00:00Z, and the cloud's clock says " +
+		"2026-11-21T14:00:00Z"; got.status != 401 ||
 		!strings.Contains(got.body, want) {
 		t.Errorf("%d %s, want %s", got.status, got.body, want)
 	}

@@ -153,11 +153,11 @@ func sign(
 func (p pair) checkCA(now time.Time) error {
 	switch {
 	case !p.cert.IsCA || p.cert.KeyUsage != 0 && p.cert.KeyUsage&x509.KeyUsageCertSign == 0:
-		return fmt.Errorf("%q is no CA certificate", p.cert.Subject)
+		return fmt.Errorf("%q is not a CA certificate", p.cert.Subject)
 	case now.After(p.cert.NotAfter):
-		return fmt.Errorf("it ended at %s", p.cert.NotAfter.Format(time.RFC3339))
+		return fmt.Errorf("it expired at %s", p.cert.NotAfter.Format(time.RFC3339))
 	case now.Before(p.cert.NotBefore):
-		return fmt.Errorf("it begins only at %s, and this machine's clock says %s: set the clock",
+		return fmt.Errorf("it is valid from %s, and this machine's clock says %s: set the clock",
 			p.cert.NotBefore.Format(time.RFC3339), now.Format(time.RFC3339))
 	}
 	return nil

@@ -44,8 +44,9 @@ func loadTokenKey(ctx context.Context, secrets Secrets) ([]byte, error) {
 		return nil, err
 	}
 	if len(data[tokenKeyData]) < tokenKeySize {
-		return nil, fmt.Errorf("secret %s: %s has less than %d bytes; delete the secret: a new key is made, and "+
-			"tokens given out before are void", tokenKeySecret, tokenKeyData, tokenKeySize)
+		return nil, fmt.Errorf("secret %s: %s has less than %d bytes; delete the secret: cloudcore creates a new "+
+			"key, and "+
+			"earlier tokens become invalid", tokenKeySecret, tokenKeyData, tokenKeySize)
 	}
 	return data[tokenKeyData], nil
 }
@@ -80,7 +81,8 @@ func (a *Authority) verifyToken(bearer, node string) (c claims, err error) {
 		jwt.WithTimeFunc(func() time.Time { return now }))
 	switch {
 	case errors.Is(err, jwt.ErrTokenExpired) && c.ExpiresAt != nil:
-		return c, fmt.Errorf("%w: it ended at %s, and the cloud's clock says %s; `cloudcore gettoken` prints a new one",
+		return c, fmt.Errorf("%w: it expired at %s, and the cloud's clock says %s; `cloudcore gettoken` prints a "+
+			"new one",
 			jwt.ErrTokenExpired,
 			c.ExpiresAt.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	case err != nil:
@@ -139,7 +141,7 @@ func ReadToken(ctx context.Context, secrets Secrets, now time.Time) (*certs.Toke
 		return nil, fmt.Errorf("secret %s: %w", tokenSecret, err)
 	}
 	if e := token.Claims.Expires; !e.IsZero() && now.After(e) {
-		return nil, fmt.Errorf("the token in secret %s ended at %s: cloudcore, which renews it, is not running; "+
+		return nil, fmt.Errorf("the token in secret %s expired at %s: cloudcore, which renews it, is not running; "+
 			"start it, or check its log", tokenSecret, e.UTC().Format(time.RFC3339))
 	}
 	return token, nil

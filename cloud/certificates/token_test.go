@@ -46,7 +46,7 @@ func TestVerifyToken(t *testing.T) {
 			err: `for node "edge2" and not for node "edge1"`},
 		"ended": {
 			bearer: signed(jwt.SigningMethodHS256, *a.tokenKey.Load(), hour(-1)),
-			err: "it ended at 2026-11-21T11:00:00Z, and the cloud's clock says 2026-11-21T12:00:00Z; `cloudcore " +
+			err: "it expired at 2026-11-21T11:00:00Z, and the cloud's clock says 2026-11-21T12:00:00Z; `cloudcore " +
 				"gettoken`",
 		},
 		"without an end": {

@@ -32,7 +32,7 @@ func TestCertificateEnds(t *testing.T) {
 		e := dial(end)
 		settled(t, c, e)
 		var closed *wire.Closed
-		want := "the certificate of this connection ended at " + end.UTC().Format(time.RFC3339) +
+		want := "the certificate of this connection expired at " + end.UTC().Format(time.RFC3339) +
 			": connect with a newer one, or join again"
 		if err := e.waitEnd(); !errors.As(err, &closed) || closed.Code != wire.ClosePolicy || closed.Reason != want {
 			t.Errorf("ended with %v, want code %d and %q", err, wire.ClosePolicy, want)

@@ -62,9 +62,9 @@ func classify(m *model.Message, features wire.Features) (what arrival, why strin
 func answered(m *model.Message, what arrival) (arrival, string) {
 	switch {
 	case m.Route.Group != model.GroupResource:
-		return dropped, "it answers in a group of no objects"
+		return dropped, "it answers for a group that has no objects"
 	case !m.IsResponse():
-		return dropped, "it answers no message"
+		return dropped, "it names no message that it answers"
 	}
 	return what, ""
 }

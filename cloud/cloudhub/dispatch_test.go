@@ -49,12 +49,12 @@ func TestClassify(t *testing.T) {
 			Group:     "twin",
 			Operation: "response",
 			Resource:  "default/device/x",
-		}, wire.Features{}, dropped, "it answers in a group of no objects"},
+		}, wire.Features{}, dropped, "it answers for a group that has no objects"},
 		{
 			"ack of nothing", model.Header{
 				ID: "a",
 			}, model.Route{Group: "resource", Operation: "response", Resource: "default/pod/x"}, wire.Features{},
-			dropped, "it answers no message",
+			dropped, "it names no message that it answers",
 		},
 		{"refusal", model.Header{ID: "a", ParentID: "b"}, model.Route{
 			Source:    "metamanager",
@@ -67,7 +67,7 @@ func TestClassify(t *testing.T) {
 			Group:     "resource",
 			Operation: "error",
 			Resource:  "default/pod/x",
-		}, wire.Features{}, dropped, "it answers no message"},
+		}, wire.Features{}, dropped, "it names no message that it answers"},
 		{"MQTT upload", model.Header{ID: "a"}, model.Route{
 			Source:    "bus",
 			Group:     "user",

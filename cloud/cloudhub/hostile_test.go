@@ -131,8 +131,8 @@ func TestBrokenHandler(t *testing.T) {
 		if err := e.send(model.New("edged", model.GroupMeta, model.OpQuery, "default/pod/x", nil)); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.waitEnd(); err == nil || !strings.Contains(err.Error(), "could not be handled") {
-			t.Errorf("ended with %v, want that a request could not be handled", err)
+		if err := e.waitEnd(); err == nil || !strings.Contains(err.Error(), "a request of this node failed") {
+			t.Errorf("ended with %v, want that a request failed", err)
 		}
 	})
 }

@@ -296,7 +296,7 @@ func (h *Hub) Health() error {
 	case h.closed:
 		return fmt.Errorf("cloudhub stops")
 	case h.serving == 0:
-		return fmt.Errorf("cloudhub listens on no address")
+		return fmt.Errorf("no listener is enabled: enable modules.cloudHub.websocket or quic")
 	}
 	return nil
 }
@@ -355,7 +355,7 @@ func (h *Hub) open(ctx context.Context, node string, until time.Time, conn wire.
 	if !until.IsZero() {
 		s.expire = time.AfterFunc(time.Until(until), func() {
 			s.end(wire.ClosePolicy,
-				fmt.Sprintf("the certificate of this connection ended at %s: connect with a newer one, or join again",
+				fmt.Sprintf("the certificate of this connection expired at %s: connect with a newer one, or join again",
 					until.UTC().Format(time.RFC3339)))
 		})
 	}
@@ -376,7 +376,8 @@ func (h *Hub) open(ctx context.Context, node string, until time.Time, conn wire.
 		select {
 		case <-older.done:
 		case <-timer.C:
-			klog.InfoS("Requests of an older connection do not end; going on beside them", "node", node)
+			klog.InfoS("Requests of an older connection are still running; the new connection does not wait for "+
+				"them", "node", node)
 		}
 		timer.Stop()
 	}

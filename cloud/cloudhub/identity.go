@@ -48,7 +48,7 @@ func identify(header http.Header, peer []*x509.Certificate, legacy bool) (string
 		return "", refuse(http.StatusBadRequest, "header", "the header node_id is missing: it names the node")
 	case len(validation.IsDNS1123Subdomain(node)) > 0:
 		return "", refuse(http.StatusBadRequest, "header",
-			"%q is no name for a node: it has to be a lower case DNS name", clip(node, 64))
+			"%q is not a node name: want a lower-case DNS name", clip(node, 64))
 	}
 	if use := header.Get(wire.HeaderUse); use != "" && use != wire.UseMessages {
 		return "", refuse(http.StatusBadRequest, "header", "the header ConnectionUse is %q: only %q is served",

@@ -41,7 +41,7 @@ func TestIdentify(t *testing.T) {
 		{"shared, not accepted", "n1", "msg", cert("kubeedge.io", "KubeEdge"), false, 403, "edges up to v1.15 share"},
 		{"none", "n1", "msg", nil, true, 403, "showed no certificate"},
 		{"no node", "", "msg", good, false, 400, "node_id is missing"},
-		{"nonsense", "N1/../x", "msg", good, false, 400, "is no name for a node"},
+		{"nonsense", "N1/../x", "msg", good, false, 400, "is not a node name"},
 		{"raw data", "n1", "str", good, false, 400, `only "msg" is served`},
 	} {
 		h := http.Header{}

@@ -43,7 +43,7 @@ func nodeKey(node string) resource.Key {
 
 // startWithout begins to send to an edgecore of ours that sent no inventory.
 func (s *session) startWithout() {
-	klog.InfoS("Node did not tell what it holds; it gets everything", "node", s.node, "waited", inventoryWait)
+	klog.InfoS("Node did not send its inventory; sending it all objects", "node", s.node, "waited", inventoryWait)
 	s.start(nil, nil)
 }
 

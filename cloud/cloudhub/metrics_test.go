@@ -131,8 +131,8 @@ func TestHealth(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := idle.Health(); err == nil || !strings.Contains(err.Error(), "no address") {
-			t.Errorf("the health of an idle hub is %v, want it to name the missing address", err)
+		if err := idle.Health(); err == nil || !strings.Contains(err.Error(), "no listener is enabled") {
+			t.Errorf("the health of an idle hub is %v, want it to say that no listener is enabled", err)
 		}
 		if _, err := New(Options{}); err == nil {
 			t.Error("New without options = nil, want an error")

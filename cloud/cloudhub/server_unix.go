@@ -29,11 +29,11 @@ const (
 func ListenUnix(address string) (net.Listener, error) {
 	path := strings.TrimPrefix(address, "unix://")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of the CSI socket: %w", err)
+		return nil, fmt.Errorf("create the folder of the CSI socket: %w", err)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
 		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("remove the CSI socket of a former process: %w", err)
+			return nil, fmt.Errorf("remove the CSI socket of an earlier process: %w", err)
 		}
 	}
 	l, err := net.Listen("unix", path)

@@ -205,7 +205,7 @@ func (s *session) end(code int, reason string) {
 }
 
 // errTooLate answers a request that did not start in time.
-var errTooLate = errors.New("cloudcore did not get to this request in time: it, or the API server, has too much to do")
+var errTooLate = errors.New("cloudcore did not start this request in time: cloudcore or the API server is overloaded")
 
 var errEnded = errors.New("the link to the node ended")
 
@@ -370,9 +370,9 @@ func (s *session) handle(r pendingRequest) {
 	m := r.Message
 	defer func() {
 		if bad := recover(); bad != nil {
-			klog.ErrorS(nil, "A request of a node broke its handler", "node", s.node, "resource", m.Route.Resource,
+			klog.ErrorS(nil, "Handler of a node's request panicked", "node", s.node, "resource", m.Route.Resource,
 				"operation", m.Route.Operation, "panic", bad, "stack", string(debug.Stack()))
-			s.end(wire.CloseInternal, "a request of this node could not be handled: see cloudcore's log")
+			s.end(wire.CloseInternal, "a request of this node failed: see cloudcore's log")
 		}
 	}()
 	if s.ctx.Err() != nil {

@@ -61,11 +61,11 @@ func NewClients(config *rest.Config, how Impersonation) (Clients, error) {
 	}
 	client, err := rest.HTTPClientFor(own)
 	if err != nil {
-		return Clients{}, fmt.Errorf("make the client of the API server %s: %w", config.Host, err)
+		return Clients{}, fmt.Errorf("create the client of the API server %s: %w", config.Host, err)
 	}
 	ours, err := kubernetes.NewForConfigAndClient(own, client)
 	if err != nil {
-		return Clients{}, fmt.Errorf("make the client of the API server %s: %w", config.Host, err)
+		return Clients{}, fmt.Errorf("create the client of the API server %s: %w", config.Host, err)
 	}
 	base := client.Transport
 	if base == nil {
@@ -75,7 +75,8 @@ func NewClients(config *rest.Config, how Impersonation) (Clients, error) {
 	asNode.Transport = &impersonating{base: base, group: how == UserAndGroup}
 	nodes, err := kubernetes.NewForConfigAndClient(own, &asNode)
 	if err != nil {
-		return Clients{}, fmt.Errorf("make the client that acts for nodes at the API server %s: %w", config.Host, err)
+		return Clients{}, fmt.Errorf("create the client that impersonates nodes at the API server %s: "+
+			"%w", config.Host, err)
 	}
 	return Clients{Own: ours, AsNode: nodes, connections: base}, nil
 }
@@ -99,7 +100,7 @@ type impersonating struct {
 func (t *impersonating) RoundTrip(r *http.Request) (*http.Response, error) {
 	node, _ := r.Context().Value(nodeKey{}).(string)
 	if node == "" {
-		return nil, fmt.Errorf("%s %s: refused, as it names no node to act for", r.Method, r.URL.Path)
+		return nil, fmt.Errorf("%s %s: refused: no node to impersonate", r.Method, r.URL.Path)
 	}
 	r = r.Clone(r.Context())
 	r.Header.Set(transport.ImpersonateUserHeader, "system:node:"+node)
@@ -133,10 +134,11 @@ func ChooseImpersonation(ctx context.Context, config *rest.Config) (Impersonatio
 		case apierrors.IsForbidden(err):
 			refusal = err
 		case err != nil:
-			return how, fmt.Errorf("ask the API server %s whether cloudcore may act for nodes: %w", config.Host, err)
+			return how, fmt.Errorf("ask the API server %s whether cloudcore may impersonate nodes: "+
+				"%w", config.Host, err)
 		}
 	}
-	return UserAndGroup, fmt.Errorf("cloudcore may not act for nodes at the API server %s: "+
+	return UserAndGroup, fmt.Errorf("cloudcore may not impersonate nodes at the API server %s: "+
 		"apply deploy/cloudcore/rbac.yaml, and before Kubernetes 1.36 also rbac-before-1.36.yaml: %w", config.Host,
 		refusal)
 }

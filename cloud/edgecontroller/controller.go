@@ -216,6 +216,6 @@ func (c *Controller) annotate(ctx context.Context, node string, delay time.Durat
 		retry.Sleep(ctx, time.Duration(1+try)*delay)
 		err = ctx.Err()
 	}
-	klog.V(1).InfoS("Node not annotated with the cloudcore to which it is connected", "node", node,
+	klog.V(1).InfoS("Node not annotated with the cloudcore that it is connected to", "node", node,
 		"cloudcore", c.options.LocalIP, "err", err)
 }

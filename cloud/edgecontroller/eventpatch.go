@@ -59,7 +59,7 @@ func ownedPatch(e *v1.Event, changes eventChanges) ([]byte, error) {
 		host, from = "/reportingInstance", e.ReportingInstance
 	}
 	if from == "" {
-		return nil, errors.New("neither source.host nor reportingInstance says whose it is")
+		return nil, errors.New("neither source.host nor reportingInstance names its node")
 	}
 	about := e.InvolvedObject
 	tests := []jsonOperation{
@@ -92,7 +92,7 @@ func (c *Controller) changeEvent(ctx context.Context, e *v1.Event, changes event
 	events := c.clients.AsNode.CoreV1().Events(e.Namespace)
 	_, err = events.Patch(ctx, e.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsInvalid(err) { // the API server's error for a failed test of a JSON patch
-		return forbidden(key, "the event of that name is another's, or is not valid any more: %v", err)
+		return forbidden(key, "an event of that name belongs to another node, or would become invalid: %v", err)
 	}
 	return err
 }

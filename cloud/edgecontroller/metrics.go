@@ -19,7 +19,7 @@ func newMetrics() *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 	}
 	return &metrics{
-		requests: vec("requests_total", "Requests of nodes, by what they are about and the code of the answer",
+		requests: vec("requests_total", "Requests of nodes, by resource type and code of the answer",
 			"type", "operation", "code"),
 		renewals: vec("lease_renewals_total", "Leases renewed for nodes by cloudcore itself, by outcome", "outcome"),
 		tolerations: vec("toleration_patches_total", "Patches of the tolerations of pods on edges, by outcome",

@@ -23,7 +23,7 @@ func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) erro
 	}
 	for _, host := range []string{e.Source.Host, e.ReportingInstance} {
 		if host != "" && host != r.node {
-			return forbidden(r.key, "it says that it comes from %s, and comes from node %s", host, r.node)
+			return forbidden(r.key, "its source is %s, and node %s sent it", host, r.node)
 		}
 	}
 	if e.Source.Host == "" && e.ReportingInstance == "" { // without either, the event could not be changed later
@@ -33,7 +33,7 @@ func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) erro
 	switch about.Kind {
 	case "Node":
 		if about.Name != r.node {
-			return forbidden(r.key, "it is about node %s, and comes from node %s", about.Name, r.node)
+			return forbidden(r.key, "it is about node %s, and node %s sent it", about.Name, r.node)
 		}
 		return nil
 	case "Pod":
@@ -50,7 +50,8 @@ func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) erro
 		}
 		return nil
 	}
-	return forbidden(r.key, "it is about a %s; nodes may only tell of themselves and their pods", about.Kind)
+	return forbidden(r.key, "it is about a %s; nodes may report events only about themselves and their "+
+		"pods", about.Kind)
 }
 
 // eventResult is the result of an event. Most edges expect no answer, so errors are also logged.

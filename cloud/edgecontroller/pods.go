@@ -65,10 +65,10 @@ func deletion(r *request) (metav1.DeleteOptions, error) {
 		}
 		options = metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
 	} else if err := json.Unmarshal(r.content, &options); err != nil {
-		return options, badRequest(r.key, "the content is no DeleteOptions: %v", err)
+		return options, badRequest(r.key, "the content is not a DeleteOptions: %v", err)
 	}
 	if options.Preconditions == nil || options.Preconditions.UID == nil || *options.Preconditions.UID == "" {
-		return options, badRequest(r.key, "the content has no UID: a node may end only the one pod that it knows")
+		return options, badRequest(r.key, "the content has no UID: a node may delete only the pod whose UID it names")
 	}
 	return metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64), // the containers are stopped

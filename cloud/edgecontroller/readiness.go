@@ -29,7 +29,7 @@ type readiness struct {
 
 func newReadiness(c *Controller) *readiness {
 	r := &readiness{c: c}
-	r.keyQueue = newKeyQueue("pod", r.sync, "Pod not made Ready again after its edge returned; it is tried again")
+	r.keyQueue = newKeyQueue("pod", r.sync, "Pod not made Ready again after its node returned; trying again")
 	return r
 }
 

@@ -18,7 +18,7 @@ import (
 func (c *Controller) reviewToken(ctx context.Context, r *request) result {
 	review, err := decode[authenticationv1.TokenReview](r, "TokenReview")
 	if err == nil && r.key.Name != r.node {
-		err = forbidden(r.key, "node %s asks in its own name only", r.node)
+		err = forbidden(r.key, "a node may ask only in its own name (node %s)", r.node)
 	}
 	if err == nil && review.Spec.Token == "" {
 		err = badRequest(r.key, "the review has no token")
@@ -57,7 +57,7 @@ func aboutItself(r *request, spec *authorizationv1.SubjectAccessReviewSpec) erro
 	of := spec.ResourceAttributes
 	if r.key.Name != r.node || spec.NonResourceAttributes != nil || of == nil || of.Group != "" ||
 		of.Resource != "nodes" || of.Name != r.node || of.Namespace != "" {
-		return forbidden(r.key, "node %s may ask only who may use its own Node", r.node)
+		return forbidden(r.key, "node %s may ask only about access to its own Node", r.node)
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ const (
 // returned.
 func (c *Controller) queryClientCA(ctx context.Context, r *request) result {
 	if r.key != (resource.Key{Namespace: clientCANamespace, Type: resource.TypeClientCA, Name: clientCAConfigMap}) {
-		return failed(badRequest(r.key, "there is only %s/%s/%s", clientCANamespace, resource.TypeClientCA,
+		return failed(badRequest(r.key, "want %s/%s/%s", clientCANamespace, resource.TypeClientCA,
 			clientCAConfigMap))
 	}
 	have, err := c.clients.Own.CoreV1().ConfigMaps(clientCANamespace).Get(ctx, clientCAConfigMap, metav1.GetOptions{})

@@ -104,7 +104,7 @@ type tolerations struct {
 
 func newTolerations(c *Controller) *tolerations {
 	t := &tolerations{c: c}
-	t.keyQueue = newKeyQueue("pod", t.sync, "Tolerations of a pod not changed, so it may be evicted while its node "+
+	t.keyQueue = newKeyQueue("pod", t.sync, "Tolerations of a pod not changed; it may be evicted while its node "+
 		"cannot be reached; it is tried again")
 	return t
 }

@@ -183,7 +183,7 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 	}
 	if c.options.Permit != nil {
 		if err := c.options.Permit(ctx, r.node); err != nil {
-			klog.V(1).InfoS("Request not carried out", "node", r.node, "operation", r.op, "resource", text, "err", err)
+			klog.V(1).InfoS("Request failed", "node", r.node, "operation", r.op, "resource", text, "err", err)
 			return result{none: true}
 		}
 	}
@@ -201,8 +201,8 @@ func (c *Controller) admit(ctx context.Context, r *request) (leave func(), err e
 	leave, err = c.requests.acquire(ctx)
 	if err != nil {
 		return nil,
-			apierrors.NewServiceUnavailable(fmt.Sprintf("%s: cloudcore has %d requests at the API server and gave "+
-				"this one up: %v", r.key, cap(c.requests), err))
+			apierrors.NewServiceUnavailable(fmt.Sprintf("%s: cloudcore has %d requests at the API server and dropped "+
+				"this one: %v", r.key, cap(c.requests), err))
 	}
 	return leave, nil
 }
@@ -234,7 +234,7 @@ func decode[T any](r *request, what string) (*T, error) {
 	}
 	out := new(T)
 	if err := json.Unmarshal(r.content, out); err != nil {
-		return nil, badRequest(r.key, "the content is no %s: %v", what, err)
+		return nil, badRequest(r.key, "the content is not a %s: %v", what, err)
 	}
 	return out, nil
 }
@@ -243,7 +243,7 @@ func decode[T any](r *request, what string) (*T, error) {
 func patchText(r *request) (map[string]json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(r.content, &fields); err != nil || fields == nil {
-		return nil, badRequest(r.key, "the content is no patch: want a JSON object, got %.80q", r.content)
+		return nil, badRequest(r.key, "the content is not a patch: want a JSON object, got %.80q", r.content)
 	}
 	return fields, nil
 }

@@ -347,7 +347,7 @@ func TestImpersonation(t *testing.T) {
 				t.Errorf("Nodes().Get of %s = %v, want not found", node, err)
 			}
 		}
-		if err := get(""); err == nil || !strings.Contains(err.Error(), "names no node") {
+		if err := get(""); err == nil || !strings.Contains(err.Error(), "no node to impersonate") {
 			t.Errorf("a request for no node: %v, want it refused", err)
 		}
 		want := []call{{User: "system:node:e1", Group: group}, {User: "system:node:e2", Group: group}}
@@ -389,7 +389,7 @@ func TestChooseImpersonation(t *testing.T) {
 			return 201, review("system:nodes")
 		}, UserAndGroup, ""},
 		"none": {func(call) (int, any) { return no() }, UserAndGroup, "rbac-before-1.36.yaml"},
-		"down": {func(call) (int, any) { return 500, "x" }, UserOnly, "whether cloudcore may act for nodes"},
+		"down": {func(call) (int, any) { return 500, "x" }, UserOnly, "whether cloudcore may impersonate nodes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)

@@ -35,7 +35,7 @@ func Find(kubeConfig, file string, inCluster func() (*rest.Config, error)) (*res
 	rc, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(),
 		nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("no way to kube-apiserver: give --kube-config FILE, or set $KUBECONFIG: %w", err)
+		return nil, fmt.Errorf("kube-apiserver is not configured: give --kube-config FILE, or set $KUBECONFIG: %w", err)
 	}
 	return rc, nil
 }

@@ -44,7 +44,8 @@ func baseConfig(cfg *v1alpha1.KubeAPIConfig, inCluster func() (*rest.Config, err
 		rc, err := inCluster()
 		switch {
 		case errors.Is(err, rest.ErrNotInCluster):
-			return nil, errors.New("no way to kube-apiserver: this is no pod of a cluster, and the configuration " +
+			return nil, errors.New("kube-apiserver is not configured: this is not a pod of a cluster, and the " +
+				"configuration " +
 				"names none; set kubeAPIConfig.kubeConfig to the path of a kubeconfig")
 		case err != nil:
 			return nil, fmt.Errorf("the pod's service account: %w", err)
@@ -118,7 +119,7 @@ func Await(ctx context.Context, client kubernetes.Interface, waiting func(error)
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case apierrors.IsUnauthorized(err):
-			return fmt.Errorf("kube-apiserver refuses our credentials: %w; look at those in "+
+			return fmt.Errorf("kube-apiserver refuses cloudcore's credentials: %w; check those in "+
 				"kubeAPIConfig.kubeConfig, or at the pod's service account", err)
 		}
 		waiting(err)

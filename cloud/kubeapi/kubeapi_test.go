@@ -123,7 +123,7 @@ func TestAwait(t *testing.T) {
 			}, 6 * time.Second, "",
 		},
 		"refused": {[]error{errors.New("connection refused"), apierrors.NewUnauthorized("no")}, time.Second,
-			"refuses our credentials"},
+			"refuses cloudcore's credentials"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -274,7 +274,7 @@ func (g *Guard) lookUp(ctx context.Context, limits lookups, name string, from ne
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	later := func(err error) error {
-		return fmt.Errorf("it is not known whether node %s is a device's: %w: %w", name, err, cloudhub.ErrTryLater)
+		return fmt.Errorf("cannot tell whether node %s belongs to a device: %w: %w", name, err, cloudhub.ErrTryLater)
 	}
 	if err := limits.wait(ctx, name, from); err != nil {
 		return nil, later(err)

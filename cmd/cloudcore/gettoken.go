@@ -37,9 +37,9 @@ func (o *getTokenOptions) command() *cobra.Command {
 			` (or KubeEdge's keadm join). It tells the device which CA to trust, and the
 cloud that the device may have a certificate.
 
-Without flags it is the general token, which cloudcore makes anew every 12 hours: it lets any device join under any
+Without flags it is the general token, which cloudcore recreates every 12 hours: it lets any device join under any
 name that no node has. With --node it is a new token for that node alone, and the one to use for a node that the
-cluster knows already: its certificate has ended, or its hardware was replaced. With --replace the certificates that
+cluster knows already: its certificate has expired, or its hardware was replaced. With --replace the certificates that
 the node has are revoked first, so that the old hardware cannot come back (see cloudcore revoke --help).
 
 It reads secrets of the namespace kubeedge, by way of --kube-config, or else as cloudcore itself does, or else by
@@ -60,7 +60,7 @@ $KUBECONFIG or ~/.kube/config. The token goes to standard output; on a terminal,
 	cmd.Flags().BoolVar(&o.Replace, "replace", false,
 		"revoke the certificates that the node of --node has: another device takes its place")
 	cmd.Flags().DurationVar(&o.TTL, "ttl", 0,
-		"make a token that ends after this time, 90 days at most; 24h if only --node is given")
+		"make a token that expires after this time, 90 days at most; 24h if only --node is given")
 	return cmd
 }
 

@@ -117,7 +117,7 @@ func ended(ctx context.Context, err error) error {
 		return err
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		klog.ErrorS(err, "Not ended in order")
+		klog.ErrorS(err, "Not shut down cleanly")
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ no hooks are run, and there is no grace period.`,
 	cmd.Flags().DurationVar(&o.within, "within", time.Minute, "how `long` pods may take to end gracefully")
 	cmd.Flags().BoolVar(&o.kill, "kill", false, "kill the pods if the container runtime is gone")
 	cmd.Flags().StringVar(&o.leftOvers, "left-overs", "",
-		"write to this `file` what is left of pods and agent, a path a line")
+		"write to this `file` what is left of pods and agent, one path per line")
 	hide(cmd, "left-overs")
 	return cmd
 }

@@ -113,7 +113,7 @@ func TestEndPodsFails(t *testing.T) {
 	}
 	if _, left, err = endPods(t, func(f *fakecri.Runtime) {
 		f.Fail("ListPodSandbox", 9, status.Error(codes.Unavailable, "down"))
-	}); err == nil || !strings.Contains(err.Error(), "does not say which pods there are") || left != "" {
+	}); err == nil || !strings.Contains(err.Error(), "does not list its pods") || left != "" {
 		t.Errorf("end-pods = %v, left over %q; want that the runtime does not list its pods and nothing left over",
 			err, left)
 	}
@@ -124,7 +124,7 @@ func TestEndNoPods(t *testing.T) {
 	out, left, err := endPods(t, func(f *fakecri.Runtime) {
 		f.Fail("ListPodSandbox", 9, status.Error(codes.Unavailable, "down"))
 	}, "other")
-	if err != nil || out != "There are no pods of this agent\n" || left == "" {
+	if err != nil || out != "This agent has no pods\n" || left == "" {
 		t.Errorf("end-pods = %v, %q, left over %q; want no pods and folders left over", err, out, left)
 	}
 }

@@ -20,7 +20,7 @@ func newImagesPruneCommand(opts *globalOptions) *cobra.Command {
 		Use:   "prune",
 		Short: "Remove unused images",
 		Long: `Remove every image that no container or pod of this device uses, except the sandbox image, images that are pinned in
-the runtime, and images on the keep list. The agent says which pods there are; if it does not answer, nothing is removed
+the runtime, and images on the keep list. The list of pods comes from the agent; if it does not answer, nothing is removed
 unless --force is given.`,
 		Example: `  edgecore images prune --dry-run    # list what would be removed
   edgecore images prune`,

@@ -196,7 +196,7 @@ func (o *joinOptions) startService(ctx context.Context, out io.Writer, cfg *v1al
 	if err := s.Start(ctx); err != nil {
 		return fmt.Errorf("the device has joined, but the agent is not started: %w", err)
 	}
-	fmt.Fprintf(out, "The agent runs; `edgecore status` tells how it is, and in the cloud: kubectl get node %s\n",
+	fmt.Fprintf(out, "The agent runs; check it with `edgecore status`, and in the cloud with: kubectl get node %s\n",
 		cfg.Modules.Edged.HostnameOverride)
 	return nil
 }

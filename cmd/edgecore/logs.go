@@ -53,9 +53,9 @@ or the container runtime is stopped.`,
 		"the pod's namespace; needed only if several pods have the name")
 	f.StringVarP(&query.Container, "container", "c", "", "the container; needed only if the pod has several")
 	f.BoolVarP(&printing.Follow, "follow", "f", false, "keep printing what is written later")
-	f.Int64Var(&printing.Tail, "tail", -1, "begin with the last `N` lines; -1 is all")
-	f.DurationVar(&since, "since", 0, "leave out what is older than this, such as 10m")
-	f.BoolVarP(&printing.Previous, "previous", "p", false, "print the attempt before the newest")
+	f.Int64Var(&printing.Tail, "tail", -1, "show only the last `N` lines; -1 is all")
+	f.DurationVar(&since, "since", 0, "show only output newer than this, such as 10m")
+	f.BoolVarP(&printing.Previous, "previous", "p", false, "print the log of the previous container")
 	f.BoolVar(&printing.Timestamps, "timestamps", false, "print the time before each line")
 	return cmd
 }

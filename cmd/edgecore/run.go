@@ -106,7 +106,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		}
 		opts.Bus, opts.Health, opts.StoreDamaged, opts.ClockBound = bus, conditions, damaged, bound
 		if opts.Adopted, err = adopt.FromStore(ctx, db); err != nil {
-			klog.ErrorS(err, "Containers that were taken over may be restarted")
+			klog.ErrorS(err, "Containers of the migration may be restarted")
 		}
 		opts.API.Config = agentconfig.ShownConfig(cfg)
 		if hub == nil {
@@ -138,7 +138,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		defer copies.StartCleanup(ctx, cfg.Database.DataSource, func() bool { return metamanager.Recovered(ctx, db) })()
 	}
 	err = bus.Run(ctx)
-	klog.InfoS("edgecore has ended; the pods run on")
+	klog.InfoS("edgecore has stopped; the pods keep running")
 	return err
 }
 

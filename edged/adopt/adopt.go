@@ -53,18 +53,18 @@ type Container struct {
 func ParseRecord(text string) (*Record, error) {
 	r := &Record{}
 	if err := json.Unmarshal([]byte(text), r); err != nil {
-		return nil, fmt.Errorf("note of the takeover: %w", err)
+		return nil, fmt.Errorf("record of the migration: %w", err)
 	}
 	if r.Version != recordVersion {
-		return nil, fmt.Errorf("note of the takeover: it has version %d, and this edgecore knows %d", r.Version,
+		return nil, fmt.Errorf("record of the migration: it has version %d, and this edgecore knows %d", r.Version,
 			recordVersion)
 	}
 	for id, c := range r.Containers {
 		if _, err := parseHash(c.Carries); err != nil {
-			return nil, fmt.Errorf("note of the takeover: container %s: %w", id, err)
+			return nil, fmt.Errorf("record of the migration: container %s: %w", id, err)
 		}
 		if _, err := parseHash(c.Means); err != nil {
-			return nil, fmt.Errorf("note of the takeover: container %s: %w", id, err)
+			return nil, fmt.Errorf("record of the migration: container %s: %w", id, err)
 		}
 	}
 	return r, nil

@@ -34,7 +34,7 @@ func TestFromStore(t *testing.T) {
 	}{
 		"a record":        {notes{text: text}, true, ""},
 		"no record":       {notes{err: errors.New("not found")}, false, ""},
-		"not a record":    {notes{text: "x"}, false, "note of the takeover"},
+		"not a record":    {notes{text: "x"}, false, "record of the migration"},
 		"a newer version": {notes{text: `{"version":99}`}, false, "it has version 99"},
 		"not a hash":      {notes{text: strings.Replace(text, "1a", "zz", 1)}, false, "container c1"},
 	} {

@@ -109,7 +109,7 @@ func Translate(text []byte, paths Paths) (*Config, error) {
 func readTree(text []byte) (map[string]any, error) {
 	tree := map[string]any{}
 	if err := yaml.Unmarshal(text, &tree); err != nil {
-		return nil, fmt.Errorf("it is no YAML mapping: %w", err)
+		return nil, fmt.Errorf("it is not a YAML mapping: %w", err)
 	}
 	if tree == nil {
 		tree = map[string]any{}

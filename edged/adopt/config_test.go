@@ -127,7 +127,7 @@ func TestTranslate(t *testing.T) {
 		"the endpoint of old versions moves": {
 			text: head + "modules:\n  edged:\n    containerRuntime: remote\n    remoteRuntimeEndpoint: " +
 				"unix:///run/crio/crio.sock\n",
-			notes: []Note{{"modules.edged.remoteRuntimeEndpoint", "the former name of "}},
+			notes: []Note{{"modules.edged.remoteRuntimeEndpoint", "the earlier name of "}},
 			check: func(c *v1alpha2.EdgeCore) bool {
 				return c.Modules.Edged.TailoredKubeletConfig.ContainerRuntimeEndpoint == "unix:///run/crio/crio.sock"
 			},
@@ -161,7 +161,7 @@ func TestTranslate(t *testing.T) {
 
 func TestTranslateRefuses(t *testing.T) {
 	for text, want := range map[string]string{
-		"- a":                            "no YAML mapping",
+		"- a":                            "not a YAML mapping",
 		"kind: EdgeCore\napiVersion: v1": "apiVersion",
 		head + "modules:\n  edged:\n    " +
 			"enable: false": "ran no pods",

@@ -43,7 +43,7 @@ func EdgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 	kubelet := &own.TailoredKubeletConfig
 	capacity, err := node.Capacity(kubelet.MaxPods, own.RootDirectory)
 	if err != nil {
-		return edged.Options{}, fmt.Errorf("size of the node: %w", err)
+		return edged.Options{}, fmt.Errorf("capacity of the node: %w", err)
 	}
 	split, err := nodeallocatable.New(own, capacity)
 	if err != nil {

@@ -154,7 +154,7 @@ func (a *API) learn(ctx context.Context) {
 			return
 		}
 		if ctx.Err() == nil {
-			klog.V(2).InfoS("The cluster's CA of clients is not known yet", "err", err)
+			klog.V(2).InfoS("The cluster's client CA is not known yet", "err", err)
 		}
 		select {
 		case <-ctx.Done():

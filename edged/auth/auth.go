@@ -144,7 +144,7 @@ func (a *Authority) authenticate(r *http.Request) (*User, error) {
 		return a.byToken(r.Context(), token)
 	} else if shown {
 		return nil, refuse(http.StatusUnauthorized,
-			"Unauthorized: this node takes no tokens (authentication.webhook.enabled)")
+			"Unauthorized: this node accepts no tokens (authentication.webhook.enabled is false)")
 	}
 	switch {
 	case certErr != nil:

@@ -256,10 +256,10 @@ func TestModes(t *testing.T) {
 		{"anonymous", Options{Cloud: c, Anonymous: true}, "", 200, ""},
 		{"anonymous with a token is no anonymous", Options{Cloud: c, Anonymous: true, Tokens: true}, "bad", 401,
 			"does not know this token"},
-		{"no tokens", Options{Cloud: c, AlwaysAllow: true}, "good", 401, "takes no tokens"},
+		{"no tokens", Options{Cloud: c, AlwaysAllow: true}, "good", 401, "accepts no tokens"},
 		{"anonymous, always allowed", Options{Anonymous: true, AlwaysAllow: true}, "", 200, ""},
-		{"anonymous, no cloud", Options{Anonymous: true}, "", 503, "has joined no cloud"},
-		{"token, no cloud", Options{Tokens: true}, "good", 503, "has joined no cloud"},
+		{"anonymous, no cloud", Options{Anonymous: true}, "", 503, "has not joined a cloud"},
+		{"token, no cloud", Options{Tokens: true}, "good", 503, "has not joined a cloud"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := New(tc.opts).Check(withToken(tc.token), "get", "pods")

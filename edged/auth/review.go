@@ -23,8 +23,8 @@ type access struct {
 }
 
 var (
-	errNoCloud = errors.New("this device has joined no cloud that could be asked")
-	errTooMany = errors.New("too many questions wait for the cloud; ask again in a moment")
+	errNoCloud = errors.New("this device has not joined a cloud that could be asked")
+	errTooMany = errors.New("too many requests wait for the cloud; try again in a moment")
 )
 
 // ask puts a question to the cloud, within the pace and the time that it may take.
@@ -62,7 +62,7 @@ func (a *Authority) byToken(ctx context.Context, token string) (*User, error) {
 	})
 	switch {
 	case err != nil && known && grace(err, age, a.opts.TokenAge):
-		klog.V(2).InfoS("Token taken by what the cloud said before", "user", user.Name, "age", age.Round(time.Second),
+		klog.V(2).InfoS("Token accepted by a cached review", "user", user.Name, "age", age.Round(time.Second),
 			"err", err)
 		return user, nil
 	case err != nil:
@@ -155,7 +155,7 @@ func (a *Authority) mayUse(ctx context.Context, user *User, verb, subresource st
 	})
 	if err != nil {
 		if known && got.allowed && grace(err, age, a.opts.AllowedAge) {
-			klog.V(2).InfoS("Access given by what the cloud said before", "user", user.Name, "verb", verb,
+			klog.V(2).InfoS("Access allowed by a cached review", "user", user.Name, "verb", verb,
 				"subresource", subresource, "age", age.Round(time.Second), "err", err)
 			return got, nil
 		}

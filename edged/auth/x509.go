@@ -58,7 +58,7 @@ func NewCAs(opts CAOptions) *CAs {
 }
 
 // errNoCA: the CA of client certificates is not known yet.
-var errNoCA = errors.New("this node knows no CA of clients' certificates")
+var errNoCA = errors.New("this node has no client CA")
 
 // verify checks a certificate and those that it came with.
 func (c *CAs) verify(ctx context.Context, chain []*x509.Certificate) error {
@@ -168,7 +168,7 @@ func (c *CAs) Learn(ctx context.Context) error {
 	}
 	list, err := certs.ParseCertsPEM(data)
 	if err != nil {
-		return fmt.Errorf("the cluster's CA of clients: %w", err)
+		return fmt.Errorf("the cluster's client CA: %w", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -45,7 +45,8 @@ func (m *Manager) limit(missing []string) error {
 		p := m.given(r.Cgroup)
 		if !m.exists(p) {
 			errs = append(errs,
-				fmt.Errorf("%s: there is no cgroup %s; make it, or take its entry out of enforceNodeAllocatable", r.Key,
+				fmt.Errorf("%s: cgroup %s does not exist; create it, or remove its entry from "+
+					"enforceNodeAllocatable", r.Key,
 					r.Cgroup))
 			continue
 		}

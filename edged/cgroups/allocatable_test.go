@@ -72,7 +72,7 @@ func TestReserved(t *testing.T) {
 		err := m.Setup(t.Context())
 		if _, limit := errors.AsType[*LimitError](err); !limit ||
 			!strings.Contains(fmt.Sprint(err),
-				"there is no cgroup /nowhere.slice; make it, or take its entry out of enforceNodeAllocatable") {
+				"cgroup /nowhere.slice does not exist; create it, or remove its entry from enforceNodeAllocatable") {
 			t.Errorf("Setup: %v, want a LimitError that names /nowhere.slice", err)
 		}
 		if got, want := values(t, m, system),

@@ -353,7 +353,7 @@ func (m *Manager) end(p path) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d processes do not end", left)
+			return fmt.Errorf("%d processes do not exit", left)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -35,7 +35,7 @@ func Doubt(now time.Time, synchronized bool, bound Bound) string {
 	if synchronized || bound.Time.IsZero() || !now.Before(bound.Time) {
 		return ""
 	}
-	return fmt.Sprintf("it says %s, and that is over: %s at %s", stamp(now),
+	return fmt.Sprintf("it says %s, which is in the past: %s at %s", stamp(now),
 		cmp.Or(bound.Of, "something here was made"), stamp(bound.Time))
 }
 

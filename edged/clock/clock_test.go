@@ -29,7 +29,7 @@ func TestWrong(t *testing.T) {
 	}{
 		"1970": {
 			time.Unix(10, 0), false, bound,
-			"it says 1970-01-01T00:00:10Z, and that is over: this program was built at 2026-05-01T00:00:00Z",
+			"it says 1970-01-01T00:00:10Z, which is in the past: this program was built at 2026-05-01T00:00:00Z",
 		},
 		"just before":     {built.Add(-time.Second), false, bound, "2026-04-30T23:59:59Z"},
 		"later":           {built.Add(time.Second), false, bound, ""},

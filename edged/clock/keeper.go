@@ -38,7 +38,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		klog.ErrorS(err, "That the clock is set goes unnoticed", "again", watchAgain)
+		klog.ErrorS(err, "The setting of the clock is not watched", "again", watchAgain)
 		if !retry.Sleep(ctx, watchAgain) {
 			return nil
 		}

@@ -17,7 +17,7 @@ const ticks = 100
 // ProcessAge returns the age of a process by the boot clock, which cannot be set.
 func ProcessAge(pid int) (time.Duration, error) {
 	if pid <= 0 {
-		return 0, fmt.Errorf("age of process %d: there is none of that number", pid)
+		return 0, fmt.Errorf("age of process %d: there is no such process", pid)
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -45,7 +45,7 @@ func parseStart(stat []byte) (time.Duration, error) {
 	}
 	n, err := strconv.ParseInt(fields[at], 10, 64)
 	if err != nil || n < 0 || n > int64(1<<62/(time.Second/ticks)) {
-		return 0, fmt.Errorf("%q is no time", fields[at])
+		return 0, fmt.Errorf("%q is not a time", fields[at])
 	}
 	return time.Duration(n) * (time.Second / ticks), nil
 }

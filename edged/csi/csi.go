@@ -143,7 +143,7 @@ func New(opts Options) *Manager {
 		driversChanged: notify.NewSignal(),
 	}
 	if err := m.recall(); err != nil {
-		klog.ErrorS(err, "Volumes of before not all known; the cluster may detach one that a pod uses")
+		klog.ErrorS(err, "Volumes of the previous run are not all known; the cluster may detach one that a pod uses")
 	}
 	return m
 }

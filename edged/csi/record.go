@@ -73,7 +73,7 @@ func readRecord(dir string) (record, error) {
 		return record{}, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxRecord {
-		return record{}, fmt.Errorf("%s is no record of a volume", path)
+		return record{}, fmt.Errorf("%s is not a record of a volume", path)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {

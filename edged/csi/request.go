@@ -58,7 +58,7 @@ func ask(pod *v1.Pod, spec volume.Spec, dir string) (*request, error) {
 			r.publishSecret = &v1.SecretReference{Namespace: pod.Namespace, Name: src.NodePublishSecretRef.Name}
 		}
 	default:
-		return nil, fmt.Errorf("volume %s is none of CSI", spec.Name)
+		return nil, fmt.Errorf("volume %s is not a CSI volume", spec.Name)
 	}
 	if r.handle == "" {
 		return nil, errors.New("the volume has no volumeHandle")

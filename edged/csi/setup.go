@@ -96,9 +96,9 @@ func (m *Manager) setUp(ctx context.Context, r *request) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return m.mount(ctx, r)
 	case err != nil:
-		return "", fmt.Errorf("%w; delete the pod to have it taken away", err)
+		return "", fmt.Errorf("%w; delete the pod to unmount it", err)
 	case rec.Driver != r.driver || rec.Handle != r.handle:
-		return "", fmt.Errorf("%s holds the volume %s of driver %s; delete the pod to have it taken away", r.dir,
+		return "", fmt.Errorf("%s holds the volume %s of driver %s; delete the pod to unmount it", r.dir,
 			rec.Handle, rec.Driver)
 	}
 	path := m.target(rec, r.pod.UID, r.dir)
@@ -246,7 +246,7 @@ func (m *Manager) bring(ctx context.Context, b *bringing) (string, error) {
 	}
 	if b.record.Block {
 		if !isDevice(path) {
-			return "", fmt.Errorf("driver %s published %s, which is no device", b.record.Driver, path)
+			return "", fmt.Errorf("driver %s published %s, which is not a device", b.record.Driver, path)
 		}
 		return path, nil
 	}

@@ -206,7 +206,7 @@ func (m *Manager) sweep(ctx context.Context, d *driver) {
 			rec.Name = filepath.Base(home)
 		}
 		if err := m.sweepOne(ctx, d, rec); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Staged volume that no pod has not taken away", "driver", d.name, "volume", rec.Handle)
+			klog.ErrorS(err, "Staged volume without a pod not unstaged", "driver", d.name, "volume", rec.Handle)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (m *Manager) sweepOne(ctx context.Context, d *driver, rec record) error {
 	if err != nil || len(users) > 0 {
 		return err
 	}
-	klog.InfoS("Taking a staged volume away that no pod has", "driver", d.name, "volume", rec.Handle)
+	klog.InfoS("Unstaging a volume without a pod", "driver", d.name, "volume", rec.Handle)
 	if rec.Block {
 		if err := m.unpublishAll(ctx, d, rec); err != nil {
 			return err

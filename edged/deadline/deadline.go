@@ -95,7 +95,7 @@ func recall(pod *v1.Pod, start time.Time, dir string) time.Time {
 	if before == nil || before.ID != now.ID {
 		text := fmt.Sprintf("%s %d\n", now.ID, now.Uptime-active)
 		if err := errors.Join(os.MkdirAll(dir, 0o750), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			klog.ErrorS(err, "Start of the pod not kept; its status.startTime will be used after a restart",
+			klog.ErrorS(err, "Start of the pod not recorded; its status.startTime will be used after a restart",
 				"pod", klog.KObj(pod))
 		}
 	}

@@ -276,7 +276,7 @@ func (m *Manager) preStart(ctx context.Context, name string, g *grant) error {
 		return nil
 	}
 	if p == nil {
-		return fmt.Errorf("the device plugin of %s, which prepares each start of a container, is not there; the "+
+		return fmt.Errorf("the device plugin of %s, which prepares each start of a container, is not running; the "+
 			"container starts when it is", name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, preStartTimeout)

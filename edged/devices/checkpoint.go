@@ -51,7 +51,7 @@ func (m *Manager) load() {
 	if err != nil {
 		aside := m.path(fileName) + ".corrupt"
 		m.forgotten = true
-		klog.ErrorS(err, "What was allocated to pods is not known any more; the file is set aside",
+		klog.ErrorS(err, "Device allocations are lost; the file is set aside",
 			"file", m.path(fileName), "aside", aside)
 		if err := os.Rename(m.path(fileName), aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			klog.ErrorS(err, "File not set aside", "file", m.path(fileName))
@@ -79,7 +79,7 @@ func readFile(name string) ([]byte, error) {
 	if info, err := os.Stat(name); err != nil {
 		return nil, err
 	} else if info.Size() > maxFile {
-		return nil, fmt.Errorf("%s has %d bytes: more than %d is no file of this agent", name, info.Size(), maxFile)
+		return nil, fmt.Errorf("%s has %d bytes: more than %d is not a file of this agent", name, info.Size(), maxFile)
 	}
 	return os.ReadFile(name)
 }
@@ -91,7 +91,7 @@ func decode(data []byte) (content, error) {
 		return content{}, fmt.Errorf("file of allocations: %w", err)
 	}
 	if c.Version != fileVersion {
-		return content{}, fmt.Errorf("file of allocations: version %d is not known; this agent writes %d", c.Version,
+		return content{}, fmt.Errorf("file of allocations: version %d is unknown; this agent writes %d", c.Version,
 			fileVersion)
 	}
 	for uid, containers := range c.Pods {
@@ -128,7 +128,7 @@ func (m *Manager) Remember() {
 			err = m.write(data)
 		}
 		if err != nil {
-			klog.V(2).InfoS("Not noted yet that the devices of before are gone; trying again", "err", err)
+			klog.V(2).InfoS("Removal of the previous devices not recorded yet; trying again", "err", err)
 			return
 		}
 	}

@@ -240,7 +240,8 @@ func (m *Manager) lost(p *plugin, err error) bool {
 	}
 	m.mu.Unlock()
 	if first {
-		klog.InfoS("Device plugin has gone; its devices are not allocatable until it is back", "resource", p.resource,
+		klog.InfoS("Device plugin disconnected; its devices are not allocatable until it registers "+
+			"again", "resource", p.resource,
 			"endpoint", p.endpoint, "err", err)
 		m.changed()
 	}
@@ -260,7 +261,7 @@ func (m *Manager) disconnect(resource, endpoint string) {
 	}
 	m.mu.Unlock()
 	if ours {
-		klog.InfoS("Device plugin has left", "resource", resource, "endpoint", endpoint)
+		klog.InfoS("Device plugin unregistered", "resource", resource, "endpoint", endpoint)
 		m.changed()
 	}
 }

@@ -241,11 +241,11 @@ func TestResolveErrors(t *testing.T) {
 		{"folder", dir, v1.PodSpec{}, "is a directory; repair the file, or set resolvConf to another"},
 		{
 			"garbage", write(t, "\x00\x01\xfe\n\xff"), v1.PodSpec{},
-			`line 1: "\x00\x01\xfe" is no setting of a resolver; repair the file`,
+			`line 1: "\x00\x01\xfe" is not a resolver setting; repair the file`,
 		},
 		{
 			"a web page", write(t, "<html>\n<body>Login</body>"), v1.PodSpec{},
-			`line 1: "<html>" is no setting of a resolver`,
+			`line 1: "<html>" is not a resolver setting`,
 		},
 		{"no address", write(t, "search a\nnameserver\n"), v1.PodSpec{}, "line 2: nameserver without an address"},
 		{

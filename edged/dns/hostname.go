@@ -68,7 +68,7 @@ func cut(pod *v1.Pod, hostname string) (string, error) {
 		return hostname, nil
 	}
 	if hostname = strings.TrimRight(hostname[:maxHostname], "-."); hostname == "" {
-		return "", fmt.Errorf("hostname of pod %q: nothing is left of its first %d characters", pod.Name, maxHostname)
+		return "", fmt.Errorf("hostname of pod %q: its first %d characters have no valid one", pod.Name, maxHostname)
 	}
 	return hostname, nil
 }

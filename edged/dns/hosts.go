@@ -47,7 +47,7 @@ func holds(path string, content []byte) (bool, error) {
 		return false, fmt.Errorf("hosts file of the pod: %w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return false, fmt.Errorf("hosts file of the pod: %s is in the way: it is no file; remove it", path)
+		return false, fmt.Errorf("hosts file of the pod: %s is not a file; remove it", path)
 	}
 	if info.Mode().Perm() != 0o644 || info.Size() != int64(len(content)) {
 		return false, nil

@@ -251,8 +251,8 @@ func TestHostsFileErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := New(Config{}).EnsureHosts(dir, podWith(v1.PodSpec{}), nil); err == nil ||
-		!strings.Contains(err.Error(), "is in the way") {
-		t.Errorf("EnsureHosts where a link lies: %v, want is in the way", err)
+		!strings.Contains(err.Error(), "is not a file") {
+		t.Errorf("EnsureHosts where a link lies: %v, want is not a file", err)
 	}
 	if _, err := New(Config{}).EnsureHosts(t.TempDir(), podWith(v1.PodSpec{Hostname: "a.b"}), nil); err == nil {
 		t.Error("EnsureHosts(hostname a.b) = nil, want an error")

@@ -118,7 +118,7 @@ func apply(config *runtimeapi.DNSConfig, fields []string) (known bool, err error
 		}
 	case "domain", "sortlist", "lookup", "family":
 	default:
-		return false, fmt.Errorf("%q is no setting of a resolver", clip(name))
+		return false, fmt.Errorf("%q is not a resolver setting", clip(name))
 	}
 	return true, nil
 }

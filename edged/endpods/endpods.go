@@ -92,7 +92,7 @@ type ender struct{ Options }
 func (o *ender) endAll(ctx context.Context) error {
 	if folders, err := os.ReadDir(filepath.Join(o.RootDir, "pods")); errors.Is(err, fs.ErrNotExist) ||
 		err == nil && len(folders) == 0 {
-		fmt.Fprintln(o.Out, "There are no pods of this agent") // nor does it matter whether there is a runtime
+		fmt.Fprintln(o.Out, "This agent has no pods") // nor does it matter whether there is a runtime
 		return nil
 	}
 	client, err := cri.Dial(o.RuntimeEndpoint, o.ImageEndpoint, o.RuntimeTimeout)
@@ -113,7 +113,7 @@ func (o *ender) endAll(ctx context.Context) error {
 		return o.killAll()
 	}
 	if err != nil {
-		return fmt.Errorf("the container runtime at %s does not say which pods there are: %w\n"+
+		return fmt.Errorf("the container runtime at %s does not list its pods: %w\n"+
 			"start it and try again; if it is gone for good, edgecore end-pods --kill kills what it left running",
 			o.RuntimeEndpoint, err)
 	}
@@ -208,7 +208,7 @@ func (o *ender) killAll() error {
 		}
 		killed++
 	}
-	fmt.Fprintf(o.Out, "Killed what ran of %d pods\n", killed)
+	fmt.Fprintf(o.Out, "Killed the processes of %d pods\n", killed)
 	return errors.Join(errs...)
 }
 

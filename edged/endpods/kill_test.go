@@ -37,9 +37,9 @@ func TestEndKills(t *testing.T) {
 		says, errSay string
 	}{
 		"not asked for": {false, false, nil, nil, "", "edgecore end-pods --kill kills what it left running"},
-		"killed":        {true, false, nil, []types.UID{"mine"}, "Killed what ran of 1 pods\n", ""},
+		"killed":        {true, false, nil, []types.UID{"mine"}, "Killed the processes of 1 pods\n", ""},
 		"does not end": {
-			true, false, errors.New("1 processes do not end"), []types.UID{"mine"}, "Killed what ran of 0 pods\n",
+			true, false, errors.New("1 processes do not end"), []types.UID{"mine"}, "Killed the processes of 0 pods\n",
 			"kill pod mine: 1 processes",
 		},
 		"no pod cgroups": {true, true, nil, nil, "", "restart the device"},

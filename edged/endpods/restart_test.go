@@ -45,7 +45,7 @@ func TestEndOfRestartingRuntime(t *testing.T) {
 		"a stale socket at first":   {absent: true, stale: true},
 		"answers Unavailable once":  {fails: 1},
 		"restarts while pods end":   {method: "StopPodSandbox", fails: 5},
-		"answers Unavailable again": {fails: 1 << 30, errSay: "does not say which pods there are"},
+		"answers Unavailable again": {fails: 1 << 30, errSay: "does not list its pods"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake, client := fakecri.Start(t)

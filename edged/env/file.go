@@ -58,7 +58,7 @@ func ReadFile(dir, path string) ([]byte, error) {
 		return nil, withoutRoot(err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, errors.New("it is no regular file")
+		return nil, errors.New("it is not a regular file")
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(data) > maxFile {

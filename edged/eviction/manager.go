@@ -86,7 +86,7 @@ func New(opts Options) *Manager {
 		notified: notify.NewSignal(),
 		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_evictions",
-			Help: "Pods that ended because the node was short of something, by eviction signal.",
+			Help: "Pods evicted because the node was short of a resource, by eviction signal.",
 		}, []string{"eviction_signal"}),
 	}
 }
@@ -215,7 +215,7 @@ func (m *Manager) see(ctx context.Context) (Verdict, Observations, error) {
 	seen, err := m.opts.Node(ctx)
 	if err != nil {
 		if ctx.Err() == nil && !m.warned {
-			klog.ErrorS(err, "Node not measured: nothing is ended for want of memory or disk until it is; trying again")
+			klog.ErrorS(err, "Node not measured: no pod is evicted until it is; trying again")
 		}
 		m.warned = true
 		return Verdict{}, nil, err
@@ -252,7 +252,7 @@ func (m *Manager) evictOne(ctx context.Context, acts []Threshold, seen Observati
 		pods, layout, err := m.opts.Pods(ctx, t.Signal)
 		if err != nil {
 			if ctx.Err() == nil {
-				klog.ErrorS(err, "Pods not measured: none is ended for want of a resource until they are; trying again",
+				klog.ErrorS(err, "Pods not measured: none is evicted until they are; trying again",
 					"signal", t.Signal)
 			}
 			return false
@@ -271,7 +271,7 @@ func (m *Manager) evictOne(ctx context.Context, acts []Threshold, seen Observati
 }
 
 func (m *Manager) sayNothing(s Signal) {
-	klog.InfoS("Nothing may be ended for what the node is short of: only critical pods run", "signal", s)
+	klog.InfoS("The node is short of a resource, and no pod can be evicted: only critical pods run", "signal", s)
 }
 
 // evict ends a pod, and returns when it has ended, or takes too long to.
@@ -286,7 +286,7 @@ func (m *Manager) evict(ctx context.Context, t Threshold, seen Observations, u P
 		}
 	}
 	message, annotations := Message(t, seen, u)
-	klog.InfoS("Pod ended: the node is short of a resource", "pod", klog.KObj(u.Pod), "signal", t.Signal,
+	klog.InfoS("Pod evicted: the node is short of a resource", "pod", klog.KObj(u.Pod), "signal", t.Signal,
 		"grace", grace, "message", message)
 	m.evicted.WithLabelValues(string(t.Signal)).Inc()
 	ended := m.opts.Evict(u.Pod, message, annotations, grace)
@@ -294,7 +294,7 @@ func (m *Manager) evict(ctx context.Context, t Threshold, seen Observations, u P
 	case <-ended:
 	case <-ctx.Done():
 	case <-m.opts.After(endWait + time.Duration(grace)*time.Second):
-		klog.InfoS("Pod takes long to end", "pod", klog.KObj(u.Pod))
+		klog.InfoS("Pod takes long to terminate", "pod", klog.KObj(u.Pod))
 	}
 }
 

@@ -126,8 +126,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 		n.open(pressures)
 		n.arm(memcgs)
 		if first && len(pressures)+len(n.opts.Memcg) == 0 {
-			klog.InfoS("The kernel does not say when memory gets short (it has neither PSI nor cgroup v1): it is "+
-				"looked at every so often", "period", Period)
+			klog.InfoS("The kernel does not report low memory (it has neither PSI nor cgroup v1): memory is "+
+				"measured periodically", "period", Period)
 		}
 		all := slices.Concat([]*watch{{fd: control, events: unix.POLLIN}}, slices.Collect(maps.Values(pressures)),
 			slices.Collect(maps.Values(memcgs)))
@@ -223,7 +223,7 @@ func (n *Notifier) arm(memcgs map[Signal]*watch) {
 		}
 		used, err := readNumber(filepath.Join(dir, "memory.usage_in_bytes"))
 		if err != nil {
-			klog.V(4).InfoS("Use of a memory cgroup not watched", "cgroup", dir, "err", err)
+			klog.V(4).InfoS("Memory cgroup not watched", "cgroup", dir, "err", err)
 			continue
 		}
 		at := used + left
@@ -232,7 +232,7 @@ func (n *Notifier) arm(memcgs map[Signal]*watch) {
 		}
 		w, err := memcg(dir, at)
 		if err != nil {
-			klog.V(4).InfoS("Use of a memory cgroup not watched", "cgroup", dir, "err", err)
+			klog.V(4).InfoS("Memory cgroup not watched", "cgroup", dir, "err", err)
 			continue
 		}
 		if have != nil {

@@ -50,7 +50,7 @@ func (m *Manager) reclaimDisk(ctx context.Context, acts []Threshold, seen Observ
 		return false, true
 	case r.err != nil:
 		if ctx.Err() == nil {
-			klog.ErrorS(r.err, "Pods not measured: none is ended for want of a resource until they are; trying again",
+			klog.ErrorS(r.err, "Pods not measured: none is evicted until they are; trying again",
 				"signal", r.threshold.Signal)
 		}
 		return false, false
@@ -86,7 +86,7 @@ func (m *Manager) reclaimFor(ctx context.Context, r *reclaim, acts []Threshold) 
 	}
 	if m.opts.FreeDisk != nil {
 		if err := m.opts.FreeDisk(ctx, acts[0].Signal, enough); err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Garbage not removed to make room on the disk", "signal", acts[0].Signal)
+			klog.ErrorS(err, "Garbage not collected to free disk space", "signal", acts[0].Signal)
 		}
 		m.pause(ctx, confirmAfter)
 		if r.enough = enough(ctx); r.enough {

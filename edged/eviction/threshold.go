@@ -121,7 +121,7 @@ func Parse(s Settings) ([]Threshold, error) {
 		for signal, text := range values {
 			t := Threshold{Signal: Signal(signal), Soft: soft}
 			if !slices.Contains(order, t.Signal) {
-				return fmt.Errorf("%q is no eviction signal; there are %v", signal, order)
+				return fmt.Errorf("%q is not an eviction signal; want one of %v", signal, order)
 			}
 			var err error
 			if t.Value, err = parseValue(text); err != nil {

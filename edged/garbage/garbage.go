@@ -335,20 +335,20 @@ func (m *Manager) CleanUp(ctx context.Context) {
 		return desired || m.opts.Workers.Knows(uid) || m.opts.PLEG.Get(uid) != nil
 	})
 	if err != nil {
-		klog.ErrorS(err, "Leftovers of pods that are gone could not all be listed")
+		klog.ErrorS(err, "Leftovers of deleted pods not all listed")
 	}
 	for uid, where := range left {
 		if ctx.Err() != nil {
 			return
 		}
-		klog.InfoS("Cleaning up after a pod that is gone", "podUID", uid, "left", where)
+		klog.InfoS("Cleaning up after a deleted pod", "podUID", uid, "left", where)
 		m.opts.Workers.Remove(uid)
 	}
 	m.forgetStatuses(ctx)
 	links, logs := m.opts.Runtime.LogDirs()
 	if n, err := gc.RemoveDeadLinks(links, filepath.Clean(logs)); err != nil {
-		klog.ErrorS(err, "Links to logs of pods that are gone not removed", "dir", links)
+		klog.ErrorS(err, "Links to logs of deleted pods not removed", "dir", links)
 	} else if n > 0 {
-		klog.InfoS("Removed links to logs that are gone", "dir", links, "count", n)
+		klog.InfoS("Removed links to deleted logs", "dir", links, "count", n)
 	}
 }

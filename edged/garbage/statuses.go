@@ -28,10 +28,10 @@ func (m *Manager) forgetStatuses(ctx context.Context) {
 			clean = false // the pod is being ended
 			continue
 		}
-		klog.V(2).InfoS("Forgetting the status of a pod that is gone", "pod", klog.KObj(pod), "podUID", pod.UID)
+		klog.V(2).InfoS("Deleting the status of a deleted pod", "pod", klog.KObj(pod), "podUID", pod.UID)
 		m.opts.Statuses.Delete(pod.UID)
 		if err := m.opts.Store.ForgetStatus(ctx, pod); err != nil {
-			klog.V(2).InfoS("Status not forgotten; trying again later", "pod", klog.KObj(pod), "err", err)
+			klog.V(2).InfoS("Status not deleted; trying again later", "pod", klog.KObj(pod), "err", err)
 			clean = false
 		}
 	}

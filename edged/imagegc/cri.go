@@ -134,7 +134,7 @@ func (c *CRI) Fetches(ctx context.Context) ([]images.Fetch, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("blobs on their way: %w", err)
+		return nil, fmt.Errorf("blobs being written: %w", err)
 	}
 	out := make([]images.Fetch, len(list))
 	for n, in := range list {

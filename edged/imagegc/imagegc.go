@@ -254,7 +254,7 @@ func (c *Collector) mark(ctx context.Context, list []Image) error {
 	var keep []string
 	if c.opts.KeepFile != "" {
 		if keep, err = ReadKeep(c.opts.KeepFile); err != nil {
-			return fmt.Errorf("keep list of images: %w; no image is removed before it can be read", err)
+			return fmt.Errorf("keep list of images: %w; no image is removed until it can be read", err)
 		}
 	}
 	Needs{Used: used, Wanted: wanted, Sandbox: sandbox, Keep: keep}.Mark(list)

@@ -58,7 +58,7 @@ func parseKeep(r io.Reader) ([]string, error) {
 			continue
 		}
 		if _, err := path.Match(line, ""); err != nil || strings.ContainsAny(line, " \t") {
-			return nil, fmt.Errorf("line %d: %q is no image's name, nor a pattern of one", n, line)
+			return nil, fmt.Errorf("line %d: %q is neither an image name nor a pattern of one", n, line)
 		}
 		list = append(list, line)
 	}

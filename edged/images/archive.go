@@ -44,7 +44,7 @@ func Uncompressed(r io.Reader) (io.Reader, error) {
 func ArchiveNames(r io.Reader) ([]string, error) {
 	plain, err := Uncompressed(r)
 	if err != nil {
-		return nil, fmt.Errorf("no archive of images: %w", err)
+		return nil, fmt.Errorf("not an archive of images: %w", err)
 	}
 	var names []string
 	found := 0
@@ -58,7 +58,7 @@ func ArchiveNames(r io.Reader) ([]string, error) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("no archive of images: %w", err)
+			return nil, fmt.Errorf("not an archive of images: %w", err)
 		}
 		var more []string
 		switch path.Clean(header.Name) {
@@ -78,7 +78,7 @@ func ArchiveNames(r io.Reader) ([]string, error) {
 		}
 	}
 	if found == 0 {
-		return nil, errors.New("no archive of images: it has neither a manifest.json nor an index.json")
+		return nil, errors.New("not an archive of images: it has neither a manifest.json nor an index.json")
 	}
 	for i, name := range names {
 		if names[i], err = Normalize(name); err != nil {

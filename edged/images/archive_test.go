@@ -66,9 +66,9 @@ func TestArchiveNames(t *testing.T) {
 		{"compressed", compressed(t, docker), []string{"docker.io/library/nginx:1", "example.com/a:latest"}, ""},
 		{"oci", oci, []string{"docker.io/library/nginx:1", "example.com/b:2"}, ""},
 		{"another tar", archive(t, "etc/passwd", "root"), nil, "neither a manifest.json nor an index.json"},
-		{"no tar", []byte("hello, this is no archive at all"), nil, "no archive of images"},
-		{"empty", nil, nil, "no archive of images"},
-		{"cut off", docker[:700], nil, "no archive of images"},
+		{"no tar", []byte("hello, this is no archive at all"), nil, "not an archive of images"},
+		{"empty", nil, nil, "not an archive of images"},
+		{"cut off", docker[:700], nil, "not an archive of images"},
 		{"bad list", archive(t, "manifest.json", "{"), nil, "manifest.json in the archive"},
 		{
 			"bad name", archive(t, "manifest.json", `[{"RepoTags":["Not A Name"]}]`), nil,

@@ -194,7 +194,7 @@ func (p *Puller) mayUse(pod *v1.Pod, id, name string, secrets []v1.Secret) bool 
 	creds, _ := credentials(secrets, nil, name) // what cannot be read is told when it is pulled with
 	may, err := p.access.allowed(id, name, creds)
 	if err != nil {
-		klog.ErrorS(err, "The image counts as one that was here before", "pod", klog.KObj(pod), "image", name)
+		klog.ErrorS(err, "The image counts as preloaded", "pod", klog.KObj(pod), "image", name)
 	}
 	return may
 }
@@ -213,7 +213,7 @@ func (p *Puller) notePull(ctx context.Context, image *runtimeapi.Image, name str
 		err = errors.Join(err, p.access.prune(ids))
 	}
 	if err != nil {
-		klog.ErrorS(err, "Not kept who pulled the image; any pod may use it", "image", name)
+		klog.ErrorS(err, "Record of who pulled the image not stored; any pod may use it", "image", name)
 	}
 }
 

@@ -49,7 +49,8 @@ type StalledError struct {
 }
 
 func (e *StalledError) Error() string {
-	return fmt.Sprintf("nothing came for %v (%v); the pull was given up and will be tried again", e.After, e.Progress)
+	return fmt.Sprintf("nothing was received for %v (%v); the pull was cancelled and will be tried "+
+		"again", e.After, e.Progress)
 }
 
 // Progress is how far a pull is.
@@ -158,12 +159,12 @@ func (p *Puller) watch(
 		}
 		fetches, err := p.opts.Meter.Fetches(ctx)
 		if err != nil {
-			klog.V(4).InfoS("Progress of a pull not known", "image", image, "err", err)
+			klog.V(4).InfoS("Progress of a pull unknown", "image", image, "err", err)
 			continue // a runtime that does not answer ends the pull by itself
 		}
 		room, err := p.opts.Meter.Room(ctx)
 		if err != nil {
-			klog.V(4).InfoS("Room for images not known", "err", err)
+			klog.V(4).InfoS("Free space for images unknown", "err", err)
 		}
 		now := time.Now()
 		c.note(now, fetches, room)

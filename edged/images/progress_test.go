@@ -130,8 +130,8 @@ func TestStalledPullBacksOff(t *testing.T) {
 		}, Options{Recorder: &events{}, Meter: newMeter(func(time.Duration) ([]Fetch, uint64) { return nil, 0 })})
 		pod := testPod("a:1", v1.PullIfNotPresent)
 		if _, reason, _ := ensure(t.Context(), p, pod); !strings.HasPrefix(reason,
-			"ErrImagePull: nothing came for 5m0s") {
-			t.Errorf("reason %q, want ErrImagePull: nothing came for 5m0s", reason)
+			"ErrImagePull: nothing was received for 5m0s") {
+			t.Errorf("reason %q, want ErrImagePull: nothing was received for 5m0s", reason)
 		}
 		if _, reason, _ := ensure(t.Context(), p, pod); !strings.HasPrefix(reason,
 			"ImagePullBackOff: Back-off pulling image") {

@@ -46,7 +46,7 @@ func (in *Intake) handle(m *model.Message) {
 	case resource.TypeLink:
 		in.linkChanged(m)
 	default:
-		klog.V(4).InfoS("Message of no interest", "resource", m.Route.Resource, "operation", m.Route.Operation)
+		klog.V(4).InfoS("Message ignored", "resource", m.Route.Resource, "operation", m.Route.Operation)
 	}
 }
 

@@ -69,6 +69,6 @@ func (t *terminal) restore() {
 	t.cancel()
 	<-t.done
 	if err := term.Restore(t.fd, t.before); err != nil {
-		klog.ErrorS(err, "Terminal not set back; `reset` does it")
+		klog.ErrorS(err, "Terminal not restored; run `reset`")
 	}
 }

@@ -46,7 +46,7 @@ func (r *Rotator) tidyUp(ctx context.Context) {
 		}
 		for log := r.nextUntidy(); log != "" && ctx.Err() == nil; log = r.nextUntidy() {
 			if err := r.tidy(ctx, log); err != nil && ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) {
-				klog.ErrorS(err, "Parts of a log not compressed; they are removed in their turn", "log", log)
+				klog.ErrorS(err, "Rotated logs not compressed; they are removed at their limits as usual", "log", log)
 			}
 		}
 	}

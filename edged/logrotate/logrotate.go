@@ -130,7 +130,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 	if r.watch == nil {
 		w, err := newWatch()
 		if err != nil {
-			klog.V(2).InfoS("Logs cannot be watched; they are looked at from time to time", "interval", r.opts.Interval,
+			klog.V(2).InfoS("Logs cannot be watched; they are checked periodically", "interval", r.opts.Interval,
 				"err", err)
 		}
 		r.watch = w
@@ -238,7 +238,7 @@ func (r *Rotator) lookAt(f *watched, now time.Time) bool {
 	if err != nil {
 		// A container that has just been made has none yet, and one that has gone has none any more. A container whose
 		// log was deleted by others goes on writing to the deleted file.
-		klog.V(4).InfoS("Log not looked at", "log", f.Path, "err", err)
+		klog.V(4).InfoS("Log not checked", "log", f.Path, "err", err)
 		f.last, f.due = sighting{at: now}, now.Add(r.opts.Interval)
 		r.changed.Notify()
 		return false

@@ -50,7 +50,7 @@ func act[T any](ctx context.Context, c *Client, operation string, key resource.K
 		if err := statusError(answer.Err); err != nil {
 			return nil, err
 		}
-		return nil, fmt.Errorf("%s %s: the cloud failed without saying why", operation, key)
+		return nil, fmt.Errorf("%s %s: the cloud failed and gave no reason", operation, key)
 	}
 	if text := string(answer.Object); text == "" || text == "null" {
 		return nil, fmt.Errorf("%s %s: %w", operation, key, errNoObject)

@@ -75,7 +75,7 @@ func (o *Objects) ClusterTrustBundles(ctx context.Context) ([]certificatesv1.Clu
 func (o *Objects) Selects(ctx context.Context, selector *v1.NodeSelector) (bool, error) {
 	node, err := o.meta.Node(ctx, o.nodeName)
 	if err != nil {
-		return false, fmt.Errorf("labels of node %s are not known: %w", o.nodeName, err)
+		return false, fmt.Errorf("labels of node %s are unknown: %w", o.nodeName, err)
 	}
 	return admission.Selects(node.Name, node.Labels, selector), nil
 }

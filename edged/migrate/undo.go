@@ -12,7 +12,7 @@ import (
 )
 
 // ErrNothing says that there is no takeover to undo.
-var ErrNothing = errors.New("this device was not taken over from KubeEdge: there is nothing to undo")
+var ErrNothing = errors.New("this device was not migrated from KubeEdge: there is nothing to undo")
 
 // Undo goes back to KubeEdge. It may be repeated until it has succeeded.
 func (t *Migration) Undo(ctx context.Context) error {

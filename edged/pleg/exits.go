@@ -119,7 +119,7 @@ func (w *exitWatch) run(ctx context.Context, ended func(types.UID)) {
 			continue
 		}
 		if err != nil {
-			klog.ErrorS(err, "Exit watch ended; ends are noticed by relist")
+			klog.ErrorS(err, "Exit watch stopped; exits are noticed by relist")
 			return
 		}
 		for _, e := range events[:n] {

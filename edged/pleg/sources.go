@@ -121,7 +121,7 @@ func (s *sources) watch(pod *observed.Pod) (behind bool) {
 		case errors.Is(err, os.ErrProcessDone):
 			behind = true
 		case err != nil:
-			klog.V(2).InfoS("Process not watched; its end is noticed by relist", "podUID", pod.UID, "id", id,
+			klog.V(2).InfoS("Process not watched; its exit is noticed by relist", "podUID", pod.UID, "id", id,
 				"pid", pid, "err", err)
 		}
 	}

@@ -105,7 +105,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}()
 	events, err := fsnotify.NewWatcher()
 	if err != nil {
-		klog.ErrorS(err, "No file events for plugins; their folder is read from time to time", "folder", w.dir,
+		klog.ErrorS(err, "No file events for plugins; their folder is read periodically", "folder", w.dir,
 			"every", rescan)
 		return w.poll(ctx, nil)
 	}

@@ -196,7 +196,7 @@ func TestRefused(t *testing.T) {
 	h := &handler{refuse: map[string]error{"bad": errors.New("version 0.3 is too old")}}
 	dir := run(t, h)
 	for want, p := range map[string]*plug{
-		`plugin type "DRAPlugin" is not known to this node; it takes CSIPlugin`: {
+		`plugin type "DRAPlugin" is unknown; this node supports CSIPlugin`: {
 			info: &registration.PluginInfo{Type: "DRAPlugin", Name: "x"},
 		},
 		"plugin of type CSIPlugin has no name": {

@@ -52,7 +52,7 @@ func (w *Watcher) register(ctx context.Context, path string) error {
 	client := registration.NewRegistrationClient(conn)
 	info, err := getInfo(ctx, client)
 	if err != nil {
-		return fmt.Errorf("ask plugin %s what it is: %w", path, err)
+		return fmt.Errorf("get info of plugin %s: %w", path, err)
 	}
 	p := plugin{info.Type, info.Name}
 	endpoint := cmp.Or(info.Endpoint, path)
@@ -73,7 +73,7 @@ func (w *Watcher) register(ctx context.Context, path string) error {
 	defer cancel()
 	if _, err := client.NotifyRegistrationStatus(ctx, status); err != nil && result == nil {
 		// It is registered, and works: only its author's log lacks a line.
-		klog.ErrorS(err, "Plugin not told that it is registered", "type", p.kind, "name", p.name)
+		klog.ErrorS(err, "Plugin not notified of its registration", "type", p.kind, "name", p.name)
 	}
 	return result
 }
@@ -88,7 +88,7 @@ func getInfo(ctx context.Context, client registration.RegistrationClient) (*regi
 func (w *Watcher) hand(ctx context.Context, p plugin, endpoint string, versions []string) error {
 	handler, ok := w.handlers[p.kind]
 	if !ok {
-		return fmt.Errorf("plugin type %q is not known to this node; it takes %s", p.kind,
+		return fmt.Errorf("plugin type %q is unknown; this node supports %s", p.kind,
 			strings.Join(slices.Sorted(maps.Keys(w.handlers)), ", "))
 	}
 	if p.name == "" {

@@ -118,7 +118,7 @@ type Controller struct {
 func New(ctx context.Context, o Options) *Controller {
 	return &Controller{opts: o, runCtx: ctx, preemptions: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kubelet_preemptions",
-		Help: "Pods that ended to make room for critical ones, by the resource that was short.",
+		Help: "Pods preempted by critical ones, by the resource that was short.",
 	}, []string{"preemption_signal"})}
 }
 
@@ -279,7 +279,7 @@ func (c *Controller) cloudsWord(ctx context.Context, w desired.Pod, verdict admi
 	defer cancel()
 	obj, err := c.opts.Node(call)
 	if err != nil {
-		klog.V(2).InfoS("Labels of the Node not known; the scheduler is trusted", "pod", klog.KObj(w.Pod), "err", err)
+		klog.V(2).InfoS("Labels of the Node unknown; trusting the scheduler", "pod", klog.KObj(w.Pod), "err", err)
 		return nil
 	}
 	known := c.node()
@@ -292,7 +292,7 @@ func (c *Controller) cloudsWord(ctx context.Context, w desired.Pod, verdict admi
 func (c *Controller) makeRoom(ctx context.Context, pod *v1.Pod, verdict admission.Verdict) {
 	var ended []<-chan struct{}
 	for _, v := range verdict.Victims {
-		klog.InfoS("Pod makes room for a critical one", "pod", klog.KObj(v), "critical", klog.KObj(pod))
+		klog.InfoS("Preempting a pod for a critical one", "pod", klog.KObj(v), "critical", klog.KObj(pod))
 		c.opts.Stopper.Stop(v, status.Stopped{
 			Reason:  admission.ReasonPreempting,
 			Message: admission.MessagePreempted,
@@ -312,7 +312,7 @@ func (c *Controller) makeRoom(ctx context.Context, pod *v1.Pod, verdict admissio
 		case termination.Within(ctx, done, time.Until(began.Add(termination.Timeout(v, nil)))):
 			c.preemptions.WithLabelValues(string(verdict.Lack)).Inc()
 		case ctx.Err() == nil:
-			klog.InfoS("Pod takes too long to end; the critical one starts beside it",
+			klog.InfoS("Preempted pod takes too long to terminate; the critical one starts anyway",
 				"pod", klog.KObj(v), "critical", klog.KObj(pod))
 		}
 	}

@@ -66,7 +66,7 @@ func New(opts Options) *Server {
 // Run serves the socket until ctx ends, and tries again while it cannot.
 func (s *Server) Run(ctx context.Context) error {
 	retry.Until(ctx, time.Second, time.Minute, s.serve, func(err error, again time.Duration) {
-		klog.ErrorS(err, "The devices of containers cannot be asked for; trying again", "socket", s.socket(),
+		klog.ErrorS(err, "Pod resources API not served; trying again", "socket", s.socket(),
 			"in", again)
 	})
 	return nil

@@ -169,7 +169,7 @@ func checkSocket(path string) error {
 	case err != nil:
 		return err
 	case info.Mode()&os.ModeSocket == 0:
-		return errors.New("it is no socket")
+		return errors.New("it is not a socket")
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func lookAtDisk(d *Disk) {
 		dir = parent
 	}
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
-		d.Err = fmt.Errorf("%s is no folder", dir)
+		d.Err = fmt.Errorf("%s is not a folder", dir)
 	} else if err := unix.Access(dir, unix.W_OK); err != nil && !d.ReadOnly {
 		d.Err = fmt.Errorf("write to %s: %w", dir, err)
 	}

@@ -164,7 +164,7 @@ func host(f *Facts) []Finding {
 	case before(f.Kernel, 5, 3):
 		list = append(list, Finding{
 			"device", Warning,
-			text + ": the kernel is older than 5.3, and tells of the end of a container only when it is asked",
+			text + ": the kernel is older than 5.3: exits of containers are noticed only by polling",
 			"Use a newer kernel if pods are to be restarted within a second.",
 		})
 	case f.Memory > 0 && f.Memory < lowMemory:
@@ -309,7 +309,7 @@ func ports(all []Port) []Finding {
 				fmt.Sprintf("Stop that (a kubelet and this agent cannot share a device), or change %s in the "+
 					"configuration.", p.Key)
 		case p.Err != nil:
-			f.Level, f.Text = Error, fmt.Sprintf("%s cannot be had: %v", p.Address, p.Err)
+			f.Level, f.Text = Error, fmt.Sprintf("%s cannot be used: %v", p.Address, p.Err)
 			f.Remedy = fmt.Sprintf("Change address or %s in the configuration.", p.Key)
 		}
 		list = append(list, f)

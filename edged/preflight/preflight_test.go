@@ -125,7 +125,7 @@ func TestChecks(t *testing.T) {
 			f.Ports[0].Err, f.Ports[0].Holder = errors.New("in use"), "kubelet (pid 7)"
 		}, Error, "port of the read-only server", "127.0.0.1:10255 is taken by kubelet (pid 7)", "change readOnlyPort"},
 		"address": {func(f *Facts) { f.Ports[0].Err = errors.New("cannot assign requested address") }, Error,
-			"port of the read-only server", "cannot be had: cannot assign", "Change address"},
+			"port of the read-only server", "cannot be used: cannot assign", "Change address"},
 		"the agent runs": {func(f *Facts) { f.Ports[0].Err, f.Ports[0].Own = errors.New("in use"), true }, OK, "", "",
 			""},
 		"disk full": {func(f *Facts) {

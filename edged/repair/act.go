@@ -48,11 +48,11 @@ func plan(rep report, suspicion Suspicion, replaced, damaged bool) step {
 func (r *Repairer) repair(ctx context.Context, s Suspect, suspicion Suspicion) (bool, error) {
 	rep, err := r.verify(ctx, s.ID)
 	if err != nil {
-		klog.V(2).InfoS("Image not compared with what it was unpacked from", "image", s.Image, "err", err)
+		klog.V(2).InfoS("Image not verified", "image", s.Image, "err", err)
 		return false, err
 	}
 	todo := plan(rep, suspicion, r.opts.Record.Replaced(s.ID), r.opts.Record.Damaged(s.ID))
-	klog.V(2).InfoS("Image looked at after a failure", "image", s.Image, "failure", s.Message, "found", rep.String(),
+	klog.V(2).InfoS("Checking an image after a failure", "image", s.Image, "failure", s.Message, "found", rep.String(),
 		"step", todo)
 	switch todo {
 	case mend:
@@ -204,7 +204,7 @@ func (r *Repairer) replace(ctx context.Context, s Suspect) (bool, error) {
 	return again, err
 }
 
-var errHeld = errors.New("it was brought again in this boot, and the runtime still has the damaged layers, for other " +
+var errHeld = errors.New("it was pulled again in this boot, and the runtime still has the damaged layers, for other " +
 	"containers or images; restart or delete the pods that use them (edgecore images list says which)")
 
 // remove removes an image, so that it is pulled again. It does so once per boot: layers that are in use are not removed
@@ -223,7 +223,7 @@ func (r *Repairer) remove(ctx context.Context, s Suspect) (bool, error) {
 	}
 	r.note(r.opts.Record.SetReplaced(s.ID))
 	r.event(s, v1.EventTypeNormal, EventRepaired,
-		fmt.Sprintf("Image %q was damaged on this device and has been removed; it is brought again", s.Image))
+		fmt.Sprintf("Image %q was damaged on this device and has been removed; it is pulled again", s.Image))
 	return true, nil
 }
 

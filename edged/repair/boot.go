@@ -11,16 +11,16 @@ import (
 func RecordThisBoot(dir string) *Record {
 	boot, err := clock.ReadBoot()
 	if err != nil {
-		klog.ErrorS(err, "It is unknown whether the device went down without notice")
+		klog.ErrorS(err, "It is unknown whether the device was shut down cleanly")
 	}
 	r, err := OpenRecord(dir, boot.ID)
 	if err != nil {
-		klog.ErrorS(err, "The list of images that were found whole is lost when the agent stops")
+		klog.ErrorS(err, "The list of verified images is lost when the agent stops")
 	}
 	if r.Unclean() {
-		klog.InfoS("The device went down without notice; when a container fails, its image is compared with the " +
+		klog.InfoS("The device lost power; when a container fails, its image is compared with the " +
 			"layers " +
-			"that it was unpacked from")
+			"layers that it was unpacked from")
 	}
 	return r
 }

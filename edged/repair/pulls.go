@@ -42,7 +42,7 @@ func (r *Repairer) PullFailed(ctx context.Context, name string, failure error) b
 	s := Suspect{Image: name}
 	freed, err := r.freePull(ctx, failure.Error())
 	if err != nil {
-		klog.ErrorS(err, "What is in the way of a pull could not be removed", "image", name)
+		klog.ErrorS(err, "Leftovers that block a pull could not be removed", "image", name)
 	}
 	loaded, err := r.load(ctx, s)
 	if err != nil {

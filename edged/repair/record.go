@@ -197,7 +197,7 @@ func (r *Record) writeLocked() error {
 		err = os.Rename(tmp, r.file)
 	}
 	if err != nil {
-		return fmt.Errorf("note which images are whole: %w", err)
+		return fmt.Errorf("record which images are intact: %w", err)
 	}
 	return nil
 }

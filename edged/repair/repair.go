@@ -208,7 +208,7 @@ func (r *Repairer) ExamineSandbox(ctx context.Context, f Failure, since time.Tim
 	}
 	list, err := r.opts.Runtime.Images(ctx)
 	if err != nil {
-		klog.V(2).InfoS("Image of sandboxes not known", "err", err)
+		klog.V(2).InfoS("Sandbox image unknown", "err", err)
 		return false
 	}
 	again := false

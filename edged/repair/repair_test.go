@@ -308,7 +308,7 @@ func TestExamine(t *testing.T) {
 			"delete blob, garbage, pull", []string{EventRepaired}, false, true},
 		"a layer and its blob, which a pull leaves out": {func(d *disk) { d.spoilLayer(); d.blobs[upper(d)] = nil },
 			weak, true,
-			"delete blob, garbage, pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false,
+			"delete blob, garbage, pull, remove dead1, remove image", []string{EventRepaired, "pulled again"}, false,
 			false},
 		"a layer and its blob, with no network": {
 			func(d *disk) {
@@ -328,7 +328,7 @@ func TestExamine(t *testing.T) {
 				d.foreign = true
 			}, weak, true,
 			"delete blob, garbage, load a.tar, remove dead1, remove image, load a.tar",
-			[]string{EventRepaired, "brought again"}, false, false,
+			[]string{EventRepaired, "pulled again"}, false, false,
 		},
 		"layers that somebody holds": {func(d *disk) {
 			d.spoilLayer()
@@ -349,12 +349,12 @@ func TestExamine(t *testing.T) {
 			d.spoilLayer()
 			delete(d.blobs, upper(d))
 			d.note(d.repairer().opts.Record.SetDamaged(d.id))
-		}, weak, true, "pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false, false},
+		}, weak, true, "pull, remove dead1, remove image", []string{EventRepaired, "pulled again"}, false, false},
 		"layers that half of containerd has forgotten": {
 			func(d *disk) {
 				d.noDirs = status.Error(codes.NotFound, `missing parent "k8s.io/9/sha256:e171" bucket: not found`)
 			}, "failed to create snapshot: missing parent", true, "pull, remove dead1, remove image",
-			[]string{EventRepaired, "brought again"}, false, false,
+			[]string{EventRepaired, "pulled again"}, false, false,
 		},
 		"an image that is not unpacked": {func(d *disk) { d.dirs = nil }, strong, false, "", nil, false, false},
 		"the folder of the uppermost layer": {func(d *disk) {
@@ -372,12 +372,12 @@ func TestExamine(t *testing.T) {
 		"a blob that is not kept, and a sign of another kind": {func(d *disk) {
 			d.spoilLayer()
 			delete(d.blobs, upper(d))
-		}, strong, true, "pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false, false},
+		}, strong, true, "pull, remove dead1, remove image", []string{EventRepaired, "pulled again"}, false, false},
 		"another runtime, and a weak sign": {func(d *disk) { d.plain = true }, weak, false, "", nil,
 			false, true},
 		"another runtime, and a strong sign": {func(d *disk) {
 			d.plain = true
-		}, strong, true, "pull, remove dead1, remove image", []string{EventRepaired, "brought again"}, false, true},
+		}, strong, true, "pull, remove dead1, remove image", []string{EventRepaired, "pulled again"}, false, true},
 		"another runtime, and no network": {func(d *disk) { d.plain, d.away = true, true }, strong,
 			false, "pull", []string{EventDamaged, "cannot be pulled now"}, true, true},
 		"another runtime, with an archive": {func(d *disk) { d.plain = true; d.archive() }, strong,

@@ -270,7 +270,7 @@ func TestImageUser(t *testing.T) {
 			&runtimeapi.Image{}, &v1.PodSecurityContext{RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](0)}, "",
 			"container's runAsUser breaks non-root policy",
 		},
-		"a name that is empty": {nil, nil, "", "the runtime does not have it any more"},
+		"a name that is empty": {nil, nil, "", "the runtime no longer has it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newRig(t)

@@ -27,7 +27,7 @@ const (
 )
 
 // errProcessEnded says why a hook was cut off.
-var errProcessEnded = errors.New("the container ended before the hook did")
+var errProcessEnded = errors.New("the container exited before the hook finished")
 
 // once remembers for which containers, or sandboxes, something was done. The zero value is ready.
 type once struct {
@@ -112,7 +112,7 @@ func (r *Runtime) postStart(ctx context.Context, p startParams, c *v1.Container,
 		Hash:      Hash(c),
 	}
 	if err := r.refreshContainer(ctx, o); err != nil {
-		klog.V(2).InfoS("Process of new container not known", "pod", klog.KObj(p.pod), "containerName", c.Name,
+		klog.V(2).InfoS("Process of new container unknown", "pod", klog.KObj(p.pod), "containerName", c.Name,
 			"err", err)
 	}
 	err := r.runHook(ctx, r.hookTarget(p.pod, c, id, p.ips, p.pod.Spec.HostNetwork), o.PID, c.Lifecycle.PostStart)

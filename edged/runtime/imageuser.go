@@ -55,7 +55,7 @@ func (r *Runtime) userOf(ctx context.Context, imageRef string) (imageUser, error
 		return imageUser{}, fmt.Errorf("user of image %s: %w", imageRef, err)
 	}
 	if resp.GetImage() == nil {
-		return imageUser{}, fmt.Errorf("user of image %s: the runtime does not have it any more", imageRef)
+		return imageUser{}, fmt.Errorf("user of image %s: the runtime no longer has it", imageRef)
 	}
 	user := imageUser{uid: resp.GetImage().GetUid().GetValue(), name: resp.GetImage().GetUsername()}
 	r.users.keep(imageRef, user)

@@ -125,12 +125,12 @@ func (r *Runtime) signalled(ctx context.Context, k kill) bool {
 		}
 	}
 	if err != nil && !errors.Is(err, os.ErrProcessDone) {
-		klog.ErrorS(err, "Stop signal not sent; the runtime sends its own", "podUID", k.uid,
+		klog.ErrorS(err, "Stop signal not sent by the agent; the runtime sends it", "podUID", k.uid,
 			"containerName", k.container.Name, "signal", want)
 		return false
 	}
 	if err := p.wait(ctx); err != nil && ctx.Err() == nil {
-		klog.ErrorS(err, "End of a container cannot be watched", "podUID", k.uid, "containerName", k.container.Name)
+		klog.ErrorS(err, "Exit of a container cannot be watched", "podUID", k.uid, "containerName", k.container.Name)
 	}
 	return true
 }

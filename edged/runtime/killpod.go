@@ -140,7 +140,7 @@ func waitFor(ctx context.Context, before []orderedKill) error {
 		select {
 		case <-k.end.over:
 			if k.end.err != nil {
-				return fmt.Errorf("container %s, which is to end before, could not be stopped", k.container.Name)
+				return fmt.Errorf("container %s, which has to stop first, could not be stopped", k.container.Name)
 			}
 		case <-ctx.Done():
 			return ctx.Err()

@@ -71,7 +71,7 @@ func (r *Runtime) examineEnd(ctx context.Context, p startParams, s Start, imageR
 	suspect.Since = last.StartedAt
 	logged, err := logTail(r.LogPath(p.obs, last))
 	if err != nil {
-		klog.V(2).InfoS("Log of a container that ended not read", "pod", klog.KObj(p.pod), "containerName", last.Name,
+		klog.V(2).InfoS("Log of a terminated container not read", "pod", klog.KObj(p.pod), "containerName", last.Name,
 			"err", err)
 	}
 	suspect.Failure = repair.Failure{
@@ -155,7 +155,7 @@ func (r *Runtime) ReleaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observ
 		!r.stopFailures.reached(pod.UID, obs.Sandbox().ID, stopTries) {
 		return err
 	}
-	klog.ErrorS(err, "A dead sandbox of a pod that has ended cannot be stopped; trying again when it is removed",
+	klog.ErrorS(err, "A dead sandbox of a terminated pod cannot be stopped; trying again when it is removed",
 		"pod", klog.KObj(pod))
 	return nil
 }

@@ -64,7 +64,8 @@ func (r *Runtime) freeSandboxName(ctx context.Context, pod *v1.Pod, holder strin
 			return &outdatedError{"sandbox", holder}
 		}
 		if types.UID(st.GetMetadata().GetUid()) != pod.UID {
-			return fmt.Errorf("the name is held by sandbox %s, which runs and is not of this pod; remove it with: "+
+			return fmt.Errorf("the name is used by sandbox %s, which runs and does not belong to this pod; remove "+
+				"it with: "+
 				"crictl rmp -f %s", holder, holder)
 		}
 	}
@@ -88,7 +89,8 @@ func (r *Runtime) freeContainerName(ctx context.Context, pod *v1.Pod, name, hold
 		case ok && o.uid == pod.UID && o.container == name:
 			return &outdatedError{"container", holder}
 		case o.uid != pod.UID:
-			return fmt.Errorf("the name is held by container %s, which runs and is not of this pod; remove it with: "+
+			return fmt.Errorf("the name is used by container %s, which runs and does not belong to this pod; remove "+
+				"it with: "+
 				"crictl rm -f %s", holder, holder)
 		}
 	}

@@ -56,7 +56,7 @@ func setLogLevel(w http.ResponseWriter, r *http.Request) {
 	value := strings.TrimSpace(string(body))
 	n, bad := strconv.Atoi(value)
 	if err != nil || bad != nil || n < 0 || n > maxLevel {
-		http.Error(w, "the body is no log level: want a number from 0 to 10", http.StatusBadRequest)
+		http.Error(w, "the body is not a log level: want a number from 0 to 10", http.StatusBadRequest)
 		return
 	}
 	var level klog.Level
@@ -117,7 +117,7 @@ func Checkpoint(
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			timeout, err := strconv.ParseInt(r.URL.Query().Get("timeout"), 10, 64)
 			if err != nil && r.URL.Query().Has("timeout") || timeout < 0 || timeout > maxCheckpoint {
-				http.Error(w, fmt.Sprintf("timeout is no number of seconds from 0 to %d", maxCheckpoint),
+				http.Error(w, fmt.Sprintf("timeout: want a number of seconds from 0 to %d", maxCheckpoint),
 					http.StatusBadRequest)
 				return
 			}

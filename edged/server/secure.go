@@ -100,12 +100,12 @@ func TLS(o TLSOptions, certificate func(*tls.ClientHelloInfo) (*tls.Certificate,
 	case "VersionTLS13":
 		c.MinVersion = tls.VersionTLS13
 	default:
-		return nil, fmt.Errorf("TLS version %q is none of %v", o.MinVersion, Versions())
+		return nil, fmt.Errorf("TLS version %q: want one of %v", o.MinVersion, Versions())
 	}
 	for _, name := range o.CipherSuites {
 		id, ok := suite(name)
 		if !ok {
-			return nil, fmt.Errorf("TLS cipher suite %q is none of %v", name, Suites())
+			return nil, fmt.Errorf("TLS cipher suite %q: want one of %v", name, Suites())
 		}
 		c.CipherSuites = append(c.CipherSuites, id)
 	}

@@ -104,13 +104,13 @@ func TestEachRouteAsks(t *testing.T) {
 		{"GET", "/exec/n/p/c", "create proxy", 200, "ran in p"},
 		{"POST", "/exec/n/p/c", "create proxy", 200, "ran in p"},
 		{"POST", "/checkpoint/n/p/c?timeout=7", "create checkpoint", 200, `{"items":["n/p/c/7"]}`},
-		{"POST", "/checkpoint/n/p/c?timeout=x", "create checkpoint", 400, "no number"},
+		{"POST", "/checkpoint/n/p/c?timeout=x", "create checkpoint", 400, "want a number"},
 		{"POST", "/checkpoint/n/p/c?timeout=3601", "create checkpoint", 400, "from 0 to 3600"},
 		{"POST", "/checkpoint/n/p/x", "create checkpoint", 404, "container x"},
 		{"GET", "/checkpoint/n/p/c", "get checkpoint", 405, ""},
 		{"GET", "/debug/pprof/", "get proxy", 200, "goroutine"},
 		{"GET", "/debug/pprof/cmdline", "get proxy", 200, ""},
-		{"PUT", "/debug/flags/v", "update proxy", 400, "no log level"},
+		{"PUT", "/debug/flags/v", "update proxy", 400, "not a log level"},
 		{"GET", "/none", "get proxy", 404, ""},
 		{"GET", "/", "get proxy", 404, ""},
 		{"DELETE", "/pods", "delete pods|proxy", 405, ""},
@@ -240,8 +240,8 @@ func TestTLSOptions(t *testing.T) {
 		want string
 	}{
 		{TLSOptions{}, ""}, {TLSOptions{MinVersion: "VersionTLS13"}, ""}, {TLSOptions{CipherSuites: Suites()}, ""},
-		{TLSOptions{MinVersion: "VersionTLS10"}, `"VersionTLS10" is none of`},
-		{TLSOptions{CipherSuites: []string{"RC4"}}, `"RC4" is none of`},
+		{TLSOptions{MinVersion: "VersionTLS10"}, `"VersionTLS10": want one of`},
+		{TLSOptions{CipherSuites: []string{"RC4"}}, `"RC4": want one of`},
 	} {
 		got, err := TLS(c.o, nil)
 		if c.want == "" && (err != nil || got.MinVersion < tls.VersionTLS12 ||

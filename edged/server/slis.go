@@ -20,7 +20,7 @@ func NewSLIs() *SLIs {
 	s := &SLIs{
 		registry: prometheus.NewRegistry(),
 		newest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "kubernetes_healthcheck", Help: "Newest result of a health check: 1 is success, 0 is failure",
+			Name: "kubernetes_healthcheck", Help: "Latest result of a health check: 1 is success, 0 is failure",
 		}, []string{"name", "type"}),
 		all: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubernetes_healthchecks_total", Help: "Results of health checks",

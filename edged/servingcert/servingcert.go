@@ -180,7 +180,7 @@ func (c *Certificate) readSelf(now time.Time) error {
 	}
 	if err := save(c.opts.Dir, map[string][]byte{selfKey: text, selfCert: certs.EncodeCertPEM(leaf.Raw)}, selfKey,
 		selfCert); err != nil {
-		klog.ErrorS(err, "Certificate of the authenticated port not kept; there will be another after the next start")
+		klog.ErrorS(err, "Certificate of the authenticated port not stored; the next start creates another one")
 	}
 	return nil
 }

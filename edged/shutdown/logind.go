@@ -78,7 +78,7 @@ func (l *logind) delay() (time.Duration, error) {
 	}
 	usec, ok := value.Value().(uint64)
 	if !ok {
-		return 0, fmt.Errorf("logind's InhibitDelayMaxUSec is %v, and no number", value)
+		return 0, fmt.Errorf("logind's InhibitDelayMaxUSec is %v, want a number", value)
 	}
 	return time.Duration(min(usec, uint64(1<<62/time.Microsecond))) * time.Microsecond, nil
 }
@@ -110,7 +110,7 @@ func (l *lock) release() {
 		return
 	}
 	if err := l.file.Close(); err != nil {
-		klog.ErrorS(err, "Lock of the shutdown not released")
+		klog.ErrorS(err, "Shutdown inhibitor lock not released")
 	}
 	l.file = nil
 }
@@ -119,7 +119,7 @@ func (l *lock) release() {
 func (l *logind) inhibit() (*lock, error) {
 	var fd dbus.UnixFD
 	if err := l.call(login1, login1Path, login1Manager+".Inhibit", []any{&fd}, "shutdown", "edgecore",
-		"Pods are to end in good order", "delay"); err != nil {
+		"Pods terminate gracefully", "delay"); err != nil {
 		return nil, err
 	}
 	syscall.CloseOnExec(int(fd))

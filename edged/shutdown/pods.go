@@ -129,7 +129,7 @@ func (p *Pods) fail(ctx context.Context, pod *v1.Pod, seconds int64) {
 	p.Stopper.Stop(pod, why, nil)
 	p.untilEnded(ctx, pod.UID)
 	if err := p.Flush(context.WithoutCancel(ctx), pod.UID); err != nil {
-		klog.ErrorS(err, "End of a pod not reported", "pod", klog.KObj(pod))
+		klog.ErrorS(err, "Termination of a pod not reported", "pod", klog.KObj(pod))
 	}
 }
 
@@ -150,7 +150,7 @@ func (p *Pods) untilEnded(ctx context.Context, uid types.UID) {
 
 // halt stops the containers of a pod that is to run again.
 func (p *Pods) halt(ctx context.Context, pod *v1.Pod, seconds int64) {
-	klog.InfoS("Pod halted until the device is up again", "pod", klog.KObj(pod), "podUID", pod.UID)
+	klog.InfoS("Pod stopped until the device is up again", "pod", klog.KObj(pod), "podUID", pod.UID)
 	p.Workers.Enqueue(pod.UID) // so that a sync under way is followed by one that finds out
 	for ctx.Err() == nil {
 		obs, err := p.PLEG.Refresh(ctx, pod.UID)
@@ -162,7 +162,7 @@ func (p *Pods) halt(ctx context.Context, pod *v1.Pod, seconds int64) {
 			err = p.Runtime.KillPod(ctx, pod.UID, pod, obs, ptr.To(seconds))
 		}
 		if err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Pod not halted; trying again", "pod", klog.KObj(pod))
+			klog.ErrorS(err, "Pod not stopped; trying again", "pod", klog.KObj(pod))
 		}
 		retry.Sleep(ctx, haltLook)
 	}
@@ -176,10 +176,10 @@ func (p *Pods) halted(ctx context.Context, pod *v1.Pod, obs *observed.Pod) {
 	}
 	// A container that exits with 0 after SIGTERM would count as completed.
 	if err := p.Runtime.RemovePod(ctx, obs); err != nil {
-		klog.ErrorS(err, "Containers of a halted pod not removed", "pod", klog.KObj(pod))
+		klog.ErrorS(err, "Containers of a stopped pod not removed", "pod", klog.KObj(pod))
 		return
 	}
 	if _, err := p.PLEG.Refresh(ctx, pod.UID); err != nil {
-		klog.V(2).InfoS("Pod not looked at after it was halted", "pod", klog.KObj(pod), "err", err)
+		klog.V(2).InfoS("Pod not checked after it was stopped", "pod", klog.KObj(pod), "err", err)
 	}
 }

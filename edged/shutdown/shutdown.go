@@ -142,7 +142,7 @@ func (w *Watcher) session(ctx context.Context) error {
 				w.shutDown(ctx, groups)
 				lock.release()
 			default:
-				klog.InfoS("The shutdown of the device was called off")
+				klog.InfoS("The shutdown of the device was cancelled")
 				lock.release()
 				if lock, err = l.inhibit(); err != nil {
 					return err
@@ -164,7 +164,7 @@ func (w *Watcher) catchUp(l *logind) error {
 		return err
 	}
 	if !preparing {
-		klog.InfoS("The shutdown of the device was called off while the system's D-Bus was away")
+		klog.InfoS("The shutdown of the device was cancelled while the system's D-Bus was down")
 		w.callOff()
 	}
 	return nil
@@ -188,7 +188,8 @@ func (w *Watcher) groups(ctx context.Context, l *logind) ([]Group, error) {
 		return w.opts.Groups, nil
 	}
 	if err := w.raise(ctx, l, want); err != nil {
-		klog.ErrorS(err, "Logind waits for less long than the pods may take; they share it", "has", has, "want", want)
+		klog.ErrorS(err, "logind's limit is shorter than shutdownGracePeriod; the pods share the shorter "+
+			"time", "has", has, "want", want)
 	}
 	if has, err = l.delay(); err != nil {
 		return nil, err
@@ -203,7 +204,7 @@ func (w *Watcher) dropFormer() bool {
 	}
 	err := os.Remove(filepath.Join(w.opts.DeprecatedConfDir, confName))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		klog.ErrorS(err, "The limit of logind that an earlier version raised stays")
+		klog.ErrorS(err, "logind's limit, raised by an earlier version, stays")
 	}
 	return err == nil
 }
@@ -232,7 +233,7 @@ func (w *Watcher) raise(ctx context.Context, l *logind, want time.Duration) erro
 			return err
 		}
 		if !retry.Sleep(ctx, reloadLook) {
-			return fmt.Errorf("logind has not taken InhibitDelayMaxSec=%d of %s", seconds, file)
+			return fmt.Errorf("logind has not applied InhibitDelayMaxSec=%d of %s", seconds, file)
 		}
 	}
 }
@@ -247,11 +248,12 @@ func (w *Watcher) shutDown(ctx context.Context, groups []Group) {
 		if len(b.Pods) == 0 {
 			continue
 		}
-		klog.InfoS("The device is shut down; pods end", "pods", len(b.Pods), "priorityFrom", groups[i].Priority,
+		klog.InfoS("The device is shutting down; terminating the "+
+			"pods", "pods", len(b.Pods), "priorityFrom", groups[i].Priority,
 			"within", b.Grace)
 		w.endAll(ctx, b)
 	}
-	klog.InfoS("The pods have ended, and the device goes down", "took", time.Since(began).Round(time.Millisecond))
+	klog.InfoS("The pods have terminated; the device can shut down", "took", time.Since(began).Round(time.Millisecond))
 }
 
 // endAll ends pods side by side, and returns when all have ended or their time is over.
@@ -264,7 +266,7 @@ func (w *Watcher) endAll(ctx context.Context, b Batch) {
 	}
 	wg.Wait()
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		klog.InfoS("The time of a group of pods is over; the device does not wait for them", "pods", len(b.Pods),
+		klog.InfoS("The grace period of a group of pods is over; not waiting for them", "pods", len(b.Pods),
 			"had", b.Grace)
 	}
 }

@@ -33,7 +33,7 @@ var (
 	cSwap   = gauge("container_memory_swap", "Swap in use, in bytes", cadvisorLabels...)
 	cFaults = counter("container_memory_failures_total", "Page faults, by type",
 		append(with("failure_type"), "scope")...)
-	cOOM = counter("container_oom_events_total", "Times that the kernel killed a process for want of memory",
+	cOOM = counter("container_oom_events_total", "Times that the kernel killed a process because memory ran out",
 		cadvisorLabels...)
 	cThreads = gauge("container_threads", "Threads", cadvisorLabels...)
 	cLimit   = gauge("container_spec_memory_limit_bytes", "Memory limit; 0 is none", cadvisorLabels...)
@@ -43,7 +43,7 @@ var (
 		cadvisorLabels...)
 	cStart = gauge("container_start_time_seconds", "When the container started, in seconds since 1970",
 		cadvisorLabels...)
-	cSeen = gauge("container_last_seen", "When the container was last looked at, in seconds since 1970",
+	cSeen = gauge("container_last_seen", "When the container was last measured, in seconds since 1970",
 		cadvisorLabels...)
 	cFSReads  = counter("container_fs_reads_bytes_total", "Bytes read from a device", with("device")...)
 	cFSWrites = counter("container_fs_writes_bytes_total", "Bytes written to a device", with("device")...)
@@ -57,7 +57,7 @@ var (
 	cSwapLimit = gauge("container_spec_memory_swap_limit_bytes",
 		"Limit of swap, on cgroup v1 of memory and swap together; 0 is none", cadvisorLabels...)
 	cReserved = gauge("container_spec_memory_reservation_limit_bytes",
-		"Memory that the kernel tries to leave to the container; 0 is none", cadvisorLabels...)
+		"Memory that the kernel tries to reserve for the container; 0 is none", cadvisorLabels...)
 	cFailures  = counter("container_memory_failcnt", "Times that memory use reached its limit", cadvisorLabels...)
 	cMaxMemory = gauge("container_memory_max_usage_bytes", "Largest memory use so far", cadvisorLabels...)
 	cMapped    = gauge("container_memory_mapped_file", "Mapped files in memory, in bytes", cadvisorLabels...)

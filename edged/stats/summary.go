@@ -57,7 +57,7 @@ func (s *Stats) Summary(ctx context.Context, onlyCPUAndMemory bool) (*statsapi.S
 	patience, cancel := context.WithTimeout(ctx, diskPatience)
 	defer cancel()
 	if in.disks, err = s.measure(patience, false); err != nil {
-		klog.V(2).InfoS("Summary with older figures of the disk", "err", err)
+		klog.V(2).InfoS("Summary with cached disk usage", "err", err)
 	}
 	in.volumeFS = map[string]FS{}
 	for _, d := range in.disks {

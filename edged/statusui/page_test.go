@@ -137,7 +137,8 @@ func TestRender(t *testing.T) {
 					well,
 				}, Info: server.Info{NodeName: "edge1", Version: "v1", Started: now.Add(-time.Hour)},
 			},
-			[]string{"<title>edge1 · edgecore", "All is well", "None", "has joined no cloud", "1 of 1 healthy", "well",
+			[]string{"<title>edge1 · edgecore", "All is well", "None", "has not joined a cloud", "1 of 1 " +
+				"healthy", "well",
 				"Running", "None since the agent started", "running for 60m"},
 			[]string{"Needs attention", `class="dot bad"`, `class="dot warn"`},
 		},
@@ -152,7 +153,7 @@ func TestRender(t *testing.T) {
 		},
 		"cut off": {
 			View{Info: server.Info{Link: &server.Link{Since: now.Add(-72 * time.Hour), Reason: "the name is unknown"}}},
-			[]string{"Not connected for 3d", "the name is unknown", "Pods run on"}, []string{">Connected"},
+			[]string{"Not connected for 3d", "the name is unknown", "Pods keep running"}, []string{">Connected"},
 		},
 		"not yet": {View{Info: server.Info{Link: &server.Link{}}}, []string{"Not connected yet"}, nil},
 		"pods, those first that are not well": {

@@ -95,7 +95,7 @@ func (p *writer) link(l *server.Link) {
 	}
 	switch {
 	case l == nil:
-		p.markup(`<p class="big">None</p><p>This device has joined no cloud, and runs its own pods.</p>`)
+		p.markup(`<p class="big">None</p><p>This device has not joined a cloud; it runs its own pods.</p>`)
 	case l.Connected:
 		p.element(`<p class="big"><i class="dot ok"></i>Connected`, since, "</p>")
 		p.element("<p>", l.Server+" by "+l.Protocol, "</p>")
@@ -103,7 +103,7 @@ func (p *writer) link(l *server.Link) {
 		p.markup(`<p class="big"><i class="dot warn"></i>Not connected yet</p>`)
 	default:
 		p.element(`<p class="big"><i class="dot bad"></i>Not connected`, since, "</p>")
-		p.element("<p>", l.Reason, "</p><p>Pods run on; reports wait on the device.</p>")
+		p.element("<p>", l.Reason, "</p><p>Pods keep running; reports are stored on the device.</p>")
 	}
 	p.markup("</section>")
 }

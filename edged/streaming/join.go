@@ -76,7 +76,7 @@ func passed(in http.Header) http.Header {
 func (s *Server) join(w http.ResponseWriter, r *http.Request, address string) error {
 	target, err := url.Parse(address)
 	if err != nil || target.Host == "" {
-		return fmt.Errorf("the container runtime streams at %q, which is no address", address)
+		return fmt.Errorf("the container runtime's streaming address %q is invalid", address)
 	}
 	backend, resp, rest, err := ask(r, target)
 	if err != nil {

@@ -167,13 +167,14 @@ func (s *Server) handler(
 		default:
 			answer(w,
 				refuse(http.StatusTooManyRequests,
-					"this node has %d %s open, which is the limit; try again when one has ended", cap(semaphore), what))
+					"this node has %d %s open, which is the limit; try again when one has "+
+						"closed", cap(semaphore), what))
 			return
 		}
 		if !s.begin() {
 			answer(w,
 				refuse(http.StatusServiceUnavailable,
-					"the agent of this node is ending; try again when it has started"))
+					"the agent of this node is stopping; try again when it has started"))
 			return
 		}
 		defer s.open.Done()

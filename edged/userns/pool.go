@@ -104,7 +104,7 @@ func parseRange(text string) (pool, error) {
 	count, err2 := strconv.ParseUint(b, 10, 32)
 	switch {
 	case err1 != nil || err2 != nil:
-		return pool{}, fmt.Errorf("%q is no range; want <first id>:<count>", text)
+		return pool{}, fmt.Errorf("%q is not a range; want <first id>:<count>", text)
 	case first < Length || first+count > math.MaxUint32:
 		return pool{}, fmt.Errorf("the range %s: want ids from %d on, and below %d", text, Length,
 			uint32(math.MaxUint32))

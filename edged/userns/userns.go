@@ -129,7 +129,7 @@ func (m *Manager) load() error {
 		case err == nil:
 			taken[types.UID(e.Name())] = first
 		case !errors.Is(err, os.ErrNotExist):
-			klog.ErrorS(err, "User namespace of a pod is not known; remove the pod", "podUID", e.Name())
+			klog.ErrorS(err, "User namespace of a pod is unknown; remove the pod", "podUID", e.Name())
 		}
 	}
 	m.pool, m.taken, m.loaded = p, taken, true
@@ -150,7 +150,7 @@ func read(path string) (uint32, error) {
 		return 0, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxFile {
-		return 0, fmt.Errorf("%s is no file of a user namespace; remove it when nothing of the pod runs", path)
+		return 0, fmt.Errorf("%s does not describe a user namespace; remove it when nothing of the pod runs", path)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -141,7 +141,7 @@ func TestPool(t *testing.T) {
 		{"kubelet:1000:65536\n", "", pool{}, "want ids from 65536 on"},
 		{"kubelet:4294901760:65536\n", "", pool{}, "below 4294967295"},
 		{"kubelet:65536:70000\n", "", pool{}, "want a multiple of 65536 ids"},
-		{"kubelet:x\n", "", pool{}, "is no range"},
+		{"kubelet:x\n", "", pool{}, "is not a range"},
 	} {
 		dir := t.TempDir()
 		uids, gids := filepath.Join(dir, "subuid"), filepath.Join(dir, "subgid")

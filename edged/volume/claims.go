@@ -53,7 +53,7 @@ func claimOf(pod *v1.Pod, vol *v1.Volume) string {
 func (m *Manager) resolve(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (Spec, error) {
 	name := claimOf(pod, vol)
 	if m.opts.Claims == nil {
-		return Spec{}, fmt.Errorf("persistentVolumeClaim %q: this node knows no claims", name)
+		return Spec{}, fmt.Errorf("persistentVolumeClaim %q: this node has no access to claims", name)
 	}
 	claim, err := m.opts.Claims.PersistentVolumeClaim(ctx, pod.Namespace, name)
 	if err != nil {

@@ -50,7 +50,7 @@ func (m *Manager) ClaimUsages(ctx context.Context) []ClaimUsage {
 			wg.Go(func() {
 				fs, ok, err := m.usageInTime(ctx, uid, spec)
 				if err != nil {
-					klog.V(4).InfoS("Usage of a volume not known", "volume", spec.Name, "podUID", uid, "err", err)
+					klog.V(4).InfoS("Usage of a volume unknown", "volume", spec.Name, "podUID", uid, "err", err)
 				}
 				if err != nil || !ok {
 					return
@@ -112,7 +112,7 @@ func (m *Manager) usageInTime(ctx context.Context, uid types.UID, spec Spec) (Fi
 		return look.fs, look.ok, look.err
 	case <-ctx.Done():
 		return FileSystem{}, false,
-			fmt.Errorf("usage of volume %s is not known: its disk or server does not answer: %w", spec.Name, ctx.Err())
+			fmt.Errorf("usage of volume %s is unknown: its disk or server does not answer: %w", spec.Name, ctx.Err())
 	}
 }
 

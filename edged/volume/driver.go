@@ -68,7 +68,8 @@ func (m *Manager) teardownDriven(ctx context.Context, uid types.UID, podDir stri
 		}
 		for _, dir := range dirs {
 			if m.opts.Driver == nil {
-				errs = append(errs, fmt.Errorf("%s: this agent has no CSI to take the volume away; start one that has",
+				errs = append(errs, fmt.Errorf("%s: this agent has no CSI to unmount the volume with; start one "+
+					"that has",
 					dir))
 				continue
 			}

@@ -38,7 +38,7 @@ func pageSize(pod *v1.Pod, medium v1.StorageMedium) (int64, error) {
 	text := strings.TrimPrefix(string(medium), string(v1.StorageMediumHugePagesPrefix))
 	size, err := resource.ParseQuantity(text)
 	if err != nil || size.Value() <= 0 {
-		return 0, fmt.Errorf("medium %s: %q is no size of huge pages", medium, text)
+		return 0, fmt.Errorf("medium %s: %q is not a huge page size", medium, text)
 	}
 	if !slices.Contains(asked, size.Value()) {
 		return 0, fmt.Errorf("medium %s: hugePages storage requested, but there is no resource request for huge pages",

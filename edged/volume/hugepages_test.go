@@ -44,8 +44,8 @@ func TestPageSize(t *testing.T) {
 				"2Mi",
 			}, 0, "medium HugePages-1Gi: hugePages storage requested, but there is no resource request for huge pages",
 		},
-		{"HugePages-big", []string{"2Mi"}, 0, `"big" is no size of huge pages`},
-		{"HugePages--1", []string{"2Mi"}, 0, `"-1" is no size of huge pages`},
+		{"HugePages-big", []string{"2Mi"}, 0, `"big" is not a huge page size`},
+		{"HugePages--1", []string{"2Mi"}, 0, `"-1" is not a huge page size`},
 	} {
 		got, err := pageSize(asking(tc.asked...), tc.medium)
 		if got != tc.want || (err != nil) != (tc.err != "") || err != nil && !strings.Contains(err.Error(), tc.err) {

@@ -64,7 +64,7 @@ const nothingFound = 2
 func (mountCommand) Format(ctx context.Context, device, fsType string) (bool, error) {
 	for _, r := range fsType {
 		if (r < 'a' || r > 'z') && (r < '0' || r > '9') {
-			return false, fmt.Errorf("%q is no type of file system", fsType)
+			return false, fmt.Errorf("%q is not a file system type", fsType)
 		}
 	}
 	err := run(ctx, "blkid", "-p", "-u", "noraid", device) // a look at the disk itself, not into blkid's memory of it

@@ -63,7 +63,7 @@ func (m *Manager) setupNFS(ctx context.Context, pod *v1.Pod, n nfsMount) (PodVol
 func nfsSource(src *v1.NFSVolumeSource) (string, error) {
 	server := src.Server
 	if server == "" || strings.HasPrefix(server, "-") || strings.ContainsAny(server, "/ \t\n\x00") {
-		return "", fmt.Errorf("nfs server %q is no name or address of a host", server)
+		return "", fmt.Errorf("nfs server %q is neither a host name nor an address", server)
 	}
 	if !path.IsAbs(src.Path) || hasDotDot(src.Path) || strings.ContainsAny(src.Path, "\n\x00") {
 		return "", fmt.Errorf("nfs path %q must be absolute and must not contain '..'", src.Path)

@@ -127,7 +127,7 @@ func (m *Manager) setupLocal(ctx context.Context, pod *v1.Pod, spec Spec) (PodVo
 	case spec.Block && device:
 		return PodVolume{Path: path, ReadOnly: spec.ReadOnly, Block: true}, nil
 	case spec.Block:
-		return PodVolume{}, fmt.Errorf("PersistentVolume %s has volumeMode Block, and %s is no block device",
+		return PodVolume{}, fmt.Errorf("PersistentVolume %s has volumeMode Block, and %s is not a block device",
 			spec.PV.Name,
 			path)
 	case device:
@@ -234,7 +234,7 @@ func (m *Manager) mountDevice(ctx context.Context, device, dir, kind string, opt
 	if !formatted {
 		return errors.Join(err, formatErr)
 	}
-	klog.InfoS("Device that held nothing formatted", "device", device, "fileSystem", kind)
+	klog.InfoS("Formatted an empty device", "device", device, "fileSystem", kind)
 	return m.opts.Mounter.Mount(ctx, device, dir, kind, options)
 }
 

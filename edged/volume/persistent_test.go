@@ -241,8 +241,8 @@ func TestLocalBlockDevice(t *testing.T) {
 	}
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.Local.Path = t.TempDir()
-	if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "is no block device") {
-		t.Errorf("a folder as a device: %v, want an error with \"is no block device\"", err)
+	if _, err := m.Setup(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "is not a block device") {
+		t.Errorf("a folder as a device: %v, want an error with \"is not a block device\"", err)
 	}
 }
 
@@ -257,8 +257,8 @@ func TestBlankDeviceIsFormatted(t *testing.T) {
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.Local.FSType = ptr.To("xfs; reboot")
 	if _, err := m.Setup(t.Context(), podWith(claimVolume("c", false))); err == nil ||
-		!strings.Contains(err.Error(), "is no type of file system") {
-		t.Errorf("Setup() = %v, want \"is no type of file system\"", err)
+		!strings.Contains(err.Error(), "is not a file system type") {
+		t.Errorf("Setup() = %v, want \"is not a file system type\"", err)
 	}
 	pv.Spec.Local.FSType = nil
 	if blank, err := isBlank(device); err != nil || !blank {

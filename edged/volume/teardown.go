@@ -78,7 +78,7 @@ func (m *Manager) RemovePodDir(uid types.UID) error {
 			return err
 		}
 		if len(left) > 0 {
-			return fmt.Errorf("%s is not removed: its driver has not taken the volume away", left[0])
+			return fmt.Errorf("%s is not removed: its driver has not unmounted the volume", left[0])
 		}
 	}
 	return m.clear(context.Background(), dir)
@@ -98,7 +98,7 @@ func (m *Manager) existing(uid types.UID) (string, error) {
 		return "", err
 	}
 	if !info.IsDir() {
-		return "", fmt.Errorf("%s is no folder; it is left alone, remove it by hand", dir)
+		return "", fmt.Errorf("%s is not a folder; it is left alone, remove it by hand", dir)
 	}
 	return dir, nil
 }

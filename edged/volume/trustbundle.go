@@ -33,7 +33,7 @@ func (m *Manager) bundleFiles(
 		return nil, err
 	}
 	if m.opts.Bundles == nil {
-		return nil, errors.New("clusterTrustBundle: this node knows no trust bundles")
+		return nil, errors.New("clusterTrustBundle: this node has no access to trust bundles")
 	}
 	bundles, err := m.bundles(ctx, ask)
 	if err != nil {

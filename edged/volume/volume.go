@@ -373,7 +373,7 @@ func ensureDir(dir string, mode os.FileMode, gid int) error {
 		return &os.PathError{Op: "lstat", Path: dir, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return fmt.Errorf("%s is in the way: it is no folder; remove it", dir)
+		return fmt.Errorf("%s is not a folder; remove it", dir)
 	}
 	if int(st.Gid) != gid {
 		if err := os.Lchown(dir, -1, gid); err != nil {

@@ -130,7 +130,8 @@ func (k *Keeper) Check() error {
 	}
 	if now := k.now(); now.After(cert.NotAfter) {
 		return problem(Expired, nil,
-			"the device's certificate ended at %s (the clock says %s): %s; no state is lost, and the pods run on",
+			"the device's certificate expired at %s (the clock says %s): %s; no state is lost, and the pods keep "+
+				"running",
 			cert.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339), renew)
 	}
 	return nil
@@ -152,7 +153,7 @@ func (k *Keeper) Join(ctx context.Context, text string) error {
 	}
 	if e := token.Claims.Expires; !e.IsZero() && !date.IsZero() && date.After(e) {
 		return problem(TokenExpired, nil,
-			"the token ended at %s, %s ago: get a new one (cloudcore gettoken, or keadm gettoken)",
+			"the token expired at %s, %s ago: get a new one (cloudcore gettoken, or keadm gettoken)",
 			e.UTC().Format(time.RFC3339), date.Sub(e).Round(time.Second))
 	}
 	header := http.Header{"Authorization": {"Bearer " + token.Bearer}}
@@ -187,7 +188,7 @@ func (k *Keeper) NameTaken(ctx context.Context, text string) (bool, error) {
 	case a.status == http.StatusNotFound:
 		return false, nil
 	}
-	return false, k.refusal(a, "word on whether the name is taken")
+	return false, k.refusal(a, "an answer on whether the name is taken")
 }
 
 // tlsTo returns the configuration of a verified connection to the cloud.
@@ -258,7 +259,7 @@ func (k *Keeper) nextCA(ctx context.Context, config *tls.Config) (*x509.Certific
 		return nil, problem(Refused, err, "%s does not answer with a CA certificate: that is not the cloud's port "+
 			"for certificates (10002, unless --certport says otherwise)", k.opts.Server)
 	}
-	klog.InfoS("The cloud has another CA; taking it with the new certificate", "node", k.opts.Node,
+	klog.InfoS("The cloud has another CA; storing it with the new certificate", "node", k.opts.Node,
 		"server", k.opts.Server)
 	return ca, nil
 }

@@ -61,7 +61,7 @@ func (c *client) get(
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.server, "/")+path,
 		bytes.NewReader(body))
 	if err != nil {
-		return nil, problem(Unreachable, err, "the cloud's address %q (httpServer) is not one: want https://HOST:PORT",
+		return nil, problem(Unreachable, err, "the cloud's address %q (httpServer) is invalid: want https://HOST:PORT",
 			c.server)
 	}
 	for name, values := range header {
@@ -108,10 +108,11 @@ func (c *client) explain(err error) error {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
 		cert := invalid.Cert
 		if c.now().Before(cert.NotBefore) {
-			return problem(Clock, err, "this device's clock says %s, before the cloud's certificate begins (%s): set "+
+			return problem(Clock, err, "this device's clock says %s, and the cloud's certificate is valid from %s: "+
+				"set "+
 				"the clock (timedatectl set-ntp true, or date -s)", now, cert.NotBefore.UTC().Format(time.RFC3339))
 		}
-		return problem(Clock, err, "this device's clock says %s, and the cloud's certificate ended at %s: set the "+
+		return problem(Clock, err, "this device's clock says %s, and the cloud's certificate expired at %s: set the "+
 			"clock if it is wrong; otherwise cloudcore's certificate has to be renewed", now,
 			cert.NotAfter.UTC().Format(time.RFC3339))
 	case errors.As(err, &unknown), errors.As(err, &invalid):
@@ -130,11 +131,11 @@ func (c *client) explain(err error) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, http.ErrSchemeMismatch):
-		return problem(Refused, err, "who answers at %s does not speak TLS: that is another port than the cloud's "+
-			"(certificates: 10002, or what --certport says)", c.server)
+		return problem(Refused, err, "the server at %s does not speak TLS: that is not the cloud's port "+
+			"for certificates (10002, unless --certport says otherwise)", c.server)
 	case errors.As(err, &alert):
-		return problem(Refused, err, "the cloud at %s ends the handshake (%v): it does not take this device's "+
-			"certificate, or that is another port than the cloud's. If the port is right, join again with a new "+
+		return problem(Refused, err, "the cloud at %s breaks off the handshake (%v): it does not accept this device's "+
+			"certificate, or that is not the cloud's port. If the port is right, join again with a new "+
 			"token (edgecore join); no state is lost", c.server, alert)
 	}
 	return problem(Unreachable, err, "the cloud at %s cannot be reached: %v", c.server, rootOf(err))
@@ -166,7 +167,7 @@ func namesOf(cert *x509.Certificate) string {
 	}
 	switch more := len(names) - maxNames; {
 	case len(names) == 0:
-		return "no address at all"
+		return "no address"
 	case more > 0:
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)
 	}
@@ -232,7 +233,8 @@ func (c *client) refusal(a *answer, what string) error {
 	}
 	switch {
 	case a.status == http.StatusUnauthorized && strings.Contains(text, "expired"):
-		return problem(TokenExpired, errors.New(text), "the cloud says that what this device showed has expired "+
+		return problem(TokenExpired, errors.New(text), "the cloud says that the token or certificate of this device "+
+			"has expired "+
 			"(%s): get a new token (cloudcore gettoken --node NAME, or keadm gettoken) and run edgecore join with "+
 			"it; no state is lost", text)
 	case a.status == http.StatusUnauthorized && strings.Contains(text, "certificate"):

@@ -140,7 +140,7 @@ func TestJoinFails(t *testing.T) {
 		},
 		"spent": {
 			spent.String(), c, nil, certificates.TokenExpired, []string{
-				"the token ended at 2026-11-21T11:00:00Z, 1h0m0s ago", "get a new one",
+				"the token expired at 2026-11-21T11:00:00Z, 1h0m0s ago", "get a new one",
 			},
 		},
 		"clock behind": {
@@ -168,7 +168,7 @@ func TestJoinFails(t *testing.T) {
 			[]string{"nosuch.invalid cannot be looked up", "DNS"}},
 		"no address": {
 			c.token(t, ""), c, server("https://[:1"), certificates.Unreachable,
-			[]string{"is not one: want https://HOST:PORT"},
+			[]string{"is invalid: want https://HOST:PORT"},
 		},
 		"name taken": {
 			taken.token(t, ""), taken, nil, certificates.NameTaken,

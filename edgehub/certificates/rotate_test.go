@@ -138,8 +138,8 @@ func TestExpired(t *testing.T) {
 	opts.Token = func() (string, error) { return token, nil }
 	k := certificates.New(opts)
 	wantProblem(t, k.Ensure(t.Context()), certificates.Expired,
-		"ended at 2027-11-21T12:00:00Z (the clock says 2027-12-26T12:00:00Z)", "edgecore join",
-		"no state is lost, and the pods run on")
+		"expired at 2027-11-21T12:00:00Z (the clock says 2027-12-26T12:00:00Z)", "edgecore join",
+		"no state is lost, and the pods keep running")
 	if !load(t, opts.Files).Cert().Equal(first.Cert()) {
 		t.Errorf("certificate = %v, want %v as before", load(t, opts.Files).Cert().SerialNumber,
 			first.Cert().SerialNumber)
@@ -227,7 +227,7 @@ func TestClockOfTheCertificate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	opts.Report = func(err error) {
-		wantProblem(t, err, certificates.Clock, "before the cloud's certificate begins", "timedatectl")
+		wantProblem(t, err, certificates.Clock, "and the cloud's certificate is valid from", "timedatectl")
 		cancel()
 	}
 	opts.Now = func() time.Time { return clk.now().Add(-200 * 24 * time.Hour) }

@@ -35,7 +35,7 @@ section for administrators. Packages are made with it.`,
 			return writePages(root, args[0], date)
 		},
 	}
-	cmd.Flags().StringVar(&date, "date", "", "the `day` that the pages name")
+	cmd.Flags().StringVar(&date, "date", "", "the `date` on the pages")
 	return cmd
 }
 

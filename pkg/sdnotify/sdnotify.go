@@ -56,7 +56,7 @@ func FromEnv(getenv func(string) string, pid int) (*Notifier, error) {
 func TakeFromEnv() *Notifier {
 	n, err := FromEnv(os.Getenv, os.Getpid())
 	if err != nil {
-		klog.ErrorS(err, "Service manager is not told how the agent is")
+		klog.ErrorS(err, "The service manager does not get the agent's state")
 	}
 	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
 		if err := os.Unsetenv(name); err != nil {
@@ -72,7 +72,7 @@ func (n *Notifier) Ready() { n.tell(Ready) }
 // tell sends states and logs errors: the process continues without its service manager.
 func (n *Notifier) tell(lines ...string) {
 	if err := n.Send(lines...); err != nil {
-		klog.ErrorS(err, "Service manager not told", "what", lines)
+		klog.ErrorS(err, "Service manager not notified", "what", lines)
 	}
 }
 
@@ -98,11 +98,11 @@ func (n *Notifier) Send(lines ...string) error {
 	}
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.socket, Net: "unixgram"})
 	if err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	defer conn.Close()
 	if _, err := conn.Write([]byte(strings.Join(lines, "\n"))); err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func (n *Notifier) Keep(ctx context.Context, alive func() error, status func() s
 		}
 		if len(lines) > 0 {
 			if err := n.Send(lines...); err != nil {
-				klog.ErrorS(err, "Service manager not told that the process lives")
+				klog.ErrorS(err, "Service manager not notified that the process is alive")
 			}
 		}
 		select {

@@ -147,10 +147,10 @@ func (f *frameReader) fits(length uint64) error {
 		}
 	case opContinuation:
 		if !f.inMessage {
-			return errors.New("websocket: a continuation of nothing")
+			return errors.New("websocket: a continuation frame without a message")
 		}
 	default:
-		return fmt.Errorf("websocket: opcode %d is not known", f.opcode)
+		return fmt.Errorf("websocket: opcode %d is unknown", f.opcode)
 	}
 	if length > uint64(f.limit-int64(len(f.message))) {
 		return &TooLarge{Limit: f.limit}
@@ -199,10 +199,10 @@ func closing(payload []byte) error {
 	code, text := int(binary.BigEndian.Uint16(payload)), payload[2:]
 	known := code >= 1000 && code <= 1014 && code != 1004 && code != closeNoStatusCode && code != closeAbnormalCode
 	if !known && (code < 3000 || code > 4999) {
-		return fmt.Errorf("websocket: close code %d is not known", code)
+		return fmt.Errorf("websocket: close code %d is invalid", code)
 	}
 	if !utf8.Valid(text) {
-		return errors.New("websocket: the reason of a close frame is no text")
+		return errors.New("websocket: the reason of a close frame is not UTF-8")
 	}
 	return &Closed{Code: code, Reason: printable(string(text))}
 }

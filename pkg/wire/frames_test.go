@@ -86,9 +86,9 @@ func TestClosing(t *testing.T) {
 		"\x03\xe8":         "the other end closed the link (code 1000)",
 		"\x0f\xa1other":    "the other end closed the link: other (code 4001)",
 		"\x03":             "websocket: a close frame of one byte",
-		"\x03\xedno":       "websocket: close code 1005 is not known",
-		"\x00\x01":         "websocket: close code 1 is not known",
-		"\x03\xe8\xff\xfe": "websocket: the reason of a close frame is no text",
+		"\x03\xedno":       "websocket: close code 1005 is invalid",
+		"\x00\x01":         "websocket: close code 1 is invalid",
+		"\x03\xe8\xff\xfe": "websocket: the reason of a close frame is not UTF-8",
 	} {
 		if got := closing([]byte(payload)).Error(); got != want {
 			t.Errorf("%q: %s, want %s", payload, got, want)

@@ -110,7 +110,7 @@ func packContent(content json.RawMessage) (data []byte, isJSON bool, err error) 
 	case len(content) == 0:
 		return []byte("null"), true, nil
 	case !json.Valid(content):
-		return nil, false, errors.New("content is no JSON")
+		return nil, false, errors.New("content is not JSON")
 	case content[0] != '"':
 		return content, true, nil
 	}
@@ -128,7 +128,7 @@ func unpackContent(data []byte, isJSON bool) (json.RawMessage, error) {
 		return nil, fmt.Errorf("it is nested deeper than %d", maxDepth)
 	}
 	if !json.Valid(data) {
-		return nil, errors.New("content is no JSON")
+		return nil, errors.New("content is not JSON")
 	}
 	return bytes.Clone(data), nil
 }
@@ -141,10 +141,10 @@ func ReadPacked(r io.Reader, limit int64) (*model.Message, error) {
 		return nil, err
 	}
 	if v := binary.BigEndian.Uint32(head[:]); v>>24 != packedVersion>>24 {
-		return nil, malformed("version %#08x of the framing is not known", v)
+		return nil, malformed("framing version %#08x is unknown", v)
 	}
 	if head[4] != packedMessage || head[5] != 0 {
-		return nil, malformed("frames of type %d with flags %#02x are not known", head[4], head[5])
+		return nil, malformed("frame type %d with flags %#02x is unknown", head[4], head[5])
 	}
 	size := int64(binary.BigEndian.Uint32(head[6:]))
 	if limit = min(limit, maxPacked); size > limit {
@@ -228,7 +228,7 @@ func unpackRoute(r *model.Route, data []byte) error {
 
 func unpackText(value []byte) (string, error) {
 	if !utf8.Valid(value) {
-		return "", errors.New("a text of its head is no UTF-8")
+		return "", errors.New("a text of its header is not UTF-8")
 	}
 	return string(value), nil
 }

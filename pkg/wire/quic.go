@@ -95,7 +95,7 @@ func (c *quicConn) readPings() {
 				continue
 			}
 			if sign != signPing {
-				_ = c.fail(malformed("sign %#02x on the control stream is not known", sign))
+				_ = c.fail(malformed("message type %#02x on the control stream is unknown", sign))
 				return
 			}
 			c.tally.pinged.Add(1)

@@ -282,7 +282,7 @@ func (l *QUICListener) welcome(ctx context.Context, conn *quic.Conn, since time.
 		return accepted{}, err
 	}
 	if string(use) != streamUse {
-		return accepted{}, malformed("a stream for %q is not known", use)
+		return accepted{}, malformed("a stream for %q is not supported", use)
 	}
 	c := &quicConn{
 		conn:     conn,

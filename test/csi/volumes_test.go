@@ -249,5 +249,5 @@ func TestWithoutStaging(t *testing.T) {
 	if got := n.calls("NodeStageVolume") + n.calls("NodeUnstageVolume"); got != 0 {
 		t.Errorf("%d calls to stage and unstage of a driver without staging, want 0", got)
 	}
-	n.fails(aPod("a"), volume.Spec{Name: "x"}, "volume x is none of CSI")
+	n.fails(aPod("a"), volume.Spec{Name: "x"}, "volume x is not a CSI volume")
 }

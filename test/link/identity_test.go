@@ -55,7 +55,7 @@ func TestIdentity(t *testing.T) {
 	e.apply(e.pod("two", env.Forever)) // over a connection to a certificate of the new CA
 	e.running("two")
 	e.admin("rotate", "ca", "--finish")
-	e.says("is of a CA that the cloud does not trust any more")
+	e.says("is of a CA that the cloud no longer trusts")
 	e.rejoin(e.admin("gettoken", "--node", e.NodeName))
 	e.apply(e.pod("three", env.Forever))
 	e.running("three")

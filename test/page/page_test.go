@@ -83,7 +83,7 @@ func (d device) page(t *testing.T) {
 			text := p.text("document.body.innerText")
 			for _, want := range []string{
 				"1 thing needs attention", "A static pod manifest is invalid", "bad.yaml", "Correct the file",
-				"This device has joined no cloud",
+				"This device has not joined a cloud",
 				"1 of 3 healthy", "absent-gate-7", "crash-gate-7", "exit code 3: " + injected, "LAST ERRORS",
 				"edgecore ", "containerd", "UTC",
 			} {

@@ -57,7 +57,7 @@ func TestShutdown(t *testing.T) {
 	d.running("reboot in good order", 1, func(id string) bool { return !same(id) })
 	log := d.sh("journalctl --no-pager -b -1 -u edgecore -o cat")
 	for _, want := range []string{
-		"The device is shut down; pods end", "The pods have ended, and the device goes down",
+		"The device is shutting down; terminating the pods", "The pods have terminated; the device can shut down",
 	} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log of the boot before does not say %q:\n%s", want, log)

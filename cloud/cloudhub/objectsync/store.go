@@ -110,7 +110,7 @@ func watchFailed(what string) cache.WatchErrorHandlerWithContext {
 			return
 		}
 		said = time.Now()
-		klog.InfoS("Sync objects cannot be watched; KubeEdge's edges get nothing until they can: apply "+
+		klog.InfoS("Sync objects cannot be watched; until then KubeEdge's edges get no objects: apply "+
 			"deploy/cloudcore/crds and check cloudcore's role", "resource", what, "err", err)
 	}
 }
@@ -233,7 +233,7 @@ func (s *Store) Sending(ctx context.Context, node string, ref cloudhub.Ref) erro
 	case <-made:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("make the sync object %s: %w", idOf(node, ref), ctx.Err())
+		return fmt.Errorf("create the sync object %s: %w", idOf(node, ref), ctx.Err())
 	}
 }
 

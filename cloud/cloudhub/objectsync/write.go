@@ -192,7 +192,7 @@ func (s *Store) create(ctx context.Context, client dynamic.ResourceInterface, i 
 		apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return false, nil
 	case apierrors.IsInvalid(err):
-		klog.InfoS("No sync object can be made; the object is sent again after each restart of cloudcore",
+		klog.InfoS("No sync object can be created; the object is sent again after each restart of cloudcore",
 			"object", i.String(), "err", err)
 		return false, nil
 	}

@@ -84,7 +84,7 @@ func (s *Schema[T]) readFile(path string) ([]byte, error) {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("has more than %d KiB; that is no configuration", maxFile>>10)
+		err = fmt.Errorf("has more than %d KiB; that is not a configuration", maxFile>>10)
 	}
 	return data, err
 }

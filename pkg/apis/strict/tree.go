@@ -40,7 +40,7 @@ func readTree(data []byte, program string) (map[string]any, Problems, error) {
 	case tree == nil:
 		return nil, nil, fmt.Errorf("is empty; `%s --minconfig` prints one to start from", program)
 	case !ok:
-		return nil, nil, fmt.Errorf("is no mapping of keys to values; `%s --minconfig` prints one to start from",
+		return nil, nil, fmt.Errorf("is not a mapping of keys to values; `%s --minconfig` prints one to start from",
 			program)
 	}
 	return root, problems, nil
@@ -49,7 +49,7 @@ func readTree(data []byte, program string) (map[string]any, Problems, error) {
 // checkText reports content that is not text, and a second document, which the YAML library would ignore.
 func checkText(data []byte) error {
 	if bytes.IndexByte(data, 0) >= 0 || !utf8.Valid(data) {
-		return errors.New("is not a text in UTF-8, so no YAML")
+		return errors.New("is not text in UTF-8, so it is not YAML")
 	}
 	content, ended := false, false
 	number := 0

@@ -60,7 +60,7 @@ func checkKind(root map[string]any) (strict.Problems, error) {
 		root["apiVersion"] = APIVersion
 		return strict.Problems{
 			{
-				Path: "apiVersion", Text: fmt.Sprintf("%q is taken as %q; the keys are the same", helmVersion,
+				Path: "apiVersion", Text: fmt.Sprintf("%q is read as %q; the keys are the same", helmVersion,
 					APIVersion),
 			},
 		}, nil

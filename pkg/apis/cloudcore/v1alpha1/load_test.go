@@ -183,7 +183,7 @@ func TestVersionOfTheChart(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	want := []string{
-		`line 2: apiVersion: "cloudcore.config.kubeedge.io/v1alpha2" is taken as "cloudcore.config.kubeedge.io/v1alpha1"; the keys are the same`,
+		`line 2: apiVersion: "cloudcore.config.kubeedge.io/v1alpha2" is read as "cloudcore.config.kubeedge.io/v1alpha1"; the keys are the same`,
 	}
 	if diff := cmp.Diff(want, warnings); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
@@ -194,7 +194,7 @@ func TestParseErrors(t *testing.T) {
 	for name, tc := range map[string]struct{ text, want string }{
 		"empty": {"", "is empty; `cloudcore --minconfig` prints one to start from"},
 		"a list": {
-			"- a\n", "is no mapping of keys to values; `cloudcore --minconfig` prints one to start from",
+			"- a\n", "is not a mapping of keys to values; `cloudcore --minconfig` prints one to start from",
 		},
 		"no YAML":      {head + "modules: [\n", "not YAML: line 3: did not find expected node content"},
 		"no kind":      {"apiVersion: x\n", `kind: is missing; want "CloudCore"`},

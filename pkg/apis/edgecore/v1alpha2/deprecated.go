@@ -66,7 +66,7 @@ func moveEndpoint(edged map[string]any, value any, to string) string {
 		edged["tailoredKubeletConfig"] = kubelet
 	}
 	kubelet[to] = text
-	return "the former name of " + prefix + to + ", and taken as that"
+	return "the earlier name of " + prefix + to + ", and read as that"
 }
 
 // isZero reports whether v is a zero value, which generated files may hold.

@@ -193,10 +193,10 @@ func TestParseErrors(t *testing.T) {
 		"empty":         {"", "is empty; `edgecore --minconfig` prints one to start from"},
 		"comments only": {"# nothing\n---\n", "is empty; `edgecore --minconfig` prints one to start from"},
 		"a list": {
-			"- a\n", "is no mapping of keys to values; `edgecore --minconfig` prints one to start from",
+			"- a\n", "is not a mapping of keys to values; `edgecore --minconfig` prints one to start from",
 		},
-		"binary":        {"\x7fELF\x00\x01", "is not a text in UTF-8, so no YAML"},
-		"latin 1":       {head + "# caf\xe9\n", "is not a text in UTF-8, so no YAML"},
+		"binary":        {"\x7fELF\x00\x01", "is not text in UTF-8, so it is not YAML"},
+		"latin 1":       {head + "# caf\xe9\n", "is not text in UTF-8, so it is not YAML"},
 		"no YAML":       {head + "modules: [\n", "not YAML: line 3: did not find expected node content"},
 		"two documents": {head + "---\n" + head, "line 4: a second document begins; want one"},
 		"no kind":       {"apiVersion: x\n", `kind: is missing; want "EdgeCore"`},
@@ -340,7 +340,7 @@ func TestLoadFiles(t *testing.T) {
 		missing:                      "file does not exist; `edgecore --minconfig > " + missing + "` makes one",
 		dir:                          "is a directory; want the file",
 		pipe:                         "is not a regular file",
-		large:                        "has more than 1024 KiB; that is no configuration",
+		large:                        "has more than 1024 KiB; that is not a configuration",
 		write("empty", nil):          "is empty; `edgecore --minconfig` prints one to start from",
 		write("bad", []byte("a: 1")): `kind: is missing; want "EdgeCore"`,
 	} {
