@@ -10,11 +10,11 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
-// renewFrom is the share of a certificate's life up to which a join leaves it as it is.
+// renewFrom is the share of its lifetime after which a join replaces a certificate.
 const renewFrom = 0.7
 
-// Certificate makes sure that the node has a good one, and returns what it did. A token, of which text is the text, is
-// needed for a new one only. takeName has this device take the place of a node of its name.
+// Certificate makes sure that the node has a valid certificate, and returns a sentence that says what it did. A token,
+// and its text, are needed only for a new certificate. With takeName the device replaces a node that has its name.
 func Certificate(
 	ctx context.Context, cfg *v1alpha2.EdgeCore, token *certs.Token, text string, takeName bool,
 ) (string, error) {

@@ -172,8 +172,8 @@ func (r *Request) Plan(server, path string, fresh []byte, token *certs.Token) (*
 	return makePlan(path, fresh, r)
 }
 
-// makePlan works out the configuration at a path and checks it; nothing is written. fresh is what a file begins with
-// that is not there.
+// makePlan works out the configuration at a path and checks it; it writes nothing. fresh is the content that a new file
+// begins with.
 func makePlan(path string, fresh []byte, r *Request) (*Plan, error) {
 	p := &Plan{}
 	tree := map[string]any{}
@@ -200,7 +200,7 @@ func makePlan(path string, fresh []byte, r *Request) (*Plan, error) {
 	if err := p.check(tree); err != nil {
 		return nil, err
 	}
-	// The name is written down: the certificate is for it, and the host may be called otherwise one day.
+	// The name is written to the file: the certificate is for it, and the host may be renamed.
 	if err := setflag.Set(tree, []string{"modules", "edged", "hostnameOverride"},
 		p.Config.Modules.Edged.HostnameOverride); err != nil {
 		return nil, err
@@ -238,14 +238,15 @@ func (p *Plan) check(tree map[string]any) error {
 	return nil
 }
 
-// same reports whether two files say the same.
+// same reports whether two files have the same configuration.
 func same(a, b []byte) bool {
 	x, errX := yaml.YAMLToJSON(a)
 	y, errY := yaml.YAMLToJSON(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// Write writes the file if it is to change, and keeps the one before beside it. It tells what it did.
+// Write writes the file if its content changes, and keeps the previous one as a copy. It returns a sentence that says
+// what it did.
 func (p *Plan) Write(path string) (string, error) {
 	if p.old != nil && bytes.Equal(p.old, p.text) {
 		return "Configuration " + path + " is as it should be", nil

@@ -13,8 +13,8 @@ import (
 // jitter is the largest random part of a delay, as a share of it.
 const jitter = 0.25
 
-// Backoff returns delays of which each is about twice the one before, and longer by a random part of up to a quarter.
-// It is for one goroutine. Make it with NewBackoff.
+// Backoff returns delays that double each time, each longer by a random part of up to a quarter. It is for one goroutine.
+// Make it with NewBackoff.
 type Backoff struct {
 	first, last time.Duration
 	steps       wait.Backoff
@@ -27,7 +27,7 @@ func NewBackoff(first, last time.Duration) *Backoff {
 	return b
 }
 
-// Reset begins with the first delay again, after an attempt that went well.
+// Reset starts over with the first delay, after an attempt that succeeded.
 func (b *Backoff) Reset() {
 	b.steps = wait.Backoff{Duration: b.first, Factor: 2, Jitter: jitter, Cap: b.last, Steps: math.MaxInt}
 }

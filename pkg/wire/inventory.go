@@ -64,7 +64,7 @@ func ParseInventory(m *model.Message) (Inventory, error) {
 	return i, nil
 }
 
-// What edgehub sends to the group "meta" at each change of the link.
+// The message that edgehub sends to the group "meta" when the link connects or disconnects.
 const (
 	OpConnect    = "connect"
 	ResourceLink = "null/link"

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// StatusPending in Held.Status says that a newer status of the pod waits on the node to be sent: what the API server
-// has is known to be old, and the newer one follows without being asked for.
+// StatusPending in Held.Status says that the node has a newer status of the pod and will send it: the cloud need not
+// request it.
 const StatusPending = "pending"
 
 // podStatus is the part of a v1.PodStatus that a node reports and that users and controllers act on. Times of
@@ -63,8 +63,8 @@ type containerState struct {
 	} `json:"terminated,omitempty"`
 }
 
-// nodeConditions are the conditions of a pod that a node decides on. Others are written by others: the scheduler, the
-// node lifecycle controller (DisruptionTarget) and owners of readiness gates.
+// nodeConditions are the conditions of a pod that its node writes. The scheduler, the node lifecycle controller
+// (DisruptionTarget) and the owners of readiness gates write the others.
 var nodeConditions = [...]string{"PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"}
 
 // StatusHash returns a short hash of a pod's status, from an object in JSON that has it in its field "status": a

@@ -9,11 +9,11 @@ import (
 	"fmt"
 )
 
-// Version is a short hash of what the edge acts on in an object: equal for two that the edge need not tell apart. Left
-// out are the status (the edge makes it; but for the conditions that a pod's readiness gates name, which others set),
-// what the API server counts and keeps (resourceVersion, generation, managedFields, selfLink), apiVersion and kind
-// (objects of a typed client have none), and nulls, empty objects and empty lists (which one encoder writes and another
-// leaves out). Empty strings, zeros and false stay: they may be values that somebody set.
+// Version is a short hash of the fields of an object that the edge acts on. It leaves out the status, which the edge
+// itself reports (but not the conditions that a pod's readiness gates name, which others set), the API server's own
+// fields (resourceVersion, generation, managedFields, selfLink), apiVersion and kind (objects of a typed client have
+// none), and nulls, empty objects and empty lists (which some encoders omit). Empty strings, zeros and false count: a
+// user may have set them.
 func Version(obj []byte) (string, error) {
 	d := json.NewDecoder(bytes.NewReader(obj))
 	d.UseNumber()
@@ -48,7 +48,7 @@ func Version(obj []byte) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(sum[:9]), nil
 }
 
-// gatesOf says how those conditions stand that the readiness gates of a pod name, by their types.
+// gatesOf returns the conditions that the readiness gates of a pod name, by type.
 func gatesOf(fields map[string]any) map[string]any {
 	spec, _ := fields["spec"].(map[string]any)
 	list, _ := spec["readinessGates"].([]any)
@@ -71,8 +71,8 @@ func gatesOf(fields map[string]any) map[string]any {
 	return gates
 }
 
-// prune takes nulls and what is empty out of an object, and reports whether nothing is left. Elements of lists
-// keep their places.
+// prune removes nulls and empty values from an object, and reports whether nothing is left. It removes no elements of
+// lists.
 func prune(value any) (empty bool) {
 	switch v := value.(type) {
 	case nil:
