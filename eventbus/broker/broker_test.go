@@ -1,0 +1,228 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+type message struct{ topic, payload string }
+
+// collect returns a handler that appends to what its second result returns.
+func collect() (func(string, []byte), <-chan message) {
+	out := make(chan message, 10_000)
+	return func(topic string, payload []byte) { out <- message{topic, string(payload)} }, out
+}
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s (hack/setup installs it)", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// TestMosquittoClients: Debian's clients publish and subscribe, in both versions of MQTT.
+func TestMosquittoClients(t *testing.T) {
+	b, address := start(t, Options{})
+	host, port, _ := strings.Cut(address, ":")
+	handler, got := collect()
+	cancel, err := b.Subscribe("+/state", handler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cancel()
+	for _, version := range []string{"mqttv311", "mqttv5"} {
+		at := []string{"-h", host, "-p", port, "-V", version}
+		run(t, "mosquitto_pub", append(at, "-t", "lamp/state", "-m", "on", "-q", "2")...)
+		if m := wait.Receive(t, "the message", got); m != (message{"lamp/state", "on"}) {
+			t.Errorf("%s: message = %v, want lamp/state on", version, m)
+		}
+		if err := b.Publish("kept/"+version, []byte("value"), true); err != nil {
+			t.Fatal(err)
+		}
+		out := run(t, "mosquitto_sub", append(at, "-t", "kept/"+version, "-C", "1", "-q", "1")...)
+		if out != "value\n" {
+			t.Errorf("%s: retained message = %q, want value", version, out)
+		}
+	}
+}
+
+// TestInline: wildcards of the agent match as clients' do, and retained messages come first.
+func TestInline(t *testing.T) {
+	b, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func(topic, payload string, retain bool) {
+		t.Helper()
+		if err := b.Publish(topic, []byte(payload), retain); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("a", "kept", true)
+	handler, got := collect()
+	cancel, err := b.Subscribe("a/#", handler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	everything, all := collect()
+	cancelAll, err := b.Subscribe("#", everything)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cancelAll()
+	publish("a/b", "1", false)
+	publish("a", "2", false)
+	publish("$hw/x", "3", false)
+	cancel()
+	publish("a/b", "4", false)
+	take := func(c <-chan message, n int) (out []message) {
+		for range n {
+			out = append(out, wait.Receive(t, "a message", c))
+		}
+		return out
+	}
+	if m := take(got, 3); !slices.Equal(m, []message{{"a", "kept"}, {"a/b", "1"}, {"a", "2"}}) || len(got) > 0 {
+		t.Errorf("messages of a/# = %v and %d more, want the retained one, 1 and 2", m, len(got))
+	}
+	if m := take(all, 4); !slices.Equal(m, []message{{"a", "kept"}, {"a/b", "1"}, {"a", "2"}, {"a/b", "4"}}) ||
+		len(all) > 0 {
+		t.Errorf("messages of # = %v and %d more, want all but that with $", m, len(all))
+	}
+	for _, bad := range []string{"", "a/+", strings.Repeat("x", 2000)} {
+		if err := b.Publish(bad, nil, false); err == nil {
+			t.Errorf("Publish(%.20q) = nil, want an error", bad)
+		}
+	}
+	if _, err := b.Subscribe("a#", handler); err == nil {
+		t.Error("Subscribe(a#) = nil, want an error")
+	}
+	if err := b.Publish("a", bytes.Repeat([]byte("x"), DefaultPayloadBytes+1), false); err == nil {
+		t.Error("Publish of 64 KiB and a byte = nil, want an error")
+	}
+}
+
+// TestSession: what a client with a session missed, it finds when it is back; another limit is its own receive maximum.
+func TestSession(t *testing.T) {
+	b, address := start(t, Options{})
+	keep := func(pk *packets.Packet) { pk.Connect.Clean = false }
+	r := dial(t, address)
+	r.connect("meter", keep)
+	r.subscribe("order")
+	_ = r.Close()
+	wait.True(t, "the client to be gone", func() bool { return b.Clients() == 0 })
+	for _, text := range []string{"1", "2", "3"} {
+		if err := b.Publish("order", []byte(text), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r = dial(t, address)
+	r.connect("meter", keep)
+	got := map[string]bool{}
+	for range 3 {
+		pk := r.read()
+		got[string(pk.Payload)] = true
+		r.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: pk.PacketID})
+	}
+	if len(got) != 3 {
+		t.Errorf("messages after the return = %v, want 1, 2 and 3", got)
+	}
+	r.ping()
+	if used := b.inflight.used.Load(); used != 0 {
+		t.Errorf("bytes not confirmed = %d, want 0", used)
+	}
+}
+
+// TestAccess: who may connect, with a password file of mosquitto's own.
+func TestAccess(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "passwords")
+	run(t, "mosquitto_passwd", "-b", "-c", file, "sensor", "correct horse")
+	users, err := ReadUsers(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	users.Add(NewUsers(map[string]string{"agent": "secret"}))
+	b, address := start(t, Options{Users: users})
+	for _, c := range []struct {
+		user, password string
+		accepted       bool
+	}{
+		{"sensor", "correct horse", true}, {"agent", "secret", true},
+		{"sensor", "wrong", false}, {"agent", "x", false}, {"nobody", "secret", false}, {"", "", false},
+	} {
+		code := dial(t, address).connect("x"+c.user, func(pk *packets.Packet) {
+			if c.user != "" {
+				pk.Connect.UsernameFlag, pk.Connect.Username = true, []byte(c.user)
+				pk.Connect.PasswordFlag, pk.Connect.Password = true, []byte(c.password)
+			}
+		})
+		if (code == 0) != c.accepted {
+			t.Errorf("connect as %q with %q = code %d, want accepted: %v", c.user, c.password, code, c.accepted)
+		}
+	}
+	if n := b.Dropped()["unauthorized"]; n != 4 {
+		t.Errorf("refused clients = %d, want 4", n)
+	}
+	if err := os.WriteFile(file, []byte("sensor:$6$old$format\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadUsers(file); err == nil || !strings.Contains(err.Error(), "line 1") {
+		t.Errorf("an old password file: error = %v, want one that names line 1", err)
+	}
+	for address, ok := range map[string]bool{
+		"0.0.0.0:1883": false, ":1883": false, "127.0.0.1:1883": true, "[::1]:1883": true, "x": false,
+	} {
+		if _, err := New(Options{Address: address}); (err == nil) != ok {
+			t.Errorf("a broker without passwords at %s: error = %v, want nil: %v", address, err, ok)
+		}
+	}
+}
+
+// TestAddressInUse: the broker waits until the address is free.
+func TestAddressInUse(t *testing.T) {
+	_, address := start(t, Options{})
+	second, err := New(Options{Address: address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := second.Run(ctx); err != nil || second.Listening() {
+		t.Errorf("a broker on a used address: %v, listening %v; want nil and false", err, second.Listening())
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	b, address := start(t, Options{})
+	session(t, address, "one").publish("a", []byte("b"), true)
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(b); err != nil {
+		t.Fatal(err)
+	}
+	wait.True(t, "the metrics to show the message", func() bool {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		values := map[string]float64{}
+		for _, f := range families {
+			m := f.GetMetric()[0]
+			values[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+		return values["edgecore_mqtt_broker_clients"] == 1 &&
+			values["edgecore_mqtt_broker_messages_received_total"] == 1 &&
+			values["edgecore_mqtt_broker_retained_messages"] == 1
+	})
+}
