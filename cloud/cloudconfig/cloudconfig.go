@@ -10,6 +10,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -38,6 +39,13 @@ func HubOptions(hub *v1alpha1.CloudHub) cloudhub.Options {
 		NodeLimit: int(hub.NodeLimit), Features: wire.AllFeatures(),
 		KeepaliveInterval: seconds(hub.KeepaliveInterval), WriteTimeout: seconds(hub.WriteTimeout),
 		LegacyCertificates: hub.LegacyCertificates,
+	}
+}
+
+// DeviceOptions returns what the configuration says about devicecontroller.
+func DeviceOptions(d *v1alpha1.DeviceController) devicecontroller.Options {
+	return devicecontroller.Options{
+		WriteInterval: seconds(d.StatusInterval), NodeWrites: float64(d.StatusWritesPerNode),
 	}
 }
 

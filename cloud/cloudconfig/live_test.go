@@ -10,6 +10,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
 	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
@@ -24,6 +25,7 @@ type built struct {
 	Certificates      certificates.Options
 	Hub               cloudhub.Options
 	Guard             nodeidentity.Options
+	Devices           devicecontroller.Options
 }
 
 func buildWith(t *testing.T, cfg *v1alpha1.CloudCore) built {
@@ -33,7 +35,10 @@ func buildWith(t *testing.T, cfg *v1alpha1.CloudCore) built {
 		t.Fatal(err)
 	}
 	hub := &cfg.Modules.CloudHub
-	return built{rc.Host, rc.ContentType, rc.QPS, rc.Burst, CertificateOptions(hub), HubOptions(hub), GuardOptions(hub)}
+	return built{
+		rc.Host, rc.ContentType, rc.QPS, rc.Burst, CertificateOptions(hub), HubOptions(hub), GuardOptions(hub),
+		DeviceOptions(&cfg.Modules.DeviceController),
+	}
 }
 
 // TestLiveKeysChangeSomething: a key that is said to be acted on changes what cloudcore is built with. This keeps the
@@ -43,26 +48,29 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 	// These are seen elsewhere: by the servers, whose tests use them, or by nobody because there is nothing to choose.
 	elsewhere := map[string]bool{
 		"apiVersion": true, "kind": true, "modules.edgeController.enable": true, hub + "enable": true,
-		"commonConfig.monitorServer": true, hub + "websocket": true, hub + "unixsocket": true, hub + "https": true,
+		"modules.deviceController.enable": true,
+		"commonConfig.monitorServer":      true, hub + "websocket": true, hub + "unixsocket": true, hub + "https": true,
 		hub + "quic.enable": true, hub + "quic.address": true, hub + "quic.port": true,
 	}
 	settings := map[string][]string{
 		"kubeAPIConfig": {
 			"{master: 'https://192.0.2.9'}", "{contentType: application/json}", "{qps: 17}", "{burst: 17}",
 		},
-		hub + "keepaliveInterval":       {"17"},
-		hub + "nodeLimit":               {"17"},
-		hub + "writeTimeout":            {"17"},
-		hub + "advertiseAddress":        {"[192.0.2.9]"},
-		hub + "dnsNames":                {"[other.example.com]"},
-		hub + "tlsCAFile":               {"/other"},
-		hub + "tlsCAKeyFile":            {"/other"},
-		hub + "tlsCertFile":             {"/other"},
-		hub + "tlsPrivateKeyFile":       {"/other"},
-		hub + "edgeCertSigningDuration": {"17"},
-		hub + "tokenRefreshDuration":    {"17"},
-		hub + "legacyCertificates":      {"true"},
-		hub + "lookupsPerSource":        {"17"},
+		"modules.deviceController.statusInterval":      {"17"},
+		"modules.deviceController.statusWritesPerNode": {"17"},
+		hub + "keepaliveInterval":                      {"17"},
+		hub + "nodeLimit":                              {"17"},
+		hub + "writeTimeout":                           {"17"},
+		hub + "advertiseAddress":                       {"[192.0.2.9]"},
+		hub + "dnsNames":                               {"[other.example.com]"},
+		hub + "tlsCAFile":                              {"/other"},
+		hub + "tlsCAKeyFile":                           {"/other"},
+		hub + "tlsCertFile":                            {"/other"},
+		hub + "tlsPrivateKeyFile":                      {"/other"},
+		hub + "edgeCertSigningDuration":                {"17"},
+		hub + "tokenRefreshDuration":                   {"17"},
+		hub + "legacyCertificates":                     {"true"},
+		hub + "lookupsPerSource":                       {"17"},
 	}
 	base := buildWith(t, v1alpha1.Default())
 	for _, key := range v1alpha1.LiveKeys() {

@@ -4,6 +4,7 @@ import (
 	"regexp"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -61,12 +62,20 @@ func classify(m *model.Message, features wire.Features) (what arrival, why strin
 
 func answered(m *model.Message, what arrival) (arrival, string) {
 	switch {
-	case m.Route.Group != model.GroupResource:
+	case m.Route.Group != model.GroupResource && !answersDevice(&m.Route):
 		return dropped, "it answers for a group that has no objects"
 	case !m.IsResponse():
 		return dropped, "it names no message that it answers"
 	}
 	return what, ""
+}
+
+// answersDevice reports whether a message answers one about a device or a model: KubeEdge's edgecores acknowledge these
+// in the group of their device module.
+func answersDevice(r *model.Route) bool {
+	key, err := resource.Parse(r.Resource)
+	return err == nil && r.Group == devicemsg.Group &&
+		(key.Type == resource.TypeDevice || key.Type == resource.TypeDeviceModel)
 }
 
 func requested(m *model.Message) (arrival, string) {
@@ -75,11 +84,15 @@ func requested(m *model.Message) (arrival, string) {
 		return dropped, "its source is a module of the cloud"
 	case "metaserver":
 		return dropped, "there is no dynamic controller"
-	case "twin":
-		return dropped, "there is no device controller"
 	}
 	if m.Header.ID == "" {
 		return dropped, "it has no id"
+	}
+	if m.Route.Source == devicemsg.Source {
+		if _, ok := devicemsg.ParseReport(m.Route.Resource); !ok && m.Route.Resource != devicemsg.ResourceDetail {
+			return dropped, "its resource names no report on a device"
+		}
+		return request, ""
 	}
 	if _, err := resource.Parse(m.Route.Resource); err != nil {
 		return dropped, "its resource names no object"
@@ -89,6 +102,9 @@ func requested(m *model.Message) (arrival, string) {
 
 // executorKey returns the object that a request is about: requests that change one object stay in order.
 func executorKey(name string) string {
+	if r, ok := devicemsg.ParseReport(name); ok {
+		return resource.Key{Namespace: r.Namespace, Type: resource.TypeDevice, Name: r.Name}.String()
+	}
 	k, err := resource.Parse(name)
 	if err != nil {
 		return name

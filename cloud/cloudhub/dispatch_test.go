@@ -48,8 +48,14 @@ func TestClassify(t *testing.T) {
 			Source:    "meta",
 			Group:     "twin",
 			Operation: "response",
-			Resource:  "default/device/x",
+			Resource:  "default/pod/x",
 		}, wire.Features{}, dropped, "it answers for a group that has no objects"},
+		{"ack of a device", model.Header{ID: "a", ParentID: "b"}, model.Route{
+			Source:    "meta",
+			Group:     "twin",
+			Operation: "response",
+			Resource:  "default/device/x",
+		}, wire.Features{}, ack, ""},
 		{
 			"ack of nothing", model.Header{
 				ID: "a",
@@ -115,7 +121,19 @@ func TestClassify(t *testing.T) {
 			Group:     "twin",
 			Operation: "get",
 			Resource:  "membership/detail",
-		}, wire.Features{}, dropped, "there is no device controller"},
+		}, wire.Features{}, request, ""},
+		{"report on a device", model.Header{ID: "a"}, model.Route{
+			Source:    "twin",
+			Group:     "resource",
+			Operation: "update",
+			Resource:  "device/default/x/twin/edge_updated",
+		}, wire.Features{}, request, ""},
+		{"twin, about a pod", model.Header{ID: "a"}, model.Route{
+			Source:    "twin",
+			Group:     "resource",
+			Operation: "update",
+			Resource:  "default/pod/x",
+		}, wire.Features{}, dropped, "its resource names no report on a device"},
 		{"without an id", model.Header{}, model.Route{
 			Source:    "edged",
 			Group:     "meta",
@@ -192,8 +210,8 @@ func TestRecorded(t *testing.T) {
 		switch {
 		case line.Dir == "edge->cloud":
 			what, why := classify(m, wire.Features{})
-			if what == dropped && m.Route.Source != "twin" {
-				t.Errorf("%s %s is dropped: %s; want only messages of twin dropped, this one is of %s",
+			if what == dropped {
+				t.Errorf("%s %s is dropped: %s; want no message of %s dropped",
 					m.Route.Operation, m.Route.Resource, why, m.Route.Source)
 			}
 			arrivals[what]++
@@ -250,10 +268,13 @@ func TestTombstoneWithoutNamespace(t *testing.T) {
 
 func TestKinds(t *testing.T) {
 	var k kinds
-	if v, kind := k.of("device"); v != "" || kind != "" {
-		t.Errorf("a device is %q %q before one was seen, want both empty", v, kind)
+	if v, kind := k.of("lamp"); v != "" || kind != "" {
+		t.Errorf("a lamp is %q %q before one was seen, want both empty", v, kind)
 	}
-	k.saw(Ref{Key: resource.Key{Type: "device"}, APIVersion: "devices.kubeedge.io/v1beta1", Kind: "Device"})
+	k.saw(Ref{Key: resource.Key{Type: "lamp"}, APIVersion: "example.com/v1", Kind: "Lamp"})
+	if v, kind := k.of("lamp"); v != "example.com/v1" || kind != "Lamp" {
+		t.Errorf("a lamp is %s %s, want example.com/v1 Lamp", v, kind)
+	}
 	k.saw(Ref{Key: resource.Key{Type: "pod"}, APIVersion: "v9", Kind: "Nonsense"})
 	if v, kind := k.of("device"); v != "devices.kubeedge.io/v1beta1" || kind != "Device" {
 		t.Errorf("a device is %s %s, want devices.kubeedge.io/v1beta1 Device", v, kind)

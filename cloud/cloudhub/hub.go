@@ -269,6 +269,27 @@ func (h *Hub) Holds(node string, key resource.Key, uid types.UID) {
 	s.kick()
 }
 
+// maxLate is how many messages of Send may wait to be written to one node.
+const maxLate = 4096
+
+// Send queues a message that is neither an object nor the answer of Upstream.Handle: a later answer, or one that a node
+// does not acknowledge. It never blocks. The message is lost if the link ends before it is written. It reports whether
+// the node is connected and has room for the message.
+func (h *Hub) Send(node string, m *model.Message) bool {
+	s := h.session(node)
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || len(s.answers) >= maxLate {
+		return false
+	}
+	s.answers = append(s.answers, answer{m, nil})
+	s.kick()
+	return true
+}
+
 // Disconnect ends a node's session. The node's records are dropped too if its Node object is gone.
 func (h *Hub) Disconnect(node, reason string) {
 	h.clones.forget(node)

@@ -50,7 +50,7 @@ func TestMetrics(t *testing.T) {
 		c.cluster.set("n1", "default/pod/web", "u", "b")
 		c.cluster.set("n1", "default/pod/web", "u", "c")
 		wait.True(t, "the push", func() bool { return len(e.lines()) == 2 })
-		if err := e.send(model.New("twin", "twin", "get", "membership/detail", nil)); err != nil {
+		if err := e.send(model.New("metaserver", "dynamiccontroller", "get", "null", nil)); err != nil {
 			t.Fatal(err)
 		}
 		wait.True(t, "the message to be dropped", func() bool {

@@ -8,18 +8,25 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/queue"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 // Sources of the cloud's messages (docs/wire.md, Operations, sources and groups).
 const (
-	sourceEdgeController = "edgecontroller"
-	sourceCloudHub       = "cloudhub"
+	sourceEdgeController   = "edgecontroller"
+	sourceDeviceController = devicemsg.SourceCloud
+	sourceCloudHub         = "cloudhub"
 )
 
 // pushMessage returns the message for an action (docs/wire.md, Pushes of the cloud).
 func pushMessage(key resource.Key, act queue.Action, object json.RawMessage, apiVersion, kind string) *model.Message {
-	m := model.New(sourceEdgeController, model.GroupResource, operation(key, act.Op), key.String(), object)
+	source := sourceEdgeController
+	if key.Type == resource.TypeDevice || key.Type == resource.TypeDeviceModel {
+		source = sourceDeviceController
+	}
+	m := model.New(source, model.GroupResource, operation(key, act.Op), key.String(), object)
 	if act.Op == queue.Delete {
 		m.Content = tombstone(key, act.State.UID, apiVersion, kind)
 	}
@@ -70,6 +77,8 @@ var usualKinds = map[string]apiKind{
 	resource.TypePersistentVolume:      {"v1", "PersistentVolume"},
 	resource.TypePersistentVolumeClaim: {"v1", "PersistentVolumeClaim"},
 	resource.TypeVolumeAttachment:      {"storage.k8s.io/v1", "VolumeAttachment"},
+	resource.TypeDevice:                {devices.APIVersion, devices.KindDevice},
+	resource.TypeDeviceModel:           {devices.APIVersion, devices.KindDeviceModel},
 	"service":                          {"v1", "Service"},
 	"endpoints":                        {"v1", "Endpoints"},
 	"endpointslice":                    {"discovery.k8s.io/v1", "EndpointSlice"},

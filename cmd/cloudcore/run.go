@@ -19,6 +19,8 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudconfig"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/objectsync"
+	"github.com/edgecore-io/edgecore/cloud/controllers"
+	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/cloud/edgeports"
 	"github.com/edgecore-io/edgecore/cloud/kubeapi"
@@ -68,6 +70,7 @@ type cloud struct {
 	clients    edgecontroller.Clients
 	authority  *certificates.Authority
 	controller *edgecontroller.Controller
+	devices    *devicecontroller.Controller // nil: switched off
 	records    *objectsync.Store
 	guard      *nodeidentity.Guard
 	hub        *cloudhub.Hub
@@ -98,8 +101,16 @@ func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *kubeapi.Server) er
 	defer c.clients.Close()
 	defer records.Wait()
 	defer c.controller.Wait()
+	if c.devices != nil {
+		defer c.devices.Wait()
+	}
 	defer stopBack()
 	records.Go(func() { _ = c.records.Run(back) }) // it ends with its context, and says itself what it cannot write
+	if c.devices != nil {
+		if err := c.devices.Start(back, c.hub); err != nil {
+			return ended(ctx, err)
+		}
+	}
 	unlessFilled := context.AfterFunc(ctx, stopBack)
 	err := c.controller.Start(back, c.hub)
 	if err != nil || !unlessFilled() {
@@ -193,7 +204,11 @@ func (c *cloud) build(ctx context.Context) error {
 	if err := c.controller.OnEdgeNode(c.guard.NodeChanged); err != nil {
 		return err
 	}
-	hub.Downstream, hub.Upstream, hub.Gate = c.guard.Downstream(c.controller), c.guard.Upstream(c.controller), c.guard
+	joined, err := c.joinControllers()
+	if err != nil {
+		return err
+	}
+	hub.Downstream, hub.Upstream, hub.Gate = c.guard.Downstream(joined), c.guard.Upstream(joined), c.guard
 	hub.Records, hub.Registry, hub.KubeCA = c.records, c.registry, c.api.CA
 	hub.Duplicate = c.controller.Duplicate
 	if c.hub, err = cloudhub.New(hub); err != nil {
@@ -202,6 +217,20 @@ func (c *cloud) build(ctx context.Context) error {
 	c.guard.SetHub(c.hub)
 	c.authority.OnChange(c.hub.Recheck)
 	return nil
+}
+
+// joinControllers makes devicecontroller, unless it is switched off, and joins it with edgecontroller.
+func (c *cloud) joinControllers() (controllers.Controller, error) {
+	if !c.cfg.Modules.DeviceController.Enable {
+		return controllers.Join(c.controller, nil), nil
+	}
+	options := cloudconfig.DeviceOptions(&c.cfg.Modules.DeviceController)
+	options.Objects, options.Client, options.Registry = c.api.Objects, c.api.Client, c.registry
+	var err error
+	if c.devices, err = devicecontroller.New(options); err != nil {
+		return nil, err
+	}
+	return controllers.Join(c.controller, c.devices), nil
 }
 
 // front runs the ports that nodes reach, until ctx ends or a part of it fails.

@@ -28,6 +28,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/edgeports"
 	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	reliablesyncs "github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -90,6 +91,7 @@ func fakeAPI(objects ...runtime.Object) *kubeapi.Server {
 		Objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 			map[schema.GroupVersionResource]string{
 				reliablesyncs.ObjectSyncs: "ObjectSyncList", reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList",
+				devices.Devices: "DeviceList", devices.DeviceModels: "DeviceModelList",
 			}),
 		Connect: func(context.Context) (edgecontroller.Clients, error) {
 			return edgecontroller.Clients{Own: client, AsNode: client}, nil

@@ -42,6 +42,13 @@ const (
 	TypeAccessReview = "subjectaccessreview"
 	TypeClientCA     = "clientca"
 
+	// Devices and their models come from the cloud. The twin of a device (its state and values) and the mappers that
+	// have registered are the node's own rows in its store.
+	TypeDevice       = "device"
+	TypeDeviceModel  = "devicemodel"
+	TypeDeviceTwin   = "devicetwin"
+	TypeDeviceMapper = "devicemapper"
+
 	// TypeLink is the state of the link, for the modules of the edge.
 	TypeLink = "link"
 )

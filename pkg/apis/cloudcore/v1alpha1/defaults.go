@@ -51,7 +51,9 @@ func defaultFor(nodeLimit int32) *CloudCore {
 				Load:                defaultLoad(nodeLimit),
 			},
 			DeviceController: DeviceController{
-				Enable: true,
+				Enable:              true,
+				StatusInterval:      1,
+				StatusWritesPerNode: 20,
 				Buffer: DeviceControllerBuffer{
 					UpdateDeviceTwins:  queue,
 					UpdateDeviceStatus: queue,

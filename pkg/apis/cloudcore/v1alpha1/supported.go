@@ -8,7 +8,9 @@ func live() map[string]bool {
 	keys := map[string]bool{
 		"apiVersion": true, "kind": true,
 		"commonConfig.monitorServer": true, "kubeAPIConfig": true,
-		"modules.edgeController.enable": true, // to switch it off is refused
+		"modules.edgeController.enable":           true, // to switch it off is refused
+		"modules.deviceController.enable":         true,
+		"modules.deviceController.statusInterval": true, "modules.deviceController.statusWritesPerNode": true,
 	}
 	for _, k := range []string{
 		"enable", // to switch it off is refused
@@ -30,7 +32,7 @@ func LiveKeys() []string { return strict.SortedKeys(live()) }
 // warning.
 func absent() map[string]bool {
 	keys := map[string]bool{}
-	for _, m := range []string{"deviceController", "taskManager", "dynamicController", "cloudStream", "router",
+	for _, m := range []string{"taskManager", "dynamicController", "cloudStream", "router",
 		"iptablesManager"} {
 		keys["modules."+m+".enable"] = true
 	}

@@ -15,6 +15,8 @@ import (
 const (
 	maxDays             = 100 * 365
 	maxLookupsPerSource = 10000
+	maxStatusInterval   = 3600
+	maxStatusWrites     = 10000
 )
 
 // Validate checks the values and returns everything wrong as strict.Problems. It skips modules that are switched off.
@@ -135,6 +137,10 @@ func (k *checker) servers(p string, h *CloudHub) {
 
 // modules also checks modules that this version may lack: a wrong value is still wrong.
 func (k *checker) modules(p string, m *Modules) {
+	if d := &m.DeviceController; d.Enable {
+		k.Within(p+".deviceController.statusInterval", int64(d.StatusInterval), 1, maxStatusInterval)
+		k.Within(p+".deviceController.statusWritesPerNode", int64(d.StatusWritesPerNode), 1, maxStatusWrites)
+	}
 	if e := &m.EdgeController; !e.Enable {
 		k.Fail(p+".edgeController.enable", false, "true: without it no object reaches an edge")
 	} else {

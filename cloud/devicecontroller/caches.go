@@ -1,0 +1,197 @@
+package devicecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+)
+
+// Indexes of the cached devices.
+const (
+	byNode  = "node"  // spec.nodeName
+	byModel = "model" // NAMESPACE/NAME of the model
+)
+
+// caches holds the Devices and DeviceModels of the cluster in informers, as *devices.Device and *devices.DeviceModel.
+type caches struct {
+	objects         dynamic.Interface
+	devices, models cache.SharedIndexInformer
+}
+
+func newCaches(objects dynamic.Interface) (*caches, error) {
+	c := &caches{objects: objects}
+	for _, x := range []struct {
+		informer  *cache.SharedIndexInformer
+		gvr       schema.GroupVersionResource
+		indexers  cache.Indexers
+		transform cache.TransformFunc
+	}{
+		{&c.devices, devices.Devices, deviceIndexers(), typedAs[devices.Device]},
+		{&c.models, devices.DeviceModels, nil, typedAs[devices.DeviceModel]},
+	} {
+		informer := dynamicinformer.NewFilteredDynamicInformer(objects, x.gvr, "", 0, x.indexers, nil).Informer()
+		if err := informer.SetTransform(x.transform); err != nil {
+			return nil, fmt.Errorf("watch %s: %w", x.gvr.Resource, err)
+		}
+		if err := informer.SetWatchErrorHandlerWithContext(watchFailed(x.gvr.Resource)); err != nil {
+			return nil, fmt.Errorf("watch %s: %w", x.gvr.Resource, err)
+		}
+		*x.informer = informer
+	}
+	return c, nil
+}
+
+// watchFailed logs why objects cannot be watched, at most every ten minutes.
+func watchFailed(what string) cache.WatchErrorHandlerWithContext {
+	var mu sync.Mutex
+	var logged time.Time
+	return func(ctx context.Context, _ *cache.Reflector, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || errors.Is(err, io.EOF) ||
+			errors.Is(err, io.ErrUnexpectedEOF) || time.Since(logged) < 10*time.Minute {
+			return
+		}
+		logged = time.Now()
+		klog.InfoS("Devices cannot be watched; until then nodes get no changes of them: apply deploy/cloudcore/crds "+
+			"and check cloudcore's role", "resource", what, "err", err)
+	}
+}
+
+// typedAs converts an object of the API into its Go type, without managedFields.
+func typedAs[T any](obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil // converted before
+	}
+	u.SetManagedFields(nil)
+	out, err := fromUnstructured[T](u)
+	if err != nil {
+		// An object that does not fit is cached without its spec, so that it is bound to no node, and stops nothing else.
+		klog.InfoS("Object is not readable as v1beta1; ignoring it", "kind", u.GetKind(), "object", klog.KObj(u),
+			"err", err)
+		bare := &unstructured.Unstructured{}
+		bare.SetName(u.GetName())
+		bare.SetNamespace(u.GetNamespace())
+		bare.SetUID(u.GetUID())
+		bare.SetResourceVersion(u.GetResourceVersion())
+		return fromUnstructured[T](bare)
+	}
+	return out, nil
+}
+
+func fromUnstructured[T any](u *unstructured.Unstructured) (*T, error) {
+	data, err := json.Marshal(u.Object)
+	if err != nil {
+		return nil, err
+	}
+	out := new(T)
+	return out, json.Unmarshal(data, out)
+}
+
+func deviceIndexers() cache.Indexers {
+	index := func(key func(d *devices.Device) string) cache.IndexFunc {
+		return func(obj any) ([]string, error) {
+			if d, ok := obj.(*devices.Device); ok {
+				if k := key(d); k != "" {
+					return []string{k}, nil
+				}
+			}
+			return nil, nil
+		}
+	}
+	return cache.Indexers{
+		byNode:  index(func(d *devices.Device) string { return d.Spec.NodeName }),
+		byModel: index(modelOf),
+	}
+}
+
+// modelOf returns NAMESPACE/NAME of a device's model; "" is none.
+func modelOf(d *devices.Device) string {
+	if d.Spec.DeviceModelRef.Name == "" {
+		return ""
+	}
+	return d.Namespace + "/" + d.Spec.DeviceModelRef.Name
+}
+
+// run runs the informers until ctx ends.
+func (c *caches) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { c.devices.RunWithContext(ctx) })
+	wg.Go(func() { c.models.RunWithContext(ctx) })
+	wg.Wait()
+}
+
+// filled reports whether both caches have synced.
+func (c *caches) filled() bool { return c.devices.HasSynced() && c.models.HasSynced() }
+
+// device returns a cached device, or nil.
+func (c *caches) device(namespace, name string) *devices.Device {
+	return cached[devices.Device](c.devices, namespace, name)
+}
+
+// model returns a cached model, or nil.
+func (c *caches) model(namespace, name string) *devices.DeviceModel {
+	return cached[devices.DeviceModel](c.models, namespace, name)
+}
+
+func cached[T any](informer cache.SharedIndexInformer, namespace, name string) *T {
+	obj, ok, err := informer.GetStore().GetByKey(namespace + "/" + name)
+	if err != nil || !ok {
+		return nil
+	}
+	t, _ := obj.(*T)
+	return t
+}
+
+// on lists the devices that are bound to a node.
+func (c *caches) on(node string) []*devices.Device { return c.indexed(byNode, node) }
+
+// of lists the devices of a model.
+func (c *caches) of(namespace, model string) []*devices.Device {
+	return c.indexed(byModel, namespace+"/"+model)
+}
+
+func (c *caches) indexed(index, key string) []*devices.Device {
+	objs, err := c.devices.GetIndexer().ByIndex(index, key)
+	if err != nil {
+		return nil // the index always exists
+	}
+	out := make([]*devices.Device, 0, len(objs))
+	for _, o := range objs {
+		if d, ok := o.(*devices.Device); ok {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// read gets an object from the API server; nil if there is none. Without the CRD there is none either.
+func read[T any](
+	ctx context.Context, objects dynamic.Interface, gvr schema.GroupVersionResource, namespace, name string,
+) (*T, error) {
+	u, err := objects.Resource(gvr).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	u.SetManagedFields(nil)
+	return fromUnstructured[T](u)
+}

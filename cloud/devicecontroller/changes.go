@@ -1,0 +1,177 @@
+package devicecontroller
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// change holds the arguments of one call of Hub.Changed.
+type change struct {
+	node string
+	key  resource.Key
+}
+
+// deviceChanges returns the changes for nodes in a device's event; old is nil for a new device, now for a deleted one.
+// The model is marked with its device: it comes with the first device of a node and goes with the last.
+func deviceChanges(old, now *devices.Device) []change {
+	if old != nil && now != nil && sameDevice(old, now) {
+		return nil
+	}
+	var out []change
+	for _, d := range []*devices.Device{old, now} {
+		if d == nil || d.Spec.NodeName == "" {
+			continue
+		}
+		model := resource.Key{
+			Namespace: d.Namespace, Type: resource.TypeDeviceModel, Name: d.Spec.DeviceModelRef.Name,
+		}
+		changes := []change{{d.Spec.NodeName, model}, {d.Spec.NodeName, deviceKey(d)}}
+		if d == old { // a model goes after its device
+			changes[0], changes[1] = changes[1], changes[0]
+		}
+		for _, ch := range changes {
+			if ch.key.Name != "" && !contains(out, ch) {
+				out = append(out, ch)
+			}
+		}
+	}
+	return out
+}
+
+func contains(list []change, one change) bool {
+	for _, ch := range list {
+		if ch == one {
+			return true
+		}
+	}
+	return false
+}
+
+func deviceKey(d *devices.Device) resource.Key {
+	return resource.Key{Namespace: d.Namespace, Type: resource.TypeDevice, Name: d.Name}
+}
+
+// sameDevice ignores the status: nodes get only changes of the spec and the metadata.
+func sameDevice(a, b *devices.Device) bool {
+	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+}
+
+func sameModel(a, b *devices.DeviceModel) bool {
+	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+}
+
+// sameMeta ignores fields that change with every write.
+func sameMeta(a, b *metav1.ObjectMeta) bool {
+	x, y := *a, *b
+	for _, m := range []*metav1.ObjectMeta{&x, &y} {
+		m.ResourceVersion, m.Generation, m.ManagedFields = "", 0, nil
+	}
+	return equality.Semantic.DeepEqual(&x, &y)
+}
+
+// watch turns the informers' events into calls of the hub.
+func (c *Controller) watch() error {
+	if _, err := c.caches.devices.AddEventHandler(handler(c.deviceEvent)); err != nil {
+		return err
+	}
+	_, err := c.caches.models.AddEventHandler(handler(c.modelEvent))
+	return err
+}
+
+// handler calls f with the object before and after; nil means none.
+func handler[T any](f func(old, now *T)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) {
+			if now, ok := obj.(*T); ok {
+				f(nil, now)
+			}
+		},
+		UpdateFunc: func(before, obj any) {
+			old, was := before.(*T)
+			now, is := obj.(*T)
+			if was && is {
+				f(old, now)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = missed.Obj
+			}
+			if old, ok := obj.(*T); ok {
+				f(old, nil)
+			}
+		},
+	}
+}
+
+func (c *Controller) deviceEvent(old, now *devices.Device) {
+	for _, ch := range deviceChanges(old, now) {
+		c.hub.Changed(ch.node, ch.key)
+	}
+	c.tellMembership(old, now)
+	if now == nil || old != nil && old.UID != now.UID {
+		c.writer.forget(old.Namespace, old.Name)
+	}
+	if now != nil && (old == nil || !sameDevice(old, now)) {
+		c.checkSpec(now)
+	}
+}
+
+func (c *Controller) modelEvent(old, now *devices.DeviceModel) {
+	if old != nil && now != nil && sameModel(old, now) {
+		return
+	}
+	m := now
+	if m == nil {
+		m = old
+	}
+	key := resource.Key{Namespace: m.Namespace, Type: resource.TypeDeviceModel, Name: m.Name}
+	for _, d := range c.caches.of(m.Namespace, m.Name) {
+		if d.Spec.NodeName == "" {
+			continue
+		}
+		c.hub.Changed(d.Spec.NodeName, key)
+		c.hub.Changed(d.Spec.NodeName, deviceKey(d)) // the model decides which desired values are sent
+		c.checkSpec(d)
+	}
+}
+
+// checkSpec records events about what is wrong with the spec of a device.
+func (c *Controller) checkSpec(d *devices.Device) {
+	if old := olderForm(d); old != "" {
+		c.events.once(d, v1.EventTypeWarning, "ObsoleteDevice", old)
+		return
+	}
+	if !c.caches.filled() {
+		return // the model may still come; modelEvent checks the device then
+	}
+	model := c.caches.model(d.Namespace, d.Spec.DeviceModelRef.Name)
+	if model == nil {
+		c.events.once(d, v1.EventTypeWarning, "DeviceModelMissing", fmt.Sprintf("DeviceModel %q does not exist in "+
+			"namespace %s: create it, or correct spec.deviceModelRef.name. Desired values are sent unchecked",
+			d.Spec.DeviceModelRef.Name, d.Namespace))
+		return
+	}
+	for _, problem := range forbidden(d, model) {
+		c.events.once(d, v1.EventTypeWarning, "InvalidDesiredValue",
+			fmt.Sprintf("%v. The desired value is not sent to node %s", problem, d.Spec.NodeName))
+	}
+}
+
+// olderForm returns how to convert a device that has the form of v1alpha2, and "" for any other device.
+func olderForm(d *devices.Device) string {
+	if d.Spec.NodeName != "" || len(d.Spec.Properties) > 0 || d.Spec.Protocol.ProtocolName != "" {
+		return ""
+	}
+	return "This device has no nodeName, protocol and properties. If it was written as devices.kubeedge.io/v1alpha2, " +
+		"write it as v1beta1: spec.nodeSelector becomes spec.nodeName; spec.protocol.modbus and the like become " +
+		"spec.protocol.protocolName and configData; each of spec.propertyVisitors becomes visitors of the property " +
+		"in spec.properties; desired values move from status.twins to spec.properties[].desired"
+}

@@ -1,0 +1,134 @@
+// Package devicecontroller connects the API objects of devices with the nodes that the devices are bound to: it decides
+// which Devices and DeviceModels each node must have, and writes the values and states that nodes report.
+//
+// It promises:
+//
+//   - A node gets the devices whose spec.nodeName names it, and their models, and no others.
+//   - A desired value that the model forbids (read-only, wrong type, out of range) is not sent to the node. The Device
+//     gets an event that says why.
+//   - A node can write only the statuses of devices that are bound to it, and only properties that their specs have.
+//   - A report is answered after it is written. The newest value of each property wins: a value never replaces one
+//     that its device reported later, whichever cloudcore writes it.
+//   - A device causes at most one write per Options.WriteInterval, a node at most Options.NodeWrites a second. Reports
+//     that come faster are merged.
+//
+// Without the CRDs in the API it waits for them; nothing else of cloudcore waits for it.
+package devicecontroller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// Defaults of Options.
+const (
+	DefaultWriteInterval = time.Second
+	DefaultNodeWrites    = 20
+)
+
+// Options configures a Controller. Objects and Client are required.
+type Options struct {
+	// Objects reads and writes devices, Client writes events.
+	Objects dynamic.Interface
+	Client  kubernetes.Interface
+	// WriteInterval is the shortest time between two writes of one device's status.
+	WriteInterval time.Duration
+	// NodeWrites limits the status writes a second that one node's reports cause; five seconds' worth at once.
+	NodeWrites float64
+	// Registry registers the metrics; nil is none.
+	Registry prometheus.Registerer
+}
+
+// Hub is what the controller needs from cloudhub.
+type Hub interface {
+	// Changed marks an object of a node as new, changed or deleted. It never blocks.
+	Changed(node string, key resource.Key)
+	// Send queues a message for a node. It never blocks, and reports whether the node is connected here.
+	Send(node string, m *model.Message) bool
+}
+
+// Controller implements cloudhub.Downstream and cloudhub.Upstream for devices. Make it with New, and Start it before
+// the hub takes its first connection.
+type Controller struct {
+	caches  *caches
+	writer  *writer
+	events  *events
+	metrics *metrics
+
+	// Set by Start.
+	hub   Hub
+	ctx   context.Context
+	owned sync.WaitGroup
+
+	mu sync.Mutex
+	// sessions are the connected nodes; the value reports whether the node runs edgecore.
+	sessions map[string]bool
+}
+
+var (
+	_ cloudhub.Downstream = (*Controller)(nil)
+	_ cloudhub.Upstream   = (*Controller)(nil)
+)
+
+// New makes a controller. It does nothing before Start.
+func New(o Options) (*Controller, error) {
+	if o.WriteInterval <= 0 {
+		o.WriteInterval = DefaultWriteInterval
+	}
+	if o.NodeWrites <= 0 {
+		o.NodeWrites = DefaultNodeWrites
+	}
+	caches, err := newCaches(o.Objects)
+	if err != nil {
+		return nil, fmt.Errorf("devicecontroller: %w", err)
+	}
+	c := &Controller{
+		caches:   caches,
+		events:   newEvents(o.Client),
+		metrics:  newMetrics(),
+		sessions: map[string]bool{},
+	}
+	c.writer = newWriter(o, writerNeeds{
+		Device: caches.device, Answer: c.answer, StateChanged: c.stateChanged, Refused: c.refusedWrite,
+		Metrics: c.metrics,
+	})
+	if o.Registry != nil {
+		if err := c.metrics.register(o.Registry); err != nil {
+			return nil, fmt.Errorf("register the metrics of devicecontroller: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// Start starts the watches, and returns at once. Its goroutines end with ctx; Wait waits for them.
+func (c *Controller) Start(ctx context.Context, hub Hub) error {
+	c.hub, c.ctx = hub, ctx
+	if err := c.watch(); err != nil {
+		return fmt.Errorf("watch devices: %w", err)
+	}
+	c.owned.Go(func() { c.caches.run(ctx) })
+	c.owned.Go(func() { c.events.run(ctx) })
+	c.owned.Go(func() { c.writer.run(ctx) })
+	return nil
+}
+
+// Wait returns when all goroutines of Start have ended. Cancel Start's context first.
+func (c *Controller) Wait() { c.owned.Wait() }
+
+// runsEdgecore reports whether a node is connected with an agent of ours, and whether it is connected at all.
+func (c *Controller) runsEdgecore(node string) (ours, connected bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ours, connected = c.sessions[node]
+	return ours, connected
+}

@@ -1,0 +1,409 @@
+package devicecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clientgotesting "k8s.io/client-go/testing"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/devicemsg"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
+
+// hub records what the controller tells it.
+type hub struct {
+	mu      sync.Mutex
+	changed []string
+	sent    []string // NODE OPERATION RESOURCE CONTENT
+}
+
+func (h *hub) Changed(node string, key resource.Key) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.changed = append(h.changed, node+" "+key.String())
+}
+
+func (h *hub) Send(node string, m *model.Message) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sent = append(h.sent, strings.Join([]string{node, m.Route.Operation, m.Route.Resource, string(m.Content)}, " "))
+	return true
+}
+
+func (h *hub) has(t *testing.T, parts ...string) {
+	t.Helper()
+	wait.Until(t, fmt.Sprintf("a message with %q", parts), func() error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for _, s := range h.sent {
+			if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(s, p) }) {
+				return nil
+			}
+		}
+		return fmt.Errorf("sent: %q", h.sent)
+	})
+}
+
+// env is a controller with a fake API server. What only a real one can show is in test/cloud.
+type env struct {
+	*Controller
+	t       *testing.T
+	hub     *hub
+	objects *dynamicfake.FakeDynamicClient
+	client  *fake.Clientset
+}
+
+func start(t *testing.T, o Options, objects ...any) *env {
+	t.Helper()
+	e := &env{t: t, hub: &hub{}, client: fake.NewClientset()}
+	e.objects = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{
+			devices.Devices: "DeviceList", devices.DeviceModels: "DeviceModelList",
+			devices.DeviceStatuses: "DeviceStatusList",
+		})
+	// The API server gives each new object a UID; the fake does not.
+	e.objects.PrependReactor("create", "devicestatuses", func(a clientgotesting.Action) (bool, runtime.Object, error) {
+		obj, err := meta.Accessor(a.(clientgotesting.CreateAction).GetObject())
+		if err == nil {
+			obj.SetUID("us")
+		}
+		return false, nil, err
+	})
+	for _, obj := range objects {
+		e.create(obj)
+	}
+	o.Objects, o.Client = e.objects, e.client
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Controller = c
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		cancel()
+		c.Wait()
+	})
+	if err := c.Start(ctx, e.hub); err != nil {
+		t.Fatal(err)
+	}
+	wait.True(t, "the caches to be filled", c.caches.filled)
+	return e
+}
+
+func (e *env) create(obj any) {
+	e.t.Helper()
+	gvr := devices.Devices
+	if _, is := obj.(*devices.DeviceModel); is {
+		gvr = devices.DeviceModels
+	}
+	u, err := toUnstructured(obj)
+	if err == nil {
+		_, err = e.objects.Resource(gvr).Namespace(u.GetNamespace()).Create(e.t.Context(), u, metav1.CreateOptions{})
+	}
+	if err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *env) update(d *devices.Device) {
+	e.t.Helper()
+	u, err := toUnstructured(d)
+	if err == nil {
+		_, err = e.objects.Resource(devices.Devices).Namespace(d.Namespace).Update(e.t.Context(), u, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *env) status() devices.Status {
+	e.t.Helper()
+	s, err := read[devices.DeviceStatus](e.t.Context(), e.objects, devices.DeviceStatuses, "shop", "sensor")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if s == nil {
+		return devices.Status{}
+	}
+	return s.Status
+}
+
+// report sends a report of a node.
+func (e *env) report(node, resource, content string) {
+	e.t.Helper()
+	m := model.New(devicemsg.Source, model.GroupResource, model.OpUpdate, resource, json.RawMessage(content))
+	if r := e.Handle(e.t.Context(), node, m); r != nil {
+		e.hub.Send(node, r)
+	}
+}
+
+func device(change ...func(d *devices.Device)) *devices.Device {
+	d := sensor()
+	d.APIVersion, d.Kind, d.ResourceVersion = devices.APIVersion, devices.KindDevice, "1"
+	for _, f := range change {
+		f(d)
+	}
+	return d
+}
+
+func lampModel() *devices.DeviceModel {
+	m := &devices.DeviceModel{Spec: devices.DeviceModelSpec{Properties: []devices.ModelProperty{
+		{Name: "temp", Type: devices.TypeInt, AccessMode: devices.ReadOnly},
+		{Name: "fan", Type: devices.TypeInt, Maximum: "9", AccessMode: devices.ReadWrite},
+	}}}
+	m.APIVersion, m.Kind, m.Namespace, m.Name, m.UID = devices.APIVersion, devices.KindDeviceModel, "shop", "m", "um"
+	return m
+}
+
+const (
+	twinResource  = "device/shop/sensor/twin/edge_updated"
+	stateResource = "device/shop/sensor/state/update"
+)
+
+func twinContent(value string, version int) string {
+	return fmt.Sprintf(`{"twin":{"temp":{"actual":{"value":"%s"},"actual_version":{"edge":%d}}},"epoch":"e"}`, value,
+		version)
+}
+
+// TestDownstream: a node gets its devices and their models alone; forbidden desired values are left out.
+func TestDownstream(t *testing.T) {
+	e := start(t, Options{}, lampModel(), device(func(d *devices.Device) {
+		d.Spec.Properties[0].Desired = &devices.TwinProperty{Value: "1"}
+		d.Spec.Properties[1].Desired = &devices.TwinProperty{Value: "5"}
+		d.Status = &devices.Status{State: "online"}
+	}))
+	var keys []string
+	for _, ref := range e.Desired("n1") {
+		keys = append(keys, ref.Key.String()+" "+ref.Kind+" "+string(ref.UID))
+	}
+	want := []string{"shop/device/sensor Device u1", "shop/devicemodel/m DeviceModel um"}
+	if diff := cmp.Diff(want, keys); diff != "" {
+		t.Errorf("objects of n1 (-want +got):\n%s", diff)
+	}
+	if refs := e.Desired("n2"); len(refs) > 0 {
+		t.Errorf("objects of n2 = %v, want none", refs)
+	}
+	obj, err := e.Object("n1", resource.Key{Namespace: "shop", Type: "device", Name: "sensor"})
+	if err != nil || obj == nil {
+		t.Fatalf("Object = %v, %v; want the device", obj, err)
+	}
+	var sent devices.Device
+	if err := json.Unmarshal(obj.JSON, &sent); err != nil {
+		t.Fatal(err)
+	}
+	if sent.Kind != "Device" || sent.Status != nil || sent.Spec.Properties[0].Desired != nil ||
+		sent.Spec.Properties[1].Desired.Value != "5" {
+		t.Errorf("sent %s; want no status, no desired value of the read-only temp, and 5 of fan", obj.JSON)
+	}
+	for node, typ := range map[string]string{"n2": "device", "n3": "devicemodel"} {
+		if obj, err := e.Object(node, resource.Key{Namespace: "shop", Type: typ, Name: "sensor"}); obj != nil || err != nil {
+			t.Errorf("Object of %s for %s = %v, %v; want none", typ, node, obj, err)
+		}
+	}
+	wait.Until(t, "an event about the read-only property", func() error {
+		list, err := e.client.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, event := range list.Items {
+			if event.Reason == "InvalidDesiredValue" && strings.Contains(event.Message, "temp is read-only") {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d events", len(list.Items))
+	})
+}
+
+// TestDeviceChanges: nodes learn of new specs and of moves, and not of statuses.
+func TestDeviceChanges(t *testing.T) {
+	moved := device(func(d *devices.Device) { d.Spec.NodeName = "n2" })
+	for name, tc := range map[string]struct {
+		old, now *devices.Device
+		want     []string
+	}{
+		"new":     {nil, device(), []string{"n1 shop/devicemodel/m", "n1 shop/device/sensor"}},
+		"deleted": {device(), nil, []string{"n1 shop/device/sensor", "n1 shop/devicemodel/m"}},
+		"moved": {device(), moved, []string{
+			"n1 shop/device/sensor", "n1 shop/devicemodel/m", "n2 shop/devicemodel/m", "n2 shop/device/sensor",
+		}},
+		"status": {device(), device(func(d *devices.Device) {
+			d.Status, d.ResourceVersion = &devices.Status{State: "ok"}, "2"
+		}), nil},
+		"value": {device(), device(func(d *devices.Device) {
+			d.Spec.Properties[1].Desired = &devices.TwinProperty{Value: "2"}
+		}), []string{"n1 shop/device/sensor", "n1 shop/devicemodel/m"}},
+		"unbound": {nil, device(func(d *devices.Device) { d.Spec.NodeName = "" }), nil},
+	} {
+		var got []string
+		for _, ch := range deviceChanges(tc.old, tc.now) {
+			got = append(got, ch.node+" "+ch.key.String())
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestReportIsWritten: a report is in the DeviceStatus, which the Device owns, when it is answered; a state is also in
+// the Device.
+func TestReportIsWritten(t *testing.T) {
+	e := start(t, Options{WriteInterval: time.Millisecond}, lampModel(), device())
+	e.Connected(t.Context(), "n1", "edgecore/websocket")
+	e.report("n1", twinResource, twinContent("21", 1))
+	e.hub.has(t, "n1 response twin")
+	s := e.status()
+	if len(s.Twins) != 1 || s.Twins[0].Reported.Value != "21" || s.Twins[0].Reported.Metadata["version"] != "e.1" {
+		t.Errorf("status %+v, want temp 21 as e.1", s)
+	}
+	u, err := read[devices.DeviceStatus](t.Context(), e.objects, devices.DeviceStatuses, "shop", "sensor")
+	if err != nil || len(u.OwnerReferences) != 1 || u.OwnerReferences[0].UID != "u1" {
+		t.Errorf("owners %+v, %v; want the device", u.OwnerReferences, err)
+	}
+	e.report("n1", stateResource, `{"device":{"state":"offline"},"epoch":"e","version":2}`)
+	wait.Until(t, "the state in the Device", func() error {
+		d, err := read[devices.Device](t.Context(), e.objects, devices.Devices, "shop", "sensor")
+		if err == nil && (d.Status == nil || d.Status.State != "offline") {
+			err = fmt.Errorf("status %+v", d.Status)
+		}
+		return err
+	})
+	wait.Until(t, "an event", func() error {
+		list, err := e.client.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 || list.Items[0].Reason != "DeviceOffline" {
+			return fmt.Errorf("%v, %v", list, err)
+		}
+		return nil
+	})
+}
+
+// TestForeignDevice: a node cannot report on a device of another node.
+func TestForeignDevice(t *testing.T) {
+	e := start(t, Options{}, device())
+	e.Connected(t.Context(), "n2", "edgecore/websocket")
+	e.report("n2", twinResource, twinContent("21", 1))
+	e.hub.has(t, "n2 error twin", "is not bound to node n2")
+	e.report("n2", "device/shop/none/state/update", `{"device":{"state":"ok"}}`)
+	e.hub.has(t, "n2 error twin", "device shop/none is not bound")
+	if s := e.status(); len(s.Twins) > 0 {
+		t.Errorf("status %+v, want none", s)
+	}
+}
+
+// TestKubeEdge: KubeEdge's edgecores get the membership of their devices, and a response to every report, as they
+// repeat it until they get one.
+func TestKubeEdge(t *testing.T) {
+	e := start(t, Options{WriteInterval: time.Millisecond}, device())
+	e.Connected(t.Context(), "n1", "websocket")
+	e.report("n1", devicemsg.ResourceDetail, `{}`)
+	e.hub.has(t, `n1 response twin "OK"`)
+	e.hub.has(t, "n1 update membership", `"added_devices":[{"id":"shop/sensor","name":"sensor"}]`)
+	e.report("n1", "device/sensor/twin/edge_updated", `{"twin":{"temp":{"actual":{"value":"3"}}}}`)
+	wait.Until(t, "the value", func() error {
+		if s := e.status(); len(s.Twins) != 1 || s.Twins[0].Reported.Value != "3" {
+			return fmt.Errorf("status %+v", s)
+		}
+		return nil
+	})
+	e.report("n1", "device/shop/none/twin/edge_updated", twinContent("3", 1))
+	e.hub.has(t, "n1 response twin", "device shop/none is not bound")
+	e.update(device(func(d *devices.Device) { d.Spec.NodeName, d.ResourceVersion = "n2", "2" }))
+	e.hub.has(t, "n1 update membership", `"removed_devices":[{"id":"shop/sensor"`)
+}
+
+// TestReportsAreMerged: however fast a node reports, a device is written once per interval, and the newest value is
+// written last.
+func TestReportsAreMerged(t *testing.T) {
+	e := start(t, Options{WriteInterval: 300 * time.Millisecond}, device())
+	e.Connected(t.Context(), "n1", "edgecore/websocket")
+	const reports = 500
+	for i := range reports {
+		e.report("n1", twinResource, twinContent(fmt.Sprint(i), i))
+	}
+	wait.Until(t, "the newest value", func() error {
+		if s := e.status(); len(s.Twins) != 1 || s.Twins[0].Reported.Value != fmt.Sprint(reports-1) {
+			return fmt.Errorf("status %+v", s)
+		}
+		return nil
+	})
+	writes := 0
+	for _, a := range e.objects.Actions() {
+		if a.GetResource() == devices.DeviceStatuses && (a.GetVerb() == "create" || a.GetVerb() == "patch") {
+			writes++
+		}
+	}
+	if writes > reports/50 {
+		t.Errorf("%d writes for %d reports, want few", writes, reports)
+	}
+}
+
+// TestNoDeviceStatus: a cluster of KubeEdge before v1.23 has no DeviceStatus; the Device has the values then.
+func TestNoDeviceStatus(t *testing.T) {
+	e := start(t, Options{WriteInterval: time.Millisecond}, device())
+	e.objects.PrependReactor("*", "devicestatuses", func(a clientgotesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewGenericServerResponse(404, a.GetVerb(), schema.GroupResource{}, "", "", 0, true)
+	})
+	e.Connected(t.Context(), "n1", "edgecore/websocket")
+	e.report("n1", twinResource, twinContent("21", 1))
+	e.hub.has(t, "n1 response twin")
+	d, err := read[devices.Device](t.Context(), e.objects, devices.Devices, "shop", "sensor")
+	if err != nil || d.Status == nil || len(d.Status.Twins) != 1 || d.Status.Twins[0].Reported.Value != "21" {
+		t.Errorf("status of the Device %+v, %v; want temp 21", d.Status, err)
+	}
+}
+
+// TestConflict: a write that meets somebody else's is done again on top of it.
+func TestConflict(t *testing.T) {
+	e := start(t, Options{WriteInterval: time.Millisecond}, device())
+	e.Connected(t.Context(), "n1", "edgecore/websocket")
+	e.report("n1", twinResource, twinContent("21", 1))
+	e.hub.has(t, "n1 response twin")
+	failed := false
+	e.objects.PrependReactor("patch", "devicestatuses", func(clientgotesting.Action) (bool, runtime.Object, error) {
+		if failed {
+			return false, nil, nil
+		}
+		failed = true
+		return true, nil, apierrors.NewConflict(devices.DeviceStatuses.GroupResource(), "sensor", nil)
+	})
+	e.report("n1", twinResource, twinContent("22", 2))
+	wait.Until(t, "the value", func() error {
+		if s := e.status(); s.Twins[0].Reported.Value != "22" {
+			return fmt.Errorf("status %+v", s)
+		}
+		return nil
+	})
+	if !failed {
+		t.Error("no conflict was met")
+	}
+}
+
+// TestRefusedForGood: what the API server refuses is answered with its error, and an event says so.
+func TestRefusedForGood(t *testing.T) {
+	e := start(t, Options{WriteInterval: time.Millisecond}, device())
+	e.objects.PrependReactor("create", "devicestatuses", func(clientgotesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(devices.DeviceStatuses.GroupResource(), "sensor", fmt.Errorf("a policy"))
+	})
+	e.Connected(t.Context(), "n1", "edgecore/websocket")
+	e.report("n1", twinResource, twinContent("21", 1))
+	e.hub.has(t, "n1 error twin", "a policy")
+}

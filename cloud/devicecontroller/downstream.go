@@ -1,0 +1,154 @@
+package devicecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// confirmTimeout is the timeout for asking the API server whether an object is really gone.
+const confirmTimeout = 5 * time.Second
+
+// errNotFilled is returned by Object until both caches have synced: before that it is unknown which devices exist.
+var errNotFilled = errors.New("the caches of devices and their models are not filled yet")
+
+// Desired implements cloudhub.Downstream: the node's devices, and the models of these.
+func (c *Controller) Desired(node string) []cloudhub.Ref {
+	if !c.caches.filled() {
+		return nil
+	}
+	var out []cloudhub.Ref
+	seen := map[string]bool{}
+	for _, d := range c.caches.on(node) {
+		out = append(out, refTo(resource.TypeDevice, devices.KindDevice, &d.ObjectMeta))
+		if m := c.caches.model(d.Namespace, d.Spec.DeviceModelRef.Name); m != nil && !seen[modelOf(d)] {
+			seen[modelOf(d)] = true
+			out = append(out, refTo(resource.TypeDeviceModel, devices.KindDeviceModel, &m.ObjectMeta))
+		}
+	}
+	return out
+}
+
+// Object implements cloudhub.Downstream. What the caches lack is asked of the API server: they may be behind.
+func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, error) {
+	if !c.caches.filled() {
+		return nil, fmt.Errorf("%s for node %s: %w", key, node, errNotFilled)
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
+	defer cancel()
+	switch key.Type {
+	case resource.TypeDevice:
+		d := c.caches.device(key.Namespace, key.Name)
+		if d == nil {
+			var err error
+			d, err = read[devices.Device](ctx, c.caches.objects, devices.Devices, key.Namespace, key.Name)
+			if err != nil {
+				return nil, fmt.Errorf("ask the API server whether %s is gone: %w", key, err)
+			}
+		}
+		if d == nil || d.Spec.NodeName != node {
+			return nil, nil
+		}
+		return toSend(key, devices.KindDevice, &d.ObjectMeta, withoutForbidden(d, c.caches.model(d.Namespace,
+			d.Spec.DeviceModelRef.Name)))
+	case resource.TypeDeviceModel:
+		used := slices.ContainsFunc(c.caches.of(key.Namespace, key.Name), func(d *devices.Device) bool {
+			return d.Spec.NodeName == node
+		})
+		if !used {
+			return nil, nil
+		}
+		m := c.caches.model(key.Namespace, key.Name)
+		if m == nil {
+			var err error
+			m, err = read[devices.DeviceModel](ctx, c.caches.objects, devices.DeviceModels, key.Namespace, key.Name)
+			if err != nil {
+				return nil, fmt.Errorf("ask the API server whether %s is gone: %w", key, err)
+			}
+		}
+		if m == nil {
+			return nil, nil
+		}
+		sent := *m
+		sent.TypeMeta = metav1.TypeMeta{APIVersion: devices.APIVersion, Kind: devices.KindDeviceModel}
+		return toSend(key, devices.KindDeviceModel, &m.ObjectMeta, &sent)
+	}
+	return nil, nil
+}
+
+// withoutForbidden returns the device as it is sent: without its status, and without the desired values that its model
+// forbids: nothing may write them to a machine. model may be nil; then nothing is known to be forbidden.
+func withoutForbidden(d *devices.Device, model *devices.DeviceModel) *devices.Device {
+	sent := *d
+	sent.TypeMeta = metav1.TypeMeta{APIVersion: devices.APIVersion, Kind: devices.KindDevice}
+	sent.Status = nil
+	if len(forbidden(d, model)) > 0 {
+		sent.Spec.Properties = slices.Clone(d.Spec.Properties)
+		for i := range sent.Spec.Properties {
+			if p := &sent.Spec.Properties[i]; checkDesired(p, model) != nil {
+				p.Desired = nil
+			}
+		}
+	}
+	return &sent
+}
+
+// forbidden returns what is wrong with the desired values of a device.
+func forbidden(d *devices.Device, model *devices.DeviceModel) []error {
+	var problems []error
+	for i := range d.Spec.Properties {
+		if err := checkDesired(&d.Spec.Properties[i], model); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return problems
+}
+
+func checkDesired(p *devices.DeviceProperty, model *devices.DeviceModel) error {
+	if p.Desired == nil || model == nil {
+		return nil
+	}
+	rules, ok := model.Property(p.Name)
+	if !ok {
+		return fmt.Errorf("property %s is not in the DeviceModel %s: add it there, or remove it from the device",
+			p.Name, model.Name)
+	}
+	if p.Desired.Value == "" && len(p.Desired.Metadata) == 0 {
+		return nil // KubeEdge's way to desire nothing
+	}
+	return rules.CheckDesired(p.Desired.Value)
+}
+
+func refTo(typ, kind string, m *metav1.ObjectMeta) cloudhub.Ref {
+	return cloudhub.Ref{
+		Key:             resource.Key{Namespace: m.Namespace, Type: typ, Name: m.Name},
+		UID:             m.UID,
+		APIVersion:      devices.APIVersion,
+		Kind:            kind,
+		ResourceVersion: m.ResourceVersion,
+	}
+}
+
+func toSend(key resource.Key, kind string, m *metav1.ObjectMeta, obj any) (*cloudhub.Object, error) {
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", key, err)
+	}
+	version, err := wire.Version(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return &cloudhub.Object{
+		Ref: refTo(key.Type, kind, m), Version: version, JSON: data, Deleting: m.DeletionTimestamp != nil,
+	}, nil
+}

@@ -1,0 +1,121 @@
+package devicecontroller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/time/rate"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
+
+	"github.com/edgecore-io/edgecore/cloud/ratelimit"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+)
+
+const (
+	// eventsMax is how many events may wait; more are dropped. once drops repeats within repeatAfter.
+	eventsMax   = 1024
+	repeatAfter = time.Hour
+	repeatsMax  = 4096
+	// eventRate limits the events a second, eventBurst those at once.
+	eventRate  = 10
+	eventBurst = 100
+	// nodeRate and nodeBurst limit the events about the devices of one node.
+	nodeRate     = 1
+	nodeBurst    = 50
+	eventTimeout = 15 * time.Second
+	// messageMax is the most that the API accepts as an event's message.
+	messageMax = 1024
+)
+
+// events records events about devices. It never blocks its callers.
+type events struct {
+	client kubernetes.Interface
+	queue  chan *v1.Event
+	recent *lru.Cache // of repeat; the value is when it was recorded
+	nodes  *ratelimit.Limiter[string]
+}
+
+// repeat identifies an event that says the same again.
+type repeat struct{ uid, reason, message string }
+
+func newEvents(client kubernetes.Interface) *events {
+	return &events{
+		client: client,
+		queue:  make(chan *v1.Event, eventsMax),
+		recent: lru.New(repeatsMax),
+		nodes:  ratelimit.New[string](nodeRate, nodeBurst),
+	}
+}
+
+// once records an event, unless the same was recorded within the last hour.
+func (e *events) once(d *devices.Device, kind, reason, message string) {
+	id := repeat{string(d.UID), reason, message}
+	if at, ok := e.recent.Get(id); ok && time.Since(at.(time.Time)) < repeatAfter {
+		return
+	}
+	e.recent.Add(id, time.Now())
+	e.add(d, kind, reason, message)
+}
+
+// add records an event. Events beyond the rate of the device's node are dropped.
+func (e *events) add(d *devices.Device, kind, reason, message string) {
+	if now := time.Now(); !e.nodes.Of(d.Spec.NodeName, now).AllowN(now, 1) {
+		return
+	}
+	if len(message) > messageMax {
+		message = message[:messageMax-3] + "..."
+	}
+	now := metav1.Now()
+	event := &v1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", d.Name, now.UnixNano()), Namespace: d.Namespace},
+		InvolvedObject: v1.ObjectReference{
+			APIVersion:      devices.APIVersion,
+			Kind:            devices.KindDevice,
+			Namespace:       d.Namespace,
+			Name:            d.Name,
+			UID:             d.UID,
+			ResourceVersion: d.ResourceVersion,
+		},
+		Type:           kind,
+		Reason:         reason,
+		Message:        message,
+		Count:          1,
+		FirstTimestamp: now,
+		LastTimestamp:  now,
+		Source:         v1.EventSource{Component: "devicecontroller"},
+	}
+	select {
+	case e.queue <- event:
+	default:
+		klog.V(2).InfoS("Event of a device dropped: too many are waiting", "device", klog.KRef(d.Namespace, d.Name),
+			"reason", reason)
+	}
+}
+
+// run sends events until ctx ends.
+func (e *events) run(ctx context.Context) {
+	limit := rate.NewLimiter(eventRate, eventBurst)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-e.queue:
+			if limit.Wait(ctx) != nil {
+				return
+			}
+			ectx, cancel := context.WithTimeout(ctx, eventTimeout)
+			_, err := e.client.CoreV1().Events(event.Namespace).Create(ectx, event, metav1.CreateOptions{})
+			cancel()
+			if err != nil && ctx.Err() == nil && !apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) {
+				klog.InfoS("Event of a device not recorded", "device", klog.KRef(event.Namespace,
+					event.InvolvedObject.Name), "reason", event.Reason, "err", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,466 @@
+package devicecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/ratelimit"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+)
+
+const (
+	writeWorkers = 8
+	writeTimeout = 15 * time.Second
+	minRetry     = 200 * time.Millisecond
+	maxRetry     = time.Minute
+	// burstSeconds is how many seconds' worth of a node's writes may come at once.
+	burstSeconds = 5
+	// maxAsks is how many reports of one device may wait for their answer. The nodes send the others again.
+	maxAsks = 32
+	// probePeriod is how often a cluster without DeviceStatus is checked for it.
+	probePeriod = 5 * time.Minute
+)
+
+// writerNeeds is what the writer needs from the controller.
+type writerNeeds struct {
+	// Device returns a device of the cache, or nil.
+	Device func(namespace, name string) *devices.Device
+	// Answer answers a node's report; problem is why it was not written.
+	Answer func(node string, m *model.Message, problem error)
+	// StateChanged is called after another state was written; before is the previous one.
+	StateChanged func(d *devices.Device, before string, s *devices.Status)
+	// Refused is called when the API server refuses a write for good.
+	Refused func(d *devices.Device, err error)
+	Metrics *metrics
+}
+
+// writer writes what nodes report: each device's newest report, at most once per interval. What waits to be written is
+// bounded by the specs of the devices that are bound to the nodes.
+type writer struct {
+	objects  dynamic.Interface
+	needs    writerNeeds
+	interval time.Duration
+	limits   *ratelimit.Limiter[string] // by node
+	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
+
+	// noStatuses is when the API server was last found to have no DeviceStatus, in nanoseconds since 1970.
+	noStatuses atomic.Int64
+
+	mu      sync.Mutex
+	pending map[types.NamespacedName]*pending
+	known   map[types.NamespacedName]*written
+}
+
+// pending is what waits to be written of a device.
+type pending struct {
+	node string
+	report
+	asks []*model.Message // to be answered then
+}
+
+// written is what the API server has of a device, as of the last write.
+type written struct {
+	at time.Time // of the last write
+	// device is the UID of the device whose status it is. uid and version are those of the object that has the status;
+	// uid is empty if that is unknown.
+	device, uid types.UID
+	version     string
+	status      devices.Status
+}
+
+func newWriter(o Options, needs writerNeeds) *writer {
+	return &writer{
+		objects:  o.Objects,
+		needs:    needs,
+		interval: o.WriteInterval,
+		limits:   ratelimit.New[string](rate.Limit(o.NodeWrites), max(1, int(o.NodeWrites*burstSeconds))),
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minRetry, maxRetry)),
+		pending: map[types.NamespacedName]*pending{},
+		known:   map[types.NamespacedName]*written{},
+	}
+}
+
+// run writes until ctx ends.
+func (w *writer) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for range writeWorkers {
+		wg.Go(func() {
+			for {
+				name, stop := w.queue.Get()
+				if stop {
+					return
+				}
+				w.next(ctx, name)
+				w.queue.Done(name)
+			}
+		})
+	}
+	<-ctx.Done()
+	w.queue.ShutDown()
+	wg.Wait()
+}
+
+// add puts a report on top of what waits to be written. ask is answered after the write.
+func (w *writer) add(namespace, name, node string, r report, ask *model.Message) {
+	id := types.NamespacedName{Namespace: namespace, Name: name}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.pending[id]
+	if p == nil || p.node != node {
+		p = &pending{node: node}
+		w.pending[id] = p
+	}
+	p.add(r)
+	if len(p.asks) < maxAsks {
+		p.asks = append(p.asks, ask)
+	}
+	var wait time.Duration
+	if k := w.known[id]; k != nil {
+		wait = time.Until(k.at.Add(w.interval))
+	}
+	w.queue.AddAfter(id, wait)
+}
+
+// forget drops everything about a device that was deleted.
+func (w *writer) forget(namespace, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := types.NamespacedName{Namespace: namespace, Name: name}
+	delete(w.pending, id)
+	delete(w.known, id)
+}
+
+// disconnected frees the memory for a node's devices. keep is whether what waits may still be written: a node without
+// versions sends it again, perhaps to another cloudcore, which may write something newer before this one does.
+func (w *writer) disconnected(node string, keep bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, p := range w.pending {
+		if p.node == node && !keep {
+			delete(w.pending, id)
+		}
+	}
+	for id := range w.known {
+		if d := w.needs.Device(id.Namespace, id.Name); (d == nil || d.Spec.NodeName == node) && w.pending[id] == nil {
+			delete(w.known, id)
+		}
+	}
+}
+
+// take returns what is to be written of a device now, or nil.
+func (w *writer) take(id types.NamespacedName, now time.Time) *pending {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.pending[id]
+	if p == nil {
+		return nil
+	}
+	if k := w.known[id]; k != nil {
+		if wait := k.at.Add(w.interval).Sub(now); wait > 0 {
+			w.queue.AddAfter(id, wait)
+			return nil
+		}
+	}
+	if r := w.limits.Of(p.node, now).ReserveN(now, 1); r.DelayFrom(now) > 0 {
+		wait := r.DelayFrom(now)
+		r.CancelAt(now)
+		w.needs.Metrics.delayed.Inc()
+		w.queue.AddAfter(id, wait)
+		return nil
+	}
+	delete(w.pending, id)
+	return p
+}
+
+// putBack keeps what could not be written, below what came meanwhile.
+func (w *writer) putBack(id types.NamespacedName, p *pending) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if newer := w.pending[id]; newer != nil {
+		if newer.node != p.node {
+			return // the device was moved to another node meanwhile
+		}
+		p.add(newer.report)
+		p.asks = append(p.asks, newer.asks...)
+		p.asks = p.asks[:min(len(p.asks), maxAsks)]
+	}
+	w.pending[id] = p
+}
+
+// next writes what waits of one device.
+func (w *writer) next(ctx context.Context, id types.NamespacedName) {
+	p := w.take(id, time.Now())
+	if p == nil {
+		return
+	}
+	d := w.needs.Device(id.Namespace, id.Name)
+	if d == nil || d.Spec.NodeName != p.node {
+		w.answerAll(p, fmt.Errorf("device %s is not bound to node %s", id, p.node))
+		return
+	}
+	wctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	err := w.write(wctx, d, &p.report)
+	cancel()
+	switch {
+	case err == nil:
+		w.queue.Forget(id)
+		w.answerAll(p, nil)
+	case forGood(err):
+		w.queue.Forget(id)
+		w.needs.Metrics.failures.Inc()
+		w.needs.Refused(d, err)
+		w.answerAll(p, err)
+	default:
+		if ctx.Err() != nil {
+			return // the node gets no answer, and reports again to the next cloudcore
+		}
+		w.needs.Metrics.failures.Inc()
+		if w.queue.NumRequeues(id) == 3 {
+			klog.InfoS("Status of a device cannot be written; trying again", "device", id.String(), "err", err)
+		}
+		w.putBack(id, p)
+		w.queue.AddRateLimited(id)
+	}
+}
+
+func (w *writer) answerAll(p *pending, problem error) {
+	for _, m := range p.asks {
+		w.needs.Answer(p.node, m, problem)
+	}
+}
+
+// forGood reports whether the same write would fail again.
+func forGood(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err) ||
+		apierrors.IsBadRequest(err)
+}
+
+// errNoStatuses means that the API server has no DeviceStatus, as KubeEdge before v1.23.
+var errNoStatuses = errors.New("the API server has no DeviceStatus")
+
+// conflicts is how often a write is tried again at once because someone else has written.
+const conflicts = 3
+
+// write writes a report: into the DeviceStatus, or where there are none into the status of the Device. A state also
+// goes into the Device, for `kubectl get devices`.
+func (w *writer) write(ctx context.Context, d *devices.Device, r *report) error {
+	var err error
+	for range conflicts {
+		if err = w.writeOnce(ctx, d, r); !apierrors.IsConflict(err) {
+			break
+		}
+		w.forgetKnown(d)
+	}
+	return err
+}
+
+func (w *writer) forgetKnown(d *devices.Device) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if k := w.known[nameOf(d)]; k != nil {
+		k.uid = ""
+	}
+}
+
+func nameOf(d *devices.Device) types.NamespacedName {
+	return types.NamespacedName{Namespace: d.Namespace, Name: d.Name}
+}
+
+func (w *writer) writeOnce(ctx context.Context, d *devices.Device, r *report) error {
+	have, err := w.have(ctx, d)
+	if err != nil {
+		return err
+	}
+	next, changed := r.apply(d, have.status)
+	before := have.status.State
+	if changed {
+		if have, err = w.store(ctx, d, have, next); err != nil {
+			return err
+		}
+		w.needs.Metrics.writes.Inc()
+		have.at = time.Now()
+	}
+	w.mu.Lock()
+	w.known[nameOf(d)] = have
+	w.mu.Unlock()
+	if !changed || w.inDevice() {
+		if changed && before != next.State {
+			w.needs.StateChanged(d, before, &next)
+		}
+		return nil
+	}
+	if before != next.State || d.Status == nil || d.Status.State != next.State {
+		if err := w.showState(ctx, d, &next); err != nil {
+			return err
+		}
+	}
+	if before != next.State {
+		w.needs.StateChanged(d, before, &next)
+	}
+	return nil
+}
+
+// inDevice reports whether statuses are in the Devices, as the API server has no DeviceStatus.
+func (w *writer) inDevice() bool {
+	at := w.noStatuses.Load()
+	return at != 0 && time.Since(time.Unix(0, at)) < probePeriod
+}
+
+// have returns what the API server has of a device's status. Its uid is empty if there is none.
+func (w *writer) have(ctx context.Context, d *devices.Device) (*written, error) {
+	w.mu.Lock()
+	k := w.known[nameOf(d)]
+	w.mu.Unlock()
+	if k != nil && k.uid != "" && k.device == d.UID {
+		return k, nil
+	}
+	have := &written{device: d.UID}
+	if k != nil {
+		have.at = k.at
+	}
+	if w.inDevice() {
+		now, err := read[devices.Device](ctx, w.objects, devices.Devices, d.Namespace, d.Name)
+		if err != nil || now == nil {
+			return have, err
+		}
+		have.uid, have.version = now.UID, now.ResourceVersion
+		if now.Status != nil {
+			have.status = *now.Status
+		}
+		return have, nil
+	}
+	now, err := read[devices.DeviceStatus](ctx, w.objects, devices.DeviceStatuses, d.Namespace, d.Name)
+	if err != nil || now == nil {
+		return have, err
+	}
+	have.uid, have.version = now.UID, now.ResourceVersion
+	if owner := metav1.GetControllerOfNoCopy(&now.ObjectMeta); owner == nil || owner.UID == d.UID {
+		have.status = now.Status // otherwise it is of an earlier device of that name
+	}
+	return have, nil
+}
+
+// store writes a status, and returns what the API server has afterwards.
+func (w *writer) store(ctx context.Context, d *devices.Device, have *written, next devices.Status) (*written, error) {
+	gvr, name := devices.DeviceStatuses, d.Name
+	if w.inDevice() {
+		gvr = devices.Devices
+	}
+	out := &written{device: d.UID, status: next}
+	client := w.objects.Resource(gvr).Namespace(d.Namespace)
+	var stored *unstructured.Unstructured
+	var err error
+	switch {
+	case have.uid == "" && gvr == devices.DeviceStatuses:
+		var object *unstructured.Unstructured
+		if object, err = statusObject(d, next); err != nil {
+			return nil, err
+		}
+		stored, err = client.Create(ctx, object, metav1.CreateOptions{})
+		if noSuchKind(err) {
+			w.noStatuses.Store(time.Now().UnixNano())
+			klog.InfoS("The API server has no DeviceStatus; writing what devices report into their Device. Apply "+
+				"deploy/cloudcore/crds to change that", "checkedAgainIn", probePeriod)
+			return nil, apierrors.NewConflict(devices.DeviceStatuses.GroupResource(), name, errNoStatuses)
+		}
+		if apierrors.IsAlreadyExists(err) {
+			return nil, apierrors.NewConflict(gvr.GroupResource(), name, err)
+		}
+	default:
+		var patch []byte
+		if patch, err = statusPatch(d, have, next, gvr == devices.DeviceStatuses); err != nil {
+			return nil, err
+		}
+		stored, err = client.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if apierrors.IsNotFound(err) { // it was deleted
+			return nil, apierrors.NewConflict(gvr.GroupResource(), name, err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	out.uid, out.version = stored.GetUID(), stored.GetResourceVersion()
+	return out, nil
+}
+
+// noSuchKind reports whether an object could not be created because the API server does not have its kind.
+func noSuchKind(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {
+		return false
+	}
+	details := status.Status().Details
+	return details == nil || details.Kind != "namespaces"
+}
+
+// statusObject returns a new DeviceStatus, which its Device owns.
+func statusObject(d *devices.Device, s devices.Status) (*unstructured.Unstructured, error) {
+	return toUnstructured(&devices.DeviceStatus{
+		TypeMeta: metav1.TypeMeta{APIVersion: devices.APIVersion, Kind: devices.KindDeviceStatus},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            d.Name,
+			Namespace:       d.Namespace,
+			OwnerReferences: []metav1.OwnerReference{ownedBy(d)},
+		},
+		Status: s,
+	})
+}
+
+func ownedBy(d *devices.Device) metav1.OwnerReference {
+	controller := true
+	return metav1.OwnerReference{
+		APIVersion: devices.APIVersion, Kind: devices.KindDevice, Name: d.Name, UID: d.UID, Controller: &controller,
+	}
+}
+
+func toUnstructured(obj any) (*unstructured.Unstructured, error) {
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{}
+	return u, u.UnmarshalJSON(data)
+}
+
+// statusPatch returns the merge patch that writes a status into the object of which have is known, if it is unchanged.
+func statusPatch(d *devices.Device, have *written, next devices.Status, own bool) ([]byte, error) {
+	meta := map[string]any{"uid": have.uid, "resourceVersion": have.version}
+	if own {
+		meta["ownerReferences"] = []metav1.OwnerReference{ownedBy(d)}
+	}
+	return json.Marshal(map[string]any{"metadata": meta, "status": next})
+}
+
+// showState writes the state of a device into its Device.
+func (w *writer) showState(ctx context.Context, d *devices.Device, s *devices.Status) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": d.UID},
+		"status":   map[string]any{"state": s.State, "lastOnlineTime": s.LastOnlineTime},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = w.objects.Resource(devices.Devices).Namespace(d.Namespace).Patch(ctx, d.Name, types.MergePatchType, patch,
+		metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil // it is being deleted
+	}
+	w.needs.Metrics.writes.Inc()
+	return err
+}
