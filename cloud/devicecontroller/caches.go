@@ -82,7 +82,7 @@ func typedAs[T any](obj any) (any, error) {
 	u.SetManagedFields(nil)
 	out, err := fromUnstructured[T](u)
 	if err != nil {
-		// An object that does not fit is cached without its spec, so that it is bound to no node, and stops nothing else.
+		// An object that does not fit is cached without its spec: it is bound to no node, and stops nothing else.
 		klog.InfoS("Object is not readable as v1beta1; ignoring it", "kind", u.GetKind(), "object", klog.KObj(u),
 			"err", err)
 		bare := &unstructured.Unstructured{}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -81,14 +80,6 @@ func start(t *testing.T, o Options, objects ...any) *env {
 			devices.Devices: "DeviceList", devices.DeviceModels: "DeviceModelList",
 			devices.DeviceStatuses: "DeviceStatusList",
 		})
-	// The API server gives each new object a UID; the fake does not.
-	e.objects.PrependReactor("create", "devicestatuses", func(a clientgotesting.Action) (bool, runtime.Object, error) {
-		obj, err := meta.Accessor(a.(clientgotesting.CreateAction).GetObject())
-		if err == nil {
-			obj.SetUID("us")
-		}
-		return false, nil, err
-	})
 	for _, obj := range objects {
 		e.create(obj)
 	}
@@ -129,7 +120,8 @@ func (e *env) update(d *devices.Device) {
 	e.t.Helper()
 	u, err := toUnstructured(d)
 	if err == nil {
-		_, err = e.objects.Resource(devices.Devices).Namespace(d.Namespace).Update(e.t.Context(), u, metav1.UpdateOptions{})
+		client := e.objects.Resource(devices.Devices).Namespace(d.Namespace)
+		_, err = client.Update(e.t.Context(), u, metav1.UpdateOptions{})
 	}
 	if err != nil {
 		e.t.Fatal(err)
@@ -216,7 +208,8 @@ func TestDownstream(t *testing.T) {
 		t.Errorf("sent %s; want no status, no desired value of the read-only temp, and 5 of fan", obj.JSON)
 	}
 	for node, typ := range map[string]string{"n2": "device", "n3": "devicemodel"} {
-		if obj, err := e.Object(node, resource.Key{Namespace: "shop", Type: typ, Name: "sensor"}); obj != nil || err != nil {
+		obj, err := e.Object(node, resource.Key{Namespace: "shop", Type: typ, Name: "sensor"})
+		if obj != nil || err != nil {
 			t.Errorf("Object of %s for %s = %v, %v; want none", typ, node, obj, err)
 		}
 	}
@@ -401,7 +394,8 @@ func TestConflict(t *testing.T) {
 func TestRefusedForGood(t *testing.T) {
 	e := start(t, Options{WriteInterval: time.Millisecond}, device())
 	e.objects.PrependReactor("create", "devicestatuses", func(clientgotesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(devices.DeviceStatuses.GroupResource(), "sensor", fmt.Errorf("a policy"))
+		return true, nil, apierrors.NewForbidden(devices.DeviceStatuses.GroupResource(), "sensor",
+			fmt.Errorf("a policy"))
 	})
 	e.Connected(t.Context(), "n1", "edgecore/websocket")
 	e.report("n1", twinResource, twinContent("21", 1))

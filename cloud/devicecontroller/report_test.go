@@ -90,8 +90,8 @@ func TestApply(t *testing.T) {
 	} {
 		next, changed := tc.r.apply(sensor(), have)
 		if len(next.Twins) != 1 || next.Twins[0].Reported.Value != tc.value || !changed {
-			t.Errorf("%s: %+v, changed %v; want temp %s alone, and a change as gone is removed", name, next.Twins, changed,
-				tc.value)
+			t.Errorf("%s: %+v, changed %v; want temp %s alone, and a change as gone is removed", name, next.Twins,
+				changed, tc.value)
 		}
 	}
 	if have.Twins[1].Reported.Value != "20" {

@@ -76,11 +76,13 @@ type pending struct {
 // written is what the API server has of a device, as of the last write.
 type written struct {
 	at time.Time // of the last write
-	// device is the UID of the device whose status it is. uid and version are those of the object that has the status;
-	// uid is empty if that is unknown.
-	device, uid types.UID
-	version     string
-	status      devices.Status
+	// device is the UID of the device whose status it is.
+	device types.UID
+	// exists is set if there is an object that has the status; uid and version are that object's.
+	exists  bool
+	uid     types.UID
+	version string
+	status  devices.Status
 }
 
 func newWriter(o Options, needs writerNeeds) *writer {
@@ -274,7 +276,7 @@ func (w *writer) forgetKnown(d *devices.Device) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if k := w.known[nameOf(d)]; k != nil {
-		k.uid = ""
+		k.exists = false
 	}
 }
 
@@ -322,12 +324,12 @@ func (w *writer) inDevice() bool {
 	return at != 0 && time.Since(time.Unix(0, at)) < probePeriod
 }
 
-// have returns what the API server has of a device's status. Its uid is empty if there is none.
+// have returns what the API server has of a device's status.
 func (w *writer) have(ctx context.Context, d *devices.Device) (*written, error) {
 	w.mu.Lock()
 	k := w.known[nameOf(d)]
 	w.mu.Unlock()
-	if k != nil && k.uid != "" && k.device == d.UID {
+	if k != nil && k.exists && k.device == d.UID {
 		return k, nil
 	}
 	have := &written{device: d.UID}
@@ -339,7 +341,7 @@ func (w *writer) have(ctx context.Context, d *devices.Device) (*written, error) 
 		if err != nil || now == nil {
 			return have, err
 		}
-		have.uid, have.version = now.UID, now.ResourceVersion
+		have.exists, have.uid, have.version = true, now.UID, now.ResourceVersion
 		if now.Status != nil {
 			have.status = *now.Status
 		}
@@ -349,7 +351,7 @@ func (w *writer) have(ctx context.Context, d *devices.Device) (*written, error) 
 	if err != nil || now == nil {
 		return have, err
 	}
-	have.uid, have.version = now.UID, now.ResourceVersion
+	have.exists, have.uid, have.version = true, now.UID, now.ResourceVersion
 	if owner := metav1.GetControllerOfNoCopy(&now.ObjectMeta); owner == nil || owner.UID == d.UID {
 		have.status = now.Status // otherwise it is of an earlier device of that name
 	}
@@ -367,7 +369,7 @@ func (w *writer) store(ctx context.Context, d *devices.Device, have *written, ne
 	var stored *unstructured.Unstructured
 	var err error
 	switch {
-	case have.uid == "" && gvr == devices.DeviceStatuses:
+	case !have.exists && gvr == devices.DeviceStatuses:
 		var object *unstructured.Unstructured
 		if object, err = statusObject(d, next); err != nil {
 			return nil, err
@@ -395,7 +397,7 @@ func (w *writer) store(ctx context.Context, d *devices.Device, have *written, ne
 	if err != nil {
 		return nil, err
 	}
-	out.uid, out.version = stored.GetUID(), stored.GetResourceVersion()
+	out.exists, out.uid, out.version = true, stored.GetUID(), stored.GetResourceVersion()
 	return out, nil
 }
 

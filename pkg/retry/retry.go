@@ -13,8 +13,8 @@ import (
 // jitter is the largest random part of a delay, as a share of it.
 const jitter = 0.25
 
-// Backoff returns delays that double each time, each longer by a random part of up to a quarter. It is for one goroutine.
-// Make it with NewBackoff.
+// Backoff returns delays that double each time, each longer by a random part of up to a quarter. It is for one
+// goroutine. Make it with NewBackoff.
 type Backoff struct {
 	first, last time.Duration
 	steps       wait.Backoff

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -28,7 +29,10 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/objectsync"
+	"github.com/edgecore-io/edgecore/cloud/controllers"
+	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	reliablesyncs "github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
@@ -79,7 +83,10 @@ func newCloud(t *testing.T) *cloudEnd {
 		records: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 			map[schema.GroupVersionResource]string{
 				reliablesyncs.ObjectSyncs:        "ObjectSyncList",
-				reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList"}),
+				reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList",
+				devices.Devices:                  "DeviceList",
+				devices.DeviceModels:             "DeviceModelList",
+				devices.DeviceStatuses:           "DeviceStatusList"}),
 	}
 	c.api.PrependReactor("create", "serviceaccounts", giveToken)
 	c.api.PrependReactor("create", "nodes", dryRun)
@@ -90,9 +97,12 @@ func newCloud(t *testing.T) *cloudEnd {
 	c.must(err)
 	records, err := objectsync.New(c.records)
 	c.must(err)
+	ofDevices, err := devicecontroller.New(devicecontroller.Options{Objects: c.records, Client: c.api})
+	c.must(err)
+	joined := controllers.Join(controller, ofDevices)
 	hub, err := cloudhub.New(cloudhub.Options{
-		Downstream: controller,
-		Upstream:   controller,
+		Downstream: joined,
+		Upstream:   joined,
 		Records:    records,
 		Features:   wire.AllFeatures(),
 		KubeCA:     []byte("-----BEGIN CERTIFICATE-----\n"),
@@ -111,7 +121,9 @@ func newCloud(t *testing.T) *cloudEnd {
 		cancel()
 		wg.Wait()
 		controller.Wait()
+		ofDevices.Wait()
 	})
+	c.must(ofDevices.Start(ctx, hub))
 	c.must(controller.Start(ctx, hub))
 	wg.Go(func() { _ = records.Run(ctx) })
 	wg.Go(func() { _ = hub.Run(ctx) })
@@ -201,7 +213,12 @@ func (c *cloudEnd) do(kind byte, text, want string) (string, error) {
 	if kind == '@' {
 		return c.look(text, want)
 	}
-	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(text), nil, nil)
+	tracker, decoder := c.api.Tracker(), scheme.Codecs.UniversalDeserializer()
+	isDevice := strings.Contains(text, `"apiVersion":"`+devices.APIVersion+`"`)
+	if isDevice {
+		tracker, decoder = c.records.Tracker(), unstructured.UnstructuredJSONScheme
+	}
+	obj, _, err := decoder.Decode([]byte(text), nil, nil)
 	if err != nil {
 		return "", err
 	}
@@ -210,14 +227,16 @@ func (c *cloudEnd) do(kind byte, text, want string) (string, error) {
 		return "", err
 	}
 	gvr, _ := meta.UnsafeGuessKindToResource(obj.GetObjectKind().GroupVersionKind())
-	obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	if !isDevice {
+		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	}
 	switch kind {
 	case '+':
-		return "", c.api.Tracker().Create(gvr, obj, accessor.GetNamespace())
+		return "", tracker.Create(gvr, obj, accessor.GetNamespace())
 	case '~':
-		return "", c.api.Tracker().Update(gvr, obj, accessor.GetNamespace())
+		return "", tracker.Update(gvr, obj, accessor.GetNamespace())
 	case '-':
-		return "", c.api.Tracker().Delete(gvr, accessor.GetNamespace(), accessor.GetName())
+		return "", tracker.Delete(gvr, accessor.GetNamespace(), accessor.GetName())
 	}
 	return "", fmt.Errorf("a line of kind %q", kind)
 }
@@ -230,7 +249,7 @@ func (c *cloudEnd) look(text, want string) (string, error) {
 	}
 	gvr := schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: parts[2]}
 	tracker := c.api.Tracker()
-	if gvr.Group == reliablesyncs.ObjectSyncs.Group {
+	if gvr.Group == reliablesyncs.ObjectSyncs.Group || gvr.Group == devices.Group {
 		tracker = c.records.Tracker()
 	}
 	return waitSteady(c.t, want, func() (string, error) {

@@ -174,6 +174,8 @@ func (c *conversation) line(e end, line string) string {
 var (
 	token = regexp.MustCompile(`"@[a-z0-9]+"`)
 	stamp = regexp.MustCompile(`^(\{"header":\{[^}]*"timestamp":)(\d+)`)
+	// event is the id and time within a message about devices.
+	event = regexp.MustCompile(`"event_id":"[0-9a-f-]{36}","timestamp":\d+`)
 )
 
 // bind puts ids and a time into a message of the peer.
@@ -221,6 +223,7 @@ func (c *conversation) ours(e end, frame string) string {
 		}
 		return stamp.ReplaceAllString(head, "${1}0")
 	})
+	text = event.ReplaceAllLiteralString(text, `"event_id":"@","timestamp":0`)
 	for id, name := range c.tokens {
 		text = strings.ReplaceAll(text, `"`+id+`"`, `"`+name+`"`)
 	}

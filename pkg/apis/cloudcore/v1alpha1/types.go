@@ -200,8 +200,8 @@ type DeviceController struct {
 	Enable bool `json:"enable"`
 	// StatusInterval is the shortest time between two writes of one device's status. KubeEdge has no such key.
 	StatusInterval int32 `json:"statusInterval"`
-	// StatusWritesPerNode is how many status writes a second the reports of one node may cause, with bursts of five times
-	// as many. KubeEdge has no such key.
+	// StatusWritesPerNode is how many status writes a second the reports of one node may cause, with bursts of five
+	// times as many. KubeEdge has no such key.
 	StatusWritesPerNode int32 `json:"statusWritesPerNode"`
 
 	Buffer DeviceControllerBuffer `json:"buffer"`
