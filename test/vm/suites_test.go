@@ -114,8 +114,9 @@ func TestPodsOnCgroup2(t *testing.T) {
 		files["kube/"+name] = filepath.Join(binaries, name)
 	}
 	manifests := filepath.Join("..", "..", "deploy", "cloudcore")
-	for _, name := range []string{"rbac.yaml", "policy.yaml",
-		"crds/kustomization.yaml", "crds/objectsyncs.yaml", "crds/clusterobjectsyncs.yaml"} {
+	for _, name := range []string{"rbac.yaml", "policy.yaml", "devices.yaml",
+		"crds/kustomization.yaml", "crds/objectsyncs.yaml", "crds/clusterobjectsyncs.yaml",
+		"crds/devices.yaml", "crds/devicemodels.yaml", "crds/devicestatuses.yaml"} {
 		files["cloudcore-manifests/"+name] = filepath.Join(manifests, name)
 	}
 	if files["cloudcore"], err = cloud.Build(t.Context(), t.TempDir()); err != nil {

@@ -1,0 +1,287 @@
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/devicemsg"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+const (
+	thermometer = `
+apiVersion: devices.kubeedge.io/v1beta1
+kind: DeviceModel
+metadata: {name: thermometer, namespace: default}
+spec:
+  protocol: modbus
+  properties:
+  - {name: temp, type: INT, accessMode: ReadOnly}
+  - {name: limit, type: INT, accessMode: ReadWrite, minimum: "10", maximum: "30"}
+  - {name: gain, type: DOUBLE, accessMode: ReadWrite, minimum: "0.5"}
+  - {name: power, type: BOOLEAN, accessMode: ReadWrite}
+  - {name: label, type: STRING, accessMode: ReadWrite}
+---
+apiVersion: devices.kubeedge.io/v1beta1
+kind: DeviceModel
+metadata: {name: other, namespace: default}
+spec: {properties: [{name: limit, type: STRING}]}
+`
+	hall = `
+apiVersion: devices.kubeedge.io/v1beta1
+kind: Device
+metadata: {name: hall, namespace: default}
+spec:
+  deviceModelRef: {name: thermometer}
+  nodeName: edge-1
+  protocol: {protocolName: modbus, configData: {ip: 192.0.2.9}}
+  properties:
+  - {name: temp, collectCycle: 1000, reportToCloud: true}
+  - {name: limit, desired: {value: "20"}}
+  - {name: gain}
+  - {name: power}
+  - {name: label}
+`
+	// people gives a viewer and an operator their roles.
+	people = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: viewer, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edgecore-devices-viewer}
+subjects: [{kind: User, name: vera}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: operator, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edgecore-devices-operator}
+subjects: [{kind: User, name: otto}]
+`
+)
+
+// startWithDevices starts a cluster with the manifests that devices need.
+func startWithDevices(t *testing.T) *cloud {
+	t.Helper()
+	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml", "devices.yaml")
+	for _, name := range []string{"devices", "devicemodels", "devicestatuses"} {
+		if err := c.cluster.Apply(t.Context(), manifest(t, filepath.Join("crds", name+".yaml"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait.Until(t, "devices are served", func() error {
+		return c.cluster.Apply(t.Context(), thermometer+"---\n"+hall)
+	})
+	return c
+}
+
+// TestDevicePolicies: desired values fit the model; operators change desired values alone, viewers nothing.
+func TestDevicePolicies(t *testing.T) {
+	t.Parallel()
+	c := startWithDevices(t)
+	c.apply(people)
+	patch := func(who, text string) error {
+		args := []string{"patch", "device", "hall", "--type=json", "-p", text}
+		if who != "" {
+			args = append(args, "--as="+who)
+		}
+		out, err := c.cluster.Kubectl(t.Context(), args...)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	desired := func(i int, value string) string {
+		return fmt.Sprintf(`[{"op":"add","path":"/spec/properties/%d/desired","value":{"value":%q}}]`, i, value)
+	}
+	wait.Until(t, "the policies are in force", func() error {
+		if patch("", desired(1, "31")) == nil {
+			return errors.New("a value above the maximum is accepted")
+		}
+		if patch("otto", `[{"op":"add","path":"/spec/nodeName","value":"edge-2"}]`) == nil {
+			return errors.New("an operator may move a device")
+		}
+		return patch("otto", desired(1, "21"))
+	})
+	for _, tc := range []struct {
+		who, patch string
+		refused    string // a part of the error; empty is none
+	}{
+		{"", desired(1, "10"), ""},
+		{"", desired(1, "30"), ""},
+		{"", desired(1, "9"), "below the minimum"},
+		{"", desired(1, "31"), "above the maximum"},
+		{"", desired(1, "20.5"), "does not have the type"},
+		{"", desired(1, "warm"), "does not have the type"},
+		{"", desired(0, "20"), "read-only property: temp"},
+		{"", desired(2, "0.5"), ""},
+		{"", desired(2, "0.4"), "below the minimum"},
+		{"", desired(2, "1e3"), ""},
+		{"", desired(3, "true"), ""},
+		{"", desired(3, "maybe"), "does not have the type"},
+		{"", desired(4, "anything"), ""},
+		{"", desired(4, strings.Repeat("x", 513)), "Too long"},
+		{"", `[{"op":"add","path":"/spec/properties/5","value":{"name":"none","desired":{"value":"1"}}}]`,
+			"does not have: none"},
+		{"", `[{"op":"replace","path":"/spec/properties/4/name","value":"a b"}]`, "should match"},
+		{"", `[{"op":"add","path":"/spec/deviceModelRef/name","value":"other"}]`, "does not have: gain, power, label"},
+		{"otto", desired(1, "22"), ""},
+		{"otto", desired(1, "99"), "above the maximum"},
+		{"otto", `[{"op":"add","path":"/spec/nodeName","value":"edge-2"}]`, "only desired values"},
+		{"otto", `[{"op":"add","path":"/spec/properties/0/collectCycle","value":1}]`, "only the desired value"},
+		{"otto", `[{"op":"add","path":"/metadata/labels","value":{"a":"b"}}]`, "metadata"},
+		{"otto", `[{"op":"add","path":"/status","value":{"state":"ok"}}]`, "status"},
+		{"otto", `[{"op":"remove","path":"/spec/properties/4"}]`, "only the desired value"},
+		{"vera", desired(1, "23"), "cannot patch"},
+		{"system:serviceaccount:kubeedge:cloudcore", desired(1, "23"), "cloudcore may change nothing"},
+		{"system:serviceaccount:kubeedge:cloudcore",
+			`[{"op":"add","path":"/metadata/labels","value":{"a":"b"}}]`, "metadata"},
+		{"system:serviceaccount:kubeedge:cloudcore", `[{"op":"add","path":"/status","value":{"state":"ok"}}]`, ""},
+	} {
+		err := patch(tc.who, tc.patch)
+		if (err == nil) != (tc.refused == "") || err != nil && !strings.Contains(err.Error(), tc.refused) {
+			t.Errorf("patch by %q: %s: %v, want %q", tc.who, tc.patch, err, tc.refused)
+		}
+	}
+	for who, want := range map[string]string{"vera": "get list watch", "otto": "get list patch update watch"} {
+		out, err := c.cluster.Kubectl(t.Context(), "auth", "can-i", "--list", "--as="+who)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, verb := range strings.Fields("get list watch patch update create delete") {
+			has := strings.Contains(lineOf(out, "devices.devices.kubeedge.io"), verb)
+			if has != strings.Contains(want, verb) {
+				t.Errorf("%s may %s devices: %v, want %s\n%s", who, verb, has, want, out)
+			}
+		}
+	}
+}
+
+// lineOf returns the verbs in all lines of `kubectl auth can-i --list` about a resource.
+func lineOf(out, resource string) string {
+	all := ""
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, resource+" ") {
+			all += line[strings.LastIndex(line, "["):]
+		}
+	}
+	return all
+}
+
+// deviceHub notes the answers to reports.
+type deviceHub struct {
+	mu   sync.Mutex
+	sent []string
+}
+
+func (h *deviceHub) Changed(string, resource.Key) {}
+func (h *deviceHub) Send(node string, m *model.Message) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sent = append(h.sent, node+" "+m.Route.Operation+" "+string(m.Content))
+	return true
+}
+
+// TestDeviceController: with the rights of deploy/cloudcore, what a node reports is in the DeviceStatus and in the
+// columns of kubectl; the DeviceStatus goes with its Device.
+func TestDeviceController(t *testing.T) {
+	t.Parallel()
+	c := startWithDevices(t)
+	objects, err := dynamic.NewForConfig(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctl, err := devicecontroller.New(devicecontroller.Options{Objects: objects, Client: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub := &deviceHub{}
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() {
+		cancel()
+		ctl.Wait()
+	})
+	if err := ctl.Start(ctx, hub); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "the node has the device and its model", func() error {
+		if n := len(ctl.Desired("edge-1")); n != 2 {
+			return fmt.Errorf("it has %d objects", n)
+		}
+		return nil
+	})
+	ctl.Connected(t.Context(), "edge-1", "edgecore/websocket")
+	report := func(kind devicemsg.Kind, content string) {
+		m := model.New(devicemsg.Source, model.GroupResource, model.OpUpdate,
+			devicemsg.Report{Kind: kind, Namespace: "default", Name: "hall"}.Resource(), json.RawMessage(content))
+		if answer := ctl.Handle(t.Context(), "edge-1", m); answer != nil {
+			t.Errorf("answer to %s: %s", kind, answer.Content)
+		}
+	}
+	for i := range 20 {
+		report(devicemsg.KindTwin, fmt.Sprintf(`{"twin":{"temp":{"actual":{"value":"%d","metadata":{"timestamp":%d}},
+"metadata":{"type":"INT"},"actual_version":{"edge":%d}}},"epoch":"e"}`, i, 1760000000000+i, i))
+	}
+	report(devicemsg.KindState, `{"device":{"state":"online","lastOnlineTime":"2026-01-01T00:00:00Z"},"epoch":"e",
+"version":1}`)
+	statuses := objects.Resource(devices.DeviceStatuses).Namespace("default")
+	wait.Until(t, "the value and the state", func() error {
+		u, err := statuses.Get(t.Context(), "hall", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		text, err := json.Marshal(u.Object["status"])
+		if err != nil {
+			return err
+		}
+		for _, part := range []string{`"value":"19"`, `"state":"online"`, `"version":"e.19"`} {
+			if !strings.Contains(string(text), part) {
+				return fmt.Errorf("%s, which lacks %s", text, part)
+			}
+		}
+		return nil
+	})
+	wait.Until(t, "kubectl's columns", func() error {
+		out, err := c.cluster.Kubectl(t.Context(), "get", "devices,devicemodels,devicestatuses")
+		for _, part := range []string{"edge-1   modbus     online", "LAST ONLINE", "thermometer"} {
+			if err == nil && !strings.Contains(out, part) {
+				err = fmt.Errorf("%s\nlacks %q", out, part)
+			}
+		}
+		return err
+	})
+	report(devicemsg.KindState, `{"device":{"state":"offline"},"epoch":"e","version":2}`)
+	wait.Until(t, "the event of the device", func() error {
+		out, err := c.cluster.Kubectl(t.Context(), "get", "events")
+		if err == nil && !strings.Contains(out, "DeviceOffline") {
+			err = errors.New(out)
+		}
+		return err
+	})
+	if _, err := c.cluster.Kubectl(t.Context(), "delete", "device", "hall"); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "the DeviceStatus is gone", func() error {
+		if _, err := statuses.Get(t.Context(), "hall", metav1.GetOptions{}); err == nil {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+}
