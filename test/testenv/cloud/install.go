@@ -33,7 +33,9 @@ func Install(t *testing.T, cluster *kube.Cluster, opts InstallOptions) *Cloud {
 		t.Fatal(err)
 	}
 	// The rules first: they take effect a moment later.
-	for _, what := range [][2]string{{"-f", "rbac.yaml"}, {"-f", "policy.yaml"}, {"-k", "crds"}, {"-f", "devices.yaml"}} {
+	for _, what := range [][2]string{
+		{"-f", "rbac.yaml"}, {"-f", "policy.yaml"}, {"-k", "crds"}, {"-f", "devices.yaml"},
+	} {
 		if out, err := cluster.Kubectl(t.Context(), "apply", what[0],
 			filepath.Join(opts.Manifests, what[1])); err != nil {
 			t.Fatal(out, err)
