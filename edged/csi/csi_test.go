@@ -105,7 +105,7 @@ func TestAsk(t *testing.T) {
 		}
 	}
 	for want, spec := range map[string]volume.Spec{
-		"volume v is not a CSI volume":                          {Name: "v", PV: &v1.PersistentVolume{}},
+		"volume v is not a CSI volume":                     {Name: "v", PV: &v1.PersistentVolume{}},
 		"the volume has no volumeHandle":                   pv("d", ""),
 		`CSI driver "../d" cannot be the name of a folder`: pv("../d", "h"),
 		`CSI driver "" cannot be the name of a folder`:     {Name: "v", Inline: &v1.CSIVolumeSource{}},
