@@ -1,0 +1,438 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/edgecore-io/edgecore/eventbus/spool"
+	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+// helperEnv makes the test's program a client that publishes to a broker until it is killed.
+const helperEnv = "EDGECORE_TEST_MQTT"
+
+func TestMain(m *testing.M) {
+	if server, path, ok := strings.Cut(os.Getenv(helperEnv), " "); ok {
+		publishForever(server, path)
+	}
+	leak.VerifyTestMain(m)
+}
+
+// publishForever prints the number of each message after Publish returned.
+func publishForever(server, path string) {
+	c, err := New(Options{Server: server, SpoolPath: path})
+	if err == nil {
+		go func() { _ = c.Run(context.Background()) }()
+	}
+	for i := 0; err == nil; i++ {
+		if err = c.Publish(context.Background(), "count", []byte(strconv.Itoa(i)), false); err == nil {
+			fmt.Println(i)
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// mosquitto is Debian's broker on a port of its own.
+type mosquitto struct {
+	testing.TB
+	port    string
+	config  string
+	process *exec.Cmd
+}
+
+func newMosquitto(t testing.TB, lines ...string) *mosquitto {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	_ = l.Close()
+	m := &mosquitto{TB: t, port: port, config: filepath.Join(t.TempDir(), "mosquitto.conf")}
+	config := fmt.Sprintf("listener %s 127.0.0.1\nmax_queued_messages 0\n%s\n", port, strings.Join(lines, "\n"))
+	if os.Getuid() == 0 {
+		config += "user root\n"
+	}
+	if len(lines) == 0 {
+		config += "allow_anonymous true\n"
+	}
+	if err := os.WriteFile(m.config, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.kill)
+	m.start()
+	return m
+}
+
+func (m *mosquitto) server() string { return "tcp://127.0.0.1:" + m.port }
+
+func (m *mosquitto) start() {
+	m.Helper()
+	path, err := exec.LookPath("mosquitto")
+	if err != nil {
+		path = "/usr/sbin/mosquitto" // sbin is not always in PATH
+	}
+	m.process = exec.Command(path, "-c", m.config)
+	m.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var out bytes.Buffer
+	m.process.Stderr = &out
+	if err := m.process.Start(); err != nil {
+		m.Fatalf("start mosquitto: %v (hack/setup installs it)", err)
+	}
+	wait.Until(m, "mosquitto to listen", func() error {
+		c, err := net.Dial("tcp", "127.0.0.1:"+m.port)
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	})
+}
+
+func (m *mosquitto) kill() {
+	if m.process != nil {
+		_ = m.process.Process.Kill()
+		_ = m.process.Wait()
+		m.process = nil
+	}
+}
+
+// run starts a client until the test or the returned function ends it.
+func run(t testing.TB, o Options) (*Client, func()) {
+	t.Helper()
+	if o.SpoolPath == "" {
+		o.SpoolPath = filepath.Join(t.TempDir(), "queue")
+	}
+	if o.FirstRetry == 0 {
+		o.FirstRetry, o.LastRetry = 5*time.Millisecond, 50*time.Millisecond
+	}
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	stopped := false
+	stop := func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run = %v, want nil", err)
+		}
+	}
+	t.Cleanup(stop)
+	return c, stop
+}
+
+// gather subscribes and returns a channel of payloads.
+func gather(t testing.TB, c *Client, filter string) <-chan string {
+	t.Helper()
+	out := make(chan string, 100_000)
+	if _, err := c.Subscribe(filter, func(_ string, payload []byte) { out <- string(payload) }); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func publish(t testing.TB, c *Client, topic, payload string) {
+	t.Helper()
+	if err := c.Publish(t.Context(), topic, []byte(payload), false); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func connected(t testing.TB, c *Client) {
+	t.Helper()
+	wait.Until(t, "the connection", func() error {
+		if c.Connected() {
+			return nil
+		}
+		return fmt.Errorf("not connected: %v", c.Err())
+	})
+}
+
+// expect receives numbers in order; each may come again.
+func expect(t testing.TB, got <-chan string, from, to int) {
+	t.Helper()
+	for next := from; next < to; {
+		n, err := strconv.Atoi(wait.Receive(t, fmt.Sprint("message ", next), got))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n > next {
+			t.Fatalf("message %d, want %d or one that came before", n, next)
+		}
+		if n == next {
+			next++
+		}
+	}
+}
+
+// TestConnected: with the broker there, messages arrive, handlers may publish, and nothing is written to disk.
+func TestConnected(t *testing.T) {
+	broker := newMosquitto(t)
+	path := filepath.Join(t.TempDir(), "queue")
+	c, _ := run(t, Options{Server: broker.server(), SpoolPath: path})
+	answers := gather(t, c, "answer/#")
+	if _, err := c.Subscribe("question/+", func(_ string, payload []byte) {
+		publish(t, c, "answer/x", string(payload)+"!")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	connected(t, c)
+	for i := range 100 {
+		publish(t, c, "question/x", strconv.Itoa(i))
+		if got := wait.Receive(t, "the answer", answers); got != strconv.Itoa(i)+"!" {
+			t.Fatalf("answer = %q, want %d!", got, i)
+		}
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the queue's file: %v, want that there is none", err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(c)
+	if n, err := registry.Gather(); err != nil || len(n) != 7 {
+		t.Errorf("metrics = %d, %v; want 7 without an error", len(n), err)
+	}
+}
+
+// TestBrokerRestarts: what is published while mosquitto is dead arrives in order; subscriptions are restored.
+// Mosquitto keeps nothing over its death here, so the client itself is the subscriber: it restores its subscriptions
+// before it sends its queue.
+func TestBrokerRestarts(t *testing.T) {
+	broker := newMosquitto(t)
+	c, _ := run(t, Options{Server: broker.server(), ClientID: "agent"})
+	got := gather(t, c, "count")
+	n := 0
+	for range 4 {
+		connected(t, c)
+		for range 20 {
+			publish(t, c, "count", strconv.Itoa(n))
+			n++
+		}
+		expect(t, got, n-20, n)
+		broker.kill()
+		wait.True(t, "the loss to be noticed", func() bool { return !c.Connected() && c.Err() != nil })
+		if err := c.Err(); !strings.Contains(err.Error(), broker.port) {
+			t.Errorf("error = %v, want one that names the broker's address", err)
+		}
+		for range 50 {
+			publish(t, c, "count", strconv.Itoa(n))
+			n++
+		}
+		if waiting, _ := c.Queued(); waiting != 50 {
+			t.Errorf("queued = %d, want 50", waiting)
+		}
+		broker.start()
+		expect(t, got, n-50, n)
+	}
+}
+
+// TestQueueIsSent: the queue of a client that was away arrives at a subscriber that was there before, in order.
+func TestQueueIsSent(t *testing.T) {
+	broker := newMosquitto(t)
+	other, _ := run(t, Options{Server: broker.server()})
+	got := gather(t, other, "count")
+	connected(t, other)
+	path := filepath.Join(t.TempDir(), "queue")
+	c, err := New(Options{Server: broker.server(), SpoolPath: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1000 {
+		publish(t, c, "count", strconv.Itoa(i))
+	}
+	_ = c.spool.Close()
+	c, _ = run(t, Options{Server: broker.server(), SpoolPath: path})
+	expect(t, got, 0, 1000)
+	wait.True(t, "the queue to be empty", func() bool { n, _ := c.Queued(); return n == 0 })
+}
+
+// TestSession: a broker keeps the messages of a client with an id while it is away.
+func TestSession(t *testing.T) {
+	broker := newMosquitto(t)
+	other, _ := run(t, Options{Server: broker.server()})
+	o := Options{Server: broker.server(), ClientID: "agent", SpoolPath: filepath.Join(t.TempDir(), "queue")}
+	c, stop := run(t, o)
+	gather(t, c, "orders")
+	connected(t, c)
+	connected(t, other)
+	stop()
+	for i := range 10 {
+		publish(t, other, "orders", strconv.Itoa(i))
+	}
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders := gather(t, c, "orders")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	expect(t, orders, 0, 10)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestKill9: mosquitto is dead, and a process that publishes is killed. Each message that Publish has accepted arrives
+// once the next process has a broker.
+func TestKill9(t *testing.T) {
+	broker := newMosquitto(t)
+	path := filepath.Join(t.TempDir(), "queue")
+	broker.kill() // so that all go to the queue
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), helperEnv+"="+broker.server()+" "+path)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed := make([]byte, 3000)
+	n, err := out.Read(printed)
+	for n < 1000 && err == nil {
+		var more int
+		more, err = out.Read(printed[n:])
+		n += more
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	text := string(printed[:n])
+	accepted := strings.Count(text, "\n")
+	broker.start()
+	other, _ := run(t, Options{Server: broker.server()})
+	got := gather(t, other, "count")
+	connected(t, other)
+	run(t, Options{Server: broker.server(), SpoolPath: path})
+	expect(t, got, 0, accepted)
+}
+
+// TestPassword: a wrong one is reported with what to do, and the right one works.
+func TestPassword(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "passwords")
+	if out, err := exec.CommandContext(t.Context(), "mosquitto_passwd", "-b", "-c", file, "agent", "secret").
+		CombinedOutput(); err != nil {
+		t.Fatalf("mosquitto_passwd: %v: %s", err, out)
+	}
+	broker := newMosquitto(t, "allow_anonymous false", "password_file "+file)
+	wrong, _ := run(t, Options{Server: broker.server(), Username: "agent", Password: "wrong"})
+	wait.True(t, "the refusal", func() bool { return wrong.Err() != nil })
+	if text := wrong.Err().Error(); !strings.Contains(text, "mqttPassword") || strings.Contains(text, "wrong") {
+		t.Errorf("error = %s, want one that says to check mqttPassword, without it", text)
+	}
+	right, _ := run(t, Options{Server: broker.server(), Username: "agent", Password: "secret"})
+	connected(t, right)
+}
+
+// TestTLS: the broker's certificate is checked, and the client shows its own.
+func TestTLS(t *testing.T) {
+	ca := wiretest.NewCA(t)
+	files := ca.Write(t, t.TempDir(), ca.Server(t))
+	broker := newMosquitto(t, "allow_anonymous true", "require_certificate true",
+		"cafile "+files.CA, "certfile "+files.Cert, "keyfile "+files.Key)
+	server := strings.Replace(broker.server(), "tcp", "ssl", 1)
+	pool, pair := ca.Pool(), ca.Node(t, "agent", time.Now().Add(time.Hour))
+	stranger, _ := run(t, Options{Server: server, TLS: &tls.Config{Certificates: []tls.Certificate{pair}}})
+	wait.True(t, "the refusal", func() bool { return stranger.Err() != nil })
+	if text := stranger.Err().Error(); !strings.Contains(text, "tlsMqttCAFile") {
+		t.Errorf("error with another authority = %s, want one that names tlsMqttCAFile", text)
+	}
+	nobody, _ := run(t, Options{Server: server, TLS: &tls.Config{RootCAs: pool}})
+	wait.True(t, "the refusal", func() bool { return nobody.Err() != nil })
+	c, _ := run(t, Options{Server: server, TLS: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}})
+	got := gather(t, c, "x")
+	connected(t, c)
+	publish(t, c, "x", "1")
+	expect(t, got, 1, 2)
+}
+
+// TestSilentBroker: a broker that accepts a connection and never answers does not hold up Publish for ever.
+func TestSilentBroker(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, _ := run(t, Options{Server: "tcp://" + l.Addr().String(), Timeout: 50 * time.Millisecond})
+	publish(t, c, "x", "1")
+	wait.True(t, "the error", func() bool { return c.Err() != nil })
+	if n, _ := c.Queued(); n != 1 {
+		t.Errorf("queued = %d, want 1", n)
+	}
+}
+
+func TestQueueOverflows(t *testing.T) {
+	c, err := New(Options{
+		Server: "tcp://127.0.0.1:1", SpoolPath: filepath.Join(t.TempDir(), "q"), Spool: spool.Limits{Messages: 10},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 25 {
+		publish(t, c, "x", strconv.Itoa(i))
+	}
+	if n := c.Dropped()["queue_full"]; n != 15 {
+		t.Errorf("dropped = %d, want 15", n)
+	}
+	_ = c.spool.Close()
+}
+
+func TestParseServer(t *testing.T) {
+	for server, want := range map[string]string{
+		"tcp://10.0.0.1:1884": "10.0.0.1:1884", "mqtt://host": "host:1883", "ssl://host": "host:8883",
+		"mqtts://[::1]:1": "[::1]:1", "host:1883": "", "ws://host": "", "tcp://": "", "tcp://u:p@host": "", "": "",
+	} {
+		e, err := parseServer(server)
+		if diff := cmp.Diff(want, e.address); diff != "" || (err == nil) != (want != "") {
+			t.Errorf("address of %q = %q, %v; want %q", server, e.address, err, want)
+		}
+	}
+}
+
+func TestBoundedConn(t *testing.T) {
+	for name, c := range map[string]struct {
+		sent []byte
+		ok   bool
+	}{
+		"small":    {[]byte{0x30, 3, 1, 2, 3, 0xd0, 0, 0x30, 0x80, 1}, true},
+		"limit":    {append([]byte{0x30, 0x80, 0x08}, make([]byte, 1024)...), true},
+		"large":    {[]byte{0x30, 0x81, 0x08}, false},
+		"second":   {[]byte{0x30, 1, 0, 0x30, 0xff, 0xff, 0xff, 0x7f}, false},
+		"endless":  {[]byte{0x30, 0xff, 0xff, 0xff, 0xff}, false},
+		"no bytes": {nil, true},
+	} {
+		for step := 1; step <= len(c.sent)+1; step++ {
+			b := &boundedConn{limit: 1024}
+			var err error
+			for rest := c.sent; len(rest) > 0 && err == nil; rest = rest[min(step, len(rest)):] {
+				err = b.follow(rest[:min(step, len(rest))])
+			}
+			if (err == nil) != c.ok {
+				t.Errorf("%s in steps of %d: error = %v, want nil: %v", name, step, err, c.ok)
+			}
+		}
+	}
+}
