@@ -70,7 +70,8 @@ func parseServer(server string) (endpoint, error) {
 	case "ssl", "tls", "mqtts", "tcps":
 		e.tls, port = true, "8883"
 	default:
-		return endpoint{}, fmt.Errorf("MQTT server: scheme %q is unknown; want tcp://HOST:PORT or ssl://HOST:PORT", u.Scheme)
+		return endpoint{}, fmt.Errorf("MQTT server: scheme %q is unknown; want tcp://HOST:PORT or ssl://HOST:PORT",
+			u.Scheme)
 	}
 	if u.User != nil {
 		return endpoint{}, errors.New("MQTT server: must not contain a password; set the user and password fields")

@@ -174,7 +174,8 @@ func (s *Spool) Append(m Message) error {
 	}
 	rec := encode(s.next, m)
 	if int64(len(rec)) > s.limits.Bytes || len(rec) > maxRecord {
-		return fmt.Errorf("MQTT queue %s: a message of %d bytes to topic %q does not fit", s.path, len(m.Payload), m.Topic)
+		return fmt.Errorf("MQTT queue %s: a message of %d bytes to topic %q does not fit", s.path, len(m.Payload),
+			m.Topic)
 	}
 	if err := s.create(); err != nil {
 		return fmt.Errorf("MQTT queue: %w", err)

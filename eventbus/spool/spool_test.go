@@ -188,7 +188,8 @@ func TestModel(t *testing.T) {
 					t.Fatal(err)
 				}
 				if again := len(got) - (to - from); again < 0 || again >= ackEvery+100 {
-					t.Fatalf("seed %d: %d messages after the crash, want %d or up to %d more", seed, len(got), to-from, ackEvery)
+					t.Fatalf("seed %d: messages after the crash = %d, want %d or up to %d more", seed, len(got),
+						to-from, ackEvery)
 				}
 				from = to - len(got)
 			}
