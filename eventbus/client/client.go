@@ -180,7 +180,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		SetPingTimeout(c.options.Timeout).
 		SetKeepAlive(keepAlive).
 		SetAutoAckDisabled(true).
-		SetDefaultPublishHandler(func(_ mqtt.Client, m mqtt.Message) { c.receive(m) }).
+		SetDefaultPublishHandler(func(_ mqtt.Client, m mqtt.Message) { c.receive(s, m) }).
 		SetConnectionLostHandler(func(_ mqtt.Client, err error) { s.end(err) }))
 	token := s.mqtt.Connect()
 	<-token.Done() // dial ends with ctx, and the library sets a deadline for the rest
@@ -244,7 +244,8 @@ func (c *Client) serve(ctx context.Context, s *session) error {
 		c.mu.Lock()
 		c.session, c.draining = nil, true
 		c.mu.Unlock()
-		s.mqtt.Disconnect(250) // milliseconds
+		s.end(errors.New("the agent closes it")) // those who wait for an answer use the queue
+		s.mqtt.Disconnect(250)                   // milliseconds
 		_ = s.conn.Close()
 	}()
 	restored := c.filters()
@@ -449,9 +450,10 @@ func (c *Client) filters() []string {
 	return slices.Compact(out)
 }
 
-// receive queues a message for handle. It must not block, or confirmations of what is published would wait, too. The
-// broker sends a message of QoS 1 that is dropped here again with the next connection.
-func (c *Client) receive(m mqtt.Message) {
+// receive queues a message for handle. It must not block, or confirmations of what is published would wait, too. When
+// the queue is full, a message of QoS 0 is dropped. One of QoS 1 ends the connection: the broker sends it again with the
+// next one, and would otherwise wait for its confirmation for ever.
+func (c *Client) receive(s *session, m mqtt.Message) {
 	size := int64(len(m.Payload()) + len(m.Topic()))
 	if c.count.receiving.Add(size) <= receiveBytes {
 		select {
@@ -464,6 +466,9 @@ func (c *Client) receive(m mqtt.Message) {
 	if c.count.receiveDropped.Add(1) == 1 {
 		klog.InfoS("The MQTT broker sends faster than messages are handled; some are dropped",
 			"server", c.endpoint.address)
+	}
+	if m.Qos() > 0 {
+		s.end(errors.New("the broker sends faster than messages are handled"))
 	}
 }
 

@@ -330,6 +330,32 @@ func TestKill9(t *testing.T) {
 	expect(t, got, 0, accepted)
 }
 
+// TestSlowHandler: a handler that stops does not cost memory without bound, and in the end sees every message.
+func TestSlowHandler(t *testing.T) {
+	broker := newMosquitto(t, "allow_anonymous true", "max_inflight_messages 0")
+	other, _ := run(t, Options{Server: broker.server()})
+	c, _ := run(t, Options{Server: broker.server(), ClientID: "slow"})
+	resume, seen := make(chan struct{}), make(chan string, 100_000)
+	if _, err := c.Subscribe("count", func(_ string, payload []byte) {
+		<-resume
+		seen <- string(payload)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	connected(t, c)
+	connected(t, other)
+	const messages = 2 * receiveQueue
+	for i := range messages {
+		publish(t, other, "count", strconv.Itoa(i))
+	}
+	wait.True(t, "the queue to be full", func() bool { return c.Dropped()["handler_behind"] > 0 })
+	close(resume)
+	got := map[string]bool{}
+	for len(got) < messages {
+		got[wait.Receive(t, "all messages", seen)] = true
+	}
+}
+
 // TestPassword: a wrong one is reported with what to do, and the right one works.
 func TestPassword(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "passwords")

@@ -45,7 +45,7 @@ const (
 	// much may be received and not handled.
 	window       = 32
 	receiveQueue = 256
-	receiveBytes = 4 << 20
+	receiveBytes = 8 << 20
 	// maxPayload is the largest payload that may be published.
 	maxPayload = 256 << 10
 	// maxSubscriptions is how many filters the agent may subscribe to.

@@ -207,7 +207,16 @@ func (s *Spool) create() error {
 		return err
 	}
 	s.file, s.end = f, 0
-	return nil
+	return syncFolder(s.path)
+}
+
+// syncFolder makes the name of a new file durable.
+func syncFolder(path string) error {
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // write appends bytes, or leaves the file as it was.
@@ -308,7 +317,7 @@ func (s *Spool) compact() (err error) {
 	}
 	_ = s.file.Close() // it has no name any more
 	s.file, s.end, s.queue, s.acked = f, end, places, 0
-	return nil
+	return syncFolder(s.path)
 }
 
 // Run flushes the file to the disk until ctx ends.
