@@ -1,13 +1,17 @@
 package broker
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -142,6 +146,135 @@ func TestSession(t *testing.T) {
 	r.ping()
 	if used := b.inflight.used.Load(); used != 0 {
 		t.Errorf("bytes not confirmed = %d, want 0", used)
+	}
+}
+
+// TestReceiveMaximum: a client of MQTT 5 gets no more at once than it said that it accepts.
+func TestReceiveMaximum(t *testing.T) {
+	b, address := start(t, Options{})
+	r := dial(t, address)
+	r.version = 5
+	r.connect("small", func(pk *packets.Packet) { pk.Properties.ReceiveMaximum = 3 })
+	r.subscribe("a")
+	for i := range 5 {
+		if err := b.Publish("a", []byte{byte(i)}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
+	var ids []uint16
+	for {
+		pk := r.read()
+		if pk.FixedHeader.Type == packets.Pingresp && len(ids) >= 3 {
+			break
+		}
+		if pk.FixedHeader.Type == packets.Publish {
+			ids = append(ids, pk.PacketID)
+			if len(ids) == 3 { // the answer to the ping may have overtaken them
+				r.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
+			}
+		}
+	}
+	if n := b.Dropped()["unconfirmed"]; len(ids) != 3 || n != 2 {
+		t.Errorf("messages = %d, dropped = %d; want 3 and 2", len(ids), n)
+	}
+}
+
+// TestStress: clients that publish, confirm, take each other's sessions over and vanish, all at once. Nothing may
+// deadlock, and all counts return to 0.
+func TestStress(t *testing.T) {
+	b, address := start(t, Options{Limits: Limits{MessagesPerSecond: 1e6, Burst: 1e6, Inflight: 10}})
+	var all sync.WaitGroup
+	for worker := range 8 {
+		all.Go(func() {
+			for round := range 20 {
+				r := &raw{TB: t, version: 4 + byte(round%2)}
+				var err error
+				if r.Conn, err = net.Dial("tcp", address); err != nil {
+					t.Error(err)
+					return
+				}
+				r.r = bufio.NewReader(r.Conn)
+				var out bytes.Buffer
+				connect := packets.Packet{
+					FixedHeader: packets.FixedHeader{Type: packets.Connect}, ProtocolVersion: r.version,
+				}
+				connect.Connect.ProtocolName, connect.Connect.Clean = []byte("MQTT"), round%3 == 0
+				connect.Connect.ClientIdentifier = fmt.Sprint("stress", worker/2) // two share a session
+				out.Write(encode(t, connect))
+				out.Write(encode(t, packets.Packet{
+					FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1}, ProtocolVersion: r.version,
+					PacketID: 1, Filters: packets.Subscriptions{{Filter: "s/#", Qos: 1}},
+				}))
+				for i := range 50 {
+					out.Write(encode(t, packets.Packet{
+						FixedHeader:     packets.FixedHeader{Type: packets.Publish, Qos: 1},
+						ProtocolVersion: r.version,
+						PacketID:        uint16(100 + i),
+						TopicName:       "s/x",
+						Payload:         []byte("x"),
+					}))
+				}
+				_, _ = out.WriteTo(r.Conn)
+				for range 30 {
+					pk, err := r.next()
+					if err != nil {
+						break // taken over
+					}
+					if pk.FixedHeader.Type == packets.Publish && pk.PacketID > 0 {
+						_, _ = r.Write(encode(t, packets.Packet{
+							FixedHeader: packets.FixedHeader{Type: packets.Puback}, ProtocolVersion: r.version,
+							PacketID: pk.PacketID,
+						}))
+					}
+				}
+				_ = r.Close()
+			}
+		})
+	}
+	for range 500 {
+		if err := b.Publish("s/agent", []byte("x"), false); err != nil {
+			t.Error(err)
+		}
+	}
+	all.Wait()
+	wait.True(t, "all clients to be gone", func() bool { return b.Clients() == 0 })
+	for i := range 4 { // clean sessions replace those that are left
+		r := dial(t, address)
+		r.connect(fmt.Sprint("stress", i), nil)
+		_ = r.Close()
+	}
+	wait.True(t, "all sessions to be gone", func() bool { return b.Clients() == 0 && b.server.Clients.Len() == 1 })
+	wait.True(t, "the counts to be 0", func() bool { return b.inflight.used.Load() == 0 })
+	b.hook.mu.Lock()
+	defer b.hook.mu.Unlock()
+	if n := len(b.hook.clients); n != 0 {
+		t.Errorf("clients that the hook knows = %d, want 0", n)
+	}
+}
+
+// TestWill: a will is sent at once, and a retained one counts.
+func TestWill(t *testing.T) {
+	b, address := start(t, Options{})
+	handler, got := collect()
+	cancel, err := b.Subscribe("gone", handler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cancel()
+	r := dial(t, address)
+	r.version = 5
+	r.connect("mortal", func(pk *packets.Packet) {
+		pk.Connect.WillFlag, pk.Connect.WillRetain, pk.Connect.WillTopic = true, true, "gone"
+		pk.Connect.WillPayload = []byte("farewell")
+		pk.Connect.WillProperties.WillDelayInterval = 3600
+	})
+	_ = r.Close()
+	if m := wait.Receive(t, "the will", got); m != (message{"gone", "farewell"}) {
+		t.Errorf("will = %v, want gone farewell", m)
+	}
+	if n, size := b.hook.retainedNow(); n != 1 || size != len("gonefarewell") {
+		t.Errorf("retained = %d messages of %d bytes, want the will", n, size)
 	}
 }
 

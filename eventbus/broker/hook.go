@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -158,6 +157,7 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 	cl.State.TopicAliases.Outbound = mqtt.NewOutboundTopicAliases(0)
 	cl.Properties.Will.WillDelayInterval = 0
 
+	h.sweep()
 	server := h.broker.server
 	if before, known := server.Clients.Get(cl.ID); known {
 		h.remove(before)
@@ -192,6 +192,29 @@ func (h *hook) forgetConn(c *conn) {
 			h.forget(cl)
 		}
 	}
+}
+
+// sweep forgets connections that have ended and left no session. OnDisconnect does not see all of them: of two
+// clients that take the same session over at once, the server forgets one.
+func (h *hook) sweep() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for cl, c := range h.clients {
+		if now, _ := h.broker.server.Clients.Get(cl.ID); now != cl && cl.Closed() {
+			h.broker.inflight.give(c.bytes)
+			delete(h.clients, cl)
+		}
+	}
+}
+
+// subscriptions counts those of all sessions. The server's own count is wrong after clients unsubscribed from what they
+// had not subscribed to.
+func (h *hook) subscriptions() int {
+	n := 0
+	for _, cl := range h.broker.server.Clients.GetAll() {
+		n += cl.State.Subscriptions.Len()
+	}
+	return n
 }
 
 func (h *hook) remove(cl *mqtt.Client) {
@@ -302,7 +325,7 @@ func (h *hook) OnSubscribe(cl *mqtt.Client, pk packets.Packet) packets.Packet {
 	}
 	limits := h.broker.limits
 	have := cl.State.Subscriptions.GetAll()
-	all := int(atomic.LoadInt64(&h.broker.server.Info.Subscriptions))
+	all := h.subscriptions()
 	wildcards := 0
 	for filter := range have {
 		if topic.IsWildcard(filter) {

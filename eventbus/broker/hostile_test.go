@@ -218,7 +218,7 @@ func TestClientLimits(t *testing.T) {
 	if n := b.server.Clients.Len(); n > 7 { // with the agent
 		t.Errorf("sessions = %d, want at most 6", n-1)
 	}
-	if n := b.server.Info.Clone().Subscriptions; n > 12 {
+	if n := b.hook.subscriptions(); n > 12 {
 		t.Errorf("subscriptions = %d, want those of 6 sessions", n)
 	}
 	for _, id := range []string{"inline", strings.Repeat("x", 300)} {

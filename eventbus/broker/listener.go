@@ -105,6 +105,7 @@ func (l *listener) serve(raw net.Conn, establish listeners.EstablishFn) {
 			l.broker.hook.forgetConn(c)
 		}
 		_ = c.Close()
+		l.broker.hook.sweep()
 		writer.Wait()
 		l.mu.Lock()
 		delete(l.conns, c)

@@ -71,7 +71,7 @@ func (b *Broker) Collect(out chan<- prometheus.Metric) {
 	info := b.server.Info.Clone()
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	send("clients", "Clients that are connected to the broker in the agent.", gauge, info.ClientsConnected)
-	send("subscriptions", "Subscriptions of clients of the broker.", gauge, info.Subscriptions)
+	send("subscriptions", "Subscriptions of clients of the broker.", gauge, int64(b.hook.subscriptions()))
 	number, bytes := b.hook.retainedNow()
 	send("retained_messages", "Messages that the broker keeps for later subscribers.", gauge, int64(number))
 	send("retained_bytes", "Bytes of topics and payloads of the retained messages.", gauge, int64(bytes))

@@ -451,8 +451,8 @@ func (c *Client) filters() []string {
 }
 
 // receive queues a message for handle. It must not block, or confirmations of what is published would wait, too. When
-// the queue is full, a message of QoS 0 is dropped. One of QoS 1 ends the connection: the broker sends it again with the
-// next one, and would otherwise wait for its confirmation for ever.
+// the queue is full, a message of QoS 0 is dropped. One of QoS 1 ends the connection: the broker sends it again with
+// the next one, and would otherwise wait for its confirmation for ever.
 func (c *Client) receive(s *session, m mqtt.Message) {
 	size := int64(len(m.Payload()) + len(m.Topic()))
 	if c.count.receiving.Add(size) <= receiveBytes {
