@@ -35,7 +35,7 @@ func TestDestinations(t *testing.T) {
 		{"func", "x", "start", "", destination{module: "metamanager"}},
 		{"func", "x", "response", "p", destination{answer: true}},
 		{"twin", "devicecontroller", "update", "", destination{module: "twin"}},
-		{"twin", "devicecontroller", "response", "p", destination{module: "twin"}},
+		{"twin", "devicecontroller", "response", "p", destination{answer: true}},
 		{"user", "router_eventbus", "publish", "", destination{module: "eventbus"}},
 		{"user", "router_servicebus", "POST", "", destination{module: "servicebus"}},
 		{"user", "router_servicebus", "POST", "p", destination{answer: true}},

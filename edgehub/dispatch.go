@@ -8,6 +8,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -25,7 +26,6 @@ type destination struct {
 // Groups and modules of KubeEdge's protocol (docs/wire.md, Dispatch) besides those of package model.
 const (
 	groupFunc        = "func"
-	groupTwin        = "twin"
 	groupUser        = "user"
 	groupTaskManager = "taskmanager"
 
@@ -54,8 +54,11 @@ func destinationOf(m *model.Message) destination {
 			return destination{problem: "the source is a module of the device"}
 		}
 		return destination{module: model.ModuleMetaManager}
-	case groupTwin:
-		return destination{module: groupTwin}
+	case devicemsg.Group:
+		if m.IsResponse() {
+			return destination{answer: true}
+		}
+		return destination{module: devicemsg.Group}
 	case groupTaskManager:
 		return destination{module: groupTaskManager}
 	case groupUser:

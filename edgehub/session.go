@@ -14,6 +14,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -164,20 +165,24 @@ func (m *Module) watchSession(s *session, cancel context.CancelCauseFunc) {
 	}
 }
 
-// announce sends the link's state to the group "meta", retrying until it is delivered. It returns false if ctx ends
-// first.
+// announce sends the link's state to the groups that depend on it, retrying until it is delivered. It returns false if
+// ctx ends first.
 func (m *Module) announce(ctx context.Context, state wire.LinkState) bool {
 	content, err := json.Marshal(state)
 	if err != nil {
 		klog.ErrorS(err, "State of the link not reported")
 		return false
 	}
-	msg := model.New(m.Name(), model.GroupMeta, wire.OpConnect, wire.ResourceLink, content)
-	for ctx.Err() == nil {
-		err := m.bus.SendToGroup(ctx, model.GroupMeta, msg)
-		if !errors.Is(err, beehive.ErrFull) {
-			return true // no members, nothing to announce
+	for _, group := range []string{model.GroupMeta, devicemsg.Group} {
+		msg := model.New(m.Name(), group, wire.OpConnect, wire.ResourceLink, content)
+		for {
+			if ctx.Err() != nil {
+				return false
+			}
+			if err := m.bus.SendToGroup(ctx, group, msg); !errors.Is(err, beehive.ErrFull) {
+				break // no members, nothing to announce
+			}
 		}
 	}
-	return false
+	return true
 }

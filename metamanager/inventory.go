@@ -17,7 +17,10 @@ import (
 )
 
 // inventoryTypes are what a cloud of ours keeps in step: it deletes what the node is not to have any more.
-var inventoryTypes = [...]string{resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeService}
+var inventoryTypes = [...]string{
+	resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeService, resource.TypeDevice,
+	resource.TypeDeviceModel,
+}
 
 // reportAgainAtOnce is how many statuses that the cloud asks for are queued at a time: they share the store's
 // transactions.

@@ -13,6 +13,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -37,7 +38,8 @@ func storable(key resource.Key) error {
 	case resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeNode, resource.TypeLease,
 		resource.TypeService, resource.TypeServiceAccountToken, resource.TypePersistentVolume,
 		resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment,
-		resource.TypeRuntimeClass, resource.TypeCSIDriver, resource.TypeCSINode, resource.TypeClusterTrustBundle:
+		resource.TypeRuntimeClass, resource.TypeCSIDriver, resource.TypeCSINode, resource.TypeClusterTrustBundle,
+		resource.TypeDevice, resource.TypeDeviceModel:
 	default:
 		return fmt.Errorf("%s: objects of the type %q are not stored on the edge", key, key.Type)
 	}
@@ -230,20 +232,22 @@ func (m *Module) deletes(ctx context.Context, key resource.Key, data []byte, uid
 	return append(append(ops, store.DeleteIf(patchKey(key), same)), deleteTokens(tokens, uid)...), nil
 }
 
-// forward hands a message to edged, if it is one that concerns edged. What edged does not take in time is not
-// acknowledged: it comes again, and is handed on again then. An edged that is not there reads the store
-// when it starts.
+// forward hands a message to the modules that it concerns: edged, or devicetwin. What they do not take in time is not
+// acknowledged: it comes again, and is handed on again then. A module that is not there reads the store when it starts.
 func (m *Module) forward(ctx context.Context, key resource.Key, msg *model.Message) error {
+	group := model.GroupEdged
 	switch key.Type {
 	case resource.TypePod, resource.TypeConfigMap, resource.TypeSecret:
+	case resource.TypeDevice, resource.TypeDeviceModel:
+		group = devicemsg.Group
 	default:
 		return nil
 	}
-	err := m.bus.SendToGroup(ctx, model.GroupEdged, msg)
+	err := m.bus.SendToGroup(ctx, group, msg)
 	if err == nil || errors.Is(err, beehive.ErrNoGroup) || errors.Is(err, beehive.ErrRemoved) {
 		return nil
 	}
-	return fmt.Errorf("%s: stored, but not handed to edged: %w", key, err)
+	return fmt.Errorf("%s: stored, but not handed to the group %s: %w", key, group, err)
 }
 
 // patchKey is where the newest reported status of a pod is.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/beehive"
+	"github.com/edgecore-io/edgecore/devicetwin"
 	"github.com/edgecore-io/edgecore/edged"
 	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/edged/agentconfig"
@@ -91,6 +92,16 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			Synced:        func(ctx context.Context) { metamanager.ForgetRecovery(ctx, db, conditions) },
 			RemoteTimeout: time.Duration(cfg.Modules.MetaManager.RemoteQueryTimeout) * time.Second,
 		})); err != nil {
+			return err
+		}
+	}
+	if cfg.Modules.DeviceTwin.Enable {
+		opts, err := agentconfig.DeviceTwinOptions(&cfg.Modules.DeviceTwin)
+		if err != nil {
+			return err
+		}
+		opts.Bus, opts.Store = bus, db
+		if err := bus.Add(devicetwin.New(opts)); err != nil {
 			return err
 		}
 	}

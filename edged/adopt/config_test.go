@@ -66,11 +66,9 @@ func TestTranslateWhole(t *testing.T) {
 					t.Errorf("%s is %q, want %q as before", what, pair[1], pair[0])
 				}
 			}
-			// KubeEdge's files have modules switched on that are not there yet: that is said.
-			if !slices.ContainsFunc(c.Notes, func(n Note) bool {
-				return n.Key == "modules.eventBus.enable" || n.Key == "modules.deviceTwin.enable"
-			}) {
-				t.Errorf("notes %v, want one on a module that is not there", c.Notes)
+			// KubeEdge's files have keys that this version does not act on: that is said.
+			if len(c.Notes) == 0 {
+				t.Error("no notes, want one on each key that this version does not act on")
 			}
 		})
 	}

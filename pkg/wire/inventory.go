@@ -64,7 +64,7 @@ func ParseInventory(m *model.Message) (Inventory, error) {
 	return i, nil
 }
 
-// The message that edgehub sends to the group "meta" when the link connects or disconnects.
+// The message that edgehub sends to the groups "meta" and "twin" when the link connects or disconnects.
 const (
 	OpConnect    = "connect"
 	ResourceLink = "null/link"

@@ -36,6 +36,7 @@ func TestLink(t *testing.T) {
 		{"Offline", testOffline},
 		{"Token", testToken},
 		{"QUIC", testQUIC},
+		{"Devices", testDevices},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

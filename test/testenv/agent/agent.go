@@ -133,7 +133,9 @@ func (a *Agent) writeConfig() error {
 	data, err := yaml.Marshal(map[string]any{
 		"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "kind": "EdgeCore",
 		"database": map[string]any{"dataSource": a.Store()},
-		"modules":  map[string]any{"edgeHub": hub, "edged": edged},
+		"modules": map[string]any{
+			"edgeHub": hub, "edged": edged, "deviceTwin": map[string]any{"dmiSockPath": a.file("dmi")},
+		},
 	})
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ func live() map[string]bool {
 		"database.driverName": true, "database.aliasName": true, // there is only one driver
 		"database.dataSource":        true,
 		"modules.metaManager.enable": true, "modules.metaManager.remoteQueryTimeout": true,
+		"modules.deviceTwin": true,
 	}
 	for _, k := range []string{
 		"enable", "heartbeat", "messageQPS", "messageBurst", "projectID", "token", "httpServer", "rotateCertificates",
@@ -66,7 +67,7 @@ func LiveKeys() []string { return strict.SortedKeys(live()) }
 // warning.
 func absent() map[string]bool {
 	keys := map[string]bool{"modules.metaManager.metaServer.enable": true}
-	for _, m := range []string{"eventBus", "serviceBus", "deviceTwin", "dbTest", "edgeStream", "taskManager"} {
+	for _, m := range []string{"eventBus", "serviceBus", "dbTest", "edgeStream", "taskManager"} {
 		keys["modules."+m+".enable"] = true
 	}
 	return keys
@@ -76,7 +77,6 @@ func absent() map[string]bool {
 // these.
 func deprecatedDefaults() map[string]string {
 	return map[string]string{
-		"modules.deviceTwin.dmiSockPath": "/etc/kubeedge/dmi.sock",
-		"modules.edged.podSandboxImage":  "kubeedge/pause:3.1",
+		"modules.edged.podSandboxImage": "kubeedge/pause:3.1",
 	}
 }

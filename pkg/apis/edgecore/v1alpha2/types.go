@@ -173,10 +173,14 @@ type ServiceBus struct {
 	TLSPrivateKeyFile string `json:"tlsPrivateKeyFile,omitempty"`
 }
 
-// DeviceTwin mirrors devices.
+// DeviceTwin keeps the twins of the node's devices, and serves their mappers.
 type DeviceTwin struct {
-	Enable      bool   `json:"enable"`
+	Enable bool `json:"enable"`
+	// DMISockPath is the folder of dmi.sock, on which mappers register. A path that ends in .sock names its folder.
 	DMISockPath string `json:"dmiSockPath"`
+	// DMISockGroup is the name or number of the group that may use the socket in addition to root; "" is none. KubeEdge
+	// has no such key.
+	DMISockGroup string `json:"dmiSockGroup"`
 }
 
 // EdgeStream carries logs and exec.

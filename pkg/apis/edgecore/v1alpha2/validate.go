@@ -126,6 +126,9 @@ func (c *checker) modules(p string, m *Modules) {
 	if h := &m.EdgeHub; h.Enable {
 		c.edgeHub(p+".edgeHub", h)
 	}
+	if d := &m.DeviceTwin; d.Enable {
+		c.Absolute(p+".deviceTwin.dmiSockPath", d.DMISockPath)
+	}
 	if b := &m.EventBus; b.Enable {
 		c.Within(p+".eventBus.mqttMode", int64(b.MqttMode), 0, 2)
 		c.Within(p+".eventBus.mqttQOS", int64(b.MqttQOS), 0, 2)

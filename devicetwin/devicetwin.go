@@ -1,0 +1,572 @@
+// Package devicetwin keeps the twins of the node's devices: what the cloud wants of each, and what its mapper says it
+// is. It works without the cloud: mappers and clients on the device read and change twins while the link is away.
+//
+// It promises:
+//
+//   - A report is acknowledged after it is on the disk, and a value that is what it was is not written. Reports that
+//     come at the same time share a transaction; there are at most two a second.
+//   - The cloud gets the newest value of each property, with the time at which it was read, as soon as there is a link;
+//
+// each report is sent until the cloud has confirmed it. A value that stays the same is sent again every five minutes
+// while its mapper reports it. - Mappers get the desired values of the twins; package twin states the rules where
+// they conflict. - What is invalid is refused with an error that names device, property and cause. It changes
+// nothing.
+//
+// The twin itself is the queue of what the cloud has to hear: nothing is written when the cloud confirms, and after a
+// restart every twin is sent once.
+package devicetwin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/devicetwin/dmi"
+	"github.com/edgecore-io/edgecore/devicetwin/twin"
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/devicemsg"
+	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// Name is the name of the module on the bus.
+const Name = devicemsg.Group
+
+// Store is what the module needs of the store.
+type Store interface {
+	List(ctx context.Context, typ string) ([]store.Meta, error)
+	Get(ctx context.Context, key string) (store.Meta, error)
+	Apply(ctx context.Context, ops ...store.Op) error
+}
+
+// Bus is what the module needs of beehive.
+type Bus interface {
+	Receive(ctx context.Context, module string) (*model.Message, error)
+	SendSync(ctx context.Context, module string, m *model.Message) (*model.Message, error)
+}
+
+// Options configure a Module. Bus and Store are required.
+type Options struct {
+	Bus   Bus
+	Store Store
+	// SocketDir is the folder of the socket on which mappers register, SocketGroup the group that may use it; 0 is
+	// root.
+	SocketDir   string
+	SocketGroup int
+	// Now is the wall clock.
+	Now func() time.Time
+}
+
+// Module is the beehive module. Make it with New.
+type Module struct {
+	opts   Options
+	server *dmi.Server
+
+	mu      sync.Mutex
+	epoch   string
+	devices map[string]*entry // by NAMESPACE/NAME
+	models  map[string]*devices.DeviceModel
+	linked  bool
+
+	persist *persister
+	uplink  *uplink
+}
+
+// entry is a device of the node, or a twin whose device is not known yet: device is nil then.
+type entry struct {
+	id     string
+	device *devices.Device
+	twin   twin.Twin
+	report reporting
+}
+
+// New makes the module.
+func New(opts Options) *Module {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	m := &Module{opts: opts, devices: map[string]*entry{}, models: map[string]*devices.DeviceModel{}}
+	m.server = dmi.New(dmi.Options{
+		Dir:   opts.SocketDir,
+		Group: opts.SocketGroup,
+		Twins: m,
+		Load:  m.loadMappers,
+		Save:  m.saveMapper,
+		Now:   opts.Now,
+	})
+	m.persist = newPersister(m)
+	m.uplink = newUplink(m)
+	return m
+}
+
+// Name implements beehive.Module.
+func (m *Module) Name() string { return Name }
+
+// Group implements beehive.Module.
+func (m *Module) Group() string { return devicemsg.Group }
+
+// Run implements beehive.Module.
+func (m *Module) Run(ctx context.Context) error {
+	if err := m.load(ctx); err != nil {
+		return fmt.Errorf("read the devices from the store: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer cancel()
+	parts.Go(func() { m.persist.run(ctx) })
+	parts.Go(func() { m.uplink.run(ctx) })
+	parts.Go(func() {
+		if err := m.server.Run(ctx); err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Mappers are not served")
+		}
+	})
+	for {
+		msg, err := m.opts.Bus.Receive(ctx, Name)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		m.take(msg)
+	}
+}
+
+// take applies a message of metamanager, which has stored and acknowledged it, or of edgehub about the link.
+func (m *Module) take(msg *model.Message) {
+	if msg.Route.Operation == wire.OpConnect {
+		var state wire.LinkState
+		if err := json.Unmarshal(msg.ContentData(), &state); err == nil {
+			m.setLinked(state.Connected)
+		}
+		return
+	}
+	key, err := resource.Parse(msg.Route.Resource)
+	if err != nil || key.Name == "" || key.Type != resource.TypeDevice && key.Type != resource.TypeDeviceModel {
+		klog.V(4).InfoS("Message about devices ignored", "resource", msg.Route.Resource)
+		return
+	}
+	goes := msg.Route.Operation == model.OpDelete
+	if key.Type == resource.TypeDeviceModel {
+		err = m.setModel(key, msg.ContentData(), goes)
+	} else {
+		err = m.setDevice(key, msg.ContentData(), goes)
+	}
+	if err != nil {
+		klog.ErrorS(err, "Object of the cloud is invalid; ignoring it", "resource", key.String())
+	}
+}
+
+func (m *Module) setLinked(linked bool) {
+	m.mu.Lock()
+	m.linked = linked
+	m.mu.Unlock()
+	m.uplink.wake.Notify()
+}
+
+func id(namespace, name string) string { return namespace + "/" + name }
+
+func (m *Module) setModel(key resource.Key, data []byte, goes bool) error {
+	model := &devices.DeviceModel{}
+	if !goes {
+		if err := json.Unmarshal(data, model); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	if goes {
+		delete(m.models, id(key.Namespace, key.Name))
+	} else {
+		m.models[id(key.Namespace, key.Name)] = model
+	}
+	protocols := map[string]bool{}
+	for _, e := range m.devices {
+		if d := e.device; d != nil && d.Namespace == key.Namespace && d.Spec.DeviceModelRef.Name == key.Name {
+			protocols[d.Spec.Protocol.ProtocolName] = true
+		}
+	}
+	m.mu.Unlock()
+	for p := range protocols {
+		m.server.Changed(p)
+	}
+	return nil
+}
+
+// setDevice applies a device of the cloud. A device that goes takes its twin with it.
+func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
+	d := &devices.Device{}
+	if err := json.Unmarshal(data, d); err != nil {
+		return err
+	}
+	if len(d.Spec.Properties) > devices.MaxProperties {
+		return fmt.Errorf("%d properties, limit %d", len(d.Spec.Properties), devices.MaxProperties)
+	}
+	m.mu.Lock()
+	protocols := map[string]bool{}
+	at := id(key.Namespace, key.Name)
+	e := m.devices[at]
+	if e != nil && e.device != nil {
+		protocols[e.device.Spec.Protocol.ProtocolName] = true
+	}
+	switch {
+	case goes && e != nil && e.device != nil && e.device.UID != d.UID:
+		m.mu.Unlock()
+		return nil // an older device of that name
+	case goes:
+		delete(m.devices, at)
+	case e == nil:
+		e = &entry{id: at}
+		m.devices[at] = e
+		fallthrough
+	default:
+		e.device = d
+		protocols[d.Spec.Protocol.ProtocolName] = true
+		if changed, desired := e.twin.SetSpec(d, m.now()); changed {
+			e.report.changed(desired...)
+		}
+	}
+	m.mu.Unlock()
+	m.persist.mark(at)
+	m.uplink.wake.Notify()
+	for p := range protocols {
+		m.server.Changed(p)
+	}
+	return nil
+}
+
+// now is the time in milliseconds since 1970.
+func (m *Module) now() int64 { return m.opts.Now().UnixMilli() }
+
+// errNoDevice names a device that the node does not have.
+func errNoDevice(namespace, name string) error {
+	return fmt.Errorf("device %.128s/%.128s: %w: bind it to this node with spec.nodeName", namespace, name,
+		dmi.ErrNoDevice)
+}
+
+// Report implements dmi.Twins.
+func (m *Module) Report(ctx context.Context, namespace, name string, reports []twin.Report) error {
+	at := id(namespace, name)
+	m.mu.Lock()
+	e := m.devices[at]
+	if e == nil || e.device == nil {
+		m.mu.Unlock()
+		return errNoDevice(namespace, name)
+	}
+	changed, err := e.twin.Reported(e.device, reports)
+	if err != nil {
+		m.mu.Unlock()
+		return err
+	}
+	e.report.changed(changed...)
+	due := e.report.refresh(reports, m.opts.Now())
+	m.mu.Unlock()
+	if len(changed) > 0 || due {
+		m.uplink.wake.Notify()
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	return m.persist.wait(ctx, at)
+}
+
+// ReportState implements dmi.Twins.
+func (m *Module) ReportState(ctx context.Context, namespace, name, state string) error {
+	at := id(namespace, name)
+	m.mu.Lock()
+	e := m.devices[at]
+	if e == nil || e.device == nil {
+		m.mu.Unlock()
+		return errNoDevice(namespace, name)
+	}
+	changed, err := e.twin.SetState(state, m.now())
+	if changed {
+		e.report.state = true
+	}
+	m.mu.Unlock()
+	if err != nil || !changed {
+		return err
+	}
+	klog.InfoS("State of a device changed", "device", at, "state", state)
+	m.uplink.wake.Notify()
+	return m.persist.wait(ctx, at)
+}
+
+// Served implements dmi.Twins.
+func (m *Module) Served(protocol string) (models []*devices.DeviceModel, list []*devices.Device) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	seen := map[string]bool{}
+	for _, e := range m.devices {
+		d := e.device
+		if d == nil || d.Spec.Protocol.ProtocolName != protocol {
+			continue
+		}
+		list = append(list, e.twin.Desired(d))
+		name := id(d.Namespace, d.Spec.DeviceModelRef.Name)
+		if model := m.models[name]; model != nil && !seen[name] {
+			seen[name] = true
+			models = append(models, model)
+		}
+	}
+	return models, list
+}
+
+// Device is a device with its twin, for people and programs on the device.
+type Device struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Model     string    `json:"model"`
+	Protocol  string    `json:"protocol"`
+	Twin      twin.Twin `json:"twin"`
+}
+
+// Devices lists the devices of the node, unordered.
+func (m *Module) Devices() []Device {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Device, 0, len(m.devices))
+	for _, e := range m.devices {
+		if d := e.device; d != nil {
+			out = append(out, Device{
+				Namespace: d.Namespace,
+				Name:      d.Name,
+				Model:     d.Spec.DeviceModelRef.Name,
+				Protocol:  d.Spec.Protocol.ProtocolName,
+				Twin:      *e.twin.Clone(),
+			})
+		}
+	}
+	return out
+}
+
+// epochNote is the key of the row that names this store in the versions of values.
+const epochNote = "null/" + resource.TypeDeviceTwin + "/epoch"
+
+// load reads devices, models and twins from the store, and makes the epoch of a new store.
+func (m *Module) load(ctx context.Context) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.devices, m.models = map[string]*entry{}, map[string]*devices.DeviceModel{}
+	epoch, err := m.opts.Store.Get(ctx, epochNote)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		m.epoch = model.NewID()[:8]
+		row := store.Meta{Key: epochNote, Type: typeEpoch, Value: []byte(m.epoch)}
+		if err := m.opts.Store.Apply(ctx, store.Upsert(row)); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	default:
+		m.epoch = string(epoch.Value)
+	}
+	models, err := m.opts.Store.List(ctx, resource.TypeDeviceModel)
+	if err != nil {
+		return err
+	}
+	for _, row := range models {
+		var model devices.DeviceModel
+		if err := json.Unmarshal(row.Value, &model); err != nil {
+			klog.ErrorS(err, "Stored model is invalid; left out", "key", row.Key)
+			continue
+		}
+		m.models[id(model.Namespace, model.Name)] = &model
+	}
+	twins, err := m.opts.Store.List(ctx, resource.TypeDeviceTwin)
+	if err != nil {
+		return err
+	}
+	for _, row := range twins {
+		at := strings.Replace(row.Key, "/"+resource.TypeDeviceTwin+"/", "/", 1)
+		e := &entry{id: at}
+		if err := json.Unmarshal(row.Value, &e.twin); err != nil {
+			klog.ErrorS(err, "Stored twin is invalid; starting it again", "key", row.Key)
+			e.twin = twin.Twin{}
+		}
+		m.devices[at] = e
+	}
+	list, err := m.opts.Store.List(ctx, resource.TypeDevice)
+	if err != nil {
+		return err
+	}
+	for _, row := range list {
+		d := &devices.Device{}
+		if err := json.Unmarshal(row.Value, d); err != nil {
+			klog.ErrorS(err, "Stored device is invalid; left out", "key", row.Key)
+			continue
+		}
+		at := id(d.Namespace, d.Name)
+		e := m.devices[at]
+		if e == nil {
+			e = &entry{id: at}
+			m.devices[at] = e
+		}
+		e.device = d
+		e.twin.SetSpec(d, m.now())
+		e.report.everything(&e.twin)
+		m.persist.mark(at)
+	}
+	for at, e := range m.devices {
+		if e.device == nil { // the agent ended between the deletion of the device and that of its twin
+			delete(m.devices, at)
+			m.persist.mark(at)
+		}
+	}
+	m.persist.wake.Notify()
+	return nil
+}
+
+// typeEpoch keeps the row of the epoch out of the list of twins.
+const typeEpoch = resource.TypeDeviceTwin + "epoch"
+
+// twinKey is the key of a twin's row.
+func twinKey(at string) string {
+	namespace, name, _ := strings.Cut(at, "/")
+	return resource.Key{Namespace: namespace, Type: resource.TypeDeviceTwin, Name: name}.String()
+}
+
+// mapperKey is the key of a mapper's row. A protocol may have any characters.
+func mapperKey(protocol string) string {
+	return resource.NullNamespace + "/" + resource.TypeDeviceMapper + "/" + protocol
+}
+
+func (m *Module) loadMappers(ctx context.Context) (map[string][]byte, error) {
+	rows, err := m.opts.Store.List(ctx, resource.TypeDeviceMapper)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]byte{}
+	for _, row := range rows {
+		if protocol, ok := strings.CutPrefix(row.Key, mapperKey("")); ok {
+			out[protocol] = row.Value
+		}
+	}
+	return out, nil
+}
+
+func (m *Module) saveMapper(ctx context.Context, protocol string, data []byte) error {
+	op := store.Delete(mapperKey(protocol))
+	if data != nil {
+		op = store.Upsert(store.Meta{Key: mapperKey(protocol), Type: resource.TypeDeviceMapper, Value: data})
+	}
+	return m.opts.Store.Apply(ctx, op)
+}
+
+// persister writes twins to the store.
+type persister struct {
+	m    *Module
+	wake notify.Signal
+
+	mu sync.Mutex
+	// dirty are the twins to write; waiting are those who wait for the next write.
+	dirty   map[string]bool
+	waiting []chan error
+}
+
+// commitInterval is the shortest time between two writes: an SD card wears out with each.
+const commitInterval = 500 * time.Millisecond
+
+func newPersister(m *Module) *persister {
+	return &persister{m: m, wake: notify.NewSignal(), dirty: map[string]bool{}}
+}
+
+// mark has a twin written soon.
+func (p *persister) mark(at string) {
+	p.mu.Lock()
+	p.dirty[at] = true
+	p.mu.Unlock()
+	p.wake.Notify()
+}
+
+// wait has a twin written, and returns when it is.
+func (p *persister) wait(ctx context.Context, at string) error {
+	done := make(chan error, 1)
+	p.mu.Lock()
+	p.dirty[at] = true
+	p.waiting = append(p.waiting, done)
+	p.mu.Unlock()
+	p.wake.Notify()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("device %s: %w yet: %w", at, dmi.ErrNotStored, ctx.Err())
+	}
+}
+
+// run writes until ctx ends, and then once more.
+func (p *persister) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			p.write(last)
+			cancel()
+			return
+		case <-p.wake:
+		}
+		p.write(ctx)
+		select {
+		case <-ctx.Done():
+		case <-time.After(commitInterval):
+		}
+	}
+}
+
+// write writes all that is dirty in one transaction. What cannot be written stays dirty.
+func (p *persister) write(ctx context.Context) {
+	p.mu.Lock()
+	dirty, waiting := p.dirty, p.waiting
+	p.dirty, p.waiting = map[string]bool{}, nil
+	p.mu.Unlock()
+	if len(dirty) == 0 {
+		return
+	}
+	ops, err := p.m.writes(dirty)
+	if err == nil {
+		err = p.m.opts.Store.Apply(ctx, ops...)
+	}
+	if err != nil {
+		p.mu.Lock()
+		for at := range dirty {
+			p.dirty[at] = true
+		}
+		p.mu.Unlock()
+		p.wake.Notify()
+		klog.ErrorS(err, "Twins of devices not stored; trying again", "devices", len(dirty))
+		err = fmt.Errorf("%w: %w", dmi.ErrNotStored, err)
+	}
+	for _, done := range waiting {
+		done <- err
+	}
+}
+
+// writes are the operations that store twins, and delete those of devices that are gone.
+func (m *Module) writes(dirty map[string]bool) ([]store.Op, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var ops []store.Op
+	for at := range dirty {
+		e := m.devices[at]
+		if e == nil {
+			ops = append(ops, store.Delete(twinKey(at)))
+			continue
+		}
+		data, err := json.Marshal(&e.twin)
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, store.Upsert(store.Meta{Key: twinKey(at), Type: resource.TypeDeviceTwin, Value: data}))
+	}
+	return ops, nil
+}

@@ -1,0 +1,136 @@
+package twin
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
+)
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
+
+func device(desired ...string) *devices.Device {
+	d := &devices.Device{Spec: devices.DeviceSpec{Properties: []devices.DeviceProperty{{Name: "temp"}, {Name: "fan"}}}}
+	d.Namespace, d.Name, d.UID = "shop", "sensor", "u1"
+	for i, v := range desired {
+		if v != "" {
+			d.Spec.Properties[i].Desired = &devices.TwinProperty{Value: v}
+		}
+	}
+	return d
+}
+
+// TestSpecAndClients: the newest decision on a desired value wins, whether the spec or a client made it.
+func TestSpecAndClients(t *testing.T) {
+	var tw Twin
+	spec := func(want string, d *devices.Device) {
+		t.Helper()
+		tw.SetSpec(d, 1)
+		got := ""
+		if p := tw.Properties["fan"]; p.Desired != nil {
+			got = p.Desired.Value
+		}
+		if got != want {
+			t.Errorf("fan is to be %q, want %q", got, want)
+		}
+	}
+	spec("5", device("", "5"))
+	if changed, err := tw.Desire(device("", "5"), nil, Report{Name: "fan", Value: "7"}); !changed || err != nil {
+		t.Errorf("Desire = %v, %v; want a change", changed, err)
+	}
+	spec("7", device("", "5")) // the spec says the same as before
+	spec("6", device("", "6"))
+	spec("", device())
+	if got := tw.Desired(device("", "6")).Spec.Properties[1].Desired; got != nil {
+		t.Errorf("the mapper gets %+v, want no desired value", got)
+	}
+	if _, err := tw.Desire(device(), nil, Report{Name: "none", Value: "1"}); err == nil {
+		t.Error("Desire of an unknown property = nil, want an error")
+	}
+	model := &devices.DeviceModel{Spec: devices.DeviceModelSpec{Properties: []devices.ModelProperty{
+		{Name: "fan", Type: devices.TypeInt, Maximum: "9"},
+	}}}
+	if _, err := tw.Desire(device(), model, Report{Name: "fan", Value: "10"}); err == nil ||
+		!strings.Contains(err.Error(), "out of range") {
+		t.Errorf("Desire above the maximum = %v, want that it is out of range", err)
+	}
+	again := device("", "6")
+	again.UID = "u2"
+	tw.SetSpec(again, 1)
+	if tw.UID != "u2" || tw.Properties["fan"].Desired.Value != "6" || tw.Version < 4 {
+		t.Errorf("twin of a device that was created again: %+v, want UID u2, fan 6 and a version that goes on", tw)
+	}
+}
+
+// TestReported: values change with their versions; the same value again keeps its version.
+func TestReported(t *testing.T) {
+	var tw Twin
+	d := device()
+	changed, err := tw.Reported(d, []Report{{Name: "temp", Value: "1", At: 10}, {Name: "fan", Value: "x", At: 10}})
+	if diff := cmp.Diff([]string{"fan", "temp"}, changed); diff != "" || err != nil {
+		t.Errorf("changed (-want +got):\n%s, %v", diff, err)
+	}
+	changed, err = tw.Reported(d, []Report{{Name: "temp", Value: "1", At: 5}, {Name: "fan", Value: "y", At: 11}})
+	if diff := cmp.Diff([]string{"fan"}, changed); diff != "" || err != nil {
+		t.Errorf("changed (-want +got):\n%s, %v", diff, err)
+	}
+	want := map[string]Property{
+		"temp": {Reported: &Value{Value: "1", At: 5, Version: 1}},
+		"fan":  {Reported: &Value{Value: "y", At: 11, Version: 3}},
+	}
+	if diff := cmp.Diff(want, tw.Properties); diff != "" {
+		t.Errorf("properties (-want +got):\n%s", diff)
+	}
+	before := tw.Clone()
+	for _, bad := range [][]Report{
+		{{Name: "temp", Value: "2"}, {Name: "none", Value: "1"}},
+		{{Name: "temp", Value: strings.Repeat("x", 513)}},
+		{{Name: "temp", Value: "2", Type: strings.Repeat("x", 129)}},
+	} {
+		if _, err := tw.Reported(d, bad); err == nil {
+			t.Errorf("Reported(%.80v) = nil, want an error", bad)
+		}
+	}
+	if diff := cmp.Diff(before, &tw); diff != "" {
+		t.Errorf("an invalid report changed the twin:\n%s", diff)
+	}
+}
+
+func TestSetState(t *testing.T) {
+	var tw Twin
+	for _, tc := range []struct {
+		state   string
+		at      int64
+		changed bool
+		online  int64
+	}{{"online", 5, true, 5}, {"online", 6, false, 6}, {"offline", 7, true, 6}, {"ok", 8, true, 8}} {
+		changed, err := tw.SetState(tc.state, tc.at)
+		if changed != tc.changed || err != nil || tw.LastOnline != tc.online {
+			t.Errorf("%s at %d: %v, %v, last online %d; want %v and %d", tc.state, tc.at, changed, err, tw.LastOnline,
+				tc.changed, tc.online)
+		}
+	}
+	if _, err := tw.SetState("dead", 9); err == nil || tw.State != "ok" {
+		t.Errorf("state dead = %v, %s; want an error, and ok kept", err, tw.State)
+	}
+}
+
+// TestJSON: a twin survives its store.
+func TestJSON(t *testing.T) {
+	var tw, got Twin
+	tw.SetSpec(device("", "5"), 1)
+	if _, err := tw.Reported(device(), []Report{{Name: "temp", Value: "1", At: 10, Type: "INT"}}); err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(&tw)
+	if err == nil {
+		err = json.Unmarshal(data, &got)
+	}
+	if diff := cmp.Diff(tw, got); diff != "" || err != nil {
+		t.Errorf("twin (-want +got):\n%s, %v", diff, err)
+	}
+}

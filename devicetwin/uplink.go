@@ -1,0 +1,285 @@
+package devicetwin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/devicetwin/twin"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/devicemsg"
+	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
+)
+
+const (
+	// refreshAfter is how often the cloud hears of a value that stays the same while its mapper reports it.
+	refreshAfter = 5 * time.Minute
+	// sendInterval is the shortest time between two reports on one device.
+	sendInterval = time.Second
+	// sendsMax is how many devices are reported on at a time.
+	sendsMax = 16
+	// confirmTimeout is how long the cloud may take to confirm. It writes first, and at its own pace.
+	confirmTimeout = 2 * time.Minute
+)
+
+// reporting is what the cloud has to hear of a device.
+type reporting struct {
+	// values and state are what it has not confirmed.
+	values map[string]bool
+	state  bool
+	// sent is when each value was last sent.
+	sent map[string]time.Time
+	// sending: a report is on its way. next is the earliest time of the next one.
+	sending bool
+	next    time.Time
+	backoff *retry.Backoff
+}
+
+// changed has values sent.
+func (r *reporting) changed(names ...string) {
+	if r.values == nil {
+		r.values = map[string]bool{}
+	}
+	for _, name := range names {
+		r.values[name] = true
+	}
+}
+
+// everything has the whole twin sent.
+func (r *reporting) everything(t *twin.Twin) {
+	for name := range t.Properties {
+		r.changed(name)
+	}
+	r.state = t.State != ""
+}
+
+// refresh has values sent of which the cloud has heard nothing for long. It reports whether there are any.
+func (r *reporting) refresh(reports []twin.Report, now time.Time) (due bool) {
+	for _, v := range reports {
+		if at, was := r.sent[v.Name]; was && now.Sub(at) >= refreshAfter {
+			r.changed(v.Name)
+			due = true
+		}
+	}
+	return due
+}
+
+func (r *reporting) due() bool { return len(r.values) > 0 || r.state }
+
+// uplink sends reports to the cloud.
+type uplink struct {
+	m    *Module
+	wake notify.Signal
+}
+
+func newUplink(m *Module) *uplink { return &uplink{m: m, wake: notify.NewSignal()} }
+
+// run sends what is due until ctx ends.
+func (u *uplink) run(ctx context.Context) {
+	var sends sync.WaitGroup
+	defer sends.Wait()
+	slots := make(chan struct{}, sendsMax)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		for _, e := range u.ready(&timer, cap(slots)-len(slots)) {
+			slots <- struct{}{}
+			sends.Go(func() {
+				u.send(ctx, e)
+				<-slots
+				u.wake.Notify()
+			})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-u.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// ready returns up to most entries to report on now, and sets the timer for the next.
+func (u *uplink) ready(timer **time.Timer, most int) []*entry {
+	u.m.mu.Lock()
+	defer u.m.mu.Unlock()
+	(*timer).Reset(time.Hour)
+	if !u.m.linked {
+		return nil
+	}
+	now := u.m.opts.Now()
+	var out []*entry
+	wait := time.Hour
+	for _, e := range u.m.devices {
+		r := &e.report
+		switch {
+		case e.device == nil || r.sending || !r.due():
+		case r.next.After(now):
+			wait = min(wait, r.next.Sub(now))
+		case len(out) < most:
+			r.sending = true
+			out = append(out, e)
+		}
+	}
+	(*timer).Reset(wait)
+	return out
+}
+
+// batch is what one report has: the versions tell what changed while it was on its way.
+type batch struct {
+	device   *devices.Device
+	versions map[string][2]int64 // of the reported and the desired value
+	state    int64
+	messages []*model.Message
+}
+
+// send reports on a device, and returns when the cloud has confirmed or refused that, or does not answer.
+func (u *uplink) send(ctx context.Context, e *entry) {
+	b, err := u.batch(e)
+	for _, msg := range b.messages {
+		if err != nil {
+			break
+		}
+		err = u.deliver(ctx, msg)
+	}
+	u.m.mu.Lock()
+	defer u.m.mu.Unlock()
+	r := &e.report
+	now := u.m.opts.Now()
+	r.sending, r.next = false, now.Add(sendInterval)
+	if err != nil {
+		if r.backoff == nil {
+			r.backoff = retry.NewBackoff(sendInterval, time.Minute)
+		}
+		r.next = now.Add(r.backoff.Next())
+		klog.V(2).InfoS("Report on a device not confirmed; trying again", "device", e.id, "err", err)
+		return
+	}
+	r.backoff = nil
+	if r.sent == nil {
+		r.sent = map[string]time.Time{}
+	}
+	for name, v := range b.versions {
+		r.sent[name] = now
+		if versionsOf(e.twin.Properties[name]) == v {
+			delete(r.values, name)
+		}
+	}
+	if r.state && e.twin.StateVersion == b.state {
+		r.state = false
+	}
+}
+
+func versionsOf(p twin.Property) (v [2]int64) {
+	if p.Reported != nil {
+		v[0] = p.Reported.Version
+	}
+	if p.Desired != nil {
+		v[1] = p.Desired.Version
+	}
+	return v
+}
+
+// batch makes the messages of a report.
+func (u *uplink) batch(e *entry) (batch, error) {
+	u.m.mu.Lock()
+	defer u.m.mu.Unlock()
+	b := batch{device: e.device, versions: map[string][2]int64{}, state: -1}
+	update := devicemsg.TwinUpdate{
+		EventID: uuid.NewString(), Timestamp: u.m.now(), Twin: map[string]*devicemsg.Twin{}, Epoch: u.m.epoch,
+	}
+	for name := range e.report.values {
+		p := e.twin.Properties[name]
+		b.versions[name] = versionsOf(p)
+		spec, has := e.device.Property(name)
+		if has {
+			if t := message(p, spec.ReportToCloud); t != nil {
+				update.Twin[name] = t
+			}
+		}
+	}
+	if len(update.Twin) > 0 {
+		msg, err := report(devicemsg.KindTwin, e.device, update)
+		if err != nil {
+			return b, err
+		}
+		b.messages = append(b.messages, msg)
+	}
+	if e.report.state {
+		b.state = e.twin.StateVersion
+		state := devicemsg.StateUpdate{
+			EventID: uuid.NewString(), Timestamp: u.m.now(), Epoch: u.m.epoch, Version: e.twin.StateVersion,
+		}
+		state.Device.Name, state.Device.State = e.device.Name, e.twin.State
+		if at := e.twin.LastOnline; at != 0 {
+			state.Device.LastOnlineTime = time.UnixMilli(at).UTC().Format(time.RFC3339)
+		}
+		text, err := json.Marshal(state)
+		if err != nil {
+			return b, err
+		}
+		msg, err := report(devicemsg.KindState, e.device, string(text)) // a string, as KubeEdge sends it
+		if err != nil {
+			return b, err
+		}
+		b.messages = append(b.messages, msg)
+	}
+	return b, nil
+}
+
+// message returns a property as it is sent; nil if there is nothing to send. reported is whether the cloud wants the
+// values of the property.
+func message(p twin.Property, reported bool) *devicemsg.Twin {
+	t := &devicemsg.Twin{}
+	if v := p.Reported; v != nil && reported {
+		t.Actual, t.ActualVersion = devicemsg.NewValue(v.Value, v.At), &devicemsg.Version{Edge: v.Version}
+		if v.Type != "" {
+			t.Metadata = &devicemsg.TypeMetadata{Type: v.Type}
+		}
+	}
+	if v := p.Desired; v != nil {
+		t.Expected, t.ExpectedVersion = devicemsg.NewValue(v.Value, v.At), &devicemsg.Version{Edge: v.Version}
+		if t.Metadata == nil && v.Type != "" {
+			t.Metadata = &devicemsg.TypeMetadata{Type: v.Type}
+		}
+	}
+	if t.Actual == nil && t.Expected == nil {
+		return nil
+	}
+	return t
+}
+
+func report(kind devicemsg.Kind, d *devices.Device, content any) (*model.Message, error) {
+	data, err := json.Marshal(content)
+	if err != nil {
+		return nil, err
+	}
+	about := devicemsg.Report{Kind: kind, Namespace: d.Namespace, Name: d.Name}
+	return model.New(devicemsg.Source, model.GroupResource, model.OpUpdate, about.Resource(), data), nil
+}
+
+// deliver sends a message, and waits for its confirmation. What the cloud refuses for good counts as delivered, and is
+// logged: sending it again would change nothing.
+func (u *uplink) deliver(ctx context.Context, msg *model.Message) error {
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	answer, err := u.m.opts.Bus.SendSync(ctx, model.ModuleEdgeHub, msg)
+	switch {
+	case err != nil:
+		return err
+	case answer.Route.Operation != model.OpError:
+		return nil
+	case answer.Route.Source == devicemsg.SourceCloud:
+		klog.InfoS("The cloud refuses a report on a device", "resource", msg.Route.Resource,
+			"err", string(answer.ContentData()))
+		return nil
+	}
+	return fmt.Errorf("%.200s", answer.ContentData())
+}

@@ -1,0 +1,127 @@
+package link
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/mapper"
+	"github.com/edgecore-io/edgecore/test/testenv/proxy"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+const deviceModel = `
+apiVersion: devices.kubeedge.io/v1beta1
+kind: DeviceModel
+metadata: {name: lamp}
+spec:
+  properties:
+  - {name: level, type: INT, accessMode: ReadWrite, maximum: "100"}
+  - {name: temp, type: INT, accessMode: ReadOnly}`
+
+// device is a lamp on the edge.
+func (e *edge) device(name string) string {
+	return `
+apiVersion: devices.kubeedge.io/v1beta1
+kind: Device
+metadata: {name: ` + name + `}
+spec:
+  deviceModelRef: {name: lamp}
+  nodeName: ` + e.NodeName + `
+  protocol: {protocolName: dali, configData: {bus: 3}}
+  properties:
+  - {name: level, reportToCloud: true, desired: {value: "5"}}
+  - {name: temp, reportToCloud: true}`
+}
+
+// statusUntil waits until the DeviceStatus of a device in the cluster is as wanted.
+func (e *edge) statusUntil(name, what string, ok func(s *devices.Status) error) {
+	e.T.Helper()
+	wait.Until(e.T, "the status of device "+name+" to have "+what, func() error {
+		out, err := e.cluster.Kube.Kubectl(e.T.Context(), "-n", e.NodeName, "get", "devicestatus", name, "-o", "json")
+		var s devices.DeviceStatus
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &s)
+		}
+		if err == nil {
+			err = ok(&s.Status)
+		}
+		return err
+	})
+}
+
+// reports returns a condition: a property has a reported value.
+func reports(property, value string) func(s *devices.Status) error {
+	return func(s *devices.Status) error {
+		for _, t := range s.Twins {
+			if t.PropertyName == property && t.Reported != nil && t.Reported.Value == value {
+				return nil
+			}
+		}
+		return fmt.Errorf("twins %+v, want %s = %s", s.Twins, property, value)
+	}
+}
+
+// testDevices: what kubectl desires reaches the mapper, and what the mapper reads reaches the cluster. Without a link,
+// and after a kill of the agent, the twin works on; then cluster and device agree on the newest values.
+func testDevices(t *testing.T, c *env.Cluster) {
+	e := startEdge(t, c, nil)
+	e.apply(deviceModel, e.device("one"))
+	m := mapper.Start(t, t.TempDir(), filepath.Join(e.Dir, "dmi", "dmi.sock"), "dali")
+	m.AwaitRegister()
+	one := e.NodeName + "/one"
+	m.AwaitDesired(one, "level", "5")
+	report := func(values ...string) {
+		t.Helper()
+		env.Must(t, m.Report(t.Context(), e.NodeName, "one", time.Now(), values...))
+	}
+	desire := func(value string) {
+		t.Helper()
+		_, err := e.cluster.Kube.Kubectl(t.Context(), "-n", e.NodeName, "patch", "device", "one", "--type=json", "-p",
+			`[{"op":"add","path":"/spec/properties/0/desired","value":{"value":"`+value+`"}}]`)
+		env.Must(t, err)
+	}
+	report("level", "5", "temp", "20")
+	e.statusUntil("one", "level 5", reports("level", "5"))
+	env.Must(t, m.ReportState(t.Context(), e.NodeName, "one", "online"))
+	wait.Until(t, "kubectl get devices to show the state", func() error {
+		out, err := e.cluster.Kube.Kubectl(t.Context(), "-n", e.NodeName, "get", "devices")
+		if err == nil && !strings.Contains(out, "online") {
+			err = fmt.Errorf("%s", out)
+		}
+		return err
+	})
+	desire("7")
+	m.AwaitDesired(one, "level", "7")
+	report("level", "7")
+	e.statusUntil("one", "level 7", reports("level", "7"))
+
+	e.cable.Set(proxy.Cut)
+	for i := range 3 {
+		report("temp", fmt.Sprint(30+i))
+	}
+	env.Must(t, e.Kill9(t.Context()))
+	desire("9")
+	env.Must(t, e.Start(t.Context()))
+	wait.Until(t, "a report without a link, after a kill", func() error {
+		return m.Report(t.Context(), e.NodeName, "one", time.Now(), "level", "8")
+	})
+	e.cable.Set(proxy.Passing)
+	m.AwaitDesired(one, "level", "9") // the mapper has not registered again
+	e.statusUntil("one", "temp 32", reports("temp", "32"))
+	e.statusUntil("one", "level 8", reports("level", "8"))
+
+	_, err := e.cluster.Kube.Kubectl(t.Context(), "-n", e.NodeName, "delete", "device", "one")
+	env.Must(t, err)
+	wait.Until(t, "the mapper to lose device and model", func() error {
+		if d, models := m.Has(); d+models > 0 {
+			return fmt.Errorf("it has %d devices and %d models", d, models)
+		}
+		return nil
+	})
+}
