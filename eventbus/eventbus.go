@@ -161,7 +161,7 @@ func newExternal(config *v1alpha2.EventBus, o Options) (Bus, error) {
 		if pair != nil {
 			out.TLS.Certificates = []tls.Certificate{*pair}
 		}
-		if u, err := url.Parse(out.Server); err == nil && u.Scheme == "tcp" {
+		if u, err := url.Parse(out.Server); err == nil && (u.Scheme == "tcp" || u.Scheme == "mqtt") {
 			u.Scheme = "ssl" // KubeEdge's configurations say tcp with TLS, too
 			out.Server = u.String()
 		}

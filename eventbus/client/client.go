@@ -221,7 +221,7 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	if !c.endpoint.tls {
-		return &boundedConn{Conn: raw, limit: c.options.MaxPacket}, nil
+		return &checkedConn{Conn: raw, limit: c.options.MaxPacket}, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.options.TLS != nil {
@@ -235,7 +235,7 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 		_ = raw.Close()
 		return nil, err
 	}
-	return &boundedConn{Conn: t, limit: c.options.MaxPacket}, nil
+	return &checkedConn{Conn: t, limit: c.options.MaxPacket}, nil
 }
 
 // serve uses a connection until it is lost or ctx ends.
@@ -340,7 +340,8 @@ func (c *Client) await(ctx context.Context, s *session, token mqtt.Token, what s
 }
 
 // Publish sends a message, or queues it. It returns nil when the message will arrive unless the queue overflows: the
-// broker has confirmed it, or it is in the queue's file.
+// broker has confirmed it, or it is in the queue's file. It waits for the broker until ctx ends, or for up to twice
+// Options.Timeout when the connection breaks at this moment.
 func (c *Client) Publish(ctx context.Context, name string, payload []byte, retain bool) error {
 	if err := topic.CheckName(name); err != nil {
 		return err

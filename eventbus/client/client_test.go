@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -410,6 +411,43 @@ func TestSilentBroker(t *testing.T) {
 	}
 }
 
+// TestHostileBroker: a broker that sends nonsense after its CONNACK ends the connection, not the agent.
+func TestHostileBroker(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	random := rand.New(rand.NewPCG(1, 2))
+	const rounds = 512
+	go func() {
+		defer close(ended)
+		for i := range rounds {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 1024)) // CONNECT
+			// A packet of each type, mostly of a size that its type has, and nonsense after it.
+			size := random.IntN(6)
+			answer := []byte{0x20, 2, 0, 0, byte(i), byte(size)}
+			for range size + random.IntN(2)*random.IntN(40) {
+				answer = append(answer, byte(random.IntN(256)>>random.IntN(8)))
+			}
+			_, _ = c.Write(answer)
+			_ = c.Close()
+		}
+	}()
+	c, stop := run(t, Options{
+		Server: "tcp://" + l.Addr().String(), FirstRetry: time.Microsecond, LastRetry: time.Microsecond,
+		Timeout: 10 * time.Millisecond,
+	})
+	gather(t, c, "#")
+	wait.Closed(t, "the broker's rounds", ended)
+	stop()
+	_ = l.Close()
+}
+
 func TestQueueOverflows(t *testing.T) {
 	c, err := New(Options{
 		Server: "tcp://127.0.0.1:1", SpoolPath: filepath.Join(t.TempDir(), "q"), Spool: spool.Limits{Messages: 10},
@@ -438,27 +476,40 @@ func TestParseServer(t *testing.T) {
 	}
 }
 
-func TestBoundedConn(t *testing.T) {
+func TestCheckedConn(t *testing.T) {
+	connack := []byte{0x20, 2, 0, 0}
 	for name, c := range map[string]struct {
 		sent []byte
 		ok   bool
 	}{
-		"small":    {[]byte{0x30, 3, 1, 2, 3, 0xd0, 0, 0x30, 0x80, 1}, true},
-		"limit":    {append([]byte{0x30, 0x80, 0x08}, make([]byte, 1024)...), true},
-		"large":    {[]byte{0x30, 0x81, 0x08}, false},
-		"second":   {[]byte{0x30, 1, 0, 0x30, 0xff, 0xff, 0xff, 0x7f}, false},
-		"endless":  {[]byte{0x30, 0xff, 0xff, 0xff, 0xff}, false},
-		"no bytes": {nil, true},
+		"several":    {[]byte{0x30, 3, 1, 2, 3, 0xd0, 0, 0x90, 3, 1, 2, 3, 0x40, 2, 1, 2, 0x30, 0x80, 1}, true},
+		"limit":      {append([]byte{0x30, 0x80, 0x08}, make([]byte, 1024)...), true},
+		"large":      {[]byte{0x30, 0x81, 0x08}, false},
+		"second":     {[]byte{0x30, 2, 0, 0, 0x30, 0xff, 0xff, 0xff, 0x7f}, false},
+		"endless":    {[]byte{0x30, 0xff, 0xff, 0xff, 0xff}, false},
+		"no bytes":   {nil, true},
+		"no code":    {[]byte{0x90, 2, 0, 1}, false},
+		"no topic":   {[]byte{0x30, 0}, false},
+		"no id":      {[]byte{0x32, 2, 0, 0}, false},
+		"QoS 2":      {[]byte{0x34, 5, 0, 1, 2, 3, 4}, false},
+		"subscribe":  {[]byte{0x82, 2, 0, 1}, false},
+		"connack":    {connack, false}, // a second one
+		"short ack":  {[]byte{0x40, 1, 0}, false},
+		"unfinished": {[]byte{0x90}, true},
 	} {
-		for step := 1; step <= len(c.sent)+1; step++ {
-			b := &boundedConn{limit: 1024}
+		sent := append(append([]byte{}, connack...), c.sent...)
+		for step := 1; step <= len(sent); step++ {
+			b := &checkedConn{limit: 1024}
 			var err error
-			for rest := c.sent; len(rest) > 0 && err == nil; rest = rest[min(step, len(rest)):] {
+			for rest := sent; len(rest) > 0 && err == nil; rest = rest[min(step, len(rest)):] {
 				err = b.follow(rest[:min(step, len(rest))])
 			}
 			if (err == nil) != c.ok {
 				t.Errorf("%s in steps of %d: error = %v, want nil: %v", name, step, err, c.ok)
 			}
 		}
+	}
+	if err := (&checkedConn{limit: 1024}).follow([]byte{0xd0, 0}); err == nil {
+		t.Error("a PINGRESP before the CONNACK: nil, want an error")
 	}
 }

@@ -1,23 +1,37 @@
 package client
 
 import (
+	"errors"
 	"fmt"
 	"net"
 )
 
-// boundedConn fails when the broker announces a packet that is too large. The MQTT library would allocate it first.
-type boundedConn struct {
+// checkedConn fails when the broker sends what the MQTT library would not survive. The library allocates a packet of
+// any announced size, and panics on a SUBACK without a code, in a goroutine of its own.
+type checkedConn struct {
 	net.Conn
 	limit int
 
-	state int // 0: header, 1 to 4: bytes of the length, 5: body
-	size  int // of the body, as far as it is known
+	state  int // 0: header, 1 to 4: bytes of the length, 5: body
+	header byte
+	size   int  // of the body, as far as it is known
+	begun  bool // the answer to CONNECT was seen
 }
 
 const stateBody = 5
 
+// The types of packets that a broker sends to a client whose messages and subscriptions have QoS 1.
+const (
+	typeConnack  = 2
+	typePublish  = 3
+	typePuback   = 4
+	typeSuback   = 9
+	typeUnsuback = 11
+	typePingresp = 13
+)
+
 // Read implements net.Conn.
-func (c *boundedConn) Read(p []byte) (int, error) {
+func (c *checkedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if follow := c.follow(p[:n]); follow != nil {
 		return 0, follow
@@ -26,12 +40,13 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 }
 
 // follow goes through the packets in what was read.
-func (c *boundedConn) follow(p []byte) error {
+func (c *checkedConn) follow(p []byte) error {
 	for len(p) > 0 {
 		switch c.state {
 		case 0:
-			c.state, c.size = 1, 0
+			c.state, c.size, c.header = 1, 0, p[0]
 			p = p[1:]
+			continue
 		case stateBody:
 			n := min(c.size, len(p))
 			c.size -= n
@@ -42,19 +57,52 @@ func (c *boundedConn) follow(p []byte) error {
 			c.state++
 			p = p[1:]
 			if more && c.state == stateBody {
-				return fmt.Errorf("the broker sent a packet whose length has more than 4 bytes")
+				return errors.New("the broker sent a packet whose length has more than 4 bytes")
 			}
 			if more {
 				continue
 			}
 			c.state = stateBody
-			if c.size > c.limit {
-				return fmt.Errorf("the broker sent a packet of %d bytes, want at most %d", c.size, c.limit)
+			if err := c.check(); err != nil {
+				return err
 			}
 		}
-		if c.state == stateBody && c.size == 0 {
+		if c.size == 0 {
 			c.state = 0
 		}
 	}
 	return nil
+}
+
+// check decides by the type and the size of a packet.
+func (c *checkedConn) check() error {
+	kind, size := c.header>>4, c.size
+	if size > c.limit {
+		return fmt.Errorf("the broker sent a packet of %d bytes, want at most %d", size, c.limit)
+	}
+	first := !c.begun
+	c.begun = true
+	ok := false
+	switch kind {
+	case typeConnack:
+		return c.want(first && size == 2)
+	case typePublish:
+		qos := c.header >> 1 & 3
+		ok = qos == 0 && size >= 2 || qos == 1 && size >= 4
+	case typePuback, typeUnsuback:
+		ok = size == 2
+	case typeSuback:
+		ok = size == 3 // for one filter
+	case typePingresp:
+		ok = size == 0
+	}
+	return c.want(ok && !first)
+}
+
+func (c *checkedConn) want(ok bool) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf("the broker sent an invalid packet: type %d, flags %d, %d bytes", c.header>>4, c.header&0xf,
+		c.size)
 }
