@@ -17,10 +17,13 @@
 package devicetwin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -79,6 +82,7 @@ type Module struct {
 
 	persist *persister
 	uplink  *uplink
+	descs   descs
 }
 
 // entry is a device of the node, or a twin whose device is not known yet: device is nil then.
@@ -94,7 +98,12 @@ func New(opts Options) *Module {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	m := &Module{opts: opts, devices: map[string]*entry{}, models: map[string]*devices.DeviceModel{}}
+	m := &Module{
+		opts:    opts,
+		devices: map[string]*entry{},
+		models:  map[string]*devices.DeviceModel{},
+		descs:   newDescs(),
+	}
 	m.server = dmi.New(dmi.Options{
 		Dir:   opts.SocketDir,
 		Group: opts.SocketGroup,
@@ -347,6 +356,23 @@ func (m *Module) Devices() []Device {
 		}
 	}
 	return out
+}
+
+// DeviceList is what Handler answers.
+type DeviceList struct {
+	Items []Device `json:"items"`
+}
+
+// Handler answers GET with the devices of the node as a DeviceList in JSON, sorted by namespace and name.
+func (m *Module) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		list := DeviceList{Items: m.Devices()}
+		slices.SortFunc(list.Items, func(a, b Device) int {
+			return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		})
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(list) // the client has gone
+	})
 }
 
 // epochNote is the key of the row that names this store in the versions of values.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -210,6 +212,20 @@ func TestDesiredAndReported(t *testing.T) {
 		t.Errorf("stored when the report was acknowledged: %s, %v; want the value with its time", row.Value, err)
 	}
 	e.awaitValue("level", "5")
+	var list DeviceList
+	answer := httptest.NewRecorder()
+	e.Handler().ServeHTTP(answer, httptest.NewRequest("GET", "/devices", nil))
+	if err := json.Unmarshal(answer.Body.Bytes(), &list); err != nil || len(list.Items) != 1 ||
+		list.Items[0].Name != "one" || list.Items[0].Twin.Properties["level"].Reported.Value != "5" {
+		t.Errorf("/devices answers %s, %v; want the device with its value", answer.Body, err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(e.Module); err != nil {
+		t.Fatal(err)
+	}
+	if families, err := registry.Gather(); err != nil || len(families) != 4 {
+		t.Errorf("metrics %v, %v; want 4", families, err)
+	}
 	if got := e.cloud.value("private"); got != "" {
 		t.Errorf("the cloud has private = %s, want nothing: reportToCloud is false", got)
 	}

@@ -65,7 +65,9 @@ type Options struct {
 	// health are worked out here.
 	Node *node.Options
 	// Link tells how the link to the cloud is; nil where there is none. Collectors are more metrics.
-	Link       func() server.Link
+	Link func() server.Link
+	// Routes are what the ports serve of other modules.
+	Routes     []server.Route
 	Collectors []prometheus.Collector
 	// Events says how events are reported to the cloud.
 	Events eventreport.Options

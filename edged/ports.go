@@ -82,6 +82,7 @@ func (e *Edged) served() server.Options {
 		routes, collectors = append(routes, p.routes...), append(collectors, p.collectors...)
 	}
 	registry := server.NewRegistry(e.opts.NodeName, e.shown, e.health, collectors...)
+	routes = append(routes, e.opts.Routes...)
 	return server.Options{Node: e.shown, Registry: registry, SLIs: e.slis, Routes: routes}
 }
 

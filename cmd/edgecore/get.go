@@ -21,11 +21,11 @@ import (
 func newGetCommand(opts *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get",
-		Short: "List the pods and events of this device",
+		Short: "List the pods, events and attached devices of this device",
 		Long: "List what the agent on this device knows. It is read from the agent's read-only port, not from the " +
 			"cloud.",
 	}
-	cmd.AddCommand(newGetPodsCommand(opts), newGetEventsCommand(opts))
+	cmd.AddCommand(newGetPodsCommand(opts), newGetEventsCommand(opts), newGetDevicesCommand(opts))
 	return cmd
 }
 

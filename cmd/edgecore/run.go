@@ -95,15 +95,22 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 	}
+	var routes []server.Route
+	var collectors []prometheus.Collector
 	if cfg.Modules.DeviceTwin.Enable {
 		opts, err := agentconfig.DeviceTwinOptions(&cfg.Modules.DeviceTwin)
 		if err != nil {
 			return err
 		}
 		opts.Bus, opts.Store = bus, db
-		if err := bus.Add(devicetwin.New(opts)); err != nil {
+		twins := devicetwin.New(opts)
+		if err := bus.Add(twins); err != nil {
 			return err
 		}
+		collectors = append(collectors, twins)
+		routes = append(routes, server.Route{
+			Pattern: "/devices", Handler: twins.Handler(), ReadOnly: true, LocalOnly: true,
+		})
 	}
 	hub, err := nodelink.New(bus, cfg, conditions)
 	if err != nil {
@@ -119,13 +126,14 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		if opts.Adopted, err = adopt.FromStore(ctx, db); err != nil {
 			klog.ErrorS(err, "Containers of the migration may be restarted")
 		}
-		opts.API.Config = agentconfig.ShownConfig(cfg)
+		opts.API.Config, opts.Routes = agentconfig.ShownConfig(cfg), routes
 		if hub == nil {
 			opts.Node = nil
 		} else {
 			opts.ClockSet = hub.Retry // a certificate that was not valid yet may be now
-			opts.Link, opts.Collectors = linkState(hub), []prometheus.Collector{hub}
+			opts.Link, collectors = linkState(hub), append(collectors, hub)
 		}
+		opts.Collectors = collectors
 		pods = edged.New(opts)
 		if err := bus.Add(pods); err != nil {
 			return err

@@ -16,6 +16,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/edgecore-io/edgecore/devicetwin"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
@@ -47,6 +48,13 @@ func (c *Client) Pods(ctx context.Context) (*v1.PodList, error) {
 func (c *Client) Events(ctx context.Context) ([]v1.Event, error) {
 	var list v1.EventList
 	err := c.get(ctx, "/events", &list)
+	return list.Items, err
+}
+
+// Devices returns the devices of this node with their twins.
+func (c *Client) Devices(ctx context.Context) ([]devicetwin.Device, error) {
+	var list devicetwin.DeviceList
+	err := c.get(ctx, "/devices", &list)
 	return list.Items, err
 }
 
