@@ -46,7 +46,7 @@ func (m *Module) keepLink(ctx context.Context) {
 			continue
 		}
 		// Back off from a cloud that accepts connections only to close them.
-		if time.Since(began) >= m.set.heartbeat && conn.Stats().Heard.After(began) {
+		if time.Since(began) >= m.set.heartbeat && conn.Stats().LastReceived.After(began) {
 			b.Reset()
 		}
 		m.wait(ctx, b)

@@ -158,7 +158,7 @@ func (m *Module) watchSession(s *session, cancel context.CancelCauseFunc) {
 			}
 		case <-late:
 			late = nil
-			if s.conn.Stats().Heard.Before(asked) {
+			if s.conn.Stats().LastReceived.Before(asked) {
 				cancel(fmt.Errorf("the network changed, and after that %w", wire.ErrSilent))
 			}
 		}

@@ -144,20 +144,20 @@ func TestClonesBounds(t *testing.T) {
 
 // reports are the duplicates that a hub tells of.
 type reports struct {
-	mu   sync.Mutex
-	said []string
+	mu       sync.Mutex
+	messages []string
 }
 
 func (r *reports) duplicate(_ context.Context, node, message string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.said = append(r.said, node+": "+message)
+	r.messages = append(r.messages, node+": "+message)
 }
 
 func (r *reports) all() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return strings.Join(r.said, "\n")
+	return strings.Join(r.messages, "\n")
 }
 
 // agent is one run of a node's agent.
@@ -215,9 +215,9 @@ func (a *agent) refusedAs(t *testing.T, text string) {
 // startWatched starts a hub whose duplicates and metrics are looked at.
 func startWatched(t *testing.T) (*cloud, *reports, func() float64) {
 	t.Helper()
-	said, registry := &reports{}, prometheus.NewRegistry()
-	c := startInMemory(t, func(o *Options) { o.Registry, o.Duplicate = registry, said.duplicate })
-	return c, said, func() float64 { return gather(t, registry)["cloned_devices_total"] }
+	output, registry := &reports{}, prometheus.NewRegistry()
+	c := startInMemory(t, func(o *Options) { o.Registry, o.Duplicate = registry, output.duplicate })
+	return c, output, func() float64 { return gather(t, registry)["cloned_devices_total"] }
 }
 
 const duplicate = "two devices use the certificate of this node"
@@ -227,14 +227,14 @@ const duplicate = "two devices use the certificate of this node"
 func TestClonedDevice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, said, cloned := startWatched(t)
+		c, output, cloned := startWatched(t)
 		first, second := c.agent("n1"), c.agent("n1")
 		a := first.connect(t)
 		b := second.connect(t)
 		if err := a.waitEnd(); err == nil || !strings.Contains(err.Error(), "a newer connection") {
 			t.Errorf("the session of the first device ended with %v, want that a newer connection took over", err)
 		}
-		if got, report := cloned(), said.all(); got != 0 || report != "" {
+		if got, report := cloned(), output.all(); got != 0 || report != "" {
 			t.Errorf("after two connections: %v cloned devices, reported %q; want none: an agent may have restarted",
 				got, report)
 		}
@@ -243,7 +243,7 @@ func TestClonedDevice(t *testing.T) {
 		if got := cloned(); got != 1 {
 			t.Errorf("%v cloned devices, want 1", got)
 		}
-		if got := said.all(); !strings.Contains(got, "n1: ") ||
+		if got := output.all(); !strings.Contains(got, "n1: ") ||
 			!strings.Contains(got, "gettoken --node n1 --replace") ||
 			strings.Count(got, "from ") != 2 {
 			t.Errorf("reported %q, want one report with the node, both addresses and the remedy", got)
@@ -256,7 +256,7 @@ func TestClonedDevice(t *testing.T) {
 		if got := cloned(); got != 2 {
 			t.Errorf("%v cloned devices after the other one was refused, want 2", got)
 		}
-		if got := strings.Count(said.all(), "n1: "); got != 2 {
+		if got := strings.Count(output.all(), "n1: "); got != 2 {
 			t.Errorf("%d reports, want one for each time", got)
 		}
 		a.bye()
@@ -276,7 +276,7 @@ func TestClonedDevice(t *testing.T) {
 func TestFlappingDevice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, said, cloned := startWatched(t)
+		c, output, cloned := startWatched(t)
 		agent := c.agent("n1")
 		for range 4 {
 			for range 3 {
@@ -292,7 +292,7 @@ func TestFlappingDevice(t *testing.T) {
 			agent.connect(t)
 			agent = agent.restarted()
 		}
-		if got, report := cloned(), said.all(); got != 0 || report != "" {
+		if got, report := cloned(), output.all(); got != 0 || report != "" {
 			t.Errorf("%v cloned devices, reported %q; want none", got, report)
 		}
 	})
@@ -302,7 +302,7 @@ func TestFlappingDevice(t *testing.T) {
 func TestNoInstance(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, said, cloned := startWatched(t)
+		c, output, cloned := startWatched(t)
 		first, second := c.agent("n1"), c.agent("n1")
 		second.o.Instance = wire.Instance{}
 		for range 3 {
@@ -317,7 +317,7 @@ func TestNoInstance(t *testing.T) {
 			second.connect(t)
 		}
 		first.connect(t)
-		if got, report := cloned(), said.all(); got != 0 || report != "" {
+		if got, report := cloned(), output.all(); got != 0 || report != "" {
 			t.Errorf("%v cloned devices, reported %q; want none", got, report)
 		}
 	})
@@ -367,8 +367,8 @@ func TestLateConnection(t *testing.T) {
 // TestClonedOverQUIC: a cloned device that comes by QUIC is refused as well.
 func TestClonedOverQUIC(t *testing.T) {
 	t.Parallel()
-	said := &reports{}
-	c := startCloud(t, func(o *Options) { o.Duplicate = said.duplicate })
+	output := &reports{}
+	c := startCloud(t, func(o *Options) { o.Duplicate = output.duplicate })
 	server := c.ca.Server(t)
 	certificate := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &server, nil }
 	l, err := c.hub.ListenQUIC("127.0.0.1:0", TLSConfig(certificate, c.ca.Pool()))
@@ -400,7 +400,7 @@ func TestClonedOverQUIC(t *testing.T) {
 	if !errors.As(err, &refused) || !strings.Contains(refused.Text, duplicate) {
 		t.Errorf("DialQUIC of the first device = %v, want a refusal with %q", err, duplicate)
 	}
-	if got := said.all(); strings.Count(got, "127.0.0.1:") != 2 {
+	if got := output.all(); strings.Count(got, "127.0.0.1:") != 2 {
 		t.Errorf("reported %q, want one report with both addresses", got)
 	}
 }
@@ -477,7 +477,7 @@ func TestRunsRecorded(t *testing.T) {
 func TestClonedElsewhere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, said, cloned := startWatched(t)
+		c, output, cloned := startWatched(t)
 		first := c.agent("n1")
 		a := first.connect(t)
 		next, wait, ok := c.hub.ToRecord("n1", Record{})
@@ -497,7 +497,7 @@ func TestClonedElsewhere(t *testing.T) {
 			t.Errorf("%v cloned devices, want none: the agent may have started again", got)
 		}
 		first.refusedAs(t, duplicate)
-		if got := said.all(); cloned() != 1 || !strings.Contains(got, "connected to another cloudcore") {
+		if got := output.all(); cloned() != 1 || !strings.Contains(got, "connected to another cloudcore") {
 			t.Errorf("%v cloned devices, reported %q; want one, connected to another cloudcore", cloned(), got)
 		}
 		time.Sleep(cloneRefused)

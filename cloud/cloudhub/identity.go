@@ -207,8 +207,8 @@ const (
 
 // refusedLog remembers which refusals were logged.
 type refusedLog struct {
-	mu   sync.Mutex
-	said map[string]time.Time
+	mu     sync.Mutex
+	logged map[string]time.Time
 }
 
 func (l *refusedLog) say(remote, node string, why *refusal) {
@@ -220,12 +220,12 @@ func (l *refusedLog) say(remote, node string, why *refusal) {
 func (l *refusedLog) shouldLog(what string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now.Sub(l.said[what]) < refusedPeriod {
+	if now.Sub(l.logged[what]) < refusedPeriod {
 		return false
 	}
-	if l.said == nil || len(l.said) >= refusedKept {
-		l.said = map[string]time.Time{}
+	if l.logged == nil || len(l.logged) >= refusedKept {
+		l.logged = map[string]time.Time{}
 	}
-	l.said[what] = now
+	l.logged[what] = now
 	return true
 }

@@ -156,7 +156,7 @@ func TestRefusalsAreLoggedSeldom(t *testing.T) {
 	for i := range 5000 {
 		l.shouldLog(fmt.Sprint(i), now)
 	}
-	if len(l.said) > refusedKept {
-		t.Errorf("%d refusals are kept, want at most %d", len(l.said), refusedKept)
+	if len(l.logged) > refusedKept {
+		t.Errorf("%d refusals are kept, want at most %d", len(l.logged), refusedKept)
 	}
 }

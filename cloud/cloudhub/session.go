@@ -310,7 +310,7 @@ func (s *session) sweep(now time.Time) (lease leaseState, ok bool) {
 	sign := "keepalive message"
 	if s.features.Lease {
 		sign = "sign of life"
-		if heard := s.conn.Stats().Heard; heard.After(last) {
+		if heard := s.conn.Stats().LastReceived; heard.After(last) {
 			last = heard
 		}
 	}

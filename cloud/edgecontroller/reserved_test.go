@@ -60,7 +60,7 @@ func TestLeavesKept(t *testing.T) {
 		if got := len(w.api.seen()) == 1; got != want {
 			t.Errorf("patch %s: passed is %v, want %v; the answer is %s", patch, got, want, answer.Content)
 		}
-		if said := strings.Contains(string(answer.Content), "a node may not"); said == want {
+		if output := strings.Contains(string(answer.Content), "a node may not"); output == want {
 			t.Errorf("answer to patch %s = %s, want a refusal that says why: %v", patch, answer.Content, !want)
 		}
 	}

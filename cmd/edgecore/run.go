@@ -148,7 +148,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		File:       file,
 		Started:    cfg,
 		Conditions: conditions,
-		Take:       newReloader(cfg, pods, hub).Apply,
+		Apply:      newReloader(cfg, pods, hub).Apply,
 	})
 	defer end()
 	defer service.Start(ctx, bus.Alive, conditions.Summary)()

@@ -49,13 +49,13 @@ func TestAwaitPods(t *testing.T) {
 					ctx, cancel = context.WithTimeout(ctx, c.cancel)
 					defer cancel()
 				}
-				var said bytes.Buffer
+				var output bytes.Buffer
 				o := &ender{Options{
 					RuntimeEndpoint: "unix:///run/cri.sock",
 					Within:          c.within,
 					Wait:            DefaultWait,
 					Interval:        DefaultInterval,
-					Progress:        &said,
+					Progress:        &output,
 				}}
 				start, asked := time.Now(), 0
 				_, err := o.awaitPods(ctx, func(context.Context) ([]*observed.Pod, error) {
@@ -66,8 +66,8 @@ func TestAwaitPods(t *testing.T) {
 					t.Errorf("awaitPods = %v after %d requests and %s, want %v after %d and %s",
 						err, asked, took, c.want, c.asked, c.took)
 				}
-				if got, want := strings.Count(said.String(), "\n"), min(c.asked-1, 1); got != want {
-					t.Errorf("awaitPods says %q, want %d lines", said.String(), want)
+				if got, want := strings.Count(output.String(), "\n"), min(c.asked-1, 1); got != want {
+					t.Errorf("awaitPods says %q, want %d lines", output.String(), want)
 				}
 			})
 		})

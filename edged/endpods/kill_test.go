@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// groups are the cgroups of two pods, one of which cannot be killed if stuck is set.
+// groups are the cgroups of two pods, one of which cannot be killed if killErr is set.
 type groups struct {
-	stuck   error
+	killErr error
 	removed []types.UID
 }
 
@@ -24,7 +24,7 @@ func (g *groups) Pods() ([]types.UID, error) { return []types.UID{"mine", "their
 func (g *groups) RemoveAll() error           { return errors.New("not asked for: there are pods of others") }
 func (g *groups) RemovePod(uid types.UID) error {
 	g.removed = append(g.removed, uid)
-	return g.stuck
+	return g.killErr
 }
 
 // TestEndKills: where the runtime is gone, pods are killed by their cgroups if asked for, and only the agent's own.
@@ -32,7 +32,7 @@ func TestEndKills(t *testing.T) {
 	for name, c := range map[string]struct {
 		kill         bool
 		noCgroups    bool
-		stuck        error
+		killErr      error
 		removed      []types.UID
 		says, errSay string
 	}{
@@ -49,7 +49,7 @@ func TestEndKills(t *testing.T) {
 			if err := os.MkdirAll(filepath.Join(dir, "root/pods/mine"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			g := &groups{stuck: c.stuck}
+			g := &groups{killErr: c.killErr}
 			var out bytes.Buffer
 			err := End(t.Context(), Options{
 				RuntimeEndpoint: "unix://" + dir + "/gone.sock",

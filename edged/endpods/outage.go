@@ -23,9 +23,9 @@ type outage struct {
 	// out is called once, when the wait begins.
 	out io.Writer
 
-	mu    sync.Mutex
-	since time.Time // zero while the runtime answers
-	said  bool
+	mu     sync.Mutex
+	since  time.Time // zero while the runtime answers
+	logged bool
 }
 
 // retry calls end until the runtime answers it. It returns the last error when the outage has lasted too long, or when
@@ -53,8 +53,8 @@ func (o *outage) pause(err error) bool {
 	if time.Since(o.since)+o.interval > o.wait {
 		return false
 	}
-	if !o.said {
-		o.said = true
+	if !o.logged {
+		o.logged = true
 		fmt.Fprintf(o.out, "The container runtime at %s stopped answering, waiting for up to %s: %v\n", o.endpoint,
 			o.wait, err)
 	}

@@ -39,12 +39,12 @@ func TestOutage(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.limit)
 				defer cancel()
-				var said bytes.Buffer
+				var output bytes.Buffer
 				away := &outage{
 					endpoint: "unix:///run/cri.sock",
 					wait:     DefaultWait,
 					interval: DefaultInterval,
-					out:      &said,
+					out:      &output,
 				}
 				start, tried := time.Now(), 0
 				err := away.retry(ctx, func(context.Context) error {
@@ -55,8 +55,8 @@ func TestOutage(t *testing.T) {
 					t.Errorf("retry = %v after %d attempts and %s, want %v after %d and %s", err, tried, took, c.want,
 						c.tried, c.took)
 				}
-				if got := strings.Count(said.String(), "\n"); got != c.says {
-					t.Errorf("retry says %q, want %d lines", said.String(), c.says)
+				if got := strings.Count(output.String(), "\n"); got != c.says {
+					t.Errorf("retry says %q, want %d lines", output.String(), c.says)
 				}
 			})
 		})

@@ -110,12 +110,12 @@ func TestEndOfRestartingRuntime(t *testing.T) {
 			if want := "Ended 1 of 1 pods\n"; err == nil && out.String() != want {
 				t.Errorf("End says %q, want %q", out.String(), want)
 			}
-			said := progress.String()
-			if said == "" && c.errSay != "" {
+			output := progress.String()
+			if output == "" && c.errSay != "" {
 				return // the first answer took as long as the wait; TestAwaitPods looks at the line
 			}
-			if strings.Count(said, "\n") != 1 || !strings.Contains(said, "waiting for up to ") {
-				t.Errorf("End says on stderr %q, want one line that it waits", said)
+			if strings.Count(output, "\n") != 1 || !strings.Contains(output, "waiting for up to ") {
+				t.Errorf("End says on stderr %q, want one line that it waits", output)
 			}
 		})
 	}

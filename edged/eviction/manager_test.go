@@ -65,7 +65,7 @@ func (f *fake) say(format string, args ...any) {
 	f.log = append(f.log, fmt.Sprintf(format, args...))
 }
 
-func (f *fake) said() []string {
+func (f *fake) calls() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	log := f.log
@@ -130,7 +130,7 @@ func started(t *testing.T, f *fake, settings Settings) *Manager {
 
 func expect(t *testing.T, f *fake, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, f.said()); diff != "" {
+	if diff := cmp.Diff(want, f.calls()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -258,7 +258,7 @@ func TestNothingToEnd(t *testing.T) {
 			f.pods = append(f.pods, PodUsage{Pod: named("a", 0), Memory: 10})
 		})
 		time.Sleep(time.Minute)
-		f.said()
+		f.calls()
 		f.set(func() { f.failing = nil })
 		m.Configure(Config{Thresholds: []Threshold{{Signal: Memory, Value: Value{Amount: 1}}}})
 		time.Sleep(time.Second)
@@ -278,14 +278,14 @@ func TestQuietInVain(t *testing.T) {
 			time.Sleep(time.Second)
 			m.Notify()
 		}
-		log := f.said()
+		log := f.calls()
 		if len(log) > 12 || log[1] != "short of ephemeral-storage" ||
 			slices.Contains(log[2:], "short of ephemeral-storage") {
 			t.Errorf("%d things were said in 10 minutes, want at most 12 and the shortage once: %q", len(log), log)
 		}
 		f.set(func() { f.pods = append(f.pods, PodUsage{Pod: named("a", 0), Logs: DiskUse{Bytes: 10}}) })
 		time.Sleep(maxVain)
-		if log = f.said(); len(log) == 0 || !slices.Contains(log, "a ends within 1") {
+		if log = f.calls(); len(log) == 0 || !slices.Contains(log, "a ends within 1") {
 			t.Errorf("a pod that came later: %q, want a to end within 1", log)
 		}
 	})

@@ -189,13 +189,13 @@ func (d *device) write(name, text string, mode fs.FileMode) {
 
 // takeover is one of this device; what it says counts as events.
 func (d *device) takeover() (*Migration, *bytes.Buffer) {
-	said := &bytes.Buffer{}
+	output := &bytes.Buffer{}
 	return New(Options{
 		From:   d.path("etc/kubeedge/config/edgecore.yaml"),
 		Config: d.path("etc/edgecore/edgecore.yaml"),
 		Store:  d.path("var/lib/edgecore/edgecore.db"),
 		Wait:   d.wait,
-		Out:    &teller{d, said},
+		Out:    &teller{d, output},
 		Service: Service{
 			Root:      d.root,
 			Present:   true,
@@ -203,7 +203,7 @@ func (d *device) takeover() (*Migration, *bytes.Buffer) {
 			Packaged:  d.packaged,
 			Systemctl: d.systemctl,
 		},
-	}), said
+	}), output
 }
 
 type teller struct {

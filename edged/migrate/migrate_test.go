@@ -103,7 +103,7 @@ func TestThereAndBack(t *testing.T) {
 					systemd.Unit(d.path("usr/bin/edgecore"), d.path("etc/edgecore/edgecore.yaml")), 0o644)
 			}
 			before, run := d.files(theirs...), d.running()
-			take, said := d.takeover()
+			take, output := d.takeover()
 			must(t, take.Adopt(t.Context()))
 			d.taken()
 			for _, name := range []string{"etc/kubeedge/config/edgecore.yaml", "etc/kubeedge/certs/server.key",
@@ -138,7 +138,7 @@ func TestThereAndBack(t *testing.T) {
 			if err := undo.Undo(t.Context()); !errors.Is(err, ErrNothing) {
 				t.Errorf("undone twice: %v, want ErrNothing", err)
 			}
-			t.Logf("said:\n%s", said)
+			t.Logf("said:\n%s", output)
 		})
 	}
 }
@@ -316,10 +316,10 @@ func TestFails(t *testing.T) {
 			test.prepare(d)
 			before := d.files(theirs...)
 			ours := d.files("etc/edgecore", "var/lib/edgecore")
-			take, said := d.takeover()
+			take, output := d.takeover()
 			err := take.Adopt(t.Context())
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %q\n%s", err, test.want, said)
+				t.Errorf("got %v, want %q\n%s", err, test.want, output)
 			}
 			if d.agent != "KubeEdge" {
 				t.Errorf("%q runs, want KubeEdge", d.agent)
@@ -394,10 +394,10 @@ func TestDisabled(t *testing.T) {
 	take, _ := d.takeover()
 	must(t, take.Adopt(t.Context()))
 	d.taken()
-	undo, said := d.takeover()
+	undo, output := d.takeover()
 	must(t, undo.Undo(t.Context()))
-	if d.agent != "" || !strings.Contains(said.String(), "it did not run before") {
-		t.Errorf("%q runs\n%s, want \"\", \"it did not run before\"", d.agent, said)
+	if d.agent != "" || !strings.Contains(output.String(), "it did not run before") {
+		t.Errorf("%q runs\n%s, want \"\", \"it did not run before\"", d.agent, output)
 	}
 	if diff := cmp.Diff(before, d.files(theirs...)); diff != "" {
 		t.Errorf("KubeEdge's files (-want +got):\n%s", diff)

@@ -48,10 +48,10 @@ func TestUndoNamesHolder(t *testing.T) {
 			take, _ := d.takeover()
 			must(t, take.Adopt(t.Context()))
 			d.write("etc/edgecore/certs/server.crt", certOf(t, tc.ours), 0o644)
-			undo, said := d.takeover()
+			undo, output := d.takeover()
 			must(t, undo.Undo(t.Context()))
-			if got := strings.HasSuffix(said.String(), hint); got != tc.want {
-				t.Errorf("undo names the command %q at its end: %v, want %v; it said:\n%s", hint, got, tc.want, said)
+			if got := strings.HasSuffix(output.String(), hint); got != tc.want {
+				t.Errorf("undo names the command %q at its end: %v, want %v; it said:\n%s", hint, got, tc.want, output)
 			}
 		})
 	}

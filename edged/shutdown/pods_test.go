@@ -41,12 +41,12 @@ func TestStartsAgain(t *testing.T) {
 
 // node is a runtime, a worker and a stopper of one pod.
 type node struct {
-	mu      sync.Mutex
-	alive   bool
-	stuck   int // how often KillPod fails
-	calls   []string
-	stopped *status.Stopped
-	ended   chan struct{}
+	mu        sync.Mutex
+	alive     bool
+	failStops int // how often KillPod fails
+	calls     []string
+	stopped   *status.Stopped
+	ended     chan struct{}
 }
 
 func (n *node) note(call string) {
@@ -78,9 +78,9 @@ func (n *node) KillPod(_ context.Context, _ types.UID, _ *v1.Pod, _ *observed.Po
 	n.note(fmt.Sprintf("kill %d", *grace))
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.stuck > 0 {
-		n.stuck--
-		return errors.New("stuck")
+	if n.failStops > 0 {
+		n.failStops--
+		return errors.New("not stopped")
 	}
 	n.alive = false
 	return nil
@@ -100,10 +100,10 @@ func (n *node) Stop(_ *v1.Pod, why status.Stopped, _ map[string]string) {
 // TestEnd: a pod that starts again is stopped without a final status; one that runs once fails, and its end is stored.
 func TestEnd(t *testing.T) {
 	for name, c := range map[string]struct {
-		policy v1.RestartPolicy
-		static bool
-		stuck  int
-		want   []string
+		policy    v1.RestartPolicy
+		static    bool
+		failStops int
+		want      []string
 	}{
 		"always":                {v1.RestartPolicyAlways, false, 0, []string{"enqueue", "kill 7", "report"}},
 		"always, killed late":   {v1.RestartPolicyAlways, false, 1, []string{"enqueue", "kill 7", "kill 7", "report"}},
@@ -116,7 +116,7 @@ func TestEnd(t *testing.T) {
 					ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "1"},
 					Spec:       v1.PodSpec{RestartPolicy: c.policy},
 				}
-				n := &node{alive: true, stuck: c.stuck, ended: make(chan struct{})}
+				n := &node{alive: true, failStops: c.failStops, ended: make(chan struct{})}
 				p := &Pods{
 					Desired:  desired.New(),
 					PLEG:     n,
@@ -155,7 +155,7 @@ func TestEnd(t *testing.T) {
 func TestEndIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "1"}, Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways}}
-		n := &node{alive: true, stuck: 1e6}
+		n := &node{alive: true, failStops: 1e6}
 		p := &Pods{Desired: desired.New(), PLEG: n, Workers: n, Statuses: n, Runtime: n, Stopper: n}
 		p.Desired.Put(pod, false)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -127,11 +127,11 @@ func (m *machine) write(path, text string) {
 }
 
 // dpkg runs dpkg, and returns how edgecore and systemctl were called meanwhile.
-func (m *machine) dpkg(args string) (said, calls string) {
+func (m *machine) dpkg(args string) (printed, calls string) {
 	m.t.Helper()
 	m.sh(": >/calls")
-	said = m.sh("dpkg --no-triggers " + args)
-	return said, m.sh("cat /calls")
+	printed = m.sh("dpkg --no-triggers " + args)
+	return printed, m.sh("cat /calls")
 }
 
 // expect compares what a line prints.
@@ -215,9 +215,9 @@ drwx------ /var/lib/edgecore`)
 	m.expect("cmp /etc/edgecore/edgecore.yaml /usr/share/edgecore/edgecore.yaml", "")
 
 	m.sh("echo '# a word of mine' >>/etc/edgecore/edgecore.yaml; echo rows >/var/lib/edgecore/edgecore.db")
-	said, calls := m.dpkg("-i /packages/v1.1.0.deb")
+	printed, calls := m.dpkg("-i /packages/v1.1.0.deb")
 	if want := "systemctl --system daemon-reload\nsystemctl --quiet --system restart edgecore.service"; calls != want {
-		m.t.Errorf("calls of upgrading = %q, want %q\n%s", calls, want, said)
+		m.t.Errorf("calls of upgrading = %q, want %q\n%s", calls, want, printed)
 	}
 	m.expect("tail -1 /etc/edgecore/edgecore.yaml; cat /var/lib/edgecore/edgecore.db", "# a word of mine\nrows")
 
@@ -241,13 +241,13 @@ drwx------ /var/lib/edgecore`)
 	}
 	m.expect("tail -1 /etc/edgecore/edgecore.yaml", "# a word of mine")
 
-	said, _ = m.dpkg("--purge edgecore")
+	printed, _ = m.dpkg("--purge edgecore")
 	m.expect("ls /var/lib/kubelet", "others")
 	m.expect("ls -d /etc/edgecore /var/lib/edgecore /usr/share/edgecore /usr/share/doc/edgecore 2>/dev/null",
 		"exit status 2")
 	m.sh("rm -rf /left /var/lib/kubelet/others && rmdir /var/lib/kubelet")
 	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(m.sh(everything), "\n")); diff != "" {
-		m.t.Errorf("files after purging (-want +got):\n%s%s", diff, said)
+		m.t.Errorf("files after purging (-want +got):\n%s%s", diff, printed)
 	}
 }
 
@@ -258,13 +258,13 @@ func foreignService(m *machine) {
 	m.write(unit, "[Service]\nExecStart=/usr/local/bin/edgecore\n")
 	sum := m.sh("sha256sum " + unit)
 	for _, args := range []string{"-i /packages/v1.0.0.deb", "-i /packages/v1.1.0.deb"} {
-		said, calls := m.dpkg(args)
-		if calls != "" || !strings.Contains(said, "`/usr/bin/edgecore adopt --dry-run` shows how") {
-			m.t.Errorf("%s: calls %q, want none and how to adopt:\n%s", args, calls, said)
+		printed, calls := m.dpkg(args)
+		if calls != "" || !strings.Contains(printed, "`/usr/bin/edgecore adopt --dry-run` shows how") {
+			m.t.Errorf("%s: calls %q, want none and how to adopt:\n%s", args, calls, printed)
 		}
 	}
-	if said, calls := m.dpkg("--purge edgecore"); calls != "systemctl --system daemon-reload" {
-		m.t.Errorf("calls of purging = %q, want %q\n%s", calls, "systemctl --system daemon-reload", said)
+	if printed, calls := m.dpkg("--purge edgecore"); calls != "systemctl --system daemon-reload" {
+		m.t.Errorf("calls of purging = %q, want %q\n%s", calls, "systemctl --system daemon-reload", printed)
 	}
 	m.expect("sha256sum "+unit, sum)
 }
@@ -274,9 +274,9 @@ func foreignService(m *machine) {
 func unitOfNoPackage(m *machine) {
 	const text = "[Service]\nExecStart=/usr/local/bin/edgecore --of-kubeedge\n"
 	m.write("/usr/lib/systemd/system/edgecore.service", text)
-	said, calls := m.dpkg("-i /packages/v1.0.0.deb")
-	if calls != "" || !strings.Contains(said, "is left alone") {
-		m.t.Errorf("calls = %q, want none and that the unit is left alone:\n%s", calls, said)
+	printed, calls := m.dpkg("-i /packages/v1.0.0.deb")
+	if calls != "" || !strings.Contains(printed, "is left alone") {
+		m.t.Errorf("calls = %q, want none and that the unit is left alone:\n%s", calls, printed)
 	}
 	m.expect("cat /etc/systemd/system/edgecore.service", strings.TrimSpace(text))
 	m.expect("grep ExecStart /usr/lib/systemd/system/edgecore.service",
@@ -294,8 +294,8 @@ func cgroupDriver(m *machine) {
 func disabled(m *machine) {
 	m.dpkg("-i /packages/v1.0.0.deb")
 	m.sh("touch /disabled /stopped; rm /etc/systemd/system/multi-user.target.wants/edgecore.service")
-	if said, calls := m.dpkg("-i /packages/v1.1.0.deb"); calls != "systemctl --system daemon-reload" {
-		m.t.Errorf("calls = %q, want %q\n%s", calls, "systemctl --system daemon-reload", said)
+	if printed, calls := m.dpkg("-i /packages/v1.1.0.deb"); calls != "systemctl --system daemon-reload" {
+		m.t.Errorf("calls = %q, want %q\n%s", calls, "systemctl --system daemon-reload", printed)
 	}
 	m.expect("ls /etc/systemd/system/multi-user.target.wants/edgecore.service 2>/dev/null", "exit status 2")
 }
@@ -307,10 +307,10 @@ func podsRunOn(m *machine) {
 	m.write("/var/lib/edgecore/left-overs", "/var/lib/kubelet/pods/old\n") // of an earlier removal
 	m.sh("touch /end-pods-fails; mkdir -p /var/lib/kubelet/pods/old /var/lib/edgecore/sub /srv; mount --bind /srv " +
 		"/var/lib/edgecore/sub; touch /srv/data")
-	said, _ := m.dpkg("--purge edgecore")
-	if strings.Contains(said, "exit status") || !strings.Contains(said, "some pods may run on") ||
-		!strings.Contains(said, "/var/lib/edgecore stays: something is mounted in it") {
-		m.t.Errorf("unexpected output:\n%s", said)
+	printed, _ := m.dpkg("--purge edgecore")
+	if strings.Contains(printed, "exit status") || !strings.Contains(printed, "some pods may run on") ||
+		!strings.Contains(printed, "/var/lib/edgecore stays: something is mounted in it") {
+		m.t.Errorf("unexpected output:\n%s", printed)
 	}
 	m.expect("ls /srv/data; ls -d /var/lib/kubelet/pods/old; ls /etc/edgecore 2>/dev/null",
 		"/srv/data\n/var/lib/kubelet/pods/old\nexit status 2")

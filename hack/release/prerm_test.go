@@ -21,13 +21,13 @@ func runtimeRestarts(m *machine) {
 		m.sh("sed -i 's|^\\( *containerRuntimeEndpoint:\\).*|\\1 " + c.endpoint + "|' /etc/edgecore/edgecore.yaml")
 		m.expect("grep -c '^ *containerRuntimeEndpoint: "+c.endpoint+"$' /etc/edgecore/edgecore.yaml", "1")
 		m.sh("echo " + c.state + " >/" + c.unit)
-		said, calls := m.dpkg("--remove edgecore")
+		output, calls := m.dpkg("--remove edgecore")
 		want := "edgecore end-pods --left-overs /var/lib/edgecore/left-overs --within 2m"
 		if c.kills {
 			want += " --kill"
 		}
 		if !strings.Contains(calls, want+"\n") {
-			m.t.Errorf("%s, %s %s: calls %q, want %q among them:\n%s", c.endpoint, c.unit, c.state, calls, want, said)
+			m.t.Errorf("%s, %s %s: calls %q, want %q among them:\n%s", c.endpoint, c.unit, c.state, calls, want, output)
 		}
 		m.sh("rm -f /" + c.unit)
 	}

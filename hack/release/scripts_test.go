@@ -39,11 +39,11 @@ func ownPartitions(m *machine) {
 		"/etc/edgecore")
 	m.dpkg("-i /packages/v1.0.0.deb")
 	m.sh("echo rows >/var/lib/edgecore/edgecore.db; mkdir -p /var/lib/edgecore/a/b; touch /var/lib/edgecore/.hidden")
-	said, _ := m.dpkg("--purge edgecore")
-	if strings.Contains(said, "exit status") {
-		m.t.Errorf("purging fails, want it to end well:\n%s", said)
+	printed, _ := m.dpkg("--purge edgecore")
+	if strings.Contains(printed, "exit status") {
+		m.t.Errorf("purging fails, want it to end well:\n%s", printed)
 	}
-	m.says("purging", said, "/var/lib/edgecore was emptied, and stays: it is a mount point")
+	m.says("purging", printed, "/var/lib/edgecore was emptied, and stays: it is a mount point")
 	m.expect("find /var/lib/edgecore /etc/edgecore -mindepth 1; dpkg-query -W edgecore 2>/dev/null", "exit status 1")
 	m.sh("umount /var/lib/edgecore /etc/edgecore")
 }
@@ -55,8 +55,8 @@ func mountsWithSpaces(m *machine) {
 	m.sh("mkdir -p /srv '/var/lib/kubelet/pods/1 2/volumes/v 1' && touch /srv/data && mount --bind /srv " +
 		"'/var/lib/kubelet/pods/1 2/volumes/v 1'")
 	m.write("/left", "/var/lib/kubelet/pods/1 2\n/var/lib/kubelet/pods/\n")
-	said, _ := m.dpkg("--purge edgecore")
-	m.says("purging", said, "/var/lib/kubelet/pods/1 2 stays: something is mounted in it")
+	printed, _ := m.dpkg("--purge edgecore")
+	m.says("purging", printed, "/var/lib/kubelet/pods/1 2 stays: something is mounted in it")
 	m.expect("ls /srv/data", "/srv/data")
 	m.sh("umount '/var/lib/kubelet/pods/1 2/volumes/v 1'; rm -rf /srv/data /var/lib/kubelet /left")
 }
@@ -64,11 +64,11 @@ func mountsWithSpaces(m *machine) {
 // masked: a service that is masked before the package comes is not started, and a removal ends its pods all the same.
 func masked(m *machine) {
 	m.sh("ln -s /dev/null /etc/systemd/system/edgecore.service")
-	said, calls := m.dpkg("-i /packages/v1.0.0.deb")
+	printed, calls := m.dpkg("-i /packages/v1.0.0.deb")
 	if calls != "systemctl --system daemon-reload" {
 		m.t.Errorf("calls of installing = %q, want %q", calls, "systemctl --system daemon-reload")
 	}
-	m.says("installing", said, "edgecore.service is masked, and is not started")
+	m.says("installing", printed, "edgecore.service is masked, and is not started")
 	m.expect("readlink /etc/systemd/system/edgecore.service", "/dev/null")
 	removalEndsPods(m)
 }
@@ -77,11 +77,11 @@ func masked(m *machine) {
 func maskedMeanwhile(m *machine) {
 	m.dpkg("-i /packages/v1.0.0.deb")
 	m.sh("ln -sf /dev/null /etc/systemd/system/edgecore.service")
-	said, calls := m.dpkg("-i /packages/v1.1.0.deb")
+	printed, calls := m.dpkg("-i /packages/v1.1.0.deb")
 	if calls != "systemctl --system daemon-reload" {
 		m.t.Errorf("calls of upgrading = %q, want %q", calls, "systemctl --system daemon-reload")
 	}
-	m.says("upgrading", said, "edgecore.service is masked, and is not started")
+	m.says("upgrading", printed, "edgecore.service is masked, and is not started")
 	removalEndsPods(m)
 }
 
@@ -156,8 +156,8 @@ func socket(path string) string {
 func runtimeRemoved(m *machine) {
 	m.dpkg("-i /packages/v1.0.0.deb")
 	m.sh("touch /end-pods-fails")
-	said, calls := m.dpkg("--remove edgecore")
-	m.says("removing", said, "a restart of the device does")
+	printed, calls := m.dpkg("--remove edgecore")
+	m.says("removing", printed, "a restart of the device does")
 	m.says("calls", calls, "end-pods --left-overs /var/lib/edgecore/left-overs --within 2m --kill")
 	m.expect("ls /usr/bin/edgecore 2>/dev/null", "exit status 2")
 }
@@ -165,8 +165,8 @@ func runtimeRemoved(m *machine) {
 // copiedUnit: what preinst says is what it does.
 func copiedUnit(m *machine) {
 	m.write("/usr/lib/systemd/system/edgecore.service", "[Service]\nExecStart=/usr/local/bin/edgecore\n")
-	said, _ := m.dpkg("-i /packages/v1.0.0.deb")
-	m.says("installing", said, "edgecore: copied /usr/lib/systemd/system/edgecore.service, which no package owns, to "+
+	printed, _ := m.dpkg("-i /packages/v1.0.0.deb")
+	m.says("installing", printed, "edgecore: copied /usr/lib/systemd/system/edgecore.service, which no package owns, to "+
 		"/etc/systemd/system/edgecore.service")
 }
 

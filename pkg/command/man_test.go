@@ -101,11 +101,11 @@ func formatted(t *testing.T, dir string, names []string) {
 		t.Fatalf("hack/setup test installs groff, which reads the pages: %v", err)
 	}
 	for _, name := range names {
-		var said bytes.Buffer
+		var output bytes.Buffer
 		cmd := exec.CommandContext(t.Context(), groff, "-man", "-Tutf8", "-ww", filepath.Join(dir, name))
-		cmd.Stderr = &said
-		if err := cmd.Run(); err != nil || said.Len() > 0 {
-			t.Errorf("groff %s: %v, want no error and no words\n%s", name, err, said.String())
+		cmd.Stderr = &output
+		if err := cmd.Run(); err != nil || output.Len() > 0 {
+			t.Errorf("groff %s: %v, want no error and no words\n%s", name, err, output.String())
 		}
 	}
 }

@@ -30,9 +30,9 @@ type Options struct {
 	// Started is what the agent was started with.
 	Started    *v1alpha2.EdgeCore
 	Conditions *health.Registry
-	// Take applies what can change while pods run, and ignores the rest. An error is shown as a condition, and the file
+	// Apply applies what can change while pods run, and ignores the rest. An error is shown as a condition, and the file
 	// is tried again when it changes.
-	Take func(*v1alpha2.EdgeCore) error
+	Apply func(*v1alpha2.EdgeCore) error
 }
 
 // reloader applies changes. It applies those that are possible while running, and reports the rest, which need a
@@ -156,7 +156,7 @@ func (r *reloader) applyFile() error {
 		return err
 	}
 	if len(changes) > 0 {
-		if err := r.Take(next); err != nil {
+		if err := r.Apply(next); err != nil {
 			return err
 		}
 	}

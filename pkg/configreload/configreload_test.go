@@ -24,7 +24,7 @@ func aReloader(t *testing.T, text string) (*reloader, *health.Registry, chan *v1
 		t.Fatal(err)
 	}
 	conditions, taken := &health.Registry{}, make(chan *v1alpha2.EdgeCore, 100)
-	opts := Options{File: file, Started: cfg, Conditions: conditions, Take: func(next *v1alpha2.EdgeCore) error {
+	opts := Options{File: file, Started: cfg, Conditions: conditions, Apply: func(next *v1alpha2.EdgeCore) error {
 		taken <- next
 		return nil
 	}}
@@ -100,7 +100,7 @@ func TestReload(t *testing.T) {
 			}
 		}
 	}
-	r.Take = func(*v1alpha2.EdgeCore) error { return errors.New("no room") }
+	r.Apply = func(*v1alpha2.EdgeCore) error { return errors.New("no room") }
 	rewrite(t, r.File, fmt.Sprintf(inKubelet, "eventRecordQPS: 9"))
 	r.reload()
 	if c, _ := conditions.Healthy(); len(conditions.Snapshot()) != 1 ||

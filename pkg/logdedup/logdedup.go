@@ -28,8 +28,8 @@ const (
 	siteThen   = time.Second
 	// kept is how many different lines and call sites are remembered.
 	kept = 1024
-	// loud is the verbosity from which nothing is suppressed: someone is watching.
-	loud = 4
+	// verboseLevel is the verbosity from which nothing is suppressed: someone is watching.
+	verboseLevel = 4
 )
 
 // Writer limits a log. Its methods may be called from any goroutine.
@@ -59,7 +59,7 @@ func New(out io.Writer) *Writer {
 
 // Install makes klog write to out through a Writer, unless it is verbose.
 func Install(out io.Writer) error {
-	if klog.V(loud).Enabled() {
+	if klog.V(verboseLevel).Enabled() {
 		return nil
 	}
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)

@@ -22,12 +22,12 @@ func at() (w *Writer, out *bytes.Buffer, clock *time.Time) {
 	return w, out, clock
 }
 
-func record(place, said string) []byte {
-	return []byte(fmt.Sprintf("I0102 03:04:05.%06d    1234 %s] %s\n", time.Now().Nanosecond()/1000, place, said))
+func record(place, output string) []byte {
+	return []byte(fmt.Sprintf("I0102 03:04:05.%06d    1234 %s] %s\n", time.Now().Nanosecond()/1000, place, output))
 }
 
 // said are the lines that passed, without their heads.
-func said(out *bytes.Buffer) []string {
+func output(out *bytes.Buffer) []string {
 	var lines []string
 	for line := range strings.Lines(out.String()) {
 		_, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "] ")
@@ -45,7 +45,7 @@ func TestRepeats(t *testing.T) {
 		}
 		*clock = clock.Add(time.Second)
 	}
-	lines := said(out)
+	lines := output(out)
 	if len(lines) < 5+9 || len(lines) > 5+10 || lines[4] != `"Disk is full"` ||
 		lines[5] != `"Disk is full" leftOut=55` {
 		t.Errorf("%d lines %q, want 14 or 15 with 55 left out at the sixth", len(lines), lines)
@@ -56,7 +56,7 @@ func TestRepeats(t *testing.T) {
 	if _, err := w.Write(record("a.go:1", `"Disk is full"`)); err != nil {
 		t.Fatal(err)
 	}
-	if lines := said(out); len(lines) != 1 {
+	if lines := output(out); len(lines) != 1 {
 		t.Errorf("lines after a pause = %q, want one", lines)
 	}
 }
@@ -70,7 +70,7 @@ func TestLoop(t *testing.T) {
 		}
 		*clock = clock.Add(5 * time.Millisecond)
 	}
-	if lines := said(out); len(lines) < siteBurst || len(lines) > siteBurst+110 {
+	if lines := output(out); len(lines) < siteBurst || len(lines) > siteBurst+110 {
 		t.Errorf("%d lines passed, want %d to %d", len(lines), siteBurst, siteBurst+110)
 	}
 	if n := w.seen.Len(); n > kept {
@@ -80,7 +80,7 @@ func TestLoop(t *testing.T) {
 	if _, err := w.Write(record("b.go:1", `"Other"`)); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{`"Other"`}, said(out)); diff != "" {
+	if diff := cmp.Diff([]string{`"Other"`}, output(out)); diff != "" {
 		t.Errorf("lines mismatch (-want +got):\n%s", diff)
 	}
 }

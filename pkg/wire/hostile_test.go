@@ -42,9 +42,9 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestTooLargeIsHeard: a sender that is not done hears the reason: what it still sends is read, so that nothing is
+// TestTooLargeReachesSender: a sender that is not done hears the reason: what it still sends is read, so that nothing is
 // reset.
-func TestTooLargeIsHeard(t *testing.T) {
+func TestTooLargeReachesSender(t *testing.T) {
 	cloud := newCloud(t, AcceptOptions{Limits: patient})
 	dialer := websocket.Dialer{TLSClientConfig: cloud.ca.ClientTLS(t, "x")}
 	ws, resp, err := dialer.Dial("wss://"+cloud.addr, nil)

@@ -123,7 +123,7 @@ func TestQUICMessages(t *testing.T) {
 		}
 		wg.Wait()
 		if s := far.Stats(); s.MessagesReceived != 32 || s.MessagesSent != 32 || s.BytesReceived < 400<<10 ||
-			s.Heard.IsZero() {
+			s.LastReceived.IsZero() {
 			t.Errorf("stats %+v, want 32 messages each way, 400 KB or more received, and a sign of life", s)
 		}
 	}
@@ -363,7 +363,7 @@ func TestQUICIdleCosts(t *testing.T) {
 	_, _ = reading(far)
 	heard := func(after time.Time) {
 		t.Helper()
-		wait.True(t, "a pong", func() bool { return edge.Stats().Heard.After(after) })
+		wait.True(t, "a pong", func() bool { return edge.Stats().LastReceived.After(after) })
 	}
 	if err := edge.Ping(); err != nil {
 		t.Fatal(err)

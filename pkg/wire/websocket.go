@@ -63,7 +63,7 @@ func (t *tally) stats() Stats {
 	return Stats{
 		BytesSent: t.sent.Load(), BytesReceived: t.received.Load(),
 		MessagesSent: t.messagesSent.Load(), MessagesReceived: t.messagesReceived.Load(),
-		Pings: t.pinged.Load(), Heard: t.start.Add(time.Duration(t.heard.Load())),
+		Pings: t.pinged.Load(), LastReceived: t.start.Add(time.Duration(t.heard.Load())),
 	}
 }
 

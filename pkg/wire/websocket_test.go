@@ -214,8 +214,8 @@ func checkStats(t *testing.T, f Features, near Stats, c Conn) {
 		t.Errorf("%d bytes sent for a payload of %d, want a fourth at most with deflate (%v), else up to 110 %%",
 			near.BytesSent, payload, f.Deflate)
 	}
-	if near.Heard.IsZero() {
-		t.Errorf("last heard at %v, want a time", near.Heard)
+	if near.LastReceived.IsZero() {
+		t.Errorf("last heard at %v, want a time", near.LastReceived)
 	}
 	if c.Protocol() != ProtocolWebSocket || c.RemoteAddr() == nil {
 		t.Errorf("protocol %s, address %v; want %s and an address", c.Protocol(), c.RemoteAddr(), ProtocolWebSocket)

@@ -57,8 +57,8 @@ type Stats struct {
 	MessagesSent, MessagesReceived int64
 	// Pings are those that came from the peer.
 	Pings int64
-	// Heard is when the peer last gave a sign of life: a message, or part of one, a ping or a pong.
-	Heard time.Time
+	// LastReceived is when the peer last gave a sign of life: a message, or part of one, a ping or a pong.
+	LastReceived time.Time
 }
 
 // Limits bound a link. Zero values take the defaults below.

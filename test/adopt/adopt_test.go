@@ -211,9 +211,9 @@ func takeOver(t *testing.T, d *device) {
 	}
 	d.runs(kubeEdgeProgram)
 
-	said, err := d.edgecore("adopt")
-	must2(t, said, err)
-	t.Logf("taken over; it said:\n%s", said)
+	output, err := d.edgecore("adopt")
+	must2(t, output, err)
+	t.Logf("taken over; it said:\n%s", output)
 	d.runs(built.Edge)
 	d.same(run)
 	d.works(pods)
@@ -222,9 +222,9 @@ func takeOver(t *testing.T, d *device) {
 	if err != nil || !strings.Contains(again, "taken over before") {
 		t.Errorf("adopt a second time: %v, want that the device was taken over before:\n%s", err, again)
 	}
-	said, err = d.edgecore("adopt", "--undo")
-	must2(t, said, err)
-	t.Logf("given back; it said:\n%s", said)
+	output, err = d.edgecore("adopt", "--undo")
+	must2(t, output, err)
+	t.Logf("given back; it said:\n%s", output)
 	if diff := cmp.Diff(before, d.files()); diff != "" {
 		t.Errorf("KubeEdge's files mismatch (-want +got):\n%s", diff)
 	}
@@ -321,8 +321,8 @@ func TestRemove(t *testing.T) {
 	d := newDevice(t, testenv.Options{})
 	pods := d.populate()
 	env.Must(t, d.systemctl("start"))
-	said, err := d.edgecore("adopt")
-	must2(t, said, err)
+	output, err := d.edgecore("adopt")
+	must2(t, output, err)
 	env.Must(t, os.Remove(d.path("etc/kubeedge/manifests/agent.yaml")))
 	gone := pods["agent-edge1"]
 	d.ends("agent-edge1")
@@ -352,10 +352,10 @@ func TestRefuses(t *testing.T) {
 	d.start(stray, 0, false, nil)
 	env.Must(t, d.systemctl("start"))
 	before, run := d.files(), d.containers()
-	said, err := d.edgecore("adopt")
+	output, err := d.edgecore("adopt")
 	const want = "default/stray: it runs, and neither the store nor a manifest has it"
-	if err == nil || !strings.Contains(said, want) {
-		t.Errorf("adopt: %v, want it to fail with %q:\n%s", err, want, said)
+	if err == nil || !strings.Contains(output, want) {
+		t.Errorf("adopt: %v, want it to fail with %q:\n%s", err, want, output)
 	}
 	if diff := cmp.Diff(before, d.files()); diff != "" {
 		t.Errorf("KubeEdge's files mismatch (-want +got):\n%s", diff)
@@ -366,9 +366,9 @@ func TestRefuses(t *testing.T) {
 	d.runs(kubeEdgeProgram)
 }
 
-func must2(t *testing.T, said string, err error) {
+func must2(t *testing.T, output string, err error) {
 	t.Helper()
 	if err != nil {
-		t.Fatalf("%v, want no error\n%s", err, said)
+		t.Fatalf("%v, want no error\n%s", err, output)
 	}
 }

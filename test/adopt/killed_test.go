@@ -44,9 +44,9 @@ func TestKilled(t *testing.T) {
 	// do because it had ended before it was killed, "" where it must have something to do.
 	completes := func(when, program, done string, args ...string) {
 		t.Helper()
-		said, err := d.edgecore(args...)
-		if err != nil && (done == "" || !strings.Contains(said, done)) {
-			t.Fatalf("%v %s: %v, want no error, or one that says %q\n%s", args, when, err, done, said)
+		output, err := d.edgecore(args...)
+		if err != nil && (done == "" || !strings.Contains(output, done)) {
+			t.Fatalf("%v %s: %v, want no error, or one that says %q\n%s", args, when, err, done, output)
 		}
 		d.runs(program)
 		if diff := cmp.Diff(run, d.containers()); diff != "" {
@@ -113,7 +113,7 @@ const attempts = 5
 func (d *device) killedWhile(phase string, args, back []string) {
 	d.t.Helper()
 	for range attempts {
-		said := d.killed(func(ended <-chan struct{}) {
+		output := d.killed(func(ended <-chan struct{}) {
 			wait.Until(d.t, "the journal to say "+phase, func() error {
 				select {
 				case <-ended:
@@ -132,16 +132,16 @@ func (d *device) killedWhile(phase string, args, back []string) {
 		if got == phase {
 			return
 		}
-		d.t.Logf("%v was killed while %q, want while %s: it said\n%s", args, got, phase, said)
-		if said, err := d.edgecore(back...); err != nil {
-			d.t.Fatalf("%v after %v: %v, want no error\n%s", back, args, err, said)
+		d.t.Logf("%v was killed while %q, want while %s: it said\n%s", args, got, phase, output)
+		if output, err := d.edgecore(back...); err != nil {
+			d.t.Fatalf("%v after %v: %v, want no error\n%s", back, args, err, output)
 		}
 	}
 	d.t.Fatalf("%v was killed while %s in 0 of %d attempts, want one", args, phase, attempts)
 }
 
 // killed starts a command, and kills it with what it has started when a wait returns. It returns what the command said.
-func (d *device) killed(when func(ended <-chan struct{}), args ...string) (said string) {
+func (d *device) killed(when func(ended <-chan struct{}), args ...string) (output string) {
 	d.t.Helper()
 	out, err := os.Create(filepath.Join(d.t.TempDir(), "out")) // no pipe, which others may hold open
 	env.Must(d.t, err)

@@ -133,7 +133,7 @@ func randomCase(i int) Case {
 	if pulls(&spec) {
 		c.Chance = true // the reason for which its container waits changes by the clock
 	}
-	if stuck(&spec) {
+	if waitsForVolume(&spec) {
 		c.Steps = []Step{Event("FailedMount"), Until("reported", reported)}
 	}
 	return c
@@ -197,8 +197,8 @@ func pulls(spec *v1.PodSpec) (yes bool) {
 	return yes
 }
 
-// stuck reports whether a pod has a volume that is never there. One that no container mounts is not looked for.
-func stuck(spec *v1.PodSpec) (yes bool) {
+// waitsForVolume reports whether a pod has a volume that is never there. One that no container mounts is not looked for.
+func waitsForVolume(spec *v1.PodSpec) (yes bool) {
 	eachContainer(spec, func(c *v1.Container) {
 		yes = yes || slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool {
 			return m.Name == conformance.AbsentVolume

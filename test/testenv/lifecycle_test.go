@@ -199,12 +199,12 @@ func TestSweep(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var said strings.Builder
-	for lines := bufio.NewReader(stdout); !strings.HasSuffix(said.String(), orphanReady); {
+	var output strings.Builder
+	for lines := bufio.NewReader(stdout); !strings.HasSuffix(output.String(), orphanReady); {
 		line, err := lines.ReadString('\n')
-		said.WriteString(line)
+		output.WriteString(line)
 		if err != nil {
-			t.Fatalf("read from the orphan's owner: %v, want no error; it ended: %v\n%s", err, cmd.Wait(), &said)
+			t.Fatalf("read from the orphan's owner: %v, want no error; it ended: %v\n%s", err, cmd.Wait(), &output)
 		}
 	}
 	// Nobody else sweeps it before it has been looked at.

@@ -158,15 +158,15 @@ func (c *conversation) line(e end, line string) string {
 		}
 		return line
 	}
-	said, want, _ := strings.Cut(text, " => ")
-	result, err := e.do(kind, said, want)
+	output, want, _ := strings.Cut(text, " => ")
+	result, err := e.do(kind, output, want)
 	switch {
 	case err != nil:
 		c.t.Errorf("%.200s: %v, want no error", line, err)
 	case kind == '=':
 		return "= " + result
 	case kind == '@':
-		return "@ " + said + " => " + result
+		return "@ " + output + " => " + result
 	}
 	return line
 }

@@ -16,7 +16,7 @@ import (
 var seconds = regexp.MustCompile(`\d+s\b`)
 
 // untimed is what is said without how long it took.
-func untimed(said string) string { return seconds.ReplaceAllString(said, "N s") }
+func untimed(output string) string { return seconds.ReplaceAllString(output, "N s") }
 
 func TestBuildOutput(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -41,8 +41,8 @@ func TestBuildOutput(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var said strings.Builder
-			out := &buildOutput{to: &said, total: 10, start: time.Now()}
+			var output strings.Builder
+			out := &buildOutput{to: &output, total: 10, start: time.Now()}
 			for _, chunk := range test.chunks {
 				if n, err := out.Write([]byte(chunk)); n != len(chunk) || err != nil {
 					t.Fatalf("Write = %d, %v; want %d", n, err, len(chunk))
@@ -54,7 +54,7 @@ func TestBuildOutput(t *testing.T) {
 			if diff := cmp.Diff(test.errors, out.errors); diff != "" {
 				t.Errorf("errors (-want +got):\n%s", diff)
 			}
-			if diff := cmp.Diff(test.says, untimed(said.String())); diff != "" {
+			if diff := cmp.Diff(test.says, untimed(output.String())); diff != "" {
 				t.Errorf("progress (-want +got):\n%s", diff)
 			}
 		})
@@ -63,22 +63,22 @@ func TestBuildOutput(t *testing.T) {
 
 // Progress is told at most every progressInterval, however many packages there are.
 func TestBuildOutputIsQuiet(t *testing.T) {
-	var said strings.Builder
-	out := &buildOutput{to: &said, total: 3, start: time.Now()}
+	var output strings.Builder
+	out := &buildOutput{to: &output, total: 3, start: time.Now()}
 	for range 3 {
 		if _, err := out.Write([]byte("net\n")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if lines := strings.Count(said.String(), "\n"); lines != 1 {
-		t.Errorf("%d lines, want 1:\n%s", lines, &said)
+	if lines := strings.Count(output.String(), "\n"); lines != 1 {
+		t.Errorf("%d lines, want 1:\n%s", lines, &output)
 	}
 	out.told = out.told.Add(-progressInterval)
 	if _, err := out.Write([]byte("net\n")); err != nil {
 		t.Fatal(err)
 	}
-	if want := "  1 of 3 packages, N s\n  4 of 4 packages, N s\n"; untimed(said.String()) != want {
-		t.Errorf("progress %q, want %q", &said, want)
+	if want := "  1 of 3 packages, N s\n  4 of 4 packages, N s\n"; untimed(output.String()) != want {
+		t.Errorf("progress %q, want %q", &output, want)
 	}
 }
 
@@ -100,8 +100,8 @@ func TestBuildFails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var said strings.Builder
-	err := build(t.Context(), module, dir, &said)
+	var output strings.Builder
+	err := build(t.Context(), module, dir, &output)
 	if err == nil || !strings.Contains(err.Error(), "undefined: nothing") {
 		t.Errorf("error = %v, want the compiler's", err)
 	}

@@ -30,11 +30,11 @@ func TestSecretsAreNotShown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg, warnings, err := Parse([]byte(head + text))
-			said := strings.Join(warnings, "\n")
+			output := strings.Join(warnings, "\n")
 			if err != nil {
-				said += err.Error()
+				output += err.Error()
 			}
-			if said == "" {
+			if output == "" {
 				t.Error("no error and no warning, want one of them")
 			}
 			if cfg != nil {
@@ -42,10 +42,10 @@ func TestSecretsAreNotShown(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				said += string(data)
+				output += string(data)
 			}
-			if strings.Contains(said, secret) {
-				t.Errorf("said %s, want it without the secret %s", said, secret)
+			if strings.Contains(output, secret) {
+				t.Errorf("said %s, want it without the secret %s", output, secret)
 			}
 		})
 	}
