@@ -30,8 +30,8 @@ type Options struct {
 	// Started is what the agent was started with.
 	Started    *v1alpha2.EdgeCore
 	Conditions *health.Registry
-	// Apply applies what can change while pods run, and ignores the rest. An error is shown as a condition, and the file
-	// is tried again when it changes.
+	// Apply applies what can change while pods run, and ignores the rest. An error is shown as a condition, and the
+	// file is tried again when it changes.
 	Apply func(*v1alpha2.EdgeCore) error
 }
 

@@ -42,8 +42,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestTooLargeReachesSender: a sender that is not done hears the reason: what it still sends is read, so that nothing is
-// reset.
+// TestTooLargeReachesSender: a sender that is not done hears the reason: what it still sends is read, so that nothing
+// is reset.
 func TestTooLargeReachesSender(t *testing.T) {
 	cloud := newCloud(t, AcceptOptions{Limits: patient})
 	dialer := websocket.Dialer{TLSClientConfig: cloud.ca.ClientTLS(t, "x")}

@@ -197,7 +197,8 @@ func pulls(spec *v1.PodSpec) (yes bool) {
 	return yes
 }
 
-// waitsForVolume reports whether a pod has a volume that is never there. One that no container mounts is not looked for.
+// waitsForVolume reports whether a pod has a volume that is never there. One that no container mounts is not looked
+// for.
 func waitsForVolume(spec *v1.PodSpec) (yes bool) {
 	eachContainer(spec, func(c *v1.Container) {
 		yes = yes || slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool {
