@@ -166,8 +166,8 @@ func runtimeRemoved(m *machine) {
 func copiedUnit(m *machine) {
 	m.write("/usr/lib/systemd/system/edgecore.service", "[Service]\nExecStart=/usr/local/bin/edgecore\n")
 	printed, _ := m.dpkg("-i /packages/v1.0.0.deb")
-	m.says("installing", printed, "edgecore: copied /usr/lib/systemd/system/edgecore.service, which no package owns, to "+
-		"/etc/systemd/system/edgecore.service")
+	m.says("installing", printed, "edgecore: copied /usr/lib/systemd/system/edgecore.service, which no package "+
+		"owns, to /etc/systemd/system/edgecore.service")
 }
 
 // logindLimit: what the agent raised goes, from where it lies and from where earlier versions put it.
