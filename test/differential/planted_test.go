@@ -54,7 +54,9 @@ func planted() []struct {
 		one("identity", "containers: [{name: main}]", "containers: [{name: main, securityContext: {runAsUser: 7}}]",
 			"inside/2-inspect/main/identity/Uid", Running(), Inspect()),
 		one("limits", "containers: [{name: main}]",
-			"containers: [{name: main, command: [sh, -c, 'ulimit -n 512; exec sleep 3600']}]",
+			// It is ready once the limit is set.
+			"containers: [{name: main, command: [sh, -c, 'ulimit -n 512; exec sleep 3600'], readinessProbe: "+
+				"{periodSeconds: 1, exec: {command: [grep, -q, 'Max open files  *512 ', /proc/1/limits]}}}]",
 			"inside/2-inspect/main/limits/Max open files", Running(), Inspect()),
 		one("mount", "containers: [{name: main, volumeMounts: [{name: v, mountPath: /v}]}]"+volume,
 			"containers: [{name: main, volumeMounts: [{name: v, mountPath: /w}]}]"+volume,
