@@ -193,7 +193,7 @@ func TestReplacedModule(t *testing.T) {
 	})
 }
 
-// TestModulesEndInReverse: what is told at the end still has somebody to hear it.
+// TestModulesEndInReverse: what is told at the end still has someone to hear it.
 func TestModulesEndInReverse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New()

@@ -56,7 +56,7 @@ func TestPartFails(t *testing.T) {
 }
 
 // TestAliveWhileRestarted: the module is asked whether it lives, and is given other settings, while it is run again and
-// again. The race detector sees what a run makes while somebody reads it.
+// again. The race detector sees what a run makes while someone reads it.
 func TestAliveWhileRestarted(t *testing.T) {
 	m := moduleIn(t.TempDir(), deafBus{})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -35,7 +35,7 @@ type Options struct {
 	NodeIP, Interface string
 	// StatusImages is how many images the node's status tells of; -1 is all.
 	StatusImages int
-	// ClockBound is a time that is over; ClockSet, which may be nil, is told when somebody sets the clock.
+	// ClockBound is a time that is over; ClockSet, which may be nil, is called when the clock was set.
 	ClockBound  clock.Bound
 	ClockSet    func()
 	Version     string

@@ -118,7 +118,7 @@ func (e *Edged) statusReported(status *v1.NodeStatus) {
 	e.csi.ReportedInUse(status.VolumesInUse)
 }
 
-// clockSet is called when somebody has set the clock.
+// clockSet is called when the clock was set.
 func (e *Edged) clockSet() {
 	if e.opts.ClockSet != nil {
 		e.opts.ClockSet()

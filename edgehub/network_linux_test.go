@@ -33,7 +33,7 @@ func inNetwork(t *testing.T, do func(t *testing.T) error) {
 	}
 }
 
-// TestFollowNetwork: a change is told while the context lasts.
+// TestFollowNetwork: a change is reported while the context lasts.
 func TestFollowNetwork(t *testing.T) {
 	inNetwork(t, func(t *testing.T) error {
 		ctx, cancel := context.WithCancel(context.Background())

@@ -14,7 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// reconciler is a cloud that keeps what it is told, and asks for the statuses of some pods again.
+// reconciler is a cloud that keeps what it is sent, and asks for the statuses of some pods again.
 type reconciler struct {
 	report []string
 	// answerReports: it answers reports; without, they stay in the outbox.

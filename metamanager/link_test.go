@@ -400,7 +400,7 @@ func TestRareObjects(t *testing.T) {
 	}
 }
 
-// TestReviews: who somebody is and what they may is asked of a cloud of ours only, and is stored nowhere.
+// TestReviews: who someone is and what they may is asked of a cloud of ours only, and is stored nowhere.
 func TestReviews(t *testing.T) {
 	for _, typ := range []string{"tokenreview", "subjectaccessreview"} {
 		e, h := newLinked(t, Options{})

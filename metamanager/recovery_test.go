@@ -53,7 +53,7 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// TestInUse: who asks about a store that is open is told so.
+// TestInUse: opening a store that is in use is an error that says so.
 func TestInUse(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "edgecore.db")
 	if store.InUse(file) {

@@ -70,7 +70,7 @@ func routeOf(operation string, key resource.Key) route {
 			return cloudOnly // said again by edged until it was heard
 		}
 		if key.Type == resource.TypeNodePatch {
-			return cloudOnly // made anew by edged when there is a link, and out of date when there is none
+			return cloudOnly // made again by edged when there is a link, and out of date when there is none
 		}
 	}
 	return here

@@ -57,7 +57,7 @@ func end(uid string) string {
 }
 
 // TestLateReportOnPredecessor: the status of a pod survives what is reported late on an earlier pod of its name, and
-// the same status of both pods is told of both.
+// the same status of both pods is reported of both.
 func TestLateReportOnPredecessor(t *testing.T) {
 	e, h := newLinked(t, Options{})
 	const res = "default/podpatch/db-0"

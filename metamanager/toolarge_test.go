@@ -11,7 +11,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestReportTooLarge: a report that the cloud refuses as too large is told, with the object and the cloud's words,
+// TestReportTooLarge: a report that the cloud refuses as too large is reported, with the object and the cloud's words,
 // until another report on the object is accepted or the object is gone; other refusals and events are not told.
 func TestReportTooLarge(t *testing.T) {
 	var mu sync.Mutex

@@ -330,7 +330,7 @@ func podLabels(pod *v1.Pod) map[string]string {
 		"io.kubernetes.pod.uid": string(pod.UID)}
 }
 
-// adoption: a container that somebody else started under the kubelet's labels and hash is kept.
+// adoption: a container that someone else started under the kubelet's labels and hash is kept.
 func adoption(t *testing.T, n *node) {
 	pod := web("adoption-uid", 0)
 	pod.Spec.InitContainers = nil

@@ -149,7 +149,7 @@ func (c *cluster) want(node string) map[string]string {
 	return all
 }
 
-// api is an Upstream that notes what it is told.
+// api is an Upstream that records its calls.
 type api struct {
 	mu        sync.Mutex
 	log       []string

@@ -101,7 +101,7 @@ func TestNewerConnectionWins(t *testing.T) {
 	})
 }
 
-// TestEndBeforeBeginning: of a node that comes back at once, the end of the older session is told first.
+// TestEndBeforeBeginning: of a node that comes back at once, the end of the older session is reported first.
 func TestEndBeforeBeginning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

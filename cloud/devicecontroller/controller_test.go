@@ -364,7 +364,7 @@ func TestNoDeviceStatus(t *testing.T) {
 	}
 }
 
-// TestConflict: a write that meets somebody else's is done again on top of it.
+// TestConflict: a write that meets someone else's is done again on top of it.
 func TestConflict(t *testing.T) {
 	e := start(t, Options{WriteInterval: time.Millisecond}, device())
 	e.Connected(t.Context(), "n1", "edgecore/websocket")

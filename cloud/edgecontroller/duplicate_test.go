@@ -69,7 +69,7 @@ func TestNextDuplicate(t *testing.T) {
 		{"found again", duplicate{found: now, seen: ago(time.Minute)}, yes, true, same, duplicateClearAfter},
 		{"found again later", duplicate{found: now, seen: ago(duplicateRefresh)}, yes, true,
 			v1.ConditionTrue, duplicateClearAfter},
-		{"somebody removed it", duplicate{found: ago(time.Minute), seen: ago(time.Minute)}, nil, true,
+		{"someone removed it", duplicate{found: ago(time.Minute), seen: ago(time.Minute)}, nil, true,
 			v1.ConditionTrue, duplicateClearAfter},
 		{
 			"another cloudcore found it", duplicate{seen: ago(time.Minute)}, yes, true, same,

@@ -125,7 +125,7 @@ func (a *api) seen() []string {
 	return out
 }
 
-// notes is a hub that notes what it is told.
+// notes is a hub that records its calls.
 type notes struct {
 	mu           sync.Mutex
 	changed      []string

@@ -87,7 +87,7 @@ func (o *getTokenOptions) run(ctx context.Context, out, errs io.Writer, now time
 	return err
 }
 
-// aboutToken is a word to somebody who looks at a token.
+// aboutToken returns a hint for someone who reads a token.
 func aboutToken(token *certs.Token) string {
 	whom := "any device"
 	if token.Claims.Node != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/edgecore-io/edgecore/deploy/systemd"
 )
 
-// TestAdoptRefuses: what can be told without a device of KubeEdge is told, and nothing is written.
+// TestAdoptRefuses: what can be checked without a device of KubeEdge is reported, and nothing is written.
 func TestAdoptRefuses(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*adoptOptions)

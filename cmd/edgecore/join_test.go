@@ -23,7 +23,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
-// joinDevice is a device of its own, below a folder, with a cloud and a systemd that only notes what it is told.
+// joinDevice is a device of its own, below a folder, with a cloud and a systemd that only records its calls.
 type joinDevice struct {
 	t         *testing.T
 	dir       string

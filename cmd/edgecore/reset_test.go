@@ -207,7 +207,7 @@ func TestResetFails(t *testing.T) {
 	}
 }
 
-// TestResetOthersUnits: a unit of somebody else's is switched off and stays; none at all is no error.
+// TestResetOthersUnits: a unit of someone else's is switched off and stays; none at all is no error.
 func TestResetOthersUnits(t *testing.T) {
 	d, _ := joined(t)
 	if err := os.WriteFile(d.service.UnitFile(), []byte("[Unit]\n"), 0o644); err != nil {

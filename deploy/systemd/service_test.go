@@ -13,7 +13,7 @@ import (
 
 const packagedConfig = "/etc/edgecore/edgecore.yaml"
 
-// machine is a folder with a systemd that notes what it is told, and answers with fail.
+// machine is a folder with a systemd that records its calls, and answers with fail.
 type machine struct {
 	*Service
 	t     *testing.T
@@ -113,7 +113,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestRemove: a unit of somebody else's is switched off and stays; none at all is not an error.
+// TestRemove: a unit of someone else's is switched off and stays; none at all is not an error.
 func TestRemove(t *testing.T) {
 	ours := Unit("/usr/bin/edgecore", packagedConfig)
 	for name, c := range map[string]struct {

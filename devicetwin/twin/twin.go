@@ -40,7 +40,7 @@ type Property struct {
 	Spec *string `json:"spec,omitempty"`
 }
 
-// Value is a value. At is in milliseconds since 1970, by the clock of whoever read or set it; 0 is unknown.
+// Value is a value. At is in milliseconds since 1970, by the clock of the reader or writer; 0 is unknown.
 type Value struct {
 	Value   string `json:"value"`
 	Type    string `json:"type,omitempty"`

@@ -58,7 +58,7 @@ func preempt(pod *v1.Pod, others []*v1.Pod, failures []failure, doubt bool) Verd
 	}
 	victims, missing := Victims(pod, others, lack)
 	if len(missing) > 0 && Static(pod) {
-		return Verdict{Rejected: &failures[0].Reason} // whoever wrote the manifest is told what is short
+		return Verdict{Rejected: &failures[0].Reason} // the author of the manifest learns what is short
 	}
 	if len(missing) > 0 {
 		return Verdict{

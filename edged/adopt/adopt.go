@@ -7,11 +7,11 @@
 //     remember so that it knows them for its own: the Record.
 //   - State is the journal of a takeover, by which one that was cut off goes on or is undone.
 //
-// What has to be remembered are two things. The hash by which a container's spec is told from a changed one was made
-// of the whole spec before Kubernetes 1.31, and is made of name and image today: the Record says, for each container
-// that was taken over, which hash of today stands for the one that it carries. A change of the image after that is a
-// change. And the UID of a static pod was a hash of Kubernetes' own types, which no other program can make again: the
-// Record says which UID a manifest had, as long as the manifest says the same.
+// What has to be remembered are two things. The hash by which a container's spec is distinguished from a changed one
+// was made of the whole spec before Kubernetes 1.31, and is made of name and image today: the Record says, for each
+// container that was taken over, which hash of today stands for the one that it carries. A change of the image after
+// that is a change. And the UID of a static pod was a hash of Kubernetes' own types, which no other program can make
+// again: the Record says which UID a manifest had, as long as the manifest says the same.
 package adopt
 
 import (

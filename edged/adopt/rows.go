@@ -90,7 +90,7 @@ func (r *reading) row(row Row) error {
 		resource.TypeNode,
 		resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
 	case resource.TypePodStatus, resource.TypeNodeStatus, resource.TypeNodePatch, resource.TypeLease:
-		return nil // reports, which are made anew
+		return nil // reports, which are made again
 	default:
 		r.other[row.Type]++
 		return nil

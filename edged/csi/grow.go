@@ -43,7 +43,7 @@ func (m *Manager) grow(ctx context.Context, r *request, v mounted) error {
 		}
 		m.note(r.dir, func(v *mounted) {
 			if v.grown = size; !grown {
-				v.told = size // whoever grows it elsewhere says so
+				v.told = size // anyone who grows it elsewhere reports that
 			}
 		})
 		if !grown {

@@ -177,7 +177,7 @@ func (m *Manager) users(driver, handle string) ([]string, error) {
 				continue
 			}
 			if err != nil {
-				return nil, err // whose volume it is nobody knows: it may be this one
+				return nil, err // the owner of the volume is unknown: it may be this one
 			}
 			if r.Driver == driver && r.Handle == handle {
 				dirs = append(dirs, dir)

@@ -122,7 +122,7 @@ func TestWhoMayUseAnImage(t *testing.T) {
 			if c.image != "" {
 				image = c.image
 			}
-			again := &access{dir: a.dir, policy: a.policy, allow: a.allow} // the agent starts anew
+			again := &access{dir: a.dir, policy: a.policy, allow: a.allow} // the agent starts again
 			if got, err := again.allowed(id, image, c.creds); got != c.want || err != nil {
 				t.Errorf("allowed = %v, %v; want %v", got, err, c.want)
 			}

@@ -191,7 +191,7 @@ func (p *Puller) ensure(
 
 // mayUse reports whether a pod may use an image that is on the node.
 func (p *Puller) mayUse(pod *v1.Pod, id, name string, secrets []v1.Secret) bool {
-	creds, _ := credentials(secrets, nil, name) // what cannot be read is told when it is pulled with
+	creds, _ := credentials(secrets, nil, name) // what cannot be read is reported when it is pulled with
 	may, err := p.access.allowed(id, name, creds)
 	if err != nil {
 		klog.ErrorS(err, "The image counts as preloaded", "pod", klog.KObj(pod), "image", name)

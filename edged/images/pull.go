@@ -64,7 +64,7 @@ func (p *Puller) share(ctx context.Context, want request) (string, int, Progress
 	p.mu.Unlock()
 	if last {
 		job.cancel()
-		<-job.done // the goroutine has an end, and somebody who saw it
+		<-job.done // wait for the goroutine
 	}
 	return "", -1, Progress{}, ctx.Err()
 }

@@ -162,7 +162,7 @@ type Pulled struct {
 }
 
 // Pull pulls an image with the credentials of authFile, a docker configuration, or with the node's own if that is "".
-// keep puts the image on the keep list. report is told every few seconds how far the pull is.
+// keep puts the image on the keep list. report is called every few seconds with the progress of the pull.
 func (t *Tool) Pull(
 	ctx context.Context, image, authFile string, keep bool, report func(images.Progress),
 ) (Pulled, error) {

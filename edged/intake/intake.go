@@ -125,7 +125,7 @@ func (in *Intake) Run(ctx context.Context) error {
 			return nil
 		case <-in.wake:
 			if in.opts.PLEG.Healthy() != nil || !in.opts.Ready.MayStart() {
-				continue // whoever is missing says so when it is there
+				continue // a missing one registers when it is there
 			}
 			in.Start()
 			in.opts.Started(ctx)

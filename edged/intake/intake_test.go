@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
-// fixture is all that an Intake works with. It records what it is told, in order.
+// fixture is all that an Intake works with. It records its calls in order.
 type fixture struct {
 	told []string
 	// known are the pods that have workers, running those that the runtime has.

@@ -97,7 +97,7 @@ type Removal struct {
 	Root string
 	// KeepStore leaves the store, and with it the pods.
 	KeepStore bool
-	// Report is told in a sentence what was done.
+	// Report is called with a sentence about what was done.
 	Report func(did string)
 }
 

@@ -39,7 +39,7 @@ func plan(maxSize int64, interval time.Duration, before, now sighting) step {
 		return step{wait: soonest}
 	case grown == 0:
 		return step{quiet: true}
-	case grown < 0 || took <= 0: // somebody cut it short
+	case grown < 0 || took <= 0: // it was truncated
 		return step{wait: most}
 	}
 	full := float64(took) * float64(maxSize-now.size) / float64(grown) // which may be longer than a Duration can be

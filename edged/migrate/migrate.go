@@ -86,7 +86,7 @@ func (t *Migration) Resume(ctx context.Context) (done bool, err error) {
 	case s.Phase == undoing:
 		return true, errors.New("an undo was interrupted: run `edgecore adopt --undo` to finish it")
 	case s.Phase == preparing, !t.replaced(s):
-		return false, nil // KubeEdge may have run since: all begins anew
+		return false, nil // KubeEdge may have run since: all begins again
 	}
 	t.say("Continuing the migration that was started at %s", s.At.Format(time.RFC3339))
 	return true, t.finish(ctx, s, nil)

@@ -74,7 +74,7 @@ func copyStore(from, to string) error {
 	}
 	for _, suffix := range append([]string{""}, besides()...) {
 		if suffix == "-shm" {
-			continue // SQLite makes it anew
+			continue // SQLite makes it again
 		}
 		if err := copyFile(from+suffix, to+suffix); err != nil && (suffix == "" || !errors.Is(err, fs.ErrNotExist)) {
 			return err

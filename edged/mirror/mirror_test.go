@@ -66,8 +66,8 @@ func TestDecide(t *testing.T) {
 			false, nothing},
 		"another manifest, said once": {pair{static: static("p", "i"), mirror: mirrored("p", "m2", "h"), ended: "m"},
 			false, remove},
-		"deleted by somebody": {pair{static: static("p", "h"), mirror: leaving}, false, remove},
-		"no manifest":         {pair{mirror: mirrored("p", "m", "h")}, true, remove},
+		"deleted by someone": {pair{static: static("p", "h"), mirror: leaving}, false, remove},
+		"no manifest":        {pair{mirror: mirrored("p", "m", "h")}, true, remove},
 	} {
 		if got := decide(&c.p, !c.offline); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -109,7 +109,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// cloud keeps what it is told.
+// cloud keeps what it is sent.
 type cloud struct {
 	mu      sync.Mutex
 	n       int
@@ -197,7 +197,7 @@ func (w *fixture) expect(created, deleted, told string) {
 	}
 }
 
-// TestLife: a static pod comes, changes, goes; somebody deletes its mirror.
+// TestLife: a static pod comes, changes, goes; someone deletes its mirror.
 func TestLife(t *testing.T) {
 	run(t, func(w *fixture) {
 		w.SetStatic([]*v1.Pod{static("p", "h")})
@@ -209,7 +209,7 @@ func TestLife(t *testing.T) {
 		w.expect("h", "", "m1 Running")
 		w.Seen(mirrored("p", "m1", "h"))
 		w.Wake()
-		w.expect("h", "", "m1 Running") // nothing changed, nothing is told
+		w.expect("h", "", "m1 Running") // nothing changed, nothing is reported
 
 		w.SetStatic([]*v1.Pod{static("p", "i")})
 		w.expect("h", "m1", "m1 Running")
@@ -236,7 +236,8 @@ func TestLife(t *testing.T) {
 	})
 }
 
-// TestOffline: what happens without a link is told, and made up for when there is one; a restart makes nothing again.
+// TestOffline: what happens without a link is reported, and made up for when there is one; a restart makes nothing
+// again.
 func TestOffline(t *testing.T) {
 	run(t, func(w *fixture) {
 		w.Seen(mirrored("stays", "m1", "h"))

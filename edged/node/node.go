@@ -222,7 +222,7 @@ func (n *Node) report(ctx context.Context) error {
 		return err
 	}
 	if err := n.cloud.PatchNodeStatus(ctx, n.opts.Name, text); err != nil {
-		if apierrors.IsNotFound(err) { // somebody deleted the Node: it is made again
+		if apierrors.IsNotFound(err) { // the Node was deleted: create it again
 			n.registered, n.read = false, false
 			n.lease.setOwner(nil)
 		}

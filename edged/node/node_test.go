@@ -187,8 +187,8 @@ func startedOn(t *testing.T, c Cloud, change func(*Options)) *Node {
 	return n
 }
 
-// TestReadyFirst: whether the node is ready is asked before the rest of its status, so that what is told with it is no
-// older.
+// TestReadyFirst: whether the node is ready is asked before the rest of its status, so that what is reported with it
+// is no older.
 func TestReadyFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked []string
@@ -241,7 +241,7 @@ func TestLife(t *testing.T) {
 		time.Sleep(4 * time.Minute)
 		synctest.Wait()
 		if got := c.took(); strings.Count(got, "status") != 1 {
-			t.Errorf("status is told %d times in 5 minutes: %s, want 1", strings.Count(got, "status"), got)
+			t.Errorf("status is reported %d times in 5 minutes: %s, want 1", strings.Count(got, "status"), got)
 		}
 		if after, _ := c.now(); strings.Contains(c.patch, "capacity") || !strings.Contains(c.patch, "conditions") ||
 			!equality.Semantic.DeepEqual(after.Status.Capacity, node.Status.Capacity) ||
@@ -277,7 +277,7 @@ func TestLife(t *testing.T) {
 	})
 }
 
-// TestOffline: nothing is told and nothing is kept, and all of it is told as soon as there is a link.
+// TestOffline: nothing is reported and nothing is kept, and all of it is reported as soon as there is a link.
 func TestOffline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cloud{down: errors.New("not connected to the cloud")}
@@ -648,7 +648,7 @@ func TestRenewTime(t *testing.T) {
 	}
 }
 
-// TestLook: a change is told at once, and what has not changed is not told.
+// TestLook: a change is reported at once, and what has not changed is not told.
 func TestLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cloud{}

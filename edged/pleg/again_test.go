@@ -86,7 +86,7 @@ func (*slow) GetContainerEvents(
 	return nil, status.Error(codes.Unimplemented, "none")
 }
 
-// TestRuntimeBehindTheKernel: a death is told though the runtime does not know of it at first. The process
+// TestRuntimeBehindTheKernel: a death is reported though the runtime does not know of it at first. The process
 // is left a zombie, which must not make questions without a pause.
 func TestRuntimeBehindTheKernel(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
@@ -130,7 +130,7 @@ func TestRuntimeBehindTheKernel(t *testing.T) {
 	}
 }
 
-// TestStuckRelist: a relist that has no end is told in the kubelet's words.
+// TestStuckRelist: a relist that has no end is reported in the kubelet's words.
 func TestStuckRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(&fake{}, nil, Options{})

@@ -308,7 +308,7 @@ func (p *PLEG) Refresh(ctx context.Context, uid types.UID) (*observed.Pod, error
 	return pod, err
 }
 
-// update makes and stores a snapshot; tell says whether a change is told. behind says that a process runs
+// update makes and stores a snapshot; tell says whether a change is reported. behind says that a process runs
 // in the snapshot that has ended.
 func (p *PLEG) update(ctx context.Context, uid types.UID, notify bool) (pod *observed.Pod, behind bool, err error) {
 	lock := p.lockOf(uid)

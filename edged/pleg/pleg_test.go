@@ -110,7 +110,7 @@ func TestRelistTellsWhatChanged(t *testing.T) {
 	f.set("2", runtimeapi.ContainerState_CONTAINER_RUNNING)
 	start(t, f, func(p *PLEG, told func() []types.UID) {
 		if diff := cmp.Diff([]types.UID{"1", "2"}, told()); diff != "" {
-			t.Errorf("what is told at first, mismatch (-want +got):\n%s", diff)
+			t.Errorf("what is reported at first, mismatch (-want +got):\n%s", diff)
 		}
 		if got := p.Get("1"); got == nil || !got.Detailed || p.Healthy() != nil {
 			t.Errorf("pod %+v, health %v; want details, no error", got, p.Healthy())
@@ -118,7 +118,7 @@ func TestRelistTellsWhatChanged(t *testing.T) {
 		f.set("2", runtimeapi.ContainerState_CONTAINER_EXITED)
 		time.Sleep(30 * time.Second)
 		if diff := cmp.Diff([]types.UID{"2"}, told()); diff != "" {
-			t.Errorf("what is told after an exit, mismatch (-want +got):\n%s", diff)
+			t.Errorf("what is reported after an exit, mismatch (-want +got):\n%s", diff)
 		}
 		f.mu.Lock()
 		delete(f.pods, "1")

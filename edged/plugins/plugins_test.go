@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
-// handler records what it is told.
+// handler records its calls.
 type handler struct {
 	mu     sync.Mutex
 	log    []string

@@ -36,7 +36,7 @@ func (o *oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := ask1(conn, req)
 	if err != nil {
 		stop()
-		_ = conn.Close() // the error is told
+		_ = conn.Close() // the error is reported
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}

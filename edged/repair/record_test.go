@@ -81,7 +81,7 @@ func TestRecordOverBoots(t *testing.T) {
 	}
 }
 
-// TestRecordOnNoDisk: a disk that cannot be written is told of, and the record holds as long as the agent.
+// TestRecordOnNoDisk: a disk that cannot be written is reported, and the record holds as long as the agent.
 func TestRecordOnNoDisk(t *testing.T) {
 	r, err := OpenRecord("/proc/nowhere", "1")
 	if err == nil {

@@ -330,7 +330,7 @@ func TestExamine(t *testing.T) {
 			"delete blob, garbage, load a.tar, remove dead1, remove image, load a.tar",
 			[]string{EventRepaired, "pulled again"}, false, false,
 		},
-		"layers that somebody holds": {func(d *disk) {
+		"layers that someone holds": {func(d *disk) {
 			d.spoilLayer()
 			delete(d.blobs, upper(d))
 			record := d.repairer().opts.Record

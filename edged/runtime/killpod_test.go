@@ -448,7 +448,7 @@ func TestStopSignalIsSent(t *testing.T) {
 	}
 }
 
-// TestProcess: the end of a process is waited for, as long as somebody wants to.
+// TestProcess: the end of a process is waited for, as long as someone wants to.
 func TestProcess(t *testing.T) {
 	cmd, c := child(t, "echo; exec sleep 1000")
 	p, err := openProcess(c.PID, c.ID)

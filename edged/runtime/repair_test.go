@@ -77,7 +77,7 @@ func TestStartWithoutRepair(t *testing.T) {
 	}
 }
 
-// TestEndIsExamined: how a container ended is told before its next start; not that of one that went down with its
+// TestEndIsExamined: how a container ended is reported before its next start; not that of one that went down with its
 // sandbox.
 func TestEndIsExamined(t *testing.T) {
 	g, r := newRepairRig(t, true)

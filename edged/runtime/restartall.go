@@ -67,7 +67,7 @@ func (r *Runtime) discard(ctx context.Context, obs *observed.Pod, c *observed.Co
 	newest := obs.Container(c.Name)
 	kept := *c
 	if c == newest {
-		kept.LogPath = "" // removeContainer removes only what it is told of
+		kept.LogPath = "" // removeContainer removes only the log that it is given
 		dir := filepath.Join(r.podLogDir(obs.Namespace, obs.Name, string(obs.UID)), c.Name)
 		err := removeInLogs(dir, func(name string) bool {
 			number, _, found := strings.Cut(name, ".log")

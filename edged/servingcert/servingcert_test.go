@@ -280,7 +280,7 @@ func TestClusterCertificate(t *testing.T) {
 	api.deny = true
 	step(c, "Denied: not here")
 	api.deny, api.wrong, api.approve = false, true, true
-	step(c, "it is not approved yet") // made anew, with another key
+	step(c, "it is not approved yet") // made again, with another key
 	step(c, "not for this node's key")
 	api.wrong = false
 	for range 2 {

@@ -191,7 +191,7 @@ func TestLimitStays(t *testing.T) {
 	}
 }
 
-// TestBusGoes: the loss of the bus is told, and its return is noticed.
+// TestBusGoes: the loss of the bus is reported, and its return is noticed.
 func TestBusGoes(t *testing.T) {
 	l := logindtest.Start(t, time.Hour)
 	r := watch(t, Options{Groups: []Group{{0, seconds(20)}}, Address: l.Address, ConfDir: t.TempDir()})

@@ -486,7 +486,7 @@ func TestSamplesAreShared(t *testing.T) {
 	})
 }
 
-// A disk that is slow to measure is spared, but not where somebody has to decide.
+// A disk that is slow to measure is spared, but not where someone has to decide.
 func TestSlowDisk(t *testing.T) {
 	m, s := newMachine(t)
 	m.pod("a")
@@ -589,7 +589,7 @@ func TestRates(t *testing.T) {
 		{time.Second, 2e9, ptr.To[uint64](1e9)},
 		{10 * time.Second, 2e9, ptr.To[uint64](1e8)}, // the next is averaged from here
 		{15 * time.Second, 12e9, ptr.To[uint64](2e9)},
-		{16 * time.Second, 1e9, nil}, // began anew
+		{16 * time.Second, 1e9, nil}, // began again
 		{18 * time.Second, 2e9, ptr.To[uint64](5e8)},
 		{3 * time.Minute, 3e9, nil}, // too long ago
 		{3*time.Minute + time.Second, 3e9, ptr.To[uint64](0)},

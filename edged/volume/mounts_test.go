@@ -212,7 +212,7 @@ func TestSubPathAgain(t *testing.T) {
 	must(t, err)
 	mountOne(t, m, pod, vols, "f")
 	if again, err := mountIDOf(bound); err != nil || again != id {
-		t.Errorf("bound anew (%v): mount %v, want %v", err, again, id)
+		t.Errorf("bound again (%v): mount %v, want %v", err, again, id)
 	}
 	must(t, os.Remove(file), os.Mkdir(file, 0o755))
 	mountOne(t, m, pod, vols, "f")

@@ -276,7 +276,7 @@ func TestBlankDeviceIsFormatted(t *testing.T) {
 		t.Errorf("Stat of a file of a device that was not blank: %v, want it to exist", err)
 	}
 	must(t, m.Teardown(t.Context(), uid))
-	// What no program knows is somebody's all the same.
+	// What no program knows is someone's all the same.
 	other := loopDevice(t, false)
 	must(t, os.WriteFile(other, []byte("precious bytes of an unknown kind"), 0o600))
 	if formatted, err := (mountCommand{}).Format(t.Context(), other, "ext4"); formatted || err != nil {
@@ -490,7 +490,7 @@ func TestUnmountByForce(t *testing.T) {
 	}
 }
 
-// mount(8) that waits for somebody ends with its context, and so does what it started.
+// mount(8) that waits for someone ends with its context, and so does what it started.
 func TestMountCommandEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -88,7 +88,7 @@ func handshake(t *testing.T, server, client *tls.Config) tls.ConnectionState {
 	return s.ConnectionState()
 }
 
-// TestJoinFails: each failure is told from the others and says what to do, and no file is written.
+// TestJoinFails: each failure is distinguished from the others and says what to do, and no file is written.
 func TestJoinFails(t *testing.T) {
 	clk := newClock()
 	c := newCloud(t, clk, nil)
@@ -208,7 +208,7 @@ func portOf(t *testing.T, address string) string {
 	return port
 }
 
-// TestSilentCloud: somebody takes the connection and says nothing.
+// TestSilentCloud: someone takes the connection and says nothing.
 func TestSilentCloud(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -171,7 +171,7 @@ func TestRenewalRefused(t *testing.T) {
 		reason certificates.Reason
 		text   string
 	}{
-		"set up anew": {func(*oldCloud) string {
+		"set up again": {func(*oldCloud) string {
 			return "https://" + anew.address
 		}, certificates.WrongCA, "join again with a new token"},
 		"unknown": {func(o *oldCloud) string {

@@ -235,7 +235,7 @@ func TestKilled(t *testing.T) {
 	p.checkGone()
 }
 
-// TestFailure: a step that fails is told with its reason, and the logs stay.
+// TestFailure: a step that fails is reported with its reason, and the logs stay.
 func TestFailure(t *testing.T) {
 	no, err := exec.LookPath("false")
 	if err != nil {

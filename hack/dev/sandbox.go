@@ -12,7 +12,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 )
 
-// ensureSandboxImage gives somebody else's containerd the sandbox image that its configuration names, if it
+// ensureSandboxImage gives someone else's containerd the sandbox image that its configuration names, if it
 // has none: our pause image, under that name. Without a registry no pod would start.
 func ensureSandboxImage(ctx context.Context, client *cri.Client, socket string) error {
 	status, err := client.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})

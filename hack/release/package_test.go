@@ -290,7 +290,7 @@ func cgroupDriver(m *machine) {
 		"/etc/edgecore/edgecore.yaml | grep -c '^>'", "cgroupDriver: systemd\n1")
 }
 
-// disabled: a service that somebody has switched off stays off.
+// disabled: a service that someone has switched off stays off.
 func disabled(m *machine) {
 	m.dpkg("-i /packages/v1.0.0.deb")
 	m.sh("touch /disabled /stopped; rm /etc/systemd/system/multi-user.target.wants/edgecore.service")

@@ -13,7 +13,7 @@ func TestScripts(t *testing.T) {
 	for name, tests := range map[string][]func(*machine){
 		"mounts": {ownPartitions, mountsWithSpaces}, "masked": {maskedMeanwhile, masked},
 		"runtime":       {whichRuntime, runtimeRestarts},
-		"configuration": {emptyConfig, syncedConfig}, "what is told": {runtimeRemoved, logindLimit, copiedUnit},
+		"configuration": {emptyConfig, syncedConfig}, "what is printed": {runtimeRemoved, logindLimit, copiedUnit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, debs)
@@ -95,7 +95,7 @@ func removalEndsPods(m *machine) {
 	}
 }
 
-// emptyConfig: what a power cut left empty is made again, and what somebody has written stays.
+// emptyConfig: what a power cut left empty is made again, and what someone has written stays.
 func emptyConfig(m *machine) {
 	m.sh("mkdir -p /etc/edgecore; : >/etc/edgecore/edgecore.yaml; echo half >/etc/edgecore/edgecore.yaml.new")
 	m.dpkg("-i /packages/v1.0.0.deb")

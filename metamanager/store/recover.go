@@ -104,7 +104,7 @@ func makeNew(path string, unclean bool) (*Recovery, error) {
 // check returns what is wrong with a file, "" when nothing is. After a clean end only its head is read. An error
 // is one that says nothing about the file, or that forbids to touch it.
 func check(ctx context.Context, path string, thorough bool) (damage string, err error) {
-	for _, suffix := range besides { // left by whoever did not end cleanly
+	for _, suffix := range besides { // left by an unclean shutdown
 		info, err := os.Stat(path + suffix)
 		thorough = thorough || err == nil && info.Size() > 0
 	}

@@ -23,7 +23,7 @@ func (p *Program[T]) validate(program string, opts *Options) *cobra.Command {
 		Use:   "validate [FILE]",
 		Short: "Check a configuration file, and change nothing",
 		Long: `Check a configuration file the way ` + program +
-			` does at its start. Keys that nobody knows and values that are
+			` does at its start. Unknown keys and values that are
 not allowed are errors, all of them named with their lines (exit status 1). Keys of KubeEdge that this version
 does not act on are warnings (exit status 0), if the file gives them another value than the default.
 

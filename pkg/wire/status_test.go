@@ -89,7 +89,7 @@ func TestStatusHashOfPatch(t *testing.T) {
 	}
 }
 
-// What somebody who looks at the pod would miss changes the hash.
+// What someone who looks at the pod would miss changes the hash.
 func TestStatusHashChanges(t *testing.T) {
 	before := hashOf(t, runningPod())
 	for name, change := range map[string]func(*v1.Pod){

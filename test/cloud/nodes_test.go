@@ -61,7 +61,7 @@ func registration(c *cloud) {
 	c.refused("server", "insert", "null/node/server", edgeNode("server"), metav1.StatusReasonAlreadyExists)
 	if n, err := c.admin.CoreV1().Nodes().Get(c.t.Context(), "server", metav1.GetOptions{}); err != nil ||
 		len(n.Labels) != 0 {
-		c.t.Errorf("labels of a node of somebody else: %v %+v, want none", err, n.Labels)
+		c.t.Errorf("labels of a node of someone else: %v %+v, want none", err, n.Labels)
 	}
 }
 

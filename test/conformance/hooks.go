@@ -35,7 +35,7 @@ containers:
 				})
 				if c := containerStatus(&p.get().Status, "web"); c != nil && c.State.Running != nil {
 					if out, err := p.tryExec("web", "test", "-e", "/tmp/page"); err != nil {
-						p.Errorf("it is told running before its hook was done: %v %s", err, out)
+						p.Errorf("it is reported running before its hook was done: %v %s", err, out)
 					}
 				}
 				s := p.running().Status

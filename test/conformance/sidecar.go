@@ -214,7 +214,7 @@ func (p *pod) waitEnded() *v1.PodStatus {
 				}
 			}
 		}
-		if s.Phase != v1.PodSucceeded && s.Phase != v1.PodFailed { // what ends last is told last
+		if s.Phase != v1.PodSucceeded && s.Phase != v1.PodFailed { // what ends last is reported last
 			return fmt.Errorf("phase %s", s.Phase)
 		}
 		return nil

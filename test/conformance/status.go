@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// statusRows are about what is told of a pod.
+// statusRows are about what is reported of a pod.
 func statusRows() []row {
 	return []row{
 		{

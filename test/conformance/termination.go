@@ -22,7 +22,7 @@ func (p *pod) deleteWithin(seconds int64) {
 	p.delete()
 }
 
-// terminationRows are about how containers end and what is told of it.
+// terminationRows are about how containers end and what is reported of it.
 func terminationRows() []row {
 	return []row{
 		{

@@ -358,7 +358,7 @@ func (n *node) down(pod *v1.Pod, spec volume.Spec) {
 	}
 }
 
-// clean checks that nothing is left on the machine. A loop device goes a moment later where somebody just looks at it.
+// clean checks that nothing is left on the machine. A loop device goes a moment later where someone just looks at it.
 func (n *node) clean() {
 	n.t.Helper()
 	wait.Until(n.t, "all volumes to go", n.left)

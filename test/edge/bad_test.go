@@ -12,7 +12,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestBadInput: each fault is told where it belongs, everything else runs on, and it heals.
+// TestBadInput: each fault is reported where it belongs, everything else runs on, and it heals.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, env.NodeOptions{})

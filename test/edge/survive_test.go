@@ -199,7 +199,7 @@ func TestStrangersAndOrphans(t *testing.T) {
 	n.Manifest("b", env.Pod("b", env.Forever))
 	n.Running("a", "b")
 	n.kill()
-	// While the agent is down: b is no longer wanted, c is changed, and somebody makes a sandbox of their own.
+	// While the agent is down: b is no longer wanted, c is changed, and someone makes a sandbox of their own.
 	n.Remove("b")
 	stranger, err := n.CRI.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{
 		Config: &runtimeapi.PodSandboxConfig{

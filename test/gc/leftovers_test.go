@@ -123,7 +123,7 @@ func plant(t *testing.T, n *node, like, uid string) (link string) {
 	return link
 }
 
-// leftBehind: pods whose containers somebody took away, and pods that nobody has ever heard of, leave nothing behind; a
+// leftBehind: pods whose containers someone took away, and pods that nobody has ever heard of, leave nothing behind; a
 // pod that runs is not touched.
 func leftBehind(t *testing.T, n *node) {
 	n.Manifest("goes", pod("goes", images.Demo, env.Forever, scratch))

@@ -99,14 +99,14 @@ subjects: [{kind: User, name: %[1]s}, {kind: ServiceAccount, name: %[1]s, namesp
 	}
 }
 
-// testCertificate: the cluster signs the port's certificate once somebody approves it, for all that the node is called.
+// testCertificate: the cluster signs the port's certificate once someone approves it, for all that the node is called.
 func (f *fixture) testCertificate(t *testing.T) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(f.cluster.Kube.CA()) {
 		t.Fatalf("AppendCertsFromPEM(%q) = false, want true: the cluster's CA", f.cluster.Kube.CA())
 	}
 	if err := f.handshake(roots, nodeName); err == nil {
-		t.Fatal("the cluster has signed the certificate, want that only once somebody has approved it")
+		t.Fatal("the cluster has signed the certificate, want that only once someone has approved it")
 	}
 	var csr *certificatesv1.CertificateSigningRequest
 	wait.Until(t, "the node asks for a certificate", func() error {

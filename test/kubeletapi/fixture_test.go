@@ -1,5 +1,5 @@
 // Package kubeletapi asks a node's authenticated port as the cluster's components do: with a real kube-apiserver behind
-// it that says who somebody is and what they may, and that signs its certificate; and while that cannot be asked.
+// it that says who someone is and what they may, and that signs its certificate; and while that cannot be asked.
 package kubeletapi
 
 import (
@@ -50,7 +50,7 @@ func start(t *testing.T) *fixture {
 	return f
 }
 
-// client is how somebody asks: a user of the cluster, "" for nobody.
+// client is how someone asks: a user of the cluster, "" for nobody.
 func (f *fixture) client(t *testing.T, who string, config *tls.Config) (*http.Client, string) {
 	t.Helper()
 	token := ""
@@ -69,7 +69,7 @@ func (f *fixture) client(t *testing.T, who string, config *tls.Config) (*http.Cl
 	}, token
 }
 
-// ask asks the node as somebody, no matter who signed its certificate, and returns the code and the body.
+// ask asks the node as someone, no matter who signed its certificate, and returns the code and the body.
 func (f *fixture) ask(t *testing.T, who, method, path string) (string, error) {
 	t.Helper()
 	client, token := f.client(t, who, &tls.Config{InsecureSkipVerify: true})
@@ -88,7 +88,7 @@ func (f *fixture) ask(t *testing.T, who, method, path string) (string, error) {
 	return fmt.Sprint(resp.StatusCode, " ", string(body)), err
 }
 
-// answers waits until the node answers somebody as wanted: rights take a moment to be known.
+// answers waits until the node answers someone as wanted: rights take a moment to be known.
 func (f *fixture) answers(t *testing.T, who, method, path, begin, has string) {
 	t.Helper()
 	wait.Until(t, fmt.Sprintf("%q: %s %s", who, method, path), func() error {

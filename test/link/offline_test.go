@@ -19,7 +19,7 @@ import (
 )
 
 // testOffline: the link is pulled, the agent killed, every container removed, and all pods are back with what they
-// need. When the link returns nothing restarts, and what happened meanwhile is told both ways.
+// need. When the link returns nothing restarts, and what happened meanwhile is reported both ways.
 func testOffline(t *testing.T, c *env.Cluster) {
 	for name, state := range map[string]proxy.State{"cut": proxy.Cut, "silent": proxy.Silent} {
 		t.Run(name, func(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package node shows what the cloud is told of a node, and how pods fare while the runtime has no network or is away:
-// on a real API server, cloudcore, edgecore and containerd.
+// Package node shows what the cloud is reported of a node, and how pods fare while the runtime has no network or is
+// away: on a real API server, cloudcore, edgecore and containerd.
 package node
 
 import (

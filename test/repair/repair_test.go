@@ -177,8 +177,8 @@ func fromArchive(t *testing.T, n *node) {
 	n.remove("saved")
 }
 
-// fromRegistry: with neither an archive nor a way to the registry the image stays and the remedy is told; with a way it
-// comes.
+// fromRegistry: with neither an archive nor a way to the registry the image stays and the remedy is reported; with a
+// way it comes.
 func fromRegistry(t *testing.T, n *node) {
 	img := n.store.push(t, "fetched")
 	n.pull(img.name)

@@ -76,7 +76,7 @@ func (d *device) mirrors() {
 		len(first.OwnerReferences) != 1 || first.OwnerReferences[0].Kind != "Node" {
 		d.T.Errorf("the mirror is %+v, want the annotation and the Node %s as its owner", first.ObjectMeta, nodeName)
 	}
-	// Deleted by somebody it comes again, and the container runs on.
+	// Deleted by someone it comes again, and the container runs on.
 	env.Must(d.T, d.cluster.API.CoreV1().Pods("default").Delete(d.T.Context(), web, metav1.DeleteOptions{}))
 	second := d.shownAnew(web, first)
 	if now := d.ContainersOf(web); !slices.Equal(now, container) {

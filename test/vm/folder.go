@@ -10,7 +10,7 @@ import (
 const folderPrefix = "edgecore-vm-"
 
 // newFolder makes the folder of a machine, and removes those of machines whose process has ended without doing
-// it: a test that ran into its time limit. A folder is wanted as long as somebody holds the lock on its
+// it: a test that ran into its time limit. A folder is wanted as long as someone holds the lock on its
 // file "owner", which the kernel releases with its holder.
 func newFolder() (dir string, owner *os.File, err error) {
 	if err := sweep(); err != nil {

@@ -52,7 +52,7 @@ func TestBoards(t *testing.T) {
 	}
 }
 
-// TestMonitor: events and greetings are no answers, and what qemu refuses is told.
+// TestMonitor: events and greetings are no answers, and what qemu refuses is reported.
 func TestMonitor(t *testing.T) {
 	for what, c := range map[string]struct {
 		says []string

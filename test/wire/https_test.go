@@ -138,7 +138,7 @@ func describe(body []byte) string {
 	return fmt.Sprintf("%q", body)
 }
 
-// clock is that of both ends; it goes on when somebody sleeps.
+// clock is that of both ends; it goes on when someone sleeps.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time

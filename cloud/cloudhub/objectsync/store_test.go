@@ -227,7 +227,7 @@ func TestTakeOverFromKubeEdge(t *testing.T) {
 	})
 }
 
-// TestFailuresAreTriedAgain, also those of an object that somebody deletes beside us.
+// TestFailuresAreTriedAgain, also those of an object that someone deletes beside us.
 func TestFailuresAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

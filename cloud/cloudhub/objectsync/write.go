@@ -130,7 +130,7 @@ func (s *Store) write(ctx context.Context, i id, in *intent) (done bool, err err
 		return true, nil
 	}
 	err = patch(ctx, client, i, in)
-	if apierrors.IsNotFound(err) { // somebody else deleted it, whatever the watch shows
+	if apierrors.IsNotFound(err) { // it was deleted, whatever the watch shows
 		in.made, in.recreate = false, true
 	}
 	return true, err

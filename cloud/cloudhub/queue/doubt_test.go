@@ -79,7 +79,7 @@ func TestHoldsIsBounded(t *testing.T) {
 	}
 }
 
-// TestChangeDuringTurn: what changes while somebody finds out what the peer is to have is looked at again.
+// TestChangeDuringTurn: what changes while someone finds out what the peer is to have is looked at again.
 func TestChangeDuringTurn(t *testing.T) {
 	now := time.Unix(0, 0)
 	q := New(testOptions)

@@ -47,7 +47,7 @@ type Options struct {
 	EdgeHub map[string]any
 	// Env is the environment; nil is that of this process.
 	Env []string
-	// Started, which may be nil, is told of each process as soon as there is one.
+	// Started, which may be nil, is called with each process as soon as it runs.
 	Started func(daemon.Identity) error
 }
 

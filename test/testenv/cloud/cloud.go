@@ -34,7 +34,7 @@ type Options struct {
 	Modules map[string]any
 	// Profiling lets Get ask for /debug/pprof.
 	Profiling bool
-	// Started, which may be nil, is told of each process as soon as there is one.
+	// Started, which may be nil, is called with each process as soon as it runs.
 	Started func(daemon.Identity) error
 }
 

@@ -139,7 +139,7 @@ func TestOwnership(t *testing.T) {
 	}
 	if runtimeCommand([]string{"tail", "-f", "/run/ec-1/x"}, "/run/ec-1/") ||
 		runtimeCommand([]string{"containerd", "--config", "/run/ec-10/c"}, "/run/ec-1/") {
-		t.Error("runtimeCommand(somebody's tail, or another instance's containerd) = true, want false")
+		t.Error("runtimeCommand(someone's tail, or another instance's containerd) = true, want false")
 	}
 	root := "500 400 0:99 / / rw - overlay overlay " +
 		"rw,lowerdir=/tmp/ec-1/containerd/x,upperdir=/tmp/ec-1/containerd/y,workdir=/z"

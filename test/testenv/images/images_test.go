@@ -46,7 +46,7 @@ func TestArchiveHoldsEveryImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again != archive || !os.SameFile(before, after) {
-		t.Errorf("second Archive() built %s anew; want %s from the cache", again, archive)
+		t.Errorf("second Archive() built %s again; want %s from the cache", again, archive)
 	}
 }
 

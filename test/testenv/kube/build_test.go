@@ -61,7 +61,7 @@ func TestBuildOutput(t *testing.T) {
 	}
 }
 
-// Progress is told at most every progressInterval, however many packages there are.
+// Progress is reported at most every progressInterval, however many packages there are.
 func TestBuildOutputIsQuiet(t *testing.T) {
 	var output strings.Builder
 	out := &buildOutput{to: &output, total: 3, start: time.Now()}

@@ -64,7 +64,7 @@ type record struct {
 }
 
 // Launch starts a cluster and waits until it is ready; the programs are built first if need be,
-// which is told on standard error. On an error nothing is left behind. The caller stops it.
+// which is reported on standard error. On an error nothing is left behind. The caller stops it.
 func Launch(ctx context.Context, opts Options) (*Cluster, error) {
 	if err := Sweep(); err != nil {
 		return nil, err

@@ -328,7 +328,7 @@ func host(t *testing.T, c *kube.Cluster, dir string) int {
 	return proc.PID
 }
 
-// An apiserver that cannot start is told of with what it says, and nothing of the cluster is left.
+// An apiserver that cannot start is reported with its output, and nothing of the cluster is left.
 func TestLaunchFails(t *testing.T) {
 	before := clusterDirs(t)
 	_, err := kube.Launch(t.Context(), kube.Options{APIServerFlags: []string{"--no-such-flag"}})

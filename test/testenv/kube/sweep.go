@@ -30,7 +30,7 @@ func Sweep() error {
 func sweep(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if err != nil {
-		return nil // being made, or being removed by somebody else
+		return nil // being made, or being removed by someone else
 	}
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil || r.Owner.Alive() {

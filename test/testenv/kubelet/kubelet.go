@@ -41,7 +41,7 @@ type Options struct {
 	Containerd string
 	// Config are more keys of its KubeletConfiguration.
 	Config map[string]any
-	// Started, which may be nil, is told of each process as soon as there is one.
+	// Started, which may be nil, is called with each process as soon as it runs.
 	Started func(daemon.Identity) error
 }
 

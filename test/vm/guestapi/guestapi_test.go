@@ -63,7 +63,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// What cannot be done is told, and the connection goes on.
+// What cannot be done is reported, and the connection goes on.
 func TestGuestErrors(t *testing.T) {
 	c := connect(t)
 	for _, r := range []Request{

@@ -56,7 +56,7 @@ const (
 
 // Keys of the metadata of a value.
 const (
-	// MetaTimestamp is when the value was read or set, in milliseconds since 1970, by the clock of whoever did.
+	// MetaTimestamp is when the value was read or set, in milliseconds since 1970, by the clock of the writer.
 	MetaTimestamp = "timestamp"
 	// MetaType is the type of the property.
 	MetaType = "type"

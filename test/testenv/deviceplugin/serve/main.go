@@ -102,7 +102,7 @@ func (p *plugin) serve(ctx context.Context) error {
 		case <-time.After(poll):
 		}
 		if _, err := os.Stat(path); err != nil {
-			return fmt.Errorf("the agent has started anew: %w", err)
+			return fmt.Errorf("the agent has started again: %w", err)
 		}
 	}
 }
