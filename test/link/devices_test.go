@@ -125,3 +125,27 @@ func testDevices(t *testing.T, c *env.Cluster) {
 		return nil
 	})
 }
+
+// testMapperFramework: a mapper that is made of KubeEdge's mapper framework gets its devices, reports their values and
+// states, and takes desired values. It is unchanged, and learns of devices that come and go while it runs.
+func testMapperFramework(t *testing.T, c *env.Cluster) {
+	e := startEdge(t, c, nil)
+	mapper.StartFramework(t, filepath.Join(e.Dir, "dmi", "dmi.sock"), "dali")
+	e.apply(deviceModel, e.device("one"), e.device("two"))
+	e.statusUntil("one", "the desired level 5", reports("level", "5"))
+	e.statusUntil("two", "the desired level 5", reports("level", "5"))
+	e.statusUntil("one", "the state", func(s *devices.Status) error {
+		if s.State != devices.StateOK {
+			return fmt.Errorf("state %q", s.State)
+		}
+		return nil
+	})
+	_, err := e.cluster.Kube.Kubectl(t.Context(), "-n", e.NodeName, "patch", "device", "two", "--type=json", "-p",
+		`[{"op":"replace","path":"/spec/properties/0/desired/value","value":"33"}]`)
+	env.Must(t, err)
+	e.statusUntil("two", "the desired level 33", reports("level", "33"))
+	_, err = e.cluster.Kube.Kubectl(t.Context(), "-n", e.NodeName, "delete", "device", "one")
+	env.Must(t, err)
+	e.apply(e.device("three"))
+	e.statusUntil("three", "the desired level 5", reports("level", "5"))
+}

@@ -37,6 +37,7 @@ func TestLink(t *testing.T) {
 		{"Token", testToken},
 		{"QUIC", testQUIC},
 		{"Devices", testDevices},
+		{"MapperFramework", testMapperFramework},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

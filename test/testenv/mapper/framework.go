@@ -1,0 +1,61 @@
+package mapper
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/pinned"
+)
+
+// FrameworkEnv names a mapper of KubeEdge's framework that was built before.
+const FrameworkEnv = "EDGECORE_TEST_MAPPERFRAMEWORK"
+
+// StartFramework runs a mapper that is made of KubeEdge's own mapper framework (test/mapperframework) until the test
+// ends. It registers at agent, the agent's socket, as soon as that is there. Each property of its devices has the
+// desired value, or counts up without one.
+func StartFramework(t testing.TB, agent, protocol string) {
+	t.Helper()
+	binary, err := pinned.Program{
+		Name:   "mapperframework",
+		Folder: "mapperframework",
+		Target: ".",
+		Env:    FrameworkEnv,
+		Takes:  "a minute",
+	}.Build(t.Context(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "mapper") // t.TempDir is too long for the path of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	config := filepath.Join(dir, "config.yaml")
+	text := fmt.Sprintf("grpc_server: {socket_path: %s}\ncommon: {name: framework, version: v1, api_version: v1beta1, "+
+		"protocol: %s, address: 127.0.0.1, edgecore_sock: %s}\n", filepath.Join(dir, "mapper.sock"), protocol, agent)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(dir, "mapper.log")
+	proc, err := daemon.Start(log, nil, binary, "--config-file", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := proc.End(context.Background(), syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the end of the log of the mapper:\n%s", daemon.Tail(log, 30))
+		}
+	})
+}
