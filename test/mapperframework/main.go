@@ -147,7 +147,9 @@ func (p *panel) UpdateDev(_ *common.DeviceModel, d *common.DeviceInstance) {
 func (p *panel) UpdateDevTwins(string, []common.Twin) error { return errors.New("not supported") }
 
 // DealDeviceTwinGet is not called by the agent.
-func (p *panel) DealDeviceTwinGet(string, string) (any, error) { return nil, errors.New("not supported") }
+func (p *panel) DealDeviceTwinGet(string, string) (any, error) {
+	return nil, errors.New("not supported")
+}
 
 // GetDevice returns a device.
 func (p *panel) GetDevice(id string) (any, error) {

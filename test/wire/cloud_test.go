@@ -34,8 +34,10 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	reliablesyncs "github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 const node = "edge-1"
@@ -124,6 +126,10 @@ func newCloud(t *testing.T) *cloudEnd {
 		ofDevices.Wait()
 	})
 	c.must(ofDevices.Start(ctx, hub))
+	wait.Until(t, "the caches of devices", func() error {
+		_, err := ofDevices.Object(node, resource.Key{Namespace: "default", Type: resource.TypeDeviceModel, Name: "none"})
+		return err
+	})
 	c.must(controller.Start(ctx, hub))
 	wg.Go(func() { _ = records.Run(ctx) })
 	wg.Go(func() { _ = hub.Run(ctx) })
