@@ -163,22 +163,41 @@ func TestSlowReader(t *testing.T) {
 	fast := session(t, address, "fast")
 	fast.subscribe("data")
 	payload := bytes.Repeat([]byte("x"), 32<<10)
-	for range 2000 { // 64 MB, more than the buffers of two sockets
-		if err := b.Publish("data", payload, false); err != nil {
-			t.Fatal(err)
+	// 64 MB, more than the buffers of two sockets. The fast client may have less than DefaultQueueBytes unconfirmed, so it
+	// gets the next messages when the broker has read its confirmations.
+	for range 125 {
+		for range 16 {
+			if err := b.Publish("data", payload, false); err != nil {
+				t.Fatal(err)
+			}
 		}
-		pk := fast.read()
-		if !bytes.Equal(pk.Payload, payload) {
-			t.Fatalf("payload of %d bytes, want %d", len(pk.Payload), len(payload))
+		for range 16 {
+			pk := fast.read()
+			if !bytes.Equal(pk.Payload, payload) {
+				t.Fatalf("payload of %d bytes, want %d", len(pk.Payload), len(payload))
+			}
+			fast.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: pk.PacketID})
 		}
-		fast.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: pk.PacketID})
 		if q, i := b.queue.used.Load(), b.inflight.used.Load(); q > 2*DefaultQueueBytes || i > 3*DefaultQueueBytes {
 			t.Fatalf("queued %d and not confirmed %d bytes, want about %d a client", q, i, DefaultQueueBytes)
 		}
+		wait.True(t, "the broker to read the confirmations", func() bool { return unconfirmed(b, "fast") == 0 })
 	}
 	if n := b.Dropped(); n["unconfirmed"]+n["queue_full"]+n["slow_client"] == 0 {
 		t.Errorf("dropped = %v, want messages of the slow client", n)
 	}
+}
+
+// unconfirmed is how many messages a client has not confirmed.
+func unconfirmed(b *Broker, id string) int {
+	b.hook.mu.Lock()
+	defer b.hook.mu.Unlock()
+	for cl, c := range b.hook.clients {
+		if cl.ID == id {
+			return len(c.inflight)
+		}
+	}
+	return 0
 }
 
 // TestOversized: such packets end the connection, and cost no more than their header.

@@ -127,7 +127,8 @@ func newCloud(t *testing.T) *cloudEnd {
 	})
 	c.must(ofDevices.Start(ctx, hub))
 	wait.Until(t, "the caches of devices", func() error {
-		_, err := ofDevices.Object(node, resource.Key{Namespace: "default", Type: resource.TypeDeviceModel, Name: "none"})
+		key := resource.Key{Namespace: "default", Type: resource.TypeDeviceModel, Name: "none"}
+		_, err := ofDevices.Object(node, key)
 		return err
 	})
 	c.must(controller.Start(ctx, hub))
