@@ -6,11 +6,10 @@
 //   - A report is acknowledged after it is on the disk, and a value that is what it was is not written. Reports that
 //     come at the same time share a transaction; there are at most two a second.
 //   - The cloud gets the newest value of each property, with the time at which it was read, as soon as there is a link;
-//
-// each report is sent until the cloud has confirmed it. A value that stays the same is sent again every five minutes
-// while its mapper reports it. - Mappers get the desired values of the twins; package twin states the rules where
-// they conflict. - What is invalid is refused with an error that names device, property and cause. It changes
-// nothing.
+//     each report is sent until the cloud has confirmed it. A value that stays the same is sent again every five
+//     minutes while its mapper reports it.
+//   - Mappers get the desired values of the twins; package twin states the rules where they conflict.
+//   - What is invalid is refused with an error that names device, property and cause. It changes nothing.
 //
 // The twin itself is the queue of what the cloud has to hear: nothing is written when the cloud confirms, and after a
 // restart every twin is sent once.

@@ -163,8 +163,8 @@ func TestSlowReader(t *testing.T) {
 	fast := session(t, address, "fast")
 	fast.subscribe("data")
 	payload := bytes.Repeat([]byte("x"), 32<<10)
-	// 64 MB, more than the buffers of two sockets. The fast client may have less than DefaultQueueBytes unconfirmed, so it
-	// gets the next messages when the broker has read its confirmations.
+	// 64 MB, more than the buffers of two sockets. The fast client may have less than DefaultQueueBytes unconfirmed, so
+	// it gets the next messages when the broker has read its confirmations.
 	for range 125 {
 		for range 16 {
 			if err := b.Publish("data", payload, false); err != nil {
