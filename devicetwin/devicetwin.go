@@ -64,6 +64,8 @@ type Options struct {
 	// root.
 	SocketDir   string
 	SocketGroup int
+	// Changed, if not nil, is called after each change of a twin. It must return soon, and must not call the module.
+	Changed func(Change)
 	// Now is the wall clock.
 	Now func() time.Time
 }
@@ -223,6 +225,8 @@ func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
 	protocols := map[string]bool{}
 	at := id(key.Namespace, key.Name)
 	e := m.devices[at]
+	change := Change{Namespace: key.Namespace, Name: key.Name, Gone: goes}
+	change.Bound = !goes && (e == nil || e.device == nil)
 	if e != nil && e.device != nil {
 		protocols[e.device.Spec.Protocol.ProtocolName] = true
 	}
@@ -239,10 +243,13 @@ func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
 	default:
 		e.device = d
 		protocols[d.Spec.Protocol.ProtocolName] = true
+		before := e.twin.Clone()
 		if changed, desired := e.twin.SetSpec(d, m.now()); changed {
 			e.report.changed(desired...)
+			change.take(before, &e.twin, desired)
 		}
 	}
+	m.tell(change)
 	m.mu.Unlock()
 	m.persist.mark(at)
 	m.uplink.wake.Notify()
@@ -259,54 +266,6 @@ func (m *Module) now() int64 { return m.opts.Now().UnixMilli() }
 func errNoDevice(namespace, name string) error {
 	return fmt.Errorf("device %.128s/%.128s: %w: bind it to this node with spec.nodeName", namespace, name,
 		dmi.ErrNoDevice)
-}
-
-// Report implements dmi.Twins.
-func (m *Module) Report(ctx context.Context, namespace, name string, reports []twin.Report) error {
-	at := id(namespace, name)
-	m.mu.Lock()
-	e := m.devices[at]
-	if e == nil || e.device == nil {
-		m.mu.Unlock()
-		return errNoDevice(namespace, name)
-	}
-	changed, err := e.twin.Reported(e.device, reports)
-	if err != nil {
-		m.mu.Unlock()
-		return err
-	}
-	e.report.changed(changed...)
-	due := e.report.refresh(reports, m.opts.Now())
-	m.mu.Unlock()
-	if len(changed) > 0 || due {
-		m.uplink.wake.Notify()
-	}
-	if len(changed) == 0 {
-		return nil
-	}
-	return m.persist.wait(ctx, at)
-}
-
-// ReportState implements dmi.Twins.
-func (m *Module) ReportState(ctx context.Context, namespace, name, state string) error {
-	at := id(namespace, name)
-	m.mu.Lock()
-	e := m.devices[at]
-	if e == nil || e.device == nil {
-		m.mu.Unlock()
-		return errNoDevice(namespace, name)
-	}
-	changed, err := e.twin.SetState(state, m.now())
-	if changed {
-		e.report.state = true
-	}
-	m.mu.Unlock()
-	if err != nil || !changed {
-		return err
-	}
-	klog.InfoS("State of a device changed", "device", at, "state", state)
-	m.uplink.wake.Notify()
-	return m.persist.wait(ctx, at)
 }
 
 // Served implements dmi.Twins.
@@ -513,19 +472,21 @@ func (p *persister) mark(at string) {
 	p.wake.Notify()
 }
 
-// wait has a twin written, and returns when it is.
-func (p *persister) wait(ctx context.Context, at string) error {
+// enqueue has a twin written soon, and returns what waits until it is.
+func (p *persister) enqueue(at string) Stored {
 	done := make(chan error, 1)
 	p.mu.Lock()
 	p.dirty[at] = true
 	p.waiting = append(p.waiting, done)
 	p.mu.Unlock()
 	p.wake.Notify()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("device %s: %w yet: %w", at, dmi.ErrNotStored, ctx.Err())
+	return func(ctx context.Context) error {
+		select {
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("device %s: %w yet: %w", at, dmi.ErrNotStored, ctx.Err())
+		}
 	}
 }
 

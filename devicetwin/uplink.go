@@ -200,7 +200,7 @@ func (u *uplink) batch(e *entry) (batch, error) {
 		b.versions[name] = versionsOf(p)
 		spec, has := e.device.Property(name)
 		if has {
-			if t := message(p, spec.ReportToCloud); t != nil {
+			if t := Message(p, spec.ReportToCloud); t != nil {
 				update.Twin[name] = t
 			}
 		}
@@ -234,9 +234,9 @@ func (u *uplink) batch(e *entry) (batch, error) {
 	return b, nil
 }
 
-// message returns a property as it is sent; nil if there is nothing to send. reported is whether the cloud wants the
-// values of the property.
-func message(p twin.Property, reported bool) *devicemsg.Twin {
+// Message returns a property as it is sent; nil if it has no value to send. reported is whether the reported value is
+// wanted.
+func Message(p twin.Property, reported bool) *devicemsg.Twin {
 	t := &devicemsg.Twin{}
 	if v := p.Reported; v != nil && reported {
 		t.Actual, t.ActualVersion = devicemsg.NewValue(v.Value, v.At), &devicemsg.Version{Edge: v.Version}

@@ -26,6 +26,8 @@ type Bus interface {
 	// Publish hands a message of QoS 1 over. It returns nil when the broker in the agent has handed it to all
 	// subscribers, and when the external broker has confirmed it or it is in the queue on disk.
 	Publish(ctx context.Context, topic string, payload []byte, retain bool) error
+	// Notify is Publish to those brokers that can be reached now, and does not queue: for what is soon out of date.
+	Notify(ctx context.Context, topic string, payload []byte) error
 	// Subscribe calls handler with each message whose topic the filter matches, until cancel is called. Calls may
 	// run at once. The handler should return soon, must not change the payload, and must not publish to a topic
 	// that it is subscribed to.
@@ -34,6 +36,15 @@ type Bus interface {
 	Run(ctx context.Context) error
 	// Connected reports whether others can be reached: the broker in the agent listens, and the external one is
 	// connected.
+	Connected() bool
+	prometheus.Collector
+}
+
+// part is a Bus of one broker.
+type part interface {
+	Publish(ctx context.Context, topic string, payload []byte, retain bool) error
+	Subscribe(filter string, handler func(topic string, payload []byte)) (cancel func(), err error)
+	Run(ctx context.Context) error
 	Connected() bool
 	prometheus.Collector
 }
@@ -65,7 +76,7 @@ type Options struct {
 // neither a user nor a password file. mqttRetain makes every message a retained one. Messages have QoS 1, whatever
 // mqttQOS says.
 func New(config *v1alpha2.EventBus, o Options) (Bus, error) {
-	var parts []Bus
+	var parts []part
 	if config.MqttMode != ModeExternal {
 		b, err := newInternal(config, o)
 		if err != nil {
@@ -83,7 +94,7 @@ func New(config *v1alpha2.EventBus, o Options) (Bus, error) {
 	return &bus{parts: parts, retain: config.MqttRetain}, nil
 }
 
-func newInternal(config *v1alpha2.EventBus, o Options) (Bus, error) {
+func newInternal(config *v1alpha2.EventBus, o Options) (part, error) {
 	u, err := url.Parse(config.MqttServerInternal)
 	if err != nil || u.Host == "" || u.User != nil {
 		return nil, errors.New("modules.eventBus.mqttServerInternal: want tcp://HOST:PORT")
@@ -130,18 +141,18 @@ func newInternal(config *v1alpha2.EventBus, o Options) (Bus, error) {
 	return internal{b}, nil
 }
 
-// internal makes a Bus of the broker in the agent.
+// internal makes a part of the broker in the agent.
 type internal struct{ *broker.Broker }
 
-// Publish implements Bus.
+// Publish implements part.
 func (i internal) Publish(_ context.Context, topic string, payload []byte, retain bool) error {
 	return i.Broker.Publish(topic, payload, retain)
 }
 
-// Connected implements Bus.
+// Connected implements part.
 func (i internal) Connected() bool { return i.Listening() }
 
-func newExternal(config *v1alpha2.EventBus, o Options) (Bus, error) {
+func newExternal(config *v1alpha2.EventBus, o Options) (part, error) {
 	if o.SpoolPath == "" || !filepath.IsAbs(o.SpoolPath) {
 		return nil, fmt.Errorf("event bus: the path of the queue, %q, must be absolute", o.SpoolPath)
 	}
@@ -199,7 +210,7 @@ func readTLS(t *v1alpha2.EventBusTLS) (*x509.CertPool, *tls.Certificate, error) 
 
 // bus joins the broker in the agent and the client of the external one.
 type bus struct {
-	parts  []Bus
+	parts  []part
 	retain bool
 }
 
@@ -208,6 +219,17 @@ func (b *bus) Publish(ctx context.Context, topic string, payload []byte, retain 
 	var errs []error
 	for _, p := range b.parts {
 		errs = append(errs, p.Publish(ctx, topic, payload, retain || b.retain))
+	}
+	return errors.Join(errs...)
+}
+
+// Notify implements Bus.
+func (b *bus) Notify(ctx context.Context, topic string, payload []byte) error {
+	var errs []error
+	for _, p := range b.parts {
+		if p.Connected() {
+			errs = append(errs, p.Publish(ctx, topic, payload, b.retain))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -14,11 +14,13 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/devicetwin"
+	"github.com/edgecore-io/edgecore/devicetwin/topics"
 	"github.com/edgecore-io/edgecore/edged"
 	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edgehub/nodelink"
+	"github.com/edgecore-io/edgecore/eventbus"
 	"github.com/edgecore-io/edgecore/metamanager"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/metamanager/store/copies"
@@ -97,13 +99,30 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	}
 	var routes []server.Route
 	var collectors []prometheus.Collector
+	var mqtt *topics.Module
+	if cfg.Modules.EventBus.Enable {
+		mqtt, err = topics.New(topics.Options{
+			Node:   cfg.Modules.Edged.HostnameOverride,
+			NewBus: func() (eventbus.Bus, error) { return agentconfig.NewEventBus(cfg) },
+		})
+		if err != nil {
+			return err
+		}
+		collectors = append(collectors, mqtt)
+	}
 	if cfg.Modules.DeviceTwin.Enable {
 		opts, err := agentconfig.DeviceTwinOptions(&cfg.Modules.DeviceTwin)
 		if err != nil {
 			return err
 		}
 		opts.Bus, opts.Store = bus, db
+		if mqtt != nil {
+			opts.Changed = mqtt.Changed
+		}
 		twins := devicetwin.New(opts)
+		if mqtt != nil {
+			mqtt.Serve(twins)
+		}
 		if err := bus.Add(twins); err != nil {
 			return err
 		}
@@ -111,6 +130,11 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		routes = append(routes, server.Route{
 			Pattern: "/devices", Handler: twins.Handler(), ReadOnly: true, LocalOnly: true,
 		})
+	}
+	if mqtt != nil {
+		if err := bus.Add(mqtt); err != nil {
+			return err
+		}
 	}
 	hub, err := nodelink.New(bus, cfg, conditions)
 	if err != nil {

@@ -93,8 +93,9 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 	}
 	for _, key := range v1alpha2.LiveKeys() {
 		text, ok := settings[key]
-		// edgehub takes its section as it is
-		if elsewhere[key] || strings.HasPrefix(key, modules+"edgeHub.") && key != modules+"edgeHub.enable" {
+		// edgehub and eventbus take their sections as they are
+		if elsewhere[key] || strings.HasPrefix(key, modules+"edgeHub.") && key != modules+"edgeHub.enable" ||
+			strings.HasPrefix(key, modules+"eventBus.") {
 			continue
 		}
 		if !ok {

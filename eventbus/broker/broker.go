@@ -168,15 +168,17 @@ func (b *Broker) Listening() bool {
 	}
 }
 
+// maxOwnPayload is the largest payload of the agent itself: a device with very many properties.
+const maxOwnPayload = 1 << 20
+
 // Publish hands a message of QoS 1 to all subscribers; it does not wait for them. An empty payload with retain removes
 // the retained message of the topic. The broker keeps payload.
 func (b *Broker) Publish(name string, payload []byte, retain bool) error {
 	if err := topic.CheckName(name); err != nil {
 		return err
 	}
-	if len(payload) > b.limits.PayloadBytes {
-		return fmt.Errorf("topic %q: the payload has %d bytes, want at most %d", name, len(payload),
-			b.limits.PayloadBytes)
+	if len(payload) > maxOwnPayload {
+		return fmt.Errorf("topic %q: the payload has %d bytes, want at most %d", name, len(payload), maxOwnPayload)
 	}
 	if err := b.server.Publish(name, payload, retain, 1); err != nil {
 		return fmt.Errorf("publish to topic %q: %w", name, err)

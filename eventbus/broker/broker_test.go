@@ -113,8 +113,8 @@ func TestInline(t *testing.T) {
 	if _, err := b.Subscribe("a#", handler); err == nil {
 		t.Error("Subscribe(a#) = nil, want an error")
 	}
-	if err := b.Publish("a", bytes.Repeat([]byte("x"), DefaultPayloadBytes+1), false); err == nil {
-		t.Error("Publish of 64 KiB and a byte = nil, want an error")
+	if err := b.Publish("a", bytes.Repeat([]byte("x"), maxOwnPayload+1), false); err == nil {
+		t.Error("Publish of 1 MiB and a byte = nil, want an error")
 	}
 }
 

@@ -99,6 +99,8 @@ func FuzzDecode(f *testing.F) {
 		membound.Check(t, membound.Linear(len(data), 64), func() {
 			_, _ = DecodeTwinUpdate(data)  // an error is as good as a result
 			_, _ = DecodeStateUpdate(data) // here too
+			_, _ = DecodeStateRequest(data)
+			_, _ = DecodeGet(data)
 		})
 	})
 }

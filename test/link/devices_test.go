@@ -3,12 +3,14 @@ package link
 import (
 	"encoding/json"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/mapper"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
@@ -70,7 +72,12 @@ func reports(property, value string) func(s *devices.Status) error {
 // testDevices: what kubectl desires reaches the mapper, and what the mapper reads reaches the cluster. Without a link,
 // and after a kill of the agent, the twin works on; then cluster and device agree on the newest values.
 func testDevices(t *testing.T, c *env.Cluster) {
-	e := startEdge(t, c, nil)
+	free, err := daemon.FreePort()
+	env.Must(t, err)
+	port := fmt.Sprint(free)
+	e := startEdgeWith(t, c, nil, map[string]any{
+		"enable": true, "mqttMode": 0, "mqttServerInternal": "tcp://127.0.0.1:" + port,
+	})
 	e.apply(deviceModel, e.device("one"))
 	m := mapper.Start(t, t.TempDir(), filepath.Join(e.Dir, "dmi", "dmi.sock"), "dali")
 	m.AwaitRegister()
@@ -111,12 +118,17 @@ func testDevices(t *testing.T, c *env.Cluster) {
 	wait.Until(t, "a report without a link, after a kill", func() error {
 		return m.Report(t.Context(), e.NodeName, "one", time.Now(), "level", "8")
 	})
+	topic := "$hw/events/device/" + one + "/twin/"
+	e.request(port, topic+"get", `{"event_id":"1"}`, `"expected":{"value":"7"`, `"actual":{"value":"8"`,
+		`"actual":{"value":"32"`)
+	e.request(port, topic+"update", `{"event_id":"2","twin":{"level":{"expected":{"value":"6"}}}}`, `"value":"6"`)
+	m.AwaitDesired(one, "level", "6") // a rule on the device works without the cloud
 	e.cable.Set(proxy.Passing)
 	m.AwaitDesired(one, "level", "9") // the mapper has not registered again
 	e.statusUntil("one", "temp 32", reports("temp", "32"))
 	e.statusUntil("one", "level 8", reports("level", "8"))
 
-	_, err := e.cluster.Kube.Kubectl(t.Context(), "-n", e.NodeName, "delete", "device", "one")
+	_, err = e.cluster.Kube.Kubectl(t.Context(), "-n", e.NodeName, "delete", "device", "one")
 	env.Must(t, err)
 	wait.Until(t, "the mapper to lose device and model", func() error {
 		if d, models := m.Has(); d+models > 0 {
@@ -124,6 +136,18 @@ func testDevices(t *testing.T, c *env.Cluster) {
 		}
 		return nil
 	})
+}
+
+// request is a request of a program on the device, which waits for a result with the texts.
+func (e *edge) request(port, topic, payload string, want ...string) {
+	e.T.Helper()
+	out, err := exec.CommandContext(e.T.Context(), "mosquitto_rr", "-p", port, "-q", "1", "-W", "60", "-t", topic, "-e",
+		topic+"/result", "-m", payload).CombinedOutput()
+	for _, text := range want {
+		if err != nil || !strings.Contains(string(out), text) {
+			e.T.Errorf("%s %s: %s, %v; want %s", topic, payload, out, err, text)
+		}
+	}
 }
 
 // testMapperFramework: a mapper that is made of KubeEdge's mapper framework gets its devices, reports their values and

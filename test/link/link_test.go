@@ -62,6 +62,11 @@ type edge struct {
 
 // startEdge starts an edge that joins through its cable. hub are more keys of its modules.edgeHub.
 func startEdge(t *testing.T, c *env.Cluster, hub map[string]any) *edge {
+	return startEdgeWith(t, c, hub, nil)
+}
+
+// startEdgeWith also switches MQTT on, with keys of modules.eventBus.
+func startEdgeWith(t *testing.T, c *env.Cluster, hub, eventBus map[string]any) *edge {
 	t.Helper()
 	e := &edge{cluster: c.With(t), cable: c.With(t).Cable()}
 	name := nameOf(t)
@@ -69,7 +74,7 @@ func startEdge(t *testing.T, c *env.Cluster, hub map[string]any) *edge {
 	all := map[string]any{"heartbeat": 2, "websocket": map[string]any{"enable": true, "server": e.cable.Addr()}}
 	maps.Copy(all, hub)
 	e.Node = e.cluster.StartNode(t, name, env.NodeOptions{Agent: agent.Options{
-		EdgeHub: all,
+		EdgeHub: all, EventBus: eventBus,
 		Kubelet: map[string]any{"nodeStatusUpdateFrequency": "2s", "syncFrequency": "5s"},
 	}})
 	return e

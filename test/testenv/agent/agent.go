@@ -45,6 +45,8 @@ type Options struct {
 	Edged map[string]any
 	// EdgeHub are keys of modules.edgeHub; nil is no link.
 	EdgeHub map[string]any
+	// EventBus are keys of modules.eventBus; nil is no MQTT.
+	EventBus map[string]any
 	// Env is the environment; nil is that of this process.
 	Env []string
 	// Started, which may be nil, is called with each process as soon as it runs.
@@ -130,11 +132,16 @@ func (a *Agent) writeConfig() error {
 		"hostnameOverride": a.NodeName, "rootDirectory": filepath.Join(a.Dir, "root"), "tailoredKubeletConfig": kubelet,
 	}
 	maps.Copy(edged, a.Edged)
+	eventBus := map[string]any{"enable": false}
+	if a.EventBus != nil {
+		eventBus = a.EventBus
+	}
 	data, err := yaml.Marshal(map[string]any{
 		"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "kind": "EdgeCore",
 		"database": map[string]any{"dataSource": a.Store()},
 		"modules": map[string]any{
 			"edgeHub": hub, "edged": edged, "deviceTwin": map[string]any{"dmiSockPath": a.file("dmi")},
+			"eventBus": eventBus,
 		},
 	})
 	if err != nil {

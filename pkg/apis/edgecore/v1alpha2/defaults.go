@@ -141,7 +141,6 @@ func defaultEdgeHub() EdgeHub {
 
 func defaultEventBus() EventBus {
 	return EventBus{
-		Enable:               true,
 		MqttSessionQueueSize: 100,
 		MqttServerInternal:   "tcp://127.0.0.1:1884",
 		MqttServerExternal:   "tcp://127.0.0.1:1883",

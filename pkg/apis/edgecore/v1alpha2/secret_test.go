@@ -13,10 +13,11 @@ const secret = "hunter2"
 // wherever in the file it stands.
 func TestSecretsAreNotShown(t *testing.T) {
 	for name, text := range map[string]string{
-		"set": "modules:\n  edgeHub: {token: hunter2}\n  eventBus: {mqttPassword: hunter2}\n",
+		"set": "modules:\n  edgeHub: {token: hunter2}\n  eventBus: {mqttPassword: hunter2, mqttPubClientID: a}\n",
 		"a header": "modules: {edged: {tailoredKubeletConfig: {staticPodURLHeader: {Authorization: [Basic " +
 			"hunter2]}}}}\n",
-		"a URL": "modules: {eventBus: {mqttServerExternal: 'tcp://user:hunter2@host:1883', " +
+		"a URL": "modules: {eventBus: {enable: true, mqttMode: 1, " +
+			"mqttServerExternal: 'tcp://user:hunter2@host:1883', " +
 			"mqttServerInternal: 'tcp://user:a/hunter2@host'}}\n",
 		"of a bad type": "modules: {edgeHub: {token: [hunter2]}, eventBus: {mqttPassword: {hunter2: 1}}}\n",
 		"a bad header": "modules: {edged: {tailoredKubeletConfig: {staticPodURLHeader: {Authorization: " +

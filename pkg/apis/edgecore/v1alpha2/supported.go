@@ -24,6 +24,12 @@ func live() map[string]bool {
 		keys["modules.edgeHub."+k] = true
 	}
 	for _, k := range []string{
+		"enable", "mqttMode", "mqttRetain", "mqttSessionQueueSize", "mqttServerInternal", "mqttServerExternal",
+		"mqttSubClientID", "mqttUsername", "mqttPassword", "mqttPasswordFile", "eventBusTLS",
+	} {
+		keys["modules.eventBus."+k] = true
+	}
+	for _, k := range []string{
 		"minimumGCAge", "maxPerPodContainerCount", "maxContainerCount",
 		"enable", "reportEvent", "hostnameOverride", "nodeIP", "customInterfaceName", "nodeLabels",
 		"registerSchedulable", "rootDirectory", "seccompDefault", "serverAddress",
@@ -67,7 +73,7 @@ func LiveKeys() []string { return strict.SortedKeys(live()) }
 // warning.
 func absent() map[string]bool {
 	keys := map[string]bool{"modules.metaManager.metaServer.enable": true}
-	for _, m := range []string{"eventBus", "serviceBus", "dbTest", "edgeStream", "taskManager"} {
+	for _, m := range []string{"serviceBus", "dbTest", "edgeStream", "taskManager"} {
 		keys["modules."+m+".enable"] = true
 	}
 	return keys

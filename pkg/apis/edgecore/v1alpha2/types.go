@@ -119,18 +119,21 @@ type Transport struct {
 
 // EventBus talks MQTT.
 type EventBus struct {
-	Enable               bool        `json:"enable"`
-	MqttQOS              uint8       `json:"mqttQOS"`
-	MqttRetain           bool        `json:"mqttRetain"`
-	MqttSessionQueueSize int32       `json:"mqttSessionQueueSize"`
-	MqttServerInternal   string      `json:"mqttServerInternal"`
-	MqttServerExternal   string      `json:"mqttServerExternal"`
-	MqttSubClientID      string      `json:"mqttSubClientID"`
-	MqttPubClientID      string      `json:"mqttPubClientID"`
-	MqttUsername         string      `json:"mqttUsername"`
-	MqttPassword         string      `json:"mqttPassword"`
-	MqttMode             int32       `json:"mqttMode"`
-	TLS                  EventBusTLS `json:"eventBusTLS"`
+	Enable               bool   `json:"enable"`
+	MqttQOS              uint8  `json:"mqttQOS"`
+	MqttRetain           bool   `json:"mqttRetain"`
+	MqttSessionQueueSize int32  `json:"mqttSessionQueueSize"`
+	MqttServerInternal   string `json:"mqttServerInternal"`
+	MqttServerExternal   string `json:"mqttServerExternal"`
+	MqttSubClientID      string `json:"mqttSubClientID"`
+	MqttPubClientID      string `json:"mqttPubClientID"`
+	MqttUsername         string `json:"mqttUsername"`
+	MqttPassword         string `json:"mqttPassword"`
+	// MqttPasswordFile is a file of mosquitto_passwd with more users of the broker in the agent; "" is none. KubeEdge
+	// has no such key.
+	MqttPasswordFile string      `json:"mqttPasswordFile"`
+	MqttMode         int32       `json:"mqttMode"`
+	TLS              EventBusTLS `json:"eventBusTLS"`
 }
 
 // EventBusTLS secures MQTT.

@@ -3,6 +3,8 @@ package v1alpha2
 import (
 	"fmt"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -121,6 +123,14 @@ func nodeName(s string) string {
 	return name
 }
 
+// broker checks the URL of an MQTT broker. Users and passwords have keys of their own.
+func (c *checker) broker(path, value string, schemes ...string) {
+	u, err := url.Parse(value)
+	if err != nil || !slices.Contains(schemes, u.Scheme) || u.Hostname() == "" || u.User != nil {
+		c.Fail(path, strict.WithoutPassword(value), "a URL such as "+schemes[0]+"://127.0.0.1:1883, without a user")
+	}
+}
+
 // modules also checks modules that this version may lack: a wrong value is still wrong.
 func (c *checker) modules(p string, m *Modules) {
 	if h := &m.EdgeHub; h.Enable {
@@ -133,6 +143,14 @@ func (c *checker) modules(p string, m *Modules) {
 		c.Within(p+".eventBus.mqttMode", int64(b.MqttMode), 0, 2)
 		c.Within(p+".eventBus.mqttQOS", int64(b.MqttQOS), 0, 2)
 		c.AtLeast(p+".eventBus.mqttSessionQueueSize", int64(b.MqttSessionQueueSize), 0)
+		c.AbsoluteOrNone(p+".eventBus.mqttPasswordFile", b.MqttPasswordFile)
+		if b.MqttMode <= 1 {
+			c.broker(p+".eventBus.mqttServerInternal", b.MqttServerInternal, "tcp")
+		}
+		if b.MqttMode >= 1 {
+			c.broker(p+".eventBus.mqttServerExternal", b.MqttServerExternal, "tcp", "mqtt", "ssl", "tls", "mqtts",
+				"tcps")
+		}
 	}
 	if mm := &m.MetaManager; mm.Enable {
 		c.AtLeast(p+".metaManager.remoteQueryTimeout", int64(mm.RemoteQueryTimeout), 1)

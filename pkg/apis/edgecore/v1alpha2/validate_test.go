@@ -50,9 +50,14 @@ func TestValidate(t *testing.T) {
 			e.Modules.EdgeHub.WebSocket.Server = "192.0.2.1"
 		},
 		"modules.edgeHub.websocket.readDeadline": func(e *EdgeCore) { e.Modules.EdgeHub.WebSocket.ReadDeadline = -1 },
-		"modules.eventBus.mqttMode":              func(e *EdgeCore) { e.Modules.EventBus.MqttMode = 3 },
-		"modules.eventBus.mqttQOS":               func(e *EdgeCore) { e.Modules.EventBus.MqttQOS = 3 },
-		"modules.eventBus.mqttSessionQueueSize":  func(e *EdgeCore) { e.Modules.EventBus.MqttSessionQueueSize = -1 },
+		"modules.eventBus.mqttMode":              mqtt(func(b *EventBus) { b.MqttMode = 3 }),
+		"modules.eventBus.mqttQOS":               mqtt(func(b *EventBus) { b.MqttQOS = 3 }),
+		"modules.eventBus.mqttSessionQueueSize":  mqtt(func(b *EventBus) { b.MqttSessionQueueSize = -1 }),
+		"modules.eventBus.mqttPasswordFile":      mqtt(func(b *EventBus) { b.MqttPasswordFile = "users" }),
+		"modules.eventBus.mqttServerExternal":    mqtt(func(b *EventBus) { b.MqttServerExternal = "http://a" }),
+		"modules.eventBus.mqttServerInternal": mqtt(func(b *EventBus) {
+			b.MqttMode, b.MqttServerInternal = 0, "127.0.0.1:1884"
+		}),
 		"modules.metaManager.remoteQueryTimeout": func(e *EdgeCore) { e.Modules.MetaManager.RemoteQueryTimeout = 0 },
 		"modules.metaManager.metaServer.server": func(e *EdgeCore) {
 			e.Modules.MetaManager.MetaServer = MetaServer{Enable: true, Server: ":0", DummyServer: "a:1"}
@@ -69,6 +74,14 @@ func TestValidate(t *testing.T) {
 			set(e)
 			wantProblem(t, e.Validate(), path)
 		})
+	}
+}
+
+// mqtt switches eventBus on, and changes it.
+func mqtt(set func(b *EventBus)) func(e *EdgeCore) {
+	return func(e *EdgeCore) {
+		e.Modules.EventBus.Enable = true
+		set(&e.Modules.EventBus)
 	}
 }
 

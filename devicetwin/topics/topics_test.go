@@ -1,0 +1,315 @@
+package topics
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	mqtt "github.com/eclipse/paho.mqtt.golang"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/devicetwin"
+	"github.com/edgecore-io/edgecore/devicetwin/twin"
+	"github.com/edgecore-io/edgecore/eventbus"
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/devicemsg"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
+
+const (
+	lampModel = `{"metadata":{"name":"lamp","namespace":"shop","uid":"m1"},"spec":{"properties":[{"name":"level",
+"type":"INT","accessMode":"ReadWrite","maximum":"100"},{"name":"temp","type":"INT","accessMode":"ReadOnly"}]}}`
+	lamp = `{"metadata":{"name":"one","namespace":"shop","uid":"d1"},"spec":{"deviceModelRef":{"name":"lamp"},
+"protocol":{"protocolName":"dali"},"properties":[{"name":"level"},{"name":"temp"}]}}`
+	ofLamp = "$hw/events/device/shop/one/"
+)
+
+// inbox is a bus without a cloud.
+type inbox chan *model.Message
+
+func (c inbox) Receive(ctx context.Context, _ string) (*model.Message, error) {
+	select {
+	case m := <-c:
+		return m, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (c inbox) SendSync(_ context.Context, _ string, m *model.Message) (*model.Message, error) {
+	return m.RespondError(model.ModuleEdgeHub, fmt.Errorf("not connected to the cloud")), nil
+}
+
+// env is a node with a lamp, the broker in the agent, and a client of it.
+type env struct {
+	t     *testing.T
+	store *store.Store
+	inbox inbox
+	twins *devicetwin.Module
+	mqtt.Client
+}
+
+func start(t *testing.T) *env {
+	t.Helper()
+	dir := t.TempDir()
+	e := &env{t: t, inbox: make(inbox, 10)}
+	s, _, err := store.Open(t.Context(), filepath.Join(dir, "edgecore.db"), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.store = s
+	for key, value := range map[string]string{"shop/devicemodel/lamp": lampModel, "shop/device/one": lamp} {
+		row := store.Meta{Key: key, Type: strings.Split(key, "/")[1], Value: []byte(value)}
+		if err := s.Apply(t.Context(), store.Upsert(row)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := freeAddress(t)
+	m, err := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) {
+		config := v1alpha2.Default().Modules.EventBus
+		config.MqttMode, config.MqttServerInternal = eventbus.ModeInternal, "tcp://"+address
+		return eventbus.New(&config, eventbus.Options{})
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.twins = devicetwin.New(devicetwin.Options{
+		Bus: e.inbox, Store: s, SocketDir: filepath.Join(dir, "dmi"), Changed: m.Changed,
+	})
+	m.Serve(e.twins)
+	ctx, cancel := context.WithCancel(context.Background())
+	var parts sync.WaitGroup
+	for _, run := range []func(context.Context) error{e.twins.Run, m.Run} {
+		parts.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Errorf("Run = %v, want no error", err)
+			}
+		})
+	}
+	wait.True(t, "the device", func() bool { return len(e.twins.Devices()) == 1 })
+	o := mqtt.NewClientOptions().AddBroker("tcp://" + address).SetClientID(uuid.NewString()).SetOrderMatters(true)
+	e.Client = mqtt.NewClient(o)
+	wait.Until(t, "the broker", func() error {
+		token := e.Connect()
+		token.Wait()
+		return token.Error()
+	})
+	t.Cleanup(func() {
+		e.Disconnect(0)
+		cancel()
+		parts.Wait()
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// listen returns the messages of a topic from now on.
+func (e *env) listen(topic string) <-chan string {
+	e.t.Helper()
+	out := make(chan string, 100)
+	token := e.Subscribe(topic, 1, func(_ mqtt.Client, m mqtt.Message) { out <- string(m.Payload()) })
+	token.Wait()
+	if err := token.Error(); err != nil {
+		e.t.Fatal(err)
+	}
+	return out
+}
+
+func (e *env) publish(topic, payload string) {
+	e.t.Helper()
+	token := e.Publish(topic, 1, false, payload)
+	token.Wait()
+	if err := token.Error(); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func decode[T any](t *testing.T, text string) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return v
+}
+
+// TestUpdate: what a client reports is on the disk when it gets the result, and all clients hear of it.
+func TestUpdate(t *testing.T) {
+	e := start(t)
+	results, documents := e.listen(ofLamp+"twin/update/result"), e.listen(ofLamp+"twin/update/document")
+	e.publish(ofLamp+"twin/update", `{"event_id":"e1","timestamp":5,"twin":{"temp":{"actual":{"value":"21",
+"metadata":{"timestamp":1700000000123}},"metadata":{"type":"int"}}}}`)
+	result := decode[devicemsg.TwinResult](t, wait.Receive(t, "the result", results))
+	if text, _ := result.Twin["temp"].Actual.Text(); result.EventID != "e1" || len(result.Twin) != 1 || text != "21" {
+		t.Errorf("result = %+v, want e1 with temp = 21 and no other property", result)
+	}
+	row, err := e.store.Get(t.Context(), "shop/"+resource.TypeDeviceTwin+"/one")
+	if err != nil || !strings.Contains(string(row.Value), `"value":"21","type":"int","at":1700000000123`) {
+		t.Errorf("stored with the result: %s, %v; want the value", row.Value, err)
+	}
+	document := decode[devicemsg.Document](t, wait.Receive(t, "the document", documents))
+	if s := document.Twin["temp"]; len(document.Twin) != 1 || s == nil || s.Last != nil || s.Current == nil {
+		t.Errorf("document = %+v, want temp with no last and a current state", document)
+	}
+}
+
+// TestDesired: a client sets a desired value, which stays in the delta until it is reported.
+func TestDesired(t *testing.T) {
+	e := start(t)
+	results, deltas := e.listen(ofLamp+"twin/update/result"), e.listen(ofLamp+"twin/update/delta")
+	e.publish(ofLamp+"twin/update", `{"event_id":"e1","twin":{"level":{"expected":{"value":"40"}}}}`)
+	delta := decode[devicemsg.Delta](t, wait.Receive(t, "the delta", deltas))
+	if diff := cmp.Diff(map[string]string{"level": "40"}, delta.Delta); diff != "" {
+		t.Errorf("delta (-want +got):\n%s", diff)
+	}
+	if _, list := e.twins.Served("dali"); len(list) != 1 || list[0].Spec.Properties[0].Desired.Value != "40" {
+		t.Errorf("the mapper has %+v, want a desired level of 40", list)
+	}
+	wait.Receive(t, "the result", results)
+	documents := e.listen(ofLamp + "twin/update/document")
+	e.publish(ofLamp+"twin/update", `{"event_id":"e2","twin":{"level":{"actual":{"value":"40"}}}}`)
+	wait.Receive(t, "the result", results)
+	wait.Receive(t, "the document", documents)
+	gets := e.listen(ofLamp + "twin/get/result")
+	e.publish(ofLamp+"twin/get", `{"event_id":"e3"}`)
+	got := decode[devicemsg.TwinResult](t, wait.Receive(t, "the twin", gets))
+	actual, _ := got.Twin["level"].Actual.Text()
+	expected, _ := got.Twin["level"].Expected.Text()
+	if got.EventID != "e3" || actual != "40" || expected != "40" {
+		t.Errorf("the twin is %+v, want e3 and 40 twice", got)
+	}
+	if len(deltas) > 0 {
+		t.Errorf("delta = %s, want none once the value is reported", <-deltas)
+	}
+}
+
+// TestRefused: what is wrong is answered with its cause, and changes nothing.
+func TestRefused(t *testing.T) {
+	e := start(t)
+	for _, test := range []struct {
+		device, payload string
+		code            int
+		reason          string
+	}{
+		{"one", `{"event_id":"e","twin":{"temp":{"expected":{"value":"5"}}}}`, 400, "temp"},
+		{"one", `{"event_id":"e","twin":{"level":{"expected":{"value":"101"}}}}`, 400, "100"},
+		{"one", `{"event_id":"e","twin":{"temp":{"actual":{"value":"5"}},"level":{"expected":{"value":"101"}}}}`, 400, "100"},
+		{"one", `{"event_id":"e","twin":{"none":{"actual":{"value":"5"}}}}`, 400, "spec.properties"},
+		{"one", `{"event_id":"e","twin":{"temp":null}}`, 400, "spec.properties"},
+		{"one", `{"event_id":"e","twin":{"temp":{"metadata":{"type":"deleted"}}}}`, 400, "spec.properties"},
+		{"one", `{"event_id":"e","twin":{"temp":{}}}`, 400, `"actual"`},
+		{"one", `{"event_id":"e","twin":{"temp":{"actual":{"value":"` + strings.Repeat("x", 513) + `"}}}}`, 400, "512"},
+		{"one", `{"event_id":"e"`, 400, "unexpected end"},
+		{"one", "", 400, "unexpected end"},
+		{"two", `{"event_id":"e","twin":{"temp":{"actual":{"value":"5"}}}}`, 404, "shop/two"},
+	} {
+		results := e.listen("$hw/events/device/shop/" + test.device + "/twin/update/result")
+		e.publish("$hw/events/device/shop/"+test.device+"/twin/update", test.payload)
+		got := decode[devicemsg.Refusal](t, wait.Receive(t, "the result", results))
+		if got.Code != test.code || !strings.Contains(got.Reason, test.reason) {
+			t.Errorf("%.80s: %d %s, want %d and %s", test.payload, got.Code, got.Reason, test.code, test.reason)
+		}
+	}
+	props, err := e.twins.Properties("shop", "one")
+	if err != nil || len(props) > 0 && (props["temp"].Reported != nil || props["level"].Desired != nil) {
+		t.Errorf("twin = %+v, %v; want nothing reported or desired", props, err)
+	}
+	states := e.listen(ofLamp + "state/update/result")
+	for payload, code := range map[string]int{`{"state":"burning"}`: 400, `{}`: 400} {
+		e.publish(ofLamp+"state/update", payload)
+		if got := decode[devicemsg.Refusal](t, wait.Receive(t, "the result", states)); got.Code != code {
+			t.Errorf("%s: %+v, want %d", payload, got, code)
+		}
+	}
+}
+
+// TestStateAndMembership: clients report a state, list the devices, and hear when one goes.
+func TestStateAndMembership(t *testing.T) {
+	e := start(t)
+	states, lists := e.listen(ofLamp+"state/update/result"), e.listen("$hw/events/node/edge-1/membership/get/result")
+	updates := e.listen("$hw/events/node/edge-1/membership/updated")
+	e.publish(ofLamp+"state/update", `{"event_id":"s","state":"online"}`)
+	if r := decode[devicemsg.StateResult](t, wait.Receive(t, "the result", states)); r.Device.State != "online" {
+		t.Errorf("result = %+v, want online", r)
+	}
+	e.publish("$hw/events/node/edge-1/membership/get", "")
+	list := decode[devicemsg.Members](t, wait.Receive(t, "the list", lists))
+	if diff := cmp.Diff([]devicemsg.Member{{ID: "shop/one", Name: "one", State: "online"}}, list.Devices); diff != "" {
+		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+	if err := e.store.Apply(t.Context(), store.Delete("shop/device/one")); err != nil {
+		t.Fatal(err)
+	}
+	e.inbox <- model.New("devicecontroller", model.GroupResource, model.OpDelete, "shop/device/one",
+		json.RawMessage(lamp))
+	update := decode[devicemsg.Membership](t, wait.Receive(t, "the membership", updates))
+	if len(update.Removed) != 1 || update.Removed[0].ID != "shop/one" || update.Added != nil {
+		t.Errorf("membership = %+v, want shop/one removed", update)
+	}
+}
+
+// TestAdd: changes that come before they are published are joined.
+func TestAdd(t *testing.T) {
+	value := func(v string) twin.Property { return twin.Property{Reported: &twin.Value{Value: v}} }
+	props := func(list ...string) map[string]twin.Property {
+		out := map[string]twin.Property{}
+		for pair := range slices.Chunk(list, 2) {
+			out[pair[0]] = value(pair[1])
+		}
+		return out
+	}
+	c := changes{devicetwin.Change{Before: props("a", "1"), After: props("a", "2"), Bound: true}}
+	c.add(devicetwin.Change{Before: props("a", "2", "b", "7"), After: props("a", "3", "b", "8")})
+	want := devicetwin.Change{Before: props("a", "1", "b", "7"), After: props("a", "3", "b", "8"), Bound: true}
+	if diff := cmp.Diff(want, c.Change); diff != "" {
+		t.Errorf("joined (-want +got):\n%s", diff)
+	}
+	c.add(devicetwin.Change{Gone: true})
+	if diff := cmp.Diff(devicetwin.Change{Before: props(), After: props(), Gone: true}, c.Change); diff != "" {
+		t.Errorf("gone (-want +got):\n%s", diff)
+	}
+	c.add(devicetwin.Change{Bound: true, Before: map[string]twin.Property{"a": {}}, After: props("a", "9")})
+	if !c.Bound || c.Gone || c.After["a"].Reported.Value != "9" {
+		t.Errorf("bound again = %+v, want Bound and a = 9", c.Change)
+	}
+}
+
+// TestFlood: requests beyond what is answered do not block, and keep no memory.
+func TestFlood(t *testing.T) {
+	m := &Module{answers: make(chan answer, 2), dropped: newLogLimit()}
+	m.onTwin(ofLamp+"twin/update", []byte("{"))
+	m.onTwin(ofLamp+"twin/update", []byte("{"))
+	m.onTwin(ofLamp+"twin/update", []byte("{"))
+	for _, topic := range []string{
+		ofLamp + "twin/other", "$hw/events/device/a", "$hw/events/device///twin/update", "x",
+	} {
+		m.onTwin(topic, []byte("{}"))
+	}
+	if len(m.answers) != 2 {
+		t.Errorf("answers = %d, want 2", len(m.answers))
+	}
+}

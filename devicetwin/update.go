@@ -1,0 +1,145 @@
+package devicetwin
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/devicetwin/twin"
+)
+
+// Stored waits until a change is on the disk, or ctx ends. It may be called once.
+type Stored func(ctx context.Context) error
+
+func unchanged(context.Context) error { return nil }
+
+// Change is a change of a device's twin.
+type Change struct {
+	Namespace, Name string
+	// Before and After are the properties with new values, by name. They must not be modified.
+	Before, After map[string]twin.Property
+	// Bound is set for a device that is new on the node, Gone for one that has left it.
+	Bound, Gone bool
+}
+
+// take adds the properties that changed.
+func (c *Change) take(before, after *twin.Twin, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	c.Before, c.After = make(map[string]twin.Property, len(names)), make(map[string]twin.Property, len(names))
+	for _, name := range names {
+		c.Before[name], c.After[name] = before.Properties[name], after.Properties[name]
+	}
+}
+
+// tell calls Options.Changed. mu is held.
+func (m *Module) tell(c Change) {
+	if m.opts.Changed != nil && (len(c.After) > 0 || c.Bound || c.Gone) {
+		m.opts.Changed(c)
+	}
+}
+
+// Update applies values that a mapper or a client on the device reports, and desired values that a client sets: all of
+// them, or, with an error, none. They are in memory when it returns.
+func (m *Module) Update(namespace, name string, reports, desired []twin.Report) (Stored, error) {
+	at := id(namespace, name)
+	m.mu.Lock()
+	e := m.devices[at]
+	if e == nil || e.device == nil {
+		m.mu.Unlock()
+		return nil, errNoDevice(namespace, name)
+	}
+	before, next := &e.twin, e.twin.Clone()
+	changed, err := next.Reported(e.device, reports)
+	wanted := false
+	for _, r := range desired {
+		if err != nil {
+			break
+		}
+		var is bool
+		if is, err = next.Desire(e.device, m.models[id(namespace, e.device.Spec.DeviceModelRef.Name)], r); is {
+			wanted, changed = true, append(changed, r.Name)
+		}
+	}
+	if err != nil {
+		m.mu.Unlock()
+		return nil, err
+	}
+	slices.Sort(changed)
+	changed = slices.Compact(changed)
+	c := Change{Namespace: namespace, Name: name}
+	c.take(before, next, changed)
+	e.twin = *next
+	e.report.changed(changed...)
+	due := e.report.refresh(reports, m.opts.Now())
+	protocol := e.device.Spec.Protocol.ProtocolName
+	m.tell(c)
+	m.mu.Unlock()
+	if len(changed) > 0 || due {
+		m.uplink.wake.Notify()
+	}
+	if wanted {
+		m.server.Changed(protocol)
+	}
+	if len(changed) == 0 {
+		return unchanged, nil
+	}
+	return m.persist.enqueue(at), nil
+}
+
+// UpdateState applies a state that a mapper or a client on the device reports.
+func (m *Module) UpdateState(namespace, name, state string) (Stored, error) {
+	at := id(namespace, name)
+	m.mu.Lock()
+	e := m.devices[at]
+	if e == nil || e.device == nil {
+		m.mu.Unlock()
+		return nil, errNoDevice(namespace, name)
+	}
+	changed, err := e.twin.SetState(state, m.now())
+	if changed {
+		e.report.state = true
+	}
+	m.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if !changed {
+		return unchanged, nil
+	}
+	klog.InfoS("State of a device changed", "device", at, "state", state)
+	m.uplink.wake.Notify()
+	return m.persist.enqueue(at), nil
+}
+
+// Report implements dmi.Twins.
+func (m *Module) Report(ctx context.Context, namespace, name string, reports []twin.Report) error {
+	stored, err := m.Update(namespace, name, reports, nil)
+	if err != nil {
+		return err
+	}
+	return stored(ctx)
+}
+
+// ReportState implements dmi.Twins.
+func (m *Module) ReportState(ctx context.Context, namespace, name, state string) error {
+	stored, err := m.UpdateState(namespace, name, state)
+	if err != nil {
+		return err
+	}
+	return stored(ctx)
+}
+
+// Properties returns the twin's properties by name.
+func (m *Module) Properties(namespace, name string) (map[string]twin.Property, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.devices[id(namespace, name)]
+	if e == nil || e.device == nil {
+		return nil, errNoDevice(namespace, name)
+	}
+	return maps.Clone(e.twin.Properties), nil
+}

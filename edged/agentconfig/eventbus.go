@@ -1,0 +1,18 @@
+package agentconfig
+
+import (
+	"path/filepath"
+
+	"github.com/edgecore-io/edgecore/eventbus"
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+)
+
+// NewEventBus makes the connection to MQTT that the configuration asks for. What waits for the external broker is in
+// a file beside the store.
+func NewEventBus(cfg *v1alpha2.EdgeCore) (eventbus.Bus, error) {
+	return eventbus.New(&cfg.Modules.EventBus, eventbus.Options{
+		SpoolPath:    filepath.Join(filepath.Dir(cfg.Database.DataSource), "mqtt.queue"),
+		ClientID:     "edgecore-" + cfg.Modules.Edged.HostnameOverride,
+		PasswordFile: cfg.Modules.EventBus.MqttPasswordFile,
+	})
+}

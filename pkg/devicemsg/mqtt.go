@@ -1,0 +1,106 @@
+package devicemsg
+
+import (
+	"errors"
+	"fmt"
+
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+)
+
+// Base is in all messages to and of MQTT clients. The event id of a request is that of its result; Timestamp is in
+// milliseconds since 1970.
+type Base struct {
+	EventID   string `json:"event_id"`
+	Timestamp int64  `json:"timestamp"`
+}
+
+// Codes of a Refusal.
+const (
+	CodeInvalid  = 400
+	CodeNoDevice = 404
+	CodeInternal = 500
+)
+
+// Refusal is the result of a request that was refused or failed.
+type Refusal struct {
+	Base
+	Code   int    `json:"code"`
+	Reason string `json:"reason"`
+}
+
+// TwinResult is the result of an update of a twin, with the properties of the request, and of a get, with all.
+type TwinResult struct {
+	Base
+	Twin map[string]*Twin `json:"twin"`
+}
+
+// Delta has properties of a twin with desired values that have not been reported. Delta maps their names to these
+// values.
+type Delta struct {
+	Base
+	Twin  map[string]*Twin  `json:"twin"`
+	Delta map[string]string `json:"delta"`
+}
+
+// Document has the properties of a twin that changed, before and after.
+type Document struct {
+	Base
+	Twin map[string]*States `json:"twin"`
+}
+
+// States are a property before and after a change; nil is none.
+type States struct {
+	Last    *Twin `json:"last"`
+	Current *Twin `json:"current"`
+}
+
+// StateResult is the result of an update of a state.
+type StateResult struct {
+	Base
+	Device struct {
+		Name  string `json:"name"`
+		State string `json:"state"`
+	} `json:"device"`
+}
+
+// Members is the result of a request for the devices of the node.
+type Members struct {
+	Base
+	Devices []Member `json:"devices"`
+}
+
+// StateRequest is a client's update of the state of a device.
+type StateRequest struct {
+	Base
+	State string `json:"state"`
+}
+
+// DecodeStateRequest decodes an update of a state.
+func DecodeStateRequest(content []byte) (*StateRequest, error) {
+	var r StateRequest
+	if err := decode(content, &r); err != nil {
+		return nil, fmt.Errorf("state update: %w", err)
+	}
+	if len(r.EventID) > devices.MaxNameBytes {
+		return nil, fmt.Errorf("state update: event_id is longer than %d bytes", devices.MaxNameBytes)
+	}
+	if r.State == "" {
+		return nil, errors.New(`state update: "state" is missing`)
+	}
+	return &r, nil
+}
+
+// DecodeGet decodes a request that has no more than an event id; empty content has none.
+func DecodeGet(content []byte) (*Base, error) {
+	var r Base
+	if len(content) == 0 {
+		return &r, nil
+	}
+	if err := decode(content, &r); err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	if len(r.EventID) > devices.MaxNameBytes {
+		return nil, fmt.Errorf("request: event_id is longer than %d bytes", devices.MaxNameBytes)
+	}
+	return &r, nil
+}
