@@ -199,7 +199,7 @@ func takeOver(t *testing.T, d *device) {
 	plan, err := d.edgecore("adopt", "--dry-run")
 	must2(t, plan, err)
 	for _, want := range []string{
-		"2 containers run on as they are", "autonomyWithoutAuthorization", "modules.eventBus.enable", `"rule"`,
+		"2 containers run on as they are", "autonomyWithoutAuthorization", "modules.serviceBus.enable", `"rule"`,
 		"Steps:", "default/job does not run now",
 	} {
 		if !strings.Contains(plan, want) {

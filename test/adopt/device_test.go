@@ -109,8 +109,9 @@ modules:
     tlsCertFile: %s
     tlsPrivateKeyFile: %s
     websocket: {enable: true, server: "127.0.0.1:1", handshakeTimeout: 30, readDeadline: 15, writeDeadline: 15}
-  eventBus: {enable: true, mqttMode: 2}
-  deviceTwin: {enable: true}
+  eventBus: {enable: true, mqttMode: 2, mqttServerExternal: "tcp://127.0.0.1:1"}
+  serviceBus: {enable: true}
+  deviceTwin: {enable: true, dmiSockPath: %s}
   metaManager:
     metaServer: {enable: false, autonomyWithoutAuthorization: true}
   edged:
@@ -131,7 +132,7 @@ modules:
       imageGCHighThresholdPercent: 99
       imageGCLowThresholdPercent: 98
 `, d.path("var/lib/kubeedge/edgecore.db"), d.path("etc/kubeedge/ca/rootCA.crt"),
-		d.path("etc/kubeedge/certs/server.crt"), d.path("etc/kubeedge/certs/server.key"),
+		d.path("etc/kubeedge/certs/server.crt"), d.path("etc/kubeedge/certs/server.key"), d.path("run/dmi"),
 		d.ctrd.Endpoint(), d.path("var/lib/edged"), d.port, kubelet, d.path("var/log/pods"),
 		d.path("etc/kubeedge/manifests"), d.ctrd.CgroupRoot()), 0o644)
 }
