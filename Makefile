@@ -14,11 +14,11 @@ export CGO_ENABLED := 1
 # A program does not depend on the folder that it is built in, so a fresh clone finds what another has compiled.
 export GOFLAGS := $(GOFLAGS) -trimpath
 
-.PHONY: help setup build image run stop demo demo-stop test test-all lint bench cross deb clean
+.PHONY: help setup build image mapper-image run stop demo demo-stop test test-all lint bench cross deb clean
 
 help: ## show this
 	@echo "edgecore: pods on edge devices. Targets:"
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  %-9s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r t d; do printf '  %-12s %s\n' "$$t" "$$d"; done
 	@echo
 	@echo "make run CRI=unix:///run/containerd/containerd.sock uses a runtime that is there already."
 
@@ -32,6 +32,10 @@ build: ## build bin/edgecore and bin/cloudcore, stripped
 
 image: build ## the image of cloudcore, as bin/cloudcore-image.tar (PUSH=REGISTRY/NAME:TAG pushes it)
 	go run ./hack/image $(if $(PUSH),--push $(PUSH))
+
+mapper-image: ## the image of the Modbus mapper, as bin/modbus-image.tar (PUSH=REGISTRY/NAME:TAG pushes it)
+	CGO_ENABLED=0 $(BUILD) -o bin/modbus ./mappers/modbus
+	go run ./hack/image -binary bin/modbus -user 0:0 -name edgecore.local/modbus:latest -out bin/modbus-image.tar $(if $(PUSH),--push $(PUSH))
 
 run: setup build ## run sample pods under edgecore on a containerd of its own
 	go run ./hack/dev run $(if $(CRI),--cri $(CRI))

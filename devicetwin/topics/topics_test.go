@@ -3,9 +3,7 @@ package topics
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,15 +13,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/devicetwin"
 	"github.com/edgecore-io/edgecore/devicetwin/twin"
 	"github.com/edgecore-io/edgecore/eventbus"
-	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/twins"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -37,46 +34,16 @@ const (
 	ofLamp = "$hw/events/device/shop/one/"
 )
 
-// inbox is a bus without a cloud.
-type inbox chan *model.Message
-
-func (c inbox) Receive(ctx context.Context, _ string) (*model.Message, error) {
-	select {
-	case m := <-c:
-		return m, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (c inbox) SendSync(_ context.Context, _ string, m *model.Message) (*model.Message, error) {
-	return m.RespondError(model.ModuleEdgeHub, fmt.Errorf("not connected to the cloud")), nil
-}
-
 // env is a node with a lamp, the broker in the agent, and a client of it.
 type env struct {
 	t     *testing.T
-	store *store.Store
-	inbox inbox
-	twins *devicetwin.Module
+	twins *twins.Node
 	mqtt.Client
 }
 
 func start(t *testing.T) *env {
 	t.Helper()
-	dir := t.TempDir()
-	e := &env{t: t, inbox: make(inbox, 10)}
-	s, _, err := store.Open(t.Context(), filepath.Join(dir, "edgecore.db"), store.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.store = s
-	for key, value := range map[string]string{"shop/devicemodel/lamp": lampModel, "shop/device/one": lamp} {
-		row := store.Meta{Key: key, Type: strings.Split(key, "/")[1], Value: []byte(value)}
-		if err := s.Apply(t.Context(), store.Upsert(row)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	e := &env{t: t}
 	address := freeAddress(t)
 	m, err := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) {
 		config := v1alpha2.Default().Modules.EventBus
@@ -86,20 +53,15 @@ func start(t *testing.T) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.twins = devicetwin.New(devicetwin.Options{
-		Bus: e.inbox, Store: s, SocketDir: filepath.Join(dir, "dmi"), Changed: m.Changed,
-	})
+	e.twins = twins.Start(t, map[string]string{"shop/devicemodel/lamp": lampModel, "shop/device/one": lamp}, m.Changed)
 	m.Serve(e.twins)
 	ctx, cancel := context.WithCancel(context.Background())
-	var parts sync.WaitGroup
-	for _, run := range []func(context.Context) error{e.twins.Run, m.Run} {
-		parts.Go(func() {
-			if err := run(ctx); err != nil {
-				t.Errorf("Run = %v, want no error", err)
-			}
-		})
-	}
-	wait.True(t, "the device", func() bool { return len(e.twins.Devices()) == 1 })
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := m.Run(ctx); err != nil {
+			t.Errorf("Run = %v, want no error", err)
+		}
+	})
 	o := mqtt.NewClientOptions().AddBroker("tcp://" + address).SetClientID(uuid.NewString()).SetOrderMatters(true)
 	e.Client = mqtt.NewClient(o)
 	wait.Until(t, "the broker", func() error {
@@ -110,10 +72,7 @@ func start(t *testing.T) *env {
 	t.Cleanup(func() {
 		e.Disconnect(0)
 		cancel()
-		parts.Wait()
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		running.Wait()
 	})
 	return e
 }
@@ -167,7 +126,7 @@ func TestUpdate(t *testing.T) {
 	if text, _ := result.Twin["temp"].Actual.Text(); result.EventID != "e1" || len(result.Twin) != 1 || text != "21" {
 		t.Errorf("result = %+v, want e1 with temp = 21 and no other property", result)
 	}
-	row, err := e.store.Get(t.Context(), "shop/"+resource.TypeDeviceTwin+"/one")
+	row, err := e.twins.Store.Get(t.Context(), "shop/"+resource.TypeDeviceTwin+"/one")
 	if err != nil || !strings.Contains(string(row.Value), `"value":"21","type":"int","at":1700000000123`) {
 		t.Errorf("stored with the result: %s, %v; want the value", row.Value, err)
 	}
@@ -261,11 +220,7 @@ func TestStateAndMembership(t *testing.T) {
 	if diff := cmp.Diff([]devicemsg.Member{{ID: "shop/one", Name: "one", State: "online"}}, list.Devices); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
-	if err := e.store.Apply(t.Context(), store.Delete("shop/device/one")); err != nil {
-		t.Fatal(err)
-	}
-	e.inbox <- model.New("devicecontroller", model.GroupResource, model.OpDelete, "shop/device/one",
-		json.RawMessage(lamp))
+	e.twins.Delete("shop/device/one", lamp)
 	update := decode[devicemsg.Membership](t, wait.Receive(t, "the membership", updates))
 	if len(update.Removed) != 1 || update.Removed[0].ID != "shop/one" || update.Added != nil {
 		t.Errorf("membership = %+v, want shop/one removed", update)

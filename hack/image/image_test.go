@@ -38,7 +38,7 @@ func TestArchive(t *testing.T) {
 	if err := os.WriteFile(binary, []byte("a program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), binary, "arm64", tag, archive, ""); err != nil {
+	if err := run(t.Context(), binary, "arm64", "65532:65532", tag, archive, ""); err != nil {
 		t.Fatal(err)
 	}
 	ref, err := name.NewTag(tag)
@@ -54,7 +54,7 @@ func TestArchive(t *testing.T) {
 	server := httptest.NewServer(registry.New())
 	defer server.Close()
 	to := strings.TrimPrefix(server.URL, "http://") + "/cloudcore:test"
-	if err := run(t.Context(), binary, "arm64", tag, archive, to); err != nil {
+	if err := run(t.Context(), binary, "arm64", "65532:65532", tag, archive, to); err != nil {
 		t.Fatal(err)
 	}
 	if ref, err = name.NewTag(to); err != nil {
@@ -65,7 +65,7 @@ func TestArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkImage(t, pushed, "a program", "arm64")
-	err = run(t.Context(), filepath.Join(dir, "none"), "amd64", tag, archive, "")
+	err = run(t.Context(), filepath.Join(dir, "none"), "amd64", "0:0", tag, archive, "")
 	if err == nil || !strings.Contains(err.Error(), "make build") {
 		t.Errorf("run without a program: %v, want an error that names make build", err)
 	}
@@ -115,7 +115,7 @@ func TestImage(t *testing.T) {
 		}
 	}
 	archive, tag := filepath.Join(dir, "image.tar"), "edgecore.local/cloudcore:test"
-	if err := run(t.Context(), binary, "amd64", tag, archive, ""); err != nil {
+	if err := run(t.Context(), binary, "amd64", "65532:65532", tag, archive, ""); err != nil {
 		t.Fatal(err)
 	}
 	instance := testenv.StartContainerd(t, testenv.Options{})

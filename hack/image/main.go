@@ -1,5 +1,5 @@
-// Command image makes the image of cloudcore without Docker: an archive that `docker load` and `ctr images import`
-// take, or an image in a registry.
+// Command image makes the image of cloudcore or a mapper without Docker: an archive that `docker load` and `ctr images
+// import` take, or an image in a registry.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"syscall"
 
@@ -29,19 +30,20 @@ func main() {
 	out := flag.String("out", "bin/cloudcore-image.tar", "the `archive` to write")
 	tag := flag.String("name", "edgecore.local/cloudcore:latest", "the image's `name` in the archive")
 	push := flag.String("push", "", "push it to a registry under this `name` instead; the login is Docker's")
+	user := flag.String("user", "65532:65532", "the `UID:GID` that the program runs as")
 	arch := flag.String("arch", runtime.GOARCH, "the program's `architecture`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *binary, *arch, *tag, *out, *push); err != nil {
+	if err := run(ctx, *binary, *arch, *user, *tag, *out, *push); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, binary, arch, tag, out, push string) error {
-	img, err := build(binary, arch)
+func run(ctx context.Context, binary, arch, user, tag, out, push string) error {
+	img, err := build(binary, arch, user)
 	if err != nil {
 		return err
 	}
@@ -69,7 +71,7 @@ func run(ctx context.Context, binary, arch, tag, out, push string) error {
 }
 
 // build makes the image: the program and nothing else. Its bytes depend on the program's only.
-func build(binary, arch string) (v1.Image, error) {
+func build(binary, arch, user string) (v1.Image, error) {
 	program, err := os.ReadFile(binary)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("there is no %s; `make build` makes it", binary)
@@ -80,7 +82,7 @@ func build(binary, arch string) (v1.Image, error) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
 	if err := w.WriteHeader(&tar.Header{
-		Name:   "cloudcore",
+		Name:   filepath.Base(binary),
 		Mode:   0o755,
 		Size:   int64(len(program)),
 		Format: tar.FormatPAX,
@@ -102,9 +104,9 @@ func build(binary, arch string) (v1.Image, error) {
 	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
 		OS: "linux", Architecture: arch, RootFS: v1.RootFS{Type: "layers"},
 		Config: v1.Config{
-			Entrypoint: []string{"/cloudcore"},
+			Entrypoint: []string{"/" + filepath.Base(binary)},
 			Env:        []string{"PATH=/"}, // for `kubectl exec deploy/cloudcore -- cloudcore gettoken`
-			User:       "65532:65532",
+			User:       user,
 		},
 	})
 	if err != nil {

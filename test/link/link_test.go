@@ -38,6 +38,7 @@ func TestLink(t *testing.T) {
 		{"QUIC", testQUIC},
 		{"Devices", testDevices},
 		{"MapperFramework", testMapperFramework},
+		{"Modbus", testModbus},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -30,7 +31,33 @@ func StartFramework(t testing.TB, agent, protocol string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "mapper") // t.TempDir is too long for the path of a socket
+	dir := shortDir(t)
+	config := filepath.Join(dir, "config.yaml")
+	text := fmt.Sprintf("grpc_server: {socket_path: %s}\ncommon: {name: framework, version: v1, api_version: v1beta1, "+
+		"protocol: %s, address: 127.0.0.1, edgecore_sock: %s}\n", filepath.Join(dir, "mapper.sock"), protocol, agent)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, dir, binary, "--config-file", config)
+}
+
+// StartModbus runs the Modbus mapper of this repository until the test ends; agent is the agent's socket.
+func StartModbus(t testing.TB, agent string) {
+	t.Helper()
+	dir := shortDir(t)
+	binary := filepath.Join(dir, "modbus")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
+		"github.com/edgecore-io/edgecore/mappers/modbus")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the Modbus mapper: %v\n%s", err, out)
+	}
+	run(t, dir, binary, "--agent", agent, "--socket", filepath.Join(dir, "modbus.sock"))
+}
+
+// shortDir is a temporary folder: that of the test is too long for the path of a socket.
+func shortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mapper")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,14 +66,14 @@ func StartFramework(t testing.TB, agent, protocol string) {
 			t.Error(err)
 		}
 	})
-	config := filepath.Join(dir, "config.yaml")
-	text := fmt.Sprintf("grpc_server: {socket_path: %s}\ncommon: {name: framework, version: v1, api_version: v1beta1, "+
-		"protocol: %s, address: 127.0.0.1, edgecore_sock: %s}\n", filepath.Join(dir, "mapper.sock"), protocol, agent)
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	return dir
+}
+
+// run runs a mapper until the test ends.
+func run(t testing.TB, dir, binary string, args ...string) {
+	t.Helper()
 	log := filepath.Join(dir, "mapper.log")
-	proc, err := daemon.Start(log, nil, binary, "--config-file", config)
+	proc, err := daemon.Start(log, nil, binary, args...)
 	if err != nil {
 		t.Fatal(err)
 	}

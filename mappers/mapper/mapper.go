@@ -1,0 +1,378 @@
+// Package mapper is what all device mappers have in common: it registers at edgecore, takes devices, reads and writes
+// their properties through a Driver in cycles, and reports what changed. A mapper of a protocol is a Driver and a call
+// of Run.
+//
+// It promises:
+//
+//   - One device at a time is asked by one goroutine; a device that hangs delays no other one.
+//   - A value is reported when it changes, and again every report cycle. While edgecore is away, the newest values are
+//     kept; when it is back, the mapper registers again and reports them.
+//   - A desired value is written when it differs from the value that the device has, once after each change of it and
+//     each new connection: a device that rounds values is not written to forever.
+//   - A device that does not answer is reported as offline and asked again with a growing pause, of a minute at most.
+package mapper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	dmi "github.com/edgecore-io/edgecore/pkg/dmi/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
+)
+
+// Driver speaks a protocol.
+type Driver interface {
+	// Open connects to a device; config is spec.protocol.configData. It may connect at the first Read instead.
+	Open(ctx context.Context, config Config) (Conn, error)
+}
+
+// Conn is a connection to a device. Its methods are called by one goroutine. After an error that is not a Refusal, the
+// connection is closed and another one opened.
+type Conn interface {
+	Read(ctx context.Context, p *Property) (value string, err error)
+	Write(ctx context.Context, p *Property, value string) error
+	Close() error
+}
+
+// Refusal is the error of a property that the device answers, but does not have, or whose configuration is wrong. It
+// does not end the connection.
+type Refusal struct{ Cause error }
+
+// Error implements error.
+func (r Refusal) Error() string { return r.Cause.Error() }
+
+// Unwrap returns the cause.
+func (r Refusal) Unwrap() error { return r.Cause }
+
+// Property is a property of a device, as a Driver needs it.
+type Property struct {
+	Name string
+	// Type is that of the model: INT, FLOAT, DOUBLE, STRING, BOOLEAN, BYTES; "" if there is no model.
+	Type string
+	// Visitor is the property's visitors.configData.
+	Visitor Config
+}
+
+// Config is a configData of a Device: whatever the protocol's mapper understands.
+type Config map[string]any
+
+// Decode decodes the configuration into a struct with json tags. Unknown keys are ignored.
+func (c Config) Decode(into any) error {
+	data, err := json.Marshal(c)
+	if err == nil {
+		err = json.Unmarshal(data, into)
+	}
+	if err != nil {
+		return fmt.Errorf("configData: %w", err)
+	}
+	return nil
+}
+
+// Options configure a mapper. Log may be nil.
+type Options struct {
+	// Name and Version are shown in edgecore's log.
+	Name, Version string
+	// Protocol is spec.protocol.protocolName of the devices.
+	Protocol string
+	// Agent is edgecore's socket, such as /etc/kubeedge/dmi.sock. Socket is the mapper's own one; edgecore must find it
+	// under the same path, and only the user of the mapper and root may use it.
+	Agent, Socket string
+	Driver        Driver
+	Log           *slog.Logger
+}
+
+const (
+	// callTimeout bounds a call to edgecore, which answers a report when it is on the disk.
+	callTimeout = 30 * time.Second
+	firstRetry  = time.Second
+	lastRetry   = time.Minute
+)
+
+// mapper is a running mapper.
+type mapper struct {
+	dmi.UnimplementedDeviceMapperServiceServer
+	opts  Options
+	agent dmi.DeviceManagerServiceClient
+	push  *pusher
+	// lost is notified when edgecore has been away: it may have forgotten the mapper.
+	lost notify.Signal
+
+	mu      sync.Mutex
+	ctx     context.Context // of the workers
+	workers map[string]*worker
+	models  map[string]*dmi.DeviceModel
+	running sync.WaitGroup
+}
+
+// Run serves devices until ctx ends. It returns an error if the mapper's socket cannot be made; everything else is
+// logged and tried again.
+func Run(ctx context.Context, o Options) error {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	conn, err := grpc.NewClient("unix://"+o.Agent, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("socket of edgecore %s: %w", o.Agent, err)
+	}
+	defer func() { _ = conn.Close() }()
+	l, err := listen(o.Socket)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	m := &mapper{
+		opts:    o,
+		agent:   dmi.NewDeviceManagerServiceClient(conn),
+		push:    newPusher(o),
+		lost:    notify.NewSignal(),
+		ctx:     ctx,
+		workers: map[string]*worker{},
+		models:  map[string]*dmi.DeviceModel{},
+	}
+	server := grpc.NewServer()
+	dmi.RegisterDeviceMapperServiceServer(server, m)
+	var parts sync.WaitGroup
+	parts.Go(func() { err = server.Serve(l) })
+	parts.Go(func() { m.register(ctx) })
+	parts.Go(func() { m.push.run(ctx) })
+	<-ctx.Done()
+	server.Stop()
+	cancel()
+	m.running.Wait()
+	parts.Wait()
+	return err
+}
+
+// listen makes the mapper's socket.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("folder of the mapper's socket: %w", err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("old socket of the mapper: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("socket of the mapper: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("socket of the mapper: %w", err)
+	}
+	return l, nil
+}
+
+// register registers the mapper now, and again when edgecore has been away. The answer has all of its devices.
+func (m *mapper) register(ctx context.Context) {
+	for {
+		ok := retry.Until(ctx, firstRetry, lastRetry, func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			defer cancel()
+			r, err := m.agent.MapperRegister(ctx, &dmi.MapperRegisterRequest{
+				WithData: true,
+				Mapper: &dmi.MapperInfo{
+					Name: m.opts.Name, Version: m.opts.Version, ApiVersion: "v1beta1", Protocol: m.opts.Protocol,
+					Address: []byte(m.opts.Socket), State: "ok",
+				},
+			})
+			if err == nil {
+				m.replace(r.GetModelList(), r.GetDeviceList())
+			}
+			return err
+		}, func(err error, again time.Duration) {
+			m.opts.Log.Warn("Not registered at edgecore", "socket", m.opts.Agent, "err", err, "retryIn", again)
+		})
+		if !ok {
+			return
+		}
+		m.opts.Log.Info("Registered at edgecore", "protocol", m.opts.Protocol, "devices", m.count())
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.lost:
+			if !retry.Sleep(ctx, firstRetry) {
+				return
+			}
+		}
+	}
+}
+
+func (m *mapper) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.workers)
+}
+
+func id(namespace, name string) string { return namespace + "/" + name }
+
+// replace takes all models and devices.
+func (m *mapper) replace(models []*dmi.DeviceModel, list []*dmi.Device) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.models)
+	for _, x := range models {
+		m.models[id(x.GetNamespace(), x.GetName())] = x
+	}
+	keep := map[string]bool{}
+	for _, d := range list {
+		at := id(d.GetNamespace(), d.GetName())
+		keep[at] = true
+		m.set(d)
+		m.workers[at].registered()
+	}
+	for at, w := range m.workers {
+		if !keep[at] {
+			w.stop()
+			delete(m.workers, at)
+		}
+	}
+}
+
+// set starts or updates the worker of a device. mu is held.
+func (m *mapper) set(d *dmi.Device) {
+	at := id(d.GetNamespace(), d.GetName())
+	w := m.workers[at]
+	if w == nil {
+		ctx, stop := context.WithCancel(m.ctx)
+		w = newWorker(m, d.GetNamespace(), d.GetName(), stop)
+		m.workers[at] = w
+		m.running.Go(func() { w.run(ctx) })
+	}
+	w.set(d, m.models[id(d.GetNamespace(), d.GetSpec().GetDeviceModelReference())])
+}
+
+// setModel takes a model, nil if it goes, and has its devices use it.
+func (m *mapper) setModel(namespace, name string, x *dmi.DeviceModel) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if x == nil {
+		delete(m.models, id(namespace, name))
+		return
+	}
+	m.models[id(namespace, name)] = x
+	for _, w := range m.workers {
+		if d := w.device(); w.namespace == namespace && d.GetSpec().GetDeviceModelReference() == name {
+			w.set(d, x)
+		}
+	}
+}
+
+func (m *mapper) take(d *dmi.Device) error {
+	if d.GetName() == "" || d.GetSpec() == nil {
+		return status.Error(codes.InvalidArgument, "the device has no name or no spec")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.set(d)
+	return nil
+}
+
+// RegisterDevice implements DeviceMapperService.
+func (m *mapper) RegisterDevice(_ context.Context, r *dmi.RegisterDeviceRequest) (*dmi.RegisterDeviceResponse, error) {
+	d := r.GetDevice()
+	return &dmi.RegisterDeviceResponse{DeviceName: d.GetName(), DeviceNamespace: d.GetNamespace()}, m.take(d)
+}
+
+// UpdateDevice implements DeviceMapperService.
+func (m *mapper) UpdateDevice(_ context.Context, r *dmi.UpdateDeviceRequest) (*dmi.UpdateDeviceResponse, error) {
+	return &dmi.UpdateDeviceResponse{}, m.take(r.GetDevice())
+}
+
+// RemoveDevice implements DeviceMapperService.
+func (m *mapper) RemoveDevice(_ context.Context, r *dmi.RemoveDeviceRequest) (*dmi.RemoveDeviceResponse, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := id(r.GetDeviceNamespace(), r.GetDeviceName())
+	if w := m.workers[at]; w != nil {
+		w.stop()
+		delete(m.workers, at)
+	}
+	return &dmi.RemoveDeviceResponse{}, nil
+}
+
+// CreateDeviceModel implements DeviceMapperService.
+func (m *mapper) CreateDeviceModel(
+	_ context.Context, r *dmi.CreateDeviceModelRequest,
+) (*dmi.CreateDeviceModelResponse, error) {
+	x := r.GetModel()
+	m.setModel(x.GetNamespace(), x.GetName(), x)
+	return &dmi.CreateDeviceModelResponse{
+		DeviceModelName: x.GetName(), DeviceModelNamespace: x.GetNamespace(),
+	}, nil
+}
+
+// UpdateDeviceModel implements DeviceMapperService.
+func (m *mapper) UpdateDeviceModel(
+	_ context.Context, r *dmi.UpdateDeviceModelRequest,
+) (*dmi.UpdateDeviceModelResponse, error) {
+	x := r.GetModel()
+	m.setModel(x.GetNamespace(), x.GetName(), x)
+	return &dmi.UpdateDeviceModelResponse{}, nil
+}
+
+// RemoveDeviceModel implements DeviceMapperService.
+func (m *mapper) RemoveDeviceModel(
+	_ context.Context, r *dmi.RemoveDeviceModelRequest,
+) (*dmi.RemoveDeviceModelResponse, error) {
+	m.setModel(r.GetModelNamespace(), r.GetModelName(), nil)
+	return &dmi.RemoveDeviceModelResponse{}, nil
+}
+
+// GetDevice implements DeviceMapperService.
+func (m *mapper) GetDevice(_ context.Context, r *dmi.GetDeviceRequest) (*dmi.GetDeviceResponse, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := m.workers[id(r.GetDeviceNamespace(), r.GetDeviceName())]
+	if w == nil {
+		return nil, status.Errorf(codes.NotFound, "device %s/%s is not served here", r.GetDeviceNamespace(),
+			r.GetDeviceName())
+	}
+	return &dmi.GetDeviceResponse{Device: w.device()}, nil
+}
+
+// configOf decodes a configData. Values of unknown kinds are left out.
+func configOf(v *dmi.CustomizedValue) Config {
+	out := Config{}
+	for name, packed := range v.GetData() {
+		m, err := packed.UnmarshalNew()
+		if err != nil {
+			continue
+		}
+		switch x := m.(type) {
+		case *wrapperspb.StringValue:
+			out[name] = x.GetValue()
+		case *wrapperspb.BoolValue:
+			out[name] = x.GetValue()
+		case *wrapperspb.Int32Value:
+			out[name] = x.GetValue()
+		case *wrapperspb.Int64Value:
+			out[name] = x.GetValue()
+		case *wrapperspb.UInt32Value:
+			out[name] = x.GetValue()
+		case *wrapperspb.UInt64Value:
+			out[name] = x.GetValue()
+		case *wrapperspb.FloatValue:
+			out[name] = x.GetValue()
+		case *wrapperspb.DoubleValue:
+			out[name] = x.GetValue()
+		case json.Marshaler:
+			out[name] = x // structs and lists
+		}
+	}
+	return out
+}

@@ -1,0 +1,319 @@
+package mapper
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	dmi "github.com/edgecore-io/edgecore/pkg/dmi/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
+)
+
+// States of a device.
+const (
+	online    = "online"
+	offline   = "offline"
+	unhealthy = "unhealthy" // it answers, but refuses a property
+)
+
+const (
+	// defaultCycle is how often a property without a collectCycle is read, leastCycle how often one can be.
+	defaultCycle = time.Second
+	leastCycle   = 10 * time.Millisecond
+)
+
+// worker serves one device in one goroutine.
+type worker struct {
+	m               *mapper
+	namespace, name string
+	stop            context.CancelFunc
+	changed         notify.Signal
+
+	mu    sync.Mutex
+	spec  *dmi.Device
+	model *dmi.DeviceModel
+	again bool // edgecore may have forgotten what was reported
+
+	// What follows belongs to run.
+	conn    Conn
+	backoff *retry.Backoff
+	points  map[string]*point
+	state   string
+	sent    string // the state that edgecore has
+	values  map[string]reading
+}
+
+// point is a property with its cycles.
+type point struct {
+	Property
+	spec     *dmi.DeviceProperty
+	collect  time.Duration
+	report   time.Duration // 0 is none
+	next     time.Time     // of the next read
+	reported time.Time
+	value    string
+	known    bool // value has been read on this connection
+	written  *string
+	problem  string
+}
+
+// reading is a value that edgecore does not have yet.
+type reading struct {
+	value, kind string
+	at          time.Time
+}
+
+func newWorker(m *mapper, namespace, name string, stop context.CancelFunc) *worker {
+	return &worker{
+		m: m, namespace: namespace, name: name, stop: stop, changed: notify.NewSignal(),
+		backoff: retry.NewBackoff(firstRetry, lastRetry), points: map[string]*point{}, values: map[string]reading{},
+	}
+}
+
+func (w *worker) set(d *dmi.Device, model *dmi.DeviceModel) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.spec, w.model = d, model
+	w.changed.Notify()
+}
+
+// registered has everything reported again.
+func (w *worker) registered() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.again = true
+	w.changed.Notify()
+}
+
+func (w *worker) reportAgain() {
+	w.sent = ""
+	for name, p := range w.points {
+		if _, newer := w.values[name]; p.known && !newer {
+			w.values[name] = reading{p.value, p.Type, p.reported}
+		}
+	}
+}
+
+func (w *worker) device() *dmi.Device {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.spec
+}
+
+// run serves the device until ctx ends.
+func (w *worker) run(ctx context.Context) {
+	defer w.close()
+	var have *dmi.Device
+	var haveModel *dmi.DeviceModel
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.changed:
+		case <-timer.C:
+		}
+		w.mu.Lock()
+		d, model, again := w.spec, w.model, w.again
+		w.again = false
+		w.mu.Unlock()
+		if d != have || model != haveModel {
+			if have != nil && !proto.Equal(have.GetSpec().GetProtocol(), d.GetSpec().GetProtocol()) {
+				w.close()
+				w.backoff.Reset()
+			}
+			w.configure(d, model)
+			have, haveModel = d, model
+		}
+		if again {
+			w.reportAgain()
+		}
+		wait := w.round(ctx, d)
+		wait = min(wait, w.deliver(ctx))
+		timer.Reset(wait)
+	}
+}
+
+// configure takes the properties of a device; what is known of those that stay is kept.
+func (w *worker) configure(d *dmi.Device, model *dmi.DeviceModel) {
+	types := map[string]string{}
+	for _, p := range model.GetSpec().GetProperties() {
+		types[p.GetName()] = p.GetType()
+	}
+	points := map[string]*point{}
+	for _, p := range d.GetSpec().GetProperties() {
+		at := w.points[p.GetName()]
+		if at == nil || !proto.Equal(at.spec.GetVisitors(), p.GetVisitors()) {
+			at = &point{}
+		}
+		at.spec = p
+		at.Property = Property{
+			Name: p.GetName(), Type: types[p.GetName()], Visitor: configOf(p.GetVisitors().GetConfigData()),
+		}
+		at.collect = defaultCycle
+		if ms := p.GetCollectCycle(); ms > 0 {
+			at.collect = max(time.Duration(ms)*time.Millisecond, leastCycle)
+		}
+		at.report = time.Duration(max(p.GetReportCycle(), 0)) * time.Millisecond
+		points[at.Name] = at
+	}
+	w.points = points
+}
+
+// round reads what is due and writes desired values. It returns how long nothing is due.
+func (w *worker) round(ctx context.Context, d *dmi.Device) time.Duration {
+	if w.conn == nil {
+		conn, err := w.m.opts.Driver.Open(ctx, configOf(d.GetSpec().GetProtocol().GetConfigData()))
+		if err != nil {
+			return w.failed(err)
+		}
+		w.conn = conn
+	}
+	problems := 0
+	wait := time.Hour
+	for _, name := range slices.Sorted(maps.Keys(w.points)) {
+		p := w.points[name]
+		if ctx.Err() != nil {
+			return 0
+		}
+		if p.wants() || !time.Now().Before(p.next) {
+			p.next = time.Now().Add(p.collect)
+			if err := w.serve(ctx, p); err != nil {
+				var refused Refusal
+				if !errors.As(err, &refused) {
+					return w.failed(err)
+				}
+				if text := err.Error(); text != p.problem {
+					p.problem = text
+					w.m.opts.Log.Warn("Device refuses a property", "device", id(w.namespace, w.name), "property", name,
+						"err", err)
+				}
+			} else {
+				p.problem = ""
+			}
+		}
+		if p.problem != "" {
+			problems++
+		}
+		wait = min(wait, time.Until(p.next))
+	}
+	w.backoff.Reset()
+	w.state = online
+	if problems > 0 {
+		w.state = unhealthy
+	}
+	return max(wait, 0)
+}
+
+// wants reports whether a desired value must be written.
+func (p *point) wants() bool {
+	desired := p.spec.GetDesired()
+	if desired == nil || desired.GetValue() == "" && len(desired.GetMetadata()) == 0 {
+		p.written = nil
+		return false
+	}
+	return p.known && desired.GetValue() != p.value && (p.written == nil || *p.written != desired.GetValue())
+}
+
+// serve reads a property, and writes its desired value if that is another one.
+func (w *worker) serve(ctx context.Context, p *point) error {
+	if err := w.read(ctx, p); err != nil || !p.wants() {
+		return err
+	}
+	want := p.spec.GetDesired().GetValue()
+	p.written = &want
+	if err := w.conn.Write(ctx, &p.Property, want); err != nil {
+		return err
+	}
+	return w.read(ctx, p)
+}
+
+func (w *worker) read(ctx context.Context, p *point) error {
+	value, err := w.conn.Read(ctx, &p.Property)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	due := p.report > 0 && now.Sub(p.reported) >= p.report
+	if !p.known || value != p.value || due {
+		p.reported = now
+		w.values[p.Name] = reading{value, p.Type, now}
+		w.m.push.push(w.namespace, w.name, p.Name, value, now, p.spec.GetPushMethod().GetMqtt())
+	}
+	p.value, p.known = value, true
+	return nil
+}
+
+// failed closes the connection, and returns how long to wait before the next one.
+func (w *worker) failed(err error) time.Duration {
+	w.close()
+	wait := w.backoff.Next()
+	if w.state != offline {
+		w.m.opts.Log.Warn("Device does not answer; trying again", "device", id(w.namespace, w.name), "err", err,
+			"retryIn", wait)
+	}
+	w.state = offline
+	return wait
+}
+
+func (w *worker) close() {
+	if w.conn != nil {
+		_ = w.conn.Close() // it is not used any more
+	}
+	w.conn = nil
+	for _, p := range w.points {
+		p.known, p.written = false, nil
+		p.next = time.Time{}
+	}
+}
+
+// deliver reports values and state to edgecore. What it does not accept now is kept; it returns when to try again.
+func (w *worker) deliver(ctx context.Context) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if len(w.values) > 0 {
+		r := &dmi.ReportDeviceStatusRequest{
+			DeviceName: w.name, DeviceNamespace: w.namespace, ReportedDevice: &dmi.DeviceStatus{},
+		}
+		for _, name := range slices.Sorted(maps.Keys(w.values)) {
+			v := w.values[name]
+			r.ReportedDevice.Twins = append(r.ReportedDevice.Twins, &dmi.Twin{
+				PropertyName: name,
+				Reported: &dmi.TwinProperty{Value: v.value, Metadata: map[string]string{
+					"timestamp": strconv.FormatInt(v.at.UnixMilli(), 10), "type": v.kind,
+				}},
+			})
+		}
+		if _, err := w.m.agent.ReportDeviceStatus(ctx, r); err != nil {
+			return w.undelivered(ctx, err)
+		}
+		clear(w.values)
+	}
+	if w.state != w.sent {
+		if _, err := w.m.agent.ReportDeviceStates(ctx, &dmi.ReportDeviceStatesRequest{
+			DeviceName: w.name, DeviceNamespace: w.namespace, State: w.state,
+		}); err != nil {
+			return w.undelivered(ctx, err)
+		}
+		w.m.opts.Log.Info("State of a device", "device", id(w.namespace, w.name), "state", w.state)
+		w.sent = w.state
+	}
+	return time.Hour
+}
+
+func (w *worker) undelivered(ctx context.Context, err error) time.Duration {
+	if ctx.Err() == nil {
+		w.m.opts.Log.Warn("edgecore does not take a report; trying again", "device", id(w.namespace, w.name),
+			"err", err, "retryIn", firstRetry)
+	}
+	w.m.lost.Notify()
+	return firstRetry
+}

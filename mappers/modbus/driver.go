@@ -1,0 +1,437 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/simonvetter/modbus"
+
+	"github.com/edgecore-io/edgecore/mappers/mapper"
+)
+
+// protocol is spec.protocol.configData: where a device is. The keys are those of KubeEdge's Modbus mapper.
+type protocol struct {
+	// Modbus TCP.
+	IP   string `json:"ip"`
+	Port uint16 `json:"port"` // 502 if 0
+	// Modbus RTU.
+	SerialPort string `json:"serialPort"` // such as /dev/ttyUSB0
+	BaudRate   uint   `json:"baudRate"`   // 19200 if 0
+	DataBits   uint   `json:"dataBits"`   // 8 if 0
+	StopBits   uint   `json:"stopBits"`   // 1 with a parity, else 2, if 0
+	Parity     string `json:"parity"`     // none, even or odd
+	// SlaveID is the unit on the bus or behind the gateway, 1 to 247; 1 if 0.
+	SlaveID uint8 `json:"slaveID"`
+	// Timeout of a request, in ms; 1000 if 0.
+	Timeout uint32 `json:"timeout"`
+}
+
+// visitor is visitors.configData: where a property is.
+type visitor struct {
+	// Register is CoilRegister, DiscreteInputRegister, HoldingRegister or InputRegister.
+	Register string `json:"register"`
+	// Offset is the first register, from 0, Limit how many registers the value has; 1 if 0.
+	Offset uint16 `json:"offset"`
+	Limit  uint16 `json:"limit"`
+	// Scale multiplies a number that is read; 1 if 0.
+	Scale float64 `json:"scale"`
+	// Unsigned is for whole numbers that are never negative. KubeEdge's mapper has no such key.
+	Unsigned bool `json:"unsigned"`
+	// IsSwap swaps the bytes of each register, IsRegisterSwap the order of the registers.
+	IsSwap         bool `json:"isSwap"`
+	IsRegisterSwap bool `json:"isRegisterSwap"`
+}
+
+// maxLimit is the most registers that one request reads.
+const maxLimit = 125
+
+// driver is the Modbus driver. Devices on one serial line or behind one gateway share a bus.
+type driver struct {
+	mu    sync.Mutex
+	buses map[string]*bus
+}
+
+func newDriver() *driver { return &driver{buses: map[string]*bus{}} }
+
+// Open implements mapper.Driver. The bus connects at the first request.
+func (d *driver) Open(_ context.Context, config mapper.Config) (mapper.Conn, error) {
+	var p protocol
+	if err := config.Decode(&p); err != nil {
+		return nil, fmt.Errorf("spec.protocol: %w", err)
+	}
+	c, err := p.client()
+	if err != nil {
+		return nil, fmt.Errorf("spec.protocol.configData: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b := d.buses[c.URL]
+	switch {
+	case b == nil:
+		b = &bus{config: *c}
+		d.buses[c.URL] = b
+	case b.config != *c:
+		return nil, fmt.Errorf("spec.protocol.configData: another device uses %s with other settings: give both the "+
+			"same ones", c.URL)
+	}
+	b.users++
+	return &conn{driver: d, bus: b, unit: cmp.Or(p.SlaveID, 1)}, nil
+}
+
+// client returns the configuration of the library.
+func (p *protocol) client() (*modbus.ClientConfiguration, error) {
+	c := &modbus.ClientConfiguration{
+		Timeout: time.Duration(cmp.Or(p.Timeout, 1000)) * time.Millisecond,
+		Logger:  log.New(io.Discard, "", 0),
+	}
+	if p.SlaveID > 247 {
+		return nil, fmt.Errorf("slaveID %d: want 1 to 247", p.SlaveID)
+	}
+	switch {
+	case p.IP != "" && p.SerialPort == "":
+		c.URL = "tcp://" + p.IP + ":" + strconv.Itoa(int(cmp.Or(p.Port, 502)))
+		if strings.Contains(p.IP, ":") {
+			c.URL = "tcp://[" + p.IP + "]:" + strconv.Itoa(int(cmp.Or(p.Port, 502)))
+		}
+	case p.SerialPort != "" && p.IP == "":
+		c.URL = "rtu://" + p.SerialPort
+		c.Speed, c.DataBits, c.StopBits = p.BaudRate, p.DataBits, p.StopBits
+		switch strings.ToLower(p.Parity) {
+		case "", "none", "n":
+			c.Parity = modbus.PARITY_NONE
+		case "even", "e":
+			c.Parity = modbus.PARITY_EVEN
+		case "odd", "o":
+			c.Parity = modbus.PARITY_ODD
+		default:
+			return nil, fmt.Errorf("parity %q: want none, even or odd", p.Parity)
+		}
+	default:
+		return nil, errors.New("want either ip (Modbus TCP) or serialPort (Modbus RTU)")
+	}
+	return c, nil
+}
+
+// bus is a connection that devices share: one request at a time.
+type bus struct {
+	config modbus.ClientConfiguration
+	users  int // guarded by driver.mu
+
+	mu     sync.Mutex
+	client *modbus.ModbusClient
+}
+
+// do makes a request of a unit. After an error of the connection, the next request connects again.
+func (b *bus) do(unit uint8, f func(*modbus.ModbusClient) error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.client == nil {
+		config := b.config
+		c, err := modbus.NewClient(&config)
+		if err == nil {
+			err = c.Open()
+		}
+		if err != nil {
+			return fmt.Errorf("connect to %s: %w", b.config.URL, err)
+		}
+		b.client = c
+	}
+	err := b.client.SetUnitId(unit)
+	if err == nil {
+		err = f(b.client)
+	}
+	if err == nil || answered(err) {
+		return err
+	}
+	_ = b.client.Close()
+	b.client = nil
+	return fmt.Errorf("unit %d at %s: %w", unit, b.config.URL, err)
+}
+
+func (b *bus) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.client != nil {
+		_ = b.client.Close()
+		b.client = nil
+	}
+}
+
+// answered reports whether the device itself refused a request.
+func answered(err error) bool {
+	if errors.As(err, new(mapper.Refusal)) {
+		return true
+	}
+	for _, refusal := range []error{
+		modbus.ErrIllegalFunction, modbus.ErrIllegalDataAddress, modbus.ErrIllegalDataValue,
+		modbus.ErrUnexpectedParameters,
+	} {
+		if errors.Is(err, refusal) {
+			return true
+		}
+	}
+	return false
+}
+
+// conn is a device.
+type conn struct {
+	driver *driver
+	bus    *bus
+	unit   uint8
+}
+
+// Close implements mapper.Conn.
+func (c *conn) Close() error {
+	c.driver.mu.Lock()
+	defer c.driver.mu.Unlock()
+	if c.bus.users--; c.bus.users == 0 {
+		delete(c.driver.buses, c.bus.config.URL)
+		c.bus.close()
+	}
+	return nil
+}
+
+func readVisitor(p *mapper.Property) (v visitor, err error) {
+	if err := p.Visitor.Decode(&v); err != nil {
+		return v, fmt.Errorf("visitors.%w", err)
+	}
+	v.Limit = cmp.Or(v.Limit, 1)
+	if v.Scale == 0 {
+		v.Scale = 1
+	}
+	if v.Limit > maxLimit || int(v.Offset)+int(v.Limit) > 1<<16 {
+		return v, fmt.Errorf("visitors.configData: offset %d and limit %d: want at most %d registers that exist",
+			v.Offset, v.Limit, maxLimit)
+	}
+	return v, nil
+}
+
+// The registers of a device, as KubeEdge names them.
+const (
+	coil     = "CoilRegister"
+	discrete = "DiscreteInputRegister"
+	holding  = "HoldingRegister"
+	input    = "InputRegister"
+)
+
+// Read implements mapper.Conn.
+func (c *conn) Read(_ context.Context, p *mapper.Property) (string, error) {
+	v, err := readVisitor(p)
+	if err != nil {
+		return "", mapper.Refusal{Cause: err}
+	}
+	var text string
+	err = c.bus.do(c.unit, func(m *modbus.ModbusClient) (err error) {
+		var is bool
+		switch v.Register {
+		case coil:
+			is, err = m.ReadCoil(v.Offset)
+			text = strconv.FormatBool(is)
+		case discrete:
+			is, err = m.ReadDiscreteInput(v.Offset)
+			text = strconv.FormatBool(is)
+		case holding, input:
+			kind := modbus.HOLDING_REGISTER
+			if v.Register == input {
+				kind = modbus.INPUT_REGISTER
+			}
+			var data []byte
+			if data, err = m.ReadRawBytes(v.Offset, v.Limit*2, kind); err == nil {
+				text, err = v.decode(p.Type, data)
+			}
+		default:
+			err = mapper.Refusal{Cause: fmt.Errorf("visitors.configData.register %q: want %s, %s, %s or %s", v.Register,
+				coil, discrete, holding, input)}
+		}
+		return err
+	})
+	return text, refusal(err)
+}
+
+// refusal marks the errors that do not end the connection.
+func refusal(err error) error {
+	if err != nil && answered(err) {
+		return mapper.Refusal{Cause: err}
+	}
+	return err
+}
+
+// Write implements mapper.Conn.
+func (c *conn) Write(_ context.Context, p *mapper.Property, value string) error {
+	v, err := readVisitor(p)
+	if err != nil {
+		return mapper.Refusal{Cause: err}
+	}
+	switch v.Register {
+	case coil:
+		on, err := parseBool(value)
+		if err != nil {
+			return mapper.Refusal{Cause: err}
+		}
+		return refusal(c.bus.do(c.unit, func(m *modbus.ModbusClient) error { return m.WriteCoil(v.Offset, on) }))
+	case holding:
+		data, err := v.encode(p.Type, value)
+		if err != nil {
+			return mapper.Refusal{Cause: err}
+		}
+		return refusal(c.bus.do(c.unit, func(m *modbus.ModbusClient) error {
+			if v.Limit == 1 { // some devices know only this function
+				return m.WriteRegister(v.Offset, binary.BigEndian.Uint16(data))
+			}
+			return m.WriteRawBytes(v.Offset, data)
+		}))
+	}
+	return mapper.Refusal{Cause: fmt.Errorf("visitors.configData.register %q cannot be written: want %s or %s",
+		v.Register, coil, holding)}
+}
+
+func parseBool(value string) (bool, error) {
+	on, err := strconv.ParseBool(strings.ToLower(value))
+	if err != nil {
+		return false, fmt.Errorf("value %.64q: want true or false", value)
+	}
+	return on, nil
+}
+
+// swap puts the bytes of a value into the order of the wire, or back.
+func (v *visitor) swap(data []byte) []byte {
+	out := make([]byte, len(data))
+	for i := 0; i+1 < len(data); i += 2 {
+		at := i
+		if v.IsRegisterSwap {
+			at = len(data) - 2 - i
+		}
+		out[at], out[at+1] = data[i], data[i+1]
+		if v.IsSwap {
+			out[at], out[at+1] = data[i+1], data[i]
+		}
+	}
+	return out
+}
+
+// decode returns the value of registers, by the type of the property.
+func (v *visitor) decode(kind string, raw []byte) (string, error) {
+	data := v.swap(raw)
+	switch strings.ToUpper(kind) {
+	case "STRING":
+		return strings.TrimRight(strings.ToValidUTF8(string(data), "?"), "\x00 "), nil
+	case "BYTES":
+		return hex.EncodeToString(data), nil
+	case "BOOLEAN":
+		return strconv.FormatBool(strings.Trim(string(data), "\x00") != ""), nil
+	}
+	var number float64
+	switch real := isReal(kind); {
+	case real && len(data) == 4:
+		number = float64(math.Float32frombits(binary.BigEndian.Uint32(data)))
+		if v.Scale == 1 {
+			return strconv.FormatFloat(number, 'g', -1, 32), nil
+		}
+	case real && len(data) == 8:
+		number = math.Float64frombits(binary.BigEndian.Uint64(data))
+	default:
+		n, err := v.integer(data)
+		if err != nil {
+			return "", mapper.Refusal{Cause: err}
+		}
+		if v.Scale == 1 {
+			return strconv.FormatInt(n, 10), nil
+		}
+		number = float64(n)
+	}
+	number *= v.Scale
+	if strings.ToUpper(kind) == "INT" {
+		return strconv.FormatInt(int64(math.Round(number)), 10), nil
+	}
+	return strconv.FormatFloat(number, 'g', 12, 64), nil
+}
+
+func isReal(kind string) bool {
+	kind = strings.ToUpper(kind)
+	return kind == "FLOAT" || kind == "DOUBLE"
+}
+
+func (v *visitor) integer(data []byte) (int64, error) {
+	switch {
+	case len(data) == 2 && v.Unsigned:
+		return int64(binary.BigEndian.Uint16(data)), nil
+	case len(data) == 2:
+		return int64(int16(binary.BigEndian.Uint16(data))), nil
+	case len(data) == 4 && v.Unsigned:
+		return int64(binary.BigEndian.Uint32(data)), nil
+	case len(data) == 4:
+		return int64(int32(binary.BigEndian.Uint32(data))), nil
+	case len(data) == 8:
+		return int64(binary.BigEndian.Uint64(data)), nil
+	}
+	return 0, fmt.Errorf("visitors.configData.limit %d: a number has 1, 2 or 4 registers", len(data)/2)
+}
+
+// encode returns the registers of a value.
+func (v *visitor) encode(kind, value string) ([]byte, error) {
+	data := make([]byte, 2*int(v.Limit))
+	switch strings.ToUpper(kind) {
+	case "STRING":
+		if copy(data, value) < len(value) {
+			return nil, fmt.Errorf("value of %d bytes: the property has room for %d", len(value), len(data))
+		}
+		return v.swap(data), nil
+	case "BYTES":
+		raw, err := hex.DecodeString(value)
+		if err != nil || len(raw) > len(data) {
+			return nil, fmt.Errorf("value %.64q: want at most %d bytes in hexadecimal", value, len(data))
+		}
+		copy(data, raw)
+		return v.swap(data), nil
+	case "BOOLEAN":
+		on, err := parseBool(value)
+		if on {
+			data[len(data)-1] = 1
+		}
+		return v.swap(data), err
+	}
+	number, err := strconv.ParseFloat(value, 64)
+	if err != nil {
+		return nil, fmt.Errorf("value %.64q: want a number", value)
+	}
+	number /= v.Scale
+	if real := isReal(kind); real && len(data) == 4 {
+		binary.BigEndian.PutUint32(data, math.Float32bits(float32(number)))
+		return v.swap(data), nil
+	} else if real && len(data) == 8 {
+		binary.BigEndian.PutUint64(data, math.Float64bits(number))
+		return v.swap(data), nil
+	}
+	n := int64(math.Round(number))
+	if exact, err := strconv.ParseInt(value, 10, 64); err == nil && v.Scale == 1 {
+		n = exact // a float64 has too few digits for it
+	} else if math.Abs(number) >= 1<<63 {
+		return nil, fmt.Errorf("value %.64q does not fit", value)
+	}
+	bits := len(data) * 8
+	if bits < 64 && (n < -1<<(bits-1) || n >= 1<<bits) { // unsigned values have the same registers
+		return nil, fmt.Errorf("value %.64q does not fit into %d bits", value, bits)
+	}
+	switch len(data) {
+	case 2:
+		binary.BigEndian.PutUint16(data, uint16(n))
+	case 4:
+		binary.BigEndian.PutUint32(data, uint32(n))
+	case 8:
+		binary.BigEndian.PutUint64(data, uint64(n))
+	default:
+		return nil, fmt.Errorf("visitors.configData.limit %d: a number has 1, 2 or 4 registers", v.Limit)
+	}
+	return v.swap(data), nil
+}

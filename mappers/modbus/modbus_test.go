@@ -1,0 +1,383 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/edgecore-io/edgecore/eventbus/broker"
+	"github.com/edgecore-io/edgecore/mappers/mapper"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/modbusserver"
+	"github.com/edgecore-io/edgecore/test/testenv/twins"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
+
+const boilerModel = `{"metadata":{"name":"boiler","namespace":"shop","uid":"m1"},"spec":{"properties":[
+{"name":"temp","type":"INT","accessMode":"ReadOnly"},{"name":"limit","type":"INT","accessMode":"ReadWrite"},
+{"name":"flow","type":"FLOAT","accessMode":"ReadWrite"},{"name":"on","type":"BOOLEAN","accessMode":"ReadWrite"},
+{"name":"none","type":"INT","accessMode":"ReadOnly"}]}}`
+
+// boiler is a device at a place, with desired values by property.
+func boiler(place string, desired map[string]string, more ...string) string {
+	property := func(name, visitor string) string {
+		want := ""
+		if v, ok := desired[name]; ok {
+			want = `"desired":{"value":"` + v + `"},`
+		}
+		return `{"name":"` + name + `",` + want + `"collectCycle":20,"visitors":{"protocolName":"modbus","configData":{` +
+			visitor + `}}}`
+	}
+	properties := append([]string{
+		property("temp", `"register":"HoldingRegister","offset":1,"limit":1,"scale":0.1`),
+		property("limit", `"register":"HoldingRegister","offset":2`),
+		property("flow", `"register":"HoldingRegister","offset":10,"limit":2,"isRegisterSwap":true`),
+		property("on", `"register":"CoilRegister","offset":3`),
+	}, more...)
+	return `{"metadata":{"name":"one","namespace":"shop","uid":"d1"},"spec":{"deviceModelRef":{"name":"boiler"},
+"protocol":{"protocolName":"modbus","configData":{` + place + `}},"properties":[` + strings.Join(properties, ",") + `]}}`
+}
+
+func tcp(s *modbusserver.Server) string { return fmt.Sprintf(`"ip":%q,"port":%d`, s.IP, s.Port) }
+
+// env is a node with a device and the mapper.
+type env struct {
+	*twins.Node
+	t *testing.T
+}
+
+func start(t *testing.T, device string) *env {
+	t.Helper()
+	e := &env{t: t, Node: twins.Start(t, map[string]string{
+		"shop/devicemodel/boiler": boilerModel, "shop/device/one": device,
+	}, nil)}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := mapper.Run(ctx, mapper.Options{
+			Name: "modbus", Protocol: "modbus", Agent: e.Socket, Socket: filepath.Join(t.TempDir(), "modbus.sock"),
+			Driver: newDriver(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		}); err != nil {
+			t.Errorf("Run = %v, want no error", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return e
+}
+
+func (e *env) await(property, want string) {
+	e.t.Helper()
+	wait.Until(e.t, property+" to be "+want, func() error {
+		props, err := e.Properties("shop", "one")
+		if r := props[property].Reported; err == nil && (r == nil || r.Value != want) {
+			err = fmt.Errorf("it is %+v", r)
+		}
+		return err
+	})
+}
+
+func (e *env) awaitState(want string) {
+	e.t.Helper()
+	wait.Until(e.t, "the state "+want, func() error {
+		for _, d := range e.Devices() {
+			if d.Twin.State != want {
+				return fmt.Errorf("it is %q", d.Twin.State)
+			}
+		}
+		return nil
+	})
+}
+
+// TestDevice: registers become reported values, and desired values registers.
+func TestDevice(t *testing.T) {
+	s := modbusserver.Start(t)
+	s.Set(1, 215)
+	s.Set(10, 0, 0x3fc0) // 1.5, the low register first
+	e := start(t, boiler(tcp(s), map[string]string{"limit": "60"}))
+	e.await("temp", "22") // 21.5, rounded to an INT
+	e.await("flow", "1.5")
+	e.await("on", "false")
+	e.await("limit", "60")
+	e.awaitState("online")
+	s.Set(1, 0xffff-99) // -100
+	e.await("temp", "-10")
+	e.Apply("shop/device/one", boiler(tcp(s), map[string]string{"limit": "61", "flow": "-2.25", "on": "true"}))
+	e.await("limit", "61")
+	e.await("flow", "-2.25")
+	e.await("on", "true")
+	if s.Register(2) != 61 || s.Register(11) != 0xc010 || !s.Coil(3) {
+		t.Errorf("registers %d, %#x and coil %v; want 61, 0xc010 and true", s.Register(2), s.Register(11), s.Coil(3))
+	}
+	writes := s.Writes()
+	s.Set(2, 7) // by hand, at the device
+	e.await("limit", "7")
+	if got := s.Writes(); got != writes {
+		t.Errorf("writes = %d, want %d: a value that is desired is written once", got, writes)
+	}
+}
+
+// TestAway: a device that goes and comes back, and an agent that does.
+func TestAway(t *testing.T) {
+	s := modbusserver.Start(t)
+	e := start(t, boiler(tcp(s), nil))
+	e.awaitState("online")
+	s.Stop()
+	e.awaitState("offline")
+	s.Set(2, 5)
+	s.Listen()
+	e.await("limit", "5")
+	e.awaitState("online")
+	e.Stop()
+	s.Set(2, 6)
+	e.Run()
+	e.await("limit", "6")
+}
+
+// TestRefused: a property that the device does not have harms no other one.
+func TestRefused(t *testing.T) {
+	s := modbusserver.Start(t)
+	none := `{"name":"none","collectCycle":20,"visitors":{"configData":{"register":"HoldingRegister","offset":5000}}}`
+	e := start(t, boiler(tcp(s), nil, none))
+	s.Set(2, 5)
+	e.await("limit", "5")
+	e.awaitState("unhealthy")
+	e.Apply("shop/device/one", boiler(tcp(s), nil))
+	e.awaitState("online")
+}
+
+// TestPush: values are published as pushMethod says.
+func TestPush(t *testing.T) {
+	s := modbusserver.Start(t)
+	s.Set(2, 5)
+	b, err := broker.New(broker.Options{Address: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := b.Run(ctx); err != nil {
+			t.Errorf("the broker: %v, want no error", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	pushed := make(chan []byte, 10)
+	stop, err := b.Subscribe("hall/limit", func(_ string, payload []byte) { pushed <- payload })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	limit := fmt.Sprintf(`{"name":"none","collectCycle":20,"visitors":{"configData":{"register":"HoldingRegister","offset":2}},
+"pushMethod":{"mqtt":{"address":"tcp://%s","topic":"hall/limit","qos":1}}}`, b.Address(t.Context()))
+	e := start(t, boiler(tcp(s), nil, limit))
+	for _, want := range []string{"5", "6"} {
+		var got mapper.Pushed
+		if err := json.Unmarshal(wait.Receive(t, "a value", pushed), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got.Value != want || got.Namespace != "shop" || got.Device != "one" || got.Property != "none" ||
+			got.Timestamp == 0 {
+			t.Errorf("published %+v, want %s of shop/one", got, want)
+		}
+		e.await("none", want)
+		s.Set(2, 6)
+	}
+}
+
+// TestSerial: the same device at the end of a serial line.
+func TestSerial(t *testing.T) {
+	s := modbusserver.Start(t)
+	s.Set(2, 77)
+	e := start(t, boiler(fmt.Sprintf(`"serialPort":%q,"baudRate":115200`, serialLine(t, s)), map[string]string{"on": "true"}))
+	e.await("limit", "77")
+	e.await("on", "true")
+	e.awaitState("online")
+}
+
+// serialLine is a line with a device at its end: the frames of RTU, without their address and checksum, are requests of
+// Modbus TCP.
+func serialLine(t *testing.T, s *modbusserver.Server) string {
+	t.Helper()
+	line, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(line.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var unlock int32
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, line.Fd(), unix.TIOCSPTLCK,
+		uintptr(unsafe.Pointer(&unlock))); errno != 0 {
+		t.Fatal(errno)
+	}
+	name := "/dev/pts/" + strconv.Itoa(number)
+	held, err := os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0) // or the line would hang up when the mapper closes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	termios, err := unix.IoctlGetTermios(int(held.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	termios.Lflag, termios.Oflag, termios.Iflag = 0, 0, 0
+	if err := unix.IoctlSetTermios(int(held.Fd()), unix.TCSETS, termios); err != nil {
+		t.Fatal(err)
+	}
+	device, err := net.Dial("tcp", net.JoinHostPort(s.IP, strconv.Itoa(s.Port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() { serve(line, device) })
+	t.Cleanup(func() {
+		_ = held.Close()
+		_ = device.Close()
+		running.Wait()
+		_ = line.Close()
+	})
+	return name
+}
+
+// serve answers requests of 8 bytes, those for one coil or register and for reading, until the line hangs up.
+func serve(line io.ReadWriter, device io.ReadWriter) {
+	request := make([]byte, 8)
+	header := make([]byte, 6)
+	for {
+		if _, err := io.ReadFull(line, request); err != nil {
+			return
+		}
+		if crc(request[:6]) != binary.LittleEndian.Uint16(request[6:]) {
+			return
+		}
+		if _, err := device.Write(append([]byte{0, 1, 0, 0, 0, 6}, request[:6]...)); err != nil {
+			return
+		}
+		if _, err := io.ReadFull(device, header); err != nil {
+			return
+		}
+		answer := make([]byte, binary.BigEndian.Uint16(header[4:]))
+		if _, err := io.ReadFull(device, answer); err != nil {
+			return
+		}
+		if _, err := line.Write(binary.LittleEndian.AppendUint16(answer, crc(answer))); err != nil {
+			return
+		}
+	}
+}
+
+// crc is the checksum of Modbus RTU.
+func crc(data []byte) uint16 {
+	sum := uint16(0xffff)
+	for _, b := range data {
+		sum ^= uint16(b)
+		for range 8 {
+			odd := sum&1 != 0
+			if sum >>= 1; odd {
+				sum ^= 0xa001
+			}
+		}
+	}
+	return sum
+}
+
+// TestValues: values and the registers that hold them.
+func TestValues(t *testing.T) {
+	for _, test := range []struct {
+		kind, value string
+		v           visitor
+		data        string
+	}{
+		{"INT", "-2", visitor{Limit: 1}, "\xff\xfe"},
+		{"INT", "65534", visitor{Limit: 1, Unsigned: true}, "\xff\xfe"},
+		{"INT", "305419896", visitor{Limit: 2}, "\x12\x34\x56\x78"},
+		{"INT", "305419896", visitor{Limit: 2, IsSwap: true}, "\x34\x12\x78\x56"},
+		{"INT", "305419896", visitor{Limit: 2, IsRegisterSwap: true}, "\x56\x78\x12\x34"},
+		{"INT", "9223372036854775807", visitor{Limit: 4}, "\x7f\xff\xff\xff\xff\xff\xff\xff"},
+		{"FLOAT", "0.1", visitor{Limit: 2}, "\x3d\xcc\xcc\xcd"},
+		{"DOUBLE", "0.1", visitor{Limit: 4}, "\x3f\xb9\x99\x99\x99\x99\x99\x9a"},
+		{"DOUBLE", "21.5", visitor{Limit: 1, Scale: 0.1}, "\x00\xd7"},
+		{"STRING", "pump", visitor{Limit: 3}, "pump\x00\x00"},
+		{"BYTES", "00ff", visitor{Limit: 1}, "\x00\xff"},
+		{"BOOLEAN", "true", visitor{Limit: 1}, "\x00\x01"},
+	} {
+		if test.v.Scale == 0 {
+			test.v.Scale = 1
+		}
+		data, err := test.v.encode(test.kind, test.value)
+		if err != nil || string(data) != test.data {
+			t.Errorf("%s %s %+v: encoded %x, %v; want %x", test.kind, test.value, test.v, data, err, test.data)
+		}
+		value, err := test.v.decode(test.kind, []byte(test.data))
+		if err != nil || value != test.value {
+			t.Errorf("%s %x %+v: decoded %s, %v; want %s", test.kind, test.data, test.v, value, err, test.value)
+		}
+	}
+	for _, test := range []struct{ kind, value, reason string }{
+		{"INT", "65536", "does not fit"}, {"INT", "-32769", "does not fit"}, {"INT", "x", "a number"},
+		{"INT", "1e300", "does not fit"}, {"STRING", "abc", "room for 2"}, {"BYTES", "0", "hexadecimal"},
+		{"BYTES", "000000", "2 bytes"}, {"BOOLEAN", "maybe", "true or false"},
+	} {
+		v := visitor{Limit: 1, Scale: 1}
+		if _, err := v.encode(test.kind, test.value); err == nil || !strings.Contains(err.Error(), test.reason) {
+			t.Errorf("%s %s: %v, want an error with %s", test.kind, test.value, err, test.reason)
+		}
+	}
+}
+
+// TestConfiguration: what is wrong with a place or a visitor.
+func TestConfiguration(t *testing.T) {
+	d := newDriver()
+	open := func(c mapper.Config) error {
+		_, err := d.Open(t.Context(), c)
+		return err
+	}
+	if err := open(mapper.Config{"ip": "192.0.2.1", "port": float32(1502), "slaveID": int64(3)}); err != nil {
+		t.Errorf("a gateway: %v, want no error", err)
+	}
+	for reason, c := range map[string]mapper.Config{
+		"either ip":      {},
+		"serialPort":     {"ip": "192.0.2.1", "serialPort": "/dev/ttyS0"},
+		"parity":         {"serialPort": "/dev/ttyS0", "parity": "maybe"},
+		"1 to 247":       {"ip": "192.0.2.1", "slaveID": 248},
+		"other settings": {"ip": "192.0.2.1", "port": 1502, "timeout": 5},
+		"configData":     {"ip": 5},
+	} {
+		if err := open(c); err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%v: %v, want an error with %s", c, err, reason)
+		}
+	}
+	c := &conn{driver: d, bus: &bus{}, unit: 1}
+	for reason, v := range map[string]mapper.Config{
+		"125": {"register": holding, "limit": 126}, "exist": {"register": holding, "offset": 65535, "limit": 2},
+	} {
+		_, err := c.Read(t.Context(), &mapper.Property{Visitor: v})
+		if err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%v: %v, want an error with %s", v, err, reason)
+		}
+	}
+	if err := c.Write(t.Context(), &mapper.Property{Visitor: mapper.Config{"register": input}}, "1"); err == nil {
+		t.Errorf("a write to %s = nil, want an error", input)
+	}
+}

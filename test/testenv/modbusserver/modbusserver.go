@@ -1,0 +1,149 @@
+// Package modbusserver is a Modbus device for tests: registers and coils behind Modbus TCP, and behind a serial line.
+package modbusserver
+
+import (
+	"io"
+	"log"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/simonvetter/modbus"
+
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+)
+
+// Size is how many registers and coils there are.
+const Size = 100
+
+// Server is a device with unit 1.
+type Server struct {
+	IP   string
+	Port int
+
+	t       testing.TB
+	running *modbus.ModbusServer
+
+	mu      sync.Mutex
+	holding [Size]uint16
+	coils   [Size]bool
+	writes  int
+}
+
+// Start starts a device on a free port.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	port, err := daemon.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{t: t, IP: "127.0.0.1", Port: int(port)}
+	s.Listen()
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Listen serves again after Stop, on the same port.
+func (s *Server) Listen() {
+	s.t.Helper()
+	server, err := modbus.NewServer(&modbus.ServerConfiguration{
+		URL:     "tcp://" + net.JoinHostPort(s.IP, strconv.Itoa(s.Port)),
+		Timeout: time.Hour,
+		Logger:  log.New(io.Discard, "", 0),
+	}, handler{s})
+	if err == nil {
+		err = server.Start()
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.running = server
+}
+
+// Stop ends the connections and listens no more.
+func (s *Server) Stop() {
+	if s.running != nil {
+		if err := s.running.Stop(); err != nil {
+			s.t.Error(err)
+		}
+		s.running = nil
+	}
+}
+
+// Set sets holding registers, from an address on.
+func (s *Server) Set(address int, values ...uint16) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	copy(s.holding[address:], values)
+}
+
+// Register returns a holding register.
+func (s *Server) Register(address int) uint16 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.holding[address]
+}
+
+// Coil returns a coil.
+func (s *Server) Coil(address int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.coils[address]
+}
+
+// Writes returns how many requests have written.
+func (s *Server) Writes() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writes
+}
+
+var errUnit = modbus.ErrGWTargetFailedToRespond
+
+type handler struct{ s *Server }
+
+func (h handler) HandleCoils(r *modbus.CoilsRequest) (out []bool, err error) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if err := check(r.UnitId, r.Addr, r.Quantity); err != nil {
+		return nil, err
+	}
+	if r.IsWrite {
+		h.s.writes++
+		copy(h.s.coils[r.Addr:], r.Args)
+	}
+	return append(out, h.s.coils[r.Addr:r.Addr+r.Quantity]...), nil
+}
+
+func (h handler) HandleDiscreteInputs(*modbus.DiscreteInputsRequest) ([]bool, error) {
+	return nil, modbus.ErrIllegalFunction
+}
+
+func (h handler) HandleHoldingRegisters(r *modbus.HoldingRegistersRequest) (out []uint16, err error) {
+	h.s.mu.Lock()
+	defer h.s.mu.Unlock()
+	if err := check(r.UnitId, r.Addr, r.Quantity); err != nil {
+		return nil, err
+	}
+	if r.IsWrite {
+		h.s.writes++
+		copy(h.s.holding[r.Addr:], r.Args)
+	}
+	return append(out, h.s.holding[r.Addr:r.Addr+r.Quantity]...), nil
+}
+
+func (h handler) HandleInputRegisters(*modbus.InputRegistersRequest) ([]uint16, error) {
+	return nil, modbus.ErrIllegalFunction
+}
+
+func check(unit uint8, address, quantity uint16) error {
+	switch {
+	case unit != 1:
+		return errUnit
+	case int(address)+int(quantity) > Size:
+		return modbus.ErrIllegalDataAddress
+	}
+	return nil
+}
