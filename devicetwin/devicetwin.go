@@ -79,6 +79,7 @@ type Module struct {
 	epoch   string
 	devices map[string]*entry // by NAMESPACE/NAME
 	models  map[string]*devices.DeviceModel
+	history history
 	linked  bool
 
 	persist *persister
@@ -103,6 +104,7 @@ func New(opts Options) *Module {
 		opts:    opts,
 		devices: map[string]*entry{},
 		models:  map[string]*devices.DeviceModel{},
+		history: history{},
 		descs:   newDescs(),
 	}
 	m.server = dmi.New(dmi.Options{
@@ -236,6 +238,7 @@ func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
 		return nil // an older device of that name
 	case goes:
 		delete(m.devices, at)
+		m.history.remove(at)
 	case e == nil:
 		e = &entry{id: at}
 		m.devices[at] = e
@@ -295,6 +298,8 @@ type Device struct {
 	Model     string    `json:"model"`
 	Protocol  string    `json:"protocol"`
 	Twin      twin.Twin `json:"twin"`
+	// Units has the units of properties whose model names one.
+	Units map[string]string `json:"units,omitempty"`
 }
 
 // Devices lists the devices of the node, unordered.
@@ -310,8 +315,28 @@ func (m *Module) Devices() []Device {
 				Model:     d.Spec.DeviceModelRef.Name,
 				Protocol:  d.Spec.Protocol.ProtocolName,
 				Twin:      *e.twin.Clone(),
+				Units:     m.units(d),
 			})
 		}
+	}
+	return out
+}
+
+// units returns the units of a device's properties. mu is held.
+func (m *Module) units(d *devices.Device) map[string]string {
+	model := m.models[id(d.Namespace, d.Spec.DeviceModelRef.Name)]
+	if model == nil {
+		return nil
+	}
+	var out map[string]string
+	for _, p := range model.Spec.Properties {
+		if p.Unit == "" {
+			continue
+		}
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[p.Name] = p.Unit
 	}
 	return out
 }

@@ -74,6 +74,7 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 	c.take(before, next, changed)
 	e.twin = *next
 	e.report.changed(changed...)
+	m.history.add(at, reports, m.opts.Now())
 	due := e.report.refresh(reports, m.opts.Now())
 	protocol := e.device.Spec.Protocol.ProtocolName
 	m.tell(c)

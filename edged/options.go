@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/nodepressure"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
+	"github.com/edgecore-io/edgecore/edged/statusui"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
@@ -66,6 +67,8 @@ type Options struct {
 	Node *node.Options
 	// Link tells how the link to the cloud is; nil where there is none. Collectors are more metrics.
 	Link func() server.Link
+	// Devices are the devices that the node serves, for the status page; nil where there is no such module.
+	Devices func() []statusui.Device
 	// Routes are what the ports serve of other modules.
 	Routes     []server.Route
 	Collectors []prometheus.Collector

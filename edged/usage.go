@@ -95,6 +95,7 @@ func (e *Edged) newShown() *api.Node {
 		Usage:    e.stats.Node,
 		LogsOf:   e.runtime.LogDir,
 		Link:     o.Link,
+		Served:   o.Devices,
 		Runtime:  e.runtimeVersion.Get,
 		Health:   e.health,
 		Began:    e.began,

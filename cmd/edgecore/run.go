@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/edged/server"
+	"github.com/edgecore-io/edgecore/edged/statusui"
 	"github.com/edgecore-io/edgecore/edgehub/nodelink"
 	"github.com/edgecore-io/edgecore/eventbus"
 	"github.com/edgecore-io/edgecore/metamanager"
@@ -99,6 +100,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	}
 	var routes []server.Route
 	var collectors []prometheus.Collector
+	var shown func() []statusui.Device
 	var mqtt *topics.Module
 	if cfg.Modules.EventBus.Enable {
 		mqtt, err = topics.New(topics.Options{
@@ -126,7 +128,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		if err := bus.Add(twins); err != nil {
 			return err
 		}
-		collectors = append(collectors, twins)
+		collectors, shown = append(collectors, twins), agentconfig.ShownDevices(twins)
 		routes = append(routes, server.Route{
 			Pattern: "/devices", Handler: twins.Handler(), ReadOnly: true, LocalOnly: true,
 		})
@@ -150,7 +152,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		if opts.Adopted, err = adopt.FromStore(ctx, db); err != nil {
 			klog.ErrorS(err, "Containers of the migration may be restarted")
 		}
-		opts.API.Config, opts.Routes = agentconfig.ShownConfig(cfg), routes
+		opts.API.Config, opts.Routes, opts.Devices = agentconfig.ShownConfig(cfg), routes, shown
 		if hub == nil {
 			opts.Node = nil
 		} else {

@@ -1,15 +1,51 @@
 package agentconfig
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/edgecore-io/edgecore/devicetwin"
+	"github.com/edgecore-io/edgecore/edged/statusui"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
+
+// ShownDevices returns what the status page shows of the devices.
+func ShownDevices(m *devicetwin.Module) func() []statusui.Device {
+	return func() []statusui.Device {
+		list := m.Devices()
+		slices.SortFunc(list, func(a, b devicetwin.Device) int {
+			return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		})
+		var out []statusui.Device
+		for _, d := range list {
+			shown := statusui.Device{Namespace: d.Namespace, Name: d.Name, State: d.Twin.State}
+			shown.Well = d.Twin.State == devices.StateOnline || d.Twin.State == devices.StateOK
+			for _, name := range slices.Sorted(maps.Keys(d.Twin.Properties)) {
+				p, v := d.Twin.Properties[name], statusui.Property{Name: name, Unit: d.Units[name]}
+				if p.Reported != nil {
+					v.Value, v.At = p.Reported.Value, time.UnixMilli(p.Reported.At)
+				}
+				if p.Desired != nil {
+					v.Desired = p.Desired.Value
+				}
+				for _, x := range m.Recent(d.Namespace, d.Name, name) {
+					v.Recent = append(v.Recent, statusui.Point{At: x.At, Value: x.Value})
+				}
+				shown.Properties = append(shown.Properties, v)
+			}
+			out = append(out, shown)
+		}
+		return out
+	}
+}
 
 // DeviceTwinOptions returns what the configuration says about devicetwin.
 func DeviceTwinOptions(d *v1alpha2.DeviceTwin) (devicetwin.Options, error) {

@@ -50,6 +50,8 @@ type Node struct {
 	LogsOf func(*v1.Pod) string
 	// Link tells how the link to the cloud is; nil where there is none.
 	Link func() server.Link
+	// Served are the devices that this node serves; nil where there is no such module.
+	Served func() []statusui.Device
 	// Runtime is the runtime's name and version.
 	Runtime func() (name, version string)
 	Health  *health.Registry
@@ -111,6 +113,14 @@ func (n *Node) Gauges(ctx context.Context) []statusui.Gauge {
 		klog.V(2).InfoS("Figures left out of the status page", "err", err)
 	}
 	return statusui.Gauges(&usage)
+}
+
+// Devices returns the devices that the node serves. It implements statusui.Source.
+func (n *Node) Devices() []statusui.Device {
+	if n.Served == nil {
+		return nil
+	}
+	return n.Served()
 }
 
 // Observed implements streaming.Node.

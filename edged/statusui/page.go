@@ -28,6 +28,32 @@ type Source interface {
 	Info(ctx context.Context) server.Info
 	// Gauges returns how full the device is; what cannot be read is left out.
 	Gauges(ctx context.Context) []Gauge
+	// Devices returns the devices that this node serves, in the order in which they are shown.
+	Devices() []Device
+}
+
+// Device is a device that the node serves.
+type Device struct {
+	Namespace, Name string
+	// State is "" if no mapper has reported one.
+	State string
+	// Well is set if the state is one of a device that works.
+	Well       bool
+	Properties []Property
+}
+
+// Property is a property of a device; At is when it was read, and zero if it was not. Desired is shown if it differs.
+type Property struct {
+	Name, Value, Desired, Unit string
+	At                         time.Time
+	// Recent are the numbers of the last minutes, the oldest first.
+	Recent []Point
+}
+
+// Point is a number at a time.
+type Point struct {
+	At    time.Time
+	Value float64
 }
 
 // Gauge is something that can be full.
@@ -48,11 +74,12 @@ const policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; ba
 func Handler(source Source) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		data := Render(View{
-			Now:    time.Now(),
-			Info:   source.Info(r.Context()),
-			Pods:   source.Pods(),
-			Events: source.Events(),
-			Gauges: source.Gauges(r.Context()),
+			Now:     time.Now(),
+			Info:    source.Info(r.Context()),
+			Pods:    source.Pods(),
+			Events:  source.Events(),
+			Gauges:  source.Gauges(r.Context()),
+			Devices: source.Devices(),
 		})
 		h := w.Header()
 		h.Set("Content-Type", "text/html; charset=utf-8")
@@ -68,11 +95,12 @@ func Handler(source Source) http.Handler {
 
 // View is a moment of the device.
 type View struct {
-	Now    time.Time
-	Info   server.Info
-	Pods   []*v1.Pod
-	Events []v1.Event
-	Gauges []Gauge
+	Now     time.Time
+	Info    server.Info
+	Pods    []*v1.Pod
+	Events  []v1.Event
+	Gauges  []Gauge
+	Devices []Device
 }
 
 // Render writes the page. It is pure.
@@ -87,6 +115,7 @@ func Render(v View) []byte {
 	p.gauges(v.Gauges)
 	p.markup("</div>")
 	p.pods(v.Pods)
+	p.devices(v.Devices)
 	p.errors(v.Events)
 	p.device(&v.Info)
 	p.markup("</main></body></html>\n")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -65,6 +66,10 @@ func moment(text string) View {
 			InvolvedObject: v1.ObjectReference{Name: text},
 		}},
 		Gauges: []Gauge{{Name: text, Used: 1, Total: 2, Detail: text}},
+		Devices: []Device{{Namespace: text, Name: text, State: text, Properties: []Property{{
+			Name: text, Value: text, Desired: text + "!", Unit: text, At: now.Add(-time.Minute),
+			Recent: []Point{{now.Add(-time.Minute), 1}, {now, 2}},
+		}}}},
 	}
 }
 
@@ -242,6 +247,46 @@ func TestErrorsAreBounded(t *testing.T) {
 	if n := len(Render(v)); n > 400_000 {
 		t.Errorf("%d bytes, want at most 400_000", n)
 	}
+	for range 1000 {
+		v.Devices[0].Properties = append(v.Devices[0].Properties, v.Devices[0].Properties[0])
+		v.Devices = append(v.Devices, v.Devices[0])
+	}
+	if n := len(Render(v)); n > 6_000_000 {
+		t.Errorf("%d bytes with devices, want at most 6,000,000", n)
+	}
+}
+
+// TestDevices: what is shown of a device, and the plot of a property.
+func TestDevices(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	var points []Point
+	for i := range 5 {
+		points = append(points, Point{now.Add(time.Duration(i-5) * time.Minute), float64(20 + i%2)})
+	}
+	page := string(Render(View{Now: now, Devices: []Device{
+		{Namespace: "shop", Name: "hall", State: "online", Well: true, Properties: []Property{
+			{Name: "temp", Value: "21", Unit: "°C", At: now.Add(-2 * time.Second), Recent: points},
+			{Name: "limit", Value: "60", Desired: "40", At: now}, {Name: "none"},
+		}},
+		{Namespace: "shop", Name: "gate", State: "offline"}, {Namespace: "shop", Name: "new"},
+	}}))
+	for _, want := range []string{
+		"1 device is not online", "1 of 3 online", "21 °C", "2s ago",
+		"desired: 40", "no mapper yet", "offline", "20 to 21 in the last 5m",
+		`points="0.0,23.0 30.0,1.0 60.0,23.0 90.0,1.0 120.0,23.0 "`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+	for name, points := range map[string][]Point{
+		"extremes": {{now, -math.MaxFloat64}, {now.Add(time.Second), math.MaxFloat64}}, "level": {{now, 3}, {now, 3}},
+	} {
+		page := string(Render(View{Now: now, Devices: []Device{{Properties: []Property{{At: now, Recent: points}}}}}))
+		if strings.Contains(page, "NaN") || strings.Contains(page, "Inf") {
+			t.Errorf("%s: the plot has numbers that are none:\n%s", name, page)
+		}
+	}
 }
 
 type device struct{ View }
@@ -250,6 +295,7 @@ func (d device) Pods() []*v1.Pod                  { return d.View.Pods }
 func (d device) Events() []v1.Event               { return d.View.Events }
 func (d device) Info(context.Context) server.Info { return d.View.Info }
 func (d device) Gauges(context.Context) []Gauge   { return d.View.Gauges }
+func (d device) Devices() []Device                { return d.View.Devices }
 
 func TestHandler(t *testing.T) {
 	h := Handler(device{moment("x")})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -32,26 +33,37 @@ func (p *writer) banner(v *View) {
 			unwell++
 		}
 	}
+	away := 0
+	for _, d := range v.Devices {
+		if !d.Well && d.State != "" {
+			away++
+		}
+	}
 	p.element(`<header><h1>`, v.Info.NodeName, `</h1>`)
 	switch {
 	case errors > 0:
 		p.element(`<p class="state bad" id="state">`, count(errors, "thing needs", "things need")+" attention", "</p>")
-	case warnings > 0 || unwell > 0:
-		p.element(`<p class="state warn" id="state">`, mild(warnings, unwell), "</p>")
+	case warnings+unwell+away > 0:
+		p.element(`<p class="state warn" id="state">`, mild(warnings, unwell, away), "</p>")
 	default:
 		p.markup(`<p class="state ok" id="state">All is well</p>`)
 	}
 	p.markup("</header>")
 }
 
-func mild(warnings, unwell int) string {
-	switch {
-	case unwell == 0:
-		return count(warnings, "warning", "warnings")
-	case warnings == 0:
-		return count(unwell, "pod is", "pods are") + " not ready"
+// mild says what is wrong and no error.
+func mild(warnings, unwell, away int) string {
+	var parts []string
+	if warnings > 0 {
+		parts = append(parts, count(warnings, "warning", "warnings"))
 	}
-	return count(warnings, "warning", "warnings") + ", " + count(unwell, "pod is", "pods are") + " not ready"
+	if unwell > 0 {
+		parts = append(parts, count(unwell, "pod is", "pods are")+" not ready")
+	}
+	if away > 0 {
+		parts = append(parts, count(away, "device is", "devices are")+" not online")
+	}
+	return strings.Join(parts, ", ")
 }
 
 func count(n int, one, many string) string {

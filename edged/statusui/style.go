@@ -42,5 +42,7 @@ li.bad>b{color:var(--bad)}li.warn>b{color:var(--warn)}
 .remedy{color:var(--soft)}
 .bar{height:.6rem;border-radius:.3rem;background:var(--line);overflow:hidden;margin:.3rem 0}
 .bar i{display:block;height:100%}
+.values{align-items:center;margin-top:.4rem}
+.plot{display:block;width:100%;max-width:20rem;height:1.6rem}.plot polyline{fill:none;stroke:var(--ok);stroke-width:1.5;vector-effect:non-scaling-stroke}
 dl{display:grid;grid-template-columns:auto 1fr;gap:.2rem .9rem;margin-bottom:.5rem}
 `
