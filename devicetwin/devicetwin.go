@@ -93,6 +93,8 @@ type entry struct {
 	device *devices.Device
 	twin   twin.Twin
 	report reporting
+	// stored is set once this process has written the twin: its versions may be sent then.
+	stored bool
 }
 
 // New makes the module.
@@ -402,6 +404,7 @@ func (m *Module) load(ctx context.Context) error {
 			klog.ErrorS(err, "Stored twin is invalid; starting it again", "key", row.Key)
 			e.twin = twin.Twin{}
 		}
+		e.twin.Resume()
 		m.devices[at] = e
 	}
 	list, err := m.opts.Store.List(ctx, resource.TypeDevice)
@@ -557,8 +560,26 @@ func (p *persister) write(ctx context.Context) {
 		klog.ErrorS(err, "Twins of devices not stored; trying again", "devices", len(dirty))
 		err = fmt.Errorf("%w: %w", dmi.ErrNotStored, err)
 	}
+	if err == nil {
+		p.m.wasStored(dirty)
+	}
 	for _, done := range waiting {
 		done <- err
+	}
+}
+
+// wasStored lets the uplink send the twins.
+func (m *Module) wasStored(dirty map[string]bool) {
+	m.mu.Lock()
+	first := false
+	for at := range dirty {
+		if e := m.devices[at]; e != nil && !e.stored {
+			e.stored, first = true, true
+		}
+	}
+	m.mu.Unlock()
+	if first {
+		m.uplink.wake.Notify()
 	}
 }
 
@@ -573,6 +594,7 @@ func (m *Module) writes(dirty map[string]bool) ([]store.Op, error) {
 			ops = append(ops, store.Delete(twinKey(at)))
 			continue
 		}
+		e.twin.Reserve()
 		data, err := json.Marshal(&e.twin)
 		if err != nil {
 			return nil, err

@@ -120,7 +120,7 @@ func (u *uplink) ready(timer **time.Timer, most int) []*entry {
 	for _, e := range u.m.devices {
 		r := &e.report
 		switch {
-		case e.device == nil || r.sending || !r.due():
+		case e.device == nil || !e.stored || r.sending || !r.due():
 		case r.next.After(now):
 			wait = min(wait, r.next.Sub(now))
 		case len(out) < most:

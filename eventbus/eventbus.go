@@ -227,7 +227,8 @@ func (b *bus) Publish(ctx context.Context, topic string, payload []byte, retain 
 func (b *bus) Notify(ctx context.Context, topic string, payload []byte) error {
 	var errs []error
 	for _, p := range b.parts {
-		if p.Connected() {
+		// The broker in the agent has clients a moment before it is Connected, and queues nothing without them.
+		if _, own := p.(internal); own || p.Connected() {
 			errs = append(errs, p.Publish(ctx, topic, payload, b.retain))
 		}
 	}

@@ -23,6 +23,8 @@ type Twin struct {
 	UID string `json:"uid,omitempty"`
 	// Version counts the changes of the twin.
 	Version int64 `json:"version"`
+	// Reserved is above all versions that were given out before the twin was next stored; see Resume.
+	Reserved int64 `json:"reserved,omitempty"`
 	// State is "" until the mapper has reported one.
 	State        string `json:"state,omitempty"`
 	StateVersion int64  `json:"stateVersion,omitempty"`
@@ -64,6 +66,16 @@ func (t *Twin) Clone() *Twin {
 	return &out
 }
 
+// reserve is how many versions may be given out between two writes of a twin to the store.
+const reserve = 1 << 32
+
+// Reserve prepares the twin for the store.
+func (t *Twin) Reserve() { t.Reserved = t.Version + reserve }
+
+// Resume prepares a twin that was read from the store: the process before may have sent versions that it did not store
+// any more. The twin must be stored before one of its versions is sent.
+func (t *Twin) Resume() { t.Version = max(t.Version, t.Reserved) }
+
 func (t *Twin) next() int64 {
 	t.Version++
 	return t.Version
@@ -73,7 +85,7 @@ func (t *Twin) next() int64 {
 // desired values that the spec has changed apply. It reports whether the twin changed, and which desired values did.
 func (t *Twin) SetSpec(d *devices.Device, at int64) (changed bool, desired []string) {
 	if t.UID != string(d.UID) {
-		*t = Twin{UID: string(d.UID), Version: t.Version}
+		*t = Twin{UID: string(d.UID), Version: t.Version, Reserved: t.Reserved}
 		changed = true
 	}
 	for name := range t.Properties {

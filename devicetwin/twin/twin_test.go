@@ -134,3 +134,27 @@ func TestJSON(t *testing.T) {
 		t.Errorf("twin (-want +got):\n%s, %v", diff, err)
 	}
 }
+
+// TestResume: versions that were given out and not stored are never given out again.
+func TestResume(t *testing.T) {
+	var kept Twin
+	d := device()
+	seen := map[int64]bool{}
+	for run := range 3 {
+		now := kept // as read from the store
+		now.Properties = nil
+		now.Resume()
+		now.SetSpec(d, 1)
+		now.Reserve()
+		kept = now
+		for i := range 5 {
+			if _, err := now.Reported(d, []Report{{Name: "temp", Value: string(rune('a' + i))}}); err != nil {
+				t.Fatal(err)
+			}
+			if seen[now.Version] {
+				t.Errorf("run %d: version %d again, want a new one", run, now.Version)
+			}
+			seen[now.Version] = true
+		}
+	}
+}

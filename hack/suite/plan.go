@@ -91,6 +91,7 @@ var integration = map[string]string{
 var longForms = map[string]string{
 	"./cloud/cloudhub":       "link",
 	"./cloud/cloudhub/queue": "link",
+	"./devicetwin":           "link",
 	"./edged/logrotate":      "edge",
 	"./edged/runtime":        "edge",
 	"./edged/status":         "edge",

@@ -213,6 +213,14 @@ func (w *worker) round(ctx context.Context, d *dmi.Device) time.Duration {
 	return max(wait, 0)
 }
 
+// desired returns the desired value, also of a nil point; "" is none.
+func (p *point) desired() string {
+	if p == nil {
+		return ""
+	}
+	return p.spec.GetDesired().GetValue()
+}
+
 // wants reports whether a desired value must be written.
 func (p *point) wants() bool {
 	desired := p.spec.GetDesired()
@@ -290,6 +298,8 @@ func (w *worker) deliver(ctx context.Context) time.Duration {
 				Reported: &dmi.TwinProperty{Value: v.value, Metadata: map[string]string{
 					"timestamp": strconv.FormatInt(v.at.UnixMilli(), 10), "type": v.kind,
 				}},
+				// KubeEdge's edgecore ends if it is missing.
+				ObservedDesired: &dmi.TwinProperty{Value: w.points[name].desired()},
 			})
 		}
 		if _, err := w.m.agent.ReportDeviceStatus(ctx, r); err != nil {

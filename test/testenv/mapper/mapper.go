@@ -135,7 +135,7 @@ func (m *Mapper) Report(ctx context.Context, namespace, name string, at time.Tim
 		status.Twins = append(status.Twins, &dmi.Twin{PropertyName: values[i], Reported: &dmi.TwinProperty{
 			Value:    values[i+1],
 			Metadata: map[string]string{"timestamp": strconv.FormatInt(at.UnixMilli(), 10), "type": "STRING"},
-		}})
+		}, ObservedDesired: &dmi.TwinProperty{Value: values[i+1]}}) // KubeEdge's edgecore wants both
 	}
 	return m.client(ctx, func(ctx context.Context, c dmi.DeviceManagerServiceClient) error {
 		_, err := c.ReportDeviceStatus(ctx, &dmi.ReportDeviceStatusRequest{
