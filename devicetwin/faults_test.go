@@ -62,7 +62,8 @@ func TestFaults(t *testing.T) {
 		t.Helper()
 		n++
 		property := properties[rng.IntN(len(properties))]
-		stored, err := e.Update("shop", "one", []twin.Report{{Name: property, Value: strconv.Itoa(n), At: int64(n)}}, nil)
+		r := twin.Report{Name: property, Value: strconv.Itoa(n), At: int64(n)}
+		stored, err := e.Update("shop", "one", []twin.Report{r}, nil)
 		if err != nil {
 			t.Fatalf("fault %d: report %d: %v, want no error", n, n, err)
 		}
@@ -133,10 +134,10 @@ func TestFaults(t *testing.T) {
 	e.cloud.set(false)
 	for _, property := range properties {
 		n++
-		if err := e.Report(t.Context(), "shop", "one", []twin.Report{{Name: property, Value: strconv.Itoa(n)}}); err != nil {
+		want := strconv.Itoa(n)
+		if err := e.Report(t.Context(), "shop", "one", []twin.Report{{Name: property, Value: want}}); err != nil {
 			t.Fatal(err)
 		}
-		want := strconv.Itoa(n)
 		wait.Until(t, "the cloud to have "+property+" = "+want, func() error {
 			if got := e.cloud.latest(property); got != want {
 				return fmt.Errorf("it is %s", got)

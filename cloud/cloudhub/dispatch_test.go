@@ -243,7 +243,11 @@ func samePush(t *testing.T, m *model.Message) {
 	act := queue.Action{
 		Op: op, ID: m.Header.ID, State: queue.State{UID: o.Metadata.UID, ResourceVersion: m.Header.ResourceVersion},
 	}
-	got := pushMessage(key, act, m.Content, o.APIVersion, o.Kind)
+	object := m.ContentData()
+	if op == queue.Delete {
+		object = nil
+	}
+	got := pushMessage(key, act, object, o.APIVersion, o.Kind)
 	if op == queue.Delete { // of a deleted object the names and the UID are enough (docs/wire.md, Delivery)
 		want := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","namespace":"default","uid":"` +
 			string(o.Metadata.UID) + `"}}`

@@ -82,6 +82,9 @@ const (
 type Options struct {
 	Downstream Downstream
 	Upstream   Upstream
+	// Removed, which may be nil, returns what a delete of an object has instead of the metadata alone, as JSON with
+	// apiVersion and kind; nil is no more than that.
+	Removed func(key resource.Key, uid types.UID) json.RawMessage
 	// Records are for KubeEdge's edgecores; nil keeps none.
 	Records Records
 	// KubeCA is the CA of the Kubernetes API in PEM, which edges ask for.

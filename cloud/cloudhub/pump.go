@@ -272,7 +272,11 @@ func (s *session) send(key resource.Key, act queue.Action, object *Object) {
 		m = pushMessage(key, act, object.JSON, object.APIVersion, object.Kind)
 	} else {
 		apiVersion, kind := s.hub.kinds.of(key.Type)
-		m = pushMessage(key, act, nil, apiVersion, kind)
+		var last json.RawMessage
+		if s.hub.opts.Removed != nil {
+			last = s.hub.opts.Removed(key, act.State.UID)
+		}
+		m = pushMessage(key, act, last, apiVersion, kind)
 	}
 	if act.Resend {
 		s.hub.metrics.resends.Inc()

@@ -20,14 +20,15 @@ const (
 	sourceCloudHub         = "cloudhub"
 )
 
-// pushMessage returns the message for an action (docs/wire.md, Pushes of the cloud).
+// pushMessage returns the message for an action (docs/wire.md, Pushes of the cloud). object is the state to send; for a
+// delete it is the last one, and may be nil.
 func pushMessage(key resource.Key, act queue.Action, object json.RawMessage, apiVersion, kind string) *model.Message {
 	source := sourceEdgeController
 	if key.Type == resource.TypeDevice || key.Type == resource.TypeDeviceModel {
 		source = sourceDeviceController
 	}
 	m := model.New(source, model.GroupResource, operation(key, act.Op), key.String(), object)
-	if act.Op == queue.Delete {
+	if act.Op == queue.Delete && object == nil {
 		m.Content = tombstone(key, act.State.UID, apiVersion, kind)
 	}
 	m.Header.ID, m.Header.ResourceVersion = act.ID, act.State.ResourceVersion

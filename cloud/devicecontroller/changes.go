@@ -1,6 +1,7 @@
 package devicecontroller
 
 import (
+	"context"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
@@ -112,6 +113,9 @@ func handler[T any](f func(old, now *T)) cache.ResourceEventHandler {
 }
 
 func (c *Controller) deviceEvent(old, now *devices.Device) {
+	if old != nil && (now == nil || old.UID != now.UID) {
+		c.gone.Add(old.UID, old)
+	}
 	for _, ch := range deviceChanges(old, now) {
 		c.hub.Changed(ch.node, ch.key)
 	}
@@ -131,6 +135,7 @@ func (c *Controller) modelEvent(old, now *devices.DeviceModel) {
 	m := now
 	if m == nil {
 		m = old
+		c.gone.Add(old.UID, old)
 	}
 	key := resource.Key{Namespace: m.Namespace, Type: resource.TypeDeviceModel, Name: m.Name}
 	for _, d := range c.caches.of(m.Namespace, m.Name) {
@@ -143,6 +148,18 @@ func (c *Controller) modelEvent(old, now *devices.DeviceModel) {
 	}
 }
 
+// checkFirst checks all devices once both caches are filled: the events of devices and models come in any order.
+func (c *Controller) checkFirst(ctx context.Context) {
+	if !cache.WaitForCacheSync(ctx.Done(), c.caches.devices.HasSynced, c.caches.models.HasSynced) {
+		return
+	}
+	for _, obj := range c.caches.devices.GetStore().List() {
+		if d, ok := obj.(*devices.Device); ok && d.Spec.NodeName != "" {
+			c.checkSpec(d)
+		}
+	}
+}
+
 // checkSpec records events about what is wrong with the spec of a device.
 func (c *Controller) checkSpec(d *devices.Device) {
 	if old := olderForm(d); old != "" {
@@ -150,7 +167,7 @@ func (c *Controller) checkSpec(d *devices.Device) {
 		return
 	}
 	if !c.caches.filled() {
-		return // the model may still come; modelEvent checks the device then
+		return // the model may still come; checkFirst checks the device then
 	}
 	model := c.caches.model(d.Namespace, d.Spec.DeviceModelRef.Name)
 	if model == nil {

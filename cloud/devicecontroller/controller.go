@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/lru"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
@@ -57,6 +58,9 @@ type Hub interface {
 	Send(node string, m *model.Message) bool
 }
 
+// maxGone is how many deleted objects are remembered.
+const maxGone = 1000
+
 // Controller implements cloudhub.Downstream and cloudhub.Upstream for devices. Make it with New, and Start it before
 // the hub takes its first connection.
 type Controller struct {
@@ -64,6 +68,8 @@ type Controller struct {
 	writer  *writer
 	events  *events
 	metrics *metrics
+	// gone has the last state of devices and models that were deleted lately, by UID.
+	gone *lru.Cache
 
 	// Set by Start.
 	hub   Hub
@@ -96,6 +102,7 @@ func New(o Options) (*Controller, error) {
 		caches:   caches,
 		events:   newEvents(o.Client),
 		metrics:  newMetrics(),
+		gone:     lru.New(maxGone),
 		sessions: map[string]bool{},
 	}
 	c.writer = newWriter(o, writerNeeds{
@@ -117,6 +124,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 		return fmt.Errorf("watch devices: %w", err)
 	}
 	c.owned.Go(func() { c.caches.run(ctx) })
+	c.owned.Go(func() { c.checkFirst(ctx) })
 	c.owned.Go(func() { c.events.run(ctx) })
 	c.owned.Go(func() { c.writer.run(ctx) })
 	return nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
@@ -85,6 +86,61 @@ func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, er
 	}
 	return nil, nil
 }
+
+// Removed is for cloudhub.Options. KubeEdge's edgecore finds the mapper of a deleted device, and of its model, by the
+// protocol in the spec. There is nothing else in it: a node may claim to have had an object of another node.
+func (c *Controller) Removed(key resource.Key, uid types.UID) json.RawMessage {
+	gone, _ := c.gone.Get(uid)
+	var object any
+	switch key.Type {
+	case resource.TypeDevice:
+		d, _ := gone.(*devices.Device)
+		if d == nil {
+			d = c.caches.device(key.Namespace, key.Name)
+		}
+		if d == nil || d.UID != uid {
+			return nil
+		}
+		object = removed{
+			metav1.TypeMeta{APIVersion: devices.APIVersion, Kind: devices.KindDevice}, removedMeta(&d.ObjectMeta),
+			map[string]any{"protocol": map[string]string{"protocolName": d.Spec.Protocol.ProtocolName}},
+		}
+	case resource.TypeDeviceModel:
+		m, _ := gone.(*devices.DeviceModel)
+		if m == nil {
+			m = c.caches.model(key.Namespace, key.Name)
+		}
+		if m == nil || m.UID != uid {
+			return nil
+		}
+		object = removed{
+			metav1.TypeMeta{APIVersion: devices.APIVersion, Kind: devices.KindDeviceModel}, removedMeta(&m.ObjectMeta),
+			map[string]any{"protocol": m.Spec.Protocol},
+		}
+	default:
+		return nil
+	}
+	data, err := json.Marshal(object)
+	if err != nil { // strings always encode
+		panic(err)
+	}
+	return data
+}
+
+// removed is the content of a delete.
+type removed struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        deletedMeta    `json:"metadata"`
+	Spec            map[string]any `json:"spec"`
+}
+
+type deletedMeta struct {
+	Name      string    `json:"name"`
+	Namespace string    `json:"namespace"`
+	UID       types.UID `json:"uid"`
+}
+
+func removedMeta(m *metav1.ObjectMeta) deletedMeta { return deletedMeta{m.Name, m.Namespace, m.UID} }
 
 // withoutForbidden returns the device as it is sent: without its status, and without the desired values that its model
 // forbids: nothing may write them to a machine. model may be nil; then nothing is known to be forbidden.

@@ -211,6 +211,9 @@ func (c *cloud) build(ctx context.Context) error {
 	hub.Downstream, hub.Upstream, hub.Gate = c.guard.Downstream(joined), c.guard.Upstream(joined), c.guard
 	hub.Records, hub.Registry, hub.KubeCA = c.records, c.registry, c.api.CA
 	hub.Duplicate = c.controller.Duplicate
+	if c.devices != nil {
+		hub.Removed = c.devices.Removed
+	}
 	if c.hub, err = cloudhub.New(hub); err != nil {
 		return err
 	}

@@ -49,6 +49,8 @@ type fixture struct {
 	cri     *cri.Client
 	// made are the machine's own folders in which KubeEdge 1.12 writes whatever its configuration says.
 	made map[string]bool
+	// devices switches devices on at KubeEdge's edge.
+	devices bool
 	// theirEdge and theirCloud are KubeEdge's programs.
 	theirEdge, theirCloud string
 }
@@ -89,7 +91,7 @@ func (f *fixture) theirs(dir, token string, link, bootstrap int) *kubeedge.Edge 
 	f.t.Helper()
 	e, err := kubeedge.NewEdge(f.t.Context(), kubeedge.EdgeOptions{
 		Binary: f.theirEdge, Dir: dir, NodeName: node, Endpoint: f.ctrd.Endpoint(), CgroupRoot: f.ctrd.CgroupRoot(),
-		Link: link, Bootstrap: bootstrap, Token: token,
+		Link: link, Bootstrap: bootstrap, Token: token, Devices: f.devices,
 	})
 	env.Must(f.t, err)
 	return e

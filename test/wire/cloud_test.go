@@ -105,6 +105,7 @@ func newCloud(t *testing.T) *cloudEnd {
 	hub, err := cloudhub.New(cloudhub.Options{
 		Downstream: joined,
 		Upstream:   joined,
+		Removed:    ofDevices.Removed,
 		Records:    records,
 		Features:   wire.AllFeatures(),
 		KubeCA:     []byte("-----BEGIN CERTIFICATE-----\n"),

@@ -24,6 +24,8 @@ type EdgeOptions struct {
 	// Link and Bootstrap are the cloud's ports at 127.0.0.1, Token is what it lets nodes join with.
 	Link, Bootstrap int
 	Token           string
+	// Devices switches devices on: mappers register at DMI.
+	Devices bool
 }
 
 // Edge is KubeEdge's edgecore with its files.
@@ -66,7 +68,7 @@ func NewEdge(ctx context.Context, opts EdgeOptions) (*Edge, error) {
 		"modules.edgeHub.token":                 e.Token,
 		"modules.edgeHub.websocket.server":      local(e.Link),
 		"modules.eventBus.enable":               false,
-		"modules.deviceTwin.enable":             false,
+		"modules.deviceTwin.enable":             e.Devices,
 		"modules.edged.hostnameOverride":        e.NodeName,
 		"modules.edged.reportEvent":             true,
 		"modules.edged.rootDirectory":           e.Path("var/lib/kubelet"),
@@ -112,6 +114,9 @@ func (e *Edge) Path(name string) string { return filepath.Join(e.Dir, name) }
 
 // Config is the configuration file.
 func (e *Edge) Config() string { return e.Path("etc/kubeedge/config/edgecore.yaml") }
+
+// DMI is the socket on which mappers register.
+func (e *Edge) DMI() string { return e.Path("etc/kubeedge/dmi.sock") }
 
 // Log is what the edge writes.
 func (e *Edge) Log() string { return e.Path("edgecore.log") }
