@@ -181,7 +181,7 @@ func byHand(t *testing.T, n *node) {
 	n.Running("site")
 
 	if out, err := n.Run(t.Context(), "images", "import", n.Config()); err == nil ||
-		!strings.Contains(out, "no archive of images") {
+		!strings.Contains(out, "not an archive of images") {
 		t.Errorf("import of a text file: %v, %s; want an error that says so", err, out)
 	}
 	if out, err := n.Run(t.Context(), "images", "pull", n.registry.host+"/nothing:1"); err == nil ||

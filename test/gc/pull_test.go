@@ -112,7 +112,7 @@ func pulls(t *testing.T, opts testenv.Options) {
 	wait.Until(t, "a pull that hangs to be given up", func() error {
 		_, _, err := impatient.Pull(t.Context(), hangs, nil, nil)
 		stalled, ok := errors.AsType[*images.StalledError](err)
-		if !ok || !strings.Contains(err.Error(), "the pull was given up") {
+		if !ok || !strings.Contains(err.Error(), "the pull was cancelled") {
 			t.Fatalf("a pull that hangs ended with %v, want a StalledError", err)
 		}
 		if got := stalled.Progress.Received; got < mib || got >= 4*mib {
