@@ -62,7 +62,7 @@ func (r Refusal) Unwrap() error { return r.Cause }
 // Property is a property of a device, as a Driver needs it.
 type Property struct {
 	Name string
-	// Type is that of the model: INT, FLOAT, DOUBLE, STRING, BOOLEAN, BYTES; "" if there is no model.
+	// Type is the type in the DeviceModel, such as INT; "" if there is no model.
 	Type string
 	// Visitor is the property's visitors.configData.
 	Visitor Config
@@ -147,7 +147,10 @@ func Run(ctx context.Context, o Options) error {
 	server := grpc.NewServer()
 	dmi.RegisterDeviceMapperServiceServer(server, m)
 	var parts sync.WaitGroup
-	parts.Go(func() { err = server.Serve(l) })
+	parts.Go(func() {
+		defer cancel()
+		err = server.Serve(l)
+	})
 	parts.Go(func() { m.register(ctx) })
 	parts.Go(func() { m.push.run(ctx) })
 	<-ctx.Done()
@@ -246,14 +249,16 @@ func (m *mapper) replace(models []*dmi.DeviceModel, list []*dmi.Device) {
 // set starts or updates the worker of a device. mu is held.
 func (m *mapper) set(d *dmi.Device) {
 	at := id(d.GetNamespace(), d.GetName())
-	w := m.workers[at]
-	if w == nil {
-		ctx, stop := context.WithCancel(m.ctx)
-		w = newWorker(m, d.GetNamespace(), d.GetName(), stop)
-		m.workers[at] = w
-		m.running.Go(func() { w.run(ctx) })
+	model := m.models[id(d.GetNamespace(), d.GetSpec().GetDeviceModelReference())]
+	if w := m.workers[at]; w != nil {
+		w.set(d, model)
+		return
 	}
-	w.set(d, m.models[id(d.GetNamespace(), d.GetSpec().GetDeviceModelReference())])
+	ctx, stop := context.WithCancel(m.ctx)
+	w := newWorker(m, d.GetNamespace(), d.GetName(), stop)
+	w.set(d, model)
+	m.workers[at] = w
+	m.running.Go(func() { w.run(ctx) })
 }
 
 // setModel takes a model, nil if it goes, and has its devices use it.

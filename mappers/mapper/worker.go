@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	dmi "github.com/edgecore-io/edgecore/pkg/dmi/v1beta1"
@@ -166,6 +168,7 @@ func (w *worker) configure(d *dmi.Device, model *dmi.DeviceModel) {
 		points[at.Name] = at
 	}
 	w.points = points
+	maps.DeleteFunc(w.values, func(name string, _ reading) bool { return points[name] == nil })
 }
 
 // round reads what is due and writes desired values. It returns how long nothing is due.
@@ -283,26 +286,45 @@ func (w *worker) close() {
 	}
 }
 
+// report reports the values of properties.
+func (w *worker) report(ctx context.Context, names []string) error {
+	r := &dmi.ReportDeviceStatusRequest{
+		DeviceName: w.name, DeviceNamespace: w.namespace, ReportedDevice: &dmi.DeviceStatus{},
+	}
+	for _, name := range names {
+		v := w.values[name]
+		r.ReportedDevice.Twins = append(r.ReportedDevice.Twins, &dmi.Twin{
+			PropertyName: name,
+			Reported: &dmi.TwinProperty{Value: v.value, Metadata: map[string]string{
+				"timestamp": strconv.FormatInt(v.at.UnixMilli(), 10), "type": v.kind,
+			}},
+			// KubeEdge's edgecore ends if it is missing.
+			ObservedDesired: &dmi.TwinProperty{Value: w.points[name].desired()},
+		})
+	}
+	_, err := w.m.agent.ReportDeviceStatus(ctx, r)
+	return err
+}
+
 // deliver reports values and state to edgecore. What it does not accept now is kept; it returns when to try again.
 func (w *worker) deliver(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if len(w.values) > 0 {
-		r := &dmi.ReportDeviceStatusRequest{
-			DeviceName: w.name, DeviceNamespace: w.namespace, ReportedDevice: &dmi.DeviceStatus{},
+	if names := slices.Sorted(maps.Keys(w.values)); len(names) > 0 {
+		err := w.report(ctx, names)
+		if status.Code(err) == codes.InvalidArgument { // because of one of them: it must not hold up the others
+			for _, name := range names {
+				if err = w.report(ctx, []string{name}); status.Code(err) == codes.InvalidArgument {
+					w.m.opts.Log.Warn("edgecore refuses a value", "device", id(w.namespace, w.name), "property", name,
+						"err", err)
+					err = nil
+				}
+				if err != nil {
+					break
+				}
+			}
 		}
-		for _, name := range slices.Sorted(maps.Keys(w.values)) {
-			v := w.values[name]
-			r.ReportedDevice.Twins = append(r.ReportedDevice.Twins, &dmi.Twin{
-				PropertyName: name,
-				Reported: &dmi.TwinProperty{Value: v.value, Metadata: map[string]string{
-					"timestamp": strconv.FormatInt(v.at.UnixMilli(), 10), "type": v.kind,
-				}},
-				// KubeEdge's edgecore ends if it is missing.
-				ObservedDesired: &dmi.TwinProperty{Value: w.points[name].desired()},
-			})
-		}
-		if _, err := w.m.agent.ReportDeviceStatus(ctx, r); err != nil {
+		if err != nil {
 			return w.undelivered(ctx, err)
 		}
 		clear(w.values)

@@ -209,7 +209,8 @@ func TestPush(t *testing.T) {
 func TestSerial(t *testing.T) {
 	s := modbusserver.Start(t)
 	s.Set(2, 77)
-	e := start(t, boiler(fmt.Sprintf(`"serialPort":%q,"baudRate":115200`, serialLine(t, s)), map[string]string{"on": "true"}))
+	place := fmt.Sprintf(`"serialPort":%q,"baudRate":115200`, serialLine(t, s))
+	e := start(t, boiler(place, map[string]string{"on": "true"}))
 	e.await("limit", "77")
 	e.await("on", "true")
 	e.awaitState("online")

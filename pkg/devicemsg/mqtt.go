@@ -7,7 +7,7 @@ import (
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 )
 
-// Base is in all messages to and of MQTT clients. The event id of a request is that of its result; Timestamp is in
+// Base is part of all messages to MQTT clients and from them. A result has the event id of its request. Timestamp is in
 // milliseconds since 1970.
 type Base struct {
 	EventID   string `json:"event_id"`

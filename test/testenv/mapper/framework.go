@@ -54,7 +54,7 @@ func StartModbus(t testing.TB, agent string) {
 	run(t, dir, binary, "--agent", agent, "--socket", filepath.Join(dir, "modbus.sock"))
 }
 
-// shortDir is a temporary folder: that of the test is too long for the path of a socket.
+// shortDir makes a temporary folder with a short path: t.TempDir is too long for a socket.
 func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mapper")
