@@ -48,7 +48,8 @@ type fleet struct {
 // measureLoad runs a fleet against a cluster and a cloudcore of its own.
 func measureLoad(ctx context.Context, t *table, o options, n int) (err error) {
 	// Nothing schedules and nothing controls: what shares the machine is only what is needed.
-	s, err := newSite(ctx, o, kube.Options{}, map[string]any{"nodeLimit": n + n/10})
+	// The whole fleet is behind one address, and registers at once.
+	s, err := newSite(ctx, o, kube.Options{}, map[string]any{"nodeLimit": n + n/10, "lookupsPerSource": n})
 	defer func() { err = errors.Join(err, s.stops.end(ctx)) }()
 	if err != nil {
 		return err
