@@ -250,7 +250,7 @@ func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
 		protocols[d.Spec.Protocol.ProtocolName] = true
 		before := e.twin.Clone()
 		if changed, desired := e.twin.SetSpec(d, m.now()); changed {
-			e.report.changed(desired...)
+			e.report.received(m.opts.Now(), desired...)
 			change.take(before, &e.twin, desired)
 		}
 	}

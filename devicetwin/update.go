@@ -102,7 +102,7 @@ func (m *Module) UpdateState(namespace, name, state string) (Stored, error) {
 	}
 	changed, err := e.twin.SetState(state, m.now())
 	if changed {
-		e.report.state = true
+		e.report.stateChanged()
 	}
 	m.mu.Unlock()
 	if err != nil {

@@ -39,11 +39,27 @@ type reporting struct {
 	// sending: a report is on its way. next is the earliest time of the next one.
 	sending bool
 	next    time.Time
+	// hold is until when desired values of the cloud, and nothing else, wait.
+	hold    time.Time
 	backoff *retry.Backoff
+}
+
+// received has desired values sent that came from the cloud. It knows them, so they wait for the reported values that
+// usually follow, and go with them: sent at once, they would delay those by sendInterval.
+func (r *reporting) received(now time.Time, names ...string) {
+	hold := r.hold
+	if !r.due() {
+		hold = now.Add(sendInterval)
+	}
+	r.changed(names...)
+	r.hold = hold
 }
 
 // changed has values sent.
 func (r *reporting) changed(names ...string) {
+	if len(names) > 0 {
+		r.hold = time.Time{}
+	}
 	if r.values == nil {
 		r.values = map[string]bool{}
 	}
@@ -71,7 +87,18 @@ func (r *reporting) refresh(reports []twin.Report, now time.Time) (due bool) {
 	return due
 }
 
+// stateChanged has the state sent.
+func (r *reporting) stateChanged() { r.state, r.hold = true, time.Time{} }
+
 func (r *reporting) due() bool { return len(r.values) > 0 || r.state }
+
+// earliest is when the next report may be sent.
+func (r *reporting) earliest() time.Time {
+	if r.hold.After(r.next) {
+		return r.hold
+	}
+	return r.next
+}
 
 // uplink sends reports to the cloud.
 type uplink struct {
@@ -121,8 +148,8 @@ func (u *uplink) ready(timer **time.Timer, most int) []*entry {
 		r := &e.report
 		switch {
 		case e.device == nil || !e.stored || r.sending || !r.due():
-		case r.next.After(now):
-			wait = min(wait, r.next.Sub(now))
+		case r.earliest().After(now):
+			wait = min(wait, r.earliest().Sub(now))
 		case len(out) < most:
 			r.sending = true
 			out = append(out, e)

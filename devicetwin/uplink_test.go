@@ -1,0 +1,37 @@
+package devicetwin
+
+import (
+	"testing"
+	"time"
+)
+
+func TestEarliest(t *testing.T) {
+	now := time.Unix(1000, 0)
+	late := now.Add(sendInterval / 2)
+	for name, tc := range map[string]struct {
+		do   func(r *reporting)
+		want time.Time
+	}{
+		"a reported value":      {func(r *reporting) { r.changed("a") }, time.Time{}},
+		"a desired value waits": {func(r *reporting) { r.received(now, "a") }, now.Add(sendInterval)},
+		"the first of two counts": {func(r *reporting) {
+			r.received(now, "a")
+			r.received(late, "b")
+		}, now.Add(sendInterval)},
+		"a reported value takes it":   {func(r *reporting) { r.received(now, "a"); r.changed("a") }, time.Time{}},
+		"so does a state":             {func(r *reporting) { r.received(now, "a"); r.stateChanged() }, time.Time{}},
+		"no value takes nothing":      {func(r *reporting) { r.received(now, "a"); r.changed() }, now.Add(sendInterval)},
+		"it does not hold up others":  {func(r *reporting) { r.changed("b"); r.received(now, "a") }, time.Time{}},
+		"nor a state":                 {func(r *reporting) { r.stateChanged(); r.received(now, "a") }, time.Time{}},
+		"the interval counts as well": {func(r *reporting) { r.next = late; r.changed("a") }, late},
+	} {
+		var r reporting
+		tc.do(&r)
+		if got := r.earliest(); !got.Equal(tc.want) {
+			t.Errorf("%s: earliest = %v, want %v", name, got, tc.want)
+		}
+		if !r.due() {
+			t.Errorf("%s: due = false, want true", name)
+		}
+	}
+}
