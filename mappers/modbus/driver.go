@@ -93,7 +93,6 @@ func (d *driver) Open(_ context.Context, config mapper.Config) (mapper.Conn, err
 func (p *protocol) client() (*modbus.ClientConfiguration, error) {
 	c := &modbus.ClientConfiguration{
 		Timeout: time.Duration(cmp.Or(p.Timeout, 1000)) * time.Millisecond,
-		Logger:  log.New(io.Discard, "", 0),
 	}
 	if p.SlaveID > 247 {
 		return nil, fmt.Errorf("slaveID %d: want 1 to 247", p.SlaveID)
@@ -125,7 +124,7 @@ func (p *protocol) client() (*modbus.ClientConfiguration, error) {
 
 // bus is a connection that devices share: one request at a time.
 type bus struct {
-	config modbus.ClientConfiguration
+	config modbus.ClientConfiguration // without a logger, so that two are equal if their settings are
 	users  int // guarded by driver.mu
 
 	mu     sync.Mutex
@@ -138,6 +137,7 @@ func (b *bus) do(unit uint8, f func(*modbus.ModbusClient) error) error {
 	defer b.mu.Unlock()
 	if b.client == nil {
 		config := b.config
+		config.Logger = log.New(io.Discard, "", 0)
 		c, err := modbus.NewClient(&config)
 		if err == nil {
 			err = c.Open()

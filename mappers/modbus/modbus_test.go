@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -139,16 +140,45 @@ func TestAway(t *testing.T) {
 	s := modbusserver.Start(t)
 	e := start(t, boiler(tcp(s), nil))
 	e.awaitState("online")
-	s.Stop()
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
 	e.awaitState("offline")
 	s.Set(2, 5)
-	s.Listen()
+	if err := s.Listen(); err != nil {
+		t.Fatal(err)
+	}
 	e.await("limit", "5")
 	e.awaitState("online")
 	e.Stop()
 	s.Set(2, 6)
 	e.Run()
 	e.await("limit", "6")
+}
+
+// TestGateway: devices share a connection, unless they want different ones.
+func TestGateway(t *testing.T) {
+	s := modbusserver.Start(t)
+	s.Set(2, 5)
+	e := start(t, boiler(tcp(s), nil))
+	e.awaitState("online")
+	other := func(name, place string) string {
+		return strings.Replace(boiler(place, nil), `"name":"one","namespace":"shop","uid":"d1"`,
+			`"name":"`+name+`","namespace":"shop","uid":"`+name+`"`, 1)
+	}
+	e.Apply("shop/device/two", other("two", tcp(s)))
+	e.Apply("shop/device/impatient", other("impatient", tcp(s)+`,"timeout":500`))
+	states := map[string]string{"one": "online", "two": "online", "impatient": "offline"}
+	wait.Until(t, fmt.Sprintf("the states %v", states), func() error {
+		got := map[string]string{}
+		for _, d := range e.Devices() {
+			got[d.Name] = d.Twin.State
+		}
+		if !maps.Equal(got, states) {
+			return fmt.Errorf("they are %v", got)
+		}
+		return nil
+	})
 }
 
 // TestRefused: a property that the device does not have harms no other one.

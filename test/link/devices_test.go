@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -80,7 +79,7 @@ func testDevices(t *testing.T, c *env.Cluster) {
 		"enable": true, "mqttMode": 0, "mqttServerInternal": "tcp://127.0.0.1:" + port,
 	})
 	e.apply(deviceModel, e.device("one"))
-	m := mapper.Start(t, t.TempDir(), filepath.Join(e.Dir, "dmi", "dmi.sock"), "dali")
+	m := mapper.Start(t, t.TempDir(), e.DMISocket(), "dali")
 	m.AwaitRegister()
 	one := e.NodeName + "/one"
 	m.AwaitDesired(one, "level", "5")
@@ -155,7 +154,7 @@ func (e *edge) request(port, topic, payload string, want ...string) {
 // states, and takes desired values. It is unchanged, and learns of devices that come and go while it runs.
 func testMapperFramework(t *testing.T, c *env.Cluster) {
 	e := startEdge(t, c, nil)
-	mapper.StartFramework(t, filepath.Join(e.Dir, "dmi", "dmi.sock"), "dali")
+	mapper.StartFramework(t, e.DMISocket(), "dali")
 	e.apply(deviceModel, e.device("one"), e.device("two"))
 	e.statusUntil("one", "the desired level 5", reports("level", "5"))
 	e.statusUntil("two", "the desired level 5", reports("level", "5"))
@@ -180,7 +179,7 @@ func testMapperFramework(t *testing.T, c *env.Cluster) {
 func testModbus(t *testing.T, c *env.Cluster) {
 	e := startEdge(t, c, nil)
 	s := modbusserver.Start(t)
-	mapper.StartModbus(t, filepath.Join(e.Dir, "dmi", "dmi.sock"))
+	mapper.StartModbus(t, e.DMISocket())
 	e.apply(deviceModel, `
 apiVersion: devices.kubeedge.io/v1beta1
 kind: Device
@@ -214,7 +213,7 @@ spec:
 	began = time.Now()
 	e.statusUntil("pump", "temp 21", reports("temp", "21"))
 	t.Logf("a register was in the DeviceStatus after %v, with kubectl", time.Since(began))
-	s.Stop()
+	env.Must(t, s.Stop())
 	e.statusUntil("pump", "the state", func(s *devices.Status) error {
 		if s.State != devices.StateOffline {
 			return fmt.Errorf("state %q", s.State)

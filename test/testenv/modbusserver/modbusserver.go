@@ -16,14 +16,13 @@ import (
 )
 
 // Size is how many registers and coils there are.
-const Size = 100
+const Size = 1024
 
 // Server is a device with unit 1.
 type Server struct {
 	IP   string
 	Port int
 
-	t       testing.TB
 	running *modbus.ModbusServer
 
 	mu      sync.Mutex
@@ -32,44 +31,55 @@ type Server struct {
 	writes  int
 }
 
-// Start starts a device on a free port.
+// New makes a device with a free port, on which it does not listen yet.
+func New() (*Server, error) {
+	port, err := daemon.FreePort()
+	return &Server{IP: "127.0.0.1", Port: port}, err
+}
+
+// Start starts a device on a free port until the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	port, err := daemon.FreePort()
+	s, err := New()
+	if err == nil {
+		err = s.Listen()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{t: t, IP: "127.0.0.1", Port: int(port)}
-	s.Listen()
-	t.Cleanup(s.Stop)
+	t.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
 	return s
 }
 
-// Listen serves again after Stop, on the same port.
-func (s *Server) Listen() {
-	s.t.Helper()
+// Listen serves, also again after Stop, until Stop.
+func (s *Server) Listen() error {
 	server, err := modbus.NewServer(&modbus.ServerConfiguration{
 		URL:     "tcp://" + net.JoinHostPort(s.IP, strconv.Itoa(s.Port)),
 		Timeout: time.Hour,
 		Logger:  log.New(io.Discard, "", 0),
 	}, handler{s})
-	if err == nil {
-		err = server.Start()
-	}
 	if err != nil {
-		s.t.Fatal(err)
+		return err
+	}
+	if err := server.Start(); err != nil {
+		return err
 	}
 	s.running = server
+	return nil
 }
 
 // Stop ends the connections and listens no more.
-func (s *Server) Stop() {
-	if s.running != nil {
-		if err := s.running.Stop(); err != nil {
-			s.t.Error(err)
-		}
-		s.running = nil
+func (s *Server) Stop() error {
+	if s.running == nil {
+		return nil
 	}
+	err := s.running.Stop()
+	s.running = nil
+	return err
 }
 
 // Set sets holding registers, from an address on.
