@@ -3,7 +3,6 @@ package topics
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/twins"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -44,7 +44,10 @@ type env struct {
 func start(t *testing.T) *env {
 	t.Helper()
 	e := &env{t: t}
-	address := freeAddress(t)
+	address, err := daemon.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
 	m, err := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) {
 		config := v1alpha2.Default().Modules.EventBus
 		config.MqttMode, config.MqttServerInternal = eventbus.ModeInternal, "tcp://"+address
@@ -75,16 +78,6 @@ func start(t *testing.T) *env {
 		running.Wait()
 	})
 	return e
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 // listen returns the messages of a topic from now on.

@@ -180,6 +180,58 @@ func TestReceiveMaximum(t *testing.T) {
 	}
 }
 
+// TestPacketIDs: the packet ids of a client have nothing to do with those of the messages to it.
+func TestPacketIDs(t *testing.T) {
+	b, address := start(t, Options{})
+	stay := func(pk *packets.Packet) { pk.Connect.Clean = false }
+	r := dial(t, address)
+	if code := r.connect("one", stay); code != 0 {
+		t.Fatalf("answer to connect = %d, want 0", code)
+	}
+	answer := func(kind byte) packets.Packet {
+		t.Helper()
+		pk := r.read()
+		if pk.FixedHeader.Type != kind || pk.PacketID != 1 {
+			t.Errorf("answer = %s with id %d, want %s with id 1", packets.PacketNames[pk.FixedHeader.Type], pk.PacketID,
+				packets.PacketNames[kind])
+		}
+		return pk
+	}
+	r.subscribe("a")
+	if err := b.Publish("a", []byte("first"), false); err != nil {
+		t.Fatal(err)
+	}
+	answer(packets.Publish) // and the client does not confirm it
+	filters := packets.Subscriptions{{Filter: "b", Qos: 1}}
+	r.send(packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Subscribe, Qos: 1}, PacketID: 1, Filters: filters,
+	})
+	if pk := answer(packets.Suback); !bytes.Equal(pk.ReasonCodes, []byte{1}) {
+		t.Errorf("codes of the subscription = %v, want 1", pk.ReasonCodes)
+	}
+	r.send(packets.Packet{
+		FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe, Qos: 1}, PacketID: 1, Filters: filters,
+	})
+	answer(packets.Unsuback)
+	r.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, PacketID: 1, TopicName: "c"})
+	answer(packets.Puback)
+	if err := b.Publish("b", []byte("to nobody"), false); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+
+	r = dial(t, address)
+	r.connect("one", stay)
+	if pk := answer(packets.Publish); string(pk.Payload) != "first" {
+		t.Errorf("message = %q, want the one that was not confirmed", pk.Payload)
+	}
+	r.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: 1})
+	r.ping()
+	if n := unconfirmed(b, "one"); n != 0 {
+		t.Errorf("unconfirmed messages = %d, want 0", n)
+	}
+}
+
 // TestStress: clients that publish, confirm, take each other's sessions over and vanish, all at once. Nothing may
 // deadlock, and all counts return to 0.
 func TestStress(t *testing.T) {

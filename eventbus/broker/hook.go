@@ -35,6 +35,10 @@ type client struct {
 	bytes    int
 	// stale is set when the server dropped one of them without a call of the hook.
 	stale bool
+	// sent is the packet id of the last message to the client.
+	sent uint16
+	// asked is the packet id of the request that the client waits for, and alias the one that the server knows.
+	asked, alias uint16
 }
 
 func newHook(b *Broker) *hook {
@@ -48,7 +52,7 @@ func (h *hook) ID() string { return "limits" }
 func (h *hook) Provides(b byte) bool {
 	switch b {
 	case mqtt.OnConnect, mqtt.OnConnectAuthenticate, mqtt.OnACLCheck, mqtt.OnSessionEstablish, mqtt.OnDisconnect,
-		mqtt.OnPacketRead, mqtt.OnSubscribe, mqtt.OnPublish, mqtt.OnPublishDropped, mqtt.OnQosPublish,
+		mqtt.OnPacketRead, mqtt.OnPacketEncode, mqtt.OnSubscribe, mqtt.OnPublish, mqtt.OnPublishDropped, mqtt.OnQosPublish,
 		mqtt.OnQosComplete, mqtt.OnQosDropped, mqtt.OnWill, mqtt.OnClientExpired, mqtt.OnRetainedExpired:
 		return true
 	}
@@ -87,11 +91,50 @@ func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet,
 			h.refuse(cl, dropTopic, "publish")
 			return pk, h.disconnect(cl, packets.ErrTopicNameInvalid)
 		}
+		if pk.FixedHeader.Qos == 1 {
+			h.setAlias(cl, &pk)
+		}
 		return pk, h.wait(cl, 1)
-	case packets.Subscribe, packets.Unsubscribe, packets.Pingreq:
+	case packets.Subscribe, packets.Unsubscribe:
+		h.setAlias(cl, &pk)
 		return pk, h.wait(cl, 1) // and the filters with wildcards in OnSubscribe
+	case packets.Pingreq:
+		return pk, h.wait(cl, 1)
 	}
 	return pk, nil
+}
+
+// setAlias gives a request an id that no message to the client has: both sides count for themselves, but the server
+// keeps one table. It would refuse a subscription with the id of a message that is not confirmed, and forget that
+// message at a publication with its id. The answer is sent before the client's next packet is read.
+func (h *hook) setAlias(cl *mqtt.Client, pk *packets.Packet) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.clients[cl]
+	if c == nil || pk.PacketID == 0 { // the server refuses it
+		return
+	}
+	c.asked = pk.PacketID
+	c.alias = c.sent ^ 0x8000 // no message has it soon
+	for used := true; used; {
+		if _, used = cl.State.Inflight.Get(c.alias); used || c.alias == 0 {
+			c.alias, used = c.alias+1, true
+		}
+	}
+	pk.PacketID = c.alias
+}
+
+// OnPacketEncode puts the client's own id back into the answer.
+func (h *hook) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet {
+	switch pk.FixedHeader.Type {
+	case packets.Suback, packets.Unsuback, packets.Puback:
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if c := h.clients[cl]; c != nil && c.alias == pk.PacketID {
+			pk.PacketID = c.asked
+		}
+	}
+	return pk
 }
 
 func (h *hook) disconnect(cl *mqtt.Client, code packets.Code) error {
@@ -290,6 +333,9 @@ func (h *hook) OnQosPublish(cl *mqtt.Client, pk packets.Packet, _ int64, _ int) 
 	defer h.mu.Unlock()
 	if c := h.clients[cl]; c != nil {
 		h.add(c, pk)
+		if pk.FixedHeader.Type == packets.Publish {
+			c.sent = pk.PacketID
+		}
 	}
 }
 

@@ -93,6 +93,8 @@ func encode(t testing.TB, pk packets.Packet) []byte {
 		err = pk.PublishEncode(&b)
 	case packets.Subscribe:
 		err = pk.SubscribeEncode(&b)
+	case packets.Unsubscribe:
+		err = pk.UnsubscribeEncode(&b)
 	case packets.Puback:
 		err = pk.PubackEncode(&b)
 	case packets.Pingreq:
@@ -180,6 +182,8 @@ func (r *raw) next() (pk packets.Packet, err error) {
 		err = pk.PubackDecode(body)
 	case packets.Suback:
 		err = pk.SubackDecode(body)
+	case packets.Unsuback:
+		err = pk.UnsubackDecode(body)
 	case packets.Disconnect:
 		err = pk.DisconnectDecode(body)
 	}

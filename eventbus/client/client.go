@@ -431,10 +431,10 @@ func (c *Client) subscribe(ctx context.Context, s *session, filter string) error
 	if err := c.await(ctx, s, token, "subscribe to "+filter); err != nil {
 		return err
 	}
-	const refused = 0x80
-	if t, ok := token.(*mqtt.SubscribeToken); ok && t.Result()[filter] == refused {
+	const refused = 0x80 // and higher ones of brokers that mean MQTT 5
+	if t, ok := token.(*mqtt.SubscribeToken); ok && t.Result()[filter] >= refused {
 		klog.ErrorS(nil, "The MQTT broker refused a subscription; allow it in the broker's access list",
-			"server", c.endpoint.address, "filter", filter, "user", c.options.Username)
+			"server", c.endpoint.address, "filter", filter, "user", c.options.Username, "code", t.Result()[filter])
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/eventbus/spool"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -60,12 +61,11 @@ type mosquitto struct {
 
 func newMosquitto(t testing.TB, lines ...string) *mosquitto {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := daemon.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	_ = l.Close()
+	port := strconv.Itoa(free)
 	m := &mosquitto{TB: t, port: port, config: filepath.Join(t.TempDir(), "mosquitto.conf")}
 	config := fmt.Sprintf("listener %s 127.0.0.1\nmax_queued_messages 0\n%s\n", port, strings.Join(lines, "\n"))
 	if os.Getuid() == 0 {

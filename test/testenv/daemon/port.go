@@ -30,6 +30,12 @@ func FreePort() (int, error) {
 	return p.Number, nil
 }
 
+// FreeAddress is FreePort with the address 127.0.0.1 before it.
+func FreeAddress() (string, error) {
+	port, err := FreePort()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
+}
+
 // ReservePort reserves a port of 127.0.0.1 that nobody has, for TCP and UDP. It is none of those that the kernel gives
 // away by itself: whenever its holder does not listen, no connection of another program takes it.
 func ReservePort() (*Port, error) {
