@@ -51,9 +51,9 @@ func (h *hook) ID() string { return "limits" }
 // Provides implements mqtt.Hook.
 func (h *hook) Provides(b byte) bool {
 	switch b {
-	case mqtt.OnConnect, mqtt.OnConnectAuthenticate, mqtt.OnACLCheck, mqtt.OnSessionEstablish, mqtt.OnDisconnect,
-		mqtt.OnPacketRead, mqtt.OnPacketEncode, mqtt.OnSubscribe, mqtt.OnPublish, mqtt.OnPublishDropped, mqtt.OnQosPublish,
-		mqtt.OnQosComplete, mqtt.OnQosDropped, mqtt.OnWill, mqtt.OnClientExpired, mqtt.OnRetainedExpired:
+	case mqtt.OnConnect, mqtt.OnConnectAuthenticate, mqtt.OnSessionEstablish, mqtt.OnDisconnect, mqtt.OnClientExpired,
+		mqtt.OnPacketRead, mqtt.OnPacketEncode, mqtt.OnACLCheck, mqtt.OnSubscribe, mqtt.OnPublish, mqtt.OnWill,
+		mqtt.OnPublishDropped, mqtt.OnQosPublish, mqtt.OnQosComplete, mqtt.OnQosDropped, mqtt.OnRetainedExpired:
 		return true
 	}
 	return false

@@ -3,7 +3,6 @@ package kubeedge
 import (
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -43,7 +42,7 @@ func TestDevicesOfTheirCloud(t *testing.T) {
 		},
 	})
 	wait.Until(f.t, "the node is Ready", f.nodeReady)
-	f.deviceLife(filepath.Join(edge.Dir, "dmi", "dmi.sock"))
+	f.deviceLife(edge.DMISocket())
 }
 
 // deviceLife is a device's: what the cluster desires reaches its mapper, what the mapper reports the cluster.

@@ -63,6 +63,11 @@ func measureEdge(ctx context.Context, t *table, o options) (err error) {
 			return fmt.Errorf("count bytes: %w", err)
 		}
 	}
+	if o.parts["devices"] {
+		if err := e.devices(ctx); err != nil {
+			return fmt.Errorf("devices: %w", err)
+		}
+	}
 	return nil
 }
 

@@ -140,7 +140,7 @@ func (a *Agent) writeConfig() error {
 		"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "kind": "EdgeCore",
 		"database": map[string]any{"dataSource": a.Store()},
 		"modules": map[string]any{
-			"edgeHub": hub, "edged": edged, "deviceTwin": map[string]any{"dmiSockPath": a.file("dmi")},
+			"edgeHub": hub, "edged": edged, "deviceTwin": map[string]any{"dmiSockPath": filepath.Dir(a.DMISocket())},
 			"eventBus": eventBus,
 		},
 	})
@@ -165,6 +165,9 @@ func (a *Agent) PodLogs() string { return filepath.Join(a.Dir, "logs") }
 
 // Store is the SQLite file.
 func (a *Agent) Store() string { return filepath.Join(a.Dir, "db", "edgecore.db") }
+
+// DMISocket is the socket on which mappers register.
+func (a *Agent) DMISocket() string { return filepath.Join(a.Dir, "dmi", "dmi.sock") }
 
 // Log is what the agent writes.
 func (a *Agent) Log() string { return filepath.Join(a.Dir, "edgecore.log") }

@@ -38,21 +38,36 @@ func StartFramework(t testing.TB, agent, protocol string) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, dir, binary, "--config-file", config)
+	proc, err := daemon.Start(logFile(dir), nil, binary, "--config-file", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	endWith(t, dir, proc)
 }
 
 // StartModbus runs the Modbus mapper of this repository until the test ends; agent is the agent's socket.
 func StartModbus(t testing.TB, agent string) {
 	t.Helper()
 	dir := shortDir(t)
-	binary := filepath.Join(dir, "modbus")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
-		"github.com/edgecore-io/edgecore/mappers/modbus")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the Modbus mapper: %v\n%s", err, out)
+	proc, err := LaunchModbus(t.Context(), dir, agent)
+	if err != nil {
+		t.Fatal(err)
 	}
-	run(t, dir, binary, "--agent", agent, "--socket", filepath.Join(dir, "modbus.sock"))
+	endWith(t, dir, proc)
 }
+
+// LaunchModbus builds and runs the Modbus mapper of this repository in dir, whose path must be short enough for a
+// socket. The caller ends it. Its log is mapper.log in dir.
+func LaunchModbus(ctx context.Context, dir, agent string) (*daemon.Process, error) {
+	binary := filepath.Join(dir, "modbus")
+	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/edgecore-io/edgecore/mappers/modbus")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the Modbus mapper: %w\n%s", err, out)
+	}
+	return daemon.Start(logFile(dir), nil, binary, "--agent", agent, "--socket", filepath.Join(dir, "modbus.sock"))
+}
+
+func logFile(dir string) string { return filepath.Join(dir, "mapper.log") }
 
 // shortDir makes a temporary folder with a short path: t.TempDir is too long for a socket.
 func shortDir(t testing.TB) string {
@@ -69,20 +84,15 @@ func shortDir(t testing.TB) string {
 	return dir
 }
 
-// run runs a mapper until the test ends.
-func run(t testing.TB, dir, binary string, args ...string) {
+// endWith ends a mapper with the test.
+func endWith(t testing.TB, dir string, proc *daemon.Process) {
 	t.Helper()
-	log := filepath.Join(dir, "mapper.log")
-	proc, err := daemon.Start(log, nil, binary, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
 		if err := proc.End(context.Background(), syscall.SIGKILL); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("the end of the log of the mapper:\n%s", daemon.Tail(log, 30))
+			t.Logf("the end of the log of the mapper:\n%s", daemon.Tail(logFile(dir), 30))
 		}
 	})
 }
