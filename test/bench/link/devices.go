@@ -193,8 +193,9 @@ func (p *plant) timeValues(ctx context.Context) error {
 		{"desired value, API -> register -> reported in the DeviceStatus", back, limit},
 		{"value in the register -> DeviceStatus", read, limit},
 	} {
+		median, worst := load.Median(row.times), load.Percentile(row.times, 100)
 		p.t.row(fmt.Sprintf("%s, median (worst) of %d", row.what, changes),
-			fmt.Sprintf("%s (%s)", millis(load.Median(row.times)), millis(load.Percentile(row.times, 100))), "", row.limit)
+			fmt.Sprintf("%s (%s)", millis(median), millis(worst)), "", row.limit)
 	}
 	return nil
 }
@@ -336,7 +337,7 @@ func (p *plant) count(ctx context.Context) error {
 	perSecond := func(n float64) float64 { return n / sensorTime.Seconds() }
 	link := after.link.since(before.link)
 	p.t.row(fmt.Sprintf("%d devices x %d properties at 1 Hz, one of each changes: API writes a second", sensors,
-		sensorProperties), fmt.Sprintf("%.1f", perSecond(after.writes-before.writes)), "", "<= 20")
+		sensorProperties), fmt.Sprintf("%.0f", perSecond(after.writes-before.writes)), "", "<= 20")
 	p.t.row("on the link in a second ("+layer+")", fmt.Sprintf("%s up, %s down",
 		kilobytes(perSecond(float64(link.up))), kilobytes(perSecond(float64(link.down)))), "", "")
 	p.t.row("edgecore: % of a core; written to disk in a second; RSS (anonymous)",
