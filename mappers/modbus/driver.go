@@ -125,7 +125,7 @@ func (p *protocol) client() (*modbus.ClientConfiguration, error) {
 // bus is a connection that devices share: one request at a time.
 type bus struct {
 	config modbus.ClientConfiguration // without a logger, so that two are equal if their settings are
-	users  int // guarded by driver.mu
+	users  int                        // guarded by driver.mu
 
 	mu     sync.Mutex
 	client *modbus.ModbusClient
