@@ -29,9 +29,13 @@ func TestManifests(t *testing.T) {
 		!strings.Contains(err.Error(), "rbac.yaml") {
 		t.Errorf("ChooseImpersonation without rights: %v, want an error that names rbac.yaml", err)
 	}
-	if out, err := c.cluster.Kubectl(t.Context(), "apply", "-k",
-		filepath.Join("..", "..", "deploy", "cloudcore")); err != nil {
-		t.Fatalf("apply the manifests: %v, want no error\n%s", err, out)
+	deploy := filepath.Join("..", "..", "deploy")
+	for _, args := range [][]string{
+		{"-k", filepath.Join(deploy, "cloudcore")}, {"-f", filepath.Join(deploy, "mappers")},
+	} {
+		if out, err := c.cluster.Kubectl(t.Context(), append([]string{"apply"}, args...)...); err != nil {
+			t.Fatalf("apply the manifests %v: %v, want no error\n%s", args, err, out)
+		}
 	}
 	var config v1.ConfigMap
 	if err := yaml.UnmarshalStrict([]byte(manifest(t, "config.yaml")), &config); err != nil {
