@@ -152,7 +152,7 @@ func (p *plant) timeValues(ctx context.Context) error {
 		return err
 	}
 	var written, back, read []time.Duration
-	for i := range changes {
+	for i := range changes + 1 {
 		value := i + 2
 		if err := pause(ctx); err != nil {
 			return err
@@ -167,11 +167,11 @@ func (p *plant) timeValues(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		written = append(written, time.Since(began))
+		inRegister := time.Since(began)
 		if err := reported(ctx, w, "level", fmt.Sprint(value)); err != nil {
 			return err
 		}
-		back = append(back, time.Since(began))
+		inStatus := time.Since(began)
 
 		if err := pause(ctx); err != nil {
 			return err
@@ -181,7 +181,9 @@ func (p *plant) timeValues(ctx context.Context) error {
 		if err := reported(ctx, w, "temp", fmt.Sprint(value)); err != nil {
 			return err
 		}
-		read = append(read, time.Since(began))
+		if i > 0 { // the device's first state and values are reported before
+			written, back, read = append(written, inRegister), append(back, inStatus), append(read, time.Since(began))
+		}
 	}
 	limit := fmt.Sprintf("<= 0.3 s + %v, the collect cycle", fastCycle)
 	for _, row := range []struct {
