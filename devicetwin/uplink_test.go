@@ -18,12 +18,12 @@ func TestEarliest(t *testing.T) {
 			r.received(now, "a")
 			r.received(late, "b")
 		}, now.Add(sendInterval)},
-		"a report takes it":      {func(r *reporting) { r.received(now, "a"); r.changed("a") }, time.Time{}},
-		"so does a state":        {func(r *reporting) { r.received(now, "a"); r.stateChanged() }, time.Time{}},
-		"no value takes nothing": {func(r *reporting) { r.received(now, "a"); r.changed() }, now.Add(sendInterval)},
-		"others go at once":      {func(r *reporting) { r.changed("b"); r.received(now, "a") }, time.Time{}},
-		"nor a state":            {func(r *reporting) { r.stateChanged(); r.received(now, "a") }, time.Time{}},
-		"so does the interval":   {func(r *reporting) { r.next = late; r.changed("a") }, late},
+		"a report takes it along": {func(r *reporting) { r.received(now, "a"); r.changed("a") }, time.Time{}},
+		"a state takes it along":  {func(r *reporting) { r.received(now, "a"); r.stateChanged() }, time.Time{}},
+		"nothing takes it along":  {func(r *reporting) { r.received(now, "a"); r.changed() }, now.Add(sendInterval)},
+		"other values go at once": {func(r *reporting) { r.changed("b"); r.received(now, "a") }, time.Time{}},
+		"a state goes at once":    {func(r *reporting) { r.stateChanged(); r.received(now, "a") }, time.Time{}},
+		"the interval counts":     {func(r *reporting) { r.next = late; r.changed("a") }, late},
 	} {
 		var r reporting
 		tc.do(&r)

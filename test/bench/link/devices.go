@@ -240,7 +240,7 @@ func reported(ctx context.Context, w watch.Interface, property, value string) er
 	}
 }
 
-// countSensors counts what devices cost of which one property, a tenth of all, changes every second.
+// countSensors counts what many devices cost. Every second one property of each of them changes.
 func (p *plant) countSensors(ctx context.Context) error {
 	say("%d devices with %d properties", sensors, sensorProperties)
 	var manifests []string
@@ -340,9 +340,9 @@ func (p *plant) count(ctx context.Context) error {
 	link := after.link.since(before.link)
 	p.t.row(fmt.Sprintf("%d devices x %d properties at 1 Hz, one of each changes: API writes a second", sensors,
 		sensorProperties), fmt.Sprintf("%.0f", perSecond(after.writes-before.writes)), "", "<= 20")
-	p.t.row("on the link in a second ("+layer+")", fmt.Sprintf("%s up, %s down",
+	p.t.row("the same: on the link in a second ("+layer+")", fmt.Sprintf("%s up, %s down",
 		kilobytes(perSecond(float64(link.up))), kilobytes(perSecond(float64(link.down)))), "", "")
-	p.t.row("edgecore: % of a core; written to disk in a second; RSS (anonymous)",
+	p.t.row("the same: edgecore: % of a core; written to disk in a second; RSS (anonymous)",
 		fmt.Sprintf("%.1f; %s; %.1f (%.1f) MB", 100*perSecond((after.cpu-before.cpu).Seconds()),
 			kilobytes(perSecond(float64(after.written-before.written))), float64(rss)/1e6, float64(anon)/1e6), "", "")
 	return nil
