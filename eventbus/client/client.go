@@ -248,27 +248,12 @@ func (c *Client) serve(ctx context.Context, s *session) error {
 		s.mqtt.Disconnect(250)                   // milliseconds
 		_ = s.conn.Close()
 	}()
-	restored := c.filters()
-	for _, filter := range restored {
-		if err := c.subscribe(ctx, s, filter); err != nil {
-			return err
-		}
+	if err := c.restore(ctx, s); err != nil {
+		return err
 	}
-	c.mu.Lock()
-	c.session, c.lastErr = s, nil
-	c.mu.Unlock()
 	c.count.connects.Add(1)
 	waiting, _ := c.spool.Len()
 	klog.V(1).InfoS("Connected to the MQTT broker", "server", c.endpoint.address, "queued", waiting)
-	// Those that subscribed meanwhile did not see the session.
-	for _, filter := range c.filters() {
-		if slices.Contains(restored, filter) {
-			continue
-		}
-		if err := c.subscribe(ctx, s, filter); err != nil {
-			return err
-		}
-	}
 	for {
 		if err := c.drain(ctx, s); err != nil {
 			return err
@@ -280,6 +265,29 @@ func (c *Client) serve(ctx context.Context, s *session) error {
 			return fmt.Errorf("MQTT broker %s: the connection was lost: %w", c.endpoint.address, s.cause)
 		case <-c.spool.Changed():
 		}
+	}
+}
+
+// restore makes all subscriptions, also those that come while it does, and only then lets others use the session: what
+// is published next reaches all handlers.
+func (c *Client) restore(ctx context.Context, s *session) error {
+	var done []string
+	for {
+		c.mu.Lock()
+		missing := slices.DeleteFunc(c.filters(), func(filter string) bool { return slices.Contains(done, filter) })
+		if len(missing) == 0 {
+			c.session, c.lastErr = s, nil
+		}
+		c.mu.Unlock()
+		if len(missing) == 0 {
+			return nil
+		}
+		for _, filter := range missing {
+			if err := c.subscribe(ctx, s, filter); err != nil {
+				return err
+			}
+		}
+		done = append(done, missing...)
 	}
 }
 
@@ -439,10 +447,8 @@ func (c *Client) subscribe(ctx context.Context, s *session, filter string) error
 	return nil
 }
 
-// filters returns those that are subscribed to, each once.
+// filters returns those that are subscribed to, each once. The caller holds c.mu.
 func (c *Client) filters() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	var out []string
 	for _, s := range c.subs {
 		out = append(out, s.filter)

@@ -12,10 +12,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/eclipse/paho.mqtt.golang/packets"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -232,6 +234,8 @@ func TestBrokerRestarts(t *testing.T) {
 			n++
 		}
 		expect(t, got, n-20, n)
+		// A message can arrive before the broker's confirmation of it does.
+		wait.True(t, "the queue to be empty", func() bool { waiting, _ := c.Queued(); return waiting == 0 })
 		broker.kill()
 		wait.True(t, "the loss to be noticed", func() bool { return !c.Connected() && c.Err() != nil })
 		if err := c.Err(); !strings.Contains(err.Error(), broker.port) {
@@ -409,6 +413,64 @@ func TestSilentBroker(t *testing.T) {
 	if n, _ := c.Queued(); n != 1 {
 		t.Errorf("queued = %d, want 1", n)
 	}
+}
+
+// TestSubscribeWhileConnecting: a subscription that comes while the client connects is made before anything is
+// published. The broker of this test waits with its first answer until the second subscription is there.
+func TestSubscribeWhileConnecting(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	asked, answer := make(chan string), make(chan struct{})
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		for {
+			packet, err := packets.ReadPacket(conn)
+			if err != nil {
+				return
+			}
+			switch packet := packet.(type) {
+			case *packets.ConnectPacket:
+				_ = packets.NewControlPacket(packets.Connack).Write(conn)
+			case *packets.SubscribePacket:
+				asked <- packet.Topics[0]
+				<-answer
+				suback := packets.NewControlPacket(packets.Suback).(*packets.SubackPacket)
+				suback.MessageID, suback.ReturnCodes = packet.MessageID, []byte{1}
+				_ = suback.Write(conn)
+			}
+		}
+	})
+	c, err := New(Options{Server: "tcp://" + l.Addr().String(), SpoolPath: filepath.Join(t.TempDir(), "queue")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gather(t, c, "first")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer all.Wait()
+	defer cancel()
+	all.Go(func() { _ = c.Run(ctx) })
+	for _, filter := range []string{"first", "second"} {
+		if got := wait.Receive(t, "a subscription", asked); got != filter {
+			t.Errorf("subscribed to %q, want %q", got, filter)
+		}
+		if filter == "first" {
+			gather(t, c, "second")
+		}
+		if c.Connected() {
+			t.Errorf("connected before the broker answered the subscription to %q", filter)
+		}
+		answer <- struct{}{}
+	}
+	connected(t, c)
 }
 
 // TestHostileBroker: a broker that sends nonsense after its CONNACK ends the connection, not the agent.
