@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,8 +21,8 @@ import (
 
 	"github.com/edgecore-io/edgecore/eventbus/spool"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
-	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/mosquitto"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -51,69 +49,6 @@ func publishForever(server, path string) {
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)
-}
-
-// mosquitto is Debian's broker on a port of its own.
-type mosquitto struct {
-	testing.TB
-	port    string
-	config  string
-	process *exec.Cmd
-}
-
-func newMosquitto(t testing.TB, lines ...string) *mosquitto {
-	t.Helper()
-	free, err := daemon.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := strconv.Itoa(free)
-	m := &mosquitto{TB: t, port: port, config: filepath.Join(t.TempDir(), "mosquitto.conf")}
-	config := fmt.Sprintf("listener %s 127.0.0.1\nmax_queued_messages 0\n%s\n", port, strings.Join(lines, "\n"))
-	if os.Getuid() == 0 {
-		config += "user root\n"
-	}
-	if len(lines) == 0 {
-		config += "allow_anonymous true\n"
-	}
-	if err := os.WriteFile(m.config, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(m.kill)
-	m.start()
-	return m
-}
-
-func (m *mosquitto) server() string { return "tcp://127.0.0.1:" + m.port }
-
-func (m *mosquitto) start() {
-	m.Helper()
-	path, err := exec.LookPath("mosquitto")
-	if err != nil {
-		path = "/usr/sbin/mosquitto" // sbin is not always in PATH
-	}
-	m.process = exec.Command(path, "-c", m.config)
-	m.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var out bytes.Buffer
-	m.process.Stderr = &out
-	if err := m.process.Start(); err != nil {
-		m.Fatalf("start mosquitto: %v (hack/setup installs it)", err)
-	}
-	wait.Until(m, "mosquitto to listen", func() error {
-		c, err := net.Dial("tcp", "127.0.0.1:"+m.port)
-		if err == nil {
-			err = c.Close()
-		}
-		return err
-	})
-}
-
-func (m *mosquitto) kill() {
-	if m.process != nil {
-		_ = m.process.Process.Kill()
-		_ = m.process.Wait()
-		m.process = nil
-	}
 }
 
 // run starts a client until the test or the returned function ends it.
@@ -193,9 +128,9 @@ func expect(t testing.TB, got <-chan string, from, to int) {
 
 // TestConnected: with the broker there, messages arrive, handlers may publish, and nothing is written to disk.
 func TestConnected(t *testing.T) {
-	broker := newMosquitto(t)
+	broker := mosquitto.Start(t)
 	path := filepath.Join(t.TempDir(), "queue")
-	c, _ := run(t, Options{Server: broker.server(), SpoolPath: path})
+	c, _ := run(t, Options{Server: broker.Server(), SpoolPath: path})
 	answers := gather(t, c, "answer/#")
 	if _, err := c.Subscribe("question/+", func(_ string, payload []byte) {
 		publish(t, c, "answer/x", string(payload)+"!")
@@ -223,8 +158,8 @@ func TestConnected(t *testing.T) {
 // Mosquitto keeps nothing over its death here, so the client itself is the subscriber: it restores its subscriptions
 // before it sends its queue.
 func TestBrokerRestarts(t *testing.T) {
-	broker := newMosquitto(t)
-	c, _ := run(t, Options{Server: broker.server(), ClientID: "agent"})
+	broker := mosquitto.Start(t)
+	c, _ := run(t, Options{Server: broker.Server(), ClientID: "agent"})
 	got := gather(t, c, "count")
 	n := 0
 	for range 4 {
@@ -236,9 +171,9 @@ func TestBrokerRestarts(t *testing.T) {
 		expect(t, got, n-20, n)
 		// A message can arrive before the broker's confirmation of it does.
 		wait.True(t, "the queue to be empty", func() bool { waiting, _ := c.Queued(); return waiting == 0 })
-		broker.kill()
+		broker.Kill()
 		wait.True(t, "the loss to be noticed", func() bool { return !c.Connected() && c.Err() != nil })
-		if err := c.Err(); !strings.Contains(err.Error(), broker.port) {
+		if err := c.Err(); !strings.Contains(err.Error(), broker.Port) {
 			t.Errorf("error = %v, want one that names the broker's address", err)
 		}
 		for range 50 {
@@ -248,19 +183,19 @@ func TestBrokerRestarts(t *testing.T) {
 		if waiting, _ := c.Queued(); waiting != 50 {
 			t.Errorf("queued = %d, want 50", waiting)
 		}
-		broker.start()
+		broker.Restart()
 		expect(t, got, n-50, n)
 	}
 }
 
 // TestQueueIsSent: the queue of a client that was away arrives at a subscriber that was there before, in order.
 func TestQueueIsSent(t *testing.T) {
-	broker := newMosquitto(t)
-	other, _ := run(t, Options{Server: broker.server()})
+	broker := mosquitto.Start(t)
+	other, _ := run(t, Options{Server: broker.Server()})
 	got := gather(t, other, "count")
 	connected(t, other)
 	path := filepath.Join(t.TempDir(), "queue")
-	c, err := New(Options{Server: broker.server(), SpoolPath: path})
+	c, err := New(Options{Server: broker.Server(), SpoolPath: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,16 +203,16 @@ func TestQueueIsSent(t *testing.T) {
 		publish(t, c, "count", strconv.Itoa(i))
 	}
 	_ = c.spool.Close()
-	c, _ = run(t, Options{Server: broker.server(), SpoolPath: path})
+	c, _ = run(t, Options{Server: broker.Server(), SpoolPath: path})
 	expect(t, got, 0, 1000)
 	wait.True(t, "the queue to be empty", func() bool { n, _ := c.Queued(); return n == 0 })
 }
 
 // TestSession: a broker keeps the messages of a client with an id while it is away.
 func TestSession(t *testing.T) {
-	broker := newMosquitto(t)
-	other, _ := run(t, Options{Server: broker.server()})
-	o := Options{Server: broker.server(), ClientID: "agent", SpoolPath: filepath.Join(t.TempDir(), "queue")}
+	broker := mosquitto.Start(t)
+	other, _ := run(t, Options{Server: broker.Server()})
+	o := Options{Server: broker.Server(), ClientID: "agent", SpoolPath: filepath.Join(t.TempDir(), "queue")}
 	c, stop := run(t, o)
 	gather(t, c, "orders")
 	connected(t, c)
@@ -304,11 +239,11 @@ func TestSession(t *testing.T) {
 // TestKill9: mosquitto is dead, and a process that publishes is killed. Each message that Publish has accepted arrives
 // once the next process has a broker.
 func TestKill9(t *testing.T) {
-	broker := newMosquitto(t)
+	broker := mosquitto.Start(t)
 	path := filepath.Join(t.TempDir(), "queue")
-	broker.kill() // so that all go to the queue
+	broker.Kill() // so that all go to the queue
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), helperEnv+"="+broker.server()+" "+path)
+	cmd.Env = append(os.Environ(), helperEnv+"="+broker.Server()+" "+path)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -327,19 +262,19 @@ func TestKill9(t *testing.T) {
 	_ = cmd.Wait()
 	text := string(printed[:n])
 	accepted := strings.Count(text, "\n")
-	broker.start()
-	other, _ := run(t, Options{Server: broker.server()})
+	broker.Restart()
+	other, _ := run(t, Options{Server: broker.Server()})
 	got := gather(t, other, "count")
 	connected(t, other)
-	run(t, Options{Server: broker.server(), SpoolPath: path})
+	run(t, Options{Server: broker.Server(), SpoolPath: path})
 	expect(t, got, 0, accepted)
 }
 
 // TestSlowHandler: a handler that stops does not cost memory without bound, and in the end sees every message.
 func TestSlowHandler(t *testing.T) {
-	broker := newMosquitto(t, "allow_anonymous true", "max_inflight_messages 0")
-	other, _ := run(t, Options{Server: broker.server()})
-	c, _ := run(t, Options{Server: broker.server(), ClientID: "slow"})
+	broker := mosquitto.Start(t, "allow_anonymous true", "max_inflight_messages 0")
+	other, _ := run(t, Options{Server: broker.Server()})
+	c, _ := run(t, Options{Server: broker.Server(), ClientID: "slow"})
 	resume, seen := make(chan struct{}), make(chan string, 100_000)
 	if _, err := c.Subscribe("count", func(_ string, payload []byte) {
 		<-resume
@@ -368,13 +303,13 @@ func TestPassword(t *testing.T) {
 		CombinedOutput(); err != nil {
 		t.Fatalf("mosquitto_passwd: %v: %s", err, out)
 	}
-	broker := newMosquitto(t, "allow_anonymous false", "password_file "+file)
-	wrong, _ := run(t, Options{Server: broker.server(), Username: "agent", Password: "wrong"})
+	broker := mosquitto.Start(t, "allow_anonymous false", "password_file "+file)
+	wrong, _ := run(t, Options{Server: broker.Server(), Username: "agent", Password: "wrong"})
 	wait.True(t, "the refusal", func() bool { return wrong.Err() != nil })
 	if text := wrong.Err().Error(); !strings.Contains(text, "mqttPassword") || strings.Contains(text, "wrong") {
 		t.Errorf("error = %s, want one that says to check mqttPassword, without it", text)
 	}
-	right, _ := run(t, Options{Server: broker.server(), Username: "agent", Password: "secret"})
+	right, _ := run(t, Options{Server: broker.Server(), Username: "agent", Password: "secret"})
 	connected(t, right)
 }
 
@@ -382,9 +317,9 @@ func TestPassword(t *testing.T) {
 func TestTLS(t *testing.T) {
 	ca := wiretest.NewCA(t)
 	files := ca.Write(t, t.TempDir(), ca.Server(t))
-	broker := newMosquitto(t, "allow_anonymous true", "require_certificate true",
+	broker := mosquitto.Start(t, "allow_anonymous true", "require_certificate true",
 		"cafile "+files.CA, "certfile "+files.Cert, "keyfile "+files.Key)
-	server := strings.Replace(broker.server(), "tcp", "ssl", 1)
+	server := strings.Replace(broker.Server(), "tcp", "ssl", 1)
 	pool, pair := ca.Pool(), ca.Node(t, "agent", time.Now().Add(time.Hour))
 	stranger, _ := run(t, Options{Server: server, TLS: &tls.Config{Certificates: []tls.Certificate{pair}}})
 	wait.True(t, "the refusal", func() bool { return stranger.Err() != nil })

@@ -38,7 +38,7 @@ func StartFramework(t testing.TB, agent, protocol string) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	proc, err := daemon.Start(logFile(dir), nil, binary, "--config-file", config)
+	proc, err := daemon.Start(LogFile(dir), nil, binary, "--config-file", config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,17 +57,18 @@ func StartModbus(t testing.TB, agent string) {
 }
 
 // LaunchModbus builds and runs the Modbus mapper of this repository in dir, whose path must be short enough for a
-// socket. The caller ends it. Its log is mapper.log in dir.
+// socket. The caller ends it.
 func LaunchModbus(ctx context.Context, dir, agent string) (*daemon.Process, error) {
 	binary := filepath.Join(dir, "modbus")
 	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/edgecore-io/edgecore/mappers/modbus")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the Modbus mapper: %w\n%s", err, out)
 	}
-	return daemon.Start(logFile(dir), nil, binary, "--agent", agent, "--socket", filepath.Join(dir, "modbus.sock"))
+	return daemon.Start(LogFile(dir), nil, binary, "--agent", agent, "--socket", filepath.Join(dir, "modbus.sock"))
 }
 
-func logFile(dir string) string { return filepath.Join(dir, "mapper.log") }
+// LogFile returns the log of a mapper that runs in dir.
+func LogFile(dir string) string { return filepath.Join(dir, "mapper.log") }
 
 // shortDir makes a temporary folder with a short path: t.TempDir is too long for a socket.
 func shortDir(t testing.TB) string {
@@ -92,7 +93,7 @@ func endWith(t testing.TB, dir string, proc *daemon.Process) {
 			t.Error(err)
 		}
 		if t.Failed() {
-			t.Logf("the end of the log of the mapper:\n%s", daemon.Tail(logFile(dir), 30))
+			t.Logf("the end of the log of the mapper:\n%s", daemon.Tail(LogFile(dir), 30))
 		}
 	})
 }

@@ -36,6 +36,8 @@ type Mapper struct {
 	calls   []string
 	// fail is the error of all calls.
 	fail error
+	// hang is closed when calls go on; nil if they do not hang.
+	hang chan struct{}
 }
 
 // Start starts a mapper that listens on a socket in dir; agent is the agent's socket. It does not register.
@@ -89,6 +91,19 @@ func (m *Mapper) Fail(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fail = err
+}
+
+// Hang has all calls of the agent last until Hang(false), or until the agent gives up.
+func (m *Mapper) Hang(on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.hang != nil {
+		close(m.hang)
+		m.hang = nil
+	}
+	if on {
+		m.hang = make(chan struct{})
+	}
 }
 
 func (m *Mapper) client(ctx context.Context, do func(context.Context, dmi.DeviceManagerServiceClient) error) error {
@@ -194,10 +209,22 @@ func (m *Mapper) Calls() []string {
 }
 
 // called notes a call, and does it.
-func (m *Mapper) called(what string, do func()) error {
+func (m *Mapper) called(ctx context.Context, what string, do func()) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.calls = append(m.calls, what)
+	for m.hang != nil {
+		hang := m.hang
+		m.mu.Unlock()
+		select {
+		case <-hang:
+		case <-ctx.Done():
+		}
+		m.mu.Lock()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
 	if m.fail != nil {
 		return m.fail
 	}
@@ -206,47 +233,49 @@ func (m *Mapper) called(what string, do func()) error {
 }
 
 // RegisterDevice implements DeviceMapperService.
-func (m *Mapper) RegisterDevice(_ context.Context, r *dmi.RegisterDeviceRequest) (*dmi.RegisterDeviceResponse, error) {
+func (m *Mapper) RegisterDevice(
+	ctx context.Context, r *dmi.RegisterDeviceRequest,
+) (*dmi.RegisterDeviceResponse, error) {
 	d := r.GetDevice()
 	id := d.GetNamespace() + "/" + d.GetName()
-	return &dmi.RegisterDeviceResponse{}, m.called("register "+id, func() { m.devices[id] = d })
+	return &dmi.RegisterDeviceResponse{}, m.called(ctx, "register "+id, func() { m.devices[id] = d })
 }
 
 // UpdateDevice implements DeviceMapperService.
-func (m *Mapper) UpdateDevice(_ context.Context, r *dmi.UpdateDeviceRequest) (*dmi.UpdateDeviceResponse, error) {
+func (m *Mapper) UpdateDevice(ctx context.Context, r *dmi.UpdateDeviceRequest) (*dmi.UpdateDeviceResponse, error) {
 	d := r.GetDevice()
 	id := d.GetNamespace() + "/" + d.GetName()
-	return &dmi.UpdateDeviceResponse{}, m.called("update "+id, func() { m.devices[id] = d })
+	return &dmi.UpdateDeviceResponse{}, m.called(ctx, "update "+id, func() { m.devices[id] = d })
 }
 
 // RemoveDevice implements DeviceMapperService.
-func (m *Mapper) RemoveDevice(_ context.Context, r *dmi.RemoveDeviceRequest) (*dmi.RemoveDeviceResponse, error) {
+func (m *Mapper) RemoveDevice(ctx context.Context, r *dmi.RemoveDeviceRequest) (*dmi.RemoveDeviceResponse, error) {
 	id := r.GetDeviceNamespace() + "/" + r.GetDeviceName()
-	return &dmi.RemoveDeviceResponse{}, m.called("remove "+id, func() { delete(m.devices, id) })
+	return &dmi.RemoveDeviceResponse{}, m.called(ctx, "remove "+id, func() { delete(m.devices, id) })
 }
 
 // CreateDeviceModel implements DeviceMapperService.
 func (m *Mapper) CreateDeviceModel(
-	_ context.Context, r *dmi.CreateDeviceModelRequest,
+	ctx context.Context, r *dmi.CreateDeviceModelRequest,
 ) (*dmi.CreateDeviceModelResponse, error) {
 	x := r.GetModel()
 	id := x.GetNamespace() + "/" + x.GetName()
-	return &dmi.CreateDeviceModelResponse{}, m.called("create model "+id, func() { m.models[id] = x })
+	return &dmi.CreateDeviceModelResponse{}, m.called(ctx, "create model "+id, func() { m.models[id] = x })
 }
 
 // UpdateDeviceModel implements DeviceMapperService.
 func (m *Mapper) UpdateDeviceModel(
-	_ context.Context, r *dmi.UpdateDeviceModelRequest,
+	ctx context.Context, r *dmi.UpdateDeviceModelRequest,
 ) (*dmi.UpdateDeviceModelResponse, error) {
 	x := r.GetModel()
 	id := x.GetNamespace() + "/" + x.GetName()
-	return &dmi.UpdateDeviceModelResponse{}, m.called("update model "+id, func() { m.models[id] = x })
+	return &dmi.UpdateDeviceModelResponse{}, m.called(ctx, "update model "+id, func() { m.models[id] = x })
 }
 
 // RemoveDeviceModel implements DeviceMapperService.
 func (m *Mapper) RemoveDeviceModel(
-	_ context.Context, r *dmi.RemoveDeviceModelRequest,
+	ctx context.Context, r *dmi.RemoveDeviceModelRequest,
 ) (*dmi.RemoveDeviceModelResponse, error) {
 	id := r.GetModelNamespace() + "/" + r.GetModelName()
-	return &dmi.RemoveDeviceModelResponse{}, m.called("remove model "+id, func() { delete(m.models, id) })
+	return &dmi.RemoveDeviceModelResponse{}, m.called(ctx, "remove model "+id, func() { delete(m.models, id) })
 }
