@@ -190,5 +190,6 @@ func olderForm(d *devices.Device) string {
 	return "This device has no nodeName, protocol and properties. If it was written as devices.kubeedge.io/v1alpha2, " +
 		"write it as v1beta1: spec.nodeSelector becomes spec.nodeName; spec.protocol.modbus and the like become " +
 		"spec.protocol.protocolName and configData; each of spec.propertyVisitors becomes visitors of the property " +
-		"in spec.properties; desired values move from status.twins to spec.properties[].desired"
+		"in spec.properties; desired values move from status.twins to spec.properties[].desired. In its DeviceModel, " +
+		"type.int.accessMode of a property becomes type: INT and accessMode, and the same for other types"
 }

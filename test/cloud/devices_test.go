@@ -195,32 +195,38 @@ func (h *deviceHub) Send(node string, m *model.Message) bool {
 	return true
 }
 
+// startDeviceController starts a devicecontroller with cloudcore's rights until the test ends.
+func (c *cloud) startDeviceController() (*devicecontroller.Controller, dynamic.Interface) {
+	c.t.Helper()
+	objects, err := dynamic.NewForConfig(c.config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(c.config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctl, err := devicecontroller.New(devicecontroller.Options{Objects: objects, Client: client})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.t.Cleanup(func() {
+		cancel()
+		ctl.Wait()
+	})
+	if err := ctl.Start(ctx, &deviceHub{}); err != nil {
+		c.t.Fatal(err)
+	}
+	return ctl, objects
+}
+
 // TestDeviceController: with the rights of deploy/cloudcore, what a node reports is in the DeviceStatus and in the
 // columns of kubectl; the DeviceStatus goes with its Device.
 func TestDeviceController(t *testing.T) {
 	t.Parallel()
 	c := startWithDevices(t)
-	objects, err := dynamic.NewForConfig(c.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := kubernetes.NewForConfig(c.config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctl, err := devicecontroller.New(devicecontroller.Options{Objects: objects, Client: client})
-	if err != nil {
-		t.Fatal(err)
-	}
-	hub := &deviceHub{}
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(func() {
-		cancel()
-		ctl.Wait()
-	})
-	if err := ctl.Start(ctx, hub); err != nil {
-		t.Fatal(err)
-	}
+	ctl, objects := c.startDeviceController()
 	wait.Until(t, "the node has the device and its model", func() error {
 		if n := len(ctl.Desired("edge-1")); n != 2 {
 			return fmt.Errorf("it has %d objects", n)
@@ -284,4 +290,112 @@ func TestDeviceController(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// obsolete are the CRDs and objects of a KubeEdge before v1.15.
+const obsolete = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: devices.devices.kubeedge.io}
+spec:
+  group: devices.kubeedge.io
+  names: {kind: Device, listKind: DeviceList, plural: devices, singular: device}
+  scope: Namespaced
+  versions:
+  - name: v1alpha2
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: devicemodels.devices.kubeedge.io}
+spec:
+  group: devices.kubeedge.io
+  names: {kind: DeviceModel, listKind: DeviceModelList, plural: devicemodels, singular: devicemodel}
+  scope: Namespaced
+  versions:
+  - name: v1alpha2
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
+const obsoleteObjects = `
+apiVersion: devices.kubeedge.io/v1alpha2
+kind: DeviceModel
+metadata: {name: old, namespace: default}
+spec:
+  properties:
+  - {name: temp, description: in the hall, type: {int: {accessMode: ReadWrite, maximum: 100}}}
+---
+apiVersion: devices.kubeedge.io/v1alpha2
+kind: Device
+metadata: {name: yard, namespace: default}
+spec:
+  deviceModelRef: {name: old}
+  protocol: {modbus: {slaveID: 1}, common: {com: {serialPort: /dev/ttyS0, baudRate: 9600}}}
+  nodeSelector: {nodeSelectorTerms: [{matchExpressions: [{key: "", operator: In, values: [edge-1]}]}]}
+  propertyVisitors:
+  - {propertyName: temp, modbus: {register: CoilRegister, offset: 2, limit: 1}}
+status:
+  twins: [{propertyName: temp, desired: {value: "7", metadata: {type: int}}}]
+`
+
+// converted are the same objects, written again as the event about them says.
+const converted = `
+apiVersion: devices.kubeedge.io/v1beta1
+kind: DeviceModel
+metadata: {name: old, namespace: default}
+spec: {properties: [{name: temp, type: INT, accessMode: ReadWrite, maximum: "100"}]}
+---
+apiVersion: devices.kubeedge.io/v1beta1
+kind: Device
+metadata: {name: yard, namespace: default}
+spec:
+  deviceModelRef: {name: old}
+  nodeName: edge-1
+  protocol: {protocolName: modbus, configData: {serialPort: /dev/ttyS0, baudRate: 9600, slaveID: 1}}
+  properties:
+  - name: temp
+    desired: {value: "7"}
+    visitors: {protocolName: modbus, configData: {register: CoilRegister, offset: 2, limit: 1}}
+`
+
+// TestObsoleteDevices: objects of v1alpha2 that are in the cluster stop nothing. An event of the device says how to
+// convert it, and the object works once it is converted.
+func TestObsoleteDevices(t *testing.T) {
+	t.Parallel()
+	c := start(t, kube.Options{}, "rbac.yaml")
+	c.apply(obsolete)
+	wait.Until(t, "devices of v1alpha2 are served", func() error {
+		return c.cluster.Apply(t.Context(), obsoleteObjects)
+	})
+	for _, name := range []string{"devices", "devicemodels", "devicestatuses"} {
+		c.apply(manifest(t, filepath.Join("crds", name+".yaml")))
+	}
+	wait.Until(t, "devices of v1beta1 are served", func() error {
+		return c.cluster.Apply(t.Context(), thermometer+"---\n"+hall)
+	})
+	ctl, _ := c.startDeviceController()
+	desired := func(n int) func() error {
+		return func() error {
+			if got := len(ctl.Desired("edge-1")); got != n {
+				return fmt.Errorf("it has %d objects, want %d", got, n)
+			}
+			return nil
+		}
+	}
+	wait.Until(t, "the node has the device of v1beta1 and its model", desired(2))
+	wait.Until(t, "the event of the other device", func() error {
+		out, err := c.cluster.Kubectl(t.Context(), "events", "--for=device/yard", "-o", "json")
+		for _, part := range []string{"ObsoleteDevice", "spec.nodeSelector becomes spec.nodeName", "type: INT"} {
+			if err == nil && !strings.Contains(out, part) {
+				err = fmt.Errorf("%s\nlacks %q", out, part)
+			}
+		}
+		return err
+	})
+	c.apply(converted)
+	wait.Until(t, "the node has both devices and both models", desired(4))
 }
