@@ -18,6 +18,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/modbusserver"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
 
@@ -39,6 +40,9 @@ type demo struct {
 	ctrd   *containerd.Instance
 	cri    *cri.Client
 	edge   *agent.Agent
+	sensor *modbusserver.Server
+	// mapperLog is the log of the sensor's mapper.
+	mapperLog string
 
 	// undo holds the functions that remove what was made; the last runs first.
 	undo []func(context.Context) error
@@ -147,6 +151,9 @@ func (d *demo) keepLogs() {
 	var files []string
 	if d.edge != nil {
 		files = append(files, d.edge.Log())
+	}
+	if d.mapperLog != "" {
+		files = append(files, d.mapperLog)
 	}
 	if d.ctrd != nil {
 		files = append(files, d.ctrd.LogFile())

@@ -155,12 +155,14 @@ var milestones = []string{
 	"==> 2. Install cloudcore", "objectsyncs.reliablesyncs.kubeedge.io created", "readyz check passed",
 	"==> 3. Join a device", "edgecore join --cloudcore-ipport", "Got a certificate for node edge-1", "edge-1   Ready ",
 	"==> 4. Run a Deployment on it", `deployment "web" successfully rolled out`, oldPage,
-	"==> 5. Cut the link", "edge-1   NotReady ", "CloudUnreachable", "node.kubernetes.io/unreachable   <none>",
-	"==> 6. Kill edgecore, and remove every container", "$ kill -9", "None is left.", "All 3 pods are Ready again",
-	"with no cloud", "edge-1\n", oldPage,
-	"==> 7. Change the page in the cluster meanwhile", "configmap/page patched", "NotReady", oldPage,
-	"==> 8. Mend the link", "dials again by itself", "the pods showed the new page", newPage, "edge-1   Ready ",
-	"No pod was restarted by it",
+	"==> 5. Read a sensor, and set its limit", "device.devices.kubeedge.io/hall created", "limit      60",
+	"device.devices.kubeedge.io/hall patched", "in the sensor's register", "limit = 55",
+	"==> 6. Cut the link", "edge-1   NotReady ", "CloudUnreachable", "node.kubernetes.io/unreachable   <none>",
+	"==> 7. Kill edgecore, and remove every container", "$ kill -9", "None is left.", "All 3 pods are Ready again",
+	"with no cloud", "edge-1\n", oldPage, "temp       31",
+	"==> 8. Change the page in the cluster meanwhile", "configmap/page patched", "NotReady", oldPage, "temp = 21",
+	"==> 9. Mend the link", "dials again by itself", "the pods showed the new page", newPage, "edge-1   Ready ",
+	"temp = 31", "No pod was restarted by it",
 }
 
 // TestStory tells it whole and keeps it running, uses it as the program says, and ends it from outside.
@@ -226,7 +228,7 @@ func TestInterrupted(t *testing.T) {
 func TestKilled(t *testing.T) {
 	needsLong(t)
 	p := start(t, filepath.Join(t.TempDir(), "demo"), "run")
-	p.until("successfully rolled out")
+	p.until("in the sensor's register")
 	if err := p.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

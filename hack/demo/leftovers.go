@@ -125,7 +125,7 @@ func removeFolder(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// agentsOf finds the cloudcore and the edgecore whose configurations lie below a folder.
+// agentsOf finds the cloudcore, the edgecore and the mapper whose configurations and sockets lie below a folder.
 func agentsOf(dir string) ([]daemon.Identity, error) {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -135,7 +135,7 @@ func agentsOf(dir string) ([]daemon.Identity, error) {
 	for _, f := range files {
 		line, err := os.ReadFile(f)
 		args := strings.Split(string(line), "\x00")
-		if err != nil || len(args) < 3 || args[1] != "--config" ||
+		if err != nil || len(args) < 3 || args[1] != "--config" && args[1] != "--agent" ||
 			!strings.HasPrefix(args[2], dir+string(filepath.Separator)) {
 			continue
 		}

@@ -34,13 +34,13 @@ pods when the link between the two is cut, the agent is killed and every contain
   the cluster   etcd, kube-apiserver, kube-controller-manager, kube-scheduler
   cloudcore     stands between kube-apiserver and the devices
   the link      a cable that this program can cut
-  the device    %s: edgecore, on a containerd of its own
+  the device    %s: edgecore, on a containerd of its own, with a sensor beside it
 
 Lines that begin with $ are commands that are run here, followed by what they print. All files are in %s.
 Ctrl-C ends the demo at any time; whatever it made is removed at its end.
 `, node, shown(d.dir))
-	for _, chapter := range []func(context.Context) error{d.cluster, d.cloudHalf, d.device, d.deployment, d.cut, d.loss,
-		d.change, d.reconnect} {
+	for _, chapter := range []func(context.Context) error{d.cluster, d.cloudHalf, d.device, d.deployment, d.readSensor,
+		d.cut, d.loss, d.change, d.reconnect} {
 		if err := chapter(ctx); err != nil {
 			return err
 		}
@@ -65,8 +65,9 @@ func (d *demo) cloudHalf(ctx context.Context) error {
 		"run its\nDeployment too; here it runs beside the cluster, as the service account kubeedge/cloudcore with " +
 		"the same rights.")
 	for _, command := range []string{
-		"kubectl apply -f deploy/cloudcore/namespace.yaml -f deploy/cloudcore/rbac.yaml",
 		"kubectl apply -k deploy/cloudcore/crds",
+		"kubectl apply -f deploy/cloudcore/namespace.yaml -f deploy/cloudcore/rbac.yaml " +
+			"-f deploy/cloudcore/devices.yaml",
 	} {
 		if _, err := d.sh(ctx, command); err != nil {
 			return err
@@ -210,7 +211,12 @@ func (d *demo) loss(ctx context.Context) error {
 	if _, err := d.sh(ctx, "edgecore get pods -o wide --config "+shown(d.edge.Config())); err != nil {
 		return err
 	}
-	return d.showPage(ctx, oldPage)
+	if err := d.showPage(ctx, oldPage); err != nil {
+		return err
+	}
+	d.say("The sensor works on without the cluster, too: it has become warm.")
+	d.sensor.Set(tempRegister, 31)
+	return d.showSensor(ctx, "31")
 }
 
 func (d *demo) change(ctx context.Context) error {
@@ -222,7 +228,11 @@ func (d *demo) change(ctx context.Context) error {
 			return err
 		}
 	}
-	return d.showPage(ctx, oldPage)
+	if err := d.showPage(ctx, oldPage); err != nil {
+		return err
+	}
+	_, err := d.sh(ctx, valuesInCloud)
+	return err
 }
 
 func (d *demo) reconnect(ctx context.Context) error {
@@ -275,6 +285,14 @@ func (d *demo) reconnect(ctx context.Context) error {
 		return err
 	}
 	if _, err := d.sh(ctx, "kubectl get nodes,pods -o wide"); err != nil {
+		return err
+	}
+	if err := d.until(ctx, patience, "the cluster has the new temperature", func() error {
+		return d.cloudHas(ctx, "temp = 31")
+	}); err != nil {
+		return err
+	}
+	if _, err := d.sh(ctx, valuesInCloud); err != nil {
 		return err
 	}
 	d.say("No pod was restarted by it: the %d containers that run are those that edgecore started without a cloud. "+
