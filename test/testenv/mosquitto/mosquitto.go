@@ -35,7 +35,8 @@ func Start(t testing.TB, lines ...string) *Broker {
 		t.Fatal(err)
 	}
 	b := &Broker{Port: strconv.Itoa(free), t: t, config: filepath.Join(t.TempDir(), "mosquitto.conf")}
-	config := fmt.Sprintf("log_type error\nlistener %s 127.0.0.1\nmax_queued_messages 0\n%s\n", b.Port, strings.Join(lines, "\n"))
+	config := fmt.Sprintf("log_type error\nlistener %s 127.0.0.1\nmax_queued_messages 0\n%s\n", b.Port,
+		strings.Join(lines, "\n"))
 	if os.Getuid() == 0 {
 		config += "user root\n"
 	}
