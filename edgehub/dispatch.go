@@ -10,6 +10,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -98,6 +99,10 @@ func unawaitedAnswer(m *model.Message) *model.Message {
 // dispatch passes a message from the cloud to its destination. A full inbox blocks the link for as long as the bus
 // waits; a message that it does not take then is not acknowledged, and the cloud sends it again.
 func (m *Module) dispatch(ctx context.Context, msg *model.Message) {
+	if msg.Route.Group == tunnel.Group && msg.Route.Operation == tunnel.Operation && m.tunnels != nil {
+		m.openTunnel(msg)
+		return
+	}
 	d := destinationOf(msg)
 	var err error
 	switch {

@@ -16,6 +16,8 @@
 //     read again at each dial.
 //   - Why there is no link is a condition in the registry that says what to do.
 //
+// Package tunnel beside it opens tunnels to the kubelet API when the cloud asks for them.
+//
 // One goroutine connects and reads (link.go, session.go), one sends modules' messages (outgoing.go), one sends
 // heartbeats (session.go), one watches the network (network_linux.go). All end with Run's context.
 package edgehub
@@ -30,6 +32,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	tunnelend "github.com/edgecore-io/edgecore/edgehub/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/notify"
@@ -62,6 +65,11 @@ type Options struct {
 	NewCA func()
 	// Instance is sent to the cloud as the run of this agent; the zero value: a random one.
 	Instance wire.Instance
+	// KubeletAPI is the address of the node's kubelet API, to which the cloud may ask for a tunnel; "" is none.
+	KubeletAPI string
+	// ReachedAt is called with the IP address at which the kubelet API is reached through tunnels; it may be nil. It
+	// must not block.
+	ReachedAt func(address string)
 }
 
 // Module is the beehive module.
@@ -78,6 +86,9 @@ type Module struct {
 	instance wire.Instance
 	// dialer dials WebSocket connections; nil: over TCP.
 	dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+	// tunnels serves the tunnels to the kubelet API; nil without one.
+	tunnels   *tunnelend.Keeper
+	reachedAt func(address string)
 
 	// reconnect asks for a new connection, networkChanged reports a change of the network.
 	reconnect, networkChanged notify.Signal
@@ -113,9 +124,14 @@ func New(o Options) (*Module, error) {
 	if o.Features != nil {
 		set.features = *o.Features
 	}
+	set.features.Tunnel = o.KubeletAPI != ""
 	m := &Module{
 		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch, newCA: o.NewCA,
 		instance: o.Instance, reconnect: notify.NewSignal(), networkChanged: notify.NewSignal(),
+		reachedAt: o.ReachedAt,
+	}
+	if set.features.Tunnel {
+		m.tunnels = tunnelend.New(tunnelend.Options{Dial: m.dialTunnel, Backend: o.KubeletAPI})
 	}
 	if !m.instance.Known() {
 		m.instance = wire.NewInstance()
@@ -147,6 +163,9 @@ func (m *Module) Run(ctx context.Context) error {
 	defer cancel(nil)
 	parts.Go(func() { cancel(m.sendAll(ctx)) })
 	parts.Go(func() { m.watchNetwork(ctx) })
+	if m.tunnels != nil {
+		parts.Go(func() { m.tunnels.Run(ctx) })
+	}
 	m.keepLink(ctx)
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err

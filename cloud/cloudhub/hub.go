@@ -105,8 +105,10 @@ type Options struct {
 	// Duplicate is called when two devices use the certificate of one node, each time one replaces the other. If it is
 	// nil, this is only logged.
 	Duplicate func(ctx context.Context, node, message string)
-	// Features are those offered to our edgecores.
+	// Features are those offered to our edgecores. Tunnel is offered if there are Tunnels.
 	Features wire.Features
+	// Tunnels carries connections to nodes; nil: no node is asked for a tunnel.
+	Tunnels Tunnels
 	// Registry registers the metrics; nil: no metrics.
 	Registry prometheus.Registerer
 }
@@ -144,6 +146,7 @@ func New(opts Options) (*Hub, error) {
 	if opts.KeepaliveInterval <= 0 {
 		opts.KeepaliveInterval = DefaultKeepaliveInterval
 	}
+	opts.Features.Tunnel = opts.Tunnels != nil
 	h := &Hub{opts: opts, sessions: map[string]*session{}, epoch: time.Now().Add(-24 * time.Hour)}
 	h.metrics = newMetrics(h)
 	if opts.Registry != nil {

@@ -50,9 +50,11 @@ func identify(header http.Header, peer []*x509.Certificate, legacy bool) (string
 		return "", refuse(http.StatusBadRequest, "header",
 			"%q is not a node name: want a lower-case DNS name", clip(node, 64))
 	}
-	if use := header.Get(wire.HeaderUse); use != "" && use != wire.UseMessages {
-		return "", refuse(http.StatusBadRequest, "header", "the header ConnectionUse is %q: only %q is served",
-			clip(use, 16), wire.UseMessages)
+	switch use := header.Get(wire.HeaderUse); use {
+	case "", wire.UseMessages, wire.UseTunnel:
+	default:
+		return "", refuse(http.StatusBadRequest, "header", "the header ConnectionUse is %q: only %q and %q are served",
+			clip(use, 16), wire.UseMessages, wire.UseTunnel)
 	}
 	if len(peer) == 0 {
 		return "", refuse(http.StatusForbidden, "certificate", "node %s showed no certificate: run edgecore join", node)

@@ -107,6 +107,10 @@ func (h *Hub) accept(
 	if why == nil {
 		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0], source.Parse(r.RemoteAddr))
 	}
+	if why == nil && r.Header.Get(wire.HeaderUse) == wire.UseTunnel {
+		h.acceptTunnel(ctx, w, r, node, sessions)
+		return
+	}
 	instance := wire.ParseInstance(r.Header)
 	if why == nil {
 		accepted, _ := r.Context().Value(acceptedKey{}).(time.Time)

@@ -130,6 +130,9 @@ func (s *session) protocol() string {
 func (s *session) run() {
 	if s.begin() {
 		// Connected comes first: what Upstream and Downstream answer for a node depends on its edgecore.
+		if s.features.Tunnel {
+			s.hub.opts.Tunnels.Connected(s.node)
+		}
 		s.hub.opts.Upstream.Connected(s.ctx, s.node, s.protocol())
 		s.work.Go(s.loadKnown)
 		s.read()
@@ -150,6 +153,9 @@ func (s *session) finish() {
 		s.hub.forgetIfGone(s.node)
 	}
 	if s.begun {
+		if s.features.Tunnel {
+			s.hub.opts.Tunnels.Disconnected(s.node)
+		}
 		s.hub.opts.Upstream.Disconnected(s.node, s.reason)
 		s.hub.metrics.ended(s)
 		klog.V(2).InfoS("Node disconnected", "node", s.node, "reason", s.reason,

@@ -17,10 +17,15 @@ type Features struct {
 	Lease bool `json:"lease"`
 	// Deflate: messages may be compressed (permessage-deflate; WebSocket only).
 	Deflate bool `json:"deflate"`
+	// Tunnel: the cloud may ask the edge for a tunnel to its kubelet API (package tunnel).
+	Tunnel bool `json:"tunnel"`
 }
 
-// AllFeatures returns everything that this version supports.
-func AllFeatures() Features { return Features{Inventory: true, Lease: true, Deflate: true} }
+// AllFeatures returns everything that this version supports of itself. Tunnel is offered by ends that have what it
+// needs: a kubelet API on the edge, ports for nodes in the cloud.
+func AllFeatures() Features {
+	return Features{Inventory: true, Lease: true, Deflate: true}
+}
 
 // ParseFeatures parses the header; it ignores unknown names, which are of newer versions.
 func ParseFeatures(h http.Header) Features {
@@ -34,6 +39,8 @@ func ParseFeatures(h http.Header) Features {
 				f.Lease = true
 			case "deflate":
 				f.Deflate = true
+			case "tunnel":
+				f.Tunnel = true
 			}
 		}
 	}
@@ -52,12 +59,20 @@ func (f Features) String() string {
 	if f.Deflate {
 		names = append(names, "deflate")
 	}
+	if f.Tunnel {
+		names = append(names, "tunnel")
+	}
 	return strings.Join(names, ",")
 }
 
 // And are the features that both have.
 func (f Features) And(g Features) Features {
-	return Features{f.Inventory && g.Inventory, f.Lease && g.Lease, f.Deflate && g.Deflate}
+	return Features{
+		Inventory: f.Inventory && g.Inventory,
+		Lease:     f.Lease && g.Lease,
+		Deflate:   f.Deflate && g.Deflate,
+		Tunnel:    f.Tunnel && g.Tunnel,
+	}
 }
 
 // set sets the header, unless there are no features.

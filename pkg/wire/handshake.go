@@ -57,6 +57,27 @@ func (e *ProxyError) Unwrap() error { return e.Err }
 
 // DialWebSocket connects to a cloud. A refused handshake is *Refused.
 func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
+	header := o.Header.Clone()
+	if header == nil {
+		header = http.Header{}
+	}
+	o.Features.set(header)
+	o.Instance.set(header)
+	ws, answer, err := upgrade(ctx, &o, header, websocket.Dialer{
+		ReadBufferSize: buffer, WriteBufferSize: buffer, EnableCompression: o.Features.Deflate,
+	})
+	if err != nil {
+		return nil, err
+	}
+	agreed := o.Features.And(ParseFeatures(answer))
+	agreed.Deflate = agreed.Deflate && offersDeflate(answer)
+	return newWebSocket(ws, o.Limits.withDefaults(), agreed, nil), nil
+}
+
+// upgrade connects and makes the connection a WebSocket. It completes dialer, and returns the answer's header.
+func upgrade(
+	ctx context.Context, o *DialOptions, header http.Header, dialer websocket.Dialer,
+) (*websocket.Conn, http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.handshakeTimeout())
 	defer cancel()
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -64,38 +85,29 @@ func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
 		config = o.TLS.Clone()
 	}
 	config.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrade
-	header := o.Header.Clone()
-	if header == nil {
-		header = http.Header{}
-	}
-	o.Features.set(header)
-	o.Instance.set(header)
-
 	via := ""
 	// The link has its own pings: TCP keepalives would only cost bytes.
 	plain := o.Dial
 	if plain == nil {
 		plain = (&net.Dialer{KeepAlive: -1}).DialContext
 	}
-	dialer := &websocket.Dialer{
-		TLSClientConfig: config, ReadBufferSize: buffer, WriteBufferSize: buffer, EnableCompression: o.Features.Deflate,
-		NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := plain(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return count(c), nil
-		},
-		Proxy: func(r *http.Request) (*url.URL, error) {
-			if o.Proxy == nil {
-				return nil, nil
-			}
-			u, err := o.Proxy(r)
-			if u != nil {
-				via = u.Host
-			}
-			return u, err
-		},
+	dialer.TLSClientConfig = config
+	dialer.NetDialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := plain(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return count(c), nil
+	}
+	dialer.Proxy = func(r *http.Request) (*url.URL, error) {
+		if o.Proxy == nil {
+			return nil, nil
+		}
+		u, err := o.Proxy(r)
+		if u != nil {
+			via = u.Host
+		}
+		return u, err
 	}
 	ws, resp, err := dialer.DialContext(ctx, o.URL, header)
 	if err != nil {
@@ -103,11 +115,9 @@ func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
 		if via != "" {
 			err = &ProxyError{Proxy: via, Err: err}
 		}
-		return nil, fmt.Errorf("connect to %s: %w", o.URL, err)
+		return nil, nil, fmt.Errorf("connect to %s: %w", o.URL, err)
 	}
-	agreed := o.Features.And(ParseFeatures(resp.Header))
-	agreed.Deflate = agreed.Deflate && offersDeflate(resp.Header)
-	return newWebSocket(ws, o.Limits.withDefaults(), agreed, nil), nil
+	return ws, resp.Header, nil
 }
 
 // refusal converts an answer that is not an upgrade to an error with its text.

@@ -98,6 +98,9 @@ const (
 	HeaderUse       = "ConnectionUse"
 	// UseMessages is the value of HeaderUse without which the upstream cloud reads nothing.
 	UseMessages = "msg"
+	// UseTunnel is its value for a tunnel (DialTunnel), and HeaderTunnel the token of the request for that tunnel.
+	UseTunnel    = "tunnel"
+	HeaderTunnel = "Edgecore-Tunnel"
 )
 
 // Codes for Close: those of WebSocket (RFC 6455 section 7.4), and two of ours.

@@ -1,0 +1,61 @@
+package cloudhub
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// Tunnels carries connections to the kubelet APIs of nodes that open tunnels on request (package pkg/tunnel). A tunnel
+// lasts no longer than the session of its node.
+type Tunnels interface {
+	// Connected is called when the session of such a node has begun, before Upstream.Connected; Disconnected when it
+	// has ended. Neither blocks.
+	Connected(node string)
+	Disconnected(node string)
+	// Expects reports whether this cloudcore has asked the node for a tunnel with that token.
+	Expects(node, token string) bool
+	// Serve serves a tunnel until it ends. It owns the connection.
+	Serve(ctx context.Context, node, token string, conn net.Conn)
+}
+
+// acceptTunnel turns a request of an identified node into a tunnel, or refuses it.
+func (h *Hub) acceptTunnel(ctx context.Context, w http.ResponseWriter, r *http.Request, node string, tunnels *group) {
+	token := r.Header.Get(wire.HeaderTunnel)
+	var why *refusal
+	s := h.session(node)
+	switch {
+	case h.opts.Tunnels == nil:
+		why = refuse(http.StatusNotFound, "tunnel",
+			"this cloudcore has no tunnels: modules.cloudStream is switched off")
+	case s == nil || !h.opts.Tunnels.Expects(node, token):
+		why = refuse(http.StatusMisdirectedRequest, "tunnel",
+			"this cloudcore has not asked node %s for that tunnel", node)
+	case h.opts.Gate != nil:
+		if err := h.opts.Gate.Check(node, r.TLS.PeerCertificates[0]); err != nil {
+			why = refuse(http.StatusForbidden, "identity", "%v", err)
+		}
+	}
+	if why != nil {
+		h.metrics.refused.WithLabelValues(why.cause).Inc()
+		h.refused.say(r.RemoteAddr, node, why)
+		http.Error(w, why.text, why.status)
+		return
+	}
+	conn, err := wire.AcceptTunnel(w, r)
+	if err != nil {
+		h.metrics.refused.WithLabelValues("upgrade").Inc()
+		klog.V(2).InfoS("Tunnel refused", "remote", r.RemoteAddr, "node", node, "why", err)
+		return
+	}
+	if !tunnels.run(func() {
+		defer context.AfterFunc(s.ctx, func() { _ = conn.Close() })()
+		h.opts.Tunnels.Serve(ctx, node, token, conn)
+	}) {
+		_ = conn.Close()
+	}
+}

@@ -1,0 +1,267 @@
+// Package cloudstream gives each node a TCP port of its own on cloudcore's address, and carries what connects there to
+// the node's kubelet API (port 10250). kube-apiserver, metrics-server and Prometheus find address and port in the Node
+// (package edgecontroller writes them), so that they reach nodes behind NAT without knowing of it.
+//
+// It promises:
+//
+//   - Bytes are carried as they are. TLS, credentials and permissions are between the caller and the node; cloudcore
+//     decides nothing and reads nothing.
+//   - A node that nobody asks for costs a listening socket. Its tunnel is opened by the first connection, and closed
+//     when there was none for five minutes.
+//   - Callers of a node that is not connected, or whose tunnel cannot be opened, get an HTTP answer that says why, at
+//     once or within seconds.
+//   - A node has the same port for as long as it can: across reconnects, and across restarts of cloudcore.
+//   - Streams, and if configured bytes a second, are limited for each node.
+package cloudstream
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+)
+
+// Defaults and limits.
+const (
+	DefaultFirstPort = 20000
+	DefaultLastPort  = 29999
+	// DefaultStreams is how many connections a node may have at a time.
+	DefaultStreams = 256
+	// askTimeout is how long a node may take to open a tunnel.
+	askTimeout = 20 * time.Second
+	// idleTimeout is how long a tunnel without a stream is kept.
+	idleTimeout = 5 * time.Minute
+)
+
+// Options configures a Server. Address, Ports and Send are required.
+type Options struct {
+	// Address is the IP address at which callers reach this cloudcore. Listen is where it listens; the zero value is
+	// Address.
+	Address, Listen netip.Addr
+	// FirstPort to LastPort are the ports for nodes.
+	FirstPort, LastPort int32
+	// Streams is how many connections a node may have at a time; 0 is DefaultStreams.
+	Streams int
+	// BytesPerSecond limits what is carried for each node, in each direction; 0 is no limit.
+	BytesPerSecond int64
+	// Previous returns the port that the Node has at this address; 0 is none.
+	Previous func(node string) int32
+	// Send sends a message to a node, and reports whether it is connected.
+	Send func(node string, m *model.Message) bool
+	// Failed is called with why a tunnel to a connected node could not be opened; it may be nil. It must not block.
+	Failed func(node, why string)
+	// Idle is how long a tunnel without a stream is kept; 0 is 5 minutes.
+	Idle time.Duration
+	// Registry registers the metrics; nil: no metrics.
+	Registry prometheus.Registerer
+}
+
+// Server holds the ports and tunnels. It implements cloudhub.Tunnels. Its methods may be called from any goroutine.
+type Server struct {
+	opts    Options
+	metrics *metrics
+	refuser *refuser
+
+	mu    sync.Mutex
+	nodes map[string]*node
+	// taken are the ports of nodes.
+	taken map[int32]string
+	// next is where the search for a free port continues.
+	next   int32
+	closed bool
+	// conns counts what serves connections.
+	conns sync.WaitGroup
+}
+
+var _ cloudhub.Tunnels = (*Server)(nil)
+
+// New makes a server without ports.
+func New(o Options) (*Server, error) {
+	if !o.Address.IsValid() {
+		return nil, errors.New("cloudstream needs an address")
+	}
+	if !o.Listen.IsValid() {
+		o.Listen = o.Address
+	}
+	if o.FirstPort <= 0 || o.LastPort < o.FirstPort || o.LastPort > 65535 {
+		return nil, fmt.Errorf("ports %d to %d are not a range", o.FirstPort, o.LastPort)
+	}
+	if o.Streams <= 0 {
+		o.Streams = DefaultStreams
+	}
+	if o.Idle <= 0 {
+		o.Idle = idleTimeout
+	}
+	if o.Previous == nil {
+		o.Previous = func(string) int32 { return 0 }
+	}
+	if o.Failed == nil {
+		o.Failed = func(string, string) {}
+	}
+	refuser, err := newRefuser(o.Address)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		opts: o, refuser: refuser, nodes: map[string]*node{}, taken: map[int32]string{}, next: o.FirstPort,
+	}
+	s.metrics = newMetrics(s)
+	if o.Registry != nil {
+		if err := o.Registry.Register(s.metrics); err != nil {
+			return nil, fmt.Errorf("register cloudstream's metrics: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// Close closes all ports and tunnels, and waits for what serves them.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	for _, n := range s.nodes {
+		n.close("cloudcore stops")
+	}
+	s.mu.Unlock()
+	s.conns.Wait()
+}
+
+// Connected implements cloudhub.Tunnels.
+func (s *Server) Connected(name string) {
+	n, err := s.node(name)
+	if err != nil {
+		klog.ErrorS(err, "Node gets no port: kubectl logs, exec and the like reach it only if kube-apiserver does",
+			"node", name)
+		s.opts.Failed(name, err.Error())
+		return
+	}
+	n.connected()
+}
+
+// Disconnected implements cloudhub.Tunnels.
+func (s *Server) Disconnected(name string) {
+	if n := s.existing(name); n != nil {
+		n.disconnected()
+	}
+}
+
+// Restore opens the port of a node that is not connected, for callers to be told so.
+func (s *Server) Restore(name string) {
+	if s.opts.Previous(name) == 0 {
+		return
+	}
+	if _, err := s.node(name); err != nil {
+		klog.InfoS("Port of a node that is not connected not opened", "node", name, "err", err)
+	}
+}
+
+// Release closes the port of a node that is not connected: another cloudcore serves it now, or it was deleted.
+func (s *Server) Release(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[name]; n != nil && n.offline() {
+		n.close("the node is gone")
+		delete(s.nodes, name)
+		delete(s.taken, n.port)
+	}
+}
+
+// Endpoint returns the address and port of a connected node; ok is false if it has none.
+func (s *Server) Endpoint(name string) (address string, port int32, ok bool) {
+	n := s.existing(name)
+	if n == nil || n.offline() {
+		return "", 0, false
+	}
+	return s.opts.Address.String(), n.port, true
+}
+
+// Port reports whether a port is in the range of nodes' ports.
+func (s *Server) Port(port int32) bool { return port >= s.opts.FirstPort && port <= s.opts.LastPort }
+
+// Expects implements cloudhub.Tunnels.
+func (s *Server) Expects(name, token string) bool {
+	n := s.existing(name)
+	return n != nil && n.expects(token)
+}
+
+// Serve implements cloudhub.Tunnels.
+func (s *Server) Serve(ctx context.Context, name, token string, conn net.Conn) {
+	n := s.existing(name)
+	if n == nil {
+		_ = conn.Close()
+		return
+	}
+	n.serveTunnel(ctx, token, conn)
+}
+
+func (s *Server) existing(name string) *node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes[name]
+}
+
+// node returns a node, whose port it opens if it is new.
+func (s *Server) node(name string) (*node, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errors.New("cloudcore stops")
+	}
+	if n := s.nodes[name]; n != nil {
+		return n, nil
+	}
+	l, port, err := s.listen(name)
+	if err != nil {
+		return nil, err
+	}
+	n := newNode(s, name, l, port)
+	s.nodes[name], s.taken[port] = n, name
+	s.conns.Go(n.accept)
+	return n, nil
+}
+
+// listen opens the port that a node had, or another one.
+func (s *Server) listen(name string) (net.Listener, int32, error) {
+	if port := s.opts.Previous(name); s.Port(port) && s.taken[port] == "" {
+		if l, err := s.listenOn(port); err == nil {
+			return l, port, nil
+		}
+	}
+	var last error
+	for range s.opts.LastPort - s.opts.FirstPort + 1 {
+		port := s.next
+		if s.next++; s.next > s.opts.LastPort {
+			s.next = s.opts.FirstPort
+		}
+		if s.taken[port] != "" {
+			continue
+		}
+		l, err := s.listenOn(port)
+		if err == nil {
+			return l, port, nil
+		}
+		last = err
+	}
+	if last == nil {
+		last = fmt.Errorf("all are in use by %d nodes", len(s.taken))
+	}
+	return nil, 0, fmt.Errorf("no port from %d to %d is free (modules.cloudStream.firstPort and lastPort): %w",
+		s.opts.FirstPort, s.opts.LastPort, last)
+}
+
+func (s *Server) listenOn(port int32) (net.Listener, error) {
+	return net.Listen("tcp", net.JoinHostPort(s.opts.Listen.String(), strconv.Itoa(int(port))))
+}
+
+// newToken returns a token for a request.
+func newToken() string { return rand.Text() }

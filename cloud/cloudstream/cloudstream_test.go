@@ -1,0 +1,303 @@
+package cloudstream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	tunnelend "github.com/edgecore-io/edgecore/edgehub/tunnel"
+	"github.com/edgecore-io/edgecore/pkg/tunnel"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
+
+// fixture is a server, and a node at the other end of its tunnels.
+type fixture struct {
+	*Server
+	t      *testing.T
+	keeper *tunnelend.Keeper
+	// api is the node's kubelet API.
+	api *httptest.Server
+
+	mu sync.Mutex
+	// refuse is the error of the node's dials; deaf has the node ignore requests.
+	refuse error
+	deaf   bool
+	// others is how often a dial reaches another cloudcore first.
+	others int
+	failed []string
+}
+
+// start starts a server with one port for each node, and connects edge-1.
+func start(t *testing.T, change func(*Options)) *fixture {
+	t.Helper()
+	f := &fixture{t: t}
+	port, err := daemon.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{
+		Address: netip.MustParseAddr("127.0.0.1"), FirstPort: int32(port), LastPort: int32(port),
+		Send: f.send,
+		Failed: func(_, why string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.failed = append(f.failed, why)
+		},
+	}
+	if change != nil {
+		change(&o)
+	}
+	if f.Server, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	f.api = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			<-r.Context().Done()
+			return
+		}
+		fmt.Fprint(w, "hello from the node")
+	}))
+	f.keeper = tunnelend.New(tunnelend.Options{Dial: f.dial, Backend: f.api.Listener.Addr().String()})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { f.keeper.Run(ctx) })
+	f.Connected("edge-1")
+	t.Cleanup(func() {
+		f.Close()
+		cancel()
+		running.Wait()
+		f.api.CloseClientConnections()
+		f.api.Close()
+	})
+	return f
+}
+
+// send is the link to the node.
+func (f *fixture) send(_ string, m *model.Message) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r, err := tunnel.ParseRequest(m)
+	if err != nil {
+		f.t.Error(err)
+	}
+	if !f.deaf {
+		f.keeper.Open(r)
+	}
+	return true
+}
+
+// dial is how the node connects for a tunnel.
+func (f *fixture) dial(_ context.Context, token string) (net.Conn, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.refuse != nil {
+		return nil, f.refuse
+	}
+	if f.others > 0 {
+		f.others--
+		return nil, &wire.Refused{Status: http.StatusMisdirectedRequest}
+	}
+	if !f.Expects("edge-1", token) || f.Expects("edge-2", token) {
+		f.t.Errorf("Expects of %s is wrong", token)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	accepted, err := l.Accept()
+	if err != nil {
+		return nil, err
+	}
+	go f.Serve(context.Background(), "edge-1", token, accepted)
+	return conn, nil
+}
+
+// client returns a client without connections.
+func client(t *testing.T) *http.Client {
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// get asks for a path of edge-1's port.
+func (f *fixture) get(c *http.Client, path string) (int, string, error) {
+	f.mu.Lock()
+	n := f.existing("edge-1")
+	f.mu.Unlock()
+	resp, err := c.Get(fmt.Sprintf("https://127.0.0.1:%d%s", n.port, path))
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+// want checks the answer of a request over a new connection.
+func (f *fixture) want(code int, text string) {
+	f.t.Helper()
+	c := client(f.t)
+	defer c.CloseIdleConnections()
+	got, body, err := f.get(c, "/")
+	if err != nil || got != code || !strings.Contains(body, text) {
+		f.t.Errorf("GET = %d, %q, %v; want %d and %q", got, body, err, code, text)
+	}
+}
+
+// TestCarries: callers reach the node's kubelet API, all through one tunnel, which is closed when it is idle.
+func TestCarries(t *testing.T) {
+	f := start(t, func(o *Options) { o.Idle = 50 * time.Millisecond })
+	if tunnels, _ := f.count(); tunnels != 0 {
+		t.Errorf("%d tunnels before the first request, want 0", tunnels)
+	}
+	f.mu.Lock()
+	f.others = 3 // the node reaches another cloudcore first
+	f.mu.Unlock()
+	busy := client(t)
+	resp, err := busy.Get(fmt.Sprintf("https://127.0.0.1:%d/", f.existing("edge-1").port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close() // its connection is kept
+	var callers sync.WaitGroup
+	for range 20 {
+		callers.Go(func() { f.want(http.StatusOK, "hello from the node") })
+	}
+	callers.Wait()
+	if s := f.keeper.State(); s.Opened != 1 || s.Carried != 21 {
+		t.Errorf("the node's state is %+v, want 1 tunnel and 21 streams", s)
+	}
+	if cert := resp.TLS.PeerCertificates[0]; !cert.Equal(f.api.Certificate()) {
+		t.Errorf("the certificate is %s's, want the node's", cert.Subject)
+	}
+	busy.CloseIdleConnections()
+	wait.True(t, "the idle tunnel to be closed at both ends", func() bool {
+		tunnels, streams := f.count()
+		return tunnels == 0 && streams == 0 && f.keeper.State().Tunnels == 0
+	})
+	f.want(http.StatusOK, "hello from the node")
+}
+
+// TestRefused: callers are told why they do not reach a node.
+func TestRefused(t *testing.T) {
+	f := start(t, func(o *Options) { o.Streams = 1 })
+	f.mu.Lock()
+	f.refuse = errors.New("no route")
+	f.deaf = true
+	f.mu.Unlock()
+	asking := make(chan struct{})
+	go func() {
+		defer close(asking)
+		f.want(http.StatusServiceUnavailable, "no tunnel to node edge-1: the node's connection ended")
+	}()
+	wait.True(t, "the request for a tunnel", func() bool {
+		n := f.existing("edge-1")
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.asked != nil
+	})
+	f.want(http.StatusServiceUnavailable, "1 connections through its tunnel, which is the limit")
+	f.Disconnected("edge-1")
+	wait.Closed(t, "the answer", asking)
+	f.want(http.StatusServiceUnavailable, "node edge-1 is offline since 2")
+	f.mu.Lock()
+	if len(f.failed) != 1 {
+		t.Errorf("failures are %q, want one", f.failed)
+	}
+	f.refuse, f.deaf = nil, false
+	f.mu.Unlock()
+	f.Connected("edge-1")
+	f.want(http.StatusOK, "hello from the node")
+	f.Disconnected("edge-1")
+	wait.True(t, "the stream to end", func() bool {
+		_, streams := f.count()
+		return streams == 0
+	})
+	f.Connected("edge-1")
+	f.want(http.StatusOK, "hello from the node")
+}
+
+// TestSessionEnds: a tunnel ends with the session of its node, and with it what it carries.
+func TestSessionEnds(t *testing.T) {
+	f := start(t, nil)
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := f.get(client(t), "/slow")
+		ended <- err
+	}()
+	wait.True(t, "the stream", func() bool { return f.keeper.State().Streams == 1 })
+	f.Disconnected("edge-1")
+	if err := wait.Receive(t, "the request to end", ended); err == nil {
+		t.Error("the request succeeded, want an error")
+	}
+	wait.True(t, "the node to notice", func() bool { return f.keeper.State().Streams == 0 })
+}
+
+// TestPorts: a node keeps its port while it is offline, and gets the one that it had before; a released one is free.
+func TestPorts(t *testing.T) {
+	f := start(t, func(o *Options) {
+		o.Previous = func(node string) int32 {
+			if node == "edge-2" {
+				return o.FirstPort
+			}
+			return 0
+		}
+	})
+	address, port, ok := f.Endpoint("edge-1")
+	if address != "127.0.0.1" || !ok || !f.Port(port) || f.Port(port+1) || f.Port(port-1) {
+		t.Errorf("Endpoint = %s, %d, %v; want the only port at 127.0.0.1", address, port, ok)
+	}
+	f.Connected("edge-2")
+	if _, _, ok := f.Endpoint("edge-2"); ok {
+		t.Error("a second node has a port, want none: the only one is in use")
+	}
+	f.mu.Lock()
+	if len(f.failed) != 1 || !strings.Contains(f.failed[0], "all are in use by 1 nodes") {
+		t.Errorf("failures are %q, want one that says why", f.failed)
+	}
+	f.mu.Unlock()
+	f.Disconnected("edge-2")
+	f.Release("edge-1") // it is connected
+	f.want(http.StatusOK, "hello from the node")
+	f.Disconnected("edge-1")
+	if _, _, ok := f.Endpoint("edge-1"); ok {
+		t.Error("a node that is offline has an endpoint, want none")
+	}
+	f.Release("edge-1")
+	f.Restore("edge-3") // had none
+	f.Restore("edge-2")
+	if n := f.existing("edge-2"); n == nil || n.port != port || f.existing("edge-3") != nil {
+		t.Errorf("edge-2 is %+v, want port %d, and edge-3 without one", n, port)
+	}
+	f.Connected("edge-2")
+	if _, got, ok := f.Endpoint("edge-2"); !ok || got != port {
+		t.Errorf("Endpoint = %d, %v; want %d", got, ok, port)
+	}
+}
+
+// TestLimitOfBytes: with a limit the same bytes arrive.
+func TestLimitOfBytes(t *testing.T) {
+	f := start(t, func(o *Options) { o.BytesPerSecond = 1 << 20 })
+	f.want(http.StatusOK, "hello from the node")
+}

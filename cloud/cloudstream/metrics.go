@@ -1,0 +1,71 @@
+package cloudstream
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics are those of tunnels. The numbers of nodes are not labels: a fleet has too many.
+type metrics struct {
+	s                *Server
+	opened, carried  prometheus.Counter
+	failed, bytes    *prometheus.CounterVec
+	tunnels, streams *prometheus.Desc
+}
+
+func newMetrics(s *Server) *metrics {
+	return &metrics{
+		s: s,
+		opened: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "cloudcore_tunnels_opened_total", Help: "Tunnels that nodes have opened.",
+		}),
+		carried: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "cloudcore_tunnel_streams_total", Help: "Connections that were carried to nodes.",
+		}),
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cloudcore_tunnel_failures_total",
+			Help: "Connections that were not carried to their node, by cause: offline, limit, tunnel, stopping.",
+		}, []string{"cause"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cloudcore_tunnel_bytes_total",
+			Help: "Bytes that were carried, by direction; counted when a connection ends.",
+		}, []string{"direction"}),
+		tunnels: prometheus.NewDesc("cloudcore_tunnels", "Tunnels to nodes.", nil, nil),
+		streams: prometheus.NewDesc("cloudcore_tunnel_streams", "Connections through tunnels.", nil, nil),
+	}
+}
+
+func (m *metrics) counters() []prometheus.Collector {
+	return []prometheus.Collector{m.opened, m.carried, m.failed, m.bytes}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.counters() {
+		c.Describe(ch)
+	}
+	ch <- m.tunnels
+	ch <- m.streams
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.counters() {
+		c.Collect(ch)
+	}
+	tunnels, streams := m.s.count()
+	ch <- prometheus.MustNewConstMetric(m.tunnels, prometheus.GaugeValue, float64(tunnels))
+	ch <- prometheus.MustNewConstMetric(m.streams, prometheus.GaugeValue, float64(streams))
+}
+
+// count returns how many tunnels and streams there are.
+func (s *Server) count() (tunnels, streams int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.nodes {
+		n.mu.Lock()
+		if n.tunnel != nil {
+			tunnels++
+		}
+		streams += n.streams
+		n.mu.Unlock()
+	}
+	return tunnels, streams
+}

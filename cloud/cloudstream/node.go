@@ -1,0 +1,312 @@
+package cloudstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/tunnel"
+)
+
+// node is a node's port, and its tunnel if there is one.
+type node struct {
+	s        *Server
+	name     string
+	port     int32
+	listener net.Listener
+	// ctx ends when the port is closed.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// in and out limit the bytes; nil is no limit.
+	in, out *rate.Limiter
+
+	mu sync.Mutex
+	// links counts sessions: a newer one may begin before the older one has ended. offlineSince is when the last one
+	// ended; zero if there was none since the start.
+	links        int
+	offlineSince time.Time
+	// tunnel is the one that new streams use; nil is none. idle closes it.
+	tunnel *tunnel.Opener
+	idle   *time.Timer
+	// asked is the request for a tunnel that is under way; nil is none.
+	asked *request
+	// streams counts the connections.
+	streams int
+}
+
+// request is a request for a tunnel.
+type request struct {
+	token string
+	// answered is closed when there is a tunnel, or err says why there is none.
+	answered chan struct{}
+	err      error
+}
+
+func newNode(s *Server, name string, l net.Listener, port int32) *node {
+	n := &node{s: s, name: name, port: port, listener: l}
+	n.ctx, n.cancel = context.WithCancelCause(context.Background())
+	if r := s.opts.BytesPerSecond; r > 0 {
+		n.in, n.out = rate.NewLimiter(rate.Limit(r), burst(r)), rate.NewLimiter(rate.Limit(r), burst(r))
+	}
+	return n
+}
+
+// close closes the port and the tunnel.
+func (n *node) close(why string) {
+	n.cancel(errors.New(why))
+	_ = n.listener.Close()
+	n.dropTunnel(why)
+}
+
+func (n *node) connected() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.links++
+}
+
+// disconnected ends the tunnel with the session: the node's certificate may be valid no longer.
+func (n *node) disconnected() {
+	n.mu.Lock()
+	n.links--
+	n.offlineSince = time.Now()
+	n.mu.Unlock()
+	n.dropTunnel("the node's connection ended")
+}
+
+func (n *node) offline() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.links <= 0
+}
+
+// dropTunnel ends the tunnel, and the request for one.
+func (n *node) dropTunnel(why string) {
+	n.mu.Lock()
+	t := n.tunnel
+	n.tunnel = nil
+	n.answer(errors.New(why))
+	n.mu.Unlock()
+	if t != nil {
+		_ = t.Close()
+	}
+}
+
+// answer ends the request that is under way. n.mu is held.
+func (n *node) answer(err error) {
+	if n.asked != nil {
+		n.asked.err = err
+		close(n.asked.answered)
+		n.asked = nil
+	}
+}
+
+func (n *node) expects(token string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.asked != nil && n.asked.token == token
+}
+
+// serveTunnel serves a tunnel that was asked for, until it ends.
+func (n *node) serveTunnel(ctx context.Context, token string, conn net.Conn) {
+	t, err := tunnel.NewOpener(conn)
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	n.mu.Lock()
+	if n.asked == nil || n.asked.token != token || n.ctx.Err() != nil {
+		n.mu.Unlock()
+		_ = t.Close()
+		return
+	}
+	n.tunnel = t
+	n.idle = time.AfterFunc(n.s.opts.Idle, func() { n.closeIdle(t) })
+	n.answer(nil)
+	n.mu.Unlock()
+	n.s.metrics.opened.Inc()
+	klog.V(2).InfoS("Tunnel opened", "node", n.name, "remote", conn.RemoteAddr())
+	defer context.AfterFunc(ctx, func() { _ = t.Close() })()
+	err = t.Run()
+	n.mu.Lock()
+	if n.tunnel == t {
+		n.tunnel = nil
+	}
+	n.idle.Stop()
+	n.mu.Unlock()
+	if errors.Is(err, tunnel.ErrStream) {
+		klog.InfoS("Tunnel closed", "node", n.name, "err", err)
+		return
+	}
+	klog.V(2).InfoS("Tunnel closed", "node", n.name, "why", err)
+}
+
+// closeIdle closes a tunnel that has had no stream for a time.
+func (n *node) closeIdle(t *tunnel.Opener) {
+	n.mu.Lock()
+	if n.tunnel != t || n.streams > 0 {
+		n.mu.Unlock()
+		return
+	}
+	n.tunnel = nil
+	n.mu.Unlock()
+	_ = t.Close()
+}
+
+// accept accepts connections until the port is closed.
+func (n *node) accept() {
+	for {
+		c, err := n.listener.Accept()
+		if n.ctx.Err() != nil {
+			if err == nil {
+				_ = c.Close()
+			}
+			return
+		}
+		if err != nil { // too many open files, say
+			klog.ErrorS(err, "Connection to a node not accepted", "node", n.name)
+			select {
+			case <-n.ctx.Done():
+			case <-time.After(time.Second):
+			}
+			continue
+		}
+		n.s.conns.Go(func() { n.carry(c) })
+	}
+}
+
+// carry carries one connection.
+func (n *node) carry(c net.Conn) {
+	defer context.AfterFunc(n.ctx, func() { _ = c.Close() })()
+	stream, err := n.open()
+	if err != nil {
+		n.s.metrics.failed.WithLabelValues(causeOf(err)).Inc()
+		n.s.refuser.refuse(n.ctx, c, err.Error())
+		return
+	}
+	defer n.end()
+	n.s.metrics.carried.Inc()
+	a, b := n.limited(c, stream)
+	in, out := tunnel.Join(a, b)
+	n.s.metrics.bytes.WithLabelValues("to_node").Add(float64(in))
+	n.s.metrics.bytes.WithLabelValues("from_node").Add(float64(out))
+}
+
+// failure is why a connection is not carried. cause is for the metrics.
+type failure struct{ cause, text string }
+
+func (f *failure) Error() string { return f.text }
+
+func causeOf(err error) string {
+	var f *failure
+	if errors.As(err, &f) {
+		return f.cause
+	}
+	return "tunnel"
+}
+
+// open counts a stream and opens it, after the tunnel if there is none.
+func (n *node) open() (net.Conn, error) {
+	n.mu.Lock()
+	switch {
+	case n.links <= 0:
+		defer n.mu.Unlock()
+		since := ""
+		if !n.offlineSince.IsZero() {
+			since = " since " + n.offlineSince.UTC().Format(time.RFC3339)
+		}
+		return nil, &failure{"offline", fmt.Sprintf("node %s is offline%s: it has no connection to cloudcore", n.name,
+			since)}
+	case n.streams >= n.s.opts.Streams:
+		defer n.mu.Unlock()
+		return nil, &failure{"limit", fmt.Sprintf("node %s has %d connections through its tunnel, which is the limit "+
+			"(modules.cloudStream.streamsPerNode)", n.name, n.streams)}
+	}
+	n.streams++
+	n.mu.Unlock()
+	stream, err := n.stream()
+	if err != nil {
+		n.end()
+		return nil, err
+	}
+	return stream, nil
+}
+
+// stream opens a stream. A tunnel that turns out to be dead is replaced once.
+func (n *node) stream() (net.Conn, error) {
+	t, err := n.get()
+	if err != nil {
+		return nil, err
+	}
+	stream, err := t.Open()
+	if err == nil {
+		return stream, nil
+	}
+	n.mu.Lock()
+	if n.tunnel == t {
+		n.tunnel = nil
+	}
+	n.mu.Unlock()
+	if t, err = n.get(); err != nil {
+		return nil, err
+	}
+	return t.Open()
+}
+
+// end counts the end of a stream. The last one starts the time after which the tunnel is closed.
+func (n *node) end() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.streams--; n.streams == 0 && n.tunnel != nil {
+		n.idle.Reset(n.s.opts.Idle)
+	}
+}
+
+// get returns the tunnel. It asks the node for one if there is none, once for all that wait.
+func (n *node) get() (*tunnel.Opener, error) {
+	n.mu.Lock()
+	if t := n.tunnel; t != nil {
+		n.mu.Unlock()
+		return t, nil
+	}
+	r := n.asked
+	if r == nil {
+		r = &request{token: newToken(), answered: make(chan struct{})}
+		n.asked = r
+		ask := tunnel.Request{Token: r.token, Address: n.s.opts.Address.String()}
+		if !n.s.opts.Send(n.name, ask.Message()) {
+			n.answer(errors.New("its connection has just ended, or takes no messages"))
+		}
+	}
+	n.mu.Unlock()
+	timer := time.NewTimer(askTimeout)
+	defer timer.Stop()
+	select {
+	case <-r.answered:
+	case <-n.ctx.Done():
+		return nil, &failure{"stopping", fmt.Sprintf("node %s: %v", n.name, context.Cause(n.ctx))}
+	case <-timer.C:
+		n.mu.Lock()
+		if n.asked == r {
+			n.answer(fmt.Errorf("it was not opened within %v; the log of edgecore on the node says why", askTimeout))
+		}
+		n.mu.Unlock()
+		<-r.answered
+	}
+	if r.err != nil {
+		why := fmt.Sprintf("no tunnel to node %s: %v", n.name, r.err)
+		n.s.opts.Failed(n.name, why)
+		return nil, &failure{"tunnel", why}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.tunnel == nil {
+		return nil, &failure{"tunnel", fmt.Sprintf("the tunnel to node %s ended as soon as it was open", n.name)}
+	}
+	return n.tunnel, nil
+}

@@ -1,0 +1,122 @@
+package cloudstream
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+const (
+	// refuseTimeout is how long a caller may take to read why it is refused; refusalsMax is how many may do so at a
+	// time.
+	refuseTimeout = 10 * time.Second
+	refusalsMax   = 256
+)
+
+// refuser tells callers over HTTPS why they do not reach a node. Its certificate is signed by nobody: callers that
+// verify the node's certificate see an error of TLS instead.
+type refuser struct {
+	config *tls.Config
+	places chan struct{}
+}
+
+func newRefuser(address netip.Addr) (*refuser, error) {
+	key, err := certs.NewKey()
+	if err != nil {
+		return nil, err
+	}
+	serial, err := certs.NewSerial()
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: "cloudcore"},
+		NotBefore:    time.Now().Add(-24 * time.Hour),
+		NotAfter:     time.Now().AddDate(10, 0, 0),
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IPAddresses:  []net.IP{address.AsSlice()},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	return &refuser{
+		config: &tls.Config{
+			MinVersion:   tls.VersionTLS12,
+			Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+			NextProtos:   []string{"h2", "http/1.1"},
+		},
+		places: make(chan struct{}, refusalsMax),
+	}, nil
+}
+
+// refuse answers the requests of a connection with a text and status 503, and closes it.
+func (r *refuser) refuse(ctx context.Context, c net.Conn, text string) {
+	defer c.Close()
+	select {
+	case r.places <- struct{}{}:
+		defer func() { <-r.places }()
+	default:
+		return
+	}
+	_ = c.SetDeadline(time.Now().Add(refuseTimeout)) // fails only on a closed connection
+	l := &oneConn{Conn: tls.Server(c, r.config), done: make(chan struct{})}
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Connection", "close")
+			http.Error(w, text, http.StatusServiceUnavailable)
+		}),
+		ReadHeaderTimeout: refuseTimeout,
+		ErrorLog:          log.New(io.Discard, "", 0),
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			if state == http.StateClosed || state == http.StateHijacked {
+				l.close()
+			}
+		},
+	}
+	stop := time.AfterFunc(refuseTimeout, func() { _ = server.Close() })
+	defer stop.Stop()
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	_ = server.Serve(l) // until the connection is closed
+}
+
+// oneConn is a listener with one connection.
+type oneConn struct {
+	net.Conn
+	once   sync.Once
+	closed sync.Once
+	done   chan struct{}
+}
+
+// Accept implements net.Listener.
+func (l *oneConn) Accept() (c net.Conn, err error) {
+	l.once.Do(func() { c = l.Conn })
+	if c != nil {
+		return c, nil
+	}
+	<-l.done
+	return nil, net.ErrClosed
+}
+
+func (l *oneConn) close() { l.closed.Do(func() { close(l.done) }) }
+
+// Close implements net.Listener.
+func (l *oneConn) Close() error {
+	l.close()
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *oneConn) Addr() net.Addr { return l.Conn.LocalAddr() }

@@ -1,0 +1,59 @@
+package edgehub
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	tunnelend "github.com/edgecore-io/edgecore/edgehub/tunnel"
+	"github.com/edgecore-io/edgecore/pkg/tunnel"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// errNoWebSocket means that the configuration names no WebSocket server, which tunnels need.
+var errNoWebSocket = errors.New("modules.edgeHub.websocket.server is empty: tunnels connect to it, also where the " +
+	"link is QUIC")
+
+// openTunnel handles a request of the cloud for a tunnel.
+func (m *Module) openTunnel(msg *model.Message) {
+	r, err := tunnel.ParseRequest(msg)
+	if err != nil {
+		klog.V(2).InfoS("Message from the cloud dropped", "err", err)
+		return
+	}
+	if r.Address != "" && m.reachedAt != nil {
+		m.reachedAt(r.Address)
+	}
+	m.tunnels.Open(r)
+}
+
+// dialTunnel connects to the server of the link for a tunnel.
+func (m *Module) dialTunnel(ctx context.Context, token string) (net.Conn, error) {
+	m.mu.Lock()
+	set := m.set // written with the lock, by applyConfig
+	m.mu.Unlock()
+	for _, t := range set.targets {
+		if t.protocol != wire.ProtocolWebSocket {
+			continue
+		}
+		config, _, err := set.files.load()
+		if err != nil {
+			return nil, err
+		}
+		return wire.DialTunnel(ctx, wire.DialOptions{
+			URL: t.url, TLS: config, Header: set.header, Proxy: m.proxy, Dial: m.dialer, HandshakeTimeout: t.handshake,
+		}, token)
+	}
+	return nil, errNoWebSocket
+}
+
+// Tunnels returns the state of the tunnels; it is empty on a node without a kubelet API.
+func (m *Module) Tunnels() tunnelend.State {
+	if m.tunnels == nil {
+		return tunnelend.State{}
+	}
+	return m.tunnels.State()
+}

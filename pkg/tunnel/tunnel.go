@@ -1,0 +1,185 @@
+// Package tunnel is what both ends of a tunnel share. A tunnel carries connections to a node's kubelet API (port 10250)
+// for callers that cannot reach the node: through a connection that the node has made, as streams of yamux.
+//
+// The cloud asks for a tunnel with a message over the link (Request). The node then connects to the address of its link
+// (wire.DialTunnel) and names the token of the request. Only the cloud opens streams. A stream carries the bytes of one
+// connection, as they are: TLS, credentials and permissions are between the caller and the node.
+//
+// Each stream has a window of its own (256 KiB), so that a slow reader delays only itself.
+package tunnel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+)
+
+// Route of the message that asks for a tunnel.
+const (
+	Source    = "cloudstream"
+	Group     = "tunnel"
+	Operation = "open"
+	Resource  = "tunnel"
+)
+
+const (
+	// keepalive is how often each end checks that the other one is there, while there is a tunnel; with answerTimeout
+	// a dead one is noticed within 20 s.
+	keepalive     = 10 * time.Second
+	answerTimeout = 10 * time.Second
+	// openTimeout is how long the node may take to accept a stream.
+	openTimeout = 20 * time.Second
+	// halfClosed is how long a stream may go on that one end has closed.
+	halfClosed = time.Minute
+	// copyBuffer is the size of the buffer of each direction of a stream.
+	copyBuffer = 16 << 10
+	// tokenMax is the largest token in bytes.
+	tokenMax = 64
+)
+
+// Request is the content of the message that asks for a tunnel.
+type Request struct {
+	// Token names the request. It is random, and valid once.
+	Token string `json:"token"`
+	// Address is the IP address at which the node's kubelet API is reached through the tunnel; its serving certificate
+	// should include it.
+	Address string `json:"address"`
+}
+
+// Message returns the message.
+func (r Request) Message() *model.Message {
+	content, err := json.Marshal(r)
+	if err != nil { // strings always encode
+		panic(err)
+	}
+	return model.New(Source, Group, Operation, Resource, content)
+}
+
+// ParseRequest reads the content of such a message.
+func ParseRequest(m *model.Message) (Request, error) {
+	var r Request
+	if err := json.Unmarshal(m.Content, &r); err != nil {
+		return r, fmt.Errorf("request for a tunnel: %w", err)
+	}
+	if r.Token == "" || len(r.Token) > tokenMax {
+		return r, fmt.Errorf("request for a tunnel: its token has %d bytes, want 1 to %d", len(r.Token), tokenMax)
+	}
+	if r.Address != "" && net.ParseIP(r.Address) == nil {
+		return r, fmt.Errorf("request for a tunnel: address %.64q is not an IP address", r.Address)
+	}
+	return r, nil
+}
+
+func config() *yamux.Config {
+	return &yamux.Config{
+		AcceptBacklog:          256,
+		EnableKeepAlive:        true,
+		KeepAliveInterval:      keepalive,
+		ConnectionWriteTimeout: answerTimeout,
+		MaxStreamWindowSize:    256 << 10,
+		StreamOpenTimeout:      openTimeout,
+		StreamCloseTimeout:     halfClosed,
+		LogOutput:              io.Discard, // what ends a tunnel is an error of its streams, too
+	}
+}
+
+// Opener is the cloud's end of a tunnel.
+type Opener struct{ session *yamux.Session }
+
+// NewOpener makes the cloud's end of a tunnel, which owns the connection.
+func NewOpener(conn net.Conn) (*Opener, error) {
+	session, err := yamux.Client(conn, config())
+	if err != nil {
+		return nil, err
+	}
+	return &Opener{session}, nil
+}
+
+// ErrStream is the error of a node that opens streams itself.
+var ErrStream = errors.New("the node has opened a stream, which only the cloud may do")
+
+// Run serves the tunnel until it ends. Its error is ErrStream, or why the connection has ended.
+func (o *Opener) Run() error {
+	defer o.session.Close()
+	stream, err := o.session.AcceptStream()
+	if err != nil {
+		return err
+	}
+	_ = stream.Close()
+	return ErrStream
+}
+
+// Open opens a stream. It does not wait for the node to accept it.
+func (o *Opener) Open() (net.Conn, error) { return o.session.OpenStream() }
+
+// Streams returns how many streams there are.
+func (o *Opener) Streams() int { return o.session.NumStreams() }
+
+// Close ends the tunnel and its streams.
+func (o *Opener) Close() error { return o.session.Close() }
+
+// Acceptor is the node's end of a tunnel.
+type Acceptor struct{ session *yamux.Session }
+
+// NewAcceptor makes the node's end of a tunnel, which owns the connection.
+func NewAcceptor(conn net.Conn) (*Acceptor, error) {
+	session, err := yamux.Server(conn, config())
+	if err != nil {
+		return nil, err
+	}
+	return &Acceptor{session}, nil
+}
+
+// Accept waits for the next stream. After an error the tunnel has ended.
+func (a *Acceptor) Accept() (net.Conn, error) { return a.session.AcceptStream() }
+
+// Streams returns how many streams there are.
+func (a *Acceptor) Streams() int { return a.session.NumStreams() }
+
+// Close ends the tunnel and its streams.
+func (a *Acceptor) Close() error { return a.session.Close() }
+
+// Join copies both ways between two connections, until both directions have ended or one has failed; then it closes
+// both. The end of one direction is passed on and leaves the other open, for a stream no longer than a minute. It
+// returns the bytes that came from a and from b.
+func Join(a, b net.Conn) (fromA, fromB int64) {
+	var both sync.WaitGroup
+	one := func(to, from net.Conn, n *int64) {
+		var err error
+		if *n, err = io.CopyBuffer(plainWriter{to}, plainReader{from}, make([]byte, copyBuffer)); err == nil {
+			err = closeWrite(to)
+		}
+		if err != nil {
+			_ = a.Close()
+			_ = b.Close()
+		}
+	}
+	both.Go(func() { one(b, a, &fromA) })
+	one(a, b, &fromB)
+	both.Wait()
+	_ = a.Close()
+	_ = b.Close()
+	return fromA, fromB
+}
+
+// plainWriter and plainReader hide methods that would copy with larger buffers.
+type (
+	plainWriter struct{ io.Writer }
+	plainReader struct{ io.Reader }
+)
+
+// closeWrite ends one direction of a connection; a stream's Close leaves reading open.
+func closeWrite(c net.Conn) error {
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Close()
+}
