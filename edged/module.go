@@ -37,6 +37,8 @@ type state struct {
 	damaged atomic.Bool
 	// runtimeVersion is the name and version of the runtime.
 	runtimeVersion runtimestatus.Version
+	// reachedAt is where the cluster reaches the authenticated port, if not at the node's addresses; nil until known.
+	reachedAt atomic.Pointer[string]
 }
 
 // New makes the module. It connects to nothing yet.
@@ -81,3 +83,14 @@ func (m *Module) Alive(context.Context) error {
 // Reload takes over other settings. No container is restarted for it: what concerns containers counts for those that
 // are started from now on.
 func (m *Module) Reload(next Settings) { m.state.reloads.set(next) }
+
+// ReachedAt has the certificate of the authenticated port made for another IP address than the node's own, at which the
+// cluster reaches it: that of a tunnel. The newest address counts. It does not block.
+func (m *Module) ReachedAt(address string) {
+	if before := m.state.reachedAt.Swap(&address); before != nil && *before == address {
+		return
+	}
+	if e := m.running.Load(); e != nil {
+		e.api.NamesChanged()
+	}
+}

@@ -63,7 +63,7 @@ func (e *Edged) newAPI() *api.API {
 		Settings:  e.opts.API,
 		NodeName:  e.opts.NodeName,
 		RootDir:   e.opts.RootDir,
-		IPs:       e.addresses.IPs,
+		IPs:       e.servedAt,
 		NotBefore: e.opts.ClockBound.Time,
 		Health:    e.health,
 		Served:    e.served,
@@ -72,6 +72,15 @@ func (e *Edged) newAPI() *api.API {
 		o.Cloud = e.meta
 	}
 	return api.New(o)
+}
+
+// servedAt returns the addresses at which the authenticated port is reached.
+func (e *Edged) servedAt() []string {
+	ips := slices.Clone(e.addresses.IPs())
+	if at := e.state.reachedAt.Load(); at != nil && !slices.Contains(ips, *at) {
+		ips = append(ips, *at)
+	}
+	return ips
 }
 
 // served returns what both ports serve: what package server has of its own, and what the parts have.

@@ -6,10 +6,13 @@
 package cloudconfig
 
 import (
+	"cmp"
+	"net/netip"
 	"time"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/cloudstream"
 	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
@@ -46,6 +49,21 @@ func HubOptions(hub *v1alpha1.CloudHub) cloudhub.Options {
 func DeviceOptions(d *v1alpha1.DeviceController) devicecontroller.Options {
 	return devicecontroller.Options{
 		WriteInterval: seconds(d.StatusInterval), NodeWrites: float64(d.StatusWritesPerNode),
+	}
+}
+
+// StreamOptions returns what the configuration says about cloudstream. It is reached at host if the configuration names
+// no address.
+func StreamOptions(c *v1alpha1.CloudStream, host string) cloudstream.Options {
+	address, _ := netip.ParseAddr(cmp.Or(c.Address, host)) // New reports one that is not valid
+	listen, _ := netip.ParseAddr(c.ListenAddress)
+	return cloudstream.Options{
+		Address:        address,
+		Listen:         listen,
+		FirstPort:      c.FirstPort,
+		LastPort:       c.LastPort,
+		Streams:        int(c.StreamsPerNode),
+		BytesPerSecond: c.BytesPerSecondPerNode,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/cloudstream"
 	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
 	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
@@ -26,6 +27,7 @@ type built struct {
 	Hub               cloudhub.Options
 	Guard             nodeidentity.Options
 	Devices           devicecontroller.Options
+	Stream            cloudstream.Options
 }
 
 func buildWith(t *testing.T, cfg *v1alpha1.CloudCore) built {
@@ -37,7 +39,7 @@ func buildWith(t *testing.T, cfg *v1alpha1.CloudCore) built {
 	hub := &cfg.Modules.CloudHub
 	return built{
 		rc.Host, rc.ContentType, rc.QPS, rc.Burst, CertificateOptions(hub), HubOptions(hub), GuardOptions(hub),
-		DeviceOptions(&cfg.Modules.DeviceController),
+		DeviceOptions(&cfg.Modules.DeviceController), StreamOptions(&cfg.Modules.CloudStream, "192.0.2.1"),
 	}
 }
 
@@ -48,8 +50,8 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 	// These are seen elsewhere: by the servers, whose tests use them, or by nobody because there is nothing to choose.
 	elsewhere := map[string]bool{
 		"apiVersion": true, "kind": true, "modules.edgeController.enable": true, hub + "enable": true,
-		"modules.deviceController.enable": true,
-		"commonConfig.monitorServer":      true, hub + "websocket": true, hub + "unixsocket": true, hub + "https": true,
+		"modules.deviceController.enable": true, "modules.cloudStream.enable": true,
+		"commonConfig.monitorServer": true, hub + "websocket": true, hub + "unixsocket": true, hub + "https": true,
 		hub + "quic.enable": true, hub + "quic.address": true, hub + "quic.port": true,
 	}
 	settings := map[string][]string{
@@ -58,6 +60,12 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 		},
 		"modules.deviceController.statusInterval":      {"17"},
 		"modules.deviceController.statusWritesPerNode": {"17"},
+		"modules.cloudStream.address":                  {"192.0.2.9"},
+		"modules.cloudStream.listenAddress":            {"192.0.2.9"},
+		"modules.cloudStream.firstPort":                {"17"},
+		"modules.cloudStream.lastPort":                 {"31000"},
+		"modules.cloudStream.streamsPerNode":           {"17"},
+		"modules.cloudStream.bytesPerSecondPerNode":    {"17"},
 		hub + "keepaliveInterval":                      {"17"},
 		hub + "nodeLimit":                              {"17"},
 		hub + "writeTimeout":                           {"17"},

@@ -184,6 +184,7 @@ func (c *Controller) servicesChanged(pod *v1.Pod) {
 }
 
 func (c *Controller) nodeEvent(old, now *v1.Node) {
+	c.endpointChanged(old, now)
 	switch {
 	case now == nil:
 		c.hub.Disconnect(old.Name, "the node was deleted, or no longer has the label "+EdgeLabel)

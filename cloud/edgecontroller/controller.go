@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
@@ -86,6 +88,9 @@ type Controller struct {
 	duplicates  *duplicates
 	table       map[requestName]requestType
 
+	tunnels      Tunnels
+	tunnelEvents *ratelimit.Limiter[string]
+
 	// Set by Start.
 	hub    Hub
 	ctx    context.Context
@@ -118,6 +123,9 @@ func New(options Options) (*Controller, error) {
 		requests: make(semaphore, maxRequests),
 		leases:   make(semaphore, maxLeases),
 		confirms: make(semaphore, maxConfirms),
+		tunnels:  noTunnels{},
+
+		tunnelEvents: ratelimit.New[string](rate.Every(tunnelEventEvery), 1),
 	}
 	if options.Registry != nil {
 		if err := c.metrics.register(options.Registry); err != nil {
@@ -144,6 +152,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	if err := c.caches.start(ctx); err != nil {
 		return err
 	}
+	c.restoreEndpoints()
 	c.filled.Store(true)
 	klog.InfoS("Caches filled", "pods", len(c.caches.pods.GetStore().ListKeys()),
 		"edgeNodes", len(c.caches.nodes.GetStore().ListKeys()),

@@ -205,6 +205,12 @@ func (c *Controller) Duplicate(ctx context.Context, node, message string) {
 	}
 	ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
 	defer cancel()
+	c.recordNodeEvent(ctx, node, string(DuplicateDevice), message)
+}
+
+// recordNodeEvent records a warning about a Node in the node's name. ctx is that of a request in its name. Errors are
+// logged.
+func (c *Controller) recordNodeEvent(ctx context.Context, node, reason, message string) {
 	now := metav1.Now()
 	// like the kubelet's
 	about := v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
@@ -214,7 +220,7 @@ func (c *Controller) Duplicate(ctx context.Context, node, message string) {
 			Namespace: metav1.NamespaceDefault,
 		},
 		InvolvedObject: about,
-		Reason:         string(DuplicateDevice),
+		Reason:         reason,
 		Message:        message,
 		Type:           v1.EventTypeWarning,
 		Count:          1,
@@ -223,6 +229,6 @@ func (c *Controller) Duplicate(ctx context.Context, node, message string) {
 		Source:         v1.EventSource{Component: "cloudcore"},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		klog.InfoS("Event of a duplicate device not recorded", "node", node, "err", err)
+		klog.InfoS("Event of a node not recorded", "node", node, "reason", reason, "err", err)
 	}
 }

@@ -66,7 +66,7 @@ func (c *Controller) registerNode(ctx context.Context, r *request) result {
 	if err != nil {
 		return written(nil, err, false)
 	}
-	return written(node, nil, false)
+	return written(c.forDevice(node), nil, false)
 }
 
 func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error) {
@@ -85,6 +85,9 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	node.Labels = own
 	node.ResourceVersion, node.UID = "", ""
 	dropReserved(node)
+	if address, port, ok := c.tunnels.Endpoint(r.node); ok {
+		setEndpoint(&node.Status, address, port)
+	}
 	if c.options.LocalIP != "" {
 		if node.Annotations == nil {
 			node.Annotations = map[string]string{}
@@ -138,7 +141,7 @@ func (c *Controller) queryNode(ctx context.Context, r *request) result {
 		return found(node, nil)
 	}
 	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{})
-	return found(node, err)
+	return found(c.forDevice(node), err)
 }
 
 // updateNode adds and changes labels and annotations. It removes none: the node may have an outdated view of what
@@ -198,16 +201,22 @@ func differing(now, wanted map[string]string) map[string]string {
 // patchNodeStatus applies a strategic merge patch to the Node's status.
 func (c *Controller) patchNodeStatus(ctx context.Context, r *request) result {
 	err := ownNode(r)
+	patch := r.content
 	if err == nil {
 		var fields map[string]json.RawMessage
 		if fields, err = patchText(r); err == nil {
 			err = checkReserved(r, fields)
 		}
 	}
+	if err == nil {
+		if patch, err = c.tunnelled(r.node, patch); err != nil {
+			err = badRequest(r.key, "its content: %v", err)
+		}
+	}
 	if err != nil {
 		return written(nil, err, false)
 	}
-	node, err := c.clients.AsNode.CoreV1().Nodes().Patch(ctx, r.node, types.StrategicMergePatchType, r.content,
+	node, err := c.clients.AsNode.CoreV1().Nodes().Patch(ctx, r.node, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")
 	return patched(r, node, err)
 }

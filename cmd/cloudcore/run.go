@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"runtime/debug"
@@ -15,10 +16,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudconfig"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/objectsync"
+	"github.com/edgecore-io/edgecore/cloud/cloudstream"
 	"github.com/edgecore-io/edgecore/cloud/controllers"
 	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
@@ -71,6 +74,7 @@ type cloud struct {
 	authority  *certificates.Authority
 	controller *edgecontroller.Controller
 	devices    *devicecontroller.Controller // nil: switched off
+	stream     *cloudstream.Server          // nil: switched off
 	records    *objectsync.Store
 	guard      *nodeidentity.Guard
 	hub        *cloudhub.Hub
@@ -103,6 +107,9 @@ func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *kubeapi.Server) er
 	defer c.controller.Wait()
 	if c.devices != nil {
 		defer c.devices.Wait()
+	}
+	if c.stream != nil {
+		defer c.stream.Close()
 	}
 	defer stopBack()
 	records.Go(func() { _ = c.records.Run(back) }) // it ends with its context, and says itself what it cannot write
@@ -211,6 +218,12 @@ func (c *cloud) build(ctx context.Context) error {
 	hub.Downstream, hub.Upstream, hub.Gate = c.guard.Downstream(joined), c.guard.Upstream(joined), c.guard
 	hub.Records, hub.Registry, hub.KubeCA = c.records, c.registry, c.api.CA
 	hub.Duplicate = c.controller.Duplicate
+	if err := c.buildStream(); err != nil {
+		return err
+	}
+	if c.stream != nil {
+		hub.Tunnels = c.stream
+	}
 	if c.devices != nil {
 		hub.Removed = c.devices.Removed
 	}
@@ -234,6 +247,25 @@ func (c *cloud) joinControllers() (controllers.Controller, error) {
 		return nil, err
 	}
 	return controllers.Join(c.controller, c.devices), nil
+}
+
+// buildStream makes cloudstream, unless it is switched off.
+func (c *cloud) buildStream() (err error) {
+	cfg := &c.cfg.Modules.CloudStream
+	if !cfg.Enable {
+		return nil
+	}
+	o := cloudconfig.StreamOptions(cfg, v1alpha1.HostIP())
+	o.Previous = func(node string) int32 { return c.controller.TunnelPort(node, o.Address.String()) }
+	o.Send = func(node string, m *model.Message) bool { return c.hub.Send(node, m) }
+	o.Failed, o.Registry = c.controller.TunnelFailed, c.registry
+	if c.stream, err = cloudstream.New(o); err != nil {
+		return fmt.Errorf("modules.cloudStream: %w", err)
+	}
+	c.controller.SetTunnels(c.stream)
+	klog.InfoS("Nodes are reached through tunnels", "address", o.Address, "firstPort", o.FirstPort,
+		"lastPort", o.LastPort)
+	return nil
 }
 
 // front runs the ports that nodes reach, until ctx ends or a part of it fails.

@@ -138,11 +138,18 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 	}
-	hub, err := nodelink.New(bus, cfg, conditions)
+	var pods *edged.Module
+	hub, err := nodelink.New(bus, cfg, conditions, nodelink.Options{
+		KubeletAPI: agentconfig.KubeletAPI(cfg),
+		ReachedAt: func(address string) { // not before the modules run
+			if pods != nil {
+				pods.ReachedAt(address)
+			}
+		},
+	})
 	if err != nil {
 		return err
 	}
-	var pods *edged.Module
 	if cfg.Modules.Edged.Enable {
 		opts, err := agentconfig.EdgedOptions(cfg)
 		if err != nil {

@@ -56,6 +56,25 @@ func apiAddress(own *v1alpha2.Edged) string {
 	return address
 }
 
+// KubeletAPI returns the address at which this device itself reaches the authenticated port; "" where there is none.
+func KubeletAPI(cfg *v1alpha2.EdgeCore) string {
+	own := &cfg.Modules.Edged
+	if !own.Enable || !ptr.Deref(own.TailoredKubeletConfig.EnableServer, true) {
+		return ""
+	}
+	host, port, err := net.SplitHostPort(edged.ListenAddress(apiAddress(own), own.TailoredKubeletConfig.Port))
+	if err != nil {
+		return "" // the port is 0
+	}
+	switch ip := net.ParseIP(host); {
+	case host == "", ip != nil && ip.IsUnspecified() && ip.To4() != nil:
+		host = "127.0.0.1"
+	case ip != nil && ip.IsUnspecified():
+		host = "::1"
+	}
+	return net.JoinHostPort(host, port)
+}
+
 // ShownConfig returns the function for what /configz shows: the configuration without its secrets.
 func ShownConfig(cfg *v1alpha2.EdgeCore) func() any {
 	return func() any { return cfg.Redacted().Modules.Edged.TailoredKubeletConfig }

@@ -110,6 +110,13 @@ func (a *API) Linked() {
 	a.certificate.Wake()
 }
 
+// NamesChanged has the certificate signed again if the node has got another name or address.
+func (a *API) NamesChanged() {
+	if a != nil {
+		a.certificate.Wake()
+	}
+}
+
 // Endpoints are where the cluster finds the port.
 func (a *API) Endpoints() v1.NodeDaemonEndpoints {
 	if a == nil {

@@ -28,8 +28,15 @@ type Module struct {
 	rotate bool
 }
 
+// Options are what the link needs beside the configuration.
+type Options struct {
+	// KubeletAPI and ReachedAt are those of edgehub.Options.
+	KubeletAPI string
+	ReachedAt  func(address string)
+}
+
 // New returns the link to the cloud; nil without an error on a device that has joined none.
-func New(bus *beehive.Bus, cfg *v1alpha2.EdgeCore, conditions *health.Registry) (*Module, error) {
+func New(bus *beehive.Bus, cfg *v1alpha2.EdgeCore, conditions *health.Registry, o Options) (*Module, error) {
 	hub := &cfg.Modules.EdgeHub
 	if !hub.Enable {
 		return nil, nil
@@ -63,6 +70,7 @@ func New(bus *beehive.Bus, cfg *v1alpha2.EdgeCore, conditions *health.Registry) 
 	var err error
 	l.Module, err = edgehub.New(edgehub.Options{
 		Node: cfg.Modules.Edged.HostnameOverride, Config: *hub, Bus: bus, Health: conditions, NewCA: l.keeper.RenewSoon,
+		KubeletAPI: o.KubeletAPI, ReachedAt: o.ReachedAt,
 	})
 	return l, err
 }

@@ -77,7 +77,7 @@ func TestNew(t *testing.T) {
 	} {
 		cfg := config(t)
 		c.change(&cfg.Modules.EdgeHub)
-		l, err := New(beehive.New(), cfg, &health.Registry{})
+		l, err := New(beehive.New(), cfg, &health.Registry{}, Options{})
 		if (err != nil) != c.err || !c.err && (l != nil) != c.linked {
 			t.Errorf("%s: New = %v, %v; want a link: %v, an error: %v", name, l != nil, err, c.linked, c.err)
 		}
@@ -104,7 +104,7 @@ func codes(r *health.Registry) map[health.Code]bool {
 func start(t *testing.T, cfg *v1alpha2.EdgeCore, conditions *health.Registry) (l *Module, stop func() error) {
 	t.Helper()
 	bus := beehive.New()
-	l, err := New(bus, cfg, conditions)
+	l, err := New(bus, cfg, conditions, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,6 +68,9 @@ func defaultFor(nodeLimit int32) *CloudCore {
 			},
 			SyncController: Switch{Enable: true},
 			CloudStream: CloudStream{
+				FirstPort:               20000,
+				LastPort:                29999,
+				StreamsPerNode:          256,
 				TunnelPort:              10004,
 				StreamPort:              10003,
 				TLSTunnelCAFile:         caFile,

@@ -13,6 +13,11 @@ func live() map[string]bool {
 		"modules.deviceController.statusInterval": true, "modules.deviceController.statusWritesPerNode": true,
 	}
 	for _, k := range []string{
+		"enable", "address", "listenAddress", "firstPort", "lastPort", "streamsPerNode", "bytesPerSecondPerNode",
+	} {
+		keys["modules.cloudStream."+k] = true
+	}
+	for _, k := range []string{
 		"enable", // to switch it off is refused
 		"keepaliveInterval", "nodeLimit", "writeTimeout", "advertiseAddress", "dnsNames",
 		"tlsCAFile", "tlsCAKeyFile", "tlsCertFile", "tlsPrivateKeyFile", "edgeCertSigningDuration",
@@ -32,8 +37,7 @@ func LiveKeys() []string { return strict.SortedKeys(live()) }
 // warning.
 func absent() map[string]bool {
 	keys := map[string]bool{}
-	for _, m := range []string{"taskManager", "dynamicController", "cloudStream", "router",
-		"iptablesManager"} {
+	for _, m := range []string{"taskManager", "dynamicController", "router", "iptablesManager"} {
 		keys["modules."+m+".enable"] = true
 	}
 	return keys

@@ -240,9 +240,21 @@ type TaskManagerLoad struct {
 	TaskWorkers int32 `json:"taskWorkers"`
 }
 
-// CloudStream carries logs and exec.
+// CloudStream carries connections to the kubelet APIs of nodes: kubectl logs, exec and the like.
 type CloudStream struct {
-	Enable                  bool   `json:"enable"`
+	Enable bool `json:"enable"`
+	// Address is the IP address at which kube-apiserver reaches this cloudcore, ListenAddress where cloudcore listens;
+	// "" is the address of this host or pod, and Address. FirstPort to LastPort are the ports, one for each node.
+	// KubeEdge has no such keys, and none of those below.
+	Address       string `json:"address"`
+	ListenAddress string `json:"listenAddress"`
+	FirstPort     int32  `json:"firstPort"`
+	LastPort      int32  `json:"lastPort"`
+	// StreamsPerNode is how many connections a node may have at a time.
+	StreamsPerNode int32 `json:"streamsPerNode"`
+	// BytesPerSecondPerNode limits what is carried for a node in each direction; 0 is no limit.
+	BytesPerSecondPerNode int64 `json:"bytesPerSecondPerNode"`
+
 	TunnelPort              int32  `json:"tunnelPort"`
 	StreamPort              int32  `json:"streamPort"`
 	TLSTunnelCAFile         string `json:"tlsTunnelCAFile"`

@@ -159,6 +159,16 @@ func (k *checker) modules(p string, m *Modules) {
 	if s := &m.CloudStream; s.Enable {
 		k.Within(p+".cloudStream.tunnelPort", int64(s.TunnelPort), 1, 65535)
 		k.Within(p+".cloudStream.streamPort", int64(s.StreamPort), 1, 65535)
+		k.Within(p+".cloudStream.firstPort", int64(s.FirstPort), 1, 65535)
+		k.Within(p+".cloudStream.lastPort", int64(s.LastPort), int64(s.FirstPort), 65535)
+		k.Within(p+".cloudStream.streamsPerNode", int64(s.StreamsPerNode), 1, 1024)
+		k.AtLeast(p+".cloudStream.bytesPerSecondPerNode", s.BytesPerSecondPerNode, 0)
+		if s.Address != "" {
+			k.Address(p+".cloudStream.address", s.Address)
+		}
+		if s.ListenAddress != "" {
+			k.Address(p+".cloudStream.listenAddress", s.ListenAddress)
+		}
 	}
 	if r := &m.Router; r.Enable {
 		k.Address(p+".router.address", r.Address)

@@ -1,0 +1,178 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// ReasonTunnelFailed is the reason of events of a Node whose kubelet API cannot be reached through a tunnel.
+const ReasonTunnelFailed = "TunnelFailed"
+
+const tunnelEventEvery = 10 * time.Minute
+
+// Tunnels knows where callers reach the kubelet APIs of nodes; see package cloudstream. The first InternalIP of a
+// Node and its kubelet's port are what kube-apiserver, metrics-server and Prometheus connect to.
+type Tunnels interface {
+	// Endpoint returns the address and port of a node with tunnels that is connected here.
+	Endpoint(node string) (address string, port int32, ok bool)
+	// Port reports whether a port is one of those for nodes.
+	Port(port int32) bool
+	// Restore is called for each Node that has an endpoint here when cloudcore starts, Release when a Node was deleted
+	// or has another endpoint. Neither blocks.
+	Restore(node string)
+	Release(node string)
+}
+
+// noTunnels is a cloudcore without tunnels.
+type noTunnels struct{}
+
+func (noTunnels) Endpoint(string) (string, int32, bool) { return "", 0, false }
+func (noTunnels) Port(int32) bool                       { return false }
+func (noTunnels) Restore(string)                        {}
+func (noTunnels) Release(string)                        {}
+
+// SetTunnels sets where callers reach nodes, before Start.
+func (c *Controller) SetTunnels(t Tunnels) { c.tunnels = t }
+
+// withEndpoint returns a strategic merge patch of a node's status with an endpoint in it: the address before the
+// node's own, and the port instead of its own. Parts of the status that the patch does not have stay as they are.
+func withEndpoint(patch []byte, address string, port int32) ([]byte, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(patch, &fields); err != nil {
+		return nil, err
+	}
+	if fields["status"] == nil {
+		return patch, nil
+	}
+	var status map[string]json.RawMessage
+	if err := json.Unmarshal(fields["status"], &status); err != nil {
+		return nil, fmt.Errorf("status: %w", err)
+	}
+	if list := status["addresses"]; len(list) > 0 && string(list) != "null" {
+		var addresses []json.RawMessage
+		if err := json.Unmarshal(list, &addresses); err != nil {
+			return nil, fmt.Errorf("status.addresses: %w", err)
+		}
+		own, err := json.Marshal(v1.NodeAddress{Type: v1.NodeInternalIP, Address: address})
+		if err != nil {
+			return nil, err
+		}
+		addresses = slices.DeleteFunc(addresses, func(text json.RawMessage) bool {
+			var a v1.NodeAddress
+			return json.Unmarshal(text, &a) == nil && a.Type == v1.NodeInternalIP && a.Address == address
+		})
+		if status["addresses"], err = json.Marshal(slices.Insert(addresses, 0, own)); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if status["daemonEndpoints"], err = json.Marshal(endpointsOf(port)); err != nil {
+		return nil, err
+	}
+	if fields["status"], err = json.Marshal(status); err != nil {
+		return nil, err
+	}
+	return json.Marshal(fields)
+}
+
+func endpointsOf(port int32) v1.NodeDaemonEndpoints {
+	return v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: port}}
+}
+
+// setEndpoint does the same to a Node that registers.
+func setEndpoint(status *v1.NodeStatus, address string, port int32) {
+	status.Addresses = slices.DeleteFunc(slices.Clone(status.Addresses), func(a v1.NodeAddress) bool {
+		return a.Type == v1.NodeInternalIP && a.Address == address
+	})
+	status.Addresses = slices.Insert(status.Addresses, 0, v1.NodeAddress{Type: v1.NodeInternalIP, Address: address})
+	status.DaemonEndpoints = endpointsOf(port)
+}
+
+// forDevice returns the copy of a Node that its device gets: with the device's own addresses first. The Node is not
+// changed.
+func (c *Controller) forDevice(node *v1.Node) *v1.Node {
+	if node == nil || !c.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
+		return node
+	}
+	internal := func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP }
+	list := node.Status.Addresses
+	if first := slices.IndexFunc(list, internal); first != 0 || !slices.ContainsFunc(list[1:], internal) {
+		return node
+	}
+	out := node.DeepCopy()
+	last := len(list) - 1
+	for !internal(list[last]) {
+		last--
+	}
+	out.Status.Addresses = slices.Insert(out.Status.Addresses[1:], last, list[0])
+	return out
+}
+
+// tunnelled returns a patch of a node's status with its endpoint, if it has one.
+func (c *Controller) tunnelled(node string, patch []byte) ([]byte, error) {
+	address, port, ok := c.tunnels.Endpoint(node)
+	if !ok {
+		return patch, nil
+	}
+	return withEndpoint(patch, address, port)
+}
+
+// TunnelPort returns the port that a Node has at an address; 0 is none.
+func (c *Controller) TunnelPort(node, address string) int32 {
+	return portAt(c.caches.node(node), address)
+}
+
+func portAt(node *v1.Node, address string) int32 {
+	if node == nil {
+		return 0
+	}
+	for _, a := range node.Status.Addresses {
+		if a.Type != v1.NodeInternalIP {
+			continue
+		}
+		if a.Address == address {
+			return node.Status.DaemonEndpoints.KubeletEndpoint.Port
+		}
+		break // only the first one counts
+	}
+	return 0
+}
+
+// endpointChanged lets go of the port of a Node that was deleted, or that another cloudcore serves.
+func (c *Controller) endpointChanged(old, now *v1.Node) {
+	if now == nil {
+		c.tunnels.Release(old.Name)
+		return
+	}
+	if old != nil && (old.UID != now.UID || !slices.Equal(old.Status.Addresses, now.Status.Addresses) ||
+		old.Status.DaemonEndpoints != now.Status.DaemonEndpoints) {
+		if address, port, ok := c.tunnels.Endpoint(now.Name); !ok || portAt(now, address) != port {
+			c.tunnels.Release(now.Name) // it has no effect on a node that is connected here
+		}
+	}
+}
+
+// restoreEndpoints opens the ports of the nodes that this cloudcore served before it was restarted.
+func (c *Controller) restoreEndpoints() {
+	for _, n := range typed[v1.Node](c.caches.nodes.GetStore().List()) {
+		c.tunnels.Restore(n.Name)
+	}
+}
+
+// TunnelFailed records an event of a Node whose kubelet API cannot be reached, at most one in ten minutes. It does not
+// block.
+func (c *Controller) TunnelFailed(node, why string) {
+	if now := time.Now(); c.ctx == nil || !c.tunnelEvents.Of(node, now).AllowN(now, 1) {
+		return
+	}
+	c.owned.Go(func() {
+		ctx, cancel := context.WithTimeout(withNode(c.ctx, node), c.options.RequestTimeout)
+		defer cancel()
+		c.recordNodeEvent(ctx, node, ReasonTunnelFailed, why)
+	})
+}
