@@ -209,7 +209,7 @@ func TestRefused(t *testing.T) {
 	asking := make(chan struct{})
 	go func() {
 		defer close(asking)
-		f.want(http.StatusServiceUnavailable, "no tunnel to node edge-1: the node's connection ended")
+		f.want(refusedStatus, "no tunnel to node edge-1: the node's connection ended")
 	}()
 	wait.True(t, "the request for a tunnel", func() bool {
 		n := f.existing("edge-1")
@@ -217,10 +217,10 @@ func TestRefused(t *testing.T) {
 		defer n.mu.Unlock()
 		return n.asked != nil
 	})
-	f.want(http.StatusServiceUnavailable, "1 connections through its tunnel, which is the limit")
+	f.want(refusedStatus, "1 connections through its tunnel, which is the limit")
 	f.Disconnected("edge-1")
 	wait.Closed(t, "the answer", asking)
-	f.want(http.StatusServiceUnavailable, "node edge-1 is offline since 2")
+	f.want(refusedStatus, "node edge-1 is offline since 2")
 	f.mu.Lock()
 	if len(f.failed) != 1 {
 		t.Errorf("failures are %q, want one", f.failed)

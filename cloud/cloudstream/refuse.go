@@ -62,7 +62,10 @@ func newRefuser(address netip.Addr) (*refuser, error) {
 	}, nil
 }
 
-// refuse answers the requests of a connection with a text and status 503, and closes it.
+// refusedStatus is the status of its answers: of 503 kube-apiserver does not pass on the text.
+const refusedStatus = http.StatusInternalServerError
+
+// refuse answers the requests of a connection with a text, and closes it.
 func (r *refuser) refuse(ctx context.Context, c net.Conn, text string) {
 	defer c.Close()
 	select {
@@ -76,7 +79,7 @@ func (r *refuser) refuse(ctx context.Context, c net.Conn, text string) {
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Connection", "close")
-			http.Error(w, text, http.StatusServiceUnavailable)
+			http.Error(w, text, refusedStatus)
 		}),
 		ReadHeaderTimeout: refuseTimeout,
 		ErrorLog:          log.New(io.Discard, "", 0),

@@ -56,10 +56,12 @@ type node struct {
 	api  kubernetes.Interface
 }
 
-func start(t *testing.T) *fixture {
+// start starts a cluster; modules are more keys of cloudcore's modules.
+func start(t *testing.T, modules map[string]any) *fixture {
 	t.Helper()
 	return &fixture{Cluster: env.StartCluster(t, built, env.ClusterOptions{
 		Manifests: *manifests,
+		Modules:   modules,
 		Kube: kube.Options{
 			ControllerManager: true,
 			Aggregation:       true,
@@ -74,22 +76,22 @@ func start(t *testing.T) *fixture {
 // startNode starts a runtime and an edgecore that joins, with nothing set of the kubelet's API but its port.
 func (f *fixture) startNode(t *testing.T, name string, runtime testenv.Options) *node {
 	t.Helper()
-	c := f.With(t)
-	c.Namespace(name)
-	n := &node{
-		Node:    c.StartNode(t, name, env.NodeOptions{Runtime: runtime}),
-		t:       t,
-		fixture: f,
-		kube:    f.Kube,
-		api:     f.API,
-	}
-	c.NodeUntil(name, "to have its port", func(obj *v1.Node) error {
+	n := f.startNodeWith(t, name, env.NodeOptions{Runtime: runtime})
+	f.With(t).NodeUntil(name, "to have its port", func(obj *v1.Node) error {
 		if port := obj.Status.DaemonEndpoints.KubeletEndpoint.Port; port != int32(n.KubeletPort) {
 			return fmt.Errorf("its port is %d, want %d", port, n.KubeletPort)
 		}
 		return nil
 	})
 	return n
+}
+
+// startNodeWith does so with other options.
+func (f *fixture) startNodeWith(t *testing.T, name string, opts env.NodeOptions) *node {
+	t.Helper()
+	c := f.With(t)
+	c.Namespace(name)
+	return &node{Node: c.StartNode(t, name, opts), t: t, fixture: f, kube: f.Kube, api: f.API}
 }
 
 // pod makes a pod of one container that runs a shell script.

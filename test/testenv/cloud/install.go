@@ -18,8 +18,8 @@ type InstallOptions struct {
 	Binary string
 	// Manifests is the folder of its manifests; empty is the project's, from the folder of a suite.
 	Manifests string
-	// Hub are more keys of modules.cloudHub.
-	Hub map[string]any
+	// Hub are more keys of modules.cloudHub, Modules those of modules.
+	Hub, Modules map[string]any
 }
 
 // Install installs cloudcore in a cluster and runs it until the test ends, with the rights that it has there and no
@@ -51,6 +51,7 @@ func Install(t *testing.T, cluster *kube.Cluster, opts InstallOptions) *Cloud {
 		Dir:        dir,
 		Kubeconfig: kubeconfig,
 		Hub:        opts.Hub,
+		Modules:    opts.Modules,
 		Started: func(id daemon.Identity) error {
 			return cluster.Host("cloudcore", kube.Guest{Process: id, Dir: dir})
 		},

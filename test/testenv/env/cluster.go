@@ -38,8 +38,8 @@ type Cluster struct {
 // ClusterOptions say which cluster a test wants. The zero value is etcd and kube-apiserver with a cloudcore.
 type ClusterOptions struct {
 	Kube kube.Options
-	// Hub are more keys of cloudcore's modules.cloudHub.
-	Hub map[string]any
+	// Hub are more keys of cloudcore's modules.cloudHub, Modules those of its modules.
+	Hub, Modules map[string]any
 	// Manifests is the folder of cloudcore's manifests; empty is the project's, from the folder of a suite.
 	Manifests string
 }
@@ -50,7 +50,7 @@ func StartCluster(t *testing.T, built *programs.Set, opts ClusterOptions) *Clust
 	c := &Cluster{T: t, Kube: kube.Start(t, opts.Kube), built: built, controllerManager: opts.Kube.ControllerManager}
 	c.API = c.Kube.Client()
 	c.Cloud = cloud.Install(t, c.Kube, cloud.InstallOptions{
-		Binary: built.Cloud, Manifests: opts.Manifests, Hub: opts.Hub,
+		Binary: built.Cloud, Manifests: opts.Manifests, Hub: opts.Hub, Modules: opts.Modules,
 	})
 	c.serviceAccount("default")
 	return c
@@ -73,6 +73,7 @@ func (c *Cluster) WithCloud(t testing.TB) *Cluster {
 		Dir:        filepath.Join(t.TempDir(), "cloudcore"),
 		Kubeconfig: c.Cloud.Kubeconfig,
 		Hub:        c.Cloud.Hub,
+		Modules:    c.Cloud.Modules,
 	})
 	Must(t, err)
 	t.Cleanup(func() {

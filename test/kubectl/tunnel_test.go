@@ -1,0 +1,93 @@
+package kubectl
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/metricsserver"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+// unreachable is the address of a node that the cluster cannot reach (RFC 5737).
+const unreachable = "198.51.100.7"
+
+// TestTunnel: kubectl works with a node that the cluster cannot reach, through its tunnel.
+func TestTunnel(t *testing.T) {
+	first, err := daemon.FreePort()
+	env.Must(t, err)
+	f := start(t, map[string]any{"cloudStream": map[string]any{
+		"enable": true, "firstPort": first, "lastPort": first + 20,
+	}})
+	metricsserver.Start(t, f.Kube)
+	n := f.startNodeWith(t, "tunnelled", env.NodeOptions{Agent: agent.Options{Edged: map[string]any{
+		"nodeIP": unreachable,
+	}}})
+	port := n.endpoint(t)
+	n.pods()
+	t.Run("verbs", func(t *testing.T) {
+		for verb, f := range map[string]func(*testing.T){
+			"logs": n.testLogs, "follow": n.testFollow, "exec": n.testExec, "cp": n.testCopy, "attach": n.testAttach,
+			"port-forward": n.testPortForward, "debug": n.testDebug, "node proxy": n.testNodeProxy, "top": n.testTop,
+			"terminal": n.testTerminal,
+		} {
+			t.Run(verb, func(t *testing.T) { t.Parallel(); f(t) })
+		}
+	})
+	t.Run("offline", n.testTunnelOffline)
+	t.Run("cloudcore killed", func(t *testing.T) {
+		env.Must(t, f.Cloud.Kill9(t.Context()))
+		env.Must(t, f.Cloud.Start(t.Context()))
+		n.reached(t)
+		if again := n.endpoint(t); again != port {
+			t.Errorf("the node's port is %d, want %d as before cloudcore was killed", again, port)
+		}
+	})
+}
+
+// endpoint waits until the Node has its endpoint and its own address, and returns the port.
+func (n *node) endpoint(t *testing.T) (port int32) {
+	t.Helper()
+	n.fixture.With(t).NodeUntil(n.NodeName, "to have its endpoint", func(obj *v1.Node) error {
+		a := obj.Status.Addresses
+		port = obj.Status.DaemonEndpoints.KubeletEndpoint.Port
+		if len(a) < 2 || a[0].Address != v1alpha1.HostIP() || a[1].Address != unreachable || port == int32(n.KubeletPort) {
+			return fmt.Errorf("its addresses are %v, and its port is %d", a, port)
+		}
+		return nil
+	})
+	return port
+}
+
+// testTunnelOffline: kubectl says that the node is offline, and reaches it when it is back.
+func (n *node) testTunnelOffline(t *testing.T) {
+	follow := n.kubectl(t, "logs", "-f", "web")
+	env.Must(t, follow.Start())
+	wait.Until(t, "the stream of the logs", func() error {
+		metrics, err := n.Cloud.Get(t.Context(), "/metrics")
+		if err == nil && strings.Contains(metrics, "cloudcore_tunnel_streams 0\n") {
+			err = fmt.Errorf("no stream in %s", metrics)
+		}
+		return err
+	})
+	env.Must(t, n.Kill9(t.Context()))
+	if err := follow.Wait(); err == nil {
+		t.Log("kubectl logs -f ended without an error when the agent was killed")
+	}
+	wait.Until(t, "kubectl to be told that the node is offline", func() error {
+		c := n.kubectl(t, "logs", "talker")
+		want := "node " + n.NodeName + " is offline since"
+		if err := c.Run(); err == nil || !strings.Contains(c.errOut.String(), want) {
+			return fmt.Errorf("logs without the agent: %v: %s, want %q", err, c.errOut.String(), want)
+		}
+		return nil
+	})
+	env.Must(t, n.Start(t.Context()))
+	n.reached(t)
+}
