@@ -94,12 +94,19 @@ var (
 		"Bytes on the sockets of links, with TLS and framing", []string{"direction"}, nil)
 	messagesDesc = prometheus.NewDesc("edgecore_link_messages_total", "Messages over links", []string{"direction"},
 		nil)
+	tunnelsDesc       = prometheus.NewDesc("edgecore_tunnels", "Open tunnels to the kubelet API", nil, nil)
+	tunnelStreamsDesc = prometheus.NewDesc("edgecore_tunnel_streams", "Connections through tunnels", nil, nil)
+	tunnelOpensDesc   = prometheus.NewDesc("edgecore_tunnel_opens_total",
+		"Tunnels that the cloud has asked for, by result: opened or failed", []string{"result"}, nil)
+	tunnelBytesDesc = prometheus.NewDesc("edgecore_tunnel_bytes_total",
+		"Bytes through tunnels, counted when a connection ends", []string{"direction"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (m *Module) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		connectedDesc, connectsDesc, reconnectDesc, failuresDesc, bytesDesc, messagesDesc,
+		connectedDesc, connectsDesc, reconnectDesc, failuresDesc, bytesDesc, messagesDesc, tunnelsDesc,
+		tunnelStreamsDesc, tunnelOpensDesc, tunnelBytesDesc,
 	} {
 		ch <- d
 	}
@@ -128,4 +135,14 @@ func (m *Module) Collect(ch chan<- prometheus.Metric) {
 	counter(bytesDesc, total.BytesReceived, "received")
 	counter(messagesDesc, total.MessagesSent, "sent")
 	counter(messagesDesc, total.MessagesReceived, "received")
+	if m.tunnels == nil {
+		return
+	}
+	t := m.tunnels.State()
+	ch <- prometheus.MustNewConstMetric(tunnelsDesc, prometheus.GaugeValue, float64(t.Tunnels))
+	ch <- prometheus.MustNewConstMetric(tunnelStreamsDesc, prometheus.GaugeValue, float64(t.Streams))
+	counter(tunnelOpensDesc, t.Opened, "opened")
+	counter(tunnelOpensDesc, t.Failed, "failed")
+	counter(tunnelBytesDesc, t.BytesIn, "received")
+	counter(tunnelBytesDesc, t.BytesOut, "sent")
 }

@@ -218,13 +218,16 @@ func newReloader(started *v1alpha2.EdgeCore, pods *edged.Module, hub *nodelink.M
 // linkState returns the function for what the status command shows of the link.
 func linkState(hub *nodelink.Module) func() server.Link {
 	return func() server.Link {
-		s := hub.State()
+		s, t := hub.State(), hub.Tunnels()
 		return server.Link{
-			Connected: s.Connected,
-			Since:     s.Since,
-			Protocol:  s.Protocol,
-			Server:    s.Server,
-			Reason:    s.Reason,
+			Connected:     s.Connected,
+			Since:         s.Since,
+			Protocol:      s.Protocol,
+			Server:        s.Server,
+			Reason:        s.Reason,
+			Tunnels:       t.Tunnels,
+			Streams:       t.Streams,
+			TunnelFailure: t.Reason,
 		}
 	}
 }

@@ -59,6 +59,11 @@ type Link struct {
 	Server   string    `json:"server,omitempty"`
 	// Reason says why the link is down.
 	Reason string `json:"reason,omitempty"`
+	// Tunnels and Streams are the open tunnels to the kubelet API, and the connections through them. TunnelFailure says
+	// why the cloud did not get the last tunnel that it asked for; "" if it did, or has asked for none.
+	Tunnels       int    `json:"tunnels,omitempty"`
+	Streams       int    `json:"streams,omitempty"`
+	TunnelFailure string `json:"tunnelFailure,omitempty"`
 }
 
 // Node is what the server asks.
