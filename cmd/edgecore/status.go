@@ -57,6 +57,9 @@ func printStatus(out io.Writer, info *server.Info, pods []v1.Pod, now time.Time)
 	fmt.Fprintf(out, "Node:      %s\nAgent:     edgecore %s, running for %s\nRuntime:   %s %s at %s\n", info.NodeName,
 		info.Version, duration.HumanDuration(now.Sub(info.Started)), runtime, info.RuntimeVersion, info.Endpoint)
 	fmt.Fprintf(out, "Cloud:     %s\n", linkText(info.Link, now))
+	if text := info.Link.TunnelText(); text != "" {
+		fmt.Fprintf(out, "Tunnel:    %s\n", text)
+	}
 	fmt.Fprintf(out, "Pods:      %d (%d running, %d pending, %d succeeded, %d failed)\n", len(pods),
 		phases[v1.PodRunning], phases[v1.PodPending], phases[v1.PodSucceeded], phases[v1.PodFailed])
 	fmt.Fprintf(out, "Manifests: %s\nStore:     %s\nPod logs:  %s\n\n", info.StaticPodPath, info.Store, info.PodLogsDir)

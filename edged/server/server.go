@@ -66,6 +66,19 @@ type Link struct {
 	TunnelFailure string `json:"tunnelFailure,omitempty"`
 }
 
+// TunnelText describes the tunnels to the kubelet API; it is "" if there is none and none has failed.
+func (l *Link) TunnelText() string {
+	switch {
+	case l == nil:
+		return ""
+	case l.Tunnels > 0:
+		return fmt.Sprintf("open, with %d connections to the kubelet API", l.Streams)
+	case l.TunnelFailure != "":
+		return "the cloud asked for one, which could not be opened: " + l.TunnelFailure
+	}
+	return ""
+}
+
 // Node is what the server asks.
 type Node interface {
 	// Pods returns the pods with their newest status, in a fixed order.

@@ -156,6 +156,14 @@ func TestRender(t *testing.T) {
 			}}},
 			[]string{"Connected for 3h", "192.0.2.1:10000 by quic", "0 of 0 healthy"}, []string{"Not connected"},
 		},
+		"a tunnel": {
+			View{Info: server.Info{Link: &server.Link{Connected: true, Tunnels: 1, Streams: 2}}},
+			[]string{"Tunnel: open, with 2 connections"}, nil,
+		},
+		"no tunnel": {
+			View{Info: server.Info{Link: &server.Link{Connected: true, TunnelFailure: "status 403"}}},
+			[]string{"Tunnel: the cloud asked for one, which could not be opened: status 403"}, nil,
+		},
 		"cut off": {
 			View{Info: server.Info{Link: &server.Link{Since: now.Add(-72 * time.Hour), Reason: "the name is unknown"}}},
 			[]string{"Not connected for 3d", "the name is unknown", "Pods keep running"}, []string{">Connected"},

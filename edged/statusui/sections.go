@@ -117,6 +117,9 @@ func (p *writer) link(l *server.Link) {
 		p.element(`<p class="big"><i class="dot bad"></i>Not connected`, since, "</p>")
 		p.element("<p>", l.Reason, "</p><p>Pods keep running; reports are stored on the device.</p>")
 	}
+	if text := l.TunnelText(); text != "" {
+		p.element("<p>", "Tunnel: "+text, "</p>")
+	}
 	p.markup("</section>")
 }
 
