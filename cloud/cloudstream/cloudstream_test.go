@@ -29,10 +29,12 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 // fixture is a server, and a node at the other end of its tunnels.
 type fixture struct {
 	*Server
-	t      *testing.T
+	t      testing.TB
 	keeper *tunnelend.Keeper
 	// api is the node's kubelet API.
 	api *httptest.Server
+	// dialer, which may be nil, replaces the fixture's own connections.
+	dialer func(ctx context.Context, token string) (net.Conn, error)
 
 	mu sync.Mutex
 	// refuse is the error of the node's dials; deaf has the node ignore requests.
@@ -46,7 +48,19 @@ type fixture struct {
 // start starts a server with one port for each node, and connects edge-1.
 func start(t *testing.T, change func(*Options)) *fixture {
 	t.Helper()
-	f := &fixture{t: t}
+	return newFixture(t, httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			<-r.Context().Done()
+			return
+		}
+		fmt.Fprint(w, "hello from the node")
+	})), change)
+}
+
+// newFixture does so with the node's kubelet API, which it closes in the end.
+func newFixture(t testing.TB, api *httptest.Server, change func(*Options)) *fixture {
+	t.Helper()
+	f := &fixture{t: t, api: api}
 	port, err := daemon.FreePort()
 	if err != nil {
 		t.Fatal(err)
@@ -66,13 +80,6 @@ func start(t *testing.T, change func(*Options)) *fixture {
 	if f.Server, err = New(o); err != nil {
 		t.Fatal(err)
 	}
-	f.api = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/slow" {
-			<-r.Context().Done()
-			return
-		}
-		fmt.Fprint(w, "hello from the node")
-	}))
 	f.keeper = tunnelend.New(tunnelend.Options{Dial: f.dial, Backend: f.api.Listener.Addr().String()})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -103,7 +110,10 @@ func (f *fixture) send(_ string, m *model.Message) bool {
 }
 
 // dial is how the node connects for a tunnel.
-func (f *fixture) dial(_ context.Context, token string) (net.Conn, error) {
+func (f *fixture) dial(ctx context.Context, token string) (net.Conn, error) {
+	if f.dialer != nil {
+		return f.dialer(ctx, token)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.refuse != nil {
@@ -134,7 +144,7 @@ func (f *fixture) dial(_ context.Context, token string) (net.Conn, error) {
 }
 
 // client returns a client without connections.
-func client(t *testing.T) *http.Client {
+func client(t testing.TB) *http.Client {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
