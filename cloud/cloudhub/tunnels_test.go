@@ -1,0 +1,126 @@
+package cloudhub
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+// echoes are tunnels that return what they get. Each node has the token "for-NODE".
+type echoes struct {
+	mu    sync.Mutex
+	calls []string
+}
+
+func (e *echoes) note(what string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.calls = append(e.calls, what)
+}
+
+func (e *echoes) Connected(node string)           { e.note("connected " + node) }
+func (e *echoes) Disconnected(node string)        { e.note("disconnected " + node) }
+func (e *echoes) Expects(node, token string) bool { return token == "for-"+node }
+func (e *echoes) Serve(_ context.Context, _, _ string, conn net.Conn) {
+	_, _ = io.Copy(conn, conn)
+	_ = conn.Close()
+}
+
+// TestTunnels: a node opens the tunnel that it was asked for, with a certificate of its own and while it is connected;
+// nothing else is let in. The tunnel ends with the link.
+func TestTunnels(t *testing.T) {
+	t.Parallel()
+	tunnels := &echoes{}
+	c := startCloud(t, func(o *Options) { o.Tunnels = tunnels })
+	cert := func(node string) wire.DialOptions {
+		o := c.options(node, c.ca.Node(t, node, time.Now().Add(time.Hour)))
+		o.Features.Tunnel = true
+		return o
+	}
+	conn, err := wire.DialWebSocket(t.Context(), cert("n1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !conn.Features().Tunnel {
+		t.Error("the hub has not agreed to tunnels, want it to")
+	}
+	link := newEdge(t, "n1").over(conn)
+	other := newEdge(t, "n2").dialOurs(c) // offers none
+	wait.True(t, "the sessions", func() bool { return len(c.hub.Connected()) == 2 })
+
+	stolen := cert("n2")
+	stolen.Header = nodeHeader("n1")
+	for name, tc := range map[string]struct {
+		options wire.DialOptions
+		token   string
+		status  int
+		text    string
+	}{
+		"another node's certificate": {stolen, "for-n1", 403, "not for node n1"},
+		"another node's token":       {cert("n2"), "for-n1", 421, "has not asked node n2"},
+		"no token":                   {cert("n1"), "", 421, "has not asked node n1"},
+		"a node without a link":      {cert("n3"), "for-n3", 421, "has not asked node n3"},
+	} {
+		var refused *wire.Refused
+		if _, err := wire.DialTunnel(t.Context(), tc.options, tc.token); !errors.As(err, &refused) ||
+			refused.Status != tc.status || !strings.Contains(refused.Text, tc.text) {
+			t.Errorf("%s: %v, want status %d and %q", name, err, tc.status, tc.text)
+		}
+	}
+	tunnel, err := wire.DialTunnel(t.Context(), cert("n1"), "for-n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tunnel.Close()
+	if _, err := tunnel.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(tunnel, got); err != nil || string(got) != "hello" {
+		t.Errorf("read %q, %v, want hello", got, err)
+	}
+	if len(c.hub.Connected()) != 2 {
+		t.Error("the tunnel has replaced a session, want both sessions")
+	}
+	link.bye()
+	if _, err := tunnel.Read(got); err == nil {
+		t.Error("the tunnel goes on after the link has ended, want it to end")
+	}
+	other.bye()
+	wait.True(t, "the end of the sessions", func() bool { return len(c.hub.Connected()) == 0 })
+	tunnels.mu.Lock()
+	defer tunnels.mu.Unlock()
+	if diff := cmp.Diff([]string{"connected n1", "disconnected n1"}, tunnels.calls); diff != "" {
+		t.Errorf("calls mismatch (-want +got):\n%s", diff)
+	}
+}
+
+// TestNoTunnels: a hub without tunnels agrees to none and lets none in.
+func TestNoTunnels(t *testing.T) {
+	t.Parallel()
+	c := startCloud(t, nil)
+	o := c.options("n1", c.ca.Node(t, "n1", time.Now().Add(time.Hour)))
+	o.Features.Tunnel = true
+	conn, err := wire.DialWebSocket(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer newEdge(t, "n1").over(conn).bye()
+	if conn.Features().Tunnel {
+		t.Error("the hub has agreed to tunnels, want no such feature")
+	}
+	var refused *wire.Refused
+	if _, err := wire.DialTunnel(t.Context(), o, "x"); !errors.As(err, &refused) || refused.Status != 404 {
+		t.Errorf("DialTunnel = %v, want status 404", err)
+	}
+}

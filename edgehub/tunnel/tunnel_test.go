@@ -1,0 +1,144 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/edgecore-io/edgecore/pkg/tunnel"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
+
+// run runs a keeper until the test ends.
+func run(t *testing.T, o Options) *Keeper {
+	t.Helper()
+	k := New(o)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { k.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return k
+}
+
+// clouds returns a Dial for a cloud that opens a stream on each tunnel, and the streams.
+func clouds(t *testing.T) (dial func(context.Context, string) (net.Conn, error), streams chan net.Conn) {
+	t.Helper()
+	streams = make(chan net.Conn, 100)
+	return func(context.Context, string) (net.Conn, error) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		node, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		far, err := l.Accept()
+		if err != nil {
+			return nil, err
+		}
+		o, err := tunnel.NewOpener(far)
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { _ = o.Close() })
+		stream, err := o.Open()
+		if err != nil {
+			return nil, err
+		}
+		streams <- stream
+		return node, nil
+	}, streams
+}
+
+// TestNotOpened: the state says why there is no tunnel, until there is one.
+func TestNotOpened(t *testing.T) {
+	works, streams := clouds(t)
+	broken := atomic.Bool{}
+	broken.Store(true)
+	k := run(t, Options{Backend: "127.0.0.1:1", Dial: func(ctx context.Context, token string) (net.Conn, error) {
+		if broken.Load() {
+			return nil, errors.New("no route for " + token)
+		}
+		return works(ctx, token)
+	}})
+	k.Open(tunnel.Request{Token: "a"})
+	wait.True(t, "the failure", func() bool {
+		s := k.State()
+		return s.Failed == 1 && s.Reason == "no route for a" && s.Tunnels == 0
+	})
+	broken.Store(false)
+	k.Open(tunnel.Request{Token: "b"})
+	stream := wait.Receive(t, "a stream", streams)
+	if n, err := stream.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Errorf("read %d bytes, %v of a kubelet API that does not listen; want an error", n, err)
+	}
+	wait.True(t, "the tunnel", func() bool {
+		s := k.State()
+		return s.Opened == 1 && s.Reason == "" && s.Tunnels == 1 && s.Streams == 0
+	})
+}
+
+// TestIdle: a tunnel without a stream is closed, one with a stream is not.
+func TestIdle(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	dial, streams := clouds(t)
+	k := run(t, Options{Backend: l.Addr().String(), Dial: dial, Idle: 20 * time.Millisecond})
+	k.Open(tunnel.Request{Token: "a"})
+	stream := wait.Receive(t, "a stream", streams)
+	for i := range 5 { // each longer than the tunnel may be idle
+		time.Sleep(30 * time.Millisecond)
+		want := fmt.Sprint(i)
+		if _, err := stream.Write([]byte(want)); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 1)
+		if _, err := io.ReadFull(stream, got); err != nil || string(got) != want {
+			t.Fatalf("read %q, %v, want %q", got, err, want)
+		}
+	}
+	_ = stream.Close()
+	wait.True(t, "the idle tunnel to be closed", func() bool { return k.State().Tunnels == 0 })
+}
+
+// TestFlood: a cloud that asks for tunnels all the time gets a few.
+func TestFlood(t *testing.T) {
+	dial, _ := clouds(t)
+	k := run(t, Options{Backend: "127.0.0.1:1", Dial: dial})
+	for i := range 10000 {
+		k.Open(tunnel.Request{Token: fmt.Sprint(i)})
+	}
+	wait.True(t, "the tunnels", func() bool { return k.State().Opened > 0 })
+	if n := k.State().Opened; n > 3*requestBurst {
+		t.Errorf("%d tunnels opened for 10,000 requests at once, want about %d", n, requestBurst)
+	}
+}
