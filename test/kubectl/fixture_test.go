@@ -56,21 +56,21 @@ type node struct {
 	api  kubernetes.Interface
 }
 
-// start starts a cluster; modules are more keys of cloudcore's modules.
-func start(t *testing.T, modules map[string]any) *fixture {
+func start(t *testing.T) *fixture { t.Helper(); return startWith(t, env.ClusterOptions{}) }
+
+// startWith starts a cluster, whose manifests and Kubernetes are set here.
+func startWith(t *testing.T, opts env.ClusterOptions) *fixture {
 	t.Helper()
-	return &fixture{Cluster: env.StartCluster(t, built, env.ClusterOptions{
-		Manifests: *manifests,
-		Modules:   modules,
-		Kube: kube.Options{
-			ControllerManager: true,
-			Aggregation:       true,
-			APIServerFlags: []string{
-				"--kubelet-preferred-address-types=InternalIP", // the name of a node is no name that can be looked up
-				"--feature-gates=PodLogsQuerySplitStreams=true",
-			},
+	opts.Manifests = *manifests
+	opts.Kube = kube.Options{
+		ControllerManager: true,
+		Aggregation:       true,
+		APIServerFlags: []string{
+			"--kubelet-preferred-address-types=InternalIP", // the name of a node is no name that can be looked up
+			"--feature-gates=PodLogsQuerySplitStreams=true",
 		},
-	})}
+	}
+	return &fixture{Cluster: env.StartCluster(t, built, opts)}
 }
 
 // startNode starts a runtime and an edgecore that joins, with nothing set of the kubelet's API but its port.

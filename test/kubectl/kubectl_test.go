@@ -30,7 +30,7 @@ const forever = "; trap 'exit 0' TERM; while true; do sleep 1 & wait; done"
 
 // TestKubectl asks each verb of a node, on each runtime.
 func TestKubectl(t *testing.T) {
-	f := start(t, nil)
+	f := start(t)
 	metricsserver.Start(t, f.Kube)
 	runtimes := map[string]testenv.Options{"containerd1": {}, "containerd2": {Containerd2: true}}
 	var linked sync.WaitGroup // the nodes that need the cloud

@@ -3,33 +3,44 @@ package kubectl
 import (
 	"bufio"
 	"fmt"
+	"net"
+	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/metricsserver"
+	"github.com/edgecore-io/edgecore/test/testenv/nat"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// unreachable is the address of a node that the cluster cannot reach (RFC 5737).
-const unreachable = "198.51.100.7"
-
-// TestTunnel: kubectl works with a node that the cluster cannot reach, through its tunnel.
+// TestTunnel: kubectl works with a device behind NAT, which the cluster cannot reach, through its tunnel.
 func TestTunnel(t *testing.T) {
 	first, err := daemon.FreePort()
 	env.Must(t, err)
-	f := start(t, map[string]any{"cloudStream": map[string]any{
-		"enable": true, "firstPort": first, "lastPort": first + 20,
-	}})
-	metricsserver.Start(t, f.Kube)
-	n := f.startNodeWith(t, "tunnelled", env.NodeOptions{Agent: agent.Options{Edged: map[string]any{
-		"nodeIP": unreachable,
+	network := nat.Start(t)
+	f := startWith(t, env.ClusterOptions{Address: nat.Host, Modules: map[string]any{"cloudStream": map[string]any{
+		"enable": true, "address": nat.Host, "firstPort": first, "lastPort": first + 20,
 	}}})
+	metricsserver.Start(t, f.Kube)
+	ctrd, err := exec.LookPath("containerd")
+	env.Must(t, err)
+	n := f.startNodeWith(t, "tunnelled", env.NodeOptions{
+		Runtime: testenv.Options{Binary: network.Wrap(t, ctrd)},
+		Agent:   agent.Options{Binary: network.Wrap(t, built.Edge), Dial: network.Dial},
+	})
+	if c, err := net.DialTimeout("tcp", net.JoinHostPort(network.Address, strconv.Itoa(n.KubeletPort)),
+		time.Second); err == nil {
+		_ = c.Close()
+		t.Fatal("the device can be reached, want it behind NAT")
+	}
 	port := n.endpoint(t)
 	n.pods()
 	t.Run("verbs", func(t *testing.T) {
@@ -58,8 +69,7 @@ func (n *node) endpoint(t *testing.T) (port int32) {
 	n.fixture.With(t).NodeUntil(n.NodeName, "to have its endpoint", func(obj *v1.Node) error {
 		a := obj.Status.Addresses
 		port = obj.Status.DaemonEndpoints.KubeletEndpoint.Port
-		if len(a) < 2 || a[0].Address != v1alpha1.HostIP() || a[1].Address != unreachable ||
-			port == int32(n.KubeletPort) {
+		if len(a) < 2 || a[0].Address != nat.Host || port == int32(n.KubeletPort) {
 			return fmt.Errorf("its addresses are %v, and its port is %d", a, port)
 		}
 		return nil

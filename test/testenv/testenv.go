@@ -29,6 +29,8 @@ type Options struct {
 	Containerd2 bool
 	// OwnUsers gives a containerd 2.x the handler containerd.OwnUsers, whose pods may have user namespaces.
 	OwnUsers bool
+	// Binary is another containerd to run, or a program that runs one.
+	Binary string
 	// NoImages leaves the test images out.
 	NoImages bool
 	// Root is where the containerd keeps its images and containers, on a small file system say; empty is a folder of
@@ -39,7 +41,7 @@ type Options struct {
 // StartContainerd starts a containerd for the test alone and removes it when the test ends.
 func StartContainerd(t testing.TB, opts Options) *containerd.Instance {
 	t.Helper()
-	binary := ""
+	binary := opts.Binary
 	if opts.Containerd2 {
 		var err error
 		if binary, err = containerd.Build2(t.Context()); err != nil {

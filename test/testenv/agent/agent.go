@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -51,6 +52,8 @@ type Options struct {
 	Env []string
 	// Started, which may be nil, is called with each process as soon as it runs.
 	Started func(daemon.Identity) error
+	// Dial connects to the agent's ports; nil dials from this machine's own network.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Agent is an edgecore with its files. Its methods must not be called at the same time.
@@ -295,7 +298,7 @@ func (a *Agent) get(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: a.Dial}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, err

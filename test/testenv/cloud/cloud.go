@@ -28,6 +28,8 @@ type Options struct {
 	Dir string
 	// Kubeconfig is the way to the cluster.
 	Kubeconfig string
+	// Address is where nodes reach it; empty is 127.0.0.1.
+	Address string
 	// Hub are more keys of modules.cloudHub.
 	Hub map[string]any
 	// Modules are more keys of modules.
@@ -71,6 +73,9 @@ func Build(ctx context.Context, dir string) (string, error) {
 // New makes the files of a cloudcore.
 func New(opts Options) (*Cloud, error) {
 	c := &Cloud{Options: opts}
+	if c.Address == "" {
+		c.Address = "127.0.0.1"
+	}
 	for _, port := range []*int{&c.Link, &c.Bootstrap, &c.QUIC, &c.Monitor} {
 		var err error
 		if *port, err = daemon.FreePort(); err != nil {
@@ -85,11 +90,11 @@ func New(opts Options) (*Cloud, error) {
 
 func (c *Cloud) writeConfig() error {
 	listen := func(port int) map[string]any {
-		return map[string]any{"enable": true, "address": "127.0.0.1", "port": port}
+		return map[string]any{"enable": true, "address": c.Address, "port": port}
 	}
 	file := func(name string) string { return filepath.Join(c.Dir, name) }
 	hub := map[string]any{
-		"advertiseAddress": []string{"127.0.0.1"}, "dnsNames": []string{"localhost"},
+		"advertiseAddress": []string{c.Address}, "dnsNames": []string{"localhost"},
 		"websocket": listen(c.Link), "https": listen(c.Bootstrap), "quic": listen(c.QUIC),
 		"unixsocket": map[string]any{"enable": true, "address": "unix://" + file("csi.sock")},
 		"tlsCAFile":  file("ca.crt"), "tlsCAKeyFile": file("ca.key"), "tlsCertFile": file("server.crt"),

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,6 +19,8 @@ type InstallOptions struct {
 	Binary string
 	// Manifests is the folder of its manifests; empty is the project's, from the folder of a suite.
 	Manifests string
+	// Address is where nodes reach it; empty is 127.0.0.1.
+	Address string
 	// Hub are more keys of modules.cloudHub, Modules those of modules.
 	Hub, Modules map[string]any
 }
@@ -52,6 +55,7 @@ func Install(t *testing.T, cluster *kube.Cluster, opts InstallOptions) *Cloud {
 		Kubeconfig: kubeconfig,
 		Hub:        opts.Hub,
 		Modules:    opts.Modules,
+		Address:    opts.Address,
 		Started: func(id daemon.Identity) error {
 			return cluster.Host("cloudcore", kube.Guest{Process: id, Dir: dir})
 		},
@@ -91,7 +95,7 @@ func (c *Cloud) EdgeHub(t *testing.T) map[string]any {
 	}
 	return map[string]any{
 		"enable": true, "heartbeat": 5, "token": token,
-		"httpServer": "https://127.0.0.1:" + strconv.Itoa(c.Bootstrap),
-		"websocket":  map[string]any{"enable": true, "server": "127.0.0.1:" + strconv.Itoa(c.Link)},
+		"httpServer": "https://" + net.JoinHostPort(c.Address, strconv.Itoa(c.Bootstrap)),
+		"websocket":  map[string]any{"enable": true, "server": net.JoinHostPort(c.Address, strconv.Itoa(c.Link))},
 	}
 }

@@ -38,6 +38,8 @@ type Cluster struct {
 // ClusterOptions say which cluster a test wants. The zero value is etcd and kube-apiserver with a cloudcore.
 type ClusterOptions struct {
 	Kube kube.Options
+	// Address is where nodes reach cloudcore; empty is 127.0.0.1.
+	Address string
 	// Hub are more keys of cloudcore's modules.cloudHub, Modules those of its modules.
 	Hub, Modules map[string]any
 	// Manifests is the folder of cloudcore's manifests; empty is the project's, from the folder of a suite.
@@ -51,6 +53,7 @@ func StartCluster(t *testing.T, built *programs.Set, opts ClusterOptions) *Clust
 	c.API = c.Kube.Client()
 	c.Cloud = cloud.Install(t, c.Kube, cloud.InstallOptions{
 		Binary: built.Cloud, Manifests: opts.Manifests, Hub: opts.Hub, Modules: opts.Modules,
+		Address: opts.Address,
 	})
 	c.serviceAccount("default")
 	return c

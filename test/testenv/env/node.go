@@ -54,7 +54,9 @@ func StartNode(t testing.TB, built *programs.Set, opts NodeOptions) *Node {
 // StartNodeOn is StartNode on a containerd that the test has started.
 func StartNodeOn(t testing.TB, built *programs.Set, ctrd *containerd.Instance, opts agent.Options) *Node {
 	t.Helper()
-	opts.Binary = built.Edge
+	if opts.Binary == "" {
+		opts.Binary = built.Edge
+	}
 	if opts.Dir == "" {
 		opts.Dir = t.TempDir()
 	}
