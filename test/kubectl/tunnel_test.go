@@ -2,6 +2,8 @@ package kubectl
 
 import (
 	"bufio"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"os/exec"
@@ -10,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
@@ -34,7 +38,10 @@ func TestTunnel(t *testing.T) {
 	env.Must(t, err)
 	n := f.startNodeWith(t, "tunnelled", env.NodeOptions{
 		Runtime: testenv.Options{Binary: network.Wrap(t, ctrd)},
-		Agent:   agent.Options{Binary: network.Wrap(t, built.Edge), Dial: network.Dial},
+		Agent: agent.Options{
+			Binary: network.Wrap(t, built.Edge), Dial: network.Dial,
+			Kubelet: map[string]any{"serverTLSBootstrap": true},
+		},
 	})
 	if c, err := net.DialTimeout("tcp", net.JoinHostPort(network.Address, strconv.Itoa(n.KubeletPort)),
 		time.Second); err == nil {
@@ -52,6 +59,7 @@ func TestTunnel(t *testing.T) {
 			t.Run(verb, func(t *testing.T) { t.Parallel(); f(t) })
 		}
 	})
+	t.Run("certificate", func(t *testing.T) { n.testTunnelCertificate(t, port) })
 	t.Run("offline", n.testTunnelOffline)
 	t.Run("cloudcore killed", func(t *testing.T) {
 		env.Must(t, f.Cloud.Kill9(t.Context()))
@@ -100,4 +108,31 @@ func (n *node) testTunnelOffline(t *testing.T) {
 	})
 	env.Must(t, n.Start(t.Context()))
 	n.reached(t)
+}
+
+// testTunnelCertificate: callers that verify the node's certificate can, at the address that they connect to.
+func (n *node) testTunnelCertificate(t *testing.T, port int32) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(n.kube.CA()) {
+		t.Fatal("the cluster's CA cannot be read")
+	}
+	requests := n.api.CertificatesV1().CertificateSigningRequests()
+	wait.Until(t, "a certificate of the cluster for "+nat.Host, func() error {
+		list, err := requests.List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, r := range list.Items {
+			if r.Spec.SignerName == certificatesv1.KubeletServingSignerName && len(r.Status.Conditions) == 0 {
+				if out, err := n.kube.Kubectl(t.Context(), "certificate", "approve", r.Name); err != nil {
+					return fmt.Errorf("%w: %s", err, out)
+				}
+			}
+		}
+		c, err := tls.Dial("tcp", net.JoinHostPort(nat.Host, strconv.Itoa(int(port))), &tls.Config{RootCAs: roots})
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
 }
