@@ -311,3 +311,43 @@ func TestLimitOfBytes(t *testing.T) {
 	f := start(t, func(o *Options) { o.BytesPerSecond = 1 << 20 })
 	f.want(http.StatusOK, "hello from the node")
 }
+
+// TestThousandCallers: callers beyond the limit are refused or closed, and hold up nobody: as soon as a connection
+// ends, another one is carried.
+func TestThousandCallers(t *testing.T) {
+	const limit = 100
+	f := start(t, func(o *Options) { o.Streams = limit })
+	address := fmt.Sprintf("127.0.0.1:%d", f.existing("edge-1").port)
+	var held []net.Conn
+	defer func() {
+		for _, c := range held {
+			_ = c.Close()
+		}
+	}()
+	for range 1000 {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, c)
+	}
+	wait.True(t, "the limit to be reached", func() bool {
+		tunnels, streams := f.count()
+		return tunnels == 1 && streams == limit && f.keeper.State().Streams == limit
+	})
+	for _, c := range held[:limit] { // of which some are carried
+		_ = c.Close()
+	}
+	wait.Until(t, "another caller to be carried", func() error {
+		c := client(t)
+		defer c.CloseIdleConnections()
+		code, body, err := f.get(c, "/")
+		if err == nil && code != http.StatusOK {
+			err = fmt.Errorf("status %d: %s", code, body)
+		}
+		return err
+	})
+	if n := f.keeper.State().Opened; n != 1 {
+		t.Errorf("%d tunnels opened, want 1", n)
+	}
+}
