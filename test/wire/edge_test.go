@@ -22,6 +22,8 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/devicetwin"
+	"github.com/edgecore-io/edgecore/devicetwin/twin"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/edgehub"
 	"github.com/edgecore-io/edgecore/metamanager"
@@ -34,27 +36,32 @@ import (
 )
 
 // TestEdge: what our edge sends to a cloud of KubeEdge, and takes from one. A file whose name begins with "ours" is
-// about a cloud of ours.
+// about a cloud of ours; one that begins with "device" has devices.
 func TestEdge(t *testing.T) {
 	for _, file := range files(t, "edge") {
 		t.Run(nameOf(file), func(t *testing.T) {
 			t.Parallel()
-			converse(t, file, newEdge(t, strings.HasPrefix(nameOf(file), "ours")))
+			converse(t, file, newEdge(t, nameOf(file)))
 		})
 	}
 }
 
-// edgeEnd is metamanager with its store and edgehub; the test is edged, and the cloud.
+// edgeEnd is metamanager with its store and edgehub, and devicetwin if it has devices; the test is edged, the mappers
+// and the cloud.
 type edgeEnd struct {
 	t      *testing.T
 	bus    *beehive.Bus
 	client *metaclient.Client
 	store  *store.Store
+	twins  *devicetwin.Module
 	ws     *websocket.Conn
 	came   chan string
 	// results are those of calls, in the order in which they were made.
 	results chan chan string
 }
+
+// reportedAt is when conversations about devices begin.
+var reportedAt = time.UnixMilli(1760000000000).UTC()
 
 // edged takes what metamanager forwards; the first is that there is a link.
 type edged struct {
@@ -72,8 +79,9 @@ func (e edged) Run(ctx context.Context) error {
 	}
 }
 
-func newEdge(t *testing.T, ours bool) *edgeEnd {
+func newEdge(t *testing.T, name string) *edgeEnd {
 	t.Helper()
+	ours := strings.HasPrefix(name, "ours")
 	ca, dir := wiretest.NewCA(t), t.TempDir()
 	e := &edgeEnd{t: t, bus: beehive.New(), came: make(chan string, 100), results: make(chan chan string, 10)}
 	server, accepted := e.cloud(ca, ours)
@@ -106,6 +114,14 @@ func newEdge(t *testing.T, ours bool) *edgeEnd {
 		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil },
 		Watch: func(ctx context.Context, _ func()) error { <-ctx.Done(); return nil },
 	})
+	if err == nil && strings.HasPrefix(name, "device") {
+		began := time.Now()
+		e.twins = devicetwin.New(devicetwin.Options{
+			Bus: e.bus, Store: db, SocketDir: filepath.Join(dir, "dmi"),
+			Now: func() time.Time { return reportedAt.Add(time.Since(began)) },
+		})
+		err = e.bus.Add(e.twins)
+	}
 	if err == nil {
 		err = errors.Join(e.bus.Add(metamanager.New(e.bus, db, metamanager.Options{})), e.bus.Add(edged{e.bus, ready}),
 			e.bus.Add(hub))
@@ -256,6 +272,13 @@ func (e *edgeEnd) call(name, args string) string {
 			})
 		case "ReportDeleted":
 			return withObject(args, func(p *v1.Pod) (any, error) { return "done", e.client.ReportDeleted(ctx, p) })
+		case "ReportDevice": // NAMESPACE NAME PROPERTY VALUE TYPE
+			a := strings.Fields(args)
+			return "done", e.twins.Report(ctx, a[0], a[1],
+				[]twin.Report{{Name: a[2], Value: a[3], Type: a[4], At: reportedAt.UnixMilli()}})
+		case "ReportDeviceState": // NAMESPACE NAME STATE
+			a := strings.Fields(args)
+			return "done", e.twins.ReportState(ctx, a[0], a[1], a[2])
 		case "ReportEvent", "ReportEventAgain":
 			return withObject(args, func(v *v1.Event) (any, error) {
 				return "done", e.client.ReportEvent(ctx, v, name != "ReportEvent")

@@ -174,8 +174,13 @@ func (c *conversation) line(e end, line string) string {
 var (
 	token = regexp.MustCompile(`"@[a-z0-9]+"`)
 	stamp = regexp.MustCompile(`^(\{"header":\{[^}]*"timestamp":)(\d+)`)
-	// event is the id and time within a message about devices.
-	event = regexp.MustCompile(`"event_id":"[0-9a-f-]{36}","timestamp":\d+`)
+	// moment and online are times shortly after reportedAt.
+	moment = regexp.MustCompile(`1760000\d{6}`)
+	online = regexp.MustCompile(`2025-10-09T(08:5|09:)\d[0-9:.]*Z`)
+	// event is the id and time within a message about devices, which may be a string; epoch names the store that has
+	// counted its versions.
+	event = regexp.MustCompile(`(\\?"event_id\\?":\\?")[0-9a-f-]{36}(\\?",\\?"timestamp\\?":)\d+`)
+	epoch = regexp.MustCompile(`(\\?"epoch\\?":\\?")[0-9a-zA-Z-]+`)
 )
 
 // bind puts ids and a time into a message of the peer.
@@ -223,7 +228,8 @@ func (c *conversation) ours(e end, frame string) string {
 		}
 		return stamp.ReplaceAllString(head, "${1}0")
 	})
-	text = event.ReplaceAllLiteralString(text, `"event_id":"@","timestamp":0`)
+	text = moment.ReplaceAllString(online.ReplaceAllString(text, "2025-10-09T08:53:20Z"), "1760000000000")
+	text = epoch.ReplaceAllString(event.ReplaceAllString(text, "${1}@${2}0"), "${1}@")
 	for id, name := range c.tokens {
 		text = strings.ReplaceAll(text, `"`+id+`"`, `"`+name+`"`)
 	}
