@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/edgecore-io/edgecore/pkg/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 )
@@ -49,6 +50,73 @@ func BenchmarkThroughput(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkFirstByte compares the time until a new connection to the kubelet API has an answer: directly, through a
+// tunnel that is open, and through one that is opened for it.
+func BenchmarkFirstByte(b *testing.B) {
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "one line of a log\n")
+	}))
+	defer api.Close()
+	f := newFixture(b, api, nil)
+	f.open = unlimited(b, f)
+	n := f.existing("edge-1")
+	direct, through := api.Listener.Addr().String(), fmt.Sprintf("127.0.0.1:%d", n.port)
+	for _, c := range []struct {
+		name, address string
+		before        func()
+	}{
+		{"direct", direct, func() {}},
+		{"warm", through, func() {}},
+		{"cold", through, func() { n.dropTunnel("the benchmark begins again") }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				c.before()
+				transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+				resp, err := (&http.Client{Transport: transport}).Get("https://" + c.address)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.ReadAll(resp.Body); err != nil {
+					b.Error(err)
+				}
+				_ = resp.Body.Close()
+				transport.CloseIdleConnections()
+			}
+		})
+	}
+}
+
+// unlimited returns a node's end that opens tunnels over TLS as often as it is asked.
+func unlimited(b *testing.B, f *fixture) func(tunnel.Request) {
+	dial := overTLS(b, f)
+	return func(r tunnel.Request) {
+		conn, err := dial(context.Background(), r.Token)
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		a, err := tunnel.NewAcceptor(conn)
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		go func() {
+			for {
+				stream, err := a.Accept()
+				if err != nil {
+					return
+				}
+				backend, err := net.Dial("tcp", f.api.Listener.Addr().String())
+				if err != nil {
+					return
+				}
+				go tunnel.Join(stream, backend)
+			}
+		}()
 	}
 }
 

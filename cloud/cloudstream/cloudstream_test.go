@@ -35,6 +35,8 @@ type fixture struct {
 	api *httptest.Server
 	// dialer, which may be nil, replaces the fixture's own connections.
 	dialer func(ctx context.Context, token string) (net.Conn, error)
+	// open, which may be nil, takes requests for tunnels instead of the keeper.
+	open func(tunnel.Request)
 
 	mu sync.Mutex
 	// refuse is the error of the node's dials; deaf has the node ignore requests.
@@ -103,7 +105,10 @@ func (f *fixture) send(_ string, m *model.Message) bool {
 	if err != nil {
 		f.t.Error(err)
 	}
-	if !f.deaf {
+	switch {
+	case f.open != nil:
+		go f.open(r)
+	case !f.deaf:
 		f.keeper.Open(r)
 	}
 	return true

@@ -5,7 +5,7 @@
 // (wire.DialTunnel) and names the token of the request. Only the cloud opens streams. A stream carries the bytes of one
 // connection, as they are: TLS, credentials and permissions are between the caller and the node.
 //
-// Each stream has a window of its own (256 KiB), so that a slow reader delays only itself.
+// Each stream has a window of its own, so that a slow reader delays only itself.
 package tunnel
 
 import (
@@ -39,6 +39,11 @@ const (
 	openTimeout = 20 * time.Second
 	// halfClosed is how long a stream may go on that one end has closed.
 	halfClosed = time.Minute
+	// cloudWindow and nodeWindow are how many bytes of a stream each end takes before they are read. Windows are filled
+	// only by slow readers; a large one is needed where the round trip is long: of a MiB in 50 ms, 20 MB pass a second.
+	// Devices have less memory, and less is sent to them.
+	cloudWindow = 1 << 20
+	nodeWindow  = 256 << 10
 	// copyBuffer is the size of the buffer of each direction of a stream.
 	copyBuffer = 16 << 10
 	// tokenMax is the largest token in bytes.
@@ -78,13 +83,13 @@ func ParseRequest(m *model.Message) (Request, error) {
 	return r, nil
 }
 
-func config() *yamux.Config {
+func config(window uint32) *yamux.Config {
 	return &yamux.Config{
 		AcceptBacklog:          256,
 		EnableKeepAlive:        true,
 		KeepAliveInterval:      keepalive,
 		ConnectionWriteTimeout: answerTimeout,
-		MaxStreamWindowSize:    256 << 10,
+		MaxStreamWindowSize:    window,
 		StreamOpenTimeout:      openTimeout,
 		StreamCloseTimeout:     halfClosed,
 		LogOutput:              io.Discard, // what ends a tunnel is an error of its streams, too
@@ -96,7 +101,7 @@ type Opener struct{ session *yamux.Session }
 
 // NewOpener makes the cloud's end of a tunnel, which owns the connection.
 func NewOpener(conn net.Conn) (*Opener, error) {
-	session, err := yamux.Client(conn, config())
+	session, err := yamux.Client(conn, config(cloudWindow))
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +136,7 @@ type Acceptor struct{ session *yamux.Session }
 
 // NewAcceptor makes the node's end of a tunnel, which owns the connection.
 func NewAcceptor(conn net.Conn) (*Acceptor, error) {
-	session, err := yamux.Server(conn, config())
+	session, err := yamux.Server(conn, config(nodeWindow))
 	if err != nil {
 		return nil, err
 	}

@@ -163,7 +163,7 @@ func TestNodeOpensStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hostile, err := yamux.Server(node, config())
+	hostile, err := yamux.Server(node, config(nodeWindow))
 	if err != nil {
 		t.Fatal(err)
 	}
