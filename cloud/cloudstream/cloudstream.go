@@ -55,7 +55,7 @@ type Options struct {
 	Streams int
 	// BytesPerSecond limits what is carried for each node, in each direction; 0 is no limit.
 	BytesPerSecond int64
-	// Previous returns the port that the Node has at this address; 0 is none.
+	// Previous returns the port that the Node has at this address; 0 is none. It answers from memory.
 	Previous func(node string) int32
 	// Send sends a message to a node, and reports whether it is connected.
 	Send func(node string, m *model.Message) bool
@@ -148,11 +148,15 @@ func (s *Server) Connected(name string) {
 	n.connected()
 }
 
-// Disconnected implements cloudhub.Tunnels.
+// Disconnected implements cloudhub.Tunnels. While the Node has the port it stays open, so that callers are told that
+// the node is offline.
 func (s *Server) Disconnected(name string) {
-	if n := s.existing(name); n != nil {
-		n.disconnected()
+	n := s.existing(name)
+	if n == nil {
+		return
 	}
+	n.disconnected()
+	s.NodeChanged(name)
 }
 
 // Restore opens the port of a node that is not connected, for callers to be told so.
@@ -165,12 +169,13 @@ func (s *Server) Restore(name string) {
 	}
 }
 
-// Release closes the port of a node that is not connected: another cloudcore serves it now, or it was deleted.
-func (s *Server) Release(name string) {
+// NodeChanged closes the port of a node that is not connected if its Node does not have it: it was deleted, or another
+// cloudcore serves it now.
+func (s *Server) NodeChanged(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := s.nodes[name]; n != nil && n.offline() {
-		n.close("the node is gone")
+	if n := s.nodes[name]; n != nil && n.offline() && s.opts.Previous(name) != n.port {
+		n.close("another cloudcore serves the node, or it was deleted")
 		delete(s.nodes, name)
 		delete(s.taken, n.port)
 	}

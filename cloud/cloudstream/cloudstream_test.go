@@ -45,6 +45,17 @@ type fixture struct {
 	// others is how often a dial reaches another cloudcore first.
 	others int
 	failed []string
+
+	portsMu sync.Mutex
+	// ports are those of the Nodes.
+	ports map[string]int32
+}
+
+// hasPort sets the port that a Node has.
+func (f *fixture) hasPort(node string, port int32) {
+	f.portsMu.Lock()
+	defer f.portsMu.Unlock()
+	f.ports[node] = port
 }
 
 // start starts a server with one port for each node, and connects edge-1.
@@ -62,7 +73,7 @@ func start(t *testing.T, change func(*Options)) *fixture {
 // newFixture does so with the node's kubelet API, which it closes in the end.
 func newFixture(t testing.TB, api *httptest.Server, change func(*Options)) *fixture {
 	t.Helper()
-	f := &fixture{t: t, api: api}
+	f := &fixture{t: t, api: api, ports: map[string]int32{}}
 	port, err := daemon.FreePort()
 	if err != nil {
 		t.Fatal(err)
@@ -70,6 +81,11 @@ func newFixture(t testing.TB, api *httptest.Server, change func(*Options)) *fixt
 	o := Options{
 		Address: netip.MustParseAddr("127.0.0.1"), FirstPort: int32(port), LastPort: int32(port),
 		Send: f.send,
+		Previous: func(node string) int32 {
+			f.portsMu.Lock()
+			defer f.portsMu.Unlock()
+			return f.ports[node]
+		},
 		Failed: func(_, why string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -87,6 +103,7 @@ func newFixture(t testing.TB, api *httptest.Server, change func(*Options)) *fixt
 	var running sync.WaitGroup
 	running.Go(func() { f.keeper.Run(ctx) })
 	f.Connected("edge-1")
+	f.hasPort("edge-1", int32(port))
 	t.Cleanup(func() {
 		f.Close()
 		cancel()
@@ -269,16 +286,9 @@ func TestSessionEnds(t *testing.T) {
 	wait.True(t, "the node to notice", func() bool { return f.keeper.State().Streams == 0 })
 }
 
-// TestPorts: a node keeps its port while it is offline, and gets the one that it had before; a released one is free.
+// TestPorts: a node keeps its port while it is offline and its Node has it, and gets the one that it had before.
 func TestPorts(t *testing.T) {
-	f := start(t, func(o *Options) {
-		o.Previous = func(node string) int32 {
-			if node == "edge-2" {
-				return o.FirstPort
-			}
-			return 0
-		}
-	})
+	f := start(t, nil)
 	address, port, ok := f.Endpoint("edge-1")
 	if address != "127.0.0.1" || !ok || !f.Port(port) || f.Port(port+1) || f.Port(port-1) {
 		t.Errorf("Endpoint = %s, %d, %v; want the only port at 127.0.0.1", address, port, ok)
@@ -293,13 +303,21 @@ func TestPorts(t *testing.T) {
 	}
 	f.mu.Unlock()
 	f.Disconnected("edge-2")
-	f.Release("edge-1") // it is connected
-	f.want(http.StatusOK, "hello from the node")
+	f.hasPort("edge-1", port)
 	f.Disconnected("edge-1")
-	if _, _, ok := f.Endpoint("edge-1"); ok {
-		t.Error("a node that is offline has an endpoint, want none")
+	f.NodeChanged("edge-1")
+	if _, _, ok := f.Endpoint("edge-1"); ok || f.existing("edge-1") == nil {
+		t.Error("a node that is offline has an endpoint or no port, want the port alone")
 	}
-	f.Release("edge-1")
+	f.Connected("edge-1")
+	f.hasPort("edge-1", 0) // the Node is deleted
+	f.NodeChanged("edge-1")
+	f.want(http.StatusOK, "hello from the node") // as long as it is connected
+	f.Disconnected("edge-1")
+	if f.existing("edge-1") != nil {
+		t.Error("a node that was deleted has a port after its connection has ended, want none")
+	}
+	f.hasPort("edge-2", port)
 	f.Restore("edge-3") // had none
 	f.Restore("edge-2")
 	if n := f.existing("edge-2"); n == nil || n.port != port || f.existing("edge-3") != nil {

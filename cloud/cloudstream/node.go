@@ -126,7 +126,8 @@ func (n *node) serveTunnel(ctx context.Context, token string, conn net.Conn) {
 		return
 	}
 	n.tunnel = t
-	n.idle = time.AfterFunc(n.s.opts.Idle, func() { n.closeIdle(t) })
+	idle := time.AfterFunc(n.s.opts.Idle, func() { n.closeIdle(t) })
+	n.idle = idle
 	n.answer(nil)
 	n.mu.Unlock()
 	n.s.metrics.opened.Inc()
@@ -137,8 +138,8 @@ func (n *node) serveTunnel(ctx context.Context, token string, conn net.Conn) {
 	if n.tunnel == t {
 		n.tunnel = nil
 	}
-	n.idle.Stop()
 	n.mu.Unlock()
+	idle.Stop()
 	if errors.Is(err, tunnel.ErrStream) {
 		klog.InfoS("Tunnel closed", "node", n.name, "err", err)
 		return

@@ -22,10 +22,10 @@ type Tunnels interface {
 	Endpoint(node string) (address string, port int32, ok bool)
 	// Port reports whether a port is one of those for nodes.
 	Port(port int32) bool
-	// Restore is called for each Node that has an endpoint here when cloudcore starts, Release when a Node was deleted
-	// or has another endpoint. Neither blocks.
+	// Restore is called for each Node when cloudcore starts, NodeChanged when a Node was deleted or its addresses have
+	// changed. Neither blocks.
 	Restore(node string)
-	Release(node string)
+	NodeChanged(node string)
 }
 
 // noTunnels is a cloudcore without tunnels.
@@ -34,7 +34,7 @@ type noTunnels struct{}
 func (noTunnels) Endpoint(string) (string, int32, bool) { return "", 0, false }
 func (noTunnels) Port(int32) bool                       { return false }
 func (noTunnels) Restore(string)                        {}
-func (noTunnels) Release(string)                        {}
+func (noTunnels) NodeChanged(string)                    {}
 
 // SetTunnels sets where callers reach nodes, before Start.
 func (c *Controller) SetTunnels(t Tunnels) { c.tunnels = t }
@@ -143,17 +143,15 @@ func portAt(node *v1.Node, address string) int32 {
 	return 0
 }
 
-// endpointChanged lets go of the port of a Node that was deleted, or that another cloudcore serves.
+// endpointChanged reports Nodes that were deleted, or may have another endpoint.
 func (c *Controller) endpointChanged(old, now *v1.Node) {
 	if now == nil {
-		c.tunnels.Release(old.Name)
+		c.tunnels.NodeChanged(old.Name)
 		return
 	}
 	if old != nil && (old.UID != now.UID || !slices.Equal(old.Status.Addresses, now.Status.Addresses) ||
 		old.Status.DaemonEndpoints != now.Status.DaemonEndpoints) {
-		if address, port, ok := c.tunnels.Endpoint(now.Name); !ok || portAt(now, address) != port {
-			c.tunnels.Release(now.Name) // it has no effect on a node that is connected here
-		}
+		c.tunnels.NodeChanged(now.Name)
 	}
 }
 
