@@ -195,6 +195,15 @@ func TestLongOutage(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, kube.Options{NodeMonitorGracePeriod: 20 * time.Second, NodeMonitorPeriod: time.Second})
 	e := startEdge(t, c, nil)
+	// A pod that comes while cloudcore knows the Node as not ready is changed at once.
+	c.NodeUntil(e.NodeName, "to have no taints", func(n *v1.Node) error {
+		if len(n.Spec.Taints) > 0 {
+			return fmt.Errorf("it has %v", n.Spec.Taints)
+		}
+		return nil
+	})
+	e.apply(e.pod("first", env.Forever)) // until it runs, cloudcore has seen that, too
+	e.running("first")
 	e.apply(e.pod("stays", env.Forever))
 	e.running("stays")
 	p := c.PodUntil(e.NodeName, "stays", "to be ready", func(p *v1.Pod) error {
