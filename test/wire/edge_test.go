@@ -274,6 +274,7 @@ func (e *edgeEnd) call(name, args string) string {
 			return withObject(args, func(p *v1.Pod) (any, error) { return "done", e.client.ReportDeleted(ctx, p) })
 		case "ReportDevice": // NAMESPACE NAME PROPERTY VALUE TYPE
 			a := strings.Fields(args)
+			wait.True(e.t, "devicetwin to have the device", func() bool { return len(e.twins.Devices()) == 1 })
 			return "done", e.twins.Report(ctx, a[0], a[1],
 				[]twin.Report{{Name: a[2], Value: a[3], Type: a[4], At: reportedAt.UnixMilli()}})
 		case "ReportDeviceState": // NAMESPACE NAME STATE
