@@ -84,8 +84,8 @@ func (m *Module) Alive(context.Context) error {
 // are started from now on.
 func (m *Module) Reload(next Settings) { m.state.reloads.set(next) }
 
-// ReachedAt has the certificate of the authenticated port made for another IP address than the node's own, at which the
-// cluster reaches it: that of a tunnel. The newest address counts. It does not block.
+// ReachedAt adds an IP address to those for which the certificate of the authenticated port is made: the address of a
+// tunnel. It replaces the address of the call before. It does not block.
 func (m *Module) ReachedAt(address string) {
 	if before := m.state.reachedAt.Swap(&address); before != nil && *before == address {
 		return

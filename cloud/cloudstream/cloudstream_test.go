@@ -358,7 +358,7 @@ func TestThousandCallers(t *testing.T) {
 		tunnels, streams := f.count()
 		return tunnels == 1 && streams == limit && f.keeper.State().Streams == limit
 	})
-	for _, c := range held[:limit] { // of which some are carried
+	for _, c := range held[:limit] { // some of them are carried
 		_ = c.Close()
 	}
 	wait.Until(t, "another caller to be carried", func() error {

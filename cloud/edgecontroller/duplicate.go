@@ -208,8 +208,7 @@ func (c *Controller) Duplicate(ctx context.Context, node, message string) {
 	c.recordNodeEvent(ctx, node, string(DuplicateDevice), message)
 }
 
-// recordNodeEvent records a warning about a Node in the node's name. ctx is that of a request in its name. Errors are
-// logged.
+// recordNodeEvent creates a warning event about a Node, as that node. ctx must come from withNode. Errors are logged.
 func (c *Controller) recordNodeEvent(ctx context.Context, node, reason, message string) {
 	now := metav1.Now()
 	// like the kubelet's

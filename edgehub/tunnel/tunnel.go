@@ -181,8 +181,8 @@ func (k *Keeper) serve(ctx context.Context, r tunnel.Request) {
 	}
 }
 
-// dial connects to the cloud. Behind one address may be several cloudcores, of which one has asked: another one refuses
-// the token, and the next attempt may reach the right one.
+// dial connects to the cloud. Several cloudcores may share an address. One that has not asked for the tunnel refuses
+// the token with status 421; dial then tries again, and may reach the right one.
 func (k *Keeper) dial(ctx context.Context, token string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

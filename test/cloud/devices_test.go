@@ -292,35 +292,26 @@ func TestDeviceController(t *testing.T) {
 	})
 }
 
-// obsolete are the CRDs and objects of a KubeEdge before v1.15.
-const obsolete = `
+// obsoleteCRD returns a CRD of a KubeEdge before v1.15.
+func obsoleteCRD(kind string) string {
+	name := strings.ToLower(kind)
+	return fmt.Sprintf(`
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: devices.devices.kubeedge.io}
+metadata: {name: %[2]ss.devices.kubeedge.io}
 spec:
   group: devices.kubeedge.io
-  names: {kind: Device, listKind: DeviceList, plural: devices, singular: device}
+  names: {kind: %[1]s, listKind: %[1]sList, plural: %[2]ss, singular: %[2]s}
   scope: Namespaced
   versions:
   - name: v1alpha2
     served: true
     storage: true
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: devicemodels.devices.kubeedge.io}
-spec:
-  group: devices.kubeedge.io
-  names: {kind: DeviceModel, listKind: DeviceModelList, plural: devicemodels, singular: devicemodel}
-  scope: Namespaced
-  versions:
-  - name: v1alpha2
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`
+`, kind, name)
+}
 
+// obsoleteObjects are objects of such a KubeEdge.
 const obsoleteObjects = `
 apiVersion: devices.kubeedge.io/v1alpha2
 kind: DeviceModel
@@ -367,7 +358,7 @@ spec:
 func TestObsoleteDevices(t *testing.T) {
 	t.Parallel()
 	c := start(t, kube.Options{}, "rbac.yaml")
-	c.apply(obsolete)
+	c.apply(obsoleteCRD("Device") + "---" + obsoleteCRD("DeviceModel"))
 	wait.Until(t, "devices of v1alpha2 are served", func() error {
 		return c.cluster.Apply(t.Context(), obsoleteObjects)
 	})

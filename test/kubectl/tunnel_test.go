@@ -97,7 +97,7 @@ func (n *node) testTunnelOffline(t *testing.T) {
 	env.Must(t, n.Kill9(t.Context()))
 	for lines.Scan() { // until it ends
 	}
-	_ = follow.Wait() // kubectl may take the end of the stream for that of the logs
+	_ = follow.Wait() // its exit code depends on how the stream was cut
 	wait.Until(t, "kubectl to be told that the node is offline", func() error {
 		c := n.kubectl(t, "logs", "talker")
 		want := "node " + n.NodeName + " is offline since"

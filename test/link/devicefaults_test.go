@@ -177,7 +177,7 @@ func (m *metered) ask(topic, payload string) (string, error) {
 func (m *metered) reportAlarm() error {
 	out, err := m.ask(m.topic()+"update",
 		fmt.Sprintf(`{"event_id":"%[1]d","twin":{"alarm":{"actual":{"value":"%[1]d"}}}}`, m.sent))
-	// The topic of results is that of all requests: one of an earlier request may come first.
+	// All requests share one topic for results, so the result of an earlier request may come first.
 	if err == nil && (!strings.Contains(out, fmt.Sprintf(`"event_id":"%d"`, m.sent)) || strings.Contains(out, "reason")) {
 		err = errors.New(out)
 	}
