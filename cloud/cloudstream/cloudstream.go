@@ -34,8 +34,6 @@ import (
 
 // Defaults and limits.
 const (
-	DefaultFirstPort = 20000
-	DefaultLastPort  = 29999
 	// DefaultStreams is how many connections a node may have at a time.
 	DefaultStreams = 256
 	// askTimeout is how long a node may take to open a tunnel.
@@ -138,14 +136,11 @@ func (s *Server) Close() {
 
 // Connected implements cloudhub.Tunnels.
 func (s *Server) Connected(name string) {
-	n, err := s.node(name)
-	if err != nil {
+	if err := s.open(name, (*node).connected); err != nil {
 		klog.ErrorS(err, "Node gets no port: kubectl logs, exec and the like reach it only if kube-apiserver does",
 			"node", name)
 		s.opts.Failed(name, err.Error())
-		return
 	}
-	n.connected()
 }
 
 // Disconnected implements cloudhub.Tunnels. While the Node has the port it stays open, so that callers are told that
@@ -164,7 +159,7 @@ func (s *Server) Restore(name string) {
 	if s.opts.Previous(name) == 0 {
 		return
 	}
-	if _, err := s.node(name); err != nil {
+	if err := s.open(name, func(*node) {}); err != nil {
 		klog.InfoS("Port of a node that is not connected not opened", "node", name, "err", err)
 	}
 }
@@ -215,24 +210,25 @@ func (s *Server) existing(name string) *node {
 	return s.nodes[name]
 }
 
-// node returns a node, whose port it opens if it is new.
-func (s *Server) node(name string) (*node, error) {
+// open opens the port of a node that has none, and calls do before NodeChanged can close it.
+func (s *Server) open(name string, do func(*node)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, errors.New("cloudcore stops")
+		return errors.New("cloudcore stops")
 	}
-	if n := s.nodes[name]; n != nil {
-		return n, nil
+	n := s.nodes[name]
+	if n == nil {
+		l, port, err := s.listen(name)
+		if err != nil {
+			return err
+		}
+		n = newNode(s, name, l, port)
+		s.nodes[name], s.taken[port] = n, name
+		s.conns.Go(n.accept)
 	}
-	l, port, err := s.listen(name)
-	if err != nil {
-		return nil, err
-	}
-	n := newNode(s, name, l, port)
-	s.nodes[name], s.taken[port] = n, name
-	s.conns.Go(n.accept)
-	return n, nil
+	do(n)
+	return nil
 }
 
 // listen opens the port that a node had, or another one.
