@@ -81,6 +81,8 @@ type Module struct {
 	models  map[string]*devices.DeviceModel
 	history history
 	linked  bool
+	// twice: the cloud may be KubeEdge's, which loses the values of the first report on a property.
+	twice bool
 
 	persist *persister
 	uplink  *uplink
@@ -161,7 +163,7 @@ func (m *Module) take(msg *model.Message) {
 	if msg.Route.Operation == wire.OpConnect {
 		var state wire.LinkState
 		if err := json.Unmarshal(msg.ContentData(), &state); err == nil {
-			m.setLinked(state.Connected)
+			m.setLink(state)
 		}
 		return
 	}
@@ -181,9 +183,9 @@ func (m *Module) take(msg *model.Message) {
 	}
 }
 
-func (m *Module) setLinked(linked bool) {
+func (m *Module) setLink(state wire.LinkState) {
 	m.mu.Lock()
-	m.linked = linked
+	m.linked, m.twice = state.Connected, state.Features == wire.Features{}
 	m.mu.Unlock()
 	m.uplink.wake.Notify()
 }

@@ -50,6 +50,7 @@ type cloud struct {
 
 	mu      sync.Mutex
 	away    bool
+	theirs  bool // KubeEdge's
 	refuse  string
 	reports []*model.Message
 }
@@ -106,8 +107,12 @@ func (c *cloud) state() string {
 func (c *cloud) set(away bool) {
 	c.mu.Lock()
 	c.away = away
+	state := wire.LinkState{Connected: !away}
+	if !away && !c.theirs {
+		state.Features = wire.AllFeatures()
+	}
 	c.mu.Unlock()
-	content, err := json.Marshal(wire.LinkState{Connected: !away})
+	content, err := json.Marshal(state)
 	if err != nil {
 		panic(err)
 	}
@@ -317,6 +322,33 @@ func TestUnchanged(t *testing.T) {
 	if err != nil || string(after.Value) == string(before.Value) {
 		t.Errorf("the twin is %s, %v; want the new value", after.Value, err)
 	}
+}
+
+// TestFirstReportTwice: KubeEdge's cloud confirms the first report on a property and loses its values.
+func TestFirstReportTwice(t *testing.T) {
+	e := start(t)
+	e.cloud.theirs = true
+	e.cloud.set(false)
+	e.lamp("")
+	m := e.mapper()
+	m.AwaitRegister()
+	sent := func(want int, value string) {
+		t.Helper()
+		if err := m.Report(t.Context(), "shop", "one", time.Now(), "temp", value); err != nil {
+			t.Fatal(err)
+		}
+		wait.Until(t, fmt.Sprintf("%d reports, the last with %s", want, value), func() error {
+			e.cloud.mu.Lock()
+			n := len(e.cloud.reports)
+			e.cloud.mu.Unlock()
+			if got := e.cloud.value("temp"); n != want || got != value {
+				return fmt.Errorf("%d reports, the last with %s", n, got)
+			}
+			return nil
+		})
+	}
+	sent(2, "1")
+	sent(3, "2")
 }
 
 // TestMapperReturns: a mapper that dies, hangs or refuses gets what it lacks when it is back.

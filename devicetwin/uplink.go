@@ -194,8 +194,9 @@ func (u *uplink) send(ctx context.Context, e *entry) {
 		r.sent = map[string]time.Time{}
 	}
 	for name, v := range b.versions {
+		again := r.sent[name].IsZero() && u.m.twice
 		r.sent[name] = now
-		if versionsOf(e.twin.Properties[name]) == v {
+		if !again && versionsOf(e.twin.Properties[name]) == v {
 			delete(r.values, name)
 		}
 	}
