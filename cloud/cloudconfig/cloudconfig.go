@@ -64,6 +64,7 @@ func StreamOptions(c *v1alpha1.CloudStream, host string) cloudstream.Options {
 		LastPort:       c.LastPort,
 		Streams:        int(c.StreamsPerNode),
 		BytesPerSecond: c.BytesPerSecondPerNode,
+		Direct:         c.Tunnel == v1alpha1.TunnelAuto,
 	}
 }
 

@@ -60,6 +60,7 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 		},
 		"modules.deviceController.statusInterval":      {"17"},
 		"modules.deviceController.statusWritesPerNode": {"17"},
+		"modules.cloudStream.tunnel":                   {"auto"},
 		"modules.cloudStream.address":                  {"192.0.2.9"},
 		"modules.cloudStream.listenAddress":            {"192.0.2.9"},
 		"modules.cloudStream.firstPort":                {"17"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/netip"
 
 	"k8s.io/klog/v2"
 
@@ -13,9 +14,9 @@ import (
 // Tunnels carries connections to the kubelet APIs of nodes that open tunnels on request (package pkg/tunnel). A tunnel
 // lasts no longer than the session of its node.
 type Tunnels interface {
-	// Connected is called when the session of such a node has begun, before Upstream.Connected; Disconnected when it
-	// has ended. Neither blocks.
-	Connected(node string)
+	// Connected is called when the session of such a node has begun, before Upstream.Connected, with the address that
+	// it comes from; Disconnected when it has ended. Neither blocks.
+	Connected(node string, from netip.Addr)
 	Disconnected(node string)
 	// Expects reports whether this cloudcore has asked the node for a tunnel with that token.
 	Expects(node, token string) bool
@@ -58,4 +59,12 @@ func (h *Hub) acceptTunnel(ctx context.Context, w http.ResponseWriter, r *http.R
 	}) {
 		_ = conn.Close()
 	}
+}
+
+// remoteIP returns the IP address of a TCP or UDP address; the zero value if it has none.
+func remoteIP(a net.Addr) netip.Addr {
+	if of, ok := a.(interface{ AddrPort() netip.AddrPort }); ok {
+		return of.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return netip.Addr{}
 }

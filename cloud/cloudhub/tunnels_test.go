@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -28,7 +29,9 @@ func (e *echoes) note(what string) {
 	e.calls = append(e.calls, what)
 }
 
-func (e *echoes) Connected(node string)           { e.note("connected " + node) }
+func (e *echoes) Connected(node string, from netip.Addr) {
+	e.note("connected " + node + " from " + from.String())
+}
 func (e *echoes) Disconnected(node string)        { e.note("disconnected " + node) }
 func (e *echoes) Expects(node, token string) bool { return token == "for-"+node }
 func (e *echoes) Serve(_ context.Context, _, _ string, conn net.Conn) {
@@ -100,7 +103,7 @@ func TestTunnels(t *testing.T) {
 	wait.True(t, "the end of the sessions", func() bool { return len(c.hub.Connected()) == 0 })
 	tunnels.mu.Lock()
 	defer tunnels.mu.Unlock()
-	if diff := cmp.Diff([]string{"connected n1", "disconnected n1"}, tunnels.calls); diff != "" {
+	if diff := cmp.Diff([]string{"connected n1 from 127.0.0.1", "disconnected n1"}, tunnels.calls); diff != "" {
 		t.Errorf("calls mismatch (-want +got):\n%s", diff)
 	}
 }

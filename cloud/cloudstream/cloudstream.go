@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -53,6 +54,8 @@ type Options struct {
 	Streams int
 	// BytesPerSecond limits what is carried for each node, in each direction; 0 is no limit.
 	BytesPerSecond int64
+	// Direct leaves a node its own address if it connects from there: no NAT is in between.
+	Direct bool
 	// Previous returns the port that the Node has at this address; 0 is none. It answers from memory.
 	Previous func(node string) int32
 	// Send sends a message to a node, and reports whether it is connected.
@@ -135,8 +138,8 @@ func (s *Server) Close() {
 }
 
 // Connected implements cloudhub.Tunnels.
-func (s *Server) Connected(name string) {
-	if err := s.open(name, (*node).connected); err != nil {
+func (s *Server) Connected(name string, from netip.Addr) {
+	if err := s.open(name, func(n *node) { n.connected(from) }); err != nil {
 		klog.ErrorS(err, "Node gets no port: kubectl logs, exec and the like reach it only if kube-apiserver does",
 			"node", name)
 		s.opts.Failed(name, err.Error())
@@ -176,10 +179,11 @@ func (s *Server) NodeChanged(name string) {
 	}
 }
 
-// Endpoint returns the address and port of a connected node; ok is false if it has none.
-func (s *Server) Endpoint(name string) (address string, port int32, ok bool) {
+// Endpoint returns the address and port of a connected node with these addresses of its own; ok is false if callers
+// connect to the node itself.
+func (s *Server) Endpoint(name string, own []netip.Addr) (address string, port int32, ok bool) {
 	n := s.existing(name)
-	if n == nil || n.offline() {
+	if n == nil || n.offline() || s.opts.Direct && slices.Contains(own, n.remote()) {
 		return "", 0, false
 	}
 	return s.opts.Address.String(), n.port, true

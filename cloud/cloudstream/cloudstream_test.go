@@ -27,6 +27,9 @@ import (
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // fixture is a server, and a node at the other end of its tunnels.
+// from is where nodes connect from.
+var from = netip.MustParseAddr("192.0.2.7")
+
 type fixture struct {
 	*Server
 	t      testing.TB
@@ -102,7 +105,7 @@ func newFixture(t testing.TB, api *httptest.Server, change func(*Options)) *fixt
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { f.keeper.Run(ctx) })
-	f.Connected("edge-1")
+	f.Connected("edge-1", from)
 	f.hasPort("edge-1", int32(port))
 	t.Cleanup(func() {
 		f.Close()
@@ -259,14 +262,14 @@ func TestRefused(t *testing.T) {
 	}
 	f.refuse, f.deaf = nil, false
 	f.mu.Unlock()
-	f.Connected("edge-1")
+	f.Connected("edge-1", from)
 	f.want(http.StatusOK, "hello from the node")
 	f.Disconnected("edge-1")
 	wait.True(t, "the stream to end", func() bool {
 		_, streams := f.count()
 		return streams == 0
 	})
-	f.Connected("edge-1")
+	f.Connected("edge-1", from)
 	f.want(http.StatusOK, "hello from the node")
 }
 
@@ -289,12 +292,12 @@ func TestSessionEnds(t *testing.T) {
 // TestPorts: a node keeps its port while it is offline and its Node has it, and gets the one that it had before.
 func TestPorts(t *testing.T) {
 	f := start(t, nil)
-	address, port, ok := f.Endpoint("edge-1")
+	address, port, ok := f.Endpoint("edge-1", nil)
 	if address != "127.0.0.1" || !ok || !f.Port(port) || f.Port(port+1) || f.Port(port-1) {
 		t.Errorf("Endpoint = %s, %d, %v; want the only port at 127.0.0.1", address, port, ok)
 	}
-	f.Connected("edge-2")
-	if _, _, ok := f.Endpoint("edge-2"); ok {
+	f.Connected("edge-2", from)
+	if _, _, ok := f.Endpoint("edge-2", nil); ok {
 		t.Error("a second node has a port, want none: the only one is in use")
 	}
 	f.mu.Lock()
@@ -306,10 +309,10 @@ func TestPorts(t *testing.T) {
 	f.hasPort("edge-1", port)
 	f.Disconnected("edge-1")
 	f.NodeChanged("edge-1")
-	if _, _, ok := f.Endpoint("edge-1"); ok || f.existing("edge-1") == nil {
+	if _, _, ok := f.Endpoint("edge-1", nil); ok || f.existing("edge-1") == nil {
 		t.Error("a node that is offline has an endpoint or no port, want the port alone")
 	}
-	f.Connected("edge-1")
+	f.Connected("edge-1", from)
 	f.hasPort("edge-1", 0) // the Node is deleted
 	f.NodeChanged("edge-1")
 	f.want(http.StatusOK, "hello from the node") // as long as it is connected
@@ -323,9 +326,29 @@ func TestPorts(t *testing.T) {
 	if n := f.existing("edge-2"); n == nil || n.port != port || f.existing("edge-3") != nil {
 		t.Errorf("edge-2 is %+v, want port %d, and edge-3 without one", n, port)
 	}
-	f.Connected("edge-2")
-	if _, got, ok := f.Endpoint("edge-2"); !ok || got != port {
+	f.Connected("edge-2", from)
+	if _, got, ok := f.Endpoint("edge-2", nil); !ok || got != port {
 		t.Errorf("Endpoint = %d, %v; want %d", got, ok, port)
+	}
+}
+
+// TestDirect: a node that connects from an address of its own keeps it, if the administrator wants that.
+func TestDirect(t *testing.T) {
+	elsewhere := netip.MustParseAddr("192.0.2.8")
+	for name, tc := range map[string]struct {
+		direct bool
+		own    []netip.Addr
+		want   bool
+	}{
+		"behind NAT":      {true, []netip.Addr{elsewhere}, true},
+		"from its own":    {true, []netip.Addr{elsewhere, from}, false},
+		"nothing known":   {true, nil, true},
+		"tunnel wherever": {false, []netip.Addr{from}, true},
+	} {
+		f := start(t, func(o *Options) { o.Direct = tc.direct })
+		if _, _, ok := f.Endpoint("edge-1", tc.own); ok != tc.want {
+			t.Errorf("%s: it has an endpoint: %v, want %v", name, ok, tc.want)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -31,6 +32,8 @@ type node struct {
 	// ended; zero if there was none since the start.
 	links        int
 	offlineSince time.Time
+	// from is where the newest session comes from.
+	from netip.Addr
 	// tunnel is the one that new streams use; nil is none. idle closes it.
 	tunnel *tunnel.Opener
 	idle   *time.Timer
@@ -64,10 +67,17 @@ func (n *node) close(why string) {
 	n.dropTunnel(why)
 }
 
-func (n *node) connected() {
+func (n *node) connected(from netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.links++
+	n.from = from
+}
+
+func (n *node) remote() netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.from
 }
 
 // disconnected ends the tunnel with the session: the node's certificate may be valid no longer.

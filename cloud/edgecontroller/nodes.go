@@ -85,7 +85,7 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	node.Labels = own
 	node.ResourceVersion, node.UID = "", ""
 	dropReserved(node)
-	if address, port, ok := c.tunnels.Endpoint(r.node); ok {
+	if address, port, ok := c.tunnels.Endpoint(r.node, ownAddresses(node.Status.Addresses)); ok {
 		setEndpoint(&node.Status, address, port)
 	}
 	if c.options.LocalIP != "" {

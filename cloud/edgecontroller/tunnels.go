@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -18,8 +19,9 @@ const tunnelEventEvery = 10 * time.Minute
 // Tunnels knows where callers reach the kubelet APIs of nodes; see package cloudstream. The first InternalIP of a
 // Node and its kubelet's port are what kube-apiserver, metrics-server and Prometheus connect to.
 type Tunnels interface {
-	// Endpoint returns the address and port of a node with tunnels that is connected here.
-	Endpoint(node string) (address string, port int32, ok bool)
+	// Endpoint returns the address and port of a node with tunnels that is connected here and has these addresses of
+	// its own; ok is false if callers connect to the node itself.
+	Endpoint(node string, own []netip.Addr) (address string, port int32, ok bool)
 	// Port reports whether a port is one of those for nodes.
 	Port(port int32) bool
 	// Restore is called for each Node when cloudcore starts, NodeChanged when a Node was deleted or its addresses have
@@ -31,10 +33,10 @@ type Tunnels interface {
 // noTunnels is a cloudcore without tunnels.
 type noTunnels struct{}
 
-func (noTunnels) Endpoint(string) (string, int32, bool) { return "", 0, false }
-func (noTunnels) Port(int32) bool                       { return false }
-func (noTunnels) Restore(string)                        {}
-func (noTunnels) NodeChanged(string)                    {}
+func (noTunnels) Endpoint(string, []netip.Addr) (string, int32, bool) { return "", 0, false }
+func (noTunnels) Port(int32) bool                                     { return false }
+func (noTunnels) Restore(string)                                      {}
+func (noTunnels) NodeChanged(string)                                  {}
 
 // SetTunnels sets where callers reach nodes, before Start.
 func (c *Controller) SetTunnels(t Tunnels) { c.tunnels = t }
@@ -115,11 +117,45 @@ func (c *Controller) forDevice(node *v1.Node) *v1.Node {
 
 // tunnelled returns a patch of a node's status with its endpoint, if it has one.
 func (c *Controller) tunnelled(node string, patch []byte) ([]byte, error) {
-	address, port, ok := c.tunnels.Endpoint(node)
+	var fields struct {
+		Status struct {
+			Addresses []v1.NodeAddress `json:"addresses"`
+		} `json:"status"`
+	}
+	if err := json.Unmarshal(patch, &fields); err != nil {
+		return nil, err
+	}
+	own := ownAddresses(fields.Status.Addresses)
+	if len(own) == 0 {
+		own = c.knownAddresses(c.caches.node(node))
+	}
+	address, port, ok := c.tunnels.Endpoint(node, own)
 	if !ok {
 		return patch, nil
 	}
 	return withEndpoint(patch, address, port)
+}
+
+// knownAddresses are the node's own in its Node.
+func (c *Controller) knownAddresses(node *v1.Node) []netip.Addr {
+	if node == nil {
+		return nil
+	}
+	own := ownAddresses(node.Status.Addresses)
+	if c.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) && len(own) > 0 {
+		own = own[1:] // the first is cloudcore's
+	}
+	return own
+}
+
+// ownAddresses are the addresses that a node reports of itself.
+func ownAddresses(list []v1.NodeAddress) (own []netip.Addr) {
+	for _, a := range list {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == v1.NodeInternalIP {
+			own = append(own, ip)
+		}
+	}
+	return own
 }
 
 // TunnelPort returns the port that a Node has at an address; 0 is none.

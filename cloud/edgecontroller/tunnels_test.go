@@ -2,6 +2,8 @@ package edgecontroller
 
 import (
 	"encoding/json"
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -90,6 +92,24 @@ func TestForDevice(t *testing.T) {
 	}
 	if got := c.forDevice(nil); got != nil {
 		t.Errorf("forDevice(nil) = %v, want nil", got)
+	}
+}
+
+// TestKnownAddresses: the address that cloudcore has written into a Node is not the node's own.
+func TestKnownAddresses(t *testing.T) {
+	c := &Controller{tunnels: ports{}}
+	for name, tc := range map[string]struct {
+		node *v1.Node
+		want []netip.Addr
+	}{
+		"with a tunnel": {nodeAt(20003, "192.0.2.1", "10.0.0.7"), []netip.Addr{netip.MustParseAddr("10.0.0.7")}},
+		"without":       {nodeAt(10250, "10.0.0.7"), []netip.Addr{netip.MustParseAddr("10.0.0.7")}},
+		"none":          {nodeAt(20003), nil},
+		"no Node":       {nil, nil},
+	} {
+		if got := c.knownAddresses(tc.node); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: knownAddresses = %v, want %v", name, got, tc.want)
+		}
 	}
 }
 

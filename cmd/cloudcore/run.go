@@ -252,7 +252,7 @@ func (c *cloud) joinControllers() (controllers.Controller, error) {
 // buildStream makes cloudstream, unless it is switched off.
 func (c *cloud) buildStream() (err error) {
 	cfg := &c.cfg.Modules.CloudStream
-	if !cfg.Enable {
+	if !cfg.Enable || cfg.Tunnel == v1alpha1.TunnelNever {
 		return nil
 	}
 	o := cloudconfig.StreamOptions(cfg, v1alpha1.HostIP())

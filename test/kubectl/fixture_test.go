@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
@@ -56,7 +57,14 @@ type node struct {
 	api  kubernetes.Interface
 }
 
-func start(t *testing.T) *fixture { t.Helper(); return startWith(t, env.ClusterOptions{}) }
+// start starts a cluster whose nodes are reached directly: no NAT is between them and cloudcore.
+func start(t *testing.T) *fixture {
+	t.Helper()
+	return startWith(t, env.ClusterOptions{
+		Address: v1alpha1.HostIP(),
+		Modules: map[string]any{"cloudStream": map[string]any{"tunnel": v1alpha1.TunnelAuto}},
+	})
+}
 
 // startWith starts a cluster, whose manifests and Kubernetes are set here.
 func startWith(t *testing.T, opts env.ClusterOptions) *fixture {

@@ -103,7 +103,8 @@ func (c *Cloud) writeConfig() error {
 	for k, v := range c.Hub {
 		hub[k] = v
 	}
-	modules := map[string]any{"cloudHub": hub}
+	// The ports of nodes are none of those that FreePort returns.
+	modules := map[string]any{"cloudHub": hub, "cloudStream": map[string]any{"firstPort": 12000, "lastPort": 19999}}
 	for k, v := range c.Modules {
 		modules[k] = v
 	}

@@ -68,6 +68,8 @@ func defaultFor(nodeLimit int32) *CloudCore {
 			},
 			SyncController: Switch{Enable: true},
 			CloudStream: CloudStream{
+				Enable:                  true,
+				Tunnel:                  TunnelAlways,
 				FirstPort:               20000,
 				LastPort:                29999,
 				StreamsPerNode:          256,

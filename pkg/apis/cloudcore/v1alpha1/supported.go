@@ -13,7 +13,8 @@ func live() map[string]bool {
 		"modules.deviceController.statusInterval": true, "modules.deviceController.statusWritesPerNode": true,
 	}
 	for _, k := range []string{
-		"enable", "address", "listenAddress", "firstPort", "lastPort", "streamsPerNode", "bytesPerSecondPerNode",
+		"enable", "tunnel", "address", "listenAddress", "firstPort", "lastPort", "streamsPerNode",
+		"bytesPerSecondPerNode",
 	} {
 		keys["modules.cloudStream."+k] = true
 	}

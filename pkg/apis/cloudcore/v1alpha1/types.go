@@ -240,9 +240,21 @@ type TaskManagerLoad struct {
 	TaskWorkers int32 `json:"taskWorkers"`
 }
 
+// Values of CloudStream.Tunnel.
+const (
+	// TunnelAlways: every node that can open a tunnel.
+	TunnelAlways = "always"
+	// TunnelAuto: those whose connection does not come from an address of their own, as behind NAT.
+	TunnelAuto = "auto"
+	// TunnelNever: none. Callers connect to the nodes' own addresses.
+	TunnelNever = "never"
+)
+
 // CloudStream carries connections to the kubelet APIs of nodes: kubectl logs, exec and the like.
 type CloudStream struct {
 	Enable bool `json:"enable"`
+	// Tunnel is which nodes are reached through cloudcore: TunnelAlways, TunnelAuto or TunnelNever.
+	Tunnel string `json:"tunnel"`
 	// Address is the IP address at which kube-apiserver reaches this cloudcore, ListenAddress where cloudcore listens;
 	// "" is the address of this host or pod, and Address. FirstPort to LastPort are the ports, one for each node.
 	// KubeEdge has no such keys, and none of those below.

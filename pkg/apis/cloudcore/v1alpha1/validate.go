@@ -159,6 +159,7 @@ func (k *checker) modules(p string, m *Modules) {
 	if s := &m.CloudStream; s.Enable {
 		k.Within(p+".cloudStream.tunnelPort", int64(s.TunnelPort), 1, 65535)
 		k.Within(p+".cloudStream.streamPort", int64(s.StreamPort), 1, 65535)
+		k.OneOf(p+".cloudStream.tunnel", s.Tunnel, TunnelAlways, TunnelAuto, TunnelNever)
 		k.Within(p+".cloudStream.firstPort", int64(s.FirstPort), 1, 65535)
 		k.Within(p+".cloudStream.lastPort", int64(s.LastPort), int64(s.FirstPort), 65535)
 		k.Within(p+".cloudStream.streamsPerNode", int64(s.StreamsPerNode), 1, 1024)
