@@ -50,8 +50,24 @@ func (c *Controller) createMirrorPod(ctx context.Context, r *request) result {
 		return written(nil, err, false)
 	}
 	pod.ResourceVersion, pod.UID = "", ""
-	pod, err = c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Create(ctx, pod, metav1.CreateOptions{})
-	return written(pod, err, false)
+	created, err := c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return c.mirrorExists(ctx, r, pod, err)
+	}
+	return written(created, err, false)
+}
+
+// mirrorExists is the result of a mirror pod whose name is taken: the pod that is there if it is the mirror of the same
+// static pod, or else err. KubeEdge's edgecores since 1.23 read the object beside that error, and panic without one.
+func (c *Controller) mirrorExists(ctx context.Context, r *request, pod *v1.Pod, err error) result {
+	there, getErr := c.podOf(ctx, r.key.Namespace, r.key.Name)
+	if getErr != nil {
+		err = getErr
+	} else if there != nil && there.Spec.NodeName == r.node &&
+		there.Annotations[v1.MirrorPodAnnotationKey] == pod.Annotations[v1.MirrorPodAnnotationKey] {
+		return written(there, nil, false)
+	}
+	return result{content: objectResponse{Object: &v1.Pod{}, Err: &statusError{asStatus(err)}}}
 }
 
 // deletion decodes a node's report that a pod ended: DeleteOptions with the pod's UID, or from edgecores before 1.12
