@@ -9,9 +9,9 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged"
 	"github.com/edgecore-io/edgecore/edged/api"
-	"github.com/edgecore-io/edgecore/edged/auth"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/auth"
 )
 
 // apiOptions works out what the configuration says about the authenticated port.

@@ -15,12 +15,12 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/edgecore-io/edgecore/edged/auth"
 	"github.com/edgecore-io/edgecore/edged/desired"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edged/stats"
+	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/edged/auth"
+	"github.com/edgecore-io/edgecore/pkg/auth"
 )
 
 // Guard decides who may ask; see package auth. Its errors are *auth.Refusal.

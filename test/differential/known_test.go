@@ -89,8 +89,8 @@ func elsewhere() map[string][]string {
 			"edged/resize.TestCondition",
 		},
 		"more than a few new questions a second to the cluster's authorizer": {
-			"edged/auth.TestStrangers",
-			"edged/auth.TestFloodedAccessIsNoGrace",
+			"pkg/auth.TestStrangers",
+			"pkg/auth.TestFloodedAccessIsNoGrace",
 		},
 		"a pod that has started no container when memory is short": {
 			"edged/eviction.TestRank/running and not measured",
