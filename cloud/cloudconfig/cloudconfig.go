@@ -16,6 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -65,6 +66,14 @@ func StreamOptions(c *v1alpha1.CloudStream, host string) cloudstream.Options {
 		Streams:        int(c.StreamsPerNode),
 		BytesPerSecond: c.BytesPerSecondPerNode,
 		Direct:         c.Tunnel == v1alpha1.TunnelAuto,
+	}
+}
+
+// GuardOfCallers returns who may ask the kubelet API of a node of KubeEdge's, with the kubelet's own defaults.
+func GuardOfCallers(node string, cloud auth.Cloud, cas *auth.CAs) auth.Options {
+	return auth.Options{
+		Node: node, Cloud: cloud, CAs: cas,
+		Tokens: true, TokenAge: 2 * time.Minute, AllowedAge: 5 * time.Minute, DeniedAge: 30 * time.Second,
 	}
 }
 

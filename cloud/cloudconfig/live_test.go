@@ -51,7 +51,8 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 	elsewhere := map[string]bool{
 		"apiVersion": true, "kind": true, "modules.edgeController.enable": true, hub + "enable": true,
 		"modules.deviceController.enable": true, "modules.cloudStream.enable": true,
-		"commonConfig.monitorServer": true, hub + "websocket": true, hub + "unixsocket": true, hub + "https": true,
+		"modules.cloudStream.tunnelPort": true,
+		"commonConfig.monitorServer":     true, hub + "websocket": true, hub + "unixsocket": true, hub + "https": true,
 		hub + "quic.enable": true, hub + "quic.address": true, hub + "quic.port": true,
 	}
 	settings := map[string][]string{

@@ -313,8 +313,7 @@ func (c *cloud) start(change func(*Options)) {
 		}
 		c.addr, c.dial = l.Addr().String(), (&net.Dialer{}).DialContext
 	}
-	server := c.ca.Server(c.t)
-	config := TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &server, nil }, c.ca.Pool())
+	config := c.serverTLS()
 	ctx, cancel := context.WithCancel(context.Background())
 	c.ctx = ctx
 	var wg sync.WaitGroup
@@ -329,6 +328,11 @@ func (c *cloud) start(change func(*Options)) {
 		wg.Wait()
 	})
 	c.t.Cleanup(func() { c.stop() })
+}
+
+func (c *cloud) serverTLS() *tls.Config {
+	server := c.ca.Server(c.t)
+	return TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &server, nil }, c.ca.Pool())
 }
 
 func (c *cloud) clientTLS(cert tls.Certificate) *tls.Config {

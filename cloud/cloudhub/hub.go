@@ -105,10 +105,12 @@ type Options struct {
 	// Duplicate is called when two devices use the certificate of one node, each time one replaces the other. If it is
 	// nil, this is only logged.
 	Duplicate func(ctx context.Context, node, message string)
-	// Features are those offered to our edgecores. Tunnel is offered if there are Tunnels.
+	// Features are those offered to our edgecores. Tunnel is offered if there are Tunnels, and not Direct.
 	Features wire.Features
-	// Tunnels carries connections to nodes; nil: no node is asked for a tunnel.
+	// Tunnels carries connections to nodes; nil: no node is asked for a tunnel. With Direct, it carries those to KubeEdge's
+	// nodes alone: callers connect to ours themselves.
 	Tunnels Tunnels
+	Direct  bool
 	// Registry registers the metrics; nil: no metrics.
 	Registry prometheus.Registerer
 }
@@ -146,7 +148,7 @@ func New(opts Options) (*Hub, error) {
 	if opts.KeepaliveInterval <= 0 {
 		opts.KeepaliveInterval = DefaultKeepaliveInterval
 	}
-	opts.Features.Tunnel = opts.Tunnels != nil
+	opts.Features.Tunnel = opts.Tunnels != nil && !opts.Direct
 	h := &Hub{opts: opts, sessions: map[string]*session{}, epoch: time.Now().Add(-24 * time.Hour)}
 	h.metrics = newMetrics(h)
 	if opts.Registry != nil {

@@ -60,17 +60,26 @@ func (h *Hub) limits() wire.Limits {
 // ServeWebSocket serves edges that connect over WebSocket until the context ends, then ends their sessions. It serves
 // any path: the certificate and headers identify the edge.
 func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Config) error {
-	var sessions group
 	buffers, reading := &sync.Pool{}, &wire.ReadBuffers{}
+	h.listening(1)
+	defer h.listening(-1)
+	return serveUpgrades(ctx, l, config, func(w http.ResponseWriter, r *http.Request, sessions *group) {
+		h.accept(ctx, w, r, sessions, wire.AcceptOptions{
+			Limits:   h.limits(),
+			Features: h.opts.Features,
+			Buffers:  buffers,
+			Reading:  reading,
+		})
+	})
+}
+
+// serveUpgrades serves connections that become WebSockets until the context ends, and waits for their group.
+func serveUpgrades(
+	ctx context.Context, l net.Listener, config *tls.Config, accept func(http.ResponseWriter, *http.Request, *group),
+) error {
+	var sessions group
 	server := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			h.accept(ctx, w, r, &sessions, wire.AcceptOptions{
-				Limits:   h.limits(),
-				Features: h.opts.Features,
-				Buffers:  buffers,
-				Reading:  reading,
-			})
-		}),
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { accept(w, r, &sessions) }),
 		ReadHeaderTimeout: headerTimeout,
 		MaxHeaderBytes:    headerBytes,
 		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){}, // HTTP/2 has no upgrade
@@ -82,9 +91,7 @@ func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Co
 	server.SetKeepAlivesEnabled(false)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	h.listening(1)
 	err := server.Serve(tls.NewListener(wire.CountBytes(l), config))
-	h.listening(-1)
 	sessions.wait()
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
 		return ctx.Err()

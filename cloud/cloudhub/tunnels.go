@@ -2,12 +2,15 @@ package cloudhub
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"net/netip"
 
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/pkg/edgestream"
+	"github.com/edgecore-io/edgecore/pkg/source"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -22,6 +25,9 @@ type Tunnels interface {
 	Expects(node, token string) bool
 	// Serve serves a tunnel until it ends. It owns the connection.
 	Serve(ctx context.Context, node, token string, conn net.Conn)
+	// ServeStream serves the stream tunnel of a node of KubeEdge's, which the node opens by itself, until it ends. It
+	// owns the connection.
+	ServeStream(ctx context.Context, node string, conn *edgestream.Conn)
 }
 
 // acceptTunnel turns a request of an identified node into a tunnel, or refuses it.
@@ -56,6 +62,53 @@ func (h *Hub) acceptTunnel(ctx context.Context, w http.ResponseWriter, r *http.R
 	if !tunnels.run(func() {
 		defer context.AfterFunc(s.ctx, func() { _ = conn.Close() })()
 		h.opts.Tunnels.Serve(ctx, node, token, conn)
+	}) {
+		_ = conn.Close()
+	}
+}
+
+// ServeStreams serves the stream tunnels of KubeEdge's nodes, which are connected here, until the context ends. The
+// listener has no TLS yet; ServeStreams closes it.
+func (h *Hub) ServeStreams(ctx context.Context, l net.Listener, config *tls.Config) error {
+	return serveUpgrades(ctx, l, config, func(w http.ResponseWriter, r *http.Request, streams *group) {
+		h.acceptStream(ctx, w, r, streams)
+	})
+}
+
+// acceptStream turns a request of an identified node into its stream tunnel, or refuses it.
+func (h *Hub) acceptStream(ctx context.Context, w http.ResponseWriter, r *http.Request, streams *group) {
+	name := r.Header.Get(edgestream.HeaderNode)
+	node, why := "", refuse(http.StatusNotFound, "path", "only %s is served here", edgestream.Path)
+	if r.URL.Path == edgestream.Path && r.TLS != nil {
+		node, why = h.admit(http.Header{http.CanonicalHeaderKey(wire.HeaderNodeID): {name}}, r.TLS.PeerCertificates)
+	}
+	if why == nil {
+		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0], source.Parse(r.RemoteAddr))
+	}
+	s := h.session(node)
+	switch {
+	case why != nil:
+	case h.opts.Tunnels == nil:
+		why = refuse(http.StatusNotFound, "tunnel", "this cloudcore has no tunnels: modules.cloudStream is switched off")
+	case s == nil:
+		why = refuse(http.StatusServiceUnavailable, "tunnel", "node %s has no link to this cloudcore yet", node)
+	case s.features.Tunnel:
+		why = refuse(http.StatusConflict, "tunnel", "node %s has tunnels of another kind", node)
+	}
+	if why != nil {
+		h.refused.say(r.RemoteAddr, clip(name, 64), why)
+		http.Error(w, why.text, why.status)
+		return
+	}
+	conn, err := edgestream.Accept(w, r)
+	if err != nil {
+		h.metrics.refused.WithLabelValues("upgrade").Inc()
+		klog.V(2).InfoS("Stream tunnel refused", "remote", r.RemoteAddr, "node", node, "why", err)
+		return
+	}
+	if !streams.run(func() {
+		defer context.AfterFunc(s.ctx, func() { _ = conn.Close() })()
+		h.opts.Tunnels.ServeStream(ctx, node, conn)
 	}) {
 		_ = conn.Close()
 	}

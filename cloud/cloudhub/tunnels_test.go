@@ -5,14 +5,18 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/gorilla/websocket"
 
+	"github.com/edgecore-io/edgecore/pkg/edgestream"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -37,6 +41,20 @@ func (e *echoes) Expects(node, token string) bool { return token == "for-"+node 
 func (e *echoes) Serve(_ context.Context, _, _ string, conn net.Conn) {
 	_, _ = io.Copy(conn, conn)
 	_ = conn.Close()
+}
+
+func (e *echoes) ServeStream(_ context.Context, node string, conn *edgestream.Conn) {
+	e.note("stream of " + node)
+	for {
+		m, err := conn.Read()
+		if err != nil {
+			e.note("end of the stream of " + node)
+			return
+		}
+		if conn.Write(m) != nil {
+			return
+		}
+	}
 }
 
 // TestTunnels: a node opens the tunnel that it was asked for, with a certificate of its own and while it is connected;
@@ -126,4 +144,77 @@ func TestNoTunnels(t *testing.T) {
 	if _, err := wire.DialTunnel(t.Context(), o, "x"); !errors.As(err, &refused) || refused.Status != 404 {
 		t.Errorf("DialTunnel = %v, want status 404", err)
 	}
+}
+
+// TestStreams: a node of KubeEdge's opens its stream tunnel with a certificate of its own and while it has a link; the
+// tunnel ends with the link.
+func TestStreams(t *testing.T) {
+	t.Parallel()
+	tunnels := &echoes{}
+	c := startCloud(t, func(o *Options) { o.Tunnels = tunnels })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- c.hub.ServeStreams(ctx, l, c.serverTLS()) }()
+	defer func() { cancel(); <-served }()
+	dial := func(holder, node, path string) (*websocket.Conn, string) {
+		t.Helper()
+		dialer := websocket.Dialer{TLSClientConfig: c.clientTLS(c.ca.Node(t, holder, time.Now().Add(time.Hour)))}
+		ws, resp, err := dialer.Dial("wss://"+l.Addr().String()+path, http.Header{edgestream.HeaderNode: {node}})
+		if err == nil {
+			return ws, ""
+		}
+		if resp == nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(resp.Body)
+		return nil, resp.Status + ": " + strings.TrimSpace(string(text))
+	}
+	theirs := newEdge(t, "n1").dialUpstream(c)
+	conn, err := wire.DialWebSocket(t.Context(), func() wire.DialOptions {
+		o := c.options("n2", c.ca.Node(t, "n2", time.Now().Add(time.Hour)))
+		o.Features.Tunnel = true
+		return o
+	}())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := newEdge(t, "n2").over(conn)
+	wait.True(t, "the sessions", func() bool { return len(c.hub.Connected()) == 2 })
+	for name, tc := range map[string]struct{ holder, node, path, want string }{
+		"another's":   {"n3", "n1", edgestream.Path, `403 Forbidden: the certificate is for "n3" and not for node n1`},
+		"no link":     {"n3", "n3", edgestream.Path, "503 Service Unavailable: node n3 has no link to this cloudcore yet"},
+		"ours":        {"n2", "n2", edgestream.Path, "409 Conflict: node n2 has tunnels of another kind"},
+		"no name":     {"n1", "", edgestream.Path, "400 Bad Request"},
+		"another use": {"n1", "n1", "/", "404 Not Found: only /v1/kubeedge/connect is served here"},
+	} {
+		if ws, why := dial(tc.holder, tc.node, tc.path); ws != nil || !strings.HasPrefix(why, tc.want) {
+			t.Errorf("%s: let in: %v, %q; want %q", name, ws != nil, why, tc.want)
+		}
+	}
+	ws, why := dial("n1", "n1", edgestream.Path)
+	if ws == nil {
+		t.Fatalf("the stream tunnel is refused: %s; want it open", why)
+	}
+	defer ws.Close()
+	m := edgestream.Message{ID: 1, Kind: edgestream.Data, Data: []byte("hello")}
+	if err := ws.WriteMessage(websocket.TextMessage, m.Encode()); err != nil {
+		t.Fatal(err)
+	}
+	if _, text, err := ws.ReadMessage(); err != nil || string(text) != string(m.Encode()) {
+		t.Errorf("read %q, %v, want hello", text, err)
+	}
+	theirs.bye()
+	if _, _, err := ws.ReadMessage(); err == nil {
+		t.Error("the stream tunnel goes on after the link has ended, want it to end")
+	}
+	ours.bye()
+	wait.True(t, "the end of the stream", func() bool {
+		tunnels.mu.Lock()
+		defer tunnels.mu.Unlock()
+		return slices.Contains(tunnels.calls, "end of the stream of n1")
+	})
 }

@@ -31,6 +31,8 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
+	"github.com/edgecore-io/edgecore/pkg/edgestream"
 )
 
 // Defaults and limits.
@@ -60,6 +62,10 @@ type Options struct {
 	Previous func(node string) int32
 	// Send sends a message to a node, and reports whether it is connected.
 	Send func(node string, m *model.Message) bool
+	// Guard decides who may ask the kubelet API of a node of KubeEdge's. nil: such nodes are refused.
+	Guard func(node string) kubeletproxy.Guard
+	// Opened is called when a node of KubeEdge's has got its port; it may be nil. It must not block.
+	Opened func(node string)
 	// Failed is called with why a tunnel to a connected node could not be opened; it may be nil. It must not block.
 	Failed func(node, why string)
 	// Idle is how long a tunnel without a stream is kept; 0 is 5 minutes.
@@ -106,6 +112,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.Previous == nil {
 		o.Previous = func(string) int32 { return 0 }
+	}
+	if o.Opened == nil {
+		o.Opened = func(string) {}
 	}
 	if o.Failed == nil {
 		o.Failed = func(string, string) {}
@@ -183,7 +192,7 @@ func (s *Server) NodeChanged(name string) {
 // connect to the node itself.
 func (s *Server) Endpoint(name string, own []netip.Addr) (address string, port int32, ok bool) {
 	n := s.existing(name)
-	if n == nil || n.offline() || s.opts.Direct && slices.Contains(own, n.remote()) {
+	if n == nil || n.offline() || s.opts.Direct && n.proxy() == nil && slices.Contains(own, n.remote()) {
 		return "", 0, false
 	}
 	return s.opts.Address.String(), n.port, true
@@ -206,6 +215,30 @@ func (s *Server) Serve(ctx context.Context, name, token string, conn net.Conn) {
 		return
 	}
 	n.serveTunnel(ctx, token, conn)
+}
+
+// ServeStream implements cloudhub.Tunnels.
+func (s *Server) ServeStream(ctx context.Context, name string, conn *edgestream.Conn) {
+	if s.opts.Guard == nil {
+		_ = conn.Close()
+		return
+	}
+	t := kubeletproxy.New(name, conn, s.opts.Guard(name))
+	var n *node
+	if err := s.open(name, func(opened *node) { n = opened; n.proxied(t) }); err != nil {
+		klog.ErrorS(err, "Node of KubeEdge's gets no port: kubectl logs, exec and the like do not reach it", "node", name)
+		s.opts.Failed(name, err.Error())
+		_ = conn.Close()
+		return
+	}
+	defer context.AfterFunc(ctx, t.Close)()
+	s.metrics.opened.Inc()
+	klog.V(2).InfoS("Stream tunnel opened", "node", name, "remote", conn.RemoteAddr())
+	s.opts.Opened(name)
+	err := t.Run()
+	klog.V(2).InfoS("Stream tunnel closed", "node", name, "why", err)
+	n.unproxied(t)
+	s.NodeChanged(name)
 }
 
 func (s *Server) existing(name string) *node {

@@ -2,16 +2,19 @@ package cloudstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
 )
 
@@ -34,6 +37,8 @@ type node struct {
 	offlineSince time.Time
 	// from is where the newest session comes from.
 	from netip.Addr
+	// theirs is the tunnel of a node of KubeEdge's; nil is none.
+	theirs *kubeletproxy.Tunnel
 	// tunnel is the one that new streams use; nil is none. idle closes it.
 	tunnel *tunnel.Opener
 	idle   *time.Timer
@@ -65,6 +70,9 @@ func (n *node) close(why string) {
 	n.cancel(errors.New(why))
 	_ = n.listener.Close()
 	n.dropTunnel(why)
+	if t := n.proxy(); t != nil {
+		t.Close()
+	}
 }
 
 func (n *node) connected(from netip.Addr) {
@@ -72,6 +80,34 @@ func (n *node) connected(from netip.Addr) {
 	defer n.mu.Unlock()
 	n.links++
 	n.from = from
+}
+
+// proxied begins a tunnel of a node of KubeEdge's, and ends the one before.
+func (n *node) proxied(t *kubeletproxy.Tunnel) {
+	n.mu.Lock()
+	before := n.theirs
+	n.links++
+	n.theirs = t
+	n.mu.Unlock()
+	if before != nil {
+		before.Close()
+	}
+}
+
+func (n *node) unproxied(t *kubeletproxy.Tunnel) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.links--
+	n.offlineSince = time.Now()
+	if n.theirs == t {
+		n.theirs = nil
+	}
+}
+
+func (n *node) proxy() *kubeletproxy.Tunnel {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.theirs
 }
 
 func (n *node) remote() netip.Addr {
@@ -194,6 +230,10 @@ func (n *node) accept() {
 // carry carries one connection.
 func (n *node) carry(c net.Conn) {
 	defer context.AfterFunc(n.ctx, func() { _ = c.Close() })()
+	if t := n.proxy(); t != nil {
+		n.carryRequests(c, t)
+		return
+	}
 	stream, err := n.open()
 	if err != nil {
 		n.s.metrics.failed.WithLabelValues(causeOf(err)).Inc()
@@ -206,6 +246,40 @@ func (n *node) carry(c net.Conn) {
 	in, out := tunnel.Join(a, b)
 	n.s.metrics.bytes.WithLabelValues("to_node").Add(float64(in))
 	n.s.metrics.bytes.WithLabelValues("from_node").Add(float64(out))
+}
+
+// carryRequests serves one connection to a node of KubeEdge's. TLS ends here.
+func (n *node) carryRequests(c net.Conn, t *kubeletproxy.Tunnel) {
+	if err := n.count(); err != nil {
+		n.s.metrics.failed.WithLabelValues(causeOf(err)).Inc()
+		n.s.refuser.refuse(n.ctx, c, err.Error())
+		return
+	}
+	defer n.end()
+	n.s.metrics.carried.Inc()
+	counted := &countedConn{Conn: c}
+	in, _ := n.limited(counted, nil)
+	serve(n.ctx, tls.Server(in, n.s.refuser.proxied), t)
+	n.s.metrics.bytes.WithLabelValues("to_node").Add(float64(counted.read.Load()))
+	n.s.metrics.bytes.WithLabelValues("from_node").Add(float64(counted.written.Load()))
+}
+
+// countedConn counts the bytes of a connection.
+type countedConn struct {
+	net.Conn
+	read, written atomic.Int64
+}
+
+func (c *countedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.read.Add(int64(n))
+	return n, err
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n))
+	return n, err
 }
 
 // failure is why a connection is not carried. cause is for the metrics.
@@ -221,25 +295,31 @@ func causeOf(err error) string {
 	return "tunnel"
 }
 
-// open counts a stream and opens it, after the tunnel if there is none.
-func (n *node) open() (net.Conn, error) {
+// count counts a stream, which end ends.
+func (n *node) count() error {
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	switch {
 	case n.links <= 0:
-		defer n.mu.Unlock()
 		since := ""
 		if !n.offlineSince.IsZero() {
 			since = " since " + n.offlineSince.UTC().Format(time.RFC3339)
 		}
-		return nil, &failure{"offline", fmt.Sprintf("node %s is offline%s: it has no connection to cloudcore", n.name,
+		return &failure{"offline", fmt.Sprintf("node %s is offline%s: it has no connection to cloudcore", n.name,
 			since)}
 	case n.streams >= n.s.opts.Streams:
-		defer n.mu.Unlock()
-		return nil, &failure{"limit", fmt.Sprintf("node %s has %d connections through its tunnel, which is the limit "+
+		return &failure{"limit", fmt.Sprintf("node %s has %d connections through its tunnel, which is the limit "+
 			"(modules.cloudStream.streamsPerNode)", n.name, n.streams)}
 	}
 	n.streams++
-	n.mu.Unlock()
+	return nil
+}
+
+// open counts a stream and opens it, after the tunnel if there is none.
+func (n *node) open() (net.Conn, error) {
+	if err := n.count(); err != nil {
+		return nil, err
+	}
 	stream, err := n.stream()
 	if err != nil {
 		n.end()

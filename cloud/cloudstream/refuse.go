@@ -28,7 +28,9 @@ const (
 // verify the node's certificate see an error of TLS instead.
 type refuser struct {
 	config *tls.Config
-	places chan struct{}
+	// proxied is that of nodes of KubeEdge's: their callers show who they are, and upgrade connections of HTTP/1.1.
+	proxied *tls.Config
+	places  chan struct{}
 }
 
 func newRefuser(address netip.Addr) (*refuser, error) {
@@ -52,14 +54,14 @@ func newRefuser(address netip.Addr) (*refuser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &refuser{
-		config: &tls.Config{
-			MinVersion:   tls.VersionTLS12,
-			Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-			NextProtos:   []string{"h2", "http/1.1"},
-		},
-		places: make(chan struct{}, refusalsMax),
-	}, nil
+	config := &tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		NextProtos:   []string{"h2", "http/1.1"},
+	}
+	proxied := config.Clone()
+	proxied.NextProtos, proxied.ClientAuth = []string{"http/1.1"}, tls.RequestClientCert
+	return &refuser{config: config, proxied: proxied, places: make(chan struct{}, refusalsMax)}, nil
 }
 
 // refusedStatus is the status of its answers: of 503 kube-apiserver does not pass on the text.
@@ -75,13 +77,27 @@ func (r *refuser) refuse(ctx context.Context, c net.Conn, text string) {
 		return
 	}
 	_ = c.SetDeadline(time.Now().Add(refuseTimeout)) // fails only on a closed connection
-	l := &oneConn{Conn: tls.Server(c, r.config), done: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(ctx, refuseTimeout)
+	defer cancel()
+	serve(ctx, tls.Server(c, r.config), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "close")
+		http.Error(w, text, refusedStatus)
+	}))
+}
+
+// serve serves the requests of a connection, until it is closed or ctx ends.
+func serve(ctx context.Context, c net.Conn, handler http.Handler) {
+	l := &oneConn{Conn: c, done: make(chan struct{})}
+	var handling sync.WaitGroup
+	defer handling.Wait() // of a connection that was taken over
 	server := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Connection", "close")
-			http.Error(w, text, refusedStatus)
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			handling.Add(1)
+			defer handling.Done()
+			handler.ServeHTTP(w, req)
 		}),
 		ReadHeaderTimeout: refuseTimeout,
+		IdleTimeout:       idleTimeout,
 		ErrorLog:          log.New(io.Discard, "", 0),
 		ConnState: func(_ net.Conn, state http.ConnState) {
 			if state == http.StateClosed || state == http.StateHijacked {
@@ -89,9 +105,7 @@ func (r *refuser) refuse(ctx context.Context, c net.Conn, text string) {
 			}
 		},
 	}
-	stop := time.AfterFunc(refuseTimeout, func() { _ = server.Close() })
-	defer stop.Stop()
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	defer context.AfterFunc(ctx, func() { _ = server.Close(); _ = c.Close() })()
 	_ = server.Serve(l) // until the connection is closed
 }
 

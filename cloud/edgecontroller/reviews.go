@@ -77,7 +77,7 @@ func (c *Controller) queryClientCA(ctx context.Context, r *request) result {
 		return failed(badRequest(r.key, "want %s/%s/%s", clientCANamespace, resource.TypeClientCA,
 			clientCAConfigMap))
 	}
-	have, err := c.clients.Own.CoreV1().ConfigMaps(clientCANamespace).Get(ctx, clientCAConfigMap, metav1.GetOptions{})
+	have, err := c.clientCA(ctx)
 	if err != nil {
 		return failed(err)
 	}
@@ -90,4 +90,43 @@ func (c *Controller) queryClientCA(ctx context.Context, r *request) result {
 		},
 		Data: map[string]string{clientCAKey: have.Data[clientCAKey]},
 	}, nil)
+}
+
+func (c *Controller) clientCA(ctx context.Context) (*v1.ConfigMap, error) {
+	return c.clients.Own.CoreV1().ConfigMaps(clientCANamespace).Get(ctx, clientCAConfigMap, metav1.GetOptions{})
+}
+
+// ClientCA returns the CA that signs client certificates, in PEM.
+func (c *Controller) ClientCA(ctx context.Context) ([]byte, error) {
+	have, err := c.clientCA(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return []byte(have.Data[clientCAKey]), nil
+}
+
+// Reviewer asks the API server in a node's name who its callers are and what they may do, for a node that cannot. It
+// implements auth.Cloud.
+func (c *Controller) Reviewer(node string) *Reviewer { return &Reviewer{c, node} }
+
+// Reviewer is what Controller.Reviewer returns.
+type Reviewer struct {
+	c    *Controller
+	node string
+}
+
+// ReviewToken implements auth.Cloud.
+func (r *Reviewer) ReviewToken(
+	ctx context.Context, review *authenticationv1.TokenReview,
+) (*authenticationv1.TokenReview, error) {
+	return r.c.clients.AsNode.AuthenticationV1().TokenReviews().
+		Create(withNode(ctx, r.node), review, metav1.CreateOptions{})
+}
+
+// ReviewAccess implements auth.Cloud.
+func (r *Reviewer) ReviewAccess(
+	ctx context.Context, review *authorizationv1.SubjectAccessReview,
+) (*authorizationv1.SubjectAccessReview, error) {
+	return r.c.clients.AsNode.AuthorizationV1().SubjectAccessReviews().
+		Create(withNode(ctx, r.node), review, metav1.CreateOptions{})
 }

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 )
 
 // ReasonTunnelFailed is the reason of events of a Node whose kubelet API cannot be reached through a tunnel.
@@ -68,7 +71,11 @@ func withEndpoint(patch []byte, address string, port int32) ([]byte, error) {
 			var a v1.NodeAddress
 			return json.Unmarshal(text, &a) == nil && a.Type == v1.NodeInternalIP && a.Address == address
 		})
-		if status["addresses"], err = json.Marshal(slices.Insert(addresses, 0, own)); err != nil {
+		addresses = slices.Insert(addresses, 0, own)
+		if !slices.ContainsFunc(addresses, directive) { // without it, addresses of one type would become one
+			addresses = append(addresses, json.RawMessage(`{"$patch":"replace"}`))
+		}
+		if status["addresses"], err = json.Marshal(addresses); err != nil {
 			return nil, err
 		}
 	}
@@ -80,6 +87,14 @@ func withEndpoint(patch []byte, address string, port int32) ([]byte, error) {
 		return nil, err
 	}
 	return json.Marshal(fields)
+}
+
+// directive reports whether an element of a patch's list says how to apply the list.
+func directive(element json.RawMessage) bool {
+	var e struct {
+		Patch string `json:"$patch"`
+	}
+	return json.Unmarshal(element, &e) == nil && e.Patch != ""
 }
 
 func endpointsOf(port int32) v1.NodeDaemonEndpoints {
@@ -161,6 +176,42 @@ func ownAddresses(list []v1.NodeAddress) (own []netip.Addr) {
 // TunnelPort returns the port that a Node has at an address; 0 is none.
 func (c *Controller) TunnelPort(node, address string) int32 {
 	return portAt(c.caches.node(node), address)
+}
+
+// TunnelOpened writes the endpoint of a node that cannot report it into its Node. It does not block.
+func (c *Controller) TunnelOpened(node string) {
+	if c.ctx == nil {
+		return
+	}
+	c.owned.Go(func() {
+		ctx, cancel := context.WithTimeout(withNode(c.ctx, node), c.options.RequestTimeout)
+		defer cancel()
+		if err := c.writeEndpoint(ctx, node); err != nil {
+			klog.ErrorS(err, "Port of a node not written into its Node; its next status has it", "node", node)
+		}
+	})
+}
+
+// writeEndpoint adds the endpoint of a node to its Node, if that has another one.
+func (c *Controller) writeEndpoint(ctx context.Context, name string) error {
+	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	own := slices.Clone(c.forDevice(node).Status.Addresses)
+	address, port, ok := c.tunnels.Endpoint(name, c.knownAddresses(node))
+	if !ok || portAt(node, address) == port {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"addresses": own}})
+	if err == nil {
+		patch, err = withEndpoint(patch, address, port)
+	}
+	if err == nil {
+		_, err = c.clients.AsNode.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{}, "status")
+	}
+	return err
 }
 
 func portAt(node *v1.Node, address string) int32 {

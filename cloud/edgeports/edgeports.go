@@ -22,6 +22,7 @@ type Hub interface {
 	ListenQUIC(address string, config *tls.Config) (*wire.QUICListener, error)
 	ServeQUIC(ctx context.Context, l *wire.QUICListener) error
 	ServeUnix(ctx context.Context, l net.Listener) error
+	ServeStreams(ctx context.Context, l net.Listener, config *tls.Config) error
 }
 
 // Options are what serves the ports.
@@ -29,6 +30,8 @@ type Options struct {
 	Hub Hub
 	// TLS returns the TLS configuration of a port of the link.
 	TLS func() *tls.Config
+	// StreamPort is where KubeEdge's nodes open stream tunnels, at the address of the WebSocket; 0 is nowhere.
+	StreamPort int32
 	// ServeHTTPS serves certificates until ctx ends.
 	ServeHTTPS func(ctx context.Context, l net.Listener) error
 }
@@ -55,6 +58,7 @@ func Open(ctx context.Context, config *v1alpha1.CloudHub, o Options) ([]Port, er
 		{"modules.cloudHub.websocket.port", config.WebSocket.Enable, o.openWebSocket},
 		{"modules.cloudHub.quic.port", config.Quic.Enable, o.openQUIC},
 		{"modules.cloudHub.https.port", config.HTTPS.Enable, o.openHTTPS},
+		{"modules.cloudStream.tunnelPort", o.StreamPort != 0, o.openStreams},
 		{"modules.cloudHub.unixsocket.address", config.UnixSocket.Enable, o.openUnix},
 	} {
 		if !p.enabled {
@@ -99,6 +103,15 @@ func (o *Options) openHTTPS(ctx context.Context, config *v1alpha1.CloudHub) (Por
 		return Port{}, err
 	}
 	serve := func(ctx context.Context) error { return o.ServeHTTPS(ctx, l) }
+	return Port{Addr: l.Addr(), Serve: serve, close: l.Close}, nil
+}
+
+func (o *Options) openStreams(ctx context.Context, config *v1alpha1.CloudHub) (Port, error) {
+	l, err := listenTCP(ctx, &v1alpha1.Listener{Address: config.WebSocket.Address, Port: o.StreamPort})
+	if err != nil {
+		return Port{}, err
+	}
+	serve := func(ctx context.Context) error { return o.Hub.ServeStreams(ctx, l, o.TLS()) }
 	return Port{Addr: l.Addr(), Serve: serve, close: l.Close}, nil
 }
 

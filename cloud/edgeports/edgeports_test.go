@@ -29,6 +29,9 @@ func (h *fakeHub) serve(what string, l net.Listener) error {
 func (h *fakeHub) ServeWebSocket(_ context.Context, l net.Listener, config *tls.Config) error {
 	return h.serve("WebSocket of "+config.ServerName, l)
 }
+func (h *fakeHub) ServeStreams(_ context.Context, l net.Listener, config *tls.Config) error {
+	return h.serve("stream tunnels of "+config.ServerName, l)
+}
 func (h *fakeHub) ServeUnix(_ context.Context, l net.Listener) error { return h.serve("CSI", l) }
 func (h *fakeHub) ServeQUIC(context.Context, *wire.QUICListener) error {
 	return errors.New("QUIC is served, want it not open")

@@ -27,9 +27,11 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/cloud/edgeports"
 	"github.com/edgecore-io/edgecore/cloud/kubeapi"
+	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
 	"github.com/edgecore-io/edgecore/cloud/monitor"
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/trim"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
@@ -223,6 +225,7 @@ func (c *cloud) build(ctx context.Context) error {
 	}
 	if c.stream != nil {
 		hub.Tunnels = c.stream
+		hub.Direct = c.cfg.Modules.CloudStream.Tunnel == v1alpha1.TunnelNever
 	}
 	if c.devices != nil {
 		hub.Removed = c.devices.Removed
@@ -252,13 +255,17 @@ func (c *cloud) joinControllers() (controllers.Controller, error) {
 // buildStream makes cloudstream, unless it is switched off.
 func (c *cloud) buildStream() (err error) {
 	cfg := &c.cfg.Modules.CloudStream
-	if !cfg.Enable || cfg.Tunnel == v1alpha1.TunnelNever {
+	if !cfg.Enable {
 		return nil
 	}
 	o := cloudconfig.StreamOptions(cfg, v1alpha1.HostIP())
 	o.Previous = func(node string) int32 { return c.controller.TunnelPort(node, o.Address.String()) }
 	o.Send = func(node string, m *model.Message) bool { return c.hub.Send(node, m) }
-	o.Failed, o.Registry = c.controller.TunnelFailed, c.registry
+	o.Opened, o.Failed, o.Registry = c.controller.TunnelOpened, c.controller.TunnelFailed, c.registry
+	cas := auth.NewCAs(auth.CAOptions{Cluster: c.controller.ClientCA})
+	o.Guard = func(node string) kubeletproxy.Guard {
+		return auth.New(cloudconfig.GuardOfCallers(node, c.controller.Reviewer(node), cas))
+	}
 	if c.stream, err = cloudstream.New(o); err != nil {
 		return fmt.Errorf("modules.cloudStream: %w", err)
 	}
@@ -270,9 +277,14 @@ func (c *cloud) buildStream() (err error) {
 
 // front runs the ports that nodes reach, until ctx ends or a part of it fails.
 func (c *cloud) front(ctx context.Context) error {
+	var streamPort int32
+	if c.stream != nil {
+		streamPort = c.cfg.Modules.CloudStream.TunnelPort
+	}
 	ports, err := edgeports.Open(ctx, &c.cfg.Modules.CloudHub, edgeports.Options{
-		Hub: c.hub,
-		TLS: c.edgeTLS,
+		Hub:        c.hub,
+		TLS:        c.edgeTLS,
+		StreamPort: streamPort,
 		ServeHTTPS: func(ctx context.Context, l net.Listener) error {
 			return c.authority.Serve(ctx, l, c.api.Client.CoreV1().Nodes())
 		},

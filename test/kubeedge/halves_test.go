@@ -21,14 +21,18 @@ func TestTheirEdge(t *testing.T) {
 	each(t, func(t *testing.T, version string) {
 		f := newFixture(t, version)
 		c, token := f.startCloud(nil)
+		f.stream = c.Stream
 		edge := f.joinTheirs(token, c.Link, c.Bootstrap)
 		wait.Until(f.t, "the node is Ready", f.nodeReady)
 		f.podLifecycle()
+		f.verbs()
+		f.strangers()
 
 		f.restarts(
 			func() error { return errors.Join(c.Kill9(t.Context()), c.Start(t.Context())) },
 			func() error { return errors.Join(edge.Kill9(t.Context()), edge.Start()) },
 		)
+		f.verbs()
 		f.end()
 	})
 }

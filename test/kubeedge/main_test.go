@@ -51,6 +51,8 @@ type fixture struct {
 	made map[string]bool
 	// devices switches devices on at KubeEdge's edge.
 	devices bool
+	// stream is the cloud's port for the stream tunnel of KubeEdge's edge; 0 is none.
+	stream int
 	// theirEdge and theirCloud are KubeEdge's programs.
 	theirEdge, theirCloud string
 }
@@ -74,7 +76,10 @@ func newFixture(t *testing.T, version string) *fixture {
 	if f.theirEdge, f.theirCloud, err = kubeedge.Build(t.Context(), version, os.Stderr); err != nil {
 		t.Fatal(err)
 	}
-	f.kube = kube.Start(t, kube.Options{ControllerManager: true, Scheduler: true})
+	f.kube = kube.Start(t, kube.Options{
+		ControllerManager: true, Scheduler: true,
+		APIServerFlags: []string{"--kubelet-preferred-address-types=InternalIP"},
+	})
 	f.api = f.kube.Client()
 	// each with a containerd of its time
 	f.ctrd = testenv.StartContainerd(t, testenv.Options{Containerd2: version != "1.12"})
@@ -92,6 +97,7 @@ func (f *fixture) theirs(dir, token string, link, bootstrap int) *kubeedge.Edge 
 	e, err := kubeedge.NewEdge(f.t.Context(), kubeedge.EdgeOptions{
 		Binary: f.theirEdge, Dir: dir, NodeName: node, Endpoint: f.ctrd.Endpoint(), CgroupRoot: f.ctrd.CgroupRoot(),
 		Link: link, Bootstrap: bootstrap, Token: token, Devices: f.devices,
+		Stream: f.stream,
 	})
 	env.Must(f.t, err)
 	return e

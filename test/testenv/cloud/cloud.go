@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -43,8 +44,9 @@ type Options struct {
 // Cloud is a cloudcore with its files. Its methods must not be called at the same time.
 type Cloud struct {
 	Options
-	// Link, Bootstrap, QUIC and Monitor are its ports: of WebSockets, of certificates, of QUIC and of metrics.
-	Link, Bootstrap, QUIC, Monitor int
+	// Link, Bootstrap, QUIC, Stream and Monitor are its ports: of WebSockets, of certificates, of QUIC, of the stream
+	// tunnels of KubeEdge's nodes and of metrics.
+	Link, Bootstrap, QUIC, Stream, Monitor int
 
 	proc *daemon.Process
 }
@@ -76,7 +78,7 @@ func New(opts Options) (*Cloud, error) {
 	if c.Address == "" {
 		c.Address = "127.0.0.1"
 	}
-	for _, port := range []*int{&c.Link, &c.Bootstrap, &c.QUIC, &c.Monitor} {
+	for _, port := range []*int{&c.Link, &c.Bootstrap, &c.QUIC, &c.Stream, &c.Monitor} {
 		var err error
 		if *port, err = daemon.FreePort(); err != nil {
 			return nil, err
@@ -104,8 +106,13 @@ func (c *Cloud) writeConfig() error {
 		hub[k] = v
 	}
 	// The ports of nodes are none of those that FreePort returns.
-	modules := map[string]any{"cloudHub": hub, "cloudStream": map[string]any{"firstPort": 12000, "lastPort": 19999}}
+	stream := map[string]any{"tunnelPort": c.Stream, "firstPort": 12000, "lastPort": 19999}
+	modules := map[string]any{"cloudHub": hub, "cloudStream": stream}
 	for k, v := range c.Modules {
+		if more, ok := v.(map[string]any); ok && k == "cloudStream" {
+			maps.Copy(stream, more)
+			continue
+		}
 		modules[k] = v
 	}
 	data, err := yaml.Marshal(map[string]any{

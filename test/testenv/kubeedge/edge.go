@@ -26,6 +26,9 @@ type EdgeOptions struct {
 	Token           string
 	// Devices switches devices on: mappers register at DMI.
 	Devices bool
+	// Stream is the cloud's port for stream tunnels; 0 is none. The kubelet's API is at the port that clouds ask for
+	// then.
+	Stream int
 }
 
 // Edge is KubeEdge's edgecore with its files.
@@ -37,6 +40,9 @@ type Edge struct {
 	proc *daemon.Process
 }
 
+// streamKubelet is the port of the kubelet's API that clouds ask for, at 127.0.0.1.
+const streamKubelet = 10350
+
 // environment: the check would find the kubelets of others on this machine.
 var environment = []string{"CHECK_EDGECORE_ENVIRONMENT=false"}
 
@@ -46,6 +52,9 @@ func NewEdge(ctx context.Context, opts EdgeOptions) (*Edge, error) {
 	var err error
 	if e.Port, err = daemon.FreePort(); err != nil {
 		return nil, err
+	}
+	if e.Stream != 0 {
+		e.Port = streamKubelet
 	}
 	if err := containerd.MakeCgroup(e.CgroupRoot); err != nil {
 		return nil, err
@@ -67,6 +76,8 @@ func NewEdge(ctx context.Context, opts EdgeOptions) (*Edge, error) {
 		"modules.edgeHub.httpServer":            "https://" + local(e.Bootstrap),
 		"modules.edgeHub.token":                 e.Token,
 		"modules.edgeHub.websocket.server":      local(e.Link),
+		"modules.edgeStream.enable":             e.Stream != 0,
+		"modules.edgeStream.server":             local(e.Stream),
 		"modules.eventBus.enable":               false,
 		"modules.deviceTwin.enable":             e.Devices,
 		"modules.edged.hostnameOverride":        e.NodeName,

@@ -13,7 +13,7 @@ func live() map[string]bool {
 		"modules.deviceController.statusInterval": true, "modules.deviceController.statusWritesPerNode": true,
 	}
 	for _, k := range []string{
-		"enable", "tunnel", "address", "listenAddress", "firstPort", "lastPort", "streamsPerNode",
+		"enable", "tunnel", "address", "listenAddress", "tunnelPort", "firstPort", "lastPort", "streamsPerNode",
 		"bytesPerSecondPerNode",
 	} {
 		keys["modules.cloudStream."+k] = true

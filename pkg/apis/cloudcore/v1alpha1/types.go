@@ -253,7 +253,8 @@ const (
 // CloudStream carries connections to the kubelet APIs of nodes: kubectl logs, exec and the like.
 type CloudStream struct {
 	Enable bool `json:"enable"`
-	// Tunnel is which nodes are reached through cloudcore: TunnelAlways, TunnelAuto or TunnelNever.
+	// Tunnel is which nodes are reached through cloudcore: TunnelAlways, TunnelAuto or TunnelNever. Nodes of KubeEdge's
+	// cannot be reached otherwise: they are while they have a stream tunnel, which they open at TunnelPort.
 	Tunnel string `json:"tunnel"`
 	// Address is the IP address at which kube-apiserver reaches this cloudcore, ListenAddress where cloudcore listens;
 	// "" is the address of this host or pod, and Address. FirstPort to LastPort are the ports, one for each node.

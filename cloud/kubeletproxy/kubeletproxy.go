@@ -1,0 +1,401 @@
+// Package kubeletproxy makes requests to the kubelet API of a node of KubeEdge's over the node's stream tunnel (package
+// pkg/edgestream). That API is open to everybody on the node, so callers are authenticated and authorized here.
+//
+// It promises:
+//
+//   - A request reaches the node only if the cluster's authorizer allows it. The caller's credentials do not.
+//   - Answers are passed on as they are, with status and headers: each request is made as KubeEdge's cloud makes those of
+//     kubectl exec.
+//   - A caller that does not read holds 1 MiB, and the node's other callers for 10 seconds: the tunnel has no flow
+//     control. Then its connection is ended.
+package kubeletproxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/auth"
+	"github.com/edgecore-io/edgecore/pkg/edgestream"
+	"github.com/edgecore-io/edgecore/pkg/notify"
+)
+
+const (
+	// held is how many bytes wait for a caller that does not read, and slowCaller how long for room.
+	held       = 1 << 20
+	slowCaller = 10 * time.Second
+	// answerTimeout is how long the node may take to begin its answer. Logs have none: a container may be silent.
+	answerTimeout = 30 * time.Second
+	copyBuffer    = 32 << 10
+	// endsSoon is how long the node may take to end a connection whose caller has gone.
+	endsSoon = 2 * time.Second
+	// lastWordsDelay is for up to lastWords bytes from a caller: the node may be ending the connection.
+	lastWordsDelay = 10 * time.Millisecond
+	lastWords      = 256
+)
+
+// Guard decides who may ask; see package auth. Its errors are *auth.Refusal.
+type Guard interface {
+	Check(r *http.Request, verb string, subresources ...string) error
+}
+
+// Tunnel is a node's stream tunnel. It is the handler of its callers' requests, which come over HTTP/1.1.
+type Tunnel struct {
+	node  string
+	conn  *edgestream.Conn
+	guard Guard
+	// done is closed when the tunnel has ended.
+	done chan struct{}
+
+	mu      sync.Mutex
+	last    uint64
+	callers map[uint64]*caller
+}
+
+// New makes a tunnel of a node, which owns the connection.
+func New(node string, conn *edgestream.Conn, guard Guard) *Tunnel {
+	return &Tunnel{node: node, conn: conn, guard: guard, done: make(chan struct{}), callers: map[uint64]*caller{}}
+}
+
+// Run serves the tunnel until it ends, and returns why.
+func (t *Tunnel) Run() error {
+	defer close(t.done)
+	for {
+		m, err := t.conn.Read()
+		if err != nil {
+			_ = t.conn.Close()
+			return err
+		}
+		t.mu.Lock()
+		c := t.callers[m.ID]
+		t.mu.Unlock()
+		switch {
+		case c == nil: // it has just ended
+		case m.Kind == edgestream.Data:
+			if !c.give(m.Data, t.done) {
+				klog.InfoS("Connection to a node ended: its caller does not read", "node", t.node)
+				c.cut()
+			}
+		case m.Kind == edgestream.Remove:
+			t.remove(c)
+			c.end()
+			close(c.removed) // once: it is not found again
+		}
+	}
+}
+
+// Close ends the tunnel.
+func (t *Tunnel) Close() { _ = t.conn.Close() }
+
+// subresources are those of a Node of which one permits a request, as the kubelet names them.
+func subresources(path string) []string {
+	of := "proxy"
+	switch first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); first {
+	case "metrics", "stats":
+		of = first
+	case "logs":
+		of = "log"
+	}
+	return slices.Compact([]string{of, "proxy"})
+}
+
+func verb(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead:
+		return "get"
+	case http.MethodPost:
+		return "create"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		return "delete"
+	}
+	return strings.ToLower(method)
+}
+
+// ServeHTTP implements http.Handler: it makes the request, if the caller may.
+func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := t.guard.Check(r, verb(r.Method), subresources(r.URL.Path)...); err != nil {
+		code := http.StatusInternalServerError
+		if refusal, ok := errors.AsType[*auth.Refusal](err); ok {
+			code = refusal.Code
+		}
+		klog.V(2).InfoS("Request to a node refused", "node", t.node, "from", r.RemoteAddr, "method", r.Method,
+			"path", r.URL.Path, "code", code, "why", err)
+		http.Error(w, err.Error(), code)
+		return
+	}
+	if r.ContentLength != 0 {
+		http.Error(w, fmt.Sprintf("node %s runs KubeEdge's edgecore, whose tunnel carries no request with a body", t.node),
+			http.StatusNotImplemented)
+		return
+	}
+	c := newCaller()
+	if !t.add(c) {
+		http.Error(w, fmt.Sprintf("the tunnel of node %s has ended", t.node), http.StatusInternalServerError)
+		return
+	}
+	defer t.remove(c)
+	if err := t.connect(c, r); err != nil {
+		http.Error(w, fmt.Sprintf("node %s: %v", t.node, err), http.StatusInternalServerError)
+		return
+	}
+	defer t.disconnect(c)
+	var patience <-chan time.Time
+	if !strings.HasPrefix(r.URL.Path, "/containerLogs/") {
+		timer := time.NewTimer(answerTimeout)
+		defer timer.Stop()
+		patience = timer.C
+	}
+	why := "the tunnel has ended"
+	select {
+	case <-c.began:
+		why = ""
+	case <-c.ended:
+		select {
+		case <-c.began: // both
+			why = ""
+		default:
+			why = "it has ended the connection without an answer"
+		}
+	case <-t.done:
+	case <-r.Context().Done():
+		return
+	case <-patience:
+		why = fmt.Sprintf("it has not answered for %v: does its edged serve %s?", answerTimeout, edgestream.KubeletAPI)
+	}
+	if why != "" {
+		http.Error(w, fmt.Sprintf("node %s: %s", t.node, why), http.StatusInternalServerError)
+		return
+	}
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	t.carry(c, conn, buffered)
+}
+
+func (t *Tunnel) add(c *caller) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	select {
+	case <-t.done:
+		return false
+	default:
+	}
+	t.last++
+	c.id = t.last
+	t.callers[c.id] = c
+	return true
+}
+
+func (t *Tunnel) remove(c *caller) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.callers, c.id)
+}
+
+// connect has the node make a request.
+func (t *Tunnel) connect(c *caller, r *http.Request) error {
+	header := r.Header.Clone()
+	for _, name := range []string{"Authorization", "Cookie"} {
+		header.Del(name)
+	}
+	if header.Get("Upgrade") == "" {
+		header.Set("Connection", "close")
+	}
+	data, err := json.Marshal(edgestream.Connect{
+		ID: c.id,
+		URL: edgestream.URL{
+			Scheme: "http", Host: edgestream.KubeletAPI, Path: r.URL.Path, RawPath: r.URL.RawPath,
+			RawQuery: r.URL.RawQuery,
+		},
+		Header: header,
+		Method: r.Method,
+	})
+	if err != nil {
+		return err
+	}
+	if len(data) > edgestream.MaxData {
+		return fmt.Errorf("the request has %d bytes, limit %d", len(data), edgestream.MaxData)
+	}
+	return t.conn.Write(edgestream.Message{ID: c.id, Kind: edgestream.Exec, Data: data})
+}
+
+// disconnect ends a connection, unless the node soon does: it has, when an answer is complete. A message for a
+// connection that KubeEdge's edgecore is just ending makes v1.12 panic.
+func (t *Tunnel) disconnect(c *caller) {
+	c.end()
+	soon := time.NewTimer(endsSoon)
+	defer soon.Stop()
+	select {
+	case <-c.removed:
+	case <-t.done:
+	case <-soon.C:
+		_ = t.conn.Write(edgestream.Message{ID: c.id, Kind: edgestream.Remove}) // or the tunnel has ended
+	}
+}
+
+// has reports whether the node has not ended a connection.
+func (t *Tunnel) has(c *caller) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.callers[c.id] == c
+}
+
+// carry copies between the node and the caller, until one of them ends. Nothing goes to the node before its first bytes
+// have come: it would lose them.
+func (t *Tunnel) carry(c *caller, conn net.Conn, buffered io.Reader) {
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer conn.Close()
+	c.mu.Lock()
+	c.conn = conn
+	c.mu.Unlock()
+	_ = conn.SetDeadline(time.Time{}) // fails only on a closed connection
+	reading.Go(func() {
+		defer c.end()
+		b := make([]byte, copyBuffer)
+		for {
+			n, err := buffered.Read(b)
+			if n < lastWords { // perhaps the caller's answer to the end, which the node is not to get
+				select {
+				case <-c.ended:
+				case <-time.After(lastWordsDelay):
+				}
+			}
+			if n > 0 && t.has(c) {
+				err = errors.Join(err, t.conn.Write(edgestream.Message{ID: c.id, Kind: edgestream.Data, Data: b[:n]}))
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	for {
+		data, more := c.take(t.done)
+		if len(data) > 0 {
+			if _, err := conn.Write(data); err != nil {
+				return
+			}
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// caller is a connection over the tunnel.
+type caller struct {
+	id uint64
+	// began is closed with the first bytes from the node, ended by end, which may be called again, removed when the
+	// node has ended the connection.
+	began, ended, removed chan struct{}
+	begin, end            func()
+	// filled and drained tell of changes of data.
+	filled, drained notify.Signal
+
+	mu   sync.Mutex
+	data []byte
+	// conn is the caller's connection once it is carried.
+	conn net.Conn
+}
+
+func newCaller() *caller {
+	c := &caller{
+		began: make(chan struct{}), ended: make(chan struct{}), removed: make(chan struct{}),
+		filled: notify.NewSignal(), drained: notify.NewSignal(),
+	}
+	c.begin, c.end = sync.OnceFunc(func() { close(c.began) }), sync.OnceFunc(func() { close(c.ended) })
+	return c
+}
+
+// cut ends the connection, whatever waits for the caller.
+func (c *caller) cut() {
+	c.end()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		_ = c.conn.Close()
+	}
+}
+
+// give takes bytes from the node, and waits for room. It reports whether the caller reads.
+func (c *caller) give(data []byte, done <-chan struct{}) bool {
+	var late <-chan time.Time
+	select {
+	case <-c.ended:
+		return true
+	default:
+	}
+	for !c.offer(data) {
+		if late == nil {
+			timer := time.NewTimer(slowCaller)
+			defer timer.Stop()
+			late = timer.C
+		}
+		select {
+		case <-c.drained:
+		case <-c.ended:
+			return true
+		case <-done:
+			return true
+		case <-late:
+			return false
+		}
+	}
+	return true
+}
+
+// offer takes bytes if there is room for them, or nothing waits.
+func (c *caller) offer(data []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.data) > 0 && len(c.data)+len(data) > held {
+		return false
+	}
+	c.data = append(c.data, data...)
+	c.begin()
+	c.filled.Notify()
+	return true
+}
+
+// take returns what has come, waiting for it; more is whether there may be more.
+func (c *caller) take(done <-chan struct{}) (data []byte, more bool) {
+	for {
+		ended := false
+		select {
+		case <-c.ended:
+			ended = true
+		case <-done:
+			ended = true
+		default:
+		}
+		c.mu.Lock()
+		data, c.data = c.data, nil
+		c.mu.Unlock()
+		if len(data) > 0 {
+			c.drained.Notify()
+		}
+		if ended || len(data) > 0 {
+			return data, !ended
+		}
+		select {
+		case <-c.filled:
+		case <-c.ended:
+		case <-done:
+		}
+	}
+}
