@@ -107,8 +107,8 @@ type Options struct {
 	Duplicate func(ctx context.Context, node, message string)
 	// Features are those offered to our edgecores. Tunnel is offered if there are Tunnels, and not Direct.
 	Features wire.Features
-	// Tunnels carries connections to nodes; nil: no node is asked for a tunnel. With Direct, it carries those to KubeEdge's
-	// nodes alone: callers connect to ours themselves.
+	// Tunnels carries connections to nodes; nil: no node is asked for a tunnel. With Direct, it carries those to
+	// KubeEdge's nodes alone: callers connect to ours themselves.
 	Tunnels Tunnels
 	Direct  bool
 	// Registry registers the metrics; nil: no metrics.

@@ -89,7 +89,8 @@ func (h *Hub) acceptStream(ctx context.Context, w http.ResponseWriter, r *http.R
 	switch {
 	case why != nil:
 	case h.opts.Tunnels == nil:
-		why = refuse(http.StatusNotFound, "tunnel", "this cloudcore has no tunnels: modules.cloudStream is switched off")
+		why = refuse(http.StatusNotFound, "tunnel",
+			"this cloudcore has no tunnels: modules.cloudStream is switched off")
 	case s == nil:
 		why = refuse(http.StatusServiceUnavailable, "tunnel", "node %s has no link to this cloudcore yet", node)
 	case s.features.Tunnel:

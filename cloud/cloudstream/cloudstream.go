@@ -226,7 +226,8 @@ func (s *Server) ServeStream(ctx context.Context, name string, conn *edgestream.
 	t := kubeletproxy.New(name, conn, s.opts.Guard(name))
 	var n *node
 	if err := s.open(name, func(opened *node) { n = opened; n.proxied(t) }); err != nil {
-		klog.ErrorS(err, "Node of KubeEdge's gets no port: kubectl logs, exec and the like do not reach it", "node", name)
+		klog.ErrorS(err, "Node of KubeEdge's gets no port: kubectl logs, exec and the like do not reach it",
+			"node", name)
 		s.opts.Failed(name, err.Error())
 		_ = conn.Close()
 		return

@@ -26,13 +26,9 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
-	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
 const (
-	// held is how many bytes wait for a caller that does not read, and slowCaller how long for room.
-	held       = 1 << 20
-	slowCaller = 10 * time.Second
 	// answerTimeout is how long the node may take to begin its answer. Logs have none: a container may be silent.
 	answerTimeout = 30 * time.Second
 	copyBuffer    = 32 << 10
@@ -81,13 +77,13 @@ func (t *Tunnel) Run() error {
 		switch {
 		case c == nil: // it has just ended
 		case m.Kind == edgestream.Data:
-			if !c.give(m.Data, t.done) {
+			if !c.Give(m.Data, t.done) {
 				klog.InfoS("Connection to a node ended: its caller does not read", "node", t.node)
 				c.cut()
 			}
 		case m.Kind == edgestream.Remove:
 			t.remove(c)
-			c.end()
+			c.End()
 			close(c.removed) // once: it is not found again
 		}
 	}
@@ -160,11 +156,11 @@ func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	why := "the tunnel has ended"
 	select {
-	case <-c.began:
+	case <-c.Began():
 		why = ""
-	case <-c.ended:
+	case <-c.Ended():
 		select {
-		case <-c.began: // both
+		case <-c.Began(): // both
 			why = ""
 		default:
 			why = "it has ended the connection without an answer"
@@ -237,7 +233,7 @@ func (t *Tunnel) connect(c *caller, r *http.Request) error {
 // disconnect ends a connection, unless the node soon does: it has, when an answer is complete. A message for a
 // connection that KubeEdge's edgecore is just ending makes v1.12 panic.
 func (t *Tunnel) disconnect(c *caller) {
-	c.end()
+	c.End()
 	soon := time.NewTimer(endsSoon)
 	defer soon.Stop()
 	select {
@@ -266,13 +262,13 @@ func (t *Tunnel) carry(c *caller, conn net.Conn, buffered io.Reader) {
 	c.mu.Unlock()
 	_ = conn.SetDeadline(time.Time{}) // fails only on a closed connection
 	reading.Go(func() {
-		defer c.end()
+		defer c.End()
 		b := make([]byte, copyBuffer)
 		for {
 			n, err := buffered.Read(b)
 			if n < lastWords { // perhaps the caller's answer to the end, which the node is not to get
 				select {
-				case <-c.ended:
+				case <-c.Ended():
 				case <-time.After(lastWordsDelay):
 				}
 			}
@@ -285,7 +281,7 @@ func (t *Tunnel) carry(c *caller, conn net.Conn, buffered io.Reader) {
 		}
 	})
 	for {
-		data, more := c.take(t.done)
+		data, more := c.Take(t.done)
 		if len(data) > 0 {
 			if _, err := conn.Write(data); err != nil {
 				return
@@ -297,105 +293,26 @@ func (t *Tunnel) carry(c *caller, conn net.Conn, buffered io.Reader) {
 	}
 }
 
-// caller is a connection over the tunnel.
+// caller is a connection over the tunnel, with what has come for it from the node.
 type caller struct {
+	*edgestream.Inbox
 	id uint64
-	// began is closed with the first bytes from the node, ended by end, which may be called again, removed when the
-	// node has ended the connection.
-	began, ended, removed chan struct{}
-	begin, end            func()
-	// filled and drained tell of changes of data.
-	filled, drained notify.Signal
+	// removed is closed when the node has ended the connection.
+	removed chan struct{}
 
-	mu   sync.Mutex
-	data []byte
+	mu sync.Mutex
 	// conn is the caller's connection once it is carried.
 	conn net.Conn
 }
 
-func newCaller() *caller {
-	c := &caller{
-		began: make(chan struct{}), ended: make(chan struct{}), removed: make(chan struct{}),
-		filled: notify.NewSignal(), drained: notify.NewSignal(),
-	}
-	c.begin, c.end = sync.OnceFunc(func() { close(c.began) }), sync.OnceFunc(func() { close(c.ended) })
-	return c
-}
+func newCaller() *caller { return &caller{Inbox: edgestream.NewInbox(), removed: make(chan struct{})} }
 
 // cut ends the connection, whatever waits for the caller.
 func (c *caller) cut() {
-	c.end()
+	c.End()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn != nil {
 		_ = c.conn.Close()
-	}
-}
-
-// give takes bytes from the node, and waits for room. It reports whether the caller reads.
-func (c *caller) give(data []byte, done <-chan struct{}) bool {
-	var late <-chan time.Time
-	select {
-	case <-c.ended:
-		return true
-	default:
-	}
-	for !c.offer(data) {
-		if late == nil {
-			timer := time.NewTimer(slowCaller)
-			defer timer.Stop()
-			late = timer.C
-		}
-		select {
-		case <-c.drained:
-		case <-c.ended:
-			return true
-		case <-done:
-			return true
-		case <-late:
-			return false
-		}
-	}
-	return true
-}
-
-// offer takes bytes if there is room for them, or nothing waits.
-func (c *caller) offer(data []byte) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.data) > 0 && len(c.data)+len(data) > held {
-		return false
-	}
-	c.data = append(c.data, data...)
-	c.begin()
-	c.filled.Notify()
-	return true
-}
-
-// take returns what has come, waiting for it; more is whether there may be more.
-func (c *caller) take(done <-chan struct{}) (data []byte, more bool) {
-	for {
-		ended := false
-		select {
-		case <-c.ended:
-			ended = true
-		case <-done:
-			ended = true
-		default:
-		}
-		c.mu.Lock()
-		data, c.data = c.data, nil
-		c.mu.Unlock()
-		if len(data) > 0 {
-			c.drained.Notify()
-		}
-		if ended || len(data) > 0 {
-			return data, !ended
-		}
-		select {
-		case <-c.filled:
-		case <-c.ended:
-		case <-done:
-		}
 	}
 }

@@ -12,8 +12,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/gorilla/websocket"
 
@@ -273,35 +271,4 @@ func TestBody(t *testing.T) {
 	if got.StatusCode != http.StatusNotImplemented {
 		t.Errorf("the answer is %s, want 501", got.Status)
 	}
-}
-
-// TestSlowCaller: a caller that does not read holds a bounded number of bytes, and is given up after a while.
-func TestSlowCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCaller()
-		done := make(chan struct{})
-		big := make([]byte, 300<<10)
-		given := 0
-		for c.offer(big) {
-			given += len(big)
-		}
-		if given > held || given < held-len(big) {
-			t.Errorf("%d bytes wait, want at most %d", given, held)
-		}
-		start := time.Now()
-		if c.give(big, done) || time.Since(start) != slowCaller {
-			t.Errorf("given up after %v, want %v", time.Since(start), slowCaller)
-		}
-		go func() {
-			time.Sleep(time.Second)
-			c.take(done)
-		}()
-		if !c.give(big, done) {
-			t.Error("a caller that reads again is given up")
-		}
-		c.end()
-		if data, more := c.take(done); len(data) != len(big) || more {
-			t.Errorf("take = %d bytes, %v; want the last ones and the end", len(data), more)
-		}
-	})
 }
