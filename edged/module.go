@@ -84,6 +84,14 @@ func (m *Module) Alive(context.Context) error {
 // are started from now on.
 func (m *Module) Reload(next Settings) { m.state.reloads.set(next) }
 
+// NodeIP is the node's first address; "" while it is not known.
+func (m *Module) NodeIP() string {
+	if e := m.running.Load(); e != nil {
+		return e.addresses.IP()
+	}
+	return ""
+}
+
 // ReachedAt adds an IP address to those for which the certificate of the authenticated port is made: the address of a
 // tunnel. It replaces the address of the call before. It does not block.
 func (m *Module) ReachedAt(address string) {

@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/edgehub/stream"
 	tunnelend "github.com/edgecore-io/edgecore/edgehub/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/health"
@@ -70,6 +71,18 @@ type Options struct {
 	// ReachedAt is called with the IP address at which the kubelet API is reached through tunnels; it may be nil. It
 	// must not block.
 	ReachedAt func(address string)
+	// Stream is the tunnel to KubeEdge's cloudcore, for its requests to the kubelet API.
+	Stream StreamOptions
+}
+
+// StreamOptions say where the tunnel to KubeEdge's cloudcore goes, and what it reaches.
+type StreamOptions struct {
+	// Server is the cloud's HOST:PORT.
+	Server string
+	// API connects to the kubelet API without authentication; nil opens no tunnel.
+	API func(ctx context.Context) (net.Conn, error)
+	// NodeIP is the node's first InternalIP, under which the cloud finds the node, too; "" is not known.
+	NodeIP func() string
 }
 
 // Module is the beehive module.
@@ -89,6 +102,9 @@ type Module struct {
 	// tunnels serves the tunnels to the kubelet API; nil without one.
 	tunnels   *tunnelend.Keeper
 	reachedAt func(address string)
+	// stream keeps the tunnel to KubeEdge's cloudcore that streamTo describes; nil without one.
+	stream   *stream.Client
+	streamTo StreamOptions
 
 	// reconnect asks for a new connection, networkChanged reports a change of the network.
 	reconnect, networkChanged notify.Signal
@@ -128,7 +144,10 @@ func New(o Options) (*Module, error) {
 	m := &Module{
 		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch, newCA: o.NewCA,
 		instance: o.Instance, reconnect: notify.NewSignal(), networkChanged: notify.NewSignal(),
-		reachedAt: o.ReachedAt,
+		reachedAt: o.ReachedAt, streamTo: o.Stream,
+	}
+	if o.Stream.API != nil {
+		m.stream = stream.New(stream.Options{Dial: m.dialStream, API: o.Stream.API})
 	}
 	if set.features.Tunnel {
 		m.tunnels = tunnelend.New(tunnelend.Options{Dial: m.dialTunnel, Backend: o.KubeletAPI})

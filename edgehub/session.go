@@ -75,6 +75,9 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	}
 	parts.Go(func() { m.watchSession(s, cancel) })
 
+	if m.stream != nil && !conn.Features().Tunnel { // the cloud is KubeEdge's
+		parts.Go(func() { m.stream.Run(inner) })
+	}
 	m.begin(s)
 	told := m.announce(inner, wire.LinkState{Connected: true, Features: conn.Features()})
 	err := m.read(s)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	tunnelend "github.com/edgecore-io/edgecore/edgehub/tunnel"
+	"github.com/edgecore-io/edgecore/pkg/edgestream"
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -49,6 +50,23 @@ func (m *Module) dialTunnel(ctx context.Context, token string) (net.Conn, error)
 	}
 	return nil, errNoWebSocket
 }
+
+// dialStream connects to KubeEdge's cloudcore for its stream tunnel.
+func (m *Module) dialStream(ctx context.Context) (*edgestream.Conn, error) {
+	m.mu.Lock()
+	set := m.set // written with the lock, by applyConfig
+	m.mu.Unlock()
+	config, _, err := set.files.load()
+	if err != nil {
+		return nil, err
+	}
+	return edgestream.Dial(ctx, edgestream.DialOptions{
+		Server: m.streamTo.Server, Node: m.node, IP: m.streamTo.NodeIP(), TLS: config, Proxy: m.proxy,
+	})
+}
+
+// StreamOpen reports whether there is a stream tunnel to KubeEdge's cloudcore.
+func (m *Module) StreamOpen() bool { return m.stream != nil && m.stream.Open() }
 
 // Tunnels returns the state of the tunnels; it is empty on a node without a kubelet API.
 func (m *Module) Tunnels() tunnelend.State {

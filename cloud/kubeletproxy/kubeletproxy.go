@@ -4,8 +4,8 @@
 // It promises:
 //
 //   - A request reaches the node only if the cluster's authorizer allows it. The caller's credentials do not.
-//   - Answers are passed on as they are, with status and headers: each request is made as KubeEdge's cloud makes those of
-//     kubectl exec.
+//   - Answers are passed on as they are, with status and headers: each request is made as KubeEdge's cloud makes those
+//     of kubectl exec.
 //   - A caller that does not read holds 1 MiB, and the node's other callers for 10 seconds: the tunnel has no flow
 //     control. Then its connection is ended.
 package kubeletproxy
@@ -133,8 +133,8 @@ func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.ContentLength != 0 {
-		http.Error(w, fmt.Sprintf("node %s runs KubeEdge's edgecore, whose tunnel carries no request with a body", t.node),
-			http.StatusNotImplemented)
+		http.Error(w, fmt.Sprintf("node %s runs KubeEdge's edgecore, whose tunnel carries no request with a body",
+			t.node), http.StatusNotImplemented)
 		return
 	}
 	c := newCaller()

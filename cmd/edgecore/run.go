@@ -20,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edged/statusui"
+	"github.com/edgecore-io/edgecore/edgehub"
 	"github.com/edgecore-io/edgecore/edgehub/nodelink"
 	"github.com/edgecore-io/edgecore/eventbus"
 	"github.com/edgecore-io/edgecore/metamanager"
@@ -139,8 +140,17 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		}
 	}
 	var pods *edged.Module
+	var local *server.Local // for KubeEdge's cloudcore
+	var stream edgehub.StreamOptions
+	if cfg.Modules.EdgeStream.Enable && agentconfig.KubeletAPI(cfg) != "" {
+		local = server.NewLocal()
+		stream = edgehub.StreamOptions{
+			Server: cfg.Modules.EdgeStream.Server, API: local.Dial,
+			NodeIP: func() string { return pods.NodeIP() }, // not before the modules run
+		}
+	}
 	hub, err := nodelink.New(bus, cfg, conditions, nodelink.Options{
-		KubeletAPI: agentconfig.KubeletAPI(cfg),
+		KubeletAPI: agentconfig.KubeletAPI(cfg), Stream: stream,
 		ReachedAt: func(address string) { // not before the modules run
 			if pods != nil {
 				pods.ReachedAt(address)
@@ -158,6 +168,9 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		opts.Bus, opts.Health, opts.StoreDamaged, opts.ClockBound = bus, conditions, damaged, bound
 		if opts.Adopted, err = adopt.FromStore(ctx, db); err != nil {
 			klog.ErrorS(err, "Containers of the migration may be restarted")
+		}
+		if hub != nil {
+			opts.API.Local, opts.API.InUse = local, hub.StreamOpen
 		}
 		opts.API.Config, opts.Routes, opts.Devices = agentconfig.ShownConfig(cfg), routes, shown
 		if hub == nil {

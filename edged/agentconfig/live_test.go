@@ -20,7 +20,8 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 		"database.aliasName":   true,
 		kubelet + "apiVersion": true, kubelet + "kind": true,
 		modules + "metaManager.enable": true, modules + "metaManager.remoteQueryTimeout": true, edged + "enable": true,
-		kubelet + "oomScoreAdj": true, modules + "deviceTwin": true,
+		kubelet + "oomScoreAdj": true, modules + "deviceTwin": true, modules + "edgeStream.enable": true,
+		modules + "edgeStream.server": true,
 	}
 	settings := map[string]string{
 		"database.dataSource":      "database: {dataSource: /other}",

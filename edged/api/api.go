@@ -42,6 +42,10 @@ type Settings struct {
 	Debugging, Profiling, Flags, SystemLogs bool
 	// Config is the configuration in force, without its secrets; nil shows none.
 	Config func() any
+	// Local serves the requests of KubeEdge's cloudcore without authentication; nil is none. While InUse, that
+	// cloudcore writes the port at which callers reach it into the Node.
+	Local *server.Local
+	InUse func() bool
 }
 
 // Options make an API.
@@ -117,9 +121,9 @@ func (a *API) NamesChanged() {
 	}
 }
 
-// Endpoints are where the cluster finds the port.
+// Endpoints are where the cluster finds the port; nothing if the cloud says that.
 func (a *API) Endpoints() v1.NodeDaemonEndpoints {
-	if a == nil {
+	if a == nil || a.opts.Local != nil && a.opts.InUse() {
 		return v1.NodeDaemonEndpoints{}
 	}
 	return v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: a.opts.Port}}
@@ -146,6 +150,15 @@ func (a *API) Run(ctx context.Context) error {
 func (a *API) listen(ctx context.Context, config *tls.Config) {
 	served := a.opts.Served()
 	served.Debugging = a.opts.Debugging
+	if l := a.opts.Local; l != nil {
+		var local sync.WaitGroup
+		defer local.Wait()
+		local.Go(func() { // it ends with ctx only
+			if err := server.ServeLocal(ctx, l, server.NewSecure(served, server.Everybody{})); err != nil {
+				klog.ErrorS(err, "Requests of the cloud to the kubelet API are not served")
+			}
+		})
+	}
 	handler := server.NewSecure(served, a.authority)
 	keepOpen(ctx, a.opts.Health, health.ServerStopped, a.opts.Listen, func(ctx context.Context) error {
 		return server.ServeTLS(ctx, a.opts.Listen, handler, config)

@@ -33,6 +33,8 @@ type Options struct {
 	// KubeletAPI and ReachedAt are those of edgehub.Options.
 	KubeletAPI string
 	ReachedAt  func(address string)
+	// Stream is that of edgehub.Options.
+	Stream edgehub.StreamOptions
 }
 
 // New returns the link to the cloud; nil without an error on a device that has joined none.
@@ -70,7 +72,7 @@ func New(bus *beehive.Bus, cfg *v1alpha2.EdgeCore, conditions *health.Registry, 
 	var err error
 	l.Module, err = edgehub.New(edgehub.Options{
 		Node: cfg.Modules.Edged.HostnameOverride, Config: *hub, Bus: bus, Health: conditions, NewCA: l.keeper.RenewSoon,
-		KubeletAPI: o.KubeletAPI, ReachedAt: o.ReachedAt,
+		KubeletAPI: o.KubeletAPI, ReachedAt: o.ReachedAt, Stream: o.Stream,
 	})
 	return l, err
 }

@@ -7,6 +7,7 @@ package edgestream
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -159,6 +160,45 @@ func Accept(w http.ResponseWriter, r *http.Request) (*Conn, error) {
 		return err
 	})
 	return c, nil
+}
+
+// DialOptions say where a node connects to.
+type DialOptions struct {
+	// Server is the cloud's HOST:PORT, Node and IP are the node's name and address.
+	Server, Node, IP string
+	TLS              *tls.Config
+	// Proxy chooses the proxy; nil is none.
+	Proxy func(*http.Request) (*url.URL, error)
+}
+
+// Dial connects a node to the cloud.
+func Dial(ctx context.Context, o DialOptions) (*Conn, error) {
+	config := o.TLS.Clone()
+	config.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrade
+	dialer := websocket.Dialer{
+		TLSClientConfig: config, Proxy: o.Proxy, HandshakeTimeout: handshake,
+		ReadBufferSize: buffer, WriteBufferSize: buffer,
+	}
+	at := url.URL{Scheme: "wss", Host: o.Server, Path: Path}
+	ws, resp, err := dialer.DialContext(ctx, at.String(), http.Header{HeaderNode: {o.Node}, HeaderIP: {o.IP}})
+	if err != nil {
+		if resp != nil {
+			err = fmt.Errorf("%w: %s", err, resp.Status)
+		}
+		return nil, fmt.Errorf("connect to %s: %w", o.Server, err)
+	}
+	c := newConn(ws)
+	if err := ws.SetReadDeadline(time.Now().Add(silence)); err != nil {
+		_ = ws.Close()
+		return nil, err
+	}
+	ws.SetPongHandler(func(string) error { return ws.SetReadDeadline(time.Now().Add(silence)) })
+	return c, nil
+}
+
+// Ping sends a ping, as the node does each PingInterval.
+func (c *Conn) Ping() error {
+	return c.ws.WriteControl(websocket.PingMessage, []byte("ping you"), time.Now().Add(writeTimeout))
 }
 
 // Read reads the next message. After an error the tunnel has ended.

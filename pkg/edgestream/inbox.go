@@ -13,8 +13,8 @@ const (
 	slowReceiver = 10 * time.Second
 )
 
-// Inbox holds what has come for one connection of a tunnel: the tunnel has no flow control. One goroutine may give while
-// another one takes.
+// Inbox holds what has come for one connection of a tunnel: the tunnel has no flow control. One goroutine may give
+// while another one takes.
 type Inbox struct {
 	began, ended chan struct{}
 	begin, end   func()

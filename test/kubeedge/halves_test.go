@@ -25,14 +25,14 @@ func TestTheirEdge(t *testing.T) {
 		edge := f.joinTheirs(token, c.Link, c.Bootstrap)
 		wait.Until(f.t, "the node is Ready", f.nodeReady)
 		f.podLifecycle()
-		f.verbs()
+		f.verbs(true, true)
 		f.strangers()
 
 		f.restarts(
 			func() error { return errors.Join(c.Kill9(t.Context()), c.Start(t.Context())) },
 			func() error { return errors.Join(edge.Kill9(t.Context()), edge.Start()) },
 		)
-		f.verbs()
+		f.verbs(true, true)
 		f.end()
 	})
 }
@@ -50,9 +50,11 @@ func TestTheirCloud(t *testing.T) {
 				"enable": true, "token": token, "httpServer": "https://127.0.0.1:" + strconv.Itoa(c.Bootstrap),
 				"websocket": map[string]any{"enable": true, "server": "127.0.0.1:" + strconv.Itoa(c.Link)},
 			},
+			EdgeStream: map[string]any{"enable": true, "server": "127.0.0.1:" + strconv.Itoa(c.Stream)},
 		})
 		wait.Until(f.t, "the node is Ready", f.nodeReady)
 		f.podLifecycle()
+		f.verbs(version != "1.12", false)
 
 		f.restarts(
 			func() error {

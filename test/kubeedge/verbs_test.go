@@ -1,8 +1,10 @@
 package kubeedge
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -22,8 +24,9 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// verbs has kubectl reach the pod web through the node's stream tunnel.
-func (f *fixture) verbs() {
+// verbs has kubectl reach the pod web through the node's stream tunnel. KubeEdge's cloudcore has no port-forward, and
+// before v1.14 no attach.
+func (f *fixture) verbs(attach, forward bool) {
 	f.t.Helper()
 	run := func(args ...string) (string, error) {
 		ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
@@ -55,8 +58,45 @@ func (f *fixture) verbs() {
 	env.Must(f.t, f.sees("web", "echo a line >/proc/1/fd/1", "")())
 	contains("kubectl logs", "a line", "logs", "web")
 	contains("the metrics of the node", "container_", "get", "--raw", "/api/v1/nodes/"+node+"/proxy/metrics/cadvisor")
-	wait.Until(f.t, "kubectl port-forward", f.forwarded)
+	if attach {
+		f.attached()
+	}
+	if forward {
+		wait.Until(f.t, "kubectl port-forward", f.forwarded)
+	}
 	contains("the summary of the node", `"nodeName"`, "get", "--raw", "/api/v1/nodes/"+node+"/proxy/stats/summary")
+}
+
+// attached reads what the pod web prints through kubectl attach.
+func (f *fixture) attached() {
+	f.t.Helper()
+	ctx, cancel := context.WithCancel(f.t.Context())
+	c := exec.CommandContext(ctx, f.kube.KubectlPath(), "--kubeconfig", f.kube.Kubeconfig(kube.AdminUser), "attach",
+		"web")
+	out, err := c.StdoutPipe()
+	env.Must(f.t, err)
+	env.Must(f.t, c.Start())
+	read := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		read <- line
+	}()
+	wait.Until(f.t, "kubectl attach", func() error {
+		if err := f.sees("web", "echo attached >/proc/1/fd/1", "")(); err != nil {
+			return err
+		}
+		select {
+		case line := <-read:
+			if line != "attached\n" {
+				f.t.Errorf("kubectl attach prints %q, want attached", line)
+			}
+			return nil
+		default:
+			return errors.New("it has printed nothing yet")
+		}
+	})
+	cancel()
+	_ = c.Wait() // it was killed
 }
 
 // forwarded asks a server in the pod web through kubectl port-forward.

@@ -13,6 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
@@ -34,7 +35,11 @@ const nodeName = "edge-1"
 
 func start(t *testing.T) *fixture {
 	t.Helper()
-	c := env.StartCluster(t, built, env.ClusterOptions{Kube: kube.Options{ControllerManager: true}})
+	c := env.StartCluster(t, built, env.ClusterOptions{
+		Kube: kube.Options{ControllerManager: true},
+		// The port itself is tested.
+		Modules: map[string]any{"cloudStream": map[string]any{"tunnel": v1alpha1.TunnelNever}},
+	})
 	f := &fixture{
 		cluster: c, Node: c.StartNode(t, nodeName, env.NodeOptions{Agent: agent.Options{Kubelet: map[string]any{
 			"serverTLSBootstrap": true,

@@ -48,6 +48,8 @@ type Options struct {
 	EdgeHub map[string]any
 	// EventBus are keys of modules.eventBus; nil is no MQTT.
 	EventBus map[string]any
+	// EdgeStream are keys of modules.edgeStream; nil is none.
+	EdgeStream map[string]any
 	// Env is the environment; nil is that of this process.
 	Env []string
 	// Started, which may be nil, is called with each process as soon as it runs.
@@ -139,13 +141,17 @@ func (a *Agent) writeConfig() error {
 	if a.EventBus != nil {
 		eventBus = a.EventBus
 	}
+	modules := map[string]any{
+		"edgeHub": hub, "edged": edged, "deviceTwin": map[string]any{"dmiSockPath": filepath.Dir(a.DMISocket())},
+		"eventBus": eventBus,
+	}
+	if a.EdgeStream != nil {
+		modules["edgeStream"] = a.EdgeStream
+	}
 	data, err := yaml.Marshal(map[string]any{
 		"apiVersion": "edgecore.config.kubeedge.io/v1alpha2", "kind": "EdgeCore",
 		"database": map[string]any{"dataSource": a.Store()},
-		"modules": map[string]any{
-			"edgeHub": hub, "edged": edged, "deviceTwin": map[string]any{"dmiSockPath": filepath.Dir(a.DMISocket())},
-			"eventBus": eventBus,
-		},
+		"modules":  modules,
 	})
 	if err != nil {
 		return err

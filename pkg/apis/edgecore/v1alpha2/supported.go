@@ -13,7 +13,8 @@ func live() map[string]bool {
 		"database.driverName": true, "database.aliasName": true, // there is only one driver
 		"database.dataSource":        true,
 		"modules.metaManager.enable": true, "modules.metaManager.remoteQueryTimeout": true,
-		"modules.deviceTwin": true,
+		"modules.deviceTwin":        true,
+		"modules.edgeStream.enable": true, "modules.edgeStream.server": true,
 	}
 	for _, k := range []string{
 		"enable", "heartbeat", "messageQPS", "messageBurst", "projectID", "token", "httpServer", "rotateCertificates",
@@ -73,7 +74,7 @@ func LiveKeys() []string { return strict.SortedKeys(live()) }
 // warning.
 func absent() map[string]bool {
 	keys := map[string]bool{"modules.metaManager.metaServer.enable": true}
-	for _, m := range []string{"serviceBus", "dbTest", "edgeStream", "taskManager"} {
+	for _, m := range []string{"serviceBus", "dbTest", "taskManager"} {
 		keys["modules."+m+".enable"] = true
 	}
 	return keys

@@ -1,0 +1,277 @@
+// Package stream is the node's end of the tunnel of KubeEdge's CloudStream (package pkg/edgestream): it connects to
+// KubeEdge's cloudcore, and makes the requests that come from there to the node's own kubelet API.
+//
+// KubeEdge's cloudcore asks nobody who they are, so what comes from it cannot be authenticated here. It promises that
+// only the kubelet API is reached, and that connections and what waits for them are limited.
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/edgestream"
+	"github.com/edgecore-io/edgecore/pkg/retry"
+)
+
+const (
+	// connectionsMax is how many connections there are at a time.
+	connectionsMax = 256
+	// backoffMin and backoffMax are the delays between attempts to connect.
+	backoffMin = 2 * time.Second
+	backoffMax = time.Minute
+	copyBuffer = 32 << 10
+)
+
+// Options configures a Client. Both functions are required.
+type Options struct {
+	// Dial connects to the cloud.
+	Dial func(ctx context.Context) (*edgestream.Conn, error)
+	// API connects to the node's kubelet API, which does not authenticate these connections.
+	API func(ctx context.Context) (net.Conn, error)
+}
+
+// Client keeps the tunnel.
+type Client struct {
+	opts Options
+	open atomic.Bool
+}
+
+// New makes a client; it does not connect yet.
+func New(o Options) *Client { return &Client{opts: o} }
+
+// Open reports whether there is a tunnel.
+func (c *Client) Open() bool { return c.open.Load() }
+
+// Run keeps a tunnel open until ctx ends.
+func (c *Client) Run(ctx context.Context) {
+	backoff := retry.NewBackoff(backoffMin, backoffMax)
+	for ctx.Err() == nil {
+		conn, err := c.opts.Dial(ctx)
+		if err == nil {
+			klog.InfoS("Stream tunnel to KubeEdge's cloudcore opened")
+			backoff.Reset()
+			c.open.Store(true)
+			err = c.serve(ctx, conn)
+			c.open.Store(false)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		klog.InfoS("No stream tunnel: kubectl logs, exec and the like do not reach this node; trying again", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(backoff.Next()):
+		}
+	}
+}
+
+// tunnel is one that is open.
+type tunnel struct {
+	conn *edgestream.Conn
+	api  func(ctx context.Context) (net.Conn, error)
+
+	mu          sync.Mutex
+	connections map[uint64]*connection
+}
+
+// connection is one of the cloud's, to the kubelet API.
+type connection struct {
+	*edgestream.Inbox
+	request edgestream.Connect
+	// removed: the cloud has ended it. The tunnel's mu is held.
+	removed bool
+}
+
+// serve serves a tunnel until it ends, and returns why.
+func (c *Client) serve(ctx context.Context, conn *edgestream.Conn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	t := &tunnel{conn: conn, api: c.opts.API, connections: map[uint64]*connection{}}
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer cancel()
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	parts.Go(func() { ping(ctx, conn) })
+	for {
+		m, err := conn.Read()
+		if err != nil {
+			return err
+		}
+		switch m.Kind {
+		case edgestream.Logs, edgestream.Exec, edgestream.Metrics, edgestream.Attach:
+			if err := t.begin(ctx, m, &parts); err != nil {
+				klog.InfoS("Request of the cloud for the kubelet API dropped", "err", err)
+				_ = conn.Write(edgestream.Message{ID: m.ID, Kind: edgestream.Remove}) // or the next Read fails
+			}
+		case edgestream.Data:
+			if n := t.find(m.ID); n != nil && !n.Give(m.Data, ctx.Done()) {
+				n.End()
+			}
+		case edgestream.Remove:
+			t.removed(m.ID)
+		case edgestream.Close:
+			return fmt.Errorf("the cloud has closed it: %.200s", m.Data)
+		}
+	}
+}
+
+func ping(ctx context.Context, conn *edgestream.Conn) {
+	ticker := time.NewTicker(edgestream.PingInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if conn.Ping() != nil {
+			return
+		}
+	}
+}
+
+func (t *tunnel) find(id uint64) *connection {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.connections[id]
+}
+
+func (t *tunnel) removed(id uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.connections[id]; n != nil {
+		n.removed = true
+		n.End()
+	}
+}
+
+// begin begins a connection.
+func (t *tunnel) begin(ctx context.Context, m edgestream.Message, parts *sync.WaitGroup) error {
+	n := &connection{Inbox: edgestream.NewInbox()}
+	if err := json.Unmarshal(m.Data, &n.request); err != nil {
+		return fmt.Errorf("connection %d: %w", m.ID, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.connections[m.ID] != nil:
+		return fmt.Errorf("connection %d is there already", m.ID)
+	case len(t.connections) >= connectionsMax:
+		return fmt.Errorf("there are %d connections, which is the limit", connectionsMax)
+	}
+	t.connections[m.ID] = n
+	parts.Go(func() {
+		var err error
+		if m.Kind == edgestream.Exec || m.Kind == edgestream.Attach {
+			err = t.carry(ctx, m.ID, n)
+		} else {
+			err = t.answer(ctx, m.ID, n)
+		}
+		if err != nil {
+			klog.V(2).InfoS("Request of the cloud to the kubelet API failed", "path", n.request.URL.Path, "err", err)
+		}
+		t.end(m.ID, n)
+	})
+	return nil
+}
+
+// end ends a connection, at the cloud as well.
+func (t *tunnel) end(id uint64, n *connection) {
+	n.End()
+	t.mu.Lock()
+	delete(t.connections, id)
+	removed := n.removed
+	t.mu.Unlock()
+	if !removed {
+		_ = t.conn.Write(edgestream.Message{ID: id, Kind: edgestream.Remove}) // or the tunnel has ended
+	}
+}
+
+// carry makes a request and carries the bytes of its connection both ways.
+func (t *tunnel) carry(ctx context.Context, id uint64, n *connection) error {
+	request, err := n.request.Request(ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := t.api(ctx)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer conn.Close()
+	reading.Go(func() {
+		defer n.End()
+		t.send(id, conn)
+	})
+	if err := request.Write(conn); err != nil {
+		return err
+	}
+	for {
+		data, more := n.Take(ctx.Done())
+		if len(data) > 0 {
+			if _, err := conn.Write(data); err != nil {
+				return err
+			}
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+// answer makes a request and sends the body of its answer: its status and header have no place.
+func (t *tunnel) answer(ctx context.Context, id uint64, n *connection) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	request, err := n.request.Request(ctx)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Accept-Encoding", "identity") // nobody would be told of another one
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return t.api(ctx) },
+	}
+	var ending sync.WaitGroup
+	defer ending.Wait()
+	defer cancel()
+	ending.Go(func() {
+		select {
+		case <-n.Ended():
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	answer, err := transport.RoundTrip(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	t.send(id, answer.Body)
+	return nil
+}
+
+// send sends what it reads until that ends.
+func (t *tunnel) send(id uint64, from io.Reader) {
+	b := make([]byte, copyBuffer)
+	for {
+		n, err := from.Read(b)
+		if n > 0 && t.conn.Write(edgestream.Message{ID: id, Kind: edgestream.Data, Data: b[:n]}) != nil {
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
