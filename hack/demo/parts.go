@@ -31,6 +31,7 @@ const (
 func (d *demo) startCluster(ctx context.Context) (err error) {
 	d.kube, err = kube.Launch(ctx, kube.Options{
 		ControllerManager: true, Scheduler: true, NodeMonitorGracePeriod: gracePeriod, NodeMonitorPeriod: time.Second,
+		APIServerFlags: []string{"--kubelet-preferred-address-types=InternalIP"}, // as with kubeadm
 	})
 	if err != nil {
 		return err

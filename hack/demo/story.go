@@ -39,8 +39,8 @@ pods when the link between the two is cut, the agent is killed and every contain
 Lines that begin with $ are commands that are run here, followed by what they print. All files are in %s.
 Ctrl-C ends the demo at any time; whatever it made is removed at its end.
 `, node, shown(d.dir))
-	for _, chapter := range []func(context.Context) error{d.cluster, d.cloudHalf, d.device, d.deployment, d.readSensor,
-		d.cut, d.loss, d.change, d.reconnect} {
+	for _, chapter := range []func(context.Context) error{d.cluster, d.cloudHalf, d.device, d.deployment, d.reach,
+		d.readSensor, d.cut, d.loss, d.change, d.reconnect} {
 		if err := chapter(ctx); err != nil {
 			return err
 		}
@@ -126,6 +126,27 @@ func (d *demo) deployment(ctx context.Context) error {
 	return d.showPage(ctx, oldPage)
 }
 
+// lastLog asks for the last line that a web server has logged.
+const lastLog = "kubectl logs deployment/web --tail=1"
+
+func (d *demo) reach(ctx context.Context) error {
+	d.title("Reach into its pods with kubectl")
+	d.say("kube-apiserver connects to an address and port of cloudcore that stand for the device. cloudcore asks " +
+		"the\ndevice over the link for a tunnel, which the device opens through the same cable: no port of the " +
+		"device is reached\nfrom outside, so it may be behind NAT.")
+	for _, command := range []string{
+		"kubectl get node " + node + " -o custom-columns='NODE:.metadata.name,ADDRESS:.status.addresses[0].address," +
+			"PORT:.status.daemonEndpoints.kubeletEndpoint.Port'",
+		lastLog,
+		"kubectl exec deployment/web -- cat /www/index.html",
+	} {
+		if _, err := d.sh(ctx, command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (d *demo) cut(ctx context.Context) error {
 	d.title("Cut the link")
 	d.say("From here on no byte passes between device and cloud. After %.0f s without a heartbeat the cluster calls "+
@@ -152,6 +173,18 @@ func (d *demo) cut(ctx context.Context) error {
 	}
 	if _, err := d.sh(ctx, status); err != nil {
 		return err
+	}
+	if err := d.until(ctx, patience, "cloudcore says so to kubectl", func() error {
+		out, err := d.quiet(ctx, lastLog)
+		if err == nil || !strings.Contains(out, "is offline since") {
+			return fmt.Errorf("kubectl logs: %w: %s", err, out)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if _, err := d.sh(ctx, lastLog); err == nil {
+		return errors.New("kubectl logs works, with no link")
 	}
 	d.say("Kubernetes evicts the pods of a node that is away for 5 minutes, and a device would find all its pods " +
 		"replaced. Not\nthese: cloudcore takes the time limit off what they tolerate, at the latest when their node " +
