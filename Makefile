@@ -64,6 +64,7 @@ lint: ## gofmt, go vet, staticcheck
 
 bench: setup build ## measure the agent beside the bare CRI calls, and the packages' own benchmarks
 	go test -run '^$$' -bench . -benchtime 1s ./beehive ./metamanager/store ./pkg/apis/edgecore/v1alpha2
+	go test -run '^$$' -bench . -benchtime 1s ./cloud/cloudstream # tunnels beside the direct way
 	go test -run '^$$' -bench . -benchtime 10x ./test ./test/pleg # on a containerd
 	go run ./test/bench --binary bin/edgecore
 	go run ./test/bench/link --edgecore bin/edgecore --cloudcore bin/cloudcore # --nodes 1000,5000 takes longer

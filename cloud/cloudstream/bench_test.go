@@ -8,12 +8,15 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // BenchmarkThroughput compares the bytes a second of a node's kubelet API, reached directly and through a tunnel over
@@ -138,4 +141,65 @@ func overTLS(b *testing.B, f *fixture) func(ctx context.Context, token string) (
 	b.Cleanup(cloud.Close)
 	o := wire.DialOptions{URL: strings.Replace(cloud.URL, "https", "wss", 1), TLS: ca.ClientTLS(b, "edge-1")}
 	return func(ctx context.Context, token string) (net.Conn, error) { return wire.DialTunnel(ctx, o, token) }
+}
+
+// BenchmarkOpenStreams measures the memory of both ends for each connection that is open and idle, as kubectl logs -f
+// of a silent container is.
+func BenchmarkOpenStreams(b *testing.B) {
+	const streams = 200
+	api, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer api.Close()
+	var mu sync.Mutex
+	var accepted []net.Conn
+	go func() {
+		for {
+			c, err := api.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			accepted = append(accepted, c)
+			mu.Unlock()
+		}
+	}()
+	f := newFixture(b, &httptest.Server{Listener: api, Config: &http.Server{}}, nil)
+	f.open = unlimited(b, f)
+	address := fmt.Sprintf("127.0.0.1:%d", f.existing("edge-1").port)
+	var callers []net.Conn
+	open := func(n int) {
+		for range n {
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				b.Fatal(err)
+			}
+			callers = append(callers, c)
+		}
+		wait.True(b, "the connections to be carried", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(accepted) == len(callers)
+		})
+	}
+	open(1) // and the tunnel
+	before := inUse()
+	open(streams)
+	used := inUse() - before
+	for b.Loop() { // the time says nothing
+	}
+	b.ReportMetric(float64(used)/streams/1024, "KB/stream")
+	b.ReportMetric(0, "ns/op")
+	for _, c := range append(callers, accepted...) {
+		_ = c.Close()
+	}
+}
+
+// inUse is the memory of heap and stacks after a collection.
+func inUse() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
 }

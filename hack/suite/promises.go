@@ -58,6 +58,12 @@ var promises = []promise{
 		test: "TestKubectl/containerd1/verbs",
 		rows: []string{"logs", "exec", "cp", "port-forward", "attach"},
 	},
+	{
+		says: "kubectl works with a device behind NAT",
+		pkg:  "./test/kubectl",
+		test: "TestTunnel/verbs",
+		rows: []string{"logs", "exec"},
+	},
 	{"the kubelet's API answers only who may ask", "./test/kubeletapi", "TestKubeletAPI", nil},
 	{"logs are bounded, and a shutdown ends pods in good order", "./test/service", "TestService", nil},
 	{"the cluster sees the state of the node", "./test/node", "TestNode", nil},
