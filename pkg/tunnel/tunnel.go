@@ -123,7 +123,13 @@ func (o *Opener) Run() error {
 }
 
 // Open opens a stream. It does not wait for the node to accept it.
-func (o *Opener) Open() (net.Conn, error) { return o.session.OpenStream() }
+func (o *Opener) Open() (net.Conn, error) {
+	s, err := o.session.OpenStream()
+	if err != nil {
+		return nil, err
+	}
+	return &stream{s}, nil
+}
 
 // Streams returns how many streams there are.
 func (o *Opener) Streams() int { return o.session.NumStreams() }
@@ -144,7 +150,25 @@ func NewAcceptor(conn net.Conn) (*Acceptor, error) {
 }
 
 // Accept waits for the next stream. After an error the tunnel has ended.
-func (a *Acceptor) Accept() (net.Conn, error) { return a.session.AcceptStream() }
+func (a *Acceptor) Accept() (net.Conn, error) {
+	s, err := a.session.AcceptStream()
+	if err != nil {
+		return nil, err
+	}
+	return &stream{s}, nil
+}
+
+// stream is one of a tunnel.
+type stream struct{ *yamux.Stream }
+
+// Read implements net.Conn. The end of the tunnel is an error, and not the end of what the peer sends.
+func (s *stream) Read(p []byte) (int, error) {
+	n, err := s.Stream.Read(p)
+	if err == io.EOF && s.Session().IsClosed() {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
 
 // Streams returns how many streams there are.
 func (a *Acceptor) Streams() int { return a.session.NumStreams() }

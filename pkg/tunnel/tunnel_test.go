@@ -156,6 +156,35 @@ func TestTunnelEnds(t *testing.T) {
 	}
 }
 
+// TestEndIsNoEOF: a tunnel that ends in the middle of what a stream carries is not taken for the end of that.
+func TestEndIsNoEOF(t *testing.T) {
+	o, a, _ := pair(t)
+	near, err := o.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := near.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	far, err := a.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := far.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := near.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the stream has ended: Read = %v, want EOF", err)
+	}
+	if near, err = o.Open(); err != nil {
+		t.Fatal(err)
+	}
+	_ = a.Close()
+	if _, err := near.Read(make([]byte, 1)); err == nil || err == io.EOF {
+		t.Errorf("the tunnel has ended: Read = %v, want an error that is not EOF", err)
+	}
+}
+
 // TestNodeOpensStream: a node that opens a stream loses the tunnel.
 func TestNodeOpensStream(t *testing.T) {
 	cloud, node := tcpPair(t)

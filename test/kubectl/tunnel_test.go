@@ -61,6 +61,7 @@ func TestTunnel(t *testing.T) {
 	})
 	t.Run("certificate", func(t *testing.T) { n.testTunnelCertificate(t, port) })
 	t.Run("offline", n.testTunnelOffline)
+	t.Run("link cut", func(t *testing.T) { n.testTunnelCut(t, network) })
 	t.Run("cloudcore killed", func(t *testing.T) {
 		env.Must(t, f.Cloud.Kill9(t.Context()))
 		env.Must(t, f.Cloud.Start(t.Context()))
@@ -108,6 +109,53 @@ func (n *node) testTunnelOffline(t *testing.T) {
 	})
 	env.Must(t, n.Start(t.Context()))
 	n.reached(t)
+}
+
+// testTunnelCut: a link that drops packets in the middle of streams ends them, and leaves nothing behind. (kubectl
+// succeeds: kube-apiserver tells it that the logs end, and that the command ends without a status.)
+func (n *node) testTunnelCut(t *testing.T, network *nat.Network) {
+	calls := []*call{
+		n.kubectl(t, "logs", "-f", "talker"), n.kubectl(t, "exec", "talker", "--", "sh", "-c", "echo three; sleep 600"),
+	}
+	for _, c := range calls {
+		c.Stdout = nil
+		out, err := c.StdoutPipe()
+		env.Must(t, err)
+		env.Must(t, c.Start())
+		lines := bufio.NewScanner(out)
+		for lines.Scan() && lines.Text() != "three" { // until the stream is under way
+		}
+	}
+	network.Cut(t)
+	for _, c := range calls {
+		if err := c.Wait(); c.ProcessState.ExitCode() < 0 {
+			t.Errorf("kubectl %s goes on after the link was cut (%v), want it to end", c.Args[7], err)
+		}
+	}
+	network.Mend(t)
+	n.reached(t)
+	wait.Until(t, "both ends to have the same streams, those of callers that keep their connections", func() error {
+		cloud, err := n.fixture.Cloud.Get(t.Context(), "/metrics")
+		if err != nil {
+			return err
+		}
+		device, err := n.Get(t.Context(), "/metrics")
+		if err != nil {
+			return err
+		}
+		in, out := value(cloud, "cloudcore_tunnel_streams"), value(device, "edgecore_tunnel_streams")
+		if in == "" || in != out {
+			return fmt.Errorf("cloudcore has %q, and the device %q", in, out)
+		}
+		return nil
+	})
+}
+
+// value returns the value of a metric without labels.
+func value(metrics, name string) string {
+	_, rest, _ := strings.Cut(metrics, "\n"+name+" ")
+	text, _, _ := strings.Cut(rest, "\n")
+	return text
 }
 
 // testTunnelCertificate: callers that verify the node's certificate can, at the address that they connect to.

@@ -26,6 +26,12 @@ const (
 	Host = "198.18.77.1"
 )
 
+// Names of the router's namespace and of its end of the cable to the device.
+const (
+	router = "ec-nat-router"
+	cable  = "ec-nat-cable"
+)
+
 // Network is the device's network.
 type Network struct {
 	// Address is the device's own address.
@@ -38,7 +44,7 @@ type Network struct {
 func Start(t *testing.T) *Network {
 	t.Helper()
 	n := &Network{Address: deviceAddress, device: "ec-nat-device"}
-	const router, out, in, cable = "ec-nat-router", "ec-nat-out", "ec-nat-in", "ec-nat-cable"
+	const out, in = "ec-nat-out", "ec-nat-in"
 	clean := func() {
 		for _, args := range [][]string{
 			{"netns", "del", n.device}, {"netns", "del", router}, {"link", "del", out},
@@ -73,6 +79,20 @@ func Start(t *testing.T) *Network {
 		}
 	}
 	return n
+}
+
+// Cut has the router drop all packets of the device.
+func (n *Network) Cut(t *testing.T) { t.Helper(); forward(t, "DROP") }
+
+// Mend has the router pass packets again.
+func (n *Network) Mend(t *testing.T) { t.Helper(); forward(t, "ACCEPT") }
+
+func forward(t *testing.T, policy string) {
+	t.Helper()
+	if text, err := exec.CommandContext(t.Context(), "ip", "netns", "exec", router, "iptables", "-P", "FORWARD",
+		policy).CombinedOutput(); err != nil {
+		t.Fatalf("set the router's policy to %s: %v, want no error\n%s", policy, err, text)
+	}
 }
 
 // Wrap returns a program that runs another one in the device's network.
