@@ -17,6 +17,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -93,9 +94,9 @@ func (t *Tunnel) Run() error {
 func (t *Tunnel) Close() { _ = t.conn.Close() }
 
 // subresources are those of a Node of which one permits a request, as the kubelet names them.
-func subresources(path string) []string {
+func subresources(asked string) []string {
 	of := "proxy"
-	switch first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); first {
+	switch first, _, _ := strings.Cut(strings.TrimPrefix(asked, "/"), "/"); first {
 	case "metrics", "stats":
 		of = first
 	case "logs":
@@ -104,25 +105,23 @@ func subresources(path string) []string {
 	return slices.Compact([]string{of, "proxy"})
 }
 
-func verb(method string) string {
-	switch method {
-	case http.MethodGet, http.MethodHead:
-		return "get"
-	case http.MethodPost:
+// verb is what the authorizer is asked about a request. What runs something in a container needs the right to create,
+// also where a WebSocket begins with GET.
+func verb(r *http.Request) string {
+	switch first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); first {
+	case "exec", "attach", "portForward", "run":
 		return "create"
-	case http.MethodPut:
-		return "update"
-	case http.MethodPatch:
-		return "patch"
-	case http.MethodDelete:
-		return "delete"
 	}
-	return strings.ToLower(method)
+	return auth.Verb(r.Method)
 }
 
 // ServeHTTP implements http.Handler: it makes the request, if the caller may.
 func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := t.guard.Check(r, verb(r.Method), subresources(r.URL.Path)...); err != nil {
+	if clean := path.Clean(r.URL.Path); clean != r.URL.Path && clean+"/" != r.URL.Path {
+		http.Error(w, "the path is not clean: it has empty, . or .. parts", http.StatusBadRequest)
+		return // the authorizer would be asked about another one than the node serves
+	}
+	if err := t.guard.Check(r, verb(r), subresources(r.URL.Path)...); err != nil {
 		code := http.StatusInternalServerError
 		if refusal, ok := errors.AsType[*auth.Refusal](err); ok {
 			code = refusal.Code

@@ -173,6 +173,16 @@ func TestRequest(t *testing.T) {
 	if got := <-e.ask(t.Context(), "GET", "/pods", "get metrics proxy"); got != "403 no\n" {
 		t.Errorf("a caller that may not gets %q, want 403", got)
 	}
+	for path, want := range map[string]string{
+		"/exec/ns/pod/main":          "403 no\n", // with GET, as a WebSocket begins
+		"/metrics/../exec/a/b/c":     "400 the path is not clean: it has empty, . or .. parts\n",
+		"//exec/ns/pod/main":         "400 the path is not clean: it has empty, . or .. parts\n",
+		"/metrics/%2e%2e/exec/a/b/c": "400 the path is not clean: it has empty, . or .. parts\n",
+	} {
+		if got := <-e.ask(t.Context(), "GET", path, "get proxy"); got != want {
+			t.Errorf("%s with the right to get: %q, want %q", path, got, want)
+		}
+	}
 	if len(e.requests) != 0 {
 		t.Error("a refused request reaches the node")
 	}
@@ -189,7 +199,8 @@ func TestUpgrade(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprint(c, "GET /exec/x HTTP/1.1\r\nHost: n\r\nAuthorization: Bearer get proxy\r\nConnection: Upgrade\r\n"+
+		fmt.Fprint(c, "GET /exec/x HTTP/1.1\r\nHost: n\r\n"+
+			"Authorization: Bearer create proxy\r\nConnection: Upgrade\r\n"+
 			"Upgrade: SPDY/3.1\r\n\r\n")
 		r := <-e.requests
 		if r.Header.Get("Upgrade") != "SPDY/3.1" || r.Header.Get("Connection") != "Upgrade" {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/edgecore-io/edgecore/pkg/auth"
 )
 
 // Route is one thing that the node's ports serve. Both ports are made of one list of them.
@@ -50,17 +52,7 @@ func (r *Route) verb(method string) string {
 	if r.Verb != "" {
 		return r.Verb
 	}
-	switch method {
-	case http.MethodPost:
-		return "create"
-	case http.MethodPut:
-		return "update"
-	case http.MethodPatch:
-		return "patch"
-	case http.MethodDelete:
-		return "delete"
-	}
-	return "get"
+	return auth.Verb(method)
 }
 
 // resources are the subresources of nodes; the caller needs access to one of them.
