@@ -75,7 +75,7 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	}
 	parts.Go(func() { m.watchSession(s, cancel) })
 
-	if m.stream != nil && !conn.Features().Tunnel { // the cloud is KubeEdge's
+	if m.stream != nil && conn.Features() == (wire.Features{}) { // the cloud is KubeEdge's
 		parts.Go(func() { m.stream.Run(inner) })
 	}
 	m.begin(s)

@@ -93,8 +93,8 @@ func (h *Hub) acceptStream(ctx context.Context, w http.ResponseWriter, r *http.R
 			"this cloudcore has no tunnels: modules.cloudStream is switched off")
 	case s == nil:
 		why = refuse(http.StatusServiceUnavailable, "tunnel", "node %s has no link to this cloudcore yet", node)
-	case s.features.Tunnel:
-		why = refuse(http.StatusConflict, "tunnel", "node %s has tunnels of another kind", node)
+	case s.features != wire.Features{}:
+		why = refuse(http.StatusConflict, "tunnel", "node %s is not KubeEdge's, and needs no stream tunnel", node)
 	}
 	if why != nil {
 		h.refused.say(r.RemoteAddr, clip(name, 64), why)

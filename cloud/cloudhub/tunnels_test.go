@@ -174,20 +174,12 @@ func TestStreams(t *testing.T) {
 		return nil, resp.Status + ": " + strings.TrimSpace(string(text))
 	}
 	theirs := newEdge(t, "n1").dialUpstream(c)
-	conn, err := wire.DialWebSocket(t.Context(), func() wire.DialOptions {
-		o := c.options("n2", c.ca.Node(t, "n2", time.Now().Add(time.Hour)))
-		o.Features.Tunnel = true
-		return o
-	}())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours := newEdge(t, "n2").over(conn)
+	ours := newEdge(t, "n2").dialOurs(c) // without a tunnel of ours, as with tunnel: never
 	wait.True(t, "the sessions", func() bool { return len(c.hub.Connected()) == 2 })
 	for name, tc := range map[string]struct{ holder, node, path, want string }{
 		"another's":   {"n3", "n1", edgestream.Path, `403 Forbidden: the certificate is for "n3"`},
 		"no link":     {"n3", "n3", edgestream.Path, "503 Service Unavailable: node n3 has no link to"},
-		"ours":        {"n2", "n2", edgestream.Path, "409 Conflict: node n2 has tunnels of another kind"},
+		"ours":        {"n2", "n2", edgestream.Path, "409 Conflict: node n2 is not KubeEdge's"},
 		"no name":     {"n1", "", edgestream.Path, "400 Bad Request"},
 		"another use": {"n1", "n1", "/", "404 Not Found: only /v1/kubeedge/connect is served here"},
 	} {

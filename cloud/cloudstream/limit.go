@@ -21,6 +21,32 @@ func (n *node) limited(caller, stream net.Conn) (net.Conn, net.Conn) {
 	return &limitedConn{caller, n.ctx, n.in}, &limitedConn{stream, n.ctx, n.out}
 }
 
+// paced returns a connection with the node's limits in both directions.
+func (n *node) paced(caller net.Conn) net.Conn {
+	if n.in == nil {
+		return caller
+	}
+	return &pacedConn{limitedConn{caller, n.ctx, n.in}, n.out}
+}
+
+// pacedConn delays writes to a rate, too.
+type pacedConn struct {
+	limitedConn
+	out *rate.Limiter
+}
+
+func (c *pacedConn) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		part := p[n:min(len(p), n+burstMin)]
+		if err = c.out.WaitN(c.ctx, len(part)); err == nil {
+			var written int
+			written, err = c.limitedConn.Write(part)
+			n += written
+		}
+	}
+	return n, err
+}
+
 // limitedConn delays reads to a rate, which flow control passes on to the sender.
 type limitedConn struct {
 	net.Conn

@@ -37,8 +37,9 @@ type node struct {
 	offlineSince time.Time
 	// from is where the newest session comes from.
 	from netip.Addr
-	// theirs is the tunnel of a node of KubeEdge's; nil is none.
-	theirs *kubeletproxy.Tunnel
+	// theirs is the tunnel of a node of KubeEdge's; nil is none. hadTheirs: there was one.
+	theirs    *kubeletproxy.Tunnel
+	hadTheirs bool
 	// tunnel is the one that new streams use; nil is none. idle closes it.
 	tunnel *tunnel.Opener
 	idle   *time.Timer
@@ -79,7 +80,7 @@ func (n *node) connected(from netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.links++
-	n.from = from
+	n.from, n.hadTheirs = from, false
 }
 
 // proxied begins a tunnel of a node of KubeEdge's, and ends the one before.
@@ -87,7 +88,7 @@ func (n *node) proxied(t *kubeletproxy.Tunnel) {
 	n.mu.Lock()
 	before := n.theirs
 	n.links++
-	n.theirs = t
+	n.theirs, n.hadTheirs = t, true
 	n.mu.Unlock()
 	if before != nil {
 		before.Close()
@@ -258,8 +259,7 @@ func (n *node) carryRequests(c net.Conn, t *kubeletproxy.Tunnel) {
 	defer n.end()
 	n.s.metrics.carried.Inc()
 	counted := &countedConn{Conn: c}
-	in, _ := n.limited(counted, nil)
-	serve(n.ctx, tls.Server(in, n.s.refuser.proxied), t)
+	serve(n.ctx, tls.Server(n.paced(counted), n.s.refuser.proxied), t)
 	n.s.metrics.bytes.WithLabelValues("to_node").Add(float64(counted.read.Load()))
 	n.s.metrics.bytes.WithLabelValues("from_node").Add(float64(counted.written.Load()))
 }
@@ -304,6 +304,10 @@ func (n *node) count() error {
 		since := ""
 		if !n.offlineSince.IsZero() {
 			since = " since " + n.offlineSince.UTC().Format(time.RFC3339)
+		}
+		if n.hadTheirs {
+			return &failure{"offline", fmt.Sprintf("node %s has had no stream tunnel%s: KubeEdge's edgecore opens it "+
+				"while it is connected (modules.edgeStream)", n.name, since)}
 		}
 		return &failure{"offline", fmt.Sprintf("node %s is offline%s: it has no connection to cloudcore", n.name,
 			since)}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
@@ -88,39 +89,51 @@ func (r *refuser) refuse(ctx context.Context, c net.Conn, text string) {
 // serve serves the requests of a connection, until it is closed or ctx ends.
 func serve(ctx context.Context, c net.Conn, handler http.Handler) {
 	l := &oneConn{Conn: c, done: make(chan struct{})}
-	var handling sync.WaitGroup
-	defer handling.Wait() // of a connection that was taken over
+	ended := make(chan struct{})
+	end := sync.OnceFunc(func() { close(ended) })
+	var taken atomic.Bool // from the HTTP server, by a handler
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			handling.Add(1)
-			defer handling.Done()
 			handler.ServeHTTP(w, req)
+			if taken.Load() {
+				end()
+			}
 		}),
 		ReadHeaderTimeout: refuseTimeout,
 		IdleTimeout:       idleTimeout,
 		ErrorLog:          log.New(io.Discard, "", 0),
 		ConnState: func(_ net.Conn, state http.ConnState) {
-			if state == http.StateClosed || state == http.StateHijacked {
+			switch state {
+			case http.StateHijacked:
+				taken.Store(true)
 				l.close()
+			case http.StateClosed:
+				l.close()
+				end()
 			}
 		},
 	}
 	defer context.AfterFunc(ctx, func() { _ = server.Close(); _ = c.Close() })()
-	_ = server.Serve(l) // until the connection is closed
+	_ = server.Serve(l) // until the connection is closed or taken
+	if l.accepted.Load() {
+		<-ended
+	}
 }
 
 // oneConn is a listener with one connection.
 type oneConn struct {
 	net.Conn
-	once   sync.Once
-	closed sync.Once
-	done   chan struct{}
+	once     sync.Once
+	closed   sync.Once
+	done     chan struct{}
+	accepted atomic.Bool
 }
 
 // Accept implements net.Listener.
 func (l *oneConn) Accept() (c net.Conn, err error) {
 	l.once.Do(func() { c = l.Conn })
 	if c != nil {
+		l.accepted.Store(true)
 		return c, nil
 	}
 	<-l.done

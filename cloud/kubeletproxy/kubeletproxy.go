@@ -3,22 +3,30 @@
 //
 // It promises:
 //
-//   - A request reaches the node only if the cluster's authorizer allows it. The caller's credentials do not.
+//   - A request reaches the node only if the cluster's authorizer allows it. The caller's credentials do not. A
+//     connection carries one request: bytes that a caller sends after it reach the node only if the node has upgraded
+//     the connection, for exec, attach or port-forward.
 //   - Answers are passed on as they are, with status and headers: each request is made as KubeEdge's cloud makes those
 //     of kubectl exec.
-//   - A caller that does not read holds 1 MiB, and the node's other callers for 10 seconds: the tunnel has no flow
-//     control. Then its connection is ended.
+//   - The tunnel has no flow control. Up to 1 MiB waits for a caller that does not read; when more comes, the node's
+//     other callers wait as well, until it reads or, after 10 seconds, its connection is ended. What a container does
+//     not read from its standard input stops the node's tunnel, too, which then ends after 30 seconds and is opened
+//     again.
 package kubeletproxy
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -30,9 +38,13 @@ import (
 )
 
 const (
-	// answerTimeout is how long the node may take to begin its answer. Logs have none: a container may be silent.
+	// answerTimeout is how long the node may take to begin its answer, and longAnswer what has to do something first.
+	// For logs that are followed there is no limit: a container may be silent.
 	answerTimeout = 30 * time.Second
-	copyBuffer    = 32 << 10
+	longAnswer    = 5 * time.Minute
+	// slowCaller is how long a caller may take to read the last bytes.
+	slowCaller = 10 * time.Second
+	copyBuffer = 32 << 10
 	// endsSoon is how long the node may take to end a connection whose caller has gone.
 	endsSoon = 2 * time.Second
 	// lastWordsDelay is for up to lastWords bytes from a caller: the node may be ending the connection.
@@ -65,7 +77,13 @@ func New(node string, conn *edgestream.Conn, guard Guard) *Tunnel {
 
 // Run serves the tunnel until it ends, and returns why.
 func (t *Tunnel) Run() error {
+	defer t.expireAll()
 	defer close(t.done)
+	ctx, cancel := context.WithCancel(context.Background())
+	var pings sync.WaitGroup
+	defer pings.Wait()
+	defer cancel()
+	pings.Go(func() { t.conn.KeepAlive(ctx) })
 	for {
 		m, err := t.conn.Read()
 		if err != nil {
@@ -85,8 +103,17 @@ func (t *Tunnel) Run() error {
 		case m.Kind == edgestream.Remove:
 			t.remove(c)
 			c.End()
+			c.expire()
 			close(c.removed) // once: it is not found again
 		}
+	}
+}
+
+func (t *Tunnel) expireAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.callers {
+		c.expire()
 	}
 }
 
@@ -94,32 +121,64 @@ func (t *Tunnel) Run() error {
 func (t *Tunnel) Close() { _ = t.conn.Close() }
 
 // subresources are those of a Node of which one permits a request, as the kubelet names them.
-func subresources(asked string) []string {
+func subresources(path string) []string {
 	of := "proxy"
-	switch first, _, _ := strings.Cut(strings.TrimPrefix(asked, "/"), "/"); first {
+	switch part := first(path); part {
 	case "metrics", "stats":
-		of = first
+		of = part
 	case "logs":
 		of = "log"
 	}
 	return slices.Compact([]string{of, "proxy"})
 }
 
+// first is the first part of a path.
+func first(path string) string {
+	part, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return part
+}
+
+// upgrades reports whether a request may upgrade its connection.
+func upgrades(path string) bool {
+	return slices.Contains([]string{"exec", "attach", "portForward"}, first(path))
+}
+
 // verb is what the authorizer is asked about a request. What runs something in a container needs the right to create,
 // also where a WebSocket begins with GET.
 func verb(r *http.Request) string {
-	switch first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); first {
-	case "exec", "attach", "portForward", "run":
+	if upgrades(r.URL.Path) || first(r.URL.Path) == "run" {
 		return "create"
 	}
 	return auth.Verb(r.Method)
 }
 
+// patience is how long the node may take to begin its answer; 0 is any time.
+func patience(u *url.URL) time.Duration {
+	switch first(u.Path) {
+	case "containerLogs":
+		if follow, err := strconv.ParseBool(u.Query().Get("follow")); err == nil && follow {
+			return 0
+		}
+		return longAnswer
+	case "debug", "run", "checkpoint":
+		return longAnswer
+	}
+	return answerTimeout
+}
+
+// fail answers a request with an error and closes its connection: the caller's next one may find another tunnel, or
+// other rights.
+func fail(w http.ResponseWriter, code int, format string, args ...any) {
+	w.Header().Set("Connection", "close")
+	http.Error(w, fmt.Sprintf(format, args...), code)
+}
+
 // ServeHTTP implements http.Handler: it makes the request, if the caller may.
 func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if clean := path.Clean(r.URL.Path); clean != r.URL.Path && clean+"/" != r.URL.Path {
-		http.Error(w, "the path is not clean: it has empty, . or .. parts", http.StatusBadRequest)
-		return // the authorizer would be asked about another one than the node serves
+		// The authorizer would be asked about another path than the node serves.
+		fail(w, http.StatusBadRequest, "the path is not clean: it has empty, . or .. parts")
+		return
 	}
 	if err := t.guard.Check(r, verb(r), subresources(r.URL.Path)...); err != nil {
 		code := http.StatusInternalServerError
@@ -128,58 +187,65 @@ func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		klog.V(2).InfoS("Request to a node refused", "node", t.node, "from", r.RemoteAddr, "method", r.Method,
 			"path", r.URL.Path, "code", code, "why", err)
-		http.Error(w, err.Error(), code)
+		fail(w, code, "%v", err)
 		return
 	}
 	if r.ContentLength != 0 {
-		http.Error(w, fmt.Sprintf("node %s runs KubeEdge's edgecore, whose tunnel carries no request with a body",
-			t.node), http.StatusNotImplemented)
+		fail(w, http.StatusNotImplemented,
+			"node %s runs KubeEdge's edgecore, whose tunnel carries no request with a body", t.node)
 		return
 	}
 	c := newCaller()
 	if !t.add(c) {
-		http.Error(w, fmt.Sprintf("the tunnel of node %s has ended", t.node), http.StatusInternalServerError)
+		fail(w, http.StatusInternalServerError, "the tunnel of node %s has ended", t.node)
 		return
 	}
 	defer t.remove(c)
-	if err := t.connect(c, r); err != nil {
-		http.Error(w, fmt.Sprintf("node %s: %v", t.node, err), http.StatusInternalServerError)
+	upgrade := r.Header.Get("Upgrade") != "" && upgrades(r.URL.Path)
+	if err := t.connect(c, r, upgrade); err != nil {
+		fail(w, http.StatusInternalServerError, "node %s: %v", t.node, err)
 		return
 	}
 	defer t.disconnect(c)
-	var patience <-chan time.Time
-	if !strings.HasPrefix(r.URL.Path, "/containerLogs/") {
-		timer := time.NewTimer(answerTimeout)
-		defer timer.Stop()
-		patience = timer.C
-	}
-	why := "the tunnel has ended"
-	select {
-	case <-c.Began():
-		why = ""
-	case <-c.Ended():
-		select {
-		case <-c.Began(): // both
-			why = ""
-		default:
-			why = "it has ended the connection without an answer"
-		}
-	case <-t.done:
-	case <-r.Context().Done():
+	if why := t.await(c, r); why != "" {
+		fail(w, http.StatusInternalServerError, "node %s: %s", t.node, why)
 		return
-	case <-patience:
-		why = fmt.Sprintf("it has not answered for %v: does its edged serve %s?", answerTimeout, edgestream.KubeletAPI)
 	}
-	if why != "" {
-		http.Error(w, fmt.Sprintf("node %s: %s", t.node, why), http.StatusInternalServerError)
-		return
+	if r.Context().Err() != nil {
+		return // the caller has gone
 	}
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
+		fail(w, http.StatusInternalServerError, "%v", err)
 		return
 	}
-	t.carry(c, conn, buffered)
+	t.carry(c, conn, buffered, upgrade)
+}
+
+// await waits until the node begins its answer or the caller goes, and returns why there is no answer.
+func (t *Tunnel) await(c *caller, r *http.Request) string {
+	var late <-chan time.Time
+	limit := patience(r.URL)
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-c.Began():
+	case <-c.Ended():
+		select {
+		case <-c.Began(): // both
+		default:
+			return "it has ended the connection without an answer"
+		}
+	case <-t.done:
+		return "the tunnel has ended"
+	case <-r.Context().Done():
+	case <-late:
+		return fmt.Sprintf("it has not answered for %v: does its edged serve %s?", limit, edgestream.KubeletAPI)
+	}
+	return ""
 }
 
 func (t *Tunnel) add(c *caller) bool {
@@ -203,12 +269,13 @@ func (t *Tunnel) remove(c *caller) {
 }
 
 // connect has the node make a request.
-func (t *Tunnel) connect(c *caller, r *http.Request) error {
+func (t *Tunnel) connect(c *caller, r *http.Request, upgrade bool) error {
 	header := r.Header.Clone()
 	for _, name := range []string{"Authorization", "Cookie"} {
 		header.Del(name)
 	}
-	if header.Get("Upgrade") == "" {
+	if !upgrade {
+		header.Del("Upgrade")
 		header.Set("Connection", "close")
 	}
 	data, err := json.Marshal(edgestream.Connect{
@@ -250,43 +317,57 @@ func (t *Tunnel) has(c *caller) bool {
 	return t.callers[c.id] == c
 }
 
-// carry copies between the node and the caller, until one of them ends. Nothing goes to the node before its first bytes
-// have come: it would lose them.
-func (t *Tunnel) carry(c *caller, conn net.Conn, buffered io.Reader) {
+// carry copies between the node and the caller, until one of them ends. Nothing goes to the node unless it has upgraded
+// the connection: it would be another request, which nobody has allowed.
+func (t *Tunnel) carry(c *caller, conn net.Conn, buffered io.Reader, upgrade bool) {
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	defer conn.Close()
-	c.mu.Lock()
-	c.conn = conn
-	c.mu.Unlock()
 	_ = conn.SetDeadline(time.Time{}) // fails only on a closed connection
+	c.carried(conn)
+	head, more := t.head(c)
+	switched := upgrade && bytes.HasPrefix(head, []byte("HTTP/1.1 101"))
 	reading.Go(func() {
 		defer c.End()
-		b := make([]byte, copyBuffer)
-		for {
-			n, err := buffered.Read(b)
-			if n < lastWords { // perhaps the caller's answer to the end, which the node is not to get
-				select {
-				case <-c.Ended():
-				case <-time.After(lastWordsDelay):
-				}
-			}
-			if n > 0 && t.has(c) {
-				err = errors.Join(err, t.conn.Write(edgestream.Message{ID: c.id, Kind: edgestream.Data, Data: b[:n]}))
-			}
-			if err != nil {
-				return
-			}
-		}
+		t.toNode(c, buffered, switched)
 	})
-	for {
-		data, more := c.Take(t.done)
+	for data := head; ; data, more = c.Take(t.done) {
 		if len(data) > 0 {
 			if _, err := conn.Write(data); err != nil {
 				return
 			}
 		}
 		if !more {
+			return
+		}
+	}
+}
+
+// head returns the first bytes of the node's answer, enough for its status.
+func (t *Tunnel) head(c *caller) (head []byte, more bool) {
+	for more = true; more && len(head) < len("HTTP/1.1 101"); {
+		var data []byte
+		data, more = c.Take(t.done)
+		head = append(head, data...)
+	}
+	return head, more
+}
+
+// toNode sends the node what comes from the caller, or drops it, until that ends.
+func (t *Tunnel) toNode(c *caller, from io.Reader, wanted bool) {
+	b := make([]byte, copyBuffer)
+	for {
+		n, err := from.Read(b)
+		if n < lastWords { // perhaps the caller's answer to the end, which the node is not to get
+			select {
+			case <-c.Ended():
+			case <-time.After(lastWordsDelay):
+			}
+		}
+		if n > 0 && wanted && t.has(c) {
+			err = errors.Join(err, t.conn.Write(edgestream.Message{ID: c.id, Kind: edgestream.Data, Data: b[:n]}))
+		}
+		if err != nil {
 			return
 		}
 	}
@@ -305,6 +386,27 @@ type caller struct {
 }
 
 func newCaller() *caller { return &caller{Inbox: edgestream.NewInbox(), removed: make(chan struct{})} }
+
+// carried notes the caller's connection.
+func (c *caller) carried(conn net.Conn) {
+	c.mu.Lock()
+	c.conn = conn
+	c.mu.Unlock()
+	select {
+	case <-c.Ended():
+		c.expire()
+	default:
+	}
+}
+
+// expire limits the time that the caller may take to read what waits for it.
+func (c *caller) expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		_ = c.conn.SetWriteDeadline(time.Now().Add(slowCaller)) // fails only on a closed connection
+	}
+}
 
 // cut ends the connection, whatever waits for the caller.
 func (c *caller) cut() {

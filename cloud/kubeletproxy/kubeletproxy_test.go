@@ -10,8 +10,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gorilla/websocket"
 
@@ -229,6 +231,70 @@ func TestUpgrade(t *testing.T) {
 			return len(e.tunnel.callers) == 0
 		})
 		e.nothing()
+	}
+}
+
+// TestSecondRequest: what a caller sends after its request does not reach the node unless the node has upgraded the
+// connection: it would be a request that nobody has allowed.
+func TestSecondRequest(t *testing.T) {
+	e := start(t)
+	const second = "POST /exec/ns/pod/main?command=sh HTTP/1.1\r\nHost: n\r\n\r\n"
+	for name, tc := range map[string]struct{ line, may, answer, connection string }{
+		"what is no upgrade": {"GET /metrics", "get metrics proxy", "HTTP/1.1 200 OK\r\n\r\n", "close"},
+		"a refused upgrade":  {"GET /exec/x", "create proxy", "HTTP/1.1 404 Not Found\r\n\r\n", "Upgrade"},
+		"an answer in parts": {"GET /exec/x", "create proxy", "HTTP/1.1 10", "Upgrade"},
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: n\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\n"+
+			"Upgrade: x\r\n\r\n", tc.line, tc.may)
+		r := <-e.requests
+		got := r.Header.Get("Connection")
+		if got != tc.connection || (got == "close") != (r.Header.Get("Upgrade") == "") {
+			t.Errorf("%s: the node gets %v, want Connection: %s", name, r.Header, tc.connection)
+		}
+		e.send(edgestream.Data, r.ID, tc.answer)
+		fmt.Fprint(c, second)
+		if name == "an answer in parts" {
+			e.send(edgestream.Data, r.ID, "0 Continue\r\n\r\n")
+		}
+		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 ") {
+			t.Errorf("%s: the answer is %q, %v", name, line, err)
+		}
+		e.send(edgestream.Remove, r.ID, "")
+		_, _ = io.Copy(io.Discard, c) // it ends
+		_ = c.Close()
+		e.nothing()
+	}
+}
+
+// TestErrorsClose: a caller that gets an error asks anew: its next request may find another tunnel.
+func TestErrorsClose(t *testing.T) {
+	e := start(t)
+	resp, err := http.Get(e.url + "/pods")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusForbidden || !resp.Close {
+		t.Errorf("the answer is %s, close %v; want 403 and a closed connection", resp.Status, resp.Close)
+	}
+}
+
+func TestPatience(t *testing.T) {
+	for path, want := range map[string]time.Duration{
+		"/containerLogs/a/b/c?follow=true": 0, "/containerLogs/a/b/c": longAnswer, "/pods": answerTimeout,
+		"/debug/pprof/profile?seconds=60": longAnswer, "/exec/a/b/c?follow=true": answerTimeout,
+	} {
+		u, err := url.Parse(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := patience(u); got != want {
+			t.Errorf("patience(%s) = %v, want %v", path, got, want)
+		}
 	}
 }
 

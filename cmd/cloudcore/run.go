@@ -32,6 +32,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/auth"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/trim"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
@@ -77,9 +78,11 @@ type cloud struct {
 	controller *edgecontroller.Controller
 	devices    *devicecontroller.Controller // nil: switched off
 	stream     *cloudstream.Server          // nil: switched off
-	records    *objectsync.Store
-	guard      *nodeidentity.Guard
-	hub        *cloudhub.Hub
+	// learnCAs learns who signs the certificates of callers of KubeEdge's nodes.
+	learnCAs func(ctx context.Context)
+	records  *objectsync.Store
+	guard    *nodeidentity.Guard
+	hub      *cloudhub.Hub
 }
 
 // serve builds the parts, hands each what it needs, and runs them until ctx ends or one of them fails. What others
@@ -263,6 +266,10 @@ func (c *cloud) buildStream() (err error) {
 	o.Send = func(node string, m *model.Message) bool { return c.hub.Send(node, m) }
 	o.Opened, o.Failed, o.Registry = c.controller.TunnelOpened, c.controller.TunnelFailed, c.registry
 	cas := auth.NewCAs(auth.CAOptions{Cluster: c.controller.ClientCA})
+	c.learnCAs = func(ctx context.Context) {
+		for backoff := retry.NewBackoff(time.Second, time.Minute); cas.Learn(ctx) != nil && backoff.Wait(ctx); {
+		}
+	}
 	o.Guard = func(node string) kubeletproxy.Guard {
 		return auth.New(cloudconfig.GuardOfCallers(node, c.controller.Reviewer(node), cas))
 	}
@@ -294,6 +301,9 @@ func (c *cloud) front(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.hub.Run(ctx) })
+	if c.stream != nil {
+		group.Go(func() error { c.learnCAs(ctx); return nil })
+	}
 	group.Go(func() error { trim.Run(ctx, trim.Options{Every: 30 * time.Second, Heap: 64 << 20}); return nil })
 	group.Go(func() error { return c.authority.Run(ctx) })
 	group.Go(func() error { return c.guard.Run(ctx) })

@@ -87,8 +87,10 @@ type tunnel struct {
 type connection struct {
 	*edgestream.Inbox
 	request edgestream.Connect
-	// removed: the cloud has ended it. The tunnel's mu is held.
+	// The tunnel's mu is held for these. removed: the cloud has ended it. conn is the one to the kubelet API, once
+	// there is one.
 	removed bool
+	conn    net.Conn
 }
 
 // serve serves a tunnel until it ends, and returns why.
@@ -100,7 +102,7 @@ func (c *Client) serve(ctx context.Context, conn *edgestream.Conn) error {
 	defer cancel()
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	parts.Go(func() { ping(ctx, conn) })
+	parts.Go(func() { conn.KeepAlive(ctx) })
 	for {
 		m, err := conn.Read()
 		if err != nil {
@@ -108,33 +110,26 @@ func (c *Client) serve(ctx context.Context, conn *edgestream.Conn) error {
 		}
 		switch m.Kind {
 		case edgestream.Logs, edgestream.Exec, edgestream.Metrics, edgestream.Attach:
+			if t.find(m.ID) != nil {
+				klog.InfoS("Request of the cloud for the kubelet API dropped: its ID is in use", "id", m.ID)
+				continue
+			}
 			if err := t.begin(ctx, m, &parts); err != nil {
 				klog.InfoS("Request of the cloud for the kubelet API dropped", "err", err)
 				_ = conn.Write(edgestream.Message{ID: m.ID, Kind: edgestream.Remove}) // or the next Read fails
 			}
 		case edgestream.Data:
 			if n := t.find(m.ID); n != nil && !n.Give(m.Data, ctx.Done()) {
-				n.End()
+				klog.InfoS("Connection of the cloud to the kubelet API ended: what it sends is not read",
+					"path", n.request.URL.Path)
+				t.cut(n, false)
 			}
 		case edgestream.Remove:
-			t.removed(m.ID)
+			if n := t.find(m.ID); n != nil {
+				t.cut(n, true)
+			}
 		case edgestream.Close:
 			return fmt.Errorf("the cloud has closed it: %.200s", m.Data)
-		}
-	}
-}
-
-func ping(ctx context.Context, conn *edgestream.Conn) {
-	ticker := time.NewTicker(edgestream.PingInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		if conn.Ping() != nil {
-			return
 		}
 	}
 }
@@ -145,12 +140,27 @@ func (t *tunnel) find(id uint64) *connection {
 	return t.connections[id]
 }
 
-func (t *tunnel) removed(id uint64) {
+// cut ends a connection, whatever waits for the kubelet API. removed: the cloud has ended it.
+func (t *tunnel) cut(n *connection, removed bool) {
+	n.End()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := t.connections[id]; n != nil {
-		n.removed = true
-		n.End()
+	n.removed = n.removed || removed
+	if n.conn != nil {
+		_ = n.conn.Close()
+	}
+}
+
+// connected notes the connection to the kubelet API, and reports whether it is still wanted.
+func (t *tunnel) connected(n *connection, conn net.Conn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n.conn = conn
+	select {
+	case <-n.Ended():
+		return false
+	default:
+		return true
 	}
 }
 
@@ -162,10 +172,7 @@ func (t *tunnel) begin(ctx context.Context, m edgestream.Message, parts *sync.Wa
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch {
-	case t.connections[m.ID] != nil:
-		return fmt.Errorf("connection %d is there already", m.ID)
-	case len(t.connections) >= connectionsMax:
+	if len(t.connections) >= connectionsMax {
 		return fmt.Errorf("there are %d connections, which is the limit", connectionsMax)
 	}
 	t.connections[m.ID] = n
@@ -207,6 +214,9 @@ func (t *tunnel) carry(ctx context.Context, id uint64, n *connection) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if !t.connected(n, conn) {
+		return conn.Close()
+	}
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	defer conn.Close()

@@ -2,7 +2,8 @@
 // KubeEdge), over which the cloud has a node make requests to its kubelet API.
 //
 // It owns the messages and the WebSocket that carries them. It promises that no peer makes it hold more than one
-// message of 1 MiB, and that a peer that is silent or takes nothing ends the tunnel.
+// message of 1 MiB, and that the tunnel ends when a peer is silent for 30 s (the cloud: 2 minutes) or does not take a
+// message within 30 s.
 package edgestream
 
 import (
@@ -29,7 +30,8 @@ const (
 	HeaderIP   = "SessionInternalIP"
 )
 
-// KubeletAPI is where the cloud has a node make its requests: KubeEdge's nodes serve it there, to everybody.
+// KubeletAPI is where the cloud has a node make its requests: KubeEdge's nodes serve it there without
+// authentication.
 const KubeletAPI = "127.0.0.1:10350"
 
 // Kind is the type of a message.
@@ -52,11 +54,14 @@ const (
 	MaxData = 1 << 20
 	// header is the most that precedes the data: two numbers.
 	header = 2 * binary.MaxVarintLen64
-	// PingInterval is how often the node sends a ping; a peer is lost after silence.
+	// PingInterval is how often each end sends a ping. KubeEdge's cloud sends none.
 	PingInterval = 5 * time.Second
+	// silence is how long nothing may come from a node, and cloudSilence from the cloud: KubeEdge's reads nothing, and
+	// so answers no ping, while a caller does not read.
 	silence      = 30 * time.Second
+	cloudSilence = 2 * time.Minute
 	// writeTimeout is how long a message may take to leave.
-	writeTimeout = 15 * time.Second
+	writeTimeout = 30 * time.Second
 	handshake    = 30 * time.Second
 	buffer       = 4 << 10
 )
@@ -127,14 +132,31 @@ func (c *Connect) Request(ctx context.Context) (*http.Request, error) {
 // Conn is a tunnel. One goroutine may read; Write may be called from any.
 type Conn struct {
 	ws *websocket.Conn
+	// silence is how long nothing may come.
+	silence time.Duration
 
 	mu sync.Mutex // held while writing
 }
 
-func newConn(ws *websocket.Conn) *Conn {
+func newConn(ws *websocket.Conn, silence time.Duration) *Conn {
+	c := &Conn{ws: ws, silence: silence}
 	ws.SetReadLimit(header + MaxData)
-	return &Conn{ws: ws}
+	ws.SetPongHandler(func(string) error { return c.heard() })
+	ws.SetPingHandler(func(text string) error {
+		if err := c.heard(); err != nil {
+			return err
+		}
+		err := ws.WriteControl(websocket.PongMessage, []byte(text), time.Now().Add(time.Second))
+		if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
+			return nil // a message is being written, which is as good
+		}
+		return err
+	})
+	return c
 }
+
+// heard has the peer be silent for as long again.
+func (c *Conn) heard() error { return c.ws.SetReadDeadline(time.Now().Add(c.silence)) }
 
 // Accept upgrades a request of a node. On an error the request has been answered. The caller checks before who may
 // connect.
@@ -144,22 +166,7 @@ func Accept(w http.ResponseWriter, r *http.Request) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("accept the stream tunnel of %s: %w", r.RemoteAddr, err)
 	}
-	c := newConn(ws)
-	if err := ws.SetReadDeadline(time.Now().Add(silence)); err != nil {
-		_ = ws.Close()
-		return nil, err
-	}
-	ws.SetPingHandler(func(text string) error {
-		if err := ws.SetReadDeadline(time.Now().Add(silence)); err != nil {
-			return err
-		}
-		err := ws.WriteControl(websocket.PongMessage, []byte(text), time.Now().Add(time.Second))
-		if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
-			return nil // a message is being written, which is as good
-		}
-		return err
-	})
-	return c, nil
+	return newConn(ws, silence), nil
 }
 
 // DialOptions say where a node connects to.
@@ -187,22 +194,29 @@ func Dial(ctx context.Context, o DialOptions) (*Conn, error) {
 		}
 		return nil, fmt.Errorf("connect to %s: %w", o.Server, err)
 	}
-	c := newConn(ws)
-	if err := ws.SetReadDeadline(time.Now().Add(silence)); err != nil {
-		_ = ws.Close()
-		return nil, err
-	}
-	ws.SetPongHandler(func(string) error { return ws.SetReadDeadline(time.Now().Add(silence)) })
-	return c, nil
+	return newConn(ws, cloudSilence), nil
 }
 
-// Ping sends a ping, as the node does each PingInterval.
-func (c *Conn) Ping() error {
-	return c.ws.WriteControl(websocket.PingMessage, []byte("ping you"), time.Now().Add(writeTimeout))
+// KeepAlive sends pings until ctx ends.
+func (c *Conn) KeepAlive(ctx context.Context) {
+	ticker := time.NewTicker(PingInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		// It fails when a message takes longer to leave, which is a sign of life; or the tunnel has ended.
+		_ = c.ws.WriteControl(websocket.PingMessage, []byte("ping you"), time.Now().Add(time.Second))
+	}
 }
 
 // Read reads the next message. After an error the tunnel has ended.
 func (c *Conn) Read() (Message, error) {
+	if err := c.heard(); err != nil {
+		return Message{}, err
+	}
 	kind, text, err := c.ws.ReadMessage()
 	if err != nil {
 		return Message{}, err

@@ -8,9 +8,11 @@ import (
 )
 
 const (
-	// held is how many bytes wait for a receiver that does not read, and slowReceiver how long for room.
+	// held is how many bytes wait for a receiver, and slowReceiver how long for it to take any.
 	held         = 1 << 20
 	slowReceiver = 10 * time.Second
+	// piece is how much is taken at a time.
+	piece = 64 << 10
 )
 
 // Inbox holds what has come for one connection of a tunnel: the tunnel has no flow control. One goroutine may give
@@ -34,7 +36,7 @@ func NewInbox() *Inbox {
 	return b
 }
 
-// Began is closed with the first bytes, Ended by End.
+// Began is closed when the first bytes have come.
 func (b *Inbox) Began() <-chan struct{} { return b.began }
 
 // Ended is closed by End.
@@ -43,32 +45,37 @@ func (b *Inbox) Ended() <-chan struct{} { return b.ended }
 // End says that nothing more comes, or is wanted. It may be called again, and by anyone.
 func (b *Inbox) End() { b.end() }
 
-// Give takes bytes, which it copies, and waits for room: 1 MiB. It reports whether the receiver reads; done ends the
-// wait.
+// Give takes bytes, which it copies, and waits for room: 1 MiB. It returns false if the receiver takes nothing for
+// 10 s. done ends the wait.
 func (b *Inbox) Give(data []byte, done <-chan struct{}) bool {
 	select {
 	case <-b.ended:
 		return true
 	default:
 	}
-	var late <-chan time.Time
 	for !b.offer(data) {
-		if late == nil {
-			timer := time.NewTimer(slowReceiver)
-			defer timer.Stop()
-			late = timer.C
-		}
-		select {
-		case <-b.drained:
-		case <-b.ended:
-			return true
-		case <-done:
-			return true
-		case <-late:
-			return false
+		if reads, wanted := b.awaitRoom(done); !wanted || !reads {
+			return reads
 		}
 	}
 	return true
+}
+
+// awaitRoom waits until the receiver has taken something; reads is false if it takes nothing, wanted if nothing more is
+// wanted.
+func (b *Inbox) awaitRoom(done <-chan struct{}) (reads, wanted bool) {
+	late := time.NewTimer(slowReceiver)
+	defer late.Stop()
+	select {
+	case <-b.drained:
+		return true, true
+	case <-b.ended:
+		return true, false
+	case <-done:
+		return true, false
+	case <-late.C:
+		return false, true
+	}
 }
 
 // offer takes bytes if there is room for them, or nothing waits.
@@ -84,7 +91,8 @@ func (b *Inbox) offer(data []byte) bool {
 	return true
 }
 
-// Take returns what has come, waiting for it; more is whether there may be more. done ends the wait as End does.
+// Take returns up to 64 KiB of what has come, waiting for it; more is whether there may be more. done ends the wait as
+// End does.
 func (b *Inbox) Take(done <-chan struct{}) (data []byte, more bool) {
 	for {
 		ended := false
@@ -96,13 +104,18 @@ func (b *Inbox) Take(done <-chan struct{}) (data []byte, more bool) {
 		default:
 		}
 		b.mu.Lock()
-		data, b.data = b.data, nil
+		n := min(len(b.data), piece)
+		data, b.data = b.data[:n:n], b.data[n:]
+		rest := len(b.data) > 0
+		if !rest {
+			b.data = nil
+		}
 		b.mu.Unlock()
-		if len(data) > 0 {
+		if n > 0 {
 			b.drained.Notify()
 		}
-		if ended || len(data) > 0 {
-			return data, !ended
+		if ended || n > 0 {
+			return data, !ended || rest
 		}
 		select {
 		case <-b.filled:

@@ -23,16 +23,26 @@ func TestSlowReceiver(t *testing.T) {
 		if b.Give(big, done) || time.Since(start) != slowReceiver {
 			t.Errorf("given up after %v, want %v", time.Since(start), slowReceiver)
 		}
+		taken := make(chan int)
 		go func() {
-			time.Sleep(time.Second)
-			b.Take(done)
+			n := 0
+			for more := true; more; {
+				var data []byte
+				time.Sleep(slowReceiver * 2 / 3)
+				data, more = b.Take(done)
+				n += len(data)
+			}
+			taken <- n
 		}()
-		if !b.Give(big, done) {
-			t.Error("a receiver that reads again is given up")
+		for range 3 {
+			if !b.Give(big, done) {
+				t.Error("a receiver that reads slowly is given up")
+			}
+			given += len(big)
 		}
 		b.End()
-		if data, more := b.Take(done); len(data) != len(big) || more {
-			t.Errorf("take = %d bytes, %v; want the last ones and the end", len(data), more)
+		if n := <-taken; n != given {
+			t.Errorf("%d bytes were taken, want all %d, also those that waited at the end", n, given)
 		}
 	})
 }
