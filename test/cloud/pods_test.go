@@ -145,7 +145,12 @@ func mirrorPods(c *cloud) {
 	if made.UID == "" {
 		c.t.Errorf("created pod = %+v, want one with a UID", made)
 	}
-	c.refused("m1", "insert", "default/pod/static-m1", pod, metav1.StatusReasonAlreadyExists)
+	if there := object[v1.Pod](c, c.soon("m1", "insert", "default/pod/static-m1", pod)); there.UID != made.UID {
+		c.t.Errorf("created again, the pod has UID %s, want that of the one that is there: %s", there.UID, made.UID)
+	}
+	other := pod.DeepCopy()
+	other.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "g"}
+	c.refused("m1", "insert", "default/pod/static-m1", other, metav1.StatusReasonAlreadyExists)
 	plain := pod.DeepCopy()
 	plain.Name, plain.Annotations = "plain", nil
 	c.refused("m1", "insert", "default/pod/plain", plain, metav1.StatusReasonForbidden)
