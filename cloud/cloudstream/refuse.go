@@ -29,7 +29,8 @@ const (
 // verify the node's certificate see an error of TLS instead.
 type refuser struct {
 	config *tls.Config
-	// proxied is that of nodes of KubeEdge's: their callers show who they are, and upgrade connections of HTTP/1.1.
+	// proxied is the configuration for ports of nodes that run KubeEdge's edgecore: it asks callers for a certificate,
+	// and offers no HTTP/2, which has no upgrades.
 	proxied *tls.Config
 	places  chan struct{}
 }

@@ -25,7 +25,8 @@ func TestWithEndpoint(t *testing.T) {
 			`{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.7"},` +
 				`{"type":"InternalIP","address":"192.0.2.1"}]}}`,
 			`{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},` +
-				`{"type":"InternalIP","address":"10.0.0.7"},{"$patch":"replace"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":20000}}}}`,
+				`{"type":"InternalIP","address":"10.0.0.7"},{"$patch":"replace"}],` +
+				`"daemonEndpoints":{"kubeletEndpoint":{"Port":20000}}}}`,
 		},
 		"conditions alone": {
 			`{"metadata":{"uid":"u"},"status":{"conditions":[{"type":"Ready"}]}}`,

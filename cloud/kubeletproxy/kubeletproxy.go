@@ -120,7 +120,7 @@ func (t *Tunnel) expireAll() {
 // Close ends the tunnel.
 func (t *Tunnel) Close() { _ = t.conn.Close() }
 
-// subresources are those of a Node of which one permits a request, as the kubelet names them.
+// subresources returns subresources of a Node, with the kubelet's names. The caller needs access to one of them.
 func subresources(path string) []string {
 	of := "proxy"
 	switch part := first(path); part {

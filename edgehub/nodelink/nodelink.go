@@ -33,7 +33,7 @@ type Options struct {
 	// KubeletAPI and ReachedAt are those of edgehub.Options.
 	KubeletAPI string
 	ReachedAt  func(address string)
-	// Stream is that of edgehub.Options.
+	// Stream is passed on to edgehub.
 	Stream edgehub.StreamOptions
 }
 

@@ -23,7 +23,7 @@ import (
 
 // Names of the handshake.
 const (
-	// Path is that of the cloud's end.
+	// Path is the path of the URL at which the cloud accepts tunnels.
 	Path = "/v1/kubeedge/connect"
 	// HeaderNode names the node, HeaderIP is its address.
 	HeaderNode = "SessionHostNameOverride"

@@ -146,7 +146,7 @@ func mirrorPods(c *cloud) {
 		c.t.Errorf("created pod = %+v, want one with a UID", made)
 	}
 	if there := object[v1.Pod](c, c.soon("m1", "insert", "default/pod/static-m1", pod)); there.UID != made.UID {
-		c.t.Errorf("created again, the pod has UID %s, want that of the one that is there: %s", there.UID, made.UID)
+		c.t.Errorf("the answer to the second insert has UID %s, want %s as in the first answer", there.UID, made.UID)
 	}
 	other := pod.DeepCopy()
 	other.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "g"}
