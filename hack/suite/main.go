@@ -24,6 +24,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/nat"
 )
 
 func main() {
@@ -144,12 +145,13 @@ func runArea(ctx context.Context, a area) error {
 	return r.verdict(a)
 }
 
-// sweep removes what interrupted tests left: processes of the programs in dir, containerds and clusters.
+// sweep removes what interrupted tests left: processes of the programs in dir, containerds, clusters and networks.
 func sweep(ctx context.Context, dir string) error {
 	fmt.Println("==> interrupted: removing what the tests have started")
 	ctx, cancel := daemon.Within(context.WithoutCancel(ctx))
 	defer cancel()
-	return errors.Join(errors.New("interrupted"), endPrograms(ctx, dir), containerd.Sweep(ctx), kube.Sweep())
+	return errors.Join(errors.New("interrupted"), endPrograms(ctx, dir), containerd.Sweep(ctx), kube.Sweep(),
+		nat.Sweep(ctx))
 }
 
 // endPrograms kills the processes whose program is in a folder.

@@ -79,6 +79,7 @@ var integration = map[string]string{
 	"./test/stats":        "edge",
 	"./test/testenv":      "edge",
 	"./test/testenv/kube": "link",
+	"./test/testenv/nat":  "link",
 	"./test/vm":           "vm",
 	"./test/wire":         "link",
 	"./hack/demo":         "link",

@@ -2,11 +2,13 @@ package kubectl
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"net"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,17 +31,17 @@ import (
 func TestTunnel(t *testing.T) {
 	first, err := daemon.FreePort()
 	env.Must(t, err)
-	network := nat.Start(t)
-	f := startWith(t, env.ClusterOptions{Address: nat.Host, Modules: map[string]any{"cloudStream": map[string]any{
-		"enable": true, "address": nat.Host, "firstPort": first, "lastPort": first + 20,
+	network := behindNAT(t)
+	f := startWith(t, env.ClusterOptions{Address: network.Host, Modules: map[string]any{"cloudStream": map[string]any{
+		"enable": true, "address": network.Host, "firstPort": first, "lastPort": first + 20,
 	}}})
 	metricsserver.Start(t, f.Kube)
 	ctrd, err := exec.LookPath("containerd")
 	env.Must(t, err)
 	n := f.startNodeWith(t, "tunnelled", env.NodeOptions{
-		Runtime: testenv.Options{Binary: network.Wrap(t, ctrd)},
+		Runtime: testenv.Options{Binary: wrap(t, network, ctrd)},
 		Agent: agent.Options{
-			Binary: network.Wrap(t, built.Edge), Dial: network.Dial,
+			Binary: wrap(t, network, built.Edge), Dial: network.Dial,
 			Kubelet: map[string]any{"serverTLSBootstrap": true},
 		},
 	})
@@ -48,7 +50,7 @@ func TestTunnel(t *testing.T) {
 		_ = c.Close()
 		t.Fatal("the device can be reached, want it behind NAT")
 	}
-	port := n.endpoint(t)
+	port := n.endpoint(t, network.Host)
 	n.pods()
 	t.Run("verbs", func(t *testing.T) {
 		for verb, f := range map[string]func(*testing.T){
@@ -59,26 +61,47 @@ func TestTunnel(t *testing.T) {
 			t.Run(verb, func(t *testing.T) { t.Parallel(); f(t) })
 		}
 	})
-	t.Run("certificate", func(t *testing.T) { n.testTunnelCertificate(t, port) })
+	t.Run("certificate", func(t *testing.T) { n.testTunnelCertificate(t, network.Host, port) })
 	t.Run("offline", n.testTunnelOffline)
 	t.Run("link cut", func(t *testing.T) { n.testTunnelCut(t, network) })
 	t.Run("cloudcore killed", func(t *testing.T) {
 		env.Must(t, f.Cloud.Kill9(t.Context()))
 		env.Must(t, f.Cloud.Start(t.Context()))
 		n.reached(t)
-		if again := n.endpoint(t); again != port {
+		if again := n.endpoint(t, network.Host); again != port {
 			t.Errorf("the node's port is %d, want %d as before cloudcore was killed", again, port)
 		}
 	})
 }
 
-// endpoint waits until the Node has its endpoint and its own address, and returns the port.
-func (n *node) endpoint(t *testing.T) (port int32) {
+// behindNAT makes a network for a device until the test ends.
+func behindNAT(t *testing.T) *nat.Network {
+	t.Helper()
+	network, err := nat.Start(t.Context())
+	env.Must(t, err)
+	t.Cleanup(func() {
+		if err := network.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return network
+}
+
+// wrap returns a program that runs another one in a device's network.
+func wrap(t *testing.T, network *nat.Network, program string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), filepath.Base(program))
+	env.Must(t, network.Wrap(path, program))
+	return path
+}
+
+// endpoint waits until the Node has its endpoint at cloudcore's address and its own address, and returns the port.
+func (n *node) endpoint(t *testing.T, cloud string) (port int32) {
 	t.Helper()
 	n.fixture.With(t).NodeUntil(n.NodeName, "to have its endpoint", func(obj *v1.Node) error {
 		a := obj.Status.Addresses
 		port = obj.Status.DaemonEndpoints.KubeletEndpoint.Port
-		if len(a) < 2 || a[0].Address != nat.Host || port == int32(n.KubeletPort) {
+		if len(a) < 2 || a[0].Address != cloud || port == int32(n.KubeletPort) {
 			return fmt.Errorf("its addresses are %v, and its port is %d", a, port)
 		}
 		return nil
@@ -126,13 +149,13 @@ func (n *node) testTunnelCut(t *testing.T, network *nat.Network) {
 		for lines.Scan() && lines.Text() != "three" { // until the stream is under way
 		}
 	}
-	network.Cut(t)
+	env.Must(t, network.Cut(t.Context()))
 	for _, c := range calls {
 		if err := c.Wait(); c.ProcessState.ExitCode() < 0 {
 			t.Errorf("kubectl %s goes on after the link was cut (%v), want it to end", c.Args[7], err)
 		}
 	}
-	network.Mend(t)
+	env.Must(t, network.Mend(t.Context()))
 	n.reached(t)
 	wait.Until(t, "both ends to have the same streams, those of callers that keep their connections", func() error {
 		cloud, err := n.fixture.Cloud.Get(t.Context(), "/metrics")
@@ -159,13 +182,13 @@ func value(metrics, name string) string {
 }
 
 // testTunnelCertificate: callers that verify the node's certificate can, at the address that they connect to.
-func (n *node) testTunnelCertificate(t *testing.T, port int32) {
+func (n *node) testTunnelCertificate(t *testing.T, cloud string, port int32) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(n.kube.CA()) {
 		t.Fatal("the cluster's CA cannot be read")
 	}
 	requests := n.api.CertificatesV1().CertificateSigningRequests()
-	wait.Until(t, "a certificate of the cluster for "+nat.Host, func() error {
+	wait.Until(t, "a certificate of the cluster for "+cloud, func() error {
 		list, err := requests.List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -177,7 +200,7 @@ func (n *node) testTunnelCertificate(t *testing.T, port int32) {
 				}
 			}
 		}
-		c, err := tls.Dial("tcp", net.JoinHostPort(nat.Host, strconv.Itoa(int(port))), &tls.Config{RootCAs: roots})
+		c, err := tls.Dial("tcp", net.JoinHostPort(cloud, strconv.Itoa(int(port))), &tls.Config{RootCAs: roots})
 		if err != nil {
 			return err
 		}

@@ -1,70 +1,11 @@
 package containerd
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
-
-func TestPickSubnet(t *testing.T) {
-	prefixes := func(texts ...string) []netip.Prefix {
-		var all []netip.Prefix
-		for _, s := range texts {
-			all = append(all, netip.MustParsePrefix(s))
-		}
-		return all
-	}
-	tests := []struct {
-		name  string
-		taken []netip.Prefix
-		seed  uint32
-		want  string
-	}{
-		{"nothing taken", nil, 0, "10.64.0.0/24"},
-		{"seed decides where to begin", nil, 257, "10.65.1.0/24"},
-		{"seed wraps around", nil, 64*256 + 3, "10.64.3.0/24"},
-		{"same subnet taken", prefixes("10.64.0.0/24"), 0, "10.64.1.0/24"},
-		{"a wider one taken", prefixes("10.64.0.0/16"), 0, "10.65.0.0/24"},
-		{"a narrower one taken", prefixes("10.64.0.128/25"), 0, "10.64.1.0/24"},
-		{"others do not matter", prefixes("192.168.0.0/16", "10.0.0.0/16"), 0, "10.64.0.0/24"},
-		{"all taken", prefixes("10.0.0.0/8"), 0, ""},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := pickSubnet(test.taken, test.seed)
-			if test.want == "" {
-				if err == nil {
-					t.Errorf("pickSubnet() = %v, want an error", got)
-				}
-				return
-			}
-			if err != nil || got.String() != test.want {
-				t.Errorf("pickSubnet() = %v, %v, want %s", got, err, test.want)
-			}
-		})
-	}
-}
-
-func TestParseRoute(t *testing.T) {
-	tests := []struct {
-		line string
-		want string
-	}{
-		{"Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT", ""},
-		{"eth0\t00000000\t010011AC\t0003\t0\t0\t0\t00000000\t0\t0\t0", "0.0.0.0/0"},
-		{"eth0\t0000580A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0", "10.88.0.0/24"},
-		{"short line", ""},
-		{"eth0\tzz\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0", ""},
-	}
-	for _, test := range tests {
-		got, ok := parseRoute(test.line)
-		if ok != (test.want != "") || (ok && got.String() != test.want) {
-			t.Errorf("parseRoute(%q) = %v, %v, want %q", test.line, got, ok, test.want)
-		}
-	}
-}
 
 func TestRemoval(t *testing.T) {
 	rules := strings.Split(`-P PREROUTING ACCEPT

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
@@ -61,26 +60,11 @@ func Sweep(ctx context.Context) error {
 
 // sweep removes the instance of a record, or waits until another process has.
 func (i *Instance) sweep(ctx context.Context, path string) error {
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	claim, err := daemon.Claim(ctx, path)
+	if claim == nil {
 		return err
 	}
-	defer f.Close()
-	if err := daemon.Poll(ctx, func() error {
-		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	}); err != nil {
-		return err
-	}
-	locked, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if now, err := os.Stat(path); err != nil || !os.SameFile(locked, now) {
-		return nil // another process has
-	}
+	defer claim.Close()
 	return i.Stop(ctx)
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/subnet"
 )
 
 // politeTimeout bounds the wait for a runtime to remove its pods; after it they are killed.
@@ -71,7 +72,7 @@ func (i *Instance) clear(ctx context.Context) error {
 }
 
 func (i *Instance) removeNetwork(ctx context.Context) error {
-	unlock, err := lock()
+	unlock, err := subnet.Lock()
 	if err != nil {
 		return err
 	}
@@ -81,7 +82,8 @@ func (i *Instance) removeNetwork(ctx context.Context) error {
 			return err
 		}
 	}
-	if others, err := filepath.Glob(filepath.Join("/sys/class/net", namePrefix+"*")); err != nil || len(others) > 0 {
+	others, err := filepath.Glob(filepath.Join("/sys/class/net", namePrefix+"????????"))
+	if err != nil || len(others) > 0 {
 		return err
 	}
 	// The last one clears what instances share. Anyone who else uses it has something in it.
