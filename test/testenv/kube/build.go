@@ -3,16 +3,13 @@ package kube
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -31,9 +28,8 @@ var tools = map[string]string{
 }
 
 const (
-	binariesPrefix   = "kube-"
-	progressInterval = 15 * time.Second
-	keepBinaries     = 14 * 24 * time.Hour
+	binariesPrefix = "kube-"
+	keepBinaries   = 14 * 24 * time.Hour
 )
 
 // BinariesEnv names a folder with programs that were built before, for machines that have no Go.
@@ -47,7 +43,7 @@ func Build(ctx context.Context, progress io.Writer) (string, error) {
 	if built := os.Getenv(BinariesEnv); built != "" {
 		return built, nil
 	}
-	module, err := moduleDir(ctx)
+	module, err := pinned.Module(ctx, "kube")
 	if err != nil {
 		return "", err
 	}
@@ -99,7 +95,7 @@ func build(ctx context.Context, module, dir string, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
-	total, err := packagesToBuild(ctx, module)
+	total, err := pinned.PackagesToBuild(ctx, module, false, "tool")
 	if err != nil {
 		return err
 	}
@@ -109,75 +105,19 @@ func build(ctx context.Context, module, dir string, progress io.Writer) error {
 	}
 	_, _ = fmt.Fprintf(progress, "Building etcd and Kubernetes for the test cluster: %d packages, 10 minutes for all "+
 		"2,700 on 2 cores; the next run finds them in %s\n", total, dir)
-	cmd := goCommand(ctx, module, "build", "-v", "-trimpath", "-ldflags="+flags, "-o", tmp+"/", "tool")
-	out := &buildOutput{to: progress, total: total, start: time.Now()}
+	cmd := pinned.Go(ctx, module, false, "build", "-v", "-trimpath", "-ldflags="+flags, "-o", tmp+"/", "tool")
+	out := pinned.NewProgress(progress, total)
 	cmd.Stderr = out
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%w\n%s", err, strings.Join(out.errors, "\n"))
+		return fmt.Errorf("%w\n%s", err, out.Errors())
 	}
 	for name, built := range tools {
 		if err := os.Rename(filepath.Join(tmp, built), filepath.Join(tmp, name)); err != nil {
 			return fmt.Errorf("the tools of go.mod do not include %s: %w", name, err)
 		}
 	}
-	_, _ = fmt.Fprintf(progress, "Built etcd and Kubernetes in %v\n", time.Since(out.start).Round(time.Second))
+	_, _ = fmt.Fprintf(progress, "Built etcd and Kubernetes in %v\n", out.Took())
 	return os.Rename(tmp, dir)
-}
-
-// packagesToBuild counts the packages that Go's own cache does not hold.
-func packagesToBuild(ctx context.Context, module string) (int, error) {
-	out, err := goCommand(ctx, module, "list", "-trimpath", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}",
-		"tool").Output()
-	if err != nil {
-		return 0, fmt.Errorf("list the packages: %w", explain(err))
-	}
-	return len(strings.Fields(string(out))), nil
-}
-
-func goCommand(ctx context.Context, module string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = module
-	// What the caller's build is made with (-race, -tags, -mod) is nothing to these programs.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off", "GOOS=", "GOARCH=")
-	return cmd
-}
-
-// explain adds what a command has said to how it ended.
-func explain(err error) error {
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && len(exit.Stderr) > 0 {
-		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
-	}
-	return err
-}
-
-// buildOutput reads what "go build -v" writes, a line for each package, and tells of it from time
-// to time. What is no package is an error.
-type buildOutput struct {
-	to          io.Writer
-	total, done int
-	start, told time.Time
-	rest        string
-	errors      []string
-}
-
-func (b *buildOutput) Write(data []byte) (int, error) {
-	lines := strings.Split(b.rest+string(data), "\n")
-	b.rest = lines[len(lines)-1]
-	for _, line := range lines[:len(lines)-1] {
-		switch {
-		case strings.HasPrefix(line, "go: downloading "):
-		case strings.ContainsAny(line, " \t:"):
-			b.errors = append(b.errors, line)
-		default:
-			b.done++
-		}
-	}
-	if now := time.Now(); now.Sub(b.told) >= progressInterval {
-		b.told = now
-		_, _ = fmt.Fprintf(b.to, "  %d of %d packages, %v\n", b.done, max(b.done, b.total),
-			now.Sub(b.start).Round(time.Second))
-	}
-	return len(data), nil
 }
 
 // removeOld removes the binaries that nobody has asked for since a time.
@@ -193,17 +133,4 @@ func removeOld(cache string, before time.Time) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// moduleDir finds the folder test/kube of this checkout.
-func moduleDir(ctx context.Context) (string, error) {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-json=Dir", "github.com/edgecore-io/edgecore").Output()
-	if err != nil {
-		return "", fmt.Errorf("find the folder of the module edgecore: %w", explain(err))
-	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal(out, &module); err != nil {
-		return "", fmt.Errorf("find the folder of the module edgecore: %w", err)
-	}
-	return filepath.Join(module.Dir, "test", "kube"), nil
 }

@@ -38,12 +38,10 @@ func (p Program) Build(ctx context.Context, progress io.Writer) (string, error) 
 	if built := os.Getenv(p.Env); built != "" {
 		return built, nil
 	}
-	mod, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/edgecore-io/edgecore").
-		Output()
+	module, err := Module(ctx, p.Folder)
 	if err != nil {
-		return "", fmt.Errorf("find the folder of the module edgecore: %w", err)
+		return "", err
 	}
-	module := filepath.Join(strings.TrimSpace(string(mod)), "test", p.Folder)
 	cache, err := images.CacheDir()
 	if err != nil {
 		return "", err
@@ -65,25 +63,45 @@ func (p Program) Build(ctx context.Context, progress io.Writer) (string, error) 
 	if _, err := os.Stat(binary); err == nil {
 		return binary, nil
 	}
-	flags := "-s -w"
-	if p.Kubernetes {
-		if flags, err = KubernetesFlags(ctx, module); err != nil {
-			return "", err
-		}
-	}
-	_, _ = fmt.Fprintf(progress, "Building %s: %s on 2 cores; the next run finds it in %s\n", p.Name, p.Takes, binary)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags="+flags, "-o", binary+".building", p.Target)
-	cmd.Dir = module
-	cgo := "CGO_ENABLED=0"
-	if p.Cgo {
-		cgo = "CGO_ENABLED=1"
-	}
-	// What the caller's build is made with (-race, -tags, -mod) is nothing to this program.
-	cmd.Env = append(os.Environ(), cgo, "GOFLAGS=-buildvcs=false", "GOWORK=off", "GOOS=", "GOARCH=")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s in %s: %w\n%s", p.Name, module, err, text)
+	if err := p.build(ctx, module, binary+".building", progress); err != nil {
+		return "", fmt.Errorf("build %s in %s: %w", p.Name, module, err)
 	}
 	return binary, os.Rename(binary+".building", binary)
+}
+
+// build builds the program and reports on progress how far it is.
+func (p Program) build(ctx context.Context, module, binary string, progress io.Writer) error {
+	flags := "-s -w"
+	if p.Kubernetes {
+		var err error
+		if flags, err = KubernetesFlags(ctx, module); err != nil {
+			return err
+		}
+	}
+	total, err := PackagesToBuild(ctx, module, p.Cgo, p.Target)
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(progress, "Building %s: %d packages, %s for all on 2 cores; the next run finds it in %s\n",
+		p.Name, total, p.Takes, strings.TrimSuffix(binary, ".building"))
+	cmd := Go(ctx, module, p.Cgo, "build", "-v", "-trimpath", "-ldflags="+flags, "-o", binary, p.Target)
+	out := NewProgress(progress, total)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out.Errors())
+	}
+	_, _ = fmt.Fprintf(progress, "Built %s in %v\n", p.Name, out.Took())
+	return nil
+}
+
+// Module returns the folder of a module under test.
+func Module(ctx context.Context, folder string) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/edgecore-io/edgecore").
+		Output()
+	if err != nil {
+		return "", fmt.Errorf("find the folder of the module edgecore: %w", explain(err))
+	}
+	return filepath.Join(strings.TrimSpace(string(out)), "test", folder), nil
 }
 
 // buildKey names what the program is made of.
