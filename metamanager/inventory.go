@@ -176,6 +176,16 @@ func (m *Module) reportStatuses(ctx context.Context, pods []wire.Held) {
 	}
 }
 
+// reportRequested reports the status of one pod again, as the cloud has asked.
+func (m *Module) reportRequested(ctx context.Context, msg *model.Message) error {
+	uid, err := wire.ParseReportRequest(msg)
+	if err != nil {
+		return err
+	}
+	klog.V(1).InfoS("The cloud asks for the status of a pod again", "resource", msg.Route.Resource)
+	return m.reportStatus(ctx, wire.Held{Key: msg.Route.Resource, UID: uid})
+}
+
 // reportStatus queues the stored status of a pod, unless the pod is gone or another by now, or a report on it waits.
 func (m *Module) reportStatus(ctx context.Context, pod wire.Held) error {
 	key, err := resource.Parse(pod.Key)

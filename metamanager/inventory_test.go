@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -121,6 +122,48 @@ func TestStatusIsReportedAgain(t *testing.T) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if diff := cmp.Diff([]string{"a/podpatch/lost " + patch("u-lost", "Running")}, c.reports); diff != "" {
+			t.Errorf("reported again (-want +got):\n%s", diff)
+		}
+		if got := e.waiting(); got != nil {
+			t.Errorf("the outbox holds %v, want nothing", got)
+		}
+	})
+}
+
+// TestReportRequested: the cloud asks for the status of a pod. It is reported again as it was, each time; that of
+// another pod, or none, is not, and what is invalid is refused.
+func TestReportRequested(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, h := newLinked(t, Options{})
+		c := &reconciler{answerReports: true}
+		h.answer(c.answer(t, h))
+		e.link(upWithOurs)
+		for _, name := range []string{"lost", "none"} {
+			e.ok(e.cloud("insert", "a/pod/"+name, object("a", name, "u-"+name, "1")))
+		}
+		e.ok(e.edged("patch", "a/podpatch/lost", quote(t, patch("u-lost", "Running"))))
+		synctest.Wait()
+		h.mu.Lock()
+		c.reports = nil
+		h.mu.Unlock()
+		for range 2 {
+			e.ok(e.cloud("report", "a/pod/lost", `{"uid":"u-lost"}`))
+			synctest.Wait()
+		}
+		e.ok(e.cloud("report", "a/pod/lost", `{"uid":"u-other"}`))
+		e.ok(e.cloud("report", "a/pod/none", `{"uid":"u-none"}`))
+		e.ok(e.cloud("report", "a/pod/unknown", `{"uid":"u-lost"}`))
+		e.ok(e.cloud("report", "a/secret/lost", `{"uid":"u-lost"}`))
+		for _, content := range []string{`{}`, `null`, `"x"`, `{"uid":"` + strings.Repeat("x", 300) + `"}`} {
+			if a := e.cloud("report", "a/pod/lost", content); a.Route.Operation != model.OpError {
+				t.Errorf("answer to %.20s = %s %s, want an error", content, a.Route.Operation, a.Content)
+			}
+		}
+		synctest.Wait()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		once := "a/podpatch/lost " + patch("u-lost", "Running")
+		if diff := cmp.Diff([]string{once, once}, c.reports); diff != "" {
 			t.Errorf("reported again (-want +got):\n%s", diff)
 		}
 		if got := e.waiting(); got != nil {

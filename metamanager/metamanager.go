@@ -282,6 +282,8 @@ func (m *Module) execute(
 		return m.query(ctx, key, msg)
 	case model.OpPatch:
 		return model.OK, m.report(ctx, key, msg)
+	case wire.OpReport:
+		return model.OK, m.reportRequested(ctx, msg)
 	case model.OpResponse:
 		return model.OK, m.upsertLate(ctx, key, msg)
 	case model.OpInsert, model.OpUpdate:

@@ -285,17 +285,15 @@ const maxLate = 4096
 // the node is connected and has room for the message.
 func (h *Hub) Send(node string, m *model.Message) bool {
 	s := h.session(node)
-	if s == nil {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended || len(s.answers) >= maxLate {
-		return false
-	}
-	s.answers = append(s.answers, answer{m, nil})
-	s.kick()
-	return true
+	return s != nil && s.post(m)
+}
+
+// RequestStatus asks a node to report the status of a pod again. Like Send, it never blocks and the request may be
+// lost. It returns false if the node is not connected here, has no room, or its edgecore cannot be asked.
+func (h *Hub) RequestStatus(node string, pod resource.Key, uid types.UID) bool {
+	s := h.session(node)
+	return s != nil && s.features.Report &&
+		s.post(wire.NewReportRequest(sourceEdgeController, pod.String(), string(uid)))
 }
 
 // Disconnect ends a node's session. The node's records are dropped too if its Node object is gone.

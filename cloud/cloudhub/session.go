@@ -410,6 +410,18 @@ func (s *session) handle(r pendingRequest) {
 	_ = s.deliver(s.ctx, m.RespondError(sourceCloudHub, err)) // if the link ends meanwhile, nothing waits for it
 }
 
+// post queues a message before all objects; it reports whether there is room.
+func (s *session) post(m *model.Message) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || len(s.answers) >= maxLate {
+		return false
+	}
+	s.answers = append(s.answers, answer{m, nil})
+	s.kick()
+	return true
+}
+
 // deliver writes a message before all objects, and returns when it is written.
 func (s *session) deliver(ctx context.Context, m *model.Message) error {
 	written := make(chan error, 1)

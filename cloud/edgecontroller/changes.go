@@ -21,6 +21,9 @@ type Hub interface {
 	Changed(node string, key resource.Key)
 	// Holds reports that a node has an object that the hub may not know of.
 	Holds(node string, key resource.Key, uid types.UID)
+	// RequestStatus asks a node to report a pod's status again. It returns false if the node is not connected, or
+	// cannot be asked. It never blocks.
+	RequestStatus(node string, key resource.Key, uid types.UID) bool
 	// Disconnect ends a node's session.
 	Disconnect(node, reason string)
 	// Recorded passes on a Node's InstanceAnnotation. It never blocks.
@@ -163,6 +166,10 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 	if now != nil {
 		c.tolerations.podChanged(now)
 		c.readiness.podChanged(now)
+		c.statusRequests.podChanged(now)
+	}
+	if old != nil && (now == nil || now.UID != old.UID) {
+		c.statuses.forget(old.Spec.NodeName, old.UID)
 	}
 	if len(changes) == 0 {
 		return

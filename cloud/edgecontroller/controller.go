@@ -86,7 +86,10 @@ type Controller struct {
 	readiness   *readiness
 	instances   *instances
 	duplicates  *duplicates
-	table       map[requestName]requestType
+
+	statusRequests *statusRequests
+
+	table map[requestName]requestType
 
 	tunnels      Tunnels
 	tunnelEvents *ratelimit.Limiter[string]
@@ -133,7 +136,7 @@ func New(options Options) (*Controller, error) {
 		}
 	}
 	c.tolerations, c.readiness, c.table = newTolerations(c), newReadiness(c), c.requestTypes()
-	c.instances, c.duplicates = newInstances(c), newDuplicates(c)
+	c.instances, c.duplicates, c.statusRequests = newInstances(c), newDuplicates(c), newStatusRequests(c)
 	return c, nil
 }
 
@@ -148,6 +151,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	c.readiness.run(ctx, c.owned.Go)
 	c.instances.run(ctx, c.owned.Go)
 	c.duplicates.run(ctx, c.owned.Go)
+	c.statusRequests.run(ctx, c.owned.Go)
 	began := time.Now()
 	if err := c.caches.start(ctx); err != nil {
 		return err

@@ -17,6 +17,9 @@
 // kubeadm's does. In its own name cloudcore only creates Nodes, which need a label that a node may not set itself, and
 // changes the tolerations of pods bound to them.
 //
+// It remembers, as a hash, what each connected node of ours reported last about its pods. If another writer changes
+// that, it asks the node to report it again (statusRequests).
+//
 // No request makes the process exit: a request that cannot be understood is answered with a metav1.Status that says
 // why.
 //

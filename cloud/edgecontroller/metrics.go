@@ -11,6 +11,8 @@ type metrics struct {
 	requests    *prometheus.CounterVec
 	renewals    *prometheus.CounterVec
 	tolerations *prometheus.CounterVec
+
+	statusRequests prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -24,11 +26,15 @@ func newMetrics() *metrics {
 		renewals: vec("lease_renewals_total", "Leases renewed for nodes by cloudcore itself, by outcome", "outcome"),
 		tolerations: vec("toleration_patches_total", "Patches of the tolerations of pods on edges, by outcome",
 			"outcome"),
+		statusRequests: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: prefix + "status_requests_total",
+			Help: "Requests to nodes to report a pod's status again, because the API server has another one",
+		}),
 	}
 }
 
 func (m *metrics) register(r prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{m.requests, m.renewals, m.tolerations} {
+	for _, c := range []prometheus.Collector{m.requests, m.renewals, m.tolerations, m.statusRequests} {
 		if err := r.Register(c); err != nil {
 			return err
 		}

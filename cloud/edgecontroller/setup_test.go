@@ -131,6 +131,9 @@ type notes struct {
 	changed      []string
 	disconnected []string
 	recorded     []cloudhub.Record
+	// asked are the pods whose status nodes are to report again; deaf: no node can be asked.
+	asked []string
+	deaf  bool
 	// toRecord is what nodes are to be annotated with, and wait how long that has to wait.
 	toRecord map[string]cloudhub.Record
 	wait     time.Duration
@@ -156,6 +159,15 @@ func (n *notes) Changed(node string, key resource.Key) {
 }
 
 func (n *notes) Holds(node string, key resource.Key, _ types.UID) { n.Changed(node, key) }
+
+func (n *notes) RequestStatus(node string, key resource.Key, uid types.UID) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.deaf {
+		n.asked = append(n.asked, node+" "+key.String()+" "+string(uid))
+	}
+	return !n.deaf
+}
 
 func (n *notes) Disconnect(node, reason string) {
 	n.mu.Lock()
@@ -195,6 +207,7 @@ func newFixture(t testing.TB) *fixture {
 	t.Cleanup(c.readiness.queue.ShutDown)
 	t.Cleanup(c.instances.queue.ShutDown)
 	t.Cleanup(c.duplicates.queue.ShutDown)
+	t.Cleanup(c.statusRequests.queue.ShutDown)
 	n := &notes{}
 	c.hub, c.ctx = n, t.Context()
 	c.filled.Store(true)

@@ -3,6 +3,7 @@ package edgecontroller
 import (
 	"context"
 	"encoding/json"
+	"strconv"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,8 +14,9 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// statuses tracks for which pods the API server has an older status than their node. A node reports this in its
-// session's inventory. Before that, and for the pods it named, nothing is concluded from cached statuses.
+// statuses tracks what connected nodes of ours reported last about their pods, and for which pods the API server has an
+// older status than their node. A node reports this in its session's inventory. Before that, and for the pods it named,
+// nothing is concluded from cached statuses.
 type statuses struct {
 	mu    sync.Mutex
 	nodes map[string]*nodeStatuses
@@ -27,8 +29,40 @@ type nodeStatuses struct {
 	awaited bool
 	// pending are the pods whose newest status has yet to arrive from the node.
 	pending map[types.UID]bool
-	// reported are the pods whose status arrived while the inventory was awaited.
-	reported map[types.UID]bool
+	// last has the status of each pod that the node reported last in this session, as the API server stored it.
+	last map[types.UID]lastStatus
+	// requests are those of statusRequests.
+	requests requestLimits
+}
+
+// lastStatus is a status that a node has reported. The zero value is one that is not compared.
+type lastStatus struct {
+	hash [statusHashLen]byte
+	// version is the resource version of the pod with this status; 0 if it is unknown.
+	version uint64
+}
+
+// statusHashLen is the length of a wire.StatusHash.
+const statusHashLen = 12
+
+// newLastStatus returns the status with a hash, in a version of its pod. ok is false if it is not a wire.StatusHash.
+func newLastStatus(hash string, version uint64) (s lastStatus, ok bool) {
+	if len(hash) != statusHashLen {
+		return s, false
+	}
+	s.version = version
+	copy(s.hash[:], hash)
+	return s, true
+}
+
+// versionOf returns a pod's resource version as a number, by which the API server's versions are ordered; 0 if it is
+// not one.
+func versionOf(pod *v1.Pod) uint64 {
+	n, err := strconv.ParseUint(pod.ResourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 func newStatuses() *statuses { return &statuses{nodes: map[string]*nodeStatuses{}} }
@@ -54,38 +88,56 @@ func (s *statuses) disconnected(node string) {
 	}
 }
 
-// inventoried records an inventory. Statuses that arrived before it are newer than it.
-func (s *statuses) inventoried(node string, pending map[types.UID]bool) {
+// inventoried records an inventory: the pods whose newest status has yet to arrive, and the last statuses of others.
+// Statuses that arrived before it are newer than it.
+func (s *statuses) inventoried(node string, pending map[types.UID]bool, last map[types.UID]lastStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[node]
 	if n == nil {
 		return
 	}
-	for uid := range n.reported {
-		delete(pending, uid)
+	if n.awaited {
+		for uid, newer := range n.last {
+			delete(pending, uid)
+			last[uid] = newer
+		}
+	} else {
+		for uid, known := range n.last {
+			if _, named := last[uid]; !named {
+				last[uid] = known
+			}
+		}
 	}
-	n.awaited, n.pending, n.reported = false, pending, nil
+	n.awaited, n.pending, n.last = false, pending, last
 }
 
-// reported records that the API server stored a pod's status, and reports whether that was awaited.
-func (s *statuses) reported(node string, uid types.UID) (awaited bool) {
+// reported records a status that the API server stored for a node, and reports whether it was awaited.
+func (s *statuses) reported(node string, uid types.UID, status lastStatus) (awaited bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[node]
-	switch {
-	case n == nil:
-		return false
-	case n.awaited:
-		if n.reported == nil {
-			n.reported = map[types.UID]bool{}
-		}
-		n.reported[uid] = true
+	if n == nil {
 		return false
 	}
+	if n.last == nil {
+		n.last = map[types.UID]lastStatus{}
+	}
+	n.last[uid] = status
 	awaited = n.pending[uid]
 	delete(n.pending, uid)
 	return awaited
+}
+
+// forget drops what is known about a pod that is gone.
+func (s *statuses) forget(node string, uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[node]; n != nil {
+		delete(n.pending, uid)
+		delete(n.last, uid)
+		n.requests.forget(uid)
+	}
 }
 
 // current reports whether the API server has a pod's newest status, as far as its node has reported.
@@ -103,6 +155,7 @@ func (s *statuses) current(node string, uid types.UID) bool {
 // It encodes one status for each pod in both the inventory and the cache, and makes no requests.
 func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Held) (report []string) {
 	pending, has := map[types.UID]bool{}, map[types.UID]bool{}
+	last := map[types.UID]lastStatus{}
 	for i := range pods {
 		held := &pods[i]
 		pod := c.heldPod(node, held)
@@ -122,13 +175,21 @@ func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Hel
 			klog.ErrorS(err, "Status of a pod not compared with its node's", "pod", klog.KObj(pod), "node", node)
 			continue
 		}
+		version := versionOf(pod)
 		if !same {
+			version = 0
 			pending[pod.UID] = true
 			report = append(report, held.Key)
 		}
+		if status, ok := newLastStatus(held.Status, version); ok {
+			last[pod.UID] = status
+		}
 	}
 	c.podLists.inventoried(node, has)
-	c.statuses.inventoried(node, pending)
+	c.statuses.inventoried(node, pending, last)
+	for _, pod := range c.caches.podsOf(node) {
+		c.statusRequests.podChanged(pod) // it may have changed since it was compared
+	}
 	c.readiness.nodeChanged(c.caches.node(node))
 	return report
 }
@@ -179,7 +240,29 @@ func statusHash(status *v1.PodStatus) (string, error) {
 
 // reported records that the API server stored a status that a node reported.
 func (c *Controller) reported(node string, pod *v1.Pod) {
-	if c.statuses.reported(node, pod.UID) {
+	if !c.sessions.capable(node) {
+		return
+	}
+	if c.statuses.reported(node, pod.UID, storedStatus(pod)) {
 		c.readiness.podChanged(pod)
 	}
+	if cached := c.caches.pod(pod.Namespace, pod.Name); cached != nil {
+		c.statusRequests.podChanged(cached) // it may have changed before the answer came
+	}
+}
+
+// storedStatus returns a status as the API server has stored it: only what another writer changes later differs from
+// it. The status of a mirror pod is not compared: the node has it under the UID of the static pod, and cannot report it
+// again.
+func storedStatus(pod *v1.Pod) lastStatus {
+	if pod.Annotations[v1.MirrorPodAnnotationKey] != "" {
+		return lastStatus{}
+	}
+	hash, err := statusHash(&pod.Status)
+	if err != nil {
+		klog.ErrorS(err, "Status that a node reported is not compared", "pod", klog.KObj(pod))
+		return lastStatus{}
+	}
+	status, _ := newLastStatus(hash, versionOf(pod))
+	return status
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // hashOf is the hash of the status that a node reported last.
-func hashOf(t *testing.T, pod *v1.Pod) string {
+func hashOf(t testing.TB, pod *v1.Pod) string {
 	t.Helper()
 	hash, err := statusHash(&pod.Status)
 	if err != nil {

@@ -17,6 +17,8 @@ type Features struct {
 	Lease bool `json:"lease"`
 	// Deflate: messages may be compressed (permessage-deflate; WebSocket only).
 	Deflate bool `json:"deflate"`
+	// Report: the cloud may ask the edge to report the status of a pod again.
+	Report bool `json:"report"`
 	// Tunnel: the cloud may ask the edge for a tunnel to its kubelet API (package tunnel).
 	Tunnel bool `json:"tunnel"`
 }
@@ -24,7 +26,7 @@ type Features struct {
 // AllFeatures returns everything that this version supports of itself. Tunnel is offered by ends that have what it
 // needs: a kubelet API on the edge, ports for nodes in the cloud.
 func AllFeatures() Features {
-	return Features{Inventory: true, Lease: true, Deflate: true}
+	return Features{Inventory: true, Lease: true, Deflate: true, Report: true}
 }
 
 // ParseFeatures parses the header; it ignores unknown names, which are of newer versions.
@@ -39,6 +41,8 @@ func ParseFeatures(h http.Header) Features {
 				f.Lease = true
 			case "deflate":
 				f.Deflate = true
+			case "report":
+				f.Report = true
 			case "tunnel":
 				f.Tunnel = true
 			}
@@ -59,6 +63,9 @@ func (f Features) String() string {
 	if f.Deflate {
 		names = append(names, "deflate")
 	}
+	if f.Report {
+		names = append(names, "report")
+	}
 	if f.Tunnel {
 		names = append(names, "tunnel")
 	}
@@ -71,6 +78,7 @@ func (f Features) And(g Features) Features {
 		Inventory: f.Inventory && g.Inventory,
 		Lease:     f.Lease && g.Lease,
 		Deflate:   f.Deflate && g.Deflate,
+		Report:    f.Report && g.Report,
 		Tunnel:    f.Tunnel && g.Tunnel,
 	}
 }

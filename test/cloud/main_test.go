@@ -94,6 +94,8 @@ func (h *hub) Changed(node string, key resource.Key) {
 
 func (h *hub) Holds(node string, key resource.Key, _ types.UID) { h.Changed(node, key) }
 
+func (h *hub) RequestStatus(string, resource.Key, types.UID) bool { return false }
+
 func (h *hub) Recorded(string, cloudhub.Record) {}
 
 func (h *hub) ToRecord(string, cloudhub.Record) (next cloudhub.Record, wait time.Duration, ok bool) {

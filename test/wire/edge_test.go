@@ -93,7 +93,7 @@ func newEdge(t *testing.T, name string) *edgeEnd {
 	e.store, e.client = db, metaclient.New(e.bus)
 	files := ca.Write(t, dir, ca.Node(t, node, time.Now().Add(time.Hour)))
 	hub, err := edgehub.New(edgehub.Options{
-		Node: node, Bus: e.bus, Features: &wire.Features{Inventory: true},
+		Node: node, Bus: e.bus, Features: &wire.Features{Inventory: true, Report: true},
 		Config: v1alpha2.EdgeHub{
 			Enable:            true,
 			Heartbeat:         15,
@@ -152,7 +152,7 @@ func (e *edgeEnd) cloud(ca *wiretest.CA, ours bool) (addr string, accepted chan 
 		e.handshake(r)
 		header := http.Header{}
 		if ours {
-			header.Set(wire.HeaderFeatures, "inventory")
+			header.Set(wire.HeaderFeatures, "inventory,report")
 		}
 		upgrader := websocket.Upgrader{}
 		ws, err := upgrader.Upgrade(w, r, header)
@@ -194,7 +194,7 @@ func (e *edgeEnd) handshake(r *http.Request) {
 		"Connectionuse": "msg",
 		"Origin":        "", "Sec-Websocket-Protocol": "", "Sec-Websocket-Extensions": "",
 		"Sec-Websocket-Version": "13",
-		wire.HeaderFeatures:     "inventory",
+		wire.HeaderFeatures:     "inventory,report",
 	} {
 		if got := r.Header.Get(name); got != want {
 			e.t.Errorf("header %s: %q, want %q", name, got, want)
@@ -229,6 +229,10 @@ func (e *edgeEnd) do(kind byte, text, want string) (string, error) {
 		return "", errors.New("there is no call whose result is not known yet")
 	case '@':
 		return waitSteady(e.t, want, func() (string, error) {
+			if text == "outbox" {
+				waiting, err := e.store.OutboxKeys(e.t.Context())
+				return fmt.Sprintf("%d reports", len(waiting)), err
+			}
 			row, err := e.store.Get(e.t.Context(), text)
 			if errors.Is(err, store.ErrNotFound) {
 				return "gone", nil

@@ -9,6 +9,7 @@
 //	= result         what it gets
 //	+ ~ - {..}       an object that is created, updated, deleted in the API (cloud), and
 //	@ type/ns/name   how the API, or the store of the edge, then has one, after =>
+//	@ outbox         how many reports of the edge then wait, after =>
 //	# text
 //
 // The peer's messages are sent as they stand; ours are compared byte by byte, but for ids and times, and -update writes

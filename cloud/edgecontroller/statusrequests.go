@@ -1,0 +1,143 @@
+package edgecontroller
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/time/rate"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// statusDelay is how long a status may differ before its node is asked: another change often follows.
+	statusDelay = time.Second
+	// statusRetryMin is how long a pod's second request waits after the first one. Each further one waits twice as
+	// long, up to statusRetryMax.
+	statusRetryMin, statusRetryMax = 5 * time.Second, 5 * time.Minute
+	// statusRetryReset is how long after its last request a pod counts as never requested.
+	statusRetryReset = 2 * statusRetryMax
+	// statusRequestRate and statusRequestBurst limit a node's requests per second.
+	statusRequestRate, statusRequestBurst = 5, 20
+	// statusRateWait is the time until the next look at a pod if its node has had too many requests.
+	statusRateWait = time.Second
+)
+
+// statusRequests asks nodes to report a pod's status again when the API server has another one than the node reported
+// last. Then somebody else has written it: a person, a controller, or a copy of the device that was connected to
+// another cloudcore. The node would not report it by itself, since nothing changed there.
+//
+// A fight with another writer costs a bounded number of writes: after a few requests there is one per statusRetryMax
+// for a pod. A kubelet would answer each change. The count begins again with each session of the node.
+type statusRequests struct {
+	c *Controller
+	keyQueue
+}
+
+func newStatusRequests(c *Controller) *statusRequests {
+	r := &statusRequests{c: c}
+	r.keyQueue = newKeyQueue("pod", r.sync, "Status of a pod not compared with its node's; trying again")
+	return r
+}
+
+// podChanged has a pod looked at if its status may not be its node's.
+func (r *statusRequests) podChanged(pod *v1.Pod) {
+	if _, ok := r.c.statuses.compared(pod); ok {
+		r.queue.AddAfter(pod.Namespace+"/"+pod.Name, statusDelay)
+	}
+}
+
+func (r *statusRequests) sync(_ context.Context, key string) error {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return err
+	}
+	pod := r.c.caches.pod(namespace, name)
+	if pod == nil {
+		return nil
+	}
+	hash, ok := r.c.statuses.compared(pod)
+	if !ok {
+		return nil
+	}
+	if same, err := sameStatus(pod, hash); err != nil || same {
+		return err
+	}
+	node := pod.Spec.NodeName
+	wait, ask := r.c.statuses.request(node, pod.UID, time.Now())
+	if ask {
+		if !r.c.hub.RequestStatus(node, podKey(pod), pod.UID) {
+			return nil // it is not connected any more, or cannot be asked
+		}
+		r.c.metrics.statusRequests.Inc()
+		klog.V(1).InfoS("API server has another status of a pod than its node; the node is to report it again",
+			"pod", klog.KObj(pod), "node", node, "again", wait)
+	}
+	r.queue.AddAfter(key, wait) // the request, or the report, may be lost
+	return nil
+}
+
+// compared returns the hash of the status that a pod's node reported last. ok is false if the pod's status need not, or
+// cannot, be compared with it: the node is not connected here, has a newer status, or reported none in this session; or
+// the pod is not newer than its report.
+func (s *statuses) compared(pod *v1.Pod) (hash string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[pod.Spec.NodeName]
+	if n == nil || n.awaited || n.pending[pod.UID] {
+		return "", false
+	}
+	last := n.last[pod.UID]
+	if version := versionOf(pod); last == (lastStatus{}) || version > 0 && version <= last.version {
+		return "", false
+	}
+	return string(last.hash[:]), true
+}
+
+// request reports whether a node may be asked for a pod's status now, which counts as a request, and how long to wait
+// until the next look at the pod.
+func (s *statuses) request(node string, uid types.UID, now time.Time) (wait time.Duration, ask bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	if n == nil {
+		return statusRetryMin, false
+	}
+	return n.requests.next(uid, now)
+}
+
+// requestLimits limits the requests to one node. The zero value is ready to use.
+type requestLimits struct {
+	rate *rate.Limiter
+	pods map[types.UID]podRequests
+}
+
+// podRequests are the requests for one pod: when the last one was made, and how long the next one waits after it.
+type podRequests struct {
+	last time.Time
+	wait time.Duration
+}
+
+// next does what statuses.request says.
+func (l *requestLimits) next(uid types.UID, now time.Time) (wait time.Duration, ask bool) {
+	pod := l.pods[uid]
+	if now.Sub(pod.last) >= statusRetryReset {
+		pod = podRequests{}
+	}
+	if rest := pod.wait - now.Sub(pod.last); rest > 0 {
+		return rest, false
+	}
+	if l.rate == nil {
+		l.rate, l.pods = rate.NewLimiter(statusRequestRate, statusRequestBurst), map[types.UID]podRequests{}
+	}
+	if !l.rate.AllowN(now, 1) {
+		return statusRateWait, false
+	}
+	pod = podRequests{last: now, wait: min(max(2*pod.wait, statusRetryMin), statusRetryMax)}
+	l.pods[uid] = pod
+	return pod.wait, true
+}
+
+func (l *requestLimits) forget(uid types.UID) { delete(l.pods, uid) }
