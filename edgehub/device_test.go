@@ -97,7 +97,9 @@ func simulateOurs(t *testing.T, settings func(*settings)) (links *atomic.Int64, 
 	links = new(atomic.Int64)
 	s := &http.Server{TLSConfig: ca.ServerTLS(t), ErrorLog: log.New(io.Discard, "", 0)}
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, err := wire.AcceptWebSocket(w, r, wire.AcceptOptions{Features: wire.Features{Lease: true}})
+		c, err := wire.AcceptWebSocket(w, r, wire.AcceptOptions{
+			Features: wire.Features{Inventory: true, Lease: true},
+		})
 		if err != nil {
 			t.Error(err)
 			return

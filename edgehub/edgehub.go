@@ -3,9 +3,11 @@
 //
 // It promises:
 //
-//   - Messages sent to the module go to the cloud in order. Without a link they are answered at once with the operation
-//     "error"; so is a request if the link ends before its answer. Nothing is stored here for later: metamanager's
-//     outbox does that.
+//   - Messages sent to the module go to the cloud by priority: queries and acknowledgements, then reports, and events
+//     last. Those of one priority keep their order, and none waits forever (sendqueue.go). Without a link they are
+//     answered at once with the operation "error"; so is a request if the link ends before its answer. Nothing is
+//     stored here for later: metamanager's outbox does that.
+//   - messageQPS and messageBurst hold for KubeEdge's cloud only.
 //   - A slow network blocks senders through the module's inbox; it causes no drops.
 //   - Messages from the cloud go where docs/wire.md, Dispatch, says: answers to their waiters, the rest to modules by
 //     group, in order.
@@ -18,8 +20,8 @@
 //
 // Package tunnel beside it opens tunnels to the kubelet API when the cloud asks for them.
 //
-// One goroutine connects and reads (link.go, session.go), one sends modules' messages (outgoing.go), one sends
-// heartbeats (session.go), one watches the network (network_linux.go). All end with Run's context.
+// One goroutine connects and reads (link.go, session.go), one queues modules' messages, one sends them (outgoing.go),
+// one sends heartbeats (session.go), one watches the network (network_linux.go). All end with Run's context.
 package edgehub
 
 import (
@@ -106,6 +108,8 @@ type Module struct {
 	stream   *stream.Client
 	streamTo StreamOptions
 
+	// queue has the messages that wait for the link.
+	queue *sendQueue
 	// reconnect asks for a new connection, networkChanged reports a change of the network.
 	reconnect, networkChanged notify.Signal
 
@@ -143,7 +147,7 @@ func New(o Options) (*Module, error) {
 	set.features.Tunnel = o.KubeletAPI != ""
 	m := &Module{
 		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch, newCA: o.NewCA,
-		instance: o.Instance, reconnect: notify.NewSignal(), networkChanged: notify.NewSignal(),
+		instance: o.Instance, queue: newSendQueue(), reconnect: notify.NewSignal(), networkChanged: notify.NewSignal(),
 		reachedAt: o.ReachedAt, streamTo: o.Stream,
 	}
 	if o.Stream.API != nil {
@@ -180,7 +184,8 @@ func (m *Module) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	defer cancel(nil)
-	parts.Go(func() { cancel(m.sendAll(ctx)) })
+	parts.Go(func() { cancel(m.receiveAll(ctx)) })
+	parts.Go(func() { m.sendAll(ctx) })
 	parts.Go(func() { m.watchNetwork(ctx) })
 	if m.tunnels != nil {
 		parts.Go(func() { m.tunnels.Run(ctx) })

@@ -16,9 +16,9 @@ import (
 // errNotConnected answers messages that cannot be sent.
 var errNotConnected = errors.New("not connected to the cloud")
 
-// sendAll sends modules' messages in order until ctx ends.
-func (m *Module) sendAll(ctx context.Context) error {
-	for {
+// receiveAll queues modules' messages until ctx ends.
+func (m *Module) receiveAll(ctx context.Context) error {
+	for m.queue.room(ctx) {
 		msg, err := m.bus.Receive(ctx, m.Name())
 		if err != nil {
 			if ctx.Err() != nil {
@@ -26,12 +26,25 @@ func (m *Module) sendAll(ctx context.Context) error {
 			}
 			return err
 		}
+		m.queue.put(msg)
+	}
+	return nil
+}
+
+// sendAll sends the queued messages until ctx ends. It takes a message when it may be sent, so that more urgent ones
+// that come meanwhile go first.
+func (m *Module) sendAll(ctx context.Context) {
+	for m.queue.wait(ctx) {
 		s := m.session()
-		if s == nil {
-			m.refuse(ctx, msg, errNotConnected)
-			continue
+		err := errNotConnected
+		if s != nil {
+			err = s.mayWrite()
 		}
-		if err := s.send(msg); err != nil {
+		msg := m.queue.take()
+		if err == nil {
+			err = s.write(msg)
+		}
+		if err != nil {
 			m.refuse(ctx, msg, err)
 		}
 	}

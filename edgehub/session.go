@@ -33,11 +33,16 @@ var errReconnect = errors.New("a new connection was asked for")
 // probeTimeout is how long the cloud may take to answer after the network changed.
 const probeTimeout = 5 * time.Second
 
-// send sends a message within the rate limit. After an error it was not sent.
-func (s *session) send(msg *model.Message) error {
-	if err := s.limit.Wait(s.ctx); err != nil {
+// mayWrite waits while modules exceed the link's rate limit. An error means that the link has ended.
+func (s *session) mayWrite() error {
+	if s.limit.Wait(s.ctx) != nil {
 		return errNotConnected
 	}
+	return nil
+}
+
+// write sends a message of a module. After an error it was not sent.
+func (s *session) write(msg *model.Message) error {
 	if !msg.IsResponse() && !s.requests.add(msg) {
 		return errNotConnected
 	}
@@ -46,6 +51,15 @@ func (s *session) send(msg *model.Message) error {
 		return sendError(err)
 	}
 	return nil
+}
+
+// rateOf returns the limit for modules' messages over a link. Our own cloud needs none: it reads no faster than it can
+// serve a node, and what is reported waits in metamanager's outbox, of which a few at a time are on their way.
+func (m *Module) rateOf(f wire.Features) *rate.Limiter {
+	if f.Inventory {
+		return rate.NewLimiter(rate.Inf, 1)
+	}
+	return rate.NewLimiter(m.set.rate, m.set.burst)
 }
 
 // sendError says why a message was not sent: the link is gone, or the message cannot be sent at all.
@@ -62,7 +76,7 @@ func sendError(err error) error {
 // asked for, nil if ctx ended.
 func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	inner, cancel := context.WithCancelCause(ctx)
-	s := &session{ctx: inner, conn: conn, limit: rate.NewLimiter(m.set.rate, m.set.burst)}
+	s := &session{ctx: inner, conn: conn, limit: m.rateOf(conn.Features())}
 	var parts sync.WaitGroup
 	beats := []func() error{conn.Ping}
 	if !conn.Features().Lease {

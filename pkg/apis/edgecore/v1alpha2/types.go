@@ -93,8 +93,10 @@ type Edged struct {
 
 // EdgeHub is the edge's end of the link.
 type EdgeHub struct {
-	Enable             bool      `json:"enable"`
-	Heartbeat          int32     `json:"heartbeat"`
+	Enable    bool  `json:"enable"`
+	Heartbeat int32 `json:"heartbeat"`
+	// MessageQPS and MessageBurst limit the messages a second to KubeEdge's cloudcore; 0 is no limit. Messages to
+	// cloudcore of this project have none.
 	MessageQPS         int32     `json:"messageQPS"`
 	MessageBurst       int32     `json:"messageBurst"`
 	ProjectID          string    `json:"projectID"`
