@@ -48,6 +48,8 @@ const (
 	// retryMin and retryMax bound the wait after the store refused an event.
 	retryMin = time.Second
 	retryMax = time.Minute
+	// atOnce is how many events are stored at a time: they share the store's commits.
+	atOnce = 16
 	// flushTimeout is how long an agent that stops may store what is pending.
 	flushTimeout = time.Second
 )
@@ -196,23 +198,41 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// storePending stores the pending events, and returns false when the store refused one.
+// storePending stores the pending events, several at a time, and returns false when the store refused one.
 func (r *Reporter) storePending(ctx context.Context) bool {
 	for {
-		event, ok := r.next()
-		if !ok {
+		now := time.Now()
+		var batch []*admitted
+		taken := 0
+		for ; taken < atOnce; taken++ {
+			event, ok := r.next()
+			if !ok {
+				break
+			}
+			if a := r.admit(&event, now); a != nil {
+				batch = append(batch, a)
+			}
+		}
+		if taken == 0 {
 			return true
 		}
-		if err := r.report(ctx, &event, time.Now()); err != nil {
-			r.putBack(event)
-			klog.V(2).InfoS("Event not stored yet", "event", klog.KObj(&event), "reason", event.Reason, "err", err)
+		if !r.storeAll(ctx, batch, now) {
 			return false
 		}
 	}
 }
 
-// report stores an event if it is new and within the limits. On an error it has to be tried again.
-func (r *Reporter) report(ctx context.Context, event *v1.Event, now time.Time) error {
+// admitted is an event that is to be stored.
+type admitted struct {
+	event *v1.Event
+	again bool
+	// undo gives back what it took of the limits.
+	undo func()
+	err  error
+}
+
+// admit decides whether an event is reported: if it is new and within the limits. It returns nil for others.
+func (r *Reporter) admit(event *v1.Event, now time.Time) *admitted {
 	key := keyOf(event)
 	last, again := r.reported[key]
 	if again && !isNews(event.Count, now.Sub(last)) {
@@ -223,15 +243,31 @@ func (r *Reporter) report(ctx context.Context, event *v1.Event, now time.Time) e
 		klog.V(2).InfoS("Event not reported: there are too many", "event", klog.KObj(event), "reason", event.Reason)
 		return nil
 	}
-	if err := r.store.ReportEvent(ctx, event, again); err != nil {
-		undo()
-		return err
+	return &admitted{event: event, again: again, undo: undo}
+}
+
+// storeAll stores events at a time. Those that the store refused are pending again, and it returns false.
+func (r *Reporter) storeAll(ctx context.Context, batch []*admitted, now time.Time) bool {
+	var stores sync.WaitGroup
+	for _, a := range batch {
+		stores.Go(func() { a.err = r.store.ReportEvent(ctx, a.event, a.again) })
 	}
-	if len(r.reported) >= maxReported {
-		forgetOldest(r.reported, func(t time.Time) time.Time { return t })
+	stores.Wait()
+	ok := true
+	for _, a := range slices.Backward(batch) { // the oldest is put back last, which is in front
+		if a.err != nil {
+			ok = false
+			a.undo()
+			r.putBack(*a.event)
+			klog.V(2).InfoS("Event not stored yet", "event", klog.KObj(a.event), "reason", a.event.Reason, "err", a.err)
+			continue
+		}
+		if len(r.reported) >= maxReported {
+			forgetOldest(r.reported, func(t time.Time) time.Time { return t })
+		}
+		r.reported[keyOf(a.event)] = now
 	}
-	r.reported[key] = now
-	return nil
+	return ok
 }
 
 // allowed reports whether one more event of an object and type may be reported, and counts it; undo takes that back.

@@ -1,9 +1,11 @@
 package eventreport
 
 import (
+	stdcmp "cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -40,6 +42,62 @@ func eventOf(uid, name string, count int32) v1.Event {
 		Count: count}
 }
 
+// report reports one event.
+func report(t *testing.T, r *Reporter, e v1.Event, now time.Time) error {
+	t.Helper()
+	a := r.admit(&e, now)
+	if a == nil || r.storeAll(t.Context(), []*admitted{a}, now) {
+		return nil
+	}
+	return a.err
+}
+
+// waiting is a store that takes a while.
+type waiting struct {
+	mu         sync.Mutex
+	now, most  int
+	calls, bad int
+}
+
+func (w *waiting) ReportEvent(context.Context, *v1.Event, bool) error {
+	w.mu.Lock()
+	w.now++
+	w.calls++
+	w.most = max(w.most, w.now)
+	fail := w.calls == 3
+	w.mu.Unlock()
+	time.Sleep(time.Second)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.now--; fail {
+		w.bad++
+		return errors.New("refused")
+	}
+	return nil
+}
+
+// TestEventsShareCommits: events that wait are stored at a time, a bounded number, and one that is refused comes again.
+func TestEventsShareCommits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &waiting{}
+		r := New(w, Options{Enable: true})
+		const events = 2*atOnce + 1
+		for i := range events {
+			r.Take(eventOf(fmt.Sprint(i), "e", 1), nil)
+		}
+		if r.storePending(t.Context()) {
+			t.Error("storePending = true after a refusal")
+		}
+		if !r.storePending(t.Context()) {
+			t.Error("storePending = false")
+		}
+		if w.most != atOnce || w.calls != events+1 || w.bad != 1 {
+			t.Errorf("%d events at a time in %d calls, %d refused; want %d, %d and 1", w.most, w.calls, w.bad, atOnce,
+				events+1)
+		}
+	})
+}
+
 // TestRepeatedEvents: reported when the count reaches a power of two, and when the last report is long ago.
 func TestRepeatedEvents(t *testing.T) {
 	var l eventList
@@ -47,7 +105,7 @@ func TestRepeatedEvents(t *testing.T) {
 	now := time.Unix(0, 0)
 	tell := func(e v1.Event) {
 		t.Helper()
-		if err := r.report(t.Context(), &e, now); err != nil {
+		if err := report(t, r, e, now); err != nil {
 			t.Error(err)
 		}
 	}
@@ -79,7 +137,7 @@ func TestEventsOfOneObject(t *testing.T) {
 	for i := range 1000 { // half an hour
 		now = now.Add(1800 * time.Millisecond)
 		e := eventOf("noisy", fmt.Sprint("n", i), 1)
-		if err := r.report(t.Context(), &e, now); err != nil {
+		if err := report(t, r, e, now); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -88,26 +146,32 @@ func TestEventsOfOneObject(t *testing.T) {
 	}
 	l.told = nil
 	quiet := eventOf("quiet", "q", 1)
-	if err := r.report(t.Context(), &quiet, now); err != nil || len(l.told) != 1 {
+	if err := report(t, r, quiet, now); err != nil || len(l.told) != 1 {
 		t.Errorf("told of another: %v, %v; want one event", l.told, err)
 	}
 	l.told = nil
 	warning := eventOf("noisy", "w", 1)
 	warning.Type = v1.EventTypeWarning
-	if err := r.report(t.Context(), &warning, now); err != nil || len(l.told) != 1 {
+	if err := report(t, r, warning, now); err != nil || len(l.told) != 1 {
 		t.Errorf("told of a warning after many other events: %v, %v; want one event", l.told, err)
 	}
 	limited := New(&l, Options{Enable: true, QPS: 0.001, Burst: 3})
 	l.told = nil
 	for i := range 10 {
 		e := eventOf(fmt.Sprint("u", i), "e", 1)
-		if err := limited.report(t.Context(), &e, now); err != nil {
+		if err := report(t, limited, e, now); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if len(l.told) != 3 {
 		t.Errorf("%d events were reported, want 3", len(l.told))
 	}
+}
+
+// number is that of an event in eventList.
+func number(told string) (n int) {
+	_, _ = fmt.Sscan(told, &n)
+	return n
 }
 
 // TestPendingEvents: what the store refuses is stored later, the newest events and each once; an agent that stops
@@ -130,6 +194,7 @@ func TestPendingEvents(t *testing.T) {
 		l.mu.Unlock()
 		time.Sleep(2*retryMax + time.Second)
 		synctest.Wait()
+		slices.SortFunc(l.told, func(a, b string) int { return stdcmp.Compare(number(a), number(b)) })
 		if len(l.told) != maxPending || l.told[0] != "44 1 false" || l.told[maxPending-1] != "299 2 false" {
 			t.Errorf("%d are told, want %d, from 44 to 299: %v", len(l.told), maxPending, l.told)
 		}

@@ -6,9 +6,12 @@ package statusreport
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
@@ -23,9 +26,14 @@ const (
 	// within a moment when it starts, and each write wears the flash. A pod that becomes ready or ends does not wait:
 	// see reportedState.
 	debounce = 200 * time.Millisecond
+	// progressDebounce is the same for the progress of a pod that is reported as Pending: that its sandbox is ready, or
+	// has an address. A node that starts many pods reports each as Pending and as Running, and no more.
+	progressDebounce = 5 * time.Second
 	// retryMin and retryMax bound the wait after the store refused a status.
 	retryMin = time.Second
 	retryMax = 30 * time.Second
+	// atOnce is how many statuses are stored at a time: they share the store's commits.
+	atOnce = 16
 )
 
 // Store keeps statuses; package metaclient implements it.
@@ -39,7 +47,7 @@ type Store interface {
 // Options are what a Reporter needs.
 type Options struct {
 	Store Store
-	// Stored is called with the outcome of each write; nil is success.
+	// Stored is called with the outcome of each write; nil is success. Calls may be concurrent.
 	Stored func(error)
 	// StaticStored is called after the status of a static pod was stored. It must not call the Reporter.
 	StaticStored func()
@@ -57,19 +65,24 @@ type Reporter struct {
 	changed  notify.Signal
 	// urgent wakes Run for a status that does not wait.
 	urgent notify.Signal
-	// storing is held while a status is stored, so that of two statuses of a pod the newer is stored last.
-	storing sync.Mutex
+	// storing are the pods of which a status is being stored. A channel is closed when that is done. So of two statuses
+	// of a pod the newer is stored last.
+	storing map[types.UID]chan struct{}
 }
 
 type report struct {
 	pod    *v1.Pod
 	status v1.PodStatus
+	// since is when the oldest change in it came that is not stored yet.
+	since time.Time
 }
 
 // reportedState is the part of a status that others wait for.
 type reportedState struct {
 	phase v1.PodPhase
 	ready bool
+	// containers is what the containers of a Pending pod do.
+	containers string
 }
 
 func stateOf(status *v1.PodStatus) reportedState {
@@ -77,7 +90,26 @@ func stateOf(status *v1.PodStatus) reportedState {
 	for _, c := range status.Conditions {
 		s.ready = s.ready || c.Type == v1.PodReady && c.Status == v1.ConditionTrue
 	}
+	if s.phase == v1.PodPending {
+		s.containers = containersOf(status)
+	}
 	return s
+}
+
+// containersOf says of each container whether it runs, how often it restarted, and what it waits for.
+func containersOf(status *v1.PodStatus) string {
+	var text strings.Builder
+	for _, list := range [][]v1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
+		for i := range list {
+			c, reason := &list[i], ""
+			if c.State.Waiting != nil {
+				reason = c.State.Waiting.Reason
+			}
+			fmt.Fprintf(&text, "%s %d %t %t %s;", c.Name, c.RestartCount, c.State.Running != nil,
+				c.State.Terminated != nil, reason)
+		}
+	}
+	return text.String()
 }
 
 // New returns a Reporter that stores nothing before Run or one of the flush methods is called.
@@ -86,6 +118,7 @@ func New(o Options) *Reporter {
 		opts:     o,
 		pending:  map[types.UID]report{},
 		reported: map[types.UID]reportedState{},
+		storing:  map[types.UID]chan struct{}{},
 		changed:  notify.NewSignal(),
 		urgent:   notify.NewSignal(),
 	}
@@ -94,7 +127,11 @@ func New(o Options) *Reporter {
 // PodStatus implements status.Reporter.
 func (r *Reporter) PodStatus(pod *v1.Pod, status v1.PodStatus) {
 	r.mu.Lock()
-	r.pending[pod.UID] = report{pod: pod, status: status}
+	since := time.Now()
+	if before, ok := r.pending[pod.UID]; ok {
+		since = before.since
+	}
+	r.pending[pod.UID] = report{pod: pod, status: status, since: since}
 	urgent := r.isUrgent(pod.UID)
 	r.mu.Unlock()
 	if urgent {
@@ -109,10 +146,62 @@ func (r *Reporter) isUrgent(uid types.UID) bool {
 	return state != r.reported[uid] && state.phase != v1.PodPending
 }
 
+// lockPod waits until no status of a pod is being stored, and keeps others from storing one until unlock is called.
+func (r *Reporter) lockPod(uid types.UID) (unlock func()) {
+	mine := make(chan struct{})
+	for {
+		r.mu.Lock()
+		other := r.storing[uid]
+		if other == nil {
+			r.storing[uid] = mine
+		}
+		r.mu.Unlock()
+		if other == nil {
+			break
+		}
+		<-other
+	}
+	return func() {
+		r.mu.Lock()
+		delete(r.storing, uid)
+		r.mu.Unlock()
+		close(mine)
+	}
+}
+
+// isProgress reports whether the pending status of a pod says no more than that the pod goes on starting. It is called
+// under the lock.
+func (r *Reporter) isProgress(uid types.UID) bool {
+	state := stateOf(new(r.pending[uid].status))
+	return state.phase == v1.PodPending && state == r.reported[uid]
+}
+
+// isDue returns which pending statuses are to be stored now. The result is called under the lock.
+func (r *Reporter) isDue(now time.Time) func(types.UID) bool {
+	return func(uid types.UID) bool {
+		return !r.isProgress(uid) || now.Sub(r.pending[uid].since) >= progressDebounce
+	}
+}
+
+// nextDue returns how long the first pending status waits yet; ok is false if none is pending.
+func (r *Reporter) nextDue(now time.Time) (wait time.Duration, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for uid, rep := range r.pending {
+		left := max(debounce-now.Sub(rep.since), 0)
+		if r.isProgress(uid) {
+			left = max(progressDebounce-now.Sub(rep.since), 0)
+		}
+		if !ok || left < wait {
+			wait, ok = left, true
+		}
+	}
+	return wait, ok
+}
+
 // Drop forgets the pending status of a pod. A write under way has ended when Drop returns.
 func (r *Reporter) Drop(uid types.UID) {
-	r.storing.Lock()
-	defer r.storing.Unlock()
+	defer r.lockPod(uid)()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.pending, uid)
@@ -124,33 +213,26 @@ func (r *Reporter) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
-	backoff := retry.NewBackoff(retryMin, retryMax)
-	failing, waiting := false, false
-	wait := func(delay time.Duration) {
-		timer.Reset(delay)
-		waiting = true
-	}
+	backoff, failing := retry.NewBackoff(retryMin, retryMax), false
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.changed:
-			if !waiting {
-				wait(debounce)
-			}
-			continue
 		case <-r.urgent:
 			if !failing {
 				r.flush(ctx, r.isUrgent) // a status that is refused stays pending, and changed is notified
 			}
 			continue
 		case <-timer.C:
-			waiting = false
+			if failing = !r.flush(ctx, r.isDue(time.Now())); failing {
+				timer.Reset(backoff.Next())
+			} else {
+				backoff.Reset()
+			}
 		}
-		if failing = !r.FlushAll(ctx); failing {
-			wait(backoff.Next())
-		} else {
-			backoff.Reset()
+		if wait, ok := r.nextDue(time.Now()); ok && !failing {
+			timer.Reset(wait)
 		}
 	}
 }
@@ -171,17 +253,17 @@ func (r *Reporter) flush(ctx context.Context, which func(types.UID) bool) bool {
 		}
 	}
 	r.mu.Unlock()
-	ok := true
+	var stores errgroup.Group
+	stores.SetLimit(atOnce)
 	for _, uid := range uids {
-		ok = r.Flush(ctx, uid) == nil && ok
+		stores.Go(func() error { return r.Flush(ctx, uid) })
 	}
-	return ok
+	return stores.Wait() == nil
 }
 
 // Flush stores the pending status of a pod, if there is one.
 func (r *Reporter) Flush(ctx context.Context, uid types.UID) error {
-	r.storing.Lock()
-	defer r.storing.Unlock()
+	defer r.lockPod(uid)()
 	r.mu.Lock()
 	rep, ok := r.pending[uid]
 	delete(r.pending, uid)

@@ -216,3 +216,125 @@ func TestFlushFails(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// busyStore is a Store that takes a second.
+type busyStore struct {
+	mu        sync.Mutex
+	now, most int
+	ofPod     map[types.UID]int
+	last      map[types.UID]v1.PodPhase
+	twice     bool
+}
+
+func (s *busyStore) ReportStatus(_ context.Context, pod *v1.Pod, status v1.PodStatus) error {
+	s.mu.Lock()
+	s.now++
+	s.ofPod[pod.UID]++
+	s.most, s.twice = max(s.most, s.now), s.twice || s.ofPod[pod.UID] > 1
+	s.mu.Unlock()
+	time.Sleep(time.Second)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now--
+	s.ofPod[pod.UID]--
+	s.last[pod.UID] = status.Phase
+	return nil
+}
+
+func (s *busyStore) KeepStatus(ctx context.Context, pod *v1.Pod, status v1.PodStatus) error {
+	return s.ReportStatus(ctx, pod, status)
+}
+
+// TestStatusesShareCommits: statuses of many pods are stored at a time, a bounded number; those of one pod one after
+// another, the newest last.
+func TestStatusesShareCommits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &busyStore{ofPod: map[types.UID]int{}, last: map[types.UID]v1.PodPhase{}}
+		r := newReporter(s, func(error) {})
+		const pods = 2*atOnce + 1
+		report := func(phase v1.PodPhase) {
+			for i := range pods {
+				uid := types.UID(fmt.Sprint(i))
+				r.PodStatus(testPod("p"+string(uid), uid), v1.PodStatus{Phase: phase})
+			}
+		}
+		report(v1.PodPending)
+		var flushes sync.WaitGroup
+		flushes.Go(func() { r.FlushAll(t.Context()) })
+		synctest.Wait()
+		report(v1.PodRunning)
+		began := time.Now()
+		flushes.Go(func() { r.FlushAll(t.Context()) })
+		flushes.Wait()
+		if r.FlushAll(t.Context()); s.most < atOnce || s.most > 2*atOnce || s.twice {
+			t.Errorf("%d statuses at a time, two of one pod: %v; want %d of each flush, and one of each pod", s.most,
+				s.twice, atOnce)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("two flushes of %d statuses took %v", pods, took)
+		}
+		for uid, phase := range s.last {
+			if phase != v1.PodRunning {
+				t.Errorf("the last status of %s is %s, want %s", uid, phase, v1.PodRunning)
+			}
+		}
+		if len(r.storing) != 0 || len(s.last) != pods {
+			t.Errorf("%d pods are locked, %d were stored; want none and %d", len(r.storing), len(s.last), pods)
+		}
+	})
+}
+
+// TestStartingPod: a pod that starts costs a report that it is Pending and one that it runs, however long it takes and
+// whatever it gets meanwhile. What keeps it from starting is reported at once, and its progress after a while.
+func TestStartingPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{}
+		r := newReporter(m, func(error) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = r.Run(ctx) })
+		defer wg.Wait()
+		defer cancel()
+		status := func(phase v1.PodPhase, reason, ip string) v1.PodStatus {
+			s := v1.PodStatus{Phase: phase, PodIP: ip, ContainerStatuses: []v1.ContainerStatus{{Name: "main"}}}
+			if reason != "" {
+				s.ContainerStatuses[0].State.Waiting = &v1.ContainerStateWaiting{Reason: reason}
+			}
+			return s
+		}
+		creating, pod := status(v1.PodPending, "ContainerCreating", ""), testPod("a", "1")
+		stored := func(what string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := m.count(); got != want {
+				t.Fatalf("%s: %d statuses stored, want %d: %v", what, got, want, m.puts)
+			}
+		}
+		r.PodStatus(pod, creating)
+		time.Sleep(debounce)
+		stored("it is Pending", 1)
+		r.PodStatus(pod, status(v1.PodPending, "ContainerCreating", "10.0.0.1"))
+		time.Sleep(progressDebounce / 2)
+		stored("its sandbox is ready", 1)
+		r.PodStatus(testPod("b", "2"), creating)
+		time.Sleep(debounce)
+		stored("another pod", 2)
+		r.PodStatus(pod, status(v1.PodRunning, "", "10.0.0.1"))
+		stored("it runs", 3)
+		time.Sleep(2 * progressDebounce)
+		stored("nothing else happens", 3)
+
+		slow := testPod("c", "3")
+		r.PodStatus(slow, creating)
+		time.Sleep(debounce)
+		stored("a slow pod is Pending", 4)
+		r.PodStatus(slow, status(v1.PodPending, "ContainerCreating", "10.0.0.2"))
+		time.Sleep(progressDebounce - time.Millisecond)
+		stored("progress of a slow pod, too early", 4)
+		time.Sleep(time.Millisecond)
+		stored("progress of a slow pod", 5)
+		r.PodStatus(slow, status(v1.PodPending, "ErrImagePull", "10.0.0.2"))
+		time.Sleep(debounce)
+		stored("its image is missing", 6)
+	})
+}
