@@ -19,6 +19,8 @@ const (
 	sendersMax      = 16
 	eventSendersMax = 4
 	unansweredMax   = 64
+	// eventTurn is how many other reports may go while events wait: then an event goes as well.
+	eventTurn = 64
 )
 
 // class orders queues: a link that lives for a second carries the ends of pods and their statuses.
@@ -132,8 +134,8 @@ type drain struct {
 	eventRoom int
 	queues    map[string]*queue
 	last      int64 // since of the newest queue
-	// reports and events are the queues on their way.
-	reports, events int
+	// reports and events are the queues on their way. passed counts the reports that went since an event did.
+	reports, events, passed int
 }
 
 func newDrain() *drain {
@@ -228,6 +230,11 @@ func (d *drain) next(now time.Time) (l *queue, wait time.Duration) {
 		return nil, 0
 	}
 	l, due := choose(d.queues, now, sendersMax-d.reports, d.eventRoom-d.events)
+	if d.passed >= eventTurn {
+		if event := d.nextEvent(now); event != nil {
+			l = event
+		}
+	}
 	if l == nil {
 		if !due.IsZero() {
 			wait = due.Sub(now)
@@ -236,7 +243,22 @@ func (d *drain) next(now time.Time) (l *queue, wait time.Duration) {
 	}
 	l.busy = true
 	*d.limitOf(l)++
+	if d.passed++; l.event {
+		d.passed = 0
+	}
 	return l, 0
+}
+
+// nextEvent returns the event that goes next if no other report is looked at; d.mu is held.
+func (d *drain) nextEvent(now time.Time) *queue {
+	events := map[string]*queue{}
+	for name, l := range d.queues {
+		if l.event {
+			events[name] = l
+		}
+	}
+	event, _ := choose(events, now, 0, d.eventRoom-d.events)
+	return event
 }
 
 // limitOf counts the queues of a kind that are on their way; d.mu is held.

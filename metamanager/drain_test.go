@@ -351,3 +351,30 @@ func TestFailedLaneGoesLast(t *testing.T) {
 		t.Errorf("queue after the failure = %+v, want that of %q", l, waits)
 	}
 }
+
+// TestEventsDoNotStarve: while there are always more statuses than places, an event goes now and then.
+func TestEventsDoNotStarve(t *testing.T) {
+	now := time.Now()
+	d := newDrain()
+	d.up(eventSendersMax)
+	d.add("a/event/e", "insert a/event/e")
+	for i := range 2 * sendersMax {
+		d.add(fmt.Sprint("pod", i), fmt.Sprintf("patch:%d a/podpatch/p%d", i, i))
+	}
+	for i := range 2 * eventTurn {
+		l, _ := d.next(now)
+		if l == nil {
+			t.Fatalf("no report is next after %d", i)
+		}
+		if l.event {
+			if i != eventTurn {
+				t.Errorf("the event went after %d reports, want %d", i, eventTurn)
+			}
+			return
+		}
+		key, _ := d.take(l)
+		d.add(l.name, key) // it changed meanwhile
+		d.done(l, "", now)
+	}
+	t.Errorf("no event went in %d turns", 2*eventTurn)
+}

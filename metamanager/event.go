@@ -28,27 +28,35 @@ func (m *Module) reportEvent(ctx context.Context, key resource.Key, msg *model.M
 	if key.Name == "" || !json.Valid(msg.ContentData()) {
 		return fmt.Errorf("%s: the event has no name or is not JSON", key)
 	}
-	m.events.mu.Lock()
-	defer m.events.mu.Unlock()
-	if m.events.waiting++; !m.events.counted || m.events.waiting > eventsMax {
-		old, err := m.oldEvents(ctx)
-		if err != nil {
-			return err
-		}
-		ops, keys := make([]store.Op, 0, len(old)), make([]string, 0, len(old))
-		for _, r := range old {
-			ops, keys = append(ops, store.OutboxAck(r.Key, r.Seq)), append(keys, r.Key)
-		}
-		if err := m.queue(ctx, key, msg, ops...); err != nil {
-			return err
-		}
-		m.drain.drop(keys)
-		return nil
+	old, err := m.makeRoomForEvent(ctx)
+	if err != nil {
+		return err
 	}
-	return m.queue(ctx, key, msg)
+	ops, keys := make([]store.Op, 0, len(old)), make([]string, 0, len(old))
+	for _, r := range old {
+		ops, keys = append(ops, store.OutboxAck(r.Key, r.Seq)), append(keys, r.Key)
+	}
+	if err := m.queue(ctx, key, msg, ops...); err != nil {
+		return err
+	}
+	if len(keys) > 0 {
+		m.drain.drop(keys)
+	}
+	return nil
 }
 
-// oldEvents counts the events that wait, and returns those that are to make room.
+// makeRoomForEvent counts one more event, and returns those that are to go for it. It is done before the event is
+// stored, so that many events share a commit.
+func (m *Module) makeRoomForEvent(ctx context.Context) ([]store.Report, error) {
+	m.events.mu.Lock()
+	defer m.events.mu.Unlock()
+	if m.events.waiting++; m.events.counted && m.events.waiting <= eventsMax {
+		return nil, nil
+	}
+	return m.oldEvents(ctx)
+}
+
+// oldEvents counts the events that wait, and returns those that are to make room; m.events.mu is held.
 func (m *Module) oldEvents(ctx context.Context) ([]store.Report, error) {
 	reports, err := m.store.OutboxKeys(ctx)
 	if err != nil {

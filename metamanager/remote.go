@@ -90,9 +90,10 @@ func routeOfMessage(key resource.Key, msg *model.Message) route {
 	return routeOf(msg.Route.Operation, key)
 }
 
-// acked reports whether the cloud waits for an acknowledgement of its answer (docs/wire.md, Acknowledgements).
-func acked(operation string, key resource.Key) bool {
-	return operation != model.OpPatch && key.Type != resource.TypeEndpoints
+// acked reports whether the cloud waits for an acknowledgement of its answer (docs/wire.md, Acknowledgements). Ours
+// never does.
+func acked(operation string, key resource.Key, link Link) bool {
+	return operation != model.OpPatch && key.Type != resource.TypeEndpoints && !link.Features.Inventory
 }
 
 // oursOnly reports whether a cloudcore of KubeEdge never answers for a type.
@@ -168,7 +169,7 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 			return nil, err
 		}
 	}
-	if acked(msg.Route.Operation, key) {
+	if acked(msg.Route.Operation, key, link) {
 		m.toCloud(ctx, answer.Respond(model.OK))
 	}
 	return data, nil
