@@ -18,3 +18,19 @@ func Arrival(ctx context.Context) (at time.Time, ok bool) {
 	at, ok = ctx.Value(arrivalKey{}).(time.Time)
 	return at, ok
 }
+
+type pauseKey struct{}
+
+// withPause returns a context whose request gives its worker away while it is paused.
+func withPause(ctx context.Context, pause func() (resume func())) context.Context {
+	return context.WithValue(ctx, pauseKey{}, pause)
+}
+
+// Pause is called by Upstream.Handle before it waits, and resume after it: meanwhile, another request of the node may
+// be handled in place of that of ctx.
+func Pause(ctx context.Context) (resume func()) {
+	if pause, ok := ctx.Value(pauseKey{}).(func() func()); ok {
+		return pause()
+	}
+	return func() {}
+}

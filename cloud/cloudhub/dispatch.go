@@ -100,8 +100,17 @@ func requested(m *model.Message) (arrival, string) {
 	return request, ""
 }
 
-// executorKey returns the object that a request is about: requests that change one object stay in order.
-func executorKey(name string) string {
+// executorKey returns what keeps the order of a request: requests that change one object stay in order. Queries change
+// none: many pods ask for tokens of one account.
+func executorKey(m *model.Message) string {
+	if m.Route.Operation == model.OpQuery {
+		return m.Route.Resource + " " + m.Header.ID
+	}
+	return objectOf(m.Route.Resource)
+}
+
+// objectOf returns the object that a resource is about.
+func objectOf(name string) string {
 	if r, ok := devicemsg.ParseReport(name); ok {
 		return resource.Key{Namespace: r.Namespace, Type: resource.TypeDevice, Name: r.Name}.String()
 	}

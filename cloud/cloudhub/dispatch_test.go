@@ -172,7 +172,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-func TestLaneOf(t *testing.T) {
+func TestObjectOf(t *testing.T) {
 	for name, want := range map[string]string{
 		"default/pod/web": "default/pod/web", "default/podpatch/web": "default/pod/web",
 		"default/podstatus/web": "default/pod/web",
@@ -182,7 +182,7 @@ func TestLaneOf(t *testing.T) {
 		"default/podstatus": "default/pod",
 		"k8s/ca.crt":        "k8s/ca.crt", "": "", "a/b/c/d": "a/b/c/d",
 	} {
-		if got := executorKey(name); got != want {
+		if got := objectOf(name); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}
 	}
@@ -305,7 +305,7 @@ func FuzzClassify(f *testing.F) {
 			t.Errorf("classified as %v with the reason %q, want a reason if and only if it is dropped", what, why)
 		}
 		if what == request {
-			if _, err := resource.Parse(executorKey(name)); err != nil {
+			if _, err := resource.Parse(objectOf(name)); err != nil {
 				t.Errorf("a request about %q: %v", name, err)
 			}
 		}

@@ -136,7 +136,7 @@ func FuzzReceived(f *testing.F) {
 		limit := uint64(1<<20 + 64*len(text))
 		if got := membound.Allocated(func() {
 			what, why = classify(&m, features)
-			queue = executorKey(m.Route.Resource)
+			queue = executorKey(&m)
 		}); got > limit {
 			t.Errorf("%d bytes take %d bytes, want at most %d", len(text), got, limit)
 		}

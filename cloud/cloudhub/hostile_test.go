@@ -151,7 +151,7 @@ func TestFlood(t *testing.T) {
 			if node == "calm" {
 				return m.Respond(model.OK)
 			}
-			queue := executorKey(m.Route.Resource)
+			queue := executorKey(m)
 			var n int
 			_ = json.Unmarshal(m.Content, &n)
 			mu.Lock()

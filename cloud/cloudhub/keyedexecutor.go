@@ -15,6 +15,10 @@ const (
 	executorParallel     = 8
 	executorPending      = 256
 	executorPendingBytes = 8 << 20
+	// executorPaused limits those that Pause took out of executorParallel.
+	executorPaused = 64
+	// queriesFirst is how many queries may pass other requests that wait for a worker.
+	queriesFirst = 8
 )
 
 // pendingRequest is a request that waits or runs.
@@ -23,16 +27,21 @@ type pendingRequest struct {
 	arrived time.Time
 }
 
-// keyedExecutor handles the requests of one node: in order for one object, in parallel for others. When idle it has no
-// goroutine.
+// keyedExecutor handles the requests of one node: those that change one object in order, others in parallel. Containers
+// wait for the answers to queries (a token, a Secret), so queries go first. When idle it has no goroutine.
 type keyedExecutor struct {
 	handle func(pendingRequest)
 
-	mu      sync.Mutex
-	room    *sync.Cond
-	queues  map[string][]pendingRequest // a queue exists while one of its requests runs or waits
-	ready   []string                    // queues that wait for a worker
-	workers int
+	mu     sync.Mutex
+	room   *sync.Cond
+	queues map[string][]pendingRequest // a queue exists while one of its requests runs or waits
+	// ready are the queues that wait for a worker; queries are those of queries. passed counts the queries that went
+	// while another queue waited.
+	ready, queries []string
+	passed         int
+	workers        int
+	// paused are the workers whose request is paused.
+	paused  int
 	pending int
 	bytes   int
 	closed  bool
@@ -50,7 +59,7 @@ func newKeyedExecutor(handle func(pendingRequest)) *keyedExecutor {
 func (l *keyedExecutor) put(m *model.Message, waits func()) {
 	r := pendingRequest{m, time.Now()}
 	size := len(m.Content) + 512
-	name := executorKey(m.Route.Resource)
+	name := executorKey(m)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.closed && l.pending > 0 && (l.pending >= executorPending || l.bytes+size > executorPendingBytes) {
@@ -70,22 +79,68 @@ func (l *keyedExecutor) put(m *model.Message, waits func()) {
 	if ok {
 		return
 	}
-	l.ready = append(l.ready, name)
-	if l.workers < executorParallel {
+	l.waits(name)
+	l.startWorker()
+}
+
+// waits adds a queue to those that wait for a worker; l.mu is held.
+func (l *keyedExecutor) waits(name string) {
+	if l.queues[name][0].Route.Operation == model.OpQuery {
+		l.queries = append(l.queries, name)
+	} else {
+		l.ready = append(l.ready, name)
+	}
+}
+
+// next removes and returns the queue that gets a worker; l.mu is held.
+func (l *keyedExecutor) next() (name string) {
+	list := &l.ready
+	switch {
+	case len(l.ready) == 0:
+		list, l.passed = &l.queries, 0
+	case len(l.queries) > 0 && l.passed < queriesFirst:
+		list = &l.queries
+		l.passed++
+	default:
+		l.passed = 0
+	}
+	name, *list = (*list)[0], (*list)[1:]
+	return name
+}
+
+// startWorker starts a worker if a request waits for one; l.mu is held.
+func (l *keyedExecutor) startWorker() {
+	if len(l.ready)+len(l.queries) > 0 && l.workers-l.paused < executorParallel && !l.closed {
 		l.workers++
 		l.idle.Add(1)
 		go l.work()
 	}
 }
 
-// work handles requests until none waits.
+// pause lets another request run while one only waits; resume ends that. For a moment more requests may run than
+// executorParallel.
+func (l *keyedExecutor) pause() (resume func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.paused >= executorPaused {
+		return func() {}
+	}
+	l.paused++
+	l.startWorker()
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.paused--
+	}
+}
+
+// work handles requests until none waits, or there are enough other workers.
 func (l *keyedExecutor) work() {
 	defer l.idle.Done()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.ready) > 0 && !l.closed {
-		name := l.ready[0]
-		l.ready = l.ready[1:]
+	for len(l.ready)+len(l.queries) > 0 && l.workers-l.paused <= executorParallel && !l.closed {
+		name := l.next()
 		r := l.queues[name][0]
 		l.mu.Unlock()
 		l.handle(r)
@@ -98,12 +153,12 @@ func (l *keyedExecutor) work() {
 		}
 		if rest := l.queues[name][1:]; len(rest) > 0 {
 			l.queues[name] = rest
-			l.ready = append(l.ready, name)
+			l.waits(name)
 		} else {
 			delete(l.queues, name)
 		}
 		if len(l.queues) == 0 {
-			l.queues, l.ready = nil, nil
+			l.queues, l.ready, l.queries = nil, nil, nil
 		}
 	}
 	l.workers--
@@ -113,7 +168,7 @@ func (l *keyedExecutor) work() {
 func (l *keyedExecutor) close() {
 	l.mu.Lock()
 	l.closed = true
-	l.queues, l.ready = nil, nil
+	l.queues, l.ready, l.queries = nil, nil, nil
 	l.room.Broadcast()
 	l.mu.Unlock()
 }

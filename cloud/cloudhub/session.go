@@ -397,7 +397,7 @@ func (s *session) handle(r pendingRequest) {
 	case m.Route.Resource == resourceKubeCA:
 		reply = s.hub.kubeCAAnswer(m)
 	default:
-		reply = s.hub.opts.Upstream.Handle(ctx, s.node, m)
+		reply = s.hub.opts.Upstream.Handle(withPause(ctx, s.executor.pause), s.node, m)
 	}
 	if reply == nil {
 		return

@@ -22,6 +22,7 @@ type Upstream interface {
 	// the number of nodes, while the node is heard; sooner after an error.
 	Heartbeat(ctx context.Context, node string) error
 	// Handle carries out a request, whose resource is in the form that edges use, and returns the answer; nil is no
-	// answer. It runs one call at a time for a node and object, many in parallel otherwise.
+	// answer. It runs one call at a time for a node and object, many in parallel otherwise; queries always in parallel.
+	// A call that waits calls Pause meanwhile.
 	Handle(ctx context.Context, node string, m *model.Message) *model.Message
 }

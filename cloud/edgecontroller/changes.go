@@ -39,8 +39,9 @@ type change struct {
 	key  resource.Key
 }
 
-// podChanges returns the changes for nodes in a pod's event; old is nil for a new pod, now for a deleted one. A change
-// of status alone counts only if it is in conditions that the readiness gates name and the node does not set itself.
+// podChanges returns the changes for nodes in a pod's event; old is nil for a new pod, now for a deleted one. What a
+// pod names comes before it: the node has it when it starts the pod. A change of status alone counts only if it is in
+// conditions that the readiness gates name and the node does not set itself.
 func podChanges(old, now *v1.Pod) []change {
 	var out []change
 	tell := func(pod *v1.Pod, keys ...resource.Key) {
@@ -54,8 +55,8 @@ func podChanges(old, now *v1.Pod) []change {
 	switch {
 	case old == nil && now == nil:
 	case old == nil:
-		tell(now, podKey(now))
 		tell(now, references(now)...)
+		tell(now, podKey(now))
 	case now == nil:
 		tell(old, podKey(old))
 		tell(old, references(old)...)
@@ -64,15 +65,15 @@ func podChanges(old, now *v1.Pod) []change {
 		out = append(podChanges(old, nil), podChanges(nil, now)...)
 	case samePod(old, now):
 	default:
-		tell(now, podKey(now))
 		before, after := references(old), references(now)
-		for _, k := range before {
-			if !slices.Contains(after, k) {
+		for _, k := range after {
+			if !slices.Contains(before, k) {
 				tell(now, k)
 			}
 		}
-		for _, k := range after {
-			if !slices.Contains(before, k) {
+		tell(now, podKey(now))
+		for _, k := range before {
+			if !slices.Contains(after, k) {
 				tell(now, k)
 			}
 		}

@@ -69,6 +69,30 @@ func TestPodChanges(t *testing.T) {
 	}
 }
 
+// TestReferencesFirst: what a pod names is sent before the pod, and goes after it.
+func TestReferencesFirst(t *testing.T) {
+	pod := testPod("e1", "ns", "a")
+	more := testPod("e1", "ns", "a")
+	debugged(more)
+	for name, tc := range map[string]struct {
+		old, now *v1.Pod
+		want     []string
+	}{
+		"new":      {nil, pod, []string{"ns/configmap/cm-a", "ns/secret/shared", "ns/pod/a"}},
+		"gone":     {pod, nil, []string{"ns/pod/a", "ns/configmap/cm-a", "ns/secret/shared"}},
+		"one more": {pod, more, []string{"ns/configmap/new", "ns/pod/a"}},
+		"one less": {more, pod, []string{"ns/pod/a", "ns/configmap/new"}},
+	} {
+		var got []string
+		for _, ch := range podChanges(tc.old, tc.now) {
+			got = append(got, ch.key.String())
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s: order (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 // gated gives a pod a readiness gate whose condition is as said; "" is none.
 func gated(stands v1.ConditionStatus) func(p *v1.Pod) {
 	return func(p *v1.Pod) {

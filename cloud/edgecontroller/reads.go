@@ -23,7 +23,7 @@ func retryUnknownPod[T any](ctx context.Context, do func() (T, error)) (T, error
 	for backoff := retry.NewBackoff(50*time.Millisecond, authorizerLag); ; {
 		out, err := do()
 		wait := backoff.Next()
-		if !isUnknownPod(err) || time.Now().Add(wait).After(until) || !retry.Sleep(ctx, wait) {
+		if !isUnknownPod(err) || time.Now().Add(wait).After(until) || !pause(ctx, wait) {
 			return out, err
 		}
 	}

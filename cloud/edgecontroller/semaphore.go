@@ -3,6 +3,9 @@ package edgecontroller
 import (
 	"context"
 	"time"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // Limits on concurrent requests to the API server for nodes. Beyond what it handles in parallel, requests only wait
@@ -30,4 +33,48 @@ func (p semaphore) acquire(ctx context.Context) (leave func(), err error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// slot is a request's room in a semaphore. Only the request's goroutine uses it.
+type slot struct {
+	of    semaphore
+	leave func()
+}
+
+// acquire waits for room; it does nothing if the request has it.
+func (s *slot) acquire(ctx context.Context) (err error) {
+	if s.leave == nil {
+		s.leave, err = s.of.acquire(ctx)
+	}
+	return err
+}
+
+// release gives the room back, if the request has it.
+func (s *slot) release() {
+	if s.leave != nil {
+		s.leave()
+		s.leave = nil
+	}
+}
+
+type slotKey struct{}
+
+func withSlot(ctx context.Context, s *slot) context.Context {
+	return context.WithValue(ctx, slotKey{}, s)
+}
+
+// pause waits for a while, without the slot of ctx and the hub's worker: other requests run meanwhile. It returns false
+// if ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	if s, ok := ctx.Value(slotKey{}).(*slot); ok {
+		s.release()
+		return sleep(ctx, d) && s.acquire(ctx) == nil
+	}
+	return sleep(ctx, d)
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	resume := cloudhub.Pause(ctx)
+	defer resume()
+	return retry.Sleep(ctx, d)
 }

@@ -43,3 +43,37 @@ func TestPlaces(t *testing.T) {
 		}
 	})
 }
+
+// TestPausedRequest: a request that waits for the API server to learn of a pod leaves its room to others.
+func TestPausedRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := make(semaphore, 1)
+		mine := &slot{of: all}
+		if err := mine.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan bool)
+		go func() { ended <- pause(withSlot(t.Context(), mine), time.Second) }()
+		synctest.Wait()
+		leave, err := all.acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute / 2)
+		synctest.Wait()
+		select {
+		case ok := <-ended:
+			t.Fatalf("pause = %v while another request has the room", ok)
+		default:
+		}
+		leave()
+		if !<-ended {
+			t.Error("pause = false, want true once there is room again")
+		}
+		mine.release()
+		mine.release()
+		if len(all) != 0 {
+			t.Errorf("%d requests have room after all ended", len(all))
+		}
+	})
+}

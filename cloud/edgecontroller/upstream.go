@@ -173,11 +173,12 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 	}
 	ctx, cancel := context.WithDeadline(ctx, r.arrived.Add(c.options.RequestTimeout))
 	defer cancel()
-	leave, err := c.admit(ctx, r)
+	place, err := c.admit(ctx, r)
 	if err != nil {
 		return fail(err)
 	}
-	defer leave()
+	defer place.release()
+	ctx = withSlot(ctx, place)
 	if r.content, err = cmp.Or(f.limit, smallContent()).read(r, m); err != nil {
 		return fail(err)
 	}
@@ -192,19 +193,19 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 
 // admit waits until a request may be carried out. It leaves a third of the request's time for that: a request that
 // starts later would time out, and the node would repeat it.
-func (c *Controller) admit(ctx context.Context, r *request) (leave func(), err error) {
+func (c *Controller) admit(ctx context.Context, r *request) (*slot, error) {
 	if err := c.awaitRateLimit(ctx, r); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithDeadline(ctx, c.lastStart(r))
 	defer cancel()
-	leave, err = c.requests.acquire(ctx)
-	if err != nil {
+	place := &slot{of: c.requests}
+	if err := place.acquire(ctx); err != nil {
 		return nil,
 			apierrors.NewServiceUnavailable(fmt.Sprintf("%s: cloudcore has %d requests at the API server and dropped "+
 				"this one: %v", r.key, cap(c.requests), err))
 	}
-	return leave, nil
+	return place, nil
 }
 
 // lastStart is the latest time at which a request may start.
