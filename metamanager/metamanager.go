@@ -90,6 +90,7 @@ type Module struct {
 	events    events
 	tooLarge  tooLarge
 	tokens    tokenPace
+	tokenAsks tokenAsks
 	questions questions
 	// carried are the messages of the cloud that were carried out.
 	carried wire.Recent

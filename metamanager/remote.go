@@ -369,7 +369,11 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 	if !missing && (key.Type != resource.TypeServiceAccountToken || m.keepToken(stored)) {
 		return stored, nil
 	}
-	data, err := m.ask(ctx, key, msg)
+	ask := m.ask
+	if key.Type == resource.TypeServiceAccountToken {
+		ask = m.askToken
+	}
+	data, err := ask(ctx, key, msg)
 	if err != nil {
 		if !errors.Is(err, errOffline) {
 			return nil, err

@@ -32,6 +32,11 @@ type metadata struct {
 	DeletionTimestamp json.RawMessage `json:"deletionTimestamp"`
 }
 
+// deleting reports whether the object is being deleted.
+func (m *metadata) deleting() bool {
+	return len(m.DeletionTimestamp) > 0 && string(m.DeletionTimestamp) != "null"
+}
+
 // storable reports whether a message may name this object to store or to delete it.
 func storable(key resource.Key) error {
 	switch key.Type {
@@ -112,6 +117,9 @@ func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Messag
 	ops, err := m.withTokens(ctx, key, in, op)
 	if err != nil {
 		return err
+	}
+	if fromCloud && key.Type == resource.TypePod {
+		m.askTokensAhead(ctx, key, in)
 	}
 	m.questions.pushed(in.row.Key)
 	if err := m.apply(ctx, key, ops...); err != nil {
@@ -279,7 +287,7 @@ func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Messag
 		return m.queue(ctx, key, msg)
 	}
 	status := store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data})
-	if err == nil && len(pod.DeletionTimestamp) > 0 && string(pod.DeletionTimestamp) != "null" {
+	if err == nil && pod.deleting() {
 		return m.queueUrgent(ctx, key, msg, status) // on a full disk, too: its end is reported after its last status
 	}
 	return m.queue(ctx, key, msg, status)
