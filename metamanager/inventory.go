@@ -98,7 +98,7 @@ func (m *Module) pendingStatuses(ctx context.Context) (map[string]bool, error) {
 	}
 	pending := map[string]bool{}
 	for _, r := range reports {
-		if classOf(r.Key) == classStatus {
+		if classOf(r.Key) == classStatus && !m.acks.has(r) {
 			pending[reportLane(r.Key, "")] = true
 		}
 	}
@@ -209,9 +209,11 @@ func (m *Module) reportStatus(ctx context.Context, pod wire.Held) error {
 		return nil
 	}
 	for _, waiting := range []string{reportKey(msg), msg.Route.Operation + " " + msg.Route.Resource} {
-		if _, err := m.store.OutboxGet(ctx, waiting); err == nil || !errors.Is(err, store.ErrNotFound) {
-			return err
+		r, err := m.store.OutboxGet(ctx, waiting)
+		if err == nil && m.acks.has(r) || errors.Is(err, store.ErrNotFound) {
+			continue
 		}
+		return err
 	}
 	return m.queue(ctx, key, msg)
 }

@@ -87,6 +87,7 @@ type Module struct {
 	link      linkState
 	queues    *keyedExecutor
 	drain     *drain
+	acks      acks
 	events    events
 	tooLarge  tooLarge
 	tokens    tokenPace

@@ -90,6 +90,9 @@ func (m *Module) readOutbox(ctx context.Context) (again time.Duration, err error
 		return retryFirst, err
 	}
 	for _, r := range reports {
+		if m.acks.has(r) {
+			continue
+		}
 		uid := ""
 		if isOld(r.Key) {
 			var msg model.Message
@@ -143,6 +146,9 @@ func (m *Module) sendReport(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
+	if m.acks.has(r) {
+		return nil
+	}
 	var msg model.Message
 	about, err := decodeReport(r, &msg)
 	if err != nil {
@@ -156,7 +162,8 @@ func (m *Module) sendReport(ctx context.Context, key string) error {
 	if err := send(ctx, about, &msg); err != nil {
 		return err
 	}
-	return m.store.Apply(ctx, store.OutboxAck(r.Key, r.Seq))
+	m.acknowledged(ctx, r)
+	return nil
 }
 
 func decodeReport(r store.Report, msg *model.Message) (resource.Key, error) {

@@ -1,0 +1,149 @@
+package metamanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/wire"
+)
+
+// slowDisk is a store that writes nothing while it is slow, or fails.
+type slowDisk struct {
+	Store
+	mu   sync.Mutex
+	slow chan struct{} // closed when it writes again; nil: it writes
+	fail error
+}
+
+func (s *slowDisk) set(slow chan struct{}, fail error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.slow, s.fail = slow, fail
+}
+
+func (s *slowDisk) Apply(ctx context.Context, ops ...store.Op) error {
+	s.mu.Lock()
+	slow, fail := s.slow, s.fail
+	s.mu.Unlock()
+	switch {
+	case fail != nil:
+		return fail
+	case slow != nil:
+		select {
+		case <-slow:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return s.Store.Apply(ctx, ops...)
+}
+
+// TestAnsweredReports: the places of reports are free when the cloud has answered, and do not wait for the disk. What
+// was answered is neither pending in the inventory nor sent again over the next link, and is removed when the disk
+// works.
+func TestAnsweredReports(t *testing.T) {
+	for name, fail := range map[string]error{"slow": nil, "failing": errors.New("disk")} {
+		bubble(t, name, func(t *testing.T) {
+			var m *Module
+			disk := &slowDisk{}
+			e, c := newHeld(t, func(module *Module) {
+				m = module
+				disk.Store, m.store = m.store, disk
+			})
+			const pods = 3 * sendersMax
+			for i := range pods {
+				status := quote(t, patch(fmt.Sprint("u", i), "Running"))
+				e.ok(e.edged("patch", fmt.Sprintf("a/podpatch/p%02d", i), status))
+			}
+			slow := make(chan struct{})
+			disk.set(slow, fail)
+			e.link(upWithOurs)
+			sent := 0
+			for got := c.release(); got != nil; got = c.release() {
+				sent += len(got)
+			}
+			if sent != pods {
+				t.Errorf("%d reports were sent while the disk was %s, want %d", sent, name, pods)
+			}
+			if pending, err := m.pendingStatuses(t.Context()); err != nil || len(pending) != 0 {
+				t.Errorf("pending = %v, %v; want none", pending, err)
+			}
+			e.link(upWithOurs)
+			if got := c.release(); got != nil {
+				t.Errorf("sent again over the next link: %v", got)
+			}
+			disk.set(nil, nil)
+			close(slow)
+			time.Sleep(retryMax) // of the simulated clock
+			synctest.Wait()
+			if got := e.waiting(); got != nil {
+				t.Errorf("the outbox holds %v, want nothing", got)
+			}
+			if len(m.acks.seqs) != 0 {
+				t.Errorf("%d reports are being removed, want none", len(m.acks.seqs))
+			}
+		})
+	}
+}
+
+// TestNewerThanAnswered: a report that is newer than the one whose removal is under way waits, and is sent.
+func TestNewerThanAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m *Module
+		_, _ = newHeld(t, func(module *Module) { m = module })
+		const key = "patch:u a/podpatch/p"
+		old, next := store.Report{Key: key, Seq: 1}, store.Report{Key: key, Seq: 2}
+		m.acks.begin(old)
+		if !m.acks.has(old) || m.acks.has(next) {
+			t.Error("after the answer to the old report it counts as waiting, or the next one as answered")
+		}
+		m.acks.begin(next)
+		m.acks.end(old)
+		if !m.acks.has(next) {
+			t.Error("the next report is forgotten with the old one")
+		}
+		m.acks.end(next)
+		if len(m.acks.seqs) != 0 {
+			t.Errorf("%d reports are left", len(m.acks.seqs))
+		}
+	})
+}
+
+// TestAnsweredStatusIsReportedAgain: a status whose report was answered, and is being removed, is reported when the
+// cloud asks for it.
+func TestAnsweredStatusIsReportedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m *Module
+		disk := &slowDisk{}
+		e, c := newHeld(t, func(module *Module) {
+			m = module
+			disk.Store, m.store = m.store, disk
+		})
+		e.ok(e.cloud("insert", "a/pod/p", `{"metadata":{"name":"p","namespace":"a","uid":"u"}}`))
+		e.ok(e.edged("patch", "a/podpatch/p", quote(t, patch("u", "Running"))))
+		slow := make(chan struct{})
+		disk.set(slow, nil)
+		e.link(upWithOurs)
+		if got := c.release(); len(got) != 1 {
+			t.Fatalf("sent %v, want one status", got)
+		}
+		synctest.Wait()
+		done := make(chan error, 1)
+		go func() { done <- m.reportStatus(t.Context(), wire.Held{Key: "a/pod/p", UID: "u"}) }()
+		synctest.Wait()
+		disk.set(nil, nil)
+		close(slow)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if got := c.release(); len(got) != 1 {
+			t.Errorf("sent %v, want the status again", got)
+		}
+	})
+}
