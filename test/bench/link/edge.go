@@ -58,6 +58,11 @@ func measureEdge(ctx context.Context, t *table, o options) (err error) {
 			return fmt.Errorf("create pods: %w", err)
 		}
 	}
+	if o.parts["burst"] {
+		if err := e.burst(ctx); err != nil {
+			return fmt.Errorf("burst: %w", err)
+		}
+	}
 	if o.parts["bytes"] {
 		if err := e.bytes(ctx); err != nil {
 			return fmt.Errorf("count bytes: %w", err)

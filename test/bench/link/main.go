@@ -48,7 +48,7 @@ func parse() (options, error) {
 	flag.StringVar(&o.edge, "edgecore", "bin/edgecore", "the stripped `edgecore` to measure")
 	flag.StringVar(&o.cloud, "cloudcore", "bin/cloudcore", "the stripped `cloudcore` to measure")
 	nodes := flag.String("nodes", "1000", "how many simulated edges there are; 1000,5000 is a run with each")
-	parts := flag.String("parts", "memory,updates,storm,bytes,create,devices", "what to measure")
+	parts := flag.String("parts", "memory,updates,storm,bytes,create,burst,devices", "what to measure")
 	flag.DurationVar(&o.idle, "idle", 5*time.Minute,
 		"how long to count the bytes of an idle node: statuses are reported every 5 minutes")
 	flag.DurationVar(&o.outage, "outage", time.Minute,
@@ -85,7 +85,7 @@ func run(ctx context.Context, o options) error {
 			}
 		}
 	}
-	if o.parts["bytes"] || o.parts["create"] || o.parts["devices"] {
+	if o.parts["bytes"] || o.parts["create"] || o.parts["burst"] || o.parts["devices"] {
 		return measureEdge(ctx, &t, o)
 	}
 	return nil

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/edgecore-io/edgecore/test/bench/floor"
+	"github.com/edgecore-io/edgecore/test/bench/load"
+)
+
+const (
+	// burstPods is how many pods are made at once, burstRounds how often.
+	burstPods   = 30
+	burstRounds = 3
+)
+
+// floorLevels are how many pods the floor makes at a time: its best level counts.
+var floorLevels = []int{4, 8, 16, burstPods}
+
+// burstTimes are those of one burst: from the first create to the first and last pod that runs, and from the first
+// delete to the last pod that is gone. writes are the changes of the pods in the API until all ran.
+type burstTimes struct {
+	first, last, gone time.Duration
+	writes            int
+}
+
+// burst makes 30 default pods at once, with a token each, in the same run as the floor makes as many.
+func (e *edgeSite) burst(ctx context.Context) error {
+	say("%d pods at once, %d times", burstPods, burstRounds)
+	var first, last, gone, floorUp, floorDown []time.Duration
+	writes := 0
+	for round := range burstRounds + 1 {
+		up, down, err := e.floorBurst(ctx, round)
+		if err != nil {
+			return fmt.Errorf("floor: %w", err)
+		}
+		b, err := e.podBurst(ctx, round)
+		if err != nil {
+			return err
+		}
+		say("burst: first %s, last %s, gone %s; floor %s and %s", seconds(b.first), seconds(b.last), seconds(b.gone),
+			seconds(up), seconds(down))
+		if round == 0 { // it warms things up
+			continue
+		}
+		first, last, gone = append(first, b.first), append(last, b.last), append(gone, b.gone)
+		floorUp, floorDown = append(floorUp, up), append(floorDown, down)
+		writes += b.writes
+	}
+	base, baseDown := load.Median(floorUp), load.Median(floorDown)
+	row := func(what string, ours []time.Duration, floor time.Duration, limit string) {
+		m := load.Median(ours)
+		measured := fmt.Sprintf("%s (%.2fx; %s to %s)", seconds(m), float64(m)/float64(floor),
+			seconds(slices.Min(ours)), seconds(slices.Max(ours)))
+		e.t.row(what, measured, seconds(floor), limit)
+	}
+	row("30 default pods at once (API) -> the last Running (API), median of 3", last, base, "<= 1.10x floor + 0.5 s")
+	row("the same, the first Running", first, base, "<= 0.6 s")
+	row("all 30 deleted (API) -> gone (API), grace 1 s", gone, baseDown, "<= 1.15x floor + grace")
+	e.t.row("changes of a pod in the API until all 30 run", fmt.Sprintf("%.1f",
+		float64(writes)/(burstPods*burstRounds)), "1", "<= 2")
+	return nil
+}
+
+// floorBurst makes and deletes as many pods with the bare CRI at each level, and returns the times of the best.
+func (e *edgeSite) floorBurst(ctx context.Context, round int) (up, down time.Duration, err error) {
+	for _, level := range floorLevels {
+		pods := make([]*floor.Pod, burstPods)
+		began := time.Now()
+		err := e.atOnce(ctx, level, func(ctx context.Context, i int) (err error) {
+			pods[i], err = e.floor.Create(ctx, fmt.Sprintf("burst-%d-%d-%d", round, level, i))
+			return err
+		})
+		if err != nil {
+			return 0, 0, err
+		}
+		if took := time.Since(began); up == 0 || took < up {
+			up = took
+		}
+		began = time.Now()
+		err = e.atOnce(ctx, level, func(ctx context.Context, i int) error {
+			return e.floor.Delete(ctx, pods[i], time.Second)
+		})
+		if err != nil {
+			return 0, 0, err
+		}
+		if took := time.Since(began); down == 0 || took < down {
+			down = took
+		}
+	}
+	return up, down, nil
+}
+
+// atOnce calls do for each pod of a burst, some at a time.
+func (e *edgeSite) atOnce(ctx context.Context, level int, do func(context.Context, int) error) error {
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(level)
+	for i := range burstPods {
+		all.Go(func() error { return do(ctx, i) })
+	}
+	return all.Wait()
+}
+
+// podBurst makes and deletes pods, and returns when each state was seen by a client that watches.
+func (e *edgeSite) podBurst(ctx context.Context, round int) (b burstTimes, err error) {
+	ctx, cancel := context.WithTimeout(ctx, edgeTime)
+	defer cancel()
+	pods := e.api.CoreV1().Pods("default")
+	label := fmt.Sprintf("burst=%d", round)
+	w, err := pods.Watch(ctx, metav1.ListOptions{LabelSelector: label})
+	if err != nil {
+		return b, err
+	}
+	defer w.Stop()
+	began := time.Now()
+	var running sync.WaitGroup
+	defer running.Wait()
+	created := make(chan error, 1)
+	running.Go(func() {
+		created <- e.atOnce(ctx, burstPods, func(ctx context.Context, i int) error {
+			pod := demo(fmt.Sprintf("burst-%d-%d", round, i))
+			pod.Labels = map[string]string{"burst": fmt.Sprint(round)}
+			pod.Spec.AutomountServiceAccountToken = nil // the API server adds the token's volume
+			_, err := pods.Create(ctx, pod, metav1.CreateOptions{})
+			return err
+		})
+	})
+	ran := map[string]bool{}
+	err = await(ctx, w, func(event watch.Event, p *v1.Pod) bool {
+		if event.Type == watch.Modified {
+			b.writes++
+		}
+		if p.Status.Phase == v1.PodRunning {
+			if ran[p.Name] = true; b.first == 0 {
+				b.first = time.Since(began)
+			}
+		}
+		return len(ran) == burstPods
+	})
+	b.last = time.Since(began)
+	if err == nil {
+		err = <-created
+	}
+	if err != nil {
+		return b, fmt.Errorf("%d of %d pods run: %w", len(ran), burstPods, err)
+	}
+	err = e.endBurst(ctx, w, label, &b)
+	return b, err
+}
+
+// endBurst deletes the pods of a burst, and waits until all are gone.
+func (e *edgeSite) endBurst(ctx context.Context, w watch.Interface, label string, b *burstTimes) error {
+	began := time.Now()
+	err := e.api.CoreV1().Pods("default").DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: label})
+	if err != nil {
+		return err
+	}
+	gone := 0
+	err = await(ctx, w, func(event watch.Event, p *v1.Pod) bool {
+		if event.Type == watch.Deleted {
+			gone++
+		}
+		return gone == burstPods
+	})
+	b.gone = time.Since(began)
+	if err != nil {
+		return fmt.Errorf("%d of %d pods are gone: %w", gone, burstPods, err)
+	}
+	return nil
+}
