@@ -18,7 +18,9 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/metricsserver"
 	"github.com/edgecore-io/edgecore/test/testenv/modbusserver"
+	"github.com/edgecore-io/edgecore/test/testenv/nat"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
 
@@ -33,14 +35,16 @@ type demo struct {
 	options
 	*narrator
 
-	kube  *kube.Cluster
-	cloud *cloud.Cloud
-	// cables are between device and cloud: of the link, and of the certificates.
-	cables []*proxy.Proxy
-	ctrd   *containerd.Instance
-	cri    *cri.Client
-	edge   *agent.Agent
-	sensor *modbusserver.Server
+	kube    *kube.Cluster
+	metrics *metricsserver.Server
+	cloud   *cloud.Cloud
+	// network is the device's, behind NAT. Cables are its only ways to cloudcore: of the link, and of the certificates.
+	network *nat.Network
+	cables  []*proxy.Proxy
+	ctrd    *containerd.Instance
+	cri     *cri.Client
+	edge    *agent.Agent
+	sensor  *modbusserver.Server
 	// mapperLog is the log of the sensor's mapper.
 	mapperLog string
 
@@ -97,22 +101,28 @@ func (d *demo) prepare(ctx context.Context) error {
 	if err := clear(ctx, d.dir); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(d.dir, "bin"), 0o755); err != nil {
-		return err
+	for _, dir := range []string{d.bin(), d.wrapped()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
 	}
 	owner, err := daemon.Identify(os.Getpid())
 	if err != nil {
 		return err
 	}
 	for name, target := range map[string]string{"edgecore": d.edgecore, "cloudcore": d.cloudcore} {
-		if err := os.Symlink(target, filepath.Join(d.dir, "bin", name)); err != nil {
+		if err := os.Symlink(target, filepath.Join(d.bin(), name)); err != nil {
 			return err
 		}
 	}
-	d.env = []string{"PATH=" + filepath.Join(d.dir, "bin") + ":" + os.Getenv("PATH"), "KUBECONFIG=" + d.kubeconfig(),
+	d.env = []string{"PATH=" + d.bin() + ":" + os.Getenv("PATH"), "KUBECONFIG=" + d.kubeconfig(),
 		"KUBECACHEDIR=" + filepath.Join(d.dir, "kubectl-cache")}
 	return (&record{Owner: owner}).save(d.dir)
 }
+
+// bin holds the programs that the story runs, wrapped those that run in the device's network.
+func (d *demo) bin() string     { return filepath.Join(d.dir, "bin") }
+func (d *demo) wrapped() string { return filepath.Join(d.dir, "wrapped") }
 
 func (d *demo) kubeconfig() string { return filepath.Join(d.dir, "kubeconfig") }
 
@@ -157,6 +167,9 @@ func (d *demo) keepLogs() {
 	}
 	if d.ctrd != nil {
 		files = append(files, d.ctrd.LogFile())
+	}
+	if d.metrics != nil {
+		files = append(files, d.metrics.Log())
 	}
 	if d.cloud != nil {
 		files = append(files, d.cloud.Log())
@@ -203,13 +216,15 @@ func (d *demo) until(ctx context.Context, limit time.Duration, what string, chec
 func (d *demo) keepRunning(ctx context.Context) {
 	d.title("All of it runs on, until Ctrl-C here or `make demo-stop`")
 	d.say("To use it from another terminal:")
-	d.say("  cd %s\n  export PATH=%s:$PATH KUBECONFIG=%s", workingFolder(), quote(filepath.Join(d.dir, "bin")),
+	d.say("  cd %s\n  export PATH=%s:$PATH KUBECONFIG=%s", workingFolder(), quote(d.bin()),
 		quote(d.kubeconfig()))
 	d.say("Then, for example:")
 	d.say(`  kubectl get pods -o wide
   kubectl scale deployment/web --replicas=5
-  edgecore status --config %[1]s
-  edgecore get events --config %[1]s
+  kubectl port-forward deployment/web 8080:80    # the page, at http://localhost:8080
+  device edgecore status --config %[1]s
+  device edgecore get events --config %[1]s
+  device sh                                      # a shell in the device's network
   tail -f %s %s`, shown(d.edge.Config()), shown(d.edge.Log()), shown(d.cloud.Log()))
 	d.say("Here, the word cut (and Enter) cuts the link, and mend mends it.")
 	// It ends with this program: a read of a terminal cannot be interrupted.

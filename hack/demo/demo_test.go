@@ -136,6 +136,7 @@ func (p *told) checkGone(but ...string) {
 	owner := regexp.MustCompile(fmt.Sprintf(`"owner": \{\s*"pid": %d,`, p.cmd.Process.Pid))
 	for _, pattern := range []string{
 		filepath.Join(os.TempDir(), "edgecore-kube-????????", "cluster.json"), "/run/ec-????????/instance.json",
+		"/run/ec-????????/nat.json",
 	} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
@@ -153,9 +154,11 @@ func (p *told) checkGone(but ...string) {
 var milestones = []string{
 	"==> 1. Start a Kubernetes cluster", "Server Version: v1.",
 	"==> 2. Install cloudcore", "objectsyncs.reliablesyncs.kubeedge.io created", "readyz check passed",
-	"==> 3. Join a device", "edgecore join --cloudcore-ipport", "Got a certificate for node edge-1", "edge-1   Ready ",
+	"==> 3. Join a device", "/24", "device edgecore join --cloudcore-ipport", "Got a certificate for node edge-1",
+	"edge-1   Ready ",
 	"==> 4. Run a Deployment on it", `deployment "web" successfully rolled out`, oldPage,
-	"==> 5. Reach into its pods with kubectl", "edge-1   ", "response:200", oldPage,
+	"==> 5. Reach into its pods with kubectl, through NAT", "Unauthorized", "Failed to connect", "edge-1   ",
+	"response:200", oldPage, "$ kubectl top node", "edge-1   ", "$ kubectl top pod", "web-",
 	"==> 6. Read a sensor, and set its limit", "device.devices.kubeedge.io/hall created", "limit      60",
 	"device.devices.kubeedge.io/hall patched", "in the sensor's register", "limit = 55",
 	"==> 7. Cut the link", "edge-1   NotReady ", "CloudUnreachable", "edge-1 is offline since",
@@ -164,7 +167,7 @@ var milestones = []string{
 	"with no cloud", "edge-1\n", oldPage, "temp       31",
 	"==> 9. Change the page in the cluster meanwhile", "configmap/page patched", "NotReady", oldPage, "temp = 21",
 	"==> 10. Mend the link", "dials again by itself", "the pods showed the new page", newPage, "edge-1   Ready ",
-	"temp = 31", "No pod was restarted by it",
+	"response:200", "temp = 31", "No pod was restarted by it",
 }
 
 // TestStory tells it whole and keeps it running, uses it as the program says, and ends it from outside.
@@ -186,10 +189,14 @@ func TestStory(t *testing.T) {
 	}
 	_, use, _ := strings.Cut(p.text(), "To use it from another terminal:")
 	use, _, _ = strings.Cut(use, "Then, for example:")
-	cmd := exec.Command("sh", "-ec", use+"\nkubectl get pods")
-	cmd.Dir = "/"
-	if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), "Running") != replicas {
-		t.Errorf("kubectl get pods: %v, want %d pods Running\n%s", err, replicas, out)
+	for _, command := range []string{
+		"kubectl get pods", "device edgecore get pods --config " + filepath.Join(p.dir, "edge", "edgecore.yaml"),
+	} {
+		cmd := exec.Command("sh", "-ec", use+"\n"+command)
+		cmd.Dir = "/"
+		if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), "Running") != replicas {
+			t.Errorf("%s: %v, want %d pods Running\n%s", command, err, replicas, out)
+		}
 	}
 	for _, line := range [][2]string{
 		{"cut", "The link is cut."}, {"mend", "The link is mended."}, {"burn", `"burn": want cut or mend`},

@@ -17,6 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/nat"
 )
 
 // record is what another process needs to stop a demo; it is in the demo's folder.
@@ -100,8 +101,8 @@ func clear(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	// The cluster and the containerd know their owner themselves.
-	if err := errors.Join(containerd.Sweep(ctx), kube.Sweep()); err != nil {
+	// The cluster, the containerd and the network know their owner themselves.
+	if err := errors.Join(containerd.Sweep(ctx), kube.Sweep(), nat.Sweep(ctx)); err != nil {
 		return err
 	}
 	return removeFolder(dir)

@@ -24,7 +24,8 @@ func (d *demo) addresses(ctx context.Context) ([]string, error) {
 	return list, nil
 }
 
-func get(address string) string { return "curl -sS --max-time 5 http://" + address + "/" }
+// get is the command that shows a pod's page on the device; its network is the only one that has the pods' addresses.
+func get(address string) string { return "device curl -sS --max-time 5 http://" + address + "/" }
 
 // pageIs checks that every pod serves this page.
 func (d *demo) pageIs(ctx context.Context, want string) error {

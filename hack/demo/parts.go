@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/metricsserver"
+	"github.com/edgecore-io/edgecore/test/testenv/nat"
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
 
@@ -27,30 +30,77 @@ const (
 	gracePeriod = 25 * time.Second
 )
 
-// startCluster starts etcd and Kubernetes.
-func (d *demo) startCluster(ctx context.Context) (err error) {
-	d.kube, err = kube.Launch(ctx, kube.Options{
-		ControllerManager: true, Scheduler: true, NodeMonitorGracePeriod: gracePeriod, NodeMonitorPeriod: time.Second,
-		APIServerFlags: []string{"--kubelet-preferred-address-types=InternalIP"}, // as with kubeadm
-	})
+// startCluster starts etcd, Kubernetes and metrics-server. All that has to be built is built first.
+func (d *demo) startCluster(ctx context.Context) error {
+	binaries, err := kube.Build(ctx, d.out)
 	if err != nil {
 		return err
 	}
-	d.later(d.kube.Stop)
-	if err := os.Symlink(d.kube.KubectlPath(), filepath.Join(d.dir, "bin", "kubectl")); err != nil {
+	metricsServer, err := metricsserver.Build(ctx, d.out)
+	if err != nil {
 		return err
 	}
-	return os.Symlink(d.kube.Kubeconfig(kube.AdminUser), d.kubeconfig())
+	if d.kube, err = kube.Launch(ctx, kube.Options{
+		ControllerManager: true, Scheduler: true, NodeMonitorGracePeriod: gracePeriod, NodeMonitorPeriod: time.Second,
+		Aggregation:    true,
+		APIServerFlags: []string{"--kubelet-preferred-address-types=InternalIP"}, // as with kubeadm
+		Binaries:       binaries,
+	}); err != nil {
+		return err
+	}
+	d.later(d.kube.Stop)
+	if d.metrics, err = metricsserver.Launch(ctx, metricsServer, d.kube,
+		filepath.Join(d.dir, "metrics-server")); err != nil {
+		return err
+	}
+	d.later(d.metrics.Stop)
+	if err := os.Symlink(d.kube.KubectlPath(), filepath.Join(d.bin(), "kubectl")); err != nil {
+		return err
+	}
+	if err := os.Symlink(d.kube.Kubeconfig(kube.AdminUser), d.kubeconfig()); err != nil {
+		return err
+	}
+	// Until then kubectl complains about an API that does not answer.
+	return d.until(ctx, patience, "kube-apiserver reaches metrics-server", func() error {
+		_, err := d.quiet(ctx, "kubectl wait --for=condition=Available --timeout=10s apiservice/"+
+			metricsserver.APIService)
+		return err
+	})
 }
 
-// startCloud starts cloudcore with the rights of deploy/cloudcore, and lays the cables.
+// startNetwork makes the device's network, and the command "device" that runs another one in it.
+func (d *demo) startNetwork(ctx context.Context) (err error) {
+	if d.network, err = nat.Start(ctx); err != nil {
+		return err
+	}
+	d.later(d.network.Stop)
+	return d.network.Wrap(d.onDevice())
+}
+
+// onDevice is the program that runs a command in the device's network.
+func (d *demo) onDevice() string { return filepath.Join(d.bin(), "device") }
+
+// wrap returns a program that runs another one in the device's network.
+func (d *demo) wrap(program string) (string, error) {
+	path := filepath.Join(d.wrapped(), filepath.Base(program))
+	return path, d.network.Wrap(path, program)
+}
+
+// startCloud starts cloudcore with the rights of deploy/cloudcore, and lays the cables. cloudcore itself listens where
+// the device cannot reach it.
 func (d *demo) startCloud(ctx context.Context) error {
+	if err := d.startNetwork(ctx); err != nil {
+		return err
+	}
 	kubeconfig, err := d.kube.AddServiceAccount(ctx, "kubeedge", "cloudcore")
 	if err != nil {
 		return err
 	}
 	if d.cloud, err = cloud.New(cloud.Options{
-		Binary: d.cloudcore, Dir: filepath.Join(d.dir, "cloud"), Kubeconfig: kubeconfig,
+		Binary:     d.cloudcore,
+		Dir:        filepath.Join(d.dir, "cloud"),
+		Kubeconfig: kubeconfig,
+		Hub:        map[string]any{"advertiseAddress": []string{d.network.Host}}, // where the cables begin
 	}); err != nil {
 		return err
 	}
@@ -60,7 +110,7 @@ func (d *demo) startCloud(ctx context.Context) error {
 		return err
 	}
 	for _, port := range []int{d.cloud.Link, d.cloud.Bootstrap} {
-		c, err := proxy.Start(net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		c, err := proxy.StartOn(d.network.Host, net.JoinHostPort(d.cloud.Address, strconv.Itoa(port)))
 		if err != nil {
 			return err
 		}
@@ -72,7 +122,16 @@ func (d *demo) startCloud(ctx context.Context) error {
 
 // startRuntime starts the device's containerd.
 func (d *demo) startRuntime(ctx context.Context) (err error) {
-	if d.ctrd, err = containerd.Start(ctx, containerd.Options{Root: filepath.Join(d.dir, "containerd")}); err != nil {
+	program, err := exec.LookPath("containerd")
+	if err != nil {
+		return fmt.Errorf("%w; hack/setup installs it", err)
+	}
+	if program, err = d.wrap(program); err != nil {
+		return err
+	}
+	if d.ctrd, err = containerd.Start(ctx, containerd.Options{
+		Root: filepath.Join(d.dir, "containerd"), Binary: program,
+	}); err != nil {
 		return err
 	}
 	d.later(func(ctx context.Context) error {
@@ -93,14 +152,19 @@ func (d *demo) startRuntime(ctx context.Context) (err error) {
 }
 
 // makeDevice writes the configuration of a device that has joined no cloud yet.
-func (d *demo) makeDevice() (err error) {
+func (d *demo) makeDevice() error {
+	program, err := d.wrap(d.edgecore)
+	if err != nil {
+		return err
+	}
 	d.edge, err = agent.New(agent.Options{
-		Binary:     d.edgecore,
+		Binary:     program,
 		Dir:        filepath.Join(d.dir, "edge"),
 		NodeName:   node,
 		Endpoint:   d.ctrd.Endpoint(),
 		CgroupRoot: d.ctrd.CgroupRoot(),
 		Kubelet:    map[string]any{"nodeStatusUpdateFrequency": "2s"},
+		Dial:       d.network.Dial,
 	})
 	if err == nil {
 		d.later(d.edge.Stop)
@@ -114,7 +178,7 @@ func (d *demo) join() string {
 	_, certPort, _ := net.SplitHostPort(bootstrap) // it is a listener's address
 	return strings.Join([]string{
 		"cloudcore gettoken --config " + shown(d.cloud.Config()) + " |",
-		"edgecore join --cloudcore-ipport " + link + " --certport " + certPort + " --token-file -",
+		"device edgecore join --cloudcore-ipport " + link + " --certport " + certPort + " --token-file -",
 		"--config " + shown(d.edge.Config()) + " --cert-path " + shown(filepath.Join(d.edge.Dir, "certs")),
 		"--set modules.edgeHub.heartbeat=" + strconv.Itoa(heartbeat) + " --no-start",
 	}, " \\\n    ")
@@ -122,7 +186,7 @@ func (d *demo) join() string {
 
 // startAgent starts edgecore.
 func (d *demo) startAgent(ctx context.Context) error {
-	d.show("edgecore --config " + shown(d.edge.Config()) + " &")
+	d.show("device edgecore --config " + shown(d.edge.Config()) + " &")
 	return d.edge.Start(ctx)
 }
 

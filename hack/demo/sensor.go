@@ -26,7 +26,7 @@ const (
 func (d *demo) readSensor(ctx context.Context) error {
 	d.title("Read a sensor, and set its limit")
 	d.say("Beside the device is a sensor, which speaks Modbus. In the cluster it is a Device. A mapper on the device " +
-		"reads and writes\nits registers: here a process, elsewhere a pod (deploy/mappers/modbus.yaml).")
+		"reads and\nwrites its registers: here a process, elsewhere a pod (deploy/mappers/modbus.yaml).")
 	if err := d.startSensor(ctx); err != nil {
 		return err
 	}
@@ -82,17 +82,17 @@ func (d *demo) startSensor(ctx context.Context) (err error) {
 		return err
 	}
 	d.sensor.Set(tempRegister, 21)
-	if err := d.sensor.Listen(); err != nil {
+	if err := d.network.Do(d.sensor.Listen); err != nil {
 		return err
 	}
 	d.later(func(context.Context) error { return d.sensor.Stop() })
 	dir := filepath.Join(d.dir, "mapper")
-	d.show(fmt.Sprintf("modbus --agent %s --socket %s &", shown(d.edge.DMISocket()),
+	d.show(fmt.Sprintf("device modbus --agent %s --socket %s &", shown(d.edge.DMISocket()),
 		shown(filepath.Join(dir, "modbus.sock"))))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	m, err := mapper.LaunchModbus(ctx, dir, d.edge.DMISocket())
+	m, err := mapper.LaunchModbus(ctx, dir, d.edge.DMISocket(), d.onDevice())
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (d *demo) cloudHas(ctx context.Context, lines ...string) error {
 
 // showSensor prints what the device has from the sensor, once its temperature is temp.
 func (d *demo) showSensor(ctx context.Context, temp string) error {
-	command := "edgecore get devices --config " + shown(d.edge.Config())
+	command := "device edgecore get devices --config " + shown(d.edge.Config())
 	if err := d.until(ctx, patience, "the device has temperature "+temp, func() error {
 		out, err := d.quiet(ctx, command)
 		for line := range strings.Lines(out) {

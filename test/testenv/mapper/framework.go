@@ -57,14 +57,15 @@ func StartModbus(t testing.TB, agent string) {
 }
 
 // LaunchModbus builds and runs the Modbus mapper of this repository in dir, whose path must be short enough for a
-// socket. The caller ends it.
-func LaunchModbus(ctx context.Context, dir, agent string) (*daemon.Process, error) {
+// socket. The caller ends it. The words of a command before it, if there are any, run it elsewhere.
+func LaunchModbus(ctx context.Context, dir, agent string, before ...string) (*daemon.Process, error) {
 	binary := filepath.Join(dir, "modbus")
 	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/edgecore-io/edgecore/mappers/modbus")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the Modbus mapper: %w\n%s", err, out)
 	}
-	return daemon.Start(LogFile(dir), nil, binary, "--agent", agent, "--socket", filepath.Join(dir, "modbus.sock"))
+	command := append(before, binary, "--agent", agent, "--socket", filepath.Join(dir, "modbus.sock"))
+	return daemon.Start(LogFile(dir), nil, command[0], command[1:]...)
 }
 
 // LogFile returns the log of a mapper that runs in dir.

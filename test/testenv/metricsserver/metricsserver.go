@@ -2,6 +2,7 @@ package metricsserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,9 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
+
+// APIService is the name of the object by which kube-apiserver finds metrics-server.
+const APIService = "v1beta1.metrics.k8s.io"
 
 // user is who metrics-server is; manifests are what it may do, as its own deployment has it, and how kube-apiserver
 // finds it.
@@ -48,7 +52,7 @@ spec: {type: ExternalName, externalName: localhost, ports: [{port: %[1]d}]}
 ---
 apiVersion: apiregistration.k8s.io/v1
 kind: APIService
-metadata: {name: v1beta1.metrics.k8s.io}
+metadata: {name: ` + APIService + `}
 spec:
   service: {name: metrics-server, namespace: kube-system, port: %[1]d}
   group: metrics.k8s.io
@@ -58,41 +62,72 @@ spec:
   versionPriority: 100
 `
 
-// Start starts a metrics-server for a cluster with Options.Aggregation, and ends it when the test does. It reads the
-// nodes every 10 seconds; it tells what it has read twice.
+// Server is a metrics-server.
+type Server struct {
+	dir  string
+	proc *daemon.Process
+}
+
+// Launch runs a metrics-server for a cluster with Options.Aggregation, with its files in dir; see Build for the
+// program. It reads the nodes every 10 seconds; it tells what it has read twice. The caller stops it; if its process is
+// killed before that, it goes with the cluster.
+func Launch(ctx context.Context, binary string, cluster *kube.Cluster, dir string) (*Server, error) {
+	kubeconfig, err := cluster.AddUser(user)
+	if err != nil {
+		return nil, err
+	}
+	port, err := daemon.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	if err := cluster.Apply(ctx, fmt.Sprintf(manifests, port)); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir}
+	if s.proc, err = daemon.Start(s.Log(), nil, binary,
+		fmt.Sprintf("--secure-port=%d", port), "--bind-address=127.0.0.1", "--cert-dir="+dir,
+		"--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
+		"--kubelet-insecure-tls", "--kubelet-use-node-status-port", "--kubelet-preferred-address-types=InternalIP",
+		"--metric-resolution=10s", "--kubelet-request-timeout=9s"); err != nil {
+		return nil, fmt.Errorf("start metrics-server: %w", err)
+	}
+	if err := cluster.Host(user, kube.Guest{Process: s.proc.Identity, Dir: dir}); err != nil {
+		return nil, errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
+	}
+	return s, nil
+}
+
+// Log is what metrics-server writes.
+func (s *Server) Log() string { return filepath.Join(s.dir, "metrics-server.log") }
+
+// Stop ends metrics-server. Its files stay.
+func (s *Server) Stop(ctx context.Context) error {
+	if err := s.proc.End(ctx, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("stop metrics-server: %w", err)
+	}
+	return nil
+}
+
+// Start runs a metrics-server for a cluster until the test ends.
 func Start(t testing.TB, cluster *kube.Cluster) {
 	t.Helper()
 	binary, err := Build(t.Context(), os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	kubeconfig, err := cluster.AddUser(user)
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, err := daemon.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cluster.Apply(t.Context(), fmt.Sprintf(manifests, port)); err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	log := filepath.Join(dir, "metrics-server.log")
-	proc, err := daemon.Start(log, nil, binary, fmt.Sprintf("--secure-port=%d", port), "--bind-address=127.0.0.1",
-		"--cert-dir="+dir,
-		"--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
-		"--kubelet-insecure-tls", "--kubelet-use-node-status-port", "--kubelet-preferred-address-types=InternalIP",
-		"--metric-resolution=10s", "--kubelet-request-timeout=9s")
+	s, err := Launch(t.Context(), binary, cluster, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the end of metrics-server's log:\n%s", daemon.Tail(log, 30))
+			t.Logf("the end of metrics-server's log:\n%s", daemon.Tail(s.Log(), 30))
 		}
-		if err := proc.End(context.Background(), syscall.SIGKILL); err != nil {
-			t.Errorf("stop metrics-server: %v", err)
+		if err := s.Stop(context.Background()); err != nil {
+			t.Error(err)
 		}
 	})
 }

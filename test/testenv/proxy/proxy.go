@@ -1,5 +1,4 @@
-// Package proxy is a cable that tests can pull: a TCP proxy on 127.0.0.1 whose connections can be refused, cut,
-// held or slowed down.
+// Package proxy is a cable that tests can pull: a TCP proxy whose connections can be refused, cut, held or slowed down.
 package proxy
 
 import (
@@ -42,9 +41,12 @@ type Proxy struct {
 	conns map[net.Conn]struct{}
 }
 
-// Start makes a proxy to an address.
-func Start(target string) (*Proxy, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// Start makes a proxy to an address. It listens on 127.0.0.1.
+func Start(target string) (*Proxy, error) { return StartOn("127.0.0.1", target) }
+
+// StartOn makes a proxy that listens on an address of this machine, and on a free port.
+func StartOn(address, target string) (*Proxy, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		return nil, err
 	}
