@@ -52,6 +52,45 @@ func Memory(pid int) (rss, anon int64, err error) {
 	return rss * 1024, anon * 1024, err
 }
 
+// PSS returns resident memory in bytes in which a page that n processes share counts as an n-th of a page.
+func PSS(pid int) (int64, error) {
+	pss, err := field(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss:")
+	return pss * 1024, err
+}
+
+// tick is the unit of /proc/stat (USER_HZ) on all that Linux runs on with Go.
+const tick = 10 * time.Millisecond
+
+// Busy returns how long all processors together have not been idle since the machine started.
+func Busy() (time.Duration, error) {
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	return busy(string(data))
+}
+
+// busy reads the first line of /proc/stat: user, nice, system, idle, iowait, irq and softirq. What comes after those is
+// another machine's, or counted in them.
+func busy(stat string) (time.Duration, error) {
+	line, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 8 || fields[0] != "cpu" {
+		return 0, fmt.Errorf("read /proc/stat: its first line is %q, want cpu and 7 numbers", line)
+	}
+	var sum time.Duration
+	for i, text := range fields[1:8] {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read /proc/stat: %w", err)
+		}
+		if i != 3 && i != 4 { // idle and iowait
+			sum += time.Duration(n) * tick
+		}
+	}
+	return sum, nil
+}
+
 // field reads a number from a file of "name value" lines.
 func field(path, name string) (int64, error) {
 	data, err := os.ReadFile(path)

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -32,19 +33,7 @@ func Install(t *testing.T, cluster *kube.Cluster, opts InstallOptions) *Cloud {
 	if opts.Manifests == "" {
 		opts.Manifests = filepath.Join("..", "..", "deploy", "cloudcore")
 	}
-	if err := cluster.Apply(t.Context(), "apiVersion: v1\nkind: Namespace\nmetadata: {name: kubeedge}\n"); err != nil {
-		t.Fatal(err)
-	}
-	// The rules first: they take effect a moment later.
-	for _, what := range [][2]string{
-		{"-f", "rbac.yaml"}, {"-f", "policy.yaml"}, {"-k", "crds"}, {"-f", "devices.yaml"},
-	} {
-		if out, err := cluster.Kubectl(t.Context(), "apply", what[0],
-			filepath.Join(opts.Manifests, what[1])); err != nil {
-			t.Fatal(out, err)
-		}
-	}
-	kubeconfig, err := cluster.AddServiceAccount(t.Context(), "kubeedge", "cloudcore")
+	kubeconfig, err := Prepare(t.Context(), cluster, opts.Manifests)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,6 +73,23 @@ func Install(t *testing.T, cluster *kube.Cluster, opts InstallOptions) *Cloud {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// Prepare applies the manifests in a folder that a cluster needs before cloudcore can start there, and returns the path
+// of a kubeconfig with cloudcore's rights.
+func Prepare(ctx context.Context, cluster *kube.Cluster, manifests string) (kubeconfig string, err error) {
+	if err := cluster.Apply(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: kubeedge}\n"); err != nil {
+		return "", err
+	}
+	// The rules first: they take effect a moment later.
+	for _, what := range [][2]string{
+		{"-f", "rbac.yaml"}, {"-f", "policy.yaml"}, {"-k", "crds"}, {"-f", "devices.yaml"},
+	} {
+		if out, err := cluster.Kubectl(ctx, "apply", what[0], filepath.Join(manifests, what[1])); err != nil {
+			return "", fmt.Errorf("%s: %w", out, err)
+		}
+	}
+	return cluster.AddServiceAccount(ctx, "kubeedge", "cloudcore")
 }
 
 // EdgeHub is the edgeHub module of an agent that joins.

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"syscall"
 
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
@@ -39,6 +40,8 @@ type Options struct {
 	// Containerd is the socket of containerd itself, from which cAdvisor learns which cgroup is which container; "" is
 	// the usual one.
 	Containerd string
+	// Server is where it finds kube-apiserver, such as a proxy in front of it; "" is the cluster's own address.
+	Server string
 	// Config are more keys of its KubeletConfiguration.
 	Config map[string]any
 	// Started, which may be nil, is called with each process as soon as it runs.
@@ -84,10 +87,28 @@ func New(cluster *kube.Cluster, opts Options) (*Kubelet, error) {
 	if k.kubeconfig, err = cluster.AddUser("system:node:"+opts.NodeName, "system:nodes"); err != nil {
 		return nil, err
 	}
+	if opts.Server != "" {
+		if err := k.redirect(); err != nil {
+			return nil, err
+		}
+	}
 	if err := os.WriteFile(k.file("ca.crt"), cluster.CA(), 0o644); err != nil {
 		return nil, err
 	}
 	return k, k.writeConfig()
+}
+
+// redirect gives the kubelet a kubeconfig of its own that names another server.
+func (k *Kubelet) redirect() error {
+	config, err := clientcmd.LoadFromFile(k.kubeconfig)
+	if err != nil {
+		return err
+	}
+	for _, cluster := range config.Clusters {
+		cluster.Server = k.Server
+	}
+	k.kubeconfig = k.file("kubeconfig")
+	return clientcmd.WriteToFile(*config, k.kubeconfig)
 }
 
 func (k *Kubelet) writeConfig() error {
@@ -199,6 +220,14 @@ func (k *Kubelet) healthy(ctx context.Context) error {
 		err = fmt.Errorf("/healthz: %s: %s", resp.Status, body)
 	}
 	return err
+}
+
+// PID is the kubelet's process, 0 when there is none.
+func (k *Kubelet) PID() int {
+	if !k.proc.Running() {
+		return 0
+	}
+	return k.proc.PID
 }
 
 // Stop ends the kubelet; its pods run on.

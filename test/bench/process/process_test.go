@@ -1,0 +1,39 @@
+package process
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+func TestBusy(t *testing.T) {
+	for what, c := range map[string]struct {
+		stat string
+		want time.Duration // of an error 0
+	}{
+		"without idle and iowait": {"cpu  1 2 3 1000 1000 4 5 90 0 0\ncpu0 7 7 7 7 7 7 7\n", 150 * time.Millisecond},
+		"too short":               {"cpu 1 2 3\n", 0},
+		"no number":               {"cpu 1 2 x 4 5 6 7\n", 0},
+		"another line":            {"intr 1 2 3 4 5 6 7 8\n", 0},
+	} {
+		got, err := busy(c.stat)
+		if got != c.want || (err != nil) != (c.want == 0) {
+			t.Errorf("%s: busy(%q) = %v, %v, want %v", what, c.stat, got, err, c.want)
+		}
+	}
+}
+
+// TestMemory: of this process all is known, and what is shared counts once at most.
+func TestMemory(t *testing.T) {
+	rss, anon, err := Memory(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pss, err := PSS(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if anon <= 0 || rss < anon || pss <= 0 {
+		t.Errorf("RSS %d, anonymous %d, PSS %d; want numbers, and no more anonymous than RSS", rss, anon, pss)
+	}
+}

@@ -1,0 +1,105 @@
+package results
+
+import (
+	"slices"
+	"strings"
+)
+
+// Unit is what samples of a metric are in.
+type Unit string
+
+// The units.
+const (
+	Seconds Unit = "s"
+	Bytes   Unit = "bytes"
+	// BytesAMinute are bytes in a minute.
+	BytesAMinute Unit = "bytes/min"
+	// Percent is of one core.
+	Percent Unit = "% of a core"
+)
+
+// The metrics.
+const (
+	CreateToken = "create-running-token"
+	CreatePlain = "create-running-plain"
+	DeleteToken = "delete-gone-token"
+	DeletePlain = "delete-gone-plain"
+
+	BurstFirst   = "burst-first-running"
+	BurstLast    = "burst-last-running"
+	BurstGone    = "burst-all-gone"
+	BurstCPU     = "burst-cpu"
+	BurstCloud   = "burst-cpu-cloudcore"
+	BurstMachine = "burst-cpu-machine"
+
+	RSS       = "rss"
+	Anonymous = "anonymous"
+	PSS       = "pss"
+	CPU       = "cpu-idle"
+	Written   = "written-idle"
+	Wire      = "wire-idle"
+
+	CloudRSS   = "cloud-rss"
+	CloudLive  = "cloud-live-per-node"
+	CloudCPU   = "cloud-cpu-idle"
+	CloudP50   = "cloud-update-p50"
+	CloudP99   = "cloud-update-p99"
+	CloudStorm = "cloud-storm"
+)
+
+// Metric says what a metric is. Of all metrics less is better.
+type Metric struct {
+	Name  string
+	Title string
+	Unit  Unit
+	// Command measures it.
+	Command string
+}
+
+const (
+	podsCommand  = "go run ./test/bench/peers --parts token,plain"
+	burstCommand = "go run ./test/bench/peers --parts bursts"
+	idleCommand  = "go run ./test/bench/peers --parts idle --levels 0,10,30,60,110,250"
+	linkCommand  = "go run ./test/bench/link --parts memory,updates,storm --nodes 100,1000,5000,10000"
+)
+
+// Metrics are all of them.
+func Metrics() []Metric {
+	return []Metric{
+		{CreateToken, "create → Running, default pod (token volume)", Seconds, podsCommand},
+		{CreatePlain, "create → Running, without token", Seconds, podsCommand},
+		{DeleteToken, "delete → gone, default pod that uses its grace of 1 s", Seconds, podsCommand},
+		{DeletePlain, "delete → gone, without token, the same grace", Seconds, podsCommand},
+		{BurstFirst, "burst, first Running", Seconds, burstCommand},
+		{BurstLast, "burst, last Running", Seconds, burstCommand},
+		{BurstGone, "burst, all deleted, grace 1 s", Seconds, burstCommand},
+		{BurstCPU, "CPU of the agent for one burst, with its deletion", Seconds, burstCommand},
+		{BurstCloud, "CPU of cloudcore for one burst, with its deletion", Seconds, burstCommand},
+		{BurstMachine, "CPU of the whole machine for one burst, with its deletion", Seconds, burstCommand},
+		{RSS, "RSS of the agent", Bytes, idleCommand},
+		{Anonymous, "anonymous memory of the agent", Bytes, idleCommand},
+		{PSS, "PSS of the agent", Bytes, idleCommand},
+		{CPU, "CPU of the idle agent", Percent, idleCommand},
+		{Written, "written to disk by the idle agent", BytesAMinute, idleCommand},
+		{Wire, "on the wire while idle, both ways", BytesAMinute, idleCommand},
+		{CloudRSS, "RSS of each cloudcore", Bytes, linkCommand},
+		{CloudLive, "live heap and stacks per node", Bytes, linkCommand},
+		{CloudCPU, "CPU of all cloudcores, nodes at rest", Percent, linkCommand},
+		{CloudP50, "200 updates a second, API → node, p50", Seconds, linkCommand},
+		{CloudP99, "200 updates a second, API → node, p99", Seconds, linkCommand},
+		{CloudStorm, "all links cut, until all nodes are in sync", Seconds, linkCommand},
+	}
+}
+
+// MetricOf finds a metric by its name.
+func MetricOf(name string) (Metric, bool) {
+	list := Metrics()
+	i := slices.IndexFunc(list, func(m Metric) bool { return m.Name == name })
+	if i < 0 {
+		return Metric{}, false
+	}
+	return list[i], true
+}
+
+// IsBurst reports whether the floor of a metric depends on how many it does at a time.
+func IsBurst(metric string) bool { return strings.HasPrefix(metric, "burst-") }

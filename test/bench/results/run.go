@@ -1,0 +1,127 @@
+package results
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Recorder gathers what a run measures and writes it to a file, or to none if its path is empty.
+type Recorder struct {
+	run    Run
+	path   string
+	series []Series
+}
+
+// NewRecorder begins a run. programs are paths of programs by their names, of which the versions are kept.
+func NewRecorder(ctx context.Context, path string, programs map[string]string) (*Recorder, error) {
+	now := time.Now().UTC().Truncate(time.Second)
+	r := &Recorder{path: path, run: Run{
+		Began:    now,
+		Commit:   output(ctx, "git", "rev-parse", "--short=10", "HEAD"),
+		Command:  command(os.Args),
+		Programs: map[string]string{},
+	}}
+	r.run.ID = now.Format("20060102T150405") + "-" + r.run.Commit
+	for name, program := range programs {
+		r.run.Programs[name] = output(ctx, program, "--version")
+	}
+	var err error
+	r.run.Machine, err = thisMachine()
+	return r, err
+}
+
+// command is how a program was called, without the folder that it lies in.
+func command(args []string) string {
+	return strings.Join(append([]string{filepath.Base(args[0])}, args[1:]...), " ")
+}
+
+// output is the first line that a program prints; "unknown" if it fails.
+func output(ctx context.Context, program string, args ...string) string {
+	out, err := exec.CommandContext(ctx, program, args...).Output()
+	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	if err != nil || line == "" {
+		return "unknown"
+	}
+	return line
+}
+
+func thisMachine() (Machine, error) {
+	m := Machine{Processor: runtime.GOARCH, Cores: runtime.NumCPU()}
+	var name unix.Utsname
+	var info unix.Sysinfo_t
+	if err := unix.Uname(&name); err != nil {
+		return m, fmt.Errorf("read the kernel's version: %w", err)
+	}
+	if err := unix.Sysinfo(&info); err != nil {
+		return m, fmt.Errorf("read the machine's memory: %w", err)
+	}
+	m.Kernel = unix.ByteSliceToString(name.Release[:])
+	m.MemoryMB = int64(uint64(info.Totalram) * uint64(info.Unit) >> 20)
+	file, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return m, fmt.Errorf("read the machine's processor: %w", err)
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+			m.Processor = strings.TrimSpace(value)
+			break
+		}
+	}
+	return m, nil
+}
+
+// Samples adds to a series.
+func (r *Recorder) Samples(metric, subject string, at Point, samples ...float64) {
+	for i := range r.series {
+		if s := &r.series[i]; s.Metric == metric && s.Subject == subject && s.At == at {
+			s.Samples = append(s.Samples, rounded(samples)...)
+			return
+		}
+	}
+	r.series = append(r.series, Series{Metric: metric, Subject: subject, At: at, Samples: rounded(samples)})
+}
+
+// Times is Samples for a metric in seconds.
+func (r *Recorder) Times(metric, subject string, at Point, times ...time.Duration) {
+	for _, t := range times {
+		r.Samples(metric, subject, at, t.Seconds())
+	}
+}
+
+func rounded(samples []float64) []float64 {
+	list := make([]float64, len(samples))
+	for i, s := range samples {
+		list[i] = Round(s)
+	}
+	return list
+}
+
+// Save writes what was measured into the file, in the place of what that has of the same.
+func (r *Recorder) Save() error {
+	if r.path == "" || len(r.series) == 0 {
+		return nil
+	}
+	f, err := LoadOrNew(r.path)
+	if err != nil {
+		return err
+	}
+	f.Add(r.run, r.series)
+	return f.Save(r.path)
+}
+
+// File is what was measured.
+func (r *Recorder) File() *File {
+	f := &File{Schema: Schema}
+	f.Add(r.run, r.series)
+	return f
+}
