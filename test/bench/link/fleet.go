@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgecore-io/edgecore/test/bench/load"
+	"github.com/edgecore-io/edgecore/test/bench/results"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
@@ -30,6 +31,8 @@ const (
 	storms     = 3
 	calm       = 20 * time.Second
 	stormLimit = 10 * time.Second
+	// onePod is what nodes have of which the results are kept.
+	onePod = "one pod and configmap more"
 )
 
 // fleet is one run with simulated edges.
@@ -75,6 +78,9 @@ func measureLoad(ctx context.Context, t *table, o options, n int) (err error) {
 	}
 	return nil
 }
+
+// point is where results of this fleet are.
+func (f *fleet) point() results.Point { return results.Point{Nodes: f.n, Replicas: 1} }
 
 func (f *fleet) row(what, measured, floor, limit string) {
 	f.t.row(fmt.Sprintf("%d edges: %s", f.n, what), measured, floor, limit)
@@ -165,6 +171,13 @@ func (f *fleet) rest(ctx context.Context, before memory, with, limit string) err
 		fmt.Sprintf("%.0f MB without nodes", before.rss/1e6), limit)
 	f.row("live heap + stacks per node, "+with, fmt.Sprintf("%s + %s", kilobytes((now.heap-before.heap)/n),
 		kilobytes((now.stacks-before.stacks)/n)), "", limit)
+	if with == onePod {
+		f.opts.keep.Samples(results.CloudRSS, results.CloudCore, f.point(), now.rss)
+		live := now.heap + now.stacks - f.empty.heap - f.empty.stacks
+		f.opts.keep.Samples(results.CloudLive, results.CloudCore, f.point(), live/n)
+		f.opts.keep.Samples(results.CloudCPU, results.CloudCore, f.point(),
+			100*after.since(cpu).cloud.Seconds()/quiet.Seconds())
+	}
 	f.row("goroutines per node, "+with, fmt.Sprintf("%.2f", (now.goroutines-before.goroutines)/n), "", "")
 	f.row("CPU at rest in "+quiet.String()+", "+with, after.since(cpu).String(), "", "")
 	if err := f.profile(ctx, fmt.Sprintf("goroutines-%d-%s.txt", f.n, with),
@@ -207,7 +220,7 @@ func (f *fleet) populate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return f.rest(ctx, before, "one pod and configmap more", "")
+	return f.rest(ctx, before, onePod, "")
 }
 
 // configMap is one of 1 KB.
@@ -276,6 +289,7 @@ func (f *fleet) storm(ctx context.Context) error {
 		again, last := f.edges.Failures()
 		say("storm %d: %v, %d failures (%v)", i+1, took[i], again-failures, last)
 	}
+	f.opts.keep.Times(results.CloudStorm, results.CloudCore, f.point(), took...)
 	f.row("all links cut, until all are in sync (edges wait for 1 to 2 s), median (worst) of "+fmt.Sprint(storms),
 		fmt.Sprintf("%s (%s)", seconds(load.Median(took)), seconds(load.Percentile(took, 100))), "",
 		"<= "+seconds(stormLimit))

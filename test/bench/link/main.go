@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/edgecore-io/edgecore/test/bench/results"
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
 )
 
@@ -27,6 +28,8 @@ type options struct {
 	idle        time.Duration
 	outage      time.Duration
 	profiles    string
+	json        string
+	keep        *results.Recorder
 }
 
 func main() {
@@ -54,6 +57,7 @@ func parse() (options, error) {
 	flag.DurationVar(&o.outage, "outage", time.Minute,
 		"how long the cable is cut before the bytes of a reconnect are counted")
 	flag.StringVar(&o.profiles, "profiles", "", "a `folder` for profiles of cloudcore")
+	flag.StringVar(&o.json, "json", "", "a `file` of results (test/bench/results) that gets what fleets were measured to")
 	flag.Parse()
 	for text := range strings.SplitSeq(*nodes, ",") {
 		n, err := strconv.Atoi(text)
@@ -75,13 +79,20 @@ func parse() (options, error) {
 	return o, nil
 }
 
-func run(ctx context.Context, o options) error {
+func run(ctx context.Context, o options) (err error) {
+	o.keep, err = results.NewRecorder(ctx, o.json, map[string]string{"cloudcore": o.cloud, "edgecore": o.edge})
+	if err != nil {
+		return err
+	}
 	var t table
 	defer t.print()
 	if o.parts["memory"] || o.parts["updates"] || o.parts["storm"] {
 		for _, n := range o.nodes {
 			if err := measureLoad(ctx, &t, o, n); err != nil {
 				return fmt.Errorf("load of %d edges: %w", n, err)
+			}
+			if err := o.keep.Save(); err != nil {
+				return err
 			}
 		}
 	}

@@ -18,12 +18,15 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/test/bench/load"
+	"github.com/edgecore-io/edgecore/test/bench/results"
 )
 
 const (
 	// updatesTime is how long there are updates, warmUp how long of it they do not count.
 	updatesTime = 20 * time.Second
 	warmUp      = 3 * time.Second
+	// keptRate is how many updates there are in a second of which the results are kept.
+	keptRate = 200
 	// mark is the annotation that says which update an object is of.
 	mark = "load/update"
 )
@@ -118,7 +121,7 @@ func (f *fleet) update(ctx context.Context) error {
 		write func(ctx context.Context, node int, i int64) error
 		watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	}{
-		{"configmaps", 200, func(ctx context.Context, node int, i int64) error {
+		{"configmaps", keptRate, func(ctx context.Context, node int, i int64) error {
 			object := configMap(node)
 			object.Annotations = marked(i)
 			_, err := maps.Update(ctx, object, metav1.UpdateOptions{})
@@ -226,6 +229,14 @@ func (f *fleet) tell(name string, r *round, late []time.Duration, cpu used) {
 	}
 	what := fmt.Sprintf("%d updates a second of %s, ", r.rate, name)
 	edge, floor, own := r.between(called, arrived), r.between(called, watched), r.between(watched, arrived)
+	if r.rate == keptRate {
+		keep := func(subject string, list []time.Duration) {
+			f.opts.keep.Times(results.CloudP50, subject, f.point(), load.Percentile(list, 50))
+			f.opts.keep.Times(results.CloudP99, subject, f.point(), load.Percentile(list, 99))
+		}
+		keep(results.CloudCore, edge)
+		keep(results.Floor, floor)
+	}
 	at := func(list []time.Duration, p float64) string { return millis(load.Percentile(list, p)) }
 	f.row(what+"call of the API -> edge, p50", at(edge, 50), at(floor, 50), "")
 	f.row(what+"call of the API -> edge, p99", at(edge, 99), at(floor, 99), "<= 100 ms")
