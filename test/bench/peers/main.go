@@ -1,0 +1,177 @@
+// Command peers measures edgecore with cloudcore beside a real kubelet and beside bare CRI calls, in one run, in turn.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const help = `Measures edgecore with cloudcore beside a real kubelet and beside the floor: bare CRI calls that ask the runtime for
+the same. All three take turns in one run, in an order that chance decides, with gaps that vary, so that what the machine
+does besides meets all alike. Each has a containerd of its own. Both agents are nodes of one cluster that starts here
+(etcd, kube-apiserver, kube-controller-manager); pods name their node, so no scheduler is in the figures. Times are from
+the first call of the API to the event that a client sees that watches. Both agents reach their server through a proxy
+that counts bytes.
+
+It needs root, Debian's containerd, and Kubernetes, which it builds once (10 minutes on 2 cores). It ends what it starts.
+
+    make build && go run ./test/bench/peers                        # a few minutes: a first look
+    go run ./test/bench/peers --mode long --json bin/bench.json    # about 25 minutes
+    go run ./test/bench/peers --parts bursts --sizes 30            # one question only
+    go run ./test/bench/peers --parts idle --levels 250            # 250 pods on each node
+
+The parts, each with a node that nothing else happens on:
+
+    idle     memory, CPU, disk and wire of both agents with so many pods (--levels), after three bursts; 0 pods is before
+    token    one pod after another, with the token volume that a pod has by default: create -> Running, delete -> gone
+    plain    the same without the token
+    bursts   many pods at once (--sizes): first and last Running, all gone, CPU; the floor with 4, 8, 16 and 30 at a time
+
+With --json the samples are kept (package test/bench/results says how). What the file has of the same metrics is
+replaced, so a long measurement can be made in pieces. bench/record.json is the recorded one: 'make bench-page' makes
+bench/index.html and README's table from it, and 'make bench-check' compares with it.
+
+`
+
+// The parts, in the order in which they are measured.
+const (
+	partIdle   = "idle"
+	partToken  = "token"
+	partPlain  = "plain"
+	partBursts = "bursts"
+)
+
+var allParts = []string{partIdle, partToken, partPlain, partBursts}
+
+// mode is how much is measured.
+type mode struct {
+	rounds, repeats int
+	sizes, levels   []int
+	idle            time.Duration
+}
+
+var modes = map[string]mode{
+	"short": {rounds: 5, repeats: 1, sizes: []int{30}, levels: []int{0, 30}, idle: 20 * time.Second},
+	"long": {rounds: 20, repeats: 3, sizes: []int{10, 20, 30}, levels: []int{0, 10, 30, 60, 110, 250},
+		idle: time.Minute},
+}
+
+// maxPods bounds levels and bursts: what the network of a containerd has addresses for.
+const maxPods = 250
+
+// options say what to measure.
+type options struct {
+	edge, cloud, json string
+	parts             map[string]bool
+	mode
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o, err := parse(flag.NewFlagSet("peers", flag.ContinueOnError), os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		err = run(ctx, o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "peers:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+// parse reads the arguments.
+func parse(set *flag.FlagSet, args []string) (o options, err error) {
+	set.Usage = func() {
+		fmt.Fprint(set.Output(), help)
+		set.PrintDefaults()
+	}
+	set.StringVar(&o.edge, "edgecore", "bin/edgecore", "the stripped `edgecore` to measure")
+	set.StringVar(&o.cloud, "cloudcore", "bin/cloudcore", "the stripped `cloudcore` to measure")
+	set.StringVar(&o.json, "json", "", "a `file` of results that gets the samples")
+	parts := set.String("parts", strings.Join(allParts, ","), "what to measure")
+	name := set.String("mode", "short", "how much to measure: short or long")
+	rounds := set.Int("rounds", 0, "how many pods a median is of (default: 5, long 20)")
+	repeats := set.Int("repeats", 0, "how many bursts a median is of (default: 1, long 3)")
+	sizes := set.String("sizes", "", "`numbers` of pods in a burst (default: 30, long 10,20,30)")
+	levels := set.String("levels", "", "`numbers` of pods with which agents are idle (default: 0,30, long 0 to 250)")
+	idle := set.Duration("idle", 0, "how long to look at idle agents (default: 20s, long 1m)")
+	if err := set.Parse(args); err != nil {
+		return o, err
+	}
+	if set.NArg() > 0 {
+		return o, fmt.Errorf("%q is not a flag; --help explains the flags", set.Arg(0))
+	}
+	var known bool
+	if o.mode, known = modes[*name]; !known {
+		return o, fmt.Errorf("--mode %s: the modes are %s", *name,
+			strings.Join(slices.Sorted(maps.Keys(modes)), ", "))
+	}
+	o.parts = map[string]bool{}
+	for part := range strings.SplitSeq(*parts, ",") {
+		if !slices.Contains(allParts, part) {
+			return o, fmt.Errorf("--parts %s: the parts are %s", part, strings.Join(allParts, ", "))
+		}
+		o.parts[part] = true
+	}
+	o.rounds, o.repeats = orDefault(*rounds, o.rounds), orDefault(*repeats, o.repeats)
+	if *idle != 0 {
+		o.idle = *idle
+	}
+	if o.rounds < 1 || o.repeats < 1 || o.idle <= 0 {
+		return o, fmt.Errorf("--rounds, --repeats and --idle must be greater than 0")
+	}
+	if o.sizes, err = numbers("--sizes", *sizes, o.sizes, 1); err != nil {
+		return o, err
+	}
+	if o.levels, err = numbers("--levels", *levels, o.levels, 0); err != nil {
+		return o, err
+	}
+	for _, path := range []*string{&o.edge, &o.cloud} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return o, err
+		}
+		if _, err := os.Stat(*path); err != nil {
+			return o, fmt.Errorf("%w; make build makes it", err)
+		}
+	}
+	return o, nil
+}
+
+func orDefault(n, otherwise int) int {
+	if n != 0 {
+		return n
+	}
+	return otherwise
+}
+
+// numbers reads a list of numbers of pods, and returns it in ascending order.
+func numbers(name, text string, otherwise []int, least int) ([]int, error) {
+	if text == "" {
+		return otherwise, nil
+	}
+	var list []int
+	for field := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(field)
+		if err != nil || n < least || n > maxPods {
+			return nil, fmt.Errorf("%s: %q is not a number of pods from %d to %d", name, field, least, maxPods)
+		}
+		list = append(list, n)
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/edgecore-io/edgecore/test/bench/floor"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/images"
+)
+
+const (
+	namespace = "default"
+	// label is the one of a group's pods.
+	label = "peers"
+	// calls is how many calls of the API are made at a time.
+	calls = 30
+)
+
+// kind is what a pod has.
+type kind int
+
+const (
+	withToken kind = iota
+	withoutToken
+)
+
+// pod is one that is bound to a node.
+func pod(name, group, node string, k kind) *v1.Pod {
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: group}},
+		Spec: v1.PodSpec{
+			NodeName:                      node,
+			TerminationGracePeriodSeconds: new(int64(1)),
+			Containers: []v1.Container{{
+				Name:            "main",
+				Image:           images.Demo,
+				ImagePullPolicy: v1.PullIfNotPresent,
+				Command:         command,
+			}},
+		},
+	}
+	if k == withoutToken {
+		p.Spec.AutomountServiceAccountToken = new(false)
+	}
+	return p
+}
+
+// group is pods that were made together.
+type group struct {
+	b     *bench
+	names []string
+	watch watch.Interface
+}
+
+// create makes pods on a node at once, and returns when all run: how long each took since the first call, the fastest
+// first.
+func (b *bench) create(ctx context.Context, s *side, k kind, count int) (*group, []time.Duration, error) {
+	ctx, cancel := daemon.Within(ctx)
+	defer cancel()
+	b.batches++
+	id := fmt.Sprintf("%s-%d", s.subject, b.batches)
+	g := &group{b: b}
+	var err error
+	// It outlives this call.
+	g.watch, err = b.api.CoreV1().Pods(namespace).Watch(context.WithoutCancel(ctx),
+		metav1.ListOptions{LabelSelector: label + "=" + id})
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range count {
+		g.names = append(g.names, fmt.Sprintf("%s-%d", id, i))
+	}
+	began := time.Now()
+	made, inner := errgroup.WithContext(ctx)
+	made.SetLimit(calls)
+	for _, name := range g.names {
+		made.Go(func() error {
+			_, err := b.api.CoreV1().Pods(namespace).Create(inner, pod(name, id, s.node, k), metav1.CreateOptions{})
+			return err
+		})
+	}
+	times, err := g.await(ctx, began, func(e watch.Event, p *v1.Pod) (bool, error) {
+		if p.Status.Phase == v1.PodFailed {
+			return false, fmt.Errorf("pod %s failed: %s: %s", p.Name, p.Status.Reason, p.Status.Message)
+		}
+		return p.Status.Phase == v1.PodRunning, nil
+	})
+	if err := errors.Join(made.Wait(), err); err != nil {
+		g.watch.Stop()
+		return nil, nil, fmt.Errorf("%d pods on %s do not run: %w", count, s.node, err)
+	}
+	return g, times, nil
+}
+
+// remove deletes the pods at once, and returns when all are gone: how long each took since the first call.
+func (g *group) remove(ctx context.Context) ([]time.Duration, error) {
+	ctx, cancel := daemon.Within(ctx)
+	defer cancel()
+	defer g.watch.Stop()
+	began := time.Now()
+	deleted, inner := errgroup.WithContext(ctx)
+	deleted.SetLimit(calls)
+	for _, name := range g.names {
+		deleted.Go(func() error {
+			return g.b.api.CoreV1().Pods(namespace).Delete(inner, name, metav1.DeleteOptions{})
+		})
+	}
+	times, err := g.await(ctx, began, func(e watch.Event, _ *v1.Pod) (bool, error) { return e.Type == watch.Deleted, nil })
+	if err := errors.Join(deleted.Wait(), err); err != nil {
+		return nil, fmt.Errorf("%d pods are not gone: %w", len(g.names), err)
+	}
+	return times, nil
+}
+
+// await reads the watch until something has happened to each pod, and returns when that was.
+func (g *group) await(
+	ctx context.Context, began time.Time, is func(watch.Event, *v1.Pod) (bool, error),
+) ([]time.Duration, error) {
+	waiting := map[string]bool{}
+	for _, name := range g.names {
+		waiting[name] = true
+	}
+	var times []time.Duration
+	for len(waiting) > 0 {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%d of %d pods: %w", len(waiting), len(g.names), ctx.Err())
+		case event, ok := <-g.watch.ResultChan():
+			p, isPod := event.Object.(*v1.Pod)
+			if !ok || !isPod {
+				return nil, fmt.Errorf("the watch of pods ended: %v", event.Object)
+			}
+			happened, err := is(event, p)
+			if err != nil {
+				return nil, err
+			}
+			if happened && waiting[p.Name] {
+				delete(waiting, p.Name)
+				times = append(times, time.Since(began))
+			}
+		}
+	}
+	return times, nil
+}
+
+// like returns a floor that asks the runtime for what edgecore asks for when it runs a pod of a kind.
+func (b *bench) like(ctx context.Context, s *side, k kind) (_ *floor.Client, err error) {
+	if c := b.floors[k]; c != nil {
+		return c, nil
+	}
+	g, _, err := b.create(ctx, s, k, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		_, removed := g.remove(ctx)
+		err = errors.Join(err, removed)
+	}()
+	p, err := b.api.CoreV1().Pods(namespace).Get(ctx, g.names[0], metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
+	c := *b.floor
+	if c.Like, err = floor.Of(ctx, s.cri, id, filepath.Join(c.LogDir, fmt.Sprintf("like-%d", k))); err != nil {
+		return nil, err
+	}
+	b.floors[k] = &c
+	return &c, nil
+}

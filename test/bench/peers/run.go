@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/edgecore-io/edgecore/test/bench/results"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/kubelet"
+)
+
+// run measures the parts.
+func run(ctx context.Context, o options) (err error) {
+	binary, err := kubelet.Build(ctx, os.Stderr)
+	if err != nil {
+		return err
+	}
+	keep, err := results.NewRecorder(ctx, o.json, map[string]string{
+		"edgecore": o.edge, "cloudcore": o.cloud, "kubelet": binary, "containerd": "containerd",
+	})
+	if err != nil {
+		return err
+	}
+	b := &bench{options: o, keep: keep}
+	defer func() { err = errors.Join(err, b.stops.end(ctx)) }()
+	if err := b.start(ctx, binary); err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		name    string
+		measure func(context.Context) error
+	}{
+		{partIdle, b.idleNodes},
+		{partToken, func(ctx context.Context) error { return b.single(ctx, withToken) }},
+		{partPlain, func(ctx context.Context) error { return b.single(ctx, withoutToken) }},
+		{partBursts, b.bursts},
+	} {
+		if !o.parts[part.name] {
+			continue
+		}
+		if err := part.measure(ctx); err != nil {
+			for _, s := range b.sides {
+				say("the end of the log of %s:\n%s", s.subject, daemon.Tail(s.log, 10))
+			}
+			return fmt.Errorf("%s: %w", part.name, err)
+		}
+		// After each part: what was measured stays if a later one fails.
+		if err := keep.Save(); err != nil {
+			return err
+		}
+	}
+	return printTable(keep.File())
+}
+
+// printTable lists medians and spreads.
+func printTable(f *results.File) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "METRIC\tPODS\tOF\tMEDIAN\tQUARTILES\tSAMPLES\tTO FLOOR")
+	for _, s := range f.Series {
+		metric, _ := results.MetricOf(s.Metric)
+		subject := s.Subject
+		if s.At.Parallel > 0 {
+			subject += fmt.Sprintf(", %d at a time", s.At.Parallel)
+		}
+		ratio := ""
+		if r, ok := f.RatioOf(s.Metric, s.At); ok && s.Subject == results.EdgeCore {
+			ratio = fmt.Sprintf("%.2fx", r.Value)
+		}
+		format := func(value float64) string { return results.Format(metric.Unit, value) }
+		fmt.Fprintln(w, strings.Join([]string{
+			metric.Title, fmt.Sprint(s.At.Pods), subject, format(s.Summary.Median),
+			format(s.Summary.Low) + " to " + format(s.Summary.High), fmt.Sprint(s.Summary.N), ratio,
+		}, "\t"))
+	}
+	return w.Flush()
+}
+
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "==> %s "+format+"\n", append([]any{time.Now().Format("15:04:05")}, args...)...)
+}
+
+// pause waits, or says that ctx ended.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// gap lets the kernel, the runtimes and the API server finish what goes on when a pod is gone. It varies, so that no
+// period of anything meets always the same subject.
+func gap(ctx context.Context) error {
+	return pause(ctx, 600*time.Millisecond+rand.N(600*time.Millisecond))
+}
+
+// ending stops what was started, the last first, and gathers what goes wrong.
+type ending []func(context.Context) error
+
+func (e *ending) add(stop func(context.Context) error) { *e = append(*e, stop) }
+
+func (e ending) end(ctx context.Context) error {
+	ctx, cancel := daemon.Within(context.WithoutCancel(ctx))
+	defer cancel()
+	var err error
+	for i := len(e) - 1; i >= 0; i-- {
+		err = errors.Join(err, e[i](ctx))
+	}
+	return err
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/edgecore-io/edgecore/test/bench/floor"
+	"github.com/edgecore-io/edgecore/test/bench/results"
+)
+
+// life is how long a pod took to run, and to go.
+type life struct{ up, gone time.Duration }
+
+// single makes and removes one pod after another, each subject in turn.
+func (b *bench) single(ctx context.Context, k kind) error {
+	created, deleted := results.CreateToken, results.DeleteToken
+	if k == withoutToken {
+		created, deleted = results.CreatePlain, results.DeletePlain
+	}
+	base, err := b.like(ctx, b.of(results.EdgeCore), k)
+	if err != nil {
+		return err
+	}
+	for round := range b.rounds + 1 {
+		subjects := []string{results.Kubelet, results.EdgeCore, results.Floor}
+		rand.Shuffle(len(subjects), func(i, j int) { subjects[i], subjects[j] = subjects[j], subjects[i] })
+		say("%s, round %d of %d: %v", created, round, b.rounds, subjects)
+		for _, subject := range subjects {
+			if err := gap(ctx); err != nil {
+				return err
+			}
+			var l life
+			if subject == results.Floor {
+				l, err = floorLife(ctx, base, fmt.Sprintf("single-%d-%d", k, round))
+			} else {
+				l, err = b.podLife(ctx, b.of(subject), k)
+			}
+			if err != nil {
+				return err
+			}
+			if round > 0 { // the first warms things up
+				b.keep.Times(created, subject, results.Point{}, l.up)
+				b.keep.Times(deleted, subject, results.Point{}, l.gone)
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) podLife(ctx context.Context, s *side, k kind) (l life, err error) {
+	g, up, err := b.create(ctx, s, k, 1)
+	if err != nil {
+		return l, err
+	}
+	// A pod that is deleted while its start is still being reported is another case.
+	if err := gap(ctx); err != nil {
+		return l, err
+	}
+	gone, err := g.remove(ctx)
+	if err != nil {
+		return l, err
+	}
+	return life{up[0], gone[0]}, nil
+}
+
+func floorLife(ctx context.Context, client *floor.Client, name string) (l life, err error) {
+	began := time.Now()
+	p, err := client.Create(ctx, name)
+	if err != nil {
+		return l, err
+	}
+	l.up = time.Since(began)
+	if err := gap(ctx); err != nil {
+		return l, err
+	}
+	began = time.Now()
+	err = client.Delete(ctx, p, time.Second)
+	l.gone = time.Since(began)
+	return l, err
+}
