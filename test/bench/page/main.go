@@ -1,0 +1,75 @@
+// Command page writes bench/index.html, one file that shows what was recorded, and the table of README, both from
+// bench/record.json. The same results make the same texts.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/edgecore-io/edgecore/test/bench/results"
+)
+
+const help = `Writes what the benchmarks have recorded: as a page with plots that needs no network, and as README's table.
+
+    make bench-page                                       # from bench/record.json
+    go run ./test/bench/page --results bin/bench.json --out /tmp/bench.html --readme ""
+
+What has not been measured is not drawn; the page says which command measures it. To record:
+
+    go run ./test/bench/peers --mode long --json bench/record.json   # about 25 minutes; --parts for a piece
+    go run ./test/bench/link --nodes 1000 --json bench/record.json
+
+`
+
+func main() {
+	from := flag.String("results", results.Recorded, "the `file` of results")
+	out := flag.String("out", "bench/index.html", "the page that is written; \"\" for none")
+	readme := flag.String("readme", "README.md", "the file whose table is written; \"\" for none")
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), help)
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if err := run(*from, *out, *readme); err != nil {
+		fmt.Fprintln(os.Stderr, "page:", err)
+		os.Exit(1)
+	}
+}
+
+func run(from, out, readme string) error {
+	f, err := results.Load(from)
+	if err != nil {
+		return err
+	}
+	if out != "" {
+		page, err := render(f)
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(out, page, 0o644); err != nil {
+			return err
+		}
+		fmt.Println("wrote", out)
+	}
+	if readme == "" {
+		return nil
+	}
+	old, err := os.ReadFile(readme)
+	if err != nil {
+		return err
+	}
+	text, err := replaceTable(string(old), markdown(f))
+	if err != nil {
+		return fmt.Errorf("%s: %w", readme, err)
+	}
+	if err := os.WriteFile(readme, []byte(text), 0o644); err != nil {
+		return err
+	}
+	fmt.Println("wrote the table of", readme)
+	return nil
+}

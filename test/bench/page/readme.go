@@ -1,0 +1,67 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/edgecore-io/edgecore/test/bench/results"
+)
+
+// The lines of README between which the table is.
+const (
+	tableBegin = "<!-- table of bench/record.json, written by make bench-page -->"
+	tableEnd   = "<!-- end of the table -->"
+)
+
+// markdown is the table of README, with what it was measured on.
+func markdown(f *results.File) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\n", sentence(f))
+	b.WriteString("| what | kubelet | edgecore | floor | ratio | budget |\n|---|---|---|---|---|---|\n")
+	for _, c := range table(f) {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join([]string{c.What, c.Kubelet, c.Edgecore, c.Floor, c.Ratio, c.Budget},
+			" | "))
+	}
+	return b.String()
+}
+
+// sentence says when and on what the newest run was.
+func sentence(f *results.File) string {
+	run, ok := newest(f)
+	if !ok {
+		return "Nothing is recorded yet."
+	}
+	return fmt.Sprintf("Recorded on %s on %d cores (%s) with %s and %s.", run.Began.Format("2006-01-02"),
+		run.Machine.Cores, run.Machine.Processor, containerdVersion(run.Programs["containerd"]),
+		strings.Replace(run.Programs["kubelet"], "Kubernetes", "kubelet", 1))
+}
+
+// containerdVersion is what containerd prints without its source and hash.
+func containerdVersion(text string) string {
+	fields := strings.Fields(text)
+	if len(fields) < 3 {
+		return "containerd"
+	}
+	return "containerd " + strings.TrimPrefix(fields[2], "v")
+}
+
+// newest is the run that compared with a kubelet last.
+func newest(f *results.File) (run results.Run, ok bool) {
+	for _, r := range f.Runs {
+		if r.Programs["kubelet"] != "" && (!ok || r.Began.After(run.Began)) {
+			run, ok = r, true
+		}
+	}
+	return run, ok
+}
+
+// replaceTable puts a table between the two lines of a text.
+func replaceTable(text, table string) (string, error) {
+	before, rest, found := strings.Cut(text, tableBegin+"\n")
+	_, after, closed := strings.Cut(rest, tableEnd+"\n")
+	if !found || !closed {
+		return "", errors.New("the lines between which the table is are missing: " + tableBegin + " and " + tableEnd)
+	}
+	return before + tableBegin + "\n" + table + tableEnd + "\n" + after, nil
+}
