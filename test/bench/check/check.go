@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/edgecore-io/edgecore/test/bench/results"
+)
+
+// verdict is what comes of comparing a row.
+type verdict int
+
+const (
+	// good is a ratio that is not worse by more than is allowed.
+	good verdict = iota
+	// noisy is one that is, though its samples and the recorded ones spread so far that chance may have done it.
+	noisy
+	// worse is one that chance has hardly done.
+	worse
+	// unmeasured is a row of which one of the files has nothing.
+	unmeasured
+)
+
+// comparison is a ratio to the floor, recorded and measured.
+type comparison struct {
+	metric             string
+	at                 results.Point
+	recorded, measured results.Ratio
+	verdict            verdict
+}
+
+// compare compares each ratio that is recorded. allowed is by how much one may be worse: 0.15 is 15 %.
+func compare(recorded, measured *results.File, allowed float64) []comparison {
+	var list []comparison
+	for _, s := range recorded.Series {
+		if s.Subject != results.EdgeCore {
+			continue
+		}
+		was, ok := recorded.RatioOf(s.Metric, s.At)
+		if !ok {
+			continue // a metric without a floor
+		}
+		c := comparison{metric: s.Metric, at: s.At, recorded: was, verdict: unmeasured}
+		if is, ok := measured.RatioOf(s.Metric, s.At); ok {
+			c.measured = is
+			c.verdict = judge(was, is, allowed)
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// judge compares two ratios. Noise does not excuse what is beyond it: a ratio is worse if even the least that it may be
+// exceeds the most that the recorded one may be.
+func judge(recorded, measured results.Ratio, allowed float64) verdict {
+	switch {
+	case measured.Value <= recorded.Value*(1+allowed):
+		return good
+	case measured.Low <= recorded.High:
+		return noisy
+	}
+	return worse
+}
+
+// change is by how much the ratio is worse, in percent; less than 0 is better.
+func (c comparison) change() float64 { return 100 * (c.measured.Value/c.recorded.Value - 1) }
+
+// String is the comparison as a line.
+func (c comparison) String() string {
+	metric, _ := results.MetricOf(c.metric)
+	what := metric.Title
+	if c.at.Pods > 0 {
+		what = fmt.Sprintf("%s, %d pods", what, c.at.Pods)
+	}
+	if c.verdict == unmeasured {
+		return fmt.Sprintf("not measured  %s (recorded: %.2fx)", what, c.recorded.Value)
+	}
+	word := map[verdict]string{good: "ok", noisy: "noisy", worse: "WORSE"}[c.verdict]
+	return fmt.Sprintf("%-12s  %s: %.2fx of the floor (%.2f to %.2f), recorded %.2fx (%.2f to %.2f): %+.0f %%", word, what,
+		c.measured.Value, c.measured.Low, c.measured.High, c.recorded.Value, c.recorded.Low, c.recorded.High, c.change())
+}
+
+// report lists comparisons. The error names the rows that are worse; nothing to compare is an error, too.
+func report(list []comparison, allowed float64) (string, error) {
+	var lines, bad []string
+	compared, unsure := 0, 0
+	for _, c := range list {
+		lines = append(lines, c.String())
+		switch c.verdict {
+		case good:
+			compared++
+		case noisy:
+			compared++
+			unsure++
+		case worse:
+			compared++
+			metric, _ := results.MetricOf(c.metric)
+			bad = append(bad, fmt.Sprintf("%s is %.0f %% worse", metric.Title, c.change()))
+		case unmeasured:
+		}
+	}
+	if unsure > 0 {
+		lines = append(lines, "Noisy rows are beyond the limit, but their samples spread too far to tell: measure again on a "+
+			"quiet machine, or with more --rounds and --repeats.")
+	}
+	text := strings.Join(lines, "\n") + "\n"
+	if compared == 0 {
+		return text, fmt.Errorf("no ratio is in both files: measure with --json first")
+	}
+	if len(bad) > 0 {
+		return text, fmt.Errorf("%d of %d ratios to the floor are more than %.0f %% worse than recorded: %s", len(bad),
+			compared, 100*allowed, strings.Join(bad, "; "))
+	}
+	return text, nil
+}
