@@ -14,7 +14,7 @@ export CGO_ENABLED := 1
 # A program does not depend on the folder that it is built in, so a fresh clone finds what another has compiled.
 export GOFLAGS := $(GOFLAGS) -trimpath
 
-.PHONY: help setup build image mapper-image run stop demo demo-stop test test-all lint bench cross deb clean
+.PHONY: help setup build image mapper-image run stop demo demo-stop test test-all lint bench bench-record bench-page bench-check cross deb clean
 
 help: ## show this
 	@echo "edgecore: pods on edge devices. Targets:"
@@ -62,12 +62,29 @@ lint: ## gofmt, go vet, staticcheck
 	GOARCH=arm CGO_ENABLED=0 go build ./edged ./edged/preflight ./edgehub/... ./pkg/... # where numbers have 32 bits
 	go tool staticcheck ./...
 
-bench: setup build ## measure the agent beside the bare CRI calls, and the packages' own benchmarks
+bench: setup build ## measure the agent beside bare CRI calls and a real kubelet, and the packages' own benchmarks
 	go test -run '^$$' -bench . -benchtime 1s ./beehive ./metamanager/store ./pkg/apis/edgecore/v1alpha2
 	go test -run '^$$' -bench . -benchtime 1s ./cloud/cloudstream # tunnels beside the direct way
 	go test -run '^$$' -bench . -benchtime 10x ./test ./test/pleg # on a containerd
 	go run ./test/bench --binary bin/edgecore
+	go run ./test/bench/peers --json bin/bench.json
 	go run ./test/bench/link --edgecore bin/edgecore --cloudcore bin/cloudcore # --nodes 1000,5000 takes longer
+
+# In pieces, since each is recorded when it has ended.
+bench-record: setup build ## measure what README's table and bench/index.html show, into bench/record.json (40 minutes)
+	go run ./test/bench/peers --mode long --parts token,plain --json bench/record.json
+	go run ./test/bench/peers --mode long --parts bursts --json bench/record.json
+	go run ./test/bench/peers --mode long --parts idle --json bench/record.json
+	go run ./test/bench/link --parts memory,updates,storm --nodes 100,1000,5000 --json bench/record.json
+	$(MAKE) bench-page
+
+bench-page: ## write bench/index.html and README's table from bench/record.json
+	go run ./test/bench/page
+
+bench-check: setup build ## measure again, and fail if a ratio to the floor is 15 % worse than in bench/record.json (8 minutes)
+	rm -f bin/bench-check.json
+	go run ./test/bench/peers --parts token,plain,bursts --rounds 10 --repeats 3 --json bin/bench-check.json
+	go run ./test/bench/check --measured bin/bench-check.json
 
 cross: ## static programs for amd64, arm64 and armv7, with lists of their parts; ARCH=arm64 for one, CHECK=1 builds twice and compares
 	$(if $(filter amd64,$(ARCH)),,hack/setup cross)
