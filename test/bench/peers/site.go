@@ -61,8 +61,11 @@ type bench struct {
 	batches int
 }
 
-// settings are the same for both agents; all else is as each has it by default.
-var settings = map[string]any{"maxPods": maxPods + 10}
+// settings are the same for both agents; all else is as each has it by default. Without a name server of the cluster,
+// both would report an event for each pod.
+var settings = map[string]any{
+	"maxPods": maxPods + 10, "clusterDNS": []string{"10.96.0.10"}, "clusterDomain": "cluster.local",
+}
 
 // start starts everything; the caller ends it, also after an error.
 func (b *bench) start(ctx context.Context, binary string) (err error) {
