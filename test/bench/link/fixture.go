@@ -31,6 +31,8 @@ type fixture struct {
 	kube  *kube.Cluster
 	api   kubernetes.Interface
 	cloud *cloud.Cloud
+	// more are cloudcores beside that one.
+	more  []*cloud.Cloud
 	cable *proxy.Proxy
 	stops ending
 }
@@ -105,19 +107,31 @@ func (s *fixture) namespace(ctx context.Context, name string) error {
 	return err
 }
 
-// memory is what cloudcore takes: resident by the kernel; live objects and stacks by its own metrics.
+// memory is what all cloudcores take: resident by the kernel; live objects and stacks by their own metrics.
 type memory struct{ rss, anon, heap, stacks, goroutines float64 }
 
-// memoryNow looks at cloudcore's memory: the resident as it is, the live after a collection.
-func (s *fixture) memoryNow(ctx context.Context) (memory, error) {
-	rss, anon, err := process.Memory(s.cloud.PID())
+// memoryNow looks at the memory of all cloudcores: the resident as it is, the live after a collection.
+func (s *fixture) memoryNow(ctx context.Context) (sum memory, err error) {
+	for _, c := range s.clouds() {
+		m, err := memoryOf(ctx, c)
+		if err != nil {
+			return memory{}, err
+		}
+		sum = memory{sum.rss + m.rss, sum.anon + m.anon, sum.heap + m.heap, sum.stacks + m.stacks,
+			sum.goroutines + m.goroutines}
+	}
+	return sum, nil
+}
+
+func memoryOf(ctx context.Context, c *cloud.Cloud) (memory, error) {
+	rss, anon, err := process.Memory(c.PID())
 	if err != nil {
 		return memory{}, err
 	}
-	if _, err := s.cloud.Get(ctx, "/debug/pprof/heap?gc=1"); err != nil {
+	if _, err := c.Get(ctx, "/debug/pprof/heap?gc=1"); err != nil {
 		return memory{}, err
 	}
-	text, err := s.cloud.Get(ctx, "/metrics")
+	text, err := c.Get(ctx, "/metrics")
 	if err != nil {
 		return memory{}, err
 	}
@@ -143,21 +157,23 @@ func metric(text, name string) (float64, error) {
 	return 0, fmt.Errorf("cloudcore has no metric %s", name)
 }
 
-// used is the processor time of cloudcore, of kube-apiserver, and of this program, which is the edges; and how long
-// cloudcore waited for a processor.
+// used is the processor time of all cloudcores, of kube-apiserver, and of this program, which is the edges; and how long
+// cloudcores waited for a processor.
 type used struct{ cloud, api, edges, waited time.Duration }
 
-func (s *fixture) used() (used, error) {
-	cloud, waited, err := process.Scheduled(s.cloud.PID())
-	if err != nil {
+func (s *fixture) used() (u used, err error) {
+	for _, c := range s.clouds() {
+		cpu, waited, err := process.Scheduled(c.PID())
+		if err != nil {
+			return used{}, err
+		}
+		u.cloud, u.waited = u.cloud+cpu, u.waited+waited
+	}
+	if u.api, _, err = process.Usage(s.kube.APIServer.PID()); err != nil {
 		return used{}, err
 	}
-	api, _, err := process.Usage(s.kube.APIServer.PID())
-	if err != nil {
-		return used{}, err
-	}
-	edges, _, err := process.Usage(os.Getpid())
-	return used{cloud, api, edges, waited}, err
+	u.edges, _, err = process.Usage(os.Getpid())
+	return u, err
 }
 
 func (u used) since(before used) used {

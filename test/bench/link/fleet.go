@@ -63,6 +63,9 @@ func measureLoad(ctx context.Context, t *table, o options, n int) (err error) {
 			say("the end of cloudcore's log:\n%s", daemon.Tail(s.cloud.Log(), 20))
 		}
 	}()
+	if err := s.addClouds(ctx, o.replicas-1); err != nil {
+		return err
+	}
 	for _, step := range []struct {
 		wanted bool
 		do     func(context.Context) error
@@ -80,10 +83,14 @@ func measureLoad(ctx context.Context, t *table, o options, n int) (err error) {
 }
 
 // point is where results of this fleet are.
-func (f *fleet) point() results.Point { return results.Point{Nodes: f.n, Replicas: 1} }
+func (f *fleet) point() results.Point { return results.Point{Nodes: f.n, Replicas: f.opts.replicas} }
 
 func (f *fleet) row(what, measured, floor, limit string) {
-	f.t.row(fmt.Sprintf("%d edges: %s", f.n, what), measured, floor, limit)
+	edges := fmt.Sprintf("%d edges", f.n)
+	if f.opts.replicas > 1 {
+		edges += fmt.Sprintf(", %d cloudcores", f.opts.replicas)
+	}
+	f.t.row(edges+": "+what, measured, floor, limit)
 }
 
 // connect starts the fleet, and measures what a node at rest takes.
@@ -109,7 +116,7 @@ func (f *fleet) connect(ctx context.Context) error {
 	}
 	began := time.Now()
 	if f.edges, err = load.Start(ctx, load.Options{
-		Server:  hubPort(f.cloud),
+		Servers: f.hubs(),
 		Issuer:  issuer,
 		Nodes:   f.n,
 		Arrived: f.track.arrived,
@@ -172,7 +179,7 @@ func (f *fleet) rest(ctx context.Context, before memory, with, limit string) err
 	f.row("live heap + stacks per node, "+with, fmt.Sprintf("%s + %s", kilobytes((now.heap-before.heap)/n),
 		kilobytes((now.stacks-before.stacks)/n)), "", limit)
 	if with == onePod {
-		f.opts.keep.Samples(results.CloudRSS, results.CloudCore, f.point(), now.rss)
+		f.opts.keep.Samples(results.CloudRSS, results.CloudCore, f.point(), now.rss/float64(f.opts.replicas))
 		live := now.heap + now.stacks - f.empty.heap - f.empty.stacks
 		f.opts.keep.Samples(results.CloudLive, results.CloudCore, f.point(), live/n)
 		f.opts.keep.Samples(results.CloudCPU, results.CloudCore, f.point(),
@@ -306,11 +313,7 @@ func (f *fleet) restart(ctx context.Context) error {
 	began := time.Now()
 	var ready time.Duration
 	err := f.edges.Storm(ctx, func() {
-		err := f.cloud.Kill9(ctx)
-		if err == nil {
-			err = f.cloud.Start(ctx)
-		}
-		if err != nil {
+		if err := f.restartClouds(ctx); err != nil {
 			say("restart: %v", err)
 		}
 		ready = time.Since(began)

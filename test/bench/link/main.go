@@ -24,6 +24,7 @@ import (
 type options struct {
 	edge, cloud string
 	nodes       []int
+	replicas    int
 	parts       map[string]bool
 	idle        time.Duration
 	outage      time.Duration
@@ -51,6 +52,7 @@ func parse() (options, error) {
 	flag.StringVar(&o.edge, "edgecore", "bin/edgecore", "the stripped `edgecore` to measure")
 	flag.StringVar(&o.cloud, "cloudcore", "bin/cloudcore", "the stripped `cloudcore` to measure")
 	nodes := flag.String("nodes", "1000", "how many simulated edges there are; 1000,5000 is a run with each")
+	flag.IntVar(&o.replicas, "replicas", 1, "how many cloudcores simulated edges are spread over")
 	parts := flag.String("parts", "memory,updates,storm,bytes,create,burst,devices", "what to measure")
 	flag.DurationVar(&o.idle, "idle", 5*time.Minute,
 		"how long to count the bytes of an idle node: statuses are reported every 5 minutes")
@@ -65,6 +67,9 @@ func parse() (options, error) {
 			return o, fmt.Errorf("--nodes: %q is no number of nodes", text)
 		}
 		o.nodes = append(o.nodes, n)
+	}
+	if o.replicas < 1 {
+		return o, fmt.Errorf("--replicas %d: there is one cloudcore at least", o.replicas)
 	}
 	o.parts = map[string]bool{}
 	for name := range strings.SplitSeq(*parts, ",") {

@@ -26,9 +26,9 @@ const (
 
 // edge is one node. Only its own goroutine touches what is not atomic.
 type edge struct {
-	fleet *Fleet
-	node  string
-	tls   *tls.Config
+	fleet        *Fleet
+	server, node string
+	tls          *tls.Config
 	// instance is the run of the agent, which is never started again.
 	instance wire.Instance
 
@@ -106,7 +106,7 @@ func (e *edge) dial(ctx context.Context) (wire.Conn, error) {
 	header.Set(wire.HeaderProjectID, "default")
 	header.Set(wire.HeaderUse, wire.UseMessages)
 	return wire.DialWebSocket(ctx, wire.DialOptions{
-		URL:      "wss://" + e.fleet.opts.Server + "/default/" + e.node + "/events",
+		URL:      "wss://" + e.server + "/default/" + e.node + "/events",
 		TLS:      e.tls,
 		Header:   header,
 		Features: wire.AllFeatures(),

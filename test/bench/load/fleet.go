@@ -14,9 +14,9 @@ import (
 
 // Options say what a fleet is.
 type Options struct {
-	// Server is the host and port of the cloud's WebSockets.
-	Server string
-	Issuer *Issuer
+	// Servers are the hosts and ports of the cloud's WebSockets. Edges take turns: none of them changes to another.
+	Servers []string
+	Issuer  *Issuer
 	// Nodes is how many edges there are.
 	Nodes int
 	// Heartbeat is the time between an edge's pings; 0: 15 s, as edgecore has it.
@@ -64,7 +64,12 @@ func Start(ctx context.Context, opts Options) (*Fleet, error) {
 			return nil, err
 		}
 		f.edges = append(f.edges, &edge{
-			fleet: f, node: NodeName(i), tls: config, instance: wire.NewInstance(), held: map[string]wire.Held{},
+			fleet:    f,
+			server:   opts.Servers[i%len(opts.Servers)],
+			node:     NodeName(i),
+			tls:      config,
+			instance: wire.NewInstance(),
+			held:     map[string]wire.Held{},
 		})
 	}
 	ctx, f.cancel = context.WithCancel(ctx)
