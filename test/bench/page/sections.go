@@ -175,7 +175,7 @@ func cost(f *results.File) section {
 	s := section{
 		ID:    "cpu",
 		Title: "What a burst costs",
-		Text: "Processor time from the first call until 2 s after the last pod is gone: of the agent and cloudcore, and " +
+		Text: "Processor time from the first call until 1 s after the last pod is gone: of the agent and cloudcore, and " +
 			"of the whole machine, most of which is the runtime and the control plane.",
 		Legend: legend(results.EdgeCore, results.CloudCore, results.Kubelet),
 	}

@@ -76,7 +76,7 @@ func (b *bench) spent(s *side) (t spent, err error) {
 }
 
 // settleTime is how long what a burst leaves to do counts as the burst's.
-const settleTime = 2 * time.Second
+const settleTime = time.Second
 
 func (b *bench) burst(ctx context.Context, s *side, size int) error {
 	before, err := b.spent(s)

@@ -50,6 +50,10 @@ func (b *bench) idleNodes(ctx context.Context) error {
 		if err := b.look(ctx, level); err != nil {
 			return err
 		}
+		// What was measured stays if the next level does not come about.
+		if err := b.keep.Save(); err != nil {
+			return err
+		}
 	}
 	for _, g := range slices.Concat(groups...) {
 		if _, err := g.remove(ctx); err != nil {

@@ -98,7 +98,7 @@ func pause(ctx context.Context, d time.Duration) error {
 // gap lets the kernel, the runtimes and the API server finish what goes on when a pod is gone. It varies, so that no
 // period of anything meets always the same subject.
 func gap(ctx context.Context) error {
-	return pause(ctx, 600*time.Millisecond+rand.N(600*time.Millisecond))
+	return pause(ctx, 400*time.Millisecond+rand.N(400*time.Millisecond))
 }
 
 // ending stops what was started, the last first, and gathers what goes wrong.
