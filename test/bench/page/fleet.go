@@ -26,7 +26,7 @@ func fleet(f *results.File) section {
 	}
 	counts := replicasOf(f)
 	for i, n := range counts {
-		s.Legend = append(s.Legend, key{i + 1, cloudcores(n)})
+		s.Legend = append(s.Legend, key{replicaColor(i), cloudcores(n)})
 	}
 	for _, name := range []string{results.CloudRSS, results.CloudLive, results.CloudCPU, results.CloudP50,
 		results.CloudP99, results.CloudStorm} {
@@ -36,7 +36,7 @@ func fleet(f *results.File) section {
 			series := slices.DeleteFunc(f.Of(name, results.CloudCore), func(s results.Series) bool {
 				return s.At.Replicas != n
 			})
-			line := svg.Line{Name: cloudcores(n), Color: i + 1,
+			line := svg.Line{Name: cloudcores(n), Color: replicaColor(i),
 				Points: points(series, func(at results.Point) int { return at.Nodes })}
 			if len(line.Points) > 0 {
 				lines = append(lines, line)
@@ -53,6 +53,12 @@ func fleet(f *results.File) section {
 	}
 	s.Missing = fleetMissing(f)
 	return s
+}
+
+// replicaColor is the color of the i-th number of cloudcores: none is the floor's.
+func replicaColor(i int) int {
+	list := []int{colors[results.EdgeCore], colors[results.Kubelet], colors[results.CloudCore]}
+	return list[i%len(list)]
 }
 
 // replicasOf are the numbers of cloudcores of which anything was measured.

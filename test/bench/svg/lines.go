@@ -36,7 +36,7 @@ const (
 	lineWidth  = 460.0
 	lineHeight = 250.0
 	lineLeft   = 66.0
-	lineRight  = 88.0
+	lineRight  = 100.0
 	lineTop    = 10.0
 	lineBottom = 36.0
 	// apart is the least distance between the names at the ends of lines.
