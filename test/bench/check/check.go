@@ -76,8 +76,9 @@ func (c comparison) String() string {
 		return fmt.Sprintf("not measured  %s (recorded: %.2fx)", what, c.recorded.Value)
 	}
 	word := map[verdict]string{good: "ok", noisy: "noisy", worse: "WORSE"}[c.verdict]
-	return fmt.Sprintf("%-12s  %s: %.2fx of the floor (%.2f to %.2f), recorded %.2fx (%.2f to %.2f): %+.0f %%", word, what,
-		c.measured.Value, c.measured.Low, c.measured.High, c.recorded.Value, c.recorded.Low, c.recorded.High, c.change())
+	is, was := c.measured, c.recorded
+	return fmt.Sprintf("%-12s  %s: %.2fx of the floor (%.2f to %.2f), recorded %.2fx (%.2f to %.2f): %+.0f %%", word,
+		what, is.Value, is.Low, is.High, was.Value, was.Low, was.High, c.change())
 }
 
 // report lists comparisons. The error names the rows that are worse; nothing to compare is an error, too.
@@ -100,8 +101,8 @@ func report(list []comparison, allowed float64) (string, error) {
 		}
 	}
 	if unsure > 0 {
-		lines = append(lines, "Noisy rows are beyond the limit, but their samples spread too far to tell: measure again on a "+
-			"quiet machine, or with more --rounds and --repeats.")
+		lines = append(lines, "Noisy rows are beyond the limit, but their samples spread too far to tell: "+
+			"measure again on a quiet machine, or with more --rounds and --repeats.")
 	}
 	text := strings.Join(lines, "\n") + "\n"
 	if compared == 0 {

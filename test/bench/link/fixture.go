@@ -157,8 +157,8 @@ func metric(text, name string) (float64, error) {
 	return 0, fmt.Errorf("cloudcore has no metric %s", name)
 }
 
-// used is the processor time of all cloudcores, of kube-apiserver, and of this program, which is the edges; and how long
-// cloudcores waited for a processor.
+// used is the processor time of all cloudcores, of kube-apiserver, and of this program, which is the edges; and how
+// long cloudcores waited for a processor.
 type used struct{ cloud, api, edges, waited time.Duration }
 
 func (s *fixture) used() (u used, err error) {

@@ -59,7 +59,7 @@ func parse() (options, error) {
 	flag.DurationVar(&o.outage, "outage", time.Minute,
 		"how long the cable is cut before the bytes of a reconnect are counted")
 	flag.StringVar(&o.profiles, "profiles", "", "a `folder` for profiles of cloudcore")
-	flag.StringVar(&o.json, "json", "", "a `file` of results (test/bench/results) that gets what fleets were measured to")
+	flag.StringVar(&o.json, "json", "", "a `file` of results (test/bench/results) that gets the figures of fleets")
 	flag.Parse()
 	for text := range strings.SplitSeq(*nodes, ",") {
 		n, err := strconv.Atoi(text)

@@ -20,9 +20,9 @@ func fleet(f *results.File) section {
 	s := section{
 		ID:    "nodes",
 		Title: "cloudcore over nodes",
-		Text: "Simulated nodes that speak the real protocol over TLS, with a real kube-apiserver, all on this machine: " +
-			"the nodes take most of its processors, and etcd runs without fsync. Memory is of each cloudcore, " +
-			"processor time of all together. The dashed line is a client of the API that watches.",
+		Text: "Simulated nodes that speak the real protocol over TLS, with a real kube-apiserver, all on this " +
+			"machine: the nodes take most of its processors, and etcd runs without fsync. Memory is of each " +
+			"cloudcore, processor time of all together. The dashed line is a client of the API that watches.",
 	}
 	counts := replicasOf(f)
 	for i, n := range counts {

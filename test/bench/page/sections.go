@@ -90,9 +90,9 @@ func latency(f *results.File) section {
 	s := section{
 		ID:    "latency",
 		Title: "One pod",
-		Text: "From the first call of the API to the event that a client sees. Each point is a pod, the band is the middle " +
-			"half of them, the line their median. The floor is a program that makes the same calls of the runtime and " +
-			"nothing else; it has no API in it.",
+		Text: "From the first call of the API to the event that a client sees. Each point is a pod, the band is the " +
+			"middle half of them, the line their median. The floor is a program that makes the same calls of the " +
+			"runtime and nothing else; it has no API in it.",
 		Legend: legend(results.EdgeCore, results.Kubelet, results.Floor),
 	}
 	for _, name := range []string{results.CreateToken, results.CreatePlain, results.DeleteToken, results.DeletePlain} {
@@ -127,8 +127,8 @@ func bursts(f *results.File) section {
 	s := section{
 		ID:    "bursts",
 		Title: "Many pods at once",
-		Text: "All pods are created at once, and later deleted at once; they use their grace of 1 s. The floor works on " +
-			"as many pods at a time as its row says; edgecore is compared with the fastest of them.",
+		Text: "All pods are created at once, and later deleted at once; they use their grace of 1 s. The floor works " +
+			"on as many pods at a time as its row says; edgecore is compared with the fastest of them.",
 		Legend: legend(results.EdgeCore, results.Kubelet, results.Floor),
 	}
 	for _, size := range slices.Backward(burstSizes(f)) {
@@ -175,8 +175,8 @@ func cost(f *results.File) section {
 	s := section{
 		ID:    "cpu",
 		Title: "What a burst costs",
-		Text: "Processor time from the first call until 1 s after the last pod is gone: of the agent and cloudcore, and " +
-			"of the whole machine, most of which is the runtime and the control plane.",
+		Text: "Processor time from the first call until 1 s after the last pod is gone: of the agent and cloudcore, " +
+			"and of the whole machine, most of which is the runtime and the control plane.",
 		Legend: legend(results.EdgeCore, results.CloudCore, results.Kubelet),
 	}
 	for _, size := range slices.Backward(burstSizes(f)) {
@@ -185,7 +185,9 @@ func cost(f *results.File) section {
 		for _, subject := range []string{results.Kubelet, results.EdgeCore} {
 			bar := svg.Bar{Name: names[subject]}
 			if found, ok := f.Find(results.BurstCPU, subject, at); ok {
-				bar.Parts = append(bar.Parts, svg.Part{Name: "agent", Color: colors[subject], Value: found.Summary.Median})
+				bar.Parts = append(bar.Parts, svg.Part{
+					Name: "agent", Color: colors[subject], Value: found.Summary.Median,
+				})
 			}
 			if found, ok := f.Find(results.BurstCloud, results.CloudCore, at); ok && subject == results.EdgeCore {
 				bar.Parts = append(bar.Parts, svg.Part{
@@ -221,9 +223,9 @@ func growth(f *results.File) section {
 	s := section{
 		ID:    "pods",
 		Title: "What an idle node uses",
-		Text: "0 pods is before the agent has ever run one. The others are after three bursts of 30: what an agent keeps " +
-			"after work counts. Disk is what the agent itself writes; wire is all that goes between the agent and its " +
-			"server, both ways, TLS included.",
+		Text: "0 pods is before the agent has ever run one. The others are after three bursts of 30: what an agent " +
+			"keeps after work counts. Disk is what the agent itself writes; wire is all that goes between the agent " +
+			"and its server, both ways, TLS included.",
 		Legend: legend(results.EdgeCore, results.Kubelet),
 	}
 	for _, name := range []string{results.RSS, results.Anonymous, results.PSS, results.CPU, results.Wire,

@@ -35,7 +35,9 @@ func (b *bench) bursts(ctx context.Context) error {
 			}
 			for _, level := range levelsFor(size) {
 				name := fmt.Sprintf("burst-%d-%d-%d", repeat, size, level)
-				turns = append(turns, func(ctx context.Context) error { return b.floorBurst(ctx, base, name, size, level) })
+				turns = append(turns, func(ctx context.Context) error {
+					return b.floorBurst(ctx, base, name, size, level)
+				})
 			}
 			rand.Shuffle(len(turns), func(i, j int) { turns[i], turns[j] = turns[j], turns[i] })
 			say("burst of %d pods, %d of %d", size, repeat+1, b.repeats)

@@ -65,7 +65,9 @@ func TestParse(t *testing.T) {
 }
 
 func TestLevelsFor(t *testing.T) {
-	for size, want := range map[int][]int{1: {1}, 10: {4, 8, 10}, 20: {4, 8, 16, 20}, 30: {4, 8, 16, 30}, 60: {4, 8, 16, 30}} {
+	for size, want := range map[int][]int{
+		1: {1}, 10: {4, 8, 10}, 20: {4, 8, 16, 20}, 30: {4, 8, 16, 30}, 60: {4, 8, 16, 30},
+	} {
 		if got := levelsFor(size); !slices.Equal(got, want) {
 			t.Errorf("levelsFor(%d) = %v, want %v", size, got, want)
 		}

@@ -115,7 +115,9 @@ func (g *group) remove(ctx context.Context) ([]time.Duration, error) {
 			return g.b.api.CoreV1().Pods(namespace).Delete(inner, name, metav1.DeleteOptions{})
 		})
 	}
-	times, err := g.await(ctx, began, func(e watch.Event, _ *v1.Pod) (bool, error) { return e.Type == watch.Deleted, nil })
+	times, err := g.await(ctx, began, func(e watch.Event, _ *v1.Pod) (bool, error) {
+		return e.Type == watch.Deleted, nil
+	})
 	if err := errors.Join(deleted.Wait(), err); err != nil {
 		return nil, fmt.Errorf("%d pods are not gone: %w", len(g.names), err)
 	}

@@ -28,7 +28,9 @@ func TestSummarize(t *testing.T) {
 }
 
 func TestRound(t *testing.T) {
-	for value, want := range map[float64]float64{0: 0, 1.23456789: 1.23457, 123456789: 123457000, 0.000123456789: 0.000123457} {
+	for value, want := range map[float64]float64{
+		0: 0, 1.23456789: 1.23457, 123456789: 123457000, 0.000123456789: 0.000123457,
+	} {
 		if got := Round(value); Format("", got) != Format("", want) || got-want > want/1e9 || want-got > want/1e9 {
 			t.Errorf("Round(%v) = %v, want %v", value, got, want)
 		}

@@ -33,7 +33,7 @@ func Summarize(samples []float64) Summary {
 	}
 }
 
-// quantile interpolates between the samples beside a rank. It is rounded to what a summary is compared and printed with.
+// quantile interpolates between the samples beside a rank, and rounds.
 func quantile(sorted []float64, q float64) float64 {
 	at := q * float64(len(sorted)-1)
 	low := int(at)

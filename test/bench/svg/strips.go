@@ -24,8 +24,8 @@ const (
 	axisHeight  = 24.0
 )
 
-// Strips draws distributions under each other on one axis that begins at 0: a point for each sample, a bar from the lower
-// to the upper quartile, and the median as a line and a number.
+// Strips draws distributions under each other on one axis that begins at 0: a point for each sample, a bar from the
+// lower to the upper quartile, and the median as a line and a number.
 func Strips(title string, rows []Strip, format Format) string {
 	most := 0.0
 	for _, r := range rows {

@@ -66,7 +66,9 @@ func TestDrawings(t *testing.T) {
 		marks map[string]int // elements by class
 	}{
 		"strips": {
-			Strips(name, []Strip{{Name: name, Color: 1, Samples: []float64{1, 2, 3}, Low: 1.5, Median: 2, High: 2.5}}, plain),
+			Strips(name, []Strip{{
+				Name: name, Color: 1, Samples: []float64{1, 2, 3}, Low: 1.5, Median: 2, High: 2.5,
+			}}, plain),
 			map[string]int{"dot": 3, "box": 1, "median": 1},
 		},
 		"strips of nothing": {Strips(name, nil, plain), map[string]int{}},
