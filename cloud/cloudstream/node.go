@@ -187,7 +187,7 @@ func (n *node) serveTunnel(ctx context.Context, token string, conn net.Conn) {
 	}
 	n.mu.Unlock()
 	idle.Stop()
-	if errors.Is(err, tunnel.ErrStream) {
+	if errors.Is(err, tunnel.ErrStream) || errors.Is(err, tunnel.ErrFrames) {
 		klog.InfoS("Tunnel closed", "node", n.name, "err", err)
 		return
 	}

@@ -5,10 +5,12 @@
 // (wire.DialTunnel) and names the token of the request. Only the cloud opens streams. A stream carries the bytes of one
 // connection, as they are: TLS, credentials and permissions are between the caller and the node.
 //
-// Each stream has a window of its own, so that a slow reader delays only itself.
+// Each stream has a window of its own, so that a slow reader delays only itself. CloseWrite ends one direction of a
+// stream, for as long as the other one needs; Close ends both at once, at both ends.
 package tunnel
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +19,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/yamux"
+	"github.com/libp2p/go-yamux/v5"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
@@ -35,17 +37,19 @@ const (
 	// a dead one is noticed within 20 s.
 	keepalive     = 10 * time.Second
 	answerTimeout = 10 * time.Second
-	// openTimeout is how long the node may take to accept a stream.
+	// openTimeout is how long a stream may wait for the node to accept those before it.
 	openTimeout = 20 * time.Second
-	// halfClosed is how long a stream may go on that one end has closed.
-	halfClosed = time.Minute
 	// cloudWindow and nodeWindow are how many bytes of a stream each end takes before they are read. Windows are filled
 	// only by slow readers; a large one is needed where the round trip is long: of a MiB in 50 ms, 20 MB pass a second.
 	// Devices have less memory, and less is sent to them.
 	cloudWindow = 1 << 20
 	nodeWindow  = 256 << 10
-	// copyBuffer is the size of the buffer of each direction of a stream.
-	copyBuffer = 16 << 10
+	// backlog is how many streams may wait for the node to accept them, streamsMax how many the node takes at all.
+	backlog    = 256
+	streamsMax = 2048
+	// copyBuffer is the size of the buffer of each direction of a stream. With the headers of yamux and WebSocket it
+	// fits into a TLS record.
+	copyBuffer = 16<<10 - 64
 	// tokenMax is the largest token in bytes.
 	tokenMax = 64
 )
@@ -83,17 +87,15 @@ func ParseRequest(m *model.Message) (Request, error) {
 	return r, nil
 }
 
-func config(window uint32) *yamux.Config {
-	return &yamux.Config{
-		AcceptBacklog:          256,
-		EnableKeepAlive:        true,
-		KeepAliveInterval:      keepalive,
-		ConnectionWriteTimeout: answerTimeout,
-		MaxStreamWindowSize:    window,
-		StreamOpenTimeout:      openTimeout,
-		StreamCloseTimeout:     halfClosed,
-		LogOutput:              io.Discard, // what ends a tunnel is an error of its streams, too
-	}
+func config(window, streams uint32) *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.AcceptBacklog = backlog
+	c.MaxIncomingStreams = streams
+	c.KeepAliveInterval = keepalive
+	c.ConnectionWriteTimeout = answerTimeout
+	c.InitialStreamWindowSize, c.MaxStreamWindowSize = window, window
+	c.LogOutput = io.Discard // what ends a tunnel is an error of its streams, too
+	return c
 }
 
 // Opener is the cloud's end of a tunnel.
@@ -101,7 +103,7 @@ type Opener struct{ session *yamux.Session }
 
 // NewOpener makes the cloud's end of a tunnel, which owns the connection.
 func NewOpener(conn net.Conn) (*Opener, error) {
-	session, err := yamux.Client(conn, config(cloudWindow))
+	session, err := yamux.Client(&meteredConn{Conn: conn}, config(cloudWindow, 1), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -111,24 +113,28 @@ func NewOpener(conn net.Conn) (*Opener, error) {
 // ErrStream is the error of a node that opens streams itself.
 var ErrStream = errors.New("the node has opened a stream, which only the cloud may do")
 
-// Run serves the tunnel until it ends. Its error is ErrStream, or why the connection has ended.
+// Run serves the tunnel until it ends. Its error is ErrStream or ErrFrames, or why the connection has ended.
 func (o *Opener) Run() error {
 	defer o.session.Close()
 	stream, err := o.session.AcceptStream()
 	if err != nil {
 		return err
 	}
-	_ = stream.Close()
+	_ = stream.Reset() // the tunnel ends anyway
 	return ErrStream
 }
 
-// Open opens a stream. It does not wait for the node to accept it.
+// Open opens a stream. It does not wait for the node to accept it, unless many others wait for that. A tunnel whose
+// node accepts none of them for 20 s is closed.
 func (o *Opener) Open() (net.Conn, error) {
-	s, err := o.session.OpenStream()
+	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
+	defer cancel()
+	s, err := o.session.OpenStream(ctx)
 	if err != nil {
+		_ = o.session.Close()
 		return nil, err
 	}
-	return &stream{s}, nil
+	return stream{s}, nil
 }
 
 // Streams returns how many streams there are.
@@ -142,7 +148,7 @@ type Acceptor struct{ session *yamux.Session }
 
 // NewAcceptor makes the node's end of a tunnel, which owns the connection.
 func NewAcceptor(conn net.Conn) (*Acceptor, error) {
-	session, err := yamux.Server(conn, config(nodeWindow))
+	session, err := yamux.Server(conn, config(nodeWindow, streamsMax), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -155,20 +161,15 @@ func (a *Acceptor) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &stream{s}, nil
+	return stream{s}, nil
 }
 
-// stream is one of a tunnel.
+// stream is one of a tunnel. The end of the tunnel, and of the stream by the peer's Close, is an error of Read; the
+// peer's CloseWrite is io.EOF.
 type stream struct{ *yamux.Stream }
 
-// Read implements net.Conn. The end of the tunnel is an error, and not the end of what the peer sends.
-func (s *stream) Read(p []byte) (int, error) {
-	n, err := s.Stream.Read(p)
-	if err == io.EOF && s.Session().IsClosed() {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
-}
+// Close ends both directions, at both ends. Nothing happens if both have ended.
+func (s stream) Close() error { return s.Reset() }
 
 // Streams returns how many streams there are.
 func (a *Acceptor) Streams() int { return a.session.NumStreams() }
@@ -177,9 +178,14 @@ func (a *Acceptor) Streams() int { return a.session.NumStreams() }
 func (a *Acceptor) Close() error { return a.session.Close() }
 
 // Join copies both ways between two connections, until both directions have ended or one has failed; then it closes
-// both. The end of one direction is passed on and leaves the other open, for a stream no longer than a minute. It
+// both. The end of one direction is passed on and leaves the other open, for as long as both connections live. It
 // returns the bytes that came from a and from b.
 func Join(a, b net.Conn) (fromA, fromB int64) {
+	closeBoth := func() {
+		_ = a.Close()
+		_ = b.Close()
+	}
+	defer closeBoth()
 	var both sync.WaitGroup
 	one := func(to, from net.Conn, n *int64) {
 		var err error
@@ -187,15 +193,12 @@ func Join(a, b net.Conn) (fromA, fromB int64) {
 			err = closeWrite(to)
 		}
 		if err != nil {
-			_ = a.Close()
-			_ = b.Close()
+			closeBoth()
 		}
 	}
 	both.Go(func() { one(b, a, &fromA) })
 	one(a, b, &fromB)
 	both.Wait()
-	_ = a.Close()
-	_ = b.Close()
 	return fromA, fromB
 }
 
@@ -205,7 +208,7 @@ type (
 	plainReader struct{ io.Reader }
 )
 
-// closeWrite ends one direction of a connection; a stream's Close leaves reading open.
+// closeWrite ends one direction of a connection, or both if it can end only both.
 func closeWrite(c net.Conn) error {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
-	"github.com/hashicorp/yamux"
+	"github.com/libp2p/go-yamux/v5"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
@@ -156,33 +159,132 @@ func TestTunnelEnds(t *testing.T) {
 	}
 }
 
-// TestEndIsNoEOF: a tunnel that ends in the middle of what a stream carries is not taken for the end of that.
-func TestEndIsNoEOF(t *testing.T) {
-	o, a, _ := pair(t)
+// streamPair returns both ends of a stream.
+func streamPair(t *testing.T, o *Opener, a *Acceptor) (near, far net.Conn) {
+	t.Helper()
 	near, err := o.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := near.Write([]byte("x")); err != nil {
+	if far, err = a.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	far, err := a.Accept()
-	if err != nil {
+	return near, far
+}
+
+// TestEndIsNoEOF: only the end of a direction is one; neither a tunnel nor a stream that ends in the middle of what it
+// carries is taken for that.
+func TestEndIsNoEOF(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end func(a *Acceptor, far net.Conn) error
+		eof bool
+	}{
+		"direction": {func(_ *Acceptor, far net.Conn) error { return closeWrite(far) }, true},
+		"stream":    {func(_ *Acceptor, far net.Conn) error { return far.Close() }, false},
+		"tunnel":    {func(a *Acceptor, _ net.Conn) error { return a.Close() }, false},
+	} {
+		o, a, _ := pair(t)
+		near, far := streamPair(t, o, a)
+		if err := tc.end(a, far); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := near.Read(make([]byte, 1)); err == nil || (err == io.EOF) != tc.eof {
+			t.Errorf("the %s has ended: Read = %v, want EOF: %v", name, err, tc.eof)
+		}
+	}
+}
+
+// TestHalfClosed: a stream that one end has closed for writing carries the other direction for as long as it needs.
+func TestHalfClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cloud, node := net.Pipe()
+		o, err := NewOpener(cloud)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := NewAcceptor(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		defer o.Close()
+		near, far := streamPair(t, o, a)
+		if err := closeWrite(near); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := far.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("Read = %v, want EOF", err)
+		}
+		for _, want := range []string{"a", "b", "c"} {
+			time.Sleep(time.Hour)
+			got := make([]byte, 1)
+			if _, err := far.Write([]byte(want)); err != nil {
+				t.Fatalf("Write to a stream that is half closed: %v", err)
+			}
+			if _, err := io.ReadFull(near, got); err != nil || string(got) != want {
+				t.Errorf("read %q, %v, want %q", got, err, want)
+			}
+		}
+		if err := closeWrite(far); err != nil {
+			t.Error(err)
+		}
+		if rest, err := io.ReadAll(near); err != nil || len(rest) > 0 {
+			t.Errorf("read %q, %v at the end, want nothing", rest, err)
+		}
+		if o.Streams() > 0 || a.Streams() > 0 {
+			t.Errorf("%d and %d streams after both directions have ended, want none", o.Streams(), a.Streams())
+		}
+	})
+}
+
+// TestFailedDirection: a connection that fails in one direction is gone at both ends of the tunnel at once, whatever
+// its other end does: here it has been told that its caller sends no more, reads no more itself, and writes.
+func TestFailedDirection(t *testing.T) {
+	o, a, _ := pair(t)
+	caller, server := joined(t, o, a)
+	if err := caller.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	if err := far.Close(); err != nil {
-		t.Fatal(err)
+	if _, err := server.Read(make([]byte, 1)); err != io.EOF {
+		t.Fatalf("the server reads %v, want EOF", err)
 	}
-	if _, err := near.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("the stream has ended: Read = %v, want EOF", err)
+	if o.Streams() != 1 || a.Streams() != 1 {
+		t.Fatalf("%d and %d streams while one direction is open, want one", o.Streams(), a.Streams())
 	}
-	if near, err = o.Open(); err != nil {
-		t.Fatal(err)
+	_ = caller.Close()
+	written := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(server, zeros{})
+		written <- err
+	}()
+	if err := wait.Receive(t, "the server's write to fail", written); err == nil {
+		t.Error("the server writes without an error to a caller that is gone, want one")
 	}
-	_ = a.Close()
-	if _, err := near.Read(make([]byte, 1)); err == nil || err == io.EOF {
-		t.Errorf("the tunnel has ended: Read = %v, want an error that is not EOF", err)
-	}
+	wait.True(t, "the stream to be gone", func() bool { return o.Streams() == 0 && a.Streams() == 0 })
+}
+
+// TestNothingAccepted: a tunnel whose node accepts no streams is closed, and callers do not wait for it.
+func TestNothingAccepted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cloud, node := net.Pipe()
+		o, err := NewOpener(cloud)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := NewAcceptor(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Close()
+		for range backlog {
+			if _, err := o.Open(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := o.Open(); err == nil || o.Run() == nil {
+			t.Errorf("Open = %v while %d streams wait, want an error, and the tunnel closed", err, backlog)
+		}
+	})
 }
 
 // TestNodeOpensStream: a node that opens a stream loses the tunnel.
@@ -192,16 +294,61 @@ func TestNodeOpensStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hostile, err := yamux.Server(node, config(nodeWindow))
+	hostile, err := yamux.Server(node, config(nodeWindow, 1), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer hostile.Close()
-	if _, err := hostile.OpenStream(); err != nil {
+	if _, err := hostile.OpenStream(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := o.Run(); !errors.Is(err, ErrStream) {
 		t.Errorf("Run = %v, want %v", err, ErrStream)
+	}
+}
+
+// TestTinyFrames: a node that sends data byte by byte, which would take much memory, loses the tunnel; one that sends
+// short answers, and has its frames arrive in pieces, does not.
+func TestTinyFrames(t *testing.T) {
+	frame := func(n int) []byte {
+		header := make([]byte, headerSize, headerSize+n)
+		header[headerType+6] = 1 // the stream
+		header[headerSize-1] = byte(n)
+		return append(header, make([]byte, n)...)
+	}
+	for name, tc := range map[string]struct {
+		frames [][]byte
+		piece  int
+		want   bool
+	}{
+		"bytes":       {[][]byte{frame(1)}, 1 << 20, false},
+		"with a long": {[][]byte{frame(1), frame(1), frame(1), frame(250)}, 1 << 20, true},
+		"TLS":         {[][]byte{frame(22)}, 1 << 20, true},
+		"in pieces":   {[][]byte{frame(22), frame(0), frame(100)}, 7, true},
+		"mostly tiny": {[][]byte{frame(1), frame(29)}, 5, false},
+		"empty":       {[][]byte{frame(0)}, 5, true},
+	} {
+		data := bytes.Repeat(slices.Concat(tc.frames...), 3*meterFrames)
+		var m frameMeter
+		got := true
+		for piece := range slices.Chunk(data, tc.piece) {
+			got = got && m.add(piece)
+		}
+		if got != tc.want {
+			t.Errorf("%s: frames are large enough: %v, want %v", name, got, tc.want)
+		}
+	}
+	cloud, node := tcpPair(t)
+	o, err := NewOpener(cloud)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Open(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = node.Write(bytes.Repeat(frame(1), meterFrames)) }() // fails when the tunnel is closed
+	if err := o.Run(); !errors.Is(err, ErrFrames) {
+		t.Errorf("Run = %v, want %v", err, ErrFrames)
 	}
 }
 

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -13,8 +12,7 @@ import (
 )
 
 const (
-	// tunnelBuffer is the size of a tunnel's WebSocket's buffers, and of its messages without their header: what fits
-	// into a TLS record.
+	// tunnelBuffer is the size of a tunnel's WebSocket's buffers, and of its largest messages.
 	tunnelBuffer = 16 << 10
 	// tunnelMessage is the largest message of a tunnel that is read.
 	tunnelMessage = 64 << 10
@@ -57,7 +55,6 @@ func AcceptTunnel(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
 type tunnel struct {
 	*websocket.Conn
 	message io.Reader // what is left of the last message
-	held    []byte    // the header of a frame whose body comes with the next Write
 }
 
 func newTunnel(ws *websocket.Conn) *tunnel {
@@ -89,44 +86,19 @@ func (t *tunnel) Read(p []byte) (int, error) {
 	}
 }
 
-// Sizes and offsets of a frame's header of yamux, which writes header and body one after the other.
-const (
-	muxHeader     = 12
-	muxTypeOffset = 1
-	muxLength     = 8
-)
-
-// Write implements net.Conn. The header of a data frame leaves with its body.
-func (t *tunnel) Write(p []byte) (int, error) {
-	if t.held == nil && len(p) == muxHeader && p[muxTypeOffset] == 0 && binary.BigEndian.Uint32(p[muxLength:]) > 0 {
-		t.held = append(t.held, p...)
-		return len(p), nil
-	}
-	held, rest := t.held, p
-	t.held = nil
-	for first := true; first || len(rest) > 0; first = false {
+// Write implements net.Conn.
+func (t *tunnel) Write(p []byte) (n int, err error) {
+	for first := true; first || n < len(p); first = false {
 		if err := t.SetWriteDeadline(time.Now().Add(tunnelWrite)); err != nil {
-			return 0, err
+			return n, err
 		}
-		w, err := t.NextWriter(websocket.BinaryMessage)
-		if err != nil {
-			return 0, err
+		part := p[n:min(len(p), n+tunnelBuffer)]
+		if err := t.WriteMessage(websocket.BinaryMessage, part); err != nil {
+			return n, err
 		}
-		if len(held) > 0 {
-			if _, err := w.Write(held); err != nil {
-				return 0, err
-			}
-		}
-		part := rest[:min(len(rest), tunnelBuffer-len(held))]
-		if _, err := w.Write(part); err != nil {
-			return 0, err
-		}
-		if err := w.Close(); err != nil {
-			return 0, err
-		}
-		rest, held = rest[len(part):], nil
+		n += len(part)
 	}
-	return len(p), nil
+	return n, nil
 }
 
 // SetDeadline implements net.Conn.

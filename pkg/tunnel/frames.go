@@ -1,0 +1,83 @@
+package tunnel
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+)
+
+// ErrFrames is the error of a node that sends data byte by byte.
+var ErrFrames = errors.New("the node sends its data in frames that are too small")
+
+// Data that nobody has read yet takes memory for each frame that it came in, too. A stream carries TLS, whose records
+// have 22 bytes at least; frames of a byte are meant to fill cloudcore's memory.
+const (
+	// meterFrames is after how many data frames of all streams their size is checked, meterBytes the least that these
+	// carry.
+	meterFrames = 4096
+	meterBytes  = 16 * meterFrames
+)
+
+// Parts of a frame's header of yamux.
+const (
+	headerSize   = 12
+	headerType   = 1
+	headerLength = 8
+	typeData     = 0
+)
+
+// meteredConn checks the frames that it reads.
+type meteredConn struct {
+	net.Conn
+	frames frameMeter
+}
+
+// Read implements net.Conn.
+func (c *meteredConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if !c.frames.add(p[:n]) && err == nil {
+		err = ErrFrames
+	}
+	return n, err
+}
+
+// frameMeter finds the frames in what a peer sends.
+type frameMeter struct {
+	// header is the part of the next header that has come, body how many bytes of the current frame are still to come.
+	header []byte
+	body   uint32
+	// count and size are the data frames since the last check, and their bytes.
+	count, size int
+}
+
+// add takes the next bytes, and reports whether the frames are large enough.
+func (m *frameMeter) add(p []byte) bool {
+	for len(p) > 0 {
+		if m.body > 0 {
+			n := min(int64(m.body), int64(len(p)))
+			m.body -= uint32(n)
+			p = p[n:]
+			continue
+		}
+		n := min(headerSize-len(m.header), len(p))
+		m.header = append(m.header, p[:n]...)
+		p = p[n:]
+		if len(m.header) < headerSize {
+			break
+		}
+		length := binary.BigEndian.Uint32(m.header[headerLength:])
+		if m.header[headerType] == typeData && length > 0 {
+			m.body = length
+			m.count++
+			m.size += int(min(length, meterBytes)) // a frame larger than that is enough for all
+		}
+		m.header = m.header[:0]
+		if m.count == meterFrames {
+			if m.size < meterBytes {
+				return false
+			}
+			m.count, m.size = 0, 0
+		}
+	}
+	return true
+}
