@@ -70,7 +70,7 @@ func (b *bench) full(ctx context.Context) (err error) {
 		fmt.Sprintf("pod with token, configmap, secret and emptyDir, from its arrival to Running told, median of %d",
 			b.pods), ours.up, base.up, "<= 1.10x")
 	b.latency("delete -> gone told, of that pod, grace 1 s", ours.down, base.down, "<= grace used + 0.3 s")
-	return nil
+	return b.fullBursts(ctx, d, whole)
 }
 
 // likeFull returns a floor that asks the runtime for what the agent asks for when it runs a full pod.

@@ -47,7 +47,8 @@ ends what it starts. Build the agent first, as packages have it:
 The parts, one of which --only measures alone:
 
     full     pods with a token, a configmap, a secret and an emptyDir, as a cloud sends them: the cloud's end of
-             the link is in this program, so that neither an API server nor a network is measured (about a minute)
+             the link is in this program, so that neither an API server nor a network is measured; and bursts of 30
+             of them (about 4 minutes)
     probes   what 100 HTTP probes a second cost the agent (about 2 minutes)
     static   pods from manifests, bursts of 30, restarts, and what an idle agent uses (about 8 minutes)
 
