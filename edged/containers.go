@@ -3,6 +3,7 @@ package edged
 import (
 	"cmp"
 	"context"
+	goruntime "runtime"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/repair"
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/edged/runtimeclass"
+	"github.com/edgecore-io/edgecore/edged/runtimelimit"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
@@ -24,6 +26,7 @@ type containers struct {
 	checked  *repair.Record
 	repairer *repair.Repairer
 	puller   *images.Puller
+	limiter  *runtimelimit.Limiter
 	runtime  *runtime.Runtime
 	pleg     *pleg.PLEG
 	prober   *prober.Prober
@@ -38,6 +41,7 @@ func (e *Edged) buildContainers() {
 	o.Images.Pulled = func() { e.garbage.Changed() }
 	o.Images.Repair = e.repairer.PullFailed
 	e.puller = images.New(e.client.Images, o.Images)
+	e.limiter = runtimelimit.New(goruntime.NumCPU())
 	e.runtime = e.newRuntime()
 	e.pleg = pleg.New(e.runtime, e.client, pleg.Options{
 		OnChange: func(uid types.UID) { e.intake.PodChanged(uid) },
@@ -80,6 +84,7 @@ func (e *Edged) newRuntime() *runtime.Runtime {
 	}
 	return runtime.New(runtime.Options{
 		Client:           e.client,
+		Limiter:          e.limiter,
 		Images:           e.puller,
 		Inputs:           e.inputs,
 		Recorder:         e.recorder,

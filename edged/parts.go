@@ -53,7 +53,11 @@ func (e *Edged) parts() []part {
 		{name: "stored pods", run: e.intake.Load},
 		{name: "static pods", run: e.newStatic().Run},
 		{name: "image pulls", reload: func(s *Settings) { e.puller.SetPullLimits(s.Pulls) }},
-		{name: "containers", reload: func(s *Settings) { e.runtime.SetMaxBackoff(s.MaxBackoff) }},
+		{
+			name:       "containers",
+			reload:     func(s *Settings) { e.runtime.SetMaxBackoff(s.MaxBackoff) },
+			collectors: []prometheus.Collector{e.limiter},
+		},
 		{name: "runtime state", run: e.pleg.Run},
 		{name: "clock", run: (&clock.Keeper{
 			Health: e.health,

@@ -54,6 +54,8 @@ type fakeRuntime struct {
 	*calls
 	result runtime.SyncResult
 	input  runtime.SyncInput
+	// kill is called by KillPod; nil does nothing.
+	kill func(ctx context.Context)
 }
 
 func (f *fakeRuntime) SyncPod(_ context.Context, in runtime.SyncInput) runtime.SyncResult {
@@ -61,7 +63,10 @@ func (f *fakeRuntime) SyncPod(_ context.Context, in runtime.SyncInput) runtime.S
 	return f.result
 }
 
-func (f *fakeRuntime) KillPod(context.Context, types.UID, *v1.Pod, *observed.Pod, *int64) error {
+func (f *fakeRuntime) KillPod(ctx context.Context, _ types.UID, _ *v1.Pod, _ *observed.Pod, _ *int64) error {
+	if f.kill != nil {
+		f.kill(ctx)
+	}
 	return f.add("kill")
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/runtimelimit"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/termination"
@@ -153,6 +154,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *v1.Pod) podworker.SyncResult {
 		return podworker.SyncResult{}
 	}
 	s.opts.Waiters.Started(pod.UID)
+	ctx = runtimelimit.WithOwner(ctx, runtimelimit.OwnerOf(pod.UID, pod))
 	ctx, cancel := s.opts.Gate.Within(ctx)
 	defer cancel()
 	obs, err := s.observe(ctx, pod.UID)

@@ -12,13 +12,18 @@ import (
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/podworker"
+	"github.com/edgecore-io/edgecore/edged/runtimelimit"
 	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/status"
 )
 
 // Terminate implements podworker.Syncer.
 func (s *Syncer) Terminate(ctx context.Context, end podworker.End) error {
+	ctx = runtimelimit.WithOwner(ctx, runtimelimit.OwnerOf(end.UID, end.Pod))
 	why := s.opts.Stopper.Why(end.UID)
+	if why != nil { // the node needs what the pod holds
+		ctx = runtimelimit.Urgent(ctx)
+	}
 	if why != nil && why.Grace != nil && (end.Grace == nil || *why.Grace < *end.Grace) {
 		end.Grace = why.Grace
 	}
@@ -68,6 +73,7 @@ func (s *Syncer) releaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observe
 // Terminated implements podworker.Syncer.
 func (s *Syncer) Terminated(ctx context.Context, end podworker.End) error {
 	gone := end.Removed || end.Deleted
+	ctx = runtimelimit.WithOwner(ctx, runtimelimit.OwnerOf(end.UID, end.Pod))
 	s.opts.Prober.Forget(end.UID)
 	if end.Pod != nil {
 		s.opts.PodStatus.Terminated(end.Pod, s.opts.PLEG.Get(end.UID))

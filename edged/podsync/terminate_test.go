@@ -1,8 +1,12 @@
 package podsync
 
 import (
+	"context"
 	"errors"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -14,7 +18,9 @@ import (
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
+	"github.com/edgecore-io/edgecore/edged/runtimelimit"
 	"github.com/edgecore-io/edgecore/edged/source"
+	"github.com/edgecore-io/edgecore/edged/status"
 )
 
 // TestTerminateStopsSandboxes: a pod ends when its sandbox was stopped, because its addresses and host ports are
@@ -69,6 +75,42 @@ func TestTerminateStopsSandboxes(t *testing.T) {
 			if got := len(fake.Calls("StopPodSandbox")); got != c.tries {
 				t.Errorf("the runtime was told to stop the sandbox %d times, want %d", got, c.tries)
 			}
+		})
+	}
+}
+
+// TestTerminateOfStoppedPodsNeverWaits: what ends an evicted pod does not wait for its turn at the runtime.
+func TestTerminateOfStoppedPodsNeverWaits(t *testing.T) {
+	for name, why := range map[string]*status.Stopped{"evicted": {Reason: "Evicted"}, "deleted": nil} {
+		synctest.Test(t, func(t *testing.T) {
+			f, pod, limiter := newFixture(t), newPod(), runtimelimit.New(1)
+			f.stopper.why = why
+			f.pleg.pod = &observed.Pod{UID: pod.UID, Sandboxes: []*observed.Sandbox{{ID: "s", Ready: true}}}
+			var wg sync.WaitGroup
+			for range 2 { // all that it works on at once
+				wg.Go(func() {
+					_ = limiter.Do(t.Context(), runtimelimit.RunPodSandbox, func() error {
+						time.Sleep(time.Second)
+						return nil
+					})
+				})
+			}
+			synctest.Wait()
+			began := time.Now()
+			var waited time.Duration
+			f.runtime.kill = func(ctx context.Context) {
+				_ = limiter.Do(ctx, runtimelimit.StopContainer, func() error {
+					waited = time.Since(began)
+					return nil
+				})
+			}
+			if err := f.Terminate(t.Context(), podworker.End{UID: pod.UID, Pod: pod}); err != nil {
+				t.Errorf("%s: Terminate = %v, want nil", name, err)
+			}
+			if (waited > 0) != (why == nil) {
+				t.Errorf("%s: waited for %v; want a wait: %t", name, waited, why == nil)
+			}
+			wg.Wait()
 		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/edged/lifecycle"
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/runtimelimit"
 )
 
 // Recorder records events of a pod; a container event carries the container's field path.
@@ -70,7 +71,9 @@ type ContainerInputs struct {
 
 // Options configure a Runtime.
 type Options struct {
-	Client   *cri.Client
+	Client *cri.Client
+	// Limiter limits the calls that start and end pods; nil does not.
+	Limiter  *runtimelimit.Limiter
 	Images   ImageEnsurer
 	Inputs   Inputs
 	Recorder Recorder
@@ -154,7 +157,7 @@ func New(opts Options) *Runtime {
 	}
 	r := &Runtime{
 		opts:    opts,
-		client:  opts.Client,
+		client:  limitedBy(opts.Limiter, opts.Client),
 		backoff: newBackoff(opts.MaxBackoff),
 		hooks:   lifecycle.New(opts.Client, opts.UserAgent),
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/desired"
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/runtimelimit"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
@@ -151,6 +152,7 @@ func (p *Pods) untilEnded(ctx context.Context, uid types.UID) {
 // halt stops the containers of a pod that is to run again.
 func (p *Pods) halt(ctx context.Context, pod *v1.Pod, seconds int64) {
 	klog.InfoS("Pod stopped until the device is up again", "pod", klog.KObj(pod), "podUID", pod.UID)
+	ctx = runtimelimit.Urgent(ctx)
 	p.Workers.Enqueue(pod.UID) // so that a sync under way is followed by one that finds out
 	for ctx.Err() == nil {
 		obs, err := p.PLEG.Refresh(ctx, pod.UID)

@@ -1,0 +1,106 @@
+package runtimelimit
+
+import (
+	"math"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/edged/admission"
+)
+
+// Kind is a kind of call that is limited.
+type Kind int
+
+// The calls that start and end pods.
+const (
+	RunPodSandbox Kind = iota
+	CreateContainer
+	StartContainer
+	StopContainer
+	StopPodSandbox
+	RemoveContainer
+	RemovePodSandbox
+	kinds
+)
+
+// measures reports whether the length of a call says how busy the runtime is. That of StopContainer says how soon the
+// container ends.
+func (k Kind) measures() bool { return k != StopContainer }
+
+// class is what a call may wait for.
+type class int
+
+const (
+	// ordinary calls wait while as many calls as the limit run.
+	ordinary class = iota
+	// critical calls wait while as many critical calls as the limit run.
+	critical
+	// urgent calls never wait.
+	urgent
+)
+
+// Owner is the pod for which calls are made. The zero value is nobody's: such calls come last.
+type Owner struct {
+	UID      types.UID
+	class    class
+	priority int32
+	created  time.Time
+}
+
+// OwnerOf returns the owner of the calls for a pod. pod is nil if only its UID is known.
+func OwnerOf(uid types.UID, pod *v1.Pod) Owner {
+	o := Owner{UID: uid}
+	if pod == nil {
+		return o
+	}
+	o.created = pod.CreationTimestamp.Time
+	if pod.Spec.Priority != nil {
+		o.priority = *pod.Spec.Priority
+	}
+	if admission.Critical(pod) {
+		o.class = critical
+	}
+	return o
+}
+
+// nobody is the owner of calls without one.
+var nobody = Owner{priority: math.MinInt32}
+
+// call is a call that waits, or that the runtime works on.
+type call struct {
+	kind  Kind
+	owner Owner
+	// number says in which order calls arrived.
+	number  uint64
+	arrived time.Time
+	// granted is when the runtime was called; zero while the call waits.
+	granted time.Time
+	// counted calls are among those that the limit limits, until a time.
+	counted bool
+	until   time.Time
+	// load is what queue.load was when the call was granted.
+	load float64
+	// ready is closed when the call is granted.
+	ready chan struct{}
+}
+
+// before reports whether a call is granted before another one of the same class.
+func (c *call) before(other *call, now time.Time) bool {
+	if a, b := c.impatient(now), other.impatient(now); a != b {
+		return a
+	} else if a {
+		return c.number < other.number
+	}
+	if c.owner.priority != other.owner.priority {
+		return c.owner.priority > other.owner.priority
+	}
+	if !c.owner.created.Equal(other.owner.created) {
+		return c.owner.created.Before(other.owner.created)
+	}
+	return c.number < other.number
+}
+
+// impatient reports whether a call has waited for so long that no other may overtake it.
+func (c *call) impatient(now time.Time) bool { return now.Sub(c.arrived) >= patience }

@@ -1,0 +1,112 @@
+package runtimelimit
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// minLimit is the lowest limit. With two calls at once, one may wait for the disk while the other computes.
+	minLimit = 2
+	// maxLimit is the highest limit, for whatever is measured.
+	maxLimit = 16
+	// perCPU is where the limit starts, for each processor.
+	perCPU = 2
+	// windowCalls is after how many calls the limit is adjusted.
+	windowCalls = 8
+	// worthwhile is how much a higher limit has to gain: 0.2 means that 10 % more calls at once get 2 % more done. With
+	// a lower limit the first pods of a burst start earlier.
+	worthwhile = 0.2
+	// pace is how much the limit changes for what is gained beyond that: if nothing is gained, it falls by 7 % each
+	// time.
+	pace = 0.35
+	// homing is how far the limit goes back to where it started, each time: without evidence it goes there.
+	homing = 0.1
+	// usualWeight is the weight of a new measurement in the average of how long calls take.
+	usualWeight = 1.0 / 8
+)
+
+// level finds how many calls the runtime should work on at once.
+//
+// It compares how long calls take with how many others ran beside them. If calls take twice as long with twice as many
+// at once, the runtime gets no more done, and the limit falls. If they take as long as before, it gets twice as much
+// done, and the limit rises: so it does while the runtime waits for a disk, and on a device whose processors are busy
+// with other programs, where more at once have a larger share.
+type level struct {
+	start, limit float64
+	trend        trend
+	// calls counts those of which others waited since the limit was adjusted last.
+	calls int
+	// usual is how long calls of each kind take on average, in seconds; 0 is unknown.
+	usual [kinds]float64
+}
+
+func newLevel(cpus int) level {
+	start := min(max(float64(perCPU*cpus), minLimit), maxLimit)
+	return level{start: start, limit: start}
+}
+
+// current returns the limit as a number of calls.
+func (l *level) current() int { return int(math.Round(l.limit)) }
+
+// measured takes in how long a call took while the runtime worked on so many at once on average, itself included.
+// limited means that others waited for it: otherwise the limit was not reached, and it stays.
+func (l *level) measured(now time.Time, k Kind, took time.Duration, atOnce float64, limited bool) {
+	if !k.measures() || took <= 0 || atOnce <= 0 {
+		return
+	}
+	l.trend.add(now, k, math.Log(atOnce), math.Log(took.Seconds()))
+	if !limited {
+		return
+	}
+	if l.calls++; l.calls >= windowCalls {
+		l.calls = 0
+		l.adjust()
+	}
+}
+
+func (l *level) adjust() {
+	slope, certain := l.trend.slope()
+	step := certain*pace*(1-slope-worthwhile) + homing*math.Log(l.start/l.limit)
+	l.limit = min(max(l.limit*math.Exp(step), minLimit), maxLimit)
+}
+
+// returned takes in how long a call took, whatever the runtime did besides.
+func (l *level) returned(k Kind, took time.Duration) {
+	l.usual[k] = average(l.usual[k], took.Seconds(), usualWeight)
+}
+
+// counts returns how long a call of a kind counts. One that takes longer waits for something that is not the runtime's
+// work, or hangs.
+func (l *level) counts(k Kind) time.Duration {
+	usual := time.Duration(l.usual[k] * float64(time.Second))
+	if k == StopContainer {
+		if usual == 0 {
+			return stopCountsMax
+		}
+		return min(max(2*usual, stopCountsMin), stopCountsMax)
+	}
+	if usual == 0 {
+		return countsUnknown
+	}
+	return min(max(4*usual, countsMin), countsMax)
+}
+
+// How long calls count.
+const (
+	// countsMin and countsMax bound four times what is usual; countsUnknown is for the first calls of all.
+	countsMin     = time.Second
+	countsMax     = 10 * time.Second
+	countsUnknown = 5 * time.Second
+	// stopCountsMin and stopCountsMax bound twice what is usual of a StopContainer whose container ends at once.
+	stopCountsMin = 50 * time.Millisecond
+	stopCountsMax = 250 * time.Millisecond
+)
+
+// average adds a measurement to an average; 0 is an average of nothing.
+func average(old, measured, weight float64) float64 {
+	if old == 0 {
+		return measured
+	}
+	return old + (measured-old)*weight
+}

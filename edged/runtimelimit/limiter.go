@@ -1,0 +1,128 @@
+package runtimelimit
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Limiter limits the calls of one runtime. Its methods may be called from any goroutine.
+type Limiter struct {
+	mu    sync.Mutex
+	queue *queue
+	// timer lets calls that hang no longer count. It runs while others wait for them.
+	timer *time.Timer
+
+	limit, waiting, running *prometheus.Desc
+}
+
+// New returns a Limiter for a device with a number of processors.
+func New(cpus int) *Limiter {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("edgecore_runtime_calls_"+name, help, nil, nil)
+	}
+	return &Limiter{
+		queue:   newQueue(cpus),
+		limit:   desc("limit", "Calls that start or end pods which the container runtime works on at once, at most"),
+		waiting: desc("waiting", "Calls that start or end pods which wait to be made"),
+		running: desc("in_flight", "Calls that start or end pods which the container runtime has not answered yet"),
+	}
+}
+
+type ownerKey struct{}
+
+// WithOwner returns a context for the calls of a pod. It keeps what Urgent has said.
+func WithOwner(ctx context.Context, o Owner) context.Context {
+	if ownerFrom(ctx).class == urgent {
+		o.class = urgent
+	}
+	return context.WithValue(ctx, ownerKey{}, o)
+}
+
+// Urgent returns a context for calls that do not wait.
+func Urgent(ctx context.Context) context.Context {
+	o := ownerFrom(ctx)
+	o.class = urgent
+	return context.WithValue(ctx, ownerKey{}, o)
+}
+
+func ownerFrom(ctx context.Context) Owner {
+	o, _ := ctx.Value(ownerKey{}).(Owner)
+	return o
+}
+
+// Do makes a call when its turn has come, or returns the error of the context if that ends before. The owner of the
+// call is that of the context.
+func (l *Limiter) Do(ctx context.Context, k Kind, call func() error) error {
+	c := l.arrive(k, ownerFrom(ctx))
+	ok := false
+	defer func() { l.leave(c, ok) }()
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := call()
+	ok = err == nil
+	return err
+}
+
+func (l *Limiter) arrive(k Kind, o Owner) *call {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.queue.arrive(time.Now(), k, o)
+	l.carryOn()
+	return c
+}
+
+func (l *Limiter) leave(c *call, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue.leave(time.Now(), c, ok)
+	l.carryOn()
+}
+
+func (l *Limiter) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue.expire(time.Now())
+	l.carryOn()
+}
+
+// carryOn lets the granted calls go, and sets the timer.
+func (l *Limiter) carryOn() {
+	for _, c := range l.queue.granted {
+		close(c.ready)
+	}
+	l.queue.granted = nil
+	next := l.queue.next()
+	switch {
+	case next.IsZero():
+		if l.timer != nil {
+			l.timer.Stop()
+		}
+	case l.timer == nil:
+		l.timer = time.AfterFunc(time.Until(next), l.expire)
+	default:
+		l.timer.Reset(time.Until(next))
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (l *Limiter) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{l.limit, l.waiting, l.running} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (l *Limiter) Collect(ch chan<- prometheus.Metric) {
+	l.mu.Lock()
+	limit, waiting, running := l.queue.level.current(), len(l.queue.waiting), len(l.queue.running)
+	l.mu.Unlock()
+	for desc, value := range map[*prometheus.Desc]int{l.limit: limit, l.waiting: waiting, l.running: running} {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value))
+	}
+}

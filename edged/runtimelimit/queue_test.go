@@ -1,0 +1,249 @@
+package runtimelimit
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
+)
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
+
+// timeline is a queue and its time, with the calls that a test made.
+type timeline struct {
+	q     *queue
+	now   time.Time
+	calls map[string]*call
+}
+
+func newTimeline(limit float64) *timeline {
+	q := newQueue(1)
+	q.level.limit = limit
+	return &timeline{q: q, now: time.Unix(1e9, 0), calls: map[string]*call{}}
+}
+
+func (l *timeline) arrive(name string, k Kind, o Owner) {
+	o.UID = types.UID(name)
+	l.calls[name] = l.q.arrive(l.now, k, o)
+}
+
+func (l *timeline) leave(name string) { l.q.leave(l.now, l.calls[name], true) }
+
+func (l *timeline) after(d time.Duration) {
+	l.now = l.now.Add(d)
+	l.q.expire(l.now)
+}
+
+// granted returns the names of the calls that were granted since it was asked last, in their order.
+func (l *timeline) granted() (names []string) {
+	for _, c := range l.q.granted {
+		names = append(names, string(c.owner.UID))
+	}
+	l.q.granted = nil
+	return names
+}
+
+func (l *timeline) want(t *testing.T, names ...string) {
+	t.Helper()
+	if diff := cmp.Diff(names, l.granted()); diff != "" {
+		t.Errorf("granted calls mismatch (-want +got):\n%s", diff)
+	}
+}
+
+func TestOrder(t *testing.T) {
+	l := newTimeline(2)
+	old, young := time.Unix(1, 0), time.Unix(2, 0)
+	l.arrive("a", RunPodSandbox, Owner{})
+	l.arrive("b", RunPodSandbox, Owner{priority: 1})
+	l.want(t, "a", "b")
+	l.arrive("low", RunPodSandbox, Owner{priority: -1, created: old})
+	l.arrive("young", RunPodSandbox, Owner{created: young})
+	l.arrive("old", RunPodSandbox, Owner{created: old})
+	l.arrive("old2", RunPodSandbox, Owner{created: old})
+	l.arrive("high", RunPodSandbox, Owner{priority: 7, created: young})
+	l.want(t)
+	for _, next := range [][2]string{{"a", "high"}, {"b", "old"}, {"high", "old2"}, {"old", "young"}, {"old2", "low"}} {
+		l.leave(next[0])
+		l.want(t, next[1])
+	}
+}
+
+func TestNobodyComesLast(t *testing.T) {
+	l := newTimeline(2)
+	l.arrive("a", RunPodSandbox, Owner{})
+	l.arrive("b", RunPodSandbox, Owner{})
+	gc := l.q.arrive(l.now, RemoveContainer, Owner{})
+	l.arrive("c", RunPodSandbox, Owner{priority: -10})
+	l.want(t, "a", "b")
+	l.leave("a")
+	l.want(t, "c")
+	l.leave("b")
+	if len(l.q.granted) != 1 || l.q.granted[0] != gc {
+		t.Errorf("granted %v, want the call of nobody", l.q.granted)
+	}
+}
+
+func TestCriticalPodsWaitForNoOthers(t *testing.T) {
+	l := newTimeline(2)
+	l.arrive("a", RunPodSandbox, Owner{})
+	l.arrive("b", RunPodSandbox, Owner{})
+	l.arrive("c", RunPodSandbox, Owner{})
+	l.want(t, "a", "b")
+	for _, name := range []string{"static", "critical", "third"} {
+		l.arrive(name, RunPodSandbox, Owner{class: critical})
+	}
+	l.want(t, "static", "critical") // the third waits for these two
+	l.leave("a")
+	l.leave("static")
+	l.want(t, "third")
+	l.leave("critical")
+	l.want(t) // b and the third run
+	l.leave("b")
+	l.want(t, "c")
+}
+
+func TestUrgentCallsNeverWait(t *testing.T) {
+	l := newTimeline(2)
+	for _, name := range []string{"a", "b", "c"} {
+		l.arrive(name, RunPodSandbox, Owner{})
+	}
+	for _, name := range []string{"u1", "u2", "u3"} {
+		l.arrive(name, StopContainer, Owner{class: urgent})
+	}
+	l.want(t, "a", "b", "u1", "u2", "u3")
+}
+
+// A pod that was just given its sandbox gets its container before others get theirs; one that took its time, as for an
+// image, waits like others.
+func TestPodsThatHaveBegunGoOn(t *testing.T) {
+	l := newTimeline(2)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		l.arrive(name, RunPodSandbox, Owner{})
+	}
+	l.want(t, "a", "b")
+	l.leave("a")
+	l.want(t, "c")
+	l.after(continues)
+	l.arrive("a", CreateContainer, Owner{})
+	l.want(t, "a")
+	l.leave("b")
+	l.want(t)
+	l.after(continues + time.Millisecond)
+	l.arrive("b", CreateContainer, Owner{})
+	l.want(t)
+	l.leave("a")
+	l.want(t, "d")
+}
+
+func TestFailedCallsDoNotGoOn(t *testing.T) {
+	l := newTimeline(2)
+	for _, name := range []string{"a", "b", "c"} {
+		l.arrive(name, RunPodSandbox, Owner{})
+	}
+	l.want(t, "a", "b")
+	l.q.leave(l.now, l.calls["a"], false)
+	l.want(t, "c")
+	l.arrive("a", RunPodSandbox, Owner{})
+	l.want(t)
+}
+
+func TestPatience(t *testing.T) {
+	l := newTimeline(2)
+	l.arrive("a", RunPodSandbox, Owner{})
+	l.arrive("b", RunPodSandbox, Owner{})
+	l.arrive("low", RunPodSandbox, Owner{priority: -5})
+	l.want(t, "a", "b")
+	for name := range l.calls { // they are expected to take this long
+		l.calls[name].until = l.now.Add(time.Hour)
+	}
+	l.after(patience - time.Millisecond)
+	l.arrive("high", RunPodSandbox, Owner{priority: 5})
+	l.after(time.Millisecond)
+	l.leave("a")
+	l.want(t, "low")
+}
+
+func TestCallsThatHangStopCounting(t *testing.T) {
+	l := newTimeline(2)
+	l.q.level.usual[RunPodSandbox] = 0.5
+	for _, name := range []string{"a", "b", "c"} {
+		l.arrive(name, RunPodSandbox, Owner{})
+	}
+	l.want(t, "a", "b")
+	if got, want := l.q.next(), l.now.Add(2*time.Second); !got.Equal(want) {
+		t.Errorf("next look at %v, want %v: four times what is usual", got, want)
+	}
+	l.after(2*time.Second - time.Millisecond)
+	l.want(t)
+	l.after(time.Millisecond)
+	l.want(t, "c")
+	if got := l.q.next(); !got.IsZero() {
+		t.Errorf("next look at %v, want none: nobody waits", got)
+	}
+	l.leave("a") // late, but not lost
+	l.leave("b")
+	if l.q.counted != 1 || len(l.q.running) != 1 {
+		t.Errorf("%d calls count and %d run, want c alone", l.q.counted, len(l.q.running))
+	}
+}
+
+// Containers that ignore SIGTERM hold places for a moment, not for their grace period.
+func TestGracePeriodsTakeNoPlace(t *testing.T) {
+	l := newTimeline(2)
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		l.arrive(name, StopContainer, Owner{})
+	}
+	l.want(t, "a", "b")
+	l.after(stopCountsMax)
+	l.want(t, "c", "d")
+	l.after(stopCountsMax)
+	l.want(t, "e")
+	l.after(30 * time.Second)
+	l.leave("a")
+	if usual := l.q.level.usual[StopContainer]; usual != 0 {
+		t.Errorf("the usual StopContainer takes %v s, want no answer: its container waited", usual)
+	}
+	l.arrive("pod", RunPodSandbox, Owner{})
+	l.want(t, "pod")
+}
+
+func TestWaitingCallsMayLeave(t *testing.T) {
+	l := newTimeline(2)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		l.arrive(name, RunPodSandbox, Owner{})
+	}
+	l.want(t, "a", "b")
+	l.leave("c")
+	l.leave("a")
+	l.want(t, "d")
+}
+
+func TestOwnerOf(t *testing.T) {
+	created := metav1.NewTime(time.Unix(7, 0))
+	pod := func(priority *int32, annotations map[string]string) *v1.Pod {
+		return &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{UID: "u", CreationTimestamp: created, Annotations: annotations},
+			Spec:       v1.PodSpec{Priority: priority},
+		}
+	}
+	static := map[string]string{"kubernetes.io/config.source": "file"}
+	for name, tc := range map[string]struct {
+		pod  *v1.Pod
+		want Owner
+	}{
+		"unknown":          {nil, Owner{UID: "u"}},
+		"ordinary":         {pod(new(int32(5)), nil), Owner{"u", ordinary, 5, created.Time}},
+		"without priority": {pod(nil, nil), Owner{"u", ordinary, 0, created.Time}},
+		"system critical":  {pod(new(int32(2000001000)), nil), Owner{"u", critical, 2000001000, created.Time}},
+		"static":           {pod(nil, static), Owner{"u", critical, 0, created.Time}},
+	} {
+		if got := OwnerOf("u", tc.pod); got != tc.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
