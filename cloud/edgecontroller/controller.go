@@ -28,7 +28,9 @@ const CloudcoreAnnotation = "cloudcore"
 const (
 	DefaultRequestTimeout = 15 * time.Second // edges give up after 20 s
 	DefaultNodeQPS        = 50
-	DefaultNodeBurst      = 200
+	// DefaultNodeBurst is enough for 110 pods, the most of a node, that start at once: each has a token, two statuses
+	// and four events.
+	DefaultNodeBurst = 1000
 )
 
 const annotateDelay = time.Second
