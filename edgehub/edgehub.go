@@ -102,8 +102,7 @@ type Module struct {
 	// dialer dials WebSocket connections; nil: over TCP.
 	dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 	// tunnels serves the tunnels to the kubelet API; nil without one.
-	tunnels   *tunnelend.Keeper
-	reachedAt func(address string)
+	tunnels *tunnelend.Keeper
 	// stream keeps the tunnel to KubeEdge's cloudcore that streamTo describes; nil without one.
 	stream   *stream.Client
 	streamTo StreamOptions
@@ -148,13 +147,15 @@ func New(o Options) (*Module, error) {
 	m := &Module{
 		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch, newCA: o.NewCA,
 		instance: o.Instance, queue: newSendQueue(), reconnect: notify.NewSignal(), networkChanged: notify.NewSignal(),
-		reachedAt: o.ReachedAt, streamTo: o.Stream,
+		streamTo: o.Stream,
 	}
 	if o.Stream.API != nil {
 		m.stream = stream.New(stream.Options{Dial: m.dialStream, API: o.Stream.API})
 	}
 	if set.features.Tunnel {
-		m.tunnels = tunnelend.New(tunnelend.Options{Dial: m.dialTunnel, Backend: o.KubeletAPI})
+		m.tunnels = tunnelend.New(tunnelend.Options{
+			Dial: m.dialTunnel, Backend: o.KubeletAPI, ReachedAt: o.ReachedAt,
+		})
 	}
 	if !m.instance.Known() {
 		m.instance = wire.NewInstance()

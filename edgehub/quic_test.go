@@ -3,6 +3,10 @@ package edgehub
 import (
 	"context"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // overQUIC configures QUIC beside the WebSocket.
@@ -25,9 +30,11 @@ func overQUIC(server string) func(*Options) {
 // quicCloud is a cloud of ours that answers each request.
 func quicCloud(t *testing.T, ca *wiretest.CA, refuse error) (addr string, conns chan wire.Conn, l *wire.QUICListener) {
 	t.Helper()
+	features := wire.AllFeatures()
+	features.Tunnel = true
 	l, err := wire.ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), wire.Limits{},
 		func(wire.Caller) (wire.AcceptOptions, error) {
-			return wire.AcceptOptions{Features: wire.AllFeatures()}, refuse
+			return wire.AcceptOptions{Features: features}, refuse
 		})
 	if err != nil {
 		t.Fatal(err)
@@ -139,6 +146,44 @@ func TestQUICFirst(t *testing.T) {
 	e.told(5)
 	if s := e.hub.State(); s.Protocol != "quic" || has(registry, health.QUICUnavailable) {
 		t.Errorf("state %+v, conditions %v; want quic and no %s", s, registry.Snapshot(), health.QUICUnavailable)
+	}
+}
+
+// TestLinkStreams: the cloud reaches the node's kubelet API by streams of the link, and nothing is dialled for it.
+func TestLinkStreams(t *testing.T) {
+	ca := wiretest.NewCA(t)
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "hello from the node")
+	}))
+	defer api.Close()
+	addr, conns, _ := quicCloud(t, ca, nil)
+	reached := make(chan string, 1)
+	e := startEdge(t, ca, "127.0.0.1:1", with{options: func(o *Options) {
+		overQUIC(addr)(o)
+		o.KubeletAPI = api.Listener.Addr().String()
+		o.ReachedAt = func(address string) { reached <- address }
+	}})
+	if link := e.told(1); !link.Features.Tunnel || !link.Features.Streams {
+		t.Errorf("told %+v, want the features tunnel and streams", link)
+	}
+	far := <-conns
+	defer far.Close(wire.CloseNormal, "")
+	stream, err := far.Streams().Open(t.Context(), netip.MustParseAddr("192.0.2.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if _, err := io.WriteString(stream, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(stream); err != nil || !strings.HasSuffix(string(got), "hello from the node") {
+		t.Errorf("read %q, %v; want the answer of the kubelet API", got, err)
+	}
+	if at := wait.Receive(t, "the address", reached); at != "192.0.2.1" {
+		t.Errorf("the kubelet API is reached at %s, want 192.0.2.1", at)
+	}
+	if s := e.hub.Tunnels(); s.Opened != 0 || s.Failed != 0 || s.Carried != 1 {
+		t.Errorf("state %+v, want one stream and no tunnel", s)
 	}
 }
 

@@ -92,6 +92,9 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	if m.stream != nil && conn.Features() == (wire.Features{}) { // the cloud is KubeEdge's
 		parts.Go(func() { m.stream.Run(inner) })
 	}
+	if streams := conn.Streams(); m.tunnels != nil && streams != nil {
+		parts.Go(func() { m.tunnels.ServeLink(inner, streams) })
+	}
 	m.begin(s)
 	told := m.announce(inner, wire.LinkState{Connected: true, Features: conn.Features()})
 	err := m.read(s)

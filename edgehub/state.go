@@ -96,7 +96,11 @@ var (
 		nil)
 	tunnelsDesc       = prometheus.NewDesc("edgecore_tunnels", "Open tunnels to the kubelet API", nil, nil)
 	tunnelStreamsDesc = prometheus.NewDesc("edgecore_tunnel_streams", "Connections through tunnels", nil, nil)
-	tunnelOpensDesc   = prometheus.NewDesc("edgecore_tunnel_opens_total",
+	linkStreamsDesc   = prometheus.NewDesc("edgecore_tunnel_link_streams",
+		"Those of edgecore_tunnel_streams that are streams of the QUIC link, without a tunnel", nil, nil)
+	refusedStreamsDesc = prometheus.NewDesc("edgecore_tunnel_link_streams_refused_total",
+		"Streams of the QUIC link whose first bytes were not known, or did not come", nil, nil)
+	tunnelOpensDesc = prometheus.NewDesc("edgecore_tunnel_opens_total",
 		"Tunnels that the cloud has asked for, by result: opened or failed", []string{"result"}, nil)
 	tunnelBytesDesc = prometheus.NewDesc("edgecore_tunnel_bytes_total",
 		"Bytes through tunnels, counted when a connection ends", []string{"direction"}, nil)
@@ -106,7 +110,7 @@ var (
 func (m *Module) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		connectedDesc, connectsDesc, reconnectDesc, failuresDesc, bytesDesc, messagesDesc, tunnelsDesc,
-		tunnelStreamsDesc, tunnelOpensDesc, tunnelBytesDesc,
+		tunnelStreamsDesc, linkStreamsDesc, refusedStreamsDesc, tunnelOpensDesc, tunnelBytesDesc,
 	} {
 		ch <- d
 	}
@@ -141,6 +145,8 @@ func (m *Module) Collect(ch chan<- prometheus.Metric) {
 	t := m.tunnels.State()
 	ch <- prometheus.MustNewConstMetric(tunnelsDesc, prometheus.GaugeValue, float64(t.Tunnels))
 	ch <- prometheus.MustNewConstMetric(tunnelStreamsDesc, prometheus.GaugeValue, float64(t.Streams))
+	ch <- prometheus.MustNewConstMetric(linkStreamsDesc, prometheus.GaugeValue, float64(t.LinkStreams))
+	counter(refusedStreamsDesc, t.Refused)
 	counter(tunnelOpensDesc, t.Opened, "opened")
 	counter(tunnelOpensDesc, t.Failed, "failed")
 	counter(tunnelBytesDesc, t.BytesIn, "received")

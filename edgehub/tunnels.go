@@ -16,7 +16,7 @@ import (
 
 // errNoWebSocket means that the configuration names no WebSocket server, which tunnels need.
 var errNoWebSocket = errors.New("modules.edgeHub.websocket.server is empty: tunnels connect to it, also where the " +
-	"link is QUIC")
+	"link is QUIC and cloudcore is an older one, which opens no streams of it")
 
 // openTunnel handles a request of the cloud for a tunnel.
 func (m *Module) openTunnel(msg *model.Message) {
@@ -24,9 +24,6 @@ func (m *Module) openTunnel(msg *model.Message) {
 	if err != nil {
 		klog.V(2).InfoS("Message from the cloud dropped", "err", err)
 		return
-	}
-	if r.Address != "" && m.reachedAt != nil {
-		m.reachedAt(r.Address)
 	}
 	m.tunnels.Open(r)
 }

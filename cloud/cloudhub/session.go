@@ -131,7 +131,7 @@ func (s *session) run() {
 	if s.begin() {
 		// Connected comes first: what Upstream and Downstream answer for a node depends on its edgecore.
 		if s.features.Tunnel {
-			s.hub.opts.Tunnels.Connected(s.node, remoteIP(s.conn.RemoteAddr()))
+			s.hub.opts.Tunnels.Connected(s.node, remoteIP(s.conn.RemoteAddr()), streamsOf(s.conn))
 		}
 		s.hub.opts.Upstream.Connected(s.ctx, s.node, s.protocol())
 		s.work.Go(s.loadKnown)

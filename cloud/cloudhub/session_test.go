@@ -220,6 +220,7 @@ type link struct {
 func (l *link) Features() wire.Features { return l.features }
 func (l *link) Stats() wire.Stats       { return wire.Stats{LastReceived: l.heard} }
 func (l *link) Protocol() string        { return wire.ProtocolWebSocket }
+func (l *link) Streams() *wire.Streams  { return nil }
 func (l *link) RemoteAddr() net.Addr    { return &net.TCPAddr{} }
 func (l *link) Read() (*model.Message, error) {
 	l.closed <- <-l.closed // it stays for the test

@@ -18,8 +18,9 @@ import (
 // lasts no longer than the session of its node.
 type Tunnels interface {
 	// Connected is called when the session of such a node has begun, before Upstream.Connected, with the address that
-	// it comes from; Disconnected when it has ended. Neither blocks.
-	Connected(node string, from netip.Addr)
+	// it comes from, and the streams of its link if it has some: nil is none, and tunnels are needed. Disconnected is
+	// called when it has ended. Neither blocks.
+	Connected(node string, from netip.Addr, streams Streams)
 	Disconnected(node string)
 	// Expects reports whether this cloudcore has asked the node for a tunnel with that token.
 	Expects(node, token string) bool
@@ -28,6 +29,20 @@ type Tunnels interface {
 	// ServeStream serves the stream tunnel of a node of KubeEdge's, which the node opens by itself, until it ends. It
 	// owns the connection.
 	ServeStream(ctx context.Context, node string, conn *edgestream.Conn)
+}
+
+// Streams opens streams of a node's link to its kubelet API (wire.Streams). They end with the session. address is where
+// callers reach the kubelet API.
+type Streams interface {
+	Open(ctx context.Context, address netip.Addr) (net.Conn, error)
+}
+
+// streamsOf returns the streams of a link; nil if it has none.
+func streamsOf(conn wire.Conn) Streams {
+	if s := conn.Streams(); s != nil {
+		return s
+	}
+	return nil
 }
 
 // acceptTunnel turns a request of an identified node into a tunnel, or refuses it.

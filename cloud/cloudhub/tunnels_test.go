@@ -23,6 +23,9 @@ import (
 
 // echoes are tunnels that return what they get. Each node has the token "for-NODE".
 type echoes struct {
+	// opened gets the streams of links that have some.
+	opened chan Streams
+
 	mu    sync.Mutex
 	calls []string
 }
@@ -33,8 +36,11 @@ func (e *echoes) note(what string) {
 	e.calls = append(e.calls, what)
 }
 
-func (e *echoes) Connected(node string, from netip.Addr) {
+func (e *echoes) Connected(node string, from netip.Addr, streams Streams) {
 	e.note("connected " + node + " from " + from.String())
+	if streams != nil {
+		e.opened <- streams
+	}
 }
 func (e *echoes) Disconnected(node string)        { e.note("disconnected " + node) }
 func (e *echoes) Expects(node, token string) bool { return token == "for-"+node }
@@ -124,6 +130,52 @@ func TestTunnels(t *testing.T) {
 	if diff := cmp.Diff([]string{"connected n1 from 127.0.0.1", "disconnected n1"}, tunnels.calls); diff != "" {
 		t.Errorf("calls mismatch (-want +got):\n%s", diff)
 	}
+}
+
+// TestLinkStreams: over QUIC, tunnels are told of the link's streams, which reach the node and end with the session.
+func TestLinkStreams(t *testing.T) {
+	t.Parallel()
+	tunnels := &echoes{opened: make(chan Streams, 1)}
+	c := startCloud(t, func(o *Options) { o.Tunnels = tunnels })
+	l, err := c.hub.ListenQUIC("127.0.0.1:0", c.serverTLS())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- c.hub.ServeQUIC(ctx, l) }()
+	defer func() { cancel(); <-served }()
+	o := c.options("n1", c.ca.Node(t, "n1", time.Now().Add(time.Hour)))
+	o.URL, o.Features.Tunnel = "quic://"+l.Addr().String(), true
+	conn, err := wire.DialQUIC(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := newEdge(t, "n1").over(conn)
+	streams := wait.Receive(t, "the streams of the link", tunnels.opened)
+	stream, err := streams.Open(t.Context(), netip.Addr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := conn.Streams().Accept(t.Context())
+	if err == nil {
+		_, err = node.Opener()
+	}
+	if err == nil {
+		_, err = node.Write([]byte("hello"))
+	}
+	got := make([]byte, 5)
+	if _, readErr := io.ReadFull(stream, got); err != nil || readErr != nil || string(got) != "hello" {
+		t.Errorf("read %q, %v, %v, want hello", got, err, readErr)
+	}
+	c.hub.Disconnect("n1", "its certificate was revoked")
+	if _, err := stream.Read(got); err == nil || err == io.EOF {
+		t.Errorf("Read after the end of the session = %v, want an error that is not EOF", err)
+	}
+	if _, err := streams.Open(t.Context(), netip.Addr{}); err == nil {
+		t.Error("a stream opens after the end of the session, want an error")
+	}
+	link.bye()
 }
 
 // TestNoTunnels: a hub without tunnels agrees to none and lets none in.

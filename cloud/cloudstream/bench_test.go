@@ -9,10 +9,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
@@ -22,36 +25,117 @@ import (
 // BenchmarkThroughput compares the bytes a second of a node's kubelet API, reached directly and through a tunnel over
 // mutual TLS. All ends run in this process, so that CPU limits both.
 func BenchmarkThroughput(b *testing.B) {
-	const size = 64 << 20
-	chunk := make([]byte, 32<<10)
-	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		for range size / len(chunk) {
-			if _, err := w.Write(chunk); err != nil {
-				return
-			}
-		}
-	}))
+	api := bulkAPI()
 	defer api.Close()
 	f := newFixture(b, api, nil)
 	f.dialer = overTLS(b, f)
 	for name, address := range map[string]string{
 		"direct": api.Listener.Addr().String(), "tunnel": fmt.Sprintf("127.0.0.1:%d", f.existing("edge-1").port),
 	} {
-		b.Run(name, func(b *testing.B) {
-			c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-			defer c.CloseIdleConnections()
-			b.SetBytes(size)
+		b.Run(name, func(b *testing.B) { download(b, address) })
+	}
+}
+
+// bulkSize is how many bytes bulkAPI, a kubelet API, answers.
+const bulkSize = 64 << 20
+
+func bulkAPI() *httptest.Server {
+	chunk := make([]byte, 32<<10)
+	return httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for range bulkSize / len(chunk) {
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+		}
+	}))
+}
+
+// download gets what bulkAPI answers, again and again.
+func download(b *testing.B, address string) {
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer c.CloseIdleConnections()
+	b.SetBytes(bulkSize)
+	for b.Loop() {
+		resp, err := c.Get("https://" + address)
+		if err != nil {
+			b.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		if n != bulkSize || err != nil {
+			b.Fatalf("read %d bytes, %v; want %d", n, err, bulkSize)
+		}
+	}
+}
+
+// BenchmarkLinkThroughput does the same where the link is QUIC, and its streams carry the bytes.
+func BenchmarkLinkThroughput(b *testing.B) {
+	api := bulkAPI()
+	defer api.Close()
+	f := newFixture(b, api, nil)
+	linkOf(b, f)
+	download(b, fmt.Sprintf("127.0.0.1:%d", f.existing("edge-1").port))
+}
+
+// BenchmarkLinkLatency measures how long messages of a QUIC link take to reach the node, without anything else on the
+// link, and while its streams carry as many bytes as they can to and from the node.
+func BenchmarkLinkLatency(b *testing.B) {
+	for _, streams := range []int{0, 1, 8} {
+		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) {
+			api := bulkAPI()
+			defer api.Close()
+			f := newFixture(b, api, nil)
+			node, cloud := linkOf(b, f)
+			ctx, cancel := context.WithCancel(b.Context())
+			var bulk sync.WaitGroup
+			defer bulk.Wait()
+			defer cancel()
+			address := "https://" + fmt.Sprintf("127.0.0.1:%d", f.existing("edge-1").port)
+			for range streams {
+				bulk.Go(func() {
+					c := client(b)
+					defer c.CloseIdleConnections()
+					for ctx.Err() == nil {
+						req, _ := http.NewRequestWithContext(ctx, http.MethodGet, address, nil) // the URL is valid
+						if resp, err := c.Do(req); err == nil {
+							_, _ = io.Copy(io.Discard, resp.Body)
+							_ = resp.Body.Close()
+						}
+					}
+				})
+			}
+			go func() {
+				for {
+					if _, err := cloud.Read(); err != nil {
+						return
+					}
+				}
+			}()
+			came := make(chan struct{})
+			go func() {
+				for {
+					if _, err := node.Read(); err != nil {
+						return
+					}
+					came <- struct{}{}
+				}
+			}()
+			m := model.New("edgecontroller", model.GroupResource, model.OpUpdate, "default/pod/web",
+				[]byte(`"`+strings.Repeat("x", 4000)+`"`))
+			var took []time.Duration
 			for b.Loop() {
-				resp, err := c.Get("https://" + address)
-				if err != nil {
+				began := time.Now()
+				if err := cloud.Write(m); err != nil {
 					b.Fatal(err)
 				}
-				n, err := io.Copy(io.Discard, resp.Body)
-				_ = resp.Body.Close()
-				if n != size || err != nil {
-					b.Fatalf("read %d bytes, %v; want %d", n, err, size)
-				}
+				<-came
+				took = append(took, time.Since(began))
+				time.Sleep(2 * time.Millisecond) // as messages come now and then
 			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
+			b.ReportMetric(0, "ns/op")
 		})
 	}
 }

@@ -7,7 +7,7 @@
 //   - Bytes are carried as they are. TLS, credentials and permissions are between the caller and the node; cloudcore
 //     decides nothing and reads nothing.
 //   - A node that nobody asks for costs a listening socket. Its tunnel is opened by the first connection, and closed
-//     when there was none for five minutes.
+//     when there was none for five minutes. A node whose link is QUIC needs none: connections are streams of the link.
 //   - Callers of a node that is not connected, or whose tunnel cannot be opened, get an HTTP answer that says why, at
 //     once or within seconds.
 //   - A node has the same port for as long as it can: across reconnects, and across restarts of cloudcore.
@@ -147,8 +147,8 @@ func (s *Server) Close() {
 }
 
 // Connected implements cloudhub.Tunnels.
-func (s *Server) Connected(name string, from netip.Addr) {
-	if err := s.open(name, func(n *node) { n.connected(from) }); err != nil {
+func (s *Server) Connected(name string, from netip.Addr, streams cloudhub.Streams) {
+	if err := s.open(name, func(n *node) { n.connected(from, streams) }); err != nil {
 		klog.ErrorS(err, "Node gets no port: kubectl logs, exec and the like reach it only if kube-apiserver does",
 			"node", name)
 		s.opts.Failed(name, err.Error())

@@ -48,6 +48,8 @@ type fixture struct {
 	// others is how often a dial reaches another cloudcore first.
 	others int
 	failed []string
+	// reached are the addresses that the node was told.
+	reached []string
 
 	portsMu sync.Mutex
 	// ports are those of the Nodes.
@@ -101,11 +103,17 @@ func newFixture(t testing.TB, api *httptest.Server, change func(*Options)) *fixt
 	if f.Server, err = New(o); err != nil {
 		t.Fatal(err)
 	}
-	f.keeper = tunnelend.New(tunnelend.Options{Dial: f.dial, Backend: f.api.Listener.Addr().String()})
+	f.keeper = tunnelend.New(tunnelend.Options{
+		Dial: f.dial, Backend: f.api.Listener.Addr().String(), ReachedAt: func(address string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.reached = append(f.reached, address)
+		},
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { f.keeper.Run(ctx) })
-	f.Connected("edge-1", from)
+	f.Connected("edge-1", from, nil)
 	f.hasPort("edge-1", int32(port))
 	t.Cleanup(func() {
 		f.Close()
@@ -129,7 +137,7 @@ func (f *fixture) send(_ string, m *model.Message) bool {
 	case f.open != nil:
 		go f.open(r)
 	case !f.deaf:
-		f.keeper.Open(r)
+		go f.keeper.Open(r)
 	}
 	return true
 }
@@ -203,7 +211,7 @@ func (f *fixture) want(code int, text string) {
 // TestCarries: callers reach the node's kubelet API, all through one tunnel, which is closed when it is idle.
 func TestCarries(t *testing.T) {
 	f := start(t, func(o *Options) { o.Idle = 50 * time.Millisecond })
-	if tunnels, _ := f.count(); tunnels != 0 {
+	if tunnels, _, _ := f.count(); tunnels != 0 {
 		t.Errorf("%d tunnels before the first request, want 0", tunnels)
 	}
 	f.mu.Lock()
@@ -228,7 +236,7 @@ func TestCarries(t *testing.T) {
 	}
 	busy.CloseIdleConnections()
 	wait.True(t, "the idle tunnel to be closed at both ends", func() bool {
-		tunnels, streams := f.count()
+		tunnels, streams, _ := f.count()
 		return tunnels == 0 && streams == 0 && f.keeper.State().Tunnels == 0
 	})
 	f.want(http.StatusOK, "hello from the node")
@@ -262,14 +270,14 @@ func TestRefused(t *testing.T) {
 	}
 	f.refuse, f.deaf = nil, false
 	f.mu.Unlock()
-	f.Connected("edge-1", from)
+	f.Connected("edge-1", from, nil)
 	f.want(http.StatusOK, "hello from the node")
 	f.Disconnected("edge-1")
 	wait.True(t, "the stream to end", func() bool {
-		_, streams := f.count()
+		_, streams, _ := f.count()
 		return streams == 0
 	})
-	f.Connected("edge-1", from)
+	f.Connected("edge-1", from, nil)
 	f.want(http.StatusOK, "hello from the node")
 }
 
@@ -296,7 +304,7 @@ func TestPorts(t *testing.T) {
 	if address != "127.0.0.1" || !ok || !f.Port(port) || f.Port(port+1) || f.Port(port-1) {
 		t.Errorf("Endpoint = %s, %d, %v; want the only port at 127.0.0.1", address, port, ok)
 	}
-	f.Connected("edge-2", from)
+	f.Connected("edge-2", from, nil)
 	if _, _, ok := f.Endpoint("edge-2", nil); ok {
 		t.Error("a second node has a port, want none: the only one is in use")
 	}
@@ -312,7 +320,7 @@ func TestPorts(t *testing.T) {
 	if _, _, ok := f.Endpoint("edge-1", nil); ok || f.existing("edge-1") == nil {
 		t.Error("a node that is offline has an endpoint or no port, want the port alone")
 	}
-	f.Connected("edge-1", from)
+	f.Connected("edge-1", from, nil)
 	f.hasPort("edge-1", 0) // the Node is deleted
 	f.NodeChanged("edge-1")
 	f.want(http.StatusOK, "hello from the node") // as long as it is connected
@@ -326,7 +334,7 @@ func TestPorts(t *testing.T) {
 	if n := f.existing("edge-2"); n == nil || n.port != port || f.existing("edge-3") != nil {
 		t.Errorf("edge-2 is %+v, want port %d, and edge-3 without one", n, port)
 	}
-	f.Connected("edge-2", from)
+	f.Connected("edge-2", from, nil)
 	if _, got, ok := f.Endpoint("edge-2", nil); !ok || got != port {
 		t.Errorf("Endpoint = %d, %v; want %d", got, ok, port)
 	}
@@ -378,7 +386,7 @@ func TestThousandCallers(t *testing.T) {
 		held = append(held, c)
 	}
 	wait.True(t, "the limit to be reached", func() bool {
-		tunnels, streams := f.count()
+		tunnels, streams, _ := f.count()
 		return tunnels == 1 && streams == limit && f.keeper.State().Streams == limit
 	})
 	for _, c := range held[:limit] { // some of them are carried

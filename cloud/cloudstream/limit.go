@@ -5,6 +5,8 @@ import (
 	"net"
 
 	"golang.org/x/time/rate"
+
+	"github.com/edgecore-io/edgecore/pkg/tunnel"
 )
 
 // burstMin is the least that passes at once, which is more than any single read has.
@@ -65,9 +67,4 @@ func (c *limitedConn) Read(p []byte) (int, error) {
 }
 
 // CloseWrite ends the writing side.
-func (c *limitedConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return c.Conn.Close()
-}
+func (c *limitedConn) CloseWrite() error { return tunnel.CloseWrite(c.Conn) }

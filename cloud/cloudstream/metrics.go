@@ -8,6 +8,7 @@ type metrics struct {
 	opened, carried  prometheus.Counter
 	failed, bytes    *prometheus.CounterVec
 	tunnels, streams *prometheus.Desc
+	linkStreams      *prometheus.Desc
 }
 
 func newMetrics(s *Server) *metrics {
@@ -29,6 +30,8 @@ func newMetrics(s *Server) *metrics {
 		}, []string{"direction"}),
 		tunnels: prometheus.NewDesc("cloudcore_tunnels", "Tunnels to nodes.", nil, nil),
 		streams: prometheus.NewDesc("cloudcore_tunnel_streams", "Connections through tunnels.", nil, nil),
+		linkStreams: prometheus.NewDesc("cloudcore_tunnel_link_streams",
+			"Those of cloudcore_tunnel_streams that are streams of the node's QUIC link, without a tunnel.", nil, nil),
 	}
 }
 
@@ -43,6 +46,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 	ch <- m.tunnels
 	ch <- m.streams
+	ch <- m.linkStreams
 }
 
 // Collect implements prometheus.Collector.
@@ -50,13 +54,14 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range m.counters() {
 		c.Collect(ch)
 	}
-	tunnels, streams := m.s.count()
+	tunnels, streams, linkStreams := m.s.count()
 	ch <- prometheus.MustNewConstMetric(m.tunnels, prometheus.GaugeValue, float64(tunnels))
 	ch <- prometheus.MustNewConstMetric(m.streams, prometheus.GaugeValue, float64(streams))
+	ch <- prometheus.MustNewConstMetric(m.linkStreams, prometheus.GaugeValue, float64(linkStreams))
 }
 
-// count returns how many tunnels and streams there are.
-func (s *Server) count() (tunnels, streams int) {
+// count returns how many tunnels and streams there are, and how many of these are a link's.
+func (s *Server) count() (tunnels, streams, linkStreams int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
@@ -65,7 +70,8 @@ func (s *Server) count() (tunnels, streams int) {
 			tunnels++
 		}
 		streams += n.streams
+		linkStreams += n.linkStreams
 		n.mu.Unlock()
 	}
-	return tunnels, streams
+	return tunnels, streams, linkStreams
 }

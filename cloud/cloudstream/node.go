@@ -14,8 +14,10 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // node is a node's port, and its tunnel if there is one.
@@ -37,6 +39,8 @@ type node struct {
 	offlineSince time.Time
 	// from is where the newest session comes from.
 	from netip.Addr
+	// link opens streams of the newest session's link; nil is none.
+	link cloudhub.Streams
 	// theirs is the tunnel of a node of KubeEdge's; nil is none. hadTheirs: there was one.
 	theirs    *kubeletproxy.Tunnel
 	hadTheirs bool
@@ -45,8 +49,8 @@ type node struct {
 	idle   *time.Timer
 	// asked is the request for a tunnel that is under way; nil is none.
 	asked *request
-	// streams counts the connections.
-	streams int
+	// streams counts the connections, linkStreams those of them that are streams of a link.
+	streams, linkStreams int
 }
 
 // request is a request for a tunnel.
@@ -76,11 +80,11 @@ func (n *node) close(why string) {
 	}
 }
 
-func (n *node) connected(from netip.Addr) {
+func (n *node) connected(from netip.Addr, link cloudhub.Streams) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.links++
-	n.from, n.hadTheirs = from, false
+	n.from, n.link, n.hadTheirs = from, link, false
 }
 
 // proxied begins a tunnel of a node of KubeEdge's, and ends the one before.
@@ -122,6 +126,9 @@ func (n *node) disconnected() {
 	n.mu.Lock()
 	n.links--
 	n.offlineSince = time.Now()
+	if n.links <= 0 {
+		n.link = nil
+	}
 	n.mu.Unlock()
 	n.dropTunnel("the node's connection ended")
 }
@@ -334,6 +341,9 @@ func (n *node) open() (net.Conn, error) {
 
 // stream opens a stream. A tunnel that turns out to be dead is replaced once.
 func (n *node) stream() (net.Conn, error) {
+	if link := n.linkOpener(); link != nil {
+		return n.openOnLink(link)
+	}
 	t, err := n.get()
 	if err != nil {
 		return nil, err
@@ -352,6 +362,50 @@ func (n *node) stream() (net.Conn, error) {
 	}
 	return t.Open()
 }
+
+func (n *node) linkOpener() cloudhub.Streams {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.link
+}
+
+// openOnLink opens a stream of the node's link.
+func (n *node) openOnLink(link cloudhub.Streams) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
+	defer cancel()
+	stream, err := link.Open(ctx, n.s.opts.Address)
+	switch {
+	case err == nil:
+		n.countOnLink(1)
+		return &linkStream{stream, sync.OnceFunc(func() { n.countOnLink(-1) })}, nil
+	case n.ctx.Err() != nil:
+		return nil, &failure{"stopping", fmt.Sprintf("node %s: %v", n.name, context.Cause(n.ctx))}
+	case errors.Is(err, wire.ErrStreams) || errors.Is(err, context.DeadlineExceeded):
+		return nil, &failure{"limit", fmt.Sprintf("node %s takes no more connections on its link: %v", n.name, err)}
+	}
+	return nil, &failure{"tunnel", fmt.Sprintf("no stream of the link of node %s: %v", n.name, err)}
+}
+
+func (n *node) countOnLink(change int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.linkStreams += change
+}
+
+// linkStream counts the end of a stream of the link.
+type linkStream struct {
+	net.Conn
+	ended func()
+}
+
+// Close implements net.Conn.
+func (s *linkStream) Close() error {
+	defer s.ended()
+	return s.Conn.Close()
+}
+
+// CloseWrite ends the writing side.
+func (s *linkStream) CloseWrite() error { return tunnel.CloseWrite(s.Conn) }
 
 // end counts the end of a stream. The last one starts the time after which the tunnel is closed.
 func (n *node) end() {

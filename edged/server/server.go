@@ -59,7 +59,8 @@ type Link struct {
 	Server   string    `json:"server,omitempty"`
 	// Reason says why the link is down.
 	Reason string `json:"reason,omitempty"`
-	// Tunnels and Streams are the open tunnels to the kubelet API, and the connections through them. TunnelFailure says
+	// Tunnels and Streams are the open tunnels to the kubelet API, and the connections through them or as streams of
+	// the link itself. TunnelFailure says
 	// why the cloud did not get the last tunnel that it asked for; "" if it did, or has asked for none.
 	Tunnels       int    `json:"tunnels,omitempty"`
 	Streams       int    `json:"streams,omitempty"`
@@ -73,6 +74,8 @@ func (l *Link) TunnelText() string {
 		return ""
 	case l.Tunnels > 0:
 		return fmt.Sprintf("open, with %d connections to the kubelet API", l.Streams)
+	case l.Streams > 0:
+		return fmt.Sprintf("%d connections to the kubelet API, as streams of the link", l.Streams)
 	case l.TunnelFailure != "":
 		return "the cloud asked for one, which could not be opened: " + l.TunnelFailure
 	}

@@ -160,6 +160,10 @@ func TestRender(t *testing.T) {
 			View{Info: server.Info{Link: &server.Link{Connected: true, Tunnels: 1, Streams: 2}}},
 			[]string{"Tunnel: open, with 2 connections"}, nil,
 		},
+		"streams of the link": {
+			View{Info: server.Info{Link: &server.Link{Connected: true, Streams: 2}}},
+			[]string{"Tunnel: 2 connections to the kubelet API, as streams of the link"}, nil,
+		},
 		"no tunnel": {
 			View{Info: server.Info{Link: &server.Link{Connected: true, TunnelFailure: "status 403"}}},
 			[]string{"Tunnel: the cloud asked for one, which could not be opened: status 403"}, nil,

@@ -1,10 +1,11 @@
 // Package tunnel is the node's end of tunnels (package pkg/tunnel): on request of the cloud it connects to the cloud,
-// and joins each stream with a connection to the node's own kubelet API.
+// and joins each stream with a connection to the node's own kubelet API. Where the link is QUIC and the cloud knows
+// streams of it (wire.Streams), no tunnel is needed: the cloud opens these.
 //
 // It promises:
 //
 //   - Nothing is open without a request of the cloud. A tunnel that has had no stream for some minutes is closed.
-//   - A tunnel only reaches the one address that it was made for.
+//   - Tunnels and streams only reach the one address that they were made for.
 //   - Requests beyond a few a second, and tunnels beyond a few, are dropped; the log says so.
 //
 // Run owns all goroutines, and ends with its context.
@@ -48,6 +49,9 @@ type Options struct {
 	Dial func(ctx context.Context, token string) (net.Conn, error)
 	// Backend is the address of the kubelet API.
 	Backend string
+	// ReachedAt is called with the IP address at which the cloud's callers reach the kubelet API; it may be nil. It
+	// must not block.
+	ReachedAt func(address string)
 	// Idle is how long a tunnel without a stream is kept; 0 is 6 minutes.
 	Idle time.Duration
 }
@@ -64,10 +68,11 @@ type Keeper struct {
 
 // State is what the status command and the metrics show.
 type State struct {
-	// Tunnels and Streams are how many there are.
-	Tunnels, Streams int
-	// Opened counts tunnels, Failed those that could not be opened, and Carried the streams.
-	Opened, Failed, Carried int64
+	// Tunnels and Streams are how many there are, LinkStreams those of Streams that are the link's.
+	Tunnels, Streams, LinkStreams int
+	// Opened counts tunnels, Failed those that could not be opened, and Carried the streams. Refused counts streams of
+	// the link whose first bytes were not known here, or did not come.
+	Opened, Failed, Carried, Refused int64
 	// BytesIn and BytesOut count what came from the cloud's callers and what was sent to them.
 	BytesIn, BytesOut int64
 	// Reason is why the last tunnel could not be opened; "" if it could.
@@ -78,6 +83,9 @@ type State struct {
 func New(o Options) *Keeper {
 	if o.Idle == 0 {
 		o.Idle = defaultIdle
+	}
+	if o.ReachedAt == nil {
+		o.ReachedAt = func(string) {}
 	}
 	return &Keeper{
 		opts:     o,
@@ -91,6 +99,9 @@ func (k *Keeper) Open(r tunnel.Request) {
 	if !k.limit.Allow() {
 		klog.V(2).InfoS("Request for a tunnel dropped: the cloud asks too often")
 		return
+	}
+	if r.Address != "" {
+		k.opts.ReachedAt(r.Address)
 	}
 	select {
 	case k.requests <- r:
@@ -179,6 +190,37 @@ func (k *Keeper) serve(ctx context.Context, r tunnel.Request) {
 			k.carry(ctx, stream)
 		})
 	}
+}
+
+// ServeLink serves the streams of a link until it has ended; ctx ends with it.
+func (k *Keeper) ServeLink(ctx context.Context, streams *wire.Streams) {
+	var open sync.WaitGroup
+	defer open.Wait()
+	for {
+		stream, err := streams.Accept(ctx)
+		if err != nil {
+			return
+		}
+		open.Go(func() { k.carryLink(ctx, stream) })
+	}
+}
+
+// carryLink joins a stream of the link with the kubelet API.
+func (k *Keeper) carryLink(ctx context.Context, stream *wire.Stream) {
+	address, err := stream.Opener()
+	if err != nil {
+		if ctx.Err() == nil {
+			k.update(func(s *State) { s.Refused++ })
+			klog.V(2).InfoS("Stream of the cloud refused", "err", err)
+		}
+		return
+	}
+	if address.IsValid() {
+		k.opts.ReachedAt(address.String())
+	}
+	k.update(func(s *State) { s.LinkStreams++ })
+	defer k.update(func(s *State) { s.LinkStreams-- })
+	k.carry(ctx, stream)
 }
 
 // dial connects to the cloud. Several cloudcores may share an address. One that has not asked for the tunnel refuses

@@ -7,6 +7,8 @@
 //
 // Each stream has a window of its own, so that a slow reader delays only itself. CloseWrite ends one direction of a
 // stream, for as long as the other one needs; Close ends both at once, at both ends.
+//
+// A link over QUIC has such streams itself (wire.Streams), and needs no tunnel.
 package tunnel
 
 import (
@@ -190,7 +192,7 @@ func Join(a, b net.Conn) (fromA, fromB int64) {
 	one := func(to, from net.Conn, n *int64) {
 		var err error
 		if *n, err = io.CopyBuffer(plainWriter{to}, plainReader{from}, make([]byte, copyBuffer)); err == nil {
-			err = closeWrite(to)
+			err = CloseWrite(to)
 		}
 		if err != nil {
 			closeBoth()
@@ -208,8 +210,8 @@ type (
 	plainReader struct{ io.Reader }
 )
 
-// closeWrite ends one direction of a connection, or both if it can end only both.
-func closeWrite(c net.Conn) error {
+// CloseWrite ends one direction of a connection, or both if it can end only both.
+func CloseWrite(c net.Conn) error {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}

@@ -179,7 +179,7 @@ func TestEndIsNoEOF(t *testing.T) {
 		end func(a *Acceptor, far net.Conn) error
 		eof bool
 	}{
-		"direction": {func(_ *Acceptor, far net.Conn) error { return closeWrite(far) }, true},
+		"direction": {func(_ *Acceptor, far net.Conn) error { return CloseWrite(far) }, true},
 		"stream":    {func(_ *Acceptor, far net.Conn) error { return far.Close() }, false},
 		"tunnel":    {func(a *Acceptor, _ net.Conn) error { return a.Close() }, false},
 	} {
@@ -209,7 +209,7 @@ func TestHalfClosed(t *testing.T) {
 		defer a.Close()
 		defer o.Close()
 		near, far := streamPair(t, o, a)
-		if err := closeWrite(near); err != nil {
+		if err := CloseWrite(near); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := far.Read(make([]byte, 1)); err != io.EOF {
@@ -225,7 +225,7 @@ func TestHalfClosed(t *testing.T) {
 				t.Errorf("read %q, %v, want %q", got, err, want)
 			}
 		}
-		if err := closeWrite(far); err != nil {
+		if err := CloseWrite(far); err != nil {
 			t.Error(err)
 		}
 		if rest, err := io.ReadAll(near); err != nil || len(rest) > 0 {

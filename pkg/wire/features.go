@@ -21,6 +21,9 @@ type Features struct {
 	Report bool `json:"report"`
 	// Tunnel: the cloud may ask the edge for a tunnel to its kubelet API (package tunnel).
 	Tunnel bool `json:"tunnel"`
+	// Streams: connections to the kubelet API are streams of the link itself (Streams; QUIC only). Where both ends have
+	// Tunnel, the handshake of QUIC adds it.
+	Streams bool `json:"streams,omitempty"`
 }
 
 // AllFeatures returns everything that this version supports of itself. Tunnel is offered by ends that have what it
@@ -45,6 +48,8 @@ func ParseFeatures(h http.Header) Features {
 				f.Report = true
 			case "tunnel":
 				f.Tunnel = true
+			case "streams":
+				f.Streams = true
 			}
 		}
 	}
@@ -69,6 +74,9 @@ func (f Features) String() string {
 	if f.Tunnel {
 		names = append(names, "tunnel")
 	}
+	if f.Streams {
+		names = append(names, "streams")
+	}
 	return strings.Join(names, ",")
 }
 
@@ -80,6 +88,7 @@ func (f Features) And(g Features) Features {
 		Deflate:   f.Deflate && g.Deflate,
 		Report:    f.Report && g.Report,
 		Tunnel:    f.Tunnel && g.Tunnel,
+		Streams:   f.Streams && g.Streams,
 	}
 }
 

@@ -61,6 +61,7 @@ func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
 	if header == nil {
 		header = http.Header{}
 	}
+	o.Features.Streams = false // only for QUIC
 	o.Features.set(header)
 	o.Instance.set(header)
 	ws, answer, err := upgrade(ctx, &o, header, websocket.Dialer{
@@ -171,7 +172,7 @@ type AcceptOptions struct {
 // connect. The handler should return and leave the Conn to another goroutine, which frees the server's buffers.
 func AcceptWebSocket(w http.ResponseWriter, r *http.Request, o AcceptOptions) (Conn, error) {
 	agreed := o.Features.And(ParseFeatures(r.Header))
-	agreed.Deflate = agreed.Deflate && offersDeflate(r.Header)
+	agreed.Deflate, agreed.Streams = agreed.Deflate && offersDeflate(r.Header), false
 	header := http.Header{}
 	agreed.set(header)
 	upgrader := websocket.Upgrader{

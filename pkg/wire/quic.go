@@ -28,15 +28,19 @@ const (
 	windowHigh = 1 << 20
 )
 
-// quicConfig keeps memory small: there are many links, and most messages are small.
-func quicConfig(limits Limits, streams int64) *quic.Config {
+// quicConfig keeps memory small: there are many links, and most messages are small. streams is how many the peer may
+// open, window the largest window of a stream.
+func quicConfig(limits Limits, streams int64, window uint64) *quic.Config {
+	// A connection's window is granted again when a quarter of it was read: twice the windows of all streams leaves
+	// each stream its own, whichever others are not read. What limits memory are the windows of the streams.
+	const all = 2 * (StreamsMax + 2)
 	return &quic.Config{
 		// A dial has its own timeout, which QUIC's 5 s would override.
 		HandshakeIdleTimeout: defaultHandshake,
 		// QUIC's timeout is longer than ours, which gives a reason.
 		MaxIdleTimeout:             limits.ReadTimeout + 5*time.Second,
-		InitialStreamReceiveWindow: windowLow, MaxStreamReceiveWindow: windowHigh,
-		InitialConnectionReceiveWindow: windowLow, MaxConnectionReceiveWindow: windowHigh + windowLow,
+		InitialStreamReceiveWindow: windowLow, MaxStreamReceiveWindow: window,
+		InitialConnectionReceiveWindow: all * window, MaxConnectionReceiveWindow: all * window,
 		MaxIncomingStreams: streams, MaxIncomingUniStreams: -1,
 		// Path MTU discovery costs some 10 KB a connection, on links that are mostly idle.
 		DisablePathMTUDiscovery: true,
@@ -51,6 +55,8 @@ type quicConn struct {
 	features          Features
 	onPing            func()
 	tally             tally
+	// streams are those beside the link's own; nil if none were agreed on.
+	streams *Streams
 
 	writing, signing sync.Mutex
 	ending           sync.Once
@@ -60,6 +66,9 @@ type quicConn struct {
 // start reads the control stream until the connection ends.
 func (c *quicConn) start() *quicConn {
 	c.tally.start = time.Now()
+	if c.features.Streams {
+		c.streams = &Streams{conn: c.conn}
+	}
 	_ = c.control.SetDeadline(time.Time{})
 	go c.readPings()
 	return c
@@ -67,6 +76,7 @@ func (c *quicConn) start() *quicConn {
 
 func (c *quicConn) Features() Features   { return c.features }
 func (c *quicConn) Protocol() string     { return ProtocolQUIC }
+func (c *quicConn) Streams() *Streams    { return c.streams }
 func (c *quicConn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
 
 func (c *quicConn) Stats() Stats {

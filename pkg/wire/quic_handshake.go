@@ -59,7 +59,11 @@ func dialQUIC(ctx context.Context, addr string, o DialOptions) (Conn, error) {
 	}
 	config.MinVersion, config.NextProtos = tls.VersionTLS13, []string{alpn}
 	limits := o.Limits.withDefaults()
-	conn, err := quic.DialAddr(ctx, addr, config, quicConfig(limits, -1))
+	streams, window := int64(-1), uint64(windowHigh)
+	if o.Features.Tunnel {
+		streams, window = StreamsMax, streamWindow
+	}
+	conn, err := quic.DialAddr(ctx, addr, config, quicConfig(limits, streams, window))
 	if err != nil {
 		return nil, refusalQUIC(err) // it may have arrived before the end of the handshake
 	}
@@ -68,7 +72,11 @@ func dialQUIC(ctx context.Context, addr string, o DialOptions) (Conn, error) {
 		_ = conn.CloseWithError(CloseGoingAway, "")
 		return nil, refusalQUIC(err)
 	}
-	return c.start(), nil
+	c.start()
+	if o.Features.Tunnel && !c.features.Streams {
+		go c.forbidStreams()
+	}
+	return c, nil
 }
 
 // refusalQUIC converts the cloud's close error to that of its answer: a delayed edge no longer sees the answer if the
@@ -88,7 +96,7 @@ func introduce(ctx context.Context, conn *quic.Conn, o DialOptions, limits Limit
 		header = http.Header{}
 	}
 	offered := o.Features
-	offered.Deflate = false // only for WebSocket
+	offered.Deflate, offered.Streams = false, offered.Tunnel // deflate is only for WebSocket
 	offered.set(header)
 	o.Instance.set(header)
 	content, err := json.Marshal(header)
@@ -167,7 +175,7 @@ type accepted struct {
 func ListenQUIC(addr string, config *tls.Config, limits Limits, prepare Prepare) (*QUICListener, error) {
 	config = config.Clone()
 	config.MinVersion, config.NextProtos = tls.VersionTLS13, []string{alpn}
-	ql, err := quic.ListenAddr(addr, config, quicConfig(limits.withDefaults(), 2))
+	ql, err := quic.ListenAddr(addr, config, quicConfig(limits.withDefaults(), 2, windowHigh))
 	if err != nil {
 		return nil, fmt.Errorf("listen for QUIC on %s: %w", addr, err)
 	}
@@ -263,8 +271,9 @@ func (l *QUICListener) welcome(ctx context.Context, conn *quic.Conn, since time.
 	if err != nil {
 		return accepted{}, refuse(ctx, conn, control, m, err)
 	}
-	agreed := o.Features.And(ParseFeatures(header))
-	agreed.Deflate = false
+	can := o.Features
+	can.Deflate, can.Streams = false, can.Tunnel
+	agreed := can.And(ParseFeatures(header))
 	answer := http.Header{}
 	agreed.set(answer)
 	if err := answerHeader(control, m, headerAnswer{Ack: true, Header: answer}); err != nil {

@@ -85,7 +85,7 @@ func TestHandshakesOfOneSource(t *testing.T) {
 		return transport
 	}
 	dial := func(transport *quic.Transport) *quic.Conn {
-		conn, err := transport.Dial(wait.Context(t), server, config, quicConfig(patient, -1))
+		conn, err := transport.Dial(wait.Context(t), server, config, quicConfig(patient, -1, windowHigh))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -82,6 +82,7 @@ func newWebSocket(ws *websocket.Conn, limits Limits, features Features, onPing f
 
 func (c *wsConn) Features() Features   { return c.features }
 func (c *wsConn) Protocol() string     { return ProtocolWebSocket }
+func (c *wsConn) Streams() *Streams    { return nil }
 func (c *wsConn) RemoteAddr() net.Addr { return c.ws.RemoteAddr() }
 
 func (c *wsConn) Stats() Stats {

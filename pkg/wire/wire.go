@@ -37,6 +37,8 @@ type Conn interface {
 	Close(code int, reason string) error
 	// Features are what both ends agreed on.
 	Features() Features
+	// Streams are those beside the link's own; nil if the ends have not agreed on any.
+	Streams() *Streams
 	// Protocol is "websocket" or "quic".
 	Protocol() string
 	RemoteAddr() net.Addr

@@ -104,6 +104,7 @@ func (e *upstreamEdge) Close(int, string) error { e.once.Do(func() { close(e.end
 func (*upstreamEdge) Ping() error               { return nil }
 func (*upstreamEdge) Features() wire.Features   { return wire.Features{} }
 func (*upstreamEdge) Protocol() string          { return wire.ProtocolWebSocket }
+func (*upstreamEdge) Streams() *wire.Streams    { return nil }
 func (*upstreamEdge) RemoteAddr() net.Addr      { return &net.TCPAddr{} }
 func (*upstreamEdge) Stats() wire.Stats         { return wire.Stats{} }
 
