@@ -148,7 +148,7 @@ func (s *Server) Close() {
 
 // Connected implements cloudhub.Tunnels.
 func (s *Server) Connected(name string, from netip.Addr, streams cloudhub.Streams) {
-	if err := s.open(name, func(n *node) { n.connected(from, streams) }); err != nil {
+	if err := s.open(name, s.opts.Previous(name), func(n *node) { n.connected(from, streams) }); err != nil {
 		klog.ErrorS(err, "Node gets no port: kubectl logs, exec and the like reach it only if kube-apiserver does",
 			"node", name)
 		s.opts.Failed(name, err.Error())
@@ -166,14 +166,26 @@ func (s *Server) Disconnected(name string) {
 	s.NodeChanged(name)
 }
 
-// Restore opens the port of a node that is not connected, for callers to be told so.
-func (s *Server) Restore(name string) {
-	if s.opts.Previous(name) == 0 {
+// Restore opens the port of a node that is not connected, for callers to be told so. It went offline at since; zero is
+// not known.
+func (s *Server) Restore(name string, since time.Time) {
+	port := s.opts.Previous(name)
+	if port == 0 {
 		return
 	}
-	if err := s.open(name, func(*node) {}); err != nil {
+	if err := s.open(name, port, func(n *node) { n.offlineFrom(since) }); err != nil {
 		klog.InfoS("Port of a node that is not connected not opened", "node", name, "err", err)
 	}
+}
+
+// Adopt opens the port of a node that is not connected anywhere, for callers to be told so: this one if it is free. It
+// returns where callers reach it. NodeChanged closes it unless the Node has it.
+func (s *Server) Adopt(name string, port int32, since time.Time) (address string, got int32, err error) {
+	err = s.open(name, port, func(n *node) {
+		n.offlineFrom(since)
+		got = n.port
+	})
+	return s.opts.Address.String(), got, err
 }
 
 // NodeChanged closes the port of a node that is not connected if its Node does not have it: it was deleted, or another
@@ -225,7 +237,7 @@ func (s *Server) ServeStream(ctx context.Context, name string, conn *edgestream.
 	}
 	t := kubeletproxy.New(name, conn, s.opts.Guard(name))
 	var n *node
-	if err := s.open(name, func(opened *node) { n = opened; n.proxied(t) }); err != nil {
+	if err := s.open(name, s.opts.Previous(name), func(opened *node) { n = opened; n.proxied(t) }); err != nil {
 		klog.ErrorS(err, "Node of KubeEdge's gets no port: kubectl logs, exec and the like do not reach it",
 			"node", name)
 		s.opts.Failed(name, err.Error())
@@ -248,8 +260,8 @@ func (s *Server) existing(name string) *node {
 	return s.nodes[name]
 }
 
-// open opens the port of a node that has none, and calls do before NodeChanged can close it.
-func (s *Server) open(name string, do func(*node)) error {
+// open opens the port of a node that has none, this one if it is free, and calls do before NodeChanged can close it.
+func (s *Server) open(name string, wanted int32, do func(*node)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -257,7 +269,7 @@ func (s *Server) open(name string, do func(*node)) error {
 	}
 	n := s.nodes[name]
 	if n == nil {
-		l, port, err := s.listen(name)
+		l, port, err := s.listen(wanted)
 		if err != nil {
 			return err
 		}
@@ -269,11 +281,11 @@ func (s *Server) open(name string, do func(*node)) error {
 	return nil
 }
 
-// listen opens the port that a node had, or another one.
-func (s *Server) listen(name string) (net.Listener, int32, error) {
-	if port := s.opts.Previous(name); s.Port(port) && s.taken[port] == "" {
-		if l, err := s.listenOn(port); err == nil {
-			return l, port, nil
+// listen opens this port, or another one.
+func (s *Server) listen(wanted int32) (net.Listener, int32, error) {
+	if s.Port(wanted) && s.taken[wanted] == "" {
+		if l, err := s.listenOn(wanted); err == nil {
+			return l, wanted, nil
 		}
 	}
 	var last error

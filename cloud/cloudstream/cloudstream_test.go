@@ -329,15 +329,46 @@ func TestPorts(t *testing.T) {
 		t.Error("a node that was deleted has a port after its connection has ended, want none")
 	}
 	f.hasPort("edge-2", port)
-	f.Restore("edge-3") // had none
-	f.Restore("edge-2")
+	f.Restore("edge-3", time.Time{}) // had none
+	f.Restore("edge-2", time.Date(2026, 11, 25, 15, 22, 22, 0, time.UTC))
 	if n := f.existing("edge-2"); n == nil || n.port != port || f.existing("edge-3") != nil {
 		t.Errorf("edge-2 is %+v, want port %d, and edge-3 without one", n, port)
+	}
+	if err := f.existing("edge-2").count(); err == nil ||
+		!strings.Contains(err.Error(), "is offline since 2026-11-25T15:22:22Z") {
+		t.Errorf("callers of edge-2 are told %v, want since when it is offline", err)
 	}
 	f.Connected("edge-2", from, nil)
 	if _, got, ok := f.Endpoint("edge-2", nil); !ok || got != port {
 		t.Errorf("Endpoint = %d, %v; want %d", got, ok, port)
 	}
+}
+
+// TestAdopt: a node of a cloudcore that is gone gets a port, which stays only if its Node has it.
+func TestAdopt(t *testing.T) {
+	f := start(t, nil)
+	_, port, _ := f.Endpoint("edge-1", nil)
+	if _, got, err := f.Adopt("edge-2", port, time.Time{}); err == nil {
+		t.Errorf("Adopt = %d without a free port, want an error", got)
+	}
+	f.hasPort("edge-1", 0)
+	f.Disconnected("edge-1")
+	since := time.Date(2026, 11, 25, 15, 22, 22, 0, time.UTC)
+	address, got, err := f.Adopt("edge-1", port, since)
+	if address != "127.0.0.1" || got != port || err != nil {
+		t.Errorf("Adopt = %s, %d, %v; want the only port at 127.0.0.1", address, got, err)
+	}
+	f.want(refusedStatus, "node edge-1 is offline since 2026-11-25T15:22:22Z")
+	f.NodeChanged("edge-1")
+	if f.existing("edge-1") != nil {
+		t.Error("the port stays open although the Node has another one, want it closed")
+	}
+	if _, _, err := f.Adopt("edge-1", port, since); err != nil {
+		t.Error(err)
+	}
+	f.hasPort("edge-1", port)
+	f.NodeChanged("edge-1")
+	f.want(refusedStatus, "node edge-1 is offline since 2026-11-25T15:22:22Z")
 }
 
 // TestDirect: a node that connects from an address of its own keeps it, if the administrator wants that.
@@ -389,7 +420,7 @@ func TestThousandCallers(t *testing.T) {
 		tunnels, streams, _ := f.count()
 		return tunnels == 1 && streams == limit && f.keeper.State().Streams == limit
 	})
-	for _, c := range held[:limit] { // some of them are carried
+	for _, c := range held { // whichever of them are carried
 		_ = c.Close()
 	}
 	wait.Until(t, "another caller to be carried", func() error {

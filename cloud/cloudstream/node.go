@@ -133,6 +133,15 @@ func (n *node) disconnected() {
 	n.dropTunnel("the node's connection ended")
 }
 
+// offlineFrom notes since when a node has been offline, if nothing is known here.
+func (n *node) offlineFrom(since time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.links <= 0 && n.offlineSince.IsZero() {
+		n.offlineSince = since
+	}
+}
+
 func (n *node) offline() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -95,6 +95,7 @@ type Controller struct {
 
 	tunnels      Tunnels
 	tunnelEvents *ratelimit.Limiter[string]
+	takeovers    *rate.Limiter
 
 	// Set by Start.
 	hub    Hub
@@ -131,6 +132,7 @@ func New(options Options) (*Controller, error) {
 		tunnels:  noTunnels{},
 
 		tunnelEvents: ratelimit.New[string](rate.Every(tunnelEventEvery), 1),
+		takeovers:    rate.NewLimiter(takeoverRate, takeoverRate),
 	}
 	if options.Registry != nil {
 		if err := c.metrics.register(options.Registry); err != nil {

@@ -56,12 +56,8 @@ func readyAgain(pod *v1.Pod) bool {
 
 // nodeIsReady reports whether the node is Ready in Kubernetes.
 func nodeIsReady(node *v1.Node) bool {
-	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == v1.NodeReady {
-			return c.Status == v1.ConditionTrue
-		}
-	}
-	return false
+	ready := readyCondition(node)
+	return ready != nil && ready.Status == v1.ConditionTrue
 }
 
 // returned reports whether a node is connected here and Ready in Kubernetes: only then do pods stay Ready.

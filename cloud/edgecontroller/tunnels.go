@@ -3,6 +3,7 @@ package edgecontroller
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -27,10 +28,14 @@ type Tunnels interface {
 	Endpoint(node string, own []netip.Addr) (address string, port int32, ok bool)
 	// Port reports whether a port is one of those for nodes.
 	Port(port int32) bool
-	// Restore is called for each Node when cloudcore starts, NodeChanged when a Node was deleted or its addresses have
-	// changed. Neither blocks.
-	Restore(node string)
+	// Restore is called for each Node when cloudcore starts, and when its addresses have changed; since is when the
+	// node went offline, zero if it is not, or if that is not known. NodeChanged is called when a Node was deleted or
+	// its addresses have changed. Neither blocks.
+	Restore(node string, since time.Time)
 	NodeChanged(node string)
+	// Adopt opens the port of a node that is not connected anywhere since a time, this one if it is free, and returns
+	// where callers reach it. NodeChanged closes it unless the Node has it.
+	Adopt(node string, port int32, since time.Time) (address string, got int32, err error)
 }
 
 // noTunnels is a cloudcore without tunnels.
@@ -38,8 +43,11 @@ type noTunnels struct{}
 
 func (noTunnels) Endpoint(string, []netip.Addr) (string, int32, bool) { return "", 0, false }
 func (noTunnels) Port(int32) bool                                     { return false }
-func (noTunnels) Restore(string)                                      {}
+func (noTunnels) Restore(string, time.Time)                           {}
 func (noTunnels) NodeChanged(string)                                  {}
+func (noTunnels) Adopt(string, int32, time.Time) (string, int32, error) {
+	return "", 0, errors.New("this cloudcore has no tunnels")
+}
 
 // SetTunnels sets where callers reach nodes, before Start.
 func (c *Controller) SetTunnels(t Tunnels) { c.tunnels = t }
@@ -239,13 +247,14 @@ func (c *Controller) endpointChanged(old, now *v1.Node) {
 	if old != nil && (old.UID != now.UID || !slices.Equal(old.Status.Addresses, now.Status.Addresses) ||
 		old.Status.DaemonEndpoints != now.Status.DaemonEndpoints) {
 		c.tunnels.NodeChanged(now.Name)
+		c.tunnels.Restore(now.Name, offlineSince(now))
 	}
 }
 
 // restoreEndpoints opens the ports of the nodes that this cloudcore served before it was restarted.
 func (c *Controller) restoreEndpoints() {
 	for _, n := range typed[v1.Node](c.caches.nodes.GetStore().List()) {
-		c.tunnels.Restore(n.Name)
+		c.tunnels.Restore(n.Name, offlineSince(n))
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
 	"github.com/edgecore-io/edgecore/cloud/monitor"
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
+	"github.com/edgecore-io/edgecore/cloud/replicas"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/retry"
@@ -78,6 +79,8 @@ type cloud struct {
 	controller *edgecontroller.Controller
 	devices    *devicecontroller.Controller // nil: switched off
 	stream     *cloudstream.Server          // nil: switched off
+	// replicas are the cloudcores that callers of nodes reach; nil where stream is.
+	replicas *replicas.Replicas
 	// learnCAs learns who signs the certificates of callers of KubeEdge's nodes.
 	learnCAs func(ctx context.Context)
 	records  *objectsync.Store
@@ -277,6 +280,7 @@ func (c *cloud) buildStream() (err error) {
 		return fmt.Errorf("modules.cloudStream: %w", err)
 	}
 	c.controller.SetTunnels(c.stream)
+	c.replicas = replicas.New(c.api.Client.CoordinationV1().Leases(certificates.Namespace), o.Address.String())
 	klog.InfoS("Nodes are reached through tunnels", "address", o.Address, "firstPort", o.FirstPort,
 		"lastPort", o.LastPort)
 	return nil
@@ -303,6 +307,8 @@ func (c *cloud) front(ctx context.Context) error {
 	group.Go(func() error { return c.hub.Run(ctx) })
 	if c.stream != nil {
 		group.Go(func() error { c.learnCAs(ctx); return nil })
+		group.Go(func() error { c.replicas.Run(ctx); return nil })
+		group.Go(func() error { c.controller.TakeOver(ctx, c.replicas); return nil })
 	}
 	group.Go(func() error { trim.Run(ctx, trim.Options{Every: 30 * time.Second, Heap: 64 << 20}); return nil })
 	group.Go(func() error { return c.authority.Run(ctx) })

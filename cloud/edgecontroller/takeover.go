@@ -1,0 +1,160 @@
+package edgecontroller
+
+import (
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// takeoverEvery is how often cloudcore looks for nodes to take over, takeoverRate how many it does in a second.
+	takeoverEvery = 15 * time.Second
+	takeoverRate  = 10
+)
+
+// Replicas knows which cloudcores are alive; see package replicas.
+type Replicas interface {
+	// Dead returns those of the addresses at which no cloudcore is alive. After an error nothing is known.
+	Dead(ctx context.Context, addresses []string) (map[string]bool, error)
+}
+
+// TakeOver writes this cloudcore's endpoint into the Nodes that are offline and have the address of a cloudcore that is
+// gone, until ctx ends: their callers are told that the node is offline, instead of waiting for an address that nobody
+// has. Nodes that connect get their endpoint anyway.
+//
+// It changes a Node only if Kubernetes does not know whether the node lives, which any cloudcore that serves it would
+// prevent, and only the version of the Node that it has read: of several cloudcores one succeeds, and the others see
+// that the address is alive.
+func (c *Controller) TakeOver(ctx context.Context, replicas Replicas) {
+	tick := time.NewTicker(takeoverEvery)
+	defer tick.Stop()
+	for {
+		if taken, err := c.TakeOverNow(ctx, replicas); err != nil {
+			klog.V(2).InfoS("Not known which cloudcores are alive", "err", err)
+		} else if taken > 0 {
+			klog.InfoS("Callers of offline nodes reach this cloudcore, which tells them so; their own is gone",
+				"nodes", taken)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// TakeOverNow does so once, and returns how many nodes it has taken over.
+func (c *Controller) TakeOverNow(ctx context.Context, replicas Replicas) (taken int, err error) {
+	orphans, err := c.orphans(ctx, typed[v1.Node](c.caches.nodes.GetStore().List()), replicas)
+	if err != nil {
+		return 0, err
+	}
+	for _, node := range orphans {
+		if err := c.takeovers.Wait(ctx); err != nil {
+			return taken, err
+		}
+		if err := c.takeOverNode(ctx, node); err == nil {
+			taken++
+		} else if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			klog.InfoS("Offline node keeps the address of a cloudcore that is gone", "node", node.Name, "err", err)
+		}
+	}
+	return taken, nil
+}
+
+// orphans returns the nodes that are offline and have the address of a cloudcore that is gone, in any order.
+func (c *Controller) orphans(ctx context.Context, nodes []*v1.Node, replicas Replicas) ([]*v1.Node, error) {
+	var offline []*v1.Node
+	var addresses []string
+	for _, n := range nodes {
+		if address, _ := c.cloudAddress(n); address != "" && !c.sessions.connectedHere(n.Name) && isUnknown(n) {
+			offline, addresses = append(offline, n), append(addresses, address)
+		}
+	}
+	if len(offline) == 0 {
+		return nil, nil
+	}
+	slices.Sort(addresses)
+	dead, err := replicas.Dead(ctx, slices.Compact(addresses))
+	if err != nil {
+		return nil, err
+	}
+	orphans := slices.DeleteFunc(offline, func(n *v1.Node) bool {
+		address, _ := c.cloudAddress(n)
+		return !dead[address]
+	})
+	// Several cloudcores share the work, rather than trying the same ones.
+	rand.Shuffle(len(orphans), func(i, j int) { orphans[i], orphans[j] = orphans[j], orphans[i] })
+	return orphans, nil
+}
+
+// cloudAddress returns the address of the cloudcore that a Node has, and its place among the addresses; "" is none.
+func (c *Controller) cloudAddress(node *v1.Node) (string, int) {
+	if !c.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
+		return "", 0
+	}
+	first := slices.IndexFunc(node.Status.Addresses, func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP })
+	if first < 0 {
+		return "", 0
+	}
+	return node.Status.Addresses[first].Address, first
+}
+
+// takeOverNode opens a port for a node that is offline, and writes it into this version of its Node.
+func (c *Controller) takeOverNode(ctx context.Context, node *v1.Node) error {
+	ctx, cancel := context.WithTimeout(withNode(ctx, node.Name), c.options.RequestTimeout)
+	defer cancel()
+	address, port, err := c.tunnels.Adopt(node.Name, node.Status.DaemonEndpoints.KubeletEndpoint.Port,
+		offlineSince(node))
+	if err != nil {
+		return err
+	}
+	_, first := c.cloudAddress(node)
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
+		"status":   map[string]any{"addresses": slices.Delete(slices.Clone(node.Status.Addresses), first, first+1)},
+	})
+	if err == nil {
+		patch, err = withEndpoint(patch, address, port)
+	}
+	if err == nil {
+		_, err = c.clients.AsNode.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch,
+			metav1.PatchOptions{}, "status")
+	}
+	if err != nil {
+		c.tunnels.NodeChanged(node.Name) // which closes the port
+	}
+	return err
+}
+
+// readyCondition returns the condition Ready of a Node, or nil.
+func readyCondition(node *v1.Node) *v1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if c := &node.Status.Conditions[i]; c.Type == v1.NodeReady {
+			return c
+		}
+	}
+	return nil
+}
+
+// isUnknown reports whether Kubernetes does not know whether a node lives: nobody renews its lease.
+func isUnknown(node *v1.Node) bool {
+	ready := readyCondition(node)
+	return ready != nil && ready.Status == v1.ConditionUnknown
+}
+
+// offlineSince returns since when Kubernetes has not heard of a node; zero if it has, or does not know.
+func offlineSince(node *v1.Node) time.Time {
+	if isUnknown(node) {
+		return readyCondition(node).LastTransitionTime.Time
+	}
+	return time.Time{}
+}

@@ -1,0 +1,73 @@
+package edgecontroller
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// dead are addresses at which no cloudcore is alive; asked are those that were asked about.
+type dead struct {
+	addresses map[string]bool
+	asked     []string
+	err       error
+}
+
+func (d *dead) Dead(_ context.Context, addresses []string) (map[string]bool, error) {
+	d.asked = append(d.asked, addresses...)
+	return d.addresses, d.err
+}
+
+// TestOrphans: only nodes that are offline, and whose cloudcore is gone, are taken over; nothing is asked where none is
+// offline.
+func TestOrphans(t *testing.T) {
+	c := &Controller{tunnels: ports{}, sessions: newSessions(1, 1)}
+	c.sessions.connected("here", "edgecore/websocket")
+	node := func(name string, ready v1.ConditionStatus, port int32, addresses ...string) *v1.Node {
+		n := nodeAt(port, addresses...)
+		n.Name = name
+		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: ready}}
+		return n
+	}
+	unheard := nodeAt(20003, "192.0.2.1")
+	unheard.Name = "unheard of"
+	online := []*v1.Node{
+		node("online", v1.ConditionTrue, 20003, "192.0.2.1", "10.0.0.7"),
+		node("not ready", v1.ConditionFalse, 20003, "192.0.2.1", "10.0.0.7"),
+		node("direct", v1.ConditionUnknown, 10250, "192.0.2.1"),
+		node("without address", v1.ConditionUnknown, 20003),
+		node("here", v1.ConditionUnknown, 20003, "192.0.2.1", "10.0.0.7"),
+		unheard,
+	}
+	d := &dead{addresses: map[string]bool{"192.0.2.1": true}}
+	if got, err := c.orphans(t.Context(), online, d); len(got) != 0 || err != nil || len(d.asked) != 0 {
+		t.Errorf("orphans = %v, %v, asked about %v; want none", got, err, d.asked)
+	}
+	orphan := node("orphan", v1.ConditionUnknown, 20003, "192.0.2.1", "10.0.0.7")
+	got, err := c.orphans(t.Context(), append(online, orphan,
+		node("another", v1.ConditionUnknown, 20003, "192.0.2.1"),
+		node("of a live one", v1.ConditionUnknown, 20003, "192.0.2.2", "10.0.0.7")), d)
+	if len(got) != 2 || err != nil || got[0] != orphan && got[1] != orphan {
+		t.Errorf("orphans = %v, %v; want orphan and another", got, err)
+	}
+	if diff := cmp.Diff([]string{"192.0.2.1", "192.0.2.2"}, d.asked); diff != "" {
+		t.Errorf("asked about (-want +got):\n%s", diff)
+	}
+	d.err = errors.New("nothing is known")
+	if got, err := c.orphans(t.Context(), []*v1.Node{orphan}, d); len(got) != 0 || !errors.Is(err, d.err) {
+		t.Errorf("orphans = %v, %v; want none, and why", got, err)
+	}
+	at := time.Date(2026, 11, 25, 15, 22, 22, 0, time.UTC)
+	orphan.Status.Conditions[0].LastTransitionTime = metav1.NewTime(at)
+	if got := offlineSince(orphan); !got.Equal(at) {
+		t.Errorf("offlineSince = %v, want %v", got, at)
+	}
+	if got := offlineSince(online[0]); !got.IsZero() {
+		t.Errorf("offlineSince of a node that is online = %v, want none", got)
+	}
+}
