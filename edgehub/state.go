@@ -101,7 +101,7 @@ var (
 	refusedStreamsDesc = prometheus.NewDesc("edgecore_tunnel_link_streams_refused_total",
 		"Streams of the QUIC link whose first bytes were not known, or did not come", nil, nil)
 	tunnelOpensDesc = prometheus.NewDesc("edgecore_tunnel_opens_total",
-		"Tunnels that the cloud has asked for, by result: opened or failed", []string{"result"}, nil)
+		"Tunnels to be opened, by result: opened or failed", []string{"result"}, nil)
 	tunnelBytesDesc = prometheus.NewDesc("edgecore_tunnel_bytes_total",
 		"Bytes through tunnels, counted when a connection ends", []string{"direction"}, nil)
 )
@@ -139,10 +139,10 @@ func (m *Module) Collect(ch chan<- prometheus.Metric) {
 	counter(bytesDesc, total.BytesReceived, "received")
 	counter(messagesDesc, total.MessagesSent, "sent")
 	counter(messagesDesc, total.MessagesReceived, "received")
-	if m.tunnels == nil {
+	if m.tunnels == nil && m.stream == nil {
 		return
 	}
-	t := m.tunnels.State()
+	t := m.Tunnels()
 	ch <- prometheus.MustNewConstMetric(tunnelsDesc, prometheus.GaugeValue, float64(t.Tunnels))
 	ch <- prometheus.MustNewConstMetric(tunnelStreamsDesc, prometheus.GaugeValue, float64(t.Streams))
 	ch <- prometheus.MustNewConstMetric(linkStreamsDesc, prometheus.GaugeValue, float64(t.LinkStreams))

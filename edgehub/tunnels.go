@@ -63,12 +63,16 @@ func (m *Module) dialStream(ctx context.Context) (*edgestream.Conn, error) {
 }
 
 // StreamOpen reports whether there is a stream tunnel to KubeEdge's cloudcore.
-func (m *Module) StreamOpen() bool { return m.stream != nil && m.stream.Open() }
+func (m *Module) StreamOpen() bool { return m.stream != nil && m.stream.State().Tunnels > 0 }
 
-// Tunnels returns the state of the tunnels; it is empty on a node without a kubelet API.
-func (m *Module) Tunnels() tunnelend.State {
-	if m.tunnels == nil {
-		return tunnelend.State{}
+// Tunnels returns the state of the tunnels, that to KubeEdge's cloudcore included; it is empty on a node without a
+// kubelet API.
+func (m *Module) Tunnels() (s tunnelend.State) {
+	if m.tunnels != nil {
+		s = m.tunnels.State()
 	}
-	return m.tunnels.State()
+	if m.stream != nil {
+		s = s.Plus(m.stream.State())
+	}
+	return s
 }

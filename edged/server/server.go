@@ -59,9 +59,9 @@ type Link struct {
 	Server   string    `json:"server,omitempty"`
 	// Reason says why the link is down.
 	Reason string `json:"reason,omitempty"`
-	// Tunnels and Streams are the open tunnels to the kubelet API, and the connections through them or as streams of
-	// the link itself. TunnelFailure says
-	// why the cloud did not get the last tunnel that it asked for; "" if it did, or has asked for none.
+	// Tunnels and Streams are the open tunnels to the kubelet API, that to KubeEdge's cloudcore included, and the
+	// connections through them or as streams of the link itself. TunnelFailure says why the last tunnel could not be
+	// opened; "" if it could, or none was wanted.
 	Tunnels       int    `json:"tunnels,omitempty"`
 	Streams       int    `json:"streams,omitempty"`
 	TunnelFailure string `json:"tunnelFailure,omitempty"`
@@ -77,7 +77,7 @@ func (l *Link) TunnelText() string {
 	case l.Streams > 0:
 		return fmt.Sprintf("%d connections to the kubelet API, as streams of the link", l.Streams)
 	case l.TunnelFailure != "":
-		return "the cloud asked for one, which could not be opened: " + l.TunnelFailure
+		return "not open, so that kubectl logs, exec and the like do not reach this node: " + l.TunnelFailure
 	}
 	return ""
 }

@@ -166,7 +166,8 @@ func TestRender(t *testing.T) {
 		},
 		"no tunnel": {
 			View{Info: server.Info{Link: &server.Link{Connected: true, TunnelFailure: "status 403"}}},
-			[]string{"Tunnel: the cloud asked for one, which could not be opened: status 403"}, nil,
+			[]string{"Tunnel: not open, so that kubectl logs, exec and the like do not reach this node: status 403"},
+			nil,
 		},
 		"cut off": {
 			View{Info: server.Info{Link: &server.Link{Since: now.Add(-72 * time.Hour), Reason: "the name is unknown"}}},

@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	tunnelend "github.com/edgecore-io/edgecore/edgehub/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
@@ -42,30 +43,46 @@ type Options struct {
 // Client keeps the tunnel.
 type Client struct {
 	opts Options
-	open atomic.Bool
+
+	mu    sync.Mutex
+	state tunnelend.State
 }
 
 // New makes a client; it does not connect yet.
 func New(o Options) *Client { return &Client{opts: o} }
 
-// Open reports whether there is a tunnel.
-func (c *Client) Open() bool { return c.open.Load() }
+// State returns what there is of the tunnel and its connections. Reason is "" while it is not wanted.
+func (c *Client) State() tunnelend.State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+func (c *Client) update(f func(s *tunnelend.State)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f(&c.state)
+}
 
 // Run keeps a tunnel open until ctx ends.
 func (c *Client) Run(ctx context.Context) {
+	defer c.update(func(s *tunnelend.State) { s.Reason = "" })
 	backoff := retry.NewBackoff(backoffMin, backoffMax)
 	for ctx.Err() == nil {
 		conn, err := c.opts.Dial(ctx)
 		if err == nil {
 			klog.InfoS("Stream tunnel to KubeEdge's cloudcore opened")
 			backoff.Reset()
-			c.open.Store(true)
+			c.update(func(s *tunnelend.State) { s.Tunnels++; s.Opened++; s.Reason = "" })
 			err = c.serve(ctx, conn)
-			c.open.Store(false)
+			c.update(func(s *tunnelend.State) { s.Tunnels-- })
+		} else if ctx.Err() == nil {
+			c.update(func(s *tunnelend.State) { s.Failed++ })
 		}
 		if ctx.Err() != nil {
 			return
 		}
+		c.update(func(s *tunnelend.State) { s.Reason = "stream tunnel to KubeEdge's cloudcore: " + err.Error() })
 		klog.InfoS("No stream tunnel: kubectl logs, exec and the like do not reach this node; trying again", "err", err)
 		select {
 		case <-ctx.Done():
@@ -76,8 +93,9 @@ func (c *Client) Run(ctx context.Context) {
 
 // tunnel is one that is open.
 type tunnel struct {
-	conn *edgestream.Conn
-	api  func(ctx context.Context) (net.Conn, error)
+	conn   *edgestream.Conn
+	api    func(ctx context.Context) (net.Conn, error)
+	update func(func(s *tunnelend.State))
 
 	mu          sync.Mutex
 	connections map[uint64]*connection
@@ -91,12 +109,14 @@ type connection struct {
 	// there is one.
 	removed bool
 	conn    net.Conn
+	// in and out count the bytes from and to the cloud.
+	in, out atomic.Int64
 }
 
 // serve serves a tunnel until it ends, and returns why.
 func (c *Client) serve(ctx context.Context, conn *edgestream.Conn) error {
 	ctx, cancel := context.WithCancel(ctx)
-	t := &tunnel{conn: conn, api: c.opts.API, connections: map[uint64]*connection{}}
+	t := &tunnel{conn: conn, api: c.opts.API, update: c.update, connections: map[uint64]*connection{}}
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	defer cancel()
@@ -119,7 +139,12 @@ func (c *Client) serve(ctx context.Context, conn *edgestream.Conn) error {
 				_ = conn.Write(edgestream.Message{ID: m.ID, Kind: edgestream.Remove}) // or the next Read fails
 			}
 		case edgestream.Data:
-			if n := t.find(m.ID); n != nil && !n.Give(m.Data, ctx.Done()) {
+			n := t.find(m.ID)
+			if n == nil {
+				continue
+			}
+			n.in.Add(int64(len(m.Data)))
+			if !n.Give(m.Data, ctx.Done()) {
 				klog.InfoS("Connection of the cloud to the kubelet API ended: what it sends is not read",
 					"path", n.request.URL.Path)
 				t.cut(n, false)
@@ -176,6 +201,7 @@ func (t *tunnel) begin(ctx context.Context, m edgestream.Message, parts *sync.Wa
 		return fmt.Errorf("there are %d connections, which is the limit", connectionsMax)
 	}
 	t.connections[m.ID] = n
+	t.update(func(s *tunnelend.State) { s.Streams++; s.Carried++ })
 	parts.Go(func() {
 		var err error
 		if m.Kind == edgestream.Exec || m.Kind == edgestream.Attach {
@@ -198,6 +224,7 @@ func (t *tunnel) end(id uint64, n *connection) {
 	delete(t.connections, id)
 	removed := n.removed
 	t.mu.Unlock()
+	t.update(func(s *tunnelend.State) { s.Streams--; s.BytesIn += n.in.Load(); s.BytesOut += n.out.Load() })
 	if !removed {
 		_ = t.conn.Write(edgestream.Message{ID: id, Kind: edgestream.Remove}) // or the tunnel has ended
 	}
@@ -222,7 +249,7 @@ func (t *tunnel) carry(ctx context.Context, id uint64, n *connection) error {
 	defer conn.Close()
 	reading.Go(func() {
 		defer n.End()
-		t.send(id, conn)
+		t.send(id, n, conn)
 	})
 	if err := request.Write(conn); err != nil {
 		return err
@@ -268,18 +295,19 @@ func (t *tunnel) answer(ctx context.Context, id uint64, n *connection) error {
 		return err
 	}
 	defer answer.Body.Close()
-	t.send(id, answer.Body)
+	t.send(id, n, answer.Body)
 	return nil
 }
 
 // send sends what it reads until that ends.
-func (t *tunnel) send(id uint64, from io.Reader) {
+func (t *tunnel) send(id uint64, n *connection, from io.Reader) {
 	b := make([]byte, copyBuffer)
 	for {
-		n, err := from.Read(b)
-		if n > 0 && t.conn.Write(edgestream.Message{ID: id, Kind: edgestream.Data, Data: b[:n]}) != nil {
+		got, err := from.Read(b)
+		if got > 0 && t.conn.Write(edgestream.Message{ID: id, Kind: edgestream.Data, Data: b[:got]}) != nil {
 			return
 		}
+		n.out.Add(int64(got))
 		if err != nil {
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,6 +13,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	tunnelend "github.com/edgecore-io/edgecore/edgehub/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -144,8 +148,30 @@ func TestKinds(t *testing.T) {
 			t.Errorf("kind %d: the answer is %q, want the connection's bytes", kind, got)
 		}
 	}
-	if !c.client.Open() {
-		t.Error("the client reports no tunnel")
+	s := c.client.State()
+	if s.BytesIn < int64(2*len("hello\nbye\n")) || s.BytesOut < int64(2*len("hello\n")) {
+		t.Errorf("state %+v, want the bytes that came and went", s)
+	}
+	s.BytesIn, s.BytesOut = 0, 0
+	if diff := cmp.Diff(tunnelend.State{Tunnels: 1, Opened: 1, Carried: 4}, s); diff != "" {
+		t.Errorf("state (-want +got):\n%s", diff)
+	}
+}
+
+// TestNotOpened: the state says why there is no tunnel, and no longer once none is wanted.
+func TestNotOpened(t *testing.T) {
+	c := New(Options{Dial: func(context.Context) (*edgestream.Conn, error) { return nil, errors.New("no route") }})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { c.Run(ctx) })
+	wait.True(t, "the failure", func() bool {
+		s := c.State()
+		return s.Failed == 1 && s.Reason == "stream tunnel to KubeEdge's cloudcore: no route" && s.Tunnels == 0
+	})
+	cancel()
+	running.Wait()
+	if s := c.State(); s.Failed != 1 || s.Reason != "" {
+		t.Errorf("state %+v without a link, want one failure and no reason", s)
 	}
 }
 
@@ -163,8 +189,12 @@ func TestRemove(t *testing.T) {
 		if m, err := c.conn.Read(); err != nil || m.Kind != edgestream.Data {
 			t.Fatalf("read %+v, %v, want the first bytes", m, err)
 		}
+		if s := c.client.State(); s.Streams != 1 {
+			t.Errorf("state %+v, want one connection", s)
+		}
 		c.send(edgestream.Remove, uint64(id), "")
 		<-ended
+		wait.True(t, "the connection to be gone", func() bool { return c.client.State().Streams == 0 })
 	}
 }
 
@@ -209,7 +239,10 @@ func TestAgain(t *testing.T) {
 		t.Error("the first tunnel goes on, want it to end")
 	}
 	_ = before.Close()
-	wait.True(t, "the tunnel to be open", c.client.Open)
+	wait.True(t, "the tunnel to be open", func() bool {
+		s := c.client.State()
+		return s.Tunnels == 1 && s.Opened == 2 && s.Reason == ""
+	})
 	c.connect(edgestream.Logs, 1, "/logs", nil)
 	if got := c.read(1); !strings.HasPrefix(got, "GET /logs") {
 		t.Errorf("the answer is %q, want the body", got)

@@ -12,6 +12,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -66,7 +67,8 @@ type Keeper struct {
 	state State
 }
 
-// State is what the status command and the metrics show.
+// State is what the status command and the metrics show: of these tunnels, and of the one to KubeEdge's cloudcore
+// (package stream).
 type State struct {
 	// Tunnels and Streams are how many there are, LinkStreams those of Streams that are the link's.
 	Tunnels, Streams, LinkStreams int
@@ -77,6 +79,16 @@ type State struct {
 	BytesIn, BytesOut int64
 	// Reason is why the last tunnel could not be opened; "" if it could.
 	Reason string
+}
+
+// Plus returns what two kinds of tunnels have together.
+func (s State) Plus(o State) State {
+	return State{
+		Tunnels: s.Tunnels + o.Tunnels, Streams: s.Streams + o.Streams, LinkStreams: s.LinkStreams + o.LinkStreams,
+		Opened: s.Opened + o.Opened, Failed: s.Failed + o.Failed, Carried: s.Carried + o.Carried,
+		Refused: s.Refused + o.Refused, BytesIn: s.BytesIn + o.BytesIn, BytesOut: s.BytesOut + o.BytesOut,
+		Reason: cmp.Or(o.Reason, s.Reason),
+	}
 }
 
 // New makes a keeper without tunnels.

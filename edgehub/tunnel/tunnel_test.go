@@ -92,6 +92,20 @@ func TestNotOpened(t *testing.T) {
 	})
 }
 
+// TestPlus: what two kinds of tunnels have together, and why the one that is not open is not.
+func TestPlus(t *testing.T) {
+	ours := State{Tunnels: 1, Streams: 2, LinkStreams: 3, Opened: 4, Failed: 5, Carried: 6, Refused: 7, BytesIn: 8,
+		BytesOut: 9, Reason: "ours"}
+	want := State{Tunnels: 2, Streams: 4, LinkStreams: 6, Opened: 8, Failed: 10, Carried: 12, Refused: 14, BytesIn: 16,
+		BytesOut: 18, Reason: "ours"}
+	if got := ours.Plus(ours); got != want {
+		t.Errorf("Plus = %+v, want %+v", got, want)
+	}
+	if got := ours.Plus(State{Reason: "theirs"}); got.Reason != "theirs" || got.Opened != 4 {
+		t.Errorf("Plus = %+v, want the reason of the other one", got)
+	}
+}
+
 // TestIdle: a tunnel without a stream is closed, one with a stream is not.
 func TestIdle(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
