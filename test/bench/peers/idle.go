@@ -16,8 +16,13 @@ const (
 	// does not come back counts.
 	workBursts = 3
 	workPods   = 30
-	// quietTime is how long nothing has happened before agents count as idle: reports are sent, garbage is collected.
-	quietTime = 20 * time.Second
+	// quietTime is how long agents are left alone at least before they count as idle: garbage is collected then. Until
+	// settleLimit they are left alone until both have no more to report: hardly anything goes over their cables in a
+	// while, which leases and pings do.
+	quietTime   = 20 * time.Second
+	settleLimit = 3 * time.Minute
+	while       = 10 * time.Second
+	hardly      = 4096
 	// looks is how often memory is looked at while agents are idle.
 	looks = 3
 )
@@ -94,7 +99,7 @@ func (s *side) usage() (u usage, err error) {
 
 // look measures both idle agents at the same time.
 func (b *bench) look(ctx context.Context, pods int) error {
-	if err := pause(ctx, quietTime); err != nil {
+	if err := b.settle(ctx); err != nil {
 		return err
 	}
 	var both errgroup.Group
@@ -102,6 +107,40 @@ func (b *bench) look(ctx context.Context, pods int) error {
 		both.Go(func() error { return s.look(ctx, b, results.Point{Pods: pods}) })
 	}
 	return both.Wait()
+}
+
+// settle waits until both agents are idle.
+func (b *bench) settle(ctx context.Context) error {
+	began := time.Now()
+	if err := pause(ctx, quietTime-while); err != nil {
+		return err
+	}
+	for {
+		before := b.wires()
+		if err := pause(ctx, while); err != nil {
+			return err
+		}
+		busy := false
+		for i, now := range b.wires() {
+			busy = busy || now-before[i] > hardly
+		}
+		if !busy {
+			return nil
+		}
+		if time.Since(began) > settleLimit {
+			say("an agent still reports after %v; it is not quite idle", settleLimit)
+			return nil
+		}
+	}
+}
+
+// wires are the bytes that have gone over the cables.
+func (b *bench) wires() []int64 {
+	var list []int64
+	for _, s := range b.sides {
+		list = append(list, s.cable.Up.Load()+s.cable.Down.Load())
+	}
+	return list
 }
 
 func (s *side) look(ctx context.Context, b *bench, at results.Point) error {
