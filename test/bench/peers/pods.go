@@ -81,21 +81,17 @@ func (b *bench) create(ctx context.Context, s *side, k kind, count int) (*group,
 		g.names = append(g.names, fmt.Sprintf("%s-%d", id, i))
 	}
 	began := time.Now()
-	made, inner := errgroup.WithContext(ctx)
-	made.SetLimit(calls)
-	for _, name := range g.names {
-		made.Go(func() error {
-			_, err := b.api.CoreV1().Pods(namespace).Create(inner, pod(name, id, s.node, k), metav1.CreateOptions{})
-			return err
-		})
-	}
+	made := g.each(ctx, func(ctx context.Context, name string) error {
+		_, err := b.api.CoreV1().Pods(namespace).Create(ctx, pod(name, id, s.node, k), metav1.CreateOptions{})
+		return err
+	})
 	times, err := g.await(ctx, began, func(e watch.Event, p *v1.Pod) (bool, error) {
 		if p.Status.Phase == v1.PodFailed {
 			return false, fmt.Errorf("pod %s failed: %s: %s", p.Name, p.Status.Reason, p.Status.Message)
 		}
 		return p.Status.Phase == v1.PodRunning, nil
 	})
-	if err := errors.Join(made.Wait(), err); err != nil {
+	if err := errors.Join(<-made, err); err != nil {
 		g.watch.Stop()
 		return nil, nil, fmt.Errorf("%d pods on %s do not run: %w", count, s.node, err)
 	}
@@ -108,20 +104,31 @@ func (g *group) remove(ctx context.Context) ([]time.Duration, error) {
 	defer cancel()
 	defer g.watch.Stop()
 	began := time.Now()
-	deleted, inner := errgroup.WithContext(ctx)
-	deleted.SetLimit(calls)
-	for _, name := range g.names {
-		deleted.Go(func() error {
-			return g.b.api.CoreV1().Pods(namespace).Delete(inner, name, metav1.DeleteOptions{})
-		})
-	}
+	deleted := g.each(ctx, func(ctx context.Context, name string) error {
+		return g.b.api.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	})
 	times, err := g.await(ctx, began, func(e watch.Event, _ *v1.Pod) (bool, error) {
 		return e.Type == watch.Deleted, nil
 	})
-	if err := errors.Join(deleted.Wait(), err); err != nil {
+	if err := errors.Join(<-deleted, err); err != nil {
 		return nil, fmt.Errorf("%d pods are not gone: %w", len(g.names), err)
 	}
 	return times, nil
+}
+
+// each makes a call for each pod, and sends what came of all. It does not wait for calls: whoever does not read a watch
+// meanwhile loses it.
+func (g *group) each(ctx context.Context, call func(context.Context, string) error) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(calls)
+		for _, name := range g.names {
+			group.Go(func() error { return call(ctx, name) })
+		}
+		done <- group.Wait()
+	}()
+	return done
 }
 
 // await reads the watch until something has happened to each pod, and returns when that was.
