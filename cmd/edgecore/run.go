@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"os"
-	"runtime/debug"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,18 +29,10 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/logdedup"
 	"github.com/edgecore-io/edgecore/pkg/sdnotify"
-	"github.com/edgecore-io/edgecore/pkg/trim"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
 const (
-	// gcPercent trades a little time for memory, of which small devices have less. Half of it would cost a crowd of
-	// probes a third more time.
-	gcPercent = 50
-	// trimPeriod is how often the agent looks whether it has memory to give back, of a heap that counts as trimHeap at
-	// least.
-	trimPeriod = time.Minute
-	trimHeap   = 20 << 20
 	// watchPeriod is how often modules are looked at: one that is stuck twice in a row is restarted.
 	watchPeriod = time.Minute
 	// scratchDir is in memory; the store's copy is there while the disk takes no writes.
@@ -56,9 +46,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	if err := logdedup.Install(os.Stderr); err != nil {
 		klog.ErrorS(err, "Repeated lines of the log are not left out")
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	limitMemory()
 	kubelet := &cfg.Modules.Edged.TailoredKubeletConfig
 	setOOMScore(ptr.Deref(kubelet.OOMScoreAdj, 0))
 	klog.InfoS("Starting edgecore", "version", version.String(), "node", cfg.Modules.Edged.HostnameOverride)
@@ -205,14 +193,6 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	err = bus.Run(ctx)
 	klog.InfoS("edgecore has stopped; the pods keep running")
 	return err
-}
-
-// trimMemory gives memory back that the start or a crowd of pods has left behind. What it returns waits for its end,
-// with ctx.
-func trimMemory(ctx context.Context) (wait func()) {
-	var wg sync.WaitGroup
-	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true}) })
-	return wg.Wait
 }
 
 // newReloader returns what hands a changed configuration to the parts that there are.

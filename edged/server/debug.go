@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/pprof"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -30,10 +31,24 @@ func Profiling() []Route {
 	}
 	return []Route{
 		route("/debug/pprof/", pprof.Index),
+		route("/debug/pprof/heap", memoryProfile("heap")),
+		route("/debug/pprof/allocs", memoryProfile("allocs")),
 		route("/debug/pprof/cmdline", pprof.Cmdline),
 		route("/debug/pprof/profile", pprof.Profile),
 		route("/debug/pprof/symbol", pprof.Symbol),
 		route("/debug/pprof/trace", pprof.Trace),
+	}
+}
+
+// memoryProfile serves a profile of allocations, or says how to have them recorded.
+func memoryProfile(name string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if runtime.MemProfileRate == 0 {
+			http.Error(w, "allocations are not recorded, to save memory: restart edgecore with the "+
+				"environment variable GODEBUG=memprofilerate=524288 (systemctl edit edgecore)", http.StatusNotFound)
+			return
+		}
+		pprof.Handler(name).ServeHTTP(w, r)
 	}
 }
 
