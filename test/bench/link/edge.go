@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/wan"
 )
 
 const (
@@ -39,7 +42,7 @@ type edgeSite struct {
 
 // measureEdge measures what one real edge puts on the wire, and how fast its pods are.
 func measureEdge(ctx context.Context, t *table, o options) (err error) {
-	s, err := newSite(ctx, o, kube.Options{ControllerManager: true, Scheduler: true}, nil)
+	s, err := newSite(ctx, o, siteOptions{cluster: kube.Options{ControllerManager: true, Scheduler: true}})
 	defer func() { err = errors.Join(err, s.stops.end(ctx)) }()
 	if err != nil {
 		return err
@@ -50,7 +53,7 @@ func measureEdge(ctx context.Context, t *table, o options) (err error) {
 			say("the end of edgecore's log:\n%s", daemon.Tail(e.edge.Log(), 20))
 		}
 	}()
-	if err := e.join(ctx); err != nil {
+	if err := e.join(ctx, nil); err != nil {
 		return err
 	}
 	if o.parts["create"] {
@@ -76,14 +79,18 @@ func measureEdge(ctx context.Context, t *table, o options) (err error) {
 	return nil
 }
 
-// join starts a containerd and an edgecore, and waits until its node is Ready.
-func (e *edgeSite) join(ctx context.Context) error {
+// join starts a containerd and an edgecore, in a network if it is not nil, and waits until its node is Ready.
+func (e *edgeSite) join(ctx context.Context, network *wan.Network) error {
 	secret, err := e.api.CoreV1().Secrets("kubeedge").Get(ctx, "tokensecret", metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("get a token to join with: %w", err)
 	}
 	say("starting a containerd")
-	if e.ctrd, err = containerd.Start(ctx, containerd.Options{}); err != nil {
+	runtime, opts, err := e.device(network)
+	if err != nil {
+		return err
+	}
+	if e.ctrd, err = containerd.Start(ctx, runtime); err != nil {
 		return err
 	}
 	dir := filepath.Join(e.dir, "edge")
@@ -104,19 +111,10 @@ func (e *edgeSite) join(ctx context.Context) error {
 		Command:      script,
 	}
 	say("starting an edgecore")
-	e.edge, err = agent.New(agent.Options{
-		Binary:     e.opts.edge,
-		Dir:        dir,
-		NodeName:   node,
-		Endpoint:   e.ctrd.Endpoint(),
-		CgroupRoot: e.ctrd.CgroupRoot(),
-		EdgeHub: map[string]any{
-			"enable": true, "token": string(secret.Data["tokendata"]), "httpServer": "https://127.0.0.1:" +
-				strconv.Itoa(e.cloud.Bootstrap),
-			"websocket": map[string]any{"enable": true, "server": e.cable.Addr()},
-		},
-	})
-	if err != nil {
+	opts.Dir, opts.NodeName = dir, node
+	opts.Endpoint, opts.CgroupRoot = e.ctrd.Endpoint(), e.ctrd.CgroupRoot()
+	opts.EdgeHub["token"] = string(secret.Data["tokendata"])
+	if e.edge, err = agent.New(opts); err != nil {
 		return err
 	}
 	e.stops.add(e.edge.Stop)
@@ -133,6 +131,36 @@ func (e *edgeSite) join(ctx context.Context) error {
 		n, err := e.api.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 		return err == nil && nodeReady(n), ignoreMissing(err)
 	})
+}
+
+// device returns which containerd and edgecore run: this machine's own at the end of the cable, or in a network.
+func (e *edgeSite) device(network *wan.Network) (containerd.Options, agent.Options, error) {
+	server := e.cable.Addr()
+	if network != nil {
+		server = hubPort(e.cloud)
+	}
+	opts := agent.Options{
+		Binary: e.opts.edge,
+		EdgeHub: map[string]any{
+			"enable":     true,
+			"httpServer": "https://" + net.JoinHostPort(e.cloud.Address, strconv.Itoa(e.cloud.Bootstrap)),
+			"websocket":  map[string]any{"enable": true, "server": server},
+		},
+	}
+	if network == nil {
+		return containerd.Options{}, opts, nil
+	}
+	opts.Dial, opts.Kubelet = network.Dial, map[string]any{"address": "0.0.0.0"}
+	ctrd, err := exec.LookPath("containerd")
+	if err != nil {
+		return containerd.Options{}, opts, err
+	}
+	for _, program := range []*string{&ctrd, &opts.Binary} {
+		if *program, err = network.Wrap(e.dir, *program); err != nil {
+			return containerd.Options{}, opts, err
+		}
+	}
+	return containerd.Options{Binary: ctrd}, opts, nil
 }
 
 func ignoreMissing(err error) error {

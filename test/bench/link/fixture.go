@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -37,8 +38,17 @@ type fixture struct {
 	stops ending
 }
 
+// siteOptions say what a fixture is like.
+type siteOptions struct {
+	cluster kube.Options
+	// hub and modules are more keys of cloudcore's configuration.
+	hub, modules map[string]any
+	// address is where nodes reach cloudcore; empty is 127.0.0.1.
+	address string
+}
+
 // newSite starts everything; the caller ends it, also after an error.
-func newSite(ctx context.Context, o options, cluster kube.Options, hub map[string]any) (*fixture, error) {
+func newSite(ctx context.Context, o options, site siteOptions) (*fixture, error) {
 	s := &fixture{opts: o}
 	var err error
 	if s.dir, err = os.MkdirTemp("", "edgecore-bench-link-"); err != nil {
@@ -46,7 +56,7 @@ func newSite(ctx context.Context, o options, cluster kube.Options, hub map[strin
 	}
 	s.stops.add(func(context.Context) error { return os.RemoveAll(s.dir) })
 	say("starting a cluster")
-	if s.kube, err = kube.Launch(ctx, cluster); err != nil {
+	if s.kube, err = kube.Launch(ctx, site.cluster); err != nil {
 		return s, err
 	}
 	s.stops.add(s.kube.Stop)
@@ -60,7 +70,13 @@ func newSite(ctx context.Context, o options, cluster kube.Options, hub map[strin
 	}
 	say("starting a cloudcore")
 	if s.cloud, err = cloud.New(cloud.Options{
-		Binary: o.cloud, Dir: filepath.Join(s.dir, "cloud"), Kubeconfig: kubeconfig, Hub: hub, Profiling: true,
+		Binary:     o.cloud,
+		Dir:        filepath.Join(s.dir, "cloud"),
+		Kubeconfig: kubeconfig,
+		Address:    site.address,
+		Hub:        site.hub,
+		Modules:    site.modules,
+		Profiling:  true,
 	}); err != nil {
 		return s, err
 	}
@@ -74,6 +90,9 @@ func newSite(ctx context.Context, o options, cluster kube.Options, hub map[strin
 	s.stops.add(func(context.Context) error { return s.cable.Close() })
 	return s, nil
 }
+
+// hubPort is the address of a cloudcore's WebSockets.
+func hubPort(c *cloud.Cloud) string { return net.JoinHostPort(c.Address, strconv.Itoa(c.Link)) }
 
 // install applies what a cluster needs for cloudcore.
 func (s *fixture) install(ctx context.Context) error {

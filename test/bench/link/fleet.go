@@ -16,7 +16,6 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/load"
 	"github.com/edgecore-io/edgecore/test/bench/results"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
-	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
 
 const (
@@ -52,7 +51,7 @@ type fleet struct {
 func measureLoad(ctx context.Context, t *table, o options, n int) (err error) {
 	// Nothing schedules and nothing controls: what shares the machine is only what is needed.
 	// The whole fleet is behind one address, and registers at once.
-	s, err := newSite(ctx, o, kube.Options{}, map[string]any{"nodeLimit": n + n/10, "lookupsPerSource": n})
+	s, err := newSite(ctx, o, siteOptions{hub: map[string]any{"nodeLimit": n + n/10, "lookupsPerSource": n}})
 	defer func() { err = errors.Join(err, s.stops.end(ctx)) }()
 	if err != nil {
 		return err

@@ -1,5 +1,6 @@
 // Command link measures the link: one cloudcore beside a real kube-apiserver under a fleet of simulated edges, and one
-// real edgecore with real pods at the end of a counted cable. It prints a table with the promised limits
+// real edgecore with real pods at the end of a counted cable, or in a network of its own, which is reached directly and
+// through a tunnel. It prints a table with the promised limits
 // beside the figures; where a time has a floor, that was taken in the same run.
 package main
 
@@ -17,7 +18,6 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/test/bench/results"
-	"github.com/edgecore-io/edgecore/test/testenv/cloud"
 )
 
 // options are the flags.
@@ -31,6 +31,7 @@ type options struct {
 	profiles    string
 	json        string
 	keep        *results.Recorder
+	tunnel      []string
 }
 
 func main() {
@@ -53,14 +54,17 @@ func parse() (options, error) {
 	flag.StringVar(&o.cloud, "cloudcore", "bin/cloudcore", "the stripped `cloudcore` to measure")
 	nodes := flag.String("nodes", "1000", "how many simulated edges there are; 1000,5000 is a run with each")
 	flag.IntVar(&o.replicas, "replicas", 1, "how many cloudcores simulated edges are spread over")
-	parts := flag.String("parts", "memory,updates,storm,bytes,create,burst,devices", "what to measure")
+	parts := flag.String("parts", "memory,updates,storm,bytes,create,burst,devices,tunnel", "what to measure")
 	flag.DurationVar(&o.idle, "idle", 5*time.Minute,
 		"how long to count the bytes of an idle node: statuses are reported every 5 minutes")
 	flag.DurationVar(&o.outage, "outage", time.Minute,
 		"how long the cable is cut before the bytes of a reconnect are counted")
 	flag.StringVar(&o.profiles, "profiles", "", "a `folder` for profiles of cloudcore")
 	flag.StringVar(&o.json, "json", "", "a `file` of results (test/bench/results) that gets the figures of fleets")
+	tunnel := flag.String("tunnel", "firstbyte,bulk,memory,link,slow", "what to measure of the part tunnel")
+	flag.Usage = usage
 	flag.Parse()
+	o.tunnel = strings.Split(*tunnel, ",")
 	for text := range strings.SplitSeq(*nodes, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
@@ -84,6 +88,28 @@ func parse() (options, error) {
 	return o, nil
 }
 
+func usage() {
+	fmt.Fprint(flag.CommandLine.Output(), `Measures the link and tunnels: one cloudcore beside a real kube-apiserver.
+
+Parts (--parts):
+  memory, updates, storm   with --nodes simulated edges: memory at rest; changes that reach all; all reconnecting
+  bytes, create, burst, devices
+                           with one edgecore and its containerd at the end of a counted cable
+  tunnel                   with one edgecore in a network of its own, whose kubelet API is reached directly and
+                           through its tunnel, in turns, with the requests that kube-apiserver makes:
+    firstbyte   kubectl logs over a new connection, until its first byte; the tunnel is open, or opened for it
+    bulk        exec cat of 100 MiB: bytes a second, and the processor time of everyone involved
+    memory      what each open stream takes in cloudcore
+    link        messages of the link while a stream takes all that the path has
+    slow        exec cat over 100 Mbit/s with a round trip of 50 ms, without and with losses of 1 %
+
+Times on a busy machine say little: read the ratios. Everything is removed at the end.
+
+Flags:
+`)
+	flag.PrintDefaults()
+}
+
 func run(ctx context.Context, o options) (err error) {
 	o.keep, err = results.NewRecorder(ctx, o.json, map[string]string{"cloudcore": o.cloud, "edgecore": o.edge})
 	if err != nil {
@@ -102,7 +128,14 @@ func run(ctx context.Context, o options) (err error) {
 		}
 	}
 	if o.parts["bytes"] || o.parts["create"] || o.parts["burst"] || o.parts["devices"] {
-		return measureEdge(ctx, &t, o)
+		if err := measureEdge(ctx, &t, o); err != nil {
+			return err
+		}
+	}
+	if o.parts["tunnel"] {
+		if err := measureTunnel(ctx, &t, o); err != nil {
+			return fmt.Errorf("tunnel: %w", err)
+		}
 	}
 	return nil
 }
@@ -153,6 +186,3 @@ func (e ending) end(ctx context.Context) error {
 	}
 	return err
 }
-
-// hubPort is the address of a cloudcore's WebSockets.
-func hubPort(c *cloud.Cloud) string { return "127.0.0.1:" + strconv.Itoa(c.Link) }

@@ -105,11 +105,13 @@ func (e *edge) dial(ctx context.Context) (wire.Conn, error) {
 	header.Set(wire.HeaderNodeID, e.node)
 	header.Set(wire.HeaderProjectID, "default")
 	header.Set(wire.HeaderUse, wire.UseMessages)
+	features := wire.AllFeatures()
+	features.Tunnel = true // nobody asks for one; cloudcore opens a port for each node
 	return wire.DialWebSocket(ctx, wire.DialOptions{
 		URL:      "wss://" + e.server + "/default/" + e.node + "/events",
 		TLS:      e.tls,
 		Header:   header,
-		Features: wire.AllFeatures(),
+		Features: features,
 		Instance: e.instance,
 		Limits:   wire.Limits{ReadTimeout: e.fleet.opts.Heartbeat * 7 / 4},
 		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {

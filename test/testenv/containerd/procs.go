@@ -35,6 +35,16 @@ func (i *Instance) processes() ([]daemon.Identity, error) {
 	return found, nil
 }
 
+// PIDs lists the processes of this instance, those of containers included.
+func (i *Instance) PIDs() ([]int, error) {
+	list, err := i.processes()
+	pids := make([]int, len(list))
+	for n, p := range list {
+		pids[n] = p.PID
+	}
+	return pids, err
+}
+
 func (i *Instance) owns(proc string) bool {
 	read := func(name string) string {
 		data, err := os.ReadFile(filepath.Join(proc, name))

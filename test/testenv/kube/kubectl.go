@@ -42,3 +42,8 @@ func (c *Cluster) kubectl(ctx context.Context, input io.Reader, args ...string) 
 	}
 	return out.String(), nil
 }
+
+// KubeletClientFiles are the certificate and the key with which kube-apiserver connects to nodes.
+func (c *Cluster) KubeletClientFiles() (cert, key string) {
+	return c.file(kubeletFile), c.file(kubeletKeyFile)
+}
