@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
@@ -157,6 +158,12 @@ func (n *Network) Cut(ctx context.Context) error { return n.forward(ctx, "DROP")
 
 // Mend has the router pass packets again.
 func (n *Network) Mend(ctx context.Context) error { return n.forward(ctx, "ACCEPT") }
+
+// Refuse has the router refuse the device's TCP connections to a port.
+func (n *Network) Refuse(ctx context.Context, port int) error {
+	return run(ctx, n.inRouter("iptables", "-w", "-I", "FORWARD", "-p", "tcp", "--dport", strconv.Itoa(port), "-j",
+		"REJECT")...)
+}
 
 func (n *Network) forward(ctx context.Context, policy string) error {
 	return run(ctx, n.inRouter("iptables", "-w", "-P", "FORWARD", policy)...)
