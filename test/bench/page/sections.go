@@ -127,7 +127,7 @@ func bursts(f *results.File) section {
 	s := section{
 		ID:    "bursts",
 		Title: "Many pods at once",
-		Text: "All pods are created at once, and later deleted at once; they use their grace of 1 s. The floor works " +
+		Text: "All pods are created at once, and later deleted at once; each takes 1 s to end. The floor works " +
 			"on as many pods at a time as its row says; edgecore is compared with the fastest of them.",
 		Legend: legend(results.EdgeCore, results.Kubelet, results.Floor),
 	}

@@ -18,7 +18,7 @@ import (
 // floorLevels are how many pods the floor works on at a time. The best of them is what an agent is compared with.
 var floorLevels = []int{4, 8, 16, 30}
 
-// deleteAtLeast is the least of how many pods the floor deletes at a time: with fewer it waits for graces.
+// deleteAtLeast is the least of how many pods the floor deletes at a time: with fewer it mostly waits for pods to end.
 const deleteAtLeast = 16
 
 // bursts makes many pods at once, each subject in turn.
@@ -148,7 +148,7 @@ func (b *bench) floorBurst(ctx context.Context, client *floor.Client, name strin
 		deleting = size
 	}
 	began = time.Now()
-	if err := client.DeleteAll(ctx, pods, time.Second, deleting); err != nil {
+	if err := client.DeleteAll(ctx, pods, grace, deleting); err != nil {
 		return err
 	}
 	gone := time.Since(began)

@@ -74,15 +74,15 @@ func TestLevelsFor(t *testing.T) {
 	}
 }
 
-// TestPod: both kinds are bound to their node and use their grace; one has no token.
+// TestPod: both kinds are bound to their node, with the same grace; one has no token.
 func TestPod(t *testing.T) {
 	for k, want := range map[kind]*bool{withToken: nil, withoutToken: new(false)} {
 		p := pod("name", "group", "node", k)
 		got := p.Spec.AutomountServiceAccountToken
-		if p.Spec.NodeName != "node" || *p.Spec.TerminationGracePeriodSeconds != 1 ||
+		if p.Spec.NodeName != "node" || *p.Spec.TerminationGracePeriodSeconds != 2 ||
 			p.Spec.Containers[0].ImagePullPolicy != v1.PullIfNotPresent || (got == nil) != (want == nil) ||
 			got != nil && *got != *want {
-			t.Errorf("pod of kind %d is %+v, want it bound to node, with a grace of 1 s, automount %v", k, p.Spec, want)
+			t.Errorf("pod of kind %d is %+v, want it bound to node, with a grace of 2 s, automount %v", k, p.Spec, want)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func pod(name, group, node string, k kind) *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: group}},
 		Spec: v1.PodSpec{
 			NodeName:                      node,
-			TerminationGracePeriodSeconds: new(int64(1)),
+			TerminationGracePeriodSeconds: new(int64(grace.Seconds())),
 			Containers: []v1.Container{{
 				Name:            "main",
 				Image:           images.Demo,

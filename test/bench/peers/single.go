@@ -76,7 +76,7 @@ func floorLife(ctx context.Context, client *floor.Client, name string) (l life, 
 		return l, err
 	}
 	began = time.Now()
-	err = client.Delete(ctx, p, time.Second)
+	err = client.Delete(ctx, p, grace)
 	l.gone = time.Since(began)
 	return l, err
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,8 +29,11 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
 
-// command is what pods run: a first process without a handler for SIGTERM, which therefore uses all of its grace.
-var command = []string{"sleep", "1000000"}
+// command is what pods run: it ends a second after it is told to, as a server does that finishes its requests.
+var command = []string{"sh", "-c", "trap 'sleep 1; exit 0' TERM; sleep 1000000 & wait"}
+
+// grace is the grace period of pods: the least that a kubelet gives, so that all give the same. None uses it up.
+const grace = 2 * time.Second
 
 // side is a node with its agent.
 type side struct {
