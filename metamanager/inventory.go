@@ -1,6 +1,7 @@
 package metamanager
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
@@ -56,7 +58,7 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 			}
 			held := wire.Held{Key: row.Key, UID: id.Metadata.UID, Version: version}
 			if typ == resource.TypePod {
-				held.Status = statuses[podLane(row.Key, id.Metadata.UID)]
+				held.Status = statuses[podLane(row.Key, statusUID(row.Value, id.Metadata.UID))]
 				if pending[podLane(row.Key, id.Metadata.UID)] || pending[podLane(row.Key, "")] {
 					held.Status = wire.StatusPending
 				}
@@ -69,6 +71,20 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 		}
 	}
 	return list, nil
+}
+
+// statusUID returns the UID under which the status of a stored pod is stored: its own, or, for a mirror pod, that of
+// the static pod that it mirrors.
+func statusUID(pod []byte, own string) string {
+	var p struct {
+		Metadata struct {
+			Annotations map[string]string `json:"annotations"`
+		} `json:"metadata"`
+	}
+	if json.Unmarshal(pod, &p) != nil {
+		return own
+	}
+	return cmp.Or(p.Metadata.Annotations[v1.MirrorPodAnnotationKey], own)
 }
 
 // statusHashes returns the hash of the stored status of each pod, by its queue. A row that is invalid has none.
@@ -195,19 +211,24 @@ func (m *Module) reportStatus(ctx context.Context, pod wire.Held) error {
 	if uid, err := m.storedUID(ctx, key); err != nil || uid != pod.UID {
 		return gone(err)
 	}
+	stored, err := m.store.Get(ctx, key.String())
+	if err != nil {
+		return gone(err)
+	}
 	key.Type = resource.TypePodPatch
 	row, err := m.store.Get(ctx, key.String())
 	if err != nil {
 		return gone(err)
 	}
-	content, err := json.Marshal(string(row.Value)) // on the wire a patch is a string
+	patch, err := statusFor(pod.UID, statusUID(stored.Value, pod.UID), row.Value)
+	if patch == nil || err != nil {
+		return err
+	}
+	content, err := json.Marshal(string(patch)) // on the wire a patch is a string
 	if err != nil {
 		return err
 	}
 	msg := model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, key.String(), content)
-	if reportedUID(msg) != pod.UID {
-		return nil
-	}
 	for _, waiting := range []string{reportKey(msg), msg.Route.Operation + " " + msg.Route.Resource} {
 		r, err := m.store.OutboxGet(ctx, waiting)
 		if err == nil && m.acks.has(r) || errors.Is(err, store.ErrNotFound) {
@@ -216,6 +237,26 @@ func (m *Module) reportStatus(ctx context.Context, pod wire.Held) error {
 		return err
 	}
 	return m.queue(ctx, key, msg)
+}
+
+// statusFor returns a stored status as the patch for the pod with a UID; nil if the status is not under the UID from.
+func statusFor(uid, from string, stored []byte) ([]byte, error) {
+	var id identity
+	if err := json.Unmarshal(stored, &id); err != nil || id.Metadata.UID != from {
+		return nil, nil
+	}
+	if uid == from {
+		return stored, nil
+	}
+	var patch map[string]json.RawMessage
+	err := json.Unmarshal(stored, &patch)
+	if err == nil {
+		patch["metadata"], err = json.Marshal(map[string]string{"uid": uid})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("status of a mirror pod: %w", err)
+	}
+	return json.Marshal(patch)
 }
 
 // gone returns an error of the store, and nil for ErrNotFound.

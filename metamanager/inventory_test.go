@@ -61,6 +61,8 @@ func TestInventoryHasStatuses(t *testing.T) {
 		e.ok(e.edged("patch", "a/podpatch/told", quote(t, patch("u-told", "Running"))))
 		e.ok(e.edged("patch", "a/podpatch/waits", quote(t, patch("u-waits", "Pending"))))
 		e.ok(e.edged("update", "a/podstatus/replaced", patch("u-static", "Running"))) // of another pod of the name
+		e.ok(e.cloud("insert", "a/pod/mirror", mirrorPod("mirror", "u-mirror", "u-static")))
+		e.ok(e.edged("update", "a/podstatus/mirror", patch("u-static", "Running")))
 		synctest.Wait()
 		e.link(down)
 		h.mu.Lock()
@@ -89,7 +91,7 @@ func TestInventoryHasStatuses(t *testing.T) {
 		}
 		want := map[string]string{
 			"a/pod/none": "", "a/pod/told": hash, "a/pod/waits": wire.StatusPending, "a/pod/replaced": "",
-			"a/pod/old": wire.StatusPending,
+			"a/pod/old": wire.StatusPending, "a/pod/mirror": hash,
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("statuses in the inventory (-want +got):\n%s", diff)
@@ -172,10 +174,19 @@ func TestReportRequested(t *testing.T) {
 	})
 }
 
+// mirrorPod is a mirror pod in the namespace a.
+func mirrorPod(name, uid, static string) string {
+	return fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"a","uid":%q,"annotations":{%q:%q}}}`, name, uid,
+		"kubernetes.io/config.mirror", static)
+}
+
 // TestReportStatus: what is queued of a pod whose status the cloud asks for.
 func TestReportStatus(t *testing.T) {
 	pod := func(uid string) store.Op {
 		return store.Upsert(store.Meta{Key: "a/pod/p", Type: "pod", Value: []byte(object("a", "p", uid, "1"))})
+	}
+	mirror := func(static string) store.Op {
+		return store.Upsert(store.Meta{Key: "a/pod/p", Type: "pod", Value: []byte(mirrorPod("p", "u1", static))})
 	}
 	status := func(uid string) store.Op {
 		return store.Upsert(store.Meta{Key: "a/podpatch/p", Type: "podpatch", Value: []byte(patch(uid, "Running"))})
@@ -200,6 +211,9 @@ func TestReportStatus(t *testing.T) {
 				pod("u1"), status("u1"), store.OutboxPut("patch a/podpatch/p", []byte("old")),
 			}, []string{"patch a/podpatch/p"},
 		},
+		{"mirror pod", []store.Op{mirror("u-static"), status("u-static")}, []string{"patch:u1 a/podpatch/p"}},
+		{"mirror of another", []store.Op{mirror("u-other"), status("u-static")}, nil},
+		{"mirror, own status", []store.Op{mirror("u-static"), status("u1")}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := openStore(t)
@@ -217,6 +231,11 @@ func TestReportStatus(t *testing.T) {
 			var got []string
 			for _, r := range reports {
 				got = append(got, r.Key)
+				var msg model.Message
+				if c.name == "mirror pod" && (json.Unmarshal(r.Value, &msg) != nil ||
+					string(msg.ContentData()) != patch("u1", "Running")) {
+					t.Errorf("report = %s, want the static pod's status with the UID u1", r.Value)
+				}
 				if c.name == "a report waits" && string(r.Value) != "newer" {
 					t.Errorf("the report that waited is %s by now, want it as it was", r.Value)
 				}

@@ -252,12 +252,8 @@ func (c *Controller) reported(node string, pod *v1.Pod) {
 }
 
 // storedStatus returns a status as the API server has stored it: only what another writer changes later differs from
-// it. The status of a mirror pod is not compared: the node has it under the UID of the static pod, and cannot report it
-// again.
+// it.
 func storedStatus(pod *v1.Pod) lastStatus {
-	if pod.Annotations[v1.MirrorPodAnnotationKey] != "" {
-		return lastStatus{}
-	}
 	hash, err := statusHash(&pod.Status)
 	if err != nil {
 		klog.ErrorS(err, "Status that a node reported is not compared", "pod", klog.KObj(pod))

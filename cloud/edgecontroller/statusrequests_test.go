@@ -87,8 +87,6 @@ const askA = "e1 ns/pod/a uid-a"
 // agrees, or may be out of date, is not.
 func TestStatusRequested(t *testing.T) {
 	a := runningPod("e1", "a", "5")
-	static := runningPod("e1", "a", "5")
-	static.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "x"}
 	unready := markedPod("e1", "a")
 	unready.ResourceVersion = "6"
 	again := runningPod("e1", "a", "8")
@@ -158,11 +156,6 @@ func TestStatusRequested(t *testing.T) {
 		"Ready undone": {a, func(w *fixture) {
 			w.inventory(a)
 			w.changed(unready)
-		}, nil},
-		"mirror pod": {static, func(w *fixture) {
-			w.inventory()
-			w.reports(static, "5")
-			w.changed(overwritten(static, "6"))
 		}, nil},
 		"KubeEdge's": {a, func(w *fixture) {
 			w.Connected(w.t.Context(), "e1", "websocket")
@@ -282,29 +275,6 @@ func TestStatusRequestRate(t *testing.T) {
 			t.Errorf("%d pods were requested, want all %d", len(counted), len(pods))
 		}
 	})
-}
-
-// TestMirrorStatusAwaited: the status of a mirror pod is not compared, but its arrival is noticed.
-func TestMirrorStatusAwaited(t *testing.T) {
-	for name, before := range map[string]bool{"before the inventory": true, "after it": false} {
-		w := newFixture(t)
-		w.options.LocalIP = ""
-		static := runningPod("e1", "a", "5")
-		static.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "x"}
-		w.add(static)
-		w.Connected(t.Context(), "e1", "edgecore/websocket")
-		if before {
-			w.reports(static, "6")
-		}
-		w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(static, wire.StatusPending)})
-		if got := w.statuses.current("e1", static.UID); got != before {
-			t.Errorf("%s: current after the inventory = %v, want %v", name, got, before)
-		}
-		w.reports(static, "7")
-		if !w.statuses.current("e1", static.UID) {
-			t.Errorf("%s: current after the report = false, want true", name)
-		}
-	}
 }
 
 // TestStatusesForgotten: nothing is kept of pods that are gone, and of nodes that are not connected.

@@ -14,7 +14,8 @@ import (
 )
 
 // TestStatuses: the status of a pod that another writer has overwritten is its node's again, over the same link: what a
-// person has written, and what a copy of the device reported to another cloudcore before both were killed.
+// person has written, also to a mirror pod, and what a copy of the device reported to another cloudcore before both
+// were killed.
 func TestStatuses(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, kube.Options{})
@@ -23,7 +24,15 @@ func TestStatuses(t *testing.T) {
 	e.apply(confAndKey, e.full("one"), e.full("two"))
 	e.running("one", "two")
 	wait.Until(t, "all objects to be acknowledged", e.settled)
-	before, links := e.RunningContainers(), e.Metric("edgecore_link_connects_total")
+	links := e.Metric("edgecore_link_connects_total")
+	e.Manifest("own", env.Pod("own", env.Forever))
+	mirror := "own-" + e.NodeName
+	c.PodsRunning("default", mirror)
+	c.Kubectl("patch", "pod", mirror, "--subresource=status", "--type=merge", "-p", `{"status": {"phase": "Pending"}}`)
+	e.ownStatus("default", mirror)
+	e.Remove("own")
+	c.PodsGone("default", mirror)
+	before := e.RunningContainers()
 	for _, patch := range []string{
 		`[{"op": "replace", "path": "/status/containerStatuses/0/containerID", "value": "containerd://00"}]`,
 		`[{"op": "replace", "path": "/status/phase", "value": "Pending"},
@@ -31,13 +40,13 @@ func TestStatuses(t *testing.T) {
 		{"op": "replace", "path": "/status/containerStatuses", "value": []}]`, // soon after the first
 	} {
 		c.Kubectl("patch", "pod", "one", "-n", e.NodeName, "--subresource=status", "--type=json", "-p", patch)
-		e.ownStatus("one")
+		e.ownStatus(e.NodeName, "one")
 	}
 	if now := e.Metric("edgecore_link_connects_total"); now != links {
-		t.Errorf("links after two statuses were overwritten = %s, want still %s", now, links)
+		t.Errorf("links after three statuses were overwritten = %s, want still %s", now, links)
 	}
-	if n := e.metric("cloudcore_edgecontroller_status_requests_total"); n < 2 {
-		t.Errorf("requests for statuses = %v, want at least 2", n)
+	if n := e.metric("cloudcore_edgecontroller_status_requests_total"); n < 3 {
+		t.Errorf("requests for statuses = %v, want at least 3", n)
 	}
 
 	twin := e.cloneTo(second.Cloud, testenv.StartContainerd(t, testenv.Options{}))
@@ -49,16 +58,16 @@ func TestStatuses(t *testing.T) {
 	})
 	env.Must(t, twin.Kill9(t.Context()))
 	env.Must(t, second.Cloud.Kill9(t.Context()))
-	e.ownStatus("one")
-	e.ownStatus("two")
+	e.ownStatus(e.NodeName, "one")
+	e.ownStatus(e.NodeName, "two")
 	e.unchanged(before, "other writers of its status")
 	wait.Until(t, "the API server, the store and the runtime to agree", e.agree)
 }
 
 // ownStatus waits until the status of a pod is that of its container on the edge.
-func (e *edge) ownStatus(name string) {
+func (e *edge) ownStatus(namespace, name string) {
 	e.T.Helper()
-	e.cluster.PodUntil(e.NodeName, name, "to have its own status", func(p *v1.Pod) error {
+	e.cluster.PodUntil(namespace, name, "to have its own status", func(p *v1.Pod) error {
 		if err := env.RunningPod(p); err != nil {
 			return err
 		}
