@@ -12,8 +12,52 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/edgecore-io/edgecore/test/bench/results"
 )
+
+// root is the module's folder.
+var root = filepath.Join("..", "..", "..")
+
+// TestReadme: README's table is the one of the recorded results.
+func TestReadme(t *testing.T) {
+	f, err := results.Load(filepath.Join(root, results.Recorded))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := replaceTable(string(text), markdown(f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(text)); diff != "" {
+		t.Errorf("README's table is not the one of %s; make bench-page writes it (-want +got):\n%s", results.Recorded,
+			diff)
+	}
+}
+
+// TestRecordedPage: the page that is checked in is the one of the recorded results.
+func TestRecordedPage(t *testing.T) {
+	f, err := results.Load(filepath.Join(root, results.Recorded))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := render(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(root, "bench", "index.html"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("bench/index.html is not the page of %s; make bench-page writes it", results.Recorded)
+	}
+}
 
 // recorded has something of every metric.
 func recorded() *results.File {
