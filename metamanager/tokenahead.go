@@ -59,7 +59,8 @@ func (a *tokenAsks) end(row string, ask *tokenAsk) {
 	close(ask.done)
 }
 
-// askToken asks the cloud for a token, or waits for the answer to the same request.
+// askToken asks the cloud for a token, or waits for the answer to the same request. It asks again if that failed: the
+// API server may not have known the pod when it arrived.
 func (m *Module) askToken(ctx context.Context, key resource.Key, msg *model.Message) (json.RawMessage, error) {
 	row, err := rowKey(key, msg.ContentData())
 	if err != nil {
@@ -73,7 +74,10 @@ func (m *Module) askToken(ctx context.Context, key resource.Key, msg *model.Mess
 	}
 	select {
 	case <-ask.done:
-		return ask.data, ask.err
+		if _, failed := readFailure(ask.data); ask.err != nil || failed {
+			return m.ask(ctx, key, msg)
+		}
+		return ask.data, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

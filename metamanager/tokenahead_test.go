@@ -116,3 +116,34 @@ func TestNoTokenAhead(t *testing.T) {
 		t.Errorf("mirrorAnnotation = %q, want %q", mirrorAnnotation, v1.MirrorPodAnnotationKey)
 	}
 }
+
+// TestTokenAheadFails: edged's own request goes to the cloud after the one that was made ahead has failed.
+func TestTokenAheadFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, c := newSlow(t)
+		e.link(upWithOurs)
+		synctest.Wait()
+		e.ok(e.cloud("insert", "a/pod/web", podWithTokens("", `{"path":"token"}`)))
+		synctest.Wait()
+		objects := metaobjects.New(metaclient.New(e.bus), "n1")
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "a", UID: "u1"}}
+		pod.Spec.ServiceAccountName = "robot"
+		got := make(chan error, 1)
+		go func() {
+			_, err := objects.Token(t.Context(), pod, &v1.ServiceAccountTokenProjection{})
+			got <- err
+		}()
+		synctest.Wait()
+		c.answer(0, `{"ErrStatus":{"status":"Failure","reason":"Forbidden","code":403}}`)
+		synctest.Wait()
+		if len(c.requests) != 2 {
+			t.Fatalf("%d requests after the first one failed, want 2", len(c.requests))
+		}
+		spec := strings.TrimSuffix(string(c.requests[1].ContentData()), "}")
+		spec = strings.TrimSuffix(spec, `,"status":{"token":"","expirationTimestamp":null}`)
+		c.answer(1, spec+`,"status":{"token":"secret","expirationTimestamp":"2100-01-01T00:00:00Z"}}`)
+		if err := <-got; err != nil {
+			t.Errorf("token: %v, want the second answer", err)
+		}
+	})
+}

@@ -13,8 +13,9 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
-// authorizerLag is how long the API server's node authorizer may lag behind the pods known here.
-const authorizerLag = time.Second
+// authorizerLag is how long the API server's node authorizer may lag behind the pods known here. A node that starts
+// many pods asks for all their tokens at once, and one that is refused has its pod wait for another try.
+const authorizerLag = 3 * time.Second
 
 // retryUnknownPod repeats a request that the API server refuses although the node should be allowed: its authorizer and
 // admission learn of a pod a moment after it is bound.

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// An API server that does not know a pod yet is asked again, for a second; what is missing otherwise is missing.
+// An API server that does not know a pod yet is asked again for a while; what is missing otherwise is missing.
 func TestPatiently(t *testing.T) {
 	for name, c := range map[string]struct {
 		refusal error
