@@ -89,7 +89,7 @@ func TestTerminateOfStoppedPodsNeverWaits(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 2 { // all that it works on at once
 				wg.Go(func() {
-					_ = limiter.Do(t.Context(), runtimelimit.RunPodSandbox, func() error {
+					_ = limiter.Do(t.Context(), runtimelimit.StopPodSandbox, func() error {
 						time.Sleep(time.Second)
 						return nil
 					})

@@ -25,6 +25,23 @@ const (
 	kinds
 )
 
+// phase is which limit applies to a call.
+type phase int
+
+const (
+	starts phase = iota
+	ends
+	phases
+)
+
+// phase returns which limit applies to calls of a kind.
+func (k Kind) phase() phase {
+	if k <= StartContainer {
+		return starts
+	}
+	return ends
+}
+
 // measures reports whether the length of a call says how busy the runtime is. That of StopContainer says how soon the
 // container ends.
 func (k Kind) measures() bool { return k != StopContainer }

@@ -2,7 +2,8 @@
 //
 // Too many of them only compete for the processors and the disk: all pods of a burst start late instead of some of them
 // at once, and the last one starts later, too. How many are best depends on the device, so the limit is found by
-// measurement (level.go). It starts at twice the number of processors and stays between 2 and 16.
+// measurement (level.go). It starts at twice the number of processors and stays between 2 and 16. Calls that start pods
+// and calls that end them have a limit each: the former need the processors, the latter mostly wait for the disk.
 //
 // Who is next is decided by queue.go, which has no clock and no goroutines of its own:
 //

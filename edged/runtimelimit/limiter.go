@@ -21,7 +21,7 @@ type Limiter struct {
 // New returns a Limiter for a device with a number of processors.
 func New(cpus int) *Limiter {
 	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("edgecore_runtime_calls_"+name, help, nil, nil)
+		return prometheus.NewDesc("edgecore_runtime_calls_"+name, help, []string{"phase"}, nil)
 	}
 	return &Limiter{
 		queue:   newQueue(cpus),
@@ -119,10 +119,20 @@ func (l *Limiter) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (l *Limiter) Collect(ch chan<- prometheus.Metric) {
-	l.mu.Lock()
-	limit, waiting, running := l.queue.level.current(), len(l.queue.waiting), len(l.queue.running)
-	l.mu.Unlock()
-	for desc, value := range map[*prometheus.Desc]int{l.limit: limit, l.waiting: waiting, l.running: running} {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value))
+	for p, name := range []string{starts: "start", ends: "end"} {
+		of := func(calls []*call) (n int) {
+			for _, c := range calls {
+				if c.kind.phase() == phase(p) {
+					n++
+				}
+			}
+			return n
+		}
+		l.mu.Lock()
+		limit, waiting, running := l.queue.levels[p].current(), of(l.queue.waiting), of(l.queue.running)
+		l.mu.Unlock()
+		for desc, value := range map[*prometheus.Desc]int{l.limit: limit, l.waiting: waiting, l.running: running} {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), name)
+		}
 	}
 }

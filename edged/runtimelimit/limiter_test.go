@@ -49,7 +49,9 @@ func gauges(t *testing.T, l *Limiter) map[string]float64 {
 	}
 	values := map[string]float64{}
 	for _, f := range families {
-		values[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
+		for _, m := range f.GetMetric() {
+			values[f.GetName()+" "+m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+		}
 	}
 	return values
 }
@@ -62,9 +64,12 @@ func TestLimiterBoundsCalls(t *testing.T) {
 		}
 		synctest.Wait()
 		want := map[string]float64{
-			"edgecore_runtime_calls_in_flight": 4,
-			"edgecore_runtime_calls_limit":     4,
-			"edgecore_runtime_calls_waiting":   26,
+			"edgecore_runtime_calls_in_flight end":   0,
+			"edgecore_runtime_calls_in_flight start": 4,
+			"edgecore_runtime_calls_limit end":       4,
+			"edgecore_runtime_calls_limit start":     4,
+			"edgecore_runtime_calls_waiting end":     0,
+			"edgecore_runtime_calls_waiting start":   26,
 		}
 		if diff := cmp.Diff(want, gauges(t, l)); diff != "" {
 			t.Errorf("metrics mismatch (-want +got):\n%s", diff)

@@ -17,12 +17,13 @@ const (
 // queue decides which calls wait and which run. It is a state machine: its methods are called one at a time, with times
 // that do not go back. Callers take the calls that they granted from the field granted.
 type queue struct {
-	level   level
+	// levels are the limits, one for each phase.
+	levels  [phases]level
 	number  uint64
 	waiting []*call
 	running []*call
 	// counted and critical are how many of the running calls count, and how many of these are of critical pods.
-	counted, critical int
+	counted, critical [phases]int
 	// last is when the last call of a pod ended well, for as long as its next one does not wait.
 	last map[types.UID]time.Time
 	// load is the integral of counted over time, until at.
@@ -32,7 +33,18 @@ type queue struct {
 	granted []*call
 }
 
-func newQueue(cpus int) *queue { return &queue{level: newLevel(cpus), last: map[types.UID]time.Time{}} }
+func newQueue(cpus int) *queue {
+	l := newLevel(cpus)
+	return &queue{levels: [phases]level{l, l}, last: map[types.UID]time.Time{}}
+}
+
+// level returns the level of the limit for calls of a kind.
+func (q *queue) level(k Kind) *level { return &q.levels[k.phase()] }
+
+// waits reports whether calls of a phase wait.
+func (q *queue) waits(p phase) bool {
+	return slices.ContainsFunc(q.waiting, func(c *call) bool { return c.kind.phase() == p })
+}
 
 // arrive adds a call. It may be granted at once.
 func (q *queue) arrive(now time.Time, k Kind, o Owner) *call {
@@ -67,10 +79,10 @@ func (q *queue) leave(now time.Time, c *call, ok bool) {
 		took := now.Sub(c.granted)
 		if c.counted && took > 0 {
 			atOnce := (q.load - c.load) / took.Seconds()
-			q.level.measured(now, c.kind, took, atOnce, len(q.waiting) > 0)
+			q.level(c.kind).measured(now, c.kind, took, atOnce, q.waits(c.kind.phase()))
 		}
 		if c.counted || c.kind != StopContainer {
-			q.level.returned(c.kind, took)
+			q.level(c.kind).returned(c.kind, took)
 		}
 		if c.owner.UID != "" {
 			q.last[c.owner.UID] = now
@@ -82,7 +94,7 @@ func (q *queue) leave(now time.Time, c *call, ok bool) {
 
 // expire lets calls that take longer than usual no longer count.
 func (q *queue) expire(now time.Time) {
-	q.load += float64(q.counted) * now.Sub(q.at).Seconds()
+	q.load += float64(q.counted[starts]+q.counted[ends]) * now.Sub(q.at).Seconds()
 	q.at = now
 	for _, c := range q.running {
 		if c.counted && !now.Before(c.until) {
@@ -132,10 +144,11 @@ func (q *queue) grantWaiting(now time.Time) {
 
 // allowed reports whether the limit allows another call like c.
 func (q *queue) allowed(c *call) bool {
+	limit, phase := q.level(c.kind).current(), c.kind.phase()
 	if c.owner.class == critical {
-		return q.critical < q.level.current()
+		return q.critical[phase] < limit
 	}
-	return q.counted < q.level.current()
+	return q.counted[phase] < limit
 }
 
 // first reports whether a is granted before b.
@@ -147,10 +160,10 @@ func (q *queue) first(a, b *call, now time.Time) bool {
 }
 
 func (q *queue) grant(now time.Time, c *call) {
-	c.granted, c.until, c.counted, c.load = now, now.Add(q.level.counts(c.kind)), true, q.load
-	q.counted++
+	c.granted, c.until, c.counted, c.load = now, now.Add(q.level(c.kind).counts(c.kind)), true, q.load
+	q.counted[c.kind.phase()]++
 	if c.owner.class == critical {
-		q.critical++
+		q.critical[c.kind.phase()]++
 	}
 	q.running = append(q.running, c)
 	q.granted = append(q.granted, c)
@@ -161,8 +174,8 @@ func (q *queue) uncount(c *call) {
 		return
 	}
 	c.counted = false
-	q.counted--
+	q.counted[c.kind.phase()]--
 	if c.owner.class == critical {
-		q.critical--
+		q.critical[c.kind.phase()]--
 	}
 }

@@ -23,7 +23,7 @@ type timeline struct {
 
 func newTimeline(limit float64) *timeline {
 	q := newQueue(1)
-	q.level.limit = limit
+	q.levels = [phases]level{{start: limit, limit: limit}, {start: limit, limit: limit}}
 	return &timeline{q: q, now: time.Unix(1e9, 0), calls: map[string]*call{}}
 }
 
@@ -77,7 +77,7 @@ func TestNobodyComesLast(t *testing.T) {
 	l := newTimeline(2)
 	l.arrive("a", RunPodSandbox, Owner{})
 	l.arrive("b", RunPodSandbox, Owner{})
-	gc := l.q.arrive(l.now, RemoveContainer, Owner{})
+	gc := l.q.arrive(l.now, CreateContainer, Owner{})
 	l.arrive("c", RunPodSandbox, Owner{priority: -10})
 	l.want(t, "a", "b")
 	l.leave("a")
@@ -107,10 +107,24 @@ func TestCriticalPodsWaitForNoOthers(t *testing.T) {
 	l.want(t, "c")
 }
 
+// Pods that start and pods that end wait for their own kind.
+func TestStartsAndEnds(t *testing.T) {
+	l := newTimeline(2)
+	for _, name := range []string{"a", "b", "c"} {
+		l.arrive(name, CreateContainer, Owner{})
+	}
+	for _, name := range []string{"x", "y", "z"} {
+		l.arrive(name, RemovePodSandbox, Owner{})
+	}
+	l.want(t, "a", "b", "x", "y")
+	l.leave("x")
+	l.want(t, "z")
+}
+
 func TestUrgentCallsNeverWait(t *testing.T) {
 	l := newTimeline(2)
 	for _, name := range []string{"a", "b", "c"} {
-		l.arrive(name, RunPodSandbox, Owner{})
+		l.arrive(name, StopPodSandbox, Owner{})
 	}
 	for _, name := range []string{"u1", "u2", "u3"} {
 		l.arrive(name, StopContainer, Owner{class: urgent})
@@ -170,7 +184,7 @@ func TestPatience(t *testing.T) {
 
 func TestCallsThatHangStopCounting(t *testing.T) {
 	l := newTimeline(2)
-	l.q.level.usual[RunPodSandbox] = 0.5
+	l.q.levels[starts].usual[RunPodSandbox] = 0.5
 	for _, name := range []string{"a", "b", "c"} {
 		l.arrive(name, RunPodSandbox, Owner{})
 	}
@@ -187,8 +201,8 @@ func TestCallsThatHangStopCounting(t *testing.T) {
 	}
 	l.leave("a") // late, but not lost
 	l.leave("b")
-	if l.q.counted != 1 || len(l.q.running) != 1 {
-		t.Errorf("%d calls count and %d run, want c alone", l.q.counted, len(l.q.running))
+	if l.q.counted[starts] != 1 || len(l.q.running) != 1 {
+		t.Errorf("%d calls count and %d run, want c alone", l.q.counted[starts], len(l.q.running))
 	}
 }
 
@@ -205,7 +219,7 @@ func TestGracePeriodsTakeNoPlace(t *testing.T) {
 	l.want(t, "e")
 	l.after(30 * time.Second)
 	l.leave("a")
-	if usual := l.q.level.usual[StopContainer]; usual != 0 {
+	if usual := l.q.levels[ends].usual[StopContainer]; usual != 0 {
 		t.Errorf("the usual StopContainer takes %v s, want no answer: its container waited", usual)
 	}
 	l.arrive("pod", RunPodSandbox, Owner{})

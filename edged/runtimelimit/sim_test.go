@@ -139,7 +139,7 @@ func TestFindsTheBestLevel(t *testing.T) {
 			var last time.Duration
 			for i := range 10 {
 				_, last = m.burst(fmt.Sprint(i), 60)
-				if got := m.q.level.current(); i > 1 && (got < tc.low || got > tc.top) {
+				if got := m.q.levels[starts].current(); i > 1 && (got < tc.low || got > tc.top) {
 					t.Errorf("limit %d after %d bursts, want %d to %d", got, i+1, tc.low, tc.top)
 				}
 			}
@@ -157,7 +157,7 @@ func TestFollowsChanges(t *testing.T) {
 		for i := range 4 {
 			m.burst(fmt.Sprint(m.now.UnixNano(), i), 60)
 		}
-		return m.q.level.current()
+		return m.q.levels[starts].current()
 	}
 	fast := limit()
 	m.parallel = peaks(1) // one processor is left
@@ -182,7 +182,7 @@ func TestBurst(t *testing.T) {
 	limited := newModel(2, peaks(2))
 	first, last := limited.burst("limited", 30)
 	free := newModel(2, peaks(2))
-	free.q.level.limit = 30
+	free.q.levels = [phases]level{{start: 30, limit: 30}, {start: 30, limit: 30}}
 	freeFirst, freeLast := free.burst("free", 30)
 	if first > freeFirst/3 || last > freeLast {
 		t.Errorf("the first pod starts after %v and the last after %v; without a limit after %v and %v", first, last,
@@ -212,8 +212,8 @@ func TestNothingStarves(t *testing.T) {
 		m.q.leave(m.now, c, false)
 	}
 	m.left = map[*call]float64{}
-	if m.q.counted != 0 || m.q.critical != 0 || len(m.q.running) != 0 {
-		t.Errorf("%d calls count, %d run when all have returned; want none", m.q.counted, len(m.q.running))
+	if m.q.counted[starts] != 0 || m.q.critical[starts] != 0 || len(m.q.running) != 0 {
+		t.Errorf("%d calls count, %d run when all have returned; want none", m.q.counted[starts], len(m.q.running))
 	}
 }
 
@@ -238,23 +238,25 @@ func TestRandomCalls(t *testing.T) {
 			q.expire(now)
 		}
 		q.granted = nil
-		counted, crit := 0, 0
+		var counted, crit [phases]int
 		for _, c := range q.running {
 			if c.counted {
-				counted++
+				counted[c.kind.phase()]++
 			}
 			if c.counted && c.owner.class == critical {
-				crit++
+				crit[c.kind.phase()]++
 			}
 		}
 		if counted != q.counted || crit != q.critical || len(q.running)+len(q.waiting) != len(all) {
-			t.Fatalf("counts %d, %d critical, %d calls; want %d, %d, %d", q.counted, q.critical,
+			t.Fatalf("counts %v, %v critical, %d calls; want %v, %v, %d", q.counted, q.critical,
 				len(q.running)+len(q.waiting), counted, crit, len(all))
 		}
-		if len(q.waiting) > 0 && q.counted < q.level.current() {
-			t.Fatalf("%d calls wait although only %d of %d run", len(q.waiting), q.counted, q.level.current())
+		for p, level := range q.levels {
+			if q.waits(phase(p)) && q.counted[p] < level.current() {
+				t.Fatalf("calls wait although only %d of %d run", q.counted[p], level.current())
+			}
 		}
-		if limit := q.level.limit; limit < minLimit || limit > maxLimit || math.IsNaN(limit) {
+		if limit := q.levels[starts].limit; limit < minLimit || limit > maxLimit || math.IsNaN(limit) {
 			t.Fatalf("limit %v", limit)
 		}
 		if len(q.last) > 50 {
