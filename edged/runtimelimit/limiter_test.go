@@ -38,6 +38,13 @@ func (c *calls) make(ctx context.Context, l *Limiter, k Kind, d time.Duration) {
 	})
 }
 
+// count returns how many calls were made, and how many run.
+func (c *calls) count() (made, now int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.made, c.now
+}
+
 // gauges returns the metrics of a limiter.
 func gauges(t *testing.T, l *Limiter) map[string]float64 {
 	t.Helper()
@@ -93,8 +100,8 @@ func TestLimiterPassesHangingCalls(t *testing.T) {
 		c.make(t.Context(), l, RunPodSandbox, time.Millisecond)
 		time.Sleep(4 * countsUnknown)
 		synctest.Wait()
-		if c.made != 7 || c.now != 6 {
-			t.Errorf("%d calls made and %d under way after %v, want 7 and 6", c.made, c.now, time.Since(began))
+		if made, now := c.count(); made != 7 || now != 6 {
+			t.Errorf("%d calls made and %d under way after %v, want 7 and 6", made, now, time.Since(began))
 		}
 		c.wg.Wait()
 	})
