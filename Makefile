@@ -62,15 +62,15 @@ lint: ## gofmt, go vet, staticcheck
 	GOARCH=arm CGO_ENABLED=0 go build ./edged ./edged/preflight ./edgehub/... ./pkg/... # where numbers have 32 bits
 	go tool staticcheck ./...
 
-bench: setup build ## measure the agent beside bare CRI calls and a real kubelet, and the packages' own benchmarks
+bench: setup build ## compare the agent with bare CRI calls and a real kubelet; run the packages' own benchmarks
 	go test -run '^$$' -bench . -benchtime 1s ./beehive ./metamanager/store ./pkg/apis/edgecore/v1alpha2
-	go test -run '^$$' -bench . -benchtime 1s ./cloud/cloudstream # tunnels beside the direct way
+	go test -run '^$$' -bench . -benchtime 1s ./cloud/cloudstream # tunnels compared with direct connections
 	go test -run '^$$' -bench . -benchtime 10x ./test ./test/pleg # on a containerd
 	go run ./test/bench --binary bin/edgecore
 	go run ./test/bench/peers --json bin/bench.json
 	go run ./test/bench/link --edgecore bin/edgecore --cloudcore bin/cloudcore # --nodes 1000,5000 takes longer
 
-# In pieces, since each is recorded when it has ended.
+# In parts: the results of a part stay recorded if a later one fails.
 bench-record: setup build ## measure what README's table and bench/index.html show, into bench/record.json (40 minutes)
 	go run ./test/bench/peers --mode long --parts token,plain --json bench/record.json
 	go run ./test/bench/peers --mode long --parts bursts --json bench/record.json

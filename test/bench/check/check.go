@@ -101,7 +101,7 @@ func report(list []comparison, allowed float64) (string, error) {
 		}
 	}
 	if unsure > 0 {
-		lines = append(lines, "Noisy rows are beyond the limit, but their samples spread too far to tell: "+
+		lines = append(lines, "Noisy rows exceed the limit, but the spread of their samples may explain it: "+
 			"measure again on a quiet machine, or with more --rounds and --repeats.")
 	}
 	text := strings.Join(lines, "\n") + "\n"

@@ -9,9 +9,9 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/results"
 )
 
-const help = `Compares what was just measured with what is recorded, and exits with 1 if a ratio to the floor is more than 15 %
-worse. Ratios are compared, not times: the floor is slower on a slower machine, too. A ratio is only called worse if the
-spread of the samples cannot explain it; what it may explain is reported as noisy, and does not fail.
+const help = `Compares new results with the recorded ones, and exits with 1 if a ratio to the floor is more than 15 % worse. Ratios
+are compared, not times, since the floor is slower on a slower machine, too. A ratio counts as worse only if the spread
+of the samples cannot explain the difference. Otherwise it is reported as noisy, which is not a failure.
 
     make bench-check
     go run ./test/bench/peers --parts token,plain,bursts --json bin/bench-check.json
@@ -21,7 +21,7 @@ spread of the samples cannot explain it; what it may explain is reported as nois
 
 func main() {
 	recorded := flag.String("recorded", results.Recorded, "the recorded `file` of results")
-	measured := flag.String("measured", "bin/bench-check.json", "the `file` of results that is compared with it")
+	measured := flag.String("measured", "bin/bench-check.json", "the `file` of results to compare with it")
 	allowed := flag.Float64("allowed", 0.15, "by how much a ratio may be worse; 0.15 is 15 %")
 	flag.Usage = func() {
 		fmt.Fprint(flag.CommandLine.Output(), help)

@@ -1,7 +1,7 @@
-// Command link measures the link: one cloudcore beside a real kube-apiserver under a fleet of simulated edges, and one
-// real edgecore with real pods at the end of a counted cable, or in a network of its own, which is reached directly and
-// through a tunnel. It prints a table with the promised limits
-// beside the figures; where a time has a floor, that was taken in the same run.
+// Command link measures the link. It runs cloudcore and a real kube-apiserver with many simulated nodes, or with one
+// real edgecore. The edgecore has real pods and either a cable that counts bytes, or a network of its own, where it is
+// reached directly and through a tunnel. The command prints a table of the figures, their limits and their floors; a
+// floor is measured in the same run as its figure.
 package main
 
 import (
@@ -52,8 +52,8 @@ func parse() (options, error) {
 	var o options
 	flag.StringVar(&o.edge, "edgecore", "bin/edgecore", "the stripped `edgecore` to measure")
 	flag.StringVar(&o.cloud, "cloudcore", "bin/cloudcore", "the stripped `cloudcore` to measure")
-	nodes := flag.String("nodes", "1000", "how many simulated edges there are; 1000,5000 is a run with each")
-	flag.IntVar(&o.replicas, "replicas", 1, "how many cloudcores simulated edges are spread over")
+	nodes := flag.String("nodes", "1000", "how many simulated nodes there are; 1000,5000 is a run with each")
+	flag.IntVar(&o.replicas, "replicas", 1, "how many cloudcores the simulated nodes are spread over")
 	parts := flag.String("parts", "memory,updates,storm,bytes,create,burst,devices,tunnel", "what to measure")
 	flag.DurationVar(&o.idle, "idle", 5*time.Minute,
 		"how long to count the bytes of an idle node: statuses are reported every 5 minutes")
@@ -68,12 +68,12 @@ func parse() (options, error) {
 	for text := range strings.SplitSeq(*nodes, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return o, fmt.Errorf("--nodes: %q is no number of nodes", text)
+			return o, fmt.Errorf("--nodes: %q is not a number of nodes", text)
 		}
 		o.nodes = append(o.nodes, n)
 	}
 	if o.replicas < 1 {
-		return o, fmt.Errorf("--replicas %d: there is one cloudcore at least", o.replicas)
+		return o, fmt.Errorf("--replicas %d: must be at least 1", o.replicas)
 	}
 	o.parts = map[string]bool{}
 	for name := range strings.SplitSeq(*parts, ",") {
@@ -89,21 +89,21 @@ func parse() (options, error) {
 }
 
 func usage() {
-	fmt.Fprint(flag.CommandLine.Output(), `Measures the link and tunnels: one cloudcore beside a real kube-apiserver.
+	fmt.Fprint(flag.CommandLine.Output(), `Measures the link and tunnels: cloudcore with a real kube-apiserver, and simulated or real nodes.
 
 Parts (--parts):
-  memory, updates, storm   with --nodes simulated edges: memory at rest; changes that reach all; all reconnecting
+  memory, updates, storm   with --nodes simulated nodes: memory at rest; latency of updates; all reconnect at once
   bytes, create, burst, devices
                            with one edgecore and its containerd at the end of a counted cable
-  tunnel                   with one edgecore in a network of its own, whose kubelet API is reached directly and
-                           through its tunnel, in turns, with the requests that kube-apiserver makes:
-    firstbyte   kubectl logs over a new connection, until its first byte; the tunnel is open, or opened for it
-    bulk        exec cat of 100 MiB: bytes a second, and the processor time of everyone involved
-    memory      what each open stream takes in cloudcore
-    link        messages of the link while a stream takes all that the path has
+  tunnel                   with one edgecore in a network of its own: the requests that kube-apiserver makes reach its
+                           kubelet API directly and through a tunnel, in turns
+    firstbyte   kubectl logs over a new connection, until its first byte; with an open tunnel, and with a new one
+    bulk        exec cat of 100 MiB: bytes a second, and the processor time of all programs involved
+    memory      memory of cloudcore for each open stream
+    link        how long messages of the link take while a stream takes all bandwidth
     slow        exec cat over 100 Mbit/s with a round trip of 50 ms, without and with losses of 1 %
 
-Times on a busy machine say little: read the ratios. Everything is removed at the end.
+On a busy machine compare the ratios, not the times. Everything is removed at the end.
 
 Flags:
 `)

@@ -1,5 +1,5 @@
-// Command page writes bench/index.html, one file that shows what was recorded, and the table of README, both from
-// bench/record.json. The same results make the same texts.
+// Command page writes bench/index.html, a page with plots, and README's table, both from bench/record.json. The same
+// results always give the same output.
 package main
 
 import (
@@ -11,12 +11,12 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/results"
 )
 
-const help = `Writes what the benchmarks have recorded: as a page with plots that needs no network, and as README's table.
+const help = `Writes recorded results as a page with plots, which loads nothing from the network, and as README's table.
 
     make bench-page                                       # from bench/record.json
     go run ./test/bench/page --results bin/bench.json --out /tmp/bench.html --readme ""
 
-What has not been measured is not drawn; the page says which command measures it. To record:
+The page says what has not been measured yet, and which command measures it. To record:
 
     go run ./test/bench/peers --mode long --json bench/record.json   # about 25 minutes; --parts for a piece
     go run ./test/bench/link --nodes 1000 --json bench/record.json

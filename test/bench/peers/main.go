@@ -1,4 +1,4 @@
-// Command peers measures edgecore with cloudcore beside a real kubelet and beside bare CRI calls, in one run, in turn.
+// Command peers compares edgecore and cloudcore with a real kubelet and with bare CRI calls, which take turns in one run.
 package main
 
 import (
@@ -17,30 +17,32 @@ import (
 	"time"
 )
 
-const help = `Measures edgecore with cloudcore beside a real kubelet and beside the floor: bare CRI calls that ask the runtime for
-the same. All three take turns in one run, in an order that chance decides, with gaps that vary, so that what the machine
-does besides meets all alike. Each has a containerd of its own. Both agents are nodes of one cluster that starts here
-(etcd, kube-apiserver, kube-controller-manager); pods name their node, so no scheduler is in the figures. Times are from
-the first call of the API to the event that a client sees that watches. Both agents reach their server through a proxy
-that counts bytes.
+const help = `Compares edgecore and cloudcore with a real kubelet and with the floor: bare CRI calls that make the same requests to
+the runtime. All three take turns in one run, in random order and with gaps of random length, so that other work on the
+machine affects them alike. Each has its own containerd. Both agents are nodes of a cluster that the command starts
+(etcd, kube-apiserver, kube-controller-manager). Pods name their node, so the figures include no scheduler. Times are
+from the first API call to the event that a watching client sees. Both agents reach their server through a proxy that
+counts bytes.
 
-It needs root, Debian's containerd, and Kubernetes, which it builds once (10 minutes on 2 cores). It ends what it starts.
+It needs root, Debian's containerd, and Kubernetes, which it builds once (10 minutes on 2 cores). It stops all that it
+starts.
 
     make build && go run ./test/bench/peers                        # a few minutes: a first look
     go run ./test/bench/peers --mode long --json bin/bench.json    # about 25 minutes
-    go run ./test/bench/peers --parts bursts --sizes 30            # one question only
+    go run ./test/bench/peers --parts bursts --sizes 30            # one part only
     go run ./test/bench/peers --parts idle --levels 250            # 250 pods on each node
 
-The parts, each with a node that nothing else happens on:
+Parts (nothing else happens on the nodes meanwhile):
 
-    idle     memory, CPU, disk and wire of both agents with so many pods (--levels), after three bursts; 0 pods is before
-    token    one pod after another, with the token volume that a pod has by default: create -> Running, delete -> gone
+    idle     memory, CPU, disk writes and network bytes of both agents while idle, at each number of pods in --levels:
+             with 0 pods in fresh agents, with more after three bursts
+    token    one pod at a time, with the token volume that pods have by default: create -> Running, delete -> gone
     plain    the same without the token
     bursts   many pods at once (--sizes): first and last Running, all gone, CPU; the floor with 4, 8, 16 and 30 at a time
 
-With --json the samples are kept (package test/bench/results says how). What the file has of the same metrics is
-replaced, so a long measurement can be made in pieces. bench/record.json is the recorded one: 'make bench-page' makes
-bench/index.html and README's table from it, and 'make bench-check' compares with it.
+--json writes the samples to a file (package test/bench/results describes it). They replace the file's samples of the
+same metrics, so the parts can be measured in separate runs. The recorded file is bench/record.json: 'make bench-page'
+makes bench/index.html and README's table from it, and 'make bench-check' compares with it.
 
 `
 
@@ -67,7 +69,7 @@ var modes = map[string]mode{
 		idle: time.Minute},
 }
 
-// maxPods bounds levels and bursts: what the network of a containerd has addresses for.
+// maxPods bounds levels and bursts: the network of a containerd has addresses for no more pods.
 const maxPods = 250
 
 // options say what to measure.
@@ -102,14 +104,14 @@ func parse(set *flag.FlagSet, args []string) (o options, err error) {
 	}
 	set.StringVar(&o.edge, "edgecore", "bin/edgecore", "the stripped `edgecore` to measure")
 	set.StringVar(&o.cloud, "cloudcore", "bin/cloudcore", "the stripped `cloudcore` to measure")
-	set.StringVar(&o.json, "json", "", "a `file` of results that gets the samples")
+	set.StringVar(&o.json, "json", "", "the `file` of results to which the samples are written")
 	parts := set.String("parts", strings.Join(allParts, ","), "what to measure")
 	name := set.String("mode", "short", "how much to measure: short or long")
-	rounds := set.Int("rounds", 0, "how many pods a median is of (default: 5, long 20)")
-	repeats := set.Int("repeats", 0, "how many bursts a median is of (default: 1, long 3)")
+	rounds := set.Int("rounds", 0, "how many pods to measure one at a time (default: 5, long 20)")
+	repeats := set.Int("repeats", 0, "how many bursts of each size to measure (default: 1, long 3)")
 	sizes := set.String("sizes", "", "`numbers` of pods in a burst (default: 30, long 10,20,30)")
-	levels := set.String("levels", "", "`numbers` of pods with which agents are idle (default: 0,30, long 0 to 250)")
-	idle := set.Duration("idle", 0, "how long to look at idle agents (default: 20s, long 1m)")
+	levels := set.String("levels", "", "`numbers` of pods for the part idle (default: 0,30, long 0 to 250)")
+	idle := set.Duration("idle", 0, "how long to measure idle agents (default: 20s, long 1m)")
 	if err := set.Parse(args); err != nil {
 		return o, err
 	}
