@@ -15,8 +15,8 @@ import (
 )
 
 // errNoWebSocket means that the configuration names no WebSocket server, which tunnels need.
-var errNoWebSocket = errors.New("modules.edgeHub.websocket.server is empty: tunnels connect to it, also where the " +
-	"link is QUIC and cloudcore is an older one, which opens no streams of it")
+var errNoWebSocket = errors.New("modules.edgeHub.websocket.server is empty: tunnels connect to it; a QUIC link needs " +
+	"none if cloudcore is new enough to open streams of the link")
 
 // openTunnel handles a request of the cloud for a tunnel.
 func (m *Module) openTunnel(msg *model.Message) {

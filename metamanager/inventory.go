@@ -198,7 +198,7 @@ func (m *Module) reportRequested(ctx context.Context, msg *model.Message) error 
 	if err != nil {
 		return err
 	}
-	klog.V(1).InfoS("The cloud asks for the status of a pod again", "resource", msg.Route.Resource)
+	klog.V(1).InfoS("Cloud asked to report the status of a pod again", "resource", msg.Route.Resource)
 	return m.reportStatus(ctx, wire.Held{Key: msg.Route.Resource, UID: uid})
 }
 

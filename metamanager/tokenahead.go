@@ -102,7 +102,7 @@ func (m *Module) askTokensAhead(ctx context.Context, key resource.Key, pod incom
 				_, err = m.askToken(ctx, account, msg)
 			}
 			if err != nil {
-				klog.V(4).InfoS("Token not there ahead of its volume", "pod", key.String(), "err", err)
+				klog.V(4).InfoS("Token not fetched ahead; edged will ask for it", "pod", key.String(), "err", err)
 			}
 		})
 	}

@@ -31,7 +31,7 @@ func newMetrics(s *Server) *metrics {
 		tunnels: prometheus.NewDesc("cloudcore_tunnels", "Tunnels to nodes.", nil, nil),
 		streams: prometheus.NewDesc("cloudcore_tunnel_streams", "Connections through tunnels.", nil, nil),
 		linkStreams: prometheus.NewDesc("cloudcore_tunnel_link_streams",
-			"Those of cloudcore_tunnel_streams that are streams of the node's QUIC link, without a tunnel.", nil, nil),
+			"Connections of cloudcore_tunnel_streams that the node's QUIC link carries, without a tunnel.", nil, nil),
 	}
 }
 

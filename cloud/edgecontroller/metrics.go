@@ -28,7 +28,7 @@ func newMetrics() *metrics {
 			"outcome"),
 		statusRequests: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: prefix + "status_requests_total",
-			Help: "Requests to nodes to report a pod's status again, because the API server has another one",
+			Help: "Requests to nodes to report a pod's status again because another writer has changed it",
 		}),
 	}
 }

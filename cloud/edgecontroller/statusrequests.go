@@ -38,7 +38,7 @@ type statusRequests struct {
 
 func newStatusRequests(c *Controller) *statusRequests {
 	r := &statusRequests{c: c}
-	r.keyQueue = newKeyQueue("pod", r.sync, "Status of a pod not compared with its node's; trying again")
+	r.keyQueue = newKeyQueue("pod", r.sync, "Status of a pod not compared with what its node reported; trying again")
 	return r
 }
 
@@ -72,7 +72,7 @@ func (r *statusRequests) sync(_ context.Context, key string) error {
 			return nil // it is not connected any more, or cannot be asked
 		}
 		r.c.metrics.statusRequests.Inc()
-		klog.V(1).InfoS("API server has another status of a pod than its node; the node is to report it again",
+		klog.V(1).InfoS("Another writer has changed the status of a pod; its node is asked to report it again",
 			"pod", klog.KObj(pod), "node", node, "again", wait)
 	}
 	r.queue.AddAfter(key, wait) // the request, or the report, may be lost

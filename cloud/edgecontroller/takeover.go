@@ -38,10 +38,9 @@ func (c *Controller) TakeOver(ctx context.Context, replicas Replicas) {
 	defer tick.Stop()
 	for {
 		if taken, err := c.TakeOverNow(ctx, replicas); err != nil {
-			klog.V(2).InfoS("Not known which cloudcores are alive", "err", err)
+			klog.V(2).InfoS("Offline nodes not taken over: it is unknown which cloudcores are alive", "err", err)
 		} else if taken > 0 {
-			klog.InfoS("Callers of offline nodes reach this cloudcore, which tells them so; their own is gone",
-				"nodes", taken)
+			klog.InfoS("Took over the endpoints of offline nodes whose cloudcore is gone", "nodes", taken)
 		}
 		select {
 		case <-ctx.Done():
@@ -64,7 +63,8 @@ func (c *Controller) TakeOverNow(ctx context.Context, replicas Replicas) (taken 
 		if err := c.takeOverNode(ctx, node); err == nil {
 			taken++
 		} else if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			klog.InfoS("Offline node keeps the address of a cloudcore that is gone", "node", node.Name, "err", err)
+			klog.InfoS("Endpoint of an offline node not taken over: it stays that of a cloudcore that is gone",
+				"node", node.Name, "err", err)
 		}
 	}
 	return taken, nil

@@ -75,8 +75,8 @@ func (r *Replicas) Run(ctx context.Context) {
 			err = r.sweep(ctx)
 		}
 		if err != nil && !failing && ctx.Err() == nil {
-			klog.ErrorS(err, "Lease of this cloudcore not renewed: nodes that are offline keep the address of a "+
-				"cloudcore that is gone")
+			klog.ErrorS(err, "Lease of this cloudcore not renewed: it takes over no nodes, and another cloudcore "+
+				"may take over its offline nodes")
 		}
 		failing = err != nil
 		select {
@@ -148,7 +148,7 @@ func (r *Replicas) sweep(ctx context.Context) error {
 }
 
 // errStale is returned by Dead while this cloudcore's own Lease is not renewed.
-var errStale = errors.New("this cloudcore's own lease was not renewed lately")
+var errStale = errors.New("this cloudcore has not renewed its own lease for too long")
 
 // Dead returns those of the addresses at which no cloudcore is alive. One whose Lease has expired is dead a minute
 // after the first call that asked for it.

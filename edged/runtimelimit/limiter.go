@@ -25,9 +25,9 @@ func New(cpus int) *Limiter {
 	}
 	return &Limiter{
 		queue:   newQueue(cpus),
-		limit:   desc("limit", "Calls that start or end pods which the container runtime works on at once, at most"),
-		waiting: desc("waiting", "Calls that start or end pods which wait to be made"),
-		running: desc("in_flight", "Calls that start or end pods which the container runtime has not answered yet"),
+		limit:   desc("limit", "Most calls that start or end pods that the container runtime works on at once"),
+		waiting: desc("waiting", "Calls that start or end pods and wait to be made"),
+		running: desc("in_flight", "Calls that start or end pods and that the container runtime has not answered yet"),
 	}
 }
 

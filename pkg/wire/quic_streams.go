@@ -171,7 +171,7 @@ func (s *Stream) LocalAddr() net.Addr { return s.conn.LocalAddr() }
 func (s *Stream) RemoteAddr() net.Addr { return s.conn.RemoteAddr() }
 
 // errStream ends the link of a cloud that opens streams that were not agreed on.
-var errStream = &Malformed{Err: errors.New("the cloud has opened a stream, which was not agreed on")}
+var errStream = &Malformed{Err: errors.New("the cloud has opened a stream although streams were not agreed on")}
 
 // forbidStreams ends the link with its first stream.
 func (c *quicConn) forbidStreams() {
