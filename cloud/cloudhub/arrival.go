@@ -21,13 +21,13 @@ func Arrival(ctx context.Context) (at time.Time, ok bool) {
 
 type pauseKey struct{}
 
-// withPause returns a context whose request gives its worker away while it is paused.
+// withPause returns a context for a request that frees its worker while it is paused.
 func withPause(ctx context.Context, pause func() (resume func())) context.Context {
 	return context.WithValue(ctx, pauseKey{}, pause)
 }
 
-// Pause is called by Upstream.Handle before it waits, and resume after it: meanwhile, another request of the node may
-// be handled in place of that of ctx.
+// Pause frees the worker that handles the request of ctx, so that another request of the node is handled meanwhile.
+// Upstream.Handle calls it before it waits, and resume afterwards.
 func Pause(ctx context.Context) (resume func()) {
 	if pause, ok := ctx.Value(pauseKey{}).(func() func()); ok {
 		return pause()

@@ -100,8 +100,8 @@ func requested(m *model.Message) (arrival, string) {
 	return request, ""
 }
 
-// executorKey returns what keeps the order of a request: requests that change one object stay in order. Queries change
-// none: many pods ask for tokens of one account.
+// executorKey returns the queue of a request. Requests that change the same object share one, which keeps their order.
+// Queries change nothing and share none: many pods ask for tokens of one account.
 func executorKey(m *model.Message) string {
 	if m.Route.Operation == model.OpQuery {
 		return m.Route.Resource + " " + m.Header.ID

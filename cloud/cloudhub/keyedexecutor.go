@@ -15,9 +15,9 @@ const (
 	executorParallel     = 8
 	executorPending      = 256
 	executorPendingBytes = 8 << 20
-	// executorPaused limits those that Pause took out of executorParallel.
+	// executorPaused limits the paused requests, which do not count towards executorParallel.
 	executorPaused = 64
-	// queriesFirst is how many queries may pass other requests that wait for a worker.
+	// queriesFirst is how many queries in a row may overtake other requests that wait for a worker.
 	queriesFirst = 8
 )
 
@@ -35,12 +35,12 @@ type keyedExecutor struct {
 	mu     sync.Mutex
 	room   *sync.Cond
 	queues map[string][]pendingRequest // a queue exists while one of its requests runs or waits
-	// ready are the queues that wait for a worker; queries are those of queries. passed counts the queries that went
-	// while another queue waited.
+	// ready and queries are the queues that wait for a worker: queries those whose next request is a query, ready the
+	// others. passed counts the queries that were started while a queue in ready waited.
 	ready, queries []string
 	passed         int
 	workers        int
-	// paused are the workers whose request is paused.
+	// paused counts the workers whose request is paused.
 	paused  int
 	pending int
 	bytes   int
@@ -83,7 +83,7 @@ func (l *keyedExecutor) put(m *model.Message, waits func()) {
 	l.startWorker()
 }
 
-// waits adds a queue to those that wait for a worker; l.mu is held.
+// waits adds a queue to ready or queries; l.mu is held.
 func (l *keyedExecutor) waits(name string) {
 	if l.queues[name][0].Route.Operation == model.OpQuery {
 		l.queries = append(l.queries, name)
@@ -92,7 +92,7 @@ func (l *keyedExecutor) waits(name string) {
 	}
 }
 
-// next removes and returns the queue that gets a worker; l.mu is held.
+// next removes and returns the queue that gets the next worker; l.mu is held.
 func (l *keyedExecutor) next() (name string) {
 	list := &l.ready
 	switch {
@@ -117,8 +117,8 @@ func (l *keyedExecutor) startWorker() {
 	}
 }
 
-// pause lets another request run while one only waits; resume ends that. For a moment more requests may run than
-// executorParallel.
+// pause frees the worker of a request that waits, until resume. After resume, more than executorParallel requests may
+// run for a moment.
 func (l *keyedExecutor) pause() (resume func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,7 +134,7 @@ func (l *keyedExecutor) pause() (resume func()) {
 	}
 }
 
-// work handles requests until none waits, or there are enough other workers.
+// work handles requests until none waits, or enough other workers run.
 func (l *keyedExecutor) work() {
 	defer l.idle.Done()
 	l.mu.Lock()

@@ -37,7 +37,7 @@ type Streams interface {
 	Open(ctx context.Context, address netip.Addr) (net.Conn, error)
 }
 
-// streamsOf returns the streams of a link; nil if it has none.
+// streamsOf returns the streams of a link, or nil if streams were not agreed on.
 func streamsOf(conn wire.Conn) Streams {
 	if s := conn.Streams(); s != nil {
 		return s

@@ -23,6 +23,6 @@ type Upstream interface {
 	Heartbeat(ctx context.Context, node string) error
 	// Handle carries out a request, whose resource is in the form that edges use, and returns the answer; nil is no
 	// answer. It runs one call at a time for a node and object, many in parallel otherwise; queries always in parallel.
-	// A call that waits calls Pause meanwhile.
+	// A call that waits for long should call Pause first.
 	Handle(ctx context.Context, node string, m *model.Message) *model.Message
 }

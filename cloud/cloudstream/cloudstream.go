@@ -166,8 +166,8 @@ func (s *Server) Disconnected(name string) {
 	s.NodeChanged(name)
 }
 
-// Restore opens the port of a node that is not connected, for callers to be told so. It went offline at since; zero is
-// not known.
+// Restore opens the port of a node that is not connected, so that callers get an error that says so. since is when it
+// went offline; zero means unknown.
 func (s *Server) Restore(name string, since time.Time) {
 	port := s.opts.Previous(name)
 	if port == 0 {
@@ -178,8 +178,9 @@ func (s *Server) Restore(name string, since time.Time) {
 	}
 }
 
-// Adopt opens the port of a node that is not connected anywhere, for callers to be told so: this one if it is free. It
-// returns where callers reach it. NodeChanged closes it unless the Node has it.
+// Adopt opens a port for a node that is not connected to any cloudcore, so that callers get an error that says so. It
+// prefers the given port and returns the address and port that it opened. NodeChanged closes the port again unless the
+// Node has it.
 func (s *Server) Adopt(name string, port int32, since time.Time) (address string, got int32, err error) {
 	err = s.open(name, port, func(n *node) {
 		n.offlineFrom(since)
@@ -260,7 +261,7 @@ func (s *Server) existing(name string) *node {
 	return s.nodes[name]
 }
 
-// open opens the port of a node that has none, this one if it is free, and calls do before NodeChanged can close it.
+// open opens a port for a node that has none, preferably the given one, and calls do before NodeChanged can close it.
 func (s *Server) open(name string, wanted int32, do func(*node)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,7 +282,7 @@ func (s *Server) open(name string, wanted int32, do func(*node)) error {
 	return nil
 }
 
-// listen opens this port, or another one.
+// listen opens the given port, or another one if it is in use.
 func (s *Server) listen(wanted int32) (net.Listener, int32, error) {
 	if s.Port(wanted) && s.taken[wanted] == "" {
 		if l, err := s.listenOn(wanted); err == nil {

@@ -97,8 +97,8 @@ func TestLinkStreams(t *testing.T) {
 	f.want(refusedStatus, "node edge-1 is offline since")
 }
 
-// TestLinkHalfClosed: the end of one direction reaches the kubelet API, whose answer comes all the same; a caller that
-// is gone ends what the kubelet API sends.
+// TestLinkHalfClosed: the end of one direction reaches the kubelet API, and its answer still arrives. If the caller is
+// gone, the kubelet API can send no more.
 func TestLinkHalfClosed(t *testing.T) {
 	api, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -39,7 +39,7 @@ type node struct {
 	offlineSince time.Time
 	// from is where the newest session comes from.
 	from netip.Addr
-	// link opens streams of the newest session's link; nil is none.
+	// link opens streams of the newest session's link; nil if the link has none.
 	link cloudhub.Streams
 	// theirs is the tunnel of a node of KubeEdge's; nil is none. hadTheirs: there was one.
 	theirs    *kubeletproxy.Tunnel
@@ -49,7 +49,7 @@ type node struct {
 	idle   *time.Timer
 	// asked is the request for a tunnel that is under way; nil is none.
 	asked *request
-	// streams counts the connections, linkStreams those of them that are streams of a link.
+	// streams counts the node's connections, linkStreams those of them that are streams of a link.
 	streams, linkStreams int
 }
 
@@ -133,7 +133,7 @@ func (n *node) disconnected() {
 	n.dropTunnel("the node's connection ended")
 }
 
-// offlineFrom notes since when a node has been offline, if nothing is known here.
+// offlineFrom records since when a node has been offline, unless that is known already.
 func (n *node) offlineFrom(since time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -28,8 +28,8 @@ const CloudcoreAnnotation = "cloudcore"
 const (
 	DefaultRequestTimeout = 15 * time.Second // edges give up after 20 s
 	DefaultNodeQPS        = 50
-	// DefaultNodeBurst is enough for 110 pods, the most of a node, that start at once: each has a token, two statuses
-	// and four events.
+	// DefaultNodeBurst is enough to start 110 pods at once, the most that a node runs: each pod takes one token, two
+	// statuses and four events.
 	DefaultNodeBurst = 1000
 )
 

@@ -17,8 +17,8 @@
 // kubeadm's does. In its own name cloudcore only creates Nodes, which need a label that a node may not set itself, and
 // changes the tolerations of pods bound to them.
 //
-// It remembers, as a hash, what each connected node of ours reported last about its pods. If another writer changes
-// that, it asks the node to report it again (statusRequests).
+// It keeps a hash of the status that each connected node of ours reported last for each of its pods. If another writer
+// changes such a status, it asks the node to report it again (statusRequests).
 //
 // No request makes the process exit: a request that cannot be understood is answered with a metav1.Status that says
 // why.

@@ -14,7 +14,7 @@ import (
 )
 
 // authorizerLag is how long the API server's node authorizer may lag behind the pods known here. A node that starts
-// many pods asks for all their tokens at once, and one that is refused has its pod wait for another try.
+// many pods requests all their tokens at once, and a refused request delays its pod until the next try.
 const authorizerLag = 3 * time.Second
 
 // retryUnknownPod repeats a request that the API server refuses although the node should be allowed: its authorizer and

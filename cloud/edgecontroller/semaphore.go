@@ -35,13 +35,13 @@ func (p semaphore) acquire(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// slot is a request's room in a semaphore. Only the request's goroutine uses it.
+// slot is a request's place in a semaphore. Only the request's goroutine uses it.
 type slot struct {
 	of    semaphore
 	leave func()
 }
 
-// acquire waits for room; it does nothing if the request has it.
+// acquire waits for a place; it does nothing if the request has one.
 func (s *slot) acquire(ctx context.Context) (err error) {
 	if s.leave == nil {
 		s.leave, err = s.of.acquire(ctx)
@@ -49,7 +49,7 @@ func (s *slot) acquire(ctx context.Context) (err error) {
 	return err
 }
 
-// release gives the room back, if the request has it.
+// release returns the place, if the request has one.
 func (s *slot) release() {
 	if s.leave != nil {
 		s.leave()
@@ -63,8 +63,8 @@ func withSlot(ctx context.Context, s *slot) context.Context {
 	return context.WithValue(ctx, slotKey{}, s)
 }
 
-// pause waits for a while, without the slot of ctx and the hub's worker: other requests run meanwhile. It returns false
-// if ctx ends first.
+// pause waits for d. Meanwhile it releases the slot of ctx and the hub's worker, so that other requests can run. It
+// returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	if s, ok := ctx.Value(slotKey{}).(*slot); ok {
 		s.release()

@@ -15,8 +15,8 @@ import (
 )
 
 // statuses tracks what connected nodes of ours reported last about their pods, and for which pods the API server has an
-// older status than their node. A node reports this in its session's inventory. Before that, and for the pods it named,
-// nothing is concluded from cached statuses.
+// older status than their node. A node reports both in its session's inventory. Until the inventory has arrived, and
+// for pods that it lists as pending, cached statuses are not relied on.
 type statuses struct {
 	mu    sync.Mutex
 	nodes map[string]*nodeStatuses
@@ -45,7 +45,8 @@ type lastStatus struct {
 // statusHashLen is the length of a wire.StatusHash.
 const statusHashLen = 12
 
-// newLastStatus returns the status with a hash, in a version of its pod. ok is false if it is not a wire.StatusHash.
+// newLastStatus returns the status with this hash and this resource version of its pod. ok is false if hash is not a
+// wire.StatusHash.
 func newLastStatus(hash string, version uint64) (s lastStatus, ok bool) {
 	if len(hash) != statusHashLen {
 		return s, false
@@ -55,8 +56,8 @@ func newLastStatus(hash string, version uint64) (s lastStatus, ok bool) {
 	return s, true
 }
 
-// versionOf returns a pod's resource version as a number, by which the API server's versions are ordered; 0 if it is
-// not one.
+// versionOf returns a pod's resource version as a number, 0 if it is not one. The API server's versions are in this
+// order.
 func versionOf(pod *v1.Pod) uint64 {
 	n, err := strconv.ParseUint(pod.ResourceVersion, 10, 64)
 	if err != nil {
@@ -251,8 +252,7 @@ func (c *Controller) reported(node string, pod *v1.Pod) {
 	}
 }
 
-// storedStatus returns a status as the API server has stored it: only what another writer changes later differs from
-// it.
+// storedStatus returns a status as the API server has stored it, so that only changes by other writers differ from it.
 func storedStatus(pod *v1.Pod) lastStatus {
 	hash, err := statusHash(&pod.Status)
 	if err != nil {

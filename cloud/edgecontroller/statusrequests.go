@@ -21,16 +21,17 @@ const (
 	statusRetryReset = 2 * statusRetryMax
 	// statusRequestRate and statusRequestBurst limit a node's requests per second.
 	statusRequestRate, statusRequestBurst = 5, 20
-	// statusRateWait is the time until the next look at a pod if its node has had too many requests.
+	// statusRateWait is how long a pod waits if its node has had too many requests.
 	statusRateWait = time.Second
 )
 
-// statusRequests asks nodes to report a pod's status again when the API server has another one than the node reported
-// last. Then somebody else has written it: a person, a controller, or a copy of the device that was connected to
-// another cloudcore. The node would not report it by itself, since nothing changed there.
+// statusRequests asks a node to report a pod's status again when the status in the API server differs from the one that
+// the node reported last. Then another writer has changed it: a person, a controller, or a copy of the device that was
+// connected to another cloudcore. The node would not report it without a request, since nothing changed there.
 //
-// A fight with another writer costs a bounded number of writes: after a few requests there is one per statusRetryMax
-// for a pod. A kubelet would answer each change. The count begins again with each session of the node.
+// If another writer repeats its change, the number of writes is bounded: after a few requests there is one per
+// statusRetryMax for a pod. A kubelet would overwrite each change. The waits start from the beginning with each session
+// of the node.
 type statusRequests struct {
 	c *Controller
 	keyQueue
@@ -42,7 +43,7 @@ func newStatusRequests(c *Controller) *statusRequests {
 	return r
 }
 
-// podChanged has a pod looked at if its status may not be its node's.
+// podChanged queues a pod for a comparison if its status may differ from the one that its node reported.
 func (r *statusRequests) podChanged(pod *v1.Pod) {
 	if _, ok := r.c.statuses.compared(pod); ok {
 		r.queue.AddAfter(pod.Namespace+"/"+pod.Name, statusDelay)
@@ -79,9 +80,9 @@ func (r *statusRequests) sync(_ context.Context, key string) error {
 	return nil
 }
 
-// compared returns the hash of the status that a pod's node reported last. ok is false if the pod's status need not, or
-// cannot, be compared with it: the node is not connected here, has a newer status, or reported none in this session; or
-// the pod is not newer than its report.
+// compared returns the hash of the status that a pod's node reported last. ok is false if there is nothing to compare:
+// the node is not connected here, has a newer status, or has reported none in this session, or the pod is not newer
+// than the node's report.
 func (s *statuses) compared(pod *v1.Pod) (hash string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,8 +97,8 @@ func (s *statuses) compared(pod *v1.Pod) (hash string, ok bool) {
 	return string(last.hash[:]), true
 }
 
-// request reports whether a node may be asked for a pod's status now, which counts as a request, and how long to wait
-// until the next look at the pod.
+// request reports whether a node is to be asked for a pod's status now, and counts it as asked. wait is how long to
+// wait before the pod is compared again.
 func (s *statuses) request(node string, uid types.UID, now time.Time) (wait time.Duration, ask bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,13 +115,13 @@ type requestLimits struct {
 	pods map[types.UID]podRequests
 }
 
-// podRequests are the requests for one pod: when the last one was made, and how long the next one waits after it.
+// podRequests are the requests for one pod: when the last one was made, and how long after it the next one may follow.
 type podRequests struct {
 	last time.Time
 	wait time.Duration
 }
 
-// next does what statuses.request says.
+// next implements statuses.request.
 func (l *requestLimits) next(uid types.UID, now time.Time) (wait time.Duration, ask bool) {
 	pod := l.pods[uid]
 	if now.Sub(pod.last) >= statusRetryReset {

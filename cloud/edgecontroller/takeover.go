@@ -15,24 +15,25 @@ import (
 )
 
 const (
-	// takeoverEvery is how often cloudcore looks for nodes to take over, takeoverRate how many it does in a second.
+	// takeoverEvery is how often cloudcore looks for nodes to take over, takeoverRate how many it takes over per
+	// second.
 	takeoverEvery = 15 * time.Second
 	takeoverRate  = 10
 )
 
 // Replicas knows which cloudcores are alive; see package replicas.
 type Replicas interface {
-	// Dead returns those of the addresses at which no cloudcore is alive. After an error nothing is known.
+	// Dead returns those of the addresses at which no cloudcore is alive. An error means that this is unknown for all.
 	Dead(ctx context.Context, addresses []string) (map[string]bool, error)
 }
 
-// TakeOver writes this cloudcore's endpoint into the Nodes that are offline and have the address of a cloudcore that is
-// gone, until ctx ends: their callers are told that the node is offline, instead of waiting for an address that nobody
-// has. Nodes that connect get their endpoint anyway.
+// TakeOver takes over offline nodes until ctx ends: it writes this cloudcore's endpoint into the Nodes that are offline
+// and have the address of a cloudcore that is gone. Their callers then get an error that says so, instead of waiting
+// for an address that does not answer. A node that connects gets its endpoint from the cloudcore that it connects to.
 //
-// It changes a Node only if Kubernetes does not know whether the node lives, which any cloudcore that serves it would
-// prevent, and only the version of the Node that it has read: of several cloudcores one succeeds, and the others see
-// that the address is alive.
+// It changes a Node only if its condition Ready is Unknown: a cloudcore that serves the node would renew its lease. It
+// changes only the resource version that it has read, so of several cloudcores one succeeds, and the others then see
+// the address of a cloudcore that is alive.
 func (c *Controller) TakeOver(ctx context.Context, replicas Replicas) {
 	tick := time.NewTicker(takeoverEvery)
 	defer tick.Stop()
@@ -50,7 +51,7 @@ func (c *Controller) TakeOver(ctx context.Context, replicas Replicas) {
 	}
 }
 
-// TakeOverNow does so once, and returns how many nodes it has taken over.
+// TakeOverNow takes over offline nodes once, and returns how many.
 func (c *Controller) TakeOverNow(ctx context.Context, replicas Replicas) (taken int, err error) {
 	orphans, err := c.orphans(ctx, typed[v1.Node](c.caches.nodes.GetStore().List()), replicas)
 	if err != nil {
@@ -91,12 +92,13 @@ func (c *Controller) orphans(ctx context.Context, nodes []*v1.Node, replicas Rep
 		address, _ := c.cloudAddress(n)
 		return !dead[address]
 	})
-	// Several cloudcores share the work, rather than trying the same ones.
+	// In random order, several cloudcores share the work instead of trying the same nodes.
 	rand.Shuffle(len(orphans), func(i, j int) { orphans[i], orphans[j] = orphans[j], orphans[i] })
 	return orphans, nil
 }
 
-// cloudAddress returns the address of the cloudcore that a Node has, and its place among the addresses; "" is none.
+// cloudAddress returns the address of a cloudcore that a Node has, and its index in the Node's addresses; "" means
+// none.
 func (c *Controller) cloudAddress(node *v1.Node) (string, int) {
 	if !c.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
 		return "", 0
@@ -145,13 +147,13 @@ func readyCondition(node *v1.Node) *v1.NodeCondition {
 	return nil
 }
 
-// isUnknown reports whether Kubernetes does not know whether a node lives: nobody renews its lease.
+// isUnknown reports whether a Node's condition Ready is Unknown, because its lease is no longer renewed.
 func isUnknown(node *v1.Node) bool {
 	ready := readyCondition(node)
 	return ready != nil && ready.Status == v1.ConditionUnknown
 }
 
-// offlineSince returns since when Kubernetes has not heard of a node; zero if it has, or does not know.
+// offlineSince returns when a Node's condition Ready became Unknown, or zero if it is not Unknown.
 func offlineSince(node *v1.Node) time.Time {
 	if isUnknown(node) {
 		return readyCondition(node).LastTransitionTime.Time

@@ -33,8 +33,8 @@ type Tunnels interface {
 	// its addresses have changed. Neither blocks.
 	Restore(node string, since time.Time)
 	NodeChanged(node string)
-	// Adopt opens the port of a node that is not connected anywhere since a time, this one if it is free, and returns
-	// where callers reach it. NodeChanged closes it unless the Node has it.
+	// Adopt opens a port for a node that is not connected to any cloudcore since a time, preferably the given one, and
+	// returns where callers reach it. NodeChanged closes it again unless the Node has it.
 	Adopt(node string, port int32, since time.Time) (address string, got int32, err error)
 }
 

@@ -1,13 +1,14 @@
-// Package replicas knows which cloudcores are alive. Each one that is reached by the callers of nodes keeps a Lease in
-// cloudcore's namespace, which names the address where they reach it.
+// Package replicas finds out which cloudcores are alive. Each cloudcore that makes nodes reachable for callers keeps a
+// Lease in cloudcore's namespace, which names the address that callers connect to.
 //
 // It promises:
 //
 //   - An address counts as dead only if kube-apiserver has no Lease of it, or one that has not been renewed for a
 //     minute while this cloudcore looked. Clocks are not compared.
-//   - A cloudcore whose own Lease has not been renewed lately judges nobody: the others may count it as dead.
-//   - A cloudcore that stops deletes its Lease. What killed ones leave behind is deleted after a day, by the next one
-//     that starts.
+//   - A cloudcore that has not renewed its own Lease for 30 s declares no other dead, since the others may soon count
+//     it as dead itself.
+//   - A cloudcore that stops deletes its Lease. Leases of killed cloudcores are deleted after a day, by the next
+//     cloudcore that starts.
 package replicas
 
 import (
@@ -26,7 +27,7 @@ import (
 )
 
 const (
-	// Every is how often a Lease is renewed, and expire after which time without it is dead.
+	// Every is how often a Lease is renewed, and expire how long after the last renewal its cloudcore counts as dead.
 	Every  = 15 * time.Second
 	expire = time.Minute
 	// requestTimeout limits a request to kube-apiserver.
@@ -38,7 +39,8 @@ const (
 	value = "endpoint"
 )
 
-// Replicas is this cloudcore among the others. Its methods may be called from any goroutine.
+// Replicas keeps the Lease of this cloudcore and reads those of the others. Its methods may be called from any
+// goroutine.
 type Replicas struct {
 	leases  coordination.LeaseInterface
 	address string
@@ -50,10 +52,11 @@ type Replicas struct {
 	seen map[string]sight
 }
 
-// sight is what was seen of a Lease: its time of renewal, and when this was seen first.
+// sight is the renewal time of a Lease, and when this cloudcore saw that time first.
 type sight struct{ renewed, since time.Time }
 
-// New makes the replica that callers reach at address. leases are those of cloudcore's namespace.
+// New returns the Replicas of a cloudcore that callers reach at address. leases is the client for cloudcore's
+// namespace.
 func New(leases coordination.LeaseInterface, address string) *Replicas {
 	return &Replicas{leases: leases, address: address, seen: map[string]sight{}}
 }
@@ -92,7 +95,7 @@ func (r *Replicas) Run(ctx context.Context) {
 	}
 }
 
-// renew renews the Lease, or makes it.
+// renew renews the Lease, or creates it.
 func (r *Replicas) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -150,8 +153,8 @@ func (r *Replicas) sweep(ctx context.Context) error {
 // errStale is returned by Dead while this cloudcore's own Lease is not renewed.
 var errStale = errors.New("this cloudcore has not renewed its own lease for too long")
 
-// Dead returns those of the addresses at which no cloudcore is alive. One whose Lease has expired is dead a minute
-// after the first call that asked for it.
+// Dead returns those of the addresses at which no cloudcore is alive. An address whose Lease is no longer renewed
+// counts as dead a minute after the first call that asked about it.
 func (r *Replicas) Dead(ctx context.Context, addresses []string) (map[string]bool, error) {
 	leases, err := r.list(ctx)
 	if err != nil {
@@ -173,7 +176,7 @@ func (r *Replicas) Dead(ctx context.Context, addresses []string) (map[string]boo
 	return dead, nil
 }
 
-// look returns what is seen of the Leases now: those that have not changed since before keep their time.
+// look reads the Leases. One that has not changed since the last call keeps the time at which it was first seen.
 func look(before map[string]sight, leases []coordinationv1.Lease, now time.Time) map[string]sight {
 	seen := make(map[string]sight, len(leases))
 	for _, l := range leases {

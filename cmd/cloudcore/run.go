@@ -79,7 +79,7 @@ type cloud struct {
 	controller *edgecontroller.Controller
 	devices    *devicecontroller.Controller // nil: switched off
 	stream     *cloudstream.Server          // nil: switched off
-	// replicas are the cloudcores that callers of nodes reach; nil where stream is.
+	// replicas finds out which cloudcores are alive; nil if stream is nil.
 	replicas *replicas.Replicas
 	// learnCAs learns who signs the certificates of callers of KubeEdge's nodes.
 	learnCAs func(ctx context.Context)

@@ -3,9 +3,9 @@ package main
 /*
 #include <malloc.h>
 
-// All threads share one heap of the C library, where it has such a setting; otherwise it makes a heap for each thread.
-// Go moves the calls of SQLite, the only user of that heap, between all its threads, so each heap would keep what
-// SQLite needed there once: 1.5 MB after some bursts of pods. This runs before Go starts its threads.
+// glibc would create a heap for each thread; with this setting all threads share one. SQLite is the only user of the C
+// heap, and Go runs its calls on any thread, so each heap would keep the memory that SQLite once needed there: 1.5 MB
+// in all after some bursts of pods. This runs before Go starts its threads. Other C libraries have no such setting.
 __attribute__((constructor)) static void one_heap(void) {
 #ifdef M_ARENA_MAX
 	mallopt(M_ARENA_MAX, 1);

@@ -16,14 +16,14 @@ const (
 	// gcPercent trades a little time for memory, of which small devices have less. Half of it would cost a crowd of
 	// probes a third more time.
 	gcPercent = 50
-	// trimPeriod is how often the agent looks whether it has memory to give back, of a heap that counts as trimHeap at
-	// least.
+	// trimPeriod is how often the agent checks whether to return memory to the kernel; a smaller heap counts as
+	// trimHeap.
 	trimPeriod = time.Minute
 	trimHeap   = 20 << 20
 )
 
-// limitMemory sets up Go's runtime for a device with little memory, unless the environment (GOGC, GODEBUG) says
-// otherwise. It does not record where memory is allocated: the table for that takes 1.5 MB.
+// limitMemory configures Go's runtime for a device with little memory, unless the environment (GOGC, GODEBUG) does. It
+// turns off the recording of allocations, whose table takes 1.5 MB.
 func limitMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -33,8 +33,8 @@ func limitMemory() {
 	}
 }
 
-// trimMemory gives memory back that the start or a crowd of pods has left behind. What it returns waits for its end,
-// with ctx.
+// trimMemory returns memory to the kernel that the start of the agent or of many pods has left unused, until ctx ends.
+// wait waits for its end.
 func trimMemory(ctx context.Context) (wait func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true}) })
