@@ -4,10 +4,10 @@
 // It promises:
 //
 //   - Messages sent to the module go to the cloud by priority: queries and acknowledgements, then reports, and events
-//     last. Those of one priority keep their order, and none waits forever (sendqueue.go). Without a link they are
+//     last. Messages of one priority keep their order, and none waits forever (sendqueue.go). Without a link they are
 //     answered at once with the operation "error"; so is a request if the link ends before its answer. Nothing is
 //     stored here for later: metamanager's outbox does that.
-//   - messageQPS and messageBurst hold for KubeEdge's cloud only.
+//   - messageQPS and messageBurst apply only to KubeEdge's cloud.
 //   - A slow network blocks senders through the module's inbox; it causes no drops.
 //   - Messages from the cloud go where docs/wire.md, Dispatch, says: answers to their waiters, the rest to modules by
 //     group, in order.
@@ -107,7 +107,7 @@ type Module struct {
 	stream   *stream.Client
 	streamTo StreamOptions
 
-	// queue has the messages that wait for the link.
+	// queue holds the messages that wait for the link.
 	queue *sendQueue
 	// reconnect asks for a new connection, networkChanged reports a change of the network.
 	reconnect, networkChanged notify.Signal

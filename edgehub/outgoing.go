@@ -31,8 +31,8 @@ func (m *Module) receiveAll(ctx context.Context) error {
 	return nil
 }
 
-// sendAll sends the queued messages until ctx ends. It takes a message when it may be sent, so that more urgent ones
-// that come meanwhile go first.
+// sendAll sends the queued messages until ctx ends. It takes a message from the queue only when the rate limit allows,
+// so that more urgent messages that arrive meanwhile go first.
 func (m *Module) sendAll(ctx context.Context) {
 	for m.queue.wait(ctx) {
 		s := m.session()

@@ -14,11 +14,11 @@ import (
 type priority int
 
 const (
-	// first: what a pod waits for (a token, a Secret, a volume), acknowledgements, and the inventory.
+	// first is for queries that pods wait for (a token, a Secret, a volume), acknowledgements, and the inventory.
 	first priority = iota
-	// normal: statuses, deletions, and whatever else.
+	// normal is for statuses, deletions and everything else.
 	normal
-	// last: events.
+	// last is for events.
 	last
 	priorities
 )
@@ -26,7 +26,7 @@ const (
 const (
 	// maxQueued bounds the messages that wait in a sendQueue; further ones wait in the module's inbox.
 	maxQueued = 256
-	// maxPassed is how many messages of higher priorities may pass one that waits.
+	// maxPassed is how many messages of higher priorities may overtake a waiting one.
 	maxPassed = 8
 )
 
@@ -40,15 +40,16 @@ func priorityOf(m *model.Message) priority {
 	return normal
 }
 
-// sendQueue holds the messages that wait for the link, by priority. A slow link, and a cloud to which only so many
-// messages a second are sent, get what matters most first. One goroutine calls put, another one wait and take.
+// sendQueue holds the messages that wait for the link, by priority. So on a slow link, or with a rate limit, the most
+// urgent messages are sent first. One goroutine calls put, another one wait and take.
 type sendQueue struct {
 	// added and taken are notified after each put and take.
 	added, taken notify.Signal
 
 	mu      sync.Mutex
 	waiting [priorities][]*model.Message
-	// passed counts the messages that were taken while one of a lower priority waited, since the last of that one.
+	// passed counts, for each priority, the messages of higher priorities taken since its last one while it had waiting
+	// messages.
 	passed [priorities]int
 }
 
@@ -66,7 +67,7 @@ func (q *sendQueue) len() int {
 	return n
 }
 
-// room waits until a message may be put, and returns false if ctx ends first.
+// room waits until the queue has room for a message, and returns false if ctx ends first.
 func (q *sendQueue) room(ctx context.Context) bool {
 	for q.len() >= maxQueued {
 		select {
@@ -98,8 +99,8 @@ func (q *sendQueue) wait(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// take removes and returns the next message: the oldest of the highest priority, or of one that has been passed too
-// often. The queue must not be empty.
+// take removes and returns the next message: the oldest one of the highest priority, or of a priority that has been
+// overtaken maxPassed times. The queue must not be empty.
 func (q *sendQueue) take() *model.Message {
 	q.mu.Lock()
 	next := priorities

@@ -53,8 +53,8 @@ func (s *session) write(msg *model.Message) error {
 	return nil
 }
 
-// rateOf returns the limit for modules' messages over a link. Our own cloud needs none: it reads no faster than it can
-// serve a node, and what is reported waits in metamanager's outbox, of which a few at a time are on their way.
+// rateOf returns the limit for modules' messages over a link. Our own cloud needs no limit: it reads no faster than it
+// can serve the node, and metamanager's outbox sends only a few reports at a time.
 func (m *Module) rateOf(f wire.Features) *rate.Limiter {
 	if f.Inventory {
 		return rate.NewLimiter(rate.Inf, 1)

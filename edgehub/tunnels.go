@@ -65,7 +65,7 @@ func (m *Module) dialStream(ctx context.Context) (*edgestream.Conn, error) {
 // StreamOpen reports whether there is a stream tunnel to KubeEdge's cloudcore.
 func (m *Module) StreamOpen() bool { return m.stream != nil && m.stream.State().Tunnels > 0 }
 
-// Tunnels returns the state of the tunnels, that to KubeEdge's cloudcore included; it is empty on a node without a
+// Tunnels returns the state of the tunnels, including the one to KubeEdge's cloudcore. It is empty on a node without a
 // kubelet API.
 func (m *Module) Tunnels() (s tunnelend.State) {
 	if m.tunnels != nil {

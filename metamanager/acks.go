@@ -10,12 +10,12 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
-// acks are the reports that the cloud has answered and that are being removed from the outbox. They count as removed:
-// the next report of their queue does not wait for the disk. If the agent ends before they are removed, they are sent
-// again.
+// acks are the reports that the cloud has answered and that are being removed from the outbox. They count as removed,
+// so that the next report of their queue does not wait for the disk. If the agent stops before they are removed, they
+// are sent again.
 type acks struct {
 	mu sync.Mutex
-	// seqs has the seq of each, by key.
+	// seqs is the sequence number of each report, by its key.
 	seqs map[string]int64
 }
 
@@ -36,7 +36,7 @@ func (a *acks) begin(r store.Report) {
 	a.seqs[r.Key] = r.Seq
 }
 
-// end forgets a report that was removed, unless a newer one of its key has been answered since.
+// end forgets a report that was removed, unless a newer report with its key has been answered since.
 func (a *acks) end(r store.Report) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -45,7 +45,7 @@ func (a *acks) end(r store.Report) {
 	}
 }
 
-// acknowledged removes a report that the cloud has answered. It does not wait for that.
+// acknowledged starts the removal of a report that the cloud has answered, and does not wait for it.
 func (m *Module) acknowledged(ctx context.Context, r store.Report) {
 	m.acks.begin(r)
 	m.background(ctx, func(ctx context.Context) {

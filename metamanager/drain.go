@@ -19,7 +19,7 @@ const (
 	sendersMax      = 16
 	eventSendersMax = 4
 	unansweredMax   = 64
-	// eventTurn is how many other reports may go while events wait: then an event goes as well.
+	// eventTurn is how many other reports may be sent while events wait, before one event is sent.
 	eventTurn = 64
 )
 
@@ -134,7 +134,7 @@ type drain struct {
 	eventRoom int
 	queues    map[string]*queue
 	last      int64 // since of the newest queue
-	// reports and events are the queues on their way. passed counts the reports that went since an event did.
+	// reports and events are the queues on their way. passed counts the reports sent since the last event.
 	reports, events, passed int
 }
 
@@ -249,7 +249,7 @@ func (d *drain) next(now time.Time) (l *queue, wait time.Duration) {
 	return l, 0
 }
 
-// nextEvent returns the event that goes next if no other report is looked at; d.mu is held.
+// nextEvent returns the queue of the next event, regardless of other reports; d.mu is held.
 func (d *drain) nextEvent(now time.Time) *queue {
 	events := map[string]*queue{}
 	for name, l := range d.queues {

@@ -45,8 +45,8 @@ func (m *Module) reportEvent(ctx context.Context, key resource.Key, msg *model.M
 	return nil
 }
 
-// makeRoomForEvent counts one more event, and returns those that are to go for it. It is done before the event is
-// stored, so that many events share a commit.
+// makeRoomForEvent counts one more event, and returns the old events to delete for it. It runs before the event is
+// stored, so that many events can share a commit.
 func (m *Module) makeRoomForEvent(ctx context.Context) ([]store.Report, error) {
 	m.events.mu.Lock()
 	defer m.events.mu.Unlock()
@@ -56,7 +56,7 @@ func (m *Module) makeRoomForEvent(ctx context.Context) ([]store.Report, error) {
 	return m.oldEvents(ctx)
 }
 
-// oldEvents counts the events that wait, and returns those that are to make room; m.events.mu is held.
+// oldEvents counts the waiting events, and returns the old ones to delete; m.events.mu is held.
 func (m *Module) oldEvents(ctx context.Context) ([]store.Report, error) {
 	reports, err := m.store.OutboxKeys(ctx)
 	if err != nil {

@@ -239,7 +239,8 @@ func (m *Module) reportStatus(ctx context.Context, pod wire.Held) error {
 	return m.queue(ctx, key, msg)
 }
 
-// statusFor returns a stored status as the patch for the pod with a UID; nil if the status is not under the UID from.
+// statusFor returns a stored status as a patch for the pod with a UID; nil if the status was not stored under the UID
+// from.
 func statusFor(uid, from string, stored []byte) ([]byte, error) {
 	var id identity
 	if err := json.Unmarshal(stored, &id); err != nil || id.Metadata.UID != from {

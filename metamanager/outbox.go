@@ -23,7 +23,7 @@ import (
 //
 //   - reports that belong together (a pod's status and its end) one after another, others side by side. Two pods of one
 //     name do not belong together: a late report on the one neither replaces nor delays that on the other;
-//   - the ends of pods go first, then their statuses, and events when no other report waits for a place, or after
+//   - the ends of pods are sent first, then their statuses; an event is sent if no other report waits, or after
 //     eventTurn other reports;
 //   - what a report says is read when there is a place for it, so that one that was replaced meanwhile is not sent;
 //   - a report leaves the outbox when the cloud has answered it, and only if no newer one took its place

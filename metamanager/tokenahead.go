@@ -12,19 +12,19 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// A container waits for the tokens of its pod. The cloud is asked for them when the pod arrives, while the pod is
-// stored, so that they are here, or on their way, when edged mounts the volumes.
+// A container waits for the tokens of its pod. metamanager requests them when the pod arrives, while it stores the pod,
+// so that they are here or on their way when edged mounts the volumes.
 
 const (
 	// mirrorAnnotation is on a pod that shows a static pod of this node (v1.MirrorPodAnnotationKey).
 	mirrorAnnotation = "kubernetes.io/config.mirror"
-	// tokenSeconds is the life of a token that edged asks for where the pod does not say.
+	// tokenSeconds is the lifetime of a token that edged requests if the pod does not set one.
 	tokenSeconds = 3600
-	// tokensAhead is how many tokens of one pod are asked for ahead.
+	// tokensAhead is how many tokens of one pod are requested ahead.
 	tokensAhead = 8
 )
 
-// tokenAsks are the requests for tokens on their way to the cloud, by the row that the answer is stored in.
+// tokenAsks are the pending requests for tokens, by the row that the answer is stored in.
 type tokenAsks struct {
 	mu    sync.Mutex
 	byRow map[string]*tokenAsk
@@ -37,7 +37,7 @@ type tokenAsk struct {
 	err  error
 }
 
-// start returns the request for a row; mine is set if the caller is the one to make it, and to call end.
+// start returns the request for a row. If mine is set, the caller makes the request and calls end.
 func (a *tokenAsks) start(row string) (ask *tokenAsk, mine bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -59,8 +59,8 @@ func (a *tokenAsks) end(row string, ask *tokenAsk) {
 	close(ask.done)
 }
 
-// askToken asks the cloud for a token, or waits for the answer to the same request. It asks again if that failed: the
-// API server may not have known the pod when it arrived.
+// askToken requests a token from the cloud, or waits for the answer to the same request if that is pending. If the
+// latter fails, it makes its own request: the API server may not have known the pod when it arrived.
 func (m *Module) askToken(ctx context.Context, key resource.Key, msg *model.Message) (json.RawMessage, error) {
 	row, err := rowKey(key, msg.ContentData())
 	if err != nil {
@@ -83,7 +83,7 @@ func (m *Module) askToken(ctx context.Context, key resource.Key, msg *model.Mess
 	}
 }
 
-// askTokensAhead asks for the tokens of a pod that has come, if it is not stored yet.
+// askTokensAhead requests the tokens of a pod that has arrived and is not stored yet.
 func (m *Module) askTokensAhead(ctx context.Context, key resource.Key, pod incoming) {
 	uid, err := m.storedUID(ctx, key)
 	if err == nil && uid == pod.id.Metadata.UID || !m.link.get().Connected {
@@ -108,8 +108,8 @@ func (m *Module) askTokensAhead(ctx context.Context, key resource.Key, pod incom
 	}
 }
 
-// tokenRequests returns edged's requests for the tokens in a pod's volumes. A pod that does not start here has none:
-// the mirror of a static pod, and one that has ended or is being deleted.
+// tokenRequests returns the requests that edged will make for the tokens in a pod's volumes. There are none for a pod
+// that does not start here: the mirror of a static pod, or a pod that has ended or is being deleted.
 func tokenRequests(key resource.Key, data []byte) []*model.Message {
 	var pod struct {
 		Metadata struct {
@@ -159,7 +159,7 @@ func tokenRequests(key resource.Key, data []byte) []*model.Message {
 	return requests
 }
 
-// tokenProjection is what a pod says of a token in a volume.
+// tokenProjection is a token in a projected volume of a pod.
 type tokenProjection struct {
 	Audience          string `json:"audience"`
 	ExpirationSeconds *int64 `json:"expirationSeconds"`

@@ -198,7 +198,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// storePending stores the pending events, several at a time, and returns false when the store refused one.
+// storePending stores the pending events, several at a time, and returns false if the store refused one.
 func (r *Reporter) storePending(ctx context.Context) bool {
 	for {
 		now := time.Now()
@@ -222,16 +222,16 @@ func (r *Reporter) storePending(ctx context.Context) bool {
 	}
 }
 
-// admitted is an event that is to be stored.
+// admitted is an event to store.
 type admitted struct {
 	event *v1.Event
 	again bool
-	// undo gives back what it took of the limits.
+	// undo returns what the event took from the limits.
 	undo func()
 	err  error
 }
 
-// admit decides whether an event is reported: if it is new and within the limits. It returns nil for others.
+// admit decides whether an event is reported: it must be new and within the limits. Otherwise admit returns nil.
 func (r *Reporter) admit(event *v1.Event, now time.Time) *admitted {
 	key := keyOf(event)
 	last, again := r.reported[key]
@@ -246,7 +246,7 @@ func (r *Reporter) admit(event *v1.Event, now time.Time) *admitted {
 	return &admitted{event: event, again: again, undo: undo}
 }
 
-// storeAll stores events at a time. Those that the store refused are pending again, and it returns false.
+// storeAll stores events concurrently. If the store refused some, they are pending again and storeAll returns false.
 func (r *Reporter) storeAll(ctx context.Context, batch []*admitted, now time.Time) bool {
 	var stores sync.WaitGroup
 	for _, a := range batch {

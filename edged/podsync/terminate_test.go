@@ -79,7 +79,7 @@ func TestTerminateStopsSandboxes(t *testing.T) {
 	}
 }
 
-// TestTerminateOfStoppedPodsNeverWaits: what ends an evicted pod does not wait for its turn at the runtime.
+// TestTerminateOfStoppedPodsNeverWaits: calls that end an evicted pod do not wait for the limit.
 func TestTerminateOfStoppedPodsNeverWaits(t *testing.T) {
 	for name, why := range map[string]*status.Stopped{"evicted": {Reason: "Evicted"}, "deleted": nil} {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,13 +11,13 @@ import (
 	"github.com/edgecore-io/edgecore/edged/runtimelimit"
 )
 
-// limitedClient makes the calls that start and end pods when their turn has come.
+// limitedClient passes the calls that start and end pods through a Limiter.
 type limitedClient struct {
 	runtimeapi.RuntimeServiceClient
 	limiter *runtimelimit.Limiter
 }
 
-// limitedBy returns a client whose calls a limiter limits; client itself if there is none.
+// limitedBy returns a client whose calls pass through a limiter; it returns client itself if the limiter is nil.
 func limitedBy(limiter *runtimelimit.Limiter, client *cri.Client) *cri.Client {
 	if limiter == nil {
 		return client
@@ -27,7 +27,7 @@ func limitedBy(limiter *runtimelimit.Limiter, client *cri.Client) *cri.Client {
 	return &limited
 }
 
-// limited makes one call.
+// limited makes one call through a limiter.
 func limited[Req, Resp any](
 	ctx context.Context, limiter *runtimelimit.Limiter, kind runtimelimit.Kind,
 	call func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req, opts []grpc.CallOption,

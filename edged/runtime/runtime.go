@@ -72,7 +72,7 @@ type ContainerInputs struct {
 // Options configure a Runtime.
 type Options struct {
 	Client *cri.Client
-	// Limiter limits the calls that start and end pods; nil does not.
+	// Limiter limits the calls that start and end pods; nil means no limit.
 	Limiter  *runtimelimit.Limiter
 	Images   ImageEnsurer
 	Inputs   Inputs

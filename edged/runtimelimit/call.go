@@ -42,23 +42,23 @@ func (k Kind) phase() phase {
 	return ends
 }
 
-// measures reports whether the length of a call says how busy the runtime is. That of StopContainer says how soon the
-// container ends.
+// measures reports whether the duration of a call shows how busy the runtime is. The duration of StopContainer depends
+// on the container.
 func (k Kind) measures() bool { return k != StopContainer }
 
-// class is what a call may wait for.
+// class says which other calls a call waits for.
 type class int
 
 const (
-	// ordinary calls wait while as many calls as the limit run.
+	// ordinary calls wait while the limit is reached.
 	ordinary class = iota
-	// critical calls wait while as many critical calls as the limit run.
+	// critical calls wait while critical calls alone reach the limit.
 	critical
 	// urgent calls never wait.
 	urgent
 )
 
-// Owner is the pod for which calls are made. The zero value is nobody's: such calls come last.
+// Owner is the pod for which calls are made. The zero value is no pod; its calls come last.
 type Owner struct {
 	UID      types.UID
 	class    class
@@ -89,12 +89,12 @@ var nobody = Owner{priority: math.MinInt32}
 type call struct {
 	kind  Kind
 	owner Owner
-	// number says in which order calls arrived.
+	// number orders calls by arrival.
 	number  uint64
 	arrived time.Time
 	// granted is when the runtime was called; zero while the call waits.
 	granted time.Time
-	// counted calls are among those that the limit limits, until a time.
+	// counted is set while the call counts towards the limit, which ends at until.
 	counted bool
 	until   time.Time
 	// load is what queue.load was when the call was granted.
@@ -103,7 +103,7 @@ type call struct {
 	ready chan struct{}
 }
 
-// before reports whether a call is granted before another one of the same class.
+// before reports whether c is granted before other, a call of the same class.
 func (c *call) before(other *call, now time.Time) bool {
 	if a, b := c.impatient(now), other.impatient(now); a != b {
 		return a

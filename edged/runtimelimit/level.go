@@ -8,19 +8,19 @@ import (
 const (
 	// minLimit is the lowest limit. With two calls at once, one may wait for the disk while the other computes.
 	minLimit = 2
-	// maxLimit is the highest limit, for whatever is measured.
+	// maxLimit is the highest limit, whatever is measured.
 	maxLimit = 16
-	// perCPU is where the limit starts, for each processor.
+	// perCPU times the number of processors is where the limit starts.
 	perCPU = 2
-	// windowCalls is after how many calls the limit is adjusted.
+	// windowCalls is the number of calls after which the limit is adjusted.
 	windowCalls = 8
-	// worthwhile is how much a higher limit has to gain: 0.2 means that 10 % more calls at once get 2 % more done. With
-	// a lower limit the first pods of a burst start earlier.
+	// worthwhile is the gain that a higher limit must bring: 0.2 means that 10 % more calls at once must get 2 % more
+	// done. With a lower limit the first pods of a burst start earlier.
 	worthwhile = 0.2
-	// pace is how much the limit changes for what is gained beyond that: if nothing is gained, it falls by 7 % each
-	// time.
+	// pace scales how much the limit changes with the gain beyond worthwhile: if nothing is gained, it falls by 7 %
+	// each time.
 	pace = 0.35
-	// homing is how far the limit goes back to where it started, each time: without evidence it goes there.
+	// homing is how much each adjustment moves the limit back to where it started; without evidence it returns there.
 	homing = 0.1
 	// usualWeight is the weight of a new measurement in the average of how long calls take.
 	usualWeight = 1.0 / 8
@@ -30,12 +30,12 @@ const (
 //
 // It compares how long calls take with how many others ran beside them. If calls take twice as long with twice as many
 // at once, the runtime gets no more done, and the limit falls. If they take as long as before, it gets twice as much
-// done, and the limit rises: so it does while the runtime waits for a disk, and on a device whose processors are busy
-// with other programs, where more at once have a larger share.
+// done, and the limit rises. That is the case while the runtime waits for a disk, and while other programs keep the
+// processors busy, since more calls at once get a larger share of them.
 type level struct {
 	start, limit float64
 	trend        trend
-	// calls counts those of which others waited since the limit was adjusted last.
+	// calls counts the calls since the last adjustment that ended while others waited.
 	calls int
 	// usual is how long calls of each kind take on average, in seconds; 0 is unknown.
 	usual [kinds]float64
@@ -49,8 +49,8 @@ func newLevel(cpus int) level {
 // current returns the limit as a number of calls.
 func (l *level) current() int { return int(math.Round(l.limit)) }
 
-// measured takes in how long a call took while the runtime worked on so many at once on average, itself included.
-// limited means that others waited for it: otherwise the limit was not reached, and it stays.
+// measured records how long a call took while the runtime worked on atOnce calls on average, this one included. limited
+// is set if other calls waited; otherwise the limit was not reached and does not change.
 func (l *level) measured(now time.Time, k Kind, took time.Duration, atOnce float64, limited bool) {
 	if !k.measures() || took <= 0 || atOnce <= 0 {
 		return
@@ -71,13 +71,13 @@ func (l *level) adjust() {
 	l.limit = min(max(l.limit*math.Exp(step), minLimit), maxLimit)
 }
 
-// returned takes in how long a call took, whatever the runtime did besides.
+// returned records how long a call took, for the average of its kind.
 func (l *level) returned(k Kind, took time.Duration) {
 	l.usual[k] = average(l.usual[k], took.Seconds(), usualWeight)
 }
 
-// counts returns how long a call of a kind counts. One that takes longer waits for something that is not the runtime's
-// work, or hangs.
+// counts returns how long a call of a kind counts towards the limit. A call that takes longer hangs, or waits for
+// something other than the runtime's own work.
 func (l *level) counts(k Kind) time.Duration {
 	usual := time.Duration(l.usual[k] * float64(time.Second))
 	if k == StopContainer {
@@ -94,16 +94,17 @@ func (l *level) counts(k Kind) time.Duration {
 
 // How long calls count.
 const (
-	// countsMin and countsMax bound four times what is usual; countsUnknown is for the first calls of all.
+	// countsMin and countsMax bound this time, which is four times the average; countsUnknown applies before there is
+	// an average.
 	countsMin     = time.Second
 	countsMax     = 10 * time.Second
 	countsUnknown = 5 * time.Second
-	// stopCountsMin and stopCountsMax bound twice what is usual of a StopContainer whose container ends at once.
+	// stopCountsMin and stopCountsMax bound twice the average of a StopContainer whose container ends at once.
 	stopCountsMin = 50 * time.Millisecond
 	stopCountsMax = 250 * time.Millisecond
 )
 
-// average adds a measurement to an average; 0 is an average of nothing.
+// average adds a measurement to a moving average; 0 means that there is none yet.
 func average(old, measured, weight float64) float64 {
 	if old == 0 {
 		return measured

@@ -12,7 +12,7 @@ import (
 type Limiter struct {
 	mu    sync.Mutex
 	queue *queue
-	// timer lets calls that hang no longer count. It runs while others wait for them.
+	// timer expires calls that no longer count. It runs while other calls wait.
 	timer *time.Timer
 
 	limit, waiting, running *prometheus.Desc
@@ -33,7 +33,7 @@ func New(cpus int) *Limiter {
 
 type ownerKey struct{}
 
-// WithOwner returns a context for the calls of a pod. It keeps what Urgent has said.
+// WithOwner returns a context for the calls of a pod. They stay urgent if ctx is from Urgent.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	if ownerFrom(ctx).class == urgent {
 		o.class = urgent
@@ -53,8 +53,8 @@ func ownerFrom(ctx context.Context) Owner {
 	return o
 }
 
-// Do makes a call when its turn has come, or returns the error of the context if that ends before. The owner of the
-// call is that of the context.
+// Do makes a call on behalf of the owner in ctx as soon as the limit allows. If ctx ends before that, Do returns its
+// error.
 func (l *Limiter) Do(ctx context.Context, k Kind, call func() error) error {
 	c := l.arrive(k, ownerFrom(ctx))
 	ok := false
@@ -91,7 +91,7 @@ func (l *Limiter) expire() {
 	l.carryOn()
 }
 
-// carryOn lets the granted calls go, and sets the timer.
+// carryOn wakes the goroutines of granted calls, and sets the timer.
 func (l *Limiter) carryOn() {
 	for _, c := range l.queue.granted {
 		close(c.ready)

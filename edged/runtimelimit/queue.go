@@ -8,28 +8,28 @@ import (
 )
 
 const (
-	// patience is after how long a call is overtaken by no other.
+	// patience is how long a call may wait before no other may overtake it.
 	patience = 10 * time.Second
-	// continues is for how long after a call of a pod its next one does not wait.
+	// continues is how soon after a call of a pod its next call must arrive in order not to wait.
 	continues = 250 * time.Millisecond
 )
 
 // queue decides which calls wait and which run. It is a state machine: its methods are called one at a time, with times
-// that do not go back. Callers take the calls that they granted from the field granted.
+// that never go back. After each method, the caller takes the newly granted calls from the field granted.
 type queue struct {
 	// levels are the limits, one for each phase.
 	levels  [phases]level
 	number  uint64
 	waiting []*call
 	running []*call
-	// counted and critical are how many of the running calls count, and how many of these are of critical pods.
+	// counted is how many running calls count towards each limit, critical how many of these belong to critical pods.
 	counted, critical [phases]int
-	// last is when the last call of a pod ended well, for as long as its next one does not wait.
+	// last is when a call of a pod last succeeded; it is kept for continues.
 	last map[types.UID]time.Time
 	// load is the integral of counted over time, until at.
 	load float64
 	at   time.Time
-	// granted are the calls that were granted and not taken yet.
+	// granted are the granted calls that the caller has not taken yet.
 	granted []*call
 }
 
@@ -63,7 +63,7 @@ func (q *queue) arrive(now time.Time, k Kind, o Owner) *call {
 	return c
 }
 
-// leave ends a call, whether it waited or ran. ok: the runtime did what it was asked for.
+// leave removes a call that waited or ran. ok is set if the call succeeded.
 func (q *queue) leave(now time.Time, c *call, ok bool) {
 	q.expire(now)
 	if i := slices.Index(q.waiting, c); i >= 0 {
@@ -92,7 +92,7 @@ func (q *queue) leave(now time.Time, c *call, ok bool) {
 	q.grantWaiting(now)
 }
 
-// expire lets calls that take longer than usual no longer count.
+// expire stops counting calls that have taken much longer than usual, and grants waiting calls in their place.
 func (q *queue) expire(now time.Time) {
 	q.load += float64(q.counted[starts]+q.counted[ends]) * now.Sub(q.at).Seconds()
 	q.at = now
@@ -109,7 +109,7 @@ func (q *queue) expire(now time.Time) {
 	q.grantWaiting(now)
 }
 
-// next returns when expire has something to do for calls that wait; zero if never.
+// next returns when expire is to be called for the sake of waiting calls; zero if there is no need.
 func (q *queue) next() time.Time {
 	var first time.Time
 	if len(q.waiting) == 0 {
@@ -142,7 +142,7 @@ func (q *queue) grantWaiting(now time.Time) {
 	}
 }
 
-// allowed reports whether the limit allows another call like c.
+// allowed reports whether the limit allows c to run.
 func (q *queue) allowed(c *call) bool {
 	limit, phase := q.level(c.kind).current(), c.kind.phase()
 	if c.owner.class == critical {

@@ -132,8 +132,8 @@ func TestUrgentCallsNeverWait(t *testing.T) {
 	l.want(t, "a", "b", "u1", "u2", "u3")
 }
 
-// A pod that was just given its sandbox gets its container before others get theirs; one that took its time, as for an
-// image, waits like others.
+// A pod whose sandbox was just created gets its container before other pods get theirs. If it takes longer, as for an
+// image pull, it waits like the others.
 func TestPodsThatHaveBegunGoOn(t *testing.T) {
 	l := newTimeline(2)
 	for _, name := range []string{"a", "b", "c", "d"} {
@@ -206,7 +206,7 @@ func TestCallsThatHangStopCounting(t *testing.T) {
 	}
 }
 
-// Containers that ignore SIGTERM hold places for a moment, not for their grace period.
+// Containers that ignore SIGTERM count for a moment, not for their grace period.
 func TestGracePeriodsTakeNoPlace(t *testing.T) {
 	l := newTimeline(2)
 	for _, name := range []string{"a", "b", "c", "d", "e"} {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// model is a runtime in a simulated time. n calls at once are worked on with the speed of parallel(n) calls alone,
-// which they share.
+// model is a runtime in simulated time. It works on n calls at once with the total speed of parallel(n) calls that run
+// alone.
 type model struct {
 	q        *queue
 	now      time.Time
@@ -37,7 +37,7 @@ func newModel(cpus int, parallel func(int) float64) *model {
 	}
 }
 
-// peaks returns the parallel work of a runtime that is fastest with peak calls at once: it falls off beyond.
+// peaks returns the parallel function of a runtime that is fastest with peak calls at once, and slower with more.
 func peaks(peak float64) func(int) float64 {
 	return func(n int) float64 { return min(float64(n), peak) / (1 + 0.02*max(0, float64(n)-peak)) }
 }
@@ -108,7 +108,7 @@ func (m *model) burst(prefix string, pods int) (first, last time.Duration) {
 	return first, m.now.Sub(began) - time.Second
 }
 
-// beside returns the parallel work of a runtime on cpus processors that others want, too.
+// beside returns the parallel function of a runtime that shares cpus processors with other programs.
 func beside(cpus, others float64) func(int) float64 {
 	return func(n int) float64 { return min(float64(n), cpus*float64(n)/(float64(n)+others)) }
 }
@@ -190,7 +190,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// Calls that never return delay others only until they are known to take longer than usual.
+// Calls that never return delay others only until they have taken much longer than usual.
 func TestNothingStarves(t *testing.T) {
 	m := newModel(2, peaks(4))
 	m.burst("before", 30)
@@ -217,7 +217,7 @@ func TestNothingStarves(t *testing.T) {
 	}
 }
 
-// Whatever happens in whichever order, the counts are right, and somebody runs while somebody waits.
+// After any sequence of events the counts are right, and calls run while others wait.
 func TestRandomCalls(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	q, now := newQueue(2), time.Unix(1e9, 0)

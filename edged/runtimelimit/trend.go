@@ -3,16 +3,16 @@ package runtimelimit
 import "time"
 
 const (
-	// remembered is about how many calls a trend is made from.
+	// remembered is about how many of the latest calls make up a trend.
 	remembered = 64
-	// forgotten is after how long without calls the ones before say nothing: the device may do something else by now.
+	// forgotten is how long without calls makes earlier ones meaningless: the load of the device may have changed.
 	forgotten = 10 * time.Second
-	// doubt is how much the number of calls at once has to vary for a trend to be half certain.
+	// doubt is how much the number of calls at once must vary for a trend with a certainty of one half.
 	doubt = 0.5
 )
 
-// trend is how the length of calls depends on how many run at once: the slope of a line through the logarithms of both,
-// by least squares. Each kind of call has its own height of the line. Older calls weigh less.
+// trend estimates how the duration of calls depends on how many run at once: the slope of a least-squares line through
+// the logarithms of both. All kinds of calls share the slope, and each has its own intercept. Older calls weigh less.
 type trend struct {
 	last  time.Time
 	kinds [kinds]sums
@@ -41,7 +41,7 @@ func (t *trend) add(now time.Time, k Kind, x, y float64) {
 	s.xy += x * y
 }
 
-// slope returns the slope and how certain it is, from 0 to 1.
+// slope returns the slope and its certainty, from 0 to 1.
 func (t *trend) slope() (slope, certain float64) {
 	var xx, xy float64
 	for _, s := range t.kinds {

@@ -40,7 +40,7 @@ func Profiling() []Route {
 	}
 }
 
-// memoryProfile serves a profile of allocations, or says how to have them recorded.
+// memoryProfile serves a profile of allocations, or explains how to turn on their recording.
 func memoryProfile(name string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if runtime.MemProfileRate == 0 {

@@ -59,9 +59,9 @@ type Link struct {
 	Server   string    `json:"server,omitempty"`
 	// Reason says why the link is down.
 	Reason string `json:"reason,omitempty"`
-	// Tunnels and Streams are the open tunnels to the kubelet API, that to KubeEdge's cloudcore included, and the
-	// connections through them or as streams of the link itself. TunnelFailure says why the last tunnel could not be
-	// opened; "" if it could, or none was wanted.
+	// Tunnels counts the open tunnels to the kubelet API, including the one to KubeEdge's cloudcore. Streams counts the
+	// connections through tunnels and through streams of the link itself. TunnelFailure is why the last tunnel could
+	// not be opened; "" if it could, or if none was requested.
 	Tunnels       int    `json:"tunnels,omitempty"`
 	Streams       int    `json:"streams,omitempty"`
 	TunnelFailure string `json:"tunnelFailure,omitempty"`

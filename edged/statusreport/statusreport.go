@@ -26,8 +26,8 @@ const (
 	// within a moment when it starts, and each write wears the flash. A pod that becomes ready or ends does not wait:
 	// see reportedState.
 	debounce = 200 * time.Millisecond
-	// progressDebounce is the same for the progress of a pod that is reported as Pending: that its sandbox is ready, or
-	// has an address. A node that starts many pods reports each as Pending and as Running, and no more.
+	// progressDebounce is the same for the progress of a pod that was reported as Pending, such as a ready sandbox or
+	// an address. So a pod that starts within this time is reported twice: as Pending and as Running.
 	progressDebounce = 5 * time.Second
 	// retryMin and retryMax bound the wait after the store refused a status.
 	retryMin = time.Second
@@ -65,15 +65,15 @@ type Reporter struct {
 	changed  notify.Signal
 	// urgent wakes Run for a status that does not wait.
 	urgent notify.Signal
-	// storing are the pods of which a status is being stored. A channel is closed when that is done. So of two statuses
-	// of a pod the newer is stored last.
+	// storing has the pods whose status is being stored. The channel is closed when that is done, so two statuses of a
+	// pod are stored in order.
 	storing map[types.UID]chan struct{}
 }
 
 type report struct {
 	pod    *v1.Pod
 	status v1.PodStatus
-	// since is when the oldest change in it came that is not stored yet.
+	// since is when the oldest change that is not stored yet arrived.
 	since time.Time
 }
 
@@ -81,7 +81,7 @@ type report struct {
 type reportedState struct {
 	phase v1.PodPhase
 	ready bool
-	// containers is what the containers of a Pending pod do.
+	// containers describes the states of the containers of a Pending pod.
 	containers string
 }
 
@@ -96,7 +96,7 @@ func stateOf(status *v1.PodStatus) reportedState {
 	return s
 }
 
-// containersOf says of each container whether it runs, how often it restarted, and what it waits for.
+// containersOf describes each container: its state, how often it restarted, and why it waits.
 func containersOf(status *v1.PodStatus) string {
 	var text strings.Builder
 	for _, list := range [][]v1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
@@ -146,7 +146,8 @@ func (r *Reporter) isUrgent(uid types.UID) bool {
 	return state != r.reported[uid] && state.phase != v1.PodPending
 }
 
-// lockPod waits until no status of a pod is being stored, and keeps others from storing one until unlock is called.
+// lockPod waits until no status of the pod is being stored, and prevents others from storing one until unlock is
+// called.
 func (r *Reporter) lockPod(uid types.UID) (unlock func()) {
 	mine := make(chan struct{})
 	for {
@@ -169,21 +170,21 @@ func (r *Reporter) lockPod(uid types.UID) (unlock func()) {
 	}
 }
 
-// isProgress reports whether the pending status of a pod says no more than that the pod goes on starting. It is called
-// under the lock.
+// isProgress reports whether the pending status of a pod shows nothing but progress of its start. r.mu must be held.
 func (r *Reporter) isProgress(uid types.UID) bool {
 	state := stateOf(new(r.pending[uid].status))
 	return state.phase == v1.PodPending && state == r.reported[uid]
 }
 
-// isDue returns which pending statuses are to be stored now. The result is called under the lock.
+// isDue returns a function that reports whether a pending status is to be stored now. r.mu must be held when that is
+// called.
 func (r *Reporter) isDue(now time.Time) func(types.UID) bool {
 	return func(uid types.UID) bool {
 		return !r.isProgress(uid) || now.Sub(r.pending[uid].since) >= progressDebounce
 	}
 }
 
-// nextDue returns how long the first pending status waits yet; ok is false if none is pending.
+// nextDue returns how long until the next pending status is due; ok is false if none is pending.
 func (r *Reporter) nextDue(now time.Time) (wait time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -284,8 +284,8 @@ func TestStatusesShareCommits(t *testing.T) {
 	})
 }
 
-// TestStartingPod: a pod that starts costs a report that it is Pending and one that it runs, however long it takes and
-// whatever it gets meanwhile. What keeps it from starting is reported at once, and its progress after a while.
+// TestStartingPod: a pod that starts is reported once as Pending and once as Running, whatever progress it makes in
+// between. A reason that keeps it from starting is reported at once, and progress after progressDebounce.
 func TestStartingPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{}

@@ -51,7 +51,7 @@ type Client struct {
 // New makes a client; it does not connect yet.
 func New(o Options) *Client { return &Client{opts: o} }
 
-// State returns what there is of the tunnel and its connections. Reason is "" while it is not wanted.
+// State returns the state of the tunnel and its connections. Reason is "" while no tunnel is wanted.
 func (c *Client) State() tunnelend.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()

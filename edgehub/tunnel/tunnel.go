@@ -1,6 +1,6 @@
 // Package tunnel is the node's end of tunnels (package pkg/tunnel): on request of the cloud it connects to the cloud,
-// and joins each stream with a connection to the node's own kubelet API. Where the link is QUIC and the cloud knows
-// streams of it (wire.Streams), no tunnel is needed: the cloud opens these.
+// and joins each stream with a connection to the node's own kubelet API. If the link is QUIC and both ends agreed on
+// its streams (wire.Streams), the cloud opens those instead of a tunnel.
 //
 // It promises:
 //
@@ -70,10 +70,10 @@ type Keeper struct {
 // State is what the status command and the metrics show: of these tunnels, and of the one to KubeEdge's cloudcore
 // (package stream).
 type State struct {
-	// Tunnels and Streams are how many there are, LinkStreams those of Streams that are the link's.
+	// Tunnels and Streams are how many are open. LinkStreams are those of Streams that the link itself carries.
 	Tunnels, Streams, LinkStreams int
 	// Opened counts tunnels, Failed those that could not be opened, and Carried the streams. Refused counts streams of
-	// the link whose first bytes were not known here, or did not come.
+	// the link whose first bytes were invalid or did not arrive in time.
 	Opened, Failed, Carried, Refused int64
 	// BytesIn and BytesOut count what came from the cloud's callers and what was sent to them.
 	BytesIn, BytesOut int64
@@ -81,7 +81,7 @@ type State struct {
 	Reason string
 }
 
-// Plus returns what two kinds of tunnels have together.
+// Plus returns the sum of two states.
 func (s State) Plus(o State) State {
 	return State{
 		Tunnels: s.Tunnels + o.Tunnels, Streams: s.Streams + o.Streams, LinkStreams: s.LinkStreams + o.LinkStreams,
@@ -204,7 +204,7 @@ func (k *Keeper) serve(ctx context.Context, r tunnel.Request) {
 	}
 }
 
-// ServeLink serves the streams of a link until it has ended; ctx ends with it.
+// ServeLink serves the streams of a link until the link ends. ctx must end with the link.
 func (k *Keeper) ServeLink(ctx context.Context, streams *wire.Streams) {
 	var open sync.WaitGroup
 	defer open.Wait()

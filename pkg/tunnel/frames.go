@@ -6,14 +6,14 @@ import (
 	"net"
 )
 
-// ErrFrames is the error of a node that sends data byte by byte.
+// ErrFrames is the error for a node that sends data in tiny frames.
 var ErrFrames = errors.New("the node sends its data in frames that are too small")
 
-// Data that nobody has read yet takes memory for each frame that it came in, too. A stream carries TLS, whose records
-// have 22 bytes at least; frames of a byte are meant to fill cloudcore's memory.
+// Unread data takes memory for each of its frames, in addition to its bytes. Streams carry TLS, whose records have at
+// least 22 bytes, so a node that sends frames of one byte attacks cloudcore's memory.
 const (
-	// meterFrames is after how many data frames of all streams their size is checked, meterBytes the least that these
-	// carry.
+	// meterFrames is the number of data frames, of all streams, after which their total size is checked; meterBytes is
+	// the least size.
 	meterFrames = 4096
 	meterBytes  = 16 * meterFrames
 )
@@ -43,14 +43,15 @@ func (c *meteredConn) Read(p []byte) (int, error) {
 
 // frameMeter finds the frames in what a peer sends.
 type frameMeter struct {
-	// header is the part of the next header that has come, body how many bytes of the current frame are still to come.
+	// header is the received part of the next header, body how many bytes of the current frame are still to be
+	// received.
 	header []byte
 	body   uint32
-	// count and size are the data frames since the last check, and their bytes.
+	// count and size are the number of data frames since the last check and their bytes.
 	count, size int
 }
 
-// add takes the next bytes, and reports whether the frames are large enough.
+// add processes the next bytes, and reports whether the frames are large enough.
 func (m *frameMeter) add(p []byte) bool {
 	for len(p) > 0 {
 		if m.body > 0 {

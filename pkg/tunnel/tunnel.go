@@ -6,9 +6,9 @@
 // connection, as they are: TLS, credentials and permissions are between the caller and the node.
 //
 // Each stream has a window of its own, so that a slow reader delays only itself. CloseWrite ends one direction of a
-// stream, for as long as the other one needs; Close ends both at once, at both ends.
+// stream and leaves the other open; Close ends both directions at once, at both ends.
 //
-// A link over QUIC has such streams itself (wire.Streams), and needs no tunnel.
+// A QUIC link can carry such streams itself (wire.Streams), without a tunnel.
 package tunnel
 
 import (
@@ -46,7 +46,7 @@ const (
 	// Devices have less memory, and less is sent to them.
 	cloudWindow = 1 << 20
 	nodeWindow  = 256 << 10
-	// backlog is how many streams may wait for the node to accept them, streamsMax how many the node takes at all.
+	// backlog is how many streams may wait for the node to accept them, streamsMax how many may be open on the node.
 	backlog    = 256
 	streamsMax = 2048
 	// copyBuffer is the size of the buffer of each direction of a stream. With the headers of yamux and WebSocket it
@@ -126,8 +126,8 @@ func (o *Opener) Run() error {
 	return ErrStream
 }
 
-// Open opens a stream. It does not wait for the node to accept it, unless many others wait for that. A tunnel whose
-// node accepts none of them for 20 s is closed.
+// Open opens a stream. It does not wait for the node to accept the stream unless many others wait already. A tunnel
+// whose node accepts no stream for 20 s is closed.
 func (o *Opener) Open() (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
@@ -166,11 +166,11 @@ func (a *Acceptor) Accept() (net.Conn, error) {
 	return stream{s}, nil
 }
 
-// stream is one of a tunnel. The end of the tunnel, and of the stream by the peer's Close, is an error of Read; the
-// peer's CloseWrite is io.EOF.
+// stream is a stream of a tunnel. After the peer's CloseWrite, Read returns io.EOF; after the peer's Close or the end
+// of the tunnel, it returns another error.
 type stream struct{ *yamux.Stream }
 
-// Close ends both directions, at both ends. Nothing happens if both have ended.
+// Close ends both directions at both ends. It does nothing if both have ended.
 func (s stream) Close() error { return s.Reset() }
 
 // Streams returns how many streams there are.
@@ -210,7 +210,7 @@ type (
 	plainReader struct{ io.Reader }
 )
 
-// CloseWrite ends one direction of a connection, or both if it can end only both.
+// CloseWrite ends the sending direction of a connection, or the whole connection if it cannot be half-closed.
 func CloseWrite(c net.Conn) error {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

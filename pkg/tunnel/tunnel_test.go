@@ -172,8 +172,7 @@ func streamPair(t *testing.T, o *Opener, a *Acceptor) (near, far net.Conn) {
 	return near, far
 }
 
-// TestEndIsNoEOF: only the end of a direction is one; neither a tunnel nor a stream that ends in the middle of what it
-// carries is taken for that.
+// TestEndIsNoEOF: only the end of a direction is io.EOF. A tunnel or a stream that breaks off returns another error.
 func TestEndIsNoEOF(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end func(a *Acceptor, far net.Conn) error
@@ -237,8 +236,8 @@ func TestHalfClosed(t *testing.T) {
 	})
 }
 
-// TestFailedDirection: a connection that fails in one direction is gone at both ends of the tunnel at once, whatever
-// its other end does: here it has been told that its caller sends no more, reads no more itself, and writes.
+// TestFailedDirection: a connection that fails in one direction ends at both ends of the tunnel at once, whatever its
+// other end does. Here the other end has seen the end of its caller's direction, no longer reads, and writes.
 func TestFailedDirection(t *testing.T) {
 	o, a, _ := pair(t)
 	caller, server := joined(t, o, a)

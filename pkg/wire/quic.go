@@ -28,11 +28,12 @@ const (
 	windowHigh = 1 << 20
 )
 
-// quicConfig keeps memory small: there are many links, and most messages are small. streams is how many the peer may
-// open, window the largest window of a stream.
+// quicConfig keeps memory small: there are many links, and most messages are small. streams is how many streams the
+// peer may open, window the largest window of a stream.
 func quicConfig(limits Limits, streams int64, window uint64) *quic.Config {
-	// A connection's window is granted again when a quarter of it was read: twice the windows of all streams leaves
-	// each stream its own, whichever others are not read. What limits memory are the windows of the streams.
+	// A connection's window is extended only after a quarter of it was read. At twice the sum of all streams' windows,
+	// a stream can always use its own window, even if no other stream is read. Memory is limited by the windows of the
+	// streams.
 	const all = 2 * (StreamsMax + 2)
 	return &quic.Config{
 		// A dial has its own timeout, which QUIC's 5 s would override.
@@ -55,7 +56,7 @@ type quicConn struct {
 	features          Features
 	onPing            func()
 	tally             tally
-	// streams are those beside the link's own; nil if none were agreed on.
+	// streams are the streams in addition to the link's own; nil if none were agreed on.
 	streams *Streams
 
 	writing, signing sync.Mutex

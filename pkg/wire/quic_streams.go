@@ -14,40 +14,39 @@ import (
 )
 
 const (
-	// StreamsMax is how many streams a link has at most beside its own. Each takes no more bytes than its window before
-	// they are read: on the device these are 16 MiB for all of them.
+	// StreamsMax is how many streams a link may have in addition to its own two. Each buffers at most its window of
+	// unread data, on the device 16 MiB in all.
 	StreamsMax = 128
-	// streamWindow is the largest window of a device's streams where the cloud may open some, that of the messages
-	// included. Of 128 KiB in 50 ms, 2.6 MB pass a second.
+	// streamWindow is the largest window of each stream on the device, including that of the messages, if streams were
+	// agreed on. With a round trip of 50 ms it allows 2.6 MB a second.
 	streamWindow = 128 << 10
-	// useAPI begins a stream to the node's kubelet API, as streamUse begins that of the messages.
+	// useAPI begins a stream to the node's kubelet API, as streamUse begins the stream of messages.
 	useAPI = "api"
 	// openerTimeout is how long the first bytes of a stream may take.
 	openerTimeout = 10 * time.Second
-	// streamUrgency comes after the urgency of the link's own streams, 3: whenever these have something to send, it
-	// leaves first.
+	// streamUrgency is less urgent than 3, that of the link's own streams, whose data is therefore sent first.
 	streamUrgency = 5
 )
 
-// Codes with which an end resets a stream.
+// Codes of resets of streams.
 const (
 	streamEnded  quic.StreamErrorCode = 0
 	streamOpener quic.StreamErrorCode = 1 // its first bytes are not known here
 )
 
-// ErrStreams is returned by Streams.Open while there are as many streams as a link may have.
+// ErrStreams is returned by Streams.Open while StreamsMax streams are open.
 var ErrStreams = fmt.Errorf("the link has %d streams, which is the limit", StreamsMax)
 
-// Streams are those of a QUIC link beside its own, where both ends agreed on them (Features.Streams): the cloud opens
-// one for each connection to the node's kubelet API. Each has its own window. The window of the connection is larger
-// than all of them together, so that a stream that is not read delays neither the others nor the link.
+// Streams are the streams of a QUIC link in addition to its own two, if both ends agreed on them (Features.Streams).
+// The cloud opens one for each connection to the node's kubelet API. Each has its own window. The window of the
+// connection is larger than all of these together, so a stream that is not read delays neither the others nor the link.
 type Streams struct {
 	conn *quic.Conn
 	open atomic.Int32
 }
 
-// Open opens a stream, in the cloud. address is where callers reach the kubelet API; the zero value is not known. Open
-// waits until the node takes another stream, not until it has accepted this one.
+// Open opens a stream; only the cloud calls it. address is where callers reach the kubelet API; the zero value means
+// unknown. Open waits until the node allows another stream, but not until the node has accepted it.
 func (s *Streams) Open(ctx context.Context, address netip.Addr) (net.Conn, error) {
 	if s.open.Add(1) > StreamsMax {
 		s.open.Add(-1)
@@ -72,8 +71,8 @@ func (s *Streams) Open(ctx context.Context, address netip.Addr) (net.Conn, error
 	return c, c.SetWriteDeadline(time.Time{})
 }
 
-// Accept waits for the next stream that the cloud opens, on the node. After an error the link has ended, or ctx. The
-// caller reads the stream's first bytes with Opener, without delaying the next Accept.
+// Accept waits for the next stream that the cloud opens; only the node calls it. An error means that the link or ctx
+// has ended. The caller reads the stream's first bytes with Opener, without delaying the next Accept.
 func (s *Streams) Accept(ctx context.Context) (*Stream, error) {
 	q, err := s.conn.AcceptStream(ctx)
 	if err != nil {
@@ -83,12 +82,12 @@ func (s *Streams) Accept(ctx context.Context) (*Stream, error) {
 	return &Stream{Stream: q, conn: s.conn, closed: func() {}}, nil
 }
 
-// Stream is one of a link's streams as a connection. One goroutine may read while another one writes.
+// Stream is a stream of a link as a connection. One goroutine may read while another one writes.
 type Stream struct {
 	*quic.Stream
 	conn   *quic.Conn
 	closed func() // called once
-	// ended: the peer has sent everything. wrote: this end has. done: Close was called.
+	// ended is set after the peer has ended its direction, wrote after this end has ended its own, done after Close.
 	ended, wrote, done atomic.Bool
 }
 
@@ -140,14 +139,14 @@ func (s *Stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends what this end sends; what was written arrives.
+// CloseWrite ends the direction of this end; data that was written before is still delivered.
 func (s *Stream) CloseWrite() error {
 	s.wrote.Store(true)
 	return s.Stream.Close()
 }
 
-// Close implements net.Conn. A direction that has not ended in order is reset: the peer gets an error, and what is
-// under way is lost.
+// Close implements net.Conn. A direction that has not ended yet is reset: the peer gets an error, and data in transit
+// is lost.
 func (s *Stream) Close() error {
 	s.reset(streamEnded)
 	return nil
@@ -170,10 +169,10 @@ func (s *Stream) LocalAddr() net.Addr { return s.conn.LocalAddr() }
 // RemoteAddr implements net.Conn.
 func (s *Stream) RemoteAddr() net.Addr { return s.conn.RemoteAddr() }
 
-// errStream ends the link of a cloud that opens streams that were not agreed on.
+// errStream ends a link whose cloud opens a stream although none were agreed on.
 var errStream = &Malformed{Err: errors.New("the cloud has opened a stream although streams were not agreed on")}
 
-// forbidStreams ends the link with its first stream.
+// forbidStreams ends the link if the cloud opens a stream.
 func (c *quicConn) forbidStreams() {
 	if _, err := c.conn.AcceptStream(c.conn.Context()); err == nil {
 		code, reason := CloseCode(errStream)

@@ -7,8 +7,8 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
-// OpReport is the operation of the message with which the cloud asks the node to report the status of a pod again, if
-// Report is agreed. Its resource is the pod's, as "default/pod/web".
+// OpReport is the operation of the message that asks the node to report the status of a pod again. The cloud sends it
+// only if Features.Report is agreed. Its resource names the pod, such as "default/pod/web".
 const OpReport = "report"
 
 // maxReportRequest is the largest content of such a message in bytes.
@@ -16,7 +16,7 @@ const maxReportRequest = 256
 
 // reportRequest is the content of such a message.
 type reportRequest struct {
-	// UID is the pod's: of another pod of the name nothing is reported.
+	// UID is the pod's. A pod with the same name and another UID is not reported.
 	UID string `json:"uid"`
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// tunnelBuffer is the size of a tunnel's WebSocket's buffers, and of its largest messages.
+	// tunnelBuffer is the size of the buffers of a tunnel's WebSocket, and of its largest messages.
 	tunnelBuffer = 16 << 10
 	// tunnelMessage is the largest message of a tunnel that is read.
 	tunnelMessage = 64 << 10

@@ -37,7 +37,7 @@ type Conn interface {
 	Close(code int, reason string) error
 	// Features are what both ends agreed on.
 	Features() Features
-	// Streams are those beside the link's own; nil if the ends have not agreed on any.
+	// Streams are the streams in addition to the link's own; nil if none were agreed on.
 	Streams() *Streams
 	// Protocol is "websocket" or "quic".
 	Protocol() string

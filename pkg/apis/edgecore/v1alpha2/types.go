@@ -95,8 +95,8 @@ type Edged struct {
 type EdgeHub struct {
 	Enable    bool  `json:"enable"`
 	Heartbeat int32 `json:"heartbeat"`
-	// MessageQPS and MessageBurst limit the messages a second to KubeEdge's cloudcore; 0 is no limit. Messages to
-	// cloudcore of this project have none.
+	// MessageQPS and MessageBurst limit the messages per second to KubeEdge's cloudcore; 0 means no limit. Messages to
+	// cloudcore of this project are not limited.
 	MessageQPS         int32     `json:"messageQPS"`
 	MessageBurst       int32     `json:"messageBurst"`
 	ProjectID          string    `json:"projectID"`
