@@ -38,7 +38,8 @@ type demo struct {
 	kube    *kube.Cluster
 	metrics *metricsserver.Server
 	cloud   *cloud.Cloud
-	// network is the device's, behind NAT. Cables are its only ways to cloudcore: of the link, and of the certificates.
+	// network is the device's network behind NAT. The cables are its only ways to cloudcore: one for the link, one for
+	// certificates.
 	network *nat.Network
 	cables  []*proxy.Proxy
 	ctrd    *containerd.Instance
@@ -120,7 +121,7 @@ func (d *demo) prepare(ctx context.Context) error {
 	return (&record{Owner: owner}).save(d.dir)
 }
 
-// bin holds the programs that the story runs, wrapped those that run in the device's network.
+// bin is the folder of the programs that the demo runs, wrapped that of programs that run in the device's network.
 func (d *demo) bin() string     { return filepath.Join(d.dir, "bin") }
 func (d *demo) wrapped() string { return filepath.Join(d.dir, "wrapped") }
 

@@ -1,8 +1,7 @@
 // Command demo is `make demo`: a Kubernetes cluster, cloudcore and an edge device behind NAT on one machine. It shows
-// how kubectl reaches the device's pods, and what becomes of them when the link is cut, the agent is killed and every
-// container is lost. It tells each step, with the commands and what they print, and removes all that it made: at its
-// end, on a failure, on Ctrl-C, and with `make demo-stop` also after it was killed itself. Nothing in it is played:
-// each step is checked before it is announced.
+// how kubectl reaches the device's pods, and what happens to them when the link is cut, the agent is killed and every
+// container is lost. It prints each step with its commands and their output, and checks each result. It removes
+// everything that it created: at its end, on a failure, on Ctrl-C, and with `make demo-stop` also after it was killed.
 package main
 
 import (

@@ -30,7 +30,7 @@ const (
 	gracePeriod = 25 * time.Second
 )
 
-// startCluster starts etcd, Kubernetes and metrics-server. All that has to be built is built first.
+// startCluster starts etcd, Kubernetes and metrics-server, after everything has been built.
 func (d *demo) startCluster(ctx context.Context) error {
 	binaries, err := kube.Build(ctx, d.out)
 	if err != nil {
@@ -60,7 +60,7 @@ func (d *demo) startCluster(ctx context.Context) error {
 	if err := os.Symlink(d.kube.Kubeconfig(kube.AdminUser), d.kubeconfig()); err != nil {
 		return err
 	}
-	// Until then kubectl complains about an API that does not answer.
+	// Until then kubectl prints errors about an API that does not answer.
 	return d.until(ctx, patience, "kube-apiserver reaches metrics-server", func() error {
 		_, err := d.quiet(ctx, "kubectl wait --for=condition=Available --timeout=10s apiservice/"+
 			metricsserver.APIService)
@@ -68,7 +68,7 @@ func (d *demo) startCluster(ctx context.Context) error {
 	})
 }
 
-// startNetwork makes the device's network, and the command "device" that runs another one in it.
+// startNetwork creates the device's network, and the command "device", which runs another command in it.
 func (d *demo) startNetwork(ctx context.Context) (err error) {
 	if d.network, err = nat.Start(ctx); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (d *demo) startNetwork(ctx context.Context) (err error) {
 	return d.network.Wrap(d.onDevice())
 }
 
-// onDevice is the program that runs a command in the device's network.
+// onDevice is the path of the command "device".
 func (d *demo) onDevice() string { return filepath.Join(d.bin(), "device") }
 
 // wrap returns a program that runs another one in the device's network.
@@ -86,8 +86,8 @@ func (d *demo) wrap(program string) (string, error) {
 	return path, d.network.Wrap(path, program)
 }
 
-// startCloud starts cloudcore with the rights of deploy/cloudcore, and lays the cables. cloudcore itself listens where
-// the device cannot reach it.
+// startCloud starts cloudcore with the rights of deploy/cloudcore, and the cables. cloudcore itself listens at an
+// address that the device cannot reach.
 func (d *demo) startCloud(ctx context.Context) error {
 	if err := d.startNetwork(ctx); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// lastLog asks for the last line that a web server has logged.
+// lastLog prints the last line in the log of a web server.
 const lastLog = "kubectl logs deployment/web --tail=1"
 
 // reach shows that kubectl reaches the device behind NAT, and how.
@@ -62,7 +62,7 @@ func (d *demo) outOfReach(ctx context.Context) error {
 	return nil
 }
 
-// untilShown waits until a command succeeds and prints what a pattern matches, and shows it then.
+// untilShown waits until a command succeeds with output that matches a pattern, and then shows it.
 func (d *demo) untilShown(ctx context.Context, command, pattern string) error {
 	want := regexp.MustCompile(pattern)
 	if err := d.until(ctx, patience, command+" prints what it should", func() error {

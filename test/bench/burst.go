@@ -12,11 +12,11 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/floor"
 )
 
-// atOnce are the numbers of pods that the floor of a burst works on at a time. The best of them is the floor: more at a
-// time only compete for the processors, and fewer leave them idle.
+// atOnce are the numbers of pods that the floor of a burst works on at a time. The fastest one is the floor: more pods
+// at a time compete for the processors, and fewer leave them idle.
 var atOnce = []int{4, 8, 16, burst}
 
-// floors are what bursts of the floor took, by how many pods it worked on at a time.
+// floors are the times of the floor's bursts, by the number of pods at a time.
 type floors map[int]*lives
 
 func newFloors() floors {
@@ -67,7 +67,7 @@ func (f floors) String() string {
 	return strings.Join(list, "; ")
 }
 
-// fullBursts makes bursts of full pods, as a cloud sends them, in turn with the floor's.
+// fullBursts measures bursts of full pods, sent as a cloud sends them, in turn with the floor's.
 func (b *bench) fullBursts(ctx context.Context, d *device, like *floor.Client) error {
 	say("bursts of %d such pods", burst)
 	var ours lives
@@ -95,8 +95,8 @@ func (b *bench) fullBursts(ctx context.Context, d *device, like *floor.Client) e
 	return nil
 }
 
-// burst makes 30 pods at once and deletes them, and returns when the cloud was told that the first ran, that the last
-// did, and that all were gone.
+// burst creates 30 pods at once and deletes them. It returns when the cloud received that the first pod ran, that the
+// last one ran, and that all were gone.
 func (d *device) burst(ctx context.Context, prefix string) (first, up, down time.Duration, err error) {
 	names := make([]string, burst)
 	began := time.Now()
@@ -112,7 +112,7 @@ func (d *device) burst(ctx context.Context, prefix string) (first, up, down time
 		return 0, 0, 0, err
 	}
 	first = time.Since(began)
-	// Each is looked at again only once the one before it runs.
+	// Each pod is checked only after the one before it runs.
 	for _, name := range names {
 		if err := d.until(ctx, name+" runs", func() bool { return runs(name) }); err != nil {
 			return 0, 0, 0, err

@@ -124,9 +124,9 @@ func (c *cloud) endpoint(r *replica, name, address string) *v1.Node {
 	return node
 }
 
-// TestTakeOver: the nodes of a cloudcore that is gone, and which are offline, get the endpoint of another one, once,
-// and their callers are told that they are offline. Those of a cloudcore that lives keep what they have, and so do
-// nodes that are not offline.
+// TestTakeOver: offline nodes of a cloudcore that is gone get the endpoint of another cloudcore, once, and their
+// callers are told that they are offline. Nodes of a cloudcore that is alive keep their endpoints, and so do nodes that
+// are not offline.
 func TestTakeOver(t *testing.T) {
 	c := start(t, kube.Options{}, "rbac.yaml")
 	wait.Until(t, "cloudcore may act for nodes", func() (err error) {
@@ -182,7 +182,7 @@ func TestTakeOver(t *testing.T) {
 	c.told("127.0.0.2", port+3, "node orphan is offline since 2026-11-25T15:22:22Z")
 }
 
-// TestTakeOverRace: of two cloudcores that see the same Node, one takes it over.
+// TestTakeOverRace: if two cloudcores see the same offline Node, one of them takes it over.
 func TestTakeOverRace(t *testing.T) {
 	c := start(t, kube.Options{}, "rbac.yaml")
 	wait.Until(t, "cloudcore may act for nodes", func() (err error) {

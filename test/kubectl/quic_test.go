@@ -13,8 +13,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 
-// TestTunnelQUIC: kubectl works with a device behind NAT whose link is QUIC, by streams of this link: no WebSocket port
-// can be reached from the device, and no tunnel is opened.
+// TestTunnelQUIC: kubectl works with a device behind NAT through streams of its QUIC link. The device cannot reach a
+// WebSocket port, and no tunnel is opened.
 func TestTunnelQUIC(t *testing.T) {
 	first, err := daemon.FreePort()
 	env.Must(t, err)
@@ -51,7 +51,7 @@ func TestTunnelQUIC(t *testing.T) {
 	t.Run("no tunnel", n.testNoTunnel)
 }
 
-// testNoTunnel checks that what reaches the device are streams of its link, and that no tunnel was opened or tried.
+// testNoTunnel checks that connections reach the device as streams of its link, and that no tunnel was opened or tried.
 func (n *node) testNoTunnel(t *testing.T) {
 	follow := n.kubectl(t, "logs", "-f", "talker")
 	out, err := follow.output()

@@ -13,8 +13,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestStatuses: the status of a pod that another writer has overwritten is its node's again, over the same link: what a
-// person has written, also to a mirror pod, and what a copy of the device reported to another cloudcore before both
+// TestStatuses: if another writer overwrites the status of a pod, the node's own status returns, over the same link.
+// The writer is a person, also for a mirror pod, or a copy of the device that reported to another cloudcore before both
 // were killed.
 func TestStatuses(t *testing.T) {
 	t.Parallel()

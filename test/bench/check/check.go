@@ -7,17 +7,17 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/results"
 )
 
-// verdict is what comes of comparing a row.
+// verdict is the result of comparing a ratio.
 type verdict int
 
 const (
-	// good is a ratio that is not worse by more than is allowed.
+	// good is a ratio that is not worse by more than allowed.
 	good verdict = iota
-	// noisy is one that is, though its samples and the recorded ones spread so far that chance may have done it.
+	// noisy is a ratio that is worse by more than allowed, which the spread of the samples may explain.
 	noisy
-	// worse is one that chance has hardly done.
+	// worse is a ratio that is worse by more than allowed, which the spread does not explain.
 	worse
-	// unmeasured is a row of which one of the files has nothing.
+	// unmeasured is a ratio that was recorded and not measured.
 	unmeasured
 )
 
@@ -29,7 +29,7 @@ type comparison struct {
 	verdict            verdict
 }
 
-// compare compares each ratio that is recorded. allowed is by how much one may be worse: 0.15 is 15 %.
+// compare compares each recorded ratio. allowed is how much worse a ratio may be: 0.15 is 15 %.
 func compare(recorded, measured *results.File, allowed float64) []comparison {
 	var list []comparison
 	for _, s := range recorded.Series {
@@ -50,8 +50,8 @@ func compare(recorded, measured *results.File, allowed float64) []comparison {
 	return list
 }
 
-// judge compares two ratios. Noise does not excuse what is beyond it: a ratio is worse if even the least that it may be
-// exceeds the most that the recorded one may be.
+// judge compares two ratios. A ratio that is worse by more than allowed counts as worse if its confidence interval is
+// entirely above that of the recorded ratio, and as noisy otherwise.
 func judge(recorded, measured results.Ratio, allowed float64) verdict {
 	switch {
 	case measured.Value <= recorded.Value*(1+allowed):
@@ -62,10 +62,10 @@ func judge(recorded, measured results.Ratio, allowed float64) verdict {
 	return worse
 }
 
-// change is by how much the ratio is worse, in percent; less than 0 is better.
+// change returns how much worse the ratio is, in percent; a negative number is an improvement.
 func (c comparison) change() float64 { return 100 * (c.measured.Value/c.recorded.Value - 1) }
 
-// String is the comparison as a line.
+// String returns the comparison as a line of text.
 func (c comparison) String() string {
 	metric, _ := results.MetricOf(c.metric)
 	what := metric.Title
@@ -81,7 +81,7 @@ func (c comparison) String() string {
 		what, is.Value, is.Low, is.High, was.Value, was.Low, was.High, c.change())
 }
 
-// report lists comparisons. The error names the rows that are worse; nothing to compare is an error, too.
+// report lists comparisons. The error names the ratios that are worse. It is an error if nothing was compared.
 func report(list []comparison, allowed float64) (string, error) {
 	var lines, bad []string
 	compared, unsure := 0, 0

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// burstPods is how many pods are made at once, burstRounds how often.
+	// burstPods is how many pods are created at once, burstRounds how often.
 	burstPods   = 30
 	burstRounds = 3
 )
 
-// floorLevels are how many pods the floor makes at a time: its best level counts.
+// floorLevels are the numbers of pods that the floor creates at a time; the fastest level counts.
 var floorLevels = []int{4, 8, 16, burstPods}
 
 // burstTimes are those of one burst: from the first create to the first and last pod that runs, and from the first
@@ -32,7 +32,7 @@ type burstTimes struct {
 	writes            int
 }
 
-// burst makes 30 default pods at once, with a token each, in the same run as the floor makes as many.
+// burst measures bursts of 30 default pods, each with a token, in turn with bursts of the floor.
 func (e *edgeSite) burst(ctx context.Context) error {
 	say("%d pods at once, %d times", burstPods, burstRounds)
 	var first, last, gone, floorUp, floorDown []time.Duration
@@ -70,7 +70,8 @@ func (e *edgeSite) burst(ctx context.Context) error {
 	return nil
 }
 
-// floorBurst makes and deletes as many pods with the bare CRI at each level, and returns the times of the best.
+// floorBurst creates and deletes as many pods with bare CRI calls at each level, and returns the times of the fastest
+// level.
 func (e *edgeSite) floorBurst(ctx context.Context, round int) (up, down time.Duration, err error) {
 	for _, level := range floorLevels {
 		pods := make([]*floor.Pod, burstPods)
@@ -109,7 +110,7 @@ func (e *edgeSite) atOnce(ctx context.Context, level int, do func(context.Contex
 	return all.Wait()
 }
 
-// podBurst makes and deletes pods, and returns when each state was seen by a client that watches.
+// podBurst creates and deletes pods, and returns when a watching client saw each state.
 func (e *edgeSite) podBurst(ctx context.Context, round int) (b burstTimes, err error) {
 	ctx, cancel := context.WithTimeout(ctx, edgeTime)
 	defer cancel()

@@ -32,16 +32,16 @@ type fixture struct {
 	kube  *kube.Cluster
 	api   kubernetes.Interface
 	cloud *cloud.Cloud
-	// more are cloudcores beside that one.
+	// more are further cloudcores.
 	more  []*cloud.Cloud
 	cable *proxy.Proxy
 	stops ending
 }
 
-// siteOptions say what a fixture is like.
+// siteOptions configure a fixture.
 type siteOptions struct {
 	cluster kube.Options
-	// hub and modules are more keys of cloudcore's configuration.
+	// hub and modules are additional keys of cloudcore's configuration.
 	hub, modules map[string]any
 	// address is where nodes reach cloudcore; empty is 127.0.0.1.
 	address string
@@ -126,10 +126,11 @@ func (s *fixture) namespace(ctx context.Context, name string) error {
 	return err
 }
 
-// memory is what all cloudcores take: resident by the kernel; live objects and stacks by their own metrics.
+// memory is the memory of all cloudcores: resident according to the kernel, and live objects and stacks according to
+// their metrics.
 type memory struct{ rss, anon, heap, stacks, goroutines float64 }
 
-// memoryNow looks at the memory of all cloudcores: the resident as it is, the live after a collection.
+// memoryNow reads the memory of all cloudcores: resident memory as it is, live memory after a garbage collection.
 func (s *fixture) memoryNow(ctx context.Context) (sum memory, err error) {
 	for _, c := range s.clouds() {
 		m, err := memoryOf(ctx, c)
@@ -176,8 +177,8 @@ func metric(text, name string) (float64, error) {
 	return 0, fmt.Errorf("cloudcore has no metric %s", name)
 }
 
-// used is the processor time of all cloudcores, of kube-apiserver, and of this program, which is the edges; and how
-// long cloudcores waited for a processor.
+// used is the processor time of all cloudcores, of kube-apiserver, and of this program, which simulates the nodes, and
+// how long cloudcores waited for a processor.
 type used struct{ cloud, api, edges, waited time.Duration }
 
 func (s *fixture) used() (u used, err error) {

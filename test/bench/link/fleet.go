@@ -30,7 +30,7 @@ const (
 	storms     = 3
 	calm       = 20 * time.Second
 	stormLimit = 10 * time.Second
-	// onePod is what nodes have of which the results are kept.
+	// onePod is the content of nodes whose results are recorded.
 	onePod = "one pod and configmap more"
 )
 
@@ -81,7 +81,7 @@ func measureLoad(ctx context.Context, t *table, o options, n int) (err error) {
 	return nil
 }
 
-// point is where results of this fleet are.
+// point returns the point of this fleet's results.
 func (f *fleet) point() results.Point { return results.Point{Nodes: f.n, Replicas: f.opts.replicas} }
 
 func (f *fleet) row(what, measured, floor, limit string) {

@@ -14,8 +14,8 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// kubeletClient makes the requests that kube-apiserver makes to a kubelet API, with its certificate. Each has a
-// connection of its own.
+// kubeletClient makes the requests that kube-apiserver makes to a kubelet API, with kube-apiserver's client
+// certificate. Each request has its own connection.
 type kubeletClient struct{ tls *tls.Config }
 
 func newKubeletClient(cert, key string) (*kubeletClient, error) {
@@ -23,7 +23,7 @@ func newKubeletClient(cert, key string) (*kubeletClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The node's certificate is its own, as kube-apiserver accepts it without --kubelet-certificate-authority.
+	// The node's certificate is not verified, as in kube-apiserver without --kubelet-certificate-authority.
 	return &kubeletClient{&tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true,
 	}}, nil
@@ -50,7 +50,7 @@ func (k *kubeletClient) get(ctx context.Context, address, path string) (io.ReadC
 // logsPath is the request of kubectl logs.
 const logsPath = "/containerLogs/default/" + tunnelPod + "/main"
 
-// firstByte returns how long kubectl logs takes until there is a line: with a new connection.
+// firstByte returns how long kubectl logs takes over a new connection until the first line arrives.
 func (k *kubeletClient) firstByte(ctx context.Context, address string) (time.Duration, error) {
 	began := time.Now()
 	body, err := k.get(ctx, address, logsPath)
@@ -71,8 +71,8 @@ const (
 	execError    = 3
 )
 
-// exec runs a command in the pod, and returns how many bytes it has printed and how long that took from the first one
-// on.
+// exec runs a command in the pod. It returns how many bytes the command printed, and how long that took after the first
+// byte.
 func (k *kubeletClient) exec(ctx context.Context, address string, command ...string) (int64, time.Duration, error) {
 	query := url.Values{"output": {"1"}, "command": command}
 	dialer := websocket.Dialer{

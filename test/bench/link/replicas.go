@@ -11,7 +11,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
 )
 
-// addClouds starts more cloudcores beside the first, with the same configuration but for their ports.
+// addClouds starts further cloudcores, with the configuration of the first except for their ports.
 func (s *fixture) addClouds(ctx context.Context, count int) error {
 	for i := range count {
 		opts := s.cloud.Options
@@ -29,10 +29,10 @@ func (s *fixture) addClouds(ctx context.Context, count int) error {
 	return nil
 }
 
-// clouds are all cloudcores, the first one first.
+// clouds returns all cloudcores, the first one first.
 func (s *fixture) clouds() []*cloud.Cloud { return append([]*cloud.Cloud{s.cloud}, s.more...) }
 
-// hubs are the addresses of all cloudcores' WebSockets.
+// hubs returns the addresses of all cloudcores' WebSockets.
 func (s *fixture) hubs() []string {
 	var list []string
 	for _, c := range s.clouds() {

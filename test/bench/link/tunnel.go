@@ -53,8 +53,8 @@ var tunnelParts = []struct {
 	{"slow", (*tunnelSite).slow},
 }
 
-// measureTunnel measures kubectl's ways to a device: with the requests that kube-apiserver makes, to the same kubelet
-// API, at its own port and through the tunnel. Whatever it compares it measures in turns.
+// measureTunnel compares the two ways in which kubectl reaches a device: the kubelet API's own port, and the tunnel. It
+// makes the requests that kube-apiserver makes, both ways in turn.
 func measureTunnel(ctx context.Context, t *table, o options) (err error) {
 	network, err := wan.Start(ctx)
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 const (
 	// openStreams is how many streams are open when memory is measured: a node has at most 32 logs open.
 	openStreams = 30
-	// probes is how many messages of the link are timed, and probePause the time between two: edgecore asks the cloud
-	// about 5 tokens a second.
+	// probes is how many messages of the link are timed, and probePause the time between two: edgecore sends the cloud
+	// at most about 5 token reviews a second.
 	probes     = 110
 	probePause = 220 * time.Millisecond
 )
 
-// streamMemory measures what cloudcore takes for each stream that is open and at rest, as kubectl logs -f of a silent
-// container is.
+// streamMemory measures cloudcore's memory for each open and idle stream, such as kubectl logs -f of a silent
+// container.
 func (s *tunnelSite) streamMemory(ctx context.Context) error {
 	var open []io.Closer
 	defer func() {
@@ -63,8 +63,8 @@ func (s *tunnelSite) streamMemory(ctx context.Context) error {
 	return nil
 }
 
-// linkBeside times messages of the link while a stream takes all that the path has: 100 Mbit/s with a round trip of
-// 50 ms and a queue of 50 ms, directly and through the tunnel.
+// linkBeside times messages of the link while a stream takes all bandwidth of the path, directly and through the
+// tunnel. The path has 100 Mbit/s, a round trip of 50 ms and a queue of 50 ms.
 func (s *tunnelSite) linkBeside(ctx context.Context) error {
 	defer func() { _ = s.network.Cable(context.WithoutCancel(ctx)) }()
 	for _, path := range []struct {
@@ -100,7 +100,7 @@ func (s *tunnelSite) linkBeside(ctx context.Context) error {
 	return nil
 }
 
-// probeBeside is probe while a file is read again and again.
+// probeBeside runs probe while a file is read repeatedly.
 func (s *tunnelSite) probeBeside(ctx context.Context, address string) ([]time.Duration, error) {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -122,7 +122,8 @@ func (s *tunnelSite) probeBeside(ctx context.Context, address string) ([]time.Du
 	return list, errors.Join(err, failed)
 }
 
-// probe times messages of the link: each asks the kubelet API with a new token, about which edgecore asks the cloud.
+// probe times messages of the link: each request to the kubelet API has a new token, which edgecore has the cloud
+// review.
 func (s *tunnelSite) probe(ctx context.Context) ([]time.Duration, error) {
 	config := s.client.tls.Clone()
 	config.Certificates = nil

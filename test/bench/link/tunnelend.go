@@ -34,8 +34,8 @@ func (s *tunnelSite) endTunnel(ctx context.Context) error {
 	})
 }
 
-// shutTunnels shuts the sockets of tunnels in cloudcore: it has no command for that. Those of links are known by their
-// ports, which prepare has noted before there was a tunnel.
+// shutTunnels shuts down cloudcore's sockets of tunnels, since cloudcore has no command for that. It skips the sockets
+// of links, whose ports prepare recorded before there was a tunnel.
 func (s *tunnelSite) shutTunnels() error {
 	return s.hubSockets(func(fd int, port uint16) error {
 		if s.links[port] {
@@ -48,8 +48,8 @@ func (s *tunnelSite) shutTunnels() error {
 	})
 }
 
-// hubSockets calls do with a copy of each socket of cloudcore at its port for links and tunnels, and the port of its
-// other end.
+// hubSockets calls do for each socket at cloudcore's port for links and tunnels, with a copy of the socket and the port
+// of its other end.
 func (s *tunnelSite) hubSockets(do func(fd int, port uint16) error) error {
 	process, err := unix.PidfdOpen(s.cloud.PID(), 0)
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// coldTurns is how often a tunnel is opened for a request, and warmTurns how often one is used that is open.
+	// coldTurns is how many requests open a tunnel, and warmTurns how many use an open one.
 	coldTurns, warmTurns = 15, 60
-	// coldPause is the least time between two tunnels that a node opens.
+	// coldPause is the least time between two tunnels that are opened.
 	coldPause = 1100 * time.Millisecond
-	// bulkTurns is how often a file is read in each way.
+	// bulkTurns is how often a file is read each way.
 	bulkTurns = 6
 )
 
@@ -147,7 +147,7 @@ func megabytes(bytes int64, took time.Duration) string {
 	return fmt.Sprintf("%.1f MB/s", float64(bytes)/1e6/took.Seconds())
 }
 
-// bulk times exec cat of the file where only processors limit it.
+// bulk times exec cat of the file over a path that is limited only by the processors.
 func (s *tunnelSite) bulk(ctx context.Context) error {
 	if _, err := s.client.firstByte(ctx, s.tunnel); err != nil { // which opens the tunnel
 		return err
@@ -176,7 +176,7 @@ const (
 	slowBandwidth = 100e6 / 8
 )
 
-// slow times the same over a path of 50 ms and 100 Mbit/s, without and with losses.
+// slow does the same over a path with a round trip of 50 ms and 100 Mbit/s, without and with losses.
 func (s *tunnelSite) slow(ctx context.Context) error {
 	defer func() { _ = s.network.Cable(context.WithoutCancel(ctx)) }()
 	for _, loss := range []float64{0, 0.01} {

@@ -25,7 +25,7 @@ const (
 	// updatesTime is how long there are updates, warmUp how long of it they do not count.
 	updatesTime = 20 * time.Second
 	warmUp      = 3 * time.Second
-	// keptRate is how many updates there are in a second of which the results are kept.
+	// keptRate is the rate of updates per second whose results are recorded.
 	keptRate = 200
 	// mark is the annotation that says which update an object is of.
 	mark = "load/update"

@@ -14,7 +14,8 @@ import (
 
 // Options say what a fleet is.
 type Options struct {
-	// Servers are the hosts and ports of the cloud's WebSockets. Edges take turns: none of them changes to another.
+	// Servers are the hosts and ports of the cloud's WebSockets. Nodes are distributed over them in turn; each stays at
+	// its server.
 	Servers []string
 	Issuer  *Issuer
 	// Nodes is how many edges there are.

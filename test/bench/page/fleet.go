@@ -55,13 +55,13 @@ func fleet(f *results.File) section {
 	return s
 }
 
-// replicaColor is the color of the i-th number of cloudcores: none is the floor's.
+// replicaColor returns the color of the i-th number of cloudcores, never that of the floor.
 func replicaColor(i int) int {
 	list := []int{colors[results.EdgeCore], colors[results.Kubelet], colors[results.CloudCore]}
 	return list[i%len(list)]
 }
 
-// replicasOf are the numbers of cloudcores of which anything was measured.
+// replicasOf returns the numbers of cloudcores with any results.
 func replicasOf(f *results.File) []int {
 	var list []int
 	for _, s := range f.Series {

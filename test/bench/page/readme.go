@@ -8,13 +8,13 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/results"
 )
 
-// The lines of README between which the table is.
+// The lines of README around the table.
 const (
 	tableBegin = "<!-- table of bench/record.json, written by make bench-page -->"
 	tableEnd   = "<!-- end of the table -->"
 )
 
-// markdown is the table of README, with what it was measured on.
+// markdown returns README's table, with a sentence that says when and where it was measured.
 func markdown(f *results.File) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", sentence(f))
@@ -26,7 +26,7 @@ func markdown(f *results.File) string {
 	return b.String()
 }
 
-// sentence says when and on what the newest run was.
+// sentence says when the newest run was, and on what machine.
 func sentence(f *results.File) string {
 	run, ok := newest(f)
 	if !ok {
@@ -37,7 +37,7 @@ func sentence(f *results.File) string {
 		strings.Replace(run.Programs["kubelet"], "Kubernetes", "kubelet", 1))
 }
 
-// containerdVersion is what containerd prints without its source and hash.
+// containerdVersion shortens the output of containerd --version to name and version.
 func containerdVersion(text string) string {
 	fields := strings.Fields(text)
 	if len(fields) < 3 {
@@ -46,7 +46,7 @@ func containerdVersion(text string) string {
 	return "containerd " + strings.TrimPrefix(fields[2], "v")
 }
 
-// newest is the run that compared with a kubelet last.
+// newest returns the last run that included a kubelet.
 func newest(f *results.File) (run results.Run, ok bool) {
 	for _, r := range f.Runs {
 		if r.Programs["kubelet"] != "" && (!ok || r.Began.After(run.Began)) {
@@ -56,7 +56,7 @@ func newest(f *results.File) (run results.Run, ok bool) {
 	return run, ok
 }
 
-// replaceTable puts a table between the two lines of a text.
+// replaceTable replaces the table between the two marker lines of a text.
 func replaceTable(text, table string) (string, error) {
 	before, rest, found := strings.Cut(text, tableBegin+"\n")
 	_, after, closed := strings.Cut(rest, tableEnd+"\n")

@@ -14,7 +14,7 @@ import (
 //go:embed page.html
 var pageHTML string
 
-// content is what the page is made of.
+// content is the data of the template.
 type content struct {
 	Sentence string
 	Table    []cells
@@ -22,7 +22,7 @@ type content struct {
 	Runs     []results.Run
 }
 
-// render makes the page. It is pure.
+// render returns the page. The same results always give the same page.
 func render(f *results.File) ([]byte, error) {
 	t, err := template.New("page").Funcs(template.FuncMap{"format": runText, "two": twoLines}).Parse(pageHTML)
 	if err != nil {
@@ -35,7 +35,7 @@ func render(f *results.File) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// twoLines puts what follows a median under it.
+// twoLines puts the text after a median on a line of its own.
 func twoLines(text string) template.HTML {
 	median, more, _ := strings.Cut(text, " (")
 	if more == "" {
@@ -50,7 +50,7 @@ func twoLines(text string) template.HTML {
 	return template.HTML(out)
 }
 
-// runText is the machine of a run.
+// runText describes the machine of a run.
 func runText(m results.Machine) string {
 	return fmt.Sprintf("%d cores, %s, %.1f GB, Linux %s", m.Cores, m.Processor, float64(m.MemoryMB)/1024, m.Kernel)
 }

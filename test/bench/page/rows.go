@@ -11,11 +11,11 @@ import (
 type row struct {
 	metric string
 	at     results.Point
-	// budget is what the figure may be at most, in words; "" is none.
+	// budget is the most that the figure may be, as text; "" means no budget.
 	budget string
 }
 
-// rows are those of the table, in its order.
+// rows returns the rows of the table, in their order.
 func rows() []row {
 	burst := results.Point{Pods: 30}
 	list := []row{
@@ -53,10 +53,10 @@ func rows() []row {
 	return list
 }
 
-// cells is a row as texts.
+// cells are the texts of a row.
 type cells struct{ What, Kubelet, Edgecore, Floor, Ratio, Budget string }
 
-// table is the rows of which there is something.
+// table returns the rows that have results.
 func table(f *results.File) []cells {
 	var list []cells
 	for _, r := range rows() {
@@ -67,7 +67,7 @@ func table(f *results.File) []cells {
 	return list
 }
 
-// cells is the row; false if edgecore, or cloudcore where it is of that, was not measured.
+// cells returns the texts of a row; false if neither edgecore nor cloudcore has results for it.
 func (r row) cells(f *results.File) (cells, bool) {
 	metric, _ := results.MetricOf(r.metric)
 	ours, ok := f.Find(r.metric, results.EdgeCore, r.at)
@@ -100,7 +100,7 @@ func budget(limit string) string {
 	return "<= " + limit
 }
 
-// title is a metric at a number of pods.
+// title returns the title of a metric at a point.
 func title(m results.Metric, at results.Point) string {
 	switch {
 	case at.Nodes > 0:
@@ -124,7 +124,7 @@ func cloudcores(n int) string {
 	return fmt.Sprintf("%d cloudcores", n)
 }
 
-// figure is a median, with the quartiles where there are enough samples.
+// figure returns a median, with its quartiles if there are at least three samples.
 func figure(unit results.Unit, s results.Series) string {
 	text := results.Format(unit, s.Summary.Median)
 	low, high := results.Format(unit, s.Summary.Low), results.Format(unit, s.Summary.High)

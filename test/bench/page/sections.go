@@ -17,11 +17,11 @@ type section struct {
 	// Legend names the colors of all plots of the section.
 	Legend []key
 	Plots  []plot
-	// Missing says what has not been measured, and the command that measures it.
+	// Missing lists what has not been measured, with the commands that measure it.
 	Missing []missing
 }
 
-// add says once that something is missing.
+// add adds a missing measurement, once.
 func (s *section) add(m missing) {
 	if !slices.Contains(s.Missing, m) {
 		s.Missing = append(s.Missing, m)
@@ -80,7 +80,7 @@ func strip(name string, color int, s results.Series) svg.Strip {
 	}
 }
 
-// drawn wraps what package svg has made.
+// drawn returns a plot with the output of package svg.
 func drawn(title, text string) plot {
 	return plot{Title: title, SVG: template.HTML(text)} // svg escapes the texts that it is given
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/results"
 )
 
-// floorLevels are how many pods the floor works on at a time. The best of them is what an agent is compared with.
+// floorLevels are the numbers of pods that the floor works on at a time. Agents are compared with the fastest.
 var floorLevels = []int{4, 8, 16, 30}
 
-// deleteAtLeast is the least of how many pods the floor deletes at a time: with fewer it mostly waits for pods to end.
+// deleteAtLeast is the smallest number of pods that the floor deletes at a time: with fewer it mostly waits for pods to
+// end.
 const deleteAtLeast = 16
 
-// bursts makes many pods at once, each subject in turn.
+// bursts measures many pods created at once, each subject in turn.
 func (b *bench) bursts(ctx context.Context) error {
 	base, err := b.like(ctx, b.of(results.EdgeCore), withToken)
 	if err != nil {
@@ -54,7 +55,7 @@ func (b *bench) bursts(ctx context.Context) error {
 	return nil
 }
 
-// levelsFor are the floor's levels for a burst: one that is greater than the burst is all of it at once.
+// levelsFor returns the floor's levels for a burst of size pods, none of them above size.
 func levelsFor(size int) []int {
 	var levels []int
 	for _, level := range floorLevels {
@@ -77,7 +78,7 @@ func (b *bench) spent(s *side) (t spent, err error) {
 	return t, err
 }
 
-// settleTime is how long what a burst leaves to do counts as the burst's.
+// settleTime is how long after a burst processor time still counts towards it.
 const settleTime = time.Second
 
 func (b *bench) burst(ctx context.Context, s *side, size int) error {
@@ -117,7 +118,7 @@ func (b *bench) burst(ctx context.Context, s *side, size int) error {
 	return nil
 }
 
-// floorBurst makes pods with bare CRI calls, at most level at a time.
+// floorBurst creates and deletes pods with bare CRI calls, at most level at a time.
 func (b *bench) floorBurst(ctx context.Context, client *floor.Client, name string, size, level int) error {
 	var mu sync.Mutex
 	var pods []*floor.Pod

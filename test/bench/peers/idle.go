@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	// workBursts are made before agents with pods are looked at, each of workPods: memory that a burst takes and that
-	// does not come back counts.
+	// workBursts bursts of workPods pods precede the measurements with pods, so that memory which a burst takes and
+	// never returns is included.
 	workBursts = 3
 	workPods   = 30
-	// quietTime is how long agents are left alone at least before they count as idle: garbage is collected then. Until
-	// settleLimit they are left alone until both have no more to report: hardly anything goes over their cables in a
-	// while, which leases and pings do.
+	// quietTime is the least time before agents count as idle, in which they collect garbage. Then, at most until
+	// settleLimit, the benchmark waits until both have nothing more to report: little besides leases and pings goes
+	// over their cables.
 	quietTime   = 20 * time.Second
 	settleLimit = 3 * time.Minute
 	while       = 10 * time.Second
 	hardly      = 4096
-	// looks is how often memory is looked at while agents are idle.
+	// looks is how often memory is measured while agents are idle.
 	looks = 3
 )
 
-// idleNodes looks at both agents at the same time while nothing happens, with more and more pods.
+// idleNodes measures both idle agents at the same time, with increasing numbers of pods.
 func (b *bench) idleNodes(ctx context.Context) error {
 	groups := make([][]*group, len(b.sides))
 	worked := false
@@ -40,7 +40,7 @@ func (b *bench) idleNodes(ctx context.Context) error {
 			worked = true
 		}
 		say("%d pods on each node", level)
-		// One node after the other: together they are slower than the sum.
+		// One node after the other, which is faster than both at once.
 		for i, s := range b.sides {
 			if level == have {
 				continue
@@ -55,7 +55,7 @@ func (b *bench) idleNodes(ctx context.Context) error {
 		if err := b.look(ctx, level); err != nil {
 			return err
 		}
-		// What was measured stays if the next level does not come about.
+		// Earlier levels stay recorded if the next one fails.
 		if err := b.keep.Save(); err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func (b *bench) idleNodes(ctx context.Context) error {
 	return nil
 }
 
-// work makes both agents busy, so that they are no longer fresh.
+// work runs bursts on both nodes, so that the agents are no longer fresh.
 func (b *bench) work(ctx context.Context) error {
 	say("%d bursts of %d pods on each node", workBursts, workPods)
 	for range workBursts {
@@ -85,7 +85,7 @@ func (b *bench) work(ctx context.Context) error {
 	return nil
 }
 
-// usage is what an agent has used until now.
+// usage is what an agent has used since its start.
 type usage struct {
 	cpu           time.Duration
 	written, wire int64
@@ -134,7 +134,7 @@ func (b *bench) settle(ctx context.Context) error {
 	}
 }
 
-// wires are the bytes that have gone over the cables.
+// wires returns the bytes that have gone over each cable.
 func (b *bench) wires() []int64 {
 	var list []int64
 	for _, s := range b.sides {

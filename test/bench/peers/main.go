@@ -1,4 +1,5 @@
-// Command peers compares edgecore and cloudcore with a real kubelet and with bare CRI calls, which take turns in one run.
+// Command peers compares edgecore and cloudcore with a real kubelet and with bare CRI calls. They take turns in one
+// run.
 package main
 
 import (

@@ -20,13 +20,13 @@ import (
 
 const (
 	namespace = "default"
-	// label is the one of a group's pods.
+	// label is the label of a group's pods.
 	label = "peers"
-	// calls is how many calls of the API are made at a time.
+	// calls is how many API calls are made at a time.
 	calls = 30
 )
 
-// kind is what a pod has.
+// kind is a kind of pod.
 type kind int
 
 const (
@@ -34,7 +34,7 @@ const (
 	withoutToken
 )
 
-// pod is one that is bound to a node.
+// pod returns a pod that is bound to a node.
 func pod(name, group, node string, k kind) *v1.Pod {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: group}},
@@ -55,15 +55,15 @@ func pod(name, group, node string, k kind) *v1.Pod {
 	return p
 }
 
-// group is pods that were made together.
+// group is a number of pods that were created together.
 type group struct {
 	b     *bench
 	names []string
 	watch watch.Interface
 }
 
-// create makes pods on a node at once, and returns when all run: how long each took since the first call, the fastest
-// first.
+// create creates pods on a node at once and waits until all run. It returns how long each took since the first call,
+// the fastest first.
 func (b *bench) create(ctx context.Context, s *side, k kind, count int) (*group, []time.Duration, error) {
 	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
@@ -98,7 +98,7 @@ func (b *bench) create(ctx context.Context, s *side, k kind, count int) (*group,
 	return g, times, nil
 }
 
-// remove deletes the pods at once, and returns when all are gone: how long each took since the first call.
+// remove deletes the pods at once and waits until all are gone. It returns how long each took since the first call.
 func (g *group) remove(ctx context.Context) ([]time.Duration, error) {
 	ctx, cancel := daemon.Within(ctx)
 	defer cancel()
@@ -116,8 +116,8 @@ func (g *group) remove(ctx context.Context) ([]time.Duration, error) {
 	return times, nil
 }
 
-// each makes a call for each pod, and sends what came of all. It does not wait for calls: whoever does not read a watch
-// meanwhile loses it.
+// each makes a call for each pod, and sends the joined error. It does not wait for the calls, because the caller must
+// read its watch meanwhile or lose it.
 func (g *group) each(ctx context.Context, call func(context.Context, string) error) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -131,7 +131,7 @@ func (g *group) each(ctx context.Context, call func(context.Context, string) err
 	return done
 }
 
-// await reads the watch until something has happened to each pod, and returns when that was.
+// await reads the watch until the condition has held for each pod, and returns when that was.
 func (g *group) await(
 	ctx context.Context, began time.Time, is func(watch.Event, *v1.Pod) (bool, error),
 ) ([]time.Duration, error) {
@@ -162,7 +162,7 @@ func (g *group) await(
 	return times, nil
 }
 
-// like returns a floor that asks the runtime for what edgecore asks for when it runs a pod of a kind.
+// like returns a floor that makes the same requests to the runtime as edgecore does for a pod of a kind.
 func (b *bench) like(ctx context.Context, s *side, k kind) (_ *floor.Client, err error) {
 	if c := b.floors[k]; c != nil {
 		return c, nil

@@ -50,7 +50,7 @@ func run(ctx context.Context, o options) (err error) {
 			}
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
-		// After each part: what was measured stays if a later one fails.
+		// Saved after each part, so that its results stay if a later one fails.
 		if err := keep.Save(); err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "==> %s "+format+"\n", append([]any{time.Now().Format("15:04:05")}, args...)...)
 }
 
-// pause waits, or says that ctx ended.
+// pause waits for d, or returns the error of ctx if that ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -95,13 +95,13 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// gap lets the kernel, the runtimes and the API server finish what goes on when a pod is gone. It varies, so that no
-// period of anything meets always the same subject.
+// gap waits until the kernel, the runtimes and the API server have finished their work after a pod is gone. Its length
+// is random, so that periodic work does not always affect the same subject.
 func gap(ctx context.Context) error {
 	return pause(ctx, 400*time.Millisecond+rand.N(400*time.Millisecond))
 }
 
-// ending stops what was started, the last first, and gathers what goes wrong.
+// ending stops everything that was started, the last first, and joins the errors.
 type ending []func(context.Context) error
 
 func (e *ending) add(stop func(context.Context) error) { *e = append(*e, stop) }

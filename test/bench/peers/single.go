@@ -10,10 +10,10 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/results"
 )
 
-// life is how long a pod took to run, and to go.
+// life is how long a pod took to run, and to be deleted.
 type life struct{ up, gone time.Duration }
 
-// single makes and removes one pod after another, each subject in turn.
+// single creates and deletes one pod after another, each subject in turn.
 func (b *bench) single(ctx context.Context, k kind) error {
 	created, deleted := results.CreateToken, results.DeleteToken
 	if k == withoutToken {
@@ -54,7 +54,7 @@ func (b *bench) podLife(ctx context.Context, s *side, k kind) (l life, err error
 	if err != nil {
 		return l, err
 	}
-	// A pod that is deleted while its start is still being reported is another case.
+	// Deleting a pod while its start is still being reported would measure another case.
 	if err := gap(ctx); err != nil {
 		return l, err
 	}

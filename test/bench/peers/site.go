@@ -29,10 +29,10 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 )
 
-// command is what pods run: it ends a second after it is told to, as a server does that finishes its requests.
+// command is the command of pods. It exits one second after SIGTERM, like a server that finishes its requests.
 var command = []string{"sh", "-c", "trap 'sleep 1; exit 0' TERM; sleep 1000000 & wait"}
 
-// grace is the grace period of pods: the least that a kubelet gives, so that all give the same. None uses it up.
+// grace is the grace period of pods: the least that a kubelet gives, so that it is the same for all. No pod uses it up.
 const grace = 2 * time.Second
 
 // side is a node with its agent.
@@ -40,7 +40,7 @@ type side struct {
 	subject string
 	node    string
 	cri     *cri.Client
-	// cable is between the agent and its server.
+	// cable is the proxy between the agent and its server.
 	cable *proxy.Proxy
 	pid   func() int
 	log   string
@@ -65,8 +65,8 @@ type bench struct {
 	batches int
 }
 
-// settings are the same for both agents; all else is as each has it by default. Without a name server of the cluster,
-// both would report an event for each pod.
+// settings are the kubelet settings of both agents; everything else has its default. Without a clusterDNS, both would
+// report an event for each pod.
 var settings = map[string]any{
 	"maxPods": maxPods + 10, "clusterDNS": []string{"10.96.0.10"}, "clusterDomain": "cluster.local",
 }
@@ -114,7 +114,7 @@ func (b *bench) startCloud(ctx context.Context) error {
 	return b.cloud.Start(ctx)
 }
 
-// guest records a process with the cluster: a run that is killed leaves it to the next one to end it.
+// guest records a process with the cluster, so that the next run ends it if this one is killed.
 func (b *bench) guest(name, dir string) func(daemon.Identity) error {
 	return func(id daemon.Identity) error { return b.kube.Host(name, kube.Guest{Process: id, Dir: dir}) }
 }
@@ -137,7 +137,7 @@ func (b *bench) runtime(ctx context.Context) (*containerd.Instance, *cri.Client,
 	return ctrd, client, nil
 }
 
-// connect makes the cable of an agent, and puts its node into the list.
+// connect creates the cable of an agent, and adds its node to b.sides.
 func (b *bench) connect(subject, node, target string, client *cri.Client) (*side, error) {
 	cable, err := proxy.Start(target)
 	if err != nil {

@@ -52,16 +52,16 @@ func Memory(pid int) (rss, anon int64, err error) {
 	return rss * 1024, anon * 1024, err
 }
 
-// PSS returns resident memory in bytes in which a page that n processes share counts as an n-th of a page.
+// PSS returns the proportional set size in bytes: a page that n processes share counts as 1/n of a page.
 func PSS(pid int) (int64, error) {
 	pss, err := field(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss:")
 	return pss * 1024, err
 }
 
-// tick is the unit of /proc/stat (USER_HZ) on all that Linux runs on with Go.
+// tick is the unit of /proc/stat (USER_HZ), which is the same on all Linux platforms of Go.
 const tick = 10 * time.Millisecond
 
-// Busy returns how long all processors together have not been idle since the machine started.
+// Busy returns the time since the machine started in which processors were not idle, summed over all processors.
 func Busy() (time.Duration, error) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -70,8 +70,8 @@ func Busy() (time.Duration, error) {
 	return busy(string(data))
 }
 
-// busy reads the first line of /proc/stat: user, nice, system, idle, iowait, irq and softirq. What comes after those is
-// another machine's, or counted in them.
+// busy reads the first line of /proc/stat: user, nice, system, idle, iowait, irq and softirq. The fields after those
+// belong to another machine, or are included in these.
 func busy(stat string) (time.Duration, error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)

@@ -2,7 +2,7 @@ package results
 
 import "strconv"
 
-// Format prints a number of a unit, for people.
+// Format formats a number with its unit for readers.
 func Format(unit Unit, value float64) string {
 	switch unit {
 	case Seconds:
@@ -20,7 +20,7 @@ func Format(unit Unit, value float64) string {
 	return digits(value)
 }
 
-// FormatTick prints a round number, which an axis has.
+// FormatTick formats a round number for an axis.
 func FormatTick(unit Unit, value float64) string {
 	if value == 0 {
 		return "0"
@@ -41,7 +41,7 @@ func FormatTick(unit Unit, value float64) string {
 	return plain(Round(value)) + " B"
 }
 
-// digits keeps three digits.
+// digits formats a number with three significant digits.
 func digits(value float64) string {
 	switch {
 	case value == 0:

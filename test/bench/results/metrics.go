@@ -47,7 +47,7 @@ const (
 	CloudStorm = "cloud-storm"
 )
 
-// Metric says what a metric is. Of all metrics less is better.
+// Metric describes a metric. Lower is better for all metrics.
 type Metric struct {
 	Name  string
 	Title string
@@ -63,7 +63,7 @@ const (
 	linkCommand  = "go run ./test/bench/link --parts memory,updates,storm --nodes 100,1000,5000,10000"
 )
 
-// Metrics are all of them.
+// Metrics returns all metrics.
 func Metrics() []Metric {
 	return []Metric{
 		{CreateToken, "create → Running, default pod (token volume)", Seconds, podsCommand},
@@ -101,5 +101,5 @@ func MetricOf(name string) (Metric, bool) {
 	return list[i], true
 }
 
-// IsBurst reports whether the floor of a metric depends on how many it does at a time.
+// IsBurst reports whether the floor of a metric depends on the number of pods at a time.
 func IsBurst(metric string) bool { return strings.HasPrefix(metric, "burst-") }

@@ -6,7 +6,7 @@ import (
 	"regexp"
 )
 
-// compare orders series by metric, subject and point; 0 for two that are the same but for their samples.
+// compare orders series by metric, subject and point. It returns 0 for two series of the same measurement.
 func compare(a, b Series) int {
 	return cmp.Or(
 		cmp.Compare(a.Metric, b.Metric),
@@ -18,13 +18,13 @@ func compare(a, b Series) int {
 	)
 }
 
-// small matches what fits on a line: an object or a list without objects and lists in it.
+// small matches objects and lists that contain no objects or lists, to print them on one line.
 var small = regexp.MustCompile(`(?s)(\{[^{}\[\]]*\}|\[[^{}\[\]]*\])`)
 
 var space = regexp.MustCompile(`\n\s*`)
 
-// compact puts small objects and lists on a line each, so that a change of the file is easy to read. Texts of the file
-// have no line breaks, which JSON escapes.
+// compact puts each small object or list on one line, so that a diff of the file is easy to read. Strings are not
+// affected: JSON escapes line breaks.
 func compact(data []byte) []byte {
 	return small.ReplaceAllFunc(data, func(text []byte) []byte {
 		return bytes.TrimSpace(space.ReplaceAll(text, []byte(" ")))

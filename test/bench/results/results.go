@@ -1,6 +1,7 @@
-// Package results is the file in which benchmarks keep what they measured: bench/record.json is the recorded one, which
-// README's table, the page of `make bench-page` and `make bench-check` are made from. The format has a version; each
-// series has its samples, and which run of which commit on which machine took them.
+// Package results reads and writes files of benchmark results. bench/record.json is the recorded file; README's table
+// and the page of `make bench-page` are made from it, and `make bench-check` compares with it. The format has a
+// version. Each series has its samples and the ID of the run that took them; a run has its commit, machine and
+// programs.
 package results
 
 import (
@@ -18,15 +19,15 @@ import (
 // Schema is the version of the format. A file of another version is refused.
 const Schema = 1
 
-// Recorded is the recorded file, from the module's folder.
+// Recorded is the path of the recorded file in the module's folder.
 const Recorded = "bench/record.json"
 
-// The subjects: what a series is of.
+// The subjects that are measured.
 const (
 	EdgeCore  = "edgecore"
 	Kubelet   = "kubelet"
 	CloudCore = "cloudcore"
-	// Floor is the least that the same takes with nothing between: bare CRI calls, or a client that watches.
+	// Floor is the least that a measurement can take: bare CRI calls, or a client of the API that watches.
 	Floor = "floor"
 )
 
@@ -44,11 +45,11 @@ type Run struct {
 	Commit  string    `json:"commit"`
 	Command string    `json:"command"`
 	Machine Machine   `json:"machine"`
-	// Programs are the versions of what was measured and of what it ran on.
+	// Programs are the versions of the measured programs and of those that they ran on.
 	Programs map[string]string `json:"programs,omitempty"`
 }
 
-// Machine is what a run was measured on.
+// Machine is the machine of a run.
 type Machine struct {
 	Processor string `json:"processor"`
 	Cores     int    `json:"cores"`
@@ -56,13 +57,13 @@ type Machine struct {
 	Kernel    string `json:"kernel"`
 }
 
-// Point is where a series was taken; 0 where a number has no meaning for the metric.
+// Point is the load under which a series was measured. Numbers that have no meaning for the metric are 0.
 type Point struct {
-	// Pods is how many pods the node has, or the burst.
+	// Pods is the number of pods on the node, or in the burst.
 	Pods int `json:"pods,omitempty"`
-	// Parallel is how many pods the floor works on at a time.
+	// Parallel is the number of pods that the floor works on at a time.
 	Parallel int `json:"parallel,omitempty"`
-	// Nodes is how many nodes cloudcore has, Replicas how many cloudcores there are.
+	// Nodes is the number of nodes, Replicas the number of cloudcores.
 	Nodes    int `json:"nodes,omitempty"`
 	Replicas int `json:"replicas,omitempty"`
 }
@@ -74,7 +75,7 @@ type Series struct {
 	At      Point  `json:"at"`
 	// Run is the ID of the run.
 	Run string `json:"run"`
-	// Summary is for readers of the file: it is made from the samples.
+	// Summary is computed from the samples, for readers of the file.
 	Summary Summary `json:"summary"`
 	// Samples are in the metric's unit, in the order in which they were taken.
 	Samples []float64 `json:"samples"`
@@ -96,7 +97,7 @@ func Load(path string) (*File, error) {
 	return f, nil
 }
 
-// LoadOrNew is Load for a file that need not be there yet.
+// LoadOrNew loads a file, or returns an empty one if it does not exist.
 func LoadOrNew(path string) (*File, error) {
 	f, err := Load(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -127,7 +128,7 @@ func (f *File) check() error {
 
 func (s Series) name() string { return fmt.Sprintf("%s of %s at %+v", s.Metric, s.Subject, s.At) }
 
-// Save writes a file, whole or not at all.
+// Save writes the file atomically.
 func (f *File) Save(path string) error {
 	f.tidy()
 	data, err := json.MarshalIndent(f, "", " ")
@@ -144,7 +145,7 @@ func (f *File) Save(path string) error {
 	return os.Rename(tmp, path)
 }
 
-// tidy sorts series, and drops runs of which none is left.
+// tidy sorts the series, and drops runs that have no series left.
 func (f *File) tidy() {
 	slices.SortStableFunc(f.Series, func(a, b Series) int { return compare(a, b) })
 	f.Runs = slices.DeleteFunc(f.Runs, func(r Run) bool {
@@ -153,7 +154,7 @@ func (f *File) tidy() {
 	slices.SortStableFunc(f.Runs, func(a, b Run) int { return strings.Compare(a.ID, b.ID) })
 }
 
-// Add puts what a run has measured in the place of what the file has of the same metrics, subjects and points.
+// Add adds the series of a run. They replace series of the same metrics, subjects and points.
 func (f *File) Add(run Run, series []Series) {
 	f.Runs = slices.DeleteFunc(f.Runs, func(r Run) bool { return r.ID == run.ID })
 	f.Runs = append(f.Runs, run)

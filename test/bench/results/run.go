@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Recorder gathers what a run measures and writes it to a file, or to none if its path is empty.
+// Recorder collects the samples of a run and writes them to a file, unless the path is empty.
 type Recorder struct {
 	run    Run
 	path   string
 	series []Series
 }
 
-// NewRecorder begins a run. programs are paths of programs by their names, of which the versions are kept.
+// NewRecorder begins a run. programs are the paths, by name, of the programs whose versions are recorded.
 func NewRecorder(ctx context.Context, path string, programs map[string]string) (*Recorder, error) {
 	now := time.Now().UTC().Truncate(time.Second)
 	r := &Recorder{path: path, run: Run{
@@ -39,12 +39,12 @@ func NewRecorder(ctx context.Context, path string, programs map[string]string) (
 	return r, err
 }
 
-// command is how a program was called, without the folder that it lies in.
+// command returns the command line, without the folder of the program.
 func command(args []string) string {
 	return strings.Join(append([]string{filepath.Base(args[0])}, args[1:]...), " ")
 }
 
-// output is the first line that a program prints; "unknown" if it fails.
+// output returns the first line that a program prints, or "unknown" if it fails.
 func output(ctx context.Context, program string, args ...string) string {
 	out, err := exec.CommandContext(ctx, program, args...).Output()
 	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
@@ -80,7 +80,7 @@ func thisMachine() (Machine, error) {
 	return m, nil
 }
 
-// Samples adds to a series.
+// Samples adds samples to a series.
 func (r *Recorder) Samples(metric, subject string, at Point, samples ...float64) {
 	for i := range r.series {
 		if s := &r.series[i]; s.Metric == metric && s.Subject == subject && s.At == at {
@@ -106,7 +106,7 @@ func rounded(samples []float64) []float64 {
 	return list
 }
 
-// Save writes what was measured into the file, in the place of what that has of the same.
+// Save writes the samples into the file, where they replace older ones of the same measurements.
 func (r *Recorder) Save() error {
 	if r.path == "" || len(r.series) == 0 {
 		return nil
@@ -119,7 +119,7 @@ func (r *Recorder) Save() error {
 	return f.Save(r.path)
 }
 
-// File is what was measured.
+// File returns the results so far.
 func (r *Recorder) File() *File {
 	f := &File{Schema: Schema}
 	f.Add(r.run, r.series)

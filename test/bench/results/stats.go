@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Summary is the middle and the spread of samples.
+// Summary has the median and the spread of samples.
 type Summary struct {
 	N      int     `json:"n"`
 	Median float64 `json:"median"`
@@ -17,7 +17,7 @@ type Summary struct {
 	Max  float64 `json:"max"`
 }
 
-// Summarize is pure. Of no samples it is zero.
+// Summarize computes the summary of samples; it is zero for no samples.
 func Summarize(samples []float64) Summary {
 	if len(samples) == 0 {
 		return Summary{}
@@ -33,7 +33,7 @@ func Summarize(samples []float64) Summary {
 	}
 }
 
-// quantile interpolates between the samples beside a rank, and rounds.
+// quantile interpolates between the two samples next to the rank, and rounds.
 func quantile(sorted []float64, q float64) float64 {
 	at := q * float64(len(sorted)-1)
 	low := int(at)
@@ -42,7 +42,7 @@ func quantile(sorted []float64, q float64) float64 {
 	return Round(value)
 }
 
-// Round keeps six digits of a number.
+// Round rounds a number to six significant digits.
 func Round(value float64) float64 {
 	if value == 0 || math.IsInf(value, 0) || math.IsNaN(value) {
 		return value
@@ -51,20 +51,20 @@ func Round(value float64) float64 {
 	return math.Round(value*scale) / scale
 }
 
-// Interval is where a number is with 90 % probability.
+// Interval is a confidence interval of 90 %.
 type Interval struct{ Low, High float64 }
 
-// Ratio is a subject's median as a multiple of the floor's, and where that ratio may be, given how the samples spread.
+// Ratio is a subject's median as a multiple of the floor's, with its confidence interval.
 type Ratio struct {
 	Value float64
 	Interval
 }
 
-// resamples is how often samples are drawn again; the draws are the same each time.
+// resamples is the number of bootstrap resamples. The random numbers are the same each time.
 const resamples = 2000
 
-// RatioTo divides the median of samples by the least median of the floors. Its interval is a bootstrap's: the ratios of
-// samples that are drawn from these with replacement.
+// RatioTo divides the median of samples by the lowest median of the floors. The interval is a bootstrap interval: it is
+// taken from the ratios of resamples.
 func RatioTo(samples []float64, floors [][]float64) Ratio {
 	ratio := func(ours []float64, floors [][]float64) float64 {
 		best := math.Inf(1)
@@ -96,7 +96,7 @@ func RatioTo(samples []float64, floors [][]float64) Ratio {
 	}
 }
 
-// Best returns the series with the least median among those that differ only in how many the floor did at a time.
+// Best returns the series with the lowest median among those that differ only in Point.Parallel.
 func Best(list []Series) (Series, bool) {
 	if len(list) == 0 {
 		return Series{}, false
@@ -112,7 +112,7 @@ func Best(list []Series) (Series, bool) {
 	}), true
 }
 
-// Floors are the floor's series of a metric at a point, at each level that was measured.
+// Floors returns the floor's series of a metric at a point, one for each measured Point.Parallel.
 func (f *File) Floors(metric string, at Point) []Series {
 	return slices.DeleteFunc(f.Of(metric, Floor), func(s Series) bool {
 		s.At.Parallel = 0
@@ -120,8 +120,8 @@ func (f *File) Floors(metric string, at Point) []Series {
 	})
 }
 
-// RatioOf returns edgecore's ratio to the floor; false if either was not measured in the same run: the floor of another
-// time is that of another machine.
+// RatioOf returns edgecore's ratio to the floor. It returns false unless both were measured in the same run: conditions
+// differ too much between runs.
 func (f *File) RatioOf(metric string, at Point) (Ratio, bool) {
 	ours, ok := f.Find(metric, EdgeCore, at)
 	if !ok {

@@ -13,7 +13,7 @@ type Line struct {
 	Name string
 	// Color is the number of the line's color.
 	Color int
-	// Dashed lines are of what is not compared, such as a limit.
+	// Dashed is for lines that are not compared, such as a limit.
 	Dashed bool
 	Points []Point
 }
@@ -21,7 +21,7 @@ type Line struct {
 // Point is a median with its quartiles.
 type Point struct{ X, Y, Low, High float64 }
 
-// Axis says what the numbers of a line chart are.
+// Axis describes the axes of a line chart.
 type Axis struct {
 	// X is the unit of the horizontal axis.
 	X string
@@ -128,7 +128,7 @@ func (d *drawing) names(lines []Line, x, y Scale) {
 			labels[i].y = max(labels[i].y, labels[i-1].y+apart)
 		}
 	}
-	// Those that were pushed below the axis push the ones above them back.
+	// Names that were pushed below the axis push those above them back up.
 	limit := lineHeight - lineBottom
 	for i := len(labels) - 1; i >= 0; i-- {
 		labels[i].y = min(labels[i].y, limit)

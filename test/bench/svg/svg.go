@@ -1,6 +1,6 @@
-// Package svg draws the plots of the benchmark's page as inline SVG. Its functions are pure: numbers in, text out, the
-// same text for the same numbers. Colors are CSS variables of the page (--c1, --c2, ...), so that one plot serves
-// light and dark. Each mark has a title, which browsers show when it is pointed at.
+// Package svg draws the plots of the benchmark's page as inline SVG. The same numbers always give the same text. Colors
+// are CSS variables of the page (--c1, --c2, ...), so that one plot serves light and dark. Each mark has a title, which
+// browsers show as a tooltip.
 package svg
 
 import (

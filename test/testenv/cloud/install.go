@@ -81,7 +81,7 @@ func Prepare(ctx context.Context, cluster *kube.Cluster, manifests string) (kube
 	if err := cluster.Apply(ctx, "apiVersion: v1\nkind: Namespace\nmetadata: {name: kubeedge}\n"); err != nil {
 		return "", err
 	}
-	// The rules first: they take effect a moment later.
+	// The RBAC rules first, since they take effect with a delay.
 	for _, what := range [][2]string{
 		{"-f", "rbac.yaml"}, {"-f", "policy.yaml"}, {"-k", "crds"}, {"-f", "devices.yaml"},
 	} {

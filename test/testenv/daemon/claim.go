@@ -7,8 +7,9 @@ import (
 	"syscall"
 )
 
-// Claim locks the record of something whose owner has died, so that one process alone removes it, and waits while
-// another one has it locked. It returns nil if that one has removed it. The caller closes the file after the removal.
+// Claim locks the record of a resource whose owner has died, so that only one process removes the resource. It waits
+// while another process has the lock, and returns nil if that process has removed the resource. Otherwise the caller
+// closes the file after the removal.
 func Claim(ctx context.Context, record string) (*os.File, error) {
 	f, err := os.Open(record)
 	if errors.Is(err, os.ErrNotExist) {

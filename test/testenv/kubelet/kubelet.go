@@ -40,7 +40,7 @@ type Options struct {
 	// Containerd is the socket of containerd itself, from which cAdvisor learns which cgroup is which container; "" is
 	// the usual one.
 	Containerd string
-	// Server is where it finds kube-apiserver, such as a proxy in front of it; "" is the cluster's own address.
+	// Server is the address at which the kubelet reaches kube-apiserver, such as a proxy; "" means the cluster's own.
 	Server string
 	// Config are more keys of its KubeletConfiguration.
 	Config map[string]any
@@ -222,7 +222,7 @@ func (k *Kubelet) healthy(ctx context.Context) error {
 	return err
 }
 
-// PID is the kubelet's process, 0 when there is none.
+// PID returns the kubelet's process ID, or 0 if it does not run.
 func (k *Kubelet) PID() int {
 	if !k.proc.Running() {
 		return 0

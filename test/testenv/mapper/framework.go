@@ -57,7 +57,7 @@ func StartModbus(t testing.TB, agent string) {
 }
 
 // LaunchModbus builds and runs the Modbus mapper of this repository in dir, whose path must be short enough for a
-// socket. The caller ends it. The words of a command before it, if there are any, run it elsewhere.
+// socket. The caller stops it. The words of a command before it, if there are any, run it elsewhere.
 func LaunchModbus(ctx context.Context, dir, agent string, before ...string) (*daemon.Process, error) {
 	binary := filepath.Join(dir, "modbus")
 	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/edgecore-io/edgecore/mappers/modbus")

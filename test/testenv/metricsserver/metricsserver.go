@@ -69,8 +69,8 @@ type Server struct {
 }
 
 // Launch runs a metrics-server for a cluster with Options.Aggregation, with its files in dir; see Build for the
-// program. It reads the nodes every 10 seconds; it tells what it has read twice. The caller stops it; if its process is
-// killed before that, it goes with the cluster.
+// program. It reads the nodes every 10 seconds, and serves metrics after two readings. The caller stops it; if the
+// caller is killed before that, it is removed together with the cluster.
 func Launch(ctx context.Context, binary string, cluster *kube.Cluster, dir string) (*Server, error) {
 	kubeconfig, err := cluster.AddUser(user)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Wrap writes a program to path that runs a command in the device's network, with the program's arguments added to it.
-// Its process becomes that of the command.
+// Wrap writes a program to path that runs a command in the device's network and appends its own arguments. The command
+// replaces the program's process.
 func (n *Network) Wrap(path string, command ...string) error {
 	script := "#!/bin/sh\nexec nsenter --net=" + n.namespace()
 	for _, word := range command {
@@ -25,8 +25,8 @@ func (n *Network) Wrap(path string, command ...string) error {
 
 func (n *Network) namespace() string { return filepath.Join(runDir, "netns", n.device()) }
 
-// Do calls a function whose sockets are in the device's network, wherever they are used afterwards. The function
-// opens them itself, and not in another goroutine.
+// Do calls a function that opens sockets in the device's network; they may be used anywhere afterwards. The function
+// must not open them in another goroutine.
 func (n *Network) Do(open func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -1,9 +1,9 @@
 // Package nat is a place for a device behind NAT: a network namespace whose only way out is a router that masquerades.
 // Nothing outside has a route to it.
 //
-// A network has one name ("ec-" and eight hex digits), which its namespaces, its link and its folder /run/NAME carry,
-// and addresses that nothing else on the machine has, so two networks never meet. One whose owner died without stopping
-// it is removed by anyone who starts the next one (Sweep).
+// A network has a name ("ec-" and eight hex digits), which its namespaces, its link and its folder /run/NAME share.
+// Nothing else on the machine uses its addresses, so networks do not collide. If the owner of a network dies without
+// stopping it, the next start of any network removes it (Sweep).
 package nat
 
 import (
@@ -32,13 +32,13 @@ const (
 	sysNet = "/sys/class/net"
 )
 
-// Where the networks are: of router and device, and of router and host.
+// The address ranges of the networks between router and device, and between router and host.
 var (
 	insides  = netip.MustParsePrefix("192.168.0.0/16")
 	outsides = netip.MustParsePrefix("198.18.0.0/15") // which is for tests (RFC 2544)
 )
 
-// Network is a device's network. Its methods may be called at the same time, but for Stop.
+// Network is a device's network. Its methods except Stop may be called concurrently.
 type Network struct {
 	// Address is the device's own address; Host is the one at which it reaches this machine.
 	Address, Host string
@@ -49,9 +49,9 @@ type Network struct {
 // record is what another process needs to know to remove a network.
 type record struct {
 	Name string `json:"name"`
-	// Inside is the network of router and device.
+	// Inside is the network between router and device.
 	Inside netip.Prefix `json:"inside"`
-	// Owner is the process that must live for the network to be wanted.
+	// Owner is the process that uses the network; after its death the network is removed.
 	Owner daemon.Identity `json:"owner"`
 }
 
@@ -75,7 +75,7 @@ func Start(ctx context.Context) (*Network, error) {
 	return n, nil
 }
 
-// create chooses the addresses, and takes them by the link and the route before anyone else can.
+// create chooses the addresses, and claims them with the link and the route before anyone else can.
 func (n *Network) create(ctx context.Context) error {
 	unlock, err := subnet.Lock()
 	if err != nil {
@@ -169,8 +169,8 @@ func (n *Network) forward(ctx context.Context, policy string) error {
 	return run(ctx, n.inRouter("iptables", "-w", "-P", "FORWARD", policy)...)
 }
 
-// Stop removes the network. Anything that still runs in it keeps its namespace, without a way out, until it ends. It
-// may be called in any state, and again.
+// Stop removes the network. Processes that still run in it keep its namespace, without a way out, until they exit. Stop
+// may be called in any state, and repeatedly.
 func (n *Network) Stop(ctx context.Context) error {
 	var errs []error
 	if exists(filepath.Join(sysNet, n.link())) { // before its other end, which would take it along a moment later
@@ -200,7 +200,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Sweep removes the networks whose owner has died without stopping them. What runs in them is not ended.
+// Sweep removes the networks whose owner has died without stopping them. It does not stop processes in them.
 func Sweep(ctx context.Context) error {
 	records, err := filepath.Glob(filepath.Join(runDir, namePrefix+"????????", recordName))
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package netns runs programs and connections in network namespaces, which `ip netns add` has made.
+// Package netns runs programs and opens connections in network namespaces created with `ip netns add`.
 package netns
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 // Wrap writes a script into a folder that runs a program in a namespace, and returns the script's path. The program
-// takes the script's process, so that signals reach it.
+// replaces the script's process, so that signals reach it.
 func Wrap(dir, namespace, program string) (string, error) {
 	path := filepath.Join(dir, filepath.Base(program))
 	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=/run/netns/%s %s \"$@\"\n", namespace, program)

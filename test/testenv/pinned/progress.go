@@ -14,7 +14,7 @@ import (
 // progressInterval is the time between two reports of a build.
 const progressInterval = 15 * time.Second
 
-// Go is a go command in the module of a program, without what the caller's build is made with (-race, -tags, -mod).
+// Go returns a go command in the module of a program, without the flags of the caller's own build (-race, -tags, -mod).
 func Go(ctx context.Context, module string, cgo bool, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = module
@@ -26,7 +26,7 @@ func Go(ctx context.Context, module string, cgo bool, args ...string) *exec.Cmd 
 	return cmd
 }
 
-// PackagesToBuild counts the packages of a target, and of what it depends on, that Go's own cache does not hold.
+// PackagesToBuild counts the packages of a target and its dependencies that are not in Go's build cache.
 func PackagesToBuild(ctx context.Context, module string, cgo bool, target string) (int, error) {
 	out, err := Go(ctx, module, cgo, "list", "-trimpath", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}",
 		target).Output()
@@ -36,7 +36,7 @@ func PackagesToBuild(ctx context.Context, module string, cgo bool, target string
 	return len(strings.Fields(string(out))), nil
 }
 
-// explain adds what a command has said to how it ended.
+// explain adds the output of a command to its error.
 func explain(err error) error {
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && len(exit.Stderr) > 0 {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
@@ -44,8 +44,8 @@ func explain(err error) error {
 	return err
 }
 
-// Progress takes what "go build -v" writes, a line for each package, and reports from time to time how far the build
-// is. A line that names no package is part of an error.
+// Progress receives the output of "go build -v", one line for each package, and periodically reports how far the build
+// is. A line that names no package is part of an error message.
 type Progress struct {
 	to          io.Writer
 	total, done int
@@ -54,12 +54,12 @@ type Progress struct {
 	errors      []string
 }
 
-// NewProgress returns the progress of a build that begins now and builds so many packages.
+// NewProgress returns the progress of a build that starts now and has the given number of packages.
 func NewProgress(to io.Writer, total int) *Progress {
 	return &Progress{to: to, total: total, start: time.Now()}
 }
 
-// Write takes a piece of the output.
+// Write receives a part of the output.
 func (p *Progress) Write(data []byte) (int, error) {
 	lines := strings.Split(p.rest+string(data), "\n")
 	p.rest = lines[len(lines)-1]
@@ -79,8 +79,8 @@ func (p *Progress) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Errors are the errors that the build has reported.
+// Errors returns the errors that the build has reported.
 func (p *Progress) Errors() string { return strings.Join(p.errors, "\n") }
 
-// Took is how long the build has taken so far, in whole seconds.
+// Took returns how long the build has taken so far, in whole seconds.
 func (p *Progress) Took() time.Duration { return time.Since(p.start).Round(time.Second) }

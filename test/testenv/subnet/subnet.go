@@ -16,8 +16,8 @@ import (
 	"syscall"
 )
 
-// Lock keeps other test environments from choosing a network, or from removing what all of them share, until unlock is
-// called. A chosen network must be taken before that, by an address or a route.
+// Lock prevents other test environments from choosing a network or removing shared settings until unlock is called. The
+// caller must claim a chosen network, with an address or a route, before it calls unlock.
 func Lock() (unlock func(), err error) {
 	const dir = "/run/lock"
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -35,7 +35,8 @@ func Lock() (unlock func(), err error) {
 }
 
 // Choose returns a network of a size in bits within space that overlaps no address and no route of the machine. The
-// name decides which is tried first, so that an environment seldom reuses the addresses of one that has just gone.
+// search begins at a place derived from name, so that an environment seldom reuses the addresses of one that was just
+// removed.
 func Choose(space netip.Prefix, size int, name string) (netip.Prefix, error) {
 	taken, err := taken()
 	if err != nil {
@@ -46,7 +47,7 @@ func Choose(space netip.Prefix, size int, name string) (netip.Prefix, error) {
 	return pick(space, size, taken, seed.Sum32())
 }
 
-// taken lists the networks of the machine's addresses and routes, but the default route.
+// taken lists the networks of the machine's addresses and routes, except the default route.
 func taken() ([]netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -91,8 +92,8 @@ func parseRoute(line string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(netip.AddrFrom4(addr), ones), true
 }
 
-// pick returns a network within space, which is one of IPv4, that overlaps none of taken. The search begins at the
-// place that seed decides.
+// pick returns a network within space, an IPv4 network, that overlaps none of taken. The search begins at a place
+// derived from seed.
 func pick(space netip.Prefix, size int, taken []netip.Prefix, seed uint32) (netip.Prefix, error) {
 	first := space.Addr().As4()
 	base, count := binary.BigEndian.Uint32(first[:]), uint32(1)<<(size-space.Bits())

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Quality is what the slow path is like, in each direction.
+// Quality describes each direction of the slow path.
 type Quality struct {
 	// Delay is how long a packet is on its way: half of the round trip.
 	Delay time.Duration
@@ -15,11 +15,11 @@ type Quality struct {
 	BytesPerSecond float64
 	// Queue is how long packets may wait for the bandwidth. One that would wait longer is dropped, as in a router.
 	Queue time.Duration
-	// Loss is the part of the packets that are lost, 0 to 1.
+	// Loss is the fraction of packets that are lost, from 0 to 1.
 	Loss float64
 }
 
-// inFlightMax is how many packets of a direction there may be on the path.
+// inFlightMax is how many packets may be on the path in each direction.
 const inFlightMax = 16 << 10
 
 // path is the slow path.
@@ -82,8 +82,8 @@ type line struct {
 	free time.Time
 }
 
-// pass returns when a packet that comes now is there. If passes is false it is lost: the queue is full, or chance, from
-// 0 to 1, is less than the loss.
+// pass returns when a packet that is sent now arrives. If passes is false, the packet is lost: the queue is full, or
+// chance, a random number from 0 to 1, is less than the loss.
 func (l *line) pass(q Quality, size int, now time.Time, chance float64) (due time.Time, passes bool) {
 	if chance < q.Loss {
 		return time.Time{}, false

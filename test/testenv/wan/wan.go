@@ -1,6 +1,6 @@
-// Package wan joins a network namespace, where a device runs, with this machine by two paths: a cable (veth), which is
-// as fast as the machine, and a slow one, which has a delay, a bandwidth and losses. Both carry packets between the
-// same two addresses, so that connections survive a change of the path.
+// Package wan connects a network namespace, in which a device runs, with this machine by two paths: a cable (veth),
+// which is as fast as the machine, and a slow path with delay, limited bandwidth and losses. Both carry packets between
+// the same two addresses, so that connections survive a change of the path.
 //
 // The packets of the slow path go through TUN devices and this process (path.go), because not every kernel has netem.
 // TCP at both ends is the kernel's own: its windows, retransmissions and congestion control are real. The slow path has
@@ -41,8 +41,8 @@ type Network struct {
 	wg           sync.WaitGroup
 }
 
-// Start makes the network, whose path is the cable. There can be one at a time; what a killed run has left is removed.
-// The caller stops it.
+// Start creates the network, with the cable as its path. There can be only one at a time; Start removes one that a
+// killed run has left. The caller stops it.
 func Start(ctx context.Context) (*Network, error) {
 	clean()
 	err := netns.Run(ctx,
@@ -101,10 +101,10 @@ func clean() {
 	}
 }
 
-// Cable makes the cable the path.
+// Cable switches to the cable.
 func (n *Network) Cable(ctx context.Context) error { return route(ctx, hostCable, inCable) }
 
-// Slow makes a slow path with these qualities the path.
+// Slow switches to a slow path of the given quality.
 func (n *Network) Slow(ctx context.Context, q Quality) error {
 	n.path.set(q)
 	return route(ctx, hostSlow, inSlow)
