@@ -39,9 +39,9 @@ type change struct {
 	key  resource.Key
 }
 
-// podChanges returns the changes for nodes in a pod's event; old is nil for a new pod, now for a deleted one. What a
-// pod names comes before it: the node has it when it starts the pod. A change of status alone counts only if it is in
-// conditions that the readiness gates name and the node does not set itself.
+// podChanges returns the changes for nodes in a pod's event; old is nil for a new pod, now for a deleted one. Objects
+// that a pod refers to come before it, so that the node has them when it starts the pod. A change of the status alone
+// counts only if it is in conditions that readiness gates name and that the node does not set itself.
 func podChanges(old, now *v1.Pod) []change {
 	var out []change
 	tell := func(pod *v1.Pod, keys ...resource.Key) {

@@ -28,10 +28,10 @@ const (
 
 // level finds how many calls the runtime should work on at once.
 //
-// It compares how long calls take with how many others ran beside them. If calls take twice as long with twice as many
-// at once, the runtime gets no more done, and the limit falls. If they take as long as before, it gets twice as much
-// done, and the limit rises. That is the case while the runtime waits for a disk, and while other programs keep the
-// processors busy, since more calls at once get a larger share of them.
+// It compares how long calls take with how many run at once. If calls take twice as long with twice as many at once,
+// the runtime gets no more done, and the limit falls. If they take as long as before, it gets twice as much done, and
+// the limit rises. That is the case while the runtime waits for a disk, and while other programs keep the processors
+// busy, since more calls at once get a larger share of them.
 type level struct {
 	start, limit float64
 	trend        trend

@@ -67,8 +67,8 @@ type Keeper struct {
 	state State
 }
 
-// State is what the status command and the metrics show: of these tunnels, and of the one to KubeEdge's cloudcore
-// (package stream).
+// State is the state of tunnels that the status command and the metrics show. Package stream uses it for the tunnel to
+// KubeEdge's cloudcore.
 type State struct {
 	// Tunnels and Streams are how many are open. LinkStreams are those of Streams that the link itself carries.
 	Tunnels, Streams, LinkStreams int

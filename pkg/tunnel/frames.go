@@ -41,7 +41,7 @@ func (c *meteredConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// frameMeter finds the frames in what a peer sends.
+// frameMeter finds the frames in the data that a peer sends.
 type frameMeter struct {
 	// header is the received part of the next header, body how many bytes of the current frame are still to be
 	// received.

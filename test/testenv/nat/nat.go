@@ -46,7 +46,7 @@ type Network struct {
 	record
 }
 
-// record is what another process needs to know to remove a network.
+// record has the data that another process needs to remove a network.
 type record struct {
 	Name string `json:"name"`
 	// Inside is the network between router and device.
