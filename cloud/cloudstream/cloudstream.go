@@ -64,7 +64,8 @@ type Options struct {
 	Send func(node string, m *model.Message) bool
 	// Guard decides who may ask the kubelet API of a node of KubeEdge's. nil: such nodes are refused.
 	Guard func(node string) kubeletproxy.Guard
-	// Opened is called when a node of KubeEdge's has got its port; it may be nil. It must not block.
+	// Opened is called when a node has got its port that may not report its status soon: one of KubeEdge's, or one that
+	// has waited for a port. It may be nil. It must not block.
 	Opened func(node string)
 	// Failed is called with why a tunnel to a connected node could not be opened; it may be nil. It must not block.
 	Failed func(node, why string)
@@ -84,6 +85,8 @@ type Server struct {
 	nodes map[string]*node
 	// taken are the ports of nodes.
 	taken map[int32]string
+	// waiting are the connected nodes that got no port.
+	waiting waitingNodes
 	// next is where the search for a free port continues.
 	next   int32
 	closed bool
@@ -146,19 +149,27 @@ func (s *Server) Close() {
 	s.conns.Wait()
 }
 
-// Connected implements cloudhub.Tunnels.
+// Connected implements cloudhub.Tunnels. A node that gets no port waits for one.
 func (s *Server) Connected(name string, from netip.Addr, streams cloudhub.Streams) {
-	if err := s.open(name, s.opts.Previous(name), func(n *node) { n.connected(from, streams) }); err != nil {
+	err := s.open(name, s.opts.Previous(name), func(n *node) { n.connected(from, streams) }, func() {
+		s.waiting.connected(name, from, streams)
+	})
+	if err != nil {
 		klog.ErrorS(err, "Node gets no port: kubectl logs, exec and the like reach it only if kube-apiserver does",
 			"node", name)
-		s.opts.Failed(name, err.Error())
+		s.opts.Failed(name, fmt.Sprintf("node %s gets no port for kubectl logs, exec and the like: %v", name, err))
 	}
 }
 
 // Disconnected implements cloudhub.Tunnels. While the Node has the port it stays open, so that callers are told that
 // the node is offline.
 func (s *Server) Disconnected(name string) {
-	n := s.existing(name)
+	s.mu.Lock()
+	n := s.nodes[name]
+	if n == nil {
+		s.waiting.disconnected(name)
+	}
+	s.mu.Unlock()
 	if n == nil {
 		return
 	}
@@ -173,7 +184,7 @@ func (s *Server) Restore(name string, since time.Time) {
 	if port == 0 {
 		return
 	}
-	if err := s.open(name, port, func(n *node) { n.offlineFrom(since) }); err != nil {
+	if err := s.open(name, port, func(n *node) { n.offlineFrom(since) }, nil); err != nil {
 		klog.InfoS("Port of a node that is not connected not opened", "node", name, "err", err)
 	}
 }
@@ -185,20 +196,36 @@ func (s *Server) Adopt(name string, port int32, since time.Time) (address string
 	err = s.open(name, port, func(n *node) {
 		n.offlineFrom(since)
 		got = n.port
-	})
+	}, nil)
 	return s.opts.Address.String(), got, err
 }
 
 // NodeChanged closes the port of a node that is not connected if its Node does not have it: it was deleted, or another
-// cloudcore serves it now.
+// cloudcore serves it now. Nodes that wait for a port get it.
 func (s *Server) NodeChanged(name string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if n := s.nodes[name]; n != nil && n.offline() && s.opts.Previous(name) != n.port {
 		n.close("another cloudcore serves the node, or it was deleted")
 		delete(s.nodes, name)
 		delete(s.taken, n.port)
 	}
+	admitted := s.admitWaiting()
+	s.mu.Unlock()
+	for _, name := range admitted {
+		klog.InfoS("Node that waited for a port has got one", "node", name)
+		s.opts.Opened(name)
+	}
+}
+
+// admitWaiting gives free ports to nodes that wait, and returns these. s.mu is held.
+func (s *Server) admitWaiting() (admitted []string) {
+	for name := s.waiting.first(); name != ""; name = s.waiting.first() {
+		if s.openLocked(name, s.opts.Previous(name), func(*node) {}) != nil {
+			break
+		}
+		admitted = append(admitted, name)
+	}
+	return admitted
 }
 
 // Endpoint returns the address and port of a connected node with these addresses of its own; ok is false if callers
@@ -238,10 +265,11 @@ func (s *Server) ServeStream(ctx context.Context, name string, conn *edgestream.
 	}
 	t := kubeletproxy.New(name, conn, s.opts.Guard(name))
 	var n *node
-	if err := s.open(name, s.opts.Previous(name), func(opened *node) { n = opened; n.proxied(t) }); err != nil {
+	err := s.open(name, s.opts.Previous(name), func(opened *node) { n = opened; n.proxied(t) }, nil)
+	if err != nil {
 		klog.ErrorS(err, "Node of KubeEdge's gets no port: kubectl logs, exec and the like do not reach it",
 			"node", name)
-		s.opts.Failed(name, err.Error())
+		s.opts.Failed(name, fmt.Sprintf("node %s gets no port for kubectl logs, exec and the like: %v", name, err))
 		_ = conn.Close()
 		return
 	}
@@ -249,7 +277,7 @@ func (s *Server) ServeStream(ctx context.Context, name string, conn *edgestream.
 	s.metrics.opened.Inc()
 	klog.V(2).InfoS("Stream tunnel opened", "node", name, "remote", conn.RemoteAddr())
 	s.opts.Opened(name)
-	err := t.Run()
+	err = t.Run()
 	klog.V(2).InfoS("Stream tunnel closed", "node", name, "why", err)
 	n.unproxied(t)
 	s.NodeChanged(name)
@@ -262,9 +290,19 @@ func (s *Server) existing(name string) *node {
 }
 
 // open opens a port for a node that has none, preferably the given one, and calls do before NodeChanged can close it.
-func (s *Server) open(name string, wanted int32, do func(*node)) error {
+// Without a free port it calls failed, which may be nil, before another port can become free.
+func (s *Server) open(name string, wanted int32, do func(*node), failed func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	err := s.openLocked(name, wanted, do)
+	if err != nil && failed != nil {
+		failed()
+	}
+	return err
+}
+
+// openLocked does what open says; s.mu is held.
+func (s *Server) openLocked(name string, wanted int32, do func(*node)) error {
 	if s.closed {
 		return errors.New("cloudcore stops")
 	}
@@ -275,6 +313,7 @@ func (s *Server) open(name string, wanted int32, do func(*node)) error {
 			return err
 		}
 		n = newNode(s, name, l, port)
+		n.links, n.from, n.link = s.waiting.take(name)
 		s.nodes[name], s.taken[port] = n, name
 		s.conns.Go(n.accept)
 	}
@@ -305,10 +344,10 @@ func (s *Server) listen(wanted int32) (net.Listener, int32, error) {
 		last = err
 	}
 	if last == nil {
-		last = fmt.Errorf("all are in use by %d nodes", len(s.taken))
+		last = fmt.Errorf("%d nodes have them", len(s.taken))
 	}
-	return nil, 0, fmt.Errorf("no port from %d to %d is free (modules.cloudStream.firstPort and lastPort): %w",
-		s.opts.FirstPort, s.opts.LastPort, last)
+	return nil, 0, fmt.Errorf("no port from %d to %d is free: %w; enlarge the range (modules.cloudStream.firstPort "+
+		"and lastPort of cloudcore), or delete Nodes whose devices are gone", s.opts.FirstPort, s.opts.LastPort, last)
 }
 
 func (s *Server) listenOn(port int32) (net.Listener, error) {

@@ -309,7 +309,7 @@ func TestPorts(t *testing.T) {
 		t.Error("a second node has a port, want none: the only one is in use")
 	}
 	f.mu.Lock()
-	if len(f.failed) != 1 || !strings.Contains(f.failed[0], "all are in use by 1 nodes") {
+	if len(f.failed) != 1 || !strings.Contains(f.failed[0], "node edge-2 gets no port") {
 		t.Errorf("failures are %q, want one that says why", f.failed)
 	}
 	f.mu.Unlock()
@@ -369,6 +369,49 @@ func TestAdopt(t *testing.T) {
 	f.hasPort("edge-1", port)
 	f.NodeChanged("edge-1")
 	f.want(refusedStatus, "node edge-1 is offline since 2026-11-25T15:22:22Z")
+}
+
+// TestWaiting: nodes that got no port wait for one, in order, as long as they are connected; one that was deleted makes
+// room for the first.
+func TestWaiting(t *testing.T) {
+	opened := make(chan string, 10)
+	f := start(t, func(o *Options) { o.Opened = func(node string) { opened <- node } })
+	_, port, _ := f.Endpoint("edge-1", nil)
+	for _, name := range []string{"edge-2", "edge-3", "edge-3", "edge-4"} {
+		f.Connected(name, from, nil)
+	}
+	f.mu.Lock()
+	want := fmt.Sprintf("node edge-2 gets no port for kubectl logs, exec and the like: no port from %d to %d is free: "+
+		"1 nodes have them; enlarge the range", port, port)
+	if len(f.failed) != 4 || !strings.HasPrefix(f.failed[0], want) {
+		t.Errorf("failures are %q, want four, and the first %q", f.failed, want)
+	}
+	f.mu.Unlock()
+	f.Disconnected("edge-2")
+	f.Disconnected("edge-1")
+	f.NodeChanged("edge-1")
+	if _, _, ok := f.Endpoint("edge-3", nil); ok || f.existing("edge-1") == nil {
+		t.Error("a waiting node has the port of one that is offline, want it with its node")
+	}
+	f.hasPort("edge-1", 0) // the Node is deleted
+	f.NodeChanged("edge-1")
+	if got := wait.Receive(t, "a node to get the port", opened); got != "edge-3" {
+		t.Errorf("%s got the port, want edge-3, which has waited longest", got)
+	}
+	if _, got, ok := f.Endpoint("edge-3", nil); !ok || got != port {
+		t.Errorf("Endpoint of edge-3 = %d, %v, want %d", got, ok, port)
+	}
+	f.Disconnected("edge-3") // the older of its two sessions
+	if _, _, ok := f.Endpoint("edge-3", nil); !ok {
+		t.Error("edge-3 has no port while it is connected, want one")
+	}
+	f.Disconnected("edge-3")
+	if got := wait.Receive(t, "a node to get the port", opened); got != "edge-4" {
+		t.Errorf("%s got the port, want edge-4: the Node edge-3 does not have it", got)
+	}
+	if len(f.waiting) > 0 {
+		t.Errorf("%v wait, want none", f.waiting)
+	}
 }
 
 // TestDirect: a node that connects from an address of its own keeps it, if the administrator wants that.

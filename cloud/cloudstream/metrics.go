@@ -9,6 +9,7 @@ type metrics struct {
 	failed, bytes    *prometheus.CounterVec
 	tunnels, streams *prometheus.Desc
 	linkStreams      *prometheus.Desc
+	waiting          *prometheus.Desc
 }
 
 func newMetrics(s *Server) *metrics {
@@ -32,6 +33,8 @@ func newMetrics(s *Server) *metrics {
 		streams: prometheus.NewDesc("cloudcore_tunnel_streams", "Connections through tunnels.", nil, nil),
 		linkStreams: prometheus.NewDesc("cloudcore_tunnel_link_streams",
 			"Connections of cloudcore_tunnel_streams that the node's QUIC link carries, without a tunnel.", nil, nil),
+		waiting: prometheus.NewDesc("cloudcore_tunnel_nodes_waiting",
+			"Connected nodes that have no port, since all in the range are taken.", nil, nil),
 	}
 }
 
@@ -47,6 +50,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.tunnels
 	ch <- m.streams
 	ch <- m.linkStreams
+	ch <- m.waiting
 }
 
 // Collect implements prometheus.Collector.
@@ -55,9 +59,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		c.Collect(ch)
 	}
 	tunnels, streams, linkStreams := m.s.count()
+	m.s.mu.Lock()
+	waiting := len(m.s.waiting)
+	m.s.mu.Unlock()
 	ch <- prometheus.MustNewConstMetric(m.tunnels, prometheus.GaugeValue, float64(tunnels))
 	ch <- prometheus.MustNewConstMetric(m.streams, prometheus.GaugeValue, float64(streams))
 	ch <- prometheus.MustNewConstMetric(m.linkStreams, prometheus.GaugeValue, float64(linkStreams))
+	ch <- prometheus.MustNewConstMetric(m.waiting, prometheus.GaugeValue, float64(waiting))
 }
 
 // count returns how many tunnels and streams there are, and how many of these are a link's.
