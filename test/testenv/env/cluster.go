@@ -69,14 +69,26 @@ func (c *Cluster) With(t testing.TB) *Cluster {
 // WithCloud returns the same cluster with another cloudcore, which has the same CA and runs until the test ends.
 func (c *Cluster) WithCloud(t testing.TB) *Cluster {
 	t.Helper()
+	return c.WithCloudOf(t, nil)
+}
+
+// WithCloudOf does so with keys of modules.cloudStream that differ.
+func (c *Cluster) WithCloudOf(t testing.TB, stream map[string]any) *Cluster {
+	t.Helper()
+	modules := c.Cloud.Modules
+	if stream != nil {
+		same, _ := modules["cloudStream"].(map[string]any)
+		modules = merged(modules, map[string]any{"cloudStream": merged(same, stream)})
+	}
 	sub := c.With(t)
 	var err error
 	sub.Cloud, err = cloud.New(cloud.Options{
 		Binary:     c.built.Cloud,
 		Dir:        filepath.Join(t.TempDir(), "cloudcore"),
 		Kubeconfig: c.Cloud.Kubeconfig,
+		Address:    c.Cloud.Address,
 		Hub:        c.Cloud.Hub,
-		Modules:    c.Cloud.Modules,
+		Modules:    modules,
 	})
 	Must(t, err)
 	t.Cleanup(func() {
