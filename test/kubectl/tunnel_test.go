@@ -24,6 +24,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/metricsserver"
 	"github.com/edgecore-io/edgecore/test/testenv/nat"
+	"github.com/edgecore-io/edgecore/test/testenv/prometheus"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -62,6 +63,7 @@ func TestTunnel(t *testing.T) {
 		}
 	})
 	t.Run("certificate", func(t *testing.T) { n.testTunnelCertificate(t, network.Host, port) })
+	t.Run("Prometheus", n.testPrometheus)
 	t.Run("offline", n.testTunnelOffline)
 	t.Run("link cut", func(t *testing.T) { n.testTunnelCut(t, network) })
 	t.Run("cloudcore killed", func(t *testing.T) {
@@ -107,6 +109,28 @@ func (n *node) endpoint(t *testing.T, cloud string) (port int32) {
 		return nil
 	})
 	return port
+}
+
+// testPrometheus: Prometheus finds the node as any other, and scrapes it through its tunnel, with the jobs of its
+// example for Kubernetes. It verifies the node's certificate, which testTunnelCertificate has approved.
+func (n *node) testPrometheus(t *testing.T) {
+	server := prometheus.Start(t, n.kube)
+	const web = `namespace="tunnelled",pod="web",container="main"`
+	for _, query := range []string{
+		`up{job="kubernetes-nodes"} == 1`, `up{job="kubernetes-cadvisor"} == 1`,
+		`container_memory_working_set_bytes{job="kubernetes-cadvisor",` + web + `} > 0`,
+		`container_memory_working_set_bytes{job="kubernetes-nodes",` + web + `} > 0`,
+		`node_memory_working_set_bytes{job="kubernetes-nodes"} > 0`,
+		`rate(container_cpu_usage_seconds_total{job="kubernetes-cadvisor",` + web + `}[1m])`, // two scrapes
+	} {
+		wait.Until(t, query, func() error {
+			series, err := server.Query(t.Context(), query)
+			if err == nil && (len(series) != 1 || series[0]["instance"] != n.NodeName) {
+				err = fmt.Errorf("its series are %v, want one of instance %s", series, n.NodeName)
+			}
+			return err
+		})
+	}
 }
 
 // testTunnelOffline: kubectl says that the node is offline, and reaches it when it is back.

@@ -95,7 +95,7 @@ func build(ctx context.Context, module, dir string, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
-	total, err := pinned.PackagesToBuild(ctx, module, false, "tool")
+	total, err := pinned.PackagesToBuild(ctx, module, false, "", "tool")
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,8 @@ type Program struct {
 	Name, Folder string
 	// Target is what is built there: a package, or "tool".
 	Target string
+	// Tags are those of the build, with commas.
+	Tags string
 	// Env names a variable of the environment with the path of one that was built before, for machines that have no Go.
 	Env string
 	// Cgo: it has parts in C.
@@ -46,7 +48,7 @@ func (p Program) Build(ctx context.Context, progress io.Writer) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	key, err := buildKey(module)
+	key, err := buildKey(module, p.Tags)
 	if err != nil {
 		return "", err
 	}
@@ -78,13 +80,14 @@ func (p Program) build(ctx context.Context, module, binary string, progress io.W
 			return err
 		}
 	}
-	total, err := PackagesToBuild(ctx, module, p.Cgo, p.Target)
+	total, err := PackagesToBuild(ctx, module, p.Cgo, p.Tags, p.Target)
 	if err != nil {
 		return err
 	}
 	_, _ = fmt.Fprintf(progress, "Building %s: %d packages, %s for all on 2 cores; the next run finds it in %s\n",
 		p.Name, total, p.Takes, strings.TrimSuffix(binary, ".building"))
-	cmd := Go(ctx, module, p.Cgo, "build", "-v", "-trimpath", "-ldflags="+flags, "-o", binary, p.Target)
+	cmd := Go(ctx, module, p.Cgo, "build", "-v", "-trimpath", "-ldflags="+flags, "-tags="+p.Tags, "-o",
+		binary, p.Target)
 	out := NewProgress(progress, total)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
@@ -105,7 +108,7 @@ func Module(ctx context.Context, folder string) (string, error) {
 }
 
 // buildKey names what the program is made of.
-func buildKey(module string) (string, error) {
+func buildKey(module, tags string) (string, error) {
 	h := sha256.New()
 	sources, err := filepath.Glob(filepath.Join(module, "*.go"))
 	if err != nil {
@@ -119,7 +122,7 @@ func buildKey(module string) (string, error) {
 		}
 		fmt.Fprintf(h, "%d:%s", len(data), data)
 	}
-	fmt.Fprint(h, runtime.Version(), runtime.GOARCH)
+	fmt.Fprint(h, tags, runtime.Version(), runtime.GOARCH)
 	return fmt.Sprintf("%x", h.Sum(nil))[:16], nil
 }
 

@@ -27,9 +27,9 @@ func Go(ctx context.Context, module string, cgo bool, args ...string) *exec.Cmd 
 }
 
 // PackagesToBuild counts the packages of a target and its dependencies that are not in Go's build cache.
-func PackagesToBuild(ctx context.Context, module string, cgo bool, target string) (int, error) {
-	out, err := Go(ctx, module, cgo, "list", "-trimpath", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}",
-		target).Output()
+func PackagesToBuild(ctx context.Context, module string, cgo bool, tags, target string) (int, error) {
+	out, err := Go(ctx, module, cgo, "list", "-trimpath", "-tags="+tags, "-deps", "-f",
+		"{{if .Stale}}{{.ImportPath}}{{end}}", target).Output()
 	if err != nil {
 		return 0, fmt.Errorf("list the packages: %w", explain(err))
 	}
