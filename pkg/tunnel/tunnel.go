@@ -54,6 +54,9 @@ const (
 	copyBuffer = 16<<10 - 64
 	// tokenMax is the largest token in bytes.
 	tokenMax = 64
+	// callerTimeout is how long a caller may keep a connection whose node sends no more. Linux waits as long for the
+	// end of a connection that a server has closed (FIN-WAIT-2). kube-apiserver never closes some of them.
+	callerTimeout = time.Minute
 )
 
 // Request is the content of the message that asks for a tunnel.
@@ -179,13 +182,14 @@ func (a *Acceptor) Streams() int { return a.session.NumStreams() }
 // Close ends the tunnel and its streams.
 func (a *Acceptor) Close() error { return a.session.Close() }
 
-// Join copies both ways between two connections, until both directions have ended or one has failed; then it closes
-// both. The end of one direction is passed on and leaves the other open, for as long as both connections live. It
-// returns the bytes that came from a and from b.
-func Join(a, b net.Conn) (fromA, fromB int64) {
+// Join copies both ways between the connection of a caller and the one that leads to the node, until both directions
+// have ended or one has failed; then it closes both. The end of one direction is passed on. A caller that sends no more
+// gets what the node sends for as long as that takes; when the node sends no more, the caller has a minute. Join
+// returns the bytes that came from the caller and from the node.
+func Join(caller, node net.Conn) (fromCaller, fromNode int64) {
 	closeBoth := func() {
-		_ = a.Close()
-		_ = b.Close()
+		_ = caller.Close()
+		_ = node.Close()
 	}
 	defer closeBoth()
 	var both sync.WaitGroup
@@ -198,10 +202,11 @@ func Join(a, b net.Conn) (fromA, fromB int64) {
 			closeBoth()
 		}
 	}
-	both.Go(func() { one(b, a, &fromA) })
-	one(a, b, &fromB)
+	both.Go(func() { one(node, caller, &fromCaller) })
+	one(caller, node, &fromNode)
+	defer time.AfterFunc(callerTimeout, closeBoth).Stop()
 	both.Wait()
-	return fromA, fromB
+	return fromCaller, fromNode
 }
 
 // plainWriter and plainReader hide methods that would copy with larger buffers.

@@ -236,6 +236,61 @@ func TestHalfClosed(t *testing.T) {
 	})
 }
 
+// TestCallerStays: a caller that does not close its connection when the node has ended its direction is cut off after a
+// minute, at both ends. Until then it may send.
+func TestCallerStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tunnelPair := func() (*Opener, *Acceptor) {
+			cloud, node := net.Pipe()
+			o, err := NewOpener(cloud)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := NewAcceptor(node)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o, a
+		}
+		o1, a1 := tunnelPair() // stands for the caller's connection, which needs to be half closed, too
+		defer o1.Close()
+		defer a1.Close()
+		o2, a2 := tunnelPair()
+		defer o2.Close()
+		defer a2.Close()
+		caller, callerEnd := streamPair(t, o1, a1)
+		nodeEnd, server := streamPair(t, o2, a2)
+		joined := make(chan struct{})
+		go func() {
+			defer close(joined)
+			Join(callerEnd, nodeEnd)
+		}()
+		if err := CloseWrite(server); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := caller.Read(make([]byte, 1)); err != io.EOF {
+			t.Fatalf("the caller reads %v, want EOF", err)
+		}
+		time.Sleep(callerTimeout - time.Second)
+		got := make([]byte, 4)
+		if _, err := caller.Write([]byte("more")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(server, got); err != nil || string(got) != "more" {
+			t.Fatalf("the server reads %q, %v, want more", got, err)
+		}
+		time.Sleep(2 * time.Second)
+		<-joined
+		synctest.Wait()
+		if _, err := caller.Write([]byte("too late")); err == nil {
+			t.Error("the caller writes after a minute, want an error")
+		}
+		if o2.Streams() > 0 || a2.Streams() > 0 {
+			t.Errorf("%d and %d streams after a minute, want none", o2.Streams(), a2.Streams())
+		}
+	})
+}
+
 // TestFailedDirection: a connection that fails in one direction ends at both ends of the tunnel at once, whatever its
 // other end does. Here the other end has seen the end of its caller's direction, no longer reads, and writes.
 func TestFailedDirection(t *testing.T) {
