@@ -59,8 +59,10 @@ func TestPullsTakeNoPlace(t *testing.T) {
 		var wg sync.WaitGroup
 		began := time.Now()
 		for n := range 5 {
+			images.slow[podNumber(n).UID] = true
+		}
+		for n := range 5 {
 			pod := podNumber(n)
-			images.slow[pod.UID] = true
 			wg.Go(func() {
 				in := SyncInput{Pod: pod, Observed: &observed.Pod{UID: pod.UID, Detailed: true}}
 				if res := g.SyncPod(ownedBy(t, pod), in); res.Err != nil {
