@@ -156,8 +156,10 @@ func (s *Stream) reset(code quic.StreamErrorCode) {
 	if s.done.Swap(true) {
 		return
 	}
-	if !s.ended.Load() || !s.wrote.Load() {
+	if !s.ended.Load() {
 		s.CancelRead(code)
+	}
+	if !s.wrote.Load() {
 		s.CancelWrite(code)
 	}
 	s.closed()
