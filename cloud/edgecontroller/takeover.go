@@ -3,6 +3,8 @@ package edgecontroller
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -19,7 +21,12 @@ const (
 	// second.
 	takeoverEvery = 15 * time.Second
 	takeoverRate  = 10
+	// takeoverMax is how many nodes it takes over before it looks again which cloudcores are alive.
+	takeoverMax = 150
 )
+
+// errNoPort means that this cloudcore has no port for a node.
+var errNoPort = errors.New("no port for an offline node")
 
 // Replicas knows which cloudcores are alive; see package replicas.
 type Replicas interface {
@@ -39,7 +46,7 @@ func (c *Controller) TakeOver(ctx context.Context, replicas Replicas) {
 	defer tick.Stop()
 	for {
 		if taken, err := c.TakeOverNow(ctx, replicas); err != nil {
-			klog.V(2).InfoS("Offline nodes not taken over: it is unknown which cloudcores are alive", "err", err)
+			klog.V(2).InfoS("Offline nodes not taken over", "err", err)
 		} else if taken > 0 {
 			klog.InfoS("Took over the endpoints of offline nodes whose cloudcore is gone", "nodes", taken)
 		}
@@ -57,12 +64,14 @@ func (c *Controller) TakeOverNow(ctx context.Context, replicas Replicas) (taken 
 	if err != nil {
 		return 0, err
 	}
-	for _, node := range orphans {
+	for _, node := range orphans[:min(len(orphans), takeoverMax)] {
 		if err := c.takeovers.Wait(ctx); err != nil {
 			return taken, err
 		}
 		if err := c.takeOverNode(ctx, node); err == nil {
 			taken++
+		} else if errors.Is(err, errNoPort) {
+			return taken, err
 		} else if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			klog.InfoS("Endpoint of an offline node not taken over: it stays that of a cloudcore that is gone",
 				"node", node.Name, "err", err)
@@ -98,16 +107,27 @@ func (c *Controller) orphans(ctx context.Context, nodes []*v1.Node, replicas Rep
 }
 
 // cloudAddress returns the address of a cloudcore that a Node has, and its index in the Node's addresses; "" means
-// none.
+// none. A Node with one InternalIP has that of its device, which is reached directly.
 func (c *Controller) cloudAddress(node *v1.Node) (string, int) {
 	if !c.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
 		return "", 0
 	}
-	first := slices.IndexFunc(node.Status.Addresses, func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP })
-	if first < 0 {
+	internal := func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP }
+	list := node.Status.Addresses
+	first := slices.IndexFunc(list, internal)
+	if first < 0 || !slices.ContainsFunc(list[first+1:], internal) {
 		return "", 0
 	}
-	return node.Status.Addresses[first].Address, first
+	return list[first].Address, first
+}
+
+// addressesOf returns the addresses of a Node without that of a cloudcore. The caller owns them.
+func (c *Controller) addressesOf(node *v1.Node) []v1.NodeAddress {
+	list := slices.Clone(node.Status.Addresses)
+	if address, first := c.cloudAddress(node); address != "" {
+		list = slices.Delete(list, first, first+1)
+	}
+	return list
 }
 
 // takeOverNode opens a port for a node that is offline, and writes it into this version of its Node.
@@ -117,12 +137,11 @@ func (c *Controller) takeOverNode(ctx context.Context, node *v1.Node) error {
 	address, port, err := c.tunnels.Adopt(node.Name, node.Status.DaemonEndpoints.KubeletEndpoint.Port,
 		offlineSince(node))
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errNoPort, err)
 	}
-	_, first := c.cloudAddress(node)
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
-		"status":   map[string]any{"addresses": slices.Delete(slices.Clone(node.Status.Addresses), first, first+1)},
+		"status":   map[string]any{"addresses": c.addressesOf(node)},
 	})
 	if err == nil {
 		patch, err = withEndpoint(patch, address, port)

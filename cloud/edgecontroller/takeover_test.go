@@ -50,7 +50,8 @@ func TestOrphans(t *testing.T) {
 	}
 	orphan := node("orphan", v1.ConditionUnknown, 20003, "192.0.2.1", "10.0.0.7")
 	got, err := c.orphans(t.Context(), append(online, orphan,
-		node("another", v1.ConditionUnknown, 20003, "192.0.2.1"),
+		node("another", v1.ConditionUnknown, 20003, "192.0.2.1", "10.0.0.8"),
+		node("reached directly", v1.ConditionUnknown, 20003, "192.0.2.1"),
 		node("of a live one", v1.ConditionUnknown, 20003, "192.0.2.2", "10.0.0.7")), d)
 	if len(got) != 2 || err != nil || got[0] != orphan && got[1] != orphan {
 		t.Errorf("orphans = %v, %v; want orphan and another", got, err)
@@ -69,5 +70,25 @@ func TestOrphans(t *testing.T) {
 	}
 	if got := offlineSince(online[0]); !got.IsZero() {
 		t.Errorf("offlineSince of a node that is online = %v, want none", got)
+	}
+}
+
+// TestAddressAndPort: where another cloudcore has taken a node over, a report without addresses changes its address and
+// port together.
+func TestAddressAndPort(t *testing.T) {
+	c := &Controller{tunnels: ports{}}
+	taken := nodeAt(20005, "192.0.2.2", "10.0.0.7")
+	patch, err := withAddresses([]byte(`{"status":{"phase":"x"}}`), c.addressesOf(taken))
+	if err == nil {
+		patch, err = withEndpoint(patch, "192.0.2.1", 20003)
+	}
+	const want = `{"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"},` +
+		`{"type":"InternalIP","address":"10.0.0.7"},{"type":"Hostname","address":"e"},{"$patch":"replace"}],` +
+		`"daemonEndpoints":{"kubeletEndpoint":{"Port":20003}},"phase":"x"}}`
+	if string(patch) != want || err != nil {
+		t.Errorf("patch = %s, %v; want %s", patch, err, want)
+	}
+	if patch, err := withAddresses([]byte(`{"metadata":{}}`), nil); string(patch) != `{"metadata":{}}` || err != nil {
+		t.Errorf("patch without a status = %s, %v; want it unchanged", patch, err)
 	}
 }

@@ -156,7 +156,40 @@ func (c *Controller) tunnelled(node string, patch []byte) ([]byte, error) {
 	if !ok {
 		return patch, nil
 	}
+	if known := c.caches.node(node); len(fields.Status.Addresses) == 0 && portAt(known, address) != port {
+		if known == nil {
+			return patch, nil
+		}
+		// The port alone would be one at another cloudcore's address, where it may be another node's.
+		var err error
+		if patch, err = withAddresses(patch, c.addressesOf(known)); err != nil {
+			return nil, err
+		}
+	}
 	return withEndpoint(patch, address, port)
+}
+
+// withAddresses returns a patch of a node's status with these addresses in it.
+func withAddresses(patch []byte, addresses []v1.NodeAddress) ([]byte, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(patch, &fields); err != nil {
+		return nil, err
+	}
+	if fields["status"] == nil {
+		return patch, nil
+	}
+	var status map[string]json.RawMessage
+	err := json.Unmarshal(fields["status"], &status)
+	if err == nil {
+		status["addresses"], err = json.Marshal(addresses)
+	}
+	if err == nil {
+		fields["status"], err = json.Marshal(status)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("status: %w", err)
+	}
+	return json.Marshal(fields)
 }
 
 // knownAddresses are the node's own in its Node.
