@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"sync"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
@@ -16,8 +17,6 @@ import (
 // so that they are here or on their way when edged mounts the volumes.
 
 const (
-	// mirrorAnnotation is on a pod that shows a static pod of this node (v1.MirrorPodAnnotationKey).
-	mirrorAnnotation = "kubernetes.io/config.mirror"
 	// tokenSeconds is the lifetime of a token that edged requests if the pod does not set one.
 	tokenSeconds = 3600
 	// tokensAhead is how many tokens of one pod are requested ahead.
@@ -134,7 +133,7 @@ func tokenRequests(key resource.Key, data []byte) []*model.Message {
 		return nil
 	}
 	ended := pod.Status.Phase == "Succeeded" || pod.Status.Phase == "Failed"
-	if ended || pod.Metadata.Annotations[mirrorAnnotation] != "" {
+	if ended || pod.Metadata.Annotations[v1.MirrorPodAnnotationKey] != "" {
 		return nil
 	}
 	account := resource.Key{

@@ -112,9 +112,6 @@ func TestNoTokenAhead(t *testing.T) {
 			t.Errorf("%s: %d requests, want %d", name, got, tc.want)
 		}
 	}
-	if v1.MirrorPodAnnotationKey != mirrorAnnotation {
-		t.Errorf("mirrorAnnotation = %q, want %q", mirrorAnnotation, v1.MirrorPodAnnotationKey)
-	}
 }
 
 // TestTokenAheadFails: edged's own request goes to the cloud after the one that was made ahead has failed.
