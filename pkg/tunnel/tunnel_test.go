@@ -193,18 +193,25 @@ func TestEndIsNoEOF(t *testing.T) {
 	}
 }
 
+// bubblePair returns both ends of a tunnel, for a simulated clock.
+func bubblePair(t *testing.T) (*Opener, *Acceptor) {
+	t.Helper()
+	cloud, node := net.Pipe()
+	o, err := NewOpener(cloud)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := NewAcceptor(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o, a
+}
+
 // TestHalfClosed: a stream that one end has closed for writing carries the other direction for as long as it needs.
 func TestHalfClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cloud, node := net.Pipe()
-		o, err := NewOpener(cloud)
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := NewAcceptor(node)
-		if err != nil {
-			t.Fatal(err)
-		}
+		o, a := bubblePair(t)
 		defer a.Close()
 		defer o.Close()
 		near, far := streamPair(t, o, a)
@@ -240,22 +247,10 @@ func TestHalfClosed(t *testing.T) {
 // minute, at both ends. Until then it may send.
 func TestCallerStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tunnelPair := func() (*Opener, *Acceptor) {
-			cloud, node := net.Pipe()
-			o, err := NewOpener(cloud)
-			if err != nil {
-				t.Fatal(err)
-			}
-			a, err := NewAcceptor(node)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return o, a
-		}
-		o1, a1 := tunnelPair() // stands for the caller's connection, which needs to be half closed, too
+		o1, a1 := bubblePair(t) // stands for the caller's connection, which needs to be half closed, too
 		defer o1.Close()
 		defer a1.Close()
-		o2, a2 := tunnelPair()
+		o2, a2 := bubblePair(t)
 		defer o2.Close()
 		defer a2.Close()
 		caller, callerEnd := streamPair(t, o1, a1)
