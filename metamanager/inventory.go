@@ -73,8 +73,8 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 	return list, nil
 }
 
-// statusUID returns the UID under which the status of a stored pod is stored: its own, or, for a mirror pod, that of
-// the static pod that it mirrors.
+// statusUID returns the UID in the stored status of a pod: the pod's own, except for a mirror pod, whose status has the
+// UID of its static pod.
 func statusUID(pod []byte, own string) string {
 	var p struct {
 		Metadata struct {

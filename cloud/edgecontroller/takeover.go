@@ -73,7 +73,7 @@ func (c *Controller) TakeOverNow(ctx context.Context, replicas Replicas) (taken 
 		} else if errors.Is(err, errNoPort) {
 			return taken, err
 		} else if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			klog.InfoS("Endpoint of an offline node not taken over: it stays that of a cloudcore that is gone",
+			klog.InfoS("Endpoint of an offline node not taken over: its Node still has the address of a dead cloudcore",
 				"node", node.Name, "err", err)
 		}
 	}
@@ -107,7 +107,7 @@ func (c *Controller) orphans(ctx context.Context, nodes []*v1.Node, replicas Rep
 }
 
 // cloudAddress returns the address of a cloudcore that a Node has, and its index in the Node's addresses; "" means
-// none. A Node with one InternalIP has that of its device, which is reached directly.
+// none. A Node with only one InternalIP is reached directly: that address is the device's own.
 func (c *Controller) cloudAddress(node *v1.Node) (string, int) {
 	if !c.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
 		return "", 0
@@ -121,7 +121,7 @@ func (c *Controller) cloudAddress(node *v1.Node) (string, int) {
 	return list[first].Address, first
 }
 
-// addressesOf returns the addresses of a Node without that of a cloudcore. The caller owns them.
+// addressesOf returns a copy of a Node's addresses, without the address of a cloudcore.
 func (c *Controller) addressesOf(node *v1.Node) []v1.NodeAddress {
 	list := slices.Clone(node.Status.Addresses)
 	if address, first := c.cloudAddress(node); address != "" {

@@ -1,3 +1,3 @@
-// Package prometheus pins the Prometheus that the tests run: the tool of this module's go.mod. It is a module of its own,
-// so that its dependencies stay out of edgecore's and of the test cluster's.
+// Package prometheus pins the Prometheus that the tests run: the tool of this module's go.mod. It is a module of its
+// own, so that its dependencies stay out of edgecore's and of the test cluster's.
 package prometheus
