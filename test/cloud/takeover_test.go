@@ -79,6 +79,31 @@ func (c *cloud) replica(address string, firstPort int) *replica {
 	return r
 }
 
+// gone runs a cloudcore that callers reach at an address, without nodes, and stops it.
+func (c *cloud) gone(address string) {
+	c.t.Helper()
+	own, err := kubernetes.NewForConfig(c.config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	leases := own.CoordinationV1().Leases("kubeedge")
+	r := replicas.New(leases, address)
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { r.Run(ctx) })
+	wait.Until(c.t, "the lease of "+address, func() error {
+		_, err := r.Dead(ctx, nil)
+		return err
+	})
+	cancel()
+	running.Wait()
+	lease, err := leases.Get(c.t.Context(), "cloudcore-"+strings.ReplaceAll(address, ".", "-"), metav1.GetOptions{})
+	if err != nil || lease.Spec.HolderIdentity != nil {
+		c.t.Fatalf("the lease of %s, which has stopped: %v, holder %v; want none", address, err,
+			lease.Spec.HolderIdentity)
+	}
+}
+
 // takeOver has a replica look for nodes to take over, and checks how many it finds.
 func (c *cloud) takeOver(r *replica, want int) {
 	c.t.Helper()
@@ -124,9 +149,9 @@ func (c *cloud) endpoint(r *replica, name, address string) *v1.Node {
 	return node
 }
 
-// TestTakeOver: offline nodes of a cloudcore that is gone get the endpoint of another cloudcore, once, and their
-// callers are told that they are offline. Nodes of a cloudcore that is alive keep their endpoints, and so do nodes that
-// are not offline.
+// TestTakeOver: offline nodes of a cloudcore that has stopped get the endpoint of another cloudcore, once, and their
+// callers are told that they are offline. Nodes of a cloudcore that is alive, or of which nothing is known yet, keep
+// their endpoints, and so do nodes that are not offline.
 func TestTakeOver(t *testing.T) {
 	c := start(t, kube.Options{}, "rbac.yaml")
 	wait.Until(t, "cloudcore may act for nodes", func() (err error) {
@@ -137,7 +162,9 @@ func TestTakeOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const gone = "192.0.2.1"
+	const gone, unknown = "192.0.2.1", "192.0.2.9"
+	c.gone(gone)
+	c.node("unknown", unknown, port+2, v1.ConditionUnknown)
 	c.node("orphan", gone, port+3, v1.ConditionUnknown)
 	c.node("online", gone, port+4, v1.ConditionTrue)
 	c.node("direct", gone, 10250, v1.ConditionUnknown)
@@ -145,7 +172,7 @@ func TestTakeOver(t *testing.T) {
 	for _, r := range []*replica{first, second} {
 		c.endpoint(r, "orphan", gone)
 	}
-	versions := map[string]string{}
+	versions := map[string]string{"unknown": c.endpoint(first, "unknown", unknown).ResourceVersion}
 	for _, name := range []string{"online", "direct"} {
 		versions[name] = c.endpoint(first, name, gone).ResourceVersion
 	}
@@ -194,6 +221,7 @@ func TestTakeOverRace(t *testing.T) {
 		t.Fatal(err)
 	}
 	const nodes, gone = 10, "192.0.2.1"
+	c.gone(gone)
 	both := []*replica{c.replica("127.0.0.1", port), c.replica("127.0.0.2", port)}
 	for i := range nodes {
 		name := fmt.Sprintf("edge-%d", i)
