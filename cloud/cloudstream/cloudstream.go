@@ -43,6 +43,10 @@ const (
 	askTimeout = 20 * time.Second
 	// idleTimeout is how long a tunnel without a stream is kept.
 	idleTimeout = 5 * time.Minute
+	// adoptShare is the share of the ports, one in so many, that Adopt leaves free for nodes that connect; adoptTries
+	// is how many ports it tries to open if it does not get the given one.
+	adoptShare = 10
+	adoptTries = 8
 )
 
 // Options configures a Server. Address, Ports and Send are required.
@@ -191,12 +195,19 @@ func (s *Server) Restore(name string, since time.Time) {
 
 // Adopt opens a port for a node that is not connected to any cloudcore, so that callers get an error that says so. It
 // prefers the given port and returns the address and port that it opened. NodeChanged closes the port again unless the
-// Node has it.
+// Node has it. A tenth of the ports stays free for nodes that connect.
 func (s *Server) Adopt(name string, port int32, since time.Time) (address string, got int32, err error) {
-	err = s.open(name, port, func(n *node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if free := s.size() - len(s.taken); s.nodes[name] == nil && free <= s.size()/adoptShare {
+		return "", 0, fmt.Errorf("%d of the ports from %d to %d are free, which are kept for nodes that connect; "+
+			"enlarge the range (modules.cloudStream.firstPort and lastPort of cloudcore)", free, s.opts.FirstPort,
+			s.opts.LastPort)
+	}
+	err = s.openLocked(name, port, adoptTries, func(n *node) {
 		n.offlineFrom(since)
 		got = n.port
-	}, nil)
+	})
 	return s.opts.Address.String(), got, err
 }
 
@@ -220,7 +231,7 @@ func (s *Server) NodeChanged(name string) {
 // admitWaiting gives free ports to nodes that wait, and returns these. s.mu is held.
 func (s *Server) admitWaiting() (admitted []string) {
 	for name := s.waiting.first(); name != ""; name = s.waiting.first() {
-		if s.openLocked(name, s.opts.Previous(name), func(*node) {}) != nil {
+		if s.openLocked(name, s.opts.Previous(name), s.size(), func(*node) {}) != nil {
 			break
 		}
 		admitted = append(admitted, name)
@@ -294,21 +305,21 @@ func (s *Server) existing(name string) *node {
 func (s *Server) open(name string, wanted int32, do func(*node), failed func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.openLocked(name, wanted, do)
+	err := s.openLocked(name, wanted, s.size(), do)
 	if err != nil && failed != nil {
 		failed()
 	}
 	return err
 }
 
-// openLocked does what open says; s.mu is held.
-func (s *Server) openLocked(name string, wanted int32, do func(*node)) error {
+// openLocked does what open says; without the wanted port it tries at most so many others. s.mu is held.
+func (s *Server) openLocked(name string, wanted int32, tries int, do func(*node)) error {
 	if s.closed {
 		return errors.New("cloudcore stops")
 	}
 	n := s.nodes[name]
 	if n == nil {
-		l, port, err := s.listen(wanted)
+		l, port, err := s.listen(wanted, tries)
 		if err != nil {
 			return err
 		}
@@ -321,15 +332,18 @@ func (s *Server) openLocked(name string, wanted int32, do func(*node)) error {
 	return nil
 }
 
-// listen opens the given port, or another one if it is in use.
-func (s *Server) listen(wanted int32) (net.Listener, int32, error) {
+// size is how many ports there are for nodes.
+func (s *Server) size() int { return int(s.opts.LastPort-s.opts.FirstPort) + 1 }
+
+// listen opens the given port, or another one if it is in use, of which it tries at most so many.
+func (s *Server) listen(wanted int32, tries int) (net.Listener, int32, error) {
 	if s.Port(wanted) && s.taken[wanted] == "" {
 		if l, err := s.listenOn(wanted); err == nil {
 			return l, wanted, nil
 		}
 	}
 	var last error
-	for range s.opts.LastPort - s.opts.FirstPort + 1 {
+	for left := s.size(); left > 0 && tries > 0; left-- {
 		port := s.next
 		if s.next++; s.next > s.opts.LastPort {
 			s.next = s.opts.FirstPort
@@ -342,6 +356,7 @@ func (s *Server) listen(wanted int32) (net.Listener, int32, error) {
 			return l, port, nil
 		}
 		last = err
+		tries--
 	}
 	if last == nil {
 		last = fmt.Errorf("%d nodes have them", len(s.taken))

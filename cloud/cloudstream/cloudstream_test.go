@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -369,6 +371,63 @@ func TestAdopt(t *testing.T) {
 	f.hasPort("edge-1", port)
 	f.NodeChanged("edge-1")
 	f.want(refusedStatus, "node edge-1 is offline since 2026-11-25T15:22:22Z")
+}
+
+// TestAdoptFew: Adopt leaves a tenth of the ports to nodes that connect, and tries few ports at a time where other
+// programs have them.
+func TestAdoptFew(t *testing.T) {
+	first, err := daemon.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ports = 20
+	s, err := New(Options{
+		Address:   netip.AddrFrom4([4]byte{127, byte(rand.N(255)), byte(rand.N(255)), 2}), // nobody else listens there
+		FirstPort: int32(first), LastPort: int32(first + ports - 1),
+		Send: func(string, *model.Message) bool { return false },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var others []net.Listener
+	for port := range adoptTries + 1 {
+		l, err := s.listenOn(int32(first + port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, l)
+	}
+	adopt := func(i int) error {
+		_, _, err := s.Adopt(fmt.Sprintf("offline-%d", i), int32(first), time.Time{})
+		return err
+	}
+	if err := adopt(0); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("Adopt = %v where the first %d ports are in use, want an error that says so", err, len(others))
+	}
+	if err := adopt(0); err != nil {
+		t.Errorf("Adopt = %v when it is called again, want it to try the next ports", err)
+	}
+	for _, l := range others {
+		_ = l.Close()
+	}
+	for i := range 18 {
+		if err := adopt(i); err != nil {
+			t.Errorf("Adopt of node %d: %v, want no error", i, err)
+		}
+	}
+	if err := adopt(18); err == nil || !strings.HasPrefix(err.Error(), "2 of the ports from ") {
+		t.Errorf("Adopt = %v with 2 of 20 ports free, want an error that says so", err)
+	}
+	if err := adopt(0); err != nil {
+		t.Errorf("Adopt = %v of a node that has a port, want no error", err)
+	}
+	for _, name := range []string{"online-0", "online-1"} {
+		s.Connected(name, from, nil)
+		if _, _, ok := s.Endpoint(name, nil); !ok {
+			t.Errorf("%s has connected and has no port, want one of those that were kept", name)
+		}
+	}
 }
 
 // TestWaiting: nodes that got no port wait for one, in order, as long as they are connected; one that was deleted makes
