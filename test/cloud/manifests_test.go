@@ -60,6 +60,8 @@ func TestManifests(t *testing.T) {
 		{"create", "secrets", "kubeedge", "", true}, {"update", "secrets", "kubeedge", "casecret", true},
 		{"get", "secrets", "kubeedge", "tokenkeysecret", true},
 		{"update", "secrets", "kubeedge", "edgecore-revocations", true}, {"watch", "secrets", "kubeedge", "", true},
+		{"update", "leases.coordination.k8s.io", "kubeedge", "cloudcore-192-0-2-2", true},
+		{"deletecollection", "leases.coordination.k8s.io", "kubeedge", "", false},
 		{"create", "objectsyncs.reliablesyncs.kubeedge.io", "any", "", true},
 		{"patch", "clusterobjectsyncs.reliablesyncs.kubeedge.io/status", all, "", true},
 		{"impersonate:arbitrary-node", "nodes.authentication.k8s.io", all, "e1", true},

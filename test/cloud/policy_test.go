@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,7 +18,8 @@ import (
 )
 
 // TestPolicies: with deploy/cloudcore/policy.yaml, what cloudcore does passes, and everything else that its rights to
-// patch pods and nodes would allow is refused with the policy's words. Administrators and nodes are not concerned.
+// patch pods and nodes and to write Leases would allow is refused with the policy's words. Administrators and nodes are
+// not concerned.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml", "policy.yaml")
@@ -58,7 +60,7 @@ func TestPolicies(t *testing.T) {
 		})
 	}
 	policies := c.admin.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	for _, name := range []string{"cloudcore-pods", "cloudcore-nodes", "cloudcore-node-creation"} {
+	for _, name := range []string{"cloudcore-pods", "cloudcore-nodes", "cloudcore-node-creation", "cloudcore-leases"} {
 		wait.Until(t, "the expressions of "+name+" are checked", func() error {
 			policy, err := policies.Get(t.Context(), name, metav1.GetOptions{})
 			if err == nil && policy.Status.TypeChecking == nil {
@@ -156,6 +158,8 @@ func TestPolicies(t *testing.T) {
 		t.Errorf("create a device's node = %v, want it allowed", err)
 	}
 
+	c.leases(own)
+
 	// Others.
 	c.must("edge", "patch", "null/nodepatch/edge", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
 	changed := edgeNode("edge")
@@ -167,6 +171,49 @@ func TestPolicies(t *testing.T) {
 	}
 	if err := patchPod(c.admin, types.MergePatchType, foreign); err != nil {
 		t.Errorf("an administrator's patch of a pod = %v, want it allowed", err)
+	}
+}
+
+// leases checks that cloudcore may write Leases of cloudcores alone.
+func (c *cloud) leases(own kubernetes.Interface) {
+	c.t.Helper()
+	const words = "no Leases but those of cloudcores"
+	ctx := c.t.Context()
+	leases, admins := own.CoordinationV1().Leases("kubeedge"), c.admin.CoordinationV1().Leases("kubeedge")
+	named := func(name string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	created := func(name string) error {
+		_, err := leases.Create(ctx, named(name), metav1.CreateOptions{})
+		return err
+	}
+	try := 0
+	wait.Until(c.t, "the policy of leases is in force", func() error {
+		try++
+		return refusedBy(created(fmt.Sprintf("other-%d", try)), words)
+	})
+	c.gone("192.0.2.7") // creates, reads and updates its own
+	if err := leases.Delete(ctx, "cloudcore-192-0-2-7", metav1.DeleteOptions{}); err != nil {
+		c.t.Errorf("delete the lease of a cloudcore = %v, want it allowed", err)
+	}
+	other, err := admins.Create(ctx, named("scheduler"), metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	seconds := int32(10)
+	other.Spec.LeaseDurationSeconds = &seconds
+	_, updated := leases.Update(ctx, other, metav1.UpdateOptions{})
+	for what, err := range map[string]error{
+		"create": created("controller"),
+		"update": updated,
+		"delete": leases.Delete(ctx, "scheduler", metav1.DeleteOptions{}),
+	} {
+		if err := refusedBy(err, words); err != nil {
+			c.t.Errorf("%s a lease that is not a cloudcore's: %v", what, err)
+		}
+	}
+	if _, err := admins.Update(ctx, other, metav1.UpdateOptions{}); err != nil {
+		c.t.Errorf("an administrator's update of a lease = %v, want it allowed", err)
 	}
 }
 
