@@ -182,10 +182,10 @@ func (s *Server) Disconnected(name string) {
 }
 
 // Restore opens the port of a node that is not connected, so that callers get an error that says so. since is when it
-// went offline; zero means unknown.
+// went offline; zero means unknown. It opens none instead of a port that is not in the range any longer: Adopt does.
 func (s *Server) Restore(name string, since time.Time) {
 	port := s.opts.Previous(name)
-	if port == 0 {
+	if !s.Port(port) {
 		return
 	}
 	if err := s.open(name, port, func(n *node) { n.offlineFrom(since) }, nil); err != nil {

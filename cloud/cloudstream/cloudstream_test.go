@@ -332,6 +332,8 @@ func TestPorts(t *testing.T) {
 	}
 	f.hasPort("edge-2", port)
 	f.Restore("edge-3", time.Time{}) // had none
+	f.hasPort("edge-3", port+1)
+	f.Restore("edge-3", time.Time{}) // had one outside the range
 	f.Restore("edge-2", time.Date(2026, 11, 25, 15, 22, 22, 0, time.UTC))
 	if n := f.existing("edge-2"); n == nil || n.port != port || f.existing("edge-3") != nil {
 		t.Errorf("edge-2 is %+v, want port %d, and edge-3 without one", n, port)

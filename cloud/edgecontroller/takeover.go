@@ -23,6 +23,8 @@ const (
 	takeoverRate  = 10
 	// takeoverMax is how many nodes it takes over before it looks again which cloudcores are alive.
 	takeoverMax = 150
+	// kubeletPort is the port that devices have if their configuration has no other.
+	kubeletPort = 10250
 )
 
 // errNoPort means that this cloudcore has no port for a node.
@@ -32,11 +34,16 @@ var errNoPort = errors.New("no port for an offline node")
 type Replicas interface {
 	// Dead returns those of the addresses at which no cloudcore is alive. An error means that this is unknown for all.
 	Dead(ctx context.Context, addresses []string) (map[string]bool, error)
+	// Known reports whether an address is a cloudcore's, dead or alive. It knows those that the last Dead has found.
+	Known(address string) bool
+	// Address is the address of this cloudcore.
+	Address() string
 }
 
 // TakeOver takes over offline nodes until ctx ends: it writes this cloudcore's endpoint into the Nodes that are offline
 // and have the address of a cloudcore that is gone. Their callers then get an error that says so, instead of waiting
 // for an address that does not answer. A node that connects gets its endpoint from the cloudcore that it connects to.
+// The same is done to offline Nodes with this cloudcore's address and a port that is not in its range any longer.
 //
 // It changes a Node only if its condition Ready is Unknown: a cloudcore that serves the node would renew its lease. It
 // changes only the resource version that it has read, so of several cloudcores one succeeds, and the others then see
@@ -85,7 +92,7 @@ func (c *Controller) orphans(ctx context.Context, nodes []*v1.Node, replicas Rep
 	var offline []*v1.Node
 	var addresses []string
 	for _, n := range nodes {
-		if address, _ := c.cloudAddress(n); address != "" && !c.sessions.connectedHere(n.Name) && isUnknown(n) {
+		if address, _ := firstOfMany(n); address != "" && !c.sessions.connectedHere(n.Name) && isUnknown(n) {
 			offline, addresses = append(offline, n), append(addresses, address)
 		}
 	}
@@ -98,8 +105,15 @@ func (c *Controller) orphans(ctx context.Context, nodes []*v1.Node, replicas Rep
 		return nil, err
 	}
 	orphans := slices.DeleteFunc(offline, func(n *v1.Node) bool {
-		address, _ := c.cloudAddress(n)
-		return !dead[address]
+		address, _ := firstOfMany(n)
+		switch port := n.Status.DaemonEndpoints.KubeletEndpoint.Port; {
+		case c.tunnels.Port(port):
+			return !dead[address]
+		case port == kubeletPort:
+			return true
+		}
+		// A port outside the range may be the device's own, or one of a cloudcore with another range.
+		return address != replicas.Address() && !(dead[address] && replicas.Known(address))
 	})
 	// In random order, several cloudcores share the work instead of trying the same nodes.
 	rand.Shuffle(len(orphans), func(i, j int) { orphans[i], orphans[j] = orphans[j], orphans[i] })
@@ -107,11 +121,17 @@ func (c *Controller) orphans(ctx context.Context, nodes []*v1.Node, replicas Rep
 }
 
 // cloudAddress returns the address of a cloudcore that a Node has, and its index in the Node's addresses; "" means
-// none. A Node with only one InternalIP is reached directly: that address is the device's own.
+// none.
 func (c *Controller) cloudAddress(node *v1.Node) (string, int) {
 	if !c.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
 		return "", 0
 	}
+	return firstOfMany(node)
+}
+
+// firstOfMany returns the first of a Node's InternalIPs and its index in the Node's addresses. It returns "" for a Node
+// with only one, which is reached directly: that address is the device's own.
+func firstOfMany(node *v1.Node) (string, int) {
 	internal := func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP }
 	list := node.Status.Addresses
 	first := slices.IndexFunc(list, internal)
@@ -130,7 +150,8 @@ func (c *Controller) addressesOf(node *v1.Node) []v1.NodeAddress {
 	return list
 }
 
-// takeOverNode opens a port for a node that is offline, and writes it into this version of its Node.
+// takeOverNode opens a port for a node that is offline, and writes it into this version of its Node instead of the
+// cloudcore's that is gone.
 func (c *Controller) takeOverNode(ctx context.Context, node *v1.Node) error {
 	ctx, cancel := context.WithTimeout(withNode(ctx, node.Name), c.options.RequestTimeout)
 	defer cancel()
@@ -139,9 +160,11 @@ func (c *Controller) takeOverNode(ctx context.Context, node *v1.Node) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoPort, err)
 	}
+	_, first := firstOfMany(node)
+	own := slices.Delete(slices.Clone(node.Status.Addresses), first, first+1)
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
-		"status":   map[string]any{"addresses": c.addressesOf(node)},
+		"status":   map[string]any{"addresses": own},
 	})
 	if err == nil {
 		patch, err = withEndpoint(patch, address, port)

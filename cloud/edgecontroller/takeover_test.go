@@ -11,12 +11,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// dead are addresses at which no cloudcore is alive; asked are those that were asked about.
+// dead are addresses at which no cloudcore is alive; known are those of cloudcores, and asked those that were asked
+// about.
 type dead struct {
-	addresses map[string]bool
-	asked     []string
-	err       error
+	addresses, known map[string]bool
+	asked            []string
+	err              error
 }
+
+func (d *dead) Known(address string) bool { return d.known[address] }
+func (d *dead) Address() string           { return "192.0.2.8" }
 
 func (d *dead) Dead(_ context.Context, addresses []string) (map[string]bool, error) {
 	d.asked = append(d.asked, addresses...)
@@ -58,6 +62,23 @@ func TestOrphans(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"192.0.2.1", "192.0.2.2"}, d.asked); diff != "" {
 		t.Errorf("asked about (-want +got):\n%s", diff)
+	}
+	d.addresses["10.0.0.5"], d.known = true, map[string]bool{"192.0.2.1": true, "192.0.2.2": true}
+	got, err = c.orphans(t.Context(), []*v1.Node{
+		node("in another range", v1.ConditionUnknown, 30003, "192.0.2.1", "10.0.0.7"),
+		node("in another range, of a live one", v1.ConditionUnknown, 30003, "192.0.2.2", "10.0.0.7"),
+		node("direct, on the host of a cloudcore", v1.ConditionUnknown, 10250, "192.0.2.1", "10.0.0.7"),
+		node("direct, with two addresses", v1.ConditionUnknown, 10250, "10.0.0.5", "10.0.0.7"),
+	}, d)
+	if len(got) != 1 || err != nil || got[0].Name != "in another range" {
+		t.Errorf("orphans = %v, %v; want the one in another range", got, err)
+	}
+	got, err = c.orphans(t.Context(), []*v1.Node{
+		node("once here", v1.ConditionUnknown, 30003, "192.0.2.8", "10.0.0.7"),
+		node("still here", v1.ConditionUnknown, 20003, "192.0.2.8", "10.0.0.7"),
+	}, d)
+	if len(got) != 1 || err != nil || got[0].Name != "once here" {
+		t.Errorf("orphans = %v, %v; want the one with a port that this cloudcore does not have any longer", got, err)
 	}
 	d.err = errors.New("nothing is known")
 	if got, err := c.orphans(t.Context(), []*v1.Node{orphan}, d); len(got) != 0 || !errors.Is(err, d.err) {

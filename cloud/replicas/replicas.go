@@ -260,6 +260,17 @@ func (r *Replicas) Dead(ctx context.Context, addresses []string) (map[string]boo
 	return dead, nil
 }
 
+// Known reports whether an address is a cloudcore's, dead or alive: this one's, or one that had a Lease at the last
+// look.
+func (r *Replicas) Known(address string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return address == r.address || r.seen[nameOf(address)].lease != lease{}
+}
+
+// Address returns the address of this cloudcore.
+func (r *Replicas) Address() string { return r.address }
+
 // list reads the Leases of cloudcores.
 func (r *Replicas) list(ctx context.Context) ([]coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)

@@ -206,6 +206,9 @@ func TestDead(t *testing.T) {
 			t.Errorf("leases (-want +got):\n%s", diff)
 		}
 		is("at first")
+		if !a.Known("192.0.2.1") || !a.Known("192.0.2.2") || a.Known("192.0.2.3") {
+			t.Error("Known is wrong, want true where there is a lease")
+		}
 		time.Sleep(expire)
 		is("the third has had no lease for a minute")
 		time.Sleep(time.Second)
@@ -215,6 +218,9 @@ func TestDead(t *testing.T) {
 
 		stopB()
 		is("one has stopped", "192.0.2.2", "192.0.2.3")
+		if !a.Known("192.0.2.2") {
+			t.Error("a cloudcore that has stopped is not known, want it known")
+		}
 
 		s.kill(stopV6)
 		is("one was killed just now", "192.0.2.2", "192.0.2.3")

@@ -151,7 +151,8 @@ func (c *cloud) endpoint(r *replica, name, address string) *v1.Node {
 
 // TestTakeOver: offline nodes of a cloudcore that has stopped get the endpoint of another cloudcore, once, and their
 // callers are told that they are offline. Nodes of a cloudcore that is alive, or of which nothing is known yet, keep
-// their endpoints, and so do nodes that are not offline.
+// their endpoints, and so do nodes that are not offline. Offline nodes whose ports are not in the range any longer get
+// others.
 func TestTakeOver(t *testing.T) {
 	c := start(t, kube.Options{}, "rbac.yaml")
 	wait.Until(t, "cloudcore may act for nodes", func() (err error) {
@@ -166,6 +167,9 @@ func TestTakeOver(t *testing.T) {
 	c.gone(gone)
 	c.node("unknown", unknown, port+2, v1.ConditionUnknown)
 	c.node("orphan", gone, port+3, v1.ConditionUnknown)
+	const outside = 10 // the range has 10 ports
+	c.node("larger", gone, port+outside, v1.ConditionUnknown)
+	c.node("smaller", "127.0.0.1", port+outside, v1.ConditionUnknown)
 	c.node("online", gone, port+4, v1.ConditionTrue)
 	c.node("direct", gone, 10250, v1.ConditionUnknown)
 	first, second := c.replica("127.0.0.1", port), c.replica("127.0.0.2", port)
@@ -176,7 +180,21 @@ func TestTakeOver(t *testing.T) {
 	for _, name := range []string{"online", "direct"} {
 		versions[name] = c.endpoint(first, name, gone).ResourceVersion
 	}
-	c.takeOver(first, 1)
+	c.endpoint(first, "larger", gone)
+	c.endpoint(first, "smaller", "127.0.0.1")
+	c.takeOver(first, 3)
+	for _, name := range []string{"larger", "smaller"} {
+		for _, r := range []*replica{first, second} {
+			wait.Until(t, "the port of "+name, func() error {
+				if at := r.ctl.TunnelPort(name, "127.0.0.1"); at < int32(port) || at >= int32(port+outside) {
+					return fmt.Errorf("it is %d at 127.0.0.1, want one in the range from %d", at, port)
+				}
+				return nil
+			})
+		}
+		at := int(first.ctl.TunnelPort(name, "127.0.0.1"))
+		c.told("127.0.0.1", at, "node "+name+" is offline since 2026-11-25T15:22:22Z")
+	}
 	node := c.endpoint(second, "orphan", "127.0.0.1")
 	want := []v1.NodeAddress{
 		{Type: v1.NodeInternalIP, Address: "127.0.0.1"}, {Type: v1.NodeInternalIP, Address: "10.0.0.7"},
@@ -204,7 +222,7 @@ func TestTakeOver(t *testing.T) {
 
 	// The next one that goes leaves its nodes to the one that stays.
 	first.stop()
-	c.takeOver(second, 1)
+	c.takeOver(second, 3)
 	c.endpoint(second, "orphan", "127.0.0.2")
 	c.told("127.0.0.2", port+3, "node orphan is offline since 2026-11-25T15:22:22Z")
 }
