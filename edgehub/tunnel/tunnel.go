@@ -186,6 +186,8 @@ func (k *Keeper) serve(ctx context.Context, r tunnel.Request) {
 	defer a.Close()
 	var streams sync.WaitGroup
 	defer streams.Wait()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	idle := k.closeIdle(a)
 	defer idle.stop()
 	for {
@@ -253,7 +255,8 @@ func (k *Keeper) dial(ctx context.Context, token string) (net.Conn, error) {
 	}
 }
 
-// carry joins a stream with the kubelet API.
+// carry joins a stream with the kubelet API. ctx must end with the tunnel or link: while a stream is half closed, the
+// only end of it that Join would notice is the kubelet API's.
 func (k *Keeper) carry(ctx context.Context, stream net.Conn) {
 	k.update(func(s *State) { s.Streams++; s.Carried++ })
 	defer k.update(func(s *State) { s.Streams-- })
@@ -267,6 +270,7 @@ func (k *Keeper) carry(ctx context.Context, stream net.Conn) {
 		}
 		return
 	}
+	defer context.AfterFunc(ctx, func() { _ = backend.Close() })()
 	in, out := tunnel.Join(stream, backend)
 	k.update(func(s *State) { s.BytesIn += in; s.BytesOut += out })
 }

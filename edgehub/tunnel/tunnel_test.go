@@ -144,6 +144,44 @@ func TestIdle(t *testing.T) {
 	wait.True(t, "the idle tunnel to be closed", func() bool { return k.State().Tunnels == 0 })
 }
 
+// TestHalfClosed: a stream whose caller sends no more ends with its tunnel, also if the kubelet API sends nothing and
+// does not close the connection.
+func TestHalfClosed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dial, streams := clouds(t)
+	var node net.Conn
+	k := run(t, Options{Backend: l.Addr().String(), Dial: func(ctx context.Context, token string) (net.Conn, error) {
+		var err error
+		node, err = dial(ctx, token)
+		return node, err
+	}})
+	k.Open(tunnel.Request{Token: "a"})
+	stream := wait.Receive(t, "a stream", streams)
+	if err := tunnel.CloseWrite(stream); err != nil {
+		t.Fatal(err)
+	}
+	api, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer api.Close()
+	if n, err := api.Read(make([]byte, 1)); n > 0 || err != io.EOF {
+		t.Errorf("the kubelet API reads %d bytes, %v; want EOF", n, err)
+	}
+	if s := k.State(); s.Streams != 1 || s.Tunnels != 1 {
+		t.Errorf("the state is %+v while the stream is half closed, want 1 stream of 1 tunnel", s)
+	}
+	_ = node.Close()
+	wait.True(t, "the tunnel and its stream to end", func() bool {
+		s := k.State()
+		return s.Streams == 0 && s.Tunnels == 0
+	})
+}
+
 // TestFlood: a cloud that asks for tunnels all the time gets a few.
 func TestFlood(t *testing.T) {
 	dial, _ := clouds(t)
