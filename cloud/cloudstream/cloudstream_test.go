@@ -210,6 +210,51 @@ func (f *fixture) want(code int, text string) {
 	}
 }
 
+// TestKeepAlive: the kernel finds callers whose machine has vanished within a minute.
+func TestKeepAlive(t *testing.T) {
+	f := start(t, nil)
+	port := f.existing("edge-1").port
+	f.hasPort("edge-1", 0)
+	f.Disconnected("edge-1") // frees the port
+	l, err := f.listenOn(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	caller, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer caller.Close()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	option := func(level, name int) (value int) {
+		var failed error
+		err := raw.Control(func(fd uintptr) { value, failed = syscall.GetsockoptInt(int(fd), level, name) })
+		if err = errors.Join(err, failed); err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	if option(syscall.SOL_SOCKET, syscall.SO_KEEPALIVE) == 0 {
+		t.Error("keep-alive is off, want on")
+	}
+	idle := option(syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE)
+	interval := option(syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL)
+	count := option(syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT)
+	if got := idle + interval*count; got > 60 {
+		t.Errorf("a vanished caller is found after %d s (%d s, then %d times %d s), want at most 60", got, idle, count,
+			interval)
+	}
+}
+
 // TestCarries: callers reach the node's kubelet API, all through one tunnel, which is closed when it is idle.
 func TestCarries(t *testing.T) {
 	f := start(t, func(o *Options) { o.Idle = 50 * time.Millisecond })
