@@ -255,6 +255,31 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
+// TestCallerSendsEnd: a caller that ends only its own direction (FIN) and keeps its connection ends a request whose
+// answer is silent, as it does without a tunnel.
+func TestCallerSendsEnd(t *testing.T) {
+	f := start(t, nil)
+	conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", f.existing("edge-1").port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	caller := tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+	if _, err := io.WriteString(caller, "GET /slow HTTP/1.1\r\nHost: node\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, streams, _ := f.count(); streams != 1 || f.keeper.State().Streams != 1 {
+		t.Errorf("%d and %d streams during the request, want 1", streams, f.keeper.State().Streams)
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	wait.True(t, "the stream to end at both ends", func() bool {
+		_, streams, _ := f.count()
+		return streams == 0 && f.keeper.State().Streams == 0
+	})
+}
+
 // TestCarries: callers reach the node's kubelet API, all through one tunnel, which is closed when it is idle.
 func TestCarries(t *testing.T) {
 	f := start(t, func(o *Options) { o.Idle = 50 * time.Millisecond })

@@ -62,6 +62,7 @@ func TestTunnel(t *testing.T) {
 			t.Run(verb, func(t *testing.T) { t.Parallel(); f(t) })
 		}
 	})
+	t.Run("caller gone", n.testCallerGone)
 	t.Run("certificate", func(t *testing.T) { n.testTunnelCertificate(t, network.Host, port) })
 	t.Run("Prometheus", n.testPrometheus)
 	t.Run("offline", n.testTunnelOffline)
