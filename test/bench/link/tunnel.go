@@ -50,6 +50,7 @@ var tunnelParts = []struct {
 	{"bulk", (*tunnelSite).bulk},
 	{"memory", (*tunnelSite).streamMemory},
 	{"link", (*tunnelSite).linkBeside},
+	{"slowlink", (*tunnelSite).slowLinkBeside},
 	{"slow", (*tunnelSite).slow},
 }
 

@@ -64,6 +64,8 @@ type cost struct {
 	took time.Duration
 	// The processor time of cloudcore, of edgecore, of containerd with its shims, and of this program.
 	cloud, edge, runtime, client time.Duration
+	// waited is how long their threads waited for a processor.
+	waited time.Duration
 }
 
 // cpu is the processor time so far.
@@ -71,21 +73,31 @@ func (s *tunnelSite) cpu() (c cost, err error) {
 	for pid, to := range map[int]*time.Duration{
 		s.cloud.PID(): &c.cloud, s.edge.PID(): &c.edge, os.Getpid(): &c.client,
 	} {
-		if *to, _, err = process.Scheduled(pid); err != nil {
+		used, waited, err := process.Scheduled(pid)
+		if err != nil {
 			return c, err
 		}
+		*to = used
+		c.waited += waited
 	}
 	pids, err := s.ctrd.PIDs()
 	if err != nil {
 		return c, err
 	}
 	for _, pid := range pids {
-		used, _, err := process.Scheduled(pid)
+		used, waited, err := process.Scheduled(pid)
 		if err == nil { // it has not just ended
 			c.runtime += used
+			c.waited += waited
 		}
 	}
 	return c, nil
+}
+
+// threads returns how many threads have run or waited for a processor on average, from one cpu to another.
+func threads(before, after cost, took time.Duration) float64 {
+	sum := func(c cost) time.Duration { return c.cloud + c.edge + c.runtime + c.client + c.waited }
+	return float64(sum(after)-sum(before)) / float64(took)
 }
 
 // cat reads the file.
