@@ -14,44 +14,52 @@ import (
 
 	"github.com/edgecore-io/edgecore/test/bench/floor"
 	"github.com/edgecore-io/edgecore/test/bench/load"
+	"github.com/edgecore-io/edgecore/test/bench/process"
 )
 
 const (
 	// burstPods is how many pods are created at once, burstRounds how often.
 	burstPods   = 30
 	burstRounds = 3
+	// burstProfile is how many seconds of a burst a profile covers.
+	burstProfile = 12
 )
 
 // floorLevels are the numbers of pods that the floor creates at a time; the fastest level counts.
 var floorLevels = []int{4, 8, 16, burstPods}
 
 // burstTimes are those of one burst: from the first create to the first and last pod that runs, and from the first
-// delete to the last pod that is gone. writes are the changes of the pods in the API until all ran.
+// delete to the last pod that is gone. writes are the changes of the pods in the API until all ran, and cpu is the
+// processor time of edgecore and cloudcore.
 type burstTimes struct {
-	first, last, gone time.Duration
-	writes            int
+	first, last, gone, cpu time.Duration
+	writes                 int
 }
 
 // burst measures bursts of 30 default pods, each with a token, in turn with bursts of the floor.
 func (e *edgeSite) burst(ctx context.Context) error {
 	say("%d pods at once, %d times", burstPods, burstRounds)
-	var first, last, gone, floorUp, floorDown []time.Duration
+	var first, last, gone, cpu, floorUp, floorDown []time.Duration
 	writes := 0
 	for round := range burstRounds + 1 {
 		up, down, err := e.floorBurst(ctx, round)
 		if err != nil {
 			return fmt.Errorf("floor: %w", err)
 		}
-		b, err := e.podBurst(ctx, round)
-		if err != nil {
+		var b burstTimes
+		if err := e.profiled(ctx, fmt.Sprintf("burst-%d", round), burstProfile, func() (err error) {
+			b, err = e.timedBurst(ctx, round)
+			return err
+		}); err != nil {
 			return err
 		}
-		say("burst: first %s, last %s, gone %s; floor %s and %s", seconds(b.first), seconds(b.last), seconds(b.gone),
-			seconds(up), seconds(down))
+		say("burst: first %s, last %s, gone %s, CPU %s; floor %s and %s", seconds(b.first), seconds(b.last),
+			seconds(b.gone), seconds(b.cpu), seconds(up), seconds(down))
 		if round == 0 { // it warms things up
 			continue
 		}
 		first, last, gone = append(first, b.first), append(last, b.last), append(gone, b.gone)
+		cpu = append(cpu, b.cpu/burstPods)
 		floorUp, floorDown = append(floorUp, up), append(floorDown, down)
 		writes += b.writes
 	}
@@ -67,7 +75,33 @@ func (e *edgeSite) burst(ctx context.Context) error {
 	row("all 30 deleted (API) -> gone (API), grace 1 s", gone, baseDown, "<= 1.15x floor + grace")
 	e.t.row("changes of a pod in the API until all 30 run", fmt.Sprintf("%.1f",
 		float64(writes)/(burstPods*burstRounds)), "1", "<= 2")
+	e.t.row("processor time of a pod's life in a burst, edgecore and cloudcore, median of 3", fmt.Sprintf("%s (%s to %s)",
+		millis(load.Median(cpu)), millis(slices.Min(cpu)), millis(slices.Max(cpu))), "", "<= 20 ms")
 	return nil
+}
+
+// timedBurst is a burst with its processor time.
+func (e *edgeSite) timedBurst(ctx context.Context, round int) (b burstTimes, err error) {
+	cpu := func() (sum time.Duration, err error) {
+		for _, pid := range []int{e.edge.PID(), e.cloud.PID()} {
+			used, _, err := process.Scheduled(pid)
+			if err != nil {
+				return 0, err
+			}
+			sum += used
+		}
+		return sum, nil
+	}
+	before, err := cpu()
+	if err != nil {
+		return b, err
+	}
+	if b, err = e.podBurst(ctx, round); err != nil {
+		return b, err
+	}
+	after, err := cpu()
+	b.cpu = after - before
+	return b, err
 }
 
 // floorBurst creates and deletes as many pods with bare CRI calls at each level, and returns the times of the fastest

@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -203,35 +201,6 @@ func (u used) since(before used) used {
 func (u used) String() string {
 	return fmt.Sprintf("%.1f s (kube-apiserver %.1f s, the edges %.1f s; cloudcore waited %.1f s for a processor)",
 		u.cloud.Seconds(), u.api.Seconds(), u.edges.Seconds(), u.waited.Seconds())
-}
-
-// profile keeps a profile of cloudcore in the folder for them; it returns at once when there is none.
-func (s *fixture) profile(ctx context.Context, name, path string) error {
-	if s.opts.profiles == "" {
-		return nil
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(s.cloud.Monitor)+path,
-		nil)
-	if err != nil {
-		return err
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", path, resp.Status)
-	}
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(s.opts.profiles, 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(s.opts.profiles, name), data, 0o644)
 }
 
 // until asks again and again until it is told yes.

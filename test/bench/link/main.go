@@ -59,7 +59,7 @@ func parse() (options, error) {
 		"how long to count the bytes of an idle node: statuses are reported every 5 minutes")
 	flag.DurationVar(&o.outage, "outage", time.Minute,
 		"how long the cable is cut before the bytes of a reconnect are counted")
-	flag.StringVar(&o.profiles, "profiles", "", "a `folder` for profiles of cloudcore")
+	flag.StringVar(&o.profiles, "profiles", "", "a `folder` for profiles of cloudcore, and of edgecore in bursts")
 	flag.StringVar(&o.json, "json", "", "a `file` of results (test/bench/results) that gets the figures of fleets")
 	tunnel := flag.String("tunnel", "firstbyte,bulk,memory,link,slowlink,slow", "what to measure of the part tunnel")
 	flag.Usage = usage
