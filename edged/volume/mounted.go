@@ -18,6 +18,20 @@ import (
 // mountsBelow returns the mount points at and below a path, the deepest first; of several on one place the
 // newest first.
 func mountsBelow(path string) ([]string, error) {
+	infos, err := mountInfosBelow(path)
+	if err != nil {
+		return nil, err
+	}
+	points := make([]string, 0, len(infos))
+	for _, i := range infos {
+		points = append(points, i.Mountpoint)
+	}
+	return points, nil
+}
+
+// mountInfosBelow returns what mountsBelow does with all that is known of each mount. The kernel writes the list of all
+// mounts each time, which takes long on a node with many pods.
+func mountInfosBelow(path string) ([]*mountinfo.Info, error) {
 	real, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -32,26 +46,29 @@ func mountsBelow(path string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
-	points := make([]string, 0, len(infos))
-	for _, i := range slices.Backward(infos) {
-		points = append(points, i.Mountpoint)
-	}
-	slices.SortStableFunc(points, func(a, b string) int {
-		return cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/"))
+	slices.Reverse(infos)
+	slices.SortStableFunc(infos, func(a, b *mountinfo.Info) int {
+		return cmp.Compare(strings.Count(b.Mountpoint, "/"), strings.Count(a.Mountpoint, "/"))
 	})
-	return points, nil
+	return infos, nil
 }
 
 // unmountAll unmounts a path and all that is mounted below it.
 func unmountAll(path string) error {
+	_, err := unmountBelow(path)
+	return err
+}
+
+// unmountBelow does what unmountAll does, and reports whether anything was mounted.
+func unmountBelow(path string) (any bool, err error) {
 	points, err := mountsBelow(path)
 	if err != nil {
-		return err
+		return false, err
 	}
 	// Mounts that are shared with the node's own would take those along.
 	for _, point := range points {
 		if err := unix.Mount("", point, "", unix.MS_PRIVATE, ""); err != nil && !gone(err) {
-			return fmt.Errorf("make %s private before unmounting it: %w", point, err)
+			return true, fmt.Errorf("make %s private before unmounting it: %w", point, err)
 		}
 	}
 	for _, point := range points {
@@ -61,10 +78,10 @@ func unmountAll(path string) error {
 			err = unix.Unmount(point, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 		}
 		if err != nil && !gone(err) {
-			return fmt.Errorf("unmount %s: %w", point, err)
+			return true, fmt.Errorf("unmount %s: %w", point, err)
 		}
 	}
-	return nil
+	return len(points) > 0, nil
 }
 
 // gone reports whether an error of mount or umount says that nothing is mounted there.

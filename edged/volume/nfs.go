@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -77,22 +76,14 @@ func nfsSource(src *v1.NFSVolumeSource) (string, error) {
 // unmountNetwork unmounts the file systems of servers at and below a path: politely, and when that takes too long by
 // force, which gives up what was not sent yet. Both could hang for as long as the server does in an unmount of our own.
 func (m *Manager) unmountNetwork(ctx context.Context, dir string) error {
-	points, err := mountsBelow(dir)
-	if err != nil || len(points) == 0 {
+	infos, err := mountInfosBelow(dir)
+	if err != nil {
 		return err
 	}
-	infos, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) { return !ofServer(i.FSType), false })
-	if err != nil {
-		return fmt.Errorf("list mounts: %w", err)
-	}
-	remote := map[string]bool{}
-	for _, i := range infos {
-		remote[i.Mountpoint] = true
-	}
 	var errs []error
-	for _, point := range points {
-		if remote[point] {
-			errs = append(errs, m.unmountOne(ctx, point, unmountTimeout))
+	for _, i := range infos {
+		if ofServer(i.FSType) {
+			errs = append(errs, m.unmountOne(ctx, i.Mountpoint, unmountTimeout))
 		}
 	}
 	return errors.Join(errs...)

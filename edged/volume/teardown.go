@@ -31,13 +31,8 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	if driven := m.teardownDriven(ctx, uid, dir); driven != nil {
 		return errors.Join(m.clearOthers(ctx, dir), driven)
 	}
-	if err := unmountAll(dir); err != nil {
+	if err := clearFolder(ctx, dir, volumesDir, devicesDir, subPathDirs); err != nil {
 		return err
-	}
-	for _, sub := range []string{volumesDir, devicesDir, subPathDirs} {
-		if err := m.remove(ctx, filepath.Join(dir, sub)); err != nil {
-			return err
-		}
 	}
 	m.forget(uid)
 	return nil
@@ -51,19 +46,37 @@ func (m *Manager) clearOthers(ctx context.Context, dir string) error {
 		errs = append(errs, err)
 		for _, plugin := range plugins {
 			if filepath.Base(plugin) != pluginDir(pluginCSI) {
-				errs = append(errs, m.clear(ctx, plugin))
+				errs = append(errs, clearFolder(ctx, plugin, "."))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// clear unmounts what is mounted in a folder, and removes it.
-func (m *Manager) clear(ctx context.Context, dir string) error {
-	if err := unmountAll(dir); err != nil {
+// clearFolder unmounts all that is mounted in a folder, and removes parts of it; "." is the whole.
+func clearFolder(ctx context.Context, dir string, parts ...string) error {
+	mounted, err := unmountBelow(dir)
+	if err == nil && mounted {
+		err = nothingMounted(dir)
+	}
+	if err != nil {
 		return err
 	}
-	return m.remove(ctx, dir)
+	for _, part := range parts {
+		if err := removeTree(ctx, filepath.Join(dir, part)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nothingMounted returns an error that names what is mounted at and below a folder.
+func nothingMounted(dir string) error {
+	mounts, err := mountsBelow(dir)
+	if err == nil && len(mounts) > 0 {
+		err = fmt.Errorf("%s is not removed: still mounted are %s; unmount them", dir, strings.Join(mounts, ", "))
+	}
+	return err
 }
 
 // RemovePodDir removes the whole folder of a pod, after Teardown.
@@ -81,7 +94,7 @@ func (m *Manager) RemovePodDir(uid types.UID) error {
 			return fmt.Errorf("%s is not removed: its driver has not unmounted the volume", left[0])
 		}
 	}
-	return m.clear(context.Background(), dir)
+	return clearFolder(context.Background(), dir, ".")
 }
 
 // existing returns the folder of a pod, "" when there is none.
@@ -101,21 +114,6 @@ func (m *Manager) existing(uid types.UID) (string, error) {
 		return "", fmt.Errorf("%s is not a folder; it is left alone, remove it by hand", dir)
 	}
 	return dir, nil
-}
-
-// remove removes a folder in which nothing is mounted.
-func (m *Manager) remove(ctx context.Context, dir string) error {
-	if !isThere(dir) {
-		return nil
-	}
-	mounts, err := mountsBelow(dir)
-	if err != nil {
-		return err
-	}
-	if len(mounts) > 0 {
-		return fmt.Errorf("%s is not removed: still mounted are %s; unmount them", dir, strings.Join(mounts, ", "))
-	}
-	return removeTree(ctx, dir)
 }
 
 // isThere reports whether there is anything at a path, as far as one can see.
