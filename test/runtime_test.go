@@ -94,12 +94,12 @@ func (silent) ContainerEventf(*v1.Pod, *v1.Container, string, string, string, ..
 func (n *node) until(pod *v1.Pod, check func(*observed.Pod) error) (last *observed.Pod) {
 	n.t.Helper()
 	wait.Until(n.t, "pod "+pod.Name, func() error {
-		obs, err := n.GetPod(n.t.Context(), pod.UID)
+		obs, err := n.GetPod(n.t.Context(), pod.UID, last)
 		if err != nil {
 			return err
 		}
 		res := n.SyncPod(n.t.Context(), runtime.SyncInput{Pod: pod, Observed: obs})
-		if last, err = n.GetPod(n.t.Context(), pod.UID); err != nil {
+		if last, err = n.GetPod(n.t.Context(), pod.UID, obs); err != nil {
 			return err
 		}
 		if err := check(last); err != nil {
@@ -122,7 +122,7 @@ func runs(name string, attempt uint32) func(*observed.Pod) error {
 
 func (n *node) end(pod *v1.Pod) {
 	n.t.Helper()
-	obs, err := n.GetPod(n.t.Context(), pod.UID)
+	obs, err := n.GetPod(n.t.Context(), pod.UID, nil)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func (n *node) end(pod *v1.Pod) {
 	if err := n.RemovePod(n.t.Context(), obs); err != nil {
 		n.t.Error(err)
 	}
-	if obs, err = n.GetPod(n.t.Context(), pod.UID); err != nil || len(obs.Sandboxes)+len(obs.Containers) > 0 {
+	if obs, err = n.GetPod(n.t.Context(), pod.UID, obs); err != nil || len(obs.Sandboxes)+len(obs.Containers) > 0 {
 		n.t.Errorf("left of pod %s: %+v, %v, want nothing", pod.Name, obs, err)
 	}
 }

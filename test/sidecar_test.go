@@ -103,7 +103,7 @@ func BenchmarkSidecarsEnd(b *testing.B) {
 // order checks that the containers ended one after another: the container, the second sidecar, the first.
 func order(t testing.TB, n *node, pod *v1.Pod) {
 	t.Helper()
-	obs, err := n.GetPod(t.Context(), pod.UID)
+	obs, err := n.GetPod(t.Context(), pod.UID, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -261,7 +261,7 @@ func (o *ender) endEach(ctx context.Context, r *runtime.Runtime, pods []*observe
 
 // endPod ends a pod and removes it from the runtime. A grace period of 0 skips its hooks.
 func endPod(ctx context.Context, r *runtime.Runtime, p *observed.Pod, grace *int64) error {
-	now, err := r.GetPod(ctx, p.UID)
+	now, err := r.GetPod(ctx, p.UID, nil)
 	if err != nil {
 		return err
 	}

@@ -235,7 +235,7 @@ func (p *Plan) match(ctx context.Context) error {
 		return err
 	}
 	for _, pod := range pods {
-		obs, err := rt.GetPod(ctx, pod.UID)
+		obs, err := rt.GetPod(ctx, pod.UID, nil)
 		if err != nil {
 			return err
 		}

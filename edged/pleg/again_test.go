@@ -66,7 +66,7 @@ type slow struct {
 
 func (s *slow) ListPods(context.Context) ([]*observed.Pod, error) { return nil, nil }
 
-func (s *slow) GetPod(context.Context, types.UID) (*observed.Pod, error) {
+func (s *slow) GetPod(context.Context, types.UID, *observed.Pod) (*observed.Pod, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.died {

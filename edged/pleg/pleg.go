@@ -34,7 +34,8 @@ import (
 // Lister reads the runtime; see runtime.Runtime.
 type Lister interface {
 	ListPods(ctx context.Context) ([]*observed.Pod, error)
-	GetPod(ctx context.Context, uid types.UID) (*observed.Pod, error)
+	// GetPod is given the snapshot before, or nil.
+	GetPod(ctx context.Context, uid types.UID, known *observed.Pod) (*observed.Pod, error)
 }
 
 // Options configure a PLEG. Zero values are the defaults.
@@ -313,7 +314,7 @@ func (p *PLEG) Refresh(ctx context.Context, uid types.UID) (*observed.Pod, error
 func (p *PLEG) update(ctx context.Context, uid types.UID, notify bool) (pod *observed.Pod, behind bool, err error) {
 	lock := p.lockOf(uid)
 	lock.Lock()
-	pod, err = p.lister.GetPod(ctx, uid)
+	pod, err = p.lister.GetPod(ctx, uid, p.Get(uid))
 	if err != nil {
 		lock.Unlock()
 		return nil, false, fmt.Errorf("read pod %s from the runtime: %w", uid, err)

@@ -59,7 +59,7 @@ func (f *fake) ListPods(context.Context) ([]*observed.Pod, error) {
 	return list, f.down
 }
 
-func (f *fake) GetPod(_ context.Context, uid types.UID) (*observed.Pod, error) {
+func (f *fake) GetPod(_ context.Context, uid types.UID, _ *observed.Pod) (*observed.Pod, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.gets++

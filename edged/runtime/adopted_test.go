@@ -49,7 +49,7 @@ func TestHashTakenOver(t *testing.T) {
 		if err != nil || len(pods) != 1 || len(pods[0].Containers) != 1 || pods[0].Containers[0].Hash != want {
 			t.Errorf("listed %+v, %v; want the hash %x", pods, err, want)
 		}
-		pod, err := r.GetPod(t.Context(), "1")
+		pod, err := r.GetPod(t.Context(), "1", nil)
 		if err != nil || len(pod.Containers) != 1 || pod.Containers[0].Hash != want {
 			t.Errorf("got %+v, %v; want the hash %x", pod, err, want)
 		}

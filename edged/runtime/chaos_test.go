@@ -122,7 +122,7 @@ func (g *fixture) heal(pod *v1.Pod, seed uint64, what string) {
 	g.t.Helper()
 	var last error
 	for range 60 {
-		obs, err := g.GetPod(g.t.Context(), pod.UID)
+		obs, err := g.GetPod(g.t.Context(), pod.UID, nil)
 		if err != nil {
 			continue // a fault that hit the observation; the agent reads it again, too
 		}

@@ -118,7 +118,7 @@ func (e *eventLog) has(reason string) bool {
 // observe reads the pod as edged does before each sync.
 func (g *fixture) observe(pod *v1.Pod) *observed.Pod {
 	g.t.Helper()
-	obs, err := g.GetPod(g.t.Context(), pod.UID)
+	obs, err := g.GetPod(g.t.Context(), pod.UID, nil)
 	if err != nil {
 		g.t.Fatal(err)
 	}

@@ -537,7 +537,7 @@ func TestStrangers(t *testing.T) {
 	if pods, err := g.ListPods(t.Context()); err != nil || len(pods) != 0 {
 		t.Errorf("ListPods() = %v, %v; want none", pods, err)
 	}
-	if obs, err := g.GetPod(t.Context(), "1"); err != nil || len(obs.Sandboxes) != 0 || !obs.Detailed {
+	if obs, err := g.GetPod(t.Context(), "1", nil); err != nil || len(obs.Sandboxes) != 0 || !obs.Detailed {
 		t.Errorf("GetPod() = %+v, %v; want no sandbox, and details", obs, err)
 	}
 }

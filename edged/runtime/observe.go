@@ -34,8 +34,9 @@ func (r *Runtime) ListPods(ctx context.Context) ([]*observed.Pod, error) {
 	return out, nil
 }
 
-// GetPod returns all that the runtime knows of one pod; a pod that it does not know is empty.
-func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*observed.Pod, error) {
+// GetPod returns all that the runtime knows of one pod; a pod that it does not know is empty. known is an earlier
+// snapshot, or nil: what cannot have changed since is taken from there, which saves calls.
+func (r *Runtime) GetPod(ctx context.Context, uid types.UID, known *observed.Pod) (*observed.Pod, error) {
 	at := time.Now()
 	pods, err := r.list(ctx, map[string]string{labelPodUID: string(uid)})
 	if err != nil {
@@ -46,7 +47,7 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID) (*observed.Pod, err
 		pod = &observed.Pod{UID: uid}
 	}
 	pod.At = at
-	if err := r.detail(ctx, pod); err != nil {
+	if err := r.detail(ctx, pod, known); err != nil {
 		return nil, err
 	}
 	pod.Detailed = true
@@ -135,11 +136,14 @@ func (r *Runtime) list(ctx context.Context, labels map[string]string) (map[types
 }
 
 // detail fills in what only the status calls tell. What vanished between list and status is dropped.
-func (r *Runtime) detail(ctx context.Context, pod *observed.Pod) error {
+func (r *Runtime) detail(ctx context.Context, pod, known *observed.Pod) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(detailParallel)
 	goneSandbox, goneContainer := make([]bool, len(pod.Sandboxes)), make([]bool, len(pod.Containers))
 	for i, s := range pod.Sandboxes {
+		if sandboxKnown(s, known) {
+			continue
+		}
 		g.Go(func() error {
 			err := r.detailSandbox(ctx, s)
 			goneSandbox[i] = cri.IsNotFound(err)
@@ -147,6 +151,7 @@ func (r *Runtime) detail(ctx context.Context, pod *observed.Pod) error {
 		})
 	}
 	for i, c := range pod.Containers {
+		processKnown(c, known)
 		g.Go(func() error {
 			err := r.detailContainer(ctx, c)
 			goneContainer[i] = cri.IsNotFound(err)
@@ -205,10 +210,11 @@ func sandboxIPs(st *runtimeapi.PodSandboxStatus, hostNetwork bool) []string {
 	return ips
 }
 
-// detailContainer fills in a container.
+// detailContainer fills in a container. The verbose status, which takes a runtime much longer, is asked for only while
+// the process of a running container is unknown.
 func (r *Runtime) detailContainer(ctx context.Context, c *observed.Container) error {
 	resp, err := r.client.ContainerStatus(ctx, &runtimeapi.ContainerStatusRequest{
-		ContainerId: c.ID, Verbose: c.Running(),
+		ContainerId: c.ID, Verbose: c.Running() && c.PID == 0,
 	})
 	if err != nil {
 		return fmt.Errorf("status of container %s: %w", c.ID, err)
@@ -226,7 +232,12 @@ func (r *Runtime) detailContainer(ctx context.Context, c *observed.Container) er
 	}
 	c.StartedAt, c.FinishedAt = unixNano(st.StartedAt), unixNano(st.FinishedAt)
 	c.ExitCode, c.Reason, c.Message, c.LogPath = st.ExitCode, st.Reason, st.Message, st.LogPath
-	c.Resources, c.PID = st.GetResources().GetLinux(), pidOf(resp.GetInfo())
+	c.Resources = st.GetResources().GetLinux()
+	if !c.Running() {
+		c.PID = 0
+	} else if c.PID == 0 {
+		c.PID = pidOf(resp.GetInfo())
+	}
 	c.User, c.Images = st.GetUser().GetLinux(), mountedImages(st.GetMounts())
 	c.StopSignal = signalName(st.GetStopSignal())
 	if c.Exited() {

@@ -170,7 +170,7 @@ func (e *env) kill(c *observed.Container) {
 
 func (e *env) removePod(pod *v1.Pod) {
 	e.t.Helper()
-	obs, err := e.runtime.GetPod(e.t.Context(), pod.UID)
+	obs, err := e.runtime.GetPod(e.t.Context(), pod.UID, nil)
 	if err != nil {
 		e.t.Fatal(err)
 	}
