@@ -13,9 +13,10 @@ var ErrFrames = errors.New("the node sends its data in frames that are too small
 // least 22 bytes, so a node that sends frames of one byte attacks cloudcore's memory.
 const (
 	// meterFrames is the number of data frames, of all streams, after which their total size is checked; meterBytes is
-	// the least size.
+	// the least size. A frame counts as at most meterFrame bytes, so one large frame does not allow many tiny ones.
 	meterFrames = 4096
 	meterBytes  = 16 * meterFrames
+	meterFrame  = 32
 )
 
 // Parts of a frame's header of yamux.
@@ -70,7 +71,7 @@ func (m *frameMeter) add(p []byte) bool {
 		if m.header[headerType] == typeData && length > 0 {
 			m.body = length
 			m.count++
-			m.size += int(min(length, meterBytes)) // a frame larger than that is enough for all
+			m.size += int(min(length, meterFrame))
 		}
 		m.header = m.header[:0]
 		if m.count == meterFrames {

@@ -371,7 +371,8 @@ func TestTinyFrames(t *testing.T) {
 		want   bool
 	}{
 		"bytes":       {[][]byte{frame(1)}, 1 << 20, false},
-		"with a long": {[][]byte{frame(1), frame(1), frame(1), frame(250)}, 1 << 20, true},
+		"with a long": {[][]byte{frame(1), frame(1), frame(1), frame(250)}, 1 << 20, false},
+		"half long":   {[][]byte{frame(1), frame(250)}, 1 << 20, true},
 		"TLS":         {[][]byte{frame(22)}, 1 << 20, true},
 		"in pieces":   {[][]byte{frame(22), frame(0), frame(100)}, 7, true},
 		"mostly tiny": {[][]byte{frame(1), frame(29)}, 5, false},
