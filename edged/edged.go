@@ -107,7 +107,7 @@ func (e *Edged) buildBase(ctx context.Context) (err error) {
 	})
 	e.meta = metaclient.New(o.Bus)
 	e.objects = metaobjects.New(e.meta, o.NodeName)
-	e.events = eventreport.New(e.meta, o.Events)
+	e.events = eventreport.New(e.meta, func() bool { return e.limiter.Busy() }, o.Events)
 	e.recorder = events.New(o.NodeName, e.events.Take)
 	e.addresses = node.NewAddresses(o.NodeIP, o.Interface)
 	e.cgroups = cgroups.New(o.Cgroups)

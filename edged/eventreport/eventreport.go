@@ -3,7 +3,8 @@
 // Each event costs a write to flash and bytes on a metered link. So a repeated event is reported the first time, then
 // when its count reaches a power of two or after ten minutes, and the number of events is limited: for each object and
 // type of event, and in all.
-// Events wait while the store refuses them; if too many wait, the oldest is dropped.
+// Events wait while the store refuses them; if too many wait, the oldest is dropped. They also wait a few seconds while
+// pods start or end: their writes, here and in the cloud, would delay those.
 package eventreport
 
 import (
@@ -50,6 +51,11 @@ const (
 	retryMax = time.Minute
 	// atOnce is how many events are stored at a time: they share the store's commits.
 	atOnce = 16
+	// yieldFor is how long events wait at most while the node is busy, and yieldStep how often that is looked at. They
+	// wait no longer once yieldPending are there.
+	yieldFor     = 5 * time.Second
+	yieldStep    = 200 * time.Millisecond
+	yieldPending = maxPending / 2
 	// flushTimeout is how long an agent that stops may store what is pending.
 	flushTimeout = time.Second
 )
@@ -63,6 +69,7 @@ type Store interface {
 // Reporter stores events. Take and Set may be called from any goroutine.
 type Reporter struct {
 	store   Store
+	busy    func() bool
 	enabled atomic.Bool
 	limit   *rate.Limiter
 	changed notify.Signal
@@ -92,10 +99,11 @@ type object struct {
 	last  time.Time
 }
 
-// New returns a Reporter that stores nothing before Run.
-func New(store Store, opts Options) *Reporter {
+// New returns a Reporter that stores nothing before Run. busy reports whether pods start or end.
+func New(store Store, busy func() bool, opts Options) *Reporter {
 	r := &Reporter{
 		store:    store,
+		busy:     busy,
 		limit:    rate.NewLimiter(rate.Inf, 1),
 		changed:  notify.NewSignal(),
 		reported: map[eventKey]time.Time{},
@@ -177,6 +185,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	defer timer.Stop()
 	<-timer.C
 	backoff, failing := retry.NewBackoff(retryMin, retryMax), false
+	var since time.Time // when the pending events began to wait, zero if they do not
 	for {
 		select {
 		case <-ctx.Done():
@@ -185,17 +194,33 @@ func (r *Reporter) Run(ctx context.Context) error {
 			r.storePending(last)
 			return nil
 		case <-r.changed:
-			if failing {
+			if failing || !since.IsZero() {
 				continue // the timer runs
 			}
 		case <-timer.C:
 		}
+		now := time.Now()
+		if since.IsZero() {
+			since = now
+		}
+		if now.Sub(since) < yieldFor && r.count() < yieldPending && r.busy() {
+			timer.Reset(yieldStep)
+			continue
+		}
+		since = time.Time{}
 		if failing = !r.storePending(ctx); failing {
 			timer.Reset(backoff.Next())
 		} else {
 			backoff.Reset()
 		}
 	}
+}
+
+// count returns how many events are pending.
+func (r *Reporter) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.pending)
 }
 
 // storePending stores the pending events, several at a time, and returns false if the store refused one.

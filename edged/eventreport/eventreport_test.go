@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +42,9 @@ func eventOf(uid, name string, count int32) v1.Event {
 	return v1.Event{ObjectMeta: metav1.ObjectMeta{Name: name}, InvolvedObject: v1.ObjectReference{UID: types.UID(uid)},
 		Count: count}
 }
+
+// never is what a node on which no pods start or end says.
+func never() bool { return false }
 
 // report reports one event.
 func report(t *testing.T, r *Reporter, e v1.Event, now time.Time) error {
@@ -80,7 +84,7 @@ func (w *waiting) ReportEvent(context.Context, *v1.Event, bool) error {
 func TestEventsShareCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &waiting{}
-		r := New(w, Options{Enable: true})
+		r := New(w, never, Options{Enable: true})
 		const events = 2*atOnce + 1
 		for i := range events {
 			r.Take(eventOf(fmt.Sprint(i), "e", 1), nil)
@@ -98,10 +102,62 @@ func TestEventsShareCommits(t *testing.T) {
 	})
 }
 
+// TestEventsYield: events wait while pods start or end, but for a few seconds at most, and not if there are many.
+func TestEventsYield(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var busy atomic.Bool
+		busy.Store(true)
+		var l eventList
+		r := New(&l, busy.Load, Options{Enable: true})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = r.Run(ctx) }()
+		take := func(uids ...string) {
+			for _, uid := range uids {
+				r.Take(eventOf(uid, uid, 1), nil)
+			}
+		}
+		told := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if len(l.told) != want {
+				t.Errorf("%s: %d events are stored, want %d", when, len(l.told), want)
+			}
+		}
+		take("a", "b")
+		time.Sleep(yieldFor - time.Second)
+		take("c")
+		told("while the node is busy", 0)
+		time.Sleep(time.Second + yieldStep)
+		told("after the longest wait", 3)
+		take("d")
+		time.Sleep(yieldStep)
+		told("while the node is busy again", 3)
+		busy.Store(false)
+		time.Sleep(yieldStep)
+		told("when it is no longer busy", 4)
+		take("e")
+		told("while it is idle", 5)
+		busy.Store(true)
+		for i := range yieldPending {
+			take(fmt.Sprint(i))
+		}
+		time.Sleep(yieldStep)
+		told("when many wait", 5+yieldPending)
+		take("f")
+		told("before the agent stops", 5+yieldPending)
+		cancel()
+		<-ended
+		told("after the agent has stopped", 6+yieldPending)
+	})
+}
+
 // TestRepeatedEvents: reported when the count reaches a power of two, and when the last report is long ago.
 func TestRepeatedEvents(t *testing.T) {
 	var l eventList
-	r := New(&l, Options{Enable: true})
+	r := New(&l, never, Options{Enable: true})
 	now := time.Unix(0, 0)
 	tell := func(e v1.Event) {
 		t.Helper()
@@ -132,7 +188,7 @@ func TestRepeatedEvents(t *testing.T) {
 // TestEventsOfOneObject: a pod with many events does not use up what others may report.
 func TestEventsOfOneObject(t *testing.T) {
 	var l eventList
-	r := New(&l, Options{Enable: true})
+	r := New(&l, never, Options{Enable: true})
 	now := time.Unix(0, 0)
 	for i := range 1000 { // half an hour
 		now = now.Add(1800 * time.Millisecond)
@@ -155,7 +211,7 @@ func TestEventsOfOneObject(t *testing.T) {
 	if err := report(t, r, warning, now); err != nil || len(l.told) != 1 {
 		t.Errorf("told of a warning after many other events: %v, %v; want one event", l.told, err)
 	}
-	limited := New(&l, Options{Enable: true, QPS: 0.001, Burst: 3})
+	limited := New(&l, never, Options{Enable: true, QPS: 0.001, Burst: 3})
 	l.told = nil
 	for i := range 10 {
 		e := eventOf(fmt.Sprint("u", i), "e", 1)
@@ -179,7 +235,7 @@ func number(told string) (n int) {
 func TestPendingEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := eventList{full: errors.New("the disk is full")}
-		r := New(&l, Options{Enable: true})
+		r := New(&l, never, Options{Enable: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); _ = r.Run(ctx) }()
@@ -206,7 +262,7 @@ func TestPendingEvents(t *testing.T) {
 			t.Errorf("at the end (-want +got):\n%s", diff)
 		}
 	})
-	off := New(nil, Options{})
+	off := New(nil, never, Options{})
 	off.Take(eventOf("u", "e", 1), nil)
 	if len(off.pending) != 0 {
 		t.Errorf("%d events wait while events are off, want 0", len(off.pending))

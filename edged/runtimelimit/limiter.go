@@ -69,6 +69,16 @@ func (l *Limiter) Do(ctx context.Context, k Kind, call func() error) error {
 	return err
 }
 
+// Busy reports whether pods start or end: whether calls wait, or the runtime works on some. Calls that have taken much
+// longer than usual do not count.
+func (l *Limiter) Busy() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue.expire(time.Now())
+	l.carryOn()
+	return l.queue.busy()
+}
+
 func (l *Limiter) arrive(k Kind, o Owner) *call {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -135,3 +135,28 @@ func TestWithOwnerStaysUrgent(t *testing.T) {
 		t.Errorf("owner %+v, want %+v", got, want)
 	}
 }
+
+// TestBusy: while calls wait or run; a call that hangs does not count for long.
+func TestBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(1)
+		if l.Busy() {
+			t.Error("busy without a call")
+		}
+		release := make(chan struct{})
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			_ = l.Do(t.Context(), RunPodSandbox, func() error { <-release; return nil })
+		})
+		synctest.Wait()
+		if !l.Busy() {
+			t.Error("not busy while a sandbox is made")
+		}
+		time.Sleep(countsUnknown + time.Second)
+		if l.Busy() {
+			t.Error("busy because of a call that hangs")
+		}
+		close(release)
+		calls.Wait()
+	})
+}

@@ -46,6 +46,9 @@ func (q *queue) waits(p phase) bool {
 	return slices.ContainsFunc(q.waiting, func(c *call) bool { return c.kind.phase() == p })
 }
 
+// busy reports whether calls wait, or count towards a limit.
+func (q *queue) busy() bool { return len(q.waiting) > 0 || q.counted[starts]+q.counted[ends] > 0 }
+
 // arrive adds a call. It may be granted at once.
 func (q *queue) arrive(now time.Time, k Kind, o Owner) *call {
 	q.expire(now)
