@@ -31,10 +31,15 @@ const (
 // quicConfig keeps memory small: there are many links, and most messages are small. streams is how many streams the
 // peer may open, window the largest window of a stream.
 func quicConfig(limits Limits, streams int64, window uint64) *quic.Config {
-	// A connection's window is extended only after a quarter of it was read. At twice the sum of all streams' windows,
-	// a stream can always use its own window, even if no other stream is read. Memory is limited by the windows of the
-	// streams.
-	const all = 2 * (StreamsMax + 2)
+	// A connection's window is extended only after a quarter of it was read, so three quarters are always available. At
+	// 1.5 times the sum of all streams' windows, a stream can always use its own window, even if no other stream is
+	// read.
+	//
+	// The windows also limit what a hostile peer can fill. Received data that cannot be read yet takes about 180 bytes
+	// of heap for each byte, if the first byte of a stream is missing and each frame has one byte. With windows of
+	// 128 KiB that is 3 GB for the open streams of a connection, and 4.5 GB for all of its window, which also covers
+	// streams that were closed here but not by the peer.
+	const all = (StreamsMax + 2) * 3 / 2
 	return &quic.Config{
 		// A dial has its own timeout, which QUIC's 5 s would override.
 		HandshakeIdleTimeout: defaultHandshake,

@@ -175,7 +175,7 @@ type accepted struct {
 func ListenQUIC(addr string, config *tls.Config, limits Limits, prepare Prepare) (*QUICListener, error) {
 	config = config.Clone()
 	config.MinVersion, config.NextProtos = tls.VersionTLS13, []string{alpn}
-	ql, err := quic.ListenAddr(addr, config, quicConfig(limits.withDefaults(), 2, windowHigh))
+	ql, err := quic.ListenAddr(addr, config, quicConfig(limits.withDefaults(), 2, streamWindow))
 	if err != nil {
 		return nil, fmt.Errorf("listen for QUIC on %s: %w", addr, err)
 	}

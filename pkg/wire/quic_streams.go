@@ -17,8 +17,8 @@ const (
 	// StreamsMax is how many streams a link may have in addition to its own two. Each buffers at most its window of
 	// unread data, on the device 16 MiB in all.
 	StreamsMax = 128
-	// streamWindow is the largest window of each stream on the device, including that of the messages, if streams were
-	// agreed on. With a round trip of 50 ms it allows 2.6 MB a second.
+	// streamWindow is the largest window of each stream, including that of the messages: always in the cloud, and on
+	// the device if it can use streams. With a round trip of 50 ms it allows 2.6 MB a second.
 	streamWindow = 128 << 10
 	// useAPI begins a stream to the node's kubelet API, as streamUse begins the stream of messages.
 	useAPI = "api"

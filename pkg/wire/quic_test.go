@@ -390,3 +390,18 @@ func TestQUICIdleCosts(t *testing.T) {
 	}
 	t.Logf("4 pings cost %d bytes", least)
 }
+
+// TestQUICWindows: the window of a connection has room for all streams' windows even if a quarter of it was read and
+// not extended yet, and a node has at most 32 MiB on its way to cloudcore.
+func TestQUICWindows(t *testing.T) {
+	c := quicConfig(Limits{}, 2, streamWindow)
+	streams := (StreamsMax + 2) * c.MaxStreamReceiveWindow
+	for _, window := range []uint64{c.InitialConnectionReceiveWindow, c.MaxConnectionReceiveWindow} {
+		if window*3/4 < streams {
+			t.Errorf("three quarters of the window of %d bytes are less than %d, all streams' windows", window, streams)
+		}
+		if window > 32<<20 {
+			t.Errorf("the window of a connection is %d bytes, want at most 32 MiB", window)
+		}
+	}
+}
