@@ -38,7 +38,7 @@ func quicConfig(limits Limits, streams int64, window uint64) *quic.Config {
 	// The windows also limit what a hostile peer can fill. Received data that cannot be read yet takes about 180 bytes
 	// of heap for each byte, if the first byte of a stream is missing and each frame has one byte. With windows of
 	// 128 KiB that is 3 GB for the open streams of a connection, and 4.5 GB for all of its window, which also covers
-	// streams that were closed here but not by the peer.
+	// streams that were closed here but not by the peer. Those still count as open (Streams).
 	const all = (StreamsMax + 2) * 3 / 2
 	return &quic.Config{
 		// A dial has its own timeout, which QUIC's 5 s would override.
@@ -73,7 +73,7 @@ type quicConn struct {
 func (c *quicConn) start() *quicConn {
 	c.tally.start = time.Now()
 	if c.features.Streams {
-		c.streams = &Streams{conn: c.conn}
+		c.streams = &Streams{conn: c.conn, heard: c.tally.heard.Load, end: func(why error) { _ = c.fail(why) }}
 	}
 	_ = c.control.SetDeadline(time.Time{})
 	go c.readPings()

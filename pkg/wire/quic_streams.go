@@ -15,7 +15,7 @@ import (
 
 const (
 	// StreamsMax is how many streams a link may have in addition to its own two. Each buffers at most its window of
-	// unread data, on the device 16 MiB in all.
+	// unread data, 16 MiB in all.
 	StreamsMax = 128
 	// streamWindow is the largest window of each stream, including that of the messages: always in the cloud, and on
 	// the device if it can use streams. With a round trip of 50 ms it allows 2.6 MB a second.
@@ -40,9 +40,14 @@ var ErrStreams = fmt.Errorf("the link has %d streams, which is the limit", Strea
 // Streams are the streams of a QUIC link in addition to its own two, if both ends agreed on them (Features.Streams).
 // The cloud opens one for each connection to the node's kubelet API. Each has its own window. The window of the
 // connection is larger than all of these together, so a stream that is not read delays neither the others nor the link.
+//
+// A stream counts as open until the node has ended its direction, too: until then QUIC keeps what has arrived of it.
 type Streams struct {
 	conn *quic.Conn
 	open atomic.Int32
+	// heard returns when the node was heard from last; end ends the link.
+	heard func() int64
+	end   func(error)
 }
 
 // Open opens a stream; only the cloud calls it. address is where callers reach the kubelet API; the zero value means
@@ -58,7 +63,9 @@ func (s *Streams) Open(ctx context.Context, address netip.Addr) (net.Conn, error
 		return nil, err
 	}
 	q.SetPriority(streamUrgency, true)
-	c := &Stream{Stream: q, conn: s.conn, closed: func() { s.open.Add(-1) }}
+	e := &ending{link: s.conn.Context(), heard: s.heard, freed: func() { s.open.Add(-1) }, overdue: s.end}
+	e.of(q)
+	c := &Stream{Stream: q, conn: s.conn, closed: e.closed}
 	ip := address.AsSlice()
 	err = c.SetWriteDeadline(time.Now().Add(openerTimeout))
 	if err == nil {

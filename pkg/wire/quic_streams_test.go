@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -113,6 +114,12 @@ func TestQUICStreamLimit(t *testing.T) {
 	_ = last.Close()
 	_ = last.Close() // which counts once
 	_ = nodes[StreamsMax-1].Close()
+	wait.Until(t, "a stream to have ended at both ends", func() error {
+		if n := far.Streams().open.Load(); n != StreamsMax-1 {
+			return fmt.Errorf("%d streams are open", n)
+		}
+		return nil
+	})
 	openStream(t, edge, far)
 	if _, err := far.Streams().Open(t.Context(), reachedAt); !errors.Is(err, ErrStreams) {
 		t.Errorf("Open = %v, want %v", err, ErrStreams)
