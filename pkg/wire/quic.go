@@ -73,7 +73,8 @@ type quicConn struct {
 func (c *quicConn) start() *quicConn {
 	c.tally.start = time.Now()
 	if c.features.Streams {
-		c.streams = &Streams{conn: c.conn, heard: c.tally.heard.Load, end: func(why error) { _ = c.fail(why) }}
+		end := func(why error) { c.end(why, CloseGoingAway, why.Error()) }
+		c.streams = &Streams{conn: c.conn, heard: c.tally.heard.Load, end: end}
 	}
 	_ = c.control.SetDeadline(time.Time{})
 	go c.readPings()

@@ -103,3 +103,19 @@ func TestQUICStreamKept(t *testing.T) {
 		t.Errorf("Read = %v, want that the stream was reset", err)
 	}
 }
+
+// TestQUICStreamOverdue: both ends of a link report that it ended because the node keeps a closed stream open.
+func TestQUICStreamOverdue(t *testing.T) {
+	edge, far := linkWithStreams(t)
+	_, ended := reading(far)
+	_, told := reading(edge)
+	far.Streams().end(errUnended)
+	if err := wait.Receive(t, "the cloud's end", ended); !errors.Is(err, errUnended) {
+		t.Errorf("the link ends with %v, want %v", err, errUnended)
+	}
+	var closed *Closed
+	err := wait.Receive(t, "the node's end", told)
+	if !errors.As(err, &closed) || closed.Reason != errUnended.Error() {
+		t.Errorf("the node is told %v, want the reason %q", err, errUnended)
+	}
+}
