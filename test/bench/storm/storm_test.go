@@ -6,7 +6,8 @@ import (
 )
 
 // TestMeasured: the model repeats the measured storms of docs/scale.md within 30 %. The cost of the standard plan was
-// fitted to the one of 5,000 nodes. The last cost was measured: it is that of three cloudcores that share two cores.
+// fitted to the one of 5,000 nodes. The other cost was measured with 1,000 nodes: three cloudcores
+// share two cores.
 func TestMeasured(t *testing.T) {
 	for _, c := range []struct {
 		nodes          int
@@ -15,6 +16,7 @@ func TestMeasured(t *testing.T) {
 		{1000, 2400 * time.Microsecond, 2100 * time.Millisecond},
 		{5000, 2400 * time.Microsecond, 7 * time.Second},
 		{1000, 3800 * time.Microsecond, 2910 * time.Millisecond},
+		{3000, 3800 * time.Microsecond, 6490 * time.Millisecond},
 	} {
 		p := standard(c.nodes, 1)
 		p.cost = c.cost
