@@ -76,11 +76,18 @@ type Reporter struct {
 
 	mu sync.Mutex
 	// pending are in the order in which they came. Each is there once: a repeated event replaces its earlier state.
-	pending []v1.Event
+	pending []pending
 
 	// Only Run uses the rest: when each event was reported last, and the limit of each object and type of event.
 	reported map[eventKey]time.Time
 	objects  map[objectKey]*object
+}
+
+// pending is an event that waits, and when it came, which counts for the limits: events that wait together came at
+// different times.
+type pending struct {
+	v1.Event
+	at time.Time
 }
 
 type eventKey struct {
@@ -142,20 +149,20 @@ func (r *Reporter) Take(event v1.Event, _ *v1.Pod) {
 // under the lock.
 func (r *Reporter) put(event v1.Event) {
 	if i := r.index(&event); i >= 0 {
-		r.pending[i] = event
+		r.pending[i].Event = event
 		return
 	}
 	if len(r.pending) >= maxPending {
-		oldest := &r.pending[0]
+		oldest := &r.pending[0].Event
 		klog.V(2).InfoS("Event not reported: too many are pending", "event", klog.KObj(oldest), "reason", oldest.Reason)
 		r.pending = slices.Delete(r.pending, 0, 1)
 	}
-	r.pending = append(r.pending, event)
+	r.pending = append(r.pending, pending{event, time.Now()})
 }
 
 // index returns where an event is pending, or -1. It is called under the lock.
 func (r *Reporter) index(event *v1.Event) int {
-	return slices.IndexFunc(r.pending, func(p v1.Event) bool { return keyOf(&p) == keyOf(event) })
+	return slices.IndexFunc(r.pending, func(p pending) bool { return keyOf(&p.Event) == keyOf(event) })
 }
 
 // putBack adds an event that the store refused, unless a newer state of it is pending, or too many events are.
@@ -163,20 +170,20 @@ func (r *Reporter) putBack(event v1.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.pending) < maxPending && r.index(&event) < 0 {
-		r.pending = slices.Insert(r.pending, 0, event)
+		r.pending = slices.Insert(r.pending, 0, pending{event, time.Now()})
 	}
 }
 
 // next removes and returns the event that waited longest.
-func (r *Reporter) next() (event v1.Event, ok bool) {
+func (r *Reporter) next() (p pending, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.pending) == 0 {
-		return event, false
+		return p, false
 	}
-	event = r.pending[0]
+	p = r.pending[0]
 	r.pending = slices.Delete(r.pending, 0, 1)
-	return event, true
+	return p, true
 }
 
 // Run stores events until ctx ends, and then those that are pending, for flushTimeout at most.
@@ -230,11 +237,11 @@ func (r *Reporter) storePending(ctx context.Context) bool {
 		var batch []*admitted
 		taken := 0
 		for ; taken < atOnce; taken++ {
-			event, ok := r.next()
+			p, ok := r.next()
 			if !ok {
 				break
 			}
-			if a := r.admit(&event, now); a != nil {
+			if a := r.admit(&p.Event, p.at); a != nil {
 				batch = append(batch, a)
 			}
 		}
@@ -256,14 +263,15 @@ type admitted struct {
 	err  error
 }
 
-// admit decides whether an event is reported: it must be new and within the limits. Otherwise admit returns nil.
-func (r *Reporter) admit(event *v1.Event, now time.Time) *admitted {
+// admit decides whether an event that came at a time is reported: it must be new and within the limits. Otherwise admit
+// returns nil.
+func (r *Reporter) admit(event *v1.Event, at time.Time) *admitted {
 	key := keyOf(event)
 	last, again := r.reported[key]
-	if again && !isNews(event.Count, now.Sub(last)) {
+	if again && !isNews(event.Count, at.Sub(last)) {
 		return nil
 	}
-	undo, ok := r.allowed(objectKey{key.uid, event.Type}, now)
+	undo, ok := r.allowed(objectKey{key.uid, event.Type}, at)
 	if !ok {
 		klog.V(2).InfoS("Event not reported: there are too many", "event", klog.KObj(event), "reason", event.Reason)
 		return nil

@@ -154,6 +154,34 @@ func TestEventsYield(t *testing.T) {
 	})
 }
 
+// TestEventsYieldWithinLimits: events that wait together are limited as if none had waited.
+func TestEventsYieldWithinLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var busy atomic.Bool
+		busy.Store(true)
+		var l eventList
+		r := New(&l, busy.Load, Options{Enable: true, QPS: 10, Burst: 2})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = r.Run(ctx) }()
+		const events = 40
+		for i := range events { // the limit allows each at its time, but not all of them at once
+			r.Take(eventOf(fmt.Sprint(i), fmt.Sprint(i), 1), nil)
+			time.Sleep(time.Second / 10)
+		}
+		busy.Store(false)
+		time.Sleep(yieldStep)
+		synctest.Wait()
+		l.mu.Lock()
+		if len(l.told) != events {
+			t.Errorf("%d events are stored, want %d", len(l.told), events)
+		}
+		l.mu.Unlock()
+		cancel()
+		<-ended
+	})
+}
+
 // TestRepeatedEvents: reported when the count reaches a power of two, and when the last report is long ago.
 func TestRepeatedEvents(t *testing.T) {
 	var l eventList
