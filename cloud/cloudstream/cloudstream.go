@@ -341,7 +341,7 @@ func (s *Server) openLocked(name string, wanted int32, tries int, do func(*node)
 // size is how many ports there are for nodes.
 func (s *Server) size() int { return int(s.opts.LastPort-s.opts.FirstPort) + 1 }
 
-// listen opens the given port, or another one if it is in use, of which it tries at most so many.
+// listen opens the given port. If it is in use or outside the range, listen tries at most so many others.
 func (s *Server) listen(wanted int32, tries int) (net.Listener, int32, error) {
 	if s.Port(wanted) && s.taken[wanted] == "" {
 		if l, err := s.listenOn(wanted); err == nil {

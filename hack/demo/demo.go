@@ -121,7 +121,7 @@ func (d *demo) prepare(ctx context.Context) error {
 	return (&record{Owner: owner}).save(d.dir)
 }
 
-// bin is the folder of the programs that the demo runs, wrapped that of programs that run in the device's network.
+// bin is the folder of the programs that the demo runs. Those in the folder wrapped run in the device's network.
 func (d *demo) bin() string     { return filepath.Join(d.dir, "bin") }
 func (d *demo) wrapped() string { return filepath.Join(d.dir, "wrapped") }
 

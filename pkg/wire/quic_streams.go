@@ -17,14 +17,14 @@ const (
 	// StreamsMax is how many streams a link may have in addition to its own two. Each buffers at most its window of
 	// unread data, 16 MiB in all.
 	StreamsMax = 128
-	// streamWindow is the largest window of each stream, including that of the messages: always in the cloud, and on
-	// the device if it can use streams. With a round trip of 50 ms it allows 2.6 MB a second.
+	// streamWindow is the largest window of each stream and of the stream of messages. A device that cannot use streams
+	// has a larger window for its messages. With a round trip of 50 ms it allows 2.6 MB a second.
 	streamWindow = 128 << 10
 	// useAPI begins a stream to the node's kubelet API, as streamUse begins the stream of messages.
 	useAPI = "api"
 	// openerTimeout is how long the first bytes of a stream may take.
 	openerTimeout = 10 * time.Second
-	// streamUrgency is less urgent than 3, that of the link's own streams, whose data is therefore sent first.
+	// streamUrgency is less urgent than the 3 of the link's own streams, so their data is sent first.
 	streamUrgency = 5
 )
 

@@ -50,8 +50,8 @@ func compare(recorded, measured *results.File, allowed float64) []comparison {
 	return list
 }
 
-// judge compares two ratios. A ratio that is worse by more than allowed counts as worse if its confidence interval is
-// entirely above that of the recorded ratio, and as noisy otherwise.
+// judge compares two ratios. A ratio that is worse by more than allowed counts as noisy if the two confidence intervals
+// overlap, and as worse if they do not.
 func judge(recorded, measured results.Ratio, allowed float64) verdict {
 	switch {
 	case measured.Value <= recorded.Value*(1+allowed):

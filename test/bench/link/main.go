@@ -102,7 +102,7 @@ Parts (--parts):
     memory      memory of cloudcore for each open stream
     link        how long messages of the link take while a stream runs, and while unrelated processes keep the machine
                 as busy
-    slowlink    the same over 100 Mbit/s with a round trip of 50 ms, of which the stream takes all bandwidth
+    slowlink    the same over 100 Mbit/s with a round trip of 50 ms; the stream takes all bandwidth
     slow        exec cat over 100 Mbit/s with a round trip of 50 ms, without and with losses of 1 %
 
 On a busy machine compare the ratios, not the times. Everything is removed at the end.
