@@ -7,6 +7,7 @@ package statusreport
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,7 +28,8 @@ const (
 	// see reportedState.
 	debounce = 200 * time.Millisecond
 	// progressDebounce is the same for the progress of a pod that was reported as Pending, such as a ready sandbox or
-	// an address. So a pod that starts within this time is reported twice: as Pending and as Running.
+	// an address, and of a pod that is being deleted, such as a container that has ended. So a pod that starts within
+	// this time is reported twice, as Pending and as Running, and one that ends within it once.
 	progressDebounce = 5 * time.Second
 	// retryMin and retryMax bound the wait after the store refused a status.
 	retryMin = time.Second
@@ -143,7 +145,7 @@ func (r *Reporter) PodStatus(pod *v1.Pod, status v1.PodStatus) {
 // isUrgent reports whether others wait for the pending status of a pod. It is called under the lock.
 func (r *Reporter) isUrgent(uid types.UID) bool {
 	state := stateOf(new(r.pending[uid].status))
-	return state != r.reported[uid] && state.phase != v1.PodPending
+	return state != r.reported[uid] && state.phase != v1.PodPending && !r.isProgress(uid)
 }
 
 // lockPod waits until no status of the pod is being stored, and prevents others from storing one until unlock is
@@ -170,11 +172,22 @@ func (r *Reporter) lockPod(uid types.UID) (unlock func()) {
 	}
 }
 
-// isProgress reports whether the pending status of a pod shows nothing but progress of its start. r.mu must be held.
+// isProgress reports whether the pending status of a pod shows nothing but progress of its start, or of its deletion:
+// a Service need not know that a pod is not ready because its containers have ended. r.mu must be held.
 func (r *Reporter) isProgress(uid types.UID) bool {
-	state := stateOf(new(r.pending[uid].status))
-	return state.phase == v1.PodPending && state == r.reported[uid]
+	rep := r.pending[uid]
+	state := stateOf(&rep.status)
+	if state.phase == v1.PodSucceeded || state.phase == v1.PodFailed {
+		return false
+	}
+	same := state == r.reported[uid]
+	if rep.pod.DeletionTimestamp != nil {
+		return same || slices.ContainsFunc(rep.status.ContainerStatuses, hasEnded)
+	}
+	return same && state.phase == v1.PodPending
 }
+
+func hasEnded(c v1.ContainerStatus) bool { return c.State.Terminated != nil }
 
 // isDue returns a function that reports whether a pending status is to be stored now. r.mu must be held when that is
 // called.

@@ -338,3 +338,70 @@ func TestStartingPod(t *testing.T) {
 		stored("its image is missing", 6)
 	})
 }
+
+// TestDeletedPod: a pod that is being deleted is reported once, when it has ended. What happens to it before is
+// reported after progressDebounce, but for a probe that fails: others wait for that.
+func TestDeletedPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &memory{}
+		r := newReporter(m, func(error) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = r.Run(ctx) })
+		defer wg.Wait()
+		defer cancel()
+		status := func(phase v1.PodPhase, ready v1.ConditionStatus, ended ...bool) v1.PodStatus {
+			s := v1.PodStatus{Phase: phase, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}}}
+			for i, e := range ended {
+				c := v1.ContainerStatus{Name: fmt.Sprint(i)}
+				if c.State.Running = (&v1.ContainerStateRunning{}); e {
+					c.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{}}
+				}
+				s.ContainerStatuses = append(s.ContainerStatuses, c)
+			}
+			return s
+		}
+		stored := func(what string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := m.count(); got != want {
+				t.Fatalf("%s: %d statuses stored, want %d: %v", what, got, want, m.puts)
+			}
+		}
+		running := status(v1.PodRunning, v1.ConditionTrue, false, false)
+		deleted := func(name string, uid types.UID) *v1.Pod {
+			pod := testPod(name, uid)
+			r.PodStatus(pod, running)
+			synctest.Wait()
+			pod = pod.DeepCopy()
+			pod.DeletionTimestamp = new(metav1.Now())
+			pod.Generation = 2
+			r.PodStatus(pod, running)
+			return pod
+		}
+
+		pod := deleted("a", "1")
+		time.Sleep(time.Second)
+		r.PodStatus(pod, status(v1.PodRunning, v1.ConditionFalse, true, false))
+		time.Sleep(time.Second)
+		r.PodStatus(pod, status(v1.PodRunning, v1.ConditionFalse, true, true))
+		time.Sleep(time.Second)
+		stored("its containers have ended", 1)
+		r.PodStatus(pod, status(v1.PodSucceeded, v1.ConditionFalse, true, true))
+		stored("it has ended", 2)
+		time.Sleep(2 * progressDebounce)
+		stored("nothing else happens", 2)
+
+		slow := deleted("b", "2")
+		time.Sleep(progressDebounce - time.Second)
+		r.PodStatus(slow, status(v1.PodRunning, v1.ConditionFalse, true, false))
+		time.Sleep(time.Second - time.Millisecond)
+		stored("a container of a slow pod has ended, too early", 3)
+		time.Sleep(time.Millisecond)
+		stored("a container of a slow pod has ended", 4)
+
+		probed := deleted("c", "3")
+		r.PodStatus(probed, status(v1.PodRunning, v1.ConditionFalse, false, false))
+		stored("a probe fails", 6)
+	})
+}
