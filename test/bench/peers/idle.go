@@ -16,11 +16,11 @@ const (
 	// never returns is included.
 	workBursts = 3
 	workPods   = 30
-	// quietTime is the least time before agents count as idle, in which they collect garbage. Then, at most until
-	// settleLimit, the benchmark waits until both have nothing more to report: little besides leases and pings goes
-	// over their cables.
-	quietTime   = 20 * time.Second
-	settleLimit = 3 * time.Minute
+	// quietTime is the least time before agents count as idle, in which they collect garbage, and in which cloudcore
+	// changes the tolerations of pods that started: up to two minutes after each. Then, at most until settleLimit, the
+	// benchmark waits until both have nothing more to report: little besides leases and pings goes over their cables.
+	quietTime   = 130 * time.Second
+	settleLimit = 5 * time.Minute
 	while       = 10 * time.Second
 	hardly      = 4096
 	// looks is how often memory is measured while agents are idle.
