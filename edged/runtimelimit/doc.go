@@ -14,7 +14,8 @@
 //     through its start.
 //   - Urgent calls, such as those that end an evicted pod, never wait.
 //   - A call that takes much longer than usual stops counting, so that a plugin or a runtime that hangs does not delay
-//     other pods. StopContainer stops counting if its container does not end at once, so grace periods do not count.
+//     other pods. StopContainer stops counting after a moment, since it then waits for the container.
+//   - Until the first pod of a burst has started a container, half of the limit applies.
 //
 // Nothing else is limited: neither image pulls, probes, commands in containers, nor queries about pods.
 package runtimelimit

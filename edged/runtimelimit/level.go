@@ -73,19 +73,19 @@ func (l *level) adjust() {
 
 // returned records how long a call took, for the average of its kind.
 func (l *level) returned(k Kind, took time.Duration) {
+	if !k.measures() {
+		return
+	}
 	l.usual[k] = average(l.usual[k], took.Seconds(), usualWeight)
 }
 
 // counts returns how long a call of a kind counts towards the limit. A call that takes longer hangs, or waits for
 // something other than the runtime's own work.
 func (l *level) counts(k Kind) time.Duration {
-	usual := time.Duration(l.usual[k] * float64(time.Second))
 	if k == StopContainer {
-		if usual == 0 {
-			return stopCountsMax
-		}
-		return min(max(2*usual, stopCountsMin), stopCountsMax)
+		return stopCounts
 	}
+	usual := time.Duration(l.usual[k] * float64(time.Second))
 	if usual == 0 {
 		return countsUnknown
 	}
@@ -99,9 +99,9 @@ const (
 	countsMin     = time.Second
 	countsMax     = 10 * time.Second
 	countsUnknown = 5 * time.Second
-	// stopCountsMin and stopCountsMax bound twice the average of a StopContainer whose container ends at once.
-	stopCountsMin = 50 * time.Millisecond
-	stopCountsMax = 250 * time.Millisecond
+	// stopCounts is how long a StopContainer counts: until the runtime has sent the signal. Then it waits for the
+	// container.
+	stopCounts = 50 * time.Millisecond
 )
 
 // average adds a measurement to a moving average; 0 means that there is none yet.

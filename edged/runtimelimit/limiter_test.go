@@ -67,8 +67,9 @@ func TestLimiterBoundsCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, c := New(2), &calls{}
 		for range 30 {
-			c.make(t.Context(), l, RunPodSandbox, 100*time.Millisecond)
+			c.make(t.Context(), l, StartContainer, 100*time.Millisecond)
 		}
+		time.Sleep(101 * time.Millisecond) // the first two have started
 		synctest.Wait()
 		want := map[string]float64{
 			"edgecore_runtime_calls_in_flight end":   0,
@@ -76,7 +77,7 @@ func TestLimiterBoundsCalls(t *testing.T) {
 			"edgecore_runtime_calls_limit end":       4,
 			"edgecore_runtime_calls_limit start":     4,
 			"edgecore_runtime_calls_waiting end":     0,
-			"edgecore_runtime_calls_waiting start":   26,
+			"edgecore_runtime_calls_waiting start":   24,
 		}
 		if diff := cmp.Diff(want, gauges(t, l)); diff != "" {
 			t.Errorf("metrics mismatch (-want +got):\n%s", diff)

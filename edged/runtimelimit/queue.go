@@ -24,6 +24,10 @@ type queue struct {
 	running []*call
 	// counted is how many running calls count towards each limit, critical how many of these belong to critical pods.
 	counted, critical [phases]int
+	// first is set from the arrival of a call that starts a pod while the runtime works on none, until a container has
+	// started, or a call fails or hangs. Until then half of the limit applies: somebody may be waiting for the first
+	// pod of a burst, and it starts sooner beside fewer others.
+	first bool
 	// last is when a call of a pod last succeeded; it is kept for continues.
 	last map[types.UID]time.Time
 	// load is the integral of counted over time, until at.
@@ -46,6 +50,9 @@ func (q *queue) waits(p phase) bool {
 	return slices.ContainsFunc(q.waiting, func(c *call) bool { return c.kind.phase() == p })
 }
 
+// idle reports whether no call of a phase waits or counts.
+func (q *queue) idle(p phase) bool { return q.counted[p] == 0 && !q.waits(p) }
+
 // busy reports whether calls wait, or count towards a limit.
 func (q *queue) busy() bool { return len(q.waiting) > 0 || q.counted[starts]+q.counted[ends] > 0 }
 
@@ -54,6 +61,9 @@ func (q *queue) arrive(now time.Time, k Kind, o Owner) *call {
 	q.expire(now)
 	if o == (Owner{}) {
 		o = nobody
+	}
+	if k.phase() == starts && q.idle(starts) {
+		q.first = true
 	}
 	q.number++
 	c := &call{kind: k, owner: o, number: q.number, arrived: now, ready: make(chan struct{})}
@@ -78,15 +88,16 @@ func (q *queue) leave(now time.Time, c *call, ok bool) {
 		return
 	}
 	q.running = slices.Delete(q.running, i, i+1)
+	if c.kind == StartContainer || c.kind.phase() == starts && !ok {
+		q.first = false
+	}
 	if ok {
 		took := now.Sub(c.granted)
 		if c.counted && took > 0 {
 			atOnce := (q.load - c.load) / took.Seconds()
 			q.level(c.kind).measured(now, c.kind, took, atOnce, q.waits(c.kind.phase()))
 		}
-		if c.counted || c.kind != StopContainer {
-			q.level(c.kind).returned(c.kind, took)
-		}
+		q.level(c.kind).returned(c.kind, took)
 		if c.owner.UID != "" {
 			q.last[c.owner.UID] = now
 		}
@@ -102,6 +113,7 @@ func (q *queue) expire(now time.Time) {
 	for _, c := range q.running {
 		if c.counted && !now.Before(c.until) {
 			q.uncount(c)
+			q.first = q.first && c.kind.phase() != starts
 		}
 	}
 	for uid, at := range q.last {
@@ -131,7 +143,7 @@ func (q *queue) grantWaiting(now time.Time) {
 	for {
 		best := -1
 		for i, c := range q.waiting {
-			if !q.allowed(c) || best >= 0 && !q.first(c, q.waiting[best], now) {
+			if !q.allowed(c) || best >= 0 && !q.precedes(c, q.waiting[best], now) {
 				continue
 			}
 			best = i
@@ -145,17 +157,26 @@ func (q *queue) grantWaiting(now time.Time) {
 	}
 }
 
+// limit returns how many calls of a phase may run at once.
+func (q *queue) limit(p phase) int {
+	if p == starts && q.first {
+		return q.levels[p].current() / 2
+	}
+	return q.levels[p].current()
+}
+
 // allowed reports whether the limit allows c to run.
 func (q *queue) allowed(c *call) bool {
-	limit, phase := q.level(c.kind).current(), c.kind.phase()
+	phase := c.kind.phase()
+	limit := q.limit(phase)
 	if c.owner.class == critical {
 		return q.critical[phase] < limit
 	}
 	return q.counted[phase] < limit
 }
 
-// first reports whether a is granted before b.
-func (q *queue) first(a, b *call, now time.Time) bool {
+// precedes reports whether a is granted before b.
+func (q *queue) precedes(a, b *call, now time.Time) bool {
 	if a.owner.class != b.owner.class {
 		return a.owner.class > b.owner.class
 	}

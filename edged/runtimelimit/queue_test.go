@@ -19,6 +19,8 @@ type timeline struct {
 	q     *queue
 	now   time.Time
 	calls map[string]*call
+	// idle is set if pods arrive at a runtime that works on none. Otherwise a container has started already.
+	idle bool
 }
 
 func newTimeline(limit float64) *timeline {
@@ -30,6 +32,10 @@ func newTimeline(limit float64) *timeline {
 func (l *timeline) arrive(name string, k Kind, o Owner) {
 	o.UID = types.UID(name)
 	l.calls[name] = l.q.arrive(l.now, k, o)
+	if !l.idle {
+		l.q.first = false
+		l.q.grantWaiting(l.now)
+	}
 }
 
 func (l *timeline) leave(name string) { l.q.leave(l.now, l.calls[name], true) }
@@ -154,6 +160,44 @@ func TestPodsThatHaveBegunGoOn(t *testing.T) {
 	l.want(t, "d")
 }
 
+// TestFirstPod: until the first container has started, a call failed or one hangs, half of the limit applies.
+func TestFirstPod(t *testing.T) {
+	begin := func() *timeline {
+		l := newTimeline(4)
+		l.idle = true
+		for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+			l.arrive(name, RunPodSandbox, Owner{})
+		}
+		l.want(t, "a", "b")
+		return l
+	}
+	l := begin()
+	l.leave("a")
+	l.want(t, "c")
+	l.arrive("a", StartContainer, Owner{})
+	l.want(t, "a")
+	l.leave("b")
+	l.want(t)
+	l.leave("a")
+	l.want(t, "d", "e", "f")
+	for _, name := range []string{"c", "d", "e", "f"} {
+		l.leave(name)
+	}
+	l.after(continues + time.Second)
+	for _, name := range []string{"g", "h", "i"} { // another burst
+		l.arrive(name, RunPodSandbox, Owner{})
+	}
+	l.want(t, "g", "h")
+
+	failed := begin()
+	failed.q.leave(failed.now, failed.calls["a"], false)
+	failed.want(t, "c", "d", "e")
+
+	hung := begin()
+	hung.after(countsUnknown)
+	hung.want(t, "c", "d", "e", "f")
+}
+
 func TestFailedCallsDoNotGoOn(t *testing.T) {
 	l := newTimeline(2)
 	for _, name := range []string{"a", "b", "c"} {
@@ -213,9 +257,9 @@ func TestGracePeriodsTakeNoPlace(t *testing.T) {
 		l.arrive(name, StopContainer, Owner{})
 	}
 	l.want(t, "a", "b")
-	l.after(stopCountsMax)
+	l.after(stopCounts)
 	l.want(t, "c", "d")
-	l.after(stopCountsMax)
+	l.after(stopCounts)
 	l.want(t, "e")
 	l.after(30 * time.Second)
 	l.leave("a")
