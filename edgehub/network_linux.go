@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -42,32 +41,36 @@ func (s networkSocket) follow(ctx context.Context, changed func()) error {
 			s.Close()
 		}
 	}()
-	up := map[int]bool{}
+	seen := links{}
 	for {
 		messages, _, err := s.Receive()
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS): // messages were lost: something changed
+			clear(seen)
 			changed()
 			continue
 		case err != nil:
 			return fmt.Errorf("receive changes of the network: %w", err)
 		}
 		for _, m := range messages {
-			if isRelevant(up, m) {
+			if seen.isRelevant(m) {
 				changed()
 			}
 		}
 	}
 }
 
+// links are links that can carry packets, by index: true for those of pods, which do not matter.
+type links map[int32]bool
+
 // isRelevant reports whether a change may affect the way to the cloud. Pods' links (veth) do not; neither do the many
-// messages about an unchanged link. up holds, by index, links that can carry packets.
-func isRelevant(up map[int]bool, m syscall.NetlinkMessage) bool {
+// messages about an unchanged link.
+func (l links) isRelevant(m syscall.NetlinkMessage) bool {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		return isRelevantLink(up, m)
+		return l.isRelevantLink(m)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return len(m.Data) >= unix.SizeofIfAddrmsg && nl.DeserializeIfAddrmsg(m.Data).Scope < unix.RT_SCOPE_LINK
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
@@ -108,24 +111,44 @@ func isRelevantRoute(data []byte) bool {
 	return gateway || route.Dst_len < whole
 }
 
-func isRelevantLink(up map[int]bool, m syscall.NetlinkMessage) bool {
+// isRelevantLink parses the attributes of a link, which takes long, only when it begins to carry packets: the kernel
+// sends dozens of messages for each pod that starts or ends.
+func (l links) isRelevantLink(m syscall.NetlinkMessage) bool {
 	if len(m.Data) < unix.SizeofIfInfomsg {
 		return false
 	}
-	link, err := netlink.LinkDeserialize((*unix.NlMsghdr)(&m.Header), m.Data)
-	if err != nil || link.Type() == "veth" || link.Attrs().RawFlags&unix.IFF_LOOPBACK != 0 {
+	info := nl.DeserializeIfInfomsg(m.Data)
+	// Messages of the family AF_BRIDGE are about a link as a port of a bridge.
+	if info.Family != unix.AF_UNSPEC || info.Flags&unix.IFF_LOOPBACK != 0 {
 		return false
 	}
-	index := link.Attrs().Index
-	carries := m.Header.Type == unix.RTM_NEWLINK && link.Attrs().RawFlags&unix.IFF_UP != 0 &&
-		link.Attrs().RawFlags&unix.IFF_RUNNING != 0
-	if up[index] == carries {
+	ofPod, carried := l[info.Index]
+	carries := m.Header.Type == unix.RTM_NEWLINK && info.Flags&unix.IFF_UP != 0 && info.Flags&unix.IFF_RUNNING != 0
+	if carried == carries {
 		return false
 	}
 	if carries {
-		up[index] = true
+		ofPod = kindOf(m.Data) == "veth"
+		l[info.Index] = ofPod
 	} else {
-		delete(up, index)
+		delete(l, info.Index)
 	}
-	return true
+	return !ofPod
+}
+
+// kindOf returns the kind of the link that a message is about, such as veth; empty if it has none.
+func kindOf(data []byte) string {
+	find := func(data []byte, wanted uint16) []byte {
+		attrs, err := nl.ParseRouteAttr(data)
+		if err != nil {
+			return nil
+		}
+		for _, a := range attrs {
+			if a.Attr.Type&nl.NLA_TYPE_MASK == wanted {
+				return a.Value
+			}
+		}
+		return nil
+	}
+	return unix.ByteSliceToString(find(find(data[unix.SizeofIfInfomsg:], unix.IFLA_LINKINFO), unix.IFLA_INFO_KIND))
 }

@@ -91,9 +91,10 @@ func TestWatchNetwork(t *testing.T) {
 // networkSteps does one thing after the other, and looks at what the kernel says until it has said that which matters,
 // or until it speaks of a link that was made after the step.
 func networkSteps(t *testing.T, messages <-chan syscall.NetlinkMessage) error {
-	up := map[int]bool{}
+	seen := links{}
 	eth := &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}} // in every kernel, and no veth
 	pod := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "vethpod"}, PeerName: "vethfar"}
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 2), Mask: net.CIDRMask(24, 32)}}
 	for i, step := range []struct {
 		name string
@@ -110,6 +111,11 @@ func networkSteps(t *testing.T, messages <-chan syscall.NetlinkMessage) error {
 			whole := &net.IPNet{IP: net.IPv4(198, 51, 100, 7), Mask: net.CIDRMask(32, 32)}
 			return netlink.RouteAdd(&netlink.Route{LinkIndex: pod.Attrs().Index, Dst: whole, Scope: netlink.SCOPE_LINK})
 		}, false},
+		{"the bridge of pods", func() error {
+			return errors.Join(netlink.LinkAdd(bridge), netlink.LinkSetMaster(pod, bridge))
+		}, false},
+		{"the bridge comes up", func() error { return netlink.LinkSetUp(bridge) }, true},
+		{"a pod's link leaves the bridge", func() error { return netlink.LinkSetNoMaster(pod) }, true},
 		{"a pod's link goes", func() error { return netlink.LinkDel(pod) }, false},
 		{"a link that is down", func() error { return netlink.LinkAdd(eth) }, false},
 		{"a link comes up", func() error { return netlink.LinkSetUp(eth) }, true},
@@ -132,7 +138,7 @@ func networkSteps(t *testing.T, messages <-chan syscall.NetlinkMessage) error {
 		told := false
 		for marked := false; !marked || step.told && !told; {
 			m := wait.Receive(t, step.name+": word of it, and of the link after it", messages)
-			told = isRelevant(up, m) || told
+			told = seen.isRelevant(m) || told
 			marked = marked || speaksOf(m, mark.Name)
 		}
 		if told != step.told {

@@ -1,10 +1,12 @@
 package volume
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,7 +32,7 @@ func mountsBelow(path string) ([]string, error) {
 }
 
 // mountInfosBelow returns what mountsBelow does with all that is known of each mount. The kernel writes the list of all
-// mounts each time, which takes long on a node with many pods.
+// mounts each time, which takes long on a node with many pods; so only lines that may be of interest are parsed.
 func mountInfosBelow(path string) ([]*mountinfo.Info, error) {
 	real, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
@@ -40,7 +42,11 @@ func mountInfosBelow(path string) ([]*mountinfo.Info, error) {
 		return nil, err
 	}
 	path = filepath.Join(real, filepath.Base(path))
-	infos, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) {
+	lines, err := mountLines(path)
+	if err != nil {
+		return nil, fmt.Errorf("list mounts: %w", err)
+	}
+	infos, err := mountinfo.GetMountsFromReader(lines, func(i *mountinfo.Info) (skip, stop bool) {
 		return i.Mountpoint != path && !strings.HasPrefix(i.Mountpoint, path+"/"), false
 	})
 	if err != nil {
@@ -51,6 +57,34 @@ func mountInfosBelow(path string) ([]*mountinfo.Info, error) {
 		return cmp.Compare(strings.Count(b.Mountpoint, "/"), strings.Count(a.Mountpoint, "/"))
 	})
 	return infos, nil
+}
+
+const (
+	// mountLine is the longest line of the list of mounts: paths of up to 4096 bytes, all of them escaped, and options
+	// of up to a page each.
+	mountLine = 64 << 10
+	// escaped are the characters that the kernel writes as octal numbers.
+	escaped = " \t\n\\"
+)
+
+// mountLines returns the lines of the kernel's list of mounts that contain a path, and maybe others.
+func mountLines(path string) (io.Reader, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	part := []byte(path[strings.LastIndexAny(path, escaped)+1:])
+	var found bytes.Buffer
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, mountLine)
+	for lines.Scan() {
+		if bytes.Contains(lines.Bytes(), part) {
+			found.Write(lines.Bytes())
+			found.WriteByte('\n')
+		}
+	}
+	return &found, lines.Err()
 }
 
 // unmountAll unmounts a path and all that is mounted below it.

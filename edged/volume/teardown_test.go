@@ -3,8 +3,10 @@ package volume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -318,4 +320,26 @@ func getFlags(path string) (uint32, error) {
 	}
 	flags, err := unix.IoctlGetUint32(int(f.Fd()), unix.FS_IOC_GETFLAGS)
 	return flags, errors.Join(err, f.Close())
+}
+
+// TestMountsBelow: mounts are found by their path, whatever characters it has, and whatever else is mounted.
+func TestMountsBelow(t *testing.T) {
+	long := strings.Repeat("l", 200)
+	for _, name := range []string{
+		"plain", "a name with spaces", "back\\slash", "tab\tand\nline", "ends with a space ", "o\\040", long,
+	} {
+		t.Run(fmt.Sprintf("%.20q", name), func(t *testing.T) {
+			base := t.TempDir()
+			dir, other := filepath.Join(base, name), filepath.Join(base, name+"2")
+			below := filepath.Join(dir, "sub/folder")
+			must(t, os.Mkdir(dir, 0o755), os.Mkdir(other, 0o755), unix.Mount("tmpfs", dir, "tmpfs", 0, ""),
+				os.MkdirAll(below, 0o755), unix.Mount("tmpfs", below, "tmpfs", 0, ""),
+				unix.Mount("tmpfs", other, "tmpfs", 0, ""))
+			t.Cleanup(func() { must(t, unmountAll(base)) })
+			points, err := mountsBelow(dir)
+			if want := []string{below, dir}; err != nil || !slices.Equal(points, want) {
+				t.Errorf("mountsBelow(%q) = %q, %v; want %q", dir, points, err, want)
+			}
+		})
+	}
 }

@@ -63,6 +63,9 @@ func (e *edgeSite) burst(ctx context.Context) error {
 		floorUp, floorDown = append(floorUp, up), append(floorDown, down)
 		writes += b.writes
 	}
+	if err := e.keepAllocs(ctx); err != nil {
+		return err
+	}
 	base, baseDown := load.Median(floorUp), load.Median(floorDown)
 	row := func(what string, ours []time.Duration, floor time.Duration, limit string) {
 		m := load.Median(ours)

@@ -55,19 +55,30 @@ func (e *edgeSite) profiled(ctx context.Context, name string, seconds int, work 
 	path := "/debug/pprof/profile?seconds=" + strconv.Itoa(seconds)
 	kept := make(chan error, 2)
 	go func() { kept <- e.profile(ctx, "cloudcore-"+name+".pprof", path) }()
-	go func() { kept <- e.edgeProfile(ctx, "edgecore-"+name+".pprof", seconds) }()
+	go func() { kept <- e.edgeProfile(ctx, "edgecore-"+name+".pprof", path) }()
 	err := work()
 	return errors.Join(err, <-kept, <-kept)
 }
 
-// edgeProfile keeps a CPU profile of edgecore, which its kubelet API makes.
-func (e *edgeSite) edgeProfile(ctx context.Context, name string, seconds int) error {
+// keepAllocs keeps profiles of what edgecore and cloudcore have allocated since they started, if there is a folder for
+// profiles. They are empty unless the environment has GODEBUG=memprofilerate=4096, or another rate.
+func (e *edgeSite) keepAllocs(ctx context.Context) error {
+	if e.opts.profiles == "" {
+		return nil
+	}
+	const path = "/debug/pprof/allocs"
+	return errors.Join(e.profile(ctx, "cloudcore-allocs.pprof", path),
+		e.edgeProfile(ctx, "edgecore-allocs.pprof", path))
+}
+
+// edgeProfile keeps a profile of edgecore, which its kubelet API makes.
+func (e *edgeSite) edgeProfile(ctx context.Context, name, path string) error {
 	client, err := newKubeletClient(e.kube.KubeletClientFiles())
 	if err != nil {
 		return err
 	}
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(e.edge.KubeletPort))
-	body, err := client.get(ctx, address, "/debug/pprof/profile?seconds="+strconv.Itoa(seconds))
+	body, err := client.get(ctx, address, path)
 	if err != nil {
 		return fmt.Errorf("get edgecore's profile: %w", err)
 	}
