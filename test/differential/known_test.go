@@ -34,6 +34,14 @@ func elsewhere() map[string][]string {
 		"logs of the containers that `RestartAllContainers` removed": {
 			"edged/runtime.TestStartOver",
 		},
+		"progress of a pod that starts (`PodReadyToStartContainers`, its address), while its containers keep waiting " +
+			"for the same reason": {
+			"edged/statusreport.TestStartingPod",
+		},
+		"what happens to a pod that is being deleted before it has ended, but for a probe that fails while all " +
+			"containers run": {
+			"edged/statusreport.TestDeletedPod",
+		},
 		"states that last less than 200 ms": {
 			"test/differential.TestBriefStates",
 		},

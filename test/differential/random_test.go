@@ -126,6 +126,7 @@ func randomCase(i int) Case {
 		c.Chance = true
 		c.Steps = []Step{Lived(), Inspect()}
 		withoutServers(&spec)
+		endsBeforeProbes(&spec)
 		if d := spec.ActiveDeadlineSeconds; d != nil {
 			*d = max(*d, deadline)
 		}
@@ -152,6 +153,21 @@ func withoutServers(spec *v1.PodSpec) {
 	eachContainer(spec, func(c *v1.Container) {
 		if strings.Contains(strings.Join(c.Command, " "), "httpd") {
 			c.Command = []string{"sh", "-c", forever}
+		}
+	})
+}
+
+// endsBeforeProbes has containers that end after a second do so before a probe may end them: both in the same moment
+// would leave to chance which of them is first.
+func endsBeforeProbes(spec *v1.PodSpec) {
+	eachContainer(spec, func(c *v1.Container) {
+		if !strings.Contains(strings.Join(c.Command, " "), "sleep 1; exit") {
+			return
+		}
+		for _, probe := range []*v1.Probe{c.StartupProbe, c.LivenessProbe} {
+			if probe != nil {
+				probe.InitialDelaySeconds = max(probe.InitialDelaySeconds, 5)
+			}
 		}
 	})
 }
