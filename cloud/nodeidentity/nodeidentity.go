@@ -44,7 +44,7 @@ const HolderLabel = certs.HolderLabel
 
 const (
 	// DefaultLookupsPerSource is how many API server lookups a second one source may cause, for names that no device's
-	// Node has: for new connections and for requests of registering nodes, each. A join takes about ten. One source
+	// Node has: for new connections and for requests of registering nodes, each. A join takes about five. One source
 	// leaves most lookups to others, although a site of hundreds of devices may be behind one address.
 	DefaultLookupsPerSource = 20
 	// namePerSource times the source's limit is the limit of one name, whoever asks. It is higher than a source's, so
@@ -54,6 +54,9 @@ const (
 	lookupBurst = 10
 	// lookupTimeout is the timeout of one request.
 	lookupTimeout = 5 * time.Second
+	// permitFor is how long the permission of a request lasts: what it waits for before it is carried out rarely takes
+	// longer, and is asked about again if it does.
+	permitFor = time.Second
 	// maxRaces is how often writing a label is retried because the Node changed meanwhile.
 	maxRaces = 10
 	// bindRetry is the pause after failing to write a label.
@@ -166,9 +169,9 @@ func (g *Guard) bindConnected(ctx context.Context, name string) error {
 
 // Permit returns an error if nothing may be done in a node's name now. It asks the API server as long as the Node is
 // not known as a device's: while it registers, or if a Node of another kind took the name. In the latter case the
-// session ends.
+// session ends. It does not ask again for a request that it has permitted within permitFor (withPermit).
 func (g *Guard) Permit(ctx context.Context, name string) error {
-	if g.opts.Edge(name) != nil {
+	if g.opts.Edge(name) != nil || permitted(ctx, time.Now()) {
 		return nil
 	}
 	node, err := g.lookUp(ctx, g.registrars, name, g.hub.Source(name))

@@ -3,6 +3,7 @@ package nodeidentity
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -30,11 +31,25 @@ func (u *upstream) Connected(ctx context.Context, node, protocol string) {
 // Handle carries out what Permit allows. A request that cannot be decided gets no answer: KubeEdge's edgecores would
 // take an error for their Node.
 func (u *upstream) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
+	asked := time.Now()
 	if err := u.guard.Permit(ctx, node); err != nil {
 		klog.V(1).InfoS("Request dropped", "node", node, "resource", m.Route.Resource, "err", err)
 		return nil
 	}
-	return u.Upstream.Handle(ctx, node, m)
+	return u.Upstream.Handle(withPermit(ctx, asked), node, m)
+}
+
+type permitKey struct{}
+
+// withPermit returns the context of a request that Permit allowed when it was called at a time.
+func withPermit(ctx context.Context, at time.Time) context.Context {
+	return context.WithValue(ctx, permitKey{}, at)
+}
+
+// permitted reports whether the request of ctx was permitted so recently that the permission lasts.
+func permitted(ctx context.Context, now time.Time) bool {
+	at, ok := ctx.Value(permitKey{}).(time.Time)
+	return ok && now.Sub(at) < permitFor
 }
 
 // Heartbeat renews only leases of devices' Nodes. An unregistered node has none.

@@ -94,7 +94,7 @@ type CloudHub struct {
 	// has no such key. Anyone with that certificate can impersonate any node, and get a certificate of any node.
 	LegacyCertificates bool `json:"legacyCertificates"`
 	// LookupsPerSource is how many API server lookups a second the nodes behind one address may cause before they are
-	// registered; a join takes about ten. KubeEdge has no such key.
+	// registered; a join takes about five. KubeEdge has no such key.
 	LookupsPerSource int32 `json:"lookupsPerSource"`
 
 	Quic          Quic          `json:"quic"`
