@@ -67,7 +67,8 @@ func (c *Controller) updateLease(ctx context.Context, r *request) result {
 	return written(lease, err, false)
 }
 
-// Heartbeat implements cloudhub.Upstream with one write and no read.
+// Heartbeat implements cloudhub.Upstream with one write and no read. It creates the lease of a node that has just been
+// registered; it patches that of any other, and creates it only if there is none.
 func (c *Controller) Heartbeat(ctx context.Context, node string) error {
 	leave, err := c.leases.acquire(ctx)
 	if err != nil {
@@ -90,23 +91,34 @@ func (c *Controller) renew(ctx context.Context, node string, now time.Time) erro
 		HolderIdentity: ptr.To(node), LeaseDurationSeconds: ptr.To[int32](leaseSeconds),
 		RenewTime: &metav1.MicroTime{Time: now},
 	}
+	owner := c.caches.node(node)
+	if owner != nil && c.sessions.takeRegistered(node) {
+		if err := c.createLeaseOf(ctx, owner, spec); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
 	patch, err := json.Marshal(map[string]any{"spec": spec})
 	if err != nil {
 		return err
 	}
-	leases := c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease)
-	_, err = leases.Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Patch(ctx, node, types.MergePatchType,
+		patch, metav1.PatchOptions{})
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	owner := c.caches.node(node)
 	if owner == nil {
 		return nil // the node is not registered yet, or was deleted: it gets no lease
 	}
-	_, err = leases.Create(ctx, &coordinationv1.Lease{
+	return c.createLeaseOf(ctx, owner, spec)
+}
+
+// createLeaseOf creates the lease of a node, which is removed with its Node.
+func (c *Controller) createLeaseOf(ctx context.Context, node *v1.Node, spec coordinationv1.LeaseSpec) error {
+	_, err := c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Create(ctx, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: node, Namespace: v1.NamespaceNodeLease,
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: owner.UID}},
+			Name:            node.Name,
+			Namespace:       v1.NamespaceNodeLease,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}},
 		},
 		Spec: spec,
 	}, metav1.CreateOptions{})

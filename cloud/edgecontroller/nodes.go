@@ -98,6 +98,7 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	if err != nil {
 		return nil, err
 	}
+	c.sessions.registered(r.node)
 	klog.InfoS("Node registered", "node", r.node)
 	if len(refused) > 0 {
 		klog.InfoS("Labels of a registering node left out, as only administrators may set them; use kubectl label",

@@ -23,7 +23,9 @@ type session struct {
 	// links counts sessions: during a replacement there are two for a moment, and they may end in any order.
 	links   int
 	capable bool
-	limiter *rate.Limiter
+	// registered is set from the registration of the node over this session until its lease is first renewed.
+	registered bool
+	limiter    *rate.Limiter
 }
 
 func newSessions(qps float64, burst int) *sessions {
@@ -68,6 +70,27 @@ func (s *sessions) connectedHere(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.nodes[node] != nil
+}
+
+// registered remembers that a node has just been registered.
+func (s *sessions) registered(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[node]; n != nil {
+		n.registered = true
+	}
+}
+
+// takeRegistered reports whether a node was registered since it connected, once.
+func (s *sessions) takeRegistered(node string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[node]
+	if n == nil || !n.registered {
+		return false
+	}
+	n.registered = false
+	return true
 }
 
 // limiter returns a node's rate limiter, or nil if the node is not connected.

@@ -479,6 +479,42 @@ func TestRenew(t *testing.T) {
 	}
 }
 
+// TestLeaseOfNewNode: the lease of a node that has just registered is created without a patch that finds none; it is
+// patched if it is there all the same, and from then on.
+func TestLeaseOfNewNode(t *testing.T) {
+	const leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+	create, patch := "POST "+leases+" as system:node:e1", "PATCH "+leases+"/e1 as system:node:e1"
+	w := newFixture(t)
+	w.sessions.connected("e1", "edgecore/websocket")
+	w.add(edgeNode("e1"))
+	node, err := json.Marshal(edgeNode("e1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, exists := range []bool{false, true} {
+		w.api.answer(func(call) (int, any) { return 201, edgeNode("e1") })
+		w.ask("e1", model.OpInsert, "null/node/e1", string(node))
+		w.api.answer(func(c call) (int, any) {
+			if exists && c.Method == http.MethodPost {
+				return 409, apierrors.NewAlreadyExists(gr(resource.TypeLease), "e1").Status()
+			}
+			return 200, map[string]string{"kind": "Lease", "apiVersion": "coordination.k8s.io/v1"}
+		})
+		want := []string{create, patch}
+		if exists {
+			want = []string{create, patch, patch}
+		}
+		for range 2 {
+			if err := w.Heartbeat(t.Context(), "e1"); err != nil {
+				t.Errorf("renew the lease: %v", err)
+			}
+		}
+		if diff := cmp.Diff(want, w.api.seen()); diff != "" {
+			t.Errorf("exists %v: mismatch (-want +got):\n%s", exists, diff)
+		}
+	}
+}
+
 // TestQueryNode: an edge of ours hears what its Node is now, or that nobody can know it.
 func TestQueryNode(t *testing.T) {
 	live := edgeNode("e1")
