@@ -175,9 +175,9 @@ func metric(text, name string) (float64, error) {
 	return 0, fmt.Errorf("cloudcore has no metric %s", name)
 }
 
-// used is the processor time of all cloudcores, of kube-apiserver, and of this program, which simulates the nodes, and
-// how long cloudcores waited for a processor.
-type used struct{ cloud, api, edges, waited time.Duration }
+// used is the processor time of all cloudcores, of kube-apiserver, of etcd, of this program, which simulates the nodes,
+// and of the whole machine, and how long cloudcores waited for a processor.
+type used struct{ cloud, api, etcd, edges, machine, waited time.Duration }
 
 func (s *fixture) used() (u used, err error) {
 	for _, c := range s.clouds() {
@@ -190,17 +190,31 @@ func (s *fixture) used() (u used, err error) {
 	if u.api, _, err = process.Usage(s.kube.APIServer.PID()); err != nil {
 		return used{}, err
 	}
-	u.edges, _, err = process.Usage(os.Getpid())
+	if u.etcd, _, err = process.Usage(s.kube.Etcd.PID()); err != nil {
+		return used{}, err
+	}
+	if u.edges, _, err = process.Usage(os.Getpid()); err != nil {
+		return used{}, err
+	}
+	u.machine, err = process.Busy()
 	return u, err
 }
 
 func (u used) since(before used) used {
-	return used{u.cloud - before.cloud, u.api - before.api, u.edges - before.edges, u.waited - before.waited}
+	return used{
+		cloud:   u.cloud - before.cloud,
+		api:     u.api - before.api,
+		etcd:    u.etcd - before.etcd,
+		edges:   u.edges - before.edges,
+		machine: u.machine - before.machine,
+		waited:  u.waited - before.waited,
+	}
 }
 
 func (u used) String() string {
-	return fmt.Sprintf("%.1f s (kube-apiserver %.1f s, the edges %.1f s; cloudcore waited %.1f s for a processor)",
-		u.cloud.Seconds(), u.api.Seconds(), u.edges.Seconds(), u.waited.Seconds())
+	return fmt.Sprintf("%.1f s (kube-apiserver %.1f s, etcd %.1f s, the edges %.1f s, the whole machine %.1f s; "+
+		"cloudcore waited %.1f s for a processor)", u.cloud.Seconds(), u.api.Seconds(), u.etcd.Seconds(),
+		u.edges.Seconds(), u.machine.Seconds(), u.waited.Seconds())
 }
 
 // until asks again and again until it is told yes.

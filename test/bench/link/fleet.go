@@ -16,15 +16,16 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/load"
 	"github.com/edgecore-io/edgecore/test/bench/results"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
 )
 
 const (
 	// space is where the fleet's pods are.
 	space = "load"
+	// populating is how many pods are made at a time: on a busy machine, a call of the API takes 0.2 s.
+	populating = 32
 	// settleTime is how long a fleet may take to register, or to come back, on a machine that has more to do.
 	settleTime = 10 * time.Minute
-	// quiet is how long a fleet at rest is looked at.
-	quiet = time.Minute
 	// storms is how many times all links are cut, with calm between them: longer than a heartbeat, after which an edge
 	// forgets that it had to dial again.
 	storms     = 3
@@ -32,6 +33,8 @@ const (
 	stormLimit = 10 * time.Second
 	// onePod is the content of nodes whose results are recorded.
 	onePod = "one pod and configmap more"
+	// firstPort to lastPort are each cloudcore's ports for nodes, enough for 10,000; none is one that FreePort returns.
+	firstPort, lastPort = 10000, 23999
 )
 
 // fleet is one run with simulated edges.
@@ -43,7 +46,7 @@ type fleet struct {
 	track tracker
 	// empty is cloudcore's memory before there was an edge.
 	empty memory
-	// patches are those of Nodes before links were cut.
+	// patches are those of Nodes before anything was updated or cut.
 	patches int
 }
 
@@ -51,7 +54,11 @@ type fleet struct {
 func measureLoad(ctx context.Context, t *table, o options, n int) (err error) {
 	// Nothing schedules and nothing controls: what shares the machine is only what is needed.
 	// The whole fleet is behind one address, and registers at once.
-	s, err := newSite(ctx, o, siteOptions{hub: map[string]any{"nodeLimit": n + n/10, "lookupsPerSource": n}})
+	s, err := newSite(ctx, o, siteOptions{
+		cluster: kube.Options{APIServerFlags: apiServerFlags(o)},
+		hub:     map[string]any{"nodeLimit": n + n/10, "lookupsPerSource": n},
+		modules: map[string]any{"cloudStream": map[string]any{"firstPort": firstPort, "lastPort": lastPort}},
+	})
 	defer func() { err = errors.Join(err, s.stops.end(ctx)) }()
 	if err != nil {
 		return err
@@ -69,11 +76,15 @@ func measureLoad(ctx context.Context, t *table, o options, n int) (err error) {
 		wanted bool
 		do     func(context.Context) error
 	}{
-		{true, f.connect}, {true, f.populate}, {o.parts["updates"], f.update}, {o.parts["storm"], f.storm},
-		{o.parts["storm"], f.restart},
+		{true, f.connect},
+		{o.withPods(), f.populate},
+		{o.parts["updates"], f.update},
+		{o.parts["storm"], f.storm},
+		{o.parts["restart"], f.restart},
 	} {
 		if step.wanted {
-			if err := step.do(ctx); err != nil {
+			// What was measured is kept even if a later step fails: a large fleet takes many minutes.
+			if err := errors.Join(step.do(ctx), o.keep.Save()); err != nil {
 				return err
 			}
 		}
@@ -108,13 +119,7 @@ func (f *fleet) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	say("connecting and registering %d edges", f.n)
-	cpu, err := f.used()
-	if err != nil {
-		return err
-	}
-	began := time.Now()
-	if f.edges, err = load.Start(ctx, load.Options{
+	if f.edges, err = load.New(load.Options{
 		Servers: f.hubs(),
 		Issuer:  issuer,
 		Nodes:   f.n,
@@ -123,22 +128,21 @@ func (f *fleet) connect(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	f.stops.add(func(context.Context) error { f.edges.Stop(); return nil })
-	if err := f.waitConnected(ctx, settleTime); err != nil {
+	if err := f.register(ctx); err != nil {
 		return err
 	}
-	took := time.Since(began)
-	after, err := f.used()
-	if err != nil {
+	if f.patches, err = f.nodePatches(ctx); err != nil {
 		return err
 	}
-	f.row("first connect and registration of all", seconds(took)+", CPU "+after.since(cpu).String(), "", "")
 	return f.rest(ctx, f.empty, "no pods", "<= 60 KB")
 }
 
-// waitConnected waits until all edges are connected and have what they are to have.
-func (f *fleet) waitConnected(ctx context.Context, patience time.Duration) error {
-	err := until(ctx, "all edges are in sync", patience, func() (bool, error) { return f.edges.Settled(), nil })
+// waitConnected waits until all edges are connected and have what they are to have; it calls look again and again.
+func (f *fleet) waitConnected(ctx context.Context, patience time.Duration, look func()) error {
+	err := until(ctx, "all edges are in sync", patience, func() (bool, error) {
+		look()
+		return f.edges.Settled(), nil
+	})
 	if err != nil {
 		failures, last := f.edges.Failures()
 		return fmt.Errorf("%w; there are %+v of %d, and %d failures, the last one: %v", err, f.edges.State(), f.n,
@@ -152,7 +156,7 @@ func (f *fleet) rest(ctx context.Context, before memory, with, limit string) err
 	if !f.opts.parts["memory"] {
 		return nil
 	}
-	say("%d edges with %s at rest for %v", f.n, with, quiet)
+	say("%d edges with %s at rest for %v", f.n, with, f.opts.rest)
 	if err := wait(ctx, calm); err != nil { // first statuses and leases are written
 		return err
 	}
@@ -160,7 +164,7 @@ func (f *fleet) rest(ctx context.Context, before memory, with, limit string) err
 	if err != nil {
 		return err
 	}
-	if err := wait(ctx, quiet); err != nil {
+	if err := wait(ctx, f.opts.rest); err != nil {
 		return err
 	}
 	after, err := f.used()
@@ -182,10 +186,10 @@ func (f *fleet) rest(ctx context.Context, before memory, with, limit string) err
 		live := now.heap + now.stacks - f.empty.heap - f.empty.stacks
 		f.opts.keep.Samples(results.CloudLive, results.CloudCore, f.point(), live/n)
 		f.opts.keep.Samples(results.CloudCPU, results.CloudCore, f.point(),
-			100*after.since(cpu).cloud.Seconds()/quiet.Seconds())
+			100*after.since(cpu).cloud.Seconds()/f.opts.rest.Seconds())
 	}
 	f.row("goroutines per node, "+with, fmt.Sprintf("%.2f", (now.goroutines-before.goroutines)/n), "", "")
-	f.row("CPU at rest in "+quiet.String()+", "+with, after.since(cpu).String(), "", "")
+	f.row("CPU at rest in "+f.opts.rest.String()+", "+with, after.since(cpu).String(), "", "")
 	if err := f.profile(ctx, fmt.Sprintf("goroutines-%d-%s.txt", f.n, with),
 		"/debug/pprof/goroutine?debug=1"); err != nil {
 		return err
@@ -201,7 +205,7 @@ func (f *fleet) populate(ctx context.Context) error {
 		return err
 	}
 	group, inner := errgroup.WithContext(ctx)
-	group.SetLimit(8)
+	group.SetLimit(populating)
 	for i := range f.n {
 		group.Go(func() error {
 			if _, err := f.api.CoreV1().ConfigMaps(space).Create(inner, configMap(i),
@@ -224,6 +228,9 @@ func (f *fleet) populate(ctx context.Context) error {
 		return err == nil && len(list.Items) == 0, err
 	})
 	if err != nil {
+		return err
+	}
+	if f.patches, err = f.nodePatches(ctx); err != nil {
 		return err
 	}
 	return f.rest(ctx, before, onePod, "")
@@ -264,10 +271,6 @@ func pod(i int) *v1.Pod {
 func (f *fleet) storm(ctx context.Context) error {
 	var took []time.Duration
 	var cpu used
-	var err error
-	if f.patches, err = f.nodePatches(ctx); err != nil {
-		return err
-	}
 	for i := range storms {
 		if err := wait(ctx, calm); err != nil {
 			return err
@@ -279,11 +282,10 @@ func (f *fleet) storm(ctx context.Context) error {
 		}
 		failures, _ := f.edges.Failures()
 		began := time.Now()
-		err = f.edges.Storm(ctx, f.edges.Cut)
-		if err != nil {
+		if err := f.edges.Storm(ctx, f.edges.Cut); err != nil {
 			return err
 		}
-		if err := f.waitConnected(ctx, settleTime); err != nil {
+		if err := f.waitConnected(ctx, settleTime, func() {}); err != nil {
 			return err
 		}
 		took = append(took, time.Since(began))
@@ -295,7 +297,9 @@ func (f *fleet) storm(ctx context.Context) error {
 		again, last := f.edges.Failures()
 		say("storm %d: %v, %d failures (%v)", i+1, took[i], again-failures, last)
 	}
-	f.opts.keep.Times(results.CloudStorm, results.CloudCore, f.point(), took...)
+	if f.opts.withPods() { // as in all other fleets of the record
+		f.opts.keep.Times(results.CloudStorm, results.CloudCore, f.point(), took...)
+	}
 	f.row("all links cut, until all are in sync (edges wait for 1 to 2 s), median (worst) of "+fmt.Sprint(storms),
 		fmt.Sprintf("%s (%s)", seconds(load.Median(took)), seconds(load.Percentile(took, 100))), "",
 		"<= "+seconds(stormLimit))
@@ -320,7 +324,7 @@ func (f *fleet) restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := f.waitConnected(ctx, settleTime); err != nil {
+	if err := f.waitConnected(ctx, settleTime, func() {}); err != nil {
 		return err
 	}
 	f.row("cloudcore killed and started, until all are in sync (of it until cloudcore is ready)",
@@ -329,14 +333,14 @@ func (f *fleet) restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.row("patches of Nodes, but for their status, by cut links and that restart", fmt.Sprint(patches-f.patches),
-		fmt.Sprintf("%d until all were registered", f.patches), "0")
+	f.row("patches of Nodes, but for their status, by updates, cut links and that restart",
+		fmt.Sprint(patches-f.patches), fmt.Sprintf("%d before", f.patches), "0")
 	return f.rest(ctx, f.empty, "one pod and configmap, after that restart", "")
 }
 
 // nodePatches returns how many patches of Nodes, but for their status, the API server has carried out.
 func (f *fleet) nodePatches(ctx context.Context) (patches int, err error) {
-	text, err := f.api.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	text, err := f.fromAPIServer(ctx, "/metrics")
 	if err != nil {
 		return 0, fmt.Errorf("read the API server's metrics: %w", err)
 	}

@@ -27,6 +27,7 @@ type options struct {
 	replicas    int
 	parts       map[string]bool
 	idle        time.Duration
+	rest        time.Duration
 	outage      time.Duration
 	profiles    string
 	json        string
@@ -54,12 +55,15 @@ func parse() (options, error) {
 	flag.StringVar(&o.cloud, "cloudcore", "bin/cloudcore", "the stripped `cloudcore` to measure")
 	nodes := flag.String("nodes", "1000", "how many simulated nodes there are; 1000,5000 is a run with each")
 	flag.IntVar(&o.replicas, "replicas", 1, "how many cloudcores the simulated nodes are spread over")
-	parts := flag.String("parts", "memory,updates,storm,bytes,create,burst,devices,tunnel", "what to measure")
+	parts := flag.String("parts", "register,memory,updates,storm,restart,bytes,create,burst,devices,tunnel",
+		"what to measure")
 	flag.DurationVar(&o.idle, "idle", 5*time.Minute,
 		"how long to count the bytes of an idle node: statuses are reported every 5 minutes")
+	flag.DurationVar(&o.rest, "rest", time.Minute, "how long a fleet at rest is looked at")
 	flag.DurationVar(&o.outage, "outage", time.Minute,
 		"how long the cable is cut before the bytes of a reconnect are counted")
-	flag.StringVar(&o.profiles, "profiles", "", "a `folder` for profiles of cloudcore, and of edgecore in bursts")
+	flag.StringVar(&o.profiles, "profiles", "",
+		"a `folder` for profiles of cloudcore, of edgecore in bursts, and of all in registrations")
 	flag.StringVar(&o.json, "json", "", "a `file` of results (test/bench/results) that gets the figures of fleets")
 	tunnel := flag.String("tunnel", "firstbyte,bulk,memory,link,slowlink,slow", "what to measure of the part tunnel")
 	flag.Usage = usage
@@ -88,11 +92,20 @@ func parse() (options, error) {
 	return o, nil
 }
 
+// simulated reports whether a part needs simulated nodes, and withPods whether one needs pods on them.
+func (o options) simulated() bool {
+	return o.withPods() || o.parts["register"] || o.parts["storm"] || o.parts["restart"]
+}
+func (o options) withPods() bool { return o.parts["memory"] || o.parts["updates"] }
+
 func usage() {
 	fmt.Fprint(flag.CommandLine.Output(), `Measures the link and tunnels: cloudcore with a real kube-apiserver, and simulated or real nodes.
 
 Parts (--parts):
-  memory, updates, storm   with --nodes simulated nodes: memory at rest; latency of updates; all reconnect at once
+  register, memory, updates, storm, restart
+                           with --nodes simulated nodes: first registration (part of each of these), with profiles of
+                           all programs if there is a folder for them; memory at rest; latency of updates; all
+                           reconnect at once; the same after all cloudcores were killed
   bytes, create, burst, devices
                            with one edgecore and its containerd at the end of a counted cable
   tunnel                   with one edgecore in a network of its own: the requests that kube-apiserver makes reach its
@@ -119,13 +132,10 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	var t table
 	defer t.print()
-	if o.parts["memory"] || o.parts["updates"] || o.parts["storm"] {
+	if o.simulated() {
 		for _, n := range o.nodes {
 			if err := measureLoad(ctx, &t, o, n); err != nil {
 				return fmt.Errorf("load of %d edges: %w", n, err)
-			}
-			if err := o.keep.Save(); err != nil {
-				return err
 			}
 		}
 	}

@@ -11,11 +11,13 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
 )
 
-// addClouds starts further cloudcores, with the configuration of the first except for their ports.
+// addClouds starts further cloudcores, with the configuration of the first except for their ports and addresses. As in
+// a cluster, each has an address of its own: at one address they would share the ports for nodes, and each would take
+// the others' Nodes for its own.
 func (s *fixture) addClouds(ctx context.Context, count int) error {
 	for i := range count {
 		opts := s.cloud.Options
-		opts.Dir = filepath.Join(s.dir, fmt.Sprintf("cloud-%d", i+2))
+		opts.Dir, opts.Address = filepath.Join(s.dir, fmt.Sprintf("cloud-%d", i+2)), fmt.Sprintf("127.0.0.%d", i+2)
 		c, err := cloud.New(opts)
 		if err != nil {
 			return err

@@ -45,6 +45,9 @@ type edge struct {
 	synced atomic.Bool
 	// reportAt is when the next status is due, Unix ns.
 	reportAt atomic.Int64
+	// report is the message of the last status; reported is set when one was answered.
+	report   atomic.Pointer[string]
+	reported bool
 }
 
 // connection is one with the socket below.
@@ -133,6 +136,9 @@ func (e *edge) serve(conn wire.Conn) error {
 		return err
 	}
 	e.inventory, e.registration = inventory.Header.ID, ""
+	if e.registered && !e.reported {
+		e.reportAt.Store(time.Now().UnixNano())
+	}
 	if err := conn.Write(inventory); err != nil {
 		return err
 	}
@@ -192,18 +198,47 @@ func (e *edge) answered(m *model.Message) error {
 			e.fleet.synced.Add(1)
 		}
 	case e.registration:
-		var answer struct {
-			Err *struct{ ErrStatus metav1.Status }
-		}
-		if err := json.Unmarshal(m.ContentData(), &answer); err != nil || m.Route.Operation != model.OpResponse ||
-			answer.Err != nil && answer.Err.ErrStatus.Reason != metav1.StatusReasonAlreadyExists {
+		if reason, err := refusal(m); err != nil || reason != "" && reason != metav1.StatusReasonAlreadyExists {
 			return fmt.Errorf("registration refused: %s", m.Content)
 		}
 		e.registered = true
 		e.fleet.registered.Add(1)
 		e.reportAt.Store(time.Now().UnixNano()) // the first status follows with the next beat
+	default:
+		e.statusAnswered(m)
 	}
 	return nil
+}
+
+// refusal returns why a request was refused, or "" if it was not; an error is an answer of another kind.
+func refusal(m *model.Message) (metav1.StatusReason, error) {
+	var answer struct {
+		Err *struct{ ErrStatus metav1.Status }
+	}
+	if err := json.Unmarshal(m.ContentData(), &answer); err != nil {
+		return "", err
+	}
+	switch {
+	case m.Route.Operation != model.OpResponse:
+		return "", fmt.Errorf("operation %q, want %q", m.Route.Operation, model.OpResponse)
+	case answer.Err != nil:
+		return answer.Err.ErrStatus.Reason, nil
+	}
+	return "", nil
+}
+
+// statusAnswered takes note of the answer to the first status. A status that was refused is sent again.
+func (e *edge) statusAnswered(m *model.Message) {
+	if id := e.report.Load(); e.reported || id == nil || *id != m.Header.ParentID {
+		return
+	}
+	if reason, err := refusal(m); err != nil || reason != "" {
+		e.fleet.failed(fmt.Errorf("%s: status refused: %s", e.node, m.Content))
+		e.reportAt.Store(time.Now().UnixNano())
+		return
+	}
+	e.reported = true
+	e.fleet.reported.Add(1)
 }
 
 // store keeps what an inventory tells of an object.
@@ -253,6 +288,8 @@ func (e *edge) beat(now time.Time) {
 	}
 	if due := e.reportAt.Load(); due != 0 && now.UnixNano() >= due {
 		e.reportAt.Store(now.Add(e.fleet.opts.Report).UnixNano())
-		_ = conn.Write(request(model.OpPatch, "null/nodepatch/"+e.node, nodePatch(now)))
+		m := request(model.OpPatch, "null/nodepatch/"+e.node, nodePatch(now))
+		e.report.Store(&m.Header.ID)
+		_ = conn.Write(m)
 	}
 }

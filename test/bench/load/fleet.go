@@ -30,7 +30,7 @@ type Options struct {
 	Failed func(error)
 }
 
-// Fleet is the edges. Make it with Start.
+// Fleet is the edges. Make it with New.
 type Fleet struct {
 	opts   Options
 	edges  []*edge
@@ -38,7 +38,7 @@ type Fleet struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	connected, synced, registered atomic.Int64
+	connected, synced, registered, reported atomic.Int64
 	// cutting is set while links end because the test wants them to.
 	cutting atomic.Bool
 
@@ -50,15 +50,19 @@ type Fleet struct {
 // rampUp is how many edges of a new fleet dial at the same time.
 const rampUp = 16
 
-// Start makes a fleet whose edges connect, register, and stay connected until Stop.
-func Start(ctx context.Context, opts Options) (*Fleet, error) {
+// New makes a fleet, with the certificates of all its edges. Nothing connects before Start.
+func New(opts Options) (*Fleet, error) {
 	if opts.Heartbeat <= 0 {
 		opts.Heartbeat = 15 * time.Second
 	}
 	if opts.Report <= 0 {
 		opts.Report = 5 * time.Minute
 	}
-	f := &Fleet{opts: opts, places: semaphore{taken: make(chan struct{}, rampUp)}}
+	f := &Fleet{
+		opts:   opts,
+		places: semaphore{taken: make(chan struct{}, rampUp)},
+		cancel: func() {},
+	}
 	for i := range opts.Nodes {
 		config, err := opts.Issuer.TLS(NodeName(i))
 		if err != nil {
@@ -73,12 +77,16 @@ func Start(ctx context.Context, opts Options) (*Fleet, error) {
 			held:     map[string]wire.Held{},
 		})
 	}
+	return f, nil
+}
+
+// Start lets the edges connect, register, and stay connected until Stop. It is called once.
+func (f *Fleet) Start(ctx context.Context) {
 	ctx, f.cancel = context.WithCancel(ctx)
 	for _, e := range f.edges {
 		f.wg.Go(func() { e.run(ctx) })
 	}
 	f.wg.Go(func() { f.beat(ctx) })
-	return f, nil
 }
 
 // NodeName is the name of a fleet's node.
@@ -90,18 +98,19 @@ func (f *Fleet) Stop() {
 	f.wg.Wait()
 }
 
-// State is how many edges are connected, have an answered inventory, and have ever registered.
-type State struct{ Connected, Synced, Registered int }
+// State is how many edges are connected, have an answered inventory, have ever registered, and have ever had an answer
+// to a status.
+type State struct{ Connected, Synced, Registered, Reported int }
 
 // State counts.
 func (f *Fleet) State() State {
-	return State{int(f.connected.Load()), int(f.synced.Load()), int(f.registered.Load())}
+	return State{int(f.connected.Load()), int(f.synced.Load()), int(f.registered.Load()), int(f.reported.Load())}
 }
 
 // Settled reports whether every edge is connected, registered and has all that it is to have.
 func (f *Fleet) Settled() bool {
-	n := len(f.edges)
-	return f.State() == State{n, n, n}
+	n, s := len(f.edges), f.State()
+	return s.Connected == n && s.Synced == n && s.Registered == n
 }
 
 // Failures are the dials and links that failed so far though nobody wanted it, and the last one's error.

@@ -28,8 +28,8 @@ func fleet(f *results.File) section {
 	for i, n := range counts {
 		s.Legend = append(s.Legend, key{replicaColor(i), cloudcores(n)})
 	}
-	for _, name := range []string{results.CloudRSS, results.CloudLive, results.CloudCPU, results.CloudP50,
-		results.CloudP99, results.CloudStorm} {
+	for _, name := range []string{results.CloudRSS, results.CloudLive, results.CloudCPU, results.CloudRegister,
+		results.CloudRegisterCPU, results.CloudP50, results.CloudP99, results.CloudStorm} {
 		metric, _ := results.MetricOf(name)
 		var lines []svg.Line
 		for i, n := range counts {

@@ -152,7 +152,7 @@ func TestRender(t *testing.T) {
 			t.Errorf("the page does not have %q, want it there", want)
 		}
 	}
-	if got, want := strings.Count(text, "<svg"), 4+3+2+6+6; got != want {
+	if got, want := strings.Count(text, "<svg"), 4+3+2+6+8; got != want {
 		t.Errorf("%d plots, want %d", got, want)
 	}
 	d := xml.NewDecoder(strings.NewReader(strings.TrimPrefix(text, "<!doctype html>")))

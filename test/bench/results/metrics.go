@@ -39,12 +39,14 @@ const (
 	Written   = "written-idle"
 	Wire      = "wire-idle"
 
-	CloudRSS   = "cloud-rss"
-	CloudLive  = "cloud-live-per-node"
-	CloudCPU   = "cloud-cpu-idle"
-	CloudP50   = "cloud-update-p50"
-	CloudP99   = "cloud-update-p99"
-	CloudStorm = "cloud-storm"
+	CloudRSS         = "cloud-rss"
+	CloudLive        = "cloud-live-per-node"
+	CloudCPU         = "cloud-cpu-idle"
+	CloudRegister    = "cloud-register"
+	CloudRegisterCPU = "cloud-register-cpu-per-node"
+	CloudP50         = "cloud-update-p50"
+	CloudP99         = "cloud-update-p99"
+	CloudStorm       = "cloud-storm"
 )
 
 // Metric describes a metric. Lower is better for all metrics.
@@ -85,6 +87,8 @@ func Metrics() []Metric {
 		{CloudRSS, "RSS of each cloudcore", Bytes, linkCommand},
 		{CloudLive, "live heap and stacks per node", Bytes, linkCommand},
 		{CloudCPU, "CPU of all cloudcores, nodes at rest", Percent, linkCommand},
+		{CloudRegister, "first registration of all nodes", Seconds, linkCommand},
+		{CloudRegisterCPU, "CPU of all programs per node, until its first status is stored", Seconds, linkCommand},
 		{CloudP50, "200 updates a second, API → node, p50", Seconds, linkCommand},
 		{CloudP99, "200 updates a second, API → node, p99", Seconds, linkCommand},
 		{CloudStorm, "all links cut, until all nodes are in sync", Seconds, linkCommand},
