@@ -1,0 +1,7 @@
+//go:build !linux
+
+package trim
+
+func unmapProgram() error { return nil }
+
+func mappedFiles() (uint64, error) { return 0, nil }
