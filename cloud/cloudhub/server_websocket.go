@@ -21,7 +21,9 @@ import (
 
 // Limits on a connection before it is a session.
 const (
-	headerTimeout = 15 * time.Second
+	// headerTimeout is how long a node waits for a connection by default (edgehub's handshakeTimeout). If it were
+	// shorter, cloudcore would end connections in a reconnect storm that their nodes still wait for.
+	headerTimeout = 30 * time.Second
 	headerBytes   = 16 << 10
 )
 
