@@ -14,7 +14,7 @@ export CGO_ENABLED := 1
 # A program does not depend on the folder that it is built in, so a fresh clone finds what another has compiled.
 export GOFLAGS := $(GOFLAGS) -trimpath
 
-.PHONY: help setup build image mapper-image run stop demo demo-stop test test-all lint bench bench-record bench-page bench-check cross deb clean
+.PHONY: help setup build image mapper-image run stop demo demo-stop test test-all lint bench bench-record bench-record-fleets bench-page bench-check cross deb clean
 
 help: ## show this
 	@echo "edgecore: pods on edge devices. Targets:"
@@ -76,6 +76,12 @@ bench-record: setup build ## measure what README's table and bench/index.html sh
 	go run ./test/bench/peers --mode long --parts bursts --json bench/record.json
 	go run ./test/bench/peers --mode long --parts idle --json bench/record.json
 	go run ./test/bench/link --parts memory,updates,storm --nodes 100,1000,5000 --json bench/record.json
+	$(MAKE) bench-page
+
+bench-record-fleets: setup build ## measure fleets of 100 to 10,000 simulated nodes with 1, 2 and 3 cloudcores, into bench/record.json (about 2 hours)
+	for n in 1 2 3; do \
+		go run ./test/bench/link --parts memory,updates,storm --rest 30s --nodes 100,1000,5000,10000 --replicas $$n --json bench/record.json || exit 1; \
+	done
 	$(MAKE) bench-page
 
 bench-page: ## write bench/index.html and README's table from bench/record.json

@@ -79,8 +79,12 @@ func fleetMissing(f *results.File) []missing {
 	for _, n := range replicas {
 		var left []string
 		for _, nodes := range fleets {
-			if _, ok := f.Find(results.CloudRSS, results.CloudCore, results.Point{Nodes: nodes, Replicas: n}); !ok {
-				left = append(left, fmt.Sprint(nodes))
+			// One metric of each part: a run that fails halfway leaves the results of the parts before.
+			for _, name := range []string{results.CloudRSS, results.CloudP99, results.CloudStorm} {
+				if _, ok := f.Find(name, results.CloudCore, results.Point{Nodes: nodes, Replicas: n}); !ok {
+					left = append(left, fmt.Sprint(nodes))
+					break
+				}
 			}
 		}
 		if len(left) == 0 {

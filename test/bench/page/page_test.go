@@ -182,6 +182,20 @@ func TestNothing(t *testing.T) {
 	}
 }
 
+// TestFleetMissing: a fleet of which only some parts were measured is still listed.
+func TestFleetMissing(t *testing.T) {
+	f := recorded()
+	f.Add(results.Run{ID: "half"}, []results.Series{{
+		Metric:  results.CloudRSS,
+		Subject: results.CloudCore,
+		At:      results.Point{Nodes: 5000, Replicas: 1},
+		Samples: []float64{1},
+	}})
+	if got, want := fleetMissing(f)[0].What, "1 cloudcore with 5000,10000 nodes"; got != want {
+		t.Errorf("missing is %q, want %q", got, want)
+	}
+}
+
 // TestRun writes both into a folder.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
