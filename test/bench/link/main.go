@@ -36,6 +36,10 @@ type options struct {
 }
 
 func main() {
+	if isRelay(os.Args) {
+		fmt.Fprintln(os.Stderr, "relay:", serveRelay(os.Args))
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	o, err := parse()
@@ -111,7 +115,8 @@ Parts (--parts):
   tunnel                   with one edgecore in a network of its own: the requests that kube-apiserver makes reach its
                            kubelet API directly and through a tunnel, in turns
     firstbyte   kubectl logs over a new connection, until its first byte; with an open tunnel, and with a new one
-    bulk        exec cat of 100 MiB: bytes a second, and the processor time of all programs involved
+    bulk        exec cat of 100 MiB: bytes a second, and the processor time of all programs involved; also with small
+                relays in the tunnel's place, as a floor
     memory      memory of cloudcore for each open stream
     link        how long messages of the link take while a stream runs, and while unrelated processes keep the machine
                 as busy

@@ -127,7 +127,7 @@ func percentiles(list []time.Duration) string {
 func (s *tunnelSite) probeBeside(ctx context.Context, address string) (list []time.Duration, busy float64, err error) {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
-	before, err := s.cpu()
+	before, err := s.cpu(s.cloud.PID())
 	if err != nil {
 		return nil, 0, err
 	}
@@ -136,7 +136,7 @@ func (s *tunnelSite) probeBeside(ctx context.Context, address string) (list []ti
 	var failed error
 	reader.Go(func() {
 		for address != "" && reading.Err() == nil {
-			if _, err := s.cat(reading, address, bulkBytes); err != nil {
+			if _, err := s.cat(reading, way{address, s.cloud.PID()}, bulkBytes); err != nil {
 				if reading.Err() == nil {
 					failed = err
 				}
@@ -145,7 +145,7 @@ func (s *tunnelSite) probeBeside(ctx context.Context, address string) (list []ti
 		}
 	})
 	list, err = s.probe(ctx)
-	after, uncounted := s.cpu()
+	after, uncounted := s.cpu(s.cloud.PID())
 	busy = threads(before, after, time.Since(began))
 	stop()
 	reader.Wait()
