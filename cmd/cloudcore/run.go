@@ -46,14 +46,14 @@ const (
 	partHub          = "cloudhub"
 )
 
-// pace keeps the heap closer to what thousands of links at rest need, for a little more work when they come. Less than
-// 50 % changes nothing: what is left is the room between objects.
-func pace() *trim.Pace { return &trim.Pace{Min: 50, Max: 150, Growth: 16 << 20} }
+// gcPercent keeps the heap closer to what thousands of links at rest need, for a little more work when they come. Less
+// than that changes nothing: what is left is the room between objects.
+const gcPercent = 50
 
 // runCloud connects to kube-apiserver and runs cloudcore until ctx ends.
 func runCloud(ctx context.Context, cfg *v1alpha1.CloudCore) error {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(pace().Max)
+		debug.SetGCPercent(gcPercent)
 	}
 	rc, err := kubeapi.Config(&cfg.KubeAPIConfig, rest.InClusterConfig)
 	if err != nil {
@@ -65,14 +65,6 @@ func runCloud(ctx context.Context, cfg *v1alpha1.CloudCore) error {
 		return err
 	}
 	return serve(ctx, cfg, api)
-}
-
-func trimOptions() trim.Options {
-	o := trim.Options{Every: 30 * time.Second, Heap: 64 << 20}
-	if os.Getenv("GOGC") == "" {
-		o.Pace = pace()
-	}
-	return o
 }
 
 // cloud is the parts.
@@ -318,7 +310,7 @@ func (c *cloud) front(ctx context.Context) error {
 		group.Go(func() error { c.replicas.Run(ctx); return nil })
 		group.Go(func() error { c.controller.TakeOver(ctx, c.replicas); return nil })
 	}
-	group.Go(func() error { trim.Run(ctx, trimOptions()); return nil })
+	group.Go(func() error { trim.Run(ctx, trim.Options{Every: 30 * time.Second, Heap: 64 << 20}); return nil })
 	group.Go(func() error { return c.authority.Run(ctx) })
 	group.Go(func() error { return c.guard.Run(ctx) })
 	group.Go(func() error { return c.controller.WatchHistory(ctx) })

@@ -1,20 +1,21 @@
 package trim
 
-import "k8s.io/klog/v2"
+import (
+	"math/bits"
 
-const (
-	// programGrowth is how much more of the program's file must be mapped than a check after its pages were unmapped,
-	// to unmap them again.
-	programGrowth = 4 << 20
-	// programChecks is after how many checks they are unmapped in any case: the program may have been busy then.
-	programChecks = 60
+	"k8s.io/klog/v2"
 )
+
+// programGrowth is how much more of the program's file must be mapped than the program needs at rest, to unmap its
+// pages again.
+const programGrowth = 4 << 20
 
 // residentProgram decides when to unmap the pages of the program's file.
 type residentProgram struct {
-	// since is the number of checks since pages were unmapped, this one included; 0 if they never were.
-	since int
-	// atRest is how many bytes of files were mapped a check after that.
+	checks int
+	// unmapped is set if the last check unmapped pages.
+	unmapped bool
+	// atRest is the least that was mapped a check after pages were unmapped, in bytes; 0 if it is not known yet.
 	atRest uint64
 }
 
@@ -29,15 +30,14 @@ func (p *residentProgram) check() {
 	}
 }
 
-// due reports whether it is time to unmap pages. mapped is how many bytes of files are mapped and in memory.
+// due reports whether it is time to unmap pages: if many more are mapped than at rest, and at the first check, the
+// second, the fourth and so on, since the program may have been busy at those before. mapped is how many bytes of files
+// are mapped and in memory.
 func (p *residentProgram) due(mapped uint64) bool {
-	if p.since == 1 {
+	if p.unmapped && (p.atRest == 0 || mapped < p.atRest) {
 		p.atRest = mapped
 	}
-	if p.since == 0 || p.since >= programChecks || mapped > p.atRest+programGrowth {
-		p.since = 1
-		return true
-	}
-	p.since++
-	return false
+	p.checks++
+	p.unmapped = bits.OnesCount(uint(p.checks)) == 1 || p.atRest > 0 && mapped > p.atRest+programGrowth
+	return p.unmapped
 }

@@ -22,24 +22,8 @@ type Options struct {
 	Heap uint64
 	// First makes the first check return all idle memory: startup is over then.
 	First bool
-	// Program also unmaps pages of the program's own file: at the first check, whenever many more are mapped than the
-	// program needs at rest, and at each sixtieth check.
+	// Program also unmaps pages of the program's own file when many more are mapped than the program needs at rest.
 	Program bool
-	// Pace adapts the rate of collections at each check; nil leaves it alone.
-	Pace *Pace
-}
-
-// Pace says how far a heap may grow before it is collected: by Growth bytes, but at least by Min and at most by Max
-// percent of what it held after the last collection. So small heaps are not collected all the time, and large ones do
-// not double.
-type Pace struct {
-	Min, Max int
-	Growth   uint64
-}
-
-// Percent returns by how many percent a heap may grow that held live bytes.
-func (p Pace) Percent(live uint64) int {
-	return int(min(max(100*p.Growth/max(live, 1), uint64(p.Min)), uint64(p.Max)))
 }
 
 // Run returns memory until ctx ends.
@@ -57,9 +41,6 @@ func Run(ctx context.Context, opts Options) {
 		}
 		metrics.Read(samples)
 		free, objects, live := samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64()
-		if opts.Pace != nil {
-			debug.SetGCPercent(opts.Pace.Percent(live))
-		}
 		if opts.Program {
 			program.check()
 		}

@@ -34,34 +34,6 @@ func TestWorth(t *testing.T) {
 	}
 }
 
-func TestPace(t *testing.T) {
-	p := Pace{Min: 50, Max: 150, Growth: 8 << 20}
-	for live, want := range map[uint64]int{
-		0: 150, 4 << 20: 150, 8 << 20: 100, 12 << 20: 66, 16 << 20: 50, 1 << 30: 50,
-	} {
-		if got := p.Percent(live); got != want {
-			t.Errorf("a heap of %d bytes may grow by %d %%, want %d %%", live, got, want)
-		}
-	}
-}
-
-// TestPaceIsSet: the rate of collections follows the heap.
-func TestPaceIsSet(t *testing.T) {
-	defer debug.SetGCPercent(debug.SetGCPercent(50))
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	wg.Go(func() { Run(ctx, Options{Every: time.Millisecond, Heap: 1 << 40, Pace: &Pace{Min: 77, Max: 77}}) })
-	percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
-	wait.Until(t, "the rate of collections to change", func() error {
-		if metrics.Read(percent); percent[0].Value.Uint64() != 77 {
-			return fmt.Errorf("the heap may grow by %d %%, want 77 %%", percent[0].Value.Uint64())
-		}
-		return nil
-	})
-}
-
 // TestRun: what was needed for a while is given back to the machine.
 func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
