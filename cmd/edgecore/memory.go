@@ -19,7 +19,7 @@ const (
 	// trimPeriod is how often the agent checks whether to return memory to the kernel; a smaller heap counts as
 	// trimHeap.
 	trimPeriod = time.Minute
-	trimHeap   = 8 << 20
+	trimHeap   = 20 << 20
 )
 
 // limitMemory configures Go's runtime for a device with little memory, unless the environment (GOGC, GODEBUG) does. It
@@ -37,6 +37,6 @@ func limitMemory() {
 // wait waits for its end.
 func trimMemory(ctx context.Context) (wait func()) {
 	var wg sync.WaitGroup
-	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true, Program: true}) })
+	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true}) })
 	return wg.Wait
 }

@@ -22,8 +22,6 @@ type Options struct {
 	Heap uint64
 	// First makes the first check return all idle memory: startup is over then.
 	First bool
-	// Program also unmaps pages of the program's own file when many more are mapped than the program needs at rest.
-	Program bool
 }
 
 // Run returns memory until ctx ends.
@@ -32,7 +30,6 @@ func Run(ctx context.Context, opts Options) {
 	defer tick.Stop()
 	samples := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/gc/heap/live:bytes"}}
-	var program residentProgram
 	for first := opts.First; ; first = false {
 		select {
 		case <-ctx.Done():
@@ -41,9 +38,6 @@ func Run(ctx context.Context, opts Options) {
 		}
 		metrics.Read(samples)
 		free, objects, live := samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64()
-		if opts.Program {
-			program.check()
-		}
 		if !first && !isWorthwhile(free, objects, live, opts.Heap) {
 			continue
 		}
