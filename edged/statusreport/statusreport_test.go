@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,15 @@ func testPod(name string, uid types.UID) *v1.Pod {
 
 func newReporter(store Store, stored func(error)) *Reporter {
 	return New(Options{Store: store, Stored: stored, StaticStored: func() {}})
+}
+
+// running returns a Reporter that runs until the end of the test, which is on a simulated clock.
+func running(t *testing.T, store Store, stored func(error)) *Reporter {
+	r := newReporter(store, stored)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = r.Run(t.Context()) })
+	t.Cleanup(wg.Wait)
+	return r
 }
 
 // memory is a Store that may fail.
@@ -58,6 +68,15 @@ func (m *memory) count() int {
 	return len(m.puts)
 }
 
+// want checks how many statuses are stored after something has happened.
+func (m *memory) want(t *testing.T, what string, want int) {
+	t.Helper()
+	synctest.Wait()
+	if got := m.count(); got != want {
+		t.Fatalf("%s: %d statuses stored, want %d: %v", what, got, want, m.puts)
+	}
+}
+
 func (m *memory) set(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,10 +87,7 @@ func (m *memory) set(err error) {
 func TestUrgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{}
-		r := newReporter(m, func(error) {})
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = r.Run(ctx) })
+		r := running(t, m, func(error) {})
 		a := testPod("a", "1")
 		status := func(phase v1.PodPhase, ready v1.ConditionStatus, restarts int32) v1.PodStatus {
 			return v1.PodStatus{Phase: phase, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}},
@@ -98,8 +114,6 @@ func TestUrgent(t *testing.T) {
 				t.Errorf("%s: told %d times, want once", c.status.Phase, m.count()-before)
 			}
 		}
-		cancel()
-		wg.Wait()
 	})
 }
 
@@ -107,11 +121,8 @@ func TestUrgent(t *testing.T) {
 func TestReporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{}
-		var health error
-		r := newReporter(m, func(err error) { health = err })
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = r.Run(ctx) })
+		var healthy atomic.Bool
+		r := running(t, m, func(err error) { healthy.Store(err == nil) })
 		a := testPod("a", "1")
 		for _, phase := range []v1.PodPhase{v1.PodPending, v1.PodRunning} {
 			r.PodStatus(a, v1.PodStatus{Phase: phase})
@@ -129,17 +140,15 @@ func TestReporter(t *testing.T) {
 		r.PodStatus(a, v1.PodStatus{Phase: v1.PodSucceeded})
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if health == nil {
-			t.Error("health while the store fails = nil, want an error")
+		if healthy.Load() {
+			t.Error("no error is told while the store fails, want one")
 		}
 		m.set(nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if last := m.puts[len(m.puts)-1]; last != "report a Succeeded" || health != nil {
-			t.Errorf("last stored %q, health %v; want a Succeeded and no error", last, health)
+		if last := m.puts[len(m.puts)-1]; last != "report a Succeeded" || !healthy.Load() {
+			t.Errorf("last stored %q, healthy %v; want a Succeeded, true", last, healthy.Load())
 		}
-		cancel()
-		wg.Wait()
 	})
 }
 
@@ -289,12 +298,7 @@ func TestStatusesShareCommits(t *testing.T) {
 func TestStartingPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{}
-		r := newReporter(m, func(error) {})
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = r.Run(ctx) })
-		defer wg.Wait()
-		defer cancel()
+		r := running(t, m, func(error) {})
 		status := func(phase v1.PodPhase, reason, ip string) v1.PodStatus {
 			s := v1.PodStatus{Phase: phase, PodIP: ip, ContainerStatuses: []v1.ContainerStatus{{Name: "main"}}}
 			if reason != "" {
@@ -303,39 +307,32 @@ func TestStartingPod(t *testing.T) {
 			return s
 		}
 		creating, pod := status(v1.PodPending, "ContainerCreating", ""), testPod("a", "1")
-		stored := func(what string, want int) {
-			t.Helper()
-			synctest.Wait()
-			if got := m.count(); got != want {
-				t.Fatalf("%s: %d statuses stored, want %d: %v", what, got, want, m.puts)
-			}
-		}
 		r.PodStatus(pod, creating)
 		time.Sleep(debounce)
-		stored("it is Pending", 1)
+		m.want(t, "it is Pending", 1)
 		r.PodStatus(pod, status(v1.PodPending, "ContainerCreating", "10.0.0.1"))
 		time.Sleep(progressDebounce / 2)
-		stored("its sandbox is ready", 1)
+		m.want(t, "its sandbox is ready", 1)
 		r.PodStatus(testPod("b", "2"), creating)
 		time.Sleep(debounce)
-		stored("another pod", 2)
+		m.want(t, "another pod", 2)
 		r.PodStatus(pod, status(v1.PodRunning, "", "10.0.0.1"))
-		stored("it runs", 3)
+		m.want(t, "it runs", 3)
 		time.Sleep(2 * progressDebounce)
-		stored("nothing else happens", 3)
+		m.want(t, "nothing else happens", 3)
 
 		slow := testPod("c", "3")
 		r.PodStatus(slow, creating)
 		time.Sleep(debounce)
-		stored("a slow pod is Pending", 4)
+		m.want(t, "a slow pod is Pending", 4)
 		r.PodStatus(slow, status(v1.PodPending, "ContainerCreating", "10.0.0.2"))
 		time.Sleep(progressDebounce - time.Millisecond)
-		stored("progress of a slow pod, too early", 4)
+		m.want(t, "progress of a slow pod, too early", 4)
 		time.Sleep(time.Millisecond)
-		stored("progress of a slow pod", 5)
+		m.want(t, "progress of a slow pod", 5)
 		r.PodStatus(slow, status(v1.PodPending, "ErrImagePull", "10.0.0.2"))
 		time.Sleep(debounce)
-		stored("its image is missing", 6)
+		m.want(t, "its image is missing", 6)
 	})
 }
 
@@ -344,12 +341,7 @@ func TestStartingPod(t *testing.T) {
 func TestDeletedPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{}
-		r := newReporter(m, func(error) {})
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = r.Run(ctx) })
-		defer wg.Wait()
-		defer cancel()
+		r := running(t, m, func(error) {})
 		status := func(phase v1.PodPhase, ready v1.ConditionStatus, ended ...bool) v1.PodStatus {
 			s := v1.PodStatus{Phase: phase, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}}}
 			for i, e := range ended {
@@ -360,13 +352,6 @@ func TestDeletedPod(t *testing.T) {
 				s.ContainerStatuses = append(s.ContainerStatuses, c)
 			}
 			return s
-		}
-		stored := func(what string, want int) {
-			t.Helper()
-			synctest.Wait()
-			if got := m.count(); got != want {
-				t.Fatalf("%s: %d statuses stored, want %d: %v", what, got, want, m.puts)
-			}
 		}
 		running := status(v1.PodRunning, v1.ConditionTrue, false, false)
 		deleted := func(name string, uid types.UID) *v1.Pod {
@@ -386,22 +371,22 @@ func TestDeletedPod(t *testing.T) {
 		time.Sleep(time.Second)
 		r.PodStatus(pod, status(v1.PodRunning, v1.ConditionFalse, true, true))
 		time.Sleep(time.Second)
-		stored("its containers have ended", 1)
+		m.want(t, "its containers have ended", 1)
 		r.PodStatus(pod, status(v1.PodSucceeded, v1.ConditionFalse, true, true))
-		stored("it has ended", 2)
+		m.want(t, "it has ended", 2)
 		time.Sleep(2 * progressDebounce)
-		stored("nothing else happens", 2)
+		m.want(t, "nothing else happens", 2)
 
 		slow := deleted("b", "2")
 		time.Sleep(progressDebounce - time.Second)
 		r.PodStatus(slow, status(v1.PodRunning, v1.ConditionFalse, true, false))
 		time.Sleep(time.Second - time.Millisecond)
-		stored("a container of a slow pod has ended, too early", 3)
+		m.want(t, "a container of a slow pod has ended, too early", 3)
 		time.Sleep(time.Millisecond)
-		stored("a container of a slow pod has ended", 4)
+		m.want(t, "a container of a slow pod has ended", 4)
 
 		probed := deleted("c", "3")
 		r.PodStatus(probed, status(v1.PodRunning, v1.ConditionFalse, false, false))
-		stored("a probe fails", 6)
+		m.want(t, "a probe fails", 6)
 	})
 }
