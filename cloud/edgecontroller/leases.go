@@ -67,8 +67,8 @@ func (c *Controller) updateLease(ctx context.Context, r *request) result {
 	return written(lease, err, false)
 }
 
-// Heartbeat implements cloudhub.Upstream with one write and no read. It creates the lease of a node that has just been
-// registered; it patches that of any other, and creates it only if there is none.
+// Heartbeat implements cloudhub.Upstream, mostly with one write and no read. A node that has just been registered gets
+// a new lease. The lease of any other node is patched, or created if that fails because there is none.
 func (c *Controller) Heartbeat(ctx context.Context, node string) error {
 	leave, err := c.leases.acquire(ctx)
 	if err != nil {

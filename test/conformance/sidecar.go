@@ -109,7 +109,17 @@ initContainers:
   lifecycle: {preStop: {exec: {command: [sh, -c, "echo hook >>/shared/order"]}}}
   volumeMounts: [{name: shared, mountPath: /shared}]
 containers:
-- {name: main, image: "edgecore.local/demo:1", command: [sh, -c, "trap 'until grep -qs hook /shared/order; do sleep 0.1; done; sleep 1; echo main >>/shared/order; exit 0' TERM; touch /tmp/trap; while true; do sleep 1 & wait $!; done"], readinessProbe: {exec: {command: [test, -e, /tmp/trap]}, periodSeconds: 1}, volumeMounts: [{name: shared, mountPath: /shared}]}
+- name: main
+  image: edgecore.local/demo:1
+  command:
+  - sh
+  - -c
+  - |
+    trap 'until grep -qs hook /shared/order; do sleep 0.1; done; sleep 1; echo main >>/shared/order; exit 0' TERM
+    touch /tmp/trap
+    while true; do sleep 1 & wait $!; done
+  readinessProbe: {exec: {command: [test, -e, /tmp/trap]}, periodSeconds: 1}
+  volumeMounts: [{name: shared, mountPath: /shared}]
 `,
 			check: func(p *pod) {
 				p.running()
@@ -134,7 +144,13 @@ initContainers:
 containers:
 - name: main
   image: edgecore.local/demo:1
-  command: [sh, -c, "trap 'sleep 1; echo main >/shared/order; exit 0' TERM; touch /tmp/trap; while true; do sleep 1 & wait $!; done"]
+  command:
+  - sh
+  - -c
+  - |
+    trap 'sleep 1; echo main >/shared/order; exit 0' TERM
+    touch /tmp/trap
+    while true; do sleep 1 & wait $!; done
   readinessProbe: {exec: {command: [test, -e, /tmp/trap]}, periodSeconds: 1}
   volumeMounts: [{name: shared, mountPath: /shared}]
 `,

@@ -29,7 +29,7 @@ const (
 	relayCloud = "relay-cloud"
 	// relayNode connects to the kubelet API for each of these connections.
 	relayNode = "relay-node"
-	// relayBuffer is the size of the buffer of each direction: that of io.Copy.
+	// relayBuffer is the size of the buffer for each direction. io.Copy uses the same size.
 	relayBuffer = 32 << 10
 )
 

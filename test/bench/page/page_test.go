@@ -182,7 +182,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestFleetMissing: a fleet of which only some parts were measured is still listed.
+// TestFleetMissing: a fleet counts as missing until all of its parts were measured.
 func TestFleetMissing(t *testing.T) {
 	f := recorded()
 	f.Add(results.Run{ID: "half"}, []results.Series{{

@@ -28,8 +28,8 @@ counts bytes.
 It needs root, Debian's containerd, and Kubernetes, which it builds once (10 minutes on 2 cores). It stops all that it
 starts.
 
-    make build && go run ./test/bench/peers                        # a few minutes: a first look
-    go run ./test/bench/peers --mode long --json bin/bench.json    # about 25 minutes
+    make build && go run ./test/bench/peers                        # about 10 minutes: a first look
+    go run ./test/bench/peers --mode long --json bin/bench.json    # about 45 minutes
     go run ./test/bench/peers --parts bursts --sizes 30            # one part only
     go run ./test/bench/peers --parts idle --levels 250            # 250 pods on each node
 
