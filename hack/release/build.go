@@ -12,8 +12,8 @@ import (
 
 const (
 	module = "github.com/edgecore-io/edgecore"
-	// maxSize is the maximum size of the program on a device, in bytes.
-	maxSize = 32_000_000
+	// maxSize is the maximum size of the program on a device, in bytes: 34 MB with devices.
+	maxSize = 34_000_000
 )
 
 // cross builds the programs and lists their parts.

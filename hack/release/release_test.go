@@ -210,8 +210,8 @@ func TestCheckBinary(t *testing.T) {
 	if err := os.Truncate(static, maxSize+1); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkBinary(static); err == nil || !strings.Contains(err.Error(), "more than 32000000") {
-		t.Errorf("checkBinary of a large one = %v, want an error with %q", err, "more than 32000000")
+	if err := checkBinary(static); err == nil || !strings.Contains(err.Error(), "more than 34000000") {
+		t.Errorf("checkBinary of a large one = %v, want an error with %q", err, "more than 34000000")
 	}
 }
 
