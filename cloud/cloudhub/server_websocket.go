@@ -62,14 +62,13 @@ func (h *Hub) limits() wire.Limits {
 // ServeWebSocket serves edges that connect over WebSocket until the context ends, then ends their sessions. It serves
 // any path: the certificate and headers identify the edge.
 func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Config) error {
-	buffers, reading := &sync.Pool{}, &wire.ReadBuffers{}
+	reading := &wire.ReadBuffers{}
 	h.listening(1)
 	defer h.listening(-1)
 	return serveUpgrades(ctx, l, config, func(w http.ResponseWriter, r *http.Request, sessions *group) {
 		h.accept(ctx, w, r, sessions, wire.AcceptOptions{
 			Limits:   h.limits(),
 			Features: h.opts.Features,
-			Buffers:  buffers,
 			Reading:  reading,
 		})
 	})

@@ -7,9 +7,6 @@ import (
 	"io"
 	"strings"
 	"sync"
-	"time"
-
-	"github.com/gorilla/websocket"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
@@ -111,10 +108,7 @@ func (a *arrivals) refuse(err error) {
 }
 
 // close sends a close frame; a peer that does not read it is gone or closing.
-func (a *arrivals) close(code int, reason string) {
-	_ = a.conn.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, cutReason(reason)),
-		time.Now().Add(goodbye))
-}
+func (a *arrivals) close(code int, reason string) { _ = a.conn.sayClose(code, reason) }
 
 // arrived handles a complete frame. For a control frame it returns no message.
 func (a *arrivals) arrived(f *frame) (*model.Message, error) {

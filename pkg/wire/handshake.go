@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -38,6 +37,12 @@ type DialOptions struct {
 
 const defaultHandshake = 30 * time.Second
 
+// noBuffers makes gorilla keep no buffer for messages, which it does not write (wsConn.write).
+type noBuffers struct{}
+
+func (noBuffers) Get() any { return nil }
+func (noBuffers) Put(any)  {}
+
 func (o *DialOptions) handshakeTimeout() time.Duration {
 	if o.HandshakeTimeout > 0 {
 		return o.HandshakeTimeout
@@ -65,14 +70,14 @@ func DialWebSocket(ctx context.Context, o DialOptions) (Conn, error) {
 	o.Features.set(header)
 	o.Instance.set(header)
 	ws, answer, err := upgrade(ctx, &o, header, websocket.Dialer{
-		ReadBufferSize: buffer, WriteBufferSize: buffer, EnableCompression: o.Features.Deflate,
+		ReadBufferSize: buffer, WriteBufferPool: noBuffers{}, EnableCompression: o.Features.Deflate,
 	})
 	if err != nil {
 		return nil, err
 	}
 	agreed := o.Features.And(ParseFeatures(answer))
 	agreed.Deflate = agreed.Deflate && offersDeflate(answer)
-	return newWebSocket(ws, o.Limits.withDefaults(), agreed, nil), nil
+	return newWebSocket(ws, true, o.Limits.withDefaults(), agreed, nil), nil
 }
 
 // upgrade connects and makes the connection a WebSocket. It completes dialer, and returns the answer's header.
@@ -160,9 +165,7 @@ type AcceptOptions struct {
 	Limits Limits
 	// Features are those that this end will use if the edge offers them.
 	Features Features
-	// Buffers holds write buffers for all connections that share it, so that an idle one has none.
-	Buffers *sync.Pool
-	// Reading is shared like Buffers; nil: the connection has its own.
+	// Reading is shared by connections; nil: the connection has its own.
 	Reading *ReadBuffers
 	// OnPing is called for each ping from the edge, in the goroutine of Read; it must not block.
 	OnPing func()
@@ -177,15 +180,13 @@ func AcceptWebSocket(w http.ResponseWriter, r *http.Request, o AcceptOptions) (C
 	agreed.set(header)
 	upgrader := websocket.Upgrader{
 		HandshakeTimeout: defaultHandshake, EnableCompression: agreed.Deflate, ReadBufferSize: acceptBuffer,
-	}
-	if o.Buffers != nil {
-		upgrader.WriteBufferPool, upgrader.WriteBufferSize = o.Buffers, buffer
+		WriteBufferPool: noBuffers{},
 	}
 	ws, err := upgrader.Upgrade(w, r, header)
 	if err != nil {
 		return nil, fmt.Errorf("accept a WebSocket from %s: %w", r.RemoteAddr, err)
 	}
-	c := newWebSocket(ws, o.Limits.withDefaults(), agreed, o.OnPing)
+	c := newWebSocket(ws, false, o.Limits.withDefaults(), agreed, o.OnPing)
 	if c.counter != nil {
 		if c.counter.waiting = newWaiting(c.counter.Conn); c.counter.waiting != nil {
 			c.arrivals = newArrivals(c, c.counter.waiting, o.Reading)

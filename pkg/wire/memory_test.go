@@ -2,7 +2,6 @@ package wire
 
 import (
 	"runtime"
-	"sync"
 	"testing"
 )
 
@@ -21,7 +20,7 @@ func BenchmarkIdleMemory(b *testing.B) {
 }
 
 func idleMemory(b *testing.B, f Features, links int) float64 {
-	cloud := newCloud(b, AcceptOptions{Limits: patient, Features: f, Buffers: &sync.Pool{}})
+	cloud := newCloud(b, AcceptOptions{Limits: patient, Features: f})
 	used := func() uint64 {
 		runtime.GC()
 		runtime.GC()

@@ -24,17 +24,20 @@ const (
 	// acceptBuffer is that of the cloud's, which has thousands. What is read comes out of the record that TLS has in
 	// memory, so that a small one costs no calls of the system; it also lets go of the HTTP server's.
 	acceptBuffer = 512
-	// writeStep is what has to leave within the write limit: a slow link may take long for a large message.
-	writeStep = 16 << 10
+	// writeStep is the payload of a frame, which has to leave within the write limit: a slow link may take long for a
+	// large message. Pings and their answers go between frames.
+	writeStep = 4 << 10
 	// deflateFrom is the size from which compressing saves more than it costs.
 	deflateFrom = 512
 	// goodbye is how long telling the peer why may take.
 	goodbye = 500 * time.Millisecond
 )
 
-// wsConn is a WebSocket as a Conn.
+// wsConn is a WebSocket as a Conn. It writes all frames itself (framewriter.go), and reads those that come from an edge
+// (arrivals.go); gorilla makes the connection, and reads the edge's end.
 type wsConn struct {
 	ws       *websocket.Conn
+	client   bool // this end connected
 	limits   Limits
 	features Features
 	onPing   func()
@@ -42,8 +45,11 @@ type wsConn struct {
 	arrivals *arrivals     // nil: ws is read
 	tally    tally
 
-	writing sync.Mutex
-	ponging atomic.Bool
+	writing sync.Mutex // the frames of a message follow each other
+	// turn is held while a frame is written. It is a channel: who waits for it has a deadline.
+	turn      chan struct{}
+	closeSent bool // by the holder of turn
+	ponging   atomic.Bool
 
 	ending sync.Once
 	// cause is why this end gave up; it counts more than what reading then says.
@@ -67,16 +73,21 @@ func (t *tally) stats() Stats {
 	}
 }
 
-func newWebSocket(ws *websocket.Conn, limits Limits, features Features, onPing func()) *wsConn {
-	c := &wsConn{ws: ws, limits: limits, features: features, onPing: onPing, counter: counterOf(ws.NetConn())}
+// newWebSocket makes a Conn of a WebSocket that is connected; client says at which end this is.
+func newWebSocket(ws *websocket.Conn, client bool, limits Limits, features Features, onPing func()) *wsConn {
+	c := &wsConn{ws: ws, client: client, limits: limits, features: features, onPing: onPing,
+		counter: counterOf(ws.NetConn()), turn: make(chan struct{}, 1)}
 	c.tally.start = time.Now()
 	ws.SetReadLimit(limits.MaxMessage)
-	ws.EnableWriteCompression(false)
 	ws.SetPongHandler(func(string) error {
 		c.heard()
 		return nil
 	})
 	ws.SetPingHandler(c.pingCame)
+	ws.SetCloseHandler(func(code int, _ string) error {
+		_ = c.sayClose(code, "") // a peer that does not read it is gone or closing
+		return nil
+	})
 	return c
 }
 
@@ -118,15 +129,11 @@ func (c *wsConn) pingCame(data string) error {
 	}
 	go func() {
 		defer c.ponging.Store(false)
-		if err := c.control(websocket.PongMessage, []byte(data)); err != nil {
+		if err := c.control(opPong, []byte(data), c.limits.WriteTimeout); err != nil {
 			c.fail(err)
 		}
 	}()
 	return nil
-}
-
-func (c *wsConn) control(kind int, data []byte) error {
-	return c.ws.WriteControl(kind, data, time.Now().Add(c.limits.WriteTimeout))
 }
 
 // Read implements Conn.
@@ -217,28 +224,65 @@ func (c *wsConn) Write(m *model.Message) error {
 	return nil
 }
 
+// write sends a message; control frames may go between its frames.
 func (c *wsConn) write(data []byte) error {
-	c.ws.EnableWriteCompression(c.features.Deflate && len(data) >= deflateFrom)
-	w, err := c.ws.NextWriter(websocket.TextMessage)
-	if err != nil {
+	form := plain
+	if c.features.Deflate && len(data) >= deflateFrom {
+		form = compressed
+	}
+	return form(data).frames(writeStep, c.client, func(frame []byte) error {
+		return c.put(frame, time.Now().Add(c.limits.WriteTimeout))
+	})
+}
+
+// put writes a frame when those before it have left.
+func (c *wsConn) put(frame []byte, deadline time.Time) error {
+	if !c.takeTurn(deadline) {
+		return os.ErrDeadlineExceeded
+	}
+	defer func() { <-c.turn }()
+	if c.closeSent {
+		return websocket.ErrCloseSent
+	}
+	c.closeSent = frame[0]&0x0f == opClose
+	conn := c.ws.NetConn()
+	if err := conn.SetWriteDeadline(deadline); err != nil {
 		return err
 	}
-	for len(data) > 0 {
-		step := min(len(data), writeStep)
-		if err := c.ws.SetWriteDeadline(time.Now().Add(c.limits.WriteTimeout)); err != nil {
-			return err
-		}
-		if _, err := w.Write(data[:step]); err != nil {
-			return err
-		}
-		data = data[step:]
+	_, err := conn.Write(frame)
+	return err
+}
+
+// takeTurn waits for turn, and reports whether it got it before the deadline.
+func (c *wsConn) takeTurn(deadline time.Time) bool {
+	select {
+	case c.turn <- struct{}{}:
+		return true
+	default:
 	}
-	return w.Close()
+	wait := time.NewTimer(time.Until(deadline))
+	defer wait.Stop()
+	select {
+	case c.turn <- struct{}{}:
+		return true
+	case <-wait.C:
+		return false
+	}
+}
+
+// control writes a control frame; data has at most maxControl bytes.
+func (c *wsConn) control(op byte, data []byte, timeout time.Duration) error {
+	return c.put(controlFrame(op, data, c.client), time.Now().Add(timeout))
+}
+
+// sayClose writes a close frame, the last one of a connection.
+func (c *wsConn) sayClose(code int, reason string) error {
+	return c.control(opClose, websocket.FormatCloseMessage(code, cutReason(reason)), goodbye)
 }
 
 // Ping implements Conn.
 func (c *wsConn) Ping() error {
-	if err := c.control(websocket.PingMessage, nil); err != nil {
+	if err := c.control(opPing, nil, c.limits.WriteTimeout); err != nil {
 		return c.fail(err)
 	}
 	return nil
@@ -269,8 +313,7 @@ func (c *wsConn) Close(code int, reason string) error {
 		raw := rawConn(c.ws.NetConn())
 		bound := time.AfterFunc(2*goodbye, func() { _ = raw.Close() })
 		defer bound.Stop()
-		frame := websocket.FormatCloseMessage(code, cutReason(reason))
-		failed := c.ws.WriteControl(websocket.CloseMessage, frame, time.Now().Add(goodbye))
+		failed := c.sayClose(code, reason)
 		told := failed == nil || errors.Is(failed, websocket.ErrCloseSent) // arrivals says at once what is too large
 		if told && code != CloseNormal && code != CloseGoingAway && code != CloseSilent {
 			drain(raw)

@@ -140,7 +140,7 @@ func TestFeatures(t *testing.T) {
 		{Features{Lease: true}, Features{Lease: true, Inventory: true}, Features{Lease: true}},
 		{all, Features{Inventory: true, Lease: true}, Features{Inventory: true, Lease: true}},
 	} {
-		cloud := newCloud(t, AcceptOptions{Limits: patient, Features: c.cloud, Buffers: &sync.Pool{}})
+		cloud := newCloud(t, AcceptOptions{Limits: patient, Features: c.cloud})
 		edge, far := cloud.pair(t, cloud.addr, DialOptions{Features: c.edge})
 		if edge.Features() != c.want || far.Features() != c.want {
 			t.Errorf("%v and %v: agreed on %v and %v, want %v", c.edge, c.cloud, edge.Features(), far.Features(),
@@ -162,7 +162,7 @@ func TestFeatures(t *testing.T) {
 func TestMessagesBothWays(t *testing.T) {
 	for _, f := range []Features{{}, {Deflate: true}} {
 		t.Run(f.String(), func(t *testing.T) {
-			cloud := newCloud(t, AcceptOptions{Limits: patient, Features: f, Buffers: &sync.Pool{}})
+			cloud := newCloud(t, AcceptOptions{Limits: patient, Features: f})
 			edge, far := cloud.pair(t, cloud.addr, DialOptions{Features: f})
 			up, _ := reading(far)
 			down, _ := reading(edge)
