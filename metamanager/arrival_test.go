@@ -125,3 +125,18 @@ func TestEventStays(t *testing.T) {
 		})
 	}
 }
+
+// TestEventRefusedByNewLink: an event that was meant for a cloud of KubeEdge, and that a cloud of ours over the link
+// after it answers with "later", stays.
+func TestEventRefusedByNewLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, h := linkedWith(t, func(*Module) {})
+		h.answer(always(failure(429, "TooManyRequests")))
+		e.link(up)
+		e.ok(e.edged("insert", "a/event/e", `{"reason":"Started"}`))
+		time.Sleep(2 * eventGrace)
+		if got := e.waiting(); len(got) != 1 {
+			t.Errorf("the outbox holds %v, want the event", got)
+		}
+	})
+}

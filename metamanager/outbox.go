@@ -189,6 +189,10 @@ func (m *Module) deliverUnanswered(ctx context.Context, _ resource.Key, msg *mod
 	case answer.Route.Operation == model.OpError:
 		return fmt.Errorf("%.200s", answer.ContentData())
 	}
+	// A cloud of ours answers, if the link has just been replaced by one to it.
+	if failure, failed := readFailure(answer.ContentData()); failed && again(failure) {
+		return fmt.Errorf("%s: %s", failure.Reason, failure.Message)
+	}
 	return nil
 }
 
