@@ -3,6 +3,7 @@ package metamanager
 import (
 	"context"
 	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -10,13 +11,24 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
+const (
+	// ackGather is how long an answered report waits for others, so that those of a batch leave the store in one
+	// commit.
+	ackGather = 20 * time.Millisecond
+	// lastAckTimeout is how long an agent that stops may remove answered reports.
+	lastAckTimeout = time.Second
+)
+
 // acks are the reports that the cloud has answered and that are being removed from the outbox. They count as removed,
-// so that the next report of their queue does not wait for the disk. If the agent stops before they are removed, they
-// are sent again.
+// so that the next report of their queue does not wait for the disk. If the agent is killed before they are removed,
+// they are sent again.
 type acks struct {
 	mu sync.Mutex
 	// seqs is the sequence number of each report, by its key.
 	seqs map[string]int64
+	// waiting are the reports whose removal has not begun. removing: removeAnswered runs.
+	waiting  []store.Report
+	removing bool
 }
 
 // has reports whether a report in the outbox has been answered.
@@ -27,38 +39,78 @@ func (a *acks) has(r store.Report) bool {
 	return ok && seq == r.Seq
 }
 
-func (a *acks) begin(r store.Report) {
+// begin notes an answered report. It reports whether the caller has to run removeAnswered.
+func (a *acks) begin(r store.Report) (mine bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.seqs == nil {
 		a.seqs = map[string]int64{}
 	}
 	a.seqs[r.Key] = r.Seq
+	a.waiting = append(a.waiting, r)
+	mine, a.removing = !a.removing, true
+	return mine
 }
 
-// end forgets a report that was removed, unless a newer report with its key has been answered since.
-func (a *acks) end(r store.Report) {
+// take returns the reports to remove next; after it returned none, the next begin returns true.
+func (a *acks) take() []store.Report {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.seqs[r.Key] == r.Seq {
-		delete(a.seqs, r.Key)
+	reports := a.waiting
+	a.waiting, a.removing = nil, len(reports) > 0
+	return reports
+}
+
+// end forgets reports that were removed, except those of whose keys a newer one has been answered since.
+func (a *acks) end(reports []store.Report) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range reports {
+		if a.seqs[r.Key] == r.Seq {
+			delete(a.seqs, r.Key)
+		}
 	}
 }
 
 // acknowledged starts the removal of a report that the cloud has answered, and does not wait for it.
 func (m *Module) acknowledged(ctx context.Context, r store.Report) {
-	m.acks.begin(r)
-	m.background(ctx, func(ctx context.Context) {
-		defer m.acks.end(r)
-		for backoff := retry.NewBackoff(retryFirst, retryMax); ; {
-			err := m.store.Apply(ctx, store.OutboxAck(r.Key, r.Seq))
-			if err == nil || ctx.Err() != nil {
-				return
-			}
-			klog.V(2).InfoS("Answered report not removed from the store yet", "report", r.Key, "err", err)
-			if !backoff.Wait(ctx) {
-				return
-			}
+	if m.acks.begin(r) {
+		m.background(ctx, m.removeAnswered)
+	}
+}
+
+// removeAnswered removes answered reports from the store, those that wait together in one commit, until none is left.
+func (m *Module) removeAnswered(ctx context.Context) {
+	for {
+		retry.Sleep(ctx, ackGather)
+		reports := m.acks.take()
+		if len(reports) == 0 {
+			return
 		}
-	})
+		m.removeReports(ctx, reports)
+		m.acks.end(reports)
+	}
+}
+
+// removeReports removes reports from the store. It tries again until ctx ends, and then once more.
+func (m *Module) removeReports(ctx context.Context, reports []store.Report) {
+	ops := make([]store.Op, len(reports))
+	for i, r := range reports {
+		ops[i] = store.OutboxAck(r.Key, r.Seq)
+	}
+	for backoff := retry.NewBackoff(retryFirst, retryMax); ctx.Err() == nil; {
+		err := m.store.Apply(ctx, ops...)
+		if err == nil {
+			return
+		}
+		klog.V(2).InfoS("Answered reports not removed from the store yet", "reports", len(reports),
+			"first", reports[0].Key, "err", err)
+		backoff.Wait(ctx)
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAckTimeout)
+	defer cancel()
+	if err := m.store.Apply(last, ops...); err != nil {
+		klog.V(2).InfoS("Answered reports not removed from the store; they will be sent again",
+			"reports", len(reports), "first", reports[0].Key, "err", err)
+	}
 }

@@ -104,11 +104,11 @@ func TestNewerThanAnswered(t *testing.T) {
 			t.Error("after the answer to the old report it counts as waiting, or the next one as answered")
 		}
 		m.acks.begin(next)
-		m.acks.end(old)
+		m.acks.end([]store.Report{old})
 		if !m.acks.has(next) {
 			t.Error("the next report is forgotten with the old one")
 		}
-		m.acks.end(next)
+		m.acks.end([]store.Report{next})
 		if len(m.acks.seqs) != 0 {
 			t.Errorf("%d reports are left", len(m.acks.seqs))
 		}

@@ -104,6 +104,7 @@ func TestReportsBeforeEvents(t *testing.T) {
 		if want := pods + 2*ends + events; sent != want {
 			t.Errorf("%d reports sent, want %d", sent, want)
 		}
+		waitRemoved()
 		if keys := e.waiting(); keys != nil {
 			t.Errorf("outbox = %v, want none", keys)
 		}
@@ -227,7 +228,7 @@ func TestOutboxIsReadOnce(t *testing.T) {
 		for i := range 50 {
 			e.ok(e.edged("patch", fmt.Sprintf("a/podpatch/p%d", i), quote(t, patch(fmt.Sprint("u", i), "Running"))))
 		}
-		synctest.Wait()
+		waitRemoved()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.keys != 2 { // for the drain, and for the inventory

@@ -126,6 +126,7 @@ func TestStatusIsReportedAgain(t *testing.T) {
 		if diff := cmp.Diff([]string{"a/podpatch/lost " + patch("u-lost", "Running")}, c.reports); diff != "" {
 			t.Errorf("reported again (-want +got):\n%s", diff)
 		}
+		waitRemoved()
 		if got := e.waiting(); got != nil {
 			t.Errorf("the outbox holds %v, want nothing", got)
 		}
@@ -168,6 +169,7 @@ func TestReportRequested(t *testing.T) {
 		if diff := cmp.Diff([]string{once, once}, c.reports); diff != "" {
 			t.Errorf("reported again (-want +got):\n%s", diff)
 		}
+		waitRemoved()
 		if got := e.waiting(); got != nil {
 			t.Errorf("the outbox holds %v, want nothing", got)
 		}

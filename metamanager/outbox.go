@@ -27,7 +27,7 @@ import (
 //     eventTurn other reports;
 //   - what a report says is read when there is a place for it, so that one that was replaced meanwhile is not sent;
 //   - a report leaves the outbox when the cloud has answered it, and only if no newer one took its place
-//     meanwhile: that one is sent next;
+//     meanwhile: that one is sent next. Reports that are answered at about the same time leave it in one commit;
 //   - a report that the cloud refuses for good (the object is gone, or another) leaves it too;
 //   - whatever else goes wrong is tried again, at growing intervals, and at once over a new link.
 

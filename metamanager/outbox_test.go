@@ -21,6 +21,13 @@ func (e *edge) waiting() []string {
 	return keys
 }
 
+// waitRemoved waits, in a bubble, until answered reports are out of the outbox.
+func waitRemoved() {
+	synctest.Wait()
+	time.Sleep(ackGather)
+	synctest.Wait()
+}
+
 // TestOutboxDrains: nothing leaves without a link; with one the newest report on each object does, once.
 func TestOutboxDrains(t *testing.T) {
 	e, h := newLinked(t, Options{})
