@@ -89,39 +89,45 @@ func simulate(t *testing.T, patience time.Duration, settings func(*settings)) (*
 	return u, proxy, startEdge(t, u.ca, u.addr, with{settings: settings, dial: proxy.Dial})
 }
 
-// simulateOurs is simulate with a cloud of ours that answers each request. The device sends no keepalives, which would
-// wait for a message that is under way, and the simulated clock with them. links is how many links there were.
+// simulateOurs is simulate with a cloud of ours that answers each request. links is how many links there were.
 func simulateOurs(t *testing.T, settings func(*settings)) (links *atomic.Int64, proxy *wiretest.Proxy, e *edge) {
 	t.Helper()
-	l, ca := wiretest.NewMemory(t), wiretest.NewCA(t)
 	links = new(atomic.Int64)
+	proxy, e = simulateCloud(t, wire.Features{Inventory: true, Lease: true}, settings, func(c wire.Conn) {
+		links.Add(1)
+		for m, err := c.Read(); err == nil; m, err = c.Read() {
+			if !m.IsResponse() {
+				_ = c.Write(echo(m))
+			}
+		}
+	})
+	return links, proxy, e
+}
+
+// simulateCloud is simulate with a cloud of ours that has features and serves each link until serve returns. With the
+// lease among them the device sends no keepalives, which would wait for a message that is under way, and the simulated
+// clock with them.
+func simulateCloud(
+	t *testing.T, features wire.Features, settings func(*settings), serve func(wire.Conn),
+) (proxy *wiretest.Proxy, e *edge) {
+	t.Helper()
+	l, ca := wiretest.NewMemory(t), wiretest.NewCA(t)
 	s := &http.Server{TLSConfig: ca.ServerTLS(t), ErrorLog: log.New(io.Discard, "", 0)}
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c, err := wire.AcceptWebSocket(w, r, wire.AcceptOptions{
-			Features: wire.Features{Inventory: true, Lease: true},
-		})
+		c, err := wire.AcceptWebSocket(w, r, wire.AcceptOptions{Features: features})
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		links.Add(1)
 		go func() {
 			defer c.Close(wire.CloseNormal, "")
-			for {
-				m, err := c.Read()
-				if err != nil {
-					return
-				}
-				if !m.IsResponse() {
-					_ = c.Write(echo(m))
-				}
-			}
+			serve(c)
 		}()
 	})
 	go func() { _ = s.ServeTLS(wire.CountBytes(l), "", "") }()
 	t.Cleanup(func() { _ = s.Close() })
 	proxy = wiretest.NewMemoryProxy(t, l)
-	return links, proxy, startEdge(t, ca, l.Addr().String(), with{settings: settings, dial: proxy.Dial})
+	return proxy, startEdge(t, ca, l.Addr().String(), with{settings: settings, dial: proxy.Dial})
 }
 
 // startEdge runs a device until the test ends.

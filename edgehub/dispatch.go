@@ -43,7 +43,7 @@ func destinationOf(m *model.Message) destination {
 	switch m.Route.Operation {
 	case wire.OpConnect, "unhold-upgrade":
 		return destination{problem: "the operation is only for messages within a device"}
-	case "config", "ping", "pong":
+	case "config", "ping", "pong", wire.OpBatch:
 		return destination{problem: "the operation is only for the connection itself"}
 	}
 	switch m.Route.Group {

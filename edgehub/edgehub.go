@@ -7,6 +7,8 @@
 //     last. Messages of one priority keep their order, and none waits forever (sendqueue.go). Without a link they are
 //     answered at once with the operation "error"; so is a request if the link ends before its answer. Nothing is
 //     stored here for later: metamanager's outbox does that.
+//   - Where batches are agreed, events that wait together are sent in one message, and so are requests for tokens. Each
+//     has its own answer.
 //   - messageQPS and messageBurst apply only to KubeEdge's cloud.
 //   - A slow network blocks senders through the module's inbox; it causes no drops.
 //   - Messages from the cloud go where docs/wire.md, Dispatch, says: answers to their waiters, the rest to modules by

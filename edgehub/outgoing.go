@@ -40,11 +40,12 @@ func (m *Module) sendAll(ctx context.Context) {
 		if s != nil {
 			err = s.mayWrite()
 		}
-		msg := m.queue.take()
+		msgs := m.queue.take()
 		if err == nil {
-			err = s.write(msg)
+			s.write(msgs, func(msg *model.Message, err error) { m.refuse(ctx, msg, err) })
+			continue
 		}
-		if err != nil {
+		for _, msg := range msgs {
 			m.refuse(ctx, msg, err)
 		}
 	}

@@ -90,8 +90,9 @@ func TestQUICFirst(t *testing.T) {
 		},
 		settings: func(s *settings) { s.targets[0].limits.ReadTimeout = 8 * time.Second },
 	})
-	if link := e.told(1); link.Features != (wire.Features{Inventory: true, Lease: true, Report: true}) {
-		t.Errorf("told %+v, want the features inventory, lease and report", link)
+	want := wire.Features{Inventory: true, Lease: true, Report: true, Batch: true}
+	if link := e.told(1); link.Features != want {
+		t.Errorf("told %+v, want the features %s", link, want)
 	}
 	if s := e.hub.State(); s.Protocol != "quic" || has(registry, health.QUICUnavailable) {
 		t.Errorf("state %+v, conditions %v; want quic and no %s", s, registry.Snapshot(), health.QUICUnavailable)

@@ -21,8 +21,9 @@ func outgoing(operation, resource string) *model.Message {
 func takeAll(q *sendQueue) []string {
 	var got []string
 	for q.len() > 0 {
-		m := q.take()
-		got = append(got, m.Route.Operation+" "+m.Route.Resource)
+		for _, m := range q.take() {
+			got = append(got, m.Route.Operation+" "+m.Route.Resource)
+		}
 	}
 	return got
 }
@@ -63,7 +64,7 @@ func TestNothingStarves(t *testing.T) {
 			t.Fatalf("after %d urgent messages only the priorities %v had a turn", i, at)
 		}
 		q.put(outgoing(model.OpQuery, fmt.Sprintf("default/secret/%d", i)))
-		if p := priorityOf(q.take()); p != first {
+		if p := priorityOf(q.take()[0]); p != first {
 			at[p] = i
 		}
 	}

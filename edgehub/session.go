@@ -41,16 +41,25 @@ func (s *session) mayWrite() error {
 	return nil
 }
 
-// write sends a message of a module. After an error it was not sent.
-func (s *session) write(msg *model.Message) error {
-	if !msg.IsResponse() && !s.requests.add(msg) {
-		return errNotConnected
+// write sends messages of modules, several of them in batches. It calls failed for each that was not sent.
+func (s *session) write(msgs []*model.Message, failed func(*model.Message, error)) {
+	msgs = slices.DeleteFunc(msgs, func(msg *model.Message) bool {
+		if msg.IsResponse() || s.requests.add(msg) {
+			return false
+		}
+		failed(msg, errNotConnected)
+		return true
+	})
+	for _, p := range wire.Pack(model.ModuleEdgeHub, msgs) {
+		err := s.conn.Write(p.Message)
+		if err == nil {
+			continue
+		}
+		for _, msg := range p.Carried {
+			s.requests.done(msg.Header.ID)
+			failed(msg, sendError(err))
+		}
 	}
-	if err := s.conn.Write(msg); err != nil {
-		s.requests.done(msg.Header.ID)
-		return sendError(err)
-	}
-	return nil
 }
 
 // rateOf returns the limit for modules' messages over a link. Our own cloud needs no limit: it reads no faster than it
@@ -127,14 +136,28 @@ func (m *Module) read(s *session) error {
 		if err != nil {
 			return err
 		}
-		if msg.IsResponse() {
-			s.requests.done(msg.Header.ParentID)
-		}
-		m.dispatch(s.ctx, msg)
-		if err := context.Cause(s.ctx); err != nil {
-			return err
+		for _, msg := range s.unpack(msg) {
+			if msg.IsResponse() {
+				s.requests.done(msg.Header.ParentID)
+			}
+			m.dispatch(s.ctx, msg)
+			if err := context.Cause(s.ctx); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// unpack returns the messages that one carries, if batches were agreed, or else the message itself.
+func (s *session) unpack(msg *model.Message) []*model.Message {
+	if !s.conn.Features().Batch || !wire.IsBatch(msg) {
+		return []*model.Message{msg}
+	}
+	msgs, err := wire.Unpack(msg)
+	if err != nil {
+		klog.ErrorS(err, "Messages from the cloud dropped")
+	}
+	return msgs
 }
 
 // keepAlive sends the keepalive that KubeEdge's cloud expects (docs/wire.md, Keepalive), right after connecting and

@@ -35,12 +35,14 @@ func (m *Module) begin(s *session) {
 		Features:  s.conn.Features(),
 	}
 	m.mu.Unlock()
+	m.queue.setBatches(s.conn.Features().Batch)
 	klog.V(1).InfoS("Connected to the cloud", "protocol", s.conn.Protocol(), "server", s.conn.RemoteAddr(),
 		"features", s.conn.Features().String())
 }
 
 // end records the end of the link.
 func (m *Module) end(s *session) {
+	m.queue.setBatches(false)
 	last := s.conn.Stats()
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,8 +14,9 @@ import (
 const (
 	retryFirst = time.Second
 	retryMax   = time.Minute
-	// sendersMax bounds the queues on their way at a time. Events have places of their own: eventSendersMax, or
-	// unansweredMax with a cloud that answers none, where each takes its place for eventGrace.
+	// sendersMax bounds the queues on their way at a time. Events have places of their own: eventSendersMax; over a
+	// link with batches wire.BatchMax, which edgehub sends together; or unansweredMax with a cloud that answers none,
+	// where each takes its place for eventGrace.
 	sendersMax      = 16
 	eventSendersMax = 4
 	unansweredMax   = 64

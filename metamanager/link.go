@@ -84,10 +84,13 @@ func (m *Module) linkChanged(ctx context.Context, msg *model.Message) error {
 		return m.tellEdged(ctx, msg)
 	}
 	m.tokens.hold(m.opts.Now())
-	if link.Features.Inventory {
-		m.drain.up(eventSendersMax)
-	} else {
+	switch {
+	case !link.Features.Inventory:
 		m.drain.up(unansweredMax)
+	case link.Features.Batch:
+		m.drain.up(wire.BatchMax)
+	default:
+		m.drain.up(eventSendersMax)
 	}
 	if link.Features.Inventory {
 		m.background(ctx, func(ctx context.Context) { m.sync(ctx, ended) })

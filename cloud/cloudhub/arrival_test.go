@@ -17,7 +17,7 @@ func TestArrival(t *testing.T) {
 	at := time.Now()
 	for _, res := range []string{"ns/podpatch/a", "ns/event/e", "not a resource", "null/node/n"} {
 		m := model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, res, json.RawMessage(`{}`))
-		ctx, cancel, ok := pendingRequest{m, at}.inTime(t.Context(), wire.Features{})
+		ctx, cancel, ok := pendingRequest{m, at, nil}.inTime(t.Context(), wire.Features{})
 		defer cancel()
 		if got, has := Arrival(ctx); !ok || !has || !got.Equal(at) {
 			t.Errorf("%s: arrival = %v, %v, in time: %v; want %v, true, true", res, got, has, ok, at)

@@ -19,6 +19,7 @@ const (
 	ack
 	nack
 	inventory // what the edge holds
+	batched   // several requests
 	kubeCA    // the question for the CA of the API
 	request   // for Upstream
 )
@@ -56,6 +57,11 @@ func classify(m *model.Message, features wire.Features) (what arrival, why strin
 			return dropped, "an inventory was not agreed"
 		}
 		return inventory, ""
+	case wire.IsBatch(m):
+		if !features.Batch {
+			return dropped, "batches were not agreed"
+		}
+		return batched, ""
 	}
 	return requested(m)
 }

@@ -11,6 +11,7 @@
 //     this process. Our edgecore reports what its node holds; for KubeEdge's, the sync objects do.
 //   - Requests of a node are handled one at a time for each object, and a few objects in parallel. The backlog is
 //     bounded: a node that floods, is slow or hangs does not delay others.
+//   - A request in a batch is handled like one that came alone. Answers to a batch share messages; none waits for long.
 //   - No message from a node can end more than its own session.
 //
 // An idle session has one goroutine, which reads. For a node only the keys of changed objects are queued.

@@ -19,12 +19,29 @@ const (
 	executorPaused = 64
 	// queriesFirst is how many queries in a row may overtake other requests that wait for a worker.
 	queriesFirst = 8
+	// eventsParallel is how many workers may handle events of batches, and eventsLast how many other requests in a row
+	// may overtake these: a node sends more of them at a time than of others, and nothing waits for them.
+	eventsParallel = 4
+	eventsLast     = 16
 )
 
 // pendingRequest is a request that waits or runs.
 type pendingRequest struct {
 	*model.Message
 	arrived time.Time
+	// batch is the batch that the request came in; nil if it came alone.
+	batch *batch
+}
+
+func (r pendingRequest) size() int { return len(r.Content) + 512 }
+
+// isLast reports whether a request may be overtaken by all others: an event of a batch.
+func (r pendingRequest) isLast() bool {
+	if r.batch == nil {
+		return false
+	}
+	key, err := resource.Parse(r.Route.Resource)
+	return err == nil && key.Type == resource.TypeEvent && r.Route.Operation != model.OpQuery
 }
 
 // keyedExecutor handles the requests of one node: those that change one object in order, others in parallel. Containers
@@ -35,11 +52,12 @@ type keyedExecutor struct {
 	mu     sync.Mutex
 	room   *sync.Cond
 	queues map[string][]pendingRequest // a queue exists while one of its requests runs or waits
-	// ready and queries are the queues that wait for a worker: queries those whose next request is a query, ready the
-	// others. passed counts the queries that were started while a queue in ready waited.
-	ready, queries []string
-	passed         int
-	workers        int
+	// ready, queries and events are the queues that wait for a worker: queries those whose next request is a query,
+	// events those where it is an event of a batch, ready the others. passed counts the queries that were started while
+	// a queue in ready waited, passedEvents the requests that were started while a queue in events waited.
+	ready, queries, events []string
+	passed, passedEvents   int
+	workers, eventWorkers  int
 	// paused counts the workers whose request is paused.
 	paused  int
 	pending int
@@ -55,10 +73,10 @@ func newKeyedExecutor(handle func(pendingRequest)) *keyedExecutor {
 }
 
 // put adds a request; it blocks while the node has too many unanswered ones, and calls waits before it does. Only one
-// goroutine may call it.
-func (l *keyedExecutor) put(m *model.Message, waits func()) {
-	r := pendingRequest{m, time.Now()}
-	size := len(m.Content) + 512
+// goroutine may call it. A request of a batch counts until settle is called with it.
+func (l *keyedExecutor) put(m *model.Message, b *batch, waits func()) {
+	r := pendingRequest{m, time.Now(), b}
+	size := r.size()
 	name := executorKey(m)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,19 +101,33 @@ func (l *keyedExecutor) put(m *model.Message, waits func()) {
 	l.startWorker()
 }
 
-// waits adds a queue to ready or queries; l.mu is held.
+// waits adds a queue to those that wait for a worker; l.mu is held.
 func (l *keyedExecutor) waits(name string) {
-	if l.queues[name][0].Route.Operation == model.OpQuery {
+	switch r := l.queues[name][0]; {
+	case r.Route.Operation == model.OpQuery:
 		l.queries = append(l.queries, name)
-	} else {
+	case r.isLast():
+		l.events = append(l.events, name)
+	default:
 		l.ready = append(l.ready, name)
 	}
+}
+
+// mayStart reports whether a request waits that a free worker may handle; l.mu is held.
+func (l *keyedExecutor) mayStart() bool {
+	return len(l.ready)+len(l.queries) > 0 || l.mayStartEvent()
+}
+
+func (l *keyedExecutor) mayStartEvent() bool {
+	return len(l.events) > 0 && l.eventWorkers < eventsParallel
 }
 
 // next removes and returns the queue that gets the next worker; l.mu is held.
 func (l *keyedExecutor) next() (name string) {
 	list := &l.ready
 	switch {
+	case l.mayStartEvent() && (len(l.ready)+len(l.queries) == 0 || l.passedEvents >= eventsLast):
+		list = &l.events
 	case len(l.ready) == 0:
 		list, l.passed = &l.queries, 0
 	case len(l.queries) > 0 && l.passed < queriesFirst:
@@ -104,13 +136,16 @@ func (l *keyedExecutor) next() (name string) {
 	default:
 		l.passed = 0
 	}
+	if l.passedEvents++; list == &l.events || len(l.events) == 0 {
+		l.passedEvents = 0
+	}
 	name, *list = (*list)[0], (*list)[1:]
 	return name
 }
 
 // startWorker starts a worker if a request waits for one; l.mu is held.
 func (l *keyedExecutor) startWorker() {
-	if len(l.ready)+len(l.queries) > 0 && l.workers-l.paused < executorParallel && !l.closed {
+	if l.mayStart() && l.workers-l.paused < executorParallel && !l.closed {
 		l.workers++
 		l.idle.Add(1)
 		go l.work()
@@ -139,15 +174,22 @@ func (l *keyedExecutor) work() {
 	defer l.idle.Done()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.ready)+len(l.queries) > 0 && l.workers-l.paused <= executorParallel && !l.closed {
+	for l.mayStart() && l.workers-l.paused <= executorParallel && !l.closed {
 		name := l.next()
 		r := l.queues[name][0]
+		last := r.isLast()
+		if last {
+			l.eventWorkers++
+		}
 		l.mu.Unlock()
 		l.handle(r)
 		l.mu.Lock()
-		l.pending--
-		l.bytes -= len(r.Content) + 512
-		l.room.Signal()
+		if last {
+			l.eventWorkers--
+		}
+		if r.batch == nil {
+			l.answered(r)
+		}
 		if l.closed {
 			break
 		}
@@ -158,17 +200,31 @@ func (l *keyedExecutor) work() {
 			delete(l.queues, name)
 		}
 		if len(l.queues) == 0 {
-			l.queues, l.ready, l.queries = nil, nil, nil
+			l.queues, l.ready, l.queries, l.events = nil, nil, nil, nil
 		}
 	}
 	l.workers--
+}
+
+// settle ends a request of a batch: its answer has been written, or there is none.
+func (l *keyedExecutor) settle(r pendingRequest) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.answered(r)
+}
+
+// answered makes room for another request; l.mu is held.
+func (l *keyedExecutor) answered(r pendingRequest) {
+	l.pending--
+	l.bytes -= r.size()
+	l.room.Signal()
 }
 
 // close drops waiting requests; put returns at once from now on.
 func (l *keyedExecutor) close() {
 	l.mu.Lock()
 	l.closed = true
-	l.queues, l.ready, l.queries = nil, nil, nil
+	l.queues, l.ready, l.queries, l.events = nil, nil, nil, nil
 	l.room.Broadcast()
 	l.mu.Unlock()
 }

@@ -265,6 +265,8 @@ func (s *session) receive(m *model.Message) (cost int) {
 		s.acked(m.Header.ParentID)
 	case nack:
 		s.refused(m)
+	case batched:
+		return s.takeBatch(m)
 	case inventory, kubeCA, request:
 		if why = s.repeated(m); why != "" {
 			break
@@ -272,15 +274,13 @@ func (s *session) receive(m *model.Message) (cost int) {
 		if what == inventory {
 			return s.takeInventory(m)
 		}
-		s.executor.put(m, s.stall)
+		s.executor.put(m, nil, s.stall)
 		s.resumeReading()
 		return 1
 	case dropped:
 	}
 	if why != "" {
-		s.hub.metrics.dropped.Inc()
-		klog.V(4).InfoS("Message dropped", "node", s.node, "why", why, "source", m.Route.Source,
-			"operation", m.Route.Operation, "resource", m.Route.Resource)
+		s.drop(m, why)
 	}
 	return 1
 }
@@ -370,44 +370,57 @@ func (s *session) changed(key resource.Key) {
 	s.kick()
 }
 
-// handle carries out one request and writes the answer. It returns when the answer has been sent, so that a node that
-// reads no answers gets no more requests done. It skips a request that the node has stopped waiting for.
+// handle carries out one request and writes the answer, or gives it to the request's batch. It returns when the answer
+// has been sent, so that a node that reads no answers gets no more requests done.
 func (s *session) handle(r pendingRequest) {
-	m := r.Message
+	var reply *model.Message
 	defer func() {
 		if bad := recover(); bad != nil {
-			klog.ErrorS(nil, "Handler of a node's request panicked", "node", s.node, "resource", m.Route.Resource,
-				"operation", m.Route.Operation, "panic", bad, "stack", string(debug.Stack()))
+			klog.ErrorS(nil, "Handler of a node's request panicked", "node", s.node, "resource", r.Route.Resource,
+				"operation", r.Route.Operation, "panic", bad, "stack", string(debug.Stack()))
 			s.end(wire.CloseInternal, "a request of this node failed: see cloudcore's log")
+		}
+		if r.batch != nil {
+			r.batch.add(r, reply)
 		}
 	}()
 	if s.ctx.Err() != nil {
 		return
 	}
+	if reply = s.carryOut(r); reply == nil || r.batch != nil {
+		return
+	}
+	if err := s.deliver(s.ctx, reply); err != nil {
+		s.notDelivered(r.Message, err)
+	}
+}
+
+// carryOut carries out one request and returns the answer, which may be nil. It skips a request that the node has
+// stopped waiting for.
+func (s *session) carryOut(r pendingRequest) *model.Message {
+	m := r.Message
 	ctx, cancel, ok := r.inTime(s.ctx, s.features)
 	defer cancel()
-	var reply *model.Message
 	switch {
 	case !ok:
 		s.hub.metrics.expired.Inc()
 		klog.V(2).InfoS("Request not started: the node no longer waits for its answer", "node", s.node,
 			"resource", m.Route.Resource, "operation", m.Route.Operation,
 			"after", time.Since(r.arrived).Round(time.Millisecond))
-		reply = m.RespondError(sourceCloudHub, errTooLate)
+		return m.RespondError(sourceCloudHub, errTooLate)
 	case m.Route.Resource == resourceKubeCA:
-		reply = s.hub.kubeCAAnswer(m)
-	default:
-		reply = s.hub.opts.Upstream.Handle(withPause(ctx, s.executor.pause), s.node, m)
+		return s.hub.kubeCAAnswer(m)
 	}
-	if reply == nil {
+	return s.hub.opts.Upstream.Handle(withPause(ctx, s.executor.pause), s.node, m)
+}
+
+// notDelivered answers a request with the error that its answer could not be sent.
+func (s *session) notDelivered(request *model.Message, err error) {
+	if s.ctx.Err() != nil {
 		return
 	}
-	err := s.deliver(s.ctx, reply)
-	if err == nil || s.ctx.Err() != nil {
-		return
-	}
-	klog.InfoS("Answer cannot be sent", "node", s.node, "resource", m.Route.Resource, "err", err)
-	_ = s.deliver(s.ctx, m.RespondError(sourceCloudHub, err)) // if the link ends meanwhile, nothing waits for it
+	klog.InfoS("Answer cannot be sent", "node", s.node, "resource", request.Route.Resource, "err", err)
+	_ = s.deliver(s.ctx, request.RespondError(sourceCloudHub, err)) // if the link ends meanwhile, nothing waits for it
 }
 
 // post queues a message before all objects; it reports whether there is room.

@@ -24,12 +24,14 @@ type Features struct {
 	// Streams: connections to the kubelet API are streams of the link itself (Streams; QUIC only). Where both ends have
 	// Tunnel, the handshake of QUIC adds it.
 	Streams bool `json:"streams,omitempty"`
+	// Batch: a message may carry several others (NewBatch): requests of the edge, and the cloud's answers to them.
+	Batch bool `json:"batch,omitempty"`
 }
 
 // AllFeatures returns everything that this version supports of itself. Tunnel is offered by ends that have what it
 // needs: a kubelet API on the edge, ports for nodes in the cloud.
 func AllFeatures() Features {
-	return Features{Inventory: true, Lease: true, Deflate: true, Report: true}
+	return Features{Inventory: true, Lease: true, Deflate: true, Report: true, Batch: true}
 }
 
 // ParseFeatures parses the header; it ignores unknown names, which are of newer versions.
@@ -50,6 +52,8 @@ func ParseFeatures(h http.Header) Features {
 				f.Tunnel = true
 			case "streams":
 				f.Streams = true
+			case "batch":
+				f.Batch = true
 			}
 		}
 	}
@@ -77,6 +81,9 @@ func (f Features) String() string {
 	if f.Streams {
 		names = append(names, "streams")
 	}
+	if f.Batch {
+		names = append(names, "batch")
+	}
 	return strings.Join(names, ",")
 }
 
@@ -89,6 +96,7 @@ func (f Features) And(g Features) Features {
 		Report:    f.Report && g.Report,
 		Tunnel:    f.Tunnel && g.Tunnel,
 		Streams:   f.Streams && g.Streams,
+		Batch:     f.Batch && g.Batch,
 	}
 }
 

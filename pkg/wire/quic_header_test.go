@@ -63,10 +63,10 @@ func TestQUICHeaderOfEdge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const content = `{"Edgecore-Features":["inventory,lease,report"],"Node_id":["edge-1"]}`
-	want := "010101000100" + "0000008b" + headerIDs + // head, header
+	const content = `{"Edgecore-Features":["inventory,lease,report,batch"],"Node_id":["edge-1"]}`
+	want := "010101000100" + "00000091" + headerIDs + // head, header
 		"1210" + "1a06" + hexed("header") + "2206" + hexed("header") + // operation and resource
-		"1a45" + hexed(content) + "a00601" // the content, which is JSON
+		"1a4b" + hexed(content) + "a00601" // the content, which is JSON
 	if diff := cmp.Diff(want, masked(readHex(t, control, want), want)); diff != "" {
 		t.Errorf("header mismatch (-want +got):\n%s", diff)
 	}

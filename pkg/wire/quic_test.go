@@ -86,7 +86,7 @@ func TestQUICMessages(t *testing.T) {
 		proxy := wiretest.NewUDPProxy(t, cloud.addr)
 		proxy.LoseEach(lose)
 		edge, far := cloud.pair(cloud.options(proxy.Addr(), AllFeatures()))
-		want := Features{Inventory: true, Lease: true, Report: true}
+		want := Features{Inventory: true, Lease: true, Report: true, Batch: true}
 		if edge.Features() != want || far.Features() != want || edge.Protocol() != "quic" {
 			t.Errorf("features %v and %v, want all but deflate", edge.Features(), far.Features())
 		}

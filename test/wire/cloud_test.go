@@ -185,7 +185,7 @@ func (c *cloudEnd) connect(ours bool) {
 	header := http.Header{wire.HeaderNodeID: {node}, wire.HeaderProjectID: {"e632aba927ea4ac2b575ec1603d56f10"},
 		"ConnectionUse": {"msg"}}
 	if ours {
-		header[wire.HeaderFeatures] = []string{"inventory,report"} // and no compression: it would hide the text
+		header[wire.HeaderFeatures] = []string{"inventory,report,batch"} // and no compression: it would hide the text
 	}
 	dialer := websocket.Dialer{TLSClientConfig: c.ca.ClientTLS(c.t, node)}
 	ws, _, err := dialer.Dial("wss://"+c.addr+"/e632aba927ea4ac2b575ec1603d56f10/"+node+"/events", header)

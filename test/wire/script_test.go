@@ -25,6 +25,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -208,6 +210,14 @@ func (c *conversation) again(frame string) bool {
 	return true
 }
 
+// number gives a message of ours its name, unless it has one.
+func (c *conversation) number(m *model.Message) {
+	if c.tokens[m.Header.ID] == "" {
+		c.numbered++
+		c.know(fmt.Sprintf("@%d", c.numbered), m.Header.ID)
+	}
+}
+
 // ours is a message of ours as it is compared.
 func (c *conversation) ours(e end, frame string) string {
 	c.t.Helper()
@@ -215,10 +225,7 @@ func (c *conversation) ours(e end, frame string) string {
 	if err := json.Unmarshal([]byte(frame), &m); err != nil {
 		c.t.Fatalf("frame %s: %v, want no error", frame, err)
 	}
-	if c.tokens[m.Header.ID] == "" {
-		c.numbered++
-		c.know(fmt.Sprintf("@%d", c.numbered), m.Header.ID)
-	}
+	c.number(&m)
 	if !strings.HasSuffix(frame, "}\n") || strings.Count(frame, "\n") != 1 {
 		c.t.Errorf("frame = %q, want one line with its end", frame)
 	}
@@ -229,6 +236,17 @@ func (c *conversation) ours(e end, frame string) string {
 		}
 		return stamp.ReplaceAllString(head, "${1}0")
 	})
+	if wire.IsBatch(&m) {
+		carried, err := wire.Unpack(&m)
+		if err != nil {
+			c.t.Error(err)
+		}
+		for _, one := range carried {
+			c.number(one)
+			at := strconv.FormatInt(one.Header.Timestamp, 10)
+			text = strings.ReplaceAll(text, `"timestamp":`+at, `"timestamp":0`)
+		}
+	}
 	text = moment.ReplaceAllString(online.ReplaceAllString(text, "2025-10-09T08:53:20Z"), "1760000000000")
 	text = epoch.ReplaceAllString(event.ReplaceAllString(text, "${1}@${2}0"), "${1}@")
 	for id, name := range c.tokens {
