@@ -29,18 +29,19 @@ const (
 var floorLevels = []int{4, 8, 16, burstPods}
 
 // burstTimes are those of one burst: from the first create to the first and last pod that runs, and from the first
-// delete to the last pod that is gone. writes are the changes of the pods in the API until all ran, and cpu is the
-// processor time of edgecore and cloudcore.
+// delete to the last pod that is gone. writes are the changes of the pods in the API until all ran, cpu is the
+// processor time of edgecore and cloudcore, and sent and received are the node's messages, those of the last events
+// included.
 type burstTimes struct {
 	first, last, gone, cpu time.Duration
-	writes                 int
+	writes, sent, received int
 }
 
 // burst measures bursts of 30 default pods, each with a token, in turn with bursts of the floor.
 func (e *edgeSite) burst(ctx context.Context) error {
 	say("%d pods at once, %d times", burstPods, burstRounds)
 	var first, last, gone, cpu, floorUp, floorDown []time.Duration
-	writes := 0
+	writes, sent, received := 0, 0, 0
 	for round := range burstRounds + 1 {
 		up, down, err := e.floorBurst(ctx, round)
 		if err != nil {
@@ -53,15 +54,16 @@ func (e *edgeSite) burst(ctx context.Context) error {
 		}); err != nil {
 			return err
 		}
-		say("burst: first %s, last %s, gone %s, CPU %s; floor %s and %s", seconds(b.first), seconds(b.last),
-			seconds(b.gone), seconds(b.cpu), seconds(up), seconds(down))
+		say("burst: first %s, last %s, gone %s, CPU %s; floor %s and %s; %d messages sent, %d received",
+			seconds(b.first), seconds(b.last), seconds(b.gone), seconds(b.cpu), seconds(up), seconds(down), b.sent,
+			b.received)
 		if round == 0 { // it warms things up
 			continue
 		}
 		first, last, gone = append(first, b.first), append(last, b.last), append(gone, b.gone)
 		cpu = append(cpu, b.cpu/burstPods)
 		floorUp, floorDown = append(floorUp, up), append(floorDown, down)
-		writes += b.writes
+		writes, sent, received = writes+b.writes, sent+b.sent, received+b.received
 	}
 	if err := e.keepAllocs(ctx); err != nil {
 		return err
@@ -78,6 +80,8 @@ func (e *edgeSite) burst(ctx context.Context) error {
 	row("all 30 deleted (API) -> gone (API), grace 1 s", gone, baseDown, "<= 1.15x floor + grace")
 	e.t.row("changes of a pod in the API until all 30 run", fmt.Sprintf("%.1f",
 		float64(writes)/(burstPods*burstRounds)), "1", "<= 2")
+	e.t.row("messages of a pod's life in a burst, sent by the node and received", fmt.Sprintf("%.1f and %.1f",
+		float64(sent)/(burstPods*burstRounds), float64(received)/(burstPods*burstRounds)), "", "")
 	e.t.row("processor time of a pod's life in a burst, edgecore and cloudcore, median of 3",
 		fmt.Sprintf("%s (%s to %s)", millis(load.Median(cpu)), millis(slices.Min(cpu)), millis(slices.Max(cpu))),
 		"", "<= 20 ms")
@@ -96,6 +100,10 @@ func (e *edgeSite) timedBurst(ctx context.Context, round int) (b burstTimes, err
 		}
 		return sum, nil
 	}
+	sent, received, err := e.settledMessages(ctx)
+	if err != nil {
+		return b, err
+	}
 	before, err := cpu()
 	if err != nil {
 		return b, err
@@ -104,7 +112,12 @@ func (e *edgeSite) timedBurst(ctx context.Context, round int) (b burstTimes, err
 		return b, err
 	}
 	after, err := cpu()
+	if err != nil {
+		return b, err
+	}
 	b.cpu = after - before
+	b.sent, b.received, err = e.settledMessages(ctx)
+	b.sent, b.received = b.sent-sent, b.received-received
 	return b, err
 }
 
