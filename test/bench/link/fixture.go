@@ -165,6 +165,28 @@ func memoryOf(ctx context.Context, c *cloud.Cloud) (memory, error) {
 	return m, nil
 }
 
+// resetPeaks makes peaks count from now.
+func (s *fixture) resetPeaks() error {
+	for _, c := range s.clouds() {
+		if err := process.ResetPeak(c.PID()); err != nil {
+			return fmt.Errorf("reset the peak of cloudcore's memory: %w", err)
+		}
+	}
+	return nil
+}
+
+// peaks returns the peak of each cloudcore's resident memory, summed.
+func (s *fixture) peaks() (sum float64, err error) {
+	for _, c := range s.clouds() {
+		peak, err := process.Peak(c.PID())
+		if err != nil {
+			return 0, err
+		}
+		sum += float64(peak)
+	}
+	return sum, nil
+}
+
 // metric reads a metric without labels from a text of Prometheus.
 func metric(text, name string) (float64, error) {
 	for line := range strings.Lines(text) {

@@ -280,12 +280,20 @@ func (f *fleet) storm(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if err := f.resetPeaks(); err != nil {
+			return err
+		}
 		failures, _ := f.edges.Failures()
 		began := time.Now()
 		if err := f.edges.Storm(ctx, f.edges.Cut); err != nil {
 			return err
 		}
-		if err := f.waitConnected(ctx, settleTime, func() {}); err != nil {
+		var half time.Duration
+		if err := f.waitConnected(ctx, settleTime, func() {
+			if half == 0 && f.edges.State().Synced >= f.n/2 {
+				half = time.Since(began)
+			}
+		}); err != nil {
 			return err
 		}
 		took = append(took, time.Since(began))
@@ -294,8 +302,13 @@ func (f *fleet) storm(ctx context.Context) error {
 			return err
 		}
 		cpu = after.since(before)
+		peak, err := f.peaks()
+		if err != nil {
+			return err
+		}
 		again, last := f.edges.Failures()
-		say("storm %d: %v, %d failures (%v)", i+1, took[i], again-failures, last)
+		say("storm %d: half after %v, all after %v, %d failures (%v), peak RSS of cloudcore %.0f MB, CPU %v", i+1, half,
+			took[i], again-failures, last, peak/1e6, cpu)
 	}
 	if f.opts.withPods() { // as in all other fleets of the record
 		f.opts.keep.Times(results.CloudStorm, results.CloudCore, f.point(), took...)

@@ -52,6 +52,17 @@ func Memory(pid int) (rss, anon int64, err error) {
 	return rss * 1024, anon * 1024, err
 }
 
+// Peak returns the largest resident memory of a process since it started or since ResetPeak, in bytes.
+func Peak(pid int) (int64, error) {
+	peak, err := field(fmt.Sprintf("/proc/%d/status", pid), "VmHWM:")
+	return peak * 1024, err
+}
+
+// ResetPeak makes Peak count from now.
+func ResetPeak(pid int) error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
+}
+
 // PSS returns the proportional set size in bytes: a page that n processes share counts as 1/n of a page.
 func PSS(pid int) (int64, error) {
 	pss, err := field(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss:")

@@ -37,3 +37,13 @@ func TestMemory(t *testing.T) {
 		t.Errorf("RSS %d, anonymous %d, PSS %d; want numbers, and no more anonymous than RSS", rss, anon, pss)
 	}
 }
+
+func TestPeak(t *testing.T) {
+	if err := ResetPeak(os.Getpid()); err != nil {
+		t.Fatal(err)
+	}
+	peak, err := Peak(os.Getpid())
+	if err != nil || peak <= 0 {
+		t.Errorf("Peak = %d, %v, want a number", peak, err)
+	}
+}
