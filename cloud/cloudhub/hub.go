@@ -22,6 +22,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub/handshakes"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/queue"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -122,7 +124,9 @@ type Hub struct {
 	metrics *metrics
 	kinds   kinds
 	refused refusedLog
-	clones  clones
+	// handshakes limits the connections of WebSockets that are not sessions yet.
+	handshakes *handshakes.Limiter
+	clones     clones
 	// doubtful limits the API requests that nodes cause by naming objects.
 	doubtful limiters
 	// epoch is the origin of the moments that sessions store as numbers. They use the monotonic clock, so that setting
@@ -152,6 +156,13 @@ func New(opts Options) (*Hub, error) {
 	opts.Features.Tunnel = opts.Tunnels != nil && !opts.Direct
 	h := &Hub{opts: opts, sessions: map[string]*session{}, epoch: time.Now().Add(-24 * time.Hour)}
 	h.metrics = newMetrics(h)
+	cores := runtime.GOMAXPROCS(0)
+	h.handshakes = handshakes.New(handshakes.Options{
+		Slots:   cores * handshakesPerCore,
+		Waiting: cores * handshakesWaiting,
+		Timeout: headerTimeout,
+		Refused: h.metrics.refused.WithLabelValues("busy").Inc,
+	})
 	if opts.Registry != nil {
 		if err := opts.Registry.Register(h.metrics); err != nil {
 			return nil, fmt.Errorf("register cloudhub's metrics: %w", err)

@@ -10,7 +10,7 @@ import (
 type metrics struct {
 	hub *Hub
 
-	connectedNodes, connectedUpstream, waiting, unacked, requests, bytes, messages *prometheus.Desc
+	connectedNodes, connectedUpstream, waiting, unacked, requests, bytes, messages, handshakes *prometheus.Desc
 
 	begun    *prometheus.CounterVec
 	refused  *prometheus.CounterVec
@@ -54,6 +54,8 @@ func newMetrics(h *Hub) *metrics {
 			"Bytes over links to nodes, by direction as seen from cloudcore", []string{"direction"}, nil),
 		messages: prometheus.NewDesc(prefix+"messages_total",
 			"Messages over links to nodes, by direction as seen from cloudcore", []string{"direction"}, nil),
+		handshakes: prometheus.NewDesc(prefix+"handshakes",
+			"Connections that are not sessions yet and need the processor, by state", []string{"state"}, nil),
 		begun:   vec("sessions_total", "Sessions started, by protocol", "protocol"),
 		refused: vec("refused_total", "Refused connections, by cause", "cause"),
 		dropped: counter("dropped_messages_total", "Messages of nodes that no module receives"),
@@ -77,7 +79,7 @@ func (m *metrics) parts() []prometheus.Collector {
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.connectedNodes, m.connectedUpstream, m.waiting, m.unacked, m.requests,
-		m.bytes, m.messages} {
+		m.bytes, m.messages, m.handshakes} {
 		ch <- d
 	}
 	for _, c := range m.parts() {
@@ -105,6 +107,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.waiting, waiting)
 	gauge(m.unacked, unacked)
 	gauge(m.requests, requests)
+	queued, working := m.hub.handshakes.Counts()
+	for state, n := range map[string]int{"waiting": queued, "working": working} {
+		ch <- prometheus.MustNewConstMetric(m.handshakes, prometheus.GaugeValue, float64(n), state)
+	}
 	sum := m.traffic()
 	total := func(d *prometheus.Desc, n int64, direction string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), direction)

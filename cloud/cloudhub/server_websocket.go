@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/cloudhub/handshakes"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/source"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -25,6 +26,11 @@ const (
 	// shorter, cloudcore would end connections in a reconnect storm that their nodes still wait for.
 	headerTimeout = 30 * time.Second
 	headerBytes   = 16 << 10
+	// handshakesPerCore is how many connections a core works on at once. With two, it has one while the slot of the
+	// other changes hands.
+	handshakesPerCore = 2
+	// handshakesWaiting is how many new connections may wait for each core: about 12 s of its work.
+	handshakesWaiting = 8192
 )
 
 // group runs the sessions of a server; wait stops it from starting more.
@@ -65,7 +71,7 @@ func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Co
 	reading := &wire.ReadBuffers{}
 	h.listening(1)
 	defer h.listening(-1)
-	return serveUpgrades(ctx, l, config, func(w http.ResponseWriter, r *http.Request, sessions *group) {
+	return h.serveUpgrades(ctx, l, config, func(w http.ResponseWriter, r *http.Request, sessions *group) {
 		h.accept(ctx, w, r, sessions, wire.AcceptOptions{
 			Limits:   h.limits(),
 			Features: h.opts.Features,
@@ -75,7 +81,7 @@ func (h *Hub) ServeWebSocket(ctx context.Context, l net.Listener, config *tls.Co
 }
 
 // serveUpgrades serves connections that become WebSockets until the context ends, and waits for their group.
-func serveUpgrades(
+func (h *Hub) serveUpgrades(
 	ctx context.Context, l net.Listener, config *tls.Config, accept func(http.ResponseWriter, *http.Request, *group),
 ) error {
 	var sessions group
@@ -85,6 +91,11 @@ func serveUpgrades(
 		MaxHeaderBytes:    headerBytes,
 		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){}, // HTTP/2 has no upgrade
 		ErrorLog:          log.New(quiet{}, "", 0),
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if state == http.StateActive { // its request has been read
+				handshakes.Done(c)
+			}
+		},
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 			return context.WithValue(ctx, acceptedKey{}, time.Now())
 		},
@@ -92,7 +103,7 @@ func serveUpgrades(
 	server.SetKeepAlivesEnabled(false)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	err := server.Serve(tls.NewListener(wire.CountBytes(l), config))
+	err := server.Serve(tls.NewListener(h.handshakes.Listen(wire.CountBytes(l)), config))
 	sessions.wait()
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
 		return ctx.Err()

@@ -85,7 +85,7 @@ func (h *Hub) acceptTunnel(ctx context.Context, w http.ResponseWriter, r *http.R
 // ServeStreams serves the stream tunnels of KubeEdge's nodes, which are connected here, until the context ends. The
 // listener has no TLS yet; ServeStreams closes it.
 func (h *Hub) ServeStreams(ctx context.Context, l net.Listener, config *tls.Config) error {
-	return serveUpgrades(ctx, l, config, func(w http.ResponseWriter, r *http.Request, streams *group) {
+	return h.serveUpgrades(ctx, l, config, func(w http.ResponseWriter, r *http.Request, streams *group) {
 		h.acceptStream(ctx, w, r, streams)
 	})
 }

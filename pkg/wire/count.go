@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"crypto/tls"
 	"net"
 	"sync/atomic"
 )
@@ -60,17 +59,17 @@ func (c *countingConn) Write(p []byte) (int, error) {
 
 // counterOf returns the counting connection below a TLS connection, or nil.
 func counterOf(c net.Conn) *countingConn {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
-	}
-	counter, _ := c.(*countingConn)
+	counter, _ := rawConn(c).(*countingConn)
 	return counter
 }
 
-// rawConn is the connection below TLS.
+// rawConn is the connection below TLS, and below what else wraps it.
 func rawConn(c net.Conn) net.Conn {
-	if t, ok := c.(*tls.Conn); ok {
-		return t.NetConn()
+	for {
+		wrapped, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return c
+		}
+		c = wrapped.NetConn()
 	}
-	return c
 }
