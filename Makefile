@@ -71,7 +71,7 @@ bench: setup build ## compare the agent with bare CRI calls and a real kubelet; 
 	go run ./test/bench/link --edgecore bin/edgecore --cloudcore bin/cloudcore # --nodes 1000,5000 takes longer
 
 # In parts: the results of a part stay recorded if a later one fails.
-bench-record: setup build ## measure what README's table and bench/index.html show of one node, into bench/record.json (45 minutes)
+bench-record: setup build ## measure what README's table and bench/index.html show of one node, into bench/record.json (70 minutes)
 	go run ./test/bench/peers --mode long --parts token,plain --json bench/record.json
 	go run ./test/bench/peers --mode long --parts bursts --json bench/record.json
 	go run ./test/bench/peers --mode long --parts idle --json bench/record.json

@@ -23,6 +23,9 @@ const (
 	settleLimit = 5 * time.Minute
 	while       = 10 * time.Second
 	hardly      = 4096
+	// statusPeriod is how often a node's status is reported, whatever else happens: a minute with the report is no more
+	// typical than one without.
+	statusPeriod = 5 * time.Minute
 	// looks is how often memory is measured while agents are idle.
 	looks = 3
 )

@@ -67,7 +67,7 @@ type mode struct {
 var modes = map[string]mode{
 	"short": {rounds: 5, repeats: 1, sizes: []int{30}, levels: []int{0, 30}, idle: 20 * time.Second},
 	"long": {rounds: 20, repeats: 3, sizes: []int{10, 20, 30}, levels: []int{0, 10, 30, 60, 110, 250},
-		idle: time.Minute},
+		idle: statusPeriod},
 }
 
 // maxPods bounds levels and bursts: the network of a containerd has addresses for no more pods.
@@ -112,7 +112,7 @@ func parse(set *flag.FlagSet, args []string) (o options, err error) {
 	repeats := set.Int("repeats", 0, "how many bursts of each size to measure (default: 1, long 3)")
 	sizes := set.String("sizes", "", "`numbers` of pods in a burst (default: 30, long 10,20,30)")
 	levels := set.String("levels", "", "`numbers` of pods for the part idle (default: 0,30, long 0 to 250)")
-	idle := set.Duration("idle", 0, "how long to measure idle agents (default: 20s, long 1m)")
+	idle := set.Duration("idle", 0, "how long to measure idle agents (default: 20s, long 5m: the period of statuses)")
 	if err := set.Parse(args); err != nil {
 		return o, err
 	}
