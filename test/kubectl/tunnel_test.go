@@ -36,7 +36,6 @@ func TestTunnel(t *testing.T) {
 	f := startWith(t, env.ClusterOptions{Address: network.Host, Modules: map[string]any{"cloudStream": map[string]any{
 		"enable": true, "address": network.Host, "firstPort": first, "lastPort": first + 20,
 	}}})
-	metricsserver.Start(t, f.Kube)
 	ctrd, err := exec.LookPath("containerd")
 	env.Must(t, err)
 	n := f.startNodeWith(t, "tunnelled", env.NodeOptions{
@@ -53,6 +52,10 @@ func TestTunnel(t *testing.T) {
 	}
 	port := n.endpoint(t, network.Host)
 	n.pods()
+	// The device asks for its certificate ever more seldom.
+	t.Run("certificate", func(t *testing.T) { n.testTunnelCertificate(t, network.Host, port) })
+	t.Run("caller gone", n.testCallerGone)
+	metricsserver.Start(t, f.Kube) // after caller gone: it keeps its connection to the device
 	t.Run("verbs", func(t *testing.T) {
 		for verb, f := range map[string]func(*testing.T){
 			"logs": n.testLogs, "follow": n.testFollow, "exec": n.testExec, "cp": n.testCopy, "attach": n.testAttach,
@@ -62,8 +65,6 @@ func TestTunnel(t *testing.T) {
 			t.Run(verb, func(t *testing.T) { t.Parallel(); f(t) })
 		}
 	})
-	t.Run("caller gone", n.testCallerGone)
-	t.Run("certificate", func(t *testing.T) { n.testTunnelCertificate(t, network.Host, port) })
 	t.Run("Prometheus", n.testPrometheus)
 	t.Run("offline", n.testTunnelOffline)
 	t.Run("link cut", func(t *testing.T) { n.testTunnelCut(t, network) })
