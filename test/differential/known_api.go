@@ -460,5 +460,11 @@ func knownNode() []Allowed {
 			Right: `v1\.\d+\.\d+-edgecore-v.*`,
 			Row:   "`kubeletVersion` of the Node",
 		},
+		{
+			Path:  `node\.status\.daemonEndpoints\.kubeletEndpoint\.Port`,
+			Left:  "0",
+			Right: `\d{5}`,
+			Row:   "address and kubelet port of the Node",
+		},
 	}
 }

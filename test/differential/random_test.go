@@ -157,11 +157,12 @@ func withoutServers(spec *v1.PodSpec) {
 	})
 }
 
-// endsBeforeProbes has containers that end after a second do so before a probe may end them: both in the same moment
-// would leave to chance which of them is first.
+// endsBeforeProbes has containers that end after a second or two do so before a probe may end them: both in the same
+// moment would leave to chance which of them is first.
 func endsBeforeProbes(spec *v1.PodSpec) {
 	eachContainer(spec, func(c *v1.Container) {
-		if !strings.Contains(strings.Join(c.Command, " "), "sleep 1; exit") {
+		command := strings.Join(c.Command, " ")
+		if !strings.Contains(command, "sleep 1; exit") && !strings.HasSuffix(command, "sleep 2") {
 			return
 		}
 		for _, probe := range []*v1.Probe{c.StartupProbe, c.LivenessProbe} {
