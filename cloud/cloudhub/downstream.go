@@ -26,6 +26,9 @@ type Object struct {
 	JSON json.RawMessage
 	// Deleting is set for an object with a deletion timestamp.
 	Deleting bool
+	// After names an object that a node must be sent first if both are due; zero is none. KubeEdge's edgecore refuses a
+	// device for good if it comes before its model.
+	After resource.Key
 }
 
 // Downstream decides which objects each node must have. It answers from memory, but may ask the API server about an

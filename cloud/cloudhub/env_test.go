@@ -40,6 +40,7 @@ type cluster struct {
 	objects map[string]map[resource.Key]*Object
 	order   map[string][]resource.Key
 	failing map[resource.Key]error
+	after   map[string]string      // names of objects -> the object that must come first
 	asked   func()                 // called when it is asked what a node is to have; may be nil
 	lookup  func(key resource.Key) // called when it is asked for an object; may be nil
 }
@@ -47,7 +48,7 @@ type cluster struct {
 func newCluster() *cluster {
 	return &cluster{
 		objects: map[string]map[resource.Key]*Object{}, order: map[string][]resource.Key{},
-		failing: map[resource.Key]error{},
+		failing: map[resource.Key]error{}, after: map[string]string{},
 	}
 }
 
@@ -80,7 +81,15 @@ func (c *cluster) Object(node string, key resource.Key) (*Object, error) {
 		return nil, nil
 	}
 	cp := *o
+	cp.After, _ = resource.Parse(c.after[key.String()])
 	return &cp, nil
+}
+
+// require has an object come after another.
+func (c *cluster) require(name, first string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.after[name] = first
 }
 
 // set changes an object of a node, and tells the hub.

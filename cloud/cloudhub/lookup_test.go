@@ -1,6 +1,7 @@
 package cloudhub
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -64,6 +65,64 @@ func TestSlowLookups(t *testing.T) {
 				}
 				close(hang)
 				settled(t, c, e)
+			})
+		})
+	}
+}
+
+// TestAfter: an object that must come after another waits for it if its lookup is slow or fails once, and does without
+// it if it does not exist or cannot be looked up.
+func TestAfter(t *testing.T) {
+	t.Parallel()
+	const model, device = "default/configmap/model", "default/pod/device"
+	tests := map[string]struct {
+		slow, missing bool
+		failures      int
+		want          []string
+	}{
+		"slow":            {slow: true, want: []string{"model", "device"}},
+		"fails once":      {failures: 1, want: []string{"model", "device"}},
+		"fails each time": {failures: 1000, want: []string{"device"}},
+		"does not exist":  {missing: true, want: []string{"device"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := startInMemory(t, nil)
+				e := newEdge(t, "n1").dialUpstream(c)
+				settled(t, c, e)
+				c.cluster.lookup = func(key resource.Key) {
+					if key.Name != "model" {
+						return
+					}
+					if test.slow {
+						time.Sleep(20 * patience)
+					}
+					if test.failures--; test.failures < 0 {
+						c.cluster.fail(model, nil)
+					}
+				}
+				if test.failures > 0 {
+					c.cluster.fail(model, errors.New("injected"))
+				}
+				if !test.missing {
+					c.cluster.set("n1", model, "u-model", "a")
+				}
+				c.cluster.require(device, model)
+				c.cluster.set("n1", device, "u-device", "a")
+				wait.True(t, "the device", func() bool { return e.holds()[device] == "u-device/a" })
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				var got []string
+				for _, m := range e.got {
+					if key, ok := resource.Parse(m.Route.Resource); ok == nil {
+						got = append(got, key.Name)
+					}
+				}
+				if !slices.Equal(got, test.want) {
+					t.Errorf("the node was sent %q, want %q", got, test.want)
+				}
 			})
 		})
 	}

@@ -227,6 +227,12 @@ func (s *session) push(l lookup) {
 	key, object := l.key, l.object
 	now := time.Now()
 	s.mu.Lock()
+	if l.err == nil && object != nil && s.queue.Awaited(object.After) {
+		s.later = append(s.later, l)
+		s.mu.Unlock()
+		return
+	}
+	s.looked, s.later = append(s.looked, s.later...), nil // this may be what they wait for
 	if _, held := s.queue.Held(key); !held && l.err == nil && object != nil && !l.recorded && !s.features.Inventory {
 		l.err = errNotRecorded
 	}

@@ -81,6 +81,7 @@ type session struct {
 	lookups, doubtfulLookups int
 	lookedUp                 time.Time
 	looked                   []lookup
+	later                    []lookup // finished ones that another object must precede
 	ended                    bool
 	pendingInventory         *inventoryReply // the inventory that must be answered
 	answers                  []answer

@@ -30,10 +30,7 @@ func deviceChanges(old, now *devices.Device) []change {
 		if d == nil || d.Spec.NodeName == "" {
 			continue
 		}
-		model := resource.Key{
-			Namespace: d.Namespace, Type: resource.TypeDeviceModel, Name: d.Spec.DeviceModelRef.Name,
-		}
-		changes := []change{{d.Spec.NodeName, model}, {d.Spec.NodeName, deviceKey(d)}}
+		changes := []change{{d.Spec.NodeName, modelKey(d)}, {d.Spec.NodeName, deviceKey(d)}}
 		if d == old { // a model goes after its device
 			changes[0], changes[1] = changes[1], changes[0]
 		}
@@ -53,6 +50,11 @@ func contains(list []change, one change) bool {
 		}
 	}
 	return false
+}
+
+// modelKey returns the key of a device's model; without a name, it has none.
+func modelKey(d *devices.Device) resource.Key {
+	return resource.Key{Namespace: d.Namespace, Type: resource.TypeDeviceModel, Name: d.Spec.DeviceModelRef.Name}
 }
 
 func deviceKey(d *devices.Device) resource.Key {

@@ -188,7 +188,7 @@ func TestDownstream(t *testing.T) {
 	for _, ref := range e.Desired("n1") {
 		keys = append(keys, ref.Key.String()+" "+ref.Kind+" "+string(ref.UID))
 	}
-	want := []string{"shop/device/sensor Device u1", "shop/devicemodel/m DeviceModel um"}
+	want := []string{"shop/devicemodel/m DeviceModel um", "shop/device/sensor Device u1"}
 	if diff := cmp.Diff(want, keys); diff != "" {
 		t.Errorf("objects of n1 (-want +got):\n%s", diff)
 	}
@@ -198,6 +198,9 @@ func TestDownstream(t *testing.T) {
 	obj, err := e.Object("n1", resource.Key{Namespace: "shop", Type: "device", Name: "sensor"})
 	if err != nil || obj == nil {
 		t.Fatalf("Object = %v, %v; want the device", obj, err)
+	}
+	if got := obj.After.String(); got != "shop/devicemodel/m" {
+		t.Errorf("the device comes after %q, want its model", got)
 	}
 	var sent devices.Device
 	if err := json.Unmarshal(obj.JSON, &sent); err != nil {

@@ -31,11 +31,11 @@ func (c *Controller) Desired(node string) []cloudhub.Ref {
 	var out []cloudhub.Ref
 	seen := map[string]bool{}
 	for _, d := range c.caches.on(node) {
-		out = append(out, refTo(resource.TypeDevice, devices.KindDevice, &d.ObjectMeta))
 		if m := c.caches.model(d.Namespace, d.Spec.DeviceModelRef.Name); m != nil && !seen[modelOf(d)] {
 			seen[modelOf(d)] = true
 			out = append(out, refTo(resource.TypeDeviceModel, devices.KindDeviceModel, &m.ObjectMeta))
 		}
+		out = append(out, refTo(resource.TypeDevice, devices.KindDevice, &d.ObjectMeta))
 	}
 	return out
 }
@@ -60,8 +60,12 @@ func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, er
 		if d == nil || d.Spec.NodeName != node {
 			return nil, nil
 		}
-		return toSend(key, devices.KindDevice, &d.ObjectMeta, withoutForbidden(d, c.caches.model(d.Namespace,
+		o, err := toSend(key, devices.KindDevice, &d.ObjectMeta, withoutForbidden(d, c.caches.model(d.Namespace,
 			d.Spec.DeviceModelRef.Name)))
+		if err == nil {
+			o.After = modelKey(d)
+		}
+		return o, err
 	case resource.TypeDeviceModel:
 		used := slices.ContainsFunc(c.caches.of(key.Namespace, key.Name), func(d *devices.Device) bool {
 			return d.Spec.NodeName == node

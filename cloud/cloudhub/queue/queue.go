@@ -393,6 +393,21 @@ func (q *Queue) Drop(key resource.Key) {
 	q.forgetIfDone(key)
 }
 
+// awaitedFailures is how many failed lookups of an object others wait out that must be sent after it.
+const awaitedFailures = 3
+
+// Awaited reports whether a key that the peer does not hold is about to be sent. Once its lookup has failed a few
+// times, it is not: what needs it goes without it then.
+func (q *Queue) Awaited(key resource.Key) bool {
+	if _, held := q.held[key]; held || q.flights[key] != nil {
+		return false
+	}
+	_, queued := q.queued[key]
+	_, inTurn := q.turns[key]
+	r := q.retries[key]
+	return (queued || inTurn || r != nil && r.waiting) && (r == nil || r.failures <= awaitedFailures)
+}
+
 // Fail ends a key's turn if the lookup failed: the key returns later. It returns how often the key had failed before.
 func (q *Queue) Fail(key resource.Key, now time.Time) (failures int) {
 	changed := q.endTurn(key)
