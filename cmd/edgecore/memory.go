@@ -19,12 +19,19 @@ const (
 	// trimPeriod is how often the agent checks whether to return memory to the kernel; a smaller heap counts as
 	// trimHeap.
 	trimPeriod = time.Minute
-	trimHeap   = 20 << 20
+	trimHeap   = 8 << 20
+	// processors is how many threads may run Go code at once. What Go keeps for each takes up to 1 MB. With one, 30
+	// pods start 4 % later with 8 % less processor time. How fast pods start depends on the container runtime, not on
+	// the agent, so it needs no more than two.
+	processors = 2
 )
 
-// limitMemory configures Go's runtime for a device with little memory, unless the environment (GOGC, GODEBUG) does. It
-// turns off the recording of allocations, whose table takes 1.5 MB.
+// limitMemory configures Go's runtime for a device with little memory, unless the environment (GOGC, GOMAXPROCS,
+// GODEBUG) does. It turns off the recording of allocations, whose table takes 1.5 MB.
 func limitMemory() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(min(processors, runtime.GOMAXPROCS(0)))
+	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -37,6 +44,6 @@ func limitMemory() {
 // wait waits for its end.
 func trimMemory(ctx context.Context) (wait func()) {
 	var wg sync.WaitGroup
-	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true}) })
+	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true, Caches: true}) })
 	return wg.Wait
 }
