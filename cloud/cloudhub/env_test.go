@@ -128,6 +128,20 @@ func (c *cluster) set(node, name, uid, spec string) *Object {
 	return o
 }
 
+// status changes the status of a pod of a node, and tells the hub.
+func (c *cluster) status(node, name string) (version string) {
+	key, _ := resource.Parse(name)
+	c.mu.Lock()
+	c.rv++
+	version = fmt.Sprint(c.rv)
+	o := *c.objects[node][key]
+	o.ResourceVersion = version
+	c.objects[node][key] = &o
+	c.mu.Unlock()
+	c.hub.StatusChanged(node, key)
+	return version
+}
+
 func (c *cluster) remove(node, name string) {
 	key, err := resource.Parse(name)
 	if err != nil {
@@ -569,6 +583,25 @@ func (e *edge) setMute(mute bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mute = mute
+}
+
+// received is how often an object was sent.
+func (e *edge) received(name string) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, m := range e.got {
+		if m.Route.Resource == name {
+			n++
+		}
+	}
+	return n
+}
+
+// version is the resource version of what the edge has stored.
+func (e *edge) version(name string) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rvs[name]
 }
 
 func (e *edge) holds() map[string]string {

@@ -272,6 +272,14 @@ func (h *Hub) Changed(node string, key resource.Key) {
 	}
 }
 
+// StatusChanged reports that nothing but the status of a node's pod changed. Our edgecores need not know. It never
+// blocks.
+func (h *Hub) StatusChanged(node string, pod resource.Key) {
+	if s := h.session(node); s != nil {
+		s.statusChanged(pod)
+	}
+}
+
 // Holds records that a node holds an object, whatever was sent to it: the node must delete it if it must not have it.
 // Objects beyond what a node can hold are ignored. It never blocks.
 func (h *Hub) Holds(node string, key resource.Key, uid types.UID) {

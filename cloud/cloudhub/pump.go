@@ -94,6 +94,7 @@ func (s *session) pump() {
 
 // lookUp finds out what the node must have of an object. It reports whether the caller is still the pump afterwards.
 func (s *session) lookUp(l lookup) bool {
+	s.sending(l.key)
 	relief := time.AfterFunc(patience, s.onSlowLookup)
 	l.object, l.err = s.hub.opts.Downstream.Object(s.node, l.key)
 	if l.err == nil && l.object != nil {
@@ -270,8 +271,39 @@ func desiredState(object *Object) *queue.Desired {
 	}
 }
 
+// staleWindow is how long a KubeEdge edgecore may take to store a pod that it was sent, also again.
+const staleWindow = time.Minute
+
+// sending records when a KubeEdge edgecore is sent a pod.
+func (s *session) sending(key resource.Key) {
+	if s.features.Inventory || key.Type != resource.TypePod {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.podsSent == nil {
+		s.podsSent = map[resource.Key]time.Time{}
+	}
+	s.podsSent[key] = time.Now()
+}
+
+// statusChanged sends a pod again if a KubeEdge edgecore may store it with an older status than the API's: it reports
+// only what differs from the stored status, and so would keep back what it believes the API to have.
+func (s *session) statusChanged(pod resource.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sent, ok := s.podsSent[pod]
+	if ok && time.Since(sent) < staleWindow {
+		s.queue.Refresh(pod)
+		s.kick()
+		return
+	}
+	delete(s.podsSent, pod)
+}
+
 // send writes the message of an action.
 func (s *session) send(key resource.Key, act queue.Action, object *Object) {
+	s.sending(key)
 	var m *model.Message
 	if object != nil && act.Op != queue.Delete {
 		s.hub.kinds.saw(object.Ref)

@@ -81,7 +81,8 @@ type session struct {
 	lookups, doubtfulLookups int
 	lookedUp                 time.Time
 	looked                   []lookup
-	later                    []lookup // finished ones that another object must precede
+	later                    []lookup                   // finished ones that another object must precede
+	podsSent                 map[resource.Key]time.Time // only for KubeEdge's edgecores
 	ended                    bool
 	pendingInventory         *inventoryReply // the inventory that must be answered
 	answers                  []answer

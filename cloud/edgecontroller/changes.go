@@ -19,6 +19,8 @@ import (
 type Hub interface {
 	// Changed marks an object of a node as new, changed or deleted. It never blocks.
 	Changed(node string, key resource.Key)
+	// StatusChanged reports that nothing but the status of a node's pod changed. It never blocks.
+	StatusChanged(node string, key resource.Key)
 	// Holds reports that a node has an object that the hub may not know of.
 	Holds(node string, key resource.Key, uid types.UID)
 	// RequestStatus asks a node to report a pod's status again. It returns false if the node is not connected, or
@@ -163,6 +165,10 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 	changes := podChanges(old, now)
 	for _, ch := range changes {
 		c.hub.Changed(ch.node, ch.key)
+	}
+	if len(changes) == 0 && old != nil && now != nil && old.ResourceVersion != now.ResourceVersion &&
+		now.Spec.NodeName != "" {
+		c.hub.StatusChanged(now.Spec.NodeName, podKey(now))
 	}
 	if now != nil {
 		c.tolerations.podChanged(now)

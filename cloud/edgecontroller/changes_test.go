@@ -229,10 +229,14 @@ func TestEventsOfServices(t *testing.T) {
 		t.Errorf("the last pod goes (-want +got):\n%s", diff)
 	}
 	status := testPod("e1", "ns", "a")
-	status.Status.Phase = v1.PodRunning
+	status.Status.Phase, status.ResourceVersion = v1.PodRunning, "77"
 	w.podEvent(pod, status)
+	w.podEvent(pod, pod)
 	if got := w.hub.take(); got != nil {
 		t.Errorf("a change of status notifies %v, want nothing", got)
+	}
+	if got, want := w.hub.statuses, []string{"e1 ns/pod/a"}; !slices.Equal(got, want) {
+		t.Errorf("statuses of %v are said to have changed, want %v", got, want)
 	}
 }
 

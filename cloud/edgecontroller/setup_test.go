@@ -129,6 +129,7 @@ func (a *api) seen() []string {
 type notes struct {
 	mu           sync.Mutex
 	changed      []string
+	statuses     []string // of pods that changed in nothing else
 	disconnected []string
 	recorded     []cloudhub.Record
 	// asked are the pods whose status nodes are to report again; deaf: no node can be asked.
@@ -156,6 +157,12 @@ func (n *notes) Changed(node string, key resource.Key) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.changed = append(n.changed, node+" "+key.String())
+}
+
+func (n *notes) StatusChanged(node string, key resource.Key) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.statuses = append(n.statuses, node+" "+key.String())
 }
 
 func (n *notes) Holds(node string, key resource.Key, _ types.UID) { n.Changed(node, key) }

@@ -92,6 +92,8 @@ func (h *hub) Changed(node string, key resource.Key) {
 	h.changed[node+" "+key.String()]++
 }
 
+func (h *hub) StatusChanged(string, resource.Key) {}
+
 func (h *hub) Holds(node string, key resource.Key, _ types.UID) { h.Changed(node, key) }
 
 func (h *hub) RequestStatus(string, resource.Key, types.UID) bool { return false }

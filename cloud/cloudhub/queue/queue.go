@@ -68,6 +68,7 @@ type Queue struct {
 	retries map[resource.Key]*retry
 	syncing map[resource.Key]struct{}
 	turns   map[resource.Key]bool // keys between Next and Take or Fail; true: changed since
+	refresh map[resource.Key]struct{}
 	// doubts are keys that only the peer has named. Queued ones are in doubtful instead of order, which may list others
 	// as well; inDoubt counts them.
 	doubts   map[resource.Key]struct{}
@@ -102,6 +103,25 @@ func (q *Queue) enqueue(key resource.Key) {
 		return
 	}
 	q.push(key)
+}
+
+// Refresh queues a key whose object has a newer resource version that the peer should get, although nothing else of the
+// object changed.
+func (q *Queue) Refresh(key resource.Key) {
+	if q.refresh == nil {
+		q.refresh = map[resource.Key]struct{}{}
+	}
+	q.refresh[key] = struct{}{}
+	q.enqueue(key)
+}
+
+// refreshed ends what Refresh asks for. It reports whether the peer, which holds held, is to get want.
+func (q *Queue) refreshed(key resource.Key, held State, want *Desired) bool {
+	_, asked := q.refresh[key]
+	if delete(q.refresh, key); len(q.refresh) == 0 {
+		q.refresh = nil
+	}
+	return asked && want != nil && newer(want.ResourceVersion, held.ResourceVersion)
 }
 
 // Holds records that the peer claims to hold an object. Known objects stay as they are; an unknown one becomes
@@ -303,6 +323,9 @@ func (q *Queue) Take(key resource.Key, want *Desired, newID func() string, now t
 	} else {
 		act.Op = Decide(nil, want)
 	}
+	if !changed && q.refreshed(key, held, want) && act.Op == None {
+		act.Op = Update
+	}
 	switch act.Op {
 	case None:
 		if want != nil && (held.Version == want.Version || held.ResourceVersion == want.ResourceVersion) {
@@ -388,6 +411,7 @@ func (q *Queue) Drop(key resource.Key) {
 	delete(q.held, key)
 	delete(q.others, key)
 	delete(q.retries, key)
+	delete(q.refresh, key)
 	q.unqueue(key)
 	q.trust(key)
 	q.forgetIfDone(key)
