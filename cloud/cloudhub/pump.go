@@ -245,6 +245,9 @@ func (s *session) push(l lookup) {
 		}
 		return
 	}
+	if object == nil {
+		delete(s.podsSent, key)
+	}
 	want := desiredState(object)
 	if held, ok := s.queue.Held(key); ok && key.Type == resource.TypeNode && (want == nil || want.UID != held.UID) {
 		s.queue.Drop(key) // a node's deletion is never sent (docs/wire.md, Registration)
@@ -274,7 +277,7 @@ func desiredState(object *Object) *queue.Desired {
 // staleWindow is how long a KubeEdge edgecore may take to store a pod that it was sent, also again.
 const staleWindow = time.Minute
 
-// sending records when a KubeEdge edgecore is sent a pod.
+// sending records when a KubeEdge edgecore is sent a pod, or may be. push forgets pods that the node must not have.
 func (s *session) sending(key resource.Key) {
 	if s.features.Inventory || key.Type != resource.TypePod {
 		return
@@ -303,9 +306,9 @@ func (s *session) statusChanged(pod resource.Key) {
 
 // send writes the message of an action.
 func (s *session) send(key resource.Key, act queue.Action, object *Object) {
-	s.sending(key)
 	var m *model.Message
 	if object != nil && act.Op != queue.Delete {
+		s.sending(key)
 		s.hub.kinds.saw(object.Ref)
 		m = pushMessage(key, act, object.JSON, object.APIVersion, object.Kind)
 	} else {

@@ -82,7 +82,7 @@ type session struct {
 	lookedUp                 time.Time
 	looked                   []lookup
 	later                    []lookup                   // finished ones that another object must precede
-	podsSent                 map[resource.Key]time.Time // only for KubeEdge's edgecores
+	podsSent                 map[resource.Key]time.Time // when pods were sent last; only for KubeEdge's edgecores
 	ended                    bool
 	pendingInventory         *inventoryReply // the inventory that must be answered
 	answers                  []answer

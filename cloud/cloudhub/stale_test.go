@@ -54,6 +54,15 @@ func TestStaleStatus(t *testing.T) {
 				if now := e.received(pod); now != sent {
 					t.Errorf("the pod was sent %d times without a change, want none", now-sent)
 				}
+				c.cluster.remove("n1", pod)
+				c.hub.Holds("n1", resource.Key{Namespace: "default", Type: "pod", Name: "invented"}, "u")
+				settled(t, c, e)
+				s := c.hub.session("n1")
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if len(s.podsSent) > 0 {
+					t.Errorf("cloudcore remembers when it sent %v, want nothing of pods that are gone", s.podsSent)
+				}
 			})
 		})
 	}

@@ -67,8 +67,8 @@ type Queue struct {
 	ids     map[string]resource.Key
 	retries map[resource.Key]*retry
 	syncing map[resource.Key]struct{}
-	turns   map[resource.Key]bool // keys between Next and Take or Fail; true: changed since
-	refresh map[resource.Key]struct{}
+	turns   map[resource.Key]bool     // keys between Next and Take or Fail; true: changed since
+	refresh map[resource.Key]struct{} // of which the peer should get a newer resource version
 	// doubts are keys that only the peer has named. Queued ones are in doubtful instead of order, which may list others
 	// as well; inDoubt counts them.
 	doubts   map[resource.Key]struct{}
