@@ -44,6 +44,6 @@ func limitMemory() {
 // wait waits for its end.
 func trimMemory(ctx context.Context) (wait func()) {
 	var wg sync.WaitGroup
-	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true, Caches: true}) })
+	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true}) })
 	return wg.Wait
 }

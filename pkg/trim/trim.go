@@ -4,7 +4,6 @@ package trim
 
 import (
 	"context"
-	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -23,9 +22,6 @@ type Options struct {
 	Heap uint64
 	// First makes the first check return all idle memory: startup is over then.
 	First bool
-	// Caches has what Go keeps for each processor returned as well: above all, stacks of goroutines that have ended.
-	// The program then runs on one processor during the collection, so this is for small heaps only.
-	Caches bool
 }
 
 // Run returns memory until ctx ends.
@@ -45,18 +41,9 @@ func Run(ctx context.Context, opts Options) {
 		if !first && !isWorthwhile(free, objects, live, opts.Heap) {
 			continue
 		}
-		giveBack(opts.Caches)
+		debug.FreeOSMemory()
 		klog.V(3).InfoS("Gave memory back", "idle", free, "garbage", objects-min(live, objects))
 	}
-}
-
-// giveBack collects and returns memory.
-func giveBack(caches bool) {
-	if caches {
-		// what a processor that goes has cached, goes to where the collection finds it
-		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	}
-	debug.FreeOSMemory()
 }
 
 // isWorthwhile reports whether enough memory is idle or garbage to be worth a collection. All in bytes: idle is the
