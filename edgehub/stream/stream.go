@@ -167,10 +167,10 @@ func (t *tunnel) find(id uint64) *connection {
 
 // cut ends a connection, whatever waits for the kubelet API. removed: the cloud has ended it.
 func (t *tunnel) cut(n *connection, removed bool) {
-	n.End()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n.removed = n.removed || removed
+	n.End() // after removed is set: end tells the cloud otherwise
 	if n.conn != nil {
 		_ = n.conn.Close()
 	}
