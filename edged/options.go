@@ -20,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edged/shutdown"
 	"github.com/edgecore-io/edgecore/edged/statusui"
+	"github.com/edgecore-io/edgecore/pkg/filewatch"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
@@ -29,6 +30,8 @@ import (
 type Options struct {
 	Bus    Bus
 	Health *health.Registry
+	// Watcher watches folders: of manifests, of plugins, of logs that are followed.
+	Watcher *filewatch.Watcher
 
 	NodeName string
 	// NodeIP is the node's address, or one of each family with a comma between; empty is that of Interface, and without

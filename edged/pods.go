@@ -138,6 +138,7 @@ func (e *Edged) newAdmissions(ctx context.Context) *podadmit.Controller {
 func (e *Edged) newStatic() *source.Static {
 	return source.NewStatic(source.StaticOptions{
 		Dir:      e.opts.StaticPodDir,
+		Watcher:  e.opts.Watcher,
 		NodeName: e.opts.NodeName,
 		Rescan:   e.opts.FileCheck,
 		Known:    func(pods []*v1.Pod) { e.opts.Adopted.StaticPods(pods, source.AnnotationHash) },

@@ -26,7 +26,8 @@ type ports struct {
 func (e *Edged) buildPorts(ctx context.Context) {
 	o := &e.opts
 	e.api = e.newAPI()
-	e.streams = streaming.New(ctx, streaming.Options{Node: e.shown, Runtime: e.client, IdleTimeout: o.StreamIdle})
+	e.streams = streaming.New(ctx, streaming.Options{Node: e.shown, Runtime: e.client, Watcher: o.Watcher,
+		IdleTimeout: o.StreamIdle})
 	e.slis = server.NewSLIs()
 	e.nodeStatus = nodestatus.New(nodestatus.Options{
 		Context:      ctx,

@@ -31,7 +31,7 @@ func (e *Edged) buildStorage(ctx context.Context) (err error) {
 	o := &e.opts
 	e.csi = e.newCSI()
 	e.devices = devices.New(devices.Options{Dir: filepath.Join(o.RootDir, "device-plugins"), Changed: e.devicesChanged})
-	e.plugins = plugins.New(filepath.Join(o.RootDir, "plugins_registry"), map[string]plugins.Handler{
+	e.plugins = plugins.New(filepath.Join(o.RootDir, "plugins_registry"), o.Watcher, map[string]plugins.Handler{
 		plugins.TypeCSI:    e.csi,
 		plugins.TypeDevice: e.devices,
 	})

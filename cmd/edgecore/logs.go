@@ -11,6 +11,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/crilog"
 	"github.com/edgecore-io/edgecore/edged/localpods"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
+	"github.com/edgecore-io/edgecore/pkg/filewatch"
 )
 
 func newLogsCommand(opts *globalOptions) *cobra.Command {
@@ -41,6 +42,8 @@ or the container runtime is stopped.`,
 			if since > 0 {
 				printing.Since = time.Now().Add(-since)
 			}
+			printing.Watcher = filewatch.New()
+			defer printing.Watcher.Close()
 			err = crilog.Print(cmd.Context(), dir, cmd.OutOrStdout(), cmd.ErrOrStderr(), printing)
 			if errors.Is(err, crilog.ErrNoLog) {
 				return fmt.Errorf("pod %q has written no such log yet: %w", args[0], err)

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/edgecore-io/edgecore/edged/localexec"
+	_ "github.com/edgecore-io/edgecore/pkg/noprofile" // at once
 )
 
 func main() {

@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
@@ -26,17 +25,13 @@ const (
 	processors = 2
 )
 
-// limitMemory configures Go's runtime for a device with little memory, unless the environment (GOGC, GOMAXPROCS,
-// GODEBUG) does. It turns off the recording of allocations, whose table takes 1.5 MB.
+// limitMemory configures Go's runtime for a device with little memory, unless the environment (GOGC, GOMAXPROCS) does.
 func limitMemory() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(min(processors, runtime.GOMAXPROCS(0)))
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
-	}
-	if !strings.Contains(os.Getenv("GODEBUG"), "memprofilerate=") {
-		runtime.MemProfileRate = 0
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/store/copies"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/configreload"
+	"github.com/edgecore-io/edgecore/pkg/filewatch"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/logdedup"
 	"github.com/edgecore-io/edgecore/pkg/sdnotify"
@@ -127,6 +128,8 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 	}
+	watcher := filewatch.New()
+	defer watcher.Close()
 	var pods *edged.Module
 	var local *server.Local // for KubeEdge's cloudcore
 	var stream edgehub.StreamOptions
@@ -154,6 +157,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 		opts.Bus, opts.Health, opts.StoreDamaged, opts.ClockBound = bus, conditions, damaged, bound
+		opts.Watcher = watcher
 		if opts.Adopted, err = adopt.FromStore(ctx, db); err != nil {
 			klog.ErrorS(err, "Containers of the migration may be restarted")
 		}
@@ -180,6 +184,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	}
 	end := configreload.Start(ctx, told, configreload.Options{
 		File:       file,
+		Watcher:    watcher,
 		Started:    cfg,
 		Conditions: conditions,
 		Apply:      newReloader(cfg, pods, hub).Apply,

@@ -14,8 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
+	"github.com/edgecore-io/edgecore/pkg/filewatch/filewatchtest"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -129,7 +128,8 @@ func TestFollow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var out safeBuffer
 	ended := make(chan error, 1)
-	go func() { ended <- Print(ctx, dir, &out, &out, Options{Tail: -1, Follow: true}) }()
+	opts := Options{Tail: -1, Follow: true, Watcher: filewatchtest.New(t)}
+	go func() { ended <- Print(ctx, dir, &out, &out, opts) }()
 	want := ""
 	expect := func(text string) {
 		t.Helper()
@@ -172,7 +172,10 @@ func TestFollowAttempt(t *testing.T) {
 		return false
 	}
 	caught := make(chan struct{}, 100)
-	opts := Options{Tail: -1, Follow: true, Caught: func() error { caught <- struct{}{}; return nil }}
+	opts := Options{
+		Tail: -1, Follow: true, Watcher: filewatchtest.New(t),
+		Caught: func() error { caught <- struct{}{}; return nil },
+	}
 	ended := make(chan error, 1)
 	go func() {
 		ended <- PrintAttempt(t.Context(), current, &out, nil, opts, alive)
@@ -195,7 +198,7 @@ func TestFollowAttempt(t *testing.T) {
 }
 
 // TestLastWords: what a runtime writes until lastWords after the container ended is printed. Nothing shortens that
-// time: neither a file event, nor an error of the watch, nor the periodic check.
+// time: neither a change, nor the periodic check.
 func TestLastWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "0.log")
@@ -206,7 +209,7 @@ func TestLastWords(t *testing.T) {
 		}
 		defer func() { f.Close() }()
 		var out safeBuffer
-		watch := &fsnotify.Watcher{Events: make(chan fsnotify.Event, 1), Errors: make(chan error, 1)}
+		changed := make(chan struct{}, 1)
 		var ended time.Time
 		looks := 0
 		alive := func() bool {
@@ -214,8 +217,7 @@ func TestLastWords(t *testing.T) {
 				return true // the periodic check asks again
 			}
 			time.Sleep(followCheck) // the next check is due when this returns
-			watch.Events <- fsnotify.Event{Name: path, Op: fsnotify.Write}
-			watch.Errors <- fsnotify.ErrEventOverflow
+			changed <- struct{}{}
 			ended = time.Now()
 			time.AfterFunc(lastWords-1, func() {
 				if err := add(path, entry(2, "stdout F last words")); err != nil {
@@ -226,7 +228,7 @@ func TestLastWords(t *testing.T) {
 		}
 		p := &printer{ctx: t.Context(), out: &out, opts: Options{Tail: -1, Follow: true}}
 		course := course{newest: func() (string, error) { return path, nil }, alive: alive}
-		if err := p.followEvents(t.Context(), &f, course, watch); err != nil {
+		if err := p.followEvents(t.Context(), &f, course, changed); err != nil {
 			t.Error(err)
 		}
 		if got, want := out.String(), "one\nlast words\n"; got != want {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
+	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/logdir"
 )
@@ -22,20 +22,16 @@ const (
 // follow prints what is there and what is written later: to this file, to the one that takes its place, to the next
 // attempt.
 func (p *printer) follow(ctx context.Context, f **os.File, c course) error {
-	watch, err := fsnotify.NewWatcher()
-	if err != nil {
-		return err
+	folders := p.opts.Watcher.Folders()
+	defer folders.Close()
+	if err := folders.Watch(filepath.Dir((*f).Name())); err != nil {
+		klog.V(2).InfoS("Log not watched; it is read periodically", "every", followCheck, "err", err)
 	}
-	defer watch.Close()
-	dir := filepath.Dir((*f).Name())
-	if err := watch.Add(dir); err != nil {
-		return err
-	}
-	return p.followEvents(ctx, f, c, watch)
+	return p.followEvents(ctx, f, c, folders.Changed())
 }
 
-// followEvents prints what is there, and again at each event of the watch and every followCheck.
-func (p *printer) followEvents(ctx context.Context, f **os.File, c course, watch *fsnotify.Watcher) error {
+// followEvents prints what is there, and again after each change and every followCheck.
+func (p *printer) followEvents(ctx context.Context, f **os.File, c course, changed <-chan struct{}) error {
 	check := time.NewTicker(followCheck)
 	defer check.Stop()
 	ending := false
@@ -70,8 +66,7 @@ func (p *printer) followEvents(ctx context.Context, f **os.File, c course, watch
 		case <-ctx.Done():
 			return nil
 		case <-last:
-		case <-pick(last == nil, watch.Events):
-		case <-pick(last == nil, watch.Errors):
+		case <-pick(last == nil, changed):
 		case <-pick(last == nil, check.C):
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/edgecore-io/edgecore/edged/logdir"
+	"github.com/edgecore-io/edgecore/pkg/filewatch/filewatchtest"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -91,8 +92,9 @@ func TestHostileFiles(t *testing.T) {
 			dir, secretFile := hostileDir(t)
 			write(t, filepath.Join(dir, "0.log"), "of the container\n")
 			plant(t, dir, secretFile)
+			watcher := filewatchtest.New(t)
 			for _, follow := range []bool{false, true} {
-				opts := Options{Tail: -1, Follow: follow}
+				opts := Options{Tail: -1, Follow: follow, Watcher: watcher}
 				ctx, cancel := context.WithCancel(t.Context())
 				opts.Caught = func() error { cancel(); return nil }
 				var out bytes.Buffer
@@ -141,7 +143,10 @@ func TestHostileSuccessor(t *testing.T) {
 			write(t, path, entry(1, "stdout F one"))
 			caught, ended := make(chan struct{}, 100), make(chan error, 1)
 			var out safeBuffer
-			opts := Options{Tail: -1, Follow: true, Caught: func() error { caught <- struct{}{}; return nil }}
+			opts := Options{
+				Tail: -1, Follow: true, Watcher: filewatchtest.New(t),
+				Caught: func() error { caught <- struct{}{}; return nil },
+			}
 			go func() { ended <- PrintAttempt(t.Context(), path, &out, &out, opts, func() bool { return true }) }()
 			wait.Receive(t, "the log to be printed", caught)
 			tmp := filepath.Join(dir, "tmp")
@@ -165,7 +170,7 @@ func TestHostileSize(t *testing.T) {
 	}
 	for name, opts := range map[string]Options{
 		"from the beginning": {Tail: -1, Since: time.Time{}}, "from the end": {Tail: 10},
-		"followed": {Tail: 10, Follow: true},
+		"followed": {Tail: 10, Follow: true, Watcher: filewatchtest.New(t)},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		out := writerFunc(func(p []byte) (int, error) {

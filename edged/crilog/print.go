@@ -15,12 +15,15 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/edged/logdir"
+	"github.com/edgecore-io/edgecore/pkg/filewatch"
 )
 
 // Options say what to print of a log.
 type Options struct {
 	// Follow goes on with what is written later, over rotations; Print goes on over restarts, too.
 	Follow bool
+	// Watcher tells of what is written; Follow needs it.
+	Watcher *filewatch.Watcher
 	// Tail is how many of the last lines to begin with; below 0 all of them.
 	Tail int64
 	// Since leaves out what is older; zero leaves out nothing.

@@ -13,7 +13,6 @@ package plugins
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -23,8 +22,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/filewatch"
 )
 
 // The types of plugins, as they name themselves.
@@ -54,6 +54,7 @@ const (
 // Watcher watches the folder of registrations.
 type Watcher struct {
 	dir      string
+	watcher  *filewatch.Watcher
 	handlers map[string]Handler
 
 	sockets map[string]*socket // by path; of Run's goroutine only
@@ -87,9 +88,9 @@ type stamp struct {
 }
 
 // New makes a watcher of dir, which is made when it is missing. handlers are by type.
-func New(dir string, handlers map[string]Handler) *Watcher {
+func New(dir string, watcher *filewatch.Watcher, handlers map[string]Handler) *Watcher {
 	return &Watcher{
-		dir: dir, handlers: handlers, sockets: map[string]*socket{},
+		dir: dir, watcher: watcher, handlers: handlers, sockets: map[string]*socket{},
 		holders: map[plugin][]holder{}, coming: map[plugin]int{}, left: map[plugin]holder{},
 	}
 }
@@ -103,44 +104,28 @@ func (w *Watcher) Run(ctx context.Context) error {
 			<-s.done
 		}
 	}()
-	events, err := fsnotify.NewWatcher()
-	if err != nil {
-		klog.ErrorS(err, "No file events for plugins; their folder is read periodically", "folder", w.dir,
-			"every", rescan)
-		return w.poll(ctx, nil)
-	}
-	defer events.Close()
-	return w.poll(ctx, events)
-}
-
-// poll scans the folder whenever something happens in it, and from time to time.
-func (w *Watcher) poll(ctx context.Context, events *fsnotify.Watcher) error {
+	folders := w.watcher.Folders()
+	defer folders.Close()
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
-	var happened chan fsnotify.Event
-	var lost chan error
-	if events != nil {
-		happened, lost = events.Events, events.Errors
-	}
 	for {
-		w.scan(ctx, events)
+		w.scan(ctx, folders)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-happened:
-		case <-lost:
+		case <-folders.Changed():
 		case <-tick.C:
 		}
 	}
 }
 
 // scan compares the sockets that are there with those that were.
-func (w *Watcher) scan(ctx context.Context, events *fsnotify.Watcher) {
+func (w *Watcher) scan(ctx context.Context, folders *filewatch.Folders) {
 	if err := os.MkdirAll(w.dir, 0o750); err != nil {
 		klog.ErrorS(err, "Folder of plugins not made", "folder", w.dir)
 		return
 	}
-	found, err := w.find(events)
+	found, err := w.find(folders)
 	if err != nil {
 		klog.ErrorS(err, "Folder of plugins not read", "folder", w.dir)
 		return
@@ -175,7 +160,7 @@ func (w *Watcher) scan(ctx context.Context, events *fsnotify.Watcher) {
 }
 
 // find returns the sockets below the folder, and watches the folders that it finds.
-func (w *Watcher) find(events *fsnotify.Watcher) (map[string]stamp, error) {
+func (w *Watcher) find(folders *filewatch.Folders) (map[string]stamp, error) {
 	found := map[string]stamp{}
 	err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -189,10 +174,8 @@ func (w *Watcher) find(events *fsnotify.Watcher) (map[string]stamp, error) {
 			if strings.Count(strings.TrimPrefix(path, w.dir), "/") > depth {
 				return fs.SkipDir
 			}
-			if events != nil {
-				if err := events.Add(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					return fmt.Errorf("watch %s: %w", path, err)
-				}
+			if err := folders.Watch(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				klog.V(2).InfoS("Folder of plugins not watched; it is read periodically", "every", rescan, "err", err)
 			}
 			return nil
 		case d.Type()&fs.ModeSocket == 0:

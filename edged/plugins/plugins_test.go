@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/edgecore-io/edgecore/pkg/filewatch/filewatchtest"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -143,8 +144,8 @@ func run(t *testing.T, h *handler) string {
 // start runs a watcher, and returns what stops it.
 func start(t *testing.T, dir string, h *handler) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- New(dir, map[string]Handler{TypeCSI: h}).Run(ctx) }()
+	done, watcher := make(chan error, 1), filewatchtest.New(t)
+	go func() { done <- New(dir, watcher, map[string]Handler{TypeCSI: h}).Run(ctx) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/edgecore-io/edgecore/pkg/filewatch/filewatchtest"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -213,7 +214,7 @@ type folder struct {
 
 func newFolder(t *testing.T) *folder {
 	f := &folder{t: t, dir: t.TempDir(), faults: map[string]string{}}
-	f.Static = NewStatic(StaticOptions{Dir: f.dir, NodeName: "n",
+	f.Static = NewStatic(StaticOptions{Dir: f.dir, Watcher: filewatchtest.New(t), NodeName: "n",
 		Pods: func(pods []*v1.Pod) {
 			f.calls++
 			f.pods = map[string]string{}
@@ -299,7 +300,7 @@ func TestLeftOversArePassedOver(t *testing.T) {
 func TestRunNoticesChanges(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "manifests")
 	got := make(chan []*v1.Pod, 16)
-	s := NewStatic(StaticOptions{Dir: dir, NodeName: "n", Rescan: 50 * time.Millisecond,
+	s := NewStatic(StaticOptions{Dir: dir, Watcher: filewatchtest.New(t), NodeName: "n", Rescan: 50 * time.Millisecond,
 		Pods: func(p []*v1.Pod) { got <- p }, Fault: func(string, error) {}, Warning: func(string, string) {}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

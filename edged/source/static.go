@@ -18,10 +18,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/pkg/filewatch"
 	"github.com/edgecore-io/edgecore/pkg/readdir"
 )
 
@@ -39,6 +39,8 @@ const (
 type StaticOptions struct {
 	// Dir is the folder (or the one file) of manifests. It may be missing, and may come later.
 	Dir string
+	// Watcher tells of changes of the folder.
+	Watcher *filewatch.Watcher
 	// NodeName is put into the pods.
 	NodeName string
 	// Rescan is the period of the safety net; zero is 20 s. It costs a readdir and a stat a file.
@@ -94,11 +96,8 @@ func (s *Static) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch manifests: %w", err)
-	}
-	defer w.Close()
+	folders := s.opts.Watcher.Folders()
+	defer folders.Close()
 	rescan := time.NewTicker(s.opts.Rescan)
 	defer rescan.Stop()
 	quiet := time.NewTimer(0) // the first look is at once
@@ -107,18 +106,13 @@ func (s *Static) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.Events:
-			quiet.Reset(debounce)
-			continue
-		case err := <-w.Errors:
-			klog.V(2).InfoS("Manifest watch lost events; the folder is read again", "dir", s.opts.Dir, "err", err)
+		case <-folders.Changed():
 			quiet.Reset(debounce)
 			continue
 		case <-quiet.C:
 		case <-rescan.C:
 		}
-		// Adding a watch that exists is free; one whose folder was replaced is set up again.
-		if err := w.Add(s.watchDir()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := folders.Watch(s.watchDir()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			klog.V(2).InfoS("Manifest folder cannot be watched; it is read every rescan", "dir", s.opts.Dir, "err", err)
 		}
 		s.Scan()

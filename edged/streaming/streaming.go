@@ -25,6 +25,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/pkg/filewatch"
 )
 
 // Defaults of Options.
@@ -62,6 +63,8 @@ type Node interface {
 type Options struct {
 	Node    Node
 	Runtime Runtime
+	// Watcher tells of what is written to logs that are followed.
+	Watcher *filewatch.Watcher
 	// IdleTimeout is how long a stream may be silent; 0 is DefaultIdleTimeout.
 	IdleTimeout time.Duration
 	// MaxStreams and MaxLogs are how many may be open at once; 0 is DefaultMaxOpen.

@@ -25,6 +25,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/pkg/filewatch/filewatchtest"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -151,7 +152,7 @@ func (d *device) stream(t *testing.T) {
 // serve serves a device's streams and returns the address.
 func serve(t *testing.T, ctx context.Context, d *device, opts Options) (*Server, string) {
 	t.Helper()
-	opts.Node, opts.Runtime = d, d
+	opts.Node, opts.Runtime, opts.Watcher = d, d, filewatchtest.New(t)
 	s := New(ctx, opts)
 	mux := http.NewServeMux()
 	mux.Handle("/exec/{namespace}/{pod}/{container}", s.Exec())

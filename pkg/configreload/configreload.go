@@ -13,10 +13,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/filewatch"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
@@ -27,6 +27,8 @@ const quietFor = 500 * time.Millisecond
 type Options struct {
 	// File is the configuration file.
 	File string
+	// Watcher watches the file.
+	Watcher *filewatch.Watcher
 	// Started is what the agent was started with.
 	Started    *v1alpha2.EdgeCore
 	Conditions *health.Registry
@@ -67,24 +69,17 @@ func Start(ctx context.Context, told <-chan os.Signal, opts Options) (end func()
 
 // run reloads until ctx ends.
 func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
-	watch, err := fsnotify.NewWatcher()
-	if err != nil {
-		klog.ErrorS(err, "Configuration file not watched; SIGHUP has it read", "file", r.File)
-		watch = &fsnotify.Watcher{} // its channels never deliver
-	} else {
-		defer watch.Close()
-	}
+	folders := r.Watcher.Folders()
+	defer folders.Close()
 	quiet := time.NewTimer(quietFor) // also applies changes since the start
 	defer quiet.Stop()
 	last := stampOf(r.File)
 	for {
-		r.watchFolders(watch)
+		r.watchFolders(folders)
 		select {
 		case <-ctx.Done():
 			return
-		case <-watch.Events:
-		case err := <-watch.Errors:
-			klog.V(2).InfoS("Events of the configuration file lost; it is checked again", "file", r.File, "err", err)
+		case <-folders.Changed():
 		case <-told:
 			klog.InfoS("SIGHUP: reading the configuration", "file", r.File)
 			r.reload()
@@ -101,17 +96,14 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 }
 
 // watchFolders watches the file's folder and, if the file is a link, its target's folder: files are replaced, not
-// written in place. Adding a watched folder again has no effect.
-func (r *reloader) watchFolders(watch *fsnotify.Watcher) {
-	folders := []string{filepath.Dir(r.File)}
-	if real, err := filepath.EvalSymlinks(r.File); err == nil && filepath.Dir(real) != folders[0] {
-		folders = append(folders, filepath.Dir(real))
+// written in place.
+func (r *reloader) watchFolders(folders *filewatch.Folders) {
+	dirs := []string{filepath.Dir(r.File)}
+	if real, err := filepath.EvalSymlinks(r.File); err == nil && filepath.Dir(real) != dirs[0] {
+		dirs = append(dirs, filepath.Dir(real))
 	}
-	for _, dir := range folders {
-		if watch.Events == nil {
-			return
-		}
-		if err := watch.Add(dir); err != nil {
+	for _, dir := range dirs {
+		if err := folders.Watch(dir); err != nil {
 			klog.V(2).InfoS("Folder of the configuration not watched; SIGHUP has it read", "dir", dir, "err", err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/filewatch/filewatchtest"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -24,10 +25,13 @@ func aReloader(t *testing.T, text string) (*reloader, *health.Registry, chan *v1
 		t.Fatal(err)
 	}
 	conditions, taken := &health.Registry{}, make(chan *v1alpha2.EdgeCore, 100)
-	opts := Options{File: file, Started: cfg, Conditions: conditions, Apply: func(next *v1alpha2.EdgeCore) error {
-		taken <- next
-		return nil
-	}}
+	opts := Options{
+		File: file, Watcher: filewatchtest.New(t), Started: cfg, Conditions: conditions,
+		Apply: func(next *v1alpha2.EdgeCore) error {
+			taken <- next
+			return nil
+		},
+	}
 	return &reloader{Options: opts, applied: cfg}, conditions, taken
 }
 

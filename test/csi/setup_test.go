@@ -29,6 +29,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/csi"
 	"github.com/edgecore-io/edgecore/edged/plugins"
 	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/pkg/filewatch/filewatchtest"
 	driver "github.com/edgecore-io/edgecore/test/testenv/csi"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -238,7 +239,7 @@ func (n *node) start() {
 			}
 		},
 	})
-	watcher := plugins.New(filepath.Join(n.root, "plugins_registry"),
+	watcher := plugins.New(filepath.Join(n.root, "plugins_registry"), filewatchtest.New(n.t),
 		map[string]plugins.Handler{plugins.TypeCSI: n.Manager})
 	var wg sync.WaitGroup
 	for _, run := range []func(context.Context) error{n.Manager.Run, watcher.Run} {
