@@ -22,6 +22,8 @@ type Options struct {
 	Heap uint64
 	// First makes the first check return all idle memory: startup is over then.
 	First bool
+	// File has the pages of the program's own file unmapped with it; see unmapFile.
+	File bool
 }
 
 // Run returns memory until ctx ends.
@@ -42,6 +44,11 @@ func Run(ctx context.Context, opts Options) {
 			continue
 		}
 		debug.FreeOSMemory()
+		if opts.File {
+			if err := unmapFile(); err != nil {
+				klog.V(2).InfoS("Pages of the program's file stay resident", "err", err)
+			}
+		}
 		klog.V(3).InfoS("Gave memory back", "idle", free, "garbage", objects-min(live, objects))
 	}
 }
