@@ -11,5 +11,15 @@ __attribute__((constructor)) static void one_heap(void) {
 	mallopt(M_ARENA_MAX, 1);
 #endif
 }
+
+static void trim_heap(void) {
+#ifdef __GLIBC__
+	malloc_trim(0);
+#endif
+}
 */
 import "C"
+
+// trimCHeap returns free memory of the C heap to the kernel, also between parts that are in use. Other C libraries than
+// glibc do so by themselves.
+func trimCHeap() { C.trim_heap() }

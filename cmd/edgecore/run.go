@@ -55,7 +55,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	conditions := &health.Registry{}
 	bound := agentconfig.ClockBound(cfg) // before the store is written
 	db, recovery, err := store.Open(ctx, cfg.Database.DataSource,
-		store.Options{Scratch: scratchDir, OnDamage: func(err error) {
+		store.Options{Scratch: scratchDir, Shrunk: trimCHeap, OnDamage: func(err error) {
 			conditions.Set(health.StoreFailing, cfg.Database.DataSource,
 				err.Error()+"; a restart of edgecore repairs it")
 		}})

@@ -52,6 +52,9 @@ type Options struct {
 	// OnDamage, which may be nil, is called once when damage is found while the store is open. It must not block, and
 	// must not call the store. The next Open repairs the file.
 	OnDamage func(error)
+	// Shrunk, which may be nil, is called when SQLite has freed memory because there was nothing to do for a while. It
+	// must not call the store.
+	Shrunk func()
 }
 
 const (
@@ -199,6 +202,12 @@ func openFile(ctx context.Context, path string, opts Options) (s *Store, err err
 	}
 	if s.writer, err = newWriter(ctx, s.write, opts.MaxBatch, s.note); err != nil {
 		return s, err
+	}
+	s.writer.quiet = func() {
+		_ = s.shrink() // or the memory stays in use
+		if opts.Shrunk != nil {
+			opts.Shrunk()
+		}
 	}
 	for _, text := range readerStatements {
 		stmt, err := s.read.PrepareContext(ctx, text)

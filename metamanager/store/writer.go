@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 )
 
 // The writer is the only one who writes to the file. It takes the Applies that wait when it is free, does them
@@ -72,6 +73,8 @@ type writer struct {
 	urgent map[string]int64
 
 	maxBatch int
+	// quiet is called when there has been nothing to do for a while.
+	quiet func()
 	// seq is that of the newest report; noted is the bound on it that is in the file, 0 for none of this run.
 	seq, noted int64
 }
@@ -106,10 +109,27 @@ func (w *writer) close() error {
 	return errors.Join(append(errs, w.conn.Close())...)
 }
 
+// quietAfter is how long there must be nothing to do until memory is given back.
+const quietAfter = time.Minute
+
 // run does jobs until the channel is closed.
 func (w *writer) run(jobs <-chan *job) {
 	batch := make([]*job, 0, w.maxBatch)
-	for first := range jobs {
+	idle := time.NewTimer(quietAfter)
+	defer idle.Stop()
+	for {
+		var first *job
+		select {
+		case j, ok := <-jobs:
+			if !ok {
+				return
+			}
+			first = j
+			idle.Reset(quietAfter)
+		case <-idle.C:
+			w.quiet()
+			continue
+		}
 		batch = append(batch[:0], first)
 		// Those who have just been answered get to ask again: with 16 senders on 2 cores that makes 13 Applies a
 		// transaction, and 8 without.
