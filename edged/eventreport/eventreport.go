@@ -182,7 +182,9 @@ func (r *Reporter) next() (p pending, ok bool) {
 		return p, false
 	}
 	p = r.pending[0]
-	r.pending = slices.Delete(r.pending, 0, 1)
+	if r.pending = slices.Delete(r.pending, 0, 1); len(r.pending) == 0 {
+		r.pending = nil // a burst's events take 0.1 MB
+	}
 	return p, true
 }
 

@@ -27,7 +27,7 @@ const (
 	sitePeriod = time.Minute
 	siteThen   = time.Second
 	// kept is how many different lines and call sites are remembered.
-	kept = 1024
+	kept = 256
 	// verboseLevel is the verbosity from which nothing is suppressed: someone is watching.
 	verboseLevel = 4
 )
