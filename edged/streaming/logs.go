@@ -54,7 +54,8 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, path string, q log
 	out := &flushed{w: w, c: http.NewResponseController(w), stall: s.opts.IdleTimeout}
 	buffer := bufio.NewWriterSize(out, logBuffer)
 	opts := crilog.Options{
-		Follow: q.follow, Watcher: s.opts.Watcher, Tail: q.tail, Since: q.since, Timestamps: q.timestamps, Limit: q.limit,
+		Follow: q.follow, Watcher: s.opts.Watcher,
+		Tail: q.tail, Since: q.since, Timestamps: q.timestamps, Limit: q.limit,
 		Caught: func() error { return errors.Join(buffer.Flush(), out.flush()) },
 	}
 	var stdout, stderr io.Writer

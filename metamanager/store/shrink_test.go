@@ -12,7 +12,8 @@ import (
 func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var shrunk atomic.Int32
-		s, _, err := Open(t.Context(), filepath.Join(t.TempDir(), "edgecore.db"), Options{Shrunk: func() { shrunk.Add(1) }})
+		path := filepath.Join(t.TempDir(), "edgecore.db")
+		s, _, err := Open(t.Context(), path, Options{Shrunk: func() { shrunk.Add(1) }})
 		if err != nil {
 			t.Fatal(err)
 		}

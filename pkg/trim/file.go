@@ -13,9 +13,9 @@ import (
 // area is a mapped part of the address space, from the first address to the one after the last.
 type area struct{ from, to uintptr }
 
-// unmapFile takes the pages of the program's own file out of its resident memory: most were needed only while it started,
-// or for work that is rare. They stay in the kernel's page cache, as pages that it can use for something else. Those that
-// are needed again come back 16 at a time, without being read from the disk unless the kernel has used them.
+// unmapFile takes the pages of the program's own file out of its resident memory: most were needed only while it
+// started, or for work that is rare. They stay in the kernel's page cache, as pages that it can use for something else.
+// Those that are needed again come back 16 at a time, without being read from the disk unless the kernel has used them.
 func unmapFile() error {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -38,8 +38,8 @@ func unmapFile() error {
 	return nil
 }
 
-// unchanged returns the areas of a text like /proc/PID/smaps that map the file read-only and are as the file has them: no
-// page was changed, by a debugger or for relocation.
+// unchanged returns the areas of a text like /proc/PID/smaps that map the file read-only and are as the file has them:
+// no page was changed, by a debugger or for relocation.
 func unchanged(smaps io.Reader, file string) (list []area, err error) {
 	var now *area
 	lines := bufio.NewScanner(smaps)
