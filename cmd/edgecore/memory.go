@@ -20,7 +20,7 @@ const (
 	// trimPeriod is how often the agent checks whether to return memory to the kernel; a smaller heap counts as
 	// trimHeap.
 	trimPeriod = time.Minute
-	trimHeap   = 8 << 20
+	trimHeap   = 6 << 20
 	// processors is how many threads may run Go code at once. What Go keeps for each takes up to 1 MB. With one, 30
 	// pods start 4 % later with 8 % less processor time. How fast pods start depends on the container runtime, not on
 	// the agent, so it needs no more than two.

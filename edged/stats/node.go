@@ -27,8 +27,8 @@ type node struct {
 	pods, agent usage
 }
 
-// readNode samples the node from /proc.
-func (s *Stats) readNode() (*node, error) {
+// readRoom samples what a node can be short of: memory and processes.
+func (s *Stats) readRoom() (*node, error) {
 	n := &node{usage: usage{at: time.Now()}, began: s.began}
 	info := table(read(s.opts.Proc, "meminfo"))
 	total, free := entry(info, "MemTotal"), entry(info, "MemFree")
@@ -44,18 +44,32 @@ func (s *Stats) readNode() (*node, error) {
 	n.rss, n.cache = ptr.To(info["AnonPages"]*kib), ptr.To(info["Cached"]*kib)
 	n.swapTotal, n.swapFree = info["SwapTotal"]*kib, info["SwapFree"]*kib
 	n.swap = ptr.To(n.swapTotal - min(n.swapFree, n.swapTotal))
-	stat := read(s.opts.Proc, "stat")
-	n.cpu = cpuTime(stat)
-	n.cpus = processors(stat)
-	if boot, ok := table(stat)["btime"]; ok {
-		n.booted = time.Unix(int64(boot), 0)
-	}
 	n.processes = tasks(read(s.opts.Proc, "loadavg"))
 	for _, limit := range []string{"pid_max", "threads-max"} {
 		if most := number(read(filepath.Join(s.opts.Proc, "sys/kernel"), limit)); most != nil &&
 			(n.maxPIDs == 0 || *most < n.maxPIDs) {
 			n.maxPIDs = *most
 		}
+	}
+	if s.opts.PodsCgroup != nil {
+		if d, ok := s.opts.PodsCgroup(); ok {
+			n.pods = readCgroup(&d)
+		}
+	}
+	return n, nil
+}
+
+// readNode samples the node from /proc.
+func (s *Stats) readNode() (*node, error) {
+	n, err := s.readRoom()
+	if err != nil {
+		return nil, err
+	}
+	stat := read(s.opts.Proc, "stat")
+	n.cpu = cpuTime(stat)
+	n.cpus = processors(stat)
+	if boot, ok := table(stat)["btime"]; ok {
+		n.booted = time.Unix(int64(boot), 0)
 	}
 	vm := table(read(s.opts.Proc, "vmstat"))
 	n.faults, n.majorFaults = entry(vm, "pgfault"), entry(vm, "pgmajfault")
@@ -66,11 +80,6 @@ func (s *Stats) readNode() (*node, error) {
 		return strings.HasPrefix(l.name, "veth")
 	})
 	n.defaultLink = defaultLink(read(s.opts.Proc, "net/route"))
-	if s.opts.PodsCgroup != nil {
-		if d, ok := s.opts.PodsCgroup(); ok {
-			n.pods = readCgroup(&d)
-		}
-	}
 	n.agent = readSelf(s.opts.Proc)
 	n.nano, n.pods.nano, n.agent.nano = s.rates.note("/", &n.usage), s.rates.note("pods", &n.pods),
 		s.rates.note("agent", &n.agent)

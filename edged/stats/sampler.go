@@ -67,10 +67,10 @@ type Stats struct {
 	opts  Options
 	began time.Time
 
-	node  shared[*node]
-	pods  shared[[]*pod]
-	fs    shared[[2]FS]
-	rates rates
+	room, node shared[*node] // room has only what readRoom reads
+	pods       shared[[]*pod]
+	fs         shared[[2]FS]
+	rates      rates
 	// summaries has one summary after another be worked out: the first may have to wait for a second sample.
 	summaries chan struct{}
 
@@ -144,7 +144,7 @@ func (s *Stats) fileSystems(ctx context.Context) (images, containers FS, err err
 
 // Node implements Provider.
 func (s *Stats) Node(ctx context.Context) (NodeUsage, error) {
-	n, err := s.sampleNode(ctx)
+	n, err := s.room.get(ctx, func(context.Context) (*node, error) { return s.readRoom() })
 	if err != nil {
 		return NodeUsage{}, err
 	}

@@ -237,7 +237,7 @@ func TestNodeWhoseRuntimeIsDown(t *testing.T) {
 		t.Errorf("Node() = %+v, %v; want the node's own measures only", got, err)
 	}
 	m.write("proc/meminfo", "nothing\n")
-	s.node.forget()
+	s.room.forget()
 	if _, err := s.Node(t.Context()); err == nil || !strings.Contains(err.Error(), "meminfo") {
 		t.Errorf("without meminfo: %v, want an error with \"meminfo\"", err)
 	}
