@@ -48,7 +48,7 @@ func (s *startedPods) has(uid types.UID) bool {
 func admitting(t *testing.T) (*Edged, *startedPods, func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	m := moduleIn(t.TempDir(), deafBus{})
+	m := moduleIn(t, deafBus{})
 	m.opts.Allocatable = v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")}
 	e := &Edged{opts: m.opts, state: m.state}
 	if err := e.build(ctx); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/filewatch/filewatchtest"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
@@ -31,7 +32,8 @@ var errBroken = errors.New("broken")
 func (brokenBus) Receive(context.Context, string) (*model.Message, error) { return nil, errBroken }
 
 // moduleIn is a module with nothing around it: no cloud, no runtime, no pods.
-func moduleIn(dir string, bus Bus) *Module {
+func moduleIn(t *testing.T, bus Bus) *Module {
+	dir := t.TempDir()
 	return New(Options{
 		Bus:              bus,
 		Health:           &health.Registry{},
@@ -44,9 +46,16 @@ func moduleIn(dir string, bus Bus) *Module {
 	})
 }
 
+// runnable is such a module that can be run.
+func runnable(t *testing.T, bus Bus) *Module {
+	m := moduleIn(t, bus)
+	m.opts.Watcher = filewatchtest.New(t)
+	return m
+}
+
 // TestPartFails: a part that fails ends the run, with all other parts, and is not asked whether it lives after that.
 func TestPartFails(t *testing.T) {
-	m := moduleIn(t.TempDir(), brokenBus{})
+	m := runnable(t, brokenBus{})
 	if err := m.Run(t.Context()); !errors.Is(err, errBroken) {
 		t.Errorf("Run = %v, want %v", err, errBroken)
 	}
@@ -58,7 +67,7 @@ func TestPartFails(t *testing.T) {
 // TestAliveWhileRestarted: the module is asked whether it lives, and is given other settings, while it is run again and
 // again. The race detector sees what a run makes while someone reads it.
 func TestAliveWhileRestarted(t *testing.T) {
-	m := moduleIn(t.TempDir(), deafBus{})
+	m := runnable(t, deafBus{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // each run ends as soon as its parts are made
 	const runs = 20

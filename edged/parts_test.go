@@ -10,7 +10,7 @@ import (
 func TestParts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	m := moduleIn(t.TempDir(), deafBus{})
+	m := runnable(t, deafBus{})
 	e := &Edged{opts: m.opts, state: m.state}
 	if err := e.build(ctx); err != nil {
 		t.Fatal(err)
