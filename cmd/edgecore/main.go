@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/edgecore-io/edgecore/edged/localexec"
-	_ "github.com/edgecore-io/edgecore/pkg/noprofile" // at once
+	_ "github.com/edgecore-io/edgecore/pkg/noprofile" // before other packages allocate
 )
 
 func main() {

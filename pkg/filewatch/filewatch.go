@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
+	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/notify"
 )
@@ -26,11 +27,13 @@ type Watcher struct {
 	users map[string]map[*Folders]struct{}
 }
 
-// New makes a watcher, which the caller closes. Where the kernel has no inotify instance left, Watch returns the error.
+// New makes a watcher, which the caller closes. Where the kernel has no inotify instance left, New logs the error, and
+// Watch returns it.
 func New() *Watcher {
 	w := &Watcher{users: map[string]map[*Folders]struct{}{}}
 	if w.events, w.err = fsnotify.NewWatcher(); w.err != nil {
-		w.err = fmt.Errorf("no events of files (the sysctl fs.inotify.max_user_instances limits them): %w", w.err)
+		w.err = fmt.Errorf("no inotify instance is left: raise the sysctl fs.inotify.max_user_instances: %w", w.err)
+		klog.ErrorS(w.err, "Changes of files are noticed late: folders are only read periodically")
 		return w
 	}
 	w.reading.Go(w.read)
@@ -42,7 +45,7 @@ func (w *Watcher) Close() {
 	if w.err != nil {
 		return
 	}
-	_ = w.events.Close() // it has no other error than that of a descriptor
+	_ = w.events.Close() // only closing the descriptor can fail
 	w.reading.Wait()
 }
 

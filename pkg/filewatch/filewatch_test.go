@@ -53,6 +53,16 @@ func open(t *testing.T) *Watcher {
 	return w
 }
 
+// two makes two folders.
+func two(t *testing.T) (a, b string) {
+	t.Helper()
+	dir := t.TempDir()
+	a, b = filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	mkdir(t, a)
+	mkdir(t, b)
+	return a, b
+}
+
 // inotify returns how many inotify instances this process has.
 func inotify(t *testing.T) (n int) {
 	t.Helper()
@@ -68,12 +78,9 @@ func inotify(t *testing.T) (n int) {
 	return n
 }
 
-// TestUsers: each user is told of its own folders only, and all share one inotify instance.
+// TestUsers: each user is told of its own folders, and all share one inotify instance.
 func TestUsers(t *testing.T) {
-	dir := t.TempDir()
-	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
-	mkdir(t, a)
-	mkdir(t, b)
+	a, b := two(t)
 	before := inotify(t)
 	w := open(t)
 	first, second, both := w.Folders(), w.Folders(), w.Folders()
@@ -86,7 +93,7 @@ func TestUsers(t *testing.T) {
 	write(t, filepath.Join(a, "file"))
 	told(t, first, "the user of a, of a file in a,")
 	told(t, both, "the user of both, of a file in a,")
-	write(t, filepath.Join(b, "file")) // events come in order: what was wrong of the first one has come by now
+	write(t, filepath.Join(b, "file"))
 	told(t, second, "the user of b, of a file in b,")
 	told(t, both, "the user of both, of a file in b,")
 	first.Close()
@@ -101,10 +108,7 @@ func TestUsers(t *testing.T) {
 
 // TestOthers: a user is not told of folders that only others watch.
 func TestOthers(t *testing.T) {
-	dir := t.TempDir()
-	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
-	mkdir(t, a)
-	mkdir(t, b)
+	a, b := two(t)
 	w := open(t)
 	mine, theirs := w.Folders(), w.Folders()
 	watch(t, mine, a)
@@ -133,7 +137,7 @@ func TestReplaced(t *testing.T) {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
-		for len(w.events.WatchList()) > 0 { // events of the file come before that of the folder
+		for len(w.events.WatchList()) > 0 { // events of the file may come first
 			told(t, f, "the end of the folder")
 		}
 		if err := f.Watch(dir); !os.IsNotExist(err) {
@@ -179,10 +183,7 @@ func TestOverflow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
-	mkdir(t, a)
-	mkdir(t, b)
+	a, b := two(t)
 	w := open(t)
 	busy, quiet := w.Folders(), w.Folders()
 	watch(t, busy, a)

@@ -68,7 +68,7 @@ type Queue struct {
 	retries map[resource.Key]*retry
 	syncing map[resource.Key]struct{}
 	turns   map[resource.Key]bool     // keys between Next and Take or Fail; true: changed since
-	refresh map[resource.Key]struct{} // of which the peer should get a newer resource version
+	refresh map[resource.Key]struct{} // see Refresh
 	// doubts are keys that only the peer has named. Queued ones are in doubtful instead of order, which may list others
 	// as well; inDoubt counts them.
 	doubts   map[resource.Key]struct{}
