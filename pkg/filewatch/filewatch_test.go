@@ -1,6 +1,7 @@
 package filewatch
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // late is when nothing comes any more.
@@ -171,6 +174,28 @@ func TestLink(t *testing.T) {
 	write(t, filepath.Join(link, "file"))
 	told(t, one, "the user of the link")
 	told(t, two, "the user of the folder")
+}
+
+// TestNoInstance: a watcher without an inotify instance says why, and nothing else stops.
+func TestNoInstance(t *testing.T) {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	w := New()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	f := w.Folders()
+	defer f.Close()
+	err := f.Watch(t.TempDir())
+	if !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "max_user_instances") {
+		t.Errorf("Watch = %v, want too many open files, and what to raise", err)
+	}
 }
 
 // TestOverflow: when the kernel drops events, all users are told.
