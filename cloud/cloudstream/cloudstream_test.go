@@ -3,6 +3,7 @@ package cloudstream
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -210,6 +211,18 @@ func (f *fixture) want(code int, text string) {
 	}
 }
 
+// wantUnverified checks the error of a caller that verifies certificates.
+func (f *fixture) wantUnverified(text string) {
+	f.t.Helper()
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: x509.NewCertPool()}}
+	defer transport.CloseIdleConnections()
+	var unknown x509.UnknownAuthorityError
+	_, body, err := f.get(&http.Client{Transport: transport}, "/")
+	if !errors.As(err, &unknown) || !strings.Contains(err.Error(), text) {
+		f.t.Errorf("GET = %q, %v; want an unknown authority and %q", body, err, text)
+	}
+}
+
 // TestKeepAlive: the kernel finds callers whose machine has vanished within a minute.
 func TestKeepAlive(t *testing.T) {
 	f := start(t, nil)
@@ -336,6 +349,7 @@ func TestRefused(t *testing.T) {
 	f.Disconnected("edge-1")
 	wait.Closed(t, "the answer", asking)
 	f.want(refusedStatus, "node edge-1 is offline since 2")
+	f.wantUnverified("node edge-1 is offline since 2")
 	f.mu.Lock()
 	if len(f.failed) != 1 {
 		t.Errorf("failures are %q, want one", f.failed)

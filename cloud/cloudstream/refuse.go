@@ -2,6 +2,7 @@ package cloudstream
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,9 +12,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
@@ -25,10 +29,15 @@ const (
 	refusalsMax   = 256
 )
 
-// refuser tells callers over HTTPS why they do not reach a node. Its certificate is signed by nobody: callers that
-// verify the node's certificate see an error of TLS instead.
+// unsigned is why a caller that verifies certificates does not reach a node that runs KubeEdge's edgecore.
+const unsigned = "cloudcore's own for nodes that run KubeEdge's edgecore: the caller must not verify it"
+
+// refuser tells callers over HTTPS why they do not reach a node. Its certificates are signed by no authority. Callers
+// that verify the node's certificate read the reason in their error of TLS: it is the name of the certificate's issuer,
+// which Go's crypto/x509 mentions.
 type refuser struct {
-	config *tls.Config
+	address netip.Addr
+	key     *ecdsa.PrivateKey
 	// proxied is the configuration for ports of nodes that run KubeEdge's edgecore: it asks callers for a certificate,
 	// and offers no HTTP/2, which has no upgrades.
 	proxied *tls.Config
@@ -40,30 +49,54 @@ func newRefuser(address netip.Addr) (*refuser, error) {
 	if err != nil {
 		return nil, err
 	}
+	r := &refuser{address: address, key: key, places: make(chan struct{}, refusalsMax)}
+	if r.proxied, err = r.config(unsigned); err != nil {
+		return nil, err
+	}
+	r.proxied.NextProtos, r.proxied.ClientAuth = []string{"http/1.1"}, tls.RequestClientCert
+	return r, nil
+}
+
+// config returns the TLS configuration of a server whose certificate's issuer is named by a text.
+func (r *refuser) config(text string) (*tls.Config, error) {
+	issuer, err := r.template(strings.ToValidUTF8(text, "?"))
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := r.template("cloudcore")
+	if err != nil {
+		return nil, err
+	}
+	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	leaf.IPAddresses = []net.IP{r.address.AsSlice()}
+	var chain [][]byte
+	for _, template := range []*x509.Certificate{leaf, issuer} {
+		der, err := x509.CreateCertificate(rand.Reader, template, issuer, r.key.Public(), r.key)
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, der)
+	}
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		Certificates: []tls.Certificate{{Certificate: chain, PrivateKey: r.key}},
+		NextProtos:   []string{"h2", "http/1.1"},
+	}, nil
+}
+
+// template is a certificate's. It may not sign others, so callers find no chain from the leaf to the issuer.
+func (r *refuser) template(name string) (*x509.Certificate, error) {
 	serial, err := certs.NewSerial()
 	if err != nil {
 		return nil, err
 	}
-	template := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: "cloudcore"},
-		NotBefore:    time.Now().Add(-24 * time.Hour),
-		NotAfter:     time.Now().AddDate(10, 0, 0),
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IPAddresses:  []net.IP{address.AsSlice()},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, err
-	}
-	config := &tls.Config{
-		MinVersion:   tls.VersionTLS12,
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-		NextProtos:   []string{"h2", "http/1.1"},
-	}
-	proxied := config.Clone()
-	proxied.NextProtos, proxied.ClientAuth = []string{"http/1.1"}, tls.RequestClientCert
-	return &refuser{config: config, proxied: proxied, places: make(chan struct{}, refusalsMax)}, nil
+	return &x509.Certificate{
+		SerialNumber:          serial,
+		Subject:               pkix.Name{CommonName: name},
+		NotBefore:             time.Now().Add(-24 * time.Hour),
+		NotAfter:              time.Now().AddDate(10, 0, 0),
+		BasicConstraintsValid: true,
+	}, nil
 }
 
 // refusedStatus is the status of its answers: of 503 kube-apiserver does not pass on the text.
@@ -78,10 +111,15 @@ func (r *refuser) refuse(ctx context.Context, c net.Conn, text string) {
 	default:
 		return
 	}
+	config, err := r.config(text)
+	if err != nil {
+		klog.ErrorS(err, "No certificate to refuse a connection with", "reason", text)
+		return
+	}
 	_ = c.SetDeadline(time.Now().Add(refuseTimeout)) // fails only on a closed connection
 	ctx, cancel := context.WithTimeout(ctx, refuseTimeout)
 	defer cancel()
-	serve(ctx, tls.Server(c, r.config), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	serve(ctx, tls.Server(c, config), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
 		http.Error(w, text, refusedStatus)
 	}))
