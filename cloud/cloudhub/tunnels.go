@@ -35,6 +35,8 @@ type Tunnels interface {
 // callers reach the kubelet API.
 type Streams interface {
 	Open(ctx context.Context, address netip.Addr) (net.Conn, error)
+	// Context ends with the session.
+	Context() context.Context
 }
 
 // streamsOf returns the streams of a link, or nil if streams were not agreed on.

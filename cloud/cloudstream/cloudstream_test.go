@@ -50,7 +50,9 @@ type fixture struct {
 	deaf   bool
 	// others is how often a dial reaches another cloudcore first.
 	others int
-	failed []string
+	// dialled is the newest tunnel's connection.
+	dialled net.Conn
+	failed  []string
 	// reached are the addresses that the node was told.
 	reached []string
 
@@ -171,6 +173,7 @@ func (f *fixture) dial(ctx context.Context, token string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.dialled = conn
 	accepted, err := l.Accept()
 	if err != nil {
 		return nil, err

@@ -162,3 +162,56 @@ func TestLinkHalfClosed(t *testing.T) {
 		return streams == 0 && f.keeper.State().Streams == 0
 	})
 }
+
+// TestLost: a caller that sends nothing after the node's end of a connection is closed with the tunnel or link.
+func TestLost(t *testing.T) {
+	for name, start := range map[string]func(*testing.T, *fixture) (lose func()){
+		"tunnel": func(_ *testing.T, f *fixture) func() {
+			return func() {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				_ = f.dialled.Close()
+			}
+		},
+		"link": func(t *testing.T, f *fixture) func() {
+			node, _ := linkOf(t, f)
+			return func() { _ = node.Close(wire.CloseNormal, "") }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := newFixture(t, &httptest.Server{Listener: api, Config: &http.Server{}}, nil)
+			lose := start(t, f)
+			var serving sync.WaitGroup
+			serving.Go(func() {
+				c, err := api.Accept()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.WriteString(c, "bye")
+				_ = c.Close()
+			})
+			c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", f.existing("edge-1").port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if got, err := io.ReadAll(c); err != nil || string(got) != "bye" {
+				t.Errorf("read %q, %v; want bye", got, err)
+			}
+			serving.Wait()
+			if _, streams, _ := f.count(); streams != 1 {
+				t.Errorf("%d streams after the node's end, want 1: the caller may go on to send", streams)
+			}
+			lose()
+			wait.True(t, "the stream to end at both ends", func() bool {
+				_, streams, _ := f.count()
+				return streams == 0 && f.keeper.State().Streams == 0
+			})
+		})
+	}
+}

@@ -251,13 +251,15 @@ func (n *node) carry(c net.Conn) {
 		n.carryRequests(c, t)
 		return
 	}
-	stream, err := n.open()
+	stream, lost, err := n.open()
 	if err != nil {
 		n.s.metrics.failed.WithLabelValues(causeOf(err)).Inc()
 		n.s.refuser.refuse(n.ctx, c, err.Error())
 		return
 	}
 	defer n.end()
+	// Join would not notice the end of the tunnel or link after the end of what the node sends.
+	defer context.AfterFunc(lost, func() { _ = c.Close() })()
 	n.s.metrics.carried.Inc()
 	a, b := n.limited(c, stream)
 	in, out := tunnel.Join(a, b)
@@ -335,31 +337,30 @@ func (n *node) count() error {
 	return nil
 }
 
-// open counts a stream and opens it, after the tunnel if there is none.
-func (n *node) open() (net.Conn, error) {
+// open counts a stream and opens it, after the tunnel if there is none. lost ends with the tunnel or link.
+func (n *node) open() (stream net.Conn, lost context.Context, err error) {
 	if err := n.count(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	stream, err := n.stream()
-	if err != nil {
+	if stream, lost, err = n.stream(); err != nil {
 		n.end()
-		return nil, err
+		return nil, nil, err
 	}
-	return stream, nil
+	return stream, lost, nil
 }
 
 // stream opens a stream. A tunnel that turns out to be dead is replaced once.
-func (n *node) stream() (net.Conn, error) {
+func (n *node) stream() (stream net.Conn, lost context.Context, err error) {
 	if link := n.linkOpener(); link != nil {
-		return n.openOnLink(link)
+		stream, err = n.openOnLink(link)
+		return stream, link.Context(), err
 	}
 	t, err := n.get()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	stream, err := t.Open()
-	if err == nil {
-		return stream, nil
+	if stream, err = t.Open(); err == nil {
+		return stream, t.Context(), nil
 	}
 	n.mu.Lock()
 	if n.tunnel == t {
@@ -367,9 +368,10 @@ func (n *node) stream() (net.Conn, error) {
 	}
 	n.mu.Unlock()
 	if t, err = n.get(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return t.Open()
+	stream, err = t.Open()
+	return stream, t.Context(), err
 }
 
 func (n *node) linkOpener() cloudhub.Streams {

@@ -104,7 +104,11 @@ func config(window, streams uint32) *yamux.Config {
 }
 
 // Opener is the cloud's end of a tunnel.
-type Opener struct{ session *yamux.Session }
+type Opener struct {
+	session *yamux.Session
+	ctx     context.Context
+	end     context.CancelFunc
+}
 
 // NewOpener makes the cloud's end of a tunnel, which owns the connection.
 func NewOpener(conn net.Conn) (*Opener, error) {
@@ -112,14 +116,20 @@ func NewOpener(conn net.Conn) (*Opener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Opener{session}, nil
+	o := &Opener{session: session}
+	o.ctx, o.end = context.WithCancel(context.Background())
+	return o, nil
 }
+
+// Context ends when Run does.
+func (o *Opener) Context() context.Context { return o.ctx }
 
 // ErrStream is the error of a node that opens streams itself.
 var ErrStream = errors.New("the node has opened a stream, which only the cloud may do")
 
 // Run serves the tunnel until it ends. Its error is ErrStream or ErrFrames, or why the connection has ended.
 func (o *Opener) Run() error {
+	defer o.end()
 	defer o.session.Close()
 	stream, err := o.session.AcceptStream()
 	if err != nil {

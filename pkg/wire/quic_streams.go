@@ -78,6 +78,9 @@ func (s *Streams) Open(ctx context.Context, address netip.Addr) (net.Conn, error
 	return c, c.SetWriteDeadline(time.Time{})
 }
 
+// Context ends with the link.
+func (s *Streams) Context() context.Context { return s.conn.Context() }
+
 // Accept waits for the next stream that the cloud opens; only the node calls it. An error means that the link or ctx
 // has ended. The caller reads the stream's first bytes with Opener, without delaying the next Accept.
 func (s *Streams) Accept(ctx context.Context) (*Stream, error) {
