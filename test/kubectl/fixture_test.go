@@ -66,17 +66,14 @@ func start(t *testing.T) *fixture {
 	})
 }
 
-// startWith starts a cluster, whose manifests and Kubernetes are set here.
+// startWith starts a cluster, whose manifests and flags of kube-apiserver are set here.
 func startWith(t *testing.T, opts env.ClusterOptions) *fixture {
 	t.Helper()
 	opts.Manifests = *manifests
-	opts.Kube = kube.Options{
-		ControllerManager: true,
-		Aggregation:       true,
-		APIServerFlags: []string{
-			"--kubelet-preferred-address-types=InternalIP", // the name of a node is no name that can be looked up
-			"--feature-gates=PodLogsQuerySplitStreams=true",
-		},
+	opts.Kube.ControllerManager, opts.Kube.Aggregation = true, true
+	opts.Kube.APIServerFlags = []string{
+		"--kubelet-preferred-address-types=InternalIP", // the name of a node is no name that can be looked up
+		"--feature-gates=PodLogsQuerySplitStreams=true",
 	}
 	return &fixture{Cluster: env.StartCluster(t, built, opts)}
 }

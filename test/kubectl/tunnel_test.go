@@ -22,20 +22,26 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/metricsserver"
 	"github.com/edgecore-io/edgecore/test/testenv/nat"
 	"github.com/edgecore-io/edgecore/test/testenv/prometheus"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestTunnel: kubectl works with a device behind NAT, which the cluster cannot reach, through its tunnel.
+// TestTunnel: kubectl works with a device behind NAT, which the cluster cannot reach, through its tunnel. All callers
+// verify the device's certificate.
 func TestTunnel(t *testing.T) {
 	first, err := daemon.FreePort()
 	env.Must(t, err)
 	network := behindNAT(t)
-	f := startWith(t, env.ClusterOptions{Address: network.Host, Modules: map[string]any{"cloudStream": map[string]any{
-		"enable": true, "address": network.Host, "firstPort": first, "lastPort": first + 20,
-	}}})
+	f := startWith(t, env.ClusterOptions{
+		Kube:    kube.Options{VerifyKubelets: true},
+		Address: network.Host,
+		Modules: map[string]any{"cloudStream": map[string]any{
+			"enable": true, "address": network.Host, "firstPort": first, "lastPort": first + 20,
+		}},
+	})
 	ctrd, err := exec.LookPath("containerd")
 	env.Must(t, err)
 	n := f.startNodeWith(t, "tunnelled", env.NodeOptions{
@@ -52,6 +58,7 @@ func TestTunnel(t *testing.T) {
 	}
 	port := n.endpoint(t, network.Host)
 	n.pods()
+	n.kubectl(t, "logs", "talker").fails(t, 1, "tls: failed to verify certificate")
 	// The device asks for its certificate ever more seldom.
 	t.Run("certificate", func(t *testing.T) { n.testTunnelCertificate(t, network.Host, port) })
 	t.Run("caller gone", n.testCallerGone)
@@ -114,7 +121,7 @@ func (n *node) endpoint(t *testing.T, cloud string) (port int32) {
 }
 
 // testPrometheus: Prometheus finds the node as any other, and scrapes it through its tunnel, with the jobs of its
-// example for Kubernetes. It verifies the node's certificate, which testTunnelCertificate has approved.
+// example for Kubernetes.
 func (n *node) testPrometheus(t *testing.T) {
 	server := prometheus.Start(t, n.kube)
 	const web = `namespace="tunnelled",pod="web",container="main"`
@@ -194,7 +201,7 @@ func value(metrics, name string) string {
 	return text
 }
 
-// testTunnelCertificate: callers that verify the node's certificate can, at the address that they connect to.
+// testTunnelCertificate approves the node's certificate until callers can verify it at the tunnel's address.
 func (n *node) testTunnelCertificate(t *testing.T, cloud string, port int32) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(n.kube.CA()) {

@@ -47,6 +47,9 @@ type Options struct {
 
 	// Aggregation has kube-apiserver pass requests on to the servers of more APIs, such as metrics-server.
 	Aggregation bool
+	// VerifyKubelets has kube-apiserver and metrics-server accept no certificate of a node but those that the cluster
+	// has signed, for the address that they connect to.
+	VerifyKubelets bool
 
 	// The flags of a component, beside those that make it part of the cluster.
 	APIServerFlags, ControllerManagerFlags, SchedulerFlags []string
@@ -106,6 +109,9 @@ func (c *Cluster) apiServerFlags() []string {
 			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 			"--proxy-client-cert-file="+c.file(kubeletFile), "--proxy-client-key-file="+c.file(kubeletKeyFile))
+	}
+	if ca := c.KubeletCA(); ca != "" {
+		flags = append(flags, "--kubelet-certificate-authority="+ca)
 	}
 	return append(flags, c.opts.APIServerFlags...)
 }

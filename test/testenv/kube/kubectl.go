@@ -43,6 +43,14 @@ func (c *Cluster) kubectl(ctx context.Context, input io.Reader, args ...string) 
 	return out.String(), nil
 }
 
+// KubeletCA is the file of the CA that has signed the certificates of nodes, or empty without Options.VerifyKubelets.
+func (c *Cluster) KubeletCA() string {
+	if !c.opts.VerifyKubelets {
+		return ""
+	}
+	return c.file(caFile)
+}
+
 // KubeletClientFiles are the certificate and the key with which kube-apiserver connects to nodes.
 func (c *Cluster) KubeletClientFiles() (cert, key string) {
 	return c.file(kubeletFile), c.file(kubeletKeyFile)

@@ -90,7 +90,7 @@ func Launch(ctx context.Context, binary string, cluster *kube.Cluster, dir strin
 	if s.proc, err = daemon.Start(s.Log(), nil, binary,
 		fmt.Sprintf("--secure-port=%d", port), "--bind-address=127.0.0.1", "--cert-dir="+dir,
 		"--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
-		"--kubelet-insecure-tls", "--kubelet-use-node-status-port", "--kubelet-preferred-address-types=InternalIP",
+		kubeletTLS(cluster), "--kubelet-use-node-status-port", "--kubelet-preferred-address-types=InternalIP",
 		"--metric-resolution=10s", "--kubelet-request-timeout=9s"); err != nil {
 		return nil, fmt.Errorf("start metrics-server: %w", err)
 	}
@@ -98,6 +98,14 @@ func Launch(ctx context.Context, binary string, cluster *kube.Cluster, dir strin
 		return nil, errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 	}
 	return s, nil
+}
+
+// kubeletTLS is the flag for the certificates of nodes.
+func kubeletTLS(cluster *kube.Cluster) string {
+	if ca := cluster.KubeletCA(); ca != "" {
+		return "--kubelet-certificate-authority=" + ca
+	}
+	return "--kubelet-insecure-tls"
 }
 
 // Log is what metrics-server writes.
