@@ -47,7 +47,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	if err := logdedup.Install(os.Stderr); err != nil {
 		klog.ErrorS(err, "Repeated lines of the log are not left out")
 	}
-	limitMemory()
+	tuneRuntime()
 	kubelet := &cfg.Modules.Edged.TailoredKubeletConfig
 	setOOMScore(ptr.Deref(kubelet.OOMScoreAdj, 0))
 	klog.InfoS("Starting edgecore", "version", version.String(), "node", cfg.Modules.Edged.HostnameOverride)
