@@ -59,8 +59,7 @@ func TestTunnel(t *testing.T) {
 	port := n.endpoint(t, network.Host)
 	n.pods()
 	n.kubectl(t, "logs", "talker").fails(t, 1, "tls: failed to verify certificate")
-	// The device asks for its certificate ever more seldom.
-	t.Run("certificate", func(t *testing.T) { n.testTunnelCertificate(t, network.Host, port) })
+	n.approve(t, network.Host, port) // soon: the device asks for its certificate ever more seldom
 	t.Run("caller gone", n.testCallerGone)
 	metricsserver.Start(t, f.Kube) // after caller gone: it keeps its connection to the device
 	t.Run("verbs", func(t *testing.T) {
@@ -201,8 +200,9 @@ func value(metrics, name string) string {
 	return text
 }
 
-// testTunnelCertificate approves the node's certificate until callers can verify it at the tunnel's address.
-func (n *node) testTunnelCertificate(t *testing.T, cloud string, port int32) {
+// approve approves the node's certificate until callers can verify it at the tunnel's address.
+func (n *node) approve(t *testing.T, cloud string, port int32) {
+	t.Helper()
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(n.kube.CA()) {
 		t.Fatal("the cluster's CA cannot be read")
