@@ -261,8 +261,8 @@ func (n *node) testPortForward(t *testing.T) {
 					}
 				}
 			})
-			// The client closes its half of the connection before it reads. containerd 1.6 carries an answer for
-			// half a second after that, which may be too short when the machine is busy.
+			// The client closes its half of the connection before it reads. containerd carries an answer for one
+			// second after that, which may be too short when the machine is busy.
 			t.Run("half-close", func(t *testing.T) {
 				address := n.portForward(t, "greeter", "9000", vars)
 				wait.Until(t, "an answer after the end of the input", func() error {
