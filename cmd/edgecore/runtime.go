@@ -27,8 +27,8 @@ const (
 	// pods start 4 % later with 8 % less processor time. How fast pods start depends on the container runtime, not on
 	// the agent, so it needs no more than two.
 	processors = 2
-	// monitorSlack is how much later than usual Go's runtime may notice that a goroutine is blocked in a system call.
-	// While 30 pods start and are deleted, it saves a quarter of the agent's processor time.
+	// monitorSlack is how much later than usual Go's runtime may notice that a goroutine is blocked in a system call or
+	// that a timer is due. While 30 pods start and are deleted, it saves a quarter of the agent's processor time.
 	monitorSlack = 5 * time.Millisecond
 )
 

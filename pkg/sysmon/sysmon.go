@@ -3,8 +3,8 @@
 // for 20 µs, then longer, up to 10 ms. The kernel may lengthen each of these sleeps by the thread's timer slack.
 //
 // The thread notices processors (GOMAXPROCS) whose goroutine is blocked in a system call or in C, and has another
-// thread use them; and goroutines that have run for 10 ms. With a longer slack it notices them later. Timers of the
-// program stay exact: other threads wait for them.
+// thread use them; and goroutines that have run for 10 ms. With a longer slack it notices them later. Threads that it
+// starts inherit the slack, so timers of the program may be late by the slack, too.
 package sysmon
 
 import (
@@ -56,8 +56,8 @@ func thread() (tid int, err error) {
 	return second(tids, os.Getpid(), limit)
 }
 
-// second returns the thread that was started after the first one, whose ID is that of the process. The kernel counts
-// IDs up to a limit, and then from the start. It is pure.
+// second returns the second thread of a process; the first one has the ID of the process. The kernel gives out IDs in
+// order. After limit, it starts again with low ones. It is pure.
 func second(tids []int, pid, limit int) (tid int, err error) {
 	tids = slices.DeleteFunc(slices.Clone(tids), func(tid int) bool { return tid == pid })
 	if len(tids) == 0 {

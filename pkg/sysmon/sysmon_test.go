@@ -49,7 +49,4 @@ func TestSetSlack(t *testing.T) {
 		}
 		return err
 	})
-	if own, err := os.ReadFile(slackFile(unix.Gettid())); err != nil || string(own) != "50000\n" {
-		t.Errorf("the slack of another thread is %q, %v, want 50000", own, err)
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"regexp"
 	"testing"
 
 	"github.com/edgecore-io/edgecore/test/testenv/env"
@@ -82,15 +81,7 @@ func follows(line string) func(*testing.T, *call) {
 // forwards starts a kubectl port-forward and leaves a connection open that says nothing.
 func forwards(t *testing.T, c *call) {
 	t.Helper()
-	out, err := c.output()
-	env.Must(t, err)
-	env.Must(t, c.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
-	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line)
-	if address == "" {
-		t.Fatalf("port-forward = %q, %v, want an address: %s", line, err, c.errOut.String())
-	}
-	conn, err := net.Dial("tcp", address)
+	conn, err := net.Dial("tcp", c.forwards(t))
 	env.Must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	_, err = io.WriteString(conn, "GET ")

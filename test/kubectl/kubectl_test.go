@@ -295,10 +295,17 @@ func (n *node) testPortForward(t *testing.T) {
 func (n *node) portForward(t *testing.T, pod, port string, vars []string) (address string) {
 	t.Helper()
 	c := n.kubectl(t, "port-forward", "pod/"+pod, ":"+port).env(vars...)
+	address = c.forwards(t)
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return address
+}
+
+// forwards starts a kubectl port-forward and returns the address where it listens.
+func (c *call) forwards(t *testing.T) (address string) {
+	t.Helper()
 	out, err := c.output()
 	env.Must(t, err)
 	env.Must(t, c.Start())
-	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if address = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(line); address == "" {
 		t.Fatalf("port-forward = %q, %v, want an address: %s", line, err, c.errOut.String())
