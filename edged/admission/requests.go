@@ -9,26 +9,33 @@ import (
 // pod-level request takes the place of the sum. Source: "Resource sharing within containers" in the
 // Kubernetes documentation of init containers and sidecars.
 func Requests(pod *v1.Pod) v1.ResourceList {
+	return Sum(pod, func(r *v1.ResourceRequirements) v1.ResourceList { return r.Requests })
+}
+
+// Sum adds up a list of each container's resources, and of the pod's, the way Requests adds up requests. It does not
+// change the lists.
+func Sum(pod *v1.Pod, of func(*v1.ResourceRequirements) v1.ResourceList) v1.ResourceList {
 	total := v1.ResourceList{}
 	for i := range pod.Spec.Containers {
-		add(total, pod.Spec.Containers[i].Resources.Requests)
+		add(total, of(&pod.Spec.Containers[i].Resources))
 	}
 	sidecars, peak := v1.ResourceList{}, v1.ResourceList{}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
+		own := of(&c.Resources)
 		if c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
-			add(sidecars, c.Resources.Requests)
-			add(total, c.Resources.Requests)
+			add(sidecars, own)
+			add(total, own)
 			raise(peak, sidecars)
 			continue
 		}
 		with := sidecars.DeepCopy()
-		add(with, c.Resources.Requests)
+		add(with, own)
 		raise(peak, with)
 	}
 	raise(total, peak)
 	if pod.Spec.Resources != nil {
-		for name, q := range pod.Spec.Resources.Requests {
+		for name, q := range of(pod.Spec.Resources) {
 			total[name] = q.DeepCopy()
 		}
 	}

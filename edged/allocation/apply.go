@@ -67,6 +67,12 @@ func (m *Manager) changes(pod *v1.Pod, obs *observed.Pod) (list []change, podLev
 // EnsureCgroup creates the cgroup of a pod. Its limits allow for what running containers have, too: only Finish lowers
 // limits.
 func (m *Manager) EnsureCgroup(pod *v1.Pod) error {
+	m.mu.Lock()
+	known := m.get(pod).memoryLimit != nil
+	m.mu.Unlock()
+	if known && m.opts.Cgroups.Has(pod) {
+		return nil
+	}
 	with := m.withRoom(pod)
 	if err := m.opts.Cgroups.EnsurePod(with); err != nil {
 		return err

@@ -129,14 +129,21 @@ func (m *Manager) EnsurePod(pod *v1.Pod) error {
 	if err := checkUID(pod.UID); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	_, there := m.pods[pod.UID]
-	missing := m.kernel.missing
-	m.mu.Unlock()
-	if there && m.exists(m.podPath(pod)) {
+	if m.Has(pod) {
 		return nil
 	}
+	m.mu.Lock()
+	missing := m.kernel.missing
+	m.mu.Unlock()
 	return m.set(pod, missing)
+}
+
+// Has reports whether EnsurePod has made a pod's cgroup, and the cgroup exists.
+func (m *Manager) Has(pod *v1.Pod) bool {
+	m.mu.Lock()
+	_, made := m.pods[pod.UID]
+	m.mu.Unlock()
+	return made && m.exists(m.podPath(pod))
 }
 
 // ResizePod gives the cgroup of a pod that runs other limits.

@@ -13,9 +13,7 @@ func StatusResources(pod *v1.Pod) v1.ResourceRequirements {
 	if r := pod.Spec.Resources; r != nil {
 		out = *r.DeepCopy()
 	}
-	without := *pod
-	without.Spec.Overhead = nil
-	limits, _, _ := podLimits(&without)
+	limits, _, _ := podLimits(withoutOverhead(pod))
 	for name, more := range pod.Spec.Overhead { // which limits nothing by itself
 		if q, ok := limits[name]; ok && !q.IsZero() {
 			q.Add(more)

@@ -229,57 +229,50 @@ func PodResources(pod *v1.Pod, opts ResourceOptions, pids int64) Resources {
 
 // podRequests adds up the requests of a pod. Where a container has a limit alone, that is its request, too;
 // the API server writes that into a pod, and a manifest on disk need not say it.
-func podRequests(pod *v1.Pod) v1.ResourceList {
-	full := pod.DeepCopy()
-	complete := func(r *v1.ResourceRequirements) {
-		for name, limit := range r.Limits {
-			if _, ok := r.Requests[name]; ok {
-				continue
-			}
-			if r.Requests == nil {
-				r.Requests = v1.ResourceList{}
-			}
-			r.Requests[name] = limit
+func podRequests(pod *v1.Pod) v1.ResourceList { return admission.Sum(pod, completeRequests) }
+
+// completeRequests returns the requests, and the limits of what has no request.
+func completeRequests(r *v1.ResourceRequirements) v1.ResourceList {
+	if len(r.Requests) == 0 {
+		return r.Limits
+	}
+	full := r.Requests
+	for name, limit := range r.Limits {
+		if _, ok := r.Requests[name]; ok {
+			continue
 		}
-	}
-	for _, list := range [][]v1.Container{full.Spec.InitContainers, full.Spec.Containers} {
-		for i := range list {
-			complete(&list[i].Resources)
+		if len(full) == len(r.Requests) { // the first one that is missing
+			full = maps.Clone(r.Requests)
 		}
+		full[name] = limit
 	}
-	if r := full.Spec.Resources; r != nil {
-		complete(r)
-	}
-	return admission.Requests(full)
+	return full
 }
 
 // podLimits adds up the limits of a pod the way admission.Requests adds up requests, and reports which of cpu and
 // memory are limited in every container. An init container runs beside the sidecars before it, so it counts as limited
 // where they are.
 func podLimits(pod *v1.Pod) (limits v1.ResourceList, cpu, memory bool) {
-	asRequests := pod.DeepCopy()
 	cpu, memory = true, true
 	sidecarCPU, sidecarMemory := false, false
-	for i := range asRequests.Spec.InitContainers {
-		c := &asRequests.Spec.InitContainers[i]
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
 		ownCPU, ownMemory := positive(c.Resources.Limits, v1.ResourceCPU),
 			positive(c.Resources.Limits, v1.ResourceMemory)
 		cpu, memory = cpu && (ownCPU || sidecarCPU), memory && (ownMemory || sidecarMemory)
 		if restart.IsSidecar(c) {
 			sidecarCPU, sidecarMemory = sidecarCPU || ownCPU, sidecarMemory || ownMemory
 		}
-		c.Resources.Requests = c.Resources.Limits
 	}
-	for i := range asRequests.Spec.Containers {
-		r := &asRequests.Spec.Containers[i].Resources
-		cpu, memory = cpu && positive(r.Limits, v1.ResourceCPU), memory && positive(r.Limits, v1.ResourceMemory)
-		r.Requests = r.Limits
+	for i := range pod.Spec.Containers {
+		limits := pod.Spec.Containers[i].Resources.Limits
+		cpu, memory = cpu && positive(limits, v1.ResourceCPU), memory && positive(limits, v1.ResourceMemory)
 	}
-	if r := asRequests.Spec.Resources; r != nil {
+	if r := pod.Spec.Resources; r != nil {
 		cpu, memory = cpu || positive(r.Limits, v1.ResourceCPU), memory || positive(r.Limits, v1.ResourceMemory)
-		r.Requests = r.Limits
 	}
-	return admission.Requests(asRequests), cpu, memory
+	limits = admission.Sum(pod, func(r *v1.ResourceRequirements) v1.ResourceList { return r.Limits })
+	return limits, cpu, memory
 }
 
 func positive(list v1.ResourceList, name v1.ResourceName) bool {
