@@ -45,6 +45,7 @@ func (e *Edged) buildContainers() {
 	e.runtime = e.newRuntime()
 	e.pleg = pleg.New(e.runtime, e.client, pleg.Options{
 		OnChange: func(uid types.UID) { e.intake.PodChanged(uid) },
+		Stored:   func() { e.logs.Changed() },
 		OnHealth: e.runtimeHealth,
 		Busy:     e.pool.Busy,
 	})

@@ -47,7 +47,6 @@ func (e *Edged) buildPods(ctx context.Context) {
 		Addresses:         e.addresses,
 		RuntimeName:       e.runtimeVersion.Name,
 		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
-		LogsChanged:       e.logs.Changed,
 	})
 	e.pool.SetSyncer(e.newSyncer())
 	e.admissions = e.newAdmissions(ctx)

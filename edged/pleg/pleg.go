@@ -42,6 +42,8 @@ type Lister interface {
 type Options struct {
 	// OnChange is called for each pod that changed. It must not block.
 	OnChange func(types.UID)
+	// Stored is called for each snapshot that differs from the one before, also by Refresh. It must not block.
+	Stored func()
 	// OnHealth is called when the runtime stops (err set) or begins (nil) to answer. It must not block.
 	OnHealth func(error)
 	// Busy reports whether a pod is being worked on: anyone who does so refreshes it, and a relist leaves it out.
@@ -96,6 +98,9 @@ func New(lister Lister, client Client, opts Options) *PLEG {
 	}
 	if opts.OnChange == nil {
 		opts.OnChange = func(types.UID) {}
+	}
+	if opts.Stored == nil {
+		opts.Stored = func() {}
 	}
 	if opts.Busy == nil {
 		opts.Busy = func(types.UID) bool { return false }
@@ -321,6 +326,9 @@ func (p *PLEG) update(ctx context.Context, uid types.UID, notify bool) (pod *obs
 	}
 	changed := p.store(pod)
 	lock.Unlock()
+	if changed {
+		p.opts.Stored()
+	}
 	if s := p.source.Load(); s != nil {
 		behind = s.watch(pod)
 	}

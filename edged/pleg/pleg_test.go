@@ -167,6 +167,31 @@ func TestRefreshIsTheCallersOwn(t *testing.T) {
 	})
 }
 
+// TestStored: snapshots that differ are told of, whoever had them made.
+func TestStored(t *testing.T) {
+	f, stored := &fake{}, 0
+	f.set("1", runtimeapi.ContainerState_CONTAINER_RUNNING)
+	p := New(f, nil, Options{Stored: func() { stored++ }})
+	for _, step := range []struct {
+		does string
+		do   func() error
+		want int
+	}{
+		{"a first Refresh", func() error { _, err := p.Refresh(t.Context(), "1"); return err }, 1},
+		{"a Refresh without a change", func() error { _, err := p.Refresh(t.Context(), "1"); return err }, 1},
+		{"a Relist without a change", func() error { _, err := p.Relist(t.Context()); return err }, 1},
+		{"a Relist after an exit", func() error {
+			f.set("1", runtimeapi.ContainerState_CONTAINER_EXITED)
+			_, err := p.Relist(t.Context())
+			return err
+		}, 2},
+	} {
+		if err := step.do(); err != nil || stored != step.want {
+			t.Errorf("after %s: %d calls of Stored, %v; want %d, no error", step.does, stored, err, step.want)
+		}
+	}
+}
+
 func TestNewerSnapshotIsKept(t *testing.T) {
 	p := New(&fake{}, nil, Options{})
 	now := time.Now()

@@ -74,8 +74,6 @@ type Options struct {
 	// RecursiveReadOnly reports whether the runtime of a pod supports recursive read-only mounts. It may ask the
 	// runtime.
 	RecursiveReadOnly func(*v1.Pod) bool
-	// LogsChanged is called when containers may have started or ended.
-	LogsChanged func()
 }
 
 // Maker makes statuses, and hands them to Options.Statuses. Its methods may be called from any goroutine.
@@ -103,7 +101,6 @@ func (m *Maker) Update(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResul
 func (m *Maker) update(pod *v1.Pod, obs *observed.Pod) (finished bool) {
 	in := m.inputs(pod, obs)
 	in.Reasons = m.opts.Results.get(pod.UID).Reasons
-	m.opts.LogsChanged()
 	in.Probes = m.Probe(pod, obs)
 	return m.set(pod, in)
 }

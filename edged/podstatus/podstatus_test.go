@@ -23,9 +23,8 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 type node struct {
 	observed map[types.UID]*observed.Pod
 	stopped  *status.Stopped
-	// views are those that the prober was given, logs the number of calls of LogsChanged.
+	// views are those that the prober was given.
 	views []prober.View
-	logs  int
 }
 
 func (n *node) Get(uid types.UID) *observed.Pod                 { return n.observed[uid] }
@@ -59,7 +58,6 @@ func newMaker(n *node, results *Results) (*Maker, Options) {
 		Addresses:         n,
 		RuntimeName:       func() string { return "" },
 		RecursiveReadOnly: func(*v1.Pod) bool { return true },
-		LogsChanged:       func() { n.logs++ },
 	}
 	return New(o), o
 }
@@ -109,7 +107,7 @@ func TestReasonsSurvive(t *testing.T) {
 }
 
 // TestUpdateAndTerminated: a phase is final only when nothing of the pod runs any more. Until then its containers are
-// probed and their logs watched.
+// probed.
 func TestUpdateAndTerminated(t *testing.T) {
 	n, pod := &node{}, newPod()
 	m, o := newMaker(n, &Results{})
@@ -123,15 +121,15 @@ func TestUpdateAndTerminated(t *testing.T) {
 	if got := o.Statuses.Phase(pod.UID); status.Terminal(got) {
 		t.Errorf("phase before Terminated = %s, want one that is not final", got)
 	}
-	if n.logs != 2 || len(n.views) != 2 {
-		t.Errorf("logs watched %d times, probed %d times; want 2 and 2", n.logs, len(n.views))
+	if len(n.views) != 2 {
+		t.Errorf("probed %d times, want 2", len(n.views))
 	}
 	m.Terminated(pod, exited)
 	if got := o.Statuses.Phase(pod.UID); got != v1.PodSucceeded {
 		t.Errorf("phase after Terminated = %s, want %s", got, v1.PodSucceeded)
 	}
-	if n.logs != 2 || len(n.views) != 2 {
-		t.Errorf("after Terminated: logs watched %d times, probed %d times; want 2 and 2", n.logs, len(n.views))
+	if len(n.views) != 2 {
+		t.Errorf("after Terminated: probed %d times, want 2", len(n.views))
 	}
 }
 
