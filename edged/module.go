@@ -75,7 +75,7 @@ func (m *Module) Alive(context.Context) error {
 		e.admissions.Probe()
 		e.shown.Pods()
 		e.pool.UIDs()
-		e.recorder.List()
+		e.recorder.Probe()
 	}
 	return nil
 }

@@ -192,6 +192,12 @@ func (r *Recorder) make(s subject, eventType, reason, message string, now metav1
 	}
 }
 
+// Probe returns once the lock of the recorder was free.
+func (r *Recorder) Probe() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+}
+
 // List returns the events, the oldest first.
 func (r *Recorder) List() []v1.Event {
 	r.mu.Lock()

@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 	"k8s.io/utils/ptr"
 
@@ -58,9 +60,28 @@ func read(dir, name string) string {
 	if dir == "" {
 		return ""
 	}
-	data, err := os.ReadFile(filepath.Join(dir, name))
+	path := filepath.Join(dir, name)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "" // gone meanwhile, or a kernel without it
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written
+	var buffer [4 << 10]byte              // most files are small: no memory but the result is taken
+	for n := 0; n < len(buffer); {
+		more, err := unix.Read(fd, buffer[n:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return ""
+		case more == 0:
+			return string(buffer[:n])
+		}
+		n += more
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return ""
 	}
 	return string(data)
 }

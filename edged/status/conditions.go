@@ -21,10 +21,13 @@ const (
 	readinessGatesNotReady   = "ReadinessGatesNotReady"
 )
 
+// most is how many conditions a pod has at most: as many as there are types, without those of a resize.
+const most = 7
+
 // conditions makes those of the pod's conditions that are this agent's. phase is that of the containers, which may be
 // final before the reported one is.
 func conditions(in Inputs, out *v1.PodStatus, phase v1.PodPhase) []v1.PodCondition {
-	var list []v1.PodCondition
+	list := make([]v1.PodCondition, 0, most)
 	if c := disruption(in, out.Phase); c != nil {
 		list = append(list, *c)
 	}
@@ -61,7 +64,7 @@ func conditions(in Inputs, out *v1.PodStatus, phase v1.PodPhase) []v1.PodConditi
 			c.LastTransitionTime = metav1.Time{Time: in.Now.Truncate(time.Second)}
 		}
 	}
-	if !Terminal(out.Phase) {
+	if !Terminal(out.Phase) && len(in.Resize) > 0 {
 		list = append(slices.Clone(in.Resize), list...) // which have a generation and times of their own
 	}
 	return list
