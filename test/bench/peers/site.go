@@ -18,6 +18,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/test/bench/floor"
+	"github.com/edgecore-io/edgecore/test/bench/process"
 	"github.com/edgecore-io/edgecore/test/bench/results"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
@@ -87,6 +88,11 @@ func (b *bench) start(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	say("starting a kubelet, an edgecore, and three containerds")
+	for _, program := range []string{binary, b.edge} {
+		if err := process.Uncache(program); err != nil {
+			return err
+		}
+	}
 	if err := b.startKubelet(ctx, binary); err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Usage returns the processor time of a process, and what it had written to the disk.
@@ -50,6 +52,24 @@ func Memory(pid int) (rss, anon int64, err error) {
 	}
 	anon, err = field(path, "RssAnon:")
 	return rss * 1024, anon * 1024, err
+}
+
+// Uncache removes a file from the kernel's page cache, so that a program is read from the disk when it starts, as after
+// a boot. A program that was just linked may be cached in huge pages, each of which is resident as a whole once a byte
+// of it was used. Pages that a process has mapped stay.
+func Uncache(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil { // pages that are not on the disk yet would stay
+		return err
+	}
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return fmt.Errorf("remove %s from the page cache: %w", path, err)
+	}
+	return nil
 }
 
 // Peak returns the largest resident memory of a process since it started or since ResetPeak, in bytes.

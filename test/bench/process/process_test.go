@@ -1,9 +1,13 @@
 package process
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestBusy(t *testing.T) {
@@ -35,6 +39,38 @@ func TestMemory(t *testing.T) {
 	}
 	if anon <= 0 || rss < anon || pss <= 0 {
 		t.Errorf("RSS %d, anonymous %d, PSS %d; want numbers, and no more anonymous than RSS", rss, anon, pss)
+	}
+}
+
+// TestUncache: a file that was just written is read from the disk.
+func TestUncache(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	cached := func() bool {
+		n, err := unix.Preadv2(int(f.Fd()), [][]byte{make([]byte, 1)}, 0, unix.RWF_NOWAIT)
+		if err != nil && !errors.Is(err, unix.EAGAIN) {
+			t.Fatal(err)
+		}
+		return n == 1
+	}
+	if !cached() {
+		t.Fatal("a file that was just written is not cached, want it to be")
+	}
+	if err := Uncache(path); err != nil {
+		t.Fatal(err)
+	}
+	if cached() {
+		t.Error("the file is cached after Uncache, want it not to be")
+	}
+	if err := Uncache(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Uncache of a file that does not exist: %v, want os.ErrNotExist", err)
 	}
 }
 
