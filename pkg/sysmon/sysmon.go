@@ -2,6 +2,8 @@
 // do, again and again, spends much of its processor time on that thread: whenever the program wakes, it sleeps 50 times
 // for 20 µs, then longer, up to 10 ms. The kernel may lengthen each of these sleeps by the thread's timer slack.
 //
+// SetSlack concerns that thread alone, Restart all threads of a program.
+//
 // The thread notices processors (GOMAXPROCS) whose goroutine is blocked in a system call or in C, and has another
 // thread use them; and goroutines that have run for 10 ms. With a longer slack it notices them later. Threads that it
 // starts inherit the slack, so timers of the program may be late by the slack, too.
@@ -12,10 +14,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // SetSlack sets the timer slack of the monitoring thread of this program. Linux' default is 50 µs. It needs
@@ -26,6 +31,43 @@ func SetSlack(slack time.Duration) error {
 		return fmt.Errorf("find the thread that monitors Go's runtime: %w", err)
 	}
 	return os.WriteFile(slackFile(tid), strconv.AppendInt(nil, slack.Nanoseconds(), 10), 0)
+}
+
+// restarted is the environment variable of a program that Restart has started.
+const restarted = "EDGECORE_RESTARTED_FOR_TIMER_SLACK"
+
+// Restart replaces this program with itself, once, so that all of its threads have a timer slack: the monitoring thread
+// is there before the program can set one. Unlike SetSlack, Restart needs no capability, but it delays all timers. The
+// process, its arguments and its environment stay the same. Call Restart first in main: what the program has done
+// before is done again. It returns nil in a program that was restarted, or that was started with such a slack; an error
+// if the program cannot be restarted, which can go on then.
+func Restart(slack time.Duration) error {
+	if os.Getenv(restarted) != "" {
+		return os.Unsetenv(restarted)
+	}
+	runtime.LockOSThread() // the thread that calls exec passes on its slack
+	defer runtime.UnlockOSThread()
+	have, err := Slack()
+	if err != nil || have >= slack {
+		return err
+	}
+	program, err := os.Executable() // not /proc/self/exe, which would be the name of the process
+	if err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack.Nanoseconds()), 0, 0, 0); err != nil {
+		return fmt.Errorf("set the timer slack: %w", err)
+	}
+	return fmt.Errorf("start %s again: %w", program, unix.Exec(program, os.Args, append(os.Environ(), restarted+"=1")))
+}
+
+// Slack returns the timer slack of the calling thread.
+func Slack() (time.Duration, error) {
+	ns, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil {
+		return 0, fmt.Errorf("get the timer slack: %w", err)
+	}
+	return time.Duration(ns), nil
 }
 
 // slackFile is where the kernel has a thread's timer slack: not in the folder of the process' threads.

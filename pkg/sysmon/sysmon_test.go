@@ -2,7 +2,12 @@ package sysmon
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +33,72 @@ func TestSecond(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
+}
+
+// TestRestart: all threads of a program that has restarted itself have the slack. It is the same process, with the same
+// name, arguments and environment. The test runs itself for that.
+func TestRestart(t *testing.T) {
+	const ask = "SYSMON_TEST_RESTART"
+	if os.Getenv(ask) != "" {
+		if err := Restart(3 * time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		tell(t)
+		return
+	}
+	for name, c := range map[string]struct{ before, want time.Duration }{
+		"default": {50 * time.Microsecond, 3 * time.Millisecond},
+		"longer":  {4 * time.Millisecond, 4 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runtime.LockOSThread() // the program inherits the slack of the thread that starts it
+			defer runtime.UnlockOSThread()
+			before, err := Slack()
+			if err == nil {
+				err = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(c.before), 0, 0, 0)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(before), 0, 0, 0) }()
+			program := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRestart$", "-test.v")
+			program.Env = append(os.Environ(), ask+"=1")
+			out, err := program.Output()
+			want := fmt.Sprintf("pid %d, name %.15s, arguments %q, set again %q, slack of all threads %v",
+				program.Process.Pid, filepath.Base(os.Args[0]), program.Args[1:], "", c.want)
+			if err != nil || !strings.Contains(string(out), want) {
+				t.Errorf("the program says %s (%v), want %q in it", out, err, want)
+			}
+		})
+	}
+}
+
+// tell prints what a program has kept, and the timer slack of its threads.
+func tell(t *testing.T) {
+	t.Helper()
+	name, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil || len(threads) < 2 {
+		t.Fatalf("%d threads, %v, want more than one", len(threads), err)
+	}
+	slacks := map[string]bool{}
+	for _, thread := range threads {
+		text, err := os.ReadFile("/proc/" + thread.Name() + "/timerslack_ns")
+		if err != nil {
+			t.Fatal(err)
+		}
+		slacks[strings.TrimSpace(string(text))+"ns"] = true
+	}
+	list := slices.Sorted(maps.Keys(slacks))
+	slack, err := time.ParseDuration(list[0])
+	if err != nil || len(list) > 1 {
+		t.Fatalf("the threads have the slacks %v (%v), want one for all", list, err)
+	}
+	fmt.Printf("pid %d, name %s, arguments %q, set again %q, slack of all threads %v\n", os.Getpid(),
+		strings.TrimSpace(string(name)), os.Args[1:], os.Getenv(restarted), slack)
 }
 
 // TestSetSlack: the thread that gets the slack is the one that sleeps while others work. No other thread of Go's does.
