@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 )
 
 // profile keeps a profile of cloudcore in the folder for them; it returns at once when there is none.
@@ -61,9 +62,9 @@ func (e *edgeSite) profiled(ctx context.Context, name string, seconds int, work 
 }
 
 // keepAllocs keeps profiles of what edgecore and cloudcore have allocated since they started, if there is a folder for
-// profiles. They are empty unless the environment has GODEBUG=memprofilerate=4096, or another rate.
+// profiles. edgecore records allocations only if the environment has GODEBUG=memprofilerate=4096, or another rate.
 func (e *edgeSite) keepAllocs(ctx context.Context) error {
-	if e.opts.profiles == "" {
+	if e.opts.profiles == "" || !strings.Contains(os.Getenv("GODEBUG"), "memprofilerate=") {
 		return nil
 	}
 	const path = "/debug/pprof/allocs"
