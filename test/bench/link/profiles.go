@@ -64,12 +64,12 @@ func (e *edgeSite) profiled(ctx context.Context, name string, seconds int, work 
 // keepAllocs keeps profiles of what edgecore and cloudcore have allocated since they started, if there is a folder for
 // profiles. edgecore records allocations only if the environment has GODEBUG=memprofilerate=4096, or another rate.
 func (e *edgeSite) keepAllocs(ctx context.Context) error {
-	if e.opts.profiles == "" || !strings.Contains(os.Getenv("GODEBUG"), "memprofilerate=") {
-		return nil
-	}
 	const path = "/debug/pprof/allocs"
-	return errors.Join(e.profile(ctx, "cloudcore-allocs.pprof", path),
-		e.edgeProfile(ctx, "edgecore-allocs.pprof", path))
+	if err := e.profile(ctx, "cloudcore-allocs.pprof", path); err != nil || e.opts.profiles == "" ||
+		!strings.Contains(os.Getenv("GODEBUG"), "memprofilerate=") {
+		return err
+	}
+	return e.edgeProfile(ctx, "edgecore-allocs.pprof", path)
 }
 
 // edgeProfile keeps a profile of edgecore, which its kubelet API makes.
