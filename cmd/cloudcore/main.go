@@ -19,10 +19,10 @@ import (
 const timerSlack = time.Millisecond
 
 func main() {
-	_ = sysmon.Restart(timerSlack) // runCloud logs it if there is no slack
+	restartErr := sysmon.Restart(timerSlack)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := newRootCommand().ExecuteContext(ctx); err != nil {
+	if err := newRootCommand(restartErr).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "cloudcore:", err)
 		os.Exit(1)
 	}

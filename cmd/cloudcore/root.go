@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/command"
@@ -10,7 +13,8 @@ import (
 // globalOptions are the flags that every command has.
 type globalOptions = command.Options
 
-func newRootCommand() *cobra.Command {
+// newRootCommand returns the command cloudcore. restartErr says why sysmon.Restart failed, if it did.
+func newRootCommand(restartErr error) *cobra.Command {
 	program := command.Program[v1alpha1.CloudCore]{
 		Kind:       "CloudCore",
 		APIVersion: v1alpha1.APIVersion,
@@ -21,7 +25,12 @@ func newRootCommand() *cobra.Command {
 		Redacted:   (*v1alpha1.CloudCore).Redacted,
 		Secrets:    "A password in the URL of kube-apiserver is shown as (hidden).",
 		Look:       "grep -A3 https",
-		Run:        runCloud,
+		Run: func(ctx context.Context, cfg *v1alpha1.CloudCore) error {
+			if restartErr != nil {
+				klog.V(2).InfoS("cloudcore takes more processor time than it needs to", "err", restartErr)
+			}
+			return runCloud(ctx, cfg)
+		},
 	}
 	cmd := &cobra.Command{
 		Use:   "cloudcore",

@@ -17,7 +17,7 @@ import (
 func execute(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	cmd := newRootCommand()
+	cmd := newRootCommand(nil)
 	cmd.SetArgs(append([]string{}, args...)) // never nil, for which cobra takes those of the test
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)
@@ -90,7 +90,7 @@ func TestHelp(t *testing.T) {
 
 // TestEveryCommandTeaches: each command says what it does, and shows how.
 func TestEveryCommandTeaches(t *testing.T) {
-	commands := newRootCommand().Commands()
+	commands := newRootCommand(nil).Commands()
 	for len(commands) > 0 {
 		c := commands[0]
 		commands = append(commands[1:], c.Commands()...)

@@ -34,7 +34,6 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/retry"
-	"github.com/edgecore-io/edgecore/pkg/sysmon"
 	"github.com/edgecore-io/edgecore/pkg/trim"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
@@ -55,10 +54,6 @@ const gcPercent = 50
 func runCloud(ctx context.Context, cfg *v1alpha1.CloudCore) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
-	}
-	if slack, err := sysmon.Slack(); err != nil || slack < timerSlack {
-		klog.V(2).InfoS("cloudcore takes more processor time than it needs to: it could not be started again with a "+
-			"longer timer slack", "timerSlack", slack, "err", err)
 	}
 	rc, err := kubeapi.Config(&cfg.KubeAPIConfig, rest.InClusterConfig)
 	if err != nil {

@@ -47,27 +47,36 @@ func Restart(slack time.Duration) error {
 	}
 	runtime.LockOSThread() // the thread that calls exec passes on its slack
 	defer runtime.UnlockOSThread()
-	have, err := Slack()
-	if err != nil || have >= slack {
-		return err
+	have, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil {
+		return fmt.Errorf("get the timer slack: %w", err)
+	}
+	if have >= int(slack) {
+		return nil
+	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return fmt.Errorf("get the limit of open files: %w", err)
 	}
 	program, err := os.Executable() // not /proc/self/exe, which would be the name of the process
 	if err != nil {
 		return err
 	}
-	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack.Nanoseconds()), 0, 0, 0); err != nil {
-		return fmt.Errorf("set the timer slack: %w", err)
+	if err := setOwnSlack(int(slack)); err != nil {
+		return err
 	}
-	return fmt.Errorf("start %s again: %w", program, unix.Exec(program, os.Args, append(os.Environ(), restarted+"=1")))
+	err = unix.Exec(program, os.Args, append(os.Environ(), restarted+"=1"))
+	// The program goes on. Exec has lowered the limit of open files to what it was before Go raised it.
+	return errors.Join(fmt.Errorf("start %s again: %w", program, err), setOwnSlack(have),
+		unix.Setrlimit(unix.RLIMIT_NOFILE, &files))
 }
 
-// Slack returns the timer slack of the calling thread.
-func Slack() (time.Duration, error) {
-	ns, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
-	if err != nil {
-		return 0, fmt.Errorf("get the timer slack: %w", err)
+// setOwnSlack sets the timer slack of the calling thread, in ns.
+func setOwnSlack(ns int) error {
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(ns), 0, 0, 0); err != nil {
+		return fmt.Errorf("set the timer slack: %w", err)
 	}
-	return time.Duration(ns), nil
+	return nil
 }
 
 // slackFile is where the kernel has a thread's timer slack: not in the folder of the process' threads.

@@ -1,6 +1,7 @@
 package sysmon
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -53,14 +54,14 @@ func TestRestart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			runtime.LockOSThread() // the program inherits the slack of the thread that starts it
 			defer runtime.UnlockOSThread()
-			before, err := Slack()
+			before, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 			if err == nil {
-				err = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(c.before), 0, 0, 0)
+				err = setOwnSlack(int(c.before))
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(before), 0, 0, 0) }()
+			defer func() { _ = setOwnSlack(before) }()
 			program := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRestart$", "-test.v")
 			program.Env = append(os.Environ(), ask+"=1")
 			out, err := program.Output()
@@ -70,6 +71,49 @@ func TestRestart(t *testing.T) {
 				t.Errorf("the program says %s (%v), want %q in it", out, err, want)
 			}
 		})
+	}
+}
+
+// TestRestartFails: a program that cannot be started again goes on as it was.
+func TestRestartFails(t *testing.T) {
+	const ask = "SYSMON_TEST_RESTART_FAILS"
+	state := func() string {
+		var files unix.Rlimit
+		slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+		if err := errors.Join(err, unix.Getrlimit(unix.RLIMIT_NOFILE, &files)); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("a slack of %d ns, %d files", slack, files.Cur)
+	}
+	if os.Getenv(ask) != "" {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		before := state()
+		if err := os.Remove(os.Args[0]); err != nil {
+			t.Fatal(err)
+		}
+		if err := Restart(3 * time.Millisecond); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("Restart without its file: %v, want os.ErrNotExist", err)
+		}
+		if after := state(); after != before {
+			t.Errorf("after Restart failed: %s, want %s", after, before)
+		}
+		return
+	}
+	data, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(file, data, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// A low soft limit, which Go raises when the program starts.
+	program := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -Sn 256; exec "$0" -test.run='^TestRestartFails$' -test.v`,
+		file)
+	program.Env = append(os.Environ(), ask+"=1")
+	if out, err := program.CombinedOutput(); err != nil || !strings.Contains(string(out), "PASS: TestRestartFails") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 
