@@ -109,8 +109,8 @@ func TestRestartFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A low soft limit, which Go raises when the program starts.
-	program := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -Sn 256; exec "$0" -test.run='^TestRestartFails$' -test.v`,
-		file)
+	program := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -Sn 256; exec "$@"`, "sh", file,
+		"-test.run=^TestRestartFails$", "-test.v")
 	program.Env = append(os.Environ(), ask+"=1")
 	if out, err := program.CombinedOutput(); err != nil || !strings.Contains(string(out), "PASS: TestRestartFails") {
 		t.Errorf("%v\n%s", err, out)

@@ -55,8 +55,8 @@ func Memory(pid int) (rss, anon int64, err error) {
 }
 
 // Uncache removes a file from the kernel's page cache, so that a program is read from the disk when it starts, as after
-// a boot. A program that was just linked may be cached in huge pages, each of which is resident as a whole once a byte
-// of it was used. Pages that a process has mapped stay.
+// a boot. A program that was just linked may be cached in huge pages. If one byte of a huge page is used, all of the
+// page counts as resident memory. Pages that a process has mapped stay.
 func Uncache(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
