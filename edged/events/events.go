@@ -11,7 +11,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
@@ -44,19 +43,19 @@ type Recorder struct {
 
 	mu sync.Mutex
 	// events are in the order of their last occurrence, the oldest first.
-	events  []*v1.Event
+	events  []*event
 	similar similar
 }
 
 // New makes a recorder for a node. sink, which may be nil, is called with each event and its pod, nil for the node's
 // own; it must not block.
 func New(node string, sink func(v1.Event, *v1.Pod)) *Recorder {
-	return &Recorder{node: node, sink: sink, now: time.Now}
+	return &Recorder{node: node, sink: sink, now: time.Now, similar: newSimilar()}
 }
 
 // Eventf records an event of a pod.
 func (r *Recorder) Eventf(pod *v1.Pod, eventType, reason, format string, args ...any) {
-	r.record(ofPod(pod, ""), eventType, reason, fmt.Sprintf(format, args...))
+	r.record(pod, ofPod(pod, ""), eventType, reason, fmt.Sprintf(format, args...))
 }
 
 // AnnotatedEventf records an event of a pod with annotations, which are those of its first occurrence.
@@ -65,12 +64,12 @@ func (r *Recorder) AnnotatedEventf(
 ) {
 	of := ofPod(pod, "")
 	of.annotations = annotations
-	r.record(of, eventType, reason, fmt.Sprintf(format, args...))
+	r.record(pod, of, eventType, reason, fmt.Sprintf(format, args...))
 }
 
 // ContainerEventf records an event of a container.
 func (r *Recorder) ContainerEventf(pod *v1.Pod, c *v1.Container, eventType, reason, format string, args ...any) {
-	r.record(ofPod(pod, fieldPath(pod, c.Name)), eventType, reason, fmt.Sprintf(format, args...))
+	r.record(pod, ofPod(pod, fieldPath(pod, c.Name)), eventType, reason, fmt.Sprintf(format, args...))
 }
 
 func fieldPath(pod *v1.Pod, container string) string {
@@ -89,64 +88,35 @@ func fieldPath(pod *v1.Pod, container string) string {
 // NodeEventf records an event of the node.
 func (r *Recorder) NodeEventf(eventType, reason, format string, args ...any) {
 	// A node's UID is its name, as kubelets have it: kubectl describe node looks for that.
-	r.record(subject{
-		namespace: v1.NamespaceDefault, name: r.node, ref: v1.ObjectReference{
-			Kind: "Node", Name: r.node, UID: types.UID(r.node),
-		},
+	r.record(nil, subject{
+		kind: "Node", namespace: v1.NamespaceDefault, name: r.node, uid: types.UID(r.node),
 	}, eventType, reason, fmt.Sprintf(format, args...))
 }
 
-// subject is what an event is about. The event lies in the namespace, and its name begins with the name; pod is nil for
-// the node's.
-type subject struct {
-	namespace, name string
-	ref             v1.ObjectReference
-	pod             *v1.Pod
-	annotations     map[string]string
-}
-
-func ofPod(pod *v1.Pod, field string) subject {
-	return subject{
-		namespace: pod.Namespace,
-		name:      pod.Name,
-		pod:       pod,
-		ref: v1.ObjectReference{
-			APIVersion:      "v1",
-			Kind:            "Pod",
-			Namespace:       pod.Namespace,
-			Name:            pod.Name,
-			UID:             pod.UID,
-			ResourceVersion: pod.ResourceVersion,
-			FieldPath:       field,
-		},
-	}
-}
-
-func (r *Recorder) record(s subject, eventType, reason, message string) {
+// record records an event; pod is what it is about, nil for the node.
+func (r *Recorder) record(pod *v1.Pod, of subject, eventType, reason, message string) {
 	message = shortened(message)
-	now := metav1.Time{Time: r.now()}
+	now := r.now()
 	r.mu.Lock()
-	text, combined := r.similar.message(similarity{s.ref.UID, s.ref.FieldPath, eventType, reason}, message, now.Time)
-	event, repeated := r.find(s, eventType, reason, text, combined)
-	if repeated {
-		event.Count++
-		event.Message = text
-	} else {
-		event = r.make(s, eventType, reason, text, now)
+	text, combined := r.similar.message(similarity{of.uid, of.fieldPath, eventType, reason}, message, now)
+	e, repeated := r.find(of, eventType, reason, text, combined)
+	if !repeated {
+		e = &event{subject: of, eventType: eventType, reason: reason, first: now}
 	}
-	event.LastTimestamp = now
-	r.events = append(r.events, event)
+	e.message, e.last = text, now
+	e.count++
+	r.events = append(r.events, e)
 	if len(r.events) > keep {
 		r.events = slices.Delete(r.events, 0, len(r.events)-keep)
 	}
-	out := *event
+	out := e.v1(r.node)
 	r.mu.Unlock()
 	if !repeated {
-		klog.V(2).InfoS("Event", "object", klog.KRef(s.ref.Namespace, s.ref.Name), "field", s.ref.FieldPath,
+		klog.V(2).InfoS("Event", "object", klog.KRef(out.InvolvedObject.Namespace, of.name), "field", of.fieldPath,
 			"type", eventType, "reason", reason, "message", text)
 	}
 	if r.sink != nil {
-		r.sink(out, s.pod)
+		r.sink(out, pod)
 	}
 }
 
@@ -160,36 +130,17 @@ func shortened(message string) string {
 }
 
 // find takes the event that says the same out of the list; of combined ones that is any of the same kind.
-func (r *Recorder) find(s subject, eventType, reason, message string, combined bool) (*v1.Event, bool) {
+func (r *Recorder) find(of subject, eventType, reason, message string, combined bool) (*event, bool) {
 	for i, e := range slices.Backward(r.events) {
-		if e.InvolvedObject.UID != s.ref.UID || e.InvolvedObject.FieldPath != s.ref.FieldPath || e.Type != eventType ||
-			e.Reason != reason {
+		if e.uid != of.uid || e.fieldPath != of.fieldPath || e.eventType != eventType || e.reason != reason {
 			continue
 		}
-		if e.Message == message || combined && strings.HasPrefix(e.Message, combinedPrefix) {
+		if e.message == message || combined && strings.HasPrefix(e.message, combinedPrefix) {
 			r.events = slices.Delete(r.events, i, i+1)
 			return e, true
 		}
 	}
 	return nil, false
-}
-
-func (r *Recorder) make(s subject, eventType, reason, message string, now metav1.Time) *v1.Event {
-	return &v1.Event{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
-		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("%s.%x", s.name, now.UnixNano()), Namespace: s.namespace, Annotations: s.annotations,
-		},
-		InvolvedObject:      s.ref,
-		Reason:              reason,
-		Message:             message,
-		Type:                eventType,
-		Count:               1,
-		FirstTimestamp:      now,
-		Source:              v1.EventSource{Component: component, Host: r.node},
-		ReportingController: component,
-		ReportingInstance:   r.node,
-	}
 }
 
 // Probe returns once the lock of the recorder was free.
@@ -204,7 +155,7 @@ func (r *Recorder) List() []v1.Event {
 	defer r.mu.Unlock()
 	out := make([]v1.Event, len(r.events))
 	for i, e := range r.events {
-		out[i] = *e
+		out[i] = e.v1(r.node)
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package events
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestRecorder(t *testing.T) {
@@ -122,4 +124,28 @@ func TestLongMessage(t *testing.T) {
 			t.Errorf("a message of %d bytes has %d in the event, want all", length, len(got))
 		}
 	}
+}
+
+// TestSize: the events of many pods take little memory.
+func TestSize(t *testing.T) {
+	const budget = 200 << 10
+	before := heap()
+	r := New("edge-1", nil)
+	for i := range 2 * similarKinds {
+		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: types.UID(fmt.Sprint(i))}}
+		r.Eventf(pod, v1.EventTypeNormal, "Pulled",
+			"Container image \"registry.example.com/shop/web:%d\" already present on machine", i)
+	}
+	if took := heap() - before; took > budget {
+		t.Errorf("%d events and %d kinds of them take %d bytes, want at most %d", keep, similarKinds, took, budget)
+	}
+	runtime.KeepAlive(r)
+}
+
+// heap returns how many bytes are in use.
+func heap() int64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
 }

@@ -1,6 +1,7 @@
 package events
 
 import (
+	"hash/maphash"
 	"slices"
 	"time"
 
@@ -24,46 +25,53 @@ type similarity struct {
 	field, eventType, reason string
 }
 
-// similar combines events that differ in their words alone. The zero value is ready; it is its caller's to lock.
-type similar struct{ kinds map[similarity]*kind }
+// similar combines events that differ in their words alone. It remembers kinds and messages by their hashes: pods may
+// have messages of any length. Its caller locks it.
+type similar struct {
+	seed  maphash.Seed
+	kinds map[uint64]kind
+}
 
 type kind struct {
-	messages []string // at most similarMax
+	messages []uint64 // at most similarMax
 	last     time.Time
 }
 
+func newSimilar() similar { return similar{seed: maphash.MakeSeed(), kinds: map[uint64]kind{}} }
+
 // message returns the message with which an event is recorded, and whether it stands for several events.
 func (s *similar) message(of similarity, message string, now time.Time) (text string, combined bool) {
-	k := s.kinds[of]
-	if k == nil || now.Sub(k.last) > similarFor {
+	key, hash := maphash.Comparable(s.seed, of), maphash.String(s.seed, message)
+	k, known := s.kinds[key]
+	if !known {
 		s.makeRoom()
-		k = &kind{}
-		s.kinds[of] = k
+	}
+	if now.Sub(k.last) > similarFor {
+		k.messages = nil
 	}
 	k.last = now
-	if slices.Contains(k.messages, message) {
-		return message, false
+	known = slices.Contains(k.messages, hash)
+	combined = !known && len(k.messages) >= similarMax
+	if !known && !combined {
+		k.messages = append(k.messages, hash)
 	}
-	if len(k.messages) >= similarMax {
+	s.kinds[key] = k
+	if combined {
 		return combinedPrefix + message, true
 	}
-	k.messages = append(k.messages, message)
 	return message, false
 }
 
 // makeRoom forgets the kind that is longest ago, when there are too many.
 func (s *similar) makeRoom() {
-	if s.kinds == nil {
-		s.kinds = map[similarity]*kind{}
-	}
 	if len(s.kinds) < similarKinds {
 		return
 	}
-	var oldest similarity
-	first := true
-	for of, k := range s.kinds {
-		if first || k.last.Before(s.kinds[oldest].last) {
-			oldest, first = of, false
+	var oldest uint64
+	var last time.Time
+	for key, k := range s.kinds {
+		if last.IsZero() || k.last.Before(last) {
+			oldest, last = key, k.last
 		}
 	}
 	delete(s.kinds, oldest)
