@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // How a volume is changed in one step, as the kubelet does it (so that programs that watch for it work):
@@ -49,10 +51,14 @@ func writeAtomically(dir string, p payload) error {
 			return err
 		}
 	}
-	if err := linkNames(dir, p); err != nil {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
 		return err
 	}
-	return dropOld(dir, current, p)
+	if err := linkNames(dir, p, entries); err != nil {
+		return err
+	}
+	return dropOld(dir, current, p, entries)
 }
 
 // replaceData writes the files to a folder of their own and points "..data" to it.
@@ -134,48 +140,62 @@ func (p *payload) folder(path string) error {
 	return ensureDir(path, mode, p.gid())
 }
 
-// sameFiles reports whether a folder holds just these files.
+// sameFiles reports whether a folder holds just these files, each once in the list.
 func sameFiles(dir string, files []file) bool {
-	want := make(map[string]file, len(files))
-	for _, f := range files {
-		want[f.path] = f
-	}
-	seen := 0
-	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
+	held := 0
+	err := filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			held++
 		}
-		rel, err := filepath.Rel(dir, path)
-		if err != nil {
-			return err
-		}
-		f, ok := want[rel]
-		if !ok || !sameFile(path, d, f) {
-			return fmt.Errorf("%s differs", rel)
-		}
-		seen++
-		return nil
+		return err
 	})
-	return err == nil && seen == len(want)
-}
-
-func sameFile(path string, d os.DirEntry, f file) bool {
-	info, err := d.Info()
-	if err != nil || !info.Mode().IsRegular() || uint32(info.Mode().Perm()) != f.mode ||
-		info.Size() != int64(len(f.data)) {
+	if err != nil || held != len(files) {
 		return false
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Gid) != f.gid || int(st.Uid) != f.uid {
+	folder, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
 		return false
 	}
-	data, err := os.ReadFile(path)
-	return err == nil && bytes.Equal(data, f.data)
+	defer unix.Close(folder)
+	return !slices.ContainsFunc(files, func(f file) bool { return !sameFile(folder, f) })
 }
 
-// linkNames makes the visible names that are missing.
-func linkNames(dir string, p payload) error {
+// sameFile reports whether a file, below an open folder, is as it should be. An idle agent does this for all files each
+// minute, so it makes little garbage.
+func sameFile(folder int, f file) bool {
+	fd, err := unix.Openat(folder, f.path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode != unix.S_IFREG|f.mode || st.Size != int64(len(f.data)) ||
+		int(st.Uid) != f.uid || int(st.Gid) != f.gid {
+		return false
+	}
+	var part [1024]byte
+	for left := f.data; len(left) > 0; {
+		n, err := unix.Read(fd, part[:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 || !bytes.HasPrefix(left, part[:n]) {
+			return false
+		}
+		left = left[n:]
+	}
+	return true
+}
+
+func compareName(e os.DirEntry, name string) int { return strings.Compare(e.Name(), name) }
+
+// linkNames makes the visible names that are not among the entries of the volume, which are sorted.
+func linkNames(dir string, p payload, entries []os.DirEntry) error {
 	for _, f := range p.files {
 		name, _, _ := strings.Cut(f.path, "/")
+		if _, there := slices.BinarySearchFunc(entries, name, compareName); there {
+			continue
+		}
 		err := p.link(filepath.Join(dataLink, name), filepath.Join(dir, name), f.uid)
 		if err != nil && !errors.Is(err, os.ErrExist) {
 			return err
@@ -184,8 +204,8 @@ func linkNames(dir string, p payload) error {
 	return nil
 }
 
-// dropOld removes the earlier data folders and the names that are gone.
-func dropOld(dir, current string, p payload) error {
+// dropOld removes the earlier data folders and the names that are gone from the entries of the volume.
+func dropOld(dir, current string, p payload, entries []os.DirEntry) (err error) {
 	names := map[string]bool{dataLink: true, current: true}
 	for _, f := range p.files {
 		name, _, _ := strings.Cut(f.path, "/")
@@ -195,10 +215,6 @@ func dropOld(dir, current string, p payload) error {
 	for _, path := range p.nested {
 		name, _, _ := strings.Cut(path, "/")
 		nested[name] = true
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
 	}
 	for _, e := range entries {
 		if names[e.Name()] {
