@@ -49,7 +49,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
-// Syncer does the work of a pod. Each method is called from that pod's goroutine only.
+// Syncer does the work of a pod. Calls for one pod never overlap.
 type Syncer interface {
 	// Sync brings the pod nearer to its spec. It may be called any number of times.
 	Sync(ctx context.Context, pod *v1.Pod) SyncResult
@@ -256,14 +256,21 @@ func (p *Pool) forget(w *worker) bool {
 	return true
 }
 
-// call runs a step of a syncer and turns a panic into an error: one pod's bad luck is not
-// that of the others.
-func call(uid types.UID, step string, do func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("pod %s: %s panicked: %v", uid, step, r)
-			klog.ErrorS(err, "Pod worker panicked", "podUID", uid, "step", step, "stack", string(debug.Stack()))
-		}
+// call runs a step of a syncer, and turns a panic into an error, which concerns that pod alone. The step has a goroutine
+// of its own: it needs several times the stack that a waiting worker does, and Go gives stacks back slowly unless their
+// goroutine ends.
+func call(uid types.UID, step string, do func() error) error {
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() {
+			if r := recover(); r != nil {
+				err = fmt.Errorf("pod %s: %s panicked: %v", uid, step, r)
+				klog.ErrorS(err, "Pod worker panicked", "podUID", uid, "step", step, "stack", string(debug.Stack()))
+			}
+			ended <- err
+		}()
+		err = do()
 	}()
-	return do()
+	return <-ended
 }
