@@ -114,6 +114,15 @@ func TestMarkdown(t *testing.T) {
 			t.Errorf("the table is\n%s\nwant in it %s", text, want)
 		}
 	}
+	two := recorded()
+	earlier := two.Runs[0]
+	earlier.ID, earlier.Began, earlier.Machine.Processor = "earlier", earlier.Began.Add(-time.Hour), "C"
+	two.Runs = append(two.Runs, earlier, earlier)
+	text = markdown(two)
+	want := "v1.36.3. Some rows are of earlier runs on another processor (C); the page lists all runs.\n"
+	if !strings.Contains(text, want) {
+		t.Errorf("the table of two machines is\n%s\nwant in it %s", text, want)
+	}
 	if empty := markdown(&results.File{}); !strings.Contains(empty, "Nothing is recorded yet.") {
 		t.Errorf("the table of nothing is %q, want it to say so", empty)
 	}

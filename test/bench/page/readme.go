@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/edgecore-io/edgecore/test/bench/results"
@@ -26,15 +27,26 @@ func markdown(f *results.File) string {
 	return b.String()
 }
 
-// sentence says when the newest run was, and on what machine.
+// sentence says when the newest run was, on what machine, and on what other processors earlier runs were.
 func sentence(f *results.File) string {
 	run, ok := newest(f)
 	if !ok {
 		return "Nothing is recorded yet."
 	}
-	return fmt.Sprintf("Recorded on %s on %d cores (%s) with %s and %s.", run.Began.Format("2006-01-02"),
+	text := fmt.Sprintf("Recorded on %s on %d cores (%s) with %s and %s.", run.Began.Format("2006-01-02"),
 		run.Machine.Cores, run.Machine.Processor, containerdVersion(run.Programs["containerd"]),
 		strings.Replace(run.Programs["kubelet"], "Kubernetes", "kubelet", 1))
+	var others []string
+	for _, r := range f.Runs {
+		if p := r.Machine.Processor; p != run.Machine.Processor && !slices.Contains(others, p) {
+			others = append(others, p)
+		}
+	}
+	if len(others) > 0 {
+		text += " Some rows are of earlier runs on another processor (" + strings.Join(others, ", ") +
+			"); the page lists all runs."
+	}
+	return text
 }
 
 // containerdVersion shortens the output of containerd --version to name and version.
