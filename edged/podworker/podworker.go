@@ -256,9 +256,9 @@ func (p *Pool) forget(w *worker) bool {
 	return true
 }
 
-// call runs a step of a syncer, and turns a panic into an error, which concerns that pod alone. The step has a goroutine
-// of its own: it needs several times the stack that a waiting worker does, and Go gives stacks back slowly unless their
-// goroutine ends.
+// call runs a step of a syncer, and turns a panic into an error, which concerns that pod alone. The step has a
+// goroutine of its own: it needs several times the stack that a waiting worker does, and Go gives stacks back slowly
+// unless their goroutine ends.
 func call(uid types.UID, step string, do func() error) error {
 	ended := make(chan error, 1)
 	go func() {

@@ -28,7 +28,7 @@ func TestStacks(t *testing.T) {
 			t.Fatalf("%d pods were synced, want %d", n, pods)
 		}
 		if took := (stacks() - before) / pods; took > budget {
-			t.Errorf("an idle pod keeps %d bytes of stack after a step that needed %d, want at most %d", took, deep, budget)
+			t.Errorf("an idle pod keeps %d bytes of stack after a step with %d, want at most %d", took, deep, budget)
 		}
 	})
 }
