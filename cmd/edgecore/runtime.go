@@ -20,9 +20,9 @@ const (
 	// probes a third more time; three times as much takes a tenth less processor time while pods start, and 4 MB.
 	gcPercent = 50
 	// trimPeriod is how often the agent checks whether to return memory to the kernel; a smaller heap counts as
-	// trimHeap. With 30 pods, an idle agent has 1.5 MB to return after half a minute; that takes 10 ms.
+	// trimHeap. With 30 pods, an idle agent has 0.7 MB to return after half a minute; that takes 10 ms.
 	trimPeriod = 30 * time.Second
-	trimHeap   = 6 << 20
+	trimHeap   = 4 << 20
 	// processors is how many threads may run Go code at once. What Go keeps for each takes up to 1 MB. With one, 30
 	// pods start 4 % later with 8 % less processor time. How fast pods start depends on the container runtime, not on
 	// the agent, so it needs no more than two.
