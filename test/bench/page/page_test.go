@@ -119,7 +119,7 @@ func TestMarkdown(t *testing.T) {
 	earlier.ID, earlier.Began, earlier.Machine.Processor = "earlier", earlier.Began.Add(-time.Hour), "C"
 	two.Runs = append(two.Runs, earlier, earlier)
 	text = markdown(two)
-	want := "v1.36.3. Some rows are of earlier runs on another processor (C); the page lists all runs.\n"
+	want := "v1.36.3. Other rows come from earlier runs on another processor (C); the page lists all runs.\n"
 	if !strings.Contains(text, want) {
 		t.Errorf("the table of two machines is\n%s\nwant in it %s", text, want)
 	}

@@ -43,7 +43,7 @@ func sentence(f *results.File) string {
 		}
 	}
 	if len(others) > 0 {
-		text += " Some rows are of earlier runs on another processor (" + strings.Join(others, ", ") +
+		text += " Other rows come from earlier runs on another processor (" + strings.Join(others, ", ") +
 			"); the page lists all runs."
 	}
 	return text
