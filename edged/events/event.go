@@ -17,7 +17,7 @@ type event struct {
 	first, last                time.Time
 }
 
-// subject is what an event is about. The event lies in its namespace.
+// subject is what an event is about. namespace is that of the event: for a node, default.
 type subject struct {
 	kind                                        string // Pod or Node
 	namespace, name, resourceVersion, fieldPath string
@@ -36,7 +36,7 @@ func ofPod(pod *v1.Pod, fieldPath string) subject {
 	}
 }
 
-// v1 returns the event of a node as the API has it.
+// v1 returns the event as the API has it, reported by a node.
 func (e *event) v1(node string) v1.Event {
 	return v1.Event{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},

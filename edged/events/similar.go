@@ -25,8 +25,8 @@ type similarity struct {
 	field, eventType, reason string
 }
 
-// similar combines events that differ in their words alone. It remembers kinds and messages by their hashes: pods may
-// have messages of any length. Its caller locks it.
+// similar combines events that differ in their words alone. It remembers kinds and messages by their hashes, because a
+// message may be 32 KiB. The caller must hold the lock.
 type similar struct {
 	seed  maphash.Seed
 	kinds map[uint64]kind

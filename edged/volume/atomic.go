@@ -140,14 +140,20 @@ func (p *payload) folder(path string) error {
 	return ensureDir(path, mode, p.gid())
 }
 
-// sameFiles reports whether a folder holds just these files, each once in the list.
+var errNotRegular = errors.New("not a regular file")
+
+// sameFiles reports whether a folder holds just these files, which have distinct paths.
 func sameFiles(dir string, files []file) bool {
 	held := 0
 	err := filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			held++
+		switch {
+		case err != nil || d.IsDir():
+			return err
+		case !d.Type().IsRegular():
+			return errNotRegular
 		}
-		return err
+		held++
+		return nil
 	})
 	if err != nil || held != len(files) {
 		return false
@@ -204,7 +210,7 @@ func linkNames(dir string, p payload, entries []os.DirEntry) error {
 	return nil
 }
 
-// dropOld removes the earlier data folders and the names that are gone from the entries of the volume.
+// dropOld removes the entries that are earlier data folders, or links whose names the volume no longer has.
 func dropOld(dir, current string, p payload, entries []os.DirEntry) (err error) {
 	names := map[string]bool{dataLink: true, current: true}
 	for _, f := range p.files {

@@ -31,6 +31,18 @@ func TestSameFiles(t *testing.T) {
 		"a link": func(dir string, _ []file) error {
 			return replaced(dir, func(p string) error { return os.Symlink("long", p) })
 		},
+		"linked folder": func(dir string, _ []file) error {
+			if err := os.Rename(filepath.Join(dir, "a"), dir+"-a"); err != nil {
+				return err
+			}
+			return os.Symlink(dir+"-a", filepath.Join(dir, "a"))
+		},
+		"linked data": func(dir string, _ []file) error {
+			if err := os.Rename(dir, dir+"-1"); err != nil {
+				return err
+			}
+			return os.Symlink(dir+"-1", dir)
+		},
 		"extra link": func(dir string, _ []file) error { return os.Symlink("long", filepath.Join(dir, "link")) },
 	} {
 		t.Run(name, func(t *testing.T) {
