@@ -17,7 +17,7 @@ type event struct {
 	first, last                time.Time
 }
 
-// subject is what an event is about. namespace is that of the event: for a node, default.
+// subject is what an event is about. The event is in the same namespace as its pod; events of a node are in "default".
 type subject struct {
 	kind                                        string // Pod or Node
 	namespace, name, resourceVersion, fieldPath string

@@ -1,5 +1,5 @@
 // Package podworker runs one goroutine per pod UID and decides, from the updates that it receives, which of three
-// things that goroutine does next. It knows nothing of runtimes: a Syncer does the work.
+// steps it takes next. It knows nothing of runtimes: a Syncer does the work.
 //
 // # The states of a pod
 //
