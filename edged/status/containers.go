@@ -35,6 +35,11 @@ const (
 	maxMessages = 12 << 10
 )
 
+// IsStarting reports whether a container that waits is in the course of its start: nothing keeps it from running.
+func IsStarting(w *v1.ContainerStateWaiting) bool {
+	return w.Reason == "" || w.Reason == containerCreating || w.Reason == podInitializing
+}
+
 // containerStatuses makes the statuses of a list of containers, in its order.
 func containerStatuses(
 	in Inputs, containers []v1.Container, before []v1.ContainerStatus, init bool,

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/source"
+	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
@@ -27,9 +28,12 @@ const (
 	// within a moment when it starts, and each write wears the flash. A pod that becomes ready or ends does not wait:
 	// see reportedState.
 	debounce = 200 * time.Millisecond
+	// startDebounce is the same for the first status of a pod that starts as it should. Most pods run within this time
+	// and are reported once. When many pods start, reports of those that wait would delay those that start.
+	startDebounce = 2 * time.Second
 	// progressDebounce is the same for the progress of a pod that was reported as Pending, such as a ready sandbox or
 	// an address, and of a pod that is being deleted, such as a container that has ended. So a pod that starts within
-	// this time is reported twice, as Pending and as Running, and one that ends within it once.
+	// this time is reported twice at most, as Pending and as Running, and one that ends within it once.
 	progressDebounce = 5 * time.Second
 	// retryMin and retryMax bound the wait after the store refused a status.
 	retryMin = time.Second
@@ -189,11 +193,38 @@ func (r *Reporter) isProgress(uid types.UID) bool {
 
 func hasEnded(c v1.ContainerStatus) bool { return c.State.Terminated != nil }
 
+// isStart reports whether the pending status of a pod shows nothing but a start, and is the first. r.mu must be held.
+func (r *Reporter) isStart(uid types.UID) bool {
+	rep := r.pending[uid]
+	if r.reported[uid] != (reportedState{}) || rep.status.Phase != v1.PodPending || rep.pod.DeletionTimestamp != nil {
+		return false
+	}
+	return !slices.ContainsFunc(rep.status.InitContainerStatuses, isStuck) &&
+		!slices.ContainsFunc(rep.status.ContainerStatuses, isStuck)
+}
+
+// isStuck reports whether a container waits for something other than its turn.
+func isStuck(c v1.ContainerStatus) bool {
+	return c.State.Waiting != nil && !status.IsStarting(c.State.Waiting)
+}
+
+// due returns how long until the pending status of a pod is to be stored. r.mu must be held.
+func (r *Reporter) due(uid types.UID, now time.Time) time.Duration {
+	wait := debounce
+	switch {
+	case r.isStart(uid):
+		wait = startDebounce
+	case r.isProgress(uid):
+		wait = progressDebounce
+	}
+	return max(wait-now.Sub(r.pending[uid].since), 0)
+}
+
 // isDue returns a function that reports whether a pending status is to be stored now. r.mu must be held when that is
 // called.
 func (r *Reporter) isDue(now time.Time) func(types.UID) bool {
 	return func(uid types.UID) bool {
-		return !r.isProgress(uid) || now.Sub(r.pending[uid].since) >= progressDebounce
+		return r.due(uid, now) == 0 || !r.isStart(uid) && !r.isProgress(uid) // it need not wake the disk again
 	}
 }
 
@@ -201,11 +232,8 @@ func (r *Reporter) isDue(now time.Time) func(types.UID) bool {
 func (r *Reporter) nextDue(now time.Time) (wait time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for uid, rep := range r.pending {
-		left := max(debounce-now.Sub(rep.since), 0)
-		if r.isProgress(uid) {
-			left = max(progressDebounce-now.Sub(rep.since), 0)
-		}
+	for uid := range r.pending {
+		left := r.due(uid, now)
 		if !ok || left < wait {
 			wait, ok = left, true
 		}

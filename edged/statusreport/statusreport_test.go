@@ -108,7 +108,7 @@ func TestUrgent(t *testing.T) {
 				t.Errorf("%s, ready %s: told at once: %v, want %v", c.status.Phase, c.status.Conditions[0].Status, got,
 					c.atOnce)
 			}
-			time.Sleep(time.Second)
+			time.Sleep(startDebounce)
 			synctest.Wait()
 			if m.count() != before+1 {
 				t.Errorf("%s: told %d times, want once", c.status.Phase, m.count()-before)
@@ -293,8 +293,8 @@ func TestStatusesShareCommits(t *testing.T) {
 	})
 }
 
-// TestStartingPod: a pod that starts is reported once as Pending and once as Running, whatever progress it makes in
-// between. A reason that keeps it from starting is reported at once, and progress after progressDebounce.
+// TestStartingPod: a pod that starts soon is reported once, as Running. A slow one is reported as Pending after
+// startDebounce, and further progress after progressDebounce. A reason that keeps a pod from starting does not wait.
 func TestStartingPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{}
@@ -308,31 +308,46 @@ func TestStartingPod(t *testing.T) {
 		}
 		creating, pod := status(v1.PodPending, "ContainerCreating", ""), testPod("a", "1")
 		r.PodStatus(pod, creating)
-		time.Sleep(debounce)
-		m.want(t, "it is Pending", 1)
-		r.PodStatus(pod, status(v1.PodPending, "ContainerCreating", "10.0.0.1"))
-		time.Sleep(progressDebounce / 2)
-		m.want(t, "its sandbox is ready", 1)
-		r.PodStatus(testPod("b", "2"), creating)
-		time.Sleep(debounce)
-		m.want(t, "another pod", 2)
+		time.Sleep(startDebounce / 2)
+		r.PodStatus(pod, status(v1.PodPending, "PodInitializing", "10.0.0.1"))
+		time.Sleep(startDebounce/2 - time.Millisecond)
+		m.want(t, "it starts", 0)
 		r.PodStatus(pod, status(v1.PodRunning, "", "10.0.0.1"))
-		m.want(t, "it runs", 3)
+		m.want(t, "it runs", 1)
 		time.Sleep(2 * progressDebounce)
-		m.want(t, "nothing else happens", 3)
+		m.want(t, "nothing else happens", 1)
 
-		slow := testPod("c", "3")
+		slow := testPod("b", "2")
 		r.PodStatus(slow, creating)
-		time.Sleep(debounce)
-		m.want(t, "a slow pod is Pending", 4)
+		time.Sleep(startDebounce)
+		m.want(t, "a slow pod is Pending", 2)
 		r.PodStatus(slow, status(v1.PodPending, "ContainerCreating", "10.0.0.2"))
-		time.Sleep(progressDebounce - time.Millisecond)
+		time.Sleep(progressDebounce / 2)
+		m.want(t, "the sandbox of a slow pod is ready", 2)
+		other := testPod("c", "3")
+		r.PodStatus(other, status(v1.PodRunning, "", ""))
+		m.want(t, "another pod runs", 3)
+		r.PodStatus(other, status(v1.PodRunning, "", "10.0.0.3"))
+		time.Sleep(debounce)
+		m.want(t, "another pod changes", 4)
+		time.Sleep(progressDebounce/2 - debounce - time.Millisecond)
 		m.want(t, "progress of a slow pod, too early", 4)
 		time.Sleep(time.Millisecond)
 		m.want(t, "progress of a slow pod", 5)
 		r.PodStatus(slow, status(v1.PodPending, "ErrImagePull", "10.0.0.2"))
 		time.Sleep(debounce)
 		m.want(t, "its image is missing", 6)
+
+		stuck := testPod("d", "4")
+		r.PodStatus(stuck, status(v1.PodPending, "ErrImagePull", ""))
+		time.Sleep(debounce)
+		m.want(t, "the image of a new pod is missing", 7)
+
+		deleted := testPod("e", "5")
+		deleted.DeletionTimestamp = new(metav1.Now())
+		r.PodStatus(deleted, creating)
+		time.Sleep(debounce)
+		m.want(t, "a pod is deleted before it starts", 8)
 	})
 }
 
