@@ -50,8 +50,10 @@ func (k Kind) measures() bool { return k != StopContainer }
 type class int
 
 const (
+	// background calls wait until no other call waits or counts. After patience they are ordinary.
+	background class = iota - 1
 	// ordinary calls wait while the limit is reached.
-	ordinary class = iota
+	ordinary
 	// critical calls wait while critical calls alone reach the limit.
 	critical
 	// urgent calls never wait.
@@ -117,6 +119,14 @@ func (c *call) before(other *call, now time.Time) bool {
 		return c.owner.created.Before(other.owner.created)
 	}
 	return c.number < other.number
+}
+
+// classAt returns the class of a call that waits.
+func (c *call) classAt(now time.Time) class {
+	if c.owner.class == background && c.impatient(now) {
+		return ordinary
+	}
+	return c.owner.class
 }
 
 // impatient reports whether a call has waited for so long that no other may overtake it.

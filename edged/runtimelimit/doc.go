@@ -2,8 +2,8 @@
 //
 // Too many calls compete for the processors and the disk: the first pods of a burst start later, and so does the last
 // one. The best number depends on the device, so the limit is found by measurement (level.go). It starts at twice the
-// number of processors and stays between 2 and 16. Calls that start pods and calls that end pods have separate limits:
-// the former need the processors, the latter mostly wait for the disk.
+// number of processors and stays between 4 and 16, or 2 and 16 with one processor. Calls that start pods and calls that
+// end pods have separate limits: the former need the processors, the latter mostly wait for the disk and the network.
 //
 // queue.go decides which call is next. It has no clock and no goroutines of its own:
 //
@@ -11,7 +11,9 @@
 //   - Among the others, pods with the highest priority come first, then the oldest pods. A call that has waited for 10
 //     seconds precedes both.
 //   - If a call of a pod has just succeeded, the pod's next call does not wait, so that a pod is not overtaken halfway
-//     through its start.
+//     through its start. Only StopPodSandbox waits: of many pods that end at once, the first are gone sooner.
+//   - Calls in the background, such as those that remove a pod after its end was reported, wait until no others wait or
+//     run, but no longer than 10 seconds.
 //   - Urgent calls, such as those that end an evicted pod, never wait.
 //   - A call that takes much longer than usual stops counting, so that a plugin or a runtime that hangs does not delay
 //     other pods. StopContainer stops counting after a moment, since it then waits for the container.

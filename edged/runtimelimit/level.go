@@ -6,8 +6,11 @@ import (
 )
 
 const (
-	// minLimit is the lowest limit. With two calls at once, one may wait for the disk while the other computes.
-	minLimit = 2
+	// minLimit is the lowest limit, unless it starts lower. With fewer calls at once, the processors idle while those
+	// wait for the disk or the network, and other programs get a larger share of the processors. It also keeps
+	// measurements that mislead from doing harm: at the start of a burst few calls run beside other work, and later
+	// many run alone.
+	minLimit = 4
 	// maxLimit is the highest limit, whatever is measured.
 	maxLimit = 16
 	// perCPU times the number of processors is where the limit starts.
@@ -42,7 +45,7 @@ type level struct {
 }
 
 func newLevel(cpus int) level {
-	start := min(max(float64(perCPU*cpus), minLimit), maxLimit)
+	start := float64(min(perCPU*max(cpus, 1), maxLimit))
 	return level{start: start, limit: start}
 }
 
@@ -68,7 +71,7 @@ func (l *level) measured(now time.Time, k Kind, took time.Duration, atOnce float
 func (l *level) adjust() {
 	slope, certain := l.trend.slope()
 	step := certain*pace*(1-slope-worthwhile) + homing*math.Log(l.start/l.limit)
-	l.limit = min(max(l.limit*math.Exp(step), minLimit), maxLimit)
+	l.limit = min(max(l.limit*math.Exp(step), min(l.start, minLimit)), maxLimit)
 }
 
 // returned records how long a call took, for the average of its kind.

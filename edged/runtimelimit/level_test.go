@@ -56,13 +56,13 @@ func TestLevel(t *testing.T) {
 		low     float64
 		top     float64
 	}{
-		"nobody waits":           {RunPodSandbox, false, func(int) time.Duration { return second }, 4, 4},
-		"stops say nothing":      {StopContainer, true, func(int) time.Duration { return second }, 4, 4},
-		"more gets more done":    {RunPodSandbox, true, func(int) time.Duration { return second }, 8, 16},
-		"more gets no more done": {RunPodSandbox, true, longer, 2, 3},
-		"no time at all":         {RunPodSandbox, true, func(int) time.Duration { return 0 }, 4, 4},
+		"nobody waits":           {RunPodSandbox, false, func(int) time.Duration { return second }, 8, 8},
+		"stops say nothing":      {StopContainer, true, func(int) time.Duration { return second }, 8, 8},
+		"more gets more done":    {RunPodSandbox, true, func(int) time.Duration { return second }, 12, 16},
+		"more gets no more done": {RunPodSandbox, true, longer, 4, 6},
+		"no time at all":         {RunPodSandbox, true, func(int) time.Duration { return 0 }, 8, 8},
 	} {
-		l := newLevel(2)
+		l := newLevel(4)
 		for i := range 80 {
 			n := 2 + i%4
 			l.measured(now, tc.kind, tc.took(n), float64(n), tc.limited)

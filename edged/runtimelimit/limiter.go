@@ -48,6 +48,14 @@ func Urgent(ctx context.Context) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }
 
+// Background returns a context for calls for which nobody waits: they are made when no other call is. It ends the
+// effect of Urgent.
+func Background(ctx context.Context) context.Context {
+	o := ownerFrom(ctx)
+	o.class = background
+	return context.WithValue(ctx, ownerKey{}, o)
+}
+
 func ownerFrom(ctx context.Context) Owner {
 	o, _ := ctx.Value(ownerKey{}).(Owner)
 	return o
@@ -70,7 +78,7 @@ func (l *Limiter) Do(ctx context.Context, k Kind, call func() error) error {
 }
 
 // Busy reports whether pods start or end: whether calls wait, or the runtime works on some. Calls that have taken much
-// longer than usual do not count.
+// longer than usual do not count, nor do those in the background.
 func (l *Limiter) Busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

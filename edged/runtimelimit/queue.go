@@ -53,8 +53,12 @@ func (q *queue) waits(p phase) bool {
 // idle reports whether no call of a phase waits or counts.
 func (q *queue) idle(p phase) bool { return q.counted[p] == 0 && !q.waits(p) }
 
-// busy reports whether calls wait, or count towards a limit.
-func (q *queue) busy() bool { return len(q.waiting) > 0 || q.counted[starts]+q.counted[ends] > 0 }
+// busy reports whether calls wait, or count towards a limit, other than background calls.
+func (q *queue) busy() bool {
+	isOther := func(c *call) bool { return c.owner.class != background }
+	return slices.ContainsFunc(q.waiting, isOther) ||
+		slices.ContainsFunc(q.running, func(c *call) bool { return c.counted && isOther(c) })
+}
 
 // arrive adds a call. It may be granted at once.
 func (q *queue) arrive(now time.Time, k Kind, o Owner) *call {
@@ -67,7 +71,7 @@ func (q *queue) arrive(now time.Time, k Kind, o Owner) *call {
 	}
 	q.number++
 	c := &call{kind: k, owner: o, number: q.number, arrived: now, ready: make(chan struct{})}
-	if _, begun := q.last[o.UID]; begun || o.class == urgent {
+	if _, begun := q.last[o.UID]; begun && k != StopPodSandbox && o.class != background || o.class == urgent {
 		q.grant(now, c)
 		return c
 	}
@@ -141,9 +145,9 @@ func (q *queue) next() time.Time {
 // grantWaiting grants waiting calls while the limit allows.
 func (q *queue) grantWaiting(now time.Time) {
 	for {
-		best := -1
+		best, busy := -1, q.busy()
 		for i, c := range q.waiting {
-			if !q.allowed(c) || best >= 0 && !q.precedes(c, q.waiting[best], now) {
+			if !q.allowed(c, busy, now) || best >= 0 && !q.precedes(c, q.waiting[best], now) {
 				continue
 			}
 			best = i
@@ -165,20 +169,23 @@ func (q *queue) limit(p phase) int {
 	return q.levels[p].current()
 }
 
-// allowed reports whether the limit allows c to run.
-func (q *queue) allowed(c *call) bool {
+// allowed reports whether c may run now.
+func (q *queue) allowed(c *call, busy bool, now time.Time) bool {
 	phase := c.kind.phase()
 	limit := q.limit(phase)
-	if c.owner.class == critical {
+	switch c.classAt(now) {
+	case critical:
 		return q.critical[phase] < limit
+	case background:
+		return !busy && q.counted[phase] < limit
 	}
 	return q.counted[phase] < limit
 }
 
 // precedes reports whether a is granted before b.
 func (q *queue) precedes(a, b *call, now time.Time) bool {
-	if a.owner.class != b.owner.class {
-		return a.owner.class > b.owner.class
+	if of, other := a.classAt(now), b.classAt(now); of != other {
+		return of > other
 	}
 	return a.before(b, now)
 }

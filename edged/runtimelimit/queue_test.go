@@ -160,6 +160,62 @@ func TestPodsThatHaveBegunGoOn(t *testing.T) {
 	l.want(t, "d")
 }
 
+// TestSandboxesStopInOrder: pods whose containers have just ended wait for each other, so the first are gone sooner.
+func TestSandboxesStopInOrder(t *testing.T) {
+	l := newTimeline(2)
+	names := []string{"a", "b", "c"}
+	for _, name := range names {
+		l.arrive(name, StopContainer, Owner{})
+	}
+	l.after(stopCounts)
+	l.want(t, names...)
+	for _, name := range names {
+		l.leave(name)
+		l.arrive(name, StopPodSandbox, Owner{})
+	}
+	l.want(t, "a", "b")
+	l.leave("a")
+	l.want(t, "c")
+}
+
+// TestBackground: calls in the background wait until no others wait or count, but not for ever.
+func TestBackground(t *testing.T) {
+	l := newTimeline(2)
+	l.arrive("a", StopPodSandbox, Owner{})
+	l.arrive("b", RunPodSandbox, Owner{})
+	l.leave("a")
+	l.want(t, "a", "b")
+	for _, name := range []string{"a", "bg1", "bg2"} { // a has begun
+		l.arrive(name, RemoveContainer, Owner{class: background})
+	}
+	l.want(t)
+	l.leave("b")
+	l.want(t, "a", "bg1")
+	if l.q.busy() {
+		t.Error("busy with background calls alone, want not")
+	}
+	l.arrive("c", StopPodSandbox, Owner{})
+	l.want(t)
+	l.leave("a")
+	l.want(t, "c")
+	l.leave("bg1")
+	l.want(t)
+	for l.now.Sub(l.calls["bg2"].arrived) < patience {
+		l.arrive("next", StopPodSandbox, Owner{})
+		l.leave("c")
+		l.calls["c"] = l.calls["next"]
+		l.after(countsMin / 2)
+	}
+	l.q.granted = nil
+	l.arrive("d", StopPodSandbox, Owner{})
+	l.arrive("e", StopPodSandbox, Owner{})
+	l.leave("c")
+	l.leave("d")
+	if l.calls["bg2"].granted.IsZero() {
+		t.Error("a background call waits longer than patience")
+	}
+}
+
 // TestFirstPod: until the first container has started, a call failed or one hangs, half of the limit applies.
 func TestFirstPod(t *testing.T) {
 	begin := func() *timeline {
