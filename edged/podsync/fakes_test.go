@@ -54,8 +54,8 @@ type fakeRuntime struct {
 	*calls
 	result runtime.SyncResult
 	input  runtime.SyncInput
-	// kill is called by KillPod; nil does nothing.
-	kill func(ctx context.Context)
+	// kill is called by KillPod and remove by RemovePod; nil does nothing.
+	kill, remove func(ctx context.Context)
 }
 
 func (f *fakeRuntime) SyncPod(_ context.Context, in runtime.SyncInput) runtime.SyncResult {
@@ -74,7 +74,10 @@ func (f *fakeRuntime) ReleaseSandboxes(context.Context, *v1.Pod, *observed.Pod) 
 	return f.add("release sandboxes")
 }
 
-func (f *fakeRuntime) RemovePod(context.Context, *observed.Pod) error {
+func (f *fakeRuntime) RemovePod(ctx context.Context, _ *observed.Pod) error {
+	if f.remove != nil {
+		f.remove(ctx)
+	}
 	return f.add("remove containers")
 }
 

@@ -72,7 +72,6 @@ func (s *Syncer) releaseSandboxes(ctx context.Context, pod *v1.Pod, obs *observe
 
 // Terminated implements podworker.Syncer.
 func (s *Syncer) Terminated(ctx context.Context, end podworker.End) error {
-	gone := end.Removed || end.Deleted
 	ctx = runtimelimit.WithOwner(ctx, runtimelimit.OwnerOf(end.UID, end.Pod))
 	s.opts.Prober.Forget(end.UID)
 	if end.Pod != nil {
@@ -83,17 +82,9 @@ func (s *Syncer) Terminated(ctx context.Context, end podworker.End) error {
 	}
 	s.opts.Inputs.Forget(end.UID)
 	s.opts.Deadlines.Forget(end.UID)
-	if gone {
-		obs := s.opts.PLEG.Get(end.UID)
-		if obs == nil {
-			obs = &observed.Pod{UID: end.UID} // the runtime may never have had the pod, but it may have a log folder
-		}
-		if err := s.opts.Runtime.RemovePod(ctx, obs); err != nil {
-			return fmt.Errorf("remove containers of pod %s: %w", end.UID, err)
-		}
-		// A manifest that is added again makes a pod of the same UID, which must not find this one's state.
-		if _, err := s.opts.PLEG.Refresh(ctx, end.UID); err != nil {
-			return fmt.Errorf("state of pod %s: %w", end.UID, err)
+	if end.Removed {
+		if err := s.removePod(ctx, end.UID); err != nil {
+			return err
 		}
 	}
 	if err := s.opts.RemoveCgroup(end.UID); err != nil {
@@ -108,12 +99,44 @@ func (s *Syncer) Terminated(ctx context.Context, end podworker.End) error {
 		s.opts.PodStatus.Conclude(end.Pod)
 	}
 	s.ended(end.UID)
-	if gone {
-		if err := s.opts.Volumes.RemovePodDir(end.UID); err != nil {
-			return fmt.Errorf("folder of pod %s: %w", end.UID, err)
+	if err := s.reportEnd(ctx, end); err != nil {
+		return err
+	}
+	switch {
+	case end.Removed:
+		return s.removeDir(end.UID)
+	case end.Deleted:
+		// Anyone who deleted the pod waits for the report, and nobody for this. It is not tried again before the API
+		// server has removed the object: the report would be sent each time.
+		err := s.removePod(runtimelimit.Background(ctx), end.UID)
+		if err = errors.Join(err, s.removeDir(end.UID)); err != nil {
+			klog.ErrorS(err, "Ended pod not removed yet", "pod", klog.KObj(end.Pod), "podUID", end.UID)
 		}
 	}
-	return s.reportEnd(ctx, end)
+	return nil
+}
+
+func (s *Syncer) removeDir(uid types.UID) error {
+	if err := s.opts.Volumes.RemovePodDir(uid); err != nil {
+		return fmt.Errorf("folder of pod %s: %w", uid, err)
+	}
+	return nil
+}
+
+// removePod removes a stopped pod from the runtime.
+func (s *Syncer) removePod(ctx context.Context, uid types.UID) error {
+	obs := s.opts.PLEG.Get(uid)
+	if obs == nil {
+		obs = &observed.Pod{UID: uid} // the runtime may never have had the pod, but it may have a log folder
+	}
+	if err := s.opts.Runtime.RemovePod(ctx, obs); err != nil {
+		return fmt.Errorf("remove containers of pod %s: %w", uid, err)
+	}
+	// A manifest that is added again makes a pod of the same UID, which must not find this one's state.
+	if _, err := s.opts.PLEG.Refresh(ctx, uid); err != nil {
+		return fmt.Errorf("state of pod %s: %w", uid, err)
+	}
+	return nil
 }
 
 // reportEnd reports to the store that nothing is left of a pod.

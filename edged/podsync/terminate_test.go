@@ -128,7 +128,7 @@ func sandboxOf(pod *v1.Pod) *runtimeapi.PodSandboxConfig {
 }
 
 // TestTerminated: everything that a pod held is released, and its containers, folder and status only when the pod
-// goes.
+// goes. A deletion is reported before they are.
 func TestTerminated(t *testing.T) {
 	released := []string{"remove cgroup", "release user namespace", "free devices", "images used"}
 	first := []string{"forget probes", "terminated status", "tear down volumes", "forget inputs"}
@@ -151,16 +151,17 @@ func TestTerminated(t *testing.T) {
 		"finished": {podworker.End{UID: "1", Pod: newPod()}, calls(first, released, concluded)},
 		"removed": {
 			podworker.End{UID: "1", Pod: newPod(), Removed: true},
-			calls(first, gone, released, concluded, []string{"remove folder", "drop report", "forget allocation"}),
+			calls(first, gone, released, concluded, []string{"drop report", "forget allocation", "remove folder"}),
 		},
 		"static, removed": {
 			podworker.End{UID: "1", Pod: static, Removed: true},
 			calls(first, gone, released, concluded,
-				[]string{"remove folder", "drop report", "forget allocation", "forget stored status"}),
+				[]string{"drop report", "forget allocation", "forget stored status", "remove folder"}),
 		},
 		"deleted": {
 			podworker.End{UID: "1", Pod: deleted, Deleted: true},
-			calls(first, gone, released, concluded, []string{"remove folder", "flush report", "report deleted"}),
+			calls(first, released, concluded, []string{"flush report", "report deleted"}, gone,
+				[]string{"remove folder"}),
 		},
 		"orphan": {
 			podworker.End{UID: "1", Removed: true},
@@ -191,6 +192,40 @@ func TestTerminatedFails(t *testing.T) {
 			t.Errorf("%s fails: error %v, last call %q; want %v, %q", step, err, last, no, step)
 		}
 	}
+}
+
+// TestDeletedPodIsRemoved: a pod whose end was reported is removed from the runtime when no other calls are made. If
+// that fails, the end is not reported again.
+func TestDeletedPodIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, pod, limiter := newFixture(t), newPod(), runtimelimit.New(1)
+		pod.DeletionTimestamp = &metav1.Time{}
+		other := runtimelimit.WithOwner(t.Context(), runtimelimit.OwnerOf("2", nil))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_ = limiter.Do(other, runtimelimit.StopPodSandbox, func() error {
+				time.Sleep(time.Second)
+				return nil
+			})
+		})
+		synctest.Wait()
+		began := time.Now()
+		var waited time.Duration
+		f.runtime.remove = func(ctx context.Context) {
+			_ = limiter.Do(ctx, runtimelimit.RemoveContainer, func() error {
+				waited = time.Since(began)
+				return nil
+			})
+		}
+		f.fail["remove containers"] = errors.New("no")
+		if err := f.Terminated(t.Context(), podworker.End{UID: pod.UID, Pod: pod, Deleted: true}); err != nil {
+			t.Errorf("Terminated = %v, want nil", err)
+		}
+		if waited != time.Second {
+			t.Errorf("removed after %v, want 1 s: when the sandbox of another pod has stopped", waited)
+		}
+		wg.Wait()
+	})
 }
 
 // TestTerminateKeepsTrying: containers that still run after the runtime was told to stop them are an error.
