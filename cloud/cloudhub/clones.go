@@ -249,7 +249,7 @@ func (h *Hub) unique(ctx context.Context, c caller) *refusal {
 		return nil // KubeEdge's edgecore, or an older version that does not send the header
 	}
 	rival, other := h.rival(c)
-	found := h.clones.arrive(c, rival, 2*h.opts.NodeLimit)
+	found := h.clones.arrive(c, rival, 2*h.limit.nodes)
 	if found.cloned {
 		h.metrics.cloned.Inc()
 		if other == "" {

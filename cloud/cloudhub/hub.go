@@ -92,8 +92,10 @@ type Options struct {
 	Records Records
 	// KubeCA is the CA of the Kubernetes API in PEM, which edges ask for.
 	KubeCA []byte
-	// NodeLimit is the maximum number of connected nodes.
+	// NodeLimit is the maximum number of connected nodes. OpenFiles is the limit of open files of the process, which
+	// may allow fewer; 0 is unknown.
 	NodeLimit int
+	OpenFiles uint64
 	// KeepaliveInterval is how long a node may be silent before its session ends.
 	KeepaliveInterval time.Duration
 	// WriteTimeout is how long a write may take; zero takes the link's own.
@@ -121,6 +123,7 @@ type Options struct {
 // Hub holds the sessions. Make it with New; each server runs until its context ends.
 type Hub struct {
 	opts    Options
+	limit   limit
 	metrics *metrics
 	kinds   kinds
 	refused refusedLog
@@ -154,7 +157,17 @@ func New(opts Options) (*Hub, error) {
 		opts.KeepaliveInterval = DefaultKeepaliveInterval
 	}
 	opts.Features.Tunnel = opts.Tunnels != nil && !opts.Direct
-	h := &Hub{opts: opts, sessions: map[string]*session{}, epoch: time.Now().Add(-24 * time.Hour)}
+	h := &Hub{
+		opts:     opts,
+		limit:    limitOf(opts.NodeLimit, opts.OpenFiles),
+		sessions: map[string]*session{},
+		epoch:    time.Now().Add(-24 * time.Hour),
+	}
+	if h.limit.byFiles {
+		klog.InfoS("Fewer nodes can be connected than modules.cloudHub.nodeLimit says: each takes two open files. "+
+			"Raise the limit of open files (LimitNOFILE of the service or of containerd, or ulimit -n)",
+			"nodeLimit", opts.NodeLimit, "openFiles", opts.OpenFiles, "nodes", h.limit.nodes)
+	}
 	h.metrics = newMetrics(h)
 	cores := runtime.GOMAXPROCS(0)
 	h.handshakes = handshakes.New(handshakes.Options{
@@ -366,16 +379,11 @@ func (h *Hub) register(s *session) (older *session, err error) {
 		return nil, fmt.Errorf("cloudcore stops")
 	}
 	older = h.sessions[s.node]
-	if older == nil && len(h.sessions) >= h.opts.NodeLimit {
-		return nil, h.full()
+	if older == nil && len(h.sessions) >= h.limit.nodes {
+		return nil, h.limit.full()
 	}
 	h.sessions[s.node] = s
 	return older, nil
-}
-
-func (h *Hub) full() error {
-	return fmt.Errorf("%d nodes are connected to this cloudcore, which is its limit: raise "+
-		"modules.cloudHub.nodeLimit, or run another cloudcore", h.opts.NodeLimit)
 }
 
 // unregister removes a session, unless a newer one has replaced it.

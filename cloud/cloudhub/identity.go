@@ -85,8 +85,8 @@ func (h *Hub) admit(header http.Header, peer []*x509.Certificate) (string, *refu
 		switch {
 		case h.closed:
 			why = refuse(http.StatusServiceUnavailable, "stopping", "cloudcore stops")
-		case h.sessions[node] == nil && len(h.sessions) >= h.opts.NodeLimit:
-			why = refuse(http.StatusServiceUnavailable, "limit", "%v", h.full())
+		case h.sessions[node] == nil && len(h.sessions) >= h.limit.nodes:
+			why = refuse(http.StatusServiceUnavailable, "limit", "%v", h.limit.full())
 		}
 	}
 	if why != nil {

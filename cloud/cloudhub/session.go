@@ -115,7 +115,7 @@ func newSession(h *Hub, node string, conn wire.Conn) *session {
 	if s.features.Inventory {
 		opts = ourPeer
 	}
-	s.queue, s.doubtful = queue.New(opts), h.doubtful.of(node, h.opts.NodeLimit)
+	s.queue, s.doubtful = queue.New(opts), h.doubtful.of(node, h.limit.nodes)
 	s.executor = newKeyedExecutor(s.handle)
 	return s
 }

@@ -361,8 +361,14 @@ func TestUnknownNow(t *testing.T) {
 // TestNoRoom: also who was let in when there was room gets none when there is none any more.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
+	t.Run("by nodeLimit", func(t *testing.T) { testNoRoom(t, Options{NodeLimit: 1}, "nodeLimit") })
+	t.Run("by open files", func(t *testing.T) { testNoRoom(t, Options{NodeLimit: 500, OpenFiles: 3}, "ulimit -n") })
+}
+
+func testNoRoom(t *testing.T, opts Options, remedy string) {
 	synctest.Test(t, func(t *testing.T) {
-		hub, err := New(Options{Downstream: newCluster(), Upstream: &api{}, NodeLimit: 1})
+		opts.Downstream, opts.Upstream = newCluster(), &api{}
+		hub, err := New(opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -374,8 +380,8 @@ func TestNoRoom(t *testing.T) {
 		go func() { defer close(served); hub.Serve(context.Background(), "n1", time.Time{}, first) }()
 		wait.True(t, "the first node", func() bool { return len(hub.Connected()) == 1 })
 		hub.Serve(t.Context(), "n2", time.Time{}, second)
-		if reason := <-second.closed; !strings.Contains(reason, "nodeLimit") {
-			t.Errorf("the second node was refused with %q, want the limit named", reason)
+		if reason := <-second.closed; !strings.Contains(reason, remedy) {
+			t.Errorf("the second node was refused with %q, want %q named", reason, remedy)
 		}
 		cancel()
 		<-run

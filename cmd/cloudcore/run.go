@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -226,6 +227,9 @@ func (c *cloud) build(ctx context.Context) error {
 	hub.Downstream, hub.Upstream, hub.Gate = c.guard.Downstream(joined), c.guard.Upstream(joined), c.guard
 	hub.Records, hub.Registry, hub.KubeCA = c.records, c.registry, c.api.CA
 	hub.Duplicate = c.controller.Duplicate
+	if hub.OpenFiles, err = openFiles(); err != nil {
+		return err
+	}
 	if err := c.buildStream(); err != nil {
 		return err
 	}
@@ -242,6 +246,15 @@ func (c *cloud) build(ctx context.Context) error {
 	c.guard.SetHub(c.hub)
 	c.authority.OnChange(c.hub.Recheck)
 	return nil
+}
+
+// openFiles returns the limit of open files. Go has raised it as far as it may.
+func openFiles() (uint64, error) {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return 0, fmt.Errorf("get the limit of open files: %w", err)
+	}
+	return files.Cur, nil
 }
 
 // joinControllers makes devicecontroller, unless it is switched off, and joins it with edgecontroller.
