@@ -356,7 +356,7 @@ func (m *Module) keepStatus(ctx context.Context, key resource.Key, msg *model.Me
 	return m.apply(ctx, key, store.Upsert(store.Meta{Key: statusKey(key), Type: resource.TypePodPatch, Value: data}))
 }
 
-// reportDeleted queues for the cloud that nothing is left of a pod.
+// reportDeleted queues for the cloud that a deleted pod has ended.
 func (m *Module) reportDeleted(ctx context.Context, key resource.Key, msg *model.Message) error {
 	return m.queueUrgent(ctx, key, msg)
 }

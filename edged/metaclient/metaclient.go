@@ -203,7 +203,7 @@ func (c *Client) ForgetStatus(ctx context.Context, pod *v1.Pod) error {
 	return err
 }
 
-// ReportDeleted queues for the cloud that nothing is left of a deleted pod; durable on return.
+// ReportDeleted queues for the cloud that a deleted pod has ended and holds nothing any more; durable on return.
 func (c *Client) ReportDeleted(ctx context.Context, pod *v1.Pod) error {
 	content, err := json.Marshal(metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0),

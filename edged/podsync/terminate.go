@@ -99,23 +99,33 @@ func (s *Syncer) Terminated(ctx context.Context, end podworker.End) error {
 		s.opts.PodStatus.Conclude(end.Pod)
 	}
 	s.ended(end.UID)
+	if end.Removed {
+		if err := s.removeDir(end.UID); err != nil {
+			return err
+		}
+	}
 	if err := s.reportEnd(ctx, end); err != nil {
 		return err
 	}
-	switch {
-	case end.Removed:
-		return s.removeDir(end.UID)
-	case end.Deleted:
-		// Anyone who deleted the pod waits for the report, and nobody for this. It is not tried again before the API
-		// server has removed the object: the report would be sent each time.
-		err := s.removePod(runtimelimit.Background(ctx), end.UID)
-		if err = errors.Join(err, s.removeDir(end.UID)); err != nil {
-			klog.ErrorS(err, "Ended pod not removed yet", "pod", klog.KObj(end.Pod), "podUID", end.UID)
-		}
+	if end.Deleted && !end.Removed {
+		s.removeLater(ctx, end)
 	}
 	return nil
 }
 
+// removeLater removes a pod whose end was reported. Nobody waits for that. A failure is not returned: the report would
+// be sent again. The removal is tried again when the API server has removed the object, or the agent starts.
+func (s *Syncer) removeLater(ctx context.Context, end podworker.End) {
+	err := s.removePod(runtimelimit.Background(ctx), end.UID)
+	if err == nil {
+		err = s.removeDir(end.UID) // after the rest: edgecore end-pods knows the pods of this agent by their folders
+	}
+	if err != nil && ctx.Err() == nil {
+		klog.ErrorS(err, "Ended pod not removed yet", "pod", klog.KObj(end.Pod), "podUID", end.UID)
+	}
+}
+
+// removeDir removes the folder of a pod.
 func (s *Syncer) removeDir(uid types.UID) error {
 	if err := s.opts.Volumes.RemovePodDir(uid); err != nil {
 		return fmt.Errorf("folder of pod %s: %w", uid, err)
@@ -139,7 +149,7 @@ func (s *Syncer) removePod(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
-// reportEnd reports to the store that nothing is left of a pod.
+// reportEnd reports to the store that a pod has ended and holds nothing any more.
 func (s *Syncer) reportEnd(ctx context.Context, end podworker.End) error {
 	if w, ok := s.opts.Desired.Get(end.UID); ok && w.Removed && end.Pod == nil {
 		end.Pod = w.Pod // it was rejected or waited to start, so it had no worker

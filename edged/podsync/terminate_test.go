@@ -151,12 +151,12 @@ func TestTerminated(t *testing.T) {
 		"finished": {podworker.End{UID: "1", Pod: newPod()}, calls(first, released, concluded)},
 		"removed": {
 			podworker.End{UID: "1", Pod: newPod(), Removed: true},
-			calls(first, gone, released, concluded, []string{"drop report", "forget allocation", "remove folder"}),
+			calls(first, gone, released, concluded, []string{"remove folder", "drop report", "forget allocation"}),
 		},
 		"static, removed": {
 			podworker.End{UID: "1", Pod: static, Removed: true},
 			calls(first, gone, released, concluded,
-				[]string{"drop report", "forget allocation", "forget stored status", "remove folder"}),
+				[]string{"remove folder", "drop report", "forget allocation", "forget stored status"}),
 		},
 		"deleted": {
 			podworker.End{UID: "1", Pod: deleted, Deleted: true},
@@ -195,7 +195,7 @@ func TestTerminatedFails(t *testing.T) {
 }
 
 // TestDeletedPodIsRemoved: a pod whose end was reported is removed from the runtime when no other calls are made. If
-// that fails, the end is not reported again.
+// that fails, the end is not reported again, and the folder stays.
 func TestDeletedPodIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, pod, limiter := newFixture(t), newPod(), runtimelimit.New(1)
@@ -223,6 +223,9 @@ func TestDeletedPodIsRemoved(t *testing.T) {
 		}
 		if waited != time.Second {
 			t.Errorf("removed after %v, want 1 s: when the sandbox of another pod has stopped", waited)
+		}
+		if got := f.list[len(f.list)-1]; got != "remove containers" {
+			t.Errorf("last call %q, want none after the one that failed: the folder stays", got)
 		}
 		wg.Wait()
 	})

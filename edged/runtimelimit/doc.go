@@ -13,7 +13,7 @@
 //   - If a call of a pod has just succeeded, the pod's next call does not wait, so that a pod is not overtaken halfway
 //     through its start. Only StopPodSandbox waits: of many pods that end at once, the first are gone sooner.
 //   - Calls in the background, such as those that remove a pod after its end was reported, wait until no others wait or
-//     run, but no longer than 10 seconds.
+//     run. After 10 seconds a call is no longer in the background.
 //   - Urgent calls, such as those that end an evicted pod, never wait.
 //   - A call that takes much longer than usual stops counting, so that a plugin or a runtime that hangs does not delay
 //     other pods. StopContainer stops counting after a moment, since it then waits for the container.

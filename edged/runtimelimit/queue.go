@@ -45,9 +45,11 @@ func newQueue(cpus int) *queue {
 // level returns the level of the limit for calls of a kind.
 func (q *queue) level(k Kind) *level { return &q.levels[k.phase()] }
 
-// waits reports whether calls of a phase wait.
+// waits reports whether calls of a phase wait for the limit. Those in the background wait for others.
 func (q *queue) waits(p phase) bool {
-	return slices.ContainsFunc(q.waiting, func(c *call) bool { return c.kind.phase() == p })
+	return slices.ContainsFunc(q.waiting, func(c *call) bool {
+		return c.kind.phase() == p && c.owner.class != background
+	})
 }
 
 // idle reports whether no call of a phase waits or counts.
@@ -134,9 +136,19 @@ func (q *queue) next() time.Time {
 	if len(q.waiting) == 0 {
 		return first
 	}
+	earlier := func(at time.Time) {
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
 	for _, c := range q.running {
-		if c.counted && (first.IsZero() || c.until.Before(first)) {
-			first = c.until
+		if c.counted {
+			earlier(c.until)
+		}
+	}
+	for _, c := range q.waiting {
+		if c.owner.class == background && !c.impatient(q.at) {
+			earlier(c.arrived.Add(patience))
 		}
 	}
 	return first

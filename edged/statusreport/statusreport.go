@@ -28,8 +28,9 @@ const (
 	// within a moment when it starts, and each write wears the flash. A pod that becomes ready or ends does not wait:
 	// see reportedState.
 	debounce = 200 * time.Millisecond
-	// startDebounce is the same for the first status of a pod that starts as it should. Most pods run within this time
-	// and are reported once. When many pods start, reports of those that wait would delay those that start.
+	// startDebounce is the same for a pod that starts as it should and of which this Reporter has stored nothing. Most
+	// pods run within this time and are reported once. When many pods start, reports of those that wait would delay
+	// those that start.
 	startDebounce = 2 * time.Second
 	// progressDebounce is the same for the progress of a pod that was reported as Pending, such as a ready sandbox or
 	// an address, and of a pod that is being deleted, such as a container that has ended. So a pod that starts within
@@ -193,7 +194,8 @@ func (r *Reporter) isProgress(uid types.UID) bool {
 
 func hasEnded(c v1.ContainerStatus) bool { return c.State.Terminated != nil }
 
-// isStart reports whether the pending status of a pod shows nothing but a start, and is the first. r.mu must be held.
+// isStart reports whether the pending status of a pod shows nothing but a start, and none was stored. r.mu must be
+// held.
 func (r *Reporter) isStart(uid types.UID) bool {
 	rep := r.pending[uid]
 	if r.reported[uid] != (reportedState{}) || rep.status.Phase != v1.PodPending || rep.pod.DeletionTimestamp != nil {

@@ -180,7 +180,7 @@ func (c *Cloud) patched(key resource.Key, patch []byte) (content any, version st
 	return objectResponse{Object: o.data}, strconv.Itoa(o.version), nil
 }
 
-// ended takes it that nothing is left of a pod.
+// ended takes the report that a deleted pod has ended.
 func (c *Cloud) ended(key resource.Key, content []byte) (any, string, error) {
 	var options metav1.DeleteOptions
 	if err := json.Unmarshal(content, &options); err != nil {

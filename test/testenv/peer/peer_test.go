@@ -233,7 +233,7 @@ func TestPushes(t *testing.T) {
 	}
 }
 
-// TestPodsEnd: a pod that is deleted is told to end, and deleted when the edge says that nothing is left of it.
+// TestPodsEnd: a pod that is deleted is told to end, and deleted when the edge reports that it has.
 func TestPodsEnd(t *testing.T) {
 	ca, c := listen(t)
 	l := NewLoad(c, 1, 1, "demo:1")
