@@ -42,11 +42,11 @@ func (f floors) round(ctx context.Context, client *floor.Client, prefix string) 
 		if err := rest(ctx); err != nil {
 			return err
 		}
-		began = time.Now()
-		if err := client.DeleteAll(ctx, pods, time.Second, n); err != nil {
+		down, err := client.DeleteAll(ctx, pods, time.Second, n)
+		if err != nil {
 			return err
 		}
-		f[n].add(up, time.Since(began))
+		f[n].add(up, down)
 	}
 	return rest(ctx)
 }
@@ -137,5 +137,6 @@ func (d *device) burst(ctx context.Context, prefix string) (first, up, down time
 			return 0, 0, 0, err
 		}
 	}
-	return first, up, time.Since(began), nil
+	down = time.Since(began)
+	return first, up, down, floor.UntilRemoved(ctx, d.runtime, names)
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/edgecore-io/edgecore/cloud/certificates"
+	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
@@ -28,15 +29,16 @@ const node = "node1"
 
 // device is an agent whose cloud is in this process.
 type device struct {
-	cloud *peer.Cloud
-	agent *agent.Agent
+	cloud   *peer.Cloud
+	runtime *cri.Client
+	agent   *agent.Agent
 	// caPEM is the CA of the link; it does for the cluster's, too.
 	caPEM []byte
 }
 
 // newDevice starts an agent that is linked to a cloud of its own. No other may run on this containerd meanwhile.
 func (b *bench) newDevice(ctx context.Context) (_ *device, err error) {
-	d := &device{}
+	d := &device{runtime: b.floor.CRI}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.stop(context.WithoutCancel(ctx)))
@@ -133,7 +135,7 @@ func (d *device) create(ctx context.Context, pod *v1.Pod) error {
 	})
 }
 
-// remove tells the agent to end a pod, and returns when it has told that nothing of it is left.
+// remove tells the agent to end a pod, and returns when it has reported the end.
 func (d *device) remove(ctx context.Context, name string) error {
 	if err := d.cloud.Delete(podKey(name)); err != nil {
 		return err

@@ -23,9 +23,8 @@ func floorLife(ctx context.Context, client *floor.Client, name string) (up, down
 		return 0, 0, err
 	}
 	up = time.Since(began)
-	began = time.Now()
-	err = client.Delete(ctx, pod, time.Second)
-	return up, time.Since(began), err
+	down, err = client.Delete(ctx, pod, time.Second)
+	return up, down, err
 }
 
 // rest lets the kernel and the runtime take apart what was deleted, which goes on when the calls have returned.

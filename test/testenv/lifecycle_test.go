@@ -296,7 +296,7 @@ func TestContainerd2(t *testing.T) {
 		pod := create(t, c, fmt.Sprintf("web-%d", n), floor.Port{Container: 80, Host: freePort(t)})
 		n++
 		started[pod.Container] = true
-		if err := c.Delete(t.Context(), pod, 0); err != nil {
+		if _, err := c.Delete(t.Context(), pod, 0); err != nil {
 			return daemon.Fatal(err)
 		}
 		for {

@@ -7,12 +7,14 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 // Client makes pods of one container each.
@@ -119,8 +121,9 @@ func (c *Client) start(ctx context.Context, pod *Pod) error {
 	return nil
 }
 
-// Delete stops a pod, with grace for its container, and removes it.
-func (c *Client) Delete(ctx context.Context, pod *Pod, grace time.Duration) error {
+// Stop stops a pod, with grace for its container. Then nothing of it runs, and its address is free: an agent may report
+// its end.
+func (c *Client) Stop(ctx context.Context, pod *Pod, grace time.Duration) error {
 	if _, err := c.CRI.StopContainer(ctx, &runtimeapi.StopContainerRequest{
 		ContainerId: pod.Container, Timeout: int64(grace.Seconds()),
 	}); err != nil {
@@ -129,6 +132,11 @@ func (c *Client) Delete(ctx context.Context, pod *Pod, grace time.Duration) erro
 	if _, err := c.CRI.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: pod.Sandbox}); err != nil {
 		return fmt.Errorf("stop sandbox of %s: %w", pod.Name, err)
 	}
+	return nil
+}
+
+// Remove removes a stopped pod.
+func (c *Client) Remove(ctx context.Context, pod *Pod) error {
 	if _, err := c.CRI.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{
 		ContainerId: pod.Container,
 	}); err != nil {
@@ -140,6 +148,11 @@ func (c *Client) Delete(ctx context.Context, pod *Pod, grace time.Duration) erro
 		return fmt.Errorf("remove sandbox of %s: %w", pod.Name, err)
 	}
 	return nil
+}
+
+// Delete stops and removes a pod. It returns how long stopping it took.
+func (c *Client) Delete(ctx context.Context, pod *Pod, grace time.Duration) (stopped time.Duration, err error) {
+	return c.DeleteAll(ctx, []*Pod{pod}, grace, 1)
 }
 
 // Burst makes count pods, at most parallel at a time, and returns when all of them run.
@@ -166,10 +179,38 @@ func (c *Client) Again(ctx context.Context, dead []*Pod, parallel int) ([]*Pod, 
 	})
 }
 
-// DeleteAll deletes pods, at most parallel at a time.
-func (c *Client) DeleteAll(ctx context.Context, pods []*Pod, grace time.Duration, parallel int) error {
-	return each(ctx, parallel, len(pods), func(ctx context.Context, n int) error {
-		return c.Delete(ctx, pods[n], grace)
+// DeleteAll stops pods, at most parallel at a time, and then removes them. It returns how long stopping them took.
+func (c *Client) DeleteAll(
+	ctx context.Context, pods []*Pod, grace time.Duration, parallel int,
+) (stopped time.Duration, err error) {
+	began := time.Now()
+	if err := each(ctx, parallel, len(pods), func(ctx context.Context, n int) error {
+		return c.Stop(ctx, pods[n], grace)
+	}); err != nil {
+		return 0, err
+	}
+	stopped = time.Since(began)
+	return stopped, each(ctx, parallel, len(pods), func(ctx context.Context, n int) error {
+		return c.Remove(ctx, pods[n])
+	})
+}
+
+// UntilRemoved waits until the runtime has no sandboxes of pods with some names. An agent removes them when it has
+// reported the end of the pods.
+func UntilRemoved(ctx context.Context, client *cri.Client, names []string) error {
+	ctx, cancel := daemon.Within(ctx)
+	defer cancel()
+	return daemon.Poll(ctx, func() error {
+		list, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
+		if err != nil {
+			return err
+		}
+		for _, sandbox := range list.GetItems() {
+			if name := sandbox.GetMetadata().GetName(); slices.Contains(names, name) {
+				return fmt.Errorf("the runtime still has pod %s", name)
+			}
+		}
+		return nil
 	})
 }
 

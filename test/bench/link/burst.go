@@ -158,12 +158,7 @@ func (e *edgeSite) floorLevel(ctx context.Context, name string, level int) (t fl
 	if err != nil {
 		return t, err
 	}
-	began = time.Now()
-	err = e.atOnce(ctx, level, func(ctx context.Context, i int) error {
-		return e.floor.Delete(ctx, pods[i], time.Second)
-	})
-	t.down = time.Since(began)
-	if err != nil {
+	if t.down, err = e.floor.DeleteAll(ctx, pods, time.Second, level); err != nil {
 		return t, err
 	}
 	after, _, err := process.Scheduled(os.Getpid())
@@ -192,13 +187,17 @@ func (e *edgeSite) podBurst(ctx context.Context, round int) (b burstTimes, err e
 		return b, err
 	}
 	defer w.Stop()
+	names := make([]string, burstPods)
+	for i := range names {
+		names[i] = fmt.Sprintf("burst-%d-%d", round, i)
+	}
 	began := time.Now()
 	var running sync.WaitGroup
 	defer running.Wait()
 	created := make(chan error, 1)
 	running.Go(func() {
 		created <- e.atOnce(ctx, burstPods, func(ctx context.Context, i int) error {
-			pod := demo(fmt.Sprintf("burst-%d-%d", round, i))
+			pod := demo(names[i])
 			pod.Labels = map[string]string{"burst": fmt.Sprint(round)}
 			pod.Spec.AutomountServiceAccountToken = nil // the API server adds the token's volume
 			_, err := pods.Create(ctx, pod, metav1.CreateOptions{})
@@ -224,8 +223,10 @@ func (e *edgeSite) podBurst(ctx context.Context, round int) (b burstTimes, err e
 	if err != nil {
 		return b, fmt.Errorf("%d of %d pods run: %w", len(ran), burstPods, err)
 	}
-	err = e.endBurst(ctx, w, label, &b)
-	return b, err
+	if err := e.endBurst(ctx, w, label, &b); err != nil {
+		return b, err
+	}
+	return b, floor.UntilRemoved(ctx, e.floor.CRI, names)
 }
 
 // endBurst deletes the pods of a burst, and waits until all are gone.

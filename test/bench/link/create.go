@@ -83,9 +83,8 @@ func floorLife(ctx context.Context, client *floor.Client, name string) (up, down
 		return 0, 0, err
 	}
 	up = time.Since(began)
-	began = time.Now()
-	err = client.Delete(ctx, p, time.Second)
-	return up, time.Since(began), err
+	down, err = client.Delete(ctx, p, time.Second)
+	return up, down, err
 }
 
 // fullPod is a pod with a volume of each common kind.

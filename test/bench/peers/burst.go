@@ -97,6 +97,9 @@ func (b *bench) burst(ctx context.Context, s *side, size int) error {
 	if err != nil {
 		return err
 	}
+	if err := g.removed(ctx, s); err != nil {
+		return err
+	}
 	if err := pause(ctx, settleTime); err != nil {
 		return err
 	}
@@ -148,11 +151,10 @@ func (b *bench) floorBurst(ctx context.Context, client *floor.Client, name strin
 	if level < deleteAtLeast {
 		deleting = size
 	}
-	began = time.Now()
-	if err := client.DeleteAll(ctx, pods, grace, deleting); err != nil {
+	gone, err := client.DeleteAll(ctx, pods, grace, deleting)
+	if err != nil {
 		return err
 	}
-	gone := time.Since(began)
 	b.keep.Times(results.BurstFirst, results.Floor, results.Point{Pods: size, Parallel: level}, up[0])
 	b.keep.Times(results.BurstLast, results.Floor, results.Point{Pods: size, Parallel: level}, up[len(up)-1])
 	b.keep.Times(results.BurstGone, results.Floor, results.Point{Pods: size, Parallel: deleting}, gone)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/edgecore-io/edgecore/test/bench/floor"
+	"github.com/edgecore-io/edgecore/test/bench/results"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 )
@@ -114,6 +115,15 @@ func (g *group) remove(ctx context.Context) ([]time.Duration, error) {
 		return nil, fmt.Errorf("%d pods are not gone: %w", len(g.names), err)
 	}
 	return times, nil
+}
+
+// removed waits until edgecore has removed the pods from the runtime, which follows when they are gone. The kubelet
+// collects them once a minute.
+func (g *group) removed(ctx context.Context, s *side) error {
+	if s.subject != results.EdgeCore {
+		return nil
+	}
+	return floor.UntilRemoved(ctx, s.cri, g.names)
 }
 
 // each makes a call for each pod, and sends the joined error. It does not wait for the calls, because the caller must

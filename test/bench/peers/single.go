@@ -62,7 +62,7 @@ func (b *bench) podLife(ctx context.Context, s *side, k kind) (l life, err error
 	if err != nil {
 		return l, err
 	}
-	return life{up[0], gone[0]}, nil
+	return life{up[0], gone[0]}, g.removed(ctx, s)
 }
 
 func floorLife(ctx context.Context, client *floor.Client, name string) (l life, err error) {
@@ -75,8 +75,6 @@ func floorLife(ctx context.Context, client *floor.Client, name string) (l life, 
 	if err := gap(ctx); err != nil {
 		return l, err
 	}
-	began = time.Now()
-	err = client.Delete(ctx, p, grace)
-	l.gone = time.Since(began)
+	l.gone, err = client.Delete(ctx, p, grace)
 	return l, err
 }
