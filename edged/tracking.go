@@ -39,6 +39,7 @@ func (e *Edged) buildTracking(ctx context.Context) {
 		Store:        e.meta,
 		Stored:       func(err error) { e.health.SetError(health.StoreFailing, "", err) },
 		StaticStored: e.mirrors.Wake,
+		Busy:         func() bool { return e.limiter.Busy() },
 	})
 	e.statuses = status.NewManager(e.reporter)
 	e.stopper = podstop.New(ctx, podstop.Options{

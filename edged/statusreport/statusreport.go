@@ -30,7 +30,7 @@ const (
 	debounce = 200 * time.Millisecond
 	// startDebounce is the same for a pod that starts as it should and of which this Reporter has stored nothing. Most
 	// pods run within this time and are reported once. When many pods start, reports of those that wait would delay
-	// those that start.
+	// those that start, so they wait for progressDebounce while pods start or end.
 	startDebounce = 2 * time.Second
 	// progressDebounce is the same for the progress of a pod that was reported as Pending, such as a ready sandbox or
 	// an address, and of a pod that is being deleted, such as a container that has ended. So a pod that starts within
@@ -58,6 +58,8 @@ type Options struct {
 	Stored func(error)
 	// StaticStored is called after the status of a static pod was stored. It must not call the Reporter.
 	StaticStored func()
+	// Busy reports whether pods start or end. It must not call the Reporter.
+	Busy func() bool
 }
 
 // Reporter stores changed statuses. Its methods may be called from any goroutine.
@@ -213,11 +215,11 @@ func isStuck(c v1.ContainerStatus) bool {
 // due returns how long until the pending status of a pod is to be stored. r.mu must be held.
 func (r *Reporter) due(uid types.UID, now time.Time) time.Duration {
 	wait := debounce
-	switch {
-	case r.isStart(uid):
-		wait = startDebounce
-	case r.isProgress(uid):
+	switch isStart := r.isStart(uid); {
+	case isStart && r.opts.Busy(), r.isProgress(uid):
 		wait = progressDebounce
+	case isStart:
+		wait = startDebounce
 	}
 	return max(wait-now.Sub(r.pending[uid].since), 0)
 }

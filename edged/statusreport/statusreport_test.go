@@ -25,7 +25,12 @@ func testPod(name string, uid types.UID) *v1.Pod {
 }
 
 func newReporter(store Store, stored func(error)) *Reporter {
-	return New(Options{Store: store, Stored: stored, StaticStored: func() {}})
+	return New(Options{
+		Store:        store,
+		Stored:       stored,
+		StaticStored: func() {},
+		Busy:         func() bool { return false },
+	})
 }
 
 // running returns a Reporter that runs until the end of the test, which is on a simulated clock.
@@ -294,7 +299,8 @@ func TestStatusesShareCommits(t *testing.T) {
 }
 
 // TestStartingPod: a pod that starts soon is reported once, as Running. A slow one is reported as Pending after
-// startDebounce, and further progress after progressDebounce. A reason that keeps a pod from starting does not wait.
+// startDebounce, or progressDebounce while others start, and further progress after progressDebounce. A reason that
+// keeps a pod from starting does not wait.
 func TestStartingPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &memory{}
@@ -338,16 +344,26 @@ func TestStartingPod(t *testing.T) {
 		time.Sleep(debounce)
 		m.want(t, "its image is missing", 6)
 
+		busy := true
+		r.opts.Busy = func() bool { return busy } // it is called while r.mu is held
+		waits := testPod("w", "6")
+		r.PodStatus(waits, creating)
+		time.Sleep(progressDebounce - time.Millisecond)
+		m.want(t, "a pod waits for others, too early", 6)
+		time.Sleep(time.Millisecond)
+		m.want(t, "a pod waits for others", 7)
+		busy = false
+
 		stuck := testPod("d", "4")
 		r.PodStatus(stuck, status(v1.PodPending, "ErrImagePull", ""))
 		time.Sleep(debounce)
-		m.want(t, "the image of a new pod is missing", 7)
+		m.want(t, "the image of a new pod is missing", 8)
 
 		deleted := testPod("e", "5")
 		deleted.DeletionTimestamp = new(metav1.Now())
 		r.PodStatus(deleted, creating)
 		time.Sleep(debounce)
-		m.want(t, "a pod is deleted before it starts", 8)
+		m.want(t, "a pod is deleted before it starts", 9)
 	})
 }
 
