@@ -6,6 +6,9 @@ import (
 	"strings"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
@@ -14,18 +17,40 @@ import (
 // kubelet looks for what is left of a pod every second before it lets the API server remove it.
 const briefLimit = 2 * time.Second
 
+// startLimit is the same for values that began while the pod started: edgecore reports the start after 5 s if other
+// pods start, too.
+const startLimit = 6 * time.Second
+
+// begin is when a value of a path began, and whether the pod started then.
+type begin struct {
+	at     time.Time
+	starts bool
+}
+
+// starts reports whether all containers of a pod wait for their start, and nothing else.
+func starts(s *v1.PodStatus) bool {
+	other := func(c v1.ContainerStatus) bool {
+		return c.State.Waiting == nil || !status.IsStarting(c.State.Waiting)
+	}
+	return s.Phase == v1.PodPending && !slices.ContainsFunc(s.InitContainerStatuses, other) &&
+		!slices.ContainsFunc(s.ContainerStatuses, other)
+}
+
 // Brief says for each value of a path of a [Trace] whether another one followed it at once. The last value of a path is
 // never brief.
 type Brief map[string][]bool
 
 // durations turns the times at which the values of paths began into what was brief.
-func durations(begun map[string][]time.Time) Brief {
-	limit := daemon.Scaled(briefLimit)
+func durations(begun map[string][]begin) Brief {
 	out := Brief{}
 	for path, times := range begun {
 		out[path] = make([]bool, len(times))
 		for i := range len(times) - 1 {
-			out[path][i] = times[i+1].Sub(times[i]) < limit
+			limit := briefLimit
+			if times[i].starts {
+				limit = startLimit
+			}
+			out[path][i] = times[i+1].at.Sub(times[i].at) < daemon.Scaled(limit)
 		}
 	}
 	return out

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -78,6 +79,43 @@ func TestBriefStates(t *testing.T) {
 		withoutBrief(l, r, lBrief, rBrief)
 		if got := l["pod.status.phase"]; len(got) != want {
 			t.Errorf("phases with %v each, beside a node that leaves one out: %v, want %d of them", long, got, want)
+		}
+	}
+}
+
+// TestBriefStart: a node may leave out that a pod starts, for longer than other states, but not why it cannot start.
+func TestBriefStart(t *testing.T) {
+	for reason, want := range map[string]bool{
+		"ContainerCreating": true, "PodInitializing": true, "ErrImagePull": false,
+	} {
+		now := time.Unix(1e9, 0)
+		pod := func(phase v1.PodPhase, s v1.ContainerState) *v1.Pod {
+			return &v1.Pod{Status: v1.PodStatus{
+				Phase:             phase,
+				ContainerStatuses: []v1.ContainerStatus{{Name: "main", State: s}},
+			}}
+		}
+		created := state{pod: &v1.Pod{Status: v1.PodStatus{Phase: v1.PodPending}}, at: now}
+		waits := state{
+			pod: pod(v1.PodPending, v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: reason}}),
+			at:  now,
+		}
+		runs := state{
+			pod: pod(v1.PodRunning, v1.ContainerState{Running: &v1.ContainerStateRunning{}}),
+			at:  now.Add(2 * briefLimit),
+		}
+		l, r := Trace{}, Trace{}
+		lBrief, err := addStates(l, []state{created, waits, runs}, Names{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rBrief, err := addStates(r, []state{created, runs}, Names{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		withoutBrief(l, r, lBrief, rBrief)
+		if diff := cmp.Diff(l, r); (diff == "") != want {
+			t.Errorf("%s: same without it: %v, want %v (-left +right):\n%s", reason, diff == "", want, diff)
 		}
 	}
 }

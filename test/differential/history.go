@@ -138,7 +138,7 @@ func podsOf(states []state) []*v1.Pod {
 
 // addStates adds the states of a pod to a trace, and returns which of their values were brief.
 func addStates(t Trace, states []state, names Names) (Brief, error) {
-	begun := map[string][]time.Time{}
+	begun := map[string][]begin{}
 	for _, s := range states {
 		pod := s.pod
 		// The binding, and what other programs write, are the same for both.
@@ -163,7 +163,7 @@ func addStates(t Trace, states []state, names Names) (Brief, error) {
 		t.Gone("pod.", replaced)
 		for path, values := range t {
 			if strings.HasPrefix(path, "pod.") && len(begun[path]) < len(values) {
-				begun[path] = append(begun[path], s.at)
+				begun[path] = append(begun[path], begin{s.at, starts(&pod.Status)})
 			}
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/edged/restart"
+	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
@@ -230,14 +231,7 @@ func settled(pod *v1.Pod) bool {
 
 // stands reports whether a container waits for something else than its start.
 func stands(c v1.ContainerStatus) bool {
-	if c.State.Waiting == nil {
-		return false
-	}
-	switch c.State.Waiting.Reason {
-	case "", "ContainerCreating", "PodInitializing":
-		return false
-	}
-	return true
+	return c.State.Waiting != nil && !status.IsStarting(c.State.Waiting)
 }
 
 // Event waits until the pod has an event with a reason.
