@@ -2,8 +2,12 @@ package cloudhub
 
 import "fmt"
 
-// filesPerNode is how many open files a node takes: its link, and its tunnel.
-const filesPerNode = 2
+const (
+	// filesPerNode is how many open files a node takes: its link, and the listener of its tunnel.
+	filesPerNode = 2
+	// spareFiles is the least that is left for everything else: cloudcore alone has about 25 open files.
+	spareFiles = 64
+)
 
 // limit is the maximum number of connected nodes.
 type limit struct {
@@ -13,11 +17,12 @@ type limit struct {
 }
 
 // limitOf returns the limit of nodes, given the configured one and the limit of open files of the process; 0 is
-// unknown. Without a free file, cloudcore could take no health check, and would be restarted. So an eighth of the files
-// is left for those, for connections that are not sessions yet, and for the API server.
+// unknown. Without a free file, cloudcore could take no health check, and would be restarted. So an eighth of the
+// files, at least spareFiles, is left for those, for connections that are not sessions yet, and for the API server.
 func limitOf(configured int, files uint64) limit {
-	if most := files - files/8; files > 0 && most/filesPerNode < uint64(configured) {
-		return limit{nodes: max(int(most/filesPerNode), 1), byFiles: true}
+	spare := min(max(files/8, spareFiles), files)
+	if most := (files - spare) / filesPerNode; files > 0 && most < uint64(configured) {
+		return limit{nodes: max(int(most), 1), byFiles: true}
 	}
 	return limit{nodes: configured}
 }

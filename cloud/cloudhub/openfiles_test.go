@@ -13,7 +13,7 @@ func TestLimitOf(t *testing.T) {
 		remedy     string
 	}{
 		"enough":      {500, 1 << 20, limit{nodes: 500}, "nodeLimit"},
-		"just enough": {7, 16, limit{nodes: 7}, "nodeLimit"},
+		"just enough": {7, 78, limit{nodes: 7}, "nodeLimit"},
 		"too few":     {12000, 20000, limit{nodes: 8750, byFiles: true}, "ulimit -n"},
 		"hardly any":  {500, 1, limit{nodes: 1, byFiles: true}, "ulimit -n"},
 		"unlimited":   {500, 1<<64 - 1, limit{nodes: 500}, "nodeLimit"},
