@@ -77,8 +77,8 @@ func (l *Limiter) Do(ctx context.Context, k Kind, call func() error) error {
 	return err
 }
 
-// Busy reports whether pods start or end: whether calls wait, or the runtime works on some. Calls that have taken much
-// longer than usual do not count, nor do those in the background.
+// Busy reports whether pods start or end: whether calls wait, or the runtime works on some. Calls in the background do
+// not count. Neither do calls that have taken much longer than usual.
 func (l *Limiter) Busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

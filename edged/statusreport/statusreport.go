@@ -28,9 +28,9 @@ const (
 	// within a moment when it starts, and each write wears the flash. A pod that becomes ready or ends does not wait:
 	// see reportedState.
 	debounce = 200 * time.Millisecond
-	// startDebounce is the same for a pod that starts as it should and of which this Reporter has stored nothing. Most
-	// pods run within this time and are reported once. When many pods start, reports of those that wait would delay
-	// those that start, so they wait for progressDebounce while pods start or end.
+	// startDebounce is the same for a pod that starts as it should, until its first status is stored. Most pods run
+	// within this time and are reported once. While other pods start or end, progressDebounce applies instead: reports
+	// of pods that wait for their turn would delay those that start.
 	startDebounce = 2 * time.Second
 	// progressDebounce is the same for the progress of a pod that was reported as Pending, such as a ready sandbox or
 	// an address, and of a pod that is being deleted, such as a container that has ended. So a pod that starts within

@@ -27,8 +27,10 @@ func newFloors() floors {
 	return f
 }
 
-// round makes and deletes one burst of the floor for each number of pods at a time.
-func (f floors) round(ctx context.Context, client *floor.Client, prefix string) error {
+// round makes and deletes one burst of the floor for each number of pods at a time. down is when the pods are gone.
+func (f floors) round(
+	ctx context.Context, client *floor.Client, prefix string, down func(floor.Deletion) time.Duration,
+) error {
 	for _, n := range atOnce {
 		if err := rest(ctx); err != nil {
 			return err
@@ -42,11 +44,11 @@ func (f floors) round(ctx context.Context, client *floor.Client, prefix string) 
 		if err := rest(ctx); err != nil {
 			return err
 		}
-		down, err := client.DeleteAll(ctx, pods, time.Second, n)
+		deleted, err := client.DeleteAll(ctx, pods, time.Second, n)
 		if err != nil {
 			return err
 		}
-		f[n].add(up, down)
+		f[n].add(up, down(deleted))
 	}
 	return rest(ctx)
 }
@@ -73,8 +75,9 @@ func (b *bench) fullBursts(ctx context.Context, d *device, like *floor.Client) e
 	var ours lives
 	var first []time.Duration
 	floors := newFloors()
+	stopped := func(d floor.Deletion) time.Duration { return d.Stopped }
 	for round := range 3 {
-		if err := floors.round(ctx, like, fmt.Sprintf("full-burst-%d", round)); err != nil {
+		if err := floors.round(ctx, like, fmt.Sprintf("full-burst-%d", round), stopped); err != nil {
 			return err
 		}
 		one, up, down, err := d.burst(ctx, fmt.Sprintf("burst-%d", round))

@@ -53,7 +53,7 @@ func (b *bench) full(ctx context.Context) (err error) {
 	var ours, base lives
 	for i := range b.pods + 1 {
 		name := fmt.Sprintf("full-%d", i)
-		floorUp, floorGone, err := floorLife(ctx, whole, name)
+		floorUp, deleted, err := floorLife(ctx, whole, name)
 		if err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func (b *bench) full(ctx context.Context) (err error) {
 		}
 		if i > 0 { // the first warms things up
 			ours.add(up, gone)
-			base.add(floorUp, floorGone)
+			base.add(floorUp, deleted.Stopped)
 		}
 	}
 	b.latency(

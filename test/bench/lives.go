@@ -13,14 +13,16 @@ type lives struct{ up, down []time.Duration }
 func (l *lives) add(up, down time.Duration) { l.up, l.down = append(l.up, up), append(l.down, down) }
 
 // floorLife is that of a pod of the bare CRI client, after a rest.
-func floorLife(ctx context.Context, client *floor.Client, name string) (up, down time.Duration, err error) {
+func floorLife(
+	ctx context.Context, client *floor.Client, name string,
+) (up time.Duration, down floor.Deletion, err error) {
 	if err := rest(ctx); err != nil {
-		return 0, 0, err
+		return 0, down, err
 	}
 	began := time.Now()
 	pod, err := client.Create(ctx, name)
 	if err != nil {
-		return 0, 0, err
+		return 0, down, err
 	}
 	up = time.Since(began)
 	down, err = client.Delete(ctx, pod, time.Second)

@@ -154,7 +154,7 @@ func (b *bench) singlePods(ctx context.Context) error {
 	say("one pod, %d times", b.pods)
 	var ours, base lives
 	for i := range b.pods + 1 {
-		floorUp, floorGone, err := floorLife(ctx, b.floor, fmt.Sprintf("single-%d", i))
+		floorUp, deleted, err := floorLife(ctx, b.floor, fmt.Sprintf("single-%d", i))
 		if err != nil {
 			return err
 		}
@@ -167,12 +167,12 @@ func (b *bench) singlePods(ctx context.Context) error {
 		}
 		up := time.Since(began)
 		began = time.Now()
-		if err := b.clear(ctx, floorGone*3/4); err != nil {
+		if err := b.clear(ctx, deleted.Removed*3/4); err != nil {
 			return err
 		}
 		if i > 0 { // the first warms things up
 			ours.add(up, time.Since(began))
-			base.add(floorUp, floorGone)
+			base.add(floorUp, deleted.Removed)
 		}
 	}
 	b.latency(fmt.Sprintf("create -> Running, one pod, median of %d", b.pods), ours.up, base.up, "<= 1.10x")
@@ -187,8 +187,9 @@ func (b *bench) bursts(ctx context.Context) error {
 	say("bursts of %d pods", burst)
 	var ours lives
 	floors := newFloors()
+	removed := func(d floor.Deletion) time.Duration { return d.Removed }
 	for i := range 3 {
-		if err := floors.round(ctx, b.floor, fmt.Sprintf("burst-%d", i)); err != nil {
+		if err := floors.round(ctx, b.floor, fmt.Sprintf("burst-%d", i), removed); err != nil {
 			return err
 		}
 		began := time.Now()

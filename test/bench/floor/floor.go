@@ -150,8 +150,12 @@ func (c *Client) Remove(ctx context.Context, pod *Pod) error {
 	return nil
 }
 
-// Delete stops and removes a pod. It returns how long stopping it took.
-func (c *Client) Delete(ctx context.Context, pod *Pod, grace time.Duration) (stopped time.Duration, err error) {
+// Deletion is how long it took until pods were stopped, and until they were removed, too. An agent reports the end of a
+// pod of the API server when it is stopped. A static pod is gone when it is removed.
+type Deletion struct{ Stopped, Removed time.Duration }
+
+// Delete stops and removes a pod.
+func (c *Client) Delete(ctx context.Context, pod *Pod, grace time.Duration) (Deletion, error) {
 	return c.DeleteAll(ctx, []*Pod{pod}, grace, 1)
 }
 
@@ -179,20 +183,20 @@ func (c *Client) Again(ctx context.Context, dead []*Pod, parallel int) ([]*Pod, 
 	})
 }
 
-// DeleteAll stops pods, at most parallel at a time, and then removes them. It returns how long stopping them took.
+// DeleteAll stops pods, at most parallel at a time, and then removes them.
 func (c *Client) DeleteAll(
 	ctx context.Context, pods []*Pod, grace time.Duration, parallel int,
-) (stopped time.Duration, err error) {
+) (d Deletion, err error) {
 	began := time.Now()
 	if err := each(ctx, parallel, len(pods), func(ctx context.Context, n int) error {
 		return c.Stop(ctx, pods[n], grace)
 	}); err != nil {
-		return 0, err
+		return d, err
 	}
-	stopped = time.Since(began)
-	return stopped, each(ctx, parallel, len(pods), func(ctx context.Context, n int) error {
-		return c.Remove(ctx, pods[n])
-	})
+	d.Stopped = time.Since(began)
+	err = each(ctx, parallel, len(pods), func(ctx context.Context, n int) error { return c.Remove(ctx, pods[n]) })
+	d.Removed = time.Since(began)
+	return d, err
 }
 
 // UntilRemoved waits until the runtime has no sandboxes of pods with some names. An agent removes them when it has

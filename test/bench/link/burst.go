@@ -158,9 +158,11 @@ func (e *edgeSite) floorLevel(ctx context.Context, name string, level int) (t fl
 	if err != nil {
 		return t, err
 	}
-	if t.down, err = e.floor.DeleteAll(ctx, pods, time.Second, level); err != nil {
+	deleted, err := e.floor.DeleteAll(ctx, pods, time.Second, level)
+	if err != nil {
 		return t, err
 	}
+	t.down = deleted.Stopped
 	after, _, err := process.Scheduled(os.Getpid())
 	t.cpu = after - before
 	return t, err

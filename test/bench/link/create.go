@@ -83,8 +83,8 @@ func floorLife(ctx context.Context, client *floor.Client, name string) (up, down
 		return 0, 0, err
 	}
 	up = time.Since(began)
-	down, err = client.Delete(ctx, p, time.Second)
-	return up, down, err
+	deleted, err := client.Delete(ctx, p, time.Second)
+	return up, deleted.Stopped, err
 }
 
 // fullPod is a pod with a volume of each common kind.

@@ -151,14 +151,14 @@ func (b *bench) floorBurst(ctx context.Context, client *floor.Client, name strin
 	if level < deleteAtLeast {
 		deleting = size
 	}
-	gone, err := client.DeleteAll(ctx, pods, grace, deleting)
+	deleted, err := client.DeleteAll(ctx, pods, grace, deleting)
 	if err != nil {
 		return err
 	}
 	b.keep.Times(results.BurstFirst, results.Floor, results.Point{Pods: size, Parallel: level}, up[0])
 	b.keep.Times(results.BurstLast, results.Floor, results.Point{Pods: size, Parallel: level}, up[len(up)-1])
-	b.keep.Times(results.BurstGone, results.Floor, results.Point{Pods: size, Parallel: deleting}, gone)
+	b.keep.Times(results.BurstGone, results.Floor, results.Point{Pods: size, Parallel: deleting}, deleted.Stopped)
 	say("floor, %d at a time: first %.2f s, last %.2f s, gone %.2f s", level, up[0].Seconds(),
-		up[len(up)-1].Seconds(), gone.Seconds())
+		up[len(up)-1].Seconds(), deleted.Stopped.Seconds())
 	return nil
 }

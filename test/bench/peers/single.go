@@ -75,6 +75,7 @@ func floorLife(ctx context.Context, client *floor.Client, name string) (l life, 
 	if err := gap(ctx); err != nil {
 		return l, err
 	}
-	l.gone, err = client.Delete(ctx, p, grace)
+	deleted, err := client.Delete(ctx, p, grace)
+	l.gone = deleted.Stopped
 	return l, err
 }
