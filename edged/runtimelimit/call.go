@@ -46,6 +46,10 @@ func (k Kind) phase() phase {
 // on the container.
 func (k Kind) measures() bool { return k != StopContainer }
 
+// sandbox reports whether a call starts or stops a sandbox. Such a call waits even if the pod's last call has just
+// succeeded: many sandboxes that start or stop at once delay each other.
+func (k Kind) sandbox() bool { return k == RunPodSandbox || k == StopPodSandbox }
+
 // class says which other calls a call waits for.
 type class int
 

@@ -73,7 +73,7 @@ func (q *queue) arrive(now time.Time, k Kind, o Owner) *call {
 	}
 	q.number++
 	c := &call{kind: k, owner: o, number: q.number, arrived: now, ready: make(chan struct{})}
-	if _, begun := q.last[o.UID]; begun && k != StopPodSandbox && o.class != background || o.class == urgent {
+	if _, begun := q.last[o.UID]; begun && !k.sandbox() && o.class != background || o.class == urgent {
 		q.grant(now, c)
 		return c
 	}

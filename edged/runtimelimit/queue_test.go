@@ -179,6 +179,29 @@ func TestSandboxesStopInOrder(t *testing.T) {
 	l.want(t, "c")
 }
 
+// TestPodsThatStartAgain: after a power cut, pods whose dead sandboxes are stopped start a few at a time.
+func TestPodsThatStartAgain(t *testing.T) {
+	l := newTimeline(2)
+	names := []string{"a", "b", "c", "d"}
+	for _, name := range names {
+		l.arrive(name, StopPodSandbox, Owner{})
+	}
+	l.want(t, "a", "b")
+	l.leave("a")
+	l.leave("b")
+	l.want(t, "c", "d")
+	l.leave("c")
+	l.leave("d")
+	for _, name := range names {
+		l.arrive(name, RunPodSandbox, Owner{})
+	}
+	l.want(t, "a", "b")
+	l.leave("a")
+	l.want(t, "c")
+	l.arrive("a", CreateContainer, Owner{})
+	l.want(t, "a")
+}
+
 // TestBackground: calls in the background wait until no others wait or count, but not for ever.
 func TestBackground(t *testing.T) {
 	l := newTimeline(2)
