@@ -63,8 +63,11 @@ func (f floors) best(of func(*lives) []time.Duration) (int, []time.Duration) {
 func (f floors) String() string {
 	var list []string
 	for _, n := range atOnce {
-		up, down := median(f[n].up), median(f[n].down)
-		list = append(list, fmt.Sprintf("%d at a time: %s, %s", n, seconds(up), seconds(down)))
+		text := fmt.Sprintf("%d at a time: %s", n, seconds(median(f[n].up)))
+		if down := median(f[n].down); down > 0 {
+			text += ", " + seconds(down)
+		}
+		list = append(list, text)
 	}
 	return strings.Join(list, "; ")
 }

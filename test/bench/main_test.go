@@ -7,17 +7,20 @@ import (
 )
 
 func TestCheck(t *testing.T) {
-	good := options{binary: "bin/edgecore", idle: time.Minute, pods: 20}
+	good := options{binary: "bin/edgecore", idle: time.Minute, pods: 20, cuts: 5}
 	for what, c := range map[string]struct {
 		change func(*options)
 		args   []string
 		want   string // empty: it can be measured
 	}{
-		"all":         {},
-		"one part":    {change: func(o *options) { o.only = partFull }},
-		"no part":     {change: func(o *options) { o.only = "none" }, want: "the parts are full, probes, static"},
+		"all":      {},
+		"one part": {change: func(o *options) { o.only = partFull }},
+		"no part": {
+			change: func(o *options) { o.only = "none" }, want: "the parts are full, probes, static, restarts",
+		},
 		"an argument": {args: []string{"full"}, want: `"full" is no flag`},
 		"no pods":     {change: func(o *options) { o.pods = 0 }, want: "--pods 0"},
+		"no cuts":     {change: func(o *options) { o.cuts = 0 }, want: "--cuts 0"},
 		"no time":     {change: func(o *options) { o.idle = -time.Second }, want: "--idle -1s"},
 	} {
 		opts := good

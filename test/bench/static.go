@@ -19,19 +19,10 @@ import (
 
 // static measures an agent without a cloud.
 func (b *bench) static(ctx context.Context) (err error) {
-	b.agent, err = agent.New(agent.Options{
-		Binary:     b.binary,
-		Dir:        filepath.Join(b.dir, "static"),
-		Endpoint:   b.ctrd.Endpoint(),
-		CgroupRoot: b.ctrd.CgroupRoot(),
-	})
-	if err != nil {
+	if err := b.startAgent(ctx); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.agent.Stop(context.WithoutCancel(ctx))) }()
-	if err := b.agent.Start(ctx); err != nil {
-		return err
-	}
 	if err := b.footprint(ctx, 0, "<= 32 (8) MB", ""); err != nil {
 		return err
 	}
@@ -62,7 +53,21 @@ func (b *bench) static(ctx context.Context) (err error) {
 	if err := b.footprint(ctx, burst, "<= 36 (13) MB", "<= 0.3"); err != nil {
 		return err
 	}
-	return b.restart(ctx)
+	return b.clear(ctx, 0)
+}
+
+// startAgent starts the agent of the static pods. The caller stops it.
+func (b *bench) startAgent(ctx context.Context) (err error) {
+	b.agent, err = agent.New(agent.Options{
+		Binary:     b.binary,
+		Dir:        filepath.Join(b.dir, "static"),
+		Endpoint:   b.ctrd.Endpoint(),
+		CgroupRoot: b.ctrd.CgroupRoot(),
+	})
+	if err != nil {
+		return err
+	}
+	return b.agent.Start(ctx)
 }
 
 // likeOurs has the floor ask for what the agent asks for.
@@ -209,60 +214,4 @@ func (b *bench) bursts(ctx context.Context) error {
 	b.latency("all 30 deleted, median of 3", ours.down, down, "<= 1.15x + grace used")
 	b.row("floor of bursts, last Running and all deleted", "", floors.String(), "", "")
 	return nil
-}
-
-// restart loses power with 30 pods, and measures the way back with no cloud.
-func (b *bench) restart(ctx context.Context) error {
-	say("power off, and on again")
-	if err := b.agent.Kill9(ctx); err != nil {
-		return err
-	}
-	if err := errors.Join(b.ctrd.PowerOff(ctx), b.ctrd.PowerOn(ctx)); err != nil {
-		return err
-	}
-	began := time.Now()
-	if err := b.agent.Start(ctx); err != nil {
-		return err
-	}
-	if err := b.until(ctx, func(pods map[string]*v1.Pod) bool {
-		return len(pods) == burst && allFresh(pods, began)
-	}); err != nil {
-		return err
-	}
-	ours := time.Since(began)
-	if err := b.clear(ctx, 0); err != nil {
-		return err
-	}
-	dead, err := b.floor.Burst(ctx, "restart", burst, atOnce[1])
-	if err != nil {
-		return err
-	}
-	floors := newFloors()
-	for _, n := range atOnce { // what the last one leaves goes with the containerd
-		if err := errors.Join(b.ctrd.PowerOff(ctx), b.ctrd.PowerOn(ctx)); err != nil {
-			return err
-		}
-		began = time.Now()
-		if dead, err = b.floor.Again(ctx, dead, n); err != nil {
-			return err
-		}
-		floors[n].add(time.Since(began), 0)
-	}
-	n, base := floors.best(func(l *lives) []time.Duration { return l.up })
-	b.latency(fmt.Sprintf("restart of 30 pods, no cloud, from the agent's start (floor: %d at a time)", n),
-		[]time.Duration{ours}, base, "<= 1.10x + 0.3 s")
-	return nil
-}
-
-// allFresh reports whether every container was started after a time.
-func allFresh(pods map[string]*v1.Pod, since time.Time) bool {
-	for _, p := range pods {
-		for _, c := range p.Status.ContainerStatuses {
-			// Statuses are to the second.
-			if c.State.Running == nil || c.State.Running.StartedAt.Add(time.Second).Before(since) {
-				return false
-			}
-		}
-	}
-	return allRun(pods)
 }
