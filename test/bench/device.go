@@ -57,7 +57,8 @@ func (b *bench) newDevice(ctx context.Context) (_ *device, err error) {
 		Kubelet: map[string]any{"clusterDNS": []string{"10.96.0.10"}, "clusterDomain": "cluster.local"},
 		EdgeHub: map[string]any{
 			"enable": true, "httpServer": "https://127.0.0.1:1", // nothing joins or renews
-			"websocket": map[string]any{"enable": true, "server": "127.0.0.1:" + strconv.Itoa(d.cloud.Port())},
+			"messageQPS": 0, // the default limit for KubeEdge's cloudcore is not measured
+			"websocket":  map[string]any{"enable": true, "server": "127.0.0.1:" + strconv.Itoa(d.cloud.Port())},
 		},
 	})
 	if err != nil {
