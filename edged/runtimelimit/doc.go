@@ -11,9 +11,9 @@
 //   - Among the others, pods with the highest priority come first, then the oldest pods. A call that has waited for 10
 //     seconds precedes both.
 //   - If a call of a pod has just succeeded, the pod's next call does not wait, so that a pod is not overtaken halfway
-//     through its start. Only StopPodSandbox and RunPodSandbox wait: of many pods that end at once, the first are gone
-//     sooner, and after a power cut, when each pod's dead sandbox is stopped before it gets a new one, the first run
-//     sooner.
+//     through its start. Only StopPodSandbox and RunPodSandbox wait. So of many pods that end at once, the first are
+//     gone sooner. After a power cut, when each pod's dead sandbox is stopped before it gets a new one, the first pods
+//     run sooner.
 //   - Calls in the background, such as those that remove a pod after its end was reported, wait until no others wait or
 //     run. After 10 seconds a call is no longer in the background.
 //   - Urgent calls, such as those that end an evicted pod, never wait.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -14,7 +13,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/test/bench/process"
-	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 )
 
@@ -30,19 +28,10 @@ func (b *bench) probes(ctx context.Context) (err error) {
 	var asked atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
 	defer server.Close()
-	b.agent, err = agent.New(agent.Options{
-		Binary:     b.binary,
-		Dir:        filepath.Join(b.dir, "probes"),
-		Endpoint:   b.ctrd.Endpoint(),
-		CgroupRoot: b.ctrd.CgroupRoot(),
-	})
-	if err != nil {
+	if err := b.startAgent(ctx, "probes"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.agent.Stop(context.WithoutCancel(ctx))) }()
-	if err := b.agent.Start(ctx); err != nil {
-		return err
-	}
 	port := strings.TrimPrefix(server.URL, "http://127.0.0.1:")
 	if err := b.agent.WriteManifest("pods.yaml", probedManifest(port)); err != nil {
 		return err

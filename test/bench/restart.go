@@ -14,7 +14,7 @@ const askEvery = 100 * time.Millisecond
 
 // restarts measures how 30 pods come back with no cloud after a power cut, in turn with the floor's.
 func (b *bench) restarts(ctx context.Context) (err error) {
-	if err := b.startAgent(ctx); err != nil {
+	if err := b.startAgent(ctx, "restarts"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.agent.Stop(context.WithoutCancel(ctx))) }()

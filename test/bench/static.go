@@ -19,7 +19,7 @@ import (
 
 // static measures an agent without a cloud.
 func (b *bench) static(ctx context.Context) (err error) {
-	if err := b.startAgent(ctx); err != nil {
+	if err := b.startAgent(ctx, "static"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.agent.Stop(context.WithoutCancel(ctx))) }()
@@ -56,18 +56,21 @@ func (b *bench) static(ctx context.Context) (err error) {
 	return b.clear(ctx, 0)
 }
 
-// startAgent starts the agent of the static pods. The caller stops it.
-func (b *bench) startAgent(ctx context.Context) (err error) {
+// startAgent starts an agent of static pods, with its files in a folder of the benchmark's. The caller stops it.
+func (b *bench) startAgent(ctx context.Context, folder string) (err error) {
 	b.agent, err = agent.New(agent.Options{
 		Binary:     b.binary,
-		Dir:        filepath.Join(b.dir, "static"),
+		Dir:        filepath.Join(b.dir, folder),
 		Endpoint:   b.ctrd.Endpoint(),
 		CgroupRoot: b.ctrd.CgroupRoot(),
 	})
 	if err != nil {
 		return err
 	}
-	return b.agent.Start(ctx)
+	if err := b.agent.Start(ctx); err != nil {
+		return errors.Join(err, b.agent.Stop(context.WithoutCancel(ctx)))
+	}
+	return nil
 }
 
 // likeOurs has the floor ask for what the agent asks for.
