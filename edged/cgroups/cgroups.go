@@ -210,7 +210,7 @@ func (m *Manager) RemovePod(uid types.UID) error {
 	m.mu.Unlock()
 	for _, class := range []v1.PodQOSClass{v1.PodQOSGuaranteed, v1.PodQOSBurstable, v1.PodQOSBestEffort} {
 		p := m.podOf(class, uid)
-		if !m.exists(p) {
+		if m.removeEmpty(p) {
 			continue
 		}
 		if err := m.remove(p); err != nil {
@@ -314,6 +314,21 @@ func (m *Manager) resources(r Resources) *cgroups.Resources {
 		out.CpuWeight = weight(r.CPUShares)
 	}
 	return out
+}
+
+// removeEmpty removes the directories of a cgroup that are empty, and reports whether none is left: one call per
+// hierarchy for a pod whose containers are gone. What systemd made, systemd has to remove.
+func (m *Manager) removeEmpty(p path) (gone bool) {
+	if m.opts.Driver == DriverSystemd {
+		return !m.exists(p)
+	}
+	gone = true
+	for _, dir := range m.dirs(p) {
+		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+			gone = false
+		}
+	}
+	return gone
 }
 
 // remove ends what runs in a cgroup and removes it.

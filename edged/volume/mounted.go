@@ -89,33 +89,32 @@ func mountLines(path string) (io.Reader, error) {
 
 // unmountAll unmounts a path and all that is mounted below it.
 func unmountAll(path string) error {
-	_, err := unmountBelow(path)
-	return err
+	infos, err := mountInfosBelow(path)
+	if err != nil {
+		return err
+	}
+	return unmount(infos)
 }
 
-// unmountBelow does what unmountAll does, and reports whether anything was mounted.
-func unmountBelow(path string) (any bool, err error) {
-	points, err := mountsBelow(path)
-	if err != nil {
-		return false, err
-	}
+// unmount unmounts what mountInfosBelow has returned. What has been unmounted since is not an error.
+func unmount(infos []*mountinfo.Info) error {
 	// Mounts that are shared with the node's own would take those along.
-	for _, point := range points {
-		if err := unix.Mount("", point, "", unix.MS_PRIVATE, ""); err != nil && !gone(err) {
-			return true, fmt.Errorf("make %s private before unmounting it: %w", point, err)
+	for _, i := range infos {
+		if err := unix.Mount("", i.Mountpoint, "", unix.MS_PRIVATE, ""); err != nil && !gone(err) {
+			return fmt.Errorf("make %s private before unmounting it: %w", i.Mountpoint, err)
 		}
 	}
-	for _, point := range points {
-		err := unix.Unmount(point, unix.UMOUNT_NOFOLLOW)
+	for _, i := range infos {
+		err := unix.Unmount(i.Mountpoint, unix.UMOUNT_NOFOLLOW)
 		if errors.Is(err, unix.EBUSY) {
 			// Nothing of the pod runs any more; what holds it open loses it when it closes it.
-			err = unix.Unmount(point, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+			err = unix.Unmount(i.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 		}
 		if err != nil && !gone(err) {
-			return true, fmt.Errorf("unmount %s: %w", point, err)
+			return fmt.Errorf("unmount %s: %w", i.Mountpoint, err)
 		}
 	}
-	return len(points) > 0, nil
+	return nil
 }
 
 // gone reports whether an error of mount or umount says that nothing is mounted there.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	v1 "k8s.io/api/core/v1"
 )
 
@@ -73,15 +74,12 @@ func nfsSource(src *v1.NFSVolumeSource) (string, error) {
 	return server + ":" + src.Path, nil
 }
 
-// unmountNetwork unmounts the file systems of servers at and below a path: politely, and when that takes too long by
-// force, which gives up what was not sent yet. Both could hang for as long as the server does in an unmount of our own.
-func (m *Manager) unmountNetwork(ctx context.Context, dir string) error {
-	infos, err := mountInfosBelow(dir)
-	if err != nil {
-		return err
-	}
+// unmountNetwork unmounts those of some mounts that are file systems of servers: politely, and when that takes too long
+// by force, which gives up what was not sent yet. Both could hang for as long as the server does in an unmount of our
+// own.
+func (m *Manager) unmountNetwork(ctx context.Context, mounts []*mountinfo.Info) error {
 	var errs []error
-	for _, i := range infos {
+	for _, i := range mounts {
 		if ofServer(i.FSType) {
 			errs = append(errs, m.unmountOne(ctx, i.Mountpoint, unmountTimeout))
 		}

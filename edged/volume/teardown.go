@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,12 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	if err != nil || dir == "" {
 		return err
 	}
-	if err := m.unmountNetwork(ctx, dir); err != nil {
+	// The list of mounts is read once: the kernel takes long to write it on a node with many pods.
+	mounts, err := mountInfosBelow(dir)
+	if err != nil {
+		return err
+	}
+	if err := m.unmountNetwork(ctx, mounts); err != nil {
 		return err
 	}
 	// A bind of a path within a volume keeps that busy.
@@ -31,7 +37,10 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	if driven := m.teardownDriven(ctx, uid, dir); driven != nil {
 		return errors.Join(m.clearOthers(ctx, dir), driven)
 	}
-	if err := clearFolder(ctx, dir, volumesDir, devicesDir, subPathDirs); err != nil {
+	if err := unmount(mounts); err != nil {
+		return err
+	}
+	if err := removeParts(ctx, dir, volumesDir, devicesDir, subPathDirs); err != nil {
 		return err
 	}
 	m.forget(uid)
@@ -46,25 +55,27 @@ func (m *Manager) clearOthers(ctx context.Context, dir string) error {
 		errs = append(errs, err)
 		for _, plugin := range plugins {
 			if filepath.Base(plugin) != pluginDir(pluginCSI) {
-				errs = append(errs, clearFolder(ctx, plugin, "."))
+				errs = append(errs, clearFolder(ctx, plugin))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// clearFolder unmounts all that is mounted in a folder, and removes parts of it; "." is the whole.
-func clearFolder(ctx context.Context, dir string, parts ...string) error {
-	mounted, err := unmountBelow(dir)
-	if err == nil && mounted {
-		err = nothingMounted(dir)
-	}
-	if err != nil {
+// clearFolder unmounts all that is mounted in a folder, and removes it.
+func clearFolder(ctx context.Context, dir string) error {
+	if err := unmountAll(dir); err != nil {
 		return err
 	}
+	return removeParts(ctx, dir, ".")
+}
+
+// removeParts removes parts of a folder; "." is the whole. What is still mounted there is left alone, and named in the
+// error.
+func removeParts(ctx context.Context, dir string, parts ...string) error {
 	for _, part := range parts {
 		if err := removeTree(ctx, filepath.Join(dir, part)); err != nil {
-			return err
+			return cmp.Or(nothingMounted(dir), err)
 		}
 	}
 	return nil
@@ -94,7 +105,11 @@ func (m *Manager) RemovePodDir(uid types.UID) error {
 			return fmt.Errorf("%s is not removed: its driver has not unmounted the volume", left[0])
 		}
 	}
-	return clearFolder(context.Background(), dir, ".")
+	// Nothing is mounted after Teardown, so the list of mounts need not be read.
+	if removeTree(context.Background(), dir) == nil {
+		return nil
+	}
+	return clearFolder(context.Background(), dir)
 }
 
 // existing returns the folder of a pod, "" when there is none.
