@@ -317,7 +317,8 @@ func (m *Manager) resources(r Resources) *cgroups.Resources {
 }
 
 // removeEmpty removes the directories of a cgroup that are empty, and reports whether none is left: one call per
-// hierarchy for a pod whose containers are gone. What systemd made, systemd has to remove.
+// hierarchy for a pod whose containers are gone. With the systemd driver it removes nothing, since systemd removes its
+// slices.
 func (m *Manager) removeEmpty(p path) (gone bool) {
 	if m.opts.Driver == DriverSystemd {
 		return !m.exists(p)

@@ -1,14 +1,15 @@
 package volume
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -20,7 +21,7 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	if err != nil || dir == "" {
 		return err
 	}
-	// The list of mounts is read once: the kernel takes long to write it on a node with many pods.
+	// The kernel takes long to write the list of mounts of a node with many pods, so most pods have it read only once.
 	mounts, err := mountInfosBelow(dir)
 	if err != nil {
 		return err
@@ -37,6 +38,12 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	if driven := m.teardownDriven(ctx, uid, dir); driven != nil {
 		return errors.Join(m.clearOthers(ctx, dir), driven)
 	}
+	// A server or a driver may have taken minutes, in which others may have mounted something.
+	if mayHaveTakenLong(dir, mounts) {
+		if mounts, err = mountInfosBelow(dir); err != nil {
+			return err
+		}
+	}
 	if err := unmount(mounts); err != nil {
 		return err
 	}
@@ -45,6 +52,14 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	}
 	m.forget(uid)
 	return nil
+}
+
+// mayHaveTakenLong reports whether a pod has volumes that a server or a driver had to unmount; mounts are those that it
+// had before.
+func mayHaveTakenLong(dir string, mounts []*mountinfo.Info) bool {
+	csi := pluginDir(pluginCSI)
+	return isThere(filepath.Join(dir, volumesDir, csi)) || isThere(filepath.Join(dir, devicesDir, csi)) ||
+		slices.ContainsFunc(mounts, func(i *mountinfo.Info) bool { return ofServer(i.FSType) })
 }
 
 // clearOthers takes away the volumes of a pod that are not a driver's.
@@ -75,7 +90,7 @@ func clearFolder(ctx context.Context, dir string) error {
 func removeParts(ctx context.Context, dir string, parts ...string) error {
 	for _, part := range parts {
 		if err := removeTree(ctx, filepath.Join(dir, part)); err != nil {
-			return cmp.Or(nothingMounted(dir), err)
+			return errors.Join(nothingMounted(dir), err)
 		}
 	}
 	return nil
