@@ -108,7 +108,9 @@ func stateOf(status *v1.PodStatus) reportedState {
 // containersOf describes each container: its state, how often it restarted, and why it waits.
 func containersOf(status *v1.PodStatus) string {
 	var text strings.Builder
-	for _, list := range [][]v1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
+	for _, list := range [][]v1.ContainerStatus{
+		status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses,
+	} {
 		for i := range list {
 			c, reason := &list[i], ""
 			if c.State.Waiting != nil {
@@ -203,7 +205,9 @@ func (r *Reporter) isStart(uid types.UID) bool {
 	if r.reported[uid] != (reportedState{}) || rep.status.Phase != v1.PodPending || rep.pod.DeletionTimestamp != nil {
 		return false
 	}
-	return !slices.ContainsFunc(rep.status.InitContainerStatuses, isStuck) &&
+	// Somebody who added an ephemeral container waits for it.
+	return len(rep.status.EphemeralContainerStatuses) == 0 &&
+		!slices.ContainsFunc(rep.status.InitContainerStatuses, isStuck) &&
 		!slices.ContainsFunc(rep.status.ContainerStatuses, isStuck)
 }
 

@@ -364,6 +364,20 @@ func TestStartingPod(t *testing.T) {
 		r.PodStatus(deleted, creating)
 		time.Sleep(debounce)
 		m.want(t, "a pod is deleted before it starts", 9)
+
+		// kubectl debug waits for its container, also in a pod that does not start.
+		debugged, waiting := testPod("g", "7"), status(v1.PodPending, "ContainerCreating", "")
+		look := v1.ContainerStatus{Name: "look"}
+		look.State.Waiting = &v1.ContainerStateWaiting{Reason: "ContainerCreating"}
+		waiting.EphemeralContainerStatuses = []v1.ContainerStatus{look}
+		r.PodStatus(debugged, waiting)
+		time.Sleep(debounce)
+		m.want(t, "an ephemeral container of a pod that starts", 10)
+		look.State = v1.ContainerState{Running: &v1.ContainerStateRunning{}}
+		waiting.EphemeralContainerStatuses = []v1.ContainerStatus{look}
+		r.PodStatus(debugged, waiting)
+		time.Sleep(debounce)
+		m.want(t, "an ephemeral container runs", 11)
 	})
 }
 
