@@ -8,7 +8,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
@@ -27,30 +26,40 @@ type begin struct {
 	starts bool
 }
 
-// starts reports whether all containers of a pod wait for their start, and nothing else.
+// starts reports whether a pod starts, and nothing keeps it from running: edgecore may report no such status.
 func starts(s *v1.PodStatus) bool {
-	other := func(c v1.ContainerStatus) bool {
-		return c.State.Waiting == nil || !status.IsStarting(c.State.Waiting)
-	}
-	return s.Phase == v1.PodPending && !slices.ContainsFunc(s.InitContainerStatuses, other) &&
-		!slices.ContainsFunc(s.ContainerStatuses, other)
+	return s.Phase == v1.PodPending && !slices.ContainsFunc(s.InitContainerStatuses, stands) &&
+		!slices.ContainsFunc(s.ContainerStatuses, stands)
 }
 
-// Brief says for each value of a path of a [Trace] whether another one followed it at once. The last value of a path is
-// never brief.
-type Brief map[string][]bool
+// brevity says whether a value may be left out.
+type brevity int
 
-// durations turns the times at which the values of paths began into what was brief.
+const (
+	lasting brevity = iota
+	// brief is a value that another one followed at once.
+	brief
+	// starting is the same, and the value began while the pod started. One node may report another moment of the start
+	// than the other.
+	starting
+)
+
+// Brief has the brevity of each value of a path of a [Trace]. The last value of a path is always lasting.
+type Brief map[string][]brevity
+
+// durations turns the times at which the values of paths began into their brevity.
 func durations(begun map[string][]begin) Brief {
 	out := Brief{}
 	for path, times := range begun {
-		out[path] = make([]bool, len(times))
+		out[path] = make([]brevity, len(times))
 		for i := range len(times) - 1 {
-			limit := briefLimit
+			limit, short := briefLimit, brief
 			if times[i].starts {
-				limit = startLimit
+				limit, short = startLimit, starting
 			}
-			out[path][i] = times[i+1].at.Sub(times[i].at) < daemon.Scaled(limit)
+			if times[i+1].at.Sub(times[i].at) < daemon.Scaled(limit) {
+				out[path][i] = short
+			}
 		}
 	}
 	return out
@@ -83,19 +92,19 @@ func withoutBrief(l, r Trace, lBrief, rBrief Brief) {
 
 // sequence are the values of a path, from before it was there.
 type sequence struct {
-	values []string
-	brief  []bool
+	values  []string
+	brevity []brevity
 }
 
-func newSequence(values []string, brief []bool) sequence {
-	out := sequence{values: append([]string{absent}, values...), brief: make([]bool, len(values)+1)}
-	copy(out.brief[1:], brief)
+func newSequence(values []string, lengths []brevity) sequence {
+	out := sequence{values: append([]string{absent}, values...), brevity: make([]brevity, len(values)+1)}
+	copy(out.brevity[1:], lengths)
 	return out
 }
 
 // sameBut reports whether two sequences are the same without some of their brief values. What stands on both sides of a
-// value that is left out is one value. Between two values that both have, only one of the sequences may have others: a
-// brief value may be missing, but not be another one.
+// value that is left out is one value. Between two values that both have, only one of the sequences may have brief
+// ones: such a value may be missing, but not be another one. Both may have others of the start.
 func sameBut(l, r sequence) bool {
 	type side int
 	const (
@@ -111,12 +120,12 @@ func sameBut(l, r sequence) bool {
 	seen := map[pathStep]bool{}
 	var same func(at pathStep) bool
 	// skip leaves the value of one sequence out.
-	skip := func(at, next pathStep, of side, value string, brief bool) bool {
+	skip := func(at, next pathStep, of side, value string, length brevity) bool {
 		next.value, next.more = at.value, at.more
-		if value == at.value {
+		if value == at.value || length == starting {
 			return same(next)
 		}
-		if !brief || at.more != none && at.more != of {
+		if length == lasting || at.more != none && at.more != of {
 			return false
 		}
 		next.more = of
@@ -135,11 +144,12 @@ func sameBut(l, r sequence) bool {
 			same(pathStep{left: at.left + 1, right: at.right + 1, value: l.values[at.left]}) {
 			return true
 		}
-		if inLeft && skip(at, pathStep{left: at.left + 1, right: at.right}, left, l.values[at.left], l.brief[at.left]) {
+		if inLeft && skip(at, pathStep{left: at.left + 1, right: at.right}, left, l.values[at.left],
+			l.brevity[at.left]) {
 			return true
 		}
 		return inRight && skip(at, pathStep{left: at.left, right: at.right + 1}, right, r.values[at.right],
-			r.brief[at.right])
+			r.brevity[at.right])
 	}
 	return same(pathStep{})
 }

@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -12,18 +13,15 @@ import (
 // TestSameBut: only values that were brief may be left out, on either side; neither order nor the last value may
 // differ.
 func TestSameBut(t *testing.T) {
-	// A value with an exclamation mark is brief.
+	// A value with an exclamation mark is brief, one with a question mark was brief while the pod started.
 	parse := func(text ...string) sequence {
 		var values []string
-		var brief []bool
+		var lengths []brevity
 		for _, value := range text {
-			short := value[len(value)-1] == '!'
-			if short {
-				value = value[:len(value)-1]
-			}
-			values, brief = append(values, value), append(brief, short)
+			length := map[byte]brevity{'!': brief, '?': starting}[value[len(value)-1]]
+			values, lengths = append(values, strings.TrimRight(value, "!?")), append(lengths, length)
 		}
-		return newSequence(values, brief)
+		return newSequence(values, lengths)
 	}
 	for _, c := range []struct {
 		name        string
@@ -41,6 +39,9 @@ func TestSameBut(t *testing.T) {
 		{"between two that are the same", []string{"a", "b!", "a"}, []string{"a"}, true},
 		{"between two that are the same, and long", []string{"a", "b", "a"}, []string{"a"}, false},
 		{"each side another one", []string{"a", "b!", "d"}, []string{"a", "c!", "d"}, false},
+		{"each side another one of the start", []string{"a", "b?", "d"}, []string{"a", "c?", "d"}, true},
+		{"one of the start, and another one", []string{"a", "b?", "d"}, []string{"a", "c!", "d"}, true},
+		{"one of the start, and a long one", []string{"a", "b?", "d"}, []string{"a", "c", "d"}, false},
 		{"each side one, with a common one between", []string{"a", "b!", "c", "d"}, []string{"a", "c", "e!", "d"},
 			true},
 		{"two in a row", []string{"a", "b!", "c!", "d"}, []string{"a", "d"}, true},

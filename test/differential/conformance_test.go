@@ -54,7 +54,7 @@ func rowSteps(row string) []Step {
 	case "active-deadline-waiting":
 		return []Step{Phase(v1.PodFailed), Terminated("main")}
 	case "restart-on-failure", "status-succeeded", "sidecar-job", "termination-message-size",
-		"termination-message-total":
+		"termination-message-total", "post-start-fails-never":
 		return []Step{Phase(v1.PodSucceeded)}
 	case "status-restarts", "status-oom-killed", "probe-startup-fails":
 		return []Step{BackedOff("main", 1)}

@@ -125,7 +125,7 @@ func Known() []Allowed {
 			Case:  "env-file",
 			Path:  `pod\.status\.containerStatuses\[main\]\.(ready|started|imageID)`,
 			Left:  "false|",
-			Right: "false -> true -> false| -> sha256:.*",
+			Right: "false -> true -> false|( -> )?sha256:.*",
 			Row:   "a missing file of an `optional` fileKeyRef",
 		},
 		{

@@ -60,6 +60,10 @@ func elsewhere() map[string][]string {
 		"credentials of the node in the folder in which the agent was started": {
 			"edged/images.TestHomeFolder",
 		},
+		"a pod that starts (`ContainerCreating`), until it runs or something keeps it from running": {
+			"edged/statusreport.TestStartingPod",
+			"test/differential.TestBriefStart",
+		},
 		"a pull secret that is no docker configuration": {
 			"edged/images.TestCredentials",
 		},
