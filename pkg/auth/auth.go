@@ -41,6 +41,8 @@ const (
 	reviewTimeout    = 10 * time.Second
 	reviewsPerSecond = 5
 	reviewsBurst     = 20
+	// reviewWait bounds the wait for that rate limit. So at most reviewWait * reviewsPerSecond requests wait.
+	reviewWait = 2 * time.Second
 	// cacheSize is how many answers of a kind are kept.
 	cacheSize = 256
 	maxToken  = 16 << 10

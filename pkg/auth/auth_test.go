@@ -193,16 +193,17 @@ func TestStrangers(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.questions()
+		var flood sync.WaitGroup
 		for i := range 10 * cacheSize {
-			if err := a.Check(withToken(fmt.Sprint("bad", i)), "get", "pods"); err == nil {
-				t.Fatalf("Check(token bad%d) = nil, want an error", i)
-			}
+			flood.Go(func() {
+				if err := a.Check(withToken(fmt.Sprint("bad", i)), "get", "pods"); err == nil {
+					t.Errorf("Check(token bad%d) = nil, want an error", i)
+				}
+			})
 		}
+		synctest.Wait()
 		if n := len(c.questions()); n > reviewsBurst {
 			t.Errorf("%d questions at once, want at most %d", n, reviewsBurst)
-		}
-		if n := a.strangers.len() + a.tokens.len() + a.access.len(); n > 3*cacheSize {
-			t.Errorf("%d answers kept, want at most %d", n, 3*cacheSize)
 		}
 		if err := a.Check(withToken("good"), "get", "pods"); err != nil {
 			t.Errorf("who was known: %v, want admitted", err)
@@ -210,7 +211,13 @@ func TestStrangers(t *testing.T) {
 		if err := a.Check(withToken("late"), "get", "pods"); code(t, err) != 503 {
 			t.Errorf("in the flood: %v, want 503", err)
 		}
-		time.Sleep(time.Second)
+		flood.Wait()
+		if n, want := len(c.questions()), int(reviewWait.Seconds()*reviewsPerSecond); n > want {
+			t.Errorf("%d questions have waited, want at most %d", n, want)
+		}
+		if n := a.strangers.len() + a.tokens.len() + a.access.len(); n > 3*cacheSize {
+			t.Errorf("%d answers kept, want at most %d", n, 3*cacheSize)
+		}
 		if err := a.Check(withToken("late"), "get", "pods"); err != nil {
 			t.Errorf("after the flood: %v, want admitted", err)
 		}
@@ -232,13 +239,70 @@ func TestFloodedAccessIsNoGrace(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		c.set(func() { c.allowed = nil })
+		var flood sync.WaitGroup
 		for i := range 2 * reviewsBurst {
-			if err := a.Check(withToken("good"), "get", fmt.Sprint("x", i)); err == nil {
-				t.Fatalf("Check(a good token, get x%d) = nil, want an error", i)
+			flood.Go(func() {
+				if err := a.Check(withToken("good"), "get", fmt.Sprint("x", i)); err == nil {
+					t.Errorf("Check(a good token, get x%d) = nil, want an error", i)
+				}
+			})
+		}
+		synctest.Wait()
+		if err := a.Check(withToken("good"), "get", "pods"); code(t, err) != 503 {
+			t.Errorf("Check by an expired approval in the flood = %v, want 503", err)
+		}
+		flood.Wait()
+		if err := a.Check(withToken("good"), "get", "pods"); code(t, err) != 403 {
+			t.Errorf("Check by an expired approval after the flood = %v, want 403", err)
+		}
+	})
+}
+
+// TestReviewsWait: a few reviews more than the burst wait for the rate limit.
+func TestReviewsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cloud{known: map[string]string{"good": "sa"}, allowed: map[string]bool{}}
+		for i := range reviewsBurst + 1 {
+			c.allowed[fmt.Sprintf("sa get x%d", i)] = true
+		}
+		a := New(options(c))
+		start := time.Now()
+		for i := range reviewsBurst + 1 {
+			if err := a.Check(withToken("good"), "get", fmt.Sprint("x", i)); err != nil {
+				t.Errorf("Check(get x%d) = %v, want admitted", i, err)
 			}
 		}
-		if err := a.Check(withToken("good"), "get", "pods"); code(t, err) == 200 {
-			t.Errorf("Check by an expired approval while the cloud answers = %v, want it rejected", err)
+		if took := time.Since(start); took != time.Second/reviewsPerSecond {
+			t.Errorf("one question too many waited %s, want %s", took, time.Second/reviewsPerSecond)
+		}
+		for i := range int(reviewWait.Seconds() * reviewsPerSecond) {
+			go a.Check(withToken("good"), "get", fmt.Sprint("y", i))
+		}
+		synctest.Wait()
+		start = time.Now()
+		if err := a.Check(withToken("good"), "get", "z"); code(t, err) != 503 || time.Since(start) != 0 {
+			t.Errorf("a question for which there is no room: %v after %s, want 503 at once", err, time.Since(start))
+		}
+		time.Sleep(2 * reviewWait) // until no request waits
+	})
+}
+
+// TestOneReviewForAllThatWait: requests that waited for the rate limit use the answer that another one has received.
+func TestOneReviewForAllThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cloud{known: map[string]string{"good": "sa"}, allowed: map[string]bool{"sa get pods": true}}
+		a := New(options(c))
+		var all sync.WaitGroup
+		for range reviewsBurst + 5 {
+			all.Go(func() {
+				if err := a.Check(withToken("good"), "get", "pods"); err != nil {
+					t.Errorf("Check = %v, want admitted", err)
+				}
+			})
+		}
+		all.Wait()
+		if n := len(c.questions()); n > 2*reviewsBurst {
+			t.Errorf("%d reviews, want at most %d of each kind", n, reviewsBurst)
 		}
 	})
 }

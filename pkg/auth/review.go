@@ -27,17 +27,35 @@ var (
 	errTooMany = errors.New("too many requests wait for the cloud; try again in a moment")
 )
 
-// ask puts a question to the cloud, within the pace and the time that it may take.
-func (a *Authority) ask(ctx context.Context, limiter *rate.Limiter, question func(context.Context) error) error {
-	if a.opts.Cloud == nil {
-		return errNoCloud
-	}
-	if !limiter.Allow() {
-		return errTooMany
-	}
+// ask puts a question to the cloud.
+func ask[A any](ctx context.Context, question func(context.Context) (A, error)) (A, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	return question(ctx)
+}
+
+// await waits for the rate limit of questions to the cloud. It fails at once if that would take longer than reviewWait.
+func (a *Authority) await(ctx context.Context, limiter *rate.Limiter) error {
+	if a.opts.Cloud == nil {
+		return errNoCloud
+	}
+	ctx, cancel := context.WithTimeout(ctx, reviewWait)
+	defer cancel()
+	if limiter.Wait(ctx) != nil {
+		return errTooMany
+	}
+	return nil
+}
+
+// keptUser returns the user of a token, as far as a review that is still valid tells: nil and no error if none does.
+func (a *Authority) keptUser(k key) (*User, error) {
+	if user, age, known := a.tokens.get(k); known && age < a.opts.TokenAge {
+		return user, nil
+	}
+	if _, age, refused := a.strangers.get(k); refused && age < strangerAge {
+		return nil, errStranger
+	}
+	return nil, nil
 }
 
 // byToken is who a token is, as the cluster says.
@@ -46,20 +64,22 @@ func (a *Authority) byToken(ctx context.Context, token string) (*User, error) {
 		return nil, refuse(http.StatusUnauthorized, "Unauthorized: the token has more than %d bytes", maxToken)
 	}
 	k := key(sha256.Sum256([]byte(token)))
-	user, age, known := a.tokens.get(k)
-	if known && age < a.opts.TokenAge {
-		return user, nil
-	}
-	if _, age, refused := a.strangers.get(k); refused && age < strangerAge {
-		return nil, errStranger
+	if user, err := a.keptUser(k); user != nil || err != nil {
+		return user, err
 	}
 	var answer *authenticationv1.TokenReview
-	err := a.ask(ctx, a.tokenPace, func(ctx context.Context) (err error) {
-		answer, err = a.opts.Cloud.ReviewToken(ctx, &authenticationv1.TokenReview{
-			Spec: authenticationv1.TokenReviewSpec{Token: token},
+	err := a.await(ctx, a.tokenPace)
+	if err == nil {
+		if user, err := a.keptUser(k); user != nil || err != nil { // of another request that waited
+			return user, err
+		}
+		answer, err = ask(ctx, func(ctx context.Context) (*authenticationv1.TokenReview, error) {
+			return a.opts.Cloud.ReviewToken(ctx, &authenticationv1.TokenReview{
+				Spec: authenticationv1.TokenReviewSpec{Token: token},
+			})
 		})
-		return err
-	})
+	}
+	user, age, known := a.tokens.get(k)
 	switch {
 	case err != nil && known && grace(err, age, a.opts.TokenAge):
 		klog.V(2).InfoS("Token accepted by a cached review", "user", user.Name, "age", age.Round(time.Second),
@@ -144,26 +164,38 @@ func (a *Authority) mayUse(ctx context.Context, user *User, verb, subresource st
 		return access{}, err
 	}
 	k := key(sha256.Sum256(text))
-	got, age, known := a.access.get(k)
-	if known && (got.allowed && age < a.opts.AllowedAge || !got.allowed && age < a.opts.DeniedAge) {
+	if got, valid := a.keptAccess(k); valid {
 		return got, nil
 	}
 	var answer *authorizationv1.SubjectAccessReview
-	err = a.ask(ctx, a.accessPace, func(ctx context.Context) (err error) {
-		answer, err = a.opts.Cloud.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{Spec: spec})
-		return err
-	})
+	if err = a.await(ctx, a.accessPace); err == nil {
+		if got, valid := a.keptAccess(k); valid { // of another request that waited
+			return got, nil
+		}
+		answer, err = ask(ctx, func(ctx context.Context) (*authorizationv1.SubjectAccessReview, error) {
+			return a.opts.Cloud.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{Spec: spec})
+		})
+	}
 	if err != nil {
-		if known && got.allowed && grace(err, age, a.opts.AllowedAge) {
+		if got, age, known := a.access.get(k); known && got.allowed && grace(err, age, a.opts.AllowedAge) {
 			klog.V(2).InfoS("Access allowed by a cached review", "user", user.Name, "verb", verb,
 				"subresource", subresource, "age", age.Round(time.Second), "err", err)
 			return got, nil
 		}
 		return access{}, err
 	}
-	got = access{allowed: answer.Status.Allowed && !answer.Status.Denied, reason: clip(answer.Status.Reason)}
+	got := access{allowed: answer.Status.Allowed && !answer.Status.Denied, reason: clip(answer.Status.Reason)}
 	a.access.put(k, got)
 	return got, nil
+}
+
+// keptAccess returns the answer of a review, and whether it is still valid.
+func (a *Authority) keptAccess(k key) (got access, valid bool) {
+	got, age, known := a.access.get(k)
+	if got.allowed {
+		return got, known && age < a.opts.AllowedAge
+	}
+	return got, known && age < a.opts.DeniedAge
 }
 
 // size is about what keeping a user takes, in bytes.
