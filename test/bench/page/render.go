@@ -52,5 +52,9 @@ func twoLines(text string) template.HTML {
 
 // runText describes the machine of a run.
 func runText(m results.Machine) string {
-	return fmt.Sprintf("%d cores, %s, %.1f GB, Linux %s", m.Cores, m.Processor, float64(m.MemoryMB)/1024, m.Kernel)
+	text := fmt.Sprintf("%d cores, %s, %.1f GB, Linux %s", m.Cores, m.Processor, float64(m.MemoryMB)/1024, m.Kernel)
+	if m.FileSystem != "" {
+		text += ", " + m.FileSystem
+	}
+	return text
 }

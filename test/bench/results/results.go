@@ -55,6 +55,9 @@ type Machine struct {
 	Cores     int    `json:"cores"`
 	MemoryMB  int64  `json:"memoryMB"`
 	Kernel    string `json:"kernel"`
+	// FileSystem is the type of the file system of temporary files, such as "ext4". The agents, their runtimes and the
+	// cluster keep their files there.
+	FileSystem string `json:"fileSystem,omitempty"`
 }
 
 // Point is the load under which a series was measured. Numbers that have no meaning for the metric are 0.

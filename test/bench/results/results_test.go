@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 func TestSummarize(t *testing.T) {
@@ -176,6 +177,43 @@ func TestRecorder(t *testing.T) {
 		}
 		if f.Runs[0].Programs["nothing"] != "unknown" || f.Runs[0].Machine.Cores < 1 {
 			t.Errorf("the run is %+v, want this machine, and an unknown program", f.Runs[0])
+		}
+	}
+}
+
+func TestFileSystem(t *testing.T) {
+	if got := fileSystem("/proc/sys"); got != "proc" {
+		t.Errorf("fileSystem(/proc/sys) = %q, want proc", got)
+	}
+	if got := fileSystem("/does/not/exist"); got != "unknown" {
+		t.Errorf("fileSystem(/does/not/exist) = %q, want unknown", got)
+	}
+	root := t.TempDir()
+	own := fileSystem(root)
+	dir, sibling := filepath.Join(root, "data"), filepath.Join(root, "data2")
+	for _, d := range []string{dir, sibling} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The topmost of two mounts on a folder counts, also for folders in it.
+	for _, fs := range []string{"tmpfs", "ramfs"} {
+		if err := unix.Mount("none", dir, fs, 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(dir, 0); err != nil {
+				t.Error(err)
+			}
+		})
+		below := filepath.Join(dir, "below")
+		if err := os.Mkdir(below, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for at, want := range map[string]string{dir: fs, below: fs, sibling: own} {
+			if got := fileSystem(at); got != want {
+				t.Errorf("fileSystem(%s) = %q, want %s", at, got, want)
+			}
 		}
 	}
 }

@@ -8,9 +8,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -66,6 +68,7 @@ func thisMachine() (Machine, error) {
 	}
 	m.Kernel = unix.ByteSliceToString(name.Release[:])
 	m.MemoryMB = int64(uint64(info.Totalram) * uint64(info.Unit) >> 20)
+	m.FileSystem = fileSystem(os.TempDir())
 	file, err := os.Open("/proc/cpuinfo")
 	if err != nil {
 		return m, fmt.Errorf("read the machine's processor: %w", err)
@@ -78,6 +81,53 @@ func thisMachine() (Machine, error) {
 		}
 	}
 	return m, nil
+}
+
+// fileSystem returns the type of the file system that a folder is on, or "unknown". For ext4 it adds whether the
+// journal is missing: without one, the kernel needs far more time to create a file soon after others were removed. In a
+// container it is "overlay", whatever that is on.
+func fileSystem(dir string) string {
+	const unknown = "unknown"
+	m, err := mountOf(dir)
+	if err != nil || m == nil {
+		return unknown
+	}
+	if m.FSType != "ext4" {
+		return m.FSType
+	}
+	device, err := filepath.EvalSymlinks(fmt.Sprintf("/sys/dev/block/%d:%d", m.Major, m.Minor))
+	if err != nil {
+		return unknown
+	}
+	// There is no such folder if no file system has a journal.
+	if journals, err := filepath.Glob("/proc/fs/jbd2/" + filepath.Base(device) + "-*"); err == nil && journals == nil {
+		return "ext4 without a journal"
+	}
+	return m.FSType
+}
+
+// mountOf returns the mount that a folder is on.
+func mountOf(dir string) (*mountinfo.Info, error) {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
+	if err != nil {
+		return nil, err
+	}
+	_, text, _ := strings.Cut(string(info), "mnt_id:")
+	text, _, _ = strings.Cut(text, "\n")
+	id, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) { return i.ID != id, i.ID == id })
+	if err != nil || len(mounts) == 0 {
+		return nil, err
+	}
+	return mounts[0], nil
 }
 
 // Samples adds samples to a series.
