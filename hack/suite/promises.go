@@ -47,6 +47,7 @@ var promises = []promise{
 		},
 	},
 	{"differences from a real kubelet are found", "./test/differential", "TestPlanted", nil},
+	{"each difference of docs/differences.md has a test", "./test/differential", "TestKnown", nil},
 	{"edgecore speaks KubeEdge's wire format", "./test/wire", "TestEdge", nil},
 	{"cloudcore speaks KubeEdge's wire format", "./test/wire", "TestCloud", nil},
 	{"a node of KubeEdge gets its certificate from cloudcore", "./test/wire", "TestHTTPSOfKubeEdgesEdge", nil},
