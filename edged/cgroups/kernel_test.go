@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -199,6 +200,33 @@ func TestRemovalEndsWhatRuns(t *testing.T) {
 			t.Errorf("exists(%v) after RemovePod = true, want false", m.podPath(p))
 		}
 	})
+}
+
+// TestRemovalOfTheRest: an agent that was killed may have removed a pod's cgroup from some hierarchies only, and a
+// runtime may have left a container's empty one in another.
+func TestRemovalOfTheRest(t *testing.T) {
+	m, _ := ownRoot(t, "rest")
+	p := pod("1", resources("", ""))
+	if err := m.EnsurePod(p); err != nil {
+		t.Fatal(err)
+	}
+	dirs := slices.DeleteFunc(m.dirs(m.podPath(p)), func(dir string) bool { return !exists(dir) })
+	if err := os.Mkdir(filepath.Join(dirs[0], "container"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if last := dirs[len(dirs)-1]; len(dirs) > 1 {
+		if err := os.Remove(last); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.RemovePod("1"); err != nil {
+		t.Error(err)
+	}
+	for _, dir := range dirs {
+		if exists(dir) {
+			t.Errorf("%s exists after RemovePod, want it removed", dir)
+		}
+	}
 }
 
 // enter puts a process into a cgroup the way a runtime does: systemd's runtime asks for a scope.
