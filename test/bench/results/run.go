@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,10 +88,18 @@ func thisMachine() (Machine, error) {
 // container it is "overlay", whatever that is on.
 func fileSystem(dir string) string {
 	const unknown = "unknown"
-	m, err := mountOf(dir)
-	if err != nil || m == nil {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_MNT_ID, &st); err != nil {
 		return unknown
 	}
+	mounts, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) {
+		is := uint64(i.ID) == st.Mnt_id
+		return !is, is
+	})
+	if err != nil || len(mounts) == 0 {
+		return unknown
+	}
+	m := mounts[0]
 	if m.FSType != "ext4" {
 		return m.FSType
 	}
@@ -99,35 +107,13 @@ func fileSystem(dir string) string {
 	if err != nil {
 		return unknown
 	}
-	// There is no such folder if no file system has a journal.
-	if journals, err := filepath.Glob("/proc/fs/jbd2/" + filepath.Base(device) + "-*"); err == nil && journals == nil {
+	journals, err := os.ReadDir("/proc/fs/jbd2")
+	if err == nil && !slices.ContainsFunc(journals, func(j os.DirEntry) bool {
+		return strings.HasPrefix(j.Name(), filepath.Base(device)+"-")
+	}) {
 		return "ext4 without a journal"
 	}
 	return m.FSType
-}
-
-// mountOf returns the mount that a folder is on.
-func mountOf(dir string) (*mountinfo.Info, error) {
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	info, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
-	if err != nil {
-		return nil, err
-	}
-	_, text, _ := strings.Cut(string(info), "mnt_id:")
-	text, _, _ = strings.Cut(text, "\n")
-	id, err := strconv.Atoi(strings.TrimSpace(text))
-	if err != nil {
-		return nil, err
-	}
-	mounts, err := mountinfo.GetMounts(func(i *mountinfo.Info) (skip, stop bool) { return i.ID != id, i.ID == id })
-	if err != nil || len(mounts) == 0 {
-		return nil, err
-	}
-	return mounts[0], nil
 }
 
 // Samples adds samples to a series.
