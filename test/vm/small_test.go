@@ -99,7 +99,7 @@ func (d *device) memory() memory {
 	}
 	for _, n := range []int{m.rss, m.anon, m.pss, m.anonGroup, m.kernel} { // of files it may be charged for none
 		if n == 0 {
-			d.t.Fatalf("the agent's memory = %q, want each number above 0; only that of files may be 0", out)
+			d.t.Fatalf("the agent's memory = %q, want no number to be 0, except that of files", out)
 		}
 	}
 	return m
