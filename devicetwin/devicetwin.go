@@ -76,7 +76,7 @@ type Module struct {
 	server *dmi.Server
 
 	mu      sync.Mutex
-	epoch   string
+	numbers numbering
 	devices map[string]*entry // by NAMESPACE/NAME
 	models  map[string]*devices.DeviceModel
 	history history
@@ -95,8 +95,6 @@ type entry struct {
 	device *devices.Device
 	twin   twin.Twin
 	report reporting
-	// stored is set once this process has written the twin: its versions may be sent then.
-	stored bool
 }
 
 // New makes the module.
@@ -251,7 +249,7 @@ func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
 		e.device = d
 		protocols[d.Spec.Protocol.ProtocolName] = true
 		before := e.twin.Clone()
-		if changed, desired := e.twin.SetSpec(d, m.now()); changed {
+		if changed, desired := e.twin.SetSpec(d, m.now(), &m.numbers.Counter); changed {
 			e.report.received(m.opts.Now(), desired...)
 			change.take(before, &e.twin, desired)
 		}
@@ -362,27 +360,16 @@ func (m *Module) Handler() http.Handler {
 	})
 }
 
-// epochNote is the key of the row that names this store in the versions of values.
-const epochNote = "null/" + resource.TypeDeviceTwin + "/epoch"
-
 // load reads devices, models and twins from the store, and makes the epoch of a new store.
 func (m *Module) load(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.devices, m.models = map[string]*entry{}, map[string]*devices.DeviceModel{}
-	epoch, err := m.opts.Store.Get(ctx, epochNote)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		m.epoch = model.NewID()[:8]
-		row := store.Meta{Key: epochNote, Type: typeEpoch, Value: []byte(m.epoch)}
-		if err := m.opts.Store.Apply(ctx, store.Upsert(row)); err != nil {
-			return err
-		}
-	case err != nil:
+	row, err := m.opts.Store.Get(ctx, numberingKey)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
-	default:
-		m.epoch = string(epoch.Value)
 	}
+	m.numbers = resumeNumbering(row.Value)
 	models, err := m.opts.Store.List(ctx, resource.TypeDeviceModel)
 	if err != nil {
 		return err
@@ -405,8 +392,9 @@ func (m *Module) load(ctx context.Context) error {
 		if err := json.Unmarshal(row.Value, &e.twin); err != nil {
 			klog.ErrorS(err, "Stored twin is invalid; starting it again", "key", row.Key)
 			e.twin = twin.Twin{}
+			m.persist.mark(at)
 		}
-		e.twin.Resume()
+		m.numbers.Last = max(m.numbers.Last, e.twin.Highest())
 		m.devices[at] = e
 	}
 	list, err := m.opts.Store.List(ctx, resource.TypeDevice)
@@ -426,9 +414,10 @@ func (m *Module) load(ctx context.Context) error {
 			m.devices[at] = e
 		}
 		e.device = d
-		e.twin.SetSpec(d, m.now())
+		if changed, _ := e.twin.SetSpec(d, m.now(), &m.numbers.Counter); changed {
+			m.persist.mark(at)
+		}
 		e.report.everything(&e.twin)
-		m.persist.mark(at)
 	}
 	for at, e := range m.devices {
 		if e.device == nil { // the agent ended between the deletion of the device and that of its twin
@@ -439,9 +428,6 @@ func (m *Module) load(ctx context.Context) error {
 	m.persist.wake.Notify()
 	return nil
 }
-
-// typeEpoch keeps the row of the epoch out of the list of twins.
-const typeEpoch = resource.TypeDeviceTwin + "epoch"
 
 // twinKey is the key of a twin's row.
 func twinKey(at string) string {
@@ -545,10 +531,10 @@ func (p *persister) write(ctx context.Context) {
 	dirty, waiting := p.dirty, p.waiting
 	p.dirty, p.waiting = map[string]bool{}, nil
 	p.mu.Unlock()
-	if len(dirty) == 0 {
+	ops, numbers, err := p.m.writes(dirty)
+	if err == nil && len(ops) == 0 {
 		return
 	}
-	ops, err := p.m.writes(dirty)
 	if err == nil {
 		err = p.m.opts.Store.Apply(ctx, ops...)
 	}
@@ -563,45 +549,41 @@ func (p *persister) write(ctx context.Context) {
 		err = fmt.Errorf("%w: %w", dmi.ErrNotStored, err)
 	}
 	if err == nil {
-		p.m.wasStored(dirty)
+		p.m.wasStored(numbers)
 	}
 	for _, done := range waiting {
 		done <- err
 	}
 }
 
-// wasStored lets the uplink send the twins.
-func (m *Module) wasStored(dirty map[string]bool) {
+// wasStored lets the uplink send versions that are reserved in the store.
+func (m *Module) wasStored(numbers reservation) {
 	m.mu.Lock()
-	first := false
-	for at := range dirty {
-		if e := m.devices[at]; e != nil && !e.stored {
-			e.stored, first = true, true
-		}
-	}
+	could := m.numbers.maySend()
+	m.numbers.stored = numbers
+	can := m.numbers.maySend()
 	m.mu.Unlock()
-	if first {
+	if can && !could {
 		m.uplink.wake.Notify()
 	}
 }
 
-// writes are the operations that store twins, and delete those of devices that are gone.
-func (m *Module) writes(dirty map[string]bool) ([]store.Op, error) {
+// writes are the operations that store twins, delete those of devices that are gone, and reserve versions.
+func (m *Module) writes(dirty map[string]bool) ([]store.Op, reservation, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var ops []store.Op
+	ops, numbers := m.numbers.reserve()
 	for at := range dirty {
 		e := m.devices[at]
 		if e == nil {
 			ops = append(ops, store.Delete(twinKey(at)))
 			continue
 		}
-		e.twin.Reserve()
 		data, err := json.Marshal(&e.twin)
 		if err != nil {
-			return nil, err
+			return nil, numbers, err
 		}
 		ops = append(ops, store.Upsert(store.Meta{Key: twinKey(at), Type: resource.TypeDeviceTwin, Value: data}))
 	}
-	return ops, nil
+	return ops, numbers, nil
 }

@@ -53,6 +53,7 @@ type cloud struct {
 	theirs  bool // KubeEdge's
 	refuse  string
 	reports []*model.Message
+	api     api
 }
 
 func (c *cloud) Receive(ctx context.Context, _ string) (*model.Message, error) {
@@ -74,6 +75,11 @@ func (c *cloud) SendSync(_ context.Context, _ string, m *model.Message) (*model.
 		return m.RespondError(devicemsg.SourceCloud, errors.New(c.refuse)), nil
 	}
 	c.reports = append(c.reports, m)
+	if late := c.api.write(m.ContentData()); late != nil && !c.theirs {
+		r := m.RespondError(devicemsg.SourceCloud, late)
+		r.Content, _ = json.Marshal(late) // strings always encode
+		return r, nil
+	}
 	return m.Respond(model.OK), nil
 }
 

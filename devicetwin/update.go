@@ -53,20 +53,27 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 		return nil, errNoDevice(namespace, name)
 	}
 	before, next := &e.twin, e.twin.Clone()
-	changed, err := next.Reported(e.device, reports)
+	changed, err := next.Reported(e.device, reports, &m.numbers.Counter)
 	wanted := false
 	for _, r := range desired {
 		if err != nil {
 			break
 		}
 		var is bool
-		if is, err = next.Desire(e.device, m.models[id(namespace, e.device.Spec.DeviceModelRef.Name)], r); is {
+		model := m.models[id(namespace, e.device.Spec.DeviceModelRef.Name)]
+		if is, err = next.Desire(e.device, model, r, &m.numbers.Counter); is {
 			wanted, changed = true, append(changed, r.Name)
 		}
 	}
 	if err != nil {
 		m.mu.Unlock()
 		return nil, err
+	}
+	for _, r := range reports {
+		if e.report.outdated[r.Name] && next.Renew(r.Name, &m.numbers.Counter) {
+			delete(e.report.outdated, r.Name)
+			changed = append(changed, r.Name)
+		}
 	}
 	slices.Sort(changed)
 	changed = slices.Compact(changed)
@@ -100,8 +107,12 @@ func (m *Module) UpdateState(namespace, name, state string) (Stored, error) {
 		m.mu.Unlock()
 		return nil, errNoDevice(namespace, name)
 	}
-	changed, err := e.twin.SetState(state, m.now())
+	changed, err := e.twin.SetState(state, m.now(), &m.numbers.Counter)
+	if err == nil && !changed && e.report.outdatedState {
+		e.twin.StateVersion, changed = m.numbers.Next(), true
+	}
 	if changed {
+		e.report.outdatedState = false
 		e.report.stateChanged()
 	}
 	m.mu.Unlock()

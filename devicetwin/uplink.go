@@ -34,6 +34,10 @@ type reporting struct {
 	// values and state are what it has not confirmed.
 	values map[string]bool
 	state  bool
+	// outdated are values of which the API has a newer version, which an earlier run of the agent has sent but not
+	// stored; outdatedState is the same for the state. They get a new version when they are reported again.
+	outdated      map[string]bool
+	outdatedState bool
 	// sent is when each value was last sent.
 	sent map[string]time.Time
 	// sending: a report is on its way. next is the earliest time of the next one.
@@ -138,7 +142,7 @@ func (u *uplink) ready(timer **time.Timer, most int) []*entry {
 	u.m.mu.Lock()
 	defer u.m.mu.Unlock()
 	(*timer).Reset(time.Hour)
-	if !u.m.linked {
+	if !u.m.linked || !u.m.numbers.maySend() {
 		return nil
 	}
 	now := u.m.opts.Now()
@@ -147,7 +151,7 @@ func (u *uplink) ready(timer **time.Timer, most int) []*entry {
 	for _, e := range u.m.devices {
 		r := &e.report
 		switch {
-		case e.device == nil || !e.stored || r.sending || !r.due():
+		case e.device == nil || r.sending || !r.due():
 		case r.earliest().After(now):
 			wait = min(wait, r.earliest().Sub(now))
 		case len(out) < most:
@@ -170,11 +174,15 @@ type batch struct {
 // send reports on a device, and returns when the cloud has confirmed or refused that, or does not answer.
 func (u *uplink) send(ctx context.Context, e *entry) {
 	b, err := u.batch(e)
+	var outdated []*devicemsg.Outdated
 	for _, msg := range b.messages {
 		if err != nil {
 			break
 		}
-		err = u.deliver(ctx, msg)
+		var o *devicemsg.Outdated
+		if o, err = u.deliver(ctx, msg); o != nil {
+			outdated = append(outdated, o)
+		}
 	}
 	u.m.mu.Lock()
 	defer u.m.mu.Unlock()
@@ -190,6 +198,9 @@ func (u *uplink) send(ctx context.Context, e *entry) {
 		return
 	}
 	r.backoff = nil
+	if u.m.outdated(e, &b, outdated) {
+		return
+	}
 	if r.sent == nil {
 		r.sent = map[string]time.Time{}
 	}
@@ -203,6 +214,35 @@ func (u *uplink) send(ctx context.Context, e *entry) {
 	if r.state && e.twin.StateVersion == b.state {
 		r.state = false
 	}
+}
+
+// outdated applies what the cloud says about values of a report that it did not write, as the API has a newer version of
+// them. It reports whether the report must be sent again. mu is held.
+//
+// Usually an earlier run of the agent sent that version and ended before it was stored. If the API has a number that was
+// never given out, the store has lost its numbers, or is an older copy: then it gets a new epoch.
+func (m *Module) outdated(e *entry, b *batch, list []*devicemsg.Outdated) (again bool) {
+	r := &e.report
+	for _, o := range list {
+		if m.numbers.fellBehind(o) {
+			klog.InfoS("The API has values of a device with higher versions than this store has given out: the store "+
+				"lost rows, or is an older copy. Numbering versions again, and reporting again", "device", e.id)
+			m.numbers.renew()
+			m.persist.wake.Notify()
+			return true
+		}
+		for name := range o.Values {
+			if _, sent := b.versions[name]; !sent {
+				continue
+			}
+			if r.outdated == nil {
+				r.outdated = map[string]bool{}
+			}
+			r.outdated[name] = true
+		}
+		r.outdatedState = r.outdatedState || o.State != ""
+	}
+	return false
 }
 
 func versionsOf(p twin.Property) (v [2]int64) {
@@ -221,7 +261,8 @@ func (u *uplink) batch(e *entry) (batch, error) {
 	defer u.m.mu.Unlock()
 	b := batch{device: e.device, versions: map[string][2]int64{}, state: -1}
 	update := devicemsg.TwinUpdate{
-		EventID: uuid.NewString(), Timestamp: u.m.now(), Twin: map[string]*devicemsg.Twin{}, Epoch: u.m.epoch,
+		EventID: uuid.NewString(), Timestamp: u.m.now(), Twin: map[string]*devicemsg.Twin{},
+		Epoch: u.m.numbers.epoch,
 	}
 	for name := range e.report.values {
 		p := e.twin.Properties[name]
@@ -243,7 +284,7 @@ func (u *uplink) batch(e *entry) (batch, error) {
 	if e.report.state {
 		b.state = e.twin.StateVersion
 		state := devicemsg.StateUpdate{
-			EventID: uuid.NewString(), Timestamp: u.m.now(), Epoch: u.m.epoch, Version: e.twin.StateVersion,
+			EventID: uuid.NewString(), Timestamp: u.m.now(), Epoch: u.m.numbers.epoch, Version: e.twin.StateVersion,
 		}
 		state.Device.Name, state.Device.State = e.device.Name, e.twin.State
 		if at := e.twin.LastOnline; at != 0 {
@@ -294,20 +335,24 @@ func report(kind devicemsg.Kind, d *devices.Device, content any) (*model.Message
 }
 
 // deliver sends a message, and waits for its confirmation. What the cloud refuses for good counts as delivered, and is
-// logged: sending it again would change nothing.
-func (u *uplink) deliver(ctx context.Context, msg *model.Message) error {
+// logged: sending it again would change nothing. The cloud may confirm with what it did not write because the API has a
+// newer version.
+func (u *uplink) deliver(ctx context.Context, msg *model.Message) (*devicemsg.Outdated, error) {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	answer, err := u.m.opts.Bus.SendSync(ctx, model.ModuleEdgeHub, msg)
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case answer.Route.Operation != model.OpError:
-		return nil
+		return nil, nil
 	case answer.Route.Source == devicemsg.SourceCloud:
+		if o := devicemsg.DecodeOutdated(answer.ContentData()); o != nil {
+			return o, nil
+		}
 		klog.InfoS("The cloud refuses a report on a device", "resource", msg.Route.Resource,
 			"err", string(answer.ContentData()))
-		return nil
+		return nil, nil
 	}
-	return fmt.Errorf("%.200s", answer.ContentData())
+	return nil, fmt.Errorf("%.200s", answer.ContentData())
 }

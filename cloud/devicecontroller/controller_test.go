@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -364,6 +366,35 @@ func TestNoDeviceStatus(t *testing.T) {
 	d, err := read[devices.Device](t.Context(), e.objects, devices.Devices, "shop", "sensor")
 	if err != nil || d.Status == nil || len(d.Status.Twins) != 1 || d.Status.Twins[0].Reported.Value != "21" {
 		t.Errorf("status of the Device %+v, %v; want temp 21", d.Status, err)
+	}
+}
+
+func count(t *testing.T, c prometheus.Counter) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue()
+}
+
+// TestOutdated: a report that is older than what the API has is answered with the version in the API, and counted.
+func TestOutdated(t *testing.T) {
+	e := start(t, Options{WriteInterval: time.Millisecond}, device())
+	e.Connected(t.Context(), "n1", "edgecore/websocket")
+	e.report("n1", twinResource, twinContent("21", 7))
+	e.hub.has(t, "n1 response twin")
+	e.report("n1", twinResource, twinContent("22", 6))
+	e.hub.has(t, "n1 error twin", `"values":{"temp":"e.7"}`)
+	if n := count(t, e.metrics.older); n != 1 {
+		t.Errorf("%v older reports are counted, want 1", n)
+	}
+	e.report("n1", stateResource, `{"device":{"state":"online"},"epoch":"e","version":9}`)
+	e.hub.has(t, "n1 response twin")
+	e.report("n1", stateResource, `{"device":{"state":"offline"},"epoch":"e","version":8}`)
+	e.hub.has(t, "n1 error twin", `"state":"e.9"`)
+	if s := e.status(); s.Twins[0].Reported.Value != "21" || s.State != "online" {
+		t.Errorf("status %+v, want temp 21 and online", s)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"strings"
 	"time"
 
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
@@ -44,7 +43,7 @@ func readReport(d *devices.Device, kind devicemsg.Kind, content []byte) (report,
 			s.online = at.UTC().Format(time.RFC3339)
 		}
 		if u.Epoch != "" {
-			s.version = u.Epoch + "." + strconv.FormatInt(u.Version, 10)
+			s.version = devicemsg.FormatVersion(u.Epoch, u.Version)
 		}
 		return report{state: s}, nil
 	}
@@ -93,7 +92,7 @@ func property(v *devicemsg.Value, typ, epoch string, version *devicemsg.Version)
 		meta[devices.MetaType] = typ
 	}
 	if epoch != "" && version != nil {
-		meta[metaVersion] = epoch + "." + strconv.FormatInt(version.Edge, 10)
+		meta[metaVersion] = devicemsg.FormatVersion(epoch, version.Edge)
 	}
 	if len(meta) == 0 {
 		meta = nil
@@ -101,8 +100,28 @@ func property(v *devicemsg.Value, typ, epoch string, version *devicemsg.Version)
 	return &devices.TwinProperty{Value: text, Metadata: meta}
 }
 
-// add puts a newer report on top of an older one.
-func (r *report) add(newer report) {
+// outdated collects what of a report is older than what is there already, with the versions of the latter.
+type outdated struct{ devicemsg.Outdated }
+
+func (o *outdated) value(property, version string) {
+	if o.Values == nil {
+		o.Values = map[string]string{}
+	}
+	o.Values[property] = version
+}
+
+// err returns nil if nothing is outdated.
+func (o *outdated) err(device string) error {
+	if len(o.Values) == 0 && o.State == "" {
+		return nil
+	}
+	o.Message = fmt.Sprintf("device %s: the report is older than what the API has, so that it was not written in "+
+		"full: %d values, state %v", device, len(o.Values), o.State != "")
+	return &o.Outdated
+}
+
+// add puts a newer report on top of an older one. It returns what of the newer one is older nevertheless.
+func (r *report) add(newer report) (late outdated) {
 	if r.values == nil {
 		r.values = map[string]value{}
 	}
@@ -111,45 +130,37 @@ func (r *report) add(newer report) {
 		if v.desired != nil {
 			have.desired = v.desired
 		}
-		if v.reported != nil && !older(v.reported, have.reported) {
+		switch {
+		case v.reported == nil:
+		case older(v.reported, have.reported):
+			late.value(name, have.reported.Metadata[metaVersion])
+		default:
 			have.reported = v.reported
 		}
 		r.values[name] = have
 	}
-	if newer.state != nil && !(r.state != nil && olderVersion(newer.state.version, r.state.version)) {
+	switch {
+	case newer.state == nil:
+	case r.state != nil && devicemsg.OlderVersion(newer.state.version, r.state.version):
+		late.State = r.state.version
+	default:
 		s := *newer.state
 		if s.online == "" && r.state != nil {
 			s.online = r.state.online
 		}
 		r.state = &s
 	}
+	return late
 }
 
 // older reports whether a value is known to be older than another one of the same property.
 func older(v, than *devices.TwinProperty) bool {
-	return v != nil && than != nil && olderVersion(v.Metadata[metaVersion], than.Metadata[metaVersion])
-}
-
-// olderVersion reports whether a version is lower than another one of the same epoch. Versions of different epochs
-// cannot be compared, as a store that was lost begins again; then the later message wins.
-func olderVersion(version, than string) bool {
-	e1, n1, ok1 := parseVersion(version)
-	e2, n2, ok2 := parseVersion(than)
-	return ok1 && ok2 && e1 == e2 && n1 < n2
-}
-
-func parseVersion(text string) (epoch string, number int64, ok bool) {
-	i := strings.LastIndexByte(text, '.')
-	if i < 0 {
-		return "", 0, false
-	}
-	number, err := strconv.ParseInt(text[i+1:], 10, 64)
-	return text[:i], number, err == nil
+	return v != nil && than != nil && devicemsg.OlderVersion(v.Metadata[metaVersion], than.Metadata[metaVersion])
 }
 
 // apply returns the status of a device with the report. have is not modified. Properties that the spec no longer has
-// are removed. changed is false if the status would stay the same.
-func (r *report) apply(d *devices.Device, have devices.Status) (next devices.Status, changed bool) {
+// are removed. changed is false if the status would stay the same. late is what of the report is older than have.
+func (r *report) apply(d *devices.Device, have devices.Status) (next devices.Status, changed bool, late outdated) {
 	next = have
 	next.Twins = nil
 	at := map[string]int{}
@@ -182,13 +193,21 @@ func (r *report) apply(d *devices.Device, have devices.Status) (next devices.Sta
 			t.ObservedDesired = v.desired
 			changed = true
 		}
-		if v.reported != nil && !older(v.reported, t.Reported) && !sameProperty(v.reported, t.Reported) {
+		switch {
+		case v.reported == nil:
+		case older(v.reported, t.Reported):
+			late.value(p.Name, t.Reported.Metadata[metaVersion])
+		case !sameProperty(v.reported, t.Reported):
 			t.Reported = v.reported
 			changed = true
 		}
 	}
-	if r.state == nil || olderVersion(r.state.version, stateVersion(have.Extensions)) {
-		return next, changed
+	if r.state == nil {
+		return next, changed, late
+	}
+	if version := stateVersion(have.Extensions); devicemsg.OlderVersion(r.state.version, version) {
+		late.State = version
+		return next, changed, late
 	}
 	if r.state.state != next.State {
 		next.State = r.state.state
@@ -201,7 +220,7 @@ func (r *report) apply(d *devices.Device, have devices.Status) (next devices.Sta
 	if changed && r.state.version != "" {
 		next.Extensions = withStateVersion(have.Extensions, r.state.version)
 	}
-	return next, changed
+	return next, changed, late
 }
 
 // extensionStateVersion is the key of status.extensions that has the version of the state.

@@ -88,7 +88,10 @@ func TestApply(t *testing.T) {
 		"another store": {temp("19", "f.1"), "19"},
 		"not versioned": {report{values: map[string]value{"temp": {reported: &devices.TwinProperty{Value: "5"}}}}, "5"},
 	} {
-		next, changed := tc.r.apply(sensor(), have)
+		next, changed, late := tc.r.apply(sensor(), have)
+		if got := late.Values["temp"] == "e.7"; got != (name == "older") {
+			t.Errorf("%s: outdated %+v; want e.7 of temp for the older one alone", name, late)
+		}
 		if len(next.Twins) != 1 || next.Twins[0].Reported.Value != tc.value || !changed {
 			t.Errorf("%s: %+v, changed %v; want temp %s alone, and a change as gone is removed", name, next.Twins,
 				changed, tc.value)
@@ -98,17 +101,17 @@ func TestApply(t *testing.T) {
 		t.Error("apply modified the status that it was given")
 	}
 	r := report{state: &state{"offline", "2026-01-01T00:00:00Z", "e.10"}}
-	next, changed := r.apply(sensor(), have)
+	next, changed, _ := r.apply(sensor(), have)
 	if next.State != "offline" || next.LastOnlineTime != "2026-01-01T00:00:00Z" || !changed ||
 		string(next.Extensions) != `{"a":1,"edgecore.io/state-version":"e.10"}` {
 		t.Errorf("state: %+v, %v; want offline, and the other extension kept", next, changed)
 	}
 	r.state.version = "e.8"
-	if next, _ = r.apply(sensor(), have); next.State != "online" {
+	if next, _, late := r.apply(sensor(), have); late.State != "e.9" || next.State != "online" {
 		t.Errorf("an older state replaced a newer one: %+v", next)
 	}
 	same := report{values: map[string]value{"temp": {reported: versioned("20", "e.7")}}}
-	if _, changed := same.apply(sensor(), devices.Status{Twins: have.Twins[1:]}); changed {
+	if _, changed, _ := same.apply(sensor(), devices.Status{Twins: have.Twins[1:]}); changed {
 		t.Error("the same value again is a change, want none")
 	}
 }
@@ -119,10 +122,15 @@ func TestAdd(t *testing.T) {
 	r.add(twinReport(t, `{"twin":{"temp":{"actual":{"value":"1"},"actual_version":{"edge":1}}},"epoch":"e"}`))
 	r.add(twinReport(t, `{"twin":{"temp":{"actual":{"value":"3"},"actual_version":{"edge":3}},
 "fan":{"expected":{"value":"on"}}},"epoch":"e"}`))
-	r.add(twinReport(t, `{"twin":{"temp":{"actual":{"value":"2"},"actual_version":{"edge":2}}},"epoch":"e"}`))
+	late := r.add(twinReport(t, `{"twin":{"temp":{"actual":{"value":"2"},"actual_version":{"edge":2}}},"epoch":"e"}`))
+	if late.Values["temp"] != "e.3" {
+		t.Errorf("outdated %+v, want e.3 of temp", late)
+	}
 	r.add(report{state: &state{"online", "t", "e.4"}})
 	r.add(report{state: &state{"offline", "", "e.5"}})
-	r.add(report{state: &state{"ok", "", "e.1"}})
+	if late = r.add(report{state: &state{"ok", "", "e.1"}}); late.State != "e.5" {
+		t.Errorf("outdated %+v, want the state e.5", late)
+	}
 	if got := r.values["temp"].reported.Value; got != "3" {
 		t.Errorf("temp = %s, want 3", got)
 	}

@@ -104,6 +104,12 @@ func (c *Controller) confirmation(node string, m *model.Message, problem error) 
 	ours, _ := c.runsEdgecore(node)
 	if problem != nil {
 		r = m.RespondError(devicemsg.SourceCloud, problem)
+		if late := (*devicemsg.Outdated)(nil); errors.As(problem, &late) {
+			c.metrics.older.Inc()
+			if text, err := json.Marshal(late); err == nil {
+				r.Content = text
+			}
+		}
 		if !ours {
 			r.Route.Operation = model.OpResponse
 		}

@@ -1,6 +1,7 @@
 package devicecontroller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,7 +41,7 @@ const (
 type writerNeeds struct {
 	// Device returns a device of the cache, or nil.
 	Device func(namespace, name string) *devices.Device
-	// Answer answers a node's report; problem is why it was not written.
+	// Answer answers a node's report; problem is why it was not written, or not all of it.
 	Answer func(node string, m *model.Message, problem error)
 	// StateChanged is called after another state was written; before is the previous one.
 	StateChanged func(d *devices.Device, before string, s *devices.Status)
@@ -70,7 +71,14 @@ type writer struct {
 type pending struct {
 	node string
 	report
-	asks []*model.Message // to be answered then
+	asks []ask // to be answered then
+}
+
+// ask is a report that waits for its answer.
+type ask struct {
+	m *model.Message
+	// late is set if something in it was older than what waited to be written already.
+	late error
 }
 
 // written is what the API server has of a device, as of the last write.
@@ -118,8 +126,8 @@ func (w *writer) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// add puts a report on top of what waits to be written. ask is answered after the write.
-func (w *writer) add(namespace, name, node string, r report, ask *model.Message) {
+// add puts a report on top of what waits to be written. m is answered after the write.
+func (w *writer) add(namespace, name, node string, r report, m *model.Message) {
 	id := types.NamespacedName{Namespace: namespace, Name: name}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,9 +136,9 @@ func (w *writer) add(namespace, name, node string, r report, ask *model.Message)
 		p = &pending{node: node}
 		w.pending[id] = p
 	}
-	p.add(r)
+	late := p.add(r)
 	if len(p.asks) < maxAsks {
-		p.asks = append(p.asks, ask)
+		p.asks = append(p.asks, ask{m, late.err(id.String())})
 	}
 	var wait time.Duration
 	if k := w.known[id]; k != nil {
@@ -198,8 +206,13 @@ func (w *writer) putBack(id types.NamespacedName, p *pending) {
 		if newer.node != p.node {
 			return // the device was moved to another node meanwhile
 		}
-		p.add(newer.report)
-		p.asks = append(p.asks, newer.asks...)
+		late := p.add(newer.report)
+		for _, a := range newer.asks {
+			if a.late == nil {
+				a.late = late.err(id.String())
+			}
+			p.asks = append(p.asks, a)
+		}
 		p.asks = p.asks[:min(len(p.asks), maxAsks)]
 	}
 	w.pending[id] = p
@@ -217,12 +230,12 @@ func (w *writer) next(ctx context.Context, id types.NamespacedName) {
 		return
 	}
 	wctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	err := w.write(wctx, d, &p.report)
+	late, err := w.write(wctx, d, &p.report)
 	cancel()
 	switch {
 	case err == nil:
 		w.queue.Forget(id)
-		w.answerAll(p, nil)
+		w.answerAll(p, late.err(id.String()))
 	case forGood(err):
 		w.queue.Forget(id)
 		w.needs.Metrics.failures.Inc()
@@ -242,8 +255,8 @@ func (w *writer) next(ctx context.Context, id types.NamespacedName) {
 }
 
 func (w *writer) answerAll(p *pending, problem error) {
-	for _, m := range p.asks {
-		w.needs.Answer(p.node, m, problem)
+	for _, a := range p.asks {
+		w.needs.Answer(p.node, a.m, cmp.Or(problem, a.late))
 	}
 }
 
@@ -261,15 +274,14 @@ const conflicts = 3
 
 // write writes a report: into the DeviceStatus, or where there are none into the status of the Device. A state also
 // goes into the Device, for `kubectl get devices`.
-func (w *writer) write(ctx context.Context, d *devices.Device, r *report) error {
-	var err error
+func (w *writer) write(ctx context.Context, d *devices.Device, r *report) (late outdated, err error) {
 	for range conflicts {
-		if err = w.writeOnce(ctx, d, r); !apierrors.IsConflict(err) {
+		if late, err = w.writeOnce(ctx, d, r); !apierrors.IsConflict(err) {
 			break
 		}
 		w.forgetKnown(d)
 	}
-	return err
+	return late, err
 }
 
 func (w *writer) forgetKnown(d *devices.Device) {
@@ -284,16 +296,16 @@ func nameOf(d *devices.Device) types.NamespacedName {
 	return types.NamespacedName{Namespace: d.Namespace, Name: d.Name}
 }
 
-func (w *writer) writeOnce(ctx context.Context, d *devices.Device, r *report) error {
+func (w *writer) writeOnce(ctx context.Context, d *devices.Device, r *report) (late outdated, err error) {
 	have, err := w.have(ctx, d)
 	if err != nil {
-		return err
+		return late, err
 	}
-	next, changed := r.apply(d, have.status)
+	next, changed, late := r.apply(d, have.status)
 	before := have.status.State
 	if changed {
 		if have, err = w.store(ctx, d, have, next); err != nil {
-			return err
+			return late, err
 		}
 		w.needs.Metrics.writes.Inc()
 		have.at = time.Now()
@@ -305,17 +317,17 @@ func (w *writer) writeOnce(ctx context.Context, d *devices.Device, r *report) er
 		if changed && before != next.State {
 			w.needs.StateChanged(d, before, &next)
 		}
-		return nil
+		return late, nil
 	}
 	if before != next.State || d.Status == nil || d.Status.State != next.State {
 		if err := w.showState(ctx, d, &next); err != nil {
-			return err
+			return late, err
 		}
 	}
 	if before != next.State {
 		w.needs.StateChanged(d, before, &next)
 	}
-	return nil
+	return late, nil
 }
 
 // inDevice reports whether statuses are in the Devices, as the API server has no DeviceStatus.

@@ -3,8 +3,8 @@
 //
 // The rules where values conflict:
 //
-//   - The last report of a property wins on the device. Its Version is higher than those of all earlier changes of the
-//     twin, whatever the wall clock says.
+//   - The last report of a property wins on the device. Its Version is higher than those of all earlier changes of
+//     twins of the node, whatever the wall clock says.
 //   - A desired value of the spec applies when it changes in the spec. A desired value that a client on the device sets
 //     stands until then: the newest decision wins, wherever it was made.
 //   - Properties that the spec no longer has are removed.
@@ -21,10 +21,6 @@ import (
 type Twin struct {
 	// UID is that of the Device; a device that was deleted and created again has a new twin.
 	UID string `json:"uid,omitempty"`
-	// Version counts the changes of the twin.
-	Version int64 `json:"version"`
-	// Reserved is above all versions that were given out before the twin was next stored; see Resume.
-	Reserved int64 `json:"reserved,omitempty"`
 	// State is "" until the mapper has reported one.
 	State        string `json:"state,omitempty"`
 	StateVersion int64  `json:"stateVersion,omitempty"`
@@ -66,26 +62,37 @@ func (t *Twin) Clone() *Twin {
 	return &out
 }
 
-// reserve is how many versions may be given out between two writes of a twin to the store.
-const reserve = 1 << 32
+// Counter numbers the changes of all twins of a node. It must outlive twins: a device that leaves the node and returns
+// has a new twin, and the API still has the versions of the one before.
+type Counter struct {
+	// Last is the highest number that was given out.
+	Last int64
+}
 
-// Reserve prepares the twin for the store.
-func (t *Twin) Reserve() { t.Reserved = t.Version + reserve }
+// Next returns a number that is higher than all before.
+func (c *Counter) Next() int64 {
+	c.Last++
+	return c.Last
+}
 
-// Resume prepares a twin that was read from the store: the process before may have sent versions that it did not store
-// any more. The twin must be stored before one of its versions is sent.
-func (t *Twin) Resume() { t.Version = max(t.Version, t.Reserved) }
-
-func (t *Twin) next() int64 {
-	t.Version++
-	return t.Version
+// Highest returns the highest version in the twin.
+func (t *Twin) Highest() int64 {
+	out := t.StateVersion
+	for _, p := range t.Properties {
+		for _, v := range []*Value{p.Reported, p.Desired} {
+			if v != nil {
+				out = max(out, v.Version)
+			}
+		}
+	}
+	return out
 }
 
 // SetSpec applies the spec of the device: a twin of another device of that name is replaced, removed properties go, and
 // desired values that the spec has changed apply. It reports whether the twin changed, and which desired values did.
-func (t *Twin) SetSpec(d *devices.Device, at int64) (changed bool, desired []string) {
+func (t *Twin) SetSpec(d *devices.Device, at int64, c *Counter) (changed bool, desired []string) {
 	if t.UID != string(d.UID) {
-		*t = Twin{UID: string(d.UID), Version: t.Version, Reserved: t.Reserved}
+		*t = Twin{UID: string(d.UID)}
 		changed = true
 	}
 	for name := range t.Properties {
@@ -104,7 +111,7 @@ func (t *Twin) SetSpec(d *devices.Device, at int64) (changed bool, desired []str
 		if want == nil {
 			p.Desired = nil
 		} else {
-			p.Desired = &Value{Value: *want, Type: spec.Desired.Metadata[devices.MetaType], At: at, Version: t.next()}
+			p.Desired = &Value{Value: *want, Type: spec.Desired.Metadata[devices.MetaType], At: at, Version: c.Next()}
 		}
 		t.set(spec.Name, p)
 		changed = true
@@ -133,7 +140,7 @@ func (t *Twin) set(name string, p Property) {
 
 // Reported applies reported values, and returns the properties whose value changed. A value that is the same again
 // changes nothing but its time. Nothing is applied if one of the reports is invalid.
-func (t *Twin) Reported(d *devices.Device, reports []Report) (changed []string, err error) {
+func (t *Twin) Reported(d *devices.Device, reports []Report, c *Counter) (changed []string, err error) {
 	for _, r := range reports {
 		if _, has := d.Property(r.Name); !has {
 			return nil, fmt.Errorf("device %s/%s has no property %.128q: add it to "+
@@ -154,7 +161,7 @@ func (t *Twin) Reported(d *devices.Device, reports []Report) (changed []string, 
 		if have := p.Reported; have != nil && have.Value == r.Value && have.Type == r.Type {
 			v.Version = have.Version
 		} else {
-			v.Version = t.next()
+			v.Version = c.Next()
 			changed = append(changed, r.Name)
 		}
 		p.Reported = v
@@ -164,9 +171,24 @@ func (t *Twin) Reported(d *devices.Device, reports []Report) (changed []string, 
 	return slices.Compact(changed), nil
 }
 
+// Renew gives the reported value of a property a new version. It reports whether there is a value.
+func (t *Twin) Renew(name string, c *Counter) bool {
+	p := t.Properties[name]
+	if p.Reported == nil {
+		return false
+	}
+	v := *p.Reported
+	v.Version = c.Next()
+	p.Reported = &v
+	t.set(name, p)
+	return true
+}
+
 // Desire sets a desired value for a client on the device, until the spec changes it. model may be nil: then the value
 // is not checked. It reports whether it changed.
-func (t *Twin) Desire(d *devices.Device, model *devices.DeviceModel, r Report) (changed bool, err error) {
+func (t *Twin) Desire(d *devices.Device, model *devices.DeviceModel, r Report, c *Counter) (
+	changed bool, err error,
+) {
 	if _, has := d.Property(r.Name); !has {
 		return false, fmt.Errorf("device %s/%s has no property %.128q: add it to spec.properties", d.Namespace, d.Name,
 			r.Name)
@@ -185,13 +207,13 @@ func (t *Twin) Desire(d *devices.Device, model *devices.DeviceModel, r Report) (
 	if p.Desired != nil && p.Desired.Value == r.Value {
 		return false, nil
 	}
-	p.Desired = &Value{Value: r.Value, Type: r.Type, At: r.At, Version: t.next()}
+	p.Desired = &Value{Value: r.Value, Type: r.Type, At: r.At, Version: c.Next()}
 	t.set(r.Name, p)
 	return true, nil
 }
 
 // SetState applies a reported state, and reports whether it changed. at is now, in milliseconds since 1970.
-func (t *Twin) SetState(state string, at int64) (changed bool, err error) {
+func (t *Twin) SetState(state string, at int64, c *Counter) (changed bool, err error) {
 	if err := devices.CheckState(state); err != nil {
 		return false, err
 	}
@@ -201,7 +223,7 @@ func (t *Twin) SetState(state string, at int64) (changed bool, err error) {
 	if t.State == state {
 		return false, nil
 	}
-	t.State, t.StateVersion = state, t.next()
+	t.State, t.StateVersion = state, c.Next()
 	return true, nil
 }
 

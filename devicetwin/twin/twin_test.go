@@ -27,9 +27,10 @@ func device(desired ...string) *devices.Device {
 // TestSpecAndClients: the newest decision on a desired value wins, whether the spec or a client made it.
 func TestSpecAndClients(t *testing.T) {
 	var tw Twin
+	var c Counter
 	spec := func(want string, d *devices.Device) {
 		t.Helper()
-		tw.SetSpec(d, 1)
+		tw.SetSpec(d, 1, &c)
 		got := ""
 		if p := tw.Properties["fan"]; p.Desired != nil {
 			got = p.Desired.Value
@@ -39,7 +40,7 @@ func TestSpecAndClients(t *testing.T) {
 		}
 	}
 	spec("5", device("", "5"))
-	if changed, err := tw.Desire(device("", "5"), nil, Report{Name: "fan", Value: "7"}); !changed || err != nil {
+	if changed, err := tw.Desire(device("", "5"), nil, Report{Name: "fan", Value: "7"}, &c); !changed || err != nil {
 		t.Errorf("Desire = %v, %v; want a change", changed, err)
 	}
 	spec("7", device("", "5")) // the spec says the same as before
@@ -48,20 +49,20 @@ func TestSpecAndClients(t *testing.T) {
 	if got := tw.Desired(device("", "6")).Spec.Properties[1].Desired; got != nil {
 		t.Errorf("the mapper gets %+v, want no desired value", got)
 	}
-	if _, err := tw.Desire(device(), nil, Report{Name: "none", Value: "1"}); err == nil {
+	if _, err := tw.Desire(device(), nil, Report{Name: "none", Value: "1"}, &c); err == nil {
 		t.Error("Desire of an unknown property = nil, want an error")
 	}
 	model := &devices.DeviceModel{Spec: devices.DeviceModelSpec{Properties: []devices.ModelProperty{
 		{Name: "fan", Type: devices.TypeInt, Maximum: "9"},
 	}}}
-	if _, err := tw.Desire(device(), model, Report{Name: "fan", Value: "10"}); err == nil ||
+	if _, err := tw.Desire(device(), model, Report{Name: "fan", Value: "10"}, &c); err == nil ||
 		!strings.Contains(err.Error(), "out of range") {
 		t.Errorf("Desire above the maximum = %v, want that it is out of range", err)
 	}
 	again := device("", "6")
 	again.UID = "u2"
-	tw.SetSpec(again, 1)
-	if tw.UID != "u2" || tw.Properties["fan"].Desired.Value != "6" || tw.Version < 4 {
+	tw.SetSpec(again, 1, &c)
+	if tw.UID != "u2" || tw.Properties["fan"].Desired.Value != "6" || tw.Highest() < 4 {
 		t.Errorf("twin of a device that was created again: %+v, want UID u2, fan 6 and a version that goes on", tw)
 	}
 }
@@ -69,12 +70,13 @@ func TestSpecAndClients(t *testing.T) {
 // TestReported: values change with their versions; the same value again keeps its version.
 func TestReported(t *testing.T) {
 	var tw Twin
+	var c Counter
 	d := device()
-	changed, err := tw.Reported(d, []Report{{Name: "temp", Value: "1", At: 10}, {Name: "fan", Value: "x", At: 10}})
+	changed, err := tw.Reported(d, []Report{{Name: "temp", Value: "1", At: 10}, {Name: "fan", Value: "x", At: 10}}, &c)
 	if diff := cmp.Diff([]string{"fan", "temp"}, changed); diff != "" || err != nil {
 		t.Errorf("changed (-want +got):\n%s, %v", diff, err)
 	}
-	changed, err = tw.Reported(d, []Report{{Name: "temp", Value: "1", At: 5}, {Name: "fan", Value: "y", At: 11}})
+	changed, err = tw.Reported(d, []Report{{Name: "temp", Value: "1", At: 5}, {Name: "fan", Value: "y", At: 11}}, &c)
 	if diff := cmp.Diff([]string{"fan"}, changed); diff != "" || err != nil {
 		t.Errorf("changed (-want +got):\n%s, %v", diff, err)
 	}
@@ -91,30 +93,35 @@ func TestReported(t *testing.T) {
 		{{Name: "temp", Value: strings.Repeat("x", 513)}},
 		{{Name: "temp", Value: "2", Type: strings.Repeat("x", 129)}},
 	} {
-		if _, err := tw.Reported(d, bad); err == nil {
+		if _, err := tw.Reported(d, bad, &c); err == nil {
 			t.Errorf("Reported(%.80v) = nil, want an error", bad)
 		}
 	}
 	if diff := cmp.Diff(before, &tw); diff != "" {
 		t.Errorf("an invalid report changed the twin:\n%s", diff)
 	}
+	if !tw.Renew("temp", &c) || tw.Properties["temp"].Reported.Version != 4 || tw.Highest() != 4 ||
+		before.Properties["temp"].Reported.Version != 1 || tw.Renew("none", &c) {
+		t.Errorf("renewed twin %+v; want version 4 of temp, and the copy of before as it was", tw.Properties)
+	}
 }
 
 func TestSetState(t *testing.T) {
 	var tw Twin
+	var c Counter
 	for _, tc := range []struct {
 		state   string
 		at      int64
 		changed bool
 		online  int64
 	}{{"online", 5, true, 5}, {"online", 6, false, 6}, {"offline", 7, true, 6}, {"ok", 8, true, 8}} {
-		changed, err := tw.SetState(tc.state, tc.at)
+		changed, err := tw.SetState(tc.state, tc.at, &c)
 		if changed != tc.changed || err != nil || tw.LastOnline != tc.online {
 			t.Errorf("%s at %d: %v, %v, last online %d; want %v and %d", tc.state, tc.at, changed, err, tw.LastOnline,
 				tc.changed, tc.online)
 		}
 	}
-	if _, err := tw.SetState("dead", 9); err == nil || tw.State != "ok" {
+	if _, err := tw.SetState("dead", 9, &c); err == nil || tw.State != "ok" {
 		t.Errorf("state dead = %v, %s; want an error, and ok kept", err, tw.State)
 	}
 }
@@ -122,8 +129,9 @@ func TestSetState(t *testing.T) {
 // TestJSON: a twin survives its store.
 func TestJSON(t *testing.T) {
 	var tw, got Twin
-	tw.SetSpec(device("", "5"), 1)
-	if _, err := tw.Reported(device(), []Report{{Name: "temp", Value: "1", At: 10, Type: "INT"}}); err != nil {
+	var c Counter
+	tw.SetSpec(device("", "5"), 1, &c)
+	if _, err := tw.Reported(device(), []Report{{Name: "temp", Value: "1", At: 10, Type: "INT"}}, &c); err != nil {
 		t.Fatal(err)
 	}
 	data, err := json.Marshal(&tw)
@@ -132,29 +140,5 @@ func TestJSON(t *testing.T) {
 	}
 	if diff := cmp.Diff(tw, got); diff != "" || err != nil {
 		t.Errorf("twin (-want +got):\n%s, %v", diff, err)
-	}
-}
-
-// TestResume: versions that were given out and not stored are never given out again.
-func TestResume(t *testing.T) {
-	var kept Twin
-	d := device()
-	seen := map[int64]bool{}
-	for run := range 3 {
-		now := kept // as read from the store
-		now.Properties = nil
-		now.Resume()
-		now.SetSpec(d, 1)
-		now.Reserve()
-		kept = now
-		for i := range 5 {
-			if _, err := now.Reported(d, []Report{{Name: "temp", Value: string(rune('a' + i))}}); err != nil {
-				t.Fatal(err)
-			}
-			if seen[now.Version] {
-				t.Errorf("run %d: version %d again, want a new one", run, now.Version)
-			}
-			seen[now.Version] = true
-		}
 	}
 }
