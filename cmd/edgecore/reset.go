@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,6 +41,7 @@ func (o *resetOptions) command() *cobra.Command {
 		Short: "Undo a join: remove service, certificates, configuration and store",
 		Long: `Undo a join. This stops and removes the service, and removes the certificates, the configuration and the store with its
 copies, including reports that were not sent yet. Static manifests, logs, images and the contents of the pods' volumes stay.
+The configuration says where they are. A file that --config names must exist.
 
 The cloud is not contacted. It keeps the Node object until somebody removes it: kubectl delete node NAME.
 
@@ -60,10 +62,9 @@ keeps the pods running. Without it, the next agent ends them. To end them now, r
 }
 
 func (o *resetOptions) run(ctx context.Context, in io.Reader, out io.Writer) error {
-	cfg, err := configfile.LoadOrDefault(o.Config)
+	cfg, err := configfile.Load(o.Config)
 	if err != nil {
-		return fmt.Errorf("%w\nthe configuration says what to remove: correct it, or remove it to use the default "+
-			"places", err)
+		return fmt.Errorf("%w\nthe configuration says what to remove: %s; nothing was done", err, o.remedy(err))
 	}
 	if !o.force {
 		what := "the service, the certificates, the configuration and the store"
@@ -98,4 +99,17 @@ func (o *resetOptions) run(ctx context.Context, in io.Reader, out io.Writer) err
 		KeepStore: o.keepPods,
 		Report:    func(did string) { fmt.Fprintln(out, did) },
 	})
+}
+
+// remedy returns what to do about a configuration that cannot be read. A file that was named and is missing does not
+// stand for the default places: another agent may use them.
+func (o *resetOptions) remedy(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "name the file of this node, or leave out --config to reset the default places"
+	case configfile.Optional(o.Config):
+		return "correct it, or remove it to use the default places"
+	default:
+		return "correct it"
+	}
 }

@@ -6,8 +6,6 @@
 package configfile
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -43,15 +41,6 @@ func Load(file string) (*v1alpha2.EdgeCore, error) {
 		return v1alpha2.Default(), nil
 	}
 	cfg, _, err := v1alpha2.Load(file)
-	return cfg, err
-}
-
-// LoadOrDefault returns the configuration of the file, or the defaults where there is no such file, whoever named it.
-func LoadOrDefault(file string) (*v1alpha2.EdgeCore, error) {
-	cfg, _, err := v1alpha2.Load(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return v1alpha2.Default(), nil
-	}
 	return cfg, err
 }
 

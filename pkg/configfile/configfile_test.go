@@ -70,21 +70,6 @@ func TestLoad(t *testing.T) {
 	if err != nil || cfg.Modules.Edged.HostnameOverride != "edge1" {
 		t.Errorf("Load = %v, %v; want hostnameOverride edge1", cfg, err)
 	}
-	bad := filepath.Join(t.TempDir(), "bad.yaml")
-	put(t, bad, "kind: Edge\n")
-	for name, tc := range map[string]struct{ file, node, err string }{
-		"a file":        {file, "edge1", ""},
-		"no file":       {missing, v1alpha2.Default().Modules.Edged.HostnameOverride, ""},
-		"a broken file": {bad, "", bad},
-	} {
-		cfg, err := LoadOrDefault(tc.file)
-		switch {
-		case tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)):
-			t.Errorf("%s: LoadOrDefault = %v, want an error that names %s", name, err, tc.err)
-		case tc.err == "" && (err != nil || cfg.Modules.Edged.HostnameOverride != tc.node):
-			t.Errorf("%s: LoadOrDefault = %+v, %v; want node %s", name, cfg, err, tc.node)
-		}
-	}
 	for _, optional := range []string{Packaged, v1alpha2.DefaultConfigFile} {
 		if _, err := os.Stat(optional); err == nil {
 			continue // this machine has one
