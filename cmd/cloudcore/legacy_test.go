@@ -21,7 +21,6 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
-	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // TestLegacyCertificates: the certificate that edges before KubeEdge v1.16 share lets nobody in and gets nobody a
@@ -33,13 +32,7 @@ func TestLegacyCertificates(t *testing.T) {
 			defer cancel()
 			cfg, api := localConfig(t), fakeAPI()
 			cfg.Modules.CloudHub.LegacyCertificates = cfg.Modules.CloudHub.LegacyCertificates || allowed
-			result := make(chan error, 1)
-			go func() { result <- serve(ctx, cfg, api) }()
-			plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-			wait.True(t, "readyz", func() bool {
-				status, _ := get(t, plain, "http://"+cfg.CommonConfig.MonitorServer.BindAddress+"/readyz")
-				return status == http.StatusOK
-			})
+			result := started(ctx, t, cfg, api)
 			shared := sharedCertificate(t, api)
 			conn, err := wire.DialWebSocket(ctx, wire.DialOptions{
 				URL: "wss://" + edgeports.Address(&cfg.Modules.CloudHub.WebSocket) + "/", TLS: shared,

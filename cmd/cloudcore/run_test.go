@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -57,6 +58,9 @@ func localConfig(t *testing.T) *v1alpha1.CloudCore {
 	}
 	hub.Quic.Enable, hub.Quic.Address, hub.Quic.Port = true, "127.0.0.1", freePort(t)
 	hub.UnixSocket.Address = "unix://" + t.TempDir() + "/hub.sock"
+	stream := &cfg.Modules.CloudStream
+	stream.TunnelPort, stream.FirstPort, stream.ListenAddress = freePort(t), freePort(t), "127.0.0.1"
+	stream.LastPort = stream.FirstPort // none of these tests has two nodes with a tunnel
 	cfg.CommonConfig.MonitorServer.BindAddress = edgeports.Address(&v1alpha1.Listener{
 		Address: "127.0.0.1", Port: freePort(t),
 	})
@@ -80,6 +84,24 @@ func get(t *testing.T, client *http.Client, url string) (int, []byte) {
 		t.Fatal(err)
 	}
 	return res.StatusCode, body
+}
+
+// started runs cloudcore and returns how it ends, once it is ready. A cloudcore that cannot start fails the test at once.
+func started(ctx context.Context, t *testing.T, cfg *v1alpha1.CloudCore, api *kubeapi.Server) <-chan error {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, cfg, api) }()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	wait.True(t, "readyz", func() bool {
+		select {
+		case err := <-ended:
+			t.Fatalf("cloudcore ended with %v before it was ready, want it to run", err)
+		default:
+		}
+		status, _ := get(t, client, "http://"+cfg.CommonConfig.MonitorServer.BindAddress+"/readyz")
+		return status == http.StatusOK
+	})
+	return ended
 }
 
 // fakeAPI is an API server that holds objects and lets everybody do everything.
@@ -164,14 +186,9 @@ func TestServe(t *testing.T) {
 		},
 		Spec: v1.PodSpec{NodeName: "edge1"},
 	})
-	result := make(chan error, 1)
-	go func() { result <- serve(ctx, cfg, api) }()
+	result := started(ctx, t, cfg, api)
 	plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	monitor := "http://" + cfg.CommonConfig.MonitorServer.BindAddress
-	wait.True(t, "readyz", func() bool {
-		status, _ := get(t, plain, monitor+"/readyz")
-		return status == http.StatusOK
-	})
 	_, text := get(t, plain, monitor+"/readyz?verbose")
 	want := "[+]kube-apiserver ok\n[+]certificates ok\n[+]edgecontroller ok\n[+]cloudhub ok\nreadyz check passed\n"
 	if diff := cmp.Diff(want, string(text)); diff != "" {
@@ -296,8 +313,11 @@ func TestServeEndsEarly(t *testing.T) {
 func TestServePortInUse(t *testing.T) {
 	cfg := localConfig(t)
 	for key, addr := range map[string]string{
-		"modules.cloudHub.websocket.port":        edgeports.Address(&cfg.Modules.CloudHub.WebSocket),
-		"modules.cloudHub.https.port":            edgeports.Address(&cfg.Modules.CloudHub.HTTPS),
+		"modules.cloudHub.websocket.port": edgeports.Address(&cfg.Modules.CloudHub.WebSocket),
+		"modules.cloudHub.https.port":     edgeports.Address(&cfg.Modules.CloudHub.HTTPS),
+		"modules.cloudStream.tunnelPort": edgeports.Address(&v1alpha1.Listener{
+			Address: "127.0.0.1", Port: cfg.Modules.CloudStream.TunnelPort,
+		}),
 		"commonConfig.monitorServer.bindAddress": cfg.CommonConfig.MonitorServer.BindAddress,
 	} {
 		l, err := net.Listen("tcp", addr)
@@ -326,4 +346,48 @@ func TestServePortInUse(t *testing.T) {
 		!strings.Contains(err.Error(), "modules.cloudHub.unixsocket.address") {
 		t.Errorf("%v, want the key of the socket in it", err)
 	}
+}
+
+// TestLocalConfig: beside a cloudcore with the defaults, these tests share no port, socket or file of the host with it.
+func TestLocalConfig(t *testing.T) {
+	theirs, ours := hostSettings(t, v1alpha1.Default()), hostSettings(t, localConfig(t))
+	for key, value := range theirs {
+		if cmp.Equal(value, ours[key]) {
+			t.Errorf("%s = %v, which is the default, want one of the test's own", key, value)
+		}
+	}
+	if want := "modules.cloudStream.tunnelPort"; theirs[want] == nil {
+		t.Errorf("settings of the host = %v, want %s among them", theirs, want)
+	}
+}
+
+// hostSettings returns the settings that name a port, an address or a file of this host, by their paths, without those
+// that cloudcore does not open.
+func hostSettings(t *testing.T, cfg *v1alpha1.CloudCore) map[string]any {
+	t.Helper()
+	data, err := json.Marshal(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tree map[string]any
+	if err := json.Unmarshal(data, &tree); err != nil {
+		t.Fatal(err)
+	}
+	ofHost, unused := regexp.MustCompile(`(?i)(port|address|file)$`),
+		regexp.MustCompile(`^commonConfig\.tunnelPort$|\.advertiseAddress$|^modules\.router\.|`+
+			`^modules\.cloudStream\.(streamPort|tls.*)$`)
+	out := map[string]any{}
+	var walk func(path string, node map[string]any)
+	walk = func(path string, node map[string]any) {
+		for key, value := range node {
+			key = strings.TrimPrefix(path+"."+key, ".")
+			if child, ok := value.(map[string]any); ok {
+				walk(key, child)
+			} else if value != "" && ofHost.MatchString(key) && !unused.MatchString(key) {
+				out[key] = value
+			}
+		}
+	}
+	walk("", tree)
+	return out
 }

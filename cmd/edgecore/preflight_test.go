@@ -4,19 +4,25 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/edgecore-io/edgecore/edged/preflight"
+	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
 // TestPreflightWithoutARuntime: what keeps pods from running is an error with its remedy, in words and for programs.
 func TestPreflightWithoutARuntime(t *testing.T) {
 	dir := t.TempDir()
+	port, err := daemon.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
 	config := writeConfig(t, `database: {dataSource: `+filepath.Join(dir, "db", "edgecore.db")+`}
-modules: {edgeHub: {enable: false}, edged: {rootDirectory: `+dir+
-		`, tailoredKubeletConfig: {containerRuntimeEndpoint: "unix://`+filepath.Join(dir, "none.sock")+
-		`", readOnlyPort: 0}}}
+modules: {edgeHub: {enable: false, tlsCaFile: `+dir+`/ca.crt, tlsCertFile: `+dir+`/node.crt}, edged: {rootDirectory: `+
+		dir+`, tailoredKubeletConfig: {containerRuntimeEndpoint: "unix://`+filepath.Join(dir, "none.sock")+
+		`", readOnlyPort: 0, port: `+strconv.Itoa(port)+`, podLogsDir: `+dir+`}}}
 `)
 	out, _, err := execute(t, "preflight", "--config", config)
 	if !errors.Is(err, errPreflight) ||

@@ -13,6 +13,10 @@ import (
 // portRange holds the ports that the kernel gives to connections, and to listeners that ask for any.
 const portRange = "/proc/sys/net/ipv4/ip_local_port_range"
 
+// firstPort is the first port that ReservePort reserves: above all that programs listen on by default, those that
+// cloudcore gives to nodes included (20000 to 29999).
+const firstPort = 30000
+
 // Port is a port of 127.0.0.1 that no other holder of one has, in any process, until it is released or this process
 // ends.
 type Port struct {
@@ -39,13 +43,13 @@ func FreeAddress() (string, error) {
 // ReservePort reserves a port of 127.0.0.1 that nobody has, for TCP and UDP. It is none of those that the kernel gives
 // away by itself: whenever its holder does not listen, no connection of another program takes it.
 func ReservePort() (*Port, error) {
-	const span = 8192
+	const least = 1024 // fewer ports are too few for the tests that run side by side
 	low, err := firstGiven()
 	if err != nil {
 		return nil, err
 	}
-	next := func() (int, error) { return low - span + rand.IntN(span), nil }
-	if low < 1024+span { // the kernel gives away nearly all
+	next := func() (int, error) { return firstPort + rand.IntN(low-firstPort), nil }
+	if low < firstPort+least { // the kernel gives away nearly all
 		next = anyPort
 	}
 	var last error
@@ -60,7 +64,7 @@ func ReservePort() (*Port, error) {
 		}
 		last = err
 	}
-	return nil, fmt.Errorf("no free port below %d: %w", low, last)
+	return nil, fmt.Errorf("no free port from %d to %d: %w", firstPort, low-1, last)
 }
 
 func reserve(number int) (*Port, error) {
