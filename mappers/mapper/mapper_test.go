@@ -2,11 +2,14 @@ package mapper
 
 import (
 	"context"
+	"math"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	dmi "github.com/edgecore-io/edgecore/pkg/dmi/v1beta1"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/twins"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -47,4 +50,20 @@ func TestRefusedValue(t *testing.T) {
 		props, err := n.Properties("shop", "one")
 		return err == nil && props["temp"].Reported != nil && props["temp"].Reported.Value == "21"
 	})
+}
+
+// TestCycles: a cycle that is too long for a duration is a long one, not one of 10 ms.
+func TestCycles(t *testing.T) {
+	w := newWorker(&mapper{}, "shop", "one", nil)
+	for ms, want := range map[int64][2]time.Duration{
+		0: {defaultCycle, 0}, -1: {defaultCycle, 0}, 1: {leastCycle, time.Millisecond}, 1500: {1.5e9, 1.5e9},
+		9_300_000_000_000: {mostCycle, mostCycle}, math.MaxInt64: {mostCycle, mostCycle},
+	} {
+		w.configure(&dmi.Device{Spec: &dmi.DeviceSpec{Properties: []*dmi.DeviceProperty{
+			{Name: "a", CollectCycle: ms, ReportCycle: ms},
+		}}}, nil)
+		if p := w.points["a"]; p.collect != want[0] || p.report != want[1] {
+			t.Errorf("%d ms: read every %v and reported every %v, want %v", ms, p.collect, p.report, want)
+		}
+	}
 }

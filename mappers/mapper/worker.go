@@ -29,7 +29,14 @@ const (
 	// defaultCycle is how often a property without a collectCycle is read, leastCycle how often one can be.
 	defaultCycle = time.Second
 	leastCycle   = 10 * time.Millisecond
+	// mostCycle bounds all cycles: more milliseconds than a time.Duration has would otherwise be a short cycle.
+	mostCycle = 365 * 24 * time.Hour
 )
+
+// cycle returns a cycle of a Device, which is in milliseconds; 0 if it has none.
+func cycle(ms int64) time.Duration {
+	return time.Duration(min(max(ms, 0), mostCycle.Milliseconds())) * time.Millisecond
+}
 
 // worker serves one device in one goroutine.
 type worker struct {
@@ -161,10 +168,10 @@ func (w *worker) configure(d *dmi.Device, model *dmi.DeviceModel) {
 			Name: p.GetName(), Type: types[p.GetName()], Visitor: configOf(p.GetVisitors().GetConfigData()),
 		}
 		at.collect = defaultCycle
-		if ms := p.GetCollectCycle(); ms > 0 {
-			at.collect = max(time.Duration(ms)*time.Millisecond, leastCycle)
+		if collect := cycle(p.GetCollectCycle()); collect > 0 {
+			at.collect = max(collect, leastCycle)
 		}
-		at.report = time.Duration(max(p.GetReportCycle(), 0)) * time.Millisecond
+		at.report = cycle(p.GetReportCycle())
 		points[at.Name] = at
 	}
 	w.points = points

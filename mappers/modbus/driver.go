@@ -4,12 +4,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -151,11 +150,13 @@ func (b *bus) do(unit uint8, f func(*modbus.ModbusClient) error) error {
 	if err == nil {
 		err = f(b.client)
 	}
-	if err == nil || answered(err) {
+	if err == nil || refused(err) {
 		return err
 	}
-	_ = b.client.Close()
-	b.client = nil
+	if !answered(err) {
+		_ = b.client.Close()
+		b.client = nil
+	}
 	return fmt.Errorf("unit %d at %s: %w", unit, b.config.URL, err)
 }
 
@@ -168,20 +169,21 @@ func (b *bus) close() {
 	}
 }
 
-// answered reports whether the device itself refused a request.
+// refused reports whether the device itself refused a request, or cannot carry it out now.
+func refused(err error) bool {
+	return errors.As(err, new(mapper.Refusal)) || isOneOf(err, modbus.ErrIllegalFunction, modbus.ErrIllegalDataAddress,
+		modbus.ErrIllegalDataValue, modbus.ErrServerDeviceFailure, modbus.ErrAcknowledge, modbus.ErrServerDeviceBusy,
+		modbus.ErrMemoryParityError, modbus.ErrUnexpectedParameters)
+}
+
+// answered reports whether the other end of the connection answered: the device, or a gateway that does not reach it.
+// Other devices behind the gateway use the connection on.
 func answered(err error) bool {
-	if errors.As(err, new(mapper.Refusal)) {
-		return true
-	}
-	for _, refusal := range []error{
-		modbus.ErrIllegalFunction, modbus.ErrIllegalDataAddress, modbus.ErrIllegalDataValue,
-		modbus.ErrUnexpectedParameters,
-	} {
-		if errors.Is(err, refusal) {
-			return true
-		}
-	}
-	return false
+	return refused(err) || isOneOf(err, modbus.ErrGWPathUnavailable, modbus.ErrGWTargetFailedToRespond)
+}
+
+func isOneOf(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
 // conn is a device.
@@ -232,6 +234,7 @@ func (c *conn) Read(_ context.Context, p *mapper.Property) (string, error) {
 		return "", mapper.Refusal{Cause: err}
 	}
 	var text string
+	var data []byte
 	err = c.bus.do(c.unit, func(m *modbus.ModbusClient) (err error) {
 		var is bool
 		switch v.Register {
@@ -246,22 +249,24 @@ func (c *conn) Read(_ context.Context, p *mapper.Property) (string, error) {
 			if v.Register == input {
 				kind = modbus.INPUT_REGISTER
 			}
-			var data []byte
-			if data, err = m.ReadRawBytes(v.Offset, v.Limit*2, kind); err == nil {
-				text, err = v.decode(p.Type, data)
-			}
+			data, err = m.ReadRawBytes(v.Offset, v.Limit*2, kind)
 		default:
 			err = mapper.Refusal{Cause: fmt.Errorf("visitors.configData.register %q: want %s, %s, %s or %s", v.Register,
 				coil, discrete, holding, input)}
 		}
 		return err
 	})
+	if err == nil && data != nil {
+		if text, err = v.decode(p.Type, data); err != nil {
+			return "", mapper.Refusal{Cause: err}
+		}
+	}
 	return text, refusal(err)
 }
 
 // refusal marks the errors that do not end the connection.
 func refusal(err error) error {
-	if err != nil && answered(err) {
+	if err != nil && refused(err) {
 		return mapper.Refusal{Cause: err}
 	}
 	return err
@@ -294,144 +299,4 @@ func (c *conn) Write(_ context.Context, p *mapper.Property, value string) error 
 	}
 	return mapper.Refusal{Cause: fmt.Errorf("visitors.configData.register %q cannot be written: want %s or %s",
 		v.Register, coil, holding)}
-}
-
-func parseBool(value string) (bool, error) {
-	on, err := strconv.ParseBool(strings.ToLower(value))
-	if err != nil {
-		return false, fmt.Errorf("value %.64q: want true or false", value)
-	}
-	return on, nil
-}
-
-// swap puts the bytes of a value into the order of the wire, or back.
-func (v *visitor) swap(data []byte) []byte {
-	out := make([]byte, len(data))
-	for i := 0; i+1 < len(data); i += 2 {
-		at := i
-		if v.IsRegisterSwap {
-			at = len(data) - 2 - i
-		}
-		out[at], out[at+1] = data[i], data[i+1]
-		if v.IsSwap {
-			out[at], out[at+1] = data[i+1], data[i]
-		}
-	}
-	return out
-}
-
-// decode returns the value of registers, by the type of the property.
-func (v *visitor) decode(kind string, raw []byte) (string, error) {
-	data := v.swap(raw)
-	switch strings.ToUpper(kind) {
-	case "STRING":
-		return strings.TrimRight(strings.ToValidUTF8(string(data), "?"), "\x00 "), nil
-	case "BYTES":
-		return hex.EncodeToString(data), nil
-	case "BOOLEAN":
-		return strconv.FormatBool(strings.Trim(string(data), "\x00") != ""), nil
-	}
-	var number float64
-	switch real := isReal(kind); {
-	case real && len(data) == 4:
-		number = float64(math.Float32frombits(binary.BigEndian.Uint32(data)))
-		if v.Scale == 1 {
-			return strconv.FormatFloat(number, 'g', -1, 32), nil
-		}
-	case real && len(data) == 8:
-		number = math.Float64frombits(binary.BigEndian.Uint64(data))
-	default:
-		n, err := v.integer(data)
-		if err != nil {
-			return "", mapper.Refusal{Cause: err}
-		}
-		if v.Scale == 1 {
-			return strconv.FormatInt(n, 10), nil
-		}
-		number = float64(n)
-	}
-	number *= v.Scale
-	if strings.ToUpper(kind) == "INT" {
-		return strconv.FormatInt(int64(math.Round(number)), 10), nil
-	}
-	return strconv.FormatFloat(number, 'g', 12, 64), nil
-}
-
-func isReal(kind string) bool {
-	kind = strings.ToUpper(kind)
-	return kind == "FLOAT" || kind == "DOUBLE"
-}
-
-func (v *visitor) integer(data []byte) (int64, error) {
-	switch {
-	case len(data) == 2 && v.Unsigned:
-		return int64(binary.BigEndian.Uint16(data)), nil
-	case len(data) == 2:
-		return int64(int16(binary.BigEndian.Uint16(data))), nil
-	case len(data) == 4 && v.Unsigned:
-		return int64(binary.BigEndian.Uint32(data)), nil
-	case len(data) == 4:
-		return int64(int32(binary.BigEndian.Uint32(data))), nil
-	case len(data) == 8:
-		return int64(binary.BigEndian.Uint64(data)), nil
-	}
-	return 0, fmt.Errorf("visitors.configData.limit %d: a number has 1, 2 or 4 registers", len(data)/2)
-}
-
-// encode returns the registers of a value.
-func (v *visitor) encode(kind, value string) ([]byte, error) {
-	data := make([]byte, 2*int(v.Limit))
-	switch strings.ToUpper(kind) {
-	case "STRING":
-		if copy(data, value) < len(value) {
-			return nil, fmt.Errorf("value of %d bytes: the property has room for %d", len(value), len(data))
-		}
-		return v.swap(data), nil
-	case "BYTES":
-		raw, err := hex.DecodeString(value)
-		if err != nil || len(raw) > len(data) {
-			return nil, fmt.Errorf("value %.64q: want at most %d bytes in hexadecimal", value, len(data))
-		}
-		copy(data, raw)
-		return v.swap(data), nil
-	case "BOOLEAN":
-		on, err := parseBool(value)
-		if on {
-			data[len(data)-1] = 1
-		}
-		return v.swap(data), err
-	}
-	number, err := strconv.ParseFloat(value, 64)
-	if err != nil {
-		return nil, fmt.Errorf("value %.64q: want a number", value)
-	}
-	number /= v.Scale
-	if real := isReal(kind); real && len(data) == 4 {
-		binary.BigEndian.PutUint32(data, math.Float32bits(float32(number)))
-		return v.swap(data), nil
-	} else if real && len(data) == 8 {
-		binary.BigEndian.PutUint64(data, math.Float64bits(number))
-		return v.swap(data), nil
-	}
-	n := int64(math.Round(number))
-	if exact, err := strconv.ParseInt(value, 10, 64); err == nil && v.Scale == 1 {
-		n = exact // a float64 has too few digits for it
-	} else if math.Abs(number) >= 1<<63 {
-		return nil, fmt.Errorf("value %.64q does not fit", value)
-	}
-	bits := len(data) * 8
-	if bits < 64 && (n < -1<<(bits-1) || n >= 1<<bits) { // unsigned values have the same registers
-		return nil, fmt.Errorf("value %.64q does not fit into %d bits", value, bits)
-	}
-	switch len(data) {
-	case 2:
-		binary.BigEndian.PutUint16(data, uint16(n))
-	case 4:
-		binary.BigEndian.PutUint32(data, uint32(n))
-	case 8:
-		binary.BigEndian.PutUint64(data, uint64(n))
-	default:
-		return nil, fmt.Errorf("visitors.configData.limit %d: a number has 1, 2 or 4 registers", v.Limit)
-	}
-	return v.swap(data), nil
 }

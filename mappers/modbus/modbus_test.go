@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -8,9 +9,11 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/edgecore-io/edgecore/devicetwin"
 	"github.com/edgecore-io/edgecore/eventbus/broker"
 	"github.com/edgecore-io/edgecore/mappers/mapper"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
@@ -179,6 +183,26 @@ func TestGateway(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestGatewayToNowhere: a gateway that does not reach one of its devices keeps its connection for the others.
+func TestGatewayToNowhere(t *testing.T) {
+	s := modbusserver.Start(t)
+	s.Set(2, 5)
+	e := start(t, boiler(tcp(s), nil))
+	e.awaitState("online")
+	e.Apply("shop/device/dead", strings.Replace(boiler(tcp(s)+`,"slaveID":7`, nil),
+		`"name":"one","namespace":"shop","uid":"d1"`, `"name":"dead","namespace":"shop","uid":"d2"`, 1))
+	wait.True(t, "the device that the gateway does not reach to be offline", func() bool {
+		return slices.ContainsFunc(e.Devices(), func(d devicetwin.Device) bool {
+			return d.Name == "dead" && d.Twin.State == "offline"
+		})
+	})
+	s.Set(2, 6)
+	e.await("limit", "6")
+	if got := s.Connections(); got != 1 {
+		t.Errorf("connections = %d, want 1", got)
+	}
 }
 
 // TestRefused: a property that the device does not have harms no other one.
@@ -342,6 +366,11 @@ func TestValues(t *testing.T) {
 	}{
 		{"INT", "-2", visitor{Limit: 1}, "\xff\xfe"},
 		{"INT", "65534", visitor{Limit: 1, Unsigned: true}, "\xff\xfe"},
+		{"INT", "-32768", visitor{Limit: 1}, "\x80\x00"},
+		{"INT", "32767", visitor{Limit: 1}, "\x7f\xff"},
+		{"INT", "4294967295", visitor{Limit: 2, Unsigned: true}, "\xff\xff\xff\xff"},
+		{"INT", "18446744073709551615", visitor{Limit: 4, Unsigned: true}, "\xff\xff\xff\xff\xff\xff\xff\xff"},
+		{"INT", "-9223372036854775808", visitor{Limit: 4}, "\x80\x00\x00\x00\x00\x00\x00\x00"},
 		{"INT", "305419896", visitor{Limit: 2}, "\x12\x34\x56\x78"},
 		{"INT", "305419896", visitor{Limit: 2, IsSwap: true}, "\x34\x12\x78\x56"},
 		{"INT", "305419896", visitor{Limit: 2, IsRegisterSwap: true}, "\x56\x78\x12\x34"},
@@ -365,16 +394,120 @@ func TestValues(t *testing.T) {
 			t.Errorf("%s %x %+v: decoded %s, %v; want %s", test.kind, test.data, test.v, value, err, test.value)
 		}
 	}
-	for _, test := range []struct{ kind, value, reason string }{
-		{"INT", "65536", "does not fit"}, {"INT", "-32769", "does not fit"}, {"INT", "x", "a number"},
-		{"INT", "1e300", "does not fit"}, {"STRING", "abc", "room for 2"}, {"BYTES", "0", "hexadecimal"},
-		{"BYTES", "000000", "2 bytes"}, {"BOOLEAN", "maybe", "true or false"},
+}
+
+// TestHeld: what registers hold as another value is not written.
+func TestHeld(t *testing.T) {
+	one, two, four := visitor{Limit: 1}, visitor{Limit: 2}, visitor{Limit: 4}
+	unsigned := func(v visitor) visitor { v.Unsigned = true; return v }
+	scaled := func(scale float64) visitor { return visitor{Limit: 1, Scale: scale} }
+	for _, test := range []struct {
+		kind, value string
+		v           visitor
+		reason      string
+	}{
+		{"INT", "65536", one, "does not fit"}, {"INT", "-32769", one, "does not fit"}, {"INT", "x", one, "a number"},
+		{"INT", "1e300", one, "does not fit"}, {"INT", "1/2", one, "a number"}, {"INT", "", one, "a number"},
+		{"INT", "40000", one, "16 bits with a sign"}, {"INT", "32768", one, "unsigned"},
+		{"INT", "-5", unsigned(one), "16 bits without a sign"}, {"INT", "65536", unsigned(one), "does not fit"},
+		{"INT", "2147483648", two, "does not fit"}, {"INT", "-1", unsigned(two), "does not fit"},
+		{"INT", "4294967296", unsigned(two), "does not fit"},
+		{"INT", "9223372036854775808", four, "does not fit"}, {"INT", "-9223372036854775809", four, "does not fit"},
+		{"INT", "18446744073709551616", unsigned(four), "does not fit"}, {"INT", "-1", unsigned(four), "does not fit"},
+		{"INT", "NaN", four, "a number"}, {"INT", "Inf", four, "too large"}, {"INT", "1e999", four, "too large"},
+		{"INT", "3.7", one, "whole numbers"}, {"INT", "9007199254740993.5", four, "whole numbers"},
+		{"DOUBLE", "3.7", one, "whole numbers"}, {"INT", "3.7", scaled(0.1), "not that number"},
+		{"INT", "25", scaled(10), "the register holds 30"}, {"INT", "327680", scaled(10), "does not fit"},
+		{"FLOAT", "1e39", two, "32 bits"}, {"FLOAT", "Inf", two, "too large"}, {"FLOAT", "NaN", two, "a number"},
+		{"FLOAT", "1e38", visitor{Limit: 2, Scale: 0.01}, "32 bits"}, {"DOUBLE", "-Inf", four, "too large"},
+		{"DOUBLE", "1e308", visitor{Limit: 4, Scale: 0.01}, "64 bits"}, {"INT", "1", visitor{Limit: 3}, "1, 2 or 4"},
+		{"STRING", "abc", one, "room for 2"}, {"BYTES", "0", one, "hexadecimal"}, {"BYTES", "000000", one, "2 bytes"},
+		{"BYTES", "01", one, "2 bytes"}, {"BOOLEAN", "maybe", one, "true or false"},
 	} {
-		v := visitor{Limit: 1, Scale: 1}
-		if _, err := v.encode(test.kind, test.value); err == nil || !strings.Contains(err.Error(), test.reason) {
-			t.Errorf("%s %s: %v, want an error with %s", test.kind, test.value, err, test.reason)
+		test.v.Scale = cmp.Or(test.v.Scale, 1)
+		data, err := test.v.encode(test.kind, test.value)
+		if err == nil || !strings.Contains(err.Error(), test.reason) {
+			t.Errorf("%s %s %+v: %x, %v, want an error with %s", test.kind, test.value, test.v, data, err, test.reason)
 		}
 	}
+}
+
+// TestRoundings: numbers whose text is not what was written, or that only registers can have.
+func TestRoundings(t *testing.T) {
+	for _, test := range []struct {
+		kind, value string
+		v           visitor
+		data, back  string
+	}{
+		{"DOUBLE", "21.53", visitor{Limit: 1, Scale: 0.1}, "\x00\xd7", "21.5"}, // the nearest step
+		{"INT", "22", visitor{Limit: 1, Scale: 0.1}, "\x00\xdc", "22"},
+		{"INT", "10", visitor{Limit: 1, Scale: 0.3}, "\x00\x21", "10"}, // 9.9
+		{"INT", "60.0", visitor{Limit: 1}, "\x00\x3c", "60"},
+		{"INT", "1e3", visitor{Limit: 1}, "\x03\xe8", "1000"},
+		{"INT", "1e-999999999", visitor{Limit: 1}, "\x00\x00", "0"},
+		{"INT", "9007199254740993.0", visitor{Limit: 4}, "\x00\x20\x00\x00\x00\x00\x00\x01", "9007199254740993"},
+		{"FLOAT", "1234567.5", visitor{Limit: 2}, "\x49\x96\xb4\x3c", "1234567.5"},
+		{"FLOAT", "-0", visitor{Limit: 2}, "\x00\x00\x00\x00", "0"},
+		{"", "", visitor{Limit: 4, Scale: 0.1}, "\x00\x00\x01\x1f\x71\xfb\x04\xcb", "123456789012.3"},
+		{"INT", "", visitor{Limit: 4, Unsigned: true, Scale: 10}, "\xff\xff\xff\xff\xff\xff\xff\xff",
+			"184467440737095516150"},
+		{"FLOAT", "", visitor{Limit: 2}, "\x7f\xc0\x00\x00", "NaN"},
+		{"DOUBLE", "", visitor{Limit: 4, Scale: 2}, "\xff\xf0\x00\x00\x00\x00\x00\x00", "-Inf"},
+		{"FLOAT", "2.15", visitor{Limit: 2, Scale: 0.1}, "\x41\xac\x00\x00", "2.15"},
+	} {
+		test.v.Scale = cmp.Or(test.v.Scale, 1)
+		if test.value != "" {
+			if data, err := test.v.encode(test.kind, test.value); err != nil || string(data) != test.data {
+				t.Errorf("%s %s %+v: encoded %x, %v; want %x", test.kind, test.value, test.v, data, err, test.data)
+			}
+		}
+		if back, err := test.v.decode(test.kind, []byte(test.data)); err != nil || back != test.back {
+			t.Errorf("%s %x %+v: decoded %s, %v; want %s", test.kind, test.data, test.v, back, err, test.back)
+		}
+	}
+	large := visitor{Limit: 4, Scale: 1e10}
+	if back, err := large.decode("DOUBLE", []byte("\x7f\xef\xff\xff\xff\xff\xff\xff")); err == nil {
+		t.Errorf("a number that is too large with its scale: %s, want an error", back)
+	}
+}
+
+// FuzzRegisters: what can be written of a number is read back as that number, or within a step of the scale.
+func FuzzRegisters(f *testing.F) {
+	f.Add("INT", "-5", uint16(1), true, 1.0)
+	f.Add("FLOAT", "21.5", uint16(1), false, 0.1)
+	f.Add("DOUBLE", "1e-400", uint16(4), false, 1e90)
+	f.Fuzz(func(t *testing.T, kind, value string, limit uint16, unsigned bool, scale float64) {
+		size := math.Abs(scale)
+		kinds := []string{"INT", "FLOAT", "DOUBLE"}
+		if !slices.Contains(kinds, kind) || limit > maxLimit || !(size > 1e-100 && size < 1e100) {
+			t.Skip()
+		}
+		v := visitor{Limit: limit, Unsigned: unsigned, Scale: scale}
+		data, err := v.encode(kind, value)
+		if err != nil {
+			return
+		}
+		back, err := v.decode(kind, data)
+		if err != nil {
+			return // a FLOAT that is too large with its scale
+		}
+		want, err := parseNumber(value)
+		got, err2 := parseNumber(back)
+		if err != nil || err2 != nil {
+			t.Fatalf("%q is written, %v, and read as %q, %v", value, err, back, err2)
+		}
+		if kind == "INT" && want.Cmp(got) != 0 {
+			t.Errorf("INT %s is read as %s", value, back)
+		}
+		if as, _ := v.layout(kind); scale != 1 && (as != whole || limit > 2) {
+			return // the text may have fewer digits than the registers
+		}
+		again, err := v.encode(kind, back)
+		if err != nil || string(again) != string(data) {
+			t.Errorf("%s %s of %+v: registers %x are read as %s, whose registers are %x, %v", kind, value, v, data,
+				back, again, err)
+		}
+	})
 }
 
 // TestConfiguration: what is wrong with a place or a visitor.

@@ -29,12 +29,13 @@ type Server struct {
 	holding [Size]uint16
 	coils   [Size]bool
 	writes  int
+	clients map[string]bool
 }
 
 // New makes a device with a free port, on which it does not listen yet.
 func New() (*Server, error) {
 	port, err := daemon.FreePort()
-	return &Server{IP: "127.0.0.1", Port: port}, err
+	return &Server{IP: "127.0.0.1", Port: port, clients: map[string]bool{}}, err
 }
 
 // Start starts a device on a free port until the test ends.
@@ -110,6 +111,13 @@ func (s *Server) Writes() int {
 	return s.writes
 }
 
+// Connections returns how many connections have made requests.
+func (s *Server) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.clients)
+}
+
 var errUnit = modbus.ErrGWTargetFailedToRespond
 
 type handler struct{ s *Server }
@@ -117,6 +125,7 @@ type handler struct{ s *Server }
 func (h handler) HandleCoils(r *modbus.CoilsRequest) (out []bool, err error) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	h.s.clients[r.ClientAddr] = true
 	if err := check(r.UnitId, r.Addr, r.Quantity); err != nil {
 		return nil, err
 	}
@@ -134,6 +143,7 @@ func (h handler) HandleDiscreteInputs(*modbus.DiscreteInputsRequest) ([]bool, er
 func (h handler) HandleHoldingRegisters(r *modbus.HoldingRegistersRequest) (out []uint16, err error) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
+	h.s.clients[r.ClientAddr] = true
 	if err := check(r.UnitId, r.Addr, r.Quantity); err != nil {
 		return nil, err
 	}
