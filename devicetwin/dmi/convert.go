@@ -4,7 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
+	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -231,7 +235,8 @@ func toConfig(data json.RawMessage) (*dmi.CustomizedValue, error) {
 }
 
 // toMessage converts a JSON value into one of the messages that KubeEdge's mapper framework reads; objects and lists,
-// which it does not read, become a Struct and a ListValue. It is nil for null.
+// which it does not read, become a Struct and a ListValue. It is nil for null. A number that the message rounds is also
+// there as text, for mappers that look for it (dmi.Exact).
 func toMessage(v any) (proto.Message, error) {
 	switch v := v.(type) {
 	case nil:
@@ -248,7 +253,12 @@ func toMessage(v any) (proto.Message, error) {
 		if err != nil || math.Abs(f) > math.MaxFloat32 {
 			return nil, fmt.Errorf("the number %.40s is out of range", v)
 		}
-		return wrapperspb.Float(float32(f)), nil
+		m := wrapperspb.Float(float32(f))
+		short, _ := strconv.ParseFloat(strconv.FormatFloat(float64(m.GetValue()), 'g', -1, 32), 64)
+		if short != f || manyDigits(v) {
+			dmi.SetExact(m, []byte(v))
+		}
+		return m, nil
 	case map[string]any, []any:
 		out, err := structpb.NewValue(plain(v))
 		if err != nil {
@@ -257,12 +267,34 @@ func toMessage(v any) (proto.Message, error) {
 		if _, err := json.Marshal(out); err != nil { // an infinite number
 			return nil, err
 		}
+		var m proto.Message = out.GetStructValue()
 		if list := out.GetListValue(); list != nil {
-			return list, nil
+			m = list
 		}
-		return out.GetStructValue(), nil
+		if manyDigits(v) {
+			text, err := json.Marshal(v)
+			if err != nil {
+				return nil, err
+			}
+			dmi.SetExact(m, text)
+		}
+		return m, nil
 	}
 	return nil, fmt.Errorf("%T is not a JSON value", v)
+}
+
+// manyDigits reports whether a JSON value has a number with more digits than every float64 keeps.
+func manyDigits(v any) bool {
+	switch v := v.(type) {
+	case json.Number:
+		digits, _, _ := strings.Cut(strings.ToLower(v.String()), "e")
+		return len(strings.Trim(digits, "-0.")) > 15
+	case map[string]any:
+		return slices.ContainsFunc(slices.Collect(maps.Values(v)), manyDigits)
+	case []any:
+		return slices.ContainsFunc(v, manyDigits)
+	}
+	return false
 }
 
 // plain replaces json.Number by float64, which structpb needs. A number that is out of range becomes infinite.

@@ -2,10 +2,12 @@ package dmi
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	dmi "github.com/edgecore-io/edgecore/pkg/dmi/v1beta1"
@@ -66,6 +68,35 @@ func TestConvert(t *testing.T) {
 	}
 	if strings.Contains(compact, `"none"`) {
 		t.Errorf("the device has a null value: %s", compact)
+	}
+}
+
+// TestDigits: a number with more digits than its message has is there as text as well. What KubeEdge's mappers read of
+// it stays the same.
+func TestDigits(t *testing.T) {
+	for number, text := range map[string]string{
+		"0.1": "", "0.00390625": "", "1e3": "", "-7": "", "9223372036854775807": "", // an Int64Value
+		"0.1234567891": "0.1234567891", "18446744073709551615": "18446744073709551615", "1e-50": "1e-50",
+		"0.12345678901234567891": "0.12345678901234567891", "16777217.0": "16777217.0",
+		`{"id":9007199254740993}`: `{"id":9007199254740993}`, `[0.5,[12345678901234567]]`: `[0.5,[12345678901234567]]`,
+		`{"id":5}`: "",
+	} {
+		config, err := toConfig([]byte(`{"x":` + number + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed := config.Data["x"]
+		m, err := packed.UnmarshalNew()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := dmi.Exact(m); string(got) != text || ok != (text != "") {
+			t.Errorf("%s: exact %q, %v, want %q", number, got, ok, text)
+		}
+		want, err := strconv.ParseFloat(number, 32)
+		if f, is := m.(*wrapperspb.FloatValue); is && (err != nil || f.GetValue() != float32(want)) {
+			t.Errorf("%s: FloatValue %v, want %v", number, f.GetValue(), float32(want))
+		}
 	}
 }
 

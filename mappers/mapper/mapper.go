@@ -68,7 +68,7 @@ type Property struct {
 	Visitor Config
 }
 
-// Config is a configData of a Device: whatever the protocol's mapper understands.
+// Config is a configData of a Device: whatever the protocol's mapper understands. Decode keeps all digits of its numbers.
 type Config map[string]any
 
 // Decode decodes the configuration into a struct with json tags. Unknown keys are ignored.
@@ -356,6 +356,10 @@ func configOf(v *dmi.CustomizedValue) Config {
 	for name, packed := range v.GetData() {
 		m, err := packed.UnmarshalNew()
 		if err != nil {
+			continue
+		}
+		if text, ok := dmi.Exact(m); ok {
+			out[name] = json.RawMessage(text)
 			continue
 		}
 		switch x := m.(type) {
