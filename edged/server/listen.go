@@ -9,7 +9,23 @@ import (
 	"strings"
 
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/shares"
 )
+
+const (
+	// maxConnections bounds those of a port: anybody can open one.
+	maxConnections = 256
+	// maxFromSource bounds the unauthenticated ones of a source.
+	maxFromSource = 64
+)
+
+// bounded bounds the connections of a port, so that no source can use them up for the others. The loopback has no share.
+func bounded(l net.Listener) net.Listener {
+	return shares.New(shares.Options{
+		Size: shares.Fixed(maxConnections), Share: maxFromSource, FreeLoopback: true,
+	}).Listen(l)
+}
 
 func newServer(handler http.Handler) *http.Server {
 	return &http.Server{
@@ -28,7 +44,7 @@ func Serve(ctx context.Context, address string, handler http.Handler) error {
 	if err != nil {
 		return err
 	}
-	return serveUntil(ctx, newServer(handler), newBounded(l, maxConnections, maxFromSource))
+	return serveUntil(ctx, newServer(handler), bounded(l))
 }
 
 // serveUntil serves until ctx ends. Answers under way have a moment to end; streams end with ctx.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/auth"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 )
 
 // Guard decides who may ask; see package auth. Its errors are *auth.Refusal.
@@ -56,6 +57,22 @@ func guarded(guard Guard, r Route, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
+
+// withConn is the ConnContext of a server.
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// admit notes that the client of a request is authenticated and authorized: its connection keeps its place.
+func admit(ctx context.Context) {
+	c, _ := ctx.Value(connKey{}).(net.Conn)
+	if own := shares.Of(c); own != nil {
+		own.Admit()
+	}
+}
+
 // ServeTLS serves the authenticated port at an address until ctx ends.
 func ServeTLS(ctx context.Context, address string, handler http.Handler, config *tls.Config) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
@@ -69,7 +86,7 @@ func ServeTLS(ctx context.Context, address string, handler http.Handler, config 
 	config.NextProtos = []string{"http/1.1"} // upgraded connections are of HTTP/1.1, and the others are few
 	srv := newServer(handler)
 	srv.ErrorLog, srv.ConnContext = quiet(), withConn
-	return serveUntil(ctx, srv, tls.NewListener(newBounded(l, maxConnections, maxFromSource), config))
+	return serveUntil(ctx, srv, tls.NewListener(bounded(l), config))
 }
 
 // TLSOptions are what the configuration says about TLS.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -349,4 +350,42 @@ func TestServeTLS(t *testing.T) {
 		}
 	})
 	wait.Closed(t, "the stream to end with its server", ended)
+}
+
+// TestAdmissionOnTheSecurePort: a request that is refused ends its connection, one that is allowed admits it.
+func TestAdmissionOnTheSecurePort(t *testing.T) {
+	for may, want := range map[string]string{"all": "keep-alive", "none": "close"} {
+		conns := make(chan net.Conn, 1)
+		route := Route{Pattern: "/conn", Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			conns <- r.Context().Value(connKey{}).(net.Conn)
+		})}
+		address := listening(t, secure(&guardian{may: may}, true, route))
+		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := io.WriteString(c, "GET /conn HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		got := "keep-alive"
+		if resp.Close {
+			got = "close"
+		}
+		if got != want {
+			t.Errorf("%s: the connection is %s, want %s", may, got, want)
+		}
+		if may != "all" {
+			continue
+		}
+		server := shares.Of(wait.Receive(t, "the request", conns))
+		if server == nil || !server.Admitted() {
+			t.Errorf("the request's connection %v is not admitted, want it to be", server)
+		}
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/pkg/source"
 )
 
@@ -25,6 +27,10 @@ const (
 	headerName = "header"
 	// maxHeader limits the messages of the handshake.
 	maxHeader = 64 << 10
+	// handshakesMax is how many connections may be between TLS and their header message, sourceHandshakesMax how many
+	// of them from one address: many nodes may share one behind NAT, but they do not all connect at the same moment.
+	handshakesMax       = 256
+	sourceHandshakesMax = 32
 )
 
 // headerAnswer is the content of the answer to the header message.
@@ -158,8 +164,8 @@ type QUICListener struct {
 	listener *quic.Listener
 	prepare  Prepare
 	ready    chan accepted
-	slots    handshakeSlots
-	ctx      context.Context // ends with the listener
+	slots    *shares.Budget[netip.Prefix] // of unfinished handshakes
+	ctx      context.Context              // ends with the listener
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
 }
@@ -180,7 +186,14 @@ func ListenQUIC(addr string, config *tls.Config, limits Limits, prepare Prepare)
 		return nil, fmt.Errorf("listen for QUIC on %s: %w", addr, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &QUICListener{listener: ql, prepare: prepare, ready: make(chan accepted), ctx: ctx, cancel: cancel}
+	l := &QUICListener{
+		listener: ql,
+		prepare:  prepare,
+		ready:    make(chan accepted),
+		slots:    shares.NewBudget[netip.Prefix](handshakesMax, sourceHandshakesMax),
+		ctx:      ctx,
+		cancel:   cancel,
+	}
 	l.wg.Go(l.run)
 	return l, nil
 }
@@ -217,12 +230,12 @@ func (l *QUICListener) run() {
 			return
 		}
 		since, from := time.Now(), source.Of(conn.RemoteAddr())
-		if !l.slots.take(from) {
+		if !l.slots.Take(from, 1) {
 			_ = conn.CloseWithError(CloseTryLater, "too many connections at once")
 			continue
 		}
 		l.wg.Go(func() {
-			defer l.slots.leave(from)
+			defer l.slots.Return(from, 1)
 			l.receive(conn, since)
 		})
 	}

@@ -16,6 +16,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/edgecore-io/edgecore/pkg/shares"
 )
 
 // Options say how much a Limiter lets through.
@@ -48,7 +50,8 @@ type Limiter struct {
 	working int
 	started list.List // of *turn, as is fresh; oldest first
 	fresh   list.List
-	sources map[netip.Prefix]int // how many of fresh each source has
+	// places are those in fresh.
+	places *shares.Budget[netip.Prefix]
 }
 
 // turn is one connection's part in the Limiter, which guards it.
@@ -66,7 +69,9 @@ type turn struct {
 
 // New makes a Limiter.
 func New(opts Options) *Limiter {
-	return &Limiter{opts: opts, sources: map[netip.Prefix]int{}}
+	return &Limiter{
+		opts: opts, places: shares.NewBudget[netip.Prefix](int64(opts.Waiting), int64(opts.Waiting/2)),
+	}
 }
 
 // Counts returns how many connections wait for a slot, and how many have one.
@@ -109,12 +114,11 @@ func (l *Limiter) request(t *turn) (first bool, ready <-chan struct{}, err error
 	}
 	t.queue = &l.started
 	if first || t.reads > promptReads {
-		if l.fresh.Len() >= l.opts.Waiting || l.sources[t.source] >= max(l.opts.Waiting/2, 1) {
+		if !l.places.Take(t.source, 1) {
 			t.queue = nil
 			return first, nil, errBusy
 		}
 		t.queue = &l.fresh
-		l.sources[t.source]++
 	}
 	t.element, t.ready = t.queue.PushBack(t), make(chan struct{})
 	return first, t.ready, nil
@@ -170,9 +174,7 @@ func (l *Limiter) release(t *turn) {
 // dequeue ends the waiting of a connection.
 func (l *Limiter) dequeue(t *turn) {
 	if t.queue == &l.fresh {
-		if l.sources[t.source]--; l.sources[t.source] == 0 {
-			delete(l.sources, t.source)
-		}
+		l.places.Return(t.source, 1)
 	}
 	t.queue.Remove(t.element)
 	t.queue, t.element = nil, nil

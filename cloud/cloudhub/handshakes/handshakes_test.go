@@ -95,8 +95,9 @@ func FuzzLimiter(f *testing.F) {
 				t.Error("a connection waits after its end")
 			}
 		}
-		if waiting, working := l.Counts(); waiting != 0 || working != 0 || len(l.sources) != 0 {
-			t.Errorf("%d wait, %d work, sources %v after the end of all, want none", waiting, working, l.sources)
+		if waiting, working := l.Counts(); waiting != 0 || working != 0 || l.places.Taken() != 0 {
+			t.Errorf("%d wait, %d work, %d places taken after the end of all, want none", waiting, working,
+				l.places.Taken())
 		}
 	})
 }
@@ -125,8 +126,8 @@ func (l *Limiter) verify(t *testing.T, started, fresh []*turn, all []client) {
 		sources[turn.source]++
 	}
 	for source, n := range sources {
-		if l.sources[source] != n || n > l.opts.Waiting/2 {
-			t.Fatalf("source %v has %d, counted %d, want at most %d", source, n, l.sources[source], l.opts.Waiting/2)
+		if counted := l.places.Of(source); counted != int64(n) || n > l.opts.Waiting/2 {
+			t.Fatalf("source %v has %d, counted %d, want at most %d", source, n, counted, l.opts.Waiting/2)
 		}
 	}
 }

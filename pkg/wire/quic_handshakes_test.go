@@ -5,61 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"net/netip"
 	"testing"
 
 	"github.com/quic-go/quic-go"
 
-	"github.com/edgecore-io/edgecore/pkg/source"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-// TestHandshakeSlots: one source takes its share, all sources what there is, and what is given back can be taken again.
-func TestHandshakeSlots(t *testing.T) {
-	var s handshakeSlots
-	from := func(text string) netip.Prefix { return source.Of(&net.UDPAddr{IP: net.ParseIP(text), Port: 1}) }
-	takes := func(text string) (n int) {
-		for s.take(from(text)) {
-			n++
-		}
-		return n
-	}
-	for _, tc := range []struct {
-		from string
-		want int
-	}{
-		{"192.0.2.1", sourceHandshakesMax},
-		{"::ffff:192.0.2.1", 0},
-		{"192.0.2.2", sourceHandshakesMax},
-		{"2001:db8::1", sourceHandshakesMax},
-		{"2001:db8::ffff:1", 0},
-		{"2001:db8:0:1::1", sourceHandshakesMax},
-	} {
-		if got := takes(tc.from); got != tc.want {
-			t.Errorf("%s takes %d slots, want %d", tc.from, got, tc.want)
-		}
-	}
-	for _, other := range []string{"192.0.2.3", "192.0.2.4", "192.0.2.5", "192.0.2.6"} {
-		takes(other)
-	}
-	if got := takes("192.0.2.7"); s.taken != handshakesMax || got != 0 {
-		t.Errorf("%d slots are taken, and one more source takes %d; want %d and 0", s.taken, got, handshakesMax)
-	}
-	s.leave(from("192.0.2.1"))
-	if got := takes("192.0.2.1"); got != 1 {
-		t.Errorf("after one was given back, %d are taken, want 1", got)
-	}
-	for range sourceHandshakesMax {
-		for _, last := range []string{"1", "2", "3", "4", "5", "6"} {
-			s.leave(from("192.0.2." + last))
-		}
-		s.leave(from("2001:db8::7"))
-		s.leave(from("2001:db8:0:1::7"))
-	}
-	if s.taken != 0 || len(s.sources) != 0 {
-		t.Errorf("%d slots of %v are taken at the end, want none", s.taken, s.sources)
-	}
-}
 
 // TestHandshakesOfOneSource: connections that say nothing take no more than their address's share, and others come in;
 // links that stand take no share.
@@ -91,11 +42,7 @@ func TestHandshakesOfOneSource(t *testing.T) {
 		}
 		return conn
 	}
-	taken := func() int {
-		cloud.l.slots.mu.Lock()
-		defer cloud.l.slots.mu.Unlock()
-		return cloud.l.slots.taken
-	}
+	taken := func() int64 { return cloud.l.slots.Taken() }
 	wait.True(t, "the link to stand", func() bool { return taken() == 0 })
 	greedy := from("127.0.0.1")
 	var silent []*quic.Conn

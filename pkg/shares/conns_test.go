@@ -1,18 +1,16 @@
-package server
+package shares
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
-	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"testing"
 	"testing/synctest"
 
-	"github.com/edgecore-io/edgecore/test/testenv/wait"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // pipes is a listener in memory. Each value sent to it is a connection that waits to be accepted.
 type pipes struct {
@@ -44,17 +42,18 @@ type from struct {
 
 func (f from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.ip), Port: 1} }
 
-// boundedPipes is a bounded listener, and what has a connection from an address accepted: nil if it is closed instead.
-func boundedPipes(t *testing.T, size, share int) (*bounded, func(ip string) *boundedConn) {
+// placesOf returns places, and what has a connection from an address accepted: nil if it is closed instead.
+func placesOf(t *testing.T, size, share int) (*Conns, func(ip string) *Conn) {
 	l := &pipes{queue: make(chan net.Conn), closed: make(chan struct{})}
-	b := newBounded(l, size, share)
+	b := New(Options{Size: Fixed(size), Share: share, FreeLoopback: true})
+	bounded := b.Listen(l)
 	accepted := make(chan net.Conn)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for {
-			c, err := b.Accept()
+			c, err := bounded.Accept()
 			if err != nil {
 				return
 			}
@@ -67,12 +66,12 @@ func boundedPipes(t *testing.T, size, share int) (*bounded, func(ip string) *bou
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := b.Close(); err != nil {
+		if err := bounded.Close(); err != nil {
 			t.Error(err)
 		}
 		<-ended
 	})
-	return b, func(ip string) *boundedConn {
+	return b, func(ip string) *Conn {
 		near, far := net.Pipe()
 		t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
 		select {
@@ -82,7 +81,7 @@ func boundedPipes(t *testing.T, size, share int) (*bounded, func(ip string) *bou
 		synctest.Wait()
 		select {
 		case c := <-accepted:
-			return c.(*boundedConn)
+			return c.(*Conn)
 		default:
 			return nil
 		}
@@ -90,7 +89,7 @@ func boundedPipes(t *testing.T, size, share int) (*bounded, func(ip string) *bou
 }
 
 // open reports whether a connection has not been closed by the listener.
-func open(c *boundedConn) bool {
+func open(c *Conn) bool {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	return !c.gone
@@ -111,7 +110,7 @@ func TestShares(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				_, accept := boundedPipes(t, 8, 2)
+				_, accept := placesOf(t, 8, 2)
 				got := 0
 				for _, ip := range c.ips {
 					if accept(ip) != nil {
@@ -130,25 +129,24 @@ func TestShares(t *testing.T) {
 // back once.
 func TestAdmittedHasNoShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, accept := boundedPipes(t, 8, 2)
-		var conns []*boundedConn
+		b, accept := placesOf(t, 8, 2)
+		var conns []*Conn
 		for i := range 6 {
 			c := accept("192.0.2.1")
 			if c == nil {
 				t.Fatalf("connection %d was not accepted, want it: those before were admitted", i)
 			}
-			admit(withConn(t.Context(), c))
-			c.admit() // again changes nothing
+			Of(tls.Server(c, nil)).Admit()
+			c.Admit() // again changes nothing
 			conns = append(conns, c)
 		}
-		if b.admitted != len(conns) || len(b.unauthenticated) != 0 {
-			t.Errorf("%d admitted, unauthenticated ones of %d sources; want %d, 0", b.admitted, len(b.unauthenticated),
-				len(conns))
+		if b.admitted != len(conns) || len(b.sources) != 0 || len(b.order) != 0 {
+			t.Errorf("%d admitted, others of %d sources; want %d, 0", b.admitted, len(b.sources), len(conns))
 		}
 		for _, c := range conns {
 			_ = c.Close()
 			_ = c.Close()
-			c.admit() // too late
+			c.Admit() // too late
 		}
 		if b.admitted != 0 {
 			t.Errorf("%d admitted after all were closed, want 0", b.admitted)
@@ -160,9 +158,9 @@ func TestAdmittedHasNoShare(t *testing.T) {
 // of the source that has most; admitted ones keep theirs.
 func TestNewcomerGetsAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, accept := boundedPipes(t, 4, 2)
+		_, accept := placesOf(t, 4, 2)
 		kept := accept("192.0.2.9")
-		kept.admit()
+		kept.Admit()
 		first, second, third := accept("192.0.2.1"), accept("192.0.2.1"), accept("192.0.2.2")
 		newcomer := accept("192.0.2.3")
 		if newcomer == nil || open(first) || !open(second) || !open(third) || !open(kept) {
@@ -185,7 +183,7 @@ func TestNewcomerGetsAPlace(t *testing.T) {
 func TestAllAdmitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &pipes{queue: make(chan net.Conn, 2), closed: make(chan struct{})}
-		b := newBounded(l, 1, 1)
+		b := New(Options{Size: Fixed(1), Share: 1}).Listen(l)
 		for range cap(l.queue) {
 			near, far := net.Pipe()
 			t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
@@ -195,7 +193,7 @@ func TestAllAdmitted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		first.(*boundedConn).admit()
+		first.(*Conn).Admit()
 		second := make(chan net.Conn, 1)
 		accept := func() {
 			c, _ := b.Accept()
@@ -211,7 +209,7 @@ func TestAllAdmitted(t *testing.T) {
 		if c == nil {
 			t.Fatal("Accept() after the first connection was closed = nil, want the second connection")
 		}
-		c.(*boundedConn).admit()
+		c.(*Conn).Admit()
 		go accept()
 		synctest.Wait()
 		if err := b.Close(); err != nil {
@@ -221,48 +219,4 @@ func TestAllAdmitted(t *testing.T) {
 			t.Errorf("Accept() after the listener was closed = %v, want nil", got)
 		}
 	})
-}
-
-// TestAdmissionOnTheSecurePort: a request that is refused ends its connection, one that is allowed admits it.
-func TestAdmissionOnTheSecurePort(t *testing.T) {
-	for may, want := range map[string]string{"all": "keep-alive", "none": "close"} {
-		conns := make(chan net.Conn, 1)
-		route := Route{Pattern: "/conn", Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			conns <- r.Context().Value(connKey{}).(net.Conn)
-		})}
-		address := listening(t, secure(&guardian{may: may}, true, route))
-		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if _, err := io.WriteString(c, "GET /conn HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
-		got := "keep-alive"
-		if resp.Close {
-			got = "close"
-		}
-		if got != want {
-			t.Errorf("%s: the connection is %s, want %s", may, got, want)
-		}
-		if may != "all" {
-			continue
-		}
-		server, ok := wait.Receive(t, "the request", conns).(*boundedConn)
-		if !ok {
-			t.Fatalf("the request's connection is %T, want *boundedConn", server)
-		}
-		server.of.mu.Lock()
-		state := fmt.Sprintf("admitted %v, counted %d", server.admitted, server.of.admitted)
-		server.of.mu.Unlock()
-		if want := "admitted true, counted 1"; state != want {
-			t.Errorf("%s, want %s", state, want)
-		}
-	}
 }
