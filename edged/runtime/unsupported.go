@@ -3,11 +3,12 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
 
-// unsupported is a field of a pod's spec that this node does not act on.
+// unsupported is a field of a pod that this node does not act on.
 type unsupported struct {
 	path string
 	// refuse says why the pod is not run at all; "" when it runs without.
@@ -19,7 +20,8 @@ const claimsRefused = "this node does not allocate claimed devices; ask for thos
 	"resources.limits"
 
 // Unsupported lists the paths of the fields in a pod's spec that this node does not act on, such as
-// "spec.containers[0].resources.claims", in the order of the spec. It is pure.
+// "spec.containers[0].resources.claims", in the order of the spec. It is pure. Of the status it has
+// extendedResourceClaimStatus, in which the scheduler says that an extended resource was allocated by a ResourceClaim.
 //
 // There are two kinds. A field is refused (see Refused) when the pod would be less isolated without it
 // than its author asked for, or lack a device that it works on. Any other is left out with a
@@ -80,7 +82,23 @@ func unsupportedFields(pod *v1.Pod) []unsupported {
 	if sc := s.SecurityContext; sc != nil {
 		c.add(sc.WindowsOptions != nil, "spec.securityContext.windowsOptions", "")
 	}
+	if claim := pod.Status.ExtendedResourceClaimStatus; claim != nil {
+		c.add(true, "status.extendedResourceClaimStatus", allocatedByClaim(claim)+claimsRefused)
+	}
 	return c
+}
+
+// allocatedByClaim names the extended resources that the scheduler allocated by a ResourceClaim of its own, because a
+// DeviceClass offers them. No device plugin of this node provides their devices.
+func allocatedByClaim(claim *v1.PodExtendedResourceClaimStatus) string {
+	var what []string
+	for _, m := range claim.RequestMappings {
+		what = append(what, m.ResourceName+" of container "+m.ContainerName)
+	}
+	if len(what) == 0 {
+		what = []string{"an extended resource"}
+	}
+	return fmt.Sprintf("%s was allocated by ResourceClaim %q: ", strings.Join(what, ", "), claim.ResourceClaimName)
 }
 
 func (c *checks) container(k *v1.Container, path string, ownIDs bool) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 )
 
@@ -45,6 +46,45 @@ func TestUnsupported(t *testing.T) {
 	}
 	if got := Unsupported(pod); len(got) > 0 {
 		t.Errorf("an ordinary pod: %v, want none", got)
+	}
+}
+
+// TestExtendedResourceClaim: a pod whose extended resource the scheduler satisfied with a ResourceClaim is refused, and
+// the message names the claim, the resource and the container. Without the claim's device it would run as if it had one.
+func TestExtendedResourceClaim(t *testing.T) {
+	pod := testPod(v1.RestartPolicyAlways, 0, 1)
+	pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
+	if err := Refused(pod); err != nil {
+		t.Errorf("extended resource without a claim: refused %v, want nil", err)
+	}
+	pod.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{
+		ResourceClaimName: "web-extended-resources-x2z",
+		RequestMappings: []v1.ContainerExtendedResourceRequest{
+			{ContainerName: "c0", ResourceName: "example.com/gpu", RequestName: "container-0-request-0"},
+		},
+	}
+	want := `status.extendedResourceClaimStatus: example.com/gpu of container c0 was allocated by ResourceClaim ` +
+		`"web-extended-resources-x2z": ` + claimsRefused
+	if err := Refused(pod); err == nil || err.Error() != want {
+		t.Errorf("refused %v\nwant %s", err, want)
+	}
+	// A claim without mappings, as of a newer scheduler, is refused as well.
+	pod.Status.ExtendedResourceClaimStatus.RequestMappings = nil
+	if err := Refused(pod); err == nil || !strings.Contains(err.Error(), `"web-extended-resources-x2z"`) {
+		t.Errorf("refused %v, want an error that names the claim", err)
+	}
+	pod.Status.ExtendedResourceClaimStatus.RequestMappings = []v1.ContainerExtendedResourceRequest{
+		{ContainerName: "c0", ResourceName: "example.com/gpu", RequestName: "container-0-request-0"},
+	}
+	g := newRig(t)
+	res := g.sync(pod)
+	if res.SandboxErr == nil || !strings.Contains(res.SandboxErr.Message, "web-extended-resources-x2z") ||
+		len(g.fake.Calls("RunPodSandbox")) > 0 {
+		t.Errorf("sync: %+v, want an error that names the claim and no sandbox", res)
+	}
+	if got := strings.Join(g.events.list, "\n"); !strings.Contains(got, "FailedCreatePodSandBox") ||
+		!strings.Contains(got, "web-extended-resources-x2z") {
+		t.Errorf("events %q, want FailedCreatePodSandBox with the claim", got)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -58,7 +59,48 @@ containers: [{name: main, resources: {claims: [{name: gpu}]}}]
 				p.waits("main", "ContainerCreating", "")
 			},
 		},
+		{
+			name: "extended-resource-claim",
+			spec: `containers: [{name: main}]`,
+			check: func(p *pod) {
+				p.running()
+				claimed := p.claimed("gpu")
+				claimed.event("FailedCreatePodSandBox", "example.com/gpu of container main was allocated by ResourceClaim "+
+					strconv.Quote(claimed.name+"-extended"))
+				claimed.waits("main", "ContainerCreating", "")
+				claimed.delete()
+			},
+		},
 	}
+}
+
+// claimed creates a pod whose extended resource is allocated by a ResourceClaim, and binds it to the node, as a scheduler
+// does that finds a DeviceClass with the resource's name: first the status, then the binding.
+func (p *pod) claimed(suffix string) *pod {
+	p.Helper()
+	api := p.node.api.CoreV1().Pods(p.node.name)
+	obj := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.name + "-" + suffix}}
+	env.Must(p, yaml.UnmarshalStrict([]byte(
+		`{schedulerName: the-test, containers: [{name: main, resources: {limits: {example.com/gpu: 1}}}]}`), &obj.Spec))
+	complete(&obj.Spec, "")
+	made, err := api.Create(p.Context(), obj, metav1.CreateOptions{})
+	env.Must(p, err)
+	made.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{
+		ResourceClaimName: made.Name + "-extended",
+		RequestMappings: []v1.ContainerExtendedResourceRequest{
+			{ContainerName: "main", ResourceName: "example.com/gpu", RequestName: "container-0-request-0"},
+		},
+	}
+	made, err = api.UpdateStatus(p.Context(), made, metav1.UpdateOptions{})
+	env.Must(p, err)
+	if made.Status.ExtendedResourceClaimStatus == nil {
+		p.Fatal("the API server dropped status.extendedResourceClaimStatus; want it stored")
+	}
+	env.Must(p, api.Bind(p.Context(), &v1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: made.Name, UID: made.UID},
+		Target:     v1.ObjectReference{Kind: "Node", Name: p.node.name},
+	}, metav1.CreateOptions{}))
+	return &pod{T: p.T, node: p.node, name: made.Name, uid: made.UID}
 }
 
 // plugin starts a device plugin of the row's own resource, example.com/NAME.

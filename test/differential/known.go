@@ -183,7 +183,8 @@ func Known() []Allowed {
 		{
 			Case: "resource-claims",
 			Path: `events/"Warning","(FailedPrepareDynamicResources|FailedCreatePodSandBox)".*`,
-			Row:  "pods with resourceClaims",
+			Row: "pods with resourceClaims, and pods whose extended resources the scheduler allocated by a claim " +
+				"(`status.extendedResourceClaimStatus`)",
 		},
 		{
 			Case: "image-volume|image-volume-missing",
