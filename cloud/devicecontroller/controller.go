@@ -11,6 +11,8 @@
 //     that its device reported later, whichever cloudcore writes it.
 //   - A device causes at most one write per Options.WriteInterval, a node at most Options.NodeWrites a second. Reports
 //     that come faster are merged.
+//   - Of a report that waits for the API server, only the values of the spec's properties stay in memory, and what its
+//     answer needs. Reports count in the rate limit of their node, large ones as several requests.
 //
 // Without the CRDs in the API it waits for them; nothing else of cloudcore waits for it.
 package devicecontroller
@@ -46,6 +48,9 @@ type Options struct {
 	WriteInterval time.Duration
 	// NodeWrites limits the status writes a second that one node's reports cause; five seconds' worth at once.
 	NodeWrites float64
+	// Wait, if not nil, waits until a node may make n requests more, within its rate limit. It returns an error when ctx
+	// ends before.
+	Wait func(ctx context.Context, node string, n int) error
 	// Registry registers the metrics; nil is none.
 	Registry prometheus.Registerer
 }
@@ -68,6 +73,7 @@ type Controller struct {
 	writer  *writer
 	events  *events
 	metrics *metrics
+	wait    func(ctx context.Context, node string, n int) error
 	// gone has the last state of devices and models that were deleted lately, by UID.
 	gone *lru.Cache
 
@@ -102,6 +108,7 @@ func New(o Options) (*Controller, error) {
 		caches:   caches,
 		events:   newEvents(o.Client),
 		metrics:  newMetrics(),
+		wait:     o.Wait,
 		gone:     lru.New(maxGone),
 		sessions: map[string]bool{},
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/edgecore-io/edgecore/beehive/model"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 )
@@ -31,10 +32,28 @@ type state struct {
 	version string
 }
 
+// Limits of a report's content as it travels: the rest of it, and for each property the names of its fields, with its
+// name and two values of the most bytes, each of which JSON may write with six.
+const (
+	maxRest     = 8 << 10
+	maxProperty = 512 + 6*(2*devices.MaxNameBytes+2*devices.MaxValueBytes)
+)
+
+// maxContent returns how large a report on a device can be. A report has one entry for each property, also of those
+// that the spec had a moment ago: it counts some more.
+func maxContent(d *devices.Device) int {
+	return min(maxRest+(len(d.Spec.Properties)+8)*maxProperty, devicemsg.MaxContent)
+}
+
 // readReport decodes the content of a report. Properties that the device's spec does not have are left out.
-func readReport(d *devices.Device, kind devicemsg.Kind, content []byte) (report, error) {
+func readReport(d *devices.Device, kind devicemsg.Kind, content json.RawMessage) (report, error) {
+	if limit := maxContent(d); len(content) > limit {
+		return report{}, fmt.Errorf("the report has %d bytes, limit %d for a device with %d properties", len(content),
+			limit, len(d.Spec.Properties))
+	}
+	text := (&model.Message{Content: content}).ContentData()
 	if kind == devicemsg.KindState {
-		u, err := devicemsg.DecodeStateUpdate(content)
+		u, err := devicemsg.DecodeStateUpdate(text)
 		if err != nil {
 			return report{}, err
 		}
@@ -47,7 +66,7 @@ func readReport(d *devices.Device, kind devicemsg.Kind, content []byte) (report,
 		}
 		return report{state: s}, nil
 	}
-	u, err := devicemsg.DecodeTwinUpdate(content)
+	u, err := devicemsg.DecodeTwinUpdate(text)
 	if err != nil {
 		return report{}, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
@@ -41,24 +42,33 @@ func (c *Controller) Inventoried(context.Context, string, []wire.Held) []string 
 func (c *Controller) Heartbeat(context.Context, string) error { return nil }
 
 // Handle implements cloudhub.Upstream: it takes a node's report. The answer is sent when the report is written.
-func (c *Controller) Handle(_ context.Context, node string, m *model.Message) *model.Message {
-	if m.Route.Resource == devicemsg.ResourceDetail {
-		c.hub.Send(node, c.confirmation(node, m, nil))
+func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
+	h, err := headOf(m)
+	if err == nil {
+		err = c.admit(ctx, node, len(m.Content))
+	}
+	if err != nil {
+		klog.V(2).InfoS("Report on a device dropped", "node", node, "err", err)
+		c.metrics.refused.Inc()
+		return nil // the node sends the report again
+	}
+	if h.resource == devicemsg.ResourceDetail {
+		c.hub.Send(node, c.confirmation(node, h, nil))
 		if all := membership(c.caches.on(node), nil); all != nil {
 			c.hub.Send(node, all)
 		}
 		return nil
 	}
-	about, ok := devicemsg.ParseReport(m.Route.Resource)
+	about, ok := devicemsg.ParseReport(h.resource)
 	if !ok {
 		return nil // cloudhub passes only these on
 	}
 	d, err := c.reportable(node, about)
 	if err == nil {
 		var r report
-		if r, err = readReport(d, about.Kind, m.ContentData()); err == nil {
+		if r, err = readReport(d, about.Kind, m.Content); err == nil {
 			c.metrics.reports.Inc()
-			c.writer.add(d.Namespace, d.Name, node, r, m)
+			c.writer.add(d.Namespace, d.Name, node, r, h)
 			return nil
 		}
 	}
@@ -66,8 +76,41 @@ func (c *Controller) Handle(_ context.Context, node string, m *model.Message) *m
 		return nil // the node sends the report again
 	}
 	c.metrics.refused.Inc()
-	return c.confirmation(node, m, fmt.Errorf("%s: %w", m.Route.Resource, err))
+	return c.confirmation(node, h, fmt.Errorf("%s: %w", h.resource, err))
 }
+
+// head is what the answer to a report needs of it. Reports wait for the API server, and their contents are large: no
+// more than this stays in memory.
+type head struct{ id, typ, resource string }
+
+// maxHead limits the texts of a head.
+const maxHead = 1 << 10
+
+func headOf(m *model.Message) (head, error) {
+	if n := len(m.Header.ID) + len(m.Header.Type) + len(m.Route.Resource); n > maxHead {
+		return head{}, fmt.Errorf("id, type and resource of the message have %d bytes, limit %d", n, maxHead)
+	}
+	return head{
+		strings.Clone(m.Header.ID), strings.Clone(m.Header.Type), strings.Clone(m.Route.Resource),
+	}, nil
+}
+
+// requestBytes is how much of a report counts as one request in the node's rate limit: reading a large one takes as
+// long as several requests.
+const requestBytes = 64 << 10
+
+// admit waits while the node exceeds its rate limit.
+func (c *Controller) admit(ctx context.Context, node string, size int) error {
+	if c.wait == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, admitTimeout)
+	defer cancel()
+	return c.wait(ctx, node, 1+size/requestBytes)
+}
+
+// admitTimeout limits how long a report waits for the node's rate limit.
+const admitTimeout = 20 * time.Second
 
 // reportable returns the device that a node reports on.
 func (c *Controller) reportable(node string, about devicemsg.Report) (*devices.Device, error) {
@@ -99,7 +142,8 @@ func (c *Controller) reportable(node string, about devicemsg.Report) (*devices.D
 
 // confirmation answers a report. KubeEdge's edgecores send a report again until they get a response, whatever it says;
 // ours distinguish errors.
-func (c *Controller) confirmation(node string, m *model.Message, problem error) *model.Message {
+func (c *Controller) confirmation(node string, h head, problem error) *model.Message {
+	m := &model.Message{Header: model.Header{ID: h.id, Type: h.typ}}
 	r := m.Respond(model.OK)
 	ours, _ := c.runsEdgecore(node)
 	if problem != nil {
@@ -119,8 +163,8 @@ func (c *Controller) confirmation(node string, m *model.Message, problem error) 
 }
 
 // answer answers a report that was written, or cannot be.
-func (c *Controller) answer(node string, m *model.Message, problem error) {
-	c.hub.Send(node, c.confirmation(node, m, problem))
+func (c *Controller) answer(node string, h head, problem error) {
+	c.hub.Send(node, c.confirmation(node, h, problem))
 }
 
 // tellMembership tells KubeEdge's edgecores which devices their node gained and lost. Ours need no such message.

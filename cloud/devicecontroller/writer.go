@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 )
@@ -42,7 +41,7 @@ type writerNeeds struct {
 	// Device returns a device of the cache, or nil.
 	Device func(namespace, name string) *devices.Device
 	// Answer answers a node's report; problem is why it was not written, or not all of it.
-	Answer func(node string, m *model.Message, problem error)
+	Answer func(node string, h head, problem error)
 	// StateChanged is called after another state was written; before is the previous one.
 	StateChanged func(d *devices.Device, before string, s *devices.Status)
 	// Refused is called when the API server refuses a write for good.
@@ -76,7 +75,7 @@ type pending struct {
 
 // ask is a report that waits for its answer.
 type ask struct {
-	m *model.Message
+	head head
 	// late is set if something in it was older than what waited to be written already.
 	late error
 }
@@ -126,8 +125,8 @@ func (w *writer) run(ctx context.Context) {
 	wg.Wait()
 }
 
-// add puts a report on top of what waits to be written. m is answered after the write.
-func (w *writer) add(namespace, name, node string, r report, m *model.Message) {
+// add puts a report on top of what waits to be written. h is answered after the write.
+func (w *writer) add(namespace, name, node string, r report, h head) {
 	id := types.NamespacedName{Namespace: namespace, Name: name}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,7 +137,7 @@ func (w *writer) add(namespace, name, node string, r report, m *model.Message) {
 	}
 	late := p.add(r)
 	if len(p.asks) < maxAsks {
-		p.asks = append(p.asks, ask{m, late.err(id.String())})
+		p.asks = append(p.asks, ask{h, late.err(id.String())})
 	}
 	var wait time.Duration
 	if k := w.known[id]; k != nil {
@@ -256,7 +255,7 @@ func (w *writer) next(ctx context.Context, id types.NamespacedName) {
 
 func (w *writer) answerAll(p *pending, problem error) {
 	for _, a := range p.asks {
-		w.needs.Answer(p.node, a.m, cmp.Or(problem, a.late))
+		w.needs.Answer(p.node, a.head, cmp.Or(problem, a.late))
 	}
 }
 

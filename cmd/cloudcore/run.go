@@ -264,6 +264,7 @@ func (c *cloud) joinControllers() (controllers.Controller, error) {
 	}
 	options := cloudconfig.DeviceOptions(&c.cfg.Modules.DeviceController)
 	options.Objects, options.Client, options.Registry = c.api.Objects, c.api.Client, c.registry
+	options.Wait = c.controller.AwaitRequests
 	var err error
 	if c.devices, err = devicecontroller.New(options); err != nil {
 		return nil, err
