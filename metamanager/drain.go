@@ -14,6 +14,9 @@ import (
 const (
 	retryFirst = time.Second
 	retryMax   = time.Minute
+	// refusedMax is the longest pause before a report is sent again that the cloud has refused. It is longer than
+	// retryMax because most refusals last until somebody changes the cluster's admission or rights.
+	refusedMax = 5 * time.Minute
 	// sendersMax bounds the queues on their way at a time. Events have places of their own: eventSendersMax; over a
 	// link with batches wire.BatchMax, which edgehub sends together; or unansweredMax with a cloud that answers none,
 	// where each takes its place for eventGrace.
@@ -55,20 +58,36 @@ type queue struct {
 type waitingReport struct {
 	key   string
 	class class
+	// refusals is nil unless the cloud has refused the report, which is not sent again before due. The rest of its
+	// queue does not wait for it: a status that no API server takes must not keep the pod's end back.
+	refusals *retry.Backoff
+	due      time.Time
 }
 
-// class is that of the most urgent report in a queue.
-func (l *queue) class() class {
-	best := classEvent
+// waits reports whether a report was refused and is not to be sent again yet.
+func (r waitingReport) waits(now time.Time) bool { return now.Before(r.due) }
+
+// ready returns the class of the most urgent report of a queue that may be sent now. If there is none, ok is false, and
+// due is when the first one may be.
+func (l *queue) ready(now time.Time) (best class, due time.Time, ok bool) {
+	best = classEvent
 	for _, r := range l.waiting {
-		best = min(best, r.class)
+		at := r.due
+		if at.Before(l.due) {
+			at = l.due
+		}
+		if !now.Before(at) {
+			best, ok = min(best, r.class), true
+		} else if due.IsZero() || at.Before(due) {
+			due = at
+		}
 	}
-	return best
+	return best, due, ok
 }
 
-// has reports whether a report waits.
-func (l *queue) has(key string) bool {
-	return slices.ContainsFunc(l.waiting, func(r waitingReport) bool { return r.key == key })
+// index returns where a report waits, or -1.
+func (l *queue) index(key string) int {
+	return slices.IndexFunc(l.waiting, func(r waitingReport) bool { return r.key == key })
 }
 
 func classOf(text string) class {
@@ -86,32 +105,36 @@ func classOf(text string) class {
 	return classOther
 }
 
-// pop takes the next report out of a queue: the oldest, but a pod's end after its status.
-func (l *queue) pop() (key string, ok bool) {
-	if len(l.waiting) == 0 {
-		return "", false
+// pop takes the next report out of a queue that may be sent now: the oldest, but a pod's end after its status.
+func (l *queue) pop(now time.Time) (r waitingReport, ok bool) {
+	at := slices.IndexFunc(l.waiting, func(r waitingReport) bool { return r.class != classEnd && !r.waits(now) })
+	if at < 0 {
+		at = slices.IndexFunc(l.waiting, func(r waitingReport) bool { return !r.waits(now) })
 	}
-	at := max(0, slices.IndexFunc(l.waiting, func(r waitingReport) bool { return r.class != classEnd }))
-	key = l.waiting[at].key
+	if at < 0 {
+		return waitingReport{}, false
+	}
+	r = l.waiting[at]
 	l.waiting = slices.Delete(l.waiting, at, at+1)
-	return key, true
+	return r, true
 }
 
-// choose returns the queue that goes next, or nil, and when the first of those that wait after a failure is due, if one
-// is. Reports go before events: as long as one waits for a place, no event begins.
+// choose returns the queue that goes next, or nil, and when the first of those that wait after a failure or a refusal is
+// due, if one is. Reports go before events: as long as one waits for a place, no event begins.
 func choose(queues map[string]*queue, now time.Time, room, eventRoom int) (next *queue, due time.Time) {
 	best := classEvent + 1
 	for _, l := range queues {
 		if l.busy || len(l.waiting) == 0 {
 			continue
 		}
-		if now.Before(l.due) {
-			if due.IsZero() || l.due.Before(due) {
-				due = l.due
+		c, at, ok := l.ready(now)
+		if !ok {
+			if due.IsZero() || at.Before(due) {
+				due = at
 			}
 			continue
 		}
-		if c := l.class(); next == nil || c < best || c == best && l.since < next.since {
+		if next == nil || c < best || c == best && l.since < next.since {
 			next, best = l, c
 		}
 	}
@@ -176,7 +199,8 @@ func (d *drain) clear() {
 	}
 }
 
-// add notes a report that was stored. Without a link it does nothing.
+// add notes a report that was stored. Without a link it does nothing. A report in place of one that was refused is sent
+// at once: it says something else.
 func (d *drain) add(name, key string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -189,8 +213,10 @@ func (d *drain) add(name, key string) {
 		l = &queue{name: name, since: d.last, event: classOf(key) == classEvent}
 		d.queues[name] = l
 	}
-	if !l.has(key) {
-		l.waiting = append(l.waiting, waitingReport{key, classOf(key)})
+	if at := l.index(key); at < 0 {
+		l.waiting = append(l.waiting, waitingReport{key: key, class: classOf(key)})
+	} else {
+		l.waiting[at].due = time.Time{}
 	}
 	d.wake()
 }
@@ -271,21 +297,40 @@ func (d *drain) limitOf(l *queue) *int {
 }
 
 // take takes the next report out of a queue that is on its way, to be sent over the link of now.
-func (d *drain) take(l *queue) (key string, ok bool) {
+func (d *drain) take(l *queue, now time.Time) (r waitingReport, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l.round = d.round
-	return l.pop()
+	return l.pop(now)
 }
 
-// done ends what next began. A report that failed waits again, and its queue is not tried for a time that grows: done
+// refused puts back a report that the cloud has refused. It is not sent again for a time that grows with each refusal,
+// which refused returns, unless a newer report takes its place or a new link comes up.
+func (d *drain) refused(l *queue, r waitingReport, now time.Time) (wait time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.open || l.round != d.round || l.index(r.key) >= 0 {
+		return 0
+	}
+	if r.refusals == nil {
+		r.refusals = retry.NewBackoff(retryFirst, refusedMax)
+	}
+	wait = r.refusals.Next()
+	r.due = now.Add(wait)
+	l.waiting = append(l.waiting, r)
+	d.last++
+	l.since = d.last // as in done
+	return wait
+}
+
+// done ends what next began. A report that failed, if it has a key, waits again, and its queue is not tried for a time that grows: done
 // returns it. Over a new link it is tried at once.
-func (d *drain) done(l *queue, failed string, now time.Time) (wait time.Duration) {
+func (d *drain) done(l *queue, failed waitingReport, now time.Time) (wait time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l.busy = false
 	*d.limitOf(l)--
-	if failed != "" && d.open && l.round == d.round {
+	if failed.key != "" && d.open && l.round == d.round {
 		if l.backoff == nil {
 			l.backoff = retry.NewBackoff(retryFirst, retryMax)
 		}
@@ -293,8 +338,8 @@ func (d *drain) done(l *queue, failed string, now time.Time) (wait time.Duration
 		l.due = now.Add(wait)
 		d.last++
 		l.since = d.last // or those that fail again and again would take every place
-		if !l.has(failed) {
-			l.waiting = slices.Insert(l.waiting, 0, waitingReport{failed, classOf(failed)})
+		if l.index(failed.key) < 0 {
+			l.waiting = slices.Insert(l.waiting, 0, failed)
 		}
 	} else {
 		l.backoff = nil

@@ -264,7 +264,7 @@ func TestDroppedEventsAreForgotten(t *testing.T) {
 func TestChoose(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	one := func(name string, since int64, c class) *queue {
-		return &queue{name: name, since: since, event: c == classEvent, waiting: []waitingReport{{name, c}}}
+		return &queue{name: name, since: since, event: c == classEvent, waiting: []waitingReport{{key: name, class: c}}}
 	}
 	end, status, other, event := one("end", 4, classEnd), one("status", 3, classStatus), one("other", 2, classOther),
 		one("event", 1, classEvent)
@@ -311,15 +311,15 @@ func TestLaneOverNextLink(t *testing.T) {
 	d.up(eventSendersMax)
 	d.add("a/pod/p u", status)
 	l, _ := d.next(now)
-	if got, _ := d.take(l); got != status {
-		t.Fatalf("first report = %q, want %q", got, status)
+	if got, _ := d.take(l, now); got.key != status {
+		t.Fatalf("first report = %q, want %q", got.key, status)
 	}
 	d.down()
 	d.up(eventSendersMax)
 	d.add("a/pod/p u", end) // while the first one is acknowledged
-	got, _ := d.take(l)
-	if got != end {
-		t.Fatalf("report over the next link = %q, want %q", got, end)
+	got, _ := d.take(l, now)
+	if got.key != end {
+		t.Fatalf("report over the next link = %q, want %q", got.key, end)
 	}
 	wait := d.done(l, got, now)
 	if wait <= 0 {
@@ -329,8 +329,8 @@ func TestLaneOverNextLink(t *testing.T) {
 	if l == nil {
 		t.Fatal("no queue is next after the wait, want that of the report which failed")
 	}
-	if got, _ := d.take(l); got != end {
-		t.Errorf("report after the wait = %q, want %q", got, end)
+	if got, _ := d.take(l, now); got.key != end {
+		t.Errorf("report after the wait = %q, want %q", got.key, end)
 	}
 }
 
@@ -343,11 +343,11 @@ func TestFailedLaneGoesLast(t *testing.T) {
 	d.add("fails", fails)
 	d.add("waits", waits)
 	l, _ := d.next(now)
-	key, _ := d.take(l)
-	if key != fails {
-		t.Fatalf("first report = %q, want %q", key, fails)
+	first, _ := d.take(l, now)
+	if first.key != fails {
+		t.Fatalf("first report = %q, want %q", first.key, fails)
 	}
-	wait := d.done(l, key, now)
+	wait := d.done(l, first, now)
 	if l, _ = d.next(now.Add(wait)); l == nil || l.name != "waits" {
 		t.Errorf("queue after the failure = %+v, want that of %q", l, waits)
 	}
@@ -373,9 +373,66 @@ func TestEventsDoNotStarve(t *testing.T) {
 			}
 			return
 		}
-		key, _ := d.take(l)
-		d.add(l.name, key) // it changed meanwhile
-		d.done(l, "", now)
+		report, _ := d.take(l, now)
+		d.add(l.name, report.key) // it changed meanwhile
+		d.done(l, waitingReport{}, now)
 	}
 	t.Errorf("no event went in %d turns", 2*eventTurn)
+}
+
+// TestRefusedReport: a report that the cloud refused is sent again after pauses that grow to minutes. The rest of its
+// queue does not wait for it, and neither does a newer report in its place, or a new link.
+func TestRefusedReport(t *testing.T) {
+	const status, end = "patch:u a/podpatch/p", "delete:u a/pod/p"
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	d := newDrain()
+	d.up(eventSendersMax)
+	d.add("p", status)
+	d.add("p", end)
+	l, _ := d.next(now)
+	take := func() waitingReport {
+		t.Helper()
+		if l == nil {
+			t.Fatal("no queue is next, want one")
+		}
+		r, _ := d.take(l, now)
+		return r
+	}
+	refused := take()
+	if refused.key != status {
+		t.Fatalf("first report = %q, want %q", refused.key, status)
+	}
+	d.refused(l, refused, now)
+	if r := take(); r.key != end {
+		t.Fatalf("report after the refused status = %q, want %q", r.key, end)
+	}
+	if r := take(); r.key != "" {
+		t.Fatalf("third report = %q, want none yet", r.key)
+	}
+	d.done(l, waitingReport{}, now)
+	var wait time.Duration
+	for range 12 {
+		next, pause := d.next(now)
+		if next != nil || pause <= 0 {
+			t.Fatalf("next = %+v in %v, want none for some time", next, pause)
+		}
+		now = now.Add(pause)
+		l, _ = d.next(now)
+		wait = d.refused(l, take(), now)
+		d.done(l, waitingReport{}, now)
+	}
+	if most := refusedMax + refusedMax/4; wait < refusedMax || wait > most {
+		t.Errorf("pause after many refusals = %v, want %v to %v", wait, refusedMax, most)
+	}
+	d.add("p", status) // another status
+	if l, _ = d.next(now); take().key != status {
+		t.Error("a newer status waits, want it sent at once")
+	}
+	d.refused(l, waitingReport{key: status, class: classStatus}, now)
+	d.done(l, waitingReport{}, now)
+	d.up(eventSendersMax)
+	d.add("p", status)
+	if l, _ = d.next(now); take().key != status {
+		t.Error("the status waits over a new link, want it sent at once")
+	}
 }

@@ -28,7 +28,10 @@ import (
 //   - what a report says is read when there is a place for it, so that one that was replaced meanwhile is not sent;
 //   - a report leaves the outbox when the cloud has answered it, and only if no newer one took its place
 //     meanwhile: that one is sent next. Reports that are answered at about the same time leave it in one commit;
-//   - a report that the cloud refuses for good (the object is gone, or another) leaves it too;
+//   - a report on a pod that the cloud refuses stays for as long as the pod is stored here, and is sent again at growing
+//     intervals: what denied it (an admission policy or webhook, rights, a bound of size) may change at any time, and
+//     nothing else makes up for a pod's end. Final is only that the pod is gone, or another. Other reports that are
+//     refused leave the outbox;
 //   - whatever else goes wrong is tried again, at growing intervals, and at once over a new link.
 
 const (
@@ -116,28 +119,38 @@ func (m *Module) readOutbox(ctx context.Context) (again time.Duration, err error
 	return 0, nil
 }
 
-// sendLane sends the reports of one queue in order. One that fails is tried again later, also after a panic.
+// errRefused is the error of a report that the cloud has refused, and that stays in the outbox.
+var errRefused = errors.New("refused by the cloud")
+
+// sendLane sends the reports of one queue in order. One that fails is tried again later, also after a panic. One that is
+// refused does not hold up those behind it.
 func (m *Module) sendLane(ctx context.Context, l *queue) {
-	var key string
+	var r waitingReport
 	var err error
 	defer func() {
-		wait := m.drain.done(l, key, time.Now())
+		wait := m.drain.done(l, r, time.Now())
 		if err != nil && wait > 0 {
-			klog.V(2).InfoS("Report not accepted by the cloud; trying again", "report", key, "in", wait, "err", err)
+			klog.V(2).InfoS("Report not accepted by the cloud; trying again", "report", r.key, "in", wait, "err", err)
 		}
 	}()
 	for {
-		next, ok := m.drain.take(l)
-		if key = next; !ok {
+		next, ok := m.drain.take(l, time.Now())
+		if r = next; !ok {
 			return
 		}
-		if err = m.sendReport(ctx, key); err != nil {
+		if err = m.sendReport(ctx, r.key); errors.Is(err, errRefused) {
+			wait := m.drain.refused(l, r, time.Now())
+			klog.V(1).InfoS("Report refused by the cloud; trying again", "report", r.key, "in", wait, "err", err)
+			err = nil
+		}
+		if err != nil {
 			return
 		}
 	}
 }
 
-// sendReport sends the newest report of a key. It returns nil when that is done with.
+// sendReport sends the newest report of a key. It returns nil when that is done with, and errRefused if the cloud has
+// refused it and may take it later.
 func (m *Module) sendReport(ctx context.Context, key string) error {
 	r, err := m.store.OutboxGet(ctx, key)
 	if errors.Is(err, store.ErrNotFound) {
@@ -215,13 +228,29 @@ func (m *Module) deliver(ctx context.Context, key resource.Key, msg *model.Messa
 		m.noteRefused(ctx, key, nil)
 		return nil
 	}
-	if again(failure) || failure.Code == http.StatusForbidden && m.stillWanted(ctx, key, reportedUID(msg)) {
+	if again(failure) {
 		return fmt.Errorf("%s: %s", failure.Reason, failure.Message)
+	}
+	m.noteRefused(ctx, key, &failure)
+	if !m.final(ctx, key, msg, failure) {
+		return fmt.Errorf("%w: %s: %s", errRefused, failure.Reason, failure.Message)
 	}
 	klog.V(1).InfoS("Report refused by the cloud; dropped", "resource", key.String(), "operation", msg.Route.Operation,
 		"reason", failure.Reason, "message", failure.Message)
-	m.noteRefused(ctx, key, &failure)
 	return nil
+}
+
+// final reports whether a refusal of a report is the last word on it. For a report on a pod that is stored here, only
+// the API server's word that the pod is gone, or another, is.
+func (m *Module) final(ctx context.Context, key resource.Key, msg *model.Message, failure metav1.Status) bool {
+	if key.Type != resource.TypePod && key.Type != resource.TypePodPatch {
+		return true
+	}
+	switch failure.Code {
+	case http.StatusNotFound, http.StatusGone, http.StatusConflict:
+		return true
+	}
+	return !m.stillWanted(ctx, key, reportedUID(msg))
 }
 
 // tooLarge are the objects whose last report the cloud refused because it is too large.
@@ -278,7 +307,8 @@ func (m *Module) forgetRefused(key resource.Key) {
 }
 
 // stillWanted reports whether the pod that a report is about is stored here. As long as it is, a refusal is not the
-// last word: an API server that has just started knows neither the rights of cloudcore nor the pods of nodes.
+// last word: an API server that has just started knows neither the rights of cloudcore nor the pods of nodes, and
+// admission may deny today what it allows tomorrow.
 func (m *Module) stillWanted(ctx context.Context, key resource.Key, uid string) bool {
 	stored, err := m.storedUID(ctx, resource.Key{Namespace: key.Namespace, Type: resource.TypePod, Name: key.Name})
 	return err != nil && !errors.Is(err, store.ErrNotFound) || err == nil && (uid == "" || stored == uid)

@@ -126,21 +126,59 @@ func TestReportRefused(t *testing.T) {
 	}
 }
 
-// TestForbidden: an API server that does not know yet what cloudcore may do is asked again, about pods that are here.
-func TestForbidden(t *testing.T) { synctest.Test(t, testForbidden) }
+// TestRefusedForNow: whatever the cloud says against a report on a pod that is stored here, the report stays and is sent
+// again. Final is only that the pod is gone, or another.
+func TestRefusedForNow(t *testing.T) {
+	for _, code := range []int{400, 403, 405, 413, 422} {
+		bubble(t, fmt.Sprint(code), func(t *testing.T) { testRefusedForNow(t, code) })
+	}
+	for _, code := range []int{404, 409, 410} {
+		bubble(t, fmt.Sprint(code), func(t *testing.T) {
+			e, h := newLinked(t, Options{Refused: func(string, error) {}})
+			e.ok(e.cloud("insert", "default/pod/one", object("default", "one", "u1", "1")))
+			h.answer(always(failure(code, "R")))
+			e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
+			e.ok(e.edged("delete", "default/pod/one", end("u1")))
+			e.link(up)
+			wait.True(t, "the reports are dropped", func() bool { return len(e.waiting()) == 0 })
+		})
+	}
+}
 
-func testForbidden(t *testing.T) {
-	e, h := newLinked(t, Options{})
+func testRefusedForNow(t *testing.T, code int) {
+	e, h := newLinked(t, Options{Refused: func(string, error) {}})
 	e.ok(e.cloud("insert", "default/pod/one", object("default", "one", "u1", "1")))
-	h.answer(always(failure(403, "Forbidden")))
+	h.answer(always(failure(code, "R")))
 	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
+	e.ok(e.edged("delete", "default/pod/one", end("u1")))
 	e.ok(e.edged("patch", "default/podpatch/gone", quote(t, patch("u2", "Running"))))
+	e.ok(e.edged("delete", "default/pod/gone", end("u2")))
 	e.link(up)
-	wait.True(t, "that on a pod which is gone is dropped", func() bool {
-		return slices.Equal(e.waiting(), []string{"patch default/podpatch/one"})
+	stored := []string{"delete default/pod/one", "patch default/podpatch/one"}
+	wait.True(t, "those on the pod that is not stored are dropped", func() bool {
+		return slices.Equal(slices.Sorted(slices.Values(e.waiting())), stored)
 	})
+	time.Sleep(time.Hour)
+	if got := e.waiting(); len(got) != 2 {
+		t.Fatalf("reports that wait after an hour of refusals = %q, want %q", got, stored)
+	}
+	// The status is never taken, which does not hold up the pod's end.
+	h.sent()
+	h.answer(func(m *model.Message) string {
+		if m.Route.Operation == "patch" {
+			return failure(code, "R")
+		}
+		return good
+	})
+	time.Sleep(2 * refusedMax)
+	if diff := cmp.Diff([]string{"patch default/podpatch/one"}, e.waiting()); diff != "" {
+		t.Fatalf("reports that wait when ends are taken (-want +got):\n%s", diff)
+	}
 	h.answer(always(good))
-	wait.True(t, "the other is tried again", func() bool { return len(e.waiting()) == 0 })
+	time.Sleep(2 * refusedMax)
+	if got := e.waiting(); len(got) != 0 {
+		t.Errorf("reports that wait when all are taken = %q, want none", got)
+	}
 }
 
 // TestNewerReportOvertakes: the answer to a report is none to a newer one.
@@ -198,8 +236,8 @@ func TestBackoff(t *testing.T) {
 		if l == nil || l.name != name {
 			t.Fatalf("next queue = %+v, want %s", l, name)
 		}
-		key, _ := d.take(l)
-		return d.done(l, key, now)
+		r, _ := d.take(l, now)
+		return d.done(l, r, now)
 	}
 	about := func(what string, got, least time.Duration) {
 		t.Helper()
@@ -218,8 +256,8 @@ func TestBackoff(t *testing.T) {
 	l, _ := d.next(now)
 	d.add("b", "patch b")
 	about("b at first", fail("b"), retryFirst)
-	d.take(l)
-	d.done(l, "", now)
+	d.take(l, now)
+	d.done(l, waitingReport{}, now)
 	d.add("a", "patch a")
 	about("a after a success", fail("a"), retryFirst)
 	d.up(eventSendersMax)

@@ -33,15 +33,28 @@ func TestReportTooLarge(t *testing.T) {
 		e.ok(e.edged(operation, resource, content))
 		wait.True(t, "the report is done with", func() bool { return len(e.waiting()) == 0 })
 	}
+	refused := func(resource, content string) { // of a pod that is stored: it stays
+		t.Helper()
+		h.answer(refusal(413))
+		mu.Lock()
+		before := len(told)
+		mu.Unlock()
+		e.ok(e.edged("patch", resource, content))
+		wait.True(t, "the refusal is told", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(told) > before
+		})
+	}
 	e.link(up)
 	e.ok(e.cloud("insert", "default/pod/one", object("default", "one", "u1", "1")))
 	e.ok(e.cloud("insert", "default/pod/gone", object("default", "gone", "u3", "1")))
-	report(refusal(413), "patch", "default/podpatch/one", quote(t, patch("u1", "Running")))
+	refused("default/podpatch/one", quote(t, patch("u1", "Running")))
+	report(always(good), "patch", "default/podpatch/one", quote(t, patch("u1", "Failed")))
 	report(refusal(413), "insert", "default/event/e1", `{"reason":"Started"}`)
 	report(refusal(409), "patch", "default/podpatch/two", quote(t, patch("u2", "Running")))
 	report(always(good), "patch", "default/podpatch/two", quote(t, patch("u2", "Failed")))
-	report(always(good), "patch", "default/podpatch/one", quote(t, patch("u1", "Failed")))
-	report(refusal(413), "patch", "default/podpatch/gone", quote(t, patch("u3", "Running")))
+	refused("default/podpatch/gone", quote(t, patch("u3", "Running")))
 	e.ok(e.cloud("delete", "default/pod/gone", object("default", "gone", "u3", "1")))
 	report(refusal(413), "patch", "default/podpatch/gone", quote(t, patch("u3", "Failed")))
 	mu.Lock()

@@ -120,7 +120,8 @@ func withVersion(r *request, version string) ([]byte, error) {
 // learns which pod the node holds and sends the node its deletion. If the pod is the same, a conflict is about
 // versions, and the node must send its newest status.
 func (c *Controller) refusedStatus(ctx context.Context, r *request, uid types.UID, refusal error) error {
-	conflict, gone := apierrors.IsConflict(refusal), apierrors.IsNotFound(refusal)
+	// A webhook may deny the status with any code.
+	conflict, gone := apierrors.IsConflict(refusal), apierrors.IsNotFound(refusal) || apierrors.IsGone(refusal)
 	if !conflict && !gone && !apierrors.IsForbidden(refusal) && !apierrors.IsInvalid(refusal) {
 		return refusal
 	}

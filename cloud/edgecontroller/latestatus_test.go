@@ -152,6 +152,7 @@ func TestRefusedStatus(t *testing.T) {
 		"gone meanwhile":               {forbidden, nil, 404, true},
 		"gone meanwhile, a conflict":   {conflict, nil, 404, true},
 		"another version":              {conflict, is("a"), 503, false},
+		"denied as gone":               {refusal(410, metav1.StatusReasonGone), is("a"), 503, false},
 		"not its":                      {forbidden, is("a"), 403, false},
 		"not valid":                    {invalid, is("a"), 422, false},
 		"broken":                       {broken, is("a"), 500, false},

@@ -106,13 +106,16 @@ func (c *Controller) deletePod(ctx context.Context, r *request) result {
 func (c *Controller) removePod(ctx context.Context, namespace, name string, options metav1.DeleteOptions) error {
 	_, err := retryUnknownPod(ctx, func() (none struct{}, err error) {
 		err = c.clients.AsNode.CoreV1().Pods(namespace).Delete(ctx, name, options)
-		unknown := apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
-		if apierrors.IsConflict(err) || unknown && c.isAnother(ctx, namespace, name, *options.Preconditions.UID) {
+		// A webhook may deny the request with any code, so the pod itself is read.
+		unknown := apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsGone(err) ||
+			apierrors.IsForbidden(err)
+		if unknown && c.isAnother(ctx, namespace, name, *options.Preconditions.UID) {
 			err = nil
 		}
 		return none, err
 	})
-	if apierrors.IsNotFound(err) { // the edge would take NotFound for the end of the pod
+	// The edge would take these for the end of the pod.
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsGone(err) {
 		err = apierrors.NewServiceUnavailable(fmt.Sprintf("pod %s/%s exists, and the API server does not delete it: %v",
 			namespace, name, err))
 	}

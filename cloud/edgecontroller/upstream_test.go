@@ -591,6 +591,8 @@ func TestDeletePod(t *testing.T) {
 		"never known":          {[]func() (int, any){missing}, is("u"), 503},
 		"not its":              {[]func() (int, any){forbidden}, is("u"), 403},
 		"nobody can say":       {[]func() (int, any){missing}, refusal(500, metav1.StatusReasonInternalError), 503},
+		"denied as a conflict": {[]func() (int, any){refusal(409, metav1.StatusReasonConflict)}, is("u"), 503},
+		"denied as gone":       {[]func() (int, any){refusal(410, metav1.StatusReasonGone)}, is("u"), 503},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -34,6 +34,7 @@ func TestLink(t *testing.T) {
 		{"Apply", testApply},
 		{"Join", testJoin},
 		{"Offline", testOffline},
+		{"Denied", testDenied},
 		{"Token", testToken},
 		{"QUIC", testQUIC},
 		{"Devices", testDevices},
