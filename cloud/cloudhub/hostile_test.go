@@ -292,6 +292,33 @@ func TestTooLargeForTheLink(t *testing.T) {
 	})
 }
 
+// TestReadRateOutlivesSessions: a node that has used up its burst of messages gets no other one with a new connection.
+func TestReadRateOutlivesSessions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := startInMemory(t, nil)
+		began := time.Now()
+		loud := newEdge(t, "loud").dialUpstream(c)
+		for range readBurst {
+			loud.keepalive()
+		}
+		loud.ask(model.OpQuery, "default/pod/x", "null")
+		const links, each = 20, 100
+		for range links {
+			loud.bye()
+			loud = newEdge(t, "loud").dialUpstream(c)
+			for range each {
+				loud.keepalive()
+			}
+			loud.ask(model.OpQuery, "default/pod/x", "null")
+		}
+		if took, least := time.Since(began), links*each*time.Second/readRate; took < least {
+			t.Errorf("%d messages over %d connections were read in %v, want %v or more", readBurst+links*each, links+1,
+				took, least)
+		}
+	})
+}
+
 // TestTooManyMessages: a node that sends without an end is read slowly, and loses nothing by that.
 func TestTooManyMessages(t *testing.T) {
 	t.Parallel()

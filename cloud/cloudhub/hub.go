@@ -130,8 +130,8 @@ type Hub struct {
 	// handshakes limits the connections of WebSockets that are not sessions yet.
 	handshakes *handshakes.Limiter
 	clones     clones
-	// doubtful limits the API requests that nodes cause by naming objects.
-	doubtful limiters
+	// doubtful limits the API requests that nodes cause by naming objects, reading how fast their messages are read.
+	doubtful, reading limiters
 	// epoch is the origin of the moments that sessions store as numbers. They use the monotonic clock, so that setting
 	// the wall clock ends no session and renews no lease early. epoch is long before the first moment.
 	epoch time.Time
@@ -162,6 +162,8 @@ func New(opts Options) (*Hub, error) {
 		limit:    limitOf(opts.NodeLimit, opts.OpenFiles),
 		sessions: map[string]*session{},
 		epoch:    time.Now().Add(-24 * time.Hour),
+		doubtful: limiters{rate: doubtfulRate, burst: doubtfulBurst},
+		reading:  limiters{rate: readRate, burst: readBurst},
 	}
 	if h.limit.byFiles {
 		klog.InfoS("Fewer nodes can be connected than modules.cloudHub.nodeLimit says: each takes two open files. "+

@@ -10,6 +10,9 @@ import (
 // limiters are the rate limiters of nodes. They outlive sessions: a new session gets no new burst. Idle ones are
 // dropped when there are many.
 type limiters struct {
+	rate  rate.Limit
+	burst int
+
 	mu    sync.Mutex
 	nodes map[string]*rate.Limiter
 }
@@ -24,7 +27,7 @@ func (l *limiters) of(node string, nodes int) *rate.Limiter {
 	if len(l.nodes) >= 2*nodes {
 		now := time.Now()
 		for name, limiter := range l.nodes {
-			if limiter.TokensAt(now) >= doubtfulBurst {
+			if limiter.TokensAt(now) >= float64(l.burst) {
 				delete(l.nodes, name)
 			}
 		}
@@ -32,7 +35,7 @@ func (l *limiters) of(node string, nodes int) *rate.Limiter {
 	if l.nodes == nil {
 		l.nodes = map[string]*rate.Limiter{}
 	}
-	made := rate.NewLimiter(doubtfulRate, doubtfulBurst)
+	made := rate.NewLimiter(l.rate, l.burst)
 	if len(l.nodes) < 2*nodes {
 		l.nodes[node] = made
 	}

@@ -219,7 +219,7 @@ var errEnded = errors.New("the link to the node ended")
 
 // read reads messages until the link ends.
 func (s *session) read() {
-	rates := rate.NewLimiter(readRate, readBurst)
+	rates := s.hub.reading.of(s.node, s.hub.limit.nodes)
 	for {
 		m, err := s.conn.Read()
 		if err != nil {

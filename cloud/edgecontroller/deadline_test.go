@@ -8,6 +8,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 )
 
 // reportTimeout is when an edge gives up a report and makes it again.
@@ -85,7 +87,7 @@ func takeAll(t *testing.T, w *fixture) {
 
 // spend connects a node whose next request has to wait for that long.
 func spend(w *fixture, wait time.Duration) {
-	w.sessions.qps, w.sessions.burst = 1, 1
+	w.sessions.limits = ratelimit.New[string](1, 1)
 	w.sessions.connected("e1", "edgecore/websocket")
 	w.sessions.limiter("e1").ReserveN(time.Now(), 1)
 	for range int(wait/time.Second) - 1 {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
@@ -138,6 +139,6 @@ func FuzzRequestMemory(f *testing.F) {
 
 // connectAs notes that a node is connected, with no limit of its requests.
 func (w *fixture) connectAs(node, protocol string) {
-	w.sessions.qps, w.sessions.burst = 1e9, 1e9
+	w.sessions.limits = ratelimit.New[string](1e9, 1e9)
 	w.sessions.connected(node, protocol)
 }

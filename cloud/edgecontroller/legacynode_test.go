@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 )
 
 // oldStatuses is a list of n statuses of pods that do not exist.
@@ -34,7 +36,7 @@ func TestOldStatusList(t *testing.T) {
 			w := newFixture(t)
 			w.options.LocalIP = ""
 			if tc.burst > 0 {
-				w.sessions.qps, w.sessions.burst = 0.001, tc.burst
+				w.sessions.limits = ratelimit.New[string](0.001, tc.burst)
 				w.Connected(t.Context(), "e1", "websocket")
 				w.hub.take()
 			}

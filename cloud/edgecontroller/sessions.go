@@ -3,8 +3,11 @@ package edgecontroller
 import (
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 )
 
 // capablePrefix is the protocol prefix of our edgecores.
@@ -12,8 +15,8 @@ const capablePrefix = "edgecore/"
 
 // sessions tracks the nodes connected to this cloudcore.
 type sessions struct {
-	qps   rate.Limit
-	burst int
+	// limits are the rate limits of nodes. They outlive sessions: a node that connects again gets no new burst.
+	limits *ratelimit.Limiter[string]
 
 	mu    sync.Mutex
 	nodes map[string]*session
@@ -25,11 +28,10 @@ type session struct {
 	capable bool
 	// registered is set from the registration of the node over this session until its lease is first renewed.
 	registered bool
-	limiter    *rate.Limiter
 }
 
 func newSessions(qps float64, burst int) *sessions {
-	return &sessions{qps: rate.Limit(qps), burst: burst, nodes: map[string]*session{}}
+	return &sessions{limits: ratelimit.New[string](rate.Limit(qps), burst), nodes: map[string]*session{}}
 }
 
 func (s *sessions) connected(node, protocol string) (capable bool) {
@@ -37,7 +39,7 @@ func (s *sessions) connected(node, protocol string) (capable bool) {
 	defer s.mu.Unlock()
 	n := s.nodes[node]
 	if n == nil {
-		n = &session{limiter: rate.NewLimiter(s.qps, s.burst)}
+		n = &session{}
 		s.nodes[node] = n
 	}
 	n.links++
@@ -93,15 +95,8 @@ func (s *sessions) takeRegistered(node string) bool {
 	return true
 }
 
-// limiter returns a node's rate limiter, or nil if the node is not connected.
-func (s *sessions) limiter(node string) *rate.Limiter {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := s.nodes[node]; n != nil {
-		return n.limiter
-	}
-	return nil
-}
+// limiter returns a node's rate limiter.
+func (s *sessions) limiter(node string) *rate.Limiter { return s.limits.Of(node, time.Now()) }
 
 // capableNodes lists the connected nodes that run our edgecore.
 func (s *sessions) capableNodes() []string {

@@ -215,13 +215,9 @@ func (c *Controller) lastStart(r *request) time.Time {
 
 // awaitRateLimit waits while a node exceeds its rate limit.
 func (c *Controller) awaitRateLimit(ctx context.Context, r *request) error {
-	l := c.sessions.limiter(r.node)
-	if l == nil {
-		return nil
-	}
 	ctx, cancel := context.WithDeadline(ctx, c.lastStart(r))
 	defer cancel()
-	if l.Wait(ctx) != nil {
+	if c.sessions.limiter(r.node).Wait(ctx) != nil {
 		return apierrors.NewTooManyRequests(fmt.Sprintf("node %s sends more than %g requests a second", r.node,
 			c.options.NodeQPS), 5)
 	}

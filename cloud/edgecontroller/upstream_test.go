@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -277,7 +278,7 @@ func TestPanicIsAnswered(t *testing.T) {
 // TestRateLimit: one node that asks too much waits, and is told so; others do not notice.
 func TestRateLimit(t *testing.T) {
 	w := newFixture(t)
-	w.sessions.qps, w.sessions.burst = 0.001, 2
+	w.sessions.limits = ratelimit.New[string](0.001, 2)
 	w.options.RequestTimeout = 10 * time.Second
 	w.options.LocalIP = ""
 	w.Connected(t.Context(), "e1", "websocket")

@@ -49,6 +49,13 @@ func (l *Limiter[K]) Of(key K, now time.Time) *rate.Limiter {
 	return b.Limiter
 }
 
+// Len returns how many keys have a limiter.
+func (l *Limiter[K]) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.buckets)
+}
+
 // forget drops limiters that are full again. If those are few, it also drops the longest idle quarter, so that it is
 // not called for every new key.
 func (l *Limiter[K]) forget(now time.Time) {
