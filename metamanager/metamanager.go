@@ -302,7 +302,7 @@ func (m *Module) execute(
 	case model.OpDelete:
 		switch {
 		case fromEdged && key.Type == resource.TypePodStatus:
-			return model.OK, m.apply(ctx, key, store.Delete(statusKey(key)))
+			return model.OK, m.forgetStatus(ctx, key, msg)
 		case fromEdged && key.Type == resource.TypePod:
 			return model.OK, m.reportDeleted(ctx, key, msg)
 		}

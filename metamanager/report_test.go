@@ -168,6 +168,28 @@ func TestKeptStatus(t *testing.T) {
 	}
 }
 
+// TestForgottenStatus: the status of a pod that was deleted by force and reported once more is removed when the pod has
+// ended, but never that of another pod of the name.
+func TestForgottenStatus(t *testing.T) {
+	e := newEdge(t, nil)
+	e.ok(e.cloud("insert", "default/pod/one", object("default", "one", "u1", "1")))
+	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
+	e.ok(e.cloud("delete", "default/pod/one", object("default", "one", "u1", "1")))
+	e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Failed")))) // while its containers end
+	if rows := e.rows("podpatch"); len(rows) != 1 {
+		t.Fatalf("statuses = %v, want that of the pod which ends", rows)
+	}
+	e.ok(e.edged("delete", "default/podstatus/one", `{"uid":"another"}`))
+	if rows := e.rows("podpatch"); len(rows) != 1 {
+		t.Errorf("statuses after the end of another pod of the name = %v, want still one", rows)
+	}
+	e.ok(e.edged("delete", "default/podstatus/one", `{"uid":"u1"}`))
+	if rows := e.rows("podpatch"); len(rows) != 0 {
+		t.Errorf("statuses after the end of the pod = %v, want none", rows)
+	}
+	e.ok(e.edged("delete", "default/podstatus/one", `{"uid":"u1"}`))
+}
+
 func tokenRequest(t testing.TB, seconds int64, uid string, audiences ...string) string {
 	t.Helper()
 	out, err := json.Marshal(authenticationv1.TokenRequest{

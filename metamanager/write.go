@@ -356,6 +356,25 @@ func (m *Module) keepStatus(ctx context.Context, key resource.Key, msg *model.Me
 	return m.apply(ctx, key, store.Upsert(store.Meta{Key: statusKey(key), Type: resource.TypePodPatch, Value: data}))
 }
 
+// forgetStatus removes the stored status of a pod that is gone, unless it is that of another pod of the name by now. A
+// message that names no UID means whichever is stored.
+func (m *Module) forgetStatus(ctx context.Context, key resource.Key, msg *model.Message) error {
+	row := statusKey(key)
+	if _, err := m.store.Get(ctx, row); errors.Is(err, store.ErrNotFound) {
+		return nil // as for most pods, whose status went with their row: nothing is to be written
+	}
+	var gone metadata
+	if data := msg.ContentData(); len(data) > 0 {
+		if err := json.Unmarshal(data, &gone); err != nil {
+			return fmt.Errorf("%s: which status is to be removed: %w", key, err)
+		}
+	}
+	return m.apply(ctx, key, store.DeleteIf(row, func(old []byte) bool {
+		var stored identity
+		return gone.UID == "" || json.Unmarshal(old, &stored) != nil || stored.Metadata.UID == gone.UID
+	}))
+}
+
 // reportDeleted queues for the cloud that a deleted pod has ended.
 func (m *Module) reportDeleted(ctx context.Context, key resource.Key, msg *model.Message) error {
 	return m.queueUrgent(ctx, key, msg)

@@ -195,11 +195,16 @@ func (c *Client) putStatus(ctx context.Context, operation, typ string, pod *v1.P
 	return err
 }
 
-// ForgetStatus removes what KeepStatus stored.
+// ForgetStatus removes the stored status of a pod that is gone. That of another pod of the name stays; a pod without a
+// UID stands for any.
 func (c *Client) ForgetStatus(ctx context.Context, pod *v1.Pod) error {
-	_, err := c.ask(ctx, model.OpDelete, resource.Key{
+	content, err := json.Marshal(metav1.Preconditions{UID: &pod.UID})
+	if err != nil {
+		return err
+	}
+	_, err = c.ask(ctx, model.OpDelete, resource.Key{
 		Namespace: pod.Namespace, Type: resource.TypePodStatus, Name: pod.Name,
-	}, nil)
+	}, content)
 	return err
 }
 

@@ -118,8 +118,9 @@ func TestReports(t *testing.T) {
 	if got, err := made.CreatePod(t.Context(), pod); err != nil || got.UID != "made" {
 		t.Errorf("CreatePod = %v, %v; want UID made", got, err)
 	}
-	if err := c.ForgetStatus(t.Context(), pod); err != nil || b.asked.Route.Operation != model.OpDelete {
-		t.Errorf("ForgetStatus: %v, asked %+v; want a delete", err, b.asked.Route)
+	if err := c.ForgetStatus(t.Context(), pod); err != nil || b.asked.Route.Operation != model.OpDelete ||
+		string(b.asked.Content) != `{"uid":"1"}` {
+		t.Errorf("ForgetStatus: %v, asked %+v %s; want a delete of UID 1", err, b.asked.Route, b.asked.Content)
 	}
 	if err := c.ReportDeleted(t.Context(), pod); err != nil || b.asked.Route.Resource != "n/pod/p" ||
 		string(b.asked.Content) != `{"gracePeriodSeconds":0,"preconditions":{"uid":"1"}}` {

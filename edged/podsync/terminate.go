@@ -13,7 +13,6 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/runtimelimit"
-	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/status"
 )
 
@@ -170,9 +169,9 @@ func (s *Syncer) reportEnd(ctx context.Context, end podworker.End) error {
 		s.opts.Statuses.Delete(end.UID)
 		s.opts.Reports.Drop(end.UID)
 		s.opts.Allocations.Forget(end.UID)
-		if source.IsStatic(end.Pod) {
-			return s.opts.Store.ForgetStatus(ctx, end.Pod)
-		}
+		// The status of a pod of the API server goes with its row, unless it was stored after that: the pod was
+		// deleted by force, and ended later.
+		return s.opts.Store.ForgetStatus(ctx, end.Pod)
 	}
 	return nil
 }

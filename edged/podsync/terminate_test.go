@@ -151,7 +151,8 @@ func TestTerminated(t *testing.T) {
 		"finished": {podworker.End{UID: "1", Pod: newPod()}, calls(first, released, concluded)},
 		"removed": {
 			podworker.End{UID: "1", Pod: newPod(), Removed: true},
-			calls(first, gone, released, concluded, []string{"remove folder", "drop report", "forget allocation"}),
+			calls(first, gone, released, concluded,
+				[]string{"remove folder", "drop report", "forget allocation", "forget stored status"}),
 		},
 		"static, removed": {
 			podworker.End{UID: "1", Pod: static, Removed: true},
@@ -264,7 +265,7 @@ func TestEndWithoutWorker(t *testing.T) {
 	if err := f.reportEnd(t.Context(), podworker.End{UID: pod.UID, Removed: true}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"drop report", "forget allocation"}, f.list); diff != "" {
+	if diff := cmp.Diff([]string{"drop report", "forget allocation", "forget stored status"}, f.list); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	if _, ok := f.opts.Statuses.Get(pod.UID); ok {
