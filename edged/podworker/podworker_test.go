@@ -265,6 +265,34 @@ func TestSameUIDWantedAgainStartsAfresh(t *testing.T) {
 	})
 }
 
+// TestDeletedPodThatComesBackIsReported: a pod that was deleted and removed is stored again, still with its deletion time,
+// before its worker is forgotten. Its end is reported again: the API server still has it.
+func TestDeletedPodThatComesBackIsReported(t *testing.T) {
+	deleted := pod("a", "1")
+	deleted.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	s := &script{}
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		s.terminate = func(context.Context, End) error { <-release; return nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		p := New(ctx, Options{})
+		p.SetSyncer(s)
+		p.Update(deleted, "")
+		p.Remove("1")
+		synctest.Wait()
+		p.Update(deleted, "")
+		close(release)
+		expect(t, s, "terminate", "terminated", "terminate", "terminated")
+		s.mu.Lock()
+		if end := s.ended[len(s.ended)-1]; !end.Deleted || end.Removed {
+			t.Errorf("last end = %+v, want Deleted and not Removed", end)
+		}
+		s.mu.Unlock()
+		cancel()
+		p.Wait()
+	})
+}
+
 func TestStartAfterWaitsForTheOlderPod(t *testing.T) {
 	var release chan struct{}
 	s := &script{terminate: func(context.Context, End) error { <-release; return nil }}

@@ -270,7 +270,7 @@ func (w *worker) stepDone(n pendingUpdate) bool {
 	defer w.mu.Unlock()
 	wanted := n.pod != nil && !n.removed
 	switch {
-	case w.end.Removed && wanted && n.pod.DeletionTimestamp == nil:
+	case w.end.Removed && wanted: // also one that is being deleted: its end is to be reported
 		w.phase, w.end, w.pending.grace, w.pending.stopped = syncing, End{}, nil, false
 		return true
 	case !w.end.Removed && n.removed, !w.end.Deleted && wanted && n.pod.DeletionTimestamp != nil:
