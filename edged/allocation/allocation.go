@@ -88,6 +88,8 @@ type allocation struct {
 	refused resize.Amounts
 	// inProgress is the condition while containers do not run with what was allocated.
 	inProgress *v1.PodCondition
+	// admitted counts the resizes that were admitted, stored those whose amounts are in the stored status.
+	admitted, stored int
 }
 
 // container is a running container.
@@ -124,6 +126,28 @@ func (m *Manager) Forget(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.pods, uid)
+}
+
+// Unstored reports whether a resize of a pod was admitted that is not in the pod's stored status yet. Nothing may run
+// with its amounts before: an agent that is killed meanwhile would take the earlier ones for allocated, and give the
+// room to another pod. Make and store the status, and then call Stored with admitted.
+func (m *Manager) Unstored(uid types.UID) (admitted int, unstored bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	have := m.pods[uid]
+	if have == nil {
+		return 0, false
+	}
+	return have.admitted, have.admitted != have.stored
+}
+
+// Stored notes that the status with the resize that Unstored returned is stored.
+func (m *Manager) Stored(uid types.UID, admitted int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if have := m.pods[uid]; have != nil {
+		have.stored = max(have.stored, admitted)
+	}
 }
 
 // Allocated returns a pod with the cpu and memory that were allocated to it, whatever it asks for now. It returns pod
@@ -204,6 +228,7 @@ func (m *Manager) admit(pod *v1.Pod) (changed bool) {
 	have, now := m.get(pod), time.Now()
 	if why == nil {
 		have.allocated, have.pending, have.refused = resize.Of(pod), nil, nil
+		have.admitted++
 		have.inProgress = resize.Condition(v1.PodResizeInProgress, nil, "", "", pod.Generation, now)
 		m.opts.Recorder.Eventf(pod, v1.EventTypeNormal, eventResizeStarted, "%s",
 			resize.Message("Pod resize started", pod, pod.Generation, ""))

@@ -296,3 +296,31 @@ func TestRefusedByNode(t *testing.T) {
 		t.Errorf("after Forget: %v, want nothing", n.pods)
 	}
 }
+
+// TestUnstored: an admitted resize is unstored until its status is stored, and so is one that is admitted meanwhile.
+func TestUnstored(t *testing.T) {
+	e, pod, _ := resizing("1")
+	if _, unstored := e.Unstored(pod.UID); unstored {
+		t.Error("a pod without a resize is unstored, want it not to be")
+	}
+	e.Allocate(pod)
+	e.Allocate(asking("2"))
+	first, unstored := e.Unstored(pod.UID)
+	if !unstored {
+		t.Error("an admitted resize is not unstored, want it to be")
+	}
+	e.Allocate(asking("1500m")) // while the status is stored
+	e.Stored(pod.UID, first)
+	second, unstored := e.Unstored(pod.UID)
+	if !unstored {
+		t.Error("the second resize is not unstored, want it to be")
+	}
+	e.Stored(pod.UID, second)
+	if _, unstored := e.Unstored(pod.UID); unstored {
+		t.Error("a stored resize is unstored, want it not to be")
+	}
+	e.Allocate(asking("3")) // which the node does not have
+	if _, unstored := e.Unstored(pod.UID); unstored {
+		t.Error("a refused resize is unstored, want it not to be")
+	}
+}

@@ -95,15 +95,23 @@ type fakeStopper struct{ why *status.Stopped }
 
 func (f *fakeStopper) Why(types.UID) *status.Stopped { return f.why }
 
-type fakeAllocations struct{ *calls }
+type fakeAllocations struct {
+	*calls
+	unstored *bool // a resize was admitted and is not stored
+}
 
-func (f fakeAllocations) Allocate(pod *v1.Pod) *v1.Pod { return pod }
-func (f fakeAllocations) EnsureCgroup(*v1.Pod) error   { return f.add("ensure cgroup") }
-func (f fakeAllocations) Forget(types.UID)             { _ = f.add("forget allocation") }
+func (f fakeAllocations) Allocate(pod *v1.Pod) *v1.Pod        { return pod }
+func (f fakeAllocations) Unstored(types.UID) (n int, is bool) { return 1, *f.unstored }
+func (f fakeAllocations) Stored(types.UID, int)               { _ = f.add("resize stored") }
+func (f fakeAllocations) EnsureCgroup(*v1.Pod) error          { return f.add("ensure cgroup") }
+func (f fakeAllocations) Forget(types.UID)                    { _ = f.add("forget allocation") }
 
 func (f fakeAllocations) Resize(
 	_ context.Context, _ *v1.Pod, _ *observed.Pod, probes observed.Probes,
 ) (observed.Probes, error) {
+	if *f.unstored {
+		return probes, f.add("resize")
+	}
 	return probes, nil
 }
 
@@ -159,6 +167,7 @@ type fixture struct {
 	podStatus *fakePodStatus
 	stopper   *fakeStopper
 	store     *fakeStore
+	unstored  bool
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -183,7 +192,7 @@ func newFixture(t *testing.T) *fixture {
 		PLEG:          f.pleg,
 		Runtime:       f.runtime,
 		Stopper:       f.stopper,
-		Allocations:   fakeAllocations{c},
+		Allocations:   fakeAllocations{c, &f.unstored},
 		Volumes:       fakeVolumes{c},
 		Inputs:        fakeInputs{c},
 		Prober:        fakeProber{c},

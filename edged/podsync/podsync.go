@@ -62,6 +62,8 @@ type Stopper interface {
 // Allocations are the resources that pods were given; see package allocation.
 type Allocations interface {
 	Allocate(pod *v1.Pod) *v1.Pod
+	Unstored(uid types.UID) (admitted int, unstored bool)
+	Stored(uid types.UID, admitted int)
 	EnsureCgroup(pod *v1.Pod) error
 	Resize(ctx context.Context, pod *v1.Pod, obs *observed.Pod, probes observed.Probes) (observed.Probes, error)
 	Finish(ctx context.Context, pod *v1.Pod, obs *observed.Pod, failed error) error
@@ -163,8 +165,15 @@ func (s *Syncer) Sync(ctx context.Context, pod *v1.Pod) podworker.SyncResult {
 		return failed(pod, fmt.Errorf("read state of pod %s: %w", klog.KObj(pod), err))
 	}
 	pod = s.opts.Allocations.Allocate(pod)
+	admitted, unstored := s.opts.Allocations.Unstored(pod.UID)
 	if s.opts.PodStatus.Update(pod, obs, nil) {
 		return podworker.SyncResult{Finished: true}
+	}
+	if unstored {
+		if err := s.opts.Reports.Flush(ctx, pod.UID); err != nil {
+			return failed(pod, fmt.Errorf("store the resize of pod %s: %w", klog.KObj(pod), err))
+		}
+		s.opts.Allocations.Stored(pod.UID, admitted)
 	}
 	deadline, over := s.deadline(pod)
 	if over {

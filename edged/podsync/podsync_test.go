@@ -211,3 +211,22 @@ func TestSyncFails(t *testing.T) {
 		}
 	}
 }
+
+// TestResizeIsStoredFirst: containers get the amounts of an admitted resize only once these are stored.
+func TestResizeIsStoredFirst(t *testing.T) {
+	f := newFixture(t)
+	f.unstored = true
+	f.Sync(t.Context(), newPod())
+	at := func(call string) int { return slices.Index(f.list, call) }
+	if at("flush report") < 0 || at("flush report") > at("resize stored") || at("resize stored") > at("resize") {
+		t.Errorf("calls = %q, want the report flushed, the resize noted as stored, and then done", f.list)
+	}
+	f = newFixture(t)
+	f.unstored, f.fail["flush report"] = true, errors.New("disk full")
+	if out := f.Sync(t.Context(), newPod()); !errors.Is(out.Err, f.fail["flush report"]) {
+		t.Errorf("error of the sync = %v, want %v", out.Err, f.fail["flush report"])
+	}
+	if at("resize") >= 0 || at("resize stored") >= 0 {
+		t.Errorf("calls when the status is not stored = %q, want no resize", f.list)
+	}
+}
