@@ -81,6 +81,7 @@ type Module struct {
 	models  map[string]*devices.DeviceModel
 	history history
 	linked  bool
+	mqtt    mqttSession
 	// twice: the cloud may be KubeEdge's, which loses the values of the first report on a property.
 	twice bool
 
@@ -250,6 +251,8 @@ func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
 		protocols[d.Spec.Protocol.ProtocolName] = true
 		before := e.twin.Clone()
 		if changed, desired := e.twin.SetSpec(d, m.now(), &m.numbers.Counter); changed {
+			ahead, taken := m.mqtt.take(twin.FromNode)
+			e.twin.TakeDesired(desired, ahead, taken)
 			e.report.received(m.opts.Now(), desired...)
 			change.take(before, &e.twin, desired)
 		}
@@ -414,7 +417,11 @@ func (m *Module) load(ctx context.Context) error {
 			m.devices[at] = e
 		}
 		e.device = d
-		if changed, _ := e.twin.SetSpec(d, m.now(), &m.numbers.Counter); changed {
+		unmarked := !m.mqtt.behind && e.twin.UnmarkAhead()
+		changed, desired := e.twin.SetSpec(d, m.now(), &m.numbers.Counter)
+		if changed || unmarked {
+			ahead, taken := m.mqtt.take(twin.FromNode)
+			e.twin.TakeDesired(desired, ahead, taken)
 			m.persist.mark(at)
 		}
 		e.report.everything(&e.twin)

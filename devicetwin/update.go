@@ -2,6 +2,8 @@ package devicetwin
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -42,8 +44,13 @@ func (m *Module) tell(c Change) {
 	}
 }
 
+// ErrNotNewer refuses what a broker has delivered late or again: the twin has something newer, or the order is unknown.
+var ErrNotNewer = errors.New("the message was kept by the MQTT broker, and the twin has what may be newer: publish it " +
+	"again, without the retain flag, or report with a timestamp")
+
 // Update applies values that a mapper or a client on the device reports, and desired values that a client sets: all of
-// them, or, with an error, none. They are in memory when it returns.
+// them, or, with an error, none. They are in memory when it returns. Those that a broker has delivered late or again
+// are left out where the twin has something newer; if none is left, the error is ErrNotNewer.
 func (m *Module) Update(namespace, name string, reports, desired []twin.Report) (Stored, error) {
 	at := id(namespace, name)
 	m.mu.Lock()
@@ -53,6 +60,19 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 		return nil, errNoDevice(namespace, name)
 	}
 	before, next := &e.twin, e.twin.Clone()
+	some := len(reports)+len(desired) > 0
+	reports, desired = next.Newer(m.taken(reports), m.taken(desired), m.now())
+	if some && len(reports)+len(desired) == 0 {
+		m.mu.Unlock()
+		return nil, fmt.Errorf("device %s: %w", at, ErrNotNewer)
+	}
+	for _, list := range [][]twin.Report{reports, desired} {
+		for i := range list {
+			if list[i].Source == twin.FromWaiting && list[i].At == 0 {
+				list[i].At = m.now()
+			}
+		}
+	}
 	changed, err := next.Reported(e.device, reports, &m.numbers.Counter)
 	wanted := false
 	for _, r := range desired {
@@ -98,8 +118,17 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 	return m.persist.enqueue(at), nil
 }
 
-// UpdateState applies a state that a mapper or a client on the device reports.
-func (m *Module) UpdateState(namespace, name, state string) (Stored, error) {
+// taken returns reports with what is remembered of when they were taken. mu is held.
+func (m *Module) taken(reports []twin.Report) []twin.Report {
+	out := slices.Clone(reports)
+	for i := range out {
+		out[i].Ahead, out[i].Taken = m.mqtt.take(out[i].Source)
+	}
+	return out
+}
+
+// UpdateState applies a state that a mapper or a client on the device reports. The error is ErrNotNewer as for Update.
+func (m *Module) UpdateState(namespace, name, state string, from twin.Source) (Stored, error) {
 	at := id(namespace, name)
 	m.mu.Lock()
 	e := m.devices[at]
@@ -107,9 +136,16 @@ func (m *Module) UpdateState(namespace, name, state string) (Stored, error) {
 		m.mu.Unlock()
 		return nil, errNoDevice(namespace, name)
 	}
+	if !e.twin.NewerState(from) {
+		m.mu.Unlock()
+		return nil, fmt.Errorf("device %s: %w", at, ErrNotNewer)
+	}
 	changed, err := e.twin.SetState(state, m.now(), &m.numbers.Counter)
 	if err == nil && !changed && e.report.outdatedState {
 		e.twin.StateVersion, changed = m.numbers.Next(), true
+	}
+	if err == nil {
+		e.twin.StateAhead, e.twin.StateTaken = m.mqtt.take(from)
 	}
 	if changed {
 		e.report.outdatedState = false
@@ -138,7 +174,7 @@ func (m *Module) Report(ctx context.Context, namespace, name string, reports []t
 
 // ReportState implements dmi.Twins.
 func (m *Module) ReportState(ctx context.Context, namespace, name, state string) error {
-	stored, err := m.UpdateState(namespace, name, state)
+	stored, err := m.UpdateState(namespace, name, state, twin.FromNode)
 	if err != nil {
 		return err
 	}

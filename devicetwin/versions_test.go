@@ -174,7 +174,7 @@ func TestSentButNotStored(t *testing.T) {
 	if _, err := e.Update("shop", "one", []twin.Report{{Name: "temp", Value: "hot"}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.UpdateState("shop", "one", "offline"); err != nil {
+	if _, err := e.UpdateState("shop", "one", "offline", twin.FromNode); err != nil {
 		t.Fatal(err)
 	}
 	e.awaitAPI("temp", "hot")

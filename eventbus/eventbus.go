@@ -13,11 +13,13 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/edgecore-io/edgecore/eventbus/broker"
 	"github.com/edgecore-io/edgecore/eventbus/client"
+	"github.com/edgecore-io/edgecore/eventbus/topic"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
@@ -25,13 +27,17 @@ import (
 type Bus interface {
 	// Publish hands a message of QoS 1 over. It returns nil when the broker in the agent has handed it to all
 	// subscribers, and when the external broker has confirmed it or it is in the queue on disk.
-	Publish(ctx context.Context, topic string, payload []byte, retain bool) error
+	Publish(ctx context.Context, name string, payload []byte, retain bool) error
 	// Notify is Publish to those brokers that can be reached now, and does not queue: for what is soon out of date.
-	Notify(ctx context.Context, topic string, payload []byte) error
+	Notify(ctx context.Context, name string, payload []byte) error
 	// Subscribe calls handler with each message whose topic the filter matches, until cancel is called. Calls may
 	// run at once. The handler should return soon, must not change the payload, and must not publish to a topic
-	// that it is subscribed to.
-	Subscribe(filter string, handler func(topic string, payload []byte)) (cancel func(), err error)
+	// that it is subscribed to. Message.Delivery says which messages are events, and which may be old.
+	Subscribe(filter string, handler func(topic.Message)) (cancel func(), err error)
+	// Watch has behind called when messages may wait in the agent's session at the external broker, published after
+	// since, and caughtUp when none waits any more. Without such a session, neither is ever called. Watch must be
+	// called before Run. Calls come one by one, and must return soon.
+	Watch(behind func(since time.Time), caughtUp func())
 	// Run serves until ctx ends. It may be called once.
 	Run(ctx context.Context) error
 	// Connected reports whether others can be reached: the broker in the agent listens, and the external one is
@@ -42,8 +48,9 @@ type Bus interface {
 
 // part is a Bus of one broker.
 type part interface {
-	Publish(ctx context.Context, topic string, payload []byte, retain bool) error
-	Subscribe(filter string, handler func(topic string, payload []byte)) (cancel func(), err error)
+	Publish(ctx context.Context, name string, payload []byte, retain bool) error
+	Subscribe(filter string, handler func(topic.Message)) (cancel func(), err error)
+	Watch(behind func(since time.Time), caughtUp func())
 	Run(ctx context.Context) error
 	Connected() bool
 	prometheus.Collector
@@ -145,9 +152,12 @@ func newInternal(config *v1alpha2.EventBus, o Options) (part, error) {
 type internal struct{ *broker.Broker }
 
 // Publish implements part.
-func (i internal) Publish(_ context.Context, topic string, payload []byte, retain bool) error {
-	return i.Broker.Publish(topic, payload, retain)
+func (i internal) Publish(_ context.Context, name string, payload []byte, retain bool) error {
+	return i.Broker.Publish(name, payload, retain)
 }
+
+// Watch implements part. The agent has no session here: nothing waits for it.
+func (i internal) Watch(func(time.Time), func()) {}
 
 // Connected implements part.
 func (i internal) Connected() bool { return i.Listening() }
@@ -215,28 +225,28 @@ type bus struct {
 }
 
 // Publish implements Bus. It publishes to all parts, also when one fails.
-func (b *bus) Publish(ctx context.Context, topic string, payload []byte, retain bool) error {
+func (b *bus) Publish(ctx context.Context, name string, payload []byte, retain bool) error {
 	var errs []error
 	for _, p := range b.parts {
-		errs = append(errs, p.Publish(ctx, topic, payload, retain || b.retain))
+		errs = append(errs, p.Publish(ctx, name, payload, retain || b.retain))
 	}
 	return errors.Join(errs...)
 }
 
 // Notify implements Bus.
-func (b *bus) Notify(ctx context.Context, topic string, payload []byte) error {
+func (b *bus) Notify(ctx context.Context, name string, payload []byte) error {
 	var errs []error
 	for _, p := range b.parts {
 		// The broker in the agent has clients a moment before it is Connected, and queues nothing without them.
 		if _, own := p.(internal); own || p.Connected() {
-			errs = append(errs, p.Publish(ctx, topic, payload, b.retain))
+			errs = append(errs, p.Publish(ctx, name, payload, b.retain))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // Subscribe implements Bus.
-func (b *bus) Subscribe(filter string, handler func(topic string, payload []byte)) (cancel func(), err error) {
+func (b *bus) Subscribe(filter string, handler func(topic.Message)) (cancel func(), err error) {
 	var cancels []func()
 	cancel = func() {
 		for _, c := range cancels {
@@ -252,6 +262,13 @@ func (b *bus) Subscribe(filter string, handler func(topic string, payload []byte
 		cancels = append(cancels, c)
 	}
 	return cancel, nil
+}
+
+// Watch implements Bus.
+func (b *bus) Watch(behind func(since time.Time), caughtUp func()) {
+	for _, p := range b.parts {
+		p.Watch(behind, caughtUp)
+	}
 }
 
 // Run implements Bus. When one part fails, all end.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/edgecore-io/edgecore/eventbus/topic"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
@@ -57,7 +58,7 @@ func publish(t *testing.T, b Bus, topic, payload string, retain bool) {
 func subscribe(t *testing.T, b Bus, filter string) <-chan string {
 	t.Helper()
 	out := make(chan string, 1000)
-	cancel, err := b.Subscribe(filter, func(topic string, payload []byte) { out <- topic + "=" + string(payload) })
+	cancel, err := b.Subscribe(filter, func(m topic.Message) { out <- m.Topic + "=" + string(m.Payload) })
 	if err != nil {
 		t.Fatal(err)
 	}

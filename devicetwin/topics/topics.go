@@ -26,6 +26,7 @@ import (
 	"github.com/edgecore-io/edgecore/devicetwin/dmi"
 	"github.com/edgecore-io/edgecore/devicetwin/twin"
 	"github.com/edgecore-io/edgecore/eventbus"
+	"github.com/edgecore-io/edgecore/eventbus/topic"
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 )
@@ -48,9 +49,12 @@ const maxAnswers = 1024
 // Twins is what the module needs of devicetwin.
 type Twins interface {
 	Update(namespace, name string, reports, desired []twin.Report) (devicetwin.Stored, error)
-	UpdateState(namespace, name, state string) (devicetwin.Stored, error)
+	UpdateState(namespace, name, state string, from twin.Source) (devicetwin.Stored, error)
 	Properties(namespace, name string) (map[string]twin.Property, error)
 	Devices() []devicetwin.Device
+	// MQTTBehind and MQTTCaughtUp are for Watch of eventbus.Bus.
+	MQTTBehind(since time.Time)
+	MQTTCaughtUp()
 }
 
 // Options configure a Module. All but Now are required.
@@ -84,9 +88,11 @@ type changes struct {
 
 // answer is published when what a request changed is stored.
 type answer struct {
-	topic  string
-	id     string // of the request
-	stored devicetwin.Stored
+	topic string
+	id    string // of the request
+	// repeated is set for a request that is a retained copy.
+	repeated bool
+	stored   devicetwin.Stored
 	// content makes the message; base is its beginning.
 	content func(base devicemsg.Base) any
 }
@@ -115,7 +121,10 @@ func New(opts Options) (*Module, error) {
 func newLogLimit() *rate.Limiter { return rate.NewLimiter(rate.Every(10*time.Second), 1) }
 
 // Serve sets the twins that clients read and change. It must be called before Run.
-func (m *Module) Serve(t Twins) { m.twins = t }
+func (m *Module) Serve(t Twins) {
+	m.twins = t
+	m.bus.Watch(t.MQTTBehind, t.MQTTCaughtUp)
+}
 
 // Name implements beehive.Module.
 func (m *Module) Name() string { return Name }
@@ -136,7 +145,7 @@ func (m *Module) Run(ctx context.Context) error {
 	if m.twins == nil { // the broker runs without devices, too
 		return bus.Run(ctx)
 	}
-	for filter, handle := range map[string]func(string, []byte){
+	for filter, handle := range map[string]func(topic.Message){
 		devicePrefix + "+/+/twin/+":                  m.onTwin,
 		devicePrefix + "+/+/state/update":            m.onState,
 		nodePrefix + m.opts.Node + "/membership/get": m.onMembership,
@@ -161,6 +170,9 @@ func (m *Module) takeBus() (eventbus.Bus, error) {
 			return nil, err
 		}
 		m.bus = bus
+		if m.twins != nil {
+			bus.Watch(m.twins.MQTTBehind, m.twins.MQTTCaughtUp)
+		}
 	}
 	m.fresh = false
 	return m.bus, nil
@@ -209,17 +221,30 @@ func (c *changes) add(later devicetwin.Change) {
 	c.Before, c.After = before, after
 }
 
+// source returns the way on which a message has come.
+func source(m topic.Message) twin.Source {
+	switch m.Delivery {
+	case topic.InSession:
+		return twin.FromSession
+	case topic.Waiting:
+		return twin.FromWaiting
+	case topic.Retained:
+		return twin.FromRetained
+	}
+	return twin.FromNode
+}
+
 // onTwin handles $hw/events/device/NAMESPACE/NAME/twin/ACTION.
-func (m *Module) onTwin(topic string, payload []byte) {
-	namespace, name, action, ok := split(topic)
+func (m *Module) onTwin(msg topic.Message) {
+	namespace, name, action, ok := split(msg.Topic)
 	if !ok {
 		return
 	}
 	switch action {
 	case "twin/get":
-		m.get(namespace, name, payload)
+		m.get(namespace, name, msg)
 	case "twin/update", "twin/cloud_updated":
-		m.update(namespace, name, payload)
+		m.update(namespace, name, msg)
 	}
 }
 
@@ -237,9 +262,12 @@ func deviceTopic(namespace, name, what string) string {
 	return devicePrefix + namespace + "/" + name + "/" + what
 }
 
-func (m *Module) get(namespace, name string, payload []byte) {
+func (m *Module) get(namespace, name string, msg topic.Message) {
+	if msg.Delivery == topic.Retained {
+		return // nobody waits for an answer
+	}
 	a := answer{topic: deviceTopic(namespace, name, "twin/get/result")}
-	request, err := devicemsg.DecodeGet(payload)
+	request, err := devicemsg.DecodeGet(msg.Payload)
 	var props map[string]twin.Property
 	if err == nil {
 		a.id = request.EventID
@@ -256,15 +284,15 @@ func (m *Module) get(namespace, name string, payload []byte) {
 }
 
 // update takes values that a client reports ("actual"), and values that it desires ("expected").
-func (m *Module) update(namespace, name string, payload []byte) {
-	a := answer{topic: deviceTopic(namespace, name, "twin/update/result")}
-	request, err := devicemsg.DecodeTwinUpdate(payload)
+func (m *Module) update(namespace, name string, msg topic.Message) {
+	a := answer{topic: deviceTopic(namespace, name, "twin/update/result"), repeated: msg.Delivery == topic.Retained}
+	request, err := devicemsg.DecodeTwinUpdate(msg.Payload)
 	if err != nil {
 		m.refuse(a, err)
 		return
 	}
 	a.id = request.EventID
-	reports, desired, err := m.read(request)
+	reports, desired, err := m.read(request, source(msg))
 	if err == nil {
 		a.stored, err = m.twins.Update(namespace, name, reports, desired)
 	}
@@ -288,7 +316,7 @@ func (m *Module) update(namespace, name string, payload []byte) {
 }
 
 // read returns the values of an update.
-func (m *Module) read(u *devicemsg.TwinUpdate) (reports, desired []twin.Report, err error) {
+func (m *Module) read(u *devicemsg.TwinUpdate, from twin.Source) (reports, desired []twin.Report, err error) {
 	for name, t := range u.Twin {
 		kind := ""
 		if t != nil && t.Metadata != nil {
@@ -304,10 +332,14 @@ func (m *Module) read(u *devicemsg.TwinUpdate) (reports, desired []twin.Report, 
 				continue
 			}
 			at := v.At()
-			if at == 0 {
+			switch {
+			case at != 0:
+			case from == twin.FromNode || from == twin.FromSession:
 				at = m.opts.Now().UnixMilli()
+			default:
+				at = u.Timestamp
 			}
-			*list = append(*list, twin.Report{Name: name, Value: text, Type: kind, At: at})
+			*list = append(*list, twin.Report{Name: name, Value: text, Type: kind, At: at, Source: from})
 		}
 	}
 	if len(reports)+len(desired) == 0 {
@@ -320,16 +352,16 @@ func (m *Module) read(u *devicemsg.TwinUpdate) (reports, desired []twin.Report, 
 }
 
 // onState handles $hw/events/device/NAMESPACE/NAME/state/update.
-func (m *Module) onState(topic string, payload []byte) {
-	namespace, name, _, ok := split(topic)
+func (m *Module) onState(msg topic.Message) {
+	namespace, name, _, ok := split(msg.Topic)
 	if !ok {
 		return
 	}
-	a := answer{topic: deviceTopic(namespace, name, "state/update/result")}
-	request, err := devicemsg.DecodeStateRequest(payload)
+	a := answer{topic: deviceTopic(namespace, name, "state/update/result"), repeated: msg.Delivery == topic.Retained}
+	request, err := devicemsg.DecodeStateRequest(msg.Payload)
 	if err == nil {
 		a.id = request.EventID
-		a.stored, err = m.twins.UpdateState(namespace, name, request.State)
+		a.stored, err = m.twins.UpdateState(namespace, name, request.State, source(msg))
 	}
 	if err != nil {
 		m.refuse(a, err)
@@ -344,9 +376,12 @@ func (m *Module) onState(topic string, payload []byte) {
 }
 
 // onMembership handles $hw/events/node/NODE/membership/get.
-func (m *Module) onMembership(_ string, payload []byte) {
+func (m *Module) onMembership(msg topic.Message) {
+	if msg.Delivery == topic.Retained {
+		return // nobody waits for an answer
+	}
 	a := answer{topic: nodePrefix + m.opts.Node + "/membership/get/result"}
-	request, err := devicemsg.DecodeGet(payload)
+	request, err := devicemsg.DecodeGet(msg.Payload)
 	if err != nil {
 		m.refuse(a, err)
 		return
@@ -375,14 +410,20 @@ func refusal(base devicemsg.Base, err error) devicemsg.Refusal {
 	switch {
 	case errors.Is(err, dmi.ErrNoDevice):
 		code = devicemsg.CodeNoDevice
+	case errors.Is(err, devicetwin.ErrNotNewer):
+		code = devicemsg.CodeConflict
 	case errors.Is(err, dmi.ErrNotStored):
 		code = devicemsg.CodeInternal
 	}
 	return devicemsg.Refusal{Base: base, Code: code, Reason: err.Error()}
 }
 
-// enqueue has an answer published. It does not block.
+// enqueue has an answer published. It does not block. A copy that a broker retains comes again at each connection; nobody
+// waits for its answer.
 func (m *Module) enqueue(a answer) {
+	if a.repeated {
+		return
+	}
 	select {
 	case m.answers <- a:
 	default:

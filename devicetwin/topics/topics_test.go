@@ -15,6 +15,7 @@ import (
 	"github.com/edgecore-io/edgecore/devicetwin"
 	"github.com/edgecore-io/edgecore/devicetwin/twin"
 	"github.com/edgecore-io/edgecore/eventbus"
+	"github.com/edgecore-io/edgecore/eventbus/topic"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -249,13 +250,13 @@ func TestAdd(t *testing.T) {
 // TestFlood: requests beyond what is answered do not block, and keep no memory.
 func TestFlood(t *testing.T) {
 	m := &Module{answers: make(chan answer, 2), dropped: newLogLimit()}
-	m.onTwin(ofLamp+"twin/update", []byte("{"))
-	m.onTwin(ofLamp+"twin/update", []byte("{"))
-	m.onTwin(ofLamp+"twin/update", []byte("{"))
-	for _, topic := range []string{
+	m.onTwin(topic.Message{Topic: ofLamp + "twin/update", Payload: []byte("{")})
+	m.onTwin(topic.Message{Topic: ofLamp + "twin/update", Payload: []byte("{")})
+	m.onTwin(topic.Message{Topic: ofLamp + "twin/update", Payload: []byte("{")})
+	for _, name := range []string{
 		ofLamp + "twin/other", "$hw/events/device/a", "$hw/events/device///twin/update", "x",
 	} {
-		m.onTwin(topic, []byte("{}"))
+		m.onTwin(topic.Message{Topic: name, Payload: []byte("{}")})
 	}
 	if len(m.answers) != 2 {
 		t.Errorf("answers = %d, want 2", len(m.answers))

@@ -8,11 +8,13 @@
 //   - A desired value of the spec applies when it changes in the spec. A desired value that a client on the device sets
 //     stands until then: the newest decision wins, wherever it was made.
 //   - Properties that the spec no longer has are removed.
+//   - What a broker delivers again, or late, is not news: see Source.
 package twin
 
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 )
@@ -24,6 +26,9 @@ type Twin struct {
 	// State is "" until the mapper has reported one.
 	State        string `json:"state,omitempty"`
 	StateVersion int64  `json:"stateVersion,omitempty"`
+	// StateAhead and StateTaken are for the state what Value.Ahead and Value.Taken are for a value.
+	StateAhead bool      `json:"stateAhead,omitempty"`
+	StateTaken time.Time `json:"-"`
 	// LastOnline is when the device was last online, in milliseconds since 1970; 0 is never.
 	LastOnline int64 `json:"lastOnline,omitempty"`
 	// Properties has the values by name.
@@ -44,12 +49,148 @@ type Value struct {
 	Type    string `json:"type,omitempty"`
 	At      int64  `json:"at,omitempty"`
 	Version int64  `json:"version,omitempty"`
+	// Ahead is set while messages may wait at an MQTT broker that are older than this value.
+	Ahead bool `json:"ahead,omitempty"`
+	// Taken is when this process took the value from elsewhere than that broker, by the monotonic clock. It is zero if
+	// it did not, or if nothing can wait at a broker.
+	Taken time.Time `json:"-"`
 }
 
-// Report is a value of a property that a mapper or a client reports.
+// Report is a value of a property that a mapper or a client reports, or that a client desires.
 type Report struct {
 	Name, Value, Type string
-	At                int64
+	// At is the time of the value in milliseconds since 1970; 0 is unknown.
+	At     int64
+	Source Source
+	// Ahead and Taken are those of the value.
+	Ahead bool
+	Taken time.Time
+}
+
+// Source is the way on which a report or a state has come. It says which is the newer one, the report or what the twin
+// has: clocks of devices are wrong too often to compare times where the order is known.
+type Source int
+
+// The kinds of Source.
+const (
+	// FromNode: directly, from a mapper or a program on the node.
+	FromNode Source = iota
+	// FromSession: through the agent's session at an MQTT broker, without delay.
+	FromSession
+	// FromWaiting: it may have waited in that session. It is newer than what came through the session before, and than
+	// what came on other ways before the session was interrupted. For what is Ahead, its own time has to decide.
+	FromWaiting
+	// FromRetained: a copy that a broker keeps and delivers at each connection. It may be of any age.
+	FromRetained
+)
+
+// reportedNewer reports whether a reported value is newer than what the twin has. now is in milliseconds since 1970.
+func (r *Report) reportedNewer(have *Value, now int64) bool {
+	switch r.Source {
+	case FromWaiting:
+		return have == nil || !have.Ahead || r.laterThan(have, now)
+	case FromRetained:
+		return have == nil || r.laterThan(have, now)
+	}
+	return true
+}
+
+// desiredNewer is the same for a desired value. A retained copy never desires anything: a machine would move because a
+// connection broke.
+func (r *Report) desiredNewer(have *Value, now int64) bool {
+	switch r.Source {
+	case FromWaiting:
+		return have == nil || !have.Ahead || r.laterThan(have, now)
+	case FromRetained:
+		return false
+	}
+	return true
+}
+
+// laterThan compares the times. A time in the future says nothing.
+func (r *Report) laterThan(have *Value, now int64) bool { return r.At > have.At && r.At <= now }
+
+// Newer returns those of reported and desired values that are newer than what the twin has. now is in milliseconds since
+// 1970.
+func (t *Twin) Newer(reports, desired []Report, now int64) (newReports, newDesired []Report) {
+	for _, r := range reports {
+		if r.reportedNewer(t.Properties[r.Name].Reported, now) {
+			newReports = append(newReports, r)
+		}
+	}
+	for _, r := range desired {
+		if r.desiredNewer(t.Properties[r.Name].Desired, now) {
+			newDesired = append(newDesired, r)
+		}
+	}
+	return newReports, newDesired
+}
+
+// NewerState reports whether a state is newer than what the twin has.
+func (t *Twin) NewerState(from Source) bool {
+	switch from {
+	case FromWaiting:
+		return !t.StateAhead
+	case FromRetained:
+		return false
+	}
+	return true
+}
+
+// MarkAhead marks what was taken after since: messages that are older may arrive later. It reports whether anything is
+// marked now that was not.
+func (t *Twin) MarkAhead(since time.Time) (changed bool) {
+	mark := func(v *Value) *Value {
+		if v == nil || v.Ahead || v.Taken.IsZero() || v.Taken.Before(since) {
+			return v
+		}
+		changed = true
+		out := *v
+		out.Ahead = true
+		return &out
+	}
+	for name, p := range t.Properties {
+		p.Reported, p.Desired = mark(p.Reported), mark(p.Desired)
+		t.Properties[name] = p
+	}
+	if !t.StateAhead && !t.StateTaken.IsZero() && !t.StateTaken.Before(since) {
+		t.StateAhead, changed = true, true
+	}
+	return changed
+}
+
+// TakeDesired sets Ahead and Taken of desired values that the spec has changed.
+func (t *Twin) TakeDesired(names []string, ahead bool, at time.Time) {
+	for _, name := range names {
+		p := t.Properties[name]
+		if p.Desired == nil {
+			continue
+		}
+		v := *p.Desired
+		v.Ahead, v.Taken = ahead, at
+		p.Desired = &v
+		t.Properties[name] = p
+	}
+}
+
+// UnmarkAhead undoes MarkAhead when nothing waits at the broker any more. It reports whether anything was marked.
+func (t *Twin) UnmarkAhead() (changed bool) {
+	unmark := func(v *Value) *Value {
+		if v == nil || !v.Ahead {
+			return v
+		}
+		changed = true
+		out := *v
+		out.Ahead = false
+		return &out
+	}
+	for name, p := range t.Properties {
+		p.Reported, p.Desired = unmark(p.Reported), unmark(p.Desired)
+		t.Properties[name] = p
+	}
+	changed = changed || t.StateAhead
+	t.StateAhead = false
+	return changed
 }
 
 // Clone returns a deep copy.
@@ -157,7 +298,7 @@ func (t *Twin) Reported(d *devices.Device, reports []Report, c *Counter) (change
 	}
 	for _, r := range reports {
 		p := t.Properties[r.Name]
-		v := &Value{Value: r.Value, Type: r.Type, At: r.At}
+		v := &Value{Value: r.Value, Type: r.Type, At: r.At, Ahead: r.Ahead, Taken: r.Taken}
 		if have := p.Reported; have != nil && have.Value == r.Value && have.Type == r.Type {
 			v.Version = have.Version
 		} else {
@@ -205,9 +346,15 @@ func (t *Twin) Desire(d *devices.Device, model *devices.DeviceModel, r Report, c
 	}
 	p := t.Properties[r.Name]
 	if p.Desired != nil && p.Desired.Value == r.Value {
+		again := *p.Desired
+		again.Ahead, again.Taken = r.Ahead, r.Taken
+		p.Desired = &again
+		t.set(r.Name, p)
 		return false, nil
 	}
-	p.Desired = &Value{Value: r.Value, Type: r.Type, At: r.At, Version: c.Next()}
+	p.Desired = &Value{
+		Value: r.Value, Type: r.Type, At: r.At, Version: c.Next(), Ahead: r.Ahead, Taken: r.Taken,
+	}
 	t.set(r.Name, p)
 	return true, nil
 }

@@ -2,8 +2,10 @@ package twin
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -140,5 +142,71 @@ func TestJSON(t *testing.T) {
 	}
 	if diff := cmp.Diff(tw, got); diff != "" || err != nil {
 		t.Errorf("twin (-want +got):\n%s, %v", diff, err)
+	}
+}
+
+// TestNewer: which reports and desired values are newer than what the twin has, by the way on which they came.
+func TestNewer(t *testing.T) {
+	const now = 1000
+	for _, test := range []struct {
+		name               string
+		have               *Value
+		source             Source
+		at                 int64
+		reported, expected bool
+	}{
+		{"a mapper whose clock is behind", &Value{At: 500}, FromNode, 400, true, true},
+		{"a mapper while messages wait", &Value{At: 500, Ahead: true}, FromNode, 400, true, true},
+		{"live", &Value{At: 500}, FromSession, 400, true, true},
+		{"waited, first value", nil, FromWaiting, 0, true, true},
+		{"waited, nothing since", &Value{At: 500}, FromWaiting, 0, true, true},
+		{"waited, overtaken", &Value{At: 500, Ahead: true}, FromWaiting, 0, false, false},
+		{"waited, overtaken, older", &Value{At: 500, Ahead: true}, FromWaiting, 500, false, false},
+		{"waited, newer by its time", &Value{At: 500, Ahead: true}, FromWaiting, 501, true, true},
+		{"waited, of the future", &Value{At: 500, Ahead: true}, FromWaiting, 1001, false, false},
+		{"retained, first value", nil, FromRetained, 0, true, false},
+		{"retained, without a time", &Value{At: 500}, FromRetained, 0, false, false},
+		{"retained, older", &Value{At: 500}, FromRetained, 500, false, false},
+		{"retained, newer by its time", &Value{At: 500}, FromRetained, 501, true, false},
+		{"retained, of the future", &Value{At: 500}, FromRetained, 1001, false, false},
+	} {
+		tw := Twin{Properties: map[string]Property{"p": {Reported: test.have, Desired: test.have}}}
+		list := []Report{{Name: "p", Value: "1", At: test.at, Source: test.source}}
+		reports, desired := tw.Newer(list, list, now)
+		if got := len(reports) > 0; got != test.reported {
+			t.Errorf("%s: reported value newer = %v, want %v", test.name, got, test.reported)
+		}
+		if got := len(desired) > 0; got != test.expected {
+			t.Errorf("%s: desired value newer = %v, want %v", test.name, got, test.expected)
+		}
+	}
+	for source, want := range map[Source][2]bool{
+		FromNode: {true, true}, FromSession: {true, true}, FromWaiting: {true, false}, FromRetained: {false, false},
+	} {
+		got := [2]bool{(&Twin{}).NewerState(source), (&Twin{StateAhead: true}).NewerState(source)}
+		if got != want {
+			t.Errorf("state from source %d newer = %v, want %v (not ahead, ahead)", source, got, want)
+		}
+	}
+}
+
+// TestMarkAhead: what was taken after a moment is marked, and nothing else.
+func TestMarkAhead(t *testing.T) {
+	begun := time.Now()
+	value := func(taken time.Time) *Value { return &Value{Value: "1", Taken: taken} }
+	tw := Twin{StateTaken: begun.Add(-time.Second), Properties: map[string]Property{
+		"a": {Reported: value(begun.Add(time.Second)), Desired: value(begun.Add(-time.Second))},
+		"b": {Reported: value(time.Time{})},
+	}}
+	if !tw.MarkAhead(begun) || tw.MarkAhead(begun) {
+		t.Error("MarkAhead = false and then true, want a change the first time only")
+	}
+	a, b := tw.Properties["a"], tw.Properties["b"]
+	if got := []bool{a.Reported.Ahead, a.Desired.Ahead, b.Reported.Ahead, tw.StateAhead}; !slices.Equal(got,
+		[]bool{true, false, false, false}) {
+		t.Errorf("marked: %v, want only the value that was taken later", got)
+	}
+	if !tw.UnmarkAhead() || tw.UnmarkAhead() || tw.Properties["a"].Reported.Ahead {
+		t.Error("UnmarkAhead leaves a mark, or finds none")
 	}
 }

@@ -190,7 +190,7 @@ func (b *Broker) Publish(name string, payload []byte, retain bool) error {
 // cancel is called. A call that is under way may return after that. The handler is called by the goroutine that
 // received the message, so several calls may run at once, and a slow one slows that client down. It must not change
 // the payload, and must not publish to a topic that it is subscribed to.
-func (b *Broker) Subscribe(filter string, handler func(topic string, payload []byte)) (cancel func(), err error) {
+func (b *Broker) Subscribe(filter string, handler func(topic.Message)) (cancel func(), err error) {
 	if err := topic.CheckFilter(filter); err != nil {
 		return nil, err
 	}
@@ -202,20 +202,25 @@ func (b *Broker) Subscribe(filter string, handler func(topic string, payload []b
 	if parent, ok := strings.CutSuffix(filter, "/#"); ok && parent != "" {
 		filters = append(filters, parent) // a/# matches a, which the server's subscriptions in the process leave out
 	}
-	call := func(_ *mqtt.Client, _ packets.Subscription, pk packets.Packet) {
+	call := func(pk packets.Packet, delivery topic.Delivery) {
 		if topic.Match(filter, pk.TopicName) { // the server lets wildcards match topics with $
-			handler(pk.TopicName, pk.Payload)
+			handler(topic.Message{Topic: pk.TopicName, Payload: pk.Payload, Delivery: delivery})
 		}
 	}
+	// The retain flag of a message does not say whether it is a retained copy: whoever publishes sets it, too. So the
+	// copies are read from the server here, and not delivered by its own Subscribe.
+	live := func(_ *mqtt.Client, _ packets.Subscription, pk packets.Packet) { call(pk, topic.Direct) }
 	cancel = sync.OnceFunc(func() {
 		for _, f := range filters {
 			_ = b.server.Unsubscribe(f, id) // fails only for invalid filters
 		}
 	})
 	for _, f := range filters {
-		if err := b.server.Subscribe(f, id, call); err != nil {
-			cancel()
-			return nil, fmt.Errorf("subscribe to %q: %w", filter, err)
+		b.server.Topics.InlineSubscribe(mqtt.InlineSubscription{
+			Subscription: packets.Subscription{Identifier: id, Filter: f}, Handler: live,
+		})
+		for _, pk := range b.server.Topics.Messages(f) {
+			call(pk, topic.Retained)
 		}
 	}
 	return cancel, nil

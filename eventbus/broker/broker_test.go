@@ -17,15 +17,16 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/edgecore-io/edgecore/eventbus/topic"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 type message struct{ topic, payload string }
 
 // collect returns a handler that appends to what its second result returns.
-func collect() (func(string, []byte), <-chan message) {
+func collect() (func(topic.Message), <-chan message) {
 	out := make(chan message, 10_000)
-	return func(topic string, payload []byte) { out <- message{topic, string(payload)} }, out
+	return func(m topic.Message) { out <- message{m.Topic, string(m.Payload)} }, out
 }
 
 func run(t *testing.T, name string, args ...string) string {
@@ -69,9 +70,9 @@ func TestInline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	publish := func(topic, payload string, retain bool) {
+	publish := func(name, payload string, retain bool) {
 		t.Helper()
-		if err := b.Publish(topic, []byte(payload), retain); err != nil {
+		if err := b.Publish(name, []byte(payload), retain); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -115,6 +116,36 @@ func TestInline(t *testing.T) {
 	}
 	if err := b.Publish("a", bytes.Repeat([]byte("x"), maxOwnPayload+1), false); err == nil {
 		t.Error("Publish of 1 MiB and a byte = nil, want an error")
+	}
+}
+
+// TestDelivery: a message that is published with the retain flag is an event for those that are subscribed, and a copy
+// for those that subscribe later.
+func TestDelivery(t *testing.T) {
+	b, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	subscribe := func() <-chan topic.Delivery {
+		t.Helper()
+		out := make(chan topic.Delivery, 10)
+		cancel, err := b.Subscribe("a/+", func(m topic.Message) { out <- m.Delivery })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(cancel)
+		return out
+	}
+	before := subscribe()
+	if err := b.Publish("a/b", []byte("1"), true); err != nil {
+		t.Fatal(err)
+	}
+	after := subscribe()
+	if got := wait.Receive(t, "the event", before); got != topic.Direct {
+		t.Errorf("delivery to the subscriber before = %v, want Direct", got)
+	}
+	if got := wait.Receive(t, "the copy", after); got != topic.Retained {
+		t.Errorf("delivery to the subscriber after = %v, want Retained", got)
 	}
 }
 

@@ -8,7 +8,8 @@
 // message that must not be overtaken needs a time or a version.
 //
 // Subscriptions are of QoS 1 and are restored after each reconnection. A message is confirmed to the broker when its
-// handlers have returned.
+// handlers have returned. Each message says whether it is a retained copy, or may have waited at the broker. A message
+// that the broker delivers again because its confirmation was lost is not handled again by the same process.
 package client
 
 import (
@@ -39,7 +40,8 @@ type Client struct {
 	endpoint endpoint
 	spool    *spool.Spool
 	slots    chan struct{}
-	received chan mqtt.Message
+	received chan arrival
+	arrivals *arrivals
 	count    counters
 
 	mu       sync.Mutex
@@ -48,11 +50,14 @@ type Client struct {
 	nextID   int
 	lastErr  error
 	draining bool // messages in the queue come first
+	// onBehind and onCaughtUp are those of Watch.
+	onBehind   func(since time.Time)
+	onCaughtUp func()
 }
 
 type subscription struct {
 	filter  string
-	handler func(topic string, payload []byte)
+	handler func(topic.Message)
 }
 
 type counters struct {
@@ -64,7 +69,12 @@ type counters struct {
 type session struct {
 	mqtt mqtt.Client
 	conn net.Conn
-	ends sync.Once
+	// resumed is whether the broker had kept the agent's session.
+	resumed bool
+	// heard is how long after begun the broker was last heard of.
+	begun time.Time
+	heard atomic.Int64
+	ends  sync.Once
 	// ended is closed when the connection is lost; cause says why.
 	ended chan struct{}
 	cause error
@@ -93,9 +103,13 @@ func New(o Options) (*Client, error) {
 		endpoint: e,
 		spool:    q,
 		slots:    make(chan struct{}, window),
-		received: make(chan mqtt.Message, receiveQueue),
+		received: make(chan arrival, receiveQueue),
+		arrivals: newArrivals(o.ClientID != ""),
 		subs:     map[int]subscription{},
 		draining: true,
+
+		onBehind:   func(time.Time) {},
+		onCaughtUp: func() {},
 	}
 	if lost > 0 {
 		c.count.lost.Add(1)
@@ -160,10 +174,10 @@ func (c *Client) Err() error {
 func (c *Client) connect(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout)
 	defer cancel()
-	s := &session{ended: make(chan struct{})}
+	s := &session{ended: make(chan struct{}), begun: time.Now()}
 	var dialErr error
 	open := func(*url.URL, mqtt.ClientOptions) (net.Conn, error) {
-		s.conn, dialErr = c.dial(ctx)
+		s.conn, dialErr = c.dial(ctx, func() { s.heard.Store(int64(time.Since(s.begun))) })
 		return s.conn, dialErr
 	}
 	s.mqtt = mqtt.NewClient(mqtt.NewClientOptions().
@@ -186,6 +200,8 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 	<-token.Done() // dial ends with ctx, and the library sets a deadline for the rest
 	err := token.Error()
 	if err == nil {
+		t, ok := token.(*mqtt.ConnectToken)
+		s.resumed = ok && t.SessionPresent()
 		return s, nil
 	}
 	if s.conn != nil {
@@ -214,14 +230,14 @@ func remedy(err error) string {
 	return "check that the broker runs, and mqttServerExternal of modules.eventBus"
 }
 
-// dial opens a connection, with TLS if the server's address says so.
-func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+// dial opens a connection, with TLS if the server's address says so. heard is called when the broker sends something.
+func (c *Client) dial(ctx context.Context, heard func()) (net.Conn, error) {
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", c.endpoint.address)
 	if err != nil {
 		return nil, err
 	}
 	if !c.endpoint.tls {
-		return &checkedConn{Conn: raw, limit: c.options.MaxPacket}, nil
+		return &checkedConn{Conn: raw, limit: c.options.MaxPacket, heard: heard}, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.options.TLS != nil {
@@ -235,11 +251,13 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 		_ = raw.Close()
 		return nil, err
 	}
-	return &checkedConn{Conn: t, limit: c.options.MaxPacket}, nil
+	return &checkedConn{Conn: t, limit: c.options.MaxPacket, heard: heard}, nil
 }
 
 // serve uses a connection until it is lost or ctx ends.
 func (c *Client) serve(ctx context.Context, s *session) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var parts sync.WaitGroup
 	defer func() {
 		c.mu.Lock()
 		c.session, c.draining = nil, true
@@ -247,9 +265,19 @@ func (c *Client) serve(ctx context.Context, s *session) error {
 		s.end(errors.New("the agent closes it")) // those who wait for an answer use the queue
 		s.mqtt.Disconnect(250)                   // milliseconds
 		_ = s.conn.Close()
+		cancel()
+		parts.Wait()
+		c.lost(s)
 	}()
+	if !s.resumed {
+		c.arrivals.renewed()
+		c.onCaughtUp()
+	}
 	if err := c.restore(ctx, s); err != nil {
 		return err
+	}
+	if s.resumed {
+		parts.Go(func() { c.catchUp(ctx, s) })
 	}
 	c.count.connects.Add(1)
 	waiting, _ := c.spool.Len()
@@ -265,6 +293,60 @@ func (c *Client) serve(ctx context.Context, s *session) error {
 			return fmt.Errorf("MQTT broker %s: the connection was lost: %w", c.endpoint.address, s.cause)
 		case <-c.spool.Changed():
 		}
+	}
+}
+
+// lost has those who Watch know that messages may wait at the broker. What it sent before it was last heard of has
+// arrived, but for what was on its way then.
+func (c *Client) lost(s *session) {
+	c.arrivals.lost()
+	if c.options.ClientID != "" {
+		c.onBehind(s.begun.Add(time.Duration(s.heard.Load()) - c.options.Timeout))
+	}
+}
+
+// The pauses between two tries to find out whether anything waits at the broker.
+const (
+	firstCatchUp = 10 * time.Millisecond
+	lastCatchUp  = time.Second
+)
+
+// nothing is a filter that the client never subscribes to. Brokers answer a request to unsubscribe from it, too.
+const nothing = "$edgecore/nothing"
+
+// catchUp returns when all messages that waited at the broker have been handled, or the connection is lost. The broker
+// answers in order: if all messages are confirmed, and nothing comes before the answer to the next request, nothing
+// waits. Messages that keep coming without a pause delay the end.
+func (c *Client) catchUp(ctx context.Context, s *session) {
+	pause := retry.NewBackoff(firstCatchUp, lastCatchUp)
+	for {
+		if n, settled := c.arrivals.settled(); settled {
+			if c.await(ctx, s, s.mqtt.Unsubscribe(nothing), "answer a request") != nil {
+				return // serve reports it
+			}
+			if c.arrivals.catchUp(n) {
+				c.onCaughtUp()
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.arrivals.quiet:
+		}
+		if !pause.Wait(ctx) {
+			return
+		}
+	}
+}
+
+// Watch has behind called when messages may wait at the broker, which are Waiting when they arrive: those that were
+// published after since. caughtUp is called when none waits any more. A client with a session begins behind. Watch must
+// be called before Run. Calls come one by one, and must return soon.
+func (c *Client) Watch(behind func(since time.Time), caughtUp func()) {
+	c.onBehind, c.onCaughtUp = behind, caughtUp
+	if c.options.ClientID != "" {
+		behind(time.Time{})
 	}
 }
 
@@ -397,7 +479,7 @@ func (c *Client) direct() *session {
 
 // Subscribe calls handler with each message whose topic the filter matches, until cancel is called. Messages are
 // handled one by one, by one goroutine; the handler may publish. A slow handler delays all others.
-func (c *Client) Subscribe(filter string, handler func(topic string, payload []byte)) (cancel func(), err error) {
+func (c *Client) Subscribe(filter string, handler func(topic.Message)) (cancel func(), err error) {
 	if err := topic.CheckFilter(filter); err != nil {
 		return nil, err
 	}
@@ -462,13 +544,15 @@ func (c *Client) filters() []string {
 // the next one, and would otherwise wait for its confirmation for ever.
 func (c *Client) receive(s *session, m mqtt.Message) {
 	size := int64(len(m.Payload()) + len(m.Topic()))
+	a := c.arrivals.take(m)
 	if c.count.receiving.Add(size) <= receiveBytes {
 		select {
-		case c.received <- m:
+		case c.received <- a:
 			return
 		default:
 		}
 	}
+	c.arrivals.drop(a)
 	c.count.receiving.Add(-size)
 	if c.count.receiveDropped.Add(1) == 1 {
 		klog.InfoS("The MQTT broker sends faster than messages are handled; some are dropped",
@@ -486,17 +570,20 @@ func (c *Client) handle(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case m := <-c.received:
-			for _, handler := range c.handlers(m.Topic()) {
-				handler(m.Topic(), m.Payload())
+			if !m.again {
+				for _, handler := range c.handlers(m.Topic()) {
+					handler(topic.Message{Topic: m.Topic(), Payload: m.Payload(), Delivery: m.delivery})
+				}
 			}
 			m.Ack()
+			c.arrivals.finish(m.Message)
 			c.count.received.Add(1)
 			c.count.receiving.Add(-int64(len(m.Payload()) + len(m.Topic())))
 		}
 	}
 }
 
-func (c *Client) handlers(name string) []func(string, []byte) {
+func (c *Client) handlers(name string) []func(topic.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var ids []int
@@ -506,7 +593,7 @@ func (c *Client) handlers(name string) []func(string, []byte) {
 		}
 	}
 	slices.Sort(ids)
-	var out []func(string, []byte)
+	var out []func(topic.Message)
 	for _, id := range ids {
 		out = append(out, c.subs[id].handler)
 	}

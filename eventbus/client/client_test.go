@@ -20,9 +20,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/edgecore-io/edgecore/eventbus/spool"
+	"github.com/edgecore-io/edgecore/eventbus/topic"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/mosquitto"
+	"github.com/edgecore-io/edgecore/test/testenv/proxy"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -86,7 +88,7 @@ func run(t testing.TB, o Options) (*Client, func()) {
 func gather(t testing.TB, c *Client, filter string) <-chan string {
 	t.Helper()
 	out := make(chan string, 100_000)
-	if _, err := c.Subscribe(filter, func(_ string, payload []byte) { out <- string(payload) }); err != nil {
+	if _, err := c.Subscribe(filter, func(m topic.Message) { out <- string(m.Payload) }); err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -132,8 +134,8 @@ func TestConnected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue")
 	c, _ := run(t, Options{Server: broker.Server(), SpoolPath: path})
 	answers := gather(t, c, "answer/#")
-	if _, err := c.Subscribe("question/+", func(_ string, payload []byte) {
-		publish(t, c, "answer/x", string(payload)+"!")
+	if _, err := c.Subscribe("question/+", func(m topic.Message) {
+		publish(t, c, "answer/x", string(m.Payload)+"!")
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -236,6 +238,133 @@ func TestSession(t *testing.T) {
 	}
 }
 
+// TestDelivery: all that waited in the session is Waiting, however much it is, and what comes later is not. What is
+// retained is a copy at each connection.
+func TestDelivery(t *testing.T) {
+	broker := mosquitto.Start(t)
+	o := Options{Server: broker.Server(), ClientID: "agent", SpoolPath: filepath.Join(t.TempDir(), "queue")}
+	other, _ := run(t, Options{Server: broker.Server()})
+	connected(t, other)
+	type event struct {
+		payload  string
+		delivery topic.Delivery
+	}
+	start := func() (events chan event, caughtUp chan struct{}, stop func()) {
+		t.Helper()
+		c, err := New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events, caughtUp = make(chan event, 1000), make(chan struct{}, 10)
+		behind := make(chan time.Time, 10)
+		c.Watch(func(since time.Time) { behind <- since }, func() { caughtUp <- struct{}{} })
+		if since := <-behind; !since.IsZero() {
+			t.Errorf("behind since %v before the first connection, want the zero time", since)
+		}
+		if _, err := c.Subscribe("x/+", func(m topic.Message) { events <- event{string(m.Payload), m.Delivery} }); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := c.Run(ctx); err != nil {
+				t.Errorf("Run = %v, want nil", err)
+			}
+		})
+		stop = sync.OnceFunc(func() {
+			cancel()
+			running.Wait()
+		})
+		t.Cleanup(stop)
+		connected(t, c)
+		return events, caughtUp, stop
+	}
+	next := func(events chan event, want event) {
+		t.Helper()
+		if got := wait.Receive(t, want.payload, events); got != want {
+			t.Errorf("message = %+v, want %+v", got, want)
+		}
+	}
+	events, caughtUp, stop := start()
+	wait.Receive(t, "the end of being behind: the session is new", caughtUp)
+	if err := other.Publish(t.Context(), "x/kept", []byte("kept"), true); err != nil {
+		t.Fatal(err)
+	}
+	next(events, event{"kept", topic.InSession})
+	stop()
+	const waiting = 300 // more than mosquitto sends before it gets confirmations
+	for i := range waiting {
+		publish(t, other, "x/n", strconv.Itoa(i))
+	}
+	events, caughtUp, _ = start()
+	wait.Receive(t, "the end of being behind", caughtUp)
+	publish(t, other, "x/n", "live")
+	copies := 0
+	for i := 0; i < waiting; {
+		got := wait.Receive(t, strconv.Itoa(i), events)
+		if got == (event{"kept", topic.Retained}) {
+			copies++
+			continue
+		}
+		if want := (event{strconv.Itoa(i), topic.Waiting}); got != want {
+			t.Fatalf("message = %+v, want %+v", got, want)
+		}
+		i++
+	}
+	for copies == 0 {
+		next(events, event{"kept", topic.Retained})
+		copies++
+	}
+	next(events, event{"live", topic.InSession})
+}
+
+// TestDeliveredAgain: a message whose confirmation is lost with the connection is delivered again by the broker, and
+// handled once.
+func TestDeliveredAgain(t *testing.T) {
+	broker := mosquitto.Start(t)
+	cable, err := proxy.Start("127.0.0.1:" + broker.Port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cable.Close() })
+	other, _ := run(t, Options{Server: broker.Server()})
+	c, _ := run(t, Options{Server: "tcp://" + cable.Addr(), ClientID: "agent"})
+	resume, handled := make(chan struct{}), make(chan string, 100)
+	if _, err := c.Subscribe("count", func(m topic.Message) {
+		handled <- string(m.Payload)
+		<-resume
+	}); err != nil {
+		t.Fatal(err)
+	}
+	connected(t, other)
+	connected(t, c)
+	publish(t, other, "count", "0")
+	publish(t, other, "count", "1")
+	publish(t, other, "count", "0")
+	if got := wait.Receive(t, "the first message", handled); got != "0" {
+		t.Fatalf("message = %s, want 0", got)
+	}
+	wait.True(t, "the others to have arrived", func() bool {
+		arrived, _ := c.arrivals.settled()
+		return arrived == 3
+	})
+	cable.Set(proxy.Cut)
+	wait.True(t, "the loss of the connection", func() bool { return !c.Connected() })
+	cable.Set(proxy.Passing)
+	connected(t, c)
+	wait.True(t, "the broker to have delivered them again", func() bool {
+		arrived, _ := c.arrivals.settled()
+		return arrived == 6
+	})
+	close(resume)
+	publish(t, other, "count", "2")
+	for _, want := range []string{"1", "0", "2"} {
+		if got := wait.Receive(t, want, handled); got != want {
+			t.Errorf("message = %s, want %s: each is handled once", got, want)
+		}
+	}
+}
+
 // TestKill9: mosquitto is dead, and a process that publishes is killed. Each message that Publish has accepted arrives
 // once the next process has a broker.
 func TestKill9(t *testing.T) {
@@ -276,9 +405,9 @@ func TestSlowHandler(t *testing.T) {
 	other, _ := run(t, Options{Server: broker.Server()})
 	c, _ := run(t, Options{Server: broker.Server(), ClientID: "slow"})
 	resume, seen := make(chan struct{}), make(chan string, 100_000)
-	if _, err := c.Subscribe("count", func(_ string, payload []byte) {
+	if _, err := c.Subscribe("count", func(m topic.Message) {
 		<-resume
-		seen <- string(payload)
+		seen <- string(m.Payload)
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 type checkedConn struct {
 	net.Conn
 	limit int
+	// heard is called when something was received.
+	heard func()
 
 	state  int // 0: header, 1 to 4: bytes of the length, 5: body
 	header byte
@@ -35,6 +37,9 @@ func (c *checkedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if follow := c.follow(p[:n]); follow != nil {
 		return 0, follow
+	}
+	if n > 0 {
+		c.heard()
 	}
 	return n, err
 }

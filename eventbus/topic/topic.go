@@ -1,4 +1,5 @@
-// Package topic validates MQTT topic names and filters, and matches one with the other (MQTT 5.0, section 4.7).
+// Package topic has what both ends of MQTT in the agent share: the message, and the validation of topic names and filters
+// and their match (MQTT 5.0, section 4.7).
 package topic
 
 import (

@@ -18,6 +18,7 @@ type Base struct {
 const (
 	CodeInvalid  = 400
 	CodeNoDevice = 404
+	CodeConflict = 409
 	CodeInternal = 500
 )
 

@@ -23,6 +23,8 @@ type Node struct {
 	Store *store.Store
 	// Socket is where mappers register.
 	Socket string
+	// Prepare, if not nil, is called with each new module before it runs.
+	Prepare func(*devicetwin.Module)
 
 	t     testing.TB
 	inbox inbox
@@ -56,6 +58,9 @@ func Start(t testing.TB, objects map[string]string, changed func(devicetwin.Chan
 // Run starts the module again after Stop, as after a restart of the agent.
 func (n *Node) Run() {
 	n.Module = devicetwin.New(n.opts)
+	if n.Prepare != nil {
+		n.Prepare(n.Module)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
