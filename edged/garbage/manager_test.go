@@ -127,6 +127,7 @@ type disk struct{ n *node }
 func (d disk) Images(context.Context) ([]imagegc.Image, error) { return slices.Clone(d.n.images), nil }
 func (disk) InUse(context.Context) ([]string, error)           { return nil, nil }
 func (disk) Sandbox(context.Context) ([]string, error)         { return nil, nil }
+func (disk) Resolve(context.Context, string) (string, error)   { return "", nil }
 
 func (d disk) Usage(context.Context) (imagegc.Usage, error) {
 	u := imagegc.Usage{Mountpoint: "/images", Capacity: 1000, Available: 900}

@@ -42,6 +42,20 @@ func (c *CRI) Images(ctx context.Context) ([]Image, error) {
 	return list, nil
 }
 
+// Resolve implements State. A name that the runtime cannot look up stands for no image.
+func (c *CRI) Resolve(ctx context.Context, name string) (string, error) {
+	resp, err := c.Client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
+		Image: &runtimeapi.ImageSpec{Image: name},
+	})
+	if err != nil {
+		if cri.IsDown(err) || ctx.Err() != nil {
+			return "", err
+		}
+		return "", nil
+	}
+	return resp.GetImage().GetId(), nil
+}
+
 // InUse implements State.
 func (c *CRI) InUse(ctx context.Context) ([]string, error) {
 	resp, err := c.Client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})

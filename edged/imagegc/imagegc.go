@@ -16,12 +16,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/edged/images"
 )
 
 // State is the runtime, as far as images go.
@@ -32,6 +35,8 @@ type State interface {
 	InUse(ctx context.Context) ([]string, error)
 	// Sandbox returns the images of sandboxes, as far as the runtime reports them.
 	Sandbox(ctx context.Context) ([]string, error)
+	// Resolve returns the ID of the image that the runtime has by a name, "" if it has none.
+	Resolve(ctx context.Context, name string) (string, error)
 	// Usage measures the file system that holds the images.
 	Usage(ctx context.Context) (Usage, error)
 	// Remove removes an image with all its names.
@@ -77,6 +82,8 @@ type Collector struct {
 
 	mu    sync.Mutex
 	known map[string]times
+	// resolved are the IDs of images by short names, as the runtime knew them at the last look.
+	resolved map[string]string
 
 	removed *prometheus.CounterVec
 
@@ -91,9 +98,10 @@ type times struct{ seen, used time.Time }
 // New makes a Collector.
 func New(opts Options) *Collector {
 	c := &Collector{
-		opts:  opts,
-		known: map[string]times{},
-		used:  map[string]time.Time{},
+		opts:     opts,
+		known:    map[string]times{},
+		resolved: map[string]string{},
+		used:     map[string]time.Time{},
 		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_image_garbage_collected_total", Help: "Unused images that were removed, by reason.",
 		}, []string{"reason"}),
@@ -211,6 +219,7 @@ func (c *Collector) look(ctx context.Context) ([]Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
 	}
+	c.resolved = map[string]string{}
 	if err := c.mark(ctx, list); err != nil {
 		return nil, err
 	}
@@ -243,6 +252,11 @@ func (c *Collector) mark(ctx context.Context, list []Image) error {
 	if !ok {
 		return ErrUnknown
 	}
+	ids, err := ShortNames(ctx, c.opts.State, wanted, c.resolved)
+	if err != nil {
+		return err
+	}
+	wanted = slices.Concat(wanted, ids)
 	used, err := c.opts.State.InUse(ctx)
 	if err != nil {
 		return fmt.Errorf("images in use: %w", err)
@@ -259,6 +273,30 @@ func (c *Collector) mark(ctx context.Context, list []Image) error {
 	}
 	Needs{Used: used, Wanted: wanted, Sandbox: sandbox, Keep: keep}.Mark(list)
 	return nil
+}
+
+// ShortNames returns the IDs of the images that short names stand for. Only the runtime knows which registry it finds
+// such a name in: the image may have another name than the complete form of the short one. known has the answers so
+// far, and gets the new ones.
+func ShortNames(ctx context.Context, state State, names []string, known map[string]string) ([]string, error) {
+	var ids []string
+	for _, name := range names {
+		asked, err := images.WithDefaultTag(name)
+		if err != nil || images.HasRegistry(name) {
+			continue
+		}
+		id, ok := known[asked]
+		if !ok {
+			if id, err = state.Resolve(ctx, asked); err != nil {
+				return nil, fmt.Errorf("image %s: %w", asked, err)
+			}
+			known[asked] = id
+		}
+		if id != "" {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }
 
 // remove removes images one by one until enough is true of the usage, which is measured after each.

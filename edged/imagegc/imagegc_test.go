@@ -23,6 +23,9 @@ type disk struct {
 	shared  map[string]uint64
 	fail    map[string]error
 	removed []string
+	// short are the images that the runtime finds by short names; asked are those that it was asked for.
+	short map[string]string
+	asked []string
 	// during is called at each removal.
 	during func(id string)
 }
@@ -30,6 +33,11 @@ type disk struct {
 func (d *disk) Images(context.Context) ([]Image, error)   { return slices.Clone(d.images), nil }
 func (d *disk) InUse(context.Context) ([]string, error)   { return d.used, nil }
 func (d *disk) Sandbox(context.Context) ([]string, error) { return []string{"pause:1"}, nil }
+
+func (d *disk) Resolve(_ context.Context, name string) (string, error) {
+	d.asked = append(d.asked, name)
+	return d.short[name], nil
+}
 
 func (d *disk) Usage(context.Context) (Usage, error) {
 	u := Usage{Mountpoint: "/images", Capacity: 1000, Available: 1000 - d.other}
@@ -58,6 +66,36 @@ func (d *disk) add(id string, size uint64) {
 func name(id string) string { return "example.com/" + id + ":1" }
 
 var policy = Policy{HighPercent: 85, LowPercent: 50, MinAge: 2 * time.Minute}
+
+// TestShortNames: only the runtime knows which image a short name stands for. The image stays while a pod names it so,
+// and is asked for once a collection.
+func TestShortNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{other: 300, short: map[string]string{"b:1": "b", "c:latest": "c"}}
+		for _, id := range []string{"a", "b", "c"} {
+			d.images = append(d.images, Image{ID: id, Names: []string{"localhost/" + id + ":1"}, Size: 200})
+		}
+		c := New(Options{
+			State:  d,
+			Policy: policy,
+			Wanted: func() ([]string, bool) { return []string{"b:1", "c", "gone", "example.com/x:1"}, true },
+		})
+		if _, err := c.List(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		d.asked = nil
+		if _, err := c.Free(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"a"}, d.removed); diff != "" {
+			t.Errorf("removed (-want +got)\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"b:1", "c:latest", "gone:latest"}, d.asked); diff != "" {
+			t.Errorf("asked for (-want +got)\n%s", diff)
+		}
+	})
+}
 
 // TestCollect: a collection takes what was used least recently first, and stops when there is room.
 func TestCollect(t *testing.T) {

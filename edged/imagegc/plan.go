@@ -163,7 +163,7 @@ func (n Needs) Mark(list []Image) {
 			i.Needed = NeededByPod
 		case i.in(sandbox) || slices.ContainsFunc(i.Names, isPause):
 			i.Needed = NeededBySandbox
-		case slices.ContainsFunc(i.Names, n.kept):
+		case slices.ContainsFunc(i.Names, n.kept) || n.kept(i.ID):
 			i.Needed = NeededByKeep
 		}
 	}
@@ -178,7 +178,8 @@ func (n Needs) kept(name string) bool {
 	return slices.ContainsFunc(n.Keep, func(pattern string) bool { return Matches(pattern, name) })
 }
 
-// Matches reports whether a pattern means an image: its whole name, or one with * and ? for parts of it, within a '/'.
+// Matches reports whether a pattern means an image: its whole name or ID, or one with * and ? for parts of it, within a
+// '/'.
 func Matches(pattern, name string) bool {
 	if full, err := images.Normalize(pattern); err == nil && full == name {
 		return true

@@ -77,17 +77,19 @@ func TestMark(t *testing.T) {
 		{ID: "sha256:00", Names: []string{"example.com/unused:1"}},
 		{ID: "sha256:11"},
 		{ID: "sha256:22", Names: []string{"example.com/other/app:1"}},
+		{ID: "sha256:33"},
+		{ID: "sha256:44"},
 	}
 	Needs{
-		Used: []string{"sha256:aa", "", "11"}, Wanted: []string{"nginx", "example.com/app:2@" + digest},
-		Sandbox: []string{"example.com/infra:1"}, Keep: []string{"example.com/site/*", "example.com/app:3"},
+		Used: []string{"sha256:aa", "", "11"}, Wanted: []string{"nginx", "example.com/app:2@" + digest, "sha256:33"},
+		Sandbox: []string{"example.com/infra:1"}, Keep: []string{"example.com/site/*", "example.com/app:3", "sha256:44"},
 	}.Mark(list)
 	var got []string
 	for _, i := range list {
 		got = append(got, i.Needed)
 	}
 	want := []string{NeededByContainer, NeededByPod, NeededByPod, NeededByKeep, NeededBySandbox, NeededBySandbox, "",
-		NeededByContainer, ""}
+		NeededByContainer, "", NeededByPod, NeededByKeep}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("needs mismatch (-want +got):\n%s", diff)
 	}

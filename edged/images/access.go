@@ -62,8 +62,28 @@ func (a *access) allowed(id, image string, creds []credential) (bool, error) {
 	if record == nil {
 		return a.preloaded(image), err
 	}
+	if isIDOf(image, id) {
+		return everybodys(record), nil
+	}
 	grant, known := record.CredentialMapping[repository(image)]
 	return known && granted(grant, creds), nil
+}
+
+// isIDOf reports whether a name is the ID of an image, or the beginning of it, which some runtimes take for it.
+func isIDOf(image, id string) bool {
+	hex, named := strings.CutPrefix(image, "sha256:")
+	return named && strings.HasPrefix(strings.TrimPrefix(id, "sha256:"), hex)
+}
+
+// everybodys reports whether an image was pulled without credentials under any of its names. Who names it by its ID
+// shows no credentials for one of them.
+func everybodys(record *kubeletconfig.ImagePulledRecord) bool {
+	for _, grant := range record.CredentialMapping {
+		if grant.NodePodsAccessible {
+			return true
+		}
+	}
+	return false
 }
 
 // preloaded reports whether any pod may use an image that this agent did not pull.
@@ -115,8 +135,14 @@ func (a *access) pulled(id, image string, by *credential, names []string) error 
 			TypeMeta: metav1.TypeMeta{Kind: "ImagePulledRecord", APIVersion: kubeletconfig.SchemeGroupVersion.String()},
 			ImageRef: id, CredentialMapping: map[string]kubeletconfig.ImagePullCredentials{},
 		}
+		// A runtime that found a short name in a registry of its choice names the image after that: it is not known
+		// which of the names came with this pull, so that none is everybody's.
+		hasName := func(other string) bool { return repository(other) == repository(image) }
+		if !slices.ContainsFunc(names, hasName) {
+			names = nil
+		}
 		for _, other := range names {
-			if repository(other) != repository(image) {
+			if !hasName(other) {
 				record.CredentialMapping[repository(other)] = kubeletconfig.ImagePullCredentials{
 					NodePodsAccessible: true,
 				}

@@ -80,6 +80,16 @@ func TestWhoMayUseAnImage(t *testing.T) {
 		}, want: true},
 		"pulled by another name": {pulls: func(a *access) error { return a.pulled(id, twin, nil, nil) },
 			creds: one},
+		"by its ID, and it was pulled without any": {pulls: func(a *access) error {
+			return a.pulled(id, app, nil, nil)
+		}, image: id, want: true},
+		"by its ID, and it was pulled with credentials": {pulls: func(a *access) error {
+			return a.pulled(id, app, &one[0], nil)
+		}, image: id, creds: one},
+		"by its ID, and it is preloaded": {image: id, want: true},
+		"by a short name that the runtime found elsewhere": {pulls: func(a *access) error {
+			return a.pulled(id, "app:1", &one[0], []string{app})
+		}},
 		"preloaded":                       {want: true},
 		"preloaded, and all are verified": {policy: kubeletconfig.AlwaysVerify, creds: one},
 		"pulled, and all are verified": {

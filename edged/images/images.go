@@ -148,7 +148,7 @@ func (p *Puller) EnsureImage(
 func (p *Puller) ensure(
 	ctx context.Context, pod *v1.Pod, c *v1.Container, secrets []v1.Secret, sandbox *runtimeapi.PodSandboxConfig,
 ) (string, *observed.Reason, time.Time) {
-	name, err := Normalize(c.Image)
+	name, err := WithDefaultTag(c.Image)
 	if err != nil {
 		why := observed.Reason{
 			Reason: InvalidImageName, Message: fmt.Sprintf("Failed to apply default image tag %q: %v", c.Image, err),
@@ -228,14 +228,51 @@ func policyOf(c *v1.Container) v1.PullPolicy {
 	return v1.PullIfNotPresent
 }
 
-// Normalize completes an image's name: the registry's host, and the tag "latest" where there is neither
-// tag nor digest.
-func Normalize(image string) (string, error) {
-	named, err := reference.ParseNormalizedNamed(image)
+// WithDefaultTag returns the name by which the runtime is asked for an image: as it is written, and with the tag
+// "latest" where it has neither tag nor digest. It adds no registry: a runtime looks short names up in its own way
+// (CRI-O has aliases, a list of registries, and localhost/ for images built on the device), and an ID has none.
+func WithDefaultTag(image string) (string, error) {
+	named, err := parse(image)
 	if err != nil {
-		return "", fmt.Errorf("couldn't parse image name %q: %w", image, err)
+		return "", err
+	}
+	if reference.IsNameOnly(named) {
+		return image + ":latest", nil
+	}
+	return image, nil
+}
+
+// Normalize completes an image's name: the registry's host, and the tag "latest" where there is neither
+// tag nor digest. Names are compared in this form only; a runtime gets that of WithDefaultTag. An ID is complete.
+func Normalize(image string) (string, error) {
+	if IsID(image) {
+		return image, nil
+	}
+	named, err := parse(image)
+	if err != nil {
+		return "", err
 	}
 	return reference.TagNameOnly(named).String(), nil
+}
+
+// IsID reports whether a name is the ID of an image, as containerd writes it.
+func IsID(image string) bool {
+	hex, ok := strings.CutPrefix(image, "sha256:")
+	return ok && len(hex) == 64 && strings.Trim(hex, "0123456789abcdef") == ""
+}
+
+// HasRegistry reports whether a name says which registry the image is of. Any other is for the runtime to look up.
+func HasRegistry(image string) bool {
+	named, err := parse(image)
+	return err == nil && strings.HasPrefix(image, reference.Domain(named)+"/")
+}
+
+func parse(image string) (reference.Named, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't parse image name %q: %w", image, err)
+	}
+	return named, nil
 }
 
 // present returns the reference of an image that is on the node, or "".

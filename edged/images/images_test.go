@@ -94,6 +94,11 @@ func ensure(ctx context.Context, p *Puller, pod *v1.Pod, secrets ...v1.Secret) (
 	return ref, reason, retry
 }
 
+// digest is also an ID, by which a runtime knows an image without a name.
+var digest = "sha256:" + strings.Repeat("67b7", 16)
+
+// TestPolicies: the runtime gets the name that stands in the pod, with a tag where it has none. Which registry a short
+// name is of is for the runtime to decide.
 func TestPolicies(t *testing.T) {
 	for _, c := range []struct {
 		image  string
@@ -103,21 +108,26 @@ func TestPolicies(t *testing.T) {
 		reason string
 		pulls  int
 	}{
-		{"a:1", v1.PullIfNotPresent, true, "sha256:docker.io/library/a:1", "", 0},
-		{"a:1", v1.PullIfNotPresent, false, "pulled:docker.io/library/a:1", "", 1},
-		{"a:1", v1.PullAlways, true, "pulled:docker.io/library/a:1", "", 1},
-		{"a:1", v1.PullNever, true, "sha256:docker.io/library/a:1", "", 0},
+		{"a:1", v1.PullIfNotPresent, true, "sha256:a:1", "", 0},
+		{"a:1", v1.PullIfNotPresent, false, "pulled:a:1", "", 1},
+		{"a:1", v1.PullAlways, true, "pulled:a:1", "", 1},
+		{"a:1", v1.PullNever, true, "sha256:a:1", "", 0},
 		{
 			"a:1", v1.PullNever, false, "",
 			`ErrImageNeverPull: Container image "a:1" is not present with pull policy of Never`, 0,
 		},
-		{"a", "", true, "pulled:docker.io/library/a:latest", "", 1},
-		{"a:1", "", true, "sha256:docker.io/library/a:1", "", 0},
+		{"a", "", true, "pulled:a:latest", "", 1},
+		{"a:1", "", true, "sha256:a:1", "", 0},
+		{"localhost/a:1", "", true, "sha256:localhost/a:1", "", 0},
+		{"a@" + digest, "", true, "sha256:a@" + digest, "", 0},
+		{"a:1@" + digest, "", false, "pulled:a:1@" + digest, "", 1},
+		{digest, v1.PullNever, true, "sha256:" + digest, "", 0},
+		{digest, v1.PullIfNotPresent, true, "sha256:" + digest, "", 0},
 		{"Not An Image", v1.PullAlways, true, "", `InvalidImageName: Failed to apply default image tag "Not An Image"`,
 			0},
 		{"", v1.PullAlways, true, "", "InvalidImageName", 0},
 	} {
-		name, err := Normalize(c.image)
+		name, err := WithDefaultTag(c.image)
 		s := &service{present: map[string]bool{name: c.there && err == nil}}
 		ref, reason, _ := ensure(t.Context(), New(s, Options{Recorder: &events{}}), testPod(c.image, c.policy))
 		if ref != c.ref || !strings.HasPrefix(reason, c.reason) || (c.reason == "") != (reason == "") ||
@@ -158,6 +168,29 @@ func TestFailureEvents(t *testing.T) {
 		match := slices.EqualFunc(e.list, c.want, func(got, want string) bool { return strings.HasPrefix(got, want) })
 		if !match {
 			t.Errorf("%s: events %q, want %q", name, e.list, c.want)
+		}
+	}
+}
+
+// TestNormalize: names are compared in their complete form; an ID is complete.
+func TestNormalize(t *testing.T) {
+	for in, want := range map[string]string{
+		"a":                          "docker.io/library/a:latest",
+		"b/a:1":                      "docker.io/b/a:1",
+		"localhost/a":                "localhost/a:latest",
+		"docker.io/library/a":        "docker.io/library/a:latest",
+		"r.example:5000/a@" + digest: "r.example:5000/a@" + digest,
+		digest:                       digest,
+		"sha256:67b7":                "docker.io/library/sha256:67b7",
+		"sha256:1":                   "docker.io/library/sha256:1",
+	} {
+		if got, err := Normalize(in); got != want || err != nil {
+			t.Errorf("Normalize(%q) = %q, %v; want %q", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "A", strings.Repeat("67b7", 16)} {
+		if got, err := Normalize(in); err == nil {
+			t.Errorf("Normalize(%q) = %q, want an error", in, got)
 		}
 	}
 }
@@ -344,7 +377,7 @@ func TestMatches(t *testing.T) {
 
 // TestPullIsRepaired: what was in the way of a pull has gone, and it is tried again; or the image has come otherwise.
 func TestPullIsRepaired(t *testing.T) {
-	const name = "docker.io/library/a:1"
+	const name = "a:1"
 	for what, tc := range map[string]struct {
 		policy     v1.PullPolicy
 		repair     func(s *service) bool

@@ -137,7 +137,11 @@ func (t *Tool) List(ctx context.Context, podImages []string) ([]imagegc.Image, e
 	if err != nil {
 		return nil, fmt.Errorf("keep list: %w", err)
 	}
-	imagegc.Needs{Used: used, Wanted: podImages, Sandbox: sandbox, Keep: keep}.Mark(list)
+	ids, err := imagegc.ShortNames(ctx, t.state, podImages, map[string]string{})
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	imagegc.Needs{Used: used, Wanted: slices.Concat(podImages, ids), Sandbox: sandbox, Keep: keep}.Mark(list)
 	slices.SortFunc(list, func(a, b imagegc.Image) int { return strings.Compare(a.Name(), b.Name()) })
 	return list, nil
 }
@@ -153,7 +157,7 @@ func (t *Tool) Usage(ctx context.Context) (imagegc.Usage, error) {
 
 // Pulled is an image that was pulled.
 type Pulled struct {
-	// Name is the complete name.
+	// Name is the name by which the runtime lists the image.
 	Name string
 	// Size is in bytes, 0 if the runtime does not say.
 	Size uint64
@@ -174,10 +178,34 @@ func (t *Tool) Pull(
 	if err != nil {
 		return Pulled{}, fmt.Errorf("pull %s: %w", image, t.explain(err))
 	}
+	here := t.image(ctx, name)
+	if name, err = listedName(name, here); err != nil {
+		return Pulled{}, err
+	}
 	if err := t.keep(name, keep); err != nil {
 		return Pulled{}, err
 	}
-	return Pulled{Name: name, Size: t.size(ctx, name), Progress: done}, nil
+	return Pulled{Name: name, Size: here.GetSize(), Progress: done}, nil
+}
+
+// listedName returns the name by which the runtime lists an image that was asked for by name. A short name is one of a
+// registry that the runtime has chosen.
+func listedName(name string, here *runtimeapi.Image) (string, error) {
+	full, err := images.Normalize(name)
+	if err != nil {
+		return "", err
+	}
+	names := slices.Concat(here.GetRepoTags(), here.GetRepoDigests())
+	if images.HasRegistry(name) || slices.Contains(names, full) {
+		return full, nil
+	}
+	base := full[strings.LastIndex(full, "/"):]
+	for _, listed := range names {
+		if strings.HasSuffix(listed, base) {
+			return listed, nil
+		}
+	}
+	return full, nil
 }
 
 // pullOptions let a pull find the node's credentials where the agent finds them.
@@ -238,7 +266,7 @@ func (t *Tool) Import(ctx context.Context, file string, keep bool, imported func
 		if err := t.keep(name, keep); err != nil {
 			return err
 		}
-		imported(name, t.size(ctx, name))
+		imported(name, t.image(ctx, name).GetSize())
 	}
 	return nil
 }
@@ -254,15 +282,15 @@ func (t *Tool) keep(name string, keep bool) error {
 	return nil
 }
 
-// size returns the size of an image, 0 if the runtime does not have it.
-func (t *Tool) size(ctx context.Context, name string) uint64 {
+// image returns an image of the runtime, nil if it does not have it.
+func (t *Tool) image(ctx context.Context, name string) *runtimeapi.Image {
 	resp, err := t.client.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{
 		Image: &runtimeapi.ImageSpec{Image: name},
 	})
 	if err != nil {
-		return 0
+		return nil
 	}
-	return resp.GetImage().GetSize()
+	return resp.GetImage()
 }
 
 // Pruned is what Prune did.

@@ -60,6 +60,9 @@ func (s *fakeState) Images(context.Context) ([]imagegc.Image, error) {
 }
 func (s *fakeState) InUse(context.Context) ([]string, error)   { return s.used, s.fail("InUse") }
 func (s *fakeState) Sandbox(context.Context) ([]string, error) { return s.sandbox, s.fail("Sandbox") }
+func (s *fakeState) Resolve(context.Context, string) (string, error) {
+	return "", s.fail("Resolve")
+}
 func (s *fakeState) Usage(context.Context) (imagegc.Usage, error) {
 	free := uint64(100-10*len(s.images)) << 20
 	return imagegc.Usage{Mountpoint: "/images", Capacity: 100 << 20, Available: free}, s.fail("Usage")
@@ -75,7 +78,9 @@ func (s *fakeState) Room(context.Context) (uint64, error)            { return 0,
 type fakeImages struct {
 	runtimeapi.ImageServiceClient
 	pulls []*runtimeapi.PullImageRequest
-	err   error
+	// tags are the names of each image.
+	tags []string
+	err  error
 }
 
 func (f *fakeImages) PullImage(
@@ -88,7 +93,9 @@ func (f *fakeImages) PullImage(
 func (f *fakeImages) ImageStatus(
 	context.Context, *runtimeapi.ImageStatusRequest, ...grpc.CallOption,
 ) (*runtimeapi.ImageStatusResponse, error) {
-	return &runtimeapi.ImageStatusResponse{Image: &runtimeapi.Image{Id: "sha256:1", Size: 4096}}, nil
+	return &runtimeapi.ImageStatusResponse{
+		Image: &runtimeapi.Image{Id: "sha256:1", Size: 4096, RepoTags: f.tags},
+	}, nil
 }
 
 // newTool returns a tool on fakes: of five images, a container uses one, a sandbox one, the keep list has one, and pods
@@ -290,7 +297,28 @@ func TestPull(t *testing.T) {
 			t.Errorf("%s: keep list: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
+	for tag, want := range map[string]string{
+		"localhost/a:latest":         "localhost/a:latest",
+		"docker.io/library/a:latest": "docker.io/library/a:latest",
+		"example.com/other:1":        "docker.io/library/a:latest",
+	} {
+		tool, _, service := newTool(t)
+		service.tags = []string{tag}
+		pulled, err := tool.Pull(t.Context(), "a", "", true, func(images.Progress) {})
+		if err != nil || pulled.Name != want || service.pulls[0].GetImage().GetImage() != "a:latest" {
+			t.Errorf("Pull of a short name = %+v, %v, of the runtime %v; want %s, of the runtime a:latest", pulled, err,
+				service.pulls, want)
+		}
+		kept, err := imagegc.ReadKeep(tool.keepFile)
+		if diff := cmp.Diff([]string{"example.com/kept:*", want}, kept); err != nil || diff != "" {
+			t.Errorf("keep list: %v (-want +got):\n%s", err, diff)
+		}
+	}
 	tool, _, service := newTool(t)
+	if _, err := tool.Pull(t.Context(), "sha256:"+strings.Repeat("67b7", 16), "", false, nil); err == nil ||
+		!strings.Contains(err.Error(), "is the ID of an image") || len(service.pulls) > 0 {
+		t.Errorf("Pull of an ID = %v, of the runtime %v; want an error that says what it is", err, service.pulls)
+	}
 	if _, err := tool.Pull(t.Context(), "example.com/a", file+"x", false, nil); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Pull without the file of credentials = %v, want %v", err, os.ErrNotExist)
 	}

@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -234,7 +235,7 @@ func (r *Repairer) pull(ctx context.Context, s Suspect) error {
 	if s.Container != nil && s.Container.ImagePullPolicy == v1.PullNever {
 		return errNeverPull
 	}
-	if err := r.opts.Pull(ctx, s.Image, s.Secrets); err != nil {
+	if err := r.opts.Pull(ctx, cmp.Or(s.Reference, s.Image), s.Secrets); err != nil {
 		return fmt.Errorf("it cannot be pulled now: %w", err)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/images"
 )
 
 // A pull fails for ever when containerd counts a blob among what it has and the power cut took its bytes: it neither
@@ -40,6 +41,9 @@ func (r *Repairer) PullFailed(ctx context.Context, name string, failure error) b
 		return false
 	}
 	s := Suspect{Image: name}
+	if full, err := images.Normalize(name); err == nil {
+		s.Image = full
+	}
 	freed, err := r.freePull(ctx, failure.Error())
 	if err != nil {
 		klog.ErrorS(err, "Leftovers that block a pull could not be removed", "image", name)

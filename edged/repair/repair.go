@@ -97,8 +97,10 @@ type Options struct {
 // Suspect is a failure that may be that of a damaged image.
 type Suspect struct {
 	Failure
-	// Image is its name, ID what the runtime calls it.
+	// Image is its complete name, ID what the runtime calls it.
 	Image, ID string
+	// Reference is the name by which it is pulled, as the pod writes it; empty is Image.
+	Reference string
 	// Pod and Container are whose it is; nil for a sandbox.
 	Pod       *v1.Pod
 	Container *v1.Container

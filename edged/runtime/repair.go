@@ -87,6 +87,7 @@ func (r *Runtime) examineEnd(ctx context.Context, p startParams, s Start, imageR
 func (r *Runtime) suspect(p startParams, s Start, imageRef string) repair.Suspect {
 	out := repair.Suspect{
 		Image:     s.Container.Image,
+		Reference: s.Container.Image,
 		ID:        imageRef,
 		Pod:       p.pod,
 		Container: s.Container,

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	v1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/metamanager/store"
@@ -122,4 +123,26 @@ func TestHostPortsAndNamespaces(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestImageByID: a container may name its image by the ID that the runtime gave it, which no registry knows.
+func TestImageByID(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, env.NodeOptions{})
+	resp, err := n.CRI.Images.ImageStatus(t.Context(), &runtimeapi.ImageStatusRequest{
+		Image: &runtimeapi.ImageSpec{Image: images.Demo},
+	})
+	env.Must(t, err)
+	id := resp.GetImage().GetId()
+	if !strings.HasPrefix(id, "sha256:") {
+		t.Fatalf("ID of %s = %q, want a digest", images.Demo, id)
+	}
+	pod := strings.Replace(env.Pod("by-id", env.Forever), images.Demo, id, 1)
+	n.Manifest("by-id", pod)
+	n.Manifest("never", strings.NewReplacer("name: by-id", "name: never", "IfNotPresent", "Never").Replace(pod))
+	for name, p := range n.Running("by-id", "never") {
+		if got := p.Status.ContainerStatuses[0]; got.ImageID != id {
+			t.Errorf("pod %s: imageID %q, want %q", name, got.ImageID, id)
+		}
+	}
 }
