@@ -63,16 +63,22 @@ type Manager struct {
 
 	state State
 	told  bool
-	// short is the threshold that was last logged as being acted upon.
-	short key
+	// tries are the thresholds that are acted upon.
+	tries map[key]*try
 	// reclaim is what is being done for a short disk; nil is nothing. reclaims waits for it at the end.
 	reclaim  *reclaim
 	reclaims sync.WaitGroup
+	// warned: the node could not be read, and that was said.
+	warned bool
+}
+
+// try is what was done for a threshold since it is acted upon, or since the last pod was evicted.
+type try struct {
+	// said: it was logged.
+	said bool
 	// vain is how often in a row nothing could be done, idle until when nothing is tried because of that.
 	vain int
 	idle time.Time
-	// warned: the node could not be read, and that was said.
-	warned bool
 }
 
 // New makes a manager; Run watches.
@@ -152,17 +158,16 @@ func (m *Manager) look(ctx context.Context) time.Duration {
 	}) {
 		m.dropReclaim()
 	}
+	due, wait := m.due(verdict.Acts)
 	if len(verdict.Acts) == 0 {
-		m.short, m.vain, m.idle = key{}, 0, time.Time{}
 		return verdict.Again
 	}
-	if left := time.Until(m.idle); left > 0 && m.short == verdict.Acts[0].key() {
-		return min(left, Period)
+	if len(due) == 0 {
+		return min(wait, Period)
 	}
-	m.say(&verdict.Acts[0], seen)
 	// Memory does not wait for the disk, whose measuring may take minutes.
 	var disk, rest []Threshold
-	for _, t := range verdict.Acts {
+	for _, t := range due {
 		if t.Signal.Condition() == v1.NodeDiskPressure {
 			disk = append(disk, t)
 		} else {
@@ -170,21 +175,60 @@ func (m *Manager) look(ctx context.Context) time.Duration {
 		}
 	}
 	evicted, pending := m.evictOne(ctx, rest, seen), false
+	if !evicted {
+		wait = min(wait, m.inVain(rest))
+	}
 	if !evicted && len(disk) > 0 {
+		m.say(&disk[0], seen)
 		evicted, pending = m.reclaimDisk(ctx, disk, seen)
+		if !evicted && !pending {
+			wait = min(wait, m.inVain(disk))
+		}
 	}
 	switch {
 	case evicted:
-		m.short, m.vain = key{}, 0
+		m.tries = map[key]*try{}
 		m.pause(ctx, confirmAfter)
 		return 0
 	case pending:
 		return Soon
 	}
-	m.vain++
-	wait := retryDelay(&verdict.Acts[0], m.vain)
-	m.idle = time.Now().Add(wait)
 	return min(wait, Period)
+}
+
+// due returns those of the thresholds for which something may be tried now, and the time until the next of the others.
+// It forgets the tries for thresholds that are not acted upon any more.
+func (m *Manager) due(acts []Threshold) (due []Threshold, wait time.Duration) {
+	tries := make(map[key]*try, len(acts))
+	wait = Period
+	for _, t := range acts {
+		done := m.tries[t.key()]
+		if done == nil {
+			done = &try{}
+		}
+		tries[t.key()] = done
+		if left := time.Until(done.idle); left > 0 {
+			wait = min(wait, left)
+		} else {
+			due = append(due, t)
+		}
+	}
+	m.tries = tries
+	return due, wait
+}
+
+// inVain puts off the next try for thresholds for which nothing could be done, each by its own pause, and returns the
+// shortest of them.
+func (m *Manager) inVain(acts []Threshold) time.Duration {
+	wait := Period
+	for i := range acts {
+		done := m.tries[acts[i].key()]
+		done.vain++
+		pause := retryDelay(&acts[i], done.vain)
+		done.idle = time.Now().Add(pause)
+		wait = min(wait, pause)
+	}
+	return wait
 }
 
 // retryDelay is when to try again to reclaim something after nothing could be done for so many times. To measure the
@@ -198,10 +242,11 @@ func retryDelay(t *Threshold, times int) time.Duration {
 
 // say says once that something is being reclaimed.
 func (m *Manager) say(t *Threshold, seen Observations) {
-	if m.short == t.key() {
+	done := m.tries[t.key()]
+	if done.said {
 		return
 	}
-	m.short = t.key()
+	done.said = true
 	if m.opts.Acting != nil {
 		m.opts.Acting(t.Signal.Resource())
 	}
@@ -249,13 +294,14 @@ func (m *Manager) see(ctx context.Context) (Verdict, Observations, error) {
 // returns false where there is none.
 func (m *Manager) evictOne(ctx context.Context, acts []Threshold, seen Observations) bool {
 	for _, t := range acts {
+		m.say(&t, seen)
 		pods, layout, err := m.opts.Pods(ctx, t.Signal)
 		if err != nil {
 			if ctx.Err() == nil {
 				klog.ErrorS(err, "Pods not measured: none is evicted until they are; trying again",
 					"signal", t.Signal)
 			}
-			return false
+			continue
 		}
 		ranked := Rank(t.Signal, layout, pods)
 		if len(ranked) == 0 {
@@ -264,7 +310,7 @@ func (m *Manager) evictOne(ctx context.Context, acts []Threshold, seen Observati
 		m.evict(ctx, t, seen, ranked[0])
 		return true
 	}
-	if m.vain == 0 && len(acts) > 0 {
+	if len(acts) > 0 && m.tries[acts[0].key()].vain == 0 {
 		m.sayNothing(acts[0].Signal)
 	}
 	return false

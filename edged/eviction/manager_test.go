@@ -22,6 +22,9 @@ type fake struct {
 	pods    []PodUsage
 	garbage int64 // of the disk
 	other   int64 // memory that no pod uses
+	pids    int64 // process IDs that are used
+	// hangs are the signals for which no pod can be measured.
+	hangs   []Signal
 	failing error
 	looks   int
 	log     []string
@@ -43,7 +46,9 @@ func (f *fake) node(context.Context) (Observations, error) {
 		memory += p.Memory
 		disk += p.Logs.Bytes
 	}
-	return Observations{Memory: {1000 - memory, 1000}, NodeFS: {1000 - disk, 1000}}, nil
+	return Observations{
+		Memory: {1000 - memory, 1000}, NodeFS: {1000 - disk, 1000}, PIDs: {1000 - f.pids, 1000},
+	}, nil
 }
 
 func (f *fake) list(ctx context.Context, s Signal) ([]PodUsage, Layout, error) {
@@ -56,6 +61,9 @@ func (f *fake) list(ctx context.Context, s Signal) ([]PodUsage, Layout, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if slices.Contains(f.hangs, s) {
+		return nil, Layout{}, errors.New("the runtime does not answer")
+	}
 	return slices.DeleteFunc(slices.Clone(f.pods), func(u PodUsage) bool { return f.ends[u.Pod] }), Layout{}, nil
 }
 
@@ -289,6 +297,44 @@ func TestQuietInVain(t *testing.T) {
 			t.Errorf("a pod that came later: %q, want a to end within 1", log)
 		}
 	})
+}
+
+// TestPauseOfEachThreshold: while nothing can be done about one resource, pods go for another that gets short, at the
+// next look, and the one that cannot be served is not tried more often.
+func TestPauseOfEachThreshold(t *testing.T) {
+	for name, c := range map[string]struct {
+		hangs    Signal
+		settings Settings
+		used     func(*fake)
+		short    string
+	}{
+		"disk": {
+			NodeFS, Settings{Hard: map[string]string{"nodefs.available": "10%", "pid.available": "400"}},
+			func(f *fake) { f.pods[0].Logs.Bytes = 950 }, "ephemeral-storage",
+		},
+		"memory": {
+			Memory, Settings{Hard: map[string]string{"memory.available": "400", "pid.available": "400"}},
+			func(f *fake) { f.other = 900 }, "memory",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fake{hangs: []Signal{c.hangs}, pods: []PodUsage{{Pod: named("a", 0)}, {Pod: named("b", 0)}}}
+				c.used(f)
+				started(t, f, c.settings)
+				time.Sleep(20 * time.Minute) // long enough for the longest pause
+				if log := f.calls(); !slices.Contains(log, "short of "+c.short) {
+					t.Fatalf("said %q, want short of %s", log, c.short)
+				}
+				f.set(func() { f.pids = 900 })
+				time.Sleep(Period + time.Second)
+				if log := f.calls(); !slices.Contains(log, "short of pids") ||
+					!slices.ContainsFunc(log, func(s string) bool { return strings.HasSuffix(s, " ends within 1") }) {
+					t.Errorf("%v after process IDs got short: %q, want a pod ended", Period, log)
+				}
+			})
+		})
+	}
 }
 
 // TestSlowEnd: a pod that does not end keeps no other from ending.

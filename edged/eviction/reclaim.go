@@ -55,7 +55,7 @@ func (m *Manager) reclaimDisk(ctx context.Context, acts []Threshold, seen Observ
 		}
 		return false, false
 	case len(r.ranked) == 0:
-		if m.vain == 0 {
+		if m.tries[acts[0].key()].vain == 0 {
 			m.sayNothing(r.threshold.Signal)
 		}
 		return false, false
