@@ -36,7 +36,12 @@ func TestSysctls(t *testing.T) {
 			kernel: "4.14.1", set: []string{"net.ipv4.tcp_rmem"},
 			want: `forbidden sysctl: "net.ipv4.tcp_rmem" not allowlisted`,
 		},
-		{kernel: "4.15-rc1", set: []string{"net.ipv4.tcp_rmem"}},
+		{kernel: "4.15-rc1", set: []string{"net.ipv4.tcp_rmem", "net.ipv4.tcp_slow_start_after_idle"}},
+		{kernel: "4.6.0", set: []string{"net/ipv4/tcp_notsent_lowat"}},
+		{
+			kernel: "4.14.1", set: []string{"net.ipv4.tcp_slow_start_after_idle"},
+			want: `forbidden sysctl: "net.ipv4.tcp_slow_start_after_idle" not allowlisted`,
+		},
 		{
 			kernel: "nonsense", set: []string{"net.ipv4.tcp_fin_timeout"},
 			want: `forbidden sysctl: "net.ipv4.tcp_fin_timeout" not allowlisted`,

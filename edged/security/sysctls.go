@@ -30,6 +30,8 @@ var safe = map[string]string{
 	"net.ipv4.tcp_keepalive_probes":       "4.5",
 	"net.ipv4.tcp_rmem":                   "4.15",
 	"net.ipv4.tcp_wmem":                   "4.15",
+	"net.ipv4.tcp_slow_start_after_idle":  "4.15",
+	"net.ipv4.tcp_notsent_lowat":          "4.6",
 }
 
 // The namespaces that sysctls belong to, as messages name them.

@@ -313,12 +313,15 @@ securityContext:
   - {name: kernel.shm_rmid_forced, value: "1"}
   - {name: net/core/somaxconn, value: "1017"}
   - {name: kernel.msgmax, value: "65537"}
+  - {name: net.ipv4.tcp_slow_start_after_idle, value: "0"}
+  - {name: net.ipv4.tcp_notsent_lowat, value: "131072"}
 containers: [{name: main}]
 `,
 			check: func(p *pod) {
 				p.running()
 				p.says("main", "cd /proc/sys; cat net/ipv4/ip_unprivileged_port_start kernel/shm_rmid_forced "+
-					"net/core/somaxconn kernel/msgmax", "81\n1\n1017\n65537")
+					"net/core/somaxconn kernel/msgmax net/ipv4/tcp_slow_start_after_idle net/ipv4/tcp_notsent_lowat",
+					"81\n1\n1017\n65537\n0\n131072")
 			},
 		},
 		{
