@@ -2,6 +2,7 @@ package admission
 
 import (
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -17,11 +18,11 @@ func QOS(pod *v1.Pod) v1.PodQOSClass {
 }
 
 // computeQOS returns Guaranteed when every container limits cpu and memory and requests as much, BestEffort when none
-// asks for either, else Burstable. Pod-level resources take the place of the containers'. A request that is absent is
+// asks for either, else Burstable. Pod-level resources, if there are any, take the place of the containers'. A request that is absent is
 // the limit, by the API's defaults; one of "0" is none, as for the API server: such a pod is not Guaranteed.
 func computeQOS(pod *v1.Pod) v1.PodQOSClass {
 	var lists []v1.ResourceRequirements
-	if r := pod.Spec.Resources; r != nil {
+	if r := pod.Spec.Resources; r != nil && (hasPodLevel(r.Requests) || hasPodLevel(r.Limits)) {
 		lists = append(lists, *r)
 	} else {
 		for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -44,4 +45,15 @@ func computeQOS(pod *v1.Pod) v1.PodQOSClass {
 		return v1.PodQOSGuaranteed
 	}
 	return v1.PodQOSBurstable
+}
+
+// hasPodLevel reports whether a list has a resource that a pod may have as a whole.
+func hasPodLevel(list v1.ResourceList) bool {
+	for name := range list {
+		if name == v1.ResourceCPU || name == v1.ResourceMemory ||
+			strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+			return true
+		}
+	}
+	return false
 }

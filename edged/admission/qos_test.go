@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // TestQOS: the class is the API server's, which is immutable: another one in a status has all of the status refused.
@@ -40,7 +41,16 @@ func TestQOS(t *testing.T) {
 		"pod level, cpu request of 0": {
 			podLevel(res(list("0", "1Gi"), list("1", "1Gi")).Resources), v1.PodQOSBurstable,
 		},
-		"pod level that is empty":         {podLevel(v1.ResourceRequirements{}, full), v1.PodQOSBestEffort},
+		"pod level that is empty":         {podLevel(v1.ResourceRequirements{}, full), v1.PodQOSGuaranteed},
+		"empty pod and container level":   {podLevel(v1.ResourceRequirements{}, res(nil, nil)), v1.PodQOSBestEffort},
+		"pod level without cpu and memory": {
+			podLevel(v1.ResourceRequirements{Limits: v1.ResourceList{"example.com/a": resource.MustParse("1")}}, full),
+			v1.PodQOSGuaranteed,
+		},
+		"pod level of huge pages": {
+			podLevel(v1.ResourceRequirements{Limits: v1.ResourceList{"hugepages-2Mi": resource.MustParse("2Mi")}}, full),
+			v1.PodQOSBestEffort,
+		},
 		"the API server's class":          {withStatus(v1.PodQOSBurstable), v1.PodQOSBurstable},
 		"a class in status that is wrong": {withStatus("Golden"), v1.PodQOSGuaranteed},
 	} {
