@@ -18,9 +18,8 @@ func RecordThisBoot(dir string) *Record {
 		klog.ErrorS(err, "The list of verified images is lost when the agent stops")
 	}
 	if r.Unclean() {
-		klog.InfoS("The device lost power; when a container fails, its image is compared with the " +
-			"layers " +
-			"layers that it was unpacked from")
+		klog.InfoS("The device lost power; when a container fails, its image is compared with the layers that it was " +
+			"unpacked from")
 	}
 	return r
 }
