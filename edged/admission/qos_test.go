@@ -41,8 +41,8 @@ func TestQOS(t *testing.T) {
 		"pod level, cpu request of 0": {
 			podLevel(res(list("0", "1Gi"), list("1", "1Gi")).Resources), v1.PodQOSBurstable,
 		},
-		"pod level that is empty":         {podLevel(v1.ResourceRequirements{}, full), v1.PodQOSGuaranteed},
-		"empty pod and container level":   {podLevel(v1.ResourceRequirements{}, res(nil, nil)), v1.PodQOSBestEffort},
+		"pod level that is empty":       {podLevel(v1.ResourceRequirements{}, full), v1.PodQOSGuaranteed},
+		"empty pod and container level": {podLevel(v1.ResourceRequirements{}, res(nil, nil)), v1.PodQOSBestEffort},
 		"pod level without cpu and memory": {
 			podLevel(v1.ResourceRequirements{Limits: v1.ResourceList{"example.com/a": resource.MustParse("1")}}, full),
 			v1.PodQOSGuaranteed,
