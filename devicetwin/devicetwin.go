@@ -286,9 +286,10 @@ func (m *Module) Served(protocol string) (models []*devices.DeviceModel, list []
 		if d == nil || d.Spec.Protocol.ProtocolName != protocol {
 			continue
 		}
-		list = append(list, e.twin.Desired(d))
 		name := id(d.Namespace, d.Spec.DeviceModelRef.Name)
-		if model := m.models[name]; model != nil && !seen[name] {
+		model := m.models[name]
+		list = append(list, e.twin.Desired(d, model))
+		if model != nil && !seen[name] {
 			seen[name] = true
 			models = append(models, model)
 		}

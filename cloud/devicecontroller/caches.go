@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
@@ -148,6 +150,30 @@ func (c *caches) device(namespace, name string) *devices.Device {
 // model returns a cached model, or nil.
 func (c *caches) model(namespace, name string) *devices.DeviceModel {
 	return cached[devices.DeviceModel](c.models, namespace, name)
+}
+
+// currentModel returns the model of a device, not older than the device; nil if there is none. The two caches are not
+// ordered: the model may have changed before the device, and the cache not have it yet. Then the API server is asked.
+// It is not asked for devices without desired values, to which the model does not matter.
+func (c *caches) currentModel(ctx context.Context, d *devices.Device) *devices.DeviceModel {
+	m := c.model(d.Namespace, d.Spec.DeviceModelRef.Name)
+	if d.Spec.DeviceModelRef.Name == "" || m != nil && !c.behind(d) ||
+		!slices.ContainsFunc(d.Spec.Properties, func(p devices.DeviceProperty) bool { return desires(&p) }) {
+		return m
+	}
+	now, err := read[devices.DeviceModel](ctx, c.objects, devices.DeviceModels, d.Namespace, d.Spec.DeviceModelRef.Name)
+	if err != nil {
+		klog.InfoS("DeviceModel cannot be read; the device is sent without desired values until it can", "device",
+			klog.KObj(d), "model", d.Spec.DeviceModelRef.Name, "err", err)
+		return nil
+	}
+	return now
+}
+
+// behind reports whether the cache of models may lack a change that was made before a device was written.
+func (c *caches) behind(d *devices.Device) bool {
+	order, err := resourceversion.CompareResourceVersion(c.models.LastSyncResourceVersion(), d.ResourceVersion)
+	return err != nil || order < 0
 }
 
 func cached[T any](informer cache.SharedIndexInformer, namespace, name string) *T {

@@ -139,6 +139,9 @@ func (c *Controller) modelEvent(old, now *devices.DeviceModel) {
 		m = old
 		c.gone.Add(old.UID, old)
 	}
+	if now != nil {
+		c.checkModel(now)
+	}
 	key := resource.Key{Namespace: m.Namespace, Type: resource.TypeDeviceModel, Name: m.Name}
 	for _, d := range c.caches.of(m.Namespace, m.Name) {
 		if d.Spec.NodeName == "" {
@@ -162,6 +165,16 @@ func (c *Controller) checkFirst(ctx context.Context) {
 	}
 }
 
+// checkModel records an event about a minimum or maximum that is not a number.
+func (c *Controller) checkModel(m *devices.DeviceModel) {
+	for i := range m.Spec.Properties {
+		if err := m.Spec.Properties[i].CheckBounds(); err != nil {
+			c.events.onceModel(m, v1.EventTypeWarning, "InvalidRange", fmt.Sprintf("%v. Until then no desired value of "+
+				"the property is sent to a node", err))
+		}
+	}
+}
+
 // checkSpec records events about what is wrong with the spec of a device.
 func (c *Controller) checkSpec(d *devices.Device) {
 	if old := olderForm(d); old != "" {
@@ -174,7 +187,7 @@ func (c *Controller) checkSpec(d *devices.Device) {
 	model := c.caches.model(d.Namespace, d.Spec.DeviceModelRef.Name)
 	if model == nil {
 		c.events.once(d, v1.EventTypeWarning, "DeviceModelMissing", fmt.Sprintf("DeviceModel %q does not exist in "+
-			"namespace %s: create it, or correct spec.deviceModelRef.name. Desired values are sent unchecked",
+			"namespace %s: create it, or correct spec.deviceModelRef.name. Desired values are not sent",
 			d.Spec.DeviceModelRef.Name, d.Namespace))
 		return
 	}

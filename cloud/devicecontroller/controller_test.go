@@ -3,6 +3,7 @@ package devicecontroller
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -218,17 +219,83 @@ func TestDownstream(t *testing.T) {
 			t.Errorf("Object of %s for %s = %v, %v; want none", typ, node, obj, err)
 		}
 	}
-	wait.Until(t, "an event about the read-only property", func() error {
-		list, err := e.client.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{})
+	e.event("Device", "InvalidDesiredValue", "temp is read-only")
+}
+
+// TestModelNotCached: desired values are checked with the model that the API has, however far the cache is behind.
+// Without one, none is sent.
+func TestModelNotCached(t *testing.T) {
+	desired := func(d *devices.Device) {
+		d.Spec.Properties[1].Desired, d.ResourceVersion = &devices.TwinProperty{Value: "99"}, "5"
+	}
+	older := lampModel()
+	older.Spec.Properties[1].Maximum = "100"
+	forbidden := func(action string) clientgotesting.ReactionFunc {
+		return func(clientgotesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(devices.DeviceModels.GroupResource(), "m", errors.New(action))
+		}
+	}
+	for name, tc := range map[string]struct {
+		model  *devices.DeviceModel
+		cached any
+		read   clientgotesting.ReactionFunc
+	}{
+		"not cached":          {lampModel(), nil, nil},
+		"cached as it was":    {lampModel(), older, nil},
+		"does not exist":      {nil, nil, nil},
+		"cannot be read":      {lampModel(), nil, forbidden("read")},
+		"cached, but deleted": {nil, older, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := []any{device(desired)}
+			if tc.model != nil {
+				objects = append(objects, tc.model)
+			}
+			e := start(t, Options{}, objects...)
+			store := e.caches.models.GetStore()
+			err := store.Delete(lampModel())
+			if tc.cached != nil {
+				err = store.Add(tc.cached)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.read != nil {
+				e.objects.PrependReactor("get", "devicemodels", tc.read)
+			}
+			obj, err := e.Object("n1", resource.Key{Namespace: "shop", Type: "device", Name: "sensor"})
+			if err != nil || obj == nil {
+				t.Fatalf("Object = %v, %v; want the device", obj, err)
+			}
+			if strings.Contains(string(obj.JSON), "99") {
+				t.Errorf("sent %s; want no desired value, as the model does not allow 99", obj.JSON)
+			}
+		})
+	}
+}
+
+// TestInvalidRange: a model whose limit is not a number gets an event that says so.
+func TestInvalidRange(t *testing.T) {
+	m := lampModel()
+	m.Spec.Properties[1].Maximum = "80 C"
+	e := start(t, Options{}, m)
+	e.event("DeviceModel", "InvalidRange", `the maximum "80 C" is not a number`)
+}
+
+// event waits for an event.
+func (e *env) event(kind, reason, text string) {
+	e.t.Helper()
+	wait.Until(e.t, "the event "+reason, func() error {
+		list, err := e.client.CoreV1().Events("shop").List(e.t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
 		for _, event := range list.Items {
-			if event.Reason == "InvalidDesiredValue" && strings.Contains(event.Message, "temp is read-only") {
+			if event.InvolvedObject.Kind == kind && event.Reason == reason && strings.Contains(event.Message, text) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%d events", len(list.Items))
+		return fmt.Errorf("events %+v", list.Items)
 	})
 }
 

@@ -60,8 +60,7 @@ func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, er
 		if d == nil || d.Spec.NodeName != node {
 			return nil, nil
 		}
-		o, err := toSend(key, devices.KindDevice, &d.ObjectMeta, withoutForbidden(d, c.caches.model(d.Namespace,
-			d.Spec.DeviceModelRef.Name)))
+		o, err := toSend(key, devices.KindDevice, &d.ObjectMeta, withoutForbidden(d, c.caches.currentModel(ctx, d)))
 		if err == nil {
 			o.After = modelKey(d)
 		}
@@ -147,7 +146,7 @@ type deletedMeta struct {
 func removedMeta(m *metav1.ObjectMeta) deletedMeta { return deletedMeta{m.Name, m.Namespace, m.UID} }
 
 // withoutForbidden returns the device as it is sent: without its status, and without the desired values that its model
-// forbids: nothing may write them to a machine. model may be nil; then nothing is known to be forbidden.
+// forbids: nothing may write them to a machine. Without a model, nothing is known to be allowed.
 func withoutForbidden(d *devices.Device, model *devices.DeviceModel) *devices.Device {
 	sent := *d
 	sent.TypeMeta = metav1.TypeMeta{APIVersion: devices.APIVersion, Kind: devices.KindDevice}
@@ -175,18 +174,15 @@ func forbidden(d *devices.Device, model *devices.DeviceModel) []error {
 }
 
 func checkDesired(p *devices.DeviceProperty, model *devices.DeviceModel) error {
-	if p.Desired == nil || model == nil {
+	if !desires(p) {
 		return nil
 	}
-	rules, ok := model.Property(p.Name)
-	if !ok {
-		return fmt.Errorf("property %s is not in the DeviceModel %s: add it there, or remove it from the device",
-			p.Name, model.Name)
-	}
-	if p.Desired.Value == "" && len(p.Desired.Metadata) == 0 {
-		return nil // KubeEdge's way to desire nothing
-	}
-	return rules.CheckDesired(p.Desired.Value)
+	return model.CheckDesired(p.Name, p.Desired.Value)
+}
+
+// desires reports whether a property has a desired value. KubeEdge writes an empty one for none.
+func desires(p *devices.DeviceProperty) bool {
+	return p.Desired != nil && (p.Desired.Value != "" || len(p.Desired.Metadata) > 0)
 }
 
 func refTo(typ, kind string, m *metav1.ObjectMeta) cloudhub.Ref {

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
@@ -55,17 +56,36 @@ func newEvents(client kubernetes.Interface) *events {
 
 // once records an event, unless the same was recorded within the last hour.
 func (e *events) once(d *devices.Device, kind, reason, message string) {
-	id := repeat{string(d.UID), reason, message}
+	if e.isNew(d.UID, reason, message) {
+		e.add(d, kind, reason, message)
+	}
+}
+
+// onceModel is once for a model.
+func (e *events) onceModel(m *devices.DeviceModel, kind, reason, message string) {
+	if e.isNew(m.UID, reason, message) {
+		e.record(devices.KindDeviceModel, &m.ObjectMeta, "", kind, reason, message)
+	}
+}
+
+// isNew reports whether an event was not recorded within the last hour, and remembers it.
+func (e *events) isNew(uid types.UID, reason, message string) bool {
+	id := repeat{string(uid), reason, message}
 	if at, ok := e.recent.Get(id); ok && time.Since(at.(time.Time)) < repeatAfter {
-		return
+		return false
 	}
 	e.recent.Add(id, time.Now())
-	e.add(d, kind, reason, message)
+	return true
 }
 
 // add records an event. Events beyond the rate of the device's node are dropped.
 func (e *events) add(d *devices.Device, kind, reason, message string) {
-	if now := time.Now(); !e.nodes.Of(d.Spec.NodeName, now).AllowN(now, 1) {
+	e.record(devices.KindDevice, &d.ObjectMeta, d.Spec.NodeName, kind, reason, message)
+}
+
+// record records an event about an object; node is whose rate limit it counts in, "" for all objects without a node.
+func (e *events) record(object string, d *metav1.ObjectMeta, node, kind, reason, message string) {
+	if now := time.Now(); !e.nodes.Of(node, now).AllowN(now, 1) {
 		return
 	}
 	if len(message) > messageMax {
@@ -76,7 +96,7 @@ func (e *events) add(d *devices.Device, kind, reason, message string) {
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", d.Name, now.UnixNano()), Namespace: d.Namespace},
 		InvolvedObject: v1.ObjectReference{
 			APIVersion:      devices.APIVersion,
-			Kind:            devices.KindDevice,
+			Kind:            object,
 			Namespace:       d.Namespace,
 			Name:            d.Name,
 			UID:             d.UID,

@@ -325,8 +325,8 @@ func (t *Twin) Renew(name string, c *Counter) bool {
 	return true
 }
 
-// Desire sets a desired value for a client on the device, until the spec changes it. model may be nil: then the value
-// is not checked. It reports whether it changed.
+// Desire sets a desired value for a client on the device, until the spec changes it. The model, nil if the node does not
+// have it, decides which values may be set. It reports whether it changed.
 func (t *Twin) Desire(d *devices.Device, model *devices.DeviceModel, r Report, c *Counter) (
 	changed bool, err error,
 ) {
@@ -334,15 +334,8 @@ func (t *Twin) Desire(d *devices.Device, model *devices.DeviceModel, r Report, c
 		return false, fmt.Errorf("device %s/%s has no property %.128q: add it to spec.properties", d.Namespace, d.Name,
 			r.Name)
 	}
-	if model != nil {
-		if rules, has := model.Property(r.Name); has {
-			if err := rules.CheckDesired(r.Value); err != nil {
-				return false, fmt.Errorf("device %s/%s: %w", d.Namespace, d.Name, err)
-			}
-		}
-	}
-	if err := devices.CheckValue(r.Value); err != nil {
-		return false, fmt.Errorf("device %s/%s, property %s: %w", d.Namespace, d.Name, r.Name, err)
+	if err := model.CheckDesired(r.Name, r.Value); err != nil {
+		return false, fmt.Errorf("device %s/%s: %w", d.Namespace, d.Name, err)
 	}
 	p := t.Properties[r.Name]
 	if p.Desired != nil && p.Desired.Value == r.Value {
@@ -374,15 +367,16 @@ func (t *Twin) SetState(state string, at int64, c *Counter) (changed bool, err e
 	return true, nil
 }
 
-// Desired returns the device as its mapper should have it: with the desired values of the twin. d is not modified.
-func (t *Twin) Desired(d *devices.Device) *devices.Device {
+// Desired returns the device as its mapper should have it: with the desired values of the twin that its model allows. A
+// model may have changed after a value was set, and a cloud may send values unchecked. d is not modified.
+func (t *Twin) Desired(d *devices.Device, model *devices.DeviceModel) *devices.Device {
 	out := *d
 	out.Spec.Properties = slices.Clone(d.Spec.Properties)
 	for i := range out.Spec.Properties {
 		p := &out.Spec.Properties[i]
 		have := t.Properties[p.Name]
 		switch {
-		case have.Desired == nil:
+		case have.Desired == nil || model.CheckDesired(p.Name, have.Desired.Value) != nil:
 			p.Desired = nil
 		case p.Desired == nil || p.Desired.Value != have.Desired.Value:
 			p.Desired = &devices.TwinProperty{Value: have.Desired.Value}

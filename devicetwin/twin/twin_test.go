@@ -30,6 +30,9 @@ func device(desired ...string) *devices.Device {
 func TestSpecAndClients(t *testing.T) {
 	var tw Twin
 	var c Counter
+	model := &devices.DeviceModel{Spec: devices.DeviceModelSpec{Properties: []devices.ModelProperty{
+		{Name: "fan", Type: devices.TypeInt, Maximum: "9"},
+	}}}
 	spec := func(want string, d *devices.Device) {
 		t.Helper()
 		tw.SetSpec(d, 1, &c)
@@ -42,24 +45,42 @@ func TestSpecAndClients(t *testing.T) {
 		}
 	}
 	spec("5", device("", "5"))
-	if changed, err := tw.Desire(device("", "5"), nil, Report{Name: "fan", Value: "7"}, &c); !changed || err != nil {
+	if changed, err := tw.Desire(device("", "5"), model, Report{Name: "fan", Value: "7"}, &c); !changed || err != nil {
 		t.Errorf("Desire = %v, %v; want a change", changed, err)
 	}
 	spec("7", device("", "5")) // the spec says the same as before
 	spec("6", device("", "6"))
 	spec("", device())
-	if got := tw.Desired(device("", "6")).Spec.Properties[1].Desired; got != nil {
+	if got := tw.Desired(device("", "6"), model).Spec.Properties[1].Desired; got != nil {
 		t.Errorf("the mapper gets %+v, want no desired value", got)
 	}
-	if _, err := tw.Desire(device(), nil, Report{Name: "none", Value: "1"}, &c); err == nil {
+	if _, err := tw.Desire(device(), model, Report{Name: "none", Value: "1"}, &c); err == nil {
 		t.Error("Desire of an unknown property = nil, want an error")
 	}
-	model := &devices.DeviceModel{Spec: devices.DeviceModelSpec{Properties: []devices.ModelProperty{
-		{Name: "fan", Type: devices.TypeInt, Maximum: "9"},
+	for _, tc := range []struct {
+		model          *devices.DeviceModel
+		property, text string
+	}{
+		{model, "fan", "out of range"},
+		{model, "temp", "not in the DeviceModel"},
+		{nil, "fan", "DeviceModel of the device is missing"},
+	} {
+		_, err := tw.Desire(device(), tc.model, Report{Name: tc.property, Value: "10"}, &c)
+		if err == nil || !strings.Contains(err.Error(), tc.text) {
+			t.Errorf("Desire %s = 10: %v, want %q", tc.property, err, tc.text)
+		}
+	}
+	spec("8", device("", "8"))
+	lower := &devices.DeviceModel{Spec: devices.DeviceModelSpec{Properties: []devices.ModelProperty{
+		{Name: "fan", Type: devices.TypeInt, Maximum: "7"},
 	}}}
-	if _, err := tw.Desire(device(), model, Report{Name: "fan", Value: "10"}, &c); err == nil ||
-		!strings.Contains(err.Error(), "out of range") {
-		t.Errorf("Desire above the maximum = %v, want that it is out of range", err)
+	for what, m := range map[string]*devices.DeviceModel{"a lower maximum": lower, "no model": nil} {
+		if got := tw.Desired(device("", "8"), m).Spec.Properties[1].Desired; got != nil {
+			t.Errorf("with %s the mapper gets %+v, want no desired value", what, got)
+		}
+	}
+	if got := tw.Desired(device("", "8"), model).Spec.Properties[1].Desired; got == nil || got.Value != "8" {
+		t.Errorf("the mapper gets %+v, want 8", got)
 	}
 	again := device("", "6")
 	again.UID = "u2"

@@ -36,6 +36,7 @@ spec:
   - {name: gain, type: DOUBLE, accessMode: ReadWrite, minimum: "0.5"}
   - {name: power, type: BOOLEAN, accessMode: ReadWrite}
   - {name: label, type: STRING, accessMode: ReadWrite}
+  - {name: speed, type: FLOAT, accessMode: ReadWrite, maximum: "4e38"}
 ---
 apiVersion: devices.kubeedge.io/v1beta1
 kind: DeviceModel
@@ -56,6 +57,7 @@ spec:
   - {name: gain}
   - {name: power}
   - {name: label}
+  - {name: speed}
 `
 	// people gives a viewer and an operator their roles.
 	people = `
@@ -130,11 +132,14 @@ func TestDevicePolicies(t *testing.T) {
 		{"", desired(2, "0.5"), ""},
 		{"", desired(2, "0.4"), "below the minimum"},
 		{"", desired(2, "1e3"), ""},
+		{"", desired(5, "1e38"), ""},
+		{"", desired(5, "3.9e38"), "does not fit into 32 bits"},
+		{"", desired(2, "Inf"), "does not have the type"},
 		{"", desired(3, "true"), ""},
 		{"", desired(3, "maybe"), "does not have the type"},
 		{"", desired(4, "anything"), ""},
 		{"", desired(4, strings.Repeat("x", 513)), "Too long"},
-		{"", `[{"op":"add","path":"/spec/properties/5","value":{"name":"none","desired":{"value":"1"}}}]`,
+		{"", `[{"op":"add","path":"/spec/properties/6","value":{"name":"none","desired":{"value":"1"}}}]`,
 			"does not have: none"},
 		{"", `[{"op":"replace","path":"/spec/properties/4/name","value":"a b"}]`, "should match"},
 		{"", `[{"op":"add","path":"/spec/deviceModelRef/name","value":"other"}]`, "does not have: gain, power, label"},
@@ -154,6 +159,18 @@ func TestDevicePolicies(t *testing.T) {
 		err := patch(tc.who, tc.patch)
 		if (err == nil) != (tc.refused == "") || err != nil && !strings.Contains(err.Error(), tc.refused) {
 			t.Errorf("patch by %q: %s: %v, want %q", tc.who, tc.patch, err, tc.refused)
+		}
+	}
+	for limit, accepted := range map[string]bool{"80 C": false, "low": false, "80.0": true, "1e2": true, "": true} {
+		model := fmt.Sprintf(`
+apiVersion: devices.kubeedge.io/v1beta1
+kind: DeviceModel
+metadata: {name: limits, namespace: default}
+spec: {properties: [{name: limit, type: INT, maximum: %q}]}
+`, limit)
+		if err := c.cluster.Apply(t.Context(), model); (err == nil) != accepted ||
+			err != nil && !strings.Contains(err.Error(), "must be numbers") {
+			t.Errorf("a model with the maximum %q: %v, want it accepted: %v", limit, err, accepted)
 		}
 	}
 	for who, want := range map[string]string{"vera": "get list watch", "otto": "get list patch update watch"} {

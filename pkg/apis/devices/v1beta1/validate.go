@@ -2,6 +2,7 @@ package v1beta1
 
 import (
 	"fmt"
+	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,6 +53,21 @@ func CheckValue(value string) error {
 	return nil
 }
 
+// CheckDesired returns an error if a value must not be set for a property of a device of this model. Without a model, or
+// for a property that it does not have, nothing is known to be safe, so nothing may be set.
+func (m *DeviceModel) CheckDesired(property, value string) error {
+	if m == nil {
+		return fmt.Errorf("property %s: the DeviceModel of the device is missing: nothing may be set without it",
+			property)
+	}
+	rules, ok := m.Property(property)
+	if !ok {
+		return fmt.Errorf("property %s is not in the DeviceModel %s: add it there, or remove it from the device", property,
+			m.Name)
+	}
+	return rules.CheckDesired(value)
+}
+
 // CheckDesired returns an error if a value must not be set for the property: the property is read-only, or the value is
 // not of its type or out of its range.
 func (p *ModelProperty) CheckDesired(value string) error {
@@ -67,27 +83,65 @@ func (p *ModelProperty) CheckDesired(value string) error {
 		if err != nil {
 			return fmt.Errorf("property %s: %q is not a whole number", p.Name, value)
 		}
-		low, noLow := strconv.ParseInt(p.Minimum, 10, 64)
-		high, noHigh := strconv.ParseInt(p.Maximum, 10, 64)
-		if noLow == nil && n < low || noHigh == nil && n > high {
-			return p.outOfRange(value)
-		}
+		return p.checkRange(value, new(big.Rat).SetInt64(n))
 	case TypeFloat, TypeDouble:
-		n, err := strconv.ParseFloat(value, 64)
-		if err != nil {
+		n, ok := decimal(value)
+		if !ok {
 			return fmt.Errorf("property %s: %q is not a number", p.Name, value)
 		}
-		low, noLow := strconv.ParseFloat(p.Minimum, 64)
-		high, noHigh := strconv.ParseFloat(p.Maximum, 64)
-		if n != n || noLow == nil && n < low || noHigh == nil && n > high {
-			return p.outOfRange(value)
+		bits := 64
+		if p.Type == TypeFloat {
+			bits = 32
 		}
+		if _, err := strconv.ParseFloat(value, bits); err != nil {
+			return fmt.Errorf("property %s: %s does not fit into %d bits", p.Name, value, bits)
+		}
+		return p.checkRange(value, n)
 	case TypeBoolean:
 		if _, err := strconv.ParseBool(value); err != nil {
 			return fmt.Errorf("property %s: %q is neither true nor false", p.Name, value)
 		}
 	}
 	return nil
+}
+
+// CheckBounds returns an error if the minimum or maximum of a number is not a number. No value may be set then: nobody
+// knows which ones are safe.
+func (p *ModelProperty) CheckBounds() error {
+	if p.Type != TypeInt && p.Type != TypeFloat && p.Type != TypeDouble {
+		return nil
+	}
+	for _, bound := range []struct{ name, text string }{{"minimum", p.Minimum}, {"maximum", p.Maximum}} {
+		if _, ok := decimal(bound.text); bound.text != "" && !ok {
+			return fmt.Errorf("property %s: the %s %.40q is not a number: correct the DeviceModel", p.Name, bound.name,
+				bound.text)
+		}
+	}
+	return nil
+}
+
+// checkRange returns an error if a number is not within the minimum and maximum; text is how it was written.
+func (p *ModelProperty) checkRange(text string, n *big.Rat) error {
+	if err := p.CheckBounds(); err != nil {
+		return err
+	}
+	low, hasLow := decimal(p.Minimum)
+	high, hasHigh := decimal(p.Maximum)
+	if hasLow && n.Cmp(low) < 0 || hasHigh && n.Cmp(high) > 0 {
+		return p.outOfRange(text)
+	}
+	return nil
+}
+
+// decimal reads a decimal number exactly. The policies in deploy/cloudcore/devices.yaml accept the same texts.
+func decimal(text string) (*big.Rat, bool) {
+	const maxBytes = 64
+	mantissa, exponent, _ := strings.Cut(strings.ToLower(text), "e")
+	if len(text) > maxBytes || strings.Trim(mantissa, "+-.0123456789") != "" ||
+		len(strings.TrimLeft(exponent, "+-")) > 3 {
+		return nil, false // fractions, other bases, and numbers that take much memory
+	}
+	return new(big.Rat).SetString(text)
 }
 
 func (p *ModelProperty) outOfRange(value string) error {
