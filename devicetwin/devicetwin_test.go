@@ -83,6 +83,13 @@ func (c *cloud) SendSync(_ context.Context, _ string, m *model.Message) (*model.
 	return m.Respond(model.OK), nil
 }
 
+// refusing has reports refused with a text; "" accepts them.
+func (c *cloud) refusing(text string) {
+	c.mu.Lock()
+	c.refuse = text
+	c.mu.Unlock()
+}
+
 // value returns the last value of a property in the reports.
 func (c *cloud) value(property string) string {
 	c.mu.Lock()
@@ -431,17 +438,28 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestRefusedByTheCloud: what the cloud refuses is not sent over and over.
+// TestRefusedByTheCloud: what the cloud refuses is kept and sent again with a growing pause, until it accepts it.
 func TestRefusedByTheCloud(t *testing.T) {
 	e := start(t)
-	e.cloud.refuse = "not bound to this node"
+	e.cloud.refusing("the API server says no")
 	e.cloud.set(false)
 	e.lamp("5")
+	if err := e.ReportState(t.Context(), "shop", "one", "unhealthy"); err != nil {
+		t.Fatal(err)
+	}
+	wait.True(t, "the pause to grow", func() bool {
+		e.Module.mu.Lock()
+		defer e.Module.mu.Unlock()
+		r := &e.Module.devices["shop/one"].report
+		return r.refused != nil && r.next.After(time.Now().Add(sendInterval))
+	})
+	e.cloud.refusing("")
+	wait.True(t, "the state", func() bool { return e.cloud.state() == "unhealthy" })
 	wait.True(t, "nothing is left to be sent", func() bool {
 		e.Module.mu.Lock()
 		defer e.Module.mu.Unlock()
-		x := e.Module.devices["shop/one"]
-		return x != nil && !x.report.due() && !x.report.sending
+		r := &e.Module.devices["shop/one"].report
+		return !r.due() && r.refused == nil
 	})
 }
 

@@ -3,6 +3,7 @@ package devicetwin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -25,6 +26,9 @@ const (
 	sendInterval = time.Second
 	// sendsMax is how many devices are reported on at a time.
 	sendsMax = 16
+	// refusedMax is the longest pause after the cloud refused a report. A refusal may be over soon: kube-apiserver refuses
+	// what it would accept until its caches are filled, and a cloudcore may not know yet that a device is bound here.
+	refusedMax = 5 * time.Minute
 	// confirmTimeout is how long the cloud may take to confirm. It writes first, and at its own pace.
 	confirmTimeout = 2 * time.Minute
 )
@@ -46,6 +50,8 @@ type reporting struct {
 	// hold is until when desired values of the cloud, and nothing else, wait.
 	hold    time.Time
 	backoff *retry.Backoff
+	// refused is set while the cloud refuses reports; its backoff is longer than that of a lost link.
+	refused *retry.Backoff
 }
 
 // received has desired values sent that came from the cloud. It knows them, so they wait for the reported values that
@@ -189,6 +195,15 @@ func (u *uplink) send(ctx context.Context, e *entry) {
 	r := &e.report
 	now := u.m.opts.Now()
 	r.sending, r.next = false, now.Add(sendInterval)
+	if refusal := (*refusedError)(nil); errors.As(err, &refusal) {
+		if r.refused == nil {
+			r.refused = retry.NewBackoff(sendInterval, refusedMax)
+			klog.InfoS("The cloud refuses a report on a device; trying again with a growing pause", "device", e.id,
+				"err", err)
+		}
+		r.next = now.Add(r.refused.Next())
+		return
+	}
 	if err != nil {
 		if r.backoff == nil {
 			r.backoff = retry.NewBackoff(sendInterval, time.Minute)
@@ -197,7 +212,10 @@ func (u *uplink) send(ctx context.Context, e *entry) {
 		klog.V(2).InfoS("Report on a device not confirmed; trying again", "device", e.id, "err", err)
 		return
 	}
-	r.backoff = nil
+	if r.refused != nil {
+		klog.InfoS("The cloud accepts reports on a device again", "device", e.id)
+	}
+	r.backoff, r.refused = nil, nil
 	if u.m.outdated(e, &b, outdated) {
 		return
 	}
@@ -334,9 +352,13 @@ func report(kind devicemsg.Kind, d *devices.Device, content any) (*model.Message
 	return model.New(devicemsg.Source, model.GroupResource, model.OpUpdate, about.Resource(), data), nil
 }
 
-// deliver sends a message, and waits for its confirmation. What the cloud refuses for good counts as delivered, and is
-// logged: sending it again would change nothing. The cloud may confirm with what it did not write because the API has a
-// newer version.
+// refusedError is the cloud's refusal of a report.
+type refusedError struct{ text string }
+
+func (e *refusedError) Error() string { return e.text }
+
+// deliver sends a message, and waits for its confirmation. The cloud may confirm with what it did not write because the
+// API has a newer version. A refusal is a refusedError.
 func (u *uplink) deliver(ctx context.Context, msg *model.Message) (*devicemsg.Outdated, error) {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
@@ -350,9 +372,7 @@ func (u *uplink) deliver(ctx context.Context, msg *model.Message) (*devicemsg.Ou
 		if o := devicemsg.DecodeOutdated(answer.ContentData()); o != nil {
 			return o, nil
 		}
-		klog.InfoS("The cloud refuses a report on a device", "resource", msg.Route.Resource,
-			"err", string(answer.ContentData()))
-		return nil, nil
+		return nil, &refusedError{fmt.Sprintf("%.500s", answer.ContentData())}
 	}
 	return nil, fmt.Errorf("%.200s", answer.ContentData())
 }

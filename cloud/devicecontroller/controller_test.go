@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -491,14 +492,66 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// TestRefusedForGood: what the API server refuses is answered with its error, and an event says so.
+// TestRefusedForGood: what the API server finds invalid is answered with its error, and an event says so.
 func TestRefusedForGood(t *testing.T) {
 	e := start(t, Options{WriteInterval: time.Millisecond}, device())
 	e.objects.PrependReactor("create", "devicestatuses", func(clientgotesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(devices.DeviceStatuses.GroupResource(), "sensor",
-			fmt.Errorf("a policy"))
+		return true, nil, apierrors.NewInvalid(schema.GroupKind{Kind: "DeviceStatus"}, "sensor", nil)
 	})
 	e.Connected(t.Context(), "n1", "edgecore/websocket")
 	e.report("n1", twinResource, twinContent("21", 1))
-	e.hub.has(t, "n1 error twin", "a policy")
+	e.hub.has(t, "n1 error twin", "is invalid")
+	e.event("Device", "StatusNotWritten", "is invalid")
+}
+
+// TestRefusedForNow: a report that the API server refuses for now is written when it no longer does. It has no answer
+// before that, and an event tells of it.
+func TestRefusedForNow(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"forbidden":   apierrors.NewForbidden(devices.DeviceStatuses.GroupResource(), "sensor", errors.New("roles")),
+		"bad request": apierrors.NewBadRequest("a webhook"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := start(t, Options{WriteInterval: time.Millisecond}, device())
+			var refuse atomic.Bool
+			refuse.Store(true)
+			e.objects.PrependReactor("create", "devicestatuses",
+				func(clientgotesting.Action) (bool, runtime.Object, error) { return refuse.Load(), nil, refusal })
+			e.Connected(t.Context(), "n1", "edgecore/websocket")
+			e.report("n1", twinResource, twinContent("21", 1))
+			e.event("Device", "StatusNotWritten", refusal.Error())
+			e.hub.mu.Lock()
+			if len(e.hub.sent) > 0 {
+				t.Errorf("sent %q, want no answer", e.hub.sent)
+			}
+			e.hub.mu.Unlock()
+			refuse.Store(false)
+			e.hub.has(t, "n1 response twin")
+			if s := e.status(); len(s.Twins) != 1 || s.Twins[0].Reported.Value != "21" {
+				t.Errorf("status %+v, want temp 21", s)
+			}
+		})
+	}
+}
+
+// TestCacheBehind: a report on a device that the API has bound to the node, but the cache does not, has no answer: the
+// node sends it again.
+func TestCacheBehind(t *testing.T) {
+	e := start(t, Options{WriteInterval: time.Millisecond}, device())
+	e.Connected(t.Context(), "n1", "edgecore/websocket")
+	for what, change := range map[string]func() error{
+		"not cached": func() error { return e.caches.devices.GetStore().Delete(device()) },
+		"cached for another node": func() error {
+			return e.caches.devices.GetStore().Add(device(func(d *devices.Device) { d.Spec.NodeName = "n2" }))
+		},
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		m := model.New(devicemsg.Source, model.GroupResource, model.OpUpdate, twinResource,
+			json.RawMessage(twinContent("21", 1)))
+		if r := e.Handle(t.Context(), "n1", m); r != nil {
+			t.Errorf("%s: answer %s %s, want none", what, r.Route.Operation, r.Content)
+		}
+	}
 }

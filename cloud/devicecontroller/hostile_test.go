@@ -30,7 +30,7 @@ func heap() int64 {
 // TestHostileNode: whatever a node sends about its devices, and however slow the API server is, little of it stays in
 // memory.
 func TestHostileNode(t *testing.T) {
-	const count = 200
+	const count = 100
 	var list []any
 	for i := range count {
 		list = append(list, device(func(d *devices.Device) {
@@ -49,8 +49,8 @@ func TestHostileNode(t *testing.T) {
 		name                     string
 		reports, content, header int
 	}{
-		{"long headers", 2, 0, 1900 << 10},
-		{"large contents", 2, 1900 << 10, 0},
+		{"long headers", 1, 0, 1900 << 10},
+		{"large contents", 1, 1900 << 10, 0},
 		{"many reports", maxAsks + 8, 10 << 10, 0},
 	} {
 		before := heap()

@@ -63,7 +63,7 @@ func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) 
 	if !ok {
 		return nil // cloudhub passes only these on
 	}
-	d, err := c.reportable(node, about)
+	d, err := c.reportable(ctx, node, about)
 	if err == nil {
 		var r report
 		if r, err = readReport(d, about.Kind, m.Content); err == nil {
@@ -72,7 +72,7 @@ func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) 
 			return nil
 		}
 	}
-	if errors.Is(err, errNotFilled) {
+	if errors.Is(err, errNotFilled) || errors.Is(err, errBehind) {
 		return nil // the node sends the report again
 	}
 	c.metrics.refused.Inc()
@@ -112,8 +112,12 @@ func (c *Controller) admit(ctx context.Context, node string, size int) error {
 // admitTimeout limits how long a report waits for the node's rate limit.
 const admitTimeout = 20 * time.Second
 
-// reportable returns the device that a node reports on.
-func (c *Controller) reportable(node string, about devicemsg.Report) (*devices.Device, error) {
+// errBehind is returned for a device that the cache does not have as the API server has it.
+var errBehind = errors.New("the cache of devices is behind the API server")
+
+// reportable returns the device that a node reports on. That a device is not bound to the node is asked of the API
+// server, as the cache may be behind: the node's link may have moved here from another cloudcore.
+func (c *Controller) reportable(ctx context.Context, node string, about devicemsg.Report) (*devices.Device, error) {
 	if !c.caches.filled() {
 		return nil, errNotFilled
 	}
@@ -134,10 +138,16 @@ func (c *Controller) reportable(node string, about devicemsg.Report) (*devices.D
 		return found, nil
 	}
 	d := c.caches.device(about.Namespace, about.Name)
-	if d == nil || d.Spec.NodeName != node {
-		return nil, fmt.Errorf("device %s/%s is not bound to node %s", about.Namespace, about.Name, node)
+	if d != nil && d.Spec.NodeName == node {
+		return d, nil
 	}
-	return d, nil
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
+	defer cancel()
+	now, err := read[devices.Device](ctx, c.caches.objects, devices.Devices, about.Namespace, about.Name)
+	if err != nil || now != nil && now.Spec.NodeName == node {
+		return nil, errBehind
+	}
+	return nil, fmt.Errorf("device %s/%s is not bound to node %s", about.Namespace, about.Name, node)
 }
 
 // confirmation answers a report. KubeEdge's edgecores send a report again until they get a response, whatever it says;

@@ -245,7 +245,10 @@ func (w *writer) next(ctx context.Context, id types.NamespacedName) {
 			return // the node gets no answer, and reports again to the next cloudcore
 		}
 		w.needs.Metrics.failures.Inc()
-		if w.queue.NumRequeues(id) == 3 {
+		if w.queue.NumRequeues(id) == fewTries {
+			if apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
+				w.needs.Refused(d, err)
+			}
 			klog.InfoS("Status of a device cannot be written; trying again", "device", id.String(), "err", err)
 		}
 		w.putBack(id, p)
@@ -259,10 +262,13 @@ func (w *writer) answerAll(p *pending, problem error) {
 	}
 }
 
-// forGood reports whether the same write would fail again.
+// fewTries is after how many tries a write that fails is more than a passing trouble.
+const fewTries = 3
+
+// forGood reports whether the same write would fail again. Forbidden is not for good: kube-apiserver answers it until its
+// caches of roles are filled, and policies change. A bad request is not either: a webhook that fails may answer it.
 func forGood(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err) ||
-		apierrors.IsBadRequest(err)
+	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
 // errNoStatuses means that the API server has no DeviceStatus, as KubeEdge before v1.23.
