@@ -102,7 +102,8 @@ func TestMountsReachTheHost(t *testing.T) {
 		}
 	}
 	for _, needed := range []string{"CAP_SYS_ADMIN", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID",
-		"CAP_KILL", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE", "CAP_SETUID", "CAP_SETGID"} {
+		"CAP_KILL", "CAP_LINUX_IMMUTABLE", "CAP_MKNOD", "CAP_NET_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
+		"CAP_SETUID", "CAP_SETGID"} {
 		if caps := settings(t)["CapabilityBoundingSet"]; !strings.HasPrefix(caps, "~") ||
 			strings.Contains(caps, needed) {
 			t.Errorf("CapabilityBoundingSet=%s, want a list of what is taken away, without %s", caps, needed)
