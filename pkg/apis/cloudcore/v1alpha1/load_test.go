@@ -151,6 +151,10 @@ func TestParse(t *testing.T) {
 			"line 4: modules.router.enable: accepted, but this version does not have this module yet",
 			"line 4: modules.router.port: accepted, but this version does not act on it",
 		}, func(c *CloudCore) { c.Modules.Router.Enable, c.Modules.Router.Port = true, 9444 }},
+		"not needed": {"modules: {iptablesManager: {enable: true, mode: external}}\n", []string{
+			"line 3: modules.iptablesManager.mode: accepted and not needed: requests reach nodes through ports of " +
+				"cloudcore (modules.cloudStream), without rules of iptables",
+		}, func(c *CloudCore) { c.Modules.IPTablesManager.Mode = "external" }},
 		"a module that is off is not looked at": {"modules: {router: {enable: false, port: 0}}\n",
 			[]string{"line 3: modules.router.port: accepted, but this version does not act on it"}, func(c *CloudCore) {
 				c.Modules.Router.Port = 0

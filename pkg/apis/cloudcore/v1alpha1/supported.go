@@ -38,7 +38,7 @@ func LiveKeys() []string { return strict.SortedKeys(live()) }
 // warning.
 func absent() map[string]bool {
 	keys := map[string]bool{}
-	for _, m := range []string{"taskManager", "dynamicController", "router", "iptablesManager"} {
+	for _, m := range []string{"taskManager", "dynamicController", "router"} {
 		keys["modules."+m+".enable"] = true
 	}
 	return keys
@@ -54,7 +54,11 @@ func deprecatedDefaults() map[string]string {
 func notes() map[string]string {
 	const always = "accepted, but this version always checks: a node may do what the name in its certificate may, " +
 		"and no more"
+	const notNeeded = "accepted and not needed: requests reach nodes through ports of cloudcore " +
+		"(modules.cloudStream), without rules of iptables"
 	return map[string]string{
+		"modules.iptablesManager.enable":        notNeeded,
+		"modules.iptablesManager.mode":          notNeeded,
 		"modules.cloudHub.authorization.enable": always,
 		"modules.cloudHub.authorization.debug":  always,
 		"modules.cloudHub.authorization.modes":  always,
