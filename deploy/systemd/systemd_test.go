@@ -63,7 +63,7 @@ func settings(t *testing.T) map[string]string {
 func TestPodsOutliveTheAgent(t *testing.T) {
 	have := settings(t)
 	for key, want := range map[string]string{
-		"Type": "notify", "Restart": "always", "KillMode": "process", "OOMScoreAdjust": "-999",
+		"Type": "notify", "Restart": "always", "KillMode": "process", "OOMScoreAdjust": "-999", "LimitCORE": "0",
 	} {
 		if have[key] != want {
 			t.Errorf("%s=%s, want %s", key, have[key], want)

@@ -16,8 +16,8 @@ const UnixScheme = "unix://"
 
 // Checker collects problems of values, each with its path, its value, and what is allowed.
 type Checker struct {
-	// Secrets are the words of Schema.Secrets.
-	Secrets  []string
+	// Secrets are those of the Schema.
+	Secrets  Secrets
 	Problems Problems
 }
 

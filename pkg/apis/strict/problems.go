@@ -60,9 +60,9 @@ func (p Problems) OrNil() error {
 }
 
 // NotAllowed returns the text for an invalid value that is not a secret.
-func NotAllowed(v any, want string) string { return notAllowed("", v, want, nil) }
+func NotAllowed(v any, want string) string { return notAllowed("", v, want, Secrets{}) }
 
-func notAllowed(path string, v any, want string, secrets []string) string {
+func notAllowed(path string, v any, want string, secrets Secrets) string {
 	return shown(path, v, secrets) + " is not allowed; want " + want
 }
 
@@ -84,15 +84,25 @@ const (
 	maxQuoted = 80
 )
 
-// isSecret reports whether a value must not be shown, by its path.
-func isSecret(path string, secrets []string) bool {
+// Secrets says by their paths which values no error and no warning shows.
+type Secrets struct {
+	// Words are in lower case; a value whose path contains one is secret. A misspelt key may hold a secret, too.
+	Words []string
+	// Public are keys that contain such a word and hold no secret, in lower case.
+	Public []string
+}
+
+// hides reports whether a value must not be shown.
+func (s Secrets) hides(path string) bool {
 	lower := strings.ToLower(path)
-	return slices.ContainsFunc(secrets, func(word string) bool { return strings.Contains(lower, word) })
+	key := lower[strings.LastIndexByte(lower, '.')+1:]
+	return !slices.Contains(s.Public, key) &&
+		slices.ContainsFunc(s.Words, func(word string) bool { return strings.Contains(lower, word) })
 }
 
 // shown returns a value as an error may show it.
-func shown(path string, v any, secrets []string) string {
-	if isSecret(path, secrets) {
+func shown(path string, v any, secrets Secrets) string {
+	if secrets.hides(path) {
 		return Hidden
 	}
 	switch x := v.(type) {

@@ -36,8 +36,8 @@ type Schema[T any] struct {
 	// Validate returns nil or Problems.
 	Validate func(*T) error
 
-	// Secrets are words, in lower case: a value whose path contains one is not shown.
-	Secrets []string
+	// Secrets are the values that are not shown.
+	Secrets Secrets
 	// Live are the keys that the program acts on. A listed mapping is live as a whole.
 	Live map[string]bool
 	// Absent are the switches of modules that this version lacks. Switching one on, even if that is the default, gives

@@ -55,12 +55,12 @@ func small() *Schema[file] {
 			return nil, nil
 		},
 		Validate: func(f *file) error {
-			c := &Checker{Secrets: []string{"secret"}}
+			c := &Checker{Secrets: Secrets{Words: []string{"secret"}}}
 			c.Within("count", int64(f.Count), 0, 9)
 			c.OneOf("secret", strings.Join(f.Secret, ""), "")
 			return c.Problems.OrNil()
 		},
-		Secrets:            []string{"secret"},
+		Secrets:            Secrets{Words: []string{"secret"}},
 		Live:               map[string]bool{"kind": true, "count": true, "secret": true},
 		Absent:             map[string]bool{"part.enable": true},
 		DeprecatedDefaults: map[string]string{"part.share": "0.5", "large": "7"},
@@ -123,6 +123,18 @@ func TestSchema(t *testing.T) {
 		"a bad value":  {text: "kind: File\ncount: 10\n", errorText: "line 2: count: 10 is not allowed; want 0 to 9"},
 		"a secret": {
 			text: "kind: File\nsecret: [hunter2]\n", errorText: "line 2: secret: (hidden) is not allowed; want ",
+		},
+		"a public key with the word of a secret": {
+			text: "kind: File\nsecret: [hunter2]\n",
+			change: func(s *Schema[file]) {
+				s.Secrets.Public = []string{"secret"}
+				s.Validate = func(f *file) error {
+					c := &Checker{Secrets: s.Secrets}
+					c.Fail("secret", f.Secret[0], "another")
+					return c.Problems.OrNil()
+				}
+			},
+			errorText: `line 2: secret: "hunter2" is not allowed; want another`,
 		},
 		"a secret that does not fit": {text: "kind: File\nsecret: hunter2\n",
 			errorText: "line 2: secret: (hidden) is not allowed; want a list"},

@@ -17,7 +17,7 @@ import (
 type walker struct {
 	problems  Problems
 	root      reflect.Type
-	secrets   []string
+	secrets   Secrets
 	suggested int
 }
 

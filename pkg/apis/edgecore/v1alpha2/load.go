@@ -2,6 +2,7 @@ package v1alpha2
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
@@ -33,14 +34,37 @@ func schema() *strict.Schema[EdgeCore] {
 	}
 }
 
-// secrets are words that mark a key's value as secret; a misspelt key may hold a secret too.
-func secrets() []string { return []string{"token", "password", "secret", "staticpodurlheader"} }
+// secrets are the values that are not shown.
+func secrets() strict.Secrets {
+	return strict.Secrets{
+		Words:  []string{"token", "password", "secret", "staticpodurlheader"},
+		Public: []string{"configmapandsecretchangedetectionstrategy"},
+	}
+}
 
 func prepare(root map[string]any) (Problems, error) {
 	if err := checkKind(root); err != nil {
 		return nil, err
 	}
-	return takeDeprecated(root), nil
+	return append(takeDeprecated(root), noLink(root)...), nil
+}
+
+// noLink warns of a file that names a cloud and switches the link to it off, as KubeEdge's --minconfig writes it.
+func noLink(root map[string]any) Problems {
+	hub := []string{"modules", "edgeHub"}
+	if strict.At(root, append(hub, "enable")...) != false {
+		return nil
+	}
+	for _, key := range [][]string{{"websocket", "server"}, {"quic", "server"}, {"httpServer"}, {"token"}} {
+		if value := strict.At(root, append(hub, key...)...); value != nil && value != "" {
+			return Problems{{
+				Path: "modules.edgeHub.enable",
+				Text: "false: this node connects to no cloud, although modules.edgeHub." + strings.Join(key, ".") +
+					" names one; want true, or that key left out",
+			}}
+		}
+	}
+	return nil
 }
 
 func checkKind(root map[string]any) error {

@@ -384,3 +384,34 @@ func TestFileIsNotWritten(t *testing.T) {
 		t.Errorf("files in the folder = %v, %v; want one", entries, err)
 	}
 }
+
+// TestNoLink: a file that names a cloud and switches the link off gets a warning; a device that is to have none does
+// not.
+func TestNoLink(t *testing.T) {
+	for text, want := range map[string]string{
+		"{enable: false}":                                        "",
+		"{websocket: {server: '192.0.2.1:10000'}}":               "",
+		"{enable: false, token: ''}":                             "",
+		"{enable: false, tlsCaFile: /ca.crt}":                    "",
+		"{enable: false, token: hunter2}":                        "modules.edgeHub.token",
+		"{enable: false, httpServer: 'https://192.0.2.1:10002'}": "modules.edgeHub.httpServer",
+		"{enable: false, quic: {server: '192.0.2.1:10001'}}":     "modules.edgeHub.quic.server",
+		"{enable: false, websocket: {server: 127.0.0.1:10000}}": "line 3: modules.edgeHub.enable: false: this node " +
+			"connects to no cloud, although modules.edgeHub.websocket.server names one; want true, or that key left out",
+	} {
+		_, warnings, err := Parse([]byte(head + "modules: {edgeHub: " + text + "}\n"))
+		got := strings.Join(warnings, "\n")
+		if err != nil || (got == "") != (want == "") || !strings.Contains(got, want) || strings.Contains(got, secret) {
+			t.Errorf("edgeHub %s: error %v, warnings %q; want one with %q", text, err, got, want)
+		}
+	}
+}
+
+// TestStrategyIsShown: the key has the word "secret" in it, and holds none.
+func TestStrategyIsShown(t *testing.T) {
+	_, _, err := Parse([]byte(head + "modules: {edged: {tailoredKubeletConfig: " +
+		"{configMapAndSecretChangeDetectionStrategy: Poll}}}\n"))
+	if err == nil || !strings.Contains(err.Error(), `"Poll" is not allowed; want one of Get,`) {
+		t.Errorf("Parse = %v, want the value in the error", err)
+	}
+}
