@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/nodestatus"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edged/streaming"
+	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
 // ports is how others see the node: the Node in the cluster, and the node's own ports.
@@ -54,6 +56,13 @@ func (e *Edged) buildPorts(ctx context.Context) {
 		opts.Unready = func() error { return e.runtimeStatus.Unready(e.gate.Closed()) }
 		opts.Conditions, opts.Changed, opts.Found = e.nodeStatus.Conditions, e.nodeStatus.Changed, e.nodeStatus.Found
 		opts.Forgotten, opts.Reported = e.devices.Forgotten, e.statusReported
+		opts.LabelsLeftOut = func(keys []string) {
+			if len(keys) == 0 {
+				e.health.Clear(health.LabelsLeftOut, "")
+			} else {
+				e.health.Set(health.LabelsLeftOut, "", strings.Join(keys, ", "))
+			}
+		}
 		e.node = node.New(e.meta, opts)
 	}
 }

@@ -100,12 +100,16 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	}
 	c.sessions.registered(r.node)
 	klog.InfoS("Node registered", "node", r.node)
+	logLeftOut(r.node, refused)
+	return created, nil
+}
+
+// logLeftOut logs which labels of a node were left out. The node finds them missing in its Node.
+func logLeftOut(node string, refused []string) {
 	if len(refused) > 0 {
-		klog.InfoS("Labels of a registering node left out, as only administrators may set them; use kubectl label",
-			"node", r.node,
+		klog.InfoS("Labels of a node left out, as only administrators may set them; use kubectl label", "node", node,
 			"labels", refused[:min(len(refused), 10)], "leftOut", len(refused))
 	}
-	return created, nil
 }
 
 // createNode creates a Node with the labels that make it a device's. A node may not set those, so cloudcore creates it
@@ -146,7 +150,7 @@ func (c *Controller) queryNode(ctx context.Context, r *request) result {
 }
 
 // updateNode adds and changes labels and annotations. It removes none: the node may have an outdated view of what
-// others set.
+// others set. As at registration, labels that a node may not set are left out: they do not keep it from the others.
 func (c *Controller) updateNode(ctx context.Context, r *request) result {
 	node, err := c.changeNode(ctx, r)
 	switch {
@@ -177,6 +181,8 @@ func (c *Controller) changeNode(ctx context.Context, r *request) (*v1.Node, erro
 	labels, annotations := differing(now.Labels, wanted.Labels), differing(now.Annotations, wanted.Annotations)
 	delete(annotations, CloudcoreAnnotation)
 	delete(annotations, InstanceAnnotation)
+	labels, _, refused := splitLabels(labels)
+	logLeftOut(r.node, refused)
 	if len(labels)+len(annotations) == 0 {
 		return now, nil
 	}

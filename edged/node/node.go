@@ -56,6 +56,9 @@ type Options struct {
 	// status that the cloud took.
 	Forgotten func() bool
 	Reported  func(*v1.NodeStatus)
+	// LabelsLeftOut, which may be nil, is called with the labels of the configuration that the cloud did not take, in
+	// order; with none once the Node has all of them.
+	LabelsLeftOut func(keys []string)
 	// Signals, which may be the zero value, are those of the parts that were made before the Node.
 	Signals Signals
 }
@@ -152,12 +155,11 @@ func (n *Node) register(ctx context.Context) error {
 	have, err := n.cloud.RegisterNode(ctx, object(&n.opts, n.status()))
 	if apierrors.IsAlreadyExists(err) {
 		if have, err = n.reread(ctx); err == nil {
-			if own := relabelled(have, Labels(n.opts.Name, n.opts.Labels)); own != nil {
-				err = n.cloud.UpdateNode(ctx, own)
-			}
+			err = n.relabel(ctx, have)
 		}
 	} else if err == nil {
 		n.lease.setOwner(have)
+		n.checkLabels(have)
 	}
 	if err != nil {
 		return err
@@ -165,6 +167,31 @@ func (n *Node) register(ctx context.Context) error {
 	klog.InfoS("Node registered", "node", n.opts.Name, "uid", have.UID)
 	n.registered, n.read, n.reported = true, true, nil
 	return nil
+}
+
+// relabel puts our labels on a Node that lacks some of them.
+func (n *Node) relabel(ctx context.Context, have *v1.Node) error {
+	own := relabelled(have, Labels(n.opts.Name, n.opts.Labels))
+	if own == nil {
+		n.checkLabels(have)
+		return nil
+	}
+	if err := n.cloud.UpdateNode(ctx, own); err != nil {
+		return err
+	}
+	have, err := n.cloud.Node(ctx, n.opts.Name)
+	if err != nil {
+		return err
+	}
+	n.checkLabels(have)
+	return nil
+}
+
+// checkLabels reports which labels of the configuration a Node lacks.
+func (n *Node) checkLabels(have *v1.Node) {
+	if n.opts.LabelsLeftOut != nil && n.opts.Register {
+		n.opts.LabelsLeftOut(missing(have.Labels, n.opts.Labels))
+	}
 }
 
 // reread reads the Node as the cloud has it, and goes on from its conditions: since when they hold, and that a
@@ -178,6 +205,9 @@ func (n *Node) reread(ctx context.Context) (*v1.Node, error) {
 		n.opts.Found(have)
 	}
 	n.lease.setOwner(have)
+	if n.registered {
+		n.checkLabels(have)
+	}
 	n.conditions, n.listed = have.Status.Conditions, have.Status.Capacity
 	n.read, n.stale = true, false
 	return have, nil

@@ -33,10 +33,12 @@ type cloud struct {
 	down error
 	// noLabels and noStatus refuse changes of labels and of the status.
 	noLabels, noStatus error
-	node               *v1.Node
-	lease              *coordinationv1.Lease
-	calls              []string
-	patch              string // the newest of the status
+	// leavesOut is a label that is not taken.
+	leavesOut string
+	node      *v1.Node
+	lease     *coordinationv1.Lease
+	calls     []string
+	patch     string // the newest of the status
 }
 
 // call notes a call, under the lock.
@@ -67,6 +69,7 @@ func (c *cloud) RegisterNode(_ context.Context, node *v1.Node) (*v1.Node, error)
 	}
 	c.node = node.DeepCopy()
 	c.node.UID = "node-uid"
+	delete(c.node.Labels, c.leavesOut)
 	return c.node, nil
 }
 
@@ -98,7 +101,8 @@ func (c *cloud) UpdateNode(_ context.Context, node *v1.Node) error {
 	if c.noLabels != nil {
 		return c.noLabels
 	}
-	c.node = node
+	c.node = node.DeepCopy()
+	delete(c.node.Labels, c.leavesOut)
 	return nil
 }
 
@@ -316,8 +320,8 @@ func TestRejoin(t *testing.T) {
 			},
 		}
 		started(t, c, nil)
-		if got := c.took(); !strings.HasPrefix(got, "register, get, update, status") {
-			t.Errorf("calls %q, want them to begin with \"register, get, update, status\"", got)
+		if got := c.took(); !strings.HasPrefix(got, "register, get, update, get, status") {
+			t.Errorf("calls %q, want them to begin with \"register, get, update, get, status\"", got)
 		}
 		if node, _ := c.now(); node.Labels["of"] != "others" || node.Labels["site"] != "roof" {
 			t.Errorf("labels %v, want \"others\", \"roof\"", node.Labels)
@@ -339,6 +343,42 @@ func TestRejoin(t *testing.T) {
 			t.Errorf("node %+v, lease %+v; want conditions, and a lease of the Node", node.Status, lease)
 		}
 	})
+}
+
+// TestLabelsLeftOut: what the cloud does not take of the configuration's labels is reported, of a new Node and of one
+// that is there, until the Node has them.
+func TestLabelsLeftOut(t *testing.T) {
+	for name, have := range map[string]*v1.Node{
+		"new":   nil,
+		"there": {ObjectMeta: metav1.ObjectMeta{Name: "edge-1", UID: "u"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &cloud{node: have, leavesOut: "example.k8s.io/line"}
+			var reported []string
+			n := started(t, c, func(o *Options) {
+				o.Labels = map[string]string{"site": "roof", c.leavesOut: "7"}
+				o.LabelsLeftOut = func(keys []string) { reported = append(reported, strings.Join(keys, " ")) }
+			})
+			if want := []string{c.leavesOut}; !slices.Equal(reported, want) {
+				t.Errorf("%s: left out %q, want %q", name, reported, want)
+			}
+			c.mu.Lock()
+			c.down = errors.New("no link")
+			c.node.Labels[c.leavesOut] = "7" // by an administrator
+			c.mu.Unlock()
+			reported = nil
+			time.Sleep(time.Hour)
+			c.mu.Lock()
+			c.down = nil
+			c.mu.Unlock()
+			n.Wake()
+			synctest.Wait()
+			if node, _ := c.now(); node.Labels["site"] != "roof" || len(reported) == 0 || reported[len(reported)-1] != "" {
+				t.Errorf("%s: labels %v, left out %q; want site=roof, and none left out at last", name, node.Labels,
+					reported)
+			}
+		})
+	}
 }
 
 // TestLeaseAlone: a Node that cannot be changed is alive all the same.

@@ -48,14 +48,20 @@ func taints(o *Options) []v1.Taint {
 	return append(slices.Clone(o.Taints), own)
 }
 
+// missing returns the keys of wanted labels that are not there with their values, in order.
+func missing(have, want map[string]string) []string {
+	var keys []string
+	for _, k := range slices.Sorted(maps.Keys(want)) {
+		if got, ok := have[k]; !ok || got != want[k] {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
 // relabelled returns the Node with our labels on it, or nil where it has them. Labels of others stay.
 func relabelled(have *v1.Node, want map[string]string) *v1.Node {
-	missing := false
-	for k, v := range want {
-		got, ok := have.Labels[k]
-		missing = missing || !ok || got != v
-	}
-	if !missing {
+	if len(missing(have.Labels, want)) == 0 {
 		return nil
 	}
 	n := have.DeepCopy()

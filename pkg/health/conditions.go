@@ -44,6 +44,7 @@ const (
 	ConfigurationBad      Code = "ConfigurationBad"
 	RestartNeeded         Code = "RestartNeeded"
 	ShutdownUnnoticed     Code = "ShutdownUnnoticed"
+	LabelsLeftOut         Code = "LabelsLeftOut"
 )
 
 // entry describes a condition.
@@ -61,6 +62,11 @@ var known = map[Code]entry{
 	ShutdownUnnoticed: {
 		"A device shutdown will not wait for pods", Warning, "shutdownGracePeriod needs systemd-logind and the " +
 			"system's D-Bus: check systemctl status dbus systemd-logind, or remove the setting.", 10 * time.Second,
+	},
+	LabelsLeftOut: {
+		"The cloud did not take all labels of this node", Warning, "A node may not give itself these labels: remove " +
+			"them from modules.edged.nodeLabels, and have an administrator set them (kubectl label node NAME " +
+			"KEY=VALUE) if they are needed.", 0,
 	},
 	RuntimeDown: {
 		"The container runtime does not answer", Error, "Check the runtime's service (systemctl status containerd) " +

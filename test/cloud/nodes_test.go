@@ -50,8 +50,13 @@ func registration(c *cloud) {
 		c.t.Errorf("after the update: %v, labels %v, annotations %v, want site=pump-8, kubernetes.io/os=linux, note=x",
 			err, now.Labels, now.Annotations)
 	}
-	c.refused("reg", "update", "null/node/reg", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "reg",
-		Labels: map[string]string{"node-role.kubernetes.io/control-plane": ""}}}, metav1.StatusReasonForbidden)
+	c.must("reg", "update", "null/node/reg", &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "reg",
+		Labels: map[string]string{"node-role.kubernetes.io/control-plane": "", "site": "pump-9"}}})
+	now, err = c.admin.CoreV1().Nodes().Get(c.t.Context(), "reg", metav1.GetOptions{})
+	if _, has := now.Labels["node-role.kubernetes.io/control-plane"]; err != nil || has || now.Labels["site"] != "pump-9" {
+		c.t.Errorf("after an update with a reserved label: %v, labels %v, want site=pump-9 and not the reserved one", err,
+			now.Labels)
+	}
 
 	// Another's node is left alone, also one with the annotation that a node may give itself.
 	if _, err := c.admin.CoreV1().Nodes().Create(c.t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "server",
