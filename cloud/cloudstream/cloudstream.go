@@ -11,7 +11,8 @@
 //   - Callers of a node that is not connected, or whose tunnel cannot be opened, get an HTTP answer that says why, at
 //     once or within seconds.
 //   - A node has the same port for as long as it can: across reconnects, and across restarts of cloudcore.
-//   - Streams, and if configured bytes a second, are limited for each node.
+//   - Streams, and if configured bytes a second, are limited for each node. So is the memory of what nodes have sent and
+//     callers have not read, for each node and for all (tunnel.Memory): beyond it the connection that has most ends.
 package cloudstream
 
 import (
@@ -33,6 +34,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
+	"github.com/edgecore-io/edgecore/pkg/tunnel"
 )
 
 // Defaults and limits.
@@ -90,6 +92,8 @@ type Server struct {
 	opts    Options
 	metrics *metrics
 	refuser *refuser
+	// memory is for what nodes have sent and callers have not read.
+	memory *tunnel.Memory
 
 	mu    sync.Mutex
 	nodes map[string]*node
@@ -137,7 +141,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		opts: o, refuser: refuser, nodes: map[string]*node{}, taken: map[int32]string{}, next: o.FirstPort,
+		opts: o, refuser: refuser, memory: tunnel.NewMemory(), nodes: map[string]*node{}, taken: map[int32]string{}, next: o.FirstPort,
 	}
 	s.metrics = newMetrics(s)
 	if o.Registry != nil {
@@ -280,7 +284,7 @@ func (s *Server) ServeStream(ctx context.Context, name string, conn *edgestream.
 		_ = conn.Close()
 		return
 	}
-	t := kubeletproxy.New(name, conn, s.opts.Guard(name))
+	t := kubeletproxy.New(name, conn, s.opts.Guard(name), s.memory)
 	var n *node
 	err := s.open(name, s.opts.Previous(name), func(opened *node) { n = opened; n.proxied(t) }, nil)
 	if err != nil {

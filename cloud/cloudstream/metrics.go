@@ -6,10 +6,11 @@ import "github.com/prometheus/client_golang/prometheus"
 type metrics struct {
 	s                *Server
 	opened, carried  prometheus.Counter
+	cut              prometheus.Counter
 	failed, bytes    *prometheus.CounterVec
 	tunnels, streams *prometheus.Desc
 	linkStreams      *prometheus.Desc
-	waiting          *prometheus.Desc
+	waiting, unread  *prometheus.Desc
 }
 
 func newMetrics(s *Server) *metrics {
@@ -20,6 +21,10 @@ func newMetrics(s *Server) *metrics {
 		}),
 		carried: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "cloudcore_tunnel_streams_total", Help: "Connections that were carried to nodes.",
+		}),
+		cut: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "cloudcore_tunnel_unread_cuts_total",
+			Help: "Connections that were ended because their callers did not read what the node sent.",
 		}),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloudcore_tunnel_failures_total",
@@ -33,13 +38,15 @@ func newMetrics(s *Server) *metrics {
 		streams: prometheus.NewDesc("cloudcore_tunnel_streams", "Connections through tunnels.", nil, nil),
 		linkStreams: prometheus.NewDesc("cloudcore_tunnel_link_streams",
 			"Connections of cloudcore_tunnel_streams that the node's QUIC link carries, without a tunnel.", nil, nil),
+		unread: prometheus.NewDesc("cloudcore_tunnel_unread_bytes",
+			"Memory of what nodes have sent and callers have not read.", nil, nil),
 		waiting: prometheus.NewDesc("cloudcore_tunnel_nodes_waiting",
 			"Connected nodes that have no port, since all in the range are taken.", nil, nil),
 	}
 }
 
 func (m *metrics) counters() []prometheus.Collector {
-	return []prometheus.Collector{m.opened, m.carried, m.failed, m.bytes}
+	return []prometheus.Collector{m.opened, m.carried, m.cut, m.failed, m.bytes}
 }
 
 // Describe implements prometheus.Collector.
@@ -51,6 +58,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.streams
 	ch <- m.linkStreams
 	ch <- m.waiting
+	ch <- m.unread
 }
 
 // Collect implements prometheus.Collector.
@@ -65,6 +73,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(m.tunnels, prometheus.GaugeValue, float64(tunnels))
 	ch <- prometheus.MustNewConstMetric(m.streams, prometheus.GaugeValue, float64(streams))
 	ch <- prometheus.MustNewConstMetric(m.linkStreams, prometheus.GaugeValue, float64(linkStreams))
+	ch <- prometheus.MustNewConstMetric(m.unread, prometheus.GaugeValue, float64(m.s.memory.Taken()))
 	ch <- prometheus.MustNewConstMetric(m.waiting, prometheus.GaugeValue, float64(waiting))
 }
 

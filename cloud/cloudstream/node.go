@@ -177,7 +177,7 @@ func (n *node) expects(token string) bool {
 
 // serveTunnel serves a tunnel that was asked for, until it ends.
 func (n *node) serveTunnel(ctx context.Context, token string, conn net.Conn) {
-	t, err := tunnel.NewOpener(conn)
+	t, err := tunnel.NewOpener(conn, n.s.memory)
 	if err != nil {
 		_ = conn.Close()
 		return
@@ -203,7 +203,7 @@ func (n *node) serveTunnel(ctx context.Context, token string, conn net.Conn) {
 	}
 	n.mu.Unlock()
 	idle.Stop()
-	if errors.Is(err, tunnel.ErrStream) || errors.Is(err, tunnel.ErrFrames) {
+	if errors.Is(err, tunnel.ErrStream) || errors.Is(err, tunnel.ErrUnread) {
 		klog.InfoS("Tunnel closed", "node", n.name, "err", err)
 		return
 	}
@@ -263,6 +263,10 @@ func (n *node) carry(c net.Conn) {
 	n.s.metrics.carried.Inc()
 	a, b := n.limited(c, stream)
 	in, out := tunnel.Join(a, b)
+	if errors.Is(context.Cause(lost), tunnel.ErrUnread) {
+		n.s.metrics.cut.Inc()
+		klog.InfoS("Connection to a node ended: its caller does not read", "node", n.name, "caller", c.RemoteAddr())
+	}
 	n.s.metrics.bytes.WithLabelValues("to_node").Add(float64(in))
 	n.s.metrics.bytes.WithLabelValues("from_node").Add(float64(out))
 }
@@ -359,8 +363,8 @@ func (n *node) stream() (stream net.Conn, lost context.Context, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if stream, err = t.Open(); err == nil {
-		return stream, t.Context(), nil
+	if stream, lost, err = t.Open(); err == nil {
+		return stream, lost, nil
 	}
 	n.mu.Lock()
 	if n.tunnel == t {
@@ -370,8 +374,7 @@ func (n *node) stream() (stream net.Conn, lost context.Context, err error) {
 	if t, err = n.get(); err != nil {
 		return nil, nil, err
 	}
-	stream, err = t.Open()
-	return stream, t.Context(), err
+	return t.Open()
 }
 
 func (n *node) linkOpener() cloudhub.Streams {

@@ -9,7 +9,8 @@
 //   - Answers are passed on as they are, with status and headers: each request is made as KubeEdge's cloud makes those
 //     of kubectl exec.
 //   - The tunnel has no flow control. Up to 1 MiB waits for a caller that does not read; when more comes, the node's
-//     other callers wait as well, until it reads or, after 10 seconds, its connection is ended. What a container does
+//     other callers wait as well, until it reads or, after 10 seconds, its connection is ended. What waits for all
+//     callers of a node, and of all nodes, is limited (tunnel.Memory). What a container does
 //     not read from its standard input stops the node's tunnel, too, which then ends after 30 seconds and is opened
 //     again.
 package kubeletproxy
@@ -35,6 +36,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
+	"github.com/edgecore-io/edgecore/pkg/tunnel"
 )
 
 const (
@@ -62,6 +64,8 @@ type Tunnel struct {
 	node  string
 	conn  *edgestream.Conn
 	guard Guard
+	// memory is for what callers have not read.
+	memory *tunnel.Memory
 	// done is closed when the tunnel has ended.
 	done chan struct{}
 
@@ -71,9 +75,48 @@ type Tunnel struct {
 }
 
 // New makes a tunnel of a node, which owns the connection.
-func New(node string, conn *edgestream.Conn, guard Guard) *Tunnel {
-	return &Tunnel{node: node, conn: conn, guard: guard, done: make(chan struct{}), callers: map[uint64]*caller{}}
+func New(node string, conn *edgestream.Conn, guard Guard, m *tunnel.Memory) *Tunnel {
+	return &Tunnel{
+		node: node, conn: conn, guard: guard, memory: m, done: make(chan struct{}), callers: map[uint64]*caller{},
+	}
 }
+
+var _ tunnel.Holder = (*Tunnel)(nil)
+
+// CutLargest implements tunnel.Holder.
+func (t *Tunnel) CutLargest() bool {
+	t.mu.Lock()
+	var largest *caller
+	most := 0
+	for _, c := range t.callers {
+		if n := c.Waiting(); n > most {
+			largest, most = c, n
+		}
+	}
+	t.mu.Unlock()
+	if largest == nil {
+		return false
+	}
+	klog.InfoS("Connection to a node ended: its caller does not read", "node", t.node)
+	largest.cut()
+	return true
+}
+
+// Evict implements tunnel.Holder.
+func (t *Tunnel) Evict() {
+	t.Close()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.callers {
+		c.cut()
+	}
+}
+
+// share is the memory of a tunnel's callers.
+type share struct{ *Tunnel }
+
+func (s share) Take(n int64) error { return s.memory.Take(s.Tunnel, n) }
+func (s share) Return(n int64)     { s.memory.Return(s.Tunnel, n) }
 
 // Run serves the tunnel until it ends, and returns why.
 func (t *Tunnel) Run() error {
@@ -195,7 +238,8 @@ func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"node %s runs KubeEdge's edgecore, whose tunnel carries no request with a body", t.node)
 		return
 	}
-	c := newCaller()
+	c := newCaller(share{t})
+	defer c.Drop()
 	if !t.add(c) {
 		fail(w, http.StatusInternalServerError, "the tunnel of node %s has ended", t.node)
 		return
@@ -385,7 +429,9 @@ type caller struct {
 	conn net.Conn
 }
 
-func newCaller() *caller { return &caller{Inbox: edgestream.NewInbox(), removed: make(chan struct{})} }
+func newCaller(m edgestream.Memory) *caller {
+	return &caller{Inbox: edgestream.NewInbox(m), removed: make(chan struct{})}
+}
 
 // carried notes the caller's connection.
 func (c *caller) carried(conn net.Conn) {
@@ -410,7 +456,7 @@ func (c *caller) expire() {
 
 // cut ends the connection, whatever waits for the caller.
 func (c *caller) cut() {
-	c.End()
+	c.Drop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
+	"github.com/edgecore-io/edgecore/pkg/tunnel"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -56,7 +57,7 @@ func start(t *testing.T) *edge {
 			t.Error(err)
 			return
 		}
-		tunnel := New("edge-1", conn, doors{})
+		tunnel := New("edge-1", conn, doors{}, tunnel.NewMemory())
 		ready <- tunnel
 		ended <- tunnel.Run()
 	}))

@@ -191,7 +191,7 @@ func (t *tunnel) connected(n *connection, conn net.Conn) bool {
 
 // begin begins a connection.
 func (t *tunnel) begin(ctx context.Context, m edgestream.Message, parts *sync.WaitGroup) error {
-	n := &connection{Inbox: edgestream.NewInbox()}
+	n := &connection{Inbox: edgestream.NewInbox(nil)}
 	if err := json.Unmarshal(m.Data, &n.request); err != nil {
 		return fmt.Errorf("connection %d: %w", m.ID, err)
 	}

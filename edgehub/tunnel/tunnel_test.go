@@ -50,12 +50,12 @@ func clouds(t *testing.T) (dial func(context.Context, string) (net.Conn, error),
 		if err != nil {
 			return nil, err
 		}
-		o, err := tunnel.NewOpener(far)
+		o, err := tunnel.NewOpener(far, tunnel.NewMemory())
 		if err != nil {
 			return nil, err
 		}
 		t.Cleanup(func() { _ = o.Close() })
-		stream, err := o.Open()
+		stream, _, err := o.Open()
 		if err != nil {
 			return nil, err
 		}

@@ -13,24 +13,46 @@ const (
 	slowReceiver = 10 * time.Second
 	// piece is how much is taken at a time.
 	piece = 64 << 10
+	// costOfByte is what a waiting byte takes: the buffer grows by doubling.
+	costOfByte = 2
 )
+
+// Memory limits what bytes take that wait in several inboxes.
+type Memory interface {
+	// Take takes memory, or returns an error if there is none.
+	Take(n int64) error
+	// Return gives it back.
+	Return(n int64)
+}
+
+// noLimit is the memory of an inbox whose size is its only limit.
+type noLimit struct{}
+
+func (noLimit) Take(int64) error { return nil }
+func (noLimit) Return(int64)     {}
 
 // Inbox holds what has come for one connection of a tunnel: the tunnel has no flow control. One goroutine may give
 // while another one takes.
 type Inbox struct {
+	memory       Memory
 	began, ended chan struct{}
 	begin, end   func()
 	// filled and drained tell of changes of data.
 	filled, drained notify.Signal
 
-	mu   sync.Mutex
-	data []byte
+	mu      sync.Mutex
+	data    []byte
+	dropped bool
 }
 
-// NewInbox makes an inbox.
-func NewInbox() *Inbox {
+// NewInbox makes an inbox. What waits in it is counted in a memory, which may be nil.
+func NewInbox(m Memory) *Inbox {
+	if m == nil {
+		m = noLimit{}
+	}
 	b := &Inbox{
-		began: make(chan struct{}), ended: make(chan struct{}), filled: notify.NewSignal(), drained: notify.NewSignal(),
+		memory: m,
+		began:  make(chan struct{}), ended: make(chan struct{}), filled: notify.NewSignal(), drained: notify.NewSignal(),
 	}
 	b.begin, b.end = sync.OnceFunc(func() { close(b.began) }), sync.OnceFunc(func() { close(b.ended) })
 	return b
@@ -45,16 +67,38 @@ func (b *Inbox) Ended() <-chan struct{} { return b.ended }
 // End says that nothing more comes, or is wanted. It may be called again, and by anyone.
 func (b *Inbox) End() { b.end() }
 
+// Drop drops what waits, returns its memory, and says that nothing more is wanted. It may be called again.
+func (b *Inbox) Drop() {
+	b.end()
+	b.mu.Lock()
+	n := len(b.data)
+	b.data, b.dropped = nil, true
+	b.mu.Unlock()
+	b.memory.Return(int64(n) * costOfByte)
+}
+
+// Waiting returns how many bytes wait.
+func (b *Inbox) Waiting() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.data)
+}
+
 // Give takes bytes, which it copies, and waits for room: 1 MiB. It returns false if the receiver takes nothing for
-// 10 s. done ends the wait.
+// 10 s, or if there is no memory for them. done ends the wait.
 func (b *Inbox) Give(data []byte, done <-chan struct{}) bool {
 	select {
 	case <-b.ended:
 		return true
 	default:
 	}
+	cost := int64(len(data)) * costOfByte
+	if b.memory.Take(cost) != nil {
+		return false
+	}
 	for !b.offer(data) {
 		if reads, wanted := b.awaitRoom(done); !wanted || !reads {
+			b.memory.Return(cost)
 			return reads
 		}
 	}
@@ -82,7 +126,7 @@ func (b *Inbox) awaitRoom(done <-chan struct{}) (reads, wanted bool) {
 func (b *Inbox) offer(data []byte) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.data) > 0 && len(b.data)+len(data) > held {
+	if b.dropped || len(b.data) > 0 && len(b.data)+len(data) > held {
 		return false
 	}
 	b.data = append(b.data, data...)
@@ -112,6 +156,7 @@ func (b *Inbox) Take(done <-chan struct{}) (data []byte, more bool) {
 		}
 		b.mu.Unlock()
 		if n > 0 {
+			b.memory.Return(int64(n) * costOfByte)
 			b.drained.Notify()
 		}
 		if ended || n > 0 {

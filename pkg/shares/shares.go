@@ -45,12 +45,27 @@ func (b *Budget[K]) Return(key K, n int64) {
 	}
 }
 
+// Largest returns the key that has most, and how much; 0 is that no key has anything.
+func (b *Budget[K]) Largest() (key K, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k, has := range b.keys {
+		if has > n {
+			key, n = k, has
+		}
+	}
+	return key, n
+}
+
 // Taken returns how much all keys have.
 func (b *Budget[K]) Taken() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.taken
 }
+
+// Share returns the most that a key may have.
+func (b *Budget[K]) Share() int64 { return b.share }
 
 // Of returns how much a key has.
 func (b *Budget[K]) Of(key K) int64 {

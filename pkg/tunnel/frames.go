@@ -2,84 +2,70 @@ package tunnel
 
 import (
 	"encoding/binary"
-	"errors"
 	"net"
-)
-
-// ErrFrames is the error for a node that sends data in tiny frames.
-var ErrFrames = errors.New("the node sends its data in frames that are too small")
-
-// Unread data takes memory for each of its frames, in addition to its bytes. Streams carry TLS, whose records have at
-// least 22 bytes, so a node that sends frames of one byte attacks cloudcore's memory.
-const (
-	// meterFrames is the number of data frames, of all streams, after which their total size is checked; meterBytes is
-	// the least size. A frame counts as at most meterFrame bytes, so one large frame does not allow many tiny ones.
-	meterFrames = 4096
-	meterBytes  = 16 * meterFrames
-	meterFrame  = 32
 )
 
 // Parts of a frame's header of yamux.
 const (
 	headerSize   = 12
 	headerType   = 1
+	headerStream = 4
 	headerLength = 8
 	typeData     = 0
 )
 
-// meteredConn checks the frames that it reads.
+// meteredConn reports the data frames that it reads, before the session takes memory for them. arrived returns an error
+// to end the connection.
 type meteredConn struct {
 	net.Conn
-	frames frameMeter
+	frames  frameParser
+	arrived func(stream, length uint32) error
 }
 
 // Read implements net.Conn.
 func (c *meteredConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if !c.frames.add(p[:n]) && err == nil {
-		err = ErrFrames
+	if refused := c.frames.parse(p[:n], c.arrived); refused != nil {
+		return 0, refused
 	}
 	return n, err
 }
 
-// frameMeter finds the frames in the data that a peer sends.
-type frameMeter struct {
+// frameParser finds the data frames in what a peer sends.
+type frameParser struct {
 	// header is the received part of the next header, body how many bytes of the current frame are still to be
 	// received.
 	header []byte
 	body   uint32
-	// count and size are the number of data frames since the last check and their bytes.
-	count, size int
 }
 
-// add processes the next bytes, and reports whether the frames are large enough.
-func (m *frameMeter) add(p []byte) bool {
+// parse processes the next bytes. It calls found for each data frame whose header is complete, and returns the first
+// error of it.
+func (f *frameParser) parse(p []byte, found func(stream, length uint32) error) error {
 	for len(p) > 0 {
-		if m.body > 0 {
-			n := min(int64(m.body), int64(len(p)))
-			m.body -= uint32(n)
+		if f.body > 0 {
+			n := min(int64(f.body), int64(len(p)))
+			f.body -= uint32(n)
 			p = p[n:]
 			continue
 		}
-		n := min(headerSize-len(m.header), len(p))
-		m.header = append(m.header, p[:n]...)
+		n := min(headerSize-len(f.header), len(p))
+		f.header = append(f.header, p[:n]...)
 		p = p[n:]
-		if len(m.header) < headerSize {
+		if len(f.header) < headerSize {
 			break
 		}
-		length := binary.BigEndian.Uint32(m.header[headerLength:])
-		if m.header[headerType] == typeData && length > 0 {
-			m.body = length
-			m.count++
-			m.size += int(min(length, meterFrame))
+		length := binary.BigEndian.Uint32(f.header[headerLength:])
+		stream := binary.BigEndian.Uint32(f.header[headerStream:])
+		data := f.header[headerType] == typeData && length > 0
+		f.header = f.header[:0]
+		if !data {
+			continue
 		}
-		m.header = m.header[:0]
-		if m.count == meterFrames {
-			if m.size < meterBytes {
-				return false
-			}
-			m.count, m.size = 0, 0
+		f.body = length
+		if err := found(stream, length); err != nil {
+			return err
 		}
 	}
-	return true
+	return nil
 }

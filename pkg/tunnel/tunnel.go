@@ -106,17 +106,28 @@ func config(window, streams uint32) *yamux.Config {
 // Opener is the cloud's end of a tunnel.
 type Opener struct {
 	session *yamux.Session
+	conn    net.Conn
+	unread  *unread
 	ctx     context.Context
 	end     context.CancelFunc
+
+	// opening guards opened, the number of streams that were opened, and is held while one is.
+	opening sync.Mutex
+	opened  uint32
 }
 
-// NewOpener makes the cloud's end of a tunnel, which owns the connection.
-func NewOpener(conn net.Conn) (*Opener, error) {
-	session, err := yamux.Client(&meteredConn{Conn: conn}, config(cloudWindow, 1), nil)
+var _ Holder = (*Opener)(nil)
+
+// NewOpener makes the cloud's end of a tunnel, which owns the connection. Data that callers do not read is counted in m.
+func NewOpener(conn net.Conn, m *Memory) (*Opener, error) {
+	o := &Opener{conn: conn}
+	o.unread = &unread{memory: m, holder: o, streams: map[uint32]*unreadStream{}}
+	metered := &meteredConn{Conn: conn, arrived: o.unread.arrived}
+	session, err := yamux.Client(metered, config(cloudWindow, 1), nil)
 	if err != nil {
 		return nil, err
 	}
-	o := &Opener{session: session}
+	o.session = session
 	o.ctx, o.end = context.WithCancel(context.Background())
 	return o, nil
 }
@@ -127,8 +138,9 @@ func (o *Opener) Context() context.Context { return o.ctx }
 // ErrStream is the error of a node that opens streams itself.
 var ErrStream = errors.New("the node has opened a stream, which only the cloud may do")
 
-// Run serves the tunnel until it ends. Its error is ErrStream or ErrFrames, or why the connection has ended.
+// Run serves the tunnel until it ends. Its error is ErrStream, ErrUnread, or why the connection has ended.
 func (o *Opener) Run() error {
+	defer o.unread.closeAll()
 	defer o.end()
 	defer o.session.Close()
 	stream, err := o.session.AcceptStream()
@@ -140,16 +152,88 @@ func (o *Opener) Run() error {
 }
 
 // Open opens a stream. It does not wait for the node to accept the stream unless many others wait already. A tunnel
-// whose node accepts no stream for 20 s is closed.
-func (o *Opener) Open() (net.Conn, error) {
+// whose node accepts no stream for 20 s is closed. lost ends with the tunnel, or when the stream is ended because its
+// data is not read; its cause is ErrUnread then.
+func (o *Opener) Open() (c net.Conn, lost context.Context, err error) {
+	o.opening.Lock()
+	defer o.opening.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
-	s, err := o.session.OpenStream(ctx)
-	if err != nil {
-		_ = o.session.Close()
-		return nil, err
+	// The node may send data before OpenStream returns: the data of the stream is counted before. yamux gives the
+	// streams of a client odd numbers, one after the other.
+	id := 2*o.opened + 1
+	o.opened++
+	s := &cloudStream{o: o}
+	s.lost, s.lose = context.WithCancelCause(o.ctx)
+	o.unread.open(id, s.cut)
+	stream, err := o.session.OpenStream(ctx)
+	if err == nil && stream.StreamID() != id {
+		err = fmt.Errorf("yamux gave stream %d the number %d", id, stream.StreamID())
 	}
-	return stream{s}, nil
+	if err != nil {
+		o.unread.close(id)
+		s.lose(nil)
+		_ = o.session.Close()
+		return nil, nil, err
+	}
+	s.set(stream)
+	return s, s.lost, nil
+}
+
+// CutLargest implements Holder.
+func (o *Opener) CutLargest() bool { return o.unread.cutLargest() }
+
+// Evict implements Holder.
+func (o *Opener) Evict() {
+	o.unread.closeAll()
+	_ = o.conn.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection; Run closes it
+}
+
+// cloudStream is the cloud's end of a stream.
+type cloudStream struct {
+	*yamux.Stream
+	o    *Opener
+	lost context.Context
+	lose context.CancelCauseFunc
+	mu   sync.Mutex // guards the stream until Open returns
+}
+
+// Read implements net.Conn.
+func (s *cloudStream) Read(p []byte) (int, error) {
+	n, err := s.Stream.Read(p)
+	if n > 0 {
+		s.o.unread.read(s.StreamID(), n)
+	}
+	return n, err
+}
+
+// Close ends both directions at both ends. It does nothing if both have ended.
+func (s *cloudStream) Close() error {
+	err := s.Reset()
+	s.o.unread.close(s.StreamID())
+	s.lose(nil)
+	return err
+}
+
+// set says which stream it is; it was perhaps cut before.
+func (s *cloudStream) set(stream *yamux.Stream) {
+	s.mu.Lock()
+	s.Stream = stream
+	s.mu.Unlock()
+	if s.lost.Err() != nil {
+		_ = stream.Reset()
+	}
+}
+
+// cut ends a stream whose data is not read.
+func (s *cloudStream) cut() {
+	s.lose(ErrUnread)
+	s.mu.Lock()
+	stream := s.Stream
+	s.mu.Unlock()
+	if stream != nil {
+		_ = stream.Reset() // or the tunnel has ended
+	}
 }
 
 // Streams returns how many streams there are.

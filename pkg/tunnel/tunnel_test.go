@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -26,7 +25,7 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 func pair(t *testing.T) (*Opener, *Acceptor, <-chan error) {
 	t.Helper()
 	cloud, node := tcpPair(t)
-	o, err := NewOpener(cloud)
+	o, err := NewOpener(cloud, NewMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +70,7 @@ func joined(t *testing.T, o *Opener, a *Acceptor) (caller, server *net.TCPConn) 
 	t.Helper()
 	caller, in := tcpPair(t)
 	out, server := tcpPair(t)
-	stream, err := o.Open()
+	stream, _, err := o.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +161,7 @@ func TestTunnelEnds(t *testing.T) {
 // streamPair returns both ends of a stream.
 func streamPair(t *testing.T, o *Opener, a *Acceptor) (near, far net.Conn) {
 	t.Helper()
-	near, err := o.Open()
+	near, _, err := o.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +196,7 @@ func TestEndIsNoEOF(t *testing.T) {
 func bubblePair(t *testing.T) (*Opener, *Acceptor) {
 	t.Helper()
 	cloud, node := net.Pipe()
-	o, err := NewOpener(cloud)
+	o, err := NewOpener(cloud, NewMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +315,7 @@ func TestFailedDirection(t *testing.T) {
 func TestNothingAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud, node := net.Pipe()
-		o, err := NewOpener(cloud)
+		o, err := NewOpener(cloud, NewMemory())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -326,11 +325,11 @@ func TestNothingAccepted(t *testing.T) {
 		}
 		defer a.Close()
 		for range backlog {
-			if _, err := o.Open(); err != nil {
+			if _, _, err := o.Open(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := o.Open(); err == nil || o.Run() == nil {
+		if _, _, err := o.Open(); err == nil || o.Run() == nil {
 			t.Errorf("Open = %v while %d streams wait, want an error, and the tunnel closed", err, backlog)
 		}
 	})
@@ -339,7 +338,7 @@ func TestNothingAccepted(t *testing.T) {
 // TestNodeOpensStream: a node that opens a stream loses the tunnel.
 func TestNodeOpensStream(t *testing.T) {
 	cloud, node := tcpPair(t)
-	o, err := NewOpener(cloud)
+	o, err := NewOpener(cloud, NewMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,52 +355,6 @@ func TestNodeOpensStream(t *testing.T) {
 	}
 }
 
-// TestTinyFrames: a node that sends data byte by byte, which would take much memory, loses the tunnel; one that sends
-// short answers, and has its frames arrive in pieces, does not.
-func TestTinyFrames(t *testing.T) {
-	frame := func(n int) []byte {
-		header := make([]byte, headerSize, headerSize+n)
-		header[headerType+6] = 1 // the stream
-		header[headerSize-1] = byte(n)
-		return append(header, make([]byte, n)...)
-	}
-	for name, tc := range map[string]struct {
-		frames [][]byte
-		piece  int
-		want   bool
-	}{
-		"bytes":       {[][]byte{frame(1)}, 1 << 20, false},
-		"with a long": {[][]byte{frame(1), frame(1), frame(1), frame(250)}, 1 << 20, false},
-		"half long":   {[][]byte{frame(1), frame(250)}, 1 << 20, true},
-		"TLS":         {[][]byte{frame(22)}, 1 << 20, true},
-		"in pieces":   {[][]byte{frame(22), frame(0), frame(100)}, 7, true},
-		"mostly tiny": {[][]byte{frame(1), frame(29)}, 5, false},
-		"empty":       {[][]byte{frame(0)}, 5, true},
-	} {
-		data := bytes.Repeat(slices.Concat(tc.frames...), 3*meterFrames)
-		var m frameMeter
-		got := true
-		for piece := range slices.Chunk(data, tc.piece) {
-			got = got && m.add(piece)
-		}
-		if got != tc.want {
-			t.Errorf("%s: frames are large enough: %v, want %v", name, got, tc.want)
-		}
-	}
-	cloud, node := tcpPair(t)
-	o, err := NewOpener(cloud)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := o.Open(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { _, _ = node.Write(bytes.Repeat(frame(1), meterFrames)) }() // fails when the tunnel is closed
-	if err := o.Run(); !errors.Is(err, ErrFrames) {
-		t.Errorf("Run = %v, want %v", err, ErrFrames)
-	}
-}
-
 // FuzzOpener: whatever a node sends, the cloud's end ends, or waits for more, and holds no more than its windows.
 func FuzzOpener(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
@@ -411,7 +364,7 @@ func FuzzOpener(f *testing.F) {
 	f.Add([]byte{0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		cloud, node := net.Pipe()
-		o, err := NewOpener(cloud)
+		o, err := NewOpener(cloud, NewMemory())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -422,7 +375,7 @@ func FuzzOpener(f *testing.F) {
 		}()
 		go func() { _, _ = io.Copy(io.Discard, node) }()
 		go func() {
-			if s, err := o.Open(); err == nil {
+			if s, _, err := o.Open(); err == nil {
 				_, _ = io.Copy(io.Discard, s)
 			}
 		}()

@@ -1,0 +1,252 @@
+package tunnel
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+// frame is a data frame of a stream with n bytes.
+func frame(stream uint32, n int) []byte {
+	b := make([]byte, headerSize, headerSize+n)
+	binary.BigEndian.PutUint32(b[headerStream:], stream)
+	binary.BigEndian.PutUint32(b[headerLength:], uint32(n))
+	return append(b, make([]byte, n)...)
+}
+
+// TestParseFrames: data frames are found, in whatever pieces they arrive.
+func TestParseFrames(t *testing.T) {
+	window := frame(1, 0)
+	window[headerType] = 1 // a window update, whose length is no length
+	binary.BigEndian.PutUint32(window[headerLength:], 1<<20)
+	data := slices.Concat(frame(1, 1), window, frame(3, 300), frame(5, 0), frame(3, 22))
+	want := [][2]uint32{{1, 1}, {3, 300}, {3, 22}}
+	for _, piece := range []int{1, 5, 12, 13, 1 << 20} {
+		var p frameParser
+		var got [][2]uint32
+		for part := range slices.Chunk(data, piece) {
+			if err := p.parse(part, func(stream, length uint32) error {
+				got = append(got, [2]uint32{stream, length})
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("in pieces of %d bytes: frames %v, want %v", piece, got, want)
+		}
+	}
+	var p frameParser
+	refused := errors.New("refused")
+	if err := p.parse(data, func(uint32, uint32) error { return refused }); err != refused {
+		t.Errorf("parse = %v, want the error of its caller", err)
+	}
+}
+
+// held is a Holder of tests: cuts are how many connections it has to end.
+type held struct {
+	m            *Memory
+	has          int64
+	cuts, evicts int
+}
+
+func (h *held) CutLargest() bool {
+	if h.has == 0 {
+		return false
+	}
+	h.cuts++
+	h.Evict()
+	h.evicts--
+	return true
+}
+
+func (h *held) Evict() {
+	h.evicts++
+	h.m.Return(h, h.has)
+	h.has = 0
+}
+
+func (h *held) take(n int64) error {
+	err := h.m.Take(h, n)
+	if err == nil {
+		h.has += n
+	}
+	return err
+}
+
+// TestMemory: a tunnel over its share loses its own connections; where there is no memory left, the tunnel ends that has
+// most.
+func TestMemory(t *testing.T) {
+	m := NewMemoryOf(100, 40)
+	a, b, c := &held{m: m}, &held{m: m}, &held{m: m}
+	for _, step := range []struct {
+		h    *held
+		n    int64
+		want error
+	}{{a, 40, nil}, {b, 30, nil}, {a, 10, nil}, {c, 35, nil}, {a, 20, nil}, {b, 5, nil}, {c, 41, ErrUnread}} {
+		if err := step.h.take(step.n); err != step.want {
+			t.Fatalf("take of %d: %v, want %v", step.n, err, step.want)
+		}
+	}
+	if a.cuts != 1 || b.cuts != 0 || c.cuts != 1 || a.evicts+b.evicts+c.evicts != 0 {
+		t.Errorf("cuts %d, %d, %d, ended %d, %d, %d; want 1, 0, 1 and none", a.cuts, b.cuts, c.cuts, a.evicts, b.evicts,
+			c.evicts)
+	}
+	// a has 30, b 35, c none.
+	for _, n := range []int64{25, 10, 5} {
+		if err := c.take(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b.evicts != 1 || a.evicts+c.evicts != 0 || m.Taken() != a.has+c.has {
+		t.Errorf("ended %d, %d, %d, taken %d; want b ended, and %d", a.evicts, b.evicts, c.evicts, m.Taken(), a.has+c.has)
+	}
+}
+
+// liveHeap is how many bytes of the heap are in use after a collection.
+func liveHeap() int64 {
+	runtime.GC()
+	runtime.GC() // what is in a sync.Pool survives one
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return int64(s.HeapAlloc)
+}
+
+// TestUnreadFrames: a node that fills all streams of a tunnel, which nobody reads, takes no more memory than its share,
+// whatever the size of its frames. Streams that are read go on.
+func TestUnreadFrames(t *testing.T) {
+	for name, sizes := range map[string][]int{
+		"of 32 and 1 bytes": {32, 1}, "of 22 bytes": {22}, "of 16 KiB": {16 << 10},
+		"just above a power of two": {16<<10 + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const streams = 256
+			m := NewMemory()
+			cloud, node := tcpPair(t)
+			go func() { _, _ = io.Copy(io.Discard, node) }() // until the test ends
+			o, err := NewOpener(cloud, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- o.Run() }()
+			before := liveHeap()
+			// As after SYNs, the node acknowledges them, so that more can be opened.
+			ack := func(id uint32) []byte {
+				b := frame(id, 0)
+				b[headerType], b[3] = 1, 2
+				return b
+			}
+			var cut int
+			unread := map[uint32]func() bool{}
+			for i := range streams {
+				_, lost, err := o.Open()
+				if err != nil {
+					t.Fatal(err)
+				}
+				id := uint32(2*i + 1)
+				unread[id] = func() bool { return lost.Err() == nil }
+				if _, err := node.Write(ack(id)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			good, lost, err := o.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			most := int64(0)
+			goodID := uint32(2*streams + 1)
+			for id := uint32(1); id < goodID; id += 2 {
+				var b bytes.Buffer
+				sent := 0
+				for next := 0; sent+sizes[next%len(sizes)] <= 100<<10; next++ {
+					n := sizes[next%len(sizes)]
+					b.Write(frame(id, n))
+					sent += n
+				}
+				if _, err := node.Write(b.Bytes()); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := node.Write(frame(goodID, 5)); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(good, make([]byte, 5)); err != nil {
+					t.Fatalf("the stream that is read: %v", err)
+				}
+				if id%64 == 1 || id+2 == goodID {
+					b = bytes.Buffer{}
+					most = max(most, liveHeap()-before)
+				}
+			}
+			for _, open := range unread {
+				if !open() {
+					cut++
+				}
+			}
+			if most > memoryNode+memoryNode/4 {
+				t.Errorf("unread frames take %d KiB, want at most about the share of a node, %d", most>>10, memoryNode>>10)
+			}
+			if cut == 0 || cut == streams || lost.Err() != nil {
+				t.Errorf("%d of %d unread streams are cut, and the one that is read: %v; want some, and it open", cut,
+					streams, lost.Err())
+			}
+			t.Logf("%d KiB, %d of %d streams cut, counted %d KiB", most>>10, cut, streams, m.Taken()>>10)
+			_ = o.Close()
+			wait.Receive(t, "the end of the tunnel", ended)
+			if m.Taken() != 0 {
+				t.Errorf("%d bytes are counted after the end of the tunnel, want none", m.Taken())
+			}
+		})
+	}
+}
+
+// TestCutUnblocksCaller: where a node's share is used up, the caller that does not read loses its connection although
+// the copying of it waits for that caller.
+func TestCutUnblocksCaller(t *testing.T) {
+	cloud, node := tcpPair(t)
+	m := NewMemoryOf(1<<20, 512<<10)
+	o, err := NewOpener(cloud, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := NewAcceptor(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- o.Run() }()
+	defer func() {
+		_ = o.Close()
+		_ = a.Close()
+		<-ended
+	}()
+	stream, lost, err := o.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := a.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller, near := net.Pipe() // which nobody reads
+	defer caller.Close()
+	joined := make(chan struct{})
+	go func() {
+		defer close(joined)
+		Join(near, stream)
+	}()
+	go func() { _, _ = io.Copy(far, zeros{}) }() // until it is cut
+	wait.Closed(t, "the stream to be cut", lost.Done())
+	_ = near.Close() // as cloudstream does then
+	wait.Closed(t, "the end of copying", joined)
+	if m.Taken() != 0 {
+		t.Errorf("%d bytes are counted after the stream was cut, want none", m.Taken())
+	}
+}
