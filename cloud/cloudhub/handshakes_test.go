@@ -44,6 +44,43 @@ func (c *cloud) socket(t *testing.T) net.Conn {
 	return conn
 }
 
+// TestSilentConnections: connections that say next to nothing take no more places than there are, lose them after 10 s,
+// and keep no node away.
+func TestSilentConnections(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := startInMemory(t, func(o *Options) { o.NodeLimit = 10 })
+		size := c.hub.limit.arrivalsOf(0, 0)
+		hello := c.hello(t)
+		const connections = 3000
+		ends := make(chan error, connections)
+		for range connections {
+			conn := c.socket(t)
+			go func() {
+				_, _ = conn.Write(hello[:5]) // fails if it is closed
+				_, err := io.Copy(io.Discard, conn)
+				ends <- err
+			}()
+		}
+		synctest.Wait()
+		if all, silent := c.hub.arrivals.Counts(); all > size || silent != all || len(ends) < connections-size {
+			t.Errorf("%d silent connections have places, %d others, %d are closed; want at most %d, 0, and the others "+
+				"closed", silent, all-silent, len(ends), size)
+		}
+		conn, err := wire.DialWebSocket(t.Context(), c.options("n1", c.ca.Node(t, "n1", time.Now().Add(time.Hour))))
+		if err != nil {
+			t.Fatalf("a node is kept away: %v", err)
+		}
+		defer conn.Close(wire.CloseNormal, "")
+		time.Sleep(helloTimeout + time.Second)
+		synctest.Wait()
+		if all, _ := c.hub.arrivals.Counts(); all != 0 || len(ends) != connections {
+			t.Errorf("after %v, %d connections have places and %d are closed; want none, and all %d: a session has no "+
+				"place", helloTimeout, all, len(ends), connections)
+		}
+	})
+}
+
 // TestSlowClients: hundreds of clients that send nothing, or a byte in a second, do not delay a node, and lose their
 // connections in the end.
 func TestSlowClients(t *testing.T) {

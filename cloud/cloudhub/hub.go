@@ -22,6 +22,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"sync"
 	"time"
@@ -34,6 +35,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/handshakes"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/queue"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -127,6 +129,8 @@ type Hub struct {
 	metrics *metrics
 	kinds   kinds
 	refused refusedLog
+	// arrivals are the connections to TCP ports that have no request yet.
+	arrivals *shares.Conns
 	// handshakes limits the connections of WebSockets that are not sessions yet.
 	handshakes *handshakes.Limiter
 	clones     clones
@@ -171,6 +175,12 @@ func New(opts Options) (*Hub, error) {
 			"nodeLimit", opts.NodeLimit, "openFiles", opts.OpenFiles, "nodes", h.limit.nodes)
 	}
 	h.metrics = newMetrics(h)
+	h.arrivals = shares.New(shares.Options{
+		Size:    func() int { return h.limit.arrivalsOf(opts.OpenFiles, h.connected()) },
+		Share:   h.limit.arrivalsOf(0, 0) / 2,
+		Hello:   helloTimeout,
+		Refused: h.metrics.refused.WithLabelValues("connections").Inc,
+	})
 	cores := runtime.GOMAXPROCS(0)
 	h.handshakes = handshakes.New(handshakes.Options{
 		Slots:   cores * handshakesPerCore,
@@ -262,6 +272,18 @@ func (h *Hub) shutdown() {
 		<-s.done
 	}
 }
+
+// connected returns how many nodes are connected.
+func (h *Hub) connected() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.sessions)
+}
+
+// Arrivals limits the connections of a listener that have no request yet, together with those of the hub's own TCP ports:
+// their number, the share of each source, and how long a client may take for its ClientHello. They are returned with
+// it. What it returns owns the listener, and must be closed.
+func (h *Hub) Arrivals(l net.Listener) net.Listener { return h.arrivals.Listen(l) }
 
 func (h *Hub) all() []*session {
 	h.mu.Lock()

@@ -10,7 +10,8 @@ import (
 type metrics struct {
 	hub *Hub
 
-	connectedNodes, connectedUpstream, waiting, unacked, requests, bytes, messages, handshakes *prometheus.Desc
+	connectedNodes, connectedUpstream, waiting, unacked, requests, bytes, messages, handshakes,
+	arrivals *prometheus.Desc
 
 	begun    *prometheus.CounterVec
 	refused  *prometheus.CounterVec
@@ -54,6 +55,9 @@ func newMetrics(h *Hub) *metrics {
 			"Bytes over links to nodes, by direction as seen from cloudcore", []string{"direction"}, nil),
 		messages: prometheus.NewDesc(prefix+"messages_total",
 			"Messages over links to nodes, by direction as seen from cloudcore", []string{"direction"}, nil),
+		arrivals: prometheus.NewDesc(prefix+"arrivals",
+			"Connections to TCP ports without a request yet, by state: silent (no ClientHello), started",
+			[]string{"state"}, nil),
 		handshakes: prometheus.NewDesc(prefix+"handshakes",
 			"Connections that are not sessions yet and need the processor, by state", []string{"state"}, nil),
 		begun:   vec("sessions_total", "Sessions started, by protocol", "protocol"),
@@ -79,7 +83,7 @@ func (m *metrics) parts() []prometheus.Collector {
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.connectedNodes, m.connectedUpstream, m.waiting, m.unacked, m.requests,
-		m.bytes, m.messages, m.handshakes} {
+		m.bytes, m.messages, m.handshakes, m.arrivals} {
 		ch <- d
 	}
 	for _, c := range m.parts() {
@@ -110,6 +114,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	queued, working := m.hub.handshakes.Counts()
 	for state, n := range map[string]int{"waiting": queued, "working": working} {
 		ch <- prometheus.MustNewConstMetric(m.handshakes, prometheus.GaugeValue, float64(n), state)
+	}
+	all, silent := m.hub.arrivals.Counts()
+	for state, n := range map[string]int{"silent": silent, "started": all - silent} {
+		ch <- prometheus.MustNewConstMetric(m.arrivals, prometheus.GaugeValue, float64(n), state)
 	}
 	sum := m.traffic()
 	total := func(d *prometheus.Desc, n int64, direction string) {

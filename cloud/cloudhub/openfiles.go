@@ -27,6 +27,25 @@ func limitOf(configured int, files uint64) limit {
 	return limit{nodes: configured}
 }
 
+const (
+	// arrivalsSpare is how many connections may be without a request in addition to two for each node: one that the
+	// node has given up, and the next.
+	arrivalsSpare = 1000
+	// arrivalsLeast is how many may be, however few files may be open.
+	arrivalsLeast = 16
+)
+
+// arrivalsOf returns how many connections may have no request yet, while so many nodes are connected. A quarter of the
+// files that nodes leave stays free.
+func (l limit) arrivalsOf(files uint64, connected int) int {
+	most := 2*l.nodes + arrivalsSpare
+	if files == 0 || files > 1<<30 {
+		return most
+	}
+	spare := min(max(int(files)/8, spareFiles), int(files))
+	return max(min(most, int(files)-spare/4-filesPerNode*connected), arrivalsLeast)
+}
+
 // full is the error of a node that finds no room.
 func (l limit) full() error {
 	remedy := "modules.cloudHub.nodeLimit"

@@ -25,3 +25,24 @@ func TestLimitOf(t *testing.T) {
 		}
 	}
 }
+
+// TestArrivalsOf: how many connections may be without a request follows from the nodes and from the open files.
+func TestArrivalsOf(t *testing.T) {
+	for name, tc := range map[string]struct {
+		nodes     int
+		files     uint64
+		connected int
+		want      int
+	}{
+		"enough files":           {1000, 1 << 20, 1000, 3000},
+		"unknown":                {500, 0, 0, 2000},
+		"unlimited":              {500, 1<<64 - 1, 500, 2000},
+		"few files, no node":     {1792, 4096, 0, 3968},
+		"few files, all nodes":   {1792, 4096, 1792, 384},
+		"hardly any, and a node": {1, 3, 1, arrivalsLeast},
+	} {
+		if got := (limit{nodes: tc.nodes}).arrivalsOf(tc.files, tc.connected); got != tc.want {
+			t.Errorf("%s: %d, want %d", name, got, tc.want)
+		}
+	}
+}

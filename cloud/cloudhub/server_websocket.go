@@ -16,6 +16,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/handshakes"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/pkg/source"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -25,6 +26,9 @@ const (
 	// headerTimeout is how long a node waits for a connection by default (edgehub's handshakeTimeout). If it were
 	// shorter, cloudcore would end connections in a reconnect storm that their nodes still wait for.
 	headerTimeout = 30 * time.Second
+	// helloTimeout is how long a client may take for the first message of TLS, which it sends at once. The connection
+	// counts from then on for headerTimeout.
+	helloTimeout = 10 * time.Second
 	headerBytes   = 16 << 10
 	// handshakesPerCore is how many connections a core works on at once. With two, it has one while the slot of the
 	// other changes hands.
@@ -92,8 +96,13 @@ func (h *Hub) serveUpgrades(
 		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){}, // HTTP/2 has no upgrade
 		ErrorLog:          log.New(quiet{}, "", 0),
 		ConnState: func(c net.Conn, state http.ConnState) {
-			if state == http.StateActive { // its request has been read
+			switch state {
+			case http.StateActive: // its request has been read
 				handshakes.Done(c)
+			case http.StateHijacked: // it is a session or a tunnel
+				if arrival := shares.Of(c); arrival != nil {
+					arrival.Done()
+				}
 			}
 		},
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
@@ -103,7 +112,7 @@ func (h *Hub) serveUpgrades(
 	server.SetKeepAlivesEnabled(false)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	err := server.Serve(tls.NewListener(h.handshakes.Listen(wire.CountBytes(l)), config))
+	err := server.Serve(tls.NewListener(h.handshakes.Listen(h.Arrivals(wire.CountBytes(l))), config))
 	sessions.wait()
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
 		return ctx.Err()

@@ -311,7 +311,7 @@ func (c *cloud) front(ctx context.Context) error {
 		TLS:        c.edgeTLS,
 		StreamPort: streamPort,
 		ServeHTTPS: func(ctx context.Context, l net.Listener) error {
-			return c.authority.Serve(ctx, l, c.api.Client.CoreV1().Nodes())
+			return c.authority.Serve(ctx, c.hub.Arrivals(l), c.api.Client.CoreV1().Nodes())
 		},
 	})
 	if err != nil {
