@@ -259,6 +259,9 @@ func BenchmarkOpenStreams(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
+			if _, err := io.WriteString(c, "hello"); err != nil { // a caller that says nothing is not carried
+				b.Fatal(err)
+			}
 			callers = append(callers, c)
 		}
 		wait.True(b, "the connections to be carried", func() bool {

@@ -6,12 +6,12 @@
 //
 //   - Bytes are carried as they are. TLS, credentials and permissions are between the caller and the node; cloudcore
 //     decides nothing and reads nothing.
-//   - A node that nobody asks for costs a listening socket. Its tunnel is opened by the first connection, and closed
-//     when there was none for five minutes. A node whose link is QUIC needs none: connections are streams of the link.
+//   - A node that nobody asks for costs a listening socket. Its tunnel is opened by the first connection that begins
+//     TLS, and closed when there was none for five minutes. Connections that say nothing cost the node nothing. A node whose link is QUIC needs none: connections are streams of the link.
 //   - Callers of a node that is not connected, or whose tunnel cannot be opened, get an HTTP answer that says why, at
 //     once or within seconds.
 //   - A node has the same port for as long as it can: across reconnects, and across restarts of cloudcore.
-//   - Streams, and if configured bytes a second, are limited for each node. So is the memory of what nodes have sent and
+//   - Streams, and if configured bytes a second, are limited for each node, and streams for each source of callers. So is the memory of what nodes have sent and
 //     callers have not read, for each node and for all (tunnel.Memory): beyond it the connection that has most ends.
 package cloudstream
 
@@ -34,6 +34,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
 )
 
@@ -49,6 +50,15 @@ const (
 	// is how many ports it tries to open if it does not get the given one.
 	adoptShare = 10
 	adoptTries = 8
+	// callersMax is how many callers of all nodes may not have been counted for a node yet, since their ClientHello has
+	// not arrived or they are told why they are refused; callersShare is how many of them one source may have.
+	callersMax   = 1024
+	callersShare = 256
+	// helloTimeout is how long a caller may take for its ClientHello.
+	helloTimeout = 10 * time.Second
+	// callerRest is the share of a node's connections, one in so many, that a source leaves to others. It is small: all
+	// kubectl come from one address where there is one kube-apiserver.
+	callerRest = 4
 )
 
 // callerKeepAlive ends connections whose caller's machine has vanished within a minute; Go's default takes 150 s. It is
@@ -92,6 +102,8 @@ type Server struct {
 	opts    Options
 	metrics *metrics
 	refuser *refuser
+	// callers are the connections that are not counted for a node yet.
+	callers *shares.Conns
 	// memory is for what nodes have sent and callers have not read.
 	memory *tunnel.Memory
 
@@ -141,7 +153,11 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		opts: o, refuser: refuser, memory: tunnel.NewMemory(), nodes: map[string]*node{}, taken: map[int32]string{}, next: o.FirstPort,
+		opts: o, refuser: refuser, memory: tunnel.NewMemory(),
+		callers: shares.New(shares.Options{
+			Size: shares.Fixed(callersMax), Share: callersShare, Hello: helloTimeout,
+		}),
+		nodes: map[string]*node{}, taken: map[int32]string{}, next: o.FirstPort,
 	}
 	s.metrics = newMetrics(s)
 	if o.Registry != nil {

@@ -425,7 +425,7 @@ func TestPorts(t *testing.T) {
 	if n := f.existing("edge-2"); n == nil || n.port != port || f.existing("edge-3") != nil {
 		t.Errorf("edge-2 is %+v, want port %d, and edge-3 without one", n, port)
 	}
-	if err := f.existing("edge-2").count(); err == nil ||
+	if err := f.existing("edge-2").count(netip.Prefix{}); err == nil ||
 		!strings.Contains(err.Error(), "is offline since 2026-11-25T15:22:22Z") {
 		t.Errorf("callers of edge-2 are told %v, want since when it is offline", err)
 	}
@@ -588,24 +588,91 @@ func TestLimitOfBytes(t *testing.T) {
 	f.want(http.StatusOK, "hello from the node")
 }
 
+// clientHello returns the first message of a TLS handshake.
+func clientHello(t *testing.T) []byte {
+	t.Helper()
+	client, server := net.Pipe()
+	defer server.Close()
+	go func() { _ = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake() }() // until server is closed
+	head := make([]byte, 5)
+	if _, err := io.ReadFull(server, head); err != nil {
+		t.Fatal(err)
+	}
+	body := make([]byte, int(head[3])<<8|int(head[4]))
+	if _, err := io.ReadFull(server, body); err != nil {
+		t.Fatal(err)
+	}
+	return append(head, body...)
+}
+
+// dialFrom connects to edge-1's port from a source, and sends something.
+func (f *fixture) dialFrom(ip string, sends []byte) net.Conn {
+	f.t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+	c, err := d.DialContext(f.t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", f.existing("edge-1").port))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = c.Close() })
+	_, _ = c.Write(sends) // fails if it was closed
+	return c
+}
+
+// TestSilentCallers: connections that say nothing, or not all of a ClientHello, open no tunnel and count for no node.
+// Callers that say something come in beside them.
+func TestSilentCallers(t *testing.T) {
+	f := start(t, nil)
+	hello := clientHello(t)
+	const silent = callersMax + 100
+	var closed sync.WaitGroup
+	for i := range silent {
+		c := f.dialFrom(fmt.Sprintf("127.0.1.%d", 1+i%8), hello[:i%len(hello)])
+		closed.Go(func() { _, _ = io.Copy(io.Discard, c) })
+	}
+	wait.True(t, "the silent connections to have places", func() bool {
+		all, _ := f.callers.Counts()
+		return all == callersMax
+	})
+	if tunnels, streams, _ := f.count(); tunnels != 0 || streams != 0 {
+		t.Errorf("%d tunnels and %d streams for connections that say nothing, want none", tunnels, streams)
+	}
+	f.want(http.StatusOK, "hello from the node")
+	if s := f.keeper.State(); s.Carried != 1 {
+		t.Errorf("the node has carried %d connections, want the one that began TLS", s.Carried)
+	}
+	f.Close()
+	closed.Wait()
+}
+
+// TestShareOfACaller: one source gets no more than its share of a node's connections, and is told so; others come in.
+func TestShareOfACaller(t *testing.T) {
+	f := start(t, func(o *Options) { o.Streams = 8 })
+	hello := clientHello(t)
+	streams := func(n int) {
+		t.Helper()
+		wait.True(t, fmt.Sprintf("%d streams", n), func() bool {
+			_, streams, _ := f.count()
+			return streams == n
+		})
+	}
+	for range 6 {
+		f.dialFrom("127.0.0.1", hello)
+	}
+	streams(6)
+	f.want(refusedStatus, "127.0.0.1 has 6 of the 8 connections that node edge-1 may have through its tunnel")
+	f.dialFrom("127.0.0.2", hello)
+	streams(7)
+}
+
 // TestThousandCallers: callers beyond the limit are refused or closed, and hold up nobody: as soon as a connection
 // ends, another one is carried.
 func TestThousandCallers(t *testing.T) {
 	const limit = 100
 	f := start(t, func(o *Options) { o.Streams = limit })
-	address := fmt.Sprintf("127.0.0.1:%d", f.existing("edge-1").port)
+	hello := clientHello(t)
 	var held []net.Conn
-	defer func() {
-		for _, c := range held {
-			_ = c.Close()
-		}
-	}()
-	for range 1000 {
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		held = append(held, c)
+	for i := range 1000 {
+		held = append(held, f.dialFrom(fmt.Sprintf("127.0.0.%d", 1+i%4), hello))
 	}
 	wait.True(t, "the limit to be reached", func() bool {
 		tunnels, streams, _ := f.count()

@@ -192,6 +192,9 @@ func TestLost(t *testing.T) {
 					t.Error(err)
 					return
 				}
+				if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
+					t.Error(err)
+				}
 				_, _ = io.WriteString(c, "bye")
 				_ = c.Close()
 			})
@@ -200,6 +203,9 @@ func TestLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
+			if _, err := io.WriteString(c, "hello"); err != nil { // a caller that says nothing is not carried
+				t.Fatal(err)
+			}
 			if got, err := io.ReadAll(c); err != nil || string(got) != "bye" {
 				t.Errorf("read %q, %v; want bye", got, err)
 			}

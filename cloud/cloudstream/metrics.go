@@ -86,7 +86,7 @@ func (s *Server) count() (tunnels, streams, linkStreams int) {
 		if n.tunnel != nil {
 			tunnels++
 		}
-		streams += n.streams
+		streams += int(n.streams.Taken())
 		linkStreams += n.linkStreams
 		n.mu.Unlock()
 	}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
+	"github.com/edgecore-io/edgecore/pkg/shares"
+	"github.com/edgecore-io/edgecore/pkg/source"
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -49,8 +51,10 @@ type node struct {
 	idle   *time.Timer
 	// asked is the request for a tunnel that is under way; nil is none.
 	asked *request
-	// streams counts the node's connections, linkStreams those of them that are streams of a link.
-	streams, linkStreams int
+	// streams are the node's connections by the source of their callers; they change with mu. linkStreams counts those
+	// of them that are streams of a link.
+	streams     *shares.Budget[netip.Prefix]
+	linkStreams int
 }
 
 // request is a request for a tunnel.
@@ -62,7 +66,10 @@ type request struct {
 }
 
 func newNode(s *Server, name string, l net.Listener, port int32) *node {
-	n := &node{s: s, name: name, port: port, listener: l}
+	n := &node{
+		s: s, name: name, port: port, listener: l,
+		streams: shares.NewBudget[netip.Prefix](int64(s.opts.Streams), int64(s.opts.Streams-s.opts.Streams/callerRest)),
+	}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())
 	if r := s.opts.BytesPerSecond; r > 0 {
 		n.in, n.out = rate.NewLimiter(rate.Limit(r), burst(r)), rate.NewLimiter(rate.Limit(r), burst(r))
@@ -213,7 +220,7 @@ func (n *node) serveTunnel(ctx context.Context, token string, conn net.Conn) {
 // closeIdle closes a tunnel that has had no stream for a time.
 func (n *node) closeIdle(t *tunnel.Opener) {
 	n.mu.Lock()
-	if n.tunnel != t || n.streams > 0 {
+	if n.tunnel != t || n.streams.Taken() > 0 {
 		n.mu.Unlock()
 		return
 	}
@@ -240,24 +247,34 @@ func (n *node) accept() {
 			}
 			continue
 		}
-		n.s.conns.Go(func() { n.carry(c) })
+		if caller := n.s.callers.Enter(c); caller != nil {
+			n.s.conns.Go(func() { n.carry(caller) })
+		}
 	}
 }
 
-// carry carries one connection.
-func (n *node) carry(c net.Conn) {
+// carry carries one connection. Nothing is counted against the node, or opened, before the caller's ClientHello.
+func (n *node) carry(c *shares.Conn) {
 	defer context.AfterFunc(n.ctx, func() { _ = c.Close() })()
+	if !c.AwaitHello() {
+		return
+	}
+	from := source.Of(c.RemoteAddr())
+	if err := n.count(from); err != nil {
+		n.refuse(c, err)
+		return
+	}
+	defer n.end(from)
+	c.Done() // it counts for the node now
 	if t := n.proxy(); t != nil {
 		n.carryRequests(c, t)
 		return
 	}
-	stream, lost, err := n.open()
+	stream, lost, err := n.stream()
 	if err != nil {
-		n.s.metrics.failed.WithLabelValues(causeOf(err)).Inc()
-		n.s.refuser.refuse(n.ctx, c, err.Error())
+		n.refuse(c, err)
 		return
 	}
-	defer n.end()
 	// Join would not notice the end of the tunnel or link after the end of what the node sends.
 	defer context.AfterFunc(lost, func() { _ = c.Close() })()
 	n.s.metrics.carried.Inc()
@@ -271,14 +288,14 @@ func (n *node) carry(c net.Conn) {
 	n.s.metrics.bytes.WithLabelValues("from_node").Add(float64(out))
 }
 
+// refuse answers a connection with why it is not carried.
+func (n *node) refuse(c net.Conn, why error) {
+	n.s.metrics.failed.WithLabelValues(causeOf(why)).Inc()
+	n.s.refuser.refuse(n.ctx, c, why.Error())
+}
+
 // carryRequests serves one connection to a node of KubeEdge's. TLS ends here.
 func (n *node) carryRequests(c net.Conn, t *kubeletproxy.Tunnel) {
-	if err := n.count(); err != nil {
-		n.s.metrics.failed.WithLabelValues(causeOf(err)).Inc()
-		n.s.refuser.refuse(n.ctx, c, err.Error())
-		return
-	}
-	defer n.end()
 	n.s.metrics.carried.Inc()
 	counted := &countedConn{Conn: c}
 	serve(n.ctx, tls.Server(n.paced(counted), n.s.refuser.proxied), t)
@@ -317,8 +334,8 @@ func causeOf(err error) string {
 	return "tunnel"
 }
 
-// count counts a stream, which end ends.
-func (n *node) count() error {
+// count counts a connection from a source, which end ends.
+func (n *node) count(from netip.Prefix) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -333,27 +350,19 @@ func (n *node) count() error {
 		}
 		return &failure{"offline", fmt.Sprintf("node %s is offline%s: it has no connection to cloudcore", n.name,
 			since)}
-	case n.streams >= n.s.opts.Streams:
+	case n.streams.Taken() >= int64(n.s.opts.Streams):
 		return &failure{"limit", fmt.Sprintf("node %s has %d connections through its tunnel, which is the limit "+
-			"(modules.cloudStream.streamsPerNode)", n.name, n.streams)}
+			"(modules.cloudStream.streamsPerNode)", n.name, n.streams.Taken())}
+	case !n.streams.Take(from, 1):
+		return &failure{"limit", fmt.Sprintf("%s has %d of the %d connections that node %s may have through its tunnel "+
+			"(modules.cloudStream.streamsPerNode), which is the most for one address", from.Addr(), n.streams.Of(from),
+			n.s.opts.Streams, n.name)}
 	}
-	n.streams++
 	return nil
 }
 
-// open counts a stream and opens it, after the tunnel if there is none. lost ends with the tunnel or link.
-func (n *node) open() (stream net.Conn, lost context.Context, err error) {
-	if err := n.count(); err != nil {
-		return nil, nil, err
-	}
-	if stream, lost, err = n.stream(); err != nil {
-		n.end()
-		return nil, nil, err
-	}
-	return stream, lost, nil
-}
-
-// stream opens a stream. A tunnel that turns out to be dead is replaced once.
+// stream opens a stream, after the tunnel if there is none. A tunnel that turns out to be dead is replaced once. lost
+// ends with the tunnel, the link or the stream.
 func (n *node) stream() (stream net.Conn, lost context.Context, err error) {
 	if link := n.linkOpener(); link != nil {
 		stream, err = n.openOnLink(link)
@@ -421,11 +430,11 @@ func (s *linkStream) Close() error {
 // CloseWrite ends the writing side.
 func (s *linkStream) CloseWrite() error { return tunnel.CloseWrite(s.Conn) }
 
-// end counts the end of a stream. The last one starts the time after which the tunnel is closed.
-func (n *node) end() {
+// end counts the end of a connection. The last one starts the time after which the tunnel is closed.
+func (n *node) end(from netip.Prefix) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.streams--; n.streams == 0 && n.tunnel != nil {
+	if n.streams.Return(from, 1); n.streams.Taken() == 0 && n.tunnel != nil {
 		n.idle.Reset(n.s.opts.Idle)
 	}
 }

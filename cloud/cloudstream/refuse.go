@@ -20,13 +20,16 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/shares"
+	"github.com/edgecore-io/edgecore/pkg/source"
 )
 
 const (
 	// refuseTimeout is how long a caller may take to read why it is refused; refusalsMax is how many may do so at a
-	// time.
+	// time, refusalsShare how many of one source.
 	refuseTimeout = 10 * time.Second
 	refusalsMax   = 256
+	refusalsShare = 128
 )
 
 // unsigned is why a caller that verifies certificates does not reach a node that runs KubeEdge's edgecore.
@@ -41,7 +44,7 @@ type refuser struct {
 	// proxied is the configuration for ports of nodes that run KubeEdge's edgecore: it asks callers for a certificate,
 	// and offers no HTTP/2, which has no upgrades.
 	proxied *tls.Config
-	places  chan struct{}
+	places  *shares.Budget[netip.Prefix]
 }
 
 func newRefuser(address netip.Addr) (*refuser, error) {
@@ -49,7 +52,7 @@ func newRefuser(address netip.Addr) (*refuser, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &refuser{address: address, key: key, places: make(chan struct{}, refusalsMax)}
+	r := &refuser{address: address, key: key, places: shares.NewBudget[netip.Prefix](refusalsMax, refusalsShare)}
 	if r.proxied, err = r.config(unsigned); err != nil {
 		return nil, err
 	}
@@ -105,12 +108,11 @@ const refusedStatus = http.StatusInternalServerError
 // refuse answers the requests of a connection with a text, and closes it.
 func (r *refuser) refuse(ctx context.Context, c net.Conn, text string) {
 	defer c.Close()
-	select {
-	case r.places <- struct{}{}:
-		defer func() { <-r.places }()
-	default:
+	from := source.Of(c.RemoteAddr())
+	if !r.places.Take(from, 1) {
 		return
 	}
+	defer r.places.Return(from, 1)
 	config, err := r.config(text)
 	if err != nil {
 		klog.ErrorS(err, "No certificate to refuse a connection with", "reason", text)
