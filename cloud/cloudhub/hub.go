@@ -280,9 +280,9 @@ func (h *Hub) connected() int {
 	return len(h.sessions)
 }
 
-// Arrivals limits the connections of a listener that have no request yet, together with those of the hub's own TCP ports:
-// their number, the share of each source, and how long a client may take for its ClientHello. They are returned with
-// it. What it returns owns the listener, and must be closed.
+// Arrivals limits the connections of a listener that have no request yet, together with those of the hub's own TCP
+// ports: their number, the share of each source, and how long a client may take for its ClientHello, with which they
+// are returned. What it returns owns the listener, and must be closed.
 func (h *Hub) Arrivals(l net.Listener) net.Listener { return h.arrivals.Listen(l) }
 
 func (h *Hub) all() []*session {

@@ -29,7 +29,7 @@ const (
 	// helloTimeout is how long a client may take for the first message of TLS, which it sends at once. The connection
 	// counts from then on for headerTimeout.
 	helloTimeout = 10 * time.Second
-	headerBytes   = 16 << 10
+	headerBytes  = 16 << 10
 	// handshakesPerCore is how many connections a core works on at once. With two, it has one while the slot of the
 	// other changes hands.
 	handshakesPerCore = 2

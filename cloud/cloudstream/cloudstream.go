@@ -7,12 +7,15 @@
 //   - Bytes are carried as they are. TLS, credentials and permissions are between the caller and the node; cloudcore
 //     decides nothing and reads nothing.
 //   - A node that nobody asks for costs a listening socket. Its tunnel is opened by the first connection that begins
-//     TLS, and closed when there was none for five minutes. Connections that say nothing cost the node nothing. A node whose link is QUIC needs none: connections are streams of the link.
+//     TLS, and closed when there was none for five minutes. Connections that say nothing cost the node nothing. A node
+//     whose link is QUIC needs none: connections are streams of the link.
 //   - Callers of a node that is not connected, or whose tunnel cannot be opened, get an HTTP answer that says why, at
 //     once or within seconds.
-//   - A node has the same port for as long as it can: across reconnects, and across restarts of cloudcore.
-//   - Streams, and if configured bytes a second, are limited for each node, and streams for each source of callers. So is the memory of what nodes have sent and
-//     callers have not read, for each node and for all (tunnel.Memory): beyond it the connection that has most ends.
+//   - A node has the same port for as long as it can: across reconnects, and across restarts of cloudcore. A port that
+//     a Node names is given to no other node, and of two Nodes that name one, neither gets it.
+//   - Streams, and if configured bytes a second, are limited for each node, and streams for each source of callers. So
+//     is the memory of what nodes have sent and callers have not read, for each node and for all (tunnel.Memory):
+//     beyond it the connection that has most ends.
 package cloudstream
 
 import (
@@ -80,8 +83,11 @@ type Options struct {
 	BytesPerSecond int64
 	// Direct leaves a node its own address if it connects from there: no NAT is in between.
 	Direct bool
-	// Previous returns the port that the Node has at this address; 0 is none. It answers from memory.
+	// Previous returns the port that the Node has at this address; 0 is none, or that another Node has it, too. Named
+	// reports whether any Node has a port at this address: it is given to no other node. Both answer from memory; nil
+	// for Named is none.
 	Previous func(node string) int32
+	Named    func(port int32) bool
 	// Send sends a message to a node, and reports whether it is connected.
 	Send func(node string, m *model.Message) bool
 	// Guard decides who may ask the kubelet API of a node of KubeEdge's. nil: such nodes are refused.
@@ -141,6 +147,9 @@ func New(o Options) (*Server, error) {
 	}
 	if o.Previous == nil {
 		o.Previous = func(string) int32 { return 0 }
+	}
+	if o.Named == nil {
+		o.Named = func(int32) bool { return false }
 	}
 	if o.Opened == nil {
 		o.Opened = func(string) {}
@@ -369,12 +378,17 @@ func (s *Server) listen(wanted int32, tries int) (net.Listener, int32, error) {
 		}
 	}
 	var last error
+	named := 0
 	for left := s.size(); left > 0 && tries > 0; left-- {
 		port := s.next
 		if s.next++; s.next > s.opts.LastPort {
 			s.next = s.opts.FirstPort
 		}
 		if s.taken[port] != "" {
+			continue
+		}
+		if s.opts.Named(port) { // callers of the Node that names it do not mean another one
+			named++
 			continue
 		}
 		l, err := s.listenOn(port)
@@ -386,6 +400,9 @@ func (s *Server) listen(wanted int32, tries int) (net.Listener, int32, error) {
 	}
 	if last == nil {
 		last = fmt.Errorf("%d nodes have them", len(s.taken))
+		if named > 0 {
+			last = fmt.Errorf("%w, and Nodes without a connection name %d", last, named)
+		}
 	}
 	return nil, 0, fmt.Errorf("no port from %d to %d is free: %w; enlarge the range (modules.cloudStream.firstPort "+
 		"and lastPort of cloudcore), or delete Nodes whose devices are gone", s.opts.FirstPort, s.opts.LastPort, last)

@@ -354,9 +354,9 @@ func (n *node) count(from netip.Prefix) error {
 		return &failure{"limit", fmt.Sprintf("node %s has %d connections through its tunnel, which is the limit "+
 			"(modules.cloudStream.streamsPerNode)", n.name, n.streams.Taken())}
 	case !n.streams.Take(from, 1):
-		return &failure{"limit", fmt.Sprintf("%s has %d of the %d connections that node %s may have through its tunnel "+
-			"(modules.cloudStream.streamsPerNode), which is the most for one address", from.Addr(), n.streams.Of(from),
-			n.s.opts.Streams, n.name)}
+		return &failure{"limit", fmt.Sprintf("%s has %d of the %d connections that node %s may have through its "+
+			"tunnel (modules.cloudStream.streamsPerNode), which is the most for one address",
+			from.Addr(), n.streams.Of(from), n.s.opts.Streams, n.name)}
 	}
 	return nil
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
+	"strconv"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -25,6 +28,9 @@ const (
 	byReference = "reference" // the keys of the ConfigMaps and Secrets that a pod names
 	byServices  = "services"  // the namespace whose services a pod has in its environment
 )
+
+// byEndpoint is the index of the cached Nodes: address and port of their kubelet API.
+const byEndpoint = "endpoint"
 
 // caches holds what edge nodes need from the API server, in shared informers.
 type caches struct {
@@ -60,7 +66,38 @@ func newCaches(client kubernetes.Interface) (*caches, error) {
 	if err := c.pods.AddIndexers(podIndexers()); err != nil {
 		return nil, fmt.Errorf("index pods: %w", err)
 	}
+	if err := c.nodes.AddIndexers(cache.Indexers{byEndpoint: func(obj any) ([]string, error) {
+		node, ok := obj.(*v1.Node)
+		if !ok {
+			return nil, nil
+		}
+		return endpointKeys(node), nil
+	}}); err != nil {
+		return nil, fmt.Errorf("index nodes: %w", err)
+	}
 	return c, nil
+}
+
+// endpointKeys is what a Node is found by in the index byEndpoint: where callers reach its kubelet API.
+func endpointKeys(node *v1.Node) []string {
+	first := slices.IndexFunc(node.Status.Addresses, func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP })
+	if first < 0 {
+		return nil
+	}
+	return []string{endpointKey(node.Status.Addresses[first].Address, node.Status.DaemonEndpoints.KubeletEndpoint.Port)}
+}
+
+func endpointKey(address string, port int32) string {
+	return net.JoinHostPort(address, strconv.Itoa(int(port)))
+}
+
+// nodesAt returns the names of the Nodes whose kubelet API is reached at an address and port.
+func (c *caches) nodesAt(address string, port int32) []string {
+	names, err := c.nodes.GetIndexer().IndexKeys(byEndpoint, endpointKey(address, port))
+	if err != nil { // there is such an index
+		return nil
+	}
+	return names
 }
 
 // secretsOfPods leaves out the kinds of Secrets that pods do not name and that fill clusters: Helm releases (up to 1 MB

@@ -93,7 +93,9 @@ type Controller struct {
 
 	table map[requestName]requestType
 
-	tunnels      Tunnels
+	tunnels Tunnels
+	// cloudcores reports whether an address is a cloudcore's.
+	cloudcores   func(address string) bool
 	tunnelEvents *ratelimit.Limiter[string]
 	takeovers    *rate.Limiter
 
@@ -117,19 +119,20 @@ func New(options Options) (*Controller, error) {
 		return nil, err
 	}
 	c := &Controller{
-		options:  options,
-		clients:  options.Clients,
-		caches:   caches,
-		sessions: newSessions(options.NodeQPS, options.NodeBurst),
-		statuses: newStatuses(),
-		podLists: newPodLists(),
-		recent:   newRecentChanges(),
-		encoded:  newEncodings(),
-		metrics:  newMetrics(),
-		requests: make(semaphore, maxRequests),
-		leases:   make(semaphore, maxLeases),
-		confirms: make(semaphore, maxConfirms),
-		tunnels:  noTunnels{},
+		options:    options,
+		clients:    options.Clients,
+		caches:     caches,
+		sessions:   newSessions(options.NodeQPS, options.NodeBurst),
+		statuses:   newStatuses(),
+		podLists:   newPodLists(),
+		recent:     newRecentChanges(),
+		encoded:    newEncodings(),
+		metrics:    newMetrics(),
+		requests:   make(semaphore, maxRequests),
+		leases:     make(semaphore, maxLeases),
+		confirms:   make(semaphore, maxConfirms),
+		tunnels:    noTunnels{},
+		cloudcores: func(string) bool { return false },
 
 		tunnelEvents: ratelimit.New[string](rate.Every(tunnelEventEvery), 1),
 		takeovers:    rate.NewLimiter(takeoverRate, takeoverRate),

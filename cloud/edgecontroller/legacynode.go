@@ -79,6 +79,11 @@ func (c *Controller) applyOldNodeStatus(ctx context.Context, name string, told *
 	status.Conditions = mergeNodeConditions(node.Status.Conditions, status.Conditions)
 	// Set by others: the attach controller, and the server of the kubelet API for the edge.
 	status.VolumesAttached, status.DaemonEndpoints = node.Status.VolumesAttached, node.Status.DaemonEndpoints
+	if address, port, ok := c.tunnels.Endpoint(name, ownAddresses(status.Addresses)); ok {
+		setEndpoint(&status, address, port)
+	} else {
+		c.dropEndpoint(&status)
+	}
 	node.Status = status
 	_, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	if !apierrors.IsForbidden(err) {

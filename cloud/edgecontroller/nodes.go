@@ -87,6 +87,8 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	dropReserved(node)
 	if address, port, ok := c.tunnels.Endpoint(r.node, ownAddresses(node.Status.Addresses)); ok {
 		setEndpoint(&node.Status, address, port)
+	} else {
+		c.dropEndpoint(&node.Status)
 	}
 	if c.options.LocalIP != "" {
 		if node.Annotations == nil {

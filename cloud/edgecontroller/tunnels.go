@@ -5,13 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	kjson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/klog/v2"
 )
 
@@ -49,6 +52,9 @@ func (noTunnels) Adopt(string, int32, time.Time) (string, int32, error) {
 	return "", 0, errors.New("this cloudcore has no tunnels")
 }
 
+// SetCloudcores sets what reports whether an address is a cloudcore's, before Start.
+func (c *Controller) SetCloudcores(known func(address string) bool) { c.cloudcores = known }
+
 // SetTunnels sets where callers reach nodes, before Start.
 func (c *Controller) SetTunnels(t Tunnels) { c.tunnels = t }
 
@@ -79,14 +85,11 @@ func withEndpoint(patch []byte, address string, port int32) ([]byte, error) {
 			var a v1.NodeAddress
 			return json.Unmarshal(text, &a) == nil && a.Type == v1.NodeInternalIP && a.Address == address
 		})
-		addresses = slices.Insert(addresses, 0, own)
-		if !slices.ContainsFunc(addresses, directive) { // without it, addresses of one type would become one
-			addresses = append(addresses, json.RawMessage(`{"$patch":"replace"}`))
-		}
-		if status["addresses"], err = json.Marshal(addresses); err != nil {
+		if status["addresses"], err = json.Marshal(replacing(slices.Insert(addresses, 0, own))); err != nil {
 			return nil, err
 		}
 	}
+	dropOrder(status)
 	var err error
 	if status["daemonEndpoints"], err = json.Marshal(endpointsOf(port)); err != nil {
 		return nil, err
@@ -95,6 +98,19 @@ func withEndpoint(patch []byte, address string, port int32) ([]byte, error) {
 		return nil, err
 	}
 	return json.Marshal(fields)
+}
+
+// replacing returns the elements of a list of addresses in a patch so that they replace the list: merged by their
+// types, several of one type would become one, and the node would decide by other directives which one is first.
+func replacing(addresses []json.RawMessage) []json.RawMessage {
+	return append(slices.DeleteFunc(addresses, directive), json.RawMessage(`{"$patch":"replace"}`))
+}
+
+// dropOrder removes from the status of a patch what would say how to merge the addresses.
+func dropOrder(status map[string]json.RawMessage) {
+	maps.DeleteFunc(status, func(key string, _ json.RawMessage) bool {
+		return strings.HasPrefix(key, "$") && strings.HasSuffix(key, "/addresses")
+	})
 }
 
 // directive reports whether an element of a patch's list says how to apply the list.
@@ -154,7 +170,7 @@ func (c *Controller) tunnelled(node string, patch []byte) ([]byte, error) {
 	}
 	address, port, ok := c.tunnels.Endpoint(node, own)
 	if !ok {
-		return patch, nil
+		return c.withoutEndpoint(c.caches.node(node), patch)
 	}
 	if known := c.caches.node(node); len(fields.Status.Addresses) == 0 && portAt(known, address) != port {
 		if known == nil {
@@ -167,6 +183,75 @@ func (c *Controller) tunnelled(node string, patch []byte) ([]byte, error) {
 		}
 	}
 	return withEndpoint(patch, address, port)
+}
+
+// withoutEndpoint returns a patch of a node's status that says where callers reach the node itself. Ports of tunnels
+// are never given on a node's word: a node that names one, or a port at a cloudcore's address, could get what is meant
+// for another node after a restart of that cloudcore. It gets the usual port of a kubelet instead.
+func (c *Controller) withoutEndpoint(known *v1.Node, patch []byte) ([]byte, error) {
+	var fields, status map[string]json.RawMessage
+	if err := json.Unmarshal(patch, &fields); err != nil {
+		return nil, err
+	}
+	if fields["status"] == nil {
+		return patch, nil
+	}
+	if err := json.Unmarshal(fields["status"], &status); err != nil {
+		return nil, fmt.Errorf("status: %w", err)
+	}
+	if status["addresses"] == nil && status["daemonEndpoints"] == nil {
+		return patch, nil
+	}
+	var now v1.NodeStatus
+	if known != nil {
+		now = *known.Status.DeepCopy()
+	}
+	if list := status["addresses"]; list != nil {
+		var addresses []json.RawMessage
+		if err := json.Unmarshal(list, &addresses); err != nil {
+			return nil, fmt.Errorf("status.addresses: %w", err)
+		}
+		addresses = replacing(addresses)
+		list, err := json.Marshal(addresses)
+		if err != nil {
+			return nil, err
+		}
+		now.Addresses, status["addresses"] = nil, list
+		for _, text := range addresses {
+			var a v1.NodeAddress
+			if err := kjson.Unmarshal(text, &a); err != nil {
+				return nil, fmt.Errorf("status.addresses: %w", err)
+			}
+			now.Addresses = append(now.Addresses, a)
+		}
+	}
+	if endpoints := status["daemonEndpoints"]; endpoints != nil {
+		now.DaemonEndpoints = v1.NodeDaemonEndpoints{}
+		if err := kjson.Unmarshal(endpoints, &now.DaemonEndpoints); err != nil {
+			return nil, fmt.Errorf("status.daemonEndpoints: %w", err)
+		}
+	}
+	c.dropEndpoint(&now)
+	var err error
+	if port := now.DaemonEndpoints.KubeletEndpoint.Port; port != 0 {
+		if status["daemonEndpoints"], err = json.Marshal(endpointsOf(port)); err != nil {
+			return nil, err
+		}
+	}
+	dropOrder(status)
+	if fields["status"], err = json.Marshal(status); err != nil {
+		return nil, err
+	}
+	return json.Marshal(fields)
+}
+
+// dropEndpoint replaces a port in a status that only cloudcore may give.
+func (c *Controller) dropEndpoint(status *v1.NodeStatus) {
+	port := status.DaemonEndpoints.KubeletEndpoint.Port
+	first := slices.IndexFunc(status.Addresses, func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP })
+	if port != 0 && (c.tunnels.Port(port) || first >= 0 && c.cloudcores(status.Addresses[first].Address)) {
+		status.DaemonEndpoints = endpointsOf(kubeletPort)
+	}
 }
 
 // withAddresses returns a patch of a node's status with these addresses in it.
@@ -214,9 +299,18 @@ func ownAddresses(list []v1.NodeAddress) (own []netip.Addr) {
 	return own
 }
 
-// TunnelPort returns the port that a Node has at an address; 0 is none.
+// TunnelPort returns the port that a Node has at an address; 0 is none. Of several Nodes with one port none has it.
 func (c *Controller) TunnelPort(node, address string) int32 {
-	return portAt(c.caches.node(node), address)
+	port := portAt(c.caches.node(node), address)
+	if port == 0 || len(c.caches.nodesAt(address, port)) > 1 {
+		return 0
+	}
+	return port
+}
+
+// TunnelPortNamed reports whether a Node has a port at an address.
+func (c *Controller) TunnelPortNamed(address string, port int32) bool {
+	return len(c.caches.nodesAt(address, port)) > 0
 }
 
 // TunnelOpened writes the endpoint of a node that cannot report it into its Node. It does not block.

@@ -2,13 +2,20 @@ package edgecontroller
 
 import (
 	"encoding/json"
+	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudstream"
 )
 
 // TestWithEndpoint: the endpoint takes the first place in a node's report, and nothing else changes.
@@ -132,5 +139,116 @@ func TestPortAt(t *testing.T) {
 	setEndpoint(&n.Status, "192.0.2.1", 20004)
 	if diff := cmp.Diff(nodeAt(20004, "192.0.2.1", "10.0.0.7"), n); diff != "" {
 		t.Errorf("setEndpoint (-want +got):\n%s", diff)
+	}
+}
+
+// thiefReports are what a hostile node reports to get the port 20003 of another node at the address of a cloudcore.
+func thiefReports(address string) map[string]string {
+	first := `{"type":"InternalIP","address":"` + address + `"}`
+	own := `{"type":"InternalIP","address":"10.0.0.9"}`
+	port := `"daemonEndpoints":{"kubeletEndpoint":{"Port":20003}}`
+	status := func(parts ...string) string { return `{"status":{` + strings.Join(parts, ",") + `}}` }
+	list := func(elements ...string) string { return `"addresses":[` + strings.Join(elements, ",") + `]` }
+	return map[string]string{
+		"address and port": status(list(first, own, `{"$patch":"replace"}`), port),
+		"merged":           status(list(first), port),
+		"the port alone":   status(port),
+		"the port twice": status(list(first, own),
+			`"daemonEndpoints":{"kubeletEndpoint":{"Port":20003,"port":10250}}`),
+		"a directive":       status(list(first, own, `{"$patch":"merge"}`), port),
+		"an order":          status(list(own, first), `"$setElementOrder/addresses":[{"type":"InternalIP"}]`, port),
+		"addresses deleted": status(list(`{"$patch":"delete","type":"InternalIP"}`, first), port),
+		"endpoints replaced": status(list(first),
+			`"daemonEndpoints":{"$patch":"replace","kubeletEndpoint":{"Port":20003}}`),
+		"the address alone": status(list(first)),
+	}
+}
+
+// TestPortOfAnotherNode: whatever a node reports, it does not get the port of another node when the cloudcore of that
+// port is started again, neither where it is connected nor at another one.
+func TestPortOfAnotherNode(t *testing.T) {
+	const here, elsewhere = "127.31.7.9", "127.31.7.10"
+	for _, address := range []string{here, elsewhere} {
+		for name, report := range thiefReports(address) {
+			f := newFixture(t)
+			f.SetTunnels(ports{})
+			f.SetCloudcores(func(a string) bool { return a == here || a == elsewhere })
+			victim, thief := nodeAt(20003, address, "10.0.0.2"), nodeAt(20007, elsewhere, "10.0.0.9")
+			for n, name := range map[*v1.Node]string{victim: "b", thief: "a"} {
+				n.ObjectMeta = edgeNode(name).ObjectMeta
+			}
+			var stored v1.Node
+			f.add(victim, thief)
+			f.api.answer(func(r call) (int, any) {
+				if r.Method != http.MethodPatch {
+					return notFound(r.Path)
+				}
+				before, err := json.Marshal(thief)
+				if err != nil {
+					t.Error(err)
+				}
+				after, err := strategicpatch.StrategicMergePatch(before, []byte(r.Body), v1.Node{})
+				if err == nil {
+					err = kjson.Unmarshal(after, &stored)
+				}
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				return http.StatusOK, stored
+			})
+			f.ask("a", model.OpPatch, "default/nodepatch/a", report)
+			if stored.Name == "" {
+				t.Errorf("%s at %s: nothing was stored", name, address)
+				continue
+			}
+			if err := f.caches.nodes.GetIndexer().Update(&stored); err != nil {
+				t.Fatal(err)
+			}
+			for _, at := range []string{here, elsewhere} {
+				if port := f.TunnelPort("a", at); (ports{}).Port(port) {
+					t.Errorf("%s at %s: the node has port %d at %s, want none of the range", name, address, port, at)
+				}
+			}
+			if port := f.TunnelPort("b", address); port != 20003 {
+				t.Errorf("%s at %s: the other node has port %d, want 20003", name, address, port)
+			}
+		}
+	}
+}
+
+// TestRestartsWithOnePort: of two Nodes that name one port, which an older cloudcore may have let a node do, neither
+// gets it, nor does a third one, in 40 restarts.
+func TestRestartsWithOnePort(t *testing.T) {
+	const address = "127.31.7.11"
+	for restart := range 40 {
+		f := newFixture(t)
+		s, err := cloudstream.New(cloudstream.Options{
+			Address: netip.MustParseAddr(address), FirstPort: 20000, LastPort: 20004,
+			Previous: func(node string) int32 { return f.TunnelPort(node, address) },
+			Named:    func(port int32) bool { return f.TunnelPortNamed(address, port) },
+			Send:     func(string, *model.Message) bool { return false },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.SetTunnels(s)
+		for _, name := range []string{"a", "b", "c"} {
+			n := nodeAt(20003, address, "10.0.0.2")
+			if name == "c" {
+				n = nodeAt(20001, address, "10.0.0.3")
+			}
+			n.ObjectMeta = edgeNode(name).ObjectMeta
+			f.add(n)
+		}
+		f.restoreEndpoints()
+		for _, name := range []string{"a", "b", "c", "new"} {
+			s.Connected(name, netip.MustParseAddr("192.0.2.7"), nil)
+			_, port, ok := s.Endpoint(name, nil)
+			if name == "c" && port != 20001 || name != "c" && (port == 20003 || port == 20001) {
+				t.Errorf("restart %d: node %s has port %d, %v; want 20001 for c, and 20003 for none", restart, name,
+					port, ok)
+			}
+		}
+		s.Close()
 	}
 }

@@ -280,6 +280,7 @@ func (c *cloud) buildStream() (err error) {
 	}
 	o := cloudconfig.StreamOptions(cfg, v1alpha1.HostIP())
 	o.Previous = func(node string) int32 { return c.controller.TunnelPort(node, o.Address.String()) }
+	o.Named = func(port int32) bool { return c.controller.TunnelPortNamed(o.Address.String(), port) }
 	o.Send = func(node string, m *model.Message) bool { return c.hub.Send(node, m) }
 	o.Opened, o.Failed, o.Registry = c.controller.TunnelOpened, c.controller.TunnelFailed, c.registry
 	cas := auth.NewCAs(auth.CAOptions{Cluster: c.controller.ClientCA})
@@ -295,6 +296,7 @@ func (c *cloud) buildStream() (err error) {
 	}
 	c.controller.SetTunnels(c.stream)
 	c.replicas = replicas.New(c.api.Client.CoordinationV1().Leases(certificates.Namespace), o.Address.String())
+	c.controller.SetCloudcores(c.replicas.Known)
 	klog.InfoS("Nodes are reached through tunnels", "address", o.Address, "firstPort", o.FirstPort,
 		"lastPort", o.LastPort)
 	return nil

@@ -20,7 +20,8 @@ const (
 	maxFromSource = 64
 )
 
-// bounded bounds the connections of a port, so that no source can use them up for the others. The loopback has no share.
+// bounded bounds the connections of a port, so that no source can use them up for the others. The loopback has no
+// share.
 func bounded(l net.Listener) net.Listener {
 	return shares.New(shares.Options{
 		Size: shares.Fixed(maxConnections), Share: maxFromSource, FreeLoopback: true,

@@ -52,7 +52,8 @@ func NewInbox(m Memory) *Inbox {
 	}
 	b := &Inbox{
 		memory: m,
-		began:  make(chan struct{}), ended: make(chan struct{}), filled: notify.NewSignal(), drained: notify.NewSignal(),
+		began:  make(chan struct{}), ended: make(chan struct{}),
+		filled: notify.NewSignal(), drained: notify.NewSignal(),
 	}
 	b.begin, b.end = sync.OnceFunc(func() { close(b.began) }), sync.OnceFunc(func() { close(b.ended) })
 	return b

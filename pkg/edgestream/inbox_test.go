@@ -79,6 +79,7 @@ func TestInboxMemory(t *testing.T) {
 	other.Drop()
 	other.Drop()
 	if !give(other, 1) || p.left != all {
-		t.Errorf("%d are left after all was dropped, want %d, and that an inbox that is dropped takes nothing", p.left, all)
+		t.Errorf("%d are left after all was dropped, want %d, and that an inbox that is dropped takes nothing",
+			p.left, all)
 	}
 }

@@ -34,8 +34,8 @@ func Fixed(size int) func() int { return func() int { return size } }
 //   - A source has at most its share of the places. Where it has all of it, a new connection from there takes the place
 //     of its oldest silent one: one whose ClientHello has not arrived. Without a silent one, the new connection is
 //     closed at once.
-//   - When all places are taken, a new connection takes that of the oldest silent connection, or else of the oldest one,
-//     of the source that has most of them, unless its own source has as many and none that is silent.
+//   - When all places are taken, a new connection takes that of the oldest silent connection, or else of the oldest
+//     one, of the source that has most of them, unless its own source has as many and none that is silent.
 //   - A connection that is admitted (Admit) keeps its place and no longer counts for its source. When admitted
 //     connections have all places, others wait in the kernel's queue.
 //   - A connection that is done (Done) gives its place back, and stays open: what it is now is limited elsewhere.

@@ -105,8 +105,8 @@ func (f *helloFixture) connect(ip string, sends []byte) (closed func() bool) {
 	}
 }
 
-// TestSilent: a connection is returned when its ClientHello has arrived, with the bytes that it has sent; without one it
-// is closed after 10 s, however it divides what it sends.
+// TestSilent: a connection is returned when its ClientHello has arrived, with the bytes that it has sent; without one
+// it is closed after 10 s, however it divides what it sends.
 func TestSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newHelloFixture(t, 10, 10)
@@ -145,7 +145,8 @@ func TestSilentGoFirst(t *testing.T) {
 		first, second := f.connect("192.0.2.1", nil), f.connect("192.0.2.1", nil)
 		good := f.connect("192.0.2.1", hello())
 		if !first() || second() || started() || good() {
-			t.Fatalf("closed are the first silent one %v, the second %v, those with a ClientHello %v, %v; want the first",
+			t.Fatalf("closed are the first silent one %v, the second %v, those with a ClientHello %v, %v; want the "+
+				"first",
 				first(), second(), started(), good())
 		}
 		f.connect("192.0.2.2", hello())

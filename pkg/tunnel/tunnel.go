@@ -118,7 +118,8 @@ type Opener struct {
 
 var _ Holder = (*Opener)(nil)
 
-// NewOpener makes the cloud's end of a tunnel, which owns the connection. Data that callers do not read is counted in m.
+// NewOpener makes the cloud's end of a tunnel, which owns the connection. Data that callers do not read is counted in
+// m.
 func NewOpener(conn net.Conn, m *Memory) (*Opener, error) {
 	o := &Opener{conn: conn}
 	o.unread = &unread{memory: m, holder: o, streams: map[uint32]*unreadStream{}}

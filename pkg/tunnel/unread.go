@@ -27,8 +27,8 @@ type Memory struct{ budget *shares.Budget[Holder] }
 
 // Holder is a tunnel whose unread data takes memory. It is the key of its share.
 type Holder interface {
-	// CutLargest ends the connection of the tunnel that has most unread data, and returns its memory. It reports whether
-	// there was one.
+	// CutLargest ends the connection of the tunnel that has most unread data, and returns its memory. It reports
+	// whether there was one.
 	CutLargest() bool
 	// Evict ends the tunnel, and returns the memory of its connections. It does not wait for the peer.
 	Evict()
@@ -40,8 +40,8 @@ func NewMemory() *Memory { return NewMemoryOf(memoryAll, memoryNode) }
 // NewMemoryOf returns memory of a size, and of a share of each tunnel.
 func NewMemoryOf(all, node int64) *Memory { return &Memory{shares.NewBudget[Holder](all, node)} }
 
-// Take takes memory for bytes that have come. A tunnel that has its share loses the connection with most unread data; if
-// there is no memory left, the tunnel that has most ends. The error is ErrUnread: the tunnel that asks has to end.
+// Take takes memory for bytes that have come. A tunnel that has its share loses the connection with most unread data;
+// if there is no memory left, the tunnel that has most ends. The error is ErrUnread: the tunnel that asks has to end.
 func (m *Memory) Take(h Holder, n int64) error {
 	for !m.budget.Take(h, n) {
 		victim := h

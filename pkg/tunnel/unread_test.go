@@ -81,8 +81,8 @@ func (h *held) take(n int64) error {
 	return err
 }
 
-// TestMemory: a tunnel over its share loses its own connections; where there is no memory left, the tunnel ends that has
-// most.
+// TestMemory: a tunnel over its share loses its own connections; where there is no memory left, the tunnel ends that
+// has most.
 func TestMemory(t *testing.T) {
 	m := NewMemoryOf(100, 40)
 	a, b, c := &held{m: m}, &held{m: m}, &held{m: m}
@@ -106,7 +106,8 @@ func TestMemory(t *testing.T) {
 		}
 	}
 	if b.evicts != 1 || a.evicts+c.evicts != 0 || m.Taken() != a.has+c.has {
-		t.Errorf("ended %d, %d, %d, taken %d; want b ended, and %d", a.evicts, b.evicts, c.evicts, m.Taken(), a.has+c.has)
+		t.Errorf("ended %d, %d, %d, taken %d; want b ended, and %d", a.evicts, b.evicts,
+			c.evicts, m.Taken(), a.has+c.has)
 	}
 }
 
@@ -191,7 +192,8 @@ func TestUnreadFrames(t *testing.T) {
 				}
 			}
 			if most > memoryNode+memoryNode/4 {
-				t.Errorf("unread frames take %d KiB, want at most about the share of a node, %d", most>>10, memoryNode>>10)
+				t.Errorf("unread frames take %d KiB, want at most about the share of a node, %d", most>>10,
+					memoryNode>>10)
 			}
 			if cut == 0 || cut == streams || lost.Err() != nil {
 				t.Errorf("%d of %d unread streams are cut, and the one that is read: %v; want some, and it open", cut,
