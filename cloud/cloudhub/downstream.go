@@ -2,6 +2,7 @@ package cloudhub
 
 import (
 	"encoding/json"
+	"errors"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -37,6 +38,10 @@ type Object struct {
 type Downstream interface {
 	// Desired lists all that a node must have: its pods, the ConfigMaps and Secrets that they name, its Node object.
 	Desired(node string) []Ref
-	// Object returns an object's current state; nil and no error if the node must not have it.
+	// Object returns an object's current state; nil and no error if the node must not have it. After ErrNotServed the
+	// node keeps what it has of the object. Other errors are tried again.
 	Object(node string, key resource.Key) (*Object, error)
 }
+
+// ErrNotServed means that nobody decides on objects of a type here.
+var ErrNotServed = errors.New("not served by this cloudcore")

@@ -2,6 +2,7 @@ package cloudhub
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 	"testing/synctest"
 
@@ -67,5 +68,24 @@ func TestReportAgain(t *testing.T) {
 		if diff := cmp.Diff(want, e.tellAll(nil)); diff != "" {
 			t.Errorf("the answer to an inventory without pods mismatch (-want +got):\n%s", diff)
 		}
+	})
+}
+
+// TestNotServed: an inventory that names objects of a type that no controller serves is answered, and the node keeps
+// them. They are looked up again when they change.
+func TestNotServed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := startInMemory(t, nil)
+		c.cluster.fail("default/secret/hall", fmt.Errorf("secrets: %w", ErrNotServed))
+		e := newEdge(t, "n1").dialOurs(c)
+		wait.True(t, "the answer to the first inventory", e.isSynced)
+		held := []wire.Held{{Key: "default/secret/hall", UID: "u-hall", Version: "a"}}
+		if diff := cmp.Diff(wire.Synced{Synced: true}, e.tellAll(held)); diff != "" {
+			t.Errorf("the answer mismatch (-want +got):\n%s", diff)
+		}
+		c.cluster.fail("default/secret/hall", nil)
+		c.cluster.set("n1", "default/secret/hall", "u-hall", "b")
+		wait.True(t, "the new version", func() bool { return e.holds()["default/secret/hall"] != "" })
 	})
 }

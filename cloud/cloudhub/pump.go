@@ -237,6 +237,12 @@ func (s *session) push(l lookup) {
 	if _, held := s.queue.Held(key); !held && l.err == nil && object != nil && !l.recorded && !s.features.Inventory {
 		l.err = errNotRecorded
 	}
+	if errors.Is(l.err, ErrNotServed) {
+		s.queue.Leave(key)
+		s.syncedNow()
+		s.mu.Unlock()
+		return
+	}
 	if l.err != nil {
 		failures := s.queue.Fail(key, now)
 		s.mu.Unlock()

@@ -45,7 +45,7 @@ func (j *joined) Object(node string, key resource.Key) (*cloudhub.Object, error)
 	case !isDevice(key.Type):
 		return j.edge.Object(node, key)
 	case j.devices == nil:
-		return nil, fmt.Errorf("%s: modules.deviceController is switched off", key)
+		return nil, fmt.Errorf("%s: modules.deviceController is switched off: %w", key, cloudhub.ErrNotServed)
 	}
 	return j.devices.Object(node, key)
 }

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -72,7 +73,7 @@ func TestJoin(t *testing.T) {
 
 	calls = nil
 	use(t, Join(recorder{"edge", &calls}, nil), func(err error) bool {
-		return err != nil && strings.Contains(err.Error(), "switched off")
+		return errors.Is(err, cloudhub.ErrNotServed) && strings.Contains(err.Error(), "switched off")
 	})
 	want = []string{
 		"edge object a/pod/b", "edge connected n p", "edge inventoried", "edge heartbeat", "edge handle edged",

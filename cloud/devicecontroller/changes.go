@@ -158,6 +158,13 @@ func (c *Controller) checkFirst(ctx context.Context) {
 	if !cache.WaitForCacheSync(ctx.Done(), c.caches.devices.HasSynced, c.caches.models.HasSynced) {
 		return
 	}
+	c.mu.Lock()
+	left := c.left
+	c.left = map[change]struct{}{}
+	c.mu.Unlock()
+	for ch := range left {
+		c.hub.Changed(ch.node, ch.key)
+	}
 	for _, obj := range c.caches.devices.GetStore().List() {
 		if d, ok := obj.(*devices.Device); ok && d.Spec.NodeName != "" {
 			c.checkSpec(d)

@@ -66,6 +66,13 @@ type Hub interface {
 // maxGone is how many deleted objects are remembered.
 const maxGone = 1000
 
+// fillPatience is how long the inventories of nodes wait for the caches to fill. Without the CRDs or the rights they
+// never do.
+const fillPatience = 2 * time.Minute
+
+// maxLeft limits the objects that are looked up again when the caches fill late.
+const maxLeft = 100000
+
 // Controller implements cloudhub.Downstream and cloudhub.Upstream for devices. Make it with New, and Start it before
 // the hub takes its first connection.
 type Controller struct {
@@ -81,8 +88,12 @@ type Controller struct {
 	hub   Hub
 	ctx   context.Context
 	owned sync.WaitGroup
+	// patient is until when the caches may take to fill before devices count as not served.
+	patient time.Time
 
 	mu sync.Mutex
+	// left are the objects that nodes keep because the caches were not filled, at most maxLeft.
+	left map[change]struct{}
 	// sessions are the connected nodes; the value reports whether the node runs edgecore.
 	sessions map[string]bool
 }
@@ -111,6 +122,7 @@ func New(o Options) (*Controller, error) {
 		wait:     o.Wait,
 		gone:     lru.New(maxGone),
 		sessions: map[string]bool{},
+		left:     map[change]struct{}{},
 	}
 	c.writer = newWriter(o, writerNeeds{
 		Device: caches.device, Answer: c.answer, StateChanged: c.stateChanged, Refused: c.refusedWrite,
@@ -126,7 +138,7 @@ func New(o Options) (*Controller, error) {
 
 // Start starts the watches, and returns at once. Its goroutines end with ctx; Wait waits for them.
 func (c *Controller) Start(ctx context.Context, hub Hub) error {
-	c.hub, c.ctx = hub, ctx
+	c.hub, c.ctx, c.patient = hub, ctx, time.Now().Add(fillPatience)
 	if err := c.watch(); err != nil {
 		return fmt.Errorf("watch devices: %w", err)
 	}

@@ -24,6 +24,7 @@ import (
 	clientgotesting "k8s.io/client-go/testing"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -78,6 +79,15 @@ type env struct {
 
 func start(t *testing.T, o Options, objects ...any) *env {
 	t.Helper()
+	e := prepare(t, o, objects...)
+	e.run()
+	wait.True(t, "the caches to be filled", e.caches.filled)
+	return e
+}
+
+// prepare makes the controller that run starts.
+func prepare(t *testing.T, o Options, objects ...any) *env {
+	t.Helper()
 	e := &env{t: t, hub: &hub{}, client: fake.NewClientset()}
 	e.objects = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{
@@ -93,16 +103,19 @@ func start(t *testing.T, o Options, objects ...any) *env {
 		t.Fatal(err)
 	}
 	e.Controller = c
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(func() {
-		cancel()
-		c.Wait()
-	})
-	if err := c.Start(ctx, e.hub); err != nil {
-		t.Fatal(err)
-	}
-	wait.True(t, "the caches to be filled", c.caches.filled)
 	return e
+}
+
+func (e *env) run() {
+	e.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	e.t.Cleanup(func() {
+		cancel()
+		e.Wait()
+	})
+	if err := e.Start(ctx, e.hub); err != nil {
+		e.t.Fatal(err)
+	}
 }
 
 func (e *env) create(obj any) {
@@ -297,6 +310,35 @@ func (e *env) event(kind, reason, text string) {
 			}
 		}
 		return fmt.Errorf("events %+v", list.Items)
+	})
+}
+
+// TestNeverFilled: without the CRDs or the rights, nodes keep their devices after a time, and nothing waits for them.
+// They are looked up when devices can be read after all.
+func TestNeverFilled(t *testing.T) {
+	var refuse atomic.Bool
+	refuse.Store(true)
+	e := prepare(t, Options{}, device())
+	e.objects.PrependReactor("list", "devices", func(clientgotesting.Action) (bool, runtime.Object, error) {
+		return refuse.Load(), nil, apierrors.NewForbidden(devices.Devices.GroupResource(), "", errors.New("no role"))
+	})
+	e.run()
+	key := resource.Key{Namespace: "shop", Type: "device", Name: "deleted"}
+	if _, err := e.Object("n1", key); !errors.Is(err, errNotFilled) || errors.Is(err, cloudhub.ErrNotServed) {
+		t.Errorf("Object at first: %v, want that the caches are not filled", err)
+	}
+	e.patient = time.Now().Add(-time.Second)
+	if _, err := e.Object("n1", key); !errors.Is(err, cloudhub.ErrNotServed) {
+		t.Errorf("Object after a time: %v, want that it is not served", err)
+	}
+	refuse.Store(false)
+	wait.Until(t, "the object to be looked up again", func() error {
+		e.hub.mu.Lock()
+		defer e.hub.mu.Unlock()
+		if !slices.Contains(e.hub.changed, "n1 shop/device/deleted") {
+			return fmt.Errorf("changed: %q", e.hub.changed)
+		}
+		return nil
 	})
 }
 

@@ -43,7 +43,7 @@ func (c *Controller) Desired(node string) []cloudhub.Ref {
 // Object implements cloudhub.Downstream. What the caches lack is asked of the API server: they may be behind.
 func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, error) {
 	if !c.caches.filled() {
-		return nil, fmt.Errorf("%s for node %s: %w", key, node, errNotFilled)
+		return nil, fmt.Errorf("%s for node %s: %w", key, node, c.notFilled(node, key))
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
 	defer cancel()
@@ -88,6 +88,20 @@ func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, er
 		return toSend(key, devices.KindDeviceModel, &m.ObjectMeta, &sent)
 	}
 	return nil, nil
+}
+
+// notFilled returns the error for an object that is looked up before the caches are filled: after a time, the node keeps
+// it as it is, so that nothing else waits for it. It is looked up again when the caches are filled after all.
+func (c *Controller) notFilled(node string, key resource.Key) error {
+	if time.Now().Before(c.patient) {
+		return errNotFilled
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.left) < maxLeft {
+		c.left[change{node, key}] = struct{}{}
+	}
+	return errors.Join(errNotFilled, cloudhub.ErrNotServed)
 }
 
 // Removed is for cloudhub.Options. KubeEdge's edgecore finds the mapper of a deleted device, and of its model, by the

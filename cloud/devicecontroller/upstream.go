@@ -30,6 +30,11 @@ func (c *Controller) Disconnected(node, _ string) {
 	ours, _ := c.runsEdgecore(node)
 	c.mu.Lock()
 	delete(c.sessions, node)
+	for ch := range c.left {
+		if ch.node == node {
+			delete(c.left, ch)
+		}
+	}
 	c.mu.Unlock()
 	// Reports of our edgecore have versions: written late, by this or another cloudcore, they replace nothing newer.
 	c.writer.disconnected(node, ours)

@@ -432,6 +432,22 @@ func (q *Queue) Awaited(key resource.Key) bool {
 	return (queued || inTurn || r != nil && r.waiting) && (r == nil || r.failures <= awaitedFailures)
 }
 
+// Leave ends a key's turn if nobody decides what the peer must have: it keeps what it holds, and the key counts as done.
+func (q *Queue) Leave(key resource.Key) {
+	changed := q.endTurn(key)
+	if f := q.flights[key]; f != nil {
+		q.removeFlight(key, f)
+	}
+	if delete(q.retries, key); len(q.retries) == 0 {
+		q.retries = nil
+	}
+	q.trust(key)
+	if changed {
+		q.enqueue(key)
+	}
+	q.forgetIfDone(key)
+}
+
 // Fail ends a key's turn if the lookup failed: the key returns later. It returns how often the key had failed before.
 func (q *Queue) Fail(key resource.Key, now time.Time) (failures int) {
 	changed := q.endTurn(key)
