@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -406,4 +407,117 @@ func TestObsoleteDevices(t *testing.T) {
 	})
 	c.apply(converted)
 	wait.Until(t, "the node has both devices and both models", desired(4))
+}
+
+// tenants are two namespaces; tina manages the devices of one of them.
+const tenants = `
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: site-a
+  annotations:
+    edgecore.io/device-nodes: edge-1, a-*
+    edgecore.io/device-addresses: "192.0.2.*, plc.site-a.example, /dev/ttyS*"
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: site-b}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: devices, namespace: site-a}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edgecore-devices-admin}
+subjects: [{kind: User, name: tina}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: devices, namespace: site-b}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edgecore-devices-admin}
+subjects: [{kind: User, name: tina}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: admin, namespace: site-a}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: admin}
+subjects: [{kind: User, name: adam}]
+`
+
+// TestDeviceTenants: a namespace uses only nodes, addresses and serial ports that its Namespace allows; its admin has no
+// right to devices unless he is given one.
+func TestDeviceTenants(t *testing.T) {
+	t.Parallel()
+	c := startWithDevices(t)
+	c.apply(tenants)
+	file := filepath.Join(t.TempDir(), "device.yaml")
+	create := func(who, namespace, node, config, push string) error {
+		text := fmt.Sprintf(`
+apiVersion: devices.kubeedge.io/v1beta1
+kind: Device
+metadata: {generateName: d-, namespace: %s}
+spec:
+  deviceModelRef: {name: m}
+  nodeName: %q
+  protocol: {protocolName: modbus, configData: {%s}}
+  properties: [{name: temp, pushMethod: {%s}}]
+`, namespace, node, config, push)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return err
+		}
+		out, err := c.cluster.Kubectl(t.Context(), "create", "--as="+who, "-f", file)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	wait.Until(t, "the policy is in force", func() error {
+		if create("tina", "site-a", "edge-2", "", "") == nil {
+			return errors.New("a node that is not allowed is accepted")
+		}
+		return create("tina", "site-a", "edge-1", "", "")
+	})
+	for _, tc := range []struct {
+		who, namespace, node, config, push string
+		refused                            string // a part of the error; empty is none
+	}{
+		{"tina", "site-a", "edge-1", "ip: 192.0.2.7, slaveID: 3", "", ""},
+		{"tina", "site-a", "a-17", "serialPort: /dev/ttyS0", "", ""},
+		{"tina", "site-a", "", "ip: 198.51.100.7", "", ""}, // it is on no node
+		{"tina", "site-a", "b-17", "", "", "may not use node b-17"},
+		{"tina", "site-a", "edge-10", "", "", "may not use node edge-10"},
+		{"tina", "site-a", "edge-1", "ip: 198.51.100.7", "", "may not use 198.51.100.7"},
+		{"tina", "site-a", "edge-1", "IP: 198.51.100.7", "", "may not use 198.51.100.7"},
+		{"tina", "site-a", "edge-1", "ip: 192.0.2.7.example", "", "may not use 192.0.2.7.example"},
+		{"tina", "site-a", "edge-1", "ip: [192.0.2.7]", "", "may not use not a text"},
+		{"tina", "site-a", "edge-1", "serialPort: /dev/ttyUSB0", "", "may not use /dev/ttyUSB0"},
+		{"tina", "site-a", "edge-1", "serialPort: /dev/ttyS0/../ttyUSB0", "", "may not use"},
+		{"tina", "site-a", "edge-1", "", `mqtt: {address: "tcp://192.0.2.9:1883"}`, ""},
+		{"tina", "site-a", "edge-1", "", `mqtt: {address: "tcp://127.0.0.1:1884"}`, "may not use 127.0.0.1"},
+		{"tina", "site-a", "edge-1", "", `mqtt: {address: "tcp://evil.example/192.0.2.9:1883"}`, "may not use"},
+		{"tina", "site-a", "edge-1", "", `http: {hostName: evil.example}`, "may not use evil.example"},
+		{"tina", "site-a", "edge-1", "", `dbMethod: {influxdb2: {influxdb2ClientConfig: {url: "http://plc.site-a.example:8086"}}}`, ""},
+		{"tina", "site-b", "edge-1", "", "", "may not use node edge-1"},
+		{"tina", "site-b", "", "", "", ""},
+		{"adam", "site-a", "edge-1", "", "", "cannot create"},
+	} {
+		err := create(tc.who, tc.namespace, tc.node, tc.config, tc.push)
+		if (err == nil) != (tc.refused == "") || err != nil && !strings.Contains(err.Error(), tc.refused) {
+			t.Errorf("%+v: %v, want %q", tc, err, tc.refused)
+		}
+	}
+	// A cluster admin may bind any device; its tenant may set values then, but not move it.
+	out, err := c.cluster.Kubectl(t.Context(), "create", "-f", file, "-o", "name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.TrimSpace(out)
+	for patch, refused := range map[string]string{
+		`[{"op":"add","path":"/metadata/labels","value":{"a":"b"}}]`:                  "",
+		`[{"op":"replace","path":"/spec/nodeName","value":"b-17"}]`:                   "may not use node b-17",
+		`[{"op":"add","path":"/spec/protocol/configData/ip","value":"198.51.100.7"}]`: "may not use 198.51.100.7",
+	} {
+		out, err := c.cluster.Kubectl(t.Context(), "patch", "-n", "site-a", name, "--type=json", "--as=tina", "-p", patch)
+		if (err == nil) != (refused == "") || err != nil && !strings.Contains(out+err.Error(), refused) {
+			t.Errorf("%s: %v %s, want %q", patch, err, out, refused)
+		}
+	}
 }
