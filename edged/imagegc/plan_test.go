@@ -82,7 +82,8 @@ func TestMark(t *testing.T) {
 	}
 	Needs{
 		Used: []string{"sha256:aa", "", "11"}, Wanted: []string{"nginx", "example.com/app:2@" + digest, "sha256:33"},
-		Sandbox: []string{"example.com/infra:1"}, Keep: []string{"example.com/site/*", "example.com/app:3", "sha256:44"},
+		Sandbox: []string{"example.com/infra:1"},
+		Keep:    []string{"example.com/site/*", "example.com/app:3", "sha256:44"},
 	}.Mark(list)
 	var got []string
 	for _, i := range list {

@@ -14,8 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
+	kjson "sigs.k8s.io/json"
 )
 
 const (
@@ -43,8 +42,9 @@ const (
 // Decode reads every pod of a manifest: YAML or JSON, several documents, v1 Pod or a List of them.
 // Pods come out as the node runs them: defaulted, validated, named "<name>-<node>", bound to the node,
 // with a UID that depends only on the node and on what the document says (not on its layout or
-// comments), so that an unchanged manifest means unchanged containers. All or nothing: one bad
-// document refuses the file. Warnings name fields that no Pod has.
+// comments), so that an unchanged manifest means unchanged containers. A bad document refuses the
+// file; if the first one, which is all that a kubelet reads, has pods, they come with a TrailingError.
+// Warnings name fields that no Pod has.
 func Decode(data []byte, nodeName string) (pods []*v1.Pod, warnings []string, err error) {
 	if len(data) > maxManifest {
 		return nil, nil, fmt.Errorf("%d bytes: a manifest may have %d at the most", len(data), maxManifest)
@@ -54,33 +54,51 @@ func Decode(data []byte, nodeName string) (pods []*v1.Pod, warnings []string, er
 			fmt.Errorf("%d elements, fields and lines: a manifest may have %d at the most; split it into several files",
 				n, maxParts)
 	}
-	docs := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), yamlBuffer)
-	counted := 0
+	docs, counted, first := newDocuments(data), 0, 0
 	for n := 1; ; n++ {
-		var raw json.RawMessage
-		if err := docs.Decode(&raw); err != nil {
-			if errors.Is(err, io.EOF) {
-				break
+		raw, repeated, err := docs.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		var found []*v1.Pod
+		var warn []string
+		if err == nil && !empty(raw) { // an empty document stands between two separators
+			if counted += objects(raw); counted > maxObjects {
+				err = fmt.Errorf("more than %d objects: split the file into several", maxObjects)
+			} else {
+				found, warn, err = decodeDocument(raw, nodeName)
 			}
-			return nil, nil, fmt.Errorf("document %d: %w", n, err)
 		}
-		if len(raw) == 0 || string(raw) == "null" {
-			continue // an empty document between two separators
-		}
-		if counted += objects(raw); counted > maxObjects {
-			return nil, nil, fmt.Errorf("document %d: more than %d objects: split the file into several", n, maxObjects)
-		}
-		found, warn, err := decodeDocument(raw, nodeName)
 		if err != nil {
-			return nil, nil, fmt.Errorf("document %d: %w", n, err)
+			err = fmt.Errorf("document %d: %w", n, err)
+			if first == 0 {
+				return nil, nil, err
+			}
+			return pods, warnings, &TrailingError{Err: err}
+		}
+		if repeated != nil {
+			warn = append(warn, fmt.Sprintf("document %d: %v; the last one counts", n, repeated))
 		}
 		pods, warnings = append(pods, found...), append(warnings, warn...)
+		if n == 1 {
+			first = len(pods)
+		}
 	}
 	if len(pods) == 0 {
 		return nil, nil, errors.New("no pod in the file; want a v1 Pod in YAML or JSON")
 	}
 	return pods, warnings, nil
 }
+
+// TrailingError is what is wrong with a later document of a file whose first one is a pod. A kubelet reads no more than
+// the first, and runs it.
+type TrailingError struct{ Err error }
+
+func (e *TrailingError) Error() string {
+	return e.Err.Error() + "; the pods of the documents before it run, if no other pod of the file would end"
+}
+
+func (e *TrailingError) Unwrap() error { return e.Err }
 
 // parts counts what may begin an element, a member or a line in YAML or JSON, also in strings.
 func parts(data []byte) int {
@@ -166,21 +184,33 @@ func typed(raw json.RawMessage) (json.RawMessage, error) {
 
 func decodePod(raw []byte, nodeName string) (*v1.Pod, []string, error) {
 	pod := &v1.Pod{}
-	if err := json.Unmarshal(raw, pod); err != nil {
+	// As the kubelet, and unlike encoding/json, it tells upper from lower case in the names of fields.
+	strict, err := kjson.UnmarshalStrict(raw, pod)
+	if err != nil {
 		return nil, nil, fmt.Errorf("not a pod: %w", err)
 	}
 	var warnings []string
-	if err := yaml.UnmarshalStrict(raw, &v1.Pod{}); err != nil {
-		warnings = append(warnings,
-			fmt.Sprintf("pod %q: %s", pod.Name,
-				strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: ")))
+	if len(strict) > 0 {
+		texts := make([]string, len(strict))
+		for i, err := range strict {
+			texts[i] = err.Error()
+		}
+		warnings = append(warnings, fmt.Sprintf("pod %q: %s", pod.Name, strings.Join(texts, "; ")))
 	}
 	hash, err := fingerprint(raw, nodeName)
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := complete(pod, hash, nodeName); err != nil {
+		return nil, nil, err
+	}
+	return pod, warnings, nil
+}
+
+// complete makes a pod of a manifest one of the node, with the hash of its document.
+func complete(pod *v1.Pod, hash, nodeName string) error {
 	if pod.Name == "" {
-		return nil, nil, errors.New("metadata.name: required")
+		return errors.New("metadata.name: required")
 	}
 	if pod.UID == "" {
 		pod.UID = types.UID(hash)
@@ -204,10 +234,7 @@ func decodePod(raw []byte, nodeName string) (*v1.Pod, []string, error) {
 		Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute,
 	})
 	SetDefaults(pod)
-	if err := Validate(pod); err != nil {
-		return nil, nil, err
-	}
-	return pod, warnings, nil
+	return Validate(pod)
 }
 
 // fingerprint is a hash of what a document says for a node, in 32 hex digits as the kubelet's.

@@ -52,6 +52,14 @@ func TestDecode(t *testing.T) {
 				"j-node1",
 			},
 		},
+		"repeated key": {
+			in:    web + "  restartPolicy: Never\n  restartPolicy: Always\n",
+			names: []string{"web-node1"}, warn: "document 1: ",
+		},
+		"field in another case": {
+			in:    web + "  restartpolicy: Never\n",
+			names: []string{"web-node1"}, warn: "restartpolicy",
+		},
 		"unknown field": {in: web + "  restartPolcy: Never\n", names: []string{"web-node1"}, warn: "restartPolcy"},
 		"a service": {
 			in:  "apiVersion: v1\nkind: Service\n",
@@ -265,6 +273,31 @@ func TestBadFileChangesNothing(t *testing.T) {
 	f.Scan()
 	if len(f.pods) != 0 {
 		t.Errorf("pods %v after the file went, want none", f.pods)
+	}
+}
+
+// TestTrailingDocument: a first document runs as under a kubelet, whatever follows it; but no pod ends because a later
+// document of its file is bad, as while the file is being written.
+func TestTrailingDocument(t *testing.T) {
+	f := newFolder(t)
+	two := strings.ReplaceAll(web, "name: web", "name: two")
+	f.write("web.yaml", web+"---\napiVersion: v1\nkind: Service\n")
+	uid := f.pods["web-n"]
+	if len(f.pods) != 1 || uid == "" || !strings.Contains(f.faults["web.yaml"], `document 2: kind "Service"`) {
+		t.Errorf("a service after a pod: pods %v, faults %v; want web-n and a fault", f.pods, f.faults)
+	}
+	f.write("web.yaml", strings.Replace(web, "web:1", "web:2", 1)+"---\nkind: [\n")
+	if len(f.pods) != 1 || f.pods["web-n"] == uid || !strings.Contains(f.faults["web.yaml"], "document 2") {
+		t.Errorf("another first document: pods %v, faults %v; want another web-n and a fault", f.pods, f.faults)
+	}
+	f.write("web.yaml", web+"---\n"+two)
+	uid = f.pods["web-n"]
+	if len(f.pods) != 2 || len(f.faults) != 0 {
+		t.Errorf("two pods: pods %v, faults %v; want both", f.pods, f.faults)
+	}
+	f.write("web.yaml", strings.Replace(web, "web:1", "web:2", 1)+"---\n"+two[:40])
+	if len(f.pods) != 2 || f.pods["web-n"] != uid || !strings.Contains(f.faults["web.yaml"], "document 2") {
+		t.Errorf("half of the second pod: pods %v, faults %v; want both as before and a fault", f.pods, f.faults)
 	}
 }
 

@@ -199,7 +199,8 @@ func (s *Static) read(name string) bool {
 	}
 	old.err = err
 	s.fault(name, err)
-	if err != nil {
+	// A file that is being written may lack the end of a later document: no pod ends for that.
+	if _, trailing := errors.AsType[*TrailingError](err); err != nil && !(trailing && named(pods, old.pods)) {
 		return false
 	}
 	for _, text := range warnings {
@@ -208,6 +209,18 @@ func (s *Static) read(name string) bool {
 	same := slices.EqualFunc(old.pods, pods, func(a, b *v1.Pod) bool { return a.UID == b.UID })
 	old.pods = pods
 	return !same
+}
+
+// named reports whether each of some pods has another one of its name among pods.
+func named(pods, some []*v1.Pod) bool {
+	for _, have := range some {
+		if !slices.ContainsFunc(pods, func(p *v1.Pod) bool {
+			return p.Namespace == have.Namespace && p.Name == have.Name
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 var (
