@@ -197,6 +197,10 @@ func decodePod(raw []byte, nodeName string) (*v1.Pod, []string, error) {
 		}
 		warnings = append(warnings, fmt.Sprintf("pod %q: %s", pod.Name, strings.Join(texts, "; ")))
 	}
+	if kind := apiReference(pod); kind != "" {
+		warnings = append(warnings, fmt.Sprintf("pod %q refers to %s: it has no mirror pod in the cluster, and runs "+
+			"only while this device has what it refers to", pod.Name, kind))
+	}
 	hash, err := fingerprint(raw, nodeName)
 	if err != nil {
 		return nil, nil, err
