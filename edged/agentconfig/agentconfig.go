@@ -127,6 +127,7 @@ func EdgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 			ClusterDNS:    kubelet.ClusterDNS,
 			ClusterDomain: kubelet.ClusterDomain,
 			ResolvConf:    ptr.Deref(kubelet.ResolverConfig, "/etc/resolv.conf"),
+			Resolved:      "/run/systemd/resolve/resolv.conf",
 			Standalone:    !cfg.Modules.EdgeHub.Enable,
 		},
 	}, nil

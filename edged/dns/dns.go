@@ -9,6 +9,7 @@ package dns
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -33,6 +34,9 @@ type Config struct {
 	ClusterDomain string
 	// ResolvConf is the node's resolver file; "" is none: pods then have no server but themselves.
 	ResolvConf string
+	// Resolved is the file with the servers that systemd-resolved asks itself; "" is none. It is used where ResolvConf
+	// has no server but that of systemd-resolved on the node's loopback.
+	Resolved string
 	// Standalone: the device belongs to no cluster, so no cluster DNS is expected.
 	Standalone bool
 	// HostsFile is the node's own file of names; "" is /etc/hosts.
@@ -95,6 +99,9 @@ func (c *Configurer) Resolve(pod *v1.Pod, nodeIPs []string) (*runtimeapi.DNSConf
 			return nil, nil, err
 		}
 		config = host
+		if !pod.Spec.HostNetwork {
+			warnings = append(warnings, c.forOwnNetwork(config)...)
+		}
 		switch {
 		case c.cfg.ResolvConf == "":
 			config.Servers, config.Searches = local(nodeIPs), []string{"."}
@@ -106,6 +113,66 @@ func (c *Configurer) Resolve(pod *v1.Pod, nodeIPs []string) (*runtimeapi.DNSConf
 	}
 	merge(config, pod.Spec.DNSConfig)
 	return config, append(warnings, limit(config)...), nil
+}
+
+// resolvedStub is where systemd-resolved answers on the node.
+const resolvedStub = "127.0.0.53"
+
+// forOwnNetwork leaves out the node's servers that a pod with its own network cannot reach, before servers are counted,
+// and says so. Where no other is left, they stay.
+func (c *Configurer) forOwnNetwork(config *runtimeapi.DNSConfig) []Warning {
+	kept, omitted := reachable(config.Servers)
+	if len(omitted) == 0 {
+		return nil
+	}
+	if len(kept) == 0 && slices.Contains(omitted, resolvedStub) {
+		kept = c.behindResolved()
+		omitted = slices.DeleteFunc(omitted, func(s string) bool { return s == resolvedStub })
+	}
+	if len(kept) == 0 {
+		return nil
+	}
+	config.Servers = kept
+	if len(omitted) == 0 {
+		return nil
+	}
+	return []Warning{{
+		ReasonForming, "Nameservers " + strings.Join(omitted, " ") + " have been omitted: a link-local or loopback " +
+			"address of the node leads nowhere in a pod with its own network. The applied nameserver line is: " +
+			strings.Join(kept[:min(len(kept), maxNameservers)], " "),
+	}}
+}
+
+// behindResolved returns the servers that systemd-resolved asks, as far as a pod can reach them.
+func (c *Configurer) behindResolved() []string {
+	if c.cfg.Resolved == "" {
+		return nil
+	}
+	data, err := readLimited(c.cfg.Resolved)
+	if err != nil {
+		return nil
+	}
+	config, err := ParseResolvConf(data)
+	if err != nil {
+		return nil
+	}
+	kept, _ := reachable(config.Servers)
+	return kept
+}
+
+// reachable tells the servers that a pod with its own network may reach from those that it cannot: a link-local address
+// of IPv6 is of a link of the node, which its zone names, and a loopback address is the pod itself. Link-local addresses
+// of IPv4 are routed by the node; caches for DNS on a node use them.
+func reachable(servers []string) (kept, omitted []string) {
+	for _, s := range servers {
+		ip, err := netip.ParseAddr(s)
+		if err == nil && (ip.IsLoopback() || ip.Unmap().Is6() && ip.IsLinkLocalUnicast()) {
+			omitted = append(omitted, s)
+		} else {
+			kept = append(kept, s)
+		}
+	}
+	return kept, omitted
 }
 
 // local are the servers of a pod whose node has no resolver file: the pod itself, at one address for each of the

@@ -214,6 +214,90 @@ func TestResolve(t *testing.T) {
 }
 
 // TestBothWarnings: to have no cluster DNS does not hide that settings are left out.
+// TestServersOfTheNodeOnly: a pod with its own network does not get servers that only the node can reach, unless it has
+// no other. It gets those behind systemd-resolved.
+func TestServersOfTheNodeOnly(t *testing.T) {
+	const router = "nameserver fe80::29c:2ff:fea9:fdd0%2\nnameserver fe80::1%eth0\nnameserver fe80::1\n" +
+		"nameserver 192.0.2.53\n"
+	const upstream = "nameserver 127.0.0.1\nnameserver fe80::1%2\nnameserver 192.0.2.1\nnameserver 192.0.2.2\n"
+	omitted := func(which, applied string) string {
+		return "Nameservers " + which + " have been omitted: a link-local or loopback address of the node leads nowhere " +
+			"in a pod with its own network. The applied nameserver line is: " + applied
+	}
+	for name, tc := range map[string]struct {
+		conf     string
+		resolved string
+		spec     v1.PodSpec
+		want     []string
+		warning  string
+	}{
+		"link-local": {
+			router, "", v1.PodSpec{}, []string{"192.0.2.53"},
+			omitted("fe80::29c:2ff:fea9:fdd0%2 fe80::1%eth0 fe80::1", "192.0.2.53"),
+		},
+		"link-local, and more than three others": {
+			router + "nameserver 192.0.2.54\nnameserver 192.0.2.55\nnameserver 192.0.2.56\n", "", v1.PodSpec{},
+			[]string{"192.0.2.53", "192.0.2.54", "192.0.2.55"},
+			omitted("fe80::29c:2ff:fea9:fdd0%2 fe80::1%eth0 fe80::1", "192.0.2.53 192.0.2.54 192.0.2.55"),
+		},
+		"on the node's network": {
+			router, "", v1.PodSpec{HostNetwork: true},
+			[]string{"fe80::29c:2ff:fea9:fdd0%2", "fe80::1%eth0", "fe80::1"}, "Nameserver limits were exceeded",
+		},
+		"nothing else": {
+			"nameserver fe80::1%eth0\nnameserver ::1\n", "", v1.PodSpec{}, []string{"fe80::1%eth0", "::1"}, "",
+		},
+		"loopback": {
+			"nameserver 127.0.0.1\nnameserver 192.0.2.1\n", "", v1.PodSpec{}, []string{"192.0.2.1"},
+			omitted("127.0.0.1", "192.0.2.1"),
+		},
+		"IPv4 link-local": {
+			"nameserver 169.254.20.10\n", "", v1.PodSpec{}, []string{"169.254.20.10"}, "",
+		},
+		"systemd-resolved": {
+			"nameserver 127.0.0.53\n", upstream, v1.PodSpec{}, []string{"192.0.2.1", "192.0.2.2"}, "",
+		},
+		"systemd-resolved, on the node's network": {
+			"nameserver 127.0.0.53\n", upstream, v1.PodSpec{HostNetwork: true}, []string{"127.0.0.53"}, "",
+		},
+		"systemd-resolved without servers": {
+			"nameserver 127.0.0.53\n", "# none\n", v1.PodSpec{}, []string{"127.0.0.53"}, "",
+		},
+		"systemd-resolved that does not run": {
+			"nameserver 127.0.0.53\n", "", v1.PodSpec{}, []string{"127.0.0.53"}, "",
+		},
+		"another server on the loopback": {
+			"nameserver 127.0.0.1\n", upstream, v1.PodSpec{}, []string{"127.0.0.1"}, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := Config{ResolvConf: write(t, tc.conf), Resolved: filepath.Join(t.TempDir(), "none"), Standalone: true}
+			if tc.resolved != "" {
+				cfg.Resolved = write(t, tc.resolved)
+			}
+			got, warnings, err := New(cfg).Resolve(podWith(tc.spec), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got.Servers); diff != "" {
+				t.Errorf("servers (-want +got):\n%s", diff)
+			}
+			var texts []string
+			for _, w := range warnings {
+				if w.Reason == ReasonForming {
+					texts = append(texts, w.Message)
+				}
+			}
+			if len(texts) == 0 && tc.warning == "" {
+				return
+			}
+			if len(texts) == 0 || tc.warning == "" || !strings.HasPrefix(texts[0], tc.warning) {
+				t.Errorf("warnings %q, want %q", texts, tc.warning)
+			}
+		})
+	}
+}
+
 func TestBothWarnings(t *testing.T) {
 	spec := v1.PodSpec{DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"1.1.1.1", "2.2.2.2", "3.3.3.3", "4.4.4.4"}}}
 	_, warnings, err := New(Config{ResolvConf: write(t, "")}).Resolve(podWith(spec), nil)

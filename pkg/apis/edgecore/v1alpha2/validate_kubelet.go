@@ -42,7 +42,11 @@ func (c *checker) network(p string, k *kubeletconfig.KubeletConfiguration) {
 		c.Fail(p+".readOnlyPort", k.ReadOnlyPort, "a port from 1 to 65535, or 0 for none")
 	}
 	for i, ip := range k.ClusterDNS {
-		c.Address(fmt.Sprintf("%s.clusterDNS[%d]", p, i), ip)
+		at := fmt.Sprintf("%s.clusterDNS[%d]", p, i)
+		c.Address(at, ip)
+		if addr, err := netip.ParseAddr(ip); err == nil && addr.Zone() != "" {
+			c.Fail(at, ip, "an IP address without a zone, which names an interface of this node; pods have others")
+		}
 	}
 	if domain := strings.TrimSuffix(k.ClusterDomain, "."); domain != "" &&
 		len(validation.IsDNS1123Subdomain(domain)) > 0 {

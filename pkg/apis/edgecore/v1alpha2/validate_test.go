@@ -140,6 +140,7 @@ func TestValidateKubelet(t *testing.T) {
 		"address":              func(k *config) { k.Address = "localhost" },
 		"readOnlyPort":         func(k *config) { k.ReadOnlyPort = 65536 },
 		"clusterDNS[1]":        func(k *config) { k.ClusterDNS = []string{"fd00::10", "dns"} },
+		"clusterDNS[0]":        func(k *config) { k.ClusterDNS = []string{"fe80::1%eth0"} },
 		"clusterDomain":        func(k *config) { k.ClusterDomain = "Cluster.local" },
 		"resolvConf":           func(k *config) { k.ResolverConfig = ptr.To("resolv.conf") },
 		"podCIDR":              func(k *config) { k.PodCIDR = "10.0.0.0" },
