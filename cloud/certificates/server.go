@@ -94,14 +94,27 @@ func (s *endpoints) caCert(w http.ResponseWriter, _ *http.Request) {
 	writeDER(w, s.CA().Raw)
 }
 
-// node reports whether a name is taken.
+// node reports whether a name is taken to anyone with a token. Without one, every name is free: keadm joins under a name
+// only if it is, and sends no token. A name that is taken is then refused when the certificate is requested. If that
+// does not protect names, anyone is told.
 func (s *endpoints) node(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {
 		http.Error(w, "not the name of a node: "+faults[0], http.StatusBadRequest)
 		return
 	}
-	taken, err := s.taken(r.Context(), name)
+	var taken bool
+	var err error
+	switch anonymous := r.Header.Get("Authorization") == ""; {
+	case !anonymous:
+		if _, err := s.tokenOf(r, name); err != nil {
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+			return
+		}
+		taken, err = s.taken(r.Context(), name)
+	case !s.opts.ProtectTaken:
+		taken, err = s.taken(r.Context(), name)
+	}
 	switch {
 	case err != nil:
 		klog.ErrorS(err, "Node not looked up", "node", name)
@@ -216,21 +229,9 @@ func (s *endpoints) authenticate(r *http.Request, node string) (grant, error) {
 		}
 		return s.newHolder(false)
 	}
-	const failure = "token validation failure, "
-	header := r.Header.Get("Authorization")
-	if header == "" {
-		return grant{}, refuse(http.StatusUnauthorized, failure+"token is empty")
-	}
-	scheme, bearer, ok := strings.Cut(header, " ")
-	if !ok || bearer == "" || strings.Contains(bearer, " ") {
-		return grant{}, refuse(http.StatusUnauthorized, failure+"token cannot be split")
-	}
-	if !strings.EqualFold(scheme, "Bearer") {
-		return grant{}, refuse(http.StatusUnauthorized, failure+"want the scheme Bearer")
-	}
-	claims, err := s.verifyToken(bearer, node)
+	claims, err := s.tokenOf(r, node)
 	if err != nil {
-		return grant{}, refuse(http.StatusUnauthorized, failure+"err: %v", err)
+		return grant{}, err
 	}
 	bound := claims.Node != ""
 	if !bound {
@@ -243,6 +244,27 @@ func (s *endpoints) authenticate(r *http.Request, node string) (grant, error) {
 		g.revoked = time.Unix(claims.Since, 0)
 	}
 	return g, err
+}
+
+// tokenOf returns what the token of a request says, if it is valid for a node.
+func (s *endpoints) tokenOf(r *http.Request, node string) (claims, error) {
+	const failure = "token validation failure, "
+	header := r.Header.Get("Authorization")
+	if header == "" {
+		return claims{}, refuse(http.StatusUnauthorized, failure+"token is empty")
+	}
+	scheme, bearer, ok := strings.Cut(header, " ")
+	if !ok || bearer == "" || strings.Contains(bearer, " ") {
+		return claims{}, refuse(http.StatusUnauthorized, failure+"token cannot be split")
+	}
+	if !strings.EqualFold(scheme, "Bearer") {
+		return claims{}, refuse(http.StatusUnauthorized, failure+"want the scheme Bearer")
+	}
+	c, err := s.verifyToken(bearer, node)
+	if err != nil {
+		return claims{}, refuse(http.StatusUnauthorized, failure+"err: %v", err)
+	}
+	return c, nil
 }
 
 func (s *endpoints) newHolder(bound bool) (g grant, err error) {

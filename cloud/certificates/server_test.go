@@ -30,27 +30,57 @@ func TestCACert(t *testing.T) {
 	}
 }
 
+// TestNode: who has a token is told whether a name is taken. Anyone else is told that each is free, and the API server is
+// not asked; but if a general token gets a certificate for a name that is taken, anyone is told.
 func TestNode(t *testing.T) {
-	a := newTestAuthority(t, newFakeSecrets(), newClock())
-	d := &device{t: t, address: serve(t, a, fakeNodes{"edge1": nil, "broken": errors.New("no API server")}), a: a}
-	for path, want := range map[string]struct {
-		status int
-		body   string
-	}{
-		"/node/edge1":    {200, "Node found"},
-		"/node/edge2":    {404, "Node not found"},
-		"/node/Edge_2":   {400, "not the name of a node: "},
-		"/node/..%2fx":   {400, "not the name of a node: "},
-		"/node/broken":   {500, "the cloud cannot ask its API server now"},
-		"/node/":         {404, ""},
-		"/node/a/b":      {404, ""},
-		"/":              {404, ""},
-		"/edge.crt/more": {404, ""},
-	} {
-		got := d.get(path, nil, nil)
-		if exact := want.status < 400 || want.status == 404 && want.body != ""; got.status != want.status ||
-			!strings.HasPrefix(got.body, want.body) || exact && got.body != want.body {
-			t.Errorf("%s: %d %q, want %d %q", path, got.status, got.body, want.status, want.body)
+	var a *Authority
+	header := func(node string, lifetime time.Duration) map[string]string {
+		token, err := a.NewToken(node, lifetime)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return map[string]string{"Authorization": "Bearer " + token.Bearer}
+	}
+	for _, protect := range []bool{true, false} {
+		a = newTestAuthority(t, newFakeSecrets(), newClock(), func(o *Options) { o.ProtectTaken = protect })
+		d := &device{t: t, address: serve(t, a, fakeNodes{"edge1": nil, "broken": errors.New("no API server")}), a: a}
+		type reply struct {
+			status int
+			body   string
+		}
+		taken, free := reply{200, "Node found"}, reply{404, "Node not found"}
+		broken := reply{500, "the cloud cannot ask its API server now"}
+		refused := reply{401, "token validation failure, "}
+		anonymous := map[bool][2]reply{true: {free, free}, false: {taken, broken}}[protect]
+		for _, tc := range []struct {
+			path   string
+			header map[string]string
+			want   reply
+		}{
+			{"/node/edge1", header("", time.Hour), taken},
+			{"/node/edge2", header("", time.Hour), free},
+			{"/node/broken", header("", time.Hour), broken},
+			{"/node/edge1", header("edge1", time.Hour), taken},
+			{"/node/edge1", header("edge2", time.Hour), refused},
+			{"/node/edge1", header("", -time.Hour), refused},
+			{"/node/edge1", map[string]string{"Authorization": "Bearer x.y.z"}, refused},
+			{"/node/edge1", map[string]string{"Authorization": "x"}, refused},
+			{"/node/edge1", nil, anonymous[0]},
+			{"/node/broken", nil, anonymous[1]},
+			{"/node/edge2", nil, free},
+			{"/node/Edge_2", nil, reply{400, "not the name of a node: "}},
+			{"/node/..%2fx", nil, reply{400, "not the name of a node: "}},
+			{"/node/", nil, reply{404, ""}},
+			{"/node/a/b", nil, reply{404, ""}},
+			{"/", nil, reply{404, ""}},
+			{"/edge.crt/more", nil, reply{404, ""}},
+		} {
+			got, want := d.get(tc.path, nil, tc.header), tc.want
+			if exact := want.status < 400 || want == free; got.status != want.status ||
+				!strings.HasPrefix(got.body, want.body) || exact && got.body != want.body {
+				t.Errorf("protected %v: %s with %v: %d %q, want %d %q", protect, tc.path, tc.header, got.status,
+					got.body, want.status, want.body)
+			}
 		}
 	}
 }

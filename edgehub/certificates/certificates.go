@@ -179,7 +179,8 @@ func (k *Keeper) NameTaken(ctx context.Context, text string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	a, err := k.get(ctx, "/node/"+url.PathEscape(k.opts.Node), nil, nil, k.tlsTo(certs.Pool(ca)))
+	header := http.Header{"Authorization": {"Bearer " + token.Bearer}} // without it, ours says that every name is free
+	a, err := k.get(ctx, "/node/"+url.PathEscape(k.opts.Node), nil, header, k.tlsTo(certs.Pool(ca)))
 	switch {
 	case err != nil:
 		return false, err

@@ -384,7 +384,7 @@ func TestWithKubeEdgesCloud(t *testing.T) {
 	bearer := "Bearer " + strings.SplitN(token, ".", 2)[1]
 	want := []wire{
 		{"GET", "/ca.crt", "", "", "", ""},
-		{"GET", "/node/edge1", "", "", "", ""},
+		{"GET", "/node/edge1", bearer, "", "", ""},
 		{"GET", "/ca.crt", "", "", "", ""},
 		{"GET", "/edge.crt", bearer, "edge1", "", ""},
 		{"GET", "/edge.crt", "", "edge1", "", "CN=system:node:edge1,O=system:nodes"},
@@ -408,7 +408,8 @@ func TestWithKubeEdgesCloud(t *testing.T) {
 
 func TestNameTaken(t *testing.T) {
 	clk := newClock()
-	c := newCloud(t, clk, nil, "edge1")
+	// It tells the truth only to those who have a token.
+	c := newCloud(t, clk, func(o *cloud.Options) { o.ProtectTaken = true }, "edge1")
 	token := c.token(t, "")
 	opts := c.options(t, token)
 	if taken, err := certificates.New(opts).NameTaken(t.Context(), token); !taken || err != nil {
