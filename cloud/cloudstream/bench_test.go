@@ -201,7 +201,7 @@ func unlimited(b *testing.B, f *fixture) func(tunnel.Request) {
 				if err != nil {
 					return
 				}
-				go tunnel.Join(stream, backend)
+				go tunnel.Join(stream, backend, nil, nil)
 			}
 		}()
 	}

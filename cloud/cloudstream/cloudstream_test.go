@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/edgecore-io/edgecore/beehive/model"
 	tunnelend "github.com/edgecore-io/edgecore/edgehub/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
@@ -616,6 +618,46 @@ func (f *fixture) dialFrom(ip string, sends []byte) net.Conn {
 	f.t.Cleanup(func() { _ = c.Close() })
 	_, _ = c.Write(sends) // fails if it was closed
 	return c
+}
+
+// TestMetrics: bytes are counted while their connection is open, and the names are those of OpenMetrics: no counter has
+// the name of another metric and _total.
+func TestMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	f := start(t, func(o *Options) { o.Registry = registry })
+	resp, err := client(t).Get(fmt.Sprintf("https://127.0.0.1:%d/", f.existing("edge-1").port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close() // its connection is kept
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, names := map[string]float64{}, map[string]bool{}
+	for _, family := range families {
+		names[family.GetName()] = true
+		for _, m := range family.GetMetric() {
+			key := family.GetName()
+			for _, l := range m.GetLabel() {
+				key += " " + l.GetValue()
+			}
+			values[key] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	for name := range names {
+		if plain, counter := strings.CutSuffix(name, "_total"); counter && names[plain] {
+			t.Errorf("there are metrics %s and %s, which OpenMetrics takes for one", name, plain)
+		}
+	}
+	if values["cloudcore_tunnel_streams"] != 1 || values["cloudcore_tunnel_connections_total"] != 1 {
+		t.Errorf("metrics are %v, want one open connection", values)
+	}
+	for _, direction := range []string{"to_node", "from_node"} {
+		if n := values["cloudcore_tunnel_bytes_total "+direction]; n < 200 { // a handshake of TLS alone has more
+			t.Errorf("%v bytes %s are counted while the connection is open, want all", n, direction)
+		}
+	}
 }
 
 // TestSilentCallers: connections that say nothing, or not all of a ClientHello, open no tunnel and count for no node.

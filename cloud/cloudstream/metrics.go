@@ -2,25 +2,31 @@ package cloudstream
 
 import "github.com/prometheus/client_golang/prometheus"
 
+// byteCounter counts bytes of one direction.
+type byteCounter struct{ prometheus.Counter }
+
+func (c byteCounter) add(n int) { c.Add(float64(n)) }
+
 // metrics are those of tunnels. The numbers of nodes are not labels: a fleet has too many.
 type metrics struct {
 	s                *Server
 	opened, carried  prometheus.Counter
 	cut              prometheus.Counter
 	failed, bytes    *prometheus.CounterVec
+	toNode, fromNode byteCounter
 	tunnels, streams *prometheus.Desc
 	linkStreams      *prometheus.Desc
 	waiting, unread  *prometheus.Desc
 }
 
 func newMetrics(s *Server) *metrics {
-	return &metrics{
+	m := &metrics{
 		s: s,
 		opened: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "cloudcore_tunnels_opened_total", Help: "Tunnels that nodes have opened.",
 		}),
 		carried: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "cloudcore_tunnel_streams_total", Help: "Connections that were carried to nodes.",
+			Name: "cloudcore_tunnel_connections_total", Help: "Connections that were carried to nodes.",
 		}),
 		cut: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "cloudcore_tunnel_unread_cuts_total",
@@ -32,7 +38,7 @@ func newMetrics(s *Server) *metrics {
 		}, []string{"cause"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloudcore_tunnel_bytes_total",
-			Help: "Bytes that were carried, by direction; counted when a connection ends.",
+			Help: "Bytes that were carried, by direction.",
 		}, []string{"direction"}),
 		tunnels: prometheus.NewDesc("cloudcore_tunnels", "Tunnels to nodes.", nil, nil),
 		streams: prometheus.NewDesc("cloudcore_tunnel_streams", "Connections through tunnels.", nil, nil),
@@ -43,6 +49,9 @@ func newMetrics(s *Server) *metrics {
 		waiting: prometheus.NewDesc("cloudcore_tunnel_nodes_waiting",
 			"Connected nodes that have no port, since all in the range are taken.", nil, nil),
 	}
+	m.toNode = byteCounter{m.bytes.WithLabelValues("to_node")}
+	m.fromNode = byteCounter{m.bytes.WithLabelValues("from_node")}
+	return m
 }
 
 func (m *metrics) counters() []prometheus.Collector {

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -279,13 +278,11 @@ func (n *node) carry(c *shares.Conn) {
 	defer context.AfterFunc(lost, func() { _ = c.Close() })()
 	n.s.metrics.carried.Inc()
 	a, b := n.limited(c, stream)
-	in, out := tunnel.Join(a, b)
+	tunnel.Join(a, b, n.s.metrics.toNode.add, n.s.metrics.fromNode.add)
 	if errors.Is(context.Cause(lost), tunnel.ErrUnread) {
 		n.s.metrics.cut.Inc()
 		klog.InfoS("Connection to a node ended: its caller does not read", "node", n.name, "caller", c.RemoteAddr())
 	}
-	n.s.metrics.bytes.WithLabelValues("to_node").Add(float64(in))
-	n.s.metrics.bytes.WithLabelValues("from_node").Add(float64(out))
 }
 
 // refuse answers a connection with why it is not carried.
@@ -297,27 +294,25 @@ func (n *node) refuse(c net.Conn, why error) {
 // carryRequests serves one connection to a node of KubeEdge's. TLS ends here.
 func (n *node) carryRequests(c net.Conn, t *kubeletproxy.Tunnel) {
 	n.s.metrics.carried.Inc()
-	counted := &countedConn{Conn: c}
+	counted := &countedConn{Conn: c, m: n.s.metrics}
 	serve(n.ctx, tls.Server(n.paced(counted), n.s.refuser.proxied), t)
-	n.s.metrics.bytes.WithLabelValues("to_node").Add(float64(counted.read.Load()))
-	n.s.metrics.bytes.WithLabelValues("from_node").Add(float64(counted.written.Load()))
 }
 
 // countedConn counts the bytes of a connection.
 type countedConn struct {
 	net.Conn
-	read, written atomic.Int64
+	m *metrics
 }
 
 func (c *countedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	c.read.Add(int64(n))
+	c.m.toNode.add(n)
 	return n, err
 }
 
 func (c *countedConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
-	c.written.Add(int64(n))
+	c.m.fromNode.add(n)
 	return n, err
 }
 

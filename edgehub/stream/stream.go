@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -110,7 +109,6 @@ type connection struct {
 	removed bool
 	conn    net.Conn
 	// in and out count the bytes from and to the cloud.
-	in, out atomic.Int64
 }
 
 // serve serves a tunnel until it ends, and returns why.
@@ -143,7 +141,7 @@ func (c *Client) serve(ctx context.Context, conn *edgestream.Conn) error {
 			if n == nil {
 				continue
 			}
-			n.in.Add(int64(len(m.Data)))
+			t.update(func(s *tunnelend.State) { s.BytesIn += int64(len(m.Data)) })
 			if !n.Give(m.Data, ctx.Done()) {
 				klog.InfoS("Connection of the cloud to the kubelet API ended: what it sends is not read",
 					"path", n.request.URL.Path)
@@ -224,7 +222,7 @@ func (t *tunnel) end(id uint64, n *connection) {
 	delete(t.connections, id)
 	removed := n.removed
 	t.mu.Unlock()
-	t.update(func(s *tunnelend.State) { s.Streams--; s.BytesIn += n.in.Load(); s.BytesOut += n.out.Load() })
+	t.update(func(s *tunnelend.State) { s.Streams-- })
 	if !removed {
 		_ = t.conn.Write(edgestream.Message{ID: id, Kind: edgestream.Remove}) // or the tunnel has ended
 	}
@@ -307,7 +305,7 @@ func (t *tunnel) send(id uint64, n *connection, from io.Reader) {
 		if got > 0 && t.conn.Write(edgestream.Message{ID: id, Kind: edgestream.Data, Data: b[:got]}) != nil {
 			return
 		}
-		n.out.Add(int64(got))
+		t.update(func(s *tunnelend.State) { s.BytesOut += int64(got) })
 		if err != nil {
 			return
 		}

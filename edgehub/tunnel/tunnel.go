@@ -271,8 +271,9 @@ func (k *Keeper) carry(ctx context.Context, stream net.Conn) {
 		return
 	}
 	defer context.AfterFunc(ctx, func() { _ = backend.Close() })()
-	in, out := tunnel.Join(stream, backend)
-	k.update(func(s *State) { s.BytesIn += in; s.BytesOut += out })
+	tunnel.Join(stream, backend,
+		func(n int) { k.update(func(s *State) { s.BytesIn += int64(n) }) },
+		func(n int) { k.update(func(s *State) { s.BytesOut += int64(n) }) })
 }
 
 // idler closes a tunnel that has had no stream for a time.

@@ -279,36 +279,47 @@ func (a *Acceptor) Close() error { return a.session.Close() }
 
 // Join copies both ways between the connection of a caller and the one that leads to the node, until both directions
 // have ended or one has failed; then it closes both. The end of one direction is passed on. A caller that sends no more
-// gets what the node sends for as long as that takes; when the node sends no more, the caller has a minute. Join
-// returns the bytes that came from the caller and from the node.
-func Join(caller, node net.Conn) (fromCaller, fromNode int64) {
+// gets what the node sends for as long as that takes; when the node sends no more, the caller has a minute.
+// fromCaller and fromNode are called with how many bytes have come, as they come; they may be nil.
+func Join(caller, node net.Conn, fromCaller, fromNode func(n int)) {
 	closeBoth := func() {
 		_ = caller.Close()
 		_ = node.Close()
 	}
 	defer closeBoth()
 	var both sync.WaitGroup
-	one := func(to, from net.Conn, n *int64) {
-		var err error
-		if *n, err = io.CopyBuffer(plainWriter{to}, plainReader{from}, make([]byte, copyBuffer)); err == nil {
+	one := func(to, from net.Conn, count func(n int)) {
+		_, err := io.CopyBuffer(plainWriter{to}, plainReader{from, count}, make([]byte, copyBuffer))
+		if err == nil {
 			err = CloseWrite(to)
 		}
 		if err != nil {
 			closeBoth()
 		}
 	}
-	both.Go(func() { one(node, caller, &fromCaller) })
-	one(caller, node, &fromNode)
+	both.Go(func() { one(node, caller, fromCaller) })
+	one(caller, node, fromNode)
 	defer time.AfterFunc(callerTimeout, closeBoth).Stop()
 	both.Wait()
-	return fromCaller, fromNode
 }
 
 // plainWriter and plainReader hide methods that would copy with larger buffers.
 type (
 	plainWriter struct{ io.Writer }
-	plainReader struct{ io.Reader }
+	plainReader struct {
+		io.Reader
+		count func(n int)
+	}
 )
+
+// Read implements io.Reader.
+func (r plainReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if n > 0 && r.count != nil {
+		r.count(n)
+	}
+	return n, err
+}
 
 // CloseWrite ends the sending direction of a connection, or the whole connection if it cannot be half-closed.
 func CloseWrite(c net.Conn) error {

@@ -74,12 +74,12 @@ func joined(t *testing.T, o *Opener, a *Acceptor) (caller, server *net.TCPConn) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	go Join(in, stream)
+	go Join(in, stream, nil, nil)
 	accepted, err := a.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	go Join(accepted, out)
+	go Join(accepted, out, nil, nil)
 	return caller, server
 }
 
@@ -257,7 +257,7 @@ func TestCallerStays(t *testing.T) {
 		joined := make(chan struct{})
 		go func() {
 			defer close(joined)
-			Join(callerEnd, nodeEnd)
+			Join(callerEnd, nodeEnd, nil, nil)
 		}()
 		if err := CloseWrite(server); err != nil {
 			t.Fatal(err)

@@ -242,7 +242,7 @@ func TestCutUnblocksCaller(t *testing.T) {
 	joined := make(chan struct{})
 	go func() {
 		defer close(joined)
-		Join(near, stream)
+		Join(near, stream, nil, nil)
 	}()
 	go func() { _, _ = io.Copy(far, zeros{}) }() // until it is cut
 	wait.Closed(t, "the stream to be cut", lost.Done())
