@@ -97,7 +97,10 @@ type Controller struct {
 	// cloudcores reports whether an address is a cloudcore's.
 	cloudcores   func(address string) bool
 	tunnelEvents *ratelimit.Limiter[string]
-	takeovers    *rate.Limiter
+	// endpoints are the nodes whose endpoint is to be written, and endpointWrites limits how often.
+	endpoints      *keyQueue
+	endpointWrites *ratelimit.Limiter[string]
+	takeovers      *rate.Limiter
 
 	// Set by Start.
 	hub    Hub
@@ -134,8 +137,9 @@ func New(options Options) (*Controller, error) {
 		tunnels:    noTunnels{},
 		cloudcores: func(string) bool { return false },
 
-		tunnelEvents: ratelimit.New[string](rate.Every(tunnelEventEvery), 1),
-		takeovers:    rate.NewLimiter(takeoverRate, takeoverRate),
+		tunnelEvents:   ratelimit.New[string](rate.Every(tunnelEventEvery), 1),
+		endpointWrites: ratelimit.New[string](rate.Every(endpointEvery), 1),
+		takeovers:      rate.NewLimiter(takeoverRate, takeoverRate),
 	}
 	if options.Registry != nil {
 		if err := c.metrics.register(options.Registry); err != nil {
@@ -144,6 +148,7 @@ func New(options Options) (*Controller, error) {
 	}
 	c.tolerations, c.readiness, c.table = newTolerations(c), newReadiness(c), c.requestTypes()
 	c.instances, c.duplicates, c.statusRequests = newInstances(c), newDuplicates(c), newStatusRequests(c)
+	c.endpoints = newEndpoints(c)
 	return c, nil
 }
 
@@ -159,6 +164,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	c.instances.run(ctx, c.owned.Go)
 	c.duplicates.run(ctx, c.owned.Go)
 	c.statusRequests.run(ctx, c.owned.Go)
+	c.endpoints.run(ctx, c.owned.Go)
 	began := time.Now()
 	if err := c.caches.start(ctx); err != nil {
 		return err

@@ -215,6 +215,7 @@ func newFixture(t testing.TB) *fixture {
 	t.Cleanup(c.instances.queue.ShutDown)
 	t.Cleanup(c.duplicates.queue.ShutDown)
 	t.Cleanup(c.statusRequests.queue.ShutDown)
+	t.Cleanup(c.endpoints.queue.ShutDown)
 	n := &notes{}
 	c.hub, c.ctx = n, t.Context()
 	c.filled.Store(true)

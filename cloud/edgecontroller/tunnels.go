@@ -12,16 +12,20 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kjson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/klog/v2"
 )
 
 // ReasonTunnelFailed is the reason of events of a Node whose kubelet API cannot be reached through a tunnel.
 const ReasonTunnelFailed = "TunnelFailed"
 
-const tunnelEventEvery = 10 * time.Minute
+const (
+	tunnelEventEvery = 10 * time.Minute
+	// endpointEvery is how often a node's endpoint is written for one that cannot report it.
+	endpointEvery = 10 * time.Second
+)
 
 // Tunnels knows where callers reach the kubelet APIs of nodes; see package cloudstream. The first InternalIP of a
 // Node and its kubelet's port are what kube-apiserver, metrics-server and Prometheus connect to.
@@ -313,18 +317,30 @@ func (c *Controller) TunnelPortNamed(address string, port int32) bool {
 	return len(c.caches.nodesAt(address, port)) > 0
 }
 
-// TunnelOpened writes the endpoint of a node that cannot report it into its Node. It does not block.
-func (c *Controller) TunnelOpened(node string) {
-	if c.ctx == nil {
-		return
-	}
-	c.owned.Go(func() {
-		ctx, cancel := context.WithTimeout(withNode(c.ctx, node), c.options.RequestTimeout)
-		defer cancel()
-		if err := c.writeEndpoint(ctx, node); err != nil {
-			klog.ErrorS(err, "Port of a node not written into its Node; its next status has it", "node", node)
+// TunnelOpened writes the endpoint of a node that cannot report it into its Node, soon: a node that opens its tunnel
+// again and again has it written once in endpointEvery. It does not block.
+func (c *Controller) TunnelOpened(node string) { c.endpoints.queue.Add(node) }
+
+// newEndpoints makes the queue of nodes whose endpoint is to be written into their Nodes.
+func newEndpoints(c *Controller) *keyQueue {
+	var q keyQueue
+	q = newKeyQueue("node", func(ctx context.Context, node string) error {
+		now := time.Now()
+		reservation := c.endpointWrites.Of(node, now).ReserveN(now, 1)
+		if wait := reservation.DelayFrom(now); wait > 0 {
+			reservation.CancelAt(now)
+			q.queue.AddAfter(node, wait)
+			return nil
 		}
-	})
+		ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
+		defer cancel()
+		err := c.writeEndpoint(ctx, node)
+		if apierrors.IsNotFound(err) {
+			return nil // its registration has the endpoint
+		}
+		return err
+	}, "Port of a node not written into its Node; it is tried again, and the node's next status has it")
+	return &q
 }
 
 // writeEndpoint adds the endpoint of a node to its Node, if that has another one.

@@ -1,12 +1,16 @@
 package edgecontroller
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -251,4 +255,36 @@ func TestRestartsWithOnePort(t *testing.T) {
 		}
 		s.Close()
 	}
+}
+
+// TestTunnelsOpenedOften: a node that opens its tunnel again and again costs the API server no more than a look at its Node
+// every 10 s, and the last one is not lost.
+func TestTunnelsOpenedOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.api.answer(func(call) (int, any) { return http.StatusOK, edgeNode("e") })
+		ctx, cancel := context.WithCancel(t.Context())
+		var workers sync.WaitGroup
+		f.endpoints.run(ctx, workers.Go)
+		opened := 0
+		for range 300 {
+			f.TunnelOpened("e")
+			opened++
+			time.Sleep(100 * time.Millisecond)
+		}
+		synctest.Wait()
+		before := len(f.api.seen())
+		if before < 2 || before > 4 {
+			t.Errorf("%d requests for %d tunnels in 30 s, want one in 10 s", before, opened)
+		}
+		f.TunnelOpened("e")
+		f.TunnelOpened("e")
+		time.Sleep(2 * endpointEvery)
+		synctest.Wait()
+		if after := len(f.api.seen()); after == before || after > before+2 {
+			t.Errorf("%d requests after the last tunnel, want one or two", after-before)
+		}
+		cancel()
+		workers.Wait()
+	})
 }
