@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -47,15 +45,9 @@ const (
 	partHub          = "cloudhub"
 )
 
-// gcPercent keeps the heap closer to what thousands of links at rest need, for a little more work when they come. Less
-// than that changes nothing: what is left is the room between objects.
-const gcPercent = 50
-
 // runCloud connects to kube-apiserver and runs cloudcore until ctx ends.
 func runCloud(ctx context.Context, cfg *v1alpha1.CloudCore) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	limitMemory("/")
 	rc, err := kubeapi.Config(&cfg.KubeAPIConfig, rest.InClusterConfig)
 	if err != nil {
 		return err
