@@ -35,7 +35,7 @@ image: build ## the image of cloudcore, as bin/cloudcore-image.tar (PUSH=REGISTR
 
 mapper-image: ## the image of the Modbus mapper, as bin/modbus-image.tar (PUSH=REGISTRY/NAME:TAG pushes it)
 	CGO_ENABLED=0 $(BUILD) -o bin/modbus ./mappers/modbus
-	go run ./hack/image -binary bin/modbus -user 0:0 -name edgecore.local/modbus:latest -out bin/modbus-image.tar $(if $(PUSH),--push $(PUSH))
+	go run ./hack/image -binary bin/modbus -user 65530:65530 -name edgecore.local/modbus:v1 -out bin/modbus-image.tar $(if $(PUSH),--push $(PUSH))
 
 run: setup build ## run sample pods under edgecore on a containerd of its own
 	go run ./hack/dev run $(if $(CRI),--cri $(CRI))

@@ -64,6 +64,8 @@ type Options struct {
 	// root.
 	SocketDir   string
 	SocketGroup int
+	// OtherSocketDir is a second folder with such a socket, where KubeEdge's mappers look for it; "" is none.
+	OtherSocketDir string
 	// Changed, if not nil, is called after each change of a twin. It must return soon, and must not call the module.
 	Changed func(Change)
 	// Now is the wall clock.
@@ -111,12 +113,13 @@ func New(opts Options) *Module {
 		descs:   newDescs(),
 	}
 	m.server = dmi.New(dmi.Options{
-		Dir:   opts.SocketDir,
-		Group: opts.SocketGroup,
-		Twins: m,
-		Load:  m.loadMappers,
-		Save:  m.saveMapper,
-		Now:   opts.Now,
+		Dir:      opts.SocketDir,
+		OtherDir: opts.OtherSocketDir,
+		Group:    opts.SocketGroup,
+		Twins:    m,
+		Load:     m.loadMappers,
+		Save:     m.saveMapper,
+		Now:      opts.Now,
 	})
 	m.persist = newPersister(m)
 	m.uplink = newUplink(m)

@@ -1,10 +1,32 @@
 package dmi
 
 import (
+	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"syscall"
 )
+
+// makeMappersDir makes the folder in which mappers of the group make their sockets. None of them may replace another
+// user's.
+func makeMappersDir(dir string, group int) error {
+	path := filepath.Join(dir, MappersDir)
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	mode := os.FileMode(0o700)
+	if group > 0 {
+		mode = 0o770 | os.ModeSticky
+	}
+	if info, err := os.Lstat(path); err != nil || !info.IsDir() {
+		return fmt.Errorf("%s is not a folder: remove it", path)
+	}
+	if err := os.Chown(path, 0, group); err != nil {
+		return err
+	}
+	return os.Chmod(path, mode)
+}
 
 // listen makes the socket, which only root may use, and the group if there is one.
 func listen(path string, group int) (net.Listener, error) {

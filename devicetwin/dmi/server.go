@@ -43,6 +43,10 @@ import (
 // SocketName is the name of the socket in its folder.
 const SocketName = "dmi.sock"
 
+// MappersDir is the folder for the sockets of mappers. Only there may those that are not root make files: the folder of
+// dmi.sock stays root's, so that no mapper can replace it.
+const MappersDir = "mappers"
+
 // Limits of what mappers send.
 const (
 	maxMessage  = 2 << 20
@@ -69,9 +73,12 @@ type Twins interface {
 
 // Options configure a Server. Twins, Load and Save are required.
 type Options struct {
-	// Dir is the folder of the socket.
+	// Dir is the folder of the socket. It also gets the folder MappersDir.
 	Dir string
-	// Group owns the socket in addition to root; "" is root's.
+	// OtherDir is a second folder with such a socket, where KubeEdge's mappers look for it; "" is none. A pod that mounts
+	// that folder does not see Dir, so that a link would lead nowhere.
+	OtherDir string
+	// Group may use the sockets in addition to root; 0 is none.
 	Group int
 	Twins Twins
 	// Load returns the mappers that were saved, by protocol, and Save stores one of them; nil data deletes it.
@@ -122,9 +129,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.start(m)
 	}
 	s.mu.Unlock()
-	retry.Until(ctx, time.Second, time.Minute, s.serve, func(err error, again time.Duration) {
-		klog.ErrorS(err, "Mappers cannot register; trying again", "socket", s.Path(), "in", again)
-	})
+	s.listen(ctx)
 	s.mu.Lock()
 	s.ctx = nil
 	for protocol, m := range s.mappers {
@@ -174,15 +179,39 @@ func (s *Server) Mappers() []Mapper {
 	return out
 }
 
-// serve listens until ctx ends.
-func (s *Server) serve(ctx context.Context) error {
-	if err := os.MkdirAll(s.opts.Dir, 0o755); err != nil {
+// listen serves all sockets until ctx ends. One that cannot be made is tried again, and delays no other.
+func (s *Server) listen(ctx context.Context) {
+	var sockets sync.WaitGroup
+	for _, dir := range []string{s.opts.Dir, s.opts.OtherDir} {
+		if dir == "" {
+			continue
+		}
+		path := filepath.Join(dir, SocketName)
+		sockets.Go(func() {
+			retry.Until(ctx, time.Second, time.Minute, func(ctx context.Context) error {
+				if dir == s.opts.Dir {
+					if err := makeMappersDir(dir, s.opts.Group); err != nil {
+						return err
+					}
+				}
+				return s.serve(ctx, path)
+			}, func(err error, again time.Duration) {
+				klog.ErrorS(err, "Mappers cannot register; trying again", "socket", path, "in", again)
+			})
+		})
+	}
+	sockets.Wait()
+}
+
+// serve listens on a socket until ctx ends.
+func (s *Server) serve(ctx context.Context, path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := os.Remove(s.Path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	socket, err := listen(s.Path(), s.opts.Group)
+	socket, err := listen(path, s.opts.Group)
 	if err != nil {
 		return err
 	}

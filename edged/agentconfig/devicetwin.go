@@ -53,6 +53,11 @@ func DeviceTwinOptions(d *v1alpha2.DeviceTwin) (devicetwin.Options, error) {
 	if strings.HasSuffix(d.DMISockPath, ".sock") {
 		o.SocketDir = filepath.Dir(d.DMISockPath)
 	}
+	// Configurations of KubeEdge name its folder, in which the keys of the agent may be. Both have a socket then: the
+	// mappers of this repository mount only their own folder, and KubeEdge's only KubeEdge's.
+	if o.SocketDir == v1alpha2.DefaultDMIDir || o.SocketDir == v1alpha2.KubeEdgeDMIDir {
+		o.SocketDir, o.OtherSocketDir = v1alpha2.DefaultDMIDir, v1alpha2.KubeEdgeDMIDir
+	}
 	if d.DMISockGroup == "" {
 		return o, nil
 	}
@@ -63,8 +68,7 @@ func DeviceTwinOptions(d *v1alpha2.DeviceTwin) (devicetwin.Options, error) {
 	gid, err := strconv.ParseUint(number, 10, 31)
 	if err != nil {
 		return o, fmt.Errorf("modules.deviceTwin.dmiSockGroup: there is no group %q on this device: make it with "+
-			"groupadd, "+
-			"or give the number of a group", d.DMISockGroup)
+			"groupadd, or give the number of a group", d.DMISockGroup)
 	}
 	o.SocketGroup = int(gid)
 	return o, nil

@@ -10,15 +10,17 @@ import (
 func TestDeviceTwinOptions(t *testing.T) {
 	for _, tc := range []struct {
 		path, group string
-		dir         string
+		dir, other  string
 		gid         int
 		problem     string
 	}{
-		{"/etc/kubeedge/", "", "/etc/kubeedge", 0, ""},
-		{"/run/x/dmi.sock", "1234", "/run/x", 1234, ""},
-		{"/run/x", "root", "/run/x", 0, ""},
-		{"/run/x", "no-such-group", "", 0, `no group "no-such-group"`},
-		{"/run/x", "-1", "", 0, "no group"},
+		{"/run/edgecore/dmi/", "", "/run/edgecore/dmi", "/etc/kubeedge", 0, ""},
+		{"/etc/kubeedge/", "", "/run/edgecore/dmi", "/etc/kubeedge", 0, ""},
+		{"/etc/kubeedge/dmi.sock", "7", "/run/edgecore/dmi", "/etc/kubeedge", 7, ""},
+		{"/run/x/dmi.sock", "1234", "/run/x", "", 1234, ""},
+		{"/run/x", "root", "/run/x", "", 0, ""},
+		{"/run/x", "no-such-group", "", "", 0, `no group "no-such-group"`},
+		{"/run/x", "-1", "", "", 0, "no group"},
 	} {
 		o, err := DeviceTwinOptions(&v1alpha2.DeviceTwin{DMISockPath: tc.path, DMISockGroup: tc.group})
 		switch {
@@ -26,9 +28,10 @@ func TestDeviceTwinOptions(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tc.problem) {
 				t.Errorf("group %s: %v, want %q", tc.group, err, tc.problem)
 			}
-		case err != nil || o.SocketDir != tc.dir || o.SocketGroup != tc.gid:
-			t.Errorf("%s, group %q: folder %s, group %d, %v; want %s and %d", tc.path, tc.group, o.SocketDir,
-				o.SocketGroup, err, tc.dir, tc.gid)
+		case err != nil || o.SocketDir != tc.dir || o.OtherSocketDir != tc.other ||
+			o.SocketGroup != tc.gid:
+			t.Errorf("%s, group %q: folders %s and %q, group %d, %v; want %s, %q and %d", tc.path, tc.group, o.SocketDir,
+				o.OtherSocketDir, o.SocketGroup, err, tc.dir, tc.other, tc.gid)
 		}
 	}
 }

@@ -12,13 +12,19 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-// Default paths: KubeEdge's.
+// Default paths: KubeEdge's, but for the folder of dmi.sock.
 const (
 	DefaultConfigFile    = "/etc/kubeedge/config/edgecore.yaml"
 	DefaultDataSource    = "/var/lib/kubeedge/edgecore.db"
 	DefaultRootDirectory = "/var/lib/kubelet"
 	DefaultManifests     = "/etc/kubeedge/manifests"
 	DefaultCRISocket     = "unix:///run/containerd/containerd.sock"
+	// DefaultDMIDir is the folder of dmi.sock, which has nothing else, and DefaultDMIGroup the group that may use it: a
+	// number that Linux distributions give to nobody. Mappers run in that group, and mount that folder.
+	DefaultDMIDir   = "/run/edgecore/dmi"
+	DefaultDMIGroup = "65530"
+	// KubeEdgeDMIDir is where KubeEdge's mappers look for dmi.sock.
+	KubeEdgeDMIDir = "/etc/kubeedge"
 	// DefaultReadOnlyPort is the kubelet's; KubeEdge's files set 10350.
 	DefaultReadOnlyPort = 10255
 	// DefaultPort is the kubelet API's port, with TLS.
@@ -41,7 +47,7 @@ func Default() *EdgeCore {
 			EventBus:    defaultEventBus(),
 			MetaManager: defaultMetaManager(),
 			ServiceBus:  ServiceBus{Server: local, Port: 9060, Timeout: 60},
-			DeviceTwin:  DeviceTwin{Enable: true, DMISockPath: "/etc/kubeedge/"},
+			DeviceTwin:  DeviceTwin{Enable: true, DMISockPath: DefaultDMIDir, DMISockGroup: DefaultDMIGroup},
 			EdgeStream: EdgeStream{
 				Server:                  local + ":10004",
 				TLSTunnelCAFile:         caFile,
