@@ -12,8 +12,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestSockets: there is a socket in both folders, also if one of them cannot be. Mappers of the group can make their own
-// sockets, and nothing beside dmi.sock.
+// TestSockets: there is a socket in both folders, also if one of them cannot be. Mappers of the group can make their
+// own sockets, and nothing beside dmi.sock.
 func TestSockets(t *testing.T) {
 	const group = 65530
 	root := t.TempDir()

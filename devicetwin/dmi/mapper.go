@@ -1,6 +1,7 @@
 package dmi
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -119,8 +120,12 @@ func (m *mapper) want() wanted {
 	for _, model := range models {
 		byName[model.Namespace+"/"+model.Name] = model
 		key := prefixModel + model.Namespace + "/" + model.Name
-		w.models[key] = toModel(model)
-		w.hashes[key] = hash(w.models[key])
+		converted := toModel(model)
+		if !m.fits(key, converted) {
+			continue
+		}
+		w.models[key] = converted
+		w.hashes[key] = hash(converted)
 	}
 	for _, d := range list {
 		converted, err := toDevice(d, byName[d.Namespace+"/"+d.Spec.DeviceModelRef.Name])
@@ -129,10 +134,23 @@ func (m *mapper) want() wanted {
 			continue
 		}
 		key := prefixDevice + d.Namespace + "/" + d.Name
+		if !m.fits(key, converted) {
+			continue
+		}
 		w.devices[key] = converted
 		w.hashes[key] = hash(converted)
 	}
 	return w
+}
+
+// fits reports whether an object is small enough for a mapper, and logs if it is not.
+func (m *mapper) fits(what string, object proto.Message) bool {
+	size := proto.Size(object)
+	if size > maxObject {
+		klog.ErrorS(nil, "Not given to its mapper: too large; make its configData smaller", "mapper", m.name,
+			"object", what, "bytes", size, "limit", maxObject)
+	}
+	return size <= maxObject
 }
 
 func hash(m proto.Message) string {
@@ -144,19 +162,55 @@ func hash(m proto.Message) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// everything returns all that the mapper should have, for the answer to its registration.
+// everything returns what the mapper should have, for the answer to its registration: the smallest devices first, with
+// their models, as far as the answer has room. sync sends the rest.
 func (m *mapper) everything() (models []*dmi.DeviceModel, list []*dmi.Device) {
 	w := m.want()
-	for _, key := range slices.Sorted(maps.Keys(w.models)) {
-		models = append(models, w.models[key])
-	}
-	for _, key := range slices.Sorted(maps.Keys(w.devices)) {
-		list = append(list, w.devices[key])
+	known := map[string]string{}
+	keys := slices.SortedFunc(maps.Keys(w.devices), func(a, b string) int {
+		return cmp.Or(proto.Size(w.devices[a])-proto.Size(w.devices[b]), strings.Compare(a, b))
+	})
+	room := maxAnswer
+	for _, key := range keys {
+		d := w.devices[key]
+		size := proto.Size(d)
+		modelKey := prefixModel + d.GetNamespace() + "/" + d.GetSpec().GetDeviceModelReference()
+		model := w.models[modelKey]
+		if known[modelKey] != "" {
+			model = nil // it is in the answer
+		}
+		if model != nil {
+			size += proto.Size(model)
+		}
+		if size > room {
+			continue
+		}
+		room -= size
+		if model != nil {
+			models = append(models, model)
+			known[modelKey] = w.hashes[modelKey]
+		}
+		list = append(list, d)
+		known[key] = w.hashes[key]
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.known = w.hashes
+	m.known = known
 	return models, list
+}
+
+// stale is the hash of what a mapper may have from an earlier registration: it is sent again, or removed.
+const stale = "stale"
+
+// forget takes from the former registration of a mapper what that may have.
+func (m *mapper) forget(old *mapper) {
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key := range old.known {
+		m.known[key] = stale
+	}
 }
 
 // run keeps the mapper in step until ctx ends.
@@ -226,7 +280,10 @@ func (m *mapper) sync(ctx context.Context) error {
 		if known[key] == w.hashes[key] {
 			continue
 		}
-		err := m.send(ctx, client, key, known[key] != "", w)
+		err := m.send(ctx, client, key, known[key] != "" && known[key] != stale, w)
+		if w.hashes[key] == "" && status.Code(err) == codes.NotFound {
+			err = nil // it is gone
+		}
 		switch {
 		case err == nil:
 			changed = true

@@ -57,6 +57,10 @@ const (
 	// every millisecond does not reach it.
 	callRate  = 2000
 	callBurst = 4000
+	// maxObject is the most bytes of a device or model that a mapper gets, and maxAnswer of all those in the answer to
+	// a registration: gRPC takes 4 MiB at a time. Mappers get the others one by one.
+	maxObject = 1 << 20
+	maxAnswer = 2 << 20
 	// maxPeers is how many processes have a rate of their own at a time.
 	maxPeers = 1024
 )
@@ -75,8 +79,8 @@ type Twins interface {
 type Options struct {
 	// Dir is the folder of the socket. It also gets the folder MappersDir.
 	Dir string
-	// OtherDir is a second folder with such a socket, where KubeEdge's mappers look for it; "" is none. A pod that mounts
-	// that folder does not see Dir, so that a link would lead nowhere.
+	// OtherDir is a second folder with such a socket, where KubeEdge's mappers look for it; "" is none. A pod that
+	// mounts that folder does not see Dir, so that a link would lead nowhere.
 	OtherDir string
 	// Group may use the sockets in addition to root; 0 is none.
 	Group int
@@ -279,8 +283,11 @@ func (s *Server) MapperRegister(
 	}
 	m := newMapper(s, info.GetName(), info.GetVersion(), protocol, address)
 	response := &dmi.MapperRegisterResponse{}
-	if r.GetWithData() {
+	switch {
+	case r.GetWithData():
 		response.ModelList, response.DeviceList = m.everything()
+	case old != nil && old.address == address:
+		m.forget(old)
 	}
 	if err := m.save(ctx); err != nil {
 		return nil, status.Errorf(codes.Unavailable, "mapper %s is not registered: %v", m.name, err)

@@ -30,8 +30,8 @@ func TestDeviceTwinOptions(t *testing.T) {
 			}
 		case err != nil || o.SocketDir != tc.dir || o.OtherSocketDir != tc.other ||
 			o.SocketGroup != tc.gid:
-			t.Errorf("%s, group %q: folders %s and %q, group %d, %v; want %s, %q and %d", tc.path, tc.group, o.SocketDir,
-				o.OtherSocketDir, o.SocketGroup, err, tc.dir, tc.other, tc.gid)
+			t.Errorf("%s, group %q: folders %s and %q, group %d, %v; want %s, %q and %d", tc.path, tc.group,
+				o.SocketDir, o.OtherSocketDir, o.SocketGroup, err, tc.dir, tc.other, tc.gid)
 		}
 	}
 }

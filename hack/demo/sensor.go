@@ -87,7 +87,7 @@ func (d *demo) startSensor(ctx context.Context) (err error) {
 	}
 	d.later(func(context.Context) error { return d.sensor.Stop() })
 	dir := filepath.Join(d.dir, "mapper")
-	d.show(fmt.Sprintf("device modbus --agent %s --socket %s &", shown(d.edge.DMISocket()),
+	d.show(fmt.Sprintf("device modbus --agent %s --socket %s --networks 127.0.0.0/8 &", shown(d.edge.DMISocket()),
 		shown(filepath.Join(dir, "modbus.sock"))))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err

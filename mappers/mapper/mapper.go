@@ -6,7 +6,9 @@
 //
 //   - One device at a time is asked by one goroutine; a device that hangs delays no other one.
 //   - A value is reported when it changes, and again every report cycle. While edgecore is away, the newest values are
-//     kept; when it is back, the mapper registers again and reports them.
+//     kept; when it is back, the mapper registers again and reports them. A report that edgecore does not take is tried
+//     again with a growing pause, of a minute at most.
+//   - What a namespace has is bounded: the bytes of its devices, and its MQTT brokers.
 //   - A desired value is written when it differs from the value that the device has, once after each change of it and
 //     each new connection: a device that rounds values is not written to forever.
 //   - A device that does not answer is reported as offline and asked again with a growing pause, of a minute at most.
@@ -25,9 +27,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	dmi "github.com/edgecore-io/edgecore/pkg/dmi/v1beta1"
@@ -37,8 +42,9 @@ import (
 
 // Driver speaks a protocol.
 type Driver interface {
-	// Open connects to a device; config is spec.protocol.configData. It may connect at the first Read instead.
-	Open(ctx context.Context, config Config) (Conn, error)
+	// Open connects to a device of a namespace; config is spec.protocol.configData. It may connect at the first Read
+	// instead. Namespaces do not trust each other: nothing that one configures may harm the devices of another.
+	Open(ctx context.Context, namespace string, config Config) (Conn, error)
 }
 
 // Conn is a connection to a device. Its methods are called by one goroutine. After an error that is not a Refusal, the
@@ -68,7 +74,8 @@ type Property struct {
 	Visitor Config
 }
 
-// Config is a configData of a Device: whatever the protocol's mapper understands. Decode keeps all digits of its numbers.
+// Config is a configData of a Device: whatever the protocol's mapper understands. Decode keeps all digits of its
+// numbers.
 type Config map[string]any
 
 // Decode decodes the configuration into a struct with json tags. Unknown keys are ignored.
@@ -89,11 +96,13 @@ type Options struct {
 	Name, Version string
 	// Protocol is spec.protocol.protocolName of the devices.
 	Protocol string
-	// Agent is edgecore's socket, such as /etc/kubeedge/dmi.sock. Socket is the mapper's own one; edgecore must find it
-	// under the same path, and only the user of the mapper and root may use it.
+	// Agent is edgecore's socket, such as /run/edgecore/dmi/dmi.sock. Socket is the mapper's own one; edgecore must
+	// find it under the same path, and only the user of the mapper and root may use it.
 	Agent, Socket string
 	Driver        Driver
-	Log           *slog.Logger
+	// Brokers are the addresses to which pushMethod.mqtt may lead.
+	Brokers Networks
+	Log     *slog.Logger
 }
 
 const (
@@ -109,13 +118,14 @@ type mapper struct {
 	opts  Options
 	agent dmi.DeviceManagerServiceClient
 	push  *pusher
-	// lost is notified when edgecore has been away: it may have forgotten the mapper.
+	// lost is notified when a connection to edgecore ends, or edgecore says that the mapper is not registered.
 	lost notify.Signal
 
 	mu      sync.Mutex
 	ctx     context.Context // of the workers
 	workers map[string]*worker
 	models  map[string]*dmi.DeviceModel
+	budget  *budget
 	running sync.WaitGroup
 }
 
@@ -125,7 +135,12 @@ func Run(ctx context.Context, o Options) error {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	conn, err := grpc.NewClient("unix://"+o.Agent, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	lost := notify.NewSignal()
+	conn, err := grpc.NewClient("unix://"+o.Agent, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStatsHandler(connEnds{lost}), grpc.WithIdleTimeout(0), // an end is a loss
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: callTimeout, Backoff: backoff.Config{
+			BaseDelay: firstRetry, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 10 * firstRetry,
+		}}))
 	if err != nil {
 		return fmt.Errorf("socket of edgecore %s: %w", o.Agent, err)
 	}
@@ -135,16 +150,18 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	m := &mapper{
 		opts:    o,
 		agent:   dmi.NewDeviceManagerServiceClient(conn),
-		push:    newPusher(o),
-		lost:    notify.NewSignal(),
+		push:    newPusher(ctx, o),
+		lost:    lost,
 		ctx:     ctx,
 		workers: map[string]*worker{},
 		models:  map[string]*dmi.DeviceModel{},
+		budget:  newBudget(),
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxObject))
 	dmi.RegisterDeviceMapperServiceServer(server, m)
 	var parts sync.WaitGroup
 	parts.Go(func() {
@@ -152,7 +169,7 @@ func Run(ctx context.Context, o Options) error {
 		err = server.Serve(l)
 	})
 	parts.Go(func() { m.register(ctx) })
-	parts.Go(func() { m.push.run(ctx) })
+	parts.Go(m.push.run)
 	<-ctx.Done()
 	server.Stop()
 	cancel()
@@ -180,22 +197,19 @@ func listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// register registers the mapper now, and again when edgecore has been away. The answer has all of its devices.
+// register registers the mapper now, and again when edgecore may have forgotten it. It takes no devices with the
+// answer: edgecore then sends each of them in a call of its own, so that their number has no limit, and one that is too
+// large keeps no other away.
 func (m *mapper) register(ctx context.Context) {
+	pause := retry.NewBackoff(firstRetry, lastRetry)
 	for {
 		ok := retry.Until(ctx, firstRetry, lastRetry, func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()
-			r, err := m.agent.MapperRegister(ctx, &dmi.MapperRegisterRequest{
-				WithData: true,
-				Mapper: &dmi.MapperInfo{
-					Name: m.opts.Name, Version: m.opts.Version, ApiVersion: "v1beta1", Protocol: m.opts.Protocol,
-					Address: []byte(m.opts.Socket), State: "ok",
-				},
-			})
-			if err == nil {
-				m.replace(r.GetModelList(), r.GetDeviceList())
-			}
+			_, err := m.agent.MapperRegister(ctx, &dmi.MapperRegisterRequest{Mapper: &dmi.MapperInfo{
+				Name: m.opts.Name, Version: m.opts.Version, ApiVersion: "v1beta1", Protocol: m.opts.Protocol,
+				Address: []byte(m.opts.Socket), State: "ok",
+			}})
 			return err
 		}, func(err error, again time.Duration) {
 			m.opts.Log.Warn("Not registered at edgecore", "socket", m.opts.Agent, "err", err, "retryIn", again)
@@ -203,46 +217,47 @@ func (m *mapper) register(ctx context.Context) {
 		if !ok {
 			return
 		}
-		m.opts.Log.Info("Registered at edgecore", "protocol", m.opts.Protocol, "devices", m.count())
+		m.opts.Log.Info("Registered at edgecore", "protocol", m.opts.Protocol)
+		m.reportAgain()
+		since := time.Now()
 		select {
 		case <-ctx.Done():
 			return
 		case <-m.lost:
-			if !retry.Sleep(ctx, firstRetry) {
-				return
-			}
+		}
+		if time.Since(since) > lastRetry {
+			pause.Reset()
+		}
+		if !pause.Wait(ctx) {
+			return
+		}
+		select {
+		case <-m.lost: // before this registration
+		default:
 		}
 	}
 }
 
-func (m *mapper) count() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.workers)
+// connEnds is a stats.Handler that notifies of each connection to edgecore that ends.
+type connEnds struct{ lost notify.Signal }
+
+func (c connEnds) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (c connEnds) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (c connEnds) HandleRPC(context.Context, stats.RPCStats)                         {}
+func (c connEnds) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, ended := s.(*stats.ConnEnd); ended {
+		c.lost.Notify()
+	}
 }
 
 func id(namespace, name string) string { return namespace + "/" + name }
 
-// replace takes all models and devices.
-func (m *mapper) replace(models []*dmi.DeviceModel, list []*dmi.Device) {
+// reportAgain has the values of all devices reported: edgecore may have forgotten them.
+func (m *mapper) reportAgain() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	clear(m.models)
-	for _, x := range models {
-		m.models[id(x.GetNamespace(), x.GetName())] = x
-	}
-	keep := map[string]bool{}
-	for _, d := range list {
-		at := id(d.GetNamespace(), d.GetName())
-		keep[at] = true
-		m.set(d)
-		m.workers[at].registered()
-	}
-	for at, w := range m.workers {
-		if !keep[at] {
-			w.stop()
-			delete(m.workers, at)
-		}
+	for _, w := range m.workers {
+		w.registered()
 	}
 }
 
@@ -261,13 +276,16 @@ func (m *mapper) set(d *dmi.Device) {
 	m.running.Go(func() { w.run(ctx) })
 }
 
-// setModel takes a model, nil if it goes, and has its devices use it.
-func (m *mapper) setModel(namespace, name string, x *dmi.DeviceModel) {
+// setModel takes a model, and has its devices use it.
+func (m *mapper) setModel(x *dmi.DeviceModel) error {
+	namespace, name := x.GetNamespace(), x.GetName()
+	if name == "" {
+		return status.Error(codes.InvalidArgument, "the model has no name")
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if x == nil {
-		delete(m.models, id(namespace, name))
-		return
+	if err := m.budget.take(namespace, "model "+id(namespace, name), proto.Size(x)); err != nil {
+		return err
 	}
 	m.models[id(namespace, name)] = x
 	for _, w := range m.workers {
@@ -275,6 +293,7 @@ func (m *mapper) setModel(namespace, name string, x *dmi.DeviceModel) {
 			w.set(d, x)
 		}
 	}
+	return nil
 }
 
 func (m *mapper) take(d *dmi.Device) error {
@@ -283,6 +302,10 @@ func (m *mapper) take(d *dmi.Device) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	namespace := d.GetNamespace()
+	if err := m.budget.take(namespace, "device "+id(namespace, d.GetName()), proto.Size(d)); err != nil {
+		return err
+	}
 	m.set(d)
 	return nil
 }
@@ -306,6 +329,7 @@ func (m *mapper) RemoveDevice(_ context.Context, r *dmi.RemoveDeviceRequest) (*d
 	if w := m.workers[at]; w != nil {
 		w.stop()
 		delete(m.workers, at)
+		m.budget.drop(w.namespace, "device "+at)
 	}
 	return &dmi.RemoveDeviceResponse{}, nil
 }
@@ -315,26 +339,29 @@ func (m *mapper) CreateDeviceModel(
 	_ context.Context, r *dmi.CreateDeviceModelRequest,
 ) (*dmi.CreateDeviceModelResponse, error) {
 	x := r.GetModel()
-	m.setModel(x.GetNamespace(), x.GetName(), x)
 	return &dmi.CreateDeviceModelResponse{
 		DeviceModelName: x.GetName(), DeviceModelNamespace: x.GetNamespace(),
-	}, nil
+	}, m.setModel(x)
 }
 
 // UpdateDeviceModel implements DeviceMapperService.
 func (m *mapper) UpdateDeviceModel(
 	_ context.Context, r *dmi.UpdateDeviceModelRequest,
 ) (*dmi.UpdateDeviceModelResponse, error) {
-	x := r.GetModel()
-	m.setModel(x.GetNamespace(), x.GetName(), x)
-	return &dmi.UpdateDeviceModelResponse{}, nil
+	return &dmi.UpdateDeviceModelResponse{}, m.setModel(r.GetModel())
 }
 
 // RemoveDeviceModel implements DeviceMapperService.
 func (m *mapper) RemoveDeviceModel(
 	_ context.Context, r *dmi.RemoveDeviceModelRequest,
 ) (*dmi.RemoveDeviceModelResponse, error) {
-	m.setModel(r.GetModelNamespace(), r.GetModelName(), nil)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := id(r.GetModelNamespace(), r.GetModelName())
+	if _, has := m.models[at]; has {
+		delete(m.models, at)
+		m.budget.drop(r.GetModelNamespace(), "model "+at)
+	}
 	return &dmi.RemoveDeviceModelResponse{}, nil
 }
 

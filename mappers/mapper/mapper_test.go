@@ -2,15 +2,24 @@ package mapper
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/edgecore-io/edgecore/metamanager/store"
 	dmi "github.com/edgecore-io/edgecore/pkg/dmi/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/twins"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -21,8 +30,8 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 // values is a driver and a device with the values of its properties.
 type values map[string]string
 
-func (v values) Open(context.Context, Config) (Conn, error) { return v, nil }
-func (v values) Close() error                               { return nil }
+func (v values) Open(context.Context, string, Config) (Conn, error) { return v, nil }
+func (v values) Close() error                                       { return nil }
 func (v values) Read(_ context.Context, p *Property) (string, error) {
 	return v[p.Name], nil
 }
@@ -50,7 +59,7 @@ func startMapper(t *testing.T, n *twins.Node, driver Driver) {
 // configs is a driver that passes on the configurations of its devices.
 type configs chan Config
 
-func (c configs) Open(_ context.Context, config Config) (Conn, error) {
+func (c configs) Open(_ context.Context, _ string, config Config) (Conn, error) {
 	c <- config
 	return values{}, nil
 }
@@ -100,5 +109,172 @@ func TestCycles(t *testing.T) {
 		if p := w.points["a"]; p.collect != want[0] || p.report != want[1] {
 			t.Errorf("%d ms: read every %v and reported every %v, want %v", ms, p.collect, p.report, want)
 		}
+	}
+}
+
+// TestLargeDevices: the devices of a namespace that are too large, or too many, keep no device of another away.
+func TestLargeDevices(t *testing.T) {
+	objects := map[string]string{"shop/device/one": `{"metadata":{"name":"one","namespace":"shop","uid":"d1"},
+"spec":{"protocol":{"protocolName":"files"},"properties":[{"name":"temp","collectCycle":20}]}}`}
+	for i := range 9 { // the first three are too large for every mapper
+		text := strings.Repeat("x", 900_000)
+		if i < 3 {
+			text = strings.Repeat("x", 1_400_000)
+		}
+		name := fmt.Sprint("d", i)
+		objects["evil/device/"+name] = `{"metadata":{"name":"` + name + `","namespace":"evil","uid":"` + name + `"},
+"spec":{"protocol":{"protocolName":"files","configData":{"x":"` + text + `"}}}}`
+	}
+	n := twins.Start(t, objects, nil)
+	startMapper(t, n, values{"temp": "21"})
+	wait.True(t, "temp to be reported", func() bool {
+		props, err := n.Properties("shop", "one")
+		return err == nil && props["temp"].Reported != nil && props["temp"].Reported.Value == "21"
+	})
+	wait.Until(t, "as many devices of the other namespace as it may have", func() error {
+		var served []string
+		for _, d := range n.Devices() {
+			if d.Namespace == "evil" && d.Twin.State == online {
+				served = append(served, d.Name)
+			}
+		}
+		slices.Sort(served)
+		if want := []string{"d3", "d4", "d5", "d6"}; !slices.Equal(served, want) {
+			return fmt.Errorf("%v are served, want %v", served, want)
+		}
+		return nil
+	})
+}
+
+// TestBudget: what a mapper keeps is bounded for each object, each namespace and altogether.
+func TestBudget(t *testing.T) {
+	b := newBudget()
+	if err := b.take("a", "x", maxObject); err == nil {
+		t.Error("an object that is too large is taken")
+	}
+	fill := func(namespace string) (n int) {
+		for b.take(namespace, fmt.Sprint(namespace, n), maxObject/2) == nil {
+			n++
+		}
+		return n
+	}
+	if got := fill("a"); got != 7 {
+		t.Errorf("a namespace has %d objects of half the size, want 7", got)
+	}
+	if err := b.take("a", "a0", 5); err != nil {
+		t.Errorf("an object that becomes smaller: %v, want no error", err)
+	}
+	all := 7 + fill("b") + fill("c") + fill("d")
+	if err := b.take("e", "e", maxObject/2); err == nil || all > 24 {
+		t.Errorf("%d objects and one more are taken, want 24 at most", all)
+	}
+	for object := range b.sizes {
+		b.drop(object[:1], object)
+	}
+	if b.total != 0 || len(b.namespaces) != 0 {
+		t.Errorf("%d bytes of %v are left, want none", b.total, b.namespaces)
+	}
+}
+
+// closing is a driver whose connections say when they are closed.
+type closing chan string
+
+type closingConn struct {
+	values
+	name   string
+	closed chan string
+}
+
+func (c closing) Open(_ context.Context, _ string, config Config) (Conn, error) {
+	return closingConn{values{}, config["name"].(string), c}, nil
+}
+
+func (c closingConn) Close() error {
+	c.closed <- c.name
+	return nil
+}
+
+// TestRemovedWhileAway: a device that is removed while edgecore does not run, and the mapper does, is served no more.
+func TestRemovedWhileAway(t *testing.T) {
+	object := func(name string) string {
+		return `{"metadata":{"name":"` + name + `","namespace":"shop","uid":"` + name + `"},"spec":{"protocol":{
+"protocolName":"files","configData":{"name":"` + name + `"}},"properties":[{"name":"temp","collectCycle":20}]}}`
+	}
+	n := twins.Start(t, map[string]string{"shop/device/one": object("one"), "shop/device/two": object("two")}, nil)
+	closed := make(closing, 10)
+	startMapper(t, n, closed)
+	served := func() {
+		t.Helper()
+		wait.True(t, "the devices to be online", func() bool {
+			for _, d := range n.Devices() {
+				if d.Twin.State != online {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	served()
+	n.Stop()
+	if err := n.Store.Apply(t.Context(), store.Delete("shop/device/two")); err != nil {
+		t.Fatal(err)
+	}
+	n.Run()
+	if got := wait.Receive(t, "the removal", closed); got != "two" {
+		t.Errorf("device %s is served no more, want two", got)
+	}
+	served()
+}
+
+// refusing is an edgecore that refuses reports.
+type refusing struct {
+	dmi.DeviceManagerServiceClient
+	calls int
+	err   error
+}
+
+func (r *refusing) ReportDeviceStatus(
+	context.Context, *dmi.ReportDeviceStatusRequest, ...grpc.CallOption,
+) (*dmi.ReportDeviceStatusResponse, error) {
+	r.calls++
+	return nil, r.err
+}
+
+// TestRefusedReports: a report that edgecore cannot take now is sent again with a growing pause, and has the mapper
+// register again only if edgecore does not know it.
+func TestRefusedReports(t *testing.T) {
+	for code, again := range map[codes.Code]bool{
+		codes.ResourceExhausted: false, codes.Unavailable: false, codes.NotFound: false, codes.FailedPrecondition: true,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			agent := &refusing{err: status.Error(code, "no")}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			o := Options{Driver: values{"temp": "21"}, Log: slog.New(slog.DiscardHandler)}
+			m := &mapper{opts: o, agent: agent, lost: notify.NewSignal(), push: newPusher(ctx, o)}
+			w := newWorker(m, "shop", "one", cancel)
+			w.set(&dmi.Device{Spec: &dmi.DeviceSpec{Properties: []*dmi.DeviceProperty{
+				{Name: "temp", CollectCycle: 20, ReportCycle: 20},
+			}}}, nil)
+			var running sync.WaitGroup
+			running.Go(func() { w.run(ctx) })
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			if agent.calls < 10 || agent.calls > 20 {
+				t.Errorf("%v: %d reports in 10 minutes, want 10 to 20: pauses from a second to a minute", code,
+					agent.calls)
+			}
+			if got := len(m.lost) > 0; got != again {
+				t.Errorf("%v: the mapper registers again: %v, want %v", code, got, again)
+			}
+			before := agent.calls
+			w.registered()
+			synctest.Wait()
+			if agent.calls != before+1 {
+				t.Errorf("%v: %d reports after a registration, want one", code, agent.calls-before)
+			}
+			cancel()
+			running.Wait()
+		})
 	}
 }

@@ -53,6 +53,9 @@ type worker struct {
 	// What follows belongs to run.
 	conn    Conn
 	backoff *retry.Backoff
+	// reports is the pause between reports that edgecore does not take, retryAt the end of that pause.
+	reports *retry.Backoff
+	retryAt time.Time
 	points  map[string]*point
 	state   string
 	sent    string // the state that edgecore has
@@ -82,7 +85,8 @@ type reading struct {
 func newWorker(m *mapper, namespace, name string, stop context.CancelFunc) *worker {
 	return &worker{
 		m: m, namespace: namespace, name: name, stop: stop, changed: notify.NewSignal(),
-		backoff: retry.NewBackoff(firstRetry, lastRetry), points: map[string]*point{}, values: map[string]reading{},
+		backoff: retry.NewBackoff(firstRetry, lastRetry), reports: retry.NewBackoff(firstRetry, lastRetry),
+		points: map[string]*point{}, values: map[string]reading{},
 	}
 }
 
@@ -141,8 +145,10 @@ func (w *worker) run(ctx context.Context) {
 			}
 			w.configure(d, model)
 			have, haveModel = d, model
+			w.retryNow() // edgecore has the device now
 		}
 		if again {
+			w.retryNow()
 			w.reportAgain()
 		}
 		wait := w.round(ctx, d)
@@ -181,7 +187,7 @@ func (w *worker) configure(d *dmi.Device, model *dmi.DeviceModel) {
 // round reads what is due and writes desired values. It returns how long nothing is due.
 func (w *worker) round(ctx context.Context, d *dmi.Device) time.Duration {
 	if w.conn == nil {
-		conn, err := w.m.opts.Driver.Open(ctx, configOf(d.GetSpec().GetProtocol().GetConfigData()))
+		conn, err := w.m.opts.Driver.Open(ctx, w.namespace, configOf(d.GetSpec().GetProtocol().GetConfigData()))
 		if err != nil {
 			return w.failed(err)
 		}
@@ -315,6 +321,9 @@ func (w *worker) report(ctx context.Context, names []string) error {
 
 // deliver reports values and state to edgecore. What it does not accept now is kept; it returns when to try again.
 func (w *worker) deliver(ctx context.Context) time.Duration {
+	if pause := time.Until(w.retryAt); pause > 0 {
+		return pause
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if names := slices.Sorted(maps.Keys(w.values)); len(names) > 0 {
@@ -345,14 +354,27 @@ func (w *worker) deliver(ctx context.Context) time.Duration {
 		w.m.opts.Log.Info("State of a device", "device", id(w.namespace, w.name), "state", w.state)
 		w.sent = w.state
 	}
+	w.retryNow()
 	return time.Hour
 }
 
+// retryNow ends the pause between reports.
+func (w *worker) retryNow() {
+	w.reports.Reset()
+	w.retryAt = time.Time{}
+}
+
+// undelivered returns how long to wait after a report that edgecore did not take. The mapper registers again only if
+// edgecore does not know it: a full disk or a limit would be hit harder by the values that follow a registration.
 func (w *worker) undelivered(ctx context.Context, err error) time.Duration {
+	pause := w.reports.Next()
+	w.retryAt = time.Now().Add(pause)
 	if ctx.Err() == nil {
 		w.m.opts.Log.Warn("edgecore does not take a report; trying again", "device", id(w.namespace, w.name),
-			"err", err, "retryIn", firstRetry)
+			"err", err, "retryIn", pause)
 	}
-	w.m.lost.Notify()
-	return firstRetry
+	if status.Code(err) == codes.FailedPrecondition {
+		w.m.lost.Notify()
+	}
+	return pause
 }

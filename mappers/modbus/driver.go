@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,16 +57,43 @@ type visitor struct {
 // maxLimit is the most registers that one request reads.
 const maxLimit = 125
 
-// driver is the Modbus driver. Devices on one serial line or behind one gateway share a bus.
+// maxTimeout is the longest timeout of a request: a serial line waits for it.
+const maxTimeout = 10 * time.Second
+
+// driver is the Modbus driver. Devices of a namespace on one serial line or behind one gateway share a bus. Namespaces
+// share no bus, only the serial line: neither settings nor a broken connection of one harm another.
 type driver struct {
+	// networks are the addresses that devices may have, serialPorts the patterns of the serial ports.
+	networks    mapper.Networks
+	serialPorts []string
+
 	mu    sync.Mutex
-	buses map[string]*bus
+	buses map[busID]*bus
+	lines map[string]*line
 }
 
-func newDriver() *driver { return &driver{buses: map[string]*bus{}} }
+// busID is a bus: the URL is the library's.
+type busID struct{ namespace, url string }
+
+// anySerialPort are the serial ports that a device may have if none are listed.
+const anySerialPort = "/dev/*,/dev/*/*,/dev/*/*/*"
+
+func newDriver(networks mapper.Networks, serialPorts string) (*driver, error) {
+	d := &driver{networks: networks, buses: map[busID]*bus{}, lines: map[string]*line{}}
+	for item := range strings.SplitSeq(cmp.Or(serialPorts, anySerialPort), ",") {
+		if item = strings.TrimSpace(item); item == "" {
+			continue
+		}
+		if _, err := path.Match(item, "/"); err != nil || !path.IsAbs(item) {
+			return nil, fmt.Errorf("serial port %q: want the path of a device, or a pattern such as /dev/ttyUSB*", item)
+		}
+		d.serialPorts = append(d.serialPorts, item)
+	}
+	return d, nil
+}
 
 // Open implements mapper.Driver. The bus connects at the first request.
-func (d *driver) Open(_ context.Context, config mapper.Config) (mapper.Conn, error) {
+func (d *driver) Open(_ context.Context, namespace string, config mapper.Config) (mapper.Conn, error) {
 	var p protocol
 	if err := config.Decode(&p); err != nil {
 		return nil, fmt.Errorf("spec.protocol: %w", err)
@@ -73,16 +102,31 @@ func (d *driver) Open(_ context.Context, config mapper.Config) (mapper.Conn, err
 	if err != nil {
 		return nil, fmt.Errorf("spec.protocol.configData: %w", err)
 	}
+	if p.SerialPort != "" && !slices.ContainsFunc(d.serialPorts, func(pattern string) bool {
+		ok, _ := path.Match(pattern, p.SerialPort)
+		return ok && path.Clean(p.SerialPort) == p.SerialPort
+	}) {
+		return nil, fmt.Errorf("spec.protocol.configData.serialPort %.128q: this mapper may use %s", p.SerialPort,
+			strings.Join(d.serialPorts, ", "))
+	}
+	id := busID{namespace, c.URL}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	b := d.buses[c.URL]
+	b := d.buses[id]
 	switch {
 	case b == nil:
-		b = &bus{config: *c}
-		d.buses[c.URL] = b
+		b = &bus{id: id, config: *c, host: p.IP, networks: &d.networks, line: &line{}}
+		if p.SerialPort != "" {
+			if d.lines[c.URL] == nil {
+				d.lines[c.URL] = b.line
+			}
+			b.line = d.lines[c.URL]
+		}
+		b.line.buses++
+		d.buses[id] = b
 	case b.config != *c:
-		return nil, fmt.Errorf("spec.protocol.configData: another device uses %s with other settings: give both the "+
-			"same ones", c.URL)
+		return nil, fmt.Errorf("spec.protocol.configData: another device of namespace %s uses %s with other settings: "+
+			"give both the same ones", namespace, c.URL)
 	}
 	b.users++
 	return &conn{driver: d, bus: b, unit: cmp.Or(p.SlaveID, 1)}, nil
@@ -92,6 +136,9 @@ func (d *driver) Open(_ context.Context, config mapper.Config) (mapper.Conn, err
 func (p *protocol) client() (*modbus.ClientConfiguration, error) {
 	c := &modbus.ClientConfiguration{
 		Timeout: time.Duration(cmp.Or(p.Timeout, 1000)) * time.Millisecond,
+	}
+	if c.Timeout > maxTimeout {
+		return nil, fmt.Errorf("timeout %d: want at most %d ms", p.Timeout, maxTimeout.Milliseconds())
 	}
 	if p.SlaveID > 247 {
 		return nil, fmt.Errorf("slaveID %d: want 1 to 247", p.SlaveID)
@@ -121,12 +168,27 @@ func (p *protocol) client() (*modbus.ClientConfiguration, error) {
 	return c, nil
 }
 
-// bus is a connection that devices share: one request at a time.
-type bus struct {
-	config modbus.ClientConfiguration // without a logger, so that two are equal if their settings are
-	users  int                        // guarded by driver.mu
+// line is what only one request may use at a time. Those of a TCP bus are its own; a serial line belongs to all
+// namespaces that have devices on it.
+type line struct {
+	buses int // guarded by driver.mu
 
-	mu     sync.Mutex
+	// mu is held by a bus, which has one request at a time: each namespace waits for at most one request of each other.
+	mu   sync.Mutex
+	last *bus // the one that has opened the port
+}
+
+// bus is a connection that devices of a namespace share: one request at a time.
+type bus struct {
+	id       busID
+	config   modbus.ClientConfiguration // without a logger, so that two are equal if their settings are
+	host     string                     // of a TCP bus
+	networks *mapper.Networks
+	line     *line
+	users    int // guarded by driver.mu
+
+	mu sync.Mutex
+	// client is guarded by line.mu.
 	client *modbus.ModbusClient
 }
 
@@ -134,13 +196,14 @@ type bus struct {
 func (b *bus) do(unit uint8, f func(*modbus.ModbusClient) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.line.mu.Lock()
+	defer b.line.mu.Unlock()
+	if b.line.last != nil && b.line.last != b {
+		b.line.last.hangUp() // the line may have other settings now
+	}
+	b.line.last = b
 	if b.client == nil {
-		config := b.config
-		config.Logger = log.New(io.Discard, "", 0)
-		c, err := modbus.NewClient(&config)
-		if err == nil {
-			err = c.Open()
-		}
+		c, err := b.connect()
 		if err != nil {
 			return fmt.Errorf("connect to %s: %w", b.config.URL, err)
 		}
@@ -154,18 +217,49 @@ func (b *bus) do(unit uint8, f func(*modbus.ModbusClient) error) error {
 		return err
 	}
 	if !answered(err) {
-		_ = b.client.Close()
-		b.client = nil
+		b.hangUp()
 	}
 	return fmt.Errorf("unit %d at %s: %w", unit, b.config.URL, err)
 }
 
-func (b *bus) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// connect opens a connection. The library gets an address that was checked, not a name that may stand for another one.
+func (b *bus) connect() (*modbus.ModbusClient, error) {
+	config := b.config
+	config.Logger = log.New(io.Discard, "", 0)
+	if b.host != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), config.Timeout)
+		defer cancel()
+		address, err := b.networks.Resolve(ctx, b.host)
+		if err != nil {
+			return nil, err
+		}
+		_, port, err := net.SplitHostPort(strings.TrimPrefix(config.URL, "tcp://"))
+		if err != nil {
+			return nil, err
+		}
+		config.URL = "tcp://" + net.JoinHostPort(address.String(), port)
+	}
+	c, err := modbus.NewClient(&config)
+	if err == nil {
+		err = c.Open()
+	}
+	return c, err
+}
+
+// hangUp closes the connection; line.mu is held.
+func (b *bus) hangUp() {
 	if b.client != nil {
 		_ = b.client.Close()
 		b.client = nil
+	}
+}
+
+func (b *bus) close() {
+	b.line.mu.Lock()
+	defer b.line.mu.Unlock()
+	b.hangUp()
+	if b.line.last == b {
+		b.line.last = nil
 	}
 }
 
@@ -195,13 +289,24 @@ type conn struct {
 
 // Close implements mapper.Conn.
 func (c *conn) Close() error {
-	c.driver.mu.Lock()
-	defer c.driver.mu.Unlock()
-	if c.bus.users--; c.bus.users == 0 {
-		delete(c.driver.buses, c.bus.config.URL)
+	if c.driver.leave(c.bus) {
 		c.bus.close()
 	}
 	return nil
+}
+
+// leave reports whether the last user of a bus has left.
+func (d *driver) leave(b *bus) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if b.users--; b.users > 0 {
+		return false
+	}
+	delete(d.buses, b.id)
+	if b.line.buses--; b.line.buses == 0 && d.lines[b.id.url] == b.line {
+		delete(d.lines, b.id.url)
+	}
+	return true
 }
 
 func readVisitor(p *mapper.Property) (v visitor, err error) {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/devicetwin"
 	"github.com/edgecore-io/edgecore/eventbus/broker"
+	"github.com/edgecore-io/edgecore/eventbus/topic"
 	"github.com/edgecore-io/edgecore/mappers/mapper"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/modbusserver"
@@ -60,6 +61,25 @@ func boiler(place string, desired map[string]string, more ...string) string {
 
 func tcp(s *modbusserver.Server) string { return fmt.Sprintf(`"ip":%q,"port":%d`, s.IP, s.Port) }
 
+// loopback is where the devices of tests are.
+func loopback(t *testing.T) (n mapper.Networks) {
+	t.Helper()
+	if err := n.Set("127.0.0.1"); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// local is a driver for devices on this machine.
+func local(t *testing.T) *driver {
+	t.Helper()
+	d, err := newDriver(loopback(t), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
 // env is a node with a device and the mapper.
 type env struct {
 	*twins.Node
@@ -76,7 +96,7 @@ func start(t *testing.T, device string) *env {
 	running.Go(func() {
 		if err := mapper.Run(ctx, mapper.Options{
 			Name: "modbus", Protocol: "modbus", Agent: e.Socket, Socket: filepath.Join(t.TempDir(), "modbus.sock"),
-			Driver: newDriver(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			Driver: local(t), Brokers: loopback(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		}); err != nil {
 			t.Errorf("Run = %v, want no error", err)
 		}
@@ -185,6 +205,99 @@ func TestGateway(t *testing.T) {
 	})
 }
 
+// elsewhere is boiler in another namespace, where it has the name two.
+func elsewhere(place string) string {
+	return strings.Replace(boiler(place, nil), `"name":"one","namespace":"shop","uid":"d1"`,
+		`"name":"two","namespace":"other","uid":"d2"`, 1)
+}
+
+// TestNamespaces: a device of another namespace that was there first, with the same address and other settings, harms
+// none.
+func TestNamespaces(t *testing.T) {
+	s := modbusserver.Start(t)
+	s.Set(2, 5)
+	e := start(t, boiler(`"ip":"192.0.2.1"`, nil))
+	e.Apply("other/device/two", elsewhere(tcp(s)+`,"timeout":10000`))
+	online := func(name string) {
+		t.Helper()
+		wait.True(t, name+" to be online", func() bool {
+			return slices.ContainsFunc(e.Devices(), func(d devicetwin.Device) bool {
+				return d.Name == name && d.Twin.State == "online"
+			})
+		})
+	}
+	online("two")
+	e.Apply("shop/device/one", boiler(tcp(s), nil))
+	online("one")
+	e.await("limit", "5")
+}
+
+// TestLine: namespaces that have other settings for one serial line use it in turns.
+func TestLine(t *testing.T) {
+	s := modbusserver.Start(t)
+	s.Set(2, 77)
+	port := serialLine(t, s)
+	e := start(t, boiler(fmt.Sprintf(`"serialPort":%q,"baudRate":115200`, port), nil))
+	e.Apply("other/device/two", elsewhere(fmt.Sprintf(`"serialPort":%q,"baudRate":9600`, port)))
+	for _, value := range []uint16{77, 78} {
+		s.Set(2, value)
+		for _, at := range [][2]string{{"shop", "one"}, {"other", "two"}} {
+			wait.Until(t, fmt.Sprintf("the value of %v", at), func() error {
+				props, err := e.Properties(at[0], at[1])
+				if r := props["limit"].Reported; err == nil && (r == nil || r.Value != fmt.Sprint(value)) {
+					err = fmt.Errorf("it is %+v", r)
+				}
+				return err
+			})
+		}
+	}
+}
+
+// TestRefusedNetwork: the mapper does not connect to addresses that it may not use, whichever name they have.
+func TestRefusedNetwork(t *testing.T) {
+	s := modbusserver.Start(t)
+	for _, test := range []struct{ networks, ip, reason string }{
+		{"", "127.0.0.1", "the node itself"}, {"", "localhost", "the node itself"},
+		{"", "::ffff:127.0.0.1", "the node itself"}, {"", "0.0.0.0", "the node itself"},
+		{"", "169.254.1.1", "link-local"}, {"192.0.2.0/24", "127.0.0.1", "192.0.2.0/24"},
+	} {
+		var n mapper.Networks
+		if err := n.Set(test.networks); err != nil {
+			t.Fatal(err)
+		}
+		d, err := newDriver(n, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := d.Open(t.Context(), "shop", mapper.Config{"ip": test.ip, "port": s.Port})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Read(t.Context(), &mapper.Property{Visitor: mapper.Config{"register": holding}})
+		if err == nil || !strings.Contains(err.Error(), test.reason) {
+			t.Errorf("networks %q, ip %s: %v, want an error with %s", test.networks, test.ip, err, test.reason)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := s.Connections(); got != 0 {
+		t.Errorf("connections = %d, want 0", got)
+	}
+	if _, err := newDriver(mapper.Networks{}, "ttyUSB0"); err == nil {
+		t.Error("a serial port without a folder: nil, want an error")
+	}
+	d, err := newDriver(mapper.Networks{}, "/dev/ttyS1, /dev/ttyUSB*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for port, want := range map[string]bool{"/dev/ttyS1": true, "/dev/ttyUSB7": true, "/dev/ttyS10": false} {
+		if _, err := d.Open(t.Context(), "shop", mapper.Config{"serialPort": port}); (err == nil) != want {
+			t.Errorf("%s: %v, want it allowed: %v", port, err, want)
+		}
+	}
+}
+
 // TestGatewayToNowhere: a gateway that does not reach one of its devices keeps its connection for the others.
 func TestGatewayToNowhere(t *testing.T) {
 	s := modbusserver.Start(t)
@@ -237,7 +350,7 @@ func TestPush(t *testing.T) {
 		running.Wait()
 	})
 	pushed := make(chan []byte, 10)
-	stop, err := b.Subscribe("hall/limit", func(_ string, payload []byte) { pushed <- payload })
+	stop, err := b.Subscribe("hall/limit", func(m topic.Message) { pushed <- m.Payload })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -512,9 +625,9 @@ func FuzzRegisters(f *testing.F) {
 
 // TestConfiguration: what is wrong with a place or a visitor.
 func TestConfiguration(t *testing.T) {
-	d := newDriver()
+	d := local(t)
 	open := func(c mapper.Config) error {
-		_, err := d.Open(t.Context(), c)
+		_, err := d.Open(t.Context(), "shop", c)
 		return err
 	}
 	if err := open(mapper.Config{"ip": "192.0.2.1", "port": float32(1502), "slaveID": int64(3)}); err != nil {
@@ -527,12 +640,15 @@ func TestConfiguration(t *testing.T) {
 		"1 to 247":       {"ip": "192.0.2.1", "slaveID": 248},
 		"other settings": {"ip": "192.0.2.1", "port": 1502, "timeout": 5},
 		"configData":     {"ip": 5},
+		"10000 ms":       {"ip": "192.0.2.1", "timeout": 10001},
+		"may use /dev":   {"serialPort": "/etc/passwd"},
+		"this mapper":    {"serialPort": "/dev/../etc/passwd"},
 	} {
 		if err := open(c); err == nil || !strings.Contains(err.Error(), reason) {
 			t.Errorf("%v: %v, want an error with %s", c, err, reason)
 		}
 	}
-	c := &conn{driver: d, bus: &bus{}, unit: 1}
+	c := &conn{driver: d, bus: &bus{line: &line{}}, unit: 1}
 	for reason, v := range map[string]mapper.Config{
 		"125": {"register": holding, "limit": 126}, "exist": {"register": holding, "offset": 65535, "limit": 2},
 	} {

@@ -62,9 +62,11 @@ func TestMapperManifest(t *testing.T) {
 	binary, archive := filepath.Join(n.Dir, "modbus"), filepath.Join(n.Dir, "modbus.tar")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../mappers/modbus")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	for _, c := range []*exec.Cmd{build, exec.CommandContext(t.Context(), "go", "run", "../../hack/image", "-binary", binary,
-		"-user", "65530:65530", "-name", main.Image, "-out", archive), exec.CommandContext(t.Context(), "ctr", "--address",
-		n.Containerd.Socket(), "-n", "k8s.io", "images", "import", archive)} {
+	image := exec.CommandContext(t.Context(), "go", "run", "../../hack/image", "-binary", binary, "-user", "65530:65530",
+		"-name", main.Image, "-out", archive)
+	load := exec.CommandContext(t.Context(), "ctr", "--address", n.Containerd.Socket(), "-n", "k8s.io", "images", "import",
+		archive)
+	for _, c := range []*exec.Cmd{build, image, load} {
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", c.Args, err, out)
 		}
@@ -84,7 +86,7 @@ func TestMapperManifest(t *testing.T) {
 		}
 	})
 	main.Args = append(main.Args, "--networks=127.0.0.1") // the device of this test is on the node
-	spec.NodeSelector = nil // the node has no cluster that would label it
+	spec.NodeSelector = nil                               // the node has no cluster that would label it
 	manifest, err := yaml.Marshal(&v1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Name: "modbus", Namespace: "default"},

@@ -11,8 +11,8 @@ import (
 // mappers do.
 const fieldExact = 100
 
-// SetExact adds the JSON text of a value to the message that stands for it in a CustomizedValue. KubeEdge's mappers read
-// no other fraction than a FloatValue, which has seven digits; others get all digits by Exact.
+// SetExact adds the JSON text of a value to the message that stands for it in a CustomizedValue. KubeEdge's mappers
+// read no other fraction than a FloatValue, which has seven digits; others get all digits by Exact.
 func SetExact(m proto.Message, text []byte) {
 	r := m.ProtoReflect()
 	r.SetUnknown(protowire.AppendBytes(protowire.AppendTag(r.GetUnknown(), fieldExact, protowire.BytesType), text))

@@ -56,15 +56,17 @@ func StartModbus(t testing.TB, agent string) {
 	endWith(t, dir, proc)
 }
 
-// LaunchModbus builds and runs the Modbus mapper of this repository in dir, whose path must be short enough for a
-// socket. The caller stops it. The words of a command before it, if there are any, run it elsewhere.
+// LaunchModbus builds and runs the Modbus mapper of this repository, for devices at 127.0.0.1, in dir, whose path must
+// be short enough for a socket. The caller stops it. The words of a command before it, if there are any, run it
+// elsewhere.
 func LaunchModbus(ctx context.Context, dir, agent string, before ...string) (*daemon.Process, error) {
 	binary := filepath.Join(dir, "modbus")
 	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/edgecore-io/edgecore/mappers/modbus")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the Modbus mapper: %w\n%s", err, out)
 	}
-	command := append(before, binary, "--agent", agent, "--socket", filepath.Join(dir, "modbus.sock"))
+	command := append(before, binary, "--agent", agent, "--socket", filepath.Join(dir, "modbus.sock"),
+		"--networks", "127.0.0.0/8")
 	return daemon.Start(LogFile(dir), nil, command[0], command[1:]...)
 }
 

@@ -181,8 +181,8 @@ type ServiceBus struct {
 // DeviceTwin keeps the twins of the node's devices, and serves their mappers.
 type DeviceTwin struct {
 	Enable bool `json:"enable"`
-	// DMISockPath is the folder of dmi.sock, on which mappers register. A path that ends in .sock names its folder. With
-	// DefaultDMIDir or KubeEdgeDMIDir, both folders have a socket.
+	// DMISockPath is the folder of dmi.sock, on which mappers register. A path that ends in .sock names its folder.
+	// With DefaultDMIDir or KubeEdgeDMIDir, both folders have a socket.
 	DMISockPath string `json:"dmiSockPath"`
 	// DMISockGroup is the name or number of the group that may use the socket in addition to root; "" is none. Its
 	// mappers make their own sockets in the folder "mappers" beside it. KubeEdge has no such key.
