@@ -274,7 +274,7 @@ func (m *Module) get(namespace, name string, msg topic.Message) {
 		props, err = m.twins.Properties(namespace, name)
 	}
 	if err != nil {
-		m.refuse(a, err)
+		m.refuse(a, msg, err)
 		return
 	}
 	a.content = func(base devicemsg.Base) any {
@@ -288,7 +288,7 @@ func (m *Module) update(namespace, name string, msg topic.Message) {
 	a := answer{topic: deviceTopic(namespace, name, "twin/update/result"), repeated: msg.Delivery == topic.Retained}
 	request, err := devicemsg.DecodeTwinUpdate(msg.Payload)
 	if err != nil {
-		m.refuse(a, err)
+		m.refuse(a, msg, err)
 		return
 	}
 	a.id = request.EventID
@@ -297,7 +297,7 @@ func (m *Module) update(namespace, name string, msg topic.Message) {
 		a.stored, err = m.twins.Update(namespace, name, reports, desired)
 	}
 	if err != nil {
-		m.refuse(a, err)
+		m.refuse(a, msg, err)
 		return
 	}
 	a.content = func(base devicemsg.Base) any {
@@ -364,7 +364,7 @@ func (m *Module) onState(msg topic.Message) {
 		a.stored, err = m.twins.UpdateState(namespace, name, request.State, source(msg))
 	}
 	if err != nil {
-		m.refuse(a, err)
+		m.refuse(a, msg, err)
 		return
 	}
 	a.content = func(base devicemsg.Base) any {
@@ -383,7 +383,7 @@ func (m *Module) onMembership(msg topic.Message) {
 	a := answer{topic: nodePrefix + m.opts.Node + "/membership/get/result"}
 	request, err := devicemsg.DecodeGet(msg.Payload)
 	if err != nil {
-		m.refuse(a, err)
+		m.refuse(a, msg, err)
 		return
 	}
 	a.id = request.EventID
@@ -400,7 +400,11 @@ func (m *Module) onMembership(msg topic.Message) {
 	m.enqueue(a)
 }
 
-func (m *Module) refuse(a answer, err error) {
+// refuse answers a request that is refused, with its own event id also if it cannot be decoded.
+func (m *Module) refuse(a answer, msg topic.Message, err error) {
+	if a.id == "" {
+		a.id = devicemsg.EventID(msg.Payload)
+	}
 	a.content = func(base devicemsg.Base) any { return refusal(base, err) }
 	m.enqueue(a)
 }

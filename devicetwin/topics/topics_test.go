@@ -177,6 +177,8 @@ func TestRefused(t *testing.T) {
 		{"one", `{"event_id":"e","twin":{"temp":{}}}`, 400, `"actual"`},
 		{"one", `{"event_id":"e","twin":{"temp":{"actual":{"value":"` + strings.Repeat("x", 513) + `"}}}}`, 400, "512"},
 		{"one", `{"event_id":"e"`, 400, "unexpected end"},
+		{"one", `{"event_id":"e","twin":[]}`, 400, "array"},
+		{"one", `{"event_id":"e","twin":{}}`, 400, "no properties"},
 		{"one", "", 400, "unexpected end"},
 		{"two", `{"event_id":"e","twin":{"temp":{"actual":{"value":"5"}}}}`, 404, "shop/two"},
 	} {
@@ -186,16 +188,28 @@ func TestRefused(t *testing.T) {
 		if got.Code != test.code || !strings.Contains(got.Reason, test.reason) {
 			t.Errorf("%.80s: %d %s, want %d and %s", test.payload, got.Code, got.Reason, test.code, test.reason)
 		}
+		if test.payload != "" && got.EventID != "e" {
+			t.Errorf("%.80s: refused with the event id %q, want its own, e", test.payload, got.EventID)
+		}
 	}
 	props, err := e.twins.Properties("shop", "one")
 	if err != nil || len(props) > 0 && (props["temp"].Reported != nil || props["level"].Desired != nil) {
 		t.Errorf("twin = %+v, %v; want nothing reported or desired", props, err)
 	}
 	states := e.listen(ofLamp + "state/update/result")
-	for payload, code := range map[string]int{`{"state":"burning"}`: 400, `{}`: 400} {
+	for _, payload := range []string{`{"event_id":"e","state":"burning"}`, `{"event_id":"e"}`, `{"event_id":"e","state":1}`} {
 		e.publish(ofLamp+"state/update", payload)
-		if got := decode[devicemsg.Refusal](t, wait.Receive(t, "the result", states)); got.Code != code {
-			t.Errorf("%s: %+v, want %d", payload, got, code)
+		got := decode[devicemsg.Refusal](t, wait.Receive(t, "the result", states))
+		if got.Code != devicemsg.CodeInvalid || got.EventID != "e" {
+			t.Errorf("%s: %+v, want 400 and the event id e", payload, got)
+		}
+	}
+	for _, topic := range []string{ofLamp + "twin/get", "$hw/events/node/edge-1/membership/get"} {
+		results := e.listen(topic + "/result")
+		e.publish(topic, `{"event_id":"e","timestamp":"now"}`)
+		got := decode[devicemsg.Refusal](t, wait.Receive(t, "the result", results))
+		if got.Code != devicemsg.CodeInvalid || got.EventID != "e" {
+			t.Errorf("%s: %+v, want 400 and the event id e", topic, got)
 		}
 	}
 }

@@ -89,6 +89,29 @@ func TestDecodeStateUpdate(t *testing.T) {
 	}
 }
 
+func TestEventID(t *testing.T) {
+	for content, want := range map[string]string{
+		`{"event_id":"e","twin":7}`:                                "e",
+		`{"twin":{"event_id":"inner"},"event_id":"e"}`:             "e",
+		`{"twin":["event_id","x",{"event_id":"y"}],"event_id":"e"`: "e",
+		`{"event_id":12,"twin":{}}`:                                "12",
+		`{"timestamp":"event_id","event_id":"e"}`:                  "e",
+		`{"Event_ID":"e"}`:                                         "e",
+		`{"event_id":"e`:                                           "",
+		`{"event_id":null,"x":"y"}`:                                "",
+		`{"event_id":{"a":"b"},"c":"d"}`:                           "",
+		`["event_id","e"]`:                                         "",
+		`{"x":{}}{"event_id":"e"}`:                                 "",
+		`"event_id"`:                                               "",
+		``:                                                         "",
+		`{"event_id":"` + strings.Repeat("x", 129) + `"}`:          "",
+	} {
+		if got := EventID([]byte(content)); got != want {
+			t.Errorf("EventID(%.60s) = %q, want %q", content, got, want)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"twin":{"a":{"actual":{"value":"1","metadata":{"timestamp":5}}}}}`))
 	f.Add([]byte(`{"device":{"state":"online"}}`))
@@ -101,6 +124,7 @@ func FuzzDecode(f *testing.F) {
 			_, _ = DecodeStateUpdate(data) // here too
 			_, _ = DecodeStateRequest(data)
 			_, _ = DecodeGet(data)
+			_ = EventID(data)
 		})
 	})
 }

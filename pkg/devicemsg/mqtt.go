@@ -1,8 +1,11 @@
 package devicemsg
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 )
@@ -104,4 +107,58 @@ func DecodeGet(content []byte) (*Base, error) {
 		return nil, fmt.Errorf("request: event_id is longer than %d bytes", devices.MaxNameBytes)
 	}
 	return &r, nil
+}
+
+// EventID returns the event id of a request that cannot be decoded, so that its refusal can name it; "" if none is
+// found. It reads the content up to the id, which may be a number, and needs nothing valid after that.
+func EventID(content []byte) string {
+	if len(content) > MaxContent {
+		return ""
+	}
+	d := json.NewDecoder(bytes.NewReader(content))
+	d.UseNumber()
+	depth := 0
+	key := "" // of the value that comes next, in the outermost object
+	isKey := false
+	for range maxElements {
+		token, err := d.Token()
+		if err != nil {
+			return ""
+		}
+		switch t := token.(type) {
+		case json.Delim:
+			if t == '{' || t == '[' {
+				depth++
+			} else {
+				depth--
+			}
+			if depth == 0 || t == '[' && depth == 1 {
+				return "" // the end, or not an object
+			}
+			isKey = depth == 1
+			continue
+		case string:
+			if depth == 1 && isKey {
+				key, isKey = t, false
+				continue
+			}
+			if depth == 1 && strings.EqualFold(key, "event_id") {
+				return shortID(t)
+			}
+		case json.Number:
+			if depth == 1 && strings.EqualFold(key, "event_id") {
+				return shortID(t.String())
+			}
+		}
+		isKey = depth == 1
+	}
+	return ""
+}
+
+// shortID returns an id that is not too long to be sent back.
+func shortID(id string) string {
+	if len(id) > devices.MaxNameBytes {
+		return ""
+	}
+	return id
 }
