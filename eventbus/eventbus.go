@@ -72,6 +72,8 @@ type Options struct {
 	ClientID string
 	// PasswordFile is a file of mosquitto_passwd with more users of the broker in the agent; none if empty.
 	PasswordFile string
+	// MayPublish reports whether clients of the broker in the agent may publish to a topic; nil allows all.
+	MayPublish func(topic string) bool
 	// Limits are those of the broker in the agent. Inflight is mqttSessionQueueSize if it is 0.
 	Limits broker.Limits
 }
@@ -106,7 +108,7 @@ func newInternal(config *v1alpha2.EventBus, o Options) (part, error) {
 	if err != nil || u.Host == "" || u.User != nil {
 		return nil, errors.New("modules.eventBus.mqttServerInternal: want tcp://HOST:PORT")
 	}
-	out := broker.Options{Address: u.Host, Limits: o.Limits}
+	out := broker.Options{Address: u.Host, MayPublish: o.MayPublish, Limits: o.Limits}
 	if out.Inflight == 0 {
 		out.Inflight = int(config.MqttSessionQueueSize)
 	}

@@ -43,6 +43,23 @@ const (
 	nodePrefix   = "$hw/events/node/"
 )
 
+// MayPublish reports whether clients may publish to a topic: requests, and all outside of "$hw/". Everything else there is
+// what the agent says: another client could not tell forged results, documents and deltas from the agent's.
+func MayPublish(name string) bool {
+	if !strings.HasPrefix(name, "$hw/") {
+		return true
+	}
+	for _, request := range []string{
+		devicePrefix + "+/+/twin/get", devicePrefix + "+/+/twin/update", devicePrefix + "+/+/twin/cloud_updated",
+		devicePrefix + "+/+/state/update", nodePrefix + "+/membership/get",
+	} {
+		if topic.Match(request, name) {
+			return true
+		}
+	}
+	return false
+}
+
 // maxAnswers is how many answers may wait for the disk and the broker. More requests are not answered.
 const maxAnswers = 1024
 

@@ -52,7 +52,7 @@ func start(t *testing.T) *env {
 	m, err := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) {
 		config := v1alpha2.Default().Modules.EventBus
 		config.MqttMode, config.MqttServerInternal = eventbus.ModeInternal, "tcp://"+address
-		return eventbus.New(&config, eventbus.Options{})
+		return eventbus.New(&config, eventbus.Options{MayPublish: MayPublish})
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -232,6 +232,57 @@ func TestStateAndMembership(t *testing.T) {
 	update := decode[devicemsg.Membership](t, wait.Receive(t, "the membership", updates))
 	if len(update.Removed) != 1 || update.Removed[0].ID != "shop/one" || update.Added != nil {
 		t.Errorf("membership = %+v, want shop/one removed", update)
+	}
+}
+
+// TestForged: what a client publishes in the agent's name reaches nobody, and is not retained. Its requests and its own
+// topics work on.
+func TestForged(t *testing.T) {
+	e := start(t)
+	all := e.listen("$hw/#")
+	own := e.listen("own")
+	e.publish(ofLamp+"twin/update/document", "forged")
+	for _, name := range []string{"twin/update/delta", "twin/update/result", "twin/get/result", "state/update/result"} {
+		e.publish(ofLamp+name, "forged")
+	}
+	for _, name := range []string{"membership/updated", "membership/get/result"} {
+		e.publish("$hw/events/node/edge-1/"+name, "forged")
+	}
+	for qos := range byte(3) {
+		token := e.Publish(ofLamp+"twin/update/document", qos, true, "forged")
+		token.Wait()
+		if err := token.Error(); err != nil {
+			t.Errorf("publish with QoS %d = %v, want that it is confirmed and dropped", qos, err)
+		}
+	}
+	e.publish("own", "1")
+	if got := wait.Receive(t, "the client's own message", own); got != "1" {
+		t.Errorf("own message = %q, want 1", got)
+	}
+	e.publish(ofLamp+"twin/get", `{"event_id":"e"}`)
+	for _, want := range []string{`{"event_id":"e"}`, `"event_id":"e"`} { // the request and its answer
+		if got := wait.Receive(t, want, all); !strings.Contains(got, want) {
+			t.Errorf("message = %s, want %s and nothing that is forged", got, want)
+		}
+	}
+	retained := e.listen(ofLamp + "twin/update/#")
+	e.publish(ofLamp+"twin/update", `{"event_id":"u","twin":{"temp":{"actual":{"value":"1"}}}}`)
+	if got := wait.Receive(t, "the request", retained); !strings.Contains(got, `"u"`) {
+		t.Errorf("message = %s, want the request: nothing is retained", got)
+	}
+}
+
+func TestMayPublish(t *testing.T) {
+	for name, want := range map[string]bool{
+		"own/topic": true, "$share": true, ofLamp + "twin/get": true, ofLamp + "twin/update": true,
+		ofLamp + "twin/cloud_updated": true, ofLamp + "state/update": true, "$hw/events/node/n/membership/get": true,
+		ofLamp + "twin/update/result": false, ofLamp + "twin/update/document": false, ofLamp + "state/update/result": false,
+		ofLamp + "twin/other": false, "$hw/events/device/one/twin/update": false, "$hw/events/node/n/membership/updated": false,
+		"$hw/events/node/n/membership/get/result": false, "$hw/x": false,
+	} {
+		if got := MayPublish(name); got != want {
+			t.Errorf("MayPublish(%s) = %v, want %v", name, got, want)
+		}
 	}
 }
 

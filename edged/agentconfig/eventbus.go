@@ -3,6 +3,7 @@ package agentconfig
 import (
 	"path/filepath"
 
+	"github.com/edgecore-io/edgecore/devicetwin/topics"
 	"github.com/edgecore-io/edgecore/eventbus"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
@@ -14,5 +15,6 @@ func NewEventBus(cfg *v1alpha2.EdgeCore) (eventbus.Bus, error) {
 		SpoolPath:    filepath.Join(filepath.Dir(cfg.Database.DataSource), "mqtt.queue"),
 		ClientID:     "edgecore-" + cfg.Modules.Edged.HostnameOverride,
 		PasswordFile: cfg.Modules.EventBus.MqttPasswordFile,
+		MayPublish:   topics.MayPublish,
 	})
 }

@@ -81,6 +81,10 @@ func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet,
 				h.refuse(cl, dropTopic, "will")
 				return pk, packets.ErrRejectPacket
 			}
+			if !h.mayPublish(will.WillTopic) {
+				h.refuse(cl, dropForbidden, "will to "+will.WillTopic)
+				return pk, packets.ErrRejectPacket
+			}
 		}
 	case packets.Publish:
 		if len(pk.Payload) > h.broker.limits.PayloadBytes {
@@ -409,8 +413,26 @@ func (h *hook) OnSubscribe(cl *mqtt.Client, pk packets.Packet) packets.Packet {
 	return pk
 }
 
-// OnPublish keeps the retained messages within their limits: a message beyond them is delivered, but not retained.
+func (h *hook) mayPublish(name string) bool {
+	may := h.broker.options.MayPublish
+	return may == nil || may(name)
+}
+
+// OnPublish drops messages to topics that clients may not publish to. They are confirmed, since MQTT 3.1.1 has no other
+// answer but to close the connection.
+//
+// It keeps the retained messages within their limits: a message beyond them is delivered, but not retained.
 func (h *hook) OnPublish(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+	if !cl.Net.Inline && !h.mayPublish(pk.TopicName) {
+		h.refuse(cl, dropForbidden, "publish to "+pk.TopicName)
+		switch {
+		case pk.FixedHeader.Qos == 0:
+			return pk, packets.ErrRejectPacket
+		case pk.FixedHeader.Qos == 1 && cl.Properties.ProtocolVersion == 5:
+			return pk, packets.ErrNotAuthorized
+		}
+		return pk, packets.CodeSuccessIgnore
+	}
 	if pk.FixedHeader.Retain && !h.retain(pk.TopicName, len(pk.Payload), cl.Net.Inline) {
 		h.refuse(cl, dropRetained, "retain")
 		pk.FixedHeader.Retain = false

@@ -19,6 +19,7 @@ const (
 	dropPayload
 	dropSubscriptions
 	dropUnauthorized
+	dropForbidden
 	dropPanic
 	dropCauses // how many there are
 )
@@ -35,6 +36,7 @@ func causes() [dropCauses]string {
 		dropPayload:       "payload_too_large",
 		dropSubscriptions: "too_many_subscriptions",
 		dropUnauthorized:  "unauthorized",
+		dropForbidden:     "forbidden_topic",
 		dropPanic:         "failed",
 	}
 }

@@ -15,6 +15,8 @@ type Options struct {
 	// Users may connect with their passwords; if it is nil, anyone may who reaches Address. A client that shows a
 	// certificate that TLS accepts needs no password.
 	Users *Users
+	// MayPublish reports whether clients may publish to a topic; if it is nil, they may publish to all.
+	MayPublish func(topic string) bool
 	Limits
 }
 
