@@ -1,7 +1,10 @@
 package v1alpha2
 
 import (
+	"encoding/json"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,23 +76,43 @@ func (e *EdgeCore) complete() {
 			*endpoint = strict.UnixScheme + *endpoint
 		}
 	}
-	kubelet.Logging.FlushFrequency.SerializeAsString = true
-	completeAuth(kubelet)
+	completeKubelet(kubelet)
 }
 
-// completeAuth sets defaults for empty or zero values, as the kubelet does.
-func completeAuth(k *kubeletconfig.KubeletConfiguration) {
-	may, defaults := &k.Authorization, defaultAuthorization()
-	if may.Mode == "" {
-		may.Mode = defaults.Mode
+// completeKubelet sets the kubelet's settings that are empty or zero to their defaults, as the kubelet does: kubeadm
+// writes files that are full of 0s.
+func completeKubelet(k *kubeletconfig.KubeletConfiguration) {
+	if k.SerializeImagePulls == nil { // see adaptDefaults
+		k.SerializeImagePulls = ptr.To(k.MaxParallelImagePulls == nil || *k.MaxParallelImagePulls < 2)
 	}
-	for have, def := range map[*metav1.Duration]metav1.Duration{
-		&k.Authentication.Webhook.CacheTTL: defaultAuthentication().Webhook.CacheTTL,
-		&may.Webhook.CacheAuthorizedTTL:    defaults.Webhook.CacheAuthorizedTTL,
-		&may.Webhook.CacheUnauthorizedTTL:  defaults.Webhook.CacheUnauthorizedTTL,
-	} {
-		if have.Duration == 0 {
-			*have = def
+	// The kubelet sets no limit for 0, and takes any negative number for -1.
+	if limit := k.PodPidsLimit; limit != nil && *limit <= 0 {
+		k.PodPidsLimit = ptr.To[int64](-1)
+	}
+	defaults := defaultKubelet()
+	fillZeros(reflect.ValueOf(k).Elem(), reflect.ValueOf(defaults))
+	if flush := &k.Logging.FlushFrequency; flush.Duration.Duration == 0 { // it has two forms
+		*flush = defaults.Logging.FlushFrequency
+	}
+	k.Logging.FlushFrequency.SerializeAsString = true
+}
+
+// meaningfulZeros are the fields of the kubelet's configuration whose zero value turns something off, and which the
+// kubelet leaves as they are.
+func meaningfulZeros() []string { return []string{"StaticPodPath", "ReadOnlyPort", "ClusterDomain"} }
+
+// fillZeros sets the fields of a struct that are zero to those of another one. A pointer to a zero and an empty list
+// that is not nil are values.
+func fillZeros(into, from reflect.Value) {
+	for i := range into.NumField() {
+		field, def := into.Field(i), from.Field(i)
+		_, ownForm := field.Addr().Interface().(json.Unmarshaler)
+		switch {
+		case slices.Contains(meaningfulZeros(), into.Type().Field(i).Name):
+		case field.Kind() == reflect.Struct && !ownForm:
+			fillZeros(field, def)
+		case field.IsZero():
+			field.Set(def)
 		}
 	}
 }
@@ -239,7 +262,6 @@ func defaultKubelet() kubeletconfig.KubeletConfiguration {
 		EnableProfilingHandler:                    ptr.To(true),
 		EnableDebugFlagsHandler:                   ptr.To(true),
 		SeccompDefault:                            ptr.To(false),
-		MemoryThrottlingFactor:                    ptr.To(0.9),
 		RegisterNode:                              ptr.To(true),
 		LocalStorageCapacityIsolation:             ptr.To(true),
 		FailCgroupV1:                              ptr.To(false),

@@ -98,8 +98,9 @@ func checkKind(root map[string]any) error {
 }
 
 // adaptDefaults clears defaults that the file replaces: a map of the user's own keys, such as evictionHard, replaces
-// the default map completely, as with the kubelet.
+// the default map completely, as with the kubelet. Whether images are pulled one by one follows maxParallelImagePulls.
 func adaptDefaults(tree any, cfg *EdgeCore) {
+	cfg.Modules.Edged.TailoredKubeletConfig.SerializeImagePulls = nil
 	if strict.Has(tree, "modules", "edged", "tailoredKubeletConfig", "evictionHard") {
 		cfg.Modules.Edged.TailoredKubeletConfig.EvictionHard = nil
 	}
