@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 
@@ -16,6 +17,8 @@ const loopback = "127.0.0.1"
 type Addresses struct {
 	configured []string
 	device     string
+	// ipv6: an address of IPv6 is preferred to one of IPv4.
+	ipv6 bool
 
 	mu sync.Mutex
 	// last is the address that was found last, previous the one that the Node had when the agent started; "" is none.
@@ -24,12 +27,19 @@ type Addresses struct {
 
 // NewAddresses returns the addresses of a node. configured is one IP, or an IPv4 and an IPv6 address separated by a
 // comma. If it is empty, the addresses are those of the network interface device. If both are empty, the node's address
-// is the one from which packets take the default route.
+// is the one from which packets take the default route. "::" and "0.0.0.0" are as empty, and choose the family that is
+// preferred; that is IPv4 otherwise.
 func NewAddresses(configured, device string) *Addresses {
-	return &Addresses{
+	a := &Addresses{
 		configured: strings.FieldsFunc(configured, func(r rune) bool { return r == ',' || r == ' ' }),
 		device:     device,
 	}
+	if len(a.configured) == 1 {
+		if ip := net.ParseIP(a.configured[0]); ip.IsUnspecified() {
+			a.configured, a.ipv6 = nil, ip.To4() == nil
+		}
+	}
+	return a
 }
 
 // IPs returns the node's addresses; none while it has had no network yet. A node whose default route or interface is
@@ -39,9 +49,36 @@ func (a *Addresses) IPs() []string {
 		return a.configured
 	}
 	if a.device != "" {
-		return a.choose(AddressOf(a.device), func() (hardware, other string) { return "", "" })
+		return a.choose(AddressOf(a.device, a.ipv6), func() (hardware, other string) { return "", "" })
 	}
-	return a.choose(IP(), LocalIPs)
+	return a.choose(IP(a.ipv6), func() (hardware, other string) { return LocalIPs(a.ipv6) })
+}
+
+// Missing returns those of the configured addresses that none of the node's interfaces has.
+func (a *Addresses) Missing() ([]string, error) {
+	if len(a.configured) == 0 {
+		return nil, nil
+	}
+	have, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	return notHeld(a.configured, have), nil
+}
+
+// notHeld returns those of some addresses that are not among have.
+func notHeld(configured []string, have []net.Addr) []string {
+	var list []string
+	for _, text := range configured {
+		ip := net.ParseIP(text)
+		if !slices.ContainsFunc(have, func(a net.Addr) bool {
+			n, ok := a.(*net.IPNet)
+			return ok && n.IP.Equal(ip)
+		}) {
+			list = append(list, text)
+		}
+	}
+	return list
 }
 
 // IP returns the node's first address, and that of the loopback while it has none.
@@ -52,9 +89,9 @@ func (a *Addresses) IP() string {
 	return loopback
 }
 
-// IPv6First reports whether the first configured address is one of IPv6.
+// IPv6First reports whether the configuration prefers IPv6: its first address is of it.
 func (a *Addresses) IPv6First() bool {
-	return len(a.configured) > 0 && strings.Contains(a.configured[0], ":")
+	return a.ipv6 || len(a.configured) > 0 && strings.Contains(a.configured[0], ":")
 }
 
 // NodeAddresses returns the addresses for the Node's status; hostName is the last of them.
@@ -68,18 +105,18 @@ func (a *Addresses) NodeAddresses(hostName string) []v1.NodeAddress {
 
 // choose returns the address that was found now, or the one that was found last. If none was found since the start, it
 // returns that of the hardware, or else the one that the Node had before, or else that of another interface; local
-// finds both. A node that has had an IPv4 address does not take an IPv6 address instead: its IPv4 route is gone for a
-// while.
+// finds both. A node that has had an address of the preferred family does not take one of the other family instead: its
+// route is gone for a while.
 func (a *Addresses) choose(found string, local func() (hardware, other string)) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if found != "" && (isIPv4(found) || !isIPv4(cmp.Or(a.last, a.previous))) {
+	if found != "" && (a.prefers(found) || !a.prefers(cmp.Or(a.last, a.previous))) {
 		a.last = found
 	}
 	ip := a.last
 	if ip == "" {
 		hardware, other := local()
-		if isIPv4(a.previous) && !isIPv4(hardware) {
+		if a.prefers(a.previous) && !a.prefers(hardware) {
 			hardware = ""
 		}
 		ip = cmp.Or(hardware, a.previous, other)
@@ -90,8 +127,11 @@ func (a *Addresses) choose(found string, local func() (hardware, other string)) 
 	return []string{ip}
 }
 
-// isIPv4 reports whether text is an IPv4 address.
-func isIPv4(text string) bool { return net.ParseIP(text).To4() != nil }
+// prefers reports whether text is an address of the preferred family.
+func (a *Addresses) prefers(text string) bool {
+	ip := net.ParseIP(text)
+	return ip != nil && (ip.To4() == nil) == a.ipv6
+}
 
 // Remember records the address that the Node had before this start of the agent.
 func (a *Addresses) Remember(status *v1.NodeStatus) {

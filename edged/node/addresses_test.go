@@ -1,6 +1,7 @@
 package node
 
 import (
+	"net"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,6 +19,58 @@ func TestAddresses(t *testing.T) {
 	}
 	if got := NewAddresses("", "none-such").IPs(); got != nil {
 		t.Errorf("addresses %v of an interface that is not there, want none", got)
+	}
+}
+
+// TestFamily: an address of all zeros chooses a family. The other one is better than none, and a node keeps the one
+// that it wants.
+func TestFamily(t *testing.T) {
+	const v4, v6, more6 = "192.0.2.1", "2001:db8::7", "2001:db8::8"
+	for name, c := range map[string]struct {
+		configured string
+		found      []string
+		want       string
+		first      bool
+	}{
+		"IPv6":                  {"::", []string{v6}, v6, true},
+		"IPv6 changes":          {"::", []string{v6, more6}, more6, true},
+		"IPv6 goes":             {"::", []string{v6, v4}, v6, true},
+		"IPv6 comes":            {"::", []string{v4, v6}, v6, true},
+		"no IPv6":               {"::", []string{v4}, v4, true},
+		"IPv4":                  {"0.0.0.0", []string{v4, v6}, v4, false},
+		"IPv4 without a choice": {"", []string{v4, v6}, v4, false},
+	} {
+		a := NewAddresses(c.configured, "")
+		var got []string
+		for _, ip := range c.found {
+			got = a.choose(ip, func() (string, string) { return "", "" })
+		}
+		if diff := cmp.Diff([]string{c.want}, got); diff != "" || a.IPv6First() != c.first {
+			t.Errorf("%s: IPv6First() = %t, want %t (-want +got):\n%s", name, a.IPv6First(), c.first, diff)
+		}
+		for _, ip := range a.IPs() {
+			if ip == c.configured {
+				t.Errorf("%s: addresses %v, want none of all zeros", name, a.IPs())
+			}
+		}
+	}
+}
+
+// TestMissing: addresses of the configuration that no interface has.
+func TestMissing(t *testing.T) {
+	have := []net.Addr{
+		&net.IPNet{IP: net.ParseIP("192.0.2.1"), Mask: net.CIDRMask(24, 32)},
+		&net.IPNet{IP: net.ParseIP("2001:db8::1"), Mask: net.CIDRMask(64, 128)},
+		&net.TCPAddr{},
+	}
+	configured := []string{"192.0.2.1", "192.0.2.2", "2001:DB8:0::1", "2001:db8::2"}
+	if diff := cmp.Diff([]string{"192.0.2.2", "2001:db8::2"}, notHeld(configured, have)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for text, want := range map[string]int{"": 0, "::": 0, "0.0.0.0": 0, "127.0.0.1": 0, "192.0.2.254": 1} {
+		if list, err := NewAddresses(text, "").Missing(); err != nil || len(list) != want {
+			t.Errorf("Missing of %q = %v, %v; want %d", text, list, err, want)
+		}
 	}
 }
 

@@ -17,10 +17,14 @@ import (
 )
 
 // IP returns the address by which this node is known: the one from which the default route is used; "" without one. It
-// asks the kernel only and sends nothing.
-func IP() string {
+// asks the kernel only and sends nothing. ipv6 prefers the default route of IPv6.
+func IP(ipv6 bool) string {
 	// Connecting a UDP socket makes the kernel pick a source address, without a packet.
-	for _, to := range [...]struct{ network, address string }{{"udp4", "192.0.2.1:9"}, {"udp6", "[2001:db8::1]:9"}} {
+	targets := []struct{ network, address string }{{"udp4", "192.0.2.1:9"}, {"udp6", "[2001:db8::1]:9"}}
+	if ipv6 {
+		slices.Reverse(targets)
+	}
+	for _, to := range targets {
 		conn, err := net.Dial(to.network, to.address)
 		if err != nil {
 			continue
@@ -127,7 +131,7 @@ func memInfo(path, name string) (int64, error) {
 
 // LocalIPs returns addresses of a node without a default route: that of the first interface with hardware, and that of
 // the first other one that does not lead to the node's own pods; "" where there is none.
-func LocalIPs() (hardware, other string) {
+func LocalIPs(ipv6 bool) (hardware, other string) {
 	list, err := net.Interfaces()
 	if err != nil {
 		return "", ""
@@ -140,7 +144,7 @@ func LocalIPs() (hardware, other string) {
 	}
 	first := func(names []string) string {
 		for _, name := range names {
-			if ip := AddressOf(name); ip != "" {
+			if ip := AddressOf(name, ipv6); ip != "" {
 				return ip
 			}
 		}
@@ -189,9 +193,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// AddressOf returns the address of an interface by which the node is known: its first global one, of IPv4 where it has
-// one. "" means that it has none (yet).
-func AddressOf(name string) string {
+// AddressOf returns the address of an interface by which the node is known: its first global one, of IPv4, or with ipv6
+// of IPv6, where it has one. "" means that it has none (yet).
+func AddressOf(name string, ipv6 bool) string {
 	i, err := net.InterfaceByName(name)
 	if err != nil {
 		return ""
@@ -205,7 +209,7 @@ func AddressOf(name string) string {
 		n, ok := a.(*net.IPNet)
 		switch {
 		case !ok || !n.IP.IsGlobalUnicast():
-		case n.IP.To4() != nil:
+		case (n.IP.To4() == nil) == ipv6:
 			return n.IP.String()
 		case other == "":
 			other = n.IP.String()

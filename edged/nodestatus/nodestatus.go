@@ -6,6 +6,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -73,6 +74,7 @@ func New(o Options) *Manager {
 
 // Status returns the status of the node without its conditions.
 func (m *Manager) Status() v1.NodeStatus {
+	m.checkAddresses()
 	system := m.opts.System
 	if name, runtimeVersion := m.opts.Runtime(); name != "" {
 		system.ContainerRuntimeVersion = name + "://" + plainVersion(runtimeVersion)
@@ -93,6 +95,20 @@ func (m *Manager) Status() v1.NodeStatus {
 		Images:           m.listImages(),
 		DaemonEndpoints:  m.opts.Endpoints(),
 		DeclaredFeatures: declaredFeatures(),
+	}
+}
+
+// checkAddresses reports addresses of the configuration that none of the node's interfaces has, as when a network is
+// not up yet, or a configuration was copied from another device.
+func (m *Manager) checkAddresses() {
+	missing, err := m.opts.Addresses.Missing()
+	switch {
+	case err != nil:
+		klog.V(2).InfoS("Addresses of the node's interfaces not read", "err", err)
+	case len(missing) > 0:
+		m.opts.Health.Set(health.NodeAddressMissing, "", strings.Join(missing, ", "))
+	default:
+		m.opts.Health.Clear(health.NodeAddressMissing, "")
 	}
 }
 
@@ -168,6 +184,7 @@ func reportable() []health.Code {
 	return []health.Code{
 		health.CgroupsIncomplete, health.CgroupsFailing, health.ClockNotSet, health.StoreRecovered, health.StoreFailing,
 		health.CertificateEnding, health.StaticPodBad, health.ImageDamaged, health.ReportTooLarge,
+		health.NodeAddressMissing,
 	}
 }
 

@@ -1,7 +1,10 @@
 package nodestatus
 
 import (
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -104,6 +107,35 @@ func TestConditionEvents(t *testing.T) {
 	if diff := cmp.Diff([]string{"Warning Rebooted Node", "Warning ClockNotSet Node"}, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
+}
+
+// TestAddressMissing: an address of the configuration that no interface has is a condition of the Node, unless it comes
+// soon.
+func TestAddressMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New(Options{
+			Addresses: node.NewAddresses("192.0.2.254", ""),
+			Pressures: func() []v1.NodeCondition { return nil },
+			Health:    &health.Registry{},
+			Recorder:  events.New("edge-1", nil),
+		})
+		m.checkAddresses()
+		if list := m.Conditions(); len(list) > 0 {
+			t.Errorf("conditions at once %+v, want none", list)
+		}
+		time.Sleep(time.Minute)
+		m.checkAddresses()
+		list := m.Conditions()
+		if len(list) != 1 || list[0].Type != "NodeAddressMissing" || list[0].Status != v1.ConditionTrue ||
+			!strings.Contains(list[0].Message, "192.0.2.254") {
+			t.Errorf("conditions %+v, want NodeAddressMissing of 192.0.2.254", list)
+		}
+		m.opts.Addresses = node.NewAddresses("127.0.0.1", "")
+		m.checkAddresses()
+		if list := m.opts.Health.Snapshot(); len(list) > 0 {
+			t.Errorf("conditions %+v, want none: the device has its loopback", list)
+		}
+	})
 }
 
 // TestReasons: changes have the kubelet's reasons; the first conditions are none.

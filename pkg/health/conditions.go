@@ -45,6 +45,7 @@ const (
 	RestartNeeded         Code = "RestartNeeded"
 	ShutdownUnnoticed     Code = "ShutdownUnnoticed"
 	LabelsLeftOut         Code = "LabelsLeftOut"
+	NodeAddressMissing    Code = "NodeAddressMissing"
 )
 
 // entry describes a condition.
@@ -67,6 +68,11 @@ var known = map[Code]entry{
 		"The cloud did not take all labels of this node", Warning, "A node may not give itself these labels: remove " +
 			"them from modules.edged.nodeLabels, and have an administrator set them (kubectl label node NAME " +
 			"KEY=VALUE) if they are needed.", 0,
+	},
+	NodeAddressMissing: {
+		"No interface of this device has the node's address", Warning, "Correct modules.edged.nodeIP, or remove it: " +
+			"the address is then that of the default route. The cluster reaches neither the node's port nor its pods " +
+			"on the node's network by this one.", 30 * time.Second,
 	},
 	RuntimeDown: {
 		"The container runtime does not answer", Error, "Check the runtime's service (systemctl status containerd) " +

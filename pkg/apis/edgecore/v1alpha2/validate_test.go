@@ -275,6 +275,33 @@ func TestValidateAllows(t *testing.T) {
 	}
 }
 
+// TestNodeIP: an address by which no other node reaches this one is refused, as by a kubelet.
+func TestNodeIP(t *testing.T) {
+	for ip, want := range map[string]string{
+		"192.0.2.1": "", "2001:db8::1": "", "192.0.2.1, 2001:db8::1": "", "::": "", "0.0.0.0": "",
+		"127.0.0.1":              "loopback",
+		"::1":                    "loopback",
+		"::ffff:127.0.0.1":       "loopback",
+		"224.0.0.1":              "multicast",
+		"ff02::1":                "multicast",
+		"169.254.1.1":            "link-local",
+		"fe80::1":                "link-local",
+		"fe80::1%eth0":           "an IP address",
+		"192.0.2.1,::1":          "loopback",
+		"192.0.2.1,::":           "stand alone",
+		"0.0.0.0,::":             "stand alone",
+		"::ffff:1.2.3.4,1.2.3.5": "an IP address",
+		"edge-1":                 "an IP address",
+	} {
+		e := named()
+		e.Modules.Edged.NodeIP = ip
+		err := e.Validate()
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("nodeIP %q: %v, want an error with %q", ip, err, want)
+		}
+	}
+}
+
 // TestNodeName: who has written a name that is none is told one that would do.
 func TestNodeName(t *testing.T) {
 	got := map[string]string{}
