@@ -43,8 +43,8 @@ func newCaches(objects dynamic.Interface) (*caches, error) {
 		indexers  cache.Indexers
 		transform cache.TransformFunc
 	}{
-		{&c.devices, devices.Devices, deviceIndexers(), typedAs[devices.Device]},
-		{&c.models, devices.DeviceModels, nil, typedAs[devices.DeviceModel]},
+		{&c.devices, devices.Devices, deviceIndexers(), typedAs(func(d *devices.Device, n int) { d.Bytes = n })},
+		{&c.models, devices.DeviceModels, nil, typedAs(func(m *devices.DeviceModel, n int) { m.Bytes = n })},
 	} {
 		informer := dynamicinformer.NewFilteredDynamicInformer(objects, x.gvr, "", 0, x.indexers, nil).Informer()
 		if err := informer.SetTransform(x.transform); err != nil {
@@ -75,35 +75,44 @@ func watchFailed(what string) cache.WatchErrorHandlerWithContext {
 	}
 }
 
-// typedAs converts an object of the API into its Go type, without managedFields.
-func typedAs[T any](obj any) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil // converted before
+// typedAs converts objects of the API into their Go type, without managedFields. setBytes sets their size.
+func typedAs[T any](setBytes func(*T, int)) cache.TransformFunc {
+	return func(obj any) (any, error) {
+		u, ok := obj.(*unstructured.Unstructured)
+		if !ok {
+			return obj, nil // converted before
+		}
+		u.SetManagedFields(nil)
+		out, size, err := fromUnstructured[T](u)
+		if err == nil && size > maxObjectBytes {
+			err = fmt.Errorf("it has %d bytes, limit %d", size, maxObjectBytes)
+		}
+		if err != nil {
+			// An object that does not fit is cached without its spec: it is bound to no node, and stops nothing else.
+			klog.InfoS("Object is not readable as v1beta1, or too large; ignoring it", "kind", u.GetKind(), "object",
+				klog.KObj(u), "err", err)
+			bare := &unstructured.Unstructured{}
+			bare.SetName(u.GetName())
+			bare.SetNamespace(u.GetNamespace())
+			bare.SetUID(u.GetUID())
+			bare.SetResourceVersion(u.GetResourceVersion())
+			if out, _, err = fromUnstructured[T](bare); err != nil {
+				return nil, err
+			}
+		}
+		setBytes(out, size)
+		return out, nil
 	}
-	u.SetManagedFields(nil)
-	out, err := fromUnstructured[T](u)
-	if err != nil {
-		// An object that does not fit is cached without its spec: it is bound to no node, and stops nothing else.
-		klog.InfoS("Object is not readable as v1beta1; ignoring it", "kind", u.GetKind(), "object", klog.KObj(u),
-			"err", err)
-		bare := &unstructured.Unstructured{}
-		bare.SetName(u.GetName())
-		bare.SetNamespace(u.GetNamespace())
-		bare.SetUID(u.GetUID())
-		bare.SetResourceVersion(u.GetResourceVersion())
-		return fromUnstructured[T](bare)
-	}
-	return out, nil
 }
 
-func fromUnstructured[T any](u *unstructured.Unstructured) (*T, error) {
+// fromUnstructured converts an object, and returns its size in bytes of JSON.
+func fromUnstructured[T any](u *unstructured.Unstructured) (*T, int, error) {
 	data, err := json.Marshal(u.Object)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	out := new(T)
-	return out, json.Unmarshal(data, out)
+	return out, len(data), json.Unmarshal(data, out)
 }
 
 func deviceIndexers() cache.Indexers {
@@ -219,5 +228,9 @@ func read[T any](
 		return nil, err
 	}
 	u.SetManagedFields(nil)
-	return fromUnstructured[T](u)
+	out, size, err := fromUnstructured[T](u)
+	if err == nil && size > maxObjectBytes && gvr != devices.DeviceStatuses {
+		return nil, nil // as in the cache: no node gets it
+	}
+	return out, err
 }

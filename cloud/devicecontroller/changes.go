@@ -118,7 +118,13 @@ func (c *Controller) deviceEvent(old, now *devices.Device) {
 	if old != nil && (now == nil || old.UID != now.UID) {
 		c.gone.Add(old.UID, old)
 	}
-	for _, ch := range deviceChanges(old, now) {
+	changes := deviceChanges(old, now)
+	for _, d := range []*devices.Device{old, now} {
+		if d != nil && len(changes) > 0 {
+			c.checkRoom(d.Spec.NodeName) // before the hub looks the device up
+		}
+	}
+	for _, ch := range changes {
 		c.hub.Changed(ch.node, ch.key)
 	}
 	c.tellMembership(old, now)
@@ -143,9 +149,14 @@ func (c *Controller) modelEvent(old, now *devices.DeviceModel) {
 		c.checkModel(now)
 	}
 	key := resource.Key{Namespace: m.Namespace, Type: resource.TypeDeviceModel, Name: m.Name}
+	checked := map[string]bool{}
 	for _, d := range c.caches.of(m.Namespace, m.Name) {
 		if d.Spec.NodeName == "" {
 			continue
+		}
+		if !checked[d.Spec.NodeName] {
+			checked[d.Spec.NodeName] = true
+			c.checkRoom(d.Spec.NodeName)
 		}
 		c.hub.Changed(d.Spec.NodeName, key)
 		c.hub.Changed(d.Spec.NodeName, deviceKey(d)) // the model decides which desired values are sent
@@ -184,6 +195,9 @@ func (c *Controller) checkModel(m *devices.DeviceModel) {
 
 // checkSpec records events about what is wrong with the spec of a device.
 func (c *Controller) checkSpec(d *devices.Device) {
+	if !c.checkSize(d) {
+		return
+	}
 	if old := olderForm(d); old != "" {
 		c.events.once(d, v1.EventTypeWarning, "ObsoleteDevice", old)
 		return

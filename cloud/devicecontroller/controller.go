@@ -7,6 +7,7 @@
 //   - A desired value that the model forbids (read-only, wrong type, out of range) is not sent to the node. The Device
 //     gets an event that says why.
 //   - A node can write only the statuses of devices that are bound to it, and only properties that their specs have.
+//   - A node gets at most 16 MiB of devices and models, the oldest devices first, and none of more than 512 KiB.
 //   - A report is answered after it is written. The newest value of each property wins: a value never replaces one
 //     that its device reported later, whichever cloudcore writes it.
 //   - A device causes at most one write per Options.WriteInterval, a node at most Options.NodeWrites a second. Reports
@@ -24,6 +25,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/lru"
@@ -96,6 +98,8 @@ type Controller struct {
 	left map[change]struct{}
 	// sessions are the connected nodes; the value reports whether the node runs edgecore.
 	sessions map[string]bool
+	// excluded are the devices that exceed the limit of their node, by node and UID.
+	excluded map[string]map[types.UID]bool
 }
 
 var (
@@ -123,6 +127,7 @@ func New(o Options) (*Controller, error) {
 		gone:     lru.New(maxGone),
 		sessions: map[string]bool{},
 		left:     map[change]struct{}{},
+		excluded: map[string]map[types.UID]bool{},
 	}
 	c.writer = newWriter(o, writerNeeds{
 		Device: caches.device, Answer: c.answer, StateChanged: c.stateChanged, Refused: c.refusedWrite,

@@ -31,6 +31,9 @@ func (c *Controller) Desired(node string) []cloudhub.Ref {
 	var out []cloudhub.Ref
 	seen := map[string]bool{}
 	for _, d := range c.caches.on(node) {
+		if !c.hasRoom(d) {
+			continue
+		}
 		if m := c.caches.model(d.Namespace, d.Spec.DeviceModelRef.Name); m != nil && !seen[modelOf(d)] {
 			seen[modelOf(d)] = true
 			out = append(out, refTo(resource.TypeDeviceModel, devices.KindDeviceModel, &m.ObjectMeta))
@@ -57,7 +60,7 @@ func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, er
 				return nil, fmt.Errorf("ask the API server whether %s is gone: %w", key, err)
 			}
 		}
-		if d == nil || d.Spec.NodeName != node {
+		if d == nil || d.Spec.NodeName != node || !c.hasRoom(d) {
 			return nil, nil
 		}
 		o, err := toSend(key, devices.KindDevice, &d.ObjectMeta, withoutForbidden(d, c.caches.currentModel(ctx, d)))
@@ -67,7 +70,7 @@ func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, er
 		return o, err
 	case resource.TypeDeviceModel:
 		used := slices.ContainsFunc(c.caches.of(key.Namespace, key.Name), func(d *devices.Device) bool {
-			return d.Spec.NodeName == node
+			return d.Spec.NodeName == node && c.hasRoom(d)
 		})
 		if !used {
 			return nil, nil

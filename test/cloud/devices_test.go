@@ -162,6 +162,25 @@ func TestDevicePolicies(t *testing.T) {
 			t.Errorf("patch by %q: %s: %v, want %q", tc.who, tc.patch, err, tc.refused)
 		}
 	}
+	config := func(size int, format string) string {
+		return fmt.Sprintf(`[{"op":"add","path":"/spec/protocol/configData/x","value":`+format+`}]`, strings.Repeat("x", size))
+	}
+	for i, tc := range []struct {
+		patch   string
+		refused bool
+	}{
+		{config(60<<10, `"%s"`), false},
+		{config(65<<10, `"%s"`), true},
+		{config(65<<10, `{"a":"%s"}`), true},
+		{config(65<<10, `["%s"]`), true},
+		{config(10, `{"a":[{"b":"%s"}],"c":1,"d":true}`), false},
+		{`[{"op":"add","path":"/spec/properties/0/visitors","value":{"configData":{"x":"` + strings.Repeat("x", 17<<10) + `"}}}]`, true},
+		{`[{"op":"add","path":"/spec/properties/0/visitors","value":{"configData":{"offset":2,"scale":0.5}}}]`, false},
+	} {
+		if err := patch("", tc.patch); (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "KiB") {
+			t.Errorf("size %d: %.300v, want it refused: %v", i, err, tc.refused)
+		}
+	}
 	for limit, accepted := range map[string]bool{"80 C": false, "low": false, "80.0": true, "1e2": true, "": true} {
 		model := fmt.Sprintf(`
 apiVersion: devices.kubeedge.io/v1beta1

@@ -70,6 +70,8 @@ type Device struct {
 	// Status has State and LastOnlineTime; with the CRDs of KubeEdge before v1.23 also the twins, since these have no
 	// DeviceStatus.
 	Status *Status `json:"status,omitempty"`
+	// Bytes is the size of the object in JSON where cloudcore read it; zero is unknown.
+	Bytes int `json:"-"`
 }
 
 // DeviceSpec is what a device is, and which values it should have.
@@ -134,6 +136,8 @@ type DeviceModel struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              DeviceModelSpec `json:"spec"`
+	// Bytes is the size of the object in JSON where cloudcore read it; zero is unknown.
+	Bytes int `json:"-"`
 }
 
 // DeviceModelSpec has the properties.
