@@ -96,6 +96,10 @@ func TestDevicePolicies(t *testing.T) {
 	t.Parallel()
 	c := startWithDevices(t)
 	c.apply(people)
+	if _, err := c.cluster.Kubectl(t.Context(), "annotate", "namespace", "default", "edgecore.io/device-nodes=*",
+		"edgecore.io/device-addresses=*"); err != nil {
+		t.Fatal(err)
+	}
 	patch := func(who, text string) error {
 		args := []string{"patch", "device", "hall", "--type=json", "-p", text}
 		if who != "" {
