@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -574,6 +575,27 @@ func TestRefusedForNow(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPauseOfFailedWrites: a device whose write fails waits for its pause, however much its node reports meanwhile.
+func TestPauseOfFailedWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{WriteInterval: time.Millisecond}, device())
+		var writes atomic.Int32
+		e.objects.PrependReactor("create", "devicestatuses",
+			func(clientgotesting.Action) (bool, runtime.Object, error) {
+				writes.Add(1)
+				return true, nil, apierrors.NewInternalError(errors.New("down"))
+			})
+		e.Connected(t.Context(), "n1", "edgecore/websocket")
+		for i := range 1000 { // 10 seconds of reports
+			e.report("n1", twinResource, twinContent(fmt.Sprint(i), i))
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := writes.Load(); n < 4 || n > 8 { // after 0, 0.2, 0.6, 1.4, 3, 6.2 s
+			t.Errorf("%d writes in 10 s while the API server fails, want about 6", n)
+		}
+	})
 }
 
 // TestCacheBehind: a report on a device that the API has bound to the node, but the cache does not, has no answer: the

@@ -56,7 +56,8 @@ type writer struct {
 	needs    writerNeeds
 	interval time.Duration
 	limits   *ratelimit.Limiter[string] // by node
-	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	queue    workqueue.TypedDelayingInterface[types.NamespacedName]
+	backoff  workqueue.TypedRateLimiter[types.NamespacedName] // of writes that failed
 
 	// noStatuses is when the API server was last found to have no DeviceStatus, in nanoseconds since 1970.
 	noStatuses atomic.Int64
@@ -64,6 +65,8 @@ type writer struct {
 	mu      sync.Mutex
 	pending map[types.NamespacedName]*pending
 	known   map[types.NamespacedName]*written
+	// paused is until when devices wait whose writes failed, whatever their nodes report meanwhile.
+	paused map[types.NamespacedName]time.Time
 }
 
 // pending is what waits to be written of a device.
@@ -98,10 +101,11 @@ func newWriter(o Options, needs writerNeeds) *writer {
 		needs:    needs,
 		interval: o.WriteInterval,
 		limits:   ratelimit.New[string](rate.Limit(o.NodeWrites), max(1, int(o.NodeWrites*burstSeconds))),
-		queue: workqueue.NewTypedRateLimitingQueue(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minRetry, maxRetry)),
-		pending: map[types.NamespacedName]*pending{},
-		known:   map[types.NamespacedName]*written{},
+		queue:    workqueue.NewTypedDelayingQueue[types.NamespacedName](),
+		backoff:  workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minRetry, maxRetry),
+		pending:  map[types.NamespacedName]*pending{},
+		known:    map[types.NamespacedName]*written{},
+		paused:   map[types.NamespacedName]time.Time{},
 	}
 }
 
@@ -139,11 +143,16 @@ func (w *writer) add(namespace, name, node string, r report, h head) {
 	if len(p.asks) < maxAsks {
 		p.asks = append(p.asks, ask{h, late.err(id.String())})
 	}
-	var wait time.Duration
+	w.queue.AddAfter(id, w.wait(id, time.Now()))
+}
+
+// wait returns how long a device waits for its next write; mu is held.
+func (w *writer) wait(id types.NamespacedName, now time.Time) time.Duration {
+	wait := w.paused[id].Sub(now)
 	if k := w.known[id]; k != nil {
-		wait = time.Until(k.at.Add(w.interval))
+		wait = max(wait, k.at.Add(w.interval).Sub(now))
 	}
-	w.queue.AddAfter(id, wait)
+	return max(wait, 0)
 }
 
 // forget drops everything about a device that was deleted.
@@ -153,6 +162,24 @@ func (w *writer) forget(namespace, name string) {
 	id := types.NamespacedName{Namespace: namespace, Name: name}
 	delete(w.pending, id)
 	delete(w.known, id)
+	w.resume(id)
+}
+
+// pause has a device wait after a failed write, longer each time. It returns how often its writes have failed before.
+func (w *writer) pause(id types.NamespacedName) (failures int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	failures = w.backoff.NumRequeues(id)
+	wait := w.backoff.When(id)
+	w.paused[id] = time.Now().Add(wait)
+	w.queue.AddAfter(id, wait)
+	return failures
+}
+
+// resume ends the pauses of a device; mu is held.
+func (w *writer) resume(id types.NamespacedName) {
+	w.backoff.Forget(id)
+	delete(w.paused, id)
 }
 
 // disconnected frees the memory for a node's devices. keep is whether what waits may still be written: a node without
@@ -180,11 +207,9 @@ func (w *writer) take(id types.NamespacedName, now time.Time) *pending {
 	if p == nil {
 		return nil
 	}
-	if k := w.known[id]; k != nil {
-		if wait := k.at.Add(w.interval).Sub(now); wait > 0 {
-			w.queue.AddAfter(id, wait)
-			return nil
-		}
+	if wait := w.wait(id, now); wait > 0 {
+		w.queue.AddAfter(id, wait)
+		return nil
 	}
 	if r := w.limits.Of(p.node, now).ReserveN(now, 1); r.DelayFrom(now) > 0 {
 		wait := r.DelayFrom(now)
@@ -225,6 +250,7 @@ func (w *writer) next(ctx context.Context, id types.NamespacedName) {
 	}
 	d := w.needs.Device(id.Namespace, id.Name)
 	if d == nil || d.Spec.NodeName != p.node {
+		w.settled(id)
 		w.answerAll(p, fmt.Errorf("device %s is not bound to node %s", id, p.node))
 		return
 	}
@@ -233,10 +259,10 @@ func (w *writer) next(ctx context.Context, id types.NamespacedName) {
 	cancel()
 	switch {
 	case err == nil:
-		w.queue.Forget(id)
+		w.settled(id)
 		w.answerAll(p, late.err(id.String()))
 	case forGood(err):
-		w.queue.Forget(id)
+		w.settled(id)
 		w.needs.Metrics.failures.Inc()
 		w.needs.Refused(d, err)
 		w.answerAll(p, err)
@@ -245,15 +271,20 @@ func (w *writer) next(ctx context.Context, id types.NamespacedName) {
 			return // the node gets no answer, and reports again to the next cloudcore
 		}
 		w.needs.Metrics.failures.Inc()
-		if w.queue.NumRequeues(id) == fewTries {
+		w.putBack(id, p)
+		if w.pause(id) == fewTries {
 			if apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
 				w.needs.Refused(d, err)
 			}
 			klog.InfoS("Status of a device cannot be written; trying again", "device", id.String(), "err", err)
 		}
-		w.putBack(id, p)
-		w.queue.AddRateLimited(id)
 	}
+}
+
+func (w *writer) settled(id types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.resume(id)
 }
 
 func (w *writer) answerAll(p *pending, problem error) {
