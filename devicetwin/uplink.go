@@ -258,9 +258,15 @@ func (m *Module) outdated(e *entry, b *batch, list []*devicemsg.Outdated) (again
 			}
 			r.outdated[name] = true
 		}
+		for name := range o.Desired { // what the twin desires now is the newest decision
+			if _, sent := b.versions[name]; sent && e.twin.RenewDesired(name, &m.numbers.Counter) {
+				m.persist.mark(e.id)
+				again = true
+			}
+		}
 		r.outdatedState = r.outdatedState || o.State != ""
 	}
-	return false
+	return again
 }
 
 func versionsOf(p twin.Property) (v [2]int64) {

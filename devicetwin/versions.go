@@ -79,9 +79,11 @@ func (n *numbering) fellBehind(o *devicemsg.Outdated) bool {
 		epoch, number, ok := devicemsg.ParseVersion(version)
 		return ok && epoch == n.epoch && number > n.Last
 	}
-	for _, version := range o.Values {
-		if ahead(version) {
-			return true
+	for _, versions := range []map[string]string{o.Values, o.Desired} {
+		for _, version := range versions {
+			if ahead(version) {
+				return true
+			}
 		}
 	}
 	return ahead(o.State)

@@ -80,7 +80,7 @@ func readReport(d *devices.Device, kind devicemsg.Kind, content json.RawMessage)
 			typ = twin.Metadata.Type
 		}
 		v := value{
-			desired:  property(twin.Expected, typ, "", nil),
+			desired:  property(twin.Expected, typ, u.Epoch, twin.ExpectedVersion),
 			reported: property(twin.Actual, typ, u.Epoch, twin.ActualVersion),
 		}
 		if v.desired != nil || v.reported != nil {
@@ -122,20 +122,28 @@ func property(v *devicemsg.Value, typ, epoch string, version *devicemsg.Version)
 // outdated collects what of a report is older than what is there already, with the versions of the latter.
 type outdated struct{ devicemsg.Outdated }
 
-func (o *outdated) value(property, version string) {
-	if o.Values == nil {
-		o.Values = map[string]string{}
+// newest returns the newer one of a value that is there and one that was reported; both may be nil. If the reported one
+// is older, it notes the version of the other in late.
+func newest(have, reported *devices.TwinProperty, property string, late *map[string]string) *devices.TwinProperty {
+	switch {
+	case reported == nil:
+		return have
+	case !older(reported, have):
+		return reported
+	case *late == nil:
+		*late = map[string]string{}
 	}
-	o.Values[property] = version
+	(*late)[property] = have.Metadata[metaVersion]
+	return have
 }
 
 // err returns nil if nothing is outdated.
 func (o *outdated) err(device string) error {
-	if len(o.Values) == 0 && o.State == "" {
+	if o.Empty() {
 		return nil
 	}
 	o.Message = fmt.Sprintf("device %s: the report is older than what the API has, so that it was not written in "+
-		"full: %d values, state %v", device, len(o.Values), o.State != "")
+		"full: %d values, state %v", device, len(o.Values)+len(o.Desired), o.State != "")
 	return &o.Outdated
 }
 
@@ -146,17 +154,10 @@ func (r *report) add(newer report) (late outdated) {
 	}
 	for name, v := range newer.values {
 		have := r.values[name]
-		if v.desired != nil {
-			have.desired = v.desired
+		r.values[name] = value{
+			desired:  newest(have.desired, v.desired, name, &late.Desired),
+			reported: newest(have.reported, v.reported, name, &late.Values),
 		}
-		switch {
-		case v.reported == nil:
-		case older(v.reported, have.reported):
-			late.value(name, have.reported.Metadata[metaVersion])
-		default:
-			have.reported = v.reported
-		}
-		r.values[name] = have
 	}
 	switch {
 	case newer.state == nil:
@@ -208,23 +209,20 @@ func (r *report) apply(d *devices.Device, have devices.Status) (next devices.Sta
 			changed = true
 		}
 		t := &next.Twins[i]
-		if v.desired != nil && !sameProperty(v.desired, t.ObservedDesired) {
-			t.ObservedDesired = v.desired
+		if now := newest(t.ObservedDesired, v.desired, p.Name, &late.Desired); !sameProperty(now, t.ObservedDesired) {
+			t.ObservedDesired = now
 			changed = true
 		}
-		switch {
-		case v.reported == nil:
-		case older(v.reported, t.Reported):
-			late.value(p.Name, t.Reported.Metadata[metaVersion])
-		case !sameProperty(v.reported, t.Reported):
-			t.Reported = v.reported
+		if now := newest(t.Reported, v.reported, p.Name, &late.Values); !sameProperty(now, t.Reported) {
+			t.Reported = now
 			changed = true
 		}
 	}
 	if r.state == nil {
 		return next, changed, late
 	}
-	if version := stateVersion(have.Extensions); devicemsg.OlderVersion(r.state.version, version) {
+	version := stateVersion(have.Extensions)
+	if devicemsg.OlderVersion(r.state.version, version) {
 		late.State = version
 		return next, changed, late
 	}
@@ -236,8 +234,9 @@ func (r *report) apply(d *devices.Device, have devices.Status) (next devices.Sta
 		next.LastOnlineTime = r.state.online
 		changed = true
 	}
-	if changed && r.state.version != "" {
+	if r.state.version != "" && r.state.version != version { // also of the same state: an older one may come late
 		next.Extensions = withStateVersion(have.Extensions, r.state.version)
+		changed = true
 	}
 	return next, changed, late
 }
@@ -270,5 +269,5 @@ func withStateVersion(extensions json.RawMessage, version string) json.RawMessag
 }
 
 func sameProperty(a, b *devices.TwinProperty) bool {
-	return a != nil && b != nil && a.Value == b.Value && maps.Equal(a.Metadata, b.Metadata)
+	return a == b || a != nil && b != nil && a.Value == b.Value && maps.Equal(a.Metadata, b.Metadata)
 }

@@ -38,10 +38,10 @@ func versioned(value, version string) *devices.TwinProperty {
 
 func TestReadReport(t *testing.T) {
 	r := twinReport(t, `{"twin":{"temp":{"actual":{"value":"21","metadata":{"timestamp":5}},"expected":{"value":"20"},
-"metadata":{"type":"INT"},"actual_version":{"cloud":0,"edge":3}},"pressure":{"actual":{"value":"1"}},"fan":null},
+"metadata":{"type":"INT"},"actual_version":{"cloud":0,"edge":3},"expected_version":{"edge":2}},"pressure":{"actual":{"value":"1"}},"fan":null},
 "epoch":"e"}`)
 	want := report{values: map[string]value{"temp": {
-		desired: &devices.TwinProperty{Value: "20", Metadata: map[string]string{"type": "INT"}},
+		desired: &devices.TwinProperty{Value: "20", Metadata: map[string]string{"type": "INT", "version": "e.2"}},
 		reported: &devices.TwinProperty{Value: "21", Metadata: map[string]string{
 			"timestamp": "5", "type": "INT", "version": "e.3",
 		}},
@@ -109,6 +109,19 @@ func TestApply(t *testing.T) {
 	r.state.version = "e.8"
 	if next, _, late := r.apply(sensor(), have); late.State != "e.9" || next.State != "online" {
 		t.Errorf("an older state replaced a newer one: %+v", next)
+	}
+	r.state = &state{"online", "", "e.12"}
+	if next, changed, _ = r.apply(sensor(), have); !changed || stateVersion(next.Extensions) != "e.12" {
+		t.Errorf("the same state with a newer version: %s, changed %v; want that the version is kept", next.Extensions,
+			changed)
+	}
+	desired := report{values: map[string]value{"temp": {desired: versioned("5", "e.3")}}}
+	next, _, _ = desired.apply(sensor(), have)
+	desired.values["temp"] = value{desired: versioned("4", "e.2")}
+	if next, changed, late := desired.apply(sensor(), next); changed || late.Desired["temp"] != "e.3" ||
+		next.Twins[0].ObservedDesired.Value != "5" {
+		t.Errorf("an older desired value: %+v, changed %v, outdated %+v; want 5 kept, and e.3 as outdated", next.Twins,
+			changed, late)
 	}
 	same := report{values: map[string]value{"temp": {reported: versioned("20", "e.7")}}}
 	if _, changed, _ := same.apply(sensor(), devices.Status{Twins: have.Twins[1:]}); changed {

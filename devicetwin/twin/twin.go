@@ -325,6 +325,19 @@ func (t *Twin) Renew(name string, c *Counter) bool {
 	return true
 }
 
+// RenewDesired is Renew for the desired value.
+func (t *Twin) RenewDesired(name string, c *Counter) bool {
+	p := t.Properties[name]
+	if p.Desired == nil {
+		return false
+	}
+	v := *p.Desired
+	v.Version = c.Next()
+	p.Desired = &v
+	t.set(name, p)
+	return true
+}
+
 // Desire sets a desired value for a client on the device, until the spec changes it. The model, nil if the node does not
 // have it, decides which values may be set. It reports whether it changed.
 func (t *Twin) Desire(d *devices.Device, model *devices.DeviceModel, r Report, c *Counter) (

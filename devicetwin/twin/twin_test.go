@@ -82,6 +82,10 @@ func TestSpecAndClients(t *testing.T) {
 	if got := tw.Desired(device("", "8"), model).Spec.Properties[1].Desired; got == nil || got.Value != "8" {
 		t.Errorf("the mapper gets %+v, want 8", got)
 	}
+	was := tw.Properties["fan"].Desired.Version
+	if !tw.RenewDesired("fan", &c) || tw.Properties["fan"].Desired.Version <= was || tw.RenewDesired("temp", &c) {
+		t.Errorf("renewed twin %+v; want a higher version than %d of fan alone", tw.Properties, was)
+	}
 	again := device("", "6")
 	again.UID = "u2"
 	tw.SetSpec(again, 1, &c)

@@ -34,13 +34,18 @@ func OlderVersion(version, than string) bool {
 type Outdated struct {
 	// Message says so in words.
 	Message string `json:"message"`
-	// Values has the versions in the API, by property; State is that of the state.
-	Values map[string]string `json:"values,omitempty"`
-	State  string            `json:"state,omitempty"`
+	// Values has the versions of reported values in the API, by property, Desired those of desired values; State is that
+	// of the state.
+	Values  map[string]string `json:"values,omitempty"`
+	Desired map[string]string `json:"desired,omitempty"`
+	State   string            `json:"state,omitempty"`
 }
 
 // Error implements error.
 func (o *Outdated) Error() string { return o.Message }
+
+// Empty reports whether nothing is outdated.
+func (o *Outdated) Empty() bool { return len(o.Values)+len(o.Desired) == 0 && o.State == "" }
 
 // DecodeOutdated reads the content of an answer that reports an error; nil if it is another error.
 func DecodeOutdated(content []byte) *Outdated {
@@ -48,7 +53,7 @@ func DecodeOutdated(content []byte) *Outdated {
 	if len(content) == 0 || content[0] != '{' || json.Unmarshal(content, &o) != nil {
 		return nil
 	}
-	if len(o.Values) == 0 && o.State == "" {
+	if o.Empty() {
 		return nil
 	}
 	return &o
