@@ -62,9 +62,11 @@ type base struct {
 	events    *eventreport.Reporter
 	recorder  *events.Recorder
 	addresses *node.Addresses
-	cgroups   *cgroups.Manager
-	dns       atomic.Pointer[dns.Configurer]
-	pool      *podworker.Pool
+	// reported are the addresses in the newest status that the API server has accepted; the node's goroutine has them.
+	reported []v1.NodeAddress
+	cgroups  *cgroups.Manager
+	dns      atomic.Pointer[dns.Configurer]
+	pool     *podworker.Pool
 	// ready says which sources of pods were read.
 	ready *readiness.Tracker
 	// nodeSignals have the Node's status reported again.

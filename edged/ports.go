@@ -135,6 +135,10 @@ func (e *Edged) runNode(ctx context.Context) error {
 func (e *Edged) statusReported(status *v1.NodeStatus) {
 	e.devices.Remember()
 	e.csi.ReportedInUse(status.VolumesInUse)
+	if e.reported != nil && !slices.Equal(e.reported, status.Addresses) {
+		e.pool.EnqueueAll() // the statuses of pods have the node's addresses
+	}
+	e.reported = status.Addresses
 }
 
 // clockSet is called when the clock was set.
@@ -143,4 +147,5 @@ func (e *Edged) clockSet() {
 		e.opts.ClockSet()
 	}
 	e.nodeSignals.Wake()
+	e.pool.EnqueueAll() // tokens may have to be renewed by the clock of now
 }

@@ -396,12 +396,6 @@ func (m *Module) toCloud(ctx context.Context, msg *model.Message) {
 	}
 }
 
-// tokenRefresh is the part of its life after which a token is to be renewed; and none is kept longer than a day.
-const (
-	tokenRefresh    = 0.8
-	tokenRefreshAge = 24 * time.Hour
-)
-
 // keepToken reports whether a stored token is not to be renewed now.
 func (m *Module) keepToken(token []byte) bool {
 	now := m.opts.Now()
@@ -425,5 +419,5 @@ func tokenFresh(token []byte, now time.Time) bool {
 	}
 	life := time.Duration(request.Spec.ExpirationSeconds) * time.Second
 	made := request.Status.ExpirationTimestamp.Add(-life)
-	return now.Sub(made) < min(time.Duration(float64(life)*tokenRefresh), tokenRefreshAge)
+	return now.Sub(made) < resource.TokenAge(life)
 }

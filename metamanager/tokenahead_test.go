@@ -51,7 +51,7 @@ func TestTokenAhead(t *testing.T) {
 		}
 		for _, ask := range asks {
 			go func() {
-				token, err := objects.Token(t.Context(), pod, ask)
+				token, _, err := objects.Token(t.Context(), pod, ask)
 				got <- result{token, err}
 			}()
 		}
@@ -76,7 +76,7 @@ func TestTokenAhead(t *testing.T) {
 			t.Errorf("stored tokens %v, want 2", rows)
 		}
 		for _, ask := range asks {
-			if token, err := objects.Token(t.Context(), pod, ask); err != nil || token != "secret" {
+			if token, _, err := objects.Token(t.Context(), pod, ask); err != nil || token != "secret" {
 				t.Errorf("token later = %q, %v; want the stored one", token, err)
 			}
 		}
@@ -127,7 +127,7 @@ func TestTokenAheadFails(t *testing.T) {
 		pod.Spec.ServiceAccountName = "robot"
 		got := make(chan error, 1)
 		go func() {
-			_, err := objects.Token(t.Context(), pod, &v1.ServiceAccountTokenProjection{})
+			_, _, err := objects.Token(t.Context(), pod, &v1.ServiceAccountTokenProjection{})
 			got <- err
 		}()
 		synctest.Wait()

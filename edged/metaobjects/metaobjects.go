@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -102,12 +103,36 @@ func (o *Objects) Services(ctx context.Context, pod *v1.Pod) []v1.Service {
 const tokenSeconds = 3600
 
 // Token implements volume.Tokens.
-func (o *Objects) Token(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (string, error) {
+func (o *Objects) Token(
+	ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection,
+) (string, time.Time, error) {
 	got, err := o.request(ctx, pod, ask)
 	if err != nil {
-		return "", err
+		return "", time.Time{}, err
 	}
-	return got.Status.Token, nil
+	return got.Status.Token, renewAt(got, time.Now()), nil
+}
+
+// The limits of the time after which a token that could not be renewed is asked for again.
+const (
+	minTokenRetry = 30 * time.Second
+	maxTokenRetry = 4 * time.Minute
+)
+
+// renewAt returns when a token is to be asked for again: when metamanager renews it. A token that could not be renewed
+// in time is asked for again while a part of its life is left. Later than that nothing is urgent: either
+// kube-apiserver made it for longer than it says, or only a new link helps, with which all pods are synced.
+func renewAt(token *authenticationv1.TokenRequest, now time.Time) time.Time {
+	life := time.Duration(ptr.Deref(token.Spec.ExpirationSeconds, tokenSeconds)) * time.Second
+	expires := token.Status.ExpirationTimestamp.Time
+	if at := expires.Add(resource.TokenAge(life) - life); at.After(now) {
+		return at
+	}
+	left := expires.Sub(now)
+	if left <= 0 {
+		return now.Add(maxTokenRetry)
+	}
+	return now.Add(min(max(left/4, minTokenRetry), maxTokenRetry))
 }
 
 // request returns a stored token, or requests one.

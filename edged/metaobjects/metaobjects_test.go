@@ -6,11 +6,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/metaclient"
@@ -60,7 +63,7 @@ func TestToken(t *testing.T) {
 	b := &bus{answers: map[string]string{"shop/serviceaccounttoken/default": `{"status":{"token":"secret"}}`}}
 	o := New(metaclient.New(b), "edge-1")
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u"}}
-	got, err := o.Token(t.Context(), pod, &v1.ServiceAccountTokenProjection{Audience: "vault"})
+	got, _, err := o.Token(t.Context(), pod, &v1.ServiceAccountTokenProjection{Audience: "vault"})
 	if err != nil || got != "secret" {
 		t.Errorf("Token = %q, %v, want secret", got, err)
 	}
@@ -69,8 +72,34 @@ func TestToken(t *testing.T) {
 		t.Errorf("requested %s, want %s in it", text, want)
 	}
 	pod.Annotations = map[string]string{source.AnnotationSource: "file"}
-	if _, err := o.Token(t.Context(), pod, &v1.ServiceAccountTokenProjection{}); err == nil || len(b.asked) != 1 {
+	if _, _, err := o.Token(t.Context(), pod, &v1.ServiceAccountTokenProjection{}); err == nil || len(b.asked) != 1 {
 		t.Errorf("Token of a static pod: %v, %d requests, want an error and no other request", err, len(b.asked))
+	}
+}
+
+// TestRenewAt: a token is asked for again when metamanager renews it, before it ends where that failed, and now and
+// then where that does not matter or does not help.
+func TestRenewAt(t *testing.T) {
+	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		life, left, want time.Duration
+	}{
+		{time.Hour, time.Hour, 48 * time.Minute},
+		{time.Hour, 13 * time.Minute, time.Minute},
+		{time.Hour, 12 * time.Minute, 3 * time.Minute}, // due, and not renewed
+		{time.Hour, time.Minute, minTokenRetry},
+		{time.Hour, -time.Hour, maxTokenRetry},
+		{10 * time.Minute, 10 * time.Minute, 8 * time.Minute},
+		{10 * time.Minute, 2 * time.Minute, 30 * time.Second},
+		{365 * 24 * time.Hour, 365 * 24 * time.Hour, 24 * time.Hour},
+		{365 * 24 * time.Hour, 300 * 24 * time.Hour, maxTokenRetry},
+	} {
+		token := &authenticationv1.TokenRequest{}
+		token.Spec.ExpirationSeconds = ptr.To(int64(c.life / time.Second))
+		token.Status.ExpirationTimestamp = metav1.NewTime(now.Add(c.left))
+		if got := renewAt(token, now).Sub(now); got != c.want {
+			t.Errorf("a token for %v with %v left: again in %v, want %v", c.life, c.left, got, c.want)
+		}
 	}
 }
 

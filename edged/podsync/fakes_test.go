@@ -117,13 +117,16 @@ func (f fakeAllocations) Resize(
 
 func (f fakeAllocations) Finish(context.Context, *v1.Pod, *observed.Pod, error) error { return nil }
 
-type fakeVolumes struct{ *calls }
-
-func (f fakeVolumes) Setup(context.Context, *v1.Pod) (volume.Volumes, error) {
-	return nil, f.add("set up volumes")
+type fakeVolumes struct {
+	*calls
+	volumes volume.Volumes
 }
-func (f fakeVolumes) Teardown(context.Context, types.UID) error { return f.add("tear down volumes") }
-func (f fakeVolumes) RemovePodDir(types.UID) error              { return f.add("remove folder") }
+
+func (f *fakeVolumes) Setup(context.Context, *v1.Pod) (volume.Volumes, error) {
+	return f.volumes, f.add("set up volumes")
+}
+func (f *fakeVolumes) Teardown(context.Context, types.UID) error { return f.add("tear down volumes") }
+func (f *fakeVolumes) RemovePodDir(types.UID) error              { return f.add("remove folder") }
 
 type fakeInputs struct{ *calls }
 
@@ -166,6 +169,7 @@ type fixture struct {
 	runtime   *fakeRuntime
 	podStatus *fakePodStatus
 	stopper   *fakeStopper
+	volumes   *fakeVolumes
 	store     *fakeStore
 	unstored  bool
 }
@@ -179,6 +183,7 @@ func newFixture(t *testing.T) *fixture {
 		runtime:   &fakeRuntime{calls: c},
 		podStatus: &fakePodStatus{calls: c},
 		stopper:   &fakeStopper{},
+		volumes:   &fakeVolumes{calls: c},
 		store:     &fakeStore{calls: c},
 	}
 	f.Syncer = New(Options{
@@ -193,7 +198,7 @@ func newFixture(t *testing.T) *fixture {
 		Runtime:       f.runtime,
 		Stopper:       f.stopper,
 		Allocations:   fakeAllocations{c, &f.unstored},
-		Volumes:       fakeVolumes{c},
+		Volumes:       f.volumes,
 		Inputs:        fakeInputs{c},
 		Prober:        fakeProber{c},
 		Store:         f.store,

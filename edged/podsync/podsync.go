@@ -185,8 +185,16 @@ func (s *Syncer) Sync(ctx context.Context, pod *v1.Pod) podworker.SyncResult {
 		defer cancel()
 	}
 	out := s.syncOnce(ctx, pod, obs)
-	out.By = deadline
+	out.By = earlier(deadline, out.By)
 	return out
+}
+
+// earlier returns the earlier of two times; a zero time means none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // syncOnce brings a pod one step nearer to its spec.
@@ -195,7 +203,7 @@ func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) p
 		s.opts.Recorder.Eventf(pod, v1.EventTypeWarning, "NetworkNotReady", "%v", err)
 		return failed(pod, err)
 	}
-	secrets, err := s.prepare(ctx, pod)
+	secrets, volumes, err := s.prepare(ctx, pod)
 	if err != nil {
 		return failed(pod, err)
 	}
@@ -224,7 +232,12 @@ func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) p
 	if result.More {
 		result.RetryAt = time.Now()
 	}
-	return podworker.SyncResult{Finished: finished, RetryAt: result.RetryAt}
+	return podworker.SyncResult{
+		Finished: finished,
+		RetryAt:  result.RetryAt,
+		By:       volumes.RenewAt(),
+		Settled:  !result.Changed && result.RetryAt.IsZero() && !volumes.Polled(),
+	}
 }
 
 // endedDuringSync reports whether a sandbox or container of a pod has ended during a sync. before and after are

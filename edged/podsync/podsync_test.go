@@ -20,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/podworker"
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/edged/volume"
 )
 
 // TestEndedDuringSync: a container or sandbox that ends between the two reads of a sync has the pod synced again.
@@ -57,6 +58,32 @@ func TestEndedDuringSync(t *testing.T) {
 	} {
 		if got := endedDuringSync(tc.before, tc.after); got != tc.want {
 			t.Errorf("%s: endedDuringSync = %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// TestSettled: a sync that had nothing to do says so, unless the pod depends on what the node is not told of.
+func TestSettled(t *testing.T) {
+	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	running := map[string]volume.PodVolume{"a": {Path: "/a"}}
+	for name, c := range map[string]struct {
+		result  runtime.SyncResult
+		volumes volume.Volumes
+		want    podworker.SyncResult
+	}{
+		"nothing to do":           {runtime.SyncResult{}, running, podworker.SyncResult{Settled: true}},
+		"a container was started": {runtime.SyncResult{Changed: true}, running, podworker.SyncResult{}},
+		"a container waits":       {runtime.SyncResult{RetryAt: at}, running, podworker.SyncResult{RetryAt: at}},
+		"tokens": {
+			runtime.SyncResult{}, volume.Volumes{"a": {RenewAt: at.Add(time.Hour)}, "b": {RenewAt: at}, "c": {}},
+			podworker.SyncResult{Settled: true, By: at},
+		},
+		"a volume of a driver": {runtime.SyncResult{}, volume.Volumes{"a": {Polled: true}, "b": {}}, podworker.SyncResult{}},
+	} {
+		f := newFixture(t)
+		f.runtime.result, f.volumes.volumes = c.result, c.volumes
+		if diff := cmp.Diff(c.want, f.Sync(t.Context(), newPod())); diff != "" {
+			t.Errorf("%s: result (-want +got):\n%s", name, diff)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/events"
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/volume"
 )
 
 // observe returns what the runtime has of a pod. It uses the PLEG's cache if the cache has all details.
@@ -29,25 +30,25 @@ func (s *Syncer) observe(ctx context.Context, uid types.UID) (*observed.Pod, err
 }
 
 // prepare makes what a pod needs before its sandbox: its folder, cgroup and volumes. It returns the pull secrets.
-func (s *Syncer) prepare(ctx context.Context, pod *v1.Pod) ([]v1.Secret, error) {
+func (s *Syncer) prepare(ctx context.Context, pod *v1.Pod) ([]v1.Secret, volume.Volumes, error) {
 	if err := os.MkdirAll(s.opts.PodDir(pod.UID), 0o750); err != nil {
-		return nil, fmt.Errorf("pod folder: %w", err)
+		return nil, nil, fmt.Errorf("pod folder: %w", err)
 	}
 	if err := s.opts.Allocations.EnsureCgroup(pod); err != nil {
 		s.opts.Recorder.Eventf(pod, v1.EventTypeWarning, events.FailedCreatePodContainer,
 			"unable to ensure pod container exists: %v", err)
-		return nil, fmt.Errorf("cgroup of pod %s: %w", klog.KObj(pod), err)
+		return nil, nil, fmt.Errorf("cgroup of pod %s: %w", klog.KObj(pod), err)
 	}
 	volumes, err := s.opts.Volumes.Setup(ctx, pod)
 	if err != nil {
 		if ctx.Err() == nil {
 			s.opts.Recorder.Eventf(pod, v1.EventTypeWarning, events.FailedMountVolume, "%v", err)
 		}
-		return nil, err
+		return nil, nil, err
 	}
 	s.opts.Inputs.SetVolumes(pod.UID, volumes)
 	s.opts.Prepared(pod)
-	return s.pullSecrets(ctx, pod), nil
+	return s.pullSecrets(ctx, pod), volumes, nil
 }
 
 // pullSecrets returns the image pull secrets that exist. A missing one is reported in an event, and the pull is tried

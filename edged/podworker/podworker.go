@@ -14,7 +14,8 @@
 //		                      done: kept while wanted, forgotten when removed
 //
 //	  - Syncing: the pod is desired. Sync is called when the pod changed, after a call of
-//	    Enqueue, when the time that Sync asked for has come, and every Resync as a safety net.
+//	    Enqueue, when the time that Sync asked for has come, and every Resync as a safety net. The
+//	    safety net of a pod that is settled and that nobody wakes grows wider, to maxSettled times that.
 //	  - Terminating: nothing of the pod may start any more. Terminate is called until it returns
 //	    nil, which promises that no container runs. A shorter grace period interrupts it and calls
 //	    it again; a longer one is ignored.
@@ -67,6 +68,8 @@ type SyncResult struct {
 	RetryAt time.Time
 	// By is when there is to be another sync at the latest, whatever else is said; zero asks for nothing.
 	By time.Time
+	// Settled: nothing was to be done, and what the pod depends on does not change without an Update, an Enqueue, or By.
+	Settled bool
 	// Err asks for another try with a growing delay.
 	Err error
 }
@@ -87,7 +90,8 @@ type End struct {
 
 // Options configure a Pool.
 type Options struct {
-	// Resync is the period of the safety net; zero is one minute.
+	// Resync is the period of the safety net; zero is one minute. It doubles up to maxSettled times this while a pod is
+	// settled.
 	Resync time.Duration
 	// Forgotten, when set, is called for each UID that the pool forgets.
 	Forgotten func(types.UID)
@@ -97,6 +101,9 @@ const (
 	defaultResync = time.Minute
 	retryMin      = time.Second
 	retryMax      = 30 * time.Second
+	// maxSettled is how many times Resync the safety net of a settled pod is at the most: what somebody changed behind
+	// the agent's back, such as a file of a ConfigMap volume, is found then.
+	maxSettled = 8
 )
 
 // Pool owns the workers.

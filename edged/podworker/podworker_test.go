@@ -105,6 +105,62 @@ func expect(t *testing.T, s *script, want ...string) {
 	}
 }
 
+// TestSettled: a pod that is settled is synced less and less often while nothing happens, and at once, and as often as
+// before, when something does.
+func TestSettled(t *testing.T) {
+	var at []time.Time
+	s := &script{}
+	result := SyncResult{Settled: true}
+	s.sync = func(context.Context, *v1.Pod) SyncResult {
+		at = append(at, time.Now())
+		return result
+	}
+	// gaps returns the periods between syncs during a time, in whole resyncs: each is up to a half longer.
+	gaps := func(d time.Duration) []int {
+		synctest.Wait()
+		at = at[len(at)-1:]
+		time.Sleep(d)
+		synctest.Wait()
+		var list []int
+		for i := range len(at) - 1 {
+			list = append(list, int(at[i+1].Sub(at[i])/defaultResync))
+		}
+		return list
+	}
+	between := func(gaps []int, least ...int) bool {
+		return len(gaps) >= len(least) && slices.EqualFunc(gaps[:len(least)], least, func(got, want int) bool {
+			return got >= want && 2*got <= 3*want
+		})
+	}
+	run(t, s, func(p *Pool) {
+		p.Update(pod("a", "u"), "")
+		if got := gaps(2 * time.Hour); !between(got, 1, 2, 4, 8, 8, 8) {
+			t.Errorf("a settled pod: gaps of %v resyncs, want 1, 2, 4, and 8 from then on, or up to a half longer", got)
+		}
+		p.Enqueue("u")
+		if got := gaps(time.Hour); !between(got, 1, 2, 4, 8) {
+			t.Errorf("after an Enqueue: gaps of %v resyncs, want them to begin with 1, 2, 4, 8 again", got)
+		}
+		result = SyncResult{}
+		p.Enqueue("u")
+		if got := gaps(time.Hour); !between(got, 1, 1, 1, 1, 1, 1) {
+			t.Errorf("a pod that is not settled: gaps of %v resyncs, want 1 each", got)
+		}
+		result = SyncResult{Settled: true}
+		time.Sleep(time.Hour)
+		due := time.Now().Add(10 * time.Second)
+		result.By = due // a token is to be renewed
+		p.Enqueue("u")
+		synctest.Wait()
+		result.By = time.Time{}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !slices.ContainsFunc(at, due.Equal) {
+			t.Errorf("synced at %v, want among them %v, as the sync before had asked", at[len(at)-2:], due)
+		}
+	})
+}
+
 func TestRemovedPodIsForgottenAfterCleanUp(t *testing.T) {
 	s := &script{}
 	run(t, s, func(p *Pool) {

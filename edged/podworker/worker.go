@@ -38,6 +38,8 @@ type worker struct {
 	uid  types.UID
 	pool *Pool
 	wake notify.Signal
+	// settled is what the newest sync said, of the worker's goroutine alone.
+	settled bool
 
 	mu       sync.Mutex
 	pending  pendingUpdate
@@ -90,14 +92,17 @@ func (n *pendingUpdate) deletionGrace() *int64 {
 // run is the goroutine of one pod.
 func (w *worker) run() {
 	var retryAt time.Time
+	resync := w.pool.opts.Resync
 	backoff := retry.NewBackoff(retryMin, retryMax)
-	timer := time.NewTimer(w.pool.opts.Resync) // a new worker is woken by its first wish
+	timer := time.NewTimer(resync) // a new worker is woken by its first wish
 	defer timer.Stop()
 	for {
+		woken := false
 		select {
 		case <-w.pool.ctx.Done():
 			return
 		case <-w.wake:
+			woken = true
 		case <-timer.C:
 		}
 		for {
@@ -118,13 +123,17 @@ func (w *worker) run() {
 		if w.currentPhase() == done && w.pool.forget(w) {
 			return
 		}
-		timer.Reset(w.untilNext(retryAt))
+		if woken || !w.settled {
+			resync = w.pool.opts.Resync
+		} else {
+			resync = min(2*resync, maxSettled*w.pool.opts.Resync)
+		}
+		timer.Reset(untilNext(resync, retryAt))
 	}
 }
 
 // untilNext is how long to sleep: to the asked time, at the longest a resync.
-func (w *worker) untilNext(at time.Time) time.Duration {
-	resync := w.pool.opts.Resync
+func untilNext(resync time.Duration, at time.Time) time.Duration {
 	// Spread the safety net, so that pods that started together do not sync together for ever.
 	d := resync + rand.N(resync/2)
 	if !at.IsZero() {
@@ -149,6 +158,7 @@ func (w *worker) idleForGood() bool {
 // step does one call to the syncer, or none. It returns whether to look again at once, and when
 // the next step is due.
 func (w *worker) step() (again bool, next time.Time, err error) {
+	w.settled = false
 	w.mu.Lock()
 	n := w.pending
 	w.pending.changed = false
@@ -195,6 +205,7 @@ func (w *worker) stepSync(n pendingUpdate) (bool, time.Time, error) {
 		w.beginEnd(n, true)
 		return true, time.Time{}, nil
 	}
+	w.settled = out.Settled
 	return false, earlier(out.RetryAt, out.By), nil
 }
 

@@ -192,9 +192,9 @@ func TestDriverGetsWhatItNeeds(t *testing.T) {
 	got := setup(t, m, pod)
 	dir := filepath.Join(m.opts.Root, "pods", string(uid))
 	want := Volumes{
-		"v":   {Path: dir + "/volumes/kubernetes.io~csi/pvc-1.a/mount", ReadOnly: true},
-		"i":   {Path: dir + "/volumes/kubernetes.io~csi/i/mount", ReadOnly: true},
-		"raw": {Path: "/dev/null", Block: true},
+		"v":   {Path: dir + "/volumes/kubernetes.io~csi/pvc-1.a/mount", ReadOnly: true, Polled: true},
+		"i":   {Path: dir + "/volumes/kubernetes.io~csi/i/mount", ReadOnly: true, Polled: true},
+		"raw": {Path: "/dev/null", Block: true, Polled: true},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("mounts mismatch (-want +got):\n%s", diff)

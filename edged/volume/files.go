@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -19,6 +20,8 @@ type file struct {
 	mode uint32
 	// uid and gid own it.
 	uid, gid int
+	// renewAt is when the content is to be asked for again at the latest; zero is never.
+	renewAt time.Time
 }
 
 // source is what a configMap or secret volume, or such a part of a projected one, asks for.

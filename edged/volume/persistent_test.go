@@ -236,7 +236,7 @@ func TestLocalBlockDevice(t *testing.T) {
 	must(t, m.Teardown(t.Context(), uid))
 	pv.Spec.VolumeMode = ptr.To(v1.PersistentVolumeBlock)
 	pod.Spec.Containers = []v1.Container{{VolumeDevices: []v1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}}}
-	if diff := cmp.Diff(PodVolume{Path: device, Block: true}, setup(t, m, pod)["v"]); diff != "" {
+	if diff := cmp.Diff(PodVolume{Path: device, Block: true, Polled: true}, setup(t, m, pod)["v"]); diff != "" {
 		t.Errorf("place mismatch (-want +got):\n%s", diff)
 	}
 	must(t, m.Teardown(t.Context(), uid))
@@ -290,7 +290,7 @@ func TestHostPathClaim(t *testing.T) {
 	_, pv := c.bound("c", "p", v1.PersistentVolumeSource{
 		HostPath: &v1.HostPathVolumeSource{Path: host + "/new", Type: ptr.To(v1.HostPathDirectoryOrCreate)},
 	})
-	if diff := cmp.Diff(PodVolume{Path: host + "/new", ReadOnly: true},
+	if diff := cmp.Diff(PodVolume{Path: host + "/new", ReadOnly: true, Polled: true},
 		setup(t, m, podWith(claimVolume("c", true)))["v"]); diff != "" {
 		t.Errorf("place mismatch (-want +got):\n%s", diff)
 	}
@@ -427,8 +427,10 @@ func TestNFS(t *testing.T) {
 		vol("n", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "nas", Path: "/a"}}))
 	dir := filepath.Join(m.opts.Root, "pods", string(uid), "volumes/kubernetes.io~nfs")
 	for range 2 {
-		if diff := cmp.Diff(Volumes{"v": {Path: dir + "/share", ReadOnly: true}, "n": {Path: dir + "/n"}},
-			setup(t, m, pod)); diff != "" {
+		want := Volumes{
+			"v": {Path: dir + "/share", ReadOnly: true, Polled: true}, "n": {Path: dir + "/n", Polled: true},
+		}
+		if diff := cmp.Diff(want, setup(t, m, pod)); diff != "" {
 			t.Errorf("places mismatch (-want +got):\n%s", diff)
 		}
 	}

@@ -80,7 +80,7 @@ func (m *Manager) tokenFiles(
 	if err := checkPath(ask.Path); err != nil {
 		return nil, err
 	}
-	token, err := m.opts.Tokens.Token(ctx, pod, ask)
+	token, renewAt, err := m.opts.Tokens.Token(ctx, pod, ask)
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +88,7 @@ func (m *Manager) tokenFiles(
 	if err != nil {
 		return nil, err
 	}
+	f.renewAt = renewAt
 	f.private(pod, cmp.Or(ask.User, d.user))
 	return []file{f}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -109,6 +110,46 @@ func TestOnlyUser(t *testing.T) {
 	} {
 		if user, one := onlyUser(&v1.Pod{Spec: tc.spec}); user != tc.user || one != tc.one {
 			t.Errorf("%s: onlyUser = %d, %v; want %d, %v", name, user, one, tc.user, tc.one)
+		}
+	}
+}
+
+// TestAgain: Setup says when a token is to be renewed, and which volumes it has to look after although nobody tells the
+// node of a change.
+func TestAgain(t *testing.T) {
+	m, o := start(t)
+	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	o.renewAt = at
+	o.configMaps["shop/c"] = &v1.ConfigMap{Data: map[string]string{"k": "v"}}
+	vols := setup(t, m, podWith(tokenVolume(), vol("c", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{
+		LocalObjectReference: v1.LocalObjectReference{Name: "c"},
+	}})))
+	if got := vols.RenewAt(); !got.Equal(at) || vols.Polled() {
+		t.Errorf("volumes to renew at %v, polled %v; want %v, false", got, vols.Polled(), at)
+	}
+	if got := (Volumes{"a": {}}).RenewAt(); !got.IsZero() {
+		t.Errorf("volumes without a token to renew at %v, want never", got)
+	}
+	bundle := v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "ca"}}
+	for name, c := range map[string]struct {
+		source v1.VolumeSource
+		want   bool
+	}{
+		"emptyDir":  {v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}, false},
+		"hostPath":  {v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{}}, false},
+		"configMap": {v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{}}, false},
+		"secret":    {v1.VolumeSource{Secret: &v1.SecretVolumeSource{}}, false},
+		"token":     {tokenVolume().VolumeSource, false},
+		"bundle": {v1.VolumeSource{
+			Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{bundle}},
+		}, true},
+		"claim":     {v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{}}, true},
+		"ephemeral": {v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}, true},
+		"CSI":       {v1.VolumeSource{CSI: &v1.CSIVolumeSource{}}, true},
+		"NFS":       {v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}, true},
+	} {
+		if got := polled(&v1.Volume{VolumeSource: c.source}); got != c.want {
+			t.Errorf("%s: polled %v, want %v", name, got, c.want)
 		}
 	}
 }

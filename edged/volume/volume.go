@@ -28,8 +28,10 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -48,7 +50,8 @@ type Objects interface {
 
 // Tokens gives the tokens of service accounts.
 type Tokens interface {
-	Token(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (string, error)
+	// Token returns a token, and when it is to be asked for again at the latest; zero is never.
+	Token(ctx context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (string, time.Time, error)
 }
 
 // Fields gives the values of the downward API.
@@ -118,6 +121,39 @@ type PodVolume struct {
 	// ReadOnly: containers see the volume read-only, whatever they ask for.
 	ReadOnly bool
 	Block    bool
+	// RenewAt is when the volume is to be set up again at the latest, since a token in it is to be renewed; zero is
+	// never.
+	RenewAt time.Time
+	// Polled: the volume is to be set up again now and then. Its content comes from a driver, a server or an object of
+	// the cluster whose changes the node is not sent.
+	Polled bool
+}
+
+// RenewAt returns when the volumes are to be set up again at the latest; zero is never.
+func (v Volumes) RenewAt() time.Time {
+	var at time.Time
+	for _, one := range v {
+		at = earlier(at, one.RenewAt)
+	}
+	return at
+}
+
+// Polled reports whether a volume is to be set up again now and then.
+func (v Volumes) Polled() bool {
+	for _, one := range v {
+		if one.Polled {
+			return true
+		}
+	}
+	return false
+}
+
+// earlier returns the earlier of two times; a zero time means none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // Error is a volume that could not be set up, in the words of the event that tells it.
@@ -152,6 +188,7 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 			continue // the runtime mounts images itself
 		}
 		place, err := m.setUp(ctx, pod, vol, left)
+		place.Polled = polled(vol)
 		if err != nil {
 			m.unlearn(pod.UID, vol.Name)
 			return nil, &Error{vol.Name, err}
@@ -176,11 +213,41 @@ func (m *Manager) setUp(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *
 	case vol.NFS != nil:
 		return m.setupNFS(ctx, pod, nfsMount{name: vol.Name, source: vol.NFS, readOnly: vol.NFS.ReadOnly})
 	}
-	path, err := m.setup(ctx, pod, vol, left)
-	return PodVolume{Path: path, ReadOnly: filledByAgent(vol)}, err
+	path, renewAt, err := m.setup(ctx, pod, vol, left)
+	return PodVolume{Path: path, ReadOnly: filledByAgent(vol), RenewAt: renewAt}, err
 }
 
-func (m *Manager) setup(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (string, error) {
+// polled reports whether what is in a volume may change without a message to the node.
+func polled(vol *v1.Volume) bool {
+	switch {
+	case vol.PersistentVolumeClaim != nil, vol.Ephemeral != nil, vol.CSI != nil, vol.NFS != nil:
+		return true
+	case vol.Projected != nil:
+		return slices.ContainsFunc(vol.Projected.Sources, func(s v1.VolumeProjection) bool {
+			return s.ClusterTrustBundle != nil
+		})
+	}
+	return false
+}
+
+// setup puts a volume of the node in place. renewAt is when it is to be set up again at the latest; zero is never.
+func (m *Manager) setup(
+	ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room,
+) (path string, renewAt time.Time, err error) {
+	if vol.Projected != nil {
+		files, err := m.projectedFiles(ctx, pod, vol.Projected, left)
+		for _, f := range files {
+			renewAt = earlier(renewAt, f.renewAt)
+		}
+		path, err = m.setupFiles(pod, vol, pluginProjected, files, err)
+		return path, renewAt, err
+	}
+	path, err = m.setupOnNode(ctx, pod, vol, left)
+	return path, time.Time{}, err
+}
+
+// setupOnNode puts a volume in place that is on the node, or whose changes the node is sent.
+func (m *Manager) setupOnNode(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (string, error) {
 	switch {
 	case vol.HostPath != nil:
 		return vol.HostPath.Path, checkHostPath(vol.HostPath)
@@ -196,9 +263,6 @@ func (m *Manager) setup(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *
 		src := vol.DownwardAPI
 		files, err := m.downwardFiles(pod, src.Items, defaults{src.DefaultMode, src.DefaultUser, left})
 		return m.setupFiles(pod, vol, pluginDownwardAPI, files, err)
-	case vol.Projected != nil:
-		files, err := m.projectedFiles(ctx, pod, vol.Projected, left)
-		return m.setupFiles(pod, vol, pluginProjected, files, err)
 	}
 	return "", fmt.Errorf("volume type %s is not supported", Type(vol)) // Unsupported has said so before
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -25,6 +26,7 @@ type objects struct {
 	configMaps map[string]*v1.ConfigMap
 	secrets    map[string]*v1.Secret
 	broken     error
+	renewAt    time.Time
 }
 
 func (o *objects) ConfigMap(_ context.Context, namespace, name string) (*v1.ConfigMap, error) {
@@ -47,11 +49,13 @@ func (o *objects) Secret(_ context.Context, namespace, name string) (*v1.Secret,
 	return nil, apierrors.NewNotFound(v1.Resource("secrets"), name)
 }
 
-func (o *objects) Token(_ context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (string, error) {
+func (o *objects) Token(_ context.Context, pod *v1.Pod, ask *v1.ServiceAccountTokenProjection) (
+	string, time.Time, error,
+) {
 	if o.broken != nil {
-		return "", o.broken
+		return "", time.Time{}, o.broken
 	}
-	return "token of " + pod.Name + " for " + ask.Audience, nil
+	return "token of " + pod.Name + " for " + ask.Audience, o.renewAt, nil
 }
 
 type fields struct{}
