@@ -482,6 +482,9 @@ type persister struct {
 	// dirty are the twins to write; waiting are those who wait for the next write.
 	dirty   map[string]bool
 	waiting []chan error
+	// writing are the twins that are being written; joined are those who wait for that.
+	writing map[string]bool
+	joined  []chan error
 }
 
 // commitInterval is the shortest time between two writes: an SD card wears out with each.
@@ -499,7 +502,8 @@ func (p *persister) mark(at string) {
 	p.wake.Notify()
 }
 
-// enqueue has a twin written soon, and returns what waits until it is.
+// enqueue has a twin written soon, and returns what waits until it is. The caller holds mu of the module, so that settled
+// finds what was changed before.
 func (p *persister) enqueue(at string) Stored {
 	done := make(chan error, 1)
 	p.mu.Lock()
@@ -507,6 +511,27 @@ func (p *persister) enqueue(at string) Stored {
 	p.waiting = append(p.waiting, done)
 	p.mu.Unlock()
 	p.wake.Notify()
+	return stored(at, done)
+}
+
+// settled returns what waits until the earlier changes of a twin are written, if they are not yet.
+func (p *persister) settled(at string) Stored {
+	done := make(chan error, 1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.dirty[at]:
+		p.waiting = append(p.waiting, done)
+	case p.writing[at]:
+		p.joined = append(p.joined, done)
+	default:
+		return func(context.Context) error { return nil }
+	}
+	return stored(at, done)
+}
+
+// stored waits for the result of a write.
+func stored(at string, done <-chan error) Stored {
 	return func(ctx context.Context) error {
 		select {
 		case err := <-done:
@@ -541,20 +566,25 @@ func (p *persister) write(ctx context.Context) {
 	p.mu.Lock()
 	dirty, waiting := p.dirty, p.waiting
 	p.dirty, p.waiting = map[string]bool{}, nil
+	p.writing = dirty
 	p.mu.Unlock()
 	ops, numbers, err := p.m.writes(dirty)
-	if err == nil && len(ops) == 0 {
-		return
-	}
-	if err == nil {
+	if err == nil && len(ops) > 0 {
 		err = p.m.opts.Store.Apply(ctx, ops...)
 	}
+	p.mu.Lock()
 	if err != nil {
-		p.mu.Lock()
 		for at := range dirty {
 			p.dirty[at] = true
 		}
-		p.mu.Unlock()
+	}
+	waiting = append(waiting, p.joined...)
+	p.writing, p.joined = nil, nil
+	p.mu.Unlock()
+	if err == nil && len(ops) == 0 {
+		return
+	}
+	if err != nil {
 		p.wake.Notify()
 		klog.ErrorS(err, "Twins of devices not stored; trying again", "devices", len(dirty))
 		err = fmt.Errorf("%w: %w", dmi.ErrNotStored, err)

@@ -474,6 +474,9 @@ func TestFullDisk(t *testing.T) {
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "the disk is full") {
 		t.Errorf("a report on a full disk: %v, want Unavailable with the cause", err)
 	}
+	if err := m.Report(t.Context(), "shop", "one", time.Now(), "temp", "1"); status.Code(err) != codes.Unavailable {
+		t.Errorf("the same value again: %v, want Unavailable: the first is not stored", err)
+	}
 	e.disk.fill(false)
 	wait.True(t, "the value to be stored", func() bool {
 		row, err := e.store.Get(t.Context(), "shop/devicetwin/one")

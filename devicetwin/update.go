@@ -15,8 +15,6 @@ import (
 // Stored waits until a change is on the disk, or ctx ends. It may be called once.
 type Stored func(ctx context.Context) error
 
-func unchanged(context.Context) error { return nil }
-
 // Change is a change of a device's twin.
 type Change struct {
 	Namespace, Name string
@@ -105,6 +103,12 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 	due := e.report.refresh(reports, m.opts.Now())
 	protocol := e.device.Spec.Protocol.ProtocolName
 	m.tell(c)
+	var done Stored
+	if len(changed) > 0 {
+		done = m.persist.enqueue(at)
+	} else {
+		done = m.persist.settled(at)
+	}
 	m.mu.Unlock()
 	if len(changed) > 0 || due {
 		m.uplink.wake.Notify()
@@ -112,10 +116,7 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 	if wanted {
 		m.server.Changed(protocol)
 	}
-	if len(changed) == 0 {
-		return unchanged, nil
-	}
-	return m.persist.enqueue(at), nil
+	return done, nil
 }
 
 // taken returns reports with what is remembered of when they were taken. mu is held.
@@ -147,20 +148,22 @@ func (m *Module) UpdateState(namespace, name, state string, from twin.Source) (S
 	if err == nil {
 		e.twin.StateAhead, e.twin.StateTaken = m.mqtt.take(from)
 	}
-	if changed {
-		e.report.outdatedState = false
-		e.report.stateChanged()
-	}
-	m.mu.Unlock()
 	if err != nil {
+		m.mu.Unlock()
 		return nil, err
 	}
 	if !changed {
-		return unchanged, nil
+		done := m.persist.settled(at)
+		m.mu.Unlock()
+		return done, nil
 	}
+	e.report.outdatedState = false
+	e.report.stateChanged()
+	done := m.persist.enqueue(at)
+	m.mu.Unlock()
 	klog.InfoS("State of a device changed", "device", at, "state", state)
 	m.uplink.wake.Notify()
-	return m.persist.enqueue(at), nil
+	return done, nil
 }
 
 // Report implements dmi.Twins.
