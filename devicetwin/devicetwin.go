@@ -250,6 +250,10 @@ func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
 		m.devices[at] = e
 		fallthrough
 	default:
+		if e.device != nil && e.device.UID != d.UID { // deleted and created again while the node was offline
+			change.Gone, change.Bound = true, true
+			m.history.remove(at)
+		}
 		e.device = d
 		protocols[d.Spec.Protocol.ProtocolName] = true
 		before := e.twin.Clone()

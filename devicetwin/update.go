@@ -20,7 +20,8 @@ type Change struct {
 	Namespace, Name string
 	// Before and After are the properties with new values, by name. They must not be modified.
 	Before, After map[string]twin.Property
-	// Bound is set for a device that is new on the node, Gone for one that has left it.
+	// Bound is set for a device that is new on the node, Gone for one that has left it. Both are set when a device has
+	// left and another one of its name is there.
 	Bound, Gone bool
 }
 

@@ -224,8 +224,10 @@ func (m *Module) Changed(c devicetwin.Change) {
 func (c *changes) add(later devicetwin.Change) {
 	if later.Gone {
 		c.Before, c.After = nil, nil
+		c.Bound, c.Gone = later.Bound, true
+	} else {
+		c.Bound = c.Bound || later.Bound
 	}
-	c.Bound, c.Gone = later.Bound || c.Bound && !later.Gone, later.Gone
 	before, after := map[string]twin.Property{}, map[string]twin.Property{}
 	for _, from := range []devicetwin.Change{c.Change, later} {
 		for name, p := range from.After {
@@ -495,16 +497,18 @@ func (m *Module) base(id string) devicemsg.Base {
 // publishChange publishes the device's coming and going, its properties before and after, and the desired values that
 // have not been reported.
 func (m *Module) publishChange(ctx context.Context, bus eventbus.Bus, c devicetwin.Change) {
-	if c.Bound || c.Gone {
-		member := []devicemsg.Member{{ID: c.Namespace + "/" + c.Name, Name: c.Name}}
+	member := []devicemsg.Member{{ID: c.Namespace + "/" + c.Name, Name: c.Name}}
+	membership := func(added, removed []devicemsg.Member) {
 		base := m.base("")
-		content := devicemsg.Membership{EventID: base.EventID, Timestamp: base.Timestamp}
-		if c.Bound {
-			content.Added = member
-		} else {
-			content.Removed = member
-		}
-		m.send(ctx, bus, nodePrefix+m.opts.Node+"/membership/updated", content)
+		m.send(ctx, bus, nodePrefix+m.opts.Node+"/membership/updated", devicemsg.Membership{
+			EventID: base.EventID, Timestamp: base.Timestamp, Added: added, Removed: removed,
+		})
+	}
+	if c.Gone {
+		membership(nil, member)
+	}
+	if c.Bound { // after its predecessor of that name has gone
+		membership(member, nil)
 	}
 	if len(c.After) == 0 {
 		return

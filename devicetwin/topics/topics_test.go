@@ -307,8 +307,32 @@ func TestAdd(t *testing.T) {
 		t.Errorf("gone (-want +got):\n%s", diff)
 	}
 	c.add(devicetwin.Change{Bound: true, Before: map[string]twin.Property{"a": {}}, After: props("a", "9")})
-	if !c.Bound || c.Gone || c.After["a"].Reported.Value != "9" {
-		t.Errorf("bound again = %+v, want Bound and a = 9", c.Change)
+	if !c.Bound || !c.Gone || c.After["a"].Reported.Value != "9" {
+		t.Errorf("bound again = %+v, want that it has gone and is bound, and a = 9", c.Change)
+	}
+	c.add(devicetwin.Change{Before: props("a", "9"), After: props("a", "10")})
+	if !c.Bound || !c.Gone {
+		t.Errorf("a value later = %+v, want that it has gone and is bound", c.Change)
+	}
+	c.add(devicetwin.Change{Gone: true})
+	if c.Bound || !c.Gone {
+		t.Errorf("gone for good = %+v, want Gone only", c.Change)
+	}
+}
+
+// TestReplaced: clients hear that a device has gone before they hear of another one of its name, also if the node saw
+// no deletion.
+func TestReplaced(t *testing.T) {
+	e := start(t)
+	updates := e.listen("$hw/events/node/edge-1/membership/updated")
+	e.twins.Apply("shop/device/one", strings.Replace(lamp, `"uid":"d1"`, `"uid":"d2"`, 1))
+	gone := decode[devicemsg.Membership](t, wait.Receive(t, "the removal", updates))
+	if len(gone.Removed) != 1 || gone.Added != nil {
+		t.Errorf("first membership = %+v, want shop/one removed", gone)
+	}
+	came := decode[devicemsg.Membership](t, wait.Receive(t, "the device", updates))
+	if len(came.Added) != 1 || came.Removed != nil {
+		t.Errorf("second membership = %+v, want shop/one added", came)
 	}
 }
 
