@@ -31,10 +31,7 @@ func (r *release) parts(t target) string { return r.binary(t) + ".cdx.json" }
 // list writes the list of a program's parts: its modules, as recorded in the program, and what the C compiler added.
 func (r *release) list(ctx context.Context, tool string, t target) error {
 	raw := filepath.Join(r.work, "parts.json")
-	// Licences are read from the modules that were built; nothing is fetched.
-	if err := command(ctx, r.source, []string{"GOPROXY=off"}, tool, "bin", "-json", "-noserial", "-notimestamp", "-std",
-		"-licenses",
-		"-version", r.version, "-output", raw, r.binary(t)); err != nil {
+	if err := r.runLister(ctx, tool, r.binary(t), raw); err != nil {
 		return err
 	}
 	data, err := os.ReadFile(raw)
@@ -49,6 +46,14 @@ func (r *release) list(ctx context.Context, tool string, t target) error {
 		return err
 	}
 	return os.WriteFile(r.parts(t), data, 0o644)
+}
+
+// runLister writes the list of a program's modules. Licences are read from the modules that were built; nothing is
+// fetched. Without GOSUMDB=off, the go command asks for the checksums of modules that are in the cache, and takes those
+// that it cannot ask for as not cached.
+func (r *release) runLister(ctx context.Context, tool, program, out string) error {
+	return command(ctx, r.source, []string{"GOPROXY=off", "GOSUMDB=off"}, tool, "bin", "-json", "-noserial",
+		"-notimestamp", "-std", "-licenses", "-version", r.version, "-output", out, program)
 }
 
 // part is one that is not a Go module.
@@ -139,6 +144,9 @@ func complete(list []byte, foreign []part, made time.Time) ([]byte, error) {
 			}
 		}
 	}
+	if err := setLicences(bom.Components); err != nil {
+		return nil, err
+	}
 	for _, p := range foreign {
 		c := map[string]any{"type": "library", "name": p.name, "version": p.version, "purl": p.purl, "bom-ref": p.purl,
 			"licenses": licenses(p.license)}
@@ -178,4 +186,24 @@ func licenses(spdx string) []any {
 		return []any{map[string]any{"expression": spdx}}
 	}
 	return []any{map[string]any{"license": map[string]any{"id": spdx}}}
+}
+
+// setLicences sets the licence of Go's standard library, which the list lacks, and checks that every part has one.
+func setLicences(components []map[string]any) error {
+	var without []string
+	for _, c := range components {
+		evidence, _ := c["evidence"].(map[string]any)
+		switch {
+		case c["licenses"] != nil || evidence["licenses"] != nil:
+		case c["name"] == "std":
+			c["licenses"] = licenses("BSD-3-Clause")
+		default:
+			without = append(without, fmt.Sprint(c["name"]))
+		}
+	}
+	if len(without) > 0 {
+		return fmt.Errorf("%d of %d parts have no licence: %s; are their modules in the module cache?", len(without),
+			len(components), strings.Join(without, ", "))
+	}
+	return nil
 }

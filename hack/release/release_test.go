@@ -92,7 +92,7 @@ func TestUpgradesGoUp(t *testing.T) {
 
 const listed = `{"bomFormat": "CycloneDX", "specVersion": "1.6",
 	"metadata": {"tools": [{"name": "lister", "hashes": [{"alg": "MD5", "content": "0"}]}], "component": {"bom-ref": "main", "name": "edgecore"}},
-	"components": [{"name": "go-sqlite3", "bom-ref": "pkg:golang/github.com/mattn/go-sqlite3@v1.14.52?type=module"}],
+	"components": [{"name": "go-sqlite3", "bom-ref": "pkg:golang/github.com/mattn/go-sqlite3@v1.14.52?type=module", "evidence": {"licenses": [{"license": {"id": "MIT"}}]}}],
 	"dependencies": [{"ref": "main", "dependsOn": ["x"]}, {"ref": "pkg:golang/github.com/mattn/go-sqlite3@v1.14.52?type=module"}]}`
 
 func TestComplete(t *testing.T) {
@@ -122,7 +122,7 @@ func TestComplete(t *testing.T) {
 	const whole = `{"bomFormat": "CycloneDX", "specVersion": "1.6",
 		"metadata": {"timestamp": "2026-11-21T16:47:00Z", "tools": [{"name": "lister"}], "component": {"bom-ref": "main", "name": "edgecore"}},
 		"components": [
-			{"name": "go-sqlite3", "bom-ref": "pkg:golang/github.com/mattn/go-sqlite3@v1.14.52?type=module"},
+			{"name": "go-sqlite3", "bom-ref": "pkg:golang/github.com/mattn/go-sqlite3@v1.14.52?type=module", "evidence": {"licenses": [{"license": {"id": "MIT"}}]}},
 			{"type": "library", "name": "sqlite", "version": "3.50", "purl": "pkg:generic/sqlite@3.50", "bom-ref": "pkg:generic/sqlite@3.50", "cpe": "cpe:sqlite",
 				"licenses": [{"license": {"id": "blessing"}}]},
 			{"type": "library", "name": "libgcc", "version": "12", "purl": "pkg:generic/libgcc@12", "bom-ref": "pkg:generic/libgcc@12", "licenses": [{"expression": "A WITH B"}]}],
@@ -144,6 +144,52 @@ func TestComplete(t *testing.T) {
 	if _, err := complete([]byte(listed), foreign, made); err == nil ||
 		!strings.Contains(err.Error(), "has no pkg:golang/other, which brings sqlite") {
 		t.Errorf("complete with a part of nothing = %v, want that it has no pkg:golang/other", err)
+	}
+}
+
+// TestLicences: a list that lacks the licence of a part is an error, but for Go's own library, whose licence is known.
+func TestLicences(t *testing.T) {
+	var list []map[string]any
+	err := json.Unmarshal([]byte(`[{"name": "a", "licenses": [{"license": {"id": "MIT"}}]}, {"name": "std"},
+		{"name": "b", "evidence": {"licenses": [{"license": {"id": "MIT"}}]}}]`), &list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := setLicences(list); err != nil {
+		t.Errorf("setLicences = %v, want no error", err)
+	}
+	if diff := cmp.Diff(licenses("BSD-3-Clause"), list[1]["licenses"]); diff != "" {
+		t.Errorf("licence of std (-want +got):\n%s", diff)
+	}
+	list = append(list, map[string]any{"name": "c"}, map[string]any{"name": "d", "evidence": map[string]any{}})
+	if err := setLicences(list); err == nil || !strings.Contains(err.Error(), "2 of 5 parts have no licence: c, d") {
+		t.Errorf("setLicences without licences of c and d = %v, want an error that names both", err)
+	}
+}
+
+// TestLister: the tool finds the licences of the modules of a program, this test, with nothing fetched.
+func TestLister(t *testing.T) {
+	r := &release{source: "../..", work: t.TempDir(), version: "v1"}
+	tool, err := r.buildLister(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := filepath.Join(r.work, "parts.json")
+	if err := r.runLister(t.Context(), tool, os.Args[0], raw); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bom struct {
+		Components []map[string]any `json:"components"`
+	}
+	if err := json.Unmarshal(data, &bom); err != nil || len(bom.Components) == 0 {
+		t.Fatalf("%d parts, %v; want some", len(bom.Components), err)
+	}
+	if err := setLicences(bom.Components); err != nil {
+		t.Error(err)
 	}
 }
 
