@@ -58,7 +58,7 @@ func (r *release) hostProgram(ctx context.Context, targets []target) (string, er
 	}
 	program := filepath.Join(r.work, "edgecore")
 	return program, command(ctx, r.source, []string{"CGO_ENABLED=1"}, "go", "build", "-trimpath", "-tags", r.tags,
-		"-ldflags", r.ldflags(false), "-o", program, "./cmd/edgecore")
+		"-ldflags", r.ldflags(), "-o", program, "./cmd/edgecore")
 }
 
 // content returns all files that the package installs.

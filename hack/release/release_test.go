@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -235,29 +236,56 @@ func TestNotices(t *testing.T) {
 }
 
 func TestCheckBinary(t *testing.T) {
-	if err := checkBinary("/bin/sh"); err == nil || !strings.Contains(err.Error(), "it is not static") {
+	if err := checkBinary("/bin/sh", false); err == nil || !strings.Contains(err.Error(), "it is not static") {
 		t.Errorf("checkBinary of a program with libraries = %v, want %q", err, "it is not static")
 	}
-	source, static := filepath.Join(t.TempDir(), "x.go"), filepath.Join(t.TempDir(), "x")
-	if err := os.WriteFile(source, []byte("package main\nfunc main() {}\n"), 0o644); err != nil {
+	source, program := filepath.Join(t.TempDir(), "x.go"), filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(source, []byte("package main\nimport \"C\"\nfunc main() {}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, tc := range [][2]string{{"", "it is not stripped"}, {"-s -w", ""}} { // the last one is used below
-		flags, want := tc[0], tc[1]
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags", flags, "-o", static, source)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	r := &release{tags: "osusergo,netgo"}
+	static := []string{"build", "-ldflags", "-linkmode external -extldflags -static"}
+	stripped := []string{"build", "-ldflags", "-s -w -linkmode external -extldflags '-static -Wl,-z,norelro'"}
+	writable := []string{"build", "-ldflags", "-s -w -linkmode external -extldflags '-static -Wl,-z,execstack'"}
+	for _, tc := range []struct {
+		args []string
+		pie  bool
+		want string
+	}{
+		{static, false, "it is not stripped"},
+		{stripped, false, "what is relocated stays writable"},
+		{writable, false, "its stack is executable"},
+		{r.buildArgs(false), false, ""},
+		{r.buildArgs(false), true, "it is loaded at a fixed address"},
+		{r.buildArgs(true), true, ""}, // the last one is used below
+	} {
+		cmd := exec.CommandContext(t.Context(), "go", append(slices.Clone(tc.args), "-o", program, source)...)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS="+cFlags)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go build: %v, want no error\n%s", err, out)
+			t.Fatalf("go %q: %v, want no error\n%s", tc.args, err, out)
 		}
-		if err := checkBinary(static); !strings.HasPrefix(errText(err), want) || (err != nil) != (want != "") {
-			t.Errorf("checkBinary with flags %q = %v, want %q at its start", flags, err, want)
+		if err := checkBinary(program, tc.pie); !strings.HasPrefix(errText(err), tc.want) || (err != nil) != (tc.want != "") {
+			t.Errorf("checkBinary with pie %v of go %q = %v, want %q at its start", tc.pie, tc.args, err, tc.want)
 		}
 	}
-	if err := os.Truncate(static, maxSize+1); err != nil {
+	if err := os.Truncate(program, maxSize+1); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkBinary(static); err == nil || !strings.Contains(err.Error(), "more than 34000000") {
+	if err := checkBinary(program, true); err == nil || !strings.Contains(err.Error(), "more than 34000000") {
 		t.Errorf("checkBinary of a large one = %v, want an error with %q", err, "more than 34000000")
+	}
+}
+
+// TestMakefileHardens: `make build` uses the flags of the releases.
+func TestMakefileHardens(t *testing.T) {
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`CGO_CFLAGS="` + cFlags + `"`, `-extldflags '` + pieLinkFlags + `'`, "-buildmode="} {
+		if !strings.Contains(string(makefile), want) {
+			t.Errorf("the Makefile has no %s, want the flags of hack/release/build.go", want)
+		}
 	}
 }
 
