@@ -2,6 +2,8 @@ module github.com/edgecore-io/edgecore
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/container-storage-interface/spec v1.12.0
 	github.com/containerd/containerd/api v1.11.1
