@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/edged/statusui"
 	"github.com/edgecore-io/edgecore/edgehub"
+	"github.com/edgecore-io/edgecore/edgehub/certificates"
 	"github.com/edgecore-io/edgecore/edgehub/nodelink"
 	"github.com/edgecore-io/edgecore/eventbus"
 	"github.com/edgecore-io/edgecore/metamanager"
@@ -141,7 +142,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		}
 	}
 	hub, err := nodelink.New(bus, cfg, conditions, nodelink.Options{
-		KubeletAPI: agentconfig.KubeletAPI(cfg), Stream: stream,
+		KubeletAPI: agentconfig.KubeletAPI(cfg), Stream: stream, TokenFile: certificates.DefaultTokenFile,
 		ReachedAt: func(address string) { // not before the modules run
 			if pods != nil {
 				pods.ReachedAt(address)

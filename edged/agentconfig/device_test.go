@@ -60,6 +60,8 @@ func TestPreflightOptions(t *testing.T) {
 func TestClockBound(t *testing.T) {
 	cfg := v1alpha2.Default()
 	cfg.Database.DataSource = filepath.Join(t.TempDir(), "edgecore.db")
+	hub := &cfg.Modules.EdgeHub
+	hub.TLSCAFile, hub.TLSCertFile = filepath.Join(t.TempDir(), "ca.crt"), filepath.Join(t.TempDir(), "node.crt")
 	before := ClockBound(cfg)
 	if strings.Contains(before.Of, "store") {
 		t.Errorf("without a store the bound is that %s, want another one", before.Of)

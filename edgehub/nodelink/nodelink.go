@@ -33,6 +33,8 @@ type Options struct {
 	// KubeletAPI and ReachedAt are those of edgehub.Options.
 	KubeletAPI string
 	ReachedAt  func(address string)
+	// TokenFile is where the installer of KubeEdge puts the token; a file there takes precedence over the configuration.
+	TokenFile string
 	// Stream is passed on to edgehub.
 	Stream edgehub.StreamOptions
 }
@@ -44,7 +46,7 @@ func New(bus *beehive.Bus, cfg *v1alpha2.EdgeCore, conditions *health.Registry, 
 		return nil, nil
 	}
 	files := certs.Files{CA: hub.TLSCAFile, Cert: hub.TLSCertFile, Key: hub.TLSPrivateKeyFile}
-	token := certificates.TokenFrom(certificates.DefaultTokenFile, hub.Token)
+	token := certificates.TokenFrom(o.TokenFile, hub.Token)
 	if _, err := os.Stat(files.Cert); os.IsNotExist(err) {
 		if text, err := token(); err == nil && text == "" {
 			klog.InfoS("This device has joined no cloud, and runs its own pods; `edgecore join --help` tells how to " +

@@ -82,6 +82,13 @@ func TestNew(t *testing.T) {
 			t.Errorf("%s: New = %v, %v; want a link: %v, an error: %v", name, l != nil, err, c.linked, c.err)
 		}
 	}
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := New(beehive.New(), config(t), &health.Registry{}, Options{TokenFile: file}); err != nil || l == nil {
+		t.Errorf("a file with a token: New = %v, %v; want a link", l != nil, err)
+	}
 }
 
 func put(t *testing.T, path string) {
