@@ -7,13 +7,16 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"sync"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -32,15 +35,19 @@ const (
 // byEndpoint is the index of the cached Nodes: address and port of their kubelet API.
 const byEndpoint = "endpoint"
 
-// caches holds what edge nodes need from the API server, in shared informers.
+// caches holds what edge nodes need from the API server, in shared informers. Of ConfigMaps and Secrets it has only
+// which there are, in which version: any tenant may create many large ones. contents has the data of some.
 type caches struct {
 	factories []informers.SharedInformerFactory
+	// running are the informers that no factory runs.
+	running sync.WaitGroup
 
 	pods, nodes, configMaps, secrets, services cache.SharedIndexInformer
 }
 
 // newCaches makes the informers: for pods that are bound to a node, and nodes with EdgeLabel.
-func newCaches(client kubernetes.Interface) (*caches, error) {
+func newCaches(clients Clients) (*caches, error) {
+	client := clients.Own
 	slim := informers.WithTransform(withoutManagedFields)
 	bound := informers.NewSharedInformerFactoryWithOptions(client, 0, slim,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -50,18 +57,19 @@ func newCaches(client kubernetes.Interface) (*caches, error) {
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.LabelSelector = EdgeLabel + "="
 		}))
-	secrets := informers.NewSharedInformerFactoryWithOptions(client, 0, slim,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = secretsOfPods().String()
-		}))
 	all := informers.NewSharedInformerFactoryWithOptions(client, 0, slim)
 	c := &caches{
-		factories:  []informers.SharedInformerFactory{bound, edges, secrets, all},
+		factories:  []informers.SharedInformerFactory{bound, edges, all},
 		pods:       bound.Core().V1().Pods().Informer(),
 		nodes:      edges.Core().V1().Nodes().Informer(),
-		configMaps: all.Core().V1().ConfigMaps().Informer(),
-		secrets:    secrets.Core().V1().Secrets().Informer(),
+		configMaps: identities(clients.Metadata, "configmaps", fields.Everything()),
+		secrets:    identities(clients.Metadata, "secrets", secretsOfPods()),
 		services:   all.Core().V1().Services().Informer(),
+	}
+	for _, i := range []cache.SharedIndexInformer{c.configMaps, c.secrets} {
+		if err := i.SetTransform(onlyIdentity); err != nil {
+			return nil, fmt.Errorf("cache only the metadata of ConfigMaps and Secrets: %w", err)
+		}
 	}
 	if err := c.pods.AddIndexers(podIndexers()); err != nil {
 		return nil, fmt.Errorf("index pods: %w", err)
@@ -98,6 +106,37 @@ func (c *caches) nodesAt(address string, port int32) []string {
 		return nil
 	}
 	return names
+}
+
+// identities returns an informer for the metadata of a resource. The API server does not send the rest.
+func identities(client metadata.Interface, resource string, which fields.Selector) cache.SharedIndexInformer {
+	objects := client.Resource(v1.SchemeGroupVersion.WithResource(resource))
+	source := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = which.String()
+			return objects.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = which.String()
+			return objects.Watch(ctx, o)
+		},
+	}, client)
+	return cache.NewSharedIndexInformer(source, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})
+}
+
+// onlyIdentity removes from metadata what is not needed to know that an object is there and has changed: annotations
+// may be as large as 256 KiB.
+func onlyIdentity(obj any) (any, error) {
+	o, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return obj, nil
+	}
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace:       o.Namespace,
+		Name:            o.Name,
+		UID:             o.UID,
+		ResourceVersion: o.ResourceVersion,
+	}}, nil
 }
 
 // secretsOfPods leaves out the kinds of Secrets that pods do not name and that fill clusters: Helm releases (up to 1 MB
@@ -152,6 +191,9 @@ func (c *caches) start(ctx context.Context) error {
 	for _, f := range c.factories {
 		f.StartWithContext(ctx)
 	}
+	for _, i := range []cache.SharedIndexInformer{c.configMaps, c.secrets} {
+		c.running.Go(func() { i.RunWithContext(ctx) })
+	}
 	for _, i := range []cache.SharedIndexInformer{c.pods, c.nodes, c.configMaps, c.secrets, c.services} {
 		if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
 			return errors.Join(errors.New("the caches of the API server's objects were not filled in time"),
@@ -166,6 +208,7 @@ func (c *caches) wait() {
 	for _, f := range c.factories {
 		f.Shutdown()
 	}
+	c.running.Wait()
 }
 
 // podsOf lists the pods that are bound to a node.
@@ -244,12 +287,18 @@ func cached[T any](informer cache.SharedIndexInformer, namespace, name string) *
 
 func (c *caches) pod(namespace, name string) *v1.Pod { return cached[v1.Pod](c.pods, namespace, name) }
 func (c *caches) node(name string) *v1.Node          { return cached[v1.Node](c.nodes, "", name) }
-func (c *caches) configMap(namespace, name string) *v1.ConfigMap {
-	return cached[v1.ConfigMap](c.configMaps, namespace, name)
+
+// named returns which ConfigMap or Secret there is of a key; nil if there is none, or it is not cached.
+func (c *caches) named(key resource.Key) *metav1.PartialObjectMetadata {
+	switch key.Type {
+	case resource.TypeConfigMap:
+		return cached[metav1.PartialObjectMetadata](c.configMaps, key.Namespace, key.Name)
+	case resource.TypeSecret:
+		return cached[metav1.PartialObjectMetadata](c.secrets, key.Namespace, key.Name)
+	}
+	return nil
 }
-func (c *caches) secret(namespace, name string) *v1.Secret {
-	return cached[v1.Secret](c.secrets, namespace, name)
-}
+
 func (c *caches) service(namespace, name string) *v1.Service {
 	return cached[v1.Service](c.services, namespace, name)
 }

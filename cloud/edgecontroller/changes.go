@@ -1,7 +1,6 @@
 package edgecontroller
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -121,8 +120,8 @@ func (c *Controller) watch() error {
 	handlers := map[cache.SharedIndexInformer]cache.ResourceEventHandler{
 		c.caches.pods:       handler(c.podEvent),
 		c.caches.nodes:      handler(c.nodeEvent),
-		c.caches.configMaps: handler(c.configMapEvent),
-		c.caches.secrets:    handler(c.secretEvent),
+		c.caches.configMaps: handler(c.namedEvent(resource.TypeConfigMap)),
+		c.caches.secrets:    handler(c.namedEvent(resource.TypeSecret)),
 		c.caches.services:   handler(c.serviceEvent),
 	}
 	for informer, h := range handlers {
@@ -224,22 +223,18 @@ func (c *Controller) nodeEvent(old, now *v1.Node) {
 	}
 }
 
-func (c *Controller) configMapEvent(old, now *v1.ConfigMap) {
-	if old != nil && now != nil && sameMeta(&old.ObjectMeta, &now.ObjectMeta) &&
-		equality.Semantic.DeepEqual(old.Immutable, now.Immutable) && maps.Equal(old.Data, now.Data) &&
-		maps.EqualFunc(old.BinaryData, now.BinaryData, slices.Equal) {
-		return
+// namedEvent returns the handler of ConfigMaps or Secrets. A new version may have the same content: the hub compares it
+// with what each node has.
+func (c *Controller) namedEvent(kind string) func(old, now *metav1.PartialObjectMetadata) {
+	return func(old, now *metav1.PartialObjectMetadata) {
+		if old != nil && now != nil && old.UID == now.UID && old.ResourceVersion == now.ResourceVersion {
+			return
+		}
+		c.namedChanged(kind, firstNonNil(old, now))
+		if now == nil {
+			c.contents.forget(resource.Key{Namespace: old.Namespace, Type: kind, Name: old.Name})
+		}
 	}
-	c.namedChanged(resource.TypeConfigMap, firstNonNil(old, now))
-}
-
-func (c *Controller) secretEvent(old, now *v1.Secret) {
-	if old != nil && now != nil && sameMeta(&old.ObjectMeta, &now.ObjectMeta) &&
-		equality.Semantic.DeepEqual(old.Immutable, now.Immutable) && old.Type == now.Type &&
-		maps.EqualFunc(old.Data, now.Data, slices.Equal) {
-		return
-	}
-	c.namedChanged(resource.TypeSecret, firstNonNil(old, now))
 }
 
 func firstNonNil[T any](a, b *T) *T {

@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 func TestPodChanges(t *testing.T) {
@@ -116,36 +118,31 @@ func TestEventsOfNamedObjects(t *testing.T) {
 	w := newFixture(t)
 	a, b := testPod("e1", "ns", "a"), testPod("e2", "ns", "b")
 	w.add(a, b, testPod("e2", "ns", "b2"), testPod("e3", "elsewhere", "c"))
-	conf := func(rv, value string) *v1.ConfigMap {
-		return &v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", rv), Data: map[string]string{"a": value}}
+	named := func(name, rv string) *metav1.PartialObjectMetadata {
+		return &metav1.PartialObjectMetadata{ObjectMeta: objectMeta("ns", name, rv)}
 	}
-	secret := func(rv, value string) *v1.Secret {
-		return &v1.Secret{ObjectMeta: objectMeta("ns", "shared", rv), Data: map[string][]byte{"a": []byte(value)}}
-	}
-	immutable := conf("2", "1")
-	immutable.Immutable = new(true)
+	conf := func(rv string) *metav1.PartialObjectMetadata { return named("cm-a", rv) }
+	secret := func(rv string) *metav1.PartialObjectMetadata { return named("shared", rv) }
+	confEvent, secretEvent := w.namedEvent(resource.TypeConfigMap), w.namedEvent(resource.TypeSecret)
 	for name, tc := range map[string]struct {
 		event func()
 		want  []string
 	}{
-		"configmap": {func() { w.configMapEvent(nil, conf("1", "1")) }, []string{"e1 ns/configmap/cm-a"}},
+		"configmap": {func() { confEvent(nil, conf("1")) }, []string{"e1 ns/configmap/cm-a"}},
 		"configmap changed": {func() {
-			w.configMapEvent(conf("1", "1"), conf("2", "2"))
+			confEvent(conf("1"), conf("2"))
 		}, []string{"e1 ns/configmap/cm-a"}},
-		"configmap frozen": {func() {
-			w.configMapEvent(conf("1", "1"), immutable)
-		}, []string{"e1 ns/configmap/cm-a"}},
-		"configmap unchanged": {func() { w.configMapEvent(conf("1", "1"), conf("2", "1")) }, nil},
-		"configmap gone":      {func() { w.configMapEvent(conf("1", "1"), nil) }, []string{"e1 ns/configmap/cm-a"}},
+		"configmap unchanged": {func() { confEvent(conf("1"), conf("1")) }, nil},
+		"configmap gone":      {func() { confEvent(conf("1"), nil) }, []string{"e1 ns/configmap/cm-a"}},
 		"configmap of nobody": {func() {
-			w.configMapEvent(nil, &v1.ConfigMap{ObjectMeta: objectMeta("ns", "x", "1")})
+			confEvent(nil, named("x", "1"))
 		}, nil},
 		"secret once per node": {func() {
-			w.secretEvent(nil, secret("1", "1"))
+			secretEvent(nil, secret("1"))
 		}, []string{"e1 ns/secret/shared", "e2 ns/secret/shared"}},
-		"secret unchanged": {func() { w.secretEvent(secret("1", "1"), secret("2", "1")) }, nil},
+		"secret unchanged": {func() { secretEvent(secret("1"), secret("1")) }, nil},
 		"secret changed": {func() {
-			w.secretEvent(secret("1", "1"), secret("2", "2"))
+			secretEvent(secret("1"), secret("2"))
 		}, []string{"e1 ns/secret/shared", "e2 ns/secret/shared"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -164,7 +161,7 @@ func TestEventsOfNamedObjects(t *testing.T) {
 	if w.caches.names("e2", key("ns/secret/shared")) {
 		t.Error("names(e2, secret shared) = true after its last pod, want false")
 	}
-	w.secretEvent(secret("1", "1"), secret("2", "3"))
+	secretEvent(secret("1"), secret("2"))
 	if diff := cmp.Diff([]string{"e1 ns/secret/shared"}, w.hub.take()); diff != "" {
 		t.Errorf("after its last pod (-want +got):\n%s", diff)
 	}

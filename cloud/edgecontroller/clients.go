@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 	"k8s.io/client-go/util/flowcontrol"
@@ -23,6 +24,8 @@ type Clients struct {
 	Own kubernetes.Interface
 	// AsNode acts as the node of the context (see withNode), and fails without one.
 	AsNode kubernetes.Interface
+	// Metadata acts as cloudcore itself, and reads only the metadata of objects.
+	Metadata metadata.Interface
 
 	connections http.RoundTripper
 }
@@ -78,7 +81,11 @@ func NewClients(config *rest.Config, how Impersonation) (Clients, error) {
 		return Clients{}, fmt.Errorf("create the client that impersonates nodes at the API server %s: "+
 			"%w", config.Host, err)
 	}
-	return Clients{Own: ours, AsNode: nodes, connections: base}, nil
+	ofMetadata, err := metadata.NewForConfigAndClient(metadata.ConfigFor(own), client)
+	if err != nil {
+		return Clients{}, fmt.Errorf("create the client of metadata at the API server %s: %w", config.Host, err)
+	}
+	return Clients{Own: ours, AsNode: nodes, Metadata: ofMetadata, connections: base}, nil
 }
 
 // nodesGroup is the group of every node's user.

@@ -80,6 +80,7 @@ type Controller struct {
 	podLists *podLists
 	recent   *recentChanges
 	encoded  encodings
+	contents *contents
 	metrics  *metrics
 
 	requests, leases, confirms semaphore
@@ -117,7 +118,7 @@ var (
 // New makes a controller. It does nothing before Start.
 func New(options Options) (*Controller, error) {
 	options = options.withDefaults()
-	caches, err := newCaches(options.Clients.Own)
+	caches, err := newCaches(options.Clients)
 	if err != nil {
 		return nil, err
 	}
@@ -130,6 +131,7 @@ func New(options Options) (*Controller, error) {
 		podLists:   newPodLists(),
 		recent:     newRecentChanges(),
 		encoded:    newEncodings(),
+		contents:   newContents(),
 		metrics:    newMetrics(),
 		requests:   make(semaphore, maxRequests),
 		leases:     make(semaphore, maxLeases),

@@ -41,8 +41,8 @@ func (c *Controller) Desired(node string) []cloudhub.Ref {
 				continue
 			}
 			seen[key] = true
-			if obj, kind := c.named(key); obj != nil {
-				out = append(out, refTo(key, kind, obj))
+			if o := c.caches.named(key); o != nil {
+				out = append(out, refTo(key, kindOfNamed(key), o))
 			}
 		}
 	}
@@ -54,19 +54,12 @@ func (c *Controller) Desired(node string) []cloudhub.Ref {
 	return out
 }
 
-// named returns a ConfigMap or Secret.
-func (c *Controller) named(key resource.Key) (object, string) {
-	switch key.Type {
-	case resource.TypeConfigMap:
-		if o := c.caches.configMap(key.Namespace, key.Name); o != nil {
-			return o, "ConfigMap"
-		}
-	case resource.TypeSecret:
-		if o := c.caches.secret(key.Namespace, key.Name); o != nil {
-			return o, "Secret"
-		}
+// kindOfNamed returns the kind of a ConfigMap or Secret.
+func kindOfNamed(key resource.Key) string {
+	if key.Type == resource.TypeConfigMap {
+		return "ConfigMap"
 	}
-	return nil, ""
+	return "Secret"
 }
 
 // Object implements cloudhub.Downstream.
@@ -106,22 +99,7 @@ func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, 
 	case none:
 		return nil, nil
 	}
-	obj, _ := c.named(key)
-	if obj != nil {
-		return c.encoded.get(key, obj)
-	}
-	if key.Type == resource.TypeConfigMap {
-		cm, err := confirmed(c, key, c.clients.Own.CoreV1().ConfigMaps(key.Namespace).Get)
-		if cm == nil || err != nil {
-			return nil, err
-		}
-		return toSend(key, cm)
-	}
-	secret, err := confirmed(c, key, c.clients.Own.CoreV1().Secrets(key.Namespace).Get)
-	if secret == nil || err != nil {
-		return nil, err
-	}
-	return toSend(key, secret)
+	return c.content(key)
 }
 
 // volumeSecret returns a Secret that no pod names, but perhaps a persistent volume of a pod. The node may have asked

@@ -296,10 +296,11 @@ func BenchmarkSharedConfigMap(b *testing.B) {
 		pod.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name = "all"
 		w.add(pod)
 	}
-	old := &v1.ConfigMap{ObjectMeta: objectMeta("ns", "all", "1"), Data: map[string]string{"a": "1"}}
-	now := &v1.ConfigMap{ObjectMeta: objectMeta("ns", "all", "2"), Data: map[string]string{"a": "2"}}
+	old := &metav1.PartialObjectMetadata{ObjectMeta: objectMeta("ns", "all", "1")}
+	now := &metav1.PartialObjectMetadata{ObjectMeta: objectMeta("ns", "all", "2")}
+	event := w.namedEvent(resource.TypeConfigMap)
 	for b.Loop() {
-		w.configMapEvent(old, now)
+		event(old, now)
 		if n := len(w.hub.take()); n != 5000 {
 			b.Fatalf("%d nodes were told, want 5000", n)
 		}

@@ -9,7 +9,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
@@ -39,7 +42,7 @@ func isUnknownPod(err error) bool {
 	return apierrors.IsForbidden(err)
 }
 
-// queryConfigMap answers from the cache if a pod on the node names the ConfigMap. Otherwise, and if the cache lacks it,
+// queryConfigMap answers for all nodes alike if a pod on the node names the ConfigMap. Otherwise, and if the caches lack it,
 // it asks the API server in the node's name, which forbids ConfigMaps that no pod names.
 func (c *Controller) queryConfigMap(ctx context.Context, r *request) result {
 	get := func() (*v1.ConfigMap, error) {
@@ -49,11 +52,24 @@ func (c *Controller) queryConfigMap(ctx context.Context, r *request) result {
 		o, err := get()
 		return found(o, err)
 	}
-	if o := c.caches.configMap(r.key.Namespace, r.key.Name); o != nil {
-		return found(o, nil)
+	if o := c.known(r.key); o != nil {
+		return result{content: o.JSON, version: o.ResourceVersion}
 	}
 	o, err := retryUnknownPod(ctx, get)
 	return found(o, err)
+}
+
+// known returns a ConfigMap or Secret that the caches know of; nil if they do not, or it could not be read.
+func (c *Controller) known(key resource.Key) *cloudhub.Object {
+	if c.caches.named(key) == nil {
+		return nil
+	}
+	o, err := c.content(key)
+	if err != nil {
+		klog.V(2).InfoS("Object not read for a node; asking in the node's name", "object", key.String(), "err", err)
+		return nil
+	}
+	return o
 }
 
 // querySecret works like queryConfigMap. A Secret of a persistent volume, which no pod names, comes from the API
@@ -66,8 +82,8 @@ func (c *Controller) querySecret(ctx context.Context, r *request) result {
 		o, err := get()
 		return found(o, err)
 	}
-	if o := c.caches.secret(r.key.Namespace, r.key.Name); o != nil {
-		return found(o, nil)
+	if o := c.known(r.key); o != nil {
+		return result{content: o.JSON, version: o.ResourceVersion}
 	}
 	o, err := retryUnknownPod(ctx, get)
 	return found(o, err)

@@ -233,9 +233,11 @@ func (w *fixture) add(objs ...object) {
 		case *v1.Node:
 			err = w.caches.nodes.GetIndexer().Add(o)
 		case *v1.ConfigMap:
-			err = w.caches.configMaps.GetIndexer().Add(o)
+			err = w.caches.configMaps.GetIndexer().Add(metaOf(o))
+			w.keep(resource.TypeConfigMap, o)
 		case *v1.Secret:
-			err = w.caches.secrets.GetIndexer().Add(o)
+			err = w.caches.secrets.GetIndexer().Add(metaOf(o))
+			w.keep(resource.TypeSecret, o)
 		case *v1.Service:
 			err = w.caches.services.GetIndexer().Add(o)
 		default:
@@ -245,6 +247,25 @@ func (w *fixture) add(objs ...object) {
 			w.t.Fatal(err)
 		}
 	}
+}
+
+// metaOf returns what the caches have of a ConfigMap or Secret.
+func metaOf(o object) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+	}}
+}
+
+// keep puts a ConfigMap or Secret into the contents that are kept.
+func (w *fixture) keep(kind string, o object) {
+	w.t.Helper()
+	key := resource.Key{Namespace: o.GetNamespace(), Type: kind, Name: o.GetName()}
+	encoded, err := toSend(key, o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.contents.forget(key)
+	w.contents.put(encoded)
 }
 
 func (w *fixture) remove(pod *v1.Pod) {

@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/test/testenv/fakemeta"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -41,7 +42,7 @@ func TestTakeOverServer(t *testing.T) {
 		}), nil
 	})
 	c, err := edgecontroller.New(edgecontroller.Options{
-		Clients: edgecontroller.Clients{Own: e.api, AsNode: e.api},
+		Clients: edgecontroller.Clients{Own: e.api, AsNode: e.api, Metadata: fakemeta.Of(e.api)},
 		LocalIP: "192.0.2.1",
 	})
 	e.must(err)

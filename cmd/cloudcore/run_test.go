@@ -34,6 +34,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
+	"github.com/edgecore-io/edgecore/test/testenv/fakemeta"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -116,7 +117,7 @@ func fakeAPI(objects ...runtime.Object) *kubeapi.Server {
 				devices.Devices: "DeviceList", devices.DeviceModels: "DeviceModelList",
 			}),
 		Connect: func(context.Context) (edgecontroller.Clients, error) {
-			return edgecontroller.Clients{Own: client, AsNode: client}, nil
+			return edgecontroller.Clients{Own: client, AsNode: client, Metadata: fakemeta.Of(client)}, nil
 		},
 	}
 }

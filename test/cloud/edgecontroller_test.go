@@ -85,6 +85,9 @@ func TestAPIServerRestarts(t *testing.T) {
 	if o, err := c.ctl.Object("r1", key("default/pod/runs")); o == nil || err != nil {
 		t.Fatalf("a pod that the node does not hold yet = %v, %v, want the pod", o, err)
 	}
+	if o, err := c.ctl.Object("r1", key("default/configmap/conf")); o == nil || err != nil { // which goes before it
+		t.Fatalf("a configmap that the node does not hold yet = %v, %v, want the configmap", o, err)
+	}
 	c.ctl.Connected(t.Context(), "r2", "edgecore/websocket")
 	t.Cleanup(func() { c.ctl.Disconnected("r2", "the test ended") })
 	if err := c.cluster.APIServer.Kill9(t.Context()); err != nil {

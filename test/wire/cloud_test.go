@@ -37,6 +37,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
+	"github.com/edgecore-io/edgecore/test/testenv/fakemeta"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -94,7 +95,7 @@ func newCloud(t *testing.T) *cloudEnd {
 	c.api.PrependReactor("create", "nodes", dryRun)
 	c.api.PrependWatchReactor("nodes", c.watchEdges)
 	controller, err := edgecontroller.New(edgecontroller.Options{
-		Clients: edgecontroller.Clients{Own: c.api, AsNode: c.api},
+		Clients: edgecontroller.Clients{Own: c.api, AsNode: c.api, Metadata: fakemeta.Of(c.api)},
 	})
 	c.must(err)
 	records, err := objectsync.New(c.records)
