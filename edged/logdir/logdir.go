@@ -32,17 +32,15 @@ var ErrRefused = errors.New("not opened")
 // Open opens the folder of a container's logs, dir being <logs>/<pod>/<container>. The caller closes it. An error wraps
 // fs.ErrNotExist if the folder does not exist, and ErrRefused if it or the pod's folder is anything but a folder.
 func Open(dir string) (*os.Root, error) {
-	pod, container := filepath.Split(dir)
-	logs, pod := filepath.Split(filepath.Clean(pod))
-	if filepath.Clean(dir) != dir || !filepath.IsAbs(dir) || pod == "" || container == "" {
-		return nil, fmt.Errorf("log folder %q: %w: it is not an absolute path of the form <logs>/<pod>/<container>",
-			dir, ErrRefused)
+	logs, names, err := split(dir)
+	if err != nil {
+		return nil, err
 	}
 	root, err := os.OpenRoot(logs)
 	if err != nil {
 		return nil, fmt.Errorf("log folder: %w", err)
 	}
-	for _, name := range []string{pod, container} {
+	for _, name := range names {
 		below, err := openDir(root, name)
 		_ = root.Close() // nothing was written
 		if err != nil {
@@ -51,6 +49,45 @@ func Open(dir string) (*os.Root, error) {
 		root = below
 	}
 	return root, nil
+}
+
+// Make makes the folder of a container's logs and that of the pod, dir being <logs>/<pod>/<container>, where they do not
+// exist. Its errors are those of Open.
+func Make(dir string) error {
+	logs, names, err := split(dir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(logs, 0o755); err != nil {
+		return fmt.Errorf("log folder: %w", err)
+	}
+	root, err := os.OpenRoot(logs)
+	if err != nil {
+		return fmt.Errorf("log folder: %w", err)
+	}
+	defer func() { _ = root.Close() }() // nothing was written
+	for _, name := range names {
+		if err := root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("log folder: %w", err)
+		}
+		below, err := openDir(root, name)
+		if err != nil {
+			return err
+		}
+		_, root = root.Close(), below
+	}
+	return nil
+}
+
+// split returns the folder of all pods' logs, and the names of the pod's and of the container's folder.
+func split(dir string) (logs string, names []string, err error) {
+	pod, container := filepath.Split(dir)
+	logs, pod = filepath.Split(filepath.Clean(pod))
+	if filepath.Clean(dir) != dir || !filepath.IsAbs(dir) || pod == "" || container == "" {
+		return "", nil, fmt.Errorf("log folder %q: %w: it is not an absolute path of the form <logs>/<pod>/<container>",
+			dir, ErrRefused)
+	}
+	return logs, []string{pod, container}, nil
 }
 
 // openDir opens a folder in a folder.

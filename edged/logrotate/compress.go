@@ -53,7 +53,8 @@ func (r *Rotator) tidyUp(ctx context.Context) {
 }
 
 // tidy compresses the parts of a log but the newest, in which people still look, and removes those that are too many.
-// A newest part that alone is larger than all may be is compressed, too.
+// A newest part that alone is larger than all may be is compressed, too. The part that the runtime may still write is
+// left alone.
 func (r *Rotator) tidy(ctx context.Context, log string) error {
 	root, err := logdir.Open(filepath.Dir(log))
 	if err != nil {
@@ -67,15 +68,19 @@ func (r *Rotator) tidy(ctx context.Context, log string) error {
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(parts, func(p part) bool {
+		closed, err := closedParts(root, filepath.Base(log), parts)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(closed, func(p part) bool {
 			return !p.gz && (p.path != parts[len(parts)-1].path || p.size > all)
 		})
 		if i < 0 {
 			// Of these and no others: a log that is rotated now becomes a part that is to be compressed first.
-			removeParts(root, surplus(parts, r.limits.Load().files-1, all))
+			removeParts(root, surplus(closed, r.limits.Load().files-1, all))
 			return nil
 		}
-		err = r.compress(ctx, parts[i].path)
+		err = r.compress(ctx, closed[i].path)
 		if errors.Is(err, errWritten) && again < writtenTries {
 			again++
 			continue

@@ -12,6 +12,8 @@
 //     parts go uncompressed.
 //   - A line is lost only with the oldest part. A runtime that does not open a new log goes on with the old one, which
 //     gets its name back.
+//   - A log that is gone is opened again: whoever removed it, and when the agent was killed after it had renamed the
+//     log. Until then the runtime may still write to the newest part, which is left alone.
 //   - Names of parts rise, <log>.<date>-<time>, also when the clock is set back.
 //   - Only regular files in a container's own log folder are touched; see package logdir.
 package logrotate
@@ -90,14 +92,19 @@ type watched struct {
 	last sighting
 	// due is when it is looked at next; zero while the kernel watches it.
 	due time.Time
-	// busy: it is being rotated.
+	// busy: it is being rotated, or opened again.
 	busy bool
+	// gone is since when the file has been missing; zero while it exists.
+	gone time.Time
+	// reopened is when the runtime was last asked to open it again.
+	reopened time.Time
 }
 
-// rotation is how the rotation of a log went.
+// rotation is how the rotation of a log went, or that it was opened again.
 type rotation struct {
-	id  string
-	err error
+	id     string
+	reopen bool
+	err    error
 }
 
 // New makes a rotator; Run starts it.
@@ -204,40 +211,47 @@ func (r *Rotator) untilDue(now time.Time) (wait time.Duration, any bool) {
 
 // look looks at the logs whose time has come, and at those whose time is near, so that one waking does for many.
 func (r *Rotator) look(ctx context.Context, wg *sync.WaitGroup, now time.Time) {
-	var full []*watched
+	var needy []*watched
 	for _, f := range r.logs {
 		if f.busy || f.due.IsZero() || f.due.Sub(now) > together {
 			continue
 		}
 		if r.lookAt(f, now) {
-			full = append(full, f)
+			needy = append(needy, f)
 		}
 	}
-	slices.SortFunc(full, func(a, b *watched) int { return cmp.Compare(b.last.size, a.last.size) })
-	for _, f := range full {
+	slices.SortFunc(needy, func(a, b *watched) int { return cmp.Compare(b.last.size, a.last.size) })
+	for _, f := range needy {
 		f.busy = true
+		out := rotation{id: f.ID, reopen: !f.gone.IsZero()}
 		wg.Go(func() {
 			select {
 			case r.slots <- struct{}{}:
 			case <-ctx.Done():
 				return
 			}
-			err := r.rotate(ctx, f.Log)
+			if out.reopen {
+				out.err = r.reopen(ctx, f.Log)
+			} else {
+				out.err = r.rotate(ctx, f.Log)
+			}
 			<-r.slots
 			select {
-			case r.ended <- rotation{f.ID, err}:
+			case r.ended <- out:
 			case <-ctx.Done():
 			}
 		})
 	}
 }
 
-// lookAt looks at one log, and returns whether it is full.
+// lookAt looks at one log, and returns whether it is full, or gone and to be opened again.
 func (r *Rotator) lookAt(f *watched, now time.Time) bool {
 	size, err := sizeOf(f.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r.missing(f, now)
+	}
+	f.gone = time.Time{}
 	if err != nil {
-		// A container that has just been made has none yet, and one that has gone has none any more. A container whose
-		// log was deleted by others goes on writing to the deleted file.
 		klog.V(4).InfoS("Log not checked", "log", f.Path, "err", err)
 		f.last, f.due = sighting{at: now}, now.Add(r.opts.Interval)
 		r.changed.Notify()
@@ -271,9 +285,17 @@ func (r *Rotator) rotated(out rotation, now time.Time) {
 		return
 	}
 	f.busy, f.due, f.last = false, now.Add(soonest), sighting{at: now}
-	if out.err != nil {
+	switch {
+	case out.err != nil && out.reopen:
+		klog.ErrorS(out.err, "Log not opened again; trying again", "container", f.Name, "log", f.Path,
+			"in", r.opts.Interval)
+		f.due = now.Add(r.opts.Interval)
+	case out.err != nil:
 		klog.ErrorS(out.err, "Log not rotated; trying again", "container", f.Name, "log", f.Path, "in", r.opts.Interval)
 		f.due = now.Add(r.opts.Interval)
+	}
+	if out.reopen {
+		f.reopened = now
 	}
 	r.changed.Notify() // the container may have gone meanwhile
 }
@@ -312,7 +334,11 @@ func (r *Rotator) makeRoom(root *os.Root, log string) ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	removeParts(root, surplus(parts, r.limits.Load().files-2, r.budget()))
+	closed, err := closedParts(root, log, parts)
+	if err != nil {
+		return nil, err
+	}
+	removeParts(root, surplus(closed, r.limits.Load().files-2, r.budget()))
 	return parts, nil
 }
 

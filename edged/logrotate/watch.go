@@ -13,8 +13,8 @@ import (
 // errNoWatch: the kernel watches nothing for us.
 var errNoWatch = errors.New("no inotify")
 
-// watch has the kernel report the next write to a file, once: a busy log causes no wakeups beyond the regular checks. A
-// nil watch watches nothing.
+// watch has the kernel report the next write to a file, or that it was removed or renamed, once: a busy log causes no
+// wakeups beyond the regular checks. A nil watch watches nothing.
 type watch struct {
 	file    *os.File
 	fd      int
@@ -53,7 +53,7 @@ func (w *watch) close() {
 	}
 }
 
-// written receives the containers whose logs were written.
+// written receives the containers whose logs were written, removed or renamed.
 func (w *watch) written() <-chan string {
 	if w == nil {
 		return nil
@@ -61,7 +61,7 @@ func (w *watch) written() <-chan string {
 	return w.changes
 }
 
-// arm has the next write to a container's log told.
+// arm has the next change of a container's log told.
 func (w *watch) arm(id, path string) error {
 	if w == nil {
 		return errNoWatch
@@ -71,7 +71,9 @@ func (w *watch) arm(id, path string) error {
 	if w.closed {
 		return errNoWatch
 	}
-	wd, err := unix.InotifyAddWatch(w.fd, path, unix.IN_MODIFY|unix.IN_ONESHOT|unix.IN_DONT_FOLLOW)
+	// A file that is removed while the runtime has it open is not deleted yet; its number of links changes (IN_ATTRIB).
+	const events = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVE_SELF | unix.IN_DELETE_SELF
+	wd, err := unix.InotifyAddWatch(w.fd, path, events|unix.IN_ONESHOT|unix.IN_DONT_FOLLOW)
 	if err != nil {
 		return os.NewSyscallError("inotify_add_watch", err)
 	}
