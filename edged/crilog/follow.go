@@ -3,6 +3,7 @@ package crilog
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,7 +16,8 @@ import (
 const (
 	// followCheck is how often a followed log is looked at where no file events come.
 	followCheck = time.Second
-	// lastWords is how long a runtime may take to write what a container said before it ended.
+	// lastWords is how long a runtime may take to write what a container said before it ended, or before its log was
+	// rotated: it opens the new log first.
 	lastWords = 100 * time.Millisecond
 )
 
@@ -36,7 +38,7 @@ func (p *printer) followEvents(ctx context.Context, f **os.File, c course, chang
 	defer check.Stop()
 	ending := false
 	for {
-		if err := p.copy(*f); err != nil || ctx.Err() != nil {
+		if err := p.copy(*f, math.MaxInt64); err != nil || ctx.Err() != nil {
 			return err
 		}
 		next, err := p.successor(*f, c)
@@ -47,12 +49,12 @@ func (p *printer) followEvents(ctx context.Context, f **os.File, c course, chang
 			return err
 		}
 		if next != nil {
-			if err := p.copy(*f); err != nil { // what came since
-				return err
-			}
+			err := p.finish(ctx, *f)
 			(*f).Close()
 			*f = next
-			p.rest = p.rest[:0]
+			if err != nil || ctx.Err() != nil {
+				return err
+			}
 			continue
 		}
 		if ending {
@@ -72,6 +74,19 @@ func (p *printer) followEvents(ctx context.Context, f **os.File, c course, chang
 	}
 }
 
+// finish prints what the runtime still writes to a log after it has opened the next one.
+func (p *printer) finish(ctx context.Context, f *os.File) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(lastWords):
+	}
+	if err := p.copy(f, math.MaxInt64); err != nil {
+		return err
+	}
+	return p.torn(true)
+}
+
 // pick returns a channel, or none.
 func pick[T any](wanted bool, ch <-chan T) <-chan T {
 	if wanted {
@@ -80,7 +95,8 @@ func pick[T any](wanted bool, ch <-chan T) <-chan T {
 	return nil
 }
 
-// successor opens the file that comes after the open one, nil when that is the newest.
+// successor opens the file that comes after the open one, nil when that is the newest. A log may have been rotated more
+// than once since the last look.
 func (p *printer) successor(f *os.File, c course) (*os.File, error) {
 	newest, err := c.newest()
 	if err != nil || newest == "" {
@@ -104,6 +120,9 @@ func (p *printer) successor(f *os.File, c course) (*os.File, error) {
 	have, err := f.Stat()
 	if err != nil || os.SameFile(now, have) {
 		return nil, err
+	}
+	if part := partAfter(root, filepath.Base(newest), f); part != nil {
+		return part, nil
 	}
 	next, err := logdir.OpenFile(root, filepath.Base(newest))
 	if errors.Is(err, os.ErrNotExist) {

@@ -8,13 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/pkg/filewatch"
 )
 
@@ -40,12 +35,12 @@ type Options struct {
 }
 
 const (
-	tailBlock = 32 << 10
 	// maxLine is the longest line that is held in memory. Runtimes cut lines at 16 KB; what is longer was damaged, and
 	// goes out in parts.
 	maxLine = 256 << 10
 	// stampForm is the time before a line, in the kubelet's form: always of the same width.
 	stampForm = "2006-01-02T15:04:05.000000000Z07:00"
+	newline   = "\n"
 )
 
 var (
@@ -55,8 +50,10 @@ var (
 	errLimit = errors.New("limit reached")
 )
 
+func errNoLogIn(dir string) error { return fmt.Errorf("%w in %s", ErrNoLog, dir) }
+
 // Print writes the log of the container whose attempts lie in dir, with the part that was rotated away last; a nil
-// writer leaves its stream out.
+// writer leaves its stream out. Without Follow it ends where the log ended when it was opened.
 func Print(ctx context.Context, dir string, out, errOut io.Writer, opts Options) error {
 	attempts, err := Attempts(dir)
 	if err != nil {
@@ -69,7 +66,7 @@ func Print(ctx context.Context, dir string, out, errOut io.Writer, opts Options)
 		attempts, opts.Follow = attempts[:len(attempts)-1], false
 	}
 	if len(attempts) == 0 {
-		return fmt.Errorf("%w in %s", ErrNoLog, dir)
+		return errNoLogIn(dir)
 	}
 	return printLog(ctx, attempts[len(attempts)-1], out, errOut, opts, course{
 		newest: func() (string, error) { return newestOf(dir) },
@@ -105,116 +102,57 @@ func printLog(ctx context.Context, path string, out, errOut io.Writer, opts Opti
 	if older != nil {
 		defer older.Close()
 	}
-	if opts.Tail >= 0 {
-		found, err := seekTail(ctx, f, opts.Tail)
-		if err == nil && older != nil {
-			_, err = seekTail(ctx, older, opts.Tail-found)
-		}
-		if err != nil || ctx.Err() != nil {
-			return err
-		}
+	begun, err := seekAll(ctx, f, older, opts.Tail)
+	if err != nil || ctx.Err() != nil {
+		return err
 	}
 	p := &printer{ctx: ctx, out: out, errOut: errOut, opts: opts, left: opts.Limit}
 	if older != nil {
-		err = p.copy(older)
-		p.rest = p.rest[:0]
+		err = p.copy(older, begun.older)
+		if err == nil {
+			err = p.torn(true)
+		}
 	}
 	if err == nil && opts.Follow {
 		err = p.follow(ctx, &f, c)
 	} else if err == nil {
-		err = p.copy(f)
+		err = p.copy(f, begun.log)
 	}
-	if errors.Is(err, errLimit) {
+	if err == nil && ctx.Err() == nil {
+		err = p.torn(false)
+	}
+	if err == nil || errors.Is(err, errLimit) {
 		err = p.caught()
 	}
 	return err
 }
 
-// open opens the log at path, and the part of it that was rotated away last: nil if there is none to be read.
-func open(path string, since time.Time) (current, older *os.File, err error) {
-	root, err := logdir.Open(filepath.Dir(path))
-	if err != nil {
-		return nil, nil, err
-	}
-	defer root.Close()
-	if current, err = logdir.OpenFile(root, filepath.Base(path)); err != nil {
-		return nil, nil, err
-	}
-	return current, rotated(root, filepath.Base(path), current, since), nil
-}
+// rest are how many bytes of a log and of its older part are to be printed.
+type rest struct{ log, older int64 }
 
-// Attempts returns the logs of a container in the order of its attempts, rotated parts left out.
-func Attempts(dir string) ([]string, error) {
-	root, err := logdir.Open(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w in %s", ErrNoLog, dir)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	entries, err := logdir.ReadDir(root)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w in %s", ErrNoLog, dir)
-	}
-	if err != nil {
-		return nil, err
-	}
-	type attempt struct {
-		n    int
-		path string
-	}
-	var found []attempt
-	for _, e := range entries {
-		name, isLog := strings.CutSuffix(e.Name(), ".log")
-		if n, err := strconv.Atoi(name); isLog && err == nil {
-			found = append(found, attempt{n, filepath.Join(dir, e.Name())})
+// seekAll places the files of a log, of which older may be nil, before its last lines; below 0 these are all. It returns
+// how much there is from there to their ends.
+func seekAll(ctx context.Context, f, older *os.File, tail int64) (left rest, err error) {
+	at := func(f *os.File, lines int64) (int64, int64, error) {
+		info, err := f.Stat()
+		if err != nil {
+			return 0, 0, err
 		}
-	}
-	slices.SortFunc(found, func(a, b attempt) int { return a.n - b.n })
-	paths := make([]string, len(found))
-	for i, a := range found {
-		paths[i] = a.path
-	}
-	return paths, nil
-}
-
-func newestOf(dir string) (string, error) {
-	attempts, err := Attempts(dir)
-	if err != nil || len(attempts) == 0 {
-		return "", err
-	}
-	return attempts[len(attempts)-1], nil
-}
-
-// seekTail places a file before its last n lines, and returns how many these are: it may have less. It stops when ctx
-// ends: a sparse file can have a size that takes years to read.
-func seekTail(ctx context.Context, f *os.File, n int64) (int64, error) {
-	end, err := f.Seek(0, io.SeekEnd)
-	if err != nil || n == 0 || end == 0 {
-		return 0, err
-	}
-	block := make([]byte, tailBlock)
-	lines := int64(0)
-	for at := end; at > 0 && ctx.Err() == nil; {
-		size := min(at, tailBlock)
-		at -= size
-		if _, err := f.ReadAt(block[:size], at); err != nil {
-			return 0, err
+		if tail < 0 {
+			return info.Size(), 0, nil
 		}
-		for i := size - 1; i >= 0; i-- {
-			// The newline at the very end ends the last line and begins none.
-			if block[i] != '\n' || at+i == end-1 {
-				continue
-			}
-			if lines++; lines == n {
-				_, err := f.Seek(at+i+1, io.SeekStart)
-				return n, err
-			}
+		found, err := seekTail(ctx, f, info.Size(), lines)
+		if err != nil {
+			return 0, 0, err
 		}
+		begin, err := f.Seek(0, io.SeekCurrent)
+		return info.Size() - begin, found, err
 	}
-	_, err = f.Seek(0, io.SeekStart)
-	return lines + 1, err
+	var found int64
+	if left.log, found, err = at(f, tail); err == nil && older != nil {
+		left.older, _, err = at(older, tail-found)
+	}
+	return left, err
 }
 
 type printer struct {
@@ -229,11 +167,13 @@ type printer struct {
 	left int64
 }
 
-// copy prints a file to its end.
-func (p *printer) copy(f io.Reader) error {
+// copy prints so many bytes of a file, and the rest of the line in which they end; or all that there is, if it has less.
+// The runtime may be writing to it.
+func (p *printer) copy(f io.Reader, size int64) error {
 	r := bufio.NewReader(f)
-	for p.ctx.Err() == nil {
+	for p.ctx.Err() == nil && (size > 0 || len(p.rest) > 0) {
 		chunk, err := r.ReadSlice('\n')
+		size -= int64(len(chunk))
 		p.rest = append(p.rest, chunk...)
 		if errors.Is(err, io.EOF) {
 			return p.caught()
@@ -247,12 +187,24 @@ func (p *printer) copy(f io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if err := p.line(bytes.TrimSuffix(p.rest, []byte("\n"))); err != nil {
+		if err := p.line(bytes.TrimSuffix(p.rest, []byte(newline)), true); err != nil {
 			return err
 		}
 		p.rest = p.rest[:0]
 	}
 	return nil
+}
+
+// torn prints what is left of a line whose end was never written: a power cut or a full disk has torn it. more: other
+// lines come after it.
+func (p *printer) torn(more bool) error {
+	if len(p.rest) == 0 || headOnly(p.rest) {
+		p.rest = p.rest[:0]
+		return nil
+	}
+	err := p.line(p.rest, more)
+	p.rest = p.rest[:0]
+	return err
 }
 
 func (p *printer) caught() error {
@@ -262,11 +214,16 @@ func (p *printer) caught() error {
 	return p.opts.Caught()
 }
 
-func (p *printer) line(raw []byte) error {
+// line prints a line, with a newline unless the line goes on or was not ended.
+func (p *printer) line(raw []byte, ended bool) error {
 	line, ok := Parse(raw)
 	if !ok {
-		line = Line{Text: raw} // damaged by a power cut: shown as it is
+		line, ok = parseDamaged(raw)
+	}
+	if !ok {
+		line = Line{Text: raw} // shown as it is
 	} else if !p.opts.Since.IsZero() && line.Time.Before(p.opts.Since) {
+		p.inLine = line.Partial && len(line.Text) > 0 // as a kubelet takes it
 		return nil
 	}
 	w := p.out
@@ -281,11 +238,11 @@ func (p *printer) line(raw []byte) error {
 			return err
 		}
 	}
-	p.inLine = line.Partial
-	if err := p.write(w, line.Text); err != nil || line.Partial {
+	p.inLine = line.Partial && len(line.Text) > 0 // as a kubelet takes it
+	if err := p.write(w, line.Text); err != nil || line.Partial || !ended {
 		return err
 	}
-	return p.write(w, []byte("\n"))
+	return p.write(w, []byte(newline))
 }
 
 // write prints as much as the limit leaves.

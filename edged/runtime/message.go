@@ -1,7 +1,6 @@
 package runtime
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/logdir"
+	"github.com/edgecore-io/edgecore/edged/crilog"
 )
 
 // Limits of termination messages, in bytes: of the file, of log lines that stand in for it (documented with
@@ -113,38 +112,8 @@ func readMessage(path string) (string, error) {
 
 // logTail returns the last lines of a CRI log, at most 80 lines or 2 KiB.
 func logTail(path string) (string, error) {
-	f, err := logdir.OpenLog(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
-	// A CRI line adds about 50 bytes to what was written.
-	window := int64(maxMessageLog + maxMessageLines*64)
-	data, err := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-window), window))
-	if err != nil {
-		return "", err
-	}
-	var lines []string
-	for line := range bytes.Lines(data) {
-		// "<time> <stream> <P|F> <text>\n"; the first line may have lost its head
-		if parts := bytes.SplitN(line, []byte(" "), 4); len(parts) == 4 &&
-			(string(parts[1]) == "stdout" || string(parts[1]) == "stderr") {
-			text := string(parts[3])
-			if string(parts[2]) == "P" { // the line goes on in the next one
-				text = strings.TrimSuffix(text, "\n")
-			}
-			lines = append(lines, text)
-		}
-	}
-	text := strings.Join(lines[max(0, len(lines)-maxMessageLines):], "")
-	if len(text) > maxMessageLog {
-		text = text[len(text)-maxMessageLog:]
-	}
-	return strings.ToValidUTF8(text, "?"), nil
+	text, err := crilog.Last(path, maxMessageLines, maxMessageLog)
+	return strings.ToValidUTF8(string(text), "?"), err
 }
 
 func truncate(text string, limit int) string {

@@ -32,8 +32,8 @@ func FuzzTerminationMessage(f *testing.F) {
 		}
 		var message, tail string
 		membound.Check(t, membound.Base, func() { message, _ = readMessage(path) })
-		// Of a log, 7 KiB are read; an empty line of them becomes a list of four parts.
-		membound.Check(t, membound.Linear(maxMessageLog+maxMessageLines*64, 128), func() { tail, _ = logTail(path) })
+		// Of a log, 24 KiB are read at first, and 512 KiB at most.
+		membound.Check(t, membound.Linear(700<<10, 2), func() { tail, _ = logTail(path) })
 		if len(message) > maxMessage || len(tail) > maxMessageLog || !utf8.ValidString(message+tail) {
 			t.Errorf("a message of %d bytes and a tail of %d, want valid text of at most %d and %d", len(message),
 				len(tail),

@@ -102,3 +102,28 @@ func TestMountedMessagePath(t *testing.T) {
 		t.Errorf("terminationMessage() = %q, want \"bye\"", got)
 	}
 }
+
+// TestLogTailOfLongLines: the end of a line that is longer than what is read of a log at first, and of one that the
+// runtime has split.
+func TestLogTailOfLongLines(t *testing.T) {
+	const at = "2026-01-01T00:00:00Z stderr "
+	long := "FATAL {" + strings.Repeat("y", 10_000) + "} the cause"
+	split := ""
+	for range 3 {
+		split += at + "P " + strings.Repeat("y", 16<<10) + "\n"
+	}
+	for name, log := range map[string]string{
+		"one record": at + "F " + long + "\n",
+		"records":    split + at + "F } the cause\n",
+	} {
+		path := filepath.Join(t.TempDir(), "0.log")
+		if err := os.WriteFile(path, []byte(log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := logTail(path)
+		if err != nil || len(got) != maxMessageLog || !strings.HasSuffix(got, "} the cause\n") {
+			t.Errorf("%s: logTail() = %d bytes %.40q, %v; want %d that end with the cause", name, len(got), got, err,
+				maxMessageLog)
+		}
+	}
+}

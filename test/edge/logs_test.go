@@ -34,9 +34,9 @@ func TestLogIsOpenedAgain(t *testing.T) {
 
 	n.saysUntil(pod, "line 1\n")
 	env.Must(t, os.Remove(log))
-	n.answers(pod, "removed")
+	n.answers(pod, log, "removed")
 	env.Must(t, os.RemoveAll(filepath.Dir(log)))
-	n.answers(pod, "folder-removed")
+	n.answers(pod, log, "folder-removed")
 
 	n.kill()
 	part := log + ".20260102-030405" // older than all that the agent makes
@@ -48,25 +48,27 @@ func TestLogIsOpenedAgain(t *testing.T) {
 		return nil
 	})
 	n.start()
-	wait.Until(t, "a new log, and the renamed one to be compressed", func() error {
-		if _, err := os.Stat(log); err != nil {
-			return err
-		}
+	wait.Until(t, "the renamed log to be compressed", func() error {
 		_, err := os.Stat(part + ".gz")
 		return err
 	})
-	n.answers(pod, "renamed-before-a-kill")
+	n.answers(pod, log, "renamed-before-a-kill")
 }
 
-// answers waits until the log of a pod that runs the counter shows a word that its container is asked to print.
-func (n *node) answers(p *v1.Pod, word string) {
+// answers waits until the log of a pod that runs the counter exists, and then shows a word that its container is asked
+// to print.
+func (n *node) answers(p *v1.Pod, log, word string) {
 	n.T.Helper()
+	wait.Until(n.T, "the log to be opened again", func() error {
+		_, err := os.Stat(log)
+		return err
+	})
 	_, err := n.ExecIn(p.Name, "sh", "-c", "echo "+word+" > /asked")
 	env.Must(n.T, err)
 	wait.Until(n.T, "the answer in the log", func() error {
 		out, err := n.Run(n.T.Context(), "logs", p.Name, "-c", "main")
 		if err != nil || !strings.Contains(out, "answer "+word) {
-			return fmt.Errorf("the log is %q, %v; want \"answer %s\" in it", out, err, word)
+			return fmt.Errorf("the log is %.200q, %v; want \"answer %s\" in it", out, err, word)
 		}
 		return nil
 	})
