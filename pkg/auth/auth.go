@@ -7,7 +7,9 @@
 //   - What the cluster said is kept for a time and within a size, both of the configuration, so that a busy scraper
 //     costs no message each time. Tokens are kept as digests only.
 //   - While the cluster cannot be asked, a yes that it gave is good for up to an hour more; a no, or no answer, is no.
-//   - Strangers cannot make this node ask more than a few questions a second, nor fill its memory.
+//   - Strangers cannot make this node ask more than a few questions a second, nor fill its memory. No source has more
+//     than half of these questions, and none is taken from callers that the cluster has let in before: theirs have a
+//     rate of their own.
 //   - Ages are measured by the monotonic clock: a jump of the wall clock makes no answer older or younger.
 package auth
 
@@ -21,6 +23,8 @@ import (
 	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/source"
 )
 
 // AnonymousUser is a caller without credentials.
@@ -35,6 +39,8 @@ const (
 const (
 	// offlineAge is how old a yes of the cluster may be while the cluster cannot be asked.
 	offlineAge = time.Hour
+	// busyAge is how much longer than its time a token is known while too many questions wait.
+	busyAge = 5 * time.Minute
 	// strangerAge is how long a token stays unknown.
 	strangerAge = 10 * time.Second
 	// reviewTimeout bounds a question to the cluster.
@@ -107,8 +113,11 @@ type Authority struct {
 	strangers *cache[struct{}]
 	access    *cache[access]
 	// tokenPace and accessPace bound the questions to the cloud: anyone who floods the first gets nowhere near the
-	// second.
-	tokenPace, accessPace *rate.Limiter
+	// second. Those about what the cluster has let in before have knownTokenPace and knownAccessPace.
+	tokenPace, accessPace           *rate.Limiter
+	knownTokenPace, knownAccessPace *rate.Limiter
+	// sources bounds the questions about unknown tokens of each source.
+	sources *sources
 }
 
 // New makes an authority.
@@ -120,6 +129,10 @@ func New(opts Options) *Authority {
 		access:     newCache[access](cacheSize),
 		tokenPace:  rate.NewLimiter(reviewsPerSecond, reviewsBurst),
 		accessPace: rate.NewLimiter(reviewsPerSecond, reviewsBurst),
+
+		knownTokenPace:  rate.NewLimiter(reviewsPerSecond, reviewsBurst),
+		knownAccessPace: rate.NewLimiter(reviewsPerSecond, reviewsBurst),
+		sources:         newSources(),
 	}
 }
 
@@ -143,7 +156,7 @@ func (a *Authority) authenticate(r *http.Request) (*User, error) {
 		return user, nil
 	}
 	if token, shown := tokenOf(r); shown && a.opts.Tokens {
-		return a.byToken(r.Context(), token)
+		return a.byToken(r.Context(), token, source.Parse(r.RemoteAddr))
 	} else if shown {
 		return nil, refuse(http.StatusUnauthorized,
 			"Unauthorized: this node accepts no tokens (authentication.webhook.enabled is false)")

@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/klog/v2"
@@ -34,19 +34,6 @@ func ask[A any](ctx context.Context, question func(context.Context) (A, error)) 
 	return question(ctx)
 }
 
-// await waits for the rate limit of questions to the cloud. It fails at once if that would take longer than reviewWait.
-func (a *Authority) await(ctx context.Context, limiter *rate.Limiter) error {
-	if a.opts.Cloud == nil {
-		return errNoCloud
-	}
-	ctx, cancel := context.WithTimeout(ctx, reviewWait)
-	defer cancel()
-	if limiter.Wait(ctx) != nil {
-		return errTooMany
-	}
-	return nil
-}
-
 // keptUser returns the user of a token, as far as a review that is still valid tells: nil and no error if none does.
 func (a *Authority) keptUser(k key) (*User, error) {
 	if user, age, known := a.tokens.get(k); known && age < a.opts.TokenAge {
@@ -58,8 +45,8 @@ func (a *Authority) keptUser(k key) (*User, error) {
 	return nil, nil
 }
 
-// byToken is who a token is, as the cluster says.
-func (a *Authority) byToken(ctx context.Context, token string) (*User, error) {
+// byToken is who a token is, as the cluster says. from is the source that shows it.
+func (a *Authority) byToken(ctx context.Context, token string, from netip.Prefix) (*User, error) {
 	if len(token) > maxToken {
 		return nil, refuse(http.StatusUnauthorized, "Unauthorized: the token has more than %d bytes", maxToken)
 	}
@@ -68,7 +55,7 @@ func (a *Authority) byToken(ctx context.Context, token string) (*User, error) {
 		return user, err
 	}
 	var answer *authenticationv1.TokenReview
-	err := a.await(ctx, a.tokenPace)
+	err := a.awaitToken(ctx, k, from)
 	if err == nil {
 		if user, err := a.keptUser(k); user != nil || err != nil { // of another request that waited
 			return user, err
@@ -81,7 +68,7 @@ func (a *Authority) byToken(ctx context.Context, token string) (*User, error) {
 	}
 	user, age, known := a.tokens.get(k)
 	switch {
-	case err != nil && known && grace(err, age, a.opts.TokenAge):
+	case err != nil && known && (grace(err, age, a.opts.TokenAge) || busy(err, age, a.opts.TokenAge)):
 		klog.V(2).InfoS("Token accepted by a cached review", "user", user.Name, "age", age.Round(time.Second),
 			"err", err)
 		return user, nil
@@ -115,6 +102,12 @@ var errStranger = refuse(http.StatusUnauthorized,
 // grace reports whether a yes of an age is still good though its time is over, since there was no answer.
 func grace(err error, age, lives time.Duration) bool {
 	return !errors.Is(err, errTooMany) && age < max(offlineAge, lives)
+}
+
+// busy reports whether a token that the cluster knew is good for a little longer, since too many questions wait. It may
+// do only what the authorizer allows meanwhile.
+func busy(err error, age, lives time.Duration) bool {
+	return errors.Is(err, errTooMany) && age < lives+busyAge
 }
 
 // may asks the authorizer about one subresource after another; one yes is enough.
@@ -168,7 +161,7 @@ func (a *Authority) mayUse(ctx context.Context, user *User, verb, subresource st
 		return got, nil
 	}
 	var answer *authorizationv1.SubjectAccessReview
-	if err = a.await(ctx, a.accessPace); err == nil {
+	if err = a.awaitAccess(ctx, k); err == nil {
 		if got, valid := a.keptAccess(k); valid { // of another request that waited
 			return got, nil
 		}

@@ -72,6 +72,10 @@ func (c *CAs) verify(ctx context.Context, chain []*x509.Certificate) error {
 	return c.try(chain)
 }
 
+// Known reports whether a known CA has signed a certificate, chain being it and those that it came with. It does not ask
+// the cluster.
+func (c *CAs) Known(chain []*x509.Certificate) bool { return c.try(chain) == nil }
+
 // old reports whether it is time to ask the cluster again.
 func (c *CAs) old() bool {
 	c.mu.Lock()
