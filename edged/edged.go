@@ -123,6 +123,12 @@ func (e *Edged) podDir(uid types.UID) string {
 	return filepath.Join(e.opts.RootDir, "pods", string(uid))
 }
 
+// podFiles returns the files and folders of a pod that its containers write, beside its volumes and logs: its hosts file,
+// and the folder of its termination messages.
+func (e *Edged) podFiles(pod *v1.Pod) []string {
+	return []string{filepath.Join(e.podDir(pod.UID), "etc-hosts"), e.runtime.MessagesDir(pod)}
+}
+
 // facts returns what pods may ask about the node.
 func (e *Edged) facts() env.Facts {
 	return env.Facts{HostIPs: e.addresses.IPs(), NodeName: e.opts.NodeName, Allocatable: e.opts.Allocatable}

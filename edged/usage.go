@@ -1,8 +1,6 @@
 package edged
 
 import (
-	"path/filepath"
-
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/edged/api"
@@ -37,7 +35,7 @@ func (e *Edged) buildUsage() {
 		Volumes:    e.volumes.MeasureVolumes,
 		LogDir:     e.runtime.LogDir,
 		Claims:     e.csi.Usages,
-		HostsFile:  func(pod *v1.Pod) string { return filepath.Join(e.podDir(pod.UID), "etc-hosts") },
+		Files:      e.podFiles,
 	})
 	e.shown = e.newShown()
 	settings := e.opts.Eviction
@@ -64,7 +62,7 @@ func (e *Edged) buildUsage() {
 		Node:    e.stats.Node,
 		Volumes: e.volumes.Usage,
 		Runtime: e.client,
-		PodDir:  e.podDir,
+		Files:   e.podFiles,
 		LogDir:  e.runtime.LogDir,
 		Stop:    func(pod *v1.Pod, why status.Stopped) { e.stopper.Stop(pod, why, nil) },
 		Evicted: e.pressure.Count,

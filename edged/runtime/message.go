@@ -30,13 +30,18 @@ const (
 // reasonCannotRun is why a container has ended that could not be started: it has no logs.
 const reasonCannotRun = "ContainerCannotRun"
 
+// MessagesDir is the folder with the termination messages of a pod's containers, which they can fill.
+func (r *Runtime) MessagesDir(pod *v1.Pod) string {
+	return filepath.Join(r.opts.RootDir, "pods", string(pod.UID), "containers")
+}
+
 // messageFile makes the file on the node into which an attempt at a container writes its termination message,
 // and returns its path; "" when the container has none. Files of attempts before the last are removed.
 func (r *Runtime) messageFile(pod *v1.Pod, c *v1.Container, attempt uint32) (string, error) {
 	if c.TerminationMessagePath == "" {
 		return "", nil
 	}
-	dir := filepath.Join(r.opts.RootDir, "pods", string(pod.UID), "containers", c.Name)
+	dir := filepath.Join(r.MessagesDir(pod), c.Name)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", fmt.Errorf("folder of termination messages: %w", err)
 	}

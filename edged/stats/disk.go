@@ -58,7 +58,7 @@ func (d *disk) rest(urgent bool) time.Duration {
 	return max(diskFresh, diskShare*d.took)
 }
 
-// local is what its volumes take that are on the disk, and its hosts file.
+// local is what its volumes take that are on the disk, and its hosts file and termination messages.
 func (d *disk) local() Disk {
 	all := d.other
 	for _, v := range d.volumes {
@@ -126,9 +126,11 @@ func (s *Stats) measurePod(ctx context.Context, p *v1.Pod) (*disk, error) {
 		note("logs of container "+name, err)
 		d.logs[name] = sizeOf(size)
 	}
-	size, err := volume.Measure(ctx, s.opts.HostsFile(p))
-	note("hosts file", err)
-	d.other = sizeOf(size)
+	for _, path := range s.opts.Files(p) {
+		size, err := volume.Measure(ctx, path)
+		note(filepath.Base(path), err)
+		d.other = d.other.Add(sizeOf(size))
+	}
 	return d, errors.Join(failed...)
 }
 

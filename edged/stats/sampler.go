@@ -52,10 +52,11 @@ type Options struct {
 	// cgroups.
 	PodCgroup  func(pod *v1.Pod) (d cgroups.Dirs, ok bool)
 	PodsCgroup func() (d cgroups.Dirs, ok bool)
-	// Volumes measures those that are a pod's own, LogDir is the folder of its logs, HostsFile is its hosts file.
-	Volumes   func(ctx context.Context, pod *v1.Pod) ([]volume.Measured, error)
-	LogDir    func(pod *v1.Pod) string
-	HostsFile func(pod *v1.Pod) string
+	// Volumes measures those that are a pod's own, LogDir is the folder of its logs, Files are other files and
+	// folders that it writes, such as its hosts file and its termination messages.
+	Volumes func(ctx context.Context, pod *v1.Pod) ([]volume.Measured, error)
+	LogDir  func(pod *v1.Pod) string
+	Files   func(pod *v1.Pod) []string
 	// Claims asks CSI drivers how full volumes are; nil does not.
 	Claims func(ctx context.Context) []csi.Usage
 	// Proc is where the kernel's files are; "" is /proc.

@@ -76,8 +76,10 @@ func newMachine(t testing.TB) (*machine, *Stats) {
 				{Name: "token", Dir: m.dir, Size: volume.Size{Bytes: 100, Inodes: 1}},
 			}, nil
 		},
-		LogDir:    func(pod *v1.Pod) string { return m.path("logs/" + pod.Name) },
-		HostsFile: func(pod *v1.Pod) string { return m.path("hosts/" + pod.Name) },
+		LogDir: func(pod *v1.Pod) string { return m.path("logs/" + pod.Name) },
+		Files: func(pod *v1.Pod) []string {
+			return []string{m.path("hosts/" + pod.Name), m.path("messages/" + pod.Name)}
+		},
 		Claims: func(context.Context) []csi.Usage {
 			return []csi.Usage{{
 				PodUID:    "uid-a",

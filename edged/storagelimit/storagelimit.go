@@ -50,9 +50,9 @@ type Options struct {
 	// Volumes returns the bytes in the volumes of a pod, by name.
 	Volumes func(context.Context, *v1.Pod) (map[string]int64, error)
 	Runtime runtimeapi.RuntimeServiceClient
-	// PodDir returns the folder of a pod, LogDir that of its logs.
-	PodDir func(types.UID) string
+	// LogDir returns the folder of a pod's logs, Files other files and folders that it writes.
 	LogDir func(*v1.Pod) string
+	Files  func(*v1.Pod) []string
 	// Stop ends a pod. It is called after Evicted, which counts pods by the kind of their limit.
 	Stop    func(*v1.Pod, status.Stopped)
 	Evicted func(limit string)
@@ -150,8 +150,11 @@ func (m *Manager) measure(ctx context.Context, pod *v1.Pod) (volume.DiskUse, err
 		return use, err
 	}
 	failed := []error{err}
-	use.Other, err = volume.DiskUsage(ctx, filepath.Join(m.opts.PodDir(pod.UID), "etc-hosts"))
-	failed = append(failed, err)
+	for _, path := range m.opts.Files(pod) {
+		size, err := volume.DiskUsage(ctx, path)
+		failed = append(failed, err)
+		use.Other += size
+	}
 	use.Containers, err = m.writableLayers(ctx, pod.UID)
 	failed = append(failed, err)
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {

@@ -3,20 +3,25 @@ package storagelimit
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/desired"
 	"github.com/edgecore-io/edgecore/edged/stats"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/edged/volume"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
@@ -128,4 +133,46 @@ func TestCheck(t *testing.T) {
 		cancel()
 		<-done
 	})
+}
+
+// silentRuntime has no figures of containers.
+type silentRuntime struct {
+	runtimeapi.RuntimeServiceClient
+}
+
+func (silentRuntime) ListContainerStats(
+	context.Context, *runtimeapi.ListContainerStatsRequest, ...grpc.CallOption,
+) (*runtimeapi.ListContainerStatsResponse, error) {
+	return &runtimeapi.ListContainerStatsResponse{}, nil
+}
+
+// TestFilesCount: what a container has written to the files that are bound into it counts for the pod's limit.
+func TestFilesCount(t *testing.T) {
+	dir := t.TempDir()
+	hosts, messages := filepath.Join(dir, "etc-hosts"), filepath.Join(dir, "containers")
+	err := errors.Join(os.MkdirAll(filepath.Join(messages, "main"), 0o755),
+		os.WriteFile(hosts, make([]byte, 1<<20), 0o600),
+		os.WriteFile(filepath.Join(messages, "main", "0"), make([]byte, 2<<20), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := New(Options{
+		Volumes: func(context.Context, *v1.Pod) (map[string]int64, error) { return nil, nil },
+		Runtime: silentRuntime{},
+		LogDir:  func(*v1.Pod) string { return filepath.Join(dir, "logs", "pod") },
+		Files:   func(*v1.Pod) []string { return []string{hosts, messages, filepath.Join(dir, "none")} },
+	})
+	pod := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{
+		Name: "main",
+		Resources: v1.ResourceRequirements{
+			Limits: v1.ResourceList{v1.ResourceEphemeralStorage: resource.MustParse("1Mi")},
+		},
+	}}}}
+	use, err := m.measure(t.Context(), pod)
+	if err != nil || use.Other < 3<<20 {
+		t.Errorf("measure = %+v, %v; want 3 MiB or more", use, err)
+	}
+	if limit, _ := volume.Exceeds(pod, use); limit == "" {
+		t.Error("a pod of 1 MiB with 3 MiB in these files is not over its limit, want it to be")
+	}
 }
