@@ -70,8 +70,8 @@ type Options struct {
 	NewCA func()
 	// Instance is sent to the cloud as the run of this agent; the zero value: a random one.
 	Instance wire.Instance
-	// KubeletAPI is the address of the node's kubelet API, to which the cloud may ask for a tunnel; "" is none.
-	KubeletAPI string
+	// KubeletAPI connects to the node's kubelet API, to which the cloud may ask for a tunnel; nil is none.
+	KubeletAPI func(ctx context.Context) (net.Conn, error)
 	// ReachedAt is called with the IP address at which the kubelet API is reached through tunnels; it may be nil. It
 	// must not block.
 	ReachedAt func(address string)
@@ -145,7 +145,7 @@ func New(o Options) (*Module, error) {
 	if o.Features != nil {
 		set.features = *o.Features
 	}
-	set.features.Tunnel = o.KubeletAPI != ""
+	set.features.Tunnel = o.KubeletAPI != nil
 	m := &Module{
 		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch, newCA: o.NewCA,
 		instance: o.Instance, queue: newSendQueue(), reconnect: notify.NewSignal(), networkChanged: notify.NewSignal(),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -161,7 +162,9 @@ func TestLinkStreams(t *testing.T) {
 	reached := make(chan string, 1)
 	e := startEdge(t, ca, "127.0.0.1:1", with{options: func(o *Options) {
 		overQUIC(addr)(o)
-		o.KubeletAPI = api.Listener.Addr().String()
+		o.KubeletAPI = func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", api.Listener.Addr().String())
+		}
 		o.ReachedAt = func(address string) { reached <- address }
 	}})
 	if link := e.told(1); !link.Features.Tunnel || !link.Features.Streams {

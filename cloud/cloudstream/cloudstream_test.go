@@ -111,10 +111,13 @@ func newFixture(t testing.TB, api *httptest.Server, change func(*Options)) *fixt
 		t.Fatal(err)
 	}
 	f.keeper = tunnelend.New(tunnelend.Options{
-		Dial: f.dial, Backend: f.api.Listener.Addr().String(), ReachedAt: func(address string) {
+		Dial: f.dial, ReachedAt: func(address string) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.reached = append(f.reached, address)
+		},
+		Backend: func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", f.api.Listener.Addr().String())
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net"
 	"os"
 	"strconv"
 	"time"
@@ -132,7 +133,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	watcher := filewatch.New()
 	defer watcher.Close()
 	var pods *edged.Module
-	var local *server.Local // for KubeEdge's cloudcore
+	var local, tunnels *server.Local // for KubeEdge's cloudcore, and for tunnels of cloudcore
 	var stream edgehub.StreamOptions
 	if cfg.Modules.EdgeStream.Enable && agentconfig.KubeletAPI(cfg) != "" {
 		local = server.NewLocal()
@@ -141,8 +142,13 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			NodeIP: func() string { return pods.NodeIP() }, // not before the modules run
 		}
 	}
+	var kubeletAPI func(context.Context) (net.Conn, error)
+	if agentconfig.KubeletAPI(cfg) != "" {
+		tunnels = server.NewLocal()
+		kubeletAPI = tunnels.Dial
+	}
 	hub, err := nodelink.New(bus, cfg, conditions, nodelink.Options{
-		KubeletAPI: agentconfig.KubeletAPI(cfg), Stream: stream, TokenFile: certificates.DefaultTokenFile,
+		KubeletAPI: kubeletAPI, Stream: stream, TokenFile: certificates.DefaultTokenFile,
 		ReachedAt: func(address string) { // not before the modules run
 			if pods != nil {
 				pods.ReachedAt(address)
@@ -163,7 +169,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			klog.ErrorS(err, "Containers of the migration may be restarted")
 		}
 		if hub != nil {
-			opts.API.Local, opts.API.InUse = local, hub.StreamOpen
+			opts.API.Local, opts.API.InUse, opts.API.Tunnels = local, hub.StreamOpen, tunnels
 		}
 		opts.API.Config, opts.Routes, opts.Devices = agentconfig.ShownConfig(cfg), routes, shown
 		if hub == nil {

@@ -46,6 +46,9 @@ type Settings struct {
 	// cloudcore writes the port at which callers reach it into the Node.
 	Local *server.Local
 	InUse func() bool
+	// Tunnels serves, with authentication, what cloudcore sends through tunnels; nil is none. They do not go through the
+	// port itself: while the agent restarts, another process of the node can take that.
+	Tunnels *server.Local
 }
 
 // Options make an API.
@@ -61,6 +64,8 @@ type Options struct {
 	// NotBefore is a time that is over, whatever the clock says.
 	NotBefore time.Time
 	Health    *health.Registry
+	// Connections is how many the port may have open; at least 256.
+	Connections int
 	// Served returns what the port serves. It is called once, by Run.
 	Served func() server.Options
 }
@@ -159,9 +164,19 @@ func (a *API) listen(ctx context.Context, config *tls.Config) {
 			}
 		})
 	}
-	handler := server.NewSecure(served, a.authority)
+	secured := &server.Secured{Handler: server.NewSecure(served, a.authority), TLS: config, Known: a.cas.Known,
+		Connections: a.opts.Connections}
+	if l := a.opts.Tunnels; l != nil {
+		var tunnels sync.WaitGroup
+		defer tunnels.Wait()
+		tunnels.Go(func() { // it ends with ctx only
+			if err := secured.ServeLocal(ctx, l); err != nil {
+				klog.ErrorS(err, "Requests through tunnels to the kubelet API are not served")
+			}
+		})
+	}
 	keepOpen(ctx, a.opts.Health, health.ServerStopped, a.opts.Listen, func(ctx context.Context) error {
-		return server.ServeTLS(ctx, a.opts.Listen, handler, config)
+		return secured.Serve(ctx, a.opts.Listen)
 	})
 }
 

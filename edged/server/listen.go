@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxConnections bounds those of a port: anybody can open one.
+	// maxConnections bounds those of a port, unless Secured allows more: anybody can open one.
 	maxConnections = 256
 	// maxFromSource bounds the unauthenticated ones of a source.
 	maxFromSource = 64
@@ -22,9 +22,9 @@ const (
 
 // bounded bounds the connections of a port, so that no source can use them up for the others. The loopback has no
 // share.
-func bounded(l net.Listener) net.Listener {
+func bounded(l net.Listener, size int) net.Listener {
 	return shares.New(shares.Options{
-		Size: shares.Fixed(maxConnections), Share: maxFromSource, FreeLoopback: true,
+		Size: shares.Fixed(size), Share: maxFromSource, FreeLoopback: true,
 	}).Listen(l)
 }
 
@@ -45,7 +45,7 @@ func Serve(ctx context.Context, address string, handler http.Handler) error {
 	if err != nil {
 		return err
 	}
-	return serveUntil(ctx, newServer(handler), bounded(l))
+	return serveUntil(ctx, newServer(handler), bounded(l, maxConnections))
 }
 
 // serveUntil serves until ctx ends. Answers under way have a moment to end; streams end with ctx.

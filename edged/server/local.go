@@ -2,9 +2,13 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
+	"os"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Local is a listener in the process: a part of the agent that has already decided who may ask connects to it.
@@ -23,15 +27,50 @@ func NewLocal() *Local {
 
 // Dial connects, once the listener is served.
 func (l *Local) Dial(ctx context.Context) (net.Conn, error) {
-	near, far := net.Pipe()
-	select {
-	case l.conns <- far:
-		return near, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	near, far, err := socketPair()
+	if err != nil {
+		return nil, err
 	}
+	if l.enqueue(ctx, far) {
+		return near, nil
+	}
+	if err = ctx.Err(); err == nil {
+		err = net.ErrClosed
+	}
+	return nil, errors.Join(err, near.Close(), far.Close())
+}
+
+// enqueue hands a connection to whoever accepts; it returns false if nobody does any more.
+func (l *Local) enqueue(ctx context.Context, c net.Conn) bool {
+	select {
+	case l.conns <- c:
+		return true
+	case <-l.closed:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// socketPair returns two connections that are joined, and that can be half closed.
+func socketPair() (near, far net.Conn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	if near, err = connOf(fds[0]); err != nil {
+		return nil, nil, errors.Join(err, unix.Close(fds[1]))
+	}
+	if far, err = connOf(fds[1]); err != nil {
+		return nil, nil, errors.Join(err, near.Close())
+	}
+	return near, far, nil
+}
+
+// connOf makes a connection of a socket, which it takes over.
+func connOf(fd int) (net.Conn, error) {
+	f := os.NewFile(uintptr(fd), "socketpair")
+	defer func() { _ = f.Close() }() // the connection has a descriptor of its own
+	return net.FileConn(f)
 }
 
 // Accept implements net.Listener.
@@ -60,7 +99,9 @@ func (localAddr) String() string  { return "this process" }
 
 // ServeLocal serves a handler in the process until ctx ends.
 func ServeLocal(ctx context.Context, l *Local, handler http.Handler) error {
-	return serveUntil(ctx, newServer(handler), l)
+	srv := newServer(handler)
+	srv.MaxHeaderBytes = knownHeader
+	return serveUntil(ctx, srv, l)
 }
 
 // Everybody is a Guard that lets in every request.

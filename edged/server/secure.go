@@ -73,22 +73,6 @@ func admit(ctx context.Context) {
 	}
 }
 
-// ServeTLS serves the authenticated port at an address until ctx ends.
-func ServeTLS(ctx context.Context, address string, handler http.Handler, config *tls.Config) error {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	config = config.Clone()
-	// Whose certificate it is, and whether it is any good, is for the guard to find out: the CAs change while the port
-	// is open.
-	config.ClientAuth = tls.RequestClientCert
-	config.NextProtos = []string{"http/1.1"} // upgraded connections are of HTTP/1.1, and the others are few
-	srv := newServer(handler)
-	srv.ErrorLog, srv.ConnContext = quiet(), withConn
-	return serveUntil(ctx, srv, tls.NewListener(bounded(l), config))
-}
-
 // TLSOptions are what the configuration says about TLS.
 type TLSOptions struct {
 	// MinVersion is a name of the kubelet's, "VersionTLS12"; "" is that.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -253,6 +254,24 @@ func TestTLSOptions(t *testing.T) {
 	}
 }
 
+// certificate is one that a server and a client may use.
+func certificate() tls.Certificate {
+	own := httptest.NewTLSServer(nil)
+	defer own.Close()
+	return own.TLS.Certificates[0]
+}
+
+// securedBy serves a handler. The cluster has signed each certificate that a client shows.
+func securedBy(t *testing.T, h http.Handler) *Secured {
+	t.Helper()
+	cert := certificate()
+	config, err := TLS(TLSOptions{}, func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &cert, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Secured{Handler: h, TLS: config, Known: func([]*x509.Certificate) bool { return true }}
+}
+
 // listening serves a handler over TLS until the test ends, and returns its address.
 func listening(t *testing.T, h http.Handler) string {
 	t.Helper()
@@ -261,16 +280,10 @@ func listening(t *testing.T, h http.Handler) string {
 		t.Fatal(err)
 	}
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	own := httptest.NewTLSServer(nil) // for its certificate
-	cert := own.TLS.Certificates[0]
-	own.Close()
-	config, err := TLS(TLSOptions{}, func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &cert, nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	secured := securedBy(t, h)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- ServeTLS(ctx, address, h, config) }()
+	go func() { done <- secured.Serve(ctx, address) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

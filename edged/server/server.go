@@ -30,7 +30,8 @@ const (
 	idleTimeout       = 30 * time.Second
 	writeTimeout      = 30 * time.Second // of a piece
 	answerTimeout     = 4 * time.Hour    // of the whole, as a kubelet's
-	maxHeader         = 16 << 10
+	maxHeader         = 16 << 10         // of strangers
+	knownHeader       = 1 << 20          // of clients of the cluster, as a kubelet's: the command of exec is in the URL
 	shutdownTimeout   = 3 * time.Second
 )
 

@@ -7,6 +7,7 @@ package nodelink
 
 import (
 	"context"
+	"net"
 	"os"
 	"sync"
 
@@ -31,7 +32,7 @@ type Module struct {
 // Options are what the link needs beside the configuration.
 type Options struct {
 	// KubeletAPI and ReachedAt are those of edgehub.Options.
-	KubeletAPI string
+	KubeletAPI func(ctx context.Context) (net.Conn, error)
 	ReachedAt  func(address string)
 	// TokenFile is where the installer of KubeEdge puts the token; a file there takes precedence over the configuration.
 	TokenFile string

@@ -5,7 +5,7 @@
 // It promises:
 //
 //   - Nothing is open without a request of the cloud. A tunnel that has had no stream for some minutes is closed.
-//   - Tunnels and streams only reach the one address that they were made for.
+//   - Tunnels and streams only reach the kubelet API that they were made for.
 //   - Requests beyond a few a second, and tunnels beyond a few, are dropped; the log says so.
 //
 // Run owns all goroutines, and ends with its context.
@@ -48,8 +48,8 @@ const (
 type Options struct {
 	// Dial connects to the cloud with the token of a request.
 	Dial func(ctx context.Context, token string) (net.Conn, error)
-	// Backend is the address of the kubelet API.
-	Backend string
+	// Backend connects to the kubelet API.
+	Backend func(ctx context.Context) (net.Conn, error)
 	// ReachedAt is called with the IP address at which the cloud's callers reach the kubelet API; it may be nil. It
 	// must not block.
 	ReachedAt func(address string)
@@ -260,13 +260,11 @@ func (k *Keeper) dial(ctx context.Context, token string) (net.Conn, error) {
 func (k *Keeper) carry(ctx context.Context, stream net.Conn) {
 	k.update(func(s *State) { s.Streams++; s.Carried++ })
 	defer k.update(func(s *State) { s.Streams-- })
-	dialer := net.Dialer{Timeout: connectTimeout}
-	backend, err := dialer.DialContext(ctx, "tcp", k.opts.Backend)
+	backend, err := k.connect(ctx)
 	if err != nil {
 		_ = stream.Close()
 		if ctx.Err() == nil {
-			klog.InfoS("Connection through a tunnel failed: the kubelet API of this node does not answer", "address",
-				k.opts.Backend, "err", err)
+			klog.InfoS("Connection through a tunnel failed: the kubelet API of this node does not answer", "err", err)
 		}
 		return
 	}
@@ -274,6 +272,13 @@ func (k *Keeper) carry(ctx context.Context, stream net.Conn) {
 	tunnel.Join(stream, backend,
 		func(n int) { k.update(func(s *State) { s.BytesIn += int64(n) }) },
 		func(n int) { k.update(func(s *State) { s.BytesOut += int64(n) }) })
+}
+
+// connect connects to the kubelet API.
+func (k *Keeper) connect(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	return k.opts.Backend(ctx)
 }
 
 // idler closes a tunnel that has had no stream for a time.

@@ -64,12 +64,17 @@ func clouds(t *testing.T) (dial func(context.Context, string) (net.Conn, error),
 	}, streams
 }
 
+// at connects to an address.
+func at(address string) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", address) }
+}
+
 // TestNotOpened: the state says why there is no tunnel, until there is one.
 func TestNotOpened(t *testing.T) {
 	works, streams := clouds(t)
 	broken := atomic.Bool{}
 	broken.Store(true)
-	k := run(t, Options{Backend: "127.0.0.1:1", Dial: func(ctx context.Context, token string) (net.Conn, error) {
+	k := run(t, Options{Backend: at("127.0.0.1:1"), Dial: func(ctx context.Context, token string) (net.Conn, error) {
 		if broken.Load() {
 			return nil, errors.New("no route for " + token)
 		}
@@ -126,7 +131,7 @@ func TestIdle(t *testing.T) {
 		}
 	}()
 	dial, streams := clouds(t)
-	k := run(t, Options{Backend: l.Addr().String(), Dial: dial, Idle: 20 * time.Millisecond})
+	k := run(t, Options{Backend: at(l.Addr().String()), Dial: dial, Idle: 20 * time.Millisecond})
 	k.Open(tunnel.Request{Token: "a"})
 	stream := wait.Receive(t, "a stream", streams)
 	for i := range 5 { // each longer than the tunnel may be idle
@@ -154,7 +159,7 @@ func TestHalfClosed(t *testing.T) {
 	defer l.Close()
 	dial, streams := clouds(t)
 	var node net.Conn
-	k := run(t, Options{Backend: l.Addr().String(), Dial: func(ctx context.Context, token string) (net.Conn, error) {
+	k := run(t, Options{Backend: at(l.Addr().String()), Dial: func(ctx context.Context, token string) (net.Conn, error) {
 		var err error
 		node, err = dial(ctx, token)
 		return node, err
@@ -185,7 +190,7 @@ func TestHalfClosed(t *testing.T) {
 // TestFlood: a cloud that asks for tunnels all the time gets a few.
 func TestFlood(t *testing.T) {
 	dial, _ := clouds(t)
-	k := run(t, Options{Backend: "127.0.0.1:1", Dial: dial})
+	k := run(t, Options{Backend: at("127.0.0.1:1"), Dial: dial})
 	for i := range 10000 {
 		k.Open(tunnel.Request{Token: fmt.Sprint(i)})
 	}
