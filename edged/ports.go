@@ -28,8 +28,9 @@ type ports struct {
 func (e *Edged) buildPorts(ctx context.Context) {
 	o := &e.opts
 	e.api = e.newAPI()
+	most := e.maxOpen()
 	e.streams = streaming.New(ctx, streaming.Options{Node: e.shown, Runtime: e.client, Watcher: o.Watcher,
-		IdleTimeout: o.StreamIdle})
+		IdleTimeout: o.StreamIdle, MaxStreams: most, MaxLogs: most})
 	e.slis = server.NewSLIs()
 	e.nodeStatus = nodestatus.New(nodestatus.Options{
 		Context:      ctx,
@@ -67,6 +68,11 @@ func (e *Edged) buildPorts(ctx context.Context) {
 	}
 }
 
+// maxOpen is how many streams, and how many logs, may be open at once.
+func (e *Edged) maxOpen() int {
+	return streaming.MaxOpen(e.opts.Capacity.Pods().Value(), e.opts.Capacity.Memory().Value())
+}
+
 // newAPI makes the authenticated port; nil where there is none.
 func (e *Edged) newAPI() *api.API {
 	o := api.Options{
@@ -77,6 +83,8 @@ func (e *Edged) newAPI() *api.API {
 		NotBefore: e.opts.ClockBound.Time,
 		Health:    e.health,
 		Served:    e.served,
+		// Streams and logs keep their connections. Probes of metrics and the like find a place beside all of them.
+		Connections: 64 + 2*e.maxOpen(),
 	}
 	if e.opts.Node != nil {
 		o.Cloud = e.meta

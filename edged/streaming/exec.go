@@ -55,7 +55,7 @@ func parseCommand(query url.Values) ([]string, error) {
 
 // Exec runs a command in a container and joins the client to its streams.
 func (s *Server) Exec() http.Handler {
-	return s.handler(s.streams, "streams", func(w http.ResponseWriter, r *http.Request) error {
+	return s.handler(s.streams, func(w http.ResponseWriter, r *http.Request) error {
 		query := r.URL.Query()
 		command, err := parseCommand(query)
 		if err != nil {
@@ -93,7 +93,7 @@ func (s *Server) Exec() http.Handler {
 
 // Attach joins the client to the streams of a container's own process.
 func (s *Server) Attach() http.Handler {
-	return s.handler(s.streams, "streams", func(w http.ResponseWriter, r *http.Request) error {
+	return s.handler(s.streams, func(w http.ResponseWriter, r *http.Request) error {
 		want, err := parseWants(r.URL.Query())
 		if err != nil {
 			return err
@@ -123,7 +123,7 @@ func (s *Server) Attach() http.Handler {
 
 // Run runs a command (?cmd=, whose words are separated by single spaces) and answers with what it printed.
 func (s *Server) Run() http.Handler {
-	return s.handler(s.streams, "streams", func(w http.ResponseWriter, r *http.Request) error {
+	return s.handler(s.streams, func(w http.ResponseWriter, r *http.Request) error {
 		query := r.URL.Query()
 		command, err := parseCommand(url.Values{"command": strings.Split(query.Get("cmd"), " ")})
 		if err != nil {
@@ -175,7 +175,7 @@ func parsePorts(query url.Values, webSocket bool) ([]int32, error) {
 
 // PortForward joins the client to ports of a pod.
 func (s *Server) PortForward() http.Handler {
-	return s.handler(s.streams, "streams", func(w http.ResponseWriter, r *http.Request) error {
+	return s.handler(s.streams, func(w http.ResponseWriter, r *http.Request) error {
 		ports, err := parsePorts(r.URL.Query(), isWebSocket(r))
 		if err != nil {
 			return err

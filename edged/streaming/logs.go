@@ -23,7 +23,7 @@ const logBuffer = 32 << 10
 
 // Logs answers with the log of a container.
 func (s *Server) Logs() http.Handler {
-	return s.handler(s.logs, "logs", func(w http.ResponseWriter, r *http.Request) error {
+	return s.handler(s.logs, func(w http.ResponseWriter, r *http.Request) error {
 		query, err := parseLogQuery(r.URL.Query(), time.Now())
 		if err != nil {
 			return err

@@ -26,15 +26,23 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/pkg/filewatch"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 )
 
 // Defaults of Options.
 const (
 	// DefaultIdleTimeout is the kubelet's.
 	DefaultIdleTimeout = 4 * time.Hour
-	// DefaultMaxOpen bounds what a small device spends on those who look at it: some 150 KB for each.
+	// DefaultMaxOpen is how many streams and how many logs may be open at least.
 	DefaultMaxOpen = 32
 )
+
+// MaxOpen returns how many streams, and how many logs, a node of so many pods with so much memory may have open: one of
+// each kind for two containers of each pod, but no more than take a 32nd of the memory. Each takes some 150 KB.
+func MaxOpen(pods, memory int64) int {
+	const each, part, mostPods = 150 << 10, 32, 1024
+	return int(max(DefaultMaxOpen, min(2*min(pods, mostPods), memory/part/each)))
+}
 
 // Runtime is what is asked of the container runtime.
 type Runtime interface {
@@ -67,7 +75,8 @@ type Options struct {
 	Watcher *filewatch.Watcher
 	// IdleTimeout is how long a stream may be silent; 0 is DefaultIdleTimeout.
 	IdleTimeout time.Duration
-	// MaxStreams and MaxLogs are how many may be open at once; 0 is DefaultMaxOpen.
+	// MaxStreams and MaxLogs are how many may be open at once; 0 is DefaultMaxOpen. The pods of a namespace may have
+	// half of them, so that no tenant takes them all.
 	MaxStreams, MaxLogs int
 }
 
@@ -76,7 +85,7 @@ type Options struct {
 type Server struct {
 	opts          Options
 	runCtx        context.Context
-	streams, logs chan struct{}
+	streams, logs *places
 	// mu orders what begins with the wait for the end.
 	mu   sync.Mutex
 	open sync.WaitGroup
@@ -89,9 +98,34 @@ func New(ctx context.Context, opts Options) *Server {
 	return &Server{
 		opts:    opts,
 		runCtx:  ctx,
-		streams: make(chan struct{}, opts.MaxStreams),
-		logs:    make(chan struct{}, opts.MaxLogs),
+		streams: newPlaces("streams", opts.MaxStreams),
+		logs:    newPlaces("logs", opts.MaxLogs),
 	}
+}
+
+// places bound how many streams or logs are open at once, on the node and of each namespace.
+type places struct {
+	*shares.Budget[string]
+	what         string
+	total, share int
+}
+
+func newPlaces(what string, total int) *places {
+	share := (total + 1) / 2
+	return &places{shares.NewBudget[string](int64(total), int64(share)), what, total, share}
+}
+
+// take takes a place for a namespace, or says why there is none.
+func (p *places) take(namespace string) error {
+	if p.Take(namespace, 1) {
+		return nil
+	}
+	if have := p.Of(namespace); have >= int64(p.share) {
+		return refuse(http.StatusTooManyRequests, "this node has %d %s of namespace %q open, which is the limit for "+
+			"one namespace; try again when one has closed", have, p.what, namespace)
+	}
+	return refuse(http.StatusTooManyRequests,
+		"this node has %d %s open, which is the limit; try again when one has closed", p.total, p.what)
 }
 
 // Wait waits until all streams have ended. Where the context of New has, no more begin.
@@ -118,7 +152,7 @@ func (s *Server) begin() bool {
 }
 
 // Open returns how many streams and logs are open.
-func (s *Server) Open() (streams, logs int) { return len(s.streams), len(s.logs) }
+func (s *Server) Open() (streams, logs int) { return int(s.streams.Taken()), int(s.logs.Taken()) }
 
 // refusal is an answer other than what was asked for.
 type refusal struct {
@@ -161,19 +195,15 @@ func answer(w http.ResponseWriter, err error) {
 // handler makes a handler that holds one of the places of what may be open at once, and whose request ends with the
 // server.
 func (s *Server) handler(
-	semaphore chan struct{}, what string, serve func(w http.ResponseWriter, r *http.Request) error,
+	open *places, serve func(w http.ResponseWriter, r *http.Request) error,
 ) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case semaphore <- struct{}{}:
-			defer func() { <-semaphore }()
-		default:
-			answer(w,
-				refuse(http.StatusTooManyRequests,
-					"this node has %d %s open, which is the limit; try again when one has "+
-						"closed", cap(semaphore), what))
+		namespace := r.PathValue("namespace")
+		if err := open.take(namespace); err != nil {
+			answer(w, err)
 			return
 		}
+		defer open.Return(namespace, 1)
 		if !s.begin() {
 			answer(w,
 				refuse(http.StatusServiceUnavailable,

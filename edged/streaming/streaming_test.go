@@ -283,6 +283,37 @@ func TestBound(t *testing.T) {
 	s.Wait()
 }
 
+// TestShareOfNamespace: the pods of a namespace cannot take all places.
+func TestShareOfNamespace(t *testing.T) {
+	p := newPlaces("logs", 3)
+	for _, c := range []struct{ namespace, refused string }{
+		{"a", ""}, {"a", ""}, {"a", `2 logs of namespace "a"`}, {"b", ""}, {"b", "3 logs open"}, {"c", "3 logs open"},
+	} {
+		err := p.take(c.namespace)
+		if c.refused == "" && err != nil || c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused)) {
+			t.Errorf("a place for namespace %s: %v, want %q", c.namespace, err, c.refused)
+		}
+	}
+	p.Return("a", 1)
+	if err := p.take("c"); err != nil {
+		t.Errorf("a place for namespace c after one was given back: %v, want none", err)
+	}
+}
+
+func TestMaxOpen(t *testing.T) {
+	for _, c := range []struct {
+		pods, memory int64
+		want         int
+	}{
+		{110, 4 << 30, 220}, {110, 512 << 20, 109}, {110, 64 << 20, 32}, {10, 4 << 30, 32}, {250, 64 << 30, 500},
+		{1 << 60, 1 << 60, 2048}, {0, 0, 32},
+	} {
+		if got := MaxOpen(c.pods, c.memory); got != c.want {
+			t.Errorf("MaxOpen(%d, %d) = %d, want %d", c.pods, c.memory, got, c.want)
+		}
+	}
+}
+
 // ask returns the answer to a plain request.
 func get(t *testing.T, method, address string) (int, string) {
 	t.Helper()
