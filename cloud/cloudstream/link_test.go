@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -95,6 +96,20 @@ func TestLinkStreams(t *testing.T) {
 	f.want(refusedStatus, "no stream of the link of node edge-1") // the session has not noticed yet
 	f.Disconnected("edge-1")
 	f.want(refusedStatus, "node edge-1 is offline since")
+}
+
+// fullLink is a link that takes no more streams.
+type fullLink struct{}
+
+func (fullLink) Open(context.Context, netip.Addr) (net.Conn, error) { return nil, wire.ErrStreams }
+func (fullLink) Context() context.Context                           { return context.Background() }
+
+// TestLinkIsFull: callers for whom the link has no stream are carried by a tunnel.
+func TestLinkIsFull(t *testing.T) {
+	f := start(t, nil)
+	f.Disconnected("edge-1")
+	f.Connected("edge-1", from, fullLink{})
+	f.want(http.StatusOK, "hello from the node")
 }
 
 // TestLinkHalfClosed: the end of one direction reaches the kubelet API, and its answer still arrives. If the caller is

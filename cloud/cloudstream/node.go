@@ -356,13 +356,29 @@ func (n *node) count(from netip.Prefix) error {
 	return nil
 }
 
-// stream opens a stream, after the tunnel if there is none. A tunnel that turns out to be dead is replaced once. lost
+// stream opens a stream: of the link if that has some, else of a tunnel. A link takes fewer streams than a node serves
+// logs, so a tunnel takes what is more. If there is none, the link's limit is the cause. lost
 // ends with the tunnel, the link or the stream.
 func (n *node) stream() (stream net.Conn, lost context.Context, err error) {
-	if link := n.linkOpener(); link != nil {
-		stream, err = n.openOnLink(link)
+	link := n.linkOpener()
+	if link == nil {
+		return n.streamOfTunnel()
+	}
+	stream, err = n.openOnLink(link)
+	if !errors.Is(err, wire.ErrStreams) {
 		return stream, link.Context(), err
 	}
+	full := err
+	if stream, lost, err = n.streamOfTunnel(); err != nil {
+		return nil, nil, &failure{"limit", fmt.Sprintf("node %s takes no more connections on its link: %v; and no "+
+			"tunnel: %v", n.name, full, err)}
+	}
+	return stream, lost, nil
+}
+
+// streamOfTunnel opens a stream of the node's tunnel, which it asks for if there is none. A tunnel that turns out to be
+// dead is replaced once.
+func (n *node) streamOfTunnel() (stream net.Conn, lost context.Context, err error) {
 	t, err := n.get()
 	if err != nil {
 		return nil, nil, err
@@ -398,7 +414,9 @@ func (n *node) openOnLink(link cloudhub.Streams) (net.Conn, error) {
 		return &linkStream{stream, sync.OnceFunc(func() { n.countOnLink(-1) })}, nil
 	case n.ctx.Err() != nil:
 		return nil, &failure{"stopping", fmt.Sprintf("node %s: %v", n.name, context.Cause(n.ctx))}
-	case errors.Is(err, wire.ErrStreams) || errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, wire.ErrStreams):
+		return nil, err
+	case errors.Is(err, context.DeadlineExceeded):
 		return nil, &failure{"limit", fmt.Sprintf("node %s takes no more connections on its link: %v", n.name, err)}
 	}
 	return nil, &failure{"tunnel", fmt.Sprintf("no stream of the link of node %s: %v", n.name, err)}
