@@ -1,6 +1,7 @@
 // Package tunnel is the node's end of tunnels (package pkg/tunnel): on request of the cloud it connects to the cloud,
 // and joins each stream with a connection to the node's own kubelet API. If the link is QUIC and both ends agreed on
-// its streams (wire.Streams), the cloud opens those instead of a tunnel.
+// its streams (wire.Streams), the cloud opens those, and asks for a tunnel only when the link has
+// none free.
 //
 // It promises:
 //
