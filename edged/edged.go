@@ -123,8 +123,8 @@ func (e *Edged) podDir(uid types.UID) string {
 	return filepath.Join(e.opts.RootDir, "pods", string(uid))
 }
 
-// podFiles returns the files and folders of a pod that its containers write, beside its volumes and logs: its hosts file,
-// and the folder of its termination messages.
+// podFiles returns the files and folders of a pod that its containers write, beside its volumes and logs: its hosts
+// file, and the folder of its termination messages.
 func (e *Edged) podFiles(pod *v1.Pod) []string {
 	return []string{filepath.Join(e.podDir(pod.UID), "etc-hosts"), e.runtime.MessagesDir(pod)}
 }

@@ -46,8 +46,8 @@ type Settings struct {
 	// cloudcore writes the port at which callers reach it into the Node.
 	Local *server.Local
 	InUse func() bool
-	// Tunnels serves, with authentication, what cloudcore sends through tunnels; nil is none. They do not go through the
-	// port itself: while the agent restarts, another process of the node can take that.
+	// Tunnels serves, with authentication, what cloudcore sends through tunnels; nil is none. They do not go through
+	// the port itself: while the agent restarts, another process of the node can take that.
 	Tunnels *server.Local
 }
 

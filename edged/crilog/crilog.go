@@ -89,6 +89,6 @@ func headOnly(raw []byte) bool {
 	if !more {
 		return strings.HasPrefix("stdout", stream) || strings.HasPrefix("stderr", stream)
 	}
-	return (stream == "stdout" || stream == "stderr") && (tag == "" || len(tag) <= 2 && (tag[0] == 'P' || tag[0] == 'F') &&
-		strings.TrimSpace(tag[1:]) == "")
+	known := tag == "" || len(tag) <= 2 && (tag[0] == 'P' || tag[0] == 'F') && strings.TrimSpace(tag[1:]) == ""
+	return known && (stream == "stdout" || stream == "stderr")
 }

@@ -130,8 +130,8 @@ func printLog(ctx context.Context, path string, out, errOut io.Writer, opts Opti
 // rest are how many bytes of a log and of its older part are to be printed.
 type rest struct{ log, older int64 }
 
-// seekAll places the files of a log, of which older may be nil, before its last lines; below 0 these are all. It returns
-// how much there is from there to their ends.
+// seekAll places the files of a log, of which older may be nil, before its last lines; below 0 these are all. It
+// returns how much there is from there to their ends.
 func seekAll(ctx context.Context, f, older *os.File, tail int64) (left rest, err error) {
 	at := func(f *os.File, lines int64) (int64, int64, error) {
 		info, err := f.Stat()
@@ -167,8 +167,8 @@ type printer struct {
 	left int64
 }
 
-// copy prints so many bytes of a file, and the rest of the line in which they end; or all that there is, if it has less.
-// The runtime may be writing to it.
+// copy prints so many bytes of a file, and the rest of the line in which they end; or all that there is, if it has
+// less. The runtime may be writing to it.
 func (p *printer) copy(f io.Reader, size int64) error {
 	r := bufio.NewReader(f)
 	for p.ctx.Err() == nil && (size > 0 || len(p.rest) > 0) {

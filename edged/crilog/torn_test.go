@@ -23,11 +23,13 @@ func TestTorn(t *testing.T) {
 		opts       Options
 		want       string
 	}{
-		"end":                  {"", one + torn, Options{Tail: -1}, "one\nlast wo"},
-		"only line":            {"", torn, Options{Tail: -1}, "last wo"},
-		"tail 1":               {"", one + torn, Options{Tail: 1}, "last wo"},
-		"tail 2":               {"", one + torn, Options{Tail: 2}, "one\nlast wo"},
-		"timestamps":           {"", torn, Options{Tail: 1, Timestamps: true}, "2026-01-01T00:00:02.500000000Z last wo"},
+		"end":       {"", one + torn, Options{Tail: -1}, "one\nlast wo"},
+		"only line": {"", torn, Options{Tail: -1}, "last wo"},
+		"tail 1":    {"", one + torn, Options{Tail: 1}, "last wo"},
+		"tail 2":    {"", one + torn, Options{Tail: 2}, "one\nlast wo"},
+		"timestamps": {
+			"", torn, Options{Tail: 1, Timestamps: true}, "2026-01-01T00:00:02.500000000Z last wo",
+		},
 		"older part":           {torn, one, Options{Tail: -1}, "last wo\none\n"},
 		"older part, tail":     {torn, one, Options{Tail: 2}, "last wo\none\n"},
 		"in the tag":           {"", one + "2026-01-01T00:00:02.5Z stdout F", Options{Tail: -1}, "one\n"},

@@ -51,8 +51,8 @@ func Open(dir string) (*os.Root, error) {
 	return root, nil
 }
 
-// Make makes the folder of a container's logs and that of the pod, dir being <logs>/<pod>/<container>, where they do not
-// exist. Its errors are those of Open.
+// Make makes the folder of a container's logs and that of the pod, dir being <logs>/<pod>/<container>, where they do
+// not exist. Its errors are those of Open.
 func Make(dir string) error {
 	logs, names, err := split(dir)
 	if err != nil {

@@ -498,7 +498,8 @@ func TestRotatedWhileTidied(t *testing.T) {
 		later := time.Duration(i) * 120 * time.Microsecond / time.Duration(tries)
 		for began := time.Now(); time.Since(began) < later; { // a sleep is never as short
 		}
-		if err := errors.Join(os.Rename(log, log+"."+nextStamp(nil, time.Now())), os.WriteFile(log, nil, 0o640)); err != nil {
+		err := errors.Join(os.Rename(log, log+"."+nextStamp(nil, time.Now())), os.WriteFile(log, nil, 0o640))
+		if err != nil {
 			t.Fatal(err)
 		}
 		if err := errors.Join(<-tidied, r.tidy(t.Context(), log)); err != nil {

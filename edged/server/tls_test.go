@@ -46,8 +46,8 @@ func TestHeadOfRequests(t *testing.T) {
 	}
 }
 
-// TestSecuredInTheProcess: what tunnels carry is served without a port, over TLS and with the guard, and a connection can
-// be half closed.
+// TestSecuredInTheProcess: what tunnels carry is served without a port, over TLS and with the guard, and a connection
+// can be half closed.
 func TestSecuredInTheProcess(t *testing.T) {
 	for _, may := range []string{"all", "nothing"} {
 		l := NewLocal()

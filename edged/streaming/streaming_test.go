@@ -290,7 +290,8 @@ func TestShareOfNamespace(t *testing.T) {
 		{"a", ""}, {"a", ""}, {"a", `2 logs of namespace "a"`}, {"b", ""}, {"b", "3 logs open"}, {"c", "3 logs open"},
 	} {
 		err := p.take(c.namespace)
-		if c.refused == "" && err != nil || c.refused != "" && (err == nil || !strings.Contains(err.Error(), c.refused)) {
+		if refused := err != nil; refused != (c.refused != "") ||
+			refused && !strings.Contains(err.Error(), c.refused) {
 			t.Errorf("a place for namespace %s: %v, want %q", c.namespace, err, c.refused)
 		}
 	}

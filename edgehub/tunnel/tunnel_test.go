@@ -159,11 +159,14 @@ func TestHalfClosed(t *testing.T) {
 	defer l.Close()
 	dial, streams := clouds(t)
 	var node net.Conn
-	k := run(t, Options{Backend: at(l.Addr().String()), Dial: func(ctx context.Context, token string) (net.Conn, error) {
-		var err error
-		node, err = dial(ctx, token)
-		return node, err
-	}})
+	k := run(t, Options{
+		Backend: at(l.Addr().String()),
+		Dial: func(ctx context.Context, token string) (net.Conn, error) {
+			var err error
+			node, err = dial(ctx, token)
+			return node, err
+		},
+	})
 	k.Open(tunnel.Request{Token: "a"})
 	stream := wait.Receive(t, "a stream", streams)
 	if err := tunnel.CloseWrite(stream); err != nil {

@@ -72,8 +72,8 @@ func (c *CAs) verify(ctx context.Context, chain []*x509.Certificate) error {
 	return c.try(chain)
 }
 
-// Known reports whether a known CA has signed a certificate, chain being it and those that it came with. It does not ask
-// the cluster.
+// Known reports whether a known CA has signed a certificate, chain being it and those that it came with. It does not
+// ask the cluster.
 func (c *CAs) Known(chain []*x509.Certificate) bool { return c.try(chain) == nil }
 
 // old reports whether it is time to ask the cluster again.
