@@ -40,6 +40,9 @@ const (
 	watchPeriod = time.Minute
 	// scratchDir is in memory; the store's copy is there while the disk takes no writes.
 	scratchDir = "/run/edgecore"
+	// predecessorEnds is how long the store may stay in use: an agent that was killed ends when the kernel has finished
+	// what it was writing.
+	predecessorEnds = 10 * time.Second
 )
 
 // runAgent builds the parts, hands each what it needs, and runs them until ctx ends. file is where cfg comes from.
@@ -57,7 +60,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	conditions := &health.Registry{}
 	bound := agentconfig.ClockBound(cfg) // before the store is written
 	db, recovery, err := store.Open(ctx, cfg.Database.DataSource,
-		store.Options{Scratch: scratchDir, Shrunk: trimCHeap, OnDamage: func(err error) {
+		store.Options{Scratch: scratchDir, Shrunk: trimCHeap, Wait: predecessorEnds, OnDamage: func(err error) {
 			conditions.Set(health.StoreFailing, cfg.Database.DataSource,
 				err.Error()+"; a restart of edgecore repairs it")
 		}})

@@ -1,9 +1,11 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,6 +30,23 @@ func InUse(path string) bool {
 
 // lockFile is the file by which a store is locked.
 func lockFile(path string) string { return path + ".open" }
+
+// waitForLock takes the lock, and waits for a process that has it: one that was killed has it until the kernel has
+// ended it, which takes a moment while it writes to a slow disk.
+func waitForLock(ctx context.Context, path string, limit time.Duration) (*lock, error) {
+	const pause = 100 * time.Millisecond
+	for end := time.Now().Add(limit); ; {
+		l, err := takeLock(path)
+		if !errors.Is(err, ErrInUse) || !time.Now().Before(end) {
+			return l, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(err, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}
 
 func takeLock(path string) (*lock, error) {
 	name := lockFile(path)

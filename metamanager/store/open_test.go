@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -196,6 +199,43 @@ func TestNewerFileIsRefused(t *testing.T) {
 		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
 			t.Errorf("the file has %d bytes, %v; want the %d bytes of before unchanged", len(after), err, len(before))
 		}
+	}
+}
+
+// TestWaitForLock: an agent that starts while its predecessor is being ended waits for it, and not for one that stays.
+func TestWaitForLock(t *testing.T) {
+	for name, c := range map[string]struct {
+		holds, wait, cancelled time.Duration
+		want                   error
+	}{
+		"it ends":         {3 * time.Second, 10 * time.Second, time.Hour, nil},
+		"it stays":        {time.Hour, 10 * time.Second, time.Hour, ErrInUse},
+		"without waiting": {time.Second, 0, time.Hour, ErrInUse},
+		"interrupted":     {time.Hour, time.Hour, time.Minute, context.DeadlineExceeded},
+	} {
+		path := filepath.Join(t.TempDir(), "edgecore.db")
+		synctest.Test(t, func(t *testing.T) {
+			predecessor, err := takeLock(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			released := time.AfterFunc(c.holds, func() { _ = predecessor.release() })
+			ctx, cancel := context.WithTimeout(t.Context(), c.cancelled)
+			defer cancel()
+			l, err := waitForLock(ctx, path, c.wait)
+			if !errors.Is(err, c.want) {
+				t.Errorf("%s: err = %v, want %v", name, err, c.want)
+			}
+			if l != nil {
+				err = l.release()
+			}
+			if released.Stop() {
+				err = predecessor.release()
+			}
+			if l != nil && err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

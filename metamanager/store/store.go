@@ -34,6 +34,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Options change a store; zero values are the defaults.
@@ -46,6 +47,8 @@ type Options struct {
 	Reserve int64
 	// MaxGap is how many rows in a row may be unreadable before the rest of a damaged table is given up: 20,000.
 	MaxGap int64
+	// Wait is how long Open waits for another process that has the file open: 0, not at all.
+	Wait time.Duration
 	// Scratch is a folder in memory. Where the disk takes no writes, a copy of the file is read there, and each
 	// Apply fails with ErrReadOnly. Without one, Open fails.
 	Scratch string
@@ -115,7 +118,7 @@ func openLocked(ctx context.Context, path string, opts Options, prepare func() e
 	if err := prepareFolder(path); err != nil {
 		return nil, nil, err
 	}
-	l, err := takeLock(path)
+	l, err := waitForLock(ctx, path, opts.Wait)
 	if err != nil {
 		return nil, nil, err
 	}
