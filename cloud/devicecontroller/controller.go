@@ -150,6 +150,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	c.owned.Go(func() { c.caches.run(ctx) })
 	c.owned.Go(func() { c.checkFirst(ctx) })
 	c.owned.Go(func() { c.events.run(ctx) })
+	c.owned.Go(func() { c.checkUnserved(ctx) })
 	c.owned.Go(func() { c.writer.run(ctx) })
 	return nil
 }
