@@ -112,6 +112,31 @@ func TestCycles(t *testing.T) {
 	}
 }
 
+// TestIgnoredPush: a pushMethod that the mapper does not have is logged, once.
+func TestIgnoredPush(t *testing.T) {
+	var log strings.Builder
+	m := &mapper{opts: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	w := newWorker(m, "shop", "one", nil)
+	for _, push := range []*dmi.PushMethod{
+		{Mqtt: &dmi.PushMethodMQTT{}},
+		{Http: &dmi.PushMethodHTTP{}},
+		{Http: &dmi.PushMethodHTTP{Port: 1}},
+		{DbMethod: &dmi.DBMethod{}},
+	} {
+		w.configure(&dmi.Device{Spec: &dmi.DeviceSpec{Properties: []*dmi.DeviceProperty{
+			{Name: "a", PushMethod: push},
+		}}}, nil)
+	}
+	for _, method := range []string{"http", "dbMethod"} {
+		if n := strings.Count(log.String(), "property=a pushMethod="+method); n != 1 {
+			t.Errorf("%s is logged %d times, want once:\n%s", method, n, &log)
+		}
+	}
+	if strings.Contains(log.String(), "pushMethod=mqtt") {
+		t.Errorf("mqtt is logged, want nothing:\n%s", &log)
+	}
+}
+
 // TestLargeDevices: the devices of a namespace that are too large, or too many, keep no device of another away.
 func TestLargeDevices(t *testing.T) {
 	objects := map[string]string{"shop/device/one": `{"metadata":{"name":"one","namespace":"shop","uid":"d1"},

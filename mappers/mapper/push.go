@@ -76,6 +76,21 @@ type push struct {
 	payload Pushed
 }
 
+// ignoredPush names what pushMethod has beside mqtt; "" is nothing.
+func ignoredPush(m *dmi.PushMethod) string {
+	switch {
+	case m.GetHttp() != nil:
+		return "http"
+	case m.GetOtel() != nil:
+		return "otel"
+	case m.GetDbMethod() != nil:
+		return "dbMethod"
+	case m.GetAnomalyDetection() != nil:
+		return "anomalyDetection"
+	}
+	return ""
+}
+
 func newPusher(ctx context.Context, o Options) *pusher {
 	return &pusher{opts: o, ctx: ctx, brokers: map[place]*broker{}, refused: map[refusal]bool{}}
 }

@@ -169,6 +169,10 @@ func (w *worker) configure(d *dmi.Device, model *dmi.DeviceModel) {
 		if at == nil || !proto.Equal(at.spec.GetVisitors(), p.GetVisitors()) {
 			at = &point{}
 		}
+		if m := ignoredPush(p.GetPushMethod()); m != "" && m != ignoredPush(at.spec.GetPushMethod()) {
+			w.m.opts.Log.Warn("pushMethod of a property is ignored: this mapper pushes to mqtt only", "device",
+				id(w.namespace, w.name), "property", p.GetName(), "pushMethod", m)
+		}
 		at.spec = p
 		at.Property = Property{
 			Name: p.GetName(), Type: types[p.GetName()], Visitor: configOf(p.GetVisitors().GetConfigData()),
