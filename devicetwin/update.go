@@ -185,6 +185,17 @@ func (m *Module) ReportState(ctx context.Context, namespace, name, state string)
 	return stored(ctx)
 }
 
+// Protocol implements dmi.Twins.
+func (m *Module) Protocol(namespace, name string) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.devices[id(namespace, name)]
+	if e == nil || e.device == nil {
+		return "", errNoDevice(namespace, name)
+	}
+	return e.device.Spec.Protocol.ProtocolName, nil
+}
+
 // Properties returns the twin's properties by name.
 func (m *Module) Properties(namespace, name string) (map[string]twin.Property, error) {
 	m.mu.Lock()

@@ -44,6 +44,10 @@ type mapper struct {
 	name, version, protocol, address string
 	wake                             notify.Signal
 	stop                             context.CancelFunc
+	// ended is closed when run has returned; nil if it was not started.
+	ended chan struct{}
+	// owner is who has registered it; nil if that is unknown.
+	owner *identity
 
 	mu sync.Mutex
 	// known are the devices and models that the mapper has: the hash of each by its key.
@@ -57,6 +61,7 @@ type record struct {
 	Version string            `json:"version"`
 	Address string            `json:"address"`
 	Known   map[string]string `json:"known"`
+	Owner   *identity         `json:"owner,omitempty"`
 }
 
 func newMapper(s *Server, name, version, protocol, address string) *mapper {
@@ -79,13 +84,14 @@ func restore(s *Server, protocol string, data []byte) (*mapper, error) {
 		return nil, err
 	}
 	m := newMapper(s, r.Name, r.Version, protocol, r.Address)
+	m.owner = r.Owner
 	maps.Copy(m.known, r.Known)
 	return m, nil
 }
 
 func (m *mapper) save(ctx context.Context) error {
 	m.mu.Lock()
-	data, err := json.Marshal(record{m.name, m.version, m.address, m.known})
+	data, err := json.Marshal(record{m.name, m.version, m.address, m.known, m.owner})
 	m.mu.Unlock()
 	if err != nil {
 		return err

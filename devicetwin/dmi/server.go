@@ -4,7 +4,8 @@
 // It promises:
 //
 //   - One mapper serves a protocol. Another one is refused while the first one answers on its socket, so that nothing
-//     can take over its devices. A mapper whose socket is gone is replaced.
+//     can take over its devices. A mapper whose socket is gone is replaced, but not by another pod or service while its
+//     own is still there. Only the mapper of a protocol may report on its devices.
 //   - A mapper has, in the end, exactly the devices and models of its protocol: each difference is sent, with a
 //     deadline, and again with a growing pause until the mapper accepts it. This holds for mappers that come late, die,
 //     hang or return, and across restarts of the agent. A device that a mapper refuses delays no other device.
@@ -16,7 +17,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -73,6 +73,8 @@ type Twins interface {
 	ReportState(ctx context.Context, namespace, name, state string) error
 	// Served returns the devices of a protocol, with the desired values that they should have, and their models.
 	Served(protocol string) ([]*devices.DeviceModel, []*devices.Device)
+	// Protocol returns the protocol of a device; the error is ErrNoDevice if the node does not have it.
+	Protocol(namespace, name string) (string, error)
 }
 
 // Options configure a Server. Twins, Load and Save are required.
@@ -96,6 +98,8 @@ type Options struct {
 type Server struct {
 	dmi.UnimplementedDeviceManagerServiceServer
 	opts Options
+	// present reports whether the pod or the service of a mapper is still there.
+	present func(identity) bool
 
 	mu      sync.Mutex
 	ctx     context.Context // nil while it does not run
@@ -109,7 +113,7 @@ func New(opts Options) *Server {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	return &Server{opts: opts, mappers: map[string]*mapper{}, peers: map[int32]*rate.Limiter{}}
+	return &Server{opts: opts, present: present, mappers: map[string]*mapper{}, peers: map[int32]*rate.Limiter{}}
 }
 
 // Path returns the path of the socket.
@@ -151,9 +155,39 @@ func (s *Server) start(m *mapper) {
 		old.stop()
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
-	m.stop = cancel
+	m.stop, m.ended = cancel, make(chan struct{})
+	ended := m.ended
 	s.mappers[m.protocol] = m
-	s.running.Go(func() { m.run(ctx) })
+	s.running.Go(func() {
+		defer close(ended)
+		m.run(ctx)
+	})
+}
+
+// pause stops a mapper and waits for its end, so that nothing of it comes after what its successor is sent. resume
+// starts it again if it has no successor.
+func (s *Server) pause(ctx context.Context, m *mapper) error {
+	if m == nil {
+		return nil
+	}
+	s.mu.Lock()
+	stop, ended := m.stop, m.ended
+	s.mu.Unlock()
+	stop()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+func (s *Server) resume(m *mapper) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m != nil && s.ctx != nil && s.mappers[m.protocol] == m {
+		s.start(m)
+	}
 }
 
 // Changed has the mapper of a protocol get what has changed of its devices. It never blocks.
@@ -212,10 +246,7 @@ func (s *Server) serve(ctx context.Context, path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	socket, err := listen(path, s.opts.Group)
+	socket, err := listen(ctx, path, s.opts.Group)
 	if err != nil {
 		return err
 	}
@@ -269,19 +300,29 @@ func (s *Server) MapperRegister(
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	protocol := info.GetProtocol()
+	me, known := caller(ctx)
 	s.mu.Lock()
 	old, many, running := s.mappers[protocol], len(s.mappers) >= maxMappers, s.ctx != nil
 	s.mu.Unlock()
 	switch {
 	case !running:
 		return nil, status.Error(codes.Unavailable, "the agent is stopping; register again in a moment")
+	case s.mayRegister(me, old) != nil:
+		return nil, s.mayRegister(me, old)
 	case old == nil && many:
 		return nil, status.Errorf(codes.ResourceExhausted, "%d mappers are registered, which is the limit", maxMappers)
 	case old != nil && old.address != address && answers(ctx, old.address):
 		return nil, status.Errorf(codes.AlreadyExists, "protocol %s is served by mapper %s at %s, which answers: stop "+
 			"that one first, or register for another protocol", protocol, old.name, old.address)
 	}
+	if err := s.pause(ctx, old); err != nil {
+		s.resume(old)
+		return nil, err
+	}
 	m := newMapper(s, info.GetName(), info.GetVersion(), protocol, address)
+	if known {
+		m.owner = &me
+	}
 	response := &dmi.MapperRegisterResponse{}
 	switch {
 	case r.GetWithData():
@@ -290,14 +331,25 @@ func (s *Server) MapperRegister(
 		m.forget(old)
 	}
 	if err := m.save(ctx); err != nil {
+		s.resume(old)
 		return nil, status.Errorf(codes.Unavailable, "mapper %s is not registered: %v", m.name, err)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctx == nil {
-		return nil, status.Error(codes.Unavailable, "the agent is stopping; register again in a moment")
+	running, current := s.ctx != nil, s.mappers[protocol]
+	if running && current == old {
+		s.start(m)
 	}
-	s.start(m)
+	s.mu.Unlock()
+	switch {
+	case !running:
+		return nil, status.Error(codes.Unavailable, "the agent is stopping; register again in a moment")
+	case current != old:
+		if err := current.save(ctx); err != nil {
+			klog.ErrorS(err, "Mapper is not stored; it gets its devices when it registers again", "mapper", current.name)
+		}
+		return nil, status.Errorf(codes.Unavailable, "another mapper, %s, has registered for protocol %s at the same "+
+			"time; register again", current.name, protocol)
+	}
 	klog.InfoS("Mapper registered", "name", m.name, "protocol", protocol, "socket", address,
 		"devices", len(response.DeviceList))
 	return response, nil
@@ -361,6 +413,9 @@ func (s *Server) ReportDeviceStatus(
 	if len(reports) == 0 {
 		return &dmi.ReportDeviceStatusResponse{}, nil
 	}
+	if err := s.mayReport(ctx, namespaceOr(r.GetDeviceNamespace()), r.GetDeviceName()); err != nil {
+		return nil, err
+	}
 	err := s.opts.Twins.Report(ctx, namespaceOr(r.GetDeviceNamespace()), r.GetDeviceName(), reports)
 	return &dmi.ReportDeviceStatusResponse{}, statusOf(err)
 }
@@ -386,6 +441,9 @@ func namespaceOr(namespace string) string {
 func (s *Server) ReportDeviceStates(
 	ctx context.Context, r *dmi.ReportDeviceStatesRequest,
 ) (*dmi.ReportDeviceStatesResponse, error) {
+	if err := s.mayReport(ctx, namespaceOr(r.GetDeviceNamespace()), r.GetDeviceName()); err != nil {
+		return nil, err
+	}
 	err := s.opts.Twins.ReportState(ctx, namespaceOr(r.GetDeviceNamespace()), r.GetDeviceName(), r.GetState())
 	return &dmi.ReportDeviceStatesResponse{}, statusOf(err)
 }
