@@ -270,6 +270,7 @@ func (r *refusing) ReportDeviceStatus(
 func TestRefusedReports(t *testing.T) {
 	for code, again := range map[codes.Code]bool{
 		codes.ResourceExhausted: false, codes.Unavailable: false, codes.NotFound: false, codes.FailedPrecondition: true,
+		codes.PermissionDenied: true,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			agent := &refusing{err: status.Error(code, "no")}

@@ -377,7 +377,8 @@ func (w *worker) undelivered(ctx context.Context, err error) time.Duration {
 		w.m.opts.Log.Warn("edgecore does not take a report; trying again", "device", id(w.namespace, w.name),
 			"err", err, "retryIn", pause)
 	}
-	if status.Code(err) == codes.FailedPrecondition {
+	switch status.Code(err) {
+	case codes.FailedPrecondition, codes.PermissionDenied: // it has no mapper of this protocol, or another one
 		w.m.lost.Notify()
 	}
 	return pause
