@@ -108,19 +108,30 @@ func expect(t *testing.T, s *script, want ...string) {
 // TestSettled: a pod that is settled is synced less and less often while nothing happens, and at once, and as often as
 // before, when something does.
 func TestSettled(t *testing.T) {
+	var mu sync.Mutex
 	var at []time.Time
-	s := &script{}
 	result := SyncResult{Settled: true}
-	s.sync = func(context.Context, *v1.Pod) SyncResult {
+	s := &script{sync: func(context.Context, *v1.Pod) SyncResult {
+		mu.Lock()
+		defer mu.Unlock()
 		at = append(at, time.Now())
 		return result
+	}}
+	answer := func(r SyncResult) {
+		mu.Lock()
+		defer mu.Unlock()
+		result = r
 	}
 	// gaps returns the periods between syncs during a time, in whole resyncs: each is up to a half longer.
 	gaps := func(d time.Duration) []int {
 		synctest.Wait()
+		mu.Lock()
 		at = at[len(at)-1:]
+		mu.Unlock()
 		time.Sleep(d)
 		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		var list []int
 		for i := range len(at) - 1 {
 			list = append(list, int(at[i+1].Sub(at[i])/defaultResync))
@@ -141,20 +152,22 @@ func TestSettled(t *testing.T) {
 		if got := gaps(time.Hour); !between(got, 1, 2, 4, 8) {
 			t.Errorf("after an Enqueue: gaps of %v resyncs, want them to begin with 1, 2, 4, 8 again", got)
 		}
-		result = SyncResult{}
+		answer(SyncResult{})
 		p.Enqueue("u")
 		if got := gaps(time.Hour); !between(got, 1, 1, 1, 1, 1, 1) {
 			t.Errorf("a pod that is not settled: gaps of %v resyncs, want 1 each", got)
 		}
-		result = SyncResult{Settled: true}
+		answer(SyncResult{Settled: true})
 		time.Sleep(time.Hour)
 		due := time.Now().Add(10 * time.Second)
-		result.By = due // a token is to be renewed
+		answer(SyncResult{Settled: true, By: due}) // a token is to be renewed
 		p.Enqueue("u")
 		synctest.Wait()
-		result.By = time.Time{}
+		answer(SyncResult{Settled: true})
 		time.Sleep(time.Minute)
 		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		if !slices.ContainsFunc(at, due.Equal) {
 			t.Errorf("synced at %v, want among them %v, as the sync before had asked", at[len(at)-2:], due)
 		}
