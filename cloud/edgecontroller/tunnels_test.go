@@ -257,8 +257,8 @@ func TestRestartsWithOnePort(t *testing.T) {
 	}
 }
 
-// TestTunnelsOpenedOften: a node that opens its tunnel again and again costs the API server no more than a look at its Node
-// every 10 s, and the last one is not lost.
+// TestTunnelsOpenedOften: a node that opens its tunnel again and again costs the API server no more than a look at its
+// Node every 10 s, and the last one is not lost.
 func TestTunnelsOpenedOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)

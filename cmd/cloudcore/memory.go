@@ -50,7 +50,8 @@ func cgroupLimit(root string) (lowest int64) {
 			continue
 		}
 		for path := filepath.Clean("/" + parts[2]); ; path = filepath.Dir(path) {
-			if limit := readLimit(filepath.Join(root, mount, path, file)); limit > 0 && (lowest == 0 || limit < lowest) {
+			limit := readLimit(filepath.Join(root, mount, path, file))
+			if limit > 0 && (lowest == 0 || limit < lowest) {
 				lowest = limit
 			}
 			if path == "/" {

@@ -32,8 +32,9 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestOneNodeExhaustsNothing: one hostile node, and somebody who reaches cloudcore's ports, try to exhaust the memory of
-// a cloudcore with the limit of the Deployment, 1 GiB, on a real kube-apiserver. It lives on, and serves another node.
+// TestOneNodeExhaustsNothing: one hostile node, and somebody who reaches cloudcore's ports, try to exhaust the memory
+// of a cloudcore with the limit of the Deployment, 1 GiB, on a real kube-apiserver. It lives on, and serves another
+// node.
 func TestOneNodeExhaustsNothing(t *testing.T) {
 	cgroup := memoryCgroup(t, 1<<30)
 	c := env.StartCluster(t, &programs.Set{Edge: built.Edge, Cloud: inCgroup(t, cgroup)}, env.ClusterOptions{
@@ -314,9 +315,9 @@ func (a *attack) reports() {
 	var manifests strings.Builder
 	manifests.WriteString(deviceModel)
 	for i := range count {
-		fmt.Fprintf(&manifests, "\n---\napiVersion: devices.kubeedge.io/v1beta1\nkind: Device\nmetadata: {name: d-%d}\n"+
-			"spec:\n  deviceModelRef: {name: lamp}\n  nodeName: %s\n  protocol: {protocolName: dali}\n"+
-			"  properties:\n  - {name: temp, reportToCloud: true}", i, node)
+		fmt.Fprintf(&manifests, "\n---\napiVersion: devices.kubeedge.io/v1beta1\nkind: Device\n"+
+			"metadata: {name: d-%d}\nspec:\n  deviceModelRef: {name: lamp}\n  nodeName: %s\n"+
+			"  protocol: {protocolName: dali}\n  properties:\n  - {name: temp, reportToCloud: true}", i, node)
 	}
 	a.Apply(manifests.String())
 	var reading sync.WaitGroup
