@@ -6,10 +6,9 @@ PKG     := github.com/edgecore-io/edgecore
 # grpcnotrace: pages that show the calls of gRPC need templates, and for their sake the linker keeps every method: 6 MB.
 TAGS    := osusergo,netgo,sqlite_omit_load_extension,grpcnotrace
 LDFLAGS := -s -w -X $(PKG)/pkg/version.version=$(VERSION) -X $(PKG)/pkg/version.commit=$(COMMIT)
-# As hack/release builds edgecore: SQLite, its C part, is hardened, and it is loaded at a random address. cloudcore has no C
-# part, and would need the loader of a C library for that.
+# As hack/release builds edgecore: SQLite, its C part, is hardened. cloudcore has no C part.
 HARDEN  := CGO_CFLAGS="-O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2"
-PIE     := -linkmode external -extldflags '-Wl,-z,relro,-z,now,-z,pack-relative-relocs'
+RELRO   := -linkmode external -extldflags '-Wl,-z,relro,-z,now'
 BUILD   := go build -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS)"
 SUITE   := go run ./hack/suite
 RELEASE  = go run ./hack/release --version "$(VERSION)" --commit "$(COMMIT)" --tags "$(TAGS)"
@@ -30,7 +29,7 @@ setup: ## install the Debian packages that are missing (needs root)
 	hack/setup
 
 build: ## build bin/edgecore and bin/cloudcore, stripped
-	$(HARDEN) go build -trimpath -buildmode=$(if $(filter amd64,$(shell go env GOARCH)),pie,exe) -tags $(TAGS) -ldflags "$(LDFLAGS) $(PIE)" -o bin/edgecore ./cmd/edgecore
+	$(HARDEN) go build -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS) $(RELRO)" -o bin/edgecore ./cmd/edgecore
 	CGO_ENABLED=0 $(BUILD) -o bin/cloudcore ./cmd/cloudcore # no C library: it runs in any image
 	@ls -l bin/edgecore bin/cloudcore
 

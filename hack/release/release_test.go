@@ -236,7 +236,7 @@ func TestNotices(t *testing.T) {
 }
 
 func TestCheckBinary(t *testing.T) {
-	if err := checkBinary("/bin/sh", false); err == nil || !strings.Contains(err.Error(), "it is not static") {
+	if err := checkBinary("/bin/sh"); err == nil || !strings.Contains(err.Error(), "it is not static") {
 		t.Errorf("checkBinary of a program with libraries = %v, want %q", err, "it is not static")
 	}
 	source, program := filepath.Join(t.TempDir(), "x.go"), filepath.Join(t.TempDir(), "x")
@@ -249,29 +249,26 @@ func TestCheckBinary(t *testing.T) {
 	writable := []string{"build", "-ldflags", "-s -w -linkmode external -extldflags '-static -Wl,-z,execstack'"}
 	for _, tc := range []struct {
 		args []string
-		pie  bool
 		want string
 	}{
-		{static, false, "it is not stripped"},
-		{stripped, false, "what is relocated stays writable"},
-		{writable, false, "its stack is executable"},
-		{r.buildArgs(false), false, ""},
-		{r.buildArgs(false), true, "it is loaded at a fixed address"},
-		{r.buildArgs(true), true, ""}, // the last one is used below
+		{static, "it is not stripped"},
+		{stripped, "what is relocated stays writable"},
+		{writable, "its stack is executable"},
+		{r.buildArgs(), ""}, // the last one is used below
 	} {
 		cmd := exec.CommandContext(t.Context(), "go", append(slices.Clone(tc.args), "-o", program, source)...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS="+cFlags)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("go %q: %v, want no error\n%s", tc.args, err, out)
 		}
-		if err := checkBinary(program, tc.pie); !strings.HasPrefix(errText(err), tc.want) || (err != nil) != (tc.want != "") {
-			t.Errorf("checkBinary with pie %v of go %q = %v, want %q at its start", tc.pie, tc.args, err, tc.want)
+		if err := checkBinary(program); !strings.HasPrefix(errText(err), tc.want) || (err != nil) != (tc.want != "") {
+			t.Errorf("checkBinary of go %q = %v, want %q at its start", tc.args, err, tc.want)
 		}
 	}
 	if err := os.Truncate(program, maxSize+1); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkBinary(program, true); err == nil || !strings.Contains(err.Error(), "more than 34000000") {
+	if err := checkBinary(program); err == nil || !strings.Contains(err.Error(), "more than 34000000") {
 		t.Errorf("checkBinary of a large one = %v, want an error with %q", err, "more than 34000000")
 	}
 }
@@ -282,7 +279,7 @@ func TestMakefileHardens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`CGO_CFLAGS="` + cFlags + `"`, `-extldflags '` + pieLinkFlags + `'`, "-buildmode="} {
+	for _, want := range []string{`CGO_CFLAGS="` + cFlags + `"`, `-extldflags '` + linkFlags + `'`} {
 		if !strings.Contains(string(makefile), want) {
 			t.Errorf("the Makefile has no %s, want the flags of hack/release/build.go", want)
 		}

@@ -12,15 +12,10 @@ type target struct {
 	env                   []string
 	// libc is Debian's package of the C library that is linked in, for those who build elsewhere.
 	libc string
-	// pie: the program is loaded at a random address.
-	pie bool
 }
 
 // allTargets are those that are built. The processors are the oldest of their kind: armv7 with a floating point unit
 // (Raspberry Pi 2 and newer), arm64 and amd64 as they were at first.
-//
-// Only the program for amd64 is loaded at a random address: Debian 12's linker packs relocations for amd64 alone, and
-// those that are not packed make the program 3.5 MB larger.
 func allTargets() []target {
 	return []target{
 		{
@@ -29,7 +24,6 @@ func allTargets() []target {
 			triplet: "x86_64-linux-gnu",
 			env:     []string{"GOARCH=amd64", "GOAMD64=v1"},
 			libc:    "libc6-dev-amd64-cross",
-			pie:     true,
 		},
 		{
 			name:    "arm64",
