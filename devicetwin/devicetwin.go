@@ -506,8 +506,8 @@ func (p *persister) mark(at string) {
 	p.wake.Notify()
 }
 
-// enqueue has a twin written soon, and returns what waits until it is. The caller holds mu of the module, so that settled
-// finds what was changed before.
+// enqueue has a twin written soon, and returns what waits until it is. The caller holds mu of the module, so that
+// settled finds what was changed before.
 func (p *persister) enqueue(at string) Stored {
 	done := make(chan error, 1)
 	p.mu.Lock()

@@ -44,8 +44,8 @@ func (m *Module) tell(c Change) {
 }
 
 // ErrNotNewer refuses what a broker has delivered late or again: the twin has something newer, or the order is unknown.
-var ErrNotNewer = errors.New("the message was kept by the MQTT broker, and the twin has what may be newer: publish it " +
-	"again, without the retain flag, or report with a timestamp")
+var ErrNotNewer = errors.New("the message was kept by the MQTT broker, and the twin has what may be newer: publish " +
+	"it again, without the retain flag, or report with a timestamp")
 
 // Update applies values that a mapper or a client on the device reports, and desired values that a client sets: all of
 // them, or, with an error, none. They are in memory when it returns. Those that a broker has delivered late or again

@@ -26,8 +26,9 @@ const (
 	sendInterval = time.Second
 	// sendsMax is how many devices are reported on at a time.
 	sendsMax = 16
-	// refusedMax is the longest pause after the cloud refused a report. A refusal may be over soon: kube-apiserver refuses
-	// what it would accept until its caches are filled, and a cloudcore may not know yet that a device is bound here.
+	// refusedMax is the longest pause after the cloud refused a report. A refusal may be over soon: kube-apiserver
+	// refuses what it would accept until its caches are filled, and a cloudcore may not know yet that a device is bound
+	// here.
 	refusedMax = 5 * time.Minute
 	// confirmTimeout is how long the cloud may take to confirm. It writes first, and at its own pace.
 	confirmTimeout = 2 * time.Minute
@@ -234,11 +235,11 @@ func (u *uplink) send(ctx context.Context, e *entry) {
 	}
 }
 
-// outdated applies what the cloud says about values of a report that it did not write, as the API has a newer version of
-// them. It reports whether the report must be sent again. mu is held.
+// outdated applies what the cloud says about values of a report that it did not write, as the API has a newer version
+// of them. It reports whether the report must be sent again. mu is held.
 //
-// Usually an earlier run of the agent sent that version and ended before it was stored. If the API has a number that was
-// never given out, the store has lost its numbers, or is an older copy: then it gets a new epoch.
+// Usually an earlier run of the agent sent that version and ended before it was stored. If the API has a number that
+// was never given out, the store has lost its numbers, or is an older copy: then it gets a new epoch.
 func (m *Module) outdated(e *entry, b *batch, list []*devicemsg.Outdated) (again bool) {
 	r := &e.report
 	for _, o := range list {

@@ -119,8 +119,8 @@ func (l *queue) pop(now time.Time) (r waitingReport, ok bool) {
 	return r, true
 }
 
-// choose returns the queue that goes next, or nil, and when the first of those that wait after a failure or a refusal is
-// due, if one is. Reports go before events: as long as one waits for a place, no event begins.
+// choose returns the queue that goes next, or nil, and when the first of those that wait after a failure or a refusal
+// is due, if one is. Reports go before events: as long as one waits for a place, no event begins.
 func choose(queues map[string]*queue, now time.Time, room, eventRoom int) (next *queue, due time.Time) {
 	best := classEvent + 1
 	for _, l := range queues {
@@ -323,8 +323,8 @@ func (d *drain) refused(l *queue, r waitingReport, now time.Time) (wait time.Dur
 	return wait
 }
 
-// done ends what next began. A report that failed, if it has a key, waits again, and its queue is not tried for a time that grows: done
-// returns it. Over a new link it is tried at once.
+// done ends what next began. A report that failed, if it has a key, waits again, and its queue is not tried for a time
+// that grows: done returns it. Over a new link it is tried at once.
 func (d *drain) done(l *queue, failed waitingReport, now time.Time) (wait time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -28,10 +28,10 @@ import (
 //   - what a report says is read when there is a place for it, so that one that was replaced meanwhile is not sent;
 //   - a report leaves the outbox when the cloud has answered it, and only if no newer one took its place
 //     meanwhile: that one is sent next. Reports that are answered at about the same time leave it in one commit;
-//   - a report on a pod that the cloud refuses stays for as long as the pod is stored here, and is sent again at growing
-//     intervals: what denied it (an admission policy or webhook, rights, a bound of size) may change at any time, and
-//     nothing else makes up for a pod's end. Final is only that the pod is gone, or another. Other reports that are
-//     refused leave the outbox;
+//   - a report on a pod that the cloud refuses stays for as long as the pod is stored here, and is sent again at
+//     growing intervals: what denied it (an admission policy or webhook, rights, a bound of size) may change at any
+//     time, and nothing else makes up for a pod's end. Final is only that the pod is gone, or another. Other reports
+//     that are refused leave the outbox;
 //   - whatever else goes wrong is tried again, at growing intervals, and at once over a new link.
 
 const (
@@ -122,8 +122,8 @@ func (m *Module) readOutbox(ctx context.Context) (again time.Duration, err error
 // errRefused is the error of a report that the cloud has refused, and that stays in the outbox.
 var errRefused = errors.New("refused by the cloud")
 
-// sendLane sends the reports of one queue in order. One that fails is tried again later, also after a panic. One that is
-// refused does not hold up those behind it.
+// sendLane sends the reports of one queue in order. One that fails is tried again later, also after a panic. One that
+// is refused does not hold up those behind it.
 func (m *Module) sendLane(ctx context.Context, l *queue) {
 	var r waitingReport
 	var err error

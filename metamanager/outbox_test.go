@@ -126,8 +126,8 @@ func TestReportRefused(t *testing.T) {
 	}
 }
 
-// TestRefusedForNow: whatever the cloud says against a report on a pod that is stored here, the report stays and is sent
-// again. Final is only that the pod is gone, or another.
+// TestRefusedForNow: whatever the cloud says against a report on a pod that is stored here, the report stays and is
+// sent again. Final is only that the pod is gone, or another.
 func TestRefusedForNow(t *testing.T) {
 	for _, code := range []int{400, 403, 405, 413, 422} {
 		bubble(t, fmt.Sprint(code), func(t *testing.T) { testRefusedForNow(t, code) })

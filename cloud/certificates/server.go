@@ -94,9 +94,9 @@ func (s *endpoints) caCert(w http.ResponseWriter, _ *http.Request) {
 	writeDER(w, s.CA().Raw)
 }
 
-// node reports whether a name is taken to anyone with a token. Without one, every name is free: keadm joins under a name
-// only if it is, and sends no token. A name that is taken is then refused when the certificate is requested. If that
-// does not protect names, anyone is told.
+// node reports whether a name is taken to anyone with a token. Without one, every name is free: keadm joins under a
+// name only if it is, and sends no token. A name that is taken is then refused when the certificate is requested. If
+// that does not protect names, anyone is told.
 func (s *endpoints) node(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {

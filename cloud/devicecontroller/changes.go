@@ -187,8 +187,8 @@ func (c *Controller) checkFirst(ctx context.Context) {
 func (c *Controller) checkModel(m *devices.DeviceModel) {
 	for i := range m.Spec.Properties {
 		if err := m.Spec.Properties[i].CheckBounds(); err != nil {
-			c.events.onceModel(m, v1.EventTypeWarning, "InvalidRange", fmt.Sprintf("%v. Until then no desired value of "+
-				"the property is sent to a node", err))
+			c.events.onceModel(m, v1.EventTypeWarning, "InvalidRange", fmt.Sprintf("%v. Until then no desired value "+
+				"of the property is sent to a node", err))
 		}
 	}
 }

@@ -50,8 +50,8 @@ type Options struct {
 	WriteInterval time.Duration
 	// NodeWrites limits the status writes a second that one node's reports cause; five seconds' worth at once.
 	NodeWrites float64
-	// Wait, if not nil, waits until a node may make n requests more, within its rate limit. It returns an error when ctx
-	// ends before.
+	// Wait, if not nil, waits until a node may make n requests more, within its rate limit. It returns an error when
+	// ctx ends before.
 	Wait func(ctx context.Context, node string, n int) error
 	// Registry registers the metrics; nil is none.
 	Registry prometheus.Registerer

@@ -93,8 +93,8 @@ func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, er
 	return nil, nil
 }
 
-// notFilled returns the error for an object that is looked up before the caches are filled: after a time, the node keeps
-// it as it is, so that nothing else waits for it. It is looked up again when the caches are filled after all.
+// notFilled returns the error for an object that is looked up before the caches are filled: after a time, the node
+// keeps it as it is, so that nothing else waits for it. It is looked up again when the caches are filled after all.
 func (c *Controller) notFilled(node string, key resource.Key) error {
 	if time.Now().Before(c.patient) {
 		return errNotFilled

@@ -93,7 +93,8 @@ func TestReportsCount(t *testing.T) {
 	e.hub.has(t, "n1 error twin", "limit 90112 for a device with 2 properties")
 	e.report("n1", devicemsg.ResourceDetail, `{}`)
 	if counted["n1"] != 1+17+1 {
-		t.Errorf("%d requests counted, want 1 for the small report, 17 for 1 MiB and 1 for the membership", counted["n1"])
+		t.Errorf("%d requests counted, want 1 for the small report, 17 for 1 MiB and 1 for the membership",
+			counted["n1"])
 	}
 	refuse = true
 	if n := count(t, e.metrics.refused); n != 1 {

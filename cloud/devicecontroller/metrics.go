@@ -17,8 +17,8 @@ func newMetrics() *metrics {
 		reports: counter("reports_total", "Reports of nodes on values and states of devices"),
 		refused: counter("refused_reports_total", "Refused reports: the device is not bound to the node, or the "+
 			"content is invalid"),
-		older: counter("older_reports_total", "Reports with a value or state that was not written because the API has a "+
-			"newer version of it"),
+		older: counter("older_reports_total", "Reports with a value or state that was not written because the API has "+
+			"a newer version of it"),
 		writes:   counter("writes_total", "Writes to the API server"),
 		delayed:  counter("delayed_writes_total", "Writes that were delayed by the rate limit of their node"),
 		failures: counter("failed_writes_total", "Writes that the API server refused or did not answer"),

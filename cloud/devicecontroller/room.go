@@ -11,16 +11,19 @@ import (
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 )
 
-// Limits of the objects that nodes get, in bytes of JSON. A node has them in memory and in its store, whoever made them;
-// a device with the most properties has about 300 KiB.
+// Limits of the objects that nodes get, in bytes of JSON. A node has them in memory and in its store, whoever made
+// them; a device with the most properties has about 300 KiB.
 const (
 	maxObjectBytes = 512 << 10
 	maxNodeBytes   = 16 << 20
 )
 
-// withoutRoom returns the devices of a node, by UID, that exceed limit together with the ones before them: older devices
-// come first, so that a new one never takes the place of another. Models count with the first device that uses them.
-func withoutRoom(list []*devices.Device, model func(d *devices.Device) *devices.DeviceModel, limit int) map[types.UID]bool {
+// withoutRoom returns the devices of a node, by UID, that exceed limit together with the ones before them: older
+// devices come first, so that a new one never takes the place of another. Models count with the first device that uses
+// them.
+func withoutRoom(
+	list []*devices.Device, model func(d *devices.Device) *devices.DeviceModel, limit int,
+) map[types.UID]bool {
 	total, seen := 0, map[string]bool{}
 	size := func(d *devices.Device) int {
 		n := d.Bytes
@@ -70,9 +73,9 @@ func (c *Controller) checkRoom(node string) {
 			c.hub.Changed(node, deviceKey(d))
 		}
 		if now[d.UID] {
-			c.events.once(d, v1.EventTypeWarning, "NodeHasNoRoom", fmt.Sprintf("The devices and models of node %s have "+
-				"more than %d MiB together, so it does not get this one: make them smaller, or bind them to other nodes",
-				node, maxNodeBytes>>20))
+			c.events.once(d, v1.EventTypeWarning, "NodeHasNoRoom", fmt.Sprintf("The devices and models of node %s "+
+				"have more than %d MiB together, so it does not get this one: make them smaller, or bind them to "+
+				"other nodes", node, maxNodeBytes>>20))
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// unservedPeriod is how often devices are checked for a missing node or mapper, unservedAfter how old they are then:
-	// a node may join, and a mapper start, after its devices are made.
+	// unservedPeriod is how often devices are checked for a missing node or mapper, unservedAfter how old they are
+	// then: a node may join, and a mapper start, after its devices are made.
 	unservedPeriod = 5 * time.Minute
 	unservedAfter  = 5 * time.Minute
 )
@@ -59,8 +59,8 @@ func (c *Controller) unserved(ctx context.Context) {
 		ours, connected := c.runsEdgecore(node)
 		switch {
 		case !has:
-			c.events.once(d, v1.EventTypeWarning, "NodeMissing", fmt.Sprintf("Node %s does not exist: join it, or correct "+
-				"spec.nodeName", node))
+			c.events.once(d, v1.EventTypeWarning, "NodeMissing", fmt.Sprintf("Node %s does not exist: join it, or "+
+				"correct spec.nodeName", node))
 		case connected && ours:
 			c.events.once(d, v1.EventTypeWarning, "MapperMissing", fmt.Sprintf("Node %s has reported no state of this "+
 				"device: check that a mapper for the protocol %q runs there (edgecore get devices)", node,

@@ -296,8 +296,8 @@ func (w *writer) answerAll(p *pending, problem error) {
 // fewTries is after how many tries a write that fails is more than a passing trouble.
 const fewTries = 3
 
-// forGood reports whether the same write would fail again. Forbidden is not for good: kube-apiserver answers it until its
-// caches of roles are filled, and policies change. A bad request is not either: a webhook that fails may answer it.
+// forGood reports whether the same write would fail again. Forbidden is not for good: kube-apiserver answers it until
+// its caches of roles are filled, and policies change. A bad request is not either: a webhook that fails may answer it.
 func forGood(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
 }

@@ -19,7 +19,8 @@ func TestContents(t *testing.T) {
 	c := newContents()
 	object := func(name string, uid types.UID, version string, bytes int) *cloudhub.Object {
 		return &cloudhub.Object{Ref: cloudhub.Ref{
-			Key: resource.Key{Namespace: "ns", Type: resource.TypeSecret, Name: name}, UID: uid, ResourceVersion: version,
+			Key: resource.Key{Namespace: "ns", Type: resource.TypeSecret, Name: name}, UID: uid,
+			ResourceVersion: version,
 		}, JSON: []byte(strings.Repeat("x", bytes))}
 	}
 	has := func(name string, uid types.UID, version string) bool {

@@ -42,8 +42,8 @@ func isUnknownPod(err error) bool {
 	return apierrors.IsForbidden(err)
 }
 
-// queryConfigMap answers for all nodes alike if a pod on the node names the ConfigMap. Otherwise, and if the caches lack it,
-// it asks the API server in the node's name, which forbids ConfigMaps that no pod names.
+// queryConfigMap answers for all nodes alike if a pod on the node names the ConfigMap. Otherwise, and if the caches
+// lack it, it asks the API server in the node's name, which forbids ConfigMaps that no pod names.
 func (c *Controller) queryConfigMap(ctx context.Context, r *request) result {
 	get := func() (*v1.ConfigMap, error) {
 		return c.clients.AsNode.CoreV1().ConfigMaps(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})

@@ -87,7 +87,8 @@ func get(t *testing.T, client *http.Client, url string) (int, []byte) {
 	return res.StatusCode, body
 }
 
-// started runs cloudcore and returns how it ends, once it is ready. A cloudcore that cannot start fails the test at once.
+// started runs cloudcore and returns how it ends, once it is ready. A cloudcore that cannot start fails the test at
+// once.
 func started(ctx context.Context, t *testing.T, cfg *v1alpha1.CloudCore, api *kubeapi.Server) <-chan error {
 	t.Helper()
 	ended := make(chan error, 1)

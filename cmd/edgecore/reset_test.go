@@ -118,8 +118,8 @@ func TestReset(t *testing.T) {
 	_, err = d.reset("", "--force")
 	if err == nil || !strings.Contains(err.Error(), d.config()) || !strings.Contains(err.Error(), "nothing was done") ||
 		len(d.calls) > 0 {
-		t.Errorf("reset with a missing configuration = %v, calls of systemctl %v; want an error that names %s, and none: "+
-			"the default places may be another agent's", err, d.calls, d.config())
+		t.Errorf("reset with a missing configuration = %v, calls of systemctl %v; want an error that names %s, and "+
+			"none: the default places may be another agent's", err, d.calls, d.config())
 	}
 	d.mustJoin("", "-t", d.token(""), "-i", "edge1") // and the device can come back
 }

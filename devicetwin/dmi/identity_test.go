@@ -114,7 +114,9 @@ func TestIdentities(t *testing.T) {
 	s := start()
 	register := func(who identity, protocol string) error {
 		_, err := s.MapperRegister(as(t, who), &dmi.MapperRegisterRequest{Mapper: &dmi.MapperInfo{
-			Name: protocol + "-mapper", Protocol: protocol, Address: []byte("/run/none/" + strings.TrimPrefix(who.Cgroup, "/")[:8]),
+			Name:     protocol + "-mapper",
+			Protocol: protocol,
+			Address:  []byte("/run/none/" + strings.TrimPrefix(who.Cgroup, "/")[:8]),
 		}})
 		return err
 	}
@@ -124,7 +126,10 @@ func TestIdentities(t *testing.T) {
 			return err
 		}
 		_, err = s.ReportDeviceStatus(as(t, who), &dmi.ReportDeviceStatusRequest{
-			DeviceName: device, ReportedDevice: &dmi.DeviceStatus{Twins: []*dmi.Twin{{PropertyName: "a", Reported: &dmi.TwinProperty{}}}},
+			DeviceName: device,
+			ReportedDevice: &dmi.DeviceStatus{
+				Twins: []*dmi.Twin{{PropertyName: "a", Reported: &dmi.TwinProperty{}}},
+			},
 		})
 		return err
 	}

@@ -345,7 +345,8 @@ func (s *Server) MapperRegister(
 		return nil, status.Error(codes.Unavailable, "the agent is stopping; register again in a moment")
 	case current != old:
 		if err := current.save(ctx); err != nil {
-			klog.ErrorS(err, "Mapper is not stored; it gets its devices when it registers again", "mapper", current.name)
+			klog.ErrorS(err, "Mapper is not stored; it gets its devices when it registers again", "mapper",
+				current.name)
 		}
 		return nil, status.Errorf(codes.Unavailable, "another mapper, %s, has registered for protocol %s at the same "+
 			"time; register again", current.name, protocol)

@@ -229,7 +229,9 @@ func TestRetained(t *testing.T) {
 		b.handled()
 	}
 	fresh("newer", update("temp", "actual", "22", now.Add(time.Second)))
-	wait.True(t, "the time of the message to have passed", func() bool { return time.Now().After(now.Add(time.Second)) })
+	wait.True(t, "the time of the message to have passed", func() bool {
+		return time.Now().After(now.Add(time.Second))
+	})
 	b.cut(func() {})
 	b.handled()
 	b.expect("a copy that is newer by its own time", "temp", "", "22", "offline")

@@ -43,8 +43,8 @@ const (
 	nodePrefix   = "$hw/events/node/"
 )
 
-// MayPublish reports whether clients may publish to a topic: requests, and all outside of "$hw/". Everything else there is
-// what the agent says: another client could not tell forged results, documents and deltas from the agent's.
+// MayPublish reports whether clients may publish to a topic: requests, and all outside of "$hw/". Everything else there
+// is what the agent says: another client could not tell forged results, documents and deltas from the agent's.
 func MayPublish(name string) bool {
 	if !strings.HasPrefix(name, "$hw/") {
 		return true
@@ -441,8 +441,8 @@ func refusal(base devicemsg.Base, err error) devicemsg.Refusal {
 	return devicemsg.Refusal{Base: base, Code: code, Reason: err.Error()}
 }
 
-// enqueue has an answer published. It does not block. A copy that a broker retains comes again at each connection; nobody
-// waits for its answer.
+// enqueue has an answer published. It does not block. A copy that a broker retains comes again at each connection;
+// nobody waits for its answer.
 func (m *Module) enqueue(a answer) {
 	if a.repeated {
 		return

@@ -276,8 +276,10 @@ func TestMayPublish(t *testing.T) {
 	for name, want := range map[string]bool{
 		"own/topic": true, "$share": true, ofLamp + "twin/get": true, ofLamp + "twin/update": true,
 		ofLamp + "twin/cloud_updated": true, ofLamp + "state/update": true, "$hw/events/node/n/membership/get": true,
-		ofLamp + "twin/update/result": false, ofLamp + "twin/update/document": false, ofLamp + "state/update/result": false,
-		ofLamp + "twin/other": false, "$hw/events/device/one/twin/update": false, "$hw/events/node/n/membership/updated": false,
+		ofLamp + "twin/update/result": false, ofLamp + "twin/update/document": false,
+		ofLamp + "state/update/result": false,
+		ofLamp + "twin/other":          false, "$hw/events/device/one/twin/update": false,
+		"$hw/events/node/n/membership/updated":    false,
 		"$hw/events/node/n/membership/get/result": false, "$hw/x": false,
 	} {
 		if got := MayPublish(name); got != want {

@@ -110,8 +110,8 @@ func (r *Report) desiredNewer(have *Value, now int64) bool {
 // laterThan compares the times. A time in the future says nothing.
 func (r *Report) laterThan(have *Value, now int64) bool { return r.At > have.At && r.At <= now }
 
-// Newer returns those of reported and desired values that are newer than what the twin has. now is in milliseconds since
-// 1970.
+// Newer returns those of reported and desired values that are newer than what the twin has. now is in milliseconds
+// since 1970.
 func (t *Twin) Newer(reports, desired []Report, now int64) (newReports, newDesired []Report) {
 	for _, r := range reports {
 		if r.reportedNewer(t.Properties[r.Name].Reported, now) {
@@ -338,8 +338,8 @@ func (t *Twin) RenewDesired(name string, c *Counter) bool {
 	return true
 }
 
-// Desire sets a desired value for a client on the device, until the spec changes it. The model, nil if the node does not
-// have it, decides which values may be set. It reports whether it changed.
+// Desire sets a desired value for a client on the device, until the spec changes it. The model, nil if the node does
+// not have it, decides which values may be set. It reports whether it changed.
 func (t *Twin) Desire(d *devices.Device, model *devices.DeviceModel, r Report, c *Counter) (
 	changed bool, err error,
 ) {

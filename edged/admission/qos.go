@@ -18,8 +18,9 @@ func QOS(pod *v1.Pod) v1.PodQOSClass {
 }
 
 // computeQOS returns Guaranteed when every container limits cpu and memory and requests as much, BestEffort when none
-// asks for either, else Burstable. Pod-level resources, if there are any, take the place of the containers'. A request that is absent is
-// the limit, by the API's defaults; one of "0" is none, as for the API server: such a pod is not Guaranteed.
+// asks for either, else Burstable. Pod-level resources, if there are any, take the place of the containers'. A request
+// that is absent is the limit, by the API's defaults; one of "0" is none, as for the API server: such a pod is not
+// Guaranteed.
 func computeQOS(pod *v1.Pod) v1.PodQOSClass {
 	var lists []v1.ResourceRequirements
 	if r := pod.Spec.Resources; r != nil && (hasPodLevel(r.Requests) || hasPodLevel(r.Limits)) {

@@ -48,7 +48,9 @@ func TestQOS(t *testing.T) {
 			v1.PodQOSGuaranteed,
 		},
 		"pod level of huge pages": {
-			podLevel(v1.ResourceRequirements{Limits: v1.ResourceList{"hugepages-2Mi": resource.MustParse("2Mi")}}, full),
+			podLevel(v1.ResourceRequirements{
+				Limits: v1.ResourceList{"hugepages-2Mi": resource.MustParse("2Mi")},
+			}, full),
 			v1.PodQOSBestEffort,
 		},
 		"the API server's class":          {withStatus(v1.PodQOSBurstable), v1.PodQOSBurstable},

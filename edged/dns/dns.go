@@ -161,8 +161,8 @@ func (c *Configurer) behindResolved() []string {
 }
 
 // reachable tells the servers that a pod with its own network may reach from those that it cannot: a link-local address
-// of IPv6 is of a link of the node, which its zone names, and a loopback address is the pod itself. Link-local addresses
-// of IPv4 are routed by the node; caches for DNS on a node use them.
+// of IPv6 is of a link of the node, which its zone names, and a loopback address is the pod itself. Link-local
+// addresses of IPv4 are routed by the node; caches for DNS on a node use them.
 func reachable(servers []string) (kept, omitted []string) {
 	for _, s := range servers {
 		ip, err := netip.ParseAddr(s)

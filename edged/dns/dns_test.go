@@ -221,8 +221,8 @@ func TestServersOfTheNodeOnly(t *testing.T) {
 		"nameserver 192.0.2.53\n"
 	const upstream = "nameserver 127.0.0.1\nnameserver fe80::1%2\nnameserver 192.0.2.1\nnameserver 192.0.2.2\n"
 	omitted := func(which, applied string) string {
-		return "Nameservers " + which + " have been omitted: a link-local or loopback address of the node leads nowhere " +
-			"in a pod with its own network. The applied nameserver line is: " + applied
+		return "Nameservers " + which + " have been omitted: a link-local or loopback address of the node leads " +
+			"nowhere in a pod with its own network. The applied nameserver line is: " + applied
 	}
 	for name, tc := range map[string]struct {
 		conf     string

@@ -373,7 +373,8 @@ func TestLabelsLeftOut(t *testing.T) {
 			c.mu.Unlock()
 			n.Wake()
 			synctest.Wait()
-			if node, _ := c.now(); node.Labels["site"] != "roof" || len(reported) == 0 || reported[len(reported)-1] != "" {
+			node, _ := c.now()
+			if node.Labels["site"] != "roof" || len(reported) == 0 || reported[len(reported)-1] != "" {
 				t.Errorf("%s: labels %v, left out %q; want site=roof, and none left out at last", name, node.Labels,
 					reported)
 			}

@@ -78,7 +78,9 @@ func TestSettled(t *testing.T) {
 			runtime.SyncResult{}, volume.Volumes{"a": {RenewAt: at.Add(time.Hour)}, "b": {RenewAt: at}, "c": {}},
 			podworker.SyncResult{Settled: true, By: at},
 		},
-		"a volume of a driver": {runtime.SyncResult{}, volume.Volumes{"a": {Polled: true}, "b": {}}, podworker.SyncResult{}},
+		"a volume of a driver": {
+			runtime.SyncResult{}, volume.Volumes{"a": {Polled: true}, "b": {}}, podworker.SyncResult{},
+		},
 	} {
 		f := newFixture(t)
 		f.runtime.result, f.volumes.volumes = c.result, c.volumes

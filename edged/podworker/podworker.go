@@ -68,7 +68,8 @@ type SyncResult struct {
 	RetryAt time.Time
 	// By is when there is to be another sync at the latest, whatever else is said; zero asks for nothing.
 	By time.Time
-	// Settled: nothing was to be done, and what the pod depends on does not change without an Update, an Enqueue, or By.
+	// Settled: nothing was to be done, and what the pod depends on does not change without an Update, an Enqueue, or
+	// By.
 	Settled bool
 	// Err asks for another try with a growing delay.
 	Err error

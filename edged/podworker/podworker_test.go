@@ -334,8 +334,8 @@ func TestSameUIDWantedAgainStartsAfresh(t *testing.T) {
 	})
 }
 
-// TestDeletedPodThatComesBackIsReported: a pod that was deleted and removed is stored again, still with its deletion time,
-// before its worker is forgotten. Its end is reported again: the API server still has it.
+// TestDeletedPodThatComesBackIsReported: a pod that was deleted and removed is stored again, still with its deletion
+// time, before its worker is forgotten. Its end is reported again: the API server still has it.
 func TestDeletedPodThatComesBackIsReported(t *testing.T) {
 	deleted := pod("a", "1")
 	deleted.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}

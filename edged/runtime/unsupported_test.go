@@ -50,7 +50,8 @@ func TestUnsupported(t *testing.T) {
 }
 
 // TestExtendedResourceClaim: a pod whose extended resource the scheduler satisfied with a ResourceClaim is refused, and
-// the message names the claim, the resource and the container. Without the claim's device it would run as if it had one.
+// the message names the claim, the resource and the container. Without the claim's device it would run as if it had
+// one.
 func TestExtendedResourceClaim(t *testing.T) {
 	pod := testPod(v1.RestartPolicyAlways, 0, 1)
 	pod.Spec.Containers[0].Resources.Limits = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}

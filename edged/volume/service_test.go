@@ -23,8 +23,8 @@ func TestTeardownInTheService(t *testing.T) {
 		taken = append(taken, "-"+strings.ToLower(strings.TrimPrefix(name, "CAP_")))
 	}
 	cmd := exec.CommandContext(t.Context(), "setpriv", "--bounding-set="+strings.Join(taken, ","), "--no-new-privs",
-		os.Args[0], "-test.run=^(TestTeardown|TestTeardownOf.*|TestKilledTeardown|TestSetOwnership|TestLocalBlockDevice|"+
-			"TestBlankDeviceIsFormatted)$")
+		os.Args[0], "-test.run=^(TestTeardown|TestTeardownOf.*|TestKilledTeardown|TestSetOwnership|"+
+			"TestLocalBlockDevice|TestBlankDeviceIsFormatted)$")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("with the capabilities of the service: %v, want the same tests to pass:\n%s", err, out)
 	}

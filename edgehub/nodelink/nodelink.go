@@ -34,7 +34,8 @@ type Options struct {
 	// KubeletAPI and ReachedAt are those of edgehub.Options.
 	KubeletAPI func(ctx context.Context) (net.Conn, error)
 	ReachedAt  func(address string)
-	// TokenFile is where the installer of KubeEdge puts the token; a file there takes precedence over the configuration.
+	// TokenFile is where the installer of KubeEdge puts the token; a file there takes precedence over the
+	// configuration.
 	TokenFile string
 	// Stream is passed on to edgehub.
 	Stream edgehub.StreamOptions

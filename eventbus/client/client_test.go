@@ -261,7 +261,8 @@ func TestDelivery(t *testing.T) {
 		if since := <-behind; !since.IsZero() {
 			t.Errorf("behind since %v before the first connection, want the zero time", since)
 		}
-		if _, err := c.Subscribe("x/+", func(m topic.Message) { events <- event{string(m.Payload), m.Delivery} }); err != nil {
+		_, err = c.Subscribe("x/+", func(m topic.Message) { events <- event{string(m.Payload), m.Delivery} })
+		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())

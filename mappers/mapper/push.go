@@ -134,8 +134,8 @@ func (p *pusher) broker(at place, to *dmi.PushMethodMQTT) *broker {
 		}
 	}
 	if own >= maxOwnBrokers || len(p.brokers) >= maxBrokers {
-		p.refuse(refusal{at.namespace, fmt.Sprintf("too many MQTT brokers: a namespace may use %d at a time, and all %d",
-			maxOwnBrokers, maxBrokers)}, to)
+		p.refuse(refusal{at.namespace, fmt.Sprintf("too many MQTT brokers: a namespace may use %d at a time, and all "+
+			"%d", maxOwnBrokers, maxBrokers)}, to)
 		return nil
 	}
 	b := &broker{p: p, place: at, wake: notify.NewSignal()}

@@ -34,8 +34,8 @@ func OlderVersion(version, than string) bool {
 type Outdated struct {
 	// Message says so in words.
 	Message string `json:"message"`
-	// Values has the versions of reported values in the API, by property, Desired those of desired values; State is that
-	// of the state.
+	// Values has the versions of reported values in the API, by property, Desired those of desired values; State is
+	// that of the state.
 	Values  map[string]string `json:"values,omitempty"`
 	Desired map[string]string `json:"desired,omitempty"`
 	State   string            `json:"state,omitempty"`

@@ -181,7 +181,8 @@ func TestDevicePolicies(t *testing.T) {
 		{`[{"op":"add","path":"/spec/properties/0/visitors","value":{"configData":{"x":"` + strings.Repeat("x", 17<<10) + `"}}}]`, true},
 		{`[{"op":"add","path":"/spec/properties/0/visitors","value":{"configData":{"offset":2,"scale":0.5}}}]`, false},
 	} {
-		if err := patch("", tc.patch); (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "KiB") {
+		err := patch("", tc.patch)
+		if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "KiB") {
 			t.Errorf("size %d: %.300v, want it refused: %v", i, err, tc.refused)
 		}
 	}
@@ -465,8 +466,8 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: admin}
 subjects: [{kind: User, name: adam}]
 `
 
-// TestDeviceTenants: a namespace uses only nodes, addresses and serial ports that its Namespace allows; its admin has no
-// right to devices unless he is given one.
+// TestDeviceTenants: a namespace uses only nodes, addresses and serial ports that its Namespace allows; its admin has
+// no right to devices unless he is given one.
 func TestDeviceTenants(t *testing.T) {
 	t.Parallel()
 	c := startWithDevices(t)
@@ -538,7 +539,8 @@ spec:
 		`[{"op":"replace","path":"/spec/nodeName","value":"b-17"}]`:                   "may not use node b-17",
 		`[{"op":"add","path":"/spec/protocol/configData/ip","value":"198.51.100.7"}]`: "may not use 198.51.100.7",
 	} {
-		out, err := c.cluster.Kubectl(t.Context(), "patch", "-n", "site-a", name, "--type=json", "--as=tina", "-p", patch)
+		out, err := c.cluster.Kubectl(t.Context(), "patch", "-n", "site-a", name, "--type=json", "--as=tina", "-p",
+			patch)
 		if (err == nil) != (refused == "") || err != nil && !strings.Contains(out+err.Error(), refused) {
 			t.Errorf("%s: %v %s, want %q", patch, err, out, refused)
 		}

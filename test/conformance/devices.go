@@ -65,8 +65,8 @@ containers: [{name: main, resources: {claims: [{name: gpu}]}}]
 			check: func(p *pod) {
 				p.running()
 				claimed := p.claimed("gpu")
-				claimed.event("FailedCreatePodSandBox", "example.com/gpu of container main was allocated by ResourceClaim "+
-					strconv.Quote(claimed.name+"-extended"))
+				claimed.event("FailedCreatePodSandBox", "example.com/gpu of container main was allocated by "+
+					"ResourceClaim "+strconv.Quote(claimed.name+"-extended"))
 				claimed.waits("main", "ContainerCreating", "")
 				claimed.delete()
 			},
@@ -74,8 +74,8 @@ containers: [{name: main, resources: {claims: [{name: gpu}]}}]
 	}
 }
 
-// claimed creates a pod whose extended resource is allocated by a ResourceClaim, and binds it to the node, as a scheduler
-// does that finds a DeviceClass with the resource's name: first the status, then the binding.
+// claimed creates a pod whose extended resource is allocated by a ResourceClaim, and binds it to the node, as a
+// scheduler does that finds a DeviceClass with the resource's name: first the status, then the binding.
 func (p *pod) claimed(suffix string) *pod {
 	p.Helper()
 	api := p.node.api.CoreV1().Pods(p.node.name)

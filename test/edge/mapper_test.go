@@ -62,10 +62,10 @@ func TestMapperManifest(t *testing.T) {
 	binary, archive := filepath.Join(n.Dir, "modbus"), filepath.Join(n.Dir, "modbus.tar")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../mappers/modbus")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	image := exec.CommandContext(t.Context(), "go", "run", "../../hack/image", "-binary", binary, "-user", "65530:65530",
-		"-name", main.Image, "-out", archive)
-	load := exec.CommandContext(t.Context(), "ctr", "--address", n.Containerd.Socket(), "-n", "k8s.io", "images", "import",
-		archive)
+	image := exec.CommandContext(t.Context(), "go", "run", "../../hack/image", "-binary", binary, "-user",
+		"65530:65530", "-name", main.Image, "-out", archive)
+	load := exec.CommandContext(t.Context(), "ctr", "--address", n.Containerd.Socket(), "-n", "k8s.io", "images",
+		"import", archive)
 	for _, c := range []*exec.Cmd{build, image, load} {
 		if out, err := c.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", c.Args, err, out)

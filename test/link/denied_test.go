@@ -11,8 +11,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// denyPolicy denies the node NAME to delete pods, and to report the status of the pod "two". An admission webhook denies
-// with code 400 where this policy has 422.
+// denyPolicy denies the node NAME to delete pods, and to report the status of the pod "two". An admission webhook
+// denies with code 400 where this policy has 422.
 const denyPolicy = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy

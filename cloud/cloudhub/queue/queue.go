@@ -432,7 +432,8 @@ func (q *Queue) Awaited(key resource.Key) bool {
 	return (queued || inTurn || r != nil && r.waiting) && (r == nil || r.failures <= awaitedFailures)
 }
 
-// Leave ends a key's turn if nobody decides what the peer must have: it keeps what it holds, and the key counts as done.
+// Leave ends a key's turn if nobody decides what the peer must have: it keeps what it holds, and the key counts as
+// done.
 func (q *Queue) Leave(key resource.Key) {
 	changed := q.endTurn(key)
 	if f := q.flights[key]; f != nil {

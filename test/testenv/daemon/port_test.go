@@ -23,8 +23,8 @@ func TestFreePort(t *testing.T) {
 		}
 		given[port] = true
 		if low >= firstPort+1024 && (port >= low || port < firstPort) {
-			t.Errorf("FreePort() = %d, want %d to %d: the kernel gives away those above, and programs listen by default "+
-				"below", port, firstPort, low-1)
+			t.Errorf("FreePort() = %d, want %d to %d: the kernel gives away those above, and programs listen by "+
+				"default below", port, firstPort, low-1)
 		}
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err != nil {

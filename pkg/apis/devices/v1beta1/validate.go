@@ -53,8 +53,8 @@ func CheckValue(value string) error {
 	return nil
 }
 
-// CheckDesired returns an error if a value must not be set for a property of a device of this model. Without a model, or
-// for a property that it does not have, nothing is known to be safe, so nothing may be set.
+// CheckDesired returns an error if a value must not be set for a property of a device of this model. Without a model,
+// or for a property that it does not have, nothing is known to be safe, so nothing may be set.
 func (m *DeviceModel) CheckDesired(property, value string) error {
 	if m == nil {
 		return fmt.Errorf("property %s: the DeviceModel of the device is missing: nothing may be set without it",
@@ -62,8 +62,8 @@ func (m *DeviceModel) CheckDesired(property, value string) error {
 	}
 	rules, ok := m.Property(property)
 	if !ok {
-		return fmt.Errorf("property %s is not in the DeviceModel %s: add it there, or remove it from the device", property,
-			m.Name)
+		return fmt.Errorf("property %s is not in the DeviceModel %s: add it there, or remove it from the device",
+			property, m.Name)
 	}
 	return rules.CheckDesired(value)
 }

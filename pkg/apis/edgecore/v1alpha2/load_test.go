@@ -397,7 +397,8 @@ func TestNoLink(t *testing.T) {
 		"{enable: false, httpServer: 'https://192.0.2.1:10002'}": "modules.edgeHub.httpServer",
 		"{enable: false, quic: {server: '192.0.2.1:10001'}}":     "modules.edgeHub.quic.server",
 		"{enable: false, websocket: {server: 127.0.0.1:10000}}": "line 3: modules.edgeHub.enable: false: this node " +
-			"connects to no cloud, although modules.edgeHub.websocket.server names one; want true, or that key left out",
+			"connects to no cloud, although modules.edgeHub.websocket.server names one; want true, or that key left " +
+			"out",
 	} {
 		_, warnings, err := Parse([]byte(head + "modules: {edgeHub: " + text + "}\n"))
 		got := strings.Join(warnings, "\n")

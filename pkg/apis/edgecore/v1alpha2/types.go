@@ -87,8 +87,8 @@ type Edged struct {
 	// device only. Empty is tailoredKubeletConfig.address, or all addresses if that is a loopback address.
 	ServerAddress string `json:"serverAddress,omitempty"`
 
-	// TailoredKubeletConfig has the names and meanings of the kubelet's configuration. A key that is empty, zero or null
-	// has its default there, but for staticPodPath, readOnlyPort and clusterDomain.
+	// TailoredKubeletConfig has the names and meanings of the kubelet's configuration. A key that is empty, zero or
+	// null has its default there, but for staticPodPath, readOnlyPort and clusterDomain.
 	TailoredKubeletConfig kubeletconfig.KubeletConfiguration `json:"tailoredKubeletConfig"`
 }
 
