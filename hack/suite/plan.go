@@ -62,6 +62,7 @@ var integration = map[string]string{
 	"./test/adopt":        "edge",
 	"./test/cloud":        "link",
 	"./test/conformance":  "conformance",
+	"./test/crilog":       "edge",
 	"./test/csi":          "edge",
 	"./test/differential": "kubelet",
 	"./test/edge":         "edge",
