@@ -227,13 +227,17 @@ func (c *Controller) nodeEvent(old, now *v1.Node) {
 // with what each node has.
 func (c *Controller) namedEvent(kind string) func(old, now *metav1.PartialObjectMetadata) {
 	return func(old, now *metav1.PartialObjectMetadata) {
+		known := firstNonNil(now, old)
+		key := resource.Key{Namespace: known.Namespace, Type: kind, Name: known.Name}
+		if now == nil {
+			c.contents.forget(key)
+		} else {
+			c.contents.expire(key, now.ResourceVersion)
+		}
 		if old != nil && now != nil && old.UID == now.UID && old.ResourceVersion == now.ResourceVersion {
 			return
 		}
-		c.namedChanged(kind, firstNonNil(old, now))
-		if now == nil {
-			c.contents.forget(resource.Key{Namespace: old.Namespace, Type: kind, Name: old.Name})
-		}
+		c.namedChanged(kind, known)
 	}
 }
 

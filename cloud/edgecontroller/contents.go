@@ -73,6 +73,16 @@ func (c *contents) put(object *cloudhub.Object) {
 	}
 }
 
+// expire drops an object that is kept in another version than the one that its metadata has now. A later one is
+// dropped, too: after the restore of a backup of etcd, versions begin again at lower numbers.
+func (c *contents) expire(key resource.Key, version string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.entries[key]; e != nil && e.Value.(*content).object.ResourceVersion != version {
+		c.remove(e)
+	}
+}
+
 // forget drops an object that is gone.
 func (c *contents) forget(key resource.Key) {
 	c.mu.Lock()

@@ -40,6 +40,14 @@ func TestContents(t *testing.T) {
 			t.Errorf("get of UID %s, version %s: %v, want %v", tc.uid, tc.version, got, tc.want)
 		}
 	}
+	c.expire(key("ns/secret/a"), "10")
+	if !has("a", "u", "10") {
+		t.Error("the version that the metadata has is not kept, want it to be")
+	}
+	c.expire(key("ns/secret/a"), "7")
+	if has("a", "u", "7") {
+		t.Error("a version of before a restore of etcd is kept, want it dropped")
+	}
 	c.put(object("a", "v", "1", 1)) // created again
 	if !has("a", "v", "1") {
 		t.Error("the object that was created again is not kept, want it to be")
