@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,8 +34,8 @@ import (
 )
 
 // TestOneNodeExhaustsNothing: one hostile node, and somebody who reaches cloudcore's ports, try to exhaust the memory
-// of a cloudcore with the limit of the Deployment, 1 GiB, on a real kube-apiserver. It lives on, and serves another
-// node.
+// of a cloudcore with the limit of the Deployment, 1 GiB, on a real kube-apiserver, and to overload that API server.
+// cloudcore lives on, and serves another node.
 func TestOneNodeExhaustsNothing(t *testing.T) {
 	cgroup := memoryCgroup(t, 1<<30)
 	c := env.StartCluster(t, &programs.Set{Edge: built.Edge, Cloud: inCgroup(t, cgroup)}, env.ClusterOptions{
@@ -53,6 +54,7 @@ func TestOneNodeExhaustsNothing(t *testing.T) {
 		{"silent connections", a.silent},
 		{"unread streams", a.unread},
 		{"reports of 400 devices", a.reports},
+		{"20 reconnects a second", a.reconnects},
 	} {
 		part.run()
 		if pid := c.Cloud.PID(); pid != a.pid {
@@ -144,7 +146,7 @@ func (a *attack) honest() {
 	wait.True(a.t, "the honest node to be registered", fleet.Settled)
 }
 
-// served checks that the honest node gets a new pod.
+// served checks that the honest node gets a new pod, and that the pod's status arrives.
 func (a *attack) served(after string) {
 	a.t.Helper()
 	name := "after-" + strings.ReplaceAll(after, " ", "-")
@@ -160,6 +162,13 @@ func (a *attack) served(after string) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return a.arrived["default/pod/"+name]
+	})
+	wait.Until(a.t, "the status of pod "+name, func() error {
+		pod, err := a.API.CoreV1().Pods("default").Get(a.t.Context(), name, metav1.GetOptions{})
+		if err == nil && pod.Status.Phase != v1.PodRunning {
+			err = fmt.Errorf("its phase is %q", pod.Status.Phase)
+		}
+		return err
 	})
 }
 
@@ -342,4 +351,105 @@ func (a *attack) reports() {
 		}
 	}
 	a.served("reports are sent")
+}
+
+// reconnects connects 400 times, 20 times a second, and sends 1,000 requests each time, while another node is served.
+// All links together may cause as many requests at the API server as one link (docs/cloud.md): 50 a second, and 1,000
+// at once. Fewer links would not cause more than that even if each had a burst of its own.
+func (a *attack) reconnects() {
+	const node, perSecond, atLeast, rate, burst = "hostile-reconnects", 20, 400, 50, 1000
+	first, o := a.connect(node)
+	_ = first.Close(wire.CloseNormal, "")
+	ctx, cancel := context.WithCancel(a.t.Context())
+	before, began := a.lookups(), time.Now()
+	var links, sent atomic.Int64
+	var running sync.WaitGroup
+	running.Go(func() {
+		tick := time.NewTicker(time.Second / perSecond)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			if n := hitAndRun(ctx, o, tick.C); n > 0 {
+				links.Add(1)
+				sent.Add(int64(n))
+			}
+		}
+	})
+	stop := func() {
+		cancel()
+		running.Wait()
+	}
+	defer stop()
+	a.served("some reconnects")
+	wait.Until(a.t, "the Lease of the honest node to be renewed", func() error {
+		lease, err := a.API.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(a.t.Context(), load.NodeName(0),
+			metav1.GetOptions{})
+		if err == nil && (lease.Spec.RenewTime == nil || !lease.Spec.RenewTime.After(began)) {
+			err = fmt.Errorf("it was renewed at %v", lease.Spec.RenewTime)
+		}
+		return err
+	})
+	wait.True(a.t, fmt.Sprintf("%d reconnects", atLeast), func() bool { return links.Load() >= atLeast })
+	stop()
+	asked, elapsed := a.lookups()-before, time.Since(began)
+	a.t.Logf("%d links in %.1f s sent %d requests; %.0f of them reached the API server", links.Load(),
+		elapsed.Seconds(), sent.Load(), asked)
+	if most := burst + rate*elapsed.Seconds(); asked > most {
+		a.t.Errorf("%.0f requests of a node that reconnects reached the API server, want at most %.0f", asked, most)
+	}
+	if asked == 0 {
+		a.t.Error("no request of the node that reconnects reached the API server, so this shows nothing")
+	}
+}
+
+// hitAndRun connects, asks for 1,000 Services that do not exist, and breaks the link off at the next tick, no matter
+// how many requests cloudcore has read. It returns how many it has sent.
+func hitAndRun(ctx context.Context, o wire.DialOptions, tick <-chan time.Time) (sent int) {
+	var socket net.Conn
+	o.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		socket = c
+		return c, err
+	}
+	conn, err := wire.DialWebSocket(ctx, o)
+	var writing sync.WaitGroup
+	if err == nil { // cloudcore may refuse the link
+		writing.Go(func() {
+			for i := range 1000 {
+				resource := fmt.Sprintf("default/service/none-%d", i)
+				if conn.Write(model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery, resource, nil)) != nil {
+					return
+				}
+				sent++
+			}
+		})
+	}
+	select {
+	case <-ctx.Done():
+	case <-tick:
+	}
+	if err == nil {
+		_ = socket.Close()
+		writing.Wait()
+		_ = conn.Close(wire.CloseNormal, "")
+	}
+	return sent
+}
+
+// lookups is how often the API server was asked for a Service and did not return one. The attack asks for Services
+// that do not exist. A node may read all Services, so cloudcore asks in the node's name, once for each request. The
+// code is 404, or another one if the link ended before the answer.
+func (a *attack) lookups() (sum float64) {
+	text, err := a.API.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(a.t.Context())
+	env.Must(a.t, err)
+	for line := range strings.Lines(string(text)) {
+		labels, ok := strings.CutPrefix(line, "apiserver_request_total{")
+		if ok && !strings.Contains(labels, `code="200"`) && strings.Contains(labels, `resource="services"`) &&
+			strings.Contains(labels, `verb="GET"`) {
+			fields := strings.Fields(labels)
+			n, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+			env.Must(a.t, err)
+			sum += n
+		}
+	}
+	return sum
 }
