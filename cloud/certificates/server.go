@@ -32,7 +32,6 @@ type Nodes interface {
 const (
 	readHeaderTimeout = 10 * time.Second
 	requestTimeout    = 30 * time.Second
-	idleTimeout       = time.Minute
 	maxHeader         = 16 << 10
 	// clientAuth is x509.ExtKeyUsageClientAuth, as in the header ExtKeyUsages.
 	clientAuth = 2
@@ -45,10 +44,12 @@ func (a *Authority) Serve(ctx context.Context, listener net.Listener, nodes Node
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       requestTimeout,
 		WriteTimeout:      requestTimeout,
-		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          klogWarnings(),
 	}
+	// Clients have a question or two. A connection that waited for the next one would keep its place among those of its
+	// address that have no request yet, and many would keep the links of nodes behind the same NAT away.
+	server.SetKeepAlivesEnabled(false)
 	config := a.ServerTLS(tls.RequestClientCert)
 	config.NextProtos = []string{"http/1.1"}
 	stopped := make(chan struct{})

@@ -460,6 +460,33 @@ func TestWrongMethods(t *testing.T) {
 	}
 }
 
+// TestOneRequestForAConnection: an answered connection is closed, also when the client would keep it, as KubeEdge's
+// edgecore does.
+func TestOneRequestForAConnection(t *testing.T) {
+	a := newTestAuthority(t, newFakeSecrets(), newClock())
+	conn, err := tls.Dial("tcp", serve(t, a, fakeNodes{}), &tls.Config{
+		RootCAs: a.Pool(), ServerName: "cloud.example", Time: a.opts.Now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /ca.crt HTTP/1.1\r\nHost: cloud.example\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	r := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK || !resp.Close {
+		t.Errorf("status %s, close %v, %v; want 200 and a connection that is closed", resp.Status, resp.Close, err)
+	}
+	if _, err := r.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the answer: %v, want the end of the connection", err)
+	}
+}
+
 func TestServerTLSOfTheHub(t *testing.T) {
 	a := newTestAuthority(t, newFakeSecrets(), newClock())
 	config := a.ServerTLS(tls.RequireAndVerifyClientCert)
