@@ -73,7 +73,7 @@ func EdgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 	}
 	return edged.Options{
 		NodeName:        own.HostnameOverride,
-		NodeIP:          own.NodeIP,
+		NodeIP:          v1alpha2.NodeIPs(own.NodeIP),
 		Version:         version.Version(),
 		Interface:       own.CustomInterfaceName,
 		StatusImages:    int(ptr.Deref(kubelet.NodeStatusMaxImages, 0)),
@@ -124,7 +124,7 @@ func EdgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 			ResourceOptions: resources,
 		},
 		DNS: dns.Config{
-			ClusterDNS:    kubelet.ClusterDNS,
+			ClusterDNS:    v1alpha2.ClusterDNS(kubelet.ClusterDNS),
 			ClusterDomain: kubelet.ClusterDomain,
 			ResolvConf:    ptr.Deref(kubelet.ResolverConfig, "/etc/resolv.conf"),
 			Resolved:      "/run/systemd/resolve/resolv.conf",

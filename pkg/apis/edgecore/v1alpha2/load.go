@@ -2,6 +2,7 @@ package v1alpha2
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
@@ -46,7 +47,7 @@ func prepare(root map[string]any) (Problems, error) {
 	if err := checkKind(root); err != nil {
 		return nil, err
 	}
-	return append(takeDeprecated(root), noLink(root)...), nil
+	return slices.Concat(takeDeprecated(root), noLink(root), ignoredAddresses(root)), nil
 }
 
 // noLink warns of a file that names a cloud and switches the link to it off, as KubeEdge's --minconfig writes it.

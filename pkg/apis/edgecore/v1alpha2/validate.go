@@ -91,43 +91,21 @@ func (c *checker) edged(p string, e *Edged) {
 	c.kubelet(p+".tailoredKubeletConfig", &e.TailoredKubeletConfig)
 }
 
-// nodeIP accepts one address, or one of each family separated by a comma, like the kubelet. "::" or "0.0.0.0" alone
-// choose the family of an address that is detected.
+// nodeIP accepts one address, or one of each family separated by a comma, like the kubelet.
 func (c *checker) nodeIP(path, value string) {
 	const want = "an IP address, or one of IPv4 and one of IPv6 with a comma between"
 	var families []bool
-	parts := strings.Split(value, ",")
-	for _, part := range parts {
+	for _, part := range strings.Split(value, ",") {
 		addr, err := netip.ParseAddr(strings.TrimSpace(part))
-		if err != nil || addr.Zone() != "" {
+		if err != nil {
 			c.Fail(path, value, want)
 			return
-		}
-		addr = addr.Unmap()
-		if what := notOfANode(addr); what != "" {
-			c.Fail(path, value, want+": other nodes cannot reach this one by "+what)
-		}
-		if addr.IsUnspecified() && len(parts) > 1 {
-			c.Fail(path, value, want+"; 0.0.0.0 and :: stand alone")
 		}
 		families = append(families, addr.Is4())
 	}
 	if len(families) > 2 || len(families) == 2 && families[0] == families[1] {
 		c.Fail(path, value, want)
 	}
-}
-
-// notOfANode says what an address is that cannot be a node's, "" for one that can.
-func notOfANode(addr netip.Addr) string {
-	switch {
-	case addr.IsLoopback():
-		return "a loopback address"
-	case addr.IsMulticast():
-		return "a multicast address"
-	case addr.IsLinkLocalUnicast():
-		return "a link-local address"
-	}
-	return ""
 }
 
 // nodeName converts a string to a valid node name; "" if nothing is left.

@@ -42,11 +42,7 @@ func (c *checker) network(p string, k *kubeletconfig.KubeletConfiguration) {
 		c.Fail(p+".readOnlyPort", k.ReadOnlyPort, "a port from 1 to 65535, or 0 for none")
 	}
 	for i, ip := range k.ClusterDNS {
-		at := fmt.Sprintf("%s.clusterDNS[%d]", p, i)
-		c.Address(at, ip)
-		if addr, err := netip.ParseAddr(ip); err == nil && addr.Zone() != "" {
-			c.Fail(at, ip, "an IP address without a zone, which names an interface of this node; pods have others")
-		}
+		c.Address(fmt.Sprintf("%s.clusterDNS[%d]", p, i), ip)
 	}
 	if domain := strings.TrimSuffix(k.ClusterDomain, "."); domain != "" &&
 		len(validation.IsDNS1123Subdomain(domain)) > 0 {

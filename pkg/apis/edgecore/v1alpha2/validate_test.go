@@ -2,6 +2,8 @@ package v1alpha2
 
 import (
 	"errors"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -140,7 +142,6 @@ func TestValidateKubelet(t *testing.T) {
 		"address":              func(k *config) { k.Address = "localhost" },
 		"readOnlyPort":         func(k *config) { k.ReadOnlyPort = 65536 },
 		"clusterDNS[1]":        func(k *config) { k.ClusterDNS = []string{"fd00::10", "dns"} },
-		"clusterDNS[0]":        func(k *config) { k.ClusterDNS = []string{"fe80::1%eth0"} },
 		"clusterDomain":        func(k *config) { k.ClusterDomain = "Cluster.local" },
 		"resolvConf":           func(k *config) { k.ResolverConfig = ptr.To("resolv.conf") },
 		"podCIDR":              func(k *config) { k.PodCIDR = "10.0.0.0" },
@@ -275,30 +276,54 @@ func TestValidateAllows(t *testing.T) {
 	}
 }
 
-// TestNodeIP: an address by which no other node reaches this one is refused, as by a kubelet.
+// TestNodeIP: an address by which no other node reaches this one is ignored with a warning: a device that ran with it
+// must not be left without its agent.
 func TestNodeIP(t *testing.T) {
-	for ip, want := range map[string]string{
-		"192.0.2.1": "", "2001:db8::1": "", "192.0.2.1, 2001:db8::1": "", "::": "", "0.0.0.0": "",
-		"127.0.0.1":              "loopback",
-		"::1":                    "loopback",
-		"::ffff:127.0.0.1":       "loopback",
-		"224.0.0.1":              "multicast",
-		"ff02::1":                "multicast",
-		"169.254.1.1":            "link-local",
-		"fe80::1":                "link-local",
-		"fe80::1%eth0":           "an IP address",
-		"192.0.2.1,::1":          "loopback",
-		"192.0.2.1,::":           "stand alone",
-		"0.0.0.0,::":             "stand alone",
-		"::ffff:1.2.3.4,1.2.3.5": "an IP address",
-		"edge-1":                 "an IP address",
+	for ip, want := range map[string]struct{ usable, warning string }{
+		"192.0.2.1":              {"192.0.2.1", ""},
+		"2001:db8::1":            {"2001:db8::1", ""},
+		"192.0.2.1, 2001:db8::1": {"192.0.2.1,2001:db8::1", ""},
+		"::":                     {"::", ""},
+		"0.0.0.0":                {"0.0.0.0", ""},
+		"127.0.0.1":              {"", "127.0.0.1 is ignored: it is a loopback address"},
+		"::1":                    {"", "::1 is ignored: it is a loopback address"},
+		"::ffff:127.0.0.1":       {"", "it is a loopback address"},
+		"224.0.0.1":              {"", "it is a multicast address"},
+		"ff02::1":                {"", "it is a multicast address"},
+		"169.254.1.1":            {"", "it is an address of one link"},
+		"fe80::1":                {"", "it is an address of one link"},
+		"2001:db8::1%eth0":       {"", "it is an address of one link"},
+		"192.0.2.1,::1":          {"192.0.2.1", "::1 is ignored"},
+		"192.0.2.1,::":           {"192.0.2.1", ":: is ignored: 0.0.0.0 and :: stand alone"},
 	} {
+		cfg, warnings, err := Parse([]byte(head + "modules: {edged: {nodeIP: " + strconv.Quote(ip) + "}}\n"))
+		if err != nil {
+			t.Errorf("nodeIP %q: %v, want no error", ip, err)
+			continue
+		}
+		text := strings.Join(warnings, "\n")
+		if got := NodeIPs(cfg.Modules.Edged.NodeIP); got != want.usable || (text == "") != (want.warning == "") ||
+			!strings.Contains(text, want.warning) {
+			t.Errorf("nodeIP %q: %q usable, warnings %q; want %q and %q", ip, got, text, want.usable, want.warning)
+		}
+	}
+	for _, ip := range []string{"edge-1", "192.0.2.1,192.0.2.2", "192.0.2.1,2001:db8::1,2001:db8::2"} {
 		e := named()
 		e.Modules.Edged.NodeIP = ip
-		err := e.Validate()
-		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("nodeIP %q: %v, want an error with %q", ip, err, want)
-		}
+		wantProblem(t, e.Validate(), "modules.edged.nodeIP")
+	}
+}
+
+// TestClusterDNS: a server with a zone leads nowhere in a pod, and is ignored with a warning.
+func TestClusterDNS(t *testing.T) {
+	cfg, warnings, err := Parse([]byte(head + `modules: {edged: {tailoredKubeletConfig: {clusterDNS: ["fe80::1%eth0", 10.96.0.10]}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ClusterDNS(cfg.Modules.Edged.TailoredKubeletConfig.ClusterDNS)
+	if !slices.Equal(got, []string{"10.96.0.10"}) || len(warnings) != 1 ||
+		!strings.Contains(warnings[0], "clusterDNS[0]: fe80::1%eth0 is ignored") {
+		t.Errorf("servers %q, warnings %q; want 10.96.0.10 and a warning of the other one", got, warnings)
 	}
 }
 
