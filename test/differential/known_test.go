@@ -122,6 +122,59 @@ func elsewhere() map[string][]string {
 		"`/logs/?query=`": {
 			"test/differential.TestAPI//logs/?query=",
 		},
+		"a pod to which nothing happens (`syncFrequency`)": {
+			"edged/podworker.TestSettled",
+			"edged/podsync.TestSettled",
+		},
+		"a static manifest with several documents, or of kind List": {
+			"edged/source.TestDecode/several documents",
+			"edged/source.TestTrailingDocument",
+		},
+		"manifests whose names end with `~`": {
+			"edged/source.TestLeftOversArePassedOver",
+		},
+		"static pods that refer to Secrets, ConfigMaps, service accounts or other API objects": {
+			"edged/source.TestAPIReferences",
+		},
+		"an image by its ID that was pulled by its name": {
+			"edged/images.TestWhoMayUseAnImage/by its ID, and it was pulled without any",
+		},
+		"name servers of `resolvConf` that only the node reaches, link-local ones of IPv6 and loopback ones": {
+			"edged/dns.TestServersOfTheNodeOnly",
+		},
+		"last line of a log without its newline (after a power cut or on a full disk)": {
+			"edged/crilog.TestTorn/tail 1",
+		},
+		"damaged lines of a log": {
+			"edged/crilog.TestTorn/appended to a text",
+			"test/crilog.TestAsAKubelet",
+		},
+		"logs after a rotation": {
+			"edged/crilog.TestWhileItIsRotated",
+			"edged/crilog.TestFollowManyRotations",
+		},
+		"logs without `-f` of a container that floods": {
+			"edged/crilog.TestGrowing",
+		},
+		"logs and streams (`exec`, `attach`, `port-forward`) at once": {
+			"edged/streaming.TestShareOfNamespace",
+			"edged/streaming.TestMaxOpen",
+		},
+		"head of a request to port 10250": {
+			"edged/server.TestHeadOfRequests",
+		},
+		"`/dev/termination-log` of containers": {
+			"edged/storagelimit.TestFilesCount",
+		},
+		"tokens that the cluster knew, while reviews are limited": {
+			"pkg/auth.TestKnownWhileTooMany",
+		},
+		"more defaults: readOnlyPort, address, staticPodPath, failCgroupV1": {
+			"pkg/apis/edgecore/v1alpha2.TestKubeadmFile",
+		},
+		"memoryThrottlingFactor, memoryReservationPolicy": {
+			"pkg/apis/edgecore/v1alpha2.TestNotActedOn/memoryThrottlingFactor",
+		},
 		"system containers `runtime` and `misc` of the summary": {
 			"edged/stats.TestSystemContainers",
 		},

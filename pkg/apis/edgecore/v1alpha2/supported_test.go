@@ -60,7 +60,10 @@ modules:
   edged:
     imageCredentialProviderConfigFile: /etc/providers.yaml
     imageCredentialProviderBinDir: /opt/providers
-    tailoredKubeletConfig: {failSwapOn: true}
+    tailoredKubeletConfig:
+      failSwapOn: true
+      memoryThrottlingFactor: 0.9
+      memoryReservationPolicy: TieredReservation
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -73,6 +76,8 @@ modules:
 		"modules.edged.imageCredentialProviderBinDir: " + strict.NotActedOn,
 		"modules.edged.imageCredentialProviderConfigFile: " + strict.NotActedOn,
 		"modules.edged.tailoredKubeletConfig.failSwapOn: " + strict.NotActedOn,
+		"modules.edged.tailoredKubeletConfig.memoryReservationPolicy: " + strict.NotActedOn,
+		"modules.edged.tailoredKubeletConfig.memoryThrottlingFactor: " + strict.NotActedOn,
 	}
 	if diff := cmp.Diff(want, warnings); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
