@@ -19,6 +19,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/proxy"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 )
@@ -248,8 +249,12 @@ func TestExplain(t *testing.T) {
 			&wire.Refused{Status: 404}, fresh, "no_websocket", []string{"HTTP 404", "not cloudcore"},
 		},
 		"over QUIC": {&wire.Refused{Text: "no room"}, fresh, "refused", []string{"no room"}},
-		"proxy": {&wire.ProxyError{Proxy: "p:3128", Err: errors.New("Forbidden")}, fresh, "proxy",
-			[]string{"p:3128", "Forbidden", "HTTPS_PROXY"}},
+		"proxy": {&wire.ProxyError{Proxy: "p:3128", Err: errors.New("odd")}, fresh, "proxy",
+			[]string{"p:3128", "odd", "HTTPS_PROXY"}},
+		"proxy refuses": {
+			&wire.ProxyError{Proxy: "p:3128", Err: &proxy.Refused{Proxy: "p:3128", Status: 403}}, fresh, "proxy",
+			[]string{"the proxy p:3128 does not connect to cloud.example:10000 (HTTP 403 Forbidden)", "NO_PROXY"},
+		},
 		"proxy is not there": {
 			&wire.ProxyError{Proxy: "p:3128", Err: dial(syscall.ECONNREFUSED)}, fresh, "connection_refused",
 			[]string{"the proxy p:3128"},

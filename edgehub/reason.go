@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/edgecore-io/edgecore/pkg/proxy"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -53,9 +54,9 @@ func explain(t target, own *x509.Certificate, f files, now time.Time, err error)
 		if kind == "rejected" || kind == "refused" || kind == "reset" { // a reset may hide TLS's alert
 			explainOwn(x, own, now)
 		}
-		var proxy *wire.ProxyError
-		if errors.As(err, &proxy) && kind != "proxy" {
-			x.text += " (through the proxy " + proxy.Proxy + ")"
+		var via *wire.ProxyError
+		if errors.As(err, &via) && kind != "proxy" {
+			x.text += " (through the proxy " + via.Proxy + ")"
 		}
 		return x
 	}
@@ -182,13 +183,17 @@ func explainRefusal(t target, _ files, _ time.Time, err error) (kind, text strin
 // explainNetwork explains errors of networks and proxies.
 func explainNetwork(t target, _ files, _ time.Time, err error) (kind, text string) {
 	where := t.server
-	var proxy *wire.ProxyError
-	if errors.As(err, &proxy) {
-		where = "the proxy " + proxy.Proxy
+	var via *wire.ProxyError
+	if errors.As(err, &via) {
+		where = "the proxy " + via.Proxy
 	}
+	var refused *proxy.Refused
 	var dns *net.DNSError
 	timeout := net.Error(nil)
 	switch {
+	case errors.As(err, &refused):
+		return "proxy", fmt.Sprintf("the proxy %s does not connect to %s (%s): %s", refused.Proxy, t.server,
+			refused.Answer(), refused.Remedy())
 	case errors.As(err, &dns):
 		return "dns", fmt.Sprintf("the name %s is not resolved; see that the device has a network and a name server "+
 			"(/etc/resolv.conf), and that the name is right", dns.Name)
@@ -206,10 +211,10 @@ func explainNetwork(t target, _ files, _ time.Time, err error) (kind, text strin
 		errors.Is(err, syscall.EPIPE):
 		return "reset", fmt.Sprintf("%s closes the connection during the handshake; check that it is cloudcore's %s "+
 			"port, and check firewalls on the way", where, t.protocol)
-	case proxy != nil:
+	case via != nil:
 		return "proxy",
 			fmt.Sprintf("the proxy %s does not connect to %s (%v); see HTTPS_PROXY and NO_PROXY of the service",
-				proxy.Proxy, t.server, root(proxy.Err))
+				via.Proxy, t.server, root(via.Err))
 	}
 	return "", ""
 }

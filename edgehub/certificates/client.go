@@ -17,6 +17,7 @@ import (
 	"unicode"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/proxy"
 )
 
 const (
@@ -56,6 +57,12 @@ func (c *client) get(
 		Proxy: c.proxy, TLSClientConfig: config, DisableKeepAlives: true,
 		DisableCompression: true, MaxResponseHeaderBytes: maxHead,
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
+		OnProxyConnectResponse: func(_ context.Context, via *url.URL, _ *http.Request, a *http.Response) error {
+			if a.StatusCode != http.StatusOK {
+				return &proxy.Refused{Proxy: via.Host, Status: a.StatusCode}
+			}
+			return nil
+		},
 	}
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(c.server, "/")+path,
@@ -98,9 +105,13 @@ func (c *client) explain(err error) error {
 		unknown x509.UnknownAuthorityError
 		dns     *net.DNSError
 		alert   tls.AlertError
+		refused *proxy.Refused
 	)
 	now := c.now().UTC().Format(time.RFC3339)
 	switch {
+	case errors.As(err, &refused):
+		return problem(Unreachable, err, "the proxy %s does not connect to the cloud at %s (%s): %s", refused.Proxy,
+			c.server, refused.Answer(), refused.Remedy())
 	case errors.As(err, &host):
 		return problem(WrongHost, err, "the cloud at %s has a certificate for %s only: use one of these addresses, "+
 			"or add this one to advertiseAddress or dnsNames in cloudcore's configuration and restart cloudcore",

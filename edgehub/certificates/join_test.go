@@ -476,6 +476,24 @@ func TestProxy(t *testing.T) {
 	}
 }
 
+// TestProxyRefuses: the problem names the proxy that refuses, its status and the remedy, and no password.
+func TestProxyRefuses(t *testing.T) {
+	c := newCloud(t, newClock(), nil)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	defer proxy.Close()
+	host := proxy.Listener.Addr().String()
+	opts := c.options(t, c.token(t, ""))
+	opts.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse("http://user:hunter2@" + host) }
+	err := certificates.New(opts).Ensure(t.Context())
+	wantProblem(t, err, certificates.Unreachable, "the proxy "+host+" does not connect to the cloud at")
+	wantProblem(t, err, certificates.Unreachable, "(HTTP 403 Forbidden): have the proxy allow CONNECT")
+	if strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("%v shows the password", err)
+	}
+}
+
 func TestTokenFrom(t *testing.T) {
 	file := t.TempDir() + "/token"
 	from := certificates.TokenFrom(file, "configured")

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/edgecore-io/edgecore/pkg/proxy"
 )
 
 // Names of the handshake.
@@ -183,9 +185,9 @@ func Dial(ctx context.Context, o DialOptions) (*Conn, error) {
 	config := o.TLS.Clone()
 	config.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrade
 	dialer := websocket.Dialer{
-		TLSClientConfig: config, Proxy: o.Proxy, HandshakeTimeout: handshake,
-		ReadBufferSize: buffer, WriteBufferSize: buffer,
+		TLSClientConfig: config, HandshakeTimeout: handshake, ReadBufferSize: buffer, WriteBufferSize: buffer,
 	}
+	proxy.Use(&dialer, o.Proxy, nil)
 	at := url.URL{Scheme: "wss", Host: o.Server, Path: Path}
 	ws, resp, err := dialer.DialContext(ctx, at.String(), http.Header{HeaderNode: {o.Node}, HeaderIP: {o.IP}})
 	if err != nil {

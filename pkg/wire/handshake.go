@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/edgecore-io/edgecore/pkg/proxy"
 )
 
 // DialOptions configures a connection to the cloud.
@@ -98,14 +100,7 @@ func upgrade(
 		plain = (&net.Dialer{KeepAlive: -1}).DialContext
 	}
 	dialer.TLSClientConfig = config
-	dialer.NetDialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := plain(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return count(c), nil
-	}
-	dialer.Proxy = func(r *http.Request) (*url.URL, error) {
+	proxy.Use(&dialer, func(r *http.Request) (*url.URL, error) {
 		if o.Proxy == nil {
 			return nil, nil
 		}
@@ -114,7 +109,13 @@ func upgrade(
 			via = u.Host
 		}
 		return u, err
-	}
+	}, func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := plain(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return count(c), nil
+	})
 	ws, resp, err := dialer.DialContext(ctx, o.URL, header)
 	if err != nil {
 		err = refusal(err, resp)
