@@ -64,7 +64,11 @@ func printStatus(out io.Writer, info *server.Info, pods []v1.Pod, now time.Time)
 		phases[v1.PodRunning], phases[v1.PodPending], phases[v1.PodSucceeded], phases[v1.PodFailed])
 	fmt.Fprintf(out, "Manifests: %s\nStore:     %s\nPod logs:  %s\n\n", info.StaticPodPath, info.Store, info.PodLogsDir)
 	if len(info.Conditions) == 0 {
-		_, err := fmt.Fprintln(out, "All is well.")
+		text := "All is well."
+		if info.Link.Down() {
+			text = "The node is not connected to the cloud, which may pass. Nothing else needs attention."
+		}
+		_, err := fmt.Fprintln(out, text)
 		return err
 	}
 	bad := false

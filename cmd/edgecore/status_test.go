@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +25,26 @@ func TestLinkText(t *testing.T) {
 	} {
 		if got := linkText(l, now); got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestAllIsWell: status says so only if the node has the link that it should have.
+func TestAllIsWell(t *testing.T) {
+	for name, c := range map[string]struct {
+		link *server.Link
+		well bool
+	}{
+		"no cloud":      {nil, true},
+		"connected":     {&server.Link{Connected: true}, true},
+		"not connected": {&server.Link{Reason: "the proxy refuses"}, false},
+	} {
+		var out strings.Builder
+		if err := printStatus(&out, &server.Info{Link: c.link}, nil, time.Now()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := strings.Contains(out.String(), "All is well."); got != c.well {
+			t.Errorf("%s: all is well: %v, want %v in\n%s", name, got, c.well, out.String())
 		}
 	}
 }

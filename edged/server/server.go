@@ -68,6 +68,9 @@ type Link struct {
 	TunnelFailure string `json:"tunnelFailure,omitempty"`
 }
 
+// Down reports whether there should be a link and is none. A condition says so only once that has lasted.
+func (l *Link) Down() bool { return l != nil && !l.Connected }
+
 // TunnelText describes the tunnels to the kubelet API; it is "" if there is none and none has failed.
 func (l *Link) TunnelText() string {
 	switch {

@@ -45,6 +45,8 @@ func (p *writer) banner(v *View) {
 		p.element(`<p class="state bad" id="state">`, count(errors, "thing needs", "things need")+" attention", "</p>")
 	case warnings+unwell+away > 0:
 		p.element(`<p class="state warn" id="state">`, mild(warnings, unwell, away), "</p>")
+	case v.Info.Link.Down():
+		p.markup(`<p class="state warn" id="state">Not connected to the cloud</p>`)
 	default:
 		p.markup(`<p class="state ok" id="state">All is well</p>`)
 	}
