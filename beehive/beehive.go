@@ -86,6 +86,10 @@ func WithInbox(size int) Option { return func(b *Bus) { b.inboxSize = size } }
 // WithStarted sets a function that is called once all modules run; it must not block.
 func WithStarted(f func()) Option { return func(b *Bus) { b.started = f } }
 
+// WithFailures sets a function that is called with the error of each module that fails or panics, before it is run
+// again, and with nil when it has run for a minute since, or has left the bus. It must not block.
+func WithFailures(f func(module string, err error)) Option { return func(b *Bus) { b.failed = f } }
+
 // WithTimeout sets the timeout of sends whose context has no deadline.
 func WithTimeout(d time.Duration) Option { return func(b *Bus) { b.timeout = d } }
 
@@ -96,6 +100,7 @@ type Bus struct {
 	// watch is how often modules are checked; zero is never.
 	watch   time.Duration
 	started func() // may be nil
+	failed  func(module string, err error)
 
 	mu      sync.RWMutex
 	modules map[string]*member
@@ -127,6 +132,7 @@ func New(opts ...Option) *Bus {
 	b := &Bus{
 		inboxSize: defaultInbox,
 		timeout:   defaultTimeout,
+		failed:    func(string, error) {},
 		modules:   map[string]*member{},
 		groups:    map[string][]*member{},
 	}

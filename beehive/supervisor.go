@@ -69,11 +69,19 @@ func (b *Bus) start(mem *member) {
 
 // supervise restarts a module until it ends by itself or ctx does.
 func (b *Bus) supervise(ctx context.Context, mem *member) {
+	name, failing := mem.module.Name(), false
+	defer func() {
+		if failing {
+			b.failed(name, nil)
+		}
+	}()
 	for backoff := retry.NewBackoff(restartMin, restartMax); ; {
 		began := time.Now()
 		run, end := mem.liveness.begin(ctx)
+		recovered := b.awaitRecovery(run, name, failing)
 		err := runOnce(run, mem.module)
 		end(nil)
+		failing = failing && !recovered()
 		if stuck := mem.liveness.finish(); stuck != nil {
 			err = errors.Join(stuck, err)
 		}
@@ -84,8 +92,9 @@ func (b *Bus) supervise(ctx context.Context, mem *member) {
 			backoff.Reset()
 		}
 		delay := backoff.Next()
-		klog.ErrorS(err, "Module failed; restarting it", "module", mem.module.Name(),
-			"in", delay.Round(time.Millisecond))
+		klog.ErrorS(err, "Module failed; restarting it", "module", name, "in", delay.Round(time.Millisecond))
+		failing = true
+		b.failed(name, err)
 		if !retry.Sleep(ctx, delay) {
 			return
 		}
@@ -93,6 +102,23 @@ func (b *Bus) supervise(ctx context.Context, mem *member) {
 		mem.restarts++
 		b.mu.Unlock()
 	}
+}
+
+// awaitRecovery calls failed with nil when a module that failed before has run long enough. recovered, to be called
+// once run has ended, waits and reports whether it did.
+func (b *Bus) awaitRecovery(run context.Context, name string, failing bool) (recovered func() bool) {
+	if !failing {
+		return func() bool { return false }
+	}
+	stable := make(chan bool, 1)
+	go func() {
+		is := retry.Sleep(run, stableAfter)
+		if is {
+			b.failed(name, nil)
+		}
+		stable <- is
+	}()
+	return func() bool { return <-stable }
 }
 
 // runOnce runs a module and converts a panic to an error.

@@ -70,6 +70,58 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
+// TestFailures: the bus reports each failure of a module, and once that it has run long enough since, or has left.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var got []string
+		b := New(WithFailures(func(module string, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			text := "is well"
+			if err != nil {
+				text, _, _ = strings.Cut(err.Error(), "\n")
+			}
+			got = append(got, module+": "+text)
+		}))
+		runs := 0
+		bad := &module{name: "bad", group: "g", run: func(ctx context.Context) error {
+			switch runs++; runs {
+			case 1:
+				return errors.New("port in use")
+			case 2:
+				explode(ctx)
+			case 3:
+				time.Sleep(2 * stableAfter)
+				return errors.New("late")
+			case 4:
+				time.Sleep(stableAfter / 2)
+				return errors.New("early")
+			}
+			time.Sleep(stableAfter / 2)
+			return nil
+		}}
+		good := &module{name: "good", group: "g", run: func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		if err := errors.Join(b.Add(bad), b.Add(good)); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := b.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		want := []string{
+			"bad: port in use", "bad: module bad panicked: boom", "bad: is well", "bad: late", "bad: early", "bad: is well",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("reported %q, want %q", got, want)
+		}
+	})
+}
+
 func TestPanicNamesItsPlace(t *testing.T) {
 	err := runOnce(t.Context(), &module{name: "bad", group: "g", run: explode})
 	if err == nil || !strings.Contains(err.Error(), "module bad panicked: boom") ||

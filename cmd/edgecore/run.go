@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -82,7 +84,10 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	}
 
 	service := sdnotify.TakeFromEnv()
-	bus := beehive.New(beehive.WithWatch(watchPeriod), beehive.WithStarted(service.Ready))
+	bus := beehive.New(beehive.WithWatch(watchPeriod), beehive.WithStarted(service.Ready),
+		beehive.WithFailures(func(module string, err error) {
+			conditions.SetError(health.ModuleFailing, module, firstLine(err))
+		}))
 	if cfg.Modules.MetaManager.Enable {
 		if err := bus.Add(metamanager.New(bus, db, metamanager.Options{
 			Health:        func(err error) { conditions.SetError(health.StoreFailing, "", err) },
@@ -238,6 +243,15 @@ func linkState(hub *nodelink.Module) func() server.Link {
 			TunnelFailure: t.Reason,
 		}
 	}
+}
+
+// firstLine returns err without what follows its first line, such as the stack of a panic; nil for nil.
+func firstLine(err error) error {
+	if err == nil {
+		return nil
+	}
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return errors.New(line)
 }
 
 // setOOMScore keeps the kernel from taking the agent before the pods. Where it may not, things go on as they are.

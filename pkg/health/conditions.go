@@ -46,6 +46,7 @@ const (
 	ShutdownUnnoticed     Code = "ShutdownUnnoticed"
 	LabelsLeftOut         Code = "LabelsLeftOut"
 	NodeAddressMissing    Code = "NodeAddressMissing"
+	ModuleFailing         Code = "ModuleFailing"
 )
 
 // entry describes a condition.
@@ -73,6 +74,11 @@ var known = map[Code]entry{
 		"No interface of this device has the node's address", Warning, "Correct modules.edged.nodeIP, or remove it: " +
 			"the address is then that of the default route. The cluster reaches neither the node's port nor its pods " +
 			"on the node's network by this one.", 30 * time.Second,
+	},
+	ModuleFailing: {
+		"A part of the agent fails and is started again", Error, "The detail is its error: correct what it names. If " +
+			"it names nothing that you can correct, report it with the agent's log (journalctl -u edgecore). Pods " +
+			"keep running.", 10 * time.Second,
 	},
 	RuntimeDown: {
 		"The container runtime does not answer", Error, "Check the runtime's service (systemctl status containerd) " +
