@@ -55,7 +55,9 @@ func (e *Edged) buildContainers() {
 		Changed:   e.probeChanged,
 		UserAgent: prober.UserAgent(version.Kubernetes()),
 	})
-	e.logs = logrotate.New(o.Logs.For(e.client, e.pleg.All, e.runtime.LogPath))
+	logs := o.Logs.For(e.client, e.pleg.All, e.runtime.LogPath)
+	logs.Unwatched = func(err error) { e.health.SetError(health.FilesNotWatched, "container logs", err) }
+	e.logs = logrotate.New(logs)
 }
 
 func (e *Edged) newRepairer() *repair.Repairer {

@@ -42,7 +42,11 @@ or the container runtime is stopped.`,
 			if since > 0 {
 				printing.Since = time.Now().Add(-since)
 			}
-			printing.Watcher = filewatch.New()
+			printing.Watcher = filewatch.New(filewatch.Options{Report: func(err error) {
+				if err != nil && printing.Follow {
+					fmt.Fprintf(cmd.ErrOrStderr(), "New output is shown late: %v\n", err)
+				}
+			}})
 			defer printing.Watcher.Close()
 			err = crilog.Print(cmd.Context(), dir, cmd.OutOrStdout(), cmd.ErrOrStderr(), printing)
 			if errors.Is(err, crilog.ErrNoLog) {

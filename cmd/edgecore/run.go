@@ -138,7 +138,9 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 	}
-	watcher := filewatch.New()
+	watcher := filewatch.New(filewatch.Options{
+		Report: func(err error) { conditions.SetError(health.FilesNotWatched, "folders", err) },
+	})
 	defer watcher.Close()
 	var pods *edged.Module
 	var local, tunnels *server.Local // for KubeEdge's cloudcore, and for tunnels of cloudcore

@@ -31,9 +31,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/logdir"
+	"github.com/edgecore-io/edgecore/pkg/filewatch"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
@@ -61,6 +63,9 @@ type Options struct {
 	Logs func() []Log
 	// Reopen has the runtime open a container's log again.
 	Reopen func(ctx context.Context, id string) error
+	// Unwatched is called with the reason why the kernel does not watch logs, which are then only checked every
+	// Interval, and with nil once it does; it may be nil. It must not block.
+	Unwatched func(error)
 }
 
 // Rotator rotates logs. Changed may be called from any goroutine.
@@ -77,6 +82,9 @@ type Rotator struct {
 	// logs are those that are kept an eye on, by container; the loop's own.
 	logs  map[string]*watched
 	watch *watch
+	// open opens watch. noWatch is why it could not, and reported what Unwatched was called with last.
+	open              func() (*watch, error)
+	noWatch, reported error
 
 	// removing is held while parts are removed to make room, and while one takes another's place.
 	removing sync.Mutex
@@ -98,6 +106,8 @@ type watched struct {
 	gone time.Time
 	// reopened is when the runtime was last asked to open it again.
 	reopened time.Time
+	// limit is the kernel's limit that keeps it from being watched; nil if none does.
+	limit error
 }
 
 // rotation is how the rotation of a log went, or that it was opened again.
@@ -115,7 +125,10 @@ func New(opts Options) *Rotator {
 	}
 	r := &Rotator{
 		opts: opts, changed: notify.NewSignal(), tidier: notify.NewSignal(), slots: make(chan struct{}, opts.Workers),
-		ended: make(chan rotation), logs: map[string]*watched{}, untidy: map[string]bool{},
+		ended: make(chan rotation), logs: map[string]*watched{}, untidy: map[string]bool{}, open: newWatch,
+	}
+	if r.opts.Unwatched == nil {
+		r.opts.Unwatched = func(error) {}
 	}
 	r.SetLimits(opts.MaxSize, opts.MaxFiles)
 	return r
@@ -134,23 +147,17 @@ func (r *Rotator) Run(ctx context.Context) error {
 		return nil
 	}
 	r.Changed() // what came and went before there was a limit is not known
-	if r.watch == nil {
-		w, err := newWatch()
-		if err != nil {
-			klog.V(2).InfoS("Logs cannot be watched; they are checked periodically", "interval", r.opts.Interval,
-				"err", err)
-		}
-		r.watch = w
-	}
-	w := r.watch
-	defer func() { r.watch = nil }()
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer w.close()
+	defer func() {
+		r.watch.close()
+		wg.Wait()
+		r.watch = nil
+	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() { r.tidyUp(ctx) })
-	wg.Go(func() { w.run(ctx) })
+	watching := func(w *watch) { wg.Go(func() { w.run(ctx) }) }
+	watching(r.watch)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -159,20 +166,49 @@ func (r *Rotator) Run(ctx context.Context) error {
 			return nil
 		case <-r.changed:
 			r.refresh(time.Now())
-		case id := <-w.written():
+		case id := <-r.watch.written():
 			if f := r.logs[id]; f != nil && !f.busy {
 				f.due = time.Now().Add(soonest)
 			}
 		case out := <-r.ended:
 			r.rotated(out, time.Now())
 		case <-timer.C:
+			if r.watch == nil { // a log has to be watched
+				r.openWatch()
+				watching(r.watch)
+			}
 			r.look(ctx, &wg, time.Now())
 		}
+		r.reportUnwatched()
 		if wait, any := r.untilDue(time.Now()); any {
 			timer.Reset(wait)
 		} else {
 			timer.Stop()
 		}
+	}
+}
+
+// openWatch opens the watch if the kernel has an inotify instance left.
+func (r *Rotator) openWatch() {
+	w, err := r.open()
+	if err != nil {
+		r.noWatch = filewatch.NoInstance(err)
+		return
+	}
+	r.watch, r.noWatch = w, nil
+}
+
+// reportUnwatched calls Unwatched if logs are not watched any more, or all are again.
+func (r *Rotator) reportUnwatched() {
+	var why error
+	for _, f := range r.logs {
+		if why = cmp.Or(r.noWatch, f.limit); why != nil {
+			break
+		}
+	}
+	if (why == nil) != (r.reported == nil) {
+		r.reported = why
+		r.opts.Unwatched(why)
 	}
 }
 
@@ -267,7 +303,11 @@ func (r *Rotator) lookAt(f *watched, now time.Time) bool {
 	if !step.quiet {
 		return false
 	}
-	if err := r.watch.arm(f.ID, f.Path); err != nil {
+	err = r.watch.arm(f.ID, f.Path)
+	if f.limit = nil; errors.Is(err, unix.ENOSPC) {
+		f.limit = filewatch.NoWatch(err)
+	}
+	if err != nil {
 		f.due = now.Add(r.opts.Interval)
 		return false
 	}

@@ -15,11 +15,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/edgecore-io/edgecore/edged/logdir"
+	"github.com/edgecore-io/edgecore/pkg/filewatch"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -204,6 +207,69 @@ func start(t *testing.T, opts Options) *Rotator {
 	})
 	r.Changed()
 	return r
+}
+
+// TestUnwatched: where no inotify instance is left, logs are checked periodically, which is reported; once there is one,
+// it is used, and that is reported.
+func TestUnwatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reports []error
+		logs := []Log{{"c", filepath.Join(t.TempDir(), "0.log"), "n/p/c"}}
+		write := func(size int) {
+			if err := os.WriteFile(logs[0].Path, make([]byte, size), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(10)
+		r := New(Options{
+			MaxSize: 10_000, MaxFiles: 3, Interval: time.Minute,
+			Logs:      func() []Log { return logs },
+			Unwatched: func(err error) { reports = append(reports, err) },
+		})
+		left, opened := false, false
+		r.open = func() (*watch, error) {
+			if !left {
+				return nil, os.NewSyscallError("inotify_init1", unix.EMFILE)
+			}
+			opened = true
+			return nil, nil // a watch of the kernel would hold up the simulated clock
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- r.Run(ctx) }()
+		defer func() {
+			cancel()
+			<-ended
+		}()
+		r.Changed()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if len(reports) != 1 || !errors.Is(reports[0], unix.EMFILE) ||
+			!strings.Contains(reports[0].Error(), "fs.inotify.max_user_instances") {
+			t.Errorf("reports = %v, want one of too many open files, and what to raise", reports)
+		}
+		left = true
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if !opened || len(reports) != 2 || reports[1] != nil {
+			t.Errorf("opened %v, reports %v; want another instance, and nil as the second report", opened, reports)
+		}
+	})
+}
+
+// TestNoWatchLeft: a log that the kernel's limit of watches keeps from being watched is reported, until it is gone.
+func TestNoWatchLeft(t *testing.T) {
+	var reports []error
+	r := New(Options{Unwatched: func(err error) { reports = append(reports, err) }, Logs: func() []Log { return nil }})
+	r.reportUnwatched()
+	r.logs["c"] = &watched{limit: filewatch.NoWatch(unix.ENOSPC)}
+	r.reportUnwatched()
+	r.reportUnwatched()
+	r.refresh(time.Now())
+	r.reportUnwatched()
+	if len(reports) != 2 || !errors.Is(reports[0], unix.ENOSPC) || reports[1] != nil {
+		t.Errorf("reports = %v, want that no watch is left, and nil", reports)
+	}
 }
 
 // content is all that is kept of a log, the oldest first, and how many files and bytes that takes.

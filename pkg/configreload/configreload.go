@@ -23,6 +23,9 @@ import (
 // quietFor is how long the file must be unchanged before it is read: its writer may not be done.
 const quietFor = 500 * time.Millisecond
 
+// rescan is how often the file is checked where its folder cannot be watched.
+const rescan = 30 * time.Second
+
 // Options make a Reloader.
 type Options struct {
 	// File is the configuration file.
@@ -75,11 +78,15 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 	defer quiet.Stop()
 	last := stampOf(r.File)
 	for {
-		r.watchFolders(folders)
+		var unwatched <-chan time.Time
+		if !r.watchFolders(folders) {
+			unwatched = time.After(rescan)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-folders.Changed():
+		case <-unwatched:
 		case <-told:
 			klog.InfoS("SIGHUP: reading the configuration", "file", r.File)
 			r.reload()
@@ -96,17 +103,21 @@ func (r *reloader) run(ctx context.Context, told <-chan os.Signal) {
 }
 
 // watchFolders watches the file's folder and, if the file is a link, its target's folder: files are replaced, not
-// written in place.
-func (r *reloader) watchFolders(folders *filewatch.Folders) {
+// written in place. It reports whether it could.
+func (r *reloader) watchFolders(folders *filewatch.Folders) (watched bool) {
 	dirs := []string{filepath.Dir(r.File)}
 	if real, err := filepath.EvalSymlinks(r.File); err == nil && filepath.Dir(real) != dirs[0] {
 		dirs = append(dirs, filepath.Dir(real))
 	}
+	watched = true
 	for _, dir := range dirs {
 		if err := folders.Watch(dir); err != nil {
-			klog.V(2).InfoS("Folder of the configuration not watched; SIGHUP has it read", "dir", dir, "err", err)
+			watched = false
+			klog.V(2).InfoS("Folder of the configuration not watched; it is read periodically", "dir", dir, "every", rescan,
+				"err", err)
 		}
 	}
+	return watched
 }
 
 // stamp reports whether a file may have changed.

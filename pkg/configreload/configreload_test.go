@@ -9,8 +9,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/filewatch"
 	"github.com/edgecore-io/edgecore/pkg/filewatch/filewatchtest"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -152,6 +157,29 @@ func TestReloadNoticesTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("another link", 8)
+}
+
+// TestReloadUnwatched: where no folder can be watched, a change is noticed all the same, later.
+func TestReloadUnwatched(t *testing.T) {
+	r, _, taken := aReloader(t, fmt.Sprintf(inKubelet, "eventRecordQPS: 5"))
+	synctest.Test(t, func(t *testing.T) {
+		r.Watcher = filewatch.New(filewatch.Options{
+			Open: func() (*fsnotify.Watcher, error) { return nil, syscall.EMFILE },
+		})
+		defer r.Watcher.Close()
+		defer Start(t.Context(), nil, r.Options)()
+		time.Sleep(2 * quietFor)
+		rewrite(t, r.File, fmt.Sprintf(inKubelet, "eventRecordQPS: 6"))
+		time.Sleep(rescan + 2*quietFor)
+		select {
+		case cfg := <-taken:
+			if got := *cfg.Modules.Edged.TailoredKubeletConfig.EventRecordQPS; got != 6 {
+				t.Errorf("eventRecordQPS = %d, want 6", got)
+			}
+		default:
+			t.Errorf("the change was not noticed within %v", rescan)
+		}
+	})
 }
 
 // TestReloadOnSIGHUP: the file is read though nothing about it looks new, and the program goes on.

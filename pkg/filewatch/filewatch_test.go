@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 )
 
@@ -51,7 +52,7 @@ func told(t *testing.T, f *Folders, what string) {
 
 // open makes a watcher for one test.
 func open(t *testing.T) *Watcher {
-	w := New()
+	w := New(Options{})
 	t.Cleanup(w.Close)
 	return w
 }
@@ -176,7 +177,7 @@ func TestLink(t *testing.T) {
 	told(t, two, "the user of the folder")
 }
 
-// TestNoInstance: a watcher without an inotify instance says why, and nothing else stops.
+// TestNoInstance: a watcher without an inotify instance reports why, watches once there is one, and reports that too.
 func TestNoInstance(t *testing.T) {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
@@ -185,16 +186,73 @@ func TestNoInstance(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: before.Max}); err != nil {
 		t.Fatal(err)
 	}
-	w := New()
+	var reports []error
+	w := New(Options{Report: func(err error) { reports = append(reports, err) }})
+	f := w.Folders()
+	err := f.Watch("/")
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	f := w.Folders()
 	defer f.Close()
-	err := f.Watch(t.TempDir())
 	if !errors.Is(err, unix.EMFILE) || !strings.Contains(err.Error(), "max_user_instances") {
 		t.Errorf("Watch = %v, want too many open files, and what to raise", err)
+	}
+	if len(reports) == 0 || !errors.Is(reports[len(reports)-1], unix.EMFILE) {
+		t.Errorf("reports = %v, want why folders are not watched", reports)
+	}
+	dir := t.TempDir()
+	watch(t, f, dir)
+	if last := reports[len(reports)-1]; last != nil {
+		t.Errorf("last report = %v, want nil since there is an instance", last)
+	}
+	write(t, filepath.Join(dir, "file"))
+	told(t, f, "a file")
+}
+
+// TestClosedWithoutInstance: a watcher that never had an instance can be closed, and opens none later.
+func TestClosedWithoutInstance(t *testing.T) {
+	w := New(Options{Open: func() (*fsnotify.Watcher, error) { return nil, unix.EMFILE }})
+	f := w.Folders()
+	w.opts.Open = func() (*fsnotify.Watcher, error) {
+		t.Error("an instance was opened after Close")
+		return fsnotify.NewWatcher()
+	}
+	w.Close()
+	if err := f.Watch(t.TempDir()); !errors.Is(err, fsnotify.ErrClosed) {
+		t.Errorf("Watch = %v, want %v", err, fsnotify.ErrClosed)
+	}
+	f.Close()
+}
+
+// TestUnwatched: the report of a folder that a limit keeps from being watched is over when none is left.
+func TestUnwatched(t *testing.T) {
+	a, b := two(t)
+	var last error
+	w := New(Options{Report: func(err error) { last = err }})
+	defer w.Close()
+	one, other := w.Folders(), w.Folders()
+	defer other.Close()
+	full := errors.New("no inotify watch is left")
+	w.mu.Lock() // the kernel's limit is too high to reach
+	one.limited(a)
+	other.limited(a)
+	other.limited(b)
+	w.report(full)
+	w.mu.Unlock()
+	one.Close()
+	watch(t, other, a)
+	if last != full {
+		t.Errorf("report = %v, want %v while a folder is not watched", last, full)
+	}
+	if err := os.Remove(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Watch(b); !os.IsNotExist(err) {
+		t.Errorf("Watch of a folder that is gone = %v", err)
+	}
+	if last != nil {
+		t.Errorf("report = %v, want nil once no folder needs a watch", last)
 	}
 }
 

@@ -47,6 +47,7 @@ const (
 	LabelsLeftOut         Code = "LabelsLeftOut"
 	NodeAddressMissing    Code = "NodeAddressMissing"
 	ModuleFailing         Code = "ModuleFailing"
+	FilesNotWatched       Code = "FilesNotWatched"
 )
 
 // entry describes a condition.
@@ -79,6 +80,11 @@ var known = map[Code]entry{
 		"A part of the agent fails and is started again", Error, "The detail is its error: correct what it names. If " +
 			"it names nothing that you can correct, report it with the agent's log (journalctl -u edgecore). Pods " +
 			"keep running.", 10 * time.Second,
+	},
+	FilesNotWatched: {
+		"Changes of files are noticed late", Warning, "Raise the sysctl that the detail names (sysctl -w NAME=VALUE, " +
+			"and a file in /etc/sysctl.d to keep it), or stop the program that uses up the limit. Until then files " +
+			"are read periodically: a change of a manifest, the configuration or a plugin takes up to 30 seconds.", 0,
 	},
 	RuntimeDown: {
 		"The container runtime does not answer", Error, "Check the runtime's service (systemctl status containerd) " +

@@ -9,7 +9,7 @@ import (
 
 // New returns a watcher that is closed when the test ends.
 func New(t testing.TB) *filewatch.Watcher {
-	w := filewatch.New()
+	w := filewatch.New(filewatch.Options{})
 	t.Cleanup(w.Close)
 	return w
 }
