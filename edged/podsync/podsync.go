@@ -169,11 +169,13 @@ func (s *Syncer) Sync(ctx context.Context, pod *v1.Pod) podworker.SyncResult {
 	if s.opts.PodStatus.Update(pod, obs, nil) {
 		return podworker.SyncResult{Finished: true}
 	}
+	var notStored error
 	if unstored {
 		if err := s.opts.Reports.Flush(ctx, pod.UID); err != nil {
-			return failed(pod, fmt.Errorf("store the resize of pod %s: %w", klog.KObj(pod), err))
+			notStored = fmt.Errorf("store the resize of pod %s: %w", klog.KObj(pod), err)
+		} else {
+			s.opts.Allocations.Stored(pod.UID, admitted)
 		}
-		s.opts.Allocations.Stored(pod.UID, admitted)
 	}
 	deadline, over := s.deadline(pod)
 	if over {
@@ -184,7 +186,7 @@ func (s *Syncer) Sync(ctx context.Context, pod *v1.Pod) podworker.SyncResult {
 		ctx, cancel = context.WithDeadline(ctx, deadline)
 		defer cancel()
 	}
-	out := s.syncOnce(ctx, pod, obs)
+	out := s.syncOnce(ctx, pod, obs, notStored)
 	out.By = earlier(deadline, out.By)
 	return out
 }
@@ -197,8 +199,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// syncOnce brings a pod one step nearer to its spec.
-func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) podworker.SyncResult {
+// syncOnce brings a pod one step nearer to its spec. notStored is why a resize must not be done yet: the pod runs on
+// with what it has, and the sync is tried again.
+func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod, notStored error) podworker.SyncResult {
 	if err := s.opts.NetworkFor(pod, obs); err != nil {
 		s.opts.Recorder.Eventf(pod, v1.EventTypeWarning, "NetworkNotReady", "%v", err)
 		return failed(pod, err)
@@ -207,7 +210,10 @@ func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) p
 	if err != nil {
 		return failed(pod, err)
 	}
-	probes, sizeErr := s.opts.Allocations.Resize(ctx, pod, obs, s.opts.PodStatus.Probe(pod, obs))
+	probes, sizeErr := s.opts.PodStatus.Probe(pod, obs), notStored
+	if notStored == nil {
+		probes, sizeErr = s.opts.Allocations.Resize(ctx, pod, obs, probes)
+	}
 	result := s.opts.Runtime.SyncPod(ctx, runtime.SyncInput{
 		Pod:         pod,
 		Observed:    obs,
@@ -220,7 +226,10 @@ func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) p
 			obs = fresh
 		}
 	}
-	result.Err = errors.Join(result.Err, sizeErr, s.opts.Allocations.Finish(ctx, pod, obs, sizeErr))
+	result.Err = errors.Join(result.Err, sizeErr)
+	if notStored == nil {
+		result.Err = errors.Join(result.Err, s.opts.Allocations.Finish(ctx, pod, obs, sizeErr))
+	}
 	finished := s.opts.PodStatus.Update(pod, obs, &result)
 	if result.Err != nil {
 		out := failed(pod, result.Err)
@@ -236,7 +245,8 @@ func (s *Syncer) syncOnce(ctx context.Context, pod *v1.Pod, obs *observed.Pod) p
 		Finished: finished,
 		RetryAt:  result.RetryAt,
 		By:       volumes.RenewAt(),
-		Settled:  !result.Changed && result.RetryAt.IsZero() && !volumes.Polled(),
+		// Probes of pods on the node's network go to its address, which may change without a cloud to report it to.
+		Settled: !result.Changed && result.RetryAt.IsZero() && !volumes.Polled() && !pod.Spec.HostNetwork,
 	}
 }
 
