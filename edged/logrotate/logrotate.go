@@ -104,8 +104,9 @@ type watched struct {
 	busy bool
 	// gone is since when the file has been missing; zero while it exists.
 	gone time.Time
-	// reopened is when the runtime was last asked to open it again.
+	// reopened is when the runtime was last asked to open it again, and pause how long it is not asked after that.
 	reopened time.Time
+	pause    time.Duration
 	// limit is the kernel's limit that keeps it from being watched; nil if none does.
 	limit error
 }
@@ -286,7 +287,7 @@ func (r *Rotator) lookAt(f *watched, now time.Time) bool {
 	if errors.Is(err, fs.ErrNotExist) {
 		return r.missing(f, now)
 	}
-	f.gone = time.Time{}
+	f.gone, f.pause = time.Time{}, 0
 	if err != nil {
 		klog.V(4).InfoS("Log not checked", "log", f.Path, "err", err)
 		f.last, f.due = sighting{at: now}, now.Add(r.opts.Interval)
@@ -327,9 +328,9 @@ func (r *Rotator) rotated(out rotation, now time.Time) {
 	f.busy, f.due, f.last = false, now.Add(soonest), sighting{at: now}
 	switch {
 	case out.err != nil && out.reopen:
-		klog.ErrorS(out.err, "Log not opened again; trying again", "container", f.Name, "log", f.Path,
-			"in", r.opts.Interval)
-		f.due = now.Add(r.opts.Interval)
+		f.pause = min(max(2*f.pause, r.opts.Interval), maxPause)
+		klog.ErrorS(out.err, "Log not opened again; trying again", "container", f.Name, "log", f.Path, "in", f.pause)
+		f.due = now.Add(f.pause)
 	case out.err != nil:
 		klog.ErrorS(out.err, "Log not rotated; trying again", "container", f.Name, "log", f.Path, "in", r.opts.Interval)
 		f.due = now.Add(r.opts.Interval)

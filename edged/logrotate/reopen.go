@@ -18,6 +18,9 @@ import (
 // container may have ended meanwhile, and its log may have been removed for that.
 const settled = growing
 
+// maxPause limits the growing pause between tries to have a log opened again.
+const maxPause = 5 * time.Minute
+
 // missing takes note that the file of a log does not exist, and returns whether it is to be opened again. The runtime
 // writes on: to a file without a name, which nothing measures, or to the newest part, if the agent was killed between
 // renaming the log and the runtime's answer.
@@ -26,7 +29,7 @@ func (r *Rotator) missing(f *watched, now time.Time) bool {
 		f.gone = now
 	}
 	f.last = sighting{at: now}
-	wait := max(f.gone.Add(settled).Sub(now), f.reopened.Add(r.opts.Interval).Sub(now))
+	wait := max(f.gone.Add(settled).Sub(now), f.reopened.Add(max(f.pause, r.opts.Interval)).Sub(now))
 	if wait <= 0 {
 		return true
 	}
@@ -42,6 +45,10 @@ func (r *Rotator) reopen(ctx context.Context, l Log) error {
 	}
 	if err := r.opts.Reopen(ctx, l.ID); err != nil {
 		return fmt.Errorf("log of container %s is gone, and the runtime opens no new one: %w", l.Name, err)
+	}
+	if _, err := os.Lstat(l.Path); err != nil {
+		return fmt.Errorf("log of container %s is gone, and the runtime says that it has opened a new one: %w", l.Name,
+			err)
 	}
 	klog.InfoS("Log was gone; the runtime has opened a new one", "container", l.Name, "log", l.Path)
 	r.untidyAt(l.Path)

@@ -143,3 +143,31 @@ func TestMissing(t *testing.T) {
 		t.Errorf("a log that is there again is missing since %v, want it to be no longer missing", f.gone)
 	}
 }
+
+// TestNotOpenedAgain: a runtime that opens no new log, whatever it says, is asked less and less often.
+func TestNotOpenedAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	r := New(Options{
+		Interval: 10 * time.Second,
+		Reopen:   func(context.Context, string) error { return nil },
+	})
+	l := Log{ID: "c", Name: "main", Path: path}
+	f := &watched{Log: l}
+	r.logs[l.ID] = f
+	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	for _, want := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+		err := r.reopen(t.Context(), l)
+		if err == nil || !strings.Contains(err.Error(), "the runtime says that it has opened a new one") {
+			t.Fatalf("reopen = %v, want an error: the file does not exist", err)
+		}
+		r.rotated(rotation{id: l.ID, reopen: true, err: err}, now)
+		if f.pause != want {
+			t.Errorf("pause %v, want %v", f.pause, want)
+		}
+		f.gone = now.Add(-time.Minute)
+		if r.missing(f, now.Add(want-time.Second)) || !r.missing(f, now.Add(want)) {
+			t.Errorf("not asked again exactly %v after the last time", want)
+		}
+		now = now.Add(want)
+	}
+}
