@@ -130,6 +130,10 @@ func (r *Removal) removeFiles(cfg *v1alpha2.EdgeCore) error {
 	if !r.KeepStore {
 		note("store "+db+" and its copies", copies.Remove(db))
 	}
+	if len(errs) > 0 {
+		return errors.Join(append(errs, fmt.Errorf("configuration %s is kept, since it says what to remove: correct "+
+			"the cause, and reset again", r.Config))...)
+	}
 	if r.Fresh != nil {
 		if err := errors.Join(certs.WriteFile(r.Config, r.Fresh), removeAll(r.Config+".bak")); err != nil {
 			return errors.Join(append(errs, fmt.Errorf("configuration %s: %w", r.Config, err))...)
