@@ -177,22 +177,27 @@ func (m *Module) Run(ctx context.Context) error {
 	return bus.Run(ctx)
 }
 
-// takeBus returns the bus of New, and new ones after that: a bus runs once.
+// takeBus returns the bus of New, and new ones after that: a bus runs once. Watch is called without mu: it calls
+// MQTTBehind, which waits for a lock under which devicetwin calls Changed.
 func (m *Module) takeBus() (eventbus.Bus, error) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.fresh {
-		bus, err := m.opts.NewBus()
-		if err != nil {
-			return nil, err
-		}
-		m.bus = bus
-		if m.twins != nil {
-			bus.Watch(m.twins.MQTTBehind, m.twins.MQTTCaughtUp)
-		}
-	}
+	bus, fresh := m.bus, m.fresh
 	m.fresh = false
-	return m.bus, nil
+	m.mu.Unlock()
+	if fresh {
+		return bus, nil
+	}
+	bus, err := m.opts.NewBus()
+	if err != nil {
+		return nil, err
+	}
+	if m.twins != nil {
+		bus.Watch(m.twins.MQTTBehind, m.twins.MQTTCaughtUp)
+	}
+	m.mu.Lock()
+	m.bus = bus
+	m.mu.Unlock()
+	return bus, nil
 }
 
 // Describe implements prometheus.Collector.

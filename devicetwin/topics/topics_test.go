@@ -3,10 +3,12 @@ package topics
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	mqtt "github.com/eclipse/paho.mqtt.golang"
 	"github.com/google/go-cmp/cmp"
@@ -351,5 +353,51 @@ func TestFlood(t *testing.T) {
 	}
 	if len(m.answers) != 2 {
 		t.Errorf("answers = %d, want 2", len(m.answers))
+	}
+}
+
+// failing is a bus that ends at once. Messages may wait in its session.
+type failing struct{ eventbus.Bus }
+
+func (failing) Watch(behind func(time.Time), _ func()) { behind(time.Time{}) }
+func (failing) Subscribe(string, func(topic.Message)) (func(), error) {
+	return func() {}, nil
+}
+func (failing) Run(context.Context) error                    { return errors.New("it fails") }
+func (failing) Notify(context.Context, string, []byte) error { return nil }
+
+// changing are twins of which one changes at the moment at which MQTTBehind is called.
+type changing struct {
+	Twins
+	module *Module
+	told   chan struct{}
+}
+
+func (c *changing) MQTTBehind(time.Time) {
+	go func() {
+		c.module.Changed(devicetwin.Change{Namespace: "shop", Name: "one", Gone: true})
+		c.told <- struct{}{}
+	}()
+	<-c.told // devicetwin holds its lock while it tells of a change
+}
+
+func (c *changing) MQTTCaughtUp() {}
+
+// TestChangeDuringRestart: a twin can change while the module takes a new bus.
+func TestChangeDuringRestart(t *testing.T) {
+	m, err := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) { return failing{}, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Serve(&changing{module: m, told: make(chan struct{})})
+	runs := make(chan error, 2)
+	go func() {
+		runs <- m.Run(t.Context())
+		runs <- m.Run(t.Context())
+	}()
+	for range cap(runs) {
+		if err := wait.Receive(t, "Run to return", runs); err == nil {
+			t.Error("Run = nil, want the error of the bus")
+		}
 	}
 }
