@@ -451,7 +451,7 @@ func TestRefusedByTheCloud(t *testing.T) {
 		e.Module.mu.Lock()
 		defer e.Module.mu.Unlock()
 		r := &e.Module.devices["shop/one"].report
-		return r.refused != nil && r.next.After(time.Now().Add(sendInterval))
+		return r.pausedUntil(devicemsg.KindState).After(time.Now().Add(sendInterval))
 	})
 	e.cloud.refusing("")
 	wait.True(t, "the state", func() bool { return e.cloud.state() == "unhealthy" })
@@ -459,7 +459,7 @@ func TestRefusedByTheCloud(t *testing.T) {
 		e.Module.mu.Lock()
 		defer e.Module.mu.Unlock()
 		r := &e.Module.devices["shop/one"].report
-		return !r.due() && r.refused == nil
+		return !r.due() && len(r.refused) == 0
 	})
 }
 

@@ -51,8 +51,28 @@ type reporting struct {
 	// hold is until when desired values of the cloud, and nothing else, wait.
 	hold    time.Time
 	backoff *retry.Backoff
-	// refused is set while the cloud refuses reports; its backoff is longer than that of a lost link.
-	refused *retry.Backoff
+	// refused are the kinds of reports that the cloud refuses. What it refuses of one kind delays no other.
+	refused map[devicemsg.Kind]*refusal
+}
+
+// refusal is the pause after the cloud refused a kind of report. Its backoff is longer than that of a lost link.
+type refusal struct {
+	backoff *retry.Backoff
+	until   time.Time
+}
+
+// refuse has a kind of report wait. It reports whether the cloud accepted that kind before.
+func (r *reporting) refuse(kind devicemsg.Kind, now time.Time) (first bool) {
+	if r.refused == nil {
+		r.refused = map[devicemsg.Kind]*refusal{}
+	}
+	pause := r.refused[kind]
+	if pause == nil {
+		pause = &refusal{backoff: retry.NewBackoff(sendInterval, refusedMax)}
+		r.refused[kind], first = pause, true
+	}
+	pause.until = now.Add(pause.backoff.Next())
+	return first
 }
 
 // received has desired values sent that came from the cloud. It knows them, so they wait for the reported values that
@@ -103,12 +123,39 @@ func (r *reporting) stateChanged() { r.state, r.hold = true, time.Time{} }
 
 func (r *reporting) due() bool { return len(r.values) > 0 || r.state }
 
-// earliest is when the next report may be sent.
-func (r *reporting) earliest() time.Time {
-	if r.hold.After(r.next) {
-		return r.hold
+// pending are the kinds of reports that are due.
+func (r *reporting) pending() (kinds []devicemsg.Kind) {
+	if len(r.values) > 0 {
+		kinds = append(kinds, devicemsg.KindTwin)
 	}
-	return r.next
+	if r.state {
+		kinds = append(kinds, devicemsg.KindState)
+	}
+	return kinds
+}
+
+// pausedUntil is the end of the pause of a kind of report, in the past if there is none.
+func (r *reporting) pausedUntil(kind devicemsg.Kind) (until time.Time) {
+	if pause := r.refused[kind]; pause != nil {
+		until = pause.until
+	}
+	return until
+}
+
+// earliest is when the next report may be sent.
+func (r *reporting) earliest() (first time.Time) {
+	for i, kind := range r.pending() {
+		at := r.pausedUntil(kind)
+		if i == 0 || at.Before(first) {
+			first = at
+		}
+	}
+	for _, at := range []time.Time{r.next, r.hold} {
+		if at.After(first) {
+			first = at
+		}
+	}
+	return first
 }
 
 // uplink sends reports to the cloud.
@@ -175,19 +222,24 @@ type batch struct {
 	device   *devices.Device
 	versions map[string][2]int64 // of the reported and the desired value
 	state    int64
-	messages []*model.Message
+	messages map[devicemsg.Kind]*model.Message
 }
 
 // send reports on a device, and returns when the cloud has confirmed or refused that, or does not answer.
 func (u *uplink) send(ctx context.Context, e *entry) {
 	b, err := u.batch(e)
 	var outdated []*devicemsg.Outdated
-	for _, msg := range b.messages {
-		if err != nil {
-			break
+	refused := map[devicemsg.Kind]error{}
+	for _, kind := range []devicemsg.Kind{devicemsg.KindTwin, devicemsg.KindState} {
+		if err != nil || b.messages[kind] == nil {
+			continue
 		}
 		var o *devicemsg.Outdated
-		if o, err = u.deliver(ctx, msg); o != nil {
+		o, err = u.deliver(ctx, b.messages[kind])
+		if errors.As(err, new(*refusedError)) {
+			refused[kind], err = err, nil
+		}
+		if o != nil {
 			outdated = append(outdated, o)
 		}
 	}
@@ -196,14 +248,11 @@ func (u *uplink) send(ctx context.Context, e *entry) {
 	r := &e.report
 	now := u.m.opts.Now()
 	r.sending, r.next = false, now.Add(sendInterval)
-	if refusal := (*refusedError)(nil); errors.As(err, &refusal) {
-		if r.refused == nil {
-			r.refused = retry.NewBackoff(sendInterval, refusedMax)
+	for kind, cause := range refused {
+		if r.refuse(kind, now) {
 			klog.InfoS("The cloud refuses a report on a device; trying again with a growing pause", "device", e.id,
-				"err", err)
+				"report", kind, "err", cause)
 		}
-		r.next = now.Add(r.refused.Next())
-		return
 	}
 	if err != nil {
 		if r.backoff == nil {
@@ -213,12 +262,18 @@ func (u *uplink) send(ctx context.Context, e *entry) {
 		klog.V(2).InfoS("Report on a device not confirmed; trying again", "device", e.id, "err", err)
 		return
 	}
-	if r.refused != nil {
-		klog.InfoS("The cloud accepts reports on a device again", "device", e.id)
+	r.backoff = nil
+	for kind := range b.messages {
+		if refused[kind] == nil && r.refused[kind] != nil {
+			klog.InfoS("The cloud accepts reports on a device again", "device", e.id, "report", kind)
+			delete(r.refused, kind)
+		}
 	}
-	r.backoff, r.refused = nil, nil
 	if u.m.outdated(e, &b, outdated) {
 		return
+	}
+	if refused[devicemsg.KindTwin] != nil {
+		clear(b.versions) // they are not confirmed
 	}
 	if r.sent == nil {
 		r.sent = map[string]time.Time{}
@@ -230,7 +285,7 @@ func (u *uplink) send(ctx context.Context, e *entry) {
 			delete(r.values, name)
 		}
 	}
-	if r.state && e.twin.StateVersion == b.state {
+	if r.state && e.twin.StateVersion == b.state && refused[devicemsg.KindState] == nil {
 		r.state = false
 	}
 }
@@ -284,12 +339,21 @@ func versionsOf(p twin.Property) (v [2]int64) {
 func (u *uplink) batch(e *entry) (batch, error) {
 	u.m.mu.Lock()
 	defer u.m.mu.Unlock()
-	b := batch{device: e.device, versions: map[string][2]int64{}, state: -1}
+	b := batch{
+		device:   e.device,
+		versions: map[string][2]int64{},
+		state:    -1,
+		messages: map[devicemsg.Kind]*model.Message{},
+	}
 	update := devicemsg.TwinUpdate{
 		EventID: uuid.NewString(), Timestamp: u.m.now(), Twin: map[string]*devicemsg.Twin{},
 		Epoch: u.m.numbers.epoch,
 	}
+	now := u.m.opts.Now()
 	for name := range e.report.values {
+		if e.report.pausedUntil(devicemsg.KindTwin).After(now) {
+			break
+		}
 		p := e.twin.Properties[name]
 		b.versions[name] = versionsOf(p)
 		spec, has := e.device.Property(name)
@@ -304,9 +368,9 @@ func (u *uplink) batch(e *entry) (batch, error) {
 		if err != nil {
 			return b, err
 		}
-		b.messages = append(b.messages, msg)
+		b.messages[devicemsg.KindTwin] = msg
 	}
-	if e.report.state {
+	if e.report.state && !e.report.pausedUntil(devicemsg.KindState).After(now) {
 		b.state = e.twin.StateVersion
 		state := devicemsg.StateUpdate{
 			EventID: uuid.NewString(), Timestamp: u.m.now(), Epoch: u.m.numbers.epoch, Version: e.twin.StateVersion,
@@ -323,7 +387,7 @@ func (u *uplink) batch(e *entry) (batch, error) {
 		if err != nil {
 			return b, err
 		}
-		b.messages = append(b.messages, msg)
+		b.messages[devicemsg.KindState] = msg
 	}
 	return b, nil
 }

@@ -1,9 +1,105 @@
 package devicetwin
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/devicetwin/twin"
+	"github.com/edgecore-io/edgecore/pkg/devicemsg"
+	"github.com/edgecore-io/edgecore/pkg/resource"
 )
+
+// answers is a bus whose cloud answers reports, or returns "" to give no answer.
+type answers func(devicemsg.Report) string
+
+const accepted = "OK"
+
+func (answers) Receive(ctx context.Context, _ string) (*model.Message, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (a answers) SendSync(ctx context.Context, _ string, m *model.Message) (*model.Message, error) {
+	about, ok := devicemsg.ParseReport(m.Route.Resource)
+	if !ok {
+		return nil, fmt.Errorf("resource %s is not a report's", m.Route.Resource)
+	}
+	switch answer := a(about); answer {
+	case "":
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case accepted:
+		return m.Respond(model.OK), nil
+	default:
+		return m.RespondError(devicemsg.SourceCloud, errors.New(answer)), nil
+	}
+}
+
+// startUplink runs the uplink of a module with lamps, in the bubble of synctest, until the test ends.
+func startUplink(t *testing.T, bus Bus, lamps ...string) *Module {
+	t.Helper()
+	m := New(Options{Bus: bus})
+	m.linked, m.numbers = true, resumeNumbering(nil)
+	_, m.numbers.stored = m.numbers.reserve()
+	for _, at := range lamps {
+		key := resource.Key{Type: resource.TypeDevice}
+		key.Namespace, key.Name, _ = strings.Cut(at, "/")
+		object := fmt.Sprintf(`{"metadata":{"name":%q,"namespace":%q,"uid":%q},"spec":{"protocol":{"protocolName":"dali"},
+"properties":[{"name":"temp","reportToCloud":true}]}}`, key.Name, key.Namespace, at)
+		if err := m.setDevice(key, json.RawMessage(object), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { m.uplink.run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return m
+}
+
+// TestRefusedValues: values that the cloud refuses delay no state, now or later.
+func TestRefusedValues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var refusals, states atomic.Int32
+		m := startUplink(t, answers(func(r devicemsg.Report) string {
+			if r.Kind == devicemsg.KindTwin {
+				refusals.Add(1)
+				return "the API server says no"
+			}
+			states.Add(1)
+			return accepted
+		}), "shop/one")
+		if _, err := m.Update("shop", "one", []twin.Report{{Name: "temp", Value: "21"}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		for i, state := range []string{"online", "offline", "online"} {
+			if _, err := m.UpdateState("shop", "one", state, twin.FromNode); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * sendInterval)
+			synctest.Wait()
+			if got := states.Load(); got != int32(i+1) {
+				t.Errorf("the cloud has accepted %d states while it refuses values, want %d", got, i+1)
+			}
+			time.Sleep(10 * refusedMax) // the pause of the values is the longest one now
+		}
+		if got := refusals.Load(); got < 15 || got > 45 {
+			t.Errorf("values are sent %d times in 150 minutes, want 15 to 45: with a growing pause", got)
+		}
+	})
+}
 
 func TestEarliest(t *testing.T) {
 	now := time.Unix(1000, 0)
@@ -24,6 +120,16 @@ func TestEarliest(t *testing.T) {
 		"other values go at once": {func(r *reporting) { r.changed("b"); r.received(now, "a") }, time.Time{}},
 		"a state goes at once":    {func(r *reporting) { r.stateChanged(); r.received(now, "a") }, time.Time{}},
 		"the interval counts":     {func(r *reporting) { r.next = late; r.changed("a") }, late},
+		"a refused kind waits": {func(r *reporting) {
+			r.refuse(devicemsg.KindTwin, now)
+			r.refused[devicemsg.KindTwin].until = late
+			r.changed("a")
+		}, late},
+		"another kind does not": {func(r *reporting) {
+			r.refuse(devicemsg.KindTwin, now)
+			r.changed("a")
+			r.stateChanged()
+		}, time.Time{}},
 	} {
 		var r reporting
 		tc.do(&r)
