@@ -114,7 +114,8 @@ func TestFailures(t *testing.T) {
 			t.Error(err)
 		}
 		want := []string{
-			"bad: port in use", "bad: module bad panicked: boom", "bad: is well", "bad: late", "bad: early", "bad: is well",
+			"bad: port in use", "bad: module bad panicked: boom", "bad: is well", "bad: late", "bad: early",
+			"bad: is well",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("reported %q, want %q", got, want)

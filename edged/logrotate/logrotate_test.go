@@ -209,8 +209,8 @@ func start(t *testing.T, opts Options) *Rotator {
 	return r
 }
 
-// TestUnwatched: where no inotify instance is left, logs are checked periodically, which is reported; once there is one,
-// it is used, and that is reported.
+// TestUnwatched: where no inotify instance is left, logs are checked periodically, which is reported. Once there is
+// one, it is used, and that is reported.
 func TestUnwatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reports []error

@@ -171,8 +171,10 @@ func TestRender(t *testing.T) {
 		},
 		"cut off": {
 			View{Info: server.Info{Link: &server.Link{Since: now.Add(-72 * time.Hour), Reason: "the name is unknown"}}},
-			[]string{`state warn" id="state">Not connected to the cloud<`, "Not connected for 3d", "the name is unknown",
-				"Pods keep running"}, []string{">Connected", "All is well"},
+			[]string{
+				`state warn" id="state">Not connected to the cloud<`, "Not connected for 3d", "the name is unknown",
+				"Pods keep running",
+			}, []string{">Connected", "All is well"},
 		},
 		"not yet": {View{Info: server.Info{Link: &server.Link{}}}, []string{"Not connected yet"}, nil},
 		"pods, those first that are not well": {

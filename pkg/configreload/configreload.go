@@ -113,8 +113,8 @@ func (r *reloader) watchFolders(folders *filewatch.Folders) (watched bool) {
 	for _, dir := range dirs {
 		if err := folders.Watch(dir); err != nil {
 			watched = false
-			klog.V(2).InfoS("Folder of the configuration not watched; it is read periodically", "dir", dir, "every", rescan,
-				"err", err)
+			klog.V(2).InfoS("Folder of the configuration not watched; it is read periodically", "dir", dir,
+				"every", rescan, "err", err)
 		}
 	}
 	return watched

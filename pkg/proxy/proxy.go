@@ -47,7 +47,8 @@ func (e *Refused) Remedy() string {
 	const where = "HTTPS_PROXY and NO_PROXY are in the environment of the service (systemctl edit edgecore)"
 	switch e.Status {
 	case http.StatusProxyAuthRequired:
-		return "put a user name and password that it accepts into HTTPS_PROXY (http://USER:PASSWORD@HOST:PORT); " + where
+		return "put a user name and password that it accepts into HTTPS_PROXY (http://USER:PASSWORD@HOST:PORT); " +
+			where
 	case http.StatusForbidden, http.StatusMethodNotAllowed:
 		return "have the proxy allow CONNECT to this address and port, or put the cloud's host into NO_PROXY; " + where
 	}

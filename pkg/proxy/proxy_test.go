@@ -64,8 +64,12 @@ func dialThrough(ctx context.Context, via *url.URL) error {
 // TestRefused: a proxy that refuses is an error with its status, whether or not it adds a text.
 func TestRefused(t *testing.T) {
 	for line, want := range map[string]Refused{
-		"403 Forbidden": {Status: 403}, "407 Proxy Authentication Required": {Status: 407}, "502 Bad Gateway": {Status: 502},
-		"403": {Status: 403}, "403 ": {Status: 403}, "299": {Status: 299},
+		"403 Forbidden":                     {Status: 403},
+		"407 Proxy Authentication Required": {Status: 407},
+		"502 Bad Gateway":                   {Status: 502},
+		"403":                               {Status: 403},
+		"403 ":                              {Status: 403},
+		"299":                               {Status: 299},
 	} {
 		via, requests := answering(t, func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 "+line+"\r\n\r\n") })
 		err := dialThrough(t.Context(), via)
