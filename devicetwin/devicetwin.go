@@ -66,6 +66,9 @@ type Options struct {
 	SocketGroup int
 	// OtherSocketDir is a second folder with such a socket, where KubeEdge's mappers look for it; "" is none.
 	OtherSocketDir string
+	// Listening is called with the error that keeps a socket for mappers from being opened, and with nil once it is; it
+	// may be nil.
+	Listening func(socket string, err error)
 	// Changed, if not nil, is called after each change of a twin. It must return soon, and must not call the module.
 	Changed func(Change)
 	// Now is the wall clock.
@@ -113,13 +116,14 @@ func New(opts Options) *Module {
 		descs:   newDescs(),
 	}
 	m.server = dmi.New(dmi.Options{
-		Dir:      opts.SocketDir,
-		OtherDir: opts.OtherSocketDir,
-		Group:    opts.SocketGroup,
-		Twins:    m,
-		Load:     m.loadMappers,
-		Save:     m.saveMapper,
-		Now:      opts.Now,
+		Dir:       opts.SocketDir,
+		OtherDir:  opts.OtherSocketDir,
+		Group:     opts.SocketGroup,
+		Twins:     m,
+		Load:      m.loadMappers,
+		Save:      m.saveMapper,
+		Now:       opts.Now,
+		Listening: opts.Listening,
 	})
 	m.persist = newPersister(m)
 	m.uplink = newUplink(m)

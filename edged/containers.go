@@ -108,6 +108,11 @@ func (e *Edged) newRuntime() *runtime.Runtime {
 	})
 }
 
+// listening is called when a socket cannot be opened, with the error, and when it is.
+func (e *Edged) listening(socket string, err error) {
+	e.health.SetError(health.SocketFailing, socket, err)
+}
+
 // runtimeHealth is called when the runtime stops or begins to answer.
 func (e *Edged) runtimeHealth(err error) {
 	e.health.SetError(health.RuntimeDown, "", err)

@@ -46,9 +46,10 @@ func (e *Edged) parts() []part {
 		{name: "plugins", run: e.plugins.Run},
 		{name: "device plugins", run: e.devices.Run},
 		{name: "pod resources", run: podresources.New(podresources.Options{
-			Dir:     filepath.Join(e.opts.RootDir, "pod-resources"),
-			Pods:    func() []*v1.Pod { return e.admissions.ActivePodsExcept("") },
-			Devices: e.devices,
+			Dir:       filepath.Join(e.opts.RootDir, "pod-resources"),
+			Pods:      func() []*v1.Pod { return e.admissions.ActivePodsExcept("") },
+			Devices:   e.devices,
+			Listening: e.listening,
 		}).Run},
 		{name: "stored pods", run: e.intake.Load},
 		{name: "static pods", run: e.newStatic().Run},

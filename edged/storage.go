@@ -30,7 +30,11 @@ type storage struct {
 func (e *Edged) buildStorage(ctx context.Context) (err error) {
 	o := &e.opts
 	e.csi = e.newCSI()
-	e.devices = devices.New(devices.Options{Dir: filepath.Join(o.RootDir, "device-plugins"), Changed: e.devicesChanged})
+	e.devices = devices.New(devices.Options{
+		Dir:       filepath.Join(o.RootDir, "device-plugins"),
+		Changed:   e.devicesChanged,
+		Listening: e.listening,
+	})
 	e.plugins = plugins.New(filepath.Join(o.RootDir, "plugins_registry"), o.Watcher, map[string]plugins.Handler{
 		plugins.TypeCSI:    e.csi,
 		plugins.TypeDevice: e.devices,

@@ -76,6 +76,8 @@ type Options struct {
 	MayPublish func(topic string) bool
 	// Limits are those of the broker in the agent. Inflight is mqttSessionQueueSize if it is 0.
 	Limits broker.Limits
+	// Listening is that of broker.Options.
+	Listening func(address string, err error)
 }
 
 // New returns the bus that the configuration asks for. It reads certificates and the queue, but opens no socket.
@@ -108,7 +110,9 @@ func newInternal(config *v1alpha2.EventBus, o Options) (part, error) {
 	if err != nil || u.Host == "" || u.User != nil {
 		return nil, errors.New("modules.eventBus.mqttServerInternal: want tcp://HOST:PORT")
 	}
-	out := broker.Options{Address: u.Host, MayPublish: o.MayPublish, Limits: o.Limits}
+	out := broker.Options{
+		Address: u.Host, MayPublish: o.MayPublish, Limits: o.Limits, Listening: o.Listening,
+	}
 	if out.Inflight == 0 {
 		out.Inflight = int(config.MqttSessionQueueSize)
 	}

@@ -98,6 +98,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 	}
+	listening := func(socket string, err error) { conditions.SetError(health.SocketFailing, socket, err) }
 	var routes []server.Route
 	var collectors []prometheus.Collector
 	var shown func() []statusui.Device
@@ -105,7 +106,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	if cfg.Modules.EventBus.Enable {
 		mqtt, err = topics.New(topics.Options{
 			Node:   cfg.Modules.Edged.HostnameOverride,
-			NewBus: func() (eventbus.Bus, error) { return agentconfig.NewEventBus(cfg) },
+			NewBus: func() (eventbus.Bus, error) { return agentconfig.NewEventBus(cfg, listening) },
 		})
 		if err != nil {
 			return err
@@ -117,7 +118,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		if err != nil {
 			return err
 		}
-		opts.Bus, opts.Store = bus, db
+		opts.Bus, opts.Store, opts.Listening = bus, db, listening
 		if mqtt != nil {
 			opts.Changed = mqtt.Changed
 		}

@@ -67,3 +67,41 @@ func check(t *testing.T, path string, mode os.FileMode, group uint32) {
 		t.Errorf("%s: mode %v, user %d, group %d; want %v, 0 and %d", path, info.Mode(), s.Uid, s.Gid, mode, group)
 	}
 }
+
+// TestListening: a socket that cannot be opened is reported with its error, and once it is open.
+func TestListening(t *testing.T) {
+	obstacle := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(obstacle, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reports := make(chan error, 10)
+	socket := filepath.Join(obstacle, SocketName)
+	s := New(Options{
+		Dir:  obstacle,
+		Load: func(context.Context) (map[string][]byte, error) { return nil, nil },
+		Listening: func(of string, err error) {
+			if of != socket {
+				t.Errorf("report of %s, want of %s", of, socket)
+			}
+			reports <- err
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := wait.Receive(t, "a report", reports); err == nil {
+		t.Error("the report has no error, want why the folder cannot be made")
+	}
+	if err := os.Remove(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	for wait.Receive(t, "a report without an error", reports) != nil {
+		continue
+	}
+}

@@ -92,6 +92,8 @@ type Options struct {
 	Save func(ctx context.Context, protocol string, data []byte) error
 	// Now is the wall clock.
 	Now func() time.Time
+	// Listening is called with the error that keeps a socket from being opened, and with nil once it is; it may be nil.
+	Listening func(socket string, err error)
 }
 
 // Server serves mappers. Make it with New.
@@ -234,11 +236,18 @@ func (s *Server) listen(ctx context.Context) {
 				}
 				return s.serve(ctx, path)
 			}, func(err error, again time.Duration) {
+				s.listening(path, err)
 				klog.ErrorS(err, "Mappers cannot register; trying again", "socket", path, "in", again)
 			})
 		})
 	}
 	sockets.Wait()
+}
+
+func (s *Server) listening(path string, err error) {
+	if s.opts.Listening != nil {
+		s.opts.Listening(path, err)
+	}
 }
 
 // serve listens on a socket until ctx ends.
@@ -250,6 +259,7 @@ func (s *Server) serve(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
+	s.listening(path, nil)
 	options := append(pluginrpc.ServerOptions(pluginrpc.Limits{Bytes: maxMessage, Elements: maxElements}),
 		grpc.MaxConcurrentStreams(64), grpc.ConnectionTimeout(10*time.Second), grpc.UnaryInterceptor(s.limit))
 	server := grpc.NewServer(options...)

@@ -55,6 +55,9 @@ type Options struct {
 	BootID string
 	// Grace is how long the devices of a plugin that has gone are kept; zero is five minutes.
 	Grace time.Duration
+	// Listening is called with the error that keeps the socket for registrations from being opened, and with nil once
+	// it is; it may be nil.
+	Listening func(socket string, err error)
 }
 
 // Manager keeps devices. Its methods may be called from any goroutine.

@@ -77,8 +77,15 @@ func extended(name string) bool {
 // serve serves the registration socket until ctx ends, and tries again while it cannot.
 func (m *Manager) serve(ctx context.Context) {
 	retry.Until(ctx, time.Second, time.Minute, m.serveOnce, func(err error, again time.Duration) {
+		m.listening(err)
 		klog.ErrorS(err, "Device plugins cannot register; trying again", "socket", m.path(socketName), "in", again)
 	})
+}
+
+func (m *Manager) listening(err error) {
+	if m.opts.Listening != nil {
+		m.opts.Listening(m.path(socketName), err)
+	}
 }
 
 func (m *Manager) serveOnce(ctx context.Context) error {
@@ -89,6 +96,7 @@ func (m *Manager) serveOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	m.listening(nil)
 	server := grpc.NewServer(
 		grpc.MaxRecvMsgSize(64<<10),
 		grpc.MaxHeaderListSize(pluginrpc.MaxHeader),

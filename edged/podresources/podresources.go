@@ -49,6 +49,9 @@ type Options struct {
 	// Pods returns the pods that have been admitted and have not ended.
 	Pods    func() []*v1.Pod
 	Devices Devices
+	// Listening is called with the error that keeps the socket from being opened, and with nil once it is; it may be
+	// nil.
+	Listening func(socket string, err error)
 }
 
 // Server is the API. Its methods may be called from any goroutine.
@@ -60,12 +63,16 @@ type Server struct {
 
 // New makes a Server.
 func New(opts Options) *Server {
+	if opts.Listening == nil {
+		opts.Listening = func(string, error) {}
+	}
 	return &Server{opts: opts, limit: rate.NewLimiter(qps, burst)}
 }
 
 // Run serves the socket until ctx ends, and tries again while it cannot.
 func (s *Server) Run(ctx context.Context) error {
 	retry.Until(ctx, time.Second, time.Minute, s.serve, func(err error, again time.Duration) {
+		s.opts.Listening(s.socket(), err)
 		klog.ErrorS(err, "Pod resources API not served; trying again", "socket", s.socket(),
 			"in", again)
 	})
@@ -88,6 +95,7 @@ func (s *Server) serve(ctx context.Context) error {
 	if err := os.Chmod(s.socket(), 0o600); err != nil {
 		return errors.Join(err, socket.Close())
 	}
+	s.opts.Listening(s.socket(), nil)
 	server := grpc.NewServer(grpc.UnaryInterceptor(s.limited), grpc.MaxRecvMsgSize(64<<10),
 		grpc.MaxSendMsgSize(maxMessage),
 		grpc.MaxHeaderListSize(pluginrpc.MaxHeader), grpc.MaxConcurrentStreams(32), grpc.ConnectionTimeout(connectTime))

@@ -115,6 +115,7 @@ func (b *Broker) Run(ctx context.Context) error {
 		n, err = new(net.ListenConfig).Listen(ctx, "tcp", b.options.Address)
 		return err
 	}, func(err error, again time.Duration) {
+		b.notListening(err)
 		klog.ErrorS(err, "MQTT broker cannot listen; stop the other broker, or change eventBus.mqttServerInternal",
 			"address", b.options.Address, "retryIn", again)
 	})
@@ -138,12 +139,20 @@ func (b *Broker) Run(ctx context.Context) error {
 	b.address = n.Addr()
 	close(b.listening)
 	b.mu.Unlock()
+	b.notListening(nil)
 	klog.V(1).InfoS("MQTT broker listens", "address", n.Addr(), "tls", b.options.TLS != nil)
 	<-ctx.Done()
 	if err := b.server.Close(); err != nil {
 		return fmt.Errorf("stop the MQTT broker at %s: %w", n.Addr(), err)
 	}
 	return nil
+}
+
+// notListening calls Options.Listening.
+func (b *Broker) notListening(err error) {
+	if b.options.Listening != nil {
+		b.options.Listening(b.options.Address, err)
+	}
 }
 
 // Address waits until the broker listens, and returns where. It returns nil when ctx ends first.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -417,6 +419,40 @@ func TestAddressInUse(t *testing.T) {
 	cancel()
 	if err := second.Run(ctx); err != nil || second.Listening() {
 		t.Errorf("a broker on a used address: %v, listening %v; want nil and false", err, second.Listening())
+	}
+}
+
+// TestAddressIsReported: an address that is in use is reported, and once the broker listens.
+func TestAddressIsReported(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, reports := l.Addr().String(), make(chan error, 10)
+	b, err := New(Options{Address: address, Listening: func(of string, err error) {
+		if of != address {
+			t.Errorf("report of %s, want of %s", of, address)
+		}
+		reports <- err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := wait.Receive(t, "a report", reports); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("report = %v, want that the address is in use", err)
+	}
+	_ = l.Close()
+	for wait.Receive(t, "a report without an error", reports) != nil {
+		continue
 	}
 }
 

@@ -48,6 +48,7 @@ const (
 	NodeAddressMissing    Code = "NodeAddressMissing"
 	ModuleFailing         Code = "ModuleFailing"
 	FilesNotWatched       Code = "FilesNotWatched"
+	SocketFailing         Code = "SocketFailing"
 )
 
 // entry describes a condition.
@@ -85,6 +86,12 @@ var known = map[Code]entry{
 		"Changes of files are noticed late", Warning, "Raise the sysctl that the detail names (sysctl -w NAME=VALUE, " +
 			"and a file in /etc/sysctl.d to keep it), or stop the program that uses up the limit. Until then files " +
 			"are read periodically: a change of a manifest, the configuration or a plugin takes up to 30 seconds.", 0,
+	},
+	SocketFailing: {
+		"A socket of the agent cannot be opened", Error, "The object is the socket. Stop the program that uses it, or " +
+			"correct what the detail names; the agent tries again every minute. Until then no device mapper, device " +
+			"plugin, MQTT client or monitoring agent that needs this socket reaches the node. Pods keep running.",
+		2 * time.Second,
 	},
 	RuntimeDown: {
 		"The container runtime does not answer", Error, "Check the runtime's service (systemctl status containerd) " +
