@@ -99,8 +99,8 @@ func TestMemory(t *testing.T) {
 		t.Errorf("cuts %d, %d, %d, ended %d, %d, %d; want 1, 0, 1 and none", a.cuts, b.cuts, c.cuts, a.evicts, b.evicts,
 			c.evicts)
 	}
-	// a has 30, b 35, c none.
-	for _, n := range []int64{25, 10, 5} {
+	// a has 30, b 35, c none. Until the last step, c has less than b: which of two equal ones ends is chance.
+	for _, n := range []int64{25, 5, 10} {
 		if err := c.take(n); err != nil {
 			t.Fatal(err)
 		}
