@@ -95,7 +95,7 @@ type Controller struct {
 	table map[requestName]requestType
 
 	tunnels Tunnels
-	// cloudcores reports whether an address is a cloudcore's.
+	// cloudcores reports whether an address is another cloudcore's.
 	cloudcores   func(address string) bool
 	tunnelEvents *ratelimit.Limiter[string]
 	// endpoints are the nodes whose endpoint is to be written, and endpointWrites limits how often.

@@ -56,7 +56,7 @@ func (noTunnels) Adopt(string, int32, time.Time) (string, int32, error) {
 	return "", 0, errors.New("this cloudcore has no tunnels")
 }
 
-// SetCloudcores sets what reports whether an address is a cloudcore's, before Start.
+// SetCloudcores sets what reports whether an address is another cloudcore's, before Start.
 func (c *Controller) SetCloudcores(known func(address string) bool) { c.cloudcores = known }
 
 // SetTunnels sets where callers reach nodes, before Start.
@@ -190,8 +190,8 @@ func (c *Controller) tunnelled(node string, patch []byte) ([]byte, error) {
 }
 
 // withoutEndpoint returns a patch of a node's status that says where callers reach the node itself. Ports of tunnels
-// are never given on a node's word: a node that names one, or a port at a cloudcore's address, could get what is meant
-// for another node after a restart of that cloudcore. It gets the usual port of a kubelet instead.
+// are never given on a node's word: a node that names one, or a port at another cloudcore's address, could get what is
+// meant for another node after a restart of that cloudcore. It gets the usual port of a kubelet instead.
 func (c *Controller) withoutEndpoint(known *v1.Node, patch []byte) ([]byte, error) {
 	var fields, status map[string]json.RawMessage
 	if err := json.Unmarshal(patch, &fields); err != nil {

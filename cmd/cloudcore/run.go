@@ -288,7 +288,10 @@ func (c *cloud) buildStream() (err error) {
 	}
 	c.controller.SetTunnels(c.stream)
 	c.replicas = replicas.New(c.api.Client.CoordinationV1().Leases(certificates.Namespace), o.Address.String())
-	c.controller.SetCloudcores(c.replicas.Known)
+	c.controller.SetCloudcores(func(address string) bool {
+		// Of the ports at the own address, the range says which are those of tunnels: an agent may run on this machine.
+		return address != o.Address.String() && c.replicas.Known(address)
+	})
 	klog.InfoS("Nodes are reached through tunnels", "address", o.Address, "firstPort", o.FirstPort,
 		"lastPort", o.LastPort)
 	return nil
