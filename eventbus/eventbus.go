@@ -78,6 +78,8 @@ type Options struct {
 	Limits broker.Limits
 	// Listening is that of broker.Options.
 	Listening func(address string, err error)
+	// Reachable is that of client.Options.
+	Reachable func(server string, err error)
 }
 
 // New returns the bus that the configuration asks for. It reads certificates and the queue, but opens no socket.
@@ -178,6 +180,7 @@ func newExternal(config *v1alpha2.EventBus, o Options) (part, error) {
 		Username:  config.MqttUsername,
 		Password:  config.MqttPassword,
 		SpoolPath: o.SpoolPath,
+		Reachable: o.Reachable,
 	}
 	if config.TLS.Enable {
 		pool, pair, err := readTLS(&config.TLS)

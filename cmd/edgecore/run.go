@@ -98,7 +98,6 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 	}
-	listening := func(socket string, err error) { conditions.SetError(health.SocketFailing, socket, err) }
 	var routes []server.Route
 	var collectors []prometheus.Collector
 	var shown func() []statusui.Device
@@ -106,7 +105,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	if cfg.Modules.EventBus.Enable {
 		mqtt, err = topics.New(topics.Options{
 			Node:   cfg.Modules.Edged.HostnameOverride,
-			NewBus: func() (eventbus.Bus, error) { return agentconfig.NewEventBus(cfg, listening) },
+			NewBus: func() (eventbus.Bus, error) { return agentconfig.NewEventBus(cfg, conditions) },
 		})
 		if err != nil {
 			return err
@@ -118,7 +117,8 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 		if err != nil {
 			return err
 		}
-		opts.Bus, opts.Store, opts.Listening = bus, db, listening
+		opts.Bus, opts.Store = bus, db
+		opts.Listening = func(socket string, err error) { conditions.SetError(health.SocketFailing, socket, err) }
 		if mqtt != nil {
 			opts.Changed = mqtt.Changed
 		}

@@ -17,7 +17,8 @@ type Options struct {
 	Users *Users
 	// MayPublish reports whether clients may publish to a topic; if it is nil, they may publish to all.
 	MayPublish func(topic string) bool
-	// Listening is called with the error that keeps the broker from listening, and with nil once it does; it may be nil.
+	// Listening is called with the error that keeps the broker from listening, and with nil once it does. It may be
+	// nil.
 	Listening func(address string, err error)
 	Limits
 }

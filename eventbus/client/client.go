@@ -156,10 +156,18 @@ func (c *Client) failed(err error) {
 	known := c.lastErr != nil && c.lastErr.Error() == err.Error()
 	c.lastErr = err
 	c.mu.Unlock()
+	c.reachable(err)
 	if !known {
 		waiting, _ := c.spool.Len()
 		klog.ErrorS(err, "No connection to the MQTT broker; messages are queued", "server", c.endpoint.address,
 			"queued", waiting)
+	}
+}
+
+// reachable calls Options.Reachable.
+func (c *Client) reachable(err error) {
+	if c.options.Reachable != nil {
+		c.options.Reachable(c.endpoint.address, err)
 	}
 }
 
@@ -362,6 +370,7 @@ func (c *Client) restore(ctx context.Context, s *session) error {
 		}
 		c.mu.Unlock()
 		if len(missing) == 0 {
+			c.reachable(nil)
 			return nil
 		}
 		for _, filter := range missing {

@@ -161,7 +161,21 @@ func TestConnected(t *testing.T) {
 // before it sends its queue.
 func TestBrokerRestarts(t *testing.T) {
 	broker := mosquitto.Start(t)
-	c, _ := run(t, Options{Server: broker.Server(), ClientID: "agent"})
+	var mu sync.Mutex
+	var reported error
+	c, _ := run(t, Options{Server: broker.Server(), ClientID: "agent", Reachable: func(_ string, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		reported = err
+	}})
+	unreachable := func(want bool) {
+		t.Helper()
+		wait.True(t, fmt.Sprintf("a report that the broker is unreachable to be %v", want), func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return (reported != nil) == want
+		})
+	}
 	got := gather(t, c, "count")
 	n := 0
 	for range 4 {
@@ -175,6 +189,7 @@ func TestBrokerRestarts(t *testing.T) {
 		wait.True(t, "the queue to be empty", func() bool { waiting, _ := c.Queued(); return waiting == 0 })
 		broker.Kill()
 		wait.True(t, "the loss to be noticed", func() bool { return !c.Connected() && c.Err() != nil })
+		unreachable(true)
 		if err := c.Err(); !strings.Contains(err.Error(), broker.Port) {
 			t.Errorf("error = %v, want one that names the broker's address", err)
 		}
@@ -187,6 +202,7 @@ func TestBrokerRestarts(t *testing.T) {
 		}
 		broker.Restart()
 		expect(t, got, n-50, n)
+		unreachable(false)
 	}
 }
 

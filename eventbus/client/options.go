@@ -30,6 +30,9 @@ type Options struct {
 	Timeout time.Duration
 	// FirstRetry and LastRetry bound the random delay between attempts to connect. 0 is the default of each.
 	FirstRetry, LastRetry time.Duration
+	// Reachable is called with the server and the reason why there is no connection, and with nil once there is one. It
+	// may be nil, and must not block.
+	Reachable func(server string, err error)
 }
 
 // The defaults of Options, and limits.

@@ -49,6 +49,7 @@ const (
 	ModuleFailing         Code = "ModuleFailing"
 	FilesNotWatched       Code = "FilesNotWatched"
 	SocketFailing         Code = "SocketFailing"
+	MQTTBrokerUnreachable Code = "MQTTBrokerUnreachable"
 )
 
 // entry describes a condition.
@@ -87,8 +88,13 @@ var known = map[Code]entry{
 			"and a file in /etc/sysctl.d to keep it), or stop the program that uses up the limit. Until then files " +
 			"are read periodically: a change of a manifest, the configuration or a plugin takes up to 30 seconds.", 0,
 	},
+	MQTTBrokerUnreachable: {
+		"There is no connection to the MQTT broker", Warning, "Check that the broker runs, and mqttServerExternal, " +
+			"mqttUsername and mqttPassword in modules.eventBus. Messages for it wait on the disk.", 10 * time.Second,
+	},
 	SocketFailing: {
-		"A socket of the agent cannot be opened", Error, "The object is the socket. Stop the program that uses it, or " +
+		"A socket of the agent cannot be opened", Error,
+		"The object is the socket. Stop the program that uses it, or " +
 			"correct what the detail names; the agent tries again every minute. Until then no device mapper, device " +
 			"plugin, MQTT client or monitoring agent that needs this socket reaches the node. Pods keep running.",
 		2 * time.Second,
