@@ -9,6 +9,7 @@
 //     kept; when it is back, the mapper registers again and reports them. A report that edgecore does not take is tried
 //     again with a growing pause, of a minute at most.
 //   - What a namespace has is bounded: the bytes of its devices, and its MQTT brokers.
+//   - A desired value is not written after edgecore has replaced or removed it, but for a write that has begun.
 //   - A desired value is written when it differs from the value that the device has, once after each change of it and
 //     each new connection: a device that rounds values is not written to forever.
 //   - A device that does not answer is reported as offline and asked again with a growing pause, of a minute at most.
@@ -51,6 +52,8 @@ type Driver interface {
 // connection is closed and another one opened.
 type Conn interface {
 	Read(ctx context.Context, p *Property) (value string, err error)
+	// Write writes a desired value. When its ctx ends, the value is desired no more: a Write that waits, such as for a
+	// line that devices share, then returns a Refusal without writing it.
 	Write(ctx context.Context, p *Property, value string) error
 	Close() error
 }
@@ -124,6 +127,8 @@ type mapper struct {
 	mu      sync.Mutex
 	ctx     context.Context // of the workers
 	workers map[string]*worker
+	// ending are stopped workers by device. The next one of that device waits for their end.
+	ending  map[string]*worker
 	models  map[string]*dmi.DeviceModel
 	budget  *budget
 	running sync.WaitGroup
@@ -158,6 +163,7 @@ func Run(ctx context.Context, o Options) error {
 		lost:    lost,
 		ctx:     ctx,
 		workers: map[string]*worker{},
+		ending:  map[string]*worker{},
 		models:  map[string]*dmi.DeviceModel{},
 		budget:  newBudget(),
 	}
@@ -273,7 +279,18 @@ func (m *mapper) set(d *dmi.Device) {
 	w := newWorker(m, d.GetNamespace(), d.GetName(), stop)
 	w.set(d, model)
 	m.workers[at] = w
-	m.running.Go(func() { w.run(ctx) })
+	before := m.ending[at]
+	m.running.Go(func() {
+		if before != nil {
+			<-before.ended
+		}
+		w.run(ctx)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.ending[at] == w {
+			delete(m.ending, at)
+		}
+	})
 }
 
 // setModel takes a model, and has its devices use it.
@@ -329,6 +346,7 @@ func (m *mapper) RemoveDevice(_ context.Context, r *dmi.RemoveDeviceRequest) (*d
 	if w := m.workers[at]; w != nil {
 		w.stop()
 		delete(m.workers, at)
+		m.ending[at] = w
 		m.budget.drop(w.namespace, "device "+at)
 	}
 	return &dmi.RemoveDeviceResponse{}, nil

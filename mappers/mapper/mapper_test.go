@@ -265,6 +265,12 @@ func (r *refusing) ReportDeviceStatus(
 	return nil, r.err
 }
 
+func (r *refusing) ReportDeviceStates(
+	context.Context, *dmi.ReportDeviceStatesRequest, ...grpc.CallOption,
+) (*dmi.ReportDeviceStatesResponse, error) {
+	return nil, r.err
+}
+
 // TestRefusedReports: a report that edgecore cannot take now is sent again with a growing pause, and has the mapper
 // register again only if edgecore does not know it.
 func TestRefusedReports(t *testing.T) {
@@ -301,6 +307,136 @@ func TestRefusedReports(t *testing.T) {
 			}
 			cancel()
 			running.Wait()
+		})
+	}
+}
+
+// slow is a driver and a device whose reads and writes wait for the test.
+type slow struct {
+	reads, writes chan struct{} // each waits to receive from it
+	began         chan string   // gets "read", "write VALUE", "wrote VALUE" and "close"
+}
+
+func (s slow) Open(context.Context, string, Config) (Conn, error) { return s, nil }
+
+func (s slow) Close() error {
+	s.began <- "close"
+	return nil
+}
+
+func (s slow) Read(context.Context, *Property) (string, error) {
+	s.began <- "read"
+	<-s.reads
+	return "1", nil
+}
+
+func (s slow) Write(ctx context.Context, _ *Property, value string) error {
+	s.began <- "write " + value
+	<-s.writes
+	if err := ctx.Err(); err != nil {
+		return Refusal{err}
+	}
+	s.began <- "wrote " + value
+	return nil
+}
+
+// TestOutdatedDesired: a desired value that edgecore has replaced, withdrawn or removed with its device is not written
+// after edgecore has the answer, and a device that is registered again is served after its former worker has ended.
+func TestOutdatedDesired(t *testing.T) {
+	device := func(desired string) *dmi.Device {
+		d := &dmi.Device{Name: "one", Namespace: "shop", Spec: &dmi.DeviceSpec{Properties: []*dmi.DeviceProperty{
+			{Name: "level", CollectCycle: 1000},
+		}}}
+		if desired != "" {
+			d.Spec.Properties[0].Desired = &dmi.TwinProperty{Value: desired}
+		}
+		return d
+	}
+	for name, tc := range map[string]struct {
+		change  func(context.Context, *mapper) error
+		waiting bool   // the write has begun, and waits for its turn
+		want    string // what the driver does next
+	}{
+		"replaced": {func(ctx context.Context, m *mapper) error {
+			_, err := m.UpdateDevice(ctx, &dmi.UpdateDeviceRequest{Device: device("60")})
+			return err
+		}, false, "read,write 60,wrote 60"},
+		"replaced while it waits": {func(ctx context.Context, m *mapper) error {
+			_, err := m.UpdateDevice(ctx, &dmi.UpdateDeviceRequest{Device: device("60")})
+			return err
+		}, true, "read,write 60,wrote 60"},
+		"withdrawn": {func(ctx context.Context, m *mapper) error {
+			_, err := m.UpdateDevice(ctx, &dmi.UpdateDeviceRequest{Device: device("")})
+			return err
+		}, false, "read,read"},
+		"removed": {func(ctx context.Context, m *mapper) error {
+			_, err := m.RemoveDevice(ctx, &dmi.RemoveDeviceRequest{DeviceName: "one", DeviceNamespace: "shop"})
+			return err
+		}, false, "close"},
+		"removed while it waits": {func(ctx context.Context, m *mapper) error {
+			_, err := m.RemoveDevice(ctx, &dmi.RemoveDeviceRequest{DeviceName: "one", DeviceNamespace: "shop"})
+			return err
+		}, true, "close"},
+		"registered again": {func(ctx context.Context, m *mapper) error {
+			_, err := m.RemoveDevice(ctx, &dmi.RemoveDeviceRequest{DeviceName: "one", DeviceNamespace: "shop"})
+			if err == nil {
+				_, err = m.RegisterDevice(ctx, &dmi.RegisterDeviceRequest{Device: device("60")})
+			}
+			return err
+		}, false, "close,read,write 60,wrote 60"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				driver := slow{make(chan struct{}, 100), make(chan struct{}, 100), make(chan string, 100)}
+				ctx, cancel := context.WithCancel(t.Context())
+				o := Options{Driver: driver, Log: slog.New(slog.DiscardHandler)}
+				m := &mapper{
+					opts:    o,
+					ctx:     ctx,
+					agent:   &refusing{},
+					lost:    notify.NewSignal(),
+					push:    newPusher(ctx, o),
+					budget:  newBudget(),
+					workers: map[string]*worker{},
+					ending:  map[string]*worker{},
+					models:  map[string]*dmi.DeviceModel{},
+				}
+				if _, err := m.RegisterDevice(ctx, &dmi.RegisterDeviceRequest{Device: device("50")}); err != nil {
+					t.Fatal(err)
+				}
+				if tc.waiting {
+					driver.reads <- struct{}{}
+				}
+				synctest.Wait()
+				for len(driver.began) > 0 {
+					<-driver.began
+				}
+				if err := tc.change(ctx, m); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				if len(driver.began) > 0 {
+					t.Errorf("the driver is asked to %s while it is busy", <-driver.began)
+				}
+				close(driver.reads)
+				close(driver.writes)
+				time.Sleep(2500 * time.Millisecond)
+				synctest.Wait()
+				cancel()
+				var got []string
+				for len(driver.began) > 0 {
+					if event := <-driver.began; len(got) <= strings.Count(tc.want, ",") {
+						got = append(got, event)
+					}
+				}
+				if text := strings.Join(got, ","); text != tc.want {
+					t.Errorf("the driver is asked to %s, want %s", text, tc.want)
+				}
+				m.running.Wait()
+				if len(m.ending) > 0 {
+					t.Errorf("%d workers are remembered that have ended", len(m.ending))
+				}
+			})
 		})
 	}
 }

@@ -44,11 +44,16 @@ type worker struct {
 	namespace, name string
 	stop            context.CancelFunc
 	changed         notify.Signal
+	// ended is closed when run has returned.
+	ended chan struct{}
 
 	mu    sync.Mutex
 	spec  *dmi.Device
 	model *dmi.DeviceModel
 	again bool // edgecore may have forgotten what was reported
+	// sets counts the calls of set; endWrite ends the write of the round, if there is one.
+	sets     int
+	endWrite context.CancelFunc
 
 	// What follows belongs to run.
 	conn    Conn
@@ -84,17 +89,32 @@ type reading struct {
 
 func newWorker(m *mapper, namespace, name string, stop context.CancelFunc) *worker {
 	return &worker{
-		m: m, namespace: namespace, name: name, stop: stop, changed: notify.NewSignal(),
-		backoff: retry.NewBackoff(firstRetry, lastRetry), reports: retry.NewBackoff(firstRetry, lastRetry),
+		m: m, namespace: namespace, name: name, stop: stop, changed: notify.NewSignal(), ended: make(chan struct{}),
+		endWrite: func() {},
+		backoff:  retry.NewBackoff(firstRetry, lastRetry), reports: retry.NewBackoff(firstRetry, lastRetry),
 		points: map[string]*point{}, values: map[string]reading{},
 	}
 }
 
+// set replaces the device. No desired value of the one before is written after it returns, but for a write that has
+// begun.
 func (w *worker) set(d *dmi.Device, model *dmi.DeviceModel) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.spec, w.model = d, model
+	w.sets++
+	w.endWrite()
 	w.changed.Notify()
+}
+
+// startWrite returns the context of a write of a round, which ends with the next set; sets is what the round began
+// with. ok is false if the worker was stopped or its device set since. done must be called.
+func (w *worker) startWrite(ctx context.Context, sets int) (_ context.Context, done func(), ok bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.endWrite = cancel
+	return ctx, cancel, w.sets == sets && ctx.Err() == nil
 }
 
 // registered has everything reported again.
@@ -122,6 +142,7 @@ func (w *worker) device() *dmi.Device {
 
 // run serves the device until ctx ends.
 func (w *worker) run(ctx context.Context) {
+	defer close(w.ended)
 	defer w.close()
 	var have *dmi.Device
 	var haveModel *dmi.DeviceModel
@@ -135,7 +156,7 @@ func (w *worker) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		w.mu.Lock()
-		d, model, again := w.spec, w.model, w.again
+		d, model, again, sets := w.spec, w.model, w.again, w.sets
 		w.again = false
 		w.mu.Unlock()
 		if d != have || model != haveModel {
@@ -151,7 +172,7 @@ func (w *worker) run(ctx context.Context) {
 			w.retryNow()
 			w.reportAgain()
 		}
-		wait := w.round(ctx, d)
+		wait := w.round(ctx, d, sets)
 		wait = min(wait, w.deliver(ctx))
 		timer.Reset(wait)
 	}
@@ -189,7 +210,7 @@ func (w *worker) configure(d *dmi.Device, model *dmi.DeviceModel) {
 }
 
 // round reads what is due and writes desired values. It returns how long nothing is due.
-func (w *worker) round(ctx context.Context, d *dmi.Device) time.Duration {
+func (w *worker) round(ctx context.Context, d *dmi.Device, sets int) time.Duration {
 	if w.conn == nil {
 		conn, err := w.m.opts.Driver.Open(ctx, w.namespace, configOf(d.GetSpec().GetProtocol().GetConfigData()))
 		if err != nil {
@@ -206,8 +227,11 @@ func (w *worker) round(ctx context.Context, d *dmi.Device) time.Duration {
 		}
 		if p.wants() || !time.Now().Before(p.next) {
 			p.next = time.Now().Add(p.collect)
-			if err := w.serve(ctx, p); err != nil {
+			if err := w.serve(ctx, p, sets); err != nil {
 				var refused Refusal
+				if ctx.Err() != nil {
+					return 0
+				}
 				if !errors.As(err, &refused) {
 					return w.failed(err)
 				}
@@ -251,14 +275,24 @@ func (p *point) wants() bool {
 	return p.known && desired.GetValue() != p.value && (p.written == nil || *p.written != desired.GetValue())
 }
 
-// serve reads a property, and writes its desired value if that is another one.
-func (w *worker) serve(ctx context.Context, p *point) error {
+// serve reads a property, and writes its desired value if that is another one and still desired: reading takes as long
+// as the device likes. sets is that of the round.
+func (w *worker) serve(ctx context.Context, p *point, sets int) error {
 	if err := w.read(ctx, p); err != nil || !p.wants() {
 		return err
 	}
+	writing, done, ok := w.startWrite(ctx, sets)
+	defer done()
+	if !ok {
+		return nil
+	}
 	want := p.spec.GetDesired().GetValue()
 	p.written = &want
-	if err := w.conn.Write(ctx, &p.Property, want); err != nil {
+	if err := w.conn.Write(writing, &p.Property, want); err != nil {
+		if writing.Err() != nil && errors.As(err, new(Refusal)) {
+			p.written = nil
+			return nil // the driver did not write it
+		}
 		return err
 	}
 	return w.read(ctx, p)

@@ -192,12 +192,16 @@ type bus struct {
 	client *modbus.ModbusClient
 }
 
-// do makes a request of a unit. After an error of the connection, the next request connects again.
-func (b *bus) do(unit uint8, f func(*modbus.ModbusClient) error) error {
+// do makes a request of a unit, unless ctx has ended when it is the request's turn. After an error of the connection,
+// the next request connects again.
+func (b *bus) do(ctx context.Context, unit uint8, f func(*modbus.ModbusClient) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.line.mu.Lock()
 	defer b.line.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return mapper.Refusal{Cause: err}
+	}
 	if b.line.last != nil && b.line.last != b {
 		b.line.last.hangUp() // the line may have other settings now
 	}
@@ -208,6 +212,9 @@ func (b *bus) do(unit uint8, f func(*modbus.ModbusClient) error) error {
 			return fmt.Errorf("connect to %s: %w", b.config.URL, err)
 		}
 		b.client = c
+		if err := ctx.Err(); err != nil {
+			return mapper.Refusal{Cause: err}
+		}
 	}
 	err := b.client.SetUnitId(unit)
 	if err == nil {
@@ -333,14 +340,14 @@ const (
 )
 
 // Read implements mapper.Conn.
-func (c *conn) Read(_ context.Context, p *mapper.Property) (string, error) {
+func (c *conn) Read(ctx context.Context, p *mapper.Property) (string, error) {
 	v, err := readVisitor(p)
 	if err != nil {
 		return "", mapper.Refusal{Cause: err}
 	}
 	var text string
 	var data []byte
-	err = c.bus.do(c.unit, func(m *modbus.ModbusClient) (err error) {
+	err = c.bus.do(ctx, c.unit, func(m *modbus.ModbusClient) (err error) {
 		var is bool
 		switch v.Register {
 		case coil:
@@ -378,7 +385,7 @@ func refusal(err error) error {
 }
 
 // Write implements mapper.Conn.
-func (c *conn) Write(_ context.Context, p *mapper.Property, value string) error {
+func (c *conn) Write(ctx context.Context, p *mapper.Property, value string) error {
 	v, err := readVisitor(p)
 	if err != nil {
 		return mapper.Refusal{Cause: err}
@@ -389,13 +396,13 @@ func (c *conn) Write(_ context.Context, p *mapper.Property, value string) error 
 		if err != nil {
 			return mapper.Refusal{Cause: err}
 		}
-		return refusal(c.bus.do(c.unit, func(m *modbus.ModbusClient) error { return m.WriteCoil(v.Offset, on) }))
+		return refusal(c.bus.do(ctx, c.unit, func(m *modbus.ModbusClient) error { return m.WriteCoil(v.Offset, on) }))
 	case holding:
 		data, err := v.encode(p.Type, value)
 		if err != nil {
 			return mapper.Refusal{Cause: err}
 		}
-		return refusal(c.bus.do(c.unit, func(m *modbus.ModbusClient) error {
+		return refusal(c.bus.do(ctx, c.unit, func(m *modbus.ModbusClient) error {
 			if v.Limit == 1 { // some devices know only this function
 				return m.WriteRegister(v.Offset, binary.BigEndian.Uint16(data))
 			}
