@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -213,7 +214,7 @@ func start(t *testing.T, opts Options) *Rotator {
 // one, it is used, and that is reported.
 func TestUnwatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var reports []error
+		reports := make(chan error, 10)
 		logs := []Log{{"c", filepath.Join(t.TempDir(), "0.log"), "n/p/c"}}
 		write := func(size int) {
 			if err := os.WriteFile(logs[0].Path, make([]byte, size), 0o600); err != nil {
@@ -224,14 +225,14 @@ func TestUnwatched(t *testing.T) {
 		r := New(Options{
 			MaxSize: 10_000, MaxFiles: 3, Interval: time.Minute,
 			Logs:      func() []Log { return logs },
-			Unwatched: func(err error) { reports = append(reports, err) },
+			Unwatched: func(err error) { reports <- err },
 		})
-		left, opened := false, false
+		var left, opened atomic.Bool
 		r.open = func() (*watch, error) {
-			if !left {
+			if !left.Load() {
 				return nil, os.NewSyscallError("inotify_init1", unix.EMFILE)
 			}
-			opened = true
+			opened.Store(true)
 			return nil, nil // a watch of the kernel would hold up the simulated clock
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -244,15 +245,21 @@ func TestUnwatched(t *testing.T) {
 		r.Changed()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if len(reports) != 1 || !errors.Is(reports[0], unix.EMFILE) ||
-			!strings.Contains(reports[0].Error(), "fs.inotify.max_user_instances") {
-			t.Errorf("reports = %v, want one of too many open files, and what to raise", reports)
+		if n := len(reports); n != 1 {
+			t.Fatalf("%d reports, want 1", n)
 		}
-		left = true
+		if err := <-reports; !errors.Is(err, unix.EMFILE) ||
+			!strings.Contains(err.Error(), "fs.inotify.max_user_instances") {
+			t.Errorf("report = %v, want too many open files, and what to raise", err)
+		}
+		left.Store(true)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if !opened || len(reports) != 2 || reports[1] != nil {
-			t.Errorf("opened %v, reports %v; want another instance, and nil as the second report", opened, reports)
+		if n := len(reports); n != 1 || !opened.Load() {
+			t.Fatalf("opened %v, %d more reports; want another instance, and 1", opened.Load(), n)
+		}
+		if err := <-reports; err != nil {
+			t.Errorf("report = %v, want nil once there is an instance", err)
 		}
 	})
 }
