@@ -161,22 +161,22 @@ func (c *caches) model(namespace, name string) *devices.DeviceModel {
 	return cached[devices.DeviceModel](c.models, namespace, name)
 }
 
-// currentModel returns the model of a device, not older than the device; nil if there is none. The two caches are not
+// currentModel returns the model of a device, not older than the device; nil if there is none. An error means that the
+// model is unknown: then nothing may be decided about the device. The two caches are not
 // ordered: the model may have changed before the device, and the cache not have it yet. Then the API server is asked.
 // It is not asked for devices without desired values, to which the model does not matter.
-func (c *caches) currentModel(ctx context.Context, d *devices.Device) *devices.DeviceModel {
+func (c *caches) currentModel(ctx context.Context, d *devices.Device) (*devices.DeviceModel, error) {
 	m := c.model(d.Namespace, d.Spec.DeviceModelRef.Name)
 	if d.Spec.DeviceModelRef.Name == "" || m != nil && !c.behind(d) ||
 		!slices.ContainsFunc(d.Spec.Properties, func(p devices.DeviceProperty) bool { return desires(&p) }) {
-		return m
+		return m, nil
 	}
 	now, err := read[devices.DeviceModel](ctx, c.objects, devices.DeviceModels, d.Namespace, d.Spec.DeviceModelRef.Name)
 	if err != nil {
-		klog.InfoS("DeviceModel cannot be read; the device is sent without desired values until it can", "device",
-			klog.KObj(d), "model", d.Spec.DeviceModelRef.Name, "err", err)
-		return nil
+		return nil, fmt.Errorf("read DeviceModel %s/%s, which decides which desired values of device %s are sent: %w",
+			d.Namespace, d.Spec.DeviceModelRef.Name, d.Name, err)
 	}
-	return now
+	return now, nil
 }
 
 // behind reports whether the cache of models may lack a change that was made before a device was written.

@@ -4,8 +4,9 @@
 // It promises:
 //
 //   - A node gets the devices whose spec.nodeName names it, and their models, and no others.
-//   - A desired value that the model forbids (read-only, wrong type, out of range) is not sent to the node. The Device
-//     gets an event that says why.
+//   - A desired value that the model forbids (read-only, wrong type, out of range) is sent as withheld: the
+//     node applies it to nothing. The Device gets an event that says why. While the model cannot be read, the device is
+//     not sent.
 //   - A node can write only the statuses of devices that are bound to it, and only properties that their specs have.
 //   - A node gets at most 16 MiB of devices and models, the oldest devices first, and none of more than 512 KiB.
 //   - A report is answered after it is written. The newest value of each property wins: a value never replaces one

@@ -245,21 +245,14 @@ func TestModelNotCached(t *testing.T) {
 	}
 	older := lampModel()
 	older.Spec.Properties[1].Maximum = "100"
-	forbidden := func(action string) clientgotesting.ReactionFunc {
-		return func(clientgotesting.Action) (bool, runtime.Object, error) {
-			return true, nil, apierrors.NewForbidden(devices.DeviceModels.GroupResource(), "m", errors.New(action))
-		}
-	}
 	for name, tc := range map[string]struct {
 		model  *devices.DeviceModel
 		cached any
-		read   clientgotesting.ReactionFunc
 	}{
-		"not cached":          {lampModel(), nil, nil},
-		"cached as it was":    {lampModel(), older, nil},
-		"does not exist":      {nil, nil, nil},
-		"cannot be read":      {lampModel(), nil, forbidden("read")},
-		"cached, but deleted": {nil, older, nil},
+		"not cached":          {lampModel(), nil},
+		"cached as it was":    {lampModel(), older},
+		"does not exist":      {nil, nil},
+		"cached, but deleted": {nil, older},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := []any{device(desired)}
@@ -275,17 +268,45 @@ func TestModelNotCached(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if tc.read != nil {
-				e.objects.PrependReactor("get", "devicemodels", tc.read)
-			}
 			obj, err := e.Object("n1", resource.Key{Namespace: "shop", Type: "device", Name: "sensor"})
 			if err != nil || obj == nil {
 				t.Fatalf("Object = %v, %v; want the device", obj, err)
 			}
-			if strings.Contains(string(obj.JSON), "99") {
-				t.Errorf("sent %s; want no desired value, as the model does not allow 99", obj.JSON)
+			var sent devices.Device
+			if err := json.Unmarshal(obj.JSON, &sent); err != nil {
+				t.Fatal(err)
+			}
+			p := sent.Spec.Properties[1]
+			if p.Desired != nil || p.Withheld == nil || p.Withheld.Value != "99" {
+				t.Errorf("sent %s; want 99 as withheld, as the model does not allow it", obj.JSON)
 			}
 		})
+	}
+}
+
+// TestModelCannotBeRead: a device whose model cannot be read is not sent, and tried again: without its desired values
+// it would withdraw from its node what still stands.
+func TestModelCannotBeRead(t *testing.T) {
+	e := start(t, Options{}, lampModel(), device(func(d *devices.Device) {
+		d.Spec.Properties[1].Desired, d.ResourceVersion = &devices.TwinProperty{Value: "5"}, "5"
+	}))
+	if err := e.caches.models.GetStore().Delete(lampModel()); err != nil {
+		t.Fatal(err)
+	}
+	var fail atomic.Bool
+	fail.Store(true)
+	e.objects.PrependReactor("get", "devicemodels", func(clientgotesting.Action) (bool, runtime.Object, error) {
+		return fail.Load(), nil, apierrors.NewInternalError(errors.New("etcd is away"))
+	})
+	key := resource.Key{Namespace: "shop", Type: "device", Name: "sensor"}
+	obj, err := e.Object("n1", key)
+	if obj != nil || err == nil || !strings.Contains(err.Error(), "etcd is away") ||
+		errors.Is(err, cloudhub.ErrNotServed) {
+		t.Errorf("Object = %v, %v; want an error, so that it is tried again", obj, err)
+	}
+	fail.Store(false)
+	if obj, err = e.Object("n1", key); err != nil || !strings.Contains(string(obj.JSON), `"desired":{"value":"5"}`) {
+		t.Errorf("Object = %v, %v; want the device with its desired value", obj, err)
 	}
 }
 

@@ -63,7 +63,11 @@ func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, er
 		if d == nil || d.Spec.NodeName != node || !c.hasRoom(d) {
 			return nil, nil
 		}
-		o, err := toSend(key, devices.KindDevice, &d.ObjectMeta, withoutForbidden(d, c.caches.currentModel(ctx, d)))
+		model, err := c.caches.currentModel(ctx, d)
+		if err != nil {
+			return nil, err // it is tried again; until then the node keeps what it has
+		}
+		o, err := toSend(key, devices.KindDevice, &d.ObjectMeta, withoutForbidden(d, model))
 		if err == nil {
 			o.After = modelKey(d)
 		}
@@ -162,18 +166,19 @@ type deletedMeta struct {
 
 func removedMeta(m *metav1.ObjectMeta) deletedMeta { return deletedMeta{m.Name, m.Namespace, m.UID} }
 
-// withoutForbidden returns the device as it is sent: without its status, and without the desired values that its model
-// forbids: nothing may write them to a machine. Without a model, nothing is known to be allowed.
+// withoutForbidden returns the device as it is sent: without its status, and with the desired values that its model
+// forbids as withheld ones: nothing may write them to a machine, but they are decisions all the same, which a node
+// compares with later ones. Without a model, nothing is known to be allowed.
 func withoutForbidden(d *devices.Device, model *devices.DeviceModel) *devices.Device {
 	sent := *d
 	sent.TypeMeta = metav1.TypeMeta{APIVersion: devices.APIVersion, Kind: devices.KindDevice}
 	sent.Status = nil
-	if len(forbidden(d, model)) > 0 {
-		sent.Spec.Properties = slices.Clone(d.Spec.Properties)
-		for i := range sent.Spec.Properties {
-			if p := &sent.Spec.Properties[i]; checkDesired(p, model) != nil {
-				p.Desired = nil
-			}
+	sent.Spec.Properties = slices.Clone(d.Spec.Properties)
+	for i := range sent.Spec.Properties {
+		p := &sent.Spec.Properties[i]
+		p.Withheld = nil
+		if checkDesired(p, model) != nil {
+			p.Desired, p.Withheld = nil, p.Desired
 		}
 	}
 	return &sent

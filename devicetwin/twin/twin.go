@@ -7,6 +7,8 @@
 //     twins of the node, whatever the wall clock says.
 //   - A desired value of the spec applies when it changes in the spec. A desired value that a client on the device sets
 //     stands until then: the newest decision wins, wherever it was made.
+//   - A desired value of the spec that the cloud withholds, because the model forbids it, is a decision that applies as
+//     soon as the model allows it, unless there is a newer one.
 //   - Properties that the spec no longer has are removed.
 //   - What a broker delivers again, or late, is not news: see Source.
 package twin
@@ -41,6 +43,8 @@ type Property struct {
 	Desired  *Value `json:"desired,omitempty"`
 	// Spec is the desired value that the spec had when Desired was last taken from it; nil is none.
 	Spec *string `json:"spec,omitempty"`
+	// Withheld is set while the newest decision is the spec's, and the cloud withholds it. Then Desired is nil.
+	Withheld bool `json:"withheld,omitempty"`
 }
 
 // Value is a value. At is in milliseconds since 1970, by the clock of the reader or writer; 0 is unknown.
@@ -244,15 +248,16 @@ func (t *Twin) SetSpec(d *devices.Device, at int64, c *Counter) (changed bool, d
 	}
 	for _, spec := range d.Spec.Properties {
 		p := t.Properties[spec.Name]
-		want := desiredOf(&spec)
-		if equal(want, p.Spec) {
+		want, withheld := desiredOf(&spec)
+		if !p.concerns(want, withheld) {
 			continue
 		}
-		p.Spec = want
-		if want == nil {
-			p.Desired = nil
-		} else {
-			p.Desired = &Value{Value: *want, Type: spec.Desired.Metadata[devices.MetaType], At: at, Version: c.Next()}
+		p = Property{Reported: p.Reported, Withheld: withheld}
+		if want != nil {
+			p.Spec = &want.Value
+		}
+		if want != nil && !withheld {
+			p.Desired = &Value{Value: want.Value, Type: want.Metadata[devices.MetaType], At: at, Version: c.Next()}
 		}
 		t.set(spec.Name, p)
 		changed = true
@@ -262,15 +267,28 @@ func (t *Twin) SetSpec(d *devices.Device, at int64, c *Counter) (changed bool, d
 	return changed, desired
 }
 
-// desiredOf returns the desired value of the spec. KubeEdge writes an empty one without metadata for none.
-func desiredOf(p *devices.DeviceProperty) *string {
-	if p.Desired == nil || p.Desired.Value == "" && len(p.Desired.Metadata) == 0 {
-		return nil
+// concerns reports whether a desired value of the spec changes the property: it is another than before, or the newest
+// decision is the spec's and is withheld from now on, or no longer.
+func (p *Property) concerns(want *devices.TwinProperty, withheld bool) bool {
+	switch {
+	case want == nil || p.Spec == nil:
+		return want != nil || p.Spec != nil
+	case want.Value != *p.Spec:
+		return true
+	case withheld:
+		return p.Desired != nil && p.Desired.Value == want.Value
 	}
-	return &p.Desired.Value
+	return p.Withheld
 }
 
-func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
+// desiredOf returns the desired value of the spec, and whether the cloud withholds it. KubeEdge writes an empty one
+// without metadata for none.
+func desiredOf(p *devices.DeviceProperty) (want *devices.TwinProperty, withheld bool) {
+	if p.Desired == nil || p.Desired.Value == "" && len(p.Desired.Metadata) == 0 {
+		return p.Withheld, p.Withheld != nil
+	}
+	return p.Desired, false
+}
 
 func (t *Twin) set(name string, p Property) {
 	if t.Properties == nil {
@@ -361,6 +379,7 @@ func (t *Twin) Desire(d *devices.Device, model *devices.DeviceModel, r Report, c
 	p.Desired = &Value{
 		Value: r.Value, Type: r.Type, At: r.At, Version: c.Next(), Ahead: r.Ahead, Taken: r.Taken,
 	}
+	p.Withheld = false
 	t.set(r.Name, p)
 	return true, nil
 }
@@ -387,6 +406,7 @@ func (t *Twin) Desired(d *devices.Device, model *devices.DeviceModel) *devices.D
 	out.Spec.Properties = slices.Clone(d.Spec.Properties)
 	for i := range out.Spec.Properties {
 		p := &out.Spec.Properties[i]
+		p.Withheld = nil
 		have := t.Properties[p.Name]
 		switch {
 		case have.Desired == nil || model.CheckDesired(p.Name, have.Desired.Value) != nil:

@@ -94,6 +94,89 @@ func TestSpecAndClients(t *testing.T) {
 	}
 }
 
+// TestWithheld: a desired value that the cloud withholds applies to no machine, and neither it nor its return replaces
+// what a client has decided since.
+func TestWithheld(t *testing.T) {
+	withheld := func(value string) *devices.Device {
+		d := device()
+		d.Spec.Properties[1].Withheld = &devices.TwinProperty{Value: value}
+		return d
+	}
+	model := &devices.DeviceModel{Spec: devices.DeviceModelSpec{Properties: []devices.ModelProperty{
+		{Name: "fan", Type: devices.TypeInt},
+	}}}
+	client := func(tw *Twin, value string) {
+		t.Helper()
+		if _, err := tw.Desire(device(), model, Report{Name: "fan", Value: value}, &Counter{Last: 100}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		steps []any // a device of the cloud, or a value that a client sets
+		want  []string
+	}{
+		"withheld at first": {
+			[]any{withheld("5"), device("", "5")}, []string{"", "5"},
+		},
+		"withheld for a while": {
+			[]any{device("", "5"), withheld("5"), device("", "5")}, []string{"5", "", "5"},
+		},
+		"withheld twice": {
+			[]any{withheld("5"), withheld("5"), withheld("6")}, []string{"", "", ""},
+		},
+		"withheld and removed": {
+			[]any{device("", "5"), withheld("5"), device()}, []string{"5", "", ""},
+		},
+		"a client decided before": {
+			[]any{device("", "5"), "7", withheld("5"), device("", "5")}, []string{"5", "7", "7", "7"},
+		},
+		"a client decided meanwhile": {
+			[]any{device("", "5"), withheld("5"), "7", device("", "5")}, []string{"5", "", "7", "7"},
+		},
+		"a client agrees": {
+			[]any{withheld("5"), "5", device("", "5")}, []string{"", "5", "5"},
+		},
+		"a new value is withheld": {
+			[]any{device("", "5"), "7", withheld("9"), device("", "9")}, []string{"5", "7", "", "9"},
+		},
+		"a client decides after that": {
+			[]any{device("", "5"), withheld("9"), "7", device("", "9")}, []string{"5", "", "7", "7"},
+		},
+		"another value is then allowed": {
+			[]any{withheld("9"), "7", device("", "5")}, []string{"", "7", "5"},
+		},
+	} {
+		var tw Twin
+		var c Counter
+		for i, step := range tc.steps {
+			d := device()
+			switch step := step.(type) {
+			case string:
+				client(&tw, step)
+			case *devices.Device:
+				before := tw.Clone()
+				d = step
+				changed, _ := tw.SetSpec(d, 1, &c)
+				if changed == cmp.Equal(before.Properties, tw.Properties) && i > 0 {
+					t.Errorf("%s, step %d: SetSpec says changed = %v of %+v", name, i, changed, tw)
+				}
+			}
+			got := ""
+			if p := tw.Properties["fan"]; p.Desired != nil {
+				got = p.Desired.Value
+			}
+			if got != tc.want[i] {
+				t.Errorf("%s, step %d: fan is to be %q, want %q", name, i, got, tc.want[i])
+			}
+			for _, p := range tw.Desired(d, model).Spec.Properties {
+				if p.Withheld != nil || p.Name == "fan" && (p.Desired != nil) != (got != "") {
+					t.Errorf("%s, step %d: the mapper gets %+v, want %q", name, i, p, got)
+				}
+			}
+		}
+	}
+}
+
 // TestReported: values change with their versions; the same value again keeps its version.
 func TestReported(t *testing.T) {
 	var tw Twin

@@ -91,8 +91,12 @@ type ModelRef struct {
 
 // DeviceProperty is a property of a device. Cycles are in milliseconds; 0 leaves them to the mapper.
 type DeviceProperty struct {
-	Name          string          `json:"name,omitempty"`
-	Desired       *TwinProperty   `json:"desired,omitempty"`
+	Name    string        `json:"name,omitempty"`
+	Desired *TwinProperty `json:"desired,omitempty"`
+	// Withheld is the desired value that cloudcore does not let a node apply, because the DeviceModel forbids it. It
+	// is in no Device of the API: cloudcore sends it in place of Desired, so that a node can distinguish a value that
+	// is forbidden from one that was removed.
+	Withheld      *TwinProperty   `json:"withheld,omitempty"`
 	Visitors      *VisitorConfig  `json:"visitors,omitempty"`
 	ReportCycle   int64           `json:"reportCycle,omitempty"`
 	CollectCycle  int64           `json:"collectCycle,omitempty"`
