@@ -87,9 +87,9 @@ var _ tunnel.Holder = (*Tunnel)(nil)
 func (t *Tunnel) CutLargest() bool {
 	t.mu.Lock()
 	var largest *caller
-	most := 0
+	var most int64
 	for _, c := range t.callers {
-		if n := c.Waiting(); n > most {
+		if n := c.Cost(); n > most {
 			largest, most = c, n
 		}
 	}
