@@ -23,6 +23,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -181,10 +182,16 @@ func New(o Options) (*Server, error) {
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
-	for _, n := range s.nodes {
-		n.close("cloudcore stops")
+	nodes := slices.Collect(maps.Values(s.nodes))
+	for _, n := range nodes {
+		n.closePort("cloudcore stops")
 	}
 	s.mu.Unlock()
+	var closing sync.WaitGroup
+	for _, n := range nodes {
+		closing.Go(n.closeTunnels)
+	}
+	closing.Wait()
 	s.conns.Wait()
 }
 
@@ -250,13 +257,18 @@ func (s *Server) Adopt(name string, port int32, since time.Time) (address string
 // cloudcore serves it now. Nodes that wait for a port get it.
 func (s *Server) NodeChanged(name string) {
 	s.mu.Lock()
+	var gone *node
 	if n := s.nodes[name]; n != nil && n.offline() && s.opts.Previous(name) != n.port {
-		n.close("another cloudcore serves the node, or it was deleted")
+		gone = n
+		n.closePort("another cloudcore serves the node, or it was deleted")
 		delete(s.nodes, name)
 		delete(s.taken, n.port)
 	}
 	admitted := s.admitWaiting()
 	s.mu.Unlock()
+	if gone != nil {
+		defer gone.closeTunnels()
+	}
 	for _, name := range admitted {
 		klog.InfoS("Node that waited for a port has got one", "node", name)
 		s.opts.Opened(name)
@@ -311,7 +323,11 @@ func (s *Server) ServeStream(ctx context.Context, name string, conn *edgestream.
 	}
 	t := kubeletproxy.New(name, conn, s.opts.Guard(name), s.memory)
 	var n *node
-	err := s.open(name, s.opts.Previous(name), func(opened *node) { n = opened; n.proxied(t) }, nil)
+	var before *kubeletproxy.Tunnel
+	err := s.open(name, s.opts.Previous(name), func(opened *node) { n, before = opened, opened.proxied(t) }, nil)
+	if before != nil {
+		before.Close()
+	}
 	if err != nil {
 		klog.ErrorS(err, "Node of KubeEdge's gets no port: kubectl logs, exec and the like do not reach it",
 			"node", name)

@@ -1,6 +1,7 @@
 package cloudstream
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -21,7 +22,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
 	tunnelend "github.com/edgecore-io/edgecore/edgehub/tunnel"
+	"github.com/edgecore-io/edgecore/pkg/edgestream"
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
@@ -707,6 +710,98 @@ func TestShareOfACaller(t *testing.T) {
 	f.want(refusedStatus, "127.0.0.1 has 6 of the 8 connections that node edge-1 may have through its tunnel")
 	f.dialFrom("127.0.0.2", hello)
 	streams(7)
+}
+
+// stuckConn is a node's connection whose Close waits for the node until it is released. Nothing comes over it.
+type stuckConn struct {
+	net.Conn
+	closing, released chan struct{}
+	close, release    func()
+}
+
+func newStuckConn(t *testing.T) *stuckConn {
+	near, far := net.Pipe()
+	go func() { _, _ = io.Copy(io.Discard, far) }() // until near is closed
+	c := &stuckConn{Conn: near, closing: make(chan struct{}), released: make(chan struct{})}
+	c.close, c.release = sync.OnceFunc(func() { close(c.closing) }), sync.OnceFunc(func() { close(c.released) })
+	t.Cleanup(func() {
+		c.release()
+		_ = near.Close()
+	})
+	return c
+}
+
+func (c *stuckConn) Close() error {
+	c.close()
+	<-c.released
+	return c.Conn.Close()
+}
+
+// stuckWriter answers a request on a stuckConn.
+type stuckWriter struct {
+	http.ResponseWriter
+	conn *stuckConn
+}
+
+func (w stuckWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return w.conn, bufio.NewReadWriter(bufio.NewReader(w.conn), bufio.NewWriter(w.conn)), nil
+}
+
+// streamTunnel serves a stream tunnel of a node of KubeEdge's over a connection, and returns what is closed when it has
+// ended.
+func (f *fixture) streamTunnel(c *stuckConn) <-chan struct{} {
+	f.t.Helper()
+	r := httptest.NewRequest(http.MethodGet, edgestream.Path, nil)
+	for key, value := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-Websocket-Version": "13",
+		"Sec-Websocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+	} {
+		r.Header.Set(key, value)
+	}
+	conn, err := edgestream.Accept(stuckWriter{httptest.NewRecorder(), c}, r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.ServeStream(context.Background(), "edge-1", conn)
+	}()
+	return ended
+}
+
+// TestCloseHoldsNoLock: while the tunnel of a node that does not read is being closed, other nodes are served.
+func TestCloseHoldsNoLock(t *testing.T) {
+	f := start(t, func(o *Options) { o.Guard = func(string) kubeletproxy.Guard { return nil } })
+	free := func(when string) {
+		t.Helper()
+		wait.True(t, "the server to be free "+when, func() bool {
+			locked := f.Server.mu.TryLock()
+			if locked {
+				f.Server.mu.Unlock()
+			}
+			return locked
+		})
+	}
+	serves := func() bool { return f.existing("edge-1").proxy() != nil }
+	older, newer := newStuckConn(t), newStuckConn(t)
+	olderEnded := f.streamTunnel(older)
+	wait.True(t, "the tunnel to be served", serves)
+	newerEnded := f.streamTunnel(newer)
+	<-older.closing
+	free("while a newer tunnel replaces one")
+	older.release()
+	<-olderEnded
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		f.Close()
+	}()
+	<-newer.closing
+	free("while it closes all tunnels")
+	newer.release()
+	<-newerEnded
+	<-closed
 }
 
 // TestThousandCallers: callers beyond the limit are refused or closed, and hold up nobody: as soon as a connection

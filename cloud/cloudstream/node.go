@@ -76,11 +76,15 @@ func newNode(s *Server, name string, l net.Listener, port int32) *node {
 	return n
 }
 
-// close closes the port and the tunnel.
-func (n *node) close(why string) {
+// closePort closes the port, so that there is no new tunnel either. closeTunnels does the rest.
+func (n *node) closePort(why string) {
 	n.cancel(errors.New(why))
 	_ = n.listener.Close()
-	n.dropTunnel(why)
+}
+
+// closeTunnels closes the tunnels of a node whose port is closed. It may wait for the node, so s.mu must not be held.
+func (n *node) closeTunnels() {
+	n.dropTunnel(context.Cause(n.ctx).Error())
 	if t := n.proxy(); t != nil {
 		t.Close()
 	}
@@ -93,16 +97,14 @@ func (n *node) connected(from netip.Addr, link cloudhub.Streams) {
 	n.from, n.link, n.hadTheirs = from, link, false
 }
 
-// proxied begins a tunnel of a node of KubeEdge's, and ends the one before.
-func (n *node) proxied(t *kubeletproxy.Tunnel) {
+// proxied begins a tunnel of a node of KubeEdge's. It returns the one before, which the caller must close; nil is none.
+func (n *node) proxied(t *kubeletproxy.Tunnel) (before *kubeletproxy.Tunnel) {
 	n.mu.Lock()
-	before := n.theirs
+	defer n.mu.Unlock()
+	before = n.theirs
 	n.links++
 	n.theirs, n.hadTheirs = t, true
-	n.mu.Unlock()
-	if before != nil {
-		before.Close()
-	}
+	return before
 }
 
 func (n *node) unproxied(t *kubeletproxy.Tunnel) {

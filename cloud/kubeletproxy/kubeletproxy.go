@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -106,8 +107,9 @@ func (t *Tunnel) CutLargest() bool {
 func (t *Tunnel) Evict() {
 	t.Close()
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, c := range t.callers {
+	callers := slices.Collect(maps.Values(t.callers))
+	t.mu.Unlock()
+	for _, c := range callers {
 		c.cut()
 	}
 }
@@ -160,7 +162,7 @@ func (t *Tunnel) expireAll() {
 	}
 }
 
-// Close ends the tunnel.
+// Close ends the tunnel. It does not wait for the peer.
 func (t *Tunnel) Close() { _ = t.conn.Close() }
 
 // subresources returns subresources of a Node, with the kubelet's names. The caller needs access to one of them.
@@ -454,12 +456,13 @@ func (c *caller) expire() {
 	}
 }
 
-// cut ends the connection, whatever waits for the caller.
+// cut ends the connection, whatever waits for the caller. It does not wait for the caller.
 func (c *caller) cut() {
 	c.Drop()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.conn != nil {
-		_ = c.conn.Close()
+	conn := c.conn
+	c.mu.Unlock()
+	if conn != nil {
+		_ = edgestream.CloseAtOnce(conn)
 	}
 }

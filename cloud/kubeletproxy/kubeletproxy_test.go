@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -349,4 +351,51 @@ func TestBody(t *testing.T) {
 	if got.StatusCode != http.StatusNotImplemented {
 		t.Errorf("the answer is %s, want 501", got.Status)
 	}
+}
+
+// stuckConn is a connection whose Close waits for the peer.
+type stuckConn struct {
+	net.Conn
+	closing, released chan struct{}
+}
+
+func (c *stuckConn) Close() error {
+	close(c.closing)
+	<-c.released
+	return c.Conn.Close()
+}
+
+// TestEvictHoldsNoLock: while the connection of a caller that does not read is being closed, the tunnel and the caller
+// are free for others: Take of another tunnel calls Evict.
+func TestEvictHoldsNoLock(t *testing.T) {
+	e := start(t)
+	near, far := net.Pipe()
+	defer far.Close()
+	stuck := &stuckConn{near, make(chan struct{}), make(chan struct{})}
+	c := newCaller(share{e.tunnel})
+	if !e.tunnel.add(c) {
+		t.Fatal("the tunnel has ended")
+	}
+	c.carried(stuck)
+	evicted := make(chan struct{})
+	go func() {
+		defer close(evicted)
+		e.tunnel.Evict()
+	}()
+	<-stuck.closing
+	for name, mu := range map[string]*sync.Mutex{"tunnel": &e.tunnel.mu, "caller": &c.mu} {
+		free := false
+		for range 1000 { // others hold it for a moment
+			if free = mu.TryLock(); free {
+				mu.Unlock()
+				break
+			}
+			runtime.Gosched()
+		}
+		if !free {
+			t.Errorf("the %s is locked while the connection of a caller is being closed", name)
+		}
+	}
+	close(stuck.released)
+	<-evicted
 }

@@ -238,7 +238,7 @@ func (c *Conn) Write(m Message) error {
 		err = c.ws.WriteMessage(websocket.TextMessage, m.Encode())
 	}
 	if err != nil {
-		_ = c.ws.Close()
+		_ = c.Close()
 	}
 	return err
 }
@@ -246,5 +246,14 @@ func (c *Conn) Write(m Message) error {
 // RemoteAddr is the peer's address.
 func (c *Conn) RemoteAddr() net.Addr { return c.ws.RemoteAddr() }
 
-// Close ends the tunnel.
-func (c *Conn) Close() error { return c.ws.Close() }
+// Close ends the tunnel. It does not wait for the peer.
+func (c *Conn) Close() error { return CloseAtOnce(c.ws.NetConn()) }
+
+// CloseAtOnce closes a connection. One of TLS ends without the message that says so: tls.Conn.Close waits up to 5 s for
+// a peer that does not read.
+func CloseAtOnce(c net.Conn) error {
+	if over, ok := c.(*tls.Conn); ok {
+		return over.NetConn().Close()
+	}
+	return c.Close()
+}

@@ -2,11 +2,16 @@ package edgestream
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/gorilla/websocket"
@@ -114,6 +119,35 @@ func FuzzDecode(f *testing.F) {
 			if r, err := c.Request(t.Context()); err == nil && r.URL.Host != KubeletAPI {
 				t.Errorf("%s makes a request to %s", m.Data, r.URL.Host)
 			}
+		}
+	})
+}
+
+// TestCloseAtOnce: the end of a connection of TLS does not wait for a peer that does not read.
+func TestCloseAtOnce(t *testing.T) {
+	server := httptest.NewTLSServer(nil)
+	config := server.TLS
+	server.Close()
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		c, peer := tls.Server(near, config), tls.Client(far, &tls.Config{InsecureSkipVerify: true})
+		read := make(chan error)
+		go func() {
+			_, err := io.ReadFull(peer, make([]byte, 1))
+			read <- err
+		}()
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-read; err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := CloseAtOnce(c); err != nil || time.Since(began) != 0 {
+			t.Errorf("%v after %v; want the end at once", err, time.Since(began))
+		}
+		if _, err := peer.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("the peer reads %v, want the end of the connection", err)
 		}
 	})
 }
