@@ -55,9 +55,9 @@ const (
 	adoptShare = 10
 	adoptTries = 8
 	// callersMax is how many callers of all nodes may not have been counted for a node yet, since their ClientHello has
-	// not arrived or they are told why they are refused; callersShare is how many of them one source may have.
-	callersMax   = 1024
-	callersShare = 256
+	// not arrived or they are told why they are refused. One source may have all of them while no other wants one: all
+	// kubectl may come from one address. Those that are told something have shares of their own (refusalsShare).
+	callersMax = 1024
 	// helloTimeout is how long a caller may take for its ClientHello.
 	helloTimeout = 10 * time.Second
 	// callerRest is the share of a node's connections, one in so many, that a source leaves to others. It is small: all
@@ -165,7 +165,7 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		opts: o, refuser: refuser, memory: tunnel.NewMemory(),
 		callers: shares.New(shares.Options{
-			Size: shares.Fixed(callersMax), Share: callersShare, Hello: helloTimeout,
+			Size: shares.Fixed(callersMax), Share: callersMax, Hello: helloTimeout,
 		}),
 		nodes: map[string]*node{}, taken: map[int32]string{}, next: o.FirstPort,
 	}

@@ -669,12 +669,18 @@ func TestMetrics(t *testing.T) {
 // TestSilentCallers: connections that say nothing, or not all of a ClientHello, open no tunnel and count for no node.
 // Callers that say something come in beside them.
 func TestSilentCallers(t *testing.T) {
+	for _, sources := range []int{1, 8} {
+		t.Run(fmt.Sprintf("from %d addresses", sources), func(t *testing.T) { silentCallers(t, sources) })
+	}
+}
+
+func silentCallers(t *testing.T, sources int) {
 	f := start(t, nil)
 	hello := clientHello(t)
 	const silent = callersMax + 100
 	var closed sync.WaitGroup
 	for i := range silent {
-		c := f.dialFrom(fmt.Sprintf("127.0.1.%d", 1+i%8), hello[:i%len(hello)])
+		c := f.dialFrom(fmt.Sprintf("127.0.1.%d", 1+i%sources), hello[:i%len(hello)])
 		closed.Go(func() { _, _ = io.Copy(io.Discard, c) })
 	}
 	wait.True(t, "the silent connections to have places", func() bool {
@@ -805,32 +811,70 @@ func TestCloseHoldsNoLock(t *testing.T) {
 }
 
 // TestThousandCallers: callers beyond the limit are refused or closed, and hold up nobody: as soon as a connection
-// ends, another one is carried.
+// ends, another one is carried. They come from several addresses, or all from that of kube-apiserver.
 func TestThousandCallers(t *testing.T) {
 	const limit = 100
-	f := start(t, func(o *Options) { o.Streams = limit })
-	hello := clientHello(t)
+	for name, tc := range map[string]struct {
+		sources, carried int
+	}{
+		"from four addresses": {4, limit},
+		"from one address":    {1, limit - limit/callerRest},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := start(t, func(o *Options) { o.Streams = limit })
+			hello := clientHello(t)
+			var held []net.Conn
+			for i := range 1000 {
+				held = append(held, f.dialFrom(fmt.Sprintf("127.0.0.%d", 1+i%tc.sources), hello))
+			}
+			wait.True(t, "the limit to be reached", func() bool {
+				tunnels, streams, _ := f.count()
+				return tunnels == 1 && streams == tc.carried && f.keeper.State().Streams == tc.carried
+			})
+			for _, c := range held { // whichever of them are carried
+				_ = c.Close()
+			}
+			wait.Until(t, "another caller to be carried", func() error {
+				c := client(t)
+				defer c.CloseIdleConnections()
+				code, body, err := f.get(c, "/")
+				if err == nil && code != http.StatusOK {
+					err = fmt.Errorf("status %d: %s", code, body)
+				}
+				return err
+			})
+			if n := f.keeper.State().Opened; n != 1 {
+				t.Errorf("%d tunnels opened, want 1", n)
+			}
+		})
+	}
+}
+
+// TestBurstOfOneCaller: many connections of one address that come before any of them begins TLS are all carried while
+// no other address wants their places.
+func TestBurstOfOneCaller(t *testing.T) {
+	const burst = 500
+	f := start(t, func(o *Options) { o.Streams = 2 * burst })
 	var held []net.Conn
-	for i := range 1000 {
-		held = append(held, f.dialFrom(fmt.Sprintf("127.0.0.%d", 1+i%4), hello))
+	for range burst {
+		held = append(held, f.dialFrom("127.0.0.1", nil))
 	}
-	wait.True(t, "the limit to be reached", func() bool {
-		tunnels, streams, _ := f.count()
-		return tunnels == 1 && streams == limit && f.keeper.State().Streams == limit
-	})
-	for _, c := range held { // whichever of them are carried
-		_ = c.Close()
-	}
-	wait.Until(t, "another caller to be carried", func() error {
-		c := client(t)
-		defer c.CloseIdleConnections()
-		code, body, err := f.get(c, "/")
-		if err == nil && code != http.StatusOK {
-			err = fmt.Errorf("status %d: %s", code, body)
+	wait.Until(t, "all connections to have places", func() error {
+		if all, silent := f.callers.Counts(); all != burst || silent != burst {
+			return fmt.Errorf("%d have one, %d of them without a ClientHello", all, silent)
 		}
-		return err
+		return nil
 	})
-	if n := f.keeper.State().Opened; n != 1 {
-		t.Errorf("%d tunnels opened, want 1", n)
+	hello := clientHello(t)
+	for _, c := range held {
+		if _, err := c.Write(hello); err != nil {
+			t.Fatal(err)
+		}
 	}
+	wait.Until(t, "all connections to be carried", func() error {
+		if _, streams, _ := f.count(); streams != burst {
+			return fmt.Errorf("%d of %d are", streams, burst)
+		}
+		return nil
+	})
 }

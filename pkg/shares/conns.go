@@ -15,7 +15,8 @@ import (
 type Options struct {
 	// Size returns how many connections may have a place. It is asked for each new connection, so it may change.
 	Size func() int
-	// Share is how many places a source (package source) may have.
+	// Share is how many places a source (package source) may have, also while others are free. With the share as large
+	// as Size, a source may have all places until another one wants some.
 	Share int
 	// FreeLoopback makes one source without a share of all that is on this machine: the loopback and Unix sockets.
 	FreeLoopback bool
