@@ -44,6 +44,7 @@ type mapper struct {
 	name, version, protocol, address string
 	wake                             notify.Signal
 	stop                             context.CancelFunc
+	dial                             func() (_ dmi.DeviceMapperServiceClient, hangUp func(), err error)
 	// ended is closed when run has returned; nil if it was not started.
 	ended chan struct{}
 	// owner is who has registered it; nil if that is unknown.
@@ -73,7 +74,10 @@ func newMapper(s *Server, name, version, protocol, address string) *mapper {
 		address:  address,
 		wake:     notify.NewSignal(),
 		stop:     func() {},
-		known:    map[string]string{},
+		dial: func() (dmi.DeviceMapperServiceClient, func(), error) {
+			return dialSocket(address)
+		},
+		known: map[string]string{},
 	}
 }
 
@@ -274,15 +278,19 @@ func (m *mapper) sync(ctx context.Context) error {
 	if maps.Equal(known, w.hashes) {
 		return nil
 	}
-	conn, err := m.dial()
+	client, hangUp, err := m.dial()
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	client := dmi.NewDeviceMapperServiceClient(conn)
+	defer hangUp()
 	var problems []error
-	changed := false
+	changed, again := false, false
 	for _, key := range order(known, w.hashes) {
+		select {
+		case <-m.wake: // the calls before took their time: send no desired value that was replaced meanwhile
+			w, again = m.want(), true
+		default:
+		}
 		if known[key] == w.hashes[key] {
 			continue
 		}
@@ -308,6 +316,9 @@ func (m *mapper) sync(ctx context.Context) error {
 		if c := status.Code(err); c == codes.Unavailable || c == codes.DeadlineExceeded {
 			break // the mapper is away or hangs; the other calls would wait as well
 		}
+	}
+	if again {
+		m.wake.Notify() // for what has no place in this order, or was sent before it changed
 	}
 	if changed {
 		sctx, cancel := context.WithTimeout(ctx, saveTimeout)
@@ -381,8 +392,13 @@ func (m *mapper) send(
 	return err
 }
 
-func (m *mapper) dial() (*grpc.ClientConn, error) {
+// dialSocket returns a client of the mapper at a socket. hangUp must be called.
+func dialSocket(address string) (_ dmi.DeviceMapperServiceClient, hangUp func(), err error) {
 	options := append(pluginrpc.DialOptions(pluginrpc.Limits{Bytes: maxMessage, Elements: maxElements}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
-	return grpc.NewClient("unix://"+m.address, options...)
+	conn, err := grpc.NewClient("unix://"+address, options...)
+	if err != nil {
+		return nil, nil, err
+	}
+	return dmi.NewDeviceMapperServiceClient(conn), func() { _ = conn.Close() }, nil
 }

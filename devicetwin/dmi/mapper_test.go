@@ -1,0 +1,138 @@
+package dmi
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/types"
+
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	dmi "github.com/edgecore-io/edgecore/pkg/dmi/v1beta1"
+)
+
+// lamps are the devices of a protocol, and the mapper that gets them.
+type lamps struct {
+	plant
+	dmi.DeviceMapperServiceClient
+
+	mu    sync.Mutex
+	list  map[string]*devices.Device
+	calls []string
+	// during, if not nil, runs in each call; its error is that of the call.
+	during func(call string) error
+}
+
+// newLamps returns lamps, and the mapper that serves them.
+func newLamps() (*lamps, *mapper) {
+	l := &lamps{list: map[string]*devices.Device{}}
+	s := &Server{opts: Options{
+		Twins: l,
+		Save:  func(context.Context, string, []byte) error { return nil },
+	}}
+	m := newMapper(s, "lamps", "v1", "dali", "/none")
+	m.dial = func() (dmi.DeviceMapperServiceClient, func(), error) { return l, func() {}, nil }
+	return l, m
+}
+
+// set has a lamp have a desired level.
+func (l *lamps) set(name, uid, level string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d := &devices.Device{}
+	d.Namespace, d.Name, d.UID, d.Spec.Protocol.ProtocolName = "shop", name, types.UID(uid), "dali"
+	d.Spec.Properties = []devices.DeviceProperty{{Name: "level", Desired: &devices.TwinProperty{Value: level}}}
+	l.list[name] = d
+}
+
+func (l *lamps) remove(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.list, name)
+}
+
+func (l *lamps) Served(string) (_ []*devices.DeviceModel, out []*devices.Device) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range l.list {
+		out = append(out, d)
+	}
+	return nil, out
+}
+
+func (l *lamps) called(format string, args ...any) error {
+	call := fmt.Sprintf(format, args...)
+	l.mu.Lock()
+	l.calls = append(l.calls, call)
+	l.mu.Unlock()
+	if l.during != nil {
+		return l.during(call)
+	}
+	return nil
+}
+
+// made returns the calls since the last time.
+func (l *lamps) made() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	calls := l.calls
+	l.calls = nil
+	return strings.Join(calls, ", ")
+}
+
+func level(d *dmi.Device) string {
+	return d.GetSpec().GetProperties()[0].GetDesired().GetValue()
+}
+
+func (l *lamps) RegisterDevice(
+	_ context.Context, r *dmi.RegisterDeviceRequest, _ ...grpc.CallOption,
+) (*dmi.RegisterDeviceResponse, error) {
+	return nil, l.called("register %s %s", r.GetDevice().GetName(), level(r.GetDevice()))
+}
+
+func (l *lamps) UpdateDevice(
+	_ context.Context, r *dmi.UpdateDeviceRequest, _ ...grpc.CallOption,
+) (*dmi.UpdateDeviceResponse, error) {
+	return nil, l.called("update %s %s", r.GetDevice().GetName(), level(r.GetDevice()))
+}
+
+func (l *lamps) RemoveDevice(
+	_ context.Context, r *dmi.RemoveDeviceRequest, _ ...grpc.CallOption,
+) (*dmi.RemoveDeviceResponse, error) {
+	return nil, l.called("remove %s", r.GetDeviceName())
+}
+
+// TestChangedDuringSync: what changes while the mapper is sent something else is sent as it is then.
+func TestChangedDuringSync(t *testing.T) {
+	l, m := newLamps()
+	l.set("a", "a1", "1")
+	l.set("b", "b1", "1")
+	l.set("c", "c1", "1")
+	l.during = func(call string) error {
+		if call == "register a 1" {
+			l.set("a", "a1", "2")
+			l.set("b", "b1", "2")
+			l.remove("c")
+			l.set("d", "d1", "2")
+			m.wake.Notify()
+		}
+		return nil
+	}
+	for i, want := range []string{"register a 1, register b 2", "update a 2, register d 2", ""} {
+		if err := m.sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.made(); got != want {
+			t.Errorf("calls of sync %d: %s; want %s", i+1, got, want)
+		}
+		if notified := len(m.wake) > 0; notified != (i == 0) {
+			t.Errorf("sync %d is to be followed by another one: %v, want %v", i+1, notified, i == 0)
+		}
+		for len(m.wake) > 0 {
+			<-m.wake
+		}
+	}
+}
