@@ -50,10 +50,21 @@ type mapper struct {
 	// owner is who has registered it; nil if that is unknown.
 	owner *identity
 
+	// failed are the calls that failed, by key. It belongs to run.
+	failed map[string]*failure
+
 	mu sync.Mutex
 	// known are the devices and models that the mapper has: the hash of each by its key.
 	known   map[string]string
 	problem string
+}
+
+// failure is a call that failed. It is made again when its object changes, and after a growing pause.
+type failure struct {
+	hash    string
+	err     error
+	backoff *retry.Backoff
+	until   time.Time
 }
 
 // record is a mapper in the store.
@@ -77,7 +88,8 @@ func newMapper(s *Server, name, version, protocol, address string) *mapper {
 		dial: func() (dmi.DeviceMapperServiceClient, func(), error) {
 			return dialSocket(address)
 		},
-		known: map[string]string{},
+		known:  map[string]string{},
+		failed: map[string]*failure{},
 	}
 }
 
@@ -148,7 +160,7 @@ func (m *mapper) want() wanted {
 			continue
 		}
 		w.devices[key] = converted
-		w.hashes[key] = hash(converted)
+		w.hashes[key] = deviceHash(string(d.UID)) + hash(converted)
 	}
 	return w
 }
@@ -168,8 +180,22 @@ func hash(m proto.Message) string {
 	if err != nil { // a message that was made here encodes
 		panic(err)
 	}
+	return short(data)
+}
+
+func short(data []byte) string {
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:8])
+}
+
+// deviceHash returns what the hash of a device begins with: a device that was deleted and created again is another one.
+func deviceHash(uid string) string { return short([]byte(uid)) + "." }
+
+// replaced reports whether two hashes are those of different devices. Hashes of earlier versions name no device.
+func replaced(known, want string) bool {
+	was, _, named := strings.Cut(known, ".")
+	is, _, _ := strings.Cut(want, ".")
+	return named && was != is
 }
 
 // everything returns what the mapper should have, for the answer to its registration: the smallest devices first, with
@@ -226,27 +252,62 @@ func (m *mapper) forget(old *mapper) {
 // run keeps the mapper in step until ctx ends.
 func (m *mapper) run(ctx context.Context) {
 	backoff := retry.NewBackoff(firstRetry, lastRetry)
-	m.wake.Notify()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-m.wake:
+		case <-timer.C:
 		}
-		err := m.sync(ctx)
+		away, err := m.sync(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		m.note(err)
-		if err == nil {
-			backoff.Reset()
+		if away {
+			if !backoff.Wait(ctx) {
+				return
+			}
+			timer.Reset(0)
 			continue
 		}
-		if !backoff.Wait(ctx) {
-			return
-		}
-		m.wake.Notify()
+		backoff.Reset()
+		timer.Reset(m.nextTry())
 	}
+}
+
+// nextTry is how long no call that failed is due.
+func (m *mapper) nextTry() time.Duration {
+	wait := time.Hour
+	for _, f := range m.failed {
+		wait = min(wait, max(0, time.Until(f.until)))
+	}
+	return wait
+}
+
+// fail has a call made again after a pause.
+func (m *mapper) fail(key, hash string, err error) {
+	f := m.failed[key]
+	if f == nil || f.hash != hash {
+		f = &failure{hash: hash, backoff: retry.NewBackoff(firstRetry, lastRetry)}
+		m.failed[key] = f
+	}
+	f.err, f.until = err, time.Now().Add(f.backoff.Next())
+}
+
+// problems are the calls that failed last, as one error.
+func (m *mapper) problems() error {
+	var out []error
+	for _, key := range slices.Sorted(maps.Keys(m.failed)) {
+		if len(out) == 3 {
+			out = append(out, fmt.Errorf("and %d more", len(m.failed)-3))
+			break
+		}
+		out = append(out, fmt.Errorf("%s: %w", key, m.failed[key].err))
+	}
+	return errors.Join(out...)
 }
 
 // note keeps and logs what is wrong, once until it changes.
@@ -269,53 +330,51 @@ func (m *mapper) note(err error) {
 	}
 }
 
-// sync sends the mapper what differs. The error is why something is missing.
-func (m *mapper) sync(ctx context.Context) error {
+// sync sends the mapper what differs. The error is why something is missing; away is set if that is the mapper, and not
+// single objects that it refuses.
+func (m *mapper) sync(ctx context.Context) (away bool, err error) {
 	w := m.want()
 	m.mu.Lock()
 	known := maps.Clone(m.known)
 	m.mu.Unlock()
+	maps.DeleteFunc(m.failed, func(key string, _ *failure) bool { return known[key] == w.hashes[key] })
 	if maps.Equal(known, w.hashes) {
-		return nil
+		return false, nil
 	}
 	client, hangUp, err := m.dial()
 	if err != nil {
-		return err
+		return true, err
 	}
 	defer hangUp()
-	var problems []error
-	changed, again := false, false
+	changed, again, hangs := false, false, false
 	for _, key := range order(known, w.hashes) {
 		select {
 		case <-m.wake: // the calls before took their time: send no desired value that was replaced meanwhile
 			w, again = m.want(), true
 		default:
 		}
-		if known[key] == w.hashes[key] {
+		want := w.hashes[key]
+		f := m.failed[key]
+		if known[key] == want || f != nil && f.hash == want && time.Now().Before(f.until) {
 			continue
 		}
-		err := m.send(ctx, client, key, known[key] != "" && known[key] != stale, w)
-		if w.hashes[key] == "" && status.Code(err) == codes.NotFound {
-			err = nil // it is gone
+		err := m.apply(ctx, client, key, w)
+		if ctx.Err() != nil {
+			return false, ctx.Err()
 		}
-		switch {
-		case err == nil:
+		if err == nil {
 			changed = true
-			m.mu.Lock()
-			if h := w.hashes[key]; h != "" {
-				m.known[key] = h
-			} else {
-				delete(m.known, key)
-			}
-			m.mu.Unlock()
+			delete(m.failed, key)
 			continue
-		case ctx.Err() != nil:
-			return ctx.Err()
 		}
-		problems = append(problems, fmt.Errorf("%s: %w", key, err))
-		if c := status.Code(err); c == codes.Unavailable || c == codes.DeadlineExceeded {
-			break // the mapper is away or hangs; the other calls would wait as well
+		m.fail(key, want, err)
+		c := status.Code(err)
+		if c == codes.Unavailable || c == codes.DeadlineExceeded && hangs {
+			away = true // or it hangs; the other calls would wait as well
+			m.failed[key].until = time.Time{}
+			break
 		}
+		hangs = c == codes.DeadlineExceeded
 	}
 	if again {
 		m.wake.Notify() // for what has no place in this order, or was sent before it changed
@@ -328,10 +387,45 @@ func (m *mapper) sync(ctx context.Context) error {
 			klog.ErrorS(err, "What a mapper has is not stored", "mapper", m.name)
 		}
 	}
-	if len(problems) > 3 {
-		problems = append(problems[:3], fmt.Errorf("and %d more", len(problems)-3))
+	return away, m.problems()
+}
+
+// apply has the mapper have an object as it is wanted. A device in whose place there is another one of its name is
+// removed first: the mapper must report the values and the state of the new one.
+func (m *mapper) apply(ctx context.Context, client dmi.DeviceMapperServiceClient, key string, w wanted) error {
+	want := w.hashes[key]
+	m.mu.Lock()
+	known := m.known[key]
+	m.mu.Unlock()
+	if want != "" && replaced(known, want) {
+		if err := m.set(ctx, client, key, wanted{}); err != nil {
+			return err
+		}
 	}
-	return errors.Join(problems...)
+	return m.set(ctx, client, key, w)
+}
+
+// set makes the call for one object, and remembers what the mapper has after it.
+func (m *mapper) set(ctx context.Context, client dmi.DeviceMapperServiceClient, key string, w wanted) error {
+	m.mu.Lock()
+	known := m.known[key]
+	m.mu.Unlock()
+	want := w.hashes[key]
+	err := m.send(ctx, client, key, known != "" && known != stale, w)
+	if want == "" && status.Code(err) == codes.NotFound {
+		err = nil // it is gone
+	}
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if want != "" {
+		m.known[key] = want
+	} else {
+		delete(m.known, key)
+	}
+	return nil
 }
 
 // order returns the keys in the order in which they are sent: models before the devices that need them, then devices

@@ -6,8 +6,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
@@ -122,7 +126,7 @@ func TestChangedDuringSync(t *testing.T) {
 		return nil
 	}
 	for i, want := range []string{"register a 1, register b 2", "update a 2, register d 2", ""} {
-		if err := m.sync(t.Context()); err != nil {
+		if _, err := m.sync(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if got := l.made(); got != want {
@@ -135,4 +139,84 @@ func TestChangedDuringSync(t *testing.T) {
 			<-m.wake
 		}
 	}
+}
+
+// TestRefusedDevice: a device that the mapper refuses, or that makes it hang, delays no other one.
+func TestRefusedDevice(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		text string
+	}{
+		{status.Error(codes.ResourceExhausted, "too large"), "too large"},
+		{status.Error(codes.DeadlineExceeded, "it hangs"), "it hangs"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l, m := newLamps()
+			l.set("a", "a1", "1")
+			l.set("b", "b1", "1")
+			l.during = func(call string) error {
+				if strings.HasPrefix(call, "register a") {
+					return tc.err
+				}
+				return nil
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			running.Go(func() { m.run(ctx) })
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			if got := strings.Split(l.made(), ", "); len(got) < 20 || len(got) > 30 || got[1] != "register b 1" {
+				t.Errorf("%d calls in 10 minutes, of which the first are %s; want 20 to 30, and b among the first",
+					len(got), got[:2])
+			}
+			if p := m.describe().Problem; !strings.Contains(p, "device shop/a: ") || !strings.Contains(p, tc.text) {
+				t.Errorf("problem %q, want that a is refused: %s", p, tc.text)
+			}
+			for level := range 3 { // wherever the pause of a is
+				l.set("b", "b1", fmt.Sprint(level+2))
+				m.wake.Notify()
+				synctest.Wait()
+				if got, want := l.made(), fmt.Sprint("update b ", level+2); got != want {
+					t.Errorf("calls after the desired value of b changed: %s; want %s", got, want)
+				}
+			}
+			l.set("a", "a1", "2")
+			m.wake.Notify()
+			synctest.Wait()
+			if got := l.made(); got != "register a 2" {
+				t.Errorf("calls after a changed: %s; want that it is tried at once", got)
+			}
+			l.remove("a")
+			m.wake.Notify()
+			synctest.Wait()
+			if p := m.describe().Problem; p != "" {
+				t.Errorf("problem %q after a has gone, want none", p)
+			}
+			cancel()
+			running.Wait()
+		})
+	}
+}
+
+// TestReplacedDevice: a mapper is told that a device is another one, also if it was never told of a deletion.
+func TestReplacedDevice(t *testing.T) {
+	l, m := newLamps()
+	expect := func(want string) {
+		t.Helper()
+		if _, err := m.sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.made(); got != want {
+			t.Errorf("calls: %s; want %s", got, want)
+		}
+	}
+	l.set("a", "a1", "1")
+	expect("register a 1")
+	l.set("a", "a2", "1")
+	expect("remove a, register a 1")
+	expect("")
+	_, former, _ := strings.Cut(m.known["device shop/a"], ".")
+	m.known["device shop/a"] = former // as an earlier version stored it
+	expect("update a 1")
+	expect("")
 }
