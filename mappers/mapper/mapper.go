@@ -11,7 +11,8 @@
 //   - What a namespace has is bounded: the bytes of its devices, and its MQTT brokers.
 //   - A desired value is not written after edgecore has replaced or removed it, but for a write that has begun.
 //   - A desired value is written when it differs from the value that the device has, once after each change of it and
-//     each new connection: a device that rounds values is not written to forever.
+//     each new connection: a device that rounds values is not written to forever. One that it refuses is written again
+//     with a growing pause, of a minute at most, and the device is unhealthy until it has the value.
 //   - A device that does not answer is reported as offline and asked again with a growing pause, of a minute at most.
 package mapper
 

@@ -2,6 +2,7 @@ package mapper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -437,6 +438,110 @@ func TestOutdatedDesired(t *testing.T) {
 					t.Errorf("%d workers are remembered that have ended", len(m.ending))
 				}
 			})
+		})
+	}
+}
+
+// busy is a device that refuses writes until it is free, and an edgecore that hears of its state.
+type busy struct {
+	refusing
+
+	mu     sync.Mutex
+	value  string
+	free   bool
+	writes int
+	state  string
+}
+
+func (b *busy) Open(context.Context, string, Config) (Conn, error) { return b, nil }
+func (b *busy) Close() error                                       { return nil }
+
+func (b *busy) Read(context.Context, *Property) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.value, nil
+}
+
+func (b *busy) Write(_ context.Context, _ *Property, value string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.writes++
+	if !b.free {
+		return Refusal{errors.New("the device is busy")}
+	}
+	b.value = value
+	return nil
+}
+
+func (b *busy) ReportDeviceStates(
+	_ context.Context, r *dmi.ReportDeviceStatesRequest, _ ...grpc.CallOption,
+) (*dmi.ReportDeviceStatesResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.state = r.GetState()
+	return nil, nil
+}
+
+// set changes what the device does and has.
+func (b *busy) set(value string, free bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.value, b.free = value, free
+}
+
+// now returns what the device has and edgecore has heard.
+func (b *busy) now() (value, state string, writes int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.value, b.state, b.writes
+}
+
+// TestRefusedWrite: a desired value that the device refuses is written again with a growing pause, and the device is
+// unhealthy until it has the value or the value is desired no more.
+func TestRefusedWrite(t *testing.T) {
+	device := func(desired string) *dmi.Device {
+		return &dmi.Device{Spec: &dmi.DeviceSpec{Properties: []*dmi.DeviceProperty{
+			{Name: "level", CollectCycle: 1000, Desired: &dmi.TwinProperty{Value: desired}},
+		}}}
+	}
+	for name, tc := range map[string]struct {
+		end  func(*busy, *worker)
+		want string // of the device in the end
+	}{
+		"the device is free":        {func(b *busy, _ *worker) { b.set("1", true) }, "50"},
+		"somebody else has set it":  {func(b *busy, _ *worker) { b.set("50", false) }, "50"},
+		"the value is withdrawn":    {func(_ *busy, w *worker) { w.set(device(""), nil) }, "1"},
+		"another value replaces it": {func(b *busy, w *worker) { b.set("1", true); w.set(device("60"), nil) }, "60"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			b := &busy{value: "1"}
+			o := Options{Driver: b, Log: slog.New(slog.DiscardHandler)}
+			m := &mapper{opts: o, agent: b, lost: notify.NewSignal(), push: newPusher(ctx, o)}
+			w := newWorker(m, "shop", "one", cancel)
+			w.set(device("50"), nil)
+			var running sync.WaitGroup
+			running.Go(func() { w.run(ctx) })
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			if _, state, writes := b.now(); writes < 10 || writes > 20 || state != unhealthy {
+				t.Errorf("%s: %d writes in 10 minutes, and state %s; want 10 to 20, with pauses from a second to a "+
+					"minute, and %s", name, writes, state, unhealthy)
+			}
+			tc.end(b, w)
+			time.Sleep(2 * lastRetry)
+			synctest.Wait()
+			value, state, writes := b.now()
+			if value != tc.want || state != online {
+				t.Errorf("%s: the device has %s, and is %s; want %s, and %s", name, value, state, tc.want, online)
+			}
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			if _, _, after := b.now(); after != writes {
+				t.Errorf("%s: %d more writes in the end, want none", name, after-writes)
+			}
+			cancel()
+			running.Wait()
 		})
 	}
 }

@@ -78,7 +78,12 @@ type point struct {
 	value    string
 	known    bool // value has been read on this connection
 	written  *string
-	problem  string
+	// refused is the desired value that the device has refused to take, nil if there is none; writes is the pause
+	// between the tries to write it, and writeAt the end of that pause.
+	refused *string
+	writes  *retry.Backoff
+	writeAt time.Time
+	problem string
 }
 
 // reading is a value that edgecore does not have yet.
@@ -240,14 +245,17 @@ func (w *worker) round(ctx context.Context, d *dmi.Device, sets int) time.Durati
 					w.m.opts.Log.Warn("Device refuses a property", "device", id(w.namespace, w.name), "property", name,
 						"err", err)
 				}
-			} else {
-				p.problem = ""
+			} else if !p.refuses() {
+				p.problem, p.refused = "", nil
 			}
 		}
 		if p.problem != "" {
 			problems++
 		}
 		wait = min(wait, time.Until(p.next))
+		if p.refuses() {
+			wait = min(wait, time.Until(p.writeAt))
+		}
 	}
 	w.backoff.Reset()
 	w.state = online
@@ -272,7 +280,21 @@ func (p *point) wants() bool {
 		p.written = nil
 		return false
 	}
-	return p.known && desired.GetValue() != p.value && (p.written == nil || *p.written != desired.GetValue())
+	return p.known && desired.GetValue() != p.value && (p.written == nil || *p.written != desired.GetValue()) &&
+		(!p.refuses() || !time.Now().Before(p.writeAt))
+}
+
+// refuses reports whether the device has refused the desired value, and does not have it.
+func (p *point) refuses() bool {
+	return p.refused != nil && *p.refused == p.desired() && p.known && *p.refused != p.value
+}
+
+// refuse has a desired value written again after a pause: a device may be busy, or in a mode in which it takes none.
+func (p *point) refuse(value string) {
+	if p.refused == nil || *p.refused != value {
+		p.refused, p.writes = &value, retry.NewBackoff(firstRetry, lastRetry)
+	}
+	p.writeAt = time.Now().Add(p.writes.Next())
 }
 
 // serve reads a property, and writes its desired value if that is another one and still desired: reading takes as long
@@ -287,14 +309,17 @@ func (w *worker) serve(ctx context.Context, p *point, sets int) error {
 		return nil
 	}
 	want := p.spec.GetDesired().GetValue()
-	p.written = &want
 	if err := w.conn.Write(writing, &p.Property, want); err != nil {
-		if writing.Err() != nil && errors.As(err, new(Refusal)) {
-			p.written = nil
+		switch {
+		case !errors.As(err, new(Refusal)):
+		case writing.Err() != nil:
 			return nil // the driver did not write it
+		default:
+			p.refuse(want)
 		}
 		return err
 	}
+	p.written, p.refused = &want, nil
 	return w.read(ctx, p)
 }
 
@@ -332,7 +357,7 @@ func (w *worker) close() {
 	}
 	w.conn = nil
 	for _, p := range w.points {
-		p.known, p.written = false, nil
+		p.known, p.written, p.refused = false, nil, nil
 		p.next = time.Time{}
 	}
 }
