@@ -103,6 +103,11 @@ type entry struct {
 	report reporting
 }
 
+func (e *entry) namespace() string {
+	namespace, _, _ := strings.Cut(e.id, "/")
+	return namespace
+}
+
 // New makes the module.
 func New(opts Options) *Module {
 	if opts.Now == nil {

@@ -24,8 +24,8 @@ const (
 	refreshAfter = 5 * time.Minute
 	// sendInterval is the shortest time between two reports on one device.
 	sendInterval = time.Second
-	// sendsMax is how many devices are reported on at a time.
-	sendsMax = 16
+	// sendsMax is how many devices are reported on at a time. A namespace has half of them at most: see mayTake.
+	sendsMax = 32
 	// refusedMax is the longest pause after the cloud refused a report. A refusal may be over soon: kube-apiserver
 	// refuses what it would accept until its caches are filled, and a cloudcore may not know yet that a device is bound
 	// here.
@@ -162,9 +162,18 @@ func (r *reporting) earliest() (first time.Time) {
 type uplink struct {
 	m    *Module
 	wake notify.Signal
+	// sends counts the reports that are on their way, by namespace. It is guarded by mu of the module.
+	sends map[string]int
 }
 
-func newUplink(m *Module) *uplink { return &uplink{m: m, wake: notify.NewSignal()} }
+func newUplink(m *Module) *uplink {
+	return &uplink{m: m, wake: notify.NewSignal(), sends: map[string]int{}}
+}
+
+// mayTake reports whether a namespace that has some places may take one more of those that are free. It leaves as many
+// free as it has: reports that the cloud does not answer keep their places for minutes, and those of one namespace must
+// not keep those of others away. n such namespaces leave 1/(n+1) of all places free.
+func mayTake(has, free int) bool { return has < free }
 
 // run sends what is due until ctx ends.
 func (u *uplink) run(ctx context.Context) {
@@ -208,8 +217,9 @@ func (u *uplink) ready(timer **time.Timer, most int) []*entry {
 		case e.device == nil || r.sending || !r.due():
 		case r.earliest().After(now):
 			wait = min(wait, r.earliest().Sub(now))
-		case len(out) < most:
+		case mayTake(u.sends[e.namespace()], most-len(out)):
 			r.sending = true
+			u.sends[e.namespace()]++
 			out = append(out, e)
 		}
 	}
@@ -246,6 +256,9 @@ func (u *uplink) send(ctx context.Context, e *entry) {
 	u.m.mu.Lock()
 	defer u.m.mu.Unlock()
 	r := &e.report
+	if u.sends[e.namespace()]--; u.sends[e.namespace()] == 0 {
+		delete(u.sends, e.namespace())
+	}
 	now := u.m.opts.Now()
 	r.sending, r.next = false, now.Add(sendInterval)
 	for kind, cause := range refused {

@@ -101,6 +101,65 @@ func TestRefusedValues(t *testing.T) {
 	})
 }
 
+// TestNoAnswers: reports that the cloud does not answer delay none of other namespaces.
+func TestNoAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lamps []string
+		for i := range 40 {
+			lamps = append(lamps, fmt.Sprintf("evil/%d", i), fmt.Sprintf("worse/%d", i))
+		}
+		var got atomic.Int32
+		m := startUplink(t, answers(func(r devicemsg.Report) string {
+			if r.Namespace == "shop" {
+				got.Add(1)
+				return accepted
+			}
+			return ""
+		}), append(lamps, "shop/one")...)
+		report := func(at, value string) {
+			t.Helper()
+			namespace, name, _ := strings.Cut(at, "/")
+			if _, err := m.Update(namespace, name, []twin.Report{{Name: "temp", Value: value}}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, at := range lamps {
+			report(at, "1")
+		}
+		synctest.Wait()
+		for i := range 100 {
+			report("shop/one", fmt.Sprint(i))
+			time.Sleep(2 * sendInterval)
+			synctest.Wait()
+			if n := got.Load(); n != int32(i+1) {
+				t.Fatalf("the cloud has %d reports of shop, want %d: each soon", n, i+1)
+			}
+			time.Sleep(10 * sendInterval)
+		}
+	})
+}
+
+func TestMayTake(t *testing.T) {
+	for _, hostile := range []int{1, 2, 5, 20} {
+		has, free := make([]int, hostile), sendsMax
+		for range 1000 { // each gives a place back and takes what it may
+			for i := range has {
+				if has[i] > 0 {
+					has[i]--
+					free++
+				}
+				for mayTake(has[i], free) {
+					has[i]++
+					free--
+				}
+			}
+		}
+		if want := sendsMax / (hostile + 1); free < want || free > 2*want+1 {
+			t.Errorf("%d namespaces without answers leave %d of %d places, want %d", hostile, free, sendsMax, want)
+		}
+	}
+}
+
 func TestEarliest(t *testing.T) {
 	now := time.Unix(1000, 0)
 	late := now.Add(sendInterval / 2)
