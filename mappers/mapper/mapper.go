@@ -17,6 +17,7 @@
 package mapper
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,8 +26,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -82,14 +85,52 @@ type Property struct {
 // numbers.
 type Config map[string]any
 
-// Decode decodes the configuration into a struct with json tags. Unknown keys are ignored.
+// Decode decodes the configuration into a struct with json tags. Unknown keys are ignored. Keys that are not ASCII are
+// an error, at any depth: encoding/json takes some of them for other letters, such as U+017F for an s, and who may set
+// which key is decided by what reads as written.
 func (c Config) Decode(into any) error {
 	data, err := json.Marshal(c)
+	if err == nil {
+		err = checkKeys(data)
+	}
 	if err == nil {
 		err = json.Unmarshal(data, into)
 	}
 	if err != nil {
 		return fmt.Errorf("configData: %w", err)
+	}
+	return nil
+}
+
+// checkKeys returns an error if a key of JSON is not ASCII.
+func checkKeys(data []byte) error {
+	var v any
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return err
+	}
+	return checkKeysOf(v)
+}
+
+func checkKeysOf(v any) error {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			if strings.ContainsFunc(key, func(r rune) bool { return r > unicode.MaxASCII }) {
+				return fmt.Errorf("the key %+.64q is not ASCII: use the name of a setting as the documentation of the "+
+					"mapper has it", key)
+			}
+			if err := checkKeysOf(value); err != nil {
+				return err
+			}
+		}
+	case []any:
+		for _, value := range v {
+			if err := checkKeysOf(value); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

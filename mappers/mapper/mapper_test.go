@@ -2,6 +2,7 @@ package mapper
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -82,6 +83,32 @@ func TestDigits(t *testing.T) {
 	}
 	if got.Scale != 0.1234567891 || got.Tenth != 0.1 || got.Serial != math.MaxUint64 || got.Nested.ID != 1<<53+1 {
 		t.Errorf("the driver gets %+v", got)
+	}
+}
+
+// TestForeignKeys: a key that only encoding/json takes for the name of a setting is refused, not used: a policy of the
+// cluster that forbids the setting does not see it.
+func TestForeignKeys(t *testing.T) {
+	type place struct{ SerialPort, Kind string }
+	var got struct {
+		place
+		Nested place
+		List   []place
+	}
+	for _, c := range []Config{
+		{"\u017ferialPort": "/dev/ttyUSB0"},
+		{"\u212aind": "x"},
+		{"nested": map[string]any{"\u017ferialPort": "/dev/ttyUSB0"}},
+		{"list": json.RawMessage(`[{"\u017ferialPort":"/dev/ttyUSB0"}]`)},
+		{"größe": 1},
+	} {
+		if err := c.Decode(&got); err == nil || !strings.Contains(err.Error(), "is not ASCII") {
+			t.Errorf("%v: decoded to %+v, %v; want an error: the key is not ASCII", c, got, err)
+		}
+	}
+	ok := Config{"serialPort": "/dev/größe", "nested": json.RawMessage(`{"KIND":"\u017f","other":[1,null]}`)}
+	if err := ok.Decode(&got); err != nil || got.SerialPort != "/dev/größe" || got.Nested.Kind != "\u017f" {
+		t.Errorf("%v: decoded to %+v, %v; want both settings: their values may have any letter", ok, got, err)
 	}
 }
 
