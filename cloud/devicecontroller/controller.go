@@ -9,8 +9,8 @@
 //     not sent.
 //   - A node can write only the statuses of devices that are bound to it, and only properties that their specs have.
 //   - A node gets at most 16 MiB of devices and models, the oldest devices first, and none of more than 512 KiB.
-//   - A report is answered after it is written. The newest value of each property wins: a value never replaces one
-//     that its device reported later, whichever cloudcore writes it.
+//   - A report is answered after it is written, or with an error while the API server refuses it. The newest value of
+//     each property wins: a value never replaces one that its device reported later, whichever cloudcore writes it.
 //   - A device causes at most one write per Options.WriteInterval, a node at most Options.NodeWrites a second. Reports
 //     that come faster are merged.
 //   - Of a report that waits for the API server, only the values of the spec's properties stay in memory, and what its
@@ -131,8 +131,8 @@ func New(o Options) (*Controller, error) {
 		excluded: map[string]map[types.UID]bool{},
 	}
 	c.writer = newWriter(o, writerNeeds{
-		Device: caches.device, Answer: c.answer, StateChanged: c.stateChanged, Refused: c.refusedWrite,
-		Metrics: c.metrics,
+		Device: caches.device, Answer: c.answer, Repeats: c.repeats, StateChanged: c.stateChanged,
+		Refused: c.refusedWrite, Metrics: c.metrics,
 	})
 	if o.Registry != nil {
 		if err := c.metrics.register(o.Registry); err != nil {

@@ -568,8 +568,8 @@ func TestRefusedForGood(t *testing.T) {
 	e.event("Device", "StatusNotWritten", "is invalid")
 }
 
-// TestRefusedForNow: a report that the API server refuses for now is written when it no longer does. It has no answer
-// before that, and an event tells of it.
+// TestRefusedForNow: a report that the API server refuses for now is answered with the error, so that the node sends
+// other reports meanwhile. It is written when the API server no longer refuses it. An event tells of it.
 func TestRefusedForNow(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"forbidden":   apierrors.NewForbidden(devices.DeviceStatuses.GroupResource(), "sensor", errors.New("roles")),
@@ -584,16 +584,61 @@ func TestRefusedForNow(t *testing.T) {
 			e.Connected(t.Context(), "n1", "edgecore/websocket")
 			e.report("n1", twinResource, twinContent("21", 1))
 			e.event("Device", "StatusNotWritten", refusal.Error())
-			e.hub.mu.Lock()
-			if len(e.hub.sent) > 0 {
-				t.Errorf("sent %q, want no answer", e.hub.sent)
-			}
-			e.hub.mu.Unlock()
+			e.hub.has(t, "n1 error twin")
 			refuse.Store(false)
-			e.hub.has(t, "n1 response twin")
-			if s := e.status(); len(s.Twins) != 1 || s.Twins[0].Reported.Value != "21" {
-				t.Errorf("status %+v, want temp 21", s)
-			}
+			wait.Until(t, "the value", func() error {
+				if s := e.status(); len(s.Twins) != 1 || s.Twins[0].Reported.Value != "21" {
+					return fmt.Errorf("status %+v, want temp 21", s)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestRefusedAgain: while the API server refuses a device's status, more reports are answered at once, and the newest
+// is written later. KubeEdge's nodes, which take any answer for a success, get none.
+func TestRefusedAgain(t *testing.T) {
+	for protocol, answers := range map[string]int{"edgecore/websocket": 2, "websocket": 0} {
+		t.Run(protocol, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, Options{WriteInterval: time.Millisecond}, device())
+				var refuse atomic.Bool
+				refuse.Store(true)
+				e.objects.PrependReactor("create", "devicestatuses",
+					func(clientgotesting.Action) (bool, runtime.Object, error) {
+						err := errors.New("no role")
+						return refuse.Load(), nil, apierrors.NewForbidden(schema.GroupResource{}, "sensor", err)
+					})
+				e.Connected(t.Context(), "n1", protocol)
+				answered := func(part string) (n int) {
+					synctest.Wait()
+					e.hub.mu.Lock()
+					defer e.hub.mu.Unlock()
+					for _, s := range e.hub.sent {
+						if strings.Contains(s, part) {
+							n++
+						}
+					}
+					return n
+				}
+				e.report("n1", twinResource, twinContent("21", 1))
+				time.Sleep(10 * time.Second)
+				e.report("n1", twinResource, twinContent("22", 2))
+				if n := answered("no role"); n != answers {
+					t.Errorf("%d of 2 reports are answered with the error, want %d", n, answers)
+				}
+				refuse.Store(false)
+				time.Sleep(2 * maxRetry)
+				if s := e.status(); len(s.Twins) != 1 || s.Twins[0].Reported.Value != "22" {
+					t.Errorf("status %+v, want temp 22", s)
+				}
+				e.report("n1", twinResource, twinContent("23", 3))
+				time.Sleep(time.Second)
+				if n := answered("n1 response twin"); n != 3-answers {
+					t.Errorf("%d reports are confirmed, want %d", n, 3-answers)
+				}
+			})
 		})
 	}
 }

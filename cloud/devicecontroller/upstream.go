@@ -182,6 +182,12 @@ func (c *Controller) answer(node string, h head, problem error) {
 	c.hub.Send(node, c.confirmation(node, h, problem))
 }
 
+// repeats reports whether a node sends a report again that was answered with an error. KubeEdge's do not.
+func (c *Controller) repeats(node string) bool {
+	ours, _ := c.runsEdgecore(node)
+	return ours
+}
+
 // tellMembership tells KubeEdge's edgecores which devices their node gained and lost. Ours need no such message.
 func (c *Controller) tellMembership(old, now *devices.Device) {
 	send := func(node string, m *model.Message) {

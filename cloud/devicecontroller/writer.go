@@ -42,6 +42,9 @@ type writerNeeds struct {
 	Device func(namespace, name string) *devices.Device
 	// Answer answers a node's report; problem is why it was not written, or not all of it.
 	Answer func(node string, h head, problem error)
+	// Repeats reports whether a node sends a report again that was answered with an error. One that does not gets an
+	// answer only when its report was written, or never will be.
+	Repeats func(node string) bool
 	// StateChanged is called after another state was written; before is the previous one.
 	StateChanged func(d *devices.Device, before string, s *devices.Status)
 	// Refused is called when the API server refuses a write for good.
@@ -65,8 +68,16 @@ type writer struct {
 	mu      sync.Mutex
 	pending map[types.NamespacedName]*pending
 	known   map[types.NamespacedName]*written
-	// paused is until when devices wait whose writes failed, whatever their nodes report meanwhile.
-	paused map[types.NamespacedName]time.Time
+	// paused are the devices whose writes failed. They wait, whatever their nodes report meanwhile.
+	paused map[types.NamespacedName]pause
+}
+
+// pause is the pause of a device whose writes failed.
+type pause struct {
+	until time.Time
+	// refusal is the error with which the API server has refused the device more than a few times; nil is none. Then
+	// reports are answered with it at once: a node has few places for reports that wait for their answer.
+	refusal error
 }
 
 // pending is what waits to be written of a device.
@@ -105,7 +116,7 @@ func newWriter(o Options, needs writerNeeds) *writer {
 		backoff:  workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minRetry, maxRetry),
 		pending:  map[types.NamespacedName]*pending{},
 		known:    map[types.NamespacedName]*written{},
-		paused:   map[types.NamespacedName]time.Time{},
+		paused:   map[types.NamespacedName]pause{},
 	}
 }
 
@@ -132,23 +143,31 @@ func (w *writer) run(ctx context.Context) {
 // add puts a report on top of what waits to be written. h is answered after the write.
 func (w *writer) add(namespace, name, node string, r report, h head) {
 	id := types.NamespacedName{Namespace: namespace, Name: name}
+	repeats := w.needs.Repeats(node)
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	p := w.pending[id]
 	if p == nil || p.node != node {
 		p = &pending{node: node}
 		w.pending[id] = p
 	}
 	late := p.add(r)
-	if len(p.asks) < maxAsks {
+	refusal := w.paused[id].refusal
+	if !repeats {
+		refusal = nil
+	}
+	if refusal == nil && len(p.asks) < maxAsks {
 		p.asks = append(p.asks, ask{h, late.err(id.String())})
 	}
 	w.queue.AddAfter(id, w.wait(id, time.Now()))
+	w.mu.Unlock()
+	if refusal != nil {
+		w.needs.Answer(node, h, refusal)
+	}
 }
 
 // wait returns how long a device waits for its next write; mu is held.
 func (w *writer) wait(id types.NamespacedName, now time.Time) time.Duration {
-	wait := w.paused[id].Sub(now)
+	wait := w.paused[id].until.Sub(now)
 	if k := w.known[id]; k != nil {
 		wait = max(wait, k.at.Add(w.interval).Sub(now))
 	}
@@ -165,13 +184,18 @@ func (w *writer) forget(namespace, name string) {
 	w.resume(id)
 }
 
-// pause has a device wait after a failed write, longer each time. It returns how often its writes have failed before.
-func (w *writer) pause(id types.NamespacedName) (failures int) {
+// pause has a device wait after a write that failed with err, longer each time. It returns how often its writes have
+// failed before.
+func (w *writer) pause(id types.NamespacedName, err error) (failures int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	failures = w.backoff.NumRequeues(id)
 	wait := w.backoff.When(id)
-	w.paused[id] = time.Now().Add(wait)
+	p := pause{until: time.Now().Add(wait)}
+	if failures >= fewTries && forNow(err) {
+		p.refusal = err
+	}
+	w.paused[id] = p
 	w.queue.AddAfter(id, wait)
 	return failures
 }
@@ -271,9 +295,14 @@ func (w *writer) next(ctx context.Context, id types.NamespacedName) {
 			return // the node gets no answer, and reports again to the next cloudcore
 		}
 		w.needs.Metrics.failures.Inc()
+		failures := w.pause(id, err)
+		if failures >= fewTries && forNow(err) && w.needs.Repeats(p.node) {
+			w.answerAll(p, err)
+			p.asks = nil
+		}
 		w.putBack(id, p)
-		if w.pause(id) == fewTries {
-			if apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
+		if failures == fewTries {
+			if forNow(err) {
 				w.needs.Refused(d, err)
 			}
 			klog.InfoS("Status of a device cannot be written; trying again", "device", id.String(), "err", err)
@@ -301,6 +330,9 @@ const fewTries = 3
 func forGood(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
+
+// forNow reports whether the API server refuses a write that it may accept another time.
+func forNow(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) }
 
 // errNoStatuses means that the API server has no DeviceStatus, as KubeEdge before v1.23.
 var errNoStatuses = errors.New("the API server has no DeviceStatus")
