@@ -426,6 +426,29 @@ func TestReportIsWritten(t *testing.T) {
 	})
 }
 
+// TestStateNotShown: a state that could not be written into the Device at first is written there later, with its event,
+// although the DeviceStatus has it already.
+func TestStateNotShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{WriteInterval: time.Millisecond}, lampModel(), device())
+		var failures atomic.Int32
+		e.objects.PrependReactor("patch", "devices", func(clientgotesting.Action) (bool, runtime.Object, error) {
+			return failures.Add(1) <= 2, nil, apierrors.NewInternalError(errors.New("etcd is away"))
+		})
+		e.Connected(t.Context(), "n1", "edgecore/websocket")
+		e.report("n1", stateResource, `{"device":{"state":"offline"},"epoch":"e","version":2}`)
+		time.Sleep(time.Minute)
+		d, err := read[devices.Device](t.Context(), e.objects, devices.Devices, "shop", "sensor")
+		if err != nil || d.Status == nil || d.Status.State != "offline" {
+			t.Errorf("Device %+v, %v; want its state offline", d, err)
+		}
+		list, err := e.client.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) != 1 || list.Items[0].Reason != "DeviceOffline" {
+			t.Errorf("events %+v, %v; want DeviceOffline once", list.Items, err)
+		}
+	})
+}
+
 // TestForeignDevice: a node cannot report on a device of another node.
 func TestForeignDevice(t *testing.T) {
 	e := start(t, Options{}, device())

@@ -104,6 +104,9 @@ type written struct {
 	uid     types.UID
 	version string
 	status  devices.Status
+	// unshown is set from the write of another state until it is in the Device, too; before is the state before.
+	unshown bool
+	before  string
 }
 
 func newWriter(o Options, needs writerNeeds) *writer {
@@ -371,6 +374,10 @@ func (w *writer) writeOnce(ctx context.Context, d *devices.Device, r *report) (l
 	}
 	next, changed, late := r.apply(d, have.status)
 	before := have.status.State
+	if have.unshown {
+		before = have.before
+	}
+	unshown := have.unshown || before != next.State
 	if changed {
 		if have, err = w.store(ctx, d, have, next); err != nil {
 			return late, err
@@ -378,23 +385,22 @@ func (w *writer) writeOnce(ctx context.Context, d *devices.Device, r *report) (l
 		w.needs.Metrics.writes.Inc()
 		have.at = time.Now()
 	}
+	have.unshown, have.before = unshown, before
 	w.mu.Lock()
 	w.known[nameOf(d)] = have
 	w.mu.Unlock()
-	if !changed || w.inDevice() {
-		if changed && before != next.State {
-			w.needs.StateChanged(d, before, &next)
-		}
-		return late, nil
-	}
-	if before != next.State || d.Status == nil || d.Status.State != next.State {
+	differs := (changed || next.State != "") && (d.Status == nil || d.Status.State != next.State)
+	if !w.inDevice() && (unshown || differs) {
 		if err := w.showState(ctx, d, &next); err != nil {
 			return late, err
 		}
 	}
-	if before != next.State {
+	if unshown && before != next.State {
 		w.needs.StateChanged(d, before, &next)
 	}
+	w.mu.Lock()
+	have.unshown = false
+	w.mu.Unlock()
 	return late, nil
 }
 
@@ -414,7 +420,7 @@ func (w *writer) have(ctx context.Context, d *devices.Device) (*written, error) 
 	}
 	have := &written{device: d.UID}
 	if k != nil {
-		have.at = k.at
+		have.at, have.unshown, have.before = k.at, k.unshown && k.device == d.UID, k.before
 	}
 	if w.inDevice() {
 		now, err := read[devices.Device](ctx, w.objects, devices.Devices, d.Namespace, d.Name)
