@@ -28,8 +28,10 @@ func (m *Module) MQTTBehind(since time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mqtt = mqttSession{used: true, behind: true}
-	for _, e := range m.devices {
-		e.twin.MarkAhead(since) // stored with the next change of the twin
+	for at, e := range m.devices {
+		if e.twin.MarkAhead(since) {
+			m.persist.mark(at) // a twin that does not change any more must have the mark after a crash, too
+		}
 	}
 }
 

@@ -98,6 +98,7 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 	changed = slices.Compact(changed)
 	c := Change{Namespace: namespace, Name: name}
 	c.take(before, next, changed)
+	mark := marksNew(&e.twin, next, reports, desired)
 	e.twin = *next
 	e.report.changed(changed...)
 	m.history.add(at, reports, m.opts.Now())
@@ -105,7 +106,7 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 	protocol := e.device.Spec.Protocol.ProtocolName
 	m.tell(c)
 	var done Stored
-	if len(changed) > 0 {
+	if len(changed) > 0 || mark {
 		done = m.persist.enqueue(at)
 	} else {
 		done = m.persist.settled(at)
@@ -118,6 +119,17 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 		m.server.Changed(protocol)
 	}
 	return done, nil
+}
+
+// marksNew reports whether a value of an update has a mark that it did not have: a message that waits at an MQTT broker
+// is older. The mark is stored although the value is the same, or such a message would apply after a crash.
+func marksNew(before, after *twin.Twin, reports, desired []twin.Report) bool {
+	isNew := func(was, is *twin.Value) bool { return is != nil && is.Ahead && (was == nil || !was.Ahead) }
+	return slices.ContainsFunc(reports, func(r twin.Report) bool {
+		return isNew(before.Properties[r.Name].Reported, after.Properties[r.Name].Reported)
+	}) || slices.ContainsFunc(desired, func(r twin.Report) bool {
+		return isNew(before.Properties[r.Name].Desired, after.Properties[r.Name].Desired)
+	})
 }
 
 // taken returns reports with what is remembered of when they were taken. mu is held.
@@ -146,15 +158,17 @@ func (m *Module) UpdateState(namespace, name, state string, from twin.Source) (S
 	if err == nil && !changed && e.report.outdatedState {
 		e.twin.StateVersion, changed = m.numbers.Next(), true
 	}
-	if err == nil {
-		e.twin.StateAhead, e.twin.StateTaken = m.mqtt.take(from)
-	}
 	if err != nil {
 		m.mu.Unlock()
 		return nil, err
 	}
+	wasAhead := e.twin.StateAhead
+	e.twin.StateAhead, e.twin.StateTaken = m.mqtt.take(from)
 	if !changed {
 		done := m.persist.settled(at)
+		if e.twin.StateAhead && !wasAhead {
+			done = m.persist.enqueue(at) // as with marksNew
+		}
 		m.mu.Unlock()
 		return done, nil
 	}
