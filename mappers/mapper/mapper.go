@@ -77,6 +77,9 @@ type Property struct {
 	Name string
 	// Type is the type in the DeviceModel, such as INT; "" if there is no model.
 	Type string
+	// Minimum and Maximum are the range of a number in the DeviceModel; "" is none. edgecore has checked the desired
+	// value against it. A Driver that rounds to steps must not write a step beyond it.
+	Minimum, Maximum string
 	// Visitor is the property's visitors.configData.
 	Visitor Config
 }

@@ -185,9 +185,9 @@ func (w *worker) run(ctx context.Context) {
 
 // configure takes the properties of a device; what is known of those that stay is kept.
 func (w *worker) configure(d *dmi.Device, model *dmi.DeviceModel) {
-	types := map[string]string{}
+	rules := map[string]*dmi.ModelProperty{}
 	for _, p := range model.GetSpec().GetProperties() {
-		types[p.GetName()] = p.GetType()
+		rules[p.GetName()] = p
 	}
 	points := map[string]*point{}
 	for _, p := range d.GetSpec().GetProperties() {
@@ -200,8 +200,13 @@ func (w *worker) configure(d *dmi.Device, model *dmi.DeviceModel) {
 				id(w.namespace, w.name), "property", p.GetName(), "pushMethod", m)
 		}
 		at.spec = p
+		rule := rules[p.GetName()]
 		at.Property = Property{
-			Name: p.GetName(), Type: types[p.GetName()], Visitor: configOf(p.GetVisitors().GetConfigData()),
+			Name:    p.GetName(),
+			Type:    rule.GetType(),
+			Minimum: rule.GetMinimum(),
+			Maximum: rule.GetMaximum(),
+			Visitor: configOf(p.GetVisitors().GetConfigData()),
 		}
 		at.collect = defaultCycle
 		if collect := cycle(p.GetCollectCycle()); collect > 0 {

@@ -399,6 +399,9 @@ func (c *conn) Write(ctx context.Context, p *mapper.Property, value string) erro
 		return refusal(c.bus.do(ctx, c.unit, func(m *modbus.ModbusClient) error { return m.WriteCoil(v.Offset, on) }))
 	case holding:
 		data, err := v.encode(p.Type, value)
+		if err == nil {
+			err = v.inRange(p, value, data)
+		}
 		if err != nil {
 			return mapper.Refusal{Cause: err}
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -581,6 +582,45 @@ func TestRoundings(t *testing.T) {
 	large := visitor{Limit: 4, Scale: 1e10}
 	if back, err := large.decode("DOUBLE", []byte("\x7f\xef\xff\xff\xff\xff\xff\xff")); err == nil {
 		t.Errorf("a number that is too large with its scale: %s, want an error", back)
+	}
+}
+
+// TestBeyondTheModel: no rounding writes a number beyond the range of the model.
+func TestBeyondTheModel(t *testing.T) {
+	server := modbusserver.Start(t)
+	c, err := local(t).Open(t.Context(), "shop", mapper.Config{"ip": server.IP, "port": server.Port})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, test := range []struct {
+		kind, value, minimum, maximum, scale string
+		limit                                int
+		refused                              bool
+	}{
+		{"DOUBLE", "20.05", "", "20.05", "0.1", 1, true}, // 201 is 20.1
+		{"DOUBLE", "20.04", "", "20.05", "0.1", 1, false},
+		{"DOUBLE", "20.05", "", "", "0.1", 1, false},
+		{"DOUBLE", "20.05", "", "20.1", "0.1", 1, false},
+		{"DOUBLE", "-20.05", "-20.05", "", "0.1", 1, true},
+		{"DOUBLE", "20.04", "20.01", "", "0.1", 1, true}, // 200 is 20
+		{"FLOAT", "0.1", "0.1", "0.1", "1", 2, false},    // as near as can be
+		{"DOUBLE", "20.05", "", "20.05", "0.1", 4, false},
+		{"FLOAT", "20.05", "", "20.05", "0.3", 2, false}, // 66.833336
+		{"INT", "100", "0", "100", "0.3", 1, false},      // 99.9
+		{"INT", "10", "0", "10", "0.7", 1, false},        // 9.8
+		{"INT", "11", "0", "11", "0.7", 1, true},         // 11.2
+		{"", "20.05", "", "", "0.1", 1, false},
+	} {
+		err := c.Write(t.Context(), &mapper.Property{
+			Type: test.kind, Minimum: test.minimum, Maximum: test.maximum,
+			Visitor: mapper.Config{
+				"register": holding, "offset": 1, "limit": test.limit, "scale": json.Number(test.scale),
+			},
+		}, test.value)
+		if refused := errors.As(err, new(mapper.Refusal)); refused != test.refused || err != nil && !refused {
+			t.Errorf("%+v: %v", test, err)
+		}
 	}
 }
 

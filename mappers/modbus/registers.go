@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/edgecore-io/edgecore/mappers/mapper"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 )
 
@@ -234,6 +235,36 @@ func (v *visitor) holds(kind, value string, want, scale *big.Rat, n *big.Int) er
 	case kind == devices.TypeInt && (!want.IsInt() || round(back).Cmp(want.Num()) != 0):
 		return fmt.Errorf("value %.64q: with visitors.configData.scale %v the register holds %s, not that number",
 			value, v.Scale, back.FloatString(3))
+	}
+	return nil
+}
+
+// inRange returns an error if whole registers mean a number beyond the range of the model: the nearest step of a scale
+// may be beyond it although the value is not. The nearest floating-point number is as near as the type can be.
+func (v *visitor) inRange(p *mapper.Property, value string, raw []byte) error {
+	kind := strings.ToUpper(p.Type)
+	if kind == devices.TypeString || kind == devices.TypeBytes || kind == devices.TypeBoolean {
+		return nil
+	}
+	as, err := v.layout(kind)
+	if as != whole || err != nil {
+		return err
+	}
+	held := new(big.Rat).SetInt(v.integer(v.swap(raw)))
+	held.Mul(held, decimal(v.Scale, 64))
+	for _, bound := range []struct {
+		name, text string
+		beyond     int // what Cmp with the bound must not be
+	}{{"minimum", p.Minimum, -1}, {"maximum", p.Maximum, 1}} {
+		limit, err := parseNumber(bound.text)
+		if bound.text == "" || err != nil { // edgecore lets nobody set a property whose bounds are wrong
+			continue
+		}
+		if held.Cmp(limit) == bound.beyond {
+			return fmt.Errorf("value %.64q: with visitors.configData.scale %v the registers hold %s, which is beyond "+
+				"the %s %.64q of the DeviceModel: use a value that they hold", value, v.Scale, held.FloatString(6),
+				bound.name, bound.text)
+		}
 	}
 	return nil
 }
