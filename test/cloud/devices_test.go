@@ -513,6 +513,7 @@ spec:
 		{"tina", "site-a", "edge-1", "ip: 192.0.2.7.example", "", "may not use 192.0.2.7.example"},
 		{"tina", "site-a", "edge-1", "ip: [192.0.2.7]", "", "may not use not a text"},
 		{"tina", "site-a", "edge-1", "serialPort: /dev/ttyUSB0", "", "may not use /dev/ttyUSB0"},
+		{"tina", "site-a", "edge-1", `"\u017ferialPort": /dev/ttyUSB0`, "", "may not use /dev/ttyUSB0"},
 		{"tina", "site-a", "edge-1", "serialPort: /dev/ttyS0/../ttyUSB0", "", "may not use"},
 		{"tina", "site-a", "edge-1", "", `mqtt: {address: "tcp://192.0.2.9:1883"}`, ""},
 		{"tina", "site-a", "edge-1", "", `mqtt: {address: "tcp://127.0.0.1:1884"}`, "may not use 127.0.0.1"},
