@@ -212,6 +212,48 @@ spec: {properties: [{name: limit, type: INT, maximum: %q}]}
 	}
 }
 
+// TestManyProperties: the policies accept changes of a device that has as many properties as it may, also by operators.
+func TestManyProperties(t *testing.T) {
+	t.Parallel()
+	c := startWithDevices(t)
+	c.apply(people)
+	var rules, properties, all strings.Builder
+	for i := range devices.MaxProperties {
+		fmt.Fprintf(&rules, "  - {name: p%d, type: INT, accessMode: ReadWrite, maximum: \"9\"}\n", i)
+		fmt.Fprintf(&properties, "  - {name: p%d, reportToCloud: true}\n", i)
+		fmt.Fprintf(&all, "  - {name: p%d, reportToCloud: true, desired: {value: \"5\"}}\n", i)
+	}
+	device := "apiVersion: devices.kubeedge.io/v1beta1\nkind: Device\nmetadata: {name: wide, namespace: default}\n" +
+		"spec:\n  deviceModelRef: {name: wide}\n  properties:\n"
+	c.apply("apiVersion: devices.kubeedge.io/v1beta1\nkind: DeviceModel\nmetadata: {name: wide, namespace: default}\n" +
+		"spec:\n  properties:\n" + rules.String())
+	c.apply(device + properties.String())
+	patch := func(text string) error {
+		out, err := c.cluster.Kubectl(t.Context(), "patch", "device", "wide", "--type=json", "--as=otto", "-p", text)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	wait.Until(t, "the policies are in force", func() error {
+		err := patch(`[{"op":"add","path":"/spec/properties/999/collectCycle","value":1}]`)
+		if err == nil || !strings.Contains(err.Error(), "only the desired value") {
+			return fmt.Errorf("an operator changes a cycle: %w", err)
+		}
+		err = patch(`[{"op":"add","path":"/spec/properties/998/desired","value":{"value":"10"}}]`)
+		if err == nil || !strings.Contains(err.Error(), "above the maximum") {
+			return fmt.Errorf("a value above the maximum: %w", err)
+		}
+		return nil
+	})
+	if err := patch(`[{"op":"add","path":"/spec/properties/999/desired","value":{"value":"5"}}]`); err != nil {
+		t.Errorf("an operator sets one value: %.500v", err)
+	}
+	if err := c.cluster.Apply(t.Context(), device+all.String()); err != nil {
+		t.Errorf("all values are set: %.500v", err)
+	}
+}
+
 // lineOf returns the verbs in all lines of `kubectl auth can-i --list` about a resource.
 func lineOf(out, resource string) string {
 	all := ""
