@@ -20,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -116,6 +117,8 @@ type Authority struct {
 	// second. Those about what the cluster has let in before have knownTokenPace and knownAccessPace.
 	tokenPace, accessPace           *rate.Limiter
 	knownTokenPace, knownAccessPace *rate.Limiter
+	// asked are the questions about what the cluster has let in before that wait or are under way.
+	asked singleflight.Group
 	// sources bounds the questions about unknown tokens of each source.
 	sources *sources
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/klog/v2"
@@ -26,6 +27,20 @@ var (
 	errNoCloud = errors.New("this device has not joined a cloud that could be asked")
 	errTooMany = errors.New("too many requests wait for the cloud; try again in a moment")
 )
+
+// together asks a question. Where known is true, all who ask it at the same time share one, with its place in the rate
+// limit: many requests with one token must not use up what others have for theirs.
+func together[A any](
+	ctx context.Context, asked *singleflight.Group, k key, known bool, question func(context.Context) (*A, error),
+) (*A, error) {
+	if !known {
+		return question(ctx)
+	}
+	// The others still want the answer if the first one goes away.
+	answer, err, _ := asked.Do(string(k[:]), func() (any, error) { return question(context.WithoutCancel(ctx)) })
+	a, _ := answer.(*A)
+	return a, err
+}
 
 // ask puts a question to the cloud.
 func ask[A any](ctx context.Context, question func(context.Context) (A, error)) (A, error) {
@@ -54,17 +69,25 @@ func (a *Authority) byToken(ctx context.Context, token string, from netip.Prefix
 	if user, err := a.keptUser(k); user != nil || err != nil {
 		return user, err
 	}
-	var answer *authenticationv1.TokenReview
-	err := a.awaitToken(ctx, k, from)
-	if err == nil {
-		if user, err := a.keptUser(k); user != nil || err != nil { // of another request that waited
-			return user, err
+	_, _, known := a.tokens.get(k)
+	answer, err := together(ctx, &a.asked, k, known, func(ctx context.Context) (*authenticationv1.TokenReview, error) {
+		if err := a.awaitToken(ctx, k, from); err != nil {
+			return nil, err
 		}
-		answer, err = ask(ctx, func(ctx context.Context) (*authenticationv1.TokenReview, error) {
+		if user, err := a.keptUser(k); user != nil || err != nil {
+			return nil, nil
+		}
+		return ask(ctx, func(ctx context.Context) (*authenticationv1.TokenReview, error) {
 			return a.opts.Cloud.ReviewToken(ctx, &authenticationv1.TokenReview{
 				Spec: authenticationv1.TokenReviewSpec{Token: token},
 			})
 		})
+	})
+	if answer == nil && err == nil { // another request that waited has asked
+		if user, err := a.keptUser(k); user != nil || err != nil {
+			return user, err
+		}
+		err = errTooMany
 	}
 	user, age, known := a.tokens.get(k)
 	switch {
@@ -160,14 +183,24 @@ func (a *Authority) mayUse(ctx context.Context, user *User, verb, subresource st
 	if got, valid := a.keptAccess(k); valid {
 		return got, nil
 	}
-	var answer *authorizationv1.SubjectAccessReview
-	if err = a.awaitAccess(ctx, k); err == nil {
-		if got, valid := a.keptAccess(k); valid { // of another request that waited
+	known, _, _ := a.access.get(k)
+	answer, err := together(ctx, &a.asked, k, known.allowed,
+		func(ctx context.Context) (*authorizationv1.SubjectAccessReview, error) {
+			if err := a.awaitAccess(ctx, k); err != nil {
+				return nil, err
+			}
+			if _, valid := a.keptAccess(k); valid {
+				return nil, nil
+			}
+			return ask(ctx, func(ctx context.Context) (*authorizationv1.SubjectAccessReview, error) {
+				return a.opts.Cloud.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{Spec: spec})
+			})
+		})
+	if answer == nil && err == nil { // another request that waited has asked
+		if got, valid := a.keptAccess(k); valid {
 			return got, nil
 		}
-		answer, err = ask(ctx, func(ctx context.Context) (*authorizationv1.SubjectAccessReview, error) {
-			return a.opts.Cloud.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{Spec: spec})
-		})
+		err = errTooMany
 	}
 	if err != nil {
 		if got, age, known := a.access.get(k); known && got.allowed && grace(err, age, a.opts.AllowedAge) {
