@@ -39,8 +39,8 @@ type reporting struct {
 	// values and state are what it has not confirmed.
 	values map[string]bool
 	state  bool
-	// outdated are values of which the API has a newer version, which an earlier run of the agent has sent but not
-	// stored; outdatedState is the same for the state. They get a new version when they are reported again.
+	// outdated are values that the API has in a newer version: an earlier run of the agent sent it and did not store
+	// it. outdatedState is the same for the state. They get a new version when they are reported again.
 	outdated      map[string]bool
 	outdatedState bool
 	// sent is when each value was last sent.
@@ -55,7 +55,7 @@ type reporting struct {
 	refused map[devicemsg.Kind]*refusal
 }
 
-// refusal is the pause after the cloud refused a kind of report. Its backoff is longer than that of a lost link.
+// refusal is the pause after the cloud refused a kind of report. It grows to minutes; that of a lost link does not.
 type refusal struct {
 	backoff *retry.Backoff
 	until   time.Time

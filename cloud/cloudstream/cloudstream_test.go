@@ -811,7 +811,7 @@ func TestCloseHoldsNoLock(t *testing.T) {
 }
 
 // TestThousandCallers: callers beyond the limit are refused or closed, and hold up nobody: as soon as a connection
-// ends, another one is carried. They come from several addresses, or all from that of kube-apiserver.
+// ends, another one is carried. The callers have several addresses, or all have one, as kube-apiserver does.
 func TestThousandCallers(t *testing.T) {
 	const limit = 100
 	for name, tc := range map[string]struct {

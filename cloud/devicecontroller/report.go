@@ -32,8 +32,8 @@ type state struct {
 	version string
 }
 
-// Limits of a report's content as it travels: the rest of it, and for each property the names of its fields, with its
-// name and two values of the most bytes, each of which JSON may write with six.
+// Limits of a report's content in bytes, as JSON. maxProperty is for each property: its fields, twice its name, and
+// two values. JSON may write one byte of a text as six (\u00e9). maxRest is for everything else.
 const (
 	maxRest     = 8 << 10
 	maxProperty = 512 + 6*(2*devices.MaxNameBytes+2*devices.MaxValueBytes)

@@ -220,8 +220,8 @@ func TestPortOfAnotherNode(t *testing.T) {
 	}
 }
 
-// TestRestartsWithOnePort: of two Nodes that name one port, which an older cloudcore may have let a node do, neither
-// gets it, nor does a third one, in 40 restarts.
+// TestRestartsWithOnePort: two Nodes name one port, which an older cloudcore may have let a node do. Neither gets it,
+// and no third node does, in 40 restarts.
 func TestRestartsWithOnePort(t *testing.T) {
 	const address = "127.31.7.11"
 	for restart := range 40 {

@@ -26,7 +26,7 @@ type lamps struct {
 	mu    sync.Mutex
 	list  map[string]*devices.Device
 	calls []string
-	// during, if not nil, runs in each call; its error is that of the call.
+	// during, if not nil, runs in each call, which returns its error.
 	during func(call string) error
 }
 
@@ -166,7 +166,7 @@ func TestRefusedDevice(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			synctest.Wait()
 			if got := strings.Split(l.made(), ", "); len(got) < 20 || len(got) > 30 || got[1] != "register b 1" {
-				t.Errorf("%d calls in 10 minutes, of which the first are %s; want 20 to 30, and b among the first",
+				t.Errorf("%d calls in 10 minutes, the first ones %s; want 20 to 30, and b among the first",
 					len(got), got[:2])
 			}
 			if p := m.describe().Problem; !strings.Contains(p, "device shop/a: ") || !strings.Contains(p, tc.text) {

@@ -366,7 +366,7 @@ func (failing) Subscribe(string, func(topic.Message)) (func(), error) {
 func (failing) Run(context.Context) error                    { return errors.New("it fails") }
 func (failing) Notify(context.Context, string, []byte) error { return nil }
 
-// changing are twins of which one changes at the moment at which MQTTBehind is called.
+// changing are twins. One of them changes during the call of MQTTBehind.
 type changing struct {
 	Twins
 	module *Module
