@@ -55,7 +55,7 @@ type reporting struct {
 	refused map[devicemsg.Kind]*refusal
 }
 
-// refusal is the pause after the cloud refused a kind of report. It grows to minutes; that of a lost link does not.
+// refusal is the pause after the cloud refused a kind of report. It grows to refusedMax.
 type refusal struct {
 	backoff *retry.Backoff
 	until   time.Time

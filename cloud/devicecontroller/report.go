@@ -33,7 +33,7 @@ type state struct {
 }
 
 // Limits of a report's content in bytes, as JSON. maxProperty is for each property: its fields, twice its name, and
-// two values. JSON may write one byte of a text as six (\u00e9). maxRest is for everything else.
+// two values. JSON may write one byte of a text as six (\u0001). maxRest is for everything else.
 const (
 	maxRest     = 8 << 10
 	maxProperty = 512 + 6*(2*devices.MaxNameBytes+2*devices.MaxValueBytes)
