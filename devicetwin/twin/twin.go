@@ -102,13 +102,7 @@ func (r *Report) reportedNewer(have *Value, now int64) bool {
 // desiredNewer is the same for a desired value. A retained copy never desires anything: a machine would move because a
 // connection broke.
 func (r *Report) desiredNewer(have *Value, now int64) bool {
-	switch r.Source {
-	case FromWaiting:
-		return have == nil || !have.Ahead || r.laterThan(have, now)
-	case FromRetained:
-		return false
-	}
-	return true
+	return r.Source != FromRetained && r.reportedNewer(have, now)
 }
 
 // laterThan compares the times. A time in the future says nothing.
@@ -144,21 +138,28 @@ func (t *Twin) NewerState(from Source) bool {
 // MarkAhead marks what was taken after since: messages that are older may arrive later. It reports whether anything is
 // marked now that was not.
 func (t *Twin) MarkAhead(since time.Time) (changed bool) {
-	mark := func(v *Value) *Value {
-		if v == nil || v.Ahead || v.Taken.IsZero() || v.Taken.Before(since) {
+	taken := func(at time.Time) bool { return !at.IsZero() && !at.Before(since) }
+	changed = t.setAhead(true, func(v *Value) bool { return taken(v.Taken) })
+	if !t.StateAhead && taken(t.StateTaken) {
+		t.StateAhead, changed = true, true
+	}
+	return changed
+}
+
+// setAhead sets Ahead of those values for which of returns true. It reports whether any changed.
+func (t *Twin) setAhead(ahead bool, of func(*Value) bool) (changed bool) {
+	set := func(v *Value) *Value {
+		if v == nil || v.Ahead == ahead || !of(v) {
 			return v
 		}
 		changed = true
 		out := *v
-		out.Ahead = true
+		out.Ahead = ahead
 		return &out
 	}
 	for name, p := range t.Properties {
-		p.Reported, p.Desired = mark(p.Reported), mark(p.Desired)
+		p.Reported, p.Desired = set(p.Reported), set(p.Desired)
 		t.Properties[name] = p
-	}
-	if !t.StateAhead && !t.StateTaken.IsZero() && !t.StateTaken.Before(since) {
-		t.StateAhead, changed = true, true
 	}
 	return changed
 }
@@ -179,20 +180,7 @@ func (t *Twin) TakeDesired(names []string, ahead bool, at time.Time) {
 
 // UnmarkAhead undoes MarkAhead when nothing waits at the broker any more. It reports whether anything was marked.
 func (t *Twin) UnmarkAhead() (changed bool) {
-	unmark := func(v *Value) *Value {
-		if v == nil || !v.Ahead {
-			return v
-		}
-		changed = true
-		out := *v
-		out.Ahead = false
-		return &out
-	}
-	for name, p := range t.Properties {
-		p.Reported, p.Desired = unmark(p.Reported), unmark(p.Desired)
-		t.Properties[name] = p
-	}
-	changed = changed || t.StateAhead
+	changed = t.setAhead(false, func(*Value) bool { return true }) || t.StateAhead
 	t.StateAhead = false
 	return changed
 }
