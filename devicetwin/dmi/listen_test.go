@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/edgecore-io/edgecore/test/testenv/listening"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -70,38 +71,12 @@ func check(t *testing.T, path string, mode os.FileMode, group uint32) {
 
 // TestListening: a socket that cannot be opened is reported with its error, and once it is open.
 func TestListening(t *testing.T) {
-	obstacle := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(obstacle, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	reports := make(chan error, 10)
-	socket := filepath.Join(obstacle, SocketName)
-	s := New(Options{
-		Dir:  obstacle,
-		Load: func(context.Context) (map[string][]byte, error) { return nil, nil },
-		Listening: func(of string, err error) {
-			if of != socket {
-				t.Errorf("report of %s, want of %s", of, socket)
-			}
-			reports <- err
-		},
+	listening.Reported(t, func(dir string, report func(string, error)) (func(context.Context) error, string) {
+		s := New(Options{
+			Dir:       dir,
+			Load:      func(context.Context) (map[string][]byte, error) { return nil, nil },
+			Listening: report,
+		})
+		return s.Run, filepath.Join(dir, SocketName)
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := wait.Receive(t, "a report", reports); err == nil {
-		t.Error("the report has no error, want why the folder cannot be made")
-	}
-	if err := os.Remove(obstacle); err != nil {
-		t.Fatal(err)
-	}
-	for wait.Receive(t, "a report without an error", reports) != nil {
-		continue
-	}
 }
