@@ -37,8 +37,8 @@ func identify(pid int32, uid uint32) identity {
 // ownerCgroup returns the cgroup of the pod or the service that a process belongs to; content is its /proc/PID/cgroup.
 // A pod's cgroup outlives its containers, and a service's name is the same after a restart.
 func ownerCgroup(content string) string {
-	pod := regexp.MustCompile(`(^|-)pod[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}(\.slice)?$|` +
-		`(^|-)pod[0-9a-f]{32}(\.slice)?$`) // the second is a static pod
+	// The UID of a static pod has no dashes.
+	pod := regexp.MustCompile(`(^|-)pod([0-9a-f]{8}([-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(\.slice)?$`)
 	for line := range strings.Lines(content) {
 		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(parts) != 3 {

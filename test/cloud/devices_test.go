@@ -167,7 +167,8 @@ func TestDevicePolicies(t *testing.T) {
 		}
 	}
 	config := func(size int, format string) string {
-		return fmt.Sprintf(`[{"op":"add","path":"/spec/protocol/configData/x","value":`+format+`}]`, strings.Repeat("x", size))
+		return fmt.Sprintf(`[{"op":"add","path":"/spec/protocol/configData/x","value":`+format+`}]`,
+			strings.Repeat("x", size))
 	}
 	for i, tc := range []struct {
 		patch   string
@@ -178,7 +179,8 @@ func TestDevicePolicies(t *testing.T) {
 		{config(65<<10, `{"a":"%s"}`), true},
 		{config(65<<10, `["%s"]`), true},
 		{config(10, `{"a":[{"b":"%s"}],"c":1,"d":true}`), false},
-		{`[{"op":"add","path":"/spec/properties/0/visitors","value":{"configData":{"x":"` + strings.Repeat("x", 17<<10) + `"}}}]`, true},
+		{`[{"op":"add","path":"/spec/properties/0/visitors","value":{"configData":{"x":"` +
+			strings.Repeat("x", 17<<10) + `"}}}]`, true},
 		{`[{"op":"add","path":"/spec/properties/0/visitors","value":{"configData":{"offset":2,"scale":0.5}}}]`, false},
 	} {
 		err := patch("", tc.patch)

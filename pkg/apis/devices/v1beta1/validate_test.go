@@ -28,7 +28,7 @@ func TestCheckDesired(t *testing.T) {
 		"not UTF-8":          {ModelProperty{Type: TypeBytes}, "\xff", "not UTF-8"},
 		"read-only":          {ModelProperty{Type: TypeInt, AccessMode: ReadOnly}, "1", "read-only"},
 		"a limit in words":   {ModelProperty{Type: TypeInt, Minimum: "low"}, "1", `the minimum "low" is not a number`},
-		"a limit with unit":  {ModelProperty{Type: TypeFloat, Maximum: "80 C"}, "1", `the maximum "80 C" is not a number`},
+		"a limit with unit":  {ModelProperty{Type: TypeFloat, Maximum: "80 C"}, "1", `"80 C" is not a number`},
 		"a limit as 80.0":    {ModelProperty{Type: TypeInt, Maximum: "80.0"}, "81", "out of range"},
 		"at a limit as 1e2":  {ModelProperty{Type: TypeInt, Maximum: "1e2"}, "100", ""},
 		"at a limit as 0100": {ModelProperty{Type: TypeInt, Maximum: "0100"}, "100", ""},

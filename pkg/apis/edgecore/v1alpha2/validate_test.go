@@ -316,7 +316,8 @@ func TestNodeIP(t *testing.T) {
 
 // TestClusterDNS: a server with a zone leads nowhere in a pod, and is ignored with a warning.
 func TestClusterDNS(t *testing.T) {
-	cfg, warnings, err := Parse([]byte(head + `modules: {edged: {tailoredKubeletConfig: {clusterDNS: ["fe80::1%eth0", 10.96.0.10]}}}`))
+	cfg, warnings, err := Parse([]byte(head + `
+modules: {edged: {tailoredKubeletConfig: {clusterDNS: ["fe80::1%eth0", 10.96.0.10]}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
