@@ -83,7 +83,20 @@ func start(t *testing.T, o Options, objects ...any) *env {
 	e := prepare(t, o, objects...)
 	e.run()
 	wait.True(t, "the caches to be filled", e.caches.filled)
+	wait.True(t, "the watches to be open", e.watching)
 	return e
+}
+
+// watching reports whether devices and models are watched. The fake API server loses what changes between a list and the
+// watch that follows it.
+func (e *env) watching() bool {
+	watched := map[schema.GroupVersionResource]bool{}
+	for _, a := range e.objects.Actions() {
+		if a.GetVerb() == "watch" {
+			watched[a.GetResource()] = true
+		}
+	}
+	return watched[devices.Devices] && watched[devices.DeviceModels]
 }
 
 // prepare makes the controller that run starts.
