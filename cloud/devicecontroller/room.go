@@ -32,6 +32,15 @@ func withoutRoom(
 		}
 		return n
 	}
+	for _, d := range list {
+		total += size(d)
+		seen[modelOf(d)] = true
+	}
+	if total <= limit { // as usual: this is called at each event of a device, and sorting takes long
+		return nil
+	}
+	total = 0
+	clear(seen)
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b *devices.Device) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace),
