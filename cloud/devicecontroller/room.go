@@ -3,6 +3,7 @@ package devicecontroller
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -18,13 +19,14 @@ const (
 	maxNodeBytes   = 16 << 20
 )
 
-// withoutRoom returns the devices of a node, by UID, that exceed limit together with the ones before them: older
-// devices come first, so that a new one never takes the place of another. Models count with the first device that uses
-// them.
+// withoutRoom returns the devices of a node, by UID, that have no room. If all exceed limit, namespaces have equal
+// shares, and what one does not need is for the others: no tenant can have those of another one taken from the node. In
+// a namespace older devices come first, so that a new one never takes the place of another. Models count with the first
+// device that uses them.
 func withoutRoom(
 	list []*devices.Device, model func(d *devices.Device) *devices.DeviceModel, limit int,
 ) map[types.UID]bool {
-	total, seen := 0, map[string]bool{}
+	taken, seen := map[string]int{}, map[string]bool{}
 	size := func(d *devices.Device) int {
 		n := d.Bytes
 		if m := model(d); m != nil && !seen[modelOf(d)] {
@@ -33,33 +35,44 @@ func withoutRoom(
 		return n
 	}
 	for _, d := range list {
-		total += size(d)
+		taken[d.Namespace] += size(d)
 		seen[modelOf(d)] = true
 	}
-	if total <= limit { // as usual: this is called at each event of a device, and sorting takes long
+	share, enough := shareOf(slices.Collect(maps.Values(taken)), limit)
+	if enough { // as usual: this is called at each event of a device, and sorting takes long
 		return nil
 	}
-	total = 0
+	clear(taken)
 	clear(seen)
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b *devices.Device) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace),
 			cmp.Compare(a.Name, b.Name))
 	})
-	var out map[types.UID]bool
+	out := map[types.UID]bool{}
 	for _, d := range list {
 		n := size(d)
-		if total+n > limit {
-			if out == nil {
-				out = map[types.UID]bool{}
-			}
+		if taken[d.Namespace]+n > share {
 			out[d.UID] = true
 			continue
 		}
-		total += n
+		taken[d.Namespace] += n
 		seen[modelOf(d)] = true
 	}
 	return out
+}
+
+// shareOf divides an amount between those who need some of it: whoever needs less than an equal share leaves the rest
+// to the others. enough is set if all get what they need; otherwise nobody gets more than share.
+func shareOf(needs []int, amount int) (share int, enough bool) {
+	slices.Sort(needs)
+	for i, need := range needs {
+		if share = amount / (len(needs) - i); need > share {
+			return share, false
+		}
+		amount -= need
+	}
+	return share, true
 }
 
 // checkRoom finds out which devices of a node exceed its limit, and has those looked up again for which that changed.
@@ -83,8 +96,8 @@ func (c *Controller) checkRoom(node string) {
 		}
 		if now[d.UID] {
 			c.events.once(d, v1.EventTypeWarning, "NodeHasNoRoom", fmt.Sprintf("The devices and models of node %s "+
-				"have more than %d MiB together, so it does not get this one: make them smaller, or bind them to "+
-				"other nodes", node, maxNodeBytes>>20))
+				"have more than %d MiB together, and those of this namespace more than its share, so it does not "+
+				"get this one: make them smaller, or bind them to other nodes", node, maxNodeBytes>>20))
 		}
 	}
 }

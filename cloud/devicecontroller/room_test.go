@@ -3,6 +3,7 @@ package devicecontroller
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -45,6 +46,31 @@ func TestWithoutRoom(t *testing.T) {
 			got = append(got, uid)
 		}
 		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("limit %d: %v have no room, want %v", limit, got, want)
+		}
+	}
+}
+
+// TestRoomOfNamespaces: devices that grow take no room from those of another namespace, however old they are.
+func TestRoomOfNamespaces(t *testing.T) {
+	sized := func(namespace, name string, bytes, age int) *devices.Device {
+		d := large(name, 0, age)
+		d.Namespace, d.Bytes = namespace, bytes
+		return d
+	}
+	list := []*devices.Device{
+		sized("a", "a-old", 60, 9), sized("a", "a-older", 60, 10), sized("b", "b", 30, 1), sized("c", "c", 10, 0),
+	}
+	none := func(*devices.Device) *devices.DeviceModel { return nil }
+	for limit, want := range map[int][]types.UID{
+		160: nil,
+		159: {"u-a-old"}, // a may have what the others leave
+		100: {"u-a-old"},
+		99:  {"u-a-old", "u-a-older"},
+		69:  {"u-a-old", "u-a-older", "u-b"}, // 10 for c, and 29 for each of the others
+	} {
+		got := slices.Sorted(maps.Keys(withoutRoom(list, none, limit)))
+		if !slices.Equal(got, want) {
 			t.Errorf("limit %d: %v have no room, want %v", limit, got, want)
 		}
 	}
