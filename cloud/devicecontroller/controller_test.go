@@ -87,8 +87,8 @@ func start(t *testing.T, o Options, objects ...any) *env {
 	return e
 }
 
-// watching reports whether devices and models are watched. The fake API server loses what changes between a list and the
-// watch that follows it.
+// watching reports whether devices and models are watched. The fake API server loses what changes between a list and
+// the watch that follows it.
 func (e *env) watching() bool {
 	watched := map[schema.GroupVersionResource]bool{}
 	for _, a := range e.objects.Actions() {
