@@ -306,7 +306,8 @@ func TestCallerSendsEnd(t *testing.T) {
 
 // TestCarries: callers reach the node's kubelet API, all through one tunnel, which is closed when it is idle.
 func TestCarries(t *testing.T) {
-	f := start(t, func(o *Options) { o.Idle = 50 * time.Millisecond })
+	const idle = 50 * time.Millisecond
+	f := start(t, func(o *Options) { o.Idle = idle })
 	if tunnels, _, _ := f.count(); tunnels != 0 {
 		t.Errorf("%d tunnels before the first request, want 0", tunnels)
 	}
@@ -318,7 +319,15 @@ func TestCarries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = resp.Body.Close() // its connection is kept
+	// Only a body that was read to its end leaves the connection open, and with it the tunnel.
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if _, streams, _ := f.count(); streams != 1 {
+		t.Fatalf("%d streams after the first request, want 1, which is kept", streams)
+	}
+	time.Sleep(4 * idle) // a tunnel with no stream would be closed
 	var callers sync.WaitGroup
 	for range 20 {
 		callers.Go(func() { f.want(http.StatusOK, "hello from the node") })
