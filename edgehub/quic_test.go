@@ -15,6 +15,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -33,7 +34,7 @@ func quicCloud(t *testing.T, ca *wiretest.CA, refuse error) (addr string, conns 
 	t.Helper()
 	features := wire.AllFeatures()
 	features.Tunnel = true
-	l, err := wire.ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), wire.Limits{},
+	l, err := wire.ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), wire.Limits{}, shares.NewMemory(),
 		func(wire.Caller) (wire.AcceptOptions, error) {
 			return wire.AcceptOptions{Features: features}, refuse
 		})
@@ -172,7 +173,7 @@ func TestLinkStreams(t *testing.T) {
 	}
 	far := <-conns
 	defer far.Close(wire.CloseNormal, "")
-	stream, err := far.Streams().Open(t.Context(), netip.MustParseAddr("192.0.2.1"))
+	stream, _, err := far.Streams().Open(t.Context(), netip.MustParseAddr("192.0.2.1"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,6 +118,8 @@ type Options struct {
 	// KubeEdge's nodes alone: callers connect to ours themselves.
 	Tunnels Tunnels
 	Direct  bool
+	// Memory is for what nodes have sent over QUIC and nobody has read; nil: memory of its own.
+	Memory *shares.Memory
 	// Registry registers the metrics; nil: no metrics.
 	Registry prometheus.Registerer
 }
@@ -153,6 +155,9 @@ func New(opts Options) (*Hub, error) {
 	}
 	if opts.Records == nil {
 		opts.Records = NoRecords{}
+	}
+	if opts.Memory == nil {
+		opts.Memory = shares.NewMemory()
 	}
 	if opts.NodeLimit <= 0 {
 		opts.NodeLimit = DefaultNodeLimit

@@ -15,7 +15,7 @@ import (
 // ListenQUIC listens on a UDP address for our edgecores. KubeEdge's QUIC predates the IETF's, and cannot connect
 // (docs/wire.md, QUIC).
 func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, error) {
-	return wire.ListenQUIC(addr, config, h.limits(), func(c wire.Caller) (wire.AcceptOptions, error) {
+	return wire.ListenQUIC(addr, config, h.limits(), h.opts.Memory, func(c wire.Caller) (wire.AcceptOptions, error) {
 		node, why := h.admit(c.Header, c.Chain)
 		if why == nil {
 			why = h.pass(context.Background(), node, c.Chain[0], source.Of(c.Remote))

@@ -32,11 +32,10 @@ type Tunnels interface {
 }
 
 // Streams opens streams of a node's link to its kubelet API (wire.Streams). They end with the session. address is where
-// callers reach the kubelet API.
+// callers reach the kubelet API. lost ends with the session, or when the stream is ended because its data is not read;
+// its cause is shares.ErrUnread then.
 type Streams interface {
-	Open(ctx context.Context, address netip.Addr) (net.Conn, error)
-	// Context ends with the session.
-	Context() context.Context
+	Open(ctx context.Context, address netip.Addr) (c net.Conn, lost context.Context, err error)
 }
 
 // streamsOf returns the streams of a link, or nil if streams were not agreed on.

@@ -153,7 +153,7 @@ func TestLinkStreams(t *testing.T) {
 	}
 	link := newEdge(t, "n1").over(conn)
 	streams := wait.Receive(t, "the streams of the link", tunnels.opened)
-	stream, err := streams.Open(t.Context(), netip.Addr{})
+	stream, _, err := streams.Open(t.Context(), netip.Addr{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestLinkStreams(t *testing.T) {
 	if _, err := stream.Read(got); err == nil || err == io.EOF {
 		t.Errorf("Read after the end of the session = %v, want an error that is not EOF", err)
 	}
-	if _, err := streams.Open(t.Context(), netip.Addr{}); err == nil {
+	if _, _, err := streams.Open(t.Context(), netip.Addr{}); err == nil {
 		t.Error("a stream opens after the end of the session, want an error")
 	}
 	link.bye()

@@ -14,7 +14,7 @@
 //   - A node has the same port for as long as it can: across reconnects, and across restarts of cloudcore. A port that
 //     a Node names is given to no other node, and of two Nodes that name one, neither gets it.
 //   - Streams, and if configured bytes a second, are limited for each node, and streams for each source of callers. So
-//     is the memory of what nodes have sent and callers have not read, for each node and for all (tunnel.Memory):
+//     is the memory of what nodes have sent and callers have not read, for each node and for all (shares.Memory):
 //     beyond it the connection that has most ends.
 package cloudstream
 
@@ -39,7 +39,6 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
 	"github.com/edgecore-io/edgecore/pkg/shares"
-	"github.com/edgecore-io/edgecore/pkg/tunnel"
 )
 
 // Defaults and limits.
@@ -100,6 +99,8 @@ type Options struct {
 	Failed func(node, why string)
 	// Idle is how long a tunnel without a stream is kept; 0 is 5 minutes.
 	Idle time.Duration
+	// Memory is for what nodes have sent and callers have not read; nil: memory of its own.
+	Memory *shares.Memory
 	// Registry registers the metrics; nil: no metrics.
 	Registry prometheus.Registerer
 }
@@ -111,8 +112,6 @@ type Server struct {
 	refuser *refuser
 	// callers are the connections that are not counted for a node yet.
 	callers *shares.Conns
-	// memory is for what nodes have sent and callers have not read.
-	memory *tunnel.Memory
 
 	mu    sync.Mutex
 	nodes map[string]*node
@@ -143,6 +142,9 @@ func New(o Options) (*Server, error) {
 	if o.Streams <= 0 {
 		o.Streams = DefaultStreams
 	}
+	if o.Memory == nil {
+		o.Memory = shares.NewMemory()
+	}
 	if o.Idle <= 0 {
 		o.Idle = idleTimeout
 	}
@@ -163,7 +165,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		opts: o, refuser: refuser, memory: tunnel.NewMemory(),
+		opts: o, refuser: refuser,
 		callers: shares.New(shares.Options{
 			Size: shares.Fixed(callersMax), Share: callersMax, Hello: helloTimeout,
 		}),
@@ -321,7 +323,7 @@ func (s *Server) ServeStream(ctx context.Context, name string, conn *edgestream.
 		_ = conn.Close()
 		return
 	}
-	t := kubeletproxy.New(name, conn, s.opts.Guard(name), s.memory)
+	t := kubeletproxy.New(name, conn, s.opts.Guard(name), s.opts.Memory)
 	var n *node
 	var before *kubeletproxy.Tunnel
 	err := s.open(name, s.opts.Previous(name), func(opened *node) { n, before = opened, opened.proxied(t) }, nil)

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -22,7 +23,7 @@ import (
 func linkOf(t testing.TB, f *fixture) (node, cloud wire.Conn) {
 	t.Helper()
 	ca := wiretest.NewCA(t)
-	l, err := wire.ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), wire.Limits{},
+	l, err := wire.ListenQUIC("127.0.0.1:0", ca.ServerTLS(t), wire.Limits{}, shares.NewMemory(),
 		func(wire.Caller) (wire.AcceptOptions, error) {
 			return wire.AcceptOptions{Features: wire.Features{Tunnel: true}}, nil
 		})
@@ -101,8 +102,9 @@ func TestLinkStreams(t *testing.T) {
 // fullLink is a link that takes no more streams.
 type fullLink struct{}
 
-func (fullLink) Open(context.Context, netip.Addr) (net.Conn, error) { return nil, wire.ErrStreams }
-func (fullLink) Context() context.Context                           { return context.Background() }
+func (fullLink) Open(context.Context, netip.Addr) (net.Conn, context.Context, error) {
+	return nil, nil, wire.ErrStreams
+}
 
 // TestLinkIsFull: callers for whom the link has no stream are carried by a tunnel.
 func TestLinkIsFull(t *testing.T) {

@@ -82,7 +82,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(m.tunnels, prometheus.GaugeValue, float64(tunnels))
 	ch <- prometheus.MustNewConstMetric(m.streams, prometheus.GaugeValue, float64(streams))
 	ch <- prometheus.MustNewConstMetric(m.linkStreams, prometheus.GaugeValue, float64(linkStreams))
-	ch <- prometheus.MustNewConstMetric(m.unread, prometheus.GaugeValue, float64(m.s.memory.Taken()))
+	ch <- prometheus.MustNewConstMetric(m.unread, prometheus.GaugeValue, float64(m.s.opts.Memory.Taken()))
 	ch <- prometheus.MustNewConstMetric(m.waiting, prometheus.GaugeValue, float64(waiting))
 }
 

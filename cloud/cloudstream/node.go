@@ -185,7 +185,7 @@ func (n *node) expects(token string) bool {
 
 // serveTunnel serves a tunnel that was asked for, until it ends.
 func (n *node) serveTunnel(ctx context.Context, token string, conn net.Conn) {
-	t, err := tunnel.NewOpener(conn, n.s.memory)
+	t, err := tunnel.NewOpener(conn, n.s.opts.Memory)
 	if err != nil {
 		_ = conn.Close()
 		return
@@ -211,7 +211,7 @@ func (n *node) serveTunnel(ctx context.Context, token string, conn net.Conn) {
 	}
 	n.mu.Unlock()
 	idle.Stop()
-	if errors.Is(err, tunnel.ErrStream) || errors.Is(err, tunnel.ErrUnread) {
+	if errors.Is(err, tunnel.ErrStream) || errors.Is(err, shares.ErrUnread) {
 		klog.InfoS("Tunnel closed", "node", n.name, "err", err)
 		return
 	}
@@ -281,7 +281,7 @@ func (n *node) carry(c *shares.Conn) {
 	n.s.metrics.carried.Inc()
 	a, b := n.limited(c, stream)
 	tunnel.Join(a, b, n.s.metrics.toNode.add, n.s.metrics.fromNode.add)
-	if errors.Is(context.Cause(lost), tunnel.ErrUnread) {
+	if errors.Is(context.Cause(lost), shares.ErrUnread) {
 		n.s.metrics.cut.Inc()
 		klog.InfoS("Connection to a node ended: its caller does not read", "node", n.name, "caller", c.RemoteAddr())
 	}
@@ -366,9 +366,8 @@ func (n *node) stream() (stream net.Conn, lost context.Context, err error) {
 	if link == nil {
 		return n.streamOfTunnel()
 	}
-	stream, err = n.openOnLink(link)
-	if !errors.Is(err, wire.ErrStreams) {
-		return stream, link.Context(), err
+	if stream, lost, err = n.openOnLink(link); !errors.Is(err, wire.ErrStreams) {
+		return stream, lost, err
 	}
 	full := err
 	if stream, lost, err = n.streamOfTunnel(); err != nil {
@@ -406,22 +405,23 @@ func (n *node) linkOpener() cloudhub.Streams {
 }
 
 // openOnLink opens a stream of the node's link.
-func (n *node) openOnLink(link cloudhub.Streams) (net.Conn, error) {
+func (n *node) openOnLink(link cloudhub.Streams) (stream net.Conn, lost context.Context, err error) {
 	ctx, cancel := context.WithTimeout(n.ctx, askTimeout)
 	defer cancel()
-	stream, err := link.Open(ctx, n.s.opts.Address)
+	stream, lost, err = link.Open(ctx, n.s.opts.Address)
 	switch {
 	case err == nil:
 		n.countOnLink(1)
-		return &linkStream{stream, sync.OnceFunc(func() { n.countOnLink(-1) })}, nil
+		return &linkStream{stream, sync.OnceFunc(func() { n.countOnLink(-1) })}, lost, nil
 	case n.ctx.Err() != nil:
-		return nil, &failure{"stopping", fmt.Sprintf("node %s: %v", n.name, context.Cause(n.ctx))}
+		return nil, nil, &failure{"stopping", fmt.Sprintf("node %s: %v", n.name, context.Cause(n.ctx))}
 	case errors.Is(err, wire.ErrStreams):
-		return nil, err
+		return nil, nil, err
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, &failure{"limit", fmt.Sprintf("node %s takes no more connections on its link: %v", n.name, err)}
+		return nil, nil, &failure{"limit", fmt.Sprintf("node %s takes no more connections on its link: %v", n.name,
+			err)}
 	}
-	return nil, &failure{"tunnel", fmt.Sprintf("no stream of the link of node %s: %v", n.name, err)}
+	return nil, nil, &failure{"tunnel", fmt.Sprintf("no stream of the link of node %s: %v", n.name, err)}
 }
 
 func (n *node) countOnLink(change int) {

@@ -10,7 +10,7 @@
 //     of kubectl exec.
 //   - The tunnel has no flow control. Up to 1 MiB waits for a caller that does not read; when more comes, the node's
 //     other callers wait as well, until it reads or, after 10 seconds, its connection is ended. What waits for all
-//     callers of a node, and of all nodes, is limited (tunnel.Memory). What a container does
+//     callers of a node, and of all nodes, is limited (shares.Memory). What a container does
 //     not read from its standard input stops the node's tunnel, too, which then ends after 30 seconds and is opened
 //     again.
 package kubeletproxy
@@ -37,7 +37,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
-	"github.com/edgecore-io/edgecore/pkg/tunnel"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 )
 
 const (
@@ -66,7 +66,7 @@ type Tunnel struct {
 	conn  *edgestream.Conn
 	guard Guard
 	// memory is for what callers have not read.
-	memory *tunnel.Memory
+	memory *shares.Memory
 	// done is closed when the tunnel has ended.
 	done chan struct{}
 
@@ -76,15 +76,15 @@ type Tunnel struct {
 }
 
 // New makes a tunnel of a node, which owns the connection.
-func New(node string, conn *edgestream.Conn, guard Guard, m *tunnel.Memory) *Tunnel {
+func New(node string, conn *edgestream.Conn, guard Guard, m *shares.Memory) *Tunnel {
 	return &Tunnel{
 		node: node, conn: conn, guard: guard, memory: m, done: make(chan struct{}), callers: map[uint64]*caller{},
 	}
 }
 
-var _ tunnel.Holder = (*Tunnel)(nil)
+var _ shares.Holder = (*Tunnel)(nil)
 
-// CutLargest implements tunnel.Holder.
+// CutLargest implements shares.Holder.
 func (t *Tunnel) CutLargest() bool {
 	t.mu.Lock()
 	var largest *caller
@@ -103,7 +103,7 @@ func (t *Tunnel) CutLargest() bool {
 	return true
 }
 
-// Evict implements tunnel.Holder.
+// Evict implements shares.Holder.
 func (t *Tunnel) Evict() {
 	t.Close()
 	t.mu.Lock()

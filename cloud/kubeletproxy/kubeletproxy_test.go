@@ -21,7 +21,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
-	"github.com/edgecore-io/edgecore/pkg/tunnel"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -59,7 +59,7 @@ func start(t *testing.T) *edge {
 			t.Error(err)
 			return
 		}
-		tunnel := New("edge-1", conn, doors{}, tunnel.NewMemory())
+		tunnel := New("edge-1", conn, doors{}, shares.NewMemory())
 		ready <- tunnel
 		ended <- tunnel.Run()
 	}))

@@ -33,6 +33,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/retry"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/pkg/trim"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
@@ -222,7 +223,8 @@ func (c *cloud) build(ctx context.Context) error {
 	if hub.OpenFiles, err = openFiles(); err != nil {
 		return err
 	}
-	if err := c.buildStream(); err != nil {
+	hub.Memory = shares.NewMemory()
+	if err := c.buildStream(hub.Memory); err != nil {
 		return err
 	}
 	if c.stream != nil {
@@ -265,7 +267,7 @@ func (c *cloud) joinControllers() (controllers.Controller, error) {
 }
 
 // buildStream makes cloudstream, unless it is switched off.
-func (c *cloud) buildStream() (err error) {
+func (c *cloud) buildStream(memory *shares.Memory) (err error) {
 	cfg := &c.cfg.Modules.CloudStream
 	if !cfg.Enable {
 		return nil
@@ -274,6 +276,7 @@ func (c *cloud) buildStream() (err error) {
 	o.Previous = func(node string) int32 { return c.controller.TunnelPort(node, o.Address.String()) }
 	o.Named = func(port int32) bool { return c.controller.TunnelPortNamed(o.Address.String(), port) }
 	o.Send = func(node string, m *model.Message) bool { return c.hub.Send(node, m) }
+	o.Memory = memory
 	o.Opened, o.Failed, o.Registry = c.controller.TunnelOpened, c.controller.TunnelFailed, c.registry
 	cas := auth.NewCAs(auth.CAOptions{Cluster: c.controller.ClientCA})
 	c.learnCAs = func(ctx context.Context) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -50,7 +51,7 @@ func clouds(t *testing.T) (dial func(context.Context, string) (net.Conn, error),
 		if err != nil {
 			return nil, err
 		}
-		o, err := tunnel.NewOpener(far, tunnel.NewMemory())
+		o, err := tunnel.NewOpener(far, shares.NewMemory())
 		if err != nil {
 			return nil, err
 		}

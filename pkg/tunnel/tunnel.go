@@ -24,6 +24,7 @@ import (
 	"github.com/libp2p/go-yamux/v5"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 )
 
 // Route of the message that asks for a tunnel.
@@ -116,11 +117,11 @@ type Opener struct {
 	opened  uint32
 }
 
-var _ Holder = (*Opener)(nil)
+var _ shares.Holder = (*Opener)(nil)
 
 // NewOpener makes the cloud's end of a tunnel, which owns the connection. Data that callers do not read is counted in
 // m.
-func NewOpener(conn net.Conn, m *Memory) (*Opener, error) {
+func NewOpener(conn net.Conn, m *shares.Memory) (*Opener, error) {
 	o := &Opener{conn: conn}
 	o.unread = &unread{memory: m, holder: o, streams: map[uint32]*unreadStream{}}
 	metered := &meteredConn{Conn: conn, arrived: o.unread.arrived}
@@ -139,7 +140,7 @@ func (o *Opener) Context() context.Context { return o.ctx }
 // ErrStream is the error of a node that opens streams itself.
 var ErrStream = errors.New("the node has opened a stream, which only the cloud may do")
 
-// Run serves the tunnel until it ends. Its error is ErrStream, ErrUnread, or why the connection has ended.
+// Run serves the tunnel until it ends. Its error is ErrStream, shares.ErrUnread, or why the connection has ended.
 func (o *Opener) Run() error {
 	defer o.unread.closeAll()
 	defer o.end()
@@ -154,7 +155,7 @@ func (o *Opener) Run() error {
 
 // Open opens a stream. It does not wait for the node to accept the stream unless many others wait already. A tunnel
 // whose node accepts no stream for 20 s is closed. lost ends with the tunnel, or when the stream is ended because its
-// data is not read; its cause is ErrUnread then.
+// data is not read; its cause is shares.ErrUnread then.
 func (o *Opener) Open() (c net.Conn, lost context.Context, err error) {
 	o.opening.Lock()
 	defer o.opening.Unlock()
@@ -228,7 +229,7 @@ func (s *cloudStream) set(stream *yamux.Stream) {
 
 // cut ends a stream whose data is not read.
 func (s *cloudStream) cut() {
-	s.lose(ErrUnread)
+	s.lose(shares.ErrUnread)
 	s.mu.Lock()
 	stream := s.Stream
 	s.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 	"github.com/libp2p/go-yamux/v5"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 func pair(t *testing.T) (*Opener, *Acceptor, <-chan error) {
 	t.Helper()
 	cloud, node := tcpPair(t)
-	o, err := NewOpener(cloud, NewMemory())
+	o, err := NewOpener(cloud, shares.NewMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +197,7 @@ func TestEndIsNoEOF(t *testing.T) {
 func bubblePair(t *testing.T) (*Opener, *Acceptor) {
 	t.Helper()
 	cloud, node := net.Pipe()
-	o, err := NewOpener(cloud, NewMemory())
+	o, err := NewOpener(cloud, shares.NewMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +316,7 @@ func TestFailedDirection(t *testing.T) {
 func TestNothingAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud, node := net.Pipe()
-		o, err := NewOpener(cloud, NewMemory())
+		o, err := NewOpener(cloud, shares.NewMemory())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -338,7 +339,7 @@ func TestNothingAccepted(t *testing.T) {
 // TestNodeOpensStream: a node that opens a stream loses the tunnel.
 func TestNodeOpensStream(t *testing.T) {
 	cloud, node := tcpPair(t)
-	o, err := NewOpener(cloud, NewMemory())
+	o, err := NewOpener(cloud, shares.NewMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +365,7 @@ func FuzzOpener(f *testing.F) {
 	f.Add([]byte{0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		cloud, node := net.Pipe()
-		o, err := NewOpener(cloud, NewMemory())
+		o, err := NewOpener(cloud, shares.NewMemory())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,72 +1,15 @@
 package tunnel
 
 import (
-	"errors"
 	"math/bits"
 	"sync"
 
 	"github.com/edgecore-io/edgecore/pkg/shares"
 )
 
-const (
-	// memoryAll and memoryNode are how much memory unread data may take, of all nodes and of one: 16 of its streams may
-	// have a full window.
-	memoryAll  = 128 << 20
-	memoryNode = 16 << 20
-	// frameCost is what a frame takes in addition to its bytes: an allocation, and places in lists that grow by
-	// doubling. A node that sends frames of one byte attacks cloudcore's memory.
-	frameCost = 64
-)
-
-// ErrUnread is why a connection or a tunnel ends that has most of the data that callers do not read.
-var ErrUnread = errors.New("callers do not read what the node sends, and it takes too much of cloudcore's memory")
-
-// Memory limits what unread data takes in a process: data that has come from nodes and that callers have not read. Each
-// tunnel has a share. Its methods may be called from any goroutine.
-type Memory struct{ budget *shares.Budget[Holder] }
-
-// Holder is a tunnel whose unread data takes memory. It is the key of its share.
-type Holder interface {
-	// CutLargest ends the connection of the tunnel that has most unread data, and returns its memory. It reports
-	// whether there was one.
-	CutLargest() bool
-	// Evict ends the tunnel, and returns the memory of its connections. It does not wait for the peer.
-	Evict()
-}
-
-// NewMemory returns the memory for the tunnels of a process.
-func NewMemory() *Memory { return NewMemoryOf(memoryAll, memoryNode) }
-
-// NewMemoryOf returns memory of a size, and of a share of each tunnel.
-func NewMemoryOf(all, node int64) *Memory { return &Memory{shares.NewBudget[Holder](all, node)} }
-
-// Take takes memory for bytes that have come. A tunnel that has its share loses the connection with most unread data;
-// if there is no memory left, the tunnel that has most ends. The error is ErrUnread: the tunnel that asks has to end.
-func (m *Memory) Take(h Holder, n int64) error {
-	for !m.budget.Take(h, n) {
-		victim := h
-		if m.budget.Of(h)+n <= m.budget.Share() {
-			victim, _ = m.budget.Largest()
-		}
-		switch victim {
-		case nil:
-			return ErrUnread
-		case h:
-			if !h.CutLargest() {
-				return ErrUnread
-			}
-		default:
-			victim.Evict()
-		}
-	}
-	return nil
-}
-
-// Return gives back what Take has taken.
-func (m *Memory) Return(h Holder, n int64) { m.budget.Return(h, n) }
-
-// Taken returns how much all tunnels have.
-func (m *Memory) Taken() int64 { return m.budget.Taken() }
+// frameCost is what a frame takes in addition to its bytes: an allocation, and places in lists that grow by doubling. A
+// node that sends frames of one byte attacks cloudcore's memory.
+const frameCost = 64
 
 // costOf returns the memory of a frame. yamux takes buffers whose sizes are powers of two.
 func costOf(length uint32) int64 {
@@ -78,8 +21,8 @@ func costOf(length uint32) int64 {
 
 // unread counts the unread data of the streams of a tunnel, frame by frame.
 type unread struct {
-	memory *Memory
-	holder Holder
+	memory *shares.Memory
+	holder shares.Holder
 
 	mu      sync.Mutex
 	streams map[uint32]*unreadStream

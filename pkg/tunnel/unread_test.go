@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -50,67 +51,6 @@ func TestParseFrames(t *testing.T) {
 	}
 }
 
-// held is a Holder of tests: cuts are how many connections it has to end.
-type held struct {
-	m            *Memory
-	has          int64
-	cuts, evicts int
-}
-
-func (h *held) CutLargest() bool {
-	if h.has == 0 {
-		return false
-	}
-	h.cuts++
-	h.Evict()
-	h.evicts--
-	return true
-}
-
-func (h *held) Evict() {
-	h.evicts++
-	h.m.Return(h, h.has)
-	h.has = 0
-}
-
-func (h *held) take(n int64) error {
-	err := h.m.Take(h, n)
-	if err == nil {
-		h.has += n
-	}
-	return err
-}
-
-// TestMemory: a tunnel over its share loses its own connections; where there is no memory left, the tunnel ends that
-// has most.
-func TestMemory(t *testing.T) {
-	m := NewMemoryOf(100, 40)
-	a, b, c := &held{m: m}, &held{m: m}, &held{m: m}
-	for _, step := range []struct {
-		h    *held
-		n    int64
-		want error
-	}{{a, 40, nil}, {b, 30, nil}, {a, 10, nil}, {c, 35, nil}, {a, 20, nil}, {b, 5, nil}, {c, 41, ErrUnread}} {
-		if err := step.h.take(step.n); err != step.want {
-			t.Fatalf("take of %d: %v, want %v", step.n, err, step.want)
-		}
-	}
-	if a.cuts != 1 || b.cuts != 0 || c.cuts != 1 || a.evicts+b.evicts+c.evicts != 0 {
-		t.Errorf("cuts %d, %d, %d, ended %d, %d, %d; want 1, 0, 1 and none", a.cuts, b.cuts, c.cuts, a.evicts, b.evicts,
-			c.evicts)
-	}
-	// a has 30, b 35, c none. Until the last step, c has less than b: which of two equal ones ends is chance.
-	for _, n := range []int64{25, 5, 10} {
-		if err := c.take(n); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if b.evicts != 1 || a.evicts+c.evicts != 0 || m.Taken() != a.has+c.has {
-		t.Errorf("ended %d, %d, %d, taken %d; want b ended, and %d", a.evicts, b.evicts,
-			c.evicts, m.Taken(), a.has+c.has)
-	}
-}
-
 // liveHeap is how many bytes of the heap are in use after a collection.
 func liveHeap() int64 {
 	runtime.GC()
@@ -129,7 +69,7 @@ func TestUnreadFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const streams = 256
-			m := NewMemory()
+			m := shares.NewMemory()
 			cloud, node := tcpPair(t)
 			go func() { _, _ = io.Copy(io.Discard, node) }() // until the test ends
 			o, err := NewOpener(cloud, m)
@@ -191,9 +131,9 @@ func TestUnreadFrames(t *testing.T) {
 					cut++
 				}
 			}
-			if most > memoryNode+memoryNode/4 {
+			if most > m.Share()+m.Share()/4 {
 				t.Errorf("unread frames take %d KiB, want at most about the share of a node, %d", most>>10,
-					memoryNode>>10)
+					m.Share()>>10)
 			}
 			if cut == 0 || cut == streams || lost.Err() != nil {
 				t.Errorf("%d of %d unread streams are cut, and the one that is read: %v; want some, and it open", cut,
@@ -213,7 +153,7 @@ func TestUnreadFrames(t *testing.T) {
 // the copying of it waits for that caller.
 func TestCutUnblocksCaller(t *testing.T) {
 	cloud, node := tcpPair(t)
-	m := NewMemoryOf(1<<20, 512<<10)
+	m := shares.NewMemoryOf(1<<20, 512<<10)
 	o, err := NewOpener(cloud, m)
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/qlogwriter"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/shares"
@@ -31,7 +32,16 @@ const (
 	// of them from one address: many nodes may share one behind NAT, but they do not all connect at the same moment.
 	handshakesMax       = 256
 	sourceHandshakesMax = 32
+	// secretsMax is how many connections may be in their TLS handshake, sourceSecretsMax how many of them from one
+	// address. Nothing can end one before its time, and each takes up to 6 MB if its handshake comes in frames of one
+	// byte. From spoofedMax on, a caller has to show that its address is its own, which takes a round trip.
+	secretsMax       = 64
+	sourceSecretsMax = 16
+	spoofedMax       = 8
 )
+
+// errSecrets refuses a connection before its TLS handshake. QUIC sends no more than that it is refused.
+var errSecrets = errors.New("too many connections at once are in their TLS handshake")
 
 // headerAnswer is the content of the answer to the header message.
 type headerAnswer struct {
@@ -92,6 +102,10 @@ func refusalQUIC(err error) error {
 	if errors.As(err, &closed) && closed.Remote && closed.ErrorMessage != "" {
 		return &Refused{Text: printable(closed.ErrorMessage)}
 	}
+	var refused *quic.TransportError
+	if errors.As(err, &refused) && refused.Remote && refused.ErrorCode == quic.ConnectionRefused {
+		return &Refused{Text: errSecrets.Error()}
+	}
 	return err
 }
 
@@ -140,8 +154,8 @@ func introduce(ctx context.Context, conn *quic.Conn, o DialOptions, limits Limit
 	}
 	return &quicConn{
 		conn:     conn,
-		control:  control,
-		messages: messages,
+		control:  countedStream{Stream: control},
+		messages: countedStream{Stream: messages},
 		limits:   limits,
 		features: offered.And(ParseFeatures(a.Header)),
 	}, nil
@@ -161,13 +175,15 @@ type Prepare func(c Caller) (AcceptOptions, error)
 
 // QUICListener accepts connections of edges.
 type QUICListener struct {
-	listener *quic.Listener
-	prepare  Prepare
-	ready    chan accepted
-	slots    *shares.Budget[netip.Prefix] // of unfinished handshakes
-	ctx      context.Context              // ends with the listener
-	cancel   context.CancelFunc
-	wg       sync.WaitGroup
+	transport *quic.Transport
+	listener  *quic.Listener
+	prepare   Prepare
+	ready     chan accepted
+	slots     *shares.Budget[netip.Prefix] // of connections without a header message
+	secrets   *shares.Budget[netip.Prefix] // of TLS handshakes
+	ctx       context.Context              // ends with the listener
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
 }
 
 type accepted struct {
@@ -177,22 +193,47 @@ type accepted struct {
 }
 
 // ListenQUIC listens on a UDP address. config must request client certificates. limits apply until prepare returns the
-// edge's.
-func ListenQUIC(addr string, config *tls.Config, limits Limits, prepare Prepare) (*QUICListener, error) {
+// edge's. What edges send and nobody reads is counted in memory.
+func ListenQUIC(addr string, config *tls.Config, limits Limits, memory *shares.Memory, prepare Prepare) (*QUICListener,
+	error) {
 	config = config.Clone()
 	config.MinVersion, config.NextProtos = tls.VersionTLS13, []string{alpn}
-	ql, err := quic.ListenAddr(addr, config, quicConfig(limits.withDefaults(), 2, streamWindow))
+	secrets := shares.NewBudget[netip.Prefix](secretsMax, sourceSecretsMax)
+	counting := quicConfig(limits.withDefaults(), 2, streamWindow)
+	counting.Tracer = func(ctx context.Context, _ bool, _ quic.ConnectionID) qlogwriter.Trace {
+		return ctx.Value(unreadKey{}).(*unread)
+	}
+	transport, err := listenUDP(addr)
 	if err != nil {
+		return nil, fmt.Errorf("listen for QUIC on %s: %w", addr, err)
+	}
+	transport.VerifySourceAddress = func(net.Addr) bool { return secrets.Taken() >= spoofedMax }
+	transport.ConnContext = func(ctx context.Context, c *quic.ClientInfo) (context.Context, error) {
+		from := source.Of(c.RemoteAddr)
+		if !secrets.Take(from, 1) {
+			return nil, errSecrets
+		}
+		u := newUnread(memory)
+		u.leave = sync.OnceFunc(func() { secrets.Return(from, 1) })
+		// QUIC does not say that a connection has ended which it could not add.
+		u.expiry = time.AfterFunc(4*defaultHandshake, u.leave)
+		return context.WithValue(ctx, unreadKey{}, u), nil
+	}
+	ql, err := transport.Listen(config, counting)
+	if err != nil {
+		_ = closeUDP(transport)
 		return nil, fmt.Errorf("listen for QUIC on %s: %w", addr, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &QUICListener{
-		listener: ql,
-		prepare:  prepare,
-		ready:    make(chan accepted),
-		slots:    shares.NewBudget[netip.Prefix](handshakesMax, sourceHandshakesMax),
-		ctx:      ctx,
-		cancel:   cancel,
+		transport: transport,
+		listener:  ql,
+		prepare:   prepare,
+		ready:     make(chan accepted),
+		slots:     shares.NewBudget[netip.Prefix](handshakesMax, sourceHandshakesMax),
+		secrets:   secrets,
+		ctx:       ctx,
+		cancel:    cancel,
 	}
 	l.wg.Go(l.run)
 	return l, nil
@@ -201,13 +242,27 @@ func ListenQUIC(addr string, config *tls.Config, limits Limits, prepare Prepare)
 // Addr returns the listener's address.
 func (l *QUICListener) Addr() net.Addr { return l.listener.Addr() }
 
-// Close closes the listener and unfinished handshakes. Accepted connections continue.
+// Close closes the listener and all of its connections.
 func (l *QUICListener) Close() error {
 	l.cancel()
 	err := l.listener.Close()
 	l.wg.Wait()
-	return err
+	return errors.Join(err, closeUDP(l.transport))
 }
+
+func listenUDP(addr string) (*quic.Transport, error) {
+	to, err := net.ResolveUDPAddr("udp", addr)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := net.ListenUDP("udp", to)
+	if err != nil {
+		return nil, err
+	}
+	return &quic.Transport{Conn: conn}, nil
+}
+
+func closeUDP(t *quic.Transport) error { return errors.Join(t.Close(), t.Conn.Close()) }
 
 // Accept returns the next accepted edge, with its headers and certificates, or an error when the listener or ctx ends.
 // Slow handshakes do not delay others.
@@ -229,6 +284,11 @@ func (l *QUICListener) run() {
 		if err != nil {
 			return
 		}
+		u := unreadOf(conn)
+		u.established()
+		context.AfterFunc(u.ctx, func() {
+			_ = conn.CloseWithError(CloseTryLater, cutReason(shares.ErrUnread.Error()))
+		})
 		since, from := time.Now(), source.Of(conn.RemoteAddr())
 		if !l.slots.Take(from, 1) {
 			_ = conn.CloseWithError(CloseTryLater, "too many connections at once")
@@ -263,10 +323,11 @@ func (l *QUICListener) receive(conn *quic.Conn, since time.Time) {
 
 // welcome reads the header message, answers it, and accepts the stream of messages.
 func (l *QUICListener) welcome(ctx context.Context, conn *quic.Conn, since time.Time) (accepted, error) {
-	control, err := conn.AcceptStream(ctx)
+	stream, err := conn.AcceptStream(ctx)
 	if err != nil {
 		return accepted{}, err
 	}
+	control := countedStream{stream, unreadOf(conn)}
 	deadline, _ := ctx.Deadline()
 	if err := control.SetDeadline(deadline); err != nil {
 		return accepted{}, err
@@ -292,10 +353,10 @@ func (l *QUICListener) welcome(ctx context.Context, conn *quic.Conn, since time.
 	if err := answerHeader(control, m, headerAnswer{Ack: true, Header: answer}); err != nil {
 		return accepted{}, err
 	}
-	messages, err := conn.AcceptStream(ctx)
-	if err != nil {
+	if stream, err = conn.AcceptStream(ctx); err != nil {
 		return accepted{}, err
 	}
+	messages := countedStream{stream, unreadOf(conn)}
 	if err := messages.SetReadDeadline(deadline); err != nil {
 		return accepted{}, err
 	}
@@ -343,7 +404,7 @@ func answerHeader(control io.Writer, m *model.Message, a headerAnswer) error {
 }
 
 // refuse refuses an edge, and gives it time to read why.
-func refuse(ctx context.Context, conn *quic.Conn, control *quic.Stream, m *model.Message, why error) error {
+func refuse(ctx context.Context, conn *quic.Conn, control io.WriteCloser, m *model.Message, why error) error {
 	if err := answerHeader(control, m, headerAnswer{Reason: why.Error()}); err != nil {
 		return err
 	}

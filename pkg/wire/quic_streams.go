@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/quic-go/quic-go"
+
+	"github.com/edgecore-io/edgecore/pkg/shares"
 )
 
 const (
@@ -43,43 +45,56 @@ var ErrStreams = fmt.Errorf("the link has %d streams, which is the limit", Strea
 //
 // A stream counts as open until the node has ended its direction, too: until then QUIC keeps what has arrived of it.
 type Streams struct {
-	conn *quic.Conn
-	open atomic.Int32
+	conn   *quic.Conn
+	open   atomic.Int32
+	unread *unread // nil at the node
 	// heard returns when the node was heard from last; end ends the link.
 	heard func() int64
 	end   func(error)
 }
 
 // Open opens a stream; only the cloud calls it. address is where callers reach the kubelet API; the zero value means
-// unknown. Open waits until the node allows another stream, but not until the node has accepted it.
-func (s *Streams) Open(ctx context.Context, address netip.Addr) (net.Conn, error) {
+// unknown. Open waits until the node allows another stream, but not until the node has accepted it. lost ends with the
+// link, or when the stream is ended because its data is not read; its cause is shares.ErrUnread then.
+func (s *Streams) Open(ctx context.Context, address netip.Addr) (conn net.Conn, lost context.Context, err error) {
 	if s.open.Add(1) > StreamsMax {
 		s.open.Add(-1)
-		return nil, ErrStreams
+		return nil, nil, ErrStreams
 	}
 	q, err := s.conn.OpenStreamSync(ctx)
 	if err != nil {
 		s.open.Add(-1)
-		return nil, err
+		return nil, nil, err
 	}
 	q.SetPriority(streamUrgency, true)
-	e := &ending{link: s.conn.Context(), heard: s.heard, freed: func() { s.open.Add(-1) }, overdue: s.end}
+	lost, lose := context.WithCancelCause(s.conn.Context())
+	s.unread.open(q.StreamID(), func() {
+		lose(shares.ErrUnread)
+		q.CancelRead(streamEnded)
+	})
+	e := &ending{link: s.conn.Context(), heard: s.heard, overdue: s.end, freed: func() {
+		s.unread.free(q.StreamID())
+		s.open.Add(-1)
+	}}
 	e.of(q)
-	c := &Stream{Stream: q, conn: s.conn, closed: e.closed}
+	c := &Stream{countedStream: countedStream{q, s.unread}, conn: s.conn, closed: func() {
+		lose(nil)
+		e.closed()
+	}}
 	ip := address.AsSlice()
 	err = c.SetWriteDeadline(time.Now().Add(openerTimeout))
 	if err == nil {
 		_, err = c.Write(append(append([]byte(useAPI), byte(len(ip))), ip...))
 	}
+	if err == nil {
+		err = c.SetWriteDeadline(time.Time{})
+	}
 	if err != nil {
 		_ = c.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	return c, c.SetWriteDeadline(time.Time{})
+	return c, lost, nil
 }
-
-// Context ends with the link.
-func (s *Streams) Context() context.Context { return s.conn.Context() }
 
 // Accept waits for the next stream that the cloud opens; only the node calls it. An error means that the link or ctx
 // has ended. The caller reads the stream's first bytes with Opener, without delaying the next Accept.
@@ -89,12 +104,12 @@ func (s *Streams) Accept(ctx context.Context) (*Stream, error) {
 		return nil, err
 	}
 	q.SetPriority(streamUrgency, true)
-	return &Stream{Stream: q, conn: s.conn, closed: func() {}}, nil
+	return &Stream{countedStream: countedStream{Stream: q}, conn: s.conn, closed: func() {}}, nil
 }
 
 // Stream is a stream of a link as a connection. One goroutine may read while another one writes.
 type Stream struct {
-	*quic.Stream
+	countedStream
 	conn   *quic.Conn
 	closed func() // called once
 	// ended is set after the peer has ended its direction, wrote after this end has ended its own, done after Close.
@@ -107,7 +122,7 @@ func (s *Stream) Opener() (netip.Addr, error) {
 	err := s.SetReadDeadline(time.Now().Add(openerTimeout))
 	var address netip.Addr
 	if err == nil {
-		address, err = readOpener(s.Stream)
+		address, err = readOpener(s.countedStream)
 	}
 	if err != nil {
 		s.reset(streamOpener)
@@ -142,7 +157,7 @@ func readOpener(r io.Reader) (netip.Addr, error) {
 
 // Read implements net.Conn.
 func (s *Stream) Read(p []byte) (int, error) {
-	n, err := s.Stream.Read(p)
+	n, err := s.countedStream.Read(p)
 	if err == io.EOF {
 		s.ended.Store(true)
 	}

@@ -36,7 +36,7 @@ func linkWithStreams(t *testing.T) (edge, far Conn) {
 // openStream returns the ends of a stream.
 func openStream(t *testing.T, edge, far Conn) (cloud net.Conn, node *Stream) {
 	t.Helper()
-	cloud, err := far.Streams().Open(t.Context(), reachedAt)
+	cloud, _, err := far.Streams().Open(t.Context(), reachedAt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestQUICStreamLimit(t *testing.T) {
 		cloud, node := openStream(t, edge, far)
 		last, nodes = cloud, append(nodes, node)
 	}
-	if _, err := far.Streams().Open(t.Context(), reachedAt); !errors.Is(err, ErrStreams) {
+	if _, _, err := far.Streams().Open(t.Context(), reachedAt); !errors.Is(err, ErrStreams) {
 		t.Errorf("Open = %v, want %v", err, ErrStreams)
 	}
 	_ = last.Close()
@@ -121,7 +121,7 @@ func TestQUICStreamLimit(t *testing.T) {
 		return nil
 	})
 	openStream(t, edge, far)
-	if _, err := far.Streams().Open(t.Context(), reachedAt); !errors.Is(err, ErrStreams) {
+	if _, _, err := far.Streams().Open(t.Context(), reachedAt); !errors.Is(err, ErrStreams) {
 		t.Errorf("Open = %v, want %v", err, ErrStreams)
 	}
 }
