@@ -134,6 +134,18 @@ func runArea(ctx context.Context, a area) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
+	if a.name == shortName { // other areas run KubeEdge's programs, whose ports are fixed
+		ports, err := defaultPorts()
+		if err != nil {
+			return err
+		}
+		release, err := holdPorts(ports)
+		if err != nil {
+			return err
+		}
+		defer release()
+		fmt.Printf("    ports of the default configurations, which no test may listen on: %d\n", ports)
+	}
 	r := runJobs(ctx, a.jobs, env, runtime.NumCPU())
 	if ctx.Err() != nil {
 		return sweep(ctx, dir)
