@@ -12,10 +12,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -460,6 +462,41 @@ func TestStateNotShown(t *testing.T) {
 			t.Errorf("events %+v, %v; want DeviceOffline once", list.Items, err)
 		}
 	})
+}
+
+// listEvents returns reasons and messages of the events in the order in which they were recorded.
+func (e *env) listEvents() (out []string) {
+	e.t.Helper()
+	list, err := e.client.CoreV1().Events("shop").List(e.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	slices.SortFunc(list.Items, func(a, b v1.Event) int { return strings.Compare(a.Name, b.Name) })
+	for i := range list.Items {
+		out = append(out, list.Items[i].Reason+": "+list.Items[i].Message)
+	}
+	return out
+}
+
+// TestLongEvent: the end of a message that is too long for an event is cut off between two characters.
+func TestLongEvent(t *testing.T) {
+	e := start(t, Options{}, lampModel(), device())
+	for i := range 3 {
+		e.events.add(device(), v1.EventTypeWarning, "Long", strings.Repeat("x", i)+strings.Repeat("ü€", messageMax))
+	}
+	wait.Until(t, "the events", func() error {
+		list := e.listEvents()
+		if len(list) != 3 {
+			return fmt.Errorf("%d events", len(list))
+		}
+		return nil
+	})
+	for _, text := range e.listEvents() {
+		message := strings.TrimPrefix(text, "Long: ")
+		if !utf8.ValidString(message) || len(message) > messageMax || !strings.HasSuffix(message, "...") {
+			t.Errorf("message of %d bytes: %q; want at most %d in UTF-8", len(message), message, messageMax)
+		}
+	}
 }
 
 // TestForeignDevice: a node cannot report on a device of another node.

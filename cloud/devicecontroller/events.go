@@ -3,6 +3,7 @@ package devicecontroller
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -89,7 +90,7 @@ func (e *events) record(object string, d *metav1.ObjectMeta, node, kind, reason,
 		return
 	}
 	if len(message) > messageMax {
-		message = message[:messageMax-3] + "..."
+		message = strings.ToValidUTF8(message[:messageMax-3], "") + "..."
 	}
 	now := metav1.Now()
 	event := &v1.Event{
