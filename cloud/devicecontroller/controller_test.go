@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	v1 "k8s.io/api/core/v1"
@@ -460,6 +461,52 @@ func TestStateNotShown(t *testing.T) {
 		list, err := e.client.CoreV1().Events("shop").List(t.Context(), metav1.ListOptions{})
 		if err != nil || len(list.Items) != 1 || list.Items[0].Reason != "DeviceOffline" {
 			t.Errorf("events %+v, %v; want DeviceOffline once", list.Items, err)
+		}
+	})
+}
+
+// stateReport is a report on a state with a message.
+func stateReport(state, message string, version int) string {
+	return fmt.Sprintf(`{"device":{"state":%q},"message":%s,"epoch":"e","version":%d}`, state, mustEncode(message),
+		version)
+}
+
+// TestStateMessage: why a device is offline is in the extensions of its DeviceStatus and its Device as long as it is,
+// and in an event. Another message of the same state is in one event an hour.
+func TestStateMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Options{WriteInterval: time.Millisecond}, lampModel(), device())
+		e.Connected(t.Context(), "n1", "edgecore/websocket")
+		for i, tc := range []struct {
+			state, message string
+			want           string // the extension of the Device
+			events         []string
+		}{
+			{"offline", "connect to 192.0.2.7: \x1bconnection refused", "connect to 192.0.2.7: connection refused",
+				[]string{"DeviceOffline: Device is offline on node n1: connect to 192.0.2.7: connection refused"}},
+			{"offline", "try 2", "try 2", []string{"DeviceOffline: Device is offline on node n1: try 2"}},
+			{"offline", "try 3", "try 3", nil},
+			{"offline", "try 3", "try 3", nil},
+			{"unhealthy", "level: busy", "level: busy",
+				[]string{"DeviceUnhealthy: Device is unhealthy on node n1: level: busy"}},
+			{"online", "works", "", []string{"DeviceOnline: Device is online on node n1"}},
+			{"offline", "", "", []string{"DeviceOffline: Device is offline on node n1"}},
+		} {
+			before := len(e.listEvents())
+			e.report("n1", stateResource, stateReport(tc.state, tc.message, i+1))
+			time.Sleep(time.Minute)
+			if diff := cmp.Diff(tc.events, e.listEvents()[before:], cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%d: events (-want +got):\n%s", i, diff)
+			}
+			d, err := read[devices.Device](t.Context(), e.objects, devices.Devices, "shop", "sensor")
+			if err != nil || d.Status == nil || d.Status.State != tc.state || shownOf(d.Status).message != tc.want {
+				t.Errorf("%d: Device %+v, %v; want %s and %q", i, d, err, tc.state, tc.want)
+			}
+			s := e.status()
+			if got := decodeExtensions(s.Extensions); shownOf(&s).message != tc.want ||
+				(got[extensionStateMessage] != nil) != (tc.want != "") {
+				t.Errorf("%d: extensions of the DeviceStatus %s, want the message %q", i, s.Extensions, tc.want)
+			}
 		}
 	})
 }

@@ -30,6 +30,8 @@ type state struct {
 	online string
 	// version orders the states of a device, as metaVersion its values; empty from KubeEdge's edgecores.
 	version string
+	// message says why the device is in the state; empty if the node does not say.
+	message string
 }
 
 // Limits of a report's content in bytes, as JSON. maxProperty is for each property: its fields, twice its name, and
@@ -57,7 +59,7 @@ func readReport(d *devices.Device, kind devicemsg.Kind, content json.RawMessage)
 		if err != nil {
 			return report{}, err
 		}
-		s := &state{state: u.Device.State}
+		s := &state{state: u.Device.State, message: u.Message}
 		if at, err := time.Parse(time.RFC3339, u.Device.LastOnlineTime); err == nil {
 			s.online = at.UTC().Format(time.RFC3339)
 		}
@@ -221,7 +223,7 @@ func (r *report) apply(d *devices.Device, have devices.Status) (next devices.Sta
 	if r.state == nil {
 		return next, changed, late
 	}
-	version := stateVersion(have.Extensions)
+	version := extension(have.Extensions, extensionStateVersion)
 	if devicemsg.OlderVersion(r.state.version, version) {
 		late.State = version
 		return next, changed, late
@@ -235,34 +237,55 @@ func (r *report) apply(d *devices.Device, have devices.Status) (next devices.Sta
 		changed = true
 	}
 	if r.state.version != "" && r.state.version != version { // also of the same state: an older one may come late
-		next.Extensions = withStateVersion(have.Extensions, r.state.version)
+		next.Extensions = withExtension(next.Extensions, extensionStateVersion, r.state.version)
+		changed = true
+	}
+	if r.state.message != extension(have.Extensions, extensionStateMessage) {
+		next.Extensions = withExtension(next.Extensions, extensionStateMessage, r.state.message)
 		changed = true
 	}
 	return next, changed, late
 }
 
-// extensionStateVersion is the key of status.extensions that has the version of the state.
-const extensionStateVersion = "edgecore.io/state-version"
+// Keys of status.extensions.
+const (
+	// extensionStateVersion is the version of the state.
+	extensionStateVersion = "edgecore.io/state-version"
+	// extensionStateMessage says why the device is in its state. There is none for a device that works.
+	extensionStateMessage = "edgecore.io/state-message"
+)
 
-func stateVersion(extensions json.RawMessage) string {
-	var e map[string]json.RawMessage
-	var version string
-	if json.Unmarshal(extensions, &e) != nil || json.Unmarshal(e[extensionStateVersion], &version) != nil {
-		return ""
+// decodeExtensions returns extensions by key. What is not an object has none.
+func decodeExtensions(extensions json.RawMessage) map[string]json.RawMessage {
+	e := map[string]json.RawMessage{}
+	if json.Unmarshal(extensions, &e) != nil || e == nil {
+		return map[string]json.RawMessage{}
 	}
-	return version
+	return e
 }
 
-// withStateVersion sets the version, and keeps the other extensions.
-func withStateVersion(extensions json.RawMessage, version string) json.RawMessage {
-	e := map[string]any{}
-	_ = json.Unmarshal(extensions, &e) // what is not an object is replaced
-	if e == nil {
-		e = map[string]any{}
+// extension returns the text of an extension; "" if there is none.
+func extension(extensions json.RawMessage, key string) (text string) {
+	if json.Unmarshal(decodeExtensions(extensions)[key], &text) != nil {
+		return ""
 	}
-	e[extensionStateVersion] = version
-	out, err := json.Marshal(e)
-	if err != nil { // decoded JSON always encodes
+	return text
+}
+
+// withExtension sets the text of an extension, and keeps the other ones; "" removes it.
+func withExtension(extensions json.RawMessage, key, text string) json.RawMessage {
+	e := decodeExtensions(extensions)
+	delete(e, key)
+	if text != "" {
+		e[key] = mustEncode(text)
+	}
+	return mustEncode(e)
+}
+
+// mustEncode encodes texts and decoded JSON, which always succeeds.
+func mustEncode(v any) json.RawMessage {
+	out, err := json.Marshal(v)
+	if err != nil {
 		panic(err)
 	}
 	return out

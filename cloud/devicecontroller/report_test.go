@@ -61,8 +61,12 @@ func TestReadReport(t *testing.T) {
 	}
 	r, err := readReport(sensor(), devicemsg.KindState, []byte(`{"device":{"state":"online","lastOnlineTime":
 "2026-01-01T01:00:00+01:00"},"epoch":"e","version":4}`))
-	if err != nil || *r.state != (state{"online", "2026-01-01T00:00:00Z", "e.4"}) {
+	if err != nil || *r.state != (state{"online", "2026-01-01T00:00:00Z", "e.4", ""}) {
 		t.Errorf("state %+v, %v; want online since 2026-01-01T00:00:00Z as e.4", r.state, err)
+	}
+	r, err = readReport(sensor(), devicemsg.KindState, []byte(`{"device":{"state":"offline"},"message":"no\tanswer"}`))
+	if err != nil || *r.state != (state{"offline", "", "", "no answer"}) {
+		t.Errorf("state %+v, %v; want offline with the message no answer", r.state, err)
 	}
 }
 
@@ -100,18 +104,34 @@ func TestApply(t *testing.T) {
 	if have.Twins[1].Reported.Value != "20" {
 		t.Error("apply modified the status that it was given")
 	}
-	r := report{state: &state{"offline", "2026-01-01T00:00:00Z", "e.10"}}
+	r := report{state: &state{"offline", "2026-01-01T00:00:00Z", "e.10", "no \"answer\""}}
 	next, changed, _ := r.apply(sensor(), have)
 	if next.State != "offline" || next.LastOnlineTime != "2026-01-01T00:00:00Z" || !changed ||
-		string(next.Extensions) != `{"a":1,"edgecore.io/state-version":"e.10"}` {
-		t.Errorf("state: %+v, %v; want offline, and the other extension kept", next, changed)
+		string(next.Extensions) != `{"a":1,"edgecore.io/state-message":"no \"answer\"","edgecore.io/state-version":"e.10"}` {
+		t.Errorf("state: %+v, %v; want offline with its message, and the other extension kept", next, changed)
+	}
+	for _, tc := range []struct {
+		message, want string
+		changed       bool
+	}{
+		{`no "answer"`, `{"a":1,"edgecore.io/state-message":"no \"answer\"","edgecore.io/state-version":"e.10"}`, false},
+		{"refused", `{"a":1,"edgecore.io/state-message":"refused","edgecore.io/state-version":"e.10"}`, true},
+		{"", `{"a":1,"edgecore.io/state-version":"e.10"}`, true},
+	} {
+		r := report{state: &state{"offline", "2026-01-01T00:00:00Z", "e.10", tc.message}}
+		again, changed, _ := r.apply(sensor(), next)
+		if changed != tc.changed || string(again.Extensions) != tc.want {
+			t.Errorf("message %q: %s, changed %v; want %s, %v", tc.message, again.Extensions, changed, tc.want,
+				tc.changed)
+		}
 	}
 	r.state.version = "e.8"
 	if next, _, late := r.apply(sensor(), have); late.State != "e.9" || next.State != "online" {
 		t.Errorf("an older state replaced a newer one: %+v", next)
 	}
-	r.state = &state{"online", "", "e.12"}
-	if next, changed, _ = r.apply(sensor(), have); !changed || stateVersion(next.Extensions) != "e.12" {
+	r.state = &state{"online", "", "e.12", ""}
+	if next, changed, _ = r.apply(sensor(), have); !changed ||
+		extension(next.Extensions, extensionStateVersion) != "e.12" {
 		t.Errorf("the same state with a newer version: %s, changed %v; want that the version is kept", next.Extensions,
 			changed)
 	}
@@ -139,9 +159,9 @@ func TestAdd(t *testing.T) {
 	if late.Values["temp"] != "e.3" {
 		t.Errorf("outdated %+v, want e.3 of temp", late)
 	}
-	r.add(report{state: &state{"online", "t", "e.4"}})
-	r.add(report{state: &state{"offline", "", "e.5"}})
-	if late = r.add(report{state: &state{"ok", "", "e.1"}}); late.State != "e.5" {
+	r.add(report{state: &state{"online", "t", "e.4", ""}})
+	r.add(report{state: &state{"offline", "", "e.5", "no answer"}})
+	if late = r.add(report{state: &state{"ok", "", "e.1", ""}}); late.State != "e.5" {
 		t.Errorf("outdated %+v, want the state e.5", late)
 	}
 	if got := r.values["temp"].reported.Value; got != "3" {
@@ -150,7 +170,7 @@ func TestAdd(t *testing.T) {
 	if got := r.values["fan"].desired.Value; got != "on" {
 		t.Errorf("fan = %s, want on", got)
 	}
-	if *r.state != (state{"offline", "t", "e.5"}) {
-		t.Errorf("state %+v, want offline, and when it was online kept", r.state)
+	if *r.state != (state{"offline", "t", "e.5", "no answer"}) {
+		t.Errorf("state %+v, want offline with its message, and when it was online kept", r.state)
 	}
 }

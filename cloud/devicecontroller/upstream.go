@@ -240,9 +240,13 @@ func members(list []*devices.Device) []devicemsg.Member {
 	return out
 }
 
-// stateChanged records the event of a device whose state was written.
-func (c *Controller) stateChanged(d *devices.Device, before string, s *devices.Status) {
-	c.metrics.states.WithLabelValues(s.State).Inc()
+// stateChanged records the event of a device whose state was written, or another message of the same state. Messages
+// may change with each try of a mapper to reach the device: the DeviceStatus has all of them, events one an hour.
+func (c *Controller) stateChanged(d *devices.Device, before shownState, s *devices.Status) {
+	message, same := shownOf(s).message, before.state == s.State
+	if !same {
+		c.metrics.states.WithLabelValues(s.State).Inc()
+	}
 	kind, reason := v1.EventTypeWarning, "DeviceOffline"
 	switch s.State {
 	case devices.StateOnline, devices.StateOK:
@@ -252,12 +256,18 @@ func (c *Controller) stateChanged(d *devices.Device, before string, s *devices.S
 	case devices.StateUnknown:
 		reason = "DeviceStateUnknown"
 	}
-	if before == "" && kind == v1.EventTypeNormal {
+	switch {
+	case before.state == "" && kind == v1.EventTypeNormal:
 		return // the first report of a device that works
+	case same && (message == "" || !c.events.isNew(d.UID, reason, "")):
+		return
 	}
 	text := fmt.Sprintf("Device is %s on node %s", s.State, d.Spec.NodeName)
 	if kind == v1.EventTypeWarning && s.LastOnlineTime != "" {
 		text += "; it was last online at " + s.LastOnlineTime
+	}
+	if message != "" {
+		text += ": " + message
 	}
 	c.events.add(d, kind, reason, text)
 }

@@ -45,8 +45,8 @@ type writerNeeds struct {
 	// Repeats reports whether a node sends a report again that was answered with an error. One that does not gets an
 	// answer only when its report was written, or never will be.
 	Repeats func(node string) bool
-	// StateChanged is called after another state was written; before is the previous one.
-	StateChanged func(d *devices.Device, before string, s *devices.Status)
+	// StateChanged is called after another state, or another message of it, was written; before is the previous one.
+	StateChanged func(d *devices.Device, before shownState, s *devices.Status)
 	// Refused is called when the API server refuses a write for good.
 	Refused func(d *devices.Device, err error)
 	Metrics *metrics
@@ -106,7 +106,14 @@ type written struct {
 	status  devices.Status
 	// unshown is set from the write of another state until it is in the Device, too; before is the state before.
 	unshown bool
-	before  string
+	before  shownState
+}
+
+// shownState is what of a status is also in the Device, and in its events.
+type shownState struct{ state, message string }
+
+func shownOf(s *devices.Status) shownState {
+	return shownState{s.State, extension(s.Extensions, extensionStateMessage)}
 }
 
 func newWriter(o Options, needs writerNeeds) *writer {
@@ -373,11 +380,11 @@ func (w *writer) writeOnce(ctx context.Context, d *devices.Device, r *report) (l
 		return late, err
 	}
 	next, changed, late := r.apply(d, have.status)
-	before := have.status.State
+	before, after := shownOf(&have.status), shownOf(&next)
 	if have.unshown {
 		before = have.before
 	}
-	unshown := have.unshown || before != next.State
+	unshown := have.unshown || before != after
 	if changed {
 		if have, err = w.store(ctx, d, have, next); err != nil {
 			return late, err
@@ -389,19 +396,25 @@ func (w *writer) writeOnce(ctx context.Context, d *devices.Device, r *report) (l
 	w.mu.Lock()
 	w.known[nameOf(d)] = have
 	w.mu.Unlock()
-	differs := (changed || next.State != "") && (d.Status == nil || d.Status.State != next.State)
+	differs := (changed || next.State != "") && (d.Status == nil || shownOf(d.Status).differs(after))
 	if !w.inDevice() && (unshown || differs) {
-		if err := w.showState(ctx, d, &next); err != nil {
+		if err := w.showState(ctx, d, before, &next); err != nil {
 			return late, err
 		}
 	}
-	if unshown && before != next.State {
+	if unshown && before != after {
 		w.needs.StateChanged(d, before, &next)
 	}
 	w.mu.Lock()
 	have.unshown = false
 	w.mu.Unlock()
 	return late, nil
+}
+
+// differs reports whether a Device shows another state than it should. A Device without a message does not: the API
+// server keeps none with CRDs that do not have it.
+func (s shownState) differs(from shownState) bool {
+	return s.state != from.state || s.message != "" && s.message != from.message
 }
 
 // inDevice reports whether statuses are in the Devices, as the API server has no DeviceStatus.
@@ -532,15 +545,29 @@ func statusPatch(d *devices.Device, have *written, next devices.Status, own bool
 	if own {
 		meta["ownerReferences"] = []metav1.OwnerReference{ownedBy(d)}
 	}
+	if len(next.Extensions) > 0 {
+		extensions := decodeExtensions(next.Extensions)
+		for key := range decodeExtensions(have.status.Extensions) {
+			if extensions[key] == nil {
+				extensions[key] = json.RawMessage("null") // a merge patch keeps what it does not mention
+			}
+		}
+		next.Extensions = mustEncode(extensions)
+	}
 	return json.Marshal(map[string]any{"metadata": meta, "status": next})
 }
 
-// showState writes the state of a device into its Device.
-func (w *writer) showState(ctx context.Context, d *devices.Device, s *devices.Status) error {
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": d.UID},
-		"status":   map[string]any{"state": s.State, "lastOnlineTime": s.LastOnlineTime},
-	})
+// showState writes the state of a device into its Device, which may show the one before.
+func (w *writer) showState(ctx context.Context, d *devices.Device, before shownState, s *devices.Status) error {
+	shown := map[string]any{"state": s.State, "lastOnlineTime": s.LastOnlineTime}
+	message := shownOf(s).message
+	switch {
+	case message != "":
+		shown["extensions"] = map[string]any{extensionStateMessage: message}
+	case before.message != "" || d.Status != nil && shownOf(d.Status).message != "":
+		shown["extensions"] = map[string]any{extensionStateMessage: nil}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": d.UID}, "status": shown})
 	if err != nil {
 		return err
 	}

@@ -168,6 +168,8 @@ type StateUpdate struct {
 	// Epoch and Version order the states of a device; only our edgecore sends them.
 	Epoch   string `json:"epoch,omitempty"`
 	Version int64  `json:"version,omitempty"`
+	// Message says why the device is in the state. Only our edgecore sends it, and KubeEdge's cloudcore ignores it.
+	Message string `json:"message,omitempty"`
 }
 
 // Membership is the content of the cloud's message about a node's devices, for KubeEdge's edgecores.
@@ -233,7 +235,8 @@ func DecodeTwinUpdate(content []byte) (*TwinUpdate, error) {
 	return &u, nil
 }
 
-// DecodeStateUpdate decodes a report on the state.
+// DecodeStateUpdate decodes a report on the state. Its message is as devices.CleanMessage leaves it, and empty if the
+// device works.
 func DecodeStateUpdate(content []byte) (*StateUpdate, error) {
 	var u StateUpdate
 	if err := decode(content, &u); err != nil {
@@ -246,5 +249,14 @@ func DecodeStateUpdate(content []byte) (*StateUpdate, error) {
 		return nil, fmt.Errorf("state update: event_id, epoch or lastOnlineTime is longer than %d bytes",
 			devices.MaxNameBytes)
 	}
+	u.Message = messageOf(u.Device.State, u.Message)
 	return &u, nil
+}
+
+// messageOf returns the message of a state.
+func messageOf(state, message string) string {
+	if devices.Works(state) {
+		return ""
+	}
+	return devices.CleanMessage(message)
 }

@@ -82,7 +82,18 @@ func TestDecodeStateUpdate(t *testing.T) {
 	if err != nil || u.Device.State != devices.StateOnline || u.Device.LastOnlineTime != "2026-01-01T00:00:00Z" {
 		t.Errorf("state update %+v, %v; want online", u, err)
 	}
-	for _, content := range []string{`{}`, `{"device":{"state":"dead"}}`, `7`} {
+	for _, tc := range []struct{ state, message, want string }{
+		{"offline", "no answer", "no answer"},
+		{"unhealthy", `\u001b[31m` + strings.Repeat("x", 300), "[31m" + strings.Repeat("x", 249) + "..."},
+		{"online", "no answer", ""},
+		{"ok", "no answer", ""},
+	} {
+		u, err := DecodeStateUpdate([]byte(`{"device":{"state":"` + tc.state + `"},"message":"` + tc.message + `"}`))
+		if err != nil || u.Message != tc.want {
+			t.Errorf("message %q of the state %s: %+v, %v; want %q", tc.message, tc.state, u, err, tc.want)
+		}
+	}
+	for _, content := range []string{`{}`, `{"device":{"state":"dead"}}`, `{"device":{"state":"ok"},"message":{}}`, `7`} {
 		if _, err := DecodeStateUpdate([]byte(content)); err == nil {
 			t.Errorf("DecodeStateUpdate(%s) = nil, want an error", content)
 		}

@@ -359,10 +359,42 @@ func TestDeviceController(t *testing.T) {
 		}
 		return err
 	})
-	report(devicemsg.KindState, `{"device":{"state":"offline"},"epoch":"e","version":2}`)
+	report(devicemsg.KindState, `{"device":{"state":"offline"},"epoch":"e","version":2,"message":"no\u0007 answer"}`)
+	describes := func(what string, has bool, parts ...string) {
+		t.Helper()
+		wait.Until(t, what, func() error {
+			for _, args := range [][]string{{"describe", "device", "hall"}, {"get", "device", "hall", "-o", "wide"},
+				{"get", "devicestatus", "hall", "-o", "wide"}} {
+				out, err := c.cluster.Kubectl(t.Context(), args...)
+				if err != nil {
+					return err
+				}
+				for _, part := range parts {
+					if strings.Contains(out, part) != has {
+						return fmt.Errorf("kubectl %s: want %q: %v\n%s", strings.Join(args, " "), part, has, out)
+					}
+				}
+			}
+			return nil
+		})
+	}
+	describes("why the device is offline", true, "no answer")
 	wait.Until(t, "the event of the device", func() error {
 		out, err := c.cluster.Kubectl(t.Context(), "get", "events")
-		if err == nil && !strings.Contains(out, "DeviceOffline") {
+		for _, part := range []string{"DeviceOffline", "Device is offline on node edge-1; it was last online at " +
+			"2026-01-01T00:00:00Z: no answer"} {
+			if err == nil && !strings.Contains(out, part) {
+				err = fmt.Errorf("%s\nlacks %q", out, part)
+			}
+		}
+		return err
+	})
+	report(devicemsg.KindState, `{"device":{"state":"unhealthy"},"epoch":"e","version":3,"message":"level: busy"}`)
+	describes("why the device is unhealthy", true, "level: busy")
+	report(devicemsg.KindState, `{"device":{"state":"online"},"epoch":"e","version":4}`)
+	wait.Until(t, "a device that works to have no message", func() error {
+		out, err := c.cluster.Kubectl(t.Context(), "get", "devices,devicestatuses", "-o", "json")
+		if err == nil && (strings.Contains(out, "state-message") || strings.Count(out, `"online"`) != 2) {
 			err = errors.New(out)
 		}
 		return err

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -15,6 +16,8 @@ const (
 	MaxValueBytes = 512
 	// MaxProperties is the most properties that a device may have.
 	MaxProperties = 1000
+	// MaxMessageBytes is the longest message of a state.
+	MaxMessageBytes = 256
 )
 
 // CheckState returns an error if a state is not one of a device.
@@ -24,6 +27,37 @@ func CheckState(state string) error {
 		return fmt.Errorf("state %.40q is invalid: use one of %s", state, strings.Join(states, ", "))
 	}
 	return nil
+}
+
+// Works reports whether a state is one of a device that works. Such a state has no message.
+func Works(state string) bool { return state == StateOnline || state == StateOK }
+
+// CleanMessage returns the message of a state as it is kept and shown: printable UTF-8 of at most MaxMessageBytes.
+// Whatever is not printable becomes a space, and several spaces one: a message comes from a device or a mapper, and is
+// shown on terminals and in pages. The end of a longer message is replaced by "...".
+func CleanMessage(message string) string {
+	const more = "..."
+	var b strings.Builder
+	fits := 0 // how much of the message stays if it is too long
+	space := false
+	for _, r := range message {
+		if r == ' ' || r == utf8.RuneError || !unicode.IsPrint(r) {
+			space = b.Len() > 0
+			continue
+		}
+		if space {
+			b.WriteByte(' ')
+			space = false
+		}
+		b.WriteRune(r)
+		if b.Len() > MaxMessageBytes {
+			return strings.TrimRight(b.String()[:fits], " ") + more
+		}
+		if b.Len() <= MaxMessageBytes-len(more) {
+			fits = b.Len()
+		}
+	}
+	return b.String()
 }
 
 // CheckName returns an error if a text cannot be the name of a property.

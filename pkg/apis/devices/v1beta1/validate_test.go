@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -97,4 +98,43 @@ func TestDeviceKeepsItsJSON(t *testing.T) {
 	if p, ok := d.Property("p"); !ok || p.CollectCycle != 500 {
 		t.Errorf("property p is %+v, %v", p, ok)
 	}
+}
+
+// TestCleanMessage: what a device says is printable and short, whatever it says.
+func TestCleanMessage(t *testing.T) {
+	long := strings.Repeat("x", MaxMessageBytes)
+	for message, want := range map[string]string{
+		"":                                    "",
+		"connection refused":                  "connection refused",
+		"größer als 5 °C":                     "größer als 5 °C",
+		" two\r\n\tlines \n":                  "two lines",
+		"\x1b[2Jred\x07":                      "[2Jred",
+		"bad \xff\xfe bytes \xc3":             "bad bytes",
+		"right\u202eto\u2028left\ufeff\u0085": "right to left",
+		"\x00\u200b":                          "",
+		long:                                  long,
+		long + " \n":                          long,
+		long + "x":                            long[3:] + "...",
+		strings.Repeat("ü", MaxMessageBytes):  strings.Repeat("ü", 126) + "...",
+		long[4:] + " " + long:                 long[4:] + "...",
+		long[3:] + " x":                       long[3:] + " x",
+	} {
+		got := CleanMessage(message)
+		if got != want || CleanMessage(got) != got {
+			t.Errorf("CleanMessage(%q) = %q, and again %q; want %q", message, got, CleanMessage(got), want)
+		}
+	}
+}
+
+func FuzzCleanMessage(f *testing.F) {
+	f.Add("\x1b]0;title\x07 \xff\u202e")
+	f.Add(strings.Repeat("a\u0301 ", MaxMessageBytes))
+	f.Fuzz(func(t *testing.T, message string) {
+		got := CleanMessage(message)
+		control := strings.ContainsFunc(got, func(r rune) bool { return r < ' ' || r == 0x7f })
+		if len(got) > MaxMessageBytes || !utf8.ValidString(got) || CleanMessage(got) != got ||
+			strings.TrimSpace(got) != got || control {
+			t.Errorf("CleanMessage(%q) = %q, with %d bytes, and again %q", message, got, len(got), CleanMessage(got))
+		}
+	})
 }
