@@ -101,6 +101,10 @@ type entry struct {
 	device *devices.Device
 	twin   twin.Twin
 	report reporting
+	// laterMessage is the newest message of the state that waits for messageTime; nil if none does.
+	laterMessage *string
+	// messageTime is when the message may change again without the state.
+	messageTime time.Time
 }
 
 func (e *entry) namespace() string {
@@ -262,6 +266,7 @@ func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
 		if e.device != nil && e.device.UID != d.UID { // deleted and created again while the node was offline
 			change.Gone, change.Bound = true, true
 			m.history.remove(at)
+			e.laterMessage = nil
 		}
 		e.device = d
 		protocols[d.Spec.Protocol.ProtocolName] = true

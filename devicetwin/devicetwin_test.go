@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/devicetwin/twin"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -107,14 +108,22 @@ func (c *cloud) value(property string) string {
 }
 
 func (c *cloud) state() string {
+	if u := c.stateUpdate(); u != nil {
+		return u.Device.State
+	}
+	return ""
+}
+
+// stateUpdate returns the last report on a state; nil if there is none.
+func (c *cloud) stateUpdate() *devicemsg.StateUpdate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, m := range slices.Backward(c.reports) {
 		if u, err := devicemsg.DecodeStateUpdate(m.ContentData()); err == nil {
-			return u.Device.State
+			return u
 		}
 	}
-	return ""
+	return nil
 }
 
 func (c *cloud) set(away bool) {
@@ -301,6 +310,44 @@ func TestOffline(t *testing.T) {
 	e.awaitValue("level", "9")
 }
 
+// TestStateMessage: the message that a mapper sends with a state is in the report to the cloud and on the disk.
+// Whatever the mapper sends, it is short and printable.
+func TestStateMessage(t *testing.T) {
+	e := start(t)
+	e.cloud.set(false)
+	e.lamp("")
+	m := e.mapper()
+	m.AwaitRegister()
+	for _, tc := range []struct{ state, message, want string }{
+		{"offline", "größer als 5: no answer", "größer als 5: no answer"},
+		{"unhealthy", "\x1b[2J\xff\u202e" + strings.Repeat("x", 20<<10), "[2J " + strings.Repeat("x", 249) + "..."},
+		{"unknown", "", ""},
+		{"offline", "no answer", "no answer"},
+		{"online", "no answer", ""},
+	} {
+		if err := m.ReportStateMessage(t.Context(), "shop", "one", tc.state, tc.message); err != nil {
+			t.Fatal(err)
+		}
+		wait.Until(t, fmt.Sprintf("the cloud to have %s", tc.state), func() error {
+			if u := e.cloud.stateUpdate(); u == nil || u.Device.State != tc.state || u.Message != tc.want {
+				return fmt.Errorf("it has %+v, want the message %q", u, tc.want)
+			}
+			return nil
+		})
+		row, err := e.store.Get(t.Context(), "shop/devicetwin/one")
+		var stored twin.Twin
+		if err == nil {
+			err = json.Unmarshal(row.Value, &stored)
+		}
+		if err != nil || stored.StateMessage != tc.want {
+			t.Errorf("%s: stored %s, %v; want the message %q", tc.state, row.Value, err, tc.want)
+		}
+	}
+	if err := m.ReportStateMessage(t.Context(), "shop", "one", "offline", strings.Repeat("x", 100<<10)); err == nil {
+		t.Error("a message of 100 KiB is accepted, want that gRPC refuses it")
+	}
+}
+
 // TestUnchanged: a value that is what it was writes nothing, and is not sent again.
 func TestUnchanged(t *testing.T) {
 	e := start(t)
@@ -444,7 +491,7 @@ func TestRefusedByTheCloud(t *testing.T) {
 	e.cloud.refusing("the API server says no")
 	e.cloud.set(false)
 	e.lamp("5")
-	if err := e.ReportState(t.Context(), "shop", "one", "unhealthy"); err != nil {
+	if err := e.ReportState(t.Context(), "shop", "one", "unhealthy", ""); err != nil {
 		t.Fatal(err)
 	}
 	wait.True(t, "the pause to grow", func() bool {

@@ -24,7 +24,7 @@ func TestMarksAreStored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := e.ReportState(t.Context(), "shop", "one", "online"); err != nil {
+		if err := e.ReportState(t.Context(), "shop", "one", "online", ""); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/devicetwin/twin"
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 )
 
 // Stored waits until a change is on the disk, or ctx ends. It may be called once.
@@ -141,8 +143,13 @@ func (m *Module) taken(reports []twin.Report) []twin.Report {
 	return out
 }
 
-// UpdateState applies a state that a mapper or a client on the device reports. The error is ErrNotNewer as for Update.
-func (m *Module) UpdateState(namespace, name, state string, from twin.Source) (Stored, error) {
+// messageInterval is the shortest time between two messages of a state that stays the same. Each is a write on the
+// disk and two in the API, and the text may be another one at each try of a mapper to reach its device.
+const messageInterval = time.Minute
+
+// UpdateState applies a state that a mapper or a client on the device reports, with a message that says why the device
+// is in it. The error is ErrNotNewer as for Update. Another message of the same state applies within messageInterval.
+func (m *Module) UpdateState(namespace, name, state, message string, from twin.Source) (Stored, error) {
 	at := id(namespace, name)
 	m.mu.Lock()
 	e := m.devices[at]
@@ -154,7 +161,14 @@ func (m *Module) UpdateState(namespace, name, state string, from twin.Source) (S
 		m.mu.Unlock()
 		return nil, fmt.Errorf("device %s: %w", at, ErrNotNewer)
 	}
-	changed, err := e.twin.SetState(state, m.now(), &m.numbers.Counter)
+	var later *string
+	if state == e.twin.State && m.opts.Now().Before(e.messageTime) {
+		if text := devices.MessageOf(state, message); text != e.twin.StateMessage {
+			later = &text
+		}
+		message = e.twin.StateMessage
+	}
+	changed, err := e.twin.SetState(state, message, m.now(), &m.numbers.Counter)
 	if err == nil && !changed && e.report.outdatedState {
 		e.twin.StateVersion, changed = m.numbers.Next(), true
 	}
@@ -162,6 +176,10 @@ func (m *Module) UpdateState(namespace, name, state string, from twin.Source) (S
 		m.mu.Unlock()
 		return nil, err
 	}
+	if later != nil && e.laterMessage == nil {
+		m.uplink.wake.Notify() // to set its timer
+	}
+	e.laterMessage = later
 	wasAhead := e.twin.StateAhead
 	e.twin.StateAhead, e.twin.StateTaken = m.mqtt.take(from)
 	if !changed {
@@ -173,12 +191,40 @@ func (m *Module) UpdateState(namespace, name, state string, from twin.Source) (S
 		return done, nil
 	}
 	e.report.outdatedState = false
-	e.report.stateChanged()
+	m.stateChanged(e)
+	message = e.twin.StateMessage
 	done := m.persist.enqueue(at)
 	m.mu.Unlock()
-	klog.InfoS("State of a device changed", "device", at, "state", state)
+	klog.InfoS("State of a device changed", "device", at, "state", state, "message", message)
 	m.uplink.wake.Notify()
 	return done, nil
+}
+
+// stateChanged has the state of a device sent. mu is held.
+func (m *Module) stateChanged(e *entry) {
+	e.messageTime = m.opts.Now().Add(messageInterval)
+	e.report.stateChanged()
+}
+
+// applyMessages applies the messages whose time has come. It returns how long the next one waits; an hour if none does.
+// mu is held.
+func (m *Module) applyMessages(now time.Time) time.Duration {
+	wait := time.Hour
+	for _, e := range m.devices {
+		switch {
+		case e.laterMessage == nil:
+		case now.Before(e.messageTime):
+			wait = min(wait, e.messageTime.Sub(now))
+		default:
+			changed, err := e.twin.SetState(e.twin.State, *e.laterMessage, now.UnixMilli(), &m.numbers.Counter)
+			e.laterMessage = nil
+			if err == nil && changed { // an error is that the twin has no state any more
+				m.stateChanged(e)
+				m.persist.mark(e.id)
+			}
+		}
+	}
+	return wait
 }
 
 // Report implements dmi.Twins.
@@ -191,8 +237,8 @@ func (m *Module) Report(ctx context.Context, namespace, name string, reports []t
 }
 
 // ReportState implements dmi.Twins.
-func (m *Module) ReportState(ctx context.Context, namespace, name, state string) error {
-	stored, err := m.UpdateState(namespace, name, state, twin.FromNode)
+func (m *Module) ReportState(ctx context.Context, namespace, name, state, message string) error {
+	stored, err := m.UpdateState(namespace, name, state, message, twin.FromNode)
 	if err != nil {
 		return err
 	}

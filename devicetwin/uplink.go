@@ -204,13 +204,13 @@ func (u *uplink) run(ctx context.Context) {
 func (u *uplink) ready(timer **time.Timer, most int) []*entry {
 	u.m.mu.Lock()
 	defer u.m.mu.Unlock()
-	(*timer).Reset(time.Hour)
+	now := u.m.opts.Now()
+	wait := u.m.applyMessages(now)
+	(*timer).Reset(wait)
 	if !u.m.linked || !u.m.numbers.maySend() {
 		return nil
 	}
-	now := u.m.opts.Now()
 	var out []*entry
-	wait := time.Hour
 	for _, e := range u.m.devices {
 		r := &e.report
 		switch {
@@ -388,7 +388,7 @@ func (u *uplink) batch(e *entry) (batch, error) {
 		state := devicemsg.StateUpdate{
 			EventID: uuid.NewString(), Timestamp: u.m.now(), Epoch: u.m.numbers.epoch, Version: e.twin.StateVersion,
 		}
-		state.Device.Name, state.Device.State = e.device.Name, e.twin.State
+		state.Device.Name, state.Device.State, state.Message = e.device.Name, e.twin.State, e.twin.StateMessage
 		if at := e.twin.LastOnline; at != 0 {
 			state.Device.LastOnlineTime = time.UnixMilli(at).UTC().Format(time.RFC3339)
 		}

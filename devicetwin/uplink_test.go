@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,7 +86,7 @@ func TestRefusedValues(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, state := range []string{"online", "offline", "online"} {
-			if _, err := m.UpdateState("shop", "one", state, twin.FromNode); err != nil {
+			if _, err := m.UpdateState("shop", "one", state, "", twin.FromNode); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(2 * sendInterval)
@@ -99,6 +100,88 @@ func TestRefusedValues(t *testing.T) {
 			t.Errorf("values are sent %d times in 150 minutes, want 15 to 45: with a growing pause", got)
 		}
 	})
+}
+
+// TestMessages: a message that changes while the state stays is sent once a minute, the newest one in the end.
+func TestMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var sent []devicemsg.StateUpdate
+		m := startUplink(t, states(func(u *devicemsg.StateUpdate) {
+			mu.Lock()
+			defer mu.Unlock()
+			sent = append(sent, *u)
+		}), "shop/one")
+		report := func(state, message string) {
+			t.Helper()
+			if _, err := m.UpdateState("shop", "one", state, message, twin.FromNode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// want checks the messages that were sent since the last call.
+		want := func(what string, messages ...string) {
+			t.Helper()
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			var got []string
+			for i := range sent {
+				got = append(got, sent[i].Device.State+": "+sent[i].Message)
+			}
+			if !slices.Equal(got, messages) {
+				t.Errorf("%s: sent %q, want %q", what, got, messages)
+			}
+			sent = nil
+		}
+		report("offline", "try 0")
+		want("at first", "offline: try 0")
+		time.Sleep(500 * time.Millisecond)
+		for i := range 300 {
+			time.Sleep(time.Second)
+			report("offline", fmt.Sprint("try ", i+1))
+		}
+		time.Sleep(sendInterval)
+		want("in 5 minutes", "offline: try 59", "offline: try 119", "offline: try 179", "offline: try 239",
+			"offline: try 299")
+		report("offline", "try 301")
+		want("within the minute")
+		time.Sleep(time.Hour)
+		want("although nothing more is reported", "offline: try 301")
+		report("offline", "try 302")
+		time.Sleep(10 * time.Second)
+		want("after a pause", "offline: try 302")
+		report("offline", "try 303")
+		report("offline", "try 302")
+		time.Sleep(time.Hour)
+		want("what was withdrawn")
+		report("offline", "try 304")
+		report("offline", "try 305")
+		report("unhealthy", "limit: busy")
+		report("unhealthy", "limit: still busy")
+		time.Sleep(10 * time.Second)
+		want("another state", "unhealthy: limit: busy")
+		report("online", "")
+		time.Sleep(time.Hour)
+		want("a device that works", "online: ")
+		if d := m.Devices()[0].Twin; d.StateMessage != "" || d.State != "online" {
+			t.Errorf("twin %+v, want no message", d)
+		}
+	})
+}
+
+// states is a bus whose cloud accepts everything. It is called with the reports on states.
+type states func(*devicemsg.StateUpdate)
+
+func (states) Receive(ctx context.Context, _ string) (*model.Message, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (s states) SendSync(_ context.Context, _ string, m *model.Message) (*model.Message, error) {
+	if u, err := devicemsg.DecodeStateUpdate(m.ContentData()); err == nil {
+		s(u)
+	}
+	return m.Respond(model.OK), nil
 }
 
 // TestNoAnswers: reports that the cloud does not answer delay none of other namespaces.

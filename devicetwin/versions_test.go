@@ -141,7 +141,7 @@ func TestOlderCopyOfTheStore(t *testing.T) {
 		wait.True(t, "the device", func() bool { return len(e.Devices()) == 1 })
 	}
 	e.reportTemp("later")
-	if err := e.ReportState(t.Context(), "shop", "one", "online"); err != nil {
+	if err := e.ReportState(t.Context(), "shop", "one", "online", ""); err != nil {
 		t.Fatal(err)
 	}
 	e.awaitAPI("state", "online")
@@ -152,7 +152,7 @@ func TestOlderCopyOfTheStore(t *testing.T) {
 	e.run()
 	e.cloud.set(false)
 	wait.True(t, "the device", func() bool { return len(e.Devices()) == 1 })
-	if err := e.ReportState(t.Context(), "shop", "one", "offline"); err != nil {
+	if err := e.ReportState(t.Context(), "shop", "one", "offline", ""); err != nil {
 		t.Fatal(err)
 	}
 	e.awaitAPI("state", "offline")
@@ -166,7 +166,7 @@ func TestSentButNotStored(t *testing.T) {
 	e.cloud.set(false)
 	e.lamp("")
 	e.reportTemp("cold")
-	if err := e.ReportState(t.Context(), "shop", "one", "online"); err != nil {
+	if err := e.ReportState(t.Context(), "shop", "one", "online", ""); err != nil {
 		t.Fatal(err)
 	}
 	e.awaitAPI("state", "online")
@@ -174,7 +174,7 @@ func TestSentButNotStored(t *testing.T) {
 	if _, err := e.Update("shop", "one", []twin.Report{{Name: "temp", Value: "hot"}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.UpdateState("shop", "one", "offline", twin.FromNode); err != nil {
+	if _, err := e.UpdateState("shop", "one", "offline", "", twin.FromNode); err != nil {
 		t.Fatal(err)
 	}
 	e.awaitAPI("temp", "hot")
@@ -191,7 +191,7 @@ func TestSentButNotStored(t *testing.T) {
 	})
 	e.awaitAPI("temp", "hot")
 	e.reportTemp("cold")
-	if err := e.ReportState(t.Context(), "shop", "one", "online"); err != nil {
+	if err := e.ReportState(t.Context(), "shop", "one", "online", ""); err != nil {
 		t.Fatal(err)
 	}
 	e.awaitAPI("state", "online")

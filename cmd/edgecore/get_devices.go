@@ -27,8 +27,10 @@ func newGetDevicesCommand(opts *globalOptions) *cobra.Command {
 		Long: `List the devices that are bound to this node, such as sensors, with the last value that the mapper of each reported,
 its age, and the desired value. It works without a cloud.
 
-A device without a state has no mapper that serves it yet.`,
+A device without a state has no mapper that serves it yet. Why a device is offline or unhealthy is in the message that
+-o wide shows, if its mapper says so.`,
 		Example: `  edgecore get devices
+  edgecore get devices -o wide
   edgecore get devices thermometer -o yaml`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -87,7 +89,7 @@ func printDevices(out io.Writer, list []devicetwin.Device, form string, now time
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	head := "NAMESPACE\tDEVICE\tSTATE\tPROPERTY\tVALUE\tAGE\tDESIRED"
 	if form == "wide" {
-		head += "\tPROTOCOL\tMODEL\tLAST ONLINE"
+		head += "\tPROTOCOL\tMODEL\tLAST ONLINE\tMESSAGE"
 	}
 	fmt.Fprintln(w, head)
 	for i := range list {
@@ -115,7 +117,12 @@ func printDevice(w io.Writer, d *devicetwin.Device, wide bool, now time.Time) {
 			plainText(value),
 			age, plainText(desired))
 		if wide {
-			fmt.Fprintf(w, "\t%s\t%s\t%s", orNone(d.Protocol), orNone(d.Model), ageOf(d.Twin.LastOnline, now))
+			message := "<none>"
+			if d.Twin.StateMessage != "" {
+				message = plainText(fmt.Sprintf("%q", d.Twin.StateMessage))
+			}
+			fmt.Fprintf(w, "\t%s\t%s\t%s\t%s", orNone(d.Protocol), orNone(d.Model), ageOf(d.Twin.LastOnline, now),
+				message)
 		}
 		fmt.Fprintln(w)
 	}

@@ -26,6 +26,7 @@ func TestPrintDevices(t *testing.T) {
 			},
 		}},
 		{Namespace: "shop", Name: "new"},
+		{Namespace: "shop", Name: "pump", Twin: twin.Twin{State: "offline", StateMessage: "no \x1banswer"}},
 	}
 	for form, want := range map[string]string{
 		"": `NAMESPACE DEVICE STATE PROPERTY VALUE AGE DESIRED
@@ -33,8 +34,9 @@ shop hall online limit 30 <unknown> 25
 shop hall online name "a\x1b[2Jb" 90s <none>
 shop hall online temp 21 90s <none>
 shop new <none> <none> <none> <none> <none>
+shop pump offline <none> <none> <none> <none>
 `,
-		"name": "device/hall\ndevice/new\n",
+		"name": "device/hall\ndevice/new\ndevice/pump\n",
 	} {
 		var out strings.Builder
 		if err := printDevices(&out, list, form, now); err != nil {
@@ -49,6 +51,11 @@ shop new <none> <none> <none> <none> <none>
 		if err := printDevices(&out, list, form, now); err != nil || !strings.Contains(out.String(), part) {
 			t.Errorf("-o %s: %v, want %q in:\n%s", form, err, part, out.String())
 		}
+	}
+	var wide strings.Builder
+	if err := printDevices(&wide, list, "wide", now); err != nil || !strings.Contains(wide.String(),
+		`"no \x1banswer"`) {
+		t.Errorf("-o wide: %v, want why the pump is offline in:\n%s", err, wide.String())
 	}
 	var out strings.Builder
 	if err := printDevices(&out, nil, "", now); err != nil || out.String() != "No devices are bound to this node.\n" {

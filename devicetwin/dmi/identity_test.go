@@ -53,7 +53,7 @@ func (p *plant) Report(_ context.Context, _, name string, _ []twin.Report) error
 	return nil
 }
 
-func (p *plant) ReportState(_ context.Context, _, name, _ string) error {
+func (p *plant) ReportState(_ context.Context, _, name, _, _ string) error {
 	p.reports = append(p.reports, name)
 	return nil
 }

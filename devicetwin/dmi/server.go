@@ -69,8 +69,9 @@ const (
 type Twins interface {
 	// Report stores what a mapper has read of a device; it returns when that is on the disk.
 	Report(ctx context.Context, namespace, name string, reports []twin.Report) error
-	// ReportState stores the state of a device.
-	ReportState(ctx context.Context, namespace, name, state string) error
+	// ReportState stores the state of a device, and the message that says why it is in it. The message may have any
+	// bytes.
+	ReportState(ctx context.Context, namespace, name, state, message string) error
 	// Served returns the devices of a protocol, with the desired values that they should have, and their models.
 	Served(protocol string) ([]*devices.DeviceModel, []*devices.Device)
 	// Protocol returns the protocol of a device; the error is ErrNoDevice if the node does not have it.
@@ -455,7 +456,8 @@ func (s *Server) ReportDeviceStates(
 	if err := s.mayReport(ctx, namespaceOr(r.GetDeviceNamespace()), r.GetDeviceName()); err != nil {
 		return nil, err
 	}
-	err := s.opts.Twins.ReportState(ctx, namespaceOr(r.GetDeviceNamespace()), r.GetDeviceName(), r.GetState())
+	err := s.opts.Twins.ReportState(ctx, namespaceOr(r.GetDeviceNamespace()), r.GetDeviceName(), r.GetState(),
+		dmi.StateMessage(ctx))
 	return &dmi.ReportDeviceStatesResponse{}, statusOf(err)
 }
 

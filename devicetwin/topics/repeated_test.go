@@ -298,7 +298,7 @@ func TestWaiting(t *testing.T) {
 			_, list := b.twins.Served("dali")
 			return list[0].Spec.Properties[0].Desired.Value == "60"
 		})
-		if err := b.twins.ReportState(t.Context(), "shop", "one", "offline"); err != nil {
+		if err := b.twins.ReportState(t.Context(), "shop", "one", "offline", ""); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -66,7 +66,7 @@ const maxAnswers = 1024
 // Twins is what the module needs of devicetwin.
 type Twins interface {
 	Update(namespace, name string, reports, desired []twin.Report) (devicetwin.Stored, error)
-	UpdateState(namespace, name, state string, from twin.Source) (devicetwin.Stored, error)
+	UpdateState(namespace, name, state, message string, from twin.Source) (devicetwin.Stored, error)
 	Properties(namespace, name string) (map[string]twin.Property, error)
 	Devices() []devicetwin.Device
 	// MQTTBehind and MQTTCaughtUp are for Watch of eventbus.Bus.
@@ -385,7 +385,7 @@ func (m *Module) onState(msg topic.Message) {
 	request, err := devicemsg.DecodeStateRequest(msg.Payload)
 	if err == nil {
 		a.id = request.EventID
-		a.stored, err = m.twins.UpdateState(namespace, name, request.State, source(msg))
+		a.stored, err = m.twins.UpdateState(namespace, name, request.State, request.Message, source(msg))
 	}
 	if err != nil {
 		m.refuse(a, msg, err)

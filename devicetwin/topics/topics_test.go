@@ -230,6 +230,11 @@ func TestStateAndMembership(t *testing.T) {
 	if diff := cmp.Diff([]devicemsg.Member{{ID: "shop/one", Name: "one", State: "online"}}, list.Devices); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
 	}
+	e.publish(ofLamp+"state/update", `{"event_id":"s","state":"offline","message":"no\u0007 answer"}`)
+	wait.Receive(t, "the result", states)
+	if d := e.twins.Devices()[0].Twin; d.State != "offline" || d.StateMessage != "no answer" {
+		t.Errorf("twin = %+v, want offline with the message no answer", d)
+	}
 	e.twins.Delete("shop/device/one", lamp)
 	update := decode[devicemsg.Membership](t, wait.Receive(t, "the membership", updates))
 	if len(update.Removed) != 1 || update.Removed[0].ID != "shop/one" || update.Added != nil {

@@ -28,6 +28,8 @@ type Twin struct {
 	// State is "" until the mapper has reported one.
 	State        string `json:"state,omitempty"`
 	StateVersion int64  `json:"stateVersion,omitempty"`
+	// StateMessage says why the device is in its state; "" if it works, or nobody has said why.
+	StateMessage string `json:"stateMessage,omitempty"`
 	// StateAhead and StateTaken are for the state what Value.Ahead and Value.Taken are for a value.
 	StateAhead bool      `json:"stateAhead,omitempty"`
 	StateTaken time.Time `json:"-"`
@@ -372,18 +374,20 @@ func (t *Twin) Desire(d *devices.Device, model *devices.DeviceModel, r Report, c
 	return true, nil
 }
 
-// SetState applies a reported state, and reports whether it changed. at is now, in milliseconds since 1970.
-func (t *Twin) SetState(state string, at int64, c *Counter) (changed bool, err error) {
+// SetState applies a reported state with its message, and reports whether one of them changed. The message may have any
+// bytes: devices.MessageOf says what stays of it. at is now, in milliseconds since 1970.
+func (t *Twin) SetState(state, message string, at int64, c *Counter) (changed bool, err error) {
 	if err := devices.CheckState(state); err != nil {
 		return false, err
 	}
-	if state == devices.StateOnline || state == devices.StateOK {
+	message = devices.MessageOf(state, message)
+	if devices.Works(state) {
 		t.LastOnline = at
 	}
-	if t.State == state {
+	if t.State == state && t.StateMessage == message {
 		return false, nil
 	}
-	t.State, t.StateVersion = state, c.Next()
+	t.State, t.StateMessage, t.StateVersion = state, message, c.Next()
 	return true, nil
 }
 

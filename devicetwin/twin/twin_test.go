@@ -220,19 +220,31 @@ func TestSetState(t *testing.T) {
 	var tw Twin
 	var c Counter
 	for _, tc := range []struct {
-		state   string
-		at      int64
-		changed bool
-		online  int64
-	}{{"online", 5, true, 5}, {"online", 6, false, 6}, {"offline", 7, true, 6}, {"ok", 8, true, 8}} {
-		changed, err := tw.SetState(tc.state, tc.at, &c)
-		if changed != tc.changed || err != nil || tw.LastOnline != tc.online {
-			t.Errorf("%s at %d: %v, %v, last online %d; want %v and %d", tc.state, tc.at, changed, err, tw.LastOnline,
-				tc.changed, tc.online)
+		state, message string
+		at             int64
+		changed        bool
+		online         int64
+		want           string // the message
+	}{
+		{"online", "", 5, true, 5, ""},
+		{"online", "it works", 6, false, 6, ""},
+		{"offline", "no\x00 answer \xff", 7, true, 6, "no answer"},
+		{"offline", "no answer", 8, false, 6, "no answer"},
+		{"offline", strings.Repeat("x", 1<<16), 9, true, 6, strings.Repeat("x", 253) + "..."},
+		{"offline", "", 10, true, 6, ""},
+		{"unhealthy", "busy", 11, true, 6, "busy"},
+		{"ok", "busy", 12, true, 12, ""},
+	} {
+		before := tw.StateVersion
+		changed, err := tw.SetState(tc.state, tc.message, tc.at, &c)
+		if changed != tc.changed || err != nil || tw.LastOnline != tc.online || tw.StateMessage != tc.want ||
+			(tw.StateVersion > before) != changed {
+			t.Errorf("%s at %d: %v, %v, %+v; want %v, last online %d, and the message %q", tc.state, tc.at, changed,
+				err, tw, tc.changed, tc.online, tc.want)
 		}
 	}
-	if _, err := tw.SetState("dead", 9, &c); err == nil || tw.State != "ok" {
-		t.Errorf("state dead = %v, %s; want an error, and ok kept", err, tw.State)
+	if _, err := tw.SetState("dead", "x", 13, &c); err == nil || tw.State != "ok" || tw.StateMessage != "" {
+		t.Errorf("state dead = %v, %+v; want an error, and ok kept", err, tw)
 	}
 }
 

@@ -26,8 +26,13 @@ func ShownDevices(m *devicetwin.Module) func() []statusui.Device {
 		})
 		var out []statusui.Device
 		for _, d := range list {
-			shown := statusui.Device{Namespace: d.Namespace, Name: d.Name, State: d.Twin.State}
-			shown.Well = d.Twin.State == devices.StateOnline || d.Twin.State == devices.StateOK
+			shown := statusui.Device{
+				Namespace: d.Namespace,
+				Name:      d.Name,
+				State:     d.Twin.State,
+				Message:   d.Twin.StateMessage,
+				Well:      devices.Works(d.Twin.State),
+			}
 			for _, name := range slices.Sorted(maps.Keys(d.Twin.Properties)) {
 				p, v := d.Twin.Properties[name], statusui.Property{Name: name, Unit: d.Units[name]}
 				if p.Reported != nil {

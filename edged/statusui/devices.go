@@ -44,6 +44,9 @@ func (p *writer) served(d *Device) {
 	}
 	p.element("<b>", d.Name, "</b>")
 	p.element(` <span class="status">`, state, "</span>")
+	if d.Message != "" {
+		p.element(` <small class="why">`, d.Message, "</small>")
+	}
 	p.element("<p><small>", d.Namespace, "</small></p><dl class=\"values\">")
 	for i, v := range d.Properties {
 		if i == shownProperties {

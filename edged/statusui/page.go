@@ -37,6 +37,8 @@ type Device struct {
 	Namespace, Name string
 	// State is "" if no mapper has reported one.
 	State string
+	// Message says why the device is in the state; "" if nobody has said why.
+	Message string
 	// Well is set if the state is one of a device that works.
 	Well       bool
 	Properties []Property

@@ -66,7 +66,7 @@ func moment(text string) View {
 			InvolvedObject: v1.ObjectReference{Name: text},
 		}},
 		Gauges: []Gauge{{Name: text, Used: 1, Total: 2, Detail: text}},
-		Devices: []Device{{Namespace: text, Name: text, State: text, Properties: []Property{{
+		Devices: []Device{{Namespace: text, Name: text, State: text, Message: text, Properties: []Property{{
 			Name: text, Value: text, Desired: text + "!", Unit: text, At: now.Add(-time.Minute),
 			Recent: []Point{{now.Add(-time.Minute), 1}, {now, 2}},
 		}}}},
@@ -284,11 +284,11 @@ func TestDevices(t *testing.T) {
 			{Name: "temp", Value: "21", Unit: "°C", At: now.Add(-2 * time.Second), Recent: points},
 			{Name: "limit", Value: "60", Desired: "40", At: now}, {Name: "none"},
 		}},
-		{Namespace: "shop", Name: "gate", State: "offline"}, {Namespace: "shop", Name: "new"},
+		{Namespace: "shop", Name: "gate", State: "offline", Message: "no <answer>"}, {Namespace: "shop", Name: "new"},
 	}}))
 	for _, want := range []string{
 		"1 device is not online", "1 of 3 online", "21 °C", "2s ago",
-		"desired: 40", "no mapper yet", "offline", "20 to 21 in the last 5m",
+		"desired: 40", "no mapper yet", "offline", "no &lt;answer&gt;", "20 to 21 in the last 5m",
 		`points="0.0,23.0 30.0,1.0 60.0,23.0 90.0,1.0 120.0,23.0 "`,
 	} {
 		if !strings.Contains(page, want) {

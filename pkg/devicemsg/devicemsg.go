@@ -235,8 +235,7 @@ func DecodeTwinUpdate(content []byte) (*TwinUpdate, error) {
 	return &u, nil
 }
 
-// DecodeStateUpdate decodes a report on the state. Its message is as devices.CleanMessage leaves it, and empty if the
-// device works.
+// DecodeStateUpdate decodes a report on the state. Its message is as devices.MessageOf leaves it.
 func DecodeStateUpdate(content []byte) (*StateUpdate, error) {
 	var u StateUpdate
 	if err := decode(content, &u); err != nil {
@@ -249,14 +248,6 @@ func DecodeStateUpdate(content []byte) (*StateUpdate, error) {
 		return nil, fmt.Errorf("state update: event_id, epoch or lastOnlineTime is longer than %d bytes",
 			devices.MaxNameBytes)
 	}
-	u.Message = messageOf(u.Device.State, u.Message)
+	u.Message = devices.MessageOf(u.Device.State, u.Message)
 	return &u, nil
-}
-
-// messageOf returns the message of a state.
-func messageOf(state, message string) string {
-	if devices.Works(state) {
-		return ""
-	}
-	return devices.CleanMessage(message)
 }

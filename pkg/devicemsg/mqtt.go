@@ -77,9 +77,11 @@ type Members struct {
 type StateRequest struct {
 	Base
 	State string `json:"state"`
+	// Message says why the device is in the state; KubeEdge has no such key.
+	Message string `json:"message,omitempty"`
 }
 
-// DecodeStateRequest decodes an update of a state.
+// DecodeStateRequest decodes an update of a state. Its message may have any characters.
 func DecodeStateRequest(content []byte) (*StateRequest, error) {
 	var r StateRequest
 	if err := decode(content, &r); err != nil {

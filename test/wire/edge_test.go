@@ -281,9 +281,9 @@ func (e *edgeEnd) call(name, args string) string {
 			wait.True(e.t, "devicetwin to have the device", func() bool { return len(e.twins.Devices()) == 1 })
 			return "done", e.twins.Report(ctx, a[0], a[1],
 				[]twin.Report{{Name: a[2], Value: a[3], Type: a[4], At: reportedAt.UnixMilli()}})
-		case "ReportDeviceState": // NAMESPACE NAME STATE
-			a := strings.Fields(args)
-			return "done", e.twins.ReportState(ctx, a[0], a[1], a[2])
+		case "ReportDeviceState": // NAMESPACE NAME STATE MESSAGE
+			a := append(strings.SplitN(args, " ", 4), "")
+			return "done", e.twins.ReportState(ctx, a[0], a[1], a[2], a[3])
 		case "ReportEvent", "ReportEventAgain":
 			return withObject(args, func(v *v1.Event) (any, error) {
 				return "done", e.client.ReportEvent(ctx, v, name != "ReportEvent")

@@ -162,6 +162,12 @@ func (m *Mapper) Report(ctx context.Context, namespace, name string, at time.Tim
 
 // ReportState reports the state of a device.
 func (m *Mapper) ReportState(ctx context.Context, namespace, name, state string) error {
+	return m.ReportStateMessage(ctx, namespace, name, state, "")
+}
+
+// ReportStateMessage reports the state of a device, with a message that says why it is in it.
+func (m *Mapper) ReportStateMessage(ctx context.Context, namespace, name, state, message string) error {
+	ctx = dmi.WithStateMessage(ctx, message)
 	return m.client(ctx, func(ctx context.Context, c dmi.DeviceManagerServiceClient) error {
 		_, err := c.ReportDeviceStates(ctx, &dmi.ReportDeviceStatesRequest{
 			DeviceName: name, DeviceNamespace: namespace, State: state,

@@ -29,8 +29,16 @@ func CheckState(state string) error {
 	return nil
 }
 
-// Works reports whether a state is one of a device that works. Such a state has no message.
+// Works reports whether a state is one of a device that works.
 func Works(state string) bool { return state == StateOnline || state == StateOK }
+
+// MessageOf returns what stays of the message of a state: CleanMessage of it, and nothing if the device works.
+func MessageOf(state, message string) string {
+	if Works(state) {
+		return ""
+	}
+	return CleanMessage(message)
+}
 
 // CleanMessage returns the message of a state as it is kept and shown: printable UTF-8 of at most MaxMessageBytes.
 // Whatever is not printable becomes a space, and several spaces one: a message comes from a device or a mapper, and is
