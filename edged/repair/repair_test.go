@@ -665,6 +665,9 @@ func TestPullFailed(t *testing.T) {
 			func(*disk) string {
 				return "failed to extract layer sha256:" + strings.Repeat("0", 64) + ": unexpected EOF"
 			}, true, "delete blob, garbage"},
+		"a manifest": {func(d *disk) { d.blobs[d.target] = []byte("short") },
+			func(d *disk) string { return "unexpected content digest " + d.target }, true,
+			"hold, delete blob, garbage"},
 		"all blobs are right": {func(*disk) {}, func(*disk) string { return "unexpected EOF" }, false, ""},
 		"a layer that is gone": {func(d *disk) { d.dirs = nil },
 			func(d *disk) string {
