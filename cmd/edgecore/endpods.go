@@ -66,7 +66,7 @@ no hooks are run, and there is no grace period.`,
 }
 
 func (o *endPodsOptions) run(ctx context.Context, out, errOut io.Writer) error {
-	cfg, err := configfile.Load(o.Config)
+	cfg, err := configfile.Running(o.Config)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ Without -t, the command does not see the end of its input: use -i only with comm
   tar c . | edgecore exec web-edge1 -i -- tar x -C /data`,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := configfile.Load(opts.Config)
+			cfg, err := configfile.Running(opts.Config)
 			if err != nil {
 				return err
 			}

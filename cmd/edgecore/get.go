@@ -40,7 +40,7 @@ func newGetPodsCommand(opts *globalOptions) *cobra.Command {
   edgecore get pods web-edge1 -o yaml`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := configfile.Load(opts.Config)
+			cfg, err := configfile.Running(opts.Config)
 			if err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ func newGetEventsCommand(opts *globalOptions) *cobra.Command {
 		Short:   "List recent events of this device and its pods",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := configfile.Load(opts.Config)
+			cfg, err := configfile.Running(opts.Config)
 			if err != nil {
 				return err
 			}

@@ -34,7 +34,7 @@ A device without a state has no mapper that serves it yet. Why a device is offli
   edgecore get devices thermometer -o yaml`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := configfile.Load(opts.Config)
+			cfg, err := configfile.Running(opts.Config)
 			if err != nil {
 				return err
 			}

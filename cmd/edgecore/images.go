@@ -35,7 +35,7 @@ that is pinned in the runtime, or one on the keep list: rootDirectory/images.kee
 
 // openImages returns the tool that the commands work with; close it after use.
 func openImages(opts *globalOptions) (*imagetool.Tool, error) {
-	cfg, err := configfile.Load(opts.Config)
+	cfg, err := configfile.Running(opts.Config)
 	if err != nil {
 		return nil, err
 	}

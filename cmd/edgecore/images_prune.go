@@ -75,7 +75,7 @@ never removed as unused.`,
   edgecore images keep 'docker.io/library/nginx:*'
   edgecore images keep --drop 'docker.io/library/nginx:*'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := configfile.Load(opts.Config)
+			cfg, err := configfile.Running(opts.Config)
 			if err != nil {
 				return err
 			}

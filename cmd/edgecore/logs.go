@@ -29,7 +29,7 @@ or the container runtime is stopped.`,
   edgecore logs web-edge1 --previous      # of the previous container: why did it crash?`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := configfile.Load(opts.Config)
+			cfg, err := configfile.Running(opts.Config)
 			if err != nil {
 				return err
 			}

@@ -62,7 +62,7 @@ keeps the pods running. Without it, the next agent ends them. To end them now, r
 }
 
 func (o *resetOptions) run(ctx context.Context, in io.Reader, out io.Writer) error {
-	cfg, err := configfile.Load(o.Config)
+	cfg, err := configfile.Running(o.Config)
 	if err != nil {
 		return fmt.Errorf("%w\nthe configuration says what to remove: %s; nothing was done", err, o.remedy(err))
 	}

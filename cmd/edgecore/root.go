@@ -21,9 +21,16 @@ func newRootCommand() *cobra.Command {
 		Default:    v1alpha2.Default,
 		Minimal:    v1alpha2.Minimal,
 		Load:       v1alpha2.Load,
-		Redacted:   (*v1alpha2.EdgeCore).Redacted,
-		Secrets:    "Tokens and passwords are shown as (hidden).",
-		Look:       "grep -i endpoint",
+		Effective: func(file string) (*v1alpha2.EdgeCore, error, error) {
+			f, err := configfile.Choose(file)
+			if err != nil {
+				return nil, nil, err
+			}
+			return f.Config, f.Notice(), nil
+		},
+		Redacted: (*v1alpha2.EdgeCore).Redacted,
+		Secrets:  "Tokens and passwords are shown as (hidden).",
+		Look:     "grep -i endpoint",
 	}
 	cmd := &cobra.Command{
 		Use:   "edgecore",
@@ -73,7 +80,14 @@ With the Debian package:
 	// on any device
 	cmd.PersistentFlags().Lookup("config").DefValue = configfile.Packaged + " with the package, else " +
 		v1alpha2.DefaultConfigFile
-	program.Run = func(ctx context.Context, cfg *v1alpha2.EdgeCore) error { return runAgent(ctx, opts.Config, cfg) }
+	var started *agentStart
+	program.Start = func(file string) (cfg *v1alpha2.EdgeCore, warnings []string, err error) {
+		if started, err = newAgentStart(file); err != nil {
+			return nil, nil, err
+		}
+		return started.inForce.Config, started.inForce.Warnings, nil
+	}
+	program.Run = func(ctx context.Context, _ *v1alpha2.EdgeCore) error { return started.run(ctx) }
 	cmd.AddCommand(newGetCommand(opts), newStatusCommand(opts), newPreflightCommand(opts), newLogsCommand(opts),
 		newExecCommand(opts), newImagesCommand(opts), newJoinCommand(opts), newResetCommand(opts),
 		newEndPodsCommand(opts), newAdoptCommand(opts))

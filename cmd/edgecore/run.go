@@ -29,6 +29,7 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/metamanager/store/copies"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 	"github.com/edgecore-io/edgecore/pkg/configreload"
 	"github.com/edgecore-io/edgecore/pkg/filewatch"
 	"github.com/edgecore-io/edgecore/pkg/health"
@@ -47,8 +48,12 @@ const (
 	predecessorEnds = 10 * time.Second
 )
 
-// runAgent builds the parts, hands each what it needs, and runs them until ctx ends. file is where cfg comes from.
-func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
+// runAgent builds the parts, hands each what it needs, and runs them until ctx ends. running is called once when all of
+// them run.
+func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) error {
+	cfg := inForce.Config
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	told, quiet := configreload.Hangups()
 	defer quiet()
 	if err := logdedup.Install(os.Stderr); err != nil {
@@ -60,6 +65,7 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	klog.InfoS("Starting edgecore", "version", version.String(), "node", cfg.Modules.Edged.HostnameOverride)
 
 	conditions := &health.Registry{}
+	conditions.SetError(health.ConfigurationBad, inForce.File, inForce.Notice())
 	bound := agentconfig.ClockBound(cfg) // before the store is written
 	db, recovery, err := store.Open(ctx, cfg.Database.DataSource,
 		store.Options{Scratch: scratchDir, Shrunk: trimCHeap, Wait: predecessorEnds, OnDamage: func(err error) {
@@ -84,7 +90,13 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	}
 
 	service := sdnotify.TakeFromEnv()
-	bus := beehive.New(beehive.WithWatch(watchPeriod), beehive.WithStarted(service.Ready),
+	started := make(chan struct{})
+	ready := func() {
+		service.Ready()
+		running()
+		close(started)
+	}
+	bus := beehive.New(beehive.WithWatch(watchPeriod), beehive.WithStarted(ready),
 		beehive.WithFailures(func(module string, err error) {
 			conditions.SetError(health.ModuleFailing, module, firstLine(err))
 		}))
@@ -200,14 +212,23 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 			return err
 		}
 	}
-	end := configreload.Start(ctx, told, configreload.Options{
-		File:       file,
+	keeper := configreload.NewKeeper(configreload.KeeperOptions{
+		Copies: inForce.Copies, Started: started, Connected: connected(hub), GoBack: end,
+	})
+	if inForce.Bad == nil {
+		keeper.InForce(cfg, inForce.Data)
+	}
+	defer keeper.Start(ctx)()
+	defer configreload.Start(ctx, told, configreload.Options{
+		File:       inForce.File,
 		Watcher:    watcher,
 		Started:    cfg,
 		Conditions: conditions,
 		Apply:      newReloader(cfg, pods, hub).Apply,
-	})
-	defer end()
+		Bad:        inForce.Notice(),
+		BadData:    inForce.FileData,
+		InForce:    keeper.InForce,
+	})()
 	defer service.Start(ctx, bus.Alive, conditions.Summary)()
 	defer trimMemory(ctx)()
 	if !db.Frozen() {
@@ -215,7 +236,18 @@ func runAgent(ctx context.Context, file string, cfg *v1alpha2.EdgeCore) error {
 	}
 	err = bus.Run(ctx)
 	klog.InfoS("edgecore has stopped; the pods keep running")
+	if why := context.Cause(ctx); errors.Is(why, configreload.ErrGoBack) {
+		return why
+	}
 	return err
+}
+
+// connected returns the function that reports whether there is a link to the cloud; nil without a hub.
+func connected(hub *nodelink.Module) func() bool {
+	if hub == nil {
+		return nil
+	}
+	return func() bool { return hub.State().Connected }
 }
 
 // newReloader returns what hands a changed configuration to the parts that there are.

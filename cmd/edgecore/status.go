@@ -27,7 +27,7 @@ func newStatusCommand(opts *globalOptions) *cobra.Command {
 remedy. The exit status is 1 while a condition keeps the agent from doing its work.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := configfile.Load(opts.Config)
+			cfg, err := configfile.Running(opts.Config)
 			if err != nil {
 				return err
 			}

@@ -24,6 +24,7 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/store/copies"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
 // ContainerLinks is the folder of the links to containers' logs that log collectors follow.
@@ -37,6 +38,7 @@ func Of(cfg *v1alpha2.EdgeCore) []string {
 	own, files := &cfg.Modules.Edged, join.FilesOf(cfg)
 	root, db := own.RootDirectory, cfg.Database.DataSource
 	whole, _ := copies.Files(db) // what cannot be listed is not removed
+	whole = append(whole, configfile.CopiesOf("", db).Paths()...)
 	whole = append(whole, files.CA, files.Cert, files.Key)
 	whole = append(whole, servingcert.Files(root)...)
 	whole = append(whole,
@@ -124,6 +126,10 @@ func (r *Removal) removeFiles(cfg *v1alpha2.EdgeCore) error {
 			return
 		}
 		r.Report("Removed " + what)
+	}
+	// Without them an agent that finds no configuration does not start.
+	if err := removeAll(configfile.CopiesOf(r.Config, db).Paths()...); err != nil {
+		errs = append(errs, fmt.Errorf("copies of the configuration: %w", err))
 	}
 	serving := servingcert.Files(cfg.Modules.Edged.RootDirectory)
 	note("certificates", errors.Join(files.Remove(), removeAll(r.TokenFile), removeAll(serving...)))

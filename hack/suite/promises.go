@@ -12,6 +12,7 @@ var promises = []promise{
 	{"pods run on while the agent is killed, and it adopts them", "./test/edge", "TestKill9Adopts", nil},
 	{"a damaged store is set aside, and pods run on", "./test/edge", "TestDamagedStore", nil},
 	{"a full disk stops no pod", "./test/edge", "TestFullDisk", nil},
+	{"the agent starts whatever its configuration file says", "./test/edge", "TestConfigurationSpoilt", nil},
 	{"a bad manifest is reported and changes nothing", "./test/edge", "TestBadInput", nil},
 	{"get, logs, exec, status and images work at the device", "./test/edge", "TestCommands", nil},
 	{"containers get the devices of device plugins", "./test/edge", "TestDevices", nil},

@@ -35,6 +35,11 @@ type Program[T any] struct {
 	Secrets  string
 	// Look is a command that searches the output of `config print`.
 	Look string
+	// Start returns the configuration to run with; nil means Load.
+	Start func(file string) (cfg *T, warnings []string, err error)
+	// Effective returns the configuration in force where that is not always the file's, and says so in its notice; nil:
+	// it always is.
+	Effective func(file string) (cfg *T, notice error, err error)
 	// Run runs the program until ctx ends.
 	Run func(ctx context.Context, cfg *T) error
 }
@@ -86,7 +91,11 @@ func (p *Program[T]) run(cmd *cobra.Command, opts *Options, own *flags) error {
 		_, err := out.Write(p.Minimal())
 		return err
 	}
-	cfg, warnings, err := p.Load(opts.Config)
+	start := p.Load
+	if p.Start != nil {
+		start = p.Start
+	}
+	cfg, warnings, err := start(opts.Config)
 	if err != nil {
 		return err
 	}

@@ -46,23 +46,39 @@ Without FILE it checks the one that --config names.`,
 }
 
 func (p *Program[T]) print(program string, opts *Options) *cobra.Command {
-	return &cobra.Command{
+	effective := false
+	cmd := &cobra.Command{
 		Use:   "print [FILE]",
-		Short: "Print the configuration in force: the file with the defaults filled in, without secrets",
-		Long: `Print the configuration in force: what the file says, with the default of each key that it leaves out.
+		Short: "Print a configuration file with the defaults filled in, without secrets",
+		Long: `Print a configuration file: what it says, with the default of each key that it leaves out.
 ` + p.Secrets + `
 
 Without FILE it prints the one that --config names.`,
 		Example: "  " + program + " config print | " + p.Look,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, _, err := p.Load(fileOf(opts, args))
+			file := fileOf(opts, args)
+			var cfg *T
+			var notice, err error
+			if effective {
+				cfg, notice, err = p.Effective(file)
+			} else {
+				cfg, _, err = p.Load(file)
+			}
 			if err != nil {
 				return err
+			}
+			if notice != nil {
+				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", notice)
 			}
 			return printYAML(cmd.OutOrStdout(), p.Redacted(cfg))
 		},
 	}
+	if p.Effective != nil {
+		cmd.Flags().BoolVar(&effective, "effective", false, "print what "+program+" starts with: the file, or the "+
+			"last good configuration where it cannot be used")
+	}
+	return cmd
 }
 
 func fileOf(opts *Options, args []string) string {

@@ -1,8 +1,10 @@
 // Package configfile finds and reads edgecore's configuration file: which file is used when no flag names one, and what
-// is in force while there is none.
+// is in force while there is none, or while it cannot be used.
 //
-// It promises that Load takes a missing file for the defaults only where nobody named the file: a file that was named
-// must exist.
+// It promises:
+//   - Load takes a missing file for the defaults only where nobody named the file: a file that was named must exist.
+//   - Once the agent has run, it starts again whatever happens to the file: with the copy of the configuration with
+//     which it ran last (Choose).
 package configfile
 
 import (
@@ -42,6 +44,19 @@ func Load(file string) (*v1alpha2.EdgeCore, error) {
 	}
 	cfg, _, err := v1alpha2.Load(file)
 	return cfg, err
+}
+
+// Running returns the configuration that the agent uses, for the commands that talk to it: that of Load, or where the
+// file cannot be used, that of Choose.
+func Running(file string) (*v1alpha2.EdgeCore, error) {
+	if cfg, err := Load(file); err == nil && CopiesOf(file, cfg.Database.DataSource).refusesNothing() {
+		return cfg, nil
+	}
+	f, err := Choose(file)
+	if err != nil {
+		return nil, err
+	}
+	return f.Config, nil
 }
 
 // Fresh returns what a configuration file contains when it is made again, and nil if it begins empty. The package's

@@ -3,7 +3,9 @@
 package configreload
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -38,6 +40,12 @@ type Options struct {
 	// Apply applies what can change while pods run, and ignores the rest. An error is shown as a condition, and the
 	// file is tried again when it changes.
 	Apply func(*v1alpha2.EdgeCore) error
+	// Bad is why the file was not used at the start, and BadData what it contained: that is not applied. nil: it was
+	// used, or could not be read.
+	Bad     error
+	BadData []byte
+	// InForce is called with each configuration that is in force as a whole, and the content of its file; may be nil.
+	InForce func(config *v1alpha2.EdgeCore, data []byte)
 }
 
 // reloader applies changes. It applies those that are possible while running, and reports the rest, which need a
@@ -146,9 +154,16 @@ func (r *reloader) reload() {
 }
 
 func (r *reloader) applyFile() error {
-	next, warnings, err := v1alpha2.Load(r.File)
+	data, err := v1alpha2.Read(r.File)
 	if err != nil {
-		return err
+		return fmt.Errorf("configuration %s: %w", r.File, err)
+	}
+	if r.Bad != nil && r.BadData != nil && bytes.Equal(data, r.BadData) {
+		return r.Bad
+	}
+	next, warnings, err := v1alpha2.Parse(data)
+	if err != nil {
+		return fmt.Errorf("configuration %s: %w", r.File, err)
 	}
 	changes, err := v1alpha2.Changes(r.applied, next)
 	if err != nil {
@@ -165,7 +180,9 @@ func (r *reloader) applyFile() error {
 	}
 	r.applied = next
 	r.logChanges(changes, warnings)
-	r.setRestartNeeded(waiting)
+	if whole := r.setRestartNeeded(waiting); whole && r.InForce != nil {
+		r.InForce(next, data)
+	}
 	return nil
 }
 
@@ -191,8 +208,9 @@ func (r *reloader) logChanges(changes []v1alpha2.Change, warnings []string) {
 	}
 }
 
-// setRestartNeeded sets the condition that lists all changes since the start that need a restart.
-func (r *reloader) setRestartNeeded(changes []v1alpha2.Change) {
+// setRestartNeeded sets the condition that lists all changes since the start that need a restart. It reports whether
+// there are none.
+func (r *reloader) setRestartNeeded(changes []v1alpha2.Change) (none bool) {
 	var waiting []string
 	for _, c := range changes {
 		if !c.Live {
@@ -201,7 +219,8 @@ func (r *reloader) setRestartNeeded(changes []v1alpha2.Change) {
 	}
 	if len(waiting) == 0 {
 		r.Conditions.Clear(health.RestartNeeded, "")
-		return
+		return true
 	}
 	r.Conditions.Set(health.RestartNeeded, "", strings.Join(waiting, "; "))
+	return false
 }

@@ -40,6 +40,39 @@ func aReloader(t *testing.T, text string) (*reloader, *health.Registry, chan *v1
 	return &reloader{Options: opts, applied: cfg}, conditions, taken
 }
 
+// TestBadAtTheStart: a file that was not used at the start is not applied until it changes. What is in force as a whole
+// is handed on.
+func TestBadAtTheStart(t *testing.T) {
+	r, conditions, taken := aReloader(t, fmt.Sprintf(inKubelet, "maxPods: 20, eventRecordQPS: 5"))
+	bad := errors.New("the cloud was not reached")
+	var inForce []string
+	data, err := v1alpha2.Read(r.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Started = v1alpha2.Default()
+	r.applied, r.Bad, r.BadData = r.Started, bad, data
+	r.InForce = func(_ *v1alpha2.EdgeCore, data []byte) { inForce = append(inForce, string(data)) }
+	r.reload()
+	if list := conditions.Snapshot(); len(list) != 1 || list[0].Code != health.ConfigurationBad ||
+		list[0].Detail != bad.Error() || len(taken) != 0 {
+		t.Errorf("conditions %+v, %d files applied; want ConfigurationBad, and none", list, len(taken))
+	}
+	rewrite(t, r.File, fmt.Sprintf(inKubelet, "maxPods: 20, eventRecordQPS: 6"))
+	r.reload()
+	if list := conditions.Snapshot(); len(list) != 1 || list[0].Code != health.RestartNeeded || len(taken) != 1 ||
+		len(inForce) != 0 {
+		t.Errorf("conditions %+v, %d files applied, %d in force; want RestartNeeded, one, and none", list, len(taken),
+			len(inForce))
+	}
+	rewrite(t, r.File, fmt.Sprintf(inKubelet, "eventRecordQPS: 6"))
+	r.reload()
+	if list := conditions.Snapshot(); len(list) != 0 || len(inForce) != 1 ||
+		!strings.Contains(inForce[0], "eventRecordQPS: 6") {
+		t.Errorf("conditions %+v, in force %q; want none, and the file", list, inForce)
+	}
+}
+
 func writeConfig(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "edgecore.yaml")

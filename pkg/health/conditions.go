@@ -172,8 +172,9 @@ var known = map[Code]entry{
 		"Static pods keep running. The detail names the cause and the remedy.", 0,
 	},
 	ConfigurationBad: {
-		"The configuration file is invalid", Warning, "Correct the file (\"edgecore config validate\" lists the " +
-			"problems). The last valid configuration stays in effect.", 0,
+		"The configuration file is not used", Warning, "Correct the file (\"edgecore config validate\" lists the " +
+			"problems). The last good configuration stays in effect, also at the next start (\"edgecore config print " +
+			"--effective\" shows it).", 0,
 	},
 	RestartNeeded: {
 		"Configuration changes need a restart of the agent", Warning,

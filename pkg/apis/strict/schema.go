@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"strings"
 )
 
 // maxFile limits the file: a real one has a few kilobytes.
@@ -54,18 +55,20 @@ type Schema[T any] struct {
 // Load reads a file, fills in the defaults, and checks it. It never writes the file. The error is Problems, with
 // everything that is wrong. Warnings name keys that the file sets and the program does not act on.
 func (s *Schema[T]) Load(path string) (*T, []string, error) {
-	data, err := s.readFile(path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("configuration %s: %w", path, err)
+	data, err := s.Read(path)
+	var cfg *T
+	var warnings []string
+	if err == nil {
+		cfg, warnings, err = s.Parse(data)
 	}
-	cfg, warnings, err := s.Parse(data)
 	if err != nil {
 		return nil, nil, fmt.Errorf("configuration %s: %w", path, err)
 	}
 	return cfg, warnings, nil
 }
 
-func (s *Schema[T]) readFile(path string) ([]byte, error) {
+// Read returns the content of a file.
+func (s *Schema[T]) Read(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -90,7 +93,12 @@ func (s *Schema[T]) readFile(path string) ([]byte, error) {
 }
 
 // Parse is Load for the content of a file.
-func (s *Schema[T]) Parse(data []byte) (*T, []string, error) {
+func (s *Schema[T]) Parse(data []byte) (*T, []string, error) { return s.parse(data, false) }
+
+// ParseKnown is Parse for a file of another version: keys that this one does not know are left out, with a warning.
+func (s *Schema[T]) ParseKnown(data []byte) (*T, []string, error) { return s.parse(data, true) }
+
+func (s *Schema[T]) parse(data []byte, known bool) (*T, []string, error) {
 	root, problems, err := readTree(data, s.Program)
 	if err != nil {
 		return nil, nil, err
@@ -102,6 +110,17 @@ func (s *Schema[T]) Parse(data []byte) (*T, []string, error) {
 	cfg, problems, unused, err := s.fit(root, problems)
 	if err != nil {
 		return nil, nil, err
+	}
+	if known {
+		var rest Problems
+		for _, p := range problems {
+			if strings.HasPrefix(p.Text, noSuchKey) {
+				warnings = append(warnings, p)
+			} else {
+				rest = append(rest, p)
+			}
+		}
+		problems = rest
 	}
 	var bad Problems
 	if errors.As(s.Validate(cfg), &bad) {

@@ -10,10 +10,13 @@ import (
 // maxSuggested limits the searches for nearest names in a file of another kind.
 const maxSuggested = 20
 
+// noSuchKey begins the text of a problem with an unknown key.
+const noSuchKey = "no such key"
+
 // unknownKey reports an unknown key with the nearest known name: the same name at another place, or a similar name
 // here.
 func (w *walker) unknownKey(at, parent, key string, here map[string]reflect.Type) {
-	text := "no such key"
+	text := noSuchKey
 	if w.suggested < maxSuggested {
 		w.suggested++
 		text = suggestion(w.root, parent, Clip(key), here)
@@ -25,17 +28,17 @@ func suggestion(root reflect.Type, parent, key string, here map[string]reflect.T
 	name, distance := Nearest(key, SortedKeys(here))
 	if distance > min(2, len(key)/3) {
 		if elsewhere := placesOf(root, key); len(elsewhere) > 0 {
-			return "no such key here; it belongs at " + strings.Join(elsewhere, " or ")
+			return noSuchKey + " here; it belongs at " + strings.Join(elsewhere, " or ")
 		}
 	}
 	if distance <= len(key)/2+1 {
-		return fmt.Sprintf("no such key; did you mean %q?", name)
+		return fmt.Sprintf(noSuchKey+"; did you mean %q?", name)
 	}
 	where := "at the top"
 	if parent != "" {
 		where = "in " + parent
 	}
-	return fmt.Sprintf("no such key; the nearest one %s is %q", where, name)
+	return fmt.Sprintf(noSuchKey+"; the nearest one %s is %q", where, name)
 }
 
 // placesOf returns the full paths of the keys of that name, outside lists.

@@ -162,7 +162,7 @@ func defaultEdgeHub() EdgeHub {
 	}
 	return EdgeHub{
 		Enable: true, Heartbeat: 15, MessageQPS: 30, MessageBurst: 60, ProjectID: "e632aba927ea4ac2b575ec1603d56f10",
-		HTTPServer: "https://" + local + ":10002", RotateCertificates: true,
+		HTTPServer: "https://" + local + ":10002", RotateCertificates: true, ConfigTrialSeconds: 600,
 		TLSCAFile: caFile, TLSCertFile: certFile, TLSPrivateKeyFile: keyFile,
 		WebSocket: transport("10000", true), Quic: transport("10001", false),
 	}

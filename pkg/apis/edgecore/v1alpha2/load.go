@@ -22,6 +22,12 @@ func Load(path string) (*EdgeCore, []string, error) { return schema().Load(path)
 // Parse is Load for the content of a file.
 func Parse(data []byte) (*EdgeCore, []string, error) { return schema().Parse(data) }
 
+// ParseKnown is Parse for a file of another version: keys that this one does not know are left out, with a warning.
+func ParseKnown(data []byte) (*EdgeCore, []string, error) { return schema().ParseKnown(data) }
+
+// Read returns the content of a file.
+func Read(path string) ([]byte, error) { return schema().Read(path) }
+
 func schema() *strict.Schema[EdgeCore] {
 	return &strict.Schema[EdgeCore]{
 		Program:  "edgecore",

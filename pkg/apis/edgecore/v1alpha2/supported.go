@@ -21,6 +21,7 @@ func live() map[string]bool {
 		"tlsCaFile", "tlsCertFile", "tlsPrivateKeyFile",
 		"websocket.enable", "websocket.server", "websocket.handshakeTimeout", "websocket.writeDeadline",
 		"quic.enable", "quic.server", "quic.handshakeTimeout", "quic.writeDeadline",
+		"configTrialSeconds",
 	} {
 		keys["modules.edgeHub."+k] = true
 	}

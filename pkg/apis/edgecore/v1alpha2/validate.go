@@ -180,6 +180,7 @@ func (c *checker) edgeHub(p string, h *EdgeHub) {
 	c.AtLeast(p+".heartbeat", int64(h.Heartbeat), 1)
 	c.AtLeast(p+".messageQPS", int64(h.MessageQPS), 0)
 	c.AtLeast(p+".messageBurst", int64(h.MessageBurst), 0)
+	c.AtLeast(p+".configTrialSeconds", int64(h.ConfigTrialSeconds), 0)
 	for _, t := range []struct {
 		path string
 		Transport

@@ -42,12 +42,13 @@ func TestValidate(t *testing.T) {
 		"modules.edged.nodeLabels[a.b/c]": func(e *EdgeCore) {
 			e.Modules.Edged.NodeLabels = map[string]string{"a.b/c": "b!"}
 		},
-		"modules.edged.minimumGCAge":       func(e *EdgeCore) { e.Modules.Edged.MinimumGCAge.Duration = -1 },
-		"modules.edgeHub.websocket.enable": func(e *EdgeCore) { e.Modules.EdgeHub.WebSocket.Enable = false },
-		"modules.edgeHub.quic.enable":      func(e *EdgeCore) { e.Modules.EdgeHub.Quic.Enable = true },
-		"modules.edgeHub.heartbeat":        func(e *EdgeCore) { e.Modules.EdgeHub.Heartbeat = 0 },
-		"modules.edgeHub.messageQPS":       func(e *EdgeCore) { e.Modules.EdgeHub.MessageQPS = -1 },
-		"modules.edgeHub.messageBurst":     func(e *EdgeCore) { e.Modules.EdgeHub.MessageBurst = -1 },
+		"modules.edged.minimumGCAge":         func(e *EdgeCore) { e.Modules.Edged.MinimumGCAge.Duration = -1 },
+		"modules.edgeHub.websocket.enable":   func(e *EdgeCore) { e.Modules.EdgeHub.WebSocket.Enable = false },
+		"modules.edgeHub.quic.enable":        func(e *EdgeCore) { e.Modules.EdgeHub.Quic.Enable = true },
+		"modules.edgeHub.heartbeat":          func(e *EdgeCore) { e.Modules.EdgeHub.Heartbeat = 0 },
+		"modules.edgeHub.messageQPS":         func(e *EdgeCore) { e.Modules.EdgeHub.MessageQPS = -1 },
+		"modules.edgeHub.messageBurst":       func(e *EdgeCore) { e.Modules.EdgeHub.MessageBurst = -1 },
+		"modules.edgeHub.configTrialSeconds": func(e *EdgeCore) { e.Modules.EdgeHub.ConfigTrialSeconds = -1 },
 		"modules.edgeHub.websocket.server": func(e *EdgeCore) {
 			e.Modules.EdgeHub.WebSocket.Server = "192.0.2.1"
 		},

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/configfile"
+	"github.com/edgecore-io/edgecore/pkg/configreload"
+)
+
+// envNotStarted tells an agent that has replaced itself why it could not start with the configuration file.
+const envNotStarted = "EDGECORE_CONFIG_NOT_STARTED"
+
+// agentStart is a start of the agent: with the configuration of its file, or with the copy of the last good one.
+type agentStart struct {
+	inForce *configfile.InForce
+	// environ is the environment before parts of it are taken, such as the socket of the service manager.
+	environ []string
+}
+
+// newAgentStart chooses the configuration. The error is that of the file, if there is no copy either.
+func newAgentStart(file string) (*agentStart, error) {
+	why := os.Getenv(envNotStarted)
+	if err := os.Unsetenv(envNotStarted); err != nil {
+		return nil, err
+	}
+	s := &agentStart{environ: os.Environ()}
+	var err error
+	if s.inForce, err = configfile.Choose(file); err != nil {
+		return nil, err
+	}
+	if why != "" && s.inForce.Bad == nil {
+		s.inForce, err = s.inForce.Instead(errors.New(why))
+	}
+	return s, err
+}
+
+// run runs the agent until ctx ends. If it cannot start with the file, or goes back to the configuration before, the
+// process replaces itself: its parts are made once in a process.
+func (s *agentStart) run(ctx context.Context) error {
+	var running atomic.Bool
+	err := runAgent(ctx, s.inForce, func() { running.Store(true) })
+	switch {
+	case errors.Is(err, configreload.ErrGoBack):
+		return s.again(err, s.environ)
+	case err == nil || ctx.Err() != nil || running.Load():
+		return err
+	}
+	if _, none := s.inForce.Instead(err); none != nil {
+		return err
+	}
+	return s.again(err, append(s.environ, envNotStarted+"="+err.Error()))
+}
+
+// again replaces the process by a new one of the same program. It returns only if that fails.
+func (s *agentStart) again(why error, environ []string) error {
+	klog.InfoS("Starting again with the last good configuration", "why", why)
+	program, err := os.Executable()
+	if err == nil {
+		err = syscall.Exec(program, os.Args, environ)
+	}
+	return fmt.Errorf("%w (and the program does not start again: %w)", why, err)
+}

@@ -1,0 +1,266 @@
+package configfile
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+)
+
+// device is a configuration file and the folder of its store.
+type device struct {
+	t           *testing.T
+	file, store string
+}
+
+func newDevice(t *testing.T) *device {
+	dir := t.TempDir()
+	return &device{t, filepath.Join(dir, "etc", "edgecore.yaml"), filepath.Join(dir, "lib", "edgecore.db")}
+}
+
+// text is a valid file of a node; more is added to it.
+func (d *device) text(node, more string) string {
+	return "apiVersion: " + v1alpha2.APIVersion + "\nkind: EdgeCore\ndatabase: {dataSource: " + d.store +
+		"}\nmodules: {edged: {hostnameOverride: " + node + "}}\n" + more
+}
+
+// ran is the agent that ran with the file as it is.
+func (d *device) ran(connected bool) {
+	d.t.Helper()
+	f, err := Choose(d.file)
+	if err == nil && f.Bad == nil {
+		err = f.Copies.Keep(f.Data, connected)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *device) write(text string) { put(d.t, d.file, text) }
+
+// wantCopy checks that the copy of a node's configuration is in force, and why.
+func (d *device) wantCopy(node, why string) {
+	d.t.Helper()
+	f, err := Choose(d.file)
+	if err != nil {
+		d.t.Errorf("Choose = %v, want the copy of %s", err, node)
+		return
+	}
+	if got := f.Config.Modules.Edged.HostnameOverride; got != node {
+		d.t.Errorf("the configuration of %s is in force, want that of %s", got, node)
+	}
+	if f.Bad == nil || !strings.Contains(f.Bad.Error(), why) || !strings.Contains(f.Bad.Error(), d.file) {
+		d.t.Errorf("the file is bad because of %v, want %s and %q", f.Bad, d.file, why)
+	}
+	if notice := f.Notice(); !strings.Contains(notice.Error(), f.From) || f.From == d.file {
+		d.t.Errorf("notice %v, want one that names the copy %s", notice, f.From)
+	}
+	running, err := Running(d.file)
+	if err != nil || running.Modules.Edged.HostnameOverride != node {
+		d.t.Errorf("Running = %v, %v; want the copy of %s", running, err, node)
+	}
+}
+
+// TestChoose: once the agent has run, it starts with the last good configuration whatever the file says.
+func TestChoose(t *testing.T) {
+	write := func(change func(good string) string) func(*device) {
+		return func(d *device) { d.write(change(d.text("bad", ""))) }
+	}
+	add := func(more string) func(*device) { return write(func(good string) string { return good + more }) }
+	for name, c := range map[string]struct {
+		spoil func(d *device)
+		why   string
+	}{
+		"a misspelt key":   {add("modulse: {}\n"), "no such key"},
+		"an invalid value": {func(d *device) { d.write(d.text("bad_name", "")) }, "hostnameOverride"},
+		"not YAML":         {add("a: [\n"), "not YAML"},
+		"cut off":          {write(func(good string) string { return good[:170] + "\x00\x00" }), "not text"},
+		"of another program": {write(func(good string) string {
+			return strings.Replace(good, "EdgeCore", "CloudCore", 1)
+		}), "kind"},
+		"removed":    {func(d *device) { _ = os.Remove(d.file) }, "does not exist"},
+		"empty":      {func(d *device) { d.write("") }, "is empty"},
+		"too large":  {add(strings.Repeat("#", 1<<20)), "KiB"},
+		"two stores": {add("database2: {dataSource: nowhere}\n"), "no such key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDevice(t)
+			c.spoil(d)
+			if _, err := Choose(d.file); err == nil || !strings.Contains(err.Error(), c.why) {
+				t.Errorf("Choose without a copy = %v, want an error with %q", err, c.why)
+			}
+			d.write(d.text("good", ""))
+			d.ran(true)
+			c.spoil(d)
+			d.wantCopy("good", c.why)
+		})
+	}
+}
+
+// TestChooseFile: a file that can be used is, whatever copies there are.
+func TestChooseFile(t *testing.T) {
+	d := newDevice(t)
+	for _, node := range []string{"one", "two"} {
+		d.write(d.text(node, ""))
+		f, err := Choose(d.file)
+		if err != nil || f.Bad != nil || f.Notice() != nil || f.From != d.file ||
+			f.Config.Modules.Edged.HostnameOverride != node {
+			t.Fatalf("Choose = %+v, %v; want the file of %s", f, err, node)
+		}
+		d.ran(false)
+	}
+}
+
+// TestChooseOlderVersion: a version that does not know a key of the copy leaves it out; if it does not know a value, it
+// takes an older copy.
+func TestChooseOlderVersion(t *testing.T) {
+	d := newDevice(t)
+	d.write(d.text("one", ""))
+	d.ran(true)
+	newer := d.text("two", "ofTomorrow: {on: true}\n")
+	if err := CopiesOf(d.file, d.store).Keep([]byte(newer), true); err != nil {
+		t.Fatal(err)
+	}
+	d.write(newer)
+	d.wantCopy("two", "no such key")
+	f, err := Choose(d.file)
+	if err != nil || len(f.Warnings) != 1 || !strings.Contains(f.Warnings[0], "ofTomorrow") {
+		t.Errorf("Choose = %+v, %v; want a warning about ofTomorrow", f, err)
+	}
+	newer = d.text("t_w_o", "")
+	if err := CopiesOf(d.file, d.store).Keep([]byte(newer), true); err != nil {
+		t.Fatal(err)
+	}
+	d.write(newer)
+	d.wantCopy("two", "hostnameOverride")
+}
+
+// TestInstead: a valid file with which the agent could not start is replaced by another copy, never by itself.
+func TestInstead(t *testing.T) {
+	d := newDevice(t)
+	d.write(d.text("one", ""))
+	d.ran(false)
+	why := errors.New("no memory is left for pods")
+	f, err := Choose(d.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Instead(why); err == nil || !strings.Contains(err.Error(), why.Error()) {
+		t.Errorf("Instead of what is also the copy = %v, want %v", err, why)
+	}
+	d.write(d.text("two", ""))
+	if f, err = Choose(d.file); err != nil {
+		t.Fatal(err)
+	}
+	other, err := f.Instead(why)
+	if err != nil || other.Config.Modules.Edged.HostnameOverride != "one" || !errors.Is(other.Bad, why) {
+		t.Errorf("Instead = %+v, %v; want the copy of one, because %v", other, err, why)
+	}
+	if _, err := other.Instead(why); err == nil {
+		t.Error("Instead of a copy = nil, want an error")
+	}
+}
+
+// TestRefused: a file that was refused is not used until it changes or is touched.
+func TestRefused(t *testing.T) {
+	d := newDevice(t)
+	d.write(d.text("one", ""))
+	d.ran(true)
+	refuse := func() {
+		t.Helper()
+		d.write(d.text("two", ""))
+		f, err := Choose(d.file)
+		if err == nil {
+			err = f.Copies.Refuse(f.Data, "the cloud was not reached")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.wantCopy("one", "the cloud was not reached")
+	}
+	refuse()
+	touched := time.Now().Add(time.Minute)
+	if err := os.Chtimes(d.file, touched, touched); err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func(){func() {}, func() {
+		refuse()
+		d.write(d.text("two", "# better\n"))
+	}} {
+		change()
+		f, err := Choose(d.file)
+		if err != nil || f.Bad != nil || f.Config.Modules.Edged.HostnameOverride != "two" {
+			t.Errorf("Choose = %+v, %v; want the file of two", f, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(d.store), refusedName)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the note about another content: %v, want it removed", err)
+	}
+}
+
+// TestKeep: nothing is written when nothing changes; older copies are kept, not more than three in all; only their
+// owner reads them; what cannot be a copy is left out.
+func TestKeep(t *testing.T) {
+	d := newDevice(t)
+	d.write("")
+	c := CopiesOf(d.file, d.store)
+	stamp := func() time.Time {
+		t.Helper()
+		info, err := os.Stat(c.path(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("mode %o, want 600", info.Mode().Perm())
+		}
+		return info.ModTime()
+	}
+	keep := func(text string, connected bool) {
+		t.Helper()
+		if err := c.Keep([]byte(text), connected); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keep("a", false)
+	old := time.Now().Add(-time.Hour).Truncate(time.Second)
+	if err := os.Chtimes(c.path(0), old, old); err != nil {
+		t.Fatal(err)
+	}
+	keep("a", false)
+	if !stamp().Equal(old) {
+		t.Error("the same copy was written again")
+	}
+	keep("a", true)
+	if newest, ok := c.Newest(); !ok || !newest.Connected || string(newest.Data) != "a" || len(c.List()) != 1 {
+		t.Errorf("newest copy %+v, %v of %d; want a, connected, the only one", newest, ok, len(c.List()))
+	}
+	for _, text := range []string{"b\n# x", "c", "d"} {
+		keep(text, false)
+	}
+	var texts []string
+	for _, kept := range c.List() {
+		texts = append(texts, string(kept.Data))
+	}
+	if got := strings.Join(texts, ","); got != "d,c,b\n# x" {
+		t.Errorf("copies %q, want d, c and b", got)
+	}
+	if err := os.Remove(c.path(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(c.path(0), c.path(1)); err != nil {
+		t.Fatal(err)
+	}
+	put(t, c.path(2), "no line before it")
+	if list := c.List(); len(list) != 1 {
+		t.Errorf("%d copies, want the link and the foreign file left out", len(list))
+	}
+	for _, path := range c.Paths() {
+		if _, err := os.Lstat(path); err != nil && filepath.Base(path) != refusedName {
+			t.Errorf("path %s: %v, want a file that there is", path, err)
+		}
+	}
+}

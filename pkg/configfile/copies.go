@@ -1,0 +1,226 @@
+package configfile
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/certs"
+)
+
+const (
+	// copyName is the newest copy of the configuration, in the folder of the store. Older ones have .1 and .2 in
+	// addition: an older version of edgecore may not know what the newest says.
+	copyName  = "edgecore.yaml.good"
+	copiesMax = 3
+	// refusedName is beside it, and says which file is not used although it is valid.
+	refusedName = "edgecore.yaml.refused"
+	// packagedStore is the store of the package's template.
+	packagedStore = "/var/lib/edgecore/edgecore.db"
+	// connectedMark ends the first line of a copy with which the agent has been connected.
+	connectedMark = " It has reached the cloud with it."
+	// maxCopy limits what is read of a copy: the configuration, and the line before it.
+	maxCopy = 2 << 20
+)
+
+// Copy is a copy of a configuration with which the agent has run.
+type Copy struct {
+	// Path is where it is. Data is the configuration as it was in its file.
+	Path string
+	Data []byte
+	// Connected: the agent has reached the cloud with it.
+	Connected bool
+}
+
+// Copies keeps the copies of a configuration file, in the folder of the store. One process writes them.
+type Copies struct{ dir, file string }
+
+// CopiesOf returns the copies of a file whose configuration names a store.
+func CopiesOf(file, store string) Copies { return Copies{filepath.Dir(store), file} }
+
+// Paths returns the files that there may be, for whoever removes them; without a file, not the link beside it.
+func (c Copies) Paths() []string {
+	paths := []string{filepath.Join(c.dir, refusedName)}
+	if c.file != "" {
+		paths = append(paths, linkOf(c.file))
+	}
+	for i := range copiesMax {
+		paths = append(paths, c.path(i))
+	}
+	return paths
+}
+
+func (c Copies) path(i int) string {
+	if i == 0 {
+		return filepath.Join(c.dir, copyName)
+	}
+	return filepath.Join(c.dir, copyName+"."+strconv.Itoa(i))
+}
+
+// List returns the copies, the newest first. One that cannot be read is left out.
+func (c Copies) List() []Copy {
+	var list []Copy
+	for i := range copiesMax {
+		info, err := os.Lstat(c.path(i))
+		if err != nil || !info.Mode().IsRegular() || info.Size() > maxCopy {
+			continue
+		}
+		text, err := os.ReadFile(c.path(i))
+		if err != nil {
+			continue
+		}
+		head, data, ok := bytes.Cut(text, []byte("\n"))
+		if !ok || !bytes.HasPrefix(head, []byte("#")) {
+			continue
+		}
+		list = append(list, Copy{c.path(i), data, bytes.HasSuffix(head, []byte(connectedMark))})
+	}
+	return list
+}
+
+// Newest returns the newest copy; ok is false if there is none.
+func (c Copies) Newest() (newest Copy, ok bool) {
+	if list := c.List(); len(list) > 0 {
+		return list[0], true
+	}
+	return Copy{}, false
+}
+
+// Keep makes the newest copy from a configuration with which the agent runs. It writes nothing if that copy is there.
+func (c Copies) Keep(data []byte, connected bool) error {
+	newest, ok := c.Newest()
+	c.link()
+	same := ok && newest.Path == c.path(0) && bytes.Equal(newest.Data, data)
+	if same && newest.Connected == connected {
+		return nil
+	}
+	if ok && !same {
+		for i := copiesMax - 1; i > 0; i-- {
+			if err := os.Rename(c.path(i-1), c.path(i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("copy of the configuration: %w", err)
+			}
+		}
+	}
+	head := "# Copy of " + c.file + " with which edgecore last ran. Change that file: edgecore writes this one."
+	if connected {
+		head += connectedMark
+	}
+	if err := certs.WriteFile(c.path(0), append([]byte(head+"\n"), data...)); err != nil {
+		return fmt.Errorf("copy of the configuration: %w", err)
+	}
+	return nil
+}
+
+// link makes a link beside the file to the newest copy: where the store is not at its default, nothing else leads there
+// once the file is gone. A folder that takes no writes has none.
+func (c Copies) link() {
+	name := linkOf(c.file)
+	if to, err := os.Readlink(name); err == nil && to == c.path(0) || c.dir == filepath.Dir(defaultStore(c.file)) {
+		return
+	}
+	_ = os.Remove(name) // fails if there is none
+	_ = os.Symlink(c.path(0), name)
+}
+
+func linkOf(file string) string {
+	return filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".good")
+}
+
+// defaultStore returns the store of a file that does not name one.
+func defaultStore(file string) string {
+	if file == Packaged {
+		return packagedStore
+	}
+	return v1alpha2.DefaultDataSource
+}
+
+// refusal says which content of the file is not used.
+type refusal struct {
+	SHA256   string    `json:"sha256"`
+	Modified time.Time `json:"modified"`
+	Reason   string    `json:"reason"`
+}
+
+// Refuse notes why the content of the file is not used at the next start, until the file changes or is touched.
+func (c Copies) Refuse(data []byte, reason string) error {
+	info, err := os.Stat(c.file)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(refusal{digest(data), info.ModTime(), reason})
+	if err != nil {
+		return err
+	}
+	return certs.WriteFile(filepath.Join(c.dir, refusedName), text)
+}
+
+// Refused returns why the content of the file is not used; "" is that it is. A note about another content is removed.
+func (c Copies) Refused(data []byte) string {
+	name := filepath.Join(c.dir, refusedName)
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	var r refusal
+	info, err := os.Stat(c.file)
+	if err == nil && json.Unmarshal(text, &r) == nil && r.SHA256 == digest(data) &&
+		r.Modified.Equal(info.ModTime()) && r.Reason != "" {
+		return r.Reason
+	}
+	_ = os.Remove(name) // or it is found outdated again at the next start
+	return ""
+}
+
+// refusesNothing reports whether there is no note.
+func (c Copies) refusesNothing() bool {
+	_, err := os.Lstat(filepath.Join(c.dir, refusedName))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// storeLine finds the store in a file that is not YAML.
+var storeLine = regexp.MustCompile(`\bdataSource["']?\s*:\s*["']?([^"'#\s,}]+)`)
+
+// copiesFor finds the copies for a file that cannot be used: in the folder of the store that it still names, that the
+// link beside it leads to, or of the default store.
+func copiesFor(file string, data []byte) []Copies {
+	var stores []string
+	var tree struct {
+		Database struct {
+			DataSource string `json:"dataSource"`
+		} `json:"database"`
+	}
+	if yaml.Unmarshal(data, &tree) == nil {
+		stores = append(stores, tree.Database.DataSource)
+	}
+	for _, m := range storeLine.FindAllSubmatch(data, 10) {
+		stores = append(stores, string(m[1]))
+	}
+	if to, err := os.Readlink(linkOf(file)); err == nil {
+		stores = append(stores, to)
+	}
+	stores = append(stores, defaultStore(file))
+	var list []Copies
+	for _, store := range stores {
+		if filepath.IsAbs(store) {
+			list = append(list, CopiesOf(file, store))
+		}
+	}
+	return list
+}
