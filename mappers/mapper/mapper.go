@@ -14,6 +14,8 @@
 //     each new connection: a device that rounds values is not written to forever. One that it refuses is written again
 //     with a growing pause, of a minute at most, and the device is unhealthy until it has the value.
 //   - A device that does not answer is reported as offline and asked again with a growing pause, of a minute at most.
+//   - Why a device is offline or unhealthy goes with its state: the error of the Driver. Another error of a device that
+//     stays in its state is reported at most once a minute.
 package mapper
 
 import (
@@ -53,7 +55,7 @@ type Driver interface {
 }
 
 // Conn is a connection to a device. Its methods are called by one goroutine. After an error that is not a Refusal, the
-// connection is closed and another one opened.
+// connection is closed and another one opened. The texts of errors are shown to everyone who may read the Device.
 type Conn interface {
 	Read(ctx context.Context, p *Property) (value string, err error)
 	// Write writes a desired value. When its ctx ends, the value is desired no more: a Write that waits, such as for a

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/edgecore-io/edgecore/metamanager/store"
@@ -478,6 +480,8 @@ type busy struct {
 	free   bool
 	writes int
 	state  string
+	// messages are those of all reports of a state.
+	messages []string
 }
 
 func (b *busy) Open(context.Context, string, Config) (Conn, error) { return b, nil }
@@ -501,11 +505,13 @@ func (b *busy) Write(_ context.Context, _ *Property, value string) error {
 }
 
 func (b *busy) ReportDeviceStates(
-	_ context.Context, r *dmi.ReportDeviceStatesRequest, _ ...grpc.CallOption,
+	ctx context.Context, r *dmi.ReportDeviceStatesRequest, _ ...grpc.CallOption,
 ) (*dmi.ReportDeviceStatesResponse, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.state = r.GetState()
+	sent, _ := metadata.FromOutgoingContext(ctx)
+	b.messages = append(b.messages, b.state+": "+dmi.StateMessage(metadata.NewIncomingContext(ctx, sent)))
 	return nil, nil
 }
 
@@ -551,6 +557,9 @@ func TestRefusedWrite(t *testing.T) {
 			running.Go(func() { w.run(ctx) })
 			time.Sleep(10 * time.Minute)
 			synctest.Wait()
+			if !slices.Equal(b.messages, []string{"unhealthy: level: the device is busy"}) {
+				t.Errorf("%s: states %q, want unhealthy once, with what the device said", name, b.messages)
+			}
 			if _, state, writes := b.now(); writes < 10 || writes > 20 || state != unhealthy {
 				t.Errorf("%s: %d writes in 10 minutes, and state %s; want 10 to 20, with pauses from a second to a "+
 					"minute, and %s", name, writes, state, unhealthy)
@@ -566,6 +575,73 @@ func TestRefusedWrite(t *testing.T) {
 			synctest.Wait()
 			if _, _, after := b.now(); after != writes {
 				t.Errorf("%s: %d more writes in the end, want none", name, after-writes)
+			}
+			cancel()
+			running.Wait()
+		})
+	}
+}
+
+// flaky is a device with an error for each read, and an edgecore that hears of its state.
+type flaky struct {
+	busy
+	err func() error
+}
+
+func (f *flaky) Open(context.Context, string, Config) (Conn, error) { return f, nil }
+func (f *flaky) Read(context.Context, *Property) (string, error)    { return "", f.err() }
+func (f *flaky) Write(context.Context, *Property, string) error     { return nil }
+
+// TestStateMessages: edgecore hears why a device is offline or unhealthy, and at most once a minute that it is for
+// another reason now. The same trouble is the same text, whatever port the mapper used.
+func TestStateMessages(t *testing.T) {
+	tries := 0
+	local := func() *net.OpError {
+		return &net.OpError{
+			Op:     "read",
+			Net:    "tcp",
+			Source: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 40000 + tries},
+			Addr:   &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 502},
+			Err:    errors.New("i/o timeout"),
+		}
+	}
+	for name, tc := range map[string]struct {
+		err         func() error
+		least, most int // reports in 10 minutes
+		first       string
+	}{
+		"the same error": {func() error { return errors.New("no answer") }, 1, 1, "offline: no answer"},
+		"another port": {func() error { return fmt.Errorf("unit 1: %w", local()) }, 1, 1,
+			"offline: unit 1: read tcp 192.0.2.7:502: i/o timeout"},
+		"another error each time": {func() error { return fmt.Errorf("try %d", tries) }, 5, 11, "offline: try 1"},
+		"refusals": {func() error { return Refusal{errors.New("no\nregister")} }, 1, 1,
+			"unhealthy: 2 properties; a: no register"},
+		"another refusal each time": {func() error { return Refusal{fmt.Errorf("refusal %d", tries)} }, 9, 11,
+			"unhealthy: 2 properties; a: refusal 1"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			tries = 0
+			ctx, cancel := context.WithCancel(t.Context())
+			f := &flaky{err: func() error { tries++; return tc.err() }}
+			o := Options{Driver: f, Log: slog.New(slog.DiscardHandler)}
+			m := &mapper{opts: o, agent: f, lost: notify.NewSignal(), push: newPusher(ctx, o)}
+			w := newWorker(m, "shop", "one", cancel)
+			w.set(&dmi.Device{Spec: &dmi.DeviceSpec{Properties: []*dmi.DeviceProperty{
+				{Name: "b", CollectCycle: 700}, {Name: "a", CollectCycle: 700},
+			}}}, nil)
+			var running sync.WaitGroup
+			running.Go(func() { w.run(ctx) })
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			if n := len(f.messages); n < tc.least || n > tc.most || f.messages[0] != tc.first {
+				t.Errorf("%s: %d reports of a state in 10 minutes: %q; want %d to %d, the first %q", name, n,
+					f.messages, tc.least, tc.most, tc.first)
+			}
+			before := len(f.messages)
+			w.registered()
+			synctest.Wait()
+			if n := len(f.messages) - before; n != 1 {
+				t.Errorf("%s: %d reports of a state after a registration, want one", name, n)
 			}
 			cancel()
 			running.Wait()

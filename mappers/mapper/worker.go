@@ -1,11 +1,15 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	dmi "github.com/edgecore-io/edgecore/pkg/dmi/v1beta1"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/retry"
@@ -24,6 +29,9 @@ const (
 	offline   = "offline"
 	unhealthy = "unhealthy" // it answers, but refuses a property
 )
+
+// messageInterval is the shortest time between two reports of a state that stays the same with another message.
+const messageInterval = time.Minute
 
 const (
 	// defaultCycle is how often a property without a collectCycle is read, leastCycle how often one can be.
@@ -62,10 +70,14 @@ type worker struct {
 	reports *retry.Backoff
 	retryAt time.Time
 	points  map[string]*point
-	state   string
-	sent    string // the state that edgecore has
+	now     condition
+	sent    condition // what edgecore has
+	sentAt  time.Time
 	values  map[string]reading
 }
+
+// condition is the state of a device; message says why it is not online.
+type condition struct{ state, message string }
 
 // point is a property with its cycles.
 type point struct {
@@ -131,7 +143,7 @@ func (w *worker) registered() {
 }
 
 func (w *worker) reportAgain() {
-	w.sent = ""
+	w.sent = condition{}
 	for name, p := range w.points {
 		if _, newer := w.values[name]; p.known && !newer {
 			w.values[name] = reading{p.value, p.Type, p.reported}
@@ -228,7 +240,7 @@ func (w *worker) round(ctx context.Context, d *dmi.Device, sets int) time.Durati
 		}
 		w.conn = conn
 	}
-	problems := 0
+	problems, problem := 0, ""
 	wait := time.Hour
 	for _, name := range slices.Sorted(maps.Keys(w.points)) {
 		p := w.points[name]
@@ -245,7 +257,7 @@ func (w *worker) round(ctx context.Context, d *dmi.Device, sets int) time.Durati
 				if !errors.As(err, &refused) {
 					return w.failed(err)
 				}
-				if text := err.Error(); text != p.problem {
+				if text := textOf(err); text != p.problem {
 					p.problem = text
 					w.m.opts.Log.Warn("Device refuses a property", "device", id(w.namespace, w.name), "property", name,
 						"err", err)
@@ -256,6 +268,7 @@ func (w *worker) round(ctx context.Context, d *dmi.Device, sets int) time.Durati
 		}
 		if p.problem != "" {
 			problems++
+			problem = cmp.Or(problem, name+": "+p.problem)
 		}
 		wait = min(wait, time.Until(p.next))
 		if p.refuses() {
@@ -263,9 +276,13 @@ func (w *worker) round(ctx context.Context, d *dmi.Device, sets int) time.Durati
 		}
 	}
 	w.backoff.Reset()
-	w.state = online
-	if problems > 0 {
-		w.state = unhealthy
+	switch problems {
+	case 0:
+		w.now = condition{state: online}
+	case 1:
+		w.now = condition{unhealthy, devices.CleanMessage(problem)}
+	default:
+		w.now = condition{unhealthy, devices.CleanMessage(fmt.Sprintf("%d properties; %s", problems, problem))}
 	}
 	return max(wait, 0)
 }
@@ -348,12 +365,24 @@ func (w *worker) read(ctx context.Context, p *point) error {
 func (w *worker) failed(err error) time.Duration {
 	w.close()
 	wait := w.backoff.Next()
-	if w.state != offline {
+	if w.now.state != offline {
 		w.m.opts.Log.Warn("Device does not answer; trying again", "device", id(w.namespace, w.name), "err", err,
 			"retryIn", wait)
 	}
-	w.state = offline
+	w.now = condition{offline, devices.CleanMessage(textOf(err))}
 	return wait
+}
+
+// textOf returns the text of an error without the port that this end of a connection had: it is another one each time,
+// and would make the same trouble look like a new one.
+func textOf(err error) string {
+	text := err.Error()
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Source != nil {
+		plain := *op
+		plain.Source = nil
+		text = strings.Replace(text, op.Error(), plain.Error(), 1)
+	}
+	return text
 }
 
 func (w *worker) close() {
@@ -413,17 +442,29 @@ func (w *worker) deliver(ctx context.Context) time.Duration {
 		}
 		clear(w.values)
 	}
-	if w.state != w.sent {
-		if _, err := w.m.agent.ReportDeviceStates(ctx, &dmi.ReportDeviceStatesRequest{
-			DeviceName: w.name, DeviceNamespace: w.namespace, State: w.state,
-		}); err != nil {
+	if w.untilState() <= 0 {
+		r := &dmi.ReportDeviceStatesRequest{DeviceName: w.name, DeviceNamespace: w.namespace, State: w.now.state}
+		if _, err := w.m.agent.ReportDeviceStates(dmi.WithStateMessage(ctx, w.now.message), r); err != nil {
 			return w.undelivered(ctx, err)
 		}
-		w.m.opts.Log.Info("State of a device", "device", id(w.namespace, w.name), "state", w.state)
-		w.sent = w.state
+		if w.now.state != w.sent.state {
+			w.m.opts.Log.Info("State of a device", "device", id(w.namespace, w.name), "state", w.now.state)
+		}
+		w.sent, w.sentAt = w.now, time.Now()
 	}
 	w.retryNow()
-	return time.Hour
+	return w.untilState()
+}
+
+// untilState returns when to report the state: at once if it changed, later if only its message did.
+func (w *worker) untilState() time.Duration {
+	switch {
+	case w.now == w.sent:
+		return time.Hour
+	case w.now.state != w.sent.state:
+		return 0
+	}
+	return time.Until(w.sentAt.Add(messageInterval))
 }
 
 // retryNow ends the pause between reports.

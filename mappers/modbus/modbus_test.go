@@ -120,12 +120,15 @@ func (e *env) await(property, want string) {
 	})
 }
 
-func (e *env) awaitState(want string) {
+func (e *env) awaitState(want string) { e.awaitMessage(want, "") }
+
+// awaitMessage waits for a state whose message has a part.
+func (e *env) awaitMessage(state, part string) {
 	e.t.Helper()
-	wait.Until(e.t, "the state "+want, func() error {
+	wait.Until(e.t, "the state "+state, func() error {
 		for _, d := range e.Devices() {
-			if d.Twin.State != want {
-				return fmt.Errorf("it is %q", d.Twin.State)
+			if d.Twin.State != state || !strings.Contains(d.Twin.StateMessage, part) {
+				return fmt.Errorf("it is %q, with the message %q; want %q", d.Twin.State, d.Twin.StateMessage, part)
 			}
 		}
 		return nil
@@ -168,7 +171,7 @@ func TestAway(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	e.awaitState("offline")
+	e.awaitMessage("offline", fmt.Sprintf("tcp://%s:%d: ", s.IP, s.Port))
 	s.Set(2, 5)
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)
@@ -326,7 +329,7 @@ func TestRefused(t *testing.T) {
 	e := start(t, boiler(tcp(s), nil, none))
 	s.Set(2, 5)
 	e.await("limit", "5")
-	e.awaitState("unhealthy")
+	e.awaitMessage("unhealthy", "none: illegal data address")
 	e.Apply("shop/device/one", boiler(tcp(s), nil))
 	e.awaitState("online")
 }

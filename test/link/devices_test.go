@@ -57,6 +57,21 @@ func (e *edge) statusUntil(name, what string, ok func(s *devices.Status) error) 
 	})
 }
 
+// describedUntil waits until kubectl shows a text in the event and in the status of a device. event is how the event
+// begins.
+func (e *edge) describedUntil(name, text, event string) {
+	e.T.Helper()
+	wait.Until(e.T, "kubectl describe device "+name+" to have "+text, func() error {
+		out, err := e.cluster.Kube.Kubectl(e.T.Context(), "-n", e.NodeName, "describe", "device", name)
+		status, events, _ := strings.Cut(out, "\nEvents:")
+		if err == nil && (!strings.Contains(status, text) || !strings.Contains(events, event) ||
+			!strings.Contains(events, text)) {
+			err = fmt.Errorf("%s", out)
+		}
+		return err
+	})
+}
+
 // reports returns a condition: a property has a reported value.
 func reports(property, value string) func(s *devices.Status) error {
 	return func(s *devices.Status) error {
@@ -103,6 +118,9 @@ func testDevices(t *testing.T, c *env.Cluster) {
 		}
 		return err
 	})
+	env.Must(t, m.ReportStateMessage(t.Context(), e.NodeName, "one", "unhealthy", "level: the lamp is \x1b[31mhot"))
+	e.describedUntil("one", "level: the lamp is [31mhot", "Device is unhealthy on node "+e.NodeName)
+	env.Must(t, m.ReportState(t.Context(), e.NodeName, "one", "online"))
 	desire("7")
 	m.AwaitDesired(one, "level", "7")
 	report("level", "7")
@@ -214,6 +232,7 @@ spec:
 	e.statusUntil("pump", "temp 21", reports("temp", "21"))
 	t.Logf("a register was in the DeviceStatus after %v, with kubectl", time.Since(began))
 	env.Must(t, s.Stop())
+	e.describedUntil("pump", fmt.Sprintf("tcp://%s:%d: ", s.IP, s.Port), "Device is offline on node "+e.NodeName)
 	e.statusUntil("pump", "the state", func(s *devices.Status) error {
 		if s.State != devices.StateOffline {
 			return fmt.Errorf("state %q", s.State)
