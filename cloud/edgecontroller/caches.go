@@ -36,43 +36,39 @@ const (
 const byEndpoint = "endpoint"
 
 // caches holds what edge nodes need from the API server, in shared informers. Of ConfigMaps and Secrets it has only
-// which there are, in which version: any tenant may create many large ones. contents has the data of some.
+// which there are, in which version, and so it has of pods of other nodes: any tenant may create many large ones.
+// contents has the data of some ConfigMaps and Secrets.
 type caches struct {
 	factories []informers.SharedInformerFactory
-	// running are the informers that no factory runs.
+	// running are the informers that no factory runs, and pods.
 	running sync.WaitGroup
 
-	pods, nodes, configMaps, secrets, services cache.SharedIndexInformer
+	pods                                 *podCache
+	nodes, configMaps, secrets, services cache.SharedIndexInformer
 }
 
-// newCaches makes the informers: for pods that are bound to a node, and nodes with EdgeLabel.
-func newCaches(clients Clients) (*caches, error) {
+// newCaches makes the informers: for pods that are bound to a node, and nodes with EdgeLabel. connected reports whether
+// a node is connected here.
+func newCaches(clients Clients, connected func(node string) bool) (*caches, error) {
 	client := clients.Own
 	slim := informers.WithTransform(withoutManagedFields)
-	bound := informers.NewSharedInformerFactoryWithOptions(client, 0, slim,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
-		}))
 	edges := informers.NewSharedInformerFactoryWithOptions(client, 0, slim,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.LabelSelector = EdgeLabel + "="
 		}))
 	all := informers.NewSharedInformerFactoryWithOptions(client, 0, slim)
 	c := &caches{
-		factories:  []informers.SharedInformerFactory{bound, edges, all},
-		pods:       bound.Core().V1().Pods().Informer(),
+		factories:  []informers.SharedInformerFactory{edges, all},
 		nodes:      edges.Core().V1().Nodes().Informer(),
 		configMaps: identities(clients.Metadata, "configmaps", fields.Everything()),
 		secrets:    identities(clients.Metadata, "secrets", secretsOfPods()),
 		services:   all.Core().V1().Services().Informer(),
 	}
+	c.pods = newPodCache(client, func(node string) bool { return c.node(node) != nil || connected(node) })
 	for _, i := range []cache.SharedIndexInformer{c.configMaps, c.secrets} {
 		if err := i.SetTransform(onlyIdentity); err != nil {
 			return nil, fmt.Errorf("cache only the metadata of ConfigMaps and Secrets: %w", err)
 		}
-	}
-	if err := c.pods.AddIndexers(podIndexers()); err != nil {
-		return nil, fmt.Errorf("index pods: %w", err)
 	}
 	if err := c.nodes.AddIndexers(cache.Indexers{byEndpoint: func(obj any) ([]string, error) {
 		node, ok := obj.(*v1.Node)
@@ -150,11 +146,13 @@ func secretsOfPods() fields.Selector {
 func podIndexers() cache.Indexers {
 	return cache.Indexers{
 		byNode: func(obj any) ([]string, error) {
-			pod, ok := obj.(*v1.Pod)
-			if !ok || pod.Spec.NodeName == "" {
-				return nil, nil
+			switch pod, id := cachedPod(obj); {
+			case pod != nil && pod.Spec.NodeName != "":
+				return []string{pod.Spec.NodeName}, nil
+			case id != nil:
+				return []string{id.node}, nil
 			}
-			return []string{pod.Spec.NodeName}, nil
+			return nil, nil
 		},
 		byServices: func(obj any) ([]string, error) {
 			pod, ok := obj.(*v1.Pod)
@@ -194,13 +192,19 @@ func (c *caches) start(ctx context.Context) error {
 	for _, i := range []cache.SharedIndexInformer{c.configMaps, c.secrets} {
 		c.running.Go(func() { i.RunWithContext(ctx) })
 	}
-	for _, i := range []cache.SharedIndexInformer{c.pods, c.nodes, c.configMaps, c.secrets, c.services} {
-		if !cache.WaitForCacheSync(ctx.Done(), i.HasSynced) {
+	filled := func(synced ...cache.InformerSynced) error {
+		if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 			return errors.Join(errors.New("the caches of the API server's objects were not filled in time"),
 				context.Cause(ctx))
 		}
+		return nil
 	}
-	return nil
+	// The Nodes come first: they decide which pods are cached whole.
+	if err := filled(c.nodes.HasSynced); err != nil {
+		return err
+	}
+	c.running.Go(func() { c.pods.run(ctx) })
+	return filled(c.pods.HasSynced, c.configMaps.HasSynced, c.secrets.HasSynced, c.services.HasSynced)
 }
 
 // wait waits for the informers' goroutines after start's context ended.
@@ -211,18 +215,18 @@ func (c *caches) wait() {
 	c.running.Wait()
 }
 
-// podsOf lists the pods that are bound to a node.
+// podsOf lists the pods that are bound to an edge node.
 func (c *caches) podsOf(node string) []*v1.Pod {
-	objs, err := c.pods.GetIndexer().ByIndex(byNode, node)
+	objs, err := c.pods.indexer.ByIndex(byNode, node)
 	if err != nil {
 		return nil // the index always exists
 	}
 	return typed[v1.Pod](objs)
 }
 
-// podsNaming lists the pods that name a ConfigMap or Secret.
+// podsNaming lists the pods of edge nodes that name a ConfigMap or Secret.
 func (c *caches) podsNaming(key resource.Key) []*v1.Pod {
-	objs, err := c.pods.GetIndexer().ByIndex(byReference, key.String())
+	objs, err := c.pods.indexer.ByIndex(byReference, key.String())
 	if err != nil {
 		return nil
 	}
@@ -231,7 +235,7 @@ func (c *caches) podsNaming(key resource.Key) []*v1.Pod {
 
 // nodesServed lists the nodes whose pods have the services of a namespace in their environment, each once.
 func (c *caches) nodesServed(namespace string) []string {
-	objs, err := c.pods.GetIndexer().ByIndex(byServices, namespace)
+	objs, err := c.pods.indexer.ByIndex(byServices, namespace)
 	if err != nil {
 		return nil
 	}
@@ -272,12 +276,12 @@ func typed[T any](objs []any) []*T {
 }
 
 // cached returns an object from the cache, or nil.
-func cached[T any](informer cache.SharedIndexInformer, namespace, name string) *T {
+func cached[T any](store cache.Store, namespace, name string) *T {
 	key := name
 	if namespace != "" {
 		key = namespace + "/" + name
 	}
-	obj, ok, err := informer.GetStore().GetByKey(key)
+	obj, ok, err := store.GetByKey(key)
 	if err != nil || !ok {
 		return nil
 	}
@@ -285,22 +289,26 @@ func cached[T any](informer cache.SharedIndexInformer, namespace, name string) *
 	return t
 }
 
-func (c *caches) pod(namespace, name string) *v1.Pod { return cached[v1.Pod](c.pods, namespace, name) }
-func (c *caches) node(name string) *v1.Node          { return cached[v1.Node](c.nodes, "", name) }
+// pod returns a pod of an edge node, or nil.
+func (c *caches) pod(namespace, name string) *v1.Pod {
+	return cached[v1.Pod](c.pods.indexer, namespace, name)
+}
+
+func (c *caches) node(name string) *v1.Node { return cached[v1.Node](c.nodes.GetStore(), "", name) }
 
 // named returns which ConfigMap or Secret there is of a key; nil if there is none, or it is not cached.
 func (c *caches) named(key resource.Key) *metav1.PartialObjectMetadata {
 	switch key.Type {
 	case resource.TypeConfigMap:
-		return cached[metav1.PartialObjectMetadata](c.configMaps, key.Namespace, key.Name)
+		return cached[metav1.PartialObjectMetadata](c.configMaps.GetStore(), key.Namespace, key.Name)
 	case resource.TypeSecret:
-		return cached[metav1.PartialObjectMetadata](c.secrets, key.Namespace, key.Name)
+		return cached[metav1.PartialObjectMetadata](c.secrets.GetStore(), key.Namespace, key.Name)
 	}
 	return nil
 }
 
 func (c *caches) service(namespace, name string) *v1.Service {
-	return cached[v1.Service](c.services, namespace, name)
+	return cached[v1.Service](c.services.GetStore(), namespace, name)
 }
 
 // servicesIn lists the services of a namespace with an address, which containers' environments name.

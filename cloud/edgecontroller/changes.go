@@ -118,12 +118,12 @@ func sameMeta(a, b *metav1.ObjectMeta) bool {
 // watch turns the informers' events into calls of the hub.
 func (c *Controller) watch() error {
 	handlers := map[cache.SharedIndexInformer]cache.ResourceEventHandler{
-		c.caches.pods:       handler(c.podEvent),
 		c.caches.nodes:      handler(c.nodeEvent),
 		c.caches.configMaps: handler(c.namedEvent(resource.TypeConfigMap)),
 		c.caches.secrets:    handler(c.namedEvent(resource.TypeSecret)),
 		c.caches.services:   handler(c.serviceEvent),
 	}
+	c.caches.pods.changed, c.caches.pods.fetch = c.podEvent, c.podFetches.queue.Add
 	for informer, h := range handlers {
 		if _, err := informer.AddEventHandler(h); err != nil {
 			return err
@@ -198,6 +198,9 @@ func (c *Controller) servicesChanged(pod *v1.Pod) {
 
 func (c *Controller) nodeEvent(old, now *v1.Node) {
 	c.endpointChanged(old, now)
+	if old == nil || now == nil {
+		c.caches.pods.nodeChanged(firstNonNil(now, old).Name)
+	}
 	switch {
 	case now == nil:
 		c.hub.Disconnect(old.Name, "the node was deleted, or no longer has the label "+EdgeLabel)

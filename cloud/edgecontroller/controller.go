@@ -91,6 +91,8 @@ type Controller struct {
 	duplicates  *duplicates
 
 	statusRequests *statusRequests
+	// podFetches are the nodes of which the cache lacks pods.
+	podFetches keyQueue
 
 	table map[requestName]requestType
 
@@ -118,7 +120,8 @@ var (
 // New makes a controller. It does nothing before Start.
 func New(options Options) (*Controller, error) {
 	options = options.withDefaults()
-	caches, err := newCaches(options.Clients)
+	sessions := newSessions(options.NodeQPS, options.NodeBurst)
+	caches, err := newCaches(options.Clients, sessions.connectedHere)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +129,7 @@ func New(options Options) (*Controller, error) {
 		options:    options,
 		clients:    options.Clients,
 		caches:     caches,
-		sessions:   newSessions(options.NodeQPS, options.NodeBurst),
+		sessions:   sessions,
 		statuses:   newStatuses(),
 		podLists:   newPodLists(),
 		recent:     newRecentChanges(),
@@ -151,6 +154,7 @@ func New(options Options) (*Controller, error) {
 	c.tolerations, c.readiness, c.table = newTolerations(c), newReadiness(c), c.requestTypes()
 	c.instances, c.duplicates, c.statusRequests = newInstances(c), newDuplicates(c), newStatusRequests(c)
 	c.endpoints = newEndpoints(c)
+	c.podFetches = newKeyQueue("node", c.fetchPods, "Pods of a new edge node not read; it does not get them yet")
 	return c, nil
 }
 
@@ -167,15 +171,16 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	c.duplicates.run(ctx, c.owned.Go)
 	c.statusRequests.run(ctx, c.owned.Go)
 	c.endpoints.run(ctx, c.owned.Go)
+	c.podFetches.run(ctx, c.owned.Go)
 	began := time.Now()
 	if err := c.caches.start(ctx); err != nil {
 		return err
 	}
 	c.restoreEndpoints()
 	c.filled.Store(true)
-	klog.InfoS("Caches filled", "pods", len(c.caches.pods.GetStore().ListKeys()),
-		"edgeNodes", len(c.caches.nodes.GetStore().ListKeys()),
-		"took", time.Since(began))
+	pods, edgePods := c.caches.pods.count()
+	klog.InfoS("Caches filled", "pods", pods, "edgePods", edgePods,
+		"edgeNodes", len(c.caches.nodes.GetStore().ListKeys()), "took", time.Since(began))
 	return nil
 }
 
@@ -193,6 +198,7 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 	capable := c.sessions.connected(node, protocol)
 	c.statuses.connected(node, capable)
 	c.podLists.connected(node)
+	c.caches.pods.nodeChanged(node)
 	if capable && c.filled.Load() {
 		for _, s := range c.servicesFor(c.caches.podsOf(node)) {
 			c.hub.Changed(node, serviceKey(s))
@@ -208,9 +214,11 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 
 // Disconnected implements cloudhub.Upstream.
 func (c *Controller) Disconnected(node, _ string) {
+	// The list goes first: without the session, the cache may lack pods that it has.
+	c.podLists.disconnected(node)
 	c.sessions.disconnected(node)
 	c.statuses.disconnected(node)
-	c.podLists.disconnected(node)
+	c.caches.pods.nodeChanged(node)
 }
 
 // annotate writes the address of this cloudcore into a Node, in up to three tries. It does nothing if no device's Node

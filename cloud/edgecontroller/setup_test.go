@@ -29,6 +29,8 @@ type api struct {
 	// reply answers a request; by default nothing exists.
 	reply func(r call) (code int, body any)
 	calls []call
+	// onRequest, if set, sees each request.
+	onRequest func(r *http.Request)
 }
 
 // call is a request as the API server saw it.
@@ -56,6 +58,9 @@ func notFound(path string) (int, any) {
 
 // RoundTrip implements http.RoundTripper.
 func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
+	if a.onRequest != nil {
+		a.onRequest(r)
+	}
 	w, done := httptest.NewRecorder(), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -216,6 +221,7 @@ func newFixture(t testing.TB) *fixture {
 	t.Cleanup(c.duplicates.queue.ShutDown)
 	t.Cleanup(c.statusRequests.queue.ShutDown)
 	t.Cleanup(c.endpoints.queue.ShutDown)
+	t.Cleanup(c.podFetches.queue.ShutDown)
 	n := &notes{}
 	c.hub, c.ctx = n, t.Context()
 	c.filled.Store(true)
@@ -229,7 +235,7 @@ func (w *fixture) add(objs ...object) {
 		var err error
 		switch o := o.(type) {
 		case *v1.Pod:
-			err = w.caches.pods.GetIndexer().Add(o)
+			err = w.caches.pods.indexer.Add(o)
 		case *v1.Node:
 			err = w.caches.nodes.GetIndexer().Add(o)
 		case *v1.ConfigMap:
@@ -270,7 +276,7 @@ func (w *fixture) keep(kind string, o object) {
 
 func (w *fixture) remove(pod *v1.Pod) {
 	w.t.Helper()
-	if err := w.caches.pods.GetIndexer().Delete(pod); err != nil {
+	if err := w.caches.pods.indexer.Delete(pod); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -76,8 +76,11 @@ func TestEvictions(t *testing.T) {
 				"NoExecute, tolerationSeconds: 1}]",
 		},
 	} {
-		c.pod(p.node, p.pod, p.extra)
-		second.wants(p.node, "default/pod/"+p.pod)
+		c.bound(p.node, p.pod, p.extra)
+		if p.node != "server" {
+			c.wants(p.node, "default/pod/"+p.pod)
+			second.wants(p.node, "default/pod/"+p.pod)
+		}
 	}
 	for _, pod := range []string{"on-first", "on-other", "limited"} {
 		wait.Until(c.t, pod+" tolerates all", func() error { return c.tolerant(pod) })
@@ -99,7 +102,7 @@ func TestEvictions(t *testing.T) {
 	for _, node := range []string{"first", "other"} {
 		wait.Until(c.t, node+" counts as unreachable", func() error { return c.unreachable(node) })
 	}
-	c.pod("server", "on-server-later", "")
+	c.bound("server", "on-server-later", "")
 	wait.Until(c.t, "the later pod is evicted", func() error { return c.evicted("on-server-later") })
 	for _, name := range []string{"on-first", "on-other", "limited"} {
 		if c.evicted(name) == nil {

@@ -15,6 +15,14 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
+// heap returns the bytes of the live heap.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 // TestLargeObjects: ConfigMaps that no pod of a node names take next to no memory of cloudcore, whatever their size. A
 // node still gets the one that its pod names, its changes, and its end.
 func TestLargeObjects(t *testing.T) {
@@ -34,12 +42,6 @@ func TestLargeObjects(t *testing.T) {
 	}
 	if err := creates.Wait(); err != nil {
 		t.Fatal(err)
-	}
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
 	}
 	before := heap()
 	c.control()
@@ -86,4 +88,103 @@ func TestLargeObjects(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestLargePods: pods that are bound to a node without the label for edge nodes take next to no memory of cloudcore,
+// whatever their size. Once the node has the label, or is registered, it gets them.
+func TestLargePods(t *testing.T) {
+	const objects, size, most = 300, 1 << 20, 32 << 20
+	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
+	c.defaultAccount()
+	for _, name := range []string{"server", "later"} {
+		if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pods := c.admin.CoreV1().Pods("default")
+	large := []v1.EnvVar{{Name: "LARGE", Value: strings.Repeat("x", size)}}
+	create := func(node, name string) error {
+		_, err := pods.Create(t.Context(), &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: v1.PodSpec{
+				NodeName:   node,
+				Containers: []v1.Container{{Name: "c", Image: "example.com/c:1", Env: large}},
+			},
+		}, metav1.CreateOptions{})
+		return err
+	}
+	var creates errgroup.Group
+	creates.SetLimit(4)
+	for i := range objects {
+		creates.Go(func() error { return create("server", fmt.Sprint("large-", i)) })
+	}
+	if err := errors.Join(creates.Wait(), create("later", "later-0"), create("later", "later-1")); err != nil {
+		t.Fatal(err)
+	}
+	before := heap()
+	c.control()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	grown := heap() - before
+	t.Logf("%d pods of %d bytes: the caches take %d KiB, and the process has %d MiB from the system", objects, size,
+		grown>>10, m.Sys>>20)
+	if grown > most {
+		t.Errorf("the caches take %d MiB, want at most %d", grown>>20, most>>20)
+	}
+	gets := func(node string, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			c.wants(node, "default/pod/"+name)
+			if o, err := c.ctl.Object(node, key("default/pod/"+name)); err != nil || o == nil || len(o.JSON) < size {
+				t.Errorf("Object(%s, %s) = %v, %v, want the pod", node, name, o != nil, err)
+			}
+			if c.hub.count(node, "default/pod/"+name) == 0 {
+				t.Errorf("the hub was not told of %s on %s", name, node)
+			}
+		}
+	}
+	label := func(value string) {
+		t.Helper()
+		if _, err := c.admin.CoreV1().Nodes().Patch(t.Context(), "later", "application/merge-patch+json",
+			fmt.Appendf(nil, `{"metadata":{"labels":{"node-role.kubernetes.io/edge":%s}}}`, value),
+			metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	label(`""`)
+	gets("later", "later-0", "later-1")
+	label("null")
+	wait.Until(t, "a node without the label to need nothing", func() error {
+		if n := len(c.ctl.Desired("later")); n > 0 {
+			return fmt.Errorf("it is to have %d objects", n)
+		}
+		return nil
+	})
+	if err := pods.Delete(t.Context(), "later-0", *metav1.NewDeleteOptions(0)); err != nil {
+		t.Fatal(err)
+	}
+	label(`""`)
+	gets("later", "later-1")
+	if _, err := pods.Patch(t.Context(), "later-1", "application/merge-patch+json",
+		[]byte(`{"metadata":{"annotations":{"changed":"yes"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "the node to get the change, and not the deleted pod", func() error {
+		o, err := c.ctl.Object("later", key("default/pod/later-1"))
+		if err != nil || o == nil || !strings.Contains(string(o.JSON), `"changed":"yes"`) {
+			return fmt.Errorf("Object = %v, %v, want the change", o != nil, err)
+		}
+		for _, ref := range c.ctl.Desired("later") {
+			if ref.Key == key("default/pod/later-0") {
+				return errors.New("the deleted pod is wanted")
+			}
+		}
+		return nil
+	})
+	if err := create("new", "new-0"); err != nil {
+		t.Fatal(err)
+	}
+	c.register("new")
+	gets("new", "new-0")
 }

@@ -353,8 +353,16 @@ func (c *cloud) register(name string) *v1.Node {
 	return object[v1.Node](c, c.must(name, "insert", "null/node/"+name, edgeNode(name)))
 }
 
-// pod makes a pod that is bound to a node, and waits until the controller wants it there.
+// pod makes a pod that is bound to an edge node, and waits until the controller wants it there.
 func (c *cloud) pod(node, name, extra string) *v1.Pod {
+	c.t.Helper()
+	pod := c.bound(node, name, extra)
+	c.wants(node, "default/pod/"+name)
+	return pod
+}
+
+// bound makes a pod that is bound to a node.
+func (c *cloud) bound(node, name, extra string) *v1.Pod {
 	c.t.Helper()
 	c.apply(fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {nodeName: %s, containers: [{name: "+
 		"c, image: example.com/c:1}]%s}}", name, node, extra))
@@ -362,7 +370,6 @@ func (c *cloud) pod(node, name, extra string) *v1.Pod {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.wants(node, "default/pod/"+name)
 	return pod
 }
 

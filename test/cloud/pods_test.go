@@ -276,7 +276,7 @@ func tolerations(c *cloud) {
 	wait.Until(c.t, "the tolerations have no limit", func() error { return c.tolerant("tolerant") })
 	c.apply(`{apiVersion: v1, kind: Pod, metadata: {name: fixed, annotations: {edgecore.io/keep-evictions: "true"}}, spec: {nodeName: tol, containers: [{name: c, image: example.com/c:1}]}}`)
 	// One on a node of another kind is left alone, and one that is bound later shows that its turn has passed.
-	c.pod("server", "on-server", "")
+	c.bound("server", "on-server", "")
 	c.pod("tol", "later", "")
 	wait.Until(c.t, "the tolerations have no limit", func() error { return c.tolerant("later") })
 	for _, name := range []string{"fixed", "on-server"} {
