@@ -160,6 +160,9 @@ func elsewhere() map[string][]string {
 			"edged/streaming.TestShareOfNamespace",
 			"edged/streaming.TestMaxOpen",
 		},
+		"sysctls `net.ipv4.tcp_slow_start_after_idle`, `net.ipv4.tcp_notsent_lowat`": {
+			"edged/security.TestSysctls",
+		},
 		"head of a request to port 10250": {
 			"edged/server.TestHeadOfRequests",
 		},

@@ -63,10 +63,14 @@ func configuration(dir string) map[string]any {
 		"nodeStatusUpdateFrequency": "5s",
 		"clusterDNS":                []string{"10.96.0.10"},
 		"clusterDomain":             "cluster.local",
-		"allowedUnsafeSysctls":      []string{"net.core.somaxconn", "kernel.msg*"},
-		"serializeImagePulls":       false,
-		"volumeStatsAggPeriod":      "1s",
-		"resolvConf":                filepath.Join(dir, "resolv.conf"),
+		"allowedUnsafeSysctls": []string{
+			"net.core.somaxconn", "kernel.msg*",
+			// Safe since Kubernetes 1.37; this kubelet is older.
+			"net.ipv4.tcp_slow_start_after_idle", "net.ipv4.tcp_notsent_lowat",
+		},
+		"serializeImagePulls":  false,
+		"volumeStatsAggPeriod": "1s",
+		"resolvConf":           filepath.Join(dir, "resolv.conf"),
 	}
 }
 
