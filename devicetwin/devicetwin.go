@@ -60,10 +60,10 @@ type Bus interface {
 type Options struct {
 	Bus   Bus
 	Store Store
-	// SocketDir is the folder of the socket on which mappers register, SocketGroup the group that may use it; 0 is
-	// root.
+	// SocketDir is the folder of the socket on which mappers register. SocketGroup returns the group that may use it; 0
+	// is root. After an error it is asked again.
 	SocketDir   string
-	SocketGroup int
+	SocketGroup func() (int, error)
 	// OtherSocketDir is a second folder with such a socket, where KubeEdge's mappers look for it; "" is none.
 	OtherSocketDir string
 	// Listening is called with the error that keeps a socket for mappers from being opened, and with nil once it is; it

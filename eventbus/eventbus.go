@@ -107,10 +107,39 @@ func New(config *v1alpha2.EventBus, o Options) (Bus, error) {
 	return &bus{parts: parts, retain: config.MqttRetain}, nil
 }
 
+// Check says what keeps New from making a bus. It changes nothing.
+func Check(config *v1alpha2.EventBus, o Options) error {
+	var errs []error
+	if config.MqttMode != ModeExternal {
+		out, err := brokerOptions(config, o)
+		if err == nil {
+			_, err = broker.New(out)
+		}
+		errs = append(errs, err)
+	}
+	if config.MqttMode != ModeInternal {
+		_, err := clientOptions(config, o)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 func newInternal(config *v1alpha2.EventBus, o Options) (part, error) {
+	out, err := brokerOptions(config, o)
+	if err != nil {
+		return nil, err
+	}
+	b, err := broker.New(out)
+	if err != nil {
+		return nil, err
+	}
+	return internal{b}, nil
+}
+
+func brokerOptions(config *v1alpha2.EventBus, o Options) (broker.Options, error) {
 	u, err := url.Parse(config.MqttServerInternal)
 	if err != nil || u.Host == "" || u.User != nil {
-		return nil, errors.New("modules.eventBus.mqttServerInternal: want tcp://HOST:PORT")
+		return broker.Options{}, errors.New("modules.eventBus.mqttServerInternal: want tcp://HOST:PORT")
 	}
 	out := broker.Options{
 		Address: u.Host, MayPublish: o.MayPublish, Limits: o.Limits, Listening: o.Listening,
@@ -124,7 +153,7 @@ func newInternal(config *v1alpha2.EventBus, o Options) (part, error) {
 	if o.PasswordFile != "" {
 		users, err := broker.ReadUsers(o.PasswordFile)
 		if err != nil {
-			return nil, err
+			return broker.Options{}, err
 		}
 		if out.Users != nil {
 			users.Add(out.Users)
@@ -134,11 +163,11 @@ func newInternal(config *v1alpha2.EventBus, o Options) (part, error) {
 	if config.TLS.Enable {
 		pool, pair, err := readTLS(&config.TLS)
 		if err != nil {
-			return nil, err
+			return broker.Options{}, err
 		}
 		if pair == nil {
-			return nil, errors.New("modules.eventBus.eventBusTLS: the broker in the agent needs a certificate; " +
-				"set tlsMqttCertFile and tlsMqttPrivateKeyFile")
+			return broker.Options{}, errors.New("modules.eventBus.eventBusTLS: the broker in the agent needs a " +
+				"certificate; set tlsMqttCertFile and tlsMqttPrivateKeyFile")
 		}
 		out.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*pair}, ClientCAs: pool}
 		switch {
@@ -149,11 +178,7 @@ func newInternal(config *v1alpha2.EventBus, o Options) (part, error) {
 			out.TLS.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
-	b, err := broker.New(out)
-	if err != nil {
-		return nil, err
-	}
-	return internal{b}, nil
+	return out, nil
 }
 
 // internal makes a part of the broker in the agent.
@@ -171,8 +196,20 @@ func (i internal) Watch(func(time.Time), func()) {}
 func (i internal) Connected() bool { return i.Listening() }
 
 func newExternal(config *v1alpha2.EventBus, o Options) (part, error) {
+	out, err := clientOptions(config, o)
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(out)
+	if err != nil {
+		return nil, fmt.Errorf("modules.eventBus.mqttServerExternal: %w", err)
+	}
+	return c, nil
+}
+
+func clientOptions(config *v1alpha2.EventBus, o Options) (client.Options, error) {
 	if o.SpoolPath == "" || !filepath.IsAbs(o.SpoolPath) {
-		return nil, fmt.Errorf("event bus: the path of the queue, %q, must be absolute", o.SpoolPath)
+		return client.Options{}, fmt.Errorf("event bus: the path of the queue, %q, must be absolute", o.SpoolPath)
 	}
 	out := client.Options{
 		Server:    config.MqttServerExternal,
@@ -185,7 +222,7 @@ func newExternal(config *v1alpha2.EventBus, o Options) (part, error) {
 	if config.TLS.Enable {
 		pool, pair, err := readTLS(&config.TLS)
 		if err != nil {
-			return nil, err
+			return out, err
 		}
 		out.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
 		if pair != nil {
@@ -196,11 +233,7 @@ func newExternal(config *v1alpha2.EventBus, o Options) (part, error) {
 			out.Server = u.String()
 		}
 	}
-	c, err := client.New(out)
-	if err != nil {
-		return nil, fmt.Errorf("modules.eventBus.mqttServerExternal: %w", err)
-	}
-	return c, nil
+	return out, nil
 }
 
 // readTLS reads the authority and the certificate; each is nil if its path is empty.

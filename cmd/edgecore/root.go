@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/command"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
@@ -15,12 +16,13 @@ type globalOptions = command.Options
 
 func newRootCommand() *cobra.Command {
 	program := command.Program[v1alpha2.EdgeCore]{
-		Kind:       "EdgeCore",
-		APIVersion: v1alpha2.APIVersion,
-		File:       v1alpha2.DefaultConfigFile,
-		Default:    v1alpha2.Default,
-		Minimal:    v1alpha2.Minimal,
-		Load:       v1alpha2.Load,
+		Kind:        "EdgeCore",
+		APIVersion:  v1alpha2.APIVersion,
+		File:        v1alpha2.DefaultConfigFile,
+		Default:     v1alpha2.Default,
+		Minimal:     v1alpha2.Minimal,
+		Load:        v1alpha2.Load,
+		CheckDevice: agentconfig.CheckDevice,
 		Effective: func(file string) (*v1alpha2.EdgeCore, error, error) {
 			f, err := configfile.Choose(file)
 			if err != nil {

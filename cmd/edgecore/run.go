@@ -115,20 +115,14 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 	var shown func() []statusui.Device
 	var mqtt *topics.Module
 	if cfg.Modules.EventBus.Enable {
-		mqtt, err = topics.New(topics.Options{
+		mqtt = topics.New(topics.Options{
 			Node:   cfg.Modules.Edged.HostnameOverride,
 			NewBus: func() (eventbus.Bus, error) { return agentconfig.NewEventBus(cfg, conditions) },
 		})
-		if err != nil {
-			return err
-		}
 		collectors = append(collectors, mqtt)
 	}
 	if cfg.Modules.DeviceTwin.Enable {
-		opts, err := agentconfig.DeviceTwinOptions(&cfg.Modules.DeviceTwin)
-		if err != nil {
-			return err
-		}
+		opts := agentconfig.DeviceTwinOptions(&cfg.Modules.DeviceTwin)
 		opts.Bus, opts.Store = bus, db
 		opts.Listening = func(socket string, err error) { conditions.SetError(health.SocketFailing, socket, err) }
 		if mqtt != nil {

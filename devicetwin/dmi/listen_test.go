@@ -23,7 +23,7 @@ func TestSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, otherDir := range []string{other, "", filepath.Join(file, "etc")} {
-		s := New(Options{Dir: dir, OtherDir: otherDir, Group: group,
+		s := New(Options{Dir: dir, OtherDir: otherDir, Group: func() (int, error) { return group, nil },
 			Load: func(context.Context) (map[string][]byte, error) { return nil, nil }})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup

@@ -85,8 +85,9 @@ type Options struct {
 	// OtherDir is a second folder with such a socket, where KubeEdge's mappers look for it; "" is none. A pod that
 	// mounts that folder does not see Dir, so that a link would lead nowhere.
 	OtherDir string
-	// Group may use the sockets in addition to root; 0 is none.
-	Group int
+	// Group returns the group that may use the sockets in addition to root; 0 is none. It is asked when they are made,
+	// and again after an error. nil: there is none.
+	Group func() (int, error)
 	Twins Twins
 	// Load returns the mappers that were saved, by protocol, and Save stores one of them; nil data deletes it.
 	Load func(ctx context.Context) (map[string][]byte, error)
@@ -230,12 +231,16 @@ func (s *Server) listen(ctx context.Context) {
 		path := filepath.Join(dir, SocketName)
 		sockets.Go(func() {
 			retry.Until(ctx, time.Second, time.Minute, func(ctx context.Context) error {
+				group, err := s.group()
+				if err != nil {
+					return err
+				}
 				if dir == s.opts.Dir {
-					if err := makeMappersDir(dir, s.opts.Group); err != nil {
+					if err := makeMappersDir(dir, group); err != nil {
 						return err
 					}
 				}
-				return s.serve(ctx, path)
+				return s.serve(ctx, path, group)
 			}, func(err error, again time.Duration) {
 				s.listening(path, err)
 				klog.ErrorS(err, "Mappers cannot register; trying again", "socket", path, "in", again)
@@ -245,6 +250,13 @@ func (s *Server) listen(ctx context.Context) {
 	sockets.Wait()
 }
 
+func (s *Server) group() (int, error) {
+	if s.opts.Group == nil {
+		return 0, nil
+	}
+	return s.opts.Group()
+}
+
 func (s *Server) listening(path string, err error) {
 	if s.opts.Listening != nil {
 		s.opts.Listening(path, err)
@@ -252,11 +264,11 @@ func (s *Server) listening(path string, err error) {
 }
 
 // serve listens on a socket until ctx ends.
-func (s *Server) serve(ctx context.Context, path string) error {
+func (s *Server) serve(ctx context.Context, path string, group int) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	socket, err := listen(ctx, path, s.opts.Group)
+	socket, err := listen(ctx, path, group)
 	if err != nil {
 		return err
 	}

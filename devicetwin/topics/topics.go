@@ -78,7 +78,8 @@ type Twins interface {
 type Options struct {
 	// Node is the name of the node.
 	Node string
-	// NewBus makes the connection to MQTT. It is called again when the module has failed.
+	// NewBus makes the connection to MQTT. It is called again when it or the module has failed: a wrong configuration
+	// of MQTT stops only this module.
 	NewBus func() (eventbus.Bus, error)
 	// Now is the wall clock.
 	Now func() time.Time
@@ -92,8 +93,8 @@ type Module struct {
 	dropped *rate.Limiter
 
 	mu      sync.Mutex
-	bus     eventbus.Bus
-	fresh   bool // no Run has had bus
+	bus     eventbus.Bus // the newest; nil before the first
+	fresh   bool         // no Run has had bus
 	changes map[string]*changes
 	changed notify.Signal
 }
@@ -115,23 +116,22 @@ type answer struct {
 }
 
 // New makes the module. Without Serve it serves no twins.
-func New(opts Options) (*Module, error) {
+func New(opts Options) *Module {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	bus, err := opts.NewBus()
-	if err != nil {
-		return nil, err
-	}
-	return &Module{
+	m := &Module{
 		opts:    opts,
 		answers: make(chan answer, maxAnswers),
 		dropped: newLogLimit(),
-		bus:     bus,
-		fresh:   true,
 		changes: map[string]*changes{},
 		changed: notify.NewSignal(),
-	}, nil
+	}
+	// Run fails with the error, and is called again.
+	if bus, err := opts.NewBus(); err == nil {
+		m.bus, m.fresh = bus, true
+	}
+	return m
 }
 
 // newLogLimit bounds what is logged about clients.
@@ -140,7 +140,9 @@ func newLogLimit() *rate.Limiter { return rate.NewLimiter(rate.Every(10*time.Sec
 // Serve sets the twins that clients read and change. It must be called before Run.
 func (m *Module) Serve(t Twins) {
 	m.twins = t
-	m.bus.Watch(t.MQTTBehind, t.MQTTCaughtUp)
+	if m.bus != nil {
+		m.bus.Watch(t.MQTTBehind, t.MQTTCaughtUp)
+	}
 }
 
 // Name implements beehive.Module.
@@ -208,7 +210,9 @@ func (m *Module) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	bus := m.bus
 	m.mu.Unlock()
-	bus.Collect(ch)
+	if bus != nil {
+		bus.Collect(ch)
+	}
 }
 
 // Changed records a change of a twin, for the clients. It is for devicetwin.Options, and does not block.

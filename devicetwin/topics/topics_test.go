@@ -51,14 +51,11 @@ func start(t *testing.T) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) {
+	m := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) {
 		config := v1alpha2.Default().Modules.EventBus
 		config.MqttMode, config.MqttServerInternal = eventbus.ModeInternal, "tcp://"+address
 		return eventbus.New(&config, eventbus.Options{MayPublish: MayPublish})
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	e.twins = twins.Start(t, map[string]string{"shop/devicemodel/lamp": lampModel, "shop/device/one": lamp}, m.Changed)
 	m.Serve(e.twins)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -390,10 +387,7 @@ func (c *changing) MQTTCaughtUp() {}
 
 // TestChangeDuringRestart: a twin can change while the module takes a new bus.
 func TestChangeDuringRestart(t *testing.T) {
-	m, err := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) { return failing{}, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) { return failing{}, nil }})
 	m.Serve(&changing{module: m, told: make(chan struct{})})
 	runs := make(chan error, 2)
 	go func() {

@@ -53,8 +53,11 @@ func ShownDevices(m *devicetwin.Module) func() []statusui.Device {
 }
 
 // DeviceTwinOptions returns what the configuration says about devicetwin.
-func DeviceTwinOptions(d *v1alpha2.DeviceTwin) (devicetwin.Options, error) {
-	o := devicetwin.Options{SocketDir: filepath.Clean(d.DMISockPath)}
+func DeviceTwinOptions(d *v1alpha2.DeviceTwin) devicetwin.Options {
+	o := devicetwin.Options{
+		SocketDir:   filepath.Clean(d.DMISockPath),
+		SocketGroup: func() (int, error) { return groupOf(d.DMISockGroup) },
+	}
 	if strings.HasSuffix(d.DMISockPath, ".sock") {
 		o.SocketDir = filepath.Dir(d.DMISockPath)
 	}
@@ -63,18 +66,22 @@ func DeviceTwinOptions(d *v1alpha2.DeviceTwin) (devicetwin.Options, error) {
 	if o.SocketDir == v1alpha2.DefaultDMIDir || o.SocketDir == v1alpha2.KubeEdgeDMIDir {
 		o.SocketDir, o.OtherSocketDir = v1alpha2.DefaultDMIDir, v1alpha2.KubeEdgeDMIDir
 	}
-	if d.DMISockGroup == "" {
-		return o, nil
+	return o
+}
+
+// groupOf returns the number of a group, which is given by its name or number; "" is root's.
+func groupOf(name string) (int, error) {
+	if name == "" {
+		return 0, nil
 	}
-	number := d.DMISockGroup
-	if g, err := user.LookupGroup(d.DMISockGroup); err == nil {
+	number := name
+	if g, err := user.LookupGroup(name); err == nil {
 		number = g.Gid
 	}
 	gid, err := strconv.ParseUint(number, 10, 31)
 	if err != nil {
-		return o, fmt.Errorf("modules.deviceTwin.dmiSockGroup: there is no group %q on this device: make it with "+
-			"groupadd, or give the number of a group", d.DMISockGroup)
+		return 0, fmt.Errorf("modules.deviceTwin.dmiSockGroup: there is no group %q on this device: make it with "+
+			"groupadd, or give the number of a group", name)
 	}
-	o.SocketGroup = int(gid)
-	return o, nil
+	return int(gid), nil
 }

@@ -22,16 +22,17 @@ func TestDeviceTwinOptions(t *testing.T) {
 		{"/run/x", "no-such-group", "", "", 0, `no group "no-such-group"`},
 		{"/run/x", "-1", "", "", 0, "no group"},
 	} {
-		o, err := DeviceTwinOptions(&v1alpha2.DeviceTwin{DMISockPath: tc.path, DMISockGroup: tc.group})
+		o := DeviceTwinOptions(&v1alpha2.DeviceTwin{DMISockPath: tc.path, DMISockGroup: tc.group})
+		group, err := o.SocketGroup()
 		switch {
 		case tc.problem != "":
 			if err == nil || !strings.Contains(err.Error(), tc.problem) {
 				t.Errorf("group %s: %v, want %q", tc.group, err, tc.problem)
 			}
 		case err != nil || o.SocketDir != tc.dir || o.OtherSocketDir != tc.other ||
-			o.SocketGroup != tc.gid:
+			group != tc.gid:
 			t.Errorf("%s, group %q: folders %s and %q, group %d, %v; want %s, %q and %d", tc.path, tc.group,
-				o.SocketDir, o.OtherSocketDir, o.SocketGroup, err, tc.dir, tc.other, tc.gid)
+				o.SocketDir, o.OtherSocketDir, group, err, tc.dir, tc.other, tc.gid)
 		}
 	}
 }

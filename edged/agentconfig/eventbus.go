@@ -12,12 +12,17 @@ import (
 // NewEventBus makes the connection to MQTT that the configuration asks for. What waits for the external broker is in
 // a file beside the store. conditions gets those of the broker in the agent and of the external one.
 func NewEventBus(cfg *v1alpha2.EdgeCore, conditions *health.Registry) (eventbus.Bus, error) {
-	return eventbus.New(&cfg.Modules.EventBus, eventbus.Options{
+	o := eventBusOptions(cfg)
+	o.Listening = func(address string, err error) { conditions.SetError(health.SocketFailing, address, err) }
+	o.Reachable = func(server string, err error) { conditions.SetError(health.MQTTBrokerUnreachable, server, err) }
+	return eventbus.New(&cfg.Modules.EventBus, o)
+}
+
+func eventBusOptions(cfg *v1alpha2.EdgeCore) eventbus.Options {
+	return eventbus.Options{
 		SpoolPath:    filepath.Join(filepath.Dir(cfg.Database.DataSource), "mqtt.queue"),
 		ClientID:     "edgecore-" + cfg.Modules.Edged.HostnameOverride,
 		PasswordFile: cfg.Modules.EventBus.MqttPasswordFile,
 		MayPublish:   topics.MayPublish,
-		Listening:    func(address string, err error) { conditions.SetError(health.SocketFailing, address, err) },
-		Reachable:    func(server string, err error) { conditions.SetError(health.MQTTBrokerUnreachable, server, err) },
-	})
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
 // Settings say how the authenticated port is served.
@@ -147,6 +148,7 @@ func (a *API) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { a.learn(ctx) })
+	wg.Go(func() { a.checkClientCA(ctx) })
 	wg.Go(func() { _ = a.certificate.Run(ctx) }) // which ends with ctx only
 	a.listen(ctx, config)
 	return nil
@@ -178,6 +180,20 @@ func (a *API) listen(ctx context.Context, config *tls.Config) {
 	keepOpen(ctx, a.opts.Health, health.ServerStopped, a.opts.Listen, func(ctx context.Context) error {
 		return secured.Serve(ctx, a.opts.Listen)
 	})
+}
+
+// checkClientCA reports a file of CAs that cannot be used, until it can.
+func (a *API) checkClientCA(ctx context.Context) {
+	if a.opts.ClientCA == "" {
+		return
+	}
+	for backoff := retry.NewBackoff(time.Second, 30*time.Second); ; {
+		err := auth.CheckFile(a.opts.ClientCA)
+		a.opts.Health.SetError(health.ClientCABad, a.opts.ClientCA, err)
+		if err == nil || !backoff.Wait(ctx) {
+			return
+		}
+	}
 }
 
 // learn asks for the cluster's CA of clients until it is known, with each link. From then on it is requested again only

@@ -184,7 +184,7 @@ func reportable() []health.Code {
 	return []health.Code{
 		health.CgroupsIncomplete, health.CgroupsFailing, health.ClockNotSet, health.StoreRecovered, health.StoreFailing,
 		health.CertificateEnding, health.StaticPodBad, health.ImageDamaged, health.ReportTooLarge,
-		health.NodeAddressMissing, health.ConfigurationBad, health.RestartNeeded,
+		health.NodeAddressMissing, health.ConfigurationBad, health.RestartNeeded, health.ClientCABad,
 	}
 }
 

@@ -37,6 +37,8 @@ type Program[T any] struct {
 	Look string
 	// Start returns the configuration to run with; nil means Load.
 	Start func(file string) (cfg *T, warnings []string, err error)
+	// CheckDevice says what of a valid configuration cannot work on this device; nil: nothing depends on it.
+	CheckDevice func(*T) error
 	// Effective returns the configuration in force where that is not always the file's, and says so in its notice; nil:
 	// it always is.
 	Effective func(file string) (cfg *T, notice error, err error)

@@ -19,7 +19,8 @@ taken as it is: keys that this version does not act on are named in warnings.`,
 }
 
 func (p *Program[T]) validate(program string, opts *Options) *cobra.Command {
-	return &cobra.Command{
+	offline := false
+	cmd := &cobra.Command{
 		Use:   "validate [FILE]",
 		Short: "Check a configuration file, and change nothing",
 		Long: `Check a configuration file the way ` + program +
@@ -32,9 +33,15 @@ Without FILE it checks the one that --config names.`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := fileOf(opts, args)
-			_, warnings, err := p.Load(file)
+			cfg, warnings, err := p.Load(file)
 			if err != nil {
 				return err
+			}
+			if p.CheckDevice != nil && !offline {
+				if err := p.CheckDevice(cfg); err != nil {
+					return fmt.Errorf("configuration %s does not work on this device (--offline leaves out what "+
+						"depends on it): %w", file, err)
+				}
 			}
 			for _, w := range warnings {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
@@ -43,6 +50,14 @@ Without FILE it checks the one that --config names.`,
 			return err
 		},
 	}
+	if p.CheckDevice != nil {
+		cmd.Long += `
+
+What depends on this device is checked, too: the files and groups that the file names, and what it reserves of the
+device's memory and processors. --offline leaves that out, to check a file for another device.`
+		cmd.Flags().BoolVar(&offline, "offline", false, "leave out what depends on this device")
+	}
+	return cmd
 }
 
 func (p *Program[T]) print(program string, opts *Options) *cobra.Command {

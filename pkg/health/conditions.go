@@ -31,6 +31,7 @@ const (
 	ReadOnlyServerStopped Code = "ReadOnlyServerStopped"
 	ServerStopped         Code = "ServerStopped"
 	ServingCertificate    Code = "ServingCertificate"
+	ClientCABad           Code = "ClientCABad"
 	ImagesFillDisk        Code = "ImagesFillDisk"
 	ImageDamaged          Code = "ImageDamaged"
 	MemoryPressure        Code = "MemoryPressure"
@@ -204,6 +205,10 @@ var known = map[Code]entry{
 		"The authenticated server is not using its intended certificate", Warning,
 		"It uses the previous certificate, or a self-signed one. The detail names the cause; approve a pending " +
 			"request with kubectl certificate approve.", time.Minute,
+	},
+	ClientCABad: {
+		"The file of client CAs cannot be used", Warning, "Correct authentication.x509.clientCAFile, or put the file " +
+			"there. Until then the node's port refuses the certificates that these CAs have signed.", 2 * time.Second,
 	},
 	ReadOnlyServerStopped: {
 		"The read-only server cannot listen", Error,

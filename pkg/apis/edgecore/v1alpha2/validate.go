@@ -132,6 +132,23 @@ func (c *checker) broker(path, value string, schemes ...string) {
 	}
 }
 
+// openBroker refuses a broker in the agent to which anybody on the network could connect.
+func (c *checker) openBroker(p string, b *EventBus) {
+	u, err := url.Parse(b.MqttServerInternal)
+	if err != nil || u.Hostname() == "localhost" {
+		return
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil && ip.IsLoopback() {
+		return
+	}
+	certificates := b.TLS.Enable && b.TLS.TLSMqttCAFile != ""
+	if b.MqttUsername == "" && b.MqttPasswordFile == "" && !certificates {
+		c.Fail(p+".mqttServerInternal", b.MqttServerInternal, "an address of this device alone, such as "+
+			"tcp://127.0.0.1:1883, or a user and password, a password file or client certificates as well: anybody "+
+			"who reaches this one could connect")
+	}
+}
+
 // modules also checks modules that this version may lack: a wrong value is still wrong.
 func (c *checker) modules(p string, m *Modules) {
 	if h := &m.EdgeHub; h.Enable {
@@ -147,6 +164,7 @@ func (c *checker) modules(p string, m *Modules) {
 		c.AbsoluteOrNone(p+".eventBus.mqttPasswordFile", b.MqttPasswordFile)
 		if b.MqttMode <= 1 {
 			c.broker(p+".eventBus.mqttServerInternal", b.MqttServerInternal, "tcp")
+			c.openBroker(p+".eventBus", b)
 		}
 		if b.MqttMode >= 1 {
 			c.broker(p+".eventBus.mqttServerExternal", b.MqttServerExternal, "tcp", "mqtt", "ssl", "tls", "mqtts",

@@ -80,6 +80,40 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestOpenBroker: a broker in the agent to which anybody could connect is refused.
+func TestOpenBroker(t *testing.T) {
+	for name, c := range map[string]struct {
+		set  func(b *EventBus)
+		open bool
+	}{
+		"of this device alone":  {func(b *EventBus) { b.MqttServerInternal = "tcp://127.0.0.1:1883" }, false},
+		"by the name of it":     {func(b *EventBus) { b.MqttServerInternal = "tcp://localhost:1883" }, false},
+		"of IPv6":               {func(b *EventBus) { b.MqttServerInternal = "tcp://[::1]:1883" }, false},
+		"all addresses":         {func(*EventBus) {}, true},
+		"with a user":           {func(b *EventBus) { b.MqttUsername, b.MqttPassword = "a", "b" }, false},
+		"with a password file":  {func(b *EventBus) { b.MqttPasswordFile = "/etc/users" }, false},
+		"with TLS alone":        {func(b *EventBus) { b.TLS.Enable, b.TLS.TLSMqttCAFile = true, "" }, true},
+		"with client CAs":       {func(b *EventBus) { b.TLS.Enable, b.TLS.TLSMqttCAFile = true, "/etc/ca.crt" }, false},
+		"only the external one": {func(b *EventBus) { b.MqttMode = 2 }, false},
+		"the module is off":     {func(b *EventBus) { b.Enable = false }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := named()
+			mqtt(func(b *EventBus) {
+				b.MqttMode, b.MqttServerInternal, b.MqttServerExternal = 0, "tcp://0.0.0.0:1883", "tcp://192.0.2.1:1883"
+				c.set(b)
+			})(e)
+			if !c.open {
+				if err := e.Validate(); err != nil {
+					t.Errorf("Validate = %v, want no problem", err)
+				}
+				return
+			}
+			wantProblem(t, e.Validate(), "modules.eventBus.mqttServerInternal")
+		})
+	}
+}
+
 // mqtt switches eventBus on, and changes it.
 func mqtt(set func(b *EventBus)) func(e *EdgeCore) {
 	return func(e *EdgeCore) {
