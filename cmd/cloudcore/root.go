@@ -71,5 +71,6 @@ namespace kubeedge. To join the first edge node:
 	}
 	opts := program.Root(cmd)
 	cmd.AddCommand(newGetTokenCommand(opts), newRevokeCommand(opts), newRotateCommand(opts))
+	command.RefuseUnknown(cmd)
 	return cmd
 }

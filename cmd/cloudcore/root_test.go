@@ -8,9 +8,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/version"
+	"github.com/edgecore-io/edgecore/test/testenv/commandtree"
 )
 
 // execute runs a command line and returns what it wrote to stdout and to stderr.
@@ -97,7 +99,8 @@ func TestEveryCommandTeaches(t *testing.T) {
 		if c.Short == "" {
 			t.Errorf("%s: short text = %q, want one", c.CommandPath(), c.Short)
 		}
-		if c.Runnable() && (c.Long == "" || c.Example == "") {
+		if c.Runnable() && !c.HasSubCommands() && c.Name() != "help" && c.Parent().Name() != "completion" &&
+			(c.Long == "" || c.Example == "") {
 			t.Errorf("%s: long text = %q, example = %q; want both", c.CommandPath(), c.Long, c.Example)
 		}
 	}
@@ -136,4 +139,9 @@ func TestBadCommandLines(t *testing.T) {
 			t.Errorf("%v printed %q, want nothing", args, out)
 		}
 	}
+}
+
+// TestUnknownCommands: a misspelt command is an error at each level, never a help text and success.
+func TestUnknownCommands(t *testing.T) {
+	commandtree.RefusesUnknown(t, func() *cobra.Command { return newRootCommand(nil) })
 }

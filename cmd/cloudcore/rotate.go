@@ -29,7 +29,6 @@ func (o *rotateOptions) command() *cobra.Command {
 go on.`,
 		Example: `  cloudcore rotate ca
   cloudcore rotate tokens`,
-		Args: cobra.NoArgs,
 	}
 	cmd.PersistentFlags().StringVar(&o.access.kubeConfig, "kube-config", "",
 		"the kubeconfig `file` to reach kube-apiserver with")

@@ -93,5 +93,6 @@ With the Debian package:
 	cmd.AddCommand(newGetCommand(opts), newStatusCommand(opts), newPreflightCommand(opts), newLogsCommand(opts),
 		newExecCommand(opts), newImagesCommand(opts), newJoinCommand(opts), newResetCommand(opts),
 		newEndPodsCommand(opts), newAdoptCommand(opts))
+	command.RefuseUnknown(cmd)
 	return cmd
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 	"github.com/edgecore-io/edgecore/pkg/version"
+	"github.com/edgecore-io/edgecore/test/testenv/commandtree"
 )
 
 // execute runs a command line and returns what it wrote to stdout and to stderr.
@@ -142,3 +143,6 @@ func TestBadCommandLines(t *testing.T) {
 		}
 	}
 }
+
+// TestUnknownCommands: a misspelt command is an error at each level, never a help text and success.
+func TestUnknownCommands(t *testing.T) { commandtree.RefusesUnknown(t, newRootCommand) }
