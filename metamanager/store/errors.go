@@ -19,8 +19,6 @@ var (
 	ErrReadOnly = errors.New("the disk is read-only: check dmesg for its errors, and remount or replace it")
 	// ErrCorrupt: the file was found to be damaged. The next Open repairs it.
 	ErrCorrupt = errors.New("the store is damaged; it is repaired at the next start")
-	// ErrNewer: the file was written by a newer version of the agent.
-	ErrNewer = errors.New("the store was written by a newer version")
 	// ErrInUse: another process has the store open.
 	ErrInUse = errors.New("another edgecore is using the store: stop it first")
 	// ErrClosed: the store was closed.

@@ -168,6 +168,15 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, content, 0o600)
 }
 
+// syncFile puts the content of a file on the disk.
+func syncFile(name string) error {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
 func removeIfThere(name string) error {
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -11,27 +11,33 @@ import (
 // maxVersion is the highest schema version that is believed; what is above it is a damaged head.
 const maxVersion = 9999
 
-// checkVersion refuses a file of a newer version.
-func checkVersion(version int) error {
-	if version <= len(migrations) || version > maxVersion {
-		return nil
+// isNewer reports whether a version is one that this agent does not know.
+func isNewer(version int) bool { return version > len(migrations) && version <= maxVersion }
+
+// readMark returns the version of a file, and the oldest schema whose agents can use it.
+func readMark(ctx context.Context, db *sql.DB) (version, readable int, err error) {
+	var id int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+		return 0, 0, err
 	}
-	return fmt.Errorf("%w of edgecore (schema %d, this one knows %d): install that version again, or move the file "+
-		"away to start with an empty store",
-		ErrNewer, version, len(migrations))
+	if err := db.QueryRowContext(ctx, "PRAGMA application_id").Scan(&id); err != nil {
+		return 0, 0, err
+	}
+	readable = id &^ readableMask
+	if id&readableMask != readableMagic || readable < 1 || readable > version {
+		readable = version
+	}
+	return version, readable, nil
 }
 
 // migrate brings the schema up to date, each step in a transaction, with a copy of the file before the first
-// step if there is something to lose.
+// step if there is something to lose. A file of a newer version stays as it is: it was found to be usable.
 func migrate(ctx context.Context, db *sql.DB, path string) error {
 	var version, tables int
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
 		return err
 	}
-	if err := checkVersion(version); err != nil {
-		return err
-	}
-	if version == len(migrations) {
+	if version == len(migrations) || isNewer(version) {
 		return nil
 	}
 	if version < 0 || version > maxVersion {
@@ -46,6 +52,11 @@ func migrate(ctx context.Context, db *sql.DB, path string) error {
 			return fmt.Errorf("copy before migration %d: %w", version+1, err)
 		}
 	}
+	return runSteps(ctx, db, version)
+}
+
+// runSteps does the migrations that a file of a version has not seen.
+func runSteps(ctx context.Context, db *sql.DB, version int) error {
 	for ; version < len(migrations); version++ {
 		if err := step(ctx, db, version); err != nil {
 			return fmt.Errorf("migration %d: %w", version+1, err)
@@ -80,10 +91,12 @@ func step(ctx context.Context, db *sql.DB, version int) error {
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, migrations[version]); err != nil {
+	if _, err := tx.ExecContext(ctx, migrations[version].sql); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
-	if _, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version=%d", version+1)); err != nil {
+	marks := fmt.Sprintf("PRAGMA user_version=%d; PRAGMA application_id=%d", version+1,
+		readableMagic|readableBy(version+1))
+	if _, err := tx.ExecContext(ctx, marks); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	return tx.Commit()

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -166,39 +165,6 @@ func TestFailedMigrationChangesNothing(t *testing.T) {
 	got := dump(t, path, "PRAGMA user_version", "SELECT count(*) FROM pragma_table_info('outbox')")
 	if diff := cmp.Diff([]string{"1", "3"}, got); diff != "" {
 		t.Errorf("version and columns mismatch (-want +got):\n%s", diff)
-	}
-}
-
-func TestNewerFileIsRefused(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "edgecore.db")
-	s := openTest(t, path)
-	apply(t, s, Upsert(meta("a/pod/x", "1")))
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	db := raw(t, path)
-	if _, err := db.Exec(fmt.Sprintf("PRAGMA user_version=%d", len(migrations)+1)); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, unclean := range []bool{false, true} {
-		if unclean {
-			leaveUnclean(t, path)
-		}
-		_, _, err := Open(t.Context(), path, Options{})
-		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), path) ||
-			!strings.Contains(err.Error(), "install that version again") {
-			t.Errorf("err = %v, want ErrNewer with file and remedy", err)
-		}
-		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
-			t.Errorf("the file has %d bytes, %v; want the %d bytes of before unchanged", len(after), err, len(before))
-		}
 	}
 }
 

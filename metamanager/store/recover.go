@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -20,7 +22,7 @@ import (
 //	   so do its -wal and -shm                                   only .rebuild is there, and it is whole: step 3
 //	3. .rebuild becomes edgecore.db
 
-// keepAside is how many damaged files are kept for anyone who wants to look at them.
+// keepAside is how many files of a kind that were set aside are kept for anyone who wants to look at them.
 const keepAside = 3
 
 // besides are the ends of the names of what SQLite keeps beside a file; KubeEdge's files have a journal.
@@ -29,11 +31,15 @@ var besides = []string{"-wal", "-shm", "-journal"}
 // maxDamage bounds the description of a damage, in bytes.
 const maxDamage = 300
 
-// Recovery says what Open did about a damaged file.
+// Recovery says what Open did about a file that is damaged, or that a newer version wrote.
 type Recovery struct {
-	// Damage is what was found.
+	// Damage is what was found: for a newer version's file, why it cannot be used as it is.
 	Damage string
-	// SetAside is where the damaged file is now; "" if there was none left.
+	// Newer is the schema of a newer version's file, which was rolled back; 0 for a damaged file.
+	Newer int
+	// Before is the copy from before a migration that took a newer file's place; "" for none.
+	Before string
+	// SetAside is where the file is now; "" if there was none left.
 	SetAside string
 	// Saved is the number of rows that were taken over.
 	Saved int
@@ -44,6 +50,15 @@ type Recovery struct {
 }
 
 func (r *Recovery) String() string {
+	if r.Newer > 0 {
+		from := "an empty store"
+		if r.Before != "" {
+			from = r.Before
+		}
+		return fmt.Sprintf("the store was written by a newer version of edgecore (schema %d, this one knows %d; %s); "+
+			"it was set aside as %s, and %s with the %d rows of it that this version can read took its place",
+			r.Newer, len(migrations), r.Damage, r.SetAside, from, r.Saved)
+	}
 	if r.SetAside == "" {
 		return fmt.Sprintf("the store was lost (%s); a new one was made", r.Damage)
 	}
@@ -58,22 +73,28 @@ func (r *Recovery) String() string {
 		r.Damage, r.SetAside, what, r.Saved, lost)
 }
 
-// checkAndRepair makes sure that there is a sound file. Where it is damaged, it is set aside and a new one made
-// of what can be read.
-func checkAndRepair(ctx context.Context, path string, unclean bool, maxGap int64) (*Recovery, error) {
-	rebuilt, err := exists(path + ".rebuild")
+// checkAndRepair makes sure that there is a sound file that this version can use. Where it is damaged, it is set aside
+// and a new one made of what can be read; where a newer version wrote it, it may have to be rolled back. origin is the
+// path of the store that this one is a copy of, or path.
+func checkAndRepair(ctx context.Context, path, origin string, unclean bool, maxGap int64) (*Recovery, error) {
+	there, err := exists(path)
 	if err != nil {
 		return nil, err
 	}
-	there, err := exists(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case rebuilt && !there:
-		return finishRepair(path)
-	case rebuilt:
-		if err := removeStore(path + ".rebuild"); err != nil {
+	for _, unfinished := range []struct {
+		name   string
+		finish func(path string) (*Recovery, error)
+	}{{path + ".rollback", finishRollback}, {path + ".rebuild", finishRepair}} {
+		made, err := exists(unfinished.name)
+		switch {
+		case err != nil:
 			return nil, err
+		case made && !there:
+			return unfinished.finish(path)
+		case made:
+			if err := removeStore(unfinished.name); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if !there {
@@ -86,11 +107,16 @@ func checkAndRepair(ctx context.Context, path string, unclean bool, maxGap int64
 		// Once a store was in use its file is never empty; SQLite would take it for a new one.
 		return &Recovery{Damage: "its file is empty", Lost: -1}, setStrayAside(path)
 	}
-	damage, err := check(ctx, path, unclean)
-	if err != nil || damage == "" {
+	state, err := check(ctx, path, unclean)
+	switch {
+	case err != nil:
 		return nil, err
+	case state.newer != 0:
+		return newRollback(path, origin, state.newer, state.why, maxGap).run(ctx)
+	case state.damage != "":
+		return repair(ctx, path, state.damage, maxGap)
 	}
-	return repair(ctx, path, damage, maxGap)
+	return nil, nil
 }
 
 // makeNew makes an empty file, and tells if there should have been one.
@@ -101,26 +127,48 @@ func makeNew(path string, unclean bool) (*Recovery, error) {
 	return &Recovery{Damage: "its file was removed while it was in use", Lost: -1}, nil
 }
 
-// check returns what is wrong with a file, "" when nothing is. After a clean end only its head is read. An error
-// is one that says nothing about the file, or that forbids to touch it.
-func check(ctx context.Context, path string, thorough bool) (damage string, err error) {
+// fileState is what check finds; zero if the file can be used.
+type fileState struct {
+	// damage says what is damaged.
+	damage string
+	// newer is the schema of a file that this version cannot use as it is, and why says the reason.
+	newer int
+	why   string
+}
+
+// check examines a file. After a clean end only its head is read. An error is one that says nothing about the file.
+func check(ctx context.Context, path string, thorough bool) (fileState, error) {
 	for _, suffix := range besides { // left by an unclean shutdown
 		info, err := os.Stat(path + suffix)
 		thorough = thorough || err == nil && info.Size() > 0
 	}
 	db := connect(path, asItIs, 1)
 	defer db.Close()
-	var version, n int
-	err = db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version)
-	if err == nil {
-		if err := checkVersion(version); err != nil {
-			return "", err
+	var n int
+	version, readable, err := readMark(ctx, db)
+	if err == nil && isNewer(version) {
+		why, err := probe(ctx, path, readable)
+		if err != nil || why != "" {
+			damage, err := damageOf(err)
+			if why == "" {
+				return fileState{damage: damage}, err
+			}
+			return fileState{newer: version, why: why}, nil
 		}
+	}
+	if err == nil {
 		err = db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&n)
 	}
-	if err != nil || !thorough && version == len(migrations) {
-		return damageOf(err)
+	if err != nil || !thorough && (version == len(migrations) || isNewer(version)) {
+		damage, err := damageOf(err)
+		return fileState{damage: damage}, err
 	}
+	damage, err := integrity(ctx, db)
+	return fileState{damage: damage}, err
+}
+
+// integrity checks all pages of a file, and returns what is damaged; "" for nothing.
+func integrity(ctx context.Context, db *sql.DB) (damage string, err error) {
 	rows, err := db.QueryContext(ctx, "PRAGMA integrity_check(10)")
 	if err != nil {
 		return damageOf(err)
@@ -187,7 +235,7 @@ func repair(ctx context.Context, path, damage string, maxGap int64) (*Recovery, 
 	if err := renameDurably(fresh, path); err != nil {
 		return nil, err
 	}
-	return r, dropOld(path)
+	return r, dropOld(path, ".corrupt-")
 }
 
 // finishRepair goes on where a crash interrupted repair.
@@ -195,7 +243,7 @@ func finishRepair(path string) (*Recovery, error) {
 	if err := errors.Join(setStrayAside(path), renameDurably(path+".rebuild", path)); err != nil {
 		return nil, err
 	}
-	aside, err := asideFiles(path)
+	aside, err := asideFiles(path, ".corrupt-")
 	if err != nil || len(aside) == 0 {
 		return nil, err
 	}
@@ -213,26 +261,28 @@ func setStrayAside(path string) error {
 	return nil
 }
 
-// asideFiles are the damaged files, oldest first.
-func asideFiles(path string) ([]string, error) {
+// asideFiles are the files that were set aside under names of a kind (".corrupt-", ".newer-"), oldest first.
+func asideFiles(path, kind string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return nil, err
 	}
 	var names []string
 	for _, e := range entries {
-		rest, ok := strings.CutPrefix(e.Name(), filepath.Base(path)+".corrupt-")
+		rest, ok := strings.CutPrefix(e.Name(), filepath.Base(path)+kind)
 		if ok && !slices.ContainsFunc(besides, func(suffix string) bool { return strings.HasSuffix(rest, suffix) }) {
 			names = append(names, filepath.Join(filepath.Dir(path), e.Name()))
 		}
 	}
-	slices.Sort(names)
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Compare(a[strings.LastIndexByte(a, '-')+1:], b[strings.LastIndexByte(b, '-')+1:])
+	})
 	return names, nil
 }
 
-// dropOld removes damaged files above the number that is kept.
-func dropOld(path string) error {
-	aside, err := asideFiles(path)
+// dropOld removes files of a kind that were set aside, above the number that is kept.
+func dropOld(path, kind string) error {
+	aside, err := asideFiles(path, kind)
 	if err != nil {
 		return err
 	}

@@ -96,8 +96,8 @@ func tablesOf(ctx context.Context, db *sql.DB) (list []salvageTable, all bool) {
 			list, found[t.name] = append(list, t), true
 		}
 	}
-	// KubeEdge's files have no version, and only this table.
-	return list, found["meta"] && (version == 0 || found["outbox"] && found["agent"])
+	// KubeEdge's files have no version, and only this table. A newer version may have tables of its own.
+	return list, found["meta"] && !isNewer(version) && (version == 0 || found["outbox"] && found["agent"])
 }
 
 // copyRows copies a table by rowid. Where it cannot be read it tries the rows behind one by one, so that one bad
@@ -125,6 +125,10 @@ type rowCopy struct {
 	next   int64 // rowid to go on at
 	saved  int
 	sound  bool
+	// gap: some rows could not be read at all.
+	gap bool
+	// each, which may be nil, is called with each row that was read, and whether it was taken.
+	each func(values []any, taken bool)
 }
 
 // all goes through the table, over the places that cannot be read.
@@ -134,7 +138,7 @@ func (c *rowCopy) all(ctx context.Context) error {
 		if err != nil || whole {
 			return err
 		}
-		c.sound = false
+		c.sound, c.gap = false, true
 		found := false
 		for rowid, end := c.next, c.next+c.maxGap; rowid < end && !found && ctx.Err() == nil; rowid++ {
 			before := c.next
@@ -175,7 +179,14 @@ func (c *rowCopy) fromEnd(ctx context.Context) error {
 func (c *rowCopy) read(
 	ctx context.Context, where string, rowid int64, take func(id int64) bool,
 ) (whole bool, err error) {
-	rows, err := c.from.QueryContext(ctx, "SELECT rowid, "+c.table.columns+" FROM "+c.table.name+" WHERE "+where, rowid)
+	return c.query(ctx, "SELECT rowid, "+c.table.columns+" FROM "+c.table.name+" WHERE "+where, take, rowid)
+}
+
+// query copies the rows of a query, whose first column is a number, as long as they can be read and take agrees.
+func (c *rowCopy) query(
+	ctx context.Context, text string, take func(id int64) bool, args ...any,
+) (whole bool, err error) {
+	rows, err := c.from.QueryContext(ctx, text, args...)
 	if err != nil {
 		return false, ctx.Err()
 	}
@@ -204,23 +215,31 @@ func (c *rowCopy) put(ctx context.Context, values []any) error {
 			values[i] = string(b)
 		}
 	}
-	if !c.table.sane(values) {
+	taken, err := c.insert(ctx, values)
+	if taken {
+		c.saved++
+	} else {
 		c.sound = false
-		return nil
+	}
+	if c.each != nil {
+		c.each(values, taken)
+	}
+	return err
+}
+
+func (c *rowCopy) insert(ctx context.Context, values []any) (taken bool, err error) {
+	if !c.table.sane(values) {
+		return false, nil
 	}
 	res, err := c.tx.ExecContext(ctx, c.table.put, values...)
 	if ownError(err) {
-		c.sound = false
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	n, err := res.RowsAffected()
-	if c.saved += int(n); n == 0 {
-		c.sound = false // a key that is there twice
-	}
-	return err
+	return n > 0, err // 0: a key that is there twice
 }
 
 // sane reports whether a row may be one that was written. SQLite has no checksums: damage inside of a text is not

@@ -22,17 +22,54 @@ package store
 // PRAGMA user_version is the number of migrations that a file has seen. A file of KubeEdge has
 // version 0 and a table meta already: the first migration keeps it. A migration that was once released
 // is never changed.
-var migrations = []string{
-	`CREATE TABLE IF NOT EXISTS meta (key text NOT NULL PRIMARY KEY, type text, value text);
+//
+// PRAGMA application_id records the oldest schema that can still use the file: readableMagic, plus that schema's
+// version. Both numbers are in the file's first page and change in the migration's transaction, and both can be read
+// whatever a newer version has done to the tables. Files without the mark can be used by their own version only.
+var migrations = []migration{
+	{sql: `CREATE TABLE IF NOT EXISTS meta (key text NOT NULL PRIMARY KEY, type text, value text);
 	 CREATE INDEX IF NOT EXISTS idx_meta_type ON meta (type);
 	 CREATE TABLE outbox (key text NOT NULL PRIMARY KEY, seq integer NOT NULL, value text NOT NULL);
-	 CREATE TABLE agent (key text NOT NULL PRIMARY KEY, value text NOT NULL);`,
+	 CREATE TABLE agent (key text NOT NULL PRIMARY KEY, value text NOT NULL);`},
 
-	`ALTER TABLE outbox ADD COLUMN first integer NOT NULL DEFAULT 0;
+	// An agent of schema 1 would leave first at 0.
+	{sql: `ALTER TABLE outbox ADD COLUMN first integer NOT NULL DEFAULT 0;
 	 UPDATE outbox SET first=seq;
 	 DROP INDEX idx_meta_type;
-	 CREATE INDEX idx_meta_type_key ON meta (type, key);`,
+	 CREATE INDEX idx_meta_type_key ON meta (type, key);`},
 }
+
+// migration is one step of the schema.
+type migration struct {
+	sql string
+	// compatible declares that agents which know only the schema before this step can use the result, reading and
+	// writing, and that the result is right for this version when they have. It holds if all of this is true:
+	//
+	//   - Every statement of the older version works unchanged. A new column is nullable or has a default, and no new
+	//     constraint refuses a row that the older version writes.
+	//   - A row that the older version wrote, with the defaults in its new columns, means to this version what it
+	//     meant to the older one. A value such as 0 must not be mistaken for one that was set.
+	//   - What this version derives from other tables stays right while the older version changes those: by a trigger,
+	//     or because this version computes it again when it opens the file.
+	//
+	// The step is not run again when the newer version returns. Most steps, a new table or column, are compatible; one
+	// that does not say so is not.
+	compatible bool
+}
+
+// readableBy returns the oldest schema whose agents can use a file of a version.
+func readableBy(version int) int {
+	for version > 1 && migrations[version-1].compatible {
+		version--
+	}
+	return version
+}
+
+const (
+	// readableMagic is in the upper half of application_id ("EC"), the version in the lower.
+	readableMagic = 0x4543 << 16
+	readableMask  = 0xffff << 16
+)
 
 // seqKey is the row of agent that keeps a seq from being given out twice.
 const seqKey = "outbox.seq"

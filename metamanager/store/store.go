@@ -9,8 +9,12 @@
 //     the same time share a transaction (and its fsync), and do not share their errors.
 //   - A value that is what it was is not written: an idle device writes nothing.
 //   - Open yields a usable store wherever the disk can be written: a damaged file is set aside, what can be
-//     read of it is taken over, and the Recovery says so. It refuses only what would do harm: a file of a newer
-//     version, one that another process uses, a folder.
+//     read of it is taken over, and the Recovery says so. It refuses only what would do harm: a file that another
+//     process uses, a folder.
+//   - A file of a newer version is used as it is if that version's migrations declare that older agents can: neither
+//     its version nor what it has beside is touched, so that the newer version goes on with it later. Otherwise it
+//     is set aside, and the copy from before the migration takes its place, with the rows of the newer file that this
+//     version can read. schema.go says how a file tells, newer.go what is done.
 //   - On a full disk nothing is acknowledged that is not stored; deletes still work, out of a reserve, and
 //     so does a little of what is urgent; and all is as before once there is room.
 //
@@ -21,10 +25,13 @@
 //	edgecore.db.reserve                space for deletes, and for what is urgent, on a full disk
 //	edgecore.db.before-<n>             the file as it was before migration n
 //	edgecore.db.corrupt-<time>         a damaged file; the newest three are kept
+//	edgecore.db.newer-<n>-<time>       a file of a newer version (schema n) that was rolled back; three are kept
 //	edgecore.db.rebuild                a repair that was interrupted
+//	edgecore.db.rollback               a rollback that was interrupted
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -58,6 +65,9 @@ type Options struct {
 	// Shrunk, which may be nil, is called when SQLite has freed memory because there was nothing to do for a while. It
 	// must not call the store.
 	Shrunk func()
+
+	// origin is the path of the store that the one to open is a copy of; "" if it is none.
+	origin string
 }
 
 const (
@@ -89,7 +99,8 @@ type Store struct {
 }
 
 // Open opens the file at a path, makes it if there is none, brings its schema up to date, and repairs it if it
-// is damaged; then the Recovery is not nil. ctx bounds Open, not the store.
+// is damaged, or rolls it back if a newer version wrote it; then the Recovery is not nil. ctx bounds Open, not the
+// store.
 func Open(ctx context.Context, path string, opts Options) (*Store, *Recovery, error) {
 	if opts.Readers <= 0 {
 		opts.Readers = defaultReaders
@@ -158,7 +169,7 @@ func openCopy(ctx context.Context, path string, opts Options) (*Store, *Recovery
 		return nil, nil, err
 	}
 	to := filepath.Join(opts.Scratch, strings.ReplaceAll(strings.Trim(filepath.Clean(path), "/"), "/", "_"))
-	opts.Reserve = -1
+	opts.Reserve, opts.origin = -1, path
 	s, recovery, err := openLocked(ctx, to, opts, func() error {
 		return errors.Join(removeIfThere(to+"-shm"), copyFile(path, to), copyFile(path+"-wal", to+"-wal"))
 	})
@@ -166,6 +177,11 @@ func openCopy(ctx context.Context, path string, opts Options) (*Store, *Recovery
 		return nil, nil, err
 	}
 	s.frozen = true
+	if recovery != nil && recovery.Newer > 0 { // the file itself stays where it is, and the copy takes up memory
+		if err := removeStore(recovery.SetAside); err != nil {
+			return nil, nil, errors.Join(err, s.Close())
+		}
+	}
 	return s, recovery, nil
 }
 
@@ -174,7 +190,7 @@ func (s *Store) Frozen() bool { return s.frozen }
 
 // openChecked opens a file that may be damaged. Damage that only shows when the file is used is repaired too.
 func openChecked(ctx context.Context, path string, opts Options, unclean bool) (*Store, *Recovery, error) {
-	recovery, err := checkAndRepair(ctx, path, unclean, opts.MaxGap)
+	recovery, err := checkAndRepair(ctx, path, cmp.Or(opts.origin, path), unclean, opts.MaxGap)
 	if err != nil {
 		return nil, nil, err
 	}
