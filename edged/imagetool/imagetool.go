@@ -94,16 +94,16 @@ func (t *Tool) explain(err error) error {
 }
 
 // PodImages asks the agent which images its pods need. It fails if the agent does not answer, and if the agent's store
-// was damaged, because the agent may not know all pods then.
+// was damaged or rolled back, because the agent may not know all pods then.
 func (t *Tool) PodImages(ctx context.Context) ([]string, error) {
 	info, err := t.agent.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range info.Conditions {
-		if c.Code == health.StoreRecovered {
-			return nil, fmt.Errorf("the store of the agent was damaged (%s), and it may not know all pods until the "+
-				"cloud has sent them again", c.Detail)
+		if c.Code == health.StoreRecovered || c.Code == health.StoreRolledBack {
+			return nil, fmt.Errorf("the store of the agent is not complete (%s), and it may not know all pods until "+
+				"the cloud has sent them again", c.Detail)
 		}
 	}
 	pods, err := t.agent.Pods(ctx)

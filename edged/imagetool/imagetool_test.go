@@ -157,6 +157,7 @@ func TestPodImages(t *testing.T) {
 		}
 	}
 	damaged := server.Info{Conditions: []health.Condition{{Code: health.StoreRecovered, Detail: "2 records"}}}
+	rolledBack := server.Info{Conditions: []health.Condition{{Code: health.StoreRolledBack, Detail: "schema 3"}}}
 	for name, c := range map[string]struct {
 		agent fakeAgent
 		want  []string
@@ -170,7 +171,8 @@ func TestPodImages(t *testing.T) {
 		},
 		"no pods":       {fakeAgent{}, nil, ""},
 		"no agent":      {fakeAgent{err: errors.New("no agent")}, nil, "no agent"},
-		"damaged store": {fakeAgent{info: damaged}, nil, "the store of the agent was damaged (2 records)"},
+		"damaged store": {fakeAgent{info: damaged}, nil, "the store of the agent is not complete (2 records)"},
+		"older version": {fakeAgent{info: rolledBack}, nil, "the store of the agent is not complete (schema 3)"},
 		"another condition": {
 			fakeAgent{info: server.Info{Conditions: []health.Condition{{Code: health.RuntimeDown}}}}, nil, "",
 		},

@@ -182,9 +182,10 @@ func (m *Manager) listImages() []v1.ContainerImage {
 // by the time that they could be read there. Nor are those that make the node unready: Ready says so.
 func reportable() []health.Code {
 	return []health.Code{
-		health.CgroupsIncomplete, health.CgroupsFailing, health.ClockNotSet, health.StoreRecovered, health.StoreFailing,
-		health.CertificateEnding, health.StaticPodBad, health.ImageDamaged, health.ReportTooLarge,
-		health.NodeAddressMissing, health.ConfigurationBad, health.RestartNeeded, health.ClientCABad,
+		health.CgroupsIncomplete, health.CgroupsFailing, health.ClockNotSet, health.StoreRecovered,
+		health.StoreRolledBack, health.StoreFailing, health.CertificateEnding, health.StaticPodBad,
+		health.ImageDamaged, health.ReportTooLarge, health.NodeAddressMissing, health.ConfigurationBad,
+		health.RestartNeeded, health.ClientCABad,
 	}
 }
 

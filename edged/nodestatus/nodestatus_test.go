@@ -44,6 +44,15 @@ func TestAgentConditions(t *testing.T) {
 		"over": {
 			nil, map[health.Code]v1.ConditionStatus{health.ClockNotSet: v1.ConditionTrue}, []v1.NodeCondition{over},
 		},
+		"rolled back": {
+			[]health.Condition{{Code: health.StoreRolledBack, Title: "Back", Detail: "schema 9", Remedy: "None."}}, nil,
+			[]v1.NodeCondition{{
+				Type:    "StoreRolledBack",
+				Status:  v1.ConditionTrue,
+				Reason:  "StoreRolledBack",
+				Message: "Back: schema 9. None.",
+			}},
+		},
 		"long over": {
 			[]health.Condition{memory}, map[health.Code]v1.ConditionStatus{health.ClockNotSet: v1.ConditionFalse},
 			[]v1.NodeCondition{holds, over},

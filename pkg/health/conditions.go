@@ -23,6 +23,7 @@ const (
 	RuntimeNotReady       Code = "RuntimeNotReady"
 	ClockNotSet           Code = "ClockNotSet"
 	StoreRecovered        Code = "StoreRecovered"
+	StoreRolledBack       Code = "StoreRolledBack"
 	StoreFailing          Code = "StoreFailing"
 	ReportTooLarge        Code = "ReportTooLarge"
 	StaticPodBad          Code = "StaticPodBad"
@@ -133,6 +134,11 @@ var known = map[Code]entry{
 	StoreRecovered: {
 		"The store was damaged and has been recovered", Warning,
 		"The damaged file is kept next to the new one. Check the health of the disk (SD card).", 0,
+	},
+	StoreRolledBack: {
+		"The store was written by a newer version and has been rolled back", Warning, "Pods keep running, and the " +
+			"condition ends when the cloud has sent what this version could not read. The newer store is kept next " +
+			"to the new one. If the downgrade was not intended, install the newer version again.", 0,
 	},
 	StoreFailing: {
 		"The store cannot be written", Error, "Free space on the disk, or replace it if it fails. Pods keep running; " +
