@@ -84,6 +84,7 @@ func (m *Module) linkChanged(ctx context.Context, msg *model.Message) error {
 		return m.tellEdged(ctx, msg)
 	}
 	m.tokens.hold(m.opts.Now())
+	m.opts.Connected(ctx)
 	switch {
 	case !link.Features.Inventory:
 		m.drain.up(unansweredMax)

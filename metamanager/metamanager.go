@@ -69,6 +69,8 @@ type Options struct {
 	// Refused is called when the cloud refuses a report on an object, such as default/pod/web, for good because it is
 	// too large, with the cloud's error; and with nil when that is over.
 	Refused func(object string, err error)
+	// Connected is called when there is a new link to the cloud.
+	Connected func(context.Context)
 	// Synced is called when the cloud has sent all that differed from the store.
 	Synced func(context.Context)
 	// RemoteTimeout is how long the cloud gets to answer a request: 60 s.
@@ -112,6 +114,9 @@ func New(bus Bus, s Store, opts Options) *Module {
 	}
 	if opts.Refused == nil {
 		opts.Refused = func(string, error) {}
+	}
+	if opts.Connected == nil {
+		opts.Connected = func(context.Context) {}
 	}
 	if opts.Synced == nil {
 		opts.Synced = func(context.Context) {}

@@ -104,6 +104,7 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		if err := bus.Add(metamanager.New(bus, db, metamanager.Options{
 			Health:        func(err error) { conditions.SetError(health.StoreFailing, "", err) },
 			Refused:       func(object string, err error) { conditions.SetError(health.ReportTooLarge, object, err) },
+			Connected:     func(ctx context.Context) { noteConnected(ctx, cfg.Database.DataSource, db, conditions) },
 			Synced:        func(ctx context.Context) { metamanager.ForgetRecovery(ctx, db, conditions) },
 			RemoteTimeout: time.Duration(cfg.Modules.MetaManager.RemoteQueryTimeout) * time.Second,
 		})); err != nil {
@@ -226,7 +227,10 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 	defer service.Start(ctx, bus.Alive, conditions.Summary)()
 	defer trimMemory(ctx)()
 	if !db.Frozen() {
-		defer copies.StartCleanup(ctx, cfg.Database.DataSource, func() bool { return metamanager.Recovered(ctx, db) })()
+		defer copies.StartCleanup(ctx, cfg.Database.DataSource, copies.CleanupOptions{
+			Incomplete: func() bool { return metamanager.Recovered(ctx, db) },
+			Connected:  connectedSince(ctx, cfg.Database.DataSource, db, conditions, connected(hub)),
+		})()
 	}
 	err = bus.Run(ctx)
 	klog.InfoS("edgecore has stopped; the pods keep running")
@@ -242,6 +246,33 @@ func connected(hub *nodelink.Module) func() bool {
 		return nil
 	}
 	return func() bool { return hub.State().Connected }
+}
+
+// noteConnected remembers that the device is connected, for as long as there is a copy of the store from before a
+// migration: how long that is kept depends on it. A clock that is not set says nothing.
+func noteConnected(ctx context.Context, file string, db *store.Store, conditions *health.Registry) {
+	if copies.AnyBefore(file) && !conditions.Is(health.ClockNotSet) {
+		metamanager.RememberConnected(ctx, db, time.Now())
+	}
+}
+
+// connectedSince returns the function that tells since when the device has been connected with this version; nil if
+// it has no cloud. A link that was made while the clock was not set is noted by it.
+func connectedSince(
+	ctx context.Context, file string, db *store.Store, conditions *health.Registry, connected func() bool,
+) func() time.Time {
+	if connected == nil {
+		return nil
+	}
+	return func() time.Time {
+		if connected() {
+			noteConnected(ctx, file, db, conditions)
+		}
+		if conditions.Is(health.ClockNotSet) {
+			return time.Time{}
+		}
+		return metamanager.ConnectedSince(ctx, db)
+	}
 }
 
 // newReloader returns what hands a changed configuration to the parts that there are.

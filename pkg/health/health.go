@@ -113,6 +113,18 @@ func (r *Registry) Snapshot() []Condition {
 	return list
 }
 
+// Is reports whether a condition is set for any object, however short it has lasted.
+func (r *Registry) Is(code Code) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key := range r.set {
+		if key.code == code {
+			return true
+		}
+	}
+	return false
+}
+
 // Healthy returns the first condition that is an error; ok is true if there is none.
 func (r *Registry) Healthy() (worst Condition, ok bool) {
 	for _, c := range r.Snapshot() {

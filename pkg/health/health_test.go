@@ -30,6 +30,10 @@ func TestRegistry(t *testing.T) {
 		if c := r.Snapshot()[0]; c.Detail != "another detail" || !c.Since.Equal(since) {
 			t.Errorf("detail %q since %v, want %q since %v as before", c.Detail, c.Since, "another detail", since)
 		}
+		if !r.Is(RuntimeDown) || !r.Is(StaticPodBad) || r.Is(ClockNotSet) {
+			t.Errorf("Is = %v, %v, %v for %s, %s and %s; want true, true, false", r.Is(RuntimeDown), r.Is(StaticPodBad),
+				r.Is(ClockNotSet), RuntimeDown, StaticPodBad, ClockNotSet)
+		}
 		r.SetError(RuntimeDown, "", nil)
 		r.Clear(StaticPodBad, "a")
 		r.Clear(StaticPodBad, "b")

@@ -1,6 +1,7 @@
-// Package copies finds and removes the files that the store's migrations and repairs leave beside the store. Each of
-// them holds all secrets of the node's pods, so none is kept for longer than two weeks. The names are those that
-// package store makes.
+// Package copies finds and removes the files that the store's migrations, repairs and rollbacks leave beside the store.
+// Each of them holds all secrets of the node's pods, so none is kept for longer than two weeks. For a copy from before
+// a migration, the two weeks begin when the device is connected with the new version: until then an older version may
+// have to come back to it. The names are those that package store makes.
 package copies
 
 import (
@@ -24,6 +25,8 @@ import (
 const (
 	// maxAge is how long a copy of the store is kept.
 	maxAge = 14 * 24 * time.Hour
+	// maxBefore is how many copies from before migrations are kept.
+	maxBefore = 3
 	// firstCheck is the delay of the first check: a clock that is wrong when the device boots is set by then.
 	firstCheck = time.Hour
 	// checkPeriod is the time between two checks.
@@ -35,7 +38,8 @@ const (
 // file is one file of a copy of the store.
 type file struct {
 	path string
-	// kind is "before" (a migration), "corrupt" (set aside by a repair) or "partial" (unfinished, and useless).
+	// kind is "before" (a migration), "corrupt" (set aside by a repair), "newer" (set aside by a rollback) or "partial"
+	// (unfinished, and useless).
 	kind string
 	// of names the copy that this file belongs to: a write-ahead log belongs to its database.
 	of string
@@ -76,13 +80,13 @@ func parse(rest string, written time.Time) (file, bool) {
 		of = strings.TrimSuffix(of, suffix)
 	}
 	c := file{of: of, at: written}
-	switch stamp, isCorrupt := strings.CutPrefix(of, ".corrupt-"); {
-	case isCorrupt:
-		c.kind = "corrupt"
-		if at, err := time.Parse(timeLayout, stamp); err == nil {
+	switch {
+	case strings.HasPrefix(of, ".corrupt-"), strings.HasPrefix(of, ".newer-"):
+		c.kind, _, _ = strings.Cut(of[1:], "-")
+		if at, err := time.Parse(timeLayout, of[strings.LastIndexByte(of, '-')+1:]); err == nil {
 			c.at = at // the file was written before it was set aside
 		}
-	case of == ".rebuild", strings.HasPrefix(of, ".before-") && strings.HasSuffix(of, ".partial"):
+	case of == ".rebuild", of == ".rollback", strings.HasPrefix(of, ".before-") && strings.HasSuffix(of, ".partial"):
 		c.kind = "partial"
 	case strings.HasPrefix(of, ".before-"):
 		c.kind = "before"
@@ -93,35 +97,62 @@ func parse(rest string, written time.Time) (file, bool) {
 }
 
 // expired returns the files to remove: partial copies, those older than maxAge, and, of the copies made before a
-// migration, all but the newest.
-func expired(copies []file, now time.Time) []file {
-	newest := ""
-	var at time.Time
-	for _, c := range copies {
-		if c.kind != "before" {
-			continue
-		}
-		if newest == "" || cmp.Or(c.at.Compare(at), len(c.of)-len(newest), cmp.Compare(c.of, newest)) > 0 {
-			newest, at = c.of, c.at
-		}
-	}
+// migration, all but the newest. The age of those counts from when they were made or from since, what is later.
+func expired(copies []file, now, since time.Time) []file {
+	kept := newestBefore(copies)
 	return slices.DeleteFunc(slices.Clone(copies), func(c file) bool {
-		superseded := c.kind == "before" && c.of != newest
-		return c.kind != "partial" && !superseded && now.Sub(c.at) <= maxAge
+		switch c.kind {
+		case "partial":
+			return false
+		case "before":
+			return slices.Contains(kept, c.of) && (now.Sub(c.at) <= maxAge || now.Sub(since) <= maxAge)
+		}
+		return now.Sub(c.at) <= maxAge
 	})
 }
 
+// newestBefore returns the names of the newest copies that were made before a migration.
+func newestBefore(copies []file) []string {
+	list := slices.DeleteFunc(slices.Clone(copies), func(c file) bool { return c.kind != "before" })
+	slices.SortFunc(list, func(a, b file) int {
+		return cmp.Or(b.at.Compare(a.at), len(b.of)-len(a.of), cmp.Compare(b.of, a.of))
+	})
+	var names []string
+	for _, c := range list {
+		if !slices.Contains(names, c.of) && len(names) < maxBefore {
+			names = append(names, c.of)
+		}
+	}
+	return names
+}
+
+// CleanupOptions change a cleanup; the zero value is the default.
+type CleanupOptions struct {
+	// Incomplete reports whether the store has lost rows that a copy may have. While it does, nothing is removed. It
+	// may be nil.
+	Incomplete func() bool
+	// Connected returns since when the device has been connected with the present schema of the store; zero if it has
+	// not been yet, or if the clock is not set. Nil if there is no cloud to be connected to.
+	Connected func() time.Time
+}
+
 // StartCleanup starts a goroutine that removes expired copies of an open store until ctx ends; wait returns when the
-// goroutine has ended. While incomplete returns true, nothing is removed: the store has lost rows, and a copy may have
-// them.
-func StartCleanup(ctx context.Context, store string, incomplete func() bool) (wait func()) {
+// goroutine has ended.
+func StartCleanup(ctx context.Context, store string, opts CleanupOptions) (wait func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for delay := firstCheck; retry.Sleep(ctx, delay); delay = checkPeriod {
-			if incomplete() {
+			if opts.Incomplete != nil && opts.Incomplete() {
 				continue
 			}
-			if err := removeExpired(store, time.Now()); err != nil {
+			now := time.Now()
+			var since time.Time
+			if opts.Connected != nil {
+				if since = opts.Connected(); since.IsZero() {
+					since = now
+				}
+			}
+			if err := removeExpired(store, now, since); err != nil {
 				klog.ErrorS(err, "Old copies of the store not removed", "store", store)
 			}
 		}
@@ -129,10 +160,10 @@ func StartCleanup(ctx context.Context, store string, incomplete func() bool) (wa
 	return wg.Wait
 }
 
-func removeExpired(store string, now time.Time) error {
+func removeExpired(store string, now, since time.Time) error {
 	copies, err := list(store)
 	errs := []error{err}
-	for _, c := range expired(copies, now) {
+	for _, c := range expired(copies, now, since) {
 		if err := remove(c.path); err != nil {
 			errs = append(errs, err)
 			continue
@@ -140,6 +171,12 @@ func removeExpired(store string, now time.Time) error {
 		klog.InfoS("Old copy of the store removed", "path", c.path, "made", c.at.UTC().Format(time.DateOnly))
 	}
 	return errors.Join(errs...)
+}
+
+// AnyBefore reports whether there is a copy from before a migration.
+func AnyBefore(store string) bool {
+	copies, err := list(store)
+	return err == nil && slices.ContainsFunc(copies, func(c file) bool { return c.kind == "before" })
 }
 
 // Files returns the paths of the store and of all that belongs to it, its copies included. Some may not exist.
