@@ -11,6 +11,12 @@ var promises = []promise{
 	{"pods come back after a reboot, with no network and no cloud", "./test/edge", "TestReboot", nil},
 	{"pods run on while the agent is killed, and it adopts them", "./test/edge", "TestKill9Adopts", nil},
 	{"a damaged store is set aside, and pods run on", "./test/edge", "TestDamagedStore", nil},
+	{
+		says: "an older agent starts with the store of a newer one, and pods run on",
+		pkg:  "./test/edge",
+		test: "TestNewerStore",
+		rows: []string{"compatible", "pods_are_elsewhere"},
+	},
 	{"a full disk stops no pod", "./test/edge", "TestFullDisk", nil},
 	{"the agent starts whatever its configuration file says", "./test/edge", "TestConfigurationSpoilt", nil},
 	{"a bad manifest is reported and changes nothing", "./test/edge", "TestBadInput", nil},
