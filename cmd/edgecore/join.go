@@ -23,6 +23,8 @@ type joinOptions struct {
 	token, tokenFile string
 	takeName         bool
 	noStart          bool
+	preRun, postRun  string
+	scripts          joinScripts
 	service          *systemd.Service // nil is the real one
 }
 
@@ -57,6 +59,7 @@ token, join only writes the configuration and sets up the service, for a device 
   edgecore join -e 192.0.2.1:10000 -t TOKEN --set modules.edged.nodeIP=192.0.2.7`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.findScripts(cmd)
 			return o.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr(), ignoredFlags(cmd))
 		},
 	}
@@ -88,11 +91,18 @@ func (o *joinOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.takeName, "take-name", false,
 		"replace the node that has this name in the cloud; not needed with a token for that node")
 	f.BoolVar(&o.noStart, "no-start", false, "do not set up or start the service")
+	f.StringVar(&o.NodeIP, "edgenode-ip", "", "the node's `address` (without it, that of the default route)")
+	f.StringVar(&o.Interface, "interfacename", "", "the network `interface` that has the node's address")
+	f.IntVar(&o.QUICPort, "quicport", 0, "the cloud's `port` for the link over QUIC; 10001 if it is missing")
+	f.IntVar(&o.TunnelPort, "tunnelport", 0, "the `port` of KubeEdge's cloudcore for streams (modules.edgeStream)")
+	f.BoolVar(&o.EdgeTaint, "with-edge-taint", false, "taint a new node with node-role.kubernetes.io/edge:NoSchedule")
+	f.StringVar(&o.preRun, "pre-run", "", "a bash `script` to run before the join; if it fails, nothing is done")
+	f.StringVar(&o.postRun, "post-run", "", "a bash `script` to run after the join")
 	for name, flag := range keadmFlags() {
 		if flag.isBool {
 			f.Bool(name, false, "")
 		} else {
-			f.String(name, "", "")
+			f.StringP(name, flag.short, "", "")
 		}
 		hide(cmd, name)
 	}
@@ -106,21 +116,25 @@ func hide(cmd *cobra.Command, name string) {
 }
 
 type keadmFlag struct {
-	isBool bool
-	why    string
+	isBool     bool
+	short, why string
 }
 
-// keadmFlags are those of `keadm join` that do nothing here, and why.
+// keadmFlags are those of `keadm join`, and of KubeSphere's, that do nothing here, and why.
 func keadmFlags() map[string]keadmFlag {
 	const nothingDownloaded = "nothing is downloaded: edgecore is the program that you are running"
 	return map[string]keadmFlag{
 		"kubeedge-version": {why: nothingDownloaded},
 		"tarballpath":      {why: nothingDownloaded},
 		"image-repository": {why: nothingDownloaded},
-		"runtimetype":      {why: "every container runtime is used through CRI; --remote-runtime-endpoint names it"},
-		"with-mqtt":        {isBool: true, why: "this version installs no MQTT broker"},
-		"pre-run":          {why: "run it yourself before `edgecore join`"},
-		"post-run":         {why: "run it yourself after `edgecore join`"},
+		"region":           {why: nothingDownloaded},
+		"runtimetype": {
+			short: "r", why: "every container runtime is used through CRI; --remote-runtime-endpoint names it",
+		},
+		"with-mqtt": {
+			isBool: true, why: "no MQTT broker is installed; the agent has one of its own (modules.eventBus)",
+		},
+		"domainname": {why: "the cloud's name is the one in --cloudcore-ipport"},
 	}
 }
 
@@ -136,6 +150,32 @@ func ignoredFlags(cmd *cobra.Command) []string {
 	return list
 }
 
+// joinScripts are those to run before and after a join; nil: none.
+type joinScripts struct{ pre, post *join.Script }
+
+// findScripts takes the scripts from the flags: one that is given without a file is an error later, not left out.
+func (o *joinOptions) findScripts(cmd *cobra.Command) {
+	o.scripts = joinScripts{}
+	if cmd.Flags().Changed("pre-run") {
+		o.scripts.pre = &join.Script{Flag: "--pre-run", File: o.preRun}
+	}
+	if cmd.Flags().Changed("post-run") {
+		o.scripts.post = &join.Script{Flag: "--post-run", File: o.postRun}
+	}
+}
+
+func (s joinScripts) check() error {
+	for _, script := range []*join.Script{s.pre, s.post} {
+		if script == nil {
+			continue
+		}
+		if err := script.Check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // run does the steps in order; all that can be checked is checked before the first that changes something.
 func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer, warnings []string) error {
 	for _, path := range []*string{&o.Config, &o.CertPath} { // the service has another working folder
@@ -147,6 +187,9 @@ func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer
 			return err
 		}
 	}
+	if err := o.scripts.check(); err != nil {
+		return err
+	}
 	text, token, err := join.ReadToken(in, o.token, o.tokenFile)
 	if err != nil {
 		return err
@@ -154,6 +197,15 @@ func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer
 	p, err := o.Plan(o.server, o.Config, configfile.Fresh("/", o.Config), token)
 	if err != nil {
 		return err
+	}
+	if o.scripts.pre != nil {
+		if err := o.scripts.pre.Run(ctx, out, errs); err != nil {
+			return fmt.Errorf("nothing is done, because %w", err)
+		}
+		// It may have changed what is planned, such as the host's name.
+		if p, err = o.Plan(o.server, o.Config, configfile.Fresh("/", o.Config), token); err != nil {
+			return err
+		}
 	}
 	for _, w := range append(warnings, p.Warnings...) {
 		fmt.Fprintln(errs, "warning:", w)
@@ -167,7 +219,15 @@ func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer
 		return fmt.Errorf("configuration: %w", err)
 	}
 	fmt.Fprintln(out, did)
-	return o.startService(ctx, out, p.Config)
+	if err := o.startService(ctx, out, p.Config); err != nil {
+		return err
+	}
+	if o.scripts.post != nil {
+		if err := o.scripts.post.Run(ctx, out, errs); err != nil {
+			return fmt.Errorf("the device has joined, but %w", err)
+		}
+	}
+	return nil
 }
 
 // startService has the agent run, or says how.

@@ -347,14 +347,15 @@ func TestJoinWithKeadmsFlags(t *testing.T) {
 	d := newJoinDevice(t)
 	_, errs, err := d.join("", "--token", d.token(""), "--edgenode-name=edge1", "--kubeedge-version=v1.23.1",
 		"--runtimetype=remote", "--with-mqtt=false",
-		"--pre-run=a.sh", "--hub-protocol=quic", "--remote-runtime-endpoint=unix:///run/containerd/containerd.sock",
+		"--region=zh", "--domainname=cloud.example", "--hub-protocol=quic",
+		"--remote-runtime-endpoint=unix:///run/containerd/containerd.sock",
 		"--certPath", filepath.Join(d.dir, "other"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"warning: --kubeedge-version does nothing: nothing is downloaded",
-		"warning: --pre-run does nothing: run it yourself before",
+		"warning: --region does nothing: nothing is downloaded", "warning: --domainname does nothing: ",
 		"warning: --runtimetype does nothing: ", "warning: --with-mqtt does nothing: ",
 	} {
 		if !strings.Contains(errs, want) {
@@ -372,6 +373,87 @@ func TestJoinWithKeadmsFlags(t *testing.T) {
 	}
 	if _, err := join.FilesIn(filepath.Join(d.dir, "other")).Load(); err != nil {
 		t.Errorf("--certPath: %v", err)
+	}
+}
+
+// TestJoinWithKubeSpheresCommand: the flags of the command that KubeSphere prints are taken, and its ports and address
+// are written. Joining again adds no second taint.
+func TestJoinWithKubeSpheresCommand(t *testing.T) {
+	d := newJoinDevice(t)
+	args := []string{
+		"--kubeedge-version=1.13.0", "--region=zh", "--cloudcore-ipport=127.0.0.1:30000", "--quicport", "30001",
+		"--certport", d.port, "--tunnelport", "30004", "--edgenode-name", "edgenode-2jag", "--edgenode-ip",
+		"192.0.2.215", "--token", d.token(""), "--with-edge-taint", "-r", "docker", "--interfacename", "eth7",
+	}
+	for _, set := range []string{
+		"", "modules.edged.tailoredKubeletConfig.registerWithTaints=null",
+	} {
+		if _, _, err := d.join("", append(args, "--set", set)...); err != nil {
+			t.Fatal(err)
+		}
+		d.mustJoin("", "--with-edge-taint", "-e", "127.0.0.1:30000", "--quicport", "30001")
+		cfg, _, err := v1alpha2.Load(d.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := cfg.Modules
+		got := []string{
+			m.EdgeHub.WebSocket.Server, m.EdgeHub.Quic.Server, m.EdgeStream.Server, m.Edged.HostnameOverride,
+			m.Edged.NodeIP, m.Edged.CustomInterfaceName,
+		}
+		for _, taint := range m.Edged.TailoredKubeletConfig.RegisterWithTaints {
+			got = append(got, taint.ToString())
+		}
+		if diff := cmp.Diff([]string{
+			"127.0.0.1:30000", "127.0.0.1:30001", "127.0.0.1:30004", "edgenode-2jag", "192.0.2.215", "eth7",
+			"node-role.kubernetes.io/edge:NoSchedule",
+		}, got); diff != "" {
+			t.Errorf("configuration (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestJoinScripts: the scripts run, one before anything is done and one after all of it. The first one stops the join
+// if it fails; that the second one fails is said.
+func TestJoinScripts(t *testing.T) {
+	script := func(d *joinDevice, name, text string) string {
+		file := filepath.Join(d.dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	d := newJoinDevice(t)
+	state := `if [[ -e "` + d.config() + `" ]]; then echo with a configuration; else echo without a configuration; fi
+`
+	before, after := script(d, "before", "echo -n before:; "+state), script(d, "after", "echo -n after:; "+state)
+	bad := script(d, "bad", "echo why >&2; exit 3")
+	args := []string{"-i", "edge1", "-t", d.token("")}
+	for want, args := range map[string][]string{
+		"nothing is done, because --pre-run " + bad + ": exit status 3": {"--pre-run", bad, "--post-run", after},
+		"--pre-run: want the file of a script":                          {"--pre-run=", "--post-run", after},
+		"--post-run: stat " + bad + "x: no such file or directory":      {"--pre-run", before, "--post-run", bad + "x"},
+		"--post-run: " + d.dir + " is a folder":                         {"--pre-run", before, "--post-run", d.dir},
+		"want websocket or quic": {
+			"--pre-run", before, "--hub-protocol=http",
+		},
+	} {
+		out, _, err := d.join("", append([]string{"-i", "edge1", "-t", d.token("")}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(out, ":with") {
+			t.Errorf("join %v = %v, want an error with %q and no other script:\n%s", args, err, want, out)
+		}
+		nothingWritten(t, d)
+	}
+	out := d.mustJoin("", append(args, "--pre-run", before, "--post-run", after)...)
+	for _, want := range []string{"before:without a configuration\nGot a", "node edge1\nafter:with a configuration\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("printed, want %q in it:\n%s", want, out)
+		}
+	}
+	_, errs, err := d.join("", "--post-run", bad)
+	if want := "the device has joined, but --post-run " + bad + ": exit status 3"; err == nil || err.Error() != want ||
+		errs != "why\n" {
+		t.Errorf("join = %v with %q on stderr, want %s and %q", err, errs, want, "why\n")
 	}
 }
 

@@ -4,6 +4,7 @@ package join
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,7 +22,10 @@ import (
 )
 
 const (
-	webSocketPort, quicPort = "10000", "10001"
+	webSocketPort, quicPort = "10000", 10001
+
+	// edgeTaint is the key of the taint that KubeSphere gives edge nodes.
+	edgeTaint = "node-role.kubernetes.io/edge"
 
 	configHead = `# edgecore's configuration, made by ` + "`edgecore join`" +
 		`. Each key that is left out has its default
@@ -33,10 +37,15 @@ const (
 type Request struct {
 	// Host and Port are the link's.
 	Host, Port string
-	// CertPort is the cloud's port for certificates.
-	CertPort int
+	// CertPort is the cloud's port for certificates, QUICPort that of the link over QUIC, and TunnelPort that of the
+	// streams to KubeEdge's cloudcore. The last two may be 0.
+	CertPort, QUICPort, TunnelPort int
 	// Node is the node's name, CertPath the folder of its certificates.
 	Node, CertPath string
+	// NodeIP is the node's address, Interface the network interface that has it.
+	NodeIP, Interface string
+	// EdgeTaint adds the taint node-role.kubernetes.io/edge:NoSchedule to the ones that the node registers with.
+	EdgeTaint bool
 	// CgroupDriver and Runtime are the container runtime's, the second one its socket.
 	CgroupDriver, Runtime string
 	// Labels and Sets are KEY=VALUE; the keys of Sets are configuration keys such as modules.edged.nodeIP.
@@ -66,49 +75,21 @@ func ParseServer(text string) (host, port string, _ error) {
 	return host, port, nil
 }
 
+// setting is a key of the configuration file, below the keys at, and its value.
+type setting struct {
+	at    []string
+	key   string
+	value any
+}
+
 // apply applies the request to the tree of a configuration file; path is for errors.
 func (r *Request) apply(path string, tree map[string]any) error {
 	tree["apiVersion"], tree["kind"] = v1alpha2.APIVersion, v1alpha2.Kind
-	hub, edged := []string{"modules", "edgeHub"}, []string{"modules", "edged"}
-	type setting struct {
-		at    []string
-		key   string
-		value any
+	edged, err := r.edgedSettings(tree)
+	if err != nil {
+		return err
 	}
-	quic := r.Protocol == "quic"
-	settings := []setting{
-		{hub, "enable", true},
-		{hub, "httpServer", "https://" + net.JoinHostPort(r.Host, strconv.Itoa(r.CertPort))},
-		{append(hub, "websocket"), "server", net.JoinHostPort(r.Host, r.Port)},
-		{append(hub, "quic"), "server", net.JoinHostPort(r.Host, quicPort)},
-	}
-	if r.Protocol != "" {
-		settings = append(settings, setting{append(hub, "websocket"), "enable", !quic},
-			setting{append(hub, "quic"), "enable", quic})
-	}
-	if r.Node != "" {
-		settings = append(settings, setting{edged, "hostnameOverride", r.Node})
-	}
-	if r.CertPath != "" {
-		f := FilesIn(r.CertPath)
-		settings = append(settings, setting{hub, "tlsCaFile", f.CA}, setting{hub, "tlsCertFile", f.Cert},
-			setting{hub, "tlsPrivateKeyFile", f.Key})
-	}
-	kubelet := append(edged, "tailoredKubeletConfig")
-	if r.CgroupDriver != "" {
-		settings = append(settings, setting{kubelet, "cgroupDriver", r.CgroupDriver})
-	}
-	if r.Runtime != "" {
-		settings = append(settings, setting{kubelet, "containerRuntimeEndpoint", r.Runtime})
-	}
-	for _, label := range r.Labels {
-		key, value, ok := strings.Cut(label, "=")
-		if !ok {
-			return fmt.Errorf("--labels %s: want KEY=VALUE,KEY=VALUE", label)
-		}
-		settings = append(settings, setting{append(edged, "nodeLabels"), key, value})
-	}
-	for _, s := range settings {
+	for _, s := range append(r.cloudSettings(), edged...) {
 		if err := setflag.Set(tree, append(append([]string(nil), s.at...), s.key), s.value); err != nil {
 			return fmt.Errorf("configuration %s: %w", path, err)
 		}
@@ -123,6 +104,76 @@ func (r *Request) apply(path string, tree map[string]any) error {
 		delete(m, "token")
 	}
 	return nil
+}
+
+// cloudSettings are those of the way to the cloud.
+func (r *Request) cloudSettings() []setting {
+	hub := []string{"modules", "edgeHub"}
+	websocket, quic := []string{"modules", "edgeHub", "websocket"}, []string{"modules", "edgeHub", "quic"}
+	at := func(port int) string { return net.JoinHostPort(r.Host, strconv.Itoa(port)) }
+	settings := []setting{
+		{hub, "enable", true},
+		{hub, "httpServer", "https://" + at(r.CertPort)},
+		{websocket, "server", net.JoinHostPort(r.Host, r.Port)},
+		{quic, "server", at(cmp.Or(r.QUICPort, quicPort))},
+	}
+	if r.TunnelPort != 0 {
+		settings = append(settings, setting{[]string{"modules", "edgeStream"}, "server", at(r.TunnelPort)})
+	}
+	if r.Protocol != "" {
+		settings = append(settings, setting{websocket, "enable", r.Protocol != "quic"},
+			setting{quic, "enable", r.Protocol == "quic"})
+	}
+	if r.CertPath != "" {
+		f := FilesIn(r.CertPath)
+		settings = append(settings, setting{hub, "tlsCaFile", f.CA}, setting{hub, "tlsCertFile", f.Cert},
+			setting{hub, "tlsPrivateKeyFile", f.Key})
+	}
+	return settings
+}
+
+// edgedSettings are those of the node. tree is the file before.
+func (r *Request) edgedSettings(tree map[string]any) ([]setting, error) {
+	edged, labels := []string{"modules", "edged"}, []string{"modules", "edged", "nodeLabels"}
+	kubelet := []string{"modules", "edged", "tailoredKubeletConfig"}
+	var settings []setting
+	for _, s := range []setting{
+		{edged, "hostnameOverride", r.Node},
+		{edged, "nodeIP", r.NodeIP},
+		{edged, "customInterfaceName", r.Interface},
+		{kubelet, "cgroupDriver", r.CgroupDriver},
+		{kubelet, "containerRuntimeEndpoint", r.Runtime},
+	} {
+		if s.value != "" {
+			settings = append(settings, s)
+		}
+	}
+	if r.EdgeTaint {
+		settings = append(settings, setting{kubelet, "registerWithTaints", withEdgeTaint(tree)})
+	}
+	for _, label := range r.Labels {
+		key, value, ok := strings.Cut(label, "=")
+		if !ok {
+			return nil, fmt.Errorf("--labels %s: want KEY=VALUE,KEY=VALUE", label)
+		}
+		settings = append(settings, setting{labels, key, value})
+	}
+	return settings, nil
+}
+
+// withEdgeTaint returns the taints of a configuration file, and the one for edge nodes.
+func withEdgeTaint(tree map[string]any) []any {
+	at := tree
+	for _, key := range []string{"modules", "edged", "tailoredKubeletConfig"} {
+		at, _ = at[key].(map[string]any)
+	}
+	taints, _ := at["registerWithTaints"].([]any)
+	for _, t := range taints {
+		if taint, ok := t.(map[string]any); ok && taint["key"] == edgeTaint && taint["effect"] == "NoSchedule" {
+			return taints
+		}
+	}
+	return append(taints, map[string]any{"key": edgeTaint, "effect": "NoSchedule"})
 }
 
 // FilesIn returns the certificate files in a folder.
@@ -158,8 +209,13 @@ func (r *Request) Plan(server, path string, fresh []byte, token *certs.Token) (*
 	if r.Host, r.Port, err = ParseServer(server); err != nil {
 		return nil, err
 	}
-	if r.CertPort < 1 || r.CertPort > 65535 {
-		return nil, fmt.Errorf("--certport %d: want 1 to 65535", r.CertPort)
+	for _, p := range []struct {
+		flag      string
+		port, min int
+	}{{"certport", r.CertPort, 1}, {"quicport", r.QUICPort, 0}, {"tunnelport", r.TunnelPort, 0}} {
+		if p.port < p.min || p.port > 65535 {
+			return nil, fmt.Errorf("--%s %d: want 1 to 65535", p.flag, p.port)
+		}
 	}
 	if r.Protocol != "" && r.Protocol != "websocket" && r.Protocol != "quic" {
 		return nil, fmt.Errorf("--hub-protocol %s: want websocket or quic", r.Protocol)
