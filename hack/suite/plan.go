@@ -244,7 +244,8 @@ func areas(o options) []area {
 				"stores and images",
 			folders: []string{"cmd/edgecore", "edged", "eventbus", "metamanager", "beehive", "deploy/systemd"},
 			before:  []string{"hack/setup test", "go run ./hack/kube"},
-			jobs: alone(withArgs(suites("edge", job{race: true, timeout: long}), "./test/adopt", seed),
+			jobs: alone(withArgs(withArgs(suites("edge", job{race: true, timeout: long}), "./test/adopt", seed),
+				"./test/edge", "-configs=1000", seed),
 				"./test/evict"),
 		},
 		{
