@@ -40,6 +40,7 @@ func TestLink(t *testing.T) {
 		{"Devices", testDevices},
 		{"MapperFramework", testMapperFramework},
 		{"Modbus", testModbus},
+		{"GoesBack", testGoesBack},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
