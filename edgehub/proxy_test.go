@@ -2,10 +2,13 @@ package edgehub
 
 import (
 	"bufio"
+	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +54,39 @@ func TestProxyRefuses(t *testing.T) {
 				!strings.HasPrefix(list[0].Detail, "the proxy proxy.example:3128 does not connect to ") ||
 				!strings.Contains(list[0].Detail, want) {
 				t.Errorf("%q: conditions = %+v, want %s with %q", answer, list, health.CloudUnreachable, want)
+			}
+		})
+	}
+}
+
+// TestDeadProxy: a condition says that it is the proxy that does not answer, and where its address comes from.
+func TestDeadProxy(t *testing.T) {
+	for name, row := range map[string]struct {
+		err  error
+		want string
+	}{
+		"nobody listens": {
+			&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED},
+			"nothing listens at the proxy proxy.example:3128; see HTTPS_PROXY and NO_PROXY of the service",
+		},
+		"no such name": {
+			&net.DNSError{Err: "no such host", Name: "proxy.example", IsNotFound: true},
+			"the name of the proxy proxy.example:3128 is not resolved; see HTTPS_PROXY and NO_PROXY of the service",
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			conditions := &health.Registry{}
+			startEdge(t, wiretest.NewCA(t), "cloud.example:10000", with{
+				dial: func(context.Context, string, string) (net.Conn, error) { return nil, row.err },
+				options: func(o *Options) {
+					o.Health = conditions
+					o.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse("http://proxy.example:3128") }
+				},
+			})
+			time.Sleep(11 * time.Second)
+			list := conditions.Snapshot()
+			if len(list) != 1 || !strings.HasPrefix(list[0].Detail, row.want) {
+				t.Errorf("%s: conditions = %+v, want %q", name, list, row.want)
 			}
 		})
 	}

@@ -41,6 +41,9 @@ func (m *Module) dialFailure(ctx context.Context, t target, own *x509.Certificat
 
 const join = `run "edgecore join" with a fresh token (cloudcore gettoken)`
 
+// proxySettings is what to look at where a proxy does not answer.
+const proxySettings = "see HTTPS_PROXY and NO_PROXY of the service (systemctl edit edgecore)"
+
 // explain explains why a dial failed. own, the node's certificate, may be nil.
 func explain(t target, own *x509.Certificate, f files, now time.Time, err error) *failure {
 	for _, look := range []func(target, files, time.Time, error) (kind, text string){
@@ -194,9 +197,14 @@ func explainNetwork(t target, _ files, _ time.Time, err error) (kind, text strin
 	case errors.As(err, &refused):
 		return "proxy", fmt.Sprintf("the proxy %s does not connect to %s (%s): %s", refused.Proxy, t.server,
 			refused.Answer(), refused.Remedy())
+	case via != nil && errors.As(err, &dns):
+		return "dns", fmt.Sprintf("the name of %s is not resolved; %s, and that the device has a name server "+
+			"(/etc/resolv.conf)", where, proxySettings)
 	case errors.As(err, &dns):
 		return "dns", fmt.Sprintf("the name %s is not resolved; see that the device has a network and a name server "+
 			"(/etc/resolv.conf), and that the name is right", dns.Name)
+	case via != nil && errors.Is(err, syscall.ECONNREFUSED):
+		return "connection_refused", fmt.Sprintf("nothing listens at %s; %s", where, proxySettings)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection_refused",
 			fmt.Sprintf("nothing listens at %s; see that cloudcore runs there, and that modules.edgeHub.%s.server "+
@@ -213,8 +221,8 @@ func explainNetwork(t target, _ files, _ time.Time, err error) (kind, text strin
 			"port, and check firewalls on the way", where, t.protocol)
 	case via != nil:
 		return "proxy",
-			fmt.Sprintf("the proxy %s does not connect to %s (%v); see HTTPS_PROXY and NO_PROXY of the service",
-				via.Proxy, t.server, root(via.Err))
+			fmt.Sprintf("the proxy %s does not connect to %s (%v); %s", via.Proxy, t.server, root(via.Err),
+				proxySettings)
 	}
 	return "", ""
 }

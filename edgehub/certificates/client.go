@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode"
@@ -53,14 +54,16 @@ func (c *client) get(
 ) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	way := &way{choose: c.proxy}
 	transport := &http.Transport{
-		Proxy: c.proxy, TLSClientConfig: config, DisableKeepAlives: true,
+		Proxy: way.proxy, TLSClientConfig: config, DisableKeepAlives: true,
 		DisableCompression: true, MaxResponseHeaderBytes: maxHead,
 		DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext, TLSHandshakeTimeout: dialTimeout,
 		OnProxyConnectResponse: func(_ context.Context, via *url.URL, _ *http.Request, a *http.Response) error {
 			if a.StatusCode != http.StatusOK {
 				return &proxy.Refused{Proxy: via.Host, Status: a.StatusCode}
 			}
+			way.through.Store(true)
 			return nil
 		},
 	}
@@ -79,7 +82,7 @@ func (c *client) get(
 	}}
 	resp, err := hc.Do(req)
 	if err != nil {
-		return nil, c.explain(err)
+		return nil, c.explain(err, way)
 	}
 	defer resp.Body.Close()
 	a := &answer{status: resp.StatusCode}
@@ -88,7 +91,7 @@ func (c *client) get(
 	}
 	a.body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	if err != nil {
-		return nil, c.explain(err)
+		return nil, c.explain(err, way)
 	}
 	if len(a.body) > maxAnswer {
 		return nil, problem(Refused, nil, "%s answers with more than %d KiB: that is not the cloud's port for "+
@@ -97,21 +100,82 @@ func (c *client) get(
 	return a, nil
 }
 
+// way is how one request reaches the cloud.
+type way struct {
+	choose func(*http.Request) (*url.URL, error)
+	// via is the proxy's host and port, never its password; nil without a proxy.
+	via atomic.Pointer[string]
+	// through: the proxy has connected to the cloud. It stays false for a SOCKS proxy, which has an error of its own.
+	through, socks atomic.Bool
+}
+
+func (w *way) proxy(r *http.Request) (*url.URL, error) {
+	u, err := w.choose(r)
+	if u != nil {
+		w.via.Store(&u.Host)
+		w.socks.Store(strings.HasPrefix(u.Scheme, "socks"))
+	}
+	return u, err
+}
+
 // explain turns a connection error into a sentence.
-func (c *client) explain(err error) error {
+func (c *client) explain(err error, w *way) error {
+	via := w.via.Load()
+	if via == nil {
+		return c.explainCloud(err)
+	}
+	var op *net.OpError
+	atProxy := errors.As(err, &op) && (op.Op == "proxyconnect" || strings.HasPrefix(op.Op, "socks"))
+	if !w.through.Load() && (!w.socks.Load() || atProxy) {
+		return c.explainProxy(err, *via)
+	}
+	err = c.explainCloud(err)
+	var p *Problem
+	if errors.As(err, &p) {
+		p.Text += " (through the proxy " + *via + ")"
+	}
+	return err
+}
+
+// explainProxy explains why a proxy does not connect to the cloud. What does not answer is the proxy, not the cloud.
+func (c *client) explainProxy(err error, via string) error {
+	const remedy = "check HTTPS_PROXY, or put the cloud's host into NO_PROXY; of the service, they are in its " +
+		"environment (systemctl edit edgecore)"
+	var (
+		dns     *net.DNSError
+		refused *proxy.Refused
+	)
+	switch {
+	case errors.As(err, &refused):
+		return problem(Unreachable, err, "the proxy %s does not connect to the cloud at %s (%s): %s", refused.Proxy,
+			c.server, refused.Answer(), refused.Remedy())
+	case errors.As(err, &dns):
+		return problem(Unreachable, err, "the proxy %s, on the way to the cloud at %s, cannot be looked up (%v): %s",
+			via, c.server, dns.Err, remedy)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return problem(Unreachable, err, "the proxy %s, on the way to the cloud at %s, refuses connections: %s", via,
+			c.server, remedy)
+	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
+		return problem(Unreachable, err, "the proxy %s, on the way to the cloud at %s, does not answer in time: %s",
+			via, c.server, remedy)
+	case errors.Is(err, context.Canceled):
+		return err
+	}
+	return problem(Unreachable, err, "the proxy %s does not connect to the cloud at %s (%v): %s", via, c.server,
+		printable(rootOf(err).Error()), remedy)
+}
+
+// explainCloud explains why the connection to the cloud itself fails.
+func (c *client) explainCloud(err error) error {
 	var (
 		host    x509.HostnameError
 		invalid x509.CertificateInvalidError
 		unknown x509.UnknownAuthorityError
 		dns     *net.DNSError
 		alert   tls.AlertError
-		refused *proxy.Refused
 	)
 	now := c.now().UTC().Format(time.RFC3339)
 	switch {
-	case errors.As(err, &refused):
-		return problem(Unreachable, err, "the proxy %s does not connect to the cloud at %s (%s): %s", refused.Proxy,
-			c.server, refused.Answer(), refused.Remedy())
 	case errors.As(err, &host):
 		return problem(WrongHost, err, "the cloud at %s has a certificate for %s only: use one of these addresses, "+
 			"or add this one to advertiseAddress or dnsNames in cloudcore's configuration and restart cloudcore",
@@ -149,7 +213,7 @@ func (c *client) explain(err error) error {
 			"certificate, or that is not the cloud's port. If the port is right, join again with a new "+
 			"token (edgecore join); no state is lost", c.server, alert)
 	}
-	return problem(Unreachable, err, "the cloud at %s cannot be reached: %v", c.server, rootOf(err))
+	return problem(Unreachable, err, "the cloud at %s cannot be reached: %s", c.server, printable(rootOf(err).Error()))
 }
 
 func isTimeout(err error) bool {

@@ -1,6 +1,7 @@
 package certificates_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -491,6 +493,108 @@ func TestProxyRefuses(t *testing.T) {
 	wantProblem(t, err, certificates.Unreachable, "(HTTP 403 Forbidden): have the proxy allow CONNECT")
 	if strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v shows the password", err)
+	}
+}
+
+// expiring is a context whose deadline is over as soon as it is told so.
+type expiring struct {
+	context.Context
+	done chan struct{}
+}
+
+func (e expiring) Done() <-chan struct{} { return e.done }
+
+func (e expiring) Err() error {
+	select {
+	case <-e.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// TestDeadProxy: the problem names the proxy that does not answer, and what to change: the cloud may be well. Where the
+// proxy has done its part, the problem is the cloud's, and names the way all the same.
+func TestDeadProxy(t *testing.T) {
+	c := newCloud(t, newClock(), nil)
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := make(chan func(net.Conn), 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			conn, err := proxy.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer conn.Close()
+				(<-answers)(conn)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = proxy.Close()
+		wg.Wait()
+	})
+	ctx := expiring{t.Context(), make(chan struct{})}
+	at, dead := proxy.Addr().String(), closed.Addr().String()
+	wait := func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) } // until the other end closes it
+	for _, row := range []struct {
+		name, proxy string
+		ctx         context.Context
+		answer      func(net.Conn)
+		want        string
+	}{
+		{"nobody listens", "http://" + dead, t.Context(), nil, "the proxy " + dead +
+			", on the way to the cloud at https://cloud.example:10002, refuses connections: check HTTPS_PROXY"},
+		{"SOCKS", "socks5://" + dead, t.Context(), nil, "the proxy " + dead + ", on the way to the cloud at " +
+			"https://cloud.example:10002, refuses connections: check HTTPS_PROXY"},
+		{"no such name", "http://nosuch.invalid:3128", t.Context(), nil, "the proxy nosuch.invalid:3128, on the way " +
+			"to the cloud at https://cloud.example:10002, cannot be looked up ("},
+		{"silent", "http://" + at, ctx, func(conn net.Conn) {
+			close(ctx.done)
+			wait(conn)
+		}, "the proxy " + at + ", on the way to the cloud at https://cloud.example:10002, does not answer in time: "},
+		{"closes", "http://" + at, t.Context(), func(net.Conn) {}, "the proxy " + at +
+			" does not connect to the cloud at https://cloud.example:10002 ("},
+		{"not a proxy", "http://" + at, t.Context(), func(conn net.Conn) {
+			_, _ = io.WriteString(conn, "SSH-2.0-x\r\n")
+			wait(conn)
+		}, "the proxy " + at + " does not connect to the cloud at https://cloud.example:10002 ("},
+		{"reaches something else", "http://" + at, t.Context(), func(conn net.Conn) {
+			_, _ = http.ReadRequest(bufio.NewReader(conn))
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\n")
+			_, _ = io.ReadFull(conn, make([]byte, 16)) // the handshake's first bytes
+			_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\n\r\n")
+			wait(conn)
+		}, "(through the proxy " + at + ")"},
+	} {
+		opts := c.options(t, c.token(t, ""))
+		opts.Server = "https://cloud.example:10002"
+		opts.Proxy = func(*http.Request) (*url.URL, error) {
+			u, err := url.Parse(row.proxy)
+			if err == nil {
+				u.User = url.UserPassword("user", "hunter2")
+			}
+			return u, err
+		}
+		if row.answer != nil {
+			answers <- row.answer
+		}
+		err := certificates.New(opts).Ensure(row.ctx)
+		if err == nil || !strings.Contains(err.Error(), row.want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v, want %q, and no password", row.name, err, row.want)
+		}
 	}
 }
 
