@@ -167,7 +167,7 @@ func (b *rollback) build(ctx context.Context) (err error) {
 	if err := errors.Join(to.Close(), newer.Close()); err != nil {
 		return err
 	}
-	return syncFile(b.fresh())
+	return errors.Join(syncFile(b.fresh()), syncFolder(b.fresh()))
 }
 
 // startFrom makes the file that the newer one's rows are put into: the newest copy that this version can use, or what

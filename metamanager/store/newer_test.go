@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 const (
@@ -531,9 +532,9 @@ func TestKill9Rollback(t *testing.T) {
 	for round := range rounds {
 		path := newerFile(t, []migration{{sql: "CREATE TABLE later (x)"}}, true)
 		done := false
-		for !done {
+		for limit := 40 * time.Millisecond; !done; limit *= 2 { // longer than a slow machine takes, at last
 			cmd, lines := startWriter(t, path)
-			timer := time.AfterFunc(rand.N(40*time.Millisecond), func() { _ = cmd.Process.Kill() })
+			timer := time.AfterFunc(rand.N(limit), func() { _ = cmd.Process.Kill() })
 			for lines.Scan() { // it has rolled back, or the one before it has
 				done = done || strings.HasPrefix(lines.Text(), "fail the store was written") ||
 					strings.HasPrefix(lines.Text(), "open")
@@ -695,7 +696,7 @@ func FuzzRollback(f *testing.F) {
 		}
 		write(t, path, newer)
 		write(t, path+".before-3", before)
-		s, _, err := Open(context.Background(), path, Options{MaxGap: testGap()})
+		s, _, err := Open(wait.Context(t), path, Options{MaxGap: testGap()}) // pods wait for it: it must end
 		if err != nil {
 			t.Fatal(err)
 		}
