@@ -35,6 +35,7 @@ func TestLink(t *testing.T) {
 		{"Join", testJoin},
 		{"Offline", testOffline},
 		{"Denied", testDenied},
+		{"Older", testOlder},
 		{"Token", testToken},
 		{"QUIC", testQUIC},
 		{"Devices", testDevices},
