@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +34,8 @@ func NewRegistry() *prometheus.Registry {
 	return registry
 }
 
-// Handler serves /metrics, /healthz and /readyz, and /debug/pprof if profiling is enabled.
+// Handler serves /metrics, /healthz and /readyz, and /debug/pprof if profiling is enabled. The parameters of probes are
+// those of kube-apiserver: ?verbose lists all parts, and ?exclude=PART, which may be repeated, leaves a part out.
 func Handler(p *Parts, registry *prometheus.Registry, profiling bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
@@ -42,7 +44,11 @@ func Handler(p *Parts, registry *prometheus.Registry, profiling bool) http.Handl
 		ask  func() []report
 	}{{"healthz", p.alive}, {"readyz", p.ready}} {
 		mux.HandleFunc("/"+probe.name, func(w http.ResponseWriter, r *http.Request) {
-			text, well := verdict(probe.name, probe.ask(), r.URL.Query().Has("verbose"))
+			query, list := r.URL.Query(), probe.ask()
+			for i := range list {
+				list[i].excluded = slices.Contains(query["exclude"], list[i].name)
+			}
+			text, well := verdict(probe.name, list, query.Has("verbose"))
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			if !well {
 				w.WriteHeader(http.StatusServiceUnavailable)

@@ -72,6 +72,28 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// TestExcluded: a part that a restart cannot repair fails readyz alone, and a probe may leave it out. It leaves out no
+// other part.
+func TestExcluded(t *testing.T) {
+	p := NewParts("a", "b")
+	p.Set("a", nil)
+	p.SetReadyCheck("b", func() error { return errors.New("broken") })
+	h := Handler(p, NewRegistry(), false)
+	check := func(path string, want int, wantText string) {
+		t.Helper()
+		if status, text := ask(t, h, http.MethodGet, path); status != want || text != wantText {
+			t.Errorf("%s = %d %q, want %d %q", path, status, text, want, wantText)
+		}
+	}
+	check("/healthz", 200, "ok")
+	check("/readyz", 503, "[-]b failed: broken\nreadyz check failed\n")
+	check("/readyz?exclude=b", 200, "ok")
+	check("/readyz?verbose&exclude=b", 200, "[+]a ok\n[+]b excluded: ok\nreadyz check passed\n")
+	check("/readyz?exclude=a", 503, "[-]b failed: broken\nreadyz check failed\n")
+	p.SetStopping()
+	check("/readyz?exclude=b", 503, "[-]shutdown failed: cloudcore is ending\nreadyz check failed\n")
+}
+
 func TestHandler(t *testing.T) {
 	p := NewParts()
 	h := Handler(p, NewRegistry(), false)

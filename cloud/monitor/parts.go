@@ -14,18 +14,21 @@ var (
 )
 
 // Parts tracks the state of cloudcore's parts, for /healthz and /readyz. A part is ready once it has started; losing
-// kube-apiserver later does not change that, since edges are served from memory meanwhile. Its methods may be called
-// from any goroutine.
+// kube-apiserver later does not change that, since edges are served from memory meanwhile. A kube-apiserver that
+// answers and refuses is another matter, and a part of its own (package apihealth). Its methods may be called from any
+// goroutine.
 type Parts struct {
-	mu       sync.Mutex
-	names    []string // in start order
-	state    map[string]func() error
-	stopping bool
+	mu    sync.Mutex
+	names []string // in start order
+	state map[string]func() error
+	// onlyReady are the parts that do not count for /healthz.
+	onlyReady map[string]bool
+	stopping  bool
 }
 
 // NewParts returns parts that are all starting.
 func NewParts(names ...string) *Parts {
-	p := &Parts{names: names, state: map[string]func() error{}}
+	p := &Parts{names: names, state: map[string]func() error{}, onlyReady: map[string]bool{}}
 	for _, name := range names {
 		p.Set(name, ErrStarting)
 	}
@@ -40,6 +43,14 @@ func (p *Parts) SetCheck(name string, check func() error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.state[name] = check
+}
+
+// SetReadyCheck is SetCheck for a part whose failure a restart cannot repair: it counts for /readyz alone.
+func (p *Parts) SetReadyCheck(name string, check func() error) {
+	p.SetCheck(name, check)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.onlyReady[name] = true
 }
 
 // SetWaiting sets what a starting part waits for.
@@ -58,6 +69,8 @@ func (p *Parts) SetStopping() {
 type report struct {
 	name string
 	err  error
+	// excluded is set if the caller does not want to know.
+	excluded bool
 }
 
 // ready returns the state of the parts, in order.
@@ -71,10 +84,10 @@ func (p *Parts) ready() []report {
 	p.mu.Unlock()
 	list := make([]report, 0, len(names)+1)
 	for i, name := range names {
-		list = append(list, report{name, checks[i]()})
+		list = append(list, report{name: name, err: checks[i]()})
 	}
 	if ending {
-		list = append(list, report{"shutdown", errStopping})
+		list = append(list, report{name: "shutdown", err: errStopping})
 	}
 	return list
 }
@@ -84,8 +97,10 @@ func (p *Parts) alive() []report {
 	list := p.ready()
 	ending := len(list) > len(p.names)
 	list = slices.Clip(list[:len(p.names)])
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for i := range list {
-		if ending || errors.Is(list[i].err, ErrStarting) {
+		if ending || p.onlyReady[list[i].name] || errors.Is(list[i].err, ErrStarting) {
 			list[i].err = nil
 		}
 	}
@@ -97,6 +112,10 @@ func verdict(probe string, list []report, verbose bool) (text string, well bool)
 	well = true
 	for _, r := range list {
 		switch {
+		case r.excluded:
+			if verbose {
+				text += fmt.Sprintf("[+]%s excluded: ok\n", r.name)
+			}
 		case r.err != nil:
 			well = false
 			text += fmt.Sprintf("[-]%s failed: %v\n", r.name, r.err)
