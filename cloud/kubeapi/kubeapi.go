@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
@@ -69,10 +70,15 @@ type Server struct {
 	Connect func(context.Context) (edgecontroller.Clients, error)
 	// CA is kube-apiserver's CA in PEM; empty if the system's CAs are trusted.
 	CA []byte
+	// Health knows the answers to all requests of these clients.
+	Health *apihealth.Tracker
 }
 
 // New makes the clients. It sends no requests.
 func New(rc *rest.Config) (*Server, error) {
+	rc = rest.CopyConfig(rc)
+	health := apihealth.New()
+	rc.Wrap(health.Wrap)
 	client, err := kubernetes.NewForConfig(rc)
 	if err != nil {
 		return nil, fmt.Errorf("client of kube-apiserver %s: %w", rc.Host, err)
@@ -94,7 +100,7 @@ func New(rc *rest.Config) (*Server, error) {
 		}
 		return edgecontroller.NewClients(rc, how)
 	}
-	return &Server{Client: client, Objects: objects, Connect: connect, CA: ca}, nil
+	return &Server{Client: client, Objects: objects, Connect: connect, CA: ca, Health: health}, nil
 }
 
 const (

@@ -41,6 +41,7 @@ import (
 // The parts, in the order in which they start.
 const (
 	partAPI          = "kube-apiserver"
+	partAccess       = "api-access"
 	partCertificates = "certificates"
 	partController   = "edgecontroller"
 	partHub          = "cloudhub"
@@ -89,13 +90,16 @@ func serve(ctx context.Context, cfg *v1alpha1.CloudCore, api *kubeapi.Server) er
 		cfg:      cfg,
 		api:      api,
 		registry: monitor.NewRegistry(),
-		state:    monitor.NewParts(partAPI, partCertificates, partController, partHub),
+		state:    monitor.NewParts(partAPI, partAccess, partCertificates, partController, partHub),
 	}
 	defer context.AfterFunc(ctx, c.state.SetStopping)()
 	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
 	var probes sync.WaitGroup
 	defer probes.Wait()
 	defer stopLast()
+	if err := c.watchAccess(last, &probes); err != nil {
+		return err
+	}
 	if err := c.monitor(last, &probes); err != nil {
 		return err
 	}
@@ -139,6 +143,17 @@ func ended(ctx context.Context, err error) error {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		klog.ErrorS(err, "Not shut down cleanly")
 	}
+	return nil
+}
+
+// watchAccess reports whether kube-apiserver lets cloudcore do its work. It never ends cloudcore: a restart returns no
+// rights, and links are worth keeping (docs/cloud.md, Health).
+func (c *cloud) watchAccess(ctx context.Context, group *sync.WaitGroup) error {
+	if err := c.api.Health.Register(c.registry); err != nil {
+		return err
+	}
+	c.state.SetReadyCheck(partAccess, c.api.Health.Err)
+	group.Go(func() { c.api.Health.Run(ctx) })
 	return nil
 }
 

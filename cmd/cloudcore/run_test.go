@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clientgotesting "k8s.io/client-go/testing"
 
+	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/cloud/edgeports"
@@ -112,6 +113,7 @@ func fakeAPI(objects ...runtime.Object) *kubeapi.Server {
 	return &kubeapi.Server{
 		Client: client,
 		CA:     []byte("the CA"),
+		Health: apihealth.New(),
 		Objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 			map[schema.GroupVersionResource]string{
 				reliablesyncs.ObjectSyncs: "ObjectSyncList", reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList",
@@ -192,7 +194,8 @@ func TestServe(t *testing.T) {
 	plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	monitor := "http://" + cfg.CommonConfig.MonitorServer.BindAddress
 	_, text := get(t, plain, monitor+"/readyz?verbose")
-	want := "[+]kube-apiserver ok\n[+]certificates ok\n[+]edgecontroller ok\n[+]cloudhub ok\nreadyz check passed\n"
+	want := "[+]kube-apiserver ok\n[+]api-access ok\n[+]certificates ok\n" +
+		"[+]edgecontroller ok\n[+]cloudhub ok\nreadyz check passed\n"
 	if diff := cmp.Diff(want, string(text)); diff != "" {
 		t.Errorf("readyz (-want +got):\n%s", diff)
 	}

@@ -1,0 +1,9 @@
+package apihealth
+
+import (
+	"testing"
+
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
+)
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
