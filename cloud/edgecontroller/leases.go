@@ -78,9 +78,9 @@ func (c *Controller) Heartbeat(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
 	defer cancel()
 	err = c.renew(ctx, node, time.Now())
-	c.metrics.renewals.WithLabelValues(outcome(err)).Inc()
 	if err != nil && ctx.Err() == nil {
-		// While the API server is away, this happens for every node every few seconds.
+		// While the API server is away, this happens for every node every few seconds. Refusals that last are logged by
+		// package apihealth.
 		klog.V(2).InfoS("Lease of a node not renewed; it is tried again", "node", node, "err", err)
 	}
 	return err

@@ -9,7 +9,6 @@ import (
 // metrics counts the requests of nodes.
 type metrics struct {
 	requests    *prometheus.CounterVec
-	renewals    *prometheus.CounterVec
 	tolerations *prometheus.CounterVec
 
 	statusRequests prometheus.Counter
@@ -23,7 +22,6 @@ func newMetrics() *metrics {
 	return &metrics{
 		requests: vec("requests_total", "Requests of nodes, by resource type and code of the answer",
 			"type", "operation", "code"),
-		renewals: vec("lease_renewals_total", "Leases renewed for nodes by cloudcore itself, by outcome", "outcome"),
 		tolerations: vec("toleration_patches_total", "Patches of the tolerations of pods on edges, by outcome",
 			"outcome"),
 		statusRequests: prometheus.NewCounter(prometheus.CounterOpts{
@@ -34,7 +32,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) register(r prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{m.requests, m.renewals, m.tolerations, m.statusRequests} {
+	for _, c := range []prometheus.Collector{m.requests, m.tolerations, m.statusRequests} {
 		if err := r.Register(c); err != nil {
 			return err
 		}
