@@ -57,7 +57,7 @@ func readinessPath(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile("../../deploy/cloudcore/deployment.yaml")
 	env.Must(t, err)
-	found := regexp.MustCompile(`readinessProbe:\s+httpGet: \{path: ([^,]+),`).FindSubmatch(data)
+	found := regexp.MustCompile(`readinessProbe:\s+httpGet: \{path: "([^"]+)"`).FindSubmatch(data)
 	if found == nil {
 		t.Fatal("deployment.yaml has no readinessProbe with a path, want one")
 	}
