@@ -60,8 +60,8 @@ const maxLimit = 125
 // maxTimeout is the longest timeout of a request: a serial line waits for it.
 const maxTimeout = 10 * time.Second
 
-// driver is the Modbus driver. Devices of a namespace on one serial line or behind one gateway share a bus. Namespaces
-// share no bus, only the serial line: neither settings nor a broken connection of one harm another.
+// driver is the Modbus driver. Devices of a namespace behind one gateway, or on a serial line under one name, share a
+// bus. Namespaces share no bus, only the serial line: neither settings nor a broken connection of one harm another.
 type driver struct {
 	// networks are the addresses that devices may have, serialPorts the patterns of the serial ports.
 	networks    mapper.Networks
@@ -69,7 +69,7 @@ type driver struct {
 
 	mu    sync.Mutex
 	buses map[busID]*bus
-	lines map[string]*line
+	lines map[uint64]*line // by device number
 }
 
 // busID is a bus: the URL is the library's.
@@ -79,7 +79,7 @@ type busID struct{ namespace, url string }
 const anySerialPort = "/dev/*,/dev/*/*,/dev/*/*/*"
 
 func newDriver(networks mapper.Networks, serialPorts string) (*driver, error) {
-	d := &driver{networks: networks, buses: map[busID]*bus{}, lines: map[string]*line{}}
+	d := &driver{networks: networks, buses: map[busID]*bus{}, lines: map[uint64]*line{}}
 	for item := range strings.SplitSeq(cmp.Or(serialPorts, anySerialPort), ",") {
 		if item = strings.TrimSpace(item); item == "" {
 			continue
@@ -110,19 +110,21 @@ func (d *driver) Open(_ context.Context, namespace string, config mapper.Config)
 			strings.Join(d.serialPorts, ", "))
 	}
 	id := busID{namespace, c.URL}
+	var left []*share
+	defer func() { hangUp(left) }()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b := d.buses[id]
 	switch {
 	case b == nil:
-		b = &bus{id: id, config: *c, host: p.IP, networks: &d.networks, line: &line{}}
-		if p.SerialPort != "" {
-			if d.lines[c.URL] == nil {
-				d.lines[c.URL] = b.line
+		b = &bus{driver: d, id: id, config: *c, host: p.IP, serialPort: p.SerialPort}
+		if p.SerialPort == "" {
+			b.share = &share{line: &line{}}
+		} else if device, err := deviceOf(p.SerialPort); err == nil { // else it joins at a request
+			if _, left, err = d.join(b, device); err != nil {
+				return nil, fmt.Errorf("spec.protocol.configData: %w", err)
 			}
-			b.line = d.lines[c.URL]
 		}
-		b.line.buses++
 		d.buses[id] = b
 	case b.config != *c:
 		return nil, fmt.Errorf("spec.protocol.configData: another device of namespace %s uses %s with other settings: "+
@@ -168,28 +170,20 @@ func (p *protocol) client() (*modbus.ClientConfiguration, error) {
 	return c, nil
 }
 
-// line is what only one request may use at a time. Those of a TCP bus are its own; a serial line belongs to all
-// namespaces that have devices on it.
-type line struct {
-	buses int // guarded by driver.mu
-
-	// mu is held by a bus, which has one request at a time: each namespace waits for at most one request of each other.
-	mu   sync.Mutex
-	last *bus // the one that has opened the port
-}
-
 // bus is a connection that devices of a namespace share: one request at a time.
 type bus struct {
-	id       busID
-	config   modbus.ClientConfiguration // without a logger, so that two are equal if their settings are
-	host     string                     // of a TCP bus
-	networks *mapper.Networks
-	line     *line
-	users    int // guarded by driver.mu
+	driver *driver
+	id     busID
+	config modbus.ClientConfiguration // without a logger, so that two are equal if their settings are
+	host   string                     // of a TCP bus
+	users  int                        // guarded by driver.mu
+
+	// serialPort is the name of the port. share is nil while the driver does not know which line that is; guarded by
+	// driver.mu. A TCP bus has a line of its own.
+	serialPort string
+	share      *share
 
 	mu sync.Mutex
-	// client is guarded by line.mu.
-	client *modbus.ModbusClient
 }
 
 // do makes a request of a unit, unless ctx has ended when it is the request's turn. After an error of the connection,
@@ -197,77 +191,86 @@ type bus struct {
 func (b *bus) do(ctx context.Context, unit uint8, f func(*modbus.ModbusClient) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.line.mu.Lock()
-	defer b.line.mu.Unlock()
+	s, file, err := b.enter()
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", b.config.URL, err)
+	}
+	defer closeFile(file)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return mapper.Refusal{Cause: err}
 	}
-	if b.line.last != nil && b.line.last != b {
-		b.line.last.hangUp() // the line may have other settings now
+	if l.owner != s {
+		l.hangUp() // the line may have other settings now
 	}
-	b.line.last = b
-	if b.client == nil {
-		c, err := b.connect()
-		if err != nil {
+	if l.client == nil {
+		if err := b.connect(l, file); err != nil {
+			l.hangUp()
 			return fmt.Errorf("connect to %s: %w", b.config.URL, err)
 		}
-		b.client = c
+		l.owner = s
 		if err := ctx.Err(); err != nil {
 			return mapper.Refusal{Cause: err}
 		}
 	}
-	err := b.client.SetUnitId(unit)
+	err = l.client.SetUnitId(unit)
 	if err == nil {
-		err = f(b.client)
+		err = f(l.client)
 	}
 	if err == nil || refused(err) {
 		return err
 	}
 	if !answered(err) {
-		b.hangUp()
+		l.hangUp()
 	}
 	return fmt.Errorf("unit %d at %s: %w", unit, b.config.URL, err)
 }
 
-// connect opens a connection. The library gets an address that was checked, not a name that may stand for another one.
-func (b *bus) connect() (*modbus.ModbusClient, error) {
+// connect opens the line: a serial port by its open file. The library gets an address that was checked, not a name that
+// may stand for another one.
+func (b *bus) connect(l *line, file int) error {
 	config := b.config
 	config.Logger = log.New(io.Discard, "", 0)
 	if b.host != "" {
 		ctx, cancel := context.WithTimeout(context.Background(), config.Timeout)
 		defer cancel()
-		address, err := b.networks.Resolve(ctx, b.host)
+		address, err := b.driver.networks.Resolve(ctx, b.host)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		_, port, err := net.SplitHostPort(strings.TrimPrefix(config.URL, "tcp://"))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		config.URL = "tcp://" + net.JoinHostPort(address.String(), port)
 	}
-	c, err := modbus.NewClient(&config)
-	if err == nil {
-		err = c.Open()
+	if b.serialPort != "" {
+		lock, err := lockPort(pathOf(file))
+		if err != nil {
+			return err
+		}
+		l.lock = lock
+		config.URL = "rtu://" + pathOf(file)
 	}
-	return c, err
-}
-
-// hangUp closes the connection; line.mu is held.
-func (b *bus) hangUp() {
-	if b.client != nil {
-		_ = b.client.Close()
-		b.client = nil
+	client, err := modbus.NewClient(&config)
+	if err != nil {
+		return err
 	}
-}
-
-func (b *bus) close() {
-	b.line.mu.Lock()
-	defer b.line.mu.Unlock()
-	b.hangUp()
-	if b.line.last == b {
-		b.line.last = nil
+	if err := client.Open(); err != nil {
+		if b.serialPort != "" {
+			err = inUse(err)
+		}
+		return err
 	}
+	l.client = client
+	if l.lock != nil {
+		return l.lock.exclude()
+	}
+	return nil
 }
 
 // refused reports whether the device itself refused a request, or cannot carry it out now.
@@ -296,24 +299,23 @@ type conn struct {
 
 // Close implements mapper.Conn.
 func (c *conn) Close() error {
-	if c.driver.leave(c.bus) {
-		c.bus.close()
-	}
+	hangUp(c.driver.leave(c.bus))
 	return nil
 }
 
-// leave reports whether the last user of a bus has left.
-func (d *driver) leave(b *bus) bool {
+// leave returns what a bus has left if its last user has left.
+func (d *driver) leave(b *bus) []*share {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if b.users--; b.users > 0 {
-		return false
+		return nil
 	}
 	delete(d.buses, b.id)
-	if b.line.buses--; b.line.buses == 0 && d.lines[b.id.url] == b.line {
-		delete(d.lines, b.id.url)
+	left := d.part(b)
+	if len(left) > 0 && len(left[0].buses) > 0 {
+		return nil // other names use it on
 	}
-	return true
+	return left
 }
 
 func readVisitor(p *mapper.Property) (v visitor, err error) {

@@ -3,25 +3,17 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"math"
-	"net"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/edgecore-io/edgecore/devicetwin"
 	"github.com/edgecore-io/edgecore/eventbus/broker"
@@ -236,27 +228,6 @@ func TestNamespaces(t *testing.T) {
 	e.await("limit", "5")
 }
 
-// TestLine: namespaces that have other settings for one serial line use it in turns.
-func TestLine(t *testing.T) {
-	s := modbusserver.Start(t)
-	s.Set(2, 77)
-	port := serialLine(t, s)
-	e := start(t, boiler(fmt.Sprintf(`"serialPort":%q,"baudRate":115200`, port), nil))
-	e.Apply("other/device/two", elsewhere(fmt.Sprintf(`"serialPort":%q,"baudRate":9600`, port)))
-	for _, value := range []uint16{77, 78} {
-		s.Set(2, value)
-		for _, at := range [][2]string{{"shop", "one"}, {"other", "two"}} {
-			wait.Until(t, fmt.Sprintf("the value of %v", at), func() error {
-				props, err := e.Properties(at[0], at[1])
-				if r := props["limit"].Reported; err == nil && (r == nil || r.Value != fmt.Sprint(value)) {
-					err = fmt.Errorf("it is %+v", r)
-				}
-				return err
-			})
-		}
-	}
-}
-
 // TestRefusedNetwork: the mapper does not connect to addresses that it may not use, whichever name they have.
 func TestRefusedNetwork(t *testing.T) {
 	s := modbusserver.Start(t)
@@ -374,104 +345,6 @@ func TestPush(t *testing.T) {
 		e.await("none", want)
 		s.Set(2, 6)
 	}
-}
-
-// TestSerial: the same device at the end of a serial line.
-func TestSerial(t *testing.T) {
-	s := modbusserver.Start(t)
-	s.Set(2, 77)
-	place := fmt.Sprintf(`"serialPort":%q,"baudRate":115200`, serialLine(t, s))
-	e := start(t, boiler(place, map[string]string{"on": "true"}))
-	e.await("limit", "77")
-	e.await("on", "true")
-	e.awaitState("online")
-}
-
-// serialLine is a line with a device at its end: the frames of RTU, without their address and checksum, are requests of
-// Modbus TCP.
-func serialLine(t *testing.T, s *modbusserver.Server) string {
-	t.Helper()
-	line, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetInt(int(line.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var unlock int32
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, line.Fd(), unix.TIOCSPTLCK,
-		uintptr(unsafe.Pointer(&unlock))); errno != 0 {
-		t.Fatal(errno)
-	}
-	name := "/dev/pts/" + strconv.Itoa(number)
-	held, err := os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0) // or the line would hang up when the mapper closes it
-	if err != nil {
-		t.Fatal(err)
-	}
-	termios, err := unix.IoctlGetTermios(int(held.Fd()), unix.TCGETS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	termios.Lflag, termios.Oflag, termios.Iflag = 0, 0, 0
-	if err := unix.IoctlSetTermios(int(held.Fd()), unix.TCSETS, termios); err != nil {
-		t.Fatal(err)
-	}
-	device, err := net.Dial("tcp", net.JoinHostPort(s.IP, strconv.Itoa(s.Port)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var running sync.WaitGroup
-	running.Go(func() { serve(line, device) })
-	t.Cleanup(func() {
-		_ = held.Close()
-		_ = device.Close()
-		running.Wait()
-		_ = line.Close()
-	})
-	return name
-}
-
-// serve answers requests of 8 bytes, those for one coil or register and for reading, until the line hangs up.
-func serve(line io.ReadWriter, device io.ReadWriter) {
-	request := make([]byte, 8)
-	header := make([]byte, 6)
-	for {
-		if _, err := io.ReadFull(line, request); err != nil {
-			return
-		}
-		if crc(request[:6]) != binary.LittleEndian.Uint16(request[6:]) {
-			return
-		}
-		if _, err := device.Write(append([]byte{0, 1, 0, 0, 0, 6}, request[:6]...)); err != nil {
-			return
-		}
-		if _, err := io.ReadFull(device, header); err != nil {
-			return
-		}
-		answer := make([]byte, binary.BigEndian.Uint16(header[4:]))
-		if _, err := io.ReadFull(device, answer); err != nil {
-			return
-		}
-		if _, err := line.Write(binary.LittleEndian.AppendUint16(answer, crc(answer))); err != nil {
-			return
-		}
-	}
-}
-
-// crc is the checksum of Modbus RTU.
-func crc(data []byte) uint16 {
-	sum := uint16(0xffff)
-	for _, b := range data {
-		sum ^= uint16(b)
-		for range 8 {
-			odd := sum&1 != 0
-			if sum >>= 1; odd {
-				sum ^= 0xa001
-			}
-		}
-	}
-	return sum
 }
 
 // TestValues: values and the registers that hold them.
@@ -691,7 +564,7 @@ func TestConfiguration(t *testing.T) {
 			t.Errorf("%v: %v, want an error with %s", c, err, reason)
 		}
 	}
-	c := &conn{driver: d, bus: &bus{line: &line{}}, unit: 1}
+	c := &conn{driver: d, bus: &bus{driver: d}, unit: 1}
 	for reason, v := range map[string]mapper.Config{
 		"125": {"register": holding, "limit": 126}, "exist": {"register": holding, "offset": 65535, "limit": 2},
 	} {
