@@ -3,7 +3,6 @@ package edged
 import (
 	"cmp"
 	"context"
-	"io"
 	goruntime "runtime"
 
 	v1 "k8s.io/api/core/v1"
@@ -68,9 +67,6 @@ func (e *Edged) newRepairer() *repair.Repairer {
 		Pull: func(ctx context.Context, image string, secrets []v1.Secret) error {
 			_, _, err := e.puller.Pull(ctx, image, secrets, nil)
 			return err
-		},
-		Blob: func(ctx context.Context, image, digest string, secrets []v1.Secret) (io.ReadCloser, error) {
-			return e.puller.Blob(ctx, image, digest, secrets)
 		},
 		Load: func(ctx context.Context, file, name string) error {
 			endpoint := cmp.Or(e.opts.ImageEndpoint, e.opts.RuntimeEndpoint)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
@@ -33,33 +32,6 @@ type Blob struct {
 	Digest string
 	// Size is what it was when it came.
 	Size int64
-	// Refs are the blobs that it refers to, Snapshots the unpacked layers, as containerd's garbage collection knows.
-	Refs      []string
-	Snapshots []Snapshot
-}
-
-// Snapshot names an unpacked layer, by its chain, with those below it.
-type Snapshot struct{ Snapshotter, Chain string }
-
-// The labels with which containerd notes what a blob refers to; see its docs/garbage-collection.md.
-const (
-	refContent  = "containerd.io/gc.ref.content"
-	refSnapshot = "containerd.io/gc.ref.snapshot."
-)
-
-// blobOf is what containerd has noted about a blob.
-func blobOf(info *contentapi.Info) Blob {
-	b := Blob{Digest: info.GetDigest(), Size: info.GetSize()}
-	for key, value := range info.GetLabels() {
-		if snapshotter, ok := strings.CutPrefix(key, refSnapshot); ok {
-			snapshotter, _, _ = strings.Cut(snapshotter, "/")
-			b.Snapshots = append(b.Snapshots, Snapshot{snapshotter, value})
-		} else if strings.HasPrefix(key, refContent) {
-			b.Refs = append(b.Refs, value)
-		}
-	}
-	slices.Sort(b.Refs)
-	return b
 }
 
 // native is the connection on which images are, and the context for containerd's own calls on it.
@@ -141,7 +113,7 @@ func (c *Client) Blobs(ctx context.Context) ([]Blob, error) {
 			return nil, err
 		}
 		for _, info := range answer.GetInfo() {
-			all = append(all, blobOf(info))
+			all = append(all, Blob{Digest: info.GetDigest(), Size: info.GetSize()})
 		}
 	}
 }

@@ -26,7 +26,7 @@ const (
 	mend
 	// fetch brings blobs again.
 	fetch
-	// replace brings what is missing for a comparison, or the whole image.
+	// replace brings the whole image again.
 	replace
 )
 
@@ -63,7 +63,8 @@ func (r *Repairer) repair(ctx context.Context, s Suspect, suspicion Suspicion) (
 		r.damaged(s, rep.String())
 		return r.fetch(ctx, s, rep)
 	case replace:
-		return r.replace(ctx, s, rep)
+		r.damaged(s, fmt.Sprintf("it does not start (%s); %s", s.Message, rep.unknown))
+		return r.replace(ctx, s)
 	}
 	if rep.whole() {
 		r.note(r.opts.Record.SetGood(s.ID))
@@ -119,74 +120,22 @@ func (r *Repairer) conclude(ctx context.Context, s Suspect, err error) (bool, er
 	return true, nil
 }
 
-// fetch brings blobs again: from an archive, else from the registry.
+// fetch brings blobs again: those that are proven wrong go first, since the runtime would take them for right.
 func (r *Repairer) fetch(ctx context.Context, s Suspect, rep report) (bool, error) {
-	r.note(r.opts.Record.SetDamaged(s.ID))
-	file, err := r.archiveOf(ctx, s)
-	switch {
-	case err != nil:
-		return false, r.trouble(ctx, s, err)
-	case file == "" && len(rep.blobs) == 0:
-		return r.fetchMissing(ctx, s, rep)
-	case file == "":
-		after, again, err := r.bring(ctx, s, rep)
-		if !errors.Is(err, errByRuntime) {
-			return again, err
-		}
-		rep = after
-	}
-	lease, err := r.hold(ctx, cri.Holding{Blobs: rep.holding.Blobs})
-	if err != nil {
-		return false, r.trouble(ctx, s, err)
-	}
-	again, err := r.exchange(ctx, s, rep, file)
-	if err == nil || len(rep.chains) > 0 {
-		r.release(ctx, lease)
-	} // else the manifest or configuration may be gone that keeps the rest of the image
-	return again, err
-}
-
-// fetchMissing brings what an image lacks, none of which is damaged. The image is removed if the runtime does not show
-// what it consists of after it was pulled.
-func (r *Repairer) fetchMissing(ctx context.Context, s Suspect, rep report) (bool, error) {
-	if len(rep.chains) == 0 { // a pull brings a manifest and a configuration
-		if err := r.pull(ctx, s); err != nil {
-			return false, r.trouble(ctx, s, err)
-		}
-		var err error
-		rep, err = r.verify(ctx, s.ID)
-		switch {
-		case err != nil:
-			return false, r.trouble(ctx, s, err)
-		case rep.whole():
-			return r.conclude(ctx, s, nil)
-		case len(rep.chains) == 0 && len(rep.blobs) == 0:
-			return r.remove(ctx, s)
-		}
-	}
-	after, again, err := r.bring(ctx, s, rep)
-	if errors.Is(err, errByRuntime) {
-		return r.refetch(ctx, s, after)
-	}
-	return again, err
-}
-
-// exchange has the runtime bring blobs. Those that are proven wrong go first, since the runtime would take them for
-// right.
-func (r *Repairer) exchange(ctx context.Context, s Suspect, rep report, file string) (bool, error) {
 	if err := r.discard(ctx, rep.blobs); err != nil {
 		return false, r.trouble(ctx, s, err)
 	}
-	var err error
-	if file != "" {
-		err = r.loadFrom(ctx, s, file)
-	} else {
-		err = r.pull(ctx, s)
-	}
+	r.note(r.opts.Record.SetDamaged(s.ID))
+	loaded, err := r.load(ctx, s)
 	if err != nil {
 		return false, r.trouble(ctx, s, err)
 	}
-	if id := r.idOf(ctx, s.Image); file != "" && id != "" && id != s.ID {
+	if !loaded {
+		if err := r.pull(ctx, s); err != nil {
+			return false, r.trouble(ctx, s, err)
+		}
+	}
+	if id := r.idOf(ctx, s.Image); loaded && id != "" && id != s.ID {
 		r.repaired(s) // the archive holds another image of that name
 		return true, nil
 	}
@@ -200,13 +149,10 @@ func (r *Repairer) exchange(ctx context.Context, s Suspect, rep report, file str
 	case after.whole():
 		return r.conclude(ctx, s, nil)
 	}
-	if file == "" {
-		return r.refetch(ctx, s, after)
-	}
-	// The runtime does not unpack a layer again that an archive has in another form: it has to forget the image for it.
+	// The runtime does not fetch the blob of a layer that it has unpacked: it has to forget the image for that.
 	again, err := r.remove(ctx, s)
-	if again { // its names went with it
-		if err := r.loadFrom(ctx, s, file); err != nil {
+	if again && loaded { // its names went with it
+		if _, err := r.load(ctx, s); err != nil {
 			return false, r.trouble(ctx, s, err)
 		}
 	}
@@ -240,22 +186,18 @@ func (r *Repairer) discard(ctx context.Context, digests []string) error {
 	return r.opts.Store.CollectGarbage(ctx, lookName)
 }
 
-// replace brings what an image lacks for a comparison, and compares it. One that cannot be compared is unpacked again,
-// once per boot. With a runtime that is not containerd it is removed, if it can be loaded or has just been pulled.
-func (r *Repairer) replace(ctx context.Context, s Suspect, rep report) (bool, error) {
+// replace pulls or loads an image again that cannot be compared, once per boot. The old one is removed only when there
+// is a new one.
+func (r *Repairer) replace(ctx context.Context, s Suspect) (bool, error) {
 	file, err := r.archiveOf(ctx, s)
-	if err == nil && file == "" && len(rep.chains) > 0 {
-		return r.fetchMissing(ctx, s, rep)
+	if err == nil && file == "" {
+		err = r.pull(ctx, s)
 	}
-	r.damaged(s, suspected(s, rep))
-	switch {
-	case err != nil:
+	if err != nil {
 		return false, r.trouble(ctx, s, err)
-	case file == "":
-		return r.fetchMissing(ctx, s, rep)
 	}
 	again, err := r.remove(ctx, s)
-	if again {
+	if file != "" && again {
 		if err := r.opts.Load(ctx, file, s.Image); err != nil {
 			return false, r.trouble(ctx, s, err)
 		}
@@ -263,20 +205,19 @@ func (r *Repairer) replace(ctx context.Context, s Suspect, rep report) (bool, er
 	return again, err
 }
 
-// suspected says why an image may be damaged.
-func suspected(s Suspect, rep report) string {
-	return fmt.Sprintf("it does not start (%s); %s", s.Message, rep.unknown)
-}
-
-var errHeld = errors.New("it was removed or unpacked again in this boot, and the runtime still has the damaged " +
-	"layers, for other containers or images; restart or delete the pods that use them (edgecore images list says " +
-	"which)")
+var errHeld = errors.New("it was pulled again in this boot, and the runtime still has the damaged layers, for other " +
+	"containers or images; restart or delete the pods that use them (edgecore images list says which)")
 
 // remove removes an image, so that it is pulled again. It does so once per boot: layers that are in use are not removed
 // with it.
 func (r *Repairer) remove(ctx context.Context, s Suspect) (bool, error) {
-	if err := r.removeDead(ctx, s); err != nil {
-		return false, r.trouble(ctx, s, err)
+	if r.opts.Record.Replaced(s.ID) {
+		return false, r.trouble(ctx, s, errHeld)
+	}
+	for _, id := range s.Dead {
+		if err := r.opts.Runtime.RemoveContainer(ctx, id); err != nil {
+			return false, r.trouble(ctx, s, fmt.Errorf("remove container %s: %w", id, err))
+		}
 	}
 	if err := r.opts.Runtime.RemoveImage(ctx, s.ID); err != nil {
 		return false, r.trouble(ctx, s, fmt.Errorf("remove image: %w", err))
@@ -288,20 +229,6 @@ func (r *Repairer) remove(ctx context.Context, s Suspect) (bool, error) {
 }
 
 var errNeverPull = errors.New("the pull policy of its container is Never")
-
-// removeDead removes the containers of an image that do not run, since layers that they use cannot be removed. It
-// returns an error if layers were removed in this boot already.
-func (r *Repairer) removeDead(ctx context.Context, s Suspect) error {
-	if r.opts.Record.Replaced(s.ID) {
-		return errHeld
-	}
-	for _, id := range s.Dead {
-		if err := r.opts.Runtime.RemoveContainer(ctx, id); err != nil {
-			return fmt.Errorf("remove container %s: %w", id, err)
-		}
-	}
-	return nil
-}
 
 // pull asks the registry for an image that is here: it answers when it can be pulled again.
 func (r *Repairer) pull(ctx context.Context, s Suspect) error {

@@ -78,13 +78,9 @@ func (r *Repairer) load(ctx context.Context, s Suspect) (bool, error) {
 	if err != nil || file == "" {
 		return false, err
 	}
-	return true, r.loadFrom(ctx, s, file)
-}
-
-func (r *Repairer) loadFrom(ctx context.Context, s Suspect, file string) error {
 	if err := r.opts.Load(ctx, file, s.Image); err != nil {
-		return fmt.Errorf("load %s: %w", file, err)
+		return false, fmt.Errorf("load %s: %w", file, err)
 	}
 	klog.InfoS("Images loaded from an archive", "file", file, "for", s.Image)
-	return nil
+	return true, nil
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 )
 
 // maxDocument bounds manifests and configurations of images.
@@ -108,16 +107,13 @@ func (v *verifier) imageBelow(ctx context.Context, target, id string, deep int, 
 	return im, nil
 }
 
-// chains name the layers as they lie on one another, the uppermost first:
-// https://github.com/opencontainers/image-spec, config.md, ChainID.
-func (im image) chains() []string {
+// chain names the layers of an image as they lie on one another: https://github.com/opencontainers/image-spec,
+// config.md, ChainID.
+func (im image) chain() string {
 	chain := im.diffs[0]
-	all := []string{chain}
 	for _, diff := range im.diffs[1:] {
 		sum := sha256.Sum256([]byte(chain + " " + diff))
 		chain = "sha256:" + hex.EncodeToString(sum[:])
-		all = append(all, chain)
 	}
-	slices.Reverse(all)
-	return all
+	return chain
 }

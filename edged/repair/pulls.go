@@ -104,27 +104,8 @@ func (r *Repairer) freePull(ctx context.Context, said string) (bool, error) {
 	if len(bad) == 0 {
 		return false, nil
 	}
-	if err := r.holdBelow(ctx, bad, blobs); err != nil {
-		return false, err
-	}
 	klog.InfoS("Blobs of images are damaged on this device and are fetched again", "blobs", bad)
 	return true, r.discard(ctx, bad)
-}
-
-// holdBelow has a lease keep what manifests and configurations refer to that are removed, so that the pull need not
-// fetch it again. It expires.
-func (r *Repairer) holdBelow(ctx context.Context, removed []string, blobs []cri.Blob) error {
-	var what cri.Holding
-	for _, digest := range removed {
-		of := Holding(digest, blobs)
-		what.Blobs, what.Snapshots = append(what.Blobs, of.Blobs...), append(what.Snapshots, of.Snapshots...)
-	}
-	slices.Sort(what.Blobs)
-	if what.Blobs = slices.Compact(what.Blobs); len(what.Blobs) == len(removed) && len(what.Snapshots) == 0 {
-		return nil
-	}
-	_, err := r.hold(ctx, what)
-	return err
 }
 
 // makeLayer makes the folder of a layer that is gone. What is not in it is found, and put right, when a container needs

@@ -10,18 +10,10 @@
 //   - A layer whose blob is sound is put right from it, in place, with no network, no registry, and no container
 //     stopped; other images that share it are right from then on, too.
 //   - Where the blob is damaged as well, it is brought again: from an archive in the folder of archives, else from the
-//     registry. Bytes that are proven wrong are removed only when the whole blob is on the device, so a link that
-//     breaks down and an agent that is killed leave the image as it was (bring.go). The layer is then put right as
-//     above.
-//   - Where nothing can be compared, only failures that no whole image has count. With containerd, all blobs of the
-//     image are fetched or verified first; then its layers are removed and unpacked again from them, once in a boot.
-//   - Where containerd reaches the registry and the agent does not, because of a mirror or a certificate that
-//     containerd's configuration names, containerd has to fetch a blob. It does so only for layers that are not
-//     unpacked, so the damaged layers are removed when the registry has just answered, once in a boot. A link that
-//     breaks down after that leaves the image without these layers until the link returns.
-//   - An image is removed only with a runtime that shows no blobs, such as CRI-O, and before it is loaded from an
-//     archive that has its layers in another form. In the first case, a link that breaks down after the registry has
-//     answered leaves the device without the image until the link returns.
+//     registry. Nothing is given away for that but bytes which are proven wrong; the image itself goes only when the
+//     registry has just answered for it, and only if the runtime would not unpack the layer again otherwise.
+//   - Where nothing can be compared (another runtime, another kind of layer) only failures that no whole image has
+//     count, and the image is brought again at most once in a boot.
 //   - One repair runs at a time. One that fails is tried again later and later; a condition and an event name the
 //     image, what is wrong with it, and the remedy, until it is right.
 package repair
@@ -57,14 +49,6 @@ type Store interface {
 	// DeleteBlob forgets a blob; its bytes are gone after CollectGarbage.
 	DeleteBlob(ctx context.Context, digest string) error
 	CollectGarbage(ctx context.Context, name string) error
-	// Hold keeps blobs and layers from the garbage collection until Release, or for a time.
-	Hold(ctx context.Context, lease string, keep time.Duration, what cri.Holding) error
-	Release(ctx context.Context, lease string) error
-	// ReplaceBlob puts a blob in the place of a damaged one, which it removes once the whole of the new one has come.
-	// An error is cri.ErrRemoved if it was removed for nothing.
-	ReplaceBlob(ctx context.Context, lease, digest string, blob io.Reader) error
-	// RemoveLayers removes unpacked layers down to the first that is in use, and returns how many.
-	RemoveLayers(ctx context.Context, snapshotter string, chains []string) (int, error)
 	// LayerDirs returns the folders of unpacked layers, the uppermost first.
 	LayerDirs(ctx context.Context, snapshotter, chain, name string) ([]string, error)
 }
@@ -100,8 +84,6 @@ type Options struct {
 	Runtime Runtime
 	// Pull asks the registry for an image, with the rights of pull secrets.
 	Pull func(ctx context.Context, image string, secrets []v1.Secret) error
-	// Blob gets one blob from the registry. An error is images.ErrNoDirectAccess if the runtime may have another way.
-	Blob func(ctx context.Context, image, digest string, secrets []v1.Secret) (io.ReadCloser, error)
 	// Load gives an archive of images to the runtime, and waits until it lists the one of a name.
 	Load func(ctx context.Context, file, name string) error
 	// Archives is the folder in which archives of images may lie.

@@ -23,7 +23,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
-	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
@@ -36,26 +35,20 @@ type disk struct {
 	// fresh are the blobs as the registry has them; fetches says that a pull brings those that are not listed.
 	fresh   map[string][]byte
 	fetches bool
-	// refetches: it does so when no layer is unpacked.
-	refetches bool
-	id        string
-	target    string
-	layers    []string // digests, the lowest first
-	at        string
-	dirs      []string // the uppermost first; none: not unpacked
-	noDirs    error    // what is said instead
-	look      func()   // is called before
-	plain     bool     // the runtime is not containerd
-	away      bool     // the registry
-	mirror    bool     // only the runtime has a way to the registry
-	between   bool     // no blob takes the place of one that was removed
-	inUse     bool     // a container runs on the layers
-	loose     bool     // the blob of the upper layer is not kept once it is unpacked
-	foreign   bool     // an archive has the layers in another form
-	kept      bool     // the image is there
-	calls     []string
-	words     []string
-	health    health.Registry
+	id      string
+	target  string
+	layers  []string // digests, the lowest first
+	at      string
+	dirs    []string // the uppermost first; none: not unpacked
+	noDirs  error    // what is said instead
+	look    func()   // is called before
+	plain   bool     // the runtime is not containerd
+	away    bool     // the registry
+	foreign bool     // an archive has the layers in another form
+	kept    bool     // the image is there
+	calls   []string
+	words   []string
+	health  health.Registry
 }
 
 func digestOf(data []byte) string {
@@ -144,53 +137,9 @@ func (d *disk) Blobs(context.Context) (list []cri.Blob, err error) {
 		return nil, status.Error(codes.Unimplemented, "unknown service")
 	}
 	for digest := range d.blobs {
-		b := cri.Blob{Digest: digest}
-		if digest == d.target {
-			b.Refs = []string{d.layers[0], d.id}
-			if !d.loose {
-				b.Refs = append(b.Refs, d.layers[1])
-			}
-		}
-		list = append(list, b)
+		list = append(list, cri.Blob{Digest: digest})
 	}
 	return list, nil
-}
-
-func (d *disk) Hold(_ context.Context, _ string, keep time.Duration, what cri.Holding) error {
-	d.calls = append(d.calls, "hold")
-	if keep < time.Hour || !slices.Contains(what.Blobs, d.layers[0]) {
-		d.t.Errorf("Hold(%v, %+v), want it for hours, with the blob of the lowest layer", keep, what)
-	}
-	return nil
-}
-
-func (d *disk) Release(context.Context, string) error {
-	d.calls = append(d.calls, "release")
-	return nil
-}
-
-func (d *disk) ReplaceBlob(_ context.Context, _, digest string, r io.Reader) error {
-	d.calls = append(d.calls, "replace blob")
-	data, err := io.ReadAll(r)
-	if err != nil || digestOf(data) != digest {
-		return fmt.Errorf("%d bytes came for blob %s: %w", len(data), digest, err)
-	}
-	if d.between {
-		delete(d.blobs, digest)
-		return cri.ErrRemoved
-	}
-	d.blobs[digest] = data
-	return nil
-}
-
-func (d *disk) RemoveLayers(_ context.Context, _ string, chains []string) (int, error) {
-	d.calls = append(d.calls, fmt.Sprintf("remove %d layers", len(chains)))
-	if d.inUse {
-		return 0, nil
-	}
-	d.fetches = d.fetches || d.refetches
-	d.noDirs, d.dirs = nil, nil
-	return len(chains), nil
 }
 
 func (d *disk) DeleteBlob(_ context.Context, digest string) error {
@@ -262,17 +211,6 @@ func (d *disk) pull(context.Context, string, []v1.Secret) error {
 	return nil
 }
 
-// blob is the registry as the agent sees it.
-func (d *disk) blob(_ context.Context, _, digest string, _ []v1.Secret) (io.ReadCloser, error) {
-	switch {
-	case d.mirror:
-		return nil, fmt.Errorf("%w: unknown authority", images.ErrNoDirectAccess)
-	case d.away:
-		return nil, errors.New("no way to the registry")
-	}
-	return io.NopCloser(bytes.NewReader(d.fresh[digest])), nil
-}
-
 func (d *disk) load(_ context.Context, file, _ string) error {
 	d.calls, d.kept = append(d.calls, "load "+filepath.Base(file)), true
 	for digest, data := range d.fresh {
@@ -293,7 +231,6 @@ func (d *disk) repairer() *Repairer {
 		Store:    d,
 		Runtime:  d,
 		Pull:     d.pull,
-		Blob:     d.blob,
 		Load:     d.load,
 		Archives: filepath.Join(d.at, "archives"),
 		Recorder: d,
@@ -362,53 +299,27 @@ func TestExamine(t *testing.T) {
 			d.blobs[upper(d)] = nil
 			d.archive()
 		}, weak, true,
-			"hold, delete blob, garbage, load a.tar, release", []string{EventRepaired}, false, true},
-		"a layer and its blob": {func(d *disk) {
+			"delete blob, garbage, load a.tar", []string{EventRepaired}, false, true},
+		"a layer and its blob, which a pull brings": {func(d *disk) {
 			d.spoilLayer()
 			d.blobs[upper(d)] = []byte("other")
+			d.fetches = true
 		}, weak, true,
-			"hold, replace blob, release", []string{EventRepaired}, false, true},
-		"a layer and its blob, which a mirror has": {func(d *disk) {
-			d.spoilLayer()
-			d.blobs[upper(d)] = []byte("other")
-			d.mirror, d.fetches = true, true
-		}, weak, true, "hold, pull, release, hold, delete blob, garbage, pull, release", []string{EventRepaired}, false,
-			true},
-		"a layer and its blob, which a pull from a mirror leaves out": {func(d *disk) {
-			d.spoilLayer()
-			d.blobs[upper(d)] = nil
-			d.mirror = true
-			d.refetches = true
-		}, weak, true,
-			"hold, pull, release, hold, delete blob, garbage, pull, remove dead1, remove 1 layers, pull, release",
-			[]string{EventRepaired}, false, false},
-		"a layer and its blob, which does not come after all": {func(d *disk) {
-			d.spoilLayer()
-			d.blobs[upper(d)] = nil
-			d.mirror = true
-		}, weak, false,
-			"hold, pull, release, hold, delete blob, garbage, pull, remove dead1, remove 1 layers, pull, release",
-			[]string{EventDamaged, "damaged or missing"}, true, false},
+			"delete blob, garbage, pull", []string{EventRepaired}, false, true},
+		"a layer and its blob, which a pull leaves out": {func(d *disk) { d.spoilLayer(); d.blobs[upper(d)] = nil },
+			weak, true,
+			"delete blob, garbage, pull, remove dead1, remove image", []string{EventRepaired, "pulled again"}, false,
+			false},
 		"a layer and its blob, with no network": {
 			func(d *disk) {
 				d.spoilLayer()
 				d.blobs[upper(d)] = nil
 				d.away = true
 			}, weak, false,
-			"hold, release", []string{
+			"delete blob, garbage, pull", []string{
 				EventDamaged, "no way to the registry", "docker save registry.example/app:1", "archives",
 			}, true, false,
 		},
-		"a layer and its blob, and neither a mirror": {func(d *disk) {
-			d.spoilLayer()
-			d.blobs[upper(d)] = nil
-			d.mirror, d.away = true, true
-		}, weak, false, "hold, pull, release", []string{EventDamaged, "no way to the registry"}, true, false},
-		"a blob that does not take its place": {func(d *disk) {
-			d.spoilLayer()
-			d.blobs[upper(d)] = nil
-			d.between = true
-		}, weak, false, "hold, replace blob", []string{EventDamaged, cri.ErrRemoved.Error()}, true, false},
 		"a layer and its blob, with an archive in another form": {
 			func(d *disk) {
 				d.spoilLayer()
@@ -416,64 +327,34 @@ func TestExamine(t *testing.T) {
 				d.archive()
 				d.foreign = true
 			}, weak, true,
-			"hold, delete blob, garbage, load a.tar, remove dead1, remove image, load a.tar, release",
+			"delete blob, garbage, load a.tar, remove dead1, remove image, load a.tar",
 			[]string{EventRepaired, "pulled again"}, false, false,
 		},
 		"layers that someone holds": {func(d *disk) {
-			d.noDirs = status.Error(codes.Unknown, "gone")
-			d.inUse = true
-		}, strong, false, "hold, remove dead1, remove 2 layers, release",
-			[]string{EventDamaged, "restart or delete the pods"}, true, false},
-		"layers that someone holds, a second time": {func(d *disk) {
-			d.noDirs = status.Error(codes.Unknown, "gone")
+			d.spoilLayer()
+			delete(d.blobs, upper(d))
 			record := d.repairer().opts.Record
 			d.note(errors.Join(record.SetDamaged(d.id), record.SetReplaced(d.id)))
-		}, strong, false, "hold, release", []string{EventDamaged, "restart or delete the pods"}, true, false},
+		}, weak, false, "pull", []string{EventDamaged, "restart or delete the pods"}, true, false},
 		"a manifest": {func(d *disk) {
 			d.blobs[d.target] = nil
-		}, weak, true, "hold, replace blob, release", []string{EventRepaired}, false, true},
-		"a manifest that is missing": {func(d *disk) {
-			d.spoilLayer()
-			d.blobs[upper(d)] = []byte("other")
-			delete(d.blobs, d.target)
 			d.fetches = true
-		}, strong, true, "pull, hold, replace blob, release", []string{EventRepaired}, false, true},
-		"a manifest, which a mirror has, and no network": {func(d *disk) {
-			d.blobs[d.target] = nil
-			d.mirror, d.away = true, true
-		}, weak, false, "hold, pull, release", []string{EventDamaged, "no way to the registry"}, true, true},
-		"a manifest, which a mirror has": {func(d *disk) {
-			d.blobs[d.target] = nil
-			d.mirror, d.fetches = true, true
-		}, weak, true, "hold, pull, release, hold, delete blob, garbage, pull, release", []string{EventRepaired}, false,
-			true},
-		"a manifest, a configuration and a layer with its blob": {func(d *disk) {
-			d.spoilLayer()
-			d.blobs[d.target], d.blobs[d.id], d.blobs[upper(d)] = nil, []byte("{"), []byte("other")
-		}, weak, true, "hold, replace blob, replace blob, replace blob, release", []string{EventRepaired}, false, true},
+		}, weak, true, "delete blob, garbage, pull", []string{EventRepaired}, false, true},
 		"a blob of an image that is not unpacked": {func(d *disk) {
-			d.dirs = nil
+			d.dirs, d.fetches = nil, true
 			delete(d.blobs, upper(d))
 		}, strong, true,
-			"hold, replace blob, release", []string{EventRepaired}, false, false},
+			"delete blob, garbage, pull", []string{EventRepaired}, false, false},
 		"a blob that was found bad and has not come again": {func(d *disk) {
 			d.spoilLayer()
 			delete(d.blobs, upper(d))
 			d.note(d.repairer().opts.Record.SetDamaged(d.id))
-		}, weak, true, "hold, replace blob, release", []string{EventRepaired}, false, true},
+		}, weak, true, "pull, remove dead1, remove image", []string{EventRepaired, "pulled again"}, false, false},
 		"layers that half of containerd has forgotten": {
 			func(d *disk) {
 				d.noDirs = status.Error(codes.NotFound, `missing parent "k8s.io/9/sha256:e171" bucket: not found`)
-			}, "failed to create snapshot: missing parent", true, "hold, remove dead1, remove 2 layers, release",
-			[]string{EventRepaired, "unpacked again"}, false, false,
-		},
-		"layers that cannot be compared, and blobs that are not kept": {
-			func(d *disk) {
-				d.noDirs = status.Error(codes.Unknown, "gone")
-				d.loose = true
-				delete(d.blobs, upper(d))
-			}, strong, true, "hold, replace blob, remove dead1, remove 2 layers",
-			[]string{EventRepaired, "unpacked again"}, false, false,
+			}, "failed to create snapshot: missing parent", true, "pull, remove dead1, remove image",
+			[]string{EventRepaired, "pulled again"}, false, false,
 		},
 		"an image that is not unpacked": {func(d *disk) { d.dirs = nil }, strong, false, "", nil, false, false},
 		"the folder of the uppermost layer": {func(d *disk) {
@@ -491,14 +372,7 @@ func TestExamine(t *testing.T) {
 		"a blob that is not kept, and a sign of another kind": {func(d *disk) {
 			d.spoilLayer()
 			delete(d.blobs, upper(d))
-		}, strong, true, "hold, replace blob, release", []string{EventRepaired}, false, true},
-		"a blob that is not kept, a whole layer, and a sign of another kind": {func(d *disk) {
-			delete(d.blobs, upper(d))
-		}, strong, false, "hold, replace blob, release", nil, false, true},
-		"a blob that is not kept, and no network": {func(d *disk) {
-			delete(d.blobs, upper(d))
-			d.away = true
-		}, strong, false, "hold, release", []string{EventDamaged, "no way to the registry"}, true, true},
+		}, strong, true, "pull, remove dead1, remove image", []string{EventRepaired, "pulled again"}, false, false},
 		"another runtime, and a weak sign": {func(d *disk) { d.plain = true }, weak, false, "", nil,
 			false, true},
 		"another runtime, and a strong sign": {func(d *disk) {
@@ -665,9 +539,6 @@ func TestPullFailed(t *testing.T) {
 			func(*disk) string {
 				return "failed to extract layer sha256:" + strings.Repeat("0", 64) + ": unexpected EOF"
 			}, true, "delete blob, garbage"},
-		"a manifest": {func(d *disk) { d.blobs[d.target] = []byte("short") },
-			func(d *disk) string { return "unexpected content digest " + d.target }, true,
-			"hold, delete blob, garbage"},
 		"all blobs are right": {func(*disk) {}, func(*disk) string { return "unexpected EOF" }, false, ""},
 		"a layer that is gone": {func(d *disk) { d.dirs = nil },
 			func(d *disk) string {
@@ -744,7 +615,7 @@ func FuzzImage(f *testing.F) {
 		membound.Check(t, membound.Linear(len(manifest)+len(config), 256), func() {
 			im, err = v.image(t.Context(), target, id)
 		})
-		if err == nil && (len(im.layers) != len(im.diffs) || im.chains()[0] == "" && im.diffs[0] != "") {
+		if err == nil && (len(im.layers) != len(im.diffs) || im.chain() == "" && im.diffs[0] != "") {
 			t.Errorf("image(...) = %+v, nil, want one diff for each layer, or an error", im)
 		}
 	})

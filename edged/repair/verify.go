@@ -30,18 +30,6 @@ type report struct {
 	layers []damagedLayer
 	// blobs are the digests of blobs that are not what they should be.
 	blobs []string
-	// absent are those of unpacked layers of which the runtime has not kept the blob.
-	absent []string
-	// holding is what containerd has of the image.
-	holding cri.Holding
-	// chains name the layers as they lie on one another, the uppermost first; snapshotter has them unpacked. They are
-	// empty where that is not known.
-	chains      []string
-	snapshotter string
-	// packed: the image is not unpacked, or it is unknown where.
-	packed bool
-	// layerBlobs are the blobs of all its layers.
-	layerBlobs []string
 }
 
 type damagedLayer struct {
@@ -52,14 +40,6 @@ type damagedLayer struct {
 
 // sound reports whether nothing was found.
 func (r report) sound() bool { return len(r.layers) == 0 && len(r.blobs) == 0 }
-
-// loose reports whether containerd does not count a blob of a layer among those that the image keeps, as with its
-// setting discard_unpacked_layers.
-func (r report) loose() bool {
-	return slices.ContainsFunc(r.layerBlobs, func(digest string) bool {
-		return !slices.Contains(r.holding.Blobs, digest)
-	})
-}
 
 // whole reports whether all was compared and nothing was found.
 func (r report) whole() bool { return r.sound() && r.unknown == "" }
@@ -131,34 +111,24 @@ func (r *Repairer) verify(ctx context.Context, id string) (report, error) {
 	if err != nil {
 		return report{}, fmt.Errorf("manifest of image %s: %w", id, err)
 	}
-	rep := report{holding: Holding(target, blobs)}
 	im, err := v.image(ctx, target, id)
 	if bad, ok := errors.AsType[*errBlob](err); ok {
-		rep.blobs, rep.unknown = []string{bad.digest}, err.Error()
-		return rep, nil
+		return report{blobs: []string{bad.digest}, unknown: err.Error()}, nil
 	}
 	if errors.Is(err, errAbsent) {
-		rep.unknown = err.Error()
-		return rep, nil
+		return report{unknown: err.Error()}, nil
 	}
 	if err != nil {
 		return report{}, err
 	}
-	rep.chains, rep.layerBlobs = im.chains(), im.layers
-	at, err := r.opts.Runtime.LayersAt(ctx)
+	dirs, unknown, err := r.layerDirs(ctx, im.chain())
 	if err != nil {
 		return report{}, err
 	}
-	rep.snapshotter, _ = strings.CutPrefix(filepath.Base(at), snapshotterPrefix)
-	dirs, unknown, err := r.layerDirs(ctx, at, rep.chains[0])
-	if err != nil {
-		return report{}, err
-	}
-	rep.unknown = unknown
+	rep := report{unknown: unknown}
 	if len(dirs) != 0 && len(dirs) != len(im.layers) {
 		rep.unknown, dirs = fmt.Sprintf("it has %d layers, and was unpacked into %d", len(im.layers), len(dirs)), nil
 	}
-	rep.packed = len(dirs) == 0
 	for i, digest := range im.layers {
 		dir := ""
 		if len(dirs) > 0 {
@@ -171,32 +141,12 @@ func (r *Repairer) verify(ctx context.Context, id string) (report, error) {
 	return rep, nil
 }
 
-// Holding is what a target refers to, as far as containerd has it. It knows that of a damaged blob as well. It is pure.
-func Holding(target string, blobs []cri.Blob) cri.Holding {
-	listed := make(map[string]cri.Blob, len(blobs))
-	for _, b := range blobs {
-		listed[b.Digest] = b
-	}
-	var out cri.Holding
-	for next := []string{target}; len(next) > 0; next = next[1:] {
-		b, ok := listed[next[0]]
-		if !ok {
-			continue
-		}
-		delete(listed, b.Digest)
-		out.Blobs, out.Snapshots = append(out.Blobs, b.Digest), append(out.Snapshots, b.Snapshots...)
-		next = append(next, b.Refs...)
-	}
-	return out
-}
-
 // layer compares one layer; without a folder its blob alone.
 func (v *verifier) layer(ctx context.Context, digest, dir string, bottom bool, rep *report) error {
 	if !v.have[digest] {
 		if dir == "" { // neither the layer nor what it is unpacked from
 			rep.blobs = append(rep.blobs, digest)
 		} else {
-			rep.absent = append(rep.absent, digest)
 			rep.unknown = "layer " + short(digest) +
 				" cannot be compared: the runtime has not kept what it was unpacked from"
 		}
@@ -286,7 +236,11 @@ var missingDir = regexp.MustCompile(`stat (/\S+): no such file or directory`)
 
 // layerDirs returns where the layers of an image are; none where it is not unpacked. unknown says why that cannot be
 // told.
-func (r *Repairer) layerDirs(ctx context.Context, at, chain string) (dirs []string, unknown string, err error) {
+func (r *Repairer) layerDirs(ctx context.Context, chain string) (dirs []string, unknown string, err error) {
+	at, err := r.opts.Runtime.LayersAt(ctx)
+	if err != nil {
+		return nil, "", err
+	}
 	snapshotter, ok := strings.CutPrefix(filepath.Base(at), snapshotterPrefix)
 	if !ok || snapshotter != "overlayfs" {
 		return nil, "the layers are kept in " + at + ", in a form that cannot be compared", nil

@@ -125,22 +125,6 @@ func (n *node) id(image string) string {
 	return resp.GetImage().GetId()
 }
 
-// repaired waits until the program of an image is as in its layer.
-func (n *node) repaired(img image) {
-	n.T.Helper()
-	wait.Until(n.T, "the layer to be repaired", func() error {
-		found, err := filepath.Glob(n.layers(img.path))
-		if err != nil || len(found) != 1 {
-			return fmt.Errorf("the program is in the layers %v, %v", found, err)
-		}
-		if data, err := os.ReadFile(found[0]); err != nil || !bytes.Equal(data, img.program) {
-			return fmt.Errorf("the program has %d bytes, %v, want those %d of the image", len(data), err,
-				len(img.program))
-		}
-		return nil
-	})
-}
-
 // sandbox is the newest one of a pod.
 type sandbox struct {
 	id    string
@@ -201,12 +185,6 @@ func (n *node) blob(digest string) string {
 type store struct {
 	host string
 	away atomic.Bool
-	// noBlobs: the link breaks down between the manifest, which has come, and the blobs.
-	noBlobs atomic.Bool
-	// mirror: nobody but the runtime is let in, as where it has a mirror or a certificate of its own.
-	mirror atomic.Bool
-	// gate, if there is one, is told of each request for a blob, which then gets no answer.
-	gate atomic.Pointer[chan struct{}]
 }
 
 func newStore(t *testing.T) *store {
@@ -214,20 +192,8 @@ func newStore(t *testing.T) *store {
 	s := &store{}
 	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.away.Load() || s.noBlobs.Load() && strings.Contains(r.URL.Path, "/blobs/") {
+		if s.away.Load() {
 			http.Error(w, "no way through", http.StatusServiceUnavailable)
-			return
-		}
-		if s.mirror.Load() && !strings.HasPrefix(r.UserAgent(), "containerd/") {
-			http.Error(w, "no way in", http.StatusForbidden)
-			return
-		}
-		if gate := s.gate.Load(); gate != nil && strings.Contains(r.URL.Path, "/blobs/") {
-			select {
-			case *gate <- struct{}{}:
-			case <-r.Context().Done():
-			}
-			<-r.Context().Done()
 			return
 		}
 		inner.ServeHTTP(w, r)
@@ -245,12 +211,12 @@ type image struct {
 	imagev1.Image
 }
 
-// push makes an image and puts it into the registry. how says how its layer is made.
-func (s *store) push(t *testing.T, repo string, how ...tarball.LayerOption) image {
+// push makes an image and puts it into the registry.
+func (s *store) push(t *testing.T, repo string) image {
 	t.Helper()
 	base, program := demo(t)
 	path := "opt/" + repo + "/sh"
-	layer := layerOf(t, path, program, how...)
+	layer := layerOf(t, path, program)
 	full, err := mutate.AppendLayers(base, layer)
 	env.Must(t, err)
 	ref, err := name.ParseReference(s.host+"/"+repo+":1", name.Insecure)
@@ -316,7 +282,7 @@ func busybox(img imagev1.Image) ([]byte, error) {
 }
 
 // layerOf is a layer with one program, and with a file of the layers below removed.
-func layerOf(t *testing.T, path string, program []byte, how ...tarball.LayerOption) imagev1.Layer {
+func layerOf(t *testing.T, path string, program []byte) imagev1.Layer {
 	t.Helper()
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -336,7 +302,7 @@ func layerOf(t *testing.T, path string, program []byte, how ...tarball.LayerOpti
 	env.Must(t, w.Close())
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
-	}, append(how, tarball.WithCompressionLevel(gzip.BestSpeed))...)
+	}, tarball.WithCompressionLevel(gzip.BestSpeed))
 	env.Must(t, err)
 	return layer
 }
