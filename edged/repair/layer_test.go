@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -118,9 +119,19 @@ func mendIn(t *testing.T, dir string, archive []byte, found damage) {
 	}
 }
 
+// tarIn returns the archive in a blob.
+func tarIn(t *testing.T, blob []byte) io.Reader {
+	t.Helper()
+	plain, err := unpacked(bytes.NewReader(blob))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plain
+}
+
 func compareIn(t *testing.T, dir string, archive []byte) damage {
 	t.Helper()
-	found, err := compareLayer(t.Context(), dir, false, bytes.NewReader(archive))
+	found, err := compareFolder(t.Context(), layerOf{dir: dir}, tarIn(t, archive))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,8 +283,9 @@ func TestBottomLayer(t *testing.T) {
 	if err := os.Remove(dir + "/var/gone"); err != nil {
 		t.Fatal(err)
 	}
-	if found, err := compareLayer(t.Context(), dir, true, bytes.NewReader(archive)); err != nil || !found.none() {
-		t.Errorf("compareLayer() = %v, %v; want no damage", found, err)
+	found, err := compareFolder(t.Context(), layerOf{dir: dir, bottom: true}, tarIn(t, archive))
+	if err != nil || !found.none() {
+		t.Errorf("compareFolder() = %v, %v; want no damage", found, err)
 	}
 }
 
@@ -312,7 +324,10 @@ func FuzzCompareLayer(f *testing.F) {
 		// A record of 512 bytes becomes a header, a path that is resolved and what is said of it; a field of a PAX
 		// header of 5 bytes becomes an entry of a map.
 		membound.Check(t, membound.Linear(len(data), 256), func() {
-			found, err = compareLayer(t.Context(), dir, false, bytes.NewReader(data))
+			var plain io.Reader
+			if plain, err = unpacked(bytes.NewReader(data)); err == nil {
+				found, err = compareFolder(t.Context(), layerOf{dir: dir}, plain)
+			}
 		})
 		if err != nil {
 			return

@@ -134,15 +134,23 @@ func (r *Repairer) verify(ctx context.Context, id string) (report, error) {
 		if len(dirs) > 0 {
 			dir = dirs[len(dirs)-1-i]
 		}
-		if err := v.layer(ctx, digest, dir, i == 0, &rep); err != nil {
+		if err := v.layer(ctx, layerOf{digest, im.diffs[i], dir, i == 0}, &rep); err != nil {
 			return report{}, err
 		}
 	}
 	return rep, nil
 }
 
+// layerOf is a layer as its image has it: the digest of its blob, and of what is in that (the diff ID). dir is where
+// the layer is unpacked; "" is nowhere.
+type layerOf struct {
+	digest, diff, dir string
+	bottom            bool
+}
+
 // layer compares one layer; without a folder its blob alone.
-func (v *verifier) layer(ctx context.Context, digest, dir string, bottom bool, rep *report) error {
+func (v *verifier) layer(ctx context.Context, at layerOf, rep *report) error {
+	digest, dir := at.digest, at.dir
 	if !v.have[digest] {
 		if dir == "" { // neither the layer nor what it is unpacked from
 			rep.blobs = append(rep.blobs, digest)
@@ -158,7 +166,7 @@ func (v *verifier) layer(ctx context.Context, digest, dir string, bottom bool, r
 		if dir == "" {
 			return nil
 		}
-		found, compareErr = compareLayer(ctx, dir, bottom, raw)
+		found, compareErr = compareLayer(ctx, at, raw)
 		return ctx.Err()
 	})
 	_, bad := errors.AsType[*errBlob](err)
@@ -170,23 +178,46 @@ func (v *verifier) layer(ctx context.Context, digest, dir string, bottom bool, r
 	case compareErr != nil:
 		rep.unknown = "layer " + short(digest) + " cannot be compared: " + compareErr.Error()
 	case !found.none():
-		rep.layers = append(rep.layers, damagedLayer{digest, dir, bottom, found})
+		rep.layers = append(rep.layers, damagedLayer{digest, dir, at.bottom, found})
 	}
 	return nil
 }
 
-var errZstd = errors.New("it is compressed with zstd")
+var (
+	errZstd    = errors.New("it is compressed with zstd")
+	errForeign = errors.New("what is in the image's blob is not what the layer was unpacked from")
+)
 
-// compareLayer compares a folder with a blob, which may be compressed. One that is missing lacks everything.
-func compareLayer(ctx context.Context, dir string, bottom bool, blob io.Reader) (damage, error) {
-	plain, err := unpacked(blob)
+// compareLayer compares a layer's folder with its blob, which may be compressed. One that is missing lacks everything.
+//
+// The folder is found by the diff IDs in the image's configuration, and whoever made the image chose these: it may name
+// the layers of another image, and a blob of its own. So only a blob whose content has the diff ID says anything about
+// the folder; with any other, the files of one tenant's image would be written into another's.
+func compareLayer(ctx context.Context, at layerOf, blob io.Reader) (damage, error) {
+	raw, err := unpacked(blob)
 	if err != nil {
 		return damage{}, err
 	}
-	if _, err := os.Lstat(filepath.Dir(dir)); errors.Is(err, os.ErrNotExist) {
+	sum := sha256.New()
+	plain := io.TeeReader(raw, sum)
+	found, err := compareFolder(ctx, at, plain)
+	if err == nil {
+		_, err = io.Copy(io.Discard, plain)
+	}
+	if err == nil && "sha256:"+hex.EncodeToString(sum.Sum(nil)) != at.diff {
+		err = errForeign
+	}
+	if err != nil {
+		return damage{}, err
+	}
+	return found, nil
+}
+
+func compareFolder(ctx context.Context, at layerOf, plain io.Reader) (damage, error) {
+	if _, err := os.Lstat(filepath.Dir(at.dir)); errors.Is(err, os.ErrNotExist) {
 		return damage{all: true}, nil
 	}
-	l, err := openLayer(dir, bottom)
+	l, err := openLayer(at.dir, at.bottom)
 	if err != nil {
 		return damage{}, err
 	}

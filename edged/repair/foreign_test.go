@@ -1,0 +1,58 @@
+package repair
+
+import (
+	"archive/tar"
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestForeignBlob: an image that names the layers of another one, with blobs of its own that are on the disk, does not
+// have them written into these layers.
+func TestForeignBlob(t *testing.T) {
+	for name, missing := range map[string]bool{"whole layers": false, "a layer whose folder is gone": true} {
+		t.Run(name, func(t *testing.T) {
+			d := newDisk(t)
+			d.fetches = false
+			var evil bytes.Buffer
+			w := tar.NewWriter(&evil)
+			body := []byte("#!/bin/evil")
+			if err := w.WriteHeader(&tar.Header{
+				Name: "app/run", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(body)),
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Write(body); err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			blob := d.add(evil.Bytes())
+			// The configuration is the other image's, and with it the layers.
+			d.target = d.add(encode(t, map[string]any{
+				"config": map[string]string{"digest": d.id},
+				"layers": []map[string]string{{"digest": d.layers[0]}, {"digest": blob}},
+			}))
+			if missing {
+				if err := os.RemoveAll(filepath.Dir(d.dirs[0])); err != nil {
+					t.Fatal(err)
+				}
+			}
+			rep, err := d.repairer().verify(t.Context(), d.id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(rep.layers) != 0 || !strings.Contains(rep.unknown, errForeign.Error()) {
+				t.Errorf("layers to mend %+v, unknown %q; want none, and %q", rep.layers, rep.unknown, errForeign)
+			}
+			_ = d.repairer().Examine(t.Context(), d.fails(strong))
+			got, err := os.ReadFile(filepath.Join(d.dirs[0], "app/run"))
+			if err == nil && bytes.Equal(got, body) {
+				t.Errorf("the foreign image's file was written into %s", d.dirs[0])
+			}
+		})
+	}
+}
