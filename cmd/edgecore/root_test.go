@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -146,3 +147,45 @@ func TestBadCommandLines(t *testing.T) {
 
 // TestUnknownCommands: a misspelt command is an error at each level, never a help text and success.
 func TestUnknownCommands(t *testing.T) { commandtree.RefusesUnknown(t, newRootCommand) }
+
+// TestCommandsForKeadm: the commands and flags that docs/adopt.md names in place of keadm's exist.
+func TestCommandsForKeadm(t *testing.T) {
+	text, err := os.ReadFile("../../docs/adopt.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, tables, _ := strings.Cut(string(text), "## keadm's commands\n")
+	commands := 0
+	for _, span := range regexp.MustCompile("`[^`]+`").FindAllString(tables, -1) {
+		words := strings.Fields(strings.Trim(span, "`"))
+		root := newRootCommand()
+		switch {
+		case words[0] == "edgecore":
+			commands++
+			cmd, rest, err := root.Find(words[1:])
+			if err != nil || cmd.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+				t.Errorf("%s: %v, want a command", span, err)
+				continue
+			}
+			for _, word := range rest {
+				name := strings.TrimLeft(word, "-")
+				if word != name && cmd.Flag(name) == nil && cmd.Flags().ShorthandLookup(name[:1]) == nil {
+					t.Errorf("%s: %s is no flag of %s", span, word, cmd.CommandPath())
+				}
+			}
+		case strings.HasPrefix(words[0], "--"), len(words[0]) == 2 && words[0][0] == '-':
+			commands++
+			join, _, err := root.Find([]string{"join"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := strings.TrimLeft(words[0], "-")
+			if join.Flag(name) == nil && (len(name) > 1 || join.Flags().ShorthandLookup(name) == nil) {
+				t.Errorf("%s is no flag of join", span)
+			}
+		}
+	}
+	if commands < 40 {
+		t.Errorf("%d commands and flags found, want the table", commands)
+	}
+}
