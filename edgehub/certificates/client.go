@@ -172,7 +172,7 @@ func (c *client) explainCloud(err error) error {
 		invalid x509.CertificateInvalidError
 		unknown x509.UnknownAuthorityError
 		dns     *net.DNSError
-		alert   tls.AlertError
+		remote  *net.OpError // of a TLS alert, whose own type is not exported
 	)
 	now := c.now().UTC().Format(time.RFC3339)
 	switch {
@@ -208,10 +208,10 @@ func (c *client) explainCloud(err error) error {
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return problem(Refused, err, "the server at %s does not speak TLS: that is not the cloud's port "+
 			"for certificates (10002, unless --certport says otherwise)", c.server)
-	case errors.As(err, &alert):
+	case errors.As(err, &remote) && remote.Op == "remote error":
 		return problem(Refused, err, "the cloud at %s breaks off the handshake (%v): it does not accept this device's "+
 			"certificate, or that is not the cloud's port. If the port is right, join again with a new "+
-			"token (edgecore join); no state is lost", c.server, alert)
+			"token (edgecore join); no state is lost", c.server, remote.Err)
 	}
 	return problem(Unreachable, err, "the cloud at %s cannot be reached: %s", c.server, printable(rootOf(err).Error()))
 }

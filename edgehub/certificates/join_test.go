@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -433,6 +434,21 @@ func TestNameTaken(t *testing.T) {
 	opts.Server = o.start(t)
 	_, err = certificates.New(opts).NameTaken(t.Context(), token)
 	wantProblem(t, err, certificates.Busy, "no API server")
+}
+
+// TestPortOfTheLink: a server that wants a certificate before it answers is the link, say, and not the port for
+// certificates.
+func TestPortOfTheLink(t *testing.T) {
+	c := newCloud(t, newClock(), nil)
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Listener = tls.NewListener(server.Listener, c.ServerTLS(tls.RequireAndVerifyClientCert))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Start()
+	defer server.Close()
+	opts := c.options(t, c.token(t, ""))
+	opts.Server = "https://" + server.Listener.Addr().String()
+	wantProblem(t, certificates.New(opts).Ensure(t.Context()), certificates.Refused, "breaks off the handshake (",
+		"or that is not the cloud's port")
 }
 
 // TestProxy: the way to the cloud may lead through an HTTP proxy, which sees nothing of it.
