@@ -39,7 +39,11 @@ func testJoin(t *testing.T, c *env.Cluster) {
 			t.Errorf("join with a token that is %s: Stat(%s): %v, want %v", bad.name, certs, err, os.ErrNotExist)
 		}
 	}
-	out, err := e.join(certs, general)
+	out, err := e.preflight(general)
+	if err != nil || strings.Contains(out, "[warning]") || !strings.Contains(out, "signed by the CA of the token") {
+		t.Errorf("preflight -e: %v, want no warning and the CA of the token\n%s", err, out)
+	}
+	out, err = e.join(certs, general)
 	if err != nil {
 		t.Fatalf("join: %v, want no error\n%s", err, out)
 	}
@@ -68,6 +72,15 @@ func testJoin(t *testing.T, c *env.Cluster) {
 			t.Errorf("Stat(%s) after reset: %v, want %v", path, err, os.ErrNotExist)
 		}
 	}
+}
+
+// preflight checks the way that join takes.
+func (e *edge) preflight(token string) (string, error) {
+	cmd := exec.CommandContext(e.T.Context(), built.Edge, "preflight", "-e", e.cable.Addr(), "--certport",
+		strconv.Itoa(e.cluster.Cloud.Bootstrap), "--token-file", "-")
+	cmd.Stdin = strings.NewReader(token)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // join runs edgecore join through the edge's cable.
