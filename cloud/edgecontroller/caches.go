@@ -36,7 +36,8 @@ const (
 const byEndpoint = "endpoint"
 
 // caches holds what edge nodes need from the API server, in shared informers. Of ConfigMaps and Secrets it has only
-// which there are, in which version, and so it has of pods of other nodes: any tenant may create many large ones.
+// which there are, in which version, and so it has of pods of other nodes: any tenant may create many large ones. Of
+// Services it has what onlyCached returns.
 // contents has the data of some ConfigMaps and Secrets.
 type caches struct {
 	factories []informers.SharedInformerFactory
@@ -51,24 +52,25 @@ type caches struct {
 // a node is connected here.
 func newCaches(clients Clients, connected func(node string) bool) (*caches, error) {
 	client := clients.Own
-	slim := informers.WithTransform(withoutManagedFields)
-	edges := informers.NewSharedInformerFactoryWithOptions(client, 0, slim,
+	edges := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(withoutManagedFields),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.LabelSelector = EdgeLabel + "="
 		}))
-	all := informers.NewSharedInformerFactoryWithOptions(client, 0, slim)
 	c := &caches{
-		factories:  []informers.SharedInformerFactory{edges, all},
+		factories:  []informers.SharedInformerFactory{edges},
 		nodes:      edges.Core().V1().Nodes().Informer(),
 		configMaps: identities(clients.Metadata, "configmaps", fields.Everything()),
 		secrets:    identities(clients.Metadata, "secrets", secretsOfPods()),
-		services:   all.Core().V1().Services().Informer(),
+		services:   newServiceInformer(client),
 	}
 	c.pods = newPodCache(client, func(node string) bool { return c.node(node) != nil || connected(node) })
 	for _, i := range []cache.SharedIndexInformer{c.configMaps, c.secrets} {
 		if err := i.SetTransform(onlyIdentity); err != nil {
 			return nil, fmt.Errorf("cache only the metadata of ConfigMaps and Secrets: %w", err)
 		}
+	}
+	if err := c.services.SetTransform(onlyCached); err != nil {
+		return nil, fmt.Errorf("cache only a part of Services: %w", err)
 	}
 	if err := c.nodes.AddIndexers(cache.Indexers{byEndpoint: func(obj any) ([]string, error) {
 		node, ok := obj.(*v1.Node)
@@ -189,7 +191,7 @@ func (c *caches) start(ctx context.Context) error {
 	for _, f := range c.factories {
 		f.StartWithContext(ctx)
 	}
-	for _, i := range []cache.SharedIndexInformer{c.configMaps, c.secrets} {
+	for _, i := range []cache.SharedIndexInformer{c.configMaps, c.secrets, c.services} {
 		c.running.Go(func() { i.RunWithContext(ctx) })
 	}
 	filled := func(synced ...cache.InformerSynced) error {

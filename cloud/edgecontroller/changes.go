@@ -264,8 +264,7 @@ func (c *Controller) namedChanged(kind string, obj metav1.Object) {
 }
 
 func (c *Controller) serviceEvent(old, now *v1.Service) {
-	if old != nil && now != nil && sameMeta(&old.ObjectMeta, &now.ObjectMeta) &&
-		equality.Semantic.DeepEqual(&old.Spec, &now.Spec) {
+	if old != nil && now != nil && sameService(old, now) {
 		return
 	}
 	key := serviceKey(firstNonNil(old, now))

@@ -153,16 +153,16 @@ func (c *Controller) serviceFor(node string, key resource.Key) (*cloudhub.Object
 		return nil, err
 	}
 	s := c.caches.service(key.Namespace, key.Name)
-	if s == nil {
+	if s == nil || lacksPorts(s) {
 		s, err = confirmed(c, key, c.clients.Own.CoreV1().Services(key.Namespace).Get)
 	}
 	if s == nil || err != nil || !hasAddress(s) {
 		return nil, err
 	}
-	return c.encoded.get(key, s)
+	return c.encoded.get(key, forNodes(s))
 }
 
-// confirmed asks the API server for an object that the caches lack; nil if it does not exist.
+// confirmed asks the API server for an object that the caches lack, or have only a part of; nil if it does not exist.
 func confirmed[T any](
 	c *Controller, key resource.Key, get func(context.Context, string, metav1.GetOptions) (*T, error),
 ) (*T, error) {

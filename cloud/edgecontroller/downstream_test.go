@@ -25,7 +25,10 @@ func key(text string) resource.Key {
 }
 
 func testService(namespace, name, ip string) *v1.Service {
-	return &v1.Service{ObjectMeta: objectMeta(namespace, name, "1"), Spec: v1.ServiceSpec{ClusterIP: ip}}
+	return &v1.Service{
+		ObjectMeta: objectMeta(namespace, name, "1"),
+		Spec:       v1.ServiceSpec{ClusterIP: ip, Ports: []v1.ServicePort{{Port: 80}}},
+	}
 }
 
 func (w *fixture) desired(node string) []string {

@@ -105,22 +105,10 @@ func (c *Controller) queryVolumeAttachment(ctx context.Context, r *request) resu
 	return found(o, err)
 }
 
-// queryService answers from the cache for services in the namespaces of the node's pods; a node may read all.
+// queryService asks the API server: the caches have only what the nodes are sent of a Service, and edges rarely query.
 func (c *Controller) queryService(ctx context.Context, r *request) result {
-	if o := c.caches.service(r.key.Namespace, r.key.Name); o != nil && c.hasPodsIn(r.node, r.key.Namespace) {
-		return found(o, nil)
-	}
 	o, err := c.clients.AsNode.CoreV1().Services(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	return found(o, err)
-}
-
-func (c *Controller) hasPodsIn(node, namespace string) bool {
-	for _, pod := range c.caches.podsOf(node) {
-		if pod.Namespace == namespace {
-			return true
-		}
-	}
-	return false
 }
 
 // queryEndpoints asks the API server: Endpoints change with every probe, and edges rarely query them, so they are not

@@ -245,7 +245,10 @@ func (w *fixture) add(objs ...object) {
 			err = w.caches.secrets.GetIndexer().Add(metaOf(o))
 			w.keep(resource.TypeSecret, o)
 		case *v1.Service:
-			err = w.caches.services.GetIndexer().Add(o)
+			var slim any
+			if slim, err = onlyCached(o); err == nil {
+				err = w.caches.services.GetIndexer().Add(slim)
+			}
 		default:
 			err = fmt.Errorf("%T", o)
 		}

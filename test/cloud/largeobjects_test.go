@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
@@ -187,4 +188,77 @@ func TestLargePods(t *testing.T) {
 	}
 	c.register("new")
 	gets("new", "new-0")
+}
+
+// TestLargeServices: of a Service, cloudcore keeps what the environment variables of containers are made of. A node
+// gets that, also of a Service with more ports than cloudcore keeps, and all of a Service that it asks for.
+func TestLargeServices(t *testing.T) {
+	const objects, size, ports, most = 300, 250 << 10, 5000, 16 << 20
+	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
+	services := c.admin.CoreV1().Services("default")
+	large := map[string]string{"large": strings.Repeat("x", size)}
+	create := func(name, ip string, ports ...v1.ServicePort) error {
+		_, err := services.Create(t.Context(), &v1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: large},
+			Spec:       v1.ServiceSpec{ClusterIP: ip, Ports: ports},
+		}, metav1.CreateOptions{})
+		return err
+	}
+	wide := make([]v1.ServicePort, ports)
+	for i := range wide {
+		wide[i] = v1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(i) + 1}
+	}
+	var creates errgroup.Group
+	creates.SetLimit(4)
+	for i := range objects {
+		creates.Go(func() error { return create(fmt.Sprint("large-", i), v1.ClusterIPNone, wide[0]) })
+	}
+	if err := errors.Join(creates.Wait(), create("db", "", wide[0]), create("wide", "", wide...)); err != nil {
+		t.Fatal(err)
+	}
+	before := heap()
+	c.control()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	grown := heap() - before
+	t.Logf("%d Services of %d bytes: the caches take %d KiB, and the process has %d MiB from the system", objects, size,
+		grown>>10, m.Sys>>20)
+	if grown > most {
+		t.Errorf("the caches take %d MiB, want at most %d", grown>>20, most>>20)
+	}
+	c.defaultAccount()
+	c.register("s1")
+	c.pod("s1", "client", "")
+	has := func(name string, ports int) {
+		t.Helper()
+		c.wants("s1", "default/service/"+name)
+		wait.Until(t, fmt.Sprintf("the node to get %s with %d ports", name, ports), func() error {
+			o, err := c.ctl.Object("s1", key("default/service/"+name))
+			if err != nil || o == nil {
+				return fmt.Errorf("Object = %v, %v", o != nil, err)
+			}
+			var s v1.Service
+			if err := json.Unmarshal(o.JSON, &s); err != nil {
+				return err
+			}
+			if len(s.Spec.Ports) != ports || s.Spec.ClusterIP == "" || s.Annotations != nil {
+				return fmt.Errorf("it has %d ports, the address %q and %d annotations", len(s.Spec.Ports),
+					s.Spec.ClusterIP, len(s.Annotations))
+			}
+			return nil
+		})
+	}
+	has("db", 1)
+	has("wide", ports)
+	calls := c.hub.count("s1", "default/service/wide")
+	if _, err := services.Patch(t.Context(), "wide", "application/json-patch+json",
+		[]byte(`[{"op":"remove","path":"/spec/ports/0"}]`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	has("wide", ports-1)
+	wait.True(t, "the hub to be told", func() bool { return c.hub.count("s1", "default/service/wide") > calls })
+	db := object[v1.Service](c, c.must("s1", "query", "default/service/db", nil))
+	if got := len(db.Annotations["large"]); got != size {
+		t.Errorf("a Service that the node asks for has an annotation of %d bytes, want %d", got, size)
+	}
 }
