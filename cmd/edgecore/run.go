@@ -52,6 +52,7 @@ const (
 // them run.
 func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) error {
 	cfg := inForce.Config
+	stopped := ctx // when the service ends, not when the agent starts again
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	told, quiet := configreload.Hangups()
@@ -174,12 +175,12 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		},
 	})
 	if err != nil {
-		return err
+		return unusable{err}
 	}
 	if cfg.Modules.Edged.Enable {
 		opts, err := agentconfig.EdgedOptions(cfg)
 		if err != nil {
-			return err
+			return unusable{err}
 		}
 		opts.Bus, opts.Health, opts.StoreDamaged, opts.ClockBound = bus, conditions, damaged, bound
 		opts.Watcher = watcher
@@ -208,10 +209,13 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		}
 	}
 	keeper := configreload.NewKeeper(configreload.KeeperOptions{
-		Copies: inForce.Copies, Started: started, Connected: connected(hub), GoBack: end,
+		Copies: inForce.Copies, Started: started, Connected: connected(cfg, hub), GoBack: end,
 	})
-	if inForce.Bad == nil {
-		keeper.InForce(cfg, inForce.Data)
+	switch {
+	case inForce.Bad == nil:
+		keeper.InForce(cfg, inForce.Data, true)
+	case inForce.Refused:
+		keeper.Refused(cfg)
 	}
 	defer keeper.Start(ctx)()
 	defer configreload.Start(ctx, told, configreload.Options{
@@ -224,29 +228,62 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		BadData:    inForce.FileData,
 		InForce:    keeper.InForce,
 	})()
-	defer service.Start(ctx, bus.Alive, conditions.Summary)()
+	defer startService(stopped, ctx, service, bus.Alive, conditions.Summary)()
 	defer trimMemory(ctx)()
 	if !db.Frozen() {
 		defer copies.StartCleanup(ctx, cfg.Database.DataSource, copies.CleanupOptions{
 			Incomplete: func() bool { return metamanager.Recovered(ctx, db) },
-			Connected:  connectedSince(ctx, cfg.Database.DataSource, db, conditions, connected(hub)),
+			Connected:  connectedSince(ctx, cfg.Database.DataSource, db, conditions, connected(cfg, hub)),
 		})()
 	}
 	err = bus.Run(ctx)
 	klog.InfoS("edgecore has stopped; the pods keep running")
-	if why := context.Cause(ctx); errors.Is(why, configreload.ErrGoBack) {
+	if why := context.Cause(ctx); stopped.Err() == nil && againWith(why) {
 		return why
 	}
 	return err
 }
 
-// connected returns the function that reports whether there is a link to the cloud; nil without a hub.
-func connected(hub *nodelink.Module) func() bool {
-	if hub == nil {
-		return nil
-	}
-	return func() bool { return hub.State().Connected }
+// againWith reports whether the agent ends to start again with another configuration.
+func againWith(why error) bool {
+	return errors.Is(why, configreload.ErrGoBack) || errors.Is(why, configreload.ErrTryAgain)
 }
+
+// startService keeps the service manager informed until ctx ends. Only if the service is stopped it is told so: an
+// agent that starts again is the same process.
+func startService(
+	stopped, ctx context.Context, n *sdnotify.Notifier, alive func() error, status func() string,
+) func() {
+	told, end := context.WithCancel(context.WithoutCancel(ctx))
+	unlink := context.AfterFunc(stopped, end)
+	wait := n.Start(told, alive, status)
+	return func() {
+		if unlink() && ctx.Err() != nil && againWith(context.Cause(ctx)) {
+			n.Leave()
+		}
+		end()
+		wait()
+	}
+}
+
+// connected returns the function that reports since when there is a link to the cloud; nil where none is wanted.
+func connected(cfg *v1alpha2.EdgeCore, hub *nodelink.Module) func() (time.Time, bool) {
+	switch {
+	case !cfg.Modules.EdgeHub.Enable:
+		return nil
+	case hub == nil: // a device that has not joined, or whose certificate is not where the configuration says
+		return func() (time.Time, bool) { return time.Time{}, false }
+	}
+	return func() (time.Time, bool) {
+		s := hub.State()
+		return s.Since, s.Connected
+	}
+}
+
+// unusable is an error of a configuration with which the agent cannot start.
+type unusable struct{ error }
+
+func (u unusable) Unwrap() error { return u.error }
 
 // noteConnected remembers that the device is connected, for as long as there is a copy of the store from before a
 // migration: how long that is kept depends on it. A clock that is not set says nothing.
@@ -259,13 +296,14 @@ func noteConnected(ctx context.Context, file string, db *store.Store, conditions
 // connectedSince returns the function that tells since when the device has been connected with this version; nil if
 // it has no cloud. A link that was made while the clock was not set is noted by it.
 func connectedSince(
-	ctx context.Context, file string, db *store.Store, conditions *health.Registry, connected func() bool,
+	ctx context.Context, file string, db *store.Store, conditions *health.Registry,
+	connected func() (since time.Time, is bool),
 ) func() time.Time {
 	if connected == nil {
 		return nil
 	}
 	return func() time.Time {
-		if connected() {
+		if _, is := connected(); is {
 			noteConnected(ctx, file, db, conditions)
 		}
 		if conditions.Is(health.ClockNotSet) {

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/configfile"
-	"github.com/edgecore-io/edgecore/pkg/configreload"
 )
 
 // envNotStarted tells an agent that has replaced itself why it could not start with the configuration file.
@@ -46,21 +46,29 @@ func newAgentStart(file string) (*agentStart, error) {
 func (s *agentStart) run(ctx context.Context) error {
 	var running atomic.Bool
 	err := runAgent(ctx, s.inForce, func() { running.Store(true) })
+	_, ofConfig := errors.AsType[unusable](err)
 	switch {
-	case errors.Is(err, configreload.ErrGoBack):
+	case ctx.Err() != nil:
+		return err
+	case againWith(err):
 		return s.again(err, s.environ)
-	case err == nil || ctx.Err() != nil || running.Load():
+	case !ofConfig || running.Load(): // the next start may be better
 		return err
 	}
 	if _, none := s.inForce.Instead(err); none != nil {
 		return err
 	}
-	return s.again(err, append(s.environ, envNotStarted+"="+err.Error()))
+	return s.again(err, append(s.environ, envNotStarted+"="+inEnvironment(err.Error())))
+}
+
+// inEnvironment returns a text that the environment of a process can hold.
+func inEnvironment(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text[:min(len(text), 4096)], ""), "\x00", "")
 }
 
 // again replaces the process by a new one of the same program. It returns only if that fails.
 func (s *agentStart) again(why error, environ []string) error {
-	klog.InfoS("Starting again with the last good configuration", "why", why)
+	klog.InfoS("Starting again with another configuration", "why", why)
 	program, err := os.Executable()
 	if err == nil {
 		err = syscall.Exec(program, os.Args, environ)

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
 // Service is the agent as a service of systemd.
@@ -256,6 +257,11 @@ func (t *Migration) back(ctx context.Context, s *state) error {
 func (t *Migration) clear(s *state) error {
 	var errs []error
 	for _, name := range s.Made {
+		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	for _, name := range configfile.CopiesOf(t.Config, s.Store).Paths() {
 		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 	"github.com/edgecore-io/edgecore/pkg/setflag"
 )
 
@@ -303,7 +304,14 @@ func same(a, b []byte) bool {
 
 // Write writes the file if its content changes, and keeps the previous one as a copy. It returns a sentence that says
 // what it did.
+//
+// The certificates are new, too, so the agent does not go back to a configuration before.
 func (p *Plan) Write(path string) (string, error) {
+	if cfg, _, err := v1alpha2.Parse(p.text); err == nil {
+		if err := configfile.CopiesOf(path, cfg.Database.DataSource).Forget(); err != nil {
+			return "", err
+		}
+	}
 	if p.old != nil && bytes.Equal(p.old, p.text) {
 		return "Configuration " + path + " is as it should be", nil
 	}

@@ -40,6 +40,8 @@ func (d *device) ran(connected bool) {
 	}
 }
 
+func (d *device) copies() Copies { return CopiesOf(d.file, d.store) }
+
 func (d *device) write(text string) { put(d.t, d.file, text) }
 
 // wantCopy checks that the copy of a node's configuration is in force, and why.
@@ -197,8 +199,78 @@ func TestRefused(t *testing.T) {
 			t.Errorf("Choose = %+v, %v; want the file of two", f, err)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(d.store), refusedName)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the note about another content: %v, want it removed", err)
+	refuse()
+	other := newDevice(t)
+	other.store = d.store // of another file
+	other.write(d.text("two", ""))
+	if f, err := Choose(other.file); err != nil || f.Bad != nil {
+		t.Errorf("Choose of another file = %+v, %v; want that file", f, err)
+	}
+	d.wantCopy("one", "the cloud was not reached")
+	for _, path := range []string{d.copies().path(0), d.copies().path(1)} {
+		_ = os.Remove(path) // the second there may not be
+	}
+	if f, err := Choose(d.file); err != nil || f.Bad != nil {
+		t.Errorf("Choose of a refused file without a copy = %+v, %v; want the file", f, err)
+	}
+}
+
+// TestForget: after join has changed the file and the certificates, nothing is refused, and nothing is on trial.
+func TestForget(t *testing.T) {
+	d := newDevice(t)
+	d.write(d.text("one", ""))
+	d.ran(true)
+	d.write(d.text("two", ""))
+	f, err := Choose(d.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := f.Copies.Refuse(f.Data, "the cloud was not reached"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := f.Copies.Refusals(); n != 2 {
+		t.Errorf("refused %d times, want 2", n)
+	}
+	if err := f.Copies.TryAgain(); err != nil {
+		t.Fatal(err)
+	}
+	if reason := f.Copies.Refused(f.Data); reason != "" || f.Copies.Refusals() != 2 {
+		t.Errorf("to be tried again: refused because of %q, %d times; want not, and 2", reason, f.Copies.Refusals())
+	}
+	if err := f.Copies.Forget(); err != nil {
+		t.Fatal(err)
+	}
+	newest, ok := f.Copies.Newest()
+	if !ok || newest.Connected || f.Copies.Refusals() != 0 {
+		t.Errorf("newest copy %+v, %v, refused %d times; want one that is not connected, and 0", newest, ok,
+			f.Copies.Refusals())
+	}
+}
+
+// TestInsteadOfWhatRan: if the agent has run with the file before, a copy of another cloud does not take its place.
+func TestInsteadOfWhatRan(t *testing.T) {
+	d := newDevice(t)
+	for _, node := range []string{"older", "same", "same"} {
+		d.write(d.text(node, "# "+node+"\n"))
+		d.ran(true)
+	}
+	f, err := Choose(d.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, err := f.Instead(errors.New("no memory")); err == nil {
+		t.Errorf("Instead = %s, want none", other.Config.Modules.Edged.HostnameOverride)
+	}
+	d.write(d.text("same", "# another comment\n"))
+	d.ran(true)
+	if f, err = Choose(d.file); err != nil {
+		t.Fatal(err)
+	}
+	other, err := f.Instead(errors.New("no memory"))
+	if err != nil || other.Config.Modules.Edged.HostnameOverride != "same" {
+		t.Errorf("Instead = %+v, %v; want the copy with the same name", other, err)
 	}
 }
 
@@ -259,7 +331,8 @@ func TestKeep(t *testing.T) {
 		t.Errorf("%d copies, want the link and the foreign file left out", len(list))
 	}
 	for _, path := range c.Paths() {
-		if _, err := os.Lstat(path); err != nil && filepath.Base(path) != refusedName {
+		if _, err := os.Lstat(path); err != nil && filepath.Base(path) != refusedName &&
+			filepath.Ext(path) != ".new" {
 			t.Errorf("path %s: %v, want a file that there is", path, err)
 		}
 	}

@@ -49,14 +49,14 @@ func Load(file string) (*v1alpha2.EdgeCore, error) {
 // Running returns the configuration that the agent uses, for the commands that talk to it: that of Load, or where the
 // file cannot be used, that of Choose.
 func Running(file string) (*v1alpha2.EdgeCore, error) {
-	if cfg, err := Load(file); err == nil && CopiesOf(file, cfg.Database.DataSource).refusesNothing() {
+	f, err := Choose(file)
+	if err == nil {
+		return f.Config, nil
+	}
+	if cfg, loaded := Load(file); loaded == nil { // there is none, and need not be
 		return cfg, nil
 	}
-	f, err := Choose(file)
-	if err != nil {
-		return nil, err
-	}
-	return f.Config, nil
+	return nil, err
 }
 
 // Fresh returns what a configuration file contains when it is made again, and nil if it begins empty. The package's

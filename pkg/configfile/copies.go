@@ -11,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -52,10 +54,11 @@ func CopiesOf(file, store string) Copies { return Copies{filepath.Dir(store), fi
 
 // Paths returns the files that there may be, for whoever removes them; without a file, not the link beside it.
 func (c Copies) Paths() []string {
-	paths := []string{filepath.Join(c.dir, refusedName)}
+	paths := []string{c.refusedFile()}
 	if c.file != "" {
 		paths = append(paths, linkOf(c.file))
 	}
+	paths = append(paths, c.path(0)+".new") // of a write that a power cut has ended
 	for i := range copiesMax {
 		paths = append(paths, c.path(i))
 	}
@@ -148,45 +151,117 @@ func defaultStore(file string) string {
 
 // refusal says which content of the file is not used.
 type refusal struct {
+	File     string    `json:"file"`
 	SHA256   string    `json:"sha256"`
 	Modified time.Time `json:"modified"`
 	Reason   string    `json:"reason"`
+	// Times is how often it was refused, Over that it is to be tried again.
+	Times int  `json:"times"`
+	Over  bool `json:"over,omitempty"`
 }
 
-// Refuse notes why the content of the file is not used at the next start, until the file changes or is touched.
+// Refuse notes why the content of the file is not used at the next start, until the file changes or is touched, or
+// TryAgain is called.
 func (c Copies) Refuse(data []byte, reason string) error {
 	info, err := os.Stat(c.file)
 	if err != nil {
 		return err
 	}
-	text, err := json.Marshal(refusal{digest(data), info.ModTime(), reason})
-	if err != nil {
-		return err
+	next := refusal{File: c.file, SHA256: digest(data), Modified: info.ModTime(), Reason: reason, Times: 1}
+	if r, ok := c.readRefusal(); ok && r.of(next) {
+		next.Times = r.Times + 1
 	}
-	return certs.WriteFile(filepath.Join(c.dir, refusedName), text)
+	return c.writeRefusal(next)
 }
 
-// Refused returns why the content of the file is not used; "" is that it is. A note about another content is removed.
+// TryAgain has a refused file used at the next start. How often it was refused is not forgotten.
+func (c Copies) TryAgain() error {
+	r, ok := c.readRefusal()
+	if !ok {
+		return nil
+	}
+	r.Over = true
+	return c.writeRefusal(r)
+}
+
+// Refusals returns how often the file was refused as it is.
+func (c Copies) Refusals() int {
+	r, _ := c.readRefusal()
+	return r.Times
+}
+
+// Refused returns why the content of the file is not used; "" is that it is.
 func (c Copies) Refused(data []byte) string {
-	name := filepath.Join(c.dir, refusedName)
-	text, err := os.ReadFile(name)
+	info, err := os.Stat(c.file)
 	if err != nil {
 		return ""
 	}
-	var r refusal
-	info, err := os.Stat(c.file)
-	if err == nil && json.Unmarshal(text, &r) == nil && r.SHA256 == digest(data) &&
-		r.Modified.Equal(info.ModTime()) && r.Reason != "" {
+	now := refusal{File: c.file, SHA256: digest(data), Modified: info.ModTime()}
+	if r, ok := c.readRefusal(); ok && r.of(now) && !r.Over {
 		return r.Reason
 	}
-	_ = os.Remove(name) // or it is found outdated again at the next start
 	return ""
 }
 
-// refusesNothing reports whether there is no note.
-func (c Copies) refusesNothing() bool {
-	_, err := os.Lstat(filepath.Join(c.dir, refusedName))
-	return errors.Is(err, fs.ErrNotExist)
+// Forget makes the next start take the file as new: nothing is refused, and it is not on trial against the copy, whose
+// certificate may be gone. It is for whoever changes the file and the certificates together.
+func (c Copies) Forget() error {
+	if err := os.Remove(c.refusedFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if newest, ok := c.Newest(); ok && newest.Connected {
+		return c.Keep(newest.Data, false)
+	}
+	return nil
+}
+
+func (r refusal) of(other refusal) bool {
+	return r.File == other.File && r.SHA256 == other.SHA256 && r.Modified.Equal(other.Modified)
+}
+
+func (c Copies) refusedFile() string { return filepath.Join(c.dir, refusedName) }
+
+func (c Copies) readRefusal() (r refusal, ok bool) {
+	text, err := os.ReadFile(c.refusedFile())
+	ok = err == nil && json.Unmarshal(text, &r) == nil && r.Reason != ""
+	return r, ok
+}
+
+func (c Copies) writeRefusal(r refusal) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return certs.WriteFile(c.refusedFile(), text)
+}
+
+// ChangesLink reports whether a configuration differs from a copy in what the link to the cloud needs. A copy of
+// another version, which cannot be compared, does.
+func ChangesLink(copied []byte, config *v1alpha2.EdgeCore) bool {
+	before, _, err := v1alpha2.Parse(copied)
+	if err != nil {
+		return true
+	}
+	changes, err := v1alpha2.Changes(before, config)
+	if err != nil {
+		return true
+	}
+	return slices.ContainsFunc(changes, func(c v1alpha2.Change) bool { return linkKey(c.Path) })
+}
+
+// linkKey reports whether a device may not reach the cloud because of a key.
+func linkKey(path string) bool {
+	for _, key := range []string{
+		"modules.edged.hostnameOverride", "modules.edgeHub.enable", "modules.edgeHub.projectID",
+		"modules.edgeHub.token", "modules.edgeHub.httpServer", "modules.edgeHub.tlsCaFile",
+		"modules.edgeHub.tlsCertFile", "modules.edgeHub.tlsPrivateKeyFile", "modules.edgeHub.websocket",
+		"modules.edgeHub.quic",
+	} {
+		if rest, ok := strings.CutPrefix(path, key); ok && (rest == "" || rest[0] == '.') {
+			return true
+		}
+	}
+	return false
 }
 
 func digest(data []byte) string {

@@ -44,8 +44,9 @@ type Options struct {
 	// used, or could not be read.
 	Bad     error
 	BadData []byte
-	// InForce is called with each configuration that is in force as a whole, and the content of its file; may be nil.
-	InForce func(config *v1alpha2.EdgeCore, data []byte)
+	// InForce is called with each configuration that is in force, and the content of its file. whole reports whether
+	// none of it needs a restart. It may be nil.
+	InForce func(config *v1alpha2.EdgeCore, data []byte, whole bool)
 }
 
 // reloader applies changes. It applies those that are possible while running, and reports the rest, which need a
@@ -180,8 +181,9 @@ func (r *reloader) applyFile() error {
 	}
 	r.applied = next
 	r.logChanges(changes, warnings)
-	if whole := r.setRestartNeeded(waiting); whole && r.InForce != nil {
-		r.InForce(next, data)
+	whole := r.setRestartNeeded(waiting)
+	if r.InForce != nil {
+		r.InForce(next, data, whole)
 	}
 	return nil
 }

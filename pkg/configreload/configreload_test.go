@@ -52,7 +52,11 @@ func TestBadAtTheStart(t *testing.T) {
 	}
 	r.Started = v1alpha2.Default()
 	r.applied, r.Bad, r.BadData = r.Started, bad, data
-	r.InForce = func(_ *v1alpha2.EdgeCore, data []byte) { inForce = append(inForce, string(data)) }
+	r.InForce = func(_ *v1alpha2.EdgeCore, data []byte, whole bool) {
+		if whole {
+			inForce = append(inForce, string(data))
+		}
+	}
 	r.reload()
 	if list := conditions.Snapshot(); len(list) != 1 || list[0].Code != health.ConfigurationBad ||
 		list[0].Detail != bad.Error() || len(taken) != 0 {

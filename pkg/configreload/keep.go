@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,25 +19,32 @@ const (
 	// noted that the agent has reached the cloud with it.
 	lookEvery = 2 * time.Second
 	lookLater = 30 * time.Second
+	// longestPause limits the time until a refused file is tried again.
+	longestPause = 24 * time.Hour
 )
 
-// ErrGoBack ends the agent, which starts again with the last good configuration.
-var ErrGoBack = errors.New("going back to the last good configuration")
+// Why the agent ends to start again with another configuration.
+var (
+	ErrGoBack   = errors.New("going back to the last good configuration")
+	ErrTryAgain = errors.New("trying the changed configuration again")
+)
 
 // KeeperOptions make a Keeper.
 type KeeperOptions struct {
 	Copies configfile.Copies
 	// Started is closed when the agent has reached its running state.
 	Started <-chan struct{}
-	// Connected reports whether there is a link to the cloud; nil: none is wanted.
-	Connected func() bool
-	// GoBack is called with why, once, if a device that could reach the cloud cannot since its configuration changed.
+	// Connected returns since when there is a link to the cloud, and whether there is one; nil: none is wanted.
+	Connected func() (since time.Time, connected bool)
+	// GoBack is called, once, with ErrGoBack if a device that could reach the cloud cannot since its configuration
+	// changed, or with ErrTryAgain.
 	GoBack func(reason error)
 }
 
 // Keeper keeps a copy of each configuration with which the agent has reached its running state. One that changes the
 // link to the cloud is on trial first: if the agent has reached the cloud with the copy and does not within
-// modules.edgeHub.configTrialSeconds with the new one, the agent goes back to the copy.
+// modules.edgeHub.configTrialSeconds with the new one, the agent goes back to the copy. If it does not reach the cloud
+// with the copy either, the changed file was perhaps not the cause, and is tried again, after longer and longer pauses.
 type Keeper struct {
 	opts KeeperOptions
 	// next wakes Run; it holds the newest configuration.
@@ -49,19 +55,32 @@ type Keeper struct {
 type candidate struct {
 	config *v1alpha2.EdgeCore
 	data   []byte
+	since  time.Time
+	// whole: all of it is in force; else some of it needs a restart.
+	whole bool
+	// refused is set for a copy, in place of a file that was refused.
+	refused bool
 }
 
 // NewKeeper returns a keeper; Run runs it.
 func NewKeeper(opts KeeperOptions) *Keeper { return &Keeper{opts, make(chan candidate, 1)} }
 
-// InForce tells the keeper of a configuration that is in force as a whole: the agent runs with it. It does not block.
-// It is called by one goroutine at a time.
-func (k *Keeper) InForce(config *v1alpha2.EdgeCore, data []byte) {
+// InForce tells the keeper of a configuration that is in force: the agent runs with it. whole reports whether none of
+// it needs a restart. It does not block, and is called by one goroutine at a time.
+func (k *Keeper) InForce(config *v1alpha2.EdgeCore, data []byte, whole bool) {
+	k.tell(candidate{config: config, data: data, whole: whole})
+}
+
+// Refused tells the keeper that a copy is in force, since the file was refused after a trial.
+func (k *Keeper) Refused(config *v1alpha2.EdgeCore) { k.tell(candidate{config: config, refused: true}) }
+
+func (k *Keeper) tell(c candidate) {
+	c.since = time.Now()
 	select {
 	case <-k.next:
 	default:
 	}
-	k.next <- candidate{config, data}
+	k.next <- c
 }
 
 // Run keeps copies until ctx ends.
@@ -76,8 +95,8 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case c := <-k.next:
-			if !k.try(ctx, c) {
-				return
+			for next := &c; next != nil; {
+				next = k.try(ctx, *next)
 			}
 		}
 	}
@@ -94,14 +113,16 @@ func (k *Keeper) Start(ctx context.Context) (end func()) {
 	}
 }
 
-// try keeps a configuration, or goes back. It reports whether the agent runs on. A newer configuration ends the trial
-// of this one.
-func (k *Keeper) try(ctx context.Context, c candidate) (on bool) {
-	trial, reached := k.trialOf(c)
+// try keeps a configuration, or goes back. It returns the newer configuration that ends the trial of this one.
+func (k *Keeper) try(ctx context.Context, c candidate) (newer *candidate) {
+	t := k.trialOf(c)
 	every := lookEvery
-	if trial == 0 {
-		if k.keep(c, reached || k.connected()); reached {
-			return true
+	if t.after == 0 {
+		if c.whole {
+			k.keep(c, t.reached || k.connected(c, false))
+		}
+		if t.reached || !c.whole {
+			return nil
 		}
 		every = lookLater
 	}
@@ -109,25 +130,27 @@ func (k *Keeper) try(ctx context.Context, c candidate) (on bool) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		switch verdictOf(trial, k.opts.Connected != nil, k.connected(), time.Since(began)) {
+		connected := k.connected(c, t.after > 0 && !c.refused)
+		switch verdictOf(t.after, k.opts.Connected != nil, connected, time.Since(began)) {
 		case verdictKeep:
-			k.keep(c, true)
-			return true
+			if c.whole {
+				k.keep(c, true)
+			}
+			return nil
 		case verdictDone:
-			return true
+			return nil
 		case verdictBack:
-			k.goBack(c, trial)
-			return false
+			k.goBack(c, t.after)
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return false
-		case newer := <-k.next:
-			if bytes.Equal(newer.data, c.data) {
+			return nil
+		case n := <-k.next:
+			if !c.refused && bytes.Equal(n.data, c.data) && n.whole == c.whole {
 				continue
 			}
-			k.next <- newer
-			return true
+			return &n
 		case <-tick.C:
 		}
 	}
@@ -139,7 +162,7 @@ type verdict int
 const (
 	verdictWait verdict = iota
 	verdictKeep         // it has reached the cloud
-	verdictDone         // it is kept, and there is nothing to wait for
+	verdictDone         // there is nothing to wait for
 	verdictBack
 )
 
@@ -157,39 +180,48 @@ func verdictOf(trial time.Duration, cloud, connected bool, since time.Duration) 
 	return verdictWait
 }
 
-func (k *Keeper) connected() bool { return k.opts.Connected != nil && k.opts.Connected() }
-
-// trialOf returns how long a configuration may take to reach the cloud before the agent goes back; 0: it does not.
-// reached reports whether the agent has reached the cloud with the copy, and nothing that matters for that has changed.
-func (k *Keeper) trialOf(c candidate) (trial time.Duration, reached bool) {
-	last, ok := k.opts.Copies.Newest()
-	if !ok || !last.Connected || k.opts.Connected == nil {
-		return 0, false
+// connected reports whether there is a link; with made, one that was made since the configuration is in force: one from
+// before may last a moment.
+func (k *Keeper) connected(c candidate, made bool) bool {
+	if k.opts.Connected == nil {
+		return false
 	}
-	before, _, err := v1alpha2.Parse(last.Data)
-	if err != nil { // of another version
-		return 0, false
-	}
-	changes, err := v1alpha2.Changes(before, c.config)
-	if err != nil {
-		return 0, false
-	}
-	if !changesLink(changes) {
-		return 0, true
-	}
-	return time.Duration(c.config.Modules.EdgeHub.ConfigTrialSeconds) * time.Second, false
+	since, connected := k.opts.Connected()
+	return connected && (!made || since.After(c.since))
 }
 
-// changesLink reports whether a change can keep the agent from reaching the cloud. It is pure.
-func changesLink(changes []v1alpha2.Change) bool {
-	for _, c := range changes {
-		for _, prefix := range []string{"modules.edgeHub", "modules.edged.hostnameOverride", "database"} {
-			if rest, ok := strings.CutPrefix(c.Path, prefix); ok && (rest == "" || rest[0] == '.') {
-				return true
-			}
+// trial is how long a configuration may take to reach the cloud; 0: as long as it takes. reached: the agent has reached
+// the cloud with the copy, and nothing that matters for that has changed.
+type trial struct {
+	after   time.Duration
+	reached bool
+}
+
+func (k *Keeper) trialOf(c candidate) trial {
+	seconds := time.Duration(c.config.Modules.EdgeHub.ConfigTrialSeconds) * time.Second
+	last, ok := k.opts.Copies.Newest()
+	switch {
+	case k.opts.Connected == nil:
+		return trial{}
+	case c.refused:
+		return trial{after: pauseOf(seconds, k.opts.Copies.Refusals())}
+	case !ok || !last.Connected:
+		return trial{}
+	case !configfile.ChangesLink(last.Data, c.config):
+		return trial{reached: true}
+	}
+	return trial{after: seconds}
+}
+
+// pauseOf returns how long a copy may take to reach the cloud before the file is tried again. It is pure.
+func pauseOf(seconds time.Duration, refusals int) time.Duration {
+	pause := seconds
+	for range min(refusals-1, 20) {
+		if pause *= 2; pause > longestPause {
+			return longestPause
 		}
 	}
-	return false
+	return pause
 }
 
 func (k *Keeper) keep(c candidate, connected bool) {
@@ -199,6 +231,15 @@ func (k *Keeper) keep(c candidate, connected bool) {
 }
 
 func (k *Keeper) goBack(c candidate, trial time.Duration) {
+	if c.refused {
+		if err := k.opts.Copies.TryAgain(); err != nil {
+			klog.ErrorS(err, "The changed configuration is not tried again")
+			return
+		}
+		k.opts.GoBack(fmt.Errorf("%w: the cloud was not reached within %v with the one before either", ErrTryAgain,
+			trial))
+		return
+	}
 	reason := fmt.Sprintf("the cloud was not reached within %v with it (modules.edgeHub.configTrialSeconds), but with "+
 		"the one before; correct the file, or touch it to have it tried again at the next start", trial)
 	if err := k.opts.Copies.Refuse(c.data, reason); err != nil {
