@@ -144,8 +144,11 @@ func newPodCache(client kubernetes.Interface, whole func(node string) bool) *pod
 // in pages of podPage. Each page is made small, so that the pods of other nodes are never in memory together.
 func (p *podCache) list(ctx context.Context, pods corev1.PodInterface, o metav1.ListOptions) (runtime.Object, error) {
 	o.FieldSelector = boundPods
-	if o.ResourceVersion == "0" {
-		o.ResourceVersion = "" // for version 0, the API server sends all pods in one page
+	if o.Continue == "" {
+		// For version 0 the API server sends all pods in one page. For another one, with a limit, it sends the pods as
+		// they were at exactly that version, from which it may have no changes to watch any more: the reflector would
+		// go round in a circle until etcd has compacted the version. A list of now is never older.
+		o.ResourceVersion, o.ResourceVersionMatch = "", ""
 	}
 	list, err := pods.List(ctx, o)
 	if err != nil {

@@ -349,7 +349,17 @@ func TestListInPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"fieldSelector=spec.nodeName%21%3D&limit=50"}, asked); diff != "" {
+	// After a watch has expired, too, the list is one of now.
+	for _, o := range []metav1.ListOptions{
+		{ResourceVersion: "5", Limit: podPage},
+		{ResourceVersion: "5", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, Limit: podPage},
+	} {
+		if _, err := w.caches.pods.list(t.Context(), pods, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const page = "fieldSelector=spec.nodeName%21%3D&limit=50"
+	if diff := cmp.Diff([]string{page, page, page}, asked); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 	items, err := meta.ExtractListWithAlloc(got)
