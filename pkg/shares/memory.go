@@ -4,7 +4,8 @@ import "errors"
 
 const (
 	// memoryAll and memoryNode are how much memory unread data may take, of all nodes and of one: 16 streams of its
-	// tunnel may have a full window, or about 70 of a QUIC link.
+	// tunnel may have a full window, or about 70 of a QUIC link if the node sends full packets; fewer if it sends
+	// lines.
 	memoryAll  = 128 << 20
 	memoryNode = 16 << 20
 )

@@ -38,10 +38,13 @@ const (
 	secretsMax       = 64
 	sourceSecretsMax = 16
 	spoofedMax       = 8
+	// secretsTimeout is how long a caller may be silent in its TLS handshake, which takes twice that at most.
+	secretsTimeout = 10 * time.Second
 )
 
-// errSecrets refuses a connection before its TLS handshake. QUIC sends no more than that it is refused.
-var errSecrets = errors.New("too many connections at once are in their TLS handshake")
+// errSecrets refuses a connection before its TLS handshake. QUIC sends no more than that it is refused, which it also
+// is while cloudcore stops.
+var errSecrets = errors.New("cloudcore takes no connection now: too many are in their TLS handshake, or it stops")
 
 // headerAnswer is the content of the answer to the header message.
 type headerAnswer struct {
@@ -200,6 +203,7 @@ func ListenQUIC(addr string, config *tls.Config, limits Limits, memory *shares.M
 	config.MinVersion, config.NextProtos = tls.VersionTLS13, []string{alpn}
 	secrets := shares.NewBudget[netip.Prefix](secretsMax, sourceSecretsMax)
 	counting := quicConfig(limits.withDefaults(), 2, streamWindow)
+	counting.HandshakeIdleTimeout = secretsTimeout
 	counting.Tracer = func(ctx context.Context, _ bool, _ quic.ConnectionID) qlogwriter.Trace {
 		return ctx.Value(unreadKey{}).(*unread)
 	}
@@ -306,6 +310,9 @@ func (l *QUICListener) receive(conn *quic.Conn, since time.Time) {
 	ctx, cancel := context.WithTimeout(l.ctx, defaultHandshake)
 	defer cancel()
 	a, err := l.welcome(ctx, conn, since)
+	if err == nil {
+		unreadOf(conn).welcomed()
+	}
 	if err != nil && l.ctx.Err() != nil { // not the edge's fault
 		_ = conn.CloseWithError(CloseGoingAway, "")
 		return

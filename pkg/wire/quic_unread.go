@@ -22,6 +22,9 @@ const (
 	// partSize is how many bytes of a stream are counted together: what they take is returned when all of them, or all
 	// that have come, were read.
 	partSize = 4 << 10
+	// strangerMax is how much a connection may hold before its header message was accepted: the message, and what a
+	// node sends right after it.
+	strangerMax = 512 << 10
 	// partsMax is how many parts a window has; one more is begun.
 	partsMax = windowHigh/partSize + 1
 )
@@ -63,6 +66,8 @@ type unread struct {
 	// held is what all streams take, cutting what those of them take that were cut.
 	held, cutting int64
 	closed        bool
+	// welcome: the header message was accepted.
+	welcome bool
 }
 
 var _ shares.Holder = (*unread)(nil)
@@ -166,6 +171,11 @@ func (u *unread) arrived(id quic.StreamID, offset, length int64) {
 	}
 	s.add(offset+length, cost)
 	u.held += cost
+	if !u.welcome && u.held > strangerMax {
+		u.mu.Unlock()
+		u.Evict()
+		return
+	}
 	var cut func()
 	if u.held-u.cutting > u.memory.Share()*3/4 {
 		cut = u.cutLargest()
@@ -263,10 +273,23 @@ func (u *unread) RecordEvent(event qlogwriter.Event) {
 		return
 	}
 	for i := range packet.Frames {
-		if f, ok := packet.Frames[i].Frame.(*qlog.StreamFrame); ok {
+		switch f := packet.Frames[i].Frame.(type) {
+		case *qlog.StreamFrame:
 			u.arrived(f.StreamID, f.Offset, f.Length)
+		case *qlog.CryptoFrame:
+			// In TLS 1.3 a client sends none after its handshake, and QUIC would keep them.
+			if packet.Header.PacketType == qlog.PacketType1RTT {
+				u.Evict()
+			}
 		}
 	}
+}
+
+// welcomed is called when the header message was accepted.
+func (u *unread) welcomed() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.welcome = true
 }
 
 // established is called when the TLS handshake has ended.

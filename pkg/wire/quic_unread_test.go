@@ -41,6 +41,7 @@ func TestUnreadCounts(t *testing.T) {
 	small, large := costOfFrame(1), costOfFrame(1200)
 	m := shares.NewMemoryOf(1<<30, 1<<30)
 	u := newUnread(m)
+	u.welcomed()
 	u.open(id, func() { t.Error("the stream was cut") })
 	for _, step := range []struct {
 		what string
@@ -83,6 +84,7 @@ func TestUnreadCounts(t *testing.T) {
 func TestUnreadHostile(t *testing.T) {
 	m := shares.NewMemoryOf(128<<20, 16<<20)
 	u := newUnread(m)
+	u.welcomed()
 	cut := map[quic.StreamID]bool{}
 	var most int64
 	for i := 0; u.ctx.Err() == nil; i++ {
@@ -108,6 +110,7 @@ func TestUnreadHostile(t *testing.T) {
 func TestUnreadOfMessages(t *testing.T) {
 	m := shares.NewMemoryOf(128<<20, 16<<20)
 	u := newUnread(m)
+	u.welcomed()
 	for offset := int64(1); offset < windowHigh && u.ctx.Err() == nil; offset += 1024 {
 		u.RecordEvent(packet(messagesStream, offset, repeat(1024, 1)...))
 	}
@@ -120,11 +123,40 @@ func TestUnreadOfMessages(t *testing.T) {
 func TestUnreadEvicted(t *testing.T) {
 	m := shares.NewMemoryOf(1<<20, 1<<20)
 	large, little := newUnread(m), newUnread(m)
+	large.welcomed()
+	little.welcomed()
 	large.RecordEvent(packet(messagesStream, 1, repeat(4000, 1)...))
 	little.RecordEvent(packet(messagesStream, 1, repeat(2000, 1)...))
 	if large.ctx.Err() == nil || little.ctx.Err() != nil || m.Taken() != 2000*costOfFrame(1) {
 		t.Errorf("ended: %v and %v, %d bytes are counted; want the first ended, and those of the second",
 			large.ctx.Err(), little.ctx.Err(), m.Taken())
+	}
+}
+
+// TestUnreadOfStrangers: a connection whose header message was not accepted yet has little memory, and CRYPTO frames
+// after the handshake end a connection at any time.
+func TestUnreadOfStrangers(t *testing.T) {
+	m := shares.NewMemoryOf(128<<20, 16<<20)
+	u := newUnread(m)
+	for offset := int64(1); offset < 2*strangerMax/costOfFrame(1) && u.ctx.Err() == nil; offset += 100 {
+		u.RecordEvent(packet(messagesStream, offset, repeat(100, 1)...))
+		if taken := m.Taken(); taken > strangerMax {
+			t.Fatalf("%d bytes are counted, want at most %d", taken, strangerMax)
+		}
+	}
+	if u.ctx.Err() == nil || m.Taken() != 0 {
+		t.Errorf("the connection has ended: %v, %d bytes are counted; want its end, and none", u.ctx.Err(), m.Taken())
+	}
+	for kind, want := range map[qlog.PacketType]bool{qlog.PacketTypeInitial: false, qlog.PacketType1RTT: true} {
+		u := newUnread(m)
+		u.welcomed()
+		u.RecordEvent(qlog.PacketReceived{
+			Header: qlog.PacketHeader{PacketType: kind},
+			Frames: []qlog.Frame{{Frame: &qlog.CryptoFrame{Offset: 1, Length: 1}}},
+		})
+		if (u.ctx.Err() != nil) != want {
+			t.Errorf("a CRYPTO frame in a packet of type %s: ended %v, want %v", kind, u.ctx.Err(), want)
+		}
 	}
 }
 
