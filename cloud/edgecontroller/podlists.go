@@ -280,7 +280,10 @@ func (c *Controller) takePodList(node string) error {
 }
 
 // listPods lists a node's current pods: without a resourceVersion the API server answers with nothing older.
-func (c *Controller) listPods(node string) (*v1.PodList, error) {
+func (c *Controller) listPods(node string) (*v1.PodList, error) { return c.podsOf(node, 0, "") }
+
+// podsOf lists a page of a node's pods, of at most limit, 0 being all. from is the list's Continue of the page before.
+func (c *Controller) podsOf(node string, limit int64, from string) (*v1.PodList, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
 	defer cancel()
 	leave, err := c.confirms.acquire(ctx)
@@ -289,6 +292,6 @@ func (c *Controller) listPods(node string) (*v1.PodList, error) {
 	}
 	defer leave()
 	return c.clients.Own.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(), Limit: limit, Continue: from,
 	})
 }
