@@ -249,19 +249,18 @@ func againWith(why error) bool {
 	return errors.Is(why, configreload.ErrGoBack) || errors.Is(why, configreload.ErrTryAgain)
 }
 
-// startService keeps the service manager informed until ctx ends. Only if the service is stopped it is told so: an
-// agent that starts again is the same process.
+// startService keeps the service manager informed until end is called. An agent that starts again with another
+// configuration stays the same process: then the service manager is not told that it stops.
 func startService(
 	stopped, ctx context.Context, n *sdnotify.Notifier, alive func() error, status func() string,
-) func() {
-	told, end := context.WithCancel(context.WithoutCancel(ctx))
-	unlink := context.AfterFunc(stopped, end)
+) (end func()) {
+	told, cancel := context.WithCancel(stopped)
 	wait := n.Start(told, alive, status)
 	return func() {
-		if unlink() && ctx.Err() != nil && againWith(context.Cause(ctx)) {
-			n.Leave()
+		if stopped.Err() == nil && againWith(context.Cause(ctx)) {
+			return // it is kept informed until the process is replaced
 		}
-		end()
+		cancel()
 		wait()
 	}
 }

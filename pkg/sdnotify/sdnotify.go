@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -28,8 +27,6 @@ type Notifier struct {
 	socket string
 	// limit is how long the process may be silent before it is stopped; zero is forever.
 	limit time.Duration
-	// stays is set by Leave.
-	stays atomic.Bool
 }
 
 // FromEnv reads the notifier from the environment of the process with the given id; nil if there is none.
@@ -86,18 +83,9 @@ func (n *Notifier) Start(ctx context.Context, alive func() error, status func() 
 	wg.Go(func() {
 		n.Keep(ctx, alive, status)
 		<-ctx.Done()
-		if n != nil && !n.stays.Load() {
-			n.tell(Stopping)
-		}
+		n.tell(Stopping)
 	})
 	return wg.Wait
-}
-
-// Leave makes Start say nothing at its end: the process goes on as another program.
-func (n *Notifier) Leave() {
-	if n != nil {
-		n.stays.Store(true)
-	}
 }
 
 // Watched reports whether the service manager stops a process that does not report that it is alive.
