@@ -179,7 +179,7 @@ func (c *client) explainCloud(err error) error {
 	case errors.As(err, &host):
 		return problem(WrongHost, err, "the cloud at %s has a certificate for %s only: use one of these addresses, "+
 			"or add this one to advertiseAddress or dnsNames in cloudcore's configuration and restart cloudcore",
-			c.server, namesOf(host.Certificate))
+			c.server, NamesOf(host.Certificate))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil:
 		cert := invalid.Cert
 		if c.now().Before(cert.NotBefore) {
@@ -230,7 +230,8 @@ func rootOf(err error) error {
 	return err
 }
 
-func namesOf(cert *x509.Certificate) string {
+// NamesOf lists the addresses that a certificate is for, as a text of one line.
+func NamesOf(cert *x509.Certificate) string {
 	var names []string
 	for _, ip := range cert.IPAddresses {
 		names = append(names, ip.String())
@@ -249,16 +250,17 @@ func namesOf(cert *x509.Certificate) string {
 	return strings.Join(names, ", ")
 }
 
-// printable returns the start of a text in one line, without terminal control characters.
-func printable(text string) string {
-	text = strings.Map(func(r rune) rune {
+// Printable returns the start of a text of others, of at most limit bytes, in one line without control characters.
+func Printable(text string, limit int) string {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
-	}, text[:min(len(text), maxText)])
-	return strings.TrimSpace(text)
+	}, text[:min(len(text), limit)]))
 }
+
+func printable(text string) string { return Printable(text, maxText) }
 
 // checkDate reports whether the two clocks differ too much for certificates to work. The cloud's date is used only for
 // this message.

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/edgecore-io/edgecore/edged/preflight"
+	"github.com/edgecore-io/edgecore/edgehub/certificates"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/proxy"
 )
@@ -25,8 +25,8 @@ import (
 const (
 	// maxSkew is how far the clocks may differ; a join refuses more.
 	maxSkew = 10 * time.Minute
-	// maxNames and maxText limit what is shown of a certificate's names and of others' texts.
-	maxNames, maxText = 10, 200
+	// maxAddresses and maxText limit what is shown of a name's addresses and of others' texts.
+	maxAddresses, maxText = 10, 200
 
 	checkName, checkProxy, checkLink, checkCerts = "name", "proxy", "port of the link", "port for certificates"
 	checkTrust, checkClock                       = "certificate of the cloud", "clock"
@@ -64,7 +64,7 @@ func (f *Facts) name() []preflight.Finding {
 		return finding(checkName, preflight.OK, "", "%s is an address, and needs no name server", f.Host)
 	}
 	var list []string
-	for _, a := range f.Addresses[:min(len(f.Addresses), maxNames)] {
+	for _, a := range f.Addresses[:min(len(f.Addresses), maxAddresses)] {
 		list = append(list, a.Unmap().String())
 	}
 	return finding(checkName, preflight.OK, "", "%s is %s", f.Host, strings.Join(list, ", "))
@@ -253,7 +253,7 @@ func (f *Facts) trust() []preflight.Finding {
 		switch {
 		case errors.As(err, &host):
 			return finding(checkTrust, preflight.Error, names, "the certificate at %s is for %s only", p.Address,
-				namesOf(p.Chain[0]))
+				certificates.NamesOf(p.Chain[0]))
 		case err != nil:
 			return finding(checkTrust, preflight.Error, inspected, "the certificate at %s is not signed by the CA "+
 				"that %s gives out: that is another server, or something on the way replaces it (%s)", p.Address,
@@ -327,30 +327,5 @@ func (f *Facts) clock() []preflight.Finding {
 		skew, until)
 }
 
-// namesOf lists the addresses that a certificate is for.
-func namesOf(cert *x509.Certificate) string {
-	var names []string
-	for _, ip := range cert.IPAddresses {
-		names = append(names, ip.String())
-	}
-	for _, name := range cert.DNSNames {
-		names = append(names, printable(name))
-	}
-	switch more := len(names) - maxNames; {
-	case len(names) == 0:
-		return "no address"
-	case more > 0:
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), more)
-	}
-	return strings.Join(names, ", ")
-}
-
-// printable returns the start of a text in one line, without control characters.
-func printable(text string) string {
-	return strings.TrimSpace(strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, text[:min(len(text), maxText)]))
-}
+// printable returns the start of a text of others, for a line.
+func printable(text string) string { return certificates.Printable(text, maxText) }
