@@ -24,6 +24,22 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
+// controlSmall starts the controllers in a cluster that has so many objects of a size, and checks that their caches
+// take at most so many bytes.
+func (c *cloud) controlSmall(what string, objects, size int, most int64) {
+	c.t.Helper()
+	before := heap()
+	c.control()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	grown := heap() - before
+	c.t.Logf("%d %s of %d bytes: the caches take %d KiB, and the process has %d MiB from the system", objects, what,
+		size, grown>>10, m.Sys>>20)
+	if grown > most {
+		c.t.Errorf("the caches take %d MiB, want at most %d", grown>>20, most>>20)
+	}
+}
+
 // TestLargeObjects: ConfigMaps that no pod of a node names take next to no memory of cloudcore, whatever their size. A
 // node still gets the one that its pod names, its changes, and its end.
 func TestLargeObjects(t *testing.T) {
@@ -44,16 +60,7 @@ func TestLargeObjects(t *testing.T) {
 	if err := creates.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	before := heap()
-	c.control()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	grown := heap() - before
-	t.Logf("%d ConfigMaps of %d bytes: the caches take %d MiB, and the process has %d MiB from the system", objects,
-		size, grown>>20, m.Sys>>20)
-	if grown > most {
-		t.Errorf("the caches take %d MiB, want at most %d", grown>>20, most>>20)
-	}
+	c.controlSmall("ConfigMaps", objects, size, most)
 	c.defaultAccount()
 	c.register("l1")
 	c.pod("l1", "web", `, volumes: [{name: v, configMap: {name: large-7}}]`)
@@ -123,16 +130,7 @@ func TestLargePods(t *testing.T) {
 	if err := errors.Join(creates.Wait(), create("later", "later-0"), create("later", "later-1")); err != nil {
 		t.Fatal(err)
 	}
-	before := heap()
-	c.control()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	grown := heap() - before
-	t.Logf("%d pods of %d bytes: the caches take %d KiB, and the process has %d MiB from the system", objects, size,
-		grown>>10, m.Sys>>20)
-	if grown > most {
-		t.Errorf("the caches take %d MiB, want at most %d", grown>>20, most>>20)
-	}
+	c.controlSmall("pods", objects, size, most)
 	gets := func(node string, names ...string) {
 		t.Helper()
 		for _, name := range names {
@@ -216,16 +214,7 @@ func TestLargeServices(t *testing.T) {
 	if err := errors.Join(creates.Wait(), create("db", "", wide[0]), create("wide", "", wide...)); err != nil {
 		t.Fatal(err)
 	}
-	before := heap()
-	c.control()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	grown := heap() - before
-	t.Logf("%d Services of %d bytes: the caches take %d KiB, and the process has %d MiB from the system", objects, size,
-		grown>>10, m.Sys>>20)
-	if grown > most {
-		t.Errorf("the caches take %d MiB, want at most %d", grown>>20, most>>20)
-	}
+	c.controlSmall("Services", objects, size, most)
 	c.defaultAccount()
 	c.register("s1")
 	c.pod("s1", "client", "")
