@@ -43,7 +43,7 @@ type answer struct {
 // maxText limits the text of an answer.
 const maxText = 300
 
-// judge returns what an answer means. body is that of an error.
+// judge returns what an answer means. body is the body of an answer that is an error.
 func (t target) judge(code int, body []byte) answer {
 	if code < http.StatusBadRequest {
 		return answer{verdict: accepted}

@@ -91,7 +91,7 @@ type Controller struct {
 	duplicates  *duplicates
 
 	statusRequests *statusRequests
-	// podFetches are the nodes of which the cache lacks pods.
+	// podFetches are the nodes with pods that the cache lacks.
 	podFetches keyQueue
 
 	table map[requestName]requestType

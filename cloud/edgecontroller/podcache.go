@@ -105,7 +105,7 @@ func identityOf(pod *v1.Pod) *podIdentity {
 	}
 }
 
-// cachedPod returns what an entry of the cache is: a whole pod or an identity, of which the other is nil.
+// cachedPod returns the whole pod or the identity that an entry of the cache is. The other one is nil.
 func cachedPod(obj any) (*v1.Pod, *podIdentity) {
 	pod, _ := obj.(*v1.Pod)
 	id, _ := obj.(*podIdentity)

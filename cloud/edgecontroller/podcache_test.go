@@ -29,7 +29,7 @@ type podsEnv struct {
 	*podCache
 	t     testing.TB
 	nodes map[string]bool // that need their pods whole
-	// events are the calls of changed, as "OLD NEW": versions, - for none, ? for a pod of which nothing else is known.
+	// events are the calls of changed, as "OLD NEW": versions, - for none, ? for a pod without a known version.
 	events  []string
 	fetches []string
 }
