@@ -155,6 +155,8 @@ func TestMessages(t *testing.T) {
 		time.Sleep(time.Hour)
 		want("what was withdrawn")
 		report("offline", "try 304")
+		time.Sleep(sendInterval)
+		want("after a minute", "offline: try 304")
 		report("offline", "try 305")
 		report("unhealthy", "limit: busy")
 		report("unhealthy", "limit: still busy")
