@@ -25,9 +25,9 @@ const (
 
 // The remedies.
 const (
-	remedyRights = "apply deploy/cloudcore/rbac.yaml, and before Kubernetes 1.36 also rbac-before-1.36.yaml"
+	remedyRights = "apply deploy/cloudcore/base/rbac.yaml, and before Kubernetes 1.36 also before-1.36/rbac.yaml"
 	remedyUser   = "check the service account kubeedge/cloudcore, or the credentials of kubeAPIConfig.kubeConfig"
-	remedyCRDs   = "apply deploy/cloudcore/crds (kubectl apply -k)"
+	remedyCRDs   = "kubectl apply -k deploy/cloudcore/crds"
 	remedyProxy  = "check the proxy or load balancer in front of kube-apiserver: the answer is not kube-apiserver's"
 	remedyNodes  = "check the node authorizer (--authorization-mode=Node,RBAC), and the admission policies and " +
 		"webhooks of the cluster"

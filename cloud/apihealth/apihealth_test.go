@@ -104,7 +104,7 @@ func TestTracker(t *testing.T) {
 		renewFor(3*time.Minute + 5*time.Second)
 		err := tracker.Err()
 		for _, want := range []string{"lease refused 19 times since 2000-", "for 1 node:", "403 leases is forbidden",
-			"deploy/cloudcore/rbac.yaml"} {
+			"deploy/cloudcore/base/rbac.yaml"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("Err = %v, want %q in it", err, want)
 			}

@@ -146,6 +146,6 @@ func ChooseImpersonation(ctx context.Context, config *rest.Config) (Impersonatio
 		}
 	}
 	return UserAndGroup, fmt.Errorf("cloudcore may not impersonate nodes at the API server %s: "+
-		"apply deploy/cloudcore/rbac.yaml, and before Kubernetes 1.36 also rbac-before-1.36.yaml: %w", config.Host,
+		"apply deploy/cloudcore/base/rbac.yaml, and before Kubernetes 1.36 also before-1.36/rbac.yaml: %w", config.Host,
 		refusal)
 }

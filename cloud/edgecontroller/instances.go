@@ -37,7 +37,8 @@ func newInstances(c *Controller) *instances {
 	i := &instances{c: c, limit: rate.NewLimiter(instanceRate, instanceBurst)}
 	i.keyQueue = newKeyQueue("node", i.sync, "Node not annotated with its agent's instance, so two devices with one "+
 		"certificate may not be noticed; it is tried again")
-	i.remedy = "cloudcore is not allowed to; apply policy.yaml and the other manifests of this version of cloudcore"
+	i.remedy = "cloudcore is not allowed to; apply deploy/cloudcore/base/policy.yaml and the other manifests of this " +
+		"version of cloudcore"
 	return i
 }
 

@@ -389,7 +389,7 @@ func TestChooseImpersonation(t *testing.T) {
 			}
 			return 201, review("system:nodes")
 		}, UserAndGroup, ""},
-		"none": {func(call) (int, any) { return no() }, UserAndGroup, "rbac-before-1.36.yaml"},
+		"none": {func(call) (int, any) { return no() }, UserAndGroup, "before-1.36/rbac.yaml"},
 		"down": {func(call) (int, any) { return 500, "x" }, UserOnly, "whether cloudcore may impersonate nodes"},
 	} {
 		t.Run(name, func(t *testing.T) {

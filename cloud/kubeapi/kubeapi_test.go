@@ -227,8 +227,8 @@ func TestServer(t *testing.T) {
 		want, err string
 		connect   string
 	}{
-		"in place":   {rest.TLSClientConfig{CAData: ca}, string(ca), "", "apply deploy/cloudcore/rbac.yaml"},
-		"a file":     {rest.TLSClientConfig{CAFile: file}, string(ca), "", "apply deploy/cloudcore/rbac.yaml"},
+		"in place":   {rest.TLSClientConfig{CAData: ca}, string(ca), "", "apply deploy/cloudcore/base/rbac.yaml"},
+		"a file":     {rest.TLSClientConfig{CAFile: file}, string(ca), "", "apply deploy/cloudcore/base/rbac.yaml"},
 		"none":       {rest.TLSClientConfig{}, "", "", "certificate signed by unknown authority"},
 		"no file":    {rest.TLSClientConfig{CAFile: file + ".none"}, "", "kube-apiserver " + server.URL, ""},
 		"no content": {rest.TLSClientConfig{CAData: []byte("x")}, "", "kube-apiserver " + server.URL, ""},

@@ -54,7 +54,9 @@ func runCloud(ctx context.Context, cfg *v1alpha1.CloudCore) error {
 	if err != nil {
 		return err
 	}
-	klog.InfoS("Starting cloudcore", "version", version.String(), "apiServer", rc.Host)
+	hub := &cfg.Modules.CloudHub
+	klog.InfoS("Starting cloudcore; devices have to dial one of its addresses or names", "version", version.String(),
+		"apiServer", rc.Host, "advertiseAddress", hub.AdvertiseAddress, "dnsNames", hub.DNSNames)
 	api, err := kubeapi.New(rc)
 	if err != nil {
 		return err

@@ -66,9 +66,8 @@ func (d *demo) cloudHalf(ctx context.Context) error {
 		"run its\nDeployment too; here it runs beside the cluster, as the service account kubeedge/cloudcore with " +
 		"the same rights.")
 	for _, command := range []string{
-		"kubectl apply -k deploy/cloudcore/crds",
-		"kubectl apply -f deploy/cloudcore/namespace.yaml -f deploy/cloudcore/rbac.yaml " +
-			"-f deploy/cloudcore/devices.yaml",
+		"kubectl apply -k deploy/cloudcore/setup",
+		"kubectl apply -f deploy/cloudcore/base/rbac.yaml -f deploy/cloudcore/base/devices.yaml",
 	} {
 		if _, err := d.sh(ctx, command); err != nil {
 			return err

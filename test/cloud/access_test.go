@@ -38,7 +38,7 @@ const accessNodes = 3
 // TestAccess: what makes cloudcore unready, and when it is ready again, on a real API server.
 func TestAccess(t *testing.T) {
 	t.Parallel()
-	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
+	c := start(t, kube.Options{ControllerManager: true}, "base/rbac.yaml")
 	a := &access{cloud: c, tracker: apihealth.New()}
 	a.proxied()
 	parts := monitor.NewParts("api-access")
@@ -217,12 +217,12 @@ func allNodesRefused(a *access) {
 func tokensRefused(a *access) {
 	const rule = "- apiGroups: [\"\"]\n  resources: [serviceaccounts/token]\n" +
 		"  verbs: [\"impersonate-on:arbitrary-node:create\"]\n"
-	rights := manifest(a.t, "rbac.yaml")
+	rights := manifest(a.t, "base/rbac.yaml")
 	if !strings.Contains(rights, rule) {
 		a.t.Fatalf("rbac.yaml has no rule %q, want it", rule)
 	}
 	a.apply(strings.Replace(rights, rule, "", 1))
-	a.unready("token refused", "serviceaccount:kubeedge:cloudcore", "deploy/cloudcore/rbac.yaml")
+	a.unready("token refused", "serviceaccount:kubeedge:cloudcore", "deploy/cloudcore/base/rbac.yaml")
 	if why := a.readyz(); strings.Contains(why, "lease") || strings.Contains(why, "podstatus") {
 		a.t.Errorf("readyz: %s, want nothing of leases and statuses, which are accepted", why)
 	}

@@ -79,7 +79,7 @@ subjects: [{kind: User, name: otto}]
 // startWithDevices starts a cluster with the manifests that devices need.
 func startWithDevices(t *testing.T) *cloud {
 	t.Helper()
-	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml", "devices.yaml")
+	c := start(t, kube.Options{ControllerManager: true}, "base/rbac.yaml", "base/devices.yaml")
 	for _, name := range []string{"devices", "devicemodels", "devicestatuses"} {
 		if err := c.cluster.Apply(t.Context(), manifest(t, filepath.Join("crds", name+".yaml"))); err != nil {
 			t.Fatal(err)
@@ -475,7 +475,7 @@ spec:
 // convert it, and the object works once it is converted.
 func TestObsoleteDevices(t *testing.T) {
 	t.Parallel()
-	c := start(t, kube.Options{}, "rbac.yaml")
+	c := start(t, kube.Options{}, "base/rbac.yaml")
 	c.apply(obsoleteCRD("Device") + "---" + obsoleteCRD("DeviceModel"))
 	wait.Until(t, "devices of v1alpha2 are served", func() error {
 		return c.cluster.Apply(t.Context(), obsoleteObjects)

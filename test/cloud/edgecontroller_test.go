@@ -13,13 +13,13 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestEdgeController goes through a node's life, with the rights of deploy/cloudcore/rbac.yaml and no more.
+// TestEdgeController goes through a node's life, with the rights of deploy/cloudcore/base/rbac.yaml and no more.
 func TestEdgeController(t *testing.T) {
 	t.Parallel()
 	c := start(t, kube.Options{
 		ControllerManager: true, APIServerFlags: []string{"--feature-gates=ClusterTrustBundle=true",
 			"--runtime-config=" + trustBundles + "/clustertrustbundles=true"},
-	}, "rbac.yaml")
+	}, "base/rbac.yaml")
 	c.control()
 	c.defaultAccount()
 	if c.how != edgecontroller.UserOnly {
@@ -59,8 +59,8 @@ func TestEdgeController(t *testing.T) {
 // TestWideImpersonation: what Kubernetes before 1.36 needs works, too.
 func TestWideImpersonation(t *testing.T) {
 	t.Parallel()
-	c := start(t, kube.Options{APIServerFlags: []string{"--feature-gates=ConstrainedImpersonation=false"}}, "rbac.yaml",
-		"rbac-before-1.36.yaml")
+	c := start(t, kube.Options{APIServerFlags: []string{"--feature-gates=ConstrainedImpersonation=false"}},
+		"base/rbac.yaml", "before-1.36/rbac.yaml")
 	c.control()
 	if c.how != edgecontroller.UserAndGroup {
 		t.Errorf("cloudcore acts for nodes in way %d, want by user and group", c.how)
@@ -74,7 +74,7 @@ func TestWideImpersonation(t *testing.T) {
 // afterwards, changes arrive.
 func TestAPIServerRestarts(t *testing.T) {
 	t.Parallel()
-	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
+	c := start(t, kube.Options{ControllerManager: true}, "base/rbac.yaml")
 	c.control()
 	c.defaultAccount()
 	c.register("r1")

@@ -27,7 +27,7 @@ func TestEvictions(t *testing.T) {
 		NodeMonitorPeriod:      500 * time.Millisecond,
 		TolerationTime:         2 * time.Second,
 		ControllerManagerFlags: []string{"--node-eviction-rate=10"},
-	}, "rbac.yaml")
+	}, "base/rbac.yaml")
 	c.control()
 	second := *c
 	second.hub = newHub()

@@ -44,7 +44,7 @@ func (c *cloud) controlSmall(what string, objects, size int, most int64) {
 // node still gets the one that its pod names, its changes, and its end.
 func TestLargeObjects(t *testing.T) {
 	const objects, size, most = 500, 1 << 20, 64 << 20
-	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
+	c := start(t, kube.Options{ControllerManager: true}, "base/rbac.yaml")
 	maps := c.admin.CoreV1().ConfigMaps("default")
 	var creates errgroup.Group
 	creates.SetLimit(4)
@@ -102,7 +102,7 @@ func TestLargeObjects(t *testing.T) {
 // whatever their size. Once the node has the label, or is registered, it gets them.
 func TestLargePods(t *testing.T) {
 	const objects, size, most = 300, 1 << 20, 32 << 20
-	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
+	c := start(t, kube.Options{ControllerManager: true}, "base/rbac.yaml")
 	c.defaultAccount()
 	for _, name := range []string{"server", "later"} {
 		if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
@@ -192,7 +192,7 @@ func TestLargePods(t *testing.T) {
 // gets that, also of a Service with more ports than cloudcore keeps, and all of a Service that it asks for.
 func TestLargeServices(t *testing.T) {
 	const objects, size, ports, most = 300, 250 << 10, 5000, 16 << 20
-	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
+	c := start(t, kube.Options{ControllerManager: true}, "base/rbac.yaml")
 	services := c.admin.CoreV1().Services("default")
 	large := map[string]string{"large": strings.Repeat("x", size)}
 	create := func(name, ip string, ports ...v1.ServicePort) error {

@@ -137,7 +137,7 @@ func start(t *testing.T, opts kube.Options, manifests ...string) *cloud {
 	cluster := kube.Start(t, opts)
 	c := &cloud{t: t, cluster: cluster, admin: cluster.Client(), hub: newHub(),
 		beforeRequest: new(atomic.Pointer[func(*http.Request)])}
-	for _, name := range append([]string{"namespace.yaml"}, manifests...) {
+	for _, name := range append([]string{"setup/namespace.yaml"}, manifests...) {
 		if err := cluster.Apply(t.Context(), manifest(t, name)); err != nil {
 			t.Fatalf("%s: %v, want no error", name, err)
 		}

@@ -3,7 +3,6 @@ package cloud
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,33 +19,39 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestManifests: the API server takes them all, the example configuration is valid and without warnings, and cloudcore
-// may do what it has to, and no more. Without them, it says what to do.
+// TestManifests: the API server takes them all, their configuration has no fault but addresses that an operator has to
+// set, and cloudcore may do what it has to, and no more. Without them, it says what to do.
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	c := start(t, kube.Options{})
 	if _, err := edgecontroller.ChooseImpersonation(t.Context(), c.config); err == nil ||
 		!strings.Contains(err.Error(), "rbac.yaml") {
-		t.Errorf("ChooseImpersonation without rights: %v, want an error that names rbac.yaml", err)
+		t.Errorf("ChooseImpersonation without rights: %v, want an error that names base/rbac.yaml", err)
 	}
 	deploy := filepath.Join("..", "..", "deploy")
 	for _, args := range [][]string{
-		{"-k", filepath.Join(deploy, "cloudcore")}, {"-f", filepath.Join(deploy, "mappers")},
+		{"-k", filepath.Join(deploy, "cloudcore", "setup")}, {"-k", filepath.Join(deploy, "cloudcore", "loadbalancer")},
+		{"-f", filepath.Join(deploy, "mappers")},
 	} {
 		if out, err := c.cluster.Kubectl(t.Context(), append([]string{"apply"}, args...)...); err != nil {
 			t.Fatalf("apply the manifests %v: %v, want no error\n%s", args, err, out)
 		}
 	}
-	var config v1.ConfigMap
-	if err := yaml.UnmarshalStrict([]byte(manifest(t, "config.yaml")), &config); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "cloudcore.yaml")
-	if err := os.WriteFile(file, []byte(config.Data["cloudcore.yaml"]), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, warnings, err := v1alpha1.Load(file); err != nil || len(warnings) > 0 {
-		t.Errorf("the example configuration: error %v, warnings %v, want neither", err, warnings)
+	for name, want := range map[string]string{
+		"base/config.yaml":        "modules.cloudHub.advertiseAddress: [] is not allowed",
+		"hostnetwork/config.yaml": "",
+	} {
+		var config v1.ConfigMap
+		if err := yaml.UnmarshalStrict([]byte(manifest(t, name)), &config); err != nil {
+			t.Fatal(err)
+		}
+		_, warnings, err := v1alpha1.Parse([]byte(config.Data["cloudcore.yaml"]))
+		if err == nil {
+			err = errors.New("")
+		}
+		if got := err.Error(); !strings.Contains(got, want) || (want == "") != (got == "") || len(warnings) > 0 {
+			t.Errorf("%s: error %q, warnings %q; want %q in the one and no other", name, got, warnings, want)
+		}
 	}
 
 	const all = ""

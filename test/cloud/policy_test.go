@@ -17,12 +17,12 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// TestPolicies: with deploy/cloudcore/policy.yaml, what cloudcore does passes, and everything else that its rights to
-// patch pods and nodes and to write Leases would allow is refused with the policy's words. Administrators and nodes are
-// not concerned.
+// TestPolicies: with deploy/cloudcore/base/policy.yaml, what cloudcore does passes, and everything else that its rights
+// to patch pods and nodes and to write Leases would allow is refused with the policy's words. Administrators and nodes
+// are not concerned.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
-	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml", "policy.yaml")
+	c := start(t, kube.Options{ControllerManager: true}, "base/rbac.yaml", "base/policy.yaml")
 	own, err := kubernetes.NewForConfig(c.config)
 	if err != nil {
 		t.Fatal(err)

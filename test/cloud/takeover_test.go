@@ -154,7 +154,7 @@ func (c *cloud) endpoint(r *replica, name, address string) *v1.Node {
 // their endpoints, and so do nodes that are not offline. Offline nodes whose ports are not in the range any longer get
 // others.
 func TestTakeOver(t *testing.T) {
-	c := start(t, kube.Options{}, "rbac.yaml")
+	c := start(t, kube.Options{}, "base/rbac.yaml")
 	wait.Until(t, "cloudcore may act for nodes", func() (err error) {
 		c.how, err = edgecontroller.ChooseImpersonation(t.Context(), c.config)
 		return err
@@ -229,7 +229,7 @@ func TestTakeOver(t *testing.T) {
 
 // TestTakeOverRace: if two cloudcores see the same offline Node, one of them takes it over.
 func TestTakeOverRace(t *testing.T) {
-	c := start(t, kube.Options{}, "rbac.yaml")
+	c := start(t, kube.Options{}, "base/rbac.yaml")
 	wait.Until(t, "cloudcore may act for nodes", func() (err error) {
 		c.how, err = edgecontroller.ChooseImpersonation(t.Context(), c.config)
 		return err

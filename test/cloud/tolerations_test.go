@@ -24,7 +24,7 @@ func TestCloudcoreDiesBeforeItPatches(t *testing.T) {
 		NodeMonitorGracePeriod: 20 * time.Second,
 		NodeMonitorPeriod:      500 * time.Millisecond,
 		ControllerManagerFlags: []string{"--node-eviction-rate=10"},
-	}, "rbac.yaml")
+	}, "base/rbac.yaml")
 	stop := c.startController()
 	t.Cleanup(stop)
 	c.defaultAccount()

@@ -36,6 +36,7 @@ func TestDeployedCloudcore(t *testing.T) {
 	})
 	n := c.StartNode(t, "edge", env.NodeOptions{})
 	importCloudcore(t, n)
+	c.Kubectl("apply", "-k", filepath.Join(*manifests, "setup"))
 	c.Kubectl("apply", "-k", deployment(t, c))
 	wait.Until(t, "the Deployment to be available", func() error {
 		d, err := c.API.AppsV1().Deployments("kubeedge").Get(t.Context(), "cloudcore", metav1.GetOptions{})
@@ -115,8 +116,8 @@ func importCloudcore(t *testing.T, n *env.Node) {
 	})
 }
 
-// deployment is a kustomization of cloudcore's manifests for a node that is on this machine, on which kube-apiserver
-// listens on the loopback: the pod is in the network of the machine, has ports of its own, and may run on an edge node.
+// deployment is an overlay of hostnetwork for a node that is on this machine, on which kube-apiserver listens on the
+// loopback: the pod has ports of its own, and may run on an edge node.
 func deployment(t *testing.T, c *env.Cluster) string {
 	t.Helper()
 	ports := make([]int, 4)
@@ -126,7 +127,7 @@ func deployment(t *testing.T, c *env.Cluster) string {
 		env.Must(t, err)
 	}
 	dir := t.TempDir()
-	base, err := filepath.Abs(*manifests)
+	base, err := filepath.Abs(filepath.Join(*manifests, "hostnetwork"))
 	env.Must(t, err)
 	base, err = filepath.Rel(dir, base)
 	env.Must(t, err)
@@ -136,14 +137,9 @@ func deployment(t *testing.T, c *env.Cluster) string {
 kind: Kustomization
 resources: [%s]
 patches:
-- target: {kind: Namespace, name: kubeedge}
-  patch: |
-    - {op: replace, path: /metadata/labels/pod-security.kubernetes.io~1enforce, value: privileged}
 - target: {kind: Deployment, name: cloudcore}
   patch: |
-    - {op: replace, path: /spec/replicas, value: 1}
     - {op: remove, path: /spec/template/spec/affinity}
-    - {op: add, path: /spec/template/spec/hostNetwork, value: true}
     - {op: replace, path: /spec/template/spec/containers/0/ports, value: [{name: metrics, containerPort: %d}]}
     - {op: add, path: /spec/template/spec/containers/0/env, value: [
         {name: KUBERNETES_SERVICE_HOST, value: "%s"}, {name: KUBERNETES_SERVICE_PORT, value: "%s"}]}
@@ -154,7 +150,7 @@ patches:
       value: |
         apiVersion: cloudcore.config.kubeedge.io/v1alpha1
         kind: CloudCore
-        commonConfig: {monitorServer: {bindAddress: "0.0.0.0:%[2]d"}}
+        commonConfig: {monitorServer: {bindAddress: "127.0.0.1:%[2]d"}}
         modules:
           cloudHub:
             advertiseAddress: [127.0.0.1]

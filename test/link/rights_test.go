@@ -26,7 +26,7 @@ func TestLostRights(t *testing.T) {
 	e.access("[+]api-access ok")
 
 	c.Kubectl("delete", "clusterrolebinding", "cloudcore")
-	e.access("[-]api-access failed: ", "lease refused", "deploy/cloudcore/rbac.yaml")
+	e.access("[-]api-access failed: ", "lease refused", "deploy/cloudcore/base/rbac.yaml")
 	for _, path := range []string{"/healthz", readinessPath(t)} {
 		if _, err := c.Cloud.Get(t.Context(), path); err != nil {
 			t.Errorf("%s while rights are lost: %v, want 200", path, err)
@@ -37,7 +37,7 @@ func TestLostRights(t *testing.T) {
 	c.Kubectl("delete", "pod", "one", "-n", e.NodeName, "--wait=false")
 	e.containersGone("one")
 
-	c.Kubectl("apply", "-f", "../../deploy/cloudcore/rbac.yaml")
+	c.Kubectl("apply", "-f", "../../deploy/cloudcore/base/rbac.yaml")
 	e.access("[+]api-access ok")
 	e.cloudLogs("kube-apiserver accepts again what cloudcore needs")
 	e.gone("one")
@@ -47,15 +47,15 @@ func TestLostRights(t *testing.T) {
 	}
 
 	c.Kubectl("delete", "rolebinding", "cloudcore", "-n", "kubeedge")
-	e.access("[-]api-access failed: ", "leases", "deploy/cloudcore/rbac.yaml")
-	c.Kubectl("apply", "-f", "../../deploy/cloudcore/rbac.yaml")
+	e.access("[-]api-access failed: ", "leases", "deploy/cloudcore/base/rbac.yaml")
+	c.Kubectl("apply", "-f", "../../deploy/cloudcore/base/rbac.yaml")
 	e.access("[+]api-access ok")
 }
 
 // readinessPath returns the path of the readinessProbe in the Deployment.
 func readinessPath(t *testing.T) string {
 	t.Helper()
-	data, err := os.ReadFile("../../deploy/cloudcore/deployment.yaml")
+	data, err := os.ReadFile("../../deploy/cloudcore/base/deployment.yaml")
 	env.Must(t, err)
 	found := regexp.MustCompile(`readinessProbe:\s+httpGet: \{path: "([^"]+)"`).FindSubmatch(data)
 	if found == nil {

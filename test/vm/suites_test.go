@@ -114,7 +114,7 @@ func TestPodsOnCgroup2(t *testing.T) {
 		files["kube/"+name] = filepath.Join(binaries, name)
 	}
 	manifests := filepath.Join("..", "..", "deploy", "cloudcore")
-	for _, name := range []string{"rbac.yaml", "policy.yaml", "devices.yaml",
+	for _, name := range []string{"base/rbac.yaml", "base/policy.yaml", "base/devices.yaml",
 		"crds/kustomization.yaml", "crds/objectsyncs.yaml", "crds/clusterobjectsyncs.yaml",
 		"crds/devices.yaml", "crds/devicemodels.yaml", "crds/devicestatuses.yaml"} {
 		files["cloudcore-manifests/"+name] = filepath.Join(manifests, name)

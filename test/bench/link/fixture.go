@@ -99,7 +99,7 @@ func (s *fixture) install(ctx context.Context) error {
 		return fmt.Errorf("find the module: %w", err)
 	}
 	deploy := filepath.Join(filepath.Dir(strings.TrimSpace(string(mod))), "deploy", "cloudcore")
-	for _, args := range [][]string{{"-f", "namespace.yaml"}, {"-f", "rbac.yaml"}, {"-k", "crds"}} {
+	for _, args := range [][]string{{"-k", "setup"}, {"-f", "base/rbac.yaml"}} {
 		if out, err := s.kube.Kubectl(ctx, "apply", args[0], filepath.Join(deploy, args[1])); err != nil {
 			return fmt.Errorf("%s: %w", out, err)
 		}

@@ -83,7 +83,7 @@ func Prepare(ctx context.Context, cluster *kube.Cluster, manifests string) (kube
 	}
 	// The RBAC rules first, since they take effect with a delay.
 	for _, what := range [][2]string{
-		{"-f", "rbac.yaml"}, {"-f", "policy.yaml"}, {"-k", "crds"}, {"-f", "devices.yaml"},
+		{"-f", "base/rbac.yaml"}, {"-f", "base/policy.yaml"}, {"-k", "crds"}, {"-f", "base/devices.yaml"},
 	} {
 		if out, err := cluster.Kubectl(ctx, "apply", what[0], filepath.Join(manifests, what[1])); err != nil {
 			return "", fmt.Errorf("%s: %w", out, err)

@@ -128,6 +128,11 @@ func TestParse(t *testing.T) {
 					[]string{"a.example.com", "*.b.example.com"}
 			},
 		},
+		"names without an address": {
+			"modules: {cloudHub: {advertiseAddress: [], dnsNames: [a.example.com]}}\n", nil, func(c *CloudCore) {
+				c.Modules.CloudHub.AdvertiseAddress, c.Modules.CloudHub.DNSNames = []string{}, []string{"a.example.com"}
+			},
+		},
 		"a list of mappings, too": {
 			"modules: {cloudHub: {authorization: {modes: [{}]}}}\n",
 			[]string{

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -83,8 +84,10 @@ func (k *checker) cloudHub(p string, h *CloudHub) {
 
 // names checks the addresses and names for the server's certificate.
 func (k *checker) names(p string, h *CloudHub) {
-	if len(h.AdvertiseAddress) == 0 {
-		k.Fail(p+".advertiseAddress", []any{}, "the IP addresses at which edges reach cloudcore, one at least")
+	named := slices.ContainsFunc(h.DNSNames, func(name string) bool { return name != "" })
+	if len(h.AdvertiseAddress) == 0 && !named {
+		k.Fail(p+".advertiseAddress", []string{}, "at least one IP address at which edges reach cloudcore, or a "+
+			"name in dnsNames: the certificate is made for them")
 	}
 	for i, a := range h.AdvertiseAddress {
 		if _, err := netip.ParseAddr(a); err != nil {

@@ -175,7 +175,7 @@ func (p *ModelProperty) checkRange(text string, n *big.Rat) error {
 	return nil
 }
 
-// decimal reads a decimal number exactly. The policies in deploy/cloudcore/devices.yaml accept the same texts.
+// decimal reads a decimal number exactly. The policies in deploy/cloudcore/base/devices.yaml accept the same texts.
 func decimal(text string) (*big.Rat, bool) {
 	const maxBytes = 64
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(text), "e")
