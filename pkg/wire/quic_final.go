@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
-// finalWait is how long a node may take to end its direction of a stream that the cloud has closed, twice: QUIC does it
-// on its own, within a round trip.
+// finalWait is how long a node may take to end a stream that the cloud has closed, twice: QUIC does it on its own, within
+// a round trip.
 const finalWait = 30 * time.Second
 
 // errUnended ends a link whose node keeps streams open.
-var errUnended = errors.New("the node keeps its direction of a closed stream open, which takes memory in the cloud")
+var errUnended = errors.New("the node keeps a closed stream open, which takes memory in the cloud")
 
 // finalSizer is a stream of QUIC. It calls back once it knows where the peer's direction ends, unless the connection
 // ends before.
@@ -21,19 +20,24 @@ type finalSizer interface {
 	SetReceiveFinalSizeCallback(func(int64))
 }
 
-// ending is the end of a stream that the cloud has opened.
+// ending is the end of a stream that the cloud has opened. QUIC keeps what has arrived of the stream until the node has
+// ended its direction, and has acknowledged the end of the cloud's.
 type ending struct {
 	link context.Context
 	// heard returns when the node was heard from last.
 	heard func() int64
-	// freed is called once the stream was closed and the node has ended its direction, too.
+	// freed is called once, when QUIC has given up the stream.
 	freed func()
-	// overdue is called if the node has not done so in twice finalWait, but only if it was heard from in both of these
-	// times: during an outage of the network it cannot end anything.
+	// overdue is called if the node keeps the stream in twice finalWait after it was closed, but only if it was heard
+	// from in both of these times: during an outage of the network it cannot end anything.
 	overdue func(error)
 
-	ended atomic.Int32 // how many directions
-	mu    sync.Mutex
+	mu sync.Mutex
+	// isClosed: it was closed here. isFinal: it is known where the node's direction ends. isRead: all that the node has
+	// sent was read, so nothing is kept. isAcked: the node has acknowledged the reset of the cloud's direction.
+	isClosed, isFinal, isRead, isAcked bool
+	// isFreed: freed was called.
+	isFreed bool
 	// timer and unlink are set while the node is waited for.
 	timer  *time.Timer
 	unlink func() bool
@@ -42,20 +46,35 @@ type ending struct {
 }
 
 // of follows a stream; closed is to be called once.
-func (e *ending) of(q finalSizer) { q.SetReceiveFinalSizeCallback(func(int64) { e.end() }) }
-
-func (e *ending) closed() {
-	if e.ended.Load() == 0 {
-		e.mu.Lock()
-		e.last, e.timer = e.heard(), time.AfterFunc(finalWait, e.check)
-		e.unlink = context.AfterFunc(e.link, e.stop) // a link that has ended is not kept in memory
-		e.mu.Unlock()
-	}
-	e.end()
+func (e *ending) of(q finalSizer) {
+	q.SetReceiveFinalSizeCallback(func(int64) { e.update(func() { e.isFinal = true }) })
 }
 
-func (e *ending) end() {
-	if e.ended.Add(1) == 2 {
+// acked is called with false when the reset of the cloud's direction is sent, with true when the node has acknowledged
+// it.
+func (e *ending) acked(is bool) { e.update(func() { e.isAcked = is }) }
+
+// closed is called when the stream was closed here. isRead: all of it was read before.
+func (e *ending) closed(isRead bool) {
+	e.update(func() {
+		e.isClosed, e.isRead = true, isRead
+		if !e.isDone() {
+			e.last, e.timer = e.heard(), time.AfterFunc(finalWait, e.check)
+			e.unlink = context.AfterFunc(e.link, e.stop) // a link that has ended is not kept in memory
+		}
+	})
+}
+
+func (e *ending) isDone() bool { return e.isClosed && e.isFinal && (e.isRead || e.isAcked) }
+
+func (e *ending) update(change func()) {
+	e.mu.Lock()
+	before := e.isFreed
+	change()
+	e.isFreed = before || e.isDone()
+	after := e.isFreed
+	e.mu.Unlock()
+	if after && !before {
 		e.stop()
 		e.freed()
 	}

@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/pkg/shares"
+	"github.com/edgecore-io/edgecore/pkg/wire/wiretest"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -17,47 +20,53 @@ type final struct{ called func(int64) }
 
 func (f *final) SetReceiveFinalSizeCallback(called func(int64)) { f.called = called }
 
-// TestEnding: a stream counts until both directions have ended, whichever is first; a node that keeps its direction
-// open loses the link, unless it cannot be heard.
+// TestEnding: a stream counts until it was closed, the node has ended its direction and has acknowledged the reset, in
+// any order; a node that keeps it open loses the link, unless it cannot be heard.
 func TestEnding(t *testing.T) {
+	type steps struct {
+		*ending
+		final func(int64)
+		// hear waits, and lets the node be heard meanwhile.
+		hear   func(time.Duration)
+		unlink func()
+	}
+	overdue := 4 * finalWait
 	for name, tc := range map[string]struct {
-		does    func(f *final, closed func(), heard *atomic.Int64, cut func())
+		does    func(s steps)
 		freed   int
 		overdue bool
 	}{
-		"only closed":            {func(_ *final, closed func(), _ *atomic.Int64, _ func()) { closed() }, 0, false},
-		"only ended by the node": {func(f *final, _ func(), _ *atomic.Int64, _ func()) { f.called(7) }, 0, false},
-		"closed, then ended": {func(f *final, closed func(), _ *atomic.Int64, _ func()) {
-			closed()
-			f.called(7)
+		"only closed":            {func(s steps) { s.closed(false) }, 0, false},
+		"only ended by the node": {func(s steps) { s.final(7); s.acked(true) }, 0, false},
+		"not acknowledged":       {func(s steps) { s.closed(false); s.final(7) }, 0, false},
+		"not ended by the node":  {func(s steps) { s.closed(false); s.acked(true) }, 0, false},
+		"closed, ended, acked":   {func(s steps) { s.closed(false); s.final(7); s.acked(true) }, 1, false},
+		"acked, ended, closed":   {func(s steps) { s.acked(true); s.final(7); s.closed(false) }, 1, false},
+		"all read":               {func(s steps) { s.final(7); s.closed(true) }, 1, false},
+		"freed once": {func(s steps) {
+			s.final(7)
+			s.closed(true)
+			s.acked(false)
+			s.acked(true)
 		}, 1, false},
-		"ended, then closed": {func(f *final, closed func(), _ *atomic.Int64, _ func()) {
-			f.called(7)
-			closed()
-		}, 1, false},
-		"kept open by a node": {func(_ *final, closed func(), heard *atomic.Int64, _ func()) {
-			closed()
-			for range 6 {
-				time.Sleep(finalWait / 2)
-				heard.Add(1)
-			}
-		}, 0, true},
-		"outage, then ended": {func(f *final, closed func(), heard *atomic.Int64, _ func()) {
-			closed()
-			time.Sleep(10 * finalWait)
-			heard.Add(1)
-			time.Sleep(finalWait / 2)
-			f.called(7)
-			time.Sleep(10 * finalWait)
-		}, 1, false},
-		"the link ends": {func(_ *final, closed func(), heard *atomic.Int64, cut func()) {
-			closed()
-			cut()
-			for range 6 {
-				time.Sleep(finalWait / 2)
-				heard.Add(1)
-			}
+		"the reset is sent again": {func(s steps) {
+			s.closed(false)
+			s.acked(true)
+			s.acked(false)
+			s.final(7)
 		}, 0, false},
+		"kept open by a node":         {func(s steps) { s.closed(false); s.acked(true); s.hear(overdue) }, 0, true},
+		"not acknowledged for long":   {func(s steps) { s.closed(false); s.final(7); s.hear(overdue) }, 0, true},
+		"ended, but not acknowledged": {func(s steps) { s.final(7); s.closed(false); s.hear(overdue) }, 0, true},
+		"outage, then ended": {func(s steps) {
+			s.closed(false)
+			time.Sleep(10 * finalWait)
+			s.hear(finalWait / 2)
+			s.final(7)
+			s.acked(true)
+			time.Sleep(10 * finalWait)
+		}, 1, false},
+		"the link ends": {func(s steps) { s.closed(false); s.unlink(); s.hear(overdue) }, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -70,7 +79,12 @@ func TestEnding(t *testing.T) {
 				}
 				var f final
 				e.of(&f)
-				tc.does(&f, e.closed, &heard, cut)
+				tc.does(steps{ending: e, final: f.called, unlink: cut, hear: func(d time.Duration) {
+					for ; d > 0; d -= finalWait / 2 {
+						time.Sleep(finalWait / 2)
+						heard.Add(1)
+					}
+				}})
 				synctest.Wait()
 				if freed != tc.freed || (overdue != nil) != tc.overdue {
 					t.Errorf("freed %d times, overdue: %v; want %d and %t", freed, overdue, tc.freed, tc.overdue)
@@ -102,6 +116,34 @@ func TestQUICStreamKept(t *testing.T) {
 	if _, err := node.Read(make([]byte, 1)); err == nil || err == io.EOF {
 		t.Errorf("Read = %v, want that the stream was reset", err)
 	}
+}
+
+// TestQUICStreamUnacknowledged: the unread data of a stream that both ends have closed counts until the node has
+// acknowledged the reset, because QUIC keeps it until then.
+func TestQUICStreamUnacknowledged(t *testing.T) {
+	m := shares.NewMemoryOf(32<<20, 16<<20)
+	server := newQUICCloudOf(t, m, letAll(AcceptOptions{Limits: patient, Features: Features{Tunnel: true}}))
+	proxy := wiretest.NewUDPProxy(t, server.addr)
+	edge, far := server.pair(server.options(proxy.Addr(), Features{Tunnel: true}))
+	cloud, node := openStream(t, edge, far)
+	if _, err := node.Write(make([]byte, 50<<10)); err != nil {
+		t.Fatal(err)
+	}
+	wait.True(t, "the unread data to be counted", func() bool { return m.Taken() > 50<<10 })
+
+	proxy.Deafen(true)
+	up, _ := reading(far)
+	_, _ = cloud.Close(), node.Close()
+	if err := edge.Write(model.New("", "", "after", "insert", nil)); err != nil {
+		t.Fatal(err)
+	}
+	wait.Receive(t, "a message that the node has sent after it has ended the stream", up)
+	if open, taken := far.Streams().open.Load(), m.Taken(); open != 1 || taken < 50<<10 {
+		t.Errorf("before the node hears of the reset, %d streams are open and %d bytes are counted, want the stream's",
+			open, taken)
+	}
+	proxy.Deafen(false)
+	wait.True(t, "the stream to be given up", func() bool { return far.Streams().open.Load() == 0 && m.Taken() == 0 })
 }
 
 // TestQUICStreamOverdue: both ends of a link report that it ended because the node keeps a closed stream open.

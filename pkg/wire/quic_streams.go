@@ -43,7 +43,8 @@ var ErrStreams = fmt.Errorf("the link has %d streams, which is the limit", Strea
 // The cloud opens one for each connection to the node's kubelet API. Each has its own window. The window of the
 // connection is larger than all of these together, so a stream that is not read delays neither the others nor the link.
 //
-// A stream counts as open until the node has ended its direction, too: until then QUIC keeps what has arrived of it.
+// A stream counts as open until the node has ended its direction, too, and has acknowledged the end of the cloud's: until
+// then QUIC keeps what has arrived of it.
 type Streams struct {
 	conn   *quic.Conn
 	open   atomic.Int32
@@ -68,18 +69,18 @@ func (s *Streams) Open(ctx context.Context, address netip.Addr) (conn net.Conn, 
 	}
 	q.SetPriority(streamUrgency, true)
 	lost, lose := context.WithCancelCause(s.conn.Context())
-	s.unread.open(q.StreamID(), func() {
-		lose(shares.ErrUnread)
-		q.CancelRead(streamEnded)
-	})
 	e := &ending{link: s.conn.Context(), heard: s.heard, overdue: s.end, freed: func() {
 		s.unread.free(q.StreamID())
 		s.open.Add(-1)
 	}}
+	s.unread.open(q.StreamID(), e.acked, func() {
+		lose(shares.ErrUnread)
+		q.CancelRead(streamEnded)
+	})
 	e.of(q)
-	c := &Stream{countedStream: countedStream{q, s.unread}, conn: s.conn, closed: func() {
+	c := &Stream{countedStream: countedStream{q, s.unread}, conn: s.conn, opened: true, closed: func(isRead bool) {
 		lose(nil)
-		e.closed()
+		e.closed(isRead)
 	}}
 	ip := address.AsSlice()
 	err = c.SetWriteDeadline(time.Now().Add(openerTimeout))
@@ -104,14 +105,17 @@ func (s *Streams) Accept(ctx context.Context) (*Stream, error) {
 		return nil, err
 	}
 	q.SetPriority(streamUrgency, true)
-	return &Stream{countedStream: countedStream{Stream: q}, conn: s.conn, closed: func() {}}, nil
+	return &Stream{countedStream: countedStream{Stream: q}, conn: s.conn, closed: func(bool) {}}, nil
 }
 
 // Stream is a stream of a link as a connection. One goroutine may read while another one writes.
 type Stream struct {
 	countedStream
-	conn   *quic.Conn
-	closed func() // called once
+	conn *quic.Conn
+	// opened: by this end, the cloud.
+	opened bool
+	// closed is called once; isRead: the peer has ended its direction, and all of it was read.
+	closed func(isRead bool)
 	// ended is set after the peer has ended its direction, wrote after this end has ended its own, done after Close.
 	ended, wrote, done atomic.Bool
 }
@@ -164,7 +168,8 @@ func (s *Stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends the direction of this end; data that was written before is still delivered.
+// CloseWrite ends the direction of this end. Data that was written before is still delivered, unless the cloud closes the
+// stream before the node has ended its direction.
 func (s *Stream) CloseWrite() error {
 	s.wrote.Store(true)
 	return s.Stream.Close()
@@ -181,13 +186,16 @@ func (s *Stream) reset(code quic.StreamErrorCode) {
 	if s.done.Swap(true) {
 		return
 	}
-	if !s.ended.Load() {
+	isRead := s.ended.Load()
+	if !isRead {
 		s.CancelRead(code)
 	}
-	if !s.wrote.Load() {
+	// Of a stream with unread data, the cloud resets its own direction in any case: the node's acknowledgement of that is
+	// what unread waits for.
+	if !s.wrote.Load() || s.opened && !isRead {
 		s.CancelWrite(code)
 	}
-	s.closed()
+	s.closed(isRead)
 }
 
 // LocalAddr implements net.Conn.

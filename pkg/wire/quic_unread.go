@@ -27,6 +27,8 @@ const (
 	strangerMax = 512 << 10
 	// partsMax is how many parts a window has; one more is begun.
 	partsMax = windowHigh/partSize + 1
+	// returnedMax is how many streams are remembered whose unread data was returned: those of the last round trips matter.
+	returnedMax = 1024
 )
 
 // The streams that a node opens: of the link's control and of its messages.
@@ -51,7 +53,8 @@ func costOfFrame(length int64) int64 {
 // frames are counted, not bytes. QUIC reports them to a tracer, after each packet.
 //
 // Of a link that takes three quarters of its share, the connection with most is ended. Its memory counts until the node
-// has ended the stream, too: QUIC keeps it until then. A link that takes all of its share ends.
+// has ended the stream, too, and has acknowledged the cloud's reset: QUIC keeps it until then. A link that takes all of
+// its share ends.
 type unread struct {
 	memory *shares.Memory
 	// ctx ends when the link has to end.
@@ -68,14 +71,21 @@ type unread struct {
 	closed        bool
 	// welcome: the header message was accepted.
 	welcome bool
+	// resets are the streams whose reset the node has not acknowledged, with the packet that carried it last.
+	resets map[quic.StreamID]qlog.PacketNumber
+	// returned are streams whose unread data was returned when the node had acknowledged the reset.
+	returned map[quic.StreamID]bool
 }
 
 var _ shares.Holder = (*unread)(nil)
 
 // unreadStream is a stream with what its unread data takes.
 type unreadStream struct {
-	// cut ends the stream; nil: only the link can be ended. It must not block, and is called without unread.mu.
+	// cut ends the stream; nil: only the link can be ended. acked is called with false when a reset of the cloud's
+	// direction has left, with true when the node has acknowledged it. Both must not block, and are called without
+	// unread.mu.
 	cut   func()
+	acked func(bool)
 	isCut bool
 	// position is how far the stream was read, highest how far it has come.
 	position, highest int64
@@ -86,23 +96,28 @@ type unreadStream struct {
 }
 
 func newUnread(memory *shares.Memory) *unread {
-	u := &unread{memory: memory, leave: func() {}, streams: map[quic.StreamID]*unreadStream{
-		controlStream: {}, messagesStream: {},
-	}}
+	u := &unread{
+		memory:  memory,
+		leave:   func() {},
+		streams: map[quic.StreamID]*unreadStream{controlStream: {}, messagesStream: {}},
+		resets:  map[quic.StreamID]qlog.PacketNumber{},
+
+		returned: map[quic.StreamID]bool{},
+	}
 	u.ctx, u.end = context.WithCancel(context.Background())
 	return u
 }
 
-// open begins to count a stream of the cloud's. free ends that: the stream was closed here, and the node has ended its
-// direction. A nil unread counts nothing.
-func (u *unread) open(id quic.StreamID, cut func()) {
+// open begins to count a stream of the cloud's. free ends that: QUIC has given up the stream. A nil unread counts
+// nothing.
+func (u *unread) open(id quic.StreamID, acked func(bool), cut func()) {
 	if u == nil {
 		return
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if !u.closed {
-		u.streams[id] = &unreadStream{cut: cut}
+		u.streams[id] = &unreadStream{acked: acked, cut: cut}
 	}
 }
 
@@ -117,6 +132,13 @@ func (u *unread) free(id quic.StreamID) {
 		cost = s.cost
 		u.lower(s, cost)
 		delete(u.streams, id)
+	}
+	delete(u.resets, id)
+	if cost > 0 {
+		if len(u.returned) == returnedMax {
+			clear(u.returned)
+		}
+		u.returned[id] = true
 	}
 	u.mu.Unlock()
 	if cost > 0 {
@@ -218,6 +240,8 @@ func (u *unread) close() {
 	held := u.held
 	u.held, u.cutting, u.closed = 0, 0, true
 	clear(u.streams)
+	clear(u.resets)
+	clear(u.returned)
 	u.mu.Unlock()
 	if held > 0 {
 		u.memory.Return(u, held)
@@ -268,20 +292,89 @@ func (u *unread) SupportsSchemas(string) bool { return false }
 
 // RecordEvent implements qlogwriter.Recorder.
 func (u *unread) RecordEvent(event qlogwriter.Event) {
-	packet, ok := event.(qlog.PacketReceived)
-	if !ok {
-		return
+	switch e := event.(type) {
+	case qlog.PacketReceived:
+		u.packetReceived(e)
+	case qlog.PacketSent:
+		for i := range e.Frames {
+			if f, ok := e.Frames[i].Frame.(*qlog.ResetStreamFrame); ok {
+				u.resetSent(f.StreamID, e.Header.PacketNumber)
+			}
+		}
+	case qlog.PacketLost:
+		if e.Header.PacketType == qlog.PacketType1RTT {
+			u.packetLost(e.Header.PacketNumber)
+		}
 	}
+}
+
+func (u *unread) packetReceived(packet qlog.PacketReceived) {
 	for i := range packet.Frames {
 		switch f := packet.Frames[i].Frame.(type) {
 		case *qlog.StreamFrame:
 			u.arrived(f.StreamID, f.Offset, f.Length)
+		case *qlog.AckFrame:
+			if packet.Header.PacketType == qlog.PacketType1RTT {
+				u.ackReceived(f)
+			}
 		case *qlog.CryptoFrame:
 			// In TLS 1.3 a client sends none after its handshake, and QUIC would keep them.
 			if packet.Header.PacketType == qlog.PacketType1RTT {
 				u.Evict()
 			}
 		}
+	}
+}
+
+// lostReset is the packet of a reset that has to be sent again.
+const lostReset qlog.PacketNumber = -1
+
+// resetSent is called when a packet has left with the reset of a stream. QUIC waits for the acknowledgement of the last
+// packet with it, and ignores those of earlier ones.
+func (u *unread) resetSent(id quic.StreamID, packet qlog.PacketNumber) {
+	u.mu.Lock()
+	s := u.streams[id]
+	if s != nil {
+		u.resets[id] = packet
+	}
+	early := u.returned[id]
+	u.mu.Unlock()
+	if s != nil && s.acked != nil {
+		s.acked(false)
+	}
+	if early {
+		// The memory was returned, but QUIC keeps the stream. For that, a node acknowledges a packet while its frames
+		// wait to be sent again.
+		u.Evict()
+	}
+}
+
+// packetLost is called when QUIC gives up waiting for the acknowledgement of a packet.
+func (u *unread) packetLost(packet qlog.PacketNumber) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for id, last := range u.resets {
+		if last == packet {
+			u.resets[id] = lostReset
+		}
+	}
+}
+
+// ackReceived is called when the node acknowledges packets.
+func (u *unread) ackReceived(ack *qlog.AckFrame) {
+	u.mu.Lock()
+	var acked []func(bool)
+	for id, packet := range u.resets {
+		if packet != lostReset && ack.AcksPacket(packet) {
+			delete(u.resets, id)
+			if s := u.streams[id]; s != nil && s.acked != nil {
+				acked = append(acked, s.acked)
+			}
+		}
+	}
+	u.mu.Unlock()
+	for _, f := range acked {
+		f(true)
 	}
 }
 

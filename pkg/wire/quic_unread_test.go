@@ -10,6 +10,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/qlog"
+	"github.com/quic-go/quic-go/qlogwriter"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/shares"
@@ -42,7 +43,7 @@ func TestUnreadCounts(t *testing.T) {
 	m := shares.NewMemoryOf(1<<30, 1<<30)
 	u := newUnread(m)
 	u.welcomed()
-	u.open(id, func() { t.Error("the stream was cut") })
+	u.open(id, nil, func() { t.Error("the stream was cut") })
 	for _, step := range []struct {
 		what string
 		do   func()
@@ -92,7 +93,7 @@ func TestUnreadHostile(t *testing.T) {
 			t.Fatalf("%d streams are full, and the link goes on; %d bytes are counted", i, m.Taken())
 		}
 		id := quic.StreamID(4*i + 1)
-		u.open(id, func() { cut[id] = true })
+		u.open(id, nil, func() { cut[id] = true })
 		for offset := int64(1); offset < streamWindow && !cut[id]; offset += 1024 {
 			u.RecordEvent(packet(id, offset, repeat(1024, 1)...))
 			most = max(most, m.Taken())
@@ -156,6 +157,64 @@ func TestUnreadOfStrangers(t *testing.T) {
 		})
 		if (u.ctx.Err() != nil) != want {
 			t.Errorf("a CRYPTO frame in a packet of type %s: ended %v, want %v", kind, u.ctx.Err(), want)
+		}
+	}
+}
+
+// TestUnreadResets: the reset of a stream is acknowledged with the last packet that carried it, unless that was given up
+// as lost. A node that acknowledges an earlier one is found out when the reset is sent once more, and its link ends.
+func TestUnreadResets(t *testing.T) {
+	const id = quic.StreamID(1)
+	sent := func(number qlog.PacketNumber) qlog.PacketSent {
+		return qlog.PacketSent{
+			Header: qlog.PacketHeader{PacketType: qlog.PacketType1RTT, PacketNumber: number},
+			Frames: []qlog.Frame{{Frame: &qlog.ResetStreamFrame{StreamID: id}}},
+		}
+	}
+	lost := func(number qlog.PacketNumber) qlog.PacketLost {
+		return qlog.PacketLost{Header: qlog.PacketHeader{PacketType: qlog.PacketType1RTT, PacketNumber: number}}
+	}
+	ack := func(kind qlog.PacketType, from, to qlog.PacketNumber) qlog.PacketReceived {
+		return qlog.PacketReceived{Header: qlog.PacketHeader{PacketType: kind}, Frames: []qlog.Frame{
+			{Frame: &qlog.AckFrame{AckRanges: []qlog.AckRange{{Smallest: from, Largest: to}}}},
+		}}
+	}
+	for name, tc := range map[string]struct {
+		events []qlogwriter.Event
+		acked  bool
+	}{
+		"sent":              {[]qlogwriter.Event{sent(5)}, false},
+		"acknowledged":      {[]qlogwriter.Event{sent(5), ack(qlog.PacketType1RTT, 3, 7)}, true},
+		"another packet":    {[]qlogwriter.Event{sent(5), ack(qlog.PacketType1RTT, 6, 7)}, false},
+		"another space":     {[]qlogwriter.Event{sent(5), ack(qlog.PacketTypeHandshake, 3, 7)}, false},
+		"lost":              {[]qlogwriter.Event{sent(5), lost(5), ack(qlog.PacketType1RTT, 5, 5)}, false},
+		"another is lost":   {[]qlogwriter.Event{sent(5), lost(4), ack(qlog.PacketType1RTT, 5, 5)}, true},
+		"sent again":        {[]qlogwriter.Event{sent(5), sent(9), ack(qlog.PacketType1RTT, 5, 5)}, false},
+		"the second":        {[]qlogwriter.Event{sent(5), sent(9), ack(qlog.PacketType1RTT, 9, 9)}, true},
+		"acknowledged, but": {[]qlogwriter.Event{sent(5), ack(qlog.PacketType1RTT, 5, 5), sent(9)}, false},
+	} {
+		u := newUnread(shares.NewMemoryOf(1<<20, 1<<20))
+		u.welcomed()
+		acked := false
+		u.open(id, func(is bool) { acked = is }, func() {})
+		for _, e := range tc.events {
+			u.RecordEvent(e)
+		}
+		if acked != tc.acked || u.ctx.Err() != nil {
+			t.Errorf("%s: acknowledged: %t, the link has ended: %v; want %t, and that it goes on", name, acked, u.ctx.Err(),
+				tc.acked)
+		}
+	}
+	for unread, want := range map[int64]bool{0: false, 100: true} {
+		u := newUnread(shares.NewMemoryOf(1<<20, 1<<20))
+		u.welcomed()
+		u.open(id, nil, func() {})
+		u.RecordEvent(packet(id, 1, unread))
+		u.free(id)
+		u.RecordEvent(sent(9))
+		if (u.ctx.Err() != nil) != want {
+			t.Errorf("a reset that is sent after %d bytes were returned: the link has ended: %v, want %t", unread,
+				u.ctx.Err(), want)
 		}
 	}
 }

@@ -12,6 +12,8 @@ type UDPProxy struct {
 	front  *net.UDPConn
 	target *net.UDPAddr
 	silent atomic.Bool
+	// deaf drops what the cloud sends.
+	deaf atomic.Bool
 	// lose drops each nth datagram; 0: none.
 	lose, seen atomic.Int64
 
@@ -50,6 +52,9 @@ func (p *UDPProxy) Addr() string { return p.front.LocalAddr().String() }
 
 // Silence drops everything from now on, or no more.
 func (p *UDPProxy) Silence(on bool) { p.silent.Store(on) }
+
+// Deafen drops what the cloud sends from now on, or no more: the edges do not hear it.
+func (p *UDPProxy) Deafen(on bool) { p.deaf.Store(on) }
 
 // LoseEach drops each nth datagram; 0: none.
 func (p *UDPProxy) LoseEach(n int64) { p.lose.Store(n) }
@@ -92,7 +97,7 @@ func (p *UDPProxy) back(from *net.UDPAddr) *net.UDPConn {
 			if err != nil {
 				return
 			}
-			if !p.drops() {
+			if !p.deaf.Load() && !p.drops() {
 				_, _ = p.front.WriteToUDP(buf[:n], from)
 			}
 		}
