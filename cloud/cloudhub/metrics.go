@@ -20,6 +20,7 @@ type metrics struct {
 	resends  prometheus.Counter
 	refusals prometheus.Counter
 	cloned   prometheus.Counter
+	shed     prometheus.Counter
 	latency  prometheus.Histogram
 
 	mu   sync.Mutex
@@ -69,6 +70,8 @@ func newMetrics(h *Hub) *metrics {
 		refusals: counter("node_errors_total", "Messages that nodes could not store"),
 		cloned: counter("cloned_devices_total",
 			"Times that two devices used the certificate of one node"),
+		shed: counter("quic_shed_total",
+			"QUIC links ended because the process was short of memory"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: prefix + "ack_seconds", Help: "Time from the first sending of an object to its ack",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 12),
@@ -77,7 +80,8 @@ func newMetrics(h *Hub) *metrics {
 }
 
 func (m *metrics) parts() []prometheus.Collector {
-	return []prometheus.Collector{m.begun, m.refused, m.dropped, m.expired, m.resends, m.refusals, m.cloned, m.latency}
+	return []prometheus.Collector{m.begun, m.refused, m.dropped, m.expired, m.resends, m.refusals, m.cloned, m.shed,
+		m.latency}
 }
 
 // Describe implements prometheus.Collector.

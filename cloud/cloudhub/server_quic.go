@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/source"
@@ -37,10 +38,15 @@ func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, e
 // ServeQUIC serves the edges of a listener of ListenQUIC until the context ends, then ends their sessions.
 func (h *Hub) ServeQUIC(ctx context.Context, l *wire.QUICListener) error {
 	var sessions group
+	var guard sync.WaitGroup
+	guarded, stop := context.WithCancel(ctx)
+	guard.Go(func() { h.guardQUIC(guarded, l) })
 	h.listening(1)
 	defer func() {
 		h.listening(-1)
 		sessions.wait()
+		stop()
+		guard.Wait()
 		_ = l.Close() // after the sessions: they say good-bye over it
 	}()
 	for {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// finalWait is how long a node may take to end a stream that the cloud has closed, twice: QUIC does it on its own, within
-// a round trip.
+// finalWait is how long a node may take to end a stream that the cloud has closed, twice: QUIC does it on its own,
+// within a round trip.
 const finalWait = 30 * time.Second
 
 // errUnended ends a link whose node keeps streams open.

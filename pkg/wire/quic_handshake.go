@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,7 +13,9 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -45,6 +48,9 @@ const (
 // errSecrets refuses a connection before its TLS handshake. QUIC sends no more than that it is refused, which it also
 // is while cloudcore stops.
 var errSecrets = errors.New("cloudcore takes no connection now: too many are in their TLS handshake, or it stops")
+
+// errPaused ends connections, and refuses new ones, while the process is short of memory.
+var errPaused = errors.New("cloudcore is short of memory and takes no connection by QUIC now")
 
 // headerAnswer is the content of the answer to the header message.
 type headerAnswer struct {
@@ -187,6 +193,10 @@ type QUICListener struct {
 	ctx       context.Context              // ends with the listener
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
+	paused    atomic.Bool
+
+	mu    sync.Mutex
+	conns map[*quic.Conn]struct{} // whose TLS handshake has ended
 }
 
 type accepted struct {
@@ -212,8 +222,19 @@ func ListenQUIC(addr string, config *tls.Config, limits Limits, memory *shares.M
 		return nil, fmt.Errorf("listen for QUIC on %s: %w", addr, err)
 	}
 	transport.VerifySourceAddress = func(net.Addr) bool { return secrets.Taken() >= spoofedMax }
+	l := &QUICListener{
+		transport: transport,
+		prepare:   prepare,
+		ready:     make(chan accepted),
+		slots:     shares.NewBudget[netip.Prefix](handshakesMax, sourceHandshakesMax),
+		secrets:   secrets,
+		conns:     map[*quic.Conn]struct{}{},
+	}
 	transport.ConnContext = func(ctx context.Context, c *quic.ClientInfo) (context.Context, error) {
 		from := source.Of(c.RemoteAddr)
+		if l.paused.Load() {
+			return nil, errPaused
+		}
 		if !secrets.Take(from, 1) {
 			return nil, errSecrets
 		}
@@ -223,22 +244,12 @@ func ListenQUIC(addr string, config *tls.Config, limits Limits, memory *shares.M
 		u.expiry = time.AfterFunc(4*defaultHandshake, u.leave)
 		return context.WithValue(ctx, unreadKey{}, u), nil
 	}
-	ql, err := transport.Listen(config, counting)
+	l.listener, err = transport.Listen(config, counting)
 	if err != nil {
 		_ = closeUDP(transport)
 		return nil, fmt.Errorf("listen for QUIC on %s: %w", addr, err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	l := &QUICListener{
-		transport: transport,
-		listener:  ql,
-		prepare:   prepare,
-		ready:     make(chan accepted),
-		slots:     shares.NewBudget[netip.Prefix](handshakesMax, sourceHandshakesMax),
-		secrets:   secrets,
-		ctx:       ctx,
-		cancel:    cancel,
-	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.wg.Go(l.run)
 	return l, nil
 }
@@ -252,6 +263,32 @@ func (l *QUICListener) Close() error {
 	err := l.listener.Close()
 	l.wg.Wait()
 	return errors.Join(err, closeUDP(l.transport))
+}
+
+// Pause refuses new connections, or no more. Those that are open go on.
+func (l *QUICListener) Pause(on bool) { l.paused.Store(on) }
+
+// Shed ends the half of the connections over which most bytes have gone, and returns how many it has ended. Their nodes
+// connect again. It is for a process that is short of memory: what QUIC keeps for a connection is not known, but all of
+// it has come or gone over that connection.
+func (l *QUICListener) Shed() int {
+	type conn struct {
+		*quic.Conn
+		bytes uint64
+	}
+	var conns []conn
+	l.mu.Lock()
+	for c := range l.conns {
+		s := c.ConnectionStats()
+		conns = append(conns, conn{c, s.BytesSent + s.BytesReceived})
+	}
+	l.mu.Unlock()
+	slices.SortFunc(conns, func(a, b conn) int { return cmp.Compare(b.bytes, a.bytes) })
+	conns = conns[:(len(conns)+1)/2]
+	for _, c := range conns {
+		_ = c.CloseWithError(CloseTryLater, errPaused.Error())
+	}
+	return len(conns)
 }
 
 func listenUDP(addr string) (*quic.Transport, error) {
@@ -288,6 +325,14 @@ func (l *QUICListener) run() {
 		if err != nil {
 			return
 		}
+		l.mu.Lock()
+		l.conns[conn] = struct{}{}
+		l.mu.Unlock()
+		context.AfterFunc(conn.Context(), func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			delete(l.conns, conn)
+		})
 		u := unreadOf(conn)
 		u.established()
 		context.AfterFunc(u.ctx, func() {

@@ -43,8 +43,8 @@ var ErrStreams = fmt.Errorf("the link has %d streams, which is the limit", Strea
 // The cloud opens one for each connection to the node's kubelet API. Each has its own window. The window of the
 // connection is larger than all of these together, so a stream that is not read delays neither the others nor the link.
 //
-// A stream counts as open until the node has ended its direction, too, and has acknowledged the end of the cloud's: until
-// then QUIC keeps what has arrived of it.
+// A stream counts as open until the node has ended its direction, too, and has acknowledged the end of the cloud's:
+// until then QUIC keeps what has arrived of it.
 type Streams struct {
 	conn   *quic.Conn
 	open   atomic.Int32
@@ -168,8 +168,8 @@ func (s *Stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends the direction of this end. Data that was written before is still delivered, unless the cloud closes the
-// stream before the node has ended its direction.
+// CloseWrite ends the direction of this end. Data that was written before is still delivered, unless the cloud closes
+// the stream before the node has ended its direction.
 func (s *Stream) CloseWrite() error {
 	s.wrote.Store(true)
 	return s.Stream.Close()
@@ -190,8 +190,8 @@ func (s *Stream) reset(code quic.StreamErrorCode) {
 	if !isRead {
 		s.CancelRead(code)
 	}
-	// Of a stream with unread data, the cloud resets its own direction in any case: the node's acknowledgement of that is
-	// what unread waits for.
+	// Of a stream with unread data, the cloud resets its own direction in any case: unread waits for the node to
+	// acknowledge that.
 	if !s.wrote.Load() || s.opened && !isRead {
 		s.CancelWrite(code)
 	}

@@ -27,7 +27,8 @@ const (
 	strangerMax = 512 << 10
 	// partsMax is how many parts a window has; one more is begun.
 	partsMax = windowHigh/partSize + 1
-	// returnedMax is how many streams are remembered whose unread data was returned: those of the last round trips matter.
+	// returnedMax is how many streams are remembered whose unread data was returned: those of the last round trips
+	// matter.
 	returnedMax = 1024
 )
 

@@ -161,8 +161,8 @@ func TestUnreadOfStrangers(t *testing.T) {
 	}
 }
 
-// TestUnreadResets: the reset of a stream is acknowledged with the last packet that carried it, unless that was given up
-// as lost. A node that acknowledges an earlier one is found out when the reset is sent once more, and its link ends.
+// TestUnreadResets: the reset of a stream is acknowledged with the last packet that carried it, unless that was given
+// up as lost. A node that acknowledges an earlier one is found out when the reset is sent once more, and its link ends.
 func TestUnreadResets(t *testing.T) {
 	const id = quic.StreamID(1)
 	sent := func(number qlog.PacketNumber) qlog.PacketSent {
@@ -201,8 +201,8 @@ func TestUnreadResets(t *testing.T) {
 			u.RecordEvent(e)
 		}
 		if acked != tc.acked || u.ctx.Err() != nil {
-			t.Errorf("%s: acknowledged: %t, the link has ended: %v; want %t, and that it goes on", name, acked, u.ctx.Err(),
-				tc.acked)
+			t.Errorf("%s: acknowledged: %t, the link has ended: %v; want %t, and that it goes on", name, acked,
+				u.ctx.Err(), tc.acked)
 		}
 	}
 	for unread, want := range map[int64]bool{0: false, 100: true} {
