@@ -18,10 +18,12 @@ import (
 	"github.com/edgecore-io/edgecore/edged/clock"
 )
 
-// fileName is the file of allocations, fileVersion the form of its content.
+// fileName is the file of allocations. fileVersion is the form of its content, and fileReader the oldest version whose
+// agents can read it.
 const (
 	fileName    = "edgecore_allocations.json"
 	fileVersion = 1
+	fileReader  = 1
 	// maxFile bounds what is read: no file of ours is larger.
 	maxFile = 64 << 20
 )
@@ -29,6 +31,9 @@ const (
 // content is what the file says.
 type content struct {
 	Version int `json:"version"`
+	// Reader is the oldest Version whose agents can read the file: a version that only adds fields leaves it, so that
+	// an older agent keeps the allocations after a downgrade. 0 is Version.
+	Reader int `json:"oldestReader,omitempty"`
 	// Resources are those that plugins have registered.
 	Resources []string `json:"resources,omitempty"`
 	// Pods are the allocations.
@@ -90,9 +95,9 @@ func decode(data []byte) (content, error) {
 	if err := json.Unmarshal(data, &c); err != nil {
 		return content{}, fmt.Errorf("file of allocations: %w", err)
 	}
-	if c.Version != fileVersion {
-		return content{}, fmt.Errorf("file of allocations: version %d is unknown; this agent writes %d", c.Version,
-			fileVersion)
+	if c.Version < 1 || c.Version > fileVersion && (c.Reader < 1 || c.Reader > fileVersion) {
+		return content{}, fmt.Errorf("file of allocations: version %d cannot be read by this agent, which writes %d",
+			c.Version, fileVersion)
 	}
 	for uid, containers := range c.Pods {
 		for container, resources := range containers {
@@ -123,7 +128,7 @@ func (m *Manager) Remember() {
 		return
 	}
 	if m.saved == nil {
-		data, err := json.Marshal(content{Version: fileVersion})
+		data, err := json.Marshal(content{Version: fileVersion, Reader: fileReader})
 		if err == nil {
 			err = m.write(data)
 		}
@@ -137,7 +142,7 @@ func (m *Manager) Remember() {
 
 // save writes the file if it does not say what it should. The lock is held.
 func (m *Manager) save() error {
-	c := content{Version: fileVersion, Pods: allocations{}}
+	c := content{Version: fileVersion, Reader: fileReader, Pods: allocations{}}
 	for name, p := range m.resources {
 		if m.serves(p) {
 			c.Resources = append(c.Resources, name)

@@ -187,7 +187,8 @@ func TestNUMA(t *testing.T) {
 // TestFileIsDamaged: it is set aside, and the agent goes on.
 func TestFileIsDamaged(t *testing.T) {
 	for name, text := range map[string]string{
-		"cut": `{"version":1,"pods":{"a":{"b":`, "version": `{"version":9}`,
+		"cut": `{"version":1,"pods":{"a":{"b":`, "version": `{"version":9}`, "no version": `{}`,
+		"no reader":  `{"version":3,"oldestReader":2}`,
 		"no devices": `{"version":1,"pods":{"u":{"c":{"example.com/x":{"ids":[]}}}}}`,
 		"null":       `{"version":1,"pods":{"u":{"c":{"example.com/x":null}}}}`,
 	} {
@@ -202,6 +203,23 @@ func TestFileIsDamaged(t *testing.T) {
 		if aside, err := os.ReadFile(filepath.Join(dir, fileName+".corrupt")); err != nil || string(aside) != text {
 			t.Errorf("%s: %q was set aside, %v; want %q", name, aside, err, text)
 		}
+	}
+}
+
+// TestFileOfNewerVersion: an older agent keeps the allocations of a newer one's file, if the file says that it can.
+func TestFileOfNewerVersion(t *testing.T) {
+	dir := t.TempDir()
+	text := `{"version":2,"oldestReader":1,"new":true,"pods":{"u":{"c":{"example.com/x":{"ids":["a"],"answer":{}}}}}}`
+	if err := os.WriteFile(filepath.Join(dir, fileName), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := New(Options{Dir: dir})
+	if !m.Serves("example.com/x") || m.Forgotten() {
+		t.Errorf("Serves() = %t, Forgotten() = %t; want the allocation of the file", m.Serves("example.com/x"),
+			m.Forgotten())
+	}
+	if used := m.allocated.used("example.com/x"); !used["a"] {
+		t.Errorf("used = %v, want a", used)
 	}
 }
 
