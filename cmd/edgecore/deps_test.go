@@ -19,6 +19,7 @@ func TestForbiddenImports(t *testing.T) {
 	for _, dep := range deps {
 		for _, bad := range []string{
 			"k8s.io/client-go", "k8s.io/kubernetes", "github.com/google/cadvisor", "sigs.k8s.io/controller-runtime",
+			"sigs.k8s.io/kustomize",
 			"k8s.io/apimachinery/pkg/util/strategicpatch", "github.com/google/go-containerregistry",
 			"go.uber.org/goleak", "testing",
 			"github.com/edgecore-io/edgecore/test", "github.com/edgecore-io/edgecore/cloud",

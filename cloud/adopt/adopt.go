@@ -1,0 +1,135 @@
+// Package adopt puts edgecore's cloudcore in the place of a cloudcore that KubeEdge's chart or keadm has installed in a
+// cluster, and puts KubeEdge's back.
+//
+// It owns what is read of KubeEdge's objects, the decisions that follow from them (Decide and its parts are pure
+// functions), and the order of the steps with their journal. What is written is that of the manifests of edgecore, with
+// the addresses, ports and placement of KubeEdge's objects.
+//
+// It promises:
+//
+//   - Nothing is changed before everything that can be checked was checked, and before all that will be deleted or
+//     replaced was saved: in the Secret cloudcore-adopt of the namespace kubeedge, which Undo restores and removes.
+//   - What devices trust stays: the Secret casecret, the namespace, and the CRDs with their objects are never deleted.
+//   - Each step may be repeated. An Apply or Undo that was killed is finished by the same call, and ends as one that was
+//     not killed. After that, a call changes nothing.
+//   - Objects that are neither KubeEdge's cloudcore's nor replaced by an object of edgecore's are not touched.
+package adopt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// Namespace is that of cloudcore: KubeEdge's and edgecore's.
+const Namespace = "kubeedge"
+
+// name is that of cloudcore's objects: the Deployment, Service and ConfigMap, its ServiceAccount and roles.
+const name = "cloudcore"
+
+// Options say how a cloud is to be adopted.
+type Options struct {
+	// Manifests are deploy/cloudcore.
+	Manifests fs.FS
+	// Image is that of edgecore's cloudcore.
+	Image string
+	// Wait is how long cloudcore may take to become ready.
+	Wait time.Duration
+	// Out receives the plan, and a line for each step.
+	Out io.Writer
+}
+
+var (
+	// ErrRefused says that the plan cannot be carried out; the plan names the reasons.
+	ErrRefused = errors.New("refused; nothing was changed")
+	// ErrNothing says that the cluster has no cloudcore of KubeEdge's.
+	ErrNothing = errors.New("there is no cloudcore of KubeEdge's to adopt")
+)
+
+// Adoption is one of a cluster's cloud.
+type Adoption struct {
+	Options
+	api *api
+}
+
+// New makes an Adoption of the cluster that rc leads to; nothing is read yet.
+func New(rc *rest.Config, o Options) (*Adoption, error) {
+	api, err := newAPI(rc)
+	if err != nil {
+		return nil, err
+	}
+	return &Adoption{Options: o, api: api}, nil
+}
+
+func (a *Adoption) say(format string, args ...any) { fmt.Fprintf(a.Out, format+"\n", args...) }
+
+// Plan prints what Apply would do. The error is ErrRefused or ErrNothing where it would do nothing.
+func (a *Adoption) Plan(ctx context.Context) error {
+	j, err := a.loadJournal(ctx)
+	if err != nil {
+		return err
+	}
+	if done, err := a.decided(j); done || err != nil {
+		return err
+	}
+	p, err := a.look(ctx, j)
+	if err != nil {
+		return err
+	}
+	p.Print(a.Out)
+	return p.Err()
+}
+
+// decided reports whether a journal leaves nothing to plan or to apply.
+func (a *Adoption) decided(j *journal) (done bool, err error) {
+	switch {
+	case j == nil:
+		return false, nil
+	case j.Phase == applied:
+		a.say("KubeEdge's cloudcore was replaced by edgecore's at %s; nothing is left to do.\n"+
+			"`cloudcore adopt undo` goes back.", j.At.Format(time.RFC3339))
+		return true, nil
+	case j.Phase == undoing:
+		return true, errors.New("an undo was interrupted: run `cloudcore adopt undo` to finish it")
+	default:
+		a.say("Continuing what was started at %s.", j.At.Format(time.RFC3339))
+		return false, nil
+	}
+}
+
+// look reads the cluster and makes the plan. What the journal has saved counts in place of what is there now.
+func (a *Adoption) look(ctx context.Context, j *journal) (*Plan, error) {
+	if j != nil && a.Image == "" {
+		a.Image = j.Image
+	}
+	found, err := a.read(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	p := Decide(found, a.Image)
+	if p.Nothing {
+		return p, nil
+	}
+	ours, err := render(a.Manifests, p)
+	if err != nil {
+		return nil, fmt.Errorf("manifests: %w", err)
+	}
+	for _, o := range ours {
+		ref := refOf(o)
+		known, err := a.api.known(ref)
+		if err != nil {
+			return nil, err
+		}
+		old, err := a.original(ctx, j, ref)
+		if err != nil {
+			return nil, err
+		}
+		p.add(o, old, known)
+	}
+	return p, nil
+}

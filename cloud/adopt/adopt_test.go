@@ -1,0 +1,371 @@
+package adopt
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/deploy/cloudcore"
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/test/testenv/leak"
+)
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
+
+const image = "registry.example.com/cloudcore:1"
+
+// chart returns the objects of KubeEdge's chart in a file of testdata.
+func chart(t *testing.T, file string) map[Ref]*unstructured.Unstructured {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := map[Ref]*unstructured.Unstructured{}
+	for _, text := range strings.Split(string(data), "\n---\n") {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
+			t.Fatal(err)
+		}
+		objects[refOf(o)] = o
+	}
+	return objects
+}
+
+// find makes what is found in a cluster with these objects, after KubeEdge's cloudcore has run.
+func find(t *testing.T, objects map[Ref]*unstructured.Unstructured) *Found {
+	t.Helper()
+	f := &Found{
+		Secrets: map[string]*v1.Secret{
+			caSecret: {Data: map[string][]byte{"cadata": []byte("ca"), "cakeydata": []byte("key")}},
+		},
+		Namespace:  &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}},
+		APIServers: []string{"198.51.100.7", "2001:db8::7"},
+		Minor:      36,
+	}
+	for ref, o := range objects {
+		if ref.Name == name {
+			if err := f.set(ref, o); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, l := range leftObjects() {
+		if objects[l.ref] != nil {
+			f.Left = append(f.Left, l.ref)
+		}
+	}
+	return f
+}
+
+// TestPlan: the plan of each chart, with what it writes. UPDATE_GOLDEN=1 writes the texts again.
+func TestPlan(t *testing.T) {
+	for _, kind := range []string{"hostnetwork", "nodeport"} {
+		t.Run(kind, func(t *testing.T) {
+			objects := chart(t, "kubeedge-"+kind+".yaml")
+			p := Decide(find(t, objects), image)
+			written, err := render(cloudcore.Files(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			for _, o := range written {
+				p.add(o, objects[refOf(o)], true)
+			}
+			p.Print(&out)
+			if err := p.Err(); err != nil {
+				t.Errorf("Err = %v, want none", err)
+			}
+			out.WriteString("\n")
+			for _, o := range written {
+				if o.GetName() != name || o.GetKind() == "ClusterRole" || o.GetKind() == "Role" {
+					continue
+				}
+				if o.GetAnnotations()[adoptedAnnotation] == "" {
+					t.Errorf("%s has no annotation %s", refOf(o), adoptedAnnotation)
+				}
+				unstructured.RemoveNestedField(o.Object, "metadata", "annotations", adoptedAnnotation)
+				text, err := yaml.Marshal(o.Object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out.WriteString("---\n" + string(text))
+			}
+			golden(t, "plan-"+kind+".txt", out.String())
+			checkConfig(t, written)
+		})
+	}
+}
+
+// checkConfig checks that cloudcore accepts the configuration, and acts on all of it.
+func checkConfig(t *testing.T, written []*unstructured.Unstructured) {
+	t.Helper()
+	for _, o := range written {
+		if o.GetKind() != "ConfigMap" {
+			continue
+		}
+		text, _, _ := unstructured.NestedString(o.Object, "data", configKey)
+		if _, warnings, err := v1alpha1.Parse([]byte(text)); err != nil || len(warnings) > 0 {
+			t.Errorf("the written configuration: %v, warnings %q; want neither", err, warnings)
+		}
+		return
+	}
+	t.Error("no ConfigMap is written")
+}
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	file = filepath.Join("testdata", file)
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s mismatch (-want +got):\n%s", file, diff)
+	}
+}
+
+// edit changes KubeEdge's configuration.
+func edit(old, next string) func(*Found) {
+	return func(f *Found) {
+		text := f.ConfigMap.Data[configKey]
+		if !strings.Contains(text, old) {
+			panic(fmt.Sprintf("the configuration has no %q", old))
+		}
+		f.ConfigMap.Data[configKey] = strings.Replace(text, old, next, 1)
+	}
+}
+
+// TestDecide: what is refused, and what is said, for clusters that differ from what the chart makes by default.
+func TestDecide(t *testing.T) {
+	pod := func(change func(*v1.PodSpec)) func(*Found) {
+		return func(f *Found) { change(&f.Deployment.Spec.Template.Spec) }
+	}
+	mount := func(v v1.Volume) func(*Found) {
+		return pod(func(p *v1.PodSpec) {
+			v.Name = "more"
+			p.Volumes = append(p.Volumes, v)
+			m := v1.VolumeMount{Name: v.Name, MountPath: "/etc/kubeedge/ca"}
+			p.Containers[0].VolumeMounts = append(p.Containers[0].VolumeMounts, m)
+		})
+	}
+	for what, tc := range map[string]struct {
+		change func(*Found)
+		// refused, noted and warned are in a text of that kind; without refused there is no refusal
+		refused, noted, warned string
+	}{
+		"the chart's defaults": {func(*Found) {}, "", "unixsocket", ""},
+		"a controller of the Deployment": {func(f *Found) {
+			f.Deployment.OwnerReferences = []metav1.OwnerReference{{Kind: "Cloud", Name: "c"}}
+		}, "belongs to Cloud c", "", ""},
+		"Argo CD": {func(f *Found) {
+			f.Deployment.Annotations = map[string]string{"argocd.argoproj.io/tracking-id": "x"}
+		}, "applied from a repository", "", ""},
+		"Helm": {func(f *Found) {
+			f.Deployment.Annotations = map[string]string{"meta.helm.sh/release-name": "kubeedge"}
+		}, "", "", "Helm's release kubeedge"},
+		"no ConfigMap":   {func(f *Found) { f.ConfigMap = nil }, "has no key cloudcore.yaml", "", ""},
+		"an unknown key": {edit("nodeLimit", "nodeLimits"), "no such key", "", ""},
+		"no WebSocket": {
+			edit("enable: true\n      port: 10000", "enable: false\n      port: 10000"), "without one of them", "", "",
+		},
+		"QUIC as well": {
+			edit("quic:\n      address: 0.0.0.0\n      enable: false", "quic:\n      enable: true"), "", "", "QUIC",
+		},
+		"QUIC only": {func(f *Found) {
+			edit("enable: true\n      port: 10000", "enable: false\n      port: 10000")(f)
+			edit("quic:\n      address: 0.0.0.0\n      enable: false", "quic:\n      enable: true")(f)
+		}, "over QUIC only", "", ""},
+		"a kubeconfig":      {edit(`kubeConfig: ""`, "kubeConfig: /root/.kube/config"), "/root/.kube/config", "", ""},
+		"a privileged port": {edit("port: 10000", "port: 443"), "port 443 on the host's network needs root", "", ""},
+		"no address":        {edit("- 192.0.2.20", "-"), "neither configmap/cloudcore", "", ""},
+		"no CA":             {func(f *Found) { delete(f.Secrets, caSecret) }, "secret/casecret", "", ""},
+		"a CA of files": {mount(v1.Volume{VolumeSource: v1.VolumeSource{
+			HostPath: &v1.HostPathVolumeSource{Path: "/etc/kubeedge/ca"},
+		}}), "tlsCAFile", "", ""},
+		"a Secret with other files": {mount(v1.Volume{VolumeSource: v1.VolumeSource{
+			Secret: &v1.SecretVolumeSource{Items: []v1.KeyToPath{{Key: "a", Path: "a.crt"}}},
+		}}), "", "", ""},
+		"a host port without host network": {pod(func(p *v1.PodSpec) {
+			p.HostNetwork = false
+			p.Containers[0].Ports[0].HostPort = 10000
+		}), "host port 10000", "", "devices need another way"},
+		"a second container": {pod(func(p *v1.PodSpec) {
+			p.Containers = append(p.Containers, v1.Container{Name: "proxy"})
+		}), "", "container proxy", ""},
+		"an environment": {pod(func(p *v1.PodSpec) {
+			p.Containers[0].Env = []v1.EnvVar{{Name: "HTTPS_PROXY"}}
+		}), "", "HTTPS_PROXY", ""},
+		"pod security": {func(f *Found) {
+			f.Namespace.Labels = map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
+		}, "no pod may use the host's network", "", ""},
+		"rules":           {edit("router:\n    enable: false", "router:\n    enable: true"), "", "modules.router", ""},
+		"another Service": {func(f *Found) { f.Selecting = []string{"cloudcore-lb"} }, "", "cloudcore-lb", ""},
+		"no way in":       {pod(func(p *v1.PodSpec) { p.HostNetwork = false }), "", "", "devices need another way"},
+		"webhooks without their server": {func(f *Found) { f.FailingWebhooks = []string{"rules"} }, "", "",
+			"while their Deployment kubeedge-admission is missing"},
+		"webhooks": {func(f *Found) {
+			f.FailingWebhooks, f.Left = []string{"rules"}, []Ref{deployment("kubeedge-admission")}
+		}, "", "", "before its Deployment"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			f := find(t, chart(t, "kubeedge-hostnetwork.yaml"))
+			tc.change(f)
+			p := Decide(f, image)
+			var refused []string
+			for _, r := range p.Refusals {
+				refused = append(refused, r.Reason)
+				if r.Remedy == "" {
+					t.Errorf("%q has no remedy", r.Reason)
+				}
+			}
+			got := strings.Join(refused, "\n")
+			if (tc.refused == "") != (got == "") || !strings.Contains(got, tc.refused) {
+				t.Errorf("refused %q, want %q", got, tc.refused)
+			}
+			if got := strings.Join(p.Notes, "\n"); !strings.Contains(got, tc.noted) {
+				t.Errorf("noted %q, want %q in it", got, tc.noted)
+			}
+			if got := strings.Join(p.Warnings, "\n"); !strings.Contains(got, tc.warned) ||
+				tc.warned == "" && got != "" {
+				t.Errorf("warned %q, want %q", got, tc.warned)
+			}
+		})
+	}
+	if p := Decide(&Found{}, image); p.Err() != ErrNothing {
+		t.Errorf("Err of an empty cluster = %v, want %v", p.Err(), ErrNothing)
+	}
+	if p := Decide(find(t, chart(t, "kubeedge-nodeport.yaml")), ""); p.Err() != ErrRefused {
+		t.Errorf("Err without an image = %v, want %v", p.Err(), ErrRefused)
+	}
+}
+
+// TestCarried: the Deployment and Service have what KubeEdge's have.
+func TestCarried(t *testing.T) {
+	f := find(t, chart(t, "kubeedge-nodeport.yaml"))
+	replicas := int32(3)
+	f.Deployment.Spec.Replicas = &replicas
+	pod := &f.Deployment.Spec.Template.Spec
+	pod.NodeSelector = map[string]string{"cloud": "yes"}
+	pod.Tolerations = []v1.Toleration{{Operator: v1.TolerationOpExists}}
+	pod.ImagePullSecrets = []v1.LocalObjectReference{{Name: "registry"}}
+	f.Selecting = []string{"cloudcore-lb"}
+	f.Service.Spec.Type = v1.ServiceTypeLoadBalancer
+	f.Service.Spec.LoadBalancerIP = "192.0.2.20"
+	f.Service.Annotations = map[string]string{"lb.example.com/pool": "edge", "meta.helm.sh/release-name": "r"}
+	f.Service.Spec.Ports[0].Port = 443
+	edit("port: 10000", "port: 11000")(f)
+	f.Service.Spec.Ports[0].TargetPort.IntVal = 11000
+	f.ConfigMap.Data[configKey] += "\n  deviceController:\n    enable: false\n"
+	p := Decide(f, image)
+	if err := p.Err(); err != nil {
+		t.Fatalf("%v: %v, want no refusal", err, p.Refusals)
+	}
+	written, err := render(cloudcore.Files(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range written {
+		switch {
+		case o.GetKind() == "Deployment":
+			var d appsv1.Deployment
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d); err != nil {
+				t.Fatal(err)
+			}
+			got := &d.Spec.Template
+			if *d.Spec.Replicas != 3 || !cmp.Equal(got.Spec.NodeSelector, pod.NodeSelector) ||
+				!cmp.Equal(got.Spec.Tolerations, pod.Tolerations) ||
+				!cmp.Equal(got.Spec.ImagePullSecrets, pod.ImagePullSecrets) ||
+				got.Labels["kubeedge"] != "cloudcore" || got.Spec.Containers[0].Ports[0].ContainerPort != 11000 ||
+				got.Spec.Containers[0].Image != image {
+				t.Errorf("Deployment %+v, want KubeEdge's values", d.Spec)
+			}
+		case o.GetKind() == "Service":
+			var s v1.Service
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &s); err != nil {
+				t.Fatal(err)
+			}
+			if s.Spec.LoadBalancerIP != "192.0.2.20" || s.Annotations["lb.example.com/pool"] != "edge" ||
+				s.Annotations["meta.helm.sh/release-name"] != "" || len(s.Spec.Ports) != 4 ||
+				s.Spec.Ports[0].Port != 443 || s.Spec.Ports[0].NodePort != 30000 || s.Spec.Ports[0].TargetPort.StrVal != "hub" {
+				t.Errorf("Service %+v, %v; want KubeEdge's values", s.Spec, s.Annotations)
+			}
+		case o.GetKind() == "ConfigMap":
+			text, _, _ := unstructured.NestedString(o.Object, "data", configKey)
+			c, _, err := v1alpha1.Parse([]byte(text))
+			if err != nil || c.Modules.DeviceController.Enable || c.Modules.CloudHub.WebSocket.Port != 11000 {
+				t.Errorf("configuration: %v\n%s\nwant KubeEdge's values", err, text)
+			}
+		}
+	}
+}
+
+// TestLostVersions: a CRD is not replaced by one without a version in which objects may be stored.
+func TestLostVersions(t *testing.T) {
+	crd := func(stored []any, names ...any) *unstructured.Unstructured {
+		var list []any
+		for _, n := range names {
+			list = append(list, map[string]any{"name": n})
+		}
+		return &unstructured.Unstructured{Object: map[string]any{
+			"kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "devices.devices.kubeedge.io"},
+			"spec": map[string]any{"versions": list}, "status": map[string]any{"storedVersions": stored},
+		}}
+	}
+	for _, tc := range []struct {
+		now    *unstructured.Unstructured
+		refuse bool
+	}{
+		{crd([]any{"v1beta1"}, "v1beta1"), false},
+		{crd([]any{"v1beta1"}, "v1alpha2", "v1beta1"), false},
+		{crd([]any{"v1alpha2", "v1beta1"}, "v1alpha2", "v1beta1"), true},
+		{crd(nil, "v1alpha2"), true},
+	} {
+		p := &Plan{}
+		p.add(crd(nil, "v1beta1"), tc.now, true)
+		if got := len(p.Refusals) > 0; got != tc.refuse {
+			t.Errorf("%v: refused %v, want %v", tc.now.Object, got, tc.refuse)
+		}
+	}
+}
+
+// TestJournal: what is saved is read again, and what is too large is refused.
+func TestJournal(t *testing.T) {
+	small := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a", "namespace": "b"},
+	}}
+	packed, err := pack([]*unstructured.Unstructured{small})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := unpack(packed)
+	if err != nil || len(got) != 1 || !cmp.Equal(small.Object, got[0].Object) {
+		t.Errorf("unpack = %v, %v; want %v", got, err, small)
+	}
+	large := small.DeepCopy()
+	large.Object["data"] = map[string]any{"a": strings.Repeat("x", maxPlainOriginals)}
+	if _, err := pack([]*unstructured.Unstructured{large}); err == nil || !strings.Contains(err.Error(), "too large") {
+		t.Errorf("pack of %d MiB: %v, want an error", maxPlainOriginals>>20, err)
+	}
+	for _, bad := range []string{"", "x", string(packed[:len(packed)-9])} {
+		if _, err := unpack([]byte(bad)); err == nil {
+			t.Errorf("unpack(%q): no error, want one", bad)
+		}
+	}
+}

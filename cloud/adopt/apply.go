@@ -1,0 +1,224 @@
+package adopt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Apply prints the plan and carries it out, or finishes an Apply that was interrupted. An error says how to go on or
+// back.
+func (a *Adoption) Apply(ctx context.Context) error {
+	j, err := a.loadJournal(ctx)
+	if err != nil {
+		return err
+	}
+	if done, err := a.decided(j); done || err != nil {
+		return err
+	}
+	p, err := a.look(ctx, j)
+	if err != nil {
+		return err
+	}
+	p.Print(a.Out)
+	if err := p.Err(); err != nil {
+		return err
+	}
+	if j == nil {
+		if j, err = a.begin(ctx, p); err != nil {
+			return fmt.Errorf("nothing was changed: %w", err)
+		}
+	}
+	if err := a.carryOut(ctx, p, j); err != nil {
+		return fmt.Errorf("%w\n`cloudcore adopt apply` goes on from here, `cloudcore adopt undo` goes back", err)
+	}
+	a.say("edgecore's cloudcore has taken over. `cloudcore adopt undo` goes back.")
+	return nil
+}
+
+// begin saves all that will be deleted or replaced.
+func (a *Adoption) begin(ctx context.Context, p *Plan) (*journal, error) {
+	j := &journal{Phase: applying, At: time.Now().UTC().Truncate(time.Second), Image: p.Image}
+	save := func(o *unstructured.Unstructured) { j.originals = append(j.originals, withoutServerFields(o)) }
+	for _, s := range p.Steps {
+		switch {
+		case s.Verb == skip:
+		case s.Original == nil:
+			j.Created = append(j.Created, s.Ref)
+		default:
+			save(s.Original)
+		}
+	}
+	for _, ref := range savedRefs() {
+		o, err := a.api.get(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		if o != nil {
+			save(o)
+		}
+	}
+	ca, err := a.api.get(ctx, secret(caSecret))
+	if err != nil {
+		return nil, err
+	}
+	j.CA = caSum(ca)
+	if err := a.saveJournal(ctx, j); err != nil {
+		return nil, err
+	}
+	a.say("Saved %d objects in secret/%s", len(j.originals), journalName)
+	return j, nil
+}
+
+func (a *Adoption) carryOut(ctx context.Context, p *Plan, j *journal) error {
+	if err := a.stop(ctx, func(o *unstructured.Unstructured) bool { return !isOurs(o) }, "KubeEdge's"); err != nil {
+		return err
+	}
+	var last *unstructured.Unstructured
+	for _, s := range p.Steps {
+		if s.Verb == skip {
+			continue
+		}
+		if err := a.write(ctx, s); err != nil {
+			return err
+		}
+		if s.Kind == "Deployment" {
+			last = s.Object
+		}
+	}
+	a.say("Wrote %d objects", len(p.Steps))
+	if last != nil {
+		if err := a.awaitReady(ctx, refOf(last)); err != nil {
+			return err
+		}
+	}
+	// The controller of aggregated roles may have written its rules once more, of what it knew of the role before.
+	for _, s := range p.Steps {
+		if s.Kind == "ClusterRole" {
+			if err := a.repairRules(ctx, s); err != nil {
+				return err
+			}
+		}
+	}
+	j.Phase = applied
+	return a.saveJournal(ctx, j)
+}
+
+// write makes an object be that of a step.
+func (a *Adoption) write(ctx context.Context, s Step) error {
+	now, err := a.api.get(ctx, s.Ref)
+	switch {
+	case err != nil:
+		return err
+	case now == nil:
+		return a.api.create(ctx, s.Object)
+	case now.GetAnnotations()[adoptedAnnotation] == s.Object.GetAnnotations()[adoptedAnnotation]:
+		return nil
+	}
+	return a.replaceOrRecreate(ctx, now, s.Object)
+}
+
+// replaceOrRecreate replaces an object; one with fields that cannot be changed is deleted and created, unless its
+// deletion would delete others.
+func (a *Adoption) replaceOrRecreate(ctx context.Context, now, next *unstructured.Unstructured) error {
+	err := a.api.replace(ctx, now, next)
+	if !apierrors.IsInvalid(err) || slices.Contains([]string{"CustomResourceDefinition", "Namespace"}, now.GetKind()) {
+		return err
+	}
+	if err := a.api.delete(ctx, now); err != nil {
+		return err
+	}
+	return a.api.create(ctx, next)
+}
+
+// repairRules writes a ClusterRole again whose rules are not those of its step.
+func (a *Adoption) repairRules(ctx context.Context, s Step) error {
+	now, err := a.api.get(ctx, s.Ref)
+	if err != nil || now == nil {
+		return errors.Join(err, missing(now, s.Ref))
+	}
+	if equalJSON(now.Object["rules"], s.Object.Object["rules"]) && now.Object["aggregationRule"] == nil {
+		return nil
+	}
+	return a.api.replace(ctx, now, s.Object)
+}
+
+func missing(o *unstructured.Unstructured, ref Ref) error {
+	if o != nil {
+		return nil
+	}
+	return fmt.Errorf("%s was deleted by someone else", ref)
+}
+
+// stop deletes cloudcore's Deployment, if it is the one that is to go, and waits until its pods are gone: two clouds
+// would answer for the same nodes, and pods on the host's network need its ports.
+func (a *Adoption) stop(ctx context.Context, toGo func(*unstructured.Unstructured) bool, whose string) error {
+	now, err := a.api.get(ctx, deployment(name))
+	if err != nil || now == nil || !toGo(now) {
+		return err
+	}
+	selector, err := selectorOf(now)
+	if err != nil {
+		return err
+	}
+	// The pods end before the Deployment is deleted: a second run that finds no Deployment need not wait for them.
+	if err := a.scaleDown(ctx, now); err != nil {
+		return err
+	}
+	a.say("Stopping %s cloudcore: devices keep their pods, and reconnect when the other one runs", whose)
+	err = a.poll(ctx, func() (string, error) {
+		pods, err := a.api.list(ctx, Ref{"v1", "Pod", Namespace, ""}, selector)
+		if err != nil || len(pods) == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("%d pods of %s cloudcore are left, such as %s", len(pods), whose, pods[0].GetName()), nil
+	})
+	if err != nil {
+		return err
+	}
+	if now, err = a.api.get(ctx, deployment(name)); err != nil || now == nil {
+		return err
+	}
+	if err := a.api.delete(ctx, now); err != nil {
+		return err
+	}
+	a.say("Deleted %s deployment/%s", whose, name)
+	return nil
+}
+
+// scaleDown sets a Deployment's replicas to 0.
+func (a *Adoption) scaleDown(ctx context.Context, now *unstructured.Unstructured) error {
+	if replicas, ok, _ := unstructured.NestedInt64(now.Object, "spec", "replicas"); ok && replicas == 0 {
+		return nil
+	}
+	next := now.DeepCopy()
+	if err := unstructured.SetNestedField(next.Object, int64(0), "spec", "replicas"); err != nil {
+		return err
+	}
+	return a.api.replace(ctx, now, next)
+}
+
+func selectorOf(d *unstructured.Unstructured) (string, error) {
+	var selector metav1.LabelSelector
+	typed, _, err := unstructured.NestedMap(d.Object, "spec", "selector")
+	if err != nil {
+		return "", err
+	}
+	if err := fromJSON(typed, &selector); err != nil {
+		return "", err
+	}
+	s, err := metav1.LabelSelectorAsSelector(&selector)
+	if err != nil {
+		return "", err
+	}
+	if s.Empty() {
+		return "", fmt.Errorf("deployment/%s selects all pods", d.GetName())
+	}
+	return s.String(), nil
+}

@@ -1,0 +1,161 @@
+package adopt
+
+import (
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+)
+
+// configKey is that of the file in the ConfigMap, of both cloudcores.
+const configKey = "cloudcore.yaml"
+
+// config is what KubeEdge's configuration file says.
+type config struct {
+	*v1alpha1.CloudCore
+	// tree is the file.
+	tree map[string]any
+	// warnings name what edgecore's cloudcore does not act on.
+	warnings []string
+}
+
+// parseConfig reads KubeEdge's file. Empty entries of lists, which KubeEdge's chart writes for values without an
+// address, are left out.
+func parseConfig(text string) (*config, error) {
+	tree := map[string]any{}
+	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
+		return nil, err
+	}
+	addresses := texts(strict.At(tree, "modules", "cloudHub", "advertiseAddress"))
+	names := texts(strict.At(tree, "modules", "cloudHub", "dnsNames"))
+	if hub, ok := strict.At(tree, "modules", "cloudHub").(map[string]any); ok && len(addresses)+len(names) == 0 {
+		delete(hub, "advertiseAddress") // empty, it is not valid
+		data, err := yaml.Marshal(tree)
+		if err != nil {
+			return nil, err
+		}
+		text = string(data)
+	}
+	parsed, warnings, err := v1alpha1.Parse([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	// the default is an address of the machine that this runs on
+	parsed.Modules.CloudHub.AdvertiseAddress, parsed.Modules.CloudHub.DNSNames = addresses, names
+	return &config{parsed, tree, warnings}, nil
+}
+
+// texts returns the texts in a list that are not empty.
+func texts(list any) []string {
+	out := []string{}
+	entries, _ := list.([]any)
+	for _, entry := range entries {
+		if s, _ := entry.(string); s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// notCarried are the keys that edgecore's cloudcore acts on, and that say where KubeEdge's finds something in its own
+// pod, which edgecore's has not.
+func notCarried() map[string]bool {
+	keys := map[string]bool{
+		"apiVersion": true, "kind": true, "commonConfig.monitorServer": true, "modules.cloudHub.unixsocket": true,
+		"kubeAPIConfig": true, "modules.cloudHub.advertiseAddress": true, "modules.cloudHub.dnsNames": true,
+	}
+	for _, key := range certificateKeys() {
+		keys["modules.cloudHub."+key] = true
+	}
+	return keys
+}
+
+func certificateKeys() []string {
+	return []string{"tlsCAFile", "tlsCAKeyFile", "tlsCertFile", "tlsPrivateKeyFile"}
+}
+
+// merge returns the file of edgecore's manifests with the values of KubeEdge's.
+func (c *config) merge(manifest string, addresses, dnsNames []string) (string, error) {
+	out := map[string]any{}
+	if err := yaml.Unmarshal([]byte(manifest), &out); err != nil {
+		return "", err
+	}
+	skip := notCarried()
+	for _, key := range v1alpha1.LiveKeys() {
+		path := strict.Split(key)
+		if value := strict.At(c.tree, path...); value != nil && !skip[key] {
+			set(out, value, path...)
+		}
+	}
+	for _, key := range []string{"qps", "burst", "contentType", "master"} {
+		if value := strict.At(c.tree, "kubeAPIConfig", key); value != nil && value != "" {
+			set(out, value, "kubeAPIConfig", key)
+		}
+	}
+	set(out, addresses, "modules", "cloudHub", "advertiseAddress")
+	set(out, dnsNames, "modules", "cloudHub", "dnsNames")
+	data, err := yaml.Marshal(out)
+	if err != nil {
+		return "", err
+	}
+	if _, _, err := v1alpha1.Parse(data); err != nil {
+		return "", err
+	}
+	const head = "# Written by cloudcore adopt, with the values of KubeEdge's file.\n"
+	return head + string(data), nil
+}
+
+// set sets a value in a tree.
+func set(tree map[string]any, value any, path ...string) {
+	for _, key := range path[:len(path)-1] {
+		next, ok := tree[key].(map[string]any)
+		if !ok {
+			next = map[string]any{}
+			tree[key] = next
+		}
+		tree = next
+	}
+	tree[path[len(path)-1]] = value
+}
+
+// port is one at which cloudcore listens.
+type port struct {
+	// name is that in edgecore's manifests.
+	name, protocol string
+	number         int32
+	enabled        bool
+}
+
+// ports are those that devices reach, with the names of edgecore's manifests.
+func (c *config) ports() []port {
+	hub, stream := &c.Modules.CloudHub, &c.Modules.CloudStream
+	return []port{
+		{"hub", "TCP", hub.WebSocket.Port, hub.WebSocket.Enable},
+		{"hub-quic", "UDP", hub.Quic.Port, hub.Quic.Enable},
+		{"join", "TCP", hub.HTTPS.Port, hub.HTTPS.Enable},
+		{"stream", "TCP", stream.TunnelPort, stream.Enable},
+	}
+}
+
+// lost are the settings of the file that edgecore's pod cannot have, besides those of warnings.
+func (c *config) lost() []string {
+	var out []string
+	for _, w := range c.warnings {
+		if !strings.Contains(w, "is read as") {
+			out = append(out, w)
+		}
+	}
+	if c.Modules.CloudHub.UnixSocket.Enable && strict.Has(c.tree, "modules", "cloudHub", "unixsocket", "enable") {
+		out = append(out, "modules.cloudHub.unixsocket: off; a CSI driver on cloudcore's host cannot use it, because "+
+			"the pod has no folder of the host")
+	}
+	if bind := c.CommonConfig.MonitorServer.BindAddress; strict.Has(c.tree, "commonConfig", "monitorServer",
+		"bindAddress") && bind != v1alpha1.DefaultMonitorBind {
+		out = append(out, fmt.Sprintf("commonConfig.monitorServer.bindAddress: %s is left out, because the probes need "+
+			"that of the manifests", bind))
+	}
+	return out
+}

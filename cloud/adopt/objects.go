@@ -1,0 +1,112 @@
+package adopt
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Ref names an object.
+type Ref struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Namespace  string `json:"namespace,omitempty"`
+	Name       string `json:"name"`
+}
+
+// String is the object as kubectl names it.
+func (r Ref) String() string { return strings.ToLower(r.Kind) + "/" + r.Name }
+
+// deleteCommand returns the command that deletes the object.
+func (r Ref) deleteCommand() string {
+	namespace := ""
+	if r.Namespace != "" {
+		namespace = "-n " + r.Namespace + " "
+	}
+	return fmt.Sprintf("kubectl %sdelete %s %s", namespace, strings.ToLower(r.Kind), r.Name)
+}
+
+func refOf(o *unstructured.Unstructured) Ref {
+	return Ref{APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+func deployment(name string) Ref { return Ref{"apps/v1", "Deployment", Namespace, name} }
+func configMap(name string) Ref  { return Ref{"v1", "ConfigMap", Namespace, name} }
+func secret(name string) Ref     { return Ref{"v1", "Secret", Namespace, name} }
+func service(name string) Ref    { return Ref{"v1", "Service", Namespace, name} }
+
+// The Secrets that KubeEdge's cloudcore makes when it runs. edgecore's cloudcore keeps the first, the devices' CA, and
+// writes the others again.
+const (
+	caSecret     = "casecret"
+	serverSecret = "cloudcoresecret"
+	tokenSecret  = "tokensecret"
+)
+
+// leftObject is an object of KubeEdge's chart that stays.
+type leftObject struct {
+	ref Ref
+	why string
+}
+
+// leftObjects are those of KubeEdge's chart that may be there and stay as they are, in the order in which to remove
+// them: the configurations of webhooks before the server that answers them.
+func leftObjects() []leftObject {
+	const (
+		webhooks   = "admissionregistration.k8s.io/v1"
+		validating = "ValidatingWebhookConfiguration"
+		mutating   = "MutatingWebhookConfiguration"
+		tunnels    = "is no longer needed: requests reach nodes through ports of cloudcore"
+		undo       = "is needed to go back, and nothing else uses it"
+		admission  = "checks objects as before"
+	)
+	return []leftObject{
+		{Ref{"apps/v1", "DaemonSet", Namespace, "cloud-iptables-manager"}, tunnels},
+		{configMap("tunnelport"), tunnels},
+		{Ref{webhooks, validating, "", "kubeedge-crds-validate-webhook-configuration"}, admission},
+		{Ref{webhooks, mutating, "", "kubeedge-mutating-webhook"}, admission},
+		{Ref{webhooks, mutating, "", "mutate-offlinemigration"}, admission},
+		{deployment("kubeedge-admission"), "answers these webhooks"},
+		{
+			deployment("kubeedge-controller-manager"),
+			"serves NodeGroups and EdgeApplications, and needs only kube-apiserver. Its node jobs reach no device",
+		},
+		{Ref{"apps/v1", "DaemonSet", Namespace, "edge-eclipse-mosquitto"}, "is the devices' MQTT broker"},
+		{Ref{"rbac.authorization.k8s.io/v1", "ClusterRole", "", "cloudcore-common"}, undo},
+		{Ref{"rbac.authorization.k8s.io/v1", "ClusterRole", "", "cloudcore-feature"}, undo},
+		{secret(name), "has KubeEdge's stream certificates, and " + undo},
+	}
+}
+
+// readRefs are the objects of which Decide wants to know.
+func readRefs() []Ref {
+	return []Ref{
+		deployment(name), service(name), configMap(name), secret(caSecret), secret(serverSecret), secret(tokenSecret),
+		{"v1", "Namespace", "", Namespace},
+	}
+}
+
+// savedRefs are the objects that edgecore's cloudcore changes as it runs, and that KubeEdge's reads.
+func savedRefs() []Ref { return []Ref{secret(serverSecret), secret(tokenSecret)} }
+
+// adoptedAnnotation marks what Apply has written; its value is the hash of that.
+const adoptedAnnotation = "edgecore.io/adopted"
+
+// isOurs reports whether Apply has written an object.
+func isOurs(o *unstructured.Unstructured) bool {
+	return o != nil && o.GetAnnotations()[adoptedAnnotation] != ""
+}
+
+// withoutServerFields returns a copy without what the API server sets itself, and without a status.
+func withoutServerFields(o *unstructured.Unstructured) *unstructured.Unstructured {
+	out := o.DeepCopy()
+	for _, field := range []string{
+		"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink",
+		"deletionTimestamp", "deletionGracePeriodSeconds",
+	} {
+		unstructured.RemoveNestedField(out.Object, "metadata", field)
+	}
+	delete(out.Object, "status")
+	return out
+}

@@ -1,0 +1,169 @@
+package adopt
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
+)
+
+// Undo restores KubeEdge's cloudcore as it was and removes edgecore's, or finishes an Undo that was interrupted.
+// Without an adoption it does nothing.
+func (a *Adoption) Undo(ctx context.Context) error {
+	j, err := a.loadJournal(ctx)
+	if err != nil {
+		return err
+	}
+	if j == nil {
+		a.say("There is nothing to undo: the cluster has no secret/%s of an adoption.", journalName)
+		return nil
+	}
+	if j.Phase != undoing {
+		j.Phase = undoing
+		if err := a.saveJournal(ctx, j); err != nil {
+			return fmt.Errorf("nothing was changed: %w", err)
+		}
+	}
+	if err := a.goBack(ctx, j); err != nil {
+		return fmt.Errorf("%w\n`cloudcore adopt undo` goes on from here", err)
+	}
+	a.say("KubeEdge's cloudcore is back.")
+	return nil
+}
+
+func (a *Adoption) goBack(ctx context.Context, j *journal) error {
+	a.say("Going back to KubeEdge's cloudcore of %s", j.At.Format(time.RFC3339))
+	if err := a.stop(ctx, isOurs, "edgecore's"); err != nil {
+		return err
+	}
+	if err := a.forgetHolders(ctx); err != nil {
+		return err
+	}
+	if err := a.deleteLeases(ctx); err != nil {
+		return err
+	}
+	ca, err := a.api.get(ctx, secret(caSecret))
+	if err != nil {
+		return err
+	}
+	if caSum(ca) != j.CA {
+		a.say("warning: secret/%s has changed since, and stays as it is: KubeEdge's cloudcore refuses devices whose "+
+			"certificate the CA in it has not signed", caSecret)
+	}
+	originals := slices.Clone(j.originals)
+	slices.SortStableFunc(originals, func(x, y *unstructured.Unstructured) int {
+		return rank(x.GetKind()) - rank(y.GetKind())
+	})
+	for _, o := range originals {
+		if o.GetKind() == "Deployment" {
+			continue
+		}
+		if err := a.restore(ctx, o); err != nil {
+			return err
+		}
+	}
+	if err := a.remove(ctx, j.Created); err != nil {
+		return err
+	}
+	for _, o := range originals {
+		if o.GetKind() == "Deployment" {
+			if err := a.restore(ctx, o); err != nil {
+				return err
+			}
+		}
+	}
+	a.say("Restored %d objects", len(originals))
+	if j.original(deployment(name)) != nil {
+		if err := a.awaitReady(ctx, deployment(name)); err != nil {
+			return err
+		}
+	}
+	return a.api.delete(ctx, j.stored)
+}
+
+// restore makes an object be the saved one.
+func (a *Adoption) restore(ctx context.Context, saved *unstructured.Unstructured) error {
+	now, err := a.api.get(ctx, refOf(saved))
+	switch {
+	case err != nil:
+		return err
+	case now == nil:
+		return a.api.create(ctx, saved)
+	case saved.GetKind() == "Deployment" && equalJSON(now.Object["spec"], saved.Object["spec"]):
+		return nil // its controller may have annotated it since
+	case equalJSON(withoutServerFields(now).Object, saved.Object):
+		return nil
+	}
+	return a.replaceOrRecreate(ctx, now, saved)
+}
+
+// remove deletes what the adoption has created, but for the kinds whose objects devices depend on.
+func (a *Adoption) remove(ctx context.Context, created []Ref) error {
+	for _, ref := range slices.Backward(created) {
+		now, err := a.api.get(ctx, ref)
+		if err != nil {
+			return err
+		}
+		if !isOurs(now) {
+			continue
+		}
+		if ref.Kind == "CustomResourceDefinition" || ref.Kind == "Namespace" {
+			a.say("Left: %s, which KubeEdge did not have; this deletes it and all its objects: %s", ref,
+				ref.deleteCommand())
+			continue
+		}
+		if err := a.api.delete(ctx, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forgetHolders removes which device each node belongs to: certificates of KubeEdge's cloudcore do not say it, and a
+// later adoption would refuse them.
+func (a *Adoption) forgetHolders(ctx context.Context) error {
+	nodes, err := a.api.list(ctx, Ref{"v1", "Node", "", ""}, nodeidentity.HolderLabel)
+	if err != nil {
+		return err
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, nodeidentity.HolderLabel)
+	for _, n := range nodes {
+		client, err := a.api.of(refOf(&n))
+		if err != nil {
+			return err
+		}
+		_, err = client.Patch(ctx, n.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
+		if err != nil {
+			return fmt.Errorf("node %s: remove label %s: %w", n.GetName(), nodeidentity.HolderLabel, err)
+		}
+	}
+	return nil
+}
+
+// deleteLeases deletes the Leases by which edgecore's cloudcores find each other.
+func (a *Adoption) deleteLeases(ctx context.Context) error {
+	leases, err := a.api.list(ctx, Ref{"coordination.k8s.io/v1", "Lease", Namespace, ""}, "")
+	if meta.IsNoMatchError(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for i := range leases {
+		if !strings.HasPrefix(leases[i].GetName(), name+"-") {
+			continue
+		}
+		if err := a.api.delete(ctx, &leases[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
