@@ -10,8 +10,8 @@
 //   - Nothing is changed before everything that can be checked was checked, and before all that will be deleted or
 //     replaced was saved: in the Secret cloudcore-adopt of the namespace kubeedge, which Undo restores and removes.
 //   - What devices trust stays: the Secret casecret, the namespace, and the CRDs with their objects are never deleted.
-//   - Each step may be repeated. An Apply or Undo that was killed is finished by the same call, and ends as one that was
-//     not killed. After that, a call changes nothing.
+//   - Each step may be repeated. An Apply or Undo that was killed is finished by the same call, and ends as if it had
+//     not been. After that, a call changes nothing.
 //   - Objects that are neither KubeEdge's cloudcore's nor replaced by an object of edgecore's are not touched.
 package adopt
 

@@ -303,7 +303,8 @@ func TestCarried(t *testing.T) {
 			}
 			if s.Spec.LoadBalancerIP != "192.0.2.20" || s.Annotations["lb.example.com/pool"] != "edge" ||
 				s.Annotations["meta.helm.sh/release-name"] != "" || len(s.Spec.Ports) != 4 ||
-				s.Spec.Ports[0].Port != 443 || s.Spec.Ports[0].NodePort != 30000 || s.Spec.Ports[0].TargetPort.StrVal != "hub" {
+				s.Spec.Ports[0].Port != 443 || s.Spec.Ports[0].NodePort != 30000 ||
+				s.Spec.Ports[0].TargetPort.StrVal != "hub" {
 				t.Errorf("Service %+v, %v; want KubeEdge's values", s.Spec, s.Annotations)
 			}
 		case o.GetKind() == "ConfigMap":

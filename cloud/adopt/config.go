@@ -154,8 +154,8 @@ func (c *config) lost() []string {
 	}
 	if bind := c.CommonConfig.MonitorServer.BindAddress; strict.Has(c.tree, "commonConfig", "monitorServer",
 		"bindAddress") && bind != v1alpha1.DefaultMonitorBind {
-		out = append(out, fmt.Sprintf("commonConfig.monitorServer.bindAddress: %s is left out, because the probes need "+
-			"that of the manifests", bind))
+		out = append(out, fmt.Sprintf("commonConfig.monitorServer.bindAddress: %s is left out, because the probes "+
+			"need that of the manifests", bind))
 	}
 	return out
 }

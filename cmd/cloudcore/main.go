@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -24,6 +25,9 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := newRootCommand(restartErr).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "cloudcore:", err)
+		if status, ok := errors.AsType[*exitError](err); ok {
+			os.Exit(status.code)
+		}
 		os.Exit(1)
 	}
 }

@@ -65,12 +65,14 @@ namespace kubeedge. To join the first edge node:
 			[2]string{"cloudcore", "# run"},
 			[2]string{"cloudcore gettoken", "# a token that a device joins with"},
 			[2]string{"cloudcore revoke edge1", "# a device was stolen: refuse its certificates"},
+			[2]string{"cloudcore adopt plan", "# what it takes to replace KubeEdge's cloudcore"},
 			[2]string{"cloudcore rotate ca", "# replace the CA while devices are connected"},
 			[2]string{"curl 'http://127.0.0.1:9091/readyz?verbose'", "# is everything well?"},
 		),
 	}
 	opts := program.Root(cmd)
-	cmd.AddCommand(newGetTokenCommand(opts), newRevokeCommand(opts), newRotateCommand(opts))
+	cmd.AddCommand(newGetTokenCommand(opts), newRevokeCommand(opts), newRotateCommand(opts),
+		newAdoptCommand(opts))
 	command.RefuseUnknown(cmd)
 	return cmd
 }

@@ -60,6 +60,7 @@ var promises = []promise{
 	{"a node of KubeEdge gets its certificate from cloudcore", "./test/wire", "TestHTTPSOfKubeEdgesEdge", nil},
 	{"edgecore gets its certificate from a cloudcore of KubeEdge", "./test/wire", "TestHTTPSOfKubeEdgesCloud", nil},
 	{"cloudcore works with the rights of its manifests alone", "./test/cloud", "TestManifests", nil},
+	{"a cluster of KubeEdge's chart becomes one of edgecore's, and back", "./test/cloud", "TestAdopt/nodeport", nil},
 	{
 		says: "kubectl works with pods on a device",
 		pkg:  "./test/kubectl",

@@ -1,0 +1,437 @@
+package cloud
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/cloud/adopt"
+	"github.com/edgecore-io/edgecore/deploy/cloudcore"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+var (
+	adoptSeed  = flag.Uint64("adopt-seed", 1, "the seed of the steps at which TestAdopt kills an adoption")
+	adoptKills = flag.Int("adopt-kills", 2, "how many adoptions TestAdopt kills, and their undos; each is killed "+
+		"twice")
+)
+
+// theirSecrets are what KubeEdge's cloudcore makes as it runs, and what else lives in its namespace.
+const theirSecrets = `
+{apiVersion: v1, kind: Secret, metadata: {name: casecret, namespace: kubeedge}, stringData: {cadata: ca, cakeydata: key}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: cloudcoresecret, namespace: kubeedge}, stringData: {cloudcoredata: c}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: tokensecret, namespace: kubeedge}, stringData: {tokendata: t}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: cloudcore, namespace: kubeedge}, stringData: {stream.crt: s}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: tunnelport, namespace: kubeedge}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: edgemesh-agent-cfg, namespace: kubeedge}, data: {a: b}}
+---
+{apiVersion: devices.kubeedge.io/v1beta1, kind: Device, metadata: {name: pump, namespace: default},
+  spec: {nodeName: edge-1, deviceModelRef: {name: pump}, protocol: {protocolName: modbus}}}
+`
+
+// adoption is a cluster with a cloud of KubeEdge's.
+type adoption struct {
+	t       *testing.T
+	cluster *kube.Cluster
+}
+
+// startAdoption starts a cluster with the objects of KubeEdge's chart, and plays the kubelet for their pods.
+func startAdoption(t *testing.T, chart string) *adoption {
+	t.Helper()
+	a := &adoption{t, kube.Start(t, kube.Options{ControllerManager: true})}
+	theirs, err := os.ReadFile(filepath.Join("..", "..", "cloud", "adopt", "testdata", "kubeedge-"+chart+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.kubectl("create", "namespace", "kubeedge")
+	a.kubectl("label", "namespace", "kubeedge", "team=edge")
+	a.kubectl("apply", "-k", filepath.Join("..", "..", "deploy", "cloudcore", "crds"))
+	a.kubectl("label", "crd", "devices.devices.kubeedge.io", "objectsyncs.reliablesyncs.kubeedge.io", "from=kubeedge")
+	a.kubectl("wait", "--for=condition=Established", "crd", "--all")
+	for _, text := range []string{string(theirs), theirSecrets} {
+		if err := a.cluster.Apply(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.playKubelet(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	wait.Until(t, "KubeEdge's Deployment is available", func() error {
+		d, err := a.cluster.Client().AppsV1().Deployments("kubeedge").Get(t.Context(), "cloudcore", metav1.GetOptions{})
+		if err == nil && d.Status.AvailableReplicas != 1 {
+			err = fmt.Errorf("%+v", d.Status)
+		}
+		return err
+	})
+	wait.Until(t, "the rules of KubeEdge's role are aggregated", func() error {
+		if out := a.kubectl("get", "clusterrole", "cloudcore", "-o", "jsonpath={.rules}"); len(out) < 10 {
+			return errors.New("they are " + out)
+		}
+		return nil
+	})
+	return a
+}
+
+// playKubelet makes each pod of the namespace ready: there is no node.
+func (a *adoption) playKubelet(ctx context.Context) {
+	pods := a.cluster.Client().CoreV1().Pods("kubeedge")
+	status, err := json.Marshal(map[string]any{"status": v1.PodStatus{
+		Phase: v1.PodRunning,
+		Conditions: []v1.PodCondition{
+			{Type: v1.PodReady, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now()},
+			{Type: v1.ContainersReady, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now()},
+		},
+	}})
+	if err != nil {
+		a.t.Error(err)
+		return
+	}
+	for ctx.Err() == nil {
+		w, err := pods.Watch(ctx, metav1.ListOptions{})
+		if err != nil {
+			continue
+		}
+		for event := range w.ResultChan() {
+			if p, ok := event.Object.(*v1.Pod); ok && p.Status.Phase == v1.PodPending && p.DeletionTimestamp == nil {
+				// a pod that is gone meanwhile needs no status
+				_, _ = pods.Patch(ctx, p.Name, types.StrategicMergePatchType, status, metav1.PatchOptions{}, "status")
+			}
+		}
+		w.Stop()
+	}
+}
+
+func (a *adoption) kubectl(args ...string) string {
+	a.t.Helper()
+	out, err := a.cluster.Kubectl(a.t.Context(), args...)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return out
+}
+
+// errKilled is what an adoption gets in place of an answer after its death.
+var errKilled = errors.New("killed")
+
+// run calls one of an adoption's commands. Unless kill is 0, it is killed at that write: before the write, or after it
+// and before its answer. writes is how many there were.
+func (a *adoption) run(do func(*adopt.Adoption, context.Context) error, kill int, after bool) (out string, writes int,
+	err error,
+) {
+	a.t.Helper()
+	config, err := a.cluster.ConfigFor(kube.AdminUser)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	var count atomic.Int64
+	config.Wrap(func(base http.RoundTripper) http.RoundTripper {
+		return killer{base, func(r *http.Request) (*http.Response, error) {
+			n := count.Load()
+			if r.Method != http.MethodGet {
+				n = count.Add(1)
+			}
+			switch {
+			case kill == 0 || n < int64(kill):
+				return base.RoundTrip(r)
+			case n == int64(kill) && after && r.Method != http.MethodGet:
+				resp, err := base.RoundTrip(r)
+				if err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+				}
+			}
+			return nil, errKilled
+		}}
+	})
+	var text bytes.Buffer
+	ad, err := adopt.New(config, adopt.Options{
+		Manifests: cloudcore.Files(), Image: "registry.example.com/cloudcore:1", Wait: time.Minute, Out: &text,
+	})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	err = do(ad, a.t.Context())
+	return text.String(), int(count.Load()), err
+}
+
+// killer is a transport that a test can end.
+type killer struct {
+	base http.RoundTripper
+	do   func(*http.Request) (*http.Response, error)
+}
+
+func (k killer) RoundTrip(r *http.Request) (*http.Response, error) { return k.do(r) }
+
+// WrappedRoundTripper lets client-go reach the transport below.
+func (k killer) WrappedRoundTripper() http.RoundTripper { return k.base }
+
+func (a *adoption) must(do func(*adopt.Adoption, context.Context) error) (out string, writes int) {
+	a.t.Helper()
+	out, writes, err := a.run(do, 0, false)
+	if err != nil {
+		a.t.Fatalf("%v, want no error\n%s", err, out)
+	}
+	return out, writes
+}
+
+// state returns all objects that an adoption may concern, as text, without what the API server sets; and their resource
+// versions.
+func (a *adoption) state() (objects, versions map[string]string) {
+	a.t.Helper()
+	objects, versions = map[string]string{}, map[string]string{}
+	out := a.kubectl("get", "-A", "-o", "json",
+		"deployments,services,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies,"+
+			"poddisruptionbudgets,daemonsets,clusterroles,clusterrolebindings,crds,namespaces,devices,"+
+			"validatingadmissionpolicies,validatingadmissionpolicybindings")
+	var list struct{ Items []map[string]any }
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		a.t.Fatal(err)
+	}
+	for _, o := range list.Items {
+		meta := o["metadata"].(map[string]any)
+		name := fmt.Sprint(o["kind"], " ", meta["name"])
+		if namespace, ok := meta["namespace"]; ok {
+			if namespace != "kubeedge" && o["kind"] != "Device" {
+				continue
+			}
+		}
+		labels, _ := meta["labels"].(map[string]any)
+		// Kubernetes' own roles: the rules of some are aggregated a moment later.
+		if labels["kubernetes.io/bootstrapping"] != nil || strings.HasSuffix(name, " cloudcore-adopt") {
+			continue
+		}
+		versions[name] = fmt.Sprint(meta["resourceVersion"])
+		for _, field := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"} {
+			delete(meta, field)
+		}
+		if annotations, ok := meta["annotations"].(map[string]any); ok {
+			delete(annotations, "deployment.kubernetes.io/revision")
+		}
+		if _, ok := o["webhooks"]; !ok {
+			delete(o, "status")
+		}
+		text, err := json.Marshal(o)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		objects[name] = string(text)
+	}
+	return objects, versions
+}
+
+func same(t *testing.T, what string, want, got map[string]string) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("%s: objects mismatch (-want +got):\n%s", what, diff)
+	}
+}
+
+// settled returns the resource versions, once the controllers have written what follows from a command.
+func (a *adoption) settled() map[string]string {
+	a.t.Helper()
+	var versions map[string]string
+	wait.Until(a.t, "the objects no longer change", func() error {
+		before := versions
+		if _, versions = a.state(); !maps.Equal(before, versions) {
+			return errors.New(cmp.Diff(before, versions))
+		}
+		return nil
+	})
+	return versions
+}
+
+// TestAdopt: the objects of KubeEdge's chart are replaced by edgecore's, with the addresses, ports and network of
+// KubeEdge's, and are restored. Neither touches the CA, Devices, or what others have in the namespace, neither changes
+// anything the second time, and either can be killed at any write.
+func TestAdopt(t *testing.T) {
+	for _, chart := range []string{"hostnetwork", "nodeport"} {
+		t.Run(chart, func(t *testing.T) {
+			t.Parallel()
+			a := startAdoption(t, chart)
+			theirs, before := a.state()
+			if out, writes := a.must((*adopt.Adoption).Plan); writes != 0 || !strings.Contains(out, "192.0.2.20") {
+				t.Errorf("Plan writes %d times, want never, and prints the address:\n%s", writes, out)
+			}
+			_, writes := a.must((*adopt.Adoption).Apply)
+			ours, after := a.state()
+			a.adopted(chart)
+			for _, kept := range []string{
+				"Secret casecret", "Namespace kubeedge", "ConfigMap edgemesh-agent-cfg", "Device pump",
+				"DaemonSet edge-eclipse-mosquitto", "ConfigMap tunnelport", "DaemonSet cloud-iptables-manager",
+			} {
+				// a DaemonSet without nodes has no news of its own
+				if after[kept] != before[kept] || after[kept] == "" {
+					t.Errorf("%s: resource version %q after apply, want %q", kept, after[kept], before[kept])
+				}
+			}
+			versions := a.settled()
+			a.must((*adopt.Adoption).Apply)
+			_, again := a.state()
+			same(t, "a second apply", versions, again)
+
+			a.runs()
+			_, writesBack := a.must((*adopt.Adoption).Undo)
+			restored, _ := a.state()
+			same(t, "undo", theirs, restored)
+			if left := a.kubectl("get", "leases", "-n", "kubeedge", "-o", "name"); left != "" {
+				t.Errorf("after undo there are the leases %q, want none of edgecore's", left)
+			}
+			if n := a.kubectl("get", "nodes", "-l", holderLabel, "-o", "name"); n != "" {
+				t.Errorf("after undo %q has a holder, want none", n)
+			}
+			versions = a.settled()
+			a.must((*adopt.Adoption).Undo)
+			_, again = a.state()
+			same(t, "a second undo", versions, again)
+
+			random := rand.New(rand.NewPCG(*adoptSeed, uint64(len(chart))))
+			for range *adoptKills {
+				a.killedAt((*adopt.Adoption).Apply, writes, random)
+				now, _ := a.state()
+				same(t, "apply after it was killed", ours, now)
+				a.killedAt((*adopt.Adoption).Undo, writesBack, random)
+				now, _ = a.state()
+				same(t, "undo after it was killed", theirs, now)
+			}
+			// Undo at any step of an apply.
+			kill := 1 + random.IntN(writes)
+			if out, _, err := a.run((*adopt.Adoption).Apply, kill, true); !errors.Is(err, errKilled) {
+				t.Fatalf("apply killed at write %d of %d: %v, want %v\n%s", kill, writes, err, errKilled, out)
+			}
+			a.must((*adopt.Adoption).Undo)
+			now, _ := a.state()
+			same(t, fmt.Sprintf("undo after an apply killed at write %d", kill), theirs, now)
+		})
+	}
+}
+
+const holderLabel = "edgecore.io.node-restriction.kubernetes.io/holder"
+
+// runs does what edgecore's cloudcore does as it runs, as far as KubeEdge's would notice.
+func (a *adoption) runs() {
+	a.t.Helper()
+	a.kubectl("patch", "secret", "-n", "kubeedge", "cloudcoresecret", "-p", `{"data": {"cloudcoredata": "bw=="}}`)
+	a.kubectl("delete", "secret", "-n", "kubeedge", "tokensecret")
+	for _, text := range []string{
+		"{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: cloudcore-192-0-2-2, namespace: kubeedge}}",
+		"{apiVersion: v1, kind: Node, metadata: {name: edge-1, labels: {" + holderLabel + ": a}}}",
+	} {
+		if err := a.cluster.Apply(a.t.Context(), text); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+}
+
+// killedAt kills a command at two of its writes, and then lets it finish.
+func (a *adoption) killedAt(do func(*adopt.Adoption, context.Context) error, writes int, random *rand.Rand) {
+	a.t.Helper()
+	first := 1 + random.IntN(writes)
+	for _, kill := range []int{first, 1 + random.IntN(max(1, writes-first))} {
+		after := random.IntN(2) == 1
+		out, n, err := a.run(do, kill, after)
+		a.t.Logf("killed at write %d of %d, after it: %v: %v", kill, writes, after, err)
+		if n >= kill && !errors.Is(err, errKilled) {
+			a.t.Fatalf("killed at write %d: %v, want %v\n%s", kill, err, errKilled, out)
+		}
+	}
+	a.must(do)
+}
+
+// adopted checks what an apply has written.
+func (a *adoption) adopted(chart string) {
+	a.t.Helper()
+	get := func(path string, args ...string) string {
+		return a.kubectl(append(append([]string{"-n", "kubeedge", "get"}, args...), "-o", "jsonpath="+path)...)
+	}
+	config := get(`{.data.cloudcore\.yaml}`, "configmap", "cloudcore")
+	want := map[string][]string{
+		"hostnetwork": {"- 192.0.2.20", "nodeLimit: 1000", "port: 10000"},
+		"nodeport":    {"- 192.0.2.20", "- cloud.example.com", "bindAddress: 0.0.0.0:9091"},
+	}[chart]
+	for _, line := range want {
+		if !strings.Contains(config, line) {
+			a.t.Errorf("the configuration has no %q:\n%s", line, config)
+		}
+	}
+	ports := get("{range .spec.ports[*]}{.name} {.port} {.nodePort} {.targetPort},{end}", "service", "cloudcore")
+	wantPorts := map[string]string{
+		"hostnetwork": "hub 10000  hub,hub-quic 10001  hub-quic,join 10002  join,stream 10004  stream,",
+		"nodeport": "hub 10000 30000 hub,hub-quic 10001 30001 hub-quic,join 10002 30002 join," +
+			"stream 10004 30004 stream,",
+	}[chart]
+	if ports != wantPorts {
+		a.t.Errorf("ports of the Service %q, want %q", ports, wantPorts)
+	}
+	selector := get("{.spec.selector}", "service", "cloudcore")
+	if selector != `{"app.kubernetes.io/name":"cloudcore"}` {
+		a.t.Errorf("selector of the Service %s, want edgecore's alone", selector)
+	}
+	pods, err := a.cluster.Client().CoreV1().Pods("kubeedge").List(a.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		// a DaemonSet's have no such label
+		if p.Labels["kubeedge"] == "cloudcore" || p.Labels["app.kubernetes.io/name"] != "cloudcore" {
+			a.t.Errorf("pod %s has the labels %v, want those that the Service selects", p.Name, p.Labels)
+		}
+	}
+	if len(pods.Items) != 1 {
+		a.t.Errorf("there are %d pods, want edgecore's cloudcore alone", len(pods.Items))
+	}
+	host := get("{.spec.template.spec.hostNetwork}", "deployment", "cloudcore")
+	if (host == "true") != (chart == "hostnetwork") {
+		a.t.Errorf("host network %q with %s", host, chart)
+	}
+	if rule := a.kubectl("get", "clusterrole", "cloudcore", "-o", "jsonpath={.aggregationRule}"); rule != "" {
+		a.t.Errorf("the role has the aggregation rule %s, want none", rule)
+	}
+	for _, question := range [][]string{
+		{"yes", "patch", "pods"}, {"yes", "list", "secrets"}, {"yes", "update", "secrets/casecret", "-n", "kubeedge"},
+		{"no", "delete", "pods"},
+	} {
+		wait.Until(a.t, strings.Join(question[1:], " ")+": "+question[0], func() error {
+			args := append([]string{"auth", "can-i", "--as=system:serviceaccount:kubeedge:cloudcore"}, question[1:]...)
+			out, _ := a.cluster.Kubectl(a.t.Context(), args...) // it fails where the answer is no
+			if strings.TrimSpace(out) != question[0] {
+				return fmt.Errorf("the answer is %q", out)
+			}
+			return nil
+		})
+	}
+	labels := a.kubectl("get", "namespace", "kubeedge", "-o", "jsonpath={.metadata.labels}")
+	if strings.Contains(labels, "pod-security") {
+		a.t.Errorf("the namespace has the labels %s, want none of pod security", labels)
+	}
+}
