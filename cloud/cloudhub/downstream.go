@@ -30,6 +30,15 @@ type Object struct {
 	// After names an object that a node must be sent first if both are due; zero is none. KubeEdge's edgecore refuses a
 	// device for good if it comes before its model.
 	After resource.Key
+	// Done, if set, is called once when the hub needs the object no more. It must not block.
+	Done func()
+}
+
+// done calls Done.
+func (o *Object) done() {
+	if o != nil && o.Done != nil {
+		o.Done()
+	}
 }
 
 // Downstream decides which objects each node must have. It answers from memory, but may ask the API server about an
@@ -38,10 +47,14 @@ type Object struct {
 type Downstream interface {
 	// Desired lists all that a node must have: its pods, the ConfigMaps and Secrets that they name, its Node object.
 	Desired(node string) []Ref
-	// Object returns an object's current state; nil and no error if the node must not have it. After ErrNotServed the
-	// node keeps what it has of the object. Other errors are tried again.
+	// Object returns an object's current state; nil and no error if the node must not have it. After ErrNotServed or
+	// ErrWithheld the node keeps what it has of the object. Other errors are tried again.
 	Object(node string, key resource.Key) (*Object, error)
 }
 
 // ErrNotServed means that nobody decides on objects of a type here.
 var ErrNotServed = errors.New("not served by this cloudcore")
+
+// ErrWithheld means that a node is not sent an object, or not this version of it. Downstream must call Hub.Changed when
+// that is over.
+var ErrWithheld = errors.New("withheld from the node")

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,6 +40,8 @@ type cluster struct {
 	after   map[string]string      // names of objects -> the object that must come first
 	asked   func()                 // called when it is asked what a node is to have; may be nil
 	lookup  func(key resource.Key) // called when it is asked for an object; may be nil
+	// lent counts the objects with which the hub is not done.
+	lent atomic.Int64
 }
 
 func newCluster() *cluster {
@@ -78,6 +81,14 @@ func (c *cluster) Object(node string, key resource.Key) (*Object, error) {
 	}
 	cp := *o
 	cp.After, _ = resource.Parse(c.after[key.String()])
+	c.lent.Add(1)
+	var once atomic.Bool
+	cp.Done = func() {
+		if once.Swap(true) {
+			panic("Done is called twice for " + key.String())
+		}
+		c.lent.Add(-1)
+	}
 	return &cp, nil
 }
 
@@ -307,7 +318,12 @@ func (c *cloud) start(change func(*Options)) {
 		cancel()
 		wg.Wait()
 	})
-	c.t.Cleanup(func() { c.stop() })
+	c.t.Cleanup(func() {
+		c.stop()
+		if n := c.cluster.lent.Load(); n != 0 {
+			c.t.Errorf("in the end the hub is not done with %d objects, want 0", n)
+		}
+	})
 }
 
 func (c *cloud) serverTLS() *tls.Config {

@@ -258,6 +258,7 @@ func (h *Hub) forgetGoneNow(ctx context.Context) bool {
 // forgetIfGone drops the records of a node that has no Node object.
 func (h *Hub) forgetIfGone(node string) {
 	object, err := h.opts.Downstream.Object(node, nodeKey(node))
+	object.done()
 	if err == nil && object == nil {
 		klog.V(2).InfoS("Records of a deleted node dropped", "node", node)
 		h.opts.Records.Forget(node)

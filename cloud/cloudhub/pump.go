@@ -110,8 +110,12 @@ func (s *session) lookUp(l lookup) bool {
 	if l.doubtful {
 		s.doubtfulLookups--
 	}
+	if s.ended {
+		l.object.done()
+		return false
+	}
 	s.looked = append(s.looked, l)
-	if s.pumping || s.ended {
+	if s.pumping {
 		return false
 	}
 	s.pumping = true
@@ -228,16 +232,17 @@ func (s *session) push(l lookup) {
 	key, object := l.key, l.object
 	now := time.Now()
 	s.mu.Lock()
-	if l.err == nil && object != nil && s.queue.Awaited(object.After) {
+	if l.err == nil && object != nil && !s.ended && s.queue.Awaited(object.After) {
 		s.later = append(s.later, l)
 		s.mu.Unlock()
 		return
 	}
+	defer object.done()
 	s.looked, s.later = append(s.looked, s.later...), nil // this may be what they wait for
 	if _, held := s.queue.Held(key); !held && l.err == nil && object != nil && !l.recorded && !s.features.Inventory {
 		l.err = errNotRecorded
 	}
-	if errors.Is(l.err, ErrNotServed) {
+	if errors.Is(l.err, ErrNotServed) || errors.Is(l.err, ErrWithheld) {
 		s.queue.Leave(key)
 		s.syncedNow()
 		s.mu.Unlock()

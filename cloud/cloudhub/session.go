@@ -204,6 +204,10 @@ func (s *session) end(code int, reason string) {
 		}
 	}
 	s.answers = nil
+	for _, l := range append(s.looked, s.later...) {
+		l.object.done()
+	}
+	s.looked, s.later = nil, nil
 	s.cancel()
 	s.executor.close()
 	go func() {

@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 	"github.com/edgecore-io/edgecore/pkg/retry"
+	"github.com/edgecore-io/edgecore/pkg/shares"
 )
 
 // CloudcoreAnnotation on a Node is the address of the cloudcore that the node is connected to.
@@ -83,7 +84,9 @@ type Controller struct {
 	contents *contents
 	metrics  *metrics
 
-	requests, leases, confirms semaphore
+	requests, leases, confirms, wholeReads semaphore
+	// wholeSent are the bytes of large pods that are read, or on their way to nodes.
+	wholeSent *shares.Budget[string]
 
 	tolerations *tolerations
 	readiness   *readiness
@@ -139,6 +142,8 @@ func New(options Options) (*Controller, error) {
 		requests:   make(semaphore, maxRequests),
 		leases:     make(semaphore, maxLeases),
 		confirms:   make(semaphore, maxConfirms),
+		wholeReads: make(semaphore, maxWholeReads),
+		wholeSent:  shares.NewBudget[string](wholeBytes, wholeNodeBytes),
 		tunnels:    noTunnels{},
 		cloudcores: func(string) bool { return false },
 

@@ -85,12 +85,21 @@ func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, er
 	if pod == nil || err != nil {
 		return nil, err
 	}
+	if isTrimmed(pod) {
+		return c.sendLarge(node, key, pod)
+	}
 	return toSend(key, pod)
 }
 
 func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {
-	none, claims, err := c.unneeded(node, key, func() bool { return c.caches.names(node, key) },
-		func(m missingPod) bool { return slices.Contains(m.references, key) })
+	named := func() bool { return c.caches.names(node, key) }
+	if !named() && c.caches.mayName(node, key) {
+		return nil, fmt.Errorf("%s for node %s: a pod there has more than %d references: %w", key, node, maxReferences,
+			cloudhub.ErrWithheld)
+	}
+	none, claims, err := c.unneeded(node, key, named, func(m missingPod) bool {
+		return slices.Contains(m.references, key) || m.unknown && m.key.Namespace == key.Namespace
+	})
 	switch {
 	case err != nil:
 		return nil, err

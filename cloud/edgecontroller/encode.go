@@ -83,6 +83,9 @@ func refTo(key resource.Key, kind string, obj metav1.Object) cloudhub.Ref {
 
 // toSend returns an object in the form that the hub sends.
 func toSend(key resource.Key, obj object) (*cloudhub.Object, error) {
+	if pod, ok := obj.(*v1.Pod); ok && isTrimmed(pod) {
+		return nil, fmt.Errorf("%s: %w", key, errTrimmed)
+	}
 	data, gvk, err := encode(obj)
 	if err != nil {
 		return nil, err

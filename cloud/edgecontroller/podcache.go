@@ -21,9 +21,9 @@ import (
 )
 
 // podCache caches the pods that are bound to a node. Pods of edge nodes, and of nodes that are connected here, are
-// cached whole, as *v1.Pod. Of the pods of other nodes, which may be many and large, it keeps only a *podIdentity
-// each. It decides that itself: no field selector names a set of nodes, and an object's metadata does not name its
-// node.
+// cached as *v1.Pod: whole, but the large ones trimmed. Of the pods of other nodes, which may be many and large, it
+// keeps only a *podIdentity each. It decides that itself: no field selector names a set of nodes, and an object's
+// metadata does not name its node.
 //
 // A node may become an edge node after the watch has brought its pods. These pods are then missing, and are listed
 // from the API server once for the node. A listed pod is stored only if it has the version that the watch brought
@@ -158,7 +158,8 @@ func (p *podCache) list(ctx context.Context, pods corev1.PodInterface, o metav1.
 	for i := range list.Items {
 		pod := list.Items[i] // a copy: the page is not kept
 		if p.whole(pod.Spec.NodeName) {
-			out.Items[i] = &pod
+			pod.ManagedFields = nil
+			out.Items[i] = trimIfLarge(&pod)
 		} else {
 			out.Items[i] = identityOf(&pod)
 		}
@@ -196,7 +197,7 @@ func (p *podCache) slim(obj any) any {
 		return identityOf(pod)
 	}
 	pod.ManagedFields = nil
-	return pod
+	return trimIfLarge(pod)
 }
 
 // Add implements cache.ReflectorStore.
@@ -411,15 +412,16 @@ func (p *podCache) fillOne(node string, listed *v1.Pod) {
 	}
 	have, _, err := p.indexer.GetByKey(key)
 	old, _ := cachedPod(have)
-	now := *listed // the list is not kept
-	now.ManagedFields = nil
+	whole := *listed // the list is not kept
+	whole.ManagedFields = nil
+	now := trimIfLarge(&whole)
 	if err == nil {
-		err = p.indexer.Update(&now)
+		err = p.indexer.Update(now)
 	}
 	p.found(id, key)
 	p.mu.Unlock()
 	if err == nil {
-		p.changed(old, &now)
+		p.changed(old, now)
 	}
 }
 

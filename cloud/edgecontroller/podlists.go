@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -59,6 +60,7 @@ type podList struct {
 type missingPod struct {
 	key        resource.Key
 	references []resource.Key
+	unknown    bool // it has more references than are kept
 	claims     bool // it uses a persistent volume
 	links      bool // its containers have the services of its namespace in their environment
 }
@@ -177,8 +179,8 @@ func (l *podLists) aboutNeed(node string, needs func(missingPod) bool) (v verdic
 	return listTrusted, claims
 }
 
-// podOnNode returns the cached pod of a key if the node must have it, else nil. It asks the API server as described at
-// podLists.
+// podOnNode returns the cached pod of a key, perhaps trimmed, if the node must have it, else nil. It asks the API
+// server as described at podLists.
 func (c *Controller) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
 	pod := c.caches.pod(key.Namespace, key.Name)
 	v := c.podLists.aboutPod(node, key, pod)
@@ -196,9 +198,11 @@ func (c *Controller) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
 		return nil, nil
 	case listBehind:
 		var err error
-		if pod, err = confirmed(c, key, c.clients.Own.CoreV1().Pods(key.Namespace).Get); err != nil {
+		pod, err = confirmed(c, key, c.clients.Own.CoreV1().Pods(key.Namespace).Get)
+		if pod == nil || err != nil {
 			return nil, err
 		}
+		pod = trimIfLarge(pod)
 	}
 	if pod == nil || pod.Spec.NodeName != node {
 		return nil, nil
@@ -252,20 +256,15 @@ func (c *Controller) takePodList(node string) error {
 		return nil
 	}
 	began := time.Now()
-	list, err := c.listPods(node)
+	list, version, err := c.listPods(node)
 	if err != nil {
 		return fmt.Errorf("ask the API server for the pods of node %s: %w", node, err)
-	}
-	version, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
-	if err != nil {
-		version = 0
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n.taken, n.version = began, version
 	n.pods, n.missing = map[types.UID]bool{}, map[types.UID]missingPod{}
-	for i := range list.Items {
-		pod := &list.Items[i]
+	for _, pod := range list {
 		cached := c.caches.pod(pod.Namespace, pod.Name)
 		if cached != nil && cached.UID == pod.UID {
 			n.pods[cached.UID] = true // a string that is shared
@@ -273,16 +272,54 @@ func (c *Controller) takePodList(node string) error {
 		}
 		n.pods[pod.UID] = true
 		n.missing[pod.UID] = missingPod{
-			key: podKey(pod), references: references(pod), claims: hasClaims([]*v1.Pod{pod}), links: linksServices(pod),
+			key:        podKey(pod),
+			references: references(pod),
+			unknown:    lacksReferences(pod),
+			claims:     hasClaims([]*v1.Pod{pod}),
+			links:      linksServices(pod),
 		}
 	}
 	return nil
 }
 
-// listPods lists a node's current pods: without a resourceVersion the API server answers with nothing older.
-func (c *Controller) listPods(node string) (*v1.PodList, error) { return c.podsOf(node, 0, "") }
+// A node's pods are listed listPage at a time, which are all that a node has; or largePage if one is large.
+const (
+	listPage  = 500
+	largePage = 5
+)
 
-// podsOf lists a page of a node's pods, of at most limit, 0 being all. from is the list's Continue of the page before.
+// listPods lists a node's current pods, large ones trimmed: without a resourceVersion the API server answers with
+// nothing older. version is the list's; 0 if it is not a number.
+func (c *Controller) listPods(node string) (pods []*v1.Pod, version uint64, err error) {
+	page := int64(listPage)
+	if slices.ContainsFunc(c.caches.podsOf(node), isTrimmed) {
+		leave, err := c.wholeReads.acquire(c.ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		defer leave()
+		page = largePage
+	}
+	for from := ""; ; {
+		list, err := c.podsOf(node, page, from)
+		if err != nil {
+			return nil, 0, err
+		}
+		for i := range list.Items {
+			pod := list.Items[i] // a copy: the page is not kept
+			pods = append(pods, trimIfLarge(&pod))
+		}
+		if from = list.Continue; from == "" {
+			version, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
+			if err != nil {
+				version = 0
+			}
+			return pods, version, nil
+		}
+	}
+}
+
+// podsOf lists a page of a node's pods, of at most limit. from is the list's Continue of the page before.
 func (c *Controller) podsOf(node string, limit int64, from string) (*v1.PodList, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
 	defer cancel()

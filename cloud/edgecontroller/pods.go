@@ -11,7 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// podOf returns a pod from the cache, or from the API server if the cache lacks it; nil if there is none.
+// podOf returns a pod from the cache, or from the API server if the cache lacks it; nil if there is none. It may be
+// trimmed.
 func (c *Controller) podOf(ctx context.Context, namespace, name string) (*v1.Pod, error) {
 	if pod := c.caches.pod(namespace, name); pod != nil {
 		return pod, nil
@@ -32,6 +33,14 @@ func (c *Controller) queryPod(ctx context.Context, r *request) result {
 		return failed(apierrors.NewNotFound(gr(r.key.Type), r.key.Name))
 	case pod.Spec.NodeName != r.node:
 		return failed(forbidden(r.key, "it is not bound to node %s", r.node))
+	case isTrimmed(pod):
+		pod, err = c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+		if err == nil && pod.Spec.NodeName != r.node {
+			err = forbidden(r.key, "it is not bound to node %s", r.node)
+		}
+		if err != nil {
+			return failed(err)
+		}
 	}
 	return found(pod, nil)
 }
@@ -61,6 +70,9 @@ func (c *Controller) createMirrorPod(ctx context.Context, r *request) result {
 // static pod, or else err. KubeEdge's edgecores since 1.23 read the object beside that error, and panic without one.
 func (c *Controller) mirrorExists(ctx context.Context, r *request, pod *v1.Pod, err error) result {
 	there, getErr := c.podOf(ctx, r.key.Namespace, r.key.Name)
+	if getErr == nil && there != nil && isTrimmed(there) {
+		there, getErr = c.wholePod(there)
+	}
 	if getErr != nil {
 		err = getErr
 	} else if there != nil && there.Spec.NodeName == r.node &&

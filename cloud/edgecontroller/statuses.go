@@ -211,22 +211,8 @@ func (c *Controller) heldPod(node string, held *wire.Held) *v1.Pod {
 // sameStatus reports whether a pod's status is the last one that its node reported, apart from what readiness undoes:
 // the condition Ready that Kubernetes changed while the node was silent.
 func sameStatus(pod *v1.Pod, want string) (bool, error) {
-	have, err := statusHash(&pod.Status)
-	if err != nil || have == want {
-		return err == nil, err
-	}
-	if !readyAgain(pod) {
-		return false, nil
-	}
-	status := pod.Status
-	status.Conditions = append([]v1.PodCondition(nil), status.Conditions...)
-	for i := range status.Conditions {
-		if c := &status.Conditions[i]; c.Type == v1.PodReady {
-			c.Status = v1.ConditionTrue
-		}
-	}
-	have, err = statusHash(&status)
-	return err == nil && have == want, err
+	hash, ready, err := statusHashes(pod)
+	return err == nil && (hash == want || ready == want), err
 }
 
 func statusHash(status *v1.PodStatus) (string, error) {

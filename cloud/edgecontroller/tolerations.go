@@ -147,6 +147,11 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 	if node == nil {
 		return nil
 	}
+	if _, changes := desiredTolerations(pod, node); changes && isTrimmed(pod) {
+		if pod, err = t.c.wholePod(pod); err != nil {
+			return err
+		}
+	}
 	patch, err := tolerationPatch(pod, node)
 	if err != nil || patch == nil {
 		return err

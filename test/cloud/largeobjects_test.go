@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -250,4 +251,70 @@ func TestLargeServices(t *testing.T) {
 	if got := len(db.Annotations["large"]); got != size {
 		t.Errorf("a Service that the node asks for has an annotation of %d bytes, want %d", got, size)
 	}
+}
+
+// TestLargeEdgePods: pods on edge nodes take next to no memory of cloudcore beyond 64 KiB each. Their nodes get them
+// whole all the same, and their changes and their end.
+func TestLargeEdgePods(t *testing.T) {
+	const objects, size, nodes, most = 400, 1 << 20, 64, 32 << 20
+	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
+	c.defaultAccount()
+	for i := range nodes {
+		if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), edgeNode(fmt.Sprint("edge-", i)),
+			metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pods := c.admin.CoreV1().Pods("default")
+	large := []v1.EnvVar{{Name: "LARGE", Value: strings.Repeat("x", size)}}
+	var creates errgroup.Group
+	creates.SetLimit(4)
+	for i := range objects {
+		creates.Go(func() error {
+			_, err := pods.Create(t.Context(), &v1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("large-", i)},
+				Spec: v1.PodSpec{
+					NodeName:   fmt.Sprint("edge-", i%nodes),
+					Containers: []v1.Container{{Name: "c", Image: "example.com/c:1", Env: large}},
+				},
+			}, metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := creates.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	c.controlSmall("pods of edge nodes", objects, size, most)
+	const name = "default/pod/large-7"
+	sent := func(what string, is func(o *cloudhub.Object) bool) {
+		t.Helper()
+		wait.Until(t, what, func() error {
+			o, err := c.ctl.Object("edge-7", key(name))
+			if o != nil && o.Done != nil {
+				o.Done()
+			}
+			if err != nil || !is(o) {
+				return fmt.Errorf("Object = %v, %v", o != nil, err)
+			}
+			return nil
+		})
+	}
+	sent("the node to get its pod", func(o *cloudhub.Object) bool { return o != nil && len(o.JSON) > size })
+	calls := c.hub.count("edge-7", name)
+	if _, err := pods.Patch(t.Context(), "large-7", "application/merge-patch+json",
+		[]byte(`{"status":{"message":"changed"}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pods.Patch(t.Context(), "large-7", "application/merge-patch+json",
+		[]byte(`{"metadata":{"annotations":{"changed":"yes"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	sent("the node to get the change", func(o *cloudhub.Object) bool {
+		return o != nil && strings.Contains(string(o.JSON), `"changed":"yes"`) && len(o.JSON) > size
+	})
+	wait.True(t, "the hub to be told", func() bool { return c.hub.count("edge-7", name) == calls+1 })
+	if err := pods.Delete(t.Context(), "large-7", *metav1.NewDeleteOptions(0)); err != nil {
+		t.Fatal(err)
+	}
+	sent("the node to lose it", func(o *cloudhub.Object) bool { return o == nil })
 }

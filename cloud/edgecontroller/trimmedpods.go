@@ -1,0 +1,280 @@
+package edgecontroller
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// Of a large pod of an edge node, the cache has a trimmed copy: what cloudcore decides from, and no more. The rest is
+// read from the API server when the node must be sent the pod. So tenants cannot fill the memory with large pods.
+//
+// A trimmed pod is a v1.Pod whose references are those of the whole one, and whose spec and metadata differ from those
+// of another version if they do in the whole one. What was computed from the whole pod is in annotations whose names
+// the API server accepts from nobody, so that no other pod has them.
+
+const (
+	// trimBytes is the size above which a pod is trimmed. Ordinary pods have 3 to 15 KB in JSON, 30 KB in memory.
+	trimBytes = 64 << 10
+	// maxReferences limits the ConfigMaps and Secrets of a trimmed pod. Of one that names more, none is known.
+	maxReferences = 256
+	// trimmedMost limits its tolerations, readiness gates and annotations.
+	trimmedMost = 64
+)
+
+// The annotations of trimmed pods.
+const (
+	trimmedContent = "trimmed: hash of the content"
+	trimmedSize    = "trimmed: size of the content"
+	trimmedUnknown = "trimmed: references unknown" // set if there are more than maxReferences
+)
+
+func isTrimmed(pod *v1.Pod) bool { return pod.Annotations[trimmedContent] != "" }
+
+// sizeOf returns the contentSize of a cached pod.
+func sizeOf(pod *v1.Pod) int {
+	if !isTrimmed(pod) {
+		return contentSize(pod)
+	}
+	n, err := strconv.Atoi(pod.Annotations[trimmedSize])
+	if err != nil { // trim writes a number
+		return trimBytes
+	}
+	return n
+}
+
+// lacksReferences reports whether it is unknown which ConfigMaps and Secrets a pod names.
+func lacksReferences(pod *v1.Pod) bool { return pod.Annotations[trimmedUnknown] != "" }
+
+// trimIfLarge returns the pod, or a trimmed copy of a large one.
+func trimIfLarge(pod *v1.Pod) *v1.Pod {
+	if isTrimmed(pod) || isPlain(pod) {
+		return pod
+	}
+	if size := contentSize(pod); size+statusSize(pod) > trimBytes {
+		return trim(pod, size)
+	}
+	return pod
+}
+
+func trim(pod *v1.Pod, size int) *v1.Pod {
+	out := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:                  pod.Namespace,
+			Name:                       pod.Name,
+			UID:                        pod.UID,
+			ResourceVersion:            pod.ResourceVersion,
+			CreationTimestamp:          pod.CreationTimestamp,
+			DeletionTimestamp:          pod.DeletionTimestamp,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Annotations: map[string]string{
+				trimmedContent: contentHash(pod),
+				trimmedSize:    strconv.Itoa(size),
+			},
+		},
+		Spec: v1.PodSpec{
+			NodeName:           pod.Spec.NodeName,
+			ServiceAccountName: pod.Spec.ServiceAccountName,
+			EnableServiceLinks: pod.Spec.EnableServiceLinks,
+		},
+		Status: v1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
+	}
+	if keepsEvictions(pod.Annotations) {
+		out.Annotations[KeepEvictions] = "true"
+	}
+	if hash, is := pod.Annotations[v1.MirrorPodAnnotationKey]; is {
+		out.Annotations[v1.MirrorPodAnnotationKey] = strings.Clone(hash[:min(len(hash), trimmedMost)])
+	}
+	trimReferences(out, pod)
+	trimTolerations(out, pod)
+	trimConditions(out, pod)
+	keepStatusHashes(out, pod)
+	return out
+}
+
+// trimReferences gives a trimmed pod the references of the whole one.
+func trimReferences(out, pod *v1.Pod) {
+	if hasClaims([]*v1.Pod{pod}) {
+		out.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}}
+	}
+	keys := references(pod)
+	if len(keys) > maxReferences {
+		out.Annotations[trimmedUnknown] = strconv.Itoa(len(keys))
+		return
+	}
+	var maps []v1.VolumeProjection
+	for _, key := range keys {
+		ref := v1.LocalObjectReference{Name: key.Name}
+		if key.Type == resource.TypeSecret {
+			out.Spec.ImagePullSecrets = append(out.Spec.ImagePullSecrets, ref)
+		} else {
+			maps = append(maps, v1.VolumeProjection{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: ref}})
+		}
+	}
+	if len(maps) > 0 {
+		out.Spec.Volumes = append(out.Spec.Volumes, v1.Volume{
+			VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: maps}},
+		})
+	}
+}
+
+// trimTolerations keeps the tolerations that desiredTolerations looks at. tolerations reads the whole pod before it
+// changes any.
+func trimTolerations(out, pod *v1.Pod) {
+	for i := range pod.Spec.Tolerations {
+		t := &pod.Spec.Tolerations[i]
+		for _, key := range unlimitedTaints {
+			taint := v1.Taint{Key: key, Effect: v1.TaintEffectNoExecute}
+			if tolerates(t, &taint) && len(out.Spec.Tolerations) < trimmedMost {
+				out.Spec.Tolerations = append(out.Spec.Tolerations, v1.Toleration{
+					Key: t.Key, Operator: t.Operator, Effect: t.Effect, TolerationSeconds: t.TolerationSeconds,
+				})
+				break
+			}
+		}
+	}
+}
+
+// trimConditions keeps the readiness gates, and the conditions that readyAgain and boundAt look at. With very many
+// gates it keeps none of both: such a pod does not become Ready again before its node reports that.
+func trimConditions(out, pod *v1.Pod) {
+	if len(pod.Spec.ReadinessGates) > trimmedMost {
+		return
+	}
+	kept := map[v1.PodConditionType]bool{v1.PodReady: true, v1.ContainersReady: true, v1.PodScheduled: true}
+	for _, g := range pod.Spec.ReadinessGates {
+		kept[g.ConditionType] = true
+		out.Spec.ReadinessGates = append(out.Spec.ReadinessGates, g)
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; kept[c.Type] {
+			delete(kept, c.Type)
+			out.Status.Conditions = append(out.Status.Conditions, v1.PodCondition{
+				Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime,
+			})
+		}
+	}
+}
+
+// contentHash returns a hash of what samePod compares.
+func contentHash(pod *v1.Pod) string {
+	whole := v1.Pod{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}
+	whole.ResourceVersion, whole.Generation, whole.ManagedFields = "", 0, nil
+	for _, g := range pod.Spec.ReadinessGates[:min(len(pod.Spec.ReadinessGates), trimmedMost)] {
+		for _, c := range pod.Status.Conditions {
+			if c.Type == g.ConditionType {
+				whole.Status.Conditions = append(whole.Status.Conditions, v1.PodCondition{
+					Type: c.Type, Status: c.Status,
+				})
+				break
+			}
+		}
+	}
+	data, err := whole.Marshal()
+	if err != nil { // it was decoded
+		klog.ErrorS(err, "Pod not compared with its next version; it is sent again", "pod", klog.KObj(pod))
+		return pod.ResourceVersion
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(data))
+}
+
+// keepStatusHashes keeps the hashes that sameStatus compares, in fields of the status that nothing else reads.
+func keepStatusHashes(out, pod *v1.Pod) {
+	hash, ready, err := statusHashes(pod)
+	if err != nil {
+		klog.ErrorS(err, "Status of a pod not compared with its node's", "pod", klog.KObj(pod))
+		return
+	}
+	out.Status.Message, out.Status.Reason = hash, ready
+}
+
+// errTrimmed prevents that a trimmed pod is taken for a whole one.
+var errTrimmed = errors.New("the pod is trimmed")
+
+const (
+	// maxWholeReads limits how many large pods are read at a time. Each takes several times its size meanwhile.
+	maxWholeReads = 4
+	// wholeBytes limits the large pods that are read, or on their way to nodes, wholeNodeBytes those of one node.
+	wholeBytes     = 64 << 20
+	wholeNodeBytes = 16 << 20
+)
+
+// wholePod reads the whole of a trimmed pod from the API server: the same version of it, or a later one that is not
+// larger.
+func (c *Controller) wholePod(pod *v1.Pod) (*v1.Pod, error) {
+	key := podKey(pod)
+	leave, err := c.wholeReads.acquire(c.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", key, err)
+	}
+	defer leave()
+	whole, err := confirmed(c, key, c.clients.Own.CoreV1().Pods(key.Namespace).Get)
+	switch {
+	case err != nil:
+		return nil, err
+	case whole == nil || whole.UID != pod.UID || !atLeast(whole.ResourceVersion, pod.ResourceVersion):
+		return nil, fmt.Errorf("read %s: %w", key, errPodsMissing) // the watch is about to tell
+	}
+	whole.ManagedFields = nil
+	if size := contentSize(whole); size > sizeOf(pod) {
+		return nil, fmt.Errorf("read %s: it has grown from %d to %d bytes: %w", key, sizeOf(pod), size, errPodsMissing)
+	}
+	return whole, nil
+}
+
+// sendLarge returns a trimmed pod in the form that the hub sends.
+func (c *Controller) sendLarge(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
+	size := int64(sizeOf(pod))
+	if !c.wholeSent.Take(node, size) {
+		return nil, fmt.Errorf("%s has %d KiB, and as many large pods as cloudcore holds are on their way to nodes",
+			key, size>>10)
+	}
+	done := func() { c.wholeSent.Return(node, size) }
+	whole, err := c.wholePod(pod)
+	var object *cloudhub.Object
+	if err == nil {
+		object, err = toSend(key, whole)
+	}
+	if err != nil {
+		done()
+		return nil, err
+	}
+	object.Done = done
+	return object, nil
+}
+
+// asReady returns a pod's status as if the condition Ready were True.
+func asReady(status v1.PodStatus) *v1.PodStatus {
+	status.Conditions = append([]v1.PodCondition(nil), status.Conditions...)
+	for i := range status.Conditions {
+		if c := &status.Conditions[i]; c.Type == v1.PodReady {
+			c.Status = v1.ConditionTrue
+		}
+	}
+	return &status
+}
+
+// statusHashes returns the hash of a pod's status, and the one that it would have if readiness made the pod Ready
+// again; the same if it would not.
+func statusHashes(pod *v1.Pod) (hash, ready string, err error) {
+	if isTrimmed(pod) {
+		if hash = pod.Status.Message; hash == "" {
+			err = errTrimmed
+		}
+		return hash, pod.Status.Reason, err
+	}
+	if hash, err = statusHash(&pod.Status); err != nil || !readyAgain(pod) {
+		return hash, hash, err
+	}
+	ready, err = statusHash(asReady(pod.Status))
+	return hash, ready, err
+}
