@@ -31,6 +31,9 @@ const (
 	remedyProxy  = "check the proxy or load balancer in front of kube-apiserver: the answer is not kube-apiserver's"
 	remedyNodes  = "check the node authorizer (--authorization-mode=Node,RBAC), and the admission policies and " +
 		"webhooks of the cluster"
+	// remedyAdmission is for what cloudcore writes in its own name.
+	remedyAdmission = "check the admission policies and webhooks of the cluster, and apply " +
+		"deploy/cloudcore/base/policy.yaml"
 )
 
 // answer is what kube-apiserver answered. The zero value says nothing.
@@ -71,12 +74,30 @@ func (t target) judge(code int, body []byte) answer {
 			a.verdict, a.remedy = refusedNode, remedyNodes
 		}
 	}
-	// What a node may not read is between it and the node authorizer. What cloudcore writes in its own name is about
-	// one object each, and whoever writes it logs why that is refused.
-	if a.verdict == refusedNode && (!t.write || t.node == "") {
-		return answer{}
+	if a.verdict == refusedNode {
+		return t.judgeOfNode(a)
 	}
 	return a
+}
+
+// judgeOfNode says what it means that a request is refused that need not concern cloudcore itself. What a node may not
+// read is between it and the node authorizer. What cloudcore writes in its own name may be refused because of the
+// object; whoever writes it logs that. It counts as the refusal of the node that the object belongs to, or as
+// cloudcore's own if the object is.
+func (t target) judgeOfNode(a answer) answer {
+	switch {
+	case !t.write:
+		return answer{}
+	case t.node != "":
+		return a
+	case t.kind == kindSecret || t.kind == kindReplica:
+		a.verdict, a.remedy = refusedSelf, remedyAdmission
+		return a
+	case t.about != "":
+		a.remedy = remedyAdmission
+		return a
+	}
+	return answer{}
 }
 
 // judgeForbidden tells whom a 403 refuses: RBAC and the node authorizer name the user.
@@ -88,8 +109,8 @@ func (t target) judgeForbidden(status *metav1.Status) (v verdict, remedy string)
 		return refusedNode, remedyNodes
 	case strings.Contains(status.Message, `User "`) && strings.Contains(status.Message, `" cannot `):
 		return refusedSelf, remedyRights
-	case isTerminating(status):
-		return nothing, ""
+	case isTerminating(status), strings.Contains(status.Message, "exceeded quota: "):
+		return nothing, "" // the namespace's own limits
 	}
 	return refusedNode, remedyNodes
 }

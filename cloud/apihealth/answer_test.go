@@ -66,6 +66,27 @@ func TestTarget(t *testing.T) {
 	}
 }
 
+// TestForNode: what cloudcore writes in its own name may be about a node. What it writes in a node's name is that
+// node's.
+func TestForNode(t *testing.T) {
+	for user, want := range map[string]target{
+		"":               {kind: "deviceevent", about: "e1", write: true},
+		"system:node:e2": {kind: "event", node: "e2", write: true},
+	} {
+		r, err := http.NewRequestWithContext(ForNode(t.Context(), "e1"), http.MethodPost,
+			"https://192.0.2.1/api/v1/namespaces/a/events", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if user != "" {
+			r.Header.Set(transport.ImpersonateUserHeader, user)
+		}
+		if got, ok := targetOf(r); !ok || got != want {
+			t.Errorf("as %q: %+v, %t; want %+v", user, got, ok, want)
+		}
+	}
+}
+
 // TestJudge: what answers say. The messages are kube-apiserver's.
 func TestJudge(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
@@ -82,6 +103,7 @@ func TestJudge(t *testing.T) {
 	}}
 	const account = `User "system:serviceaccount:kubeedge:cloudcore" cannot `
 	write, own := target{kind: "podstatus", node: "e1", write: true}, target{kind: "device", write: true}
+	about, secret := target{kind: "device", about: "e1", write: true}, target{kind: kindSecret, write: true}
 	read, ownRead := target{kind: "get secrets for nodes", node: "e1"}, target{kind: "get secrets"}
 	for name, tc := range map[string]struct {
 		target  target
@@ -111,6 +133,14 @@ func TestJudge(t *testing.T) {
 		"an admission policy": {target: write, code: 422, err: failure(422, `pods "p" is forbidden: `+
 			`ValidatingAdmissionPolicy 'x' denied request`), verdict: refusedNode, remedy: remedyNodes},
 		"an admission policy refuses cloudcore one object": {target: own, code: 422, err: failure(422, `denied`)},
+		"an admission policy refuses cloudcore what belongs to a node": {target: about, code: 422,
+			err: failure(422, `denied`), verdict: refusedNode, remedy: remedyAdmission},
+		"an admission policy refuses cloudcore a secret of its own": {target: secret, code: 422,
+			err: failure(422, `denied`), verdict: refusedSelf, remedy: remedyAdmission},
+		"a webhook refuses cloudcore its Lease": {target: target{kind: kindReplica, write: true}, code: 500,
+			err: failure(500, `failed calling webhook "x"`), verdict: refusedSelf, remedy: remedyAdmission},
+		"a quota": {target: about, code: 403, err: failure(403, `devicestatuses "d" is forbidden: exceeded quota: q, `+
+			`requested: count/devicestatuses.devices.kubeedge.io=1`)},
 		"a webhook": {target: write, code: 400, err: failure(400, "admission webhook denied"), verdict: refusedNode,
 			remedy: remedyNodes},
 		"a webhook that does not answer": {target: write, code: 500, err: failure(500, "Internal error occurred: "+

@@ -8,9 +8,9 @@
 //     follows for 30 s, or if nothing was refused for longer than nodes wait between attempts. A kind with the same
 //     remedy that is accepted again counts as one success.
 //   - A refusal counts at once if it concerns cloudcore itself: its rights, its credentials, a CustomResourceDefinition
-//     that is missing, or an answer that is not kube-apiserver's. If it concerns what a node sent (the node authorizer,
-//     admission policies and webhooks), it counts only once that many nodes are refused that no single one can be the
-//     cause.
+//     that is missing, an answer that is not kube-apiserver's, or its secrets and its Lease. If it concerns what a node
+//     sent, or what cloudcore writes in its own name for a node (the node authorizer, admission policies and webhooks),
+//     it counts only once that many nodes are refused that no single one can be the cause.
 //   - An outage of kube-apiserver is not a refusal: cloudcore serves nodes from memory meanwhile. Neither are answers
 //     about the state of an object, such as conflicts.
 //   - One line is logged when refusals begin to count, one each minute while they last, and one at their end.
@@ -53,9 +53,12 @@ type Tracker struct {
 }
 
 // New returns a Tracker. Its metrics are registered by Register.
-func New() *Tracker {
+func New() *Tracker { return NewFor(minTime) }
+
+// NewFor is New with another time than 30 s, for tests that do not wait as long.
+func NewFor(minTime time.Duration) *Tracker {
 	return &Tracker{
-		state: newState(),
+		state: newState(minTime),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloudcore_api_writes_total",
 			Help: "Writes to kube-apiserver, by kind and by code of the answer; error means that there was none",

@@ -12,9 +12,8 @@ const (
 	// minRefusals and minTime are how often and for how long a kind is refused, without a success, before it counts.
 	minRefusals = 3
 	minTime     = 30 * time.Second
-	// minSuccesses end it at once. One success ends it if no refusal follows for quietTime.
+	// minSuccesses end it at once. One success ends it if no refusal follows for minTime.
 	minSuccesses = 3
-	quietTime    = 30 * time.Second
 	// forget is the time without a refusal after which earlier ones say nothing. Nodes repeat what was refused after at
 	// most 5 minutes.
 	forget = 6 * time.Minute
@@ -23,10 +22,14 @@ const (
 	activeTime = 2 * time.Minute
 	// manyNodes are so many that no single node can be the cause, and 1/manyShare of the active ones is needed.
 	manyNodes, manyShare = 5, 4
+	// maxNodes is how many refused nodes are counted at most: a Device may name any node.
+	maxNodes = 20_000
 )
 
 // state is what was observed. Its methods are given the time, and do nothing else than compute.
 type state struct {
+	// minTime is the constant of that name, unless a test has a shorter one.
+	minTime time.Duration
 	streaks map[streakKey]*streak
 	// active has the nodes and the time of their last request.
 	active map[string]time.Time
@@ -59,8 +62,8 @@ type problem struct {
 	answer   answer
 }
 
-func newState() *state {
-	return &state{streaks: map[streakKey]*streak{}, active: map[string]time.Time{}}
+func newState(minTime time.Duration) *state {
+	return &state{minTime: minTime, streaks: map[streakKey]*streak{}, active: map[string]time.Time{}}
 }
 
 // observe takes the answer to a request.
@@ -74,7 +77,7 @@ func (s *state) observe(now time.Time, t target, a answer) {
 			s.succeeded(streakKey{t.kind, self})
 		}
 	case refusedNode, refusedSelf:
-		s.failed(now, streakKey{t.kind, a.verdict == refusedSelf}, t.node, a)
+		s.failed(now, streakKey{t.kind, a.verdict == refusedSelf}, cmp.Or(t.node, t.about), a)
 	}
 }
 
@@ -112,7 +115,7 @@ func (s *state) failed(now time.Time, key streakKey, node string, a answer) {
 	}
 	k.last, k.answer = now, a
 	k.refusals++
-	if node != "" {
+	if node != "" && len(k.nodes) < maxNodes {
 		k.nodes[node] = true
 	}
 }
@@ -125,7 +128,7 @@ func (s *state) decide(now time.Time) []problem {
 		}
 	}
 	for key, k := range s.streaks {
-		if k.isOver(now) {
+		if s.isOver(k, now) {
 			delete(s.streaks, key)
 			if k.successes > 0 {
 				s.recovered(k.answer.remedy)
@@ -134,7 +137,7 @@ func (s *state) decide(now time.Time) []problem {
 	}
 	var problems []problem
 	for key, k := range s.streaks {
-		k.counts = k.counts || k.lasts() && (key.self || concernsMany(len(k.nodes), len(s.active)))
+		k.counts = k.counts || s.lasts(k) && (key.self || concernsMany(len(k.nodes), len(s.active)))
 		if k.counts {
 			problems = append(problems, problem{key.kind, k.began, k.refusals, len(k.nodes), k.answer})
 		}
@@ -145,11 +148,13 @@ func (s *state) decide(now time.Time) []problem {
 	return problems
 }
 
-func (k *streak) lasts() bool { return k.refusals >= minRefusals && k.last.Sub(k.began) >= minTime }
+func (s *state) lasts(k *streak) bool {
+	return k.refusals >= minRefusals && k.last.Sub(k.began) >= s.minTime
+}
 
-func (k *streak) isOver(now time.Time) bool {
+func (s *state) isOver(k *streak, now time.Time) bool {
 	quiet := now.Sub(k.last)
-	return quiet > forget || k.successes >= minSuccesses || k.successes > 0 && quiet >= quietTime
+	return quiet > forget || k.successes >= minSuccesses || k.successes > 0 && quiet >= s.minTime
 }
 
 // concernsMany reports whether that many nodes are refused that the cause is not one of them: all that are active, or

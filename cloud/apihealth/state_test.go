@@ -15,7 +15,7 @@ type clock struct {
 }
 
 func newClock(t *testing.T) *clock {
-	return &clock{t, newState(), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	return &clock{t, newState(minTime), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 }
 
 // run makes the requests of each second for as many seconds, and decides after each. It returns after how many seconds
@@ -42,6 +42,11 @@ func (c *clock) unready() string {
 
 func (c *clock) see(kind, node string, v verdict) {
 	c.s.observe(c.now, target{kind: kind, node: node, write: true}, answer{verdict: v})
+}
+
+// seeOwn is see for what cloudcore writes in its own name about an object of a node.
+func (c *clock) seeOwn(kind, node string, v verdict) {
+	c.s.observe(c.now, target{kind: kind, about: node, write: true}, answer{verdict: v})
 }
 
 func node(i int) string { return fmt.Sprintf("edge-%d", i) }
@@ -126,6 +131,21 @@ func TestDecide(t *testing.T) {
 			leases(c, i, 100)
 			c.see("podstatus", node(i%10), refusedNode)
 		}, 0},
+		"devices of one node of three": {func(c *clock, i int) {
+			leases(c, i, 3)
+			c.seeOwn("device", node(0), refusedNode)
+		}, 0},
+		"devices of all of three nodes": {func(c *clock, i int) {
+			leases(c, i, 3)
+			c.seeOwn("device", node(i%3), refusedNode)
+		}, 31},
+		"the registration of five nodes, while 20 are connected": {func(c *clock, i int) {
+			leases(c, i, 20)
+			c.seeOwn("registration", node(20+i%5), refusedNode)
+		}, 31},
+		"the registration of the only node": {func(c *clock, _ int) {
+			c.seeOwn("registration", node(0), refusedNode)
+		}, 0},
 		"another kind succeeds": {func(c *clock, i int) {
 			leases(c, i, 1)
 			c.see("token", node(0), refusedSelf)
@@ -181,7 +201,7 @@ func TestRecover(t *testing.T) {
 		c := newClock(t)
 		refuse(c)
 		c.see("lease", node(0), accepted)
-		c.now = c.now.Add(quietTime - 2*time.Second)
+		c.now = c.now.Add(minTime - 2*time.Second)
 		expect(c, "a moment later", "lease")
 		c.now = c.now.Add(time.Second)
 		expect(c, "30 s after the last refusal", "")
@@ -206,7 +226,7 @@ func TestRecover(t *testing.T) {
 		}
 		expect(c, "Leases accepted", "get pods")
 		c.see("get pods", "", refusedSelf)
-		c.now = c.now.Add(quietTime - time.Second)
+		c.now = c.now.Add(minTime - time.Second)
 		expect(c, "refused once more, and 29 s later", "get pods")
 		c.now = c.now.Add(time.Second)
 		expect(c, "30 s later", "")

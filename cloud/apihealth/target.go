@@ -1,6 +1,7 @@
 package apihealth
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
@@ -11,9 +12,19 @@ import (
 type target struct {
 	// kind is one of few: it is the value of a label.
 	kind string
-	// node is the node in whose name the request is made; empty for requests in cloudcore's own name.
-	node  string
-	write bool
+	// node is the node in whose name the request is made; empty for requests in cloudcore's own name. about is then the
+	// node that the object belongs to, if whoever asks has said so with ForNode.
+	node, about string
+	write       bool
+}
+
+// nodeKey is the key of ForNode's value.
+type nodeKey struct{}
+
+// ForNode returns a context for requests that cloudcore makes in its own name about an object that belongs to a node.
+// If one of these is refused, that may be because of the node or the object.
+func ForNode(ctx context.Context, node string) context.Context {
+	return context.WithValue(ctx, nodeKey{}, node)
 }
 
 // writesAsNode has the kinds of what is written in a node's name, writesOwn of what cloudcore writes in its own, by
@@ -26,7 +37,7 @@ var (
 		"subjectaccessreviews": "review",
 	}
 	writesOwn = map[string]string{
-		"nodes": "nodelabels", "pods": "toleration", "secrets": "secret", "leases": "replica",
+		"nodes": "nodelabels", "pods": "toleration", "secrets": kindSecret, "leases": kindReplica,
 		"events": "deviceevent", "devices": "device", "devicestatuses": "devicestatus",
 		"objectsyncs": "record", "objectsyncs/status": "record", "clusterobjectsyncs": "record",
 		"clusterobjectsyncs/status": "record",
@@ -37,6 +48,9 @@ const (
 	// kindRegistration is the creation of Nodes, which cloudcore does in its own name.
 	kindRegistration = "registration"
 	kindOther        = "other"
+	// kindSecret and kindReplica are writes of objects that cloudcore itself cannot do without.
+	kindSecret  = "secret"
+	kindReplica = "replica"
 )
 
 const nodeUser = "system:node:"
@@ -50,6 +64,9 @@ func targetOf(r *http.Request) (t target, ok bool) {
 	}
 	user := r.Header.Get(transport.ImpersonateUserHeader)
 	t.node = strings.TrimPrefix(user, nodeUser)
+	if t.node == "" {
+		t.about, _ = r.Context().Value(nodeKey{}).(string)
+	}
 	if sub != "" {
 		resource += "/" + sub
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
 
+	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 )
@@ -38,9 +39,15 @@ const (
 // events records events about devices. It never blocks its callers.
 type events struct {
 	client kubernetes.Interface
-	queue  chan *v1.Event
+	queue  chan queuedEvent
 	recent *lru.Cache // of repeat; the value is when it was recorded
 	nodes  *ratelimit.Limiter[string]
+}
+
+// queuedEvent is an event about a device of a node; "" if it is about no device.
+type queuedEvent struct {
+	event *v1.Event
+	node  string
 }
 
 // repeat identifies an event that says the same again.
@@ -49,7 +56,7 @@ type repeat struct{ uid, reason, message string }
 func newEvents(client kubernetes.Interface) *events {
 	return &events{
 		client: client,
-		queue:  make(chan *v1.Event, eventsMax),
+		queue:  make(chan queuedEvent, eventsMax),
 		recent: lru.New(repeatsMax),
 		nodes:  ratelimit.New[string](nodeRate, nodeBurst),
 	}
@@ -112,7 +119,7 @@ func (e *events) record(object string, d *metav1.ObjectMeta, node, kind, reason,
 		Source:         v1.EventSource{Component: "devicecontroller"},
 	}
 	select {
-	case e.queue <- event:
+	case e.queue <- queuedEvent{event, node}:
 	default:
 		klog.V(2).InfoS("Event of a device dropped: too many are waiting", "device", klog.KRef(d.Namespace, d.Name),
 			"reason", reason)
@@ -126,11 +133,12 @@ func (e *events) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case event := <-e.queue:
+		case queued := <-e.queue:
+			event := queued.event
 			if limit.Wait(ctx) != nil {
 				return
 			}
-			ectx, cancel := context.WithTimeout(ctx, eventTimeout)
+			ectx, cancel := context.WithTimeout(apihealth.ForNode(ctx, queued.node), eventTimeout)
 			_, err := e.client.CoreV1().Events(event.Namespace).Create(ectx, event, metav1.CreateOptions{})
 			cancel()
 			if err != nil && ctx.Err() == nil && !apierrors.HasStatusCause(err, v1.NamespaceTerminatingCause) {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 )
@@ -375,6 +376,7 @@ func nameOf(d *devices.Device) types.NamespacedName {
 }
 
 func (w *writer) writeOnce(ctx context.Context, d *devices.Device, r *report) (late outdated, err error) {
+	ctx = apihealth.ForNode(ctx, d.Spec.NodeName)
 	have, err := w.have(ctx, d)
 	if err != nil {
 		return late, err

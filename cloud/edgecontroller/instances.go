@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 )
 
@@ -103,7 +104,7 @@ func (i *instances) write(ctx context.Context, node *v1.Node, r cloudhub.Record)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	ctx, cancel := context.WithTimeout(apihealth.ForNode(ctx, node.Name), keyTimeout)
 	defer cancel()
 	_, err = i.c.clients.Own.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 
+	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 )
 
@@ -135,7 +136,7 @@ func (c *Controller) createNode(ctx context.Context, node *v1.Node, granted map[
 	if r, _, ok := c.hub.ToRecord(node.Name, cloudhub.Record{}); ok {
 		metav1.SetMetaDataAnnotation(&labelled.ObjectMeta, InstanceAnnotation, r.String())
 	}
-	return c.clients.Own.CoreV1().Nodes().Create(ctx, labelled, metav1.CreateOptions{})
+	return c.clients.Own.CoreV1().Nodes().Create(apihealth.ForNode(ctx, node.Name), labelled, metav1.CreateOptions{})
 }
 
 // queryNode returns the node's own Node. Our edgecore asks when it starts, and before it rejects a pod because of its

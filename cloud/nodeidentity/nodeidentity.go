@@ -32,6 +32,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/pkg/certs"
@@ -310,7 +311,8 @@ func (g *Guard) bind(ctx context.Context, node *v1.Node, cert *x509.Certificate)
 		if err != nil {
 			return err
 		}
-		_, err = g.opts.Nodes.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = g.opts.Nodes.Patch(apihealth.ForNode(ctx, name), name, types.MergePatchType, patch,
+			metav1.PatchOptions{})
 		switch {
 		case err == nil:
 			klog.InfoS("Node belongs to the device that holds its certificate", "node", name, "holder", holder,

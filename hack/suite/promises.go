@@ -62,6 +62,12 @@ var promises = []promise{
 	{"cloudcore works with the rights of its manifests alone", "./test/cloud", "TestManifests", nil},
 	{"a cluster of KubeEdge's chart becomes one of edgecore's, and back", "./test/cloud", "TestAdopt/nodeport", nil},
 	{
+		says: "cloudcore says so when kube-apiserver refuses its work, and is ready with one broken node",
+		pkg:  "./test/cloud",
+		test: "TestAccess",
+		rows: []string{"one_node", "a_webhook", "the_binding", "a_proxy"},
+	},
+	{
 		says: "kubectl works with pods on a device",
 		pkg:  "./test/kubectl",
 		test: "TestKubectl/containerd1/verbs",

@@ -1,23 +1,30 @@
 package cloud
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/monitor"
+	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -33,13 +40,19 @@ type access struct {
 	refused atomic.Int64
 }
 
-const accessNodes = 3
+const (
+	accessNodes = 3
+	// accessTime is how long refusals last until cloudcore is unready, which it is after 30 s elsewhere.
+	accessTime = 3 * time.Second
+	// refusedOften is a number of refusals, one each second, that lasts much longer.
+	refusedOften = 12
+)
 
 // TestAccess: what makes cloudcore unready, and when it is ready again, on a real API server.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	c := start(t, kube.Options{ControllerManager: true}, "base/rbac.yaml")
-	a := &access{cloud: c, tracker: apihealth.New()}
+	a := &access{cloud: c, tracker: apihealth.NewFor(accessTime)}
 	a.proxied()
 	parts := monitor.NewParts("api-access")
 	parts.SetReadyCheck("api-access", a.tracker.Err)
@@ -54,7 +67,10 @@ func TestAccess(t *testing.T) {
 	}{
 		{"one node is refused for ever", oneNodeRefused},
 		{"all nodes are refused", allNodesRefused},
+		{"a webhook refuses", webhookRefuses},
+		{"new nodes are refused", registrationRefused},
 		{"tokens", tokensRefused},
+		{"the binding is removed", bindingRemoved},
 		{"a proxy answers 403", proxyRefuses},
 		{"a service account that is gone", accountGone},
 	} {
@@ -192,7 +208,7 @@ spec: {policyName: refusal, validationActions: [Deny]}
 
 func oneNodeRefused(a *access) {
 	a.apply(refusal("a0"))
-	for a.refused.Load() < 45 && !a.t.Failed() { // each second one
+	for a.refused.Load() < refusedOften && !a.t.Failed() {
 		before := a.refused.Load()
 		wait.True(a.t, "another status to be refused", func() bool {
 			if why := a.readyz(); why != "" {
@@ -210,6 +226,137 @@ func allNodesRefused(a *access) {
 		a.t.Errorf("readyz: %s, want nothing of leases and tokens, which are accepted", why)
 	}
 	a.apply(refusal("none"))
+	a.readyAgain()
+}
+
+// webhookRefuses: an admission webhook denies the statuses of all nodes, and then does not answer any more.
+func webhookRefuses(a *access) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Request == nil {
+			http.Error(w, "no review", http.StatusBadRequest)
+			return
+		}
+		review.Response = &admissionv1.AdmissionResponse{
+			UID:    review.Request.UID,
+			Result: &metav1.Status{Message: "refused by a webhook"},
+		}
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	defer server.Close()
+	ca := base64.StdEncoding.EncodeToString(certs.EncodeCertPEM(server.Certificate().Raw))
+	a.apply(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: refusal}
+webhooks:
+- name: refusal.example.com
+  clientConfig: {url: "` + server.URL + `", caBundle: ` + ca + `}
+  rules: [{apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [pods/status]}]
+  matchConditions: [{name: nodes, expression: "request.userInfo.username.startsWith('system:node:')"}]
+  sideEffects: None
+  admissionReviewVersions: [v1]
+  timeoutSeconds: 1
+  failurePolicy: Fail
+`)
+	a.unready("podstatus refused", "for 3 nodes", "refused by a webhook", "admission policies and webhooks")
+	server.Close()
+	a.unready("podstatus refused", "for 3 nodes", "failed calling webhook", "admission policies and webhooks")
+	if why := a.readyz(); strings.Contains(why, "lease") || strings.Contains(why, "token") {
+		a.t.Errorf("readyz: %s, want nothing of leases and tokens, which are accepted", why)
+	}
+	if out, err := a.cluster.Kubectl(a.t.Context(), "delete", "validatingwebhookconfiguration", "refusal"); err != nil {
+		a.t.Fatalf("delete the webhook: %v\n%s", err, out)
+	}
+	a.readyAgain()
+}
+
+// registrationPolicy refuses the Nodes that cloudcore creates in its own name.
+const registrationPolicy = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: registration}
+spec:
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [nodes]}]
+  matchConditions:
+  - {name: own, expression: "request.userInfo.username == 'system:serviceaccount:kubeedge:cloudcore'"}
+  validations: [{expression: "false", message: no more devices}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: registration}
+spec: {policyName: registration, validationActions: [Deny]}
+`
+
+// registrationRefused: a policy refuses the Nodes that cloudcore creates in its own name. One device that is refused
+// for ever does not make it unready; five do.
+func registrationRefused(a *access) {
+	a.apply(registrationPolicy)
+	object := filepath.Join(a.t.TempDir(), "node.yaml")
+	if err := os.WriteFile(object, []byte("{apiVersion: v1, kind: Node, metadata: {name: none, labels: "+
+		"{node-role.kubernetes.io/edge: ''}}}"), 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+	wait.Until(a.t, "the policy to be in force", func() error {
+		_, err := a.cluster.Kubectl(a.t.Context(), "create", "--dry-run=server", "-f", object,
+			"--as=system:serviceaccount:kubeedge:cloudcore")
+		if err != nil && strings.Contains(err.Error(), "no more devices") {
+			return nil
+		}
+		return fmt.Errorf("cloudcore creates a Node: %v, want it refused", err)
+	})
+	const many = 5
+	for i := range many {
+		name := fmt.Sprintf("new%d", i)
+		a.ctl.Connected(a.t.Context(), name, "edgecore/websocket")
+		defer a.ctl.Disconnected(name, "the test ended")
+	}
+	refused := func(nodes int) (refused bool) {
+		for i := range nodes {
+			name := fmt.Sprintf("new%d", i)
+			m := a.ask(name, "insert", "null/node/"+name, edgeNode(name))
+			refused = refused || m != nil && strings.Contains(string(m.Content), "no more devices")
+		}
+		return refused
+	}
+	second := time.NewTicker(time.Second)
+	defer second.Stop()
+	for range refusedOften {
+		<-second.C
+		if !refused(1) {
+			a.t.Fatal("a node is registered, want it refused")
+		}
+		if why := a.readyz(); why != "" {
+			a.t.Fatalf("readyz with one node that cannot register: %s, want ok", why)
+		}
+	}
+	wait.Until(a.t, "cloudcore not to be ready", func() error {
+		refused(many)
+		if why := a.readyz(); !strings.Contains(why, "registration refused") ||
+			!strings.Contains(why, "no more devices") || !strings.Contains(why, "admission policies") {
+			return fmt.Errorf("readyz is %q, want the registration in it", why)
+		}
+		return nil
+	})
+	a.apply(strings.Replace(registrationPolicy, `"false"`, `"true"`, 1))
+	wait.Until(a.t, "cloudcore to be ready again", func() error {
+		refused(many)
+		if why := a.readyz(); why != "" {
+			return errors.New(why)
+		}
+		return nil
+	})
+}
+
+// bindingRemoved: somebody deletes the binding of cloudcore's rights.
+func bindingRemoved(a *access) {
+	out, err := a.cluster.Kubectl(a.t.Context(), "delete", "clusterrolebinding", "cloudcore")
+	if err != nil {
+		a.t.Fatalf("delete the binding: %v\n%s", err, out)
+	}
+	a.unready("lease", "podstatus", "token", "deploy/cloudcore/base/rbac.yaml")
+	a.apply(manifest(a.t, "base/rbac.yaml"))
 	a.readyAgain()
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
 )
 
@@ -107,6 +108,8 @@ func (s *Store) flush() {
 
 // write does the next step; done is set if it was the last.
 func (s *Store) write(ctx context.Context, i id, in *intent) (done bool, err error) {
+	node, _, _ := v1alpha1.SplitName(i.name)
+	ctx = apihealth.ForNode(ctx, node)
 	client := s.clientFor(i)
 	r := s.known(i)
 	if in.deleted {
