@@ -337,3 +337,57 @@ func TestKeep(t *testing.T) {
 		}
 	}
 }
+
+// TestMovedStore: a file that names a store in another folder is compared with the copies of before, and the agent
+// starts with one of them where that folder cannot be used. Once it has run with the new one, only that has copies.
+func TestMovedStore(t *testing.T) {
+	d := newDevice(t)
+	d.write(d.text("good", ""))
+	d.ran(true)
+	old := d.copies()
+	d.store = filepath.Join(t.TempDir(), "new", "edgecore.db")
+	d.write(d.text("moved", ""))
+	f, err := Choose(d.file)
+	if err != nil || f.Bad != nil {
+		t.Fatalf("Choose = %v, %v; want the file", f, err)
+	}
+	if newest, ok := f.Copies.Newest(); !ok || !newest.Connected {
+		t.Errorf("newest copy of the moved store = %v, %v; want the one of before", newest, ok)
+	}
+	instead, err := f.Instead(errors.New("no such folder"))
+	if err != nil || instead.Config.Modules.Edged.HostnameOverride != "good" {
+		t.Fatalf("Instead = %v, %v; want the copy of before", instead, err)
+	}
+	d.ran(true)
+	for _, name := range old.Paths() {
+		if _, err := os.Lstat(name); err == nil && filepath.Dir(name) == filepath.Dir(old.path(0)) {
+			t.Errorf("%s is there after the store has moved, want it removed", name)
+		}
+	}
+	d.write("")
+	d.wantCopy("moved", "is empty")
+}
+
+// TestCopiesOfAnother: a device whose store moves does not take the copies of another file for its own.
+func TestCopiesOfAnother(t *testing.T) {
+	d := newDevice(t)
+	d.write(d.text("good", ""))
+	d.ran(true)
+	other := filepath.Join(filepath.Dir(d.file), "other.yaml")
+	if err := os.Symlink(d.copies().path(0), linkOf(other)); err != nil {
+		t.Fatal(err)
+	}
+	c := CopiesOf(other, filepath.Join(t.TempDir(), "edgecore.db"))
+	if list := c.List(); len(list) != 0 {
+		t.Errorf("copies of %s = %v, want none: they are of %s", other, list, d.file)
+	}
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Keep([]byte("x: 1\n"), true); err != nil {
+		t.Fatal(err)
+	}
+	if list := d.copies().List(); len(list) != 1 {
+		t.Errorf("copies of %s = %v, want the one of before", d.file, list)
+	}
+}

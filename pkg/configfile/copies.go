@@ -46,11 +46,26 @@ type Copy struct {
 	Connected bool
 }
 
-// Copies keeps the copies of a configuration file, in the folder of the store. One process writes them.
-type Copies struct{ dir, file string }
+// Copies keeps the copies of a configuration file, in the folder of the store. One process writes them. While that
+// folder has none, as when the file names another store, those in the folders of before are used; Keep removes them.
+type Copies struct {
+	dir, file string
+	before    []string
+}
 
 // CopiesOf returns the copies of a file whose configuration names a store.
-func CopiesOf(file, store string) Copies { return Copies{filepath.Dir(store), file} }
+func CopiesOf(file, store string) Copies {
+	c := Copies{dir: filepath.Dir(store), file: file}
+	if file == "" {
+		return c
+	}
+	if to, err := os.Readlink(linkOf(file)); err == nil {
+		c.before = append(c.before, filepath.Dir(to))
+	}
+	c.before = append(c.before, filepath.Dir(defaultStore(file)))
+	c.before = slices.DeleteFunc(c.before, func(dir string) bool { return dir == c.dir })
+	return c
+}
 
 // Paths returns the files that there may be, for whoever removes them; without a file, not the link beside it.
 func (c Copies) Paths() []string {
@@ -65,33 +80,50 @@ func (c Copies) Paths() []string {
 	return paths
 }
 
-func (c Copies) path(i int) string {
+func (c Copies) path(i int) string { return copyIn(c.dir, i) }
+
+func copyIn(dir string, i int) string {
 	if i == 0 {
-		return filepath.Join(c.dir, copyName)
+		return filepath.Join(dir, copyName)
 	}
-	return filepath.Join(c.dir, copyName+"."+strconv.Itoa(i))
+	return filepath.Join(dir, copyName+"."+strconv.Itoa(i))
 }
 
 // List returns the copies, the newest first. One that cannot be read is left out.
 func (c Copies) List() []Copy {
+	list := copiesIn(c.dir, "#")
+	for _, dir := range c.before {
+		if len(list) == 0 {
+			list = copiesIn(dir, c.head())
+		}
+	}
+	return list
+}
+
+// copiesIn returns the copies in a folder whose first line begins with a text.
+func copiesIn(dir, begin string) []Copy {
 	var list []Copy
 	for i := range copiesMax {
-		info, err := os.Lstat(c.path(i))
+		name := copyIn(dir, i)
+		info, err := os.Lstat(name)
 		if err != nil || !info.Mode().IsRegular() || info.Size() > maxCopy {
 			continue
 		}
-		text, err := os.ReadFile(c.path(i))
+		text, err := os.ReadFile(name)
 		if err != nil {
 			continue
 		}
 		head, data, ok := bytes.Cut(text, []byte("\n"))
-		if !ok || !bytes.HasPrefix(head, []byte("#")) {
+		if !ok || !bytes.HasPrefix(head, []byte(begin)) {
 			continue
 		}
-		list = append(list, Copy{c.path(i), data, bytes.HasSuffix(head, []byte(connectedMark))})
+		list = append(list, Copy{name, data, bytes.HasSuffix(head, []byte(connectedMark))})
 	}
 	return list
 }
+
+// head begins the first line of each copy.
+func (c Copies) head() string { return "# Copy of " + c.file + " with which edgecore last ran." }
 
 // Newest returns the newest copy; ok is false if there is none.
 func (c Copies) Newest() (newest Copy, ok bool) {
@@ -104,10 +136,9 @@ func (c Copies) Newest() (newest Copy, ok bool) {
 // Keep makes the newest copy from a configuration with which the agent runs. It writes nothing if that copy is there.
 func (c Copies) Keep(data []byte, connected bool) error {
 	newest, ok := c.Newest()
-	c.link()
 	same := ok && newest.Path == c.path(0) && bytes.Equal(newest.Data, data)
 	if same && newest.Connected == connected {
-		return nil
+		return c.settle()
 	}
 	if ok && !same {
 		for i := copiesMax - 1; i > 0; i-- {
@@ -116,14 +147,32 @@ func (c Copies) Keep(data []byte, connected bool) error {
 			}
 		}
 	}
-	head := "# Copy of " + c.file + " with which edgecore last ran. Change that file: edgecore writes this one."
+	head := c.head() + " Change that file: edgecore writes this one."
 	if connected {
 		head += connectedMark
 	}
 	if err := certs.WriteFile(c.path(0), append([]byte(head+"\n"), data...)); err != nil {
 		return fmt.Errorf("copy of the configuration: %w", err)
 	}
-	return nil
+	return c.settle()
+}
+
+// settle makes the copies in the folder of the store those that count: the link leads to them, and a folder of before
+// has none.
+func (c Copies) settle() error {
+	c.link()
+	var errs []error
+	for _, dir := range c.before {
+		if len(copiesIn(dir, c.head())) == 0 {
+			continue
+		}
+		for _, name := range (Copies{dir: dir}).Paths() {
+			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("old copy of the configuration: %w", err))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // link makes a link beside the file to the newest copy: where the store is not at its default, nothing else leads there
