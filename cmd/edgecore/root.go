@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/command"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
@@ -22,7 +21,7 @@ func newRootCommand() *cobra.Command {
 		Default:     v1alpha2.Default,
 		Minimal:     v1alpha2.Minimal,
 		Load:        v1alpha2.Load,
-		CheckDevice: agentconfig.CheckDevice,
+		CheckDevice: checkDevice,
 		Effective: func(file string) (*v1alpha2.EdgeCore, error, error) {
 			f, err := configfile.Choose(file)
 			if err != nil {

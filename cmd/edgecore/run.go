@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -65,6 +66,9 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 	setOOMScore(ptr.Deref(kubelet.OOMScoreAdj, 0))
 	klog.InfoS("Starting edgecore", "version", version.String(), "node", cfg.Modules.Edged.HostnameOverride)
 
+	if err := checkStart(inForce); err != nil {
+		return unusable{err}
+	}
 	conditions := &health.Registry{}
 	conditions.SetError(health.ConfigurationBad, inForce.File, inForce.Notice())
 	bound := agentconfig.ClockBound(cfg) // before the store is written
@@ -242,6 +246,33 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		return why
 	}
 	return err
+}
+
+// checkStart says why the agent does not even try to start with a configuration. A name of the node that the cloud
+// cannot know is a reason only if there is another configuration: pods of the manifests folder run with it.
+func checkStart(inForce *configfile.InForce) error {
+	if err := agentconfig.CheckFolders(inForce.Config); err != nil {
+		return err
+	}
+	err := nodelink.CheckNode(inForce.Config, certificates.DefaultTokenFile)
+	if err == nil {
+		return nil
+	}
+	if _, none := inForce.Instead(err); none != nil {
+		return nil // the condition NotJoined says it
+	}
+	return err
+}
+
+// checkDevice says what of a valid configuration cannot work on this device.
+func checkDevice(cfg *v1alpha2.EdgeCore) error {
+	err, name := agentconfig.CheckDevice(cfg), nodelink.CheckNode(cfg, certificates.DefaultTokenFile)
+	if name == nil {
+		return err
+	}
+	problems, _ := errors.AsType[v1alpha2.Problems](err)
+	more, _ := errors.AsType[v1alpha2.Problems](name)
+	return slices.Concat(problems, more)
 }
 
 // againWith reports whether the agent ends to start again with another configuration.

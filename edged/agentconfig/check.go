@@ -1,6 +1,7 @@
 package agentconfig
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/edgecore-io/edgecore/eventbus"
@@ -9,8 +10,9 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/auth"
 )
 
-// CheckDevice says what of a valid configuration cannot work on this device: what is reserved of its memory, the files
-// and groups that are named. It uses what the agent starts with, and changes nothing. The error is strict.Problems.
+// CheckDevice says what of a valid configuration cannot work on this device: what is reserved of its memory, the
+// folders, files and groups that are named. It uses what the agent starts with, and changes nothing. The error is
+// strict.Problems.
 func CheckDevice(cfg *v1alpha2.EdgeCore) error {
 	var problems strict.Problems
 	add := func(path string, err error) {
@@ -22,6 +24,9 @@ func CheckDevice(cfg *v1alpha2.EdgeCore) error {
 			text = strings.TrimLeft(rest, ".: ")
 		}
 		problems = append(problems, strict.Problem{Path: path, Text: text})
+	}
+	if folders, ok := errors.AsType[strict.Problems](CheckFolders(cfg)); ok {
+		problems = append(problems, folders...)
 	}
 	if own := &cfg.Modules.Edged; own.Enable {
 		const kubelet = "modules.edged.tailoredKubeletConfig"

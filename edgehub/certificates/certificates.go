@@ -137,6 +137,28 @@ func (k *Keeper) Check() error {
 	return nil
 }
 
+// OfAnother reads only the files and the token. It returns an error if the certificate is another node's and no token
+// gets one of this node: it is missing, has expired, or is another node's, too. Only another name of the node helps
+// then.
+func (k *Keeper) OfAnother() error {
+	err := k.Check()
+	if ReasonOf(err) != WrongNode || k.opts.Token == nil {
+		return nil
+	}
+	text, readErr := k.opts.Token()
+	if readErr != nil {
+		return nil // it may be readable later
+	}
+	token, parseErr := certs.ParseToken(text)
+	if parseErr != nil {
+		return err
+	}
+	if c := token.Claims; c.Node != "" && c.Node != k.opts.Node || !c.Expires.IsZero() && k.now().After(c.Expires) {
+		return err
+	}
+	return nil
+}
+
 // Join gets a certificate with a token, regardless of existing files, and writes the files.
 func (k *Keeper) Join(ctx context.Context, text string) error {
 	token, err := certs.ParseToken(text)

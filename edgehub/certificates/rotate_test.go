@@ -260,6 +260,47 @@ func TestOtherFiles(t *testing.T) {
 	}
 }
 
+// TestOfAnother: a device with the certificate of another node can never be connected if it has no token, or one that
+// does not help. Files that are damaged are no reason.
+func TestOfAnother(t *testing.T) {
+	clk := newClock()
+	c := newCloud(t, clk, nil)
+	opts := c.options(t, c.token(t, ""))
+	join(t, opts)
+	old := c.token(t, "")
+	for name, o := range map[string]struct {
+		node, token string
+		after       time.Duration
+		another     bool
+	}{
+		"its own":         {"edge1", "", 0, false},
+		"no token":        {"edge2", "", 0, true},
+		"a token":         {"edge2", old, 0, false},
+		"its token":       {"edge2", c.token(t, "edge2"), 0, false},
+		"another's token": {"edge2", c.token(t, "edge1"), 0, true},
+		"an old token":    {"edge2", old, 2000 * time.Hour, true},
+		"garbage":         {"edge2", "x", 0, true},
+	} {
+		this := opts
+		this.Node, this.Token = o.node, func() (string, error) { return o.token, nil }
+		this.Now = func() time.Time { return clk.now().Add(o.after) }
+		err := certificates.New(this).OfAnother()
+		if (err != nil) != o.another {
+			t.Errorf("%s: OfAnother = %v, want an error: %v", name, err, o.another)
+		}
+		if err != nil {
+			wantProblem(t, err, certificates.WrongNode, `is that of node "edge1"`)
+		}
+	}
+	opts.Node, opts.Token = "edge2", func() (string, error) { return "", nil }
+	if err := os.WriteFile(opts.Files.Key, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := certificates.New(opts).OfAnother(); err != nil {
+		t.Errorf("OfAnother of damaged files = %v, want nil", err)
+	}
+}
+
 // TestAwait: an agent without a cloud waits, however long, and goes on at once when it is there.
 func TestAwait(t *testing.T) {
 	c := newCloud(t, newClock(), nil)

@@ -17,6 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/edgehub"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
@@ -47,7 +48,7 @@ func New(bus *beehive.Bus, cfg *v1alpha2.EdgeCore, conditions *health.Registry, 
 	if !hub.Enable {
 		return nil, nil
 	}
-	files := certs.Files{CA: hub.TLSCAFile, Cert: hub.TLSCertFile, Key: hub.TLSPrivateKeyFile}
+	files := filesOf(hub)
 	token := certificates.TokenFrom(o.TokenFile, hub.Token)
 	if _, err := os.Stat(files.Cert); os.IsNotExist(err) {
 		if text, err := token(); err == nil && text == "" {
@@ -79,6 +80,27 @@ func New(bus *beehive.Bus, cfg *v1alpha2.EdgeCore, conditions *health.Registry, 
 		KubeletAPI: o.KubeletAPI, ReachedAt: o.ReachedAt, Stream: o.Stream,
 	})
 	return l, err
+}
+
+// CheckNode returns an error if the device can never be connected with its name: its certificate is another node's, and
+// no token gets one of this node. Pods of the other node would be stopped in vain. tokenFile is that of Options.
+func CheckNode(cfg *v1alpha2.EdgeCore, tokenFile string) error {
+	hub := &cfg.Modules.EdgeHub
+	if !hub.Enable {
+		return nil
+	}
+	err := certificates.New(certificates.Options{
+		Node: cfg.Modules.Edged.HostnameOverride, Files: filesOf(hub),
+		Token: certificates.TokenFrom(tokenFile, hub.Token),
+	}).OfAnother()
+	if err != nil {
+		return strict.Problems{{Path: "modules.edged.hostnameOverride", Text: err.Error()}}
+	}
+	return nil
+}
+
+func filesOf(hub *v1alpha2.EdgeHub) certs.Files {
+	return certs.Files{CA: hub.TLSCAFile, Cert: hub.TLSCertFile, Key: hub.TLSPrivateKeyFile}
 }
 
 // Run implements beehive.Module.
