@@ -185,7 +185,8 @@ func reportable() []health.Code {
 		health.CgroupsIncomplete, health.CgroupsFailing, health.ClockNotSet, health.StoreRecovered,
 		health.StoreRolledBack, health.StoreFailing, health.CertificateEnding, health.StaticPodBad,
 		health.ImageDamaged, health.ReportTooLarge, health.NodeAddressMissing, health.ConfigurationBad,
-		health.RestartNeeded, health.ClientCABad,
+		health.RestartNeeded, health.ClientCABad, health.ModuleFailing, health.SocketFailing, health.ServerStopped,
+		health.ReadOnlyServerStopped,
 	}
 }
 
