@@ -56,7 +56,7 @@ demo-stop: ## remove all that `make demo` made
 test: setup lint build ## unit tests with the race detector, and each promise on real parts: 20 minutes at most (needs root)
 	$(SUITE) short
 
-test-all: setup ## all the rest, hours; AREA=link|edge|conformance|vm|kubeedge|soak for a part (SEED=7; FULL=1 boots every VM)
+test-all: setup ## all the rest, hours; AREA=link|edge|conformance|vm|safe|kubeedge|soak for a part (SEED=7; FULL=1 boots every VM)
 	$(SUITE) $(if $(FULL),--full )--seed $(or $(SEED),$(shell date +%s)) $(or $(AREA),all)
 
 lint: ## gofmt, go vet, staticcheck

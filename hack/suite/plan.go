@@ -284,6 +284,23 @@ func areas(o options) []area {
 			jobs:    []job{vm},
 		},
 		{
+			name: "safe",
+			about: "wrong configurations and an older agent on a newer store, with kills and power cuts: the agent " +
+				"runs, and its Node says why",
+			folders: []string{
+				"pkg/configfile", "pkg/configreload", "metamanager/store", "deploy/debian", "cmd/edgecore",
+			},
+			before: []string{"hack/setup test", "go run ./hack/kube"},
+			raced:  true,
+			jobs: []job{{
+				packages: []string{"./test/link"},
+				run:      "^TestLink$/^Safe$",
+				race:     true,
+				timeout:  long,
+				args:     []string{"-wrong=0", seed},
+			}},
+		},
+		{
 			name: "kubeedge",
 			about: "KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; building them takes 30 " +
 				"minutes once",

@@ -36,6 +36,7 @@ var promises = []promise{
 	{"the status page shows the node in a browser", "./test/page", "TestDevice", nil},
 	// A node in a cluster.
 	{"a device joins, runs pods offline and reports it all later", "./test/link", "TestLink/Offline/cut", nil},
+	{"no change of its configuration leaves a device without its agent", "./test/link", "TestLink/Safe", nil},
 	{"a sensor is read and set by the cluster, and works on without it", "./test/link", "TestLink/Devices", nil},
 	{
 		says: "pods behave as docs/pod-support.md says",

@@ -42,6 +42,7 @@ func TestLink(t *testing.T) {
 		{"MapperFramework", testMapperFramework},
 		{"Modbus", testModbus},
 		{"GoesBack", testGoesBack},
+		{"Safe", testSafe},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
