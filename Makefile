@@ -59,11 +59,13 @@ test: setup lint build ## unit tests with the race detector, and each promise on
 test-all: setup ## all the rest, hours; AREA=link|edge|conformance|vm|safe|kubeedge|soak for a part (SEED=7; FULL=1 boots every VM)
 	$(SUITE) $(if $(FULL),--full )--seed $(or $(SEED),$(shell date +%s)) $(or $(AREA),all)
 
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, go vet, staticcheck, hack/lint
 	@echo "gofmt -l ."; out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-clean:"; echo "$$out"; exit 1; fi
 	go vet ./...
 	GOARCH=arm CGO_ENABLED=0 go build ./edged ./edged/preflight ./edgehub/... ./pkg/... # where numbers have 32 bits
 	go tool staticcheck ./...
+	go build -o bin/lint ./hack/lint
+	go vet -vettool=bin/lint ./... # types of errors without errors.As, %w, values that are nil, writes that nobody reads
 
 bench: setup build ## compare the agent with bare CRI calls and a real kubelet; run the packages' own benchmarks
 	go test -run '^$$' -bench . -benchtime 1s ./beehive ./metamanager/store ./pkg/apis/edgecore/v1alpha2

@@ -55,7 +55,8 @@ func (m *Module) keepLink(ctx context.Context) {
 
 // withoutPorts removes ports from a network error: they differ with each connection.
 func withoutPorts(err error) error {
-	if op, ok := err.(*net.OpError); ok {
+	var op *net.OpError
+	if errors.As(err, &op) {
 		return op.Err
 	}
 	return err

@@ -244,9 +244,10 @@ func TestBothFail(t *testing.T) {
 	if got := joinFailures([]error{missing, missing}); got.Error() != "no file" {
 		t.Errorf("the same reason twice = %v, want %q", got, "no file")
 	}
+	var f *failure
 	if got := joinFailures([]error{
 		&failure{text: "q", expired: true}, &failure{kind: "dns", text: "w"},
-	}); got.Error() != "w; and by QUIC: q" || !got.(*failure).expired {
+	}); got.Error() != "w; and by QUIC: q" || !errors.As(got, &f) || !f.expired {
 		t.Errorf("together = %+v, want %q, expired", got, "w; and by QUIC: q")
 	}
 }

@@ -10,6 +10,7 @@ package streaming
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -169,7 +170,8 @@ func refuse(code int, format string, args ...any) error {
 // answer tells the client of an error. The text is all of the body: kubectl shows it.
 func answer(w http.ResponseWriter, err error) {
 	code := http.StatusInternalServerError
-	if r, ok := err.(*refusal); ok {
+	var r *refusal
+	if errors.As(err, &r) {
 		code = r.code
 	} else if st, ok := status.FromError(err); ok {
 		switch st.Code() {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"testing"
@@ -196,7 +197,8 @@ func (r *raw) closed() byte {
 	var code byte
 	for {
 		pk, err := r.next()
-		if n, ok := err.(net.Error); ok && n.Timeout() {
+		var n net.Error
+		if errors.As(err, &n) && n.Timeout() {
 			r.Fatalf("the connection is still open, want closed")
 		}
 		if err != nil {
