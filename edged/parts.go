@@ -53,6 +53,7 @@ func (e *Edged) parts() []part {
 		}).Run},
 		{name: "stored pods", run: e.intake.Load},
 		{name: "static pods", run: e.newStatic().Run},
+		{name: "image repairs", run: e.repairer.Run},
 		{name: "image pulls", reload: func(s *Settings) { e.puller.SetPullLimits(s.Pulls) }},
 		{
 			name:       "containers",

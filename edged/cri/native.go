@@ -32,6 +32,8 @@ type Blob struct {
 	Digest string
 	// Size is what it was when it came.
 	Size int64
+	// Refs are what it refers to, as containerd's garbage collection knows it, up to 2048.
+	Refs []Ref
 }
 
 // native is the connection on which images are, and the context for containerd's own calls on it.
@@ -51,6 +53,17 @@ func (c *Client) ImageTarget(ctx context.Context, name string) (string, error) {
 		return "", fmt.Errorf("%w: image %s has no digest", errAnswer, name)
 	}
 	return digest, nil
+}
+
+// DeleteImage forgets the image of a name; what it consists of is collected if nothing else refers to it. It is not an
+// error if the image is gone.
+func (c *Client) DeleteImage(ctx context.Context, name string) error {
+	conn, ctx := c.native(ctx)
+	_, err := imagesapi.NewImagesClient(conn).Delete(ctx, &imagesapi.DeleteImageRequest{Name: name})
+	if IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // ReadBlob returns the bytes of a blob, as they are on the disk. Its reader has to be closed.
@@ -113,7 +126,7 @@ func (c *Client) Blobs(ctx context.Context) ([]Blob, error) {
 			return nil, err
 		}
 		for _, info := range answer.GetInfo() {
-			all = append(all, Blob{Digest: info.GetDigest(), Size: info.GetSize()})
+			all = append(all, Blob{Digest: info.GetDigest(), Size: info.GetSize(), Refs: refsOf(info.GetLabels())})
 		}
 	}
 }

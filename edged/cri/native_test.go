@@ -44,6 +44,7 @@ type (
 	}
 	images struct {
 		imagesapi.UnimplementedImagesServer
+		of *containerd
 	}
 	leases struct {
 		leasesapi.UnimplementedLeasesServer
@@ -78,7 +79,17 @@ func (*content) Read(r *contentapi.ReadContentRequest, s contentapi.Content_Read
 }
 
 func (*content) List(_ *contentapi.ListContentRequest, s contentapi.Content_ListServer) error {
-	for _, info := range []*contentapi.Info{{Digest: "sha256:a", Size: 17}, {Digest: "sha256:b"}} {
+	for _, info := range []*contentapi.Info{
+		{Digest: "sha256:a", Size: 17, Labels: map[string]string{
+			"containerd.io/gc.ref.content.l.0":                   "sha256:l",
+			"containerd.io/gc.ref.content.config":                "sha256:c",
+			"containerd.io/gc.ref.content":                       "sha256:c",
+			"containerd.io/gc.ref.contents":                      "sha256:another label",
+			"containerd.io/gc.ref.snapshot.overlayfs/x":          "sha256:chain",
+			"containerd.io/distribution.source.registry.example": "app",
+		}},
+		{Digest: "sha256:b"},
+	} {
 		if err := s.Send(&contentapi.ListContentResponse{Info: []*contentapi.Info{info}}); err != nil {
 			return err
 		}
@@ -101,14 +112,39 @@ func (*images) Get(_ context.Context, r *imagesapi.GetImageRequest) (*imagesapi.
 	return answer, nil
 }
 
+func (i *images) Delete(_ context.Context, r *imagesapi.DeleteImageRequest) (*emptypb.Empty, error) {
+	i.of.changes = append(i.of.changes, "delete image "+r.Name)
+	if r.Name == "gone" {
+		return nil, status.Error(codes.NotFound, "no such image")
+	}
+	return &emptypb.Empty{}, nil
+}
+
+func (l *leases) AddResource(_ context.Context, r *leasesapi.AddResourceRequest) (*emptypb.Empty, error) {
+	l.of.changes = append(l.of.changes, strings.Join([]string{r.ID, "keeps", r.Resource.Type, r.Resource.ID}, " "))
+	if r.Resource.ID == "sha256:bad" {
+		return nil, status.Error(codes.InvalidArgument, "no such resource")
+	}
+	return &emptypb.Empty{}, nil
+}
+
 func (l *leases) Create(_ context.Context, r *leasesapi.CreateRequest) (*leasesapi.CreateResponse, error) {
 	l.of.changes = append(l.of.changes, "create lease "+r.ID)
+	if expires, ok := r.Labels["containerd.io/gc.expire"]; ok {
+		until, err := time.Parse(time.RFC3339, expires)
+		if left := time.Until(until); err != nil || left < 59*time.Minute || left > time.Hour {
+			return nil, status.Errorf(codes.InvalidArgument, "it expires in %v, want an hour", left)
+		}
+	}
 	return nil, status.Error(codes.AlreadyExists, "left by a killed agent")
 }
 
 func (l *leases) Delete(_ context.Context, r *leasesapi.DeleteRequest) (*emptypb.Empty, error) {
-	if !r.Sync {
-		return nil, status.Error(codes.InvalidArgument, "want sync")
+	switch {
+	case r.ID == "gone":
+		return nil, status.Error(codes.NotFound, "it has expired")
+	case r.Sync != (r.ID == "look"):
+		return nil, status.Errorf(codes.InvalidArgument, "sync is %t", r.Sync)
 	}
 	l.of.changes = append(l.of.changes, "delete lease "+r.ID)
 	return &emptypb.Empty{}, nil
@@ -161,7 +197,7 @@ func serve(t *testing.T, c *containerd) *Client {
 			return h(srv, s)
 		}))
 	if c != nil {
-		c.content.of, c.leases.of, c.snapshots.of = c, c, c
+		c.content.of, c.images.of, c.leases.of, c.snapshots.of = c, c, c, c
 		contentapi.RegisterContentServer(server, &c.content)
 		imagesapi.RegisterImagesServer(server, &c.images)
 		leasesapi.RegisterLeasesServer(server, &c.leases)
@@ -210,7 +246,8 @@ func TestBlobs(t *testing.T) {
 	server := &containerd{}
 	client := serve(t, server)
 	got, err := client.Blobs(t.Context())
-	if diff := cmp.Diff([]Blob{{"sha256:a", 17}, {"sha256:b", 0}}, got); diff != "" || err != nil {
+	refs := []Ref{{KindContent, "sha256:c"}, {KindContent, "sha256:l"}, {"snapshots/overlayfs", "sha256:chain"}}
+	if diff := cmp.Diff([]Blob{{"sha256:a", 17, refs}, {"sha256:b", 0, nil}}, got); diff != "" || err != nil {
 		t.Errorf("Blobs: %v; mismatch (-want +got):\n%s", err, diff)
 	}
 	for digest, want := range map[string]string{"sha256:a": "hello fixture", "sha256:b": ""} {
@@ -233,6 +270,31 @@ func TestBlobs(t *testing.T) {
 		t.Error(err)
 	}
 	want := []string{"delete sha256:a", "create lease look", "delete lease look"}
+	if diff := cmp.Diff(want, server.changes); diff != "" {
+		t.Errorf("changes mismatch (-want +got):\n%s", diff)
+	}
+}
+
+func TestHold(t *testing.T) {
+	server := &containerd{}
+	client := serve(t, server)
+	keep := []Ref{{KindContent, "sha256:a"}, {"snapshots/overlayfs", "sha256:chain"}}
+	if err := client.Hold(t.Context(), "lease", time.Hour, keep); err != nil {
+		t.Error(err)
+	}
+	if err := client.Hold(t.Context(), "lease", time.Hour, []Ref{{KindContent, "sha256:bad"}}); err == nil {
+		t.Error("Hold of something that cannot be kept = nil, want an error")
+	}
+	for _, name := range []string{"lease", "gone"} {
+		if err := errors.Join(client.Release(t.Context(), name), client.DeleteImage(t.Context(), name)); err != nil {
+			t.Errorf("Release and DeleteImage of %s = %v, want nil", name, err)
+		}
+	}
+	want := []string{
+		"create lease lease", "lease keeps content sha256:a", "lease keeps snapshots/overlayfs sha256:chain",
+		"create lease lease", "lease keeps content sha256:bad",
+		"delete lease lease", "delete image lease", "delete image gone",
+	}
 	if diff := cmp.Diff(want, server.changes); diff != "" {
 		t.Errorf("changes mismatch (-want +got):\n%s", diff)
 	}

@@ -255,6 +255,33 @@ func Normalize(image string) (string, error) {
 	return reference.TagNameOnly(named).String(), nil
 }
 
+// WithDigest returns the complete name of what has a digest in the repository of an image.
+func WithDigest(image, digest string) (string, error) {
+	if IsID(image) {
+		return "", fmt.Errorf("%s is the ID of an image, which does not tell its repository", image)
+	}
+	named, err := parse(image)
+	if err != nil {
+		return "", err
+	}
+	if !IsID(digest) {
+		return "", fmt.Errorf("%q is not a SHA-256 digest", digest)
+	}
+	return reference.TrimNamed(named).String() + "@" + digest, nil
+}
+
+// Repository returns the complete name of the repository of an image; "" for a name that has none.
+func Repository(image string) string {
+	if IsID(image) {
+		return ""
+	}
+	named, err := parse(image)
+	if err != nil {
+		return ""
+	}
+	return reference.TrimNamed(named).String()
+}
+
 // IsID reports whether a name is the ID of an image, as containerd writes it.
 func IsID(image string) bool {
 	hex, ok := strings.CutPrefix(image, "sha256:")

@@ -420,3 +420,29 @@ func TestPullIsRepaired(t *testing.T) {
 		}
 	}
 }
+
+// TestWithDigest: the repository of an image is that of its name, and only a digest follows it.
+func TestWithDigest(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("a", 64)
+	for image, want := range map[string]string{
+		"busybox":                     "docker.io/library/busybox",
+		"reg.example:5000/a/b:1":      "reg.example:5000/a/b",
+		"reg.example/a/b:1@" + digest: "reg.example/a/b",
+		"reg.example/a/b@" + digest:   "reg.example/a/b",
+		digest:                        "",
+		"reg.example/A":               "",
+	} {
+		got, err := WithDigest(image, digest)
+		if want != "" {
+			want += "@" + digest
+		}
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("WithDigest(%q) = %q, %v; want %q", image, got, err, want)
+		}
+	}
+	for _, bad := range []string{"", "latest", "sha256:../../x", "sha512:" + strings.Repeat("a", 128), digest + "@x"} {
+		if got, err := WithDigest("reg.example/a:1", bad); err == nil {
+			t.Errorf("WithDigest(%q) = %q, want an error", bad, got)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
@@ -34,7 +35,7 @@ const (
 // is pure.
 func plan(rep report, suspicion Suspicion, replaced, damaged bool) step {
 	switch {
-	case len(rep.blobs) > 0, rep.unknown != "" && damaged:
+	case len(rep.blobs) > 0, damaged && (len(rep.absent) > 0 || rep.documents):
 		// or a blob that was found bad has gone, and has not come again
 		return fetch
 	case len(rep.layers) > 0:
@@ -47,7 +48,7 @@ func plan(rep report, suspicion Suspicion, replaced, damaged bool) step {
 
 // repair examines an image, and says whether it can be started again. An error is a damage that stays, or may be there.
 func (r *Repairer) repair(ctx context.Context, s Suspect, suspicion Suspicion) (bool, error) {
-	rep, err := r.verify(ctx, s.ID)
+	rep, err := r.verify(ctx, s)
 	if err != nil {
 		klog.V(2).InfoS("Image not verified", "image", s.Image, "err", err)
 		return false, err
@@ -63,8 +64,10 @@ func (r *Repairer) repair(ctx context.Context, s Suspect, suspicion Suspicion) (
 		r.damaged(s, rep.String())
 		return r.fetch(ctx, s, rep)
 	case replace:
-		r.damaged(s, fmt.Sprintf("it does not start (%s); %s", s.Message, rep.unknown))
-		return r.replace(ctx, s)
+		if rep.documents || len(rep.absent) > 0 {
+			return r.compare(ctx, s, rep)
+		}
+		return r.replace(ctx, s, rep)
 	}
 	if rep.whole() {
 		r.note(r.opts.Record.SetGood(s.ID))
@@ -108,7 +111,7 @@ func (r *Repairer) conclude(ctx context.Context, s Suspect, err error) (bool, er
 	if err != nil {
 		return false, r.trouble(ctx, s, err)
 	}
-	rep, err := r.verify(ctx, s.ID)
+	rep, err := r.verify(ctx, s)
 	if err != nil {
 		return false, r.trouble(ctx, s, err)
 	}
@@ -120,38 +123,45 @@ func (r *Repairer) conclude(ctx context.Context, s Suspect, err error) (bool, er
 	return true, nil
 }
 
-// fetch brings blobs again: those that are proven wrong go first, since the runtime would take them for right.
+// fetch brings blobs again: from an archive, else from the registry. Those that are proven wrong go first, since the
+// runtime would take them for right.
 func (r *Repairer) fetch(ctx context.Context, s Suspect, rep report) (bool, error) {
-	if err := r.discard(ctx, rep.blobs); err != nil {
+	r.note(r.opts.Record.SetDamaged(s.ID))
+	bad := rep.blobs
+	if err := r.discard(ctx, bad); err != nil {
 		return false, r.trouble(ctx, s, err)
 	}
-	r.note(r.opts.Record.SetDamaged(s.ID))
 	loaded, err := r.load(ctx, s)
+	if err == nil && !loaded {
+		rep, _, err = r.bring(ctx, s, rep)
+	}
 	if err != nil {
 		return false, r.trouble(ctx, s, err)
 	}
 	if !loaded {
-		if err := r.pull(ctx, s); err != nil {
-			return false, r.trouble(ctx, s, err)
-		}
+		return r.brought(ctx, s, rep)
 	}
-	if id := r.idOf(ctx, s.Image); loaded && id != "" && id != s.ID {
+	if id := r.idOf(ctx, s.Image); id != "" && id != s.ID {
+		r.release(ctx, bad, heldBy)
 		r.repaired(s) // the archive holds another image of that name
 		return true, nil
 	}
-	after, err := r.verify(ctx, s.ID)
+	rep, err = r.verify(ctx, s)
 	if err != nil {
 		return false, r.trouble(ctx, s, err)
 	}
+	if len(rep.blobs) == 0 && !rep.documents {
+		r.release(ctx, bad, heldBy)
+	}
 	switch {
-	case len(after.blobs) == 0 && len(after.layers) > 0 && after.unknown == "":
-		return r.conclude(ctx, s, r.mend(ctx, after))
-	case after.whole():
+	case len(rep.blobs) == 0 && len(rep.layers) > 0 && rep.unknown == "":
+		return r.conclude(ctx, s, r.mend(ctx, rep))
+	case rep.whole():
 		return r.conclude(ctx, s, nil)
 	}
-	// The runtime does not fetch the blob of a layer that it has unpacked: it has to forget the image for that.
+	// The runtime does not unpack a layer again that an archive has in another form: it has to forget the image for it.
 	again, err := r.remove(ctx, s)
-	if again && loaded { // its names went with it
+	if again { // its names went with it
 		if _, err := r.load(ctx, s); err != nil {
 			return false, r.trouble(ctx, s, err)
 		}
@@ -173,10 +183,13 @@ func (r *Repairer) idOf(ctx context.Context, name string) string {
 	return ""
 }
 
-// discard has the runtime forget blobs, and their bytes.
+// discard has the runtime forget blobs, and their bytes. What they refer to is held.
 func (r *Repairer) discard(ctx context.Context, digests []string) error {
 	if len(digests) == 0 {
 		return nil
+	}
+	if err := r.hold(ctx, digests); err != nil {
+		return err
 	}
 	for _, digest := range digests {
 		if err := r.opts.Store.DeleteBlob(ctx, digest); err != nil && !cri.IsNotFound(err) {
@@ -186,12 +199,26 @@ func (r *Repairer) discard(ctx context.Context, digests []string) error {
 	return r.opts.Store.CollectGarbage(ctx, lookName)
 }
 
-// replace pulls or loads an image again that cannot be compared, once per boot. The old one is removed only when there
-// is a new one.
-func (r *Repairer) replace(ctx context.Context, s Suspect) (bool, error) {
+// brought concludes a repair after what was lacking of an image has come.
+func (r *Repairer) brought(ctx context.Context, s Suspect, rep report) (bool, error) {
+	switch {
+	case rep.whole():
+		return r.conclude(ctx, s, nil)
+	case !rep.sound():
+		return false, r.trouble(ctx, s, errors.New(rep.String()))
+	}
+	return r.replace(ctx, s, rep)
+}
+
+// replace pulls or loads an image again that cannot be compared, once per boot.
+func (r *Repairer) replace(ctx context.Context, s Suspect, rep report) (bool, error) {
+	r.damaged(s, fmt.Sprintf("it does not start (%s); %s", s.Message, rep.unknown))
+	if rep.foreign {
+		return false, r.trouble(ctx, s, errForeign)
+	}
 	file, err := r.archiveOf(ctx, s)
 	if err == nil && file == "" {
-		err = r.pull(ctx, s)
+		err = r.pullNamed(ctx, s, cmp.Or(s.Reference, s.Image))
 	}
 	if err != nil {
 		return false, r.trouble(ctx, s, err)
@@ -205,14 +232,73 @@ func (r *Repairer) replace(ctx context.Context, s Suspect) (bool, error) {
 	return again, err
 }
 
-var errHeld = errors.New("it was pulled again in this boot, and the runtime still has the damaged layers, for other " +
-	"containers or images; restart or delete the pods that use them (edgecore images list says which)")
+// compare has the runtime fetch what it has not kept of an image, so that the image can be compared. It is kept as it
+// is if nothing is wrong with it.
+func (r *Repairer) compare(ctx context.Context, s Suspect, rep report) (bool, error) {
+	file, err := r.archiveOf(ctx, s)
+	if err == nil && file != "" {
+		return r.replace(ctx, s, rep)
+	}
+	changed := false
+	if err == nil {
+		rep, changed, err = r.bring(ctx, s, rep)
+	}
+	if err != nil {
+		return false, r.trouble(ctx, s, fmt.Errorf("%s; %w", rep.unknown, err))
+	}
+	if changed || !rep.whole() {
+		return r.brought(ctx, s, rep)
+	}
+	r.note(r.opts.Record.SetGood(s.ID))
+	return false, nil
+}
 
-// remove removes an image, so that it is pulled again. It does so once per boot: layers that are in use are not removed
-// with it.
+var (
+	errHeld = errors.New("it was pulled again in this boot, and the runtime still has the damaged layers, for other " +
+		"containers or images; restart or delete the pods that use them (edgecore images list says which)")
+	errShared = errors.New("it can only be removed and pulled again, and it has names of several repositories on " +
+		"this device, whose pods would lose it; remove it with crictl rmi when no pod needs it")
+	errUsed = errors.New("it can only be removed and pulled again, and other containers are made of it, which keep " +
+		"its layers; delete the pods that use it (edgecore images list says which)")
+)
+
+// shared reports whether an image has names of several repositories. Anyone can make an image that has the ID of
+// another one, whose names would be removed with it. It is pure.
+func shared(list []Image, id string) bool {
+	repository := ""
+	for _, i := range list {
+		for _, name := range i.Names {
+			if at := images.Repository(name); i.ID == id && at != repository {
+				if repository != "" {
+					return true
+				}
+				repository = at
+			}
+		}
+	}
+	return false
+}
+
+// remove removes an image, so that it is pulled again. It does so once per boot, and not while other containers are
+// made of the image: its layers would stay, so nothing would be won, and a container of them could not be started again
+// until the image has come.
 func (r *Repairer) remove(ctx context.Context, s Suspect) (bool, error) {
 	if r.opts.Record.Replaced(s.ID) {
 		return false, r.trouble(ctx, s, errHeld)
+	}
+	used, err := r.opts.Runtime.ContainersOf(ctx, s.ID)
+	if err != nil {
+		return false, r.trouble(ctx, s, err)
+	}
+	list, err := r.opts.Runtime.Images(ctx)
+	if err != nil {
+		return false, r.trouble(ctx, s, err)
+	}
+	if shared(list, s.ID) {
+		return false, r.trouble(ctx, s, errShared)
+	}
+	if slices.ContainsFunc(used, func(id string) bool { return !slices.Contains(s.Dead, id) }) {
+		return false, r.trouble(ctx, s, errUsed)
 	}
 	for _, id := range s.Dead {
 		if err := r.opts.Runtime.RemoveContainer(ctx, id); err != nil {
@@ -229,17 +315,6 @@ func (r *Repairer) remove(ctx context.Context, s Suspect) (bool, error) {
 }
 
 var errNeverPull = errors.New("the pull policy of its container is Never")
-
-// pull asks the registry for an image that is here: it answers when it can be pulled again.
-func (r *Repairer) pull(ctx context.Context, s Suspect) error {
-	if s.Container != nil && s.Container.ImagePullPolicy == v1.PullNever {
-		return errNeverPull
-	}
-	if err := r.opts.Pull(ctx, cmp.Or(s.Reference, s.Image), s.Secrets); err != nil {
-		return fmt.Errorf("it cannot be pulled now: %w", err)
-	}
-	return nil
-}
 
 // remedy is what a person can do.
 func (r *Repairer) remedy(s Suspect) string {

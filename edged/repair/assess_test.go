@@ -86,6 +86,7 @@ func TestPlan(t *testing.T) {
 	lacks := report{layers: []damagedLayer{{blob: "sha256:l"}}}
 	blob := report{blobs: []string{"sha256:b"}, layers: lacks.layers}
 	dark := report{unknown: "it is compressed with zstd"}
+	gone := report{unknown: "x", absent: []string{"sha256:b"}, layers: lacks.layers}
 	for name, tc := range map[string]struct {
 		rep       report
 		suspicion Suspicion
@@ -100,8 +101,8 @@ func TestPlan(t *testing.T) {
 		"in the dark a weak sign does nothing":  {dark, Weak, false, false, leave},
 		"in the dark a strong sign is believed": {dark, Strong, false, false, replace},
 		"and no second time in a boot":          {dark, Strong, true, false, leave},
-		"a damage that is known is remembered":  {dark, Weak, true, true, fetch},
-		"also when something else is seen": {report{unknown: "x", layers: lacks.layers}, Weak, true, true,
+		"a damage that is known is remembered":  {gone, Weak, true, true, fetch},
+		"also of a manifest": {report{unknown: "x", documents: true}, Weak, true, true,
 			fetch},
 		"what is seen counts more than what isn't": {report{unknown: "x", layers: lacks.layers}, Weak, false, false,
 			mend},

@@ -28,6 +28,38 @@ func (r *CRI) RemoveContainer(ctx context.Context, id string) error {
 // RemoveImage implements Runtime.
 func (r *CRI) RemoveImage(ctx context.Context, id string) error { return r.State.Remove(ctx, id) }
 
+// ContainersOf implements Runtime.
+func (r *CRI) ContainersOf(ctx context.Context, image string) ([]string, error) {
+	images, err := r.Images(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := r.Client.ListContainers(ctx, &runtimeapi.ListContainersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return containersOf(list.GetContainers(), images, image), nil
+}
+
+// containersOf returns the ids of the containers that are made of an image. A runtime calls it by its id or by one of
+// its names.
+func containersOf(list []*runtimeapi.Container, images []Image, image string) []string {
+	names := []string{image}
+	for _, i := range images {
+		if i.ID == image {
+			names = append(names, i.Names...)
+		}
+	}
+	var ids []string
+	for _, c := range list {
+		if slices.ContainsFunc([]string{c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()},
+			func(name string) bool { return name != "" && slices.Contains(names, name) }) {
+			ids = append(ids, c.GetId())
+		}
+	}
+	return ids
+}
+
 // LayersAt implements Runtime.
 func (r *CRI) LayersAt(ctx context.Context) (string, error) { return r.State.Mountpoint(ctx) }
 

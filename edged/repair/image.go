@@ -51,6 +51,9 @@ const (
 	maxLists, maxManifests = 4, 256
 )
 
+// errOther is errAbsent of a manifest in whose place there is one of another image.
+var errOther = fmt.Errorf("%w; there is one of another image", errAbsent)
+
 // image finds the image of an id, which is the digest of its configuration, below a target.
 func (v *verifier) image(ctx context.Context, target, id string) (image, error) {
 	return v.imageBelow(ctx, target, id, maxLists, map[string]bool{})
@@ -87,7 +90,7 @@ func (v *verifier) imageBelow(ctx context.Context, target, id string, deep int, 
 		return image{}, bad
 	}
 	if m.Config.Digest != id {
-		return image{}, fmt.Errorf("manifest of image %s is %w", short(id), errAbsent)
+		return image{}, fmt.Errorf("manifest of image %s is %w", short(id), errOther)
 	}
 	var config struct {
 		RootFS struct {

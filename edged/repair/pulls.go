@@ -37,6 +37,7 @@ func (r *Repairer) PullFailed(ctx context.Context, name string, failure error) b
 	case <-ctx.Done():
 		return false
 	}
+	r.forgetLeft(ctx)
 	if !r.due("pull of " + name) {
 		return false
 	}

@@ -36,6 +36,9 @@ type record struct {
 	// Damaged are the ids of images that are known to be damaged, from this boot or an earlier one: when their bad
 	// blobs have gone, nothing else tells.
 	Damaged []string `json:"damaged,omitempty"`
+	// Fetched are the names by which blobs are being fetched, from this boot or an earlier one: the runtime may take
+	// them for images.
+	Fetched []string `json:"fetched,omitempty"`
 }
 
 const (
@@ -73,7 +76,7 @@ func nextRecord(before *record, boot string) record {
 		now.Clean = false
 		return now
 	}
-	return record{Boot: boot, Unclean: !before.Clean, Damaged: before.Damaged}
+	return record{Boot: boot, Unclean: !before.Clean, Damaged: before.Damaged, Fetched: before.Fetched}
 }
 
 // readRecord returns nil where there is none. One that a power cut left half-written is a proof of it.
@@ -142,6 +145,23 @@ func (r *Record) Replaced(id string) bool {
 // SetReplaced notes that it was.
 func (r *Record) SetReplaced(id string) error {
 	return r.note(func(doc *record) { doc.Replaced = listed(doc.Replaced, id) })
+}
+
+// Fetched returns the names by which blobs are being fetched.
+func (r *Record) Fetched() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.doc.Fetched)
+}
+
+// SetFetched notes that a blob is about to be fetched by a name. It must not be fetched if that fails.
+func (r *Record) SetFetched(name string) error {
+	return r.note(func(doc *record) { doc.Fetched = listed(doc.Fetched, name) })
+}
+
+// DropFetched notes that the runtime does not take a name for an image any more.
+func (r *Record) DropFetched(name string) error {
+	return r.note(func(doc *record) { doc.Fetched = unlisted(doc.Fetched, name) })
 }
 
 // Close notes that the agent ends in order.

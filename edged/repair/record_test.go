@@ -24,6 +24,11 @@ func TestNextRecord(t *testing.T) {
 			Good:    []string{"a"},
 			Damaged: []string{"b"},
 		}, record{Boot: "2", Damaged: []string{"b"}}},
+		"a blob that was being fetched": {&record{Boot: "1", Fetched: []string{"a@b"}}, record{
+			Boot:    "2",
+			Unclean: true,
+			Fetched: []string{"a@b"},
+		}},
 		"a file that the cut left torn": {&record{}, record{Boot: "2", Unclean: true}},
 		"the agent restarts": {&record{
 			Boot:    "2",

@@ -10,12 +10,15 @@
 //   - A layer whose blob is sound is put right from it, in place, with no network, no registry, and no container
 //     stopped; other images that share it are right from then on, too.
 //   - Where the blob is damaged as well, it is brought again: from an archive in the folder of archives, else from the
-//     registry. Nothing is given away for that but bytes which are proven wrong; the image itself goes only when the
-//     registry has just answered for it, and only if the runtime would not unpack the layer again otherwise.
-//   - Where nothing can be compared (another runtime, another kind of layer) only failures that no whole image has
-//     count, and the image is brought again at most once in a boot.
-//   - One repair runs at a time. One that fails is tried again later and later; a condition and an event name the
-//     image, what is wrong with it, and the remedy, until it is right.
+//     registry, by the runtime (fetch.go). Nothing is given away for that but bytes which are proven wrong: the image,
+//     its other blobs and its layers stay until the new blob is there.
+//   - A layer whose blob the runtime has not kept is compared only after a failure that no whole image has. Its blob is
+//     brought for that.
+//   - Where nothing can be compared even so (another runtime, another kind of layer) only failures that no whole image
+//     has count. The image is removed at most once in a boot, when the registry has just answered for it, and not while
+//     other containers are made of it or another repository has a name for it.
+//   - One repair runs at a time, and one beside each pull. One that fails is tried again later and later; a condition
+//     and an event name the image, what is wrong with it, and the remedy, until it is right.
 package repair
 
 import (
@@ -49,6 +52,11 @@ type Store interface {
 	// DeleteBlob forgets a blob; its bytes are gone after CollectGarbage.
 	DeleteBlob(ctx context.Context, digest string) error
 	CollectGarbage(ctx context.Context, name string) error
+	// Hold has a lease keep blobs, unpacked layers, and what they refer to, until Release or for a time.
+	Hold(ctx context.Context, lease string, keep time.Duration, refs []cri.Ref) error
+	Release(ctx context.Context, lease string) error
+	// DeleteImage forgets the image of a name, and nothing that others refer to. It may be gone already.
+	DeleteImage(ctx context.Context, name string) error
 	// LayerDirs returns the folders of unpacked layers, the uppermost first.
 	LayerDirs(ctx context.Context, snapshotter, chain, name string) ([]string, error)
 }
@@ -58,6 +66,8 @@ type Runtime interface {
 	// RemoveContainer and RemoveImage remove what may be gone already.
 	RemoveContainer(ctx context.Context, id string) error
 	RemoveImage(ctx context.Context, id string) error
+	// ContainersOf returns the ids of all containers that are made of an image.
+	ContainersOf(ctx context.Context, image string) ([]string, error)
 	// Images returns the names and ids of the images, and which of them is of sandboxes.
 	Images(ctx context.Context) ([]Image, error)
 	// LayersAt is the folder in which the runtime keeps layers.
@@ -82,7 +92,7 @@ type Recorder interface {
 type Options struct {
 	Store   Store
 	Runtime Runtime
-	// Pull asks the registry for an image, with the rights of pull secrets.
+	// Pull pulls an image, with the rights of pull secrets.
 	Pull func(ctx context.Context, image string, secrets []v1.Secret) error
 	// Load gives an archive of images to the runtime, and waits until it lists the one of a name.
 	Load func(ctx context.Context, file, name string) error
@@ -120,8 +130,10 @@ const (
 // Repairer repairs images. Its methods may be called from any goroutine.
 type Repairer struct {
 	opts Options
-	// turn is held by the one who repairs.
+	// turn is held by the one who repairs, but not while the runtime pulls.
 	turn chan struct{}
+	// left are names by which a killed agent was fetching blobs.
+	left []string
 
 	mu     sync.Mutex
 	states map[string]*state
@@ -132,13 +144,26 @@ type state struct {
 	// repaired is when it was put right; zero: not yet.
 	repaired time.Time
 	wait     time.Duration
+	// busy: it is being examined.
+	busy bool
 	// next is when a repair that failed may be tried again.
 	next time.Time
 }
 
 // New makes a Repairer.
 func New(opts Options) *Repairer {
-	return &Repairer{opts: opts, turn: make(chan struct{}, 1), states: map[string]*state{}}
+	return &Repairer{opts: opts, turn: make(chan struct{}, 1), left: opts.Record.Fetched(), states: map[string]*state{}}
+}
+
+// Run has the runtime forget what a killed agent has left, and returns.
+func (r *Repairer) Run(ctx context.Context) error {
+	select {
+	case r.turn <- struct{}{}:
+		r.forgetLeft(ctx)
+		<-r.turn
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // Examine looks at an image after a failure, and repairs it where that is called for. It returns true when the failure
@@ -154,18 +179,17 @@ func (r *Repairer) Examine(ctx context.Context, s Suspect) bool {
 	case <-ctx.Done():
 		return false
 	}
+	r.forgetLeft(ctx)
 	if done, again := r.before(s); done {
 		return again
 	}
 	again, err := r.repair(ctx, s, suspicion)
-	if ctx.Err() != nil {
-		return false
-	}
-	r.after(s, again, err)
-	return again
+	r.after(s, again, err, ctx.Err() != nil)
+	return again && ctx.Err() == nil
 }
 
 // before reports whether the question is answered already: by a repair meanwhile, or one that failed a short time ago.
+// Else the image is busy until after.
 func (r *Repairer) before(s Suspect) (done, again bool) {
 	if r.opts.Record.Good(s.ID) {
 		return true, false
@@ -173,24 +197,29 @@ func (r *Repairer) before(s Suspect) (done, again bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st := r.states[s.ID]
+	if st == nil {
+		st = &state{}
+		r.states[s.ID] = st
+	}
 	switch {
-	case st == nil:
-		return false, false
 	case st.repaired.After(s.Since):
 		return true, true
+	case st.busy, time.Now().Before(st.next):
+		return true, false
 	}
-	return time.Now().Before(st.next), false
+	st.busy = true
+	return false, false
 }
 
 // after remembers how an examination ended. An image is not examined over and over: one that was put right and still
 // fails is looked at as late as one that could not be put right.
-func (r *Repairer) after(s Suspect, repaired bool, err error) {
+// cancelled: nobody waits for it any more, and it says nothing.
+func (r *Repairer) after(s Suspect, repaired bool, err error, cancelled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st := r.states[s.ID]
-	if st == nil {
-		st = &state{}
-		r.states[s.ID] = st
+	if st.busy = false; cancelled {
+		return
 	}
 	now := time.Now()
 	st.wait = min(max(2*st.wait, firstWait), maxWait)

@@ -32,9 +32,8 @@ type disk struct {
 	t *testing.T
 	// blobs are there by digest; those of which the bytes are gone are nil.
 	blobs map[string][]byte
-	// fresh are the blobs as the registry has them; fetches says that a pull brings those that are not listed.
+	// fresh are the blobs as the registry has them; a pull of a layer that is unpacked does not bring it.
 	fresh   map[string][]byte
-	fetches bool
 	id      string
 	target  string
 	layers  []string // digests, the lowest first
@@ -46,6 +45,11 @@ type disk struct {
 	away    bool     // the registry
 	foreign bool     // an archive has the layers in another form
 	kept    bool     // the image is there
+	byID    string   // the target of its ID, if it is another one than that of its name
+	users   []string // other containers that are made of it
+	names   []string // the runtime's images that are none
+	held    map[string][]cri.Ref
+	flow    func() // is called during a pull
 	calls   []string
 	words   []string
 	health  health.Registry
@@ -116,9 +120,12 @@ func (d *disk) add(data []byte) string {
 
 // The Store.
 
-func (d *disk) ImageTarget(context.Context, string) (string, error) {
+func (d *disk) ImageTarget(_ context.Context, name string) (string, error) {
 	if !d.kept {
 		return "", status.Error(codes.NotFound, "no image")
+	}
+	if name == d.id && d.byID != "" {
+		return d.byID, nil
 	}
 	return d.target, nil
 }
@@ -137,7 +144,11 @@ func (d *disk) Blobs(context.Context) (list []cri.Blob, err error) {
 		return nil, status.Error(codes.Unimplemented, "unknown service")
 	}
 	for digest := range d.blobs {
-		list = append(list, cri.Blob{Digest: digest})
+		b := cri.Blob{Digest: digest}
+		if digest == d.target {
+			b.Refs = []cri.Ref{{Kind: cri.KindContent, ID: d.id}}
+		}
+		list = append(list, b)
 	}
 	return list, nil
 }
@@ -150,6 +161,24 @@ func (d *disk) DeleteBlob(_ context.Context, digest string) error {
 
 func (d *disk) CollectGarbage(context.Context, string) error {
 	d.calls = append(d.calls, "garbage")
+	return nil
+}
+
+func (d *disk) Hold(_ context.Context, lease string, _ time.Duration, refs []cri.Ref) error {
+	if d.held == nil {
+		d.held = map[string][]cri.Ref{}
+	}
+	d.held[lease] = append(d.held[lease], refs...)
+	return nil
+}
+
+func (d *disk) Release(_ context.Context, lease string) error {
+	delete(d.held, lease)
+	return nil
+}
+
+func (d *disk) DeleteImage(_ context.Context, name string) error {
+	d.names = slices.DeleteFunc(d.names, func(one string) bool { return one == name })
 	return nil
 }
 
@@ -178,6 +207,10 @@ func (d *disk) RemoveImage(_ context.Context, id string) error {
 	return nil
 }
 
+func (d *disk) ContainersOf(context.Context, string) ([]string, error) {
+	return append([]string{"dead1"}, d.users...), nil
+}
+
 func (d *disk) LayersAt(context.Context) (string, error) { return d.at, nil }
 
 func (d *disk) Images(context.Context) ([]Image, error) {
@@ -197,15 +230,30 @@ func (d *disk) NodeEventf(kind, reason, format string, args ...any) {
 	d.ContainerEventf(nil, nil, kind, reason, format, args...)
 }
 
-func (d *disk) pull(context.Context, string, []v1.Secret) error {
-	d.calls = append(d.calls, "pull")
+// pull does what containerd does: it fetches the documents of an image and the layers that are not unpacked, and the
+// blob of any digest, for which it makes an image that is none.
+func (d *disk) pull(_ context.Context, name string, _ []v1.Secret) error {
+	_, digest, single := strings.Cut(name, "@")
+	if single = single && digest != d.target; single {
+		d.calls = append(d.calls, "pull @")
+	} else {
+		d.calls = append(d.calls, "pull")
+	}
+	if d.flow != nil {
+		d.flow()
+	}
 	if d.away {
 		return errors.New("no way to the registry")
 	}
-	for digest, data := range d.fresh {
-		if _, listed := d.blobs[digest]; d.fetches && !listed {
-			d.blobs[digest] = data
+	for one, data := range d.fresh {
+		if _, listed := d.blobs[one]; !listed && (one == digest ||
+			!single && (len(d.dirs) == 0 || !slices.Contains(d.layers, one))) {
+			d.blobs[one] = data
 		}
+	}
+	if single {
+		d.names = append(d.names, name)
+		return errors.New("not an image")
 	}
 	d.kept = true
 	return nil
@@ -303,20 +351,15 @@ func TestExamine(t *testing.T) {
 		"a layer and its blob, which a pull brings": {func(d *disk) {
 			d.spoilLayer()
 			d.blobs[upper(d)] = []byte("other")
-			d.fetches = true
 		}, weak, true,
-			"delete blob, garbage, pull", []string{EventRepaired}, false, true},
-		"a layer and its blob, which a pull leaves out": {func(d *disk) { d.spoilLayer(); d.blobs[upper(d)] = nil },
-			weak, true,
-			"delete blob, garbage, pull, remove dead1, remove image", []string{EventRepaired, "pulled again"}, false,
-			false},
+			"delete blob, garbage, pull @", []string{EventRepaired}, false, true},
 		"a layer and its blob, with no network": {
 			func(d *disk) {
 				d.spoilLayer()
 				d.blobs[upper(d)] = nil
 				d.away = true
 			}, weak, false,
-			"delete blob, garbage, pull", []string{
+			"delete blob, garbage, pull @", []string{
 				EventDamaged, "no way to the registry", "docker save registry.example/app:1", "archives",
 			}, true, false,
 		},
@@ -331,25 +374,22 @@ func TestExamine(t *testing.T) {
 			[]string{EventRepaired, "pulled again"}, false, false,
 		},
 		"layers that someone holds": {func(d *disk) {
-			d.spoilLayer()
-			delete(d.blobs, upper(d))
-			record := d.repairer().opts.Record
-			d.note(errors.Join(record.SetDamaged(d.id), record.SetReplaced(d.id)))
-		}, weak, false, "pull", []string{EventDamaged, "restart or delete the pods"}, true, false},
+			d.plain = true
+			d.users = []string{"other"}
+		}, strong, false, "pull", []string{EventDamaged, "other containers are made of it"}, true, true},
 		"a manifest": {func(d *disk) {
 			d.blobs[d.target] = nil
-			d.fetches = true
 		}, weak, true, "delete blob, garbage, pull", []string{EventRepaired}, false, true},
 		"a blob of an image that is not unpacked": {func(d *disk) {
-			d.dirs, d.fetches = nil, true
+			d.dirs = nil
 			delete(d.blobs, upper(d))
 		}, strong, true,
-			"delete blob, garbage, pull", []string{EventRepaired}, false, false},
+			"delete blob, garbage, pull @", []string{EventRepaired}, false, false},
 		"a blob that was found bad and has not come again": {func(d *disk) {
 			d.spoilLayer()
 			delete(d.blobs, upper(d))
 			d.note(d.repairer().opts.Record.SetDamaged(d.id))
-		}, weak, true, "pull, remove dead1, remove image", []string{EventRepaired, "pulled again"}, false, false},
+		}, weak, true, "pull @", []string{EventRepaired}, false, true},
 		"layers that half of containerd has forgotten": {
 			func(d *disk) {
 				d.noDirs = status.Error(codes.NotFound, `missing parent "k8s.io/9/sha256:e171" bucket: not found`)
@@ -369,17 +409,30 @@ func TestExamine(t *testing.T) {
 		}, "failed to stat parent", true, "", []string{EventRepaired}, false, true},
 		"a blob that is not kept, and a whole layer": {func(d *disk) { delete(d.blobs, upper(d)) }, weak,
 			false, "", nil, false, true},
-		"a blob that is not kept, and a sign of another kind": {func(d *disk) {
+		"a blob that is not kept, and a strong sign": {func(d *disk) {
 			d.spoilLayer()
 			delete(d.blobs, upper(d))
-		}, strong, true, "pull, remove dead1, remove image", []string{EventRepaired, "pulled again"}, false, false},
+		}, strong, true, "pull @", []string{EventRepaired}, false, true},
+		"a blob that is not kept, a whole layer, and a strong sign": {func(d *disk) { delete(d.blobs, upper(d)) },
+			strong, false, "pull @", nil, false, true},
+		"a blob that is not kept, and no network": {func(d *disk) {
+			delete(d.blobs, upper(d))
+			d.away = true
+		}, strong, false, "pull @", []string{EventDamaged, "no way to the registry"}, true, true},
+		"a configuration": {func(d *disk) { d.blobs[d.id] = nil }, weak, true, "delete blob, garbage, pull",
+			[]string{EventRepaired}, false, true},
+		"a manifest and a layer and its blob": {func(d *disk) {
+			d.spoilLayer()
+			d.blobs[d.target], d.blobs[upper(d)] = nil, nil
+		}, weak, true, "delete blob, garbage, pull, delete blob, garbage, pull @", []string{EventRepaired}, false,
+			true},
 		"another runtime, and a weak sign": {func(d *disk) { d.plain = true }, weak, false, "", nil,
 			false, true},
 		"another runtime, and a strong sign": {func(d *disk) {
 			d.plain = true
 		}, strong, true, "pull, remove dead1, remove image", []string{EventRepaired, "pulled again"}, false, true},
 		"another runtime, and no network": {func(d *disk) { d.plain, d.away = true, true }, strong,
-			false, "pull", []string{EventDamaged, "cannot be pulled now"}, true, true},
+			false, "pull", []string{EventDamaged, "no way to the registry"}, true, true},
 		"another runtime, with an archive": {func(d *disk) { d.plain = true; d.archive() }, strong,
 			true, "remove dead1, remove image, load a.tar", []string{EventRepaired}, false, true},
 	} {
@@ -464,7 +517,7 @@ func TestFailedRepairIsTriedLater(t *testing.T) {
 		d := newDisk(t)
 		d.spoilLayer()
 		d.blobs[d.layers[1]] = nil
-		d.away, d.fetches = true, true
+		d.away = true
 		r := d.repairer()
 		suspect := d.fails(weak)
 		if r.Examine(t.Context(), suspect) {

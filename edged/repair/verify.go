@@ -30,6 +30,14 @@ type report struct {
 	layers []damagedLayer
 	// blobs are the digests of blobs that are not what they should be.
 	blobs []string
+	// absent are the digests of blobs that the runtime has not kept, and without which something is unknown.
+	absent []string
+	// documents: what is damaged or absent is a manifest or the configuration.
+	documents bool
+	// foreign: the image has a layer that is not the one that its configuration names.
+	foreign bool
+	// target is the digest of the manifest, or list of manifests.
+	target string
 }
 
 type damagedLayer struct {
@@ -43,6 +51,17 @@ func (r report) sound() bool { return len(r.layers) == 0 && len(r.blobs) == 0 }
 
 // whole reports whether all was compared and nothing was found.
 func (r report) whole() bool { return r.sound() && r.unknown == "" }
+
+// lacks returns the digests of the blobs that are to be fetched, each once, but those that were tried.
+func (r report) lacks(tried []string) []string {
+	var digests []string
+	for _, digest := range slices.Concat(r.blobs, r.absent) {
+		if !slices.Contains(tried, digest) && !slices.Contains(digests, digest) {
+			digests = append(digests, digest)
+		}
+	}
+	return digests
+}
 
 // maxTold bounds how many files are named to a person.
 const maxTold = 3
@@ -87,6 +106,12 @@ func (e *errBlob) Error() string { return "blob " + e.digest + " is damaged" }
 // errAbsent is a blob that containerd does not have, and does not believe to have.
 var errAbsent = errors.New("not here")
 
+// absentBlob is errAbsent of a blob.
+type absentBlob struct{ digest string }
+
+func (e *absentBlob) Error() string { return fmt.Sprintf("blob %s: %v", short(e.digest), errAbsent) }
+func (e *absentBlob) Unwrap() error { return errAbsent }
+
 // verifier reads one image.
 type verifier struct {
 	Store
@@ -95,7 +120,7 @@ type verifier struct {
 }
 
 // verify compares an image with its blobs. An error is one of the runtime, not of the image.
-func (r *Repairer) verify(ctx context.Context, id string) (report, error) {
+func (r *Repairer) verify(ctx context.Context, s Suspect) (report, error) {
 	blobs, err := r.opts.Store.Blobs(ctx)
 	if cri.IsUnimplemented(err) {
 		return report{unknown: "the runtime is not containerd, and does not show what is in its images"}, nil
@@ -107,16 +132,16 @@ func (r *Repairer) verify(ctx context.Context, id string) (report, error) {
 	for _, b := range blobs {
 		v.have[b.Digest] = true
 	}
-	target, err := v.ImageTarget(ctx, id)
-	if err != nil {
-		return report{}, fmt.Errorf("manifest of image %s: %w", id, err)
-	}
-	im, err := v.image(ctx, target, id)
+	target, im, err := v.find(ctx, s)
 	if bad, ok := errors.AsType[*errBlob](err); ok {
-		return report{blobs: []string{bad.digest}, unknown: err.Error()}, nil
+		return report{blobs: []string{bad.digest}, unknown: err.Error(), documents: true, target: target}, nil
 	}
 	if errors.Is(err, errAbsent) {
-		return report{unknown: err.Error()}, nil
+		rep := report{unknown: err.Error(), documents: true, target: target}
+		if gone, ok := errors.AsType[*absentBlob](err); ok {
+			rep.absent = []string{gone.digest}
+		}
+		return rep, nil
 	}
 	if err != nil {
 		return report{}, err
@@ -125,7 +150,7 @@ func (r *Repairer) verify(ctx context.Context, id string) (report, error) {
 	if err != nil {
 		return report{}, err
 	}
-	rep := report{unknown: unknown}
+	rep := report{unknown: unknown, target: target}
 	if len(dirs) != 0 && len(dirs) != len(im.layers) {
 		rep.unknown, dirs = fmt.Sprintf("it has %d layers, and was unpacked into %d", len(im.layers), len(dirs)), nil
 	}
@@ -139,6 +164,25 @@ func (r *Repairer) verify(ctx context.Context, id string) (report, error) {
 		}
 	}
 	return rep, nil
+}
+
+// find finds an image by the name that the pod has for it, else by its ID. Images with one configuration have one ID,
+// and the ID stands for the one that was pulled last, which may be another tenant's, with other layers.
+func (v *verifier) find(ctx context.Context, s Suspect) (string, image, error) {
+	if target, err := v.ImageTarget(ctx, s.Image); err == nil {
+		im, err := v.image(ctx, target, s.ID)
+		if !errors.Is(err, errOther) {
+			return target, im, err
+		}
+	} else if !cri.IsNotFound(err) {
+		return "", image{}, fmt.Errorf("manifest of image %s: %w", s.Image, err)
+	}
+	target, err := v.ImageTarget(ctx, s.ID)
+	if err != nil {
+		return "", image{}, fmt.Errorf("manifest of image %s: %w", s.ID, err)
+	}
+	im, err := v.image(ctx, target, s.ID)
+	return target, im, err
 }
 
 // layerOf is a layer as its image has it: the digest of its blob, and of what is in that (the diff ID). dir is where
@@ -155,6 +199,7 @@ func (v *verifier) layer(ctx context.Context, at layerOf, rep *report) error {
 		if dir == "" { // neither the layer nor what it is unpacked from
 			rep.blobs = append(rep.blobs, digest)
 		} else {
+			rep.absent = append(rep.absent, digest)
 			rep.unknown = "layer " + short(digest) +
 				" cannot be compared: the runtime has not kept what it was unpacked from"
 		}
@@ -177,6 +222,7 @@ func (v *verifier) layer(ctx context.Context, at layerOf, rep *report) error {
 		return err
 	case compareErr != nil:
 		rep.unknown = "layer " + short(digest) + " cannot be compared: " + compareErr.Error()
+		rep.foreign = rep.foreign || errors.Is(compareErr, errForeign)
 	case !found.none():
 		rep.layers = append(rep.layers, damagedLayer{digest, dir, at.bottom, found})
 	}
@@ -237,7 +283,7 @@ func unpacked(blob io.Reader) (io.Reader, error) {
 // read reads a blob with f and on to its end, and returns errBlob when it has not the digest that it should have.
 func (v *verifier) read(ctx context.Context, digest string, f func(raw io.Reader) error) error {
 	if !v.have[digest] {
-		return fmt.Errorf("blob %s: %w", short(digest), errAbsent)
+		return &absentBlob{digest}
 	}
 	blob, err := v.ReadBlob(ctx, digest)
 	if err == nil {

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,11 +50,11 @@ type node struct {
 	store *store
 }
 
-func newNode(t *testing.T, two bool) *node {
+func newNode(t *testing.T, runtime testenv.Options) *node {
 	t.Helper()
 	return &node{
 		store: newStore(t), Node: env.StartNode(t, built, env.NodeOptions{
-			Runtime: testenv.Options{Containerd2: two},
+			Runtime: runtime,
 			Agent: agent.Options{
 				Kubelet: map[string]any{"crashLoopBackOff": map[string]any{"maxContainerRestartPeriod": "1s"}},
 			},
@@ -185,6 +186,20 @@ func (n *node) blob(digest string) string {
 type store struct {
 	host string
 	away atomic.Bool
+	// lost is what happens to the blob of a digest; nil: nothing.
+	lost atomic.Pointer[loss]
+}
+
+// loss is the loss of the link in the middle of a blob.
+type loss struct {
+	digest string
+	// reached is closed when half of the blob was sent. Then the registry is away, or with hang it sends nothing more
+	// until the client goes.
+	reached chan struct{}
+	// left is closed when the client has gone.
+	left chan struct{}
+	once sync.Once
+	hang bool
 }
 
 func newStore(t *testing.T) *store {
@@ -196,11 +211,75 @@ func newStore(t *testing.T) *store {
 			http.Error(w, "no way through", http.StatusServiceUnavailable)
 			return
 		}
+		if strings.Contains(r.URL.Path, "/blobs/") && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			w.Header().Set("Content-Type", "application/octet-stream") // as the usual registries do
+		}
+		if l := s.lost.Load(); l != nil && r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, l.digest) {
+			w = &half{ResponseWriter: w, store: s, loss: l, r: r}
+		}
 		inner.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
 	s.host = strings.TrimPrefix(server.URL, "http://")
 	return s
+}
+
+// lose has the link lost in the middle of a blob.
+func (s *store) lose(digest string, hang bool) *loss {
+	l := &loss{digest: digest, reached: make(chan struct{}), left: make(chan struct{}), hang: hang}
+	s.lost.Store(l)
+	return l
+}
+
+// wait waits until the link is lost.
+func (l *loss) wait(t *testing.T) {
+	t.Helper()
+	wait.Until(t, "the loss of the link", func() error { return closed(l.reached) })
+}
+
+func closed(c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	default:
+		return errors.New("it has not come to that")
+	}
+}
+
+// half sends half of an answer.
+type half struct {
+	http.ResponseWriter
+	store *store
+	loss  *loss
+	r     *http.Request
+	sent  int
+}
+
+func (h *half) Write(p []byte) (int, error) {
+	size, err := strconv.Atoi(h.Header().Get("Content-Length"))
+	if err != nil {
+		return 0, err
+	}
+	if h.sent+len(p) <= size/2 {
+		n, err := h.ResponseWriter.Write(p)
+		h.sent += n
+		return n, err
+	}
+	if _, err := h.ResponseWriter.Write(p[:size/2-h.sent]); err != nil {
+		return 0, err
+	}
+	http.NewResponseController(h.ResponseWriter).Flush()
+	if !h.loss.hang {
+		h.store.away.Store(true)
+	}
+	h.loss.once.Do(func() {
+		close(h.loss.reached)
+		if h.loss.hang {
+			<-h.r.Context().Done()
+			close(h.loss.left)
+		}
+	})
+	panic(http.ErrAbortHandler)
 }
 
 // image is an image in the registry: all layers of the demo image, and one of its own with a shell at path.

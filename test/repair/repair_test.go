@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/edged/repair"
+	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -24,7 +25,7 @@ func TestRepair(t *testing.T) {
 	for name, two := range map[string]bool{"containerd 1": false, "containerd 2": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, two)
+			n := newNode(t, testenv.Options{Containerd2: two})
 			good := n.store.push(t, "good")
 			n.Manifest("good", pod("good", good.name, "/"+good.path))
 			before := n.Running("good")["good"].Status.ContainerStatuses[0]

@@ -29,6 +29,8 @@ type Options struct {
 	Containerd2 bool
 	// OwnUsers gives a containerd 2.x the handler containerd.OwnUsers, whose pods may have user namespaces.
 	OwnUsers bool
+	// DiscardLayers has containerd not keep the blobs of layers that it has unpacked.
+	DiscardLayers bool
 	// Binary is another containerd to run, or a program that runs one.
 	Binary string
 	// NoImages leaves the test images out.
@@ -59,6 +61,7 @@ func StartContainerd(t testing.TB, opts Options) *containerd.Instance {
 		Root:          opts.Root,
 		Binary:        binary,
 		Runc:          runc,
+		DiscardLayers: opts.DiscardLayers,
 		SystemdCgroup: os.Getenv(CgroupDriverEnv) == cgroups.DriverSystemd,
 	})
 	if err != nil {

@@ -142,6 +142,7 @@ bin_dir = %q
 conf_dir = %q
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = "overlayfs"
+discard_unpacked_layers = %t
 default_runtime_name = "runc"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
@@ -154,7 +155,8 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.second.options]
 SystemdCgroup = %t
 Root = %q
-`, images.Pause, plugins, i.cniConfDir(), i.SystemdCgroup, i.runcRoot(), i.SystemdCgroup, i.runcRoot())
+`, images.Pause, plugins, i.cniConfDir(), i.DiscardLayers, i.SystemdCgroup, i.runcRoot(), i.SystemdCgroup,
+		i.runcRoot())
 }
 
 // criConfig2 says the same to containerd 2.x, which split the plugin in two.
@@ -162,6 +164,7 @@ func (i *Instance) criConfig2(plugins string) string {
 	return fmt.Sprintf(`
 [plugins."io.containerd.cri.v1.images"]
 snapshotter = "overlayfs"
+discard_unpacked_layers = %t
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = %q
 [plugins."io.containerd.cri.v1.runtime"]
@@ -185,7 +188,8 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.second.options]
 SystemdCgroup = %t
 Root = %q
-`, images.Pause, plugins, i.cniConfDir(), i.SystemdCgroup, i.runcRoot(), i.SystemdCgroup, i.runcRoot())
+`, i.DiscardLayers, images.Pause, plugins, i.cniConfDir(), i.SystemdCgroup, i.runcRoot(), i.SystemdCgroup,
+		i.runcRoot())
 }
 
 func (i *Instance) runcRoot() string { return filepath.Join(i.dir(), "runc") }

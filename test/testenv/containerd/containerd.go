@@ -47,6 +47,8 @@ type Options struct {
 	SystemdCgroup bool
 	// Runc is the program of the handler OwnUsers, on containerd 2.x; see BuildRunc. Empty: there is no such handler.
 	Runc string
+	// DiscardLayers: blobs of layers that are unpacked are not kept.
+	DiscardLayers bool
 }
 
 // Instance is one private containerd. Its methods must not be called at the same time.
@@ -64,6 +66,7 @@ type record struct {
 	// SystemdCgroup is as in Options.
 	SystemdCgroup bool            `json:"systemdCgroup,omitempty"`
 	Runc          string          `json:"runc,omitempty"`
+	DiscardLayers bool            `json:"discardLayers,omitempty"`
 	Subnet        netip.Prefix    `json:"subnet"`
 	Process       daemon.Identity `json:"process"`
 	// Owner is the process that must live for the instance to be wanted; zero: wanted for ever.
@@ -100,6 +103,7 @@ func prepare(ctx context.Context, opts Options) (*Instance, error) {
 		Binary:        opts.Binary,
 		SystemdCgroup: opts.SystemdCgroup,
 		Runc:          opts.Runc,
+		DiscardLayers: opts.DiscardLayers,
 	}}
 	if i.Name == "" {
 		var key [4]byte
