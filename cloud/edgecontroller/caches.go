@@ -267,16 +267,6 @@ func (c *caches) names(node string, key resource.Key) bool {
 	return false
 }
 
-// mayName reports whether it is unknown of a pod on the node whether it names a ConfigMap or Secret.
-func (c *caches) mayName(node string, key resource.Key) bool {
-	for _, pod := range c.podsOf(node) {
-		if pod.Namespace == key.Namespace && lacksReferences(pod) {
-			return true
-		}
-	}
-	return false
-}
-
 func typed[T any](objs []any) []*T {
 	out := make([]*T, 0, len(objs))
 	for _, o := range objs {

@@ -162,9 +162,13 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 	c.podLists.changed(old, now)
 	c.recent.changed(now)
 	changes := podChanges(old, now)
+	sameContent := old != nil && now != nil && len(changes) == 0
+	released, withheld := c.room.changed(old, now, sameContent) // before the hub asks for them
 	for _, ch := range changes {
 		c.hub.Changed(ch.node, ch.key)
 	}
+	c.podsReleased(released)
+	c.notices.add(withheld)
 	if len(changes) == 0 && old != nil && now != nil && old.ResourceVersion != now.ResourceVersion &&
 		now.Spec.NodeName != "" {
 		c.hub.StatusChanged(now.Spec.NodeName, podKey(now))
@@ -184,6 +188,20 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 		if pod != nil && (old == nil || now == nil || old.UID != now.UID) {
 			c.servicesChanged(pod)
 		}
+	}
+}
+
+// podsReleased marks pods that are not withheld any more, and before each the objects that it refers to.
+func (c *Controller) podsReleased(pods []podNeed) {
+	for _, p := range pods {
+		pod := c.caches.pod(p.key.Namespace, p.key.Name)
+		if pod == nil || pod.UID != p.uid {
+			continue
+		}
+		for _, key := range references(pod) {
+			c.hub.Changed(pod.Spec.NodeName, key)
+		}
+		c.hub.Changed(pod.Spec.NodeName, p.key)
 	}
 }
 

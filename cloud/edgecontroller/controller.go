@@ -94,6 +94,9 @@ type Controller struct {
 	duplicates  *duplicates
 
 	statusRequests *statusRequests
+	// room knows which pods are withheld from their nodes, and notices says so in events.
+	room    *podRoom
+	notices *podNotices
 	// podFetches are the nodes with pods that the cache lacks.
 	podFetches keyQueue
 
@@ -138,7 +141,7 @@ func New(options Options) (*Controller, error) {
 		recent:     newRecentChanges(),
 		encoded:    newEncodings(),
 		contents:   newContents(),
-		metrics:    newMetrics(),
+		room:       newPodRoom(),
 		requests:   make(semaphore, maxRequests),
 		leases:     make(semaphore, maxLeases),
 		confirms:   make(semaphore, maxConfirms),
@@ -151,6 +154,7 @@ func New(options Options) (*Controller, error) {
 		endpointWrites: ratelimit.New[string](rate.Every(endpointEvery), 1),
 		takeovers:      rate.NewLimiter(takeoverRate, takeoverRate),
 	}
+	c.metrics = newMetrics(c.room)
 	if options.Registry != nil {
 		if err := c.metrics.register(options.Registry); err != nil {
 			return nil, fmt.Errorf("register the metrics of edgecontroller: %w", err)
@@ -158,6 +162,7 @@ func New(options Options) (*Controller, error) {
 	}
 	c.tolerations, c.readiness, c.table = newTolerations(c), newReadiness(c), c.requestTypes()
 	c.instances, c.duplicates, c.statusRequests = newInstances(c), newDuplicates(c), newStatusRequests(c)
+	c.notices = newPodNotices(c)
 	c.endpoints = newEndpoints(c)
 	c.podFetches = newKeyQueue("node", c.fetchPods, "Pods of a new edge node not read; it does not get them yet")
 	return c, nil
@@ -176,6 +181,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	c.duplicates.run(ctx, c.owned.Go)
 	c.statusRequests.run(ctx, c.owned.Go)
 	c.endpoints.run(ctx, c.owned.Go)
+	c.notices.run(ctx, c.owned.Go)
 	c.podFetches.run(ctx, c.owned.Go)
 	began := time.Now()
 	if err := c.caches.start(ctx); err != nil {
@@ -212,6 +218,7 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 	c.readiness.nodeChanged(c.caches.node(node))
 	c.instances.queue.Add(node)
 	c.duplicates.connected(node)
+	c.notices.add(c.room.withheldOn(node))
 	if c.options.LocalIP != "" && c.ctx.Err() == nil {
 		c.owned.Go(func() { c.annotate(c.ctx, node, annotateDelay) })
 	}

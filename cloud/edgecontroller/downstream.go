@@ -85,6 +85,13 @@ func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, er
 	if pod == nil || err != nil {
 		return nil, err
 	}
+	switch why := c.room.of(node, pod.UID); {
+	case why != withheldNot && pod.DeletionTimestamp != nil:
+		return c.sendEnding(node, key, pod)
+	case why != withheldNot:
+		return nil, fmt.Errorf("%s for node %s (%s): %w", key, node, why, cloudhub.ErrWithheld)
+	}
+	c.room.holds(node, pod.UID)
 	if isTrimmed(pod) {
 		return c.sendLarge(node, key, pod)
 	}
@@ -92,12 +99,12 @@ func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, er
 }
 
 func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {
-	named := func() bool { return c.caches.names(node, key) }
-	if !named() && c.caches.mayName(node, key) {
-		return nil, fmt.Errorf("%s for node %s: a pod there has more than %d references: %w", key, node, maxReferences,
-			cloudhub.ErrWithheld)
+	named, withheld := c.namedOn(node, key)
+	if !named && withheld {
+		return nil, fmt.Errorf("%s for node %s, as the pod that names it: %w", key, node, cloudhub.ErrWithheld)
 	}
-	none, claims, err := c.unneeded(node, key, named, func(m missingPod) bool {
+	needed := func() bool { return c.caches.names(node, key) }
+	none, claims, err := c.unneeded(node, key, needed, func(m missingPod) bool {
 		return slices.Contains(m.references, key) || m.unknown && m.key.Namespace == key.Namespace
 	})
 	switch {
@@ -109,6 +116,23 @@ func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, 
 		return nil, nil
 	}
 	return c.content(key)
+}
+
+// namedOn reports whether a pod on a node names a ConfigMap or Secret, and whether one does, or may, that is withheld.
+func (c *Controller) namedOn(node string, key resource.Key) (named, withheld bool) {
+	for _, pod := range c.caches.podsOf(node) {
+		switch {
+		case pod.Namespace != key.Namespace:
+		case lacksReferences(pod):
+			withheld = true
+		case !slices.Contains(references(pod), key):
+		case c.room.of(node, pod.UID) == withheldWaiting:
+			withheld = true
+		default:
+			return true, withheld
+		}
+	}
+	return false, withheld
 }
 
 // volumeSecret returns a Secret that no pod names, but perhaps a persistent volume of a pod. The node may have asked

@@ -12,14 +12,25 @@ type metrics struct {
 	tolerations *prometheus.CounterVec
 
 	statusRequests prometheus.Counter
+	withheld       []prometheus.Collector
 }
 
-func newMetrics() *metrics {
+func newMetrics(room *podRoom) *metrics {
 	const prefix = "cloudcore_edgecontroller_"
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 	}
+	var gauges []prometheus.Collector
+	for _, why := range []withheld{withheldWaiting, withheldChange, withheldReferences} {
+		gauges = append(gauges, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: prefix + "withheld_pods",
+			Help: "Pods of edge nodes that are not sent to them, or whose changes are not: there is no room, their " +
+				"namespace has grown too much there, or they name too many ConfigMaps and Secrets",
+			ConstLabels: prometheus.Labels{"reason": why.String()},
+		}, func() float64 { return float64(room.count()[why]) }))
+	}
 	return &metrics{
+		withheld: gauges,
 		requests: vec("requests_total", "Requests of nodes, by resource type and code of the answer",
 			"type", "operation", "code"),
 		tolerations: vec("toleration_patches_total", "Patches of the tolerations of pods on edges, by outcome",
@@ -32,7 +43,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) register(r prometheus.Registerer) error {
-	for _, c := range []prometheus.Collector{m.requests, m.tolerations, m.statusRequests} {
+	for _, c := range append([]prometheus.Collector{m.requests, m.tolerations, m.statusRequests}, m.withheld...) {
 		if err := r.Register(c); err != nil {
 			return err
 		}

@@ -29,6 +29,9 @@ func TestMetrics(t *testing.T) {
 		"cloudcore_edgecontroller_requests_total 403 query node 1",
 		"cloudcore_edgecontroller_requests_total 404 patch nodepatch 1",
 		"cloudcore_edgecontroller_status_requests_total 0",
+		"cloudcore_edgecontroller_withheld_pods change 0",
+		"cloudcore_edgecontroller_withheld_pods references 0",
+		"cloudcore_edgecontroller_withheld_pods room 0",
 	}
 	if diff := cmp.Diff(want, counters(t, registry)); diff != "" {
 		t.Errorf("metrics mismatch (-want +got):\n%s", diff)

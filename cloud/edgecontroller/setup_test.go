@@ -221,6 +221,7 @@ func newFixture(t testing.TB) *fixture {
 	t.Cleanup(c.duplicates.queue.ShutDown)
 	t.Cleanup(c.statusRequests.queue.ShutDown)
 	t.Cleanup(c.endpoints.queue.ShutDown)
+	t.Cleanup(c.notices.queue.ShutDown)
 	t.Cleanup(c.podFetches.queue.ShutDown)
 	n := &notes{}
 	c.hub, c.ctx = n, t.Context()

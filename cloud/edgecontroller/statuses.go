@@ -3,6 +3,8 @@ package edgecontroller
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -187,6 +189,7 @@ func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Hel
 		}
 	}
 	c.podLists.inventoried(node, has)
+	c.room.holds(node, slices.Collect(maps.Keys(has))...)
 	c.statuses.inventoried(node, pending, last)
 	for _, pod := range c.caches.podsOf(node) {
 		c.statusRequests.podChanged(pod) // it may have changed since it was compared

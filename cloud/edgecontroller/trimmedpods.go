@@ -208,6 +208,8 @@ const (
 	wholeNodeBytes = 16 << 20
 )
 
+var errLargePodsOnTheirWay = errors.New("as many large pods as cloudcore holds are on their way to nodes")
+
 // wholePod reads the whole of a trimmed pod from the API server: the same version of it, or a later one that is not
 // larger.
 func (c *Controller) wholePod(pod *v1.Pod) (*v1.Pod, error) {
@@ -233,10 +235,9 @@ func (c *Controller) wholePod(pod *v1.Pod) (*v1.Pod, error) {
 
 // sendLarge returns a trimmed pod in the form that the hub sends.
 func (c *Controller) sendLarge(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
-	size := int64(sizeOf(pod))
+	size := min(int64(sizeOf(pod)), c.wholeSent.Share())
 	if !c.wholeSent.Take(node, size) {
-		return nil, fmt.Errorf("%s has %d KiB, and as many large pods as cloudcore holds are on their way to nodes",
-			key, size>>10)
+		return nil, fmt.Errorf("%s has %d KiB: %w", key, size>>10, errLargePodsOnTheirWay)
 	}
 	done := func() { c.wholeSent.Return(node, size) }
 	whole, err := c.wholePod(pod)

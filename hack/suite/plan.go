@@ -93,6 +93,7 @@ var integration = map[string]string{
 var longForms = map[string]string{
 	"./cloud/cloudhub":       "link",
 	"./cloud/cloudhub/queue": "link",
+	"./cloud/edgecontroller": "link",
 	"./devicetwin":           "link",
 	"./edged/logrotate":      "edge",
 	"./edged/runtime":        "edge",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -257,7 +258,7 @@ func TestLargeServices(t *testing.T) {
 // whole all the same, and their changes and their end.
 func TestLargeEdgePods(t *testing.T) {
 	const objects, size, nodes, most = 400, 1 << 20, 64, 32 << 20
-	c := start(t, kube.Options{ControllerManager: true}, "rbac.yaml")
+	c := start(t, kube.Options{ControllerManager: true}, "base/rbac.yaml")
 	c.defaultAccount()
 	for i := range nodes {
 		if _, err := c.admin.CoreV1().Nodes().Create(t.Context(), edgeNode(fmt.Sprint("edge-", i)),
@@ -317,4 +318,126 @@ func TestLargeEdgePods(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent("the node to lose it", func(o *cloudhub.Object) bool { return o == nil })
+}
+
+// TestNodeOfLargePods: a node gets large pods as far as it has room for them, the oldest first, whatever a tenant
+// creates. Another tenant's pods run and change there meanwhile. What waits comes when there is room, and every
+// deletion.
+func TestNodeOfLargePods(t *testing.T) {
+	const objects, size, fit = 30, 1 << 20, 16
+	c := start(t, kube.Options{ControllerManager: true}, "base/rbac.yaml")
+	c.control()
+	c.register("n1")
+	for _, name := range []string{"greedy", "modest"} {
+		c.apply(fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", name))
+		wait.Until(t, "the account of "+name, func() error {
+			_, err := c.admin.CoreV1().ServiceAccounts(name).Get(t.Context(), "default", metav1.GetOptions{})
+			return err
+		})
+	}
+	create := func(namespace, name string, size int) {
+		t.Helper()
+		var grace int64 = 1
+		if _, err := c.admin.CoreV1().Pods(namespace).Create(t.Context(), &v1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: v1.PodSpec{
+				NodeName:                      "n1",
+				TerminationGracePeriodSeconds: &grace,
+				Containers: []v1.Container{{Name: "c", Image: "example.com/c:1",
+					Env: []v1.EnvVar{{Name: "LARGE", Value: strings.Repeat("x", size)}}}},
+			},
+		}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send := func(name string) (*cloudhub.Object, error) {
+		o, err := c.ctl.Object("n1", key(name))
+		if o != nil && o.Done != nil {
+			o.Done()
+		}
+		return o, err
+	}
+	sent := func(name string, is func(o *cloudhub.Object) bool) {
+		t.Helper()
+		wait.Until(t, "the node to get "+name, func() error {
+			if o, err := send(name); err != nil || !is(o) {
+				return fmt.Errorf("Object = %v, %v", o != nil, err)
+			}
+			return nil
+		})
+	}
+	some := func(o *cloudhub.Object) bool { return o != nil }
+	greedy := func(i int) string { return fmt.Sprintf("greedy/pod/large-%02d", i) }
+	create("modest", "before", 100)
+	for i := range objects {
+		create("greedy", fmt.Sprintf("large-%02d", i), size)
+	}
+	create("modest", "after", 100)
+	sent("modest/pod/before", some)
+	sent("modest/pod/after", some)
+	got := func() (names []string) {
+		t.Helper()
+		c.wants("n1", greedy(objects-1))
+		for i := range objects {
+			o, err := send(greedy(i))
+			switch {
+			case o != nil:
+				names = append(names, greedy(i))
+			case !errors.Is(err, cloudhub.ErrWithheld):
+				t.Errorf("Object(%s) = none, %v; want it or that it is withheld", greedy(i), err)
+			}
+		}
+		return names
+	}
+	first := got()
+	if len(first) != fit {
+		t.Errorf("the node gets %d large pods, want %d: %v", len(first), fit, first)
+	}
+	if _, err := c.admin.CoreV1().Pods("modest").Patch(t.Context(), "before", "application/merge-patch+json",
+		[]byte(`{"metadata":{"annotations":{"changed":"yes"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	sent("modest/pod/before", func(o *cloudhub.Object) bool {
+		return o != nil && strings.Contains(string(o.JSON), `"changed":"yes"`)
+	})
+	wait.Until(t, "an event of a pod that waits", func() error {
+		list, err := c.admin.CoreV1().Events("greedy").List(t.Context(), metav1.ListOptions{
+			FieldSelector: "reason=NodeHasNoRoom"})
+		if err == nil && len(list.Items) == 0 {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+	c.control() // another one, which takes the node over
+	c.ctl.Connected(t.Context(), "n1", "edgecore/websocket")
+	t.Cleanup(func() { c.ctl.Disconnected("n1", "the test ended") })
+	if again := got(); !slices.Equal(first, again) {
+		t.Errorf("after a restart the node gets %v, before %v", again, first)
+	}
+	var waiting []string
+	for i := range objects {
+		if !slices.Contains(first, greedy(i)) {
+			waiting = append(waiting, greedy(i))
+		}
+	}
+	remove := func(key string, options metav1.DeleteOptions) {
+		t.Helper()
+		_, name, _ := strings.Cut(key, "/pod/")
+		if err := c.admin.CoreV1().Pods("greedy").Delete(t.Context(), name, options); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove(waiting[0], metav1.DeleteOptions{})
+	sent(waiting[0], func(o *cloudhub.Object) bool { return o != nil && o.Deleting && len(o.JSON) < 64<<10 })
+	calls := map[string]int{}
+	for _, name := range waiting[1:] {
+		calls[name] = c.hub.count("n1", name)
+	}
+	remove(first[0], *metav1.NewDeleteOptions(0))
+	wait.True(t, "a pod that has waited to be sent", func() bool {
+		return slices.ContainsFunc(waiting[1:], func(name string) bool {
+			o, _ := send(name)
+			return o != nil && c.hub.count("n1", name) > calls[name]
+		})
+	})
 }
