@@ -58,3 +58,17 @@ var ErrNotServed = errors.New("not served by this cloudcore")
 // ErrWithheld means that a node is not sent an object, or not this version of it. Downstream must call Hub.Changed when
 // that is over.
 var ErrWithheld = errors.New("withheld from the node")
+
+// WithheldError is an ErrWithheld that says which object is withheld. Another one of its name that a node has was
+// deleted.
+type WithheldError struct {
+	UID types.UID
+	// Why is the reason.
+	Why string
+}
+
+// Error implements error.
+func (e *WithheldError) Error() string { return ErrWithheld.Error() + ": " + e.Why }
+
+// Unwrap returns ErrWithheld.
+func (e *WithheldError) Unwrap() error { return ErrWithheld }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -88,4 +89,34 @@ func TestNotServed(t *testing.T) {
 		c.cluster.set("n1", "default/secret/hall", "u-hall", "b")
 		wait.True(t, "the new version", func() bool { return e.holds()["default/secret/hall"] != "" })
 	})
+}
+
+// TestWithheld: a node keeps what it has of an object that is withheld, and is sent it when that is over. Another
+// object of the name is gone, and is deleted there.
+func TestWithheld(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		uid   types.UID
+		keeps bool
+	}{"the same": {"u-web", true}, "another one": {"u-new", false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := startInMemory(t, nil)
+				c.cluster.set("n1", "default/pod/web", "u-web", "a")
+				e := newEdge(t, "n1").dialOurs(c)
+				settled(t, c, e)
+				c.cluster.fail("default/pod/web", fmt.Errorf("pod: %w", &WithheldError{UID: test.uid, Why: "test"}))
+				c.cluster.set("n1", "default/pod/web", string(test.uid), "b")
+				c.cluster.set("n1", "default/pod/later", "u-later", "a")
+				wait.True(t, "what comes after it", func() bool { return e.holds()["default/pod/later"] != "" })
+				wait.True(t, "it to be kept, or deleted", func() bool {
+					return (e.holds()["default/pod/web"] == "u-web/a") == test.keeps
+				})
+				c.cluster.fail("default/pod/web", nil)
+				c.cluster.set("n1", "default/pod/web", string(test.uid), "c")
+				settled(t, c, e)
+			})
+		})
+	}
 }

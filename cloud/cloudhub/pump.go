@@ -242,6 +242,11 @@ func (s *session) push(l lookup) {
 	if _, held := s.queue.Held(key); !held && l.err == nil && object != nil && !l.recorded && !s.features.Inventory {
 		l.err = errNotRecorded
 	}
+	if w, ok := errors.AsType[*WithheldError](l.err); ok {
+		if held, ok := s.queue.Held(key); ok && held.UID != "" && held.UID != w.UID {
+			l.err = nil // what it has is gone
+		}
+	}
 	if errors.Is(l.err, ErrNotServed) || errors.Is(l.err, ErrWithheld) {
 		s.queue.Leave(key)
 		s.syncedNow()

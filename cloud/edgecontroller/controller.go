@@ -187,6 +187,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	if err := c.caches.start(ctx); err != nil {
 		return err
 	}
+	c.room.start()
 	c.restoreEndpoints()
 	c.filled.Store(true)
 	pods, edgePods := c.caches.pods.count()

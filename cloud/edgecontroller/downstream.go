@@ -89,7 +89,8 @@ func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, er
 	case why != withheldNot && pod.DeletionTimestamp != nil:
 		return c.sendEnding(node, key, pod)
 	case why != withheldNot:
-		return nil, fmt.Errorf("%s for node %s (%s): %w", key, node, why, cloudhub.ErrWithheld)
+		return nil, fmt.Errorf("%s for node %s: %w", key, node,
+			&cloudhub.WithheldError{UID: pod.UID, Why: why.String()})
 	}
 	c.room.holds(node, pod.UID)
 	if isTrimmed(pod) {

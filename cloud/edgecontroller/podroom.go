@@ -129,8 +129,10 @@ func equalShare(needs []int, amount int) (share int, enough bool) {
 type podRoom struct {
 	own, shared int
 
-	mu    sync.Mutex
-	nodes map[string]*nodeRoom
+	mu sync.Mutex
+	// deciding is set once the cache of pods is filled: until then each pod would be decided about many times.
+	deciding bool
+	nodes    map[string]*nodeRoom
 }
 
 type nodeRoom struct {
@@ -142,6 +144,16 @@ type nodeRoom struct {
 
 func newPodRoom() *podRoom {
 	return &podRoom{own: ownPodBytes, shared: sharedPodBytes, nodes: map[string]*nodeRoom{}}
+}
+
+// start decides about the pods that are there. No node may be connected before.
+func (r *podRoom) start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.deciding = true
+	for _, n := range r.nodes {
+		n.decide(r)
+	}
 }
 
 // changed takes an event of the pod cache; sameContent is set if nothing but the status differs. It returns the pods
@@ -215,6 +227,9 @@ func (n *nodeRoom) put(pod *v1.Pod, sameContent bool) (changed bool) {
 
 // decide decides again. It returns what changed, the oldest first.
 func (n *nodeRoom) decide(r *podRoom) (released, withheld []podNeed) {
+	if !r.deciding {
+		return nil, nil
+	}
 	before := n.withheld
 	n.withheld = nil
 	if n.total > r.shared || n.unknown > 0 { // on few nodes

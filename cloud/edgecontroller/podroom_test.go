@@ -182,20 +182,23 @@ func (s *roomSim) fill(pod *v1.Pod) {
 	pod.Annotations = map[string]string{"fill": strings.Repeat("x", size), "change": fmt.Sprint(s.version)}
 }
 
+func (s *roomSim) create(namespace, name string) {
+	s.clock++
+	pod := testPod("e1", namespace, name)
+	if s.now[podKey(pod)] != nil || namespace == "modest" && pod.Name > "p5" {
+		return
+	}
+	pod.UID = types.UID(fmt.Sprint("uid-", s.clock))
+	pod.CreationTimestamp = metav1.Unix(int64(s.clock/2), 0)
+	s.fill(pod)
+	s.changed(nil, pod)
+}
+
 // step does one thing.
 func (s *roomSim) step() {
 	switch pod := s.any(); s.r.IntN(12) {
 	case 0, 1, 2, 3:
-		s.clock++
-		namespace := []string{"greedy", "greedy", "other", "modest"}[s.r.IntN(4)]
-		pod := testPod("e1", namespace, fmt.Sprint("p", s.r.IntN(12)))
-		if s.now[podKey(pod)] != nil || namespace == "modest" && pod.Name > "p5" {
-			return
-		}
-		pod.UID = types.UID(fmt.Sprint("uid-", s.clock))
-		pod.CreationTimestamp = metav1.Unix(int64(s.clock/2), 0)
-		s.fill(pod)
-		s.changed(nil, pod)
+		s.create([]string{"greedy", "greedy", "other", "modest"}[s.r.IntN(4)], fmt.Sprint("p", s.r.IntN(12)))
 	case 4, 5, 6:
 		if pod != nil {
 			now := pod.DeepCopy()
@@ -214,6 +217,7 @@ func (s *roomSim) step() {
 	case 8:
 		if pod != nil && s.r.IntN(3) == 0 { // by force
 			s.changed(pod, nil)
+			s.create(pod.Namespace, pod.Name)
 		}
 	case 9: // the device reports what it has
 		s.report(2)
@@ -289,7 +293,9 @@ func (s *roomSim) send(w *fixture, k resource.Key) {
 	o, err := w.podFor("e1", k)
 	switch {
 	case err != nil:
-		if !errors.Is(err, cloudhub.ErrWithheld) {
+		if withheld, ok := errors.AsType[*cloudhub.WithheldError](err); ok && has != nil && has.UID != withheld.UID {
+			delete(s.device, k)
+		} else if !ok {
 			w.hub.Changed("e1", k) // it is tried again
 		}
 		return

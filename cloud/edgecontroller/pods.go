@@ -34,11 +34,7 @@ func (c *Controller) queryPod(ctx context.Context, r *request) result {
 	case pod.Spec.NodeName != r.node:
 		return failed(forbidden(r.key, "it is not bound to node %s", r.node))
 	case isTrimmed(pod):
-		pod, err = c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
-		if err == nil && pod.Spec.NodeName != r.node {
-			err = forbidden(r.key, "it is not bound to node %s", r.node)
-		}
-		if err != nil {
+		if pod, err = c.wholePod(ctx, pod); err != nil {
 			return failed(err)
 		}
 	}
@@ -71,7 +67,7 @@ func (c *Controller) createMirrorPod(ctx context.Context, r *request) result {
 func (c *Controller) mirrorExists(ctx context.Context, r *request, pod *v1.Pod, err error) result {
 	there, getErr := c.podOf(ctx, r.key.Namespace, r.key.Name)
 	if getErr == nil && there != nil && isTrimmed(there) {
-		there, getErr = c.wholePod(there)
+		there, getErr = c.wholePod(ctx, there)
 	}
 	if getErr != nil {
 		err = getErr

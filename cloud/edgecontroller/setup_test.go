@@ -226,6 +226,7 @@ func newFixture(t testing.TB) *fixture {
 	n := &notes{}
 	c.hub, c.ctx = n, t.Context()
 	c.filled.Store(true)
+	c.room.start()
 	return &fixture{Controller: c, t: t, api: a, hub: n}
 }
 

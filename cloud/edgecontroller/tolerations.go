@@ -12,8 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/edgecore-io/edgecore/cloud/apihealth"
 )
 
 // KeepEvictions is an annotation on a pod or its node that, set to "true", leaves a pod's tolerations alone: the pod is
@@ -150,7 +148,7 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 		return nil
 	}
 	if _, changes := desiredTolerations(pod, node); changes && isTrimmed(pod) {
-		if pod, err = t.c.wholePod(pod); err != nil {
+		if pod, err = t.c.wholePod(ctx, pod); err != nil {
 			return err
 		}
 	}
@@ -158,7 +156,7 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 	if err != nil || patch == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(apihealth.ForNode(ctx, node.Name), keyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
 	_, err = t.c.clients.Own.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, patch,
 		metav1.PatchOptions{})

@@ -1,6 +1,7 @@
 package edgecontroller
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -212,9 +213,9 @@ var errLargePodsOnTheirWay = errors.New("as many large pods as cloudcore holds a
 
 // wholePod reads the whole of a trimmed pod from the API server: the same version of it, or a later one that is not
 // larger.
-func (c *Controller) wholePod(pod *v1.Pod) (*v1.Pod, error) {
+func (c *Controller) wholePod(ctx context.Context, pod *v1.Pod) (*v1.Pod, error) {
 	key := podKey(pod)
-	leave, err := c.wholeReads.acquire(c.ctx)
+	leave, err := c.wholeReads.acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", key, err)
 	}
@@ -240,7 +241,7 @@ func (c *Controller) sendLarge(node string, key resource.Key, pod *v1.Pod) (*clo
 		return nil, fmt.Errorf("%s has %d KiB: %w", key, size>>10, errLargePodsOnTheirWay)
 	}
 	done := func() { c.wholeSent.Return(node, size) }
-	whole, err := c.wholePod(pod)
+	whole, err := c.wholePod(c.ctx, pod)
 	var object *cloudhub.Object
 	if err == nil {
 		object, err = toSend(key, whole)
