@@ -144,8 +144,10 @@ type Hub struct {
 
 	mu       sync.Mutex
 	sessions map[string]*session
-	serving  int
-	closed   bool
+	// barred are nodes that are not taken by QUIC until the given time.
+	barred  map[string]time.Time
+	serving int
+	closed  bool
 }
 
 // New makes a hub without connections.

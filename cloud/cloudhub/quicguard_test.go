@@ -3,8 +3,11 @@ package cloudhub
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"math"
 	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,44 +17,14 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-func TestQUICGuard(t *testing.T) {
-	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	low, high := heapState{live: 599, limit: 1000}, heapState{live: 601, limit: 1000}
-	after := func(h heapState, cycles uint64) heapState { h.cycles = cycles; return h }
-	var g quicGuard
-	for i, step := range []struct {
-		heap       heapState
-		after      time.Duration
-		end, pause bool
-	}{
-		{heapState{live: 1 << 40}, 0, false, false}, // no limit
-		{low, 0, false, false},
-		{high, time.Second, true, true},
-		{high, 2 * time.Second, false, true}, // what was ended is not collected yet
-		{after(high, 1), 3 * time.Second, false, true},
-		{after(high, 2), 4 * time.Second, true, true},
-		{after(low, 4), 5 * time.Second, false, true},
-		{after(low, 9), 4*time.Second + quicPause - 1, false, true},
-		{after(low, 9), 4*time.Second + quicPause, false, false},
-		{after(high, 9), time.Hour, true, true},
-	} {
-		end, pause := g.check(step.heap, begin.Add(step.after))
-		if end != step.end || pause != step.pause {
-			t.Errorf("step %d: ends links: %t, refuses new ones: %t; want %t and %t", i, end, pause, step.end,
-				step.pause)
-		}
-	}
-}
-
 // TestReadHeap: what is kept counts, and so does a limit.
 func TestReadHeap(t *testing.T) {
 	kept := make([]byte, 64<<20)
-	debug.FreeOSMemory() // collects
 	before := debug.SetMemoryLimit(1 << 30)
-	got := readHeap()
+	got := collectHeap()
 	debug.SetMemoryLimit(before)
-	if got.live < 64<<20 || got.cycles == 0 || got.limit != 1<<30 {
-		t.Errorf("heap = %+v, want 64 MiB live at least, a collection, and a limit of 1 GiB", got)
+	if got.live < 64<<20 || got.limit != 1<<30 {
+		t.Errorf("heap = %+v, want 64 MiB live at least, and a limit of 1 GiB", got)
 	}
 	if got := readHeap(); before == math.MaxInt64 && got.limit != 0 {
 		t.Errorf("without a limit, the limit is %d, want 0", got.limit)
@@ -59,8 +32,8 @@ func TestReadHeap(t *testing.T) {
 	kept[0] = 1
 }
 
-// TestQUICGivesWay: while memory is short, the link that carried most ends, the other one stays, and no more are taken
-// by QUIC. A WebSocket is taken all the while.
+// TestQUICGivesWay: when memory is short, the link ends that carried most since it was not, and its node is taken by
+// WebSocket alone; more links end until there is memory.
 func TestQUICGivesWay(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -94,30 +67,56 @@ func TestQUICGivesWay(t *testing.T) {
 		wait.True(t, "the answer to the inventory", e.isSynced)
 		return e
 	}
-	busy, quiet := join("n1"), join("n2")
-	for range 100 {
-		c.cluster.set("n1", "default/pod/web", "u", "a")
-		settled(t, c, busy)
+	old, busy, quiet := join("n1"), join("n2"), join("n3")
+	change := func(e *edge, times int) {
+		for i := range times {
+			c.cluster.set(e.node, "default/pod/web", "u", fmt.Sprint(times, i))
+			settled(t, c, e)
+		}
 	}
-	var g quicGuard
-	now := time.Now()
-	c.hub.relieve(&g, l, heapState{live: 700, limit: 1000}, now)
+	high, low := heapState{live: 700, limit: 1000}, heapState{live: 300, limit: 1000}
+	states := []heapState{high, low}
+	g := &quicGuard{listener: l, collect: func() heapState {
+		next := states[0]
+		states = states[1:]
+		return next
+	}}
+	// The oldest link has carried most, but not lately.
+	change(old, 100)
+	c.hub.relieve(ctx, g, low)
+	change(busy, 20)
+	change(quiet, 1)
+	states = []heapState{low}
+	c.hub.relieve(ctx, g, high)
 	if err := busy.waitEnd(); err == nil {
-		t.Error("the link that carried most has ended without an error, want one")
+		t.Error("the link that carried most since memory was not short has ended without an error, want one")
 	}
 	if n := gather(t, registry)["quic_shed_total"]; n != 1 {
 		t.Errorf("%v links were ended, want 1", n)
 	}
-	if _, err := dial("n3"); err == nil {
-		t.Error("a link was taken by QUIC while memory is short, want none")
+	var refused *wire.Refused
+	if _, err := dial("n2"); !errors.As(err, &refused) || !strings.Contains(refused.Text, "by QUIC again at") {
+		t.Errorf("its node is taken by QUIC again: %v, want a refusal", err)
 	}
-	newEdge(t, "n1").dialOurs(c)
+	newEdge(t, "n2").dialOurs(c)
 	wait.True(t, "the link by WebSocket", func() bool {
-		s := c.hub.session("n1")
+		s := c.hub.session("n2")
 		return s != nil && s.protocol() == "edgecore/websocket"
 	})
-	c.cluster.set("n2", "default/pod/web", "u", "b")
-	settled(t, c, quiet)
-	c.hub.relieve(&g, l, heapState{live: 100, limit: 1000}, now.Add(quicPause))
-	join("n3")
+	another := join("n4")
+	change(quiet, 2)
+	change(old, 2)
+	// It is not enough: one link, then two more, and none is left.
+	states = []heapState{high, high}
+	c.hub.relieve(ctx, g, high)
+	for _, e := range []*edge{old, quiet, another} {
+		if err := e.waitEnd(); err == nil {
+			t.Errorf("the link of %s has ended without an error, want one", e.node)
+		}
+	}
+	if _, err := dial("n5"); err == nil {
+		t.Error("a link was taken by QUIC while memory is short, want none")
+	}
+	c.hub.relieve(ctx, g, low)
+	join("n5")
 }

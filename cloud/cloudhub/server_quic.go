@@ -27,6 +27,9 @@ func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, e
 				remote: c.Remote.String(), accepted: c.Since,
 			})
 		}
+		if err := h.quicBarred(node); why == nil && err != nil {
+			return wire.AcceptOptions{}, err
+		}
 		if why != nil {
 			h.refused.say(c.Remote.String(), clip(c.Header.Get(wire.HeaderNodeID), 64), why)
 			return wire.AcceptOptions{}, why

@@ -28,14 +28,18 @@ type ending struct {
 	heard func() int64
 	// freed is called once, when QUIC has given up the stream.
 	freed func()
+	// reset resets the cloud's direction. It is called finalWait after a stream was closed whose direction has ended
+	// without a reset: what was written before may still be on its way until then. QUIC sends the reset even if the
+	// node has acknowledged all.
+	reset func()
 	// overdue is called if the node keeps the stream in twice finalWait after it was closed, but only if it was heard
 	// from in both of these times: during an outage of the network it cannot end anything.
 	overdue func(error)
 
 	mu sync.Mutex
-	// isClosed: it was closed here. isFinal: it is known where the node's direction ends. isRead: all that the node has
-	// sent was read, so nothing is kept. isAcked: the node has acknowledged the reset of the cloud's direction.
-	isClosed, isFinal, isRead, isAcked bool
+	// isClosed: it was closed here. isFinal: it is known where the node's direction ends. isAcked: the node has
+	// acknowledged the reset of the cloud's direction.
+	isClosed, isFinal, isAcked bool
 	// isFreed: freed was called.
 	isFreed bool
 	// timer and unlink are set while the node is waited for.
@@ -54,18 +58,23 @@ func (e *ending) of(q finalSizer) {
 // it.
 func (e *ending) acked(is bool) { e.update(func() { e.isAcked = is }) }
 
-// closed is called when the stream was closed here. isRead: all of it was read before.
-func (e *ending) closed(isRead bool) {
+// closed is called when the stream was closed here. isReset: that has reset the cloud's direction.
+func (e *ending) closed(isReset bool) {
 	e.update(func() {
-		e.isClosed, e.isRead = true, isRead
+		e.isClosed = true
 		if !e.isDone() {
-			e.last, e.timer = e.heard(), time.AfterFunc(finalWait, e.check)
+			e.last, e.timer = e.heard(), time.AfterFunc(finalWait, func() {
+				if !isReset {
+					e.reset()
+				}
+				e.check()
+			})
 			e.unlink = context.AfterFunc(e.link, e.stop) // a link that has ended is not kept in memory
 		}
 	})
 }
 
-func (e *ending) isDone() bool { return e.isClosed && e.isFinal && (e.isRead || e.isAcked) }
+func (e *ending) isDone() bool { return e.isClosed && e.isFinal && e.isAcked }
 
 func (e *ending) update(change func()) {
 	e.mu.Lock()

@@ -29,6 +29,8 @@ func TestEnding(t *testing.T) {
 		// hear waits, and lets the node be heard meanwhile.
 		hear   func(time.Duration)
 		unlink func()
+		// unacknowledged: the node does not acknowledge a reset.
+		unacknowledged *atomic.Bool
 	}
 	overdue := 4 * finalWait
 	for name, tc := range map[string]struct {
@@ -36,37 +38,44 @@ func TestEnding(t *testing.T) {
 		freed   int
 		overdue bool
 	}{
-		"only closed":            {func(s steps) { s.closed(false) }, 0, false},
+		"only closed":            {func(s steps) { s.closed(true) }, 0, false},
 		"only ended by the node": {func(s steps) { s.final(7); s.acked(true) }, 0, false},
-		"not acknowledged":       {func(s steps) { s.closed(false); s.final(7) }, 0, false},
-		"not ended by the node":  {func(s steps) { s.closed(false); s.acked(true) }, 0, false},
-		"closed, ended, acked":   {func(s steps) { s.closed(false); s.final(7); s.acked(true) }, 1, false},
-		"acked, ended, closed":   {func(s steps) { s.acked(true); s.final(7); s.closed(false) }, 1, false},
-		"all read":               {func(s steps) { s.final(7); s.closed(true) }, 1, false},
+		"not acknowledged":       {func(s steps) { s.closed(true); s.final(7) }, 0, false},
+		"not ended by the node":  {func(s steps) { s.closed(true); s.acked(true) }, 0, false},
+		"closed, ended, acked":   {func(s steps) { s.closed(true); s.final(7); s.acked(true) }, 1, false},
+		"acked, ended, closed":   {func(s steps) { s.acked(true); s.final(7); s.closed(true) }, 1, false},
 		"freed once": {func(s steps) {
 			s.final(7)
 			s.closed(true)
+			s.acked(true)
 			s.acked(false)
 			s.acked(true)
 		}, 1, false},
 		"the reset is sent again": {func(s steps) {
-			s.closed(false)
+			s.closed(true)
 			s.acked(true)
 			s.acked(false)
 			s.final(7)
 		}, 0, false},
-		"kept open by a node":         {func(s steps) { s.closed(false); s.acked(true); s.hear(overdue) }, 0, true},
-		"not acknowledged for long":   {func(s steps) { s.closed(false); s.final(7); s.hear(overdue) }, 0, true},
-		"ended, but not acknowledged": {func(s steps) { s.final(7); s.closed(false); s.hear(overdue) }, 0, true},
-		"outage, then ended": {func(s steps) {
+		"kept open by a node":         {func(s steps) { s.closed(true); s.acked(true); s.hear(overdue) }, 0, true},
+		"not acknowledged for long":   {func(s steps) { s.closed(true); s.final(7); s.hear(overdue) }, 0, true},
+		"ended, but not acknowledged": {func(s steps) { s.final(7); s.closed(true); s.hear(overdue) }, 0, true},
+		"no reset for a while":        {func(s steps) { s.final(7); s.closed(false); s.hear(finalWait) }, 1, false},
+		"a reset that is not acknowledged": {func(s steps) {
+			s.unacknowledged.Store(true)
+			s.final(7)
 			s.closed(false)
+			s.hear(overdue)
+		}, 0, true},
+		"outage, then ended": {func(s steps) {
+			s.closed(true)
 			time.Sleep(10 * finalWait)
 			s.hear(finalWait / 2)
 			s.final(7)
 			s.acked(true)
 			time.Sleep(10 * finalWait)
 		}, 1, false},
-		"the link ends": {func(s steps) { s.closed(false); s.unlink(); s.hear(overdue) }, 0, false},
+		"the link ends": {func(s steps) { s.closed(true); s.unlink(); s.hear(overdue) }, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -78,13 +87,18 @@ func TestEnding(t *testing.T) {
 					freed: func() { freed++ }, overdue: func(err error) { overdue = err },
 				}
 				var f final
+				var unacknowledged atomic.Bool
+				e.reset = func() { e.acked(!unacknowledged.Load()) }
 				e.of(&f)
-				tc.does(steps{ending: e, final: f.called, unlink: cut, hear: func(d time.Duration) {
+				hear := func(d time.Duration) {
 					for ; d > 0; d -= finalWait / 2 {
 						time.Sleep(finalWait / 2)
 						heard.Add(1)
 					}
-				}})
+				}
+				tc.does(steps{
+					ending: e, final: f.called, hear: hear, unlink: cut, unacknowledged: &unacknowledged,
+				})
 				synctest.Wait()
 				if freed != tc.freed || (overdue != nil) != tc.overdue {
 					t.Errorf("freed %d times, overdue: %v; want %d and %t", freed, overdue, tc.freed, tc.overdue)

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,7 +12,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,7 +47,7 @@ const (
 // is while cloudcore stops.
 var errSecrets = errors.New("cloudcore takes no connection now: too many are in their TLS handshake, or it stops")
 
-// errPaused ends connections, and refuses new ones, while the process is short of memory.
+// errPaused refuses connections while the process is short of memory.
 var errPaused = errors.New("cloudcore is short of memory and takes no connection by QUIC now")
 
 // headerAnswer is the content of the answer to the header message.
@@ -194,9 +192,6 @@ type QUICListener struct {
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
 	paused    atomic.Bool
-
-	mu    sync.Mutex
-	conns map[*quic.Conn]struct{} // whose TLS handshake has ended
 }
 
 type accepted struct {
@@ -228,7 +223,6 @@ func ListenQUIC(addr string, config *tls.Config, limits Limits, memory *shares.M
 		ready:     make(chan accepted),
 		slots:     shares.NewBudget[netip.Prefix](handshakesMax, sourceHandshakesMax),
 		secrets:   secrets,
-		conns:     map[*quic.Conn]struct{}{},
 	}
 	transport.ConnContext = func(ctx context.Context, c *quic.ClientInfo) (context.Context, error) {
 		from := source.Of(c.RemoteAddr)
@@ -268,29 +262,6 @@ func (l *QUICListener) Close() error {
 // Pause refuses new connections, or no more. Those that are open go on.
 func (l *QUICListener) Pause(on bool) { l.paused.Store(on) }
 
-// Shed ends the half of the connections over which most bytes have gone, and returns how many it has ended. Their nodes
-// connect again. It is for a process that is short of memory: what QUIC keeps for a connection is not known, but all of
-// it has come or gone over that connection.
-func (l *QUICListener) Shed() int {
-	type conn struct {
-		*quic.Conn
-		bytes uint64
-	}
-	var conns []conn
-	l.mu.Lock()
-	for c := range l.conns {
-		s := c.ConnectionStats()
-		conns = append(conns, conn{c, s.BytesSent + s.BytesReceived})
-	}
-	l.mu.Unlock()
-	slices.SortFunc(conns, func(a, b conn) int { return cmp.Compare(b.bytes, a.bytes) })
-	conns = conns[:(len(conns)+1)/2]
-	for _, c := range conns {
-		_ = c.CloseWithError(CloseTryLater, errPaused.Error())
-	}
-	return len(conns)
-}
-
 func listenUDP(addr string) (*quic.Transport, error) {
 	to, err := net.ResolveUDPAddr("udp", addr)
 	if err != nil {
@@ -325,14 +296,6 @@ func (l *QUICListener) run() {
 		if err != nil {
 			return
 		}
-		l.mu.Lock()
-		l.conns[conn] = struct{}{}
-		l.mu.Unlock()
-		context.AfterFunc(conn.Context(), func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			delete(l.conns, conn)
-		})
 		u := unreadOf(conn)
 		u.established()
 		context.AfterFunc(u.ctx, func() {

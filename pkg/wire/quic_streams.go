@@ -19,6 +19,8 @@ const (
 	// StreamsMax is how many streams a link may have in addition to its own two. Each buffers at most its window of
 	// unread data, 16 MiB in all.
 	StreamsMax = 128
+	// endedMax is how many streams more, read to their end, may wait for the node to acknowledge their end: 3 KB each.
+	endedMax = 1024
 	// streamWindow is the largest window of each stream and of the stream of messages. A device that cannot use streams
 	// has a larger window for its messages. With a round trip of 50 ms it allows 2.6 MB a second.
 	streamWindow = 128 << 10
@@ -36,18 +38,21 @@ const (
 	streamOpener quic.StreamErrorCode = 1 // its first bytes are not known here
 )
 
-// ErrStreams is returned by Streams.Open while StreamsMax streams are open.
-var ErrStreams = fmt.Errorf("the link has %d streams, which is the limit", StreamsMax)
+// ErrStreams is returned by Streams.Open while StreamsMax streams are open, or endedMax have not ended at the node.
+var ErrStreams = fmt.Errorf("the link has %d streams, or %d whose end the node has not acknowledged, which is the "+
+	"limit", StreamsMax, endedMax)
 
 // Streams are the streams of a QUIC link in addition to its own two, if both ends agreed on them (Features.Streams).
 // The cloud opens one for each connection to the node's kubelet API. Each has its own window. The window of the
 // connection is larger than all of these together, so a stream that is not read delays neither the others nor the link.
 //
-// A stream counts as open until the node has ended its direction, too, and has acknowledged the end of the cloud's:
-// until then QUIC keeps what has arrived of it.
+// A stream counts until the node has ended its direction, too, and has acknowledged the reset of the cloud's: until
+// then QUIC keeps it, and what has arrived of it. It counts as open, unless all of it was read.
 type Streams struct {
-	conn   *quic.Conn
-	open   atomic.Int32
+	conn *quic.Conn
+	open atomic.Int32
+	// ended are streams that were read to their end, and that QUIC has not given up.
+	ended  atomic.Int32
 	unread *unread // nil at the node
 	// heard returns when the node was heard from last; end ends the link.
 	heard func() int64
@@ -58,7 +63,7 @@ type Streams struct {
 // unknown. Open waits until the node allows another stream, but not until the node has accepted it. lost ends with the
 // link, or when the stream is ended because its data is not read; its cause is shares.ErrUnread then.
 func (s *Streams) Open(ctx context.Context, address netip.Addr) (conn net.Conn, lost context.Context, err error) {
-	if s.open.Add(1) > StreamsMax {
+	if s.open.Add(1) > StreamsMax || s.ended.Load() >= endedMax {
 		s.open.Add(-1)
 		return nil, nil, ErrStreams
 	}
@@ -69,18 +74,28 @@ func (s *Streams) Open(ctx context.Context, address netip.Addr) (conn net.Conn, 
 	}
 	q.SetPriority(streamUrgency, true)
 	lost, lose := context.WithCancelCause(s.conn.Context())
-	e := &ending{link: s.conn.Context(), heard: s.heard, overdue: s.end, freed: func() {
-		s.unread.free(q.StreamID())
-		s.open.Add(-1)
-	}}
+	place := &s.open // ended once it was read to its end and closed
+	e := &ending{
+		link: s.conn.Context(), heard: s.heard, overdue: s.end,
+		reset: func() { q.CancelWrite(streamEnded) },
+		freed: func() {
+			s.unread.free(q.StreamID())
+			place.Add(-1)
+		},
+	}
 	s.unread.open(q.StreamID(), e.acked, func() {
 		lose(shares.ErrUnread)
 		q.CancelRead(streamEnded)
 	})
 	e.of(q)
-	c := &Stream{countedStream: countedStream{q, s.unread}, conn: s.conn, opened: true, closed: func(isRead bool) {
+	c := &Stream{countedStream: countedStream{q, s.unread}, conn: s.conn, closed: func(isRead, isReset bool) {
 		lose(nil)
-		e.closed(isRead)
+		if isRead {
+			s.ended.Add(1)
+			s.open.Add(-1)
+			place = &s.ended
+		}
+		e.closed(isReset) // freed is not called before
 	}}
 	ip := address.AsSlice()
 	err = c.SetWriteDeadline(time.Now().Add(openerTimeout))
@@ -105,17 +120,16 @@ func (s *Streams) Accept(ctx context.Context) (*Stream, error) {
 		return nil, err
 	}
 	q.SetPriority(streamUrgency, true)
-	return &Stream{countedStream: countedStream{Stream: q}, conn: s.conn, closed: func(bool) {}}, nil
+	return &Stream{countedStream: countedStream{Stream: q}, conn: s.conn, closed: func(bool, bool) {}}, nil
 }
 
 // Stream is a stream of a link as a connection. One goroutine may read while another one writes.
 type Stream struct {
 	countedStream
 	conn *quic.Conn
-	// opened: by this end, the cloud.
-	opened bool
-	// closed is called once; isRead: the peer has ended its direction, and all of it was read.
-	closed func(isRead bool)
+	// closed is called once. isRead: the peer has ended its direction, and all of it was read. isReset: this end's
+	// direction was reset.
+	closed func(isRead, isReset bool)
 	// ended is set after the peer has ended its direction, wrote after this end has ended its own, done after Close.
 	ended, wrote, done atomic.Bool
 }
@@ -168,8 +182,8 @@ func (s *Stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite ends the direction of this end. Data that was written before is still delivered, unless the cloud closes
-// the stream before the node has ended its direction.
+// CloseWrite ends the direction of this end; data that was written before is still delivered, for up to finalWait after
+// the cloud has closed the stream.
 func (s *Stream) CloseWrite() error {
 	s.wrote.Store(true)
 	return s.Stream.Close()
@@ -190,12 +204,11 @@ func (s *Stream) reset(code quic.StreamErrorCode) {
 	if !isRead {
 		s.CancelRead(code)
 	}
-	// Of a stream with unread data, the cloud resets its own direction in any case: unread waits for the node to
-	// acknowledge that.
-	if !s.wrote.Load() || s.opened && !isRead {
+	isReset := !s.wrote.Load()
+	if isReset {
 		s.CancelWrite(code)
 	}
-	s.closed(isRead)
+	s.closed(isRead, isReset)
 }
 
 // LocalAddr implements net.Conn.

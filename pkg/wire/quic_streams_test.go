@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -368,4 +369,85 @@ func FuzzOpener(f *testing.F) {
 			t.Errorf("%d bytes of %q read for %v, %v; want the opener alone", read, data, address, err)
 		}
 	})
+}
+
+// TestQUICStreamsUnended: a node that ends each stream at once, and takes only its first bytes, keeps each of them in
+// the cloud. Their number is limited, and the link goes on.
+func TestQUICStreamsUnended(t *testing.T) {
+	server := newQUICCloud(t, letAll(AcceptOptions{Limits: patient, Features: Features{Tunnel: true}}))
+	o := server.options(server.addr, Features{Tunnel: true})
+	config := o.TLS.Clone()
+	config.MinVersion, config.NextProtos = tls.VersionTLS13, []string{alpn}
+	hostile := quicConfig(patient, 1<<20, streamWindow)
+	hostile.InitialStreamReceiveWindow = 512
+	conn, err := quic.DialAddr(t.Context(), server.addr, config, hostile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := introduce(t.Context(), conn, o, patient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.start()
+	defer node.Close(CloseNormal, "")
+	far, _, _, err := server.l.Accept(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close(CloseNormal, "")
+	go func() {
+		for {
+			s, err := conn.AcceptStream(t.Context())
+			if err != nil {
+				return
+			}
+			_ = s.Close()
+		}
+	}()
+	for n := 0; ; n++ {
+		c, _, err := far.Streams().Open(t.Context(), reachedAt)
+		if errors.Is(err, ErrStreams) && n == endedMax {
+			break
+		}
+		if err != nil || n > endedMax {
+			t.Fatalf("stream %d: %v, want %v at stream %d", n, err, ErrStreams, endedMax)
+		}
+		_, _ = c.Write(make([]byte, 1200))
+		_ = c.(*Stream).CloseWrite()
+		if _, err := io.ReadAll(c); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+	if open := far.Streams().open.Load(); open != 0 {
+		t.Errorf("%d streams count as open, want none", open)
+	}
+	up, _ := reading(far)
+	if err := node.Write(model.New("", "", "after", "insert", nil)); err != nil {
+		t.Fatal(err)
+	}
+	wait.Receive(t, "a message over the link", up)
+}
+
+// TestQUICHalfClosed: what a caller has sent, and ended, before it goes away reaches the node, also if datagrams are
+// lost.
+func TestQUICHalfClosed(t *testing.T) {
+	const size = 20 << 10
+	server := newQUICCloud(t, letAll(AcceptOptions{Limits: patient, Features: Features{Tunnel: true}}))
+	proxy := wiretest.NewUDPProxy(t, server.addr)
+	edge, far := server.pair(server.options(proxy.Addr(), Features{Tunnel: true}))
+	for i := range 10 {
+		cloud, node := openStream(t, edge, far)
+		proxy.LoseEach(10)
+		if _, err := cloud.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = cloud.(*Stream).CloseWrite(), cloud.Close()
+		got, err := io.ReadAll(node)
+		proxy.LoseEach(0)
+		if err != nil || len(got) != size {
+			t.Errorf("upload %d: %d bytes, %v; want %d", i, len(got), err, size)
+		}
+		_ = node.Close()
+	}
 }
