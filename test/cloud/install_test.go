@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -271,5 +272,69 @@ func (i *installer) documented() {
 				i.t.Errorf("the NetworkPolicy lets %q reach devices, want kube-apiserver's address", policy)
 			}
 		}
+	}
+}
+
+// TestOneForEachNode: with host network, the scheduler never puts two cloudcores on one node, where they would fight
+// for its ports.
+func TestOneForEachNode(t *testing.T) {
+	t.Parallel()
+	i := &installer{t: t, cluster: kube.Start(t, kube.Options{
+		ControllerManager:      true,
+		ControllerManagerFlags: []string{"--node-monitor-grace-period=1h"}, // nobody renews the Leases of nodes
+		Scheduler:              true,
+	})}
+	i.admin = i.cluster.Client()
+	i.kubectl("apply", "-k", folder(manifests.Setup))
+	i.kubectl("apply", "-k", folder(manifests.HostNetwork))
+	i.kubectl("-n", "kubeedge", "scale", "deployment/cloudcore", "--replicas=2")
+	for n, want := range []string{"server-0 and not scheduled", "server-1 and server-0"} {
+		i.server(fmt.Sprintf("server-%d", n))
+		wait.Until(t, "the cloudcores to be on "+want, func() error {
+			list, err := i.admin.CoreV1().Pods("kubeedge").List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			var on []string
+			for _, p := range list.Items {
+				switch refused := func(c v1.PodCondition) bool {
+					return c.Type == v1.PodScheduled && c.Status == v1.ConditionFalse &&
+						strings.Contains(c.Message, "free ports")
+				}; {
+				case p.Spec.NodeName != "":
+					on = append(on, p.Spec.NodeName)
+				case slices.ContainsFunc(p.Status.Conditions, refused):
+					on = append(on, "not scheduled")
+				}
+			}
+			slices.Sort(on)
+			slices.Reverse(on)
+			if got := strings.Join(on, " and "); got != want {
+				return fmt.Errorf("they are on %q", got)
+			}
+			return nil
+		})
+	}
+}
+
+// server creates a Node that is ready.
+func (i *installer) server(name string) {
+	i.t.Helper()
+	room := v1.ResourceList{
+		v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("4Gi"),
+		v1.ResourcePods: resource.MustParse("10"),
+	}
+	node, err := i.admin.CoreV1().Nodes().Create(i.t.Context(), &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	node.ResourceVersion = "" // a controller changes its taints meanwhile
+	node.Status = v1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []v1.NodeCondition{
+		{Type: v1.NodeReady, Status: v1.ConditionTrue, LastHeartbeatTime: metav1.Now()},
+	}}
+	if _, err = i.admin.CoreV1().Nodes().UpdateStatus(i.t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		i.t.Fatal(err)
 	}
 }
