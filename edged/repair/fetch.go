@@ -110,7 +110,11 @@ func (r *Repairer) bring(ctx context.Context, s Suspect, rep report) (report, bo
 		}
 		if rep.documents {
 			// A pull of the image brings them, and has containerd note what they refer to.
-			todo, changed, asked = []string{rep.target}, true, true
+			changed, asked = true, true
+			if err := r.fetchDocuments(ctx, s, rep.target); err != nil {
+				return rep, changed, err
+			}
+			todo = nil
 		}
 		for _, digest := range todo {
 			if err := r.fetchBlob(ctx, s, digest); err != nil {
@@ -140,6 +144,19 @@ func (r *Repairer) bring(ctx context.Context, s Suspect, rep report) (report, bo
 		r.release(ctx, tried, heldBy)
 	}
 	return rep, changed, nil
+}
+
+// fetchDocuments pulls an image by the digest of its manifest, or list of manifests. Unlike the name of a layer's blob,
+// this one may stand for the image already, and is never removed.
+func (r *Repairer) fetchDocuments(ctx context.Context, s Suspect, target string) error {
+	name, err := images.WithDigest(cmp.Or(s.Reference, s.Image), target)
+	if err == nil {
+		err = r.pullNamed(ctx, s, name)
+	}
+	if err != nil {
+		return fmt.Errorf("manifest %s cannot be fetched now: %w", short(target), err)
+	}
+	return nil
 }
 
 // fetchBlob has the runtime fetch a blob of an image.

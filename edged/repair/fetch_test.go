@@ -62,9 +62,13 @@ func TestHeld(t *testing.T) {
 	d := newDisk(t)
 	d.blobs[d.target] = nil
 	d.away = true
+	d.names = []string{"registry.example/app@" + d.target} // which CRI need not list while its manifest is gone
 	lease := heldBy(d.target)
 	if d.repairer().Examine(t.Context(), d.fails(weak)) {
 		t.Fatal("Examine() without a network = true, want false")
+	}
+	if len(d.names) == 0 {
+		t.Error("the name of the image by its digest was removed, want it kept")
 	}
 	config := cri.Ref{Kind: cri.KindContent, ID: d.id}
 	if !slices.Contains(d.held[lease], config) {
