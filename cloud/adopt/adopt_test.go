@@ -346,6 +346,53 @@ func TestLostVersions(t *testing.T) {
 	}
 }
 
+// TestWaiting: what is said of a Deployment and its pods while they are not ready.
+func TestWaiting(t *testing.T) {
+	two := int32(2)
+	ready := appsv1.DeploymentStatus{
+		ObservedGeneration: 3, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2,
+	}
+	for what, tc := range map[string]struct {
+		change func(*appsv1.DeploymentStatus)
+		want   string
+	}{
+		"ready":         {func(*appsv1.DeploymentStatus) {}, ""},
+		"an old status": {func(s *appsv1.DeploymentStatus) { s.ObservedGeneration = 2 }, "2 of 2 pods"},
+		"an old pod":    {func(s *appsv1.DeploymentStatus) { s.Replicas = 3 }, "2 of 2 pods"},
+		"a pod is missing": {func(s *appsv1.DeploymentStatus) {
+			s.ReadyReplicas, s.AvailableReplicas = 1, 1
+		}, "1 of 2 pods"},
+		"refused pods": {func(s *appsv1.DeploymentStatus) {
+			*s = appsv1.DeploymentStatus{ObservedGeneration: 3, Conditions: []appsv1.DeploymentCondition{{
+				Type: appsv1.DeploymentReplicaFailure, Status: v1.ConditionTrue, Message: "violates PodSecurity",
+			}}}
+		}, "violates PodSecurity"},
+	} {
+		d := &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 3}, Spec: appsv1.DeploymentSpec{Replicas: &two},
+			Status: ready,
+		}
+		tc.change(&d.Status)
+		if got := unready(d); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %q, want %q", what, got, tc.want)
+		}
+	}
+	waiting := v1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}
+	for want, status := range map[string]v1.PodStatus{
+		"": {},
+		"Unschedulable: no node": {Conditions: []v1.PodCondition{{
+			Type: v1.PodScheduled, Status: v1.ConditionFalse, Reason: "Unschedulable", Message: "no node",
+		}}},
+		"ImagePullBackOff: no such image": {ContainerStatuses: []v1.ContainerStatus{{
+			State: v1.ContainerState{Waiting: &waiting},
+		}}},
+	} {
+		if got := stuck(&v1.Pod{Status: status}); got != want {
+			t.Errorf("stuck = %q, want %q", got, want)
+		}
+	}
+}
+
 // TestJournal: what is saved is read again, and what is too large is refused.
 func TestJournal(t *testing.T) {
 	small := &unstructured.Unstructured{Object: map[string]any{

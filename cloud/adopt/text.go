@@ -75,5 +75,7 @@ func (p *Plan) printFound(line func(string, ...any)) {
 		}
 		line("Service of type %s: %s", s.Spec.Type, strings.Join(ports, ", "))
 	}
-	line("Devices dial %s", strings.Join(append(append([]string{}, p.Addresses...), p.DNSNames...), ", "))
+	if dialed := append(append([]string{}, p.Addresses...), p.DNSNames...); len(dialed) > 0 {
+		line("Devices dial %s", strings.Join(dialed, ", "))
+	}
 }

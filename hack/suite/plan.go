@@ -105,6 +105,7 @@ var longForms = map[string]string{
 	"./metamanager/store":    "edge",
 	"./test/adopt":           "edge",
 	"./test/bench/soak":      "soak",
+	"./test/cloud":           "link",
 }
 
 // suites returns a job for each package of an area, in alphabetical order, to run in parallel.
@@ -305,7 +306,7 @@ func areas(o options) []area {
 			name: "kubeedge",
 			about: "KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; building them takes 30 " +
 				"minutes once",
-			folders: []string{"pkg/wire", "cloud/cloudhub", "edgehub", "metamanager"},
+			folders: []string{"pkg/wire", "cloud/adopt", "cloud/cloudhub", "edgehub", "metamanager"},
 			before:  []string{"go run ./hack/kube"},
 			jobs:    suites("kubeedge", job{timeout: 90 * time.Minute}),
 		},

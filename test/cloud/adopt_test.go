@@ -19,9 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/cloud/adopt"
 	"github.com/edgecore-io/edgecore/deploy/cloudcore"
@@ -30,9 +28,8 @@ import (
 )
 
 var (
-	adoptSeed  = flag.Uint64("adopt-seed", 1, "the seed of the steps at which TestAdopt kills an adoption")
-	adoptKills = flag.Int("adopt-kills", 2, "how many adoptions TestAdopt kills, and their undos; each is killed "+
-		"twice")
+	long = flag.Bool("long", false, "kill an adoption and its undo at each of their writes, not only at two of them")
+	seed = flag.Uint64("seed", 1, "the seed of the writes at which TestAdopt kills")
 )
 
 // theirSecrets are what KubeEdge's cloudcore makes as it runs, and what else lives in its namespace.
@@ -51,18 +48,47 @@ const theirSecrets = `
 ---
 {apiVersion: devices.kubeedge.io/v1beta1, kind: Device, metadata: {name: pump, namespace: default},
   spec: {nodeName: edge-1, deviceModelRef: {name: pump}, protocol: {protocolName: modbus}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: kubeedge-controller-manager, namespace: kubeedge}
+spec:
+  replicas: 0
+  selector: {matchLabels: {kubeedge: controller-manager}}
+  template:
+    metadata: {labels: {kubeedge: controller-manager}}
+    spec: {containers: [{name: controller-manager, image: kubeedge/controller-manager:v1.23.0}]}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: kubeedge-crds-validate-webhook-configuration}
+webhooks:
+- name: validatedrule.kubeedge.io
+  failurePolicy: Fail
+  sideEffects: None
+  admissionReviewVersions: [v1]
+  clientConfig: {service: {name: kubeedge-admission-service, namespace: kubeedge}}
+  rules: [{apiGroups: [rules.kubeedge.io], apiVersions: [v1], operations: [CREATE], resources: [rules]}]
+- name: validatedevice.kubeedge.io
+  failurePolicy: Ignore
+  sideEffects: None
+  admissionReviewVersions: [v1]
+  clientConfig: {service: {name: kubeedge-admission-service, namespace: kubeedge}}
+  rules: [{apiGroups: [rules.kubeedge.io], apiVersions: [v1], operations: [CREATE], resources: [ruleendpoints]}]
 `
 
 // adoption is a cluster with a cloud of KubeEdge's.
 type adoption struct {
 	t       *testing.T
 	cluster *kube.Cluster
+	// wait is how long a command waits for pods.
+	wait time.Duration
 }
 
-// startAdoption starts a cluster with the objects of KubeEdge's chart, and plays the kubelet for their pods.
+// startAdoption starts a cluster with the objects of KubeEdge's chart. Their pods are ready.
 func startAdoption(t *testing.T, chart string) *adoption {
 	t.Helper()
-	a := &adoption{t, kube.Start(t, kube.Options{ControllerManager: true})}
+	a := &adoption{t, kube.Start(t, kube.Options{ControllerManager: true}), time.Minute}
 	theirs, err := os.ReadFile(filepath.Join("..", "..", "cloud", "adopt", "testdata", "kubeedge-"+chart+".yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -77,16 +103,7 @@ func startAdoption(t *testing.T, chart string) *adoption {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		a.playKubelet(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	a.cluster.ReadyPods(t, "kubeedge")
 	wait.Until(t, "KubeEdge's Deployment is available", func() error {
 		d, err := a.cluster.Client().AppsV1().Deployments("kubeedge").Get(t.Context(), "cloudcore", metav1.GetOptions{})
 		if err == nil && d.Status.AvailableReplicas != 1 {
@@ -101,35 +118,6 @@ func startAdoption(t *testing.T, chart string) *adoption {
 		return nil
 	})
 	return a
-}
-
-// playKubelet makes each pod of the namespace ready: there is no node.
-func (a *adoption) playKubelet(ctx context.Context) {
-	pods := a.cluster.Client().CoreV1().Pods("kubeedge")
-	status, err := json.Marshal(map[string]any{"status": v1.PodStatus{
-		Phase: v1.PodRunning,
-		Conditions: []v1.PodCondition{
-			{Type: v1.PodReady, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now()},
-			{Type: v1.ContainersReady, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now()},
-		},
-	}})
-	if err != nil {
-		a.t.Error(err)
-		return
-	}
-	for ctx.Err() == nil {
-		w, err := pods.Watch(ctx, metav1.ListOptions{})
-		if err != nil {
-			continue
-		}
-		for event := range w.ResultChan() {
-			if p, ok := event.Object.(*v1.Pod); ok && p.Status.Phase == v1.PodPending && p.DeletionTimestamp == nil {
-				// a pod that is gone meanwhile needs no status
-				_, _ = pods.Patch(ctx, p.Name, types.StrategicMergePatchType, status, metav1.PatchOptions{}, "status")
-			}
-		}
-		w.Stop()
-	}
 }
 
 func (a *adoption) kubectl(args ...string) string {
@@ -176,7 +164,7 @@ func (a *adoption) run(do func(*adopt.Adoption, context.Context) error, kill int
 	})
 	var text bytes.Buffer
 	ad, err := adopt.New(config, adopt.Options{
-		Manifests: cloudcore.Files(), Image: "registry.example.com/cloudcore:1", Wait: time.Minute, Out: &text,
+		Manifests: cloudcore.Files(), Image: "registry.example.com/cloudcore:1", Wait: a.wait, Out: &text,
 	})
 	if err != nil {
 		a.t.Fatal(err)
@@ -280,14 +268,21 @@ func TestAdopt(t *testing.T) {
 			t.Parallel()
 			a := startAdoption(t, chart)
 			theirs, before := a.state()
-			if out, writes := a.must((*adopt.Adoption).Plan); writes != 0 || !strings.Contains(out, "192.0.2.20") {
-				t.Errorf("Plan writes %d times, want never, and prints the address:\n%s", writes, out)
+			out, writes := a.must((*adopt.Adoption).Plan)
+			for _, want := range []string{
+				"192.0.2.20", "daemonset/cloud-iptables-manager is no longer needed", "configmap/tunnelport",
+				"deployment/kubeedge-controller-manager", "(failurePolicy Fail): validatedrule.kubeedge.io\n",
+			} {
+				if writes != 0 || !strings.Contains(out, want) {
+					t.Errorf("Plan writes %d times, want never, and to print %q:\n%s", writes, want, out)
+				}
 			}
-			_, writes := a.must((*adopt.Adoption).Apply)
+			_, writes = a.must((*adopt.Adoption).Apply)
 			ours, after := a.state()
 			a.adopted(chart)
 			for _, kept := range []string{
 				"Secret casecret", "Namespace kubeedge", "ConfigMap edgemesh-agent-cfg", "Device pump",
+				"Deployment kubeedge-controller-manager", "ClusterRole cloudcore-common",
 				"DaemonSet edge-eclipse-mosquitto", "ConfigMap tunnelport", "DaemonSet cloud-iptables-manager",
 			} {
 				// a DaemonSet without nodes has no news of its own
@@ -315,15 +310,31 @@ func TestAdopt(t *testing.T) {
 			_, again = a.state()
 			same(t, "a second undo", versions, again)
 
-			random := rand.New(rand.NewPCG(*adoptSeed, uint64(len(chart))))
-			for range *adoptKills {
-				a.killedAt((*adopt.Adoption).Apply, writes, random)
+			random := rand.New(rand.NewPCG(*seed, uint64(len(chart))))
+			kills := random.Perm(max(writes, writesBack))
+			if !*long {
+				kills = kills[:2]
+			}
+			for _, kill := range kills {
+				a.killedAt((*adopt.Adoption).Apply, 1+kill%writes, writes, random)
 				now, _ := a.state()
 				same(t, "apply after it was killed", ours, now)
-				a.killedAt((*adopt.Adoption).Undo, writesBack, random)
+				a.killedAt((*adopt.Adoption).Undo, 1+kill%writesBack, writesBack, random)
 				now, _ = a.state()
 				same(t, "undo after it was killed", theirs, now)
 			}
+			a.wait = time.Nanosecond
+			_, _, err := a.run((*adopt.Adoption).Apply, 0, false)
+			for _, want := range []string{
+				"after 1ns: 1 pods of KubeEdge's cloudcore are left", "`cloudcore adopt undo` goes back",
+			} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("apply without time: %v, want %q in the error", err, want)
+				}
+			}
+			a.wait = time.Minute
+			a.must((*adopt.Adoption).Undo)
+
 			// Undo at any step of an apply.
 			kill := 1 + random.IntN(writes)
 			if out, _, err := a.run((*adopt.Adoption).Apply, kill, true); !errors.Is(err, errKilled) {
@@ -353,10 +364,9 @@ func (a *adoption) runs() {
 	}
 }
 
-// killedAt kills a command at two of its writes, and then lets it finish.
-func (a *adoption) killedAt(do func(*adopt.Adoption, context.Context) error, writes int, random *rand.Rand) {
+// killedAt kills a command at one of its writes, then at a later one, and then lets it finish.
+func (a *adoption) killedAt(do func(*adopt.Adoption, context.Context) error, first, writes int, random *rand.Rand) {
 	a.t.Helper()
-	first := 1 + random.IntN(writes)
 	for _, kill := range []int{first, 1 + random.IntN(max(1, writes-first))} {
 		after := random.IntN(2) == 1
 		out, n, err := a.run(do, kill, after)

@@ -53,6 +53,8 @@ type fixture struct {
 	devices bool
 	// stream is the cloud's port for the stream tunnel of KubeEdge's edge; 0 is none.
 	stream int
+	// workDir is where documented commands run.
+	workDir string
 	// theirEdge and theirCloud are KubeEdge's programs.
 	theirEdge, theirCloud string
 }
