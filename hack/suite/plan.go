@@ -287,20 +287,28 @@ func areas(o options) []area {
 		},
 		{
 			name: "safe",
-			about: "wrong configurations and an older agent on a newer store, with kills and power cuts: the agent " +
-				"runs, and its Node says why",
+			about: "wrong configurations, upgrades and downgrades, with kills, power cuts and a full disk, also on " +
+				"booted machines: the agent runs, and its Node says why",
 			folders: []string{
 				"pkg/configfile", "pkg/configreload", "metamanager/store", "deploy/debian", "cmd/edgecore",
 			},
-			before: []string{"hack/setup test", "go run ./hack/kube"},
+			before: []string{"hack/setup test", "hack/setup vm", "go run ./hack/kube"},
 			raced:  true,
-			jobs: []job{{
-				packages: []string{"./test/link"},
-				run:      "^TestLink$/^Safe$",
-				race:     true,
-				timeout:  long,
-				args:     []string{"-wrong=0", seed},
-			}},
+			jobs: []job{
+				{
+					packages: []string{"./test/link"},
+					run:      "^TestLink$/^Safe$",
+					race:     true,
+					timeout:  long,
+					args:     []string{"-wrong=0", seed},
+				},
+				{
+					packages: []string{"./test/vm"},
+					run:      "^(TestSafe|TestUpgradesCut)$",
+					timeout:  4 * time.Hour,
+					args:     []string{"-wrong=0", seed},
+				},
+			},
 		},
 		{
 			name: "kubeedge",
@@ -325,7 +333,7 @@ func areas(o options) []area {
 var machines = []string{
 	"TestMachine", "TestDevice", "TestPackage", "TestSmallDevice", "TestClock", "TestShutdown", "TestJoin",
 	"TestSuites",
-	"TestPodsOnCgroup2", "TestCheckpoint", "TestAdopt", "TestARM64",
+	"TestPodsOnCgroup2", "TestCheckpoint", "TestAdopt", "TestARM64", "TestSafe", "TestUpgradesCut",
 }
 
 // parallel is the -parallel of suites whose subtests mostly wait. Other suites keep the default, the number of cores.

@@ -31,9 +31,17 @@ func BuildPackage(ctx context.Context, arch string) (string, error) {
 	return deb, nil
 }
 
-// NewerPackage makes of a package the one of a version that follows it, with the same content.
-func NewerPackage(ctx context.Context, deb, dir string) (string, error) {
-	content, target := filepath.Join(dir, "content"), filepath.Join(dir, "newer.deb")
+// Next is how a package differs from the one that it is made from.
+type Next struct {
+	// Version is added to the version, so that dpkg takes the package for newer.
+	Version string
+	// Program takes the place of edgecore; empty: it stays.
+	Program string
+}
+
+// NextPackage makes of a package the one of a version that follows it.
+func NextPackage(ctx context.Context, deb, dir string, next Next) (string, error) {
+	content, target := filepath.Join(dir, "content"+next.Version), filepath.Join(dir, "edgecore"+next.Version+".deb")
 	if err := command(ctx, "dpkg-deb", "-R", deb, content); err != nil {
 		return "", err
 	}
@@ -42,22 +50,27 @@ func NewerPackage(ctx context.Context, deb, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	newer, found := nextVersion(string(text))
+	newer, found := nextVersion(string(text), next.Version)
 	if !found {
 		return "", fmt.Errorf("%s: its control file names no version", deb)
 	}
 	if err := os.WriteFile(control, []byte(newer), 0o644); err != nil {
 		return "", err
 	}
+	if next.Program != "" {
+		if err := command(ctx, "install", "-m", "0755", next.Program, content+"/usr/bin/edgecore"); err != nil {
+			return "", err
+		}
+	}
 	return target, command(ctx, "dpkg-deb", "--root-owner-group", "-Zgzip", "-b", content, target)
 }
 
-// nextVersion raises the version in a control file.
-func nextVersion(control string) (string, bool) {
+// nextVersion adds to the version in a control file.
+func nextVersion(control, more string) (string, bool) {
 	lines := strings.Split(control, "\n")
 	for i, line := range lines {
 		if version, found := strings.CutPrefix(line, "Version: "); found {
-			lines[i] = "Version: " + version + "+next1"
+			lines[i] = "Version: " + version + more
 			return strings.Join(lines, "\n"), true
 		}
 	}

@@ -21,7 +21,7 @@ const everything = `find / -xdev \( -path /var/lib/dpkg -o -path /var/cache -o -
 // are; what is removed can come back; a purge leaves nothing.
 func TestPackage(t *testing.T) {
 	payload := packaged(t, vm.AMD64)
-	newer, err := vm.NewerPackage(t.Context(), payload["edgecore.deb"], t.TempDir())
+	newer, err := vm.NextPackage(t.Context(), payload["edgecore.deb"], t.TempDir(), vm.Next{Version: "+next1"})
 	if err != nil {
 		t.Fatal(err)
 	}

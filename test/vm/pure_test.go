@@ -22,7 +22,7 @@ func TestNextVersion(t *testing.T) {
 		"Version: 0~x":                           "Version: 0~x+next1",
 		"Package: a\n":                           "",
 	} {
-		got, found := nextVersion(control)
+		got, found := nextVersion(control, "+next1")
 		if !found {
 			got = ""
 		}
