@@ -10,7 +10,8 @@
 //   - A refusal counts at once if it concerns cloudcore itself: its rights, its credentials, a CustomResourceDefinition
 //     that is missing, an answer that is not kube-apiserver's, or its secrets and its Lease. If it concerns what a node
 //     sent, or what cloudcore writes in its own name for a node (the node authorizer, admission policies and webhooks),
-//     it counts only once that many nodes are refused that no single one can be the cause.
+//     it counts only once that many nodes are refused that no single one can be the cause, and until enough of them
+//     are accepted again. What is accepted of other nodes says nothing about these.
 //   - An outage of kube-apiserver is not a refusal: cloudcore serves nodes from memory meanwhile. Neither are answers
 //     about the state of an object, such as conflicts.
 //   - One line is logged when refusals begin to count, one each minute while they last, and one at their end.

@@ -41,12 +41,12 @@ type streakKey struct {
 	self bool
 }
 
-// streak are the refusals of a kind since its last success.
+// streak are the refusals of a kind since its last success; those of nodes since the last success of each node.
 type streak struct {
 	began, last time.Time
 	refusals    int
-	nodes       map[string]bool
-	answer      answer // the last one
+	nodes       map[string]bool // that were refused, and not accepted since
+	answer      answer          // the last one
 	// counts is set once the streak makes cloudcore unready. Successes are counted from then on; before, one success
 	// ends the streak.
 	counts    bool
@@ -73,9 +73,8 @@ func (s *state) observe(now time.Time, t target, a answer) {
 	}
 	switch a.verdict {
 	case accepted:
-		for _, self := range []bool{true, false} {
-			s.succeeded(streakKey{t.kind, self})
-		}
+		s.succeeded(streakKey{t.kind, true})
+		s.succeededFor(streakKey{t.kind, false}, cmp.Or(t.node, t.about))
 	case refusedNode, refusedSelf:
 		s.failed(now, streakKey{t.kind, a.verdict == refusedSelf}, cmp.Or(t.node, t.about), a)
 	}
@@ -88,6 +87,19 @@ func (s *state) succeeded(key streakKey) {
 	case k.counts:
 		k.successes++
 	default:
+		delete(s.streaks, key)
+		s.recovered(k.answer.remedy)
+	}
+}
+
+// succeededFor takes a success of one node: it says nothing about the others that are refused.
+func (s *state) succeededFor(key streakKey, node string) {
+	k := s.streaks[key]
+	if k == nil || !k.nodes[node] {
+		return
+	}
+	delete(k.nodes, node)
+	if len(k.nodes) == 0 {
 		delete(s.streaks, key)
 		s.recovered(k.answer.remedy)
 	}
@@ -128,7 +140,7 @@ func (s *state) decide(now time.Time) []problem {
 		}
 	}
 	for key, k := range s.streaks {
-		if s.isOver(k, now) {
+		if s.isOver(k, now) || k.counts && !key.self && !concernsMany(len(k.nodes), len(s.active)) {
 			delete(s.streaks, key)
 			if k.successes > 0 {
 				s.recovered(k.answer.remedy)

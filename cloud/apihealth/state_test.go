@@ -122,6 +122,13 @@ func TestDecide(t *testing.T) {
 				c.see("podstatus", node(n), refusedNode)
 			}
 			c.see("podstatus", node(99), accepted)
+		}, 31},
+		"each of 100 nodes now and then": {func(c *clock, i int) {
+			leases(c, i, 100)
+			for n := range 100 {
+				c.see("podstatus", node(n), refusedNode)
+				c.see("podstatus", node(n), accepted)
+			}
 		}, 0},
 		"a quarter of 100 nodes, while the others have nothing to report": {func(c *clock, i int) {
 			leases(c, i, 100)
@@ -230,6 +237,26 @@ func TestRecover(t *testing.T) {
 		expect(c, "refused once more, and 29 s later", "get pods")
 		c.now = c.now.Add(time.Second)
 		expect(c, "30 s later", "")
+	})
+	t.Run("most nodes of those that are refused", func(t *testing.T) {
+		c := newClock(t)
+		second := func(refused int) func(int) {
+			return func(int) {
+				for n := range 10 {
+					v := accepted
+					if n < refused {
+						v = refusedNode
+					}
+					c.see("podstatus", node(n), v)
+				}
+			}
+		}
+		c.run(40, second(9))
+		expect(c, "9 of 10 are refused", "podstatus")
+		c.run(40, second(6))
+		expect(c, "6 of 10 are refused", "podstatus")
+		c.run(1, second(2))
+		expect(c, "2 of 10 are refused", "")
 	})
 	t.Run("nobody tries", func(t *testing.T) {
 		c := newClock(t)
