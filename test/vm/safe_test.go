@@ -193,16 +193,20 @@ func (j *joined) correct(what string) {
 	j.says(what+", corrected", wrongconfig.Row{})
 }
 
-// fullDisk fills the disk while the configuration is being written, which leaves it empty, and cuts the power.
+// fullDisk fills the disk while the configuration is being written, which leaves it empty, and cuts the power. The
+// runtime starts no container then; the agent runs, and its Node says why. With room on the disk, the pods run.
 func (j *joined) fullDisk() {
 	j.t.Helper()
 	j.sh("dd if=/dev/zero of=/fill bs=1M 2>/dev/null || true; dd if=/dev/zero bs=4k 2>/dev/null >>/fill || true; " +
 		": >" + configFile + "; sync")
 	j.after(longestStep)
 	j.cutOr(true)
-	j.well("a full disk and an empty file", nil)
-	j.says("a full disk and an empty file", wrongconfig.Row{Code: health.ConfigurationBad, Says: "is empty"})
+	j.status("a full disk and an empty file", `Cloud: +connected`)
+	empty := wrongconfig.Row{Code: health.ConfigurationBad, Says: "is empty"}
+	j.says("a full disk and an empty file", empty)
 	j.sh("rm /fill; sync")
+	j.well("an empty file, and room on the disk", nil)
+	j.says("an empty file, and room on the disk", empty)
 	j.correct("a full disk and an empty file")
 }
 
