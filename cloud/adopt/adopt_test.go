@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/deploy/cloudcore"
@@ -272,10 +273,22 @@ func TestCarried(t *testing.T) {
 	f.Service.Spec.Ports[0].Port = 443
 	edit("port: 10000", "port: 11000")(f)
 	f.Service.Spec.Ports[0].TargetPort.IntVal = 11000
+	https := v1.ServicePort{Name: "https", Port: 8443, NodePort: 30443, TargetPort: intstr.FromInt32(11000)}
+	metrics := v1.ServicePort{Name: "metrics", Port: 9091}
+	f.Service.Spec.Ports = append(f.Service.Spec.Ports, https, metrics)
+	f.Service.Labels["team"], f.Service.Labels["app.kubernetes.io/managed-by"] = "edge", "Helm"
 	f.ConfigMap.Data[configKey] += "\n  deviceController:\n    enable: false\n"
 	p := Decide(f, image)
 	if err := p.Err(); err != nil {
 		t.Fatalf("%v: %v, want no refusal", err, p.Refusals)
+	}
+	for _, want := range []string{
+		"port 10003 of the Service (cloudstream, node port 30003) leads nowhere",
+		"port 9091 of the Service (metrics) is left out",
+	} {
+		if got := strings.Join(p.Notes, "\n"); !strings.Contains(got, want) {
+			t.Errorf("noted %s\nwant %q", got, want)
+		}
 	}
 	written, err := render(cloudcore.Files(), p)
 	if err != nil {
@@ -302,10 +315,21 @@ func TestCarried(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s.Spec.LoadBalancerIP != "192.0.2.20" || s.Annotations["lb.example.com/pool"] != "edge" ||
-				s.Annotations["meta.helm.sh/release-name"] != "" || len(s.Spec.Ports) != 4 ||
-				s.Spec.Ports[0].Port != 443 || s.Spec.Ports[0].NodePort != 30000 ||
-				s.Spec.Ports[0].TargetPort.StrVal != "hub" {
-				t.Errorf("Service %+v, %v; want KubeEdge's values", s.Spec, s.Annotations)
+				s.Annotations["meta.helm.sh/release-name"] != "" || s.Labels["team"] != "edge" ||
+				s.Labels["app.kubernetes.io/part-of"] != "edgecore" || s.Labels["app.kubernetes.io/managed-by"] != "" {
+				t.Errorf("Service %+v, %v, %v; want KubeEdge's values", s.Spec, s.Annotations, s.Labels)
+			}
+			var ports []string
+			for _, at := range s.Spec.Ports {
+				ports = append(ports, fmt.Sprintf("%s %d/%s %d %s", at.Name, at.Port, protocolOf(&at), at.NodePort,
+					at.TargetPort.String()))
+			}
+			if diff := cmp.Diff([]string{
+				"cloudhub 443/TCP 30000 hub", "cloudhub-quic 10001/UDP 30001 hub-quic",
+				"cloudhub-https 10002/TCP 30002 join", "cloudstream 10003/TCP 30003 unserved",
+				"tunnelport 10004/TCP 30004 stream", "https 8443/TCP 30443 hub",
+			}, ports); diff != "" {
+				t.Errorf("ports of the Service mismatch (-want +got):\n%s", diff)
 			}
 		case o.GetKind() == "ConfigMap":
 			text, _, _ := unstructured.NestedString(o.Object, "data", configKey)
@@ -314,6 +338,24 @@ func TestCarried(t *testing.T) {
 				t.Errorf("configuration: %v\n%s\nwant KubeEdge's values", err, text)
 			}
 		}
+	}
+}
+
+// TestNoPortServed: a Service of which no port leads to cloudcore gets those of the manifests that do not collide.
+func TestNoPortServed(t *testing.T) {
+	f := find(t, chart(t, "kubeedge-nodeport.yaml"))
+	f.Service.Spec.Ports = []v1.ServicePort{{Port: 10002, NodePort: 30000, TargetPort: intstr.FromInt32(8080)}}
+	p := Decide(f, image)
+	ours := []v1.ServicePort{
+		{Name: "hub", Port: 10000, NodePort: 30000}, {Name: "join", Port: 10002, NodePort: 30002},
+		{Name: "stream", Port: 10004, NodePort: 30004},
+	}
+	var got []string
+	for _, at := range p.servicePorts(ours) {
+		got = append(got, at.Name)
+	}
+	if diff := cmp.Diff([]string{"unserved", "stream"}, got); diff != "" {
+		t.Errorf("ports mismatch (-want +got):\n%s", diff)
 	}
 }
 

@@ -137,6 +137,26 @@ func (a *api) create(ctx context.Context, o *unstructured.Unstructured) error {
 	return nil
 }
 
+// probeSuffix makes the names under which objects are created in dry runs.
+const probeSuffix = "-adopt-probe"
+
+// tryCreate returns the error of creating an object, under another name and without creating it.
+func (a *api) tryCreate(ctx context.Context, o *unstructured.Unstructured) error {
+	client, err := a.of(refOf(o))
+	if err != nil {
+		return err
+	}
+	probe := withoutServerFields(o)
+	probe.SetName(o.GetName() + probeSuffix)
+	_, err = client.Create(ctx, probe, metav1.CreateOptions{
+		FieldManager: manager, DryRun: []string{metav1.DryRunAll},
+	})
+	if err != nil {
+		return fmt.Errorf("create %s (dry run): %w", refOf(o), err)
+	}
+	return nil
+}
+
 // maxRaces is how often a write is retried after losing to another writer, such as a controller.
 const maxRaces = 20
 

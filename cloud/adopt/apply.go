@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -122,19 +120,6 @@ func (a *Adoption) write(ctx context.Context, s Step) error {
 		return nil
 	}
 	return a.replaceOrRecreate(ctx, now, s.Object)
-}
-
-// replaceOrRecreate replaces an object; one with fields that cannot be changed is deleted and created, unless its
-// deletion would delete others.
-func (a *Adoption) replaceOrRecreate(ctx context.Context, now, next *unstructured.Unstructured) error {
-	err := a.api.replace(ctx, now, next)
-	if !apierrors.IsInvalid(err) || slices.Contains([]string{"CustomResourceDefinition", "Namespace"}, now.GetKind()) {
-		return err
-	}
-	if err := a.api.delete(ctx, now); err != nil {
-		return err
-	}
-	return a.api.create(ctx, next)
 }
 
 // repairRules writes a ClusterRole again whose rules are not those of its step.

@@ -95,6 +95,7 @@ func Decide(f *Found, image string) *Plan {
 	p.decideAddresses()
 	p.decideCA()
 	p.decidePod()
+	p.decideService()
 	p.decideOverlays()
 	p.decideWarnings()
 	return p

@@ -10,13 +10,10 @@ import (
 	"path"
 	"reflect"
 	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
@@ -173,81 +170,6 @@ func (p *Plan) customizeDeployment(d *appsv1.Deployment) {
 			}
 		}
 	}
-}
-
-// customizeService gives the Service the type, addresses and numbers of ports of KubeEdge's, so that what led to that
-// one leads to this one.
-func (p *Plan) customizeService(s *v1.Service) {
-	theirs := p.Found.Service
-	if theirs == nil {
-		s.Spec.Type, s.Spec.ExternalTrafficPolicy = v1.ServiceTypeClusterIP, ""
-		return
-	}
-	from, to := &theirs.Spec, &s.Spec
-	to.Type, to.ExternalTrafficPolicy = from.Type, from.ExternalTrafficPolicy
-	to.ExternalIPs, to.LoadBalancerIP = from.ExternalIPs, from.LoadBalancerIP
-	to.LoadBalancerClass = from.LoadBalancerClass
-	to.LoadBalancerSourceRanges, to.AllocateLoadBalancerNodePorts = from.LoadBalancerSourceRanges,
-		from.AllocateLoadBalancerNodePorts
-	to.SessionAffinity, to.SessionAffinityConfig = from.SessionAffinity, from.SessionAffinityConfig
-	to.IPFamilies, to.IPFamilyPolicy = from.IPFamilies, from.IPFamilyPolicy
-	for key, value := range theirs.Annotations {
-		if strings.HasPrefix(key, "meta.helm.sh/") || key == v1.LastAppliedConfigAnnotation {
-			continue
-		}
-		if s.Annotations == nil {
-			s.Annotations = map[string]string{}
-		}
-		s.Annotations[key] = value
-	}
-	var ports []v1.ServicePort
-	for _, at := range to.Ports {
-		if found := p.theirPort(at.Name); found != nil {
-			at.Port, at.NodePort = found.Port, found.NodePort
-			ports = append(ports, at)
-		}
-	}
-	if len(ports) > 0 {
-		to.Ports = ports
-	}
-}
-
-// theirPort returns the port of KubeEdge's Service that leads to one of the ports of edgecore's manifests.
-func (p *Plan) theirPort(name string) *v1.ServicePort {
-	for _, at := range p.Config.ports() {
-		if at.name != name {
-			continue
-		}
-		for i := range p.Found.Service.Spec.Ports {
-			s := &p.Found.Service.Spec.Ports[i]
-			protocol := string(s.Protocol)
-			if protocol == "" {
-				protocol = "TCP"
-			}
-			if protocol == at.protocol && p.target(s) == at.number {
-				return s
-			}
-		}
-	}
-	return nil
-}
-
-// target is the port of KubeEdge's pod to which a port of its Service leads.
-func (p *Plan) target(s *v1.ServicePort) int32 {
-	switch {
-	case s.TargetPort.Type == intstr.String:
-		for _, c := range p.Found.Deployment.Spec.Template.Spec.Containers {
-			for _, at := range c.Ports {
-				if at.Name == s.TargetPort.StrVal {
-					return at.ContainerPort
-				}
-			}
-		}
-		return 0
-	case s.TargetPort.IntVal != 0:
-		return s.TargetPort.IntVal
-	}
-	return s.Port
 }
 
 // customizePolicy lets kube-apiserver reach the ports of the devices.

@@ -92,6 +92,9 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 // restore makes an object be the saved one.
 func (a *Adoption) restore(ctx context.Context, saved *unstructured.Unstructured) error {
 	now, err := a.api.get(ctx, refOf(saved))
+	if err == nil && saved.GetKind() == "Service" {
+		saved, err = a.withoutTaken(ctx, now, saved)
+	}
 	switch {
 	case err != nil:
 		return err

@@ -103,6 +103,11 @@ func startAdoption(t *testing.T, chart string) *adoption {
 			t.Fatal(err)
 		}
 	}
+	if chart == "nodeport" {
+		a.kubectl("patch", "service", "-n", "kubeedge", "cloudcore", "--type=json", "-p",
+			`[{"op": "add", "path": "/spec/ports/-",
+				"value": {"name": "https", "port": 443, "targetPort": 10000, "nodePort": 30443}}]`)
+	}
 	a.cluster.ReadyPods(t, "kubeedge")
 	wait.Until(t, "KubeEdge's Deployment is available", func() error {
 		d, err := a.cluster.Client().AppsV1().Deployments("kubeedge").Get(t.Context(), "cloudcore", metav1.GetOptions{})
@@ -335,6 +340,10 @@ func TestAdopt(t *testing.T) {
 			a.wait = time.Minute
 			a.must((*adopt.Adoption).Undo)
 
+			if chart == "nodeport" {
+				a.undoWithTakenPort(theirs)
+			}
+
 			// Undo at any step of an apply.
 			kill := 1 + random.IntN(writes)
 			if out, _, err := a.run((*adopt.Adoption).Apply, kill, true); !errors.Is(err, errKilled) {
@@ -345,6 +354,46 @@ func TestAdopt(t *testing.T) {
 			same(t, fmt.Sprintf("undo after an apply killed at write %d", kill), theirs, now)
 		})
 	}
+}
+
+// undoWithTakenPort takes a node port of KubeEdge's Service, which is not possible before ours lets go of it, and goes
+// back. theirs is the state before the adoption.
+func (a *adoption) undoWithTakenPort(theirs map[string]string) {
+	a.t.Helper()
+	const service = "{apiVersion: v1, kind: Service, metadata: {name: taker, namespace: default}, " +
+		"spec: {type: NodePort, ports: [{port: 80, nodePort: 30003}]}}"
+	get := func(path string) string {
+		return a.kubectl("get", "service", "-n", "kubeedge", "cloudcore", "-o", "jsonpath="+path)
+	}
+	patch := func(text string) {
+		a.kubectl("patch", "service", "-n", "kubeedge", "cloudcore", "--type=json", "-p", text)
+	}
+	const nodePorts = "{.spec.ports[*].nodePort}"
+	before := get(nodePorts)
+	a.must((*adopt.Adoption).Apply)
+	if err := a.cluster.Apply(a.t.Context(), service); err == nil {
+		a.t.Fatal("another Service gets the node port 30003, want it reserved")
+	}
+	patch(`[{"op": "remove", "path": "/spec/ports/3"}]`)
+	if err := a.cluster.Apply(a.t.Context(), service); err != nil {
+		a.t.Fatal(err)
+	}
+	uid := get("{.metadata.uid}")
+	out, _ := a.must((*adopt.Adoption).Undo)
+	if want := "warning: node port 30003 is not free any more"; !strings.Contains(out, want) {
+		a.t.Errorf("undo prints no %q:\n%s", want, out)
+	}
+	got := strings.Fields(get(nodePorts))
+	if len(got) != 6 || got[3] == "30003" || got[3] == "0" {
+		a.t.Errorf("node ports after undo %q, want those of %q, but for 30003", got, before)
+	}
+	if now := get("{.metadata.uid}"); now != uid {
+		a.t.Errorf("the Service has the uid %s after undo, want %s: it was deleted", now, uid)
+	}
+	a.kubectl("delete", "service", "taker")
+	patch(`[{"op": "replace", "path": "/spec/ports/3/nodePort", "value": 30003}]`)
+	now, _ := a.state()
+	same(a.t, "undo with a node port that was taken", theirs, now)
 }
 
 const holderLabel = "edgecore.io.node-restriction.kubernetes.io/holder"
@@ -396,9 +445,10 @@ func (a *adoption) adopted(chart string) {
 	}
 	ports := get("{range .spec.ports[*]}{.name} {.port} {.nodePort} {.targetPort},{end}", "service", "cloudcore")
 	wantPorts := map[string]string{
-		"hostnetwork": "hub 10000  hub,hub-quic 10001  hub-quic,join 10002  join,stream 10004  stream,",
-		"nodeport": "hub 10000 30000 hub,hub-quic 10001 30001 hub-quic,join 10002 30002 join," +
-			"stream 10004 30004 stream,",
+		"hostnetwork": "cloudhub 10000  hub,cloudhub-quic 10001  hub-quic,cloudhub-https 10002  join," +
+			"tunnelport 10004  stream,",
+		"nodeport": "cloudhub 10000 30000 hub,cloudhub-quic 10001 30001 hub-quic,cloudhub-https 10002 30002 join," +
+			"cloudstream 10003 30003 unserved,tunnelport 10004 30004 stream,https 443 30443 hub,",
 	}[chart]
 	if ports != wantPorts {
 		a.t.Errorf("ports of the Service %q, want %q", ports, wantPorts)
