@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +36,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -377,7 +377,7 @@ type DeviceList struct {
 func (m *Module) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		list := DeviceList{Items: m.Devices()}
-		slices.SortFunc(list.Items, func(a, b Device) int {
+		smallsort.SortFunc(list.Items, func(a, b Device) int {
 			return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 		})
 		w.Header().Set("Content-Type", "application/json")

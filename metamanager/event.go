@@ -11,6 +11,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // eventsMax is how many events wait for the cloud at most: of a week without a link the newest are of use.
@@ -63,7 +64,7 @@ func (m *Module) oldEvents(ctx context.Context) ([]store.Report, error) {
 		return nil, err
 	}
 	waiting := slices.DeleteFunc(reports, func(r store.Report) bool { return classOf(r.Key) != classEvent })
-	slices.SortFunc(waiting, func(a, b store.Report) int { return cmp.Compare(a.Seq, b.Seq) }) // the newest stay
+	smallsort.SortFunc(waiting, func(a, b store.Report) int { return cmp.Compare(a.Seq, b.Seq) }) // the newest stay
 	m.events.counted, m.events.waiting = true, len(waiting)+1
 	if len(waiting) < eventsMax {
 		return nil, nil

@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +28,7 @@ import (
 	"github.com/edgecore-io/edgecore/eventbus/topic"
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Name is the name of the module on the bus, Group its group.
@@ -374,8 +374,8 @@ func (m *Module) read(u *devicemsg.TwinUpdate, from twin.Source) (reports, desir
 		return nil, nil, errors.New(`want "actual" or "expected" with a "value" for a property`)
 	}
 	byName := func(a, b twin.Report) int { return strings.Compare(a.Name, b.Name) }
-	slices.SortFunc(reports, byName)
-	slices.SortFunc(desired, byName)
+	smallsort.SortFunc(reports, byName)
+	smallsort.SortFunc(desired, byName)
 	return reports, desired, nil
 }
 
@@ -422,7 +422,7 @@ func (m *Module) onMembership(msg topic.Message) {
 				ID: d.Namespace + "/" + d.Name, Name: d.Name, State: d.Twin.State,
 			})
 		}
-		slices.SortFunc(out.Devices, func(a, b devicemsg.Member) int { return strings.Compare(a.ID, b.ID) })
+		smallsort.SortFunc(out.Devices, func(a, b devicemsg.Member) int { return strings.Compare(a.ID, b.ID) })
 		return out
 	}
 	m.enqueue(a)

@@ -13,6 +13,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/runtime"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Facts are what is wanted on the device and what runs there.
@@ -83,7 +84,7 @@ func Match(f Facts, now time.Time) *Findings {
 				"it runs, and neither the store nor a manifest has it; it would be ended")
 		}
 	}
-	slices.SortFunc(m.out.Lost, func(a, b Loss) int { return cmp.Compare(a.What, b.What) })
+	smallsort.SortFunc(m.out.Lost, func(a, b Loss) int { return cmp.Compare(a.What, b.What) })
 	slices.Sort(m.out.Idle)
 	return m.out
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/edgecore-io/edgecore/edged/statusui"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // ShownDevices returns what the status page shows of the devices.
 func ShownDevices(m *devicetwin.Module) func() []statusui.Device {
 	return func() []statusui.Device {
 		list := m.Devices()
-		slices.SortFunc(list, func(a, b devicetwin.Device) int {
+		smallsort.SortFunc(list, func(a, b devicetwin.Device) int {
 			return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 		})
 		var out []statusui.Device

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/statusui"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // gaugePatience bounds the wait for figures: the page is wanted most when something hangs.
@@ -79,7 +79,7 @@ func (n *Node) Pods() []*v1.Pod {
 		}
 		pods = append(pods, &pod)
 	}
-	slices.SortFunc(pods, func(a, b *v1.Pod) int {
+	smallsort.SortFunc(pods, func(a, b *v1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
 	return pods

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	leasesapi "github.com/containerd/containerd/api/services/leases/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Ref is something that containerd's garbage collection keeps if it is referred to.
@@ -50,7 +52,7 @@ func refsOf(labels map[string]string) []Ref {
 			refs = append(refs, Ref{KindContent, id})
 		}
 	}
-	slices.SortFunc(refs, func(a, b Ref) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) })
+	smallsort.SortFunc(refs, func(a, b Ref) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID)) })
 	return slices.Compact(refs)
 }
 

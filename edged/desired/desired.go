@@ -6,7 +6,6 @@ package desired
 
 import (
 	"cmp"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Pods is the set. Its methods may be called from any goroutine. Pods in it are immutable.
@@ -186,7 +186,7 @@ func (s *Pods) All() []Pod {
 		list = append(list, *p)
 	}
 	s.mu.Unlock()
-	slices.SortFunc(list, func(a, b Pod) int {
+	smallsort.SortFunc(list, func(a, b Pod) int {
 		if a.Restored != b.Restored {
 			if a.Restored {
 				return -1

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // DiskUse is what is taken of a file system.
@@ -117,7 +118,7 @@ func Rank(s Signal, l Layout, pods []PodUsage) []PodUsage {
 		}
 		list = append(list, r)
 	}
-	slices.SortStableFunc(list, func(a, b ranked) int {
+	smallsort.SortStableFunc(list, func(a, b ranked) int {
 		return cmp.Or(first(a.unknown, b.unknown), first(a.exceeds, b.exceeds), cmp.Compare(a.priority, b.priority),
 			cmp.Compare(b.excess, a.excess),
 			cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))

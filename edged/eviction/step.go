@@ -6,6 +6,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Observation is how much there is of what a signal is about.
@@ -43,7 +45,7 @@ func (c Config) WithHard(other Config) Config {
 		}
 		list = append(list, t)
 	}
-	slices.SortFunc(list, func(a, b Threshold) int { return compareKeys(a.key(), b.key()) })
+	smallsort.SortFunc(list, func(a, b Threshold) int { return compareKeys(a.key(), b.key()) })
 	c.Thresholds = list
 	return c
 }

@@ -10,6 +10,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Signal is what a threshold is about, in the kubelet's words.
@@ -153,7 +155,7 @@ func Parse(s Settings) ([]Threshold, error) {
 	if s.PodsLimited {
 		list = withPods(list)
 	}
-	slices.SortFunc(list, func(a, b Threshold) int { return compareKeys(a.key(), b.key()) })
+	smallsort.SortFunc(list, func(a, b Threshold) int { return compareKeys(a.key(), b.key()) })
 	return list, nil
 }
 

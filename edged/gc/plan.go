@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Policy says which dead containers stay.
@@ -131,7 +132,7 @@ func sandboxes(pods []Pod, gone []Container, now time.Time) []Sandbox {
 }
 
 func oldestFirst(list []Container) {
-	slices.SortStableFunc(list, func(a, b Container) int {
+	smallsort.SortStableFunc(list, func(a, b Container) int {
 		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.UID, b.UID), cmp.Compare(a.Attempt, b.Attempt),
 			cmp.Compare(a.ID, b.ID))
 	})

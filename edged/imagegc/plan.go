@@ -13,6 +13,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/images"
 	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Policy says when images go. Percentages are of the file system that holds the images.
@@ -93,7 +94,7 @@ func Removable(list []Image, minAge time.Duration, now time.Time) []Image {
 			out = append(out, i)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b Image) int {
+	smallsort.SortStableFunc(out, func(a, b Image) int {
 		return cmp.Or(a.last().Compare(b.last()), cmp.Compare(b.Size, a.Size), strings.Compare(a.ID, b.ID))
 	})
 	return out

@@ -17,6 +17,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/pkg/jsonbound"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // credential is one entry of a docker configuration.
@@ -83,7 +84,7 @@ func matching(entries []credential, image string) []credential {
 	if len(found) == 0 && matches("docker.io", named) {
 		return hub
 	}
-	slices.SortStableFunc(found, func(a, b credential) int {
+	smallsort.SortStableFunc(found, func(a, b credential) int {
 		return strings.Compare(keyOf(b.registry), keyOf(a.registry))
 	})
 	return found

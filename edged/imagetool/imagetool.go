@@ -27,6 +27,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 const (
@@ -142,7 +143,7 @@ func (t *Tool) List(ctx context.Context, podImages []string) ([]imagegc.Image, e
 		return nil, t.explain(err)
 	}
 	imagegc.Needs{Used: used, Wanted: slices.Concat(podImages, ids), Sandbox: sandbox, Keep: keep}.Mark(list)
-	slices.SortFunc(list, func(a, b imagegc.Image) int { return strings.Compare(a.Name(), b.Name()) })
+	smallsort.SortFunc(list, func(a, b imagegc.Image) int { return strings.Compare(a.Name(), b.Name()) })
 	return list, nil
 }
 

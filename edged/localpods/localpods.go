@@ -18,6 +18,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 	kubelettypes "k8s.io/kubelet/pkg/types"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Pod is a pod of this device.
@@ -181,7 +183,7 @@ func RunningContainer(running []*runtimeapi.Container, q Query) (string, error) 
 		slices.Sort(p.Containers)
 		pods = append(pods, *p)
 	}
-	slices.SortFunc(pods, func(a, b Pod) int {
+	smallsort.SortFunc(pods, func(a, b Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.UID, b.UID))
 	})
 	pod, err := q.choosePod(pods)

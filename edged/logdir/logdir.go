@@ -17,10 +17,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // maxEntries is how many entries of a folder are read. A container has a few attempts, and a few rotated parts of each.
@@ -181,7 +182,7 @@ func ReadDir(root *os.Root) ([]fs.DirEntry, error) {
 	if err == nil && len(entries) > maxEntries {
 		err = fmt.Errorf("log folder %s: %w: it has more than %d entries", root.Name(), ErrRefused, maxEntries)
 	}
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	smallsort.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, err
 }
 

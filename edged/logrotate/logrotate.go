@@ -26,7 +26,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +36,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/logdir"
 	"github.com/edgecore-io/edgecore/pkg/filewatch"
 	"github.com/edgecore-io/edgecore/pkg/notify"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Log is the log of a container that runs.
@@ -257,7 +257,7 @@ func (r *Rotator) look(ctx context.Context, wg *sync.WaitGroup, now time.Time) {
 			needy = append(needy, f)
 		}
 	}
-	slices.SortFunc(needy, func(a, b *watched) int { return cmp.Compare(b.last.size, a.last.size) })
+	smallsort.SortFunc(needy, func(a, b *watched) int { return cmp.Compare(b.last.size, a.last.size) })
 	for _, f := range needy {
 		f.busy = true
 		out := rotation{id: f.ID, reopen: !f.gone.IsZero()}

@@ -5,13 +5,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/logdir"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 const (
@@ -61,7 +61,7 @@ func partsIn(root *os.Root, name string) ([]part, error) {
 		p.path, p.size = filepath.Join(root.Name(), e.Name()), info.Size()
 		parts = append(parts, p)
 	}
-	slices.SortFunc(parts, func(a, b part) int { return a.stamp.Compare(b.stamp) })
+	smallsort.SortFunc(parts, func(a, b part) int { return a.stamp.Compare(b.stamp) })
 	return parts, nil
 }
 

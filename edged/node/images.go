@@ -6,6 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // namesMax is how many names of an image the status tells at most, as the kubelet's.
@@ -27,7 +29,7 @@ func Images(have []*runtimeapi.Image, most int) []v1.ContainerImage {
 			Names: names[:min(len(names), namesMax)], SizeBytes: int64(image.GetSize()),
 		})
 	}
-	slices.SortFunc(list, func(a, b v1.ContainerImage) int {
+	smallsort.SortFunc(list, func(a, b v1.ContainerImage) int {
 		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), slices.Compare(a.Names, b.Names))
 	})
 	if most > 0 {

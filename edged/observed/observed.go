@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Pod is every sandbox and container that carries one pod UID in its labels.
@@ -161,13 +163,13 @@ func (p *Pod) ContainersAlive() bool {
 
 // Sort puts sandboxes and containers into the order that Pod promises.
 func (p *Pod) Sort() {
-	slices.SortStableFunc(p.Sandboxes, func(a, b *Sandbox) int {
+	smallsort.SortStableFunc(p.Sandboxes, func(a, b *Sandbox) int {
 		if a.Attempt != b.Attempt {
 			return int(int64(b.Attempt) - int64(a.Attempt))
 		}
 		return b.CreatedAt.Compare(a.CreatedAt)
 	})
-	slices.SortStableFunc(p.Containers, func(a, b *Container) int {
+	smallsort.SortStableFunc(p.Containers, func(a, b *Container) int {
 		if a.Name == b.Name && a.Attempt != b.Attempt {
 			return int(int64(b.Attempt) - int64(a.Attempt))
 		}

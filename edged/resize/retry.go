@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/edged/admission"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Waiting is a pod that asks for other amounts than those that it was allocated.
@@ -21,7 +22,7 @@ type Waiting struct {
 // Order sorts pods in the order in which they get what they ask for: those that give back first, then by priority,
 // then Guaranteed ones, then those that have waited longest.
 func Order(waiting []Waiting) {
-	slices.SortStableFunc(waiting, func(a, b Waiting) int {
+	smallsort.SortStableFunc(waiting, func(a, b Waiting) int {
 		return cmp.Or(
 			compareBool(a.grows(), b.grows()),
 			cmp.Compare(priority(b.Pod), priority(a.Pod)),

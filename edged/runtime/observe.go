@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/cri"
 	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // detailParallel bounds the status calls in flight for one pod.
@@ -58,16 +58,18 @@ func (r *Runtime) GetPod(ctx context.Context, uid types.UID, known *observed.Pod
 // order puts the newest first: sandboxes, and the attempts at each container, by their attempt number. Their
 // times only order different containers: the clock of a device goes back when it starts without a battery.
 func order(p *observed.Pod) {
-	slices.SortStableFunc(p.Sandboxes, func(a, b *observed.Sandbox) int {
+	smallsort.SortStableFunc(p.Sandboxes, func(a, b *observed.Sandbox) int {
 		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), b.CreatedAt.Compare(a.CreatedAt))
 	})
-	slices.SortStableFunc(p.Containers, func(a, b *observed.Container) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	smallsort.SortStableFunc(p.Containers, func(a, b *observed.Container) int {
+		return b.CreatedAt.Compare(a.CreatedAt)
+	})
 	attempts := map[string][]*observed.Container{}
 	for _, c := range p.Containers {
 		attempts[c.Name] = append(attempts[c.Name], c)
 	}
 	for _, list := range attempts {
-		slices.SortStableFunc(list, func(a, b *observed.Container) int { return cmp.Compare(b.Attempt, a.Attempt) })
+		smallsort.SortStableFunc(list, func(a, b *observed.Container) int { return cmp.Compare(b.Attempt, a.Attempt) })
 	}
 	for i, c := range p.Containers {
 		p.Containers[i], attempts[c.Name] = attempts[c.Name][0], attempts[c.Name][1:]

@@ -8,6 +8,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // systemCritical is the priority from which on pods are critical.
@@ -35,7 +37,7 @@ func GroupsOf(c *kubeletconfig.KubeletConfiguration) []Group {
 		all > 0 {
 		groups = []Group{{0, all - critical}, {systemCritical, critical}}
 	}
-	slices.SortFunc(groups, func(a, b Group) int { return cmp.Compare(a.Priority, b.Priority) })
+	smallsort.SortFunc(groups, func(a, b Group) int { return cmp.Compare(a.Priority, b.Priority) })
 	return groups
 }
 

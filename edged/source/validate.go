@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Validate checks a defaulted pod for what the API server would refuse and a node cannot run. It
@@ -31,7 +33,7 @@ func Validate(pod *v1.Pod) error {
 	}
 	v.spec(field.NewPath("spec"), &pod.Spec)
 	// Maps have no order; the same faults should read the same each time.
-	slices.SortStableFunc(v.errs, func(a, b *field.Error) int { return strings.Compare(a.Error(), b.Error()) })
+	smallsort.SortStableFunc(v.errs, func(a, b *field.Error) int { return strings.Compare(a.Error(), b.Error()) })
 	return v.errs.ToAggregate()
 }
 

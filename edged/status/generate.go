@@ -29,6 +29,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/cgroups"
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/restart"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Inputs is all that a status is made from.
@@ -243,7 +244,7 @@ func setContainers(in Inputs, out *v1.PodStatus) {
 	out.ContainerStatuses = containerStatuses(in, in.Pod.Spec.Containers, before.ContainerStatuses, false)
 	out.EphemeralContainerStatuses = containerStatuses(in, ephemeral, before.EphemeralContainerStatuses, false)
 	for _, list := range [][]v1.ContainerStatus{out.ContainerStatuses, out.EphemeralContainerStatuses} {
-		slices.SortStableFunc(list, func(a, b v1.ContainerStatus) int { return cmp.Compare(a.Name, b.Name) })
+		smallsort.SortStableFunc(list, func(a, b v1.ContainerStatus) int { return cmp.Compare(a.Name, b.Name) })
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/podprinter"
 	"github.com/edgecore-io/edgecore/edged/server"
 	"github.com/edgecore-io/edgecore/pkg/health"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // shownErrors is how many of the last errors are shown.
@@ -185,7 +186,7 @@ func (p *writer) pods(pods []*v1.Pod) {
 	for _, pod := range sorted {
 		well += rank(pod)
 	}
-	slices.SortStableFunc(sorted, func(a, b *v1.Pod) int { return cmp.Compare(rank(a), rank(b)) })
+	smallsort.SortStableFunc(sorted, func(a, b *v1.Pod) int { return cmp.Compare(rank(a), rank(b)) })
 	p.element(`<section id="pods"><h2>Pods</h2><p>`, fmt.Sprintf("%d of %d healthy", well, len(pods)), "</p><ul>")
 	for _, pod := range sorted {
 		p.pod(pod)
@@ -242,7 +243,7 @@ func (p *writer) errors(events []v1.Event) {
 			bad = append(bad, e)
 		}
 	}
-	slices.SortStableFunc(bad, func(a, b v1.Event) int { return b.LastTimestamp.Compare(a.LastTimestamp.Time) })
+	smallsort.SortStableFunc(bad, func(a, b v1.Event) int { return b.LastTimestamp.Compare(a.LastTimestamp.Time) })
 	if len(bad) > shownErrors {
 		bad = bad[:shownErrors]
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // mountsBelow returns the mount points at and below a path, the deepest first; of several on one place the
@@ -53,7 +55,7 @@ func mountInfosBelow(path string) ([]*mountinfo.Info, error) {
 		return nil, fmt.Errorf("list mounts: %w", err)
 	}
 	slices.Reverse(infos)
-	slices.SortStableFunc(infos, func(a, b *mountinfo.Info) int {
+	smallsort.SortStableFunc(infos, func(a, b *mountinfo.Info) int {
 		return cmp.Compare(strings.Count(b.Mountpoint, "/"), strings.Count(a.Mountpoint, "/"))
 	})
 	return infos, nil

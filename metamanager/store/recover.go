@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/mattn/go-sqlite3"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Repair, and what a crash in the midst of it leaves:
@@ -274,7 +276,7 @@ func asideFiles(path, kind string) ([]string, error) {
 			names = append(names, filepath.Join(filepath.Dir(path), e.Name()))
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int {
+	smallsort.SortFunc(names, func(a, b string) int {
 		return cmp.Compare(a[strings.LastIndexByte(a, '-')+1:], b[strings.LastIndexByte(b, '-')+1:])
 	})
 	return names, nil

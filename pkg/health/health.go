@@ -3,12 +3,13 @@
 package health
 
 import (
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Condition is a current problem.
@@ -101,7 +102,7 @@ func (r *Registry) Snapshot() []Condition {
 			list = append(list, c)
 		}
 	}
-	slices.SortFunc(list, func(a, b Condition) int {
+	smallsort.SortFunc(list, func(a, b Condition) int {
 		if a.Severity != b.Severity {
 			return strings.Compare(string(a.Severity), string(b.Severity)) // Error, Warning
 		}

@@ -5,9 +5,10 @@ package readdir
 import (
 	"errors"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Quiet is os.ReadDir without changing the folder's access time. For a folder of another owner only root can do that;
@@ -22,6 +23,6 @@ func Quiet(name string) ([]os.DirEntry, error) {
 	}
 	defer dir.Close()
 	entries, err := dir.ReadDir(-1)
-	slices.SortFunc(entries, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	smallsort.SortFunc(entries, func(a, b os.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, err
 }

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // StatusPending in Held.Status says that the node has a newer status of the pod and will send it: the cloud need not
@@ -86,7 +88,7 @@ func StatusHash(object []byte) (string, error) {
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c podCondition) bool {
 		return c.Status == "" || !slices.Contains(nodeConditions[:], c.Type)
 	})
-	slices.SortStableFunc(s.Conditions, func(a, b podCondition) int {
+	smallsort.SortStableFunc(s.Conditions, func(a, b podCondition) int {
 		return slices.Index(nodeConditions[:], a.Type) - slices.Index(nodeConditions[:], b.Type)
 	})
 	text, err := json.Marshal(s)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/readdir"
 	"github.com/edgecore-io/edgecore/pkg/retry"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 const (
@@ -114,7 +115,7 @@ func expired(copies []file, now, since time.Time) []file {
 // newestBefore returns the names of the newest copies that were made before a migration.
 func newestBefore(copies []file) []string {
 	list := slices.DeleteFunc(slices.Clone(copies), func(c file) bool { return c.kind != "before" })
-	slices.SortFunc(list, func(a, b file) int {
+	smallsort.SortFunc(list, func(a, b file) int {
 		return cmp.Or(b.at.Compare(a.at), len(b.of)-len(a.of), cmp.Compare(b.of, a.of))
 	})
 	var names []string

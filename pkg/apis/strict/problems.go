@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Problem is one error in a file.
@@ -68,7 +70,7 @@ func notAllowed(path string, v any, want string, secrets Secrets) string {
 
 // inOrder sorts by line, those without a line last.
 func (p Problems) inOrder() Problems {
-	slices.SortStableFunc(p, func(a, b Problem) int {
+	smallsort.SortStableFunc(p, func(a, b Problem) int {
 		if (a.Line == 0) != (b.Line == 0) {
 			return cmp.Compare(b.Line, a.Line)
 		}
