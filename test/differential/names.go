@@ -42,6 +42,8 @@ var (
 	// randomDevices are the devices of the nodes' device plugins, which are as good as one another.
 	randomDevices = regexp.MustCompile(`\brandom-device-\d+\b`)
 	versions      = regexp.MustCompile(`resourceVersion=\d+`)
+	// used is what pods of other cases, which run meanwhile, have of a resource.
+	used = regexp.MustCompile(`\bused: \d+\b`)
 )
 
 // Replace returns a text with placeholders.
@@ -61,6 +63,7 @@ func (n Names) Replace(text string) string {
 	})
 	text = randomDevices.ReplaceAllString(text, "<device>")
 	text = versions.ReplaceAllString(text, "resourceVersion=<n>")
+	text = used.ReplaceAllString(text, "used: <n>")
 	text = hashes.ReplaceAllStringFunc(text, func(hash string) string {
 		if strings.HasPrefix(hash, "sha256:") {
 			return hash // a digest, which is the same everywhere
