@@ -131,5 +131,6 @@ func (a *Adoption) look(ctx context.Context, j *journal) (*Plan, error) {
 		}
 		p.add(o, old, known)
 	}
+	p.decideUnknownPolicies()
 	return p, nil
 }

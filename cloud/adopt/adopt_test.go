@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -166,6 +167,7 @@ func TestDecide(t *testing.T) {
 			p.Containers[0].VolumeMounts = append(p.Containers[0].VolumeMounts, m)
 		})
 	}
+	clusterRole := rbacv1.RoleRef{Kind: "ClusterRole", Name: name}
 	for what, tc := range map[string]struct {
 		change func(*Found)
 		// refused, noted and warned are in a text of that kind; without refused there is no refusal
@@ -221,6 +223,35 @@ func TestDecide(t *testing.T) {
 		"no way in":       {pod(func(p *v1.PodSpec) { p.HostNetwork = false }), "", "", "devices need another way"},
 		"webhooks without their server": {func(f *Found) { f.FailingWebhooks = []string{"rules"} }, "", "",
 			"while their Deployment kubeedge-admission is missing"},
+		"a label that Argo CD tracks": {func(f *Found) {
+			f.Deployment.Labels[instanceLabel] = "cloud"
+		}, "", "", "Argo CD tracks what it applies"},
+		"Helm's release with that label": {func(f *Found) {
+			f.Deployment.Labels[instanceLabel] = "cloud"
+			f.Deployment.Annotations = map[string]string{"meta.helm.sh/release-name": "kubeedge"}
+		}, "", "", "Helm's release kubeedge"},
+		"aliases without end": {
+			edit("featureGates:", "a: &a [*a]\nfeatureGates:"), "aliases stand for too much", "", "",
+		},
+		"Devices": {func(f *Found) {
+			f.Devices = []DeviceNodes{{"site-a", "b-*", []string{"edge-1", "x'; rm"}}}
+		}, "", "part of view", "kubectl annotate namespace site-a --overwrite edgecore.io/device-nodes='b-*,edge-1'"},
+		"KubeEdge's binding": {func(f *Found) {
+			f.Bindings = []Binding{{Ref{"", "ClusterRoleBinding", "", name}, clusterRole,
+				[]rbacv1.Subject{{Kind: "ServiceAccount", Name: name, Namespace: Namespace}}}}
+		}, "", "", ""},
+		"another subject": {func(f *Found) {
+			f.Bindings = []Binding{{Ref{"", "ClusterRoleBinding", "", name}, clusterRole,
+				[]rbacv1.Subject{{Kind: "ServiceAccount", Name: "x", Namespace: "y"}}}}
+		}, "", "", "ServiceAccount y/x no longer have"},
+		"another binding": {func(f *Found) {
+			f.Bindings = []Binding{{Ref{"", "RoleBinding", "y", "b"}, clusterRole,
+				[]rbacv1.Subject{{Kind: "User", Name: "u"}}}}
+		}, "", "", "rolebinding/b in the namespace y gives User u the ClusterRole cloudcore"},
+		"a binding of another role": {func(f *Found) {
+			f.Bindings = []Binding{{Ref{"", "RoleBinding", "y", "b"}, rbacv1.RoleRef{Kind: "Role", Name: name},
+				[]rbacv1.Subject{{Kind: "User", Name: "u"}}}}
+		}, "", "", ""},
 		"webhooks": {func(f *Found) {
 			f.FailingWebhooks, f.Left = []string{"rules"}, []Ref{deployment("kubeedge-admission")}
 		}, "", "", "before its Deployment"},
@@ -338,6 +369,97 @@ func TestCarried(t *testing.T) {
 				t.Errorf("configuration: %v\n%s\nwant KubeEdge's values", err, text)
 			}
 		}
+	}
+}
+
+// TestRewrittenConfig: what KubeEdge's cloudcore makes of its file at its first start is accepted, and its empty
+// addresses are left out.
+func TestRewrittenConfig(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("testdata", "cloudcore-rewritten.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := find(t, chart(t, "kubeedge-nodeport.yaml"))
+	f.ConfigMap.Data[configKey] = string(text)
+	p := Decide(f, image)
+	if len(p.Refusals) > 0 || len(p.Addresses) > 0 || !cmp.Equal(p.DNSNames, []string{"cloud.example.com"}) {
+		t.Fatalf("refused %v, addresses %v, names %v; want the name alone", p.Refusals, p.Addresses, p.DNSNames)
+	}
+	written, err := render(cloudcore.Files(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkConfig(t, written)
+}
+
+// TestAliases: aliases are bounded by what they stand for, and are not expanded to find that out.
+func TestAliases(t *testing.T) {
+	bomb := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+	for i := 1; i < 30; i++ {
+		bomb += fmt.Sprintf("a%d: &a%d [%s]\n", i, i, strings.Repeat(fmt.Sprintf("*a%d, ", i-1), 10))
+	}
+	for what, tc := range map[string]struct {
+		text    string
+		refused bool
+	}{
+		"none":          {"a: b * c", false},
+		"a few":         {"a: &a {b: c}\nd: *a\ne: {<<: *a}", false},
+		"lists":         {bomb, true},
+		"itself":        {"a: &a {b: *a}", true},
+		"a long text":   {"a: &a " + strings.Repeat("x", 100<<10) + "\nb: [" + strings.Repeat("*a, ", 20) + "]", true},
+		"large, no one": {"a: " + strings.Repeat("*", 2<<20), true}, // not YAML
+	} {
+		if err := checkAliases(tc.text); (err != nil) != tc.refused {
+			t.Errorf("%s: %v, want refused %v", what, err, tc.refused)
+		}
+	}
+}
+
+// TestDisallowed: Devices are found that the policy device-tenants would refuse.
+func TestDisallowed(t *testing.T) {
+	object := func(namespace, name string, annotations map[string]any, node string) unstructured.Unstructured {
+		return unstructured.Unstructured{Object: map[string]any{
+			"metadata": map[string]any{"namespace": namespace, "name": name, "annotations": annotations},
+			"spec":     map[string]any{"nodeName": node},
+		}}
+	}
+	devices := []unstructured.Unstructured{
+		object("a", "1", nil, "edge-2"), object("a", "2", nil, "edge-1"), object("a", "3", nil, "edge-1"),
+		object("a", "4", nil, ""), object("b", "1", nil, "b-1"), object("b", "2", nil, "b.1"),
+		object("c", "1", nil, "n"),
+	}
+	namespaces := []unstructured.Unstructured{
+		object("", "a", nil, ""), object("", "b", map[string]any{nodesAnnotation: "x, b-*"}, ""),
+		object("", "c", map[string]any{nodesAnnotation: "*"}, ""), object("", "d", nil, ""),
+	}
+	want := []DeviceNodes{{"a", "", []string{"edge-1", "edge-2"}}, {"b", "x, b-*", []string{"b.1"}}}
+	if diff := cmp.Diff(want, disallowed(devices, namespaces)); diff != "" {
+		t.Errorf("disallowed mismatch (-want +got):\n%s", diff)
+	}
+}
+
+// TestUnknownPolicies: a Kubernetes without admission policies is a warning.
+func TestUnknownPolicies(t *testing.T) {
+	p := &Plan{}
+	p.add(&unstructured.Unstructured{Object: map[string]any{
+		"kind": "ValidatingAdmissionPolicy", "metadata": map[string]any{"name": "device-tenants"},
+	}}, nil, false)
+	p.decideUnknownPolicies()
+	if len(p.Warnings) != 1 || !strings.Contains(p.Warnings[0], "1.30 or newer has them: device-tenants") {
+		t.Errorf("warned %q, want the policy", p.Warnings)
+	}
+}
+
+// TestPrintable: what was read of a cluster does not control the terminal, and begins no line.
+func TestPrintable(t *testing.T) {
+	var out bytes.Buffer
+	(&Plan{Found: &Found{
+		Server: "https://192.0.2.1:6443", Deployment: &appsv1.Deployment{},
+	}, Notes: []string{"key \x1b[2J\u202e é\nREFUSED: x"}}).Print(&out)
+	got := out.String()
+	if !strings.HasPrefix(got, "kube-apiserver: https://192.0.2.1:6443\n") ||
+		!strings.Contains(got, `  key \x1b[2J\u202e é`+"\n    REFUSED: x\n") {
+		t.Errorf("printed %q, want the server first, and escapes", got)
 	}
 }
 

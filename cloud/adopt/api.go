@@ -26,6 +26,8 @@ type api struct {
 	objects   dynamic.Interface
 	discovery discovery.DiscoveryInterface
 	mapper    meta.RESTMapper
+	// server is the URL of kube-apiserver.
+	server string
 }
 
 func newAPI(rc *rest.Config) (*api, error) {
@@ -46,7 +48,8 @@ func newAPI(rc *rest.Config) (*api, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &api{objects, disco, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco))}, nil
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco))
+	return &api{objects, disco, mapper, rc.Host}, nil
 }
 
 // minor returns Kubernetes' minor version.

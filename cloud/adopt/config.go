@@ -1,9 +1,12 @@
 package adopt
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
+	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
@@ -22,22 +25,27 @@ type config struct {
 	warnings []string
 }
 
-// parseConfig reads KubeEdge's file. Empty entries of lists, which KubeEdge's chart writes for values without an
-// address, are left out.
+// parseConfig reads KubeEdge's file. Empty entries of lists, which KubeEdge's chart and its cloudcore write for values
+// without an address, are left out.
 func parseConfig(text string) (*config, error) {
+	if err := checkAliases(text); err != nil {
+		return nil, err
+	}
 	tree := map[string]any{}
 	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
 		return nil, err
 	}
 	addresses := texts(strict.At(tree, "modules", "cloudHub", "advertiseAddress"))
 	names := texts(strict.At(tree, "modules", "cloudHub", "dnsNames"))
-	if hub, ok := strict.At(tree, "modules", "cloudHub").(map[string]any); ok && len(addresses)+len(names) == 0 {
-		delete(hub, "advertiseAddress") // empty, it is not valid
-		data, err := yaml.Marshal(tree)
-		if err != nil {
-			return nil, err
+	if hub, ok := strict.At(tree, "modules", "cloudHub").(map[string]any); ok {
+		// An empty address is not valid, and neither is an empty list of them. Names may be empty.
+		if dropEmpty(hub, "advertiseAddress") {
+			data, err := yaml.Marshal(tree)
+			if err != nil {
+				return nil, err
+			}
+			text = string(data)
 		}
-		text = string(data)
 	}
 	parsed, warnings, err := v1alpha1.Parse([]byte(text))
 	if err != nil {
@@ -46,6 +54,66 @@ func parseConfig(text string) (*config, error) {
 	// the default is an address of the machine that this runs on
 	parsed.Modules.CloudHub.AdvertiseAddress, parsed.Modules.CloudHub.DNSNames = addresses, names
 	return &config{parsed, tree, warnings}, nil
+}
+
+// dropEmpty removes the empty entries of a list in a mapping, and the list if none is left. It reports whether it has
+// changed anything.
+func dropEmpty(m map[string]any, key string) bool {
+	list, ok := m[key].([]any)
+	kept := slices.DeleteFunc(slices.Clone(list), func(v any) bool { return v == nil || v == "" })
+	switch {
+	case !ok, len(kept) == len(list) && len(list) > 0:
+		return false
+	case len(kept) == 0:
+		delete(m, key)
+	default:
+		m[key] = kept
+	}
+	return true
+}
+
+// maxExpanded bounds the text and the values of a file with aliases, each alias counted as what it stands for. Without
+// a bound, a file of a few KiB takes gigabytes.
+const maxExpanded = 1 << 20
+
+// checkAliases refuses a file whose aliases stand for too much. It does not expand them.
+func checkAliases(text string) error {
+	if !strings.Contains(text, "*") {
+		return nil
+	}
+	var root kyaml.Node
+	if err := kyaml.Unmarshal([]byte(text), &root); err != nil {
+		return err
+	}
+	e := expansion{sizes: map[*kyaml.Node]int{}}
+	if size := e.of(&root); e.aliases && size > maxExpanded {
+		return errors.New("its YAML aliases stand for too much: write out what they stand for")
+	}
+	return nil
+}
+
+// expansion is the size of each node of YAML.
+type expansion struct {
+	sizes   map[*kyaml.Node]int
+	aliases bool
+}
+
+// of returns the size of a node; beyond maxExpanded it is not exact. A node that contains itself is too large.
+func (e *expansion) of(n *kyaml.Node) int {
+	if size, ok := e.sizes[n]; ok {
+		return size
+	}
+	e.sizes[n] = maxExpanded + 1 // until it is known
+	size := 1 + len(n.Value)
+	if n.Kind == kyaml.AliasNode {
+		e.aliases = true
+		size = e.of(n.Alias)
+	}
+	for _, part := range n.Content {
+		size = min(size+e.of(part), maxExpanded+1)
+	}
+	e.sizes[n] = size
+	return size
 }
 
 // texts returns the texts in a list that are not empty.

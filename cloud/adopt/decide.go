@@ -30,6 +30,12 @@ type Found struct {
 	Selecting []string
 	// APIServers are the addresses of kube-apiserver.
 	APIServers []string
+	// Bindings are the ClusterRoleBindings and RoleBindings.
+	Bindings []Binding
+	// Devices are those that the policy device-tenants would refuse.
+	Devices []DeviceNodes
+	// Server is the URL of kube-apiserver that was read.
+	Server string
 	// Minor is Kubernetes' minor version.
 	Minor int
 }
@@ -98,6 +104,7 @@ func Decide(f *Found, image string) *Plan {
 	p.decideService()
 	p.decideOverlays()
 	p.decideWarnings()
+	p.decideRights()
 	return p
 }
 
@@ -296,6 +303,12 @@ func (p *Plan) decideWarnings() {
 		p.warn("Helm's release %s still has these objects: `helm upgrade`, `helm rollback` and `helm uninstall` would "+
 			"overwrite or delete edgecore's. When you will not go back, make Helm forget it: "+
 			"kubectl -n %s delete secret -l owner=helm,name=%s", release, Namespace, release)
+	}
+	if app := f.Deployment.Labels[instanceLabel]; app != "" &&
+		f.Deployment.Annotations["meta.helm.sh/release-name"] == "" {
+		p.warn("deployment/%s has the label %s: %s without Helm's annotations. Argo CD tracks what it applies by this "+
+			"label: if it does, take KubeEdge out of what it applies without deleting it, or it undoes each step", name,
+			instanceLabel, app)
 	}
 	admission := slices.Contains(f.Left, deployment("kubeedge-admission"))
 	if len(f.FailingWebhooks) > 0 && !admission {

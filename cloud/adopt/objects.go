@@ -58,11 +58,16 @@ func leftObjects() []leftObject {
 		validating = "ValidatingWebhookConfiguration"
 		mutating   = "MutatingWebhookConfiguration"
 		tunnels    = "is no longer needed: requests reach nodes through ports of cloudcore"
+		iptables   = "is of cloud-iptables-manager, and no longer needed"
+		rbac       = "rbac.authorization.k8s.io/v1"
 		undo       = "is needed to go back, and nothing else uses it"
 		admission  = "checks objects as before"
 	)
 	return []leftObject{
 		{Ref{"apps/v1", "DaemonSet", Namespace, "cloud-iptables-manager"}, tunnels},
+		{Ref{rbac, "ClusterRoleBinding", "", "iptables-manager"}, iptables},
+		{Ref{rbac, "ClusterRole", "", "iptables-manager"}, iptables},
+		{Ref{"v1", "ServiceAccount", Namespace, "iptables-manager-sa"}, iptables},
 		{configMap("tunnelport"), tunnels},
 		{Ref{webhooks, validating, "", "kubeedge-crds-validate-webhook-configuration"}, admission},
 		{Ref{webhooks, mutating, "", "kubeedge-mutating-webhook"}, admission},
@@ -73,8 +78,8 @@ func leftObjects() []leftObject {
 			"serves NodeGroups and EdgeApplications, and needs only kube-apiserver. Its node jobs reach no device",
 		},
 		{Ref{"apps/v1", "DaemonSet", Namespace, "edge-eclipse-mosquitto"}, "is the devices' MQTT broker"},
-		{Ref{"rbac.authorization.k8s.io/v1", "ClusterRole", "", "cloudcore-common"}, undo},
-		{Ref{"rbac.authorization.k8s.io/v1", "ClusterRole", "", "cloudcore-feature"}, undo},
+		{Ref{rbac, "ClusterRole", "", "cloudcore-common"}, undo},
+		{Ref{rbac, "ClusterRole", "", "cloudcore-feature"}, undo},
 		{secret(name), "has KubeEdge's stream certificates, and " + undo},
 	}
 }

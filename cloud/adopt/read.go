@@ -16,7 +16,7 @@ import (
 
 // read returns what Decide wants to know. An object that an adoption has replaced already is the one that it saved.
 func (a *Adoption) read(ctx context.Context, j *journal) (*Found, error) {
-	f := &Found{Secrets: map[string]*v1.Secret{}}
+	f := &Found{Secrets: map[string]*v1.Secret{}, Server: a.api.server}
 	for _, ref := range readRefs() {
 		o, err := a.original(ctx, j, ref)
 		if err != nil {
@@ -48,6 +48,9 @@ func (a *Adoption) read(ctx context.Context, j *journal) (*Found, error) {
 		f.FailingWebhooks = append(f.FailingWebhooks, failing...)
 	}
 	if err := a.readServices(ctx, f); err != nil {
+		return nil, err
+	}
+	if err := a.readRights(ctx, j, f); err != nil {
 		return nil, err
 	}
 	var err error

@@ -3,12 +3,17 @@ package adopt
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Print writes the plan for anyone who decides on it.
 func (p *Plan) Print(out io.Writer) {
-	line := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
+	line := func(format string, args ...any) { fmt.Fprintln(out, printable(fmt.Sprintf(format, args...))) }
+	if p.Found.Server != "" {
+		line("kube-apiserver: %s", p.Found.Server)
+	}
 	if p.Nothing {
 		line("There is no Deployment %s of KubeEdge's in the namespace %s. A cloudcore that runs as a process, or in "+
 			"another namespace, is replaced by hand (docs/cloud.md).", name, Namespace)
@@ -42,11 +47,29 @@ func (p *Plan) Print(out io.Writer) {
 		}
 	}
 	for _, r := range p.Refusals {
-		line("REFUSED: %s\n  remedy: %s", r.Reason, r.Remedy)
+		line("REFUSED: %s", r.Reason)
+		line("  remedy: %s", r.Remedy)
 	}
 	if len(p.Refusals) == 0 {
 		line("What is deleted or replaced is first saved in secret/%s. `cloudcore adopt undo` goes back.", journalName)
 	}
+}
+
+// printable returns a text for a terminal, with escapes for characters that control it. Further lines are indented, so
+// that what was read of a cluster cannot begin a line.
+func printable(text string) string {
+	var out strings.Builder
+	for _, r := range text {
+		switch {
+		case r == '\n':
+			out.WriteString("\n    ")
+		case unicode.IsPrint(r):
+			out.WriteRune(r)
+		default:
+			out.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		}
+	}
+	return out.String()
 }
 
 func (p *Plan) printFound(line func(string, ...any)) {
