@@ -240,6 +240,22 @@ func TestDecide(t *testing.T) {
 			f.Bindings = []Binding{{Ref{"", "ClusterRoleBinding", "", name}, clusterRole,
 				[]rbacv1.Subject{{Kind: "ServiceAccount", Name: name, Namespace: Namespace}}}}
 		}, "", "", ""},
+		"fields of the Deployment": {func(f *Found) {
+			f.Deployment.Spec.MinReadySeconds = 5
+			f.Deployment.Spec.Template.Annotations = map[string]string{"sidecar": "yes"}
+			class, pod := "kata", &f.Deployment.Spec.Template.Spec
+			pod.RuntimeClassName, pod.SchedulerName, pod.RestartPolicy = &class, "mine", "Always"
+			pod.HostAliases = []v1.HostAlias{{IP: "192.0.2.1"}}
+			pod.InitContainers = []v1.Container{{Name: "wait"}}
+			pod.Volumes = append(pod.Volumes, v1.Volume{Name: "more"})
+			pod.Containers[0].Command = []string{"sh"}
+		}, "", "deployment/cloudcore: left out, or as in edgecore's manifests: annotation of pods sidecar, " +
+			"container cloudcore: command, container cloudcore: resources, init container wait, " +
+			"spec.minReadySeconds, spec.template.spec.hostAliases, spec.template.spec.runtimeClassName, " +
+			"spec.template.spec.schedulerName, volume more\n", ""},
+		"annotations of the ServiceAccount": {func(f *Found) {
+			f.ServiceAccount.Annotations = map[string]string{"role.example.com/arn": "x"}
+		}, "", "serviceaccount/cloudcore: left out: annotation role.example.com/arn", ""},
 		"another subject": {func(f *Found) {
 			f.Bindings = []Binding{{Ref{"", "ClusterRoleBinding", "", name}, clusterRole,
 				[]rbacv1.Subject{{Kind: "ServiceAccount", Name: "x", Namespace: "y"}}}}

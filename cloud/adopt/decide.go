@@ -20,6 +20,8 @@ type Found struct {
 	Service    *v1.Service
 	ConfigMap  *v1.ConfigMap
 	Namespace  *v1.Namespace
+	// ServiceAccount is that of KubeEdge's cloudcore.
+	ServiceAccount *v1.ServiceAccount
 	// Secrets by name, of those that KubeEdge's cloudcore makes.
 	Secrets map[string]*v1.Secret
 	// Left are the objects of KubeEdge's that stay, those that are there.
@@ -101,6 +103,9 @@ func Decide(f *Found, image string) *Plan {
 	p.decideAddresses()
 	p.decideCA()
 	p.decidePod()
+	if err := p.decideFields(); err != nil {
+		p.refuse("correct it", "deployment/%s: %v", name, err)
+	}
 	p.decideService()
 	p.decideOverlays()
 	p.decideWarnings()

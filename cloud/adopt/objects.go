@@ -88,7 +88,7 @@ func leftObjects() []leftObject {
 func readRefs() []Ref {
 	return []Ref{
 		deployment(name), service(name), configMap(name), secret(caSecret), secret(serverSecret), secret(tokenSecret),
-		{"v1", "Namespace", "", Namespace},
+		{"v1", "Namespace", "", Namespace}, {"v1", "ServiceAccount", Namespace, name},
 	}
 }
 

@@ -85,6 +85,8 @@ func (f *Found) set(ref Ref, o *unstructured.Unstructured) error {
 		f.Service, err = as(o, f.Service)
 	case "ConfigMap":
 		f.ConfigMap, err = as(o, f.ConfigMap)
+	case "ServiceAccount":
+		f.ServiceAccount, err = as(o, f.ServiceAccount)
 	case "Namespace":
 		f.Namespace, err = as(o, f.Namespace)
 	case "Secret":

@@ -277,7 +277,7 @@ func TestAdopt(t *testing.T) {
 			for _, want := range []string{
 				"192.0.2.20", "daemonset/cloud-iptables-manager is no longer needed", "configmap/tunnelport",
 				"deployment/kubeedge-controller-manager", "(failurePolicy Fail): validatedrule.kubeedge.io\n",
-				"kube-apiserver: https://",
+				"kube-apiserver: https://", "edgecore's manifests: container cloudcore: resources\n",
 				"kubectl annotate namespace default --overwrite edgecore.io/device-nodes='edge-1'",
 			} {
 				if writes != 0 || !strings.Contains(out, want) {
