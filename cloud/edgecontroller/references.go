@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
@@ -49,8 +50,11 @@ type refs struct {
 	keys      []resource.Key
 }
 
+// maxName is the length of the longest name that a ConfigMap or Secret can have. Pods may name longer ones.
+const maxName = validation.DNS1123SubdomainMaxLength
+
 func (r *refs) add(kind, name string) {
-	if name != "" {
+	if name != "" && len(name) <= maxName {
 		r.keys = append(r.keys, resource.Key{Namespace: r.namespace, Type: kind, Name: name})
 	}
 }

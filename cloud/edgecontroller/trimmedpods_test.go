@@ -417,3 +417,21 @@ func TestManyReferences(t *testing.T) {
 		t.Errorf("Object in another namespace = %v, %v; want none", o, err)
 	}
 }
+
+// TestTrimmedPodsKeepNoLongNames: names that no ConfigMap or Secret can have do not stay in the cache.
+func TestTrimmedPodsKeepNoLongNames(t *testing.T) {
+	p := testPod("e1", "ns", "p")
+	for i := range 4 {
+		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: fmt.Sprint("v", i), VolumeSource: v1.VolumeSource{
+			Secret: &v1.SecretVolumeSource{SecretName: fmt.Sprint(i) + strings.Repeat("n", 256<<10)}}})
+	}
+	longest := strings.Repeat("n", maxName)
+	p.Spec.Volumes[3].Secret.SecretName = longest
+	out := trimIfLarge(p)
+	if size := contentSize(out); !isTrimmed(out) || size > trimBytes {
+		t.Errorf("it has %d bytes, want at most %d", size, trimBytes)
+	}
+	if !slices.Contains(references(out), key("ns/secret/"+longest)) {
+		t.Errorf("references = %v, want also the longest name", references(out))
+	}
+}
