@@ -167,8 +167,7 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 	for _, ch := range changes {
 		c.hub.Changed(ch.node, ch.key)
 	}
-	c.podsReleased(released)
-	c.notices.add(withheld)
+	c.roomChanged(released, withheld)
 	if len(changes) == 0 && old != nil && now != nil && old.ResourceVersion != now.ResourceVersion &&
 		now.Spec.NodeName != "" {
 		c.hub.StatusChanged(now.Spec.NodeName, podKey(now))
@@ -191,9 +190,10 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 	}
 }
 
-// podsReleased marks pods that are not withheld any more, and before each the objects that it refers to.
-func (c *Controller) podsReleased(pods []podNeed) {
-	for _, p := range pods {
+// roomChanged marks pods that are not withheld any more, and before each the objects that it refers to. Pods that are
+// withheld now get an event. Those that are ending are marked too: of these their nodes may have more than they are to.
+func (c *Controller) roomChanged(released, withheld []podNeed) {
+	for _, p := range released {
 		pod := c.caches.pod(p.key.Namespace, p.key.Name)
 		if pod == nil || pod.UID != p.uid {
 			continue
@@ -203,6 +203,12 @@ func (c *Controller) podsReleased(pods []podNeed) {
 		}
 		c.hub.Changed(pod.Spec.NodeName, p.key)
 	}
+	for _, p := range withheld {
+		if pod := c.caches.pod(p.key.Namespace, p.key.Name); p.ending() && pod != nil && pod.UID == p.uid {
+			c.hub.Changed(pod.Spec.NodeName, p.key)
+		}
+	}
+	c.notices.add(withheld)
 }
 
 // servicesChanged marks the services that come or go with a pod.

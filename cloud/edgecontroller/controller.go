@@ -219,6 +219,7 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 	c.readiness.nodeChanged(c.caches.node(node))
 	c.instances.queue.Add(node)
 	c.duplicates.connected(node)
+	c.roomChanged(c.room.connected(node))
 	c.notices.add(c.room.withheldOn(node))
 	if c.options.LocalIP != "" && c.ctx.Err() == nil {
 		c.owned.Go(func() { c.annotate(c.ctx, node, annotateDelay) })

@@ -85,18 +85,30 @@ func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, er
 	if pod == nil || err != nil {
 		return nil, err
 	}
-	switch why := c.room.of(node, pod.UID); {
+	var object *cloudhub.Object
+	why := c.room.of(node, pod.UID)
+	switch {
 	case why != withheldNot && pod.DeletionTimestamp != nil:
 		return c.sendEnding(node, key, pod)
-	case why != withheldNot:
+	case why == withheldNot && isTrimmed(pod):
+		object, err = c.sendLarge(node, key, pod)
+	case why == withheldNot:
+		object, err = toSend(key, pod)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if why == withheldNot { // another pod may have taken the room meanwhile
+		why = c.room.send(node, pod.UID, sizeOf(pod))
+	}
+	if why != withheldNot {
+		if object != nil && object.Done != nil {
+			object.Done()
+		}
 		return nil, fmt.Errorf("%s for node %s: %w", key, node,
 			&cloudhub.WithheldError{UID: pod.UID, Why: why.String()})
 	}
-	c.room.holds(node, pod.UID)
-	if isTrimmed(pod) {
-		return c.sendLarge(node, key, pod)
-	}
-	return toSend(key, pod)
+	return object, nil
 }
 
 func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {

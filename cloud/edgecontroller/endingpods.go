@@ -2,16 +2,29 @@ package edgecontroller
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// endingContainers limits the containers of a pod that never started and is sent because it is being deleted.
-const endingContainers = 32
+// Limits of a pod that its node does not have, as far as is known, and that is sent because it is being deleted.
+const (
+	// endingContainers limits its containers, and endingHookBytes the hooks and ports of all of them.
+	endingContainers = 16
+	endingHookBytes  = 4 << 10
+	// endingBytes is the most that it takes, by contentSize.
+	endingBytes = 24 << 10
+)
+
+// maxImage is the length of the longest image that a pod is sent because it is being deleted. Images may have grown
+// since the node got the pod.
+const maxImage = 1 << 10
 
 // sendEnding returns what a node is sent of a pod that is withheld and being deleted: its deletion, with no more than
 // it takes to end the pod.
@@ -40,8 +53,8 @@ func (c *Controller) sendEnding(node string, key resource.Key, pod *v1.Pod) (*cl
 }
 
 // endingPod returns what it takes to end a pod. Of one that its node has, the spec is no larger than the node has it:
-// only tolerations and ephemeral containers can have been added. Of another one, the names of some containers and their
-// hooks are left, in case that it has it all the same.
+// only tolerations and ephemeral containers can have been added, and longer images. Of another one, the names of some
+// containers are left, and their hooks if these are short, in case that the node has it all the same.
 func endingPod(pod *v1.Pod, has bool) *v1.Pod {
 	out := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -61,6 +74,8 @@ func endingPod(pod *v1.Pod, has bool) *v1.Pod {
 	if has {
 		out.Spec = pod.Spec
 		out.Spec.Tolerations, out.Spec.EphemeralContainers = nil, nil
+		out.Spec.InitContainers = withoutLongImages(pod.Spec.InitContainers)
+		out.Spec.Containers = withoutLongImages(pod.Spec.Containers)
 		return out
 	}
 	out.Spec = v1.PodSpec{
@@ -68,17 +83,27 @@ func endingPod(pod *v1.Pod, has bool) *v1.Pod {
 		RestartPolicy:                 pod.Spec.RestartPolicy,
 		TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
 	}
-	for hooks := true; ; hooks = false {
-		out.Spec.Containers = nil
-		for _, c := range pod.Spec.Containers[:min(len(pod.Spec.Containers), endingContainers)] {
-			left := v1.Container{Name: c.Name, Image: c.Image}
-			if hooks {
-				left.Lifecycle, left.Ports = c.Lifecycle, c.Ports
-			}
-			out.Spec.Containers = append(out.Spec.Containers, left)
-		}
-		if !hooks || contentSize(out) <= trimBytes {
-			return out
+	hooks := 0
+	for _, c := range pod.Spec.Containers[:min(len(pod.Spec.Containers), endingContainers)] {
+		name := c.Name[:min(len(c.Name), validation.DNS1123LabelMaxLength)]
+		left := v1.Container{Name: name, Lifecycle: c.Lifecycle, Ports: c.Ports}
+		out.Spec.Containers = append(out.Spec.Containers, left)
+		hooks += memoryOf(reflect.ValueOf(c.Lifecycle)) + memoryOf(reflect.ValueOf(c.Ports))
+	}
+	if hooks > endingHookBytes {
+		for i := range out.Spec.Containers {
+			out.Spec.Containers[i].Lifecycle, out.Spec.Containers[i].Ports = nil, nil
 		}
 	}
+	return out
+}
+
+func withoutLongImages(containers []v1.Container) []v1.Container {
+	out := slices.Clone(containers)
+	for i := range out {
+		if len(out[i].Image) > maxImage {
+			out[i].Image = ""
+		}
+	}
+	return out
 }

@@ -104,9 +104,10 @@ func (n *podNotices) text(pod *v1.Pod, why withheld) (reason, message string) {
 			"together, and %d MiB of each namespace besides. It gets it when there is room: delete other pods there, "+
 			"also those that have ended, or make them smaller", node, sizeOf(pod)>>10, shared, own)
 	case withheldChange:
-		return "PodChangeWithheld", fmt.Sprintf("Node %s keeps running the version of this pod that it has, and gets "+
-			"no change of it: its pods have grown beyond %d MiB, and those of this namespace have more than an equal "+
-			"share. Make them smaller, such as their annotations and labels, or delete some", node, shared)
+		return "PodChangeWithheld", fmt.Sprintf("Node %s keeps running the version of this pod that it has. The "+
+			"present one is larger, or may be, and the node's pods have grown beyond %d MiB, with more than an "+
+			"equal share of them in this namespace. Make the pods smaller, such as their annotations and labels, "+
+			"or delete some", node, shared)
 	case withheldReferences:
 		return "TooManyReferences", fmt.Sprintf("Node %s does not get this pod, or its changes: it names more than %d "+
 			"ConfigMaps and Secrets. Put their data into fewer", node, maxReferences)

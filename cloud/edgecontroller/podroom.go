@@ -28,10 +28,13 @@ type podNeed struct {
 	uid     types.UID
 	created time.Time
 	size    int
-	// started is set once the node has reported the pod, held once it was sent the pod, or had it when it connected.
-	started, held bool
+	// started is set if the node started the pod before it was deleted, as far as the API server knows. held is set
+	// once the node was sent the pod, or had it when it connected; lost if it did not have it any more then.
+	started, held, lost bool
 	// deleting is set once the pod is being deleted.
 	deleting bool
+	// sent is the size of the version that the node has; 0 is unknown.
+	sent int
 	// unknown is set if the pod has more references than are kept.
 	unknown bool
 }
@@ -43,7 +46,8 @@ const (
 	withheldNot withheld = iota
 	// withheldWaiting: the node does not have the pod, which waits for room.
 	withheldWaiting
-	// withheldChange: the node has the pod. Its changes wait, since the pods of its namespace have grown too much.
+	// withheldChange: the node has the pod. Changes that make it larger wait, since the pods of its namespace have
+	// grown too much.
 	withheldChange
 	// withheldReferences: the pod names too many ConfigMaps and Secrets.
 	withheldReferences
@@ -54,29 +58,51 @@ func (w withheld) String() string {
 }
 
 // admitted reports whether the pod has its room.
-func (p podNeed) admitted() bool { return p.started || p.held }
+func (p podNeed) admitted() bool { return p.started && !p.lost || p.held && !p.deleting }
+
+// ending reports whether the pod is being deleted, and its node gets no more of it than it takes to end it, if room is
+// scarce. Such a pod is never admitted: what its node holds, or reports to have started afterwards, is that little.
+func (p podNeed) ending() bool { return p.deleting && !p.admitted() }
+
+// startedBefore reports whether a pod started before it was deleted. Of a pod that started in the same second or later,
+// its node may have got no more than its end.
+func startedBefore(pod *v1.Pod) bool {
+	at, deletion := pod.Status.StartTime, pod.DeletionTimestamp
+	if at == nil || deletion == nil {
+		return at != nil
+	}
+	var grace int64
+	if pod.DeletionGracePeriodSeconds != nil {
+		grace = *pod.DeletionGracePeriodSeconds
+	}
+	return at.Time.Before(deletion.Add(-time.Duration(grace) * time.Second))
+}
 
 // withholdPods decides which pods of a node are withheld. It decides from what the API server has of them, so that
-// every cloudcore decides the same, also after a restart. Only what a node holds and has not reported yet is known to
-// the cloudcore alone that the node is connected to. Nothing takes a pod from a node:
+// every cloudcore decides the same, also after a restart. Only what a node holds and has not reported yet, and what it
+// has lost, is known to the cloudcore alone that the node is connected to. Nothing takes a pod from a node:
 //
-//   - A pod that has started, or that its node holds, has its room. If such pods grow beyond the limit, the changes of
-//     those in namespaces that have more than an equal share wait: all changes, or a tenant could have pods grow in
-//     turn.
-//   - Any other pod gets what its namespace has for itself, and else what is left, the oldest first. One that is being
-//     deleted takes no room.
+//   - A pod that has started, or that its node holds, has its room. If such pods grow beyond the limit, changes of
+//     those in namespaces that have more than an equal share wait.
+//   - Any other pod gets what its namespace has for itself, and else what is left: first the pods with which their
+//     namespaces have no more than an equal share, so that nobody waits behind the queue of another; then the rest.
+//     The oldest come first.
+//   - One that is being deleted takes as much as it takes to end it. That is always sent.
 func withholdPods(pods map[types.UID]podNeed, own, shared int) map[types.UID]withheld {
 	out := map[types.UID]withheld{}
 	taken := map[string]int{}
+	namespaces := map[string]bool{}
 	var waiting []podNeed
 	for uid, p := range pods {
 		switch {
 		case p.admitted():
 			taken[p.key.Namespace] += p.size
 		case p.deleting:
-			out[uid] = withheldWaiting // its node is sent its deletion all the same
+			taken[p.key.Namespace] += min(p.size, endingBytes)
+			out[uid] = withheldWaiting
 		case !p.unknown:
 			waiting = append(waiting, p)
+			namespaces[p.key.Namespace] = true
 		}
 		if p.unknown {
 			out[uid] = withheldReferences
@@ -85,6 +111,7 @@ func withholdPods(pods map[types.UID]podNeed, own, shared int) map[types.UID]wit
 	beyond := map[string]int{}
 	left := shared
 	for namespace, n := range taken {
+		namespaces[namespace] = true
 		beyond[namespace] = max(n-own, 0)
 		left -= beyond[namespace]
 	}
@@ -95,20 +122,31 @@ func withholdPods(pods map[types.UID]podNeed, own, shared int) map[types.UID]wit
 			}
 		}
 	}
-	slices.SortFunc(waiting, func(a, b podNeed) int {
-		return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.uid, b.uid))
-	})
-	for _, p := range waiting {
-		have := taken[p.key.Namespace]
-		need := max(have+p.size-own, 0) - max(have-own, 0)
-		if need > 0 && need > left {
-			out[p.uid] = withheldWaiting
-			continue
+	slices.SortFunc(waiting, byAge)
+	// grant gives room to the pods with which their namespaces have no more than most, and returns the others.
+	grant := func(waiting []podNeed, most int) (rest []podNeed) {
+		for _, p := range waiting {
+			before := max(taken[p.key.Namespace]-own, 0)
+			after := max(taken[p.key.Namespace]+p.size-own, 0)
+			if need := after - before; need > 0 && (need > left || after > most) {
+				rest = append(rest, p)
+				continue
+			}
+			taken[p.key.Namespace] += p.size
+			left -= after - before
 		}
-		taken[p.key.Namespace] += p.size
-		left -= need
+		return rest
+	}
+	waiting = grant(waiting, shared/max(len(namespaces), 1))
+	for _, p := range grant(waiting, shared) {
+		out[p.uid] = withheldWaiting
 	}
 	return out
+}
+
+// byAge orders pods, the oldest first.
+func byAge(a, b podNeed) int {
+	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.uid, b.uid))
 }
 
 // equalShare divides an amount: whoever needs less than an equal share leaves the rest to the others. enough is set if
@@ -181,6 +219,9 @@ func (r *podRoom) changed(old, now *v1.Pod, sameContent bool) (released, withhel
 	if n.put(now, sameContent) {
 		more, and := n.decide(r)
 		released, withheld = append(released, more...), append(withheld, and...)
+		if p := n.pods[now.UID]; n.why(p.uid, p.size) == withheldChange { // it may be this change that is withheld
+			withheld = append(withheld, p)
+		}
 	}
 	return released, withheld
 }
@@ -205,8 +246,10 @@ func (n *nodeRoom) put(pod *v1.Pod, sameContent bool) (changed bool) {
 		uid:      pod.UID,
 		created:  pod.CreationTimestamp.Time,
 		size:     before.size,
-		started:  pod.Status.StartTime != nil,
+		started:  startedBefore(pod),
 		held:     before.held,
+		lost:     before.lost,
+		sent:     before.sent,
 		deleting: pod.DeletionTimestamp != nil,
 		unknown:  lacksReferences(pod),
 	}
@@ -245,34 +288,76 @@ func (n *nodeRoom) decide(r *podRoom) (released, withheld []podNeed) {
 			withheld = append(withheld, n.pods[uid])
 		}
 	}
-	slices.SortFunc(released, func(a, b podNeed) int {
-		return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.uid, b.uid))
-	})
+	slices.SortFunc(released, byAge)
 	return released, withheld
 }
 
-// holds records that a node holds pods, or is about to.
-func (r *podRoom) holds(node string, uids ...types.UID) {
+// connected begins a session of a node, of which it is not known what it has. It returns what changed, as changed does.
+func (r *podRoom) connected(node string) (released, withheld []podNeed) {
+	return r.updateAll(node, func(p *podNeed) { p.lost, p.sent = false, 0 })
+}
+
+// inventoried records which pods a node has. What it does not have, it has lost or never had. It returns what changed,
+// as changed does.
+func (r *podRoom) inventoried(node string, has map[types.UID]bool) (released, withheld []podNeed) {
+	return r.updateAll(node, func(p *podNeed) {
+		p.held, p.lost, p.sent = has[p.uid], p.started && !has[p.uid], 0
+	})
+}
+
+func (r *podRoom) updateAll(node string, update func(p *podNeed)) (released, withheld []podNeed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := r.nodes[node]
 	if n == nil {
-		return
+		return nil, nil
 	}
-	decide := false
-	for _, uid := range uids {
-		if p, ok := n.pods[uid]; ok && !p.held {
-			p.held = true
+	for uid, p := range n.pods {
+		update(&p)
+		n.pods[uid] = p
+	}
+	return n.decide(r)
+}
+
+// send reports why a pod of a size is withheld from its node. If it is not, it is about to be sent, and its node holds
+// it from now on.
+func (r *podRoom) send(node string, uid types.UID, size int) withheld {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.nodes[node]
+	if n == nil {
+		return withheldNot
+	}
+	p, ok := n.pods[uid]
+	why := n.why(uid, size)
+	if ok && why == withheldNot {
+		p.held, p.lost, p.sent = true, false, size
+		n.pods[uid] = p
+	}
+	return why
+}
+
+// has records that a node has a version of a pod of that size.
+func (r *podRoom) has(node string, uid types.UID, size int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := r.nodes[node]; n != nil {
+		if p, ok := n.pods[uid]; ok {
+			p.sent = size
 			n.pods[uid] = p
-			decide = decide || n.withheld[uid] == withheldWaiting
 		}
-	}
-	if decide {
-		n.decide(r) // it releases nothing but what the node holds
 	}
 }
 
-// admitted reports whether a node has reported a pod, or holds it.
+// why returns why a pod of a size is withheld: no change is that does not make it larger than the node has it.
+func (n *nodeRoom) why(uid types.UID, size int) withheld {
+	if why := n.withheld[uid]; why != withheldChange || size > n.pods[uid].sent {
+		return why
+	}
+	return withheldNot
+}
+
+// admitted reports whether a node has a pod that has its room.
 func (r *podRoom) admitted(node string, uid types.UID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -285,7 +370,7 @@ func (r *podRoom) of(node string, uid types.UID) withheld {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := r.nodes[node]; n != nil {
-		return n.withheld[uid]
+		return n.why(uid, n.pods[uid].size)
 	}
 	return withheldNot
 }
@@ -308,8 +393,10 @@ func (r *podRoom) count() map[withheld]int {
 	defer r.mu.Unlock()
 	count := map[withheld]int{}
 	for _, n := range r.nodes {
-		for _, why := range n.withheld {
-			count[why]++
+		for uid := range n.withheld {
+			if why := n.why(uid, n.pods[uid].size); why != withheldNot {
+				count[why]++
+			}
 		}
 	}
 	return count

@@ -49,8 +49,11 @@ func TestWithholdPods(t *testing.T) {
 			map[string]withheld{"a/1": withheldWaiting}},
 		"grown": {[]pod{{"a/1", 100, true}, {"a/2", 11, true}, {"b/1", 60, true}, {"c/1", 10, true}},
 			map[string]withheld{"a/1": withheldChange, "a/2": withheldChange}},
-		"one that is being deleted takes no room": {[]pod{{"a/gone", 60, false}, {"a/2", 60, false}},
-			map[string]withheld{"a/gone": withheldWaiting}},
+		"one that is being deleted takes what it is sent": {[]pod{{"a/gone", 60, false}, {"a/2", 60, false},
+			{"a/3", 50, false}}, map[string]withheld{"a/gone": withheldWaiting, "a/2": withheldWaiting}},
+		"a namespace's share goes before another's queue": {[]pod{{"a/1", 80, true}, {"a/2", 20, false},
+			{"b/1", 10, true}, {"b/2", 25, false}, {"a/3", 1, false}, {"a/4", 9, false}}, map[string]withheld{
+			"a/2": withheldWaiting, "a/4": withheldWaiting}},
 		"nothing is left after they have grown": {[]pod{{"a/1", 200, true}, {"a/2", 1, false}, {"b/1", 10, false},
 			{"b/2", 1, false}}, map[string]withheld{"a/1": withheldChange, "a/2": withheldWaiting,
 			"b/2": withheldWaiting}},
@@ -208,6 +211,7 @@ func (s *roomSim) step() {
 	case 7:
 		if pod != nil && pod.DeletionTimestamp == nil {
 			now := pod.DeepCopy()
+			s.clock++
 			at := metav1.Unix(int64(s.clock), 0)
 			now.DeletionTimestamp = &at
 			s.changed(pod, now)
@@ -243,6 +247,7 @@ func (s *roomSim) report(of int) {
 		now := s.now[key]
 		if now != nil && now.UID == s.device[key].UID && now.Status.StartTime == nil && s.r.IntN(of) == 0 {
 			started := now.DeepCopy()
+			s.clock++
 			at := metav1.Unix(int64(s.clock), 0)
 			started.Status.StartTime = &at
 			s.changed(now, started)
@@ -260,10 +265,12 @@ func (s *roomSim) reconcile(all bool) {
 		for _, ref := range w.Desired("e1") {
 			keys = append(keys, "e1 "+ref.Key.String())
 		}
+		has := map[types.UID]bool{}
 		for key, pod := range s.device {
 			keys = append(keys, "e1 "+key.String())
-			w.room.holds("e1", pod.UID)
+			has[pod.UID] = true
 		}
+		w.roomChanged(w.room.inventoried("e1", has))
 		slices.Sort(keys)
 	} else {
 		keys = w.hub.take()
@@ -328,6 +335,14 @@ func (s *roomSim) quiet(link int) {
 	}
 }
 
+// decided returns what a cloudcore has decided about a pod, whatever it knows to be on the device.
+func (s *roomSim) decided(i int, uid types.UID) withheld {
+	if n := s.clouds[i].room.nodes["e1"]; n != nil {
+		return n.withheld[uid]
+	}
+	return withheldNot
+}
+
 func (s *roomSim) check() {
 	bytes := 0
 	namespaces := map[string]bool{}
@@ -349,7 +364,7 @@ func (s *roomSim) check() {
 		case k.Namespace != "modest":
 		case has == nil:
 			s.t.Fatalf("seed %d: the device lacks %s of a tenant with small pods", s.seed, k)
-		case has.Annotations["change"] != now.Annotations["change"]:
+		case now.DeletionTimestamp == nil && has.Annotations["change"] != now.Annotations["change"]:
 			s.t.Fatalf("seed %d: the device has an older version of %s of a tenant with small pods", s.seed, k)
 		}
 		if now.DeletionTimestamp != nil && (has == nil || has.DeletionTimestamp == nil) {
@@ -358,7 +373,7 @@ func (s *roomSim) check() {
 	}
 	for _, uid := range slices.Collect(maps.Keys(s.now)) {
 		pod := s.now[uid]
-		if a, b := s.clouds[0].room.of("e1", pod.UID), s.clouds[1].room.of("e1", pod.UID); a != b {
+		if a, b := s.decided(0, pod.UID), s.decided(1, pod.UID); a != b {
 			s.t.Fatalf("seed %d: pod %s is withheld as %q by one cloudcore, as %q by the other", s.seed, uid, a, b)
 		}
 	}
@@ -496,6 +511,7 @@ func TestEndingPods(t *testing.T) {
 			pod.Annotations = map[string]string{"large": strings.Repeat("x", 1<<20), v1.MirrorPodAnnotationKey: "hash"}
 			pod.Labels, pod.Finalizers = map[string]string{"large": "x"}, []string{"example.com/x"}
 			pod.DeletionTimestamp = &at
+			pod.Spec.Containers[0].Image = strings.Repeat("i", 1<<20) // patched since the node got it
 			for i := range 1000 {
 				pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Key: fmt.Sprint(i)})
 				if !started {
@@ -505,16 +521,47 @@ func TestEndingPods(t *testing.T) {
 				}
 			}
 			out := endingPod(pod, started)
-			if size := contentSize(out); size > trimBytes {
-				t.Errorf("it has %d bytes, want at most %d", size, trimBytes)
+			most := endingBytes
+			if started {
+				most = trimBytes
+			}
+			if size := contentSize(out); size > most {
+				t.Errorf("it has %d bytes, want at most %d", size, most)
 			}
 			if out.UID != pod.UID || out.DeletionTimestamp == nil || out.Spec.NodeName != "e1" ||
 				out.Annotations[v1.MirrorPodAnnotationKey] != "hash" || len(out.Spec.Containers) == 0 {
 				t.Errorf("it is %.500v, want the pod's identity and containers", out)
 			}
+			pod.Spec.Containers[0].Image = ""
 			if diff := cmp.Diff(pod.Spec.Containers, out.Spec.Containers); started && diff != "" {
 				t.Errorf("containers of a pod that has started (-whole +sent):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestEndingPodsAtMost: the largest end of a pod takes endingBytes, and that of an ordinary one has its hooks.
+func TestEndingPodsAtMost(t *testing.T) {
+	at, grace := metav1.Unix(1, 0), int64(30)
+	pod := testPod("e1", strings.Repeat("n", 63), strings.Repeat("p", 253))
+	pod.UID, pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = types.UID(strings.Repeat("u", 36)), &at, &grace
+	pod.Annotations = map[string]string{v1.MirrorPodAnnotationKey: strings.Repeat("h", trimmedMost)}
+	pod.Spec.Containers, pod.Spec.TerminationGracePeriodSeconds = nil, &grace
+	hook := func(bytes int) *v1.Lifecycle {
+		return &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{
+			Command: []string{strings.Repeat("x", bytes)}}}}
+	}
+	for range 100 {
+		pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Name: strings.Repeat("c", 63),
+			Image: strings.Repeat("i", 40<<10), Lifecycle: hook(0)})
+	}
+	pod.Spec.Containers[0].Lifecycle = hook(endingHookBytes - endingContainers*100)
+	out := endingPod(pod, false)
+	if size := contentSize(out); size > endingBytes || out.Spec.Containers[0].Lifecycle == nil {
+		t.Errorf("it has %d bytes, want at most %d, with the hooks", size, endingBytes)
+	}
+	pod.Spec.Containers[0].Lifecycle = hook(endingHookBytes)
+	if out = endingPod(pod, false); out.Spec.Containers[0].Lifecycle != nil || len(out.Spec.Containers) == 0 {
+		t.Errorf("it is %.500v, want no hooks", out)
 	}
 }

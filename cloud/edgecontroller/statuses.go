@@ -3,8 +3,6 @@ package edgecontroller
 import (
 	"context"
 	"encoding/json"
-	"maps"
-	"slices"
 	"strconv"
 	"sync"
 
@@ -189,13 +187,30 @@ func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Hel
 		}
 	}
 	c.podLists.inventoried(node, has)
-	c.room.holds(node, slices.Collect(maps.Keys(has))...)
+	c.roomInventoried(node, pods, has)
 	c.statuses.inventoried(node, pending, last)
 	for _, pod := range c.caches.podsOf(node) {
 		c.statusRequests.podChanged(pod) // it may have changed since it was compared
 	}
 	c.readiness.nodeChanged(c.caches.node(node))
 	return report
+}
+
+// roomInventoried records which pods a node has. Of those whose changes are withheld it finds out which ones it has in
+// the current version.
+func (c *Controller) roomInventoried(node string, pods []wire.Held, has map[types.UID]bool) {
+	released, withheld := c.room.inventoried(node, has)
+	for i := range pods {
+		held := &pods[i]
+		pod := c.heldPod(node, held)
+		if pod == nil || isTrimmed(pod) || c.room.of(node, pod.UID) != withheldChange {
+			continue
+		}
+		if o, err := toSend(podKey(pod), pod); err == nil && o.Version == held.Version {
+			c.room.has(node, pod.UID, sizeOf(pod))
+		}
+	}
+	c.roomChanged(released, withheld)
 }
 
 // heldPod returns the cached pod that a node reports; nil if the cache has another one, or has it on another node.
