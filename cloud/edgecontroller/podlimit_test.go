@@ -359,3 +359,24 @@ func TestNoticeAfterInventory(t *testing.T) {
 		t.Errorf("the older pod is withheld as %q, and %d events are queued", why, w.notices.queue.Len())
 	}
 }
+
+// TestOneLargePodCostsNoLists: the pods of a node with one large pod are listed in one request.
+func TestOneLargePodCostsNoLists(t *testing.T) {
+	for large, want := range map[int]string{1: "500", 60: "5"} {
+		w := limitedFixture(t, 1<<20, 16<<20)
+		for i := range large {
+			w.put(filledPod("greedy", fmt.Sprint("g", i), 100<<10, 1))
+		}
+		w.put(filledPod("honest", "h", 10, 2))
+		w.podLists.connected("e1")
+		var pages []string
+		w.api.onRequest = func(r *http.Request) { pages = append(pages, r.URL.Query().Get("limit")) }
+		w.has("10", filledPod("honest", "h", 10, 2))
+		if o, err := w.Object("e1", key("honest/pod/h")); o == nil || err != nil {
+			t.Fatalf("Object = %v, %v", o, err)
+		}
+		if !slices.Equal(pages, []string{want}) {
+			t.Errorf("with %d large pods the pages have %v pods, want %s", large, pages, want)
+		}
+	}
+}

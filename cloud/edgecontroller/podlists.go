@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -282,17 +281,25 @@ func (c *Controller) takePodList(node string) error {
 	return nil
 }
 
-// A node's pods are listed listPage at a time, which are all that a node has; or largePage if one is large.
+// A node's pods are listed listPage at a time, which are all that a node has; or largePage if its large pods have more
+// than listedBytes together.
 const (
-	listPage  = 500
-	largePage = 5
+	listPage    = 500
+	largePage   = 5
+	listedBytes = 4 << 20
 )
 
 // listPods lists a node's current pods, large ones trimmed: without a resourceVersion the API server answers with
 // nothing older. version is the list's; 0 if it is not a number.
 func (c *Controller) listPods(node string) (pods []*v1.Pod, version uint64, err error) {
 	page := int64(listPage)
-	if slices.ContainsFunc(c.caches.podsOf(node), isTrimmed) {
+	large := 0
+	for _, pod := range c.caches.podsOf(node) {
+		if isTrimmed(pod) {
+			large += sizeOf(pod)
+		}
+	}
+	if large > listedBytes {
 		leave, err := c.wholeReads.acquire(c.ctx)
 		if err != nil {
 			return nil, 0, err
