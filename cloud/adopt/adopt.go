@@ -46,7 +46,7 @@ type Options struct {
 
 var (
 	// ErrRefused says that the plan cannot be carried out; the plan names the reasons.
-	ErrRefused = errors.New("refused; nothing was changed")
+	ErrRefused = errors.New("refused")
 	// ErrNothing says that the cluster has no cloudcore of KubeEdge's.
 	ErrNothing = errors.New("there is no cloudcore of KubeEdge's to adopt")
 )
@@ -82,7 +82,19 @@ func (a *Adoption) Plan(ctx context.Context) error {
 		return err
 	}
 	p.Print(a.Out)
-	return p.Err()
+	return j.refusal(p.Err())
+}
+
+// refusal adds to a refusal what was changed before it. j may be nil.
+func (j *journal) refusal(err error) error {
+	switch {
+	case !errors.Is(err, ErrRefused):
+		return err
+	case j == nil:
+		return fmt.Errorf("%w; nothing was changed", err)
+	}
+	return fmt.Errorf("%w; what was started at %s is not finished. Remove the reasons and run `cloudcore adopt apply` "+
+		"again, or go back with `cloudcore adopt undo`", err, j.At.Format(time.RFC3339))
 }
 
 // decided reports whether a journal leaves nothing to plan or to apply.
@@ -130,6 +142,15 @@ func (a *Adoption) look(ctx context.Context, j *journal) (*Plan, error) {
 			return nil, err
 		}
 		p.add(o, old, known)
+		switch ref.Kind {
+		case crdKind:
+			err = a.checkStored(ctx, p, o)
+		case "Service":
+			err = a.warnForeign(ctx, p, o)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	p.decideUnknownPolicies()
 	return p, nil

@@ -2,24 +2,37 @@ package adopt
 
 import (
 	"bytes"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
 	"fmt"
+	"io"
+	"math/big"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/deploy/cloudcore"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
+	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
@@ -45,13 +58,38 @@ func chart(t *testing.T, file string) map[Ref]*unstructured.Unstructured {
 	return objects
 }
 
+// newCA returns the data of a Secret casecret.
+func newCA(t *testing.T) map[string][]byte {
+	t.Helper()
+	key, err := certs.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		Subject:               pkix.Name{CommonName: "KubeEdge"},
+		NotAfter:              time.Now().Add(time.Hour),
+		KeyUsage:              x509.KeyUsageCertSign,
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := certs.EncodeKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string][]byte{"cadata": cert, "cakeydata": der}
+}
+
 // find makes what is found in a cluster with these objects, after KubeEdge's cloudcore has run.
 func find(t *testing.T, objects map[Ref]*unstructured.Unstructured) *Found {
 	t.Helper()
 	f := &Found{
-		Secrets: map[string]*v1.Secret{
-			caSecret: {Data: map[string][]byte{"cadata": []byte("ca"), "cakeydata": []byte("key")}},
-		},
+		Secrets:    map[string]*v1.Secret{caSecret: {Data: newCA(t)}},
+		Now:        time.Now(),
 		Namespace:  &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}},
 		APIServers: []string{"198.51.100.7", "2001:db8::7"},
 		Minor:      36,
@@ -199,6 +237,13 @@ func TestDecide(t *testing.T) {
 		"a privileged port": {edit("port: 10000", "port: 443"), "port 443 on the host's network needs root", "", ""},
 		"no address":        {edit("- 192.0.2.20", "-"), "neither configmap/cloudcore", "", ""},
 		"no CA":             {func(f *Found) { delete(f.Secrets, caSecret) }, "secret/casecret", "", ""},
+		"a damaged CA": {func(f *Found) {
+			f.Secrets[caSecret].Data["cadata"] = []byte("PEM")
+		}, "cannot be used: cadata is not a certificate", "", ""},
+		"another CA's key": {func(f *Found) {
+			f.Secrets[caSecret].Data["cakeydata"] = newCA(t)["cakeydata"]
+		}, "cadata does not belong to cakeydata", "", ""},
+		"an expired CA": {func(f *Found) { f.Now = f.Now.Add(2 * time.Hour) }, "cannot be used", "", ""},
 		"a CA of files": {mount(v1.Volume{VolumeSource: v1.VolumeSource{
 			HostPath: &v1.HostPathVolumeSource{Path: "/etc/kubeedge/ca"},
 		}}), "tlsCAFile", "", ""},
@@ -497,32 +542,50 @@ func TestNoPortServed(t *testing.T) {
 	}
 }
 
-// TestLostVersions: a CRD is not replaced by one without a version in which objects may be stored.
-func TestLostVersions(t *testing.T) {
-	crd := func(stored []any, names ...any) *unstructured.Unstructured {
-		var list []any
-		for _, n := range names {
-			list = append(list, map[string]any{"name": n})
-		}
-		return &unstructured.Unstructured{Object: map[string]any{
-			"kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "devices.devices.kubeedge.io"},
-			"spec": map[string]any{"versions": list}, "status": map[string]any{"storedVersions": stored},
-		}}
+// crdWith returns a CRD with these versions, of which the first is the one that is written.
+func crdWith(stored []any, versions ...string) *unstructured.Unstructured {
+	var list []any
+	for i, v := range versions {
+		list = append(list, map[string]any{"name": v, "served": true, "storage": i == 0})
 	}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"kind": crdKind, "metadata": map[string]any{"name": "devices.devices.kubeedge.io"},
+		"spec": map[string]any{"versions": list}, "status": map[string]any{"storedVersions": stored},
+	}}
+}
+
+// TestStoredVersions: a CRD is not replaced by one that reads and writes another version than that of existing objects,
+// or lacks one in which objects may be stored; and is not restored where the API server would refuse it.
+func TestStoredVersions(t *testing.T) {
 	for _, tc := range []struct {
-		now    *unstructured.Unstructured
-		refuse bool
+		now     *unstructured.Unstructured
+		exist   bool
+		refused string
 	}{
-		{crd([]any{"v1beta1"}, "v1beta1"), false},
-		{crd([]any{"v1beta1"}, "v1alpha2", "v1beta1"), false},
-		{crd([]any{"v1alpha2", "v1beta1"}, "v1alpha2", "v1beta1"), true},
-		{crd(nil, "v1alpha2"), true},
+		{crdWith([]any{"v1beta1"}, "v1beta1"), true, ""},
+		{crdWith([]any{"v1beta1"}, "v1beta1", "v1alpha2"), true, ""},
+		{crdWith([]any{"v1alpha2"}, "v1alpha2"), true, "would lose"},
+		{crdWith([]any{"v1alpha2"}, "v1alpha2"), false, ""},
+		{crdWith([]any{"v1alpha2", "v1beta1"}, "v1beta1", "v1alpha2"), true, "would lose"},
+		{crdWith(nil, "v1alpha2"), true, "would lose"},
+		{crdWith([]any{"v1alpha1"}, "v1alpha1"), false, "does not have"},
 	} {
 		p := &Plan{}
-		p.add(crd(nil, "v1beta1"), tc.now, true)
-		if got := len(p.Refusals) > 0; got != tc.refuse {
-			t.Errorf("%v: refused %v, want %v", tc.now.Object, got, tc.refuse)
+		p.refuseStored(crdWith(nil, "v1beta1", "v1alpha2"), tc.now, tc.exist)
+		got := ""
+		for _, r := range p.Refusals {
+			got += r.Reason
 		}
+		if (got == "") != (tc.refused == "") || !strings.Contains(got, tc.refused) {
+			t.Errorf("%v, objects %v: refused %q, want %q", tc.now.Object, tc.exist, got, tc.refused)
+		}
+	}
+	now := crdWith([]any{"v1alpha2", "v1beta1"}, "v1beta1", "v1alpha2")
+	if got := leftCRD(now, crdWith(nil, "v1alpha2")); !cmp.Equal(got, []string{"v1beta1"}) {
+		t.Errorf("versions that the saved CRD lacks: %v, want v1beta1", got)
+	}
+	if got := leftCRD(now, crdWith(nil, "v1beta1", "v1alpha2")); len(got) > 0 {
+		t.Errorf("versions that the saved CRD lacks: %v, want none", got)
 	}
 }
 
@@ -570,6 +633,81 @@ func TestWaiting(t *testing.T) {
 		if got := stuck(&v1.Pod{Status: status}); got != want {
 			t.Errorf("stuck = %q, want %q", got, want)
 		}
+	}
+}
+
+// TestRefusal: a refusal says that nothing was changed only where it is so.
+func TestRefusal(t *testing.T) {
+	var none *journal
+	if err := none.refusal(ErrRefused); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "nothing was") {
+		t.Errorf("refusal at the start: %v, want that nothing was changed", err)
+	}
+	err := (&journal{}).refusal(ErrRefused)
+	if !errors.Is(err, ErrRefused) || strings.Contains(err.Error(), "nothing was") ||
+		!strings.Contains(err.Error(), "adopt undo") {
+		t.Errorf("refusal of an apply that goes on: %v, want that undo goes back", err)
+	}
+	if err := none.refusal(nil); err != nil {
+		t.Errorf("no refusal: %v, want nil", err)
+	}
+}
+
+// TestPoll: waiting goes on after a request that failed for now, and ends at the deadline or at a lasting error.
+func TestPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		a := &Adoption{Options: Options{Wait: time.Minute, Out: &out}}
+		busy := fmt.Errorf("read: %w", apierrors.NewTooManyRequests("busy", 1))
+		answers := []error{
+			busy, &url.Error{Op: "Get", URL: "https://cluster", Err: io.EOF}, apierrors.NewTimeoutError("slow", 1), nil,
+		}
+		err := a.poll(t.Context(), func() (string, error) {
+			err := answers[0]
+			answers = answers[1:]
+			return "", err
+		})
+		if err != nil || len(answers) > 0 {
+			t.Errorf("poll = %v with %d answers left, want that it goes on until an answer is good", err, len(answers))
+		}
+		err = a.poll(t.Context(), func() (string, error) { return "", busy })
+		if err == nil || !strings.Contains(err.Error(), "after 1m0s: read: busy") {
+			t.Errorf("poll of what always fails = %v, want the last error after a minute", err)
+		}
+		denied := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil)
+		if err := a.poll(t.Context(), func() (string, error) { return "", denied }); !apierrors.IsForbidden(err) {
+			t.Errorf("poll of what is forbidden = %v, want %v", err, denied)
+		}
+	})
+}
+
+// TestRunningPods: the stop waits only for pods of the Deployment that have not ended.
+func TestRunningPods(t *testing.T) {
+	set := func(uid, owner types.UID) unstructured.Unstructured {
+		var u unstructured.Unstructured
+		u.SetUID(uid)
+		u.SetOwnerReferences([]metav1.OwnerReference{{Kind: "Deployment", UID: owner, Controller: new(true)}})
+		return u
+	}
+	pod := func(name, kind string, owner types.UID, phase v1.PodPhase) v1.Pod {
+		p := v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1.PodStatus{Phase: phase}}
+		if kind != "" {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, UID: owner, Controller: new(true)}}
+		}
+		return p
+	}
+	got := runningPods("d", []unstructured.Unstructured{set("own", "d"), set("other", "e")}, []v1.Pod{
+		pod("running", "ReplicaSet", "own", v1.PodRunning), pod("pending", "ReplicaSet", "own", v1.PodPending),
+		pod("of a deleted ReplicaSet", "ReplicaSet", "gone", v1.PodRunning),
+		pod("evicted", "ReplicaSet", "own", v1.PodFailed), pod("ended", "ReplicaSet", "own", v1.PodSucceeded),
+		pod("another Deployment's", "ReplicaSet", "other", v1.PodRunning),
+		pod("a DaemonSet's", "DaemonSet", "x", v1.PodRunning), pod("nobody's", "", "", v1.PodRunning),
+	})
+	var names []string
+	for i := range got {
+		names = append(names, got[i].Name)
+	}
+	if want := []string{"running", "pending", "of a deleted ReplicaSet"}; !cmp.Equal(names, want) {
+		t.Errorf("running pods %q, want %q", names, want)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -25,7 +25,7 @@ func (a *Adoption) Apply(ctx context.Context) error {
 		return err
 	}
 	p.Print(a.Out)
-	if err := p.Err(); err != nil {
+	if err := j.refusal(p.Err()); err != nil {
 		return err
 	}
 	if j == nil {
@@ -148,22 +148,23 @@ func (a *Adoption) stop(ctx context.Context, toGo func(*unstructured.Unstructure
 	if err != nil || now == nil || !toGo(now) {
 		return err
 	}
-	selector, err := selectorOf(now)
-	if err != nil {
-		return err
-	}
 	// The pods end before the Deployment is deleted: a second run that finds no Deployment need not wait for them.
 	if err := a.scaleDown(ctx, now); err != nil {
 		return err
 	}
 	a.say("Stopping %s cloudcore: devices keep their pods, and reconnect when the other one runs", whose)
+	var left []v1.Pod
 	err = a.poll(ctx, func() (string, error) {
-		pods, err := a.api.list(ctx, Ref{"v1", "Pod", Namespace, ""}, selector)
-		if err != nil || len(pods) == 0 {
+		var err error
+		if left, err = a.podsOf(ctx, now); err != nil || len(left) == 0 {
 			return "", err
 		}
-		return fmt.Sprintf("%d pods of %s cloudcore are left, such as %s", len(pods), whose, pods[0].GetName()), nil
+		return fmt.Sprintf("%d pods of %s cloudcore are left, such as %s", len(left), whose, left[0].Name), nil
 	})
+	if err != nil && len(left) > 0 {
+		return fmt.Errorf("%w on node %q. If that node is lost for good, `kubectl -n %s delete pod %s --force` "+
+			"forgets the pod", err, left[0].Spec.NodeName, Namespace, left[0].Name)
+	}
 	if err != nil {
 		return err
 	}
@@ -187,23 +188,4 @@ func (a *Adoption) scaleDown(ctx context.Context, now *unstructured.Unstructured
 		return err
 	}
 	return a.api.replace(ctx, now, next)
-}
-
-func selectorOf(d *unstructured.Unstructured) (string, error) {
-	var selector metav1.LabelSelector
-	typed, _, err := unstructured.NestedMap(d.Object, "spec", "selector")
-	if err != nil {
-		return "", err
-	}
-	if err := fromJSON(typed, &selector); err != nil {
-		return "", err
-	}
-	s, err := metav1.LabelSelectorAsSelector(&selector)
-	if err != nil {
-		return "", err
-	}
-	if s.Empty() {
-		return "", fmt.Errorf("deployment/%s selects all pods", d.GetName())
-	}
-	return s.String(), nil
 }

@@ -6,11 +6,13 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/deploy/cloudcore"
 )
 
@@ -40,6 +42,8 @@ type Found struct {
 	Server string
 	// Minor is Kubernetes' minor version.
 	Minor int
+	// Now is when it was read.
+	Now time.Time
 }
 
 // Refusal says why a plan cannot be carried out, and what helps.
@@ -200,6 +204,9 @@ func (p *Plan) decideCA() {
 	if s := p.Found.Secrets[caSecret]; s == nil || len(s.Data["cadata"]) == 0 {
 		p.refuse("restore it from a backup. If cloudcore never ran here, install edgecore's as docs/cloud.md says",
 			"secret/%s, the CA that devices trust, is missing", caSecret)
+	} else if err := certificates.CheckCA(s.Data, p.Found.Now); err != nil {
+		p.refuse("restore it from a backup: its keys are cadata and cakeydata, both in DER form",
+			"secret/%s, the CA that devices trust, cannot be used: %v", caSecret, err)
 	}
 	if p.Config == nil {
 		return
@@ -362,37 +369,7 @@ func (p *Plan) add(o, original *unstructured.Unstructured, known bool) {
 	default:
 		s.Verb = replace
 	}
-	if s.Kind == "CustomResourceDefinition" && original != nil {
-		if lost := lostVersions(o, original); len(lost) > 0 {
-			p.refuse("if there are no such objects: kubectl delete crd "+s.Name+". Otherwise migrate them with "+
-				"KubeEdge 1.15 or newer first",
-				"objects of %s may be stored as %s, which edgecore's CRD does not have", s.Name,
-				strings.Join(lost, ", "))
-		}
-	}
 	p.Steps = append(p.Steps, s)
-}
-
-// lostVersions are the versions in which objects of a CRD may be stored, and that another CRD lacks.
-func lostVersions(next, now *unstructured.Unstructured) []string {
-	stored, _, _ := unstructured.NestedStringSlice(now.Object, "status", "storedVersions")
-	if len(stored) == 0 {
-		stored = versions(now)
-	}
-	has := versions(next)
-	return slices.DeleteFunc(stored, func(v string) bool { return slices.Contains(has, v) })
-}
-
-func versions(crd *unstructured.Unstructured) []string {
-	list, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
-	var names []string
-	for _, entry := range list {
-		v, _ := entry.(map[string]any)
-		if n, _ := v["name"].(string); n != "" {
-			names = append(names, n)
-		}
-	}
-	return names
 }
 
 // selects reports whether a Service selects pods with these labels.

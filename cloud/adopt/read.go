@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	v1 "k8s.io/api/core/v1"
@@ -16,7 +17,7 @@ import (
 
 // read returns what Decide wants to know. An object that an adoption has replaced already is the one that it saved.
 func (a *Adoption) read(ctx context.Context, j *journal) (*Found, error) {
-	f := &Found{Secrets: map[string]*v1.Secret{}, Server: a.api.server}
+	f := &Found{Secrets: map[string]*v1.Secret{}, Server: a.api.server, Now: time.Now()}
 	for _, ref := range readRefs() {
 		o, err := a.original(ctx, j, ref)
 		if err != nil {

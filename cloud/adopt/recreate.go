@@ -15,7 +15,7 @@ import (
 func (a *Adoption) replaceOrRecreate(ctx context.Context, now, next *unstructured.Unstructured) error {
 	refused := a.api.replace(ctx, now, next)
 	if !apierrors.IsInvalid(refused) ||
-		slices.Contains([]string{"CustomResourceDefinition", "Namespace"}, now.GetKind()) {
+		slices.Contains([]string{crdKind, "Namespace"}, now.GetKind()) {
 		return refused
 	}
 	probe := next

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/cloud/nodeidentity"
+	"github.com/edgecore-io/edgecore/cloud/replicas"
 )
 
 // Undo restores KubeEdge's cloudcore as it was and removes edgecore's, or finishes an Undo that was interrupted.
@@ -35,7 +36,7 @@ func (a *Adoption) Undo(ctx context.Context) error {
 	if err := a.goBack(ctx, j); err != nil {
 		return fmt.Errorf("%w\n`cloudcore adopt undo` goes on from here", err)
 	}
-	a.say("KubeEdge's cloudcore is back.")
+	a.say("The objects of KubeEdge's cloudcore are back.")
 	return nil
 }
 
@@ -82,8 +83,15 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 	}
 	a.say("Restored %d objects", len(originals))
 	if j.original(deployment(name)) != nil {
-		if err := a.awaitReady(ctx, deployment(name)); err != nil {
+		err := a.awaitReady(ctx, deployment(name))
+		if ctx.Err() != nil {
 			return err
+		}
+		if err != nil {
+			// Nothing in the journal helps to make it ready, and it would be in the way of the next adoption.
+			a.say("warning: KubeEdge's cloudcore is not ready: %v\n"+
+				"Its objects are as they were, and nothing is left to undo. To see why: kubectl -n %s describe pods",
+				err, Namespace)
 		}
 	}
 	return a.api.delete(ctx, j.stored)
@@ -100,6 +108,11 @@ func (a *Adoption) restore(ctx context.Context, saved *unstructured.Unstructured
 		return err
 	case now == nil:
 		return a.api.create(ctx, saved)
+	case len(leftCRD(now, saved)) > 0:
+		a.say("Left: %s of edgecore's. Objects may be stored as %s, which KubeEdge's does not have. If there are "+
+			"none, delete it and apply KubeEdge's again: %s", refOf(saved), strings.Join(leftCRD(now, saved), ", "),
+			refOf(saved).deleteCommand())
+		return nil
 	case saved.GetKind() == "Deployment" && equalJSON(now.Object["spec"], saved.Object["spec"]):
 		return nil // its controller may have annotated it since
 	case equalJSON(withoutServerFields(now).Object, saved.Object):
@@ -118,7 +131,7 @@ func (a *Adoption) remove(ctx context.Context, created []Ref) error {
 		if !isOurs(now) {
 			continue
 		}
-		if ref.Kind == "CustomResourceDefinition" || ref.Kind == "Namespace" {
+		if ref.Kind == crdKind || ref.Kind == "Namespace" {
 			a.say("Left: %s, which KubeEdge did not have; this deletes it and all its objects: %s", ref,
 				ref.deleteCommand())
 			continue
@@ -153,7 +166,7 @@ func (a *Adoption) forgetHolders(ctx context.Context) error {
 
 // deleteLeases deletes the Leases by which edgecore's cloudcores find each other.
 func (a *Adoption) deleteLeases(ctx context.Context) error {
-	leases, err := a.api.list(ctx, Ref{"coordination.k8s.io/v1", "Lease", Namespace, ""}, "")
+	leases, err := a.api.list(ctx, Ref{"coordination.k8s.io/v1", "Lease", Namespace, ""}, replicas.Selector)
 	if meta.IsNoMatchError(err) {
 		return nil
 	}
@@ -161,9 +174,6 @@ func (a *Adoption) deleteLeases(ctx context.Context) error {
 		return err
 	}
 	for i := range leases {
-		if !strings.HasPrefix(leases[i].GetName(), name+"-") {
-			continue
-		}
 		if err := a.api.delete(ctx, &leases[i]); err != nil {
 			return err
 		}

@@ -5,18 +5,23 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"reflect"
 	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // pollInterval is how often a state is read that is waited for.
 const pollInterval = time.Second
 
-// poll waits until pending returns "" or an error, and prints each new state. It waits no longer than Options.Wait.
+// poll waits until pending returns "" or a lasting error, and prints each new state. It waits no longer than
+// Options.Wait. A request that kube-apiserver did not answer, or only for now, is sent again.
 func (a *Adoption) poll(ctx context.Context, pending func() (string, error)) error {
 	deadline := time.NewTimer(a.Wait)
 	defer deadline.Stop()
@@ -25,7 +30,12 @@ func (a *Adoption) poll(ctx context.Context, pending func() (string, error)) err
 	last := ""
 	for {
 		state, err := pending()
-		if err != nil || state == "" {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && passing(err):
+			state = err.Error()
+		case err != nil || state == "":
 			return err
 		}
 		if state != last {
@@ -40,6 +50,16 @@ func (a *Adoption) poll(ctx context.Context, pending func() (string, error)) err
 		case <-tick.C:
 		}
 	}
+}
+
+// passing reports whether a request that failed may succeed later without anyone doing something about it.
+func passing(err error) bool {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		code := status.Status().Code
+		return code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
+	}
+	_, ok := errors.AsType[*url.Error](err)
+	return ok || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // awaitReady waits until all pods of a Deployment are ready.

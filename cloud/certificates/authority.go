@@ -141,15 +141,27 @@ func (a *Authority) loadCA(ctx context.Context) (*authorities, error) {
 	if wrote {
 		klog.InfoS("Made a CA for the link", "secret", caSecret.name)
 	}
-	ca, err := decodeAuthorities(data)
-	if err == nil {
-		err = ca.pair.checkCA(a.opts.Now())
-	}
+	ca, err := readAuthorities(data, a.opts.Now())
 	if err != nil {
 		return nil, fmt.Errorf("CA in secret %s: %w; restore the secret from a backup. If there is none, delete it: "+
 			"a new CA is made, and every edge has to join again", caSecret.name, err)
 	}
 	return ca, nil
+}
+
+// readAuthorities decodes the CA's Secret, and checks that the CA can sign.
+func readAuthorities(data map[string][]byte, now time.Time) (*authorities, error) {
+	ca, err := decodeAuthorities(data)
+	if err != nil {
+		return nil, err
+	}
+	return ca, ca.pair.checkCA(now)
+}
+
+// CheckCA reports why New would refuse the data of the CA's Secret, or nil.
+func CheckCA(data map[string][]byte, now time.Time) error {
+	_, err := readAuthorities(data, now)
+	return err
 }
 
 // keepFiles writes the files' content to the Secret, where other replicas and `gettoken` find it.

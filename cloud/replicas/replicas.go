@@ -47,6 +47,9 @@ const (
 	value = "endpoint"
 )
 
+// Selector selects the Leases of cloudcores.
+const Selector = label + "=" + value
+
 // Replicas keeps the Lease of this cloudcore and reads those of the others. Its methods may be called from any
 // goroutine.
 type Replicas struct {
@@ -275,7 +278,7 @@ func (r *Replicas) Address() string { return r.address }
 func (r *Replicas) list(ctx context.Context) ([]coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	list, err := r.leases.List(ctx, metav1.ListOptions{LabelSelector: label + "=" + value})
+	list, err := r.leases.List(ctx, metav1.ListOptions{LabelSelector: Selector})
 	if err != nil {
 		return nil, fmt.Errorf("list the leases of cloudcores: %w", err)
 	}

@@ -1,0 +1,77 @@
+package cloud
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/edgecore-io/edgecore/cloud/adopt"
+	"github.com/edgecore-io/edgecore/test/testenv/wait"
+)
+
+// oldDevices is the CRD of Devices of KubeEdge before 1.15, but for its schema.
+const oldDevices = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: devices.devices.kubeedge.io}
+spec:
+  group: devices.kubeedge.io
+  names: {kind: Device, listKind: DeviceList, plural: devices, singular: device}
+  scope: Namespaced
+  versions:
+  - name: v1alpha2
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
+// TestAdoptFaults: Devices that edgecore's CRD would damage are refused, and remain as they are. Without Devices, that
+// CRD remains after an undo, which finishes. Neither waits for pods that are not cloudcore's or have ended.
+func TestAdoptFaults(t *testing.T) {
+	t.Parallel()
+	a := startAdoption(t, "hostnetwork")
+	a.kubectl("delete", "crd", "devices.devices.kubeedge.io")
+	if err := a.cluster.Apply(t.Context(), oldDevices); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "the API server serves the old Devices", func() error {
+		return a.cluster.Apply(t.Context(), `{apiVersion: devices.kubeedge.io/v1alpha2, kind: Device, metadata: {name: old,
+  namespace: default}, spec: {protocol: {modbus: {slaveID: 1}}, nodeSelector: {}}}`)
+	})
+	const device, path = "devices.v1alpha2.devices.kubeedge.io", "-o=jsonpath={.spec.protocol.modbus.slaveID}"
+	for what, do := range map[string]command{"plan": (*adopt.Adoption).Plan, "apply": (*adopt.Adoption).Apply} {
+		out, _, err := a.run(do, 0, false)
+		if !errors.Is(err, adopt.ErrRefused) || !strings.Contains(out, "may be stored as v1alpha2") {
+			t.Errorf("%s with Devices of v1alpha2: %v, want a refusal that names the version:\n%s", what, err, out)
+		}
+		if got := a.kubectl("get", device, "old", path); got != "1" {
+			t.Errorf("the protocol of the Device is %q after %s, want 1", got, what)
+		}
+	}
+	a.kubectl("delete", device, "old")
+
+	pod := a.kubectl("get", "pods", "-n", "kubeedge", "-l", "kubeedge=cloudcore", "-o",
+		"jsonpath={.items[0].metadata.name}")
+	a.kubectl("patch", "pod", "-n", "kubeedge", pod, "--subresource=status", "-p",
+		`{"status": {"phase": "Failed", "reason": "Evicted"}}`)
+	foreign := `{apiVersion: v1, kind: Pod, metadata: {name: debug, namespace: kubeedge, labels: {k8s-app: kubeedge,
+  kubeedge: cloudcore, app.kubernetes.io/name: cloudcore}}, spec: {containers: [{name: a, image: a}]}}`
+	if err := a.cluster.Apply(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := a.must((*adopt.Adoption).Apply)
+	if !strings.Contains(out, "pod debug is not cloudcore's") {
+		t.Errorf("apply does not warn about the pod that edgecore's Service selects:\n%s", out)
+	}
+	out, _ = a.must((*adopt.Adoption).Undo)
+	if !strings.Contains(out, "Left: customresourcedefinition/devices.devices.kubeedge.io of edgecore's") {
+		t.Errorf("undo does not say that edgecore's CRD is left:\n%s", out)
+	}
+	if out := a.kubectl("get", "deployment", "-n", "kubeedge", "cloudcore", "-o",
+		"jsonpath={.spec.template.spec.containers[0].image}"); !strings.Contains(out, "kubeedge/cloudcore") {
+		t.Errorf("after undo the image is %q, want KubeEdge's", out)
+	}
+	if _, err := a.cluster.Kubectl(t.Context(), "get", "secret", "-n", "kubeedge", "cloudcore-adopt"); err == nil {
+		t.Error("after undo there is a journal, want none")
+	}
+}
