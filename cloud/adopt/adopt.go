@@ -38,6 +38,8 @@ type Options struct {
 	Manifests fs.FS
 	// Image is that of edgecore's cloudcore.
 	Image string
+	// SkipDryRun leaves out to try all requests before the first change.
+	SkipDryRun bool
 	// Wait is how long cloudcore may take to become ready.
 	Wait time.Duration
 	// Out receives the plan, and a line for each step.
@@ -82,7 +84,15 @@ func (a *Adoption) Plan(ctx context.Context) error {
 		return err
 	}
 	p.Print(a.Out)
-	return j.refusal(p.Err())
+	return j.refusal(a.permit(ctx, p, j))
+}
+
+// permit returns the error of a plan or, before anything is changed, that of trying its steps.
+func (a *Adoption) permit(ctx context.Context, p *Plan, j *journal) error {
+	if err := p.Err(); err != nil || j != nil || a.SkipDryRun {
+		return err
+	}
+	return (&rehearsal{Adoption: a}).apply(ctx, p)
 }
 
 // refusal adds to a refusal what was changed before it. j may be nil.

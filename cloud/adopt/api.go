@@ -74,13 +74,18 @@ func (a *api) known(ref Ref) (bool, error) {
 	return err == nil, err
 }
 
-// of returns the way to objects of a reference's kind, in its namespace.
-func (a *api) of(ref Ref) (dynamic.ResourceInterface, error) {
+// mapping returns the resource of a reference's kind.
+func (a *api) mapping(ref Ref) (*meta.RESTMapping, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
 		return nil, err
 	}
-	m, err := a.mapper.RESTMapping(gv.WithKind(ref.Kind).GroupKind(), gv.Version)
+	return a.mapper.RESTMapping(gv.WithKind(ref.Kind).GroupKind(), gv.Version)
+}
+
+// of returns the way to objects of a reference's kind, in its namespace.
+func (a *api) of(ref Ref) (dynamic.ResourceInterface, error) {
+	m, err := a.mapping(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -161,12 +166,17 @@ const probeSuffix = "-adopt-probe"
 
 // tryCreate returns the error of creating an object, under another name and without creating it.
 func (a *api) tryCreate(ctx context.Context, o *unstructured.Unstructured) error {
+	return a.tryCreateAs(ctx, o, o.GetName()+probeSuffix)
+}
+
+// tryCreateAs is tryCreate with a name.
+func (a *api) tryCreateAs(ctx context.Context, o *unstructured.Unstructured, name string) error {
 	client, err := a.of(refOf(o))
 	if err != nil {
 		return err
 	}
 	probe := withoutServerFields(o)
-	probe.SetName(o.GetName() + probeSuffix)
+	probe.SetName(name)
 	_, err = client.Create(ctx, probe, metav1.CreateOptions{
 		FieldManager: manager, DryRun: []string{metav1.DryRunAll},
 	})
@@ -201,15 +211,29 @@ func (a *api) replace(ctx context.Context, now, next *unstructured.Unstructured)
 
 // update is replace, but fails if now is not what is there.
 func (a *api) update(ctx context.Context, now, next *unstructured.Unstructured) error {
-	client, err := a.of(refOf(now))
-	if err != nil {
-		return err
-	}
-	_, err = client.Update(ctx, carryOver(now, next), metav1.UpdateOptions{FieldManager: manager})
-	if err != nil {
+	if _, err := a.put(ctx, now, next); err != nil {
 		return fmt.Errorf("replace %s: %w", refOf(now), err)
 	}
 	return nil
+}
+
+// tryUpdate returns the error of update, without writing anything.
+func (a *api) tryUpdate(ctx context.Context, now, next *unstructured.Unstructured) error {
+	if _, err := a.put(ctx, now, next, metav1.DryRunAll); err != nil {
+		return fmt.Errorf("replace %s (dry run): %w", refOf(now), err)
+	}
+	return nil
+}
+
+// put sends an update and returns what the object is then.
+func (a *api) put(ctx context.Context, now, next *unstructured.Unstructured, dryRun ...string) (
+	*unstructured.Unstructured, error,
+) {
+	client, err := a.of(refOf(now))
+	if err != nil {
+		return nil, err
+	}
+	return client.Update(ctx, carryOver(now, next), metav1.UpdateOptions{FieldManager: manager, DryRun: dryRun})
 }
 
 // delete deletes an object that was read; it is not an error if it is gone.

@@ -25,7 +25,7 @@ func (a *Adoption) Apply(ctx context.Context) error {
 		return err
 	}
 	p.Print(a.Out)
-	if err := j.refusal(p.Err()); err != nil {
+	if err := j.refusal(a.permit(ctx, p, j)); err != nil {
 		return err
 	}
 	if j == nil {

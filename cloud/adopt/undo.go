@@ -28,6 +28,11 @@ func (a *Adoption) Undo(ctx context.Context) error {
 		return nil
 	}
 	if j.Phase != undoing {
+		if !a.SkipDryRun {
+			if err := (&rehearsal{Adoption: a}).undo(ctx, j); err != nil {
+				return fmt.Errorf("%w; nothing was changed", err)
+			}
+		}
 		j.Phase = undoing
 		if err := a.saveJournal(ctx, j); err != nil {
 			return fmt.Errorf("nothing was changed: %w", err)

@@ -34,6 +34,7 @@ type adoptOptions struct {
 	kubeConfig string
 	image      string
 	wait       time.Duration
+	skipDryRun bool
 	manifests  fs.FS
 }
 
@@ -66,9 +67,10 @@ Exit status: 0 if the plan can be carried out, or was; 1 for an error; 3 if the 
 	cmd.PersistentFlags().StringVar(&o.kubeConfig, "kube-config", "",
 		"the kubeconfig `file` to reach kube-apiserver with")
 	plan := &cobra.Command{
-		Use:     "plan --image IMAGE",
-		Short:   "Print what apply would do, and change nothing",
-		Long:    "Print what apply would do, and change nothing. For the exit status, see cloudcore adopt --help.",
+		Use:   "plan --image IMAGE",
+		Short: "Print what apply would do, and change nothing",
+		Long: `Print what apply would do, and change nothing: requests are tried with dry runs. For the exit status, see
+cloudcore adopt --help.`,
 		Example: "  cloudcore adopt plan --image REGISTRY/cloudcore:TAG",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd, (*adopt.Adoption).Plan) },
@@ -95,6 +97,8 @@ If it is interrupted, run it again. Without an adoption it does nothing.`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd, (*adopt.Adoption).Undo) },
 	}
 	for _, c := range []*cobra.Command{apply, undo} {
+		c.Flags().BoolVar(&o.skipDryRun, "skip-dry-run", false,
+			"do not try all requests with kube-apiserver before the first change")
 		c.Flags().DurationVar(&o.wait, "wait", 5*time.Minute, "how `long` pods may take to stop or to become ready")
 	}
 	cmd.AddCommand(plan, apply, undo)
@@ -107,7 +111,7 @@ func (o *adoptOptions) run(cmd *cobra.Command, do func(*adopt.Adoption, context.
 		return err
 	}
 	a, err := adopt.New(rc, adopt.Options{
-		Manifests: o.manifests, Image: o.image, Wait: o.wait, Out: cmd.OutOrStdout(),
+		Manifests: o.manifests, Image: o.image, Wait: o.wait, Out: cmd.OutOrStdout(), SkipDryRun: o.skipDryRun,
 	})
 	if err != nil {
 		return err

@@ -59,10 +59,13 @@ func TestAdoptFaults(t *testing.T) {
 	if err := a.cluster.Apply(t.Context(), foreign); err != nil {
 		t.Fatal(err)
 	}
+	a.denied((*adopt.Adoption).Plan, "clusterrole/cloudcore")
+	a.denied((*adopt.Adoption).Apply, "clusterrole/cloudcore")
 	out, _ := a.must((*adopt.Adoption).Apply)
 	if !strings.Contains(out, "pod debug is not cloudcore's") {
 		t.Errorf("apply does not warn about the pod that edgecore's Service selects:\n%s", out)
 	}
+	a.denied((*adopt.Adoption).Undo, "clusterrole/cloudcore")
 	out, _ = a.must((*adopt.Adoption).Undo)
 	if !strings.Contains(out, "Left: customresourcedefinition/devices.devices.kubeedge.io of edgecore's") {
 		t.Errorf("undo does not say that edgecore's CRD is left:\n%s", out)
@@ -73,5 +76,40 @@ func TestAdoptFaults(t *testing.T) {
 	}
 	if _, err := a.cluster.Kubectl(t.Context(), "get", "secret", "-n", "kubeedge", "cloudcore-adopt"); err == nil {
 		t.Error("after undo there is a journal, want none")
+	}
+}
+
+// mover may read and write all objects, but may not grant rights that it does not have.
+const mover = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: mover}
+rules: [{apiGroups: ["*"], resources: ["*"], verbs: [get, list, watch, create, update, patch, delete]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: mover}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: mover}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: mover}]
+`
+
+// denied runs a command as a user without the right to write cloudcore's roles. It is refused before it changes
+// anything.
+func (a *adoption) denied(do command, want string) {
+	a.t.Helper()
+	if err := a.cluster.Apply(a.t.Context(), mover); err != nil {
+		a.t.Fatal(err)
+	}
+	wait.Until(a.t, "the rights of the user", func() error {
+		_, err := a.cluster.Kubectl(a.t.Context(), "auth", "can-i", "--as=mover", "delete", "nodes")
+		return err
+	})
+	a.user = "mover"
+	out, writes, err := a.run(do, 0, false)
+	a.user = ""
+	if !errors.Is(err, adopt.ErrRefused) || writes != 0 || !strings.Contains(err.Error(), "nothing was changed") ||
+		!strings.Contains(out, "REFUSED: ") || !strings.Contains(out, want) {
+		a.t.Errorf("without rights: %v after %d writes, want a refusal before the first that names %s:\n%s", err,
+			writes, want, out)
 	}
 }
