@@ -76,7 +76,10 @@ func (a *Adoption) Plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if done, err := a.decided(j); done || err != nil {
+	if j != nil && j.Phase == applied {
+		return a.settle(ctx, j, false)
+	}
+	if err := a.proceed(j); err != nil {
 		return err
 	}
 	p, err := a.look(ctx, j)
@@ -107,20 +110,16 @@ func (j *journal) refusal(err error) error {
 		"again, or go back with `cloudcore adopt undo`", err, j.At.Format(time.RFC3339))
 }
 
-// decided reports whether a journal leaves nothing to plan or to apply.
-func (a *Adoption) decided(j *journal) (done bool, err error) {
+// proceed says what a plan or apply goes on with. It is an error if it may not.
+func (a *Adoption) proceed(j *journal) error {
 	switch {
 	case j == nil:
-		return false, nil
-	case j.Phase == applied:
-		a.say("KubeEdge's cloudcore was replaced by edgecore's at %s; nothing is left to do.\n"+
-			"`cloudcore adopt undo` goes back.", j.At.Format(time.RFC3339))
-		return true, nil
+		return nil
 	case j.Phase == undoing:
-		return true, errors.New("an undo was interrupted: run `cloudcore adopt undo` to finish it")
+		return errors.New("an undo was interrupted: run `cloudcore adopt undo` to finish it")
 	default:
 		a.say("Continuing what was started at %s.", j.At.Format(time.RFC3339))
-		return false, nil
+		return nil
 	}
 }
 

@@ -711,6 +711,31 @@ func TestRunningPods(t *testing.T) {
 	}
 }
 
+// TestReturned: a value of KubeEdge's that edgecore's object should not have is found, and what others changed is not.
+func TestReturned(t *testing.T) {
+	tree := func(text string) map[string]any {
+		var out map[string]any
+		if err := yaml.Unmarshal([]byte(text), &out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	before := tree("{spec: {image: theirs, type: A, selector: {a: b}, ports: [1, 2]}}")
+	want := tree("{spec: {image: ours, type: A, selector: {c: d}, ports: [3]}}")
+	for now, path := range map[string]string{
+		"{spec: {image: ours, type: A, selector: {c: d}, ports: [3]}}":         "",
+		"{spec: {image: newer, type: B, selector: {c: e}, ports: [4]}}":        "",
+		"{spec: {image: theirs, type: A, selector: {c: d}, ports: [3]}}":       ".spec.image",
+		"{spec: {image: ours, type: A, selector: {a: b, c: d}, ports: [3]}}":   ".spec.selector.a",
+		"{spec: {image: ours, type: A, selector: {c: d}, ports: [1, 2]}}":      ".spec.ports",
+		"{spec: {image: theirs, type: A, selector: {a: b}, ports: [1, 2, 3]}}": ".spec.image",
+	} {
+		if got := returned(before, want, tree(now), ""); got != path {
+			t.Errorf("%s: %q has returned, want %q", now, got, path)
+		}
+	}
+}
+
 // TestJournal: what is saved is read again, and what is too large is refused.
 func TestJournal(t *testing.T) {
 	small := &unstructured.Unstructured{Object: map[string]any{

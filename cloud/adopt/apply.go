@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -17,7 +18,10 @@ func (a *Adoption) Apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if done, err := a.decided(j); done || err != nil {
+	if j != nil && j.Phase == applied {
+		return a.settle(ctx, j, true)
+	}
+	if err := a.proceed(j); err != nil {
 		return err
 	}
 	p, err := a.look(ctx, j)
@@ -33,6 +37,11 @@ func (a *Adoption) Apply(ctx context.Context) error {
 			return fmt.Errorf("nothing was changed: %w", err)
 		}
 	}
+	return a.finish(ctx, p, j)
+}
+
+// finish carries out a plan that is in the journal.
+func (a *Adoption) finish(ctx context.Context, p *Plan, j *journal) error {
 	if err := a.carryOut(ctx, p, j); err != nil {
 		return fmt.Errorf("%w\n`cloudcore adopt apply` goes on from here, `cloudcore adopt undo` goes back", err)
 	}
@@ -53,7 +62,7 @@ func (a *Adoption) begin(ctx context.Context, p *Plan) (*journal, error) {
 			save(s.Original)
 		}
 	}
-	for _, ref := range savedRefs() {
+	for _, ref := range append(savedRefs(), keptRefs()...) {
 		o, err := a.api.get(ctx, ref)
 		if err != nil {
 			return nil, err
@@ -75,8 +84,11 @@ func (a *Adoption) begin(ctx context.Context, p *Plan) (*journal, error) {
 }
 
 func (a *Adoption) carryOut(ctx context.Context, p *Plan, j *journal) error {
-	if err := a.stop(ctx, func(o *unstructured.Unstructured) bool { return !isOurs(o) }, "KubeEdge's"); err != nil {
-		return err
+	if slices.ContainsFunc(p.Steps, func(s Step) bool { return s.Kind == "Deployment" }) {
+		err := a.stop(ctx, func(o *unstructured.Unstructured) bool { return !isOurs(o) }, "KubeEdge's")
+		if err != nil {
+			return err
+		}
 	}
 	var last *unstructured.Unstructured
 	for _, s := range p.Steps {
@@ -116,7 +128,7 @@ func (a *Adoption) write(ctx context.Context, s Step) error {
 		return err
 	case now == nil:
 		return a.api.create(ctx, s.Object)
-	case now.GetAnnotations()[adoptedAnnotation] == s.Object.GetAnnotations()[adoptedAnnotation]:
+	case !s.Rewrite && now.GetAnnotations()[adoptedAnnotation] == s.Object.GetAnnotations()[adoptedAnnotation]:
 		return nil
 	}
 	return a.replaceOrRecreate(ctx, now, s.Object)

@@ -353,6 +353,8 @@ type Step struct {
 	Object *unstructured.Unstructured
 	// Original is what was there; nil if there was nothing.
 	Original *unstructured.Unstructured
+	// Rewrite says to write it even if it has the mark of what is written: others may have merged something into it.
+	Rewrite bool
 }
 
 // add adds the step for an object of the manifests. known reports whether the API server knows its kind.

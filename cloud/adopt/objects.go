@@ -48,6 +48,8 @@ const (
 type leftObject struct {
 	ref Ref
 	why string
+	// needed reports whether KubeEdge's cloudcore needs it: it is saved, and an undo restores it if it is gone.
+	needed bool
 }
 
 // leftObjects are those of KubeEdge's chart that may be there and stay as they are, in the order in which to remove
@@ -64,24 +66,36 @@ func leftObjects() []leftObject {
 		admission  = "checks objects as before"
 	)
 	return []leftObject{
-		{Ref{"apps/v1", "DaemonSet", Namespace, "cloud-iptables-manager"}, tunnels},
-		{Ref{rbac, "ClusterRoleBinding", "", "iptables-manager"}, iptables},
-		{Ref{rbac, "ClusterRole", "", "iptables-manager"}, iptables},
-		{Ref{"v1", "ServiceAccount", Namespace, "iptables-manager-sa"}, iptables},
-		{configMap("tunnelport"), tunnels},
-		{Ref{webhooks, validating, "", "kubeedge-crds-validate-webhook-configuration"}, admission},
-		{Ref{webhooks, mutating, "", "kubeedge-mutating-webhook"}, admission},
-		{Ref{webhooks, mutating, "", "mutate-offlinemigration"}, admission},
-		{deployment("kubeedge-admission"), "answers these webhooks"},
+		{Ref{"apps/v1", "DaemonSet", Namespace, "cloud-iptables-manager"}, tunnels, false},
+		{Ref{rbac, "ClusterRoleBinding", "", "iptables-manager"}, iptables, false},
+		{Ref{rbac, "ClusterRole", "", "iptables-manager"}, iptables, false},
+		{Ref{"v1", "ServiceAccount", Namespace, "iptables-manager-sa"}, iptables, false},
+		{configMap("tunnelport"), tunnels, false},
+		{Ref{webhooks, validating, "", "kubeedge-crds-validate-webhook-configuration"}, admission, false},
+		{Ref{webhooks, mutating, "", "kubeedge-mutating-webhook"}, admission, false},
+		{Ref{webhooks, mutating, "", "mutate-offlinemigration"}, admission, false},
+		{deployment("kubeedge-admission"), "answers these webhooks", false},
 		{
 			deployment("kubeedge-controller-manager"),
 			"serves NodeGroups and EdgeApplications, and needs only kube-apiserver. Its node jobs reach no device",
+			false,
 		},
-		{Ref{"apps/v1", "DaemonSet", Namespace, "edge-eclipse-mosquitto"}, "is the devices' MQTT broker"},
-		{Ref{rbac, "ClusterRole", "", "cloudcore-common"}, undo},
-		{Ref{rbac, "ClusterRole", "", "cloudcore-feature"}, undo},
-		{secret(name), "has KubeEdge's stream certificates, and " + undo},
+		{Ref{"apps/v1", "DaemonSet", Namespace, "edge-eclipse-mosquitto"}, "is the devices' MQTT broker", false},
+		{Ref{rbac, "ClusterRole", "", "cloudcore-common"}, undo, true},
+		{Ref{rbac, "ClusterRole", "", "cloudcore-feature"}, undo, true},
+		{secret(name), "has KubeEdge's stream certificates, and " + undo, true},
 	}
+}
+
+// keptRefs are those of the objects that stay that KubeEdge's cloudcore needs.
+func keptRefs() []Ref {
+	var refs []Ref
+	for _, l := range leftObjects() {
+		if l.needed {
+			refs = append(refs, l.ref)
+		}
+	}
+	return refs
 }
 
 // readRefs are the objects of which Decide wants to know.

@@ -86,7 +86,8 @@ func (r *rehearsal) undo(ctx context.Context, j *journal) error {
 		if err != nil {
 			return err
 		}
-		if now != nil && (len(leftCRD(now, o)) > 0 || equalJSON(withoutServerFields(now).Object, o.Object)) {
+		kept := slices.Contains(keptRefs(), refOf(o)) || len(leftCRD(now, o)) > 0
+		if now != nil && (kept || equalJSON(withoutServerFields(now).Object, o.Object)) {
 			continue
 		}
 		r.write(ctx, now, o)

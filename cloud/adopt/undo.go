@@ -113,6 +113,8 @@ func (a *Adoption) restore(ctx context.Context, saved *unstructured.Unstructured
 		return err
 	case now == nil:
 		return a.api.create(ctx, saved)
+	case slices.Contains(keptRefs(), refOf(saved)):
+		return nil // an adoption does not change it
 	case len(leftCRD(now, saved)) > 0:
 		a.say("Left: %s of edgecore's. Objects may be stored as %s, which KubeEdge's does not have. If there are "+
 			"none, delete it and apply KubeEdge's again: %s", refOf(saved), strings.Join(leftCRD(now, saved), ", "),

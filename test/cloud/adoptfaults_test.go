@@ -65,6 +65,7 @@ func TestAdoptFaults(t *testing.T) {
 	if !strings.Contains(out, "pod debug is not cloudcore's") {
 		t.Errorf("apply does not warn about the pod that edgecore's Service selects:\n%s", out)
 	}
+	a.overwritten()
 	a.denied((*adopt.Adoption).Undo, "clusterrole/cloudcore")
 	out, _ = a.must((*adopt.Adoption).Undo)
 	if !strings.Contains(out, "Left: customresourcedefinition/devices.devices.kubeedge.io of edgecore's") {
@@ -74,8 +75,38 @@ func TestAdoptFaults(t *testing.T) {
 		"jsonpath={.spec.template.spec.containers[0].image}"); !strings.Contains(out, "kubeedge/cloudcore") {
 		t.Errorf("after undo the image is %q, want KubeEdge's", out)
 	}
+	a.kubectl("get", "-n", "kubeedge", "secret/cloudcore", "clusterrole/cloudcore-common")
 	if _, err := a.cluster.Kubectl(t.Context(), "get", "secret", "-n", "kubeedge", "cloudcore-adopt"); err == nil {
 		t.Error("after undo there is a journal, want none")
+	}
+}
+
+// overwritten does to an adopted cloud what `helm uninstall` and `helm upgrade` do. The plan says so, and apply repairs
+// it. Neither touches what an operator has changed.
+func (a *adoption) overwritten() {
+	a.t.Helper()
+	a.kubectl("scale", "-n", "kubeedge", "deployment", "cloudcore", "--replicas=2")
+	if out, _ := a.must((*adopt.Adoption).Plan); !strings.Contains(out, "nothing is left to do") {
+		a.t.Errorf("the plan after an operator has scaled cloudcore does not say that nothing is left to do:\n%s", out)
+	}
+	a.kubectl("delete", "-n", "kubeedge", "deployment/cloudcore", "secret/cloudcore")
+	a.kubectl("delete", "clusterrole", "cloudcore-common")
+	a.kubectl("patch", "-n", "kubeedge", "service", "cloudcore", "-p", `{"spec": {"selector": {"kubeedge": "cloudcore"}}}`)
+	out, _, err := a.run((*adopt.Adoption).Plan, 0, false)
+	for _, want := range []string{
+		"deployment/cloudcore is missing\n", "service/cloudcore has KubeEdge's value again in spec.selector.kubeedge\n",
+	} {
+		if err == nil || strings.Contains(out, "nothing is left") || !strings.Contains(out, want) {
+			a.t.Errorf("the plan of an overwritten cloud: %v, want an error and %q:\n%s", err, want, out)
+		}
+	}
+	a.must((*adopt.Adoption).Apply)
+	if out, _ := a.must((*adopt.Adoption).Plan); !strings.Contains(out, "nothing is left to do") {
+		a.t.Errorf("the plan after the second apply does not say that nothing is left to do:\n%s", out)
+	}
+	selector := a.kubectl("get", "-n", "kubeedge", "service", "cloudcore", "-o", "jsonpath={.spec.selector}")
+	if selector != `{"app.kubernetes.io/name":"cloudcore"}` {
+		a.t.Errorf("selector of the Service %s, want edgecore's alone", selector)
 	}
 }
 
