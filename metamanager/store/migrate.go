@@ -16,14 +16,14 @@ func isNewer(version int) bool { return version > len(migrations) && version <= 
 
 // readMark returns the version of a file, and the oldest schema whose agents can use it.
 func readMark(ctx context.Context, db *sql.DB) (version, readable int, err error) {
-	var id int
+	var id int64 // an int has 32 bits on some devices
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
 		return 0, 0, err
 	}
 	if err := db.QueryRowContext(ctx, "PRAGMA application_id").Scan(&id); err != nil {
 		return 0, 0, err
 	}
-	readable = id &^ readableMask
+	readable = int(id &^ readableMask)
 	if id&readableMask != readableMagic || readable < 1 || readable > version {
 		readable = version
 	}
