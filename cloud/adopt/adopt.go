@@ -2,8 +2,8 @@
 // cluster, and puts KubeEdge's back.
 //
 // It owns what is read of KubeEdge's objects, the decisions that follow from them (Decide and its parts are pure
-// functions), and the order of the steps with their journal. What is written is that of the manifests of edgecore, with
-// the addresses, ports and placement of KubeEdge's objects.
+// functions), and the order of the steps with their journal. It writes edgecore's manifests with the addresses, ports
+// and placement of KubeEdge's objects.
 //
 // It promises:
 //
@@ -26,17 +26,17 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Namespace is that of cloudcore: KubeEdge's and edgecore's.
+// Namespace has cloudcore, KubeEdge's and edgecore's.
 const Namespace = "kubeedge"
 
-// name is that of cloudcore's objects: the Deployment, Service and ConfigMap, its ServiceAccount and roles.
+// name is the name of cloudcore's objects: the Deployment, Service and ConfigMap, its ServiceAccount and roles.
 const name = "cloudcore"
 
 // Options say how a cloud is to be adopted.
 type Options struct {
 	// Manifests are deploy/cloudcore.
 	Manifests fs.FS
-	// Image is that of edgecore's cloudcore.
+	// Image is the image of edgecore's cloudcore.
 	Image string
 	// SkipDryRun leaves out to try all requests before the first change.
 	SkipDryRun bool
@@ -53,7 +53,7 @@ var (
 	ErrNothing = errors.New("there is no cloudcore of KubeEdge's to adopt")
 )
 
-// Adoption is one of a cluster's cloud.
+// Adoption replaces the cloudcore of one cluster.
 type Adoption struct {
 	Options
 	api *api
@@ -72,25 +72,30 @@ func (a *Adoption) say(format string, args ...any) { fmt.Fprintf(a.Out, format+"
 
 // Plan prints what Apply would do. The error is ErrRefused or ErrNothing where it would do nothing.
 func (a *Adoption) Plan(ctx context.Context) error {
-	j, err := a.loadJournal(ctx)
-	if err != nil {
-		return err
-	}
-	if j != nil && j.Phase == applied {
-		return a.settle(ctx, j, false)
-	}
-	if err := a.proceed(j); err != nil {
-		return err
-	}
-	p, err := a.look(ctx, j)
-	if err != nil {
-		return err
-	}
-	p.Print(a.Out)
-	return j.refusal(a.permit(ctx, p, j))
+	_, _, err := a.plan(ctx, false)
+	return err
 }
 
-// permit returns the error of a plan or, before anything is changed, that of trying its steps.
+// plan makes and prints the plan, and checks that it may be carried out. p is nil if the cluster was adopted already:
+// then repair says whether to write objects that have changed since. j is nil before anything is changed.
+func (a *Adoption) plan(ctx context.Context, repair bool) (p *Plan, j *journal, err error) {
+	if j, err = a.loadJournal(ctx); err != nil {
+		return nil, nil, err
+	}
+	if j != nil && j.Phase == applied {
+		return nil, j, a.settle(ctx, j, repair)
+	}
+	if err := a.proceed(j); err != nil {
+		return nil, nil, err
+	}
+	if p, err = a.look(ctx, j); err != nil {
+		return nil, nil, err
+	}
+	p.Print(a.Out)
+	return p, j, j.refusal(a.permit(ctx, p, j))
+}
+
+// permit returns why a plan is refused. Before anything is changed, it also tries the steps with dry runs.
 func (a *Adoption) permit(ctx context.Context, p *Plan, j *journal) error {
 	if err := p.Err(); err != nil || j != nil || a.SkipDryRun {
 		return err

@@ -524,7 +524,7 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// TestNoPortServed: a Service of which no port leads to cloudcore gets those of the manifests that do not collide.
+// TestNoPortServed: if no port of a Service leads to cloudcore, it gets the ports of the manifests that do not collide.
 func TestNoPortServed(t *testing.T) {
 	f := find(t, chart(t, "kubeedge-nodeport.yaml"))
 	f.Service.Spec.Ports = []v1.ServicePort{{Port: 10002, NodePort: 30000, TargetPort: intstr.FromInt32(8080)}}
@@ -542,7 +542,7 @@ func TestNoPortServed(t *testing.T) {
 	}
 }
 
-// crdWith returns a CRD with these versions, of which the first is the one that is written.
+// crdWith returns a CRD with these versions; objects are written in the first.
 func crdWith(stored []any, versions ...string) *unstructured.Unstructured {
 	var list []any
 	for i, v := range versions {
@@ -554,7 +554,7 @@ func crdWith(stored []any, versions ...string) *unstructured.Unstructured {
 	}}
 }
 
-// TestStoredVersions: a CRD is not replaced by one that reads and writes another version than that of existing objects,
+// TestStoredVersions: a CRD is not replaced by one that reads and writes another version than existing objects have,
 // or lacks one in which objects may be stored; and is not restored where the API server would refuse it.
 func TestStoredVersions(t *testing.T) {
 	for _, tc := range []struct {

@@ -14,22 +14,8 @@ import (
 // Apply prints the plan and carries it out, or finishes an Apply that was interrupted. An error says how to go on or
 // back.
 func (a *Adoption) Apply(ctx context.Context) error {
-	j, err := a.loadJournal(ctx)
-	if err != nil {
-		return err
-	}
-	if j != nil && j.Phase == applied {
-		return a.settle(ctx, j, true)
-	}
-	if err := a.proceed(j); err != nil {
-		return err
-	}
-	p, err := a.look(ctx, j)
-	if err != nil {
-		return err
-	}
-	p.Print(a.Out)
-	if err := j.refusal(a.permit(ctx, p, j)); err != nil {
+	p, j, err := a.plan(ctx, true)
+	if err != nil || p == nil {
 		return err
 	}
 	if j == nil {
@@ -120,7 +106,7 @@ func (a *Adoption) carryOut(ctx context.Context, p *Plan, j *journal) error {
 	return a.saveJournal(ctx, j)
 }
 
-// write makes an object be that of a step.
+// write creates the object of a step, or replaces the one that is there.
 func (a *Adoption) write(ctx context.Context, s Step) error {
 	now, err := a.api.get(ctx, s.Ref)
 	switch {
@@ -134,7 +120,7 @@ func (a *Adoption) write(ctx context.Context, s Step) error {
 	return a.replaceOrRecreate(ctx, now, s.Object)
 }
 
-// repairRules writes a ClusterRole again whose rules are not those of its step.
+// repairRules writes a ClusterRole again if its rules differ from its step's.
 func (a *Adoption) repairRules(ctx context.Context, s Step) error {
 	now, err := a.api.get(ctx, s.Ref)
 	if err != nil || now == nil {

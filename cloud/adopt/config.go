@@ -13,7 +13,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-// configKey is that of the file in the ConfigMap, of both cloudcores.
+// configKey is the key of the file in the ConfigMap, the same for both cloudcores.
 const configKey = "cloudcore.yaml"
 
 // config is what KubeEdge's configuration file says.
@@ -208,7 +208,7 @@ func (c *config) ports() []port {
 	}
 }
 
-// lost are the settings of the file that edgecore's pod cannot have, besides those of warnings.
+// lost are the settings of the file that edgecore's pod cannot have, besides what is warned of.
 func (c *config) lost() []string {
 	var out []string
 	for _, w := range c.warnings {

@@ -18,7 +18,7 @@ type crd struct {
 	// storage is the version in which objects are written, and stored are those in which some may be stored.
 	storage string
 	stored  []string
-	// group and kind are those of the objects.
+	// group and kind name its objects.
 	group, kind string
 }
 
@@ -45,7 +45,7 @@ func crdOf(o *unstructured.Unstructured) crd {
 	return c
 }
 
-// lacks returns those of the versions that the CRD does not have.
+// lacks returns which of the versions the CRD does not have.
 func (c *crd) lacks(versions []string) []string {
 	return slices.DeleteFunc(slices.Clone(versions), func(v string) bool { return slices.Contains(c.versions, v) })
 }
@@ -74,7 +74,7 @@ func (p *Plan) refuseStored(next, now *unstructured.Unstructured, exist bool) {
 		ours.storage)
 }
 
-// checkStored does so for the CRD of a step, unless an adoption has replaced it already.
+// checkStored does so for the CRD of a step, unless it is edgecore's already.
 func (a *Adoption) checkStored(ctx context.Context, p *Plan, next *unstructured.Unstructured) error {
 	now, err := a.api.get(ctx, refOf(next))
 	if err != nil || now == nil || isOurs(now) {

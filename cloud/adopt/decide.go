@@ -22,7 +22,7 @@ type Found struct {
 	Service    *v1.Service
 	ConfigMap  *v1.ConfigMap
 	Namespace  *v1.Namespace
-	// ServiceAccount is that of KubeEdge's cloudcore.
+	// ServiceAccount is the one of KubeEdge's cloudcore.
 	ServiceAccount *v1.ServiceAccount
 	// Secrets by name, of those that KubeEdge's cloudcore makes.
 	Secrets map[string]*v1.Secret
@@ -199,7 +199,7 @@ func (p *Plan) decideAddresses() {
 	p.warn("configmap/%s names no address; those of cloudcore's certificate are used", name)
 }
 
-// decideCA refuses where devices trust another CA than that of casecret.
+// decideCA refuses a cluster whose devices trust another CA than casecret's.
 func (p *Plan) decideCA() {
 	if s := p.Found.Secrets[caSecret]; s == nil || len(s.Data["cadata"]) == 0 {
 		p.refuse("restore it from a backup. If cloudcore never ran here, install edgecore's as docs/cloud.md says",

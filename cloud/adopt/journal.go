@@ -27,7 +27,7 @@ const (
 	// stateKey and originalsKey are its keys. The second is a List in JSON, compressed with gzip: if all else fails,
 	// kubectl can apply it.
 	stateKey, originalsKey = "state", "originals"
-	// journalVersion is that of its form.
+	// journalVersion is the version of the journal's form.
 	journalVersion = 1
 	// maxOriginals limits what is saved, compressed and not; a Secret takes 1 MiB.
 	maxOriginals, maxPlainOriginals = 900 << 10, 16 << 20

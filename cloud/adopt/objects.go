@@ -87,7 +87,7 @@ func leftObjects() []leftObject {
 	}
 }
 
-// keptRefs are those of the objects that stay that KubeEdge's cloudcore needs.
+// keptRefs are objects that stay, and that KubeEdge's cloudcore needs after an undo.
 func keptRefs() []Ref {
 	var refs []Ref
 	for _, l := range leftObjects() {
@@ -98,7 +98,7 @@ func keptRefs() []Ref {
 	return refs
 }
 
-// readRefs are the objects of which Decide wants to know.
+// readRefs are the objects that Decide is given.
 func readRefs() []Ref {
 	return []Ref{
 		deployment(name), service(name), configMap(name), secret(caSecret), secret(serverSecret), secret(tokenSecret),

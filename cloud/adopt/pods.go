@@ -36,7 +36,7 @@ func (a *Adoption) podsOf(ctx context.Context, d *unstructured.Unstructured) ([]
 	return runningPods(d.GetUID(), sets, pods), nil
 }
 
-// runningPods returns those of the pods that have not ended and that a Deployment's ReplicaSets have made. A ReplicaSet
+// runningPods returns the pods that have not ended and that a Deployment's ReplicaSets have made. A ReplicaSet
 // that is gone counts as the Deployment's.
 func runningPods(deployment types.UID, sets []unstructured.Unstructured, pods []v1.Pod) []v1.Pod {
 	others := map[types.UID]bool{}

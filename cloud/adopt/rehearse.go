@@ -135,7 +135,7 @@ func (r *rehearsal) write(ctx context.Context, now, next *unstructured.Unstructu
 
 func isRBAC(ref Ref) bool { return strings.HasPrefix(ref.APIVersion, "rbac.authorization.k8s.io/") }
 
-// ignoreMissingRole leaves out that a binding's role does not exist yet: its step comes before that of the binding.
+// ignoreMissingRole leaves out that a binding's role does not exist yet: the role's step comes first.
 func ignoreMissingRole(ref Ref, err error) error {
 	if isRBAC(ref) && slices.Contains([]string{"RoleBinding", "ClusterRoleBinding"}, ref.Kind) &&
 		apierrors.IsNotFound(err) {

@@ -104,7 +104,7 @@ func allows(value, node string) bool {
 // maxNamed bounds how many names of a kind a plan prints.
 const maxNamed = 20
 
-// named joins names, of which it leaves out those beyond maxNamed.
+// named joins up to maxNamed names, and counts the others.
 func named(names []string) string {
 	if more := len(names) - maxNamed; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)

@@ -116,8 +116,9 @@ func (a *Adoption) restore(ctx context.Context, saved *unstructured.Unstructured
 	case slices.Contains(keptRefs(), refOf(saved)):
 		return nil // an adoption does not change it
 	case len(leftCRD(now, saved)) > 0:
-		a.say("Left: %s of edgecore's. Objects may be stored as %s, which KubeEdge's does not have. If there are "+
-			"none, delete it and apply KubeEdge's again: %s", refOf(saved), strings.Join(leftCRD(now, saved), ", "),
+		a.say("Left: %s of edgecore's. Objects may be stored as %s, which KubeEdge's does not have, and what this "+
+			"version does not have is lost when KubeEdge writes it. If there are no objects, delete it and apply "+
+			"KubeEdge's again: %s", refOf(saved), strings.Join(leftCRD(now, saved), ", "),
 			refOf(saved).deleteCommand())
 		return nil
 	case saved.GetKind() == "Deployment" && equalJSON(now.Object["spec"], saved.Object["spec"]):

@@ -2,7 +2,6 @@ package cloudhub
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
@@ -38,13 +37,7 @@ func TestQUICGivesWay(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	c := startCloud(t, func(o *Options) { o.Registry = registry })
-	server := c.ca.Server(t)
-	l, err := c.hub.ListenQUIC("127.0.0.1:0", TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-		return &server, nil
-	}, c.ca.Pool()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listenQUIC(t, c)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.hub.ServeQUIC(ctx, l) }()

@@ -12,9 +12,9 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-func TestQUIC(t *testing.T) {
-	t.Parallel()
-	c := startCloud(t, nil)
+// listenQUIC makes a listener of a cloud for QUIC; ServeQUIC closes it.
+func listenQUIC(t *testing.T, c *cloud) *wire.QUICListener {
+	t.Helper()
 	server := c.ca.Server(t)
 	l, err := c.hub.ListenQUIC("127.0.0.1:0", TLSConfig(func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return &server, nil
@@ -22,6 +22,13 @@ func TestQUIC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l
+}
+
+func TestQUIC(t *testing.T) {
+	t.Parallel()
+	c := startCloud(t, nil)
+	l := listenQUIC(t, c)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.hub.ServeQUIC(ctx, l) }()

@@ -162,8 +162,8 @@ func equalShare(needs []int, amount int) (share int, enough bool) {
 	return share, true
 }
 
-// podRoom knows which pods are withheld from their nodes. It follows the events of the pod cache. Nodes that are edge
-// nodes no more stay until their pods are deleted, of which there are events for all nodes.
+// podRoom knows which pods are withheld from their nodes. It follows the events of the pod cache. Nodes that are no
+// longer edge nodes stay until their pods are deleted: there are events of all nodes' pods.
 type podRoom struct {
 	own, shared int
 
@@ -292,7 +292,7 @@ func (n *nodeRoom) decide(r *podRoom) (released, withheld []podNeed) {
 	return released, withheld
 }
 
-// connected begins a session of a node, of which it is not known what it has. It returns what changed, as changed does.
+// connected begins a session of a node: what the node has is not known yet. It returns what changed, as changed does.
 func (r *podRoom) connected(node string) (released, withheld []podNeed) {
 	return r.updateAll(node, func(p *podNeed) { p.lost, p.sent = false, 0 })
 }

@@ -34,10 +34,15 @@ func TestAdoptFaults(t *testing.T) {
 	if err := a.cluster.Apply(t.Context(), oldDevices); err != nil {
 		t.Fatal(err)
 	}
-	wait.Until(t, "the API server serves the old Devices", func() error {
-		return a.cluster.Apply(t.Context(), `{apiVersion: devices.kubeedge.io/v1alpha2, kind: Device, metadata: {name: old,
-  namespace: default}, spec: {protocol: {modbus: {slaveID: 1}}, nodeSelector: {}}}`)
-	})
+	create := func() error {
+		return a.cluster.Apply(t.Context(), `
+apiVersion: devices.kubeedge.io/v1alpha2
+kind: Device
+metadata: {name: old, namespace: default}
+spec: {protocol: {modbus: {slaveID: 1}}, nodeSelector: {}}
+`)
+	}
+	wait.Until(t, "the API server serves the old Devices", create)
 	const device, path = "devices.v1alpha2.devices.kubeedge.io", "-o=jsonpath={.spec.protocol.modbus.slaveID}"
 	for what, do := range map[string]command{"plan": (*adopt.Adoption).Plan, "apply": (*adopt.Adoption).Apply} {
 		out, _, err := a.run(do, 0, false)
@@ -91,7 +96,8 @@ func (a *adoption) overwritten() {
 	}
 	a.kubectl("delete", "-n", "kubeedge", "deployment/cloudcore", "secret/cloudcore")
 	a.kubectl("delete", "clusterrole", "cloudcore-common")
-	a.kubectl("patch", "-n", "kubeedge", "service", "cloudcore", "-p", `{"spec": {"selector": {"kubeedge": "cloudcore"}}}`)
+	a.kubectl("patch", "-n", "kubeedge", "service", "cloudcore", "-p",
+		`{"spec": {"selector": {"kubeedge": "cloudcore"}}}`)
 	out, _, err := a.run((*adopt.Adoption).Plan, 0, false)
 	for _, want := range []string{
 		"deployment/cloudcore is missing\n", "service/cloudcore has KubeEdge's value again in spec.selector.kubeedge\n",

@@ -44,7 +44,10 @@ func Rows(seed uint64) []Row {
 		// Not a file that can be read.
 		{Name: "removed", Script: `rm "$CONFIG"`, Code: bad, Says: "does not exist"},
 		{Name: "a folder", Script: `rm "$CONFIG"; mkdir "$CONFIG"`, Code: bad, Says: "is a directory"},
-		{Name: "a loop of links", Script: `rm "$CONFIG"; ln -s "$CONFIG" "$CONFIG"`, Code: bad, Says: "too many levels"},
+		{
+			Name: "a loop of links", Script: `rm "$CONFIG"; ln -s "$CONFIG" "$CONFIG"`, Code: bad,
+			Says: "too many levels",
+		},
 		{Name: "a link to nowhere", Script: `ln -sfn /none/edgecore.yaml "$CONFIG"`, Code: bad, Says: "does not exist"},
 		{Name: "a pipe", Script: `rm "$CONFIG"; mkfifo "$CONFIG"`, Code: bad, Says: "is not a regular file"},
 		{Name: "an endless file", Script: `ln -sfn /dev/zero "$CONFIG"`, Code: bad, Says: "is not a regular file"},
