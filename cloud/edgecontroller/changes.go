@@ -163,11 +163,11 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 	c.recent.changed(now)
 	changes := podChanges(old, now)
 	sameContent := old != nil && now != nil && len(changes) == 0
-	released, withheld := c.room.changed(old, now, sameContent) // before the hub asks for them
+	change := c.room.changed(old, now, sameContent) // before the hub asks for them
 	for _, ch := range changes {
 		c.hub.Changed(ch.node, ch.key)
 	}
-	c.roomChanged(released, withheld)
+	c.roomChanged(change)
 	if len(changes) == 0 && old != nil && now != nil && old.ResourceVersion != now.ResourceVersion &&
 		now.Spec.NodeName != "" {
 		c.hub.StatusChanged(now.Spec.NodeName, podKey(now))
@@ -192,8 +192,12 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 
 // roomChanged marks pods that are not withheld any more, and before each the objects that it refers to. Pods that are
 // withheld now get an event. Those that are ending are marked too: of these their nodes may have more than they are to.
-func (c *Controller) roomChanged(released, withheld []podNeed) {
-	for _, p := range released {
+// Decisions that are due are queued.
+func (c *Controller) roomChanged(change roomChange) {
+	for node, after := range change.due {
+		c.decideRoom(node, after)
+	}
+	for _, p := range change.released {
 		pod := c.caches.pod(p.key.Namespace, p.key.Name)
 		if pod == nil || pod.UID != p.uid {
 			continue
@@ -203,12 +207,12 @@ func (c *Controller) roomChanged(released, withheld []podNeed) {
 		}
 		c.hub.Changed(pod.Spec.NodeName, p.key)
 	}
-	for _, p := range withheld {
+	for _, p := range change.withheld {
 		if pod := c.caches.pod(p.key.Namespace, p.key.Name); p.ending() && pod != nil && pod.UID == p.uid {
 			c.hub.Changed(pod.Spec.NodeName, p.key)
 		}
 	}
-	c.notices.add(withheld)
+	c.notices.add(change.withheld)
 }
 
 // servicesChanged marks the services that come or go with a pod.

@@ -97,6 +97,9 @@ type Controller struct {
 	// room knows which pods are withheld from their nodes, and notices says so in events.
 	room    *podRoom
 	notices *podNotices
+	// decideRoom has the room of a node decided about after some time; roomDecisions are these nodes.
+	decideRoom    func(node string, after time.Duration)
+	roomDecisions keyQueue
 	// podFetches are the nodes with pods that the cache lacks.
 	podFetches keyQueue
 
@@ -163,6 +166,11 @@ func New(options Options) (*Controller, error) {
 	c.tolerations, c.readiness, c.table = newTolerations(c), newReadiness(c), c.requestTypes()
 	c.instances, c.duplicates, c.statusRequests = newInstances(c), newDuplicates(c), newStatusRequests(c)
 	c.notices = newPodNotices(c)
+	c.roomDecisions = newKeyQueue("node", func(_ context.Context, node string) error {
+		c.roomChanged(c.room.decide(node))
+		return nil
+	}, "Room of a node's pods not decided about")
+	c.decideRoom = c.roomDecisions.queue.AddAfter
 	c.endpoints = newEndpoints(c)
 	c.podFetches = newKeyQueue("node", c.fetchPods, "Pods of a new edge node not read; it does not get them yet")
 	return c, nil
@@ -182,6 +190,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	c.statusRequests.run(ctx, c.owned.Go)
 	c.endpoints.run(ctx, c.owned.Go)
 	c.notices.run(ctx, c.owned.Go)
+	c.roomDecisions.run(ctx, c.owned.Go)
 	c.podFetches.run(ctx, c.owned.Go)
 	began := time.Now()
 	if err := c.caches.start(ctx); err != nil {

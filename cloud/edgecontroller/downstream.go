@@ -99,7 +99,9 @@ func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, er
 		return nil, err
 	}
 	if why == withheldNot { // another pod may have taken the room meanwhile
-		why = c.room.send(node, pod.UID, sizeOf(pod))
+		var change roomChange
+		why, change = c.room.send(node, pod.UID, sizeOf(pod))
+		c.roomChanged(change)
 	}
 	if why != withheldNot {
 		if object != nil && object.Done != nil {

@@ -162,10 +162,25 @@ func equalShare(needs []int, amount int) (share int, enough bool) {
 	return share, true
 }
 
+// Decisions about a node whose pods do not all fit are made by a worker: one costs milliseconds with thousands of pods.
+const (
+	// decideEvery is how long a decision about a node is good for at least, whatever changes meanwhile.
+	decideEvery = 100 * time.Millisecond
+	// A decision that took long is good for decideShare times as long, and for decideMost at most.
+	decideShare = 20
+	decideMost  = time.Second
+)
+
 // podRoom knows which pods are withheld from their nodes. It follows the events of the pod cache. Nodes that are no
 // longer edge nodes stay until their pods are deleted: there are events of all nodes' pods.
+//
+// A node with room for all of its pods is decided about at once. On another one, a pod that is new or has grown waits
+// for the next decision, which is about all changes since the last one. Pods to which the last decision gave room are
+// sent meanwhile, but not while the next one is computed.
 type podRoom struct {
 	own, shared int
+	// withhold is withholdPods.
+	withhold func(pods map[types.UID]podNeed, own, shared int) map[types.UID]withheld
 
 	mu sync.Mutex
 	// deciding is set once the cache of pods is filled: until then each pod would be decided about many times.
@@ -176,70 +191,103 @@ type podRoom struct {
 type nodeRoom struct {
 	pods     map[types.UID]podNeed
 	total    int // of the sizes
-	unknown  int // pods
+	unknown  map[types.UID]bool
 	withheld map[types.UID]withheld
+
+	// decision is held while a decision is made. It is locked before podRoom.mu.
+	decision sync.Mutex
+	// undecided are the pods that the next decision is about, and inDecision those of the one that is computed now, nil
+	// if none is.
+	undecided, inDecision map[types.UID]bool
+	// due is set while a decision is due. The next one is made at again or later.
+	due   bool
+	again time.Time
 }
 
 func newPodRoom() *podRoom {
-	return &podRoom{own: ownPodBytes, shared: sharedPodBytes, nodes: map[string]*nodeRoom{}}
+	return &podRoom{
+		own:      ownPodBytes,
+		shared:   sharedPodBytes,
+		withhold: withholdPods,
+		nodes:    map[string]*nodeRoom{},
+	}
+}
+
+func newNodeRoom() *nodeRoom {
+	return &nodeRoom{
+		pods:      map[types.UID]podNeed{},
+		unknown:   map[types.UID]bool{},
+		undecided: map[types.UID]bool{},
+	}
+}
+
+// roomChange is what an event or a decision changes on a node.
+type roomChange struct {
+	// released are the pods that are not withheld any more, the oldest first. Of those whose changes are withheld now,
+	// the node gets what they refer to.
+	released []podNeed
+	// withheld are those that are withheld now, or for another reason.
+	withheld []podNeed
+	// due are the nodes about which a decision is due, and how soon.
+	due map[string]time.Duration
+}
+
+func (c *roomChange) add(more roomChange) {
+	c.released, c.withheld = append(c.released, more.released...), append(c.withheld, more.withheld...)
 }
 
 // start decides about the pods that are there. No node may be connected before.
 func (r *podRoom) start() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.deciding = true
-	for _, n := range r.nodes {
-		n.decide(r)
+	nodes := slices.Collect(maps.Keys(r.nodes))
+	r.mu.Unlock()
+	for _, node := range nodes {
+		r.decide(node)
 	}
 }
 
-// changed takes an event of the pod cache; sameContent is set if nothing but the status differs. It returns the pods
-// that are not withheld any more, the oldest first, and those that are now, or for another reason.
-func (r *podRoom) changed(old, now *v1.Pod, sameContent bool) (released, withheld []podNeed) {
+// changed takes an event of the pod cache; sameContent is set if nothing but the status differs.
+func (r *podRoom) changed(old, now *v1.Pod, sameContent bool) (change roomChange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old != nil && (now == nil || now.UID != old.UID) {
-		if n := r.nodes[old.Spec.NodeName]; n != nil {
-			n.remove(old.UID)
-			released, withheld = n.decide(r)
+		if n := r.nodes[old.Spec.NodeName]; n != nil && n.remove(old.UID) {
+			r.decideSoon(old.Spec.NodeName, n, &change)
 			if len(n.pods) == 0 {
 				delete(r.nodes, old.Spec.NodeName)
 			}
 		}
 	}
 	if now == nil || now.Spec.NodeName == "" {
-		return released, withheld
+		return change
 	}
 	n := r.nodes[now.Spec.NodeName]
 	if n == nil {
-		n = &nodeRoom{pods: map[types.UID]podNeed{}}
+		n = newNodeRoom()
 		r.nodes[now.Spec.NodeName] = n
 	}
-	if n.put(now, sameContent) {
-		more, and := n.decide(r)
-		released, withheld = append(released, more...), append(withheld, and...)
-		if p := n.pods[now.UID]; n.why(p.uid, p.size) == withheldChange { // it may be this change that is withheld
-			withheld = append(withheld, p)
-		}
+	if n.put(now, sameContent, r.full) {
+		r.decideSoon(now.Spec.NodeName, n, &change)
 	}
-	return released, withheld
+	return change
 }
 
-func (n *nodeRoom) remove(uid types.UID) {
+// remove reports whether the node had the pod.
+func (n *nodeRoom) remove(uid types.UID) bool {
 	p, ok := n.pods[uid]
 	if !ok {
-		return
+		return false
 	}
 	delete(n.pods, uid)
+	delete(n.undecided, uid)
+	delete(n.unknown, uid)
 	n.total -= p.size
-	if p.unknown {
-		n.unknown--
-	}
+	return true
 }
 
 // put stores what a pod needs, and reports whether that changed.
-func (n *nodeRoom) put(pod *v1.Pod, sameContent bool) (changed bool) {
+func (n *nodeRoom) put(pod *v1.Pod, sameContent bool, full func(*nodeRoom) bool) (changed bool) {
 	before, ok := n.pods[pod.UID]
 	p := podNeed{
 		key:      podKey(pod),
@@ -259,82 +307,162 @@ func (n *nodeRoom) put(pod *v1.Pod, sameContent bool) (changed bool) {
 	if ok && p == before {
 		return false
 	}
+	undecided := n.undecided[p.uid]
 	n.remove(pod.UID)
 	n.pods[p.uid] = p
 	n.total += p.size
 	if p.unknown {
-		n.unknown++
+		n.unknown[p.uid] = true
+	}
+	if undecided || full(n) && (!ok || p.size > before.size || p.admitted() != before.admitted()) {
+		n.undecided[p.uid] = true
 	}
 	return true
 }
 
-// decide decides again. It returns what changed, the oldest first.
-func (n *nodeRoom) decide(r *podRoom) (released, withheld []podNeed) {
-	if !r.deciding {
-		return nil, nil
+// full reports whether the pods of a node may not all have room.
+func (r *podRoom) full(n *nodeRoom) bool { return n.total > r.shared }
+
+// decideSoon decides about a node, or says in change that a decision is due. mu is held.
+func (r *podRoom) decideSoon(node string, n *nodeRoom, change *roomChange) {
+	switch {
+	case !r.deciding:
+	case !r.full(n):
+		change.add(n.settle())
+	case !n.due:
+		n.due = true
+		if change.due == nil {
+			change.due = map[string]time.Duration{}
+		}
+		change.due[node] = time.Until(n.again)
 	}
+}
+
+// settle gives all pods their room.
+func (n *nodeRoom) settle() roomChange {
+	next := map[types.UID]withheld{}
+	for uid := range n.unknown {
+		next[uid] = withheldReferences
+	}
+	decided := n.undecided
+	n.undecided = map[types.UID]bool{}
+	return n.apply(next, decided)
+}
+
+// apply replaces the last decision about a node. decided are the pods that it was awaited for.
+func (n *nodeRoom) apply(next map[types.UID]withheld, decided map[types.UID]bool) (change roomChange) {
 	before := n.withheld
-	n.withheld = nil
-	if n.total > r.shared || n.unknown > 0 { // on few nodes
-		n.withheld = withholdPods(n.pods, r.own, r.shared)
+	n.withheld = next
+	for uid := range n.withheld {
+		if _, ok := n.pods[uid]; !ok {
+			delete(n.withheld, uid) // it is gone meanwhile
+		}
+	}
+	released := func(uid types.UID) {
+		p, ok := n.pods[uid]
+		if ok && (next[uid] == withheldNot || next[uid] == withheldChange && before[uid] == withheldNot) {
+			change.released = append(change.released, p)
+		}
 	}
 	for uid := range before {
-		if p, ok := n.pods[uid]; ok && n.withheld[uid] == withheldNot {
-			released = append(released, p)
+		released(uid)
+	}
+	for uid := range decided {
+		if before[uid] == withheldNot {
+			released(uid)
 		}
 	}
 	for uid, why := range n.withheld {
-		if before[uid] != why {
-			withheld = append(withheld, n.pods[uid])
+		p := n.pods[uid]
+		grown := decided[uid] && why == withheldChange && p.size > p.sent // it may be this change that is withheld
+		if before[uid] != why || grown {
+			change.withheld = append(change.withheld, p)
 		}
 	}
-	slices.SortFunc(released, byAge)
-	return released, withheld
+	slices.SortFunc(change.released, byAge)
+	return change
 }
 
-// connected begins a session of a node: what the node has is not known yet. It returns what changed, as changed does.
-func (r *podRoom) connected(node string) (released, withheld []podNeed) {
+// decide decides about a node.
+func (r *podRoom) decide(node string) (change roomChange) {
+	r.mu.Lock()
+	n, deciding := r.nodes[node], r.deciding
+	r.mu.Unlock()
+	if n == nil || !deciding {
+		return change
+	}
+	n.decision.Lock()
+	defer n.decision.Unlock()
+	r.mu.Lock()
+	n.due = false
+	if !r.full(n) {
+		defer r.mu.Unlock()
+		return n.settle()
+	}
+	began, pods := time.Now(), maps.Clone(n.pods)
+	n.inDecision, n.undecided = n.undecided, map[types.UID]bool{}
+	r.mu.Unlock()
+
+	next := r.withhold(pods, r.own, r.shared) // other nodes need not wait
+	took := time.Since(began)
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n.again = time.Now().Add(min(max(decideEvery, decideShare*took), decideMost))
+	decided := n.inDecision
+	n.inDecision = nil
+	if !r.full(n) { // any more
+		maps.Copy(n.undecided, decided)
+		return n.settle()
+	}
+	return n.apply(next, decided)
+}
+
+// connected begins a session of a node: what the node has is not known yet.
+func (r *podRoom) connected(node string) roomChange {
 	return r.updateAll(node, func(p *podNeed) { p.lost, p.sent = false, 0 })
 }
 
-// inventoried records which pods a node has. What it does not have, it has lost or never had. It returns what changed,
-// as changed does.
-func (r *podRoom) inventoried(node string, has map[types.UID]bool) (released, withheld []podNeed) {
+// inventoried records which pods a node has. What it does not have, it has lost or never had.
+func (r *podRoom) inventoried(node string, has map[types.UID]bool) roomChange {
 	return r.updateAll(node, func(p *podNeed) {
 		p.held, p.lost, p.sent = has[p.uid], p.started && !has[p.uid], 0
 	})
 }
 
-func (r *podRoom) updateAll(node string, update func(p *podNeed)) (released, withheld []podNeed) {
+func (r *podRoom) updateAll(node string, update func(p *podNeed)) roomChange {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := r.nodes[node]
-	if n == nil {
-		return nil, nil
+	if n := r.nodes[node]; n != nil {
+		for uid, p := range n.pods {
+			update(&p)
+			n.pods[uid] = p
+		}
 	}
-	for uid, p := range n.pods {
-		update(&p)
-		n.pods[uid] = p
-	}
-	return n.decide(r)
+	r.mu.Unlock()
+	return r.decide(node)
 }
 
 // send reports why a pod of a size is withheld from its node. If it is not, it is about to be sent, and its node holds
-// it from now on.
-func (r *podRoom) send(node string, uid types.UID, size int) withheld {
+// it from now on. A change of due is to be handled in any case.
+func (r *podRoom) send(node string, uid types.UID, size int) (why withheld, change roomChange) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := r.nodes[node]
 	if n == nil {
-		return withheldNot
+		return withheldNot, change
 	}
 	p, ok := n.pods[uid]
-	why := n.why(uid, size)
+	why = n.why(r, uid, size)
+	if ok && why == withheldNot && n.inDecision != nil && (!p.admitted() || size > p.sent) {
+		n.undecided[uid] = true // the decision that is computed now may give its room to another
+		r.decideSoon(node, n, &change)
+		why = n.why(r, uid, size)
+	}
 	if ok && why == withheldNot {
 		p.held, p.lost, p.sent = true, false, size
 		n.pods[uid] = p
 	}
-	return why
+	return why, change
 }
 
 // has records that a node has a version of a pod of that size.
@@ -350,11 +478,22 @@ func (r *podRoom) has(node string, uid types.UID, size int) {
 }
 
 // why returns why a pod of a size is withheld: no change is that does not make it larger than the node has it.
-func (n *nodeRoom) why(uid types.UID, size int) withheld {
-	if why := n.withheld[uid]; why != withheldChange || size > n.pods[uid].sent {
-		return why
+func (n *nodeRoom) why(r *podRoom, uid types.UID, size int) withheld {
+	p, why := n.pods[uid], n.withheld[uid]
+	switch {
+	case p.unknown:
+		return withheldReferences
+	case p.ending() && r.full(n):
+		return withheldWaiting
+	case why == withheldNot && (n.undecided[uid] || n.inDecision[uid]):
+		if why = withheldWaiting; p.admitted() {
+			why = withheldChange
+		}
 	}
-	return withheldNot
+	if why == withheldChange && size <= p.sent {
+		return withheldNot
+	}
+	return why
 }
 
 // admitted reports whether a node has a pod that has its room.
@@ -370,7 +509,7 @@ func (r *podRoom) of(node string, uid types.UID) withheld {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := r.nodes[node]; n != nil {
-		return n.why(uid, n.pods[uid].size)
+		return n.why(r, uid, n.pods[uid].size)
 	}
 	return withheldNot
 }
@@ -381,7 +520,9 @@ func (r *podRoom) withheldOn(node string) (pods []podNeed) {
 	defer r.mu.Unlock()
 	if n := r.nodes[node]; n != nil {
 		for uid := range n.withheld {
-			pods = append(pods, n.pods[uid])
+			if p, ok := n.pods[uid]; ok {
+				pods = append(pods, p)
+			}
 		}
 	}
 	return pods
@@ -394,7 +535,8 @@ func (r *podRoom) count() map[withheld]int {
 	count := map[withheld]int{}
 	for _, n := range r.nodes {
 		for uid := range n.withheld {
-			if why := n.why(uid, n.pods[uid].size); why != withheldNot {
+			p, ok := n.pods[uid]
+			if why := n.why(r, uid, p.size); ok && why != withheldNot {
 				count[why]++
 			}
 		}

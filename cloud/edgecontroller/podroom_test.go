@@ -122,6 +122,9 @@ func (s *roomSim) restart(i int) {
 	w.room.own, w.room.shared = simOwn, simShared
 	w.wholeSent = shares.NewBudget[string](simShared*4, simShared*2)
 	w.caches.pods.changed = w.podEvent
+	w.decideRoom = func(node string, _ time.Duration) { // later, like an event
+		s.late[i] = append(s.late[i], func(w *fixture) { w.roomChanged(w.room.decide(node)) })
+	}
 	w.add(edgeNode("e1"))
 	w.api.answer(func(r call) (int, any) {
 		for key, pod := range s.now {
@@ -163,8 +166,9 @@ func (s *roomSim) changed(old, now *v1.Pod) {
 // see lets a cloudcore see some of the events.
 func (s *roomSim) see(i, n int) {
 	for range min(n, len(s.late[i])) {
-		s.late[i][0](s.clouds[i])
+		event := s.late[i][0]
 		s.late[i] = s.late[i][1:]
+		event(s.clouds[i])
 	}
 }
 
@@ -321,17 +325,23 @@ func (s *roomSim) send(w *fixture, k resource.Key) {
 
 // quiet lets everything be seen and sent, through one cloudcore.
 func (s *roomSim) quiet(link int) {
-	for i := range s.clouds {
-		s.see(i, len(s.late[i]))
-	}
+	s.seeAll()
 	s.link = link
 	s.reconcile(true)
 	for range 3 {
 		s.report(1)
-		for i := range s.clouds {
-			s.see(i, len(s.late[i]))
-		}
+		s.seeAll()
 		s.reconcile(false)
+	}
+	s.seeAll()
+}
+
+// seeAll lets the cloudcores see all events, and decide.
+func (s *roomSim) seeAll() {
+	for i := range s.clouds {
+		for len(s.late[i]) > 0 {
+			s.see(i, 1)
+		}
 	}
 }
 

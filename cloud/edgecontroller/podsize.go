@@ -49,7 +49,8 @@ func isPlain(pod *v1.Pod) bool {
 // of protobuf say little: an empty field of two bytes may become a struct of hundreds.
 func contentSize(pod *v1.Pod) int {
 	meta := pod.ObjectMeta
-	meta.ResourceVersion, meta.ManagedFields = "", nil // they change, and the content does not
+	meta.ResourceVersion, meta.ManagedFields = "", nil                 // they change, and the content does not
+	meta.DeletionTimestamp, meta.DeletionGracePeriodSeconds = nil, nil // a deletion makes no pod larger
 	return memoryOf(reflect.ValueOf(&meta)) + memoryOf(reflect.ValueOf(&pod.Spec)) +
 		referenceBytes*len(references(pod))
 }

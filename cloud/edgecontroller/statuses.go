@@ -199,7 +199,7 @@ func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Hel
 // roomInventoried records which pods a node has. Of those whose changes are withheld it finds out which ones it has in
 // the current version.
 func (c *Controller) roomInventoried(node string, pods []wire.Held, has map[types.UID]bool) {
-	released, withheld := c.room.inventoried(node, has)
+	change := c.room.inventoried(node, has)
 	for i := range pods {
 		held := &pods[i]
 		pod := c.heldPod(node, held)
@@ -210,7 +210,7 @@ func (c *Controller) roomInventoried(node string, pods []wire.Held, has map[type
 			c.room.has(node, pod.UID, sizeOf(pod))
 		}
 	}
-	c.roomChanged(released, withheld)
+	c.roomChanged(change)
 }
 
 // heldPod returns the cached pod that a node reports; nil if the cache has another one, or has it on another node.

@@ -1,0 +1,177 @@
+package edgecontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+)
+
+// runDecisions has a worker decide about nodes, as in use, and returns how many decisions it has made.
+func (w *fixture) runDecisions() *atomic.Int64 {
+	var decisions atomic.Int64
+	w.room.withhold = func(pods map[types.UID]podNeed, own, shared int) map[types.UID]withheld {
+		decisions.Add(1)
+		return withholdPods(pods, own, shared)
+	}
+	w.decideRoom = w.roomDecisions.queue.AddAfter
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var workers sync.WaitGroup
+	w.roomDecisions.run(ctx, workers.Go)
+	w.t.Cleanup(func() {
+		cancel()
+		workers.Wait()
+	})
+	return &decisions
+}
+
+// fillRoom lets n pods wait for room on e1.
+func (w *fixture) fillRoom(n int) {
+	w.add(edgeNode("e1"))
+	w.room.own, w.room.shared = 0, 200<<10
+	w.caches.pods.changed = w.podEvent
+	w.room.deciding = false
+	for i := range n {
+		w.put(filledPod("greedy", fmt.Sprint("g", i), 1<<10, int64(i)))
+	}
+	w.room.start()
+	w.hub.take()
+}
+
+// TestDecisionsAreShared: a burst of events about a node without room costs one or two decisions. A pod that came in it
+// and has room is sent afterwards, with what it names, and not before.
+func TestDecisionsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t)
+		w.fillRoom(1000)
+		decisions := w.runDecisions()
+		honest := filledPod("honest", "h", 10, 1)
+		w.room.own = 100 << 10
+		for i := range 500 {
+			pod := filledPod("greedy", fmt.Sprint("g", i), 2<<10, int64(i))
+			pod.ResourceVersion = fmt.Sprint(i + 2)
+			w.put(pod)
+		}
+		w.put(honest)
+		time.Sleep(time.Second) // of a simulated clock
+		synctest.Wait()
+		if n := decisions.Load(); n < 1 || n > 2 {
+			t.Errorf("%d decisions for 501 events, want one or two", n)
+		}
+		w.put(filledPod("greedy", "another", 1<<10, 5000))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if o, err := w.podFor("e1", podKey(honest)); o == nil || err != nil {
+			t.Errorf("podFor = %v, %v; want the pod", o, err)
+		}
+		decided := decisions.Load()
+		honest = honest.DeepCopy()
+		honest.ResourceVersion, honest.Annotations["fill"] = "9", "yyyy" // smaller
+		w.put(honest)
+		if o, err := w.podFor("e1", podKey(honest)); o == nil || err != nil {
+			t.Errorf("podFor = %v, %v; want a change that makes the pod smaller, without a decision", o, err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := decisions.Load() - decided; n != 1 {
+			t.Errorf("%d decisions after one event, want 1", n)
+		}
+	})
+}
+
+// TestReleasedByDecision: a pod that waited for a decision, and has room, is told to the hub, its references first.
+func TestReleasedByDecision(t *testing.T) {
+	w := newFixture(t)
+	w.fillRoom(500)
+	w.decideRoom = func(string, time.Duration) {} // later
+	w.room.own = 10 << 10
+	honest := filledPod("honest", "h", 10, 1)
+	w.put(honest)
+	for _, name := range []string{"honest/pod/h", "honest/configmap/cm-h"} {
+		if _, err := w.Object("e1", key(name)); !errors.Is(err, cloudhub.ErrWithheld) {
+			t.Errorf("Object(%s) before a decision = %v, want it withheld", name, err)
+		}
+	}
+	w.hub.take()
+	w.roomChanged(w.room.decide("e1"))
+	got := w.hub.take()
+	at := func(name string) int { return slices.Index(got, "e1 "+name) }
+	if pod := at("honest/pod/h"); pod < 0 || at("honest/configmap/cm-h") < 0 || at("honest/configmap/cm-h") > pod ||
+		at("honest/secret/shared") < 0 || at("honest/secret/shared") > pod {
+		t.Errorf("the hub hears of %v, want of the pod and before it of what it names", got)
+	}
+	if o, err := w.podFor("e1", podKey(honest)); o == nil || err != nil {
+		t.Errorf("podFor = %v, %v; want the pod", o, err)
+	}
+}
+
+// TestDecisionsDelayNobody: while a decision about a node is computed, events are taken, and other nodes get pods.
+// A pod whose room it may give to another one is not sent meanwhile.
+func TestDecisionsDelayNobody(t *testing.T) {
+	w := newFixture(t)
+	w.fillRoom(500)
+	var granted *v1.Pod
+	for i := range 500 {
+		pod := filledPod("greedy", fmt.Sprint("g", i), 1<<10, int64(i))
+		if w.room.of("e1", pod.UID) == withheldNot {
+			granted = pod
+			break
+		}
+	}
+	inside := false
+	w.room.withhold = func(pods map[types.UID]podNeed, own, shared int) map[types.UID]withheld {
+		if inside {
+			return withholdPods(pods, own, shared)
+		}
+		inside = true
+		other := testPod("e2", "other", "p")
+		w.add(edgeNode("e2"))
+		w.put(other)
+		if o, err := w.podFor("e2", podKey(other)); o == nil || err != nil {
+			t.Errorf("podFor = %v, %v; want the pod of another node", o, err)
+		}
+		if o, err := w.podFor("e1", podKey(granted)); o != nil || !errors.Is(err, cloudhub.ErrWithheld) {
+			t.Errorf("podFor = %v, %v; want it withheld until the decision is made", o, err)
+		}
+		return withholdPods(pods, own, shared)
+	}
+	due := 0
+	w.decideRoom = func(string, time.Duration) { due++ }
+	w.roomChanged(w.room.decide("e1"))
+	if !inside || due != 1 {
+		t.Fatalf("a decision was made: %v; then %d are due, want 1", inside, due)
+	}
+	w.hub.take()
+	w.roomChanged(w.room.decide("e1"))
+	if got := w.hub.take(); !slices.Contains(got, "e1 "+podKey(granted).String()) {
+		t.Errorf("the hub hears of %v, want of %s", got, podKey(granted))
+	}
+	if o, err := w.podFor("e1", podKey(granted)); o == nil || err != nil {
+		t.Errorf("podFor = %v, %v; want the pod", o, err)
+	}
+}
+
+// BenchmarkFullNodeEvents takes events of pods of a node on which thousands of pods wait for room.
+func BenchmarkFullNodeEvents(b *testing.B) {
+	w := newFixture(b)
+	w.fillRoom(6000)
+	decisions := w.runDecisions()
+	version := 1
+	for b.Loop() {
+		version++
+		pod := filledPod("greedy", fmt.Sprint("g", version%6000), 1<<10+version%2, int64(version%6000))
+		pod.ResourceVersion = fmt.Sprint(version)
+		w.put(pod)
+	}
+	b.ReportMetric(float64(decisions.Load())/float64(b.N), "decisions/op")
+}
