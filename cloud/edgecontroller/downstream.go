@@ -82,6 +82,9 @@ func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, er
 
 func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, error) {
 	pod, err := c.podOnNode(node, key)
+	if err == nil && pod != nil {
+		err = c.countPod(node, pod)
+	}
 	if pod == nil || err != nil {
 		return nil, err
 	}
@@ -111,6 +114,21 @@ func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, er
 			&cloudhub.WithheldError{UID: pod.UID, Why: why.String()})
 	}
 	return object, nil
+}
+
+// countPod makes sure that a pod counts before it is sent: its event may still be on its way.
+func (c *Controller) countPod(node string, pod *v1.Pod) error {
+	cached := func() bool {
+		now := c.caches.pod(pod.Namespace, pod.Name)
+		return now != nil && now.UID == pod.UID
+	}
+	early := !cached() // podOnNode has just got it from the API server, or it has just been deleted
+	c.roomChanged(c.room.count(node, pod, early))
+	if !early && !cached() { // its last event may have come before it was counted
+		c.roomChanged(c.room.drop(node, pod.UID))
+		return fmt.Errorf("%s for node %s: %w", podKey(pod), node, errPodsMissing)
+	}
+	return nil
 }
 
 func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {

@@ -27,7 +27,7 @@ func newMetrics(room *podRoom) *metrics {
 			Help: "Pods of edge nodes that are not sent to them, or whose changes are not: there is no room, their " +
 				"namespace has grown too much there, or they name too many ConfigMaps and Secrets",
 			ConstLabels: prometheus.Labels{"reason": why.String()},
-		}, func() float64 { return float64(room.count()[why]) }))
+		}, func() float64 { return float64(room.withheldPods()[why]) }))
 	}
 	return &metrics{
 		withheld: gauges,

@@ -62,7 +62,11 @@ func (w *fixture) serve(pods map[string]*v1.Pod) {
 
 // takenBytes returns what the pods of e1 that have their room take.
 func (w *fixture) takenBytes() (bytes int) {
-	for _, p := range w.room.nodes["e1"].pods {
+	n := w.room.nodes["e1"]
+	if n == nil {
+		return 0
+	}
+	for _, p := range n.pods {
 		if p.admitted() {
 			bytes += p.size
 		}
@@ -245,11 +249,11 @@ func TestChangesThatDoNotGrow(t *testing.T) {
 	change(60<<10, false) // its first image makes it larger
 	change(59<<10, true)
 	change(60<<10, false)
-	if n := w.room.count()[withheldChange]; n != 4 {
+	if n := w.room.withheldPods()[withheldChange]; n != 4 {
 		t.Errorf("%d pods count as withheld, want all 4", n)
 	}
 	o := change(59<<10, true)
-	if n := w.room.count()[withheldChange]; n != 3 {
+	if n := w.room.withheldPods()[withheldChange]; n != 3 {
 		t.Errorf("%d pods count as withheld, want 3", n)
 	}
 	w.sessions.connected("e1", "edgecore/websocket")

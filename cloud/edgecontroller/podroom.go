@@ -37,6 +37,8 @@ type podNeed struct {
 	sent int
 	// unknown is set if the pod has more references than are kept.
 	unknown bool
+	// early is set if the pod cache had not got the pod when the room got to know it.
+	early bool
 }
 
 // withheld says why a pod is withheld from its node. The node keeps what it has of it.
@@ -252,11 +254,8 @@ func (r *podRoom) changed(old, now *v1.Pod, sameContent bool) (change roomChange
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old != nil && (now == nil || now.UID != old.UID) {
-		if n := r.nodes[old.Spec.NodeName]; n != nil && n.remove(old.UID) {
-			r.decideSoon(old.Spec.NodeName, n, &change)
-			if len(n.pods) == 0 {
-				delete(r.nodes, old.Spec.NodeName)
-			}
+		if n := r.nodes[old.Spec.NodeName]; n != nil {
+			r.dropFrom(old.Spec.NodeName, n, old.UID, &change)
 		}
 	}
 	if now == nil || now.Spec.NodeName == "" {
@@ -271,6 +270,46 @@ func (r *podRoom) changed(old, now *v1.Pod, sameContent bool) (change roomChange
 		r.decideSoon(now.Spec.NodeName, n, &change)
 	}
 	return change
+}
+
+// count takes a pod that is about to be sent, if its event has not come yet. early is set if the pod cache lacks it.
+func (r *podRoom) count(node string, pod *v1.Pod, early bool) (change roomChange) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.nodes[node]
+	if n == nil {
+		n = newNodeRoom()
+		r.nodes[node] = n
+	}
+	if _, ok := n.pods[pod.UID]; ok {
+		return change
+	}
+	n.put(pod, false, r.full)
+	p := n.pods[pod.UID]
+	p.early = early
+	n.pods[pod.UID] = p
+	r.decideSoon(node, n, &change)
+	return change
+}
+
+// drop removes a pod of a node.
+func (r *podRoom) drop(node string, uid types.UID) (change roomChange) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := r.nodes[node]; n != nil {
+		r.dropFrom(node, n, uid, &change)
+	}
+	return change
+}
+
+// dropFrom is drop; mu is held.
+func (r *podRoom) dropFrom(node string, n *nodeRoom, uid types.UID, change *roomChange) {
+	if n.remove(uid) {
+		r.decideSoon(node, n, change)
+	}
+	if len(n.pods) == 0 {
+		delete(r.nodes, node)
+	}
 }
 
 // remove reports whether the node had the pod.
@@ -418,8 +457,21 @@ func (r *podRoom) decide(node string) (change roomChange) {
 	return n.apply(next, decided)
 }
 
-// connected begins a session of a node: what the node has is not known yet.
+// connected begins a session of a node: what the node has is not known yet. Pods that the cache has never got are
+// forgotten: they may be gone.
 func (r *podRoom) connected(node string) roomChange {
+	r.mu.Lock()
+	if n := r.nodes[node]; n != nil {
+		for uid, p := range n.pods {
+			if p.early {
+				n.remove(uid)
+			}
+		}
+		if len(n.pods) == 0 {
+			delete(r.nodes, node)
+		}
+	}
+	r.mu.Unlock()
 	return r.updateAll(node, func(p *podNeed) { p.lost, p.sent = false, 0 })
 }
 
@@ -528,8 +580,8 @@ func (r *podRoom) withheldOn(node string) (pods []podNeed) {
 	return pods
 }
 
-// count counts the withheld pods of all nodes.
-func (r *podRoom) count() map[withheld]int {
+// withheldPods counts the withheld pods of all nodes.
+func (r *podRoom) withheldPods() map[withheld]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	count := map[withheld]int{}

@@ -406,7 +406,8 @@ func TestPodRoomRandomly(t *testing.T) {
 			if i%10 == 9 {
 				s.quiet(s.r.IntN(2))
 				s.check()
-				waited += s.clouds[0].room.count()[withheldWaiting] + s.clouds[0].room.count()[withheldChange]
+				pods := s.clouds[0].room.withheldPods()
+				waited += pods[withheldWaiting] + pods[withheldChange]
 			}
 		}
 		for _, pod := range s.now {

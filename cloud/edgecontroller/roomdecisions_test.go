@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
@@ -174,4 +175,61 @@ func BenchmarkFullNodeEvents(b *testing.B) {
 		w.put(pod)
 	}
 	b.ReportMetric(float64(decisions.Load())/float64(b.N), "decisions/op")
+}
+
+// TestSentBeforeTheRoomKnows: a pod that the cache has, and whose event has not come yet, is counted before it is sent.
+func TestSentBeforeTheRoomKnows(t *testing.T) {
+	w := limitedFixture(t, 0, 100<<10)
+	first, second := filledPod("ns", "first", 60<<10, 1), filledPod("ns", "second", 60<<10, 2)
+	w.add(first, second)
+	if o, err := w.podFor("e1", podKey(second)); o == nil || err != nil {
+		t.Fatalf("podFor = %v, %v; want the pod", o, err)
+	}
+	if o, err := w.podFor("e1", podKey(first)); o != nil || !errors.Is(err, cloudhub.ErrWithheld) {
+		t.Errorf("podFor = %v, %v; want the pod withheld: another one has the room", o != nil, err)
+	}
+	w.podEvent(nil, second)
+	w.podEvent(nil, first)
+	if taken := w.takenBytes(); taken < 60<<10 || taken > 70<<10 {
+		t.Errorf("%d KiB are taken, want those of the pod that was sent", taken>>10)
+	}
+	if why := w.room.of("e1", first.UID); why != withheldWaiting {
+		t.Errorf("the pod without room is withheld as %q, want %q", why, withheldWaiting)
+	}
+}
+
+// TestGoneBeforeTheRoomKnows: a pod whose deletion the room hears of before it is counted does not count any more.
+func TestGoneBeforeTheRoomKnows(t *testing.T) {
+	w := limitedFixture(t, 0, 100<<10)
+	pod := filledPod("ns", "p", 60<<10, 1)
+	w.add(pod)
+	w.room.own = 0
+	w.decideRoom = func(string, time.Duration) { // between both looks into the cache
+		if err := w.caches.pods.Delete(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.room.shared = 1
+	if err := w.countPod("e1", pod); err == nil || w.room.nodes["e1"] != nil {
+		t.Errorf("countPod = %v, and the node has pods: %v; want an error, and none", err, w.room.nodes["e1"] != nil)
+	}
+}
+
+// TestCountedBeforeTheCache: a pod that the API server has and the cache lacks is counted when it is sent. If the cache
+// never gets it, it counts until its node connects again.
+func TestCountedBeforeTheCache(t *testing.T) {
+	w := limitedFixture(t, 0, 100<<10)
+	pod := filledPod("ns", "p", 60<<10, 1)
+	pod.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
+	w.serve(map[string]*v1.Pod{"p": pod})
+	if o, err := w.podFor("e1", podKey(pod)); o == nil || err != nil {
+		t.Fatalf("podFor = %v, %v; want the pod", o, err)
+	}
+	if taken := w.takenBytes(); taken < 60<<10 {
+		t.Errorf("%d KiB are taken, want those of the pod", taken>>10)
+	}
+	w.room.connected("e1")
+	if n := w.room.nodes["e1"]; n != nil {
+		t.Errorf("after a new connection the room has %d pods, want none", len(n.pods))
+	}
 }
