@@ -399,7 +399,8 @@ func (n *nodeRoom) apply(next map[types.UID]withheld, decided map[types.UID]bool
 	}
 	released := func(uid types.UID) {
 		p, ok := n.pods[uid]
-		if ok && (next[uid] == withheldNot || next[uid] == withheldChange && before[uid] == withheldNot) {
+		waited := before[uid] == withheldWaiting || before[uid] == withheldNot // undecided
+		if ok && (next[uid] == withheldNot || next[uid] == withheldChange && waited) {
 			change.released = append(change.released, p)
 		}
 	}

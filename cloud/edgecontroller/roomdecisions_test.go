@@ -177,6 +177,33 @@ func BenchmarkFullNodeEvents(b *testing.B) {
 	b.ReportMetric(float64(decisions.Load())/float64(b.N), "decisions/op")
 }
 
+// TestReportedWhileWaiting: a node reports a pod that waits for room: it got it from another cloudcore. The pod's later
+// changes wait, but what it names comes, so that it can start.
+func TestReportedWhileWaiting(t *testing.T) {
+	w := limitedFixture(t, 0, 100<<10)
+	w.put(startedAt(filledPod("ns", "older", 60<<10, 1), 1))
+	pod := filledPod("ns", "p", 50<<10, 2)
+	w.put(pod)
+	w.add(&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-p", "1")})
+	if _, err := w.Object("e1", key("ns/configmap/cm-p")); !errors.Is(err, cloudhub.ErrWithheld) {
+		t.Fatalf("Object = %v, want it withheld with its pod: the test is wrong", err)
+	}
+	w.hub.take()
+	pod = startedAt(pod, 3)
+	pod.ResourceVersion = "2"
+	w.put(pod)
+	if why := w.room.nodes["e1"].withheld[pod.UID]; why != withheldChange {
+		t.Fatalf("the pod is withheld as %q, want %q: the test is wrong", why, withheldChange)
+	}
+	got := w.hub.take()
+	if !slices.Contains(got, "e1 ns/configmap/cm-p") || !slices.Contains(got, "e1 ns/secret/shared") {
+		t.Errorf("the hub hears of %v, want of what the pod names", got)
+	}
+	if o, err := w.Object("e1", key("ns/configmap/cm-p")); o == nil || err != nil {
+		t.Errorf("Object = %v, %v; want the ConfigMap", o, err)
+	}
+}
+
 // TestSentBeforeTheRoomKnows: a pod that the cache has, and whose event has not come yet, is counted before it is sent.
 func TestSentBeforeTheRoomKnows(t *testing.T) {
 	w := limitedFixture(t, 0, 100<<10)
