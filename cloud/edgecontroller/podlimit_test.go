@@ -384,3 +384,31 @@ func TestOneLargePodCostsNoLists(t *testing.T) {
 		}
 	}
 }
+
+// TestReplacedPodIsSentAtOnce: a pod whose predecessor is gone before it comes has its room if there is room, also on a
+// node whose other pods wait.
+func TestReplacedPodIsSentAtOnce(t *testing.T) {
+	for name, sameName := range map[string]bool{"Deployment": false, "StatefulSet": true} {
+		t.Run(name, func(t *testing.T) {
+			w := limitedFixture(t, 0, 200<<10)
+			old := startedAt(filledPod("honest", "p0", 48<<10, 1), 1)
+			w.put(old)
+			w.put(startedAt(filledPod("greedy", "g", 100<<10, 2), 1))
+			w.put(filledPod("greedy", "waits", 150<<10, 3))
+			if n := w.room.withheldPods()[withheldWaiting]; n != 1 {
+				t.Fatalf("%d pods wait, want 1: the test is wrong", n)
+			}
+			if err := w.caches.pods.Delete(old); err != nil {
+				t.Fatal(err)
+			}
+			next := filledPod("honest", "p1", 48<<10, 4)
+			if sameName {
+				next.Name = "p0"
+			}
+			w.put(next)
+			if o, err := w.podFor("e1", podKey(next)); o == nil || err != nil {
+				t.Errorf("podFor = %v, %v; want the pod", o != nil, err)
+			}
+		})
+	}
+}
