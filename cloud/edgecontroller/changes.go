@@ -190,6 +190,15 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 	}
 }
 
+// decided decides about the room of a node's pods.
+func (c *Controller) decided(node string) {
+	change := c.room.decide(node)
+	c.roomChanged(change)
+	if len(change.withheld) > 0 {
+		c.fullNodes.queue.Add(node)
+	}
+}
+
 // roomChanged marks pods that are not withheld any more, and before each the objects that it refers to. Pods that are
 // withheld now get an event. Those that are ending are marked too: of these their nodes may have more than they are to.
 // Decisions that are due are queued.

@@ -100,6 +100,8 @@ type Controller struct {
 	// decideRoom has the room of a node decided about after some time; roomDecisions are these nodes.
 	decideRoom    func(node string, after time.Duration)
 	roomDecisions keyQueue
+	// fullNodes says in events which nodes have no room for all of their pods.
+	fullNodes *fullNodes
 	// podFetches are the nodes with pods that the cache lacks.
 	podFetches keyQueue
 
@@ -166,8 +168,9 @@ func New(options Options) (*Controller, error) {
 	c.tolerations, c.readiness, c.table = newTolerations(c), newReadiness(c), c.requestTypes()
 	c.instances, c.duplicates, c.statusRequests = newInstances(c), newDuplicates(c), newStatusRequests(c)
 	c.notices = newPodNotices(c)
+	c.fullNodes = newFullNodes(c)
 	c.roomDecisions = newKeyQueue("node", func(_ context.Context, node string) error {
-		c.roomChanged(c.room.decide(node))
+		c.decided(node)
 		return nil
 	}, "Room of a node's pods not decided about")
 	c.decideRoom = c.roomDecisions.queue.AddAfter
@@ -191,6 +194,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	c.endpoints.run(ctx, c.owned.Go)
 	c.notices.run(ctx, c.owned.Go)
 	c.roomDecisions.run(ctx, c.owned.Go)
+	c.fullNodes.run(ctx, c.owned.Go)
 	c.podFetches.run(ctx, c.owned.Go)
 	began := time.Now()
 	if err := c.caches.start(ctx); err != nil {
@@ -230,6 +234,7 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 	c.duplicates.connected(node)
 	c.roomChanged(c.room.connected(node))
 	c.notices.add(c.room.withheldOn(node))
+	c.fullNodes.queue.Add(node)
 	if c.options.LocalIP != "" && c.ctx.Err() == nil {
 		c.owned.Go(func() { c.annotate(c.ctx, node, annotateDelay) })
 	}

@@ -29,6 +29,10 @@ func newMetrics(room *podRoom) *metrics {
 			ConstLabels: prometheus.Labels{"reason": why.String()},
 		}, func() float64 { return float64(room.withheldPods()[why]) }))
 	}
+	gauges = append(gauges, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: prefix + "full_nodes",
+		Help: "Edge nodes that have no room for all of their pods, or for all changes of these",
+	}, func() float64 { return float64(room.fullNodes()) }))
 	return &metrics{
 		withheld: gauges,
 		requests: vec("requests_total", "Requests of nodes, by resource type and code of the answer",

@@ -23,6 +23,7 @@ func TestMetrics(t *testing.T) {
 	w.ask("e1", "made-up-1", "ns/made-up/e", "null")
 	w.ask("e1", "query", "made-up-2", "null")
 	want := []string{
+		"cloudcore_edgecontroller_full_nodes 0",
 		"cloudcore_edgecontroller_requests_total 0 insert event 1",
 		"cloudcore_edgecontroller_requests_total 200 query node 1",
 		"cloudcore_edgecontroller_requests_total 400 unknown unknown 2",

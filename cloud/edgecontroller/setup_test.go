@@ -223,10 +223,11 @@ func newFixture(t testing.TB) *fixture {
 	t.Cleanup(c.endpoints.queue.ShutDown)
 	t.Cleanup(c.notices.queue.ShutDown)
 	t.Cleanup(c.roomDecisions.queue.ShutDown)
+	t.Cleanup(c.fullNodes.queue.ShutDown)
 	t.Cleanup(c.podFetches.queue.ShutDown)
 	n := &notes{}
 	c.hub, c.ctx = n, t.Context()
-	c.decideRoom = func(node string, _ time.Duration) { c.roomChanged(c.room.decide(node)) } // the worker's part
+	c.decideRoom = func(node string, _ time.Duration) { c.decided(node) } // the worker's part
 	c.filled.Store(true)
 	c.room.start()
 	return &fixture{Controller: c, t: t, api: a, hub: n}
