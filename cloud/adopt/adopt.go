@@ -77,7 +77,7 @@ func (a *Adoption) Plan(ctx context.Context) error {
 }
 
 // plan makes and prints the plan, and checks that it may be carried out. p is nil if the cluster was adopted already:
-// then repair says whether to write objects that have changed since. j is nil before anything is changed.
+// then repair says whether to write objects that have changed since. j is not running before anything is changed.
 func (a *Adoption) plan(ctx context.Context, repair bool) (p *Plan, j *journal, err error) {
 	if j, err = a.loadJournal(ctx); err != nil {
 		return nil, nil, err
@@ -97,7 +97,7 @@ func (a *Adoption) plan(ctx context.Context, repair bool) (p *Plan, j *journal, 
 
 // permit returns why a plan is refused. Before anything is changed, it also tries the steps with dry runs.
 func (a *Adoption) permit(ctx context.Context, p *Plan, j *journal) error {
-	if err := p.Err(); err != nil || j != nil || a.SkipDryRun {
+	if err := p.Err(); err != nil || j.running() || a.SkipDryRun {
 		return err
 	}
 	return (&rehearsal{Adoption: a}).apply(ctx, p)
@@ -108,7 +108,7 @@ func (j *journal) refusal(err error) error {
 	switch {
 	case !errors.Is(err, ErrRefused):
 		return err
-	case j == nil:
+	case !j.running():
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
 	return fmt.Errorf("%w; what was started at %s is not finished. Remove the reasons and run `cloudcore adopt apply` "+
@@ -118,7 +118,7 @@ func (j *journal) refusal(err error) error {
 // proceed says what a plan or apply goes on with. It is an error if it may not.
 func (a *Adoption) proceed(j *journal) error {
 	switch {
-	case j == nil:
+	case !j.running():
 		return nil
 	case j.Phase == undoing:
 		return errors.New("an undo was interrupted: run `cloudcore adopt undo` to finish it")
@@ -130,7 +130,7 @@ func (a *Adoption) proceed(j *journal) error {
 
 // look reads the cluster and makes the plan. What the journal has saved counts in place of what is there now.
 func (a *Adoption) look(ctx context.Context, j *journal) (*Plan, error) {
-	if j != nil && a.Image == "" {
+	if j.running() && a.Image == "" {
 		a.Image = j.Image
 	}
 	found, err := a.read(ctx, j)

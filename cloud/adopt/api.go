@@ -134,22 +134,6 @@ func (a *api) list(ctx context.Context, ref Ref, selector string) ([]unstructure
 	}
 }
 
-// exist reports whether there are objects of a reference's kind, in any namespace.
-func (a *api) exist(ctx context.Context, kind Ref) (bool, error) {
-	client, err := a.of(kind)
-	if meta.IsNoMatchError(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	page, err := client.List(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		return false, fmt.Errorf("list %ss: %w", strings.ToLower(kind.Kind), err)
-	}
-	return len(page.Items) > 0, nil
-}
-
 func (a *api) create(ctx context.Context, o *unstructured.Unstructured) error {
 	client, err := a.of(refOf(o))
 	if err != nil {

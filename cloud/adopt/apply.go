@@ -18,8 +18,8 @@ func (a *Adoption) Apply(ctx context.Context) error {
 	if err != nil || p == nil {
 		return err
 	}
-	if j == nil {
-		if j, err = a.begin(ctx, p); err != nil {
+	if !j.running() {
+		if j, err = a.begin(ctx, p, j); err != nil {
 			return fmt.Errorf("nothing was changed: %w", err)
 		}
 	}
@@ -35,9 +35,12 @@ func (a *Adoption) finish(ctx context.Context, p *Plan, j *journal) error {
 	return nil
 }
 
-// begin saves all that will be deleted or replaced.
-func (a *Adoption) begin(ctx context.Context, p *Plan) (*journal, error) {
+// begin saves all that will be deleted or replaced. past is the journal of an undo that has left CRDs, or nil.
+func (a *Adoption) begin(ctx context.Context, p *Plan, past *journal) (*journal, error) {
 	j := &journal{Phase: applying, At: time.Now().UTC().Truncate(time.Second), Image: p.Image}
+	if past != nil {
+		j.stored = past.stored
+	}
 	save := func(o *unstructured.Unstructured) { j.originals = append(j.originals, withoutServerFields(o)) }
 	for _, s := range p.Steps {
 		switch {

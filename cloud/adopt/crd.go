@@ -6,7 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 const crdKind = "CustomResourceDefinition"
@@ -18,8 +21,8 @@ type crd struct {
 	// storage is the version in which objects are written, and stored are those in which some may be stored.
 	storage string
 	stored  []string
-	// group and kind name its objects.
-	group, kind string
+	// group, kind and plural name its objects.
+	group, kind, plural string
 }
 
 // crdOf reads a CRD. Without a status, objects may be stored in all versions.
@@ -27,6 +30,7 @@ func crdOf(o *unstructured.Unstructured) crd {
 	var c crd
 	c.group, _, _ = unstructured.NestedString(o.Object, "spec", "group")
 	c.kind, _, _ = unstructured.NestedString(o.Object, "spec", "names", "kind")
+	c.plural, _, _ = unstructured.NestedString(o.Object, "spec", "names", "plural")
 	list, _, _ := unstructured.NestedSlice(o.Object, "spec", "versions")
 	for _, entry := range list {
 		v, _ := entry.(map[string]any)
@@ -77,15 +81,20 @@ func (p *Plan) refuseStored(next, now *unstructured.Unstructured, exist bool) {
 // checkStored does so for the CRD of a step, unless it is edgecore's already.
 func (a *Adoption) checkStored(ctx context.Context, p *Plan, next *unstructured.Unstructured) error {
 	now, err := a.api.get(ctx, refOf(next))
-	if err != nil || now == nil || isOurs(now) {
+	if err != nil || now == nil {
 		return err
 	}
+	old := crdOf(now)
+	if ours := crdOf(next); isOurs(now) && old.storage == ours.storage {
+		return nil
+	}
 	exist := false
-	if old := crdOf(now); len(old.served) > 0 {
-		kind := Ref{APIVersion: old.group + "/" + old.served[0], Kind: old.kind}
-		if exist, err = a.api.exist(ctx, kind); err != nil {
+	if len(old.served) > 0 {
+		some, err := a.api.objectsOf(ctx, &old, old.served[0])
+		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
+		exist = some.first != ""
 	}
 	p.refuseStored(next, now, exist)
 	return nil
@@ -99,4 +108,40 @@ func leftCRD(now, saved *unstructured.Unstructured) (lacking []string) {
 	}
 	was := crdOf(saved)
 	return was.lacks(crdOf(now).stored)
+}
+
+// some are objects of a CRD.
+type some struct {
+	// first is the name of one; "" if there are none.
+	first string
+	// more is how many there are besides it.
+	more int64
+}
+
+func (s some) String() string {
+	if s.more > 0 {
+		return fmt.Sprintf("%s and %d more", s.first, s.more)
+	}
+	return s.first
+}
+
+// objectsOf returns the objects of a CRD that the API server serves in a version. The error is NotFound where it does
+// not serve that version.
+func (a *api) objectsOf(ctx context.Context, c *crd, version string) (some, error) {
+	resource := schema.GroupVersionResource{Group: c.group, Version: version, Resource: c.plural}
+	page, err := a.objects.Resource(resource).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return some{}, fmt.Errorf("list %s of %s: %w", c.plural, version, err)
+	}
+	if len(page.Items) == 0 {
+		return some{}, nil
+	}
+	o, out := &page.Items[0], some{}
+	if out.first = o.GetName(); o.GetNamespace() != "" {
+		out.first = o.GetNamespace() + "/" + o.GetName()
+	}
+	if left := page.GetRemainingItemCount(); left != nil {
+		out.more = *left
+	}
+	return out, nil
 }

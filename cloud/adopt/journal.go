@@ -19,6 +19,8 @@ const (
 	applying = "applying"
 	applied  = "applied"
 	undoing  = "undoing"
+	// undone: all is as it was before the adoption, but for the CRDs in the journal, which were left.
+	undone = "undone"
 )
 
 const (
@@ -49,6 +51,9 @@ type journal struct {
 	// stored is the Secret that was read; nil if there is none.
 	stored *unstructured.Unstructured
 }
+
+// running reports whether an adoption was begun, and not undone since. j may be nil.
+func (j *journal) running() bool { return j != nil && j.Phase != undone }
 
 // original returns the object that the journal has saved, or nil.
 func (j *journal) original(ref Ref) *unstructured.Unstructured {
@@ -86,7 +91,7 @@ func (j *journal) decode(s *unstructured.Unstructured) error {
 			j.Version, journalVersion)
 	}
 	switch j.Phase {
-	case applying, applied, undoing:
+	case applying, applied, undoing, undone:
 	default:
 		return fmt.Errorf("it has the phase %q, which is unknown", j.Phase)
 	}

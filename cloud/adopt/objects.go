@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
@@ -115,6 +116,11 @@ const adoptedAnnotation = "edgecore.io/adopted"
 // isOurs reports whether Apply has written an object.
 func isOurs(o *unstructured.Unstructured) bool {
 	return o != nil && o.GetAnnotations()[adoptedAnnotation] != ""
+}
+
+// isLeft reports whether an object that an undo has left is still edgecore's: kubectl apply keeps the annotation.
+func isLeft(o *unstructured.Unstructured) bool {
+	return isOurs(o) && o.GetAnnotations()[v1.LastAppliedConfigAnnotation] == ""
 }
 
 // withoutServerFields returns a copy without what the API server sets itself, and without a status.

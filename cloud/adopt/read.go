@@ -61,16 +61,21 @@ func (a *Adoption) read(ctx context.Context, j *journal) (*Found, error) {
 
 // original returns an object as it was before the adoption, or nil.
 func (a *Adoption) original(ctx context.Context, j *journal, ref Ref) (*unstructured.Unstructured, error) {
-	if j != nil {
+	if j.running() {
 		if o := j.original(ref); o != nil {
 			return o, nil
 		}
 	}
 	o, err := a.api.get(ctx, ref)
-	if isOurs(o) {
+	switch {
+	case !isOurs(o):
+		return o, err
+	case j == nil || j.running():
 		return nil, err
+	case !isLeft(o):
+		return o, err
 	}
-	return o, err
+	return j.original(ref), err
 }
 
 // set keeps an object that was read.

@@ -86,11 +86,16 @@ func (r *rehearsal) undo(ctx context.Context, j *journal) error {
 		if err != nil {
 			return err
 		}
-		kept := slices.Contains(keptRefs(), refOf(o)) || len(leftCRD(now, o)) > 0
-		if now != nil && (kept || equalJSON(withoutServerFields(now).Object, o.Object)) {
-			continue
+		switch {
+		case len(leftCRD(now, o)) > 0:
+			if err := r.restoreCRD(ctx, now, o); err != nil {
+				return err
+			}
+		case now != nil && (slices.Contains(keptRefs(), refOf(o)) ||
+			equalJSON(withoutServerFields(now).Object, o.Object)):
+		default:
+			r.write(ctx, now, o)
 		}
-		r.write(ctx, now, o)
 	}
 	for _, ref := range j.Created {
 		if ref.Kind != crdKind {

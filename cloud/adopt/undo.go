@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,6 +26,9 @@ func (a *Adoption) Undo(ctx context.Context) error {
 		a.say("There is nothing to undo: the cluster has no secret/%s of an adoption.", journalName)
 		return nil
 	}
+	if j.Phase == undone {
+		return a.retry(ctx, j)
+	}
 	if j.Phase != undoing {
 		if !a.SkipDryRun {
 			if err := (&rehearsal{Adoption: a}).undo(ctx, j); err != nil {
@@ -42,6 +44,45 @@ func (a *Adoption) Undo(ctx context.Context) error {
 		return fmt.Errorf("%w\n`cloudcore adopt undo` goes on from here", err)
 	}
 	a.say("The objects of KubeEdge's cloudcore are back.")
+	return nil
+}
+
+// retry tries once more to restore the CRDs that an undo has left.
+func (a *Adoption) retry(ctx context.Context, j *journal) error {
+	a.say("KubeEdge's cloudcore is back already, but for %d CRDs", len(j.originals))
+	var left []*unstructured.Unstructured
+	for _, o := range j.originals {
+		now, err := a.api.get(ctx, refOf(o))
+		if err != nil {
+			return err
+		}
+		if now != nil && !isLeft(now) && !equalJSON(withoutServerFields(now).Object, o.Object) {
+			a.say("%s was replaced by someone else since, and stays as it is", refOf(o))
+			continue
+		}
+		stays, err := a.restore(ctx, o)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w\n`cloudcore adopt undo` goes on from here", err)
+		case stays:
+			left = append(left, o)
+		default:
+			a.say("Restored %s", refOf(o))
+		}
+	}
+	return a.conclude(ctx, j, left)
+}
+
+// conclude ends an undo: the journal keeps the CRDs that were left.
+func (a *Adoption) conclude(ctx context.Context, j *journal, left []*unstructured.Unstructured) error {
+	if len(left) == 0 {
+		return a.api.delete(ctx, j.stored)
+	}
+	j.Phase, j.originals, j.Created = undone, left, nil
+	if err := a.saveJournal(ctx, j); err != nil {
+		return err
+	}
+	a.say("secret/%s keeps KubeEdge's CRDs of those that were left.", journalName)
 	return nil
 }
 
@@ -68,12 +109,17 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 	slices.SortStableFunc(originals, func(x, y *unstructured.Unstructured) int {
 		return rank(x.GetKind()) - rank(y.GetKind())
 	})
+	var left []*unstructured.Unstructured
 	for _, o := range originals {
 		if o.GetKind() == "Deployment" {
 			continue
 		}
-		if err := a.restore(ctx, o); err != nil {
+		stays, err := a.restore(ctx, o)
+		if err != nil {
 			return err
+		}
+		if stays {
+			left = append(left, o)
 		}
 	}
 	if err := a.remove(ctx, j.Created); err != nil {
@@ -81,12 +127,12 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 	}
 	for _, o := range originals {
 		if o.GetKind() == "Deployment" {
-			if err := a.restore(ctx, o); err != nil {
+			if _, err := a.restore(ctx, o); err != nil {
 				return err
 			}
 		}
 	}
-	a.say("Restored %d objects", len(originals))
+	a.say("Restored %d objects", len(originals)-len(left))
 	if j.original(deployment(name)) != nil {
 		err := a.awaitReady(ctx, deployment(name))
 		if ctx.Err() != nil {
@@ -99,34 +145,30 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 				err, Namespace)
 		}
 	}
-	return a.api.delete(ctx, j.stored)
+	return a.conclude(ctx, j, left)
 }
 
-// restore makes an object be the saved one.
-func (a *Adoption) restore(ctx context.Context, saved *unstructured.Unstructured) error {
+// restore makes an object be the saved one. left reports that it is a CRD that has to stay as it is.
+func (a *Adoption) restore(ctx context.Context, saved *unstructured.Unstructured) (left bool, err error) {
 	now, err := a.api.get(ctx, refOf(saved))
 	if err == nil && saved.GetKind() == "Service" {
 		saved, err = a.withoutTaken(ctx, now, saved)
 	}
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case now == nil:
-		return a.api.create(ctx, saved)
+		return false, a.api.create(ctx, saved)
 	case slices.Contains(keptRefs(), refOf(saved)):
-		return nil // an adoption does not change it
+		return false, nil // an adoption does not change it
 	case len(leftCRD(now, saved)) > 0:
-		a.say("Left: %s of edgecore's. Objects may be stored as %s, which KubeEdge's does not have, and what this "+
-			"version does not have is lost when KubeEdge writes it. If there are no objects, delete it and apply "+
-			"KubeEdge's again: %s", refOf(saved), strings.Join(leftCRD(now, saved), ", "),
-			refOf(saved).deleteCommand())
-		return nil
+		return a.restoreCRD(ctx, now, saved)
 	case saved.GetKind() == "Deployment" && equalJSON(now.Object["spec"], saved.Object["spec"]):
-		return nil // its controller may have annotated it since
+		return false, nil // its controller may have annotated it since
 	case equalJSON(withoutServerFields(now).Object, saved.Object):
-		return nil
+		return false, nil
 	}
-	return a.replaceOrRecreate(ctx, now, saved)
+	return false, a.replaceOrRecreate(ctx, now, saved)
 }
 
 // remove deletes what the adoption has created, but for the kinds whose objects devices depend on.

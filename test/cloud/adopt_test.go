@@ -89,6 +89,10 @@ type adoption struct {
 	wait time.Duration
 	// user runs the commands; "" is the administrator.
 	user string
+	// fresh says that kubectl asks for the API's versions each time: they change.
+	fresh bool
+	// wrote is called after each write of a command, if it is set.
+	wrote func(*http.Request)
 }
 
 // startAdoption starts a cluster with the objects of KubeEdge's chart. Their pods are ready.
@@ -161,6 +165,9 @@ func newCASecret(t *testing.T) string {
 
 func (a *adoption) kubectl(args ...string) string {
 	a.t.Helper()
+	if a.fresh {
+		args = append(args, "--cache-dir="+a.t.TempDir())
+	}
 	out, err := a.cluster.Kubectl(a.t.Context(), args...)
 	if err != nil {
 		a.t.Fatal(err)
@@ -195,7 +202,11 @@ func (a *adoption) run(do command, kill int, after bool) (out string, writes int
 			}
 			switch {
 			case kill == 0 || n < int64(kill):
-				return base.RoundTrip(r)
+				resp, err := base.RoundTrip(r)
+				if r.Method != http.MethodGet && a.wrote != nil {
+					a.wrote(r)
+				}
+				return resp, err
 			case n == int64(kill) && after && r.Method != http.MethodGet:
 				resp, err := base.RoundTrip(r)
 				if err == nil {
