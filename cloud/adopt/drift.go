@@ -8,7 +8,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -80,7 +79,7 @@ func (a *Adoption) drifts(ctx context.Context, p *Plan, j *journal) ([]drift, er
 			continue
 		}
 		want, err := a.api.put(ctx, now, s.Object, metav1.DryRunAll) // with the defaults that the API server sets
-		if apierrors.IsInvalid(err) {
+		if isUnchangeable(err) {
 			want, err = s.Object, nil // what cannot be changed is not edgecore's
 		}
 		if err != nil {

@@ -2,19 +2,31 @@ package adopt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
+
+// isUnchangeable reports whether an update was refused for the value of a field, such as one that cannot be changed. An
+// admission policy that refuses it has the same reason, but names no field.
+func isUnchangeable(err error) bool {
+	status := apierrors.APIStatus(nil)
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field != "" })
+}
 
 // replaceOrRecreate replaces an object; one with fields that cannot be changed is deleted and created, unless its
 // deletion would delete others, or the API server would not accept the other object.
 func (a *Adoption) replaceOrRecreate(ctx context.Context, now, next *unstructured.Unstructured) error {
 	refused := a.api.replace(ctx, now, next)
-	if !apierrors.IsInvalid(refused) ||
+	if !isUnchangeable(refused) ||
 		slices.Contains([]string{crdKind, "Namespace"}, now.GetKind()) {
 		return refused
 	}
@@ -73,7 +85,7 @@ func (a *Adoption) withoutTaken(ctx context.Context, now, saved *unstructured.Un
 			continue
 		}
 		err := a.api.tryCreate(ctx, portProbe(refOf(saved), at))
-		if err != nil && !apierrors.IsInvalid(err) {
+		if err != nil && !isUnchangeable(err) {
 			return nil, err
 		}
 		if err != nil {

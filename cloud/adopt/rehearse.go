@@ -23,9 +23,12 @@ type rehearsal struct {
 func (r *rehearsal) conclude() error {
 	for _, err := range r.refused {
 		remedy := "remove that cause"
-		if apierrors.IsForbidden(err) || errors.Is(err, errNotAllowed) {
-			remedy = "run it as a cluster admin, who may also escalate and bind roles, or change the admission " +
-				"policy or webhook that the message names"
+		switch {
+		case strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"),
+			strings.Contains(err.Error(), "admission webhook"):
+			remedy = "change the admission policy or webhook that the message names, or let it make an exception"
+		case apierrors.IsForbidden(err), errors.Is(err, errNotAllowed):
+			remedy = "run it as a cluster admin, who may also escalate and bind roles"
 		}
 		r.say("REFUSED: %v\n  remedy: %s", err, remedy)
 	}
@@ -122,7 +125,7 @@ func (r *rehearsal) write(ctx context.Context, now, next *unstructured.Unstructu
 	}
 	if now != nil && ref.Kind != "Deployment" {
 		err := r.api.tryUpdate(ctx, now, next)
-		if !apierrors.IsInvalid(err) || ref.Kind == crdKind {
+		if !isUnchangeable(err) || ref.Kind == crdKind {
 			r.check(err)
 			return
 		}
