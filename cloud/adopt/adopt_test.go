@@ -94,6 +94,7 @@ func find(t *testing.T, objects map[Ref]*unstructured.Unstructured) *Found {
 		APIServers: []string{"198.51.100.7", "2001:db8::7"},
 		Minor:      36,
 	}
+	f.Roles = map[string]map[string]any{"ClusterRole": objects[Ref{rbacAPI, "ClusterRole", "", name}].Object}
 	for ref, o := range objects {
 		if ref.Name == name {
 			if err := f.set(ref, o); err != nil {
@@ -304,7 +305,7 @@ func TestDecide(t *testing.T) {
 		"another subject": {func(f *Found) {
 			f.Bindings = []Binding{{Ref{"", "ClusterRoleBinding", "", name}, clusterRole,
 				[]rbacv1.Subject{{Kind: "ServiceAccount", Name: "x", Namespace: "y"}}}}
-		}, "", "", "ServiceAccount y/x no longer have"},
+		}, "", "", "ServiceAccount y/x no longer have what it gave them. This command keeps their rights, as long as"},
 		"another binding": {func(f *Found) {
 			f.Bindings = []Binding{{Ref{"", "RoleBinding", "y", "b"}, clusterRole,
 				[]rbacv1.Subject{{Kind: "User", Name: "u"}}}}

@@ -36,6 +36,8 @@ type Found struct {
 	APIServers []string
 	// Bindings are the ClusterRoleBindings and RoleBindings.
 	Bindings []Binding
+	// Roles are KubeEdge's ClusterRole and Role of the name cloudcore, by kind.
+	Roles map[string]map[string]any
 	// Devices are those that the policy device-tenants would refuse.
 	Devices []DeviceNodes
 	// Server is the URL of kube-apiserver that was read.

@@ -40,6 +40,9 @@ func (a *Adoption) settle(ctx context.Context, j *journal, write bool) error {
 	p.Steps = nil
 	for _, d := range drifts {
 		a.say("  %s %s", d.Ref, d.why)
+		if err := a.warnRewritten(ctx, d.Step); err != nil {
+			return err
+		}
 		d.Rewrite = true
 		p.Steps = append(p.Steps, d.Step)
 	}

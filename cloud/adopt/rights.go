@@ -2,6 +2,7 @@ package adopt
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -31,29 +32,61 @@ type Binding struct {
 	Subjects []rbacv1.Subject
 }
 
+// rbacAPI is the API of roles and their bindings.
+const rbacAPI = "rbac.authorization.k8s.io/v1"
+
+// bindings returns all ClusterRoleBindings and RoleBindings.
+func (a *Adoption) bindings(ctx context.Context) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	for _, kind := range []string{"ClusterRoleBinding", "RoleBinding"} {
+		list, err := a.api.list(ctx, Ref{rbacAPI, kind, "", ""}, "")
+		if err != nil {
+			return nil, err
+		}
+		for i := range list {
+			out = append(out, &list[i])
+		}
+	}
+	return out, nil
+}
+
+func bindingOf(o *unstructured.Unstructured) (Binding, error) {
+	b, err := as(o, &rbacv1.RoleBinding{})
+	if err != nil {
+		return Binding{}, fmt.Errorf("%s: %w", refOf(o), err)
+	}
+	return Binding{refOf(o), b.RoleRef, b.Subjects}, nil
+}
+
 // readRights reads who has rights that edgecore's roles and policies change.
 func (a *Adoption) readRights(ctx context.Context, j *journal, f *Found) error {
-	const rbac = "rbac.authorization.k8s.io/v1"
-	for _, kind := range []string{"ClusterRoleBinding", "RoleBinding"} {
-		list, err := a.api.list(ctx, Ref{rbac, kind, "", ""}, "")
+	bindings, err := a.bindings(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range bindings {
+		if isOurs(o) {
+			if o, err = a.original(ctx, j, refOf(o)); err != nil {
+				return err
+			}
+		}
+		if o == nil {
+			continue
+		}
+		b, err := bindingOf(o)
 		if err != nil {
 			return err
 		}
-		for i := range list {
-			o := &list[i]
-			if isOurs(o) {
-				if o, err = a.original(ctx, j, refOf(o)); err != nil {
-					return err
-				}
-			}
-			if o == nil {
-				continue
-			}
-			b, err := as(o, &rbacv1.RoleBinding{})
-			if err != nil {
-				return fmt.Errorf("%s: %w", refOf(o), err)
-			}
-			f.Bindings = append(f.Bindings, Binding{refOf(o), b.RoleRef, b.Subjects})
+		f.Bindings = append(f.Bindings, b)
+	}
+	f.Roles = map[string]map[string]any{}
+	for _, ref := range []Ref{{rbacAPI, "ClusterRole", "", name}, {rbacAPI, "Role", Namespace, name}} {
+		o, err := a.original(ctx, j, ref)
+		if err != nil {
+			return err
+		}
+		if o != nil {
+			f.Roles[ref.Kind] = o.Object
 		}
 	}
 	devices, err := a.api.list(ctx, Ref{"devices.kubeedge.io/v1beta1", "Device", "", ""}, "")
@@ -143,35 +176,186 @@ func (p *Plan) decideRights() {
 }
 
 func (p *Plan) decideBinding(b Binding) {
-	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: Namespace}
-	var others []string
-	for _, s := range b.Subjects {
-		if s.Kind == account.Kind && s.Name == account.Name && s.Namespace == account.Namespace {
-			continue
+	lost := b.lost(nil)
+	if len(lost) == 0 {
+		return
+	}
+	replaced := b.Ref.Name == name && (b.Ref.Namespace == "" || b.Ref.Namespace == Namespace)
+	role := b.Role.Name == name && (b.Role.Kind == "ClusterRole" || b.Ref.Namespace == Namespace)
+	var rules map[string]any
+	if role {
+		if rules = p.Found.Roles[b.Role.Kind]; rules == nil {
+			return // it gives nothing
 		}
+	}
+	keep := b.keep(lost, rules, "-kubeedge")
+	switch {
+	case replaced:
+		p.warn("%s is replaced by one for edgecore's ServiceAccount alone: %s no longer have what it gave them. %s",
+			b, whose(lost), keep)
+	case role:
+		p.warn("%s gives %s the %s %s, whose rules become those of edgecore's cloudcore. %s", b, whose(lost),
+			b.Role.Kind, name, keep)
+	}
+}
+
+// String names the binding.
+func (b Binding) String() string {
+	if b.Ref.Namespace != "" {
+		return b.Ref.String() + " in the namespace " + b.Ref.Namespace
+	}
+	return b.Ref.String()
+}
+
+// lost returns the subjects besides cloudcore's ServiceAccount that are not among those that the binding will have.
+func (b Binding) lost(next []rbacv1.Subject) []rbacv1.Subject {
+	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: Namespace}
+	return slices.DeleteFunc(slices.Clone(b.Subjects), func(s rbacv1.Subject) bool {
+		return s.Kind == account.Kind && s.Name == account.Name && s.Namespace == account.Namespace ||
+			slices.Contains(next, s)
+	})
+}
+
+// whose names subjects.
+func whose(subjects []rbacv1.Subject) string {
+	var names []string
+	for _, s := range subjects {
 		who := s.Kind + " " + s.Name
 		if s.Namespace != "" {
 			who = s.Kind + " " + s.Namespace + "/" + s.Name
 		}
-		others = append(others, who)
+		names = append(names, who)
 	}
-	if len(others) == 0 {
-		return
+	return named(names)
+}
+
+// keep returns a text with the command that gives subjects what the binding gives them: by a binding of their own and,
+// if role is not nil, a copy of the binding's role, whose rules are about to change. suffix makes the names of both.
+func (b Binding) keep(subjects []rbacv1.Subject, role map[string]any, suffix string) string {
+	metadata := func(name string) map[string]any {
+		m := map[string]any{"name": name}
+		if b.Ref.Namespace != "" {
+			m["namespace"] = b.Ref.Namespace
+		}
+		return m
 	}
-	in := b.Ref.String()
-	if b.Ref.Namespace != "" {
-		in += " in the namespace " + b.Ref.Namespace
+	ref := b.Role
+	var items []any
+	also := ""
+	if role != nil {
+		ref.Name += suffix
+		object := map[string]any{"apiVersion": rbacAPI, "kind": ref.Kind, "metadata": map[string]any{"name": ref.Name}}
+		if ref.Kind == "Role" {
+			object["metadata"] = metadata(ref.Name)
+		}
+		if object["rules"] = role["rules"]; role["aggregationRule"] != nil {
+			object["aggregationRule"], object["rules"] = role["aggregationRule"], []any{}
+			also = ", as long as the ClusterRoles that it aggregates stay"
+		}
+		items = append(items, object)
 	}
-	replaced := b.Ref.Name == name && (b.Ref.Namespace == "" || b.Ref.Namespace == Namespace)
-	role := b.Role.Name == name && (b.Role.Kind == "ClusterRole" || b.Ref.Namespace == Namespace)
-	switch {
-	case replaced:
-		p.warn("%s is replaced by one for edgecore's ServiceAccount alone: %s no longer have what it gave them", in,
-			named(others))
-	case role:
-		p.warn("%s gives %s the %s %s, whose rules become those of edgecore's cloudcore", in, named(others),
-			b.Role.Kind, name)
+	items = append(items, map[string]any{
+		"apiVersion": rbacAPI, "kind": b.Ref.Kind, "metadata": metadata(b.Ref.Name + suffix), "roleRef": ref,
+		"subjects": subjects,
+	})
+	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+	if err != nil {
+		return "" // these are texts only
 	}
+	return fmt.Sprintf("This command keeps their rights%s: printf %%s '%s' | kubectl apply -f -", also,
+		strings.ReplaceAll(string(data), "'", `'\''`))
+}
+
+// warnUndoneRights names whose rights an undo changes.
+func (a *Adoption) warnUndoneRights(ctx context.Context, j *journal) error {
+	bindings, err := a.bindings(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range bindings {
+		b, err := bindingOf(o)
+		if err != nil {
+			return err
+		}
+		var next []rbacv1.Subject
+		saved := j.original(b.Ref)
+		if saved != nil {
+			was, err := bindingOf(saved)
+			if err != nil {
+				return err
+			}
+			next = was.Subjects
+		}
+		role, what := b.role(), ""
+		switch {
+		case saved != nil:
+			what = "is replaced by KubeEdge's: %s no longer have what it gives them. %s"
+		case slices.Contains(j.Created, b.Ref):
+			what = "is deleted: %s no longer have what it gives them. %s"
+		case slices.Contains(j.Created, role):
+			what = "gives %s " + role.String() + ", which is deleted. %s"
+		case j.original(role) != nil && !slices.Contains(keptRefs(), role):
+			what = "gives %s " + role.String() + ", whose rules become KubeEdge's again. %s"
+		}
+		lost := b.lost(next)
+		if what == "" || len(lost) == 0 {
+			continue
+		}
+		changes := slices.Contains(j.Created, role) || j.original(role) != nil
+		if err := a.warnLost(ctx, b, lost, what, changes, "-edgecore"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// warnRewritten names whose rights change when a step writes a binding again.
+func (a *Adoption) warnRewritten(ctx context.Context, s Step) error {
+	if s.Kind != "ClusterRoleBinding" && s.Kind != "RoleBinding" {
+		return nil
+	}
+	now, err := a.api.get(ctx, s.Ref)
+	if err != nil || now == nil {
+		return err
+	}
+	b, err := bindingOf(now)
+	if err != nil {
+		return err
+	}
+	next, err := bindingOf(s.Object)
+	if err != nil {
+		return err
+	}
+	lost := b.lost(next.Subjects)
+	if len(lost) == 0 {
+		return nil
+	}
+	return a.warnLost(ctx, b, lost, "is written again: %s no longer have what it gives them. %s", true, "-kept")
+}
+
+// role returns the role of a binding.
+func (b Binding) role() Ref {
+	role := Ref{b.Ref.APIVersion, b.Role.Kind, "", b.Role.Name}
+	if role.Kind == "Role" {
+		role.Namespace = b.Ref.Namespace
+	}
+	return role
+}
+
+// warnLost warns that subjects of a binding lose what it gives them. what is about the subjects and the command that
+// keeps their rights. changes says that the role changes, too.
+func (a *Adoption) warnLost(ctx context.Context, b Binding, lost []rbacv1.Subject, what string, changes bool,
+	suffix string) error {
+	var rules map[string]any
+	if changes {
+		now, err := a.api.get(ctx, b.role())
+		if err != nil || now == nil {
+			return err // without a role, it gives nothing
+		}
+		rules = now.Object
+	}
+	a.say("warning: %s", printable(fmt.Sprintf("%s "+what, b, whose(lost), b.keep(lost, rules, suffix))))
+	return nil
 }
 
 // decideUnknownPolicies warns where the API server does not know what bounds cloudcore's rights.

@@ -35,6 +35,9 @@ func (a *Adoption) Undo(ctx context.Context) error {
 				return fmt.Errorf("%w; nothing was changed", err)
 			}
 		}
+		if err := a.warnUndoneRights(ctx, j); err != nil {
+			return err
+		}
 		j.Phase = undoing
 		if err := a.saveJournal(ctx, j); err != nil {
 			return fmt.Errorf("nothing was changed: %w", err)

@@ -2,6 +2,9 @@ package cloud
 
 import (
 	"errors"
+	"fmt"
+	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/cloud/adopt"
+	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -52,7 +56,8 @@ spec: {policyName: images, validationActions: [Deny]}
 `
 
 // TestAdoptOperator: what an operator of the cluster has set up is found before anything is changed, or named with what
-// to do about it: admission policies, and a node that is lost with its pod.
+// to do about it: an admission policy that refuses a Deployment, a node that is lost with its pod, and users who have
+// rights by cloudcore's bindings.
 func TestAdoptOperator(t *testing.T) {
 	t.Parallel()
 	a := startAdoption(t, "nodeport")
@@ -105,13 +110,13 @@ func TestAdoptOperator(t *testing.T) {
 	refused("plan without updates", (*adopt.Adoption).Plan, "replace configmap/cloudcore", before)
 	a.unpolice()
 
-	a.lostNode()
+	a.users()
 	a.create("the policy", strings.ReplaceAll(noCloudcore, "IMAGE", "kubeedge"))
 	probe("kubeedge")
 	before, _ = a.state()
 	refused("undo without kubeedge", (*adopt.Adoption).Undo, creation, before)
 	a.unpolice()
-	a.must((*adopt.Adoption).Undo)
+	a.usersBack()
 	now, _ := a.state()
 	same(t, "undo", theirs, now)
 }
@@ -138,8 +143,67 @@ func (a *adoption) mayUpdate() error {
 	return err
 }
 
-// lostNode applies while cloudcore's pod is on a node that is lost, and then with the command that the error names.
-func (a *adoption) lostNode() {
+// may waits until a user may do something, or may not.
+func (a *adoption) may(answer, user string, question ...string) {
+	a.t.Helper()
+	wait.Until(a.t, user+" may "+strings.Join(question, " ")+": "+answer, func() error {
+		args := append([]string{"auth", "can-i", "--as=" + user}, question...)
+		out, _ := a.cluster.Kubectl(a.t.Context(), args...) // it fails where the answer is no
+		if strings.Fields(out + " -")[0] != answer {        // "no" may have a reason
+			return fmt.Errorf("the answer is %q", out)
+		}
+		return nil
+	})
+}
+
+// keep runs the commands that an output names for keeping rights.
+func (a *adoption) keep(out string, want int) {
+	a.t.Helper()
+	commands := regexp.MustCompile(`(?m)printf .* \| kubectl apply -f -$`).FindAllString(out, -1)
+	if len(commands) != want {
+		a.t.Errorf("there are %d commands that keep rights, want %d:\n%s", len(commands), want, out)
+	}
+	for _, text := range commands {
+		cmd := exec.CommandContext(a.t.Context(), "sh", "-euc",
+			strings.ReplaceAll(text, "kubectl", a.cluster.KubectlPath()))
+		cmd.Env = append(cmd.Environ(), "KUBECONFIG="+a.cluster.Kubeconfig(kube.AdminUser),
+			"KUBECACHEDIR="+a.t.TempDir())
+		if out, err := cmd.CombinedOutput(); err != nil {
+			a.t.Errorf("%s: %v, want no error\n%s", text, err, out)
+		}
+	}
+}
+
+// users adopts a cloud whose bindings operators have given to users. The plan and apply print commands that keep their
+// rights, before and after apply.
+func (a *adoption) users() {
+	a.t.Helper()
+	a.kubectl("patch", "clusterrolebinding", "cloudcore", "--type=json", "-p", `[{"op": "add", "path": "/subjects/-",
+		"value": {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann o'hara"}}]`)
+	a.kubectl("create", "rolebinding", "-n", "default", "bob", "--clusterrole=cloudcore", "--user=bob")
+	a.may("yes", "ann o'hara", "update", "secrets")
+	a.may("yes", "bob", "update", "secrets", "-n", "default")
+	plan, _ := a.must((*adopt.Adoption).Plan)
+	for _, want := range []string{
+		"clusterrolebinding/cloudcore is replaced by one for edgecore's ServiceAccount alone: User ann o'hara no",
+		"rolebinding/bob in the namespace default gives User bob the ClusterRole cloudcore, whose rules become those",
+	} {
+		if !strings.Contains(plan, want) {
+			a.t.Errorf("the plan does not print %q:\n%s", want, plan)
+		}
+	}
+	out := a.lostNode()
+	a.may("no", "ann o'hara", "update", "secrets")
+	a.may("no", "bob", "update", "secrets", "-n", "default")
+	a.keep(out, 2)
+	a.may("yes", "ann o'hara", "update", "secrets")
+	a.may("yes", "bob", "update", "secrets", "-n", "default")
+	a.keep(plan, 2)
+}
+
+// lostNode applies while cloudcore's pod is on a node that is lost, and then with the command that the error names. It
+// returns what the first apply prints.
+func (a *adoption) lostNode() string {
 	a.t.Helper()
 	pod := a.kubectl("get", "pods", "-n", "kubeedge", "-l", "kubeedge=cloudcore", "-o",
 		"jsonpath={.items[0].metadata.name}")
@@ -163,4 +227,36 @@ func (a *adoption) lostNode() {
 	a.kubectl(strings.Fields(command)[1:]...)
 	a.must((*adopt.Adoption).Apply)
 	a.kubectl("delete", "node", "lost")
+	return first
+}
+
+// usersBack goes back after operators have given users rights by edgecore's bindings and roles. Undo prints commands
+// that keep these.
+func (a *adoption) usersBack() {
+	a.t.Helper()
+	a.kubectl("patch", "clusterrolebinding", "cloudcore", "--type=json", "-p", `[{"op": "add", "path": "/subjects/-",
+		"value": {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "carol"}}]`)
+	a.kubectl("create", "clusterrolebinding", "dave", "--clusterrole=edgecore-devices-operator", "--user=dave")
+	a.may("yes", "carol", "patch", "pods")
+	a.may("yes", "dave", "patch", "devices.devices.kubeedge.io")
+	out, _ := a.must((*adopt.Adoption).Undo)
+	for _, want := range []string{
+		"clusterrolebinding/cloudcore is replaced by KubeEdge's: User carol no longer have what it gives them",
+		"clusterrolebinding/dave gives User dave clusterrole/edgecore-devices-operator, which is deleted",
+		"rolebinding/bob in the namespace default gives User bob clusterrole/cloudcore, whose rules become KubeEdge's",
+	} {
+		if !strings.Contains(out, want) {
+			a.t.Errorf("undo does not print %q:\n%s", want, out)
+		}
+	}
+	a.may("no", "carol", "patch", "pods")
+	a.may("no", "dave", "patch", "devices.devices.kubeedge.io")
+	a.keep(out, 3)
+	a.may("yes", "carol", "patch", "pods")
+	a.may("yes", "dave", "patch", "devices.devices.kubeedge.io")
+	a.may("yes", "ann o'hara", "update", "secrets")
+	a.kubectl("delete", "clusterrolebinding", "cloudcore-kubeedge", "cloudcore-edgecore", "dave", "dave-edgecore")
+	a.kubectl("delete", "clusterrole", "cloudcore-kubeedge", "cloudcore-edgecore", "edgecore-devices-operator-edgecore")
+	a.kubectl("patch", "clusterrolebinding", "cloudcore", "--type=json", "-p",
+		`[{"op": "remove", "path": "/subjects/1"}]`)
 }
