@@ -305,7 +305,7 @@ func TestDecide(t *testing.T) {
 		"another subject": {func(f *Found) {
 			f.Bindings = []Binding{{Ref{"", "ClusterRoleBinding", "", name}, clusterRole,
 				[]rbacv1.Subject{{Kind: "ServiceAccount", Name: "x", Namespace: "y"}}}}
-		}, "", "", "ServiceAccount y/x no longer have what it gave them. This command keeps their rights, as long as"},
+		}, "", "", "no longer gives rights to ServiceAccount y/x. This command keeps their rights, as long as"},
 		"another binding": {func(f *Found) {
 			f.Bindings = []Binding{{Ref{"", "RoleBinding", "y", "b"}, clusterRole,
 				[]rbacv1.Subject{{Kind: "User", Name: "u"}}}}

@@ -68,7 +68,7 @@ func (a *Adoption) begin(ctx context.Context, p *Plan, past *journal) (*journal,
 	if err := a.saveJournal(ctx, j); err != nil {
 		return nil, err
 	}
-	a.say("Saved %d objects in secret/%s", len(j.originals), journalName)
+	a.say("Saved %s in secret/%s", count(len(j.originals), "object"), journalName)
 	return j, nil
 }
 
@@ -91,7 +91,7 @@ func (a *Adoption) carryOut(ctx context.Context, p *Plan, j *journal) error {
 			last = s.Object
 		}
 	}
-	a.say("Wrote %d objects", len(p.Steps))
+	a.say("Wrote %s", count(len(p.Steps), "object"))
 	if last != nil {
 		if err := a.awaitReady(ctx, refOf(last)); err != nil {
 			return err
@@ -160,7 +160,7 @@ func (a *Adoption) stop(ctx context.Context, toGo func(*unstructured.Unstructure
 		if left, err = a.podsOf(ctx, now); err != nil || len(left) == 0 {
 			return "", err
 		}
-		return fmt.Sprintf("%d pods of %s cloudcore are left, such as %s", len(left), whose, left[0].Name), nil
+		return fmt.Sprintf("%s of %s cloudcore left, such as %s", count(len(left), "pod"), whose, left[0].Name), nil
 	})
 	if err != nil && len(left) > 0 {
 		return fmt.Errorf("%w on node %q. If that node is lost for good, `kubectl -n %s delete pod %s --force` "+

@@ -30,6 +30,9 @@ func (a *Adoption) settle(ctx context.Context, j *journal, write bool) error {
 	if err != nil {
 		return err
 	}
+	if err := a.warnCA(ctx, j); err != nil {
+		return err
+	}
 	since := j.At.Format(time.RFC3339)
 	if len(drifts) == 0 {
 		a.say("KubeEdge's cloudcore was replaced by edgecore's at %s; nothing is left to do.\n"+
@@ -51,8 +54,8 @@ func (a *Adoption) settle(ctx context.Context, j *journal, write bool) error {
 		return fmt.Errorf("%w; nothing was changed", err)
 	}
 	if !write {
-		return fmt.Errorf("%d objects are no longer edgecore's: `cloudcore adopt apply` writes them again, "+
-			"`cloudcore adopt undo` goes back", len(drifts))
+		return fmt.Errorf("not all objects are edgecore's any more: `cloudcore adopt apply` writes %s again, "+
+			"`cloudcore adopt undo` goes back", count(len(drifts), "object"))
 	}
 	if !a.SkipDryRun {
 		if err := (&rehearsal{Adoption: a}).apply(ctx, p); err != nil {

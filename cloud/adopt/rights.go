@@ -191,7 +191,7 @@ func (p *Plan) decideBinding(b Binding) {
 	keep := b.keep(lost, rules, "-kubeedge")
 	switch {
 	case replaced:
-		p.warn("%s is replaced by one for edgecore's ServiceAccount alone: %s no longer have what it gave them. %s",
+		p.warn("%s is replaced by one for edgecore's ServiceAccount alone, and no longer gives rights to %s. %s",
 			b, whose(lost), keep)
 	case role:
 		p.warn("%s gives %s the %s %s, whose rules become those of edgecore's cloudcore. %s", b, whose(lost),
@@ -289,9 +289,9 @@ func (a *Adoption) warnUndoneRights(ctx context.Context, j *journal) error {
 		role, what := b.role(), ""
 		switch {
 		case saved != nil:
-			what = "is replaced by KubeEdge's: %s no longer have what it gives them. %s"
+			what = "is replaced by KubeEdge's, and no longer gives rights to %s. %s"
 		case slices.Contains(j.Created, b.Ref):
-			what = "is deleted: %s no longer have what it gives them. %s"
+			what = "is deleted, and no longer gives rights to %s. %s"
 		case slices.Contains(j.Created, role):
 			what = "gives %s " + role.String() + ", which is deleted. %s"
 		case j.original(role) != nil && !slices.Contains(keptRefs(), role):
@@ -330,7 +330,7 @@ func (a *Adoption) warnRewritten(ctx context.Context, s Step) error {
 	if len(lost) == 0 {
 		return nil
 	}
-	return a.warnLost(ctx, b, lost, "is written again: %s no longer have what it gives them. %s", true, "-kept")
+	return a.warnLost(ctx, b, lost, "is written again, and no longer gives rights to %s. %s", true, "-kept")
 }
 
 // role returns the role of a binding.

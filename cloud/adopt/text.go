@@ -55,6 +55,14 @@ func (p *Plan) Print(out io.Writer) {
 	}
 }
 
+// count names a number of things.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
 // printable returns a text for a terminal, with escapes for characters that control it. Further lines are indented, so
 // that what was read of a cluster cannot begin a line.
 func printable(text string) string {

@@ -52,7 +52,7 @@ func (a *Adoption) Undo(ctx context.Context) error {
 
 // retry tries once more to restore the CRDs that an undo has left.
 func (a *Adoption) retry(ctx context.Context, j *journal) error {
-	a.say("KubeEdge's cloudcore is back already, but for %d CRDs", len(j.originals))
+	a.say("KubeEdge's cloudcore is back already, but for %s", count(len(j.originals), "CRD"))
 	var left []*unstructured.Unstructured
 	for _, o := range j.originals {
 		now, err := a.api.get(ctx, refOf(o))
@@ -100,13 +100,8 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 	if err := a.deleteLeases(ctx); err != nil {
 		return err
 	}
-	ca, err := a.api.get(ctx, secret(caSecret))
-	if err != nil {
+	if err := a.warnCA(ctx, j); err != nil {
 		return err
-	}
-	if caSum(ca) != j.CA {
-		a.say("warning: secret/%s has changed since, and stays as it is: KubeEdge's cloudcore refuses devices whose "+
-			"certificate the CA in it has not signed", caSecret)
 	}
 	originals := slices.Clone(j.originals)
 	slices.SortStableFunc(originals, func(x, y *unstructured.Unstructured) int {
@@ -135,7 +130,7 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 			}
 		}
 	}
-	a.say("Restored %d objects", len(originals)-len(left))
+	a.say("Restored %s", count(len(originals)-len(left), "object"))
 	if j.original(deployment(name)) != nil {
 		err := a.awaitReady(ctx, deployment(name))
 		if ctx.Err() != nil {
@@ -149,6 +144,22 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 		}
 	}
 	return a.conclude(ctx, j, left)
+}
+
+// warnCA warns if the CA that devices trust is not the one of before the adoption.
+func (a *Adoption) warnCA(ctx context.Context, j *journal) error {
+	ca, err := a.api.get(ctx, secret(caSecret))
+	switch {
+	case err != nil:
+		return err
+	case ca == nil && j.CA != "":
+		a.say("warning: secret/%s, the CA that devices trust, is gone. Restore it from a backup before cloudcore "+
+			"starts again: it would make another one, and each device would have to join again", caSecret)
+	case caSum(ca) != j.CA:
+		a.say("warning: secret/%s has changed since, and stays as it is: cloudcore refuses devices whose certificate "+
+			"the CA in it has not signed", caSecret)
+	}
+	return nil
 }
 
 // restore makes an object be the saved one. left reports that it is a CRD that has to stay as it is.

@@ -116,6 +116,7 @@ func TestAdoptOperator(t *testing.T) {
 	before, _ = a.state()
 	refused("undo without kubeedge", (*adopt.Adoption).Undo, creation, before)
 	a.unpolice()
+	a.withoutCA()
 	a.usersBack()
 	now, _ := a.state()
 	same(t, "undo", theirs, now)
@@ -185,7 +186,7 @@ func (a *adoption) users() {
 	a.may("yes", "bob", "update", "secrets", "-n", "default")
 	plan, _ := a.must((*adopt.Adoption).Plan)
 	for _, want := range []string{
-		"clusterrolebinding/cloudcore is replaced by one for edgecore's ServiceAccount alone: User ann o'hara no",
+		"clusterrolebinding/cloudcore is replaced by one for edgecore's ServiceAccount alone, and no longer gives ",
 		"rolebinding/bob in the namespace default gives User bob the ClusterRole cloudcore, whose rules become those",
 	} {
 		if !strings.Contains(plan, want) {
@@ -230,6 +231,29 @@ func (a *adoption) lostNode() string {
 	return first
 }
 
+// withoutCA asks for the plan of an adopted cloud without the CA that devices trust, and with another one.
+func (a *adoption) withoutCA() {
+	a.t.Helper()
+	saved := a.kubectl("get", "secret", "-n", "kubeedge", "casecret", "-o",
+		"jsonpath=cadata: {.data.cadata}, cakeydata: {.data.cakeydata}")
+	a.kubectl("delete", "secret", "-n", "kubeedge", "casecret")
+	out, _ := a.must((*adopt.Adoption).Plan)
+	if !strings.Contains(out, "warning: secret/casecret, the CA that devices trust, is gone") {
+		a.t.Errorf("the plan without a CA does not say so:\n%s", out)
+	}
+	a.create("another CA", newCASecret(a.t))
+	out, _ = a.must((*adopt.Adoption).Plan)
+	if !strings.Contains(out, "warning: secret/casecret has changed since") {
+		a.t.Errorf("the plan with another CA does not say so:\n%s", out)
+	}
+	a.create("the CA", "{apiVersion: v1, kind: Secret, metadata: {name: casecret, namespace: kubeedge}, "+
+		"data: {"+saved+"}}")
+	out, _ = a.must((*adopt.Adoption).Plan)
+	if strings.Contains(out, "casecret") {
+		a.t.Errorf("the plan with the CA of before warns of it:\n%s", out)
+	}
+}
+
 // usersBack goes back after operators have given users rights by edgecore's bindings and roles. Undo prints commands
 // that keep these.
 func (a *adoption) usersBack() {
@@ -241,7 +265,7 @@ func (a *adoption) usersBack() {
 	a.may("yes", "dave", "patch", "devices.devices.kubeedge.io")
 	out, _ := a.must((*adopt.Adoption).Undo)
 	for _, want := range []string{
-		"clusterrolebinding/cloudcore is replaced by KubeEdge's: User carol no longer have what it gives them",
+		"clusterrolebinding/cloudcore is replaced by KubeEdge's, and no longer gives rights to User carol. ",
 		"clusterrolebinding/dave gives User dave clusterrole/edgecore-devices-operator, which is deleted",
 		"rolebinding/bob in the namespace default gives User bob clusterrole/cloudcore, whose rules become KubeEdge's",
 	} {
