@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/pkg/memsize"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -88,7 +89,7 @@ func endingPod(pod *v1.Pod, has bool) *v1.Pod {
 		name := c.Name[:min(len(c.Name), validation.DNS1123LabelMaxLength)]
 		left := v1.Container{Name: name, Lifecycle: c.Lifecycle, Ports: c.Ports}
 		out.Spec.Containers = append(out.Spec.Containers, left)
-		hooks += memoryOf(reflect.ValueOf(c.Lifecycle)) + memoryOf(reflect.ValueOf(c.Ports))
+		hooks += memsize.Of(reflect.ValueOf(c.Lifecycle)) + memsize.Of(reflect.ValueOf(c.Ports))
 	}
 	if hooks > endingHookBytes {
 		for i := range out.Spec.Containers {

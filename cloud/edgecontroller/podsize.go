@@ -2,19 +2,14 @@ package edgecontroller
 
 import (
 	"reflect"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/memsize"
 )
 
-const (
-	// referenceBytes is what a reference takes in the index of the cached pods.
-	referenceBytes = 256
-	// entryBytes is what an entry of a map takes beside its key and value.
-	entryBytes = 16
-	// escapeBytes is how many bytes more an escaped character takes in JSON.
-	escapeBytes = 5
-)
+// referenceBytes is what a reference takes in the index of the cached pods.
+const referenceBytes = 256
 
 // The most that parts of a pod take in memory, with their references, however short they are in protobuf: a volume of
 // 12 bytes becomes one of 310. Anything else takes at most plainFactor times its bytes.
@@ -51,52 +46,8 @@ func contentSize(pod *v1.Pod) int {
 	meta := pod.ObjectMeta
 	meta.ResourceVersion, meta.ManagedFields = "", nil                 // they change, and the content does not
 	meta.DeletionTimestamp, meta.DeletionGracePeriodSeconds = nil, nil // a deletion makes no pod larger
-	return memoryOf(reflect.ValueOf(&meta)) + memoryOf(reflect.ValueOf(&pod.Spec)) +
+	return memsize.Of(reflect.ValueOf(&meta)) + memsize.Of(reflect.ValueOf(&pod.Spec)) +
 		referenceBytes*len(references(pod))
 }
 
-func statusSize(pod *v1.Pod) int { return memoryOf(reflect.ValueOf(&pod.Status)) }
-
-// memoryOf returns how many bytes a value refers to.
-func memoryOf(v reflect.Value) (n int) {
-	switch v.Kind() {
-	case reflect.String:
-		return textSize(v.String())
-	case reflect.Pointer:
-		if !v.IsNil() {
-			return int(v.Type().Elem().Size()) + memoryOf(v.Elem())
-		}
-	case reflect.Slice:
-		n = v.Len() * int(v.Type().Elem().Size())
-		if k := v.Type().Elem().Kind(); k == reflect.Uint8 || v.Len() == 0 {
-			return n
-		}
-		for i := range v.Len() {
-			n += memoryOf(v.Index(i))
-		}
-	case reflect.Map:
-		n = v.Len() * (entryBytes + int(v.Type().Key().Size()+v.Type().Elem().Size()))
-		for i := v.MapRange(); i.Next(); {
-			n += memoryOf(i.Key()) + memoryOf(i.Value())
-		}
-	case reflect.Struct:
-		if v.Type() == reflect.TypeFor[time.Time]() {
-			return 0 // its location is shared
-		}
-		for i := range v.NumField() {
-			n += memoryOf(v.Field(i))
-		}
-	}
-	return n
-}
-
-// textSize returns the length of a string in JSON.
-func textSize(s string) int {
-	n := len(s)
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c == '<' || c == '>' || c == '&' || c == '"' || c == '\\' {
-			n += escapeBytes
-		}
-	}
-	return n
-}
+func statusSize(pod *v1.Pod) int { return memsize.Of(reflect.ValueOf(&pod.Status)) }
