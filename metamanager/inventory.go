@@ -14,6 +14,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/pkg/refused"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -42,7 +43,12 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 	list := []wire.Held{}
 	for _, typ := range inventoryTypes {
 		err := m.store.Each(ctx, typ, func(row store.Meta) error {
-			var id identity
+			var id struct {
+				Metadata struct {
+					UID         string            `json:"uid"`
+					Annotations map[string]string `json:"annotations"`
+				} `json:"metadata"`
+			}
 			err := checkElements(resource.Key{Type: typ}, row.Value)
 			if err == nil {
 				err = json.Unmarshal(row.Value, &id)
@@ -55,6 +61,9 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 			version, err := wire.Version(row.Value)
 			if err != nil {
 				version = ""
+			}
+			if stub, ok := refused.Of(id.Metadata.Annotations); ok {
+				version = stub.Version
 			}
 			held := wire.Held{Key: row.Key, UID: id.Metadata.UID, Version: version}
 			if typ == resource.TypePod {

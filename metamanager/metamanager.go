@@ -69,6 +69,11 @@ type Options struct {
 	// Refused is called when the cloud refuses a report on an object, such as default/pod/web, for good because it is
 	// too large, with the cloud's error; and with nil when that is over.
 	Refused func(object string, err error)
+	// NoRoom is called when an object of the cloud, such as default/configmap/web, or its newest version does not fit
+	// on the node, with the reason; and with nil when that is over.
+	NoRoom func(object string, err error)
+	// Memory is that of the device, in bytes, from which the limits of what is stored follow.
+	Memory int64
 	// Connected is called when there is a new link to the cloud.
 	Connected func(context.Context)
 	// Synced is called when the cloud has sent all that differed from the store.
@@ -92,6 +97,7 @@ type Module struct {
 	acks      acks
 	events    events
 	tooLarge  tooLarge
+	rooms     rooms
 	tokens    tokenPace
 	tokenAsks tokenAsks
 	questions questions
@@ -115,6 +121,9 @@ func New(bus Bus, s Store, opts Options) *Module {
 	if opts.Refused == nil {
 		opts.Refused = func(string, error) {}
 	}
+	if opts.NoRoom == nil {
+		opts.NoRoom = func(string, error) {}
+	}
 	if opts.Connected == nil {
 		opts.Connected = func(context.Context) {}
 	}
@@ -127,7 +136,7 @@ func New(bus Bus, s Store, opts Options) *Module {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	return &Module{
+	m := &Module{
 		bus:    bus,
 		store:  s,
 		opts:   opts,
@@ -135,6 +144,8 @@ func New(bus Bus, s Store, opts Options) *Module {
 		drain:  newDrain(),
 		asking: make(chan struct{}, asksMax),
 	}
+	m.rooms.init(opts.Memory)
+	return m
 }
 
 // Name implements beehive.Module.
@@ -335,6 +346,9 @@ func (m *Module) query(ctx context.Context, key resource.Key, msg *model.Message
 	case key.Type == resource.TypePodPatchList:
 		return m.statuses(ctx)
 	case key.Type == resource.TypePodList:
+		if err := m.loadRooms(ctx); err != nil {
+			return nil, err
+		}
 		return m.list(ctx, resource.TypePod, "")
 	case key.Name == "":
 		return m.list(ctx, key.Type, key.Namespace+"/")
@@ -355,6 +369,9 @@ func (m *Module) query(ctx context.Context, key resource.Key, msg *model.Message
 	}
 	if err := checkElements(key, row.Value); err != nil {
 		return nil, err
+	}
+	if answer, err := m.stubAnswer(ctx, key, row.Value); answer != nil || err != nil {
+		return answer, err
 	}
 	return row.Value, nil
 }

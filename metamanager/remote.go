@@ -204,7 +204,9 @@ func (m *Module) keepAnswer(
 	if status, failed := readFailure(data); failed {
 		mayGo := unknownHere(key.Type) || key.Type == resource.TypeSecret // a secret that is pushed is not asked for
 		if status.Code == http.StatusNotFound && mayGo && key.Name != "" {
-			return data, m.apply(ctx, key, store.Delete(q.row))
+			err := m.apply(ctx, key, store.Delete(q.row))
+			m.roomGone(ctx, key)
+			return data, err
 		}
 		return data, nil
 	}
@@ -221,10 +223,27 @@ func (m *Module) keepAnswer(
 			return data, nil // its other tokens were removed with it
 		}
 	}
-	row := store.Meta{Key: q.row, Type: key.Type, Value: data}
-	return data, m.apply(ctx, key, store.UpsertIf(row, func(old []byte) bool {
-		return m.ordered.Load() || !older(id, old)
+	to, err := m.makeRoom(ctx, key, data)
+	if err != nil {
+		return nil, err
+	}
+	if to.data == nil { // the stored version stays in use
+		stored, err := m.store.Get(ctx, q.row)
+		return stored.Value, err
+	}
+	row := store.Meta{Key: q.row, Type: key.Type, Value: to.data}
+	taken := true
+	err = m.apply(ctx, key, store.UpsertIf(row, func(old []byte) bool {
+		taken = m.ordered.Load() || !older(id, old)
+		return taken
 	}))
+	if err != nil || !taken {
+		to.undo()
+	}
+	if !bytes.Equal(to.data, data) {
+		return m.refusedAnswer(key, to.data, err)
+	}
+	return data, err
 }
 
 // keepAll stores all objects of a type that the cloud answered, and deletes those that it does not have any more.

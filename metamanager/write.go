@@ -107,6 +107,18 @@ func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Messag
 	if err != nil {
 		return err
 	}
+	to, err := m.makeRoom(ctx, key, in.row.Value)
+	if err != nil {
+		return err
+	}
+	if to.data == nil { // the stored version stays; the cloud need not send this one again
+		m.questions.pushed(in.row.Key)
+		return nil
+	}
+	whole := bytes.Equal(to.data, in.row.Value)
+	if in.row.Value = to.data; !whole {
+		msg = withContent(msg, to.data)
+	}
 	op, stale := store.Upsert(in.row), false
 	if !fromCloud || !m.ordered.Load() {
 		op = store.UpsertIf(in.row, func(old []byte) bool {
@@ -116,16 +128,19 @@ func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Messag
 	}
 	ops, err := m.withTokens(ctx, key, in, op)
 	if err != nil {
+		to.undo()
 		return err
 	}
-	if fromCloud && key.Type == resource.TypePod {
+	if fromCloud && key.Type == resource.TypePod && whole {
 		m.askTokensAhead(ctx, key, in)
 	}
 	m.questions.pushed(in.row.Key)
 	if err := m.apply(ctx, key, ops...); err != nil {
+		to.undo()
 		return err
 	}
 	if stale {
+		to.undo()
 		klog.V(2).InfoS("Older version of an object ignored", "resource", key.String(),
 			"resourceVersion", in.id.Metadata.ResourceVersion)
 		return nil
@@ -160,12 +175,21 @@ func (m *Module) upsertLate(ctx context.Context, key resource.Key, msg *model.Me
 	if err != nil {
 		return err
 	}
+	if uid, err := m.storedUID(ctx, key); err != nil || uid != in.id.Metadata.UID {
+		return gone(err)
+	}
+	to, err := m.makeRoom(ctx, key, in.row.Value)
+	if err != nil || to.data == nil {
+		return err
+	}
+	in.row.Value, msg = to.data, withContent(msg, to.data)
 	taken := false
 	op := store.ReplaceIf(in.row, func(old []byte) bool {
 		taken = sameUID(in.id, old) && !older(in.id, old)
 		return taken
 	})
 	if err := m.apply(ctx, key, op); err != nil || !taken {
+		to.undo()
 		return err
 	}
 	return m.forward(ctx, key, msg)
@@ -210,6 +234,7 @@ func (m *Module) remove(ctx context.Context, key resource.Key, msg *model.Messag
 	if _, err := m.storedUID(ctx, key); errors.Is(err, store.ErrNotFound) {
 		m.forgetRefused(key)
 	}
+	m.roomGone(ctx, key)
 	if !forward {
 		return nil
 	}

@@ -109,6 +109,8 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		if err := bus.Add(metamanager.New(bus, db, metamanager.Options{
 			Health:        func(err error) { conditions.SetError(health.StoreFailing, "", err) },
 			Refused:       func(object string, err error) { conditions.SetError(health.ReportTooLarge, object, err) },
+			NoRoom:        func(object string, err error) { conditions.SetError(health.ObjectTooLarge, object, err) },
+			Memory:        memory(),
 			Connected:     func(ctx context.Context) { noteConnected(ctx, cfg.Database.DataSource, db, conditions) },
 			Synced:        func(ctx context.Context) { metamanager.ForgetRecovery(ctx, db, conditions) },
 			RemoteTimeout: time.Duration(cfg.Modules.MetaManager.RemoteQueryTimeout) * time.Second,

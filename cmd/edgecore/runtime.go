@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/sysmon"
@@ -53,4 +54,14 @@ func trimMemory(ctx context.Context) (wait func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true, File: true}) })
 	return wg.Wait
+}
+
+// memory returns that of the device, in bytes.
+func memory() int64 {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		klog.ErrorS(err, "Memory of the device unknown; taking it for a small one")
+		return 0
+	}
+	return int64(uint64(info.Totalram) * uint64(info.Unit))
 }

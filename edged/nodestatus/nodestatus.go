@@ -184,9 +184,9 @@ func reportable() []health.Code {
 	return []health.Code{
 		health.CgroupsIncomplete, health.CgroupsFailing, health.ClockNotSet, health.StoreRecovered,
 		health.StoreRolledBack, health.StoreFailing, health.CertificateEnding, health.StaticPodBad,
-		health.ImageDamaged, health.ReportTooLarge, health.NodeAddressMissing, health.ConfigurationBad,
-		health.RestartNeeded, health.ClientCABad, health.ModuleFailing, health.SocketFailing, health.ServerStopped,
-		health.ReadOnlyServerStopped,
+		health.ImageDamaged, health.ReportTooLarge, health.ObjectTooLarge, health.NodeAddressMissing,
+		health.ConfigurationBad, health.RestartNeeded, health.ClientCABad, health.ModuleFailing, health.SocketFailing,
+		health.ServerStopped, health.ReadOnlyServerStopped,
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/status"
 	"github.com/edgecore-io/edgecore/edged/termination"
+	"github.com/edgecore-io/edgecore/pkg/refused"
 )
 
 // labelsWait is how long the cloud may take to say which labels the Node has; without it the scheduler is trusted.
@@ -215,10 +216,26 @@ func (c *Controller) AdmitResize(pod *v1.Pod) *observed.Reason {
 
 // decide decides on a pod's admission; decided is false where it was admitted before.
 func (c *Controller) decide(w desired.Pod) (verdict admission.Verdict, decided bool) {
+	if why := c.tooLarge(w.Pod); why != nil {
+		return admission.Verdict{Rejected: why}, true
+	}
 	if w.Restored || c.opts.PLEG.Get(w.Pod.UID).Alive() {
 		return admission.Verdict{}, false
 	}
 	return admission.Admit(c.node(), w.Pod, c.ActivePodsExcept(w.Pod.UID)), true
+}
+
+// tooLarge says why metamanager has refused a pod, of which it has stored a stub. A pod that ended before its stub was
+// stored keeps its status.
+func (c *Controller) tooLarge(pod *v1.Pod) *observed.Reason {
+	stub, ok := refused.Of(pod.Annotations)
+	if !ok {
+		return nil
+	}
+	if before, ok := c.opts.Statuses.Get(pod.UID); ok && status.Terminal(before.Phase) && !status.WasRejected(&before) {
+		return nil
+	}
+	return &observed.Reason{Reason: refused.Reason, Message: stub.Message}
 }
 
 // node is what is known of this node without asking anybody.
@@ -323,6 +340,9 @@ func (c *Controller) makeRoom(ctx context.Context, pod *v1.Pod, verdict admissio
 func (c *Controller) reject(w desired.Pod, why observed.Reason) {
 	if w.Rejected != nil && *w.Rejected == why {
 		return
+	}
+	if before, _ := c.opts.Statuses.Get(w.Pod.UID); w.Restored && status.WasRejected(&before) {
+		return // it was reported before the agent was restarted
 	}
 	klog.InfoS("Pod rejected", "pod", klog.KObj(w.Pod), "reason", why.Reason, "message", why.Message)
 	c.opts.Recorder.Eventf(w.Pod, v1.EventTypeWarning, why.Reason, "%s", why.Message)

@@ -20,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/observed"
 	"github.com/edgecore-io/edgecore/edged/source"
 	"github.com/edgecore-io/edgecore/edged/status"
+	"github.com/edgecore-io/edgecore/pkg/refused"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
@@ -258,5 +259,33 @@ func TestJudgeResize(t *testing.T) {
 	r.pressure = &observed.Reason{Reason: "Evicted", Message: "The node had condition: [DiskPressure]. "}
 	if why := c.AdmitResize(asking("p", "1")); why != r.pressure {
 		t.Errorf("AdmitResize under pressure = %+v, want %+v", why, r.pressure)
+	}
+}
+
+// TestTooLarge: a pod of which metamanager has stored a stub is rejected, also after a restart, where it is not
+// reported again; one that had ended before keeps its status, and one that is being deleted is ended.
+func TestTooLarge(t *testing.T) {
+	r, c, wanted := newFixture(t.Context())
+	stub := refused.Stub{Size: 1000, Message: "it takes 1000 bytes"}
+	for _, name := range []string{"new", "reported", "restored", "ended", "deleted"} {
+		pod := testPod(name, types.UID(name))
+		if name == "deleted" {
+			pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+		}
+		wanted.Put(stub.Pod(pod), name != "new" && name != "deleted")
+	}
+	r.Restore(map[types.UID]v1.PodStatus{
+		"reported": {Phase: v1.PodFailed, Message: "Pod was rejected: it takes 1000 bytes"},
+		"ended":    {Phase: v1.PodSucceeded},
+	})
+	for _, w := range wanted.All() {
+		c.Admit(w.Pod.UID)
+	}
+	want := observed.Reason{Reason: "OutOfPodBytes", Message: "it takes 1000 bytes"}
+	if len(r.rejected) != 2 || r.rejected["new"] != want || r.rejected["restored"] != want {
+		t.Errorf("rejected = %v, want new and restored for %v", r.rejected, want)
+	}
+	if len(r.updated) != 2 || !r.started("ended") || !r.started("deleted") {
+		t.Errorf("pods handed to their workers = %v, want ended and deleted", r.updated)
 	}
 }

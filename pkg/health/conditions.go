@@ -26,6 +26,7 @@ const (
 	StoreRolledBack       Code = "StoreRolledBack"
 	StoreFailing          Code = "StoreFailing"
 	ReportTooLarge        Code = "ReportTooLarge"
+	ObjectTooLarge        Code = "ObjectTooLarge"
 	StaticPodBad          Code = "StaticPodBad"
 	CgroupsIncomplete     Code = "CgroupControllersMissing"
 	CgroupsFailing        Code = "CgroupsFailing"
@@ -149,6 +150,11 @@ var known = map[Code]entry{
 		"The API keeps the last status that was accepted. " +
 			"Reduce what the object reports, as the detail says: fewer containers, volumes or conditions in one pod.",
 		0,
+	},
+	ObjectTooLarge: {
+		"An object does not fit on this node", Warning,
+		"A pod that does not fit has failed; a ConfigMap or Secret stays as this node has it, and pods that need it " +
+			"wait. Make the object smaller, or delete others, as the detail says.", 0,
 	},
 	StaticPodBad: {
 		"A static pod manifest is invalid", Error, "Correct the file. The pods of its last valid version keep running.",

@@ -51,6 +51,9 @@ func elsewhere() map[string][]string {
 		"an attached CSI volume whose pod already had it before the agent or the device restarted": {
 			"test/csi.TestAttachment",
 		},
+		"bytes of the pods, ConfigMaps and Secrets of a node": {
+			"metamanager.TestRoomOfPods", "metamanager.TestRoomOfConfigMaps", "edged/podadmit.TestTooLarge",
+		},
 		"Size of the configMap, secret, downwardAPI and projected volumes of a pod": {
 			"edged/volume.TestContentIsBounded",
 		},
