@@ -146,7 +146,8 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 	return a.conclude(ctx, j, left)
 }
 
-// warnCA warns if the CA that devices trust is not the one of before the adoption.
+// warnCA warns if the CA that devices trust is gone. An undo also warns if it is not the one of before the adoption:
+// edgecore's cloudcore knows both CAs of a rotation, and KubeEdge's does not.
 func (a *Adoption) warnCA(ctx context.Context, j *journal) error {
 	ca, err := a.api.get(ctx, secret(caSecret))
 	switch {
@@ -155,9 +156,9 @@ func (a *Adoption) warnCA(ctx context.Context, j *journal) error {
 	case ca == nil && j.CA != "":
 		a.say("warning: secret/%s, the CA that devices trust, is gone. Restore it from a backup before cloudcore "+
 			"starts again: it would make another one, and each device would have to join again", caSecret)
-	case caSum(ca) != j.CA:
-		a.say("warning: secret/%s has changed since, and stays as it is: cloudcore refuses devices whose certificate "+
-			"the CA in it has not signed", caSecret)
+	case j.Phase == undoing && caSum(ca) != j.CA:
+		a.say("warning: secret/%s has changed since, and stays as it is: KubeEdge's cloudcore refuses devices whose "+
+			"certificate the CA in it has not signed", caSecret)
 	}
 	return nil
 }
