@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
+	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 
 const kubeEdgeFile = "../../pkg/apis/edgecore/v1alpha2/testdata/kubeedge-v1.23.yaml"
@@ -77,5 +78,32 @@ func TestConfigPrint(t *testing.T) {
 	file := writeConfig(t, "zzz: 1\n")
 	if out, _, err := execute(t, "config", "print", "--config", file); err == nil || out != "" {
 		t.Errorf("config print of a file that is wrong = %q, %v; want nothing and an error", out, err)
+	}
+}
+
+// TestConfigRefused: validate and print --effective say of a valid file that the agent has tried it and gone back to
+// the configuration before. For another device it is valid.
+func TestConfigRefused(t *testing.T) {
+	file := writeConfig(t, "database: {dataSource: "+t.TempDir()+"/edgecore.db}\n")
+	f, err := configfile.Choose(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Copies.Keep(append([]byte("# before\n"), f.Data...), configfile.Proof{Ran: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Copies.Refuse(f.Data, "there is no runtime", true); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err := execute(t, "config", "validate", file); err == nil ||
+		!strings.Contains(err.Error(), "there is no runtime") {
+		t.Errorf("config validate = %q, %v; want why the file was refused", out, err)
+	}
+	if _, stderr, err := execute(t, "config", "print", "--effective", file); err != nil ||
+		!strings.Contains(stderr, "there is no runtime") {
+		t.Errorf("config print --effective = %q, %v; want a warning with why the file was refused", stderr, err)
+	}
+	if out, _, err := execute(t, "config", "validate", "--offline", file); err != nil {
+		t.Errorf("config validate --offline = %q, %v; want that it is valid", out, err)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -215,7 +216,12 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		}
 	}
 	keeper := configreload.NewKeeper(configreload.KeeperOptions{
-		Copies: inForce.Copies, Started: started, Connected: connected(cfg, hub), GoBack: end,
+		Copies:    inForce.Copies,
+		Started:   started,
+		Connected: connected(cfg, hub),
+		Runtime:   agentconfig.RuntimeFor,
+		Failing:   func() error { return cgroupsFailing(conditions) },
+		GoBack:    end,
 	})
 	switch {
 	case inForce.Bad == nil:
@@ -310,6 +316,16 @@ func connected(cfg *v1alpha2.EdgeCore, hub *nodelink.Module) func() (time.Time, 
 		s := hub.State()
 		return s.Since, s.Connected
 	}
+}
+
+// cgroupsFailing says why the cgroups of pods cannot be made as the configuration says; nil if they can.
+func cgroupsFailing(conditions *health.Registry) error {
+	for _, c := range conditions.Snapshot() {
+		if c.Code == health.CgroupsFailing {
+			return fmt.Errorf("modules.edged.tailoredKubeletConfig.cgroupRoot: %s. %s", c.Detail, c.Remedy)
+		}
+	}
+	return nil
 }
 
 // unusable is an error of a configuration with which the agent cannot start.

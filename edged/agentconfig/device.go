@@ -1,6 +1,7 @@
 package agentconfig
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -48,6 +49,13 @@ func PreflightOptions(cfg *v1alpha2.EdgeCore) preflight.Options {
 		o.Cloud.Joined, o.Cloud.Server = true, hub.WebSocket.Server
 	}
 	return o
+}
+
+// RuntimeFor says why the container runtime that a configuration names cannot run pods as the configuration says; nil if
+// it can. It asks the runtime, and changes nothing.
+func RuntimeFor(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
+	kubelet := &cfg.Modules.Edged.TailoredKubeletConfig
+	return preflight.RuntimeFor(ctx, kubelet.ContainerRuntimeEndpoint, kubelet.CgroupDriver)
 }
 
 // ClockBound returns a time that is over: that of the build, of the certificates, and of what was last written to the

@@ -318,3 +318,44 @@ func TestListens(t *testing.T) {
 		}
 	}
 }
+
+// TestRuntimeProblem: what keeps pods from starting names its key and the remedy; what does not is no problem.
+func TestRuntimeProblem(t *testing.T) {
+	const kubelet = "modules.edged.tailoredKubeletConfig."
+	for name, c := range map[string]struct {
+		change func(*Facts)
+		want   []string
+	}{
+		"well":       {func(*Facts) {}, nil},
+		"no network": {func(f *Facts) { f.CNI.NotReady = "no CNI" }, nil},
+		"no socket": {
+			func(f *Facts) { f.Runtime.Socket = os.ErrNotExist },
+			[]string{kubelet + "containerRuntimeEndpoint: there is no runtime at", ". Install one"},
+		},
+		"another program": {
+			func(f *Facts) { f.Runtime.Err = errors.New("EOF") },
+			[]string{kubelet + "containerRuntimeEndpoint: the runtime at", "EOF. See whether"},
+		},
+		"another driver": {
+			func(f *Facts) { f.Cgroups.Driver, f.Runtime.Driver = "cgroupfs", "systemd" },
+			[]string{kubelet + "cgroupDriver is cgroupfs, and the runtime's is systemd", "Set cgroupDriver: systemd"},
+		},
+		"a driver that it does not say": {func(f *Facts) { f.Runtime.Driver = "" }, nil},
+	} {
+		f := well()
+		c.change(f)
+		err := runtimeProblem(f)
+		if (err != nil) != (c.want != nil) {
+			t.Errorf("%s: %v, want an error: %v", name, err, c.want)
+		}
+		for _, part := range c.want {
+			if err != nil && !strings.Contains(err.Error(), part) {
+				t.Errorf("%s: %v, want %q in it", name, err, part)
+			}
+		}
+	}
+	if err := RuntimeFor(t.Context(), "unix:///none/cri.sock", "cgroupfs"); err == nil ||
+		!strings.Contains(err.Error(), "there is no runtime at /none/cri.sock") {
+		t.Errorf("RuntimeFor without a socket = %v, want that there is no runtime", err)
+	}
+}

@@ -43,6 +43,11 @@ Without FILE it checks the one that --config names.`,
 						"depends on it): %w", file, err)
 				}
 			}
+			if p.Effective != nil && !offline {
+				if _, notice, err := p.Effective(file); err == nil && notice != nil {
+					return notice // it was refused after a trial
+				}
+			}
 			for _, w := range warnings {
 				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
 			}
@@ -54,7 +59,8 @@ Without FILE it checks the one that --config names.`,
 		cmd.Long += `
 
 What depends on this device is checked, too: the files and groups that the file names, and what it reserves of the
-device's memory and processors. --offline leaves that out, to check a file for another device.`
+device's memory and processors; and whether the agent has tried the file and gone back to the configuration before.
+--offline leaves that out, to check a file for another device.`
 		cmd.Flags().BoolVar(&offline, "offline", false, "leave out what depends on this device")
 	}
 	return cmd

@@ -33,11 +33,17 @@ func (d *device) ran(connected bool) {
 	d.t.Helper()
 	f, err := Choose(d.file)
 	if err == nil && f.Bad == nil {
-		err = f.Copies.Keep(f.Data, connected)
+		err = f.Copies.Keep(f.Data, Proof{Connected: connected})
 	}
 	if err != nil {
 		d.t.Fatal(err)
 	}
+}
+
+// times is how often the file was refused.
+func times(c Copies) int {
+	n, _ := c.Refusals()
+	return n
 }
 
 func (d *device) copies() Copies { return CopiesOf(d.file, d.store) }
@@ -124,7 +130,7 @@ func TestChooseOlderVersion(t *testing.T) {
 	d.write(d.text("one", ""))
 	d.ran(true)
 	newer := d.text("two", "ofTomorrow: {on: true}\n")
-	if err := CopiesOf(d.file, d.store).Keep([]byte(newer), true); err != nil {
+	if err := CopiesOf(d.file, d.store).Keep([]byte(newer), Proof{Connected: true}); err != nil {
 		t.Fatal(err)
 	}
 	d.write(newer)
@@ -134,7 +140,7 @@ func TestChooseOlderVersion(t *testing.T) {
 		t.Errorf("Choose = %+v, %v; want a warning about ofTomorrow", f, err)
 	}
 	newer = d.text("t_w_o", "")
-	if err := CopiesOf(d.file, d.store).Keep([]byte(newer), true); err != nil {
+	if err := CopiesOf(d.file, d.store).Keep([]byte(newer), Proof{Connected: true}); err != nil {
 		t.Fatal(err)
 	}
 	d.write(newer)
@@ -177,7 +183,7 @@ func TestRefused(t *testing.T) {
 		d.write(d.text("two", ""))
 		f, err := Choose(d.file)
 		if err == nil {
-			err = f.Copies.Refuse(f.Data, "the cloud was not reached")
+			err = f.Copies.Refuse(f.Data, "the cloud was not reached", false)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -226,26 +232,26 @@ func TestForget(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := f.Copies.Refuse(f.Data, "the cloud was not reached"); err != nil {
+		if err := f.Copies.Refuse(f.Data, "the cloud was not reached", false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := f.Copies.Refusals(); n != 2 {
+	if n := times(f.Copies); n != 2 {
 		t.Errorf("refused %d times, want 2", n)
 	}
 	if err := f.Copies.TryAgain(); err != nil {
 		t.Fatal(err)
 	}
-	if reason := f.Copies.Refused(f.Data); reason != "" || f.Copies.Refusals() != 2 {
-		t.Errorf("to be tried again: refused because of %q, %d times; want not, and 2", reason, f.Copies.Refusals())
+	if reason := f.Copies.Refused(f.Data); reason != "" || times(f.Copies) != 2 {
+		t.Errorf("to be tried again: refused because of %q, %d times; want not, and 2", reason, times(f.Copies))
 	}
 	if err := f.Copies.Forget(); err != nil {
 		t.Fatal(err)
 	}
 	newest, ok := f.Copies.Newest()
-	if !ok || newest.Connected || f.Copies.Refusals() != 0 {
+	if !ok || newest.Connected || times(f.Copies) != 0 {
 		t.Errorf("newest copy %+v, %v, refused %d times; want one that is not connected, and 0", newest, ok,
-			f.Copies.Refusals())
+			times(f.Copies))
 	}
 }
 
@@ -291,11 +297,18 @@ func TestKeep(t *testing.T) {
 		}
 		return info.ModTime()
 	}
-	keep := func(text string, connected bool) {
+	prove := func(text string, proof Proof) {
 		t.Helper()
-		if err := c.Keep([]byte(text), connected); err != nil {
+		if err := c.Keep([]byte(text), proof); err != nil {
 			t.Fatal(err)
 		}
+		if newest, ok := c.Newest(); !ok || newest.Proof != proof {
+			t.Errorf("newest copy %+v, %v; want %+v", newest, ok, proof)
+		}
+	}
+	keep := func(text string, connected bool) {
+		t.Helper()
+		prove(text, Proof{Connected: connected})
 	}
 	keep("a", false)
 	old := time.Now().Add(-time.Hour).Truncate(time.Second)
@@ -309,6 +322,11 @@ func TestKeep(t *testing.T) {
 	keep("a", true)
 	if newest, ok := c.Newest(); !ok || !newest.Connected || string(newest.Data) != "a" || len(c.List()) != 1 {
 		t.Errorf("newest copy %+v, %v of %d; want a, connected, the only one", newest, ok, len(c.List()))
+	}
+	prove("a", Proof{Ran: true})
+	prove("a", Proof{Ran: true, Connected: true})
+	if text, err := os.ReadFile(c.path(0)); err != nil || !strings.HasSuffix(string(text), connectedMark+"\na") {
+		t.Errorf("the copy is %q, %v; want the first line to end as older versions know it", text, err)
 	}
 	for _, text := range []string{"b\n# x", "c", "d"} {
 		keep(text, false)
@@ -332,7 +350,7 @@ func TestKeep(t *testing.T) {
 	}
 	for _, path := range c.Paths() {
 		if _, err := os.Lstat(path); err != nil && filepath.Base(path) != refusedName &&
-			filepath.Ext(path) != ".new" {
+			filepath.Base(path) != trialName && filepath.Ext(path) != ".new" {
 			t.Errorf("path %s: %v, want a file that there is", path, err)
 		}
 	}
@@ -384,7 +402,7 @@ func TestCopiesOfAnother(t *testing.T) {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Keep([]byte("x: 1\n"), true); err != nil {
+	if err := c.Keep([]byte("x: 1\n"), Proof{Connected: true}); err != nil {
 		t.Fatal(err)
 	}
 	if list := d.copies().List(); len(list) != 1 {

@@ -31,10 +31,18 @@ const (
 	refusedName = "edgecore.yaml.refused"
 	// packagedStore is the store of the package's template.
 	packagedStore = "/var/lib/edgecore/edgecore.db"
-	// connectedMark ends the first line of a copy with which the agent has been connected.
-	connectedMark = " It has reached the cloud with it."
+	// trialName is beside it, and says how long a configuration has been on trial, over all starts.
+	trialName = "edgecore.yaml.trial"
 	// maxCopy limits what is read of a copy: the configuration, and the line before it.
 	maxCopy = 2 << 20
+)
+
+// These end the first line of a copy, in this order: an older version of edgecore knows the last one only.
+const (
+	// ranMark: the agent has reached the container runtime with the copy.
+	ranMark = " It has reached the container runtime with it."
+	// connectedMark: the agent has been connected with it.
+	connectedMark = " It has reached the cloud with it."
 )
 
 // Copy is a copy of a configuration with which the agent has run.
@@ -42,8 +50,38 @@ type Copy struct {
 	// Path is where it is. Data is the configuration as it was in its file.
 	Path string
 	Data []byte
-	// Connected: the agent has reached the cloud with it.
+	Proof
+}
+
+// Proof is what the agent has reached with a configuration.
+type Proof struct {
+	// Connected: the cloud.
 	Connected bool
+	// Ran: the container runtime, in a state in which it runs pods.
+	Ran bool
+}
+
+// Any returns what the agent has reached with either.
+func (p Proof) Any(other Proof) Proof {
+	return Proof{Connected: p.Connected || other.Connected, Ran: p.Ran || other.Ran}
+}
+
+// proofOf reads the end of a copy's first line.
+func proofOf(head []byte) (p Proof) {
+	head, p.Connected = bytes.CutSuffix(head, []byte(connectedMark))
+	p.Ran = bytes.HasSuffix(head, []byte(ranMark))
+	return p
+}
+
+// marks are what proofOf reads.
+func (p Proof) marks() (text string) {
+	if p.Ran {
+		text += ranMark
+	}
+	if p.Connected {
+		text += connectedMark
+	}
+	return text
 }
 
 // Copies keeps the copies of a configuration file, in the folder of the store. One process writes them. While that
@@ -69,7 +107,7 @@ func CopiesOf(file, store string) Copies {
 
 // Paths returns the files that there may be, for whoever removes them; without a file, not the link beside it.
 func (c Copies) Paths() []string {
-	paths := []string{c.refusedFile()}
+	paths := []string{c.refusedFile(), c.trialFile()}
 	if c.file != "" {
 		paths = append(paths, linkOf(c.file))
 	}
@@ -117,7 +155,7 @@ func copiesIn(dir, begin string) []Copy {
 		if !ok || !bytes.HasPrefix(head, []byte(begin)) {
 			continue
 		}
-		list = append(list, Copy{name, data, bytes.HasSuffix(head, []byte(connectedMark))})
+		list = append(list, Copy{name, data, proofOf(head)})
 	}
 	return list
 }
@@ -134,10 +172,10 @@ func (c Copies) Newest() (newest Copy, ok bool) {
 }
 
 // Keep makes the newest copy from a configuration with which the agent runs. It writes nothing if that copy is there.
-func (c Copies) Keep(data []byte, connected bool) error {
+func (c Copies) Keep(data []byte, proof Proof) error {
 	newest, ok := c.Newest()
 	same := ok && newest.Path == c.path(0) && bytes.Equal(newest.Data, data)
-	if same && newest.Connected == connected {
+	if same && newest.Proof == proof {
 		return c.settle()
 	}
 	if ok && !same {
@@ -147,10 +185,7 @@ func (c Copies) Keep(data []byte, connected bool) error {
 			}
 		}
 	}
-	head := c.head() + " Change that file: edgecore writes this one."
-	if connected {
-		head += connectedMark
-	}
+	head := c.head() + " Change that file: edgecore writes this one." + proof.marks()
 	if err := certs.WriteFile(c.path(0), append([]byte(head+"\n"), data...)); err != nil {
 		return fmt.Errorf("copy of the configuration: %w", err)
 	}
@@ -207,16 +242,25 @@ type refusal struct {
 	// Times is how often it was refused, Over that it is to be tried again.
 	Times int  `json:"times"`
 	Over  bool `json:"over,omitempty"`
+	// Final: it is not tried again as it is.
+	Final bool `json:"final,omitempty"`
 }
 
 // Refuse notes why the content of the file is not used at the next start, until the file changes or is touched, or
-// TryAgain is called.
-func (c Copies) Refuse(data []byte, reason string) error {
+// TryAgain is called. final: there is no need to call that, since the file is the cause.
+func (c Copies) Refuse(data []byte, reason string, final bool) error {
 	info, err := os.Stat(c.file)
 	if err != nil {
 		return err
 	}
-	next := refusal{File: c.file, SHA256: digest(data), Modified: info.ModTime(), Reason: reason, Times: 1}
+	next := refusal{
+		File:     c.file,
+		SHA256:   digest(data),
+		Modified: info.ModTime(),
+		Reason:   reason,
+		Times:    1,
+		Final:    final,
+	}
 	if r, ok := c.readRefusal(); ok && r.of(next) {
 		next.Times = r.Times + 1
 	}
@@ -233,10 +277,10 @@ func (c Copies) TryAgain() error {
 	return c.writeRefusal(r)
 }
 
-// Refusals returns how often the file was refused as it is.
-func (c Copies) Refusals() int {
+// Refusals returns how often the file was refused as it is, and whether it was refused for good.
+func (c Copies) Refusals() (times int, final bool) {
 	r, _ := c.readRefusal()
-	return r.Times
+	return r.Times, r.Final
 }
 
 // Refused returns why the content of the file is not used; "" is that it is.
@@ -258,11 +302,59 @@ func (c Copies) Forget() error {
 	if err := os.Remove(c.refusedFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if newest, ok := c.Newest(); ok && newest.Connected {
-		return c.Keep(newest.Data, false)
+	if err := c.EndTrial(); err != nil {
+		return err
+	}
+	if newest, ok := c.Newest(); ok && newest.Proof != (Proof{}) {
+		return c.Keep(newest.Data, Proof{})
 	}
 	return nil
 }
+
+// trialTime is how long a configuration has been on trial, over all starts: a device that is switched off again and
+// again needs no clock for it.
+type trialTime struct {
+	Of    string        `json:"of"`
+	Spent time.Duration `json:"spent"`
+}
+
+// TrialOf names the trial of a configuration.
+func (c Copies) TrialOf(data []byte) string { return c.file + " " + digest(data) }
+
+// AgainOf names the time until the file that was refused is tried again.
+func (c Copies) AgainOf() string {
+	r, _ := c.readRefusal()
+	return fmt.Sprintf("%s %s refused %d", r.File, r.SHA256, r.Times)
+}
+
+// Spent returns how long a trial has lasted before.
+func (c Copies) Spent(trial string) time.Duration {
+	var t trialTime
+	text, err := os.ReadFile(c.trialFile())
+	if err != nil || json.Unmarshal(text, &t) != nil || t.Of != trial {
+		return 0
+	}
+	return t.Spent
+}
+
+// Spend notes how long a trial has lasted.
+func (c Copies) Spend(trial string, spent time.Duration) error {
+	text, err := json.Marshal(trialTime{trial, spent})
+	if err != nil {
+		return err
+	}
+	return certs.WriteFile(c.trialFile(), text)
+}
+
+// EndTrial forgets how long a trial has lasted.
+func (c Copies) EndTrial() error {
+	if err := os.Remove(c.trialFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (c Copies) trialFile() string { return filepath.Join(c.dir, trialName) }
 
 func (r refusal) of(other refusal) bool {
 	return r.File == other.File && r.SHA256 == other.SHA256 && r.Modified.Equal(other.Modified)
@@ -287,6 +379,22 @@ func (c Copies) writeRefusal(r refusal) error {
 // ChangesLink reports whether a configuration differs from a copy in what the link to the cloud needs. A copy of
 // another version, which cannot be compared, does.
 func ChangesLink(copied []byte, config *v1alpha2.EdgeCore) bool {
+	return changesAny(copied, config, "modules.edged.hostnameOverride", "modules.edgeHub.enable",
+		"modules.edgeHub.projectID", "modules.edgeHub.token", "modules.edgeHub.httpServer", "modules.edgeHub.tlsCaFile",
+		"modules.edgeHub.tlsCertFile", "modules.edgeHub.tlsPrivateKeyFile", "modules.edgeHub.websocket",
+		"modules.edgeHub.quic")
+}
+
+// ChangesRuntime reports whether a configuration differs from a copy in how pods are run. A copy of another version,
+// which cannot be compared, does.
+func ChangesRuntime(copied []byte, config *v1alpha2.EdgeCore) bool {
+	const kubelet = "modules.edged.tailoredKubeletConfig."
+	return changesAny(copied, config, kubelet+"containerRuntimeEndpoint", kubelet+"cgroupDriver", kubelet+"cgroupRoot",
+		kubelet+"cgroupsPerQOS")
+}
+
+// changesAny reports whether a configuration differs from a copy in one of some keys, or in a part of it.
+func changesAny(copied []byte, config *v1alpha2.EdgeCore, keys ...string) bool {
 	before, _, err := v1alpha2.Parse(copied)
 	if err != nil {
 		return true
@@ -295,22 +403,12 @@ func ChangesLink(copied []byte, config *v1alpha2.EdgeCore) bool {
 	if err != nil {
 		return true
 	}
-	return slices.ContainsFunc(changes, func(c v1alpha2.Change) bool { return linkKey(c.Path) })
-}
-
-// linkKey reports whether a device may not reach the cloud because of a key.
-func linkKey(path string) bool {
-	for _, key := range []string{
-		"modules.edged.hostnameOverride", "modules.edgeHub.enable", "modules.edgeHub.projectID",
-		"modules.edgeHub.token", "modules.edgeHub.httpServer", "modules.edgeHub.tlsCaFile",
-		"modules.edgeHub.tlsCertFile", "modules.edgeHub.tlsPrivateKeyFile", "modules.edgeHub.websocket",
-		"modules.edgeHub.quic",
-	} {
-		if rest, ok := strings.CutPrefix(path, key); ok && (rest == "" || rest[0] == '.') {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(changes, func(c v1alpha2.Change) bool {
+		return slices.ContainsFunc(keys, func(key string) bool {
+			rest, ok := strings.CutPrefix(c.Path, key)
+			return ok && (rest == "" || rest[0] == '.')
+		})
+	})
 }
 
 func digest(data []byte) string {

@@ -1,6 +1,6 @@
 // Package configreload applies changes of the agent's configuration file while the agent runs: on SIGHUP, and when the
 // file changes. Its Keeper keeps copies of the configurations that work, and goes back to one if a device does not
-// reach the cloud with a changed one.
+// reach the cloud or the container runtime with a changed one.
 package configreload
 
 import (

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,7 +24,10 @@ type trialEnv struct {
 	keeper    *Keeper
 	connected atomic.Pointer[time.Time] // since when; nil is not
 	back      atomic.Pointer[error]
-	end       func() // of the process
+	// runs are the runtimes, by their sockets, that are there. asked counts how often one was asked.
+	runs  atomic.Pointer[[]string]
+	asked atomic.Int32
+	end   func() // of the process
 }
 
 // newTrial starts an agent; it has reached the cloud with the copy "http://before" if connected says so.
@@ -32,7 +36,7 @@ func newTrial(t *testing.T, connected bool) *trialEnv {
 	dir := t.TempDir()
 	tr := &trialEnv{t: t, file: filepath.Join(dir, "edgecore.yaml")}
 	tr.copies = configfile.CopiesOf(tr.file, filepath.Join(dir, "edgecore.db"))
-	if err := tr.copies.Keep([]byte(tr.text("before", "")), connected); err != nil {
+	if err := tr.copies.Keep([]byte(tr.text("before", "")), configfile.Proof{Connected: connected}); err != nil {
 		t.Fatal(err)
 	}
 	tr.end = func() {}
@@ -54,6 +58,14 @@ func (tr *trialEnv) restart() {
 				return *since, true
 			}
 			return time.Time{}, false
+		},
+		Runtime: func(_ context.Context, cfg *v1alpha2.EdgeCore) error {
+			tr.asked.Add(1)
+			endpoint := cfg.Modules.Edged.TailoredKubeletConfig.ContainerRuntimeEndpoint
+			if list := tr.runs.Load(); list != nil && slices.Contains(*list, endpoint) {
+				return nil
+			}
+			return errors.New("there is no runtime at " + endpoint)
 		},
 	})
 	end := tr.keeper.Start(ctx)
@@ -151,7 +163,7 @@ func TestTriedAgain(t *testing.T) {
 			}
 			time.Sleep(10*time.Minute + 3*time.Second)
 			tr.want("the file", tr.text("before", ""), true, true)
-			if got := tr.copies.Refusals(); got != times+1 {
+			if got, _ := tr.copies.Refusals(); got != times+1 {
 				t.Errorf("the file was refused %d times, want %d", got, times+1)
 			}
 			tr.restart()
@@ -308,4 +320,188 @@ func TestNotStarted(t *testing.T) {
 			t.Errorf("newest copy %q, %v; want what the agent runs with", newest.Data, ok)
 		}
 	})
+}
+
+// runtimeAt is a change of the container runtime.
+func runtimeAt(endpoint string) string {
+	return "  edged: {tailoredKubeletConfig: {containerRuntimeEndpoint: \"" + endpoint + "\"}}\n"
+}
+
+const (
+	oldRuntime = "unix:///run/old.sock"
+	newRuntime = "unix:///run/new.sock"
+)
+
+// newRuntimeTrial starts an agent that is connected, has run pods with the runtime of before, and is told of another.
+func newRuntimeTrial(t *testing.T, runs ...string) (tr *trialEnv, before, after string) {
+	t.Helper()
+	tr = newTrial(t, true)
+	tr.link(true)
+	before, after = tr.text("before", runtimeAt(oldRuntime)), tr.text("before", runtimeAt(newRuntime))
+	if err := tr.copies.Keep([]byte(before), configfile.Proof{Connected: true, Ran: true}); err != nil {
+		t.Fatal(err)
+	}
+	tr.runs.Store(&runs)
+	tr.change(after)
+	return tr, before, after
+}
+
+// TestVerdicts: what happens to a configuration, by what is on trial and what it has reached.
+func TestVerdicts(t *testing.T) {
+	const limit = 10 * time.Minute
+	both := trial{limit: limit, link: true, runtime: true}
+	link, runtime := trial{limit: limit, link: true}, trial{limit: limit, runtime: true}
+	for name, c := range map[string]struct {
+		trial   trial
+		state   state
+		elapsed time.Duration
+		want    verdict
+	}{
+		"nothing on trial":                       {trial{}, state{cloud: true, pods: true}, 0, verdictKeep},
+		"connected":                              {link, state{connected: true}, 0, verdictKeep},
+		"connected, and no runtime":              {link, state{connected: true, pods: true}, limit, verdictKeep},
+		"not yet connected":                      {link, state{}, limit - 1, verdictWait},
+		"not connected":                          {link, state{runs: true}, limit, verdictLink},
+		"runs":                                   {runtime, state{runs: true}, 0, verdictKeep},
+		"runs, and no cloud":                     {runtime, state{runs: true, cloud: true}, limit, verdictKeep},
+		"does not yet run":                       {runtime, state{before: true}, limit - 1, verdictWait},
+		"does not run, the one before would":     {runtime, state{before: true}, limit, verdictRuntime},
+		"does not run, nor would the one before": {runtime, state{}, 100 * limit, verdictWait},
+		"both, connected":                        {both, state{connected: true}, limit - 1, verdictWait},
+		"both, connected, does not run":          {both, state{connected: true, before: true}, limit, verdictRuntime},
+		"both, runs, not connected":              {both, state{runs: true}, limit, verdictLink},
+		"both, neither":                          {both, state{before: true}, limit, verdictRuntime},
+		"both, neither, no runtime at all":       {both, state{}, limit, verdictLink},
+		"both, connected, no runtime at all":     {both, state{connected: true}, limit, verdictWait},
+		"both work":                              {both, state{connected: true, runs: true}, 0, verdictKeep},
+	} {
+		if got := verdictOf(c.trial, c.state, c.elapsed); got != c.want {
+			t.Errorf("%s: verdict %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// TestWrongRuntime: an agent that could run pods, and cannot with a changed runtime, goes back, and does not try the
+// file again by itself, whatever the cloud does: the runtime of before was there.
+func TestWrongRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr, before, after := newRuntimeTrial(t, oldRuntime)
+		time.Sleep(10*time.Minute - time.Second)
+		tr.want("shortly before the end", before, true, false)
+		time.Sleep(3 * time.Second)
+		tr.want("after the end", before, true, true)
+		reason := tr.copies.Refused([]byte(after))
+		for _, part := range []string{
+			"within 10m0s", "configTrialSeconds", "no runtime at " + newRuntime, "correct the file, or touch it",
+		} {
+			if !strings.Contains(reason, part) {
+				t.Errorf("the file is refused because of %q, want %q in it", reason, part)
+			}
+		}
+		tr.restart()
+		tr.link(false)
+		tr.keeper.Refused(tr.parse(before))
+		time.Sleep(48 * time.Hour)
+		if err := tr.why(); err != nil || tr.copies.Refused([]byte(after)) == "" {
+			t.Errorf("two days later: %v, refused because of %q; want the agent to stay with the copy", err,
+				tr.copies.Refused([]byte(after)))
+		}
+	})
+}
+
+// TestRuntimeDown: while the runtime of before is not there either, the agent neither goes back nor keeps the file.
+func TestRuntimeDown(t *testing.T) {
+	for name, c := range map[string]struct {
+		comes string
+		back  bool
+	}{"the new one comes": {newRuntime, false}, "only the old one comes": {oldRuntime, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tr, before, after := newRuntimeTrial(t)
+				time.Sleep(48 * time.Hour)
+				tr.want("two days without a runtime", before, true, false)
+				tr.runs.Store(&[]string{c.comes})
+				time.Sleep(time.Minute)
+				if want := after; !c.back {
+					tr.want(name, want, true, false)
+				} else {
+					tr.want(name, before, true, true)
+				}
+				if newest, _ := tr.copies.Newest(); !newest.Ran {
+					t.Errorf("%s: the copy does not say that it has reached the runtime, want that", name)
+				}
+			})
+		})
+	}
+}
+
+// TestRuntimeNeverReached: a configuration is kept at once if none of before has reached the runtime. That it does is
+// noted once, and the runtime is not asked any more.
+func TestRuntimeNeverReached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := newTrial(t, true)
+		tr.link(true)
+		after := tr.text("before", runtimeAt(newRuntime))
+		tr.change(after)
+		tr.want("at once", after, true, false)
+		time.Sleep(time.Hour)
+		tr.want("an hour without a runtime", after, true, false)
+		if newest, _ := tr.copies.Newest(); newest.Ran {
+			t.Error("the copy has reached a runtime that is not there, want that it has not")
+		}
+		tr.runs.Store(&[]string{newRuntime})
+		time.Sleep(time.Minute)
+		if newest, _ := tr.copies.Newest(); !newest.Ran {
+			t.Error("the copy has not reached the runtime, want that it has")
+		}
+		asked := tr.asked.Load()
+		time.Sleep(time.Hour)
+		if now := tr.asked.Load(); now != asked {
+			t.Errorf("the runtime is asked %d times more, want not once it has answered", now-asked)
+		}
+	})
+}
+
+// TestTrialOverStarts: the time of a trial, and the pause until a refused file is tried again, count over all starts,
+// also of a device that is switched off again at once.
+func TestTrialOverStarts(t *testing.T) {
+	for name, on := range map[string]time.Duration{"two minutes": 2 * time.Minute, "a second": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tr, before, after := newRuntimeTrial(t, oldRuntime)
+				ends := func(what string, start func()) {
+					for starts := 1; ; starts++ {
+						time.Sleep(on)
+						synctest.Wait()
+						if tr.why() != nil {
+							return
+						}
+						if starts == clockSteps && on < time.Minute {
+							time.Sleep(time.Minute) // the last step lasts
+						} else if starts > clockSteps {
+							t.Fatalf("%s: it is not over after %d starts of %v", what, starts, on)
+						} else {
+							tr.restart()
+							start()
+						}
+					}
+				}
+				ends("the trial", func() { tr.keeper.InForce(tr.parse(after), []byte(after), true) })
+				tr.want("the trial", before, true, true)
+
+				// The same for a cloud that is not reached with either.
+				tr.restart()
+				tr.link(false)
+				moved := tr.text("moved", runtimeAt(oldRuntime))
+				tr.change(moved)
+				ends("the link", func() { tr.keeper.InForce(tr.parse(moved), []byte(moved), true) })
+				tr.restart()
+				tr.keeper.Refused(tr.parse(before))
+				ends("the pause", func() { tr.keeper.Refused(tr.parse(before)) })
+				if !errors.Is(tr.why(), ErrTryAgain) {
+					t.Errorf("after the pause: %v, want the file to be tried again", tr.why())
+				}
+			})
+		})
+	}
 }

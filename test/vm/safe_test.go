@@ -169,7 +169,9 @@ func (j *joined) try(row wrongconfig.Row) {
 	j.t.Helper()
 	before := j.well(row.Name+", before", nil)
 	if row.Text != nil {
-		text, err := row.Text(j.good, wrongconfig.Place{Empty: "/root", Taken: "127.0.0.1:1884"})
+		text, err := row.Text(j.good, wrongconfig.Place{
+			Empty: "/root", Taken: "127.0.0.1:1884", Socket: "/run/systemd/private",
+		})
 		env.Must(j.t, err)
 		env.Must(j.t, j.WriteFile(j.t.Context(), configFile, text, 0o600))
 	}

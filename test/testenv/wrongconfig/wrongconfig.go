@@ -16,8 +16,8 @@ import (
 // Place is what changes need to know of a device.
 type Place struct {
 	// Empty is a folder of the device with nothing in it. Taken is an address of its loopback on which another program
-	// listens.
-	Empty, Taken string
+	// listens, and Socket a Unix socket of another program.
+	Empty, Taken, Socket string
 }
 
 // Row is a wrong change of a configuration.
@@ -30,8 +30,9 @@ type Row struct {
 	// Code is the condition that the Node has then, and Says is part of its message. "" is that nothing is wrong.
 	Code health.Code
 	Says string
-	// Link: the device does not reach its cloud with it, and the condition comes when it has tried for a while.
-	Link bool
+	// Trial: the device does not reach its cloud or its container runtime with it, and the condition comes when it has
+	// tried for a while.
+	Trial bool
 	// Defaults: the agent runs with defaults for a while: folders and ports of the machine, which tests own only where
 	// they own the machine.
 	Defaults bool
@@ -58,7 +59,7 @@ func Rows(seed uint64) []Row {
 		{Name: "zeroes", Text: content(strings.Repeat("\x00", 4096)), Code: bad, Says: "not YAML"},
 		{Name: "garbage", Text: content(garbage(seed)), Code: bad, Says: "not YAML"},
 		{Name: "cut off in a key", Text: cutInKey, Code: bad, Says: ""},
-		{Name: "cut off between keys", Text: cutBetween, Code: bad, Says: "", Defaults: true, Link: true},
+		{Name: "cut off between keys", Text: cutBetween, Code: bad, Says: "", Defaults: true, Trial: true},
 		{Name: "unclosed bracket", Text: appended("\n  a: ["), Code: bad, Says: "not YAML"},
 		{Name: "tabs", Text: appended("\tb: 1\n"), Code: bad, Says: "not YAML"},
 		{Name: "two documents", Text: appended("---\nkind: EdgeCore\n"), Code: bad, Says: ""},
@@ -103,11 +104,17 @@ func Rows(seed uint64) []Row {
 			Says: "address already in use", Defaults: true},
 		// A cloud that is not there.
 		{Name: "the address of another cloud", Text: set("modules.edgeHub.websocket.server", "127.0.0.1:1"),
-			Code: bad, Says: "was not reached", Link: true},
+			Code: bad, Says: "was not reached", Trial: true},
 		{Name: "a cloud without an address", Text: set("modules.edgeHub.websocket.server", "cloud.invalid:10000"),
-			Code: bad, Says: "was not reached", Link: true},
+			Code: bad, Says: "was not reached", Trial: true},
 		{Name: "no CA of the cloud", Text: set("modules.edgeHub.tlsCaFile", "/none/ca.crt"), Code: bad,
-			Says: "was not reached", Link: true},
+			Says: "was not reached", Trial: true},
+		// A container runtime that is not there.
+		{Name: "a runtime that is not there", Text: kubelet("containerRuntimeEndpoint", "unix:///none/cri.sock"),
+			Code: bad, Says: "containerRuntimeEndpoint: there is no runtime at /none/cri.sock", Trial: true},
+		{Name: "the socket of another program", Text: socket, Code: bad, Says: "containerRuntimeEndpoint: the runtime",
+			Trial: true},
+		{Name: "another cgroup driver", Text: driver, Code: bad, Says: "cgroupDriver is", Trial: true},
 		{Name: "another name of the node", Text: set("modules.edged.hostnameOverride", "another"), Code: bad,
 			Says: "is that of node"},
 	}
@@ -179,6 +186,20 @@ func broker(more map[string]any) func(string, Place) (string, error) {
 		}
 		return change(good, "modules.eventBus", keys)
 	}
+}
+
+// socket names what is not a container runtime.
+func socket(good string, p Place) (string, error) {
+	return change(good, "modules.edged.tailoredKubeletConfig.containerRuntimeEndpoint", "unix://"+p.Socket)
+}
+
+// driver names the cgroup driver that the container runtime does not have.
+func driver(good string, _ Place) (string, error) {
+	other := "systemd"
+	if strings.Contains(good, "cgroupDriver: systemd") || strings.Contains(good, `"cgroupDriver": "systemd"`) {
+		other = "cgroupfs"
+	}
+	return change(good, "modules.edged.tailoredKubeletConfig.cgroupDriver", other)
 }
 
 func taken(good string, p Place) (string, error) {
