@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/pkg/sysmon"
 	"github.com/edgecore-io/edgecore/pkg/trim"
 )
@@ -58,10 +58,9 @@ func trimMemory(ctx context.Context) (wait func()) {
 
 // memory returns that of the device, in bytes.
 func memory() int64 {
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
+	bytes, err := node.Memory()
+	if err != nil {
 		klog.ErrorS(err, "Memory of the device unknown; taking it for a small one")
-		return 0
 	}
-	return int64(uint64(info.Totalram) * uint64(info.Unit))
+	return bytes
 }

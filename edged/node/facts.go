@@ -41,7 +41,7 @@ func IP(ipv6 bool) string {
 // Capacity returns the node's cpu, memory, pods, storage for what pods write, and huge pages. Storage is that of the
 // file system on which dir is, or will be.
 func Capacity(maxPods int32, dir string) (v1.ResourceList, error) {
-	memory, err := memInfo("/proc/meminfo", "MemTotal")
+	memory, err := Memory()
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +107,9 @@ func Allocatable(capacity v1.ResourceList, reserved ...map[string]string) (v1.Re
 	}
 	return left, nil
 }
+
+// Memory returns the memory of the device, in bytes.
+func Memory() (int64, error) { return memInfo("/proc/meminfo", "MemTotal") }
 
 // memInfo reads a size of /proc/meminfo, in bytes.
 func memInfo(path, name string) (int64, error) {
