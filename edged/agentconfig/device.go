@@ -51,8 +51,8 @@ func PreflightOptions(cfg *v1alpha2.EdgeCore) preflight.Options {
 	return o
 }
 
-// RuntimeFor says why the container runtime that a configuration names cannot run pods as the configuration says; nil if
-// it can. It asks the runtime, and changes nothing.
+// RuntimeFor says why the container runtime that a configuration names cannot run pods as the configuration says; nil
+// if it can. It asks the runtime, and changes nothing.
 func RuntimeFor(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 	kubelet := &cfg.Modules.Edged.TailoredKubeletConfig
 	return preflight.RuntimeFor(ctx, kubelet.ContainerRuntimeEndpoint, kubelet.CgroupDriver)

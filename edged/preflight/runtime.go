@@ -9,8 +9,8 @@ import (
 // runtimeTimeout bounds all questions of RuntimeFor.
 const runtimeTimeout = 5 * time.Second
 
-// RuntimeFor says why no pod can start with a container runtime and a cgroup driver, with the key that is wrong and what
-// to do about it; nil if pods can. It changes nothing.
+// RuntimeFor says why no pod can start with a container runtime and a cgroup driver, with the key that is wrong and
+// what to do about it; nil if pods can. It changes nothing.
 func RuntimeFor(ctx context.Context, endpoint, driver string) error {
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()

@@ -25,7 +25,8 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
-// TestAdoptFaults: Devices that edgecore's CRD would damage are refused, and remain as they are. Neither waits for pods that are not cloudcore's or have ended.
+// TestAdoptFaults: Devices that edgecore's CRD would damage are refused, and remain as they are. Neither waits for pods
+// that are not cloudcore's or have ended.
 func TestAdoptFaults(t *testing.T) {
 	t.Parallel()
 	a := startAdoption(t, "hostnetwork")

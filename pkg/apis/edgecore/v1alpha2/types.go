@@ -109,8 +109,8 @@ type EdgeHub struct {
 	TLSPrivateKeyFile  string    `json:"tlsPrivateKeyFile"`
 	WebSocket          Transport `json:"websocket"`
 	Quic               Transport `json:"quic"`
-	// ConfigTrialSeconds is how long a changed configuration may take to reach the cloud and the container runtime before
-	// the agent goes back to the one before, if it has reached them with that; 0 means never. It is ours, not
+	// ConfigTrialSeconds is how long a changed configuration may take to reach the cloud and the container runtime
+	// before the agent goes back to the one before, if it has reached them with that; 0 means never. It is ours, not
 	// KubeEdge's.
 	ConfigTrialSeconds int32 `json:"configTrialSeconds"`
 }
