@@ -72,7 +72,7 @@ type Options struct {
 	// NoRoom is called when an object of the cloud, such as default/configmap/web, or its newest version does not fit
 	// on the node, with the reason; and with nil when that is over.
 	NoRoom func(object string, err error)
-	// Memory is that of the device, in bytes, from which the limits of what is stored follow.
+	// Memory is the memory of the device, in bytes. The limits of what is stored are parts of it.
 	Memory int64
 	// Connected is called when there is a new link to the cloud.
 	Connected func(context.Context)

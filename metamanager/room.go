@@ -325,7 +325,7 @@ func (m *Module) stored(ctx context.Context, key resource.Key) (sized, error) {
 	return measure(key, row.Value)
 }
 
-// roomGone counts an object no more that was deleted.
+// roomGone stops counting an object that was deleted.
 func (m *Module) roomGone(ctx context.Context, key resource.Key) {
 	r := m.rooms.of(key.Type)
 	if r == nil || m.loadRooms(ctx) != nil {
@@ -340,7 +340,7 @@ func (m *Module) roomGone(ctx context.Context, key resource.Key) {
 // fullMost bounds the objects that Options.NoRoom is told of.
 const fullMost = 100
 
-// noteRoom tells Options.NoRoom that the newest version of an object does not fit, or with nil that this is over.
+// noteRoom calls Options.NoRoom if the newest version of an object does not fit, and with nil once that is over.
 func (m *Module) noteRoom(object string, why error) {
 	m.rooms.mu.Lock()
 	defer m.rooms.mu.Unlock()
@@ -358,8 +358,8 @@ func (m *Module) noteRoom(object string, why error) {
 	}
 }
 
-// stubAnswer is the answer to a question about a ConfigMap or a Secret of which a stub is stored: missing if there is
-// room for it now, so that the cloud is asked for it.
+// stubAnswer returns the answer to a query whose stored value is the stub of a ConfigMap or a Secret: "not found" if
+// there is room now, so that the cloud is asked, and "too large" otherwise. For any other value it returns nil.
 func (m *Module) stubAnswer(ctx context.Context, key resource.Key, value []byte) (json.RawMessage, error) {
 	if key.Type == resource.TypePod || m.rooms.of(key.Type) == nil || !bytes.Contains(value, []byte(`"refused: `)) {
 		return nil, nil
@@ -389,7 +389,8 @@ func tooLargeAnswer(key resource.Key, message string) (json.RawMessage, error) {
 	}})
 }
 
-// refusedAnswer is the answer about an object of which a stub was stored, or was to be.
+// refusedAnswer returns the answer to a query for an object that the cloud has just sent and that does not fit. data is
+// its stub; err says that the stub could not be stored.
 func (m *Module) refusedAnswer(key resource.Key, data []byte, err error) (json.RawMessage, error) {
 	s, bad := measure(key, data)
 	if bad != nil {

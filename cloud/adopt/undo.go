@@ -146,8 +146,8 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 	return a.conclude(ctx, j, left)
 }
 
-// warnCA warns if the CA that devices trust is gone. An undo also warns if it is not the one of before the adoption:
-// edgecore's cloudcore knows both CAs of a rotation, and KubeEdge's does not.
+// warnCA warns if the CA that devices trust is gone. An undo also warns if the CA has changed since the adoption:
+// edgecore's cloudcore knows both CAs of a rotation, and KubeEdge's knows one.
 func (a *Adoption) warnCA(ctx context.Context, j *journal) error {
 	ca, err := a.api.get(ctx, secret(caSecret))
 	switch {

@@ -56,7 +56,7 @@ func trimMemory(ctx context.Context) (wait func()) {
 	return wg.Wait
 }
 
-// memory returns that of the device, in bytes.
+// memory returns the memory of the device, in bytes; 0 if it is unknown, which means the limits of a small device.
 func memory() int64 {
 	bytes, err := node.Memory()
 	if err != nil {

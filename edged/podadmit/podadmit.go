@@ -225,8 +225,8 @@ func (c *Controller) decide(w desired.Pod) (verdict admission.Verdict, decided b
 	return admission.Admit(c.node(), w.Pod, c.ActivePodsExcept(w.Pod.UID)), true
 }
 
-// tooLarge says why metamanager has refused a pod, of which it has stored a stub. A pod that ended before its stub was
-// stored keeps its status.
+// tooLarge returns why metamanager refused a pod and stored a stub in its place; nil for a whole pod. A pod that ended
+// before its stub was stored keeps its status.
 func (c *Controller) tooLarge(pod *v1.Pod) *observed.Reason {
 	stub, ok := refused.Of(pod.Annotations)
 	if !ok {

@@ -262,8 +262,8 @@ func TestJudgeResize(t *testing.T) {
 	}
 }
 
-// TestTooLarge: a pod of which metamanager has stored a stub is rejected, also after a restart, where it is not
-// reported again; one that had ended before keeps its status, and one that is being deleted is ended.
+// TestTooLarge: the stub of a pod is rejected. After a restart it is rejected again, but not reported again.
+// A pod that ended before it became a stub keeps its status; one that is being deleted is ended.
 func TestTooLarge(t *testing.T) {
 	r, c, wanted := newFixture(t.Context())
 	stub := refused.Stub{Size: 1000, Message: "it takes 1000 bytes"}

@@ -177,7 +177,7 @@ type trial struct {
 	// none: there is nothing to wait for.
 	none  bool
 	limit time.Duration
-	// name is that of its clock.
+	// name names the trial in the file that counts its time.
 	name string
 	// link: the cloud was reached with the copy, and what matters for that has changed. runtime: the same for the
 	// container runtime, and before is the copy.

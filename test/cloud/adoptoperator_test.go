@@ -17,43 +17,38 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// noCloudcore is an admission policy that refuses Deployments with an image.
-const noCloudcore = `
+// policy is an admission policy, and its binding, that refuses an operation on a resource of an API group unless an
+// expression is true.
+func policy(operation, group, resource, expression string) string {
+	return fmt.Sprintf(`
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata: {name: images}
 spec:
   failurePolicy: Fail
   matchConstraints:
-    resourceRules: [{apiGroups: [apps], apiVersions: [v1], operations: [CREATE], resources: [deployments]}]
+    resourceRules: [{apiGroups: [%q], apiVersions: [v1], operations: [%s], resources: [%s]}]
   validations:
-  - expression: "object.spec.template.spec.containers.all(c, !c.image.startsWith('IMAGE'))"
-    message: "images of IMAGE are not allowed here"
+  - expression: %q
+    message: "this is not allowed here"
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata: {name: images}
 spec: {policyName: images, validationActions: [Deny]}
-`
+`, group, operation, resource, expression)
+}
 
-// noUpdates is an admission policy that refuses updates of cloudcore's ConfigMap.
-const noUpdates = `
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata: {name: images}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [configmaps]}]
-  validations:
-  - expression: "object.metadata.name != 'cloudcore'"
-    message: "updates are not allowed here"
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata: {name: images}
-spec: {policyName: images, validationActions: [Deny]}
-`
+// noImages is a policy that refuses new Deployments with images of a registry.
+func noImages(registry string) string {
+	return policy("CREATE", "apps", "deployments",
+		"object.spec.template.spec.containers.all(c, !c.image.startsWith('"+registry+"'))")
+}
+
+// noUpdates is a policy that refuses updates of cloudcore's ConfigMap.
+func noUpdates() string {
+	return policy("UPDATE", "", "configmaps", "object.metadata.name != 'cloudcore'")
+}
 
 // TestAdoptOperator: what an operator of the cluster has set up is found before anything is changed, or named with what
 // to do about it: an admission policy that refuses a Deployment, a node that is lost with its pod, and users who have
@@ -90,7 +85,7 @@ func TestAdoptOperator(t *testing.T) {
 		same(t, what, before, now)
 	}
 	for _, image := range []string{"registry.example.com", "kubeedge"} { // ours, and theirs, to which undo goes back
-		a.create("the policy", strings.ReplaceAll(noCloudcore, "IMAGE", image))
+		a.create("the policy", noImages(image))
 		probe(image)
 		before, _ := a.state()
 		refused("plan without "+image, (*adopt.Adoption).Plan, creation, before)
@@ -99,7 +94,7 @@ func TestAdoptOperator(t *testing.T) {
 	a.unpolice()
 
 	// A policy on updates is not evaded by deleting the object and creating it again.
-	a.create("the policy", noUpdates)
+	a.create("the policy", noUpdates())
 	wait.Until(t, "the policy refuses updates", func() error {
 		if a.mayUpdate() == nil {
 			return errors.New("it does not")
@@ -111,7 +106,7 @@ func TestAdoptOperator(t *testing.T) {
 	a.unpolice()
 
 	a.users()
-	a.create("the policy", strings.ReplaceAll(noCloudcore, "IMAGE", "kubeedge"))
+	a.create("the policy", noImages("kubeedge"))
 	probe("kubeedge")
 	before, _ = a.state()
 	refused("undo without kubeedge", (*adopt.Adoption).Undo, creation, before)
