@@ -26,6 +26,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/pluginrpc"
 	"github.com/edgecore-io/edgecore/pkg/retry"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 const (
@@ -203,7 +204,8 @@ func replaced(known, want string) bool {
 func (m *mapper) everything() (models []*dmi.DeviceModel, list []*dmi.Device) {
 	w := m.want()
 	known := map[string]string{}
-	keys := slices.SortedFunc(maps.Keys(w.devices), func(a, b string) int {
+	keys := slices.Collect(maps.Keys(w.devices))
+	smallsort.SortFunc(keys, func(a, b string) int {
 		return cmp.Or(proto.Size(w.devices[a])-proto.Size(w.devices[b]), strings.Compare(a, b))
 	})
 	room := maxAnswer
@@ -450,12 +452,14 @@ func order(known, want map[string]string) []string {
 		}
 		return 3
 	}
-	return slices.SortedFunc(maps.Keys(keys), func(a, b string) int {
+	list := slices.Collect(maps.Keys(keys))
+	smallsort.SortFunc(list, func(a, b string) int {
 		if d := rank(a) - rank(b); d != 0 {
 			return d
 		}
 		return strings.Compare(a, b)
 	})
+	return list
 }
 
 // send makes the call for one model or device. has is whether the mapper has an older one.

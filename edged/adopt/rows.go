@@ -14,6 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/metaclient"
 	"github.com/edgecore-io/edgecore/edged/mirror"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // Row is one of the table meta, which both agents have.
@@ -46,9 +47,9 @@ func Rows(rows []Row, node string) *Stored {
 		patches: map[string][]byte{},
 		other:   map[string]int{},
 	}
-	for _, row := range slices.SortedFunc(slices.Values(rows), func(a, b Row) int {
-		return cmp.Compare(a.Key, b.Key)
-	}) {
+	rows = slices.Clone(rows)
+	smallsort.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Key, b.Key) })
+	for _, row := range rows {
 		if err := r.row(row); err != nil {
 			r.note(row.Key, "left out: "+err.Error())
 		}
