@@ -1,16 +1,15 @@
 package adopt
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+	"github.com/edgecore-io/edgecore/pkg/yamlbound"
 )
 
 // configKey is the key of the file in the ConfigMap, the same for both cloudcores.
@@ -28,7 +27,7 @@ type config struct {
 // parseConfig reads KubeEdge's file. Empty entries of lists, which KubeEdge's chart and its cloudcore write for values
 // without an address, are left out.
 func parseConfig(text string) (*config, error) {
-	if err := checkAliases(text); err != nil {
+	if err := yamlbound.Check([]byte(text), maxExpanded); err != nil {
 		return nil, err
 	}
 	tree := map[string]any{}
@@ -72,49 +71,8 @@ func dropEmpty(m map[string]any, key string) bool {
 	return true
 }
 
-// maxExpanded bounds the text and the values of a file with aliases, each alias counted as what it stands for. Without
-// a bound, a file of a few KiB takes gigabytes.
+// maxExpanded bounds a file with aliases, in bytes, each alias counted as what it stands for.
 const maxExpanded = 1 << 20
-
-// checkAliases refuses a file whose aliases stand for too much. It does not expand them.
-func checkAliases(text string) error {
-	if !strings.Contains(text, "*") {
-		return nil
-	}
-	var root kyaml.Node
-	if err := kyaml.Unmarshal([]byte(text), &root); err != nil {
-		return err
-	}
-	e := expansion{sizes: map[*kyaml.Node]int{}}
-	if size := e.of(&root); e.aliases && size > maxExpanded {
-		return errors.New("its YAML aliases stand for too much: write out what they stand for")
-	}
-	return nil
-}
-
-// expansion is the size of each node of YAML.
-type expansion struct {
-	sizes   map[*kyaml.Node]int
-	aliases bool
-}
-
-// of returns the size of a node; beyond maxExpanded it is not exact. A node that contains itself is too large.
-func (e *expansion) of(n *kyaml.Node) int {
-	if size, ok := e.sizes[n]; ok {
-		return size
-	}
-	e.sizes[n] = maxExpanded + 1 // until it is known
-	size := 1 + len(n.Value)
-	if n.Kind == kyaml.AliasNode {
-		e.aliases = true
-		size = e.of(n.Alias)
-	}
-	for _, part := range n.Content {
-		size = min(size+e.of(part), maxExpanded+1)
-	}
-	e.sizes[n] = size
-	return size
-}
 
 // texts returns the texts in a list that are not empty.
 func texts(list any) []string {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+	"github.com/edgecore-io/edgecore/pkg/yamlbound"
 )
 
 // Paths are what this agent has for itself; all else it shares with the one before.
@@ -106,7 +107,13 @@ func Translate(text []byte, paths Paths) (*Config, error) {
 	return c, nil
 }
 
+// maxExpanded bounds a file with aliases, in bytes, each alias counted as what it stands for.
+const maxExpanded = 1 << 20
+
 func readTree(text []byte) (map[string]any, error) {
+	if err := yamlbound.Check(text, maxExpanded); err != nil {
+		return nil, err
+	}
 	tree := map[string]any{}
 	if err := yaml.Unmarshal(text, &tree); err != nil {
 		return nil, fmt.Errorf("it is not a YAML mapping: %w", err)

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
@@ -10,6 +11,8 @@ import (
 
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/pkg/yamlbound"
 )
 
 // documents are those of a manifest file, as JSON. The first one is read as a kubelet reads it, which takes the whole
@@ -17,6 +20,8 @@ import (
 type documents struct {
 	// stream reads a file that begins like JSON.
 	stream *utilyaml.YAMLOrJSONDecoder
+	// tooLarge is its error if its YAML is not to be decoded.
+	tooLarge error
 	// whole is a file of YAML, and texts are its documents.
 	whole []byte
 	texts [][]byte
@@ -25,7 +30,10 @@ type documents struct {
 
 func newDocuments(data []byte) *documents {
 	if utilyaml.IsJSONBuffer(data) {
-		return &documents{stream: utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), yamlBuffer)}
+		return &documents{
+			stream:   utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(data), yamlBuffer),
+			tooLarge: checkStream(data),
+		}
 	}
 	return &documents{whole: data, texts: splitYAML(decodeUTF(data))}
 }
@@ -33,6 +41,9 @@ func newDocuments(data []byte) *documents {
 // next returns the next document, which may be empty, or io.EOF. repeated says which keys it has more than once; the
 // last of them counts.
 func (d *documents) next() (raw json.RawMessage, repeated error, err error) {
+	if d.tooLarge != nil {
+		return nil, nil, d.tooLarge
+	}
 	if d.stream != nil {
 		return raw, nil, d.stream.Decode(&raw)
 	}
@@ -41,6 +52,11 @@ func (d *documents) next() (raw json.RawMessage, repeated error, err error) {
 	}
 	d.read++
 	text := d.texts[d.read-1]
+	for _, data := range [][]byte{d.whole, text} {
+		if err := yamlbound.Check(data, maxManifest); err != nil {
+			return nil, nil, err
+		}
+	}
 	if d.read == 1 {
 		if raw, err = yaml.YAMLToJSON(d.whole); err == nil && !empty(raw) {
 			_, repeated = yaml.YAMLToJSONStrict(d.whole)
@@ -52,6 +68,25 @@ func (d *documents) next() (raw json.RawMessage, repeated error, err error) {
 	}
 	_, repeated = yaml.YAMLToJSONStrict(text)
 	return raw, repeated, nil
+}
+
+// checkStream checks what may follow JSON in a file that begins with it: the decoder of streams reads it as YAML.
+func checkStream(data []byte) error {
+	var value json.RawMessage
+	values, end := json.NewDecoder(bytes.NewReader(data)), int64(0)
+	for values.Decode(&value) == nil {
+		end = values.InputOffset()
+	}
+	texts := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data[end:])))
+	for {
+		text, err := texts.Read()
+		if err != nil {
+			return nil // the end
+		}
+		if err := yamlbound.Check(text, maxManifest); err != nil {
+			return err
+		}
+	}
 }
 
 // empty reports whether a document says nothing, as between two markers.

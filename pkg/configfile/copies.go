@@ -20,6 +20,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/yamlbound"
 )
 
 const (
@@ -428,7 +429,7 @@ func copiesFor(file string, data []byte) []Copies {
 			DataSource string `json:"dataSource"`
 		} `json:"database"`
 	}
-	if yaml.Unmarshal(data, &tree) == nil {
+	if yamlbound.Check(data, maxCopy) == nil && yaml.Unmarshal(data, &tree) == nil {
 		stores = append(stores, tree.Database.DataSource)
 	}
 	for _, m := range storeLine.FindAllSubmatch(data, 10) {

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/edgecore-io/edgecore/pkg/yamlbound"
 )
 
 // readTree reads YAML (or JSON) into maps, lists and scalars. Duplicate keys are problems; the later one is used so
@@ -18,12 +20,14 @@ func readTree(data []byte, program string) (map[string]any, Problems, error) {
 	if err := checkText(data); err != nil {
 		return nil, nil, err
 	}
+	if err := yamlbound.Check(data, maxFile); err != nil {
+		return nil, nil, notYAML(err)
+	}
 	raw, err := yaml.YAMLToJSONStrict(data)
 	var problems Problems
 	if err != nil {
 		if problems = doubleKeys(err); problems == nil {
-			return nil, nil, fmt.Errorf("not YAML: %s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "),
-				"unmarshal errors:\n  "))
+			return nil, nil, notYAML(err)
 		}
 		if raw, err = yaml.YAMLToJSON(data); err != nil {
 			return nil, nil, problems
@@ -44,6 +48,12 @@ func readTree(data []byte, program string) (map[string]any, Problems, error) {
 			program)
 	}
 	return root, problems, nil
+}
+
+// notYAML is an error of the YAML library without its prefixes.
+func notYAML(err error) error {
+	return fmt.Errorf("not YAML: %s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "),
+		"unmarshal errors:\n  "))
 }
 
 // checkText reports content that is not text, and a second document, which the YAML library would ignore.

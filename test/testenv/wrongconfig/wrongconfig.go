@@ -67,6 +67,10 @@ func Rows(seed uint64) []Row {
 		{Name: "huge", Text: appended(strings.Repeat("# note\n", 1<<20)), Code: bad, Says: "KiB"},
 		{Name: "nested deeply", Text: appended("x: " + strings.Repeat("[", 100_000)), Code: bad, Says: "not YAML"},
 		{Name: "aliases that multiply", Text: content(aliases()), Code: bad, Says: ""},
+		{
+			Name: "aliases of a long text", Code: bad, Says: "aliases (*name) stand for too much",
+			Text: content("x: &x " + strings.Repeat("x", 64<<10) + "\ny: [" + strings.Repeat("*x,", 300_000) + "]\n"),
+		},
 		{Name: "a list", Text: content("- kind: EdgeCore\n"), Code: bad, Says: ""},
 		{Name: "another kind", Text: set("kind", "CloudCore"), Code: bad, Says: "this file is for cloudcore"},
 		{Name: "another version", Text: set("apiVersion", "edgecore.config.kubeedge.io/v1alpha1"), Code: bad,

@@ -195,9 +195,13 @@ func TestParseErrors(t *testing.T) {
 		"a list": {
 			"- a\n", "is not a mapping of keys to values; `edgecore --minconfig` prints one to start from",
 		},
-		"binary":        {"\x7fELF\x00\x01", "is not text in UTF-8, so it is not YAML"},
-		"latin 1":       {head + "# caf\xe9\n", "is not text in UTF-8, so it is not YAML"},
-		"no YAML":       {head + "modules: [\n", "not YAML: line 3: did not find expected node content"},
+		"binary":  {"\x7fELF\x00\x01", "is not text in UTF-8, so it is not YAML"},
+		"latin 1": {head + "# caf\xe9\n", "is not text in UTF-8, so it is not YAML"},
+		"no YAML": {head + "modules: [\n", "not YAML: line 3: did not find expected node content"},
+		"many aliases": {
+			head + "x: &x " + strings.Repeat("x", 64<<10) + "\ny: [" + strings.Repeat("*x,", 300_000) + "]\n",
+			"not YAML: its aliases (*name) stand for too much, more than 1024 KiB: write out what they stand for",
+		},
 		"two documents": {head + "---\n" + head, "line 4: a second document begins; want one"},
 		"no kind":       {"apiVersion: x\n", `kind: is missing; want "EdgeCore"`},
 		"no version":    {"kind: EdgeCore\n", `apiVersion: is missing; want "edgecore.config.kubeedge.io/v1alpha2"`},
