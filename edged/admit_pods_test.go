@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/edgecore-io/edgecore/edged/podworker"
-	"github.com/edgecore-io/edgecore/edged/source"
+	"github.com/edgecore-io/edgecore/edged/pods/podworker"
+	"github.com/edgecore-io/edgecore/edged/podstate/source"
 )
 
 // startedPods remembers which pods were handed to their workers.

@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/edged/deadline"
-	"github.com/edgecore-io/edgecore/edged/desired"
-	"github.com/edgecore-io/edgecore/edged/podstatus"
-	"github.com/edgecore-io/edgecore/edged/runtimestatus"
-	"github.com/edgecore-io/edgecore/edged/shutdown"
-	"github.com/edgecore-io/edgecore/edged/termination"
+	"github.com/edgecore-io/edgecore/edged/containers/runtimestatus"
+	"github.com/edgecore-io/edgecore/edged/pods/deadline"
+	"github.com/edgecore-io/edgecore/edged/pods/podstatus"
+	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
+	"github.com/edgecore-io/edgecore/edged/pods/termination"
+	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 )
 
 // Module is the beehive module. Each Run makes all parts again, in an Edged of its own.

@@ -11,11 +11,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/edged/api"
-	"github.com/edgecore-io/edgecore/edged/clock"
-	"github.com/edgecore-io/edgecore/edged/dns"
-	"github.com/edgecore-io/edgecore/edged/podresources"
-	"github.com/edgecore-io/edgecore/edged/server"
+	"github.com/edgecore-io/edgecore/edged/pods/dns"
+	"github.com/edgecore-io/edgecore/edged/podstate/clock"
+	"github.com/edgecore-io/edgecore/edged/serve/api"
+	"github.com/edgecore-io/edgecore/edged/serve/server"
+	"github.com/edgecore-io/edgecore/edged/storage/podresources"
 )
 
 // part is what the root does with one part of edged. All but the name is optional.

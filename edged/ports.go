@@ -8,11 +8,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/edged/api"
-	"github.com/edgecore-io/edgecore/edged/node"
-	"github.com/edgecore-io/edgecore/edged/nodestatus"
-	"github.com/edgecore-io/edgecore/edged/server"
-	"github.com/edgecore-io/edgecore/edged/streaming"
+	"github.com/edgecore-io/edgecore/edged/node/node"
+	"github.com/edgecore-io/edgecore/edged/node/nodestatus"
+	"github.com/edgecore-io/edgecore/edged/serve/api"
+	"github.com/edgecore-io/edgecore/edged/serve/server"
+	"github.com/edgecore-io/edgecore/edged/serve/streaming"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 

@@ -6,13 +6,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/edged/csi"
-	"github.com/edgecore-io/edgecore/edged/devices"
-	"github.com/edgecore-io/edgecore/edged/plugins"
-	"github.com/edgecore-io/edgecore/edged/podinputs"
-	"github.com/edgecore-io/edgecore/edged/security"
-	"github.com/edgecore-io/edgecore/edged/userns"
-	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/edged/containers/security"
+	"github.com/edgecore-io/edgecore/edged/pods/podinputs"
+	"github.com/edgecore-io/edgecore/edged/pods/userns"
+	"github.com/edgecore-io/edgecore/edged/storage/csi"
+	"github.com/edgecore-io/edgecore/edged/storage/devices"
+	"github.com/edgecore-io/edgecore/edged/storage/plugins"
+	"github.com/edgecore-io/edgecore/edged/storage/volume"
 )
 
 // storage is what containers get of the node: volumes, devices, user namespaces.

@@ -6,13 +6,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/edgecore-io/edgecore/edged/garbage"
-	"github.com/edgecore-io/edgecore/edged/gc"
-	"github.com/edgecore-io/edgecore/edged/imagegc"
-	"github.com/edgecore-io/edgecore/edged/mirror"
-	"github.com/edgecore-io/edgecore/edged/podstop"
-	"github.com/edgecore-io/edgecore/edged/status"
-	"github.com/edgecore-io/edgecore/edged/statusreport"
+	"github.com/edgecore-io/edgecore/edged/containers/garbage"
+	"github.com/edgecore-io/edgecore/edged/containers/gc"
+	"github.com/edgecore-io/edgecore/edged/containers/imagegc"
+	"github.com/edgecore-io/edgecore/edged/pods/mirror"
+	"github.com/edgecore-io/edgecore/edged/pods/podstop"
+	"github.com/edgecore-io/edgecore/edged/pods/statusreport"
+	"github.com/edgecore-io/edgecore/edged/podstate/status"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 

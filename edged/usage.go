@@ -3,13 +3,13 @@ package edged
 import (
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/edged/api"
-	"github.com/edgecore-io/edgecore/edged/nodepressure"
-	"github.com/edgecore-io/edgecore/edged/runtimestatus"
-	"github.com/edgecore-io/edgecore/edged/server"
-	"github.com/edgecore-io/edgecore/edged/stats"
-	"github.com/edgecore-io/edgecore/edged/status"
-	"github.com/edgecore-io/edgecore/edged/storagelimit"
+	"github.com/edgecore-io/edgecore/edged/containers/runtimestatus"
+	"github.com/edgecore-io/edgecore/edged/node/nodepressure"
+	"github.com/edgecore-io/edgecore/edged/node/stats"
+	"github.com/edgecore-io/edgecore/edged/node/storagelimit"
+	"github.com/edgecore-io/edgecore/edged/podstate/status"
+	"github.com/edgecore-io/edgecore/edged/serve/api"
+	"github.com/edgecore-io/edgecore/edged/serve/server"
 )
 
 // usage is how much the node and its pods use, and what is done when that is too much.

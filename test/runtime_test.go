@@ -21,9 +21,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/edgecore-io/edgecore/edged/cri"
-	"github.com/edgecore-io/edgecore/edged/observed"
-	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/containers/cri"
+	"github.com/edgecore-io/edgecore/edged/containers/runtime"
+	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/images"
@@ -64,7 +64,7 @@ func newNode(t testing.TB) *node {
 		Resources: func(*v1.Pod, *v1.Container) *runtimeapi.LinuxContainerResources {
 			return &runtimeapi.LinuxContainerResources{CpuShares: 2}
 		},
-		MaxBackoff: time.Millisecond, // its growth is shown in edged/runtime
+		MaxBackoff: time.Millisecond, // its growth is shown in edged/containers/runtime
 	})
 	return n
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/edged/agentclient"
-	"github.com/edgecore-io/edgecore/edged/imagegc"
-	"github.com/edgecore-io/edgecore/edged/images"
+	"github.com/edgecore-io/edgecore/edged/containers/imagegc"
+	"github.com/edgecore-io/edgecore/edged/containers/images"
 	"github.com/edgecore-io/edgecore/edged/imagetool"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )

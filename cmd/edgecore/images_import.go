@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/edgecore-io/edgecore/edged/images"
+	"github.com/edgecore-io/edgecore/edged/containers/images"
 )
 
 func newImagesImportCommand(opts *globalOptions) *cobra.Command {

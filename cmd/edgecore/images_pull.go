@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/edgecore-io/edgecore/edged/images"
+	"github.com/edgecore-io/edgecore/edged/containers/images"
 	"github.com/edgecore-io/edgecore/edged/imagetool"
 )
 

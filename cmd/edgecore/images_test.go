@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/edgecore-io/edgecore/edged/imagegc"
+	"github.com/edgecore-io/edgecore/edged/containers/imagegc"
 )
 
 func TestPrintImages(t *testing.T) {

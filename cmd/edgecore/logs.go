@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/edged/agentclient"
-	"github.com/edgecore-io/edgecore/edged/crilog"
+	"github.com/edgecore-io/edgecore/edged/containers/crilog"
 	"github.com/edgecore-io/edgecore/edged/localpods"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 	"github.com/edgecore-io/edgecore/pkg/filewatch"

@@ -11,7 +11,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/edged/node"
+	"github.com/edgecore-io/edgecore/edged/node/node"
 	"github.com/edgecore-io/edgecore/pkg/sysmon"
 	"github.com/edgecore-io/edgecore/pkg/trim"
 )

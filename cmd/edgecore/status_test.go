@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/edgecore-io/edgecore/edged/server"
+	"github.com/edgecore-io/edgecore/edged/serve/server"
 )
 
 func TestLinkText(t *testing.T) {

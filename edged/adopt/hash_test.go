@@ -5,7 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/containers/runtime"
 )
 
 // TestHashes holds both hashes against values that Kubernetes' own tests state for this container: that of releases

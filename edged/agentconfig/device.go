@@ -9,9 +9,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged"
-	"github.com/edgecore-io/edgecore/edged/cgroups"
-	"github.com/edgecore-io/edgecore/edged/clock"
+	"github.com/edgecore-io/edgecore/edged/containers/cgroups"
 	"github.com/edgecore-io/edgecore/edged/endpods"
+	"github.com/edgecore-io/edgecore/edged/podstate/clock"
 	"github.com/edgecore-io/edgecore/edged/preflight"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"

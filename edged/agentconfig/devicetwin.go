@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/devicetwin"
-	"github.com/edgecore-io/edgecore/edged/statusui"
+	"github.com/edgecore-io/edgecore/edged/serve/statusui"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/smallsort"

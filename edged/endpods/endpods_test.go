@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/edgecore-io/edgecore/edged/observed"
+	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 )
 
 // TestAwaitPods: how often and for how long a runtime is asked.

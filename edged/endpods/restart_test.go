@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
+	"github.com/edgecore-io/edgecore/edged/containers/runtime/fakecri"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 

@@ -19,10 +19,10 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/imagegc"
-	"github.com/edgecore-io/edgecore/edged/images"
-	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
-	"github.com/edgecore-io/edgecore/edged/server"
+	"github.com/edgecore-io/edgecore/edged/containers/imagegc"
+	"github.com/edgecore-io/edgecore/edged/containers/images"
+	"github.com/edgecore-io/edgecore/edged/containers/runtime/fakecri"
+	"github.com/edgecore-io/edgecore/edged/serve/server"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/edgecore-io/edgecore/edged/servingcert"
-	"github.com/edgecore-io/edgecore/edged/shutdown"
+	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
+	"github.com/edgecore-io/edgecore/edged/serve/servingcert"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )

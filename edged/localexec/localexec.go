@@ -13,9 +13,9 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/edged/localpods"
-	"github.com/edgecore-io/edgecore/edged/streaming/channels"
+	"github.com/edgecore-io/edgecore/edged/serve/streaming/channels"
 )
 
 // callTimeout bounds each request to the runtime; the command itself may take as long as it takes.

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/containers/cri"
+	"github.com/edgecore-io/edgecore/edged/containers/runtime/fakecri"
 	"github.com/edgecore-io/edgecore/edged/localpods"
-	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
 )
 
 // streamer is a runtime that serves the streams of commands at url, and fails with err if that is set.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/term"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/edged/streaming/channels"
+	"github.com/edgecore-io/edgecore/edged/serve/streaming/channels"
 )
 
 // terminal is this program's own, which hands on each key as it is until it is restored.

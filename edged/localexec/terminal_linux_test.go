@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/edgecore-io/edgecore/edged/streaming/channels"
+	"github.com/edgecore-io/edgecore/edged/serve/streaming/channels"
 )
 
 // openPTY returns the end of a new pseudoterminal that a program sees.

@@ -26,8 +26,8 @@ import (
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
 	"github.com/edgecore-io/edgecore/edged/adopt"
-	"github.com/edgecore-io/edgecore/edged/cri"
-	"github.com/edgecore-io/edgecore/edged/runtime/fakecri"
+	"github.com/edgecore-io/edgecore/edged/containers/cri"
+	"github.com/edgecore-io/edgecore/edged/containers/runtime/fakecri"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"

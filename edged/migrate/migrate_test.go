@@ -17,7 +17,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
 	"github.com/edgecore-io/edgecore/edged/adopt"
-	"github.com/edgecore-io/edgecore/edged/runtime"
+	"github.com/edgecore-io/edgecore/edged/containers/runtime"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 )
 

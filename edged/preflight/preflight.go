@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/edgecore-io/edgecore/edged/clock"
+	"github.com/edgecore-io/edgecore/edged/podstate/clock"
 )
 
 // Level says how much a finding matters.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/edgecore-io/edgecore/edged/cri"
+	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"

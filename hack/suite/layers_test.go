@@ -35,12 +35,12 @@ var layers = map[string][]string{
 // besides are imports of single packages: commands that live beside the agent's parts, what these options are made of,
 // and a fake for tests.
 var besides = map[string][]string{
-	"edged/agentclient":     {"devicetwin"},
-	"edged/agentconfig":     {"devicetwin", "devicetwin/topics", "eventbus"},
-	"edged/leftovers":       {"edgehub/join", "metamanager/store", "metamanager/store/copies"},
-	"edged/migrate":         {"edgehub/certificates", "metamanager/store", "deploy/systemd"},
-	"edged/runtime/fakecri": {"test/testenv/wait"},
-	"edgehub/cloudprobe":    {"edged/preflight"},
+	"edged/agentclient":                {"devicetwin"},
+	"edged/agentconfig":                {"devicetwin", "devicetwin/topics", "eventbus"},
+	"edged/leftovers":                  {"edgehub/join", "metamanager/store", "metamanager/store/copies"},
+	"edged/migrate":                    {"edgehub/certificates", "metamanager/store", "deploy/systemd"},
+	"edged/containers/runtime/fakecri": {"test/testenv/wait"},
+	"edgehub/cloudprobe":               {"edged/preflight"},
 }
 
 // TestLayers checks that packages import only what their layer may, and that no exception is left over.
@@ -72,6 +72,36 @@ func TestLayers(t *testing.T) {
 				t.Errorf("%s no longer imports %s: remove the exception", pkg, imported)
 			}
 		}
+	}
+}
+
+// wings are the folders of edged, each of which may import those before it.
+var wings = []string{"podstate", "storage", "containers", "node", "pods", "serve"}
+
+// TestWings checks that the packages of edged import only what their folder may.
+func TestWings(t *testing.T) {
+	seen := map[string]bool{}
+	for _, line := range goList(t, "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./edged/...") {
+		fields := strings.Fields(line)
+		wing := slices.Index(wings, folder(strings.TrimPrefix(fields[0], ours+"edged/")))
+		if wing < 0 {
+			continue
+		}
+		seen[wings[wing]] = true
+		for _, path := range fields[1:] {
+			imported, own := strings.CutPrefix(path, ours+"edged")
+			if !own {
+				continue
+			}
+			at := slices.Index(wings, folder(strings.TrimPrefix(imported, "/")))
+			if at < 0 || at > wing {
+				t.Errorf("%s imports %s, want of edged only %q (hack/suite/layers_test.go)", fields[0], path,
+					wings[:wing+1])
+			}
+		}
+	}
+	if len(seen) != len(wings) {
+		t.Errorf("packages in %v, want some in each of %q", seen, wings)
 	}
 }
 

@@ -91,21 +91,21 @@ var integration = map[string]string{
 // longForms are the packages whose tests take -long: more random faults, kills and operations than `make test` has time
 // for. Each is run with it in its area.
 var longForms = map[string]string{
-	"./cloud/cloudhub":       "link",
-	"./cloud/cloudhub/queue": "link",
-	"./cloud/edgecontroller": "link",
-	"./devicetwin":           "link",
-	"./edged/logrotate":      "edge",
-	"./edged/runtime":        "edge",
-	"./edged/status":         "edge",
-	"./edged/volume":         "edge",
-	"./edgehub":              "link",
-	"./hack/demo":            "link",
-	"./hack/image":           "link",
-	"./metamanager/store":    "edge",
-	"./test/adopt":           "edge",
-	"./test/bench/soak":      "soak",
-	"./test/cloud":           "link",
+	"./cloud/cloudhub":             "link",
+	"./cloud/cloudhub/queue":       "link",
+	"./cloud/edgecontroller":       "link",
+	"./devicetwin":                 "link",
+	"./edged/containers/logrotate": "edge",
+	"./edged/containers/runtime":   "edge",
+	"./edged/podstate/status":      "edge",
+	"./edged/storage/volume":       "edge",
+	"./edgehub":                    "link",
+	"./hack/demo":                  "link",
+	"./hack/image":                 "link",
+	"./metamanager/store":          "edge",
+	"./test/adopt":                 "edge",
+	"./test/bench/soak":            "soak",
+	"./test/cloud":                 "link",
 }
 
 // suites returns a job for each package of an area, in alphabetical order, to run in parallel.
@@ -255,7 +255,7 @@ func areas(o options) []area {
 			about: "a node in a cluster: join, link, cloudcore, kubectl, what goes over the wire, 1,000 random " +
 				"faults, the demo",
 			folders: []string{
-				"cmd/cloudcore", "cloud", "edgehub", "pkg", "deploy/cloudcore", "edged/node", "edged/server",
+				"cmd/cloudcore", "cloud", "edgehub", "pkg", "deploy/cloudcore", "edged/node/node", "edged/serve/server",
 			},
 			before: []string{"hack/setup test", "go run ./hack/kube", "make build"},
 			raced:  true,
@@ -265,7 +265,8 @@ func areas(o options) []area {
 			name:  "conformance",
 			about: "a pod for each field of docs/pod-support.md on both containerds, and pods at random",
 			folders: []string{
-				"edged/runtime", "edged/status", "edged/prober", "edged/volume", "edged/env", "edged/security",
+				"edged/containers/runtime", "edged/podstate/status", "edged/pods/prober",
+				"edged/storage/volume", "edged/podstate/env", "edged/containers/security",
 			},
 			before: []string{"go run ./hack/kube"},
 			jobs:   suites("conformance", job{timeout: long, args: []string{seed}}),
@@ -281,7 +282,7 @@ func areas(o options) []area {
 			name: "vm",
 			about: "the Debian package on a booted machine: systemd, the kubelet's limits on cgroup v2, reboots, " +
 				"power cuts",
-			folders: []string{"deploy", "hack/release", "edged/cgroups", "edged/shutdown"},
+			folders: []string{"deploy", "hack/release", "edged/containers/cgroups", "edged/pods/shutdown"},
 			before:  []string{vmSetup, "go run ./hack/kube"},
 			jobs:    []job{vm},
 		},
@@ -321,7 +322,7 @@ func areas(o options) []area {
 		{
 			name:    "soak",
 			about:   "2,000 pods come and go on one node, killed and restarted at random: nothing may grow",
-			folders: []string{"edged/gc", "edged/podworker", "edged/pleg"},
+			folders: []string{"edged/containers/gc", "edged/pods/podworker", "edged/containers/pleg"},
 			before:  []string{"make build"},
 			jobs:    suites("soak", job{race: true, timeout: long, args: []string{seed}}),
 			after:   []string{fmt.Sprintf("go run ./test/bench/soak --binary bin/edgecore --seed %d", o.seed)},

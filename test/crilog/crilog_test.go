@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/edgecore-io/edgecore/edged/crilog"
+	"github.com/edgecore-io/edgecore/edged/containers/crilog"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/pinned"
 )
@@ -95,7 +95,7 @@ func (r *reader) read(t *testing.T, req request) (a answer) {
 //
 // Where the kubelet prints less, it is given what has the same meaning: a torn end with its newline, and a log together
 // with the part that was rotated away. It drops damaged lines, which this test does not make; see TestTorn of
-// edged/crilog.
+// edged/containers/crilog.
 func TestAsAKubelet(t *testing.T) {
 	if *seed == 0 {
 		*seed = uint64(time.Now().UnixNano())

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/edged/storage/volume"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 

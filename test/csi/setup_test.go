@@ -1,5 +1,5 @@
-// Package csi shows package edged/csi with a real CSI driver (test/testenv/csi), which mounts for real: the pods'
-// side of it is shown in test/conformance.
+// Package csi shows package edged/storage/csi with a real CSI driver (test/testenv/csi), which mounts for real: the
+// pods' side of it is shown in test/conformance.
 package csi
 
 import (
@@ -26,9 +26,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/edgecore-io/edgecore/edged/csi"
-	"github.com/edgecore-io/edgecore/edged/plugins"
-	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/edged/storage/csi"
+	"github.com/edgecore-io/edgecore/edged/storage/plugins"
+	"github.com/edgecore-io/edgecore/edged/storage/volume"
 	"github.com/edgecore-io/edgecore/pkg/filewatch/filewatchtest"
 	driver "github.com/edgecore-io/edgecore/test/testenv/csi"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"

@@ -14,7 +14,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/edged/storage/volume"
 )
 
 // Two pods share a file system: it is staged once, unstaged after the last, and what was written is there next time.

@@ -11,7 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/edged/restart"
+	"github.com/edgecore-io/edgecore/edged/podstate/restart"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 

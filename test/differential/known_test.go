@@ -17,160 +17,160 @@ import (
 func elsewhere() map[string][]string {
 	return map[string][]string{
 		"message of a container that waits with `PostStartHookError`": {
-			"edged/lifecycle.TestExec",
+			"edged/podstate/lifecycle.TestExec",
 		},
 		"a container of which the runtime no longer knows whether it runs, seen twice": {
-			"edged/status.TestUnknownTwice",
+			"edged/podstate/status.TestUnknownTwice",
 		},
 		"a termination message that is not UTF-8": {
-			"edged/runtime.TestTerminationMessage",
+			"edged/containers/runtime.TestTerminationMessage",
 		},
 		"a pod that was deleted by force while the agent was down": {
-			"edged/runtime.TestOrphanHasItsHook",
+			"edged/containers/runtime.TestOrphanHasItsHook",
 		},
 		"readiness of a container while the agent restarts": {
-			"edged/prober.TestRestart",
+			"edged/pods/prober.TestRestart",
 		},
 		"logs of the containers that `RestartAllContainers` removed": {
-			"edged/runtime.TestStartOver",
+			"edged/containers/runtime.TestStartOver",
 		},
 		"progress of a pod that starts (`PodReadyToStartContainers`, its address), while its containers keep waiting " +
 			"for the same reason": {
-			"edged/statusreport.TestStartingPod",
+			"edged/pods/statusreport.TestStartingPod",
 		},
 		"what happens to a pod that is being deleted before it has ended, but for a probe that fails while all " +
 			"containers run": {
-			"edged/statusreport.TestDeletedPod",
+			"edged/pods/statusreport.TestDeletedPod",
 		},
 		"states that last less than 200 ms": {
 			"test/differential.TestBriefStates",
 		},
 		"a `subPath` through a link that leaves the volume and comes back by way of another link of the node": {
-			"edged/volume.TestLinksOutOfTheVolume",
+			"edged/storage/volume.TestLinksOutOfTheVolume",
 		},
 		"an attached CSI volume whose pod already had it before the agent or the device restarted": {
 			"test/csi.TestAttachment",
 		},
 		"bytes of the pods, ConfigMaps and Secrets of a node": {
-			"metamanager.TestRoomOfPods", "metamanager.TestRoomOfConfigMaps", "edged/podadmit.TestTooLarge",
+			"metamanager.TestRoomOfPods", "metamanager.TestRoomOfConfigMaps", "edged/pods/podadmit.TestTooLarge",
 		},
 		"Size of the configMap, secret, downwardAPI and projected volumes of a pod": {
-			"edged/volume.TestContentIsBounded",
+			"edged/storage/volume.TestContentIsBounded",
 		},
 		"Credential provider plugins (`--image-credential-provider-config`)": {
 			"pkg/apis/edgecore/v1alpha2.TestNotActedOn/imageCredentialProvider",
 		},
 		"credentials of the node in the folder in which the agent was started": {
-			"edged/images.TestHomeFolder",
+			"edged/containers/images.TestHomeFolder",
 		},
 		"a pod that starts (`ContainerCreating`), until it runs or something keeps it from running": {
-			"edged/statusreport.TestStartingPod",
+			"edged/pods/statusreport.TestStartingPod",
 			"test/differential.TestBriefStart",
 		},
 		"a pull secret that is no docker configuration": {
-			"edged/images.TestCredentials",
+			"edged/containers/images.TestCredentials",
 		},
 		"no file at `resolvConf`": {
-			"edged/dns.TestResolve/no file on the node",
-			"edged/dns.TestResolveErrors/link to nothing yet",
+			"edged/pods/dns.TestResolve/no file on the node",
+			"edged/pods/dns.TestResolveErrors/link to nothing yet",
 		},
 		"lines of `resolvConf` that make no sense": {
-			"edged/dns.TestParseResolvConf/one bad of two",
-			"edged/dns.TestResolveErrors/no address",
+			"edged/pods/dns.TestParseResolvConf/one bad of two",
+			"edged/pods/dns.TestResolveErrors/no address",
 		},
 		"`hostPort` of a sidecar": {
-			"edged/runtime.TestPortMappings",
+			"edged/containers/runtime.TestPortMappings",
 		},
 		"`localhostProfile` of seccomp with `..` or absolute": {
-			"edged/runtime.TestSecurityContext",
+			"edged/containers/runtime.TestSecurityContext",
 		},
 		"`singleProcessOOMKill: false` on cgroup v1": {
-			"edged/cgroups.TestUnifiedResources",
+			"edged/containers/cgroups.TestUnifiedResources",
 		},
 		"memory.oom.group, memory.swap.max": {
-			"edged/cgroups.TestKernelAt",
-			"edged/cgroups.TestUnifiedResources/v2, old kernel",
+			"edged/containers/cgroups.TestKernelAt",
+			"edged/containers/cgroups.TestUnifiedResources/v2, old kernel",
 		},
 		"annotation `kubernetes.io/config.seen` of a pod of the API server": {
-			"edged/desired.TestSourceOfAPIPods",
+			"edged/podstate/desired.TestSourceOfAPIPods",
 		},
 		"`cpu.weight` of the cgroup of all Burstable pods while a resize is refused or waits": {
-			"edged/allocation.TestRefusedByNode",
+			"edged/pods/allocation.TestRefusedByNode",
 		},
 		"a container's memory limit below its use": {
-			"edged/resize.TestCheckMemory",
+			"edged/pods/resize.TestCheckMemory",
 		},
 		"`lastProbeTime` of PodResizePending and PodResizeInProgress": {
-			"edged/resize.TestCondition",
+			"edged/pods/resize.TestCondition",
 		},
 		"more than a few new questions a second to the cluster's authorizer": {
 			"pkg/auth.TestStrangers",
 			"pkg/auth.TestFloodedAccessIsNoGrace",
 		},
 		"a pod that has started no container when memory is short": {
-			"edged/eviction.TestRank/running and not measured",
+			"edged/node/eviction.TestRank/running and not measured",
 		},
 		"deferred resizes without any change on the node": {
-			"edged/allocation.TestDeferredResizes",
+			"edged/pods/allocation.TestDeferredResizes",
 		},
 		"`failSwapOn: true` on a node with swap": {
 			"pkg/apis/edgecore/v1alpha2.TestNotActedOn/failSwapOn",
 		},
 		"address of a node whose IPv4 route is gone for a while": {
-			"edged/node.TestAddressKept/only IPv6's route is left",
+			"edged/node/node.TestAddressKept/only IPv6's route is left",
 		},
 		"an event with a message of more than 32 KiB": {
-			"edged/events.TestLongMessage",
+			"edged/podstate/events.TestLongMessage",
 		},
 		"`/logs/?query=`": {
 			"test/differential.TestAPI//logs/?query=",
 		},
 		"a pod to which nothing happens (`syncFrequency`)": {
-			"edged/podworker.TestSettled",
-			"edged/podsync.TestSettled",
+			"edged/pods/podworker.TestSettled",
+			"edged/pods/podsync.TestSettled",
 		},
 		"a static manifest with several documents, or of kind List": {
-			"edged/source.TestDecode/several documents",
-			"edged/source.TestTrailingDocument",
+			"edged/podstate/source.TestDecode/several documents",
+			"edged/podstate/source.TestTrailingDocument",
 		},
 		"manifests whose names end with `~`": {
-			"edged/source.TestLeftOversArePassedOver",
+			"edged/podstate/source.TestLeftOversArePassedOver",
 		},
 		"static pods that refer to Secrets, ConfigMaps, service accounts or other API objects": {
-			"edged/source.TestAPIReferences",
+			"edged/podstate/source.TestAPIReferences",
 		},
 		"an image by its ID that was pulled by its name": {
-			"edged/images.TestWhoMayUseAnImage/by its ID, and it was pulled without any",
+			"edged/containers/images.TestWhoMayUseAnImage/by its ID, and it was pulled without any",
 		},
 		"name servers of `resolvConf` that only the node reaches, link-local ones of IPv6 and loopback ones": {
-			"edged/dns.TestServersOfTheNodeOnly",
+			"edged/pods/dns.TestServersOfTheNodeOnly",
 		},
 		"last line of a log without its newline (after a power cut or on a full disk)": {
-			"edged/crilog.TestTorn/tail 1",
+			"edged/containers/crilog.TestTorn/tail 1",
 		},
 		"damaged lines of a log": {
-			"edged/crilog.TestTorn/appended to a text",
+			"edged/containers/crilog.TestTorn/appended to a text",
 			"test/crilog.TestAsAKubelet",
 		},
 		"logs after a rotation": {
-			"edged/crilog.TestWhileItIsRotated",
-			"edged/crilog.TestFollowManyRotations",
+			"edged/containers/crilog.TestWhileItIsRotated",
+			"edged/containers/crilog.TestFollowManyRotations",
 		},
 		"logs without `-f` of a container that floods": {
-			"edged/crilog.TestGrowing",
+			"edged/containers/crilog.TestGrowing",
 		},
 		"logs and streams (`exec`, `attach`, `port-forward`) at once": {
-			"edged/streaming.TestShareOfNamespace",
-			"edged/streaming.TestMaxOpen",
+			"edged/serve/streaming.TestShareOfNamespace",
+			"edged/serve/streaming.TestMaxOpen",
 		},
 		"sysctls `net.ipv4.tcp_slow_start_after_idle`, `net.ipv4.tcp_notsent_lowat`": {
-			"edged/security.TestSysctls",
+			"edged/containers/security.TestSysctls",
 		},
 		"head of a request to port 10250": {
-			"edged/server.TestHeadOfRequests",
+			"edged/serve/server.TestHeadOfRequests",
 		},
 		"`/dev/termination-log` of containers": {
-			"edged/storagelimit.TestFilesCount",
+			"edged/node/storagelimit.TestFilesCount",
 		},
 		"tokens that the cluster knew, while reviews are limited": {
 			"pkg/auth.TestKnownWhileTooMany",
@@ -182,7 +182,7 @@ func elsewhere() map[string][]string {
 			"pkg/apis/edgecore/v1alpha2.TestNotActedOn/memoryThrottlingFactor",
 		},
 		"system containers `runtime` and `misc` of the summary": {
-			"edged/stats.TestSystemContainers",
+			"edged/node/stats.TestSystemContainers",
 		},
 	}
 }

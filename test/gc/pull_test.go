@@ -12,8 +12,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/edgecore-io/edgecore/edged/imagegc"
-	"github.com/edgecore-io/edgecore/edged/images"
+	"github.com/edgecore-io/edgecore/edged/containers/imagegc"
+	"github.com/edgecore-io/edgecore/edged/containers/images"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -21,7 +21,7 @@ import (
 
 // TestPulls: the agent sees how far a pull is, a pull that hangs is given up, and what comes later completes it. On
 // both containerds, whose lists of what they fetch this reads. When a pull is given up, and that a slow one is not, is
-// shown on a simulated clock in edged/images.
+// shown on a simulated clock in edged/containers/images.
 func TestPulls(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {

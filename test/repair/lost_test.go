@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/edgecore-io/edgecore/edged/cri"
-	"github.com/edgecore-io/edgecore/edged/repair"
+	"github.com/edgecore-io/edgecore/edged/containers/cri"
+	"github.com/edgecore-io/edgecore/edged/containers/repair"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"

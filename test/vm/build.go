@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// BuildTest builds the test binary of a package ("./edged/cgroups"). It runs where a machine has the C
+// BuildTest builds the test binary of a package ("./edged/containers/cgroups"). It runs where a machine has the C
 // library of this one: both are Debian.
 func BuildTest(ctx context.Context, target, pkg string) error {
 	return goCommand(ctx, nil, "test", "-c", "-o", target, pkg)

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/edgecore-io/edgecore/edged/cgroups"
+	"github.com/edgecore-io/edgecore/edged/containers/cgroups"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
@@ -158,7 +158,7 @@ const fullEnv = "EDGECORE_TEST_FULL"
 // under systemd, with each cgroup driver.
 func TestSuites(t *testing.T) {
 	both, systemd := []string{"TestPodsRunAsTheySay"}, []string{"TestStrangersAndOrphans"}
-	packages := []string{"./edged/cgroups", "./edged/eviction", "./test/edge"}
+	packages := []string{"./edged/containers/cgroups", "./edged/node/eviction", "./test/edge"}
 	full := os.Getenv(fullEnv) != ""
 	if full {
 		packages = append(packages, "./test/stats")

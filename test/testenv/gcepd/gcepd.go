@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/edgecore-io/edgecore/edged/volume"
+	"github.com/edgecore-io/edgecore/edged/storage/volume"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/pinned"
 )

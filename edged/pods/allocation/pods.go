@@ -1,0 +1,36 @@
+package allocation
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/edged/podstate/desired"
+	"github.com/edgecore-io/edgecore/edged/podstate/status"
+)
+
+// Statuses are the statuses of pods in memory; see package status.
+type Statuses interface {
+	Get(uid types.UID) (v1.PodStatus, bool)
+	Phase(uid types.UID) v1.PodPhase
+}
+
+// DesiredPods implements Pods.
+type DesiredPods struct {
+	Desired  *desired.Pods
+	Statuses Statuses
+}
+
+// Status implements Pods.
+func (p DesiredPods) Status(uid types.UID) v1.PodStatus {
+	st, _ := p.Statuses.Get(uid)
+	return st
+}
+
+// Active implements Pods.
+func (p DesiredPods) Active(uid types.UID) *v1.Pod {
+	w, ok := p.Desired.Get(uid)
+	if !ok || w.Removed || w.Stopped != nil || status.Terminal(p.Statuses.Phase(uid)) {
+		return nil
+	}
+	return w.Pod
+}
