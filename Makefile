@@ -62,7 +62,7 @@ test-all: setup ## all the rest, hours; AREA=link|edge|conformance|vm|safe|kubee
 lint: ## gofmt, go vet, staticcheck, hack/lint
 	@echo "gofmt -l ."; out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "not gofmt-clean:"; echo "$$out"; exit 1; fi
 	go vet ./...
-	GOARCH=arm CGO_ENABLED=0 go build ./edged ./edged/preflight ./edgehub/... ./pkg/... # where numbers have 32 bits
+	GOARCH=arm CGO_ENABLED=0 go build ./edged ./edged/node/preflight ./edgehub/... ./pkg/... # where numbers have 32 bits
 	go tool staticcheck ./...
 	go build -o bin/lint ./hack/lint
 	go vet -vettool=bin/lint ./... # types of errors without errors.As, %w, values that are nil, writes that nobody reads

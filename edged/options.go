@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/edged/containers/cgroups"
 	"github.com/edgecore-io/edgecore/edged/containers/garbage"
 	"github.com/edgecore-io/edgecore/edged/containers/images"
@@ -15,6 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/node/nodepressure"
 	"github.com/edgecore-io/edgecore/edged/pods/dns"
 	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
+	"github.com/edgecore-io/edgecore/edged/podstate/adopted"
 	"github.com/edgecore-io/edgecore/edged/podstate/clock"
 	"github.com/edgecore-io/edgecore/edged/podstate/eventreport"
 	"github.com/edgecore-io/edgecore/edged/serve/api"
@@ -59,7 +59,7 @@ type Options struct {
 	// nobody wants it.
 	StoreDamaged bool
 	// Adopted is what the store remembers of a takeover from another agent; nil is none.
-	Adopted *adopt.Record
+	Adopted *adopted.Record
 
 	RuntimeEndpoint string
 	ImageEndpoint   string

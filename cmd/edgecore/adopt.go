@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
-	"github.com/edgecore-io/edgecore/edged/migrate"
+	"github.com/edgecore-io/edgecore/local/migrate"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )

@@ -9,9 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/edgecore-io/edgecore/edged/agentconfig"
-	"github.com/edgecore-io/edgecore/edged/endpods"
-	"github.com/edgecore-io/edgecore/edged/leftovers"
+	"github.com/edgecore-io/edgecore/local/endpods"
+	"github.com/edgecore-io/edgecore/local/leftovers"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
@@ -74,7 +73,7 @@ func (o *endPodsOptions) run(ctx context.Context, out, errOut io.Writer) error {
 		return fmt.Errorf("an agent runs with store %s, and would start the pods again: stop it first (systemctl "+
 			"stop edgecore)", db)
 	}
-	end := agentconfig.EndPodsOptions(cfg)
+	end := endpods.FromConfig(cfg)
 	end.Links, end.Within, end.Wait, end.Kill = o.links, o.within, o.wait, o.kill
 	end.Out, end.Progress = out, errOut
 	err = endpods.End(ctx, end)

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/edgecore-io/edgecore/edged/localexec"
+	"github.com/edgecore-io/edgecore/local/localexec"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
 
-	"github.com/edgecore-io/edgecore/edged/agentclient"
 	"github.com/edgecore-io/edgecore/edged/serve/podprinter"
+	"github.com/edgecore-io/edgecore/local/agentclient"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/devicetwin"
-	"github.com/edgecore-io/edgecore/edged/agentclient"
+	"github.com/edgecore-io/edgecore/local/agentclient"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 

@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/edgecore-io/edgecore/edged/agentclient"
 	"github.com/edgecore-io/edgecore/edged/containers/imagegc"
 	"github.com/edgecore-io/edgecore/edged/containers/images"
-	"github.com/edgecore-io/edgecore/edged/imagetool"
+	"github.com/edgecore-io/edgecore/local/agentclient"
+	"github.com/edgecore-io/edgecore/local/imagetool"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 

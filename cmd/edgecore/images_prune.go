@@ -10,7 +10,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/containers/imagegc"
 	"github.com/edgecore-io/edgecore/edged/containers/images"
-	"github.com/edgecore-io/edgecore/edged/imagetool"
+	"github.com/edgecore-io/edgecore/local/imagetool"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/edged/containers/images"
-	"github.com/edgecore-io/edgecore/edged/imagetool"
+	"github.com/edgecore-io/edgecore/local/imagetool"
 )
 
 func newImagesPullCommand(opts *globalOptions) *cobra.Command {

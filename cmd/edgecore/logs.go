@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/edgecore-io/edgecore/edged/agentclient"
 	"github.com/edgecore-io/edgecore/edged/containers/crilog"
-	"github.com/edgecore-io/edgecore/edged/localpods"
+	"github.com/edgecore-io/edgecore/local/agentclient"
+	"github.com/edgecore-io/edgecore/local/localpods"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 	"github.com/edgecore-io/edgecore/pkg/filewatch"
 )

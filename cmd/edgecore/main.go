@@ -10,7 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/edgecore-io/edgecore/edged/localexec"
+	"github.com/edgecore-io/edgecore/local/localexec"
 	_ "github.com/edgecore-io/edgecore/pkg/noprofile" // before other packages allocate
 )
 

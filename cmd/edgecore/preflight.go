@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/edged/agentconfig"
-	"github.com/edgecore-io/edgecore/edged/preflight"
+	"github.com/edgecore-io/edgecore/edged/node/preflight"
 	"github.com/edgecore-io/edgecore/edgehub/cloudprobe"
 	"github.com/edgecore-io/edgecore/edgehub/join"
 	"github.com/edgecore-io/edgecore/pkg/configfile"

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/edgecore-io/edgecore/edged/preflight"
+	"github.com/edgecore-io/edgecore/edged/node/preflight"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
-	"github.com/edgecore-io/edgecore/edged/leftovers"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/local/leftovers"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
 

@@ -19,8 +19,8 @@ import (
 	"github.com/edgecore-io/edgecore/devicetwin"
 	"github.com/edgecore-io/edgecore/devicetwin/topics"
 	"github.com/edgecore-io/edgecore/edged"
-	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/edged/agentconfig"
+	"github.com/edgecore-io/edgecore/edged/podstate/adopted"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
 	"github.com/edgecore-io/edgecore/edged/serve/statusui"
 	"github.com/edgecore-io/edgecore/edgehub"
@@ -191,7 +191,7 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		}
 		opts.Bus, opts.Health, opts.StoreDamaged, opts.ClockBound = bus, conditions, damaged, bound
 		opts.Watcher = watcher
-		if opts.Adopted, err = adopt.FromStore(ctx, db); err != nil {
+		if opts.Adopted, err = adopted.FromStore(ctx, db); err != nil {
 			klog.ErrorS(err, "Containers of the migration may be restarted")
 		}
 		if hub != nil {

@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
-	"github.com/edgecore-io/edgecore/edged/agentclient"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
+	"github.com/edgecore-io/edgecore/local/agentclient"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )

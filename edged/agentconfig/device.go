@@ -4,15 +4,10 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strings"
-
-	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged"
-	"github.com/edgecore-io/edgecore/edged/containers/cgroups"
-	"github.com/edgecore-io/edgecore/edged/endpods"
+	"github.com/edgecore-io/edgecore/edged/node/preflight"
 	"github.com/edgecore-io/edgecore/edged/podstate/clock"
-	"github.com/edgecore-io/edgecore/edged/preflight"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/version"
@@ -70,30 +65,4 @@ func ClockBound(cfg *v1alpha2.EdgeCore) clock.Bound {
 		},
 		clock.Written("the store was written", db, db+"-wal"),
 	)
-}
-
-// EndPodsOptions returns what the configuration says about the pods of a stopped agent. How long they may take, whether
-// they may be killed, and where the output goes is up to the caller.
-func EndPodsOptions(cfg *v1alpha2.EdgeCore) endpods.Options {
-	own := &cfg.Modules.Edged
-	kubelet := &own.TailoredKubeletConfig
-	return endpods.Options{
-		RuntimeEndpoint: kubelet.ContainerRuntimeEndpoint,
-		ImageEndpoint:   kubelet.ImageServiceEndpoint,
-		RuntimeTimeout:  kubelet.RuntimeRequestTimeout.Duration,
-		RootDir:         own.RootDirectory,
-		PodLogsDir:      kubelet.PodLogsDir,
-		Interval:        endpods.DefaultInterval,
-		Cgroups:         podCgroups(own),
-		OwnCgroups:      strings.Trim(kubelet.CgroupRoot, "/") == "",
-		NoPodCgroups:    !ptr.Deref(kubelet.CgroupsPerQOS, true),
-	}
-}
-
-// podCgroups returns the cgroups of the agent's pods on this device.
-func podCgroups(own *v1alpha2.Edged) endpods.Cgroups {
-	k := &own.TailoredKubeletConfig
-	return cgroups.New(cgroups.Options{
-		Driver: k.CgroupDriver, Root: k.CgroupRoot, PerQOS: ptr.Deref(k.CgroupsPerQOS, true),
-	})
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/edgecore-io/edgecore/edged/preflight"
+	"github.com/edgecore-io/edgecore/edged/node/preflight"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
@@ -76,32 +76,5 @@ func TestClockBound(t *testing.T) {
 	after := ClockBound(cfg)
 	if after.Of != "the store was written" || !after.Time.After(before.Time) {
 		t.Errorf("bound = %+v, want that the store was written, after %v", after, before.Time)
-	}
-}
-
-func TestEndPodsOptions(t *testing.T) {
-	no := false
-	for name, c := range map[string]struct {
-		root         string
-		perQOS       *bool
-		own, without bool
-	}{
-		"default":           {"", nil, true, false},
-		"root cgroup":       {"/", nil, true, false},
-		"shared cgroup":     {"/machines", nil, false, false},
-		"no cgroups of pod": {"", &no, true, true},
-	} {
-		cfg := v1alpha2.Default()
-		k := &cfg.Modules.Edged.TailoredKubeletConfig
-		k.CgroupRoot, k.CgroupsPerQOS = c.root, c.perQOS
-		o := EndPodsOptions(cfg)
-		if o.OwnCgroups != c.own || o.NoPodCgroups != c.without {
-			t.Errorf("%s: OwnCgroups %v, NoPodCgroups %v; want %v, %v", name, o.OwnCgroups, o.NoPodCgroups, c.own,
-				c.without)
-		}
-		if o.RootDir != cfg.Modules.Edged.RootDirectory || o.RuntimeEndpoint != k.ContainerRuntimeEndpoint {
-			t.Errorf("%s: folder %s, runtime %s; want %s, %s", name, o.RootDir, o.RuntimeEndpoint,
-				cfg.Modules.Edged.RootDirectory, k.ContainerRuntimeEndpoint)
-		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/edgecore-io/edgecore/edged/preflight"
+	"github.com/edgecore-io/edgecore/edged/node/preflight"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/proxy"

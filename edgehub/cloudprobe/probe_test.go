@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
-	"github.com/edgecore-io/edgecore/edged/preflight"
+	"github.com/edgecore-io/edgecore/edged/node/preflight"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/membound"

@@ -30,17 +30,16 @@ var layers = map[string][]string{
 	"edgehub":     {"beehive", "pkg"},
 	// edged does not know how messages travel, nor how they are stored.
 	"edged": {"beehive/model", "pkg"},
+	// Commands on the device, which the running agent does not call: so nothing else imports them.
+	"local": {"beehive/model", "deploy/systemd", "devicetwin", "edged", "edgehub", "metamanager/store", "pkg"},
 }
 
-// besides are imports of single packages: commands that live beside the agent's parts, what these options are made of,
-// and a fake for tests.
+// besides are imports of single packages: what options are made of, a check that two commands share, and a fake for
+// tests.
 var besides = map[string][]string{
-	"edged/agentclient":                {"devicetwin"},
 	"edged/agentconfig":                {"devicetwin", "devicetwin/topics", "eventbus"},
-	"edged/leftovers":                  {"edgehub/join", "metamanager/store", "metamanager/store/copies"},
-	"edged/migrate":                    {"edgehub/certificates", "metamanager/store", "deploy/systemd"},
 	"edged/containers/runtime/fakecri": {"test/testenv/wait"},
-	"edgehub/cloudprobe":               {"edged/preflight"},
+	"edgehub/cloudprobe":               {"edged/node/preflight"},
 }
 
 // TestLayers checks that packages import only what their layer may, and that no exception is left over.

@@ -244,7 +244,7 @@ func areas(o options) []area {
 			name: "edge",
 			about: "a node on its own: every promise of the agent on a real containerd, small disks, damaged " +
 				"stores and images",
-			folders: []string{"cmd/edgecore", "edged", "eventbus", "metamanager", "beehive", "deploy/systemd"},
+			folders: []string{"cmd/edgecore", "edged", "local", "eventbus", "metamanager", "beehive", "deploy/systemd"},
 			before:  []string{"hack/setup test", "go run ./hack/kube"},
 			jobs: alone(withArgs(withArgs(suites("edge", job{race: true, timeout: long}), "./test/adopt", seed),
 				"./test/edge", "-configs=1000", seed),

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/adopt"
+	"github.com/edgecore-io/edgecore/local/adopt"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 )
 

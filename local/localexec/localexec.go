@@ -14,8 +14,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
-	"github.com/edgecore-io/edgecore/edged/localpods"
 	"github.com/edgecore-io/edgecore/edged/serve/streaming/channels"
+	"github.com/edgecore-io/edgecore/local/localpods"
 )
 
 // callTimeout bounds each request to the runtime; the command itself may take as long as it takes.

@@ -82,7 +82,7 @@ func (t *Migration) Resume(ctx context.Context) (done bool, err error) {
 	switch {
 	case err != nil || s == nil:
 		return false, err
-	case s.Phase == adopted:
+	case s.Phase == settled:
 		return true, ErrDone
 	case s.Phase == undoing:
 		return true, errors.New("an undo was interrupted: run `edgecore adopt --undo` to finish it")
@@ -210,7 +210,7 @@ func (t *Migration) finish(ctx context.Context, s *state, expected []string) err
 		t.say("Going back to KubeEdge: %v", err)
 		return errors.Join(fmt.Errorf("edgecore did not take over: %w", err), t.Undo(ctx))
 	}
-	s.Phase = adopted
+	s.Phase = settled
 	if err := t.journal.save(s); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}

@@ -70,7 +70,7 @@ func TestJournal(t *testing.T) {
 		t.Errorf("none is %+v, %v; want nil, no error", s, err)
 	}
 	want := &state{
-		Phase:      adopted,
+		Phase:      settled,
 		At:         time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC),
 		Config:     "/c",
 		Before:     []byte("x"),

@@ -1,18 +1,11 @@
-// Package adopt takes over the pods of another node agent on this device, KubeEdge's edgecore with a kubelet of
-// Kubernetes 1.22 to 1.32 inside, so that no container is restarted. It decides and translates, and touches nothing:
-//
-//   - Translate turns that agent's configuration into one of this agent, and names all that it leaves out.
-//   - Rows turns that agent's store into rows of this one.
-//   - Match finds out which of the running containers belong to the pods that are wanted, and what this agent has to
-//     remember so that it knows them for its own: the Record.
-//   - State is the journal of a takeover, by which one that was cut off goes on or is undone.
+// Package adopted is what the agent remembers of a takeover of KubeEdge's pods, which package local/adopt plans.
 //
 // What has to be remembered are two things. The hash by which a container's spec is distinguished from a changed one
 // was made of the whole spec before Kubernetes 1.31, and is made of name and image today: the Record says, for each
 // container that was taken over, which hash of today stands for the one that it carries. A change of the image after
 // that is a change. And the UID of a static pod was a hash of Kubernetes' own types, which no other program can make
 // again: the Record says which UID a manifest had, as long as the manifest says the same.
-package adopt
+package adopted
 
 import (
 	"context"
@@ -25,11 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// RecordKey is where the store keeps the Record, as a note of the agent about itself.
-const RecordKey = "adopted"
+// Key is where the store keeps the Record, as a note of the agent about itself.
+const Key = "adopted"
 
-// recordVersion is that of the Record's form.
-const recordVersion = 1
+// Version is that of the Record's form.
+const Version = 1
 
 // Record is what the agent remembers of a takeover. The zero value, and nil, know of none.
 type Record struct {
@@ -49,15 +42,15 @@ type Container struct {
 	Means   string `json:"means"`
 }
 
-// ParseRecord reads what Text wrote.
-func ParseRecord(text string) (*Record, error) {
+// Parse reads what Text wrote.
+func Parse(text string) (*Record, error) {
 	r := &Record{}
 	if err := json.Unmarshal([]byte(text), r); err != nil {
 		return nil, fmt.Errorf("record of the migration: %w", err)
 	}
-	if r.Version != recordVersion {
+	if r.Version != Version {
 		return nil, fmt.Errorf("record of the migration: it has version %d, and this edgecore knows %d", r.Version,
-			recordVersion)
+			Version)
 	}
 	for id, c := range r.Containers {
 		if _, err := parseHash(c.Carries); err != nil {
@@ -78,11 +71,11 @@ type Notes interface {
 // FromStore returns what the agent remembers of a takeover; nil if there is no note of one, and with an error if the
 // note cannot be used.
 func FromStore(ctx context.Context, notes Notes) (*Record, error) {
-	text, err := notes.AgentValue(ctx, RecordKey)
+	text, err := notes.AgentValue(ctx, Key)
 	if err != nil {
 		return nil, nil // there is no such note
 	}
-	return ParseRecord(text)
+	return Parse(text)
 }
 
 // Text is the form for the store.
@@ -97,12 +90,12 @@ func (r *Record) Hash(id string, carries uint64) uint64 {
 		return carries
 	}
 	c, ok := r.Containers[id]
-	if !ok || c.Carries != formatHash(carries) {
+	if !ok || c.Carries != FormatHash(carries) {
 		return carries
 	}
 	means, err := parseHash(c.Means)
 	if err != nil {
-		return carries // ParseRecord lets none through
+		return carries // Parse lets none through
 	}
 	return means
 }
@@ -121,6 +114,7 @@ func (r *Record) StaticPods(pods []*v1.Pod, annotation string) {
 	}
 }
 
-func formatHash(h uint64) string { return strconv.FormatUint(h, 16) }
+// FormatHash is the form that a hash has in a Record.
+func FormatHash(h uint64) string { return strconv.FormatUint(h, 16) }
 
 func parseHash(text string) (uint64, error) { return strconv.ParseUint(text, 16, 64) }

@@ -20,8 +20,8 @@ const (
 	preparing = "preparing"
 	// switching: this agent has all that it needs, and takes the place.
 	switching = "switching"
-	// adopted: it is done.
-	adopted = "adopted"
+	// settled: this agent has the place.
+	settled = "adopted"
 	// undoing: KubeEdge gets its place back.
 	undoing = "undoing"
 )
@@ -108,7 +108,7 @@ func (j journal) load() (*state, error) {
 		return nil, fmt.Errorf("journal %s: %w", j.path, err)
 	}
 	switch s.Phase {
-	case preparing, switching, adopted, undoing:
+	case preparing, switching, settled, undoing:
 	default:
 		return nil, fmt.Errorf("journal %s: it has the phase %q, which is unknown", j.path, s.Phase)
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime/fakecri"
-	"github.com/edgecore-io/edgecore/edged/localpods"
+	"github.com/edgecore-io/edgecore/local/localpods"
 )
 
 // streamer is a runtime that serves the streams of commands at url, and fails with err if that is set.

@@ -25,9 +25,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
-	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime/fakecri"
+	"github.com/edgecore-io/edgecore/local/adopt"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"

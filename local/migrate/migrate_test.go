@@ -16,8 +16,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
-	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
+	"github.com/edgecore-io/edgecore/edged/podstate/adopted"
+	"github.com/edgecore-io/edgecore/local/adopt"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 )
 
@@ -62,14 +63,14 @@ func (d *device) taken() {
 }
 
 // record reads the store as the agent does.
-func (d *device) record() *adopt.Record {
+func (d *device) record() *adopted.Record {
 	d.t.Helper()
 	db, _, err := store.Open(d.t.Context(), d.path("var/lib/edgecore/edgecore.db"), store.Options{Reserve: -1})
 	must(d.t, err)
 	defer func() { must(d.t, db.Close()) }()
-	text, err := db.AgentValue(d.t.Context(), adopt.RecordKey)
+	text, err := db.AgentValue(d.t.Context(), adopted.Key)
 	must(d.t, err)
-	r, err := adopt.ParseRecord(text)
+	r, err := adopted.Parse(text)
 	must(d.t, err)
 	row, err := db.Get(d.t.Context(), "default/pod/web")
 	must(d.t, err)

@@ -11,6 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
+	"github.com/edgecore-io/edgecore/edged/podstate/adopted"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
 	"github.com/edgecore-io/edgecore/pkg/smallsort"
@@ -31,7 +32,7 @@ type Facts struct {
 // Findings are what a takeover does to the pods.
 type Findings struct {
 	// Record is what the agent has to remember.
-	Record *Record
+	Record *adopted.Record
 	// Pods is how many pods are wanted, Containers how many containers run on as they are.
 	Pods, Containers int
 	// Static is how many of the pods come from manifests.
@@ -50,10 +51,10 @@ func (l Loss) String() string { return l.What + ": " + l.Why }
 // Match finds out which running containers belong to which pods, and what this agent would do to them: by asking the
 // very function by which it decides. It is pure.
 func Match(f Facts, now time.Time) *Findings {
-	m := &matching{Facts: f, out: &Findings{Record: &Record{
-		Version:    recordVersion,
+	m := &matching{Facts: f, out: &Findings{Record: &adopted.Record{
+		Version:    adopted.Version,
 		At:         now.UTC().Truncate(time.Second),
-		Containers: map[string]Container{},
+		Containers: map[string]adopted.Container{},
 		Static:     map[types.UID]types.UID{},
 	}}}
 	m.out.Pods, m.out.Static = len(f.Stored)+len(f.Static), len(f.Static)
@@ -140,7 +141,9 @@ func (m *matching) pod(pod *v1.Pod, obs *observed.Pod) {
 		if spec == nil || !c.Running() || c.Hash == runtime.Hash(spec) || !m.made(spec, c) {
 			continue
 		}
-		m.out.Record.Containers[c.ID] = Container{Carries: formatHash(c.Hash), Means: formatHash(runtime.Hash(spec))}
+		m.out.Record.Containers[c.ID] = adopted.Container{
+			Carries: adopted.FormatHash(c.Hash), Means: adopted.FormatHash(runtime.Hash(spec)),
+		}
 		same := *c
 		same.Hash = runtime.Hash(spec)
 		known.Containers[i] = &same

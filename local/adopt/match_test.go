@@ -12,8 +12,8 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
+	"github.com/edgecore-io/edgecore/edged/podstate/adopted"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
-	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 var when = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -62,10 +62,10 @@ func TestMatch(t *testing.T) {
 	spec := &web.Spec.Containers[0]
 	old, today := SpecHash(spec), runtime.Hash(spec)
 	other := podOf("web", "u1", func(p *v1.Pod) { p.Spec.Containers[0].Image = "image:0" })
-	recorded := map[string]Container{"c1": {Carries: formatHash(old), Means: formatHash(today)}}
+	recorded := map[string]adopted.Container{"c1": {Carries: adopted.FormatHash(old), Means: adopted.FormatHash(today)}}
 	static := podOf("agent-edge1", "ours")
 	type want struct {
-		containers map[string]Container
+		containers map[string]adopted.Container
 		static     map[types.UID]types.UID
 		running    int
 		lost, idle []string
@@ -87,7 +87,9 @@ func TestMatch(t *testing.T) {
 				Stored: []*v1.Pod{web}, Running: []*observed.Pod{runs("web", "u1", "c1", 0xbad)},
 				Images: map[string][]string{"image:1": {"sha256:feed"}},
 			},
-			want{containers: map[string]Container{"c1": {Carries: "bad", Means: formatHash(today)}}, running: 1},
+			want{containers: map[string]adopted.Container{
+				"c1": {Carries: "bad", Means: adopted.FormatHash(today)},
+			}, running: 1},
 		},
 		"of another hash and another image it would be restarted": {
 			Facts{
@@ -195,7 +197,7 @@ func TestRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := ParseRecord(text)
+	r, err := adopted.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,40 +212,15 @@ func TestRecord(t *testing.T) {
 			t.Errorf("container %s with hash %x: %x, want %x", test.id, test.carries, got, test.want)
 		}
 	}
-	if got := (*Record)(nil).Hash("c1", 5); got != 5 {
+	if got := (*adopted.Record)(nil).Hash("c1", 5); got != 5 {
 		t.Errorf("Hash without a record = %x, want 5", got)
 	}
 	changed := podOf("agent-edge1", "changed", func(p *v1.Pod) { p.Annotations = map[string]string{"hash": "changed"} })
 	r.StaticPods([]*v1.Pod{static, changed}, "hash")
-	(*Record)(nil).StaticPods([]*v1.Pod{changed}, "hash")
+	(*adopted.Record)(nil).StaticPods([]*v1.Pod{changed}, "hash")
 	if static.UID != "theirs" || static.Annotations["hash"] != "theirs" || changed.UID != "changed" ||
 		changed.Annotations["hash"] != "changed" {
 		t.Errorf("static pods %v %v, %v %v; want theirs, changed",
 			static.UID, static.Annotations, changed.UID, changed.Annotations)
 	}
-}
-
-func FuzzParseRecord(f *testing.F) {
-	f.Add(`{"version":1,"at":"2026-11-21T12:00:00Z","containers":{"c1":{"carries":"a","means":"b"}},"static":{"x":"y"}}`)
-	f.Add(`{"version":2}`)
-	for _, text := range membound.JSON(`{"version":1,"containers":{"a":`, `}}`, 64<<10) {
-		f.Add(text)
-	}
-	f.Add(membound.Repeat(`{"version":1,"static":{`, `"":""`, `,`, `}}`, 64<<10))
-	f.Fuzz(func(t *testing.T, text string) {
-		var r *Record
-		var err error
-		// An entry of a map has 5 bytes or more; the maps double while they grow.
-		membound.Check(t, membound.Linear(len(text), 256), func() { r, err = ParseRecord(text) })
-		if err != nil {
-			return
-		}
-		for id, c := range r.Containers {
-			carries, err := parseHash(c.Carries)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Hash(id, carries)
-		}
-	})
 }

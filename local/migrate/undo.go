@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
-	"github.com/edgecore-io/edgecore/edged/adopt"
+	"github.com/edgecore-io/edgecore/local/adopt"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 

@@ -14,14 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/edgecore-io/edgecore/edged/adopt"
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
+	"github.com/edgecore-io/edgecore/edged/node/preflight"
 	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
 	"github.com/edgecore-io/edgecore/edged/podstate/source"
-	"github.com/edgecore-io/edgecore/edged/preflight"
 	"github.com/edgecore-io/edgecore/edged/serve/servingcert"
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/local/adopt"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 

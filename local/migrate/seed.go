@@ -13,7 +13,8 @@ import (
 
 	_ "github.com/mattn/go-sqlite3" // the driver sqlite3
 
-	"github.com/edgecore-io/edgecore/edged/adopt"
+	"github.com/edgecore-io/edgecore/edged/podstate/adopted"
+	"github.com/edgecore-io/edgecore/local/adopt"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
@@ -151,7 +152,7 @@ func makeStore(ctx context.Context, path string, p *Plan) error {
 	if err != nil {
 		return err
 	}
-	ops := []store.Op{store.AgentSet(adopt.RecordKey, note)}
+	ops := []store.Op{store.AgentSet(adopted.Key, note)}
 	for _, row := range p.Stored.Rows {
 		ops = append(ops, store.Upsert(store.Meta(row)))
 	}
