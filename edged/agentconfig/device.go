@@ -18,9 +18,10 @@ func PreflightOptions(cfg *v1alpha2.EdgeCore) preflight.Options {
 	own, hub := &cfg.Modules.Edged, &cfg.Modules.EdgeHub
 	kubelet := &own.TailoredKubeletConfig
 	o := preflight.Options{
-		Endpoint:     kubelet.ContainerRuntimeEndpoint,
-		CgroupDriver: kubelet.CgroupDriver,
-		ClockBound:   ClockBound(cfg),
+		Endpoint:      kubelet.ContainerRuntimeEndpoint,
+		ImageEndpoint: kubelet.ImageServiceEndpoint,
+		CgroupDriver:  kubelet.CgroupDriver,
+		ClockBound:    ClockBound(cfg),
 		Disks: []preflight.Disk{
 			{
 				What: "pods",
@@ -50,7 +51,8 @@ func PreflightOptions(cfg *v1alpha2.EdgeCore) preflight.Options {
 // if it can. It asks the runtime, and changes nothing.
 func RuntimeFor(ctx context.Context, cfg *v1alpha2.EdgeCore) error {
 	kubelet := &cfg.Modules.Edged.TailoredKubeletConfig
-	return preflight.RuntimeFor(ctx, kubelet.ContainerRuntimeEndpoint, kubelet.CgroupDriver)
+	return preflight.RuntimeFor(ctx, kubelet.ContainerRuntimeEndpoint, kubelet.ImageServiceEndpoint,
+		kubelet.CgroupDriver)
 }
 
 // ClockBound returns a time that is over: that of the build, of the certificates, and of what was last written to the

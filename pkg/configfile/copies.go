@@ -390,8 +390,8 @@ func ChangesLink(copied []byte, config *v1alpha2.EdgeCore) bool {
 // which cannot be compared, does.
 func ChangesRuntime(copied []byte, config *v1alpha2.EdgeCore) bool {
 	const kubelet = "modules.edged.tailoredKubeletConfig."
-	return changesAny(copied, config, kubelet+"containerRuntimeEndpoint", kubelet+"cgroupDriver", kubelet+"cgroupRoot",
-		kubelet+"cgroupsPerQOS")
+	return changesAny(copied, config, kubelet+"containerRuntimeEndpoint", kubelet+"imageServiceEndpoint",
+		kubelet+"cgroupDriver", kubelet+"cgroupRoot", kubelet+"cgroupsPerQOS")
 }
 
 // changesAny reports whether a configuration differs from a copy in one of some keys, or in a part of it.

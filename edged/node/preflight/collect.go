@@ -36,6 +36,8 @@ const (
 // Options say what the agent is to use.
 type Options struct {
 	Endpoint, CgroupDriver string
+	// ImageEndpoint is the socket for images; "" is Endpoint.
+	ImageEndpoint string
 	// Ports are those that it listens on: What, Key and Address.
 	Ports []Port
 	// Disks are the folders that it writes to: What and Path.
@@ -53,7 +55,7 @@ func Collect(ctx context.Context, o Options) *Facts {
 	}
 	f.Kernel, f.Memory = machine()
 	f.Cgroups = lookAtCgroups(o.CgroupDriver)
-	f.Runtime.Endpoint = o.Endpoint
+	f.Runtime.Endpoint, f.Runtime.ImageEndpoint = o.Endpoint, o.ImageEndpoint
 	images := lookAtRuntime(ctx, &f.Runtime, &f.CNI)
 	for i := range f.Ports {
 		lookAtPort(ctx, &f.Ports[i])
@@ -105,16 +107,10 @@ func lookAtCgroups(driver string) Cgroups {
 
 // lookAtRuntime asks the runtime what it is, and returns the folder of its images.
 func lookAtRuntime(ctx context.Context, r *Runtime, network *CNI) (images string) {
-	path, err := cri.SocketPath(r.Endpoint)
-	if err == nil {
-		r.Socket = checkSocket(path)
-	} else {
-		r.Socket = err
-	}
-	if r.Socket != nil {
+	if r.Socket = lookAtSocket(r.Endpoint); r.Socket != nil {
 		return ""
 	}
-	client, err := cri.Dial(r.Endpoint, "", callTimeout)
+	client, err := cri.Dial(r.Endpoint, r.ImageEndpoint, callTimeout)
 	if err != nil {
 		r.Err = err
 		return ""
@@ -152,11 +148,23 @@ func lookAtRuntime(ctx context.Context, r *Runtime, network *CNI) (images string
 	}
 	network.Dir, network.Bins = said.CNI.ConfDir, said.CNI.bins()
 	lookAtCNI(network)
-	if info, err := client.Images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{}); err == nil &&
-		len(info.GetImageFilesystems()) > 0 {
+	info, err := client.Images.ImageFsInfo(ctx, &runtimeapi.ImageFsInfoRequest{})
+	if r.ImageEndpoint != "" && r.ImageEndpoint != r.Endpoint {
+		r.ImagesErr = cmp.Or(lookAtSocket(r.ImageEndpoint), err)
+	}
+	if len(info.GetImageFilesystems()) > 0 {
 		images = info.GetImageFilesystems()[0].GetFsId().GetMountpoint()
 	}
 	return images
+}
+
+// lookAtSocket says why a connection to an endpoint fails.
+func lookAtSocket(endpoint string) error {
+	path, err := cri.SocketPath(endpoint)
+	if err != nil {
+		return err
+	}
+	return checkSocket(path)
 }
 
 // checkSocket says why a connection to a socket fails.

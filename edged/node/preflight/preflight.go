@@ -61,6 +61,9 @@ type Runtime struct {
 	Name, Version string
 	// NotReady says why it is not ready; "" that it is.
 	NotReady string
+	// ImageEndpoint is that of images if it is another one, and ImagesErr why it does not work.
+	ImageEndpoint string
+	ImagesErr     error
 	// Driver is the cgroup driver that it says it has; "" where it does not say.
 	Driver string
 }
@@ -131,8 +134,8 @@ type Cloud struct {
 
 // Check judges all of the facts, in the order in which things are needed.
 func Check(f *Facts) []Finding {
-	return slices.Concat(host(f), containerRuntime(&f.Runtime), cgroup(&f.Cgroups, f.Runtime.Driver), network(&f.CNI),
-		wallClock(&f.Clock),
+	return slices.Concat(host(f), containerRuntime(&f.Runtime), imageService(&f.Runtime),
+		cgroup(&f.Cgroups, f.Runtime.Driver), network(&f.CNI), wallClock(&f.Clock),
 		ports(f.Ports), disks(f.Disks), cloud(&f.Cloud))
 }
 
@@ -219,6 +222,20 @@ func containerRuntime(r *Runtime) []Finding {
 		}
 	}
 	return []Finding{{check, OK, fmt.Sprintf("%s %s at %s, CRI v1", r.Name, r.Version, at), ""}}
+}
+
+// imageService is about a socket for images of its own. Its text begins with the key.
+func imageService(r *Runtime) []Finding {
+	if r.ImagesErr == nil {
+		return nil
+	}
+	return []Finding{
+		{
+			"images", Error, fmt.Sprintf("imageServiceEndpoint: there is no image service at %s: %v",
+				strings.TrimPrefix(r.ImageEndpoint, "unix://"), r.ImagesErr),
+			"Remove the key, so that the container runtime is asked, or see whether that service runs.",
+		},
+	}
 }
 
 func cgroup(c *Cgroups, runtimes string) []Finding {

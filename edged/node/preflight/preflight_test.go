@@ -340,6 +340,10 @@ func TestRuntimeProblem(t *testing.T) {
 			func(f *Facts) { f.Cgroups.Driver, f.Runtime.Driver = "cgroupfs", "systemd" },
 			[]string{kubelet + "cgroupDriver is cgroupfs, and the runtime's is systemd", "Set cgroupDriver: systemd"},
 		},
+		"no image service": {
+			func(f *Facts) { f.Runtime.ImageEndpoint, f.Runtime.ImagesErr = "unix:///i.sock", errors.New("refused") },
+			[]string{kubelet + "imageServiceEndpoint: there is no image service at /i.sock: refused", "Remove the key"},
+		},
 		"a driver that it does not say": {func(f *Facts) { f.Runtime.Driver = "" }, nil},
 	} {
 		f := well()
@@ -354,7 +358,7 @@ func TestRuntimeProblem(t *testing.T) {
 			}
 		}
 	}
-	if err := RuntimeFor(t.Context(), "unix:///none/cri.sock", "cgroupfs"); err == nil ||
+	if err := RuntimeFor(t.Context(), "unix:///none/cri.sock", "", "cgroupfs"); err == nil ||
 		!strings.Contains(err.Error(), "there is no runtime at /none/cri.sock") {
 		t.Errorf("RuntimeFor without a socket = %v, want that there is no runtime", err)
 	}

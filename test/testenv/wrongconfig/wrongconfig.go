@@ -118,6 +118,8 @@ func Rows(seed uint64) []Row {
 			Code: bad, Says: "containerRuntimeEndpoint: there is no runtime at /none/cri.sock", Trial: true},
 		{Name: "the socket of another program", Text: socket, Code: bad, Says: "containerRuntimeEndpoint: the runtime",
 			Trial: true},
+		{Name: "an image service that is not there", Text: kubelet("imageServiceEndpoint", "unix:///none/images.sock"),
+			Code: bad, Says: "imageServiceEndpoint: there is no image service at /none/images.sock", Trial: true},
 		{Name: "another cgroup driver", Text: driver, Code: bad, Says: "cgroupDriver is", Trial: true},
 		{Name: "another name of the node", Text: set("modules.edged.hostnameOverride", "another"), Code: bad,
 			Says: "is that of node"},
@@ -152,13 +154,21 @@ func cutInKey(good string, _ Place) (string, error) {
 	return good[:at+4], nil
 }
 
-// cutBetween leaves the beginning of the file, which is valid by itself.
+// cutBetween leaves the beginning of a file that has the time of its trial first. It is valid by itself.
 func cutBetween(good string, _ Place) (string, error) {
 	before, _, found := strings.Cut(good, "modules:")
-	if !found {
-		return "", fmt.Errorf("the configuration has no modules: %s", good)
+	var tree struct {
+		Modules struct {
+			EdgeHub struct {
+				ConfigTrialSeconds int `json:"configTrialSeconds"`
+			} `json:"edgeHub"`
+		} `json:"modules"`
 	}
-	return before, nil
+	if err := yaml.Unmarshal([]byte(good), &tree); err != nil || !found {
+		return "", fmt.Errorf("the configuration has no modules, or is not YAML (%w): %s", err, good)
+	}
+	return fmt.Sprintf("%smodules:\n  edgeHub:\n    configTrialSeconds: %d\n", before,
+		tree.Modules.EdgeHub.ConfigTrialSeconds), nil
 }
 
 // aliases is a small file of 10^9 values.
