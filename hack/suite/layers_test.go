@@ -74,7 +74,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// wings are the folders of edged, each of which may import those before it.
+// wings are the folders of edged, in order: a folder imports only from itself and from those before it.
 var wings = []string{"podstate", "storage", "containers", "node", "pods", "serve"}
 
 // TestWings checks that the packages of edged import only what their folder may.

@@ -40,7 +40,8 @@ func (d *document) UnmarshalYAML(unmarshal func(any) error) error {
 	return unmarshal(&d.size)
 }
 
-// size is that of a node of a YAML document with its aliases written out, in bytes. Decoding into it keeps no texts.
+// size is the size of a YAML node in bytes, with its aliases written out. Decoding a node into a size adds it up, and
+// does not keep its text.
 type size int
 
 // most ends decoding: it is more than any caller allows.

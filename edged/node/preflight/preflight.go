@@ -61,7 +61,7 @@ type Runtime struct {
 	Name, Version string
 	// NotReady says why it is not ready; "" that it is.
 	NotReady string
-	// ImageEndpoint is that of images if it is another one, and ImagesErr why it does not work.
+	// ImageEndpoint is the socket of the image service; "" is Endpoint. ImagesErr says why it does not work.
 	ImageEndpoint string
 	ImagesErr     error
 	// Driver is the cgroup driver that it says it has; "" where it does not say.

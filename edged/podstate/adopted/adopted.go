@@ -21,7 +21,7 @@ import (
 // Key is where the store keeps the Record, as a note of the agent about itself.
 const Key = "adopted"
 
-// Version is that of the Record's form.
+// Version is the version of the format in which a Record is stored.
 const Version = 1
 
 // Record is what the agent remembers of a takeover. The zero value, and nil, know of none.
