@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
+	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/edgehub/join"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
@@ -26,10 +27,12 @@ type joinOptions struct {
 	preRun, postRun  string
 	scripts          joinScripts
 	service          *systemd.Service // nil is the real one
+	// runtimeFor says why no pod could start with a configuration.
+	runtimeFor func(context.Context, *v1alpha2.EdgeCore) error
 }
 
 func newJoinCommand(opts *globalOptions) *cobra.Command {
-	return (&joinOptions{globalOptions: opts}).command()
+	return (&joinOptions{globalOptions: opts, runtimeFor: agentconfig.RuntimeFor}).command()
 }
 
 func (o *joinOptions) command() *cobra.Command {
@@ -40,7 +43,8 @@ func (o *joinOptions) command() *cobra.Command {
 
 join fetches the cloud's CA and verifies it with the token, requests a certificate for this node, and writes the
 certificate and the configuration. On a device with systemd it then starts the agent, now and at every boot. Nothing is
-written until the cloud accepts the request, and nothing is downloaded.
+written until the cloud accepts the request, and nothing is downloaded. A container runtime that does not answer is a
+warning: the device joins, and its pods start once the runtime is there.
 
 Get a token in the cloud with ` + "`cloudcore gettoken` or `keadm gettoken`" + `; it is valid for a day. A token of
 ` + "`cloudcore gettoken --node NAME`" +
@@ -207,7 +211,7 @@ func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer
 			return err
 		}
 	}
-	for _, w := range append(warnings, p.Warnings...) {
+	for _, w := range slices.Concat(warnings, p.Warnings, o.runtimeWarning(ctx, p.Config)) {
 		fmt.Fprintln(errs, "warning:", w)
 	}
 	did, err := join.Certificate(ctx, p.Config, token, text, o.takeName)
@@ -226,6 +230,18 @@ func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer
 		if err := o.scripts.post.Run(ctx, out, errs); err != nil {
 			return fmt.Errorf("the device has joined, but %w", err)
 		}
+	}
+	return nil
+}
+
+// runtimeWarning says that no pod could start on this device, if that is so. The agent does not go back to the
+// configuration before a join, since its certificate may be gone: so whoever types the command has to know.
+func (o *joinOptions) runtimeWarning(ctx context.Context, cfg *v1alpha2.EdgeCore) []string {
+	if !cfg.Modules.Edged.Enable {
+		return nil
+	}
+	if err := o.runtimeFor(ctx, cfg); err != nil {
+		return []string{"no pod can start until this is corrected: " + err.Error()}
 	}
 	return nil
 }

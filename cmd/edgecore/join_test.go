@@ -18,6 +18,7 @@ import (
 
 	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/deploy/systemd"
+	"github.com/edgecore-io/edgecore/edged/agentconfig"
 	"github.com/edgecore-io/edgecore/edgehub/join"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
@@ -33,11 +34,14 @@ type joinDevice struct {
 	fail      error
 	fresh     []byte // what a packaged configuration is; nil without a package
 	service   *systemd.Service
+	// runtimeFor stands for a container runtime; newJoinDevice's runs every pod.
+	runtimeFor func(context.Context, *v1alpha2.EdgeCore) error
 }
 
 func newJoinDevice(t *testing.T, taken ...string) *joinDevice {
 	t.Helper()
 	d := &joinDevice{t: t, dir: t.TempDir()}
+	d.runtimeFor = func(context.Context, *v1alpha2.EdgeCore) error { return nil }
 	d.service = &systemd.Service{
 		Root: filepath.Join(d.dir, "root"), Program: "/usr/local/bin/edgecore",
 		Systemctl: func(_ context.Context, args ...string) error {
@@ -103,7 +107,9 @@ func (d *joinDevice) files() certs.Files { return join.FilesIn(filepath.Join(d.d
 // join runs the command with what every one of these tests needs, and returns what it printed.
 func (d *joinDevice) join(stdin string, args ...string) (stdout, stderr string, err error) {
 	d.t.Helper()
-	o := &joinOptions{globalOptions: &globalOptions{Config: d.config()}, service: d.service}
+	o := &joinOptions{
+		globalOptions: &globalOptions{Config: d.config()}, service: d.service, runtimeFor: d.runtimeFor,
+	}
 	cmd := o.command()
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	var out, errs bytes.Buffer
@@ -485,6 +491,22 @@ func TestJoinAConfigurationThatIsWrong(t *testing.T) {
 	}
 	if diff := cmp.Diff(before.Modules.Edged, after.Modules.Edged); diff != "" {
 		t.Errorf("edged's section (-want +got):\n%s", diff)
+	}
+}
+
+// TestJoinWithoutARuntime: the agent does not go back from the configuration of a join, so the command itself says that
+// no pod can start with it.
+func TestJoinWithoutARuntime(t *testing.T) {
+	d := newJoinDevice(t)
+	d.runtimeFor = agentconfig.RuntimeFor
+	socket := filepath.Join(d.dir, "gone.sock")
+	_, errs, err := d.join("", "-t", d.token(""), "-p", socket)
+	if err != nil || !strings.Contains(errs, "no pod can start until this is corrected: modules.edged."+
+		"tailoredKubeletConfig.containerRuntimeEndpoint: ") || !strings.Contains(errs, socket) {
+		t.Errorf("join = %v with %q on stderr, want a warning with the key and %s", err, errs, socket)
+	}
+	if _, errs, err := d.join("", "--set", "modules.edged.enable=false"); err != nil || errs != "" {
+		t.Errorf("join without edged = %v with %q on stderr, want neither: it runs no pods", err, errs)
 	}
 }
 
