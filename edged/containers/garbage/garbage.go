@@ -23,9 +23,9 @@ import (
 	"github.com/edgecore-io/edgecore/edged/containers/gc"
 	"github.com/edgecore-io/edgecore/edged/containers/imagegc"
 	"github.com/edgecore-io/edgecore/edged/containers/images"
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 	"github.com/edgecore-io/edgecore/edged/podstate/events"
-	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/edged/podstate/readiness"
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
 	"github.com/edgecore-io/edgecore/pkg/health"
@@ -60,25 +60,11 @@ type Runtime interface {
 	SetDeadAttempts(n int)
 }
 
-// PLEG is what the runtime has, as last seen; see package pleg.
-type PLEG interface {
-	Healthy() error
-	All() []*observed.Pod
-	Get(uid types.UID) *observed.Pod
-	Refresh(ctx context.Context, uid types.UID) (*observed.Pod, error)
-}
-
 // Workers are the workers of pods; see package podworker.
 type Workers interface {
 	Knows(uid types.UID) bool
 	Busy(uid types.UID) bool
 	Remove(uid types.UID)
-}
-
-// Statuses are the statuses of pods in memory; see package status.
-type Statuses interface {
-	Phase(uid types.UID) v1.PodPhase
-	Delete(uid types.UID)
 }
 
 // Store keeps the statuses of pods; package metaclient implements it.
@@ -101,9 +87,9 @@ type Options struct {
 	Desired  *desired.Pods
 	Runtime  Runtime
 	Images   imagegc.State
-	PLEG     PLEG
+	PLEG     pleg.Interface
 	Workers  Workers
-	Statuses Statuses
+	Statuses *status.Manager
 	Store    Store
 	Repairs  Repairs
 	// Leftovers are the places where pods leave things behind: each lists the UIDs that it has something of.

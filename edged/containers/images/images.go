@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 )
 
@@ -54,11 +55,6 @@ const (
 	showFailure = time.Second
 )
 
-// Recorder records a container's events.
-type Recorder interface {
-	ContainerEventf(pod *v1.Pod, container *v1.Container, eventType, reason, format string, args ...any)
-}
-
 // Options configure a Puller.
 type Options struct {
 	// Serialize allows one pull at a time on the node.
@@ -68,7 +64,7 @@ type Options struct {
 	// QPS and Burst bound how often a pull begins; QPS 0 is no bound.
 	QPS      float64
 	Burst    int
-	Recorder Recorder
+	Recorder events.Interface
 	// Records is the folder in which is kept who pulled what; empty keeps nothing, and lets every pod use what is here.
 	// Verify and Allowlist say who may use images that were here before.
 	Records   string

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
@@ -67,12 +68,14 @@ func (s *service) PullImage(
 	return &runtimeapi.PullImageResponse{ImageRef: "pulled:" + in.Image.Image}, nil
 }
 
-type events struct {
+// eventLog is a Recorder that keeps the events of containers as text.
+type eventLog struct {
+	events.Interface
 	mu   sync.Mutex
 	list []string
 }
 
-func (e *events) ContainerEventf(_ *v1.Pod, _ *v1.Container, _, reason, format string, args ...any) {
+func (e *eventLog) ContainerEventf(_ *v1.Pod, _ *v1.Container, _, reason, format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.list = append(e.list, reason+": "+fmt.Sprintf(format, args...))
@@ -129,7 +132,7 @@ func TestPolicies(t *testing.T) {
 	} {
 		name, err := WithDefaultTag(c.image)
 		s := &service{present: map[string]bool{name: c.there && err == nil}}
-		ref, reason, _ := ensure(t.Context(), New(s, Options{Recorder: &events{}}), testPod(c.image, c.policy))
+		ref, reason, _ := ensure(t.Context(), New(s, Options{Recorder: &eventLog{}}), testPod(c.image, c.policy))
 		if ref != c.ref || !strings.HasPrefix(reason, c.reason) || (c.reason == "") != (reason == "") ||
 			len(s.pulls) != c.pulls {
 			t.Errorf("%q %s there=%v: %q, %q, pulls %v; want %q, %q, %d",
@@ -159,7 +162,7 @@ func TestFailureEvents(t *testing.T) {
 			},
 		},
 	} {
-		e := &events{}
+		e := &eventLog{}
 		p := New(&service{pull: func(context.Context, *runtimeapi.PullImageRequest) error { return c.err }},
 			Options{Recorder: e})
 		for range (len(c.want) + 1) / 3 {
@@ -227,7 +230,7 @@ func TestBackoff(t *testing.T) {
 		s := &service{pull: func(context.Context, *runtimeapi.PullImageRequest) error {
 			return errors.New("no route to registry")
 		}}
-		p := New(s, Options{Recorder: &events{}})
+		p := New(s, Options{Recorder: &eventLog{}})
 		pod := testPod("a:1", v1.PullIfNotPresent)
 		if _, reason, _ := ensure(t.Context(), p, pod); reason != "ErrImagePull: no route to registry" {
 			t.Errorf("reason %q, want ErrImagePull: no route to registry", reason)
@@ -265,7 +268,7 @@ func TestSharedPull(t *testing.T) {
 			ended = true
 			return ctx.Err()
 		}}
-		p := New(s, Options{Recorder: &events{}})
+		p := New(s, Options{Recorder: &eventLog{}})
 		one, cancelOne := context.WithCancel(t.Context())
 		two, cancelTwo := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
@@ -296,7 +299,7 @@ func TestSerialAndParallel(t *testing.T) {
 				time.Sleep(time.Second)
 				return nil
 			}}
-			c.opts.Recorder = &events{}
+			c.opts.Recorder = &eventLog{}
 			p := New(s, c.opts)
 			var wg sync.WaitGroup
 			for i := range 8 {
@@ -325,7 +328,7 @@ func TestCredentials(t *testing.T) {
 		}
 		return nil
 	}}
-	p := New(s, Options{Recorder: &events{}})
+	p := New(s, Options{Recorder: &eventLog{}})
 	ref, reason, _ := ensure(t.Context(), p, testPod("reg.example.com/team/a:1", v1.PullAlways),
 		secret("reg.example.com", "right"), secret("other.example.com", "other"),
 		secret("https://reg.example.com/team", "wrong"))
@@ -408,7 +411,7 @@ func TestPullIsRepaired(t *testing.T) {
 			failed = true
 			return errors.New("blob not found")
 		}
-		p := New(s, Options{Recorder: &events{}, Repair: func(_ context.Context, image string, err error) bool {
+		p := New(s, Options{Recorder: &eventLog{}, Repair: func(_ context.Context, image string, err error) bool {
 			if image != name || !strings.Contains(err.Error(), "blob not found") {
 				t.Errorf("%s: repair of %s for %v, want %s for blob not found", what, image, err, name)
 			}

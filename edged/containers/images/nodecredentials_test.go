@@ -72,7 +72,7 @@ func TestNodePulls(t *testing.T) {
 		}
 		return nil
 	}}
-	p := New(s, Options{Recorder: &events{}, CredentialsDir: dir})
+	p := New(s, Options{Recorder: &eventLog{}, CredentialsDir: dir})
 	ref, reason, _ := ensure(t.Context(), p, testPod("reg.example.com/a:1", v1.PullAlways),
 		secret("reg.example.com", "pod"))
 	if ref == "" || fmt.Sprint(s.pulls) != "[reg.example.com/a:1 as pod reg.example.com/a:1 as node]" {
@@ -99,7 +99,7 @@ func TestHomeFolder(t *testing.T) {
 	} {
 		t.Setenv("HOME", home)
 		var paths []string
-		for _, f := range New(&service{}, Options{Recorder: &events{}, CredentialsDir: "/agent"}).credentialFiles() {
+		for _, f := range New(&service{}, Options{Recorder: &eventLog{}, CredentialsDir: "/agent"}).credentialFiles() {
 			paths = append(paths, f.path)
 		}
 		if got := fmt.Sprint(paths); got != want {
@@ -116,7 +116,7 @@ func TestPullForNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &service{present: map[string]bool{}}
-	if _, _, err := New(s, Options{Recorder: &events{}, CredentialsDir: dir}).Pull(t.Context(), "reg.example.com/a:1",
+	if _, _, err := New(s, Options{Recorder: &eventLog{}, CredentialsDir: dir}).Pull(t.Context(), "reg.example.com/a:1",
 		nil, nil); err != nil {
 		t.Fatal(err)
 	}

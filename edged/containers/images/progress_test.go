@@ -69,7 +69,7 @@ func TestDeadlineByProgress(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Hour)
 				defer cancel()
 				began := time.Now()
-				p := New(&service{pull: hangs}, Options{Recorder: &events{}, Meter: newMeter(c.show)})
+				p := New(&service{pull: hangs}, Options{Recorder: &eventLog{}, Meter: newMeter(c.show)})
 				_, _, err := p.Pull(ctx, "a:1", nil, nil)
 				took := time.Since(began)
 				if c.after == 0 {
@@ -99,7 +99,7 @@ func TestSlowPullTells(t *testing.T) {
 			time.Sleep(598 * time.Second)
 			return nil
 		}}
-		rec := &events{}
+		rec := &eventLog{}
 		p := New(s, Options{Recorder: rec, Meter: newMeter(func(since time.Duration) ([]Fetch, uint64) {
 			return []Fetch{{Ref: "layer", Offset: size * int64(since.Seconds()) / 600, Total: size}}, 0
 		})})
@@ -127,7 +127,7 @@ func TestStalledPullBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(&service{
 			pull: hangs,
-		}, Options{Recorder: &events{}, Meter: newMeter(func(time.Duration) ([]Fetch, uint64) { return nil, 0 })})
+		}, Options{Recorder: &eventLog{}, Meter: newMeter(func(time.Duration) ([]Fetch, uint64) { return nil, 0 })})
 		pod := testPod("a:1", v1.PullIfNotPresent)
 		if _, reason, _ := ensure(t.Context(), p, pod); !strings.HasPrefix(reason,
 			"ErrImagePull: nothing was received for 5m0s") {

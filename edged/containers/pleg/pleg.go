@@ -66,6 +66,18 @@ const (
 	getParallel = 4
 )
 
+// Interface is what other packages ask of a PLEG.
+type Interface interface {
+	// Get returns what is known of a pod's containers, nil when that is nothing. It does not wait.
+	Get(uid types.UID) *observed.Pod
+	// All returns the same for all pods.
+	All() []*observed.Pod
+	// Refresh asks the runtime for it.
+	Refresh(ctx context.Context, uid types.UID) (*observed.Pod, error)
+	// Healthy says why what is known is out of date; nil if it is not.
+	Healthy() error
+}
+
 // PLEG keeps snapshots. Its methods may be called from any goroutine.
 type PLEG struct {
 	lister Lister

@@ -32,6 +32,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
@@ -82,12 +83,6 @@ type Image struct {
 	Sandbox bool
 }
 
-// Recorder records events.
-type Recorder interface {
-	ContainerEventf(pod *v1.Pod, container *v1.Container, eventType, reason, format string, args ...any)
-	NodeEventf(eventType, reason, format string, args ...any)
-}
-
 // Options configure a Repairer.
 type Options struct {
 	Store   Store
@@ -98,7 +93,7 @@ type Options struct {
 	Load func(ctx context.Context, file, name string) error
 	// Archives is the folder in which archives of images may lie.
 	Archives string
-	Recorder Recorder
+	Recorder events.Interface
 	Health   *health.Registry
 	// Record says what is known of this boot; see RecordThisBoot.
 	Record *Record

@@ -23,12 +23,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
 // disk is a containerd's disk with one image of two layers, of which the upper one is gzipped.
 type disk struct {
+	events.Interface
 	t *testing.T
 	// blobs are there by digest; those of which the bytes are gone are nil.
 	blobs map[string][]byte

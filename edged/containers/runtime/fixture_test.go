@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime/fakecri"
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 )
 
@@ -95,6 +96,7 @@ func (s *stubInputs) Container(_ context.Context, _ *v1.Pod, c *v1.Container, ip
 
 // eventLog keeps "Reason message" of each event.
 type eventLog struct {
+	events.Interface
 	mu   sync.Mutex
 	list []string
 }

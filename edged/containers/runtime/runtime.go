@@ -19,15 +19,10 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/edged/containers/runtimelimit"
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/podstate/lifecycle"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 )
-
-// Recorder records events of a pod; a container event carries the container's field path.
-type Recorder interface {
-	Eventf(pod *v1.Pod, eventType, reason, format string, args ...any)
-	ContainerEventf(pod *v1.Pod, container *v1.Container, eventType, reason, format string, args ...any)
-}
 
 // ImageEnsurer brings a container's image onto the node.
 type ImageEnsurer interface {
@@ -76,7 +71,7 @@ type Options struct {
 	Limiter  *runtimelimit.Limiter
 	Images   ImageEnsurer
 	Inputs   Inputs
-	Recorder Recorder
+	Recorder events.Interface
 	// Repair puts damaged images right; nil leaves them as they are.
 	Repair ImageRepairer
 	// Resources converts a container's resources; see package cgroups.

@@ -7,15 +7,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/node/eviction"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
+	"github.com/edgecore-io/edgecore/edged/podstate/status"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
-
-// Recorder records events of the node; see package events.
-type Recorder interface {
-	NodeEventf(eventType, reason, format string, args ...any)
-}
 
 // Cgroups are the cgroups of the node and of its pods together; see package cgroups. An empty name means that there is
 // no such file or folder.
@@ -39,12 +37,12 @@ type Options struct {
 	Settings Settings
 	Desired  *desired.Pods
 	Stats    Stats
-	PLEG     PLEG
-	Statuses Statuses
+	PLEG     pleg.Interface
+	Statuses *status.Manager
 	Cgroups  Cgroups
 	Stopper  Stopper
 	Garbage  Garbage
-	Recorder Recorder
+	Recorder events.Interface
 	Health   *health.Registry
 	// Changed is called at the start and whenever the node's conditions have changed.
 	Changed func()

@@ -11,10 +11,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/node/eviction"
 	"github.com/edgecore-io/edgecore/edged/node/stats"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
+	"github.com/edgecore-io/edgecore/edged/podstate/status"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
@@ -63,18 +66,16 @@ func TestNotifierOptions(t *testing.T) {
 }
 
 // answers is a PLEG of a runtime that answers and has nothing.
-type answers struct{}
+type answers struct{ pleg.Interface }
 
 func (answers) Healthy() error              { return nil }
 func (answers) Get(types.UID) *observed.Pod { return nil }
 
-// running are Statuses of pods that all run.
-type running struct{}
-
-func (running) Phase(types.UID) v1.PodPhase { return v1.PodRunning }
-
 // noted is a Recorder that notes reasons.
-type noted struct{ reasons []string }
+type noted struct {
+	events.Interface
+	reasons []string
+}
 
 func (n *noted) NodeEventf(_, reason, _ string, _ ...any) { n.reasons = append(n.reasons, reason) }
 
@@ -84,7 +85,7 @@ func TestManager(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		full := stats.FS{Known: true, Device: 1, CapacityBytes: 1000, AvailableBytes: 10}
 		var freed []string
-		events, changed, h := &noted{}, 0, &health.Registry{}
+		recorded, changed, h := &noted{}, 0, &health.Registry{}
 		m := New(Options{
 			Settings: Settings{Config: eviction.Config{Thresholds: []eviction.Threshold{{
 				Signal: eviction.NodeFS,
@@ -93,11 +94,11 @@ func TestManager(t *testing.T) {
 			Desired:  desired.New(),
 			Stats:    usage{stats.NodeUsage{NodeFS: full, ImageFS: full}},
 			PLEG:     answers{},
-			Statuses: running{},
+			Statuses: status.NewManager(nil),
 			Cgroups:  folders{},
 			Stopper:  &ender{},
 			Garbage:  removed{&freed, nil},
-			Recorder: events,
+			Recorder: recorded,
 			Health:   h,
 			Changed:  func() { changed++ },
 		})
@@ -109,8 +110,8 @@ func TestManager(t *testing.T) {
 		if len(freed) < 2 || freed[0] != "containers" || freed[1] != "images" {
 			t.Errorf("freed %v, want containers and then images", freed)
 		}
-		if changed == 0 || len(events.reasons) == 0 || events.reasons[0] != "EvictionThresholdMet" {
-			t.Errorf("told %d times, events %v; want at least once, EvictionThresholdMet", changed, events.reasons)
+		if changed == 0 || len(recorded.reasons) == 0 || recorded.reasons[0] != "EvictionThresholdMet" {
+			t.Errorf("told %d times, events %v; want at least once, EvictionThresholdMet", changed, recorded.reasons)
 		}
 		want := []v1.NodeCondition{{Type: v1.NodeDiskPressure, Status: v1.ConditionTrue}}
 		got := m.NodeConditions()

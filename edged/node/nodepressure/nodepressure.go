@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/node/eviction"
 	"github.com/edgecore-io/edgecore/edged/node/stats"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
-	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
@@ -36,23 +36,12 @@ type Stats interface {
 	Summary(ctx context.Context, onlyCPUAndMemory bool) (*statsapi.Summary, error)
 }
 
-// PLEG is what the runtime has, as last seen; see package pleg.
-type PLEG interface {
-	Healthy() error
-	Get(uid types.UID) *observed.Pod
-}
-
-// Statuses are the statuses of pods in memory; see package status.
-type Statuses interface {
-	Phase(uid types.UID) v1.PodPhase
-}
-
 // Meter measures. Its methods may be called from any goroutine.
 type Meter struct {
 	Stats    Stats
-	PLEG     PLEG
+	PLEG     pleg.Interface
 	Desired  *desired.Pods
-	Statuses Statuses
+	Statuses *status.Manager
 	// PodsMemory is how many bytes all pods together may use; 0 is no limit.
 	PodsMemory int64
 }

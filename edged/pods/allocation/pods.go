@@ -8,16 +8,10 @@ import (
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
 )
 
-// Statuses are the statuses of pods in memory; see package status.
-type Statuses interface {
-	Get(uid types.UID) (v1.PodStatus, bool)
-	Phase(uid types.UID) v1.PodPhase
-}
-
 // DesiredPods implements Pods.
 type DesiredPods struct {
 	Desired  *desired.Pods
-	Statuses Statuses
+	Statuses *status.Manager
 }
 
 // Status implements Pods.

@@ -11,15 +11,6 @@ import (
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
 )
 
-type phases map[types.UID]v1.PodPhase
-
-func (p phases) Get(uid types.UID) (v1.PodStatus, bool) {
-	phase, ok := p[uid]
-	return v1.PodStatus{Phase: phase}, ok
-}
-
-func (p phases) Phase(uid types.UID) v1.PodPhase { return p[uid] }
-
 // TestActive: only a desired pod that nobody stops and that has not ended may be resized.
 func TestActive(t *testing.T) {
 	all := desired.New()
@@ -28,7 +19,9 @@ func TestActive(t *testing.T) {
 	}
 	all.Remove("deleted")
 	all.Stop("evicted", &status.Stopped{Reason: "Evicted"})
-	pods := DesiredPods{Desired: all, Statuses: phases{"runs": v1.PodRunning, "ended": v1.PodSucceeded}}
+	statuses := status.NewManager(nil)
+	statuses.Restore(map[types.UID]v1.PodStatus{"runs": {Phase: v1.PodRunning}, "ended": {Phase: v1.PodSucceeded}})
+	pods := DesiredPods{Desired: all, Statuses: statuses}
 	for uid, want := range map[types.UID]bool{
 		"runs":    true,
 		"deleted": false,

@@ -18,12 +18,15 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/pods/mirror"
+	"github.com/edgecore-io/edgecore/edged/pods/podworker"
 	"github.com/edgecore-io/edgecore/edged/pods/termination"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/edged/podstate/readiness"
 	"github.com/edgecore-io/edgecore/edged/podstate/source"
+	"github.com/edgecore-io/edgecore/edged/podstate/status"
 	"github.com/edgecore-io/edgecore/edged/storage/volume"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/retry"
@@ -44,27 +47,6 @@ type Store interface {
 // Admission judges desired pods and hands them to their workers; see package podadmit.
 type Admission interface {
 	Admit(uid types.UID)
-}
-
-// Workers are the workers of pods; see package podworker.
-type Workers interface {
-	Knows(uid types.UID) bool
-	Remove(uid types.UID)
-	Enqueue(uid types.UID)
-	EnqueueAll()
-}
-
-// PLEG is what the runtime has, as last seen; see package pleg.
-type PLEG interface {
-	Healthy() error
-	All() []*observed.Pod
-	Get(uid types.UID) *observed.Pod
-}
-
-// Statuses are the statuses of pods in memory; see package status.
-type Statuses interface {
-	Restore(statuses map[types.UID]v1.PodStatus)
-	Delete(uid types.UID)
 }
 
 // Garbage is what pods leave behind; see package garbage.
@@ -88,9 +70,9 @@ type Options struct {
 	Ready       *readiness.Tracker
 	Desired     *desired.Pods
 	Admission   Admission
-	Workers     Workers
-	PLEG        PLEG
-	Statuses    Statuses
+	Workers     podworker.Interface
+	PLEG        pleg.Interface
+	Statuses    *status.Manager
 	Garbage     Garbage
 	Allocations Allocations
 	Waiters     *termination.Waiters

@@ -13,10 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
+	"github.com/edgecore-io/edgecore/edged/pods/podworker"
 	"github.com/edgecore-io/edgecore/edged/pods/termination"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/edged/podstate/readiness"
+	"github.com/edgecore-io/edgecore/edged/podstate/status"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
@@ -36,6 +39,7 @@ type fixture struct {
 	// messages are delivered in order, and then broken is returned.
 	messages []*model.Message
 	desired  *desired.Pods
+	statuses *status.Manager
 	ready    *readiness.Tracker
 }
 
@@ -43,31 +47,38 @@ var errBroken = errors.New("broken")
 
 func (f *fixture) tell(what string, uid types.UID) { f.told = append(f.told, what+" "+string(uid)) }
 
-func (f *fixture) Admit(uid types.UID)      { f.tell("admit", uid) }
-func (f *fixture) Knows(uid types.UID) bool { return f.known[uid] }
-func (f *fixture) Remove(uid types.UID)     { f.tell("end", uid) }
-func (f *fixture) Enqueue(uid types.UID)    { f.tell("sync", uid) }
-func (f *fixture) EnqueueAll()              { f.tell("sync", "all") }
-func (f *fixture) Healthy() error           { return f.down }
-func (f *fixture) Changed()                 { f.tell("garbage", "all") }
-func (f *fixture) ContainersChanged()       { f.tell("garbage", "containers") }
-func (f *fixture) Delete(uid types.UID)     { f.tell("drop status", uid) }
-func (f *fixture) Forget(uid types.UID)     { f.tell("drop allocation", uid) }
+func (f *fixture) Admit(uid types.UID)  { f.tell("admit", uid) }
+func (f *fixture) Changed()             { f.tell("garbage", "all") }
+func (f *fixture) ContainersChanged()   { f.tell("garbage", "containers") }
+func (f *fixture) Forget(uid types.UID) { f.tell("drop allocation", uid) }
 
-func (f *fixture) Restore(statuses map[types.UID]v1.PodStatus) {
-	for uid := range statuses {
-		f.tell("restore", uid)
+// workers are a fixture's workers, snapshots its PLEG.
+type (
+	workers struct {
+		podworker.Interface
+		*fixture
 	}
-}
+	snapshots struct {
+		pleg.Interface
+		*fixture
+	}
+)
 
-func (f *fixture) Get(uid types.UID) *observed.Pod {
+func (w workers) Knows(uid types.UID) bool { return w.known[uid] }
+func (w workers) Remove(uid types.UID)     { w.tell("end", uid) }
+func (w workers) Enqueue(uid types.UID)    { w.tell("sync", uid) }
+func (w workers) EnqueueAll()              { w.tell("sync", "all") }
+
+func (f snapshots) Healthy() error { return f.down }
+
+func (f snapshots) Get(uid types.UID) *observed.Pod {
 	if !slices.Contains(f.running, uid) {
 		return nil
 	}
 	return &observed.Pod{UID: uid, Sandboxes: []*observed.Sandbox{{ID: string(uid)}}}
 }
 
-func (f *fixture) All() []*observed.Pod {
+func (f snapshots) All() []*observed.Pod {
 	var all []*observed.Pod
 	for _, uid := range f.running {
 		all = append(all, f.Get(uid))
@@ -106,7 +117,8 @@ func (f *fixture) expect(t *testing.T, when string, want ...string) {
 
 // newFixture returns an Intake of node n without a cloud, and what it works with.
 func newFixture(damaged bool) (*Intake, *fixture) {
-	f := &fixture{known: map[types.UID]bool{}, desired: desired.New(), ready: readiness.New(damaged)}
+	f := &fixture{known: map[types.UID]bool{}, desired: desired.New(), ready: readiness.New(damaged),
+		statuses: status.NewManager(nil)}
 	return New(Options{
 		NodeName:    "n",
 		Bus:         f,
@@ -114,9 +126,9 @@ func newFixture(damaged bool) (*Intake, *fixture) {
 		Ready:       f.ready,
 		Desired:     f.desired,
 		Admission:   f,
-		Workers:     f,
-		PLEG:        f,
-		Statuses:    f,
+		Workers:     workers{fixture: f},
+		PLEG:        snapshots{fixture: f},
+		Statuses:    f.statuses,
 		Garbage:     f,
 		Allocations: f,
 		Waiters:     &termination.Waiters{},
@@ -142,9 +154,9 @@ func TestLoad(t *testing.T) {
 		damaged bool
 		want    []string
 	}{
-		"all read":      {nil, false, []string{"restore before", "admit mine", "end orphan"}},
-		"one left out":  {errBroken, false, []string{"restore before", "admit mine"}},
-		"store damaged": {nil, true, []string{"restore before", "admit mine"}},
+		"all read":      {nil, false, []string{"admit mine", "end orphan"}},
+		"one left out":  {errBroken, false, []string{"admit mine"}},
+		"store damaged": {nil, true, []string{"admit mine"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -158,6 +170,9 @@ func TestLoad(t *testing.T) {
 				in.SetStatic(nil)
 				in.Start()
 				f.expect(t, "loaded", c.want...)
+				if !f.statuses.Restored("before") {
+					t.Error("the status of an earlier run is not restored")
+				}
 			})
 		})
 	}
@@ -178,7 +193,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("Load = %v, want nil", err)
 		}
 		synctest.Wait()
-		f.expect(t, "the runtime is down", "restore before")
+		f.expect(t, "the runtime is down")
 		f.down = nil
 		in.Wake()
 		synctest.Wait()
@@ -201,8 +216,12 @@ func TestSetStatic(t *testing.T) {
 	in.Start()
 	f.expect(t, "at the start", "admit a")
 	f.known["a"] = true
+	f.statuses.Restore(map[types.UID]v1.PodStatus{"b": {}})
 	in.SetStatic([]*v1.Pod{pod("b")})
-	f.expect(t, "a replaced by b", "end a", "drop status b", "admit b")
+	f.expect(t, "a replaced by b", "end a", "admit b")
+	if got, ok := f.statuses.Get("b"); ok {
+		t.Errorf("the status of b is still %v, want none: it begins anew", got)
+	}
 	in.SetStatic([]*v1.Pod{pod("a"), pod("b")})
 	f.expect(t, "a comes again while it ends", "admit a")
 }

@@ -19,7 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/node/node"
+	"github.com/edgecore-io/edgecore/edged/pods/podstop"
+	"github.com/edgecore-io/edgecore/edged/pods/podworker"
 	"github.com/edgecore-io/edgecore/edged/pods/resize"
 	"github.com/edgecore-io/edgecore/edged/pods/termination"
 	"github.com/edgecore-io/edgecore/edged/podstate/admission"
@@ -34,25 +37,6 @@ import (
 // labelsWait is how long the cloud may take to say which labels the Node has; without it the scheduler is trusted.
 const labelsWait = 5 * time.Second
 
-// Workers are the workers of pods; see package podworker.
-type Workers interface {
-	Update(pod *v1.Pod, predecessor types.UID)
-	Remove(uid types.UID)
-}
-
-// PLEG is what the runtime has, as last seen; see package pleg.
-type PLEG interface {
-	All() []*observed.Pod
-	Get(uid types.UID) *observed.Pod
-}
-
-// Statuses are the statuses of pods in memory; see package status.
-type Statuses interface {
-	Get(uid types.UID) (v1.PodStatus, bool)
-	Phase(uid types.UID) v1.PodPhase
-	Delete(uid types.UID)
-}
-
 // Devices are the node's devices; see package devices.
 type Devices interface {
 	Capacity() (capacity, allocatable v1.ResourceList)
@@ -60,12 +44,6 @@ type Devices interface {
 	Wants(pod *v1.Pod) bool
 	Allocate(ctx context.Context, pod *v1.Pod) error
 	Free(uid types.UID)
-}
-
-// Stopper ends pods that have to make room; see package podstop.
-type Stopper interface {
-	Stop(pod *v1.Pod, why status.Stopped, annotations map[string]string)
-	Ended(uid types.UID) <-chan struct{}
 }
 
 // Allocations are what pods were given of the node's cpu and memory; see package allocation.
@@ -83,11 +61,11 @@ type Options struct {
 	Allocatable v1.ResourceList
 	Labels      map[string]string
 	Desired     *desired.Pods
-	Workers     Workers
-	PLEG        PLEG
-	Statuses    Statuses
+	Workers     podworker.Interface
+	PLEG        pleg.Interface
+	Statuses    *status.Manager
 	Devices     Devices
-	Stopper     Stopper
+	Stopper     podstop.Interface
 	Recorder    *events.Recorder
 	Allocations Allocations
 	// Freed is received from when some of the node's resources may have become free.

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
+	"github.com/edgecore-io/edgecore/edged/pods/podworker"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
@@ -57,19 +59,30 @@ type fixture struct {
 	*status.Manager
 }
 
-func (r *fixture) Update(pod *v1.Pod, predecessor types.UID) {
+func (r *fixture) update(pod *v1.Pod, predecessor types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.updated, r.before = append(r.updated, pod.UID), append(r.before, predecessor)
 }
 
-func (r *fixture) Remove(uid types.UID) { r.removed = append(r.removed, uid) }
-func (r *fixture) All() []*observed.Pod { return r.seen }
+// workers are those of a fixture.
+type workers struct {
+	podworker.Interface
+	*fixture
+}
 
-// pleg is what the runtime of a fixture has.
-type pleg struct{ *fixture }
+func (w workers) Update(pod *v1.Pod, predecessor types.UID) { w.update(pod, predecessor) }
+func (w workers) Remove(uid types.UID)                      { w.removed = append(w.removed, uid) }
 
-func (p pleg) Get(uid types.UID) *observed.Pod {
+// snapshots are what the runtime of a fixture has.
+type snapshots struct {
+	pleg.Interface
+	*fixture
+}
+
+func (p snapshots) All() []*observed.Pod { return p.seen }
+
+func (p snapshots) Get(uid types.UID) *observed.Pod {
 	i := slices.IndexFunc(p.seen, func(o *observed.Pod) bool { return o.UID == uid })
 	if i < 0 {
 		return nil
@@ -99,9 +112,9 @@ func newFixture(ctx context.Context) (*fixture, *Controller, *desired.Pods) {
 		NodeName:    "n",
 		Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1")},
 		Desired:     wanted,
-		Workers:     r,
-		PLEG:        pleg{r},
-		Statuses:    r,
+		Workers:     workers{fixture: r},
+		PLEG:        snapshots{fixture: r},
+		Statuses:    r.Manager,
 		Devices:     r,
 		Recorder:    events.New("n", nil),
 		Closed:      func() bool { return r.closed },

@@ -14,7 +14,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
+	"github.com/edgecore-io/edgecore/edged/pods/podstop"
 	"github.com/edgecore-io/edgecore/edged/pods/prober"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
@@ -25,11 +27,6 @@ import (
 // defaultRuntime is the runtime's name in container IDs until the runtime has told its own.
 const defaultRuntime = "containerd"
 
-// PLEG is what the runtime has; see package pleg.
-type PLEG interface {
-	Get(uid types.UID) *observed.Pod
-}
-
 // Prober probes containers; see package prober.
 type Prober interface {
 	Sync(pod *v1.Pod, obs *observed.Pod, view prober.View) observed.Probes
@@ -39,11 +36,6 @@ type Prober interface {
 type Allocations interface {
 	Allocated(pod *v1.Pod) *v1.Pod
 	Status(pod *v1.Pod, obs *observed.Pod) (running map[string]v1.ResourceRequirements, resize []v1.PodCondition)
-}
-
-// Stopper knows which pods the node ends; see package podstop.
-type Stopper interface {
-	Why(uid types.UID) *status.Stopped
 }
 
 // Devices are the node's devices; see package devices.
@@ -63,10 +55,10 @@ type Options struct {
 	Desired     *desired.Pods
 	Statuses    *status.Manager
 	Results     *Results
-	PLEG        PLEG
+	PLEG        pleg.Interface
 	Prober      Prober
 	Allocations Allocations
-	Stopper     Stopper
+	Stopper     podstop.Interface
 	Devices     Devices
 	Addresses   Addresses
 	// RuntimeName returns the name of the runtime; "" until it is known.

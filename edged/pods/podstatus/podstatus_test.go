@@ -9,7 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
+	"github.com/edgecore-io/edgecore/edged/pods/podstop"
 	"github.com/edgecore-io/edgecore/edged/pods/prober"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
@@ -27,8 +29,6 @@ type node struct {
 	views []prober.View
 }
 
-func (n *node) Get(uid types.UID) *observed.Pod                 { return n.observed[uid] }
-func (n *node) Why(types.UID) *status.Stopped                   { return n.stopped }
 func (n *node) Health(types.UID) map[string][]v1.ResourceStatus { return nil }
 func (n *node) IP() string                                      { return "192.0.2.1" }
 func (n *node) IPs() []string                                   { return []string{n.IP()} }
@@ -44,16 +44,31 @@ func (n *node) Sync(_ *v1.Pod, _ *observed.Pod, view prober.View) observed.Probe
 	return observed.Probes{}
 }
 
+// snapshots are a node's PLEG, stopper is its Stopper.
+type (
+	snapshots struct {
+		pleg.Interface
+		*node
+	}
+	stopper struct {
+		podstop.Interface
+		*node
+	}
+)
+
+func (s snapshots) Get(uid types.UID) *observed.Pod { return s.observed[uid] }
+func (s stopper) Why(types.UID) *status.Stopped     { return s.stopped }
+
 // newMaker returns a Maker of a node without pods, and its statuses.
 func newMaker(n *node, results *Results) (*Maker, Options) {
 	o := Options{
 		Desired:           desired.New(),
 		Statuses:          status.NewManager(n),
 		Results:           results,
-		PLEG:              n,
+		PLEG:              snapshots{node: n},
 		Prober:            n,
 		Allocations:       n,
-		Stopper:           n,
+		Stopper:           stopper{node: n},
 		Devices:           n,
 		Addresses:         n,
 		RuntimeName:       func() string { return "" },

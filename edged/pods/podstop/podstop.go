@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/edged/node/eviction"
+	"github.com/edgecore-io/edgecore/edged/pods/podworker"
 	"github.com/edgecore-io/edgecore/edged/pods/termination"
 	"github.com/edgecore-io/edgecore/edged/podstate/admission"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
@@ -21,25 +22,21 @@ import (
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
 )
 
-// Workers are the workers of pods; see package podworker.
-type Workers interface {
-	Knows(uid types.UID) bool
-	Stop(uid types.UID, grace *int64)
-}
-
-// Statuses are the statuses of pods in memory; see package status.
-type Statuses interface {
-	Get(uid types.UID) (v1.PodStatus, bool)
-}
-
 // Options are what a Stopper needs.
 type Options struct {
 	Desired  *desired.Pods
-	Workers  Workers
-	Statuses Statuses
+	Workers  podworker.Interface
+	Statuses *status.Manager
 	// Waiters are notified when pods end, for whatever reason.
 	Waiters  *termination.Waiters
 	Recorder *events.Recorder
+}
+
+// Interface is what other packages ask of a Stopper.
+type Interface interface {
+	Stop(pod *v1.Pod, why status.Stopped, annotations map[string]string)
+	Ended(uid types.UID) <-chan struct{}
+	Why(uid types.UID) *status.Stopped
 }
 
 // Stopper ends pods. Its methods may be called from any goroutine.

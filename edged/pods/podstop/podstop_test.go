@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/edgecore-io/edgecore/edged/pods/podworker"
 	"github.com/edgecore-io/edgecore/edged/pods/termination"
 	"github.com/edgecore-io/edgecore/edged/podstate/admission"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
@@ -23,6 +24,7 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // workers record what they are told.
 type workers struct {
+	podworker.Interface
 	known   map[types.UID]bool
 	stopped []types.UID
 	grace   *int64

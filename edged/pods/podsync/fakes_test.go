@@ -8,8 +8,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
 	"github.com/edgecore-io/edgecore/edged/pods/deadline"
+	"github.com/edgecore-io/edgecore/edged/pods/podstop"
 	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
 	"github.com/edgecore-io/edgecore/edged/pods/termination"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
@@ -34,6 +36,7 @@ func (c *calls) add(call string) error {
 }
 
 type fakePLEG struct {
+	pleg.Interface
 	*calls
 	pod     *observed.Pod
 	healthy error
@@ -91,7 +94,10 @@ func (f *fakePodStatus) Terminated(*v1.Pod, *observed.Pod)                      
 func (f *fakePodStatus) Conclude(*v1.Pod)                                        { _ = f.add("conclude status") }
 func (f *fakePodStatus) Probe(*v1.Pod, *observed.Pod) observed.Probes            { return observed.Probes{} }
 
-type fakeStopper struct{ why *status.Stopped }
+type fakeStopper struct {
+	podstop.Interface
+	why *status.Stopped
+}
 
 func (f *fakeStopper) Why(types.UID) *status.Stopped { return f.why }
 

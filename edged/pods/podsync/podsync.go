@@ -14,9 +14,11 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
 	"github.com/edgecore-io/edgecore/edged/containers/runtimelimit"
 	"github.com/edgecore-io/edgecore/edged/pods/deadline"
+	"github.com/edgecore-io/edgecore/edged/pods/podstop"
 	"github.com/edgecore-io/edgecore/edged/pods/podworker"
 	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
 	"github.com/edgecore-io/edgecore/edged/pods/termination"
@@ -30,13 +32,6 @@ import (
 // runtimeRetry is when a pod is synced again after the runtime did not answer. All pods are synced when the
 // runtime is back, so this is a safety net.
 const runtimeRetry = 10 * time.Second
-
-// PLEG is what the runtime has; see package pleg.
-type PLEG interface {
-	Get(uid types.UID) *observed.Pod
-	Refresh(ctx context.Context, uid types.UID) (*observed.Pod, error)
-	Healthy() error
-}
 
 // Runtime starts, stops and removes the containers of pods; see package runtime.
 type Runtime interface {
@@ -52,11 +47,6 @@ type PodStatus interface {
 	Terminated(pod *v1.Pod, obs *observed.Pod)
 	Conclude(pod *v1.Pod)
 	Probe(pod *v1.Pod, obs *observed.Pod) observed.Probes
-}
-
-// Stopper knows which pods the node ends; see package podstop.
-type Stopper interface {
-	Why(uid types.UID) *status.Stopped
 }
 
 // Allocations are the resources that pods were given; see package allocation.
@@ -111,9 +101,9 @@ type Options struct {
 	Waiters     *termination.Waiters
 	Deadlines   *deadline.Tracker
 	Recorder    *events.Recorder
-	PLEG        PLEG
+	PLEG        pleg.Interface
 	Runtime     Runtime
-	Stopper     Stopper
+	Stopper     podstop.Interface
 	Allocations Allocations
 	Volumes     Volumes
 	Inputs      Inputs

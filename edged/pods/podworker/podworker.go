@@ -107,6 +107,17 @@ const (
 	maxSettled = 8
 )
 
+// Interface is what other packages ask of a Pool.
+type Interface interface {
+	Update(pod *v1.Pod, startAfter types.UID)
+	Remove(uid types.UID)
+	Stop(uid types.UID, grace *int64)
+	Enqueue(uid types.UID)
+	EnqueueAll()
+	Knows(uid types.UID) bool
+	Busy(uid types.UID) bool
+}
+
 // Pool owns the workers.
 type Pool struct {
 	opts   Options

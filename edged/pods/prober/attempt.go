@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 )
 
 const (
@@ -47,7 +49,7 @@ func (a *ask) timeout() time.Duration {
 // attempts makes attempts. What it keeps is the same for all of them.
 type attempts struct {
 	exec      Execer
-	recorder  Recorder
+	recorder  events.Interface
 	userAgent string
 	dialer    *net.Dialer
 	// transport is that of HTTP probes, http2 of those that ask for HTTP/2 without TLS.

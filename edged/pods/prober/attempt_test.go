@@ -21,14 +21,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
 // quiet records no events.
-type quiet struct{ events []string }
+type quiet struct {
+	events.Interface
+	list []string
+}
 
 func (q *quiet) ContainerEventf(_ *v1.Pod, _ *v1.Container, _, reason, format string, args ...any) {
-	q.events = append(q.events, reason+": "+fmt.Sprintf(format, args...))
+	q.list = append(q.list, reason+": "+fmt.Sprintf(format, args...))
 }
 
 // try makes one attempt against an address, and returns its result and what the event says of it. It has time enough.
@@ -46,7 +50,7 @@ func tryWithin(t *testing.T, seconds int32, h v1.ProbeHandler, c v1.Container, a
 		target: target{pod: podOf(c), container: &c, address: address},
 		kind:   liveness, spec: &v1.Probe{ProbeHandler: h, TimeoutSeconds: seconds},
 	})
-	return strings.TrimSuffix(got.String()+" "+strings.Join(q.events, "\n"), " ")
+	return strings.TrimSuffix(got.String()+" "+strings.Join(q.list, "\n"), " ")
 }
 
 // where splits the address of a server.

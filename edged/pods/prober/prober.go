@@ -27,21 +27,17 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/edged/podstate/clock"
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/edged/podstate/restart"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 )
 
-// Recorder records events of containers.
-type Recorder interface {
-	ContainerEventf(pod *v1.Pod, container *v1.Container, eventType, reason, format string, args ...any)
-}
-
 // Options configure a Prober.
 type Options struct {
 	// Exec runs the commands of exec probes.
 	Exec     Execer
-	Recorder Recorder
+	Recorder events.Interface
 	// Changed is called for each pod whose probe results changed, with whether it is ending. It must not block.
 	Changed func(uid types.UID, ending bool)
 	// UserAgent is what HTTP and gRPC probes call themselves ("kube-probe/1.37").

@@ -19,6 +19,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
@@ -27,10 +28,11 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // fixture is a runtime in which commands answer as told, and remembers what it was asked and what was told.
 type fixture struct {
+	events.Interface
 	mu      sync.Mutex
 	answers map[string]func(ctx context.Context) (int32, error) // by the first word of the command
 	asked   []string                                            // "seconds since the start: container command"
-	events  []string
+	list    []string                                            // the events
 	changed []string
 	began   time.Time
 }
@@ -56,7 +58,7 @@ func (w *fixture) ExecSync(
 func (w *fixture) ContainerEventf(_ *v1.Pod, c *v1.Container, eventType, reason, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.events = append(w.events, c.Name+" "+eventType+" "+reason+" "+fmt.Sprintf(format, args...))
+	w.list = append(w.list, c.Name+" "+eventType+" "+reason+" "+fmt.Sprintf(format, args...))
 }
 
 func (w *fixture) told(uid types.UID, ending bool) {
@@ -213,8 +215,8 @@ func TestFailuresStopAContainer(t *testing.T) {
 		if diff := cmp.Diff([]string{"1.5: 1 false", "4.0: 1 false"}, w.changed); diff != "" {
 			t.Errorf("changes mismatch (-want +got):\n%s", diff)
 		}
-		if want := "a Warning Unhealthy Liveness probe failed: out err"; w.events[1] != want {
-			t.Errorf("events %q, want %q", w.events, want)
+		if want := "a Warning Unhealthy Liveness probe failed: out err"; w.list[1] != want {
+			t.Errorf("events %q, want %q", w.list, want)
 		}
 		never := pod.DeepCopy()
 		never.Spec.RestartPolicy = v1.RestartPolicyNever
@@ -391,9 +393,9 @@ func TestSlowDelaysNobody(t *testing.T) {
 			t.Errorf("%d attempts that hang, %d of the quick one; want 2 and 6", hung, quick)
 		}
 		if want :=
-			`a Warning Unhealthy Liveness probe failed: command timed out: "hang" timed out after 1s`; w.events[0] !=
+			`a Warning Unhealthy Liveness probe failed: command timed out: "hang" timed out after 1s`; w.list[0] !=
 			want {
-			t.Errorf("%q, want %q", w.events[0], want)
+			t.Errorf("%q, want %q", w.list[0], want)
 		}
 	})
 }
@@ -442,7 +444,7 @@ func TestUnlearned(t *testing.T) {
 		}
 		if diff := cmp.Diff([]string{
 			"a Warning Unhealthy Liveness probe errored and resulted in unknown state: no such program",
-		}, w.events); diff != "" {
+		}, w.list); diff != "" {
 			t.Errorf("events mismatch (-want +got):\n%s", diff)
 		}
 		if len(w.changed) > 0 {

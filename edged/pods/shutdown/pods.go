@@ -9,7 +9,10 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/containers/runtimelimit"
+	"github.com/edgecore-io/edgecore/edged/pods/podstop"
+	"github.com/edgecore-io/edgecore/edged/pods/podworker"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
@@ -23,34 +26,10 @@ const (
 	haltLook = 100 * time.Millisecond
 )
 
-// PLEG is what the runtime has; see package pleg.
-type PLEG interface {
-	Get(uid types.UID) *observed.Pod
-	Refresh(ctx context.Context, uid types.UID) (*observed.Pod, error)
-}
-
-// Workers are the workers of pods; see package podworker.
-type Workers interface {
-	Busy(uid types.UID) bool
-	Enqueue(uid types.UID)
-}
-
-// Statuses are the statuses of pods in memory; see package status.
-type Statuses interface {
-	Phase(uid types.UID) v1.PodPhase
-}
-
 // Runtime stops and removes the containers of a pod; see package runtime.
 type Runtime interface {
 	KillPod(ctx context.Context, uid types.UID, pod *v1.Pod, obs *observed.Pod, grace *int64) error
 	RemovePod(ctx context.Context, obs *observed.Pod) error
-}
-
-// Stopper ends pods for good; see package podstop.
-type Stopper interface {
-	Stop(pod *v1.Pod, why status.Stopped, annotations map[string]string)
-	Ended(uid types.UID) <-chan struct{}
-	Why(uid types.UID) *status.Stopped
 }
 
 // Pods are the pods of the node, which a shutdown ends:
@@ -65,11 +44,11 @@ type Stopper interface {
 // That nothing starts meanwhile is the work of the Gate.
 type Pods struct {
 	Desired  *desired.Pods
-	PLEG     PLEG
-	Workers  Workers
-	Statuses Statuses
+	PLEG     pleg.Interface
+	Workers  podworker.Interface
+	Statuses *status.Manager
 	Runtime  Runtime
-	Stopper  Stopper
+	Stopper  podstop.Interface
 	// Flush stores the newest status of a pod.
 	Flush func(ctx context.Context, uid types.UID) error
 	// Report makes the status of a pod from what the runtime has of it.

@@ -11,6 +11,9 @@ import (
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
+	"github.com/edgecore-io/edgecore/edged/pods/podstop"
+	"github.com/edgecore-io/edgecore/edged/pods/podworker"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
@@ -41,6 +44,7 @@ func TestStartsAgain(t *testing.T) {
 
 // node is a runtime, a worker and a stopper of one pod.
 type node struct {
+	podstop.Interface
 	mu        sync.Mutex
 	alive     bool
 	failStops int // how often KillPod fails
@@ -55,7 +59,22 @@ func (n *node) note(call string) {
 	n.calls = append(n.calls, call)
 }
 
-func (n *node) Get(uid types.UID) *observed.Pod {
+// workers are a node's workers, snapshots its PLEG.
+type (
+	workers struct {
+		podworker.Interface
+		node *node
+	}
+	snapshots struct {
+		pleg.Interface
+		*node
+	}
+)
+
+func (w workers) Busy(types.UID) bool { return false }
+func (w workers) Enqueue(types.UID)   { w.node.note("enqueue") }
+
+func (n snapshots) Get(uid types.UID) *observed.Pod {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	obs := &observed.Pod{UID: uid}
@@ -65,12 +84,9 @@ func (n *node) Get(uid types.UID) *observed.Pod {
 	return obs
 }
 
-func (n *node) Refresh(_ context.Context, uid types.UID) (*observed.Pod, error) {
+func (n snapshots) Refresh(_ context.Context, uid types.UID) (*observed.Pod, error) {
 	return n.Get(uid), nil
 }
-func (n *node) Busy(types.UID) bool             { return false }
-func (n *node) Enqueue(types.UID)               { n.note("enqueue") }
-func (n *node) Phase(types.UID) v1.PodPhase     { return v1.PodRunning }
 func (n *node) Ended(types.UID) <-chan struct{} { return n.ended }
 func (n *node) Why(types.UID) *status.Stopped   { return n.stopped }
 
@@ -119,9 +135,9 @@ func TestEnd(t *testing.T) {
 				n := &node{alive: true, failStops: c.failStops, ended: make(chan struct{})}
 				p := &Pods{
 					Desired:  desired.New(),
-					PLEG:     n,
-					Workers:  n,
-					Statuses: n,
+					PLEG:     snapshots{node: n},
+					Workers:  workers{node: n},
+					Statuses: status.NewManager(nil),
 					Runtime:  n,
 					Stopper:  n,
 					Flush: func(context.Context, types.UID) error {
@@ -156,7 +172,14 @@ func TestEndIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "1"}, Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways}}
 		n := &node{alive: true, failStops: 1e6}
-		p := &Pods{Desired: desired.New(), PLEG: n, Workers: n, Statuses: n, Runtime: n, Stopper: n}
+		p := &Pods{
+			Desired:  desired.New(),
+			PLEG:     snapshots{node: n},
+			Workers:  workers{node: n},
+			Statuses: status.NewManager(nil),
+			Runtime:  n,
+			Stopper:  n,
+		}
 		p.Desired.Put(pod, false)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()

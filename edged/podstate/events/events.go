@@ -35,6 +35,13 @@ const maxMessage = 32 << 10
 // component is who records events, as everybody knows it: filters and dashboards select source=kubelet.
 const component = "kubelet"
 
+// Interface is what other packages ask of a Recorder.
+type Interface interface {
+	Eventf(pod *v1.Pod, eventType, reason, format string, args ...any)
+	ContainerEventf(pod *v1.Pod, c *v1.Container, eventType, reason, format string, args ...any)
+	NodeEventf(eventType, reason, format string, args ...any)
+}
+
 // Recorder records events. Its methods may be called from any goroutine.
 type Recorder struct {
 	node string

@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 	"github.com/edgecore-io/edgecore/edged/podstate/metaclient"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
+	"github.com/edgecore-io/edgecore/edged/podstate/status"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
 	"github.com/edgecore-io/edgecore/pkg/auth"
 	"github.com/edgecore-io/edgecore/pkg/health"
@@ -128,14 +129,6 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-// statuses are a status for each of some pods.
-type statuses map[types.UID]v1.PodStatus
-
-func (s statuses) Get(uid types.UID) (v1.PodStatus, bool) {
-	st, ok := s[uid]
-	return st, ok
-}
-
 // TestNodePods: pods have their newest status and an order; one on its way out says so.
 func TestNodePods(t *testing.T) {
 	pods := desired.New()
@@ -143,7 +136,9 @@ func TestNodePods(t *testing.T) {
 		pods.Put(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", UID: types.UID(name)}}, false)
 	}
 	pods.Remove("goes")
-	n := &Node{Desired: pods, Statuses: statuses{"a": {Phase: v1.PodRunning}}}
+	statuses := status.NewManager(nil)
+	statuses.Restore(map[types.UID]v1.PodStatus{"a": {Phase: v1.PodRunning}})
+	n := &Node{Desired: pods, Statuses: statuses}
 	got := n.Pods()
 	if len(got) != 3 || got[0].Name != "a" || got[1].Name != "b" || got[2].Name != "goes" {
 		t.Fatalf("pods = %v, want a, b, goes", got)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/node/stats"
 	"github.com/edgecore-io/edgecore/edged/podstate/clock"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
@@ -24,24 +25,12 @@ import (
 // gaugePatience bounds the wait for figures: the page is wanted most when something hangs.
 const gaugePatience = 3 * time.Second
 
-// PLEG is what the runtime has, as last seen; see package pleg.
-type PLEG interface {
-	Healthy() error
-	Get(uid types.UID) *observed.Pod
-	Refresh(ctx context.Context, uid types.UID) (*observed.Pod, error)
-}
-
-// Statuses are the statuses of pods in memory; see package status.
-type Statuses interface {
-	Get(uid types.UID) (v1.PodStatus, bool)
-}
-
 // Node answers what packages server, page and streaming ask about the node and its pods. Its methods may be called from
 // any goroutine.
 type Node struct {
 	Desired  *desired.Pods
-	Statuses Statuses
-	PLEG     PLEG
+	Statuses *status.Manager
+	PLEG     pleg.Interface
 	// Recent are the events of the last time.
 	Recent func() []v1.Event
 	// Usage measures how full the node is.

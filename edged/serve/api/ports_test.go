@@ -15,10 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/node/stats"
 	"github.com/edgecore-io/edgecore/edged/pods/prober"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
+	"github.com/edgecore-io/edgecore/edged/podstate/status"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
 	"github.com/edgecore-io/edgecore/edged/serve/streaming"
 	"github.com/edgecore-io/edgecore/pkg/auth"
@@ -28,7 +30,7 @@ import (
 )
 
 // snapshots is a PLEG of one pod.
-type snapshots struct{}
+type snapshots struct{ pleg.Interface }
 
 func (snapshots) Healthy() error              { return nil }
 func (snapshots) Get(types.UID) *observed.Pod { return &observed.Pod{UID: "a"} }
@@ -42,7 +44,7 @@ func testNode(h *health.Registry) *Node {
 	pods.Put(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "shop", UID: "a"}}, false)
 	return &Node{
 		Desired:  pods,
-		Statuses: statuses{},
+		Statuses: status.NewManager(nil),
 		PLEG:     snapshots{},
 		Recent:   func() []v1.Event { return []v1.Event{{Reason: "Started"}} },
 		LogsOf:   func(*v1.Pod) string { return "/logs" },
