@@ -24,6 +24,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/edged/containers/gc"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/edged/storage/volume"
 	"github.com/edgecore-io/edgecore/pkg/retry"
@@ -102,7 +103,7 @@ func (o *ender) endAll(ctx context.Context) error {
 	defer client.Close()
 	r := runtime.New(runtime.Options{
 		Client:           client,
-		Recorder:         silent{},
+		Recorder:         events.New("", nil), // nobody reads them: the agent has stopped
 		RootDir:          o.RootDir,
 		PodLogsDir:       o.PodLogsDir,
 		ContainerLogsDir: o.Links,
@@ -270,9 +271,3 @@ func endPod(ctx context.Context, r *runtime.Runtime, p *observed.Pod, grace *int
 	}
 	return r.RemovePod(ctx, now)
 }
-
-// silent records no events: the agent that would serve them has stopped.
-type silent struct{}
-
-func (silent) Eventf(*v1.Pod, string, string, string, ...any)                         {}
-func (silent) ContainerEventf(*v1.Pod, *v1.Container, string, string, string, ...any) {}
