@@ -23,6 +23,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
@@ -57,7 +58,7 @@ func newNode(t testing.TB) *node {
 		Client:           n.client,
 		Images:           n,
 		Inputs:           n,
-		Recorder:         silent{},
+		Recorder:         events.New("", nil),
 		RootDir:          filepath.Join(dir, "root"),
 		PodLogsDir:       n.logs,
 		ContainerLogsDir: n.link,
@@ -84,11 +85,6 @@ func (n *node) Sandbox(_ context.Context, pod *v1.Pod) (runtime.SandboxInputs, e
 func (*node) Container(_ context.Context, _ *v1.Pod, c *v1.Container, _ []string) (runtime.ContainerInputs, error) {
 	return runtime.ContainerInputs{Command: c.Command, Args: c.Args}, nil
 }
-
-type silent struct{}
-
-func (silent) Eventf(*v1.Pod, string, string, string, ...any)                         {}
-func (silent) ContainerEventf(*v1.Pod, *v1.Container, string, string, string, ...any) {}
 
 // until syncs the pod and reads it, as the agent does, until it is as a check wants it.
 func (n *node) until(pod *v1.Pod, check func(*observed.Pod) error) (last *observed.Pod) {

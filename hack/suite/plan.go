@@ -338,7 +338,7 @@ var machines = []string{
 }
 
 // parallel is the -parallel of suites whose subtests mostly wait. Other suites keep the default, the number of cores.
-var parallel = map[string]int{"./test/conformance": 12, "./test/differential": 8}
+var parallel = map[string]int{"./test/conformance": 12, "./test/differential": 4}
 
 // arguments are those of the go command for a job.
 func (j job) arguments() []string {

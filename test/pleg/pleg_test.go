@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/edged/containers/pleg"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
+	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
@@ -48,9 +49,6 @@ func (inputs) Container(_ context.Context, _ *v1.Pod, c *v1.Container, _ []strin
 	return runtime.ContainerInputs{Command: c.Command}, nil
 }
 
-func (inputs) Eventf(*v1.Pod, string, string, string, ...any)                         {}
-func (inputs) ContainerEventf(*v1.Pod, *v1.Container, string, string, string, ...any) {}
-
 // env is package pleg on a containerd, with relists that are too rare to notice anything.
 type env struct {
 	*pleg.PLEG
@@ -66,7 +64,7 @@ func start(t testing.TB) *env {
 	in, dir := inputs{instance.CgroupRoot()}, t.TempDir()
 	e := &env{t: t, client: testenv.Dial(t, instance), changed: make(chan types.UID, 10000)}
 	e.runtime = runtime.New(runtime.Options{
-		Client: e.client, Images: in, Inputs: in, Recorder: in,
+		Client: e.client, Images: in, Inputs: in, Recorder: events.New("", nil),
 		RootDir:          filepath.Join(dir, "root"),
 		PodLogsDir:       filepath.Join(dir, "logs"),
 		ContainerLogsDir: filepath.Join(dir, "links"),
