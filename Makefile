@@ -76,7 +76,7 @@ bench: setup build ## compare the agent with bare CRI calls and a real kubelet; 
 	go run ./test/bench/link --edgecore bin/edgecore --cloudcore bin/cloudcore # --nodes 1000,5000 takes longer
 
 # In parts: the results of a part stay recorded if a later one fails.
-bench-record: setup build ## measure what README's table and bench/index.html show of one node, into bench/record.json (70 minutes)
+bench-record: setup build ## measure what docs/benchmarks.md and bench/index.html show of one node, into bench/record.json (70 minutes)
 	go run ./test/bench/peers --mode long --parts token,plain --json bench/record.json
 	go run ./test/bench/peers --mode long --parts bursts --json bench/record.json
 	go run ./test/bench/peers --mode long --parts idle --json bench/record.json
@@ -88,7 +88,7 @@ bench-record-fleets: setup build ## measure fleets of 100 to 10,000 simulated no
 	done
 	$(MAKE) bench-page
 
-bench-page: ## write bench/index.html and README's table from bench/record.json
+bench-page: ## write bench/index.html, the table of docs/benchmarks.md and README's figures from bench/record.json
 	go run ./test/bench/page
 
 bench-check: setup build ## measure again, and fail if a ratio to the floor is 15 % worse than in bench/record.json (8 minutes)

@@ -16,7 +16,7 @@ func (p *Plan) Print(out io.Writer) {
 	}
 	if p.Nothing {
 		line("There is no Deployment %s of KubeEdge's in the namespace %s. A cloudcore that runs as a process, or in "+
-			"another namespace, is replaced by hand (docs/cloud.md).", name, Namespace)
+			"another namespace, is replaced by hand (docs/kubeedge.md).", name, Namespace)
 		return
 	}
 	p.printFound(line)

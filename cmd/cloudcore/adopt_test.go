@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestAdoptDocumented: the commands of docs/cloud.md and their flags exist.
+// TestAdoptDocumented: the commands of docs/kubeedge.md and their flags exist.
 func TestAdoptDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/cloud.md")
+	text, err := os.ReadFile("../../docs/kubeedge.md")
 	if err != nil {
 		t.Fatal(err)
 	}

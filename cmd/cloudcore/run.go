@@ -149,7 +149,7 @@ func ended(ctx context.Context, err error) error {
 }
 
 // watchAccess reports whether kube-apiserver lets cloudcore do its work. It never ends cloudcore: a restart returns no
-// rights, and links are worth keeping (docs/cloud.md, Health).
+// rights, and links are worth keeping (docs/troubleshooting.md).
 func (c *cloud) watchAccess(ctx context.Context, group *sync.WaitGroup) error {
 	if err := c.api.Health.Register(c.registry); err != nil {
 		return err

@@ -88,17 +88,17 @@ func TestLinkSettings(t *testing.T) {
 	}
 }
 
-// TestReloadableKeysAreDocumented: docs/node.md says what comes of each.
+// TestReloadableKeysAreDocumented: docs/configuration.md says what comes of each.
 func TestReloadableKeysAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/node.md")
+	text, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "### Changes of the configuration")
-	section, _, _ = strings.Cut(section, "\n### ")
+	_, section, _ := strings.Cut(string(text), "## Changes of the configuration")
+	section, _, _ = strings.Cut(section, "\n## ")
 	for _, key := range v1alpha2.ReloadableKeys() {
 		if name := key[strings.LastIndexByte(key, '.')+1:]; !strings.Contains(section, "`"+name+"`") {
-			t.Errorf("%s is not named among the changes in docs/node.md, want it there: it is reloadable", key)
+			t.Errorf("%s is not named among the changes in docs/configuration.md, want it there: it is reloadable", key)
 		}
 	}
 }

@@ -47,7 +47,7 @@ type job struct {
 	alone    bool     // nothing else is tested meanwhile
 }
 
-// promise is a sentence of the README with the test of `make test` that shows it on real parts.
+// promise is a sentence of the documentation with the test of `make test` that shows it on real parts.
 type promise struct {
 	says string
 	pkg  string
@@ -168,7 +168,7 @@ func alone(jobs []job, pkg string) []job {
 func short(units []string) area {
 	a := area{
 		name:     shortName,
-		about:    "all unit tests with the race detector, and each promise of the README on real parts",
+		about:    "all unit tests with the race detector, and each promise of the documentation on real parts",
 		folders:  []string{"."},
 		before:   []string{"hack/setup test", "go run ./hack/kube"},
 		promises: promises,

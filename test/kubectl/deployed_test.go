@@ -47,7 +47,7 @@ func TestDeployedCloudcore(t *testing.T) {
 	})
 	commands := documented(t)
 	if len(commands) < 2 {
-		t.Errorf("documented commands are %q, want those of docs/cloud.md", commands)
+		t.Errorf("documented commands are %q, want those of docs/join.md", commands)
 	}
 	for _, command := range commands {
 		out := c.Kubectl(command...)
@@ -68,7 +68,7 @@ func TestDeployedCloudcore(t *testing.T) {
 // documented are the documented commands that are executed in cloudcore's Deployment, as arguments of kubectl.
 func documented(t *testing.T) [][]string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(*manifests, "..", "..", "docs", "cloud.md"))
+	text, err := os.ReadFile(filepath.Join(*manifests, "..", "..", "docs", "join.md"))
 	env.Must(t, err)
 	for _, help := range []string{"gettoken", "revoke"} {
 		out, err := exec.CommandContext(t.Context(), built.Cloud, help, "--help").CombinedOutput()

@@ -103,13 +103,13 @@ func (f *fixture) secret(name string) map[string][]byte {
 	return s.Data
 }
 
-// documentedMove are the commands of the section "Cloud first" of docs/cloud.md, by their first words.
+// documentedMove are the commands of the section "Cloud first" of docs/kubeedge.md, by their first words.
 func documentedMove(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "cloud.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "kubeedge.md"))
 	env.Must(t, err)
-	_, section, _ := strings.Cut(string(text), "\n### Cloud first\n")
-	section, _, _ = strings.Cut(section, "\n### ")
+	_, section, _ := strings.Cut(string(text), "\n## Cloud first\n")
+	section, _, _ = strings.Cut(section, "\n## ")
 	commands := map[string]string{}
 	for _, match := range regexp.MustCompile(`(?m)^    ((?:kubectl|cloudcore) .*)`).FindAllStringSubmatch(section, -1) {
 		words := strings.Fields(strings.Replace(match[1], "-n kubeedge ", "", 1))
@@ -120,7 +120,7 @@ func documentedMove(t *testing.T) map[string]string {
 		"kubectl delete daemonset", "kubectl delete mutatingwebhookconfiguration",
 	} {
 		if commands[want] == "" {
-			t.Fatalf("docs/cloud.md has the commands %v, want %s", commands, want)
+			t.Fatalf("docs/kubeedge.md has the commands %v, want %s", commands, want)
 		}
 	}
 	return commands

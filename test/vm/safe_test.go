@@ -22,7 +22,10 @@ import (
 	"github.com/edgecore-io/edgecore/test/vm"
 )
 
-var wrong = flag.Int("wrong", 4, "how many wrong configurations TestSafe tries; 0: all")
+var (
+	wrong     = flag.Int("wrong", 4, "how many wrong configurations TestSafe tries; 0: all")
+	wrongName = flag.String("wrong-name", "", "TestSafe tries this wrong configuration only")
+)
 
 const (
 	// hostAddress is where a machine reaches the loopback of this one.
@@ -235,6 +238,12 @@ func TestSafe(t *testing.T) {
 	j.random.Shuffle(len(rows), func(a, b int) { rows[a], rows[b] = rows[b], rows[a] })
 	if *wrong > 0 {
 		rows = rows[:min(*wrong, len(rows))]
+	}
+	if *wrongName != "" {
+		rows = slices.DeleteFunc(wrongconfig.Rows(*seed), func(r wrongconfig.Row) bool { return r.Name != *wrongName })
+		if len(rows) == 0 {
+			t.Fatalf("no wrong configuration has the name %q", *wrongName)
+		}
 	}
 	for _, row := range rows {
 		j.try(row)

@@ -20,23 +20,31 @@ import (
 // root is the module's folder.
 var root = filepath.Join("..", "..", "..")
 
-// TestReadme: README's table is the one of the recorded results.
-func TestReadme(t *testing.T) {
+// TestTables: the tables of README and docs/benchmarks.md are those of the recorded results.
+func TestTables(t *testing.T) {
 	f, err := results.Load(filepath.Join(root, results.Recorded))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := replaceTable(string(text), markdown(f))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("README's table is not the one of %s; make bench-page writes it (-want +got):\n%s", results.Recorded,
-			diff)
+	for file, c := range map[string]struct {
+		markers markers
+		table   string
+	}{
+		"README.md":          {figuresMarkers, figures(f)},
+		"docs/benchmarks.md": {tableMarkers, markdown(f)},
+	} {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := c.markers.replaceTable(string(text), c.table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, string(text)); diff != "" {
+			t.Errorf("the table of %s is not the one of %s; make bench-page writes it (-want +got):\n%s", file,
+				results.Recorded, diff)
+		}
 	}
 }
 
@@ -129,14 +137,14 @@ func TestMarkdown(t *testing.T) {
 }
 
 func TestReplaceTable(t *testing.T) {
-	text := "a\n" + tableBegin + "\nold\n" + tableEnd + "\nb\n"
-	got, err := replaceTable(text, "new\n")
-	if want := "a\n" + tableBegin + "\nnew\n" + tableEnd + "\nb\n"; err != nil || got != want {
+	text := "a\n" + tableMarkers.begin + "\nold\n" + tableMarkers.end + "\nb\n"
+	got, err := tableMarkers.replaceTable(text, "new\n")
+	if want := "a\n" + tableMarkers.begin + "\nnew\n" + tableMarkers.end + "\nb\n"; err != nil || got != want {
 		t.Errorf("replaceTable = %q, %v, want %q", got, err, want)
 	}
-	for _, bad := range []string{"", tableBegin + "\n", tableEnd + "\n" + tableBegin + "\n"} {
-		if _, err := replaceTable(bad, "new"); err == nil {
-			t.Errorf("replaceTable(%q) has no error, want one: a line is missing", bad)
+	for _, bad := range []string{"", tableMarkers.begin + "\n", tableMarkers.end + "\n" + tableMarkers.begin + "\n"} {
+		if _, err := tableMarkers.replaceTable(bad, "new"); err == nil {
+			t.Errorf("tableMarkers.replaceTable(%q) has no error, want one: a line is missing", bad)
 		}
 	}
 }
@@ -208,25 +216,29 @@ func TestFleetMissing(t *testing.T) {
 // TestRun writes both into a folder.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
-	from, readme := filepath.Join(dir, "record.json"), filepath.Join(dir, "README.md")
+	from, readme, doc := filepath.Join(dir, "record.json"), filepath.Join(dir, "README.md"), filepath.Join(dir, "b.md")
 	if err := recorded().Save(from); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(readme, []byte("# x\n"+tableBegin+"\n"+tableEnd+"\n"), 0o644); err != nil {
-		t.Fatal(err)
+	for file, m := range map[string]markers{readme: figuresMarkers, doc: tableMarkers} {
+		if err := os.WriteFile(file, []byte("# x\n"+m.begin+"\n"+m.end+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	page := filepath.Join(dir, "bench", "index.html")
-	if err := run(from, page, readme); err != nil {
+	if err := run(from, page, doc, readme); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(readme)
-	if err != nil || !strings.Contains(string(text), "| burst of 30, last Running |") {
-		t.Errorf("README is %q, %v, want the table in it", text, err)
+	for _, file := range []string{readme, doc} {
+		text, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(text), "| burst of 30, last Running |") {
+			t.Errorf("%s is %q, %v, want a table in it", file, text, err)
+		}
 	}
 	if _, err := os.Stat(page); err != nil {
 		t.Errorf("the page: %v, want it there", err)
 	}
-	if err := run(filepath.Join(dir, "none"), page, readme); err == nil {
+	if err := run(filepath.Join(dir, "none"), page, doc, readme); err == nil {
 		t.Error("results that are not there make a page, want an error")
 	}
 }

@@ -3,19 +3,50 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/edgecore-io/edgecore/test/bench/results"
 )
 
-// The lines of README around the table.
-const (
-	tableBegin = "<!-- table of bench/record.json, written by make bench-page -->"
-	tableEnd   = "<!-- end of the table -->"
+// markers are the lines of a page around what is written.
+type markers struct{ begin, end string }
+
+var (
+	// tableMarkers are around the table of docs/benchmarks.md, figuresMarkers around the figures of README.
+	tableMarkers = markers{
+		"<!-- table of bench/record.json, written by make bench-page -->", "<!-- end of the table -->",
+	}
+	figuresMarkers = markers{
+		"<!-- figures of bench/record.json, written by make bench-page -->", "<!-- end of the figures -->",
+	}
 )
 
-// markdown returns README's table, with a sentence that says when and where it was measured.
+// figures returns README's table: what edgecore takes beside a kubelet, the ratio first.
+func figures(f *results.File) string {
+	var b strings.Builder
+	b.WriteString("| | of a kubelet's | edgecore | kubelet |\n|---|---|---|---|\n")
+	for _, r := range []row{
+		{metric: results.CreateToken},
+		{metric: results.BurstLast, at: results.Point{Pods: 30}},
+		{metric: results.RSS, at: results.Point{Pods: 30}},
+		{metric: results.CPU, at: results.Point{Pods: 30}},
+		{metric: results.Written, at: results.Point{Pods: 30}},
+	} {
+		metric, _ := results.MetricOf(r.metric)
+		ours, ok := f.Find(r.metric, results.EdgeCore, r.at)
+		kubelets, both := f.Find(r.metric, results.Kubelet, r.at)
+		if !ok || !both || kubelets.Summary.Median == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "| %s | %.2f | %s | %s |\n", title(metric, r.at), ours.Summary.Median/kubelets.Summary.Median,
+			results.Format(metric.Unit, ours.Summary.Median), results.Format(metric.Unit, kubelets.Summary.Median))
+	}
+	return b.String()
+}
+
+// markdown returns the table of docs/benchmarks.md, with a sentence that says when and where it was measured.
 func markdown(f *results.File) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", sentence(f))
@@ -69,11 +100,28 @@ func newest(f *results.File) (run results.Run, ok bool) {
 }
 
 // replaceTable replaces the table between the two marker lines of a text.
-func replaceTable(text, table string) (string, error) {
-	before, rest, found := strings.Cut(text, tableBegin+"\n")
-	_, after, closed := strings.Cut(rest, tableEnd+"\n")
+func (m markers) replaceTable(text, table string) (string, error) {
+	before, rest, found := strings.Cut(text, m.begin+"\n")
+	_, after, closed := strings.Cut(rest, m.end+"\n")
 	if !found || !closed {
-		return "", errors.New("the lines between which the table is are missing: " + tableBegin + " and " + tableEnd)
+		return "", errors.New("the lines between which the table is are missing: " + m.begin + " and " + m.end)
 	}
-	return before + tableBegin + "\n" + table + tableEnd + "\n" + after, nil
+	return before + m.begin + "\n" + table + m.end + "\n" + after, nil
+}
+
+// write replaces the table of a file.
+func (m markers) write(file, table string) error {
+	old, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	text, err := m.replaceTable(string(old), table)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		return err
+	}
+	fmt.Println("wrote the table of", file)
+	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/bench/results"
 )
 
-// row is a row of the table in README and on the page.
+// row is a row of the table in docs/benchmarks.md and on the page.
 type row struct {
 	metric string
 	at     results.Point

@@ -43,7 +43,7 @@ Parts (nothing else happens on the nodes meanwhile):
 
 --json writes the samples to a file (package test/bench/results describes it). They replace the file's samples of the
 same metrics, so the parts can be measured in separate runs. The recorded file is bench/record.json: 'make bench-page'
-makes bench/index.html and README's table from it, and 'make bench-check' compares with it.
+makes bench/index.html and the tables of docs/benchmarks.md and README from it, and 'make bench-check' compares with it.
 
 `
 

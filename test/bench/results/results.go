@@ -1,7 +1,6 @@
-// Package results reads and writes files of benchmark results. bench/record.json is the recorded file; README's table
-// and the page of `make bench-page` are made from it, and `make bench-check` compares with it. The format has a
-// version. Each series has its samples and the ID of the run that took them; a run has its commit, machine and
-// programs.
+// Package results reads and writes files of benchmark results. bench/record.json is the recorded file; what
+// `make bench-page` writes is made from it, and `make bench-check` compares with it. The format has a version. Each
+// series has its samples and the ID of the run that took them; a run has its commit, machine and programs.
 package results
 
 import (
