@@ -92,6 +92,24 @@ func TestIndex(t *testing.T) {
 	}
 }
 
+// TestChecklists checks that docs/dev.md names files and folders that are there.
+func TestChecklists(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs", "dev.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := regexp.MustCompile("`([a-z0-9_]+(?:/[A-Za-z0-9_.]+)*(?:\\.md|\\.go)?)`")
+	names := path.FindAllStringSubmatch(string(text), -1)
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(root, name[1])); err != nil {
+			t.Errorf("docs/dev.md names %s, want it there", name[1])
+		}
+	}
+	if len(names) < 20 {
+		t.Errorf("docs/dev.md names %d files, want the checklists", len(names))
+	}
+}
+
 func TestTitles(t *testing.T) {
 	got := titlesIn("# What `it` costs, in MB\ntext\n```\n# no title\n```\n## Tunnels (ours)\n")
 	if diff := cmp.Diff(map[string]bool{"what-it-costs-in-mb": true, "tunnels-ours": true}, got); diff != "" {

@@ -1,7 +1,7 @@
 package main
 
-// promises are those of the documentation, each with the test that shows it on real parts. `make test` fails if one of these
-// tests did not run. The suites hold more; `make test-all` runs them whole.
+// promises are those of the documentation, each with the test that shows it on real parts. `make test` fails if one of
+// these tests did not run. The suites hold more; `make test-all` runs them whole.
 var promises = []promise{
 	// A node on its own.
 	{"pods run as their manifests say", "./test/edge", "TestPodsRunAsTheySay", nil},
