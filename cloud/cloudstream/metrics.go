@@ -23,31 +23,31 @@ func newMetrics(s *Server) *metrics {
 	m := &metrics{
 		s: s,
 		opened: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "cloudcore_tunnels_opened_total", Help: "Tunnels that nodes have opened.",
+			Name: "cloudcore_tunnels_opened_total", Help: "Tunnels that nodes have opened",
 		}),
 		carried: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "cloudcore_tunnel_connections_total", Help: "Connections that were carried to nodes.",
+			Name: "cloudcore_tunnel_connections_total", Help: "Connections that were carried to nodes",
 		}),
 		cut: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "cloudcore_tunnel_unread_cuts_total",
-			Help: "Connections that were ended because their callers did not read what the node sent.",
+			Help: "Connections that were ended because their callers did not read what the node sent",
 		}),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloudcore_tunnel_failures_total",
-			Help: "Connections that were not carried to their node, by cause: offline, limit, tunnel, stopping.",
+			Help: "Connections that were not carried to their node, by cause: offline, limit, tunnel, stopping",
 		}, []string{"cause"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloudcore_tunnel_bytes_total",
-			Help: "Bytes that were carried, by direction.",
+			Help: "Bytes that were carried, by direction",
 		}, []string{"direction"}),
-		tunnels: prometheus.NewDesc("cloudcore_tunnels", "Tunnels to nodes.", nil, nil),
-		streams: prometheus.NewDesc("cloudcore_tunnel_streams", "Connections through tunnels.", nil, nil),
+		tunnels: prometheus.NewDesc("cloudcore_tunnels", "Tunnels to nodes", nil, nil),
+		streams: prometheus.NewDesc("cloudcore_tunnel_streams", "Connections through tunnels", nil, nil),
 		linkStreams: prometheus.NewDesc("cloudcore_tunnel_link_streams",
-			"Connections of cloudcore_tunnel_streams that the node's QUIC link carries, without a tunnel.", nil, nil),
+			"Connections of cloudcore_tunnel_streams that the node's QUIC link carries, without a tunnel", nil, nil),
 		unread: prometheus.NewDesc("cloudcore_tunnel_unread_bytes",
-			"Memory of what nodes have sent and callers have not read.", nil, nil),
+			"Memory of what nodes have sent and callers have not read", nil, nil),
 		waiting: prometheus.NewDesc("cloudcore_tunnel_nodes_waiting",
-			"Connected nodes that have no port, since all in the range are taken.", nil, nil),
+			"Connected nodes that have no port, since all in the range are taken", nil, nil),
 	}
 	m.toNode = byteCounter{m.bytes.WithLabelValues("to_node")}
 	m.fromNode = byteCounter{m.bytes.WithLabelValues("from_node")}

@@ -72,17 +72,17 @@ func (b *Broker) Collect(out chan<- prometheus.Metric) {
 	}
 	info := b.server.Info.Clone()
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
-	send("clients", "Clients that are connected to the broker in the agent.", gauge, info.ClientsConnected)
-	send("subscriptions", "Subscriptions of clients of the broker.", gauge, int64(b.hook.subscriptions()))
+	send("clients", "Clients that are connected to the broker in the agent", gauge, info.ClientsConnected)
+	send("subscriptions", "Subscriptions of clients of the broker", gauge, int64(b.hook.subscriptions()))
 	number, bytes := b.hook.retainedNow()
-	send("retained_messages", "Messages that the broker keeps for later subscribers.", gauge, int64(number))
-	send("retained_bytes", "Bytes of topics and payloads of the retained messages.", gauge, int64(bytes))
-	send("queued_bytes", "Bytes that wait to be written to clients.", gauge, b.queue.used.Load())
-	send("unconfirmed_bytes", "Bytes of messages that clients have not confirmed.", gauge, b.inflight.used.Load())
-	send("messages_received_total", "Messages that clients and the agent published.", counter, info.MessagesReceived)
-	send("messages_sent_total", "Messages that were sent to clients.", counter, info.MessagesSent)
+	send("retained_messages", "Messages that the broker keeps for later subscribers", gauge, int64(number))
+	send("retained_bytes", "Bytes of topics and payloads of the retained messages", gauge, int64(bytes))
+	send("queued_bytes", "Bytes that wait to be written to clients", gauge, b.queue.used.Load())
+	send("unconfirmed_bytes", "Bytes of messages that clients have not confirmed", gauge, b.inflight.used.Load())
+	send("messages_received_total", "Messages that clients and the agent published", counter, info.MessagesReceived)
+	send("messages_sent_total", "Messages that were sent to clients", counter, info.MessagesSent)
 	for i, name := range causes() {
-		send("dropped_total", "Messages, subscriptions and connections that a limit of the broker refused, by cause.",
+		send("dropped_total", "Messages, subscriptions and connections that a limit of the broker refused, by cause",
 			counter, b.count.dropped[i].Load(), name)
 	}
 }

@@ -30,15 +30,15 @@ func (c *Client) Collect(out chan<- prometheus.Metric) {
 		connected = 1
 	}
 	messages, bytes := c.Queued()
-	send("connected", "Whether the agent is connected to the external MQTT broker.", gauge, connected)
-	send("queued_messages", "Messages that wait for the external broker.", gauge, int64(messages))
-	send("queued_bytes", "Bytes of the messages that wait for the external broker.", gauge, bytes)
-	send("connects_total", "Connections to the external broker.", counter, c.count.connects.Load())
-	send("messages_sent_total", "Messages that the external broker has confirmed.", counter, c.count.sent.Load())
-	send("messages_received_total", "Messages of the external broker that were handled.", counter,
+	send("connected", "Whether the agent is connected to the external MQTT broker", gauge, connected)
+	send("queued_messages", "Messages that wait for the external broker", gauge, int64(messages))
+	send("queued_bytes", "Bytes of the messages that wait for the external broker", gauge, bytes)
+	send("connects_total", "Connections to the external broker", counter, c.count.connects.Load())
+	send("messages_sent_total", "Messages that the external broker has confirmed", counter, c.count.sent.Load())
+	send("messages_received_total", "Messages of the external broker that were handled", counter,
 		c.count.received.Load())
 	dropped := prometheus.NewDesc("edgecore_mqtt_client_dropped_total",
-		"Messages that were dropped, by cause; damaged ends of the queue count once each.", []string{"cause"}, nil)
+		"Messages that were dropped, by cause; damaged ends of the queue count once each", []string{"cause"}, nil)
 	for cause, n := range c.Dropped() {
 		out <- prometheus.MustNewConstMetric(dropped, counter, float64(n), cause)
 	}

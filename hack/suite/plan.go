@@ -268,14 +268,14 @@ func areas(o options) []area {
 				"edged/containers/runtime", "edged/podstate/status", "edged/pods/prober",
 				"edged/storage/volume", "edged/podstate/env", "edged/containers/security",
 			},
-			before: []string{"go run ./hack/kube"},
+			before: []string{"hack/setup test", "go run ./hack/kube"},
 			jobs:   suites("conformance", job{timeout: long, args: []string{seed}}),
 		},
 		{
 			name:    "kubelet",
 			about:   "the same pods on a real kubelet and on edgecore: everything that can be seen of them is equal",
 			folders: []string{"edged", "test/conformance"},
-			before:  []string{"go run ./hack/kube"},
+			before:  []string{"hack/setup test", "go run ./hack/kube"},
 			jobs:    suites("kubelet", job{timeout: long, args: []string{seed}}),
 		},
 		{
@@ -283,7 +283,7 @@ func areas(o options) []area {
 			about: "the Debian package on a booted machine: systemd, the kubelet's limits on cgroup v2, reboots, " +
 				"power cuts",
 			folders: []string{"deploy", "hack/release", "edged/containers/cgroups", "edged/pods/shutdown"},
-			before:  []string{vmSetup, "go run ./hack/kube"},
+			before:  []string{"hack/setup test", vmSetup, "go run ./hack/kube"},
 			jobs:    []job{vm},
 		},
 		{
@@ -316,14 +316,14 @@ func areas(o options) []area {
 			about: "KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; building them takes 30 " +
 				"minutes once",
 			folders: []string{"pkg/wire", "cloud/adopt", "cloud/cloudhub", "edgehub", "metamanager"},
-			before:  []string{"go run ./hack/kube"},
+			before:  []string{"hack/setup test", "go run ./hack/kube"},
 			jobs:    suites("kubeedge", job{timeout: 90 * time.Minute}),
 		},
 		{
 			name:    "soak",
 			about:   "2,000 pods come and go on one node, killed and restarted at random: nothing may grow",
 			folders: []string{"edged/containers/gc", "edged/pods/podworker", "edged/containers/pleg"},
-			before:  []string{"make build"},
+			before:  []string{"hack/setup test", "make build"},
 			jobs:    suites("soak", job{race: true, timeout: long, args: []string{seed}}),
 			after:   []string{fmt.Sprintf("go run ./test/bench/soak --binary bin/edgecore --seed %d", o.seed)},
 		},

@@ -55,6 +55,7 @@ var promises = []promise{
 		},
 	},
 	{"differences from a real kubelet are found", "./test/differential", "TestPlanted", nil},
+	{"docs/metrics.md has each metric that is served", "./test/link", "TestLink/Metrics", nil},
 	{"each difference of docs/differences.md has a test", "./test/differential", "TestKnown", nil},
 	{"edgecore speaks KubeEdge's wire format", "./test/wire", "TestEdge", nil},
 	{"cloudcore speaks KubeEdge's wire format", "./test/wire", "TestCloud", nil},

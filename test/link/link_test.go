@@ -43,6 +43,7 @@ func TestLink(t *testing.T) {
 		{"Modbus", testModbus},
 		{"GoesBack", testGoesBack},
 		{"Safe", testSafe},
+		{"Metrics", testMetrics},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -103,7 +103,7 @@ func New(opts Options) *Collector {
 		resolved: map[string]string{},
 		used:     map[string]time.Time{},
 		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kubelet_image_garbage_collected_total", Help: "Unused images that were removed, by reason.",
+			Name: "kubelet_image_garbage_collected_total", Help: "Unused images that were removed, by reason",
 		}, []string{"reason"}),
 	}
 	c.policy.Store(&opts.Policy)

@@ -92,7 +92,7 @@ func New(opts Options) *Manager {
 		notified: notify.NewSignal(),
 		evicted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubelet_evictions",
-			Help: "Pods evicted because the node was short of a resource, by eviction signal.",
+			Help: "Pods evicted because the node was short of a resource, by eviction signal",
 		}, []string{"eviction_signal"}),
 	}
 }

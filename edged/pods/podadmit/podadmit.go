@@ -97,7 +97,7 @@ type Controller struct {
 func New(ctx context.Context, o Options) *Controller {
 	return &Controller{opts: o, runCtx: ctx, preemptions: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kubelet_preemptions",
-		Help: "Pods preempted by critical ones, by the resource that was short.",
+		Help: "Pods preempted by critical ones, by the resource that was short",
 	}, []string{"preemption_signal"})}
 }
 
