@@ -27,7 +27,7 @@ type config struct {
 // parseConfig reads KubeEdge's file. Empty entries of lists, which KubeEdge's chart and its cloudcore write for values
 // without an address, are left out.
 func parseConfig(text string) (*config, error) {
-	if err := yamlbound.Check([]byte(text), maxExpanded); err != nil {
+	if err := yamlbound.Check([]byte(text), strict.MaxFile); err != nil {
 		return nil, err
 	}
 	tree := map[string]any{}
@@ -70,9 +70,6 @@ func dropEmpty(m map[string]any, key string) bool {
 	}
 	return true
 }
-
-// maxExpanded bounds a file with aliases, in bytes, each alias counted as what it stands for.
-const maxExpanded = 1 << 20
 
 // texts returns the texts in a list that are not empty.
 func texts(list any) []string {

@@ -107,11 +107,8 @@ func Translate(text []byte, paths Paths) (*Config, error) {
 	return c, nil
 }
 
-// maxExpanded bounds a file with aliases, in bytes, each alias counted as what it stands for.
-const maxExpanded = 1 << 20
-
 func readTree(text []byte) (map[string]any, error) {
-	if err := yamlbound.Check(text, maxExpanded); err != nil {
+	if err := yamlbound.Check(text, strict.MaxFile); err != nil {
 		return nil, err
 	}
 	tree := map[string]any{}

@@ -29,8 +29,8 @@ var (
 	metricRow = regexp.MustCompile("^\\| `([A-Za-z_]+)` \\| ([a-z]+) \\| (.*) \\|$")
 )
 
-// testMetrics: docs/metrics.md has each metric that a node and cloudcore serve, with its type and its help. What neither
-// serves now, since it has not happened, is at least in the code.
+// testMetrics: docs/metrics.md has each metric that a node and cloudcore serve, with its type and its help. What
+// neither serves now, since it has not happened, is at least in the code.
 func testMetrics(t *testing.T, c *env.Cluster) {
 	port, err := daemon.FreePort()
 	env.Must(t, err)
@@ -42,7 +42,9 @@ func testMetrics(t *testing.T, c *env.Cluster) {
 	_, err = e.Get(t.Context(), "/healthz") // its results are /metrics/slis
 	env.Must(t, err)
 	texts := map[string]string{}
-	for _, path := range []string{"/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/metrics/slis"} {
+	for _, path := range []string{
+		"/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/metrics/slis",
+	} {
 		text, err := e.Get(t.Context(), path)
 		env.Must(t, err)
 		texts["a node at "+path] = text
@@ -70,7 +72,8 @@ func testMetrics(t *testing.T, c *env.Cluster) {
 			}
 		}
 		for name := range rows {
-			if served[name] == "" && !slices.ContainsFunc(code, func(l string) bool { return strings.HasSuffix(name, l) }) {
+			inCode := func(literal string) bool { return strings.HasSuffix(name, literal) }
+			if served[name] == "" && !slices.ContainsFunc(code, inCode) {
 				t.Errorf("docs/metrics.md has %s, which is no metric of %s", name, title)
 			}
 		}

@@ -17,8 +17,9 @@ import (
 	"strings"
 )
 
-// maxFile limits the file: a real one has a few kilobytes.
-const maxFile = 1 << 20
+// MaxFile is the most bytes that a file may have, also with each alias counted as what it stands for. A real one has
+// a few kilobytes.
+const MaxFile = 1 << 20
 
 // Schema describes the configuration file of a program. T is a struct with JSON tags.
 type Schema[T any] struct {
@@ -85,9 +86,9 @@ func (s *Schema[T]) Read(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("has more than %d KiB; that is not a configuration", maxFile>>10)
+	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err == nil && len(data) > MaxFile {
+		err = fmt.Errorf("has more than %d KiB; that is not a configuration", MaxFile>>10)
 	}
 	return data, err
 }

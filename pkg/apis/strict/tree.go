@@ -20,7 +20,7 @@ func readTree(data []byte, program string) (map[string]any, Problems, error) {
 	if err := checkText(data); err != nil {
 		return nil, nil, err
 	}
-	if err := yamlbound.Check(data, maxFile); err != nil {
+	if err := yamlbound.Check(data, MaxFile); err != nil {
 		return nil, nil, notYAML(err)
 	}
 	raw, err := yaml.YAMLToJSONStrict(data)
