@@ -93,7 +93,7 @@ func (n *Networks) Resolve(ctx context.Context, host string) (netip.Addr, error)
 	}
 	for _, address := range found {
 		if err = n.check(address, own); err == nil {
-			return address, nil
+			return address.Unmap(), nil // the resolver maps IPv4 into IPv6
 		}
 	}
 	return netip.Addr{}, err
