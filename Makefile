@@ -53,10 +53,10 @@ demo: setup build ## a cluster and a device here, the link between them cut and 
 demo-stop: ## remove all that `make demo` made
 	go run ./hack/demo stop
 
-test: setup lint build ## unit tests with the race detector, and each promise on real parts: 20 minutes at most (needs root)
+test: setup lint build ## unit tests with the race detector, and each promise on real parts: 10 to 25 minutes, 35 more the first time (needs root)
 	$(SUITE) short
 
-test-all: setup ## all the rest, hours; AREA=link|edge|conformance|vm|safe|kubeedge|soak for a part (SEED=7; FULL=1 boots every VM)
+test-all: setup ## all the rest, hours; AREA=link|edge|conformance|kubelet|vm|safe|kubeedge|soak for a part (SEED=7; FULL=1 boots every VM)
 	$(SUITE) $(if $(FULL),--full )--seed $(or $(SEED),$(shell date +%s)) $(or $(AREA),all)
 
 lint: ## gofmt, go vet, staticcheck, hack/lint

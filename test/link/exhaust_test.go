@@ -354,7 +354,7 @@ func (a *attack) reports() {
 }
 
 // reconnects connects 400 times, 20 times a second, and sends 1,000 requests each time, while another node is served.
-// All links together may cause as many requests at the API server as one link (docs/cloud.md): 50 a second, and 1,000
+// All links together may cause as many requests at the API server as one link (docs/link.md): 50 a second, and 1,000
 // at once. Fewer links would not cause more than that even if each had a burst of its own.
 func (a *attack) reconnects() {
 	const node, perSecond, atLeast, rate, burst = "hostile-reconnects", 20, 400, 50, 1000
