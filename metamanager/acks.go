@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
@@ -98,7 +99,7 @@ func (m *Module) removeReports(ctx context.Context, reports []store.Report) {
 	for i, r := range reports {
 		ops[i] = store.OutboxAck(r.Key, r.Seq)
 	}
-	for backoff := retry.NewBackoff(retryFirst, retryMax); ctx.Err() == nil; {
+	for backoff := retry.NewBackoff(outbox.RetryFirst, outbox.RetryMax); ctx.Err() == nil; {
 		err := m.store.Apply(ctx, ops...)
 		if err == nil {
 			return

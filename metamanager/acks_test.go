@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -56,7 +57,7 @@ func TestAnsweredReports(t *testing.T) {
 				m = module
 				disk.Store, m.store = m.store, disk
 			})
-			const pods = 3 * sendersMax
+			const pods = 3 * outbox.SendersMax
 			for i := range pods {
 				status := quote(t, patch(fmt.Sprint("u", i), "Running"))
 				e.ok(e.edged("patch", fmt.Sprintf("a/podpatch/p%02d", i), status))
@@ -80,7 +81,7 @@ func TestAnsweredReports(t *testing.T) {
 			}
 			disk.set(nil, nil)
 			close(slow)
-			time.Sleep(retryMax) // of the simulated clock
+			time.Sleep(outbox.RetryMax) // of the simulated clock
 			synctest.Wait()
 			if got := e.waiting(); got != nil {
 				t.Errorf("the outbox holds %v, want nothing", got)

@@ -100,7 +100,7 @@ func TestEventStays(t *testing.T) {
 		"KubeEdge's, at once": {up, time.Hour, always(""), true},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			e, h := linkedWith(t, func(m *Module) { m.drain.grace = tc.grace })
+			e, h := linkedWith(t, func(m *Module) { m.grace = tc.grace })
 			h.answer(synced(e.noLink))
 			e.ok(e.edged("insert", "default/event/e1", `{"reason":"Started"}`))
 			e.link(tc.link)

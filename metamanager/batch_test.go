@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -39,7 +40,7 @@ func TestEventsOfABatch(t *testing.T) {
 	for name, c := range map[string]struct {
 		link string
 		want int
-	}{"batches": {upWithBatches, wire.BatchMax}, "no batches": {upWithOurs, eventSendersMax}} {
+	}{"batches": {upWithBatches, wire.BatchMax}, "no batches": {upWithOurs, outbox.EventSendersMax}} {
 		bubble(t, name, func(t *testing.T) {
 			s := &commits{}
 			e, h := linkedWith(t, func(m *Module) { s.Store, m.store = m.store, s })

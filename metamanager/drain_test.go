@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 )
 
@@ -80,7 +81,7 @@ func TestReportsBeforeEvents(t *testing.T) {
 			e.ok(e.edged("delete", fmt.Sprintf("a/pod/p%02d", i), end(fmt.Sprint("u", i))))
 			want = append(want, fmt.Sprintf("patch a/podpatch/p%02d", i))
 		}
-		for i := range sendersMax - ends {
+		for i := range outbox.SendersMax - ends {
 			want = append(want, fmt.Sprintf("patch a/podpatch/p%02d", i))
 		}
 		e.link(upWithOurs)
@@ -95,9 +96,9 @@ func TestReportsBeforeEvents(t *testing.T) {
 			here := len(slices.DeleteFunc(slices.Clone(got), func(name string) bool {
 				return !strings.HasPrefix(name, "insert a/event/")
 			}))
-			if here > eventSendersMax || begun && here < len(got) {
+			if here > outbox.EventSendersMax || begun && here < len(got) {
 				t.Errorf("sent together %v, want up to %d events, and no report after the first of them", got,
-					eventSendersMax)
+					outbox.EventSendersMax)
 			}
 			sent, begun = sent+len(got), begun || here > 0
 		}
@@ -116,14 +117,14 @@ func TestReplacedReportIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, c := newHeld(t, func(*Module) {})
 		e.link(upWithOurs)
-		for i := range sendersMax {
+		for i := range outbox.SendersMax {
 			e.ok(e.edged("patch", fmt.Sprintf("a/podpatch/p%02d", i), quote(t, patch(fmt.Sprint("u", i), "Running"))))
 		}
 		for i := range 5 {
 			e.ok(e.edged("patch", "a/podpatch/late", quote(t, patch("late", fmt.Sprint(i)))))
 		}
-		if got := c.release(); len(got) != sendersMax {
-			t.Errorf("%d reports on their way, want %d: %v", len(got), sendersMax, got)
+		if got := c.release(); len(got) != outbox.SendersMax {
+			t.Errorf("%d reports on their way, want %d: %v", len(got), outbox.SendersMax, got)
 		}
 		synctest.Wait()
 		c.mu.Lock()
@@ -250,189 +251,9 @@ func TestDroppedEventsAreForgotten(t *testing.T) {
 			e.ok(e.edged("insert", fmt.Sprintf("a/event/e%04d", i), `{"reason":"Started"}`))
 		}
 		synctest.Wait()
-		m.drain.mu.Lock()
-		queues := len(m.drain.queues)
-		m.drain.mu.Unlock()
-		if most := eventsMax + eventSendersMax; queues > most {
+		if queues, most := m.drain.Len(), eventsMax+outbox.EventSendersMax; queues > most {
 			t.Errorf("%d queues, want up to %d", queues, most)
 		}
 		c.release()
 	})
-}
-
-// TestChoose: which queue goes next.
-func TestChoose(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	one := func(name string, since int64, c class) *queue {
-		return &queue{name: name, since: since, event: c == classEvent, waiting: []waitingReport{{key: name, class: c}}}
-	}
-	end, status, other, event := one("end", 4, classEnd), one("status", 3, classStatus), one("other", 2, classOther),
-		one("event", 1, classEvent)
-	late, busy, empty := one("late", 0, classEnd), one("busy", 0, classEnd), one("empty", 0, classEnd)
-	late.due, busy.busy, empty.waiting = now.Add(time.Minute), true, nil
-	for _, c := range []struct {
-		queues          []*queue
-		room, eventRoom int
-		want            string
-		due             bool
-	}{
-		{[]*queue{event, other, status, end}, 1, 1, "end", false},
-		{[]*queue{event, other, status}, 1, 1, "status", false},
-		{[]*queue{event, other}, 1, 1, "other", false},
-		{[]*queue{event}, 0, 1, "event", false},
-		{[]*queue{event}, 9, 0, "", false},
-		{[]*queue{event, status}, 0, 1, "", false},
-		{[]*queue{late, busy, empty}, 9, 9, "", true},
-		{[]*queue{late, event}, 9, 9, "event", true},
-		{nil, 9, 9, "", false},
-	} {
-		queues := map[string]*queue{}
-		for _, l := range c.queues {
-			queues[l.name] = l
-		}
-		got, due := choose(queues, now, c.room, c.eventRoom)
-		name := ""
-		if got != nil {
-			name = got.name
-		}
-		if name != c.want || due.IsZero() == c.due {
-			t.Errorf("choose(%v, %d, %d) = %q, due %v; want %q, one that is due: %v", c.queues, c.room, c.eventRoom,
-				name, due, c.want, c.due)
-		}
-	}
-}
-
-// A queue that began over a link and goes on over the next one: a report that it takes there and that fails is tried
-// again.
-func TestLaneOverNextLink(t *testing.T) {
-	const status, end = "patch:u a/podpatch/p", "delete:u a/pod/p"
-	now := time.Now()
-	d := newDrain()
-	d.up(eventSendersMax)
-	d.add("a/pod/p u", status)
-	l, _ := d.next(now)
-	if got, _ := d.take(l, now); got.key != status {
-		t.Fatalf("first report = %q, want %q", got.key, status)
-	}
-	d.down()
-	d.up(eventSendersMax)
-	d.add("a/pod/p u", end) // while the first one is acknowledged
-	got, _ := d.take(l, now)
-	if got.key != end {
-		t.Fatalf("report over the next link = %q, want %q", got.key, end)
-	}
-	wait := d.done(l, got, now)
-	if wait <= 0 {
-		t.Errorf("wait after a failure = %v, want some", wait)
-	}
-	l, _ = d.next(now.Add(wait))
-	if l == nil {
-		t.Fatal("no queue is next after the wait, want that of the report which failed")
-	}
-	if got, _ := d.take(l, now); got.key != end {
-		t.Errorf("report after the wait = %q, want %q", got.key, end)
-	}
-}
-
-// A queue that failed goes after those that wait: ones that fail again and again do not take every place.
-func TestFailedLaneGoesLast(t *testing.T) {
-	const fails, waits = "patch:u a/podpatch/fails", "patch:v a/podpatch/waits"
-	now := time.Now()
-	d := newDrain()
-	d.up(eventSendersMax)
-	d.add("fails", fails)
-	d.add("waits", waits)
-	l, _ := d.next(now)
-	first, _ := d.take(l, now)
-	if first.key != fails {
-		t.Fatalf("first report = %q, want %q", first.key, fails)
-	}
-	wait := d.done(l, first, now)
-	if l, _ = d.next(now.Add(wait)); l == nil || l.name != "waits" {
-		t.Errorf("queue after the failure = %+v, want that of %q", l, waits)
-	}
-}
-
-// TestEventsDoNotStarve: while there are always more statuses than places, an event goes now and then.
-func TestEventsDoNotStarve(t *testing.T) {
-	now := time.Now()
-	d := newDrain()
-	d.up(eventSendersMax)
-	d.add("a/event/e", "insert a/event/e")
-	for i := range 2 * sendersMax {
-		d.add(fmt.Sprint("pod", i), fmt.Sprintf("patch:%d a/podpatch/p%d", i, i))
-	}
-	for i := range 2 * eventTurn {
-		l, _ := d.next(now)
-		if l == nil {
-			t.Fatalf("no report is next after %d", i)
-		}
-		if l.event {
-			if i != eventTurn {
-				t.Errorf("the event went after %d reports, want %d", i, eventTurn)
-			}
-			return
-		}
-		report, _ := d.take(l, now)
-		d.add(l.name, report.key) // it changed meanwhile
-		d.done(l, waitingReport{}, now)
-	}
-	t.Errorf("no event went in %d turns", 2*eventTurn)
-}
-
-// TestRefusedReport: a report that the cloud refused is sent again after pauses that grow to minutes. The rest of its
-// queue does not wait for it, and neither does a newer report in its place, or a new link.
-func TestRefusedReport(t *testing.T) {
-	const status, end = "patch:u a/podpatch/p", "delete:u a/pod/p"
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	d := newDrain()
-	d.up(eventSendersMax)
-	d.add("p", status)
-	d.add("p", end)
-	l, _ := d.next(now)
-	take := func() waitingReport {
-		t.Helper()
-		if l == nil {
-			t.Fatal("no queue is next, want one")
-		}
-		r, _ := d.take(l, now)
-		return r
-	}
-	refused := take()
-	if refused.key != status {
-		t.Fatalf("first report = %q, want %q", refused.key, status)
-	}
-	d.refused(l, refused, now)
-	if r := take(); r.key != end {
-		t.Fatalf("report after the refused status = %q, want %q", r.key, end)
-	}
-	if r := take(); r.key != "" {
-		t.Fatalf("third report = %q, want none yet", r.key)
-	}
-	d.done(l, waitingReport{}, now)
-	var wait time.Duration
-	for range 12 {
-		next, pause := d.next(now)
-		if next != nil || pause <= 0 {
-			t.Fatalf("next = %+v in %v, want none for some time", next, pause)
-		}
-		now = now.Add(pause)
-		l, _ = d.next(now)
-		wait = d.refused(l, take(), now)
-		d.done(l, waitingReport{}, now)
-	}
-	if most := refusedMax + refusedMax/4; wait < refusedMax || wait > most {
-		t.Errorf("pause after many refusals = %v, want %v to %v", wait, refusedMax, most)
-	}
-	d.add("p", status) // another status
-	if l, _ = d.next(now); take().key != status {
-		t.Error("a newer status waits, want it sent at once")
-	}
-	d.refused(l, waitingReport{key: status, class: classStatus}, now)
-	d.done(l, waitingReport{}, now)
-	d.up(eventSendersMax)
-	d.add("p", status)
-	if l, _ = d.next(now); take().key != status {
-		t.Error("the status waits over a new link, want it sent at once")
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/smallsort"
@@ -41,7 +42,7 @@ func (m *Module) reportEvent(ctx context.Context, key resource.Key, msg *model.M
 		return err
 	}
 	if len(keys) > 0 {
-		m.drain.drop(keys)
+		m.drain.Drop(keys)
 	}
 	return nil
 }
@@ -63,7 +64,9 @@ func (m *Module) oldEvents(ctx context.Context) ([]store.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	waiting := slices.DeleteFunc(reports, func(r store.Report) bool { return classOf(r.Key) != classEvent })
+	waiting := slices.DeleteFunc(reports, func(r store.Report) bool {
+		return outbox.ClassOf(r.Key) != outbox.ClassEvent
+	})
 	smallsort.SortFunc(waiting, func(a, b store.Report) int { return cmp.Compare(a.Seq, b.Seq) }) // the newest stay
 	m.events.counted, m.events.waiting = true, len(waiting)+1
 	if len(waiting) < eventsMax {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/refused"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -67,8 +68,8 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 			}
 			held := wire.Held{Key: row.Key, UID: id.Metadata.UID, Version: version}
 			if typ == resource.TypePod {
-				held.Status = statuses[podLane(row.Key, statusUID(row.Value, id.Metadata.UID))]
-				if pending[podLane(row.Key, id.Metadata.UID)] || pending[podLane(row.Key, "")] {
+				held.Status = statuses[outbox.PodQueue(row.Key, statusUID(row.Value, id.Metadata.UID))]
+				if pending[outbox.PodQueue(row.Key, id.Metadata.UID)] || pending[outbox.PodQueue(row.Key, "")] {
 					held.Status = wire.StatusPending
 				}
 			}
@@ -107,7 +108,7 @@ func (m *Module) statusHashes(ctx context.Context) (map[string]string, error) {
 		}
 		hash, err := wire.StatusHash(row.Value)
 		if err == nil && json.Unmarshal(row.Value, &id) == nil && id.Metadata.UID != "" {
-			hashes[podLane(row.Key, id.Metadata.UID)] = hash
+			hashes[outbox.PodQueue(row.Key, id.Metadata.UID)] = hash
 		}
 		return nil
 	})
@@ -123,8 +124,8 @@ func (m *Module) pendingStatuses(ctx context.Context) (map[string]bool, error) {
 	}
 	pending := map[string]bool{}
 	for _, r := range reports {
-		if classOf(r.Key) == classStatus && !m.acks.has(r) {
-			pending[reportLane(r.Key, "")] = true
+		if outbox.ClassOf(r.Key) == outbox.ClassStatus && !m.acks.has(r) {
+			pending[outbox.QueueOf(r.Key, "")] = true
 		}
 	}
 	return pending, nil
@@ -193,7 +194,7 @@ func (m *Module) reportStatuses(ctx context.Context, pods []wire.Held) {
 		}
 		wg.Go(func() {
 			defer func() { <-room }()
-			err := m.queues.do(ctx, laneKey(pod.Key), func() error { return m.reportStatus(ctx, pod) })
+			err := m.queues.do(ctx, outbox.ObjectOf(pod.Key), func() error { return m.reportStatus(ctx, pod) })
 			if err != nil && ctx.Err() == nil {
 				klog.ErrorS(err, "Pod status not reported again", "pod", pod.Key)
 			}
@@ -238,7 +239,7 @@ func (m *Module) reportStatus(ctx context.Context, pod wire.Held) error {
 		return err
 	}
 	msg := model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, key.String(), content)
-	for _, waiting := range []string{reportKey(msg), msg.Route.Operation + " " + msg.Route.Resource} {
+	for _, waiting := range []string{outbox.Key(msg), msg.Route.Operation + " " + msg.Route.Resource} {
 		r, err := m.store.OutboxGet(ctx, waiting)
 		if err == nil && m.acks.has(r) || errors.Is(err, store.ErrNotFound) {
 			continue

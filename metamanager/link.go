@@ -11,6 +11,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -80,18 +81,18 @@ func (m *Module) linkChanged(ctx context.Context, msg *model.Message) error {
 	}
 	ended := m.link.set(link)
 	if !link.Connected {
-		m.drain.down()
+		m.drain.Down()
 		return m.tellEdged(ctx, msg)
 	}
 	m.tokens.hold(m.opts.Now())
 	m.opts.Connected(ctx)
 	switch {
 	case !link.Features.Inventory:
-		m.drain.up(unansweredMax)
+		m.drain.Up(outbox.UnansweredMax)
 	case link.Features.Batch:
-		m.drain.up(wire.BatchMax)
+		m.drain.Up(wire.BatchMax)
 	default:
-		m.drain.up(eventSendersMax)
+		m.drain.Up(outbox.EventSendersMax)
 	}
 	if link.Features.Inventory {
 		m.background(ctx, func(ctx context.Context) { m.sync(ctx, ended) })
@@ -127,7 +128,7 @@ func (m *Module) sync(ctx context.Context, ended <-chan struct{}) {
 	m.link.mu.Unlock()
 	var again []wire.Held
 	patience := syncFirst
-	for backoff := retry.NewBackoff(retryFirst, retryMax); ; {
+	for backoff := retry.NewBackoff(outbox.RetryFirst, outbox.RetryMax); ; {
 		select {
 		case <-before:
 		case <-ctx.Done():

@@ -37,6 +37,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/retry"
@@ -88,12 +89,14 @@ const defaultRemoteTimeout = time.Minute
 
 // Module is the beehive module.
 type Module struct {
-	bus       Bus
-	store     Store
-	opts      Options
-	link      linkState
-	queues    *keyedExecutor
-	drain     *drain
+	bus    Bus
+	store  Store
+	opts   Options
+	link   linkState
+	queues *keyedExecutor
+	drain  *outbox.Queues
+	// grace is how long the link must stay up after an event that is sent without an answer.
+	grace     time.Duration
 	acks      acks
 	events    events
 	tooLarge  tooLarge
@@ -141,7 +144,8 @@ func New(bus Bus, s Store, opts Options) *Module {
 		store:  s,
 		opts:   opts,
 		queues: newKeyedExecutor(),
-		drain:  newDrain(),
+		drain:  outbox.New(),
+		grace:  eventGrace,
 		asking: make(chan struct{}, asksMax),
 	}
 	m.rooms.init(opts.Memory)
@@ -171,7 +175,7 @@ func (m *Module) Run(ctx context.Context) error {
 			return err
 		}
 		m.noteLink(msg)
-		m.queues.put(laneKey(msg.Route.Resource), func() { m.handle(ctx, msg) })
+		m.queues.put(outbox.ObjectOf(msg.Route.Resource), func() { m.handle(ctx, msg) })
 	}
 }
 
@@ -182,7 +186,7 @@ func (m *Module) background(ctx context.Context, f func(context.Context)) {
 
 // keepRunning runs something again, after a while, until it ends without a panic.
 func (m *Module) keepRunning(ctx context.Context, f func(context.Context)) {
-	for backoff := retry.NewBackoff(retryFirst, retryMax); !guard(ctx, f); {
+	for backoff := retry.NewBackoff(outbox.RetryFirst, outbox.RetryMax); !guard(ctx, f); {
 		if !backoff.Wait(ctx) {
 			return
 		}
@@ -198,18 +202,6 @@ func guard(ctx context.Context, f func(context.Context)) (returned bool) {
 	}()
 	f(ctx)
 	return true
-}
-
-// laneKey is what keeps its order together: a pod and the reports on it.
-func laneKey(text string) string {
-	key, err := resource.Parse(text)
-	if err != nil {
-		return text
-	}
-	if key.Type == resource.TypePodPatch || key.Type == resource.TypePodStatus {
-		key.Type = resource.TypePod
-	}
-	return key.String()
 }
 
 // handle does one message and answers it. One that needs the cloud does not hold up those behind it.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
@@ -24,7 +25,7 @@ import (
 //   - reports that belong together (a pod's status and its end) one after another, others side by side. Two pods of one
 //     name do not belong together: a late report on the one neither replaces nor delays that on the other;
 //   - the ends of pods are sent first, then their statuses; an event is sent if no other report waits, or after
-//     eventTurn other reports;
+//     many other reports (see package outbox);
 //   - what a report says is read when there is a place for it, so that one that was replaced meanwhile is not sent;
 //   - a report leaves the outbox when the cloud has answered it, and only if no newer one took its place
 //     meanwhile: that one is sent next. Reports that are answered at about the same time leave it in one commit;
@@ -53,7 +54,7 @@ func (m *Module) runDrain(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.drain.woken:
+		case <-m.drain.Woken:
 		case <-timer.C:
 		}
 		wait, err := m.readOutbox(ctx)
@@ -61,7 +62,7 @@ func (m *Module) runDrain(ctx context.Context) {
 			klog.ErrorS(err, "Outbox not read; trying again", "in", wait)
 		}
 		for {
-			l, later := m.drain.next(time.Now())
+			l, later := m.drain.Next(time.Now())
 			if l == nil {
 				if wait == 0 || later > 0 && later < wait {
 					wait = later
@@ -79,41 +80,41 @@ func (m *Module) runDrain(ctx context.Context) {
 // readOutbox notes what waits in the outbox when a link has come up. After a failure it is to be called again in a
 // while.
 func (m *Module) readOutbox(ctx context.Context) (again time.Duration, err error) {
-	if !m.drain.toRead() {
+	if !m.drain.ToRead() {
 		return 0, nil
 	}
 	read := false
 	defer func() {
 		if !read {
-			m.drain.readAgain()
+			m.drain.ReadAgain()
 		}
 	}()
 	reports, err := m.store.OutboxKeys(ctx)
 	if err != nil {
-		return retryFirst, err
+		return outbox.RetryFirst, err
 	}
 	for _, r := range reports {
 		if m.acks.has(r) {
 			continue
 		}
 		uid := ""
-		if isOld(r.Key) {
+		if outbox.OfOlderVersion(r.Key) {
 			var msg model.Message
 			old, err := m.store.OutboxGet(ctx, r.Key)
 			if err == nil && json.Unmarshal(old.Value, &msg) == nil {
-				uid = reportedUID(&msg)
+				uid = outbox.PodUID(&msg)
 			}
 			if uid != "" {
 				// what this version has queued is newer
-				if _, err := m.store.OutboxGet(ctx, reportKey(&msg)); err == nil {
+				if _, err := m.store.OutboxGet(ctx, outbox.Key(&msg)); err == nil {
 					if err := m.store.Apply(ctx, store.OutboxAck(old.Key, old.Seq)); err != nil {
-						return retryFirst, err
+						return outbox.RetryFirst, err
 					}
 					continue
 				}
 			}
 		}
-		m.drain.add(reportLane(r.Key, uid), r.Key)
+		m.drain.Add(outbox.QueueOf(r.Key, uid), r.Key)
 	}
 	read = true
 	return 0, nil
@@ -124,23 +125,23 @@ var errRefused = errors.New("refused by the cloud")
 
 // sendLane sends the reports of one queue in order. One that fails is tried again later, also after a panic. One that
 // is refused does not hold up those behind it.
-func (m *Module) sendLane(ctx context.Context, l *queue) {
-	var r waitingReport
+func (m *Module) sendLane(ctx context.Context, l *outbox.Queue) {
+	var r outbox.Report
 	var err error
 	defer func() {
-		wait := m.drain.done(l, r, time.Now())
+		wait := m.drain.Done(l, r, time.Now())
 		if err != nil && wait > 0 {
-			klog.V(2).InfoS("Report not accepted by the cloud; trying again", "report", r.key, "in", wait, "err", err)
+			klog.V(2).InfoS("Report not accepted by the cloud; trying again", "report", r.Key, "in", wait, "err", err)
 		}
 	}()
 	for {
-		next, ok := m.drain.take(l, time.Now())
+		next, ok := m.drain.Take(l, time.Now())
 		if r = next; !ok {
 			return
 		}
-		if err = m.sendReport(ctx, r.key); errors.Is(err, errRefused) {
-			wait := m.drain.refused(l, r, time.Now())
-			klog.V(1).InfoS("Report refused by the cloud; trying again", "report", r.key, "in", wait, "err", err)
+		if err = m.sendReport(ctx, r.Key); errors.Is(err, errRefused) {
+			wait := m.drain.Refused(l, r, time.Now())
+			klog.V(1).InfoS("Report refused by the cloud; trying again", "report", r.Key, "in", wait, "err", err)
 			err = nil
 		}
 		if err != nil {
@@ -189,7 +190,7 @@ func decodeReport(r store.Report, msg *model.Message) (resource.Key, error) {
 // deliverUnanswered sends a report that the cloud does not acknowledge. Edgehub returns an error if the link ends
 // meanwhile.
 func (m *Module) deliverUnanswered(ctx context.Context, _ resource.Key, msg *model.Message) error {
-	grace, cancel := context.WithTimeout(ctx, m.drain.grace)
+	grace, cancel := context.WithTimeout(ctx, m.grace)
 	defer cancel()
 	fresh := *msg
 	fresh.Header.ID = model.NewID()
@@ -250,7 +251,7 @@ func (m *Module) final(ctx context.Context, key resource.Key, msg *model.Message
 	case http.StatusNotFound, http.StatusGone, http.StatusConflict:
 		return true
 	}
-	return !m.stillWanted(ctx, key, reportedUID(msg))
+	return !m.stillWanted(ctx, key, outbox.PodUID(msg))
 }
 
 // tooLarge are the objects whose last report the cloud refused because it is too large.

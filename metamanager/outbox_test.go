@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -170,12 +171,12 @@ func testRefusedForNow(t *testing.T, code int) {
 		}
 		return good
 	})
-	time.Sleep(2 * refusedMax)
+	time.Sleep(2 * outbox.RefusedMax)
 	if diff := cmp.Diff([]string{"patch default/podpatch/one"}, e.waiting()); diff != "" {
 		t.Fatalf("reports that wait when ends are taken (-want +got):\n%s", diff)
 	}
 	h.answer(always(good))
-	time.Sleep(2 * refusedMax)
+	time.Sleep(2 * outbox.RefusedMax)
 	if got := e.waiting(); len(got) != 0 {
 		t.Errorf("reports that wait when all are taken = %q, want none", got)
 	}
@@ -223,44 +224,4 @@ func TestEventsAreBounded(t *testing.T) {
 		keys[0] == "insert default/event/e0000" {
 		t.Errorf("from %s to %s, want the newest", keys[0], keys[len(keys)-1])
 	}
-}
-
-// TestBackoff: a queue that fails waits longer each time, others do not wait for it, and over a new link none waits.
-func TestBackoff(t *testing.T) {
-	d, now := newDrain(), time.Time{}
-	d.up(eventSendersMax)
-	d.add("a", "patch a")
-	fail := func(name string) time.Duration {
-		t.Helper()
-		l, _ := d.next(now)
-		if l == nil || l.name != name {
-			t.Fatalf("next queue = %+v, want %s", l, name)
-		}
-		r, _ := d.take(l, now)
-		return d.done(l, r, now)
-	}
-	about := func(what string, got, least time.Duration) {
-		t.Helper()
-		if most := least + least/4; got < least || got > most {
-			t.Errorf("backoff of %s = %v, want %v to %v", what, got, least, most)
-		}
-	}
-	for _, least := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-		backoff := fail("a")
-		about("a", backoff, least*time.Second)
-		if l, wait := d.next(now); l != nil || wait != backoff {
-			t.Fatalf("next = %+v in %v, want none in %v", l, wait, backoff)
-		}
-		now = now.Add(backoff)
-	}
-	l, _ := d.next(now)
-	d.add("b", "patch b")
-	about("b at first", fail("b"), retryFirst)
-	d.take(l, now)
-	d.done(l, waitingReport{}, now)
-	d.add("a", "patch a")
-	about("a after a success", fail("a"), retryFirst)
-	d.up(eventSendersMax)
-	d.add("a", "patch a")
-	about("a over a new link", fail("a"), retryFirst)
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/jsonbound"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -186,7 +187,7 @@ func answerLane(key resource.Key, pod boundRef) string {
 	if pod.Name != "" {
 		key.Type, key.Name = resource.TypePod, pod.Name
 	}
-	return laneKey(key.String())
+	return outbox.ObjectOf(key.String())
 }
 
 // keepAnswer stores what the cloud answered, in its turn, and returns what the caller gets: what is stored, if that

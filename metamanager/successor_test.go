@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -31,7 +32,7 @@ func (c *byUID) answer(m *model.Message) string {
 		return `{"synced":true}`
 	}
 	text := string(m.ContentData())
-	if reportedUID(m) != c.uid {
+	if outbox.PodUID(m) != c.uid {
 		c.refused = append(c.refused, text)
 		return failure(409, "Conflict")
 	}
@@ -126,8 +127,8 @@ func TestReportKey(t *testing.T) {
 		{"insert", "default/event/e", `{"metadata":{"uid":"u1"}}`, "insert default/event/e", ""},
 	} {
 		msg := model.New(model.ModuleEdged, model.GroupMeta, c.operation, c.res, []byte(c.content))
-		got := reportKey(msg)
-		operation, uid, key, err := parseReportKey(got)
+		got := outbox.Key(msg)
+		operation, uid, key, err := outbox.ParseKey(got)
 		if got != c.key || err != nil || operation != c.operation || uid != c.uid || key.String() != c.res {
 			t.Errorf("key of %s %s: %q, read as %q, %q, %q, %v; want %q", c.operation, c.content, got, operation, uid,
 				key, err, c.key)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -306,7 +307,7 @@ func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Messag
 		return nil
 	}
 	pod, err := m.storedIdentity(ctx, resource.Key{Namespace: key.Namespace, Type: resource.TypePod, Name: key.Name})
-	uid := reportedUID(msg)
+	uid := outbox.PodUID(msg)
 	if err == nil && uid != "" && pod.UID != "" && pod.UID != uid {
 		// Another pod has the name by now. The status that is stored under it is the other's, and stays.
 		return m.queue(ctx, key, msg)
@@ -339,7 +340,7 @@ func (m *Module) storedIdentity(ctx context.Context, key resource.Key) (metadata
 // queue writes a report into the outbox, in place of an older one on the same object, and has it sent. ops are done
 // with it.
 func (m *Module) queue(ctx context.Context, key resource.Key, msg *model.Message, ops ...store.Op) error {
-	put, err := outbox(key, msg)
+	put, err := queued(key, msg)
 	if err != nil {
 		return err
 	}
@@ -348,7 +349,7 @@ func (m *Module) queue(ctx context.Context, key resource.Key, msg *model.Message
 
 // queueUrgent is queue for what has to leave the node for room to return: the end of a pod that is being deleted.
 func (m *Module) queueUrgent(ctx context.Context, key resource.Key, msg *model.Message, ops ...store.Op) error {
-	put, err := outbox(key, msg)
+	put, err := queued(key, msg)
 	if err != nil {
 		return err
 	}
@@ -359,17 +360,18 @@ func (m *Module) applyReport(ctx context.Context, key resource.Key, msg *model.M
 	if err := m.apply(ctx, key, ops...); err != nil {
 		return err
 	}
-	row := reportKey(msg)
-	m.drain.add(reportLane(row, ""), row)
+	row := outbox.Key(msg)
+	m.drain.Add(outbox.QueueOf(row, ""), row)
 	return nil
 }
 
-func outbox(key resource.Key, msg *model.Message) (store.Op, error) {
+// queued is the operation that puts a report into the outbox.
+func queued(key resource.Key, msg *model.Message) (store.Op, error) {
 	value, err := json.Marshal(msg)
 	if err != nil {
 		return store.Op{}, fmt.Errorf("%s: content is not JSON: %w", key, err)
 	}
-	return store.OutboxPut(reportKey(msg), value), nil
+	return store.OutboxPut(outbox.Key(msg), value), nil
 }
 
 // keepStatus stores the status of a pod that the cloud does not know.
