@@ -366,7 +366,8 @@ func (c *Client) restore(ctx context.Context, s *session) error {
 		c.mu.Lock()
 		missing := slices.DeleteFunc(c.filters(), func(filter string) bool { return slices.Contains(done, filter) })
 		if len(missing) == 0 {
-			c.session, c.lastErr = s, nil
+			waiting, _ := c.spool.Len()
+			c.session, c.lastErr, c.draining = s, nil, waiting > 0
 		}
 		c.mu.Unlock()
 		if len(missing) == 0 {

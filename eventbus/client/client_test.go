@@ -156,6 +156,27 @@ func TestConnected(t *testing.T) {
 	}
 }
 
+// TestNothingIsWrittenOnceConnected: from the moment in which the client says that the broker can be reached, what is
+// published goes there, and not to the disk.
+func TestNothingIsWrittenOnceConnected(t *testing.T) {
+	broker := mosquitto.Start(t)
+	path := filepath.Join(t.TempDir(), "queue")
+	var c *Client
+	begin, published := make(chan struct{}), make(chan error, 1)
+	c, _ = run(t, Options{Server: broker.Server(), SpoolPath: path, Reachable: func(_ string, err error) {
+		if <-begin; err == nil {
+			published <- c.Publish(t.Context(), "at/once", []byte("1"), false)
+		}
+	}})
+	close(begin)
+	if err := wait.Receive(t, "the message to be published", published); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the queue's file: %v, want that there is none", err)
+	}
+}
+
 // TestBrokerRestarts: what is published while mosquitto is dead arrives in order; subscriptions are restored.
 // Mosquitto keeps nothing over its death here, so the client itself is the subscriber: it restores its subscriptions
 // before it sends its queue.
