@@ -117,8 +117,12 @@ func (f *fixture) expect(t *testing.T, when string, want ...string) {
 
 // newFixture returns an Intake of node n without a cloud, and what it works with.
 func newFixture(damaged bool) (*Intake, *fixture) {
-	f := &fixture{known: map[types.UID]bool{}, desired: desired.New(), ready: readiness.New(damaged),
-		statuses: status.NewManager(nil)}
+	f := &fixture{
+		known:    map[types.UID]bool{},
+		desired:  desired.New(),
+		statuses: status.NewManager(nil),
+		ready:    readiness.New(damaged),
+	}
 	return New(Options{
 		NodeName:    "n",
 		Bus:         f,

@@ -113,6 +113,23 @@ func (n *node) Stop(_ *v1.Pod, why status.Stopped, _ map[string]string) {
 	time.AfterFunc(time.Second, func() { close(n.ended) })
 }
 
+// pods are the Pods of a node, without a pod.
+func (n *node) pods() *Pods {
+	return &Pods{
+		Desired:  desired.New(),
+		PLEG:     snapshots{node: n},
+		Workers:  workers{node: n},
+		Statuses: status.NewManager(nil),
+		Runtime:  n,
+		Stopper:  n,
+		Flush: func(context.Context, types.UID) error {
+			n.note("flush")
+			return nil
+		},
+		Report: func(*v1.Pod, *observed.Pod) { n.note("report") },
+	}
+}
+
 // TestEnd: a pod that starts again is stopped without a final status; one that runs once fails, and its end is stored.
 func TestEnd(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -133,19 +150,7 @@ func TestEnd(t *testing.T) {
 					Spec:       v1.PodSpec{RestartPolicy: c.policy},
 				}
 				n := &node{alive: true, failStops: c.failStops, ended: make(chan struct{})}
-				p := &Pods{
-					Desired:  desired.New(),
-					PLEG:     snapshots{node: n},
-					Workers:  workers{node: n},
-					Statuses: status.NewManager(nil),
-					Runtime:  n,
-					Stopper:  n,
-					Flush: func(context.Context, types.UID) error {
-						n.note("flush")
-						return nil
-					},
-					Report: func(*v1.Pod, *observed.Pod) { n.note("report") },
-				}
+				p := n.pods()
 				if c.static {
 					p.Desired.SetStatic([]*v1.Pod{pod})
 				} else {
@@ -172,14 +177,7 @@ func TestEndIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "1"}, Spec: v1.PodSpec{RestartPolicy: v1.RestartPolicyAlways}}
 		n := &node{alive: true, failStops: 1e6}
-		p := &Pods{
-			Desired:  desired.New(),
-			PLEG:     snapshots{node: n},
-			Workers:  workers{node: n},
-			Statuses: status.NewManager(nil),
-			Runtime:  n,
-			Stopper:  n,
-		}
+		p := n.pods()
 		p.Desired.Put(pod, false)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
