@@ -1,14 +1,23 @@
-// Command kube builds etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl of test/kube, the
-// kubelet of test/kubelet, the metrics-server of test/metricsserver, the Prometheus of test/prometheus and the CSI
-// driver of test/gcepd, unless the cache has them, and prints the folder that holds the first. The tests that need them
-// build them too; run first, it shows how far the build is.
+// Command kube builds programs of others that tests run, unless the cache has them: all of them, or those that its
+// arguments name. The tests that need one build it too; run before them, it shows how far the build is.
+//
+//	kubernetes      etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl of test/kube
+//	kubelet         the kubelet of test/kubelet
+//	metrics-server  the metrics-server of test/metricsserver
+//	prometheus      the Prometheus of test/prometheus
+//	gcepd           the CSI driver of test/gcepd
+//
+// It prints the path of each: of kubernetes the folder.
 package main
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/edgecore-io/edgecore/test/testenv/gcepd"
@@ -18,25 +27,48 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/prometheus"
 )
 
+// program is what an argument names.
+type program struct {
+	name  string
+	build func(ctx context.Context, progress io.Writer) (path string, err error)
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	dir, err := kube.Build(ctx, os.Stderr)
-	if err == nil {
-		_, err = kubelet.Build(ctx, os.Stderr)
-	}
-	if err == nil {
-		_, err = metricsserver.Build(ctx, os.Stderr)
-	}
-	if err == nil {
-		_, err = prometheus.Build(ctx, os.Stderr)
-	}
-	if err == nil {
-		_, err = gcepd.Build(ctx, os.Stderr)
-	}
+	err := run(ctx, os.Args[1:])
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "kube:", err)
 		os.Exit(1)
 	}
-	fmt.Println(dir)
+}
+
+func run(ctx context.Context, names []string) error {
+	programs := []program{
+		{"kubernetes", kube.Build},
+		{"kubelet", kubelet.Build},
+		{"metrics-server", metricsserver.Build},
+		{"prometheus", prometheus.Build},
+		{"gcepd", gcepd.Build},
+	}
+	var known []string
+	for _, p := range programs {
+		known = append(known, p.name)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("%q is not a program that it builds; want one of %s", name, strings.Join(known, ", "))
+		}
+	}
+	for _, p := range programs {
+		if len(names) > 0 && !slices.Contains(names, p.name) {
+			continue
+		}
+		path, err := p.build(ctx, os.Stderr)
+		if err != nil {
+			return err
+		}
+		fmt.Println(path)
+	}
+	return nil
 }

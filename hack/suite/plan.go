@@ -170,7 +170,7 @@ func short(units []string) area {
 		name:     shortName,
 		about:    "all unit tests with the race detector, and each promise of the documentation on real parts",
 		folders:  []string{"."},
-		before:   []string{"hack/setup test", "go run ./hack/kube"},
+		before:   []string{"hack/setup test", "go run ./hack/kube kubernetes kubelet"},
 		promises: promises,
 	}
 	a.jobs = append(a.jobs, job{packages: units, race: true, timeout: 30 * time.Minute})
@@ -245,7 +245,7 @@ func areas(o options) []area {
 			about: "a node on its own: every promise of the agent on a real containerd, small disks, damaged " +
 				"stores and images",
 			folders: []string{"cmd/edgecore", "edged", "local", "eventbus", "metamanager", "beehive", "deploy/systemd"},
-			before:  []string{"hack/setup test", "go run ./hack/kube"},
+			before:  []string{"hack/setup test", "go run ./hack/kube kubernetes"},
 			jobs: alone(withArgs(withArgs(suites("edge", job{race: true, timeout: long}), "./test/adopt", seed),
 				"./test/edge", "-configs=1000", seed),
 				"./test/evict"),
@@ -257,9 +257,11 @@ func areas(o options) []area {
 			folders: []string{
 				"cmd/cloudcore", "cloud", "edgehub", "pkg", "deploy/cloudcore", "edged/node/node", "edged/serve/server",
 			},
-			before: []string{"hack/setup test", "go run ./hack/kube", "make build"},
-			raced:  true,
-			jobs:   withArgs(suites("link", job{race: true, timeout: long}), "./test/link", "-faults=1000", seed),
+			before: []string{
+				"hack/setup test", "go run ./hack/kube kubernetes metrics-server prometheus", "make build",
+			},
+			raced: true,
+			jobs:  withArgs(suites("link", job{race: true, timeout: long}), "./test/link", "-faults=1000", seed),
 		},
 		{
 			name:  "conformance",
@@ -268,14 +270,14 @@ func areas(o options) []area {
 				"edged/containers/runtime", "edged/podstate/status", "edged/pods/prober",
 				"edged/storage/volume", "edged/podstate/env", "edged/containers/security",
 			},
-			before: []string{"hack/setup test", "go run ./hack/kube"},
+			before: []string{"hack/setup test", "go run ./hack/kube kubernetes gcepd"},
 			jobs:   suites("conformance", job{timeout: long, args: []string{seed}}),
 		},
 		{
 			name:    "kubelet",
 			about:   "the same pods on a real kubelet and on edgecore: everything that can be seen of them is equal",
 			folders: []string{"edged", "test/conformance"},
-			before:  []string{"hack/setup test", "go run ./hack/kube"},
+			before:  []string{"hack/setup test", "go run ./hack/kube kubernetes kubelet gcepd"},
 			jobs:    suites("kubelet", job{timeout: long, args: []string{seed}}),
 		},
 		{
@@ -283,7 +285,7 @@ func areas(o options) []area {
 			about: "the Debian package on a booted machine: systemd, the kubelet's limits on cgroup v2, reboots, " +
 				"power cuts",
 			folders: []string{"deploy", "hack/release", "edged/containers/cgroups", "edged/pods/shutdown"},
-			before:  []string{"hack/setup test", vmSetup, "go run ./hack/kube"},
+			before:  []string{"hack/setup test", vmSetup, "go run ./hack/kube kubernetes kubelet"},
 			jobs:    []job{vm},
 		},
 		{
@@ -293,7 +295,7 @@ func areas(o options) []area {
 			folders: []string{
 				"pkg/configfile", "pkg/configreload", "metamanager/store", "deploy/debian", "cmd/edgecore",
 			},
-			before: []string{"hack/setup test", "hack/setup vm", "go run ./hack/kube"},
+			before: []string{"hack/setup test", "hack/setup vm", "go run ./hack/kube kubernetes"},
 			raced:  true,
 			jobs: []job{
 				{
@@ -316,7 +318,7 @@ func areas(o options) []area {
 			about: "KubeEdge's own edgecore and cloudcore, 1.12 and 1.23, with our halves; building them takes 30 " +
 				"minutes once",
 			folders: []string{"pkg/wire", "cloud/adopt", "cloud/cloudhub", "edgehub", "metamanager"},
-			before:  []string{"hack/setup test", "go run ./hack/kube"},
+			before:  []string{"hack/setup test", "go run ./hack/kube kubernetes"},
 			jobs:    suites("kubeedge", job{timeout: 90 * time.Minute}),
 		},
 		{

@@ -24,6 +24,7 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/metricsserver"
 	"github.com/edgecore-io/edgecore/test/testenv/programs"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -40,6 +41,8 @@ type fixture struct {
 	*env.Cluster
 	// stopping is held while the cloudcore is stopped, which each of the nodes may ask for.
 	stopping sync.Mutex
+	// metricsServer starts metrics-server, unless it runs.
+	metricsServer func() error
 }
 
 func (f *fixture) stopCloud(ctx context.Context) error {
@@ -75,7 +78,8 @@ func startWith(t *testing.T, opts env.ClusterOptions) *fixture {
 		"--kubelet-preferred-address-types=InternalIP", // the name of a node is no name that can be looked up
 		"--feature-gates=PodLogsQuerySplitStreams=true",
 	}
-	return &fixture{Cluster: env.StartCluster(t, built, opts)}
+	cluster := env.StartCluster(t, built, opts)
+	return &fixture{Cluster: cluster, metricsServer: metricsserver.Lazy(t, cluster.Kube)}
 }
 
 // startNode starts a runtime and an edgecore that joins, with nothing set of the kubelet's API but its port.

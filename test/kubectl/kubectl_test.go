@@ -23,7 +23,6 @@ import (
 
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
-	"github.com/edgecore-io/edgecore/test/testenv/metricsserver"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
@@ -32,7 +31,6 @@ const forever = "; trap 'exit 0' TERM; while true; do sleep 1 & wait; done"
 // TestKubectl asks each verb of a node, on each runtime.
 func TestKubectl(t *testing.T) {
 	f := start(t)
-	metricsserver.Start(t, f.Kube)
 	runtimes := map[string]testenv.Options{"containerd1": {}, "containerd2": {Containerd2: true}}
 	var linked sync.WaitGroup // the nodes that need the cloud
 	for name, runtime := range runtimes {

@@ -13,6 +13,7 @@ import (
 
 // testTop: kubectl top asks metrics-server, which has asked the node by its certificate for /metrics/resource, twice.
 func (n *node) testTop(t *testing.T) {
+	env.Must(t, n.fixture.metricsServer())
 	// tail keeps what has no end of line.
 	n.pod("eater", "(head -c 31457280 /dev/zero; sleep 100000) | tail -n 1")
 	n.until(t, "eater", running)

@@ -23,7 +23,6 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
-	"github.com/edgecore-io/edgecore/test/testenv/metricsserver"
 	"github.com/edgecore-io/edgecore/test/testenv/nat"
 	"github.com/edgecore-io/edgecore/test/testenv/prometheus"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -59,9 +58,8 @@ func TestTunnel(t *testing.T) {
 	port := n.endpoint(t, network.Host)
 	n.pods()
 	n.kubectl(t, "logs", "talker").fails(t, 1, "tls: failed to verify certificate")
-	n.approve(t, network.Host, port) // soon: the device asks for its certificate ever more seldom
-	t.Run("caller gone", n.testCallerGone)
-	metricsserver.Start(t, f.Kube) // after caller gone: it keeps its connection to the device
+	n.approve(t, network.Host, port)       // soon: the device asks for its certificate ever more seldom
+	t.Run("caller gone", n.testCallerGone) // before metrics-server, which keeps its connection to the device
 	t.Run("verbs", func(t *testing.T) {
 		for verb, f := range map[string]func(*testing.T){
 			"logs": n.testLogs, "follow": n.testFollow, "exec": n.testExec, "cp": n.testCopy, "attach": n.testAttach,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -119,23 +120,28 @@ func (s *Server) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Start runs a metrics-server for a cluster until the test ends.
-func Start(t testing.TB, cluster *kube.Cluster) {
+// Lazy returns a function that starts a metrics-server for a cluster when it is called for the first time, from any
+// goroutine, and returns the error of that each time. The server runs until t ends.
+func Lazy(t testing.TB, cluster *kube.Cluster) (start func() error) {
 	t.Helper()
-	binary, err := Build(t.Context(), os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Launch(t.Context(), binary, cluster, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the end of metrics-server's log:\n%s", daemon.Tail(s.Log(), 30))
+	dir := t.TempDir()
+	return sync.OnceValue(func() error {
+		binary, err := Build(t.Context(), os.Stderr)
+		if err != nil {
+			return err
 		}
-		if err := s.Stop(context.Background()); err != nil {
-			t.Error(err)
+		s, err := Launch(t.Context(), binary, cluster, dir)
+		if err != nil {
+			return err
 		}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("the end of metrics-server's log:\n%s", daemon.Tail(s.Log(), 30))
+			}
+			if err := s.Stop(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		return nil
 	})
 }
