@@ -111,10 +111,17 @@ const (
 	factor   = 100
 )
 
-// alike reports whether two values are the same, or numbers of the same size.
+// afterHook follows the seconds that a container has left after its preStop hook. Both nodes count whole seconds, so that
+// one may count one more.
+const afterHook = " s after a hook"
+
+// alike reports whether two values are the same, numbers of the same size, or almost the same seconds after a hook.
 func alike(left, right string) bool {
 	if left == right {
 		return true
+	}
+	if l, hooked := strings.CutSuffix(left, afterHook); hooked {
+		return oneApart(l, strings.TrimSuffix(right, afterHook))
 	}
 	l, lok := number(left)
 	r, rok := number(right)
@@ -123,6 +130,12 @@ func alike(left, right string) bool {
 	}
 	l, r = max(l, smallest), max(r, smallest)
 	return max(l, r) <= factor*min(l, r)
+}
+
+func oneApart(left, right string) bool {
+	l, err := strconv.Atoi(left)
+	r, errRight := strconv.Atoi(right)
+	return err == nil && errRight == nil && max(l, r)-min(l, r) == 1
 }
 
 func number(value string) (float64, bool) {

@@ -227,7 +227,7 @@ func (s *Subject) end(ctx context.Context) error {
 	if s.Case.Chance {
 		addFacts(s.Trace, podsOf(states), names)
 	}
-	return addCalls(s.Trace, s.Calls.Calls(string(s.Pod.UID)), names)
+	return addCalls(s.Trace, s.Calls.Calls(string(s.Pod.UID)), hookedContainers(s.Pod), names)
 }
 
 // addLeft waits until the node has nothing of the pod, and adds what stays. Log folders are not waited for: the kubelet

@@ -229,6 +229,16 @@ func TestSettled(t *testing.T) {
 	if !settled(init) {
 		t.Error("settled of a pod whose init container is refused = false, want true")
 	}
+	sidecar := podOf(v1.PodPending, false, refused)
+	sidecar.Spec.InitContainers = []v1.Container{{Name: "side", RestartPolicy: new(v1.ContainerRestartPolicyAlways)}}
+	sidecar.Status.InitContainerStatuses = []v1.ContainerStatus{{Name: "side", State: runningSince(time.Now())}}
+	if settled(sidecar) {
+		t.Error("settled of a pod whose sidecar is not ready yet = true, want false")
+	}
+	sidecar.Status.InitContainerStatuses[0].Ready = true
+	if !settled(sidecar) {
+		t.Error("settled of a pod whose sidecar is ready = false, want true")
+	}
 }
 
 // TestEnds: of some paths the first and the last value are compared.

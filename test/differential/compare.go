@@ -68,6 +68,9 @@ type Allowed struct {
 	Case, Path, Left, Right string
 	// Skipped: both sides begin and end with the same value, and one of them has left out some of those between.
 	Skipped bool
+	// With is a regular expression of another difference that must be there as well: its path, a space, and its left
+	// values.
+	With string
 	// Without is a regular expression of values that do not count: both sides have the same without them.
 	Without string
 	// Row is the first cell of the row of docs/differences.md that gives the reason.
@@ -84,6 +87,13 @@ func (a Allowed) Matches(testCase string, d Difference) bool {
 	}
 	return matches(a.Case, testCase) && matches(a.Path, d.Path) &&
 		matches(a.Left, strings.Join(d.Left, " -> ")) && matches(a.Right, strings.Join(d.Right, " -> "))
+}
+
+// accompanied reports whether the difference With is among those that were found.
+func (a Allowed) accompanied(found []Difference) bool {
+	return a.With == "" || slices.ContainsFunc(found, func(d Difference) bool {
+		return matches(a.With, d.Path+" "+strings.Join(d.Left, " -> "))
+	})
 }
 
 // without returns values without those that match a pattern. What then follows itself is one value.
@@ -118,6 +128,6 @@ func matches(pattern, text string) bool {
 // Unlisted returns the differences that no entry of a list allows.
 func Unlisted(testCase string, found []Difference, list []Allowed) []Difference {
 	return slices.DeleteFunc(slices.Clone(found), func(d Difference) bool {
-		return slices.ContainsFunc(list, func(a Allowed) bool { return a.Matches(testCase, d) })
+		return slices.ContainsFunc(list, func(a Allowed) bool { return a.Matches(testCase, d) && a.accompanied(found) })
 	})
 }

@@ -33,10 +33,19 @@ func Known() []Allowed {
 			Row:   "a pod that the node ends and whose containers exit with 0",
 		},
 		{
-			Case: "node-evicted(-completes)?|ending-preempted(-deaf)?",
+			Case: "node-evicted(-completes)?|ending-preempted(-deaf)?|emptydir-limit|ephemeral-storage-limit",
 			Path: `logs/main/0\.log`,
 			Left: nothing,
 			Row:  "containers and logs of a pod that the node has ended",
+		},
+		{
+			// The kubelet sometimes removes the container before it has reported its end.
+			Case: "node-evicted(-completes)?|ending-preempted(-deaf)?|emptydir-limit|ephemeral-storage-limit",
+			Path: `pod\.status\.containerStatuses\[main\]\.` +
+				`(containerID|imageID|lastState|resources|restartCount|state)(\..*)?`,
+			With: `pod\.status\.containerStatuses\[main\]\.(lastS|s)tate\.terminated\.reason ` +
+				`(.* -> )?ContainerStatusUnknown`,
+			Row: "containers and logs of a pod that the node has ended",
 		},
 		{
 			Path:  `events/.*"DeadlineExceeded".*`,
@@ -219,8 +228,8 @@ func Known() []Allowed {
 			Row:   "event `LifecycleHTTPFallback` of a hook",
 		},
 		{
-			Case:  "restart-rules|restart-on-failure|init-restart-rules",
-			Path:  `logs/(rule|twice)/0\.log`,
+			Case:  "restart-rules|restart-on-failure|init-restart-rules|sidecar-restarts",
+			Path:  `logs/((rule|twice)/0|side/1)\.log`,
 			Left:  "^$",
 			Right: "^$", // it is empty
 			Row:   "log of the attempt before the last one of a container",

@@ -23,8 +23,8 @@ import (
 )
 
 // addCalls adds the calls on the runtime to a trace: the order of methods, and the request of each sandbox and
-// container.
-func addCalls(t Trace, calls []crirecord.Call, names Names) error {
+// container. hooked has the containers with a preStop hook.
+func addCalls(t Trace, calls []crirecord.Call, hooked map[string]bool, names Names) error {
 	counts := map[string]int{}
 	for i, call := range calls {
 		if strings.HasPrefix(call.Method, "Remove") {
@@ -34,7 +34,7 @@ func addCalls(t Trace, calls []crirecord.Call, names Names) error {
 		n := counts[key]
 		counts[key]++
 		if call.Method == "PullImage" { // how often depends on time
-			if err := addRequest(t, key, n, call, names); err != nil {
+			if err := addRequest(t, key, n, call, hooked, names); err != nil {
 				return err
 			}
 			continue
@@ -49,11 +49,22 @@ func addCalls(t Trace, calls []crirecord.Call, names Names) error {
 		if !canceled(call) || !slices.ContainsFunc(calls[i+1:], repeats) {
 			t.Add(order, names.Replace(result))
 		}
-		if err := addRequest(t, key, n, call, names); err != nil {
+		if err := addRequest(t, key, n, call, hooked, names); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// hookedContainers returns the containers of a pod that have a preStop hook.
+func hookedContainers(pod *v1.Pod) map[string]bool {
+	hooked := map[string]bool{}
+	for _, list := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			hooked[list[i].Name] = list[i].Lifecycle != nil && list[i].Lifecycle.PreStop != nil
+		}
+	}
+	return hooked
 }
 
 // canceled reports whether the agent gave up a stop before the runtime answered: it has learned of a shorter grace
@@ -70,7 +81,9 @@ func again(call, later crirecord.Call) bool {
 }
 
 // addRequest adds the first request of a method about a container; later attempts differ by their number.
-func addRequest(t Trace, key string, earlier int, call crirecord.Call, names Names) error {
+func addRequest(
+	t Trace, key string, earlier int, call crirecord.Call, hooked map[string]bool, names Names,
+) error {
 	if earlier > 0 || call.Request == nil {
 		return nil
 	}
@@ -87,6 +100,9 @@ func addRequest(t Trace, key string, earlier int, call crirecord.Call, names Nam
 			if text, err := base64.StdEncoding.DecodeString(value); err == nil {
 				value = string(text)
 			}
+		}
+		if path == key+".timeout" && hooked[call.Container] {
+			value += afterHook
 		}
 		t.Add(names.Replace(path), names.Replace(value))
 	}

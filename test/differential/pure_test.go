@@ -58,6 +58,13 @@ func TestUnlisted(t *testing.T) {
 	if got := Unlisted("other", found, []Allowed{{Case: "case-.*"}}); len(got) != 2 {
 		t.Errorf("unlisted differences of another case = %v, want both", got)
 	}
+	list := []Allowed{{Path: `pod\.status\.phase`, With: `pod\.status\.phase2 Running`}}
+	if got := Unlisted("case-1", found, list); len(got) != 1 || got[0].Path != "pod.status.phase2" {
+		t.Errorf("unlisted differences with the other one = %v, want that of phase2 only", got)
+	}
+	if got := Unlisted("case-1", found[:1], list); len(got) != 1 {
+		t.Errorf("unlisted differences without the other one = %v, want that of phase", got)
+	}
 }
 
 // TestWithout: values that do not count may be anywhere, and all others have to be the same.
@@ -175,6 +182,10 @@ func TestAlike(t *testing.T) {
 		{"about 5e6", "about 1e7", true},
 		{"about 5e6", "about 5000", false},
 		{"about 1", "1", false},
+		{"3 s after a hook", "4 s after a hook", true},
+		{"5 s after a hook", "4 s after a hook", true},
+		{"3 s after a hook", "5 s after a hook", false},
+		{"3", "4", false},
 	}
 	for _, test := range tests {
 		if got := alike(test.left, test.right); got != test.want {
@@ -253,30 +264,35 @@ func TestAddCalls(t *testing.T) {
 		calls   []crirecord.Call
 		order   []string
 		timeout []string
+		hooked  map[string]bool
 	}{
 		{
 			"one stop", []crirecord.Call{start, stop("a", 30, nil)}, []string{"StartContainer", "StopContainer"},
-			[]string{"30"},
+			[]string{"30"}, nil,
 		},
 		{
 			"repeated", []crirecord.Call{stop("a", 30, canceled), stop("a", 2, nil)}, []string{"StopContainer"},
-			[]string{"30"},
+			[]string{"30"}, nil,
 		},
 		{
 			"not repeated", []crirecord.Call{stop("a", 30, canceled)},
-			[]string{"StopContainer failed: " + canceled.Error()}, []string{"30"},
+			[]string{"StopContainer failed: " + canceled.Error()}, []string{"30"}, nil,
 		},
 		{
 			"another container",
 			[]crirecord.Call{stop("a", 30, canceled), stop("b", 2, nil)},
 			[]string{"StopContainer failed: " + canceled.Error(), "StopContainer"},
-			[]string{"30"},
+			[]string{"30"}, nil,
+		},
+		{
+			"after a hook", []crirecord.Call{stop("a", 28, nil)}, []string{"StopContainer"},
+			[]string{"28 s after a hook"}, map[string]bool{"main": true},
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			trace := Trace{}
-			if err := addCalls(trace, test.calls, Names{}); err != nil {
+			if err := addCalls(trace, test.calls, test.hooked, Names{}); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(test.order, trace["cri/order/main"]); diff != "" {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/podstate/restart"
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
+	"github.com/edgecore-io/edgecore/test/testenv/crirecord"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 )
 
@@ -189,27 +190,40 @@ func containerStatus(p *v1.Pod, name string) (v1.ContainerStatus, error) {
 	return v1.ContainerStatus{}, fmt.Errorf("the pod has no status of container %s", name)
 }
 
-// settleLimit is how long Settled waits for a pod that neither becomes ready nor fails.
+// settleLimit is how long Settled waits for a pod that neither becomes ready nor fails, once no other container of it
+// has been started for the first time.
 const settleLimit = 20 * time.Second
 
 // Settled waits until the containers are ready, the pod has ended, or a container waits for something that needs a
 // change while the others are ready. It goes on after settleLimit, since some pods do none of this.
 func Settled() Step {
 	return Step{Name: "settled", Do: func(ctx context.Context, s *Subject) error {
-		within, cancel := context.WithTimeout(ctx, daemon.Scaled(settleLimit))
-		defer cancel()
-		err := s.until(within, func() error {
+		started, since := 0, time.Now()
+		return s.until(ctx, func() error {
+			if n := startedContainers(s.Calls.Calls(string(s.Pod.UID))); n > started {
+				started, since = n, time.Now()
+			}
+			if time.Since(since) > daemon.Scaled(settleLimit) {
+				return nil
+			}
 			pod, err := s.history.latest(s.Pod.UID)
 			if err == nil && !settled(pod) {
 				err = errors.New("it has not settled")
 			}
 			return err
 		})
-		if within.Err() != nil && ctx.Err() == nil {
-			return nil
-		}
-		return err
 	}}
+}
+
+// startedContainers returns how many containers have been started at least once.
+func startedContainers(calls []crirecord.Call) int {
+	names := map[string]bool{}
+	for _, call := range calls {
+		if call.Method == "StartContainer" {
+			names[call.Container] = true
+		}
+	}
+	return len(names)
 }
 
 func settled(pod *v1.Pod) bool {
@@ -219,6 +233,11 @@ func settled(pod *v1.Pod) bool {
 	if slices.ContainsFunc(pod.Status.InitContainerStatuses, stands) {
 		return true // nothing else starts
 	}
+	for _, c := range pod.Status.InitContainerStatuses {
+		if isSidecar(pod, c.Name) && !c.Ready {
+			return false
+		}
+	}
 	for i, c := range pod.Status.ContainerStatuses {
 		end := c.State.Terminated
 		ended := end != nil && restart.After(pod, &pod.Spec.Containers[i], end.ExitCode) == restart.Stay
@@ -227,6 +246,12 @@ func settled(pod *v1.Pod) bool {
 		}
 	}
 	return len(pod.Status.ContainerStatuses) > 0
+}
+
+func isSidecar(pod *v1.Pod, name string) bool {
+	return slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool {
+		return c.Name == name && restart.IsSidecar(&c)
+	})
 }
 
 // stands reports whether a container waits for something else than its start.
