@@ -48,8 +48,7 @@ func rowSteps(row string) []Step {
 	case "init-restart-rules", "sidecar-start-order", "post-start":
 		return []Step{Running(), Inspect()}
 	case "restart-rules", "probe-liveness-never", "status-failed", "restart-never", "sidecar-failed-job",
-		"emptydir-limit",
-		"ephemeral-storage-limit":
+		"emptydir-limit", "ephemeral-storage-limit", "termination-message":
 		return []Step{Phase(v1.PodFailed)}
 	case "active-deadline-waiting":
 		return []Step{Phase(v1.PodFailed), Terminated("main")}
