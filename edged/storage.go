@@ -6,9 +6,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/edgecore-io/edgecore/edged/containers/podinputs"
 	"github.com/edgecore-io/edgecore/edged/containers/security"
-	"github.com/edgecore-io/edgecore/edged/pods/podinputs"
-	"github.com/edgecore-io/edgecore/edged/pods/userns"
+	"github.com/edgecore-io/edgecore/edged/containers/userns"
+	"github.com/edgecore-io/edgecore/edged/podstate/env"
 	"github.com/edgecore-io/edgecore/edged/storage/csi"
 	"github.com/edgecore-io/edgecore/edged/storage/devices"
 	"github.com/edgecore-io/edgecore/edged/storage/plugins"
@@ -43,7 +44,7 @@ func (e *Edged) buildStorage(ctx context.Context) (err error) {
 		Root:              o.RootDir,
 		Objects:           e.meta,
 		Tokens:            e.objects,
-		Fields:            &podinputs.Fields{Facts: e.facts},
+		Fields:            &env.Fields{Facts: e.facts},
 		Claims:            e.objects,
 		Bundles:           e.objects,
 		Selects:           e.objects.Selects,

@@ -9,10 +9,10 @@ import (
 	"github.com/edgecore-io/edgecore/edged/containers/garbage"
 	"github.com/edgecore-io/edgecore/edged/containers/gc"
 	"github.com/edgecore-io/edgecore/edged/containers/imagegc"
-	"github.com/edgecore-io/edgecore/edged/pods/mirror"
 	"github.com/edgecore-io/edgecore/edged/pods/podstop"
-	"github.com/edgecore-io/edgecore/edged/pods/statusreport"
+	"github.com/edgecore-io/edgecore/edged/podstate/mirror"
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
+	"github.com/edgecore-io/edgecore/edged/podstate/statusreport"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
 

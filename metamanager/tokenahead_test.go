@@ -9,8 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/edgecore-io/edgecore/edged/pods/metaobjects"
 	"github.com/edgecore-io/edgecore/edged/podstate/metaclient"
+	"github.com/edgecore-io/edgecore/edged/podstate/metaobjects"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged"
 	"github.com/edgecore-io/edgecore/edged/containers/cgroups"
+	"github.com/edgecore-io/edgecore/edged/containers/dns"
 	"github.com/edgecore-io/edgecore/edged/containers/garbage"
 	"github.com/edgecore-io/edgecore/edged/containers/gc"
 	"github.com/edgecore-io/edgecore/edged/containers/imagegc"
@@ -27,7 +28,6 @@ import (
 	"github.com/edgecore-io/edgecore/edged/node/node"
 	"github.com/edgecore-io/edgecore/edged/node/nodeallocatable"
 	"github.com/edgecore-io/edgecore/edged/node/nodepressure"
-	"github.com/edgecore-io/edgecore/edged/pods/dns"
 	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
 	"github.com/edgecore-io/edgecore/edged/podstate/eventreport"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"

@@ -11,8 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/edgecore-io/edgecore/edged/pods/mirror"
 	"github.com/edgecore-io/edgecore/edged/podstate/metaclient"
+	"github.com/edgecore-io/edgecore/edged/podstate/mirror"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )

@@ -36,11 +36,11 @@ func elsewhere() map[string][]string {
 		},
 		"progress of a pod that starts (`PodReadyToStartContainers`, its address), while its containers keep waiting " +
 			"for the same reason": {
-			"edged/pods/statusreport.TestStartingPod",
+			"edged/podstate/statusreport.TestStartingPod",
 		},
 		"what happens to a pod that is being deleted before it has ended, but for a probe that fails while all " +
 			"containers run": {
-			"edged/pods/statusreport.TestDeletedPod",
+			"edged/podstate/statusreport.TestDeletedPod",
 		},
 		"states that last less than 200 ms": {
 			"test/differential.TestBriefStates",
@@ -64,19 +64,19 @@ func elsewhere() map[string][]string {
 			"edged/containers/images.TestHomeFolder",
 		},
 		"a pod that starts (`ContainerCreating`), until it runs or something keeps it from running": {
-			"edged/pods/statusreport.TestStartingPod",
+			"edged/podstate/statusreport.TestStartingPod",
 			"test/differential.TestBriefStart",
 		},
 		"a pull secret that is no docker configuration": {
 			"edged/containers/images.TestCredentials",
 		},
 		"no file at `resolvConf`": {
-			"edged/pods/dns.TestResolve/no file on the node",
-			"edged/pods/dns.TestResolveErrors/link to nothing yet",
+			"edged/containers/dns.TestResolve/no file on the node",
+			"edged/containers/dns.TestResolveErrors/link to nothing yet",
 		},
 		"lines of `resolvConf` that make no sense": {
-			"edged/pods/dns.TestParseResolvConf/one bad of two",
-			"edged/pods/dns.TestResolveErrors/no address",
+			"edged/containers/dns.TestParseResolvConf/one bad of two",
+			"edged/containers/dns.TestResolveErrors/no address",
 		},
 		"`hostPort` of a sidecar": {
 			"edged/containers/runtime.TestPortMappings",
@@ -143,7 +143,7 @@ func elsewhere() map[string][]string {
 			"edged/containers/images.TestWhoMayUseAnImage/by its ID, and it was pulled without any",
 		},
 		"name servers of `resolvConf` that only the node reaches, link-local ones of IPv6 and loopback ones": {
-			"edged/pods/dns.TestServersOfTheNodeOnly",
+			"edged/containers/dns.TestServersOfTheNodeOnly",
 		},
 		"last line of a log without its newline (after a power cut or on a full disk)": {
 			"edged/containers/crilog.TestTorn/tail 1",

@@ -19,10 +19,10 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/containers/pleg"
-	"github.com/edgecore-io/edgecore/edged/pods/mirror"
 	"github.com/edgecore-io/edgecore/edged/pods/podworker"
 	"github.com/edgecore-io/edgecore/edged/pods/termination"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
+	"github.com/edgecore-io/edgecore/edged/podstate/mirror"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/edged/podstate/readiness"
 	"github.com/edgecore-io/edgecore/edged/podstate/source"

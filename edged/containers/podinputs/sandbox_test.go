@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/edged/containers/cgroups"
-	"github.com/edgecore-io/edgecore/edged/pods/dns"
+	"github.com/edgecore-io/edgecore/edged/containers/dns"
 	"github.com/edgecore-io/edgecore/edged/podstate/env"
 	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/storage/volume"
@@ -74,19 +74,6 @@ func TestFileOf(t *testing.T) {
 	in.Forget("u")
 	if _, err := fileOf(in.volumesOf("u"), "data", "env"); err == nil {
 		t.Errorf("fileOf after Forget = nil, want an error: the volumes are not known any more")
-	}
-}
-
-func TestField(t *testing.T) {
-	f := &Fields{Facts: func() env.Facts { return env.Facts{NodeName: "n"} }}
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
-	for path, want := range map[string]string{"metadata.name": "web", "metadata.namespace": "shop"} {
-		if got, err := f.Field(pod, path); err != nil || got != want {
-			t.Errorf("Field(%s) = %q, %v; want %q", path, got, err, want)
-		}
-	}
-	if _, err := f.Field(pod, "metadata.nothing"); err == nil {
-		t.Errorf("Field(metadata.nothing) = nil, want an error")
 	}
 }
 

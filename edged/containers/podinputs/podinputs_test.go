@@ -6,11 +6,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/edgecore-io/edgecore/edged/pods/dns"
+	"github.com/edgecore-io/edgecore/edged/containers/dns"
 	"github.com/edgecore-io/edgecore/edged/podstate/env"
 	"github.com/edgecore-io/edgecore/edged/storage/devices"
 	"github.com/edgecore-io/edgecore/edged/storage/volume"
@@ -86,23 +85,6 @@ func TestExpandPath(t *testing.T) {
 	} {
 		if got, err := expandPath(text, lookup); err == nil || err.Error() != want {
 			t.Errorf("expandPath(%s): got %q, %v, want %q", text, got, err, want)
-		}
-	}
-}
-
-func TestFieldResource(t *testing.T) {
-	limits := v1.ResourceList{v1.ResourceMemory: resource.MustParse("64Mi")}
-	pod := &v1.Pod{Spec: v1.PodSpec{
-		Containers:     []v1.Container{{Name: "app", Resources: v1.ResourceRequirements{Limits: limits}}},
-		InitContainers: []v1.Container{{Name: "init"}},
-	}}
-	f := &Fields{Facts: func() env.Facts {
-		return env.Facts{Allocatable: v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}}
-	}}
-	for name, want := range map[string]string{"app": "67108864", "init": "1073741824", "none": ""} {
-		got, err := f.Resource(pod, name, &v1.ResourceFieldSelector{Resource: "limits.memory"})
-		if got != want || (err != nil) != (want == "") {
-			t.Errorf("limits.memory of %s = %q, %v, want %q", name, got, err, want)
 		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/edgecore-io/edgecore/edged/containers/cgroups"
+	"github.com/edgecore-io/edgecore/edged/containers/dns"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
-	"github.com/edgecore-io/edgecore/edged/pods/dns"
-	"github.com/edgecore-io/edgecore/edged/pods/userns"
+	"github.com/edgecore-io/edgecore/edged/containers/userns"
 	"github.com/edgecore-io/edgecore/edged/podstate/env"
 	"github.com/edgecore-io/edgecore/edged/podstate/events"
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
@@ -211,24 +211,4 @@ func expandPath(text string, lookup func(string) (string, bool)) (string, error)
 		return "", fmt.Errorf("missing value for %s", strings.Join(missing, ", "))
 	}
 	return out, nil
-}
-
-// Fields implements volume.Fields: it answers the downward API for volumes.
-type Fields struct{ Facts func() env.Facts }
-
-// Field implements volume.Fields.
-func (f *Fields) Field(pod *v1.Pod, path string) (string, error) {
-	return env.Field(pod, path, f.Facts())
-}
-
-// Resource implements volume.Fields.
-func (f *Fields) Resource(pod *v1.Pod, container string, ref *v1.ResourceFieldSelector) (string, error) {
-	for _, list := range [][]v1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == container {
-				return env.Resource(pod, &list[i], ref, f.Facts().Allocatable)
-			}
-		}
-	}
-	return "", fmt.Errorf("container %s not found", container)
 }
