@@ -56,7 +56,7 @@ func admitting(t *testing.T) (*Edged, *startedPods, func()) {
 	}
 	s := &startedPods{}
 	e.pool.SetSyncer(s)
-	e.ready.Start()
+	e.podstate.Ready.Start()
 	return e, s, func() {
 		cancel()
 		e.pool.Wait()
@@ -96,18 +96,18 @@ func TestRejectedPodStays(t *testing.T) {
 					e.intake.Put(first)
 					e.intake.Put(second)
 				} else {
-					e.desired.SetStatic([]*v1.Pod{first, second})
+					e.podstate.Desired.SetStatic([]*v1.Pod{first, second})
 					e.intake.Start()
 				}
 				synctest.Wait()
-				got, _ := e.statuses.Get("second")
+				got, _ := e.podstate.Statuses.Get("second")
 				if got.Phase != v1.PodFailed || got.Reason != "OutOfcpu" || !workers.has("first") ||
 					workers.has("second") {
 					t.Fatalf("second: %s %s, handed to a worker %t; want Failed OutOfcpu, false", got.Phase, got.Reason,
 						workers.has("second"))
 				}
-				e.desired.Remove("first")
-				e.desired.Forget("first")
+				e.podstate.Desired.Remove("first")
+				e.podstate.Desired.Forget("first")
 				e.admissions.RetryRejected()
 				if from == source.API {
 					again := second.DeepCopy()
@@ -116,7 +116,7 @@ func TestRejectedPodStays(t *testing.T) {
 				}
 				e.intake.Start() // the runtime is back
 				synctest.Wait()
-				got, _ = e.statuses.Get("second")
+				got, _ = e.podstate.Statuses.Get("second")
 				if started := workers.has("second"); started != wantStart || !wantStart && got.Reason != "OutOfcpu" {
 					t.Errorf("second when there is room: handed to a worker %t, reason %q; want %t", started,
 						got.Reason, wantStart)
@@ -144,15 +144,15 @@ func TestRejectedBeforeRestart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e, _, stop := admitting(t)
 				defer stop()
-				e.statuses.Restore(map[types.UID]v1.PodStatus{"p": c.before})
+				e.podstate.Statuses.Restore(map[types.UID]v1.PodStatus{"p": c.before})
 				pod := podAsking("p", "1", c.from)
 				if c.from == source.API {
-					e.desired.Put(pod, true)
+					e.podstate.Desired.Put(pod, true)
 				} else {
-					e.desired.SetStatic([]*v1.Pod{pod})
+					e.podstate.Desired.SetStatic([]*v1.Pod{pod})
 				}
 				e.admissions.Admit("p")
-				if got := e.statuses.Phase("p"); got != c.want {
+				if got := e.podstate.Statuses.Phase("p"); got != c.want {
 					t.Errorf("phase after the restart = %q, want %q", got, c.want)
 				}
 			})

@@ -37,7 +37,7 @@ func (e *Edged) buildContainers() {
 	o := &e.opts
 	e.checked = repair.RecordThisBoot(o.RootDir)
 	e.repairer = e.newRepairer()
-	o.Images.Recorder, o.Images.Meter = e.recorder, &imagegc.CRI{Client: e.client}
+	o.Images.Recorder, o.Images.Meter = e.podstate.Recorder, &imagegc.CRI{Client: e.client}
 	o.Images.Pulled = func() { e.garbage.Changed() }
 	o.Images.Repair = e.repairer.PullFailed
 	e.puller = images.New(e.client.Images, o.Images)
@@ -51,7 +51,7 @@ func (e *Edged) buildContainers() {
 	})
 	e.prober = prober.New(prober.Options{
 		Exec:      e.client,
-		Recorder:  e.recorder,
+		Recorder:  e.podstate.Recorder,
 		Changed:   e.probeChanged,
 		UserAgent: prober.UserAgent(version.Kubernetes()),
 	})
@@ -73,7 +73,7 @@ func (e *Edged) newRepairer() *repair.Repairer {
 			return images.LoadAt(ctx, endpoint, e.client, e.client.Images, file, name)
 		},
 		Archives: repair.ArchiveDir(e.opts.RootDir),
-		Recorder: e.recorder,
+		Recorder: e.podstate.Recorder,
 		Health:   e.health,
 		Record:   e.checked,
 	})
@@ -82,7 +82,7 @@ func (e *Edged) newRepairer() *repair.Repairer {
 func (e *Edged) newRuntime() *runtime.Runtime {
 	o := &e.opts
 	classes := runtimeclass.Resolver{
-		Class:    e.meta.RuntimeClass,
+		Class:    e.podstate.Meta.RuntimeClass,
 		Features: func(ctx context.Context) (runtime.Features, error) { return e.runtime.Features(ctx) },
 	}
 	return runtime.New(runtime.Options{
@@ -90,7 +90,7 @@ func (e *Edged) newRuntime() *runtime.Runtime {
 		Limiter:          e.limiter,
 		Images:           e.puller,
 		Inputs:           e.inputs,
-		Recorder:         e.recorder,
+		Recorder:         e.podstate.Recorder,
 		Repair:           e.repairer,
 		Resources:        e.cgroups.ContainerResources,
 		SandboxResources: e.cgroups.SandboxResources,
@@ -99,7 +99,7 @@ func (e *Edged) newRuntime() *runtime.Runtime {
 		RootDir:          o.RootDir,
 		PodLogsDir:       o.PodLogsDir,
 		ContainerLogsDir: o.ContainerLogsDir,
-		Hash:             o.Adopted.Hash,
+		Hash:             e.podstate.Adopted.Hash,
 		SeccompDefault:   o.SeccompDefault,
 		MaxBackoff:       o.MaxBackoff,
 		Handler:          classes.Handler,

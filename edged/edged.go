@@ -9,7 +9,6 @@ import (
 	"context"
 	"path/filepath"
 	"sync/atomic"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,20 +19,15 @@ import (
 	"github.com/edgecore-io/edgecore/edged/containers/dns"
 	"github.com/edgecore-io/edgecore/edged/node/node"
 	"github.com/edgecore-io/edgecore/edged/pods/podworker"
+	"github.com/edgecore-io/edgecore/edged/podstate"
 	"github.com/edgecore-io/edgecore/edged/podstate/env"
-	"github.com/edgecore-io/edgecore/edged/podstate/eventreport"
-	"github.com/edgecore-io/edgecore/edged/podstate/events"
-	"github.com/edgecore-io/edgecore/edged/podstate/metaclient"
-	"github.com/edgecore-io/edgecore/edged/podstate/metaobjects"
-	"github.com/edgecore-io/edgecore/edged/podstate/readiness"
 	"github.com/edgecore-io/edgecore/pkg/health"
-	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
 // Bus is what edged needs of beehive.
 type Bus interface {
-	metaclient.Bus
+	SendSync(ctx context.Context, module string, m *model.Message) (*model.Message, error)
 	Receive(ctx context.Context, module string) (*model.Message, error)
 }
 
@@ -42,6 +36,7 @@ type Bus interface {
 type Edged struct {
 	opts Options
 	*state
+	podstate *podstate.Parts
 	base
 	storage
 	containers
@@ -57,28 +52,20 @@ type Edged struct {
 type base struct {
 	health    *health.Registry
 	client    *cri.Client
-	meta      *metaclient.Client
-	objects   *metaobjects.Objects
-	events    *eventreport.Reporter
-	recorder  *events.Recorder
 	addresses *node.Addresses
 	// reported are the addresses in the newest status that the API server has accepted; the node's goroutine has them.
 	reported []v1.NodeAddress
 	cgroups  *cgroups.Manager
 	dns      atomic.Pointer[dns.Configurer]
 	pool     *podworker.Pool
-	// ready says which sources of pods were read.
-	ready *readiness.Tracker
 	// nodeSignals have the Node's status reported again.
 	nodeSignals node.Signals
-	// capacityFreed is notified when a pod has stopped or became smaller, so that a rejected one may fit.
-	capacityFreed notify.Signal
-	system        v1.NodeSystemInfo
-	began         time.Time
+	system      v1.NodeSystemInfo
 }
 
 // build makes the parts and hands each what it needs. Nobody else has e before it returns.
 func (e *Edged) build(ctx context.Context) error {
+	e.podstate = podstate.New(e.podstateOptions())
 	if err := e.buildBase(ctx); err != nil {
 		return err
 	}
@@ -98,8 +85,7 @@ func (e *Edged) build(ctx context.Context) error {
 // buildBase connects to the runtime, which need not answer yet.
 func (e *Edged) buildBase(ctx context.Context) (err error) {
 	o := &e.opts
-	e.health, e.ready, e.began = o.Health, readiness.New(e.damaged.Load()), time.Now()
-	e.nodeSignals, e.capacityFreed = node.NewSignals(), notify.NewSignal()
+	e.health, e.nodeSignals = o.Health, node.NewSignals()
 	if e.client, err = cri.Dial(o.RuntimeEndpoint, o.ImageEndpoint, o.RuntimeTimeout); err != nil {
 		return err
 	}
@@ -107,10 +93,6 @@ func (e *Edged) buildBase(ctx context.Context) (err error) {
 		Resync:    o.Resync,
 		Forgotten: func(uid types.UID) { e.intake.PodForgotten(uid) },
 	})
-	e.meta = metaclient.New(o.Bus)
-	e.objects = metaobjects.New(e.meta, o.NodeName)
-	e.events = eventreport.New(e.meta, func() bool { return e.limiter.Busy() }, o.Events)
-	e.recorder = events.New(o.NodeName, e.events.Take)
 	e.addresses = node.NewAddresses(o.NodeIP, o.Interface)
 	e.cgroups = cgroups.New(o.Cgroups)
 	e.dns.Store(dns.New(o.DNS))

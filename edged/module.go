@@ -10,7 +10,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/pods/podstatus"
 	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
 	"github.com/edgecore-io/edgecore/edged/pods/termination"
-	"github.com/edgecore-io/edgecore/edged/podstate/desired"
+	"github.com/edgecore-io/edgecore/edged/podstate"
 )
 
 // Module is the beehive module. Each Run makes all parts again, in an Edged of its own.
@@ -23,7 +23,7 @@ type Module struct {
 
 // state is what outlives a run.
 type state struct {
-	desired *desired.Pods
+	podstate *podstate.State
 	// results are those of the newest syncs.
 	results podstatus.Results
 	reloads reloads
@@ -33,8 +33,6 @@ type state struct {
 	terminations termination.Waiters
 	// gate is closed while the device shuts down: nothing starts any more.
 	gate shutdown.Gate
-	// damaged: rows may have been lost, and the cloud has not sent them again.
-	damaged atomic.Bool
 	// runtimeVersion is the name and version of the runtime.
 	runtimeVersion runtimestatus.Version
 	// reachedAt is where the cluster reaches the authenticated port, if not at the node's addresses; nil until known.
@@ -43,9 +41,7 @@ type state struct {
 
 // New makes the module. It connects to nothing yet.
 func New(opts Options) *Module {
-	m := &Module{opts: opts, state: &state{desired: desired.New()}}
-	m.state.damaged.Store(opts.StoreDamaged)
-	return m
+	return &Module{opts: opts, state: &state{podstate: podstate.NewState(opts.StoreDamaged)}}
 }
 
 // Name implements beehive.Module.
@@ -75,7 +71,7 @@ func (m *Module) Alive(context.Context) error {
 		e.admissions.Probe()
 		e.shown.Pods()
 		e.pool.UIDs()
-		e.recorder.Probe()
+		e.podstate.Recorder.Probe()
 	}
 	return nil
 }

@@ -36,8 +36,12 @@ func (e *Edged) parts() []part {
 		{name: "read-only server", run: (&api.ReadOnly{Listen: e.opts.Listen, Health: e.health, Served: e.served}).Run},
 		{name: "authenticated server", run: e.api.Run, routes: e.apiRoutes()},
 		{name: "status page", routes: api.PageRoutes(e.shown)},
-		{name: "status reports", run: e.reporter.Run},
-		{name: "event reports", run: e.events.Run, reload: func(s *Settings) { e.events.Set(s.Events) }},
+		{name: "status reports", run: e.podstate.Reporter.Run},
+		{
+			name:   "event reports",
+			run:    e.podstate.Events.Run,
+			reload: func(s *Settings) { e.podstate.Events.Set(s.Events) },
+		},
 		{name: "streams", run: e.endStreams, routes: api.StreamRoutes(e.streams)},
 		{name: "node", run: e.runNode},
 		{name: "cgroups", run: func(ctx context.Context) error { return e.cgroups.Run(ctx, e.health) }},
@@ -64,7 +68,7 @@ func (e *Edged) parts() []part {
 		{name: "clock", run: (&clock.Keeper{
 			Health: e.health,
 			Bound:  e.opts.ClockBound,
-			Began:  e.began,
+			Began:  e.podstate.Began,
 			Set:    e.clockSet,
 		}).Run},
 		{name: "conditions of the runtime", run: e.runtimeStatus.Run},
@@ -78,7 +82,7 @@ func (e *Edged) parts() []part {
 			collectors: []prometheus.Collector{e.pressure},
 		},
 		{name: "log rotation", run: e.logs.Run, reload: func(s *Settings) { e.logs.SetLimits(s.LogSize, s.LogFiles) }},
-		{name: "mirror pods", run: e.mirrors.Run},
+		{name: "mirror pods", run: e.podstate.Mirrors.Run},
 		{
 			name:       "garbage",
 			run:        e.garbage.Run,
@@ -110,7 +114,7 @@ func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 	// The newest statuses are stored before the end. Containers go on running.
 	flush, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer stop()
-	e.reporter.FlushAll(flush)
+	e.podstate.Reporter.FlushAll(flush)
 	if err := e.checked.Close(); err != nil {
 		klog.V(2).InfoS("Clean shutdown not recorded", "err", err)
 	}

@@ -30,14 +30,14 @@ func (e *Edged) buildPods(ctx context.Context) {
 	e.allocations = allocation.New(allocation.Options{
 		Runtime:  e.client,
 		Cgroups:  e.cgroups,
-		Recorder: e.recorder,
-		Pods:     allocation.DesiredPods{Desired: e.desired, Statuses: e.statuses},
+		Recorder: e.podstate.Recorder,
+		Pods:     allocation.DesiredPods{Desired: e.podstate.Desired, Statuses: e.podstate.Statuses},
 		Enqueue:  e.pool.Enqueue,
-		Freed:    e.capacityFreed.Notify,
+		Freed:    e.podstate.CapacityFreed.Notify,
 	})
 	e.podStatus = podstatus.New(podstatus.Options{
-		Desired:           e.desired,
-		Statuses:          e.statuses,
+		Desired:           e.podstate.Desired,
+		Statuses:          e.podstate.Statuses,
 		Results:           &e.results,
 		PLEG:              e.pleg,
 		Prober:            e.prober,
@@ -53,36 +53,36 @@ func (e *Edged) buildPods(ctx context.Context) {
 	e.allocations.SetAdmission(e.admissions)
 	e.intake = intake.New(intake.Options{
 		NodeName:    e.opts.NodeName,
-		Began:       e.began,
+		Began:       e.podstate.Began,
 		Bus:         e.opts.Bus,
-		Store:       e.meta,
-		Ready:       e.ready,
-		Desired:     e.desired,
+		Store:       e.podstate.Meta,
+		Ready:       e.podstate.Ready,
+		Desired:     e.podstate.Desired,
 		Admission:   e.admissions,
 		Workers:     e.pool,
 		PLEG:        e.pleg,
-		Statuses:    e.statuses,
+		Statuses:    e.podstate.Statuses,
 		Garbage:     e.garbage,
 		Allocations: e.allocations,
 		Waiters:     &e.terminations,
-		Mirrors:     e.mirrors,
+		Mirrors:     e.podstate.Mirrors,
 		Started:     e.podsStarted,
-		Freed:       e.capacityFreed.Notify,
+		Freed:       e.podstate.CapacityFreed.Notify,
 		Linked:      e.linked,
-		Synced:      func() { e.damaged.Store(false) },
+		Synced:      func() { e.podstate.Damaged.Store(false) },
 	})
 }
 
 // newSyncer makes what the pod workers do.
 func (e *Edged) newSyncer() *podsync.Syncer {
 	return podsync.New(podsync.Options{
-		Desired:       e.desired,
-		Statuses:      e.statuses,
+		Desired:       e.podstate.Desired,
+		Statuses:      e.podstate.Statuses,
 		PodStatus:     e.podStatus,
 		Gate:          &e.gate,
 		Waiters:       &e.terminations,
 		Deadlines:     &e.deadlines,
-		Recorder:      e.recorder,
+		Recorder:      e.podstate.Recorder,
 		PLEG:          e.pleg,
 		Runtime:       e.runtime,
 		Stopper:       e.stopper,
@@ -90,8 +90,8 @@ func (e *Edged) newSyncer() *podsync.Syncer {
 		Volumes:       e.volumes,
 		Inputs:        e.inputs,
 		Prober:        e.prober,
-		Store:         e.meta,
-		Reports:       e.reporter,
+		Store:         e.podstate.Meta,
+		Reports:       e.podstate.Reporter,
 		PodDir:        e.podDir,
 		NetworkFor:    e.runtimeStatus.NetworkFor,
 		Prepared:      e.limits.Added,
@@ -99,7 +99,7 @@ func (e *Edged) newSyncer() *podsync.Syncer {
 		ReleaseUserNS: e.userns.Release,
 		FreeDevices:   e.devices.Free,
 		ImagesUsed:    e.garbage.ImagesUsed,
-		Freed:         e.capacityFreed.Notify,
+		Freed:         e.podstate.CapacityFreed.Notify,
 	})
 }
 
@@ -108,15 +108,15 @@ func (e *Edged) newAdmissions(ctx context.Context) *podadmit.Controller {
 		NodeName:    e.opts.NodeName,
 		Allocatable: e.opts.Allocatable,
 		Labels:      e.opts.Labels,
-		Desired:     e.desired,
+		Desired:     e.podstate.Desired,
 		Workers:     e.pool,
 		PLEG:        e.pleg,
-		Statuses:    e.statuses,
+		Statuses:    e.podstate.Statuses,
 		Devices:     e.devices,
 		Stopper:     e.stopper,
-		Recorder:    e.recorder,
+		Recorder:    e.podstate.Recorder,
 		Allocations: e.allocations,
-		Freed:       e.capacityFreed,
+		Freed:       e.podstate.CapacityFreed,
 		Closed:      e.gate.Closed,
 		Pressure:    e.pressure.Admit,
 		Checks: []func(*v1.Pod) *observed.Reason{
@@ -128,7 +128,7 @@ func (e *Edged) newAdmissions(ctx context.Context) *podadmit.Controller {
 		Rejected: e.podStatus.Reject,
 	}
 	if e.opts.Node != nil {
-		o.Node = func(ctx context.Context) (*v1.Node, error) { return e.meta.Node(ctx, e.opts.NodeName) }
+		o.Node = func(ctx context.Context) (*v1.Node, error) { return e.podstate.Meta.Node(ctx, e.opts.NodeName) }
 	}
 	return podadmit.New(ctx, o)
 }
@@ -140,7 +140,7 @@ func (e *Edged) newStatic() *source.Static {
 		Watcher:  e.opts.Watcher,
 		NodeName: e.opts.NodeName,
 		Rescan:   e.opts.FileCheck,
-		Known:    func(pods []*v1.Pod) { e.opts.Adopted.StaticPods(pods, source.AnnotationHash) },
+		Known:    func(pods []*v1.Pod) { e.podstate.Adopted.StaticPods(pods, source.AnnotationHash) },
 		Pods:     e.intake.SetStatic,
 		Fault:    func(file string, err error) { e.health.SetError(health.StaticPodBad, file, err) },
 		Warning:  func(file, text string) { klog.InfoS("Manifest has a warning", "file", file, "what", text) },
@@ -151,13 +151,13 @@ func (e *Edged) newStatic() *source.Static {
 func (e *Edged) newShutdown() *shutdown.Watcher {
 	e.gate.Set(false)
 	pods := &shutdown.Pods{
-		Desired:  e.desired,
+		Desired:  e.podstate.Desired,
 		PLEG:     e.pleg,
 		Workers:  e.pool,
-		Statuses: e.statuses,
+		Statuses: e.podstate.Statuses,
 		Runtime:  e.runtime,
 		Stopper:  e.stopper,
-		Flush:    e.reporter.Flush,
+		Flush:    e.podstate.Reporter.Flush,
 		Report:   func(pod *v1.Pod, obs *observed.Pod) { e.podStatus.Update(pod, obs, nil) },
 	}
 	opts := e.opts.Shutdown
@@ -171,7 +171,7 @@ func (e *Edged) newShutdown() *shutdown.Watcher {
 func (e *Edged) shutdownBegan(began bool) {
 	e.gate.Set(began)
 	e.nodeSignals.Wake()
-	if !began && e.ready.Started() {
+	if !began && e.podstate.Ready.Started() {
 		e.intake.Start()
 		e.pool.EnqueueAll()
 	}

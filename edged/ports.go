@@ -49,7 +49,7 @@ func (e *Edged) buildPorts(ctx context.Context) {
 		Endpoints:    e.api.Endpoints,
 		Pressures:    e.pressure.NodeConditions,
 		Health:       e.health,
-		Recorder:     e.recorder,
+		Recorder:     e.podstate.Recorder,
 	})
 	if o.Node != nil {
 		opts := *o.Node
@@ -64,7 +64,7 @@ func (e *Edged) buildPorts(ctx context.Context) {
 				e.health.Set(health.LabelsLeftOut, "", strings.Join(keys, ", "))
 			}
 		}
-		e.node = node.New(e.meta, opts)
+		e.node = node.New(e.podstate.Meta, opts)
 	}
 }
 
@@ -87,7 +87,7 @@ func (e *Edged) newAPI() *api.API {
 		Connections: 64 + 2*e.maxOpen(),
 	}
 	if e.opts.Node != nil {
-		o.Cloud = e.meta
+		o.Cloud = e.podstate.Meta
 	}
 	return api.New(o)
 }
@@ -135,7 +135,7 @@ func (e *Edged) runNode(ctx context.Context) error {
 		return nil
 	}
 	// By this event, cloudcore distinguishes an agent that starts from a link that comes back.
-	e.recorder.NodeEventf(v1.EventTypeNormal, "Starting", "Starting kubelet.")
+	e.podstate.Recorder.NodeEventf(v1.EventTypeNormal, "Starting", "Starting kubelet.")
 	return e.node.Run(ctx)
 }
 

@@ -42,12 +42,12 @@ func (e *Edged) buildStorage(ctx context.Context) (err error) {
 	})
 	e.volumes = volume.New(volume.Options{
 		Root:              o.RootDir,
-		Objects:           e.meta,
-		Tokens:            e.objects,
+		Objects:           e.podstate.Meta,
+		Tokens:            e.podstate.Objects,
 		Fields:            &env.Fields{Facts: e.facts},
-		Claims:            e.objects,
-		Bundles:           e.objects,
-		Selects:           e.objects.Selects,
+		Claims:            e.podstate.Objects,
+		Bundles:           e.podstate.Objects,
+		Selects:           e.podstate.Objects.Selects,
 		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
 		Driver:            e.csi,
 		MemoryBytes:       o.Allocatable.Memory().Value(),
@@ -63,11 +63,11 @@ func (e *Edged) buildStorage(ctx context.Context) (err error) {
 		Cgroups:   e.cgroups,
 		Volumes:   e.volumes,
 		Devices:   e.devices,
-		Objects:   e.meta,
-		Recorder:  e.recorder,
+		Objects:   e.podstate.Meta,
+		Recorder:  e.podstate.Recorder,
 		PodDir:    e.podDir,
 		Facts:     e.facts,
-		Services:  e.objects.Services,
+		Services:  e.podstate.Objects.Services,
 		IPv6First: e.addresses.IPv6First,
 	})
 	return nil
@@ -77,17 +77,17 @@ func (e *Edged) newCSI() *csi.Manager {
 	o := csi.Options{
 		Root:       e.opts.RootDir,
 		NodeName:   e.opts.NodeName,
-		Objects:    e.objects,
-		Tokens:     e.objects,
-		Event:      e.recorder.Eventf,
-		Claims:     e.objects,
-		Grown:      e.objects.ClaimGrown,
+		Objects:    e.podstate.Objects,
+		Tokens:     e.podstate.Objects,
+		Event:      e.podstate.Recorder.Eventf,
+		Claims:     e.podstate.Objects,
+		Grown:      e.podstate.Objects.ClaimGrown,
 		Others:     func(ctx context.Context) []volume.ClaimUsage { return e.volumes.ClaimUsages(ctx) },
 		Registered: e.pool.EnqueueAll,
 		InUse:      e.nodeSignals.Wake,
 	}
 	if e.opts.Node != nil {
-		o.Cluster = e.meta
+		o.Cluster = e.podstate.Meta
 	}
 	return csi.New(o)
 }
@@ -95,7 +95,7 @@ func (e *Edged) newCSI() *csi.Manager {
 // devicesChanged is called when devices come, go, or change their health.
 func (e *Edged) devicesChanged() {
 	e.nodeSignals.Wake()
-	e.capacityFreed.Notify()
+	e.podstate.CapacityFreed.Notify()
 	for _, uid := range e.devices.Pods() {
 		e.pool.Enqueue(uid)
 	}

@@ -27,7 +27,7 @@ func (e *Edged) buildUsage() {
 		System:     e.system,
 		RootDir:    e.opts.RootDir,
 		LogsDir:    e.opts.PodLogsDir,
-		Pods:       func() []*v1.Pod { return e.shown.Pods() },
+		Pods:       e.podstate.Pods,
 		Runtime:    e.client,
 		Images:     e.client.Images,
 		PodCgroup:  e.cgroups.PodDirs,
@@ -42,23 +42,23 @@ func (e *Edged) buildUsage() {
 	settings.PodsMemory = e.opts.Cgroups.Pods.Memory
 	e.pressure = nodepressure.New(nodepressure.Options{
 		Settings: settings,
-		Desired:  e.desired,
+		Desired:  e.podstate.Desired,
 		Stats:    e.stats,
 		PLEG:     e.pleg,
-		Statuses: e.statuses,
+		Statuses: e.podstate.Statuses,
 		Cgroups:  e.cgroups,
 		Stopper:  e.stopper,
 		Garbage:  e.garbage,
-		Recorder: e.recorder,
+		Recorder: e.podstate.Recorder,
 		Health:   e.health,
 		Changed: func() {
 			e.nodeSignals.Look()
-			e.capacityFreed.Notify()
+			e.podstate.CapacityFreed.Notify()
 		},
 	})
 	e.limits = storagelimit.New(storagelimit.Options{
-		Desired: e.desired,
-		Phase:   e.statuses.Phase,
+		Desired: e.podstate.Desired,
+		Phase:   e.podstate.Statuses.Phase,
 		Node:    e.stats.Node,
 		Volumes: e.volumes.Usage,
 		Runtime: e.client,
@@ -75,7 +75,7 @@ func (e *Edged) buildUsage() {
 		Learned: e.nodeSignals.Wake,
 		Changed: e.nodeSignals.Look,
 		Recovered: func() {
-			if e.ready.Started() {
+			if e.podstate.Ready.Started() {
 				e.pool.EnqueueAll()
 			}
 		},
@@ -86,17 +86,17 @@ func (e *Edged) buildUsage() {
 func (e *Edged) newShown() *api.Node {
 	o := &e.opts
 	return &api.Node{
-		Desired:  e.desired,
-		Statuses: e.statuses,
+		Desired:  e.podstate.Desired,
+		Statuses: e.podstate.Statuses,
 		PLEG:     e.pleg,
-		Recent:   e.recorder.List,
+		Recent:   e.podstate.Recorder.List,
 		Usage:    e.stats.Node,
 		LogsOf:   e.runtime.LogDir,
 		Link:     o.Link,
 		Served:   o.Devices,
 		Runtime:  e.runtimeVersion.Get,
 		Health:   e.health,
-		Began:    e.began,
+		Began:    e.podstate.Began,
 		Static: server.Info{
 			NodeName:      o.NodeName,
 			Version:       o.Version,

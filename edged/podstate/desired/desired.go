@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
@@ -201,4 +202,29 @@ func (s *Pods) All() []Pod {
 		)
 	})
 	return list
+}
+
+// WithStatuses returns the pods with their newest status, by namespace and name. Pods on their way out are among them
+// until nothing is left of them. A pod that was removed without a deletion time is shown as deleted at began, when this
+// run of the agent began.
+func (s *Pods) WithStatuses(statuses *status.Manager, began time.Time) []*v1.Pod {
+	all := s.All()
+	pods := make([]*v1.Pod, 0, len(all))
+	for _, w := range all {
+		pod := *w.Pod // shallow: what is below is never changed
+		pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+		if st, ok := statuses.Get(pod.UID); ok {
+			pod.Status = status.WithOthers(st, w.Pod)
+		} else {
+			pod.Status.Phase = cmp.Or(pod.Status.Phase, v1.PodPending)
+		}
+		if w.Removed && pod.DeletionTimestamp == nil {
+			pod.DeletionTimestamp = &metav1.Time{Time: began.Truncate(time.Second)}
+		}
+		pods = append(pods, &pod)
+	}
+	smallsort.SortFunc(pods, func(a, b *v1.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
+	})
+	return pods
 }

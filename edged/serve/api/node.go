@@ -1,12 +1,10 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
@@ -19,7 +17,6 @@ import (
 	"github.com/edgecore-io/edgecore/edged/serve/server"
 	"github.com/edgecore-io/edgecore/edged/serve/statusui"
 	"github.com/edgecore-io/edgecore/pkg/health"
-	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 // gaugePatience bounds the wait for figures: the page is wanted most when something hangs.
@@ -52,27 +49,7 @@ type Node struct {
 
 // Pods returns the pods with their newest status, by namespace and name. Pods on their way out are
 // among them until nothing is left of them.
-func (n *Node) Pods() []*v1.Pod {
-	all := n.Desired.All()
-	pods := make([]*v1.Pod, 0, len(all))
-	for _, w := range all {
-		pod := *w.Pod // shallow: what is below is never changed
-		pod.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
-		if st, ok := n.Statuses.Get(pod.UID); ok {
-			pod.Status = status.WithOthers(st, w.Pod)
-		} else {
-			pod.Status.Phase = cmp.Or(pod.Status.Phase, v1.PodPending)
-		}
-		if w.Removed && pod.DeletionTimestamp == nil {
-			pod.DeletionTimestamp = &metav1.Time{Time: n.Began.Truncate(time.Second)}
-		}
-		pods = append(pods, &pod)
-	}
-	smallsort.SortFunc(pods, func(a, b *v1.Pod) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
-	})
-	return pods
-}
+func (n *Node) Pods() []*v1.Pod { return n.Desired.WithStatuses(n.Statuses, n.Began) }
 
 // Events returns what happened lately.
 func (n *Node) Events() []v1.Event { return n.Recent() }
