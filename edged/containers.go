@@ -3,6 +3,7 @@ package edged
 import (
 	"cmp"
 	"context"
+	"path/filepath"
 	goruntime "runtime"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,10 +13,13 @@ import (
 	"github.com/edgecore-io/edgecore/edged/containers/images"
 	"github.com/edgecore-io/edgecore/edged/containers/logrotate"
 	"github.com/edgecore-io/edgecore/edged/containers/pleg"
+	"github.com/edgecore-io/edgecore/edged/containers/podinputs"
 	"github.com/edgecore-io/edgecore/edged/containers/repair"
 	"github.com/edgecore-io/edgecore/edged/containers/runtime"
 	"github.com/edgecore-io/edgecore/edged/containers/runtimeclass"
 	"github.com/edgecore-io/edgecore/edged/containers/runtimelimit"
+	"github.com/edgecore-io/edgecore/edged/containers/security"
+	"github.com/edgecore-io/edgecore/edged/containers/userns"
 	"github.com/edgecore-io/edgecore/edged/pods/prober"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/version"
@@ -23,6 +27,10 @@ import (
 
 // containers is what starts, watches, probes and stops containers.
 type containers struct {
+	host     security.Host
+	sysctls  *security.Sysctls
+	userns   *userns.Manager
+	inputs   *podinputs.Inputs
 	checked  *repair.Record
 	repairer *repair.Repairer
 	puller   *images.Puller
@@ -33,8 +41,26 @@ type containers struct {
 	logs     *logrotate.Rotator
 }
 
-func (e *Edged) buildContainers() {
+func (e *Edged) buildContainers() (err error) {
 	o := &e.opts
+	e.host = security.ReadHost("/")
+	if e.sysctls, err = security.NewSysctls(e.host.Kernel, o.AllowedUnsafeSysctls); err != nil {
+		return err
+	}
+	e.userns = userns.New(userns.Options{PodsDir: filepath.Join(o.RootDir, "pods")})
+	e.inputs = podinputs.New(podinputs.Options{
+		DNS:       e.dns.Load,
+		UserNS:    e.userns,
+		Cgroups:   e.cgroups,
+		Volumes:   e.storage.Volumes,
+		Devices:   e.storage.Devices,
+		Objects:   e.podstate.Meta,
+		Recorder:  e.podstate.Recorder,
+		PodDir:    e.podDir,
+		Facts:     e.self.Facts,
+		Services:  e.podstate.Objects.Services,
+		IPv6First: e.self.IPv6First,
+	})
 	e.checked = repair.RecordThisBoot(o.RootDir)
 	e.repairer = e.newRepairer()
 	o.Images.Recorder, o.Images.Meter = e.podstate.Recorder, &imagegc.CRI{Client: e.client}
@@ -58,6 +84,7 @@ func (e *Edged) buildContainers() {
 	logs := o.Logs.For(e.client, e.pleg.All, e.runtime.LogPath)
 	logs.Unwatched = func(err error) { e.health.SetError(health.FilesNotWatched, "container logs", err) }
 	e.logs = logrotate.New(logs)
+	return nil
 }
 
 func (e *Edged) newRepairer() *repair.Repairer {
@@ -94,7 +121,7 @@ func (e *Edged) newRuntime() *runtime.Runtime {
 		Repair:           e.repairer,
 		Resources:        e.cgroups.ContainerResources,
 		SandboxResources: e.cgroups.SandboxResources,
-		HostIP:           e.addresses.IP,
+		HostIP:           e.self.IP,
 		UserAgent:        "kube-lifecycle/" + version.Kubernetes(),
 		RootDir:          o.RootDir,
 		PodLogsDir:       o.PodLogsDir,
@@ -108,18 +135,13 @@ func (e *Edged) newRuntime() *runtime.Runtime {
 	})
 }
 
-// listening is called when a socket cannot be opened, with the error, and when it is.
-func (e *Edged) listening(socket string, err error) {
-	e.health.SetError(health.SocketFailing, socket, err)
-}
-
 // runtimeHealth is called when the runtime stops or begins to answer.
 func (e *Edged) runtimeHealth(err error) {
 	e.health.SetError(health.RuntimeDown, "", err)
 	if err == nil {
 		e.intake.Wake()
 	}
-	e.nodeSignals.Wake()
+	e.self.Wake()
 }
 
 // probeChanged is called when the result of a probe has changed. The pod's worker acts on it, unless the pod ends.

@@ -17,10 +17,11 @@ import (
 	"github.com/edgecore-io/edgecore/edged/containers/cgroups"
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/edged/containers/dns"
-	"github.com/edgecore-io/edgecore/edged/node/node"
+	"github.com/edgecore-io/edgecore/edged/node"
+	nodeobject "github.com/edgecore-io/edgecore/edged/node/node"
 	"github.com/edgecore-io/edgecore/edged/pods/podworker"
 	"github.com/edgecore-io/edgecore/edged/podstate"
-	"github.com/edgecore-io/edgecore/edged/podstate/env"
+	"github.com/edgecore-io/edgecore/edged/storage"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
@@ -36,9 +37,10 @@ type Bus interface {
 type Edged struct {
 	opts Options
 	*state
+	self     *node.Self
 	podstate *podstate.Parts
+	storage  *storage.Parts
 	base
-	storage
 	containers
 	tracking
 	usage
@@ -50,29 +52,27 @@ type Edged struct {
 
 // base is what most parts need.
 type base struct {
-	health    *health.Registry
-	client    *cri.Client
-	addresses *node.Addresses
+	health *health.Registry
+	client *cri.Client
 	// reported are the addresses in the newest status that the API server has accepted; the node's goroutine has them.
 	reported []v1.NodeAddress
 	cgroups  *cgroups.Manager
 	dns      atomic.Pointer[dns.Configurer]
 	pool     *podworker.Pool
-	// nodeSignals have the Node's status reported again.
-	nodeSignals node.Signals
-	system      v1.NodeSystemInfo
+	system   v1.NodeSystemInfo
 }
 
 // build makes the parts and hands each what it needs. Nobody else has e before it returns.
 func (e *Edged) build(ctx context.Context) error {
+	e.self = node.NewSelf(e.opts.NodeName, e.opts.NodeIP, e.opts.Interface, e.opts.Allocatable)
 	e.podstate = podstate.New(e.podstateOptions())
 	if err := e.buildBase(ctx); err != nil {
 		return err
 	}
-	if err := e.buildStorage(ctx); err != nil {
+	e.storage = storage.New(e.storageOptions(ctx))
+	if err := e.buildContainers(); err != nil {
 		return err
 	}
-	e.buildContainers()
 	e.buildTracking(ctx)
 	e.buildUsage()
 	e.buildPods(ctx)
@@ -85,7 +85,7 @@ func (e *Edged) build(ctx context.Context) error {
 // buildBase connects to the runtime, which need not answer yet.
 func (e *Edged) buildBase(ctx context.Context) (err error) {
 	o := &e.opts
-	e.health, e.nodeSignals = o.Health, node.NewSignals()
+	e.health = o.Health
 	if e.client, err = cri.Dial(o.RuntimeEndpoint, o.ImageEndpoint, o.RuntimeTimeout); err != nil {
 		return err
 	}
@@ -93,10 +93,9 @@ func (e *Edged) buildBase(ctx context.Context) (err error) {
 		Resync:    o.Resync,
 		Forgotten: func(uid types.UID) { e.intake.PodForgotten(uid) },
 	})
-	e.addresses = node.NewAddresses(o.NodeIP, o.Interface)
 	e.cgroups = cgroups.New(o.Cgroups)
 	e.dns.Store(dns.New(o.DNS))
-	e.system = node.System(version.Kubernetes() + "-edgecore-" + o.Version)
+	e.system = nodeobject.System(version.Kubernetes() + "-edgecore-" + o.Version)
 	return nil
 }
 
@@ -109,9 +108,4 @@ func (e *Edged) podDir(uid types.UID) string {
 // file, and the folder of its termination messages.
 func (e *Edged) podFiles(pod *v1.Pod) []string {
 	return []string{filepath.Join(e.podDir(pod.UID), "etc-hosts"), e.runtime.MessagesDir(pod)}
-}
-
-// facts returns what pods may ask about the node.
-func (e *Edged) facts() env.Facts {
-	return env.Facts{HostIPs: e.addresses.IPs(), NodeName: e.opts.NodeName, Allocatable: e.opts.Allocatable}
 }

@@ -83,7 +83,7 @@ func (m *Module) Reload(next Settings) { m.state.reloads.set(next) }
 // NodeIP is the node's first address; "" while it is not known.
 func (m *Module) NodeIP() string {
 	if e := m.running.Load(); e != nil {
-		return e.addresses.IP()
+		return e.self.IP()
 	}
 	return ""
 }

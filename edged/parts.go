@@ -3,19 +3,16 @@ package edged
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/containers/dns"
 	"github.com/edgecore-io/edgecore/edged/podstate/clock"
 	"github.com/edgecore-io/edgecore/edged/serve/api"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
-	"github.com/edgecore-io/edgecore/edged/storage/podresources"
 )
 
 // part is what the root does with one part of edged. All but the name is optional.
@@ -46,15 +43,10 @@ func (e *Edged) parts() []part {
 		{name: "node", run: e.runNode},
 		{name: "cgroups", run: func(ctx context.Context) error { return e.cgroups.Run(ctx, e.health) }},
 		{name: "DNS", reload: func(s *Settings) { e.dns.Store(dns.New(s.DNS)) }},
-		{name: "CSI drivers", run: e.csi.Run, collectors: []prometheus.Collector{e.csi}},
-		{name: "plugins", run: e.plugins.Run},
-		{name: "device plugins", run: e.devices.Run},
-		{name: "pod resources", run: podresources.New(podresources.Options{
-			Dir:       filepath.Join(e.opts.RootDir, "pod-resources"),
-			Pods:      func() []*v1.Pod { return e.admissions.ActivePodsExcept("") },
-			Devices:   e.devices,
-			Listening: e.listening,
-		}).Run},
+		{name: "CSI drivers", run: e.storage.CSI.Run, collectors: []prometheus.Collector{e.storage.CSI}},
+		{name: "plugins", run: e.storage.Plugins.Run},
+		{name: "device plugins", run: e.storage.Devices.Run},
+		{name: "pod resources", run: e.storage.PodResources.Run},
 		{name: "stored pods", run: e.intake.Load},
 		{name: "static pods", run: e.newStatic().Run},
 		{name: "image repairs", run: e.repairer.Run},

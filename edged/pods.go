@@ -43,8 +43,8 @@ func (e *Edged) buildPods(ctx context.Context) {
 		Prober:            e.prober,
 		Allocations:       e.allocations,
 		Stopper:           e.stopper,
-		Devices:           e.devices,
-		Addresses:         e.addresses,
+		Devices:           e.storage.Devices,
+		Addresses:         e.self.Addresses,
 		RuntimeName:       e.runtimeVersion.Name,
 		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
 	})
@@ -87,7 +87,7 @@ func (e *Edged) newSyncer() *podsync.Syncer {
 		Runtime:       e.runtime,
 		Stopper:       e.stopper,
 		Allocations:   e.allocations,
-		Volumes:       e.volumes,
+		Volumes:       e.storage.Volumes,
 		Inputs:        e.inputs,
 		Prober:        e.prober,
 		Store:         e.podstate.Meta,
@@ -97,7 +97,7 @@ func (e *Edged) newSyncer() *podsync.Syncer {
 		Prepared:      e.limits.Added,
 		RemoveCgroup:  e.cgroups.RemovePod,
 		ReleaseUserNS: e.userns.Release,
-		FreeDevices:   e.devices.Free,
+		FreeDevices:   e.storage.Devices.Free,
 		ImagesUsed:    e.garbage.ImagesUsed,
 		Freed:         e.podstate.CapacityFreed.Notify,
 	})
@@ -112,7 +112,7 @@ func (e *Edged) newAdmissions(ctx context.Context) *podadmit.Controller {
 		Workers:     e.pool,
 		PLEG:        e.pleg,
 		Statuses:    e.podstate.Statuses,
-		Devices:     e.devices,
+		Devices:     e.storage.Devices,
 		Stopper:     e.stopper,
 		Recorder:    e.podstate.Recorder,
 		Allocations: e.allocations,
@@ -170,7 +170,7 @@ func (e *Edged) newShutdown() *shutdown.Watcher {
 // called off.
 func (e *Edged) shutdownBegan(began bool) {
 	e.gate.Set(began)
-	e.nodeSignals.Wake()
+	e.self.Wake()
 	if !began && e.podstate.Ready.Started() {
 		e.intake.Start()
 		e.pool.EnqueueAll()
@@ -185,7 +185,7 @@ func (e *Edged) podsStarted(ctx context.Context) {
 
 // linked retries what failed for want of the link.
 func (e *Edged) linked() {
-	e.nodeSignals.Wake()
-	e.csi.Linked()
+	e.self.Wake()
+	e.storage.CSI.Linked()
 	e.api.Linked()
 }

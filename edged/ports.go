@@ -38,14 +38,14 @@ func (e *Edged) buildPorts(ctx context.Context) {
 		System:       e.system,
 		Capacity:     o.Capacity,
 		Allocatable:  o.Allocatable,
-		Devices:      e.devices.Capacity,
-		Addresses:    e.addresses,
+		Devices:      e.storage.Devices.Capacity,
+		Addresses:    e.self.Addresses,
 		Runtime:      e.runtimeVersion.Get,
 		Features:     e.runtime.Known,
 		Answers:      e.pleg.Healthy,
 		Images:       e.client.Images,
 		MaxImages:    o.StatusImages,
-		VolumesInUse: e.csi.VolumesInUse,
+		VolumesInUse: e.storage.CSI.VolumesInUse,
 		Endpoints:    e.api.Endpoints,
 		Pressures:    e.pressure.NodeConditions,
 		Health:       e.health,
@@ -53,10 +53,10 @@ func (e *Edged) buildPorts(ctx context.Context) {
 	})
 	if o.Node != nil {
 		opts := *o.Node
-		opts.Name, opts.Status, opts.Signals = o.NodeName, e.nodeStatus.Status, e.nodeSignals
+		opts.Name, opts.Status, opts.Signals = o.NodeName, e.nodeStatus.Status, e.self.Signals
 		opts.Unready = func() error { return e.runtimeStatus.Unready(e.gate.Closed()) }
 		opts.Conditions, opts.Changed, opts.Found = e.nodeStatus.Conditions, e.nodeStatus.Changed, e.nodeStatus.Found
-		opts.Forgotten, opts.Reported = e.devices.Forgotten, e.statusReported
+		opts.Forgotten, opts.Reported = e.storage.Devices.Forgotten, e.statusReported
 		opts.LabelsLeftOut = func(keys []string) {
 			if len(keys) == 0 {
 				e.health.Clear(health.LabelsLeftOut, "")
@@ -94,7 +94,7 @@ func (e *Edged) newAPI() *api.API {
 
 // servedAt returns the addresses at which the authenticated port is reached.
 func (e *Edged) servedAt() []string {
-	ips := slices.Clone(e.addresses.IPs())
+	ips := slices.Clone(e.self.IPs())
 	if at := e.state.reachedAt.Load(); at != nil && !slices.Contains(ips, *at) {
 		ips = append(ips, *at)
 	}
@@ -141,8 +141,8 @@ func (e *Edged) runNode(ctx context.Context) error {
 
 // statusReported is called with each status that the API server has accepted.
 func (e *Edged) statusReported(status *v1.NodeStatus) {
-	e.devices.Remember()
-	e.csi.ReportedInUse(status.VolumesInUse)
+	e.storage.Devices.Remember()
+	e.storage.CSI.ReportedInUse(status.VolumesInUse)
 	if e.reported != nil && !slices.Equal(e.reported, status.Addresses) {
 		e.pool.EnqueueAll() // the statuses of pods have the node's addresses
 	}
@@ -154,6 +154,6 @@ func (e *Edged) clockSet() {
 	if e.opts.ClockSet != nil {
 		e.opts.ClockSet()
 	}
-	e.nodeSignals.Wake()
+	e.self.Wake()
 	e.pool.EnqueueAll() // tokens may have to be renewed by the clock of now
 }

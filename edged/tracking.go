@@ -36,7 +36,7 @@ func (e *Edged) buildTracking(ctx context.Context) {
 		Store:    e.podstate.Meta,
 		Repairs:  e.repairer,
 		Leftovers: gc.Sources{
-			"folder": e.volumes.Pods,
+			"folder": e.storage.Volumes.Pods,
 			"cgroup": e.cgroups.Pods,
 			"logs":   e.runtime.LoggedPods,
 		},

@@ -32,9 +32,9 @@ func (e *Edged) buildUsage() {
 		Images:     e.client.Images,
 		PodCgroup:  e.cgroups.PodDirs,
 		PodsCgroup: e.cgroups.PodsDirs,
-		Volumes:    e.volumes.MeasureVolumes,
+		Volumes:    e.storage.Volumes.MeasureVolumes,
 		LogDir:     e.runtime.LogDir,
-		Claims:     e.csi.Usages,
+		Claims:     e.storage.CSI.Usages,
 		Files:      e.podFiles,
 	})
 	e.shown = e.newShown()
@@ -52,7 +52,7 @@ func (e *Edged) buildUsage() {
 		Recorder: e.podstate.Recorder,
 		Health:   e.health,
 		Changed: func() {
-			e.nodeSignals.Look()
+			e.self.Look()
 			e.podstate.CapacityFreed.Notify()
 		},
 	})
@@ -60,7 +60,7 @@ func (e *Edged) buildUsage() {
 		Desired: e.podstate.Desired,
 		Phase:   e.podstate.Statuses.Phase,
 		Node:    e.stats.Node,
-		Volumes: e.volumes.Usage,
+		Volumes: e.storage.Volumes.Usage,
 		Runtime: e.client,
 		Files:   e.podFiles,
 		LogDir:  e.runtime.LogDir,
@@ -72,8 +72,8 @@ func (e *Edged) buildUsage() {
 		Answers: e.pleg.Healthy,
 		Health:  e.health,
 		Version: &e.runtimeVersion,
-		Learned: e.nodeSignals.Wake,
-		Changed: e.nodeSignals.Look,
+		Learned: e.self.Wake,
+		Changed: e.self.Look,
 		Recovered: func() {
 			if e.podstate.Ready.Started() {
 				e.pool.EnqueueAll()

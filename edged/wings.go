@@ -1,6 +1,13 @@
 package edged
 
-import "github.com/edgecore-io/edgecore/edged/podstate"
+import (
+	"context"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/edged/podstate"
+	"github.com/edgecore-io/edgecore/edged/storage"
+)
 
 func (e *Edged) podstateOptions() podstate.Options {
 	o := &e.opts
@@ -14,6 +21,24 @@ func (e *Edged) podstateOptions() podstate.Options {
 		Cloud:    o.Node != nil,
 		Linked:   o.Link != nil && o.Link().Connected,
 		Busy:     e.busy,
+	}
+}
+
+func (e *Edged) storageOptions(ctx context.Context) storage.Options {
+	o := &e.opts
+	return storage.Options{
+		NodeName:    o.NodeName,
+		RootDir:     o.RootDir,
+		Watcher:     o.Watcher,
+		Cloud:       o.Node != nil,
+		MemoryBytes: o.Allocatable.Memory().Value(),
+		Health:      o.Health,
+		Node:        e.self,
+		PodState:    e.podstate,
+		Workers:     e.pool,
+		// The runtime gets volumes and devices from the storage parts, and the admission of pods allocates them.
+		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
+		ActivePods:        func() []*v1.Pod { return e.admissions.ActivePodsExcept("") },
 	}
 }
 
