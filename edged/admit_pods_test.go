@@ -55,12 +55,12 @@ func admitting(t *testing.T) (*Edged, *startedPods, func()) {
 		t.Fatal(err)
 	}
 	s := &startedPods{}
-	e.pool.SetSyncer(s)
+	e.workers.SetSyncer(s)
 	e.podstate.Ready.Start()
 	return e, s, func() {
 		cancel()
-		e.pool.Wait()
-		if err := e.client.Close(); err != nil {
+		e.workers.Wait()
+		if err := e.containers.Client.Close(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -5,11 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/edged/containers/runtimestatus"
-	"github.com/edgecore-io/edgecore/edged/pods/deadline"
-	"github.com/edgecore-io/edgecore/edged/pods/podstatus"
-	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
-	"github.com/edgecore-io/edgecore/edged/pods/termination"
+	"github.com/edgecore-io/edgecore/edged/containers"
+	"github.com/edgecore-io/edgecore/edged/pods"
 	"github.com/edgecore-io/edgecore/edged/podstate"
 )
 
@@ -23,18 +20,10 @@ type Module struct {
 
 // state is what outlives a run.
 type state struct {
-	podstate *podstate.State
-	// results are those of the newest syncs.
-	results podstatus.Results
-	reloads reloads
-	// deadlines are those of pods with activeDeadlineSeconds.
-	deadlines deadline.Tracker
-	// terminations wakes callers that wait for the end of a pod.
-	terminations termination.Waiters
-	// gate is closed while the device shuts down: nothing starts any more.
-	gate shutdown.Gate
-	// runtimeVersion is the name and version of the runtime.
-	runtimeVersion runtimestatus.Version
+	podstate   *podstate.State
+	containers containers.State
+	pods       pods.State
+	reloads    reloads
 	// reachedAt is where the cluster reaches the authenticated port, if not at the node's addresses; nil until known.
 	reachedAt atomic.Pointer[string]
 }
@@ -70,7 +59,7 @@ func (m *Module) Alive(context.Context) error {
 	if e := m.running.Load(); e != nil {
 		e.admissions.Probe()
 		e.shown.Pods()
-		e.pool.UIDs()
+		e.workers.UIDs()
 		e.podstate.Recorder.Probe()
 	}
 	return nil

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/edged/containers/dns"
 	"github.com/edgecore-io/edgecore/edged/podstate/clock"
 	"github.com/edgecore-io/edgecore/edged/serve/api"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
@@ -30,7 +29,10 @@ type part struct {
 // parts lists the parts in the order in which they start. What is served, reloaded and measured follows from this list.
 func (e *Edged) parts() []part {
 	return []part{
-		{name: "read-only server", run: (&api.ReadOnly{Listen: e.opts.Listen, Health: e.health, Served: e.served}).Run},
+		{
+			name: "read-only server",
+			run:  (&api.ReadOnly{Listen: e.opts.Listen, Health: e.opts.Health, Served: e.served}).Run,
+		},
 		{name: "authenticated server", run: e.api.Run, routes: e.apiRoutes()},
 		{name: "status page", routes: api.PageRoutes(e.shown)},
 		{name: "status reports", run: e.podstate.Reporter.Run},
@@ -41,29 +43,29 @@ func (e *Edged) parts() []part {
 		},
 		{name: "streams", run: e.endStreams, routes: api.StreamRoutes(e.streams)},
 		{name: "node", run: e.runNode},
-		{name: "cgroups", run: func(ctx context.Context) error { return e.cgroups.Run(ctx, e.health) }},
-		{name: "DNS", reload: func(s *Settings) { e.dns.Store(dns.New(s.DNS)) }},
+		{name: "cgroups", run: func(ctx context.Context) error { return e.containers.Cgroups.Run(ctx, e.opts.Health) }},
+		{name: "DNS", reload: func(s *Settings) { e.containers.SetDNS(s.DNS) }},
 		{name: "CSI drivers", run: e.storage.CSI.Run, collectors: []prometheus.Collector{e.storage.CSI}},
 		{name: "plugins", run: e.storage.Plugins.Run},
 		{name: "device plugins", run: e.storage.Devices.Run},
 		{name: "pod resources", run: e.storage.PodResources.Run},
 		{name: "stored pods", run: e.intake.Load},
 		{name: "static pods", run: e.newStatic().Run},
-		{name: "image repairs", run: e.repairer.Run},
-		{name: "image pulls", reload: func(s *Settings) { e.puller.SetPullLimits(s.Pulls) }},
+		{name: "image repairs", run: e.containers.Repairer.Run},
+		{name: "image pulls", reload: func(s *Settings) { e.containers.Puller.SetPullLimits(s.Pulls) }},
 		{
 			name:       "containers",
-			reload:     func(s *Settings) { e.runtime.SetMaxBackoff(s.MaxBackoff) },
-			collectors: []prometheus.Collector{e.limiter},
+			reload:     func(s *Settings) { e.containers.Runtime.SetMaxBackoff(s.MaxBackoff) },
+			collectors: []prometheus.Collector{e.containers.Limiter},
 		},
-		{name: "runtime state", run: e.pleg.Run},
+		{name: "runtime state", run: e.containers.PLEG.Run},
 		{name: "clock", run: (&clock.Keeper{
-			Health: e.health,
+			Health: e.opts.Health,
 			Bound:  e.opts.ClockBound,
 			Began:  e.podstate.Began,
 			Set:    e.clockSet,
 		}).Run},
-		{name: "conditions of the runtime", run: e.runtimeStatus.Run},
+		{name: "conditions of the runtime", run: e.containers.RuntimeStatus.Run},
 		{name: "probes", run: e.prober.Run},
 		{name: "usage", routes: api.StatsRoutes(e.stats, e.prober)},
 		{name: "storage limits", run: e.limits.Run},
@@ -73,13 +75,17 @@ func (e *Edged) parts() []part {
 			reload:     func(s *Settings) { e.pressure.Configure(s.Evictions.WithHard(e.opts.Eviction.Config)) },
 			collectors: []prometheus.Collector{e.pressure},
 		},
-		{name: "log rotation", run: e.logs.Run, reload: func(s *Settings) { e.logs.SetLimits(s.LogSize, s.LogFiles) }},
+		{
+			name:   "log rotation",
+			run:    e.containers.Logs.Run,
+			reload: func(s *Settings) { e.containers.Logs.SetLimits(s.LogSize, s.LogFiles) },
+		},
 		{name: "mirror pods", run: e.podstate.Mirrors.Run},
 		{
 			name:       "garbage",
-			run:        e.garbage.Run,
-			reload:     func(s *Settings) { e.garbage.SetPolicy(s.GC) },
-			collectors: e.garbage.Collectors(),
+			run:        e.containers.Garbage.Run,
+			reload:     func(s *Settings) { e.containers.Garbage.SetPolicy(s.GC) },
+			collectors: e.containers.Garbage.Collectors(),
 		},
 		{name: "shutdown of the device", run: e.newShutdown().Run},
 		{
@@ -95,19 +101,19 @@ func (e *Edged) parts() []part {
 // run runs the parts until ctx ends or one fails. ctx is the one that build had; cancel ends it.
 func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 	defer func() {
-		if err := e.client.Close(); err != nil {
+		if err := e.containers.Client.Close(); err != nil {
 			klog.V(2).InfoS("Connection to the runtime not closed", "err", err)
 		}
 	}()
 	err := runParts(ctx, cancel, e.list)
 	e.admissions.Wait()
-	e.stopper.Wait()
-	e.pool.Wait()
+	e.workers.Stopper.Wait()
+	e.workers.Wait()
 	// The newest statuses are stored before the end. Containers go on running.
 	flush, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer stop()
 	e.podstate.Reporter.FlushAll(flush)
-	if err := e.checked.Close(); err != nil {
+	if err := e.containers.BootRecord.Close(); err != nil {
 		klog.V(2).InfoS("Clean shutdown not recorded", "err", err)
 	}
 	return err

@@ -23,13 +23,15 @@ type ports struct {
 	slis       *server.SLIs
 	nodeStatus *nodestatus.Manager
 	node       *node.Node // nil without a cloud
+	// reported are the addresses in the newest status that the API server has accepted; the node's goroutine has them.
+	reported []v1.NodeAddress
 }
 
 func (e *Edged) buildPorts(ctx context.Context) {
 	o := &e.opts
 	e.api = e.newAPI()
 	most := e.maxOpen()
-	e.streams = streaming.New(ctx, streaming.Options{Node: e.shown, Runtime: e.client, Watcher: o.Watcher,
+	e.streams = streaming.New(ctx, streaming.Options{Node: e.shown, Runtime: e.containers.Client, Watcher: o.Watcher,
 		IdleTimeout: o.StreamIdle, MaxStreams: most, MaxLogs: most})
 	e.slis = server.NewSLIs()
 	e.nodeStatus = nodestatus.New(nodestatus.Options{
@@ -40,28 +42,28 @@ func (e *Edged) buildPorts(ctx context.Context) {
 		Allocatable:  o.Allocatable,
 		Devices:      e.storage.Devices.Capacity,
 		Addresses:    e.self.Addresses,
-		Runtime:      e.runtimeVersion.Get,
-		Features:     e.runtime.Known,
-		Answers:      e.pleg.Healthy,
-		Images:       e.client.Images,
+		Runtime:      e.containers.RuntimeVersion.Get,
+		Features:     e.containers.Runtime.Known,
+		Answers:      e.containers.PLEG.Healthy,
+		Images:       e.containers.Client.Images,
 		MaxImages:    o.StatusImages,
 		VolumesInUse: e.storage.CSI.VolumesInUse,
 		Endpoints:    e.api.Endpoints,
 		Pressures:    e.pressure.NodeConditions,
-		Health:       e.health,
+		Health:       e.opts.Health,
 		Recorder:     e.podstate.Recorder,
 	})
 	if o.Node != nil {
 		opts := *o.Node
 		opts.Name, opts.Status, opts.Signals = o.NodeName, e.nodeStatus.Status, e.self.Signals
-		opts.Unready = func() error { return e.runtimeStatus.Unready(e.gate.Closed()) }
+		opts.Unready = func() error { return e.containers.RuntimeStatus.Unready(e.state.pods.Gate.Closed()) }
 		opts.Conditions, opts.Changed, opts.Found = e.nodeStatus.Conditions, e.nodeStatus.Changed, e.nodeStatus.Found
 		opts.Forgotten, opts.Reported = e.storage.Devices.Forgotten, e.statusReported
 		opts.LabelsLeftOut = func(keys []string) {
 			if len(keys) == 0 {
-				e.health.Clear(health.LabelsLeftOut, "")
+				e.opts.Health.Clear(health.LabelsLeftOut, "")
 			} else {
-				e.health.Set(health.LabelsLeftOut, "", strings.Join(keys, ", "))
+				e.opts.Health.Set(health.LabelsLeftOut, "", strings.Join(keys, ", "))
 			}
 		}
 		e.node = node.New(e.podstate.Meta, opts)
@@ -81,7 +83,7 @@ func (e *Edged) newAPI() *api.API {
 		RootDir:   e.opts.RootDir,
 		IPs:       e.servedAt,
 		NotBefore: e.opts.ClockBound.Time,
-		Health:    e.health,
+		Health:    e.opts.Health,
 		Served:    e.served,
 		// Streams and logs keep their connections. Probes of metrics and the like find a place beside all of them.
 		Connections: 64 + 2*e.maxOpen(),
@@ -108,7 +110,7 @@ func (e *Edged) served() server.Options {
 	for _, p := range e.list {
 		routes, collectors = append(routes, p.routes...), append(collectors, p.collectors...)
 	}
-	registry := server.NewRegistry(e.opts.NodeName, e.shown, e.health, collectors...)
+	registry := server.NewRegistry(e.opts.NodeName, e.shown, e.opts.Health, collectors...)
 	routes = append(routes, e.opts.Routes...)
 	return server.Options{Node: e.shown, Registry: registry, SLIs: e.slis, Routes: routes}
 }
@@ -116,8 +118,8 @@ func (e *Edged) served() server.Options {
 // apiRoutes are the paths of the kubelet's API that belong to no other part.
 func (e *Edged) apiRoutes() []server.Route {
 	return api.Routes(&e.opts.API, &api.Containers{
-		All:           e.pleg.All,
-		Runtime:       e.client,
+		All:           e.containers.PLEG.All,
+		Runtime:       e.containers.Client,
 		CheckpointDir: filepath.Join(e.opts.RootDir, "checkpoints"),
 	})
 }
@@ -144,7 +146,7 @@ func (e *Edged) statusReported(status *v1.NodeStatus) {
 	e.storage.Devices.Remember()
 	e.storage.CSI.ReportedInUse(status.VolumesInUse)
 	if e.reported != nil && !slices.Equal(e.reported, status.Addresses) {
-		e.pool.EnqueueAll() // the statuses of pods have the node's addresses
+		e.workers.EnqueueAll() // the statuses of pods have the node's addresses
 	}
 	e.reported = status.Addresses
 }
@@ -155,5 +157,5 @@ func (e *Edged) clockSet() {
 		e.opts.ClockSet()
 	}
 	e.self.Wake()
-	e.pool.EnqueueAll() // tokens may have to be renewed by the clock of now
+	e.workers.EnqueueAll() // tokens may have to be renewed by the clock of now
 }

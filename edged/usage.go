@@ -3,39 +3,41 @@ package edged
 import (
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/edged/containers/runtimestatus"
+	"github.com/edgecore-io/edgecore/edged/node/node"
 	"github.com/edgecore-io/edgecore/edged/node/nodepressure"
 	"github.com/edgecore-io/edgecore/edged/node/stats"
 	"github.com/edgecore-io/edgecore/edged/node/storagelimit"
 	"github.com/edgecore-io/edgecore/edged/podstate/status"
 	"github.com/edgecore-io/edgecore/edged/serve/api"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
+	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
 // usage is how much the node and its pods use, and what is done when that is too much.
 type usage struct {
-	shown         *api.Node
-	stats         *stats.Stats
-	pressure      *nodepressure.Manager
-	limits        *storagelimit.Manager
-	runtimeStatus *runtimestatus.Tracker
+	system   v1.NodeSystemInfo
+	shown    *api.Node
+	stats    *stats.Stats
+	pressure *nodepressure.Manager
+	limits   *storagelimit.Manager
 }
 
 func (e *Edged) buildUsage() {
+	e.system = node.System(version.Kubernetes() + "-edgecore-" + e.opts.Version)
 	e.stats = stats.New(stats.Options{
 		NodeName:   e.opts.NodeName,
 		System:     e.system,
 		RootDir:    e.opts.RootDir,
 		LogsDir:    e.opts.PodLogsDir,
 		Pods:       e.podstate.Pods,
-		Runtime:    e.client,
-		Images:     e.client.Images,
-		PodCgroup:  e.cgroups.PodDirs,
-		PodsCgroup: e.cgroups.PodsDirs,
+		Runtime:    e.containers.Client,
+		Images:     e.containers.Client.Images,
+		PodCgroup:  e.containers.Cgroups.PodDirs,
+		PodsCgroup: e.containers.Cgroups.PodsDirs,
 		Volumes:    e.storage.Volumes.MeasureVolumes,
-		LogDir:     e.runtime.LogDir,
+		LogDir:     e.containers.Runtime.LogDir,
 		Claims:     e.storage.CSI.Usages,
-		Files:      e.podFiles,
+		Files:      e.containers.PodFiles,
 	})
 	e.shown = e.newShown()
 	settings := e.opts.Eviction
@@ -44,13 +46,13 @@ func (e *Edged) buildUsage() {
 		Settings: settings,
 		Desired:  e.podstate.Desired,
 		Stats:    e.stats,
-		PLEG:     e.pleg,
+		PLEG:     e.containers.PLEG,
 		Statuses: e.podstate.Statuses,
-		Cgroups:  e.cgroups,
-		Stopper:  e.stopper,
-		Garbage:  e.garbage,
+		Cgroups:  e.containers.Cgroups,
+		Stopper:  e.workers.Stopper,
+		Garbage:  e.containers.Garbage,
 		Recorder: e.podstate.Recorder,
-		Health:   e.health,
+		Health:   e.opts.Health,
 		Changed: func() {
 			e.self.Look()
 			e.podstate.CapacityFreed.Notify()
@@ -61,24 +63,11 @@ func (e *Edged) buildUsage() {
 		Phase:   e.podstate.Statuses.Phase,
 		Node:    e.stats.Node,
 		Volumes: e.storage.Volumes.Usage,
-		Runtime: e.client,
-		Files:   e.podFiles,
-		LogDir:  e.runtime.LogDir,
-		Stop:    func(pod *v1.Pod, why status.Stopped) { e.stopper.Stop(pod, why, nil) },
+		Runtime: e.containers.Client,
+		Files:   e.containers.PodFiles,
+		LogDir:  e.containers.Runtime.LogDir,
+		Stop:    func(pod *v1.Pod, why status.Stopped) { e.workers.Stopper.Stop(pod, why, nil) },
 		Evicted: e.pressure.Count,
-	})
-	e.runtimeStatus = runtimestatus.New(runtimestatus.Options{
-		Runtime: e.runtime,
-		Answers: e.pleg.Healthy,
-		Health:  e.health,
-		Version: &e.runtimeVersion,
-		Learned: e.self.Wake,
-		Changed: e.self.Look,
-		Recovered: func() {
-			if e.podstate.Ready.Started() {
-				e.pool.EnqueueAll()
-			}
-		},
 	})
 }
 
@@ -88,14 +77,14 @@ func (e *Edged) newShown() *api.Node {
 	return &api.Node{
 		Desired:  e.podstate.Desired,
 		Statuses: e.podstate.Statuses,
-		PLEG:     e.pleg,
+		PLEG:     e.containers.PLEG,
 		Recent:   e.podstate.Recorder.List,
 		Usage:    e.stats.Node,
-		LogsOf:   e.runtime.LogDir,
+		LogsOf:   e.containers.Runtime.LogDir,
 		Link:     o.Link,
 		Served:   o.Devices,
-		Runtime:  e.runtimeVersion.Get,
-		Health:   e.health,
+		Runtime:  e.containers.RuntimeVersion.Get,
+		Health:   e.opts.Health,
 		Began:    e.podstate.Began,
 		Static: server.Info{
 			NodeName:      o.NodeName,

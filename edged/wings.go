@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/edgecore-io/edgecore/edged/containers"
 	"github.com/edgecore-io/edgecore/edged/podstate"
 	"github.com/edgecore-io/edgecore/edged/storage"
 )
@@ -35,13 +36,39 @@ func (e *Edged) storageOptions(ctx context.Context) storage.Options {
 		Health:      o.Health,
 		Node:        e.self,
 		PodState:    e.podstate,
-		Workers:     e.pool,
+		Workers:     e.workers,
 		// The runtime gets volumes and devices from the storage parts, and the admission of pods allocates them.
-		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.runtime.RecursiveReadOnly(ctx, pod) },
+		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.containers.Runtime.RecursiveReadOnly(ctx, pod) },
 		ActivePods:        func() []*v1.Pod { return e.admissions.ActivePodsExcept("") },
+	}
+}
+
+func (e *Edged) containersOptions() containers.Options {
+	o := &e.opts
+	return containers.Options{
+		State:                &e.state.containers,
+		RootDir:              o.RootDir,
+		PodLogsDir:           o.PodLogsDir,
+		ContainerLogsDir:     o.ContainerLogsDir,
+		RuntimeEndpoint:      o.RuntimeEndpoint,
+		ImageEndpoint:        o.ImageEndpoint,
+		RuntimeTimeout:       o.RuntimeTimeout,
+		SeccompDefault:       o.SeccompDefault,
+		AllowedUnsafeSysctls: o.AllowedUnsafeSysctls,
+		MaxBackoff:           o.MaxBackoff,
+		Images:               o.Images,
+		Logs:                 o.Logs,
+		GC:                   o.GC,
+		Cgroups:              o.Cgroups,
+		DNS:                  o.DNS,
+		Health:               o.Health,
+		Node:                 e.self,
+		PodState:             e.podstate,
+		Workers:              e.workers,
+		Storage:              e.storage,
 	}
 }
 
 // busy reports whether pods start or end. What reports statuses and events asks it, and is made before the limiter of
 // the runtime's calls, which knows it.
-func (e *Edged) busy() bool { return e.limiter.Busy() }
+func (e *Edged) busy() bool { return e.containers.Limiter.Busy() }
