@@ -32,7 +32,7 @@ type Edged struct {
 	workers    *pods.Workers
 	storage    *storage.Parts
 	containers *containers.Parts
-	usage
+	node       *node.Parts
 	podParts
 	ports
 	// list is the list of parts.
@@ -48,7 +48,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 	if e.containers, err = containers.New(e.containersOptions()); err != nil {
 		return err
 	}
-	e.buildUsage()
+	e.node = node.New(ctx, e.nodeOptions())
 	e.buildPods(ctx)
 	e.buildPorts(ctx)
 	e.list = e.parts()

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/edged/podstate/clock"
 	"github.com/edgecore-io/edgecore/edged/serve/api"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
 )
@@ -42,7 +41,7 @@ func (e *Edged) parts() []part {
 			reload: func(s *Settings) { e.podstate.Events.Set(s.Events) },
 		},
 		{name: "streams", run: e.endStreams, routes: api.StreamRoutes(e.streams)},
-		{name: "node", run: e.runNode},
+		{name: "node", run: e.node.Run},
 		{name: "cgroups", run: func(ctx context.Context) error { return e.containers.Cgroups.Run(ctx, e.opts.Health) }},
 		{name: "DNS", reload: func(s *Settings) { e.containers.SetDNS(s.DNS) }},
 		{name: "CSI drivers", run: e.storage.CSI.Run, collectors: []prometheus.Collector{e.storage.CSI}},
@@ -59,21 +58,16 @@ func (e *Edged) parts() []part {
 			collectors: []prometheus.Collector{e.containers.Limiter},
 		},
 		{name: "runtime state", run: e.containers.PLEG.Run},
-		{name: "clock", run: (&clock.Keeper{
-			Health: e.opts.Health,
-			Bound:  e.opts.ClockBound,
-			Began:  e.podstate.Began,
-			Set:    e.clockSet,
-		}).Run},
+		{name: "clock", run: e.node.Clock.Run},
 		{name: "conditions of the runtime", run: e.containers.RuntimeStatus.Run},
 		{name: "probes", run: e.prober.Run},
-		{name: "usage", routes: api.StatsRoutes(e.stats, e.prober)},
-		{name: "storage limits", run: e.limits.Run},
+		{name: "usage", routes: api.StatsRoutes(e.node.Stats, e.prober)},
+		{name: "storage limits", run: e.node.Limits.Run},
 		{
 			name:       "evictions",
-			run:        e.pressure.Run,
-			reload:     func(s *Settings) { e.pressure.Configure(s.Evictions.WithHard(e.opts.Eviction.Config)) },
-			collectors: []prometheus.Collector{e.pressure},
+			run:        e.node.Pressure.Run,
+			reload:     func(s *Settings) { e.node.Pressure.Configure(s.Evictions.WithHard(e.opts.Eviction.Config)) },
+			collectors: []prometheus.Collector{e.node.Pressure},
 		},
 		{
 			name:   "log rotation",

@@ -104,7 +104,7 @@ func (e *Edged) newSyncer() *podsync.Syncer {
 		Reports:       e.podstate.Reporter,
 		PodDir:        e.containers.PodDir,
 		NetworkFor:    e.containers.RuntimeStatus.NetworkFor,
-		Prepared:      e.limits.Added,
+		Prepared:      e.node.Limits.Added,
 		RemoveCgroup:  e.containers.Cgroups.RemovePod,
 		ReleaseUserNS: e.containers.UserNS.Release,
 		FreeDevices:   e.storage.Devices.Free,
@@ -128,9 +128,12 @@ func (e *Edged) newAdmissions(ctx context.Context) *podadmit.Controller {
 		Allocations: e.allocations,
 		Freed:       e.podstate.CapacityFreed,
 		Closed:      e.state.pods.Gate.Closed,
-		Pressure:    e.pressure.Admit,
+		Pressure:    e.node.Pressure.Admit,
 		Checks: []func(*v1.Pod) *observed.Reason{
-			e.containers.Sysctls.Check, e.containers.Host.CheckAppArmor, e.pressure.Admit, e.containers.CheckGroups,
+			e.containers.Sysctls.Check,
+			e.containers.Host.CheckAppArmor,
+			e.node.Pressure.Admit,
+			e.containers.CheckGroups,
 		},
 		Rejected: e.podStatus.Reject,
 	}

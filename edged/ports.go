@@ -4,70 +4,28 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
-	"strings"
 
-	v1 "k8s.io/api/core/v1"
-
-	"github.com/edgecore-io/edgecore/edged/node/node"
-	"github.com/edgecore-io/edgecore/edged/node/nodestatus"
 	"github.com/edgecore-io/edgecore/edged/serve/api"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
 	"github.com/edgecore-io/edgecore/edged/serve/streaming"
-	"github.com/edgecore-io/edgecore/pkg/health"
 )
 
-// ports is how others see the node: the Node in the cluster, and the node's own ports.
+// ports are the node's own.
 type ports struct {
-	api        *api.API // nil without an authenticated port
-	streams    *streaming.Server
-	slis       *server.SLIs
-	nodeStatus *nodestatus.Manager
-	node       *node.Node // nil without a cloud
-	// reported are the addresses in the newest status that the API server has accepted; the node's goroutine has them.
-	reported []v1.NodeAddress
+	api     *api.API // nil without an authenticated port
+	streams *streaming.Server
+	slis    *server.SLIs
+	shown   *api.Node
 }
 
 func (e *Edged) buildPorts(ctx context.Context) {
 	o := &e.opts
+	e.shown = e.newShown()
 	e.api = e.newAPI()
 	most := e.maxOpen()
 	e.streams = streaming.New(ctx, streaming.Options{Node: e.shown, Runtime: e.containers.Client, Watcher: o.Watcher,
 		IdleTimeout: o.StreamIdle, MaxStreams: most, MaxLogs: most})
 	e.slis = server.NewSLIs()
-	e.nodeStatus = nodestatus.New(nodestatus.Options{
-		Context:      ctx,
-		NodeName:     o.NodeName,
-		System:       e.system,
-		Capacity:     o.Capacity,
-		Allocatable:  o.Allocatable,
-		Devices:      e.storage.Devices.Capacity,
-		Addresses:    e.self.Addresses,
-		Runtime:      e.containers.RuntimeVersion.Get,
-		Features:     e.containers.Runtime.Known,
-		Answers:      e.containers.PLEG.Healthy,
-		Images:       e.containers.Client.Images,
-		MaxImages:    o.StatusImages,
-		VolumesInUse: e.storage.CSI.VolumesInUse,
-		Endpoints:    e.api.Endpoints,
-		Pressures:    e.pressure.NodeConditions,
-		Health:       e.opts.Health,
-		Recorder:     e.podstate.Recorder,
-	})
-	if o.Node != nil {
-		opts := *o.Node
-		opts.Name, opts.Status, opts.Signals = o.NodeName, e.nodeStatus.Status, e.self.Signals
-		opts.Unready = func() error { return e.containers.RuntimeStatus.Unready(e.state.pods.Gate.Closed()) }
-		opts.Conditions, opts.Changed, opts.Found = e.nodeStatus.Conditions, e.nodeStatus.Changed, e.nodeStatus.Found
-		opts.Forgotten, opts.Reported = e.storage.Devices.Forgotten, e.statusReported
-		opts.LabelsLeftOut = func(keys []string) {
-			if len(keys) == 0 {
-				e.opts.Health.Clear(health.LabelsLeftOut, "")
-			} else {
-				e.opts.Health.Set(health.LabelsLeftOut, "", strings.Join(keys, ", "))
-			}
-		}
-		e.node = node.New(e.podstate.Meta, opts)
-	}
 }
 
 // maxOpen is how many streams, and how many logs, may be open at once.
@@ -131,31 +89,28 @@ func (e *Edged) endStreams(ctx context.Context) error {
 	return nil
 }
 
-// runNode keeps the Node, if there is a cloud.
-func (e *Edged) runNode(ctx context.Context) error {
-	if e.node == nil {
-		return nil
+// newShown makes what answers for the node.
+func (e *Edged) newShown() *api.Node {
+	o := &e.opts
+	return &api.Node{
+		Desired:  e.podstate.Desired,
+		Statuses: e.podstate.Statuses,
+		PLEG:     e.containers.PLEG,
+		Recent:   e.podstate.Recorder.List,
+		Usage:    e.node.Stats.Node,
+		LogsOf:   e.containers.Runtime.LogDir,
+		Link:     o.Link,
+		Served:   o.Devices,
+		Runtime:  e.containers.RuntimeVersion.Get,
+		Health:   e.opts.Health,
+		Began:    e.podstate.Began,
+		Static: server.Info{
+			NodeName:      o.NodeName,
+			Version:       o.Version,
+			Endpoint:      o.RuntimeEndpoint,
+			Store:         o.StorePath,
+			StaticPodPath: o.StaticPodDir,
+			PodLogsDir:    o.PodLogsDir,
+		},
 	}
-	// By this event, cloudcore distinguishes an agent that starts from a link that comes back.
-	e.podstate.Recorder.NodeEventf(v1.EventTypeNormal, "Starting", "Starting kubelet.")
-	return e.node.Run(ctx)
-}
-
-// statusReported is called with each status that the API server has accepted.
-func (e *Edged) statusReported(status *v1.NodeStatus) {
-	e.storage.Devices.Remember()
-	e.storage.CSI.ReportedInUse(status.VolumesInUse)
-	if e.reported != nil && !slices.Equal(e.reported, status.Addresses) {
-		e.workers.EnqueueAll() // the statuses of pods have the node's addresses
-	}
-	e.reported = status.Addresses
-}
-
-// clockSet is called when the clock was set.
-func (e *Edged) clockSet() {
-	if e.opts.ClockSet != nil {
-		e.opts.ClockSet()
-	}
-	e.self.Wake()
-	e.workers.EnqueueAll() // tokens may have to be renewed by the clock of now
 }

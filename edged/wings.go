@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/edged/containers"
+	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/podstate"
 	"github.com/edgecore-io/edgecore/edged/storage"
 )
@@ -66,6 +67,35 @@ func (e *Edged) containersOptions() containers.Options {
 		PodState:             e.podstate,
 		Workers:              e.workers,
 		Storage:              e.storage,
+	}
+}
+
+func (e *Edged) nodeOptions() node.Options {
+	o := &e.opts
+	eviction := o.Eviction
+	eviction.PodsMemory = o.Cgroups.Pods.Memory
+	return node.Options{
+		NodeName:     o.NodeName,
+		Version:      o.Version,
+		RootDir:      o.RootDir,
+		PodLogsDir:   o.PodLogsDir,
+		Capacity:     o.Capacity,
+		Allocatable:  o.Allocatable,
+		StatusImages: o.StatusImages,
+		Eviction:     eviction,
+		ClockBound:   o.ClockBound,
+		ClockSet:     o.ClockSet,
+		Registration: o.Node,
+		Health:       o.Health,
+		Self:         e.self,
+		PodState:     e.podstate,
+		Workers:      e.workers,
+		Stopper:      e.workers.Stopper,
+		Storage:      e.storage,
+		Containers:   e.containers,
+		Closed:       e.state.pods.Gate.Closed,
+		// The Node's status has the port, which serves the figures of the node.
+		Endpoints: func() v1.NodeDaemonEndpoints { return e.api.Endpoints() },
 	}
 }
 

@@ -1,4 +1,3 @@
-// Package node makes the parts that keep this device as a Node of the cluster.
 package node
 
 import (
