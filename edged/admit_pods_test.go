@@ -93,11 +93,11 @@ func TestRejectedPodStays(t *testing.T) {
 				defer stop()
 				first, second := podAsking("first", "1", from), podAsking("second", "1", from)
 				if from == source.API {
-					e.intake.Put(first)
-					e.intake.Put(second)
+					e.pods.Intake.Put(first)
+					e.pods.Intake.Put(second)
 				} else {
 					e.podstate.Desired.SetStatic([]*v1.Pod{first, second})
-					e.intake.Start()
+					e.pods.Intake.Start()
 				}
 				synctest.Wait()
 				got, _ := e.podstate.Statuses.Get("second")
@@ -108,13 +108,13 @@ func TestRejectedPodStays(t *testing.T) {
 				}
 				e.podstate.Desired.Remove("first")
 				e.podstate.Desired.Forget("first")
-				e.admissions.RetryRejected()
+				e.pods.Admissions.RetryRejected()
 				if from == source.API {
 					again := second.DeepCopy()
 					again.Status.Phase, again.ResourceVersion = v1.PodFailed, "2" // as the API server sends it back
-					e.intake.Put(again)
+					e.pods.Intake.Put(again)
 				}
-				e.intake.Start() // the runtime is back
+				e.pods.Intake.Start() // the runtime is back
 				synctest.Wait()
 				got, _ = e.podstate.Statuses.Get("second")
 				if started := workers.has("second"); started != wantStart || !wantStart && got.Reason != "OutOfcpu" {
@@ -151,7 +151,7 @@ func TestRejectedBeforeRestart(t *testing.T) {
 				} else {
 					e.podstate.Desired.SetStatic([]*v1.Pod{pod})
 				}
-				e.admissions.Admit("p")
+				e.pods.Admissions.Admit("p")
 				if got := e.podstate.Statuses.Phase("p"); got != c.want {
 					t.Errorf("phase after the restart = %q, want %q", got, c.want)
 				}

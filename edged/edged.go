@@ -33,7 +33,7 @@ type Edged struct {
 	storage    *storage.Parts
 	containers *containers.Parts
 	node       *node.Parts
-	podParts
+	pods       *pods.Parts
 	ports
 	// list is the list of parts.
 	list []part
@@ -49,7 +49,7 @@ func (e *Edged) build(ctx context.Context) (err error) {
 		return err
 	}
 	e.node = node.New(ctx, e.nodeOptions())
-	e.buildPods(ctx)
+	e.pods = pods.New(ctx, e.podsOptions())
 	e.buildPorts(ctx)
 	e.list = e.parts()
 	e.reloads.setParts(e.list)

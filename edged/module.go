@@ -57,7 +57,7 @@ func (m *Module) Run(ctx context.Context) error {
 // and may outlast the run that it asks.
 func (m *Module) Alive(context.Context) error {
 	if e := m.running.Load(); e != nil {
-		e.admissions.Probe()
+		e.pods.Admissions.Probe()
 		e.shown.Pods()
 		e.workers.UIDs()
 		e.podstate.Recorder.Probe()

@@ -48,8 +48,8 @@ func (e *Edged) parts() []part {
 		{name: "plugins", run: e.storage.Plugins.Run},
 		{name: "device plugins", run: e.storage.Devices.Run},
 		{name: "pod resources", run: e.storage.PodResources.Run},
-		{name: "stored pods", run: e.intake.Load},
-		{name: "static pods", run: e.newStatic().Run},
+		{name: "stored pods", run: e.pods.Intake.Load},
+		{name: "static pods", run: e.pods.Static.Run},
 		{name: "image repairs", run: e.containers.Repairer.Run},
 		{name: "image pulls", reload: func(s *Settings) { e.containers.Puller.SetPullLimits(s.Pulls) }},
 		{
@@ -60,8 +60,8 @@ func (e *Edged) parts() []part {
 		{name: "runtime state", run: e.containers.PLEG.Run},
 		{name: "clock", run: e.node.Clock.Run},
 		{name: "conditions of the runtime", run: e.containers.RuntimeStatus.Run},
-		{name: "probes", run: e.prober.Run},
-		{name: "usage", routes: api.StatsRoutes(e.node.Stats, e.prober)},
+		{name: "probes", run: e.pods.Prober.Run},
+		{name: "usage", routes: api.StatsRoutes(e.node.Stats, e.pods.Prober)},
 		{name: "storage limits", run: e.node.Limits.Run},
 		{
 			name:       "evictions",
@@ -81,14 +81,14 @@ func (e *Edged) parts() []part {
 			reload:     func(s *Settings) { e.containers.Garbage.SetPolicy(s.GC) },
 			collectors: e.containers.Garbage.Collectors(),
 		},
-		{name: "shutdown of the device", run: e.newShutdown().Run},
+		{name: "shutdown of the device", run: e.pods.Shutdown.Run},
 		{
 			name:       "admission",
-			run:        e.admissions.Run,
-			collectors: []prometheus.Collector{e.admissions.Collector()},
+			run:        e.pods.Admissions.Run,
+			collectors: []prometheus.Collector{e.pods.Admissions.Collector()},
 		},
-		{name: "pods", run: e.intake.Run},
-		{name: "messages", run: e.intake.Receive},
+		{name: "pods", run: e.pods.Intake.Run},
+		{name: "messages", run: e.pods.Intake.Receive},
 	}
 }
 
@@ -100,7 +100,7 @@ func (e *Edged) run(ctx context.Context, cancel context.CancelFunc) error {
 		}
 	}()
 	err := runParts(ctx, cancel, e.list)
-	e.admissions.Wait()
+	e.pods.Admissions.Wait()
 	e.workers.Stopper.Wait()
 	e.workers.Wait()
 	// The newest statuses are stored before the end. Containers go on running.

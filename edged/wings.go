@@ -7,6 +7,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/edged/containers"
 	"github.com/edgecore-io/edgecore/edged/node"
+	"github.com/edgecore-io/edgecore/edged/pods"
 	"github.com/edgecore-io/edgecore/edged/podstate"
 	"github.com/edgecore-io/edgecore/edged/storage"
 )
@@ -40,7 +41,7 @@ func (e *Edged) storageOptions(ctx context.Context) storage.Options {
 		Workers:     e.workers,
 		// The runtime gets volumes and devices from the storage parts, and the admission of pods allocates them.
 		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.containers.Runtime.RecursiveReadOnly(ctx, pod) },
-		ActivePods:        func() []*v1.Pod { return e.admissions.ActivePodsExcept("") },
+		ActivePods:        func() []*v1.Pod { return e.pods.Admissions.ActivePodsExcept("") },
 	}
 }
 
@@ -97,6 +98,37 @@ func (e *Edged) nodeOptions() node.Options {
 		// The Node's status has the port, which serves the figures of the node.
 		Endpoints: func() v1.NodeDaemonEndpoints { return e.api.Endpoints() },
 	}
+}
+
+func (e *Edged) podsOptions() pods.Options {
+	o := &e.opts
+	return pods.Options{
+		State:        &e.state.pods,
+		Bus:          o.Bus,
+		NodeName:     o.NodeName,
+		Allocatable:  o.Allocatable,
+		Labels:       o.Labels,
+		StaticPodDir: o.StaticPodDir,
+		FileCheck:    o.FileCheck,
+		Watcher:      o.Watcher,
+		Shutdown:     o.Shutdown,
+		Cloud:        o.Node != nil,
+		Health:       o.Health,
+		Self:         e.self,
+		PodState:     e.podstate,
+		Workers:      e.workers,
+		Storage:      e.storage,
+		Containers:   e.containers,
+		Node:         e.node,
+		Linked:       e.linked,
+	}
+}
+
+// linked retries what failed for want of the link. The intake of pods learns of it, and the ports are made later.
+func (e *Edged) linked() {
+	e.self.Wake()
+	e.storage.CSI.Linked()
+	e.api.Linked()
 }
 
 // busy reports whether pods start or end. What reports statuses and events asks it, and is made before the limiter of

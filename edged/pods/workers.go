@@ -18,12 +18,12 @@ type Workers struct {
 	*podworker.Pool
 	Stopper *podstop.Stopper
 
-	// intake is set later: it needs the parts that have the Workers already. Nothing calls it before these run.
+	// intake is set by New, which needs the parts that have the Workers already. Nothing calls it before these run.
 	intake *intake.Intake
 }
 
 // NewWorkers makes workers that end with ctx. resync is how often they sync their pods at the latest. They work once
-// SetSyncer and SetIntake were called.
+// New has set what they do.
 func NewWorkers(ctx context.Context, resync time.Duration, state *State, parts *podstate.Parts) *Workers {
 	w := &Workers{}
 	w.Pool = podworker.New(ctx, podworker.Options{Resync: resync, Forgotten: w.forgotten})
@@ -36,9 +36,6 @@ func NewWorkers(ctx context.Context, resync time.Duration, state *State, parts *
 	})
 	return w
 }
-
-// SetIntake sets what learns of changes. It is called once, before the parts run.
-func (w *Workers) SetIntake(i *intake.Intake) { w.intake = i }
 
 // PodChanged is called when the runtime's state of a pod changed without the agent's doing.
 func (w *Workers) PodChanged(uid types.UID) { w.intake.PodChanged(uid) }
