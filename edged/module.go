@@ -8,6 +8,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/containers"
 	"github.com/edgecore-io/edgecore/edged/pods"
 	"github.com/edgecore-io/edgecore/edged/podstate"
+	"github.com/edgecore-io/edgecore/edged/serve"
 )
 
 // Module is the beehive module. Each Run makes all parts again, in an Edged of its own.
@@ -23,9 +24,8 @@ type state struct {
 	podstate   *podstate.State
 	containers containers.State
 	pods       pods.State
+	serve      serve.State
 	reloads    reloads
-	// reachedAt is where the cluster reaches the authenticated port, if not at the node's addresses; nil until known.
-	reachedAt atomic.Pointer[string]
 }
 
 // New makes the module. It connects to nothing yet.
@@ -58,7 +58,7 @@ func (m *Module) Run(ctx context.Context) error {
 func (m *Module) Alive(context.Context) error {
 	if e := m.running.Load(); e != nil {
 		e.pods.Admissions.Probe()
-		e.shown.Pods()
+		e.serve.Shown.Pods()
 		e.workers.UIDs()
 		e.podstate.Recorder.Probe()
 	}
@@ -80,10 +80,10 @@ func (m *Module) NodeIP() string {
 // ReachedAt adds an IP address to those for which the certificate of the authenticated port is made: the address of a
 // tunnel. It replaces the address of the call before. It does not block.
 func (m *Module) ReachedAt(address string) {
-	if before := m.state.reachedAt.Swap(&address); before != nil && *before == address {
+	if !m.state.serve.SetReachedAt(address) {
 		return
 	}
 	if e := m.running.Load(); e != nil {
-		e.api.NamesChanged()
+		e.serve.API.NamesChanged()
 	}
 }

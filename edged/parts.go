@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/edged/serve/api"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
 )
 
@@ -28,19 +27,16 @@ type part struct {
 // parts lists the parts in the order in which they start. What is served, reloaded and measured follows from this list.
 func (e *Edged) parts() []part {
 	return []part{
-		{
-			name: "read-only server",
-			run:  (&api.ReadOnly{Listen: e.opts.Listen, Health: e.opts.Health, Served: e.served}).Run,
-		},
-		{name: "authenticated server", run: e.api.Run, routes: e.apiRoutes()},
-		{name: "status page", routes: api.PageRoutes(e.shown)},
+		{name: "read-only server", run: e.serve.ReadOnly.Run},
+		{name: "authenticated server", run: e.serve.API.Run, routes: e.serve.APIRoutes()},
+		{name: "status page", routes: e.serve.PageRoutes()},
 		{name: "status reports", run: e.podstate.Reporter.Run},
 		{
 			name:   "event reports",
 			run:    e.podstate.Events.Run,
 			reload: func(s *Settings) { e.podstate.Events.Set(s.Events) },
 		},
-		{name: "streams", run: e.endStreams, routes: api.StreamRoutes(e.streams)},
+		{name: "streams", run: e.serve.RunStreams, routes: e.serve.StreamRoutes()},
 		{name: "node", run: e.node.Run},
 		{name: "cgroups", run: func(ctx context.Context) error { return e.containers.Cgroups.Run(ctx, e.opts.Health) }},
 		{name: "DNS", reload: func(s *Settings) { e.containers.SetDNS(s.DNS) }},
@@ -61,7 +57,7 @@ func (e *Edged) parts() []part {
 		{name: "clock", run: e.node.Clock.Run},
 		{name: "conditions of the runtime", run: e.containers.RuntimeStatus.Run},
 		{name: "probes", run: e.pods.Prober.Run},
-		{name: "usage", routes: api.StatsRoutes(e.node.Stats, e.pods.Prober)},
+		{name: "usage", routes: e.serve.StatsRoutes()},
 		{name: "storage limits", run: e.node.Limits.Run},
 		{
 			name:       "evictions",

@@ -26,7 +26,7 @@ func TestParts(t *testing.T) {
 		}
 		routes += len(p.routes)
 	}
-	served := e.served()
+	served := e.serve.Served()
 	if got := len(served.Routes); got != routes || routes == 0 {
 		t.Errorf("%d routes are served, want the %d of all parts", got, routes)
 	}

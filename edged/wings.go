@@ -3,12 +3,12 @@ package edged
 import (
 	"context"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/edgecore-io/edgecore/edged/containers"
 	"github.com/edgecore-io/edgecore/edged/node"
 	"github.com/edgecore-io/edgecore/edged/pods"
 	"github.com/edgecore-io/edgecore/edged/podstate"
+	"github.com/edgecore-io/edgecore/edged/serve"
+	"github.com/edgecore-io/edgecore/edged/serve/server"
 	"github.com/edgecore-io/edgecore/edged/storage"
 )
 
@@ -30,18 +30,17 @@ func (e *Edged) podstateOptions() podstate.Options {
 func (e *Edged) storageOptions(ctx context.Context) storage.Options {
 	o := &e.opts
 	return storage.Options{
-		NodeName:    o.NodeName,
-		RootDir:     o.RootDir,
-		Watcher:     o.Watcher,
-		Cloud:       o.Node != nil,
-		MemoryBytes: o.Allocatable.Memory().Value(),
-		Health:      o.Health,
-		Node:        e.self,
-		PodState:    e.podstate,
-		Workers:     e.workers,
-		// The runtime gets volumes and devices from the storage parts, and the admission of pods allocates them.
-		RecursiveReadOnly: func(pod *v1.Pod) bool { return e.containers.Runtime.RecursiveReadOnly(ctx, pod) },
-		ActivePods:        func() []*v1.Pod { return e.pods.Admissions.ActivePodsExcept("") },
+		NodeName:          o.NodeName,
+		RootDir:           o.RootDir,
+		Watcher:           o.Watcher,
+		Cloud:             o.Node != nil,
+		MemoryBytes:       o.Allocatable.Memory().Value(),
+		Health:            o.Health,
+		Node:              e.self,
+		PodState:          e.podstate,
+		Workers:           e.workers,
+		RecursiveReadOnly: e.recursiveReadOnly(ctx),
+		ActivePods:        e.activePods,
 	}
 }
 
@@ -95,8 +94,7 @@ func (e *Edged) nodeOptions() node.Options {
 		Storage:      e.storage,
 		Containers:   e.containers,
 		Closed:       e.state.pods.Gate.Closed,
-		// The Node's status has the port, which serves the figures of the node.
-		Endpoints: func() v1.NodeDaemonEndpoints { return e.api.Endpoints() },
+		Endpoints:    e.endpoints,
 	}
 }
 
@@ -124,13 +122,34 @@ func (e *Edged) podsOptions() pods.Options {
 	}
 }
 
-// linked retries what failed for want of the link. The intake of pods learns of it, and the ports are made later.
-func (e *Edged) linked() {
-	e.self.Wake()
-	e.storage.CSI.Linked()
-	e.api.Linked()
+func (e *Edged) serveOptions() serve.Options {
+	o := &e.opts
+	return serve.Options{
+		State: &e.state.serve,
+		Info: server.Info{
+			NodeName:      o.NodeName,
+			Version:       o.Version,
+			Endpoint:      o.RuntimeEndpoint,
+			Store:         o.StorePath,
+			StaticPodPath: o.StaticPodDir,
+			PodLogsDir:    o.PodLogsDir,
+		},
+		Listen:      o.Listen,
+		API:         o.API,
+		RootDir:     o.RootDir,
+		NotBefore:   o.ClockBound.Time,
+		Capacity:    o.Capacity,
+		StreamIdle:  o.StreamIdle,
+		Watcher:     o.Watcher,
+		Link:        o.Link,
+		Devices:     o.Devices,
+		Cloud:       o.Node != nil,
+		Health:      o.Health,
+		Self:        e.self,
+		PodState:    e.podstate,
+		Containers:  e.containers,
+		Node:        e.node,
+		Pods:        e.pods,
+		Contributed: e.contributed,
+	}
 }
-
-// busy reports whether pods start or end. What reports statuses and events asks it, and is made before the limiter of
-// the runtime's calls, which knows it.
-func (e *Edged) busy() bool { return e.containers.Limiter.Busy() }
