@@ -74,7 +74,8 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// wings are the folders of edged, in order: a folder imports only from itself and from those before it.
+// wings are the folders of edged, in order: a folder imports only from itself and from those before it. The package
+// of a folder itself makes the folder's parts; only other packages that make parts import it.
 var wings = []string{"podstate", "storage", "containers", "node", "pods", "serve"}
 
 // TestWings checks that the packages of edged import only what their folder may.
@@ -96,6 +97,9 @@ func TestWings(t *testing.T) {
 			if at < 0 || at > wing {
 				t.Errorf("%s imports %s, want of edged only %q (hack/suite/layers_test.go)", fields[0], path,
 					wings[:wing+1])
+			}
+			if slices.Contains(wings, strings.TrimPrefix(imported, "/")) && fields[0] != ours+"edged/"+wings[wing] {
+				t.Errorf("%s imports %s, which makes parts; want what it needs in its options", fields[0], path)
 			}
 		}
 	}
