@@ -3,6 +3,7 @@ package metamanager
 import (
 	"fmt"
 
+	"github.com/edgecore-io/edgecore/metamanager/answer"
 	"github.com/edgecore-io/edgecore/pkg/jsonbound"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
@@ -12,7 +13,7 @@ import (
 // takes objects of 1.5 MiB: these bounds leave 30 bytes of that for each element of a pod.
 const (
 	podElementsMax = 50_000
-	elementsMax    = 200_000
+	elementsMax    = answer.ElementsMax
 )
 
 // checkElements returns an error for an object, or a list of them, that has too many elements to be decoded.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/podstate/metaclient"
+	"github.com/edgecore-io/edgecore/metamanager/answer"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -52,8 +53,7 @@ func carryIn(ctx context.Context, s *store.Store, way, typ string, data []byte) 
 		out, _ = m.remote(ctx, cloudFirst, key, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery,
 			key.String(), nil))
 	case "report":
-		_ = m.deliver(ctx, key, model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, "a/podpatch/one",
-			[]byte(`"{}"`)))
+		_, _ = answer.Failure(data)
 	case "inventory":
 		_, _ = m.tellInventory(ctx, syncFirst)
 	case "token":

@@ -37,7 +37,7 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 	if err != nil {
 		return nil, err
 	}
-	pending, err := m.pendingStatuses(ctx)
+	pending, err := m.outbox.Pending(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -113,22 +113,6 @@ func (m *Module) statusHashes(ctx context.Context) (map[string]string, error) {
 		return nil
 	})
 	return hashes, err
-}
-
-// pendingStatuses returns the queues of the pods whose status waits to be sent. One of a version that stored it without
-// the UID is pending for any pod of the name.
-func (m *Module) pendingStatuses(ctx context.Context) (map[string]bool, error) {
-	reports, err := m.store.OutboxKeys(ctx)
-	if err != nil {
-		return nil, err
-	}
-	pending := map[string]bool{}
-	for _, r := range reports {
-		if outbox.ClassOf(r.Key) == outbox.ClassStatus && !m.acks.has(r) {
-			pending[outbox.QueueOf(r.Key, "")] = true
-		}
-	}
-	return pending, nil
 }
 
 // tellInventory returns when the cloud has sent all that differs, and all of it is stored; or after a time without
@@ -239,14 +223,11 @@ func (m *Module) reportStatus(ctx context.Context, pod wire.Held) error {
 		return err
 	}
 	msg := model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, key.String(), content)
-	for _, waiting := range []string{outbox.Key(msg), msg.Route.Operation + " " + msg.Route.Resource} {
-		r, err := m.store.OutboxGet(ctx, waiting)
-		if err == nil && m.acks.has(r) || errors.Is(err, store.ErrNotFound) {
-			continue
-		}
+	r := outbox.Read(key, msg)
+	if waits, err := m.outbox.Waits(ctx, r); waits || err != nil {
 		return err
 	}
-	return m.queue(ctx, key, msg)
+	return m.outbox.Add(ctx, r)
 }
 
 // statusFor returns a stored status as a patch for the pod with a UID; nil if the status was not stored under the UID

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -126,7 +127,8 @@ func TestStatusIsReportedAgain(t *testing.T) {
 		if diff := cmp.Diff([]string{"a/podpatch/lost " + patch("u-lost", "Running")}, c.reports); diff != "" {
 			t.Errorf("reported again (-want +got):\n%s", diff)
 		}
-		waitRemoved()
+		time.Sleep(time.Second) // of the simulated clock: answered reports are removed meanwhile
+		synctest.Wait()
 		if got := e.waiting(); got != nil {
 			t.Errorf("the outbox holds %v, want nothing", got)
 		}
@@ -169,7 +171,8 @@ func TestReportRequested(t *testing.T) {
 		if diff := cmp.Diff([]string{once, once}, c.reports); diff != "" {
 			t.Errorf("reported again (-want +got):\n%s", diff)
 		}
-		waitRemoved()
+		time.Sleep(time.Second) // of the simulated clock: answered reports are removed meanwhile
+		synctest.Wait()
 		if got := e.waiting(); got != nil {
 			t.Errorf("the outbox holds %v, want nothing", got)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -15,6 +16,10 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
+
+// syncFirst is how long the cloud gets to send all that differs before it is told again what is here, which may have
+// been lost on the way; each time it gets twice as long, up to syncTimeout.
+const syncFirst, syncTimeout = time.Minute, 10 * time.Minute
 
 // errOffline is the answer to requests that only the cloud can carry out, while there is no link.
 var errOffline = errors.New("not connected to the cloud")
@@ -81,19 +86,12 @@ func (m *Module) linkChanged(ctx context.Context, msg *model.Message) error {
 	}
 	ended := m.link.set(link)
 	if !link.Connected {
-		m.drain.Down()
+		m.outbox.LinkDown()
 		return m.tellEdged(ctx, msg)
 	}
 	m.tokens.hold(m.opts.Now())
 	m.opts.Connected(ctx)
-	switch {
-	case !link.Features.Inventory:
-		m.drain.Up(outbox.UnansweredMax)
-	case link.Features.Batch:
-		m.drain.Up(wire.BatchMax)
-	default:
-		m.drain.Up(outbox.EventSendersMax)
-	}
+	m.outbox.LinkUp(link.Features)
 	if link.Features.Inventory {
 		m.background(ctx, func(ctx context.Context) { m.sync(ctx, ended) })
 	}

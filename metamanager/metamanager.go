@@ -40,7 +40,6 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
-	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -49,9 +48,7 @@ type Store interface {
 	Get(ctx context.Context, key string) (store.Meta, error)
 	List(ctx context.Context, typ string) ([]store.Meta, error)
 	Each(ctx context.Context, typ string, do func(store.Meta) error) error
-	OutboxKeys(ctx context.Context) ([]store.Report, error)
-	OutboxGet(ctx context.Context, key string) (store.Report, error)
-	Apply(ctx context.Context, ops ...store.Op) error
+	outbox.Store
 }
 
 // Bus is what the module needs of beehive.
@@ -89,17 +86,12 @@ const defaultRemoteTimeout = time.Minute
 
 // Module is the beehive module.
 type Module struct {
-	bus    Bus
-	store  Store
-	opts   Options
-	link   linkState
-	queues *keyedExecutor
-	drain  *outbox.Queues
-	// grace is how long the link must stay up after an event that is sent without an answer.
-	grace     time.Duration
-	acks      acks
-	events    events
-	tooLarge  tooLarge
+	bus       Bus
+	store     Store
+	opts      Options
+	link      linkState
+	queues    *keyedExecutor
+	outbox    *outbox.Outbox
 	rooms     rooms
 	tokens    tokenPace
 	tokenAsks tokenAsks
@@ -144,10 +136,13 @@ func New(bus Bus, s Store, opts Options) *Module {
 		store:  s,
 		opts:   opts,
 		queues: newKeyedExecutor(),
-		drain:  outbox.New(),
-		grace:  eventGrace,
 		asking: make(chan struct{}, asksMax),
 	}
+	m.outbox = outbox.New(bus, s, outbox.Options{
+		Write:     m.apply,
+		StoredUID: m.storedUID,
+		Refused:   opts.Refused,
+	})
 	m.rooms.init(opts.Memory)
 	return m
 }
@@ -165,7 +160,7 @@ func (m *Module) Run(ctx context.Context) error {
 	defer m.wg.Wait()
 	defer cancel()
 	defer m.queues.wait()
-	m.background(ctx, func(ctx context.Context) { m.keepRunning(ctx, m.runDrain) })
+	m.background(ctx, m.outbox.Run)
 	for {
 		msg, err := m.bus.Receive(ctx, m.Name())
 		if err != nil {
@@ -182,15 +177,6 @@ func (m *Module) Run(ctx context.Context) error {
 // background runs something that ends with ctx, and that Run waits for.
 func (m *Module) background(ctx context.Context, f func(context.Context)) {
 	m.wg.Go(func() { guard(ctx, f) })
-}
-
-// keepRunning runs something again, after a while, until it ends without a panic.
-func (m *Module) keepRunning(ctx context.Context, f func(context.Context)) {
-	for backoff := retry.NewBackoff(outbox.RetryFirst, outbox.RetryMax); !guard(ctx, f); {
-		if !backoff.Wait(ctx) {
-			return
-		}
-	}
 }
 
 // guard runs something, and reports whether it returned: false is after a panic.
@@ -298,7 +284,7 @@ func (m *Module) execute(
 		return model.OK, m.upsertLate(ctx, key, msg)
 	case model.OpInsert, model.OpUpdate:
 		if fromEdged && key.Type == resource.TypeEvent {
-			return model.OK, m.reportEvent(ctx, key, msg)
+			return model.OK, m.outbox.AddEvent(ctx, outbox.Read(key, msg))
 		}
 		if fromEdged && key.Type == resource.TypePodStatus {
 			return model.OK, m.keepStatus(ctx, key, msg)
@@ -312,7 +298,7 @@ func (m *Module) execute(
 		case fromEdged && key.Type == resource.TypePodStatus:
 			return model.OK, m.forgetStatus(ctx, key, msg)
 		case fromEdged && key.Type == resource.TypePod:
-			return model.OK, m.reportDeleted(ctx, key, msg)
+			return model.OK, m.outbox.AddUrgent(ctx, outbox.Read(key, msg)) // a deleted pod has ended
 		}
 		return model.OK, m.remove(ctx, key, msg, !fromEdged)
 	}

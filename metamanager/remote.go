@@ -14,9 +14,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/answer"
 	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
-	"github.com/edgecore-io/edgecore/pkg/jsonbound"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -140,12 +140,12 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 		content = nil // what it says is for this module
 	}
 	request := model.New(msg.Route.Source, model.GroupMeta, msg.Route.Operation, msg.Route.Resource, content)
-	answer, err := m.bus.SendSync(ctx, model.ModuleEdgeHub, request)
+	got, err := m.bus.SendSync(ctx, model.ModuleEdgeHub, request)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errOffline, err)
 	}
-	data := answer.ContentData()
-	if answer.Route.Operation == model.OpError {
+	data := got.ContentData()
+	if got.Route.Operation == model.OpError {
 		return nil, fmt.Errorf("%w: %s", errOffline, data)
 	}
 	if err := checkElements(key, data); err != nil {
@@ -171,7 +171,7 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 		}
 	}
 	if acked(msg.Route.Operation, key, link) {
-		m.toCloud(ctx, answer.Respond(model.OK))
+		m.toCloud(ctx, got.Respond(model.OK))
 	}
 	return data, nil
 }
@@ -202,7 +202,7 @@ func (m *Module) keepAnswer(
 		}
 		return data, nil
 	}
-	if status, failed := readFailure(data); failed {
+	if status, failed := answer.Failure(data); failed {
 		mayGo := unknownHere(key.Type) || key.Type == resource.TypeSecret // a secret that is pushed is not asked for
 		if status.Code == http.StatusNotFound && mayGo && key.Name != "" {
 			err := m.apply(ctx, key, store.Delete(q.row))
@@ -285,30 +285,6 @@ func (m *Module) keepAll(ctx context.Context, key resource.Key, data []byte) err
 	return m.apply(ctx, key, ops...)
 }
 
-// readFailure returns what an answer says went wrong, if it says so: on top where an object was asked for, under
-// Err where something was to be done. An Err without words is a failure, too.
-func readFailure(data []byte) (status metav1.Status, failed bool) {
-	var answer struct {
-		ErrStatus *metav1.Status `json:"ErrStatus"`
-		Err       *struct {
-			ErrStatus *metav1.Status `json:"ErrStatus"`
-		} `json:"Err"`
-	}
-	switch {
-	case jsonbound.HasMore(data, elementsMax):
-		return metav1.Status{Message: "the answer is too large to be read"}, true
-	case json.Unmarshal(data, &answer) != nil: // a string, or nothing
-		return status, false
-	case answer.ErrStatus != nil:
-		return *answer.ErrStatus, true
-	case answer.Err == nil:
-		return status, false
-	case answer.Err.ErrStatus == nil:
-		return metav1.Status{Message: "the cloud failed and gave no reason"}, true
-	}
-	return *answer.Err.ErrStatus, true
-}
-
 // remote answers a request of edged that may need the cloud.
 func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *model.Message) (json.RawMessage, error) {
 	switch how {
@@ -326,7 +302,7 @@ func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *m
 		}
 		klog.V(4).InfoS("Answering from the store", "resource", key.String(), "err", err)
 		stored, err := m.query(ctx, key, msg)
-		if status, failed := readFailure(stored); err == nil && failed && status.Code == http.StatusNotFound &&
+		if status, failed := answer.Failure(stored); err == nil && failed && status.Code == http.StatusNotFound &&
 			unknownHere(key.Type) {
 			return notStored(key)
 		}
@@ -352,11 +328,11 @@ func (m *Module) patience(ctx context.Context, key resource.Key) time.Duration {
 func (m *Module) orStored(
 	ctx context.Context, key resource.Key, msg *model.Message, data []byte,
 ) (json.RawMessage, error) {
-	if status, failed := readFailure(data); !failed || !again(status) {
+	if status, failed := answer.Failure(data); !failed || !answer.Again(status) {
 		return data, nil
 	}
 	stored, err := m.query(ctx, key, msg)
-	if _, missing := readFailure(stored); err != nil || missing {
+	if _, missing := answer.Failure(stored); err != nil || missing {
 		return data, nil
 	}
 	return stored, nil
@@ -385,7 +361,7 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 	if err != nil {
 		return nil, err
 	}
-	_, missing := readFailure(stored)
+	_, missing := answer.Failure(stored)
 	if !missing && (key.Type != resource.TypeServiceAccountToken || m.keepToken(stored)) {
 		return stored, nil
 	}
@@ -400,7 +376,7 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 		}
 		return stored, nil // however old: only its successor replaces it
 	}
-	if _, failed := readFailure(data); failed && !missing {
+	if _, failed := answer.Failure(data); failed && !missing {
 		klog.InfoS("Token not renewed; the old one stays in "+
 			"use", "resource", key.String(), "err", fmt.Sprintf("%.200s", data))
 		return stored, nil

@@ -47,6 +47,12 @@ func (e *edge) outbox() (keys, contents []string, seqs []int64) {
 	return keys, contents, seqs
 }
 
+// waiting are the keys of the outbox.
+func (e *edge) waiting() []string {
+	keys, _, _ := e.outbox()
+	return keys
+}
+
 // TestReports: the newest counts, the same again is nothing, and each is stored with its place in the outbox.
 func TestReports(t *testing.T) {
 	e := newEdge(t, nil)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/metamanager/answer"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -73,7 +74,7 @@ func (m *Module) askToken(ctx context.Context, key resource.Key, msg *model.Mess
 	}
 	select {
 	case <-ask.done:
-		if _, failed := readFailure(ask.data); ask.err != nil || failed {
+		if _, failed := answer.Failure(ask.data); ask.err != nil || failed {
 			return m.ask(ctx, key, msg)
 		}
 		return ask.data, nil

@@ -233,7 +233,7 @@ func (m *Module) remove(ctx context.Context, key resource.Key, msg *model.Messag
 		return err
 	}
 	if _, err := m.storedUID(ctx, key); errors.Is(err, store.ErrNotFound) {
-		m.forgetRefused(key)
+		m.outbox.Forget(key)
 	}
 	m.roomGone(ctx, key)
 	if !forward {
@@ -298,25 +298,24 @@ func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Messag
 	if key.Type != resource.TypePodPatch {
 		return fmt.Errorf("%s: only pods and nodes are patched", key)
 	}
-	data := msg.ContentData()
-	if !json.Valid(data) {
+	r := outbox.Read(key, msg)
+	if !r.Valid {
 		return fmt.Errorf("%s: the patch is not JSON", key)
 	}
 	// The same report again changes nothing, so the message's ID and time are not compared.
-	if row, err := m.store.Get(ctx, key.String()); err == nil && string(row.Value) == string(data) {
+	if row, err := m.store.Get(ctx, key.String()); err == nil && bytes.Equal(row.Value, r.Content) {
 		return nil
 	}
 	pod, err := m.storedIdentity(ctx, resource.Key{Namespace: key.Namespace, Type: resource.TypePod, Name: key.Name})
-	uid := outbox.PodUID(msg)
-	if err == nil && uid != "" && pod.UID != "" && pod.UID != uid {
+	if err == nil && r.UID != "" && pod.UID != "" && pod.UID != r.UID {
 		// Another pod has the name by now. The status that is stored under it is the other's, and stays.
-		return m.queue(ctx, key, msg)
+		return m.outbox.Add(ctx, r)
 	}
-	status := store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: data})
+	status := store.Upsert(store.Meta{Key: key.String(), Type: key.Type, Value: r.Content})
 	if err == nil && pod.deleting() {
-		return m.queueUrgent(ctx, key, msg, status) // on a full disk, too: its end is reported after its last status
+		return m.outbox.AddUrgent(ctx, r, status) // on a full disk, too: its end is reported after its last status
 	}
-	return m.queue(ctx, key, msg, status)
+	return m.outbox.Add(ctx, r, status)
 }
 
 // storedUID is the UID of a stored object. The error is store.ErrNotFound where there is none.
@@ -335,43 +334,6 @@ func (m *Module) storedIdentity(ctx context.Context, key resource.Key) (metadata
 		return metadata{}, fmt.Errorf("%s: the stored value is not an object: %w", key, err)
 	}
 	return id.Metadata, nil
-}
-
-// queue writes a report into the outbox, in place of an older one on the same object, and has it sent. ops are done
-// with it.
-func (m *Module) queue(ctx context.Context, key resource.Key, msg *model.Message, ops ...store.Op) error {
-	put, err := queued(key, msg)
-	if err != nil {
-		return err
-	}
-	return m.applyReport(ctx, key, msg, append(ops, put))
-}
-
-// queueUrgent is queue for what has to leave the node for room to return: the end of a pod that is being deleted.
-func (m *Module) queueUrgent(ctx context.Context, key resource.Key, msg *model.Message, ops ...store.Op) error {
-	put, err := queued(key, msg)
-	if err != nil {
-		return err
-	}
-	return m.applyReport(ctx, key, msg, store.Urgent(append(ops, put)...))
-}
-
-func (m *Module) applyReport(ctx context.Context, key resource.Key, msg *model.Message, ops []store.Op) error {
-	if err := m.apply(ctx, key, ops...); err != nil {
-		return err
-	}
-	row := outbox.Key(msg)
-	m.drain.Add(outbox.QueueOf(row, ""), row)
-	return nil
-}
-
-// queued is the operation that puts a report into the outbox.
-func queued(key resource.Key, msg *model.Message) (store.Op, error) {
-	value, err := json.Marshal(msg)
-	if err != nil {
-		return store.Op{}, fmt.Errorf("%s: content is not JSON: %w", key, err)
-	}
-	return store.OutboxPut(outbox.Key(msg), value), nil
 }
 
 // keepStatus stores the status of a pod that the cloud does not know.
@@ -400,9 +362,4 @@ func (m *Module) forgetStatus(ctx context.Context, key resource.Key, msg *model.
 		var stored identity
 		return gone.UID == "" || json.Unmarshal(old, &stored) != nil || stored.Metadata.UID == gone.UID
 	}))
-}
-
-// reportDeleted queues for the cloud that a deleted pod has ended.
-func (m *Module) reportDeleted(ctx context.Context, key resource.Key, msg *model.Message) error {
-	return m.queueUrgent(ctx, key, msg)
 }

@@ -1,14 +1,10 @@
-// Package outbox has the order in which a node reports to its cloud: the keys of the reports on the disk, and the
-// queues in which they wait for the link.
 package outbox
 
 import (
 	"cmp"
-	"encoding/json"
 	"net/url"
 	"strings"
 
-	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -17,16 +13,16 @@ import (
 // deleted) are two objects. Rows of pods without a UID are of versions before that. They are sent as well; an older
 // version that finds a row with a UID takes the text before the space for the operation, and sends the row in its turn.
 
-// Key returns the key in the outbox of a message that reports on an object.
-func Key(msg *model.Message) string {
-	if uid := PodUID(msg); uid != "" {
-		return msg.Route.Operation + ":" + url.QueryEscape(uid) + " " + msg.Route.Resource
+// keyOf returns the key in the outbox of a report on an object; uid is a pod's, or empty.
+func keyOf(operation, uid, object string) string {
+	if uid != "" {
+		operation += ":" + url.QueryEscape(uid)
 	}
-	return msg.Route.Operation + " " + msg.Route.Resource
+	return operation + " " + object
 }
 
-// ParseKey splits a key of the outbox. The UID is empty for what is not a pod, and for rows of older versions.
-func ParseKey(text string) (operation, uid string, key resource.Key, err error) {
+// parseKey splits a key of the outbox. The UID is empty for what is not a pod, and for rows of older versions.
+func parseKey(text string) (operation, uid string, key resource.Key, err error) {
 	operation, name, _ := strings.Cut(text, " ")
 	operation, escaped, _ := strings.Cut(operation, ":")
 	if uid, err = url.QueryUnescape(escaped); err != nil {
@@ -36,39 +32,10 @@ func ParseKey(text string) (operation, uid string, key resource.Key, err error) 
 	return operation, uid, key, err
 }
 
-// PodUID returns the UID of the pod that a message reports on, or empty where it reports on something else.
-func PodUID(msg *model.Message) string {
-	key, err := resource.Parse(msg.Route.Resource)
-	if err != nil {
-		return ""
-	}
-	switch {
-	case key.Type == resource.TypePodPatch && msg.Route.Operation == model.OpPatch:
-		var patch struct {
-			Metadata struct {
-				UID string `json:"uid"`
-			} `json:"metadata"`
-		}
-		if json.Unmarshal(msg.ContentData(), &patch) == nil {
-			return patch.Metadata.UID
-		}
-	case key.Type == resource.TypePod && msg.Route.Operation == model.OpDelete:
-		var options struct {
-			Preconditions struct {
-				UID string `json:"uid"`
-			} `json:"preconditions"`
-		}
-		if json.Unmarshal(msg.ContentData(), &options) == nil {
-			return options.Preconditions.UID
-		}
-	}
-	return ""
-}
-
-// QueueOf returns the queue of a report, from its key: reports on one object keep their order, and those on a pod and
+// queueOf returns the queue of a report, from its key: reports on one object keep their order, and those on a pod and
 // its end. uid is the pod's, for keys of older versions that do not have it.
-func QueueOf(text, uid string) string {
-	_, own, key, err := ParseKey(text)
+func queueOf(text, uid string) string {
+	_, own, key, err := parseKey(text)
 	if err != nil {
 		return text
 	}
@@ -81,9 +48,9 @@ func QueueOf(text, uid string) string {
 // PodQueue returns the queue of the reports on a pod, from its resource or that of its status.
 func PodQueue(text, uid string) string { return ObjectOf(text) + " " + uid }
 
-// OfOlderVersion reports whether the key of a report on a pod is of a version that did not put the UID into it.
-func OfOlderVersion(text string) bool {
-	_, uid, key, err := ParseKey(text)
+// ofOlderVersion reports whether the key of a report on a pod is of a version that did not put the UID into it.
+func ofOlderVersion(text string) bool {
+	_, uid, key, err := parseKey(text)
 	return err == nil && uid == "" && (key.Type == resource.TypePod || key.Type == resource.TypePodPatch)
 }
 

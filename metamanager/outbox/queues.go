@@ -15,37 +15,37 @@ const (
 	// RetryFirst and RetryMax are the first and the longest pause before something that failed is tried again.
 	RetryFirst = time.Second
 	RetryMax   = time.Minute
-	// RefusedMax is the longest pause before a report is sent again that the cloud has refused. It is longer than
+	// refusedMax is the longest pause before a report is sent again that the cloud has refused. It is longer than
 	// RetryMax because most refusals last until somebody changes the cluster's admission or rights.
-	RefusedMax = 5 * time.Minute
-	// SendersMax bounds the queues on their way at a time. Events have places of their own: EventSendersMax; over a
-	// link with batches wire.BatchMax, which edgehub sends together; or UnansweredMax with a cloud that answers none,
+	refusedMax = 5 * time.Minute
+	// sendersMax bounds the queues on their way at a time. Events have places of their own: eventSendersMax; over a
+	// link with batches wire.BatchMax, which edgehub sends together; or unansweredMax with a cloud that answers none,
 	// where each takes its place until it has arrived.
-	SendersMax      = 16
-	EventSendersMax = 4
-	UnansweredMax   = 64
+	sendersMax      = 16
+	eventSendersMax = 4
+	unansweredMax   = 64
 	// eventTurn is how many other reports may be sent while events wait, before one event is sent.
 	eventTurn = 64
 )
 
-// Class orders queues, the most urgent first: a link that lives for a second carries the ends of pods and their
+// class orders queues, the most urgent first: a link that lives for a second carries the ends of pods and their
 // statuses.
-type Class int
+type class int
 
 const (
-	ClassEnd Class = iota
-	ClassStatus
-	ClassOther
-	ClassEvent
+	classEnd class = iota
+	classStatus
+	classOther
+	classEvent
 )
 
-// Queue is the reports that keep their order. It exists while a report of it waits or is on its way.
-type Queue struct {
+// queue is the reports that keep their order. It exists while a report of it waits or is on its way.
+type queue struct {
 	name string
 	// since orders queues of one class: the lowest has waited longest, since it began or since it failed.
 	since int64
 	// waiting are the reports that wait.
-	waiting []Report
+	waiting []waitingReport
 	// event: its reports are events.
 	event bool
 	// busy: it is on its way. round is the count of the link over which its last report was taken.
@@ -56,11 +56,11 @@ type Queue struct {
 	due     time.Time
 }
 
-// Report is a report by its key in the outbox; what it says is read when it is sent.
-type Report struct {
-	// Key is that of the row in the outbox.
-	Key   string
-	class Class
+// waitingReport is a report by its key in the outbox; what it says is read when it is sent.
+type waitingReport struct {
+	// key is that of the row in the outbox.
+	key   string
+	class class
 	// refusals is nil unless the cloud has refused the report, which is not sent again before due. The rest of its
 	// queue does not wait for it: a status that no API server takes must not keep the pod's end back.
 	refusals *retry.Backoff
@@ -68,12 +68,12 @@ type Report struct {
 }
 
 // waits reports whether a report was refused and is not to be sent again yet.
-func (r Report) waits(now time.Time) bool { return now.Before(r.due) }
+func (r waitingReport) waits(now time.Time) bool { return now.Before(r.due) }
 
 // ready returns the class of the most urgent report of a queue that may be sent now. If there is none, ok is false, and
 // due is when the first one may be.
-func (l *Queue) ready(now time.Time) (best Class, due time.Time, ok bool) {
-	best = ClassEvent
+func (l *queue) ready(now time.Time) (best class, due time.Time, ok bool) {
+	best = classEvent
 	for _, r := range l.waiting {
 		at := r.due
 		if at.Before(l.due) {
@@ -89,34 +89,34 @@ func (l *Queue) ready(now time.Time) (best Class, due time.Time, ok bool) {
 }
 
 // index returns where a report waits, or -1.
-func (l *Queue) index(key string) int {
-	return slices.IndexFunc(l.waiting, func(r Report) bool { return r.Key == key })
+func (l *queue) index(key string) int {
+	return slices.IndexFunc(l.waiting, func(r waitingReport) bool { return r.key == key })
 }
 
-// ClassOf returns the class of a report, from its key.
-func ClassOf(text string) Class {
-	operation, _, key, err := ParseKey(text)
+// classOf returns the class of a report, from its key.
+func classOf(text string) class {
+	operation, _, key, err := parseKey(text)
 	switch {
 	case err != nil:
-		return ClassOther
+		return classOther
 	case key.Type == resource.TypePod && operation == model.OpDelete:
-		return ClassEnd
+		return classEnd
 	case key.Type == resource.TypePod, key.Type == resource.TypePodPatch:
-		return ClassStatus
+		return classStatus
 	case key.Type == resource.TypeEvent:
-		return ClassEvent
+		return classEvent
 	}
-	return ClassOther
+	return classOther
 }
 
 // pop takes the next report out of a queue that may be sent now: the oldest, but a pod's end after its status.
-func (l *Queue) pop(now time.Time) (r Report, ok bool) {
-	at := slices.IndexFunc(l.waiting, func(r Report) bool { return r.class != ClassEnd && !r.waits(now) })
+func (l *queue) pop(now time.Time) (r waitingReport, ok bool) {
+	at := slices.IndexFunc(l.waiting, func(r waitingReport) bool { return r.class != classEnd && !r.waits(now) })
 	if at < 0 {
-		at = slices.IndexFunc(l.waiting, func(r Report) bool { return !r.waits(now) })
+		at = slices.IndexFunc(l.waiting, func(r waitingReport) bool { return !r.waits(now) })
 	}
 	if at < 0 {
-		return Report{}, false
+		return waitingReport{}, false
 	}
 	r = l.waiting[at]
 	l.waiting = slices.Delete(l.waiting, at, at+1)
@@ -125,8 +125,8 @@ func (l *Queue) pop(now time.Time) (r Report, ok bool) {
 
 // choose returns the queue that goes next, or nil, and when the first of those that wait after a failure or a refusal
 // is due, if one is. Reports go before events: as long as one waits for a place, no event begins.
-func choose(queues map[string]*Queue, now time.Time, room, eventRoom int) (next *Queue, due time.Time) {
-	best := ClassEvent + 1
+func choose(queues map[string]*queue, now time.Time, room, eventRoom int) (next *queue, due time.Time) {
+	best := classEvent + 1
 	for _, l := range queues {
 		if l.busy || len(l.waiting) == 0 {
 			continue
@@ -142,17 +142,17 @@ func choose(queues map[string]*Queue, now time.Time, room, eventRoom int) (next 
 			next, best = l, c
 		}
 	}
-	if next != nil && (best == ClassEvent && eventRoom <= 0 || best != ClassEvent && room <= 0) {
+	if next != nil && (best == classEvent && eventRoom <= 0 || best != classEvent && room <= 0) {
 		next = nil
 	}
 	return next, due
 }
 
-// Queues keep track of the reports that wait while there is a link; New makes them. Their methods may be called from
-// any goroutine.
-type Queues struct {
-	// Woken is notified when there may be something to send.
-	Woken notify.Signal
+// queues keep track of the reports that wait while there is a link; newQueues makes them. Their methods may be called
+// from any goroutine.
+type queues struct {
+	// woken is notified when there may be something to send.
+	woken notify.Signal
 
 	mu sync.Mutex
 	// open: there is a link. unread: the outbox has not been read since it came up.
@@ -160,24 +160,24 @@ type Queues struct {
 	round        int // links so far
 	// eventRoom is how many events may be on their way.
 	eventRoom int
-	queues    map[string]*Queue
+	queues    map[string]*queue
 	last      int64 // since of the newest queue
 	// reports and events are the queues on their way. passed counts the reports sent since the last event.
 	reports, events, passed int
 }
 
-// New returns queues without a link.
-func New() *Queues {
-	return &Queues{Woken: notify.NewSignal(), queues: map[string]*Queue{}}
+// newQueues returns queues without a link.
+func newQueues() *queues {
+	return &queues{woken: notify.NewSignal(), queues: map[string]*queue{}}
 }
 
 // wake tells that there may be something to send.
-func (q *Queues) wake() {
-	q.Woken.Notify()
+func (q *queues) wake() {
+	q.woken.Notify()
 }
 
-// Up starts again over a new link.
-func (q *Queues) Up(eventRoom int) {
+// up starts again over a new link.
+func (q *queues) up(eventRoom int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.clear()
@@ -186,8 +186,8 @@ func (q *Queues) Up(eventRoom int) {
 	q.wake()
 }
 
-// Down forgets what waits: it is read again over the next link.
-func (q *Queues) Down() {
+// down forgets what waits: it is read again over the next link.
+func (q *queues) down() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.clear()
@@ -195,7 +195,7 @@ func (q *Queues) Down() {
 }
 
 // clear keeps no more than the queues on their way; q.mu is held.
-func (q *Queues) clear() {
+func (q *queues) clear() {
 	for name, l := range q.queues {
 		l.waiting, l.backoff, l.due = nil, nil, time.Time{}
 		if !l.busy {
@@ -204,9 +204,9 @@ func (q *Queues) clear() {
 	}
 }
 
-// Add notes a report that was stored. Without a link it does nothing. A report in place of one that was refused is sent
+// add notes a report that was stored. Without a link it does nothing. A report in place of one that was refused is sent
 // at once: it says something else.
-func (q *Queues) Add(name, key string) {
+func (q *queues) add(name, key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.open {
@@ -215,38 +215,38 @@ func (q *Queues) Add(name, key string) {
 	l := q.queues[name]
 	if l == nil {
 		q.last++
-		l = &Queue{name: name, since: q.last, event: ClassOf(key) == ClassEvent}
+		l = &queue{name: name, since: q.last, event: classOf(key) == classEvent}
 		q.queues[name] = l
 	}
 	if at := l.index(key); at < 0 {
-		l.waiting = append(l.waiting, Report{Key: key, class: ClassOf(key)})
+		l.waiting = append(l.waiting, waitingReport{key: key, class: classOf(key)})
 	} else {
 		l.waiting[at].due = time.Time{}
 	}
 	q.wake()
 }
 
-// Drop forgets reports that were taken out of the outbox unsent.
-func (q *Queues) Drop(keys []string) {
+// drop forgets reports that were taken out of the outbox unsent.
+func (q *queues) drop(keys []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for name, l := range q.queues {
-		l.waiting = slices.DeleteFunc(l.waiting, func(r Report) bool { return slices.Contains(keys, r.Key) })
+		l.waiting = slices.DeleteFunc(l.waiting, func(r waitingReport) bool { return slices.Contains(keys, r.key) })
 		if len(l.waiting) == 0 && !l.busy {
 			delete(q.queues, name)
 		}
 	}
 }
 
-// Len returns how many queues wait or are on their way.
-func (q *Queues) Len() int {
+// count returns how many queues wait or are on their way.
+func (q *queues) count() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.queues)
 }
 
-// ToRead reports whether the outbox is to be read, and takes that for done.
-func (q *Queues) ToRead() bool {
+// toRead reports whether the outbox is to be read, and takes that for done.
+func (q *queues) toRead() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	unread := q.open && q.unread
@@ -254,21 +254,21 @@ func (q *Queues) ToRead() bool {
 	return unread
 }
 
-// ReadAgain takes it back.
-func (q *Queues) ReadAgain() {
+// readAgain takes it back.
+func (q *queues) readAgain() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.unread = true
 }
 
-// Next returns a queue that is to be sent, which Done ends; or how long there is none: 0 is until Woken is notified.
-func (q *Queues) Next(now time.Time) (l *Queue, wait time.Duration) {
+// next returns a queue that is to be sent, which done ends; or how long there is none: 0 is until woken is notified.
+func (q *queues) next(now time.Time) (l *queue, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.open {
 		return nil, 0
 	}
-	l, due := choose(q.queues, now, SendersMax-q.reports, q.eventRoom-q.events)
+	l, due := choose(q.queues, now, sendersMax-q.reports, q.eventRoom-q.events)
 	if q.passed >= eventTurn {
 		if event := q.nextEvent(now); event != nil {
 			l = event
@@ -289,8 +289,8 @@ func (q *Queues) Next(now time.Time) (l *Queue, wait time.Duration) {
 }
 
 // nextEvent returns the queue of the next event, regardless of other reports; q.mu is held.
-func (q *Queues) nextEvent(now time.Time) *Queue {
-	events := map[string]*Queue{}
+func (q *queues) nextEvent(now time.Time) *queue {
+	events := map[string]*queue{}
 	for name, l := range q.queues {
 		if l.event {
 			events[name] = l
@@ -301,48 +301,48 @@ func (q *Queues) nextEvent(now time.Time) *Queue {
 }
 
 // limitOf counts the queues of a kind that are on their way; q.mu is held.
-func (q *Queues) limitOf(l *Queue) *int {
+func (q *queues) limitOf(l *queue) *int {
 	if l.event {
 		return &q.events
 	}
 	return &q.reports
 }
 
-// Take takes the next report out of a queue that is on its way, to be sent over the link of now.
-func (q *Queues) Take(l *Queue, now time.Time) (r Report, ok bool) {
+// take takes the next report out of a queue that is on its way, to be sent over the link of now.
+func (q *queues) take(l *queue, now time.Time) (r waitingReport, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l.round = q.round
 	return l.pop(now)
 }
 
-// Refused puts back a report that the cloud has refused. It is not sent again for a time that grows with each refusal,
-// which Refused returns, unless a newer report takes its place or a new link comes up.
-func (q *Queues) Refused(l *Queue, r Report, now time.Time) (wait time.Duration) {
+// refused puts back a report that the cloud has refused. It is not sent again for a time that grows with each refusal,
+// which refused returns, unless a newer report takes its place or a new link comes up.
+func (q *queues) refused(l *queue, r waitingReport, now time.Time) (wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.open || l.round != q.round || l.index(r.Key) >= 0 {
+	if !q.open || l.round != q.round || l.index(r.key) >= 0 {
 		return 0
 	}
 	if r.refusals == nil {
-		r.refusals = retry.NewBackoff(RetryFirst, RefusedMax)
+		r.refusals = retry.NewBackoff(RetryFirst, refusedMax)
 	}
 	wait = r.refusals.Next()
 	r.due = now.Add(wait)
 	l.waiting = append(l.waiting, r)
 	q.last++
-	l.since = q.last // as in Done
+	l.since = q.last // as in done
 	return wait
 }
 
-// Done ends what Next began. A report that failed, if it has a key, waits again, and its queue is not tried for a time
-// that grows: Done returns it. Over a new link it is tried at once.
-func (q *Queues) Done(l *Queue, failed Report, now time.Time) (wait time.Duration) {
+// done ends what next began. A report that failed, if it has a key, waits again, and its queue is not tried for a time
+// that grows: done returns it. Over a new link it is tried at once.
+func (q *queues) done(l *queue, failed waitingReport, now time.Time) (wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l.busy = false
 	*q.limitOf(l)--
-	if failed.Key != "" && q.open && l.round == q.round {
+	if failed.key != "" && q.open && l.round == q.round {
 		if l.backoff == nil {
 			l.backoff = retry.NewBackoff(RetryFirst, RetryMax)
 		}
@@ -350,7 +350,7 @@ func (q *Queues) Done(l *Queue, failed Report, now time.Time) (wait time.Duratio
 		l.due = now.Add(wait)
 		q.last++
 		l.since = q.last // or those that fail again and again would take every place
-		if l.index(failed.Key) < 0 {
+		if l.index(failed.key) < 0 {
 			l.waiting = slices.Insert(l.waiting, 0, failed)
 		}
 	} else {

@@ -1,4 +1,4 @@
-package metamanager
+package outbox
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
@@ -74,33 +73,33 @@ func (a *acks) end(reports []store.Report) {
 }
 
 // acknowledged starts the removal of a report that the cloud has answered, and does not wait for it.
-func (m *Module) acknowledged(ctx context.Context, r store.Report) {
-	if m.acks.begin(r) {
-		m.background(ctx, m.removeAnswered)
+func (o *Outbox) acknowledged(ctx context.Context, r store.Report) {
+	if o.acks.begin(r) {
+		o.background(ctx, o.removeAnswered)
 	}
 }
 
 // removeAnswered removes answered reports from the store, those that wait together in one commit, until none is left.
-func (m *Module) removeAnswered(ctx context.Context) {
+func (o *Outbox) removeAnswered(ctx context.Context) {
 	for {
 		retry.Sleep(ctx, ackGather)
-		reports := m.acks.take()
+		reports := o.acks.take()
 		if len(reports) == 0 {
 			return
 		}
-		m.removeReports(ctx, reports)
-		m.acks.end(reports)
+		o.removeReports(ctx, reports)
+		o.acks.end(reports)
 	}
 }
 
 // removeReports removes reports from the store. It tries again until ctx ends, and then once more.
-func (m *Module) removeReports(ctx context.Context, reports []store.Report) {
+func (o *Outbox) removeReports(ctx context.Context, reports []store.Report) {
 	ops := make([]store.Op, len(reports))
 	for i, r := range reports {
 		ops[i] = store.OutboxAck(r.Key, r.Seq)
 	}
-	for backoff := retry.NewBackoff(outbox.RetryFirst, outbox.RetryMax); ctx.Err() == nil; {
-		err := m.store.Apply(ctx, ops...)
+	for backoff := retry.NewBackoff(RetryFirst, RetryMax); ctx.Err() == nil; {
+		err := o.store.Apply(ctx, ops...)
 		if err == nil {
 			return
 		}
@@ -110,7 +109,7 @@ func (m *Module) removeReports(ctx context.Context, reports []store.Report) {
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAckTimeout)
 	defer cancel()
-	if err := m.store.Apply(last, ops...); err != nil {
+	if err := o.store.Apply(last, ops...); err != nil {
 		klog.V(2).InfoS("Answered reports not removed from the store; they will be sent again",
 			"reports", len(reports), "first", reports[0].Key, "err", err)
 	}

@@ -1,4 +1,4 @@
-package metamanager
+package outbox
 
 import (
 	"fmt"

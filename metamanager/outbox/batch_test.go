@@ -1,4 +1,4 @@
-package metamanager
+package outbox
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -40,16 +39,13 @@ func TestEventsOfABatch(t *testing.T) {
 	for name, c := range map[string]struct {
 		link string
 		want int
-	}{"batches": {upWithBatches, wire.BatchMax}, "no batches": {upWithOurs, outbox.EventSendersMax}} {
+	}{"batches": {upWithBatches, wire.BatchMax}, "no batches": {upWithOurs, eventSendersMax}} {
 		bubble(t, name, func(t *testing.T) {
 			s := &commits{}
-			e, h := linkedWith(t, func(m *Module) { s.Store, m.store = m.store, s })
+			e, h := linkedWith(t, func(o *Outbox) { s.Store, o.store = o.store, s })
 			var mu sync.Mutex
 			var got []*model.Message
 			later := func(m *model.Message) string {
-				if m.Route.Operation == wire.OpInventory {
-					return `{"synced":true}`
-				}
 				mu.Lock()
 				defer mu.Unlock()
 				got = append(got, m)
@@ -75,7 +71,7 @@ func TestEventsOfABatch(t *testing.T) {
 			}
 			h.answer(e.noLink)
 			for _, m := range lost { // as edgehub does when the link ends before the answers
-				if err := e.bus.SendResp(t.Context(), m.RespondError(model.ModuleEdgeHub, errOffline)); err != nil {
+				if err := e.bus.SendResp(t.Context(), m.RespondError(model.ModuleEdgeHub, errNoLink)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -120,7 +116,7 @@ func TestEventsOfABatch(t *testing.T) {
 func TestRemovedAtStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t)
-		m := New(nil, s, Options{})
+		o := New(nil, s, Options{})
 		if err := s.Apply(t.Context(), store.OutboxPut("insert a/event/e", []byte(`{}`))); err != nil {
 			t.Fatal(err)
 		}
@@ -129,9 +125,9 @@ func TestRemovedAtStop(t *testing.T) {
 			t.Fatalf("OutboxKeys = %v, %v; want one", reports, err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		m.acknowledged(ctx, reports[0])
+		o.acknowledged(ctx, reports[0])
 		stop()
-		m.wg.Wait()
+		o.wg.Wait()
 		if left, err := s.OutboxKeys(t.Context()); err != nil || len(left) != 0 {
 			t.Errorf("the outbox holds %v, %v; want nothing", left, err)
 		}

@@ -1,7 +1,8 @@
-package metamanager
+package outbox
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -9,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/edgecore-io/edgecore/metamanager/outbox"
+	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
-	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 // slowDisk is a store that writes nothing while it is slow, or fails.
@@ -51,13 +52,13 @@ func (s *slowDisk) Apply(ctx context.Context, ops ...store.Op) error {
 func TestAnsweredReports(t *testing.T) {
 	for name, fail := range map[string]error{"slow": nil, "failing": errors.New("disk")} {
 		bubble(t, name, func(t *testing.T) {
-			var m *Module
+			var o *Outbox
 			disk := &slowDisk{}
-			e, c := newHeld(t, func(module *Module) {
-				m = module
-				disk.Store, m.store = m.store, disk
+			e, c := newHeld(t, func(own *Outbox) {
+				o = own
+				disk.Store, o.store = o.store, disk
 			})
-			const pods = 3 * outbox.SendersMax
+			const pods = 3 * sendersMax
 			for i := range pods {
 				status := quote(t, patch(fmt.Sprint("u", i), "Running"))
 				e.ok(e.edged("patch", fmt.Sprintf("a/podpatch/p%02d", i), status))
@@ -72,7 +73,7 @@ func TestAnsweredReports(t *testing.T) {
 			if sent != pods {
 				t.Errorf("%d reports were sent while the disk was %s, want %d", sent, name, pods)
 			}
-			if pending, err := m.pendingStatuses(t.Context()); err != nil || len(pending) != 0 {
+			if pending, err := o.Pending(t.Context()); err != nil || len(pending) != 0 {
 				t.Errorf("pending = %v, %v; want none", pending, err)
 			}
 			e.link(upWithOurs)
@@ -81,13 +82,13 @@ func TestAnsweredReports(t *testing.T) {
 			}
 			disk.set(nil, nil)
 			close(slow)
-			time.Sleep(outbox.RetryMax) // of the simulated clock
+			time.Sleep(RetryMax) // of the simulated clock
 			synctest.Wait()
 			if got := e.waiting(); got != nil {
 				t.Errorf("the outbox holds %v, want nothing", got)
 			}
-			if len(m.acks.seqs) != 0 {
-				t.Errorf("%d reports are being removed, want none", len(m.acks.seqs))
+			if len(o.acks.seqs) != 0 {
+				t.Errorf("%d reports are being removed, want none", len(o.acks.seqs))
 			}
 		})
 	}
@@ -96,38 +97,45 @@ func TestAnsweredReports(t *testing.T) {
 // TestNewerThanAnswered: a report that is newer than the one whose removal is under way waits, and is sent.
 func TestNewerThanAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var m *Module
-		_, _ = newHeld(t, func(module *Module) { m = module })
+		var o *Outbox
+		_, _ = newHeld(t, func(own *Outbox) { o = own })
 		const key = "patch:u a/podpatch/p"
 		old, next := store.Report{Key: key, Seq: 1}, store.Report{Key: key, Seq: 2}
-		m.acks.begin(old)
-		if !m.acks.has(old) || m.acks.has(next) {
+		o.acks.begin(old)
+		if !o.acks.has(old) || o.acks.has(next) {
 			t.Error("after the answer to the old report it counts as waiting, or the next one as answered")
 		}
-		m.acks.begin(next)
-		m.acks.end([]store.Report{old})
-		if !m.acks.has(next) {
+		o.acks.begin(next)
+		o.acks.end([]store.Report{old})
+		if !o.acks.has(next) {
 			t.Error("the next report is forgotten with the old one")
 		}
-		m.acks.end([]store.Report{next})
-		if len(m.acks.seqs) != 0 {
-			t.Errorf("%d reports are left", len(m.acks.seqs))
+		o.acks.end([]store.Report{next})
+		if len(o.acks.seqs) != 0 {
+			t.Errorf("%d reports are left", len(o.acks.seqs))
 		}
 	})
 }
 
-// TestAnsweredStatusIsReportedAgain: a status whose report was answered, and is being removed, is reported when the
-// cloud asks for it.
+// TestAnsweredStatusIsReportedAgain: a status whose report was answered, and is being removed, does not count as
+// waiting, so that it is reported again when the cloud asks for it.
 func TestAnsweredStatusIsReportedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var m *Module
 		disk := &slowDisk{}
-		e, c := newHeld(t, func(module *Module) {
-			m = module
-			disk.Store, m.store = m.store, disk
-		})
-		e.ok(e.cloud("insert", "a/pod/p", `{"metadata":{"name":"p","namespace":"a","uid":"u"}}`))
-		e.ok(e.edged("patch", "a/podpatch/p", quote(t, patch("u", "Running"))))
+		e, c := newHeld(t, func(o *Outbox) { disk.Store, o.store = o.store, disk })
+		const res = "a/podpatch/p"
+		status := quote(t, patch("u", "Running"))
+		r := Read(resource.Key{Namespace: "a", Type: resource.TypePodPatch, Name: "p"},
+			model.New(model.ModuleEdged, model.GroupMeta, model.OpPatch, res, json.RawMessage(status)))
+		waits := func(want bool) {
+			t.Helper()
+			if got, err := e.outbox.Waits(t.Context(), r); got != want || err != nil {
+				t.Errorf("a report waits: %v, %v; want %v", got, err, want)
+			}
+		}
+		waits(false)
+		e.ok(e.edged("patch", res, status))
+		waits(true)
 		slow := make(chan struct{})
 		disk.set(slow, nil)
 		e.link(upWithOurs)
@@ -135,14 +143,11 @@ func TestAnsweredStatusIsReportedAgain(t *testing.T) {
 			t.Fatalf("sent %v, want one status", got)
 		}
 		synctest.Wait()
-		done := make(chan error, 1)
-		go func() { done <- m.reportStatus(t.Context(), wire.Held{Key: "a/pod/p", UID: "u"}) }()
-		synctest.Wait()
+		waits(false)
+		e.ok(e.edged("patch", res, status))
+		waits(true)
 		disk.set(nil, nil)
 		close(slow)
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
 		if got := c.release(); len(got) != 1 {
 			t.Errorf("sent %v, want the status again", got)
 		}

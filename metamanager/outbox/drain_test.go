@@ -1,4 +1,4 @@
-package metamanager
+package outbox
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 )
 
@@ -28,9 +27,6 @@ type held struct {
 }
 
 func (c *held) answer(m *model.Message) string {
-	if m.Route.Operation == "inventory" {
-		return `{"synced":true}`
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.got = append(c.got, m)
@@ -55,7 +51,7 @@ func (c *held) release() []string {
 	return names
 }
 
-func newHeld(t *testing.T, change func(*Module)) (*edge, *held) {
+func newHeld(t *testing.T, change func(*Outbox)) (*edge, *held) {
 	t.Helper()
 	e, h := linkedWith(t, change)
 	c := &held{t: t, bus: e.bus}
@@ -67,7 +63,7 @@ func newHeld(t *testing.T, change func(*Module)) (*edge, *held) {
 // which never take the place of another report.
 func TestReportsBeforeEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, c := newHeld(t, func(*Module) {})
+		e, c := newHeld(t, func(*Outbox) {})
 		const pods, ends, events = 30, 5, 50
 		for i := range events {
 			e.ok(e.edged("insert", fmt.Sprintf("a/event/e%02d", i), `{"reason":"Started"}`))
@@ -81,7 +77,7 @@ func TestReportsBeforeEvents(t *testing.T) {
 			e.ok(e.edged("delete", fmt.Sprintf("a/pod/p%02d", i), end(fmt.Sprint("u", i))))
 			want = append(want, fmt.Sprintf("patch a/podpatch/p%02d", i))
 		}
-		for i := range outbox.SendersMax - ends {
+		for i := range sendersMax - ends {
 			want = append(want, fmt.Sprintf("patch a/podpatch/p%02d", i))
 		}
 		e.link(upWithOurs)
@@ -96,9 +92,9 @@ func TestReportsBeforeEvents(t *testing.T) {
 			here := len(slices.DeleteFunc(slices.Clone(got), func(name string) bool {
 				return !strings.HasPrefix(name, "insert a/event/")
 			}))
-			if here > outbox.EventSendersMax || begun && here < len(got) {
+			if here > eventSendersMax || begun && here < len(got) {
 				t.Errorf("sent together %v, want up to %d events, and no report after the first of them", got,
-					outbox.EventSendersMax)
+					eventSendersMax)
 			}
 			sent, begun = sent+len(got), begun || here > 0
 		}
@@ -115,16 +111,16 @@ func TestReportsBeforeEvents(t *testing.T) {
 // TestReplacedReportIsNotSent: a status that was replaced while it waited for its turn is not sent.
 func TestReplacedReportIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e, c := newHeld(t, func(*Module) {})
+		e, c := newHeld(t, func(*Outbox) {})
 		e.link(upWithOurs)
-		for i := range outbox.SendersMax {
+		for i := range sendersMax {
 			e.ok(e.edged("patch", fmt.Sprintf("a/podpatch/p%02d", i), quote(t, patch(fmt.Sprint("u", i), "Running"))))
 		}
 		for i := range 5 {
 			e.ok(e.edged("patch", "a/podpatch/late", quote(t, patch("late", fmt.Sprint(i)))))
 		}
-		if got := c.release(); len(got) != outbox.SendersMax {
-			t.Errorf("%d reports on their way, want %d: %v", len(got), outbox.SendersMax, got)
+		if got := c.release(); len(got) != sendersMax {
+			t.Errorf("%d reports on their way, want %d: %v", len(got), sendersMax, got)
 		}
 		synctest.Wait()
 		c.mu.Lock()
@@ -199,8 +195,8 @@ func TestDrainSurvives(t *testing.T) {
 		"always fails": {onGet: func(int) error { panic("boom") }},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			e, h := linkedWith(t, func(m *Module) { c.Store, m.store = m.store, c })
-			h.answer(synced(good))
+			e, h := linkedWith(t, func(o *Outbox) { c.Store, o.store = o.store, c })
+			h.answer(always(good))
 			e.ok(e.edged("patch", "default/podpatch/one", quote(t, patch("u1", "Running"))))
 			e.link(upWithOurs)
 			time.Sleep(10 * time.Minute) // of the simulated clock
@@ -223,8 +219,8 @@ func TestDrainSurvives(t *testing.T) {
 func TestOutboxIsReadOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &failing{}
-		e, h := linkedWith(t, func(m *Module) { s.Store, m.store = m.store, s })
-		h.answer(synced(good))
+		e, h := linkedWith(t, func(o *Outbox) { s.Store, o.store = o.store, s })
+		h.answer(always(good))
 		e.link(upWithOurs)
 		for i := range 50 {
 			e.ok(e.edged("patch", fmt.Sprintf("a/podpatch/p%d", i), quote(t, patch(fmt.Sprint("u", i), "Running"))))
@@ -232,8 +228,8 @@ func TestOutboxIsReadOnce(t *testing.T) {
 		waitRemoved()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.keys != 2 { // for the drain, and for the inventory
-			t.Errorf("the outbox was read %d times for 50 reports, want 2", s.keys)
+		if s.keys != 1 {
+			t.Errorf("the outbox was read %d times for 50 reports, want 1", s.keys)
 		}
 		if got := e.waiting(); got != nil {
 			t.Errorf("the outbox holds %v, want nothing", got)
@@ -244,14 +240,14 @@ func TestOutboxIsReadOnce(t *testing.T) {
 // TestDroppedEventsAreForgotten: nothing is remembered of events that were dropped unsent.
 func TestDroppedEventsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var m *Module
-		e, c := newHeld(t, func(own *Module) { m = own })
+		var o *Outbox
+		e, c := newHeld(t, func(own *Outbox) { o = own })
 		e.link(upWithOurs)
 		for i := range 3 * eventsMax {
 			e.ok(e.edged("insert", fmt.Sprintf("a/event/e%04d", i), `{"reason":"Started"}`))
 		}
 		synctest.Wait()
-		if queues, most := m.drain.Len(), eventsMax+outbox.EventSendersMax; queues > most {
+		if queues, most := o.Queues(), eventsMax+eventSendersMax; queues > most {
 			t.Errorf("%d queues, want up to %d", queues, most)
 		}
 		c.release()

@@ -1,33 +1,18 @@
-package metamanager
+package outbox
 
 import (
 	"fmt"
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
-
-// waiting are the keys of the outbox.
-func (e *edge) waiting() []string {
-	keys, _, _ := e.outbox()
-	return keys
-}
-
-// waitRemoved waits, in a bubble, until answered reports are out of the outbox.
-func waitRemoved() {
-	synctest.Wait()
-	time.Sleep(ackGather)
-	synctest.Wait()
-}
 
 // TestOutboxDrains: nothing leaves without a link; with one the newest report on each object does, once.
 func TestOutboxDrains(t *testing.T) {
@@ -171,12 +156,12 @@ func testRefusedForNow(t *testing.T, code int) {
 		}
 		return good
 	})
-	time.Sleep(2 * outbox.RefusedMax)
+	time.Sleep(2 * refusedMax)
 	if diff := cmp.Diff([]string{"patch default/podpatch/one"}, e.waiting()); diff != "" {
 		t.Fatalf("reports that wait when ends are taken (-want +got):\n%s", diff)
 	}
 	h.answer(always(good))
-	time.Sleep(2 * outbox.RefusedMax)
+	time.Sleep(2 * refusedMax)
 	if got := e.waiting(); len(got) != 0 {
 		t.Errorf("reports that wait when all are taken = %q, want none", got)
 	}
@@ -207,21 +192,5 @@ func TestNewerReportOvertakes(t *testing.T) {
 	wait.True(t, "both are answered", func() bool { return len(e.waiting()) == 0 })
 	if diff := cmp.Diff([]string{patch("u1", "Pending"), patch("u1", "Running")}, contents); diff != "" {
 		t.Errorf("sent (-want +got):\n%s", diff)
-	}
-}
-
-// TestEventsAreBounded: of those that wait the newest are kept.
-func TestEventsAreBounded(t *testing.T) {
-	e, _ := newLinked(t, Options{})
-	for i := range eventsMax + 50 {
-		e.ok(e.edged("insert", fmt.Sprintf("default/event/e%04d", i), fmt.Sprintf(`{"n":%d}`, i)))
-	}
-	keys := e.waiting()
-	if len(keys) > eventsMax || len(keys) < eventsMax*4/5 {
-		t.Errorf("%d events wait, want up to %d", len(keys), eventsMax)
-	}
-	if last := fmt.Sprintf("insert default/event/e%04d", eventsMax+49); keys[len(keys)-1] != last ||
-		keys[0] == "insert default/event/e0000" {
-		t.Errorf("from %s to %s, want the newest", keys[0], keys[len(keys)-1])
 	}
 }
