@@ -89,7 +89,7 @@ func (m *Module) linkChanged(ctx context.Context, msg *model.Message) error {
 		m.outbox.LinkDown()
 		return m.tellEdged(ctx, msg)
 	}
-	m.tokens.hold(m.opts.Now())
+	m.tokens.LinkUp(m.opts.Now())
 	m.opts.Connected(ctx)
 	m.outbox.LinkUp(link.Features)
 	if link.Features.Inventory {

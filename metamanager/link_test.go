@@ -294,27 +294,6 @@ func token(made time.Time, life int64) []byte {
 	return data
 }
 
-func TestTokenFresh(t *testing.T) {
-	made := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for _, c := range []struct {
-		age  time.Duration
-		life int64
-		want bool
-	}{
-		{0, 3600, true}, {47 * time.Minute, 3600, true}, {49 * time.Minute, 3600, false}, {time.Hour * 2, 3600, false},
-		{23 * time.Hour, 7 * 86400, true}, {25 * time.Hour, 7 * 86400, false}, {-40 * 365 * 24 * time.Hour, 3600, true},
-	} {
-		if got := tokenFresh(token(made, c.life), made.Add(c.age)); got != c.want {
-			t.Errorf("after %v of %d s: %v, want %v", c.age, c.life, got, c.want)
-		}
-	}
-	for _, content := range []string{`{}`, `x`} {
-		if tokenFresh([]byte(content), made) {
-			t.Errorf("tokenFresh(%s) = true, want false", content)
-		}
-	}
-}
-
 // TestToken: renewed when it is time and there is a link; kept otherwise, however old.
 func TestToken(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

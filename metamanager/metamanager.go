@@ -39,6 +39,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/metamanager/tokens"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -93,8 +94,7 @@ type Module struct {
 	queues    *keyedExecutor
 	outbox    *outbox.Outbox
 	rooms     rooms
-	tokens    tokenPace
-	tokenAsks tokenAsks
+	tokens    *tokens.Tokens
 	questions questions
 	// carried are the messages of the cloud that were carried out.
 	carried wire.Recent
@@ -143,6 +143,7 @@ func New(bus Bus, s Store, opts Options) *Module {
 		StoredUID: m.storedUID,
 		Refused:   opts.Refused,
 	})
+	m.tokens = tokens.New(m.ask)
 	m.rooms.init(opts.Memory)
 	return m
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/answer"
 	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/metamanager/tokens"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -152,9 +154,9 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 		return nil, fmt.Errorf("answer of the cloud: %w", err)
 	}
 	if kept(msg.Route.Operation, key) {
-		var pod boundRef // for a token: it goes with the pod, and so it is stored in the pod's turn
+		var pod tokens.Ref // for a token: it goes with the pod, and so it is stored in the pod's turn
 		if key.Type == resource.TypeServiceAccountToken {
-			pod = boundPod(msg.ContentData())
+			pod = tokens.BoundPod(msg.ContentData())
 		}
 		err := m.queues.do(ctx, answerLane(key, pod), func() (err error) {
 			if ctx.Err() != nil { // nobody waits for it any more
@@ -183,7 +185,7 @@ func kept(operation string, key resource.Key) bool {
 }
 
 // answerLane is the queue in which an answer is stored: that of the object, and for a token that of its pod.
-func answerLane(key resource.Key, pod boundRef) string {
+func answerLane(key resource.Key, pod tokens.Ref) string {
 	if pod.Name != "" {
 		key.Type, key.Name = resource.TypePod, pod.Name
 	}
@@ -193,7 +195,7 @@ func answerLane(key resource.Key, pod boundRef) string {
 // keepAnswer stores what the cloud answered, in its turn, and returns what the caller gets: what is stored, if that
 // came later. What the cloud does not have any more is removed, but for what it pushes.
 func (m *Module) keepAnswer(
-	ctx context.Context, key resource.Key, pod boundRef, q *question, data []byte,
+	ctx context.Context, key resource.Key, pod tokens.Ref, q *question, data []byte,
 ) ([]byte, error) {
 	if !m.questions.counts(q) {
 		stored, err := m.store.Get(ctx, q.row)
@@ -362,12 +364,12 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 		return nil, err
 	}
 	_, missing := answer.Failure(stored)
-	if !missing && (key.Type != resource.TypeServiceAccountToken || m.keepToken(stored)) {
+	if !missing && (key.Type != resource.TypeServiceAccountToken || m.tokens.Keep(stored, m.opts.Now())) {
 		return stored, nil
 	}
 	ask := m.ask
 	if key.Type == resource.TypeServiceAccountToken {
-		ask = m.askToken
+		ask = m.tokens.Ask
 	}
 	data, err := ask(ctx, key, msg)
 	if err != nil {
@@ -384,36 +386,47 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 	return data, nil
 }
 
+// askTokensAhead requests the tokens of a pod that has arrived and is not stored yet.
+func (m *Module) askTokensAhead(ctx context.Context, key resource.Key, in incoming) {
+	uid, err := m.storedUID(ctx, key)
+	if err == nil && uid == in.id.Metadata.UID || !m.link.get().Connected {
+		return
+	}
+	var pod v1.Pod
+	if json.Unmarshal(in.row.Value, &pod) != nil {
+		return
+	}
+	for _, msg := range tokens.Requests(key, &pod) {
+		select {
+		case m.asking <- struct{}{}:
+		default:
+			return // edged asks for them
+		}
+		m.background(ctx, func(ctx context.Context) {
+			defer func() { <-m.asking }()
+			account, err := resource.Parse(msg.Route.Resource)
+			if err == nil {
+				_, err = m.tokens.Ask(ctx, account, msg)
+			}
+			if err != nil {
+				klog.V(4).InfoS("Token not fetched ahead; edged will ask for it", "pod", key.String(), "err", err)
+			}
+		})
+	}
+}
+
+// rowKey is where an object is in the store: under its name on the wire, but a token under what it was asked for.
+func rowKey(key resource.Key, content []byte) (string, error) {
+	if key.Type != resource.TypeServiceAccountToken {
+		return key.String(), nil
+	}
+	return tokens.Key(key, content)
+}
+
 // toCloud sends a message without waiting for an answer.
 func (m *Module) toCloud(ctx context.Context, msg *model.Message) {
 	if err := m.bus.Send(ctx, model.ModuleEdgeHub, msg); err != nil {
 		klog.V(2).InfoS("Message for the cloud not sent", "resource", msg.Route.Resource,
 			"operation", msg.Route.Operation, "err", err)
 	}
-}
-
-// keepToken reports whether a stored token is not to be renewed now.
-func (m *Module) keepToken(token []byte) bool {
-	now := m.opts.Now()
-	return tokenFresh(token, now) || canWait(token, now) && !m.tokens.allow(now)
-}
-
-// tokenFresh reports whether a stored token need not be renewed yet. A clock from before the token was made is not
-// set, and says nothing about it.
-func tokenFresh(token []byte, now time.Time) bool {
-	var request struct {
-		Spec struct {
-			ExpirationSeconds int64 `json:"expirationSeconds"`
-		} `json:"spec"`
-		Status struct {
-			Token               string      `json:"token"`
-			ExpirationTimestamp metav1.Time `json:"expirationTimestamp"`
-		} `json:"status"`
-	}
-	if json.Unmarshal(token, &request) != nil || request.Status.Token == "" {
-		return false
-	}
-	life := time.Duration(request.Spec.ExpirationSeconds) * time.Second
-	made := request.Status.ExpirationTimestamp.Add(-life)
-	return now.Sub(made) < resource.TokenAge(life)
 }

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 // quote is text as a JSON string, as patches travel.
@@ -250,36 +249,6 @@ func TestTokens(t *testing.T) {
 	e.ok(e.edged("delete", res, token))
 	if rows := e.rows("serviceaccounttoken"); len(rows) != 0 {
 		t.Errorf("tokens after the deletion = %v, want none", rows)
-	}
-}
-
-// TestTokenKey: the key is what Go makes of the API's types (docs/wire.md, Local store).
-func TestTokenKey(t *testing.T) {
-	seconds := int64(3607)
-	ref := &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: `a"b\c` + "`", UID: "52a53aab-é"}
-	for _, spec := range []authenticationv1.TokenRequestSpec{
-		{},
-		{Audiences: []string{}},
-		{Audiences: []string{"a", `b"`, "c`"}, ExpirationSeconds: &seconds},
-		{ExpirationSeconds: &seconds, BoundObjectRef: ref},
-	} {
-		var wantSeconds int64
-		if spec.ExpirationSeconds != nil {
-			wantSeconds = *spec.ExpirationSeconds
-		}
-		var wantRef authenticationv1.BoundObjectReference
-		if spec.BoundObjectRef != nil {
-			wantRef = *spec.BoundObjectRef
-		}
-		want := fmt.Sprintf("%q/%q/%#v/%#v/%#v", "sa", "ns", spec.Audiences, wantSeconds, wantRef)
-		content, err := json.Marshal(authenticationv1.TokenRequest{Spec: spec})
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := rowKey(resource.Key{Namespace: "ns", Type: resource.TypeServiceAccountToken, Name: "sa"}, content)
-		if err != nil || got != want {
-			t.Errorf("got  %s, %v\nwant %s", got, err, want)
-		}
 	}
 }
 

@@ -88,32 +88,6 @@ func TestTokenAhead(t *testing.T) {
 	})
 }
 
-// TestNoTokenAhead: pods that do not start here, and tokens without end, cause no requests.
-func TestNoTokenAhead(t *testing.T) {
-	key := resource.Key{Namespace: "a", Type: resource.TypePod, Name: "web"}
-	many := make([]string, 3*tokensAhead)
-	for i := range many {
-		many[i] = fmt.Sprintf(`{"path":"token","audience":"a%d"}`, i)
-	}
-	for name, tc := range map[string]struct {
-		pod  string
-		want int
-	}{
-		"a pod":         {podWithTokens("", `{"path":"token"}`), 1},
-		"many tokens":   {podWithTokens("", many...), tokensAhead},
-		"being deleted": {podWithTokens(`,"deletionTimestamp":"2026-01-01T00:00:00Z"`, `{"path":"token"}`), 0},
-		"a mirror pod":  {podWithTokens(`,"annotations":{"kubernetes.io/config.mirror":"x"}`, `{"path":"token"}`), 0},
-		"ended": {strings.Replace(podWithTokens("", `{"path":"token"}`), `"spec"`,
-			`"status":{"phase":"Failed"},"spec"`, 1), 0},
-		"no volumes": {`{"metadata":{"name":"web","uid":"u1"}}`, 0},
-		"no pod":     {`[]`, 0},
-	} {
-		if got := len(tokenRequests(key, []byte(tc.pod))); got != tc.want {
-			t.Errorf("%s: %d requests, want %d", name, got, tc.want)
-		}
-	}
-}
-
 // TestTokenAheadFails: edged's own request goes to the cloud after the one that was made ahead has failed.
 func TestTokenAheadFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/metamanager/tokens"
 	"github.com/edgecore-io/edgecore/pkg/devicemsg"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
@@ -162,11 +163,11 @@ func (m *Module) withTokens(ctx context.Context, key resource.Key, in incoming, 
 	if err != nil || before == "" || before == in.id.Metadata.UID { // a stored value that is of no use is overwritten
 		return ops, nil
 	}
-	tokens, err := m.store.List(ctx, resource.TypeServiceAccountToken)
+	rows, err := m.store.List(ctx, resource.TypeServiceAccountToken)
 	if err != nil {
 		return nil, err
 	}
-	return append(ops, deleteTokens(tokens, before)...), nil
+	return append(ops, tokens.Delete(rows, before)...), nil
 }
 
 // upsertLate stores an answer without a waiter. It may be older than anything sent since, so it restores no deleted
@@ -259,11 +260,11 @@ func (m *Module) deletes(ctx context.Context, key resource.Key, data []byte, uid
 	if key.Type != resource.TypePod {
 		return ops, nil
 	}
-	tokens, err := m.store.List(ctx, resource.TypeServiceAccountToken)
+	rows, err := m.store.List(ctx, resource.TypeServiceAccountToken)
 	if err != nil {
 		return nil, err
 	}
-	return append(append(ops, store.DeleteIf(patchKey(key), same)), deleteTokens(tokens, uid)...), nil
+	return append(append(ops, store.DeleteIf(patchKey(key), same)), tokens.Delete(rows, uid)...), nil
 }
 
 // forward hands a message to the modules that it concerns: edged, or devicetwin. What they do not take in time is not
