@@ -44,12 +44,7 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 	list := []wire.Held{}
 	for _, typ := range inventoryTypes {
 		err := m.store.Each(ctx, typ, func(row store.Meta) error {
-			var id struct {
-				Metadata struct {
-					UID         string            `json:"uid"`
-					Annotations map[string]string `json:"annotations"`
-				} `json:"metadata"`
-			}
+			var id annotated
 			err := checkElements(resource.Key{Type: typ}, row.Value)
 			if err == nil {
 				err = json.Unmarshal(row.Value, &id)
@@ -68,7 +63,7 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 			}
 			held := wire.Held{Key: row.Key, UID: id.Metadata.UID, Version: version}
 			if typ == resource.TypePod {
-				held.Status = statuses[outbox.PodQueue(row.Key, statusUID(row.Value, id.Metadata.UID))]
+				held.Status = statuses[outbox.PodQueue(row.Key, id.statusUID())]
 				if pending[outbox.PodQueue(row.Key, id.Metadata.UID)] || pending[outbox.PodQueue(row.Key, "")] {
 					held.Status = wire.StatusPending
 				}
@@ -83,18 +78,18 @@ func (m *Module) inventory(ctx context.Context) ([]wire.Held, error) {
 	return list, nil
 }
 
+// annotated is what is decoded of a stored object to name its version and its status.
+type annotated struct {
+	Metadata struct {
+		UID         string            `json:"uid"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+}
+
 // statusUID returns the UID in the stored status of a pod: the pod's own, except for a mirror pod, whose status has the
 // UID of its static pod.
-func statusUID(pod []byte, own string) string {
-	var p struct {
-		Metadata struct {
-			Annotations map[string]string `json:"annotations"`
-		} `json:"metadata"`
-	}
-	if json.Unmarshal(pod, &p) != nil {
-		return own
-	}
-	return cmp.Or(p.Metadata.Annotations[v1.MirrorPodAnnotationKey], own)
+func (a *annotated) statusUID() string {
+	return cmp.Or(a.Metadata.Annotations[v1.MirrorPodAnnotationKey], a.Metadata.UID)
 }
 
 // statusHashes returns the hash of the stored status of each pod, by its queue. A row that is invalid has none.
@@ -202,19 +197,22 @@ func (m *Module) reportStatus(ctx context.Context, pod wire.Held) error {
 	if err != nil {
 		return err
 	}
-	if uid, err := m.storedUID(ctx, key); err != nil || uid != pod.UID {
-		return gone(err)
-	}
-	stored, err := m.store.Get(ctx, key.String())
-	if err != nil {
-		return gone(err)
-	}
-	key.Type = resource.TypePodPatch
 	row, err := m.store.Get(ctx, key.String())
 	if err != nil {
 		return gone(err)
 	}
-	patch, err := statusFor(pod.UID, statusUID(stored.Value, pod.UID), row.Value)
+	var stored annotated
+	if err := json.Unmarshal(row.Value, &stored); err != nil {
+		return fmt.Errorf("%s: the stored value is not an object: %w", key, err)
+	}
+	if stored.Metadata.UID != pod.UID {
+		return nil
+	}
+	key.Type = resource.TypePodPatch
+	if row, err = m.store.Get(ctx, key.String()); err != nil {
+		return gone(err)
+	}
+	patch, err := statusFor(pod.UID, stored.statusUID(), row.Value)
 	if patch == nil || err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
@@ -208,7 +207,9 @@ func (m *Module) keepAnswer(
 		mayGo := unknownHere(key.Type) || key.Type == resource.TypeSecret // a secret that is pushed is not asked for
 		if status.Code == http.StatusNotFound && mayGo && key.Name != "" {
 			err := m.apply(ctx, key, store.Delete(q.row))
-			m.roomGone(ctx, key)
+			if m.missing(ctx, key) {
+				m.roomGone(ctx, key)
+			}
 			return data, err
 		}
 		return data, nil
@@ -216,7 +217,7 @@ func (m *Module) keepAnswer(
 	if key.Name == "" {
 		return data, m.keepAll(ctx, key, data)
 	}
-	id, err := readIdentity(key, data)
+	in, err := readIncoming(key, data)
 	if err != nil {
 		return nil, fmt.Errorf("answer of the cloud: %w", err)
 	}
@@ -226,25 +227,24 @@ func (m *Module) keepAnswer(
 			return data, nil // its other tokens were removed with it
 		}
 	}
-	to, err := m.makeRoom(ctx, key, data)
+	fit, err := m.makeRoom(ctx, &in)
 	if err != nil {
 		return nil, err
 	}
-	if to.data == nil { // the stored version stays in use
+	if fit.data == nil { // the stored version stays in use
 		stored, err := m.store.Get(ctx, q.row)
 		return stored.Value, err
 	}
-	row := store.Meta{Key: q.row, Type: key.Type, Value: to.data}
-	taken := true
+	row, id, taken := store.Meta{Key: q.row, Type: key.Type, Value: fit.data}, in.id, true
 	err = m.apply(ctx, key, store.UpsertIf(row, func(old []byte) bool {
-		taken = m.ordered.Load() || !older(id, old)
+		taken = m.ordered.Load() || !id.older(old)
 		return taken
 	}))
 	if err != nil || !taken {
-		to.undo()
+		fit.undo()
 	}
-	if !bytes.Equal(to.data, data) {
-		return m.refusedAnswer(key, to.data, err)
+	if !fit.whole {
+		return m.refusedAnswer(key, fit.data, err)
 	}
 	return data, err
 }
@@ -266,13 +266,13 @@ func (m *Module) keepAll(ctx context.Context, key resource.Key, data []byte) err
 		if one.Name = id.Metadata.Name; one.Name == "" || strings.Contains(one.Name, "/") {
 			return fmt.Errorf("answer of the cloud: %s: an element of the list has the name %q", key, one.Name)
 		}
-		if _, err := readIdentity(one, data); err != nil {
+		if err := id.check(one, data); err != nil {
 			return fmt.Errorf("answer of the cloud: %w", err)
 		}
 		have[one.String()] = true
 		row := store.Meta{Key: one.String(), Type: one.Type, Value: data}
 		ops = append(ops, store.UpsertIf(row, func(old []byte) bool {
-			return !bytes.Equal(old, data) && (m.ordered.Load() || !older(id, old))
+			return !bytes.Equal(old, data) && (m.ordered.Load() || !id.Metadata.older(old))
 		}))
 	}
 	rows, err := m.store.List(ctx, key.Type)
@@ -387,16 +387,12 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 }
 
 // askTokensAhead requests the tokens of a pod that has arrived and is not stored yet.
-func (m *Module) askTokensAhead(ctx context.Context, key resource.Key, in incoming) {
-	uid, err := m.storedUID(ctx, key)
-	if err == nil && uid == in.id.Metadata.UID || !m.link.get().Connected {
+func (m *Module) askTokensAhead(ctx context.Context, in *incoming) {
+	if !m.link.get().Connected {
 		return
 	}
-	var pod v1.Pod
-	if json.Unmarshal(in.row.Value, &pod) != nil {
-		return
-	}
-	for _, msg := range tokens.Requests(key, &pod) {
+	key := in.key
+	for _, msg := range tokens.Requests(key, in.sized.pod) {
 		select {
 		case m.asking <- struct{}{}:
 		default:

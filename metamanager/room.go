@@ -59,6 +59,11 @@ func (r *rooms) init(memory int64) {
 	r.objects.most = int(min(max(memory/8, objectBytesLeast), objectBytesMost))
 }
 
+// limited reports whether there is a limit for a type.
+func limited(typ string) bool {
+	return typ == resource.TypePod || typ == resource.TypeConfigMap || typ == resource.TypeSecret
+}
+
 // of returns the room for a type; nil for a type without a limit.
 func (r *rooms) of(typ string) *room {
 	switch typ {
@@ -182,6 +187,8 @@ type sized struct {
 	meta metav1.ObjectMeta
 	pod  *v1.Pod
 	stub refused.Stub
+	// errStatus is there if it is an error and no object.
+	errStatus json.RawMessage
 }
 
 // measure decodes an object as far as its size needs. The number of its elements was checked.
@@ -189,17 +196,28 @@ func measure(key resource.Key, data []byte) (sized, error) {
 	var s sized
 	if key.Type == resource.TypePod {
 		s.pod = &v1.Pod{}
-		if err := json.Unmarshal(data, s.pod); err != nil {
+		text := struct {
+			Kind       *string            `json:"kind"`
+			APIVersion *string            `json:"apiVersion"`
+			Metadata   *metav1.ObjectMeta `json:"metadata"`
+			Spec       *v1.PodSpec        `json:"spec"`
+			Status     *v1.PodStatus      `json:"status"`
+			ErrStatus  json.RawMessage    `json:"ErrStatus"`
+		}{&s.pod.Kind, &s.pod.APIVersion, &s.pod.ObjectMeta, &s.pod.Spec, &s.pod.Status, nil}
+		if err := json.Unmarshal(data, &text); err != nil {
 			return s, fmt.Errorf("%s: content is not a pod: %w", key, err)
 		}
-		s.meta, s.size = s.pod.ObjectMeta, podSize(s.pod, data)
+		s.meta, s.size, s.errStatus = s.pod.ObjectMeta, podSize(s.pod, data), text.ErrStatus
 		s.critical = s.pod.Spec.Priority != nil && *s.pod.Spec.Priority >= criticalPriority
 	} else {
-		var obj metav1.PartialObjectMetadata
-		if err := json.Unmarshal(data, &obj); err != nil {
+		var text struct {
+			Metadata  metav1.ObjectMeta `json:"metadata"`
+			ErrStatus json.RawMessage   `json:"ErrStatus"`
+		}
+		if err := json.Unmarshal(data, &text); err != nil {
 			return s, fmt.Errorf("%s: content is not an object: %w", key, err)
 		}
-		s.meta, s.size = obj.ObjectMeta, len(data)
+		s.meta, s.size, s.errStatus = text.Metadata, len(data), text.ErrStatus
 		s.critical = key.Namespace == metav1.NamespaceSystem
 	}
 	s.namespace, s.uid = key.Namespace, string(s.meta.UID)
@@ -209,58 +227,55 @@ func measure(key resource.Key, data []byte) (sized, error) {
 
 // replaced is what an object of the cloud becomes.
 type replaced struct {
-	// data is what is to be stored; nil leaves what is stored.
-	data []byte
+	// data is what is to be stored; nil leaves what is stored. whole: it is the object as the cloud has sent it.
+	data  []byte
+	whole bool
 	// undo counts again what was counted before, if data was not stored.
 	undo func()
 }
 
 // makeRoom decides what is to be stored of an object that the cloud has sent, and counts it. It is called in the
 // object's turn.
-func (m *Module) makeRoom(ctx context.Context, key resource.Key, data []byte) (replaced, error) {
-	r := m.rooms.of(key.Type)
+func (m *Module) makeRoom(ctx context.Context, in *incoming) (replaced, error) {
+	r := m.rooms.of(in.key.Type)
 	if r == nil {
-		return replaced{data, func() {}}, nil
+		return replaced{data: in.data, whole: true, undo: func() {}}, nil
 	}
 	if err := m.loadRooms(ctx); err != nil {
 		return replaced{}, err
 	}
-	name := key.String()
+	name := in.key.String()
 	before, had := r.get(name)
 	undo := func() {
 		if r.set(name, nil); had {
 			r.set(name, &before)
 		}
 	}
-	s, err := measure(key, data)
-	if err != nil {
-		return replaced{}, err
-	}
+	s := &in.sized
 	if s.refused {
-		return replaced{}, fmt.Errorf("%s: content has an annotation that only this node sets", key)
+		return replaced{}, fmt.Errorf("%s: content has an annotation that only this node sets", in.key)
 	}
 	same := had && before.uid == s.uid
-	if same && before.refused && key.Type == resource.TypePod { // it was reported as failed
-		stored, err := m.stored(ctx, key)
+	if same && before.refused && in.key.Type == resource.TypePod { // it was reported as failed
+		stored, err := m.stored(ctx, in.key)
 		if err != nil {
 			return replaced{}, err
 		}
-		data, err := m.refuse(key, s, data, stored.stub.Message)
-		return replaced{data, undo}, err
+		data, err := m.refuse(in.key, s, in.data, stored.stub.Message)
+		return replaced{data: data, undo: undo}, err
 	}
 	why := r.take(name, s.counted)
-	if why == nil {
-		m.noteRoom(name, nil)
-		return replaced{data, undo}, nil
-	}
 	m.noteRoom(name, why)
+	if why == nil {
+		return replaced{data: in.data, whole: true, undo: undo}, nil
+	}
 	if same && !before.refused {
 		klog.ErrorS(why, "Change of an object left out; the node keeps the version that it has", "resource", name)
-		return m.keepStored(ctx, key, s)
+		return m.keepStored(ctx, in.key, s)
 	}
 	klog.ErrorS(why, "Object refused", "resource", name)
-	data, err = m.refuse(key, s, data, why.Error()+remedy(key.Type))
-	return replaced{data, undo}, err
+	data, err := m.refuse(in.key, s, in.data, why.Error()+remedy(in.key.Type))
+	return replaced{data: data, undo: undo}, err
 }
 
 func remedy(typ string) string {
@@ -272,7 +287,7 @@ func remedy(typ string) string {
 }
 
 // refuse returns the stub of an object, and counts it.
-func (m *Module) refuse(key resource.Key, s sized, data []byte, message string) ([]byte, error) {
+func (m *Module) refuse(key resource.Key, s *sized, data []byte, message string) ([]byte, error) {
 	version, err := wire.Version(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
@@ -299,7 +314,7 @@ func (m *Module) refuse(key resource.Key, s sized, data []byte, message string) 
 
 // keepStored returns the stored version of an object whose newer version does not fit. If that is being deleted, so is
 // the stored one.
-func (m *Module) keepStored(ctx context.Context, key resource.Key, newer sized) (replaced, error) {
+func (m *Module) keepStored(ctx context.Context, key resource.Key, newer *sized) (replaced, error) {
 	none := replaced{undo: func() {}}
 	if key.Type != resource.TypePod || newer.meta.DeletionTimestamp == nil {
 		return none, nil
@@ -325,16 +340,14 @@ func (m *Module) stored(ctx context.Context, key resource.Key) (sized, error) {
 	return measure(key, row.Value)
 }
 
-// roomGone stops counting an object that was deleted.
+// roomGone stops counting an object that is not stored any more.
 func (m *Module) roomGone(ctx context.Context, key resource.Key) {
 	r := m.rooms.of(key.Type)
 	if r == nil || m.loadRooms(ctx) != nil {
 		return
 	}
-	if _, err := m.storedUID(ctx, key); errors.Is(err, store.ErrNotFound) {
-		r.set(key.String(), nil)
-		m.noteRoom(key.String(), nil)
-	}
+	r.set(key.String(), nil)
+	m.noteRoom(key.String(), nil)
 }
 
 // fullMost bounds the objects that Options.NoRoom is told of.
@@ -521,7 +534,7 @@ func (m *Module) trimPod(ctx context.Context, p oldPod) error {
 		return err
 	}
 	why := &noRoom{s.counted, m.rooms.pods.byNamespace[p.namespace], m.rooms.pods.all, m.rooms.pods.most}
-	data, err := m.refuse(key, s, row.Value, why.Error()+remedy(key.Type))
+	data, err := m.refuse(key, &s, row.Value, why.Error()+remedy(key.Type))
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/refused"
+	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -307,6 +309,48 @@ func TestRoomOfOldStore(t *testing.T) {
 	}
 	e.sendPod(podOf("b", "large", 60_000))
 	e.wantPod("b", "large", true)
+}
+
+// TestIncomingPod: a pod is decoded whole, as the API's type is, and what is no pod is refused.
+func TestIncomingPod(t *testing.T) {
+	pod := podOf("a", "web", 10)
+	pod.Kind, pod.APIVersion, pod.Status.Phase = "Pod", "v1", v1.PodRunning
+	pod.Spec.ServiceAccountName = "robot"
+	key := resource.Key{Namespace: "a", Type: resource.TypePod, Name: "web"}
+	text := podText(t, pod)
+	in, err := readIncoming(key, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want v1.Pod
+	if err := json.Unmarshal([]byte(text), &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&want, in.sized.pod); diff != "" {
+		t.Errorf("pod (-want +got):\n%s", diff)
+	}
+	if in.id.UID != "uid-web" || in.id.ResourceVersion != "1" || in.id.Name != "web" || in.id.Namespace != "a" {
+		t.Errorf("identity = %+v, want that of the pod", in.id)
+	}
+	if size := podSize(&want, []byte(text)); in.sized.size != size {
+		t.Errorf("size = %d, want %d", in.sized.size, size)
+	}
+	for text, want := range map[string]string{
+		`{"metadata":{"uid":"u"},"spec":null,"status":null}`:          "",
+		`{"metadata":{"uid":"u"},"ErrStatus":{"code":500}}`:           "is an error",
+		`{"metadata":{"uid":"u"},"spec":{"containers":7}}`:            "not a pod",
+		`{"metadata":{"uid":7}}`:                                      "not an object",
+		`{"metadata":{"uid":"u","name":"db"}}`:                        `name "db"`,
+		`{"metadata":{"uid":"u","namespace":"b"}}`:                    `namespace "b"`,
+		`{"metadata":{"uid":"u"},"spec":{"containers":[{}`:            "not an object",
+		`{"metadata":{"uid":"u","creationTimestamp":"yesterday"}}`:    "not a pod",
+		`{"kind":"Pod","metadata":{"uid":"u","annotations":{"a":1}}}`: "not a pod",
+	} {
+		if _, err := readIncoming(key, []byte(text)); (err != nil) != (want != "") ||
+			err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error with %q", text, err, want)
+		}
+	}
 }
 
 // FuzzRoom: whatever comes and goes, the counts are those of what is stored.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"k8s.io/klog/v2"
 
@@ -19,200 +18,109 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// identity is what the module has to know of an object; the rest of it is not decoded here.
-type identity struct {
-	Metadata  metadata        `json:"metadata"`
-	ErrStatus json.RawMessage `json:"ErrStatus"`
-}
-
-type metadata struct {
-	Name            string `json:"name"`
-	Namespace       string `json:"namespace"`
-	UID             string `json:"uid"`
-	ResourceVersion string `json:"resourceVersion"`
-	// DeletionTimestamp is empty or null unless the object is being deleted.
-	DeletionTimestamp json.RawMessage `json:"deletionTimestamp"`
-}
-
-// deleting reports whether the object is being deleted.
-func (m *metadata) deleting() bool {
-	return len(m.DeletionTimestamp) > 0 && string(m.DeletionTimestamp) != "null"
-}
-
-// storable reports whether a message may name this object to store or to delete it.
-func storable(key resource.Key) error {
-	switch key.Type {
-	case resource.TypePod, resource.TypeConfigMap, resource.TypeSecret, resource.TypeNode, resource.TypeLease,
-		resource.TypeService, resource.TypeServiceAccountToken, resource.TypePersistentVolume,
-		resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment,
-		resource.TypeRuntimeClass, resource.TypeCSIDriver, resource.TypeCSINode, resource.TypeClusterTrustBundle,
-		resource.TypeDevice, resource.TypeDeviceModel:
-	default:
-		return fmt.Errorf("%s: objects of the type %q are not stored on the edge", key, key.Type)
-	}
-	if key.Name == "" {
-		return fmt.Errorf("%s: it has to name one object: want <namespace>/<type>/<name>", key)
-	}
-	return nil
-}
-
-// readIdentity decodes and checks an object of a message.
-func readIdentity(key resource.Key, data []byte) (identity, error) {
-	var id identity
-	if err := checkElements(key, data); err != nil {
-		return id, err
-	}
-	if err := json.Unmarshal(data, &id); err != nil {
-		return id, fmt.Errorf("%s: content is not an object: %w", key, err)
-	}
-	if string(bytes.TrimSpace(data)) == "null" { // which decodes without an error
-		return id, fmt.Errorf("%s: there is no object in the message", key)
-	}
-	if id.ErrStatus != nil {
-		return id, fmt.Errorf("%s: content is an error, not an object", key)
-	}
-	if key.Type != resource.TypeServiceAccountToken && id.Metadata.Name != "" && id.Metadata.Name != key.Name {
-		return id, fmt.Errorf("%s: content is an object of the name %q", key, id.Metadata.Name)
-	}
-	if ns := id.Metadata.Namespace; ns != "" && ns != key.Namespace {
-		return id, fmt.Errorf("%s: content is an object of the namespace %q", key, ns)
-	}
-	return id, nil
-}
-
-// incoming is an object of a message, checked.
-type incoming struct {
-	id  identity
-	row store.Meta
-}
-
-func readIncoming(key resource.Key, msg *model.Message) (incoming, error) {
-	if err := storable(key); err != nil {
-		return incoming{}, err
-	}
-	data := msg.ContentData()
-	id, err := readIdentity(key, data)
-	if err != nil {
-		return incoming{}, err
-	}
-	if key.Type == resource.TypePod && id.Metadata.UID == "" {
-		return incoming{}, fmt.Errorf("%s: the pod has no UID", key)
-	}
-	row, err := rowKey(key, data)
-	return incoming{id: id, row: store.Meta{Key: row, Type: key.Type, Value: data}}, err
-}
-
-// upsert stores an object, and then hands it to edged. What came over a link without order is passed over where the
-// stored object is newer.
+// upsert stores an object, and then hands it to edged.
 func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Message, fromCloud bool) error {
-	in, err := readIncoming(key, msg)
+	in, err := readStorable(key, msg.ContentData())
 	if err != nil {
 		return err
 	}
-	to, err := m.makeRoom(ctx, key, in.row.Value)
+	fit, err := m.makeRoom(ctx, &in)
 	if err != nil {
 		return err
 	}
-	if to.data == nil { // the stored version stays; the cloud need not send this one again
-		m.questions.pushed(in.row.Key)
-		return nil
-	}
-	whole := bytes.Equal(to.data, in.row.Value)
-	if in.row.Value = to.data; !whole {
-		msg = withContent(msg, to.data)
-	}
-	op, stale := store.Upsert(in.row), false
-	if !fromCloud || !m.ordered.Load() {
-		op = store.UpsertIf(in.row, func(old []byte) bool {
-			stale = older(in.id, old)
-			return !stale
-		})
-	}
-	ops, err := m.withTokens(ctx, key, in, op)
-	if err != nil {
-		to.undo()
+	stored, err := m.write(ctx, &in, fit, fromCloud)
+	if !stored {
+		fit.undo()
 		return err
-	}
-	if fromCloud && key.Type == resource.TypePod && whole {
-		m.askTokensAhead(ctx, key, in)
-	}
-	m.questions.pushed(in.row.Key)
-	if err := m.apply(ctx, key, ops...); err != nil {
-		to.undo()
-		return err
-	}
-	if stale {
-		to.undo()
-		klog.V(2).InfoS("Older version of an object ignored", "resource", key.String(),
-			"resourceVersion", in.id.Metadata.ResourceVersion)
-		return nil
 	}
 	if !fromCloud {
 		return nil
 	}
+	if !fit.whole {
+		msg = withContent(msg, fit.data)
+	}
 	return m.forward(ctx, key, msg)
 }
 
-// withTokens adds to what stores a pod what removes the tokens of an earlier pod of its name.
-func (m *Module) withTokens(ctx context.Context, key resource.Key, in incoming, op store.Op) ([]store.Op, error) {
-	ops := []store.Op{op}
-	if key.Type != resource.TypePod {
-		return ops, nil
+// write writes an object to the store, where it is durable on return. It returns false where the stored one stays: it
+// fails, the new one does not fit, or it came over a link without order and is older.
+func (m *Module) write(ctx context.Context, in *incoming, fit replaced, fromCloud bool) (stored bool, err error) {
+	if fit.data == nil { // the cloud need not send it again
+		m.questions.pushed(in.row)
+		return false, nil
 	}
-	before, err := m.storedUID(ctx, key)
-	if err != nil || before == "" || before == in.id.Metadata.UID { // a stored value that is of no use is overwritten
-		return ops, nil
+	key, id, stale := in.key, in.id, false
+	row := store.Meta{Key: in.row, Type: key.Type, Value: fit.data}
+	op := store.Upsert(row)
+	if !fromCloud || !m.ordered.Load() {
+		op = store.UpsertIf(row, func(old []byte) bool {
+			stale = id.older(old)
+			return !stale
+		})
 	}
-	rows, err := m.store.List(ctx, resource.TypeServiceAccountToken)
+	ops, err := m.withTokens(ctx, in, op, fromCloud && fit.whole)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	return append(ops, tokens.Delete(rows, before)...), nil
+	m.questions.pushed(in.row)
+	if err := m.apply(ctx, key, ops...); err != nil {
+		return false, err
+	}
+	if stale {
+		klog.V(2).InfoS("Older version of an object ignored", "resource", key.String(),
+			"resourceVersion", id.ResourceVersion)
+	}
+	return !stale, nil
+}
+
+// withTokens adds to what stores a pod what removes the tokens of an earlier pod of its name. With ahead, it requests
+// those of a pod that is not stored yet.
+func (m *Module) withTokens(ctx context.Context, in *incoming, op store.Op, ahead bool) ([]store.Op, error) {
+	ops := []store.Op{op}
+	if in.key.Type != resource.TypePod {
+		return ops, nil
+	}
+	before, err := m.storedUID(ctx, in.key) // a stored value that is invalid is overwritten
+	if err == nil && before == in.id.UID {
+		return ops, nil
+	}
+	if err == nil && before != "" {
+		rows, err := m.store.List(ctx, resource.TypeServiceAccountToken)
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, tokens.Delete(rows, before)...)
+	}
+	if ahead {
+		m.askTokensAhead(ctx, in)
+	}
+	return ops, nil
 }
 
 // upsertLate stores an answer without a waiter. It may be older than anything sent since, so it restores no deleted
 // object, and replaces only an older version of the same object.
 func (m *Module) upsertLate(ctx context.Context, key resource.Key, msg *model.Message) error {
-	in, err := readIncoming(key, msg)
+	in, err := readStorable(key, msg.ContentData())
 	if err != nil {
 		return err
 	}
-	if uid, err := m.storedUID(ctx, key); err != nil || uid != in.id.Metadata.UID {
+	if uid, err := m.storedUID(ctx, key); err != nil || uid != in.id.UID {
 		return gone(err)
 	}
-	to, err := m.makeRoom(ctx, key, in.row.Value)
-	if err != nil || to.data == nil {
+	fit, err := m.makeRoom(ctx, &in)
+	if err != nil || fit.data == nil {
 		return err
 	}
-	in.row.Value, msg = to.data, withContent(msg, to.data)
 	taken := false
-	op := store.ReplaceIf(in.row, func(old []byte) bool {
-		taken = sameUID(in.id, old) && !older(in.id, old)
+	op := store.ReplaceIf(store.Meta{Key: in.row, Type: key.Type, Value: fit.data}, func(old []byte) bool {
+		taken = in.id.replaces(old)
 		return taken
 	})
 	if err := m.apply(ctx, key, op); err != nil || !taken {
-		to.undo()
+		fit.undo()
 		return err
 	}
-	return m.forward(ctx, key, msg)
-}
-
-// sameUID reports whether a stored object is the same one, in whatever version.
-func sameUID(id identity, stored []byte) bool {
-	var old identity
-	return json.Unmarshal(stored, &old) == nil && old.Metadata.UID == id.Metadata.UID
-}
-
-// older reports whether an object is an older version of the stored one. Another UID is another object, and versions
-// that are not numbers cannot be compared: then the last one counts.
-func older(id identity, stored []byte) bool {
-	var old identity
-	if json.Unmarshal(stored, &old) != nil || old.Metadata.UID != id.Metadata.UID {
-		return false
-	}
-	now, err1 := strconv.ParseUint(id.Metadata.ResourceVersion, 10, 64)
-	then, err2 := strconv.ParseUint(old.Metadata.ResourceVersion, 10, 64)
-	return err1 == nil && err2 == nil && now < then
+	return m.forward(ctx, key, withContent(msg, fit.data))
 }
 
 // remove deletes an object by its UID; a pod with what was reported on it, and its tokens.
@@ -233,10 +141,10 @@ func (m *Module) remove(ctx context.Context, key resource.Key, msg *model.Messag
 	if err := m.apply(ctx, key, ops...); err != nil {
 		return err
 	}
-	if _, err := m.storedUID(ctx, key); errors.Is(err, store.ErrNotFound) {
+	if m.missing(ctx, key) {
 		m.outbox.Forget(key)
+		m.roomGone(ctx, key)
 	}
-	m.roomGone(ctx, key)
 	if !forward {
 		return nil
 	}
@@ -317,6 +225,12 @@ func (m *Module) report(ctx context.Context, key resource.Key, msg *model.Messag
 		return m.outbox.AddUrgent(ctx, r, status) // on a full disk, too: its end is reported after its last status
 	}
 	return m.outbox.Add(ctx, r, status)
+}
+
+// missing reports whether an object is not stored.
+func (m *Module) missing(ctx context.Context, key resource.Key) bool {
+	_, err := m.store.Get(ctx, key.String())
+	return errors.Is(err, store.ErrNotFound)
 }
 
 // storedUID is the UID of a stored object. The error is store.ErrNotFound where there is none.
