@@ -251,18 +251,21 @@ func (m *Module) answer(ctx context.Context, msg *model.Message) {
 	}
 }
 
-// executeOnce executes a message that was not executed before, and returns the content of the answer.
+// executeOnce executes a message, and returns the content of the answer. A message of the cloud that was executed
+// before changes nothing: a network that repeats it must not bring back what was deleted since.
 func (m *Module) executeOnce(ctx context.Context, msg *model.Message) (json.RawMessage, error) {
 	key, err := resource.Parse(msg.Route.Resource)
 	if err != nil {
 		return nil, err
 	}
-	fromEdged := msg.Route.Source == model.ModuleEdged
-	if !fromEdged && m.carried.Has(msg.Header.ID) {
-		return model.OK, nil // a network that repeats it must not bring back what was deleted since
+	if msg.Route.Source == model.ModuleEdged {
+		return m.execute(ctx, key, msg, false)
 	}
-	content, err := m.execute(ctx, key, msg, fromEdged)
-	if err == nil && !fromEdged {
+	if m.carried.Has(msg.Header.ID) {
+		return model.OK, nil
+	}
+	content, err := m.execute(ctx, key, msg, true)
+	if err == nil {
 		m.carried.Add(msg.Header.ID)
 	}
 	return content, err
@@ -270,38 +273,28 @@ func (m *Module) executeOnce(ctx context.Context, msg *model.Message) (json.RawM
 
 // execute executes a message, and returns the content of the answer.
 func (m *Module) execute(
-	ctx context.Context, key resource.Key, msg *model.Message, fromEdged bool,
+	ctx context.Context, key resource.Key, msg *model.Message, fromCloud bool,
 ) (json.RawMessage, error) {
+	if !fromCloud {
+		if taken, err := m.takeReport(ctx, key, msg); taken {
+			return model.OK, err
+		}
+	}
 	switch msg.Route.Operation {
-	case wire.OpConnect:
-		return model.OK, m.linkChanged(ctx, msg)
 	case model.OpQuery:
 		return m.query(ctx, key, msg)
 	case model.OpPatch:
 		return model.OK, m.report(ctx, key, msg)
-	case wire.OpReport:
-		return model.OK, m.reportRequested(ctx, msg)
+	case model.OpInsert, model.OpUpdate:
+		return model.OK, m.upsert(ctx, key, msg, fromCloud)
+	case model.OpDelete:
+		return model.OK, m.remove(ctx, key, msg, fromCloud)
 	case model.OpResponse:
 		return model.OK, m.upsertLate(ctx, key, msg)
-	case model.OpInsert, model.OpUpdate:
-		if fromEdged && key.Type == resource.TypeEvent {
-			return model.OK, m.outbox.AddEvent(ctx, outbox.Read(key, msg))
-		}
-		if fromEdged && key.Type == resource.TypePodStatus {
-			return model.OK, m.keepStatus(ctx, key, msg)
-		}
-		if fromEdged && key.Type == resource.TypePodPatch {
-			return model.OK, m.reportMirror(ctx, key, msg)
-		}
-		return model.OK, m.upsert(ctx, key, msg, !fromEdged)
-	case model.OpDelete:
-		switch {
-		case fromEdged && key.Type == resource.TypePodStatus:
-			return model.OK, m.forgetStatus(ctx, key, msg)
-		case fromEdged && key.Type == resource.TypePod:
-			return model.OK, m.outbox.AddUrgent(ctx, outbox.Read(key, msg)) // a deleted pod has ended
-		}
-		return model.OK, m.remove(ctx, key, msg, !fromEdged)
+	case wire.OpConnect:
+		return model.OK, m.linkChanged(ctx, msg)
+	case wire.OpReport:
+		return model.OK, m.reportRequested(ctx, msg)
 	}
 	return nil, fmt.Errorf("%s %s: metamanager does not support the operation %q", msg.Route.Operation, key,
 		msg.Route.Operation)
