@@ -53,7 +53,7 @@ func carryIn(ctx context.Context, s *store.Store, way, typ string, data []byte) 
 		out, _ = m.remote(ctx, cloudFirst, key, model.New(model.ModuleEdged, model.GroupMeta, model.OpQuery,
 			key.String(), nil))
 	case "report":
-		_, _ = answer.Failure(data)
+		_ = answer.Failure(data)
 	case "inventory":
 		_, _ = m.tellInventory(ctx, syncFirst)
 	case "token":

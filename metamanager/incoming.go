@@ -12,13 +12,13 @@ import (
 // incoming is an object that the cloud has sent, checked. It is decoded once, as far as its type needs: a pod whole, of
 // which also the size in memory counts, a ConfigMap or a Secret with its metadata, and others with their identity.
 type incoming struct {
+	identity
 	key  resource.Key
-	id   metadata
 	data []byte
 	// row is where it is stored; readStorable sets it.
 	row string
-	// sized is its size; zero for types without a limit.
-	sized sized
+	// sized is its size; nil for types without a limit.
+	sized *sized
 }
 
 // identity is what the module has to know of an object; the rest of it is not decoded here.
@@ -59,77 +59,48 @@ func storable(key resource.Key) error {
 }
 
 // readStorable reads an object that a message has to store.
-func readStorable(key resource.Key, data []byte) (incoming, error) {
+func readStorable(key resource.Key, data []byte) (*incoming, error) {
 	if err := storable(key); err != nil {
-		return incoming{}, err
+		return nil, err
 	}
 	in, err := readIncoming(key, data)
 	if err != nil {
-		return in, err
+		return nil, err
 	}
-	if key.Type == resource.TypePod && in.id.UID == "" {
-		return in, fmt.Errorf("%s: the pod has no UID", key)
+	if key.Type == resource.TypePod && in.Metadata.UID == "" {
+		return nil, fmt.Errorf("%s: the pod has no UID", key)
 	}
 	in.row, err = rowKey(key, data)
 	return in, err
 }
 
 // readIncoming decodes and checks an object.
-func readIncoming(key resource.Key, data []byte) (incoming, error) {
-	in := incoming{key: key, data: data}
-	id, err := in.decode()
-	if err != nil {
-		return in, err
-	}
-	in.id = id.Metadata
-	return in, id.check(key, data)
-}
-
-// decode decodes the object as far as its type needs, and returns what it is.
-func (in *incoming) decode() (identity, error) {
-	if !limited(in.key.Type) {
-		return decodeIdentity(in.key, in.data)
-	}
-	if err := checkElements(in.key, in.data); err != nil {
-		return identity{}, err
-	}
-	var err error
-	if in.sized, err = measure(in.key, in.data); err != nil {
-		if id, bad := decodeIdentity(in.key, in.data); bad != nil {
-			return id, bad // it is no object at all
+func readIncoming(key resource.Key, data []byte) (in *incoming, err error) {
+	in = &incoming{key: key, data: data}
+	if limited(key.Type) && checkElements(key, data) == nil {
+		if in.sized, err = measure(key, data); err == nil {
+			meta := &in.sized.meta
+			in.Metadata.Name, in.Metadata.Namespace = meta.Name, meta.Namespace
+			in.Metadata.UID, in.Metadata.ResourceVersion = string(meta.UID), meta.ResourceVersion
+			in.ErrStatus = in.sized.errStatus
+			return in, in.check(key, data)
 		}
-		return identity{}, err
 	}
-	meta := &in.sized.meta
-	return identity{
-		Metadata: metadata{
-			Name:            meta.Name,
-			Namespace:       meta.Namespace,
-			UID:             string(meta.UID),
-			ResourceVersion: meta.ResourceVersion,
-		},
-		ErrStatus: in.sized.errStatus,
-	}, nil
+	if bad := in.read(key, data); bad != nil { // if it is no object at all, this says so
+		return nil, bad
+	}
+	return in, err
 }
 
-// readIdentity decodes and checks what an object is, without its size.
-func readIdentity(key resource.Key, data []byte) (identity, error) {
-	id, err := decodeIdentity(key, data)
-	if err == nil {
-		err = id.check(key, data)
-	}
-	return id, err
-}
-
-func decodeIdentity(key resource.Key, data []byte) (identity, error) {
-	var id identity
+// read decodes and checks what an object is, without its size.
+func (id *identity) read(key resource.Key, data []byte) error {
 	if err := checkElements(key, data); err != nil {
-		return id, err
+		return err
 	}
-	if err := json.Unmarshal(data, &id); err != nil {
-		return id, fmt.Errorf("%s: content is not an object: %w", key, err)
+	if err := json.Unmarshal(data, id); err != nil {
+		return fmt.Errorf("%s: content is not an object: %w", key, err)
 	}
-	return id, nil
+	return id.check(key, data)
 }
 
 // check checks that a decoded object is the one that a key names.
@@ -151,22 +122,18 @@ func (id *identity) check(key resource.Key, data []byte) error {
 
 // older reports whether an object is an older version of the stored one. Another UID is another object, and versions
 // that are not numbers cannot be compared: then the last one counts.
-func (m *metadata) older(stored []byte) bool {
-	var old identity
-	return json.Unmarshal(stored, &old) == nil && m.olderThan(&old.Metadata)
+func (id *identity) older(stored []byte) bool {
+	same, older := id.compare(stored)
+	return same && older
 }
 
-func (m *metadata) olderThan(old *metadata) bool {
-	if old.UID != m.UID {
-		return false
+// compare reports whether an object is the stored one, in whatever version, and if so, whether it is older.
+func (id *identity) compare(stored []byte) (same, older bool) {
+	var old identity
+	if json.Unmarshal(stored, &old) != nil || old.Metadata.UID != id.Metadata.UID {
+		return false, false
 	}
-	now, err1 := strconv.ParseUint(m.ResourceVersion, 10, 64)
-	then, err2 := strconv.ParseUint(old.ResourceVersion, 10, 64)
-	return err1 == nil && err2 == nil && now < then
-}
-
-// replaces reports whether an object is the stored one, in no older version.
-func (m *metadata) replaces(stored []byte) bool {
-	var old identity
-	return json.Unmarshal(stored, &old) == nil && old.Metadata.UID == m.UID && !m.olderThan(&old.Metadata)
+	now, err1 := strconv.ParseUint(id.Metadata.ResourceVersion, 10, 64)
+	then, err2 := strconv.ParseUint(old.Metadata.ResourceVersion, 10, 64)
+	return true, err1 == nil && err2 == nil && now < then
 }

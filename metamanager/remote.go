@@ -203,9 +203,9 @@ func (m *Module) keepAnswer(
 		}
 		return data, nil
 	}
-	if status, failed := answer.Failure(data); failed {
+	if failure := answer.Failure(data); failure != nil {
 		mayGo := unknownHere(key.Type) || key.Type == resource.TypeSecret // a secret that is pushed is not asked for
-		if status.Code == http.StatusNotFound && mayGo && key.Name != "" {
+		if failure.Code == http.StatusNotFound && mayGo && key.Name != "" {
 			err := m.apply(ctx, key, store.Delete(q.row))
 			if m.missing(ctx, key) {
 				m.roomGone(ctx, key)
@@ -227,7 +227,7 @@ func (m *Module) keepAnswer(
 			return data, nil // its other tokens were removed with it
 		}
 	}
-	fit, err := m.makeRoom(ctx, &in)
+	fit, err := m.makeRoom(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -235,9 +235,9 @@ func (m *Module) keepAnswer(
 		stored, err := m.store.Get(ctx, q.row)
 		return stored.Value, err
 	}
-	row, id, taken := store.Meta{Key: q.row, Type: key.Type, Value: fit.data}, in.id, true
+	row, taken := store.Meta{Key: q.row, Type: key.Type, Value: fit.data}, true
 	err = m.apply(ctx, key, store.UpsertIf(row, func(old []byte) bool {
-		taken = m.ordered.Load() || !id.older(old)
+		taken = m.ordered.Load() || !in.older(old)
 		return taken
 	}))
 	if err != nil || !taken {
@@ -272,7 +272,7 @@ func (m *Module) keepAll(ctx context.Context, key resource.Key, data []byte) err
 		have[one.String()] = true
 		row := store.Meta{Key: one.String(), Type: one.Type, Value: data}
 		ops = append(ops, store.UpsertIf(row, func(old []byte) bool {
-			return !bytes.Equal(old, data) && (m.ordered.Load() || !id.Metadata.older(old))
+			return !bytes.Equal(old, data) && (m.ordered.Load() || !id.older(old))
 		}))
 	}
 	rows, err := m.store.List(ctx, key.Type)
@@ -304,7 +304,7 @@ func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *m
 		}
 		klog.V(4).InfoS("Answering from the store", "resource", key.String(), "err", err)
 		stored, err := m.query(ctx, key, msg)
-		if status, failed := answer.Failure(stored); err == nil && failed && status.Code == http.StatusNotFound &&
+		if failure := answer.Failure(stored); err == nil && failure != nil && failure.Code == http.StatusNotFound &&
 			unknownHere(key.Type) {
 			return notStored(key)
 		}
@@ -330,11 +330,11 @@ func (m *Module) patience(ctx context.Context, key resource.Key) time.Duration {
 func (m *Module) orStored(
 	ctx context.Context, key resource.Key, msg *model.Message, data []byte,
 ) (json.RawMessage, error) {
-	if status, failed := answer.Failure(data); !failed || !answer.Again(status) {
+	if failure := answer.Failure(data); failure == nil || !answer.Again(failure) {
 		return data, nil
 	}
 	stored, err := m.query(ctx, key, msg)
-	if _, missing := answer.Failure(stored); err != nil || missing {
+	if err != nil || answer.Failure(stored) != nil {
 		return data, nil
 	}
 	return stored, nil
@@ -363,7 +363,7 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 	if err != nil {
 		return nil, err
 	}
-	_, missing := answer.Failure(stored)
+	missing := answer.Failure(stored) != nil
 	if !missing && (key.Type != resource.TypeServiceAccountToken || m.tokens.Keep(stored, m.opts.Now())) {
 		return stored, nil
 	}
@@ -378,7 +378,7 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 		}
 		return stored, nil // however old: only its successor replaces it
 	}
-	if _, failed := answer.Failure(data); failed && !missing {
+	if !missing && answer.Failure(data) != nil {
 		klog.InfoS("Token not renewed; the old one stays in "+
 			"use", "resource", key.String(), "err", fmt.Sprintf("%.200s", data))
 		return stored, nil

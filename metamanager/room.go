@@ -192,8 +192,8 @@ type sized struct {
 }
 
 // measure decodes an object as far as its size needs. The number of its elements was checked.
-func measure(key resource.Key, data []byte) (sized, error) {
-	var s sized
+func measure(key resource.Key, data []byte) (*sized, error) {
+	s := &sized{}
 	if key.Type == resource.TypePod {
 		s.pod = &v1.Pod{}
 		text := struct {
@@ -251,7 +251,7 @@ func (m *Module) makeRoom(ctx context.Context, in *incoming) (replaced, error) {
 			r.set(name, &before)
 		}
 	}
-	s := &in.sized
+	s := in.sized
 	if s.refused {
 		return replaced{}, fmt.Errorf("%s: content has an annotation that only this node sets", in.key)
 	}
@@ -332,10 +332,10 @@ func (m *Module) keepStored(ctx context.Context, key resource.Key, newer *sized)
 }
 
 // stored returns a stored object.
-func (m *Module) stored(ctx context.Context, key resource.Key) (sized, error) {
+func (m *Module) stored(ctx context.Context, key resource.Key) (*sized, error) {
 	row, err := m.store.Get(ctx, key.String())
 	if err != nil {
-		return sized{}, err
+		return nil, err
 	}
 	return measure(key, row.Value)
 }
@@ -534,7 +534,7 @@ func (m *Module) trimPod(ctx context.Context, p oldPod) error {
 		return err
 	}
 	why := &noRoom{s.counted, m.rooms.pods.byNamespace[p.namespace], m.rooms.pods.all, m.rooms.pods.most}
-	data, err := m.refuse(key, &s, row.Value, why.Error()+remedy(key.Type))
+	data, err := m.refuse(key, s, row.Value, why.Error()+remedy(key.Type))
 	if err != nil {
 		return err
 	}

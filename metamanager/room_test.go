@@ -329,8 +329,9 @@ func TestIncomingPod(t *testing.T) {
 	if diff := cmp.Diff(&want, in.sized.pod); diff != "" {
 		t.Errorf("pod (-want +got):\n%s", diff)
 	}
-	if in.id.UID != "uid-web" || in.id.ResourceVersion != "1" || in.id.Name != "web" || in.id.Namespace != "a" {
-		t.Errorf("identity = %+v, want that of the pod", in.id)
+	if got := in.Metadata; got.UID != "uid-web" || got.ResourceVersion != "1" || got.Name != "web" ||
+		got.Namespace != "a" {
+		t.Errorf("identity = %+v, want that of the pod", got)
 	}
 	if size := podSize(&want, []byte(text)); in.sized.size != size {
 		t.Errorf("size = %d, want %d", in.sized.size, size)

@@ -22,11 +22,11 @@ func (m *Module) upsert(ctx context.Context, key resource.Key, msg *model.Messag
 	if err != nil {
 		return err
 	}
-	fit, err := m.makeRoom(ctx, &in)
+	fit, err := m.makeRoom(ctx, in)
 	if err != nil {
 		return err
 	}
-	stored, err := m.write(ctx, &in, fit, fromCloud)
+	stored, err := m.write(ctx, in, fit, fromCloud)
 	if !stored {
 		fit.undo()
 		return err
@@ -47,12 +47,11 @@ func (m *Module) write(ctx context.Context, in *incoming, fit replaced, fromClou
 		m.questions.pushed(in.row)
 		return false, nil
 	}
-	key, id, stale := in.key, in.id, false
-	row := store.Meta{Key: in.row, Type: key.Type, Value: fit.data}
+	row, stale := store.Meta{Key: in.row, Type: in.key.Type, Value: fit.data}, false
 	op := store.Upsert(row)
 	if !fromCloud || !m.ordered.Load() {
 		op = store.UpsertIf(row, func(old []byte) bool {
-			stale = id.older(old)
+			stale = in.older(old)
 			return !stale
 		})
 	}
@@ -61,12 +60,13 @@ func (m *Module) write(ctx context.Context, in *incoming, fit replaced, fromClou
 		return false, err
 	}
 	m.questions.pushed(in.row)
-	if err := m.apply(ctx, key, ops...); err != nil {
+	in.sized = nil // the decoded pod is not kept while the store writes
+	if err := m.apply(ctx, in.key, ops...); err != nil {
 		return false, err
 	}
 	if stale {
-		klog.V(2).InfoS("Older version of an object ignored", "resource", key.String(),
-			"resourceVersion", id.ResourceVersion)
+		klog.V(2).InfoS("Older version of an object ignored", "resource", in.key.String(),
+			"resourceVersion", in.Metadata.ResourceVersion)
 	}
 	return !stale, nil
 }
@@ -79,7 +79,7 @@ func (m *Module) withTokens(ctx context.Context, in *incoming, op store.Op, ahea
 		return ops, nil
 	}
 	before, err := m.storedUID(ctx, in.key) // a stored value that is invalid is overwritten
-	if err == nil && before == in.id.UID {
+	if err == nil && before == in.Metadata.UID {
 		return ops, nil
 	}
 	if err == nil && before != "" {
@@ -102,16 +102,17 @@ func (m *Module) upsertLate(ctx context.Context, key resource.Key, msg *model.Me
 	if err != nil {
 		return err
 	}
-	if uid, err := m.storedUID(ctx, key); err != nil || uid != in.id.UID {
+	if uid, err := m.storedUID(ctx, key); err != nil || uid != in.Metadata.UID {
 		return gone(err)
 	}
-	fit, err := m.makeRoom(ctx, &in)
+	fit, err := m.makeRoom(ctx, in)
 	if err != nil || fit.data == nil {
 		return err
 	}
 	taken := false
 	op := store.ReplaceIf(store.Meta{Key: in.row, Type: key.Type, Value: fit.data}, func(old []byte) bool {
-		taken = in.id.replaces(old)
+		same, older := in.compare(old)
+		taken = same && !older
 		return taken
 	})
 	if err := m.apply(ctx, key, op); err != nil || !taken {
@@ -127,8 +128,8 @@ func (m *Module) remove(ctx context.Context, key resource.Key, msg *model.Messag
 		return err
 	}
 	data := msg.ContentData()
-	id, err := readIdentity(key, data)
-	if err != nil {
+	var id identity
+	if err := id.read(key, data); err != nil {
 		return err
 	}
 	ops, err := m.deletes(ctx, key, data, id.Metadata.UID)

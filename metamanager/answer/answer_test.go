@@ -26,10 +26,16 @@ func TestFailure(t *testing.T) {
 		"too large":      {`{"Err":{"ErrStatus":{"code":413}}}`, true, false, 413},
 		"too many parts": {`[` + strings.Repeat(`0,`, ElementsMax) + `0]`, true, true, 0},
 	} {
-		status, failed := Failure([]byte(c.answer))
-		if failed != c.failed || status.Code != c.code || failed && Again(status) != c.again {
-			t.Errorf("%s: failed %v, code %d, again %v; want %v, %d, %v", name, failed, status.Code, Again(status),
-				c.failed, c.code, c.again)
+		failure := Failure([]byte(c.answer))
+		if failure == nil {
+			if c.failed {
+				t.Errorf("%s: no failure, want one with the code %d", name, c.code)
+			}
+			continue
+		}
+		if !c.failed || failure.Code != c.code || Again(failure) != c.again {
+			t.Errorf("%s: failure with the code %d, again %v; want one: %v, %d, %v", name, failure.Code,
+				Again(failure), c.failed, c.code, c.again)
 		}
 	}
 }

@@ -22,7 +22,7 @@ type events struct {
 }
 
 // AddEvent is Add for an event. When too many wait, the oldest tenth goes.
-func (o *Outbox) AddEvent(ctx context.Context, r Report) error {
+func (o *Outbox) AddEvent(ctx context.Context, r *Report) error {
 	if r.Object.Name == "" || !r.Valid {
 		return fmt.Errorf("%s: the event has no name or is not JSON", r.Object)
 	}

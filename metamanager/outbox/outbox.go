@@ -19,6 +19,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -78,29 +79,28 @@ func New(bus Bus, s Store, opts Options) *Outbox {
 }
 
 // Add writes a report to the disk, in place of an older one on the same object, and has it sent. ops are done with it.
-func (o *Outbox) Add(ctx context.Context, r Report, ops ...store.Op) error {
-	put, err := r.put()
-	if err != nil {
-		return err
-	}
-	return o.add(ctx, r, append(ops, put))
+func (o *Outbox) Add(ctx context.Context, r *Report, ops ...store.Op) error {
+	return o.add(ctx, r, false, ops)
 }
 
 // AddUrgent is Add for what has to leave the node for room to return on a full disk: the end of a pod that is being
 // deleted.
-func (o *Outbox) AddUrgent(ctx context.Context, r Report, ops ...store.Op) error {
-	put, err := r.put()
-	if err != nil {
-		return err
-	}
-	return o.add(ctx, r, store.Urgent(append(ops, put)...))
+func (o *Outbox) AddUrgent(ctx context.Context, r *Report, ops ...store.Op) error {
+	return o.add(ctx, r, true, ops)
 }
 
-func (o *Outbox) add(ctx context.Context, r Report, ops []store.Op) error {
+func (o *Outbox) add(ctx context.Context, r *Report, urgent bool, ops []store.Op) error {
+	value, err := json.Marshal(r.msg)
+	if err != nil {
+		return fmt.Errorf("%s: content is not JSON: %w", r.Object, err)
+	}
+	row := r.key()
+	if ops = append(ops, store.OutboxPut(row, value)); urgent {
+		ops = store.Urgent(ops...)
+	}
 	if err := o.opts.Write(ctx, r.Object, ops...); err != nil {
 		return err
 	}
-	row := r.key()
 	o.queues.add(queueOf(row, ""), row)
 	return nil
 }
@@ -142,7 +142,7 @@ func (o *Outbox) Pending(ctx context.Context) (map[string]bool, error) {
 
 // Waits reports whether a report on the same object waits to be sent, also one of a version that stored it without the
 // UID.
-func (o *Outbox) Waits(ctx context.Context, r Report) (bool, error) {
+func (o *Outbox) Waits(ctx context.Context, r *Report) (bool, error) {
 	for _, key := range []string{r.key(), keyOf(r.msg.Route.Operation, "", r.msg.Route.Resource)} {
 		waiting, err := o.store.OutboxGet(ctx, key)
 		if err == nil && o.acks.has(waiting) || errors.Is(err, store.ErrNotFound) {

@@ -2,10 +2,8 @@ package outbox
 
 import (
 	"encoding/json"
-	"fmt"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -25,8 +23,8 @@ type Report struct {
 }
 
 // Read reads a message that reports on an object.
-func Read(object resource.Key, msg *model.Message) Report {
-	r := Report{Object: object, Content: msg.ContentData(), msg: msg}
+func Read(object resource.Key, msg *model.Message) *Report {
+	r := &Report{Object: object, Content: msg.ContentData(), msg: msg}
 	fits := true
 	switch {
 	case object.Type == resource.TypePodPatch && msg.Route.Operation == model.OpPatch:
@@ -55,13 +53,4 @@ func Read(object resource.Key, msg *model.Message) Report {
 }
 
 // key returns the report's key in the outbox.
-func (r Report) key() string { return keyOf(r.msg.Route.Operation, r.UID, r.msg.Route.Resource) }
-
-// put is the operation that puts the report into the outbox.
-func (r Report) put() (store.Op, error) {
-	value, err := json.Marshal(r.msg)
-	if err != nil {
-		return store.Op{}, fmt.Errorf("%s: content is not JSON: %w", r.Object, err)
-	}
-	return store.OutboxPut(r.key(), value), nil
-}
+func (r *Report) key() string { return keyOf(r.msg.Route.Operation, r.UID, r.msg.Route.Resource) }

@@ -74,11 +74,12 @@ func (o *Outbox) sendReport(ctx context.Context, key string) error {
 		klog.ErrorS(err, "Report is invalid; dropped", "report", r.Key)
 		return o.store.Apply(ctx, store.OutboxAck(r.Key, r.Seq))
 	}
-	send := o.deliver
 	if about.Type == resource.TypeEvent && !o.answersEvents.Load() {
-		send = o.deliverUnanswered
+		err = o.deliverUnanswered(ctx, &msg)
+	} else {
+		err = o.deliver(ctx, about, &msg)
 	}
-	if err := send(ctx, about, &msg); err != nil {
+	if err != nil {
 		return err
 	}
 	o.acknowledged(ctx, r)
@@ -86,52 +87,26 @@ func (o *Outbox) sendReport(ctx context.Context, key string) error {
 }
 
 // deliverUnanswered sends a report that the cloud does not acknowledge. Edgehub returns an error if the link ends
-// meanwhile.
-func (o *Outbox) deliverUnanswered(ctx context.Context, _ resource.Key, msg *model.Message) error {
-	grace, cancel := context.WithTimeout(ctx, o.grace)
-	defer cancel()
-	fresh := *msg
-	fresh.Header.ID = model.NewID()
-	got, err := o.bus.SendSync(grace, model.ModuleEdgeHub, &fresh)
-	switch {
-	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, beehive.ErrFull) && ctx.Err() == nil:
+// meanwhile. A cloud of ours answers, if the link has just been replaced by one to it.
+func (o *Outbox) deliverUnanswered(ctx context.Context, msg *model.Message) error {
+	_, err := o.request(ctx, msg, o.grace)
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, beehive.ErrFull) && ctx.Err() == nil {
 		return nil
-	case err != nil:
-		return err
-	case got.Route.Operation == model.OpError:
-		return fmt.Errorf("%.200s", got.ContentData())
 	}
-	// A cloud of ours answers, if the link has just been replaced by one to it.
-	if failure, failed := answer.Failure(got.ContentData()); failed && answer.Again(failure) {
-		return fmt.Errorf("%s: %s", failure.Reason, failure.Message)
-	}
-	return nil
+	return err
 }
 
 // deliver sends a report and waits for what the cloud says of it.
 func (o *Outbox) deliver(ctx context.Context, key resource.Key, msg *model.Message) error {
-	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
-	defer cancel()
-	fresh := *msg
-	fresh.Header.ID = model.NewID() // an answer to an earlier try is not one to this
-	got, err := o.bus.SendSync(ctx, model.ModuleEdgeHub, &fresh)
+	failure, err := o.request(ctx, msg, reportTimeout)
 	if err != nil {
 		return err
 	}
-	data := got.ContentData()
-	if got.Route.Operation == model.OpError {
-		return fmt.Errorf("%.200s", data)
-	}
-	failure, failed := answer.Failure(data)
-	if !failed {
-		o.noteRefused(ctx, key, nil)
+	o.noteRefused(ctx, key, failure)
+	switch {
+	case failure == nil:
 		return nil
-	}
-	if answer.Again(failure) {
-		return fmt.Errorf("%s: %s", failure.Reason, failure.Message)
-	}
-	o.noteRefused(ctx, key, &failure)
-	if !o.final(ctx, key, msg, failure) {
+	case !o.final(ctx, key, msg, failure):
 		return fmt.Errorf("%w: %s: %s", errRefused, failure.Reason, failure.Message)
 	}
 	klog.V(1).InfoS("Report refused by the cloud; dropped", "resource", key.String(), "operation", msg.Route.Operation,
@@ -139,9 +114,30 @@ func (o *Outbox) deliver(ctx context.Context, key resource.Key, msg *model.Messa
 	return nil
 }
 
+// request sends a report, and waits for the answer. The failure that it returns is one that lasts; others are errors.
+func (o *Outbox) request(ctx context.Context, msg *model.Message, limit time.Duration) (*metav1.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	fresh := *msg
+	fresh.Header.ID = model.NewID() // an answer to an earlier try is not one to this
+	got, err := o.bus.SendSync(ctx, model.ModuleEdgeHub, &fresh)
+	if err != nil {
+		return nil, err
+	}
+	data := got.ContentData()
+	if got.Route.Operation == model.OpError {
+		return nil, fmt.Errorf("%.200s", data)
+	}
+	failure := answer.Failure(data)
+	if failure != nil && answer.Again(failure) {
+		return nil, fmt.Errorf("%s: %s", failure.Reason, failure.Message)
+	}
+	return failure, nil
+}
+
 // final reports whether a refusal of a report is the last word on it. For a report on a pod that is stored here, only
 // the API server's word that the pod is gone, or another, is.
-func (o *Outbox) final(ctx context.Context, key resource.Key, msg *model.Message, failure metav1.Status) bool {
+func (o *Outbox) final(ctx context.Context, key resource.Key, msg *model.Message, failure *metav1.Status) bool {
 	if key.Type != resource.TypePod && key.Type != resource.TypePodPatch {
 		return true
 	}

@@ -101,7 +101,7 @@ func (t *Tokens) Ask(ctx context.Context, account resource.Key, msg *model.Messa
 	}
 	select {
 	case <-ask.done:
-		if _, failed := answer.Failure(ask.data); ask.err != nil || failed {
+		if ask.err != nil || answer.Failure(ask.data) != nil {
 			return t.ask(ctx, account, msg)
 		}
 		return ask.data, nil
