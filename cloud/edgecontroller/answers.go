@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -155,4 +156,28 @@ func forbidden(key resource.Key, format string, args ...any) error {
 
 func badRequest(key resource.Key, format string, args ...any) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("%s: ", key) + fmt.Sprintf(format, args...))
+}
+
+// count counts a request of a known type: edges cannot create label values.
+func (q *requests) count(f requestName, known bool, r result) {
+	if !known {
+		f = requestName{"unknown", "unknown"}
+	}
+	q.answered.WithLabelValues(f.kind, f.op, strconv.Itoa(codeOf(r))).Inc()
+}
+
+// codeOf returns the HTTP status of a result; 0 without an answer.
+func codeOf(r result) int {
+	if r.none {
+		return 0
+	}
+	switch content := r.content.(type) {
+	case statusError:
+		return int(content.ErrStatus.Code)
+	case objectResponse:
+		if content.Err != nil {
+			return int(content.Err.ErrStatus.Code)
+		}
+	}
+	return 200
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // EdgeLabel marks the nodes of edges; its value is empty.
@@ -298,6 +299,9 @@ func (c *caches) pod(namespace, name string) *v1.Pod {
 
 func (c *caches) node(name string) *v1.Node { return cached[v1.Node](c.nodes.GetStore(), "", name) }
 
+// allNodes lists the Nodes with EdgeLabel.
+func (c *caches) allNodes() []*v1.Node { return typed[v1.Node](c.nodes.GetStore().List()) }
+
 // named returns which ConfigMap or Secret there is of a key; nil if there is none, or it is not cached.
 func (c *caches) named(key resource.Key) *metav1.PartialObjectMetadata {
 	switch key.Type {
@@ -331,4 +335,17 @@ func (c *caches) servicesIn(namespace string) []*v1.Service {
 
 func hasAddress(s *v1.Service) bool {
 	return s.Spec.ClusterIP != "" && s.Spec.ClusterIP != v1.ClusterIPNone
+}
+
+// held returns the cached pod that a node reports; nil if the cache has another one, or has it on another node.
+func (c *caches) held(node string, held *wire.Held) *v1.Pod {
+	key, err := resource.Parse(held.Key)
+	if err != nil || key.Type != resource.TypePod {
+		return nil
+	}
+	pod := c.pod(key.Namespace, key.Name)
+	if pod == nil || pod.Spec.NodeName != node || string(pod.UID) != held.UID {
+		return nil
+	}
+	return pod
 }

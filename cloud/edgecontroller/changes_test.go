@@ -212,9 +212,9 @@ func TestEventsOfServices(t *testing.T) {
 	}
 	db := testService("ns", "db", "10.0.0.2")
 	moved := testService("ns", "db", "10.0.0.9")
-	w.serviceEvent(db, moved)
-	w.serviceEvent(db, db)
-	w.serviceEvent(nil, testService("other", "x", "10.0.0.3"))
+	w.services.serviceEvent(db, moved)
+	w.services.serviceEvent(db, db)
+	w.services.serviceEvent(nil, testService("other", "x", "10.0.0.3"))
 	if diff := cmp.Diff([]string{"e1 ns/service/db"}, w.hub.take()); diff != "" {
 		t.Errorf("services change (-want +got):\n%s", diff)
 	}

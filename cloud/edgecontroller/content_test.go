@@ -75,8 +75,7 @@ func TestContentAllocatesLittle(t *testing.T) {
 		"unknown operation": {repeated("", "dance,", "", size), "null/node/e1", `null`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newFixture(t)
-			w.options.LocalIP = ""
+			w := newFixture(t, noAddress)
 			w.Connected(t.Context(), "e1", "edgecore/websocket")
 			var reason metav1.StatusReason
 			n := membound.Allocated(func() {

@@ -22,6 +22,9 @@ const (
 // their metadata: what is missing is read from the API server when a pod of a connected node names it, once for all
 // nodes that need it at the same time.
 type contents struct {
+	caches  *caches
+	lookups *lookups
+
 	reads singleflight.Group
 
 	mu      sync.Mutex
@@ -35,7 +38,9 @@ type content struct {
 	object cloudhub.Object
 }
 
-func newContents() *contents { return &contents{entries: map[resource.Key]*list.Element{}} }
+func newContents(caches *caches, lookups *lookups) *contents {
+	return &contents{caches: caches, lookups: lookups, entries: map[resource.Key]*list.Element{}}
+}
 
 // get returns an object in the version that its metadata has, or in a later one; nil if it is not kept.
 func (c *contents) get(key resource.Key, now *metav1.PartialObjectMetadata) *cloudhub.Object {
@@ -110,19 +115,19 @@ func atLeast(version, other string) bool {
 }
 
 // content returns a ConfigMap or Secret: what is kept of it, or else what the API server has; nil if it does not exist.
-func (c *Controller) content(key resource.Key) (*cloudhub.Object, error) {
+func (c *contents) content(key resource.Key) (*cloudhub.Object, error) {
 	now := c.caches.named(key)
 	if now == nil { // just created, just deleted, or of a kind that is not cached: who asks must have the newest
 		return c.read(key)
 	}
-	if object := c.contents.get(key, now); object != nil {
+	if object := c.get(key, now); object != nil {
 		return object, nil
 	}
 	// A read that began when this version was known returns it or a later one.
-	object, err, _ := c.contents.reads.Do(key.String()+" "+now.ResourceVersion, func() (any, error) {
+	object, err, _ := c.reads.Do(key.String()+" "+now.ResourceVersion, func() (any, error) {
 		object, err := c.read(key)
 		if object != nil && err == nil {
-			c.contents.put(object)
+			c.put(object)
 		}
 		return object, err
 	})
@@ -135,15 +140,15 @@ func (c *Controller) content(key resource.Key) (*cloudhub.Object, error) {
 }
 
 // read reads a ConfigMap or Secret from the API server; nil if it does not exist.
-func (c *Controller) read(key resource.Key) (*cloudhub.Object, error) {
+func (c *contents) read(key resource.Key) (*cloudhub.Object, error) {
 	if key.Type == resource.TypeConfigMap {
-		o, err := confirmed(c, key, c.clients.Own.CoreV1().ConfigMaps(key.Namespace).Get)
+		o, err := confirmed(c.lookups, key, c.lookups.own.CoreV1().ConfigMaps(key.Namespace).Get)
 		if o == nil || err != nil {
 			return nil, err
 		}
 		return toSend(key, o)
 	}
-	o, err := confirmed(c, key, c.clients.Own.CoreV1().Secrets(key.Namespace).Get)
+	o, err := confirmed(c.lookups, key, c.lookups.own.CoreV1().Secrets(key.Namespace).Get)
 	if o == nil || err != nil {
 		return nil, err
 	}

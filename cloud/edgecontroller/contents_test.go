@@ -16,7 +16,7 @@ import (
 
 // TestContents: what is kept is bounded in bytes, the longest unused goes first, and an older version replaces none.
 func TestContents(t *testing.T) {
-	c := newContents()
+	c := newContents(nil, nil)
 	object := func(name string, uid types.UID, version string, bytes int) *cloudhub.Object {
 		return &cloudhub.Object{Ref: cloudhub.Ref{
 			Key: resource.Key{Namespace: "ns", Type: resource.TypeSecret, Name: name}, UID: uid,

@@ -2,24 +2,16 @@ package edgecontroller
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/time/rate"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
-	"github.com/edgecore-io/edgecore/cloud/ratelimit"
-	"github.com/edgecore-io/edgecore/pkg/retry"
-	"github.com/edgecore-io/edgecore/pkg/shares"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // CloudcoreAnnotation on a Node is the address of the cloudcore that the node is connected to.
@@ -33,8 +25,6 @@ const (
 	// statuses and four events.
 	DefaultNodeBurst = 1000
 )
-
-const annotateDelay = time.Second
 
 // Options configures a Controller.
 type Options struct {
@@ -73,54 +63,29 @@ func (o Options) withDefaults() Options {
 // Controller implements cloudhub.Upstream and cloudhub.Downstream. New makes it; it must be given to the hub and
 // started before the hub takes its first connection.
 type Controller struct {
+	*requests
+	*leases
+	*reviews
+	*desired
+	*nodeParts
+	*history
+
 	options  Options
-	clients  Clients
 	caches   *caches
 	sessions *sessions
-	statuses *statuses
-	podLists *podLists
-	recent   *recentChanges
-	encoded  encodings
+	lookups  *lookups
 	contents *contents
-	metrics  *metrics
 
-	requests, leases, confirms, wholeReads semaphore
-	// wholeSent are the bytes of large pods that are read, or on their way to nodes.
-	wholeSent *shares.Budget[string]
-
-	tolerations *tolerations
-	readiness   *readiness
-	instances   *instances
-	duplicates  *duplicates
-
+	statuses       *statuses
 	statusRequests *statusRequests
-	// room knows which pods are withheld from their nodes, and notices says so in events.
-	room    *podRoom
-	notices *podNotices
-	// decideRoom has the room of a node decided about after some time; roomDecisions are these nodes.
-	decideRoom    func(node string, after time.Duration)
-	roomDecisions keyQueue
-	// fullNodes says in events which nodes have no room for all of their pods.
-	fullNodes *fullNodes
+
 	// podFetches are the nodes with pods that the cache lacks.
 	podFetches keyQueue
-
-	table map[requestName]requestType
-
-	tunnels Tunnels
-	// cloudcores reports whether an address is another cloudcore's.
-	cloudcores   func(address string) bool
-	tunnelEvents *ratelimit.Limiter[string]
-	// endpoints are the nodes whose endpoint is to be written, and endpointWrites limits how often.
-	endpoints      *keyQueue
-	endpointWrites *ratelimit.Limiter[string]
-	takeovers      *rate.Limiter
+	metrics    *metrics
 
 	// Set by Start.
-	hub    Hub
-	ctx    context.Context
-	filled atomic.Bool
-	owned  sync.WaitGroup
+	hub   Hub
+	owned sync.WaitGroup
 }
 
 var (
@@ -131,86 +96,110 @@ var (
 // New makes a controller. It does nothing before Start.
 func New(options Options) (*Controller, error) {
 	options = options.withDefaults()
+	clients := options.Clients
 	sessions := newSessions(options.NodeQPS, options.NodeBurst)
-	caches, err := newCaches(options.Clients, sessions.connectedHere)
+	caches, err := newCaches(clients, sessions.connectedHere)
 	if err != nil {
 		return nil, err
 	}
-	c := &Controller{
-		options:    options,
-		clients:    options.Clients,
-		caches:     caches,
-		sessions:   sessions,
-		statuses:   newStatuses(),
-		podLists:   newPodLists(),
-		recent:     newRecentChanges(),
-		encoded:    newEncodings(),
-		contents:   newContents(),
-		room:       newPodRoom(),
-		requests:   make(semaphore, maxRequests),
-		leases:     make(semaphore, maxLeases),
-		confirms:   make(semaphore, maxConfirms),
-		wholeReads: make(semaphore, maxWholeReads),
-		wholeSent:  shares.NewBudget[string](wholeBytes, wholeNodeBytes),
-		tunnels:    noTunnels{},
-		cloudcores: func(string) bool { return false },
-
-		tunnelEvents:   ratelimit.New[string](rate.Every(tunnelEventEvery), 1),
-		endpointWrites: ratelimit.New[string](rate.Every(endpointEvery), 1),
-		takeovers:      rate.NewLimiter(takeoverRate, takeoverRate),
-	}
-	c.metrics = newMetrics(c.room)
+	room := newPodRoom()
+	metrics := newMetrics(room)
 	if options.Registry != nil {
-		if err := c.metrics.register(options.Registry); err != nil {
+		if err := metrics.register(options.Registry); err != nil {
 			return nil, fmt.Errorf("register the metrics of edgecontroller: %w", err)
 		}
 	}
-	c.tolerations, c.readiness, c.table = newTolerations(c), newReadiness(c), c.requestTypes()
-	c.instances, c.duplicates, c.statusRequests = newInstances(c), newDuplicates(c), newStatusRequests(c)
-	c.notices = newPodNotices(c)
-	c.fullNodes = newFullNodes(c)
-	c.roomDecisions = newKeyQueue("node", func(_ context.Context, node string) error {
-		c.decided(node)
-		return nil
-	}, "Room of a node's pods not decided about")
-	c.decideRoom = c.roomDecisions.queue.AddAfter
-	c.endpoints = newEndpoints(c)
+	lookups := newLookups(clients.Own)
+	contents := newContents(caches, lookups)
+	slots := make(semaphore, maxRequests)
+	statuses := newStatuses()
+	c := &Controller{
+		leases: &leases{
+			asNode:   clients.AsNode,
+			caches:   caches,
+			sessions: sessions,
+			slots:    make(semaphore, maxLeases),
+			timeout:  options.RequestTimeout,
+		},
+		reviews: &reviews{asNode: clients.AsNode, own: clients.Own},
+		desired: newDesired(clients, caches, sessions, lookups, contents, room),
+		nodeParts: newNodeParts(nodeOptions{
+			access: access{
+				own:      clients.Own,
+				asNode:   clients.AsNode,
+				caches:   caches,
+				sessions: sessions,
+				timeout:  options.RequestTimeout,
+			},
+			whole:   lookups.whole,
+			current: statuses.current,
+			slots:   slots,
+			localIP: options.LocalIP,
+			patches: metrics.tolerations,
+		}),
+		history:        &history{own: clients.Own, caches: caches, timeout: options.RequestTimeout},
+		options:        options,
+		caches:         caches,
+		sessions:       sessions,
+		lookups:        lookups,
+		contents:       contents,
+		statuses:       statuses,
+		statusRequests: newStatusRequests(caches, statuses, metrics.statusRequests),
+		metrics:        metrics,
+	}
+	c.requests = newRequests(requestOptions{
+		asNode:     clients.AsNode,
+		own:        clients.Own,
+		caches:     caches,
+		sessions:   sessions,
+		endpoints:  c.endpoints,
+		whole:      lookups.whole,
+		content:    contents.content,
+		slots:      slots,
+		timeout:    options.RequestTimeout,
+		qps:        options.NodeQPS,
+		permit:     options.Permit,
+		localIP:    options.LocalIP,
+		nodeLabels: options.NodeLabels,
+		reported:   c.reported,
+		answered:   metrics.requests,
+	})
 	c.podFetches = newKeyQueue("node", c.fetchPods, "Pods of a new edge node not read; it does not get them yet")
 	return c, nil
+}
+
+// begin gives all parts the hub, and the context of Start.
+func (c *Controller) begin(ctx context.Context, hub Hub) {
+	c.hub = hub
+	c.lookups.start(ctx)
+	c.requests.start(hub)
+	c.desired.start(ctx, hub)
+	c.nodeParts.start(ctx, hub, c.owned.Go)
+	c.statusRequests.start(hub)
 }
 
 // Start fills the caches, and returns when they have synced: only then may the hub take connections. Its goroutines end
 // with the context; Wait waits for them.
 func (c *Controller) Start(ctx context.Context, hub Hub) error {
-	c.hub, c.ctx = hub, ctx
+	c.begin(ctx, hub)
 	if err := c.watch(); err != nil {
 		return fmt.Errorf("watch the API server's objects: %w", err)
 	}
-	c.tolerations.run(ctx, c.owned.Go)
-	c.readiness.run(ctx, c.owned.Go)
-	c.instances.run(ctx, c.owned.Go)
-	c.duplicates.run(ctx, c.owned.Go)
+	c.nodeParts.run(ctx, c.owned.Go)
 	c.statusRequests.run(ctx, c.owned.Go)
-	c.endpoints.run(ctx, c.owned.Go)
-	c.notices.run(ctx, c.owned.Go)
-	c.roomDecisions.run(ctx, c.owned.Go)
-	c.fullNodes.run(ctx, c.owned.Go)
+	c.desired.run(ctx, c.owned.Go)
 	c.podFetches.run(ctx, c.owned.Go)
 	began := time.Now()
 	if err := c.caches.start(ctx); err != nil {
 		return err
 	}
-	c.room.start()
-	c.restoreEndpoints()
-	c.filled.Store(true)
+	c.endpoints.restoreEndpoints()
+	c.desired.cachesFilled()
 	pods, edgePods := c.caches.pods.count()
 	klog.InfoS("Caches filled", "pods", pods, "edgePods", edgePods,
 		"edgeNodes", len(c.caches.nodes.GetStore().ListKeys()), "took", time.Since(began))
 	return nil
 }
-
-// Filled reports whether the caches have synced.
-func (c *Controller) Filled() bool { return c.filled.Load() }
 
 // Wait returns when all goroutines of Start have ended. Cancel Start's context first.
 func (c *Controller) Wait() {
@@ -224,20 +213,8 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 	c.statuses.connected(node, capable)
 	c.podLists.connected(node)
 	c.caches.pods.nodeChanged(node)
-	if capable && c.filled.Load() {
-		for _, s := range c.servicesFor(c.caches.podsOf(node)) {
-			c.hub.Changed(node, serviceKey(s))
-		}
-	}
-	c.readiness.nodeChanged(c.caches.node(node))
-	c.instances.queue.Add(node)
-	c.duplicates.connected(node)
-	c.roomChanged(c.room.connected(node))
-	c.notices.add(c.room.withheldOn(node))
-	c.fullNodes.queue.Add(node)
-	if c.options.LocalIP != "" && c.ctx.Err() == nil {
-		c.owned.Go(func() { c.annotate(c.ctx, node, annotateDelay) })
-	}
+	c.desired.connected(node, capable)
+	c.nodeParts.connected(node)
 }
 
 // Disconnected implements cloudhub.Upstream.
@@ -249,37 +226,52 @@ func (c *Controller) Disconnected(node, _ string) {
 	c.caches.pods.nodeChanged(node)
 }
 
-// annotate writes the address of this cloudcore into a Node, in up to three tries. It does nothing if no device's Node
-// is known: registration writes it, and a Node of another kind is left alone.
-func (c *Controller) annotate(ctx context.Context, node string, delay time.Duration) {
-	if n := c.caches.node(node); n == nil || n.Annotations[CloudcoreAnnotation] == c.options.LocalIP {
+// Inventoried handles the pods in a node's inventory. It returns the keys of pods whose status at the API server is not
+// the last one that the node reported: the node must report them again. If only the cache was behind, the second report
+// changes nothing.
+func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Held) (report []string) {
+	i := compareInventory(c.caches, node, pods)
+	c.desired.inventoried(node, pods, i.has)
+	c.statuses.inventoried(node, i.pending, i.last)
+	for _, pod := range c.caches.podsOf(node) {
+		c.statusRequests.podChanged(pod) // it may have changed since it was compared
+	}
+	c.nodeParts.inventoried(node)
+	return i.report
+}
+
+// reported records that the API server stored a status that a node reported.
+func (c *Controller) reported(node string, pod *v1.Pod) {
+	if !c.sessions.capable(node) {
 		return
 	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": map[string]string{CloudcoreAnnotation: c.options.LocalIP}},
-	})
-	for try := 0; err == nil; try++ {
-		err = func() error {
-			leave, err := c.requests.acquire(ctx)
-			if err != nil {
-				return err
-			}
-			defer leave()
-			ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
-			defer cancel()
-			_, err = c.clients.AsNode.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch,
-				metav1.PatchOptions{})
-			return err
-		}()
-		if err == nil || apierrors.IsNotFound(err) || errors.Is(ctx.Err(), context.Canceled) {
-			return
+	if c.statuses.reported(node, pod.UID, storedStatus(pod)) {
+		c.readiness.podChanged(pod)
+	}
+	if cached := c.caches.pod(pod.Namespace, pod.Name); cached != nil {
+		c.statusRequests.podChanged(cached) // it may have changed before the answer came
+	}
+}
+
+// fetchPods reads the pods of a node that became an edge node after the watch had brought them, in pages: each has a
+// timeout of its own, and is in the cache when the next one is asked for.
+func (c *Controller) fetchPods(_ context.Context, node string) error {
+	if !c.caches.pods.lacks(node) {
+		return nil
+	}
+	missing := 0
+	for from := ""; ; {
+		list, err := c.lookups.podsOf(node, podPage, from)
+		if err != nil {
+			return fmt.Errorf("list the pods of node %s: %w", node, err)
 		}
-		if try == 2 {
+		missing = c.caches.pods.fill(node, list.Items)
+		if from = list.Continue; from == "" {
 			break
 		}
-		retry.Sleep(ctx, time.Duration(1+try)*delay)
-		err = ctx.Err()
 	}
-	klog.V(1).InfoS("Node not annotated with the cloudcore that it is connected to", "node", node,
-		"cloudcore", c.options.LocalIP, "err", err)
+	if missing > 0 {
+		return fmt.Errorf("%d pods of node %s: %w", missing, node, errPodsMissing)
+	}
+	return nil
 }

@@ -14,7 +14,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 )
+
+// certificateHandlers carry out requests for the serving certificates of nodes.
+type certificateHandlers struct {
+	asNode kubernetes.Interface
+	caches requestCaches
+}
 
 // Limits on certificate signing requests: the cost of checking a signature grows with the square of the key size.
 const (
@@ -24,17 +31,17 @@ const (
 
 // createCSR forwards a request for the serving certificate of a node's own port, and no other: client certificates,
 // which clusters approve automatically, would outlive the revocation of the node.
-func (c *Controller) createCSR(ctx context.Context, r *request) result {
-	csr, err := c.servingRequest(ctx, r)
+func (h *certificateHandlers) createCSR(ctx context.Context, r *request) result {
+	csr, err := h.servingRequest(ctx, r)
 	if err != nil {
 		return written(nil, err, false)
 	}
-	csr, err = c.clients.AsNode.CertificatesV1().CertificateSigningRequests().Create(ctx, csr, metav1.CreateOptions{})
+	csr, err = h.asNode.CertificatesV1().CertificateSigningRequests().Create(ctx, csr, metav1.CreateOptions{})
 	return written(csr, err, false)
 }
 
 // servingRequest checks a node's request and returns the parts that a node may choose.
-func (c *Controller) servingRequest(
+func (h *certificateHandlers) servingRequest(
 	ctx context.Context, r *request,
 ) (*certificatesv1.CertificateSigningRequest, error) {
 	csr, err := decode[certificatesv1.CertificateSigningRequest](r, "CertificateSigningRequest")
@@ -58,7 +65,7 @@ func (c *Controller) servingRequest(
 	if err := servingSubject(r.node, x); err != nil {
 		return nil, forbidden(r.key, "%v", err)
 	}
-	if err := c.ownNames(ctx, r, x); err != nil {
+	if err := h.ownNames(ctx, r, x); err != nil {
 		return nil, err
 	}
 	return &certificatesv1.CertificateSigningRequest{
@@ -126,12 +133,12 @@ func servingSubject(node string, x *x509.CertificateRequest) error {
 
 // ownNames checks that a request is only for the node's names and addresses. If the Node object does not have its
 // addresses yet, the node must retry (503).
-func (c *Controller) ownNames(ctx context.Context, r *request, x *x509.CertificateRequest) error {
-	foreign := foreignNames(r.node, c.caches.node(r.node), x)
+func (h *certificateHandlers) ownNames(ctx context.Context, r *request, x *x509.CertificateRequest) error {
+	foreign := foreignNames(r.node, h.caches.node(r.node), x)
 	if len(foreign) == 0 {
 		return nil
 	}
-	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{}) // the cache may be stale
+	node, err := h.asNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{}) // the cache may be stale
 	switch {
 	case err == nil:
 		foreign = foreignNames(r.node, node, x)
@@ -172,4 +179,13 @@ func foreignNames(name string, node *v1.Node, x *x509.CertificateRequest) []stri
 		}
 	}
 	return foreign
+}
+
+// queryCSR returns only the node's own requests: the API server would show a node all of them.
+func (h *certificateHandlers) queryCSR(ctx context.Context, r *request) result {
+	csr, err := h.asNode.CertificatesV1().CertificateSigningRequests().Get(ctx, r.key.Name, metav1.GetOptions{})
+	if err == nil && csr.Spec.Username != "system:node:"+r.node {
+		err = forbidden(r.key, "it is not a request of node %s", r.node)
+	}
+	return found(csr, err)
 }

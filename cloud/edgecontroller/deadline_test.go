@@ -8,8 +8,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 )
 
 // reportTimeout is when an edge gives up a report and makes it again.
@@ -48,8 +46,7 @@ func TestRequestHasOneDeadline(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newFixture(t)
-				w.options.LocalIP = ""
+				w := newFixture(t, noAddress, rateLimit(1, 1))
 				w.add(testPod("e1", "ns", "a"))
 				hang := make(chan struct{})
 				defer close(hang)
@@ -79,15 +76,14 @@ func TestRequestHasOneDeadline(t *testing.T) {
 func takeAll(t *testing.T, w *fixture) {
 	t.Helper()
 	for range maxRequests {
-		if _, err := w.requests.acquire(t.Context()); err != nil {
+		if _, err := w.requests.slots.acquire(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// spend connects a node whose next request has to wait for that long.
+// spend connects a node, limited to one request a second, whose next request has to wait for that long.
 func spend(w *fixture, wait time.Duration) {
-	w.sessions.limits = ratelimit.New[string](1, 1)
 	w.sessions.connected("e1", "edgecore/websocket")
 	w.sessions.limiter("e1").ReserveN(time.Now(), 1)
 	for range int(wait/time.Second) - 1 {

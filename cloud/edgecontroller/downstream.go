@@ -5,34 +5,151 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/shares"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
-
-// confirmTimeout is the timeout for asking the API server whether an object is really gone.
-const confirmTimeout = 5 * time.Second
 
 // errNotFilled is returned by Object before the caches have synced. Until then nothing may be decided, least of all
 // that an object is gone.
 var errNotFilled = errors.New("the caches of the API server's objects are not filled yet")
 
+// desired knows what each node should have.
+type desired struct {
+	caches   *caches
+	sessions *sessions
+	lookups  *lookups
+	contents *contents
+	asNode   kubernetes.Interface
+
+	podLists *podLists
+	services *serviceLinks
+	// room knows which pods are withheld from their nodes, and notices says so in events.
+	room    *podRoom
+	notices *podNotices
+	// decideRoom has the room of a node decided about after some time; roomDecisions are these nodes.
+	decideRoom    func(node string, after time.Duration)
+	roomDecisions keyQueue
+	// fullNodes says in events which nodes have no room for all of their pods.
+	fullNodes *fullNodes
+	// wholeSent are the bytes of large pods that are read, or on their way to nodes.
+	wholeSent *shares.Budget[string]
+
+	// Set by start.
+	ctx context.Context
+	hub desiredHub
+	// filled is set once the caches have synced.
+	filled atomic.Bool
+}
+
+// desiredHub is what desired needs from the hub; see Hub.
+type desiredHub interface {
+	Changed(node string, key resource.Key)
+	StatusChanged(node string, key resource.Key)
+}
+
+func newDesired(
+	clients Clients, caches *caches, sessions *sessions, lookups *lookups, contents *contents, room *podRoom,
+) *desired {
+	d := &desired{
+		caches:    caches,
+		sessions:  sessions,
+		lookups:   lookups,
+		contents:  contents,
+		asNode:    clients.AsNode,
+		podLists:  newPodLists(caches, lookups),
+		room:      room,
+		notices:   newPodNotices(clients.Own, caches, sessions, room),
+		wholeSent: shares.NewBudget[string](wholeBytes, wholeNodeBytes),
+	}
+	d.services = &serviceLinks{
+		caches:   caches,
+		sessions: sessions,
+		lookups:  lookups,
+		podLists: d.podLists,
+		encoded:  newEncodings(),
+	}
+	d.roomDecisions = newKeyQueue("node", func(_ context.Context, node string) error {
+		d.decided(node)
+		return nil
+	}, "Room of a node's pods not decided about")
+	d.decideRoom = d.roomDecisions.queue.AddAfter
+	d.fullNodes = newFullNodes(clients.AsNode, sessions, d.notices)
+	return d
+}
+
+// start sets the hub. It must return before the caches are filled.
+func (d *desired) start(ctx context.Context, hub desiredHub) {
+	d.ctx, d.hub, d.services.hub = ctx, hub, hub
+}
+
+// run works until the context ends.
+func (d *desired) run(ctx context.Context, spawn func(func())) {
+	d.notices.run(ctx, spawn)
+	d.roomDecisions.run(ctx, spawn)
+	d.fullNodes.run(ctx, spawn)
+}
+
+// cachesFilled must be called once the caches have synced. Until then nothing is decided.
+func (d *desired) cachesFilled() {
+	d.room.start()
+	d.filled.Store(true)
+}
+
+// Filled reports whether the caches have synced.
+func (d *desired) Filled() bool { return d.filled.Load() }
+
+// connected begins a session of a node; capable is set for our edgecores.
+func (d *desired) connected(node string, capable bool) {
+	if capable && d.filled.Load() {
+		for _, s := range d.services.servicesFor(d.caches.podsOf(node)) {
+			d.hub.Changed(node, serviceKey(s))
+		}
+	}
+	d.roomChanged(d.room.connected(node))
+	d.notices.add(d.room.withheldOn(node))
+	d.fullNodes.queue.Add(node)
+}
+
+// inventoried records which pods a node has, by their UIDs and as the node reports them. Of those whose changes are
+// withheld it finds out which ones the node has in the current version.
+func (d *desired) inventoried(node string, pods []wire.Held, has map[types.UID]bool) {
+	d.podLists.inventoried(node, has)
+	change := d.room.inventoried(node, has)
+	for i := range pods {
+		held := &pods[i]
+		pod := d.caches.held(node, held)
+		if pod == nil || isTrimmed(pod) || d.room.of(node, pod.UID) != withheldChange {
+			continue
+		}
+		if o, err := toSend(podKey(pod), pod); err == nil && o.Version == held.Version {
+			d.room.has(node, pod.UID, sizeOf(pod))
+		}
+	}
+	d.roomChanged(change)
+}
+
 // Desired implements cloudhub.Downstream.
-func (c *Controller) Desired(node string) []cloudhub.Ref {
-	if !c.filled.Load() {
+func (d *desired) Desired(node string) []cloudhub.Ref {
+	if !d.filled.Load() {
 		return nil
 	}
 	var out []cloudhub.Ref
 	// Our edgecore creates its Node itself, and queries it when needed. KubeEdge's waits for it.
-	if n := c.caches.node(node); n != nil && !c.sessions.capable(node) {
+	if n := d.caches.node(node); n != nil && !d.sessions.capable(node) {
 		out = append(out, refTo(nodeObjectKey(node), "Node", n))
 	}
-	pods := c.caches.podsOf(node)
+	pods := d.caches.podsOf(node)
 	seen := map[resource.Key]bool{}
 	for _, pod := range pods {
 		out = append(out, refTo(podKey(pod), "Pod", pod))
@@ -41,13 +158,13 @@ func (c *Controller) Desired(node string) []cloudhub.Ref {
 				continue
 			}
 			seen[key] = true
-			if o := c.caches.named(key); o != nil {
+			if o := d.caches.named(key); o != nil {
 				out = append(out, refTo(key, kindOfNamed(key), o))
 			}
 		}
 	}
-	if c.sessions.capable(node) {
-		for _, s := range c.servicesFor(pods) {
+	if d.sessions.capable(node) {
+		for _, s := range d.services.servicesFor(pods) {
 			out = append(out, refTo(serviceKey(s), "Service", s))
 		}
 	}
@@ -63,38 +180,38 @@ func kindOfNamed(key resource.Key) string {
 }
 
 // Object implements cloudhub.Downstream.
-func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, error) {
-	if !c.filled.Load() {
+func (d *desired) Object(node string, key resource.Key) (*cloudhub.Object, error) {
+	if !d.filled.Load() {
 		return nil, fmt.Errorf("%s for node %s: %w", key, node, errNotFilled)
 	}
 	switch key.Type {
 	case resource.TypePod:
-		return c.podFor(node, key)
+		return d.podFor(node, key)
 	case resource.TypeConfigMap, resource.TypeSecret:
-		return c.namedFor(node, key)
+		return d.namedFor(node, key)
 	case resource.TypeNode:
-		return c.nodeFor(node, key)
+		return d.nodeFor(node, key)
 	case resource.TypeService:
-		return c.serviceFor(node, key)
+		return d.services.serviceFor(node, key)
 	}
 	return nil, nil
 }
 
-func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, error) {
-	pod, err := c.podOnNode(node, key)
+func (d *desired) podFor(node string, key resource.Key) (*cloudhub.Object, error) {
+	pod, err := d.podLists.podOnNode(node, key)
 	if err == nil && pod != nil {
-		err = c.countPod(node, pod)
+		err = d.countPod(node, pod)
 	}
 	if pod == nil || err != nil {
 		return nil, err
 	}
 	var object *cloudhub.Object
-	why := c.room.of(node, pod.UID)
+	why := d.room.of(node, pod.UID)
 	switch {
 	case why != withheldNot && pod.DeletionTimestamp != nil:
-		return c.sendEnding(node, key, pod)
+		return d.sendEnding(node, key, pod)
 	case why == withheldNot && isTrimmed(pod):
-		object, err = c.sendLarge(node, key, pod)
+		object, err = d.sendLarge(node, key, pod)
 	case why == withheldNot:
 		object, err = toSend(key, pod)
 	}
@@ -103,8 +220,8 @@ func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, er
 	}
 	if why == withheldNot { // another pod may have taken the room meanwhile
 		var change roomChange
-		why, change = c.room.send(node, pod.UID, sizeOf(pod))
-		c.roomChanged(change)
+		why, change = d.room.send(node, pod.UID, sizeOf(pod))
+		d.roomChanged(change)
 	}
 	if why != withheldNot {
 		if object != nil && object.Done != nil {
@@ -117,49 +234,49 @@ func (c *Controller) podFor(node string, key resource.Key) (*cloudhub.Object, er
 }
 
 // countPod makes sure that a pod counts before it is sent: its event may still be on its way.
-func (c *Controller) countPod(node string, pod *v1.Pod) error {
+func (d *desired) countPod(node string, pod *v1.Pod) error {
 	cached := func() bool {
-		now := c.caches.pod(pod.Namespace, pod.Name)
+		now := d.caches.pod(pod.Namespace, pod.Name)
 		return now != nil && now.UID == pod.UID
 	}
 	early := !cached() // podOnNode has just got it from the API server, or it has just been deleted
-	c.roomChanged(c.room.count(node, pod, early))
+	d.roomChanged(d.room.count(node, pod, early))
 	if !early && !cached() { // its last event may have come before it was counted
-		c.roomChanged(c.room.drop(node, pod.UID))
+		d.roomChanged(d.room.drop(node, pod.UID))
 		return fmt.Errorf("%s for node %s: %w", podKey(pod), node, errPodsMissing)
 	}
 	return nil
 }
 
-func (c *Controller) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {
-	named, withheld := c.namedOn(node, key)
+func (d *desired) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {
+	named, withheld := d.namedOn(node, key)
 	if !named && withheld {
 		return nil, fmt.Errorf("%s for node %s, as the pod that names it: %w", key, node, cloudhub.ErrWithheld)
 	}
-	needed := func() bool { return c.caches.names(node, key) }
-	none, claims, err := c.unneeded(node, key, needed, func(m missingPod) bool {
+	needed := func() bool { return d.caches.names(node, key) }
+	none, claims, err := d.podLists.unneeded(node, key, needed, func(m missingPod) bool {
 		return slices.Contains(m.references, key) || m.unknown && m.key.Namespace == key.Namespace
 	})
 	switch {
 	case err != nil:
 		return nil, err
-	case none && key.Type == resource.TypeSecret && (claims || hasClaims(c.caches.podsOf(node))):
-		return c.volumeSecret(node, key)
+	case none && key.Type == resource.TypeSecret && (claims || hasClaims(d.caches.podsOf(node))):
+		return d.volumeSecret(node, key)
 	case none:
 		return nil, nil
 	}
-	return c.content(key)
+	return d.contents.content(key)
 }
 
 // namedOn reports whether a pod on a node names a ConfigMap or Secret, and whether one does, or may, that is withheld.
-func (c *Controller) namedOn(node string, key resource.Key) (named, withheld bool) {
-	for _, pod := range c.caches.podsOf(node) {
+func (d *desired) namedOn(node string, key resource.Key) (named, withheld bool) {
+	for _, pod := range d.caches.podsOf(node) {
 		switch {
 		case pod.Namespace != key.Namespace:
 		case lacksReferences(pod):
 			withheld = true
 		case !slices.Contains(references(pod), key):
-		case c.room.of(node, pod.UID) == withheldWaiting:
+		case d.room.of(node, pod.UID) == withheldWaiting:
 			withheld = true
 		default:
 			return true, withheld
@@ -170,10 +287,10 @@ func (c *Controller) namedOn(node string, key resource.Key) (named, withheld boo
 
 // volumeSecret returns a Secret that no pod names, but perhaps a persistent volume of a pod. The node may have asked
 // for it, and keeps it as long as the API server would still give it.
-func (c *Controller) volumeSecret(node string, key resource.Key) (*cloudhub.Object, error) {
-	ctx, cancel := context.WithTimeout(withNode(c.ctx, node), confirmTimeout)
+func (d *desired) volumeSecret(node string, key resource.Key) (*cloudhub.Object, error) {
+	ctx, cancel := context.WithTimeout(withNode(d.ctx, node), confirmTimeout)
 	defer cancel()
-	secret, err := c.clients.AsNode.CoreV1().Secrets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
+	secret, err := d.asNode.CoreV1().Secrets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return nil, nil
@@ -183,110 +300,16 @@ func (c *Controller) volumeSecret(node string, key resource.Key) (*cloudhub.Obje
 	return toSend(key, secret)
 }
 
-// hasClaims reports whether any of the pods uses a persistent volume claim.
-func hasClaims(pods []*v1.Pod) bool {
-	for _, pod := range pods {
-		for i := range pod.Spec.Volumes {
-			if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func (c *Controller) nodeFor(node string, key resource.Key) (*cloudhub.Object, error) {
+func (d *desired) nodeFor(node string, key resource.Key) (*cloudhub.Object, error) {
 	if key.Name != node || key.Namespace != resource.NullNamespace {
 		return nil, nil
 	}
-	n := c.caches.node(node)
+	n := d.caches.node(node)
 	if n == nil {
 		var err error
-		if n, err = confirmed(c, key, c.clients.Own.CoreV1().Nodes().Get); n == nil || err != nil {
+		if n, err = confirmed(d.lookups, key, d.lookups.own.CoreV1().Nodes().Get); n == nil || err != nil {
 			return nil, err
 		}
 	}
 	return toSend(key, n)
-}
-
-func (c *Controller) serviceFor(node string, key resource.Key) (*cloudhub.Object, error) {
-	if !c.sessions.capable(node) {
-		return nil, nil
-	}
-	none, _, err := c.unneeded(node, key, func() bool { return serves(key, c.caches.podsOf(node)) },
-		func(m missingPod) bool { return isAPIService(key) || m.links && m.key.Namespace == key.Namespace })
-	if none || err != nil {
-		return nil, err
-	}
-	s := c.caches.service(key.Namespace, key.Name)
-	if s == nil || lacksPorts(s) {
-		s, err = confirmed(c, key, c.clients.Own.CoreV1().Services(key.Namespace).Get)
-	}
-	if s == nil || err != nil || !hasAddress(s) {
-		return nil, err
-	}
-	return c.encoded.get(key, forNodes(s))
-}
-
-// confirmed asks the API server for an object that the caches lack, or have only a part of; nil if it does not exist.
-func confirmed[T any](
-	c *Controller, key resource.Key, get func(context.Context, string, metav1.GetOptions) (*T, error),
-) (*T, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
-	defer cancel()
-	leave, err := c.confirms.acquire(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("ask the API server whether %s is gone: %w", key, err)
-	}
-	defer leave()
-	obj, err := get(ctx, key.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("ask the API server whether %s is gone: %w", key, err)
-	}
-	return obj, nil
-}
-
-// serves reports whether containers of any of the pods have a service in their environment: services of the pod's
-// namespace unless the pod opted out, and the API server's own in all pods.
-func serves(key resource.Key, pods []*v1.Pod) bool {
-	if isAPIService(key) {
-		return len(pods) > 0
-	}
-	for _, pod := range pods {
-		if pod.Namespace == key.Namespace && linksServices(pod) {
-			return true
-		}
-	}
-	return false
-}
-
-// isAPIService reports whether a service is the API server's.
-func isAPIService(key resource.Key) bool {
-	return key.Namespace == metav1.NamespaceDefault && key.Name == "kubernetes"
-}
-
-func linksServices(pod *v1.Pod) bool {
-	return pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
-}
-
-// servicesFor lists the services in the environment of the pods' containers.
-func (c *Controller) servicesFor(pods []*v1.Pod) []*v1.Service {
-	var out []*v1.Service
-	seen := map[string]bool{}
-	for _, pod := range pods {
-		if seen[pod.Namespace] || !linksServices(pod) {
-			continue
-		}
-		seen[pod.Namespace] = true
-		out = append(out, c.caches.servicesIn(pod.Namespace)...)
-	}
-	if len(pods) > 0 && !seen[metav1.NamespaceDefault] {
-		if s := c.caches.service(metav1.NamespaceDefault, "kubernetes"); s != nil && hasAddress(s) {
-			out = append(out, s)
-		}
-	}
-	return out
 }

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/klog/v2"
 )
 
 // DuplicateDevice is the condition of a Node whose certificate two devices use. Only cloudcores write it. It comes with
@@ -34,7 +33,7 @@ const (
 // duplicates maintains the condition DuplicateDevice of Nodes. Any cloudcore that finds two devices sets it to True.
 // The cloudcore to which the node is connected sets it to False after a while without findings.
 type duplicates struct {
-	c *Controller
+	access
 	keyQueue
 
 	mu    sync.Mutex
@@ -51,8 +50,8 @@ type duplicate struct {
 	event       time.Time
 }
 
-func newDuplicates(c *Controller) *duplicates {
-	d := &duplicates{c: c, nodes: map[string]*duplicate{}}
+func newDuplicates(a access) *duplicates {
+	d := &duplicates{access: a, nodes: map[string]*duplicate{}}
 	d.keyQueue = newKeyQueue("node", d.sync, "Condition DuplicateDevice of a node not changed; it is tried again")
 	return d
 }
@@ -73,7 +72,7 @@ func (d *duplicates) forget(node string) {
 
 // find records that two devices were found. It reports whether an event is due.
 func (d *duplicates) find(node, message string, now time.Time) (event bool) {
-	if d.c.caches.node(node) == nil {
+	if d.caches.node(node) == nil {
 		return false
 	}
 	d.mu.Lock()
@@ -90,7 +89,7 @@ func (d *duplicates) find(node, message string, now time.Time) (event bool) {
 
 // connected schedules a check of a connected node's condition.
 func (d *duplicates) connected(node string) {
-	if isDuplicate(duplicateOf(d.c.caches.node(node))) {
+	if isDuplicate(duplicateOf(d.caches.node(node))) {
 		d.queue.AddAfter(node, duplicateMinConnected)
 	}
 }
@@ -163,7 +162,7 @@ func (k duplicate) next(have *v1.NodeCondition, here bool, now time.Time) (
 }
 
 func (d *duplicates) sync(ctx context.Context, name string) error {
-	node := d.c.caches.node(name)
+	node := d.caches.node(name)
 	if node == nil {
 		return nil
 	}
@@ -173,7 +172,7 @@ func (d *duplicates) sync(ctx context.Context, name string) error {
 		kept = *k
 	}
 	d.mu.Unlock()
-	want, again := kept.next(duplicateOf(node), d.c.sessions.connectedHere(name), time.Now())
+	want, again := kept.next(duplicateOf(node), d.sessions.connectedHere(name), time.Now())
 	if again > 0 {
 		d.queue.AddAfter(name, again)
 	}
@@ -189,7 +188,7 @@ func (d *duplicates) sync(ctx context.Context, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(withNode(ctx, name), keyTimeout)
 	defer cancel()
-	_, err = d.c.clients.AsNode.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch,
+	_, err = d.asNode.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("patch the condition %s of node %s: %w", DuplicateDevice, name, err)
@@ -199,35 +198,11 @@ func (d *duplicates) sync(ctx context.Context, name string) error {
 
 // Duplicate reports that two devices use the certificate of a node: as a condition of the Node, and from time to time
 // an event, both in the node's name. Errors are logged.
-func (c *Controller) Duplicate(ctx context.Context, node, message string) {
-	if !c.duplicates.find(node, message, time.Now()) {
+func (d *duplicates) Duplicate(ctx context.Context, node, message string) {
+	if !d.find(node, message, time.Now()) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
+	ctx, cancel := context.WithTimeout(withNode(ctx, node), d.timeout)
 	defer cancel()
-	c.recordNodeEvent(ctx, node, string(DuplicateDevice), message)
-}
-
-// recordNodeEvent creates a warning event about a Node, as that node. ctx must come from withNode. Errors are logged.
-func (c *Controller) recordNodeEvent(ctx context.Context, node, reason, message string) {
-	now := metav1.Now()
-	// like the kubelet's
-	about := v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
-	_, err := c.clients.AsNode.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &v1.Event{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:      fmt.Sprintf("%s.%x", node, now.UnixNano()),
-			Namespace: metav1.NamespaceDefault,
-		},
-		InvolvedObject: about,
-		Reason:         reason,
-		Message:        message,
-		Type:           v1.EventTypeWarning,
-		Count:          1,
-		FirstTimestamp: now,
-		LastTimestamp:  now,
-		Source:         v1.EventSource{Component: "cloudcore"},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		klog.InfoS("Event of a node not recorded", "node", node, "reason", reason, "err", err)
-	}
+	recordNodeEvent(ctx, d.asNode, node, string(DuplicateDevice), message)
 }

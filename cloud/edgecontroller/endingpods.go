@@ -29,19 +29,14 @@ const maxImage = 1 << 10
 
 // sendEnding returns what a node is sent of a pod that is withheld and being deleted: its deletion, with no more than
 // it takes to end the pod.
-func (c *Controller) sendEnding(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
+func (d *desired) sendEnding(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
 	if isTrimmed(pod) {
-		size := min(int64(sizeOf(pod)), c.wholeSent.Share())
-		if !c.wholeSent.Take(node, size) {
+		size := min(int64(sizeOf(pod)), d.wholeSent.Share())
+		if !d.wholeSent.Take(node, size) {
 			return nil, fmt.Errorf("%s has %d KiB: %w", key, size>>10, errLargePodsOnTheirWay)
 		}
-		defer c.wholeSent.Return(node, size)
-		leave, err := c.wholeReads.acquire(c.ctx)
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", key, err)
-		}
-		defer leave()
-		whole, err := confirmed(c, key, c.clients.Own.CoreV1().Pods(key.Namespace).Get)
+		defer d.wholeSent.Return(node, size)
+		whole, err := d.lookups.largePod(d.ctx, key)
 		switch {
 		case err != nil:
 			return nil, err
@@ -50,7 +45,7 @@ func (c *Controller) sendEnding(node string, key resource.Key, pod *v1.Pod) (*cl
 		}
 		pod = whole
 	}
-	return toSend(key, endingPod(pod, c.room.admitted(node, pod.UID)))
+	return toSend(key, endingPod(pod, d.room.admitted(node, pod.UID)))
 }
 
 // endingPod returns what it takes to end a pod. Of one that its node has, the spec is no larger than the node has it:

@@ -80,7 +80,7 @@ func ownedPatch(e *v1.Event, changes eventChanges) ([]byte, error) {
 }
 
 // changeEvent changes the stored event of e's name if it is from the same node and about the same object.
-func (c *Controller) changeEvent(ctx context.Context, e *v1.Event, changes eventChanges) error {
+func (h *eventHandlers) changeEvent(ctx context.Context, e *v1.Event, changes eventChanges) error {
 	if len(changes) == 0 {
 		return nil
 	}
@@ -89,7 +89,7 @@ func (c *Controller) changeEvent(ctx context.Context, e *v1.Event, changes event
 	if err != nil {
 		return forbidden(key, "%v", err)
 	}
-	events := c.clients.AsNode.CoreV1().Events(e.Namespace)
+	events := h.asNode.CoreV1().Events(e.Namespace)
 	_, err = events.Patch(ctx, e.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsInvalid(err) { // the API server's error for a failed test of a JSON patch
 		return forbidden(key, "an event of that name belongs to another node, or would become invalid: %v", err)

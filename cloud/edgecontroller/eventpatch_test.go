@@ -40,8 +40,7 @@ func TestEventPatchIsOwned(t *testing.T) {
 		"patch of no object": {"patch", `{"event":` + head + host + about + `},"patchData":"[]"}`, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newFixture(t)
-			w.options.LocalIP = ""
+			w := newFixture(t, noAddress)
 			w.add(testPod("e1", "ns", "a"))
 			w.Connected(t.Context(), "e1", "edgecore/websocket")
 			var tests, adds []string

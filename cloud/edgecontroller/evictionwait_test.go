@@ -125,7 +125,6 @@ type patches struct {
 
 func runTolerations(w *fixture) *patches {
 	p := &patches{w: w, began: time.Now(), at: map[string]time.Duration{}}
-	w.options.LocalIP = ""
 	w.api.answer(func(c call) (int, any) {
 		var name string
 		if n, err := fmt.Sscanf(c.Path, "/api/v1/namespaces/ns/pods/%s", &name); n != 1 || err != nil {
@@ -168,7 +167,7 @@ func boundNow(node, name string, seconds int64) *v1.Pod {
 // it could be evicted; a pod that has ended by then is never changed.
 func TestGenerationStaysAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t)
+		w := newFixture(t, noAddress)
 		p := runTolerations(w)
 		w.add(readyNode("e1", v1.ConditionTrue))
 		w.Connected(t.Context(), "e1", "edgecore/websocket")
@@ -235,7 +234,7 @@ func TestUnreachableNodesFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newFixture(t)
+				w := newFixture(t, noAddress)
 				p := runTolerations(w)
 				w.add(ready)
 				w.Connected(t.Context(), "e1", "edgecore/websocket")

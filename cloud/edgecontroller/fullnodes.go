@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/lru"
 )
 
@@ -17,32 +18,41 @@ const fullNodeNamespaces = 3
 // fullNodes records events about nodes that are connected here and have no room for all of their pods. They name the
 // namespaces that take most: their tenants must not be named to each other, so the pods' own events do not.
 type fullNodes struct {
-	c *Controller
 	keyQueue
-	recent *lru.Cache // of names of nodes; the value is when the event was recorded
+	asNode   kubernetes.Interface
+	sessions *sessions
+	room     *podRoom
+	notices  *podNotices
+	recent   *lru.Cache // of names of nodes; the value is when the event was recorded
 }
 
-func newFullNodes(c *Controller) *fullNodes {
-	f := &fullNodes{c: c, recent: lru.New(noticesMax)}
+func newFullNodes(asNode kubernetes.Interface, sessions *sessions, notices *podNotices) *fullNodes {
+	f := &fullNodes{
+		asNode:   asNode,
+		sessions: sessions,
+		room:     notices.room,
+		notices:  notices,
+		recent:   lru.New(noticesMax),
+	}
 	f.keyQueue = newKeyQueue("node", f.sync, "Event about a node without room for its pods not recorded")
 	return f
 }
 
 func (f *fullNodes) sync(ctx context.Context, node string) error {
-	usage := f.c.room.usage(node)
+	usage := f.room.usage(node)
 	now := time.Now()
 	at, ok := f.recent.Get(node)
-	if !f.c.sessions.connectedHere(node) || usage.withheld == 0 || ok && now.Sub(at.(time.Time)) < noticeRepeat {
+	if !f.sessions.connectedHere(node) || usage.withheld == 0 || ok && now.Sub(at.(time.Time)) < noticeRepeat {
 		return nil
 	}
-	if !f.c.notices.rate.AllowN(now, 1) {
+	if !f.notices.rate.AllowN(now, 1) {
 		f.queue.AddAfter(node, noticeWait)
 		return nil
 	}
 	f.recent.Add(node, now)
 	ctx, cancel := context.WithTimeout(withNode(ctx, node), keyTimeout)
 	defer cancel()
-	f.c.recordNodeEvent(ctx, node, "NoRoomForPods", usage.message())
+	recordNodeEvent(ctx, f.asNode, node, "NoRoomForPods", usage.message())
 	return nil
 }
 

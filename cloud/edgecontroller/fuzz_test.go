@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
@@ -64,15 +63,14 @@ func FuzzRequestMemory(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	w := newFixture(f)
-	w.clients = clients
+	w := newFixture(f, func(o *Options) { o.Clients = clients })
 	w.add(testPod("edge-1", "default", "web"), edgeNode("edge-1"))
 	w.connectAs("edge-1", "edgecore/websocket")
 	flows := sortedFlows(w.Controller)
 	index := func(kind, op string) uint8 {
 		return uint8(slices.Index(flows, requestName{kind, op}))
 	}
-	requests, _ := recorded(f)
+	requests, _ := recorded(f, recordedFile)
 	for _, m := range requests {
 		f.Add(index(key(m.Route.Resource).Type, m.Route.Operation), false, string(m.ContentData()), "", "", uint32(0))
 	}
@@ -137,8 +135,7 @@ func FuzzRequestMemory(f *testing.F) {
 	})
 }
 
-// connectAs notes that a node is connected, with no limit of its requests.
+// connectAs notes that a node is connected.
 func (w *fixture) connectAs(node, protocol string) {
-	w.sessions.limits = ratelimit.New[string](1e9, 1e9)
 	w.sessions.connected(node, protocol)
 }

@@ -16,11 +16,14 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 )
 
+// recordedFile has the messages that were recorded between an upstream edge and cloud.
+const recordedFile = "testdata/recorded.jsonl"
+
 // recorded reads the messages that were recorded between an upstream edge and cloud: requests in order, answers by id.
-func recorded(t testing.TB) (requests []*model.Message, answers map[string]*model.Message) {
+func recorded(t testing.TB, file string) (requests []*model.Message, answers map[string]*model.Message) {
 	t.Helper()
 	answers = map[string]*model.Message{}
-	eachRecorded(t, func(dir string, m *model.Message) {
+	eachRecorded(t, file, func(dir string, m *model.Message) {
 		switch {
 		case dir == "edge->cloud" && m.Route.Source == "edged":
 			requests = append(requests, m)
@@ -31,9 +34,9 @@ func recorded(t testing.TB) (requests []*model.Message, answers map[string]*mode
 	return requests, answers
 }
 
-func eachRecorded(t testing.TB, do func(dir string, m *model.Message)) {
+func eachRecorded(t testing.TB, file string, do func(dir string, m *model.Message)) {
 	t.Helper()
-	f, err := os.Open("testdata/recorded.jsonl")
+	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +87,7 @@ var wantCalls = map[string][]string{
 // TestRecordedRequests: each request of an upstream edge that was recorded is answered as it was by the upstream cloud,
 // header and content, but for managedFields.
 func TestRecordedRequests(t *testing.T) {
-	requests, answers := recorded(t)
+	requests, answers := recorded(t, recordedFile)
 	answered := 0
 	for _, m := range requests {
 		name := m.Route.Operation + " " + m.Route.Resource
@@ -119,7 +122,7 @@ func TestRecordedRequests(t *testing.T) {
 // TestRecordedPushes: each object that was recorded on its way to the edge is sent as it was, but for managedFields.
 func TestRecordedPushes(t *testing.T) {
 	n := 0
-	eachRecorded(t, func(dir string, m *model.Message) {
+	eachRecorded(t, "testdata/recorded.jsonl", func(dir string, m *model.Message) {
 		if dir != "cloud->edge" || m.IsResponse() || m.Route.Operation == model.OpDelete {
 			return
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
 )
@@ -39,10 +40,18 @@ func (e errRestored) Error() string {
 		e.resource, e.seen, e.now)
 }
 
+// history notices when the API server's history ends and another one begins.
+type history struct {
+	own    kubernetes.Interface
+	caches *caches
+	// timeout limits the time for one request.
+	timeout time.Duration
+}
+
 // WatchHistory returns an error if the version of a cached resource went back at the API server. Restoring etcd from a
 // backup does that: watches from before the restore miss all changes until the versions catch up. The caller must exit,
 // so that everything is read again. Otherwise WatchHistory returns nil when the context ends.
-func (c *Controller) WatchHistory(ctx context.Context) error {
+func (h *history) WatchHistory(ctx context.Context) error {
 	tick := time.NewTicker(historyPeriod)
 	defer tick.Stop()
 	for {
@@ -51,7 +60,7 @@ func (c *Controller) WatchHistory(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := c.checkHistory(ctx, c.caches.resources()); err != nil {
+		if err := h.checkHistory(ctx, h.caches.resources()); err != nil {
 			return err
 		}
 	}
@@ -59,13 +68,13 @@ func (c *Controller) WatchHistory(ctx context.Context) error {
 
 // checkHistory compares the version of each cache with a later list of the same resource. It stops at the first
 // resource that went back. A failed request proves nothing.
-func (c *Controller) checkHistory(ctx context.Context, resources []cachedResource) error {
+func (h *history) checkHistory(ctx context.Context, resources []cachedResource) error {
 	for _, r := range resources {
 		seen, err := strconv.ParseUint(r.cache.LastSyncResourceVersion(), 10, 64)
 		if err != nil {
 			continue // nothing is listed yet, or versions are not numbers
 		}
-		later, err := c.newestVersion(ctx, r.name)
+		later, err := h.newestVersion(ctx, r.name)
 		if err != nil {
 			klog.V(2).InfoS("Resource version not read", "resource", r.name, "err", err)
 			continue
@@ -79,10 +88,10 @@ func (c *Controller) checkHistory(ctx context.Context, resources []cachedResourc
 
 // newestVersion reads a resource's version at the API server, with a list of at most one object. The list names no
 // resourceVersion, so it is current, and no selector, so the API server reads only that object.
-func (c *Controller) newestVersion(ctx context.Context, resource string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.options.RequestTimeout)
+func (h *history) newestVersion(ctx context.Context, resource string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, h.timeout)
 	defer cancel()
-	body, err := c.clients.Own.CoreV1().RESTClient().Get().Resource(resource).
+	body, err := h.own.CoreV1().RESTClient().Get().Resource(resource).
 		VersionedParams(&metav1.ListOptions{Limit: 1}, scheme.ParameterCodec).
 		SetHeader("Accept", onlyMetadata).Do(ctx).Raw()
 	if err != nil {

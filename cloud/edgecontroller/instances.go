@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
@@ -29,19 +30,30 @@ const (
 // instances writes which run of each connected node's agent connected last, so that every cloudcore knows. Nothing is
 // written while that stays the same: neither on reconnects nor when cloudcore restarts.
 type instances struct {
-	c     *Controller
-	limit *rate.Limiter
+	access
 	keyQueue
+	limit *rate.Limiter
+	hub   instanceHub
 }
 
-func newInstances(c *Controller) *instances {
-	i := &instances{c: c, limit: rate.NewLimiter(instanceRate, instanceBurst)}
+// instanceHub is what instances needs from the hub.
+type instanceHub interface {
+	// Recorded passes on a Node's InstanceAnnotation, and ToRecord returns what it must become; see Hub.
+	Recorded(node string, r cloudhub.Record)
+	ToRecord(node string, have cloudhub.Record) (next cloudhub.Record, wait time.Duration, ok bool)
+}
+
+func newInstances(a access) *instances {
+	i := &instances{access: a, limit: rate.NewLimiter(instanceRate, instanceBurst)}
 	i.keyQueue = newKeyQueue("node", i.sync, "Node not annotated with its agent's instance, so two devices with one "+
 		"certificate may not be noticed; it is tried again")
 	i.remedy = "cloudcore is not allowed to; apply deploy/cloudcore/base/policy.yaml and the other manifests of this " +
 		"version of cloudcore"
 	return i
 }
+
+// start sets the hub, before run.
+func (i *instances) start(hub instanceHub) { i.hub = hub }
 
 func recordOf(node *v1.Node) cloudhub.Record {
 	return cloudhub.ParseRecord(node.Annotations[InstanceAnnotation])
@@ -52,22 +64,22 @@ func (i *instances) nodeChanged(old, now *v1.Node) {
 	if old != nil && old.UID == now.UID && old.Annotations[InstanceAnnotation] == now.Annotations[InstanceAnnotation] {
 		return
 	}
-	i.c.hub.Recorded(now.Name, recordOf(now))
-	if i.c.sessions.connectedHere(now.Name) {
+	i.hub.Recorded(now.Name, recordOf(now))
+	if i.sessions.connectedHere(now.Name) {
 		i.queue.Add(now.Name)
 	}
 }
 
 // sync writes a node's record if it must change. It replaces only the record that was read, never a newer one.
 func (i *instances) sync(ctx context.Context, name string) error {
-	node := i.c.caches.node(name)
+	node := i.caches.node(name)
 	for range maxRaces {
 		if node == nil {
 			return nil // registration writes it
 		}
 		have := recordOf(node)
-		i.c.hub.Recorded(name, have)
-		next, wait, ok := i.c.hub.ToRecord(name, have)
+		i.hub.Recorded(name, have)
+		next, wait, ok := i.hub.ToRecord(name, have)
 		if !ok {
 			return nil
 		}
@@ -83,7 +95,7 @@ func (i *instances) sync(ctx context.Context, name string) error {
 			return nil
 		}
 		if err == nil {
-			i.c.hub.Recorded(name, next)
+			i.hub.Recorded(name, next)
 			return nil
 		}
 		if !apierrors.IsConflict(err) {
@@ -106,7 +118,7 @@ func (i *instances) write(ctx context.Context, node *v1.Node, r cloudhub.Record)
 	}
 	ctx, cancel := context.WithTimeout(apihealth.ForNode(ctx, node.Name), keyTimeout)
 	defer cancel()
-	_, err = i.c.clients.Own.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = i.own.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
@@ -114,7 +126,7 @@ func (i *instances) write(ctx context.Context, node *v1.Node, r cloudhub.Record)
 func (i *instances) read(ctx context.Context, name string) (*v1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
-	node, err := i.c.clients.Own.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	node, err := i.own.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
@@ -64,6 +65,14 @@ func (c *recentChanges) since(uid types.UID, at time.Time) bool {
 	return ok && !last.Before(at)
 }
 
+// lateStatuses guards against statuses that waited here.
+type lateStatuses struct {
+	own    kubernetes.Interface
+	caches requestCaches
+	recent *recentChanges
+	hub    requestHub
+}
+
 // waited reports whether a request has waited so long that its content may be outdated.
 func (r *request) waited() bool { return time.Since(r.received) > lateAfter }
 
@@ -75,20 +84,20 @@ func outdated(r *request, name string) error {
 }
 
 // changedSince reports whether a pod, as read from the API server, changed after a request arrived from its node.
-func (c *Controller) changedSince(r *request, now *v1.Pod) bool {
-	cached := c.caches.pod(now.Namespace, now.Name)
+func (l *lateStatuses) changedSince(r *request, now *v1.Pod) bool {
+	cached := l.caches.pod(now.Namespace, now.Name)
 	return cached == nil || cached.UID != now.UID || cached.ResourceVersion != now.ResourceVersion ||
-		c.recent.since(now.UID, r.received)
+		l.recent.since(now.UID, r.received)
 }
 
 // currentStatus returns a request's patch of a pod's status. If the request waited, the patch is bound to the pod's
 // version at its arrival; it is an error if that version is no longer known.
-func (c *Controller) currentStatus(r *request, uid types.UID) ([]byte, error) {
+func (l *lateStatuses) currentStatus(r *request, uid types.UID) ([]byte, error) {
 	if !r.waited() {
 		return r.content, nil
 	}
-	pod := c.caches.pod(r.key.Namespace, r.key.Name)
-	if pod == nil || pod.UID != uid || c.recent.since(uid, r.received) {
+	pod := l.caches.pod(r.key.Namespace, r.key.Name)
+	if pod == nil || pod.UID != uid || l.recent.since(uid, r.received) {
 		return nil, apierrors.NewConflict(gr(resource.TypePod), r.key.Name,
 			fmt.Errorf("it changed while its status waited in cloudcore for %v",
 				time.Since(r.received).Round(time.Second)))
@@ -119,16 +128,16 @@ func withVersion(r *request, version string) ([]byte, error) {
 // refusedStatus answers a status that was not written. If its pod is gone or replaced, the answer is final, and the hub
 // learns which pod the node holds and sends the node its deletion. If the pod is the same, a conflict is about
 // versions, and the node must send its newest status.
-func (c *Controller) refusedStatus(ctx context.Context, r *request, uid types.UID, refusal error) error {
+func (l *lateStatuses) refusedStatus(ctx context.Context, r *request, uid types.UID, refusal error) error {
 	// A webhook may deny the status with any code.
 	conflict, gone := apierrors.IsConflict(refusal), apierrors.IsNotFound(refusal) || apierrors.IsGone(refusal)
 	if !conflict && !gone && !apierrors.IsForbidden(refusal) && !apierrors.IsInvalid(refusal) {
 		return refusal
 	}
-	pod, err := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+	pod, err := l.own.CoreV1().Pods(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && pod.UID != uid:
-		c.hub.Holds(r.node, resource.Key{Namespace: r.key.Namespace, Type: resource.TypePod, Name: r.key.Name}, uid)
+		l.hub.Holds(r.node, resource.Key{Namespace: r.key.Namespace, Type: resource.TypePod, Name: r.key.Name}, uid)
 		switch {
 		case gone:
 			return refusal

@@ -59,8 +59,7 @@ func TestLateStatus(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newFixture(t)
-				w.options.LocalIP = ""
+				w := newFixture(t, noAddress)
 				if tc.cached != unknown {
 					w.add(livePod(tc.cached))
 				}
@@ -106,8 +105,7 @@ func TestLateStatus(t *testing.T) {
 // TestLateTurn: also a status that waited for the turn of its node is late.
 func TestLateTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t)
-		w.options.LocalIP = ""
+		w := newFixture(t, noAddress, rateLimit(1, 1))
 		w.add(livePod("7"))
 		spend(w, 5*time.Second)
 		go func() {

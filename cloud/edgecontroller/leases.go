@@ -10,9 +10,23 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 )
+
+// leaseHandlers carry out requests about the leases of nodes.
+type leaseHandlers struct{ asNode kubernetes.Interface }
+
+// leases renews the leases of nodes that are connected here.
+type leases struct {
+	asNode   kubernetes.Interface
+	caches   requestCaches
+	sessions *sessions
+	// slots are apart from those of requests: neither waits for the other.
+	slots   semaphore
+	timeout time.Duration
+}
 
 // leaseSeconds is how long a node counts as alive after its lease was renewed, as with the kubelet.
 const leaseSeconds = 40
@@ -24,11 +38,11 @@ func ownLease(r *request) error {
 	return nil
 }
 
-func (c *Controller) queryLease(ctx context.Context, r *request) result {
+func (h *leaseHandlers) queryLease(ctx context.Context, r *request) result {
 	if err := ownLease(r); err != nil {
 		return written(nil, err, false)
 	}
-	lease, err := c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(ctx, r.node, metav1.GetOptions{})
+	lease, err := h.asNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Get(ctx, r.node, metav1.GetOptions{})
 	return written(lease, err, false)
 }
 
@@ -47,37 +61,37 @@ func leaseOf(r *request) (*coordinationv1.Lease, error) {
 	return lease, nil
 }
 
-func (c *Controller) createLease(ctx context.Context, r *request) result {
+func (h *leaseHandlers) createLease(ctx context.Context, r *request) result {
 	lease, err := leaseOf(r)
 	if err != nil {
 		return written(nil, err, false)
 	}
-	lease, err = c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Create(ctx, lease,
+	lease, err = h.asNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Create(ctx, lease,
 		metav1.CreateOptions{})
 	return written(lease, err, false)
 }
 
-func (c *Controller) updateLease(ctx context.Context, r *request) result {
+func (h *leaseHandlers) updateLease(ctx context.Context, r *request) result {
 	lease, err := leaseOf(r)
 	if err != nil {
 		return written(nil, err, false)
 	}
-	lease, err = c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Update(ctx, lease,
+	lease, err = h.asNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Update(ctx, lease,
 		metav1.UpdateOptions{})
 	return written(lease, err, false)
 }
 
 // Heartbeat implements cloudhub.Upstream, mostly with one write and no read. A node that has just been registered gets
 // a new lease. The lease of any other node is patched, or created if that fails because there is none.
-func (c *Controller) Heartbeat(ctx context.Context, node string) error {
-	leave, err := c.leases.acquire(ctx)
+func (l *leases) Heartbeat(ctx context.Context, node string) error {
+	leave, err := l.slots.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
+	ctx, cancel := context.WithTimeout(withNode(ctx, node), l.timeout)
 	defer cancel()
-	err = c.renew(ctx, node, time.Now())
+	err = l.renew(ctx, node, time.Now())
 	if err != nil && ctx.Err() == nil {
 		// While the API server is away, this happens for every node every few seconds. Refusals that last are logged by
 		// package apihealth.
@@ -86,14 +100,14 @@ func (c *Controller) Heartbeat(ctx context.Context, node string) error {
 	return err
 }
 
-func (c *Controller) renew(ctx context.Context, node string, now time.Time) error {
+func (l *leases) renew(ctx context.Context, node string, now time.Time) error {
 	spec := coordinationv1.LeaseSpec{
 		HolderIdentity: ptr.To(node), LeaseDurationSeconds: ptr.To[int32](leaseSeconds),
 		RenewTime: &metav1.MicroTime{Time: now},
 	}
-	owner := c.caches.node(node)
-	if owner != nil && c.sessions.takeRegistered(node) {
-		if err := c.createLeaseOf(ctx, owner, spec); !apierrors.IsAlreadyExists(err) {
+	owner := l.caches.node(node)
+	if owner != nil && l.sessions.takeRegistered(node) {
+		if err := l.createLeaseOf(ctx, owner, spec); !apierrors.IsAlreadyExists(err) {
 			return err
 		}
 	}
@@ -101,7 +115,7 @@ func (c *Controller) renew(ctx context.Context, node string, now time.Time) erro
 	if err != nil {
 		return err
 	}
-	_, err = c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Patch(ctx, node, types.MergePatchType,
+	_, err = l.asNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Patch(ctx, node, types.MergePatchType,
 		patch, metav1.PatchOptions{})
 	if !apierrors.IsNotFound(err) {
 		return err
@@ -109,12 +123,12 @@ func (c *Controller) renew(ctx context.Context, node string, now time.Time) erro
 	if owner == nil {
 		return nil // the node is not registered yet, or was deleted: it gets no lease
 	}
-	return c.createLeaseOf(ctx, owner, spec)
+	return l.createLeaseOf(ctx, owner, spec)
 }
 
 // createLeaseOf creates the lease of a node, which is removed with its Node.
-func (c *Controller) createLeaseOf(ctx context.Context, node *v1.Node, spec coordinationv1.LeaseSpec) error {
-	_, err := c.clients.AsNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Create(ctx, &coordinationv1.Lease{
+func (l *leases) createLeaseOf(ctx context.Context, node *v1.Node, spec coordinationv1.LeaseSpec) error {
+	_, err := l.asNode.CoordinationV1().Leases(v1.NamespaceNodeLease).Create(ctx, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            node.Name,
 			Namespace:       v1.NamespaceNodeLease,

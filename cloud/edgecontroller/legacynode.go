@@ -10,11 +10,24 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
+
+// legacyHandlers carry out the requests that only edgecores before 1.12 make.
+type legacyHandlers struct {
+	asNode, own kubernetes.Interface
+	nodes       *nodeHandlers
+	pods        *podHandlers
+	late        *lateStatuses
+	endpoints   requestEndpoints
+	hub         requestHub
+	// awaitRateLimit waits while a node exceeds its rate limit.
+	awaitRateLimit func(ctx context.Context, r *request) error
+}
 
 // Requests of edgecores before 1.12 (docs/wire.md, Requests of the node).
 
@@ -42,30 +55,30 @@ func oldNodeResource(r *request) string {
 }
 
 // registerOldNode registers a node; an existing Node counts as success.
-func (c *Controller) registerOldNode(ctx context.Context, r *request) result {
-	_, err := c.register(ctx, r)
+func (h *legacyHandlers) registerOldNode(ctx context.Context, r *request) result {
+	_, err := h.nodes.register(ctx, r)
 	if err == nil || apierrors.IsAlreadyExists(err) {
 		return result{content: model.OK, resource: oldNodeResource(r)}
 	}
 	return result{content: err.Error(), resource: oldNodeResource(r)}
 }
 
-func (c *Controller) updateOldNodeStatus(ctx context.Context, r *request) result {
+func (h *legacyHandlers) updateOldNodeStatus(ctx context.Context, r *request) result {
 	err := ownNode(r)
 	var told *oldNodeStatus
 	if err == nil {
 		told, err = decode[oldNodeStatus](r, `node status, {"UID":..,"Status":..}`)
 	}
 	if err == nil {
-		err = retry.RetryOnConflict(retry.DefaultRetry, func() error { return c.applyOldNodeStatus(ctx, r.node, told) })
+		err = retry.RetryOnConflict(retry.DefaultRetry, func() error { return h.applyOldNodeStatus(ctx, r.node, told) })
 	}
 	res := okOr(err)
 	res.resource = oldNodeResource(r)
 	return res
 }
 
-func (c *Controller) applyOldNodeStatus(ctx context.Context, name string, told *oldNodeStatus) error {
-	nodes := c.clients.AsNode.CoreV1().Nodes()
+func (h *legacyHandlers) applyOldNodeStatus(ctx context.Context, name string, told *oldNodeStatus) error {
+	nodes := h.asNode.CoreV1().Nodes()
 	node, err := nodes.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -79,11 +92,7 @@ func (c *Controller) applyOldNodeStatus(ctx context.Context, name string, told *
 	status.Conditions = mergeNodeConditions(node.Status.Conditions, status.Conditions)
 	// Set by others: the attach controller, and the server of the kubelet API for the edge.
 	status.VolumesAttached, status.DaemonEndpoints = node.Status.VolumesAttached, node.Status.DaemonEndpoints
-	if address, port, ok := c.tunnels.Endpoint(name, ownAddresses(status.Addresses)); ok {
-		setEndpoint(&status, address, port)
-	} else {
-		c.dropEndpoint(&status)
-	}
+	h.endpoints.complete(name, &status)
 	node.Status = status
 	_, err = nodes.UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	if !apierrors.IsForbidden(err) {
@@ -125,7 +134,7 @@ const maxOldStatuses = 250
 
 // updateOldPodStatus takes the status of one pod or a list of them; each counts as a request of the node. The answer is
 // "OK", or the first error.
-func (c *Controller) updateOldPodStatus(ctx context.Context, r *request) result {
+func (h *legacyHandlers) updateOldPodStatus(ctx context.Context, r *request) result {
 	var told []oldPodStatus
 	if r.key.Name == "" {
 		list, err := decode[[]oldPodStatus](r, "list of pod statuses")
@@ -147,11 +156,11 @@ func (c *Controller) updateOldPodStatus(ctx context.Context, r *request) result 
 	var first error
 	for i := range told {
 		if i > 0 { // the request itself was already counted
-			if err := c.awaitRateLimit(ctx, r); err != nil {
+			if err := h.awaitRateLimit(ctx, r); err != nil {
 				return failed(err)
 			}
 		}
-		err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return c.applyOldPodStatus(ctx, r, &told[i]) })
+		err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return h.applyOldPodStatus(ctx, r, &told[i]) })
 		if first == nil {
 			first = err
 		}
@@ -159,13 +168,13 @@ func (c *Controller) updateOldPodStatus(ctx context.Context, r *request) result 
 	return okOr(first)
 }
 
-func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, reported *oldPodStatus) error {
+func (h *legacyHandlers) applyOldPodStatus(ctx context.Context, r *request, reported *oldPodStatus) error {
 	key := resource.Key{Namespace: r.key.Namespace, Type: resource.TypePod, Name: reported.Name}
-	pods := c.clients.AsNode.CoreV1().Pods(r.key.Namespace)
-	pod, err := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, reported.Name, metav1.GetOptions{})
+	pods := h.asNode.CoreV1().Pods(r.key.Namespace)
+	pod, err := h.own.CoreV1().Pods(r.key.Namespace).Get(ctx, reported.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && pod.UID != reported.UID {
 		// The edge learns that the pod is gone or replaced.
-		c.hub.Holds(r.node, key, reported.UID)
+		h.hub.Holds(r.node, key, reported.UID)
 		return nil
 	}
 	if err != nil {
@@ -174,7 +183,7 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, reported
 	if pod.Spec.NodeName != r.node {
 		return forbidden(key, "it is not bound to node %s", r.node)
 	}
-	if r.waited() && c.changedSince(r, pod) {
+	if r.waited() && h.late.changedSince(r, pod) {
 		return outdated(r, reported.Name)
 	}
 	pod.Status = mergeOldStatus(pod.Status, reported.Status)
@@ -182,7 +191,7 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, reported
 	pod, err = pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 	if apierrors.IsForbidden(err) {
 		// As with the Node: admission compares the labels with the stored ones.
-		now, getErr := c.clients.Own.CoreV1().Pods(r.key.Namespace).Get(ctx, reported.Name, metav1.GetOptions{})
+		now, getErr := h.own.CoreV1().Pods(r.key.Namespace).Get(ctx, reported.Name, metav1.GetOptions{})
 		if getErr == nil && now.ResourceVersion != read {
 			return apierrors.NewConflict(v1.Resource("pods"), reported.Name, err)
 		}
@@ -193,7 +202,7 @@ func (c *Controller) applyOldPodStatus(ctx context.Context, r *request, reported
 	if pod.DeletionTimestamp == nil || !ended(&pod.Status) {
 		return nil
 	}
-	return c.removePod(ctx, pod.Namespace, pod.Name, metav1.DeleteOptions{
+	return h.pods.removePod(ctx, pod.Namespace, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &reported.UID},
 	})
 }

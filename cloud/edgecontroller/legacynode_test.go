@@ -1,13 +1,12 @@
 package edgecontroller
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 )
 
 // oldStatuses is a list of n statuses of pods that do not exist.
@@ -33,10 +32,8 @@ func TestOldStatusList(t *testing.T) {
 		"with no limiter": {110, 0, 110, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newFixture(t)
-			w.options.LocalIP = ""
+			w := newFixture(t, noAddress, rateLimit(0.001, cmp.Or(tc.burst, 1000)))
 			if tc.burst > 0 {
-				w.sessions.limits = ratelimit.New[string](0.001, tc.burst)
 				w.Connected(t.Context(), "e1", "websocket")
 				w.hub.take()
 			}

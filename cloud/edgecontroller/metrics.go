@@ -1,10 +1,6 @@
 package edgecontroller
 
-import (
-	"strconv"
-
-	"github.com/prometheus/client_golang/prometheus"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // metrics counts the requests of nodes.
 type metrics struct {
@@ -53,30 +49,6 @@ func (m *metrics) register(r prometheus.Registerer) error {
 		}
 	}
 	return nil
-}
-
-// answered counts a request of a known type: edges cannot create label values.
-func (m *metrics) answered(f requestName, known bool, r result) {
-	if !known {
-		f = requestName{"unknown", "unknown"}
-	}
-	m.requests.WithLabelValues(f.kind, f.op, strconv.Itoa(codeOf(r))).Inc()
-}
-
-// codeOf returns the HTTP status of a result; 0 without an answer.
-func codeOf(r result) int {
-	if r.none {
-		return 0
-	}
-	switch content := r.content.(type) {
-	case statusError:
-		return int(content.ErrStatus.Code)
-	case objectResponse:
-		if content.Err != nil {
-			return int(content.Err.ErrStatus.Code)
-		}
-	}
-	return 200
 }
 
 func outcome(err error) string {

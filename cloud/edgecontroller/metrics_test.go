@@ -37,7 +37,7 @@ func TestMetrics(t *testing.T) {
 	if diff := cmp.Diff(want, counters(t, registry)); diff != "" {
 		t.Errorf("metrics mismatch (-want +got):\n%s", diff)
 	}
-	if _, err := New(Options{Clients: w.clients, Registry: registry}); err == nil {
+	if _, err := New(Options{Clients: w.options.Clients, Registry: registry}); err == nil {
 		t.Error("New with the registry of another controller = nil, want an error")
 	}
 }

@@ -6,8 +6,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 )
+
+// eventHandlers record the events that nodes report.
+type eventHandlers struct {
+	asNode kubernetes.Interface
+	pods   *knownPods
+}
 
 // eventPatch is the content of an event's patch.
 type eventPatch struct {
@@ -17,7 +24,7 @@ type eventPatch struct {
 
 // ownEvent checks that an event is from the node and about the node or a pod on it. It accepts any pod that is gone,
 // since last events come late. It completes an event without a source: the source is the node.
-func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) error {
+func (h *eventHandlers) ownEvent(ctx context.Context, r *request, e *v1.Event) error {
 	if e.Name != r.key.Name || e.Namespace != r.key.Namespace {
 		return badRequest(r.key, "the content is event %s/%s", e.Namespace, e.Name)
 	}
@@ -40,7 +47,7 @@ func (c *Controller) ownEvent(ctx context.Context, r *request, e *v1.Event) erro
 		if about.Namespace != e.Namespace {
 			return forbidden(r.key, "it is about a pod of namespace %s", about.Namespace)
 		}
-		pod, err := c.podOf(ctx, about.Namespace, about.Name)
+		pod, err := h.pods.podOf(ctx, about.Namespace, about.Name)
 		if err != nil {
 			return err
 		}
@@ -62,60 +69,60 @@ func eventResult(r *request, err error) result {
 	return okOr(err)
 }
 
-func (c *Controller) createEvent(ctx context.Context, r *request) result {
+func (h *eventHandlers) createEvent(ctx context.Context, r *request) result {
 	e, err := decode[v1.Event](r, "Event")
 	if err == nil {
-		err = c.ownEvent(ctx, r, e)
+		err = h.ownEvent(ctx, r, e)
 	}
 	if err == nil {
-		err = c.recordEvent(ctx, e)
+		err = h.recordEvent(ctx, e)
 	}
 	return eventResult(r, err)
 }
 
 // updateEvent works like createEvent: both store the event whether it exists (a repeated request) or not (events live
 // for only an hour).
-func (c *Controller) updateEvent(ctx context.Context, r *request) result {
-	return c.createEvent(ctx, r)
+func (h *eventHandlers) updateEvent(ctx context.Context, r *request) result {
+	return h.createEvent(ctx, r)
 }
 
 // recordEvent creates the event, or updates the existing one of that name.
-func (c *Controller) recordEvent(ctx context.Context, e *v1.Event) error {
-	events := c.clients.AsNode.CoreV1().Events(e.Namespace)
+func (h *eventHandlers) recordEvent(ctx context.Context, e *v1.Event) error {
+	events := h.asNode.CoreV1().Events(e.Namespace)
 	fresh := *e
 	fresh.ResourceVersion, fresh.UID, fresh.ManagedFields = "", "", nil
 	_, err := events.Create(ctx, &fresh, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	return c.changeEvent(ctx, e, eventChanges{
+	return h.changeEvent(ctx, e, eventChanges{
 		"count": e.Count, "message": e.Message, "lastTimestamp": e.LastTimestamp, "series": e.Series,
 	})
 }
 
 // patchEvent patches an event, or creates it if it no longer exists.
-func (c *Controller) patchEvent(ctx context.Context, r *request) result {
+func (h *eventHandlers) patchEvent(ctx context.Context, r *request) result {
 	p, err := decode[eventPatch](r, `patch of an event, {"event":..,"patchData":".."}`)
 	if err == nil && (p.Event == nil || p.PatchData == "") {
 		err = badRequest(r.key, `the content lacks "event" or "patchData"`)
 	}
 	if err == nil {
-		err = c.ownEvent(ctx, r, p.Event)
+		err = h.ownEvent(ctx, r, p.Event)
 	}
 	if err == nil {
-		err = c.applyEventPatch(ctx, r, p)
+		err = h.applyEventPatch(ctx, r, p)
 	}
 	return eventResult(r, err)
 }
 
-func (c *Controller) applyEventPatch(ctx context.Context, r *request, p *eventPatch) error {
+func (h *eventHandlers) applyEventPatch(ctx context.Context, r *request, p *eventPatch) error {
 	changes, err := readEventPatch([]byte(p.PatchData))
 	if err != nil {
 		return badRequest(r.key, "%v", err)
 	}
-	err = c.changeEvent(ctx, p.Event, changes)
+	err = h.changeEvent(ctx, p.Event, changes)
 	if apierrors.IsNotFound(err) {
-		return c.recordEvent(ctx, p.Event)
+		return h.recordEvent(ctx, p.Event)
 	}
 	return err
 }

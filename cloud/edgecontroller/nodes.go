@@ -10,12 +10,25 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	kubeletapis "k8s.io/kubelet/pkg/apis"
 
 	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 )
+
+// nodeHandlers carry out requests about the Node of a node.
+type nodeHandlers struct {
+	asNode, own kubernetes.Interface
+	caches      requestCaches
+	sessions    *sessions
+	endpoints   requestEndpoints
+	hub         requestHub
+	// localIP and nodeLabels are those of Options.
+	localIP    string
+	nodeLabels func(node string) map[string]string
+}
 
 // AgentLabel is a label that edge nodes set in addition to EdgeLabel.
 const AgentLabel = "node-role.kubernetes.io/agent"
@@ -62,15 +75,15 @@ func ownNode(r *request) error {
 }
 
 // registerNode creates the Node (docs/wire.md, Registration).
-func (c *Controller) registerNode(ctx context.Context, r *request) result {
-	node, err := c.register(ctx, r)
+func (h *nodeHandlers) registerNode(ctx context.Context, r *request) result {
+	node, err := h.register(ctx, r)
 	if err != nil {
 		return written(nil, err, false)
 	}
-	return written(c.forDevice(node), nil, false)
+	return written(h.endpoints.forDevice(node), nil, false)
 }
 
-func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error) {
+func (h *nodeHandlers) register(ctx context.Context, r *request) (*v1.Node, error) {
 	if err := ownNode(r); err != nil {
 		return nil, err
 	}
@@ -86,22 +99,18 @@ func (c *Controller) register(ctx context.Context, r *request) (*v1.Node, error)
 	node.Labels = own
 	node.ResourceVersion, node.UID = "", ""
 	dropReserved(node)
-	if address, port, ok := c.tunnels.Endpoint(r.node, ownAddresses(node.Status.Addresses)); ok {
-		setEndpoint(&node.Status, address, port)
-	} else {
-		c.dropEndpoint(&node.Status)
-	}
-	if c.options.LocalIP != "" {
+	h.endpoints.complete(r.node, &node.Status)
+	if h.localIP != "" {
 		if node.Annotations == nil {
 			node.Annotations = map[string]string{}
 		}
-		node.Annotations[CloudcoreAnnotation] = c.options.LocalIP
+		node.Annotations[CloudcoreAnnotation] = h.localIP
 	}
-	created, err := c.createNode(ctx, node, granted)
+	created, err := h.createNode(ctx, node, granted)
 	if err != nil {
 		return nil, err
 	}
-	c.sessions.registered(r.node)
+	h.sessions.registered(r.node)
 	klog.InfoS("Node registered", "node", r.node)
 	logLeftOut(r.node, refused)
 	return created, nil
@@ -119,8 +128,8 @@ func logLeftOut(node string, refused []string) {
 // in its own name, after the API server confirmed that the node might create it without them. The Node never exists
 // without these labels: only they show that it was registered through a cloudcore, and a device gets nothing from a
 // Node that was not.
-func (c *Controller) createNode(ctx context.Context, node *v1.Node, granted map[string]string) (*v1.Node, error) {
-	_, err := c.clients.AsNode.CoreV1().Nodes().Create(ctx, node,
+func (h *nodeHandlers) createNode(ctx context.Context, node *v1.Node, granted map[string]string) (*v1.Node, error) {
+	_, err := h.asNode.CoreV1().Nodes().Create(ctx, node,
 		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err != nil {
 		return nil, err
@@ -130,32 +139,32 @@ func (c *Controller) createNode(ctx context.Context, node *v1.Node, granted map[
 		labelled.Labels = map[string]string{}
 	}
 	maps.Copy(labelled.Labels, granted)
-	if c.options.NodeLabels != nil {
-		maps.Copy(labelled.Labels, c.options.NodeLabels(node.Name))
+	if h.nodeLabels != nil {
+		maps.Copy(labelled.Labels, h.nodeLabels(node.Name))
 	}
-	if r, _, ok := c.hub.ToRecord(node.Name, cloudhub.Record{}); ok {
+	if r, _, ok := h.hub.ToRecord(node.Name, cloudhub.Record{}); ok {
 		metav1.SetMetaDataAnnotation(&labelled.ObjectMeta, InstanceAnnotation, r.String())
 	}
-	return c.clients.Own.CoreV1().Nodes().Create(apihealth.ForNode(ctx, node.Name), labelled, metav1.CreateOptions{})
+	return h.own.CoreV1().Nodes().Create(apihealth.ForNode(ctx, node.Name), labelled, metav1.CreateOptions{})
 }
 
 // queryNode returns the node's own Node. Our edgecore asks when it starts, and before it rejects a pod because of its
 // Node: the cache may be older than the pod, or than the edge's last report. KubeEdge's edgecores ask all the time.
-func (c *Controller) queryNode(ctx context.Context, r *request) result {
+func (h *nodeHandlers) queryNode(ctx context.Context, r *request) result {
 	if err := ownNode(r); err != nil {
 		return failed(err)
 	}
-	if node := c.caches.node(r.node); node != nil && !r.capable {
+	if node := h.caches.node(r.node); node != nil && !r.capable {
 		return found(node, nil)
 	}
-	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{})
-	return found(c.forDevice(node), err)
+	node, err := h.asNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{})
+	return found(h.endpoints.forDevice(node), err)
 }
 
 // updateNode adds and changes labels and annotations. It removes none: the node may have an outdated view of what
 // others set. As at registration, labels that a node may not set are left out: they do not keep it from the others.
-func (c *Controller) updateNode(ctx context.Context, r *request) result {
-	node, err := c.changeNode(ctx, r)
+func (h *nodeHandlers) updateNode(ctx context.Context, r *request) result {
+	node, err := h.changeNode(ctx, r)
 	switch {
 	case err == nil:
 		return result{content: ok().content, version: node.ResourceVersion}
@@ -167,7 +176,7 @@ func (c *Controller) updateNode(ctx context.Context, r *request) result {
 	return result{none: true}
 }
 
-func (c *Controller) changeNode(ctx context.Context, r *request) (*v1.Node, error) {
+func (h *nodeHandlers) changeNode(ctx context.Context, r *request) (*v1.Node, error) {
 	if err := ownNode(r); err != nil {
 		return nil, err
 	}
@@ -175,9 +184,9 @@ func (c *Controller) changeNode(ctx context.Context, r *request) (*v1.Node, erro
 	if err != nil {
 		return nil, err
 	}
-	now := c.caches.node(r.node)
+	now := h.caches.node(r.node)
 	if now == nil {
-		if now, err = c.clients.AsNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{}); err != nil {
+		if now, err = h.asNode.CoreV1().Nodes().Get(ctx, r.node, metav1.GetOptions{}); err != nil {
 			return nil, err
 		}
 	}
@@ -195,7 +204,7 @@ func (c *Controller) changeNode(ctx context.Context, r *request) (*v1.Node, erro
 	if err != nil {
 		return nil, err
 	}
-	return c.clients.AsNode.CoreV1().Nodes().Patch(ctx, r.node, types.MergePatchType, patch, metav1.PatchOptions{})
+	return h.asNode.CoreV1().Nodes().Patch(ctx, r.node, types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
 // differing returns the wanted pairs that are missing or different.
@@ -209,7 +218,7 @@ func differing(now, wanted map[string]string) map[string]string {
 }
 
 // patchNodeStatus applies a strategic merge patch to the Node's status.
-func (c *Controller) patchNodeStatus(ctx context.Context, r *request) result {
+func (h *nodeHandlers) patchNodeStatus(ctx context.Context, r *request) result {
 	err := ownNode(r)
 	patch := r.content
 	if err == nil {
@@ -219,14 +228,14 @@ func (c *Controller) patchNodeStatus(ctx context.Context, r *request) result {
 		}
 	}
 	if err == nil {
-		if patch, err = c.tunnelled(r.node, patch); err != nil {
+		if patch, err = h.endpoints.tunnelled(r.node, patch); err != nil {
 			err = badRequest(r.key, "its content: %v", err)
 		}
 	}
 	if err != nil {
 		return written(nil, err, false)
 	}
-	node, err := c.clients.AsNode.CoreV1().Nodes().Patch(ctx, r.node, types.StrategicMergePatchType, patch,
+	node, err := h.asNode.CoreV1().Nodes().Patch(ctx, r.node, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")
 	return patched(r, node, err)
 }

@@ -20,8 +20,7 @@ func TestPatchedAnswers(t *testing.T) {
 		{"websocket", "null/nodepatch/e1", node, true},
 		{"websocket", "ns/podpatch/a", pod, true},
 	} {
-		w := newFixture(t)
-		w.options.LocalIP = ""
+		w := newFixture(t, noAddress)
 		w.Connected(t.Context(), "e1", tc.protocol)
 		w.api.answer(func(call) (int, any) { return 200, tc.object })
 		answer := w.ask("e1", "patch", tc.resource, `"{\"metadata\":{\"uid\":\"uid-a\"}}"`)

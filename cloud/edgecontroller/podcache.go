@@ -2,8 +2,6 @@ package edgecontroller
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -423,29 +421,4 @@ func (p *podCache) fillOne(node string, listed *v1.Pod) {
 	if err == nil {
 		p.changed(old, now)
 	}
-}
-
-var errPodsMissing = errors.New("the API server has them in other versions than its watch brought so far")
-
-// fetchPods reads the pods of a node that became an edge node after the watch had brought them, in pages: each has a
-// timeout of its own, and is in the cache when the next one is asked for.
-func (c *Controller) fetchPods(_ context.Context, node string) error {
-	if !c.caches.pods.lacks(node) {
-		return nil
-	}
-	missing := 0
-	for from := ""; ; {
-		list, err := c.podsOf(node, podPage, from)
-		if err != nil {
-			return fmt.Errorf("list the pods of node %s: %w", node, err)
-		}
-		missing = c.caches.pods.fill(node, list.Items)
-		if from = list.Continue; from == "" {
-			break
-		}
-	}
-	if missing > 0 {
-		return fmt.Errorf("%d pods of node %s: %w", missing, node, errPodsMissing)
-	}
-	return nil
 }

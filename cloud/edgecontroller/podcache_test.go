@@ -343,7 +343,7 @@ func TestListInPages(t *testing.T) {
 	w.add(edgeNode("e1"))
 	w.has("7", wholePod("1"), testPod("server", "ns", "other"))
 	var asked []string
-	pods := w.clients.Own.CoreV1().Pods("")
+	pods := w.options.Clients.Own.CoreV1().Pods("")
 	w.api.onRequest = func(r *http.Request) { asked = append(asked, r.URL.RawQuery) }
 	got, err := w.caches.pods.list(t.Context(), pods, metav1.ListOptions{ResourceVersion: "0", Limit: podPage})
 	if err != nil {

@@ -1,7 +1,6 @@
 package edgecontroller
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -9,8 +8,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -31,11 +28,11 @@ import (
 // listAge is how long a list of pods is reused while the cache is behind it.
 const listAge = 2 * time.Second
 
-// maxConfirms limits concurrent requests to the API server about objects that may be gone.
-const maxConfirms = 16
-
 // podLists holds the pod lists of the nodes connected here.
 type podLists struct {
+	caches  *caches
+	lookups *lookups
+
 	mu    sync.Mutex
 	nodes map[string]*podList
 }
@@ -64,7 +61,9 @@ type missingPod struct {
 	links      bool // its containers have the services of its namespace in their environment
 }
 
-func newPodLists() *podLists { return &podLists{nodes: map[string]*podList{}} }
+func newPodLists(caches *caches, lookups *lookups) *podLists {
+	return &podLists{caches: caches, lookups: lookups, nodes: map[string]*podList{}}
+}
 
 func (l *podLists) connected(node string) {
 	l.mu.Lock()
@@ -180,15 +179,15 @@ func (l *podLists) aboutNeed(node string, needs func(missingPod) bool) (v verdic
 
 // podOnNode returns the cached pod of a key, perhaps trimmed, if the node must have it, else nil. It asks the API
 // server as described at podLists.
-func (c *Controller) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
-	pod := c.caches.pod(key.Namespace, key.Name)
-	v := c.podLists.aboutPod(node, key, pod)
+func (l *podLists) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
+	pod := l.caches.pod(key.Namespace, key.Name)
+	v := l.aboutPod(node, key, pod)
 	if v == listUnknown {
-		if err := c.takePodList(node); err != nil {
+		if err := l.takePodList(node); err != nil {
 			return nil, err
 		}
 		// A pod that the cache had before the list was taken, and that the list lacks, is gone.
-		if v = c.podLists.aboutPod(node, key, pod); v == listUnknown {
+		if v = l.aboutPod(node, key, pod); v == listUnknown {
 			v = listDeleted
 		}
 	}
@@ -197,7 +196,7 @@ func (c *Controller) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
 		return nil, nil
 	case listBehind:
 		var err error
-		pod, err = confirmed(c, key, c.clients.Own.CoreV1().Pods(key.Namespace).Get)
+		pod, err = confirmed(l.lookups, key, l.lookups.own.CoreV1().Pods(key.Namespace).Get)
 		if pod == nil || err != nil {
 			return nil, err
 		}
@@ -214,23 +213,23 @@ var errCacheStale = errors.New("the cache of pods is behind the API server")
 
 // unneeded makes sure that no pod of a node needs an object: needed decides for cached pods, needs for others. claims
 // is set if a pod outside the cache uses a persistent volume claim.
-func (c *Controller) unneeded(
+func (l *podLists) unneeded(
 	node string, key resource.Key, needed func() bool, needs func(missingPod) bool,
 ) (is, claims bool, err error) {
 	if needed() {
 		return false, false, nil
 	}
-	v, claims := c.podLists.aboutNeed(node, needs)
+	v, claims := l.aboutNeed(node, needs)
 	if v == listTrusted {
 		return true, claims, nil
 	}
-	if err := c.takePodList(node); err != nil {
+	if err := l.takePodList(node); err != nil {
 		return false, false, err
 	}
 	if needed() {
 		return false, false, nil
 	}
-	if v, claims = c.podLists.aboutNeed(node, needs); v != listTrusted {
+	if v, claims = l.aboutNeed(node, needs); v != listTrusted {
 		return false, false, fmt.Errorf("%s for node %s: %w", key, node, errCacheStale)
 	}
 	return true, claims, nil
@@ -238,8 +237,7 @@ func (c *Controller) unneeded(
 
 // takePodList asks the API server which pods a node has. It keeps a list younger than listAge, unless it cannot be
 // compared.
-func (c *Controller) takePodList(node string) error {
-	l := c.podLists
+func (l *podLists) takePodList(node string) error {
 	l.mu.Lock()
 	n := l.nodes[node]
 	l.mu.Unlock()
@@ -255,7 +253,7 @@ func (c *Controller) takePodList(node string) error {
 		return nil
 	}
 	began := time.Now()
-	list, version, err := c.listPods(node)
+	list, version, err := l.lookups.listPods(node, l.largeBytes(node))
 	if err != nil {
 		return fmt.Errorf("ask the API server for the pods of node %s: %w", node, err)
 	}
@@ -264,7 +262,7 @@ func (c *Controller) takePodList(node string) error {
 	n.taken, n.version = began, version
 	n.pods, n.missing = map[types.UID]bool{}, map[types.UID]missingPod{}
 	for _, pod := range list {
-		cached := c.caches.pod(pod.Namespace, pod.Name)
+		cached := l.caches.pod(pod.Namespace, pod.Name)
 		if cached != nil && cached.UID == pod.UID {
 			n.pods[cached.UID] = true // a string that is shared
 			continue
@@ -281,61 +279,12 @@ func (c *Controller) takePodList(node string) error {
 	return nil
 }
 
-// A node's pods are listed listPage at a time, which are all that a node has; or largePage if its large pods have more
-// than listedBytes together.
-const (
-	listPage    = 500
-	largePage   = 5
-	listedBytes = 4 << 20
-)
-
-// listPods lists a node's current pods, large ones trimmed: without a resourceVersion the API server answers with
-// nothing older. version is the list's; 0 if it is not a number.
-func (c *Controller) listPods(node string) (pods []*v1.Pod, version uint64, err error) {
-	page := int64(listPage)
-	large := 0
-	for _, pod := range c.caches.podsOf(node) {
+// largeBytes returns what the large pods of a node have together.
+func (l *podLists) largeBytes(node string) (bytes int) {
+	for _, pod := range l.caches.podsOf(node) {
 		if isTrimmed(pod) {
-			large += sizeOf(pod)
+			bytes += sizeOf(pod)
 		}
 	}
-	if large > listedBytes {
-		leave, err := c.wholeReads.acquire(c.ctx)
-		if err != nil {
-			return nil, 0, err
-		}
-		defer leave()
-		page = largePage
-	}
-	for from := ""; ; {
-		list, err := c.podsOf(node, page, from)
-		if err != nil {
-			return nil, 0, err
-		}
-		for i := range list.Items {
-			pod := list.Items[i] // a copy: the page is not kept
-			pods = append(pods, trimIfLarge(&pod))
-		}
-		if from = list.Continue; from == "" {
-			version, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
-			if err != nil {
-				version = 0
-			}
-			return pods, version, nil
-		}
-	}
-}
-
-// podsOf lists a page of a node's pods, of at most limit. from is the list's Continue of the page before.
-func (c *Controller) podsOf(node string, limit int64, from string) (*v1.PodList, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, confirmTimeout)
-	defer cancel()
-	leave, err := c.confirms.acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return c.clients.Own.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(), Limit: limit, Continue: from,
-	})
+	return bytes
 }

@@ -66,8 +66,7 @@ func versioned(pod *v1.Pod, version string) *v1.Pod {
 
 // TestUnchangedInventoryAsksNobody: a node that connects with all that it is to have costs no request.
 func TestUnchangedInventoryAsksNobody(t *testing.T) {
-	w := newFixture(t)
-	w.options.LocalIP = ""
+	w := newFixture(t, noAddress)
 	a, b := testPod("e1", "ns", "a"), testPod("e1", "ns", "b")
 	w.add(edgeNode("e1"), a, b, testService("ns", "db", "10.0.0.2"),
 		&v1.Secret{ObjectMeta: objectMeta("ns", "shared", "1")},
@@ -92,8 +91,7 @@ func TestUnchangedInventoryAsksNobody(t *testing.T) {
 // TestForcedDeletionStaysDeleted: a cache that is behind has a pod that was deleted by force; its node has heard of
 // that from another cloudcore and is not sent the pod again.
 func TestForcedDeletionStaysDeleted(t *testing.T) {
-	w := newFixture(t)
-	w.options.LocalIP = ""
+	w := newFixture(t, noAddress)
 	gone, kept := versioned(testPod("e1", "ns", "gone"), "5"), versioned(testPod("e1", "ns", "kept"), "6")
 	w.add(edgeNode("e1"), gone, kept)
 	w.has("10", kept)
@@ -128,8 +126,7 @@ func TestForcedDeletionStaysDeleted(t *testing.T) {
 // needs is not removed from the device.
 func TestNeededIsNotGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t)
-		w.options.LocalIP = ""
+		w := newFixture(t, noAddress)
 		moved := versioned(testPod("e1", "ns", "moved"), "7")
 		moved.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{
 			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
@@ -173,8 +170,7 @@ func TestNeededIsNotGone(t *testing.T) {
 
 // TestListFails: without an answer nothing is said to be gone, and no pod is sent that the node does not hold.
 func TestListFails(t *testing.T) {
-	w := newFixture(t)
-	w.options.LocalIP = ""
+	w := newFixture(t, noAddress)
 	w.add(edgeNode("e1"), testPod("e1", "ns", "a"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.api.answer(func(call) (int, any) { return http.StatusServiceUnavailable, "down" })
@@ -187,8 +183,7 @@ func TestListFails(t *testing.T) {
 
 // TestListWithoutVersion: an API server whose versions are no numbers is asked each time.
 func TestListWithoutVersion(t *testing.T) {
-	w := newFixture(t)
-	w.options.LocalIP = ""
+	w := newFixture(t, noAddress)
 	a, gone := testPod("e1", "ns", "a"), testPod("e1", "ns", "gone")
 	w.add(edgeNode("e1"), a, gone)
 	w.has("", a)

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
 
@@ -29,11 +30,14 @@ const (
 
 // podNotices records events about pods that are withheld from nodes that are connected here.
 type podNotices struct {
-	c *Controller
 	keyQueue
-	recent *lru.Cache // of notice; the value is when it was recorded
-	rate   *rate.Limiter
-	nodes  *ratelimit.Limiter[string]
+	own      kubernetes.Interface
+	caches   *caches
+	sessions *sessions
+	room     *podRoom
+	recent   *lru.Cache // of notice; the value is when it was recorded
+	rate     *rate.Limiter
+	nodes    *ratelimit.Limiter[string]
 }
 
 type notice struct {
@@ -41,12 +45,15 @@ type notice struct {
 	why withheld
 }
 
-func newPodNotices(c *Controller) *podNotices {
+func newPodNotices(own kubernetes.Interface, caches *caches, sessions *sessions, room *podRoom) *podNotices {
 	n := &podNotices{
-		c:      c,
-		recent: lru.New(noticesMax),
-		rate:   rate.NewLimiter(noticeRate, noticeBurst),
-		nodes:  ratelimit.New[string](nodeNoticeRate, nodeNoticeBurst),
+		own:      own,
+		caches:   caches,
+		sessions: sessions,
+		room:     room,
+		recent:   lru.New(noticesMax),
+		rate:     rate.NewLimiter(noticeRate, noticeBurst),
+		nodes:    ratelimit.New[string](nodeNoticeRate, nodeNoticeBurst),
 	}
 	n.keyQueue = newKeyQueue("pod", n.sync, "Event about a pod that is withheld from its node not recorded")
 	return n
@@ -64,11 +71,11 @@ func (n *podNotices) sync(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	pod := n.c.caches.pod(namespace, name)
-	if pod == nil || pod.UID != uid || !n.c.sessions.connectedHere(pod.Spec.NodeName) {
+	pod := n.caches.pod(namespace, name)
+	if pod == nil || pod.UID != uid || !n.sessions.connectedHere(pod.Spec.NodeName) {
 		return nil
 	}
-	id := notice{uid, n.c.room.of(pod.Spec.NodeName, uid)}
+	id := notice{uid, n.room.of(pod.Spec.NodeName, uid)}
 	reason, message := n.text(pod, id.why)
 	now := time.Now()
 	if at, ok := n.recent.Get(id); reason == "" || ok && now.Sub(at.(time.Time)) < noticeRepeat {
@@ -80,7 +87,7 @@ func (n *podNotices) sync(ctx context.Context, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
-	_, err = n.c.clients.Own.CoreV1().Events(namespace).Create(ctx, noticeEvent(pod, reason, message, now),
+	_, err = n.own.CoreV1().Events(namespace).Create(ctx, noticeEvent(pod, reason, message, now),
 		metav1.CreateOptions{})
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) { // its namespace is about to go, or a right is missing
 		klog.InfoS("Event of a pod not recorded", "pod", klog.KObj(pod), "reason", reason, "err", err)
@@ -94,7 +101,7 @@ func (n *podNotices) sync(ctx context.Context, key string) error {
 
 // text returns the reason and message of the event; none if the pod is not withheld, or about to go.
 func (n *podNotices) text(pod *v1.Pod, why withheld) (reason, message string) {
-	node, own, shared := pod.Spec.NodeName, n.c.room.own>>20, n.c.room.shared>>20
+	node, own, shared := pod.Spec.NodeName, n.room.own>>20, n.room.shared>>20
 	if pod.DeletionTimestamp != nil {
 		return "", ""
 	}

@@ -174,7 +174,7 @@ func (s *roomSim) see(i, n int) {
 
 // any returns one of the pods, or nil.
 func (s *roomSim) any() *v1.Pod {
-	keys := slices.SortedFunc(maps.Keys(s.now), compareKeys)
+	keys := slices.SortedFunc(maps.Keys(s.now), byText)
 	if len(keys) == 0 {
 		return nil
 	}
@@ -247,7 +247,7 @@ func (s *roomSim) step() {
 
 // report has the device report one of so many pods that it has, and has not reported yet.
 func (s *roomSim) report(of int) {
-	for _, key := range slices.SortedFunc(maps.Keys(s.device), compareKeys) {
+	for _, key := range slices.SortedFunc(maps.Keys(s.device), byText) {
 		now := s.now[key]
 		if now != nil && now.UID == s.device[key].UID && now.Status.StartTime == nil && s.r.IntN(of) == 0 {
 			started := now.DeepCopy()
@@ -576,3 +576,6 @@ func TestEndingPodsAtMost(t *testing.T) {
 		t.Errorf("it is %.500v, want no hooks", out)
 	}
 }
+
+// byText orders keys.
+func byText(a, b resource.Key) int { return strings.Compare(a.String(), b.String()) }

@@ -9,23 +9,41 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 )
+
+// knownPods finds pods.
+type knownPods struct {
+	own    kubernetes.Interface
+	caches requestCaches
+}
+
+// podHandlers carry out requests about pods: their statuses, their ends, and the mirrors of static pods.
+type podHandlers struct {
+	asNode, own kubernetes.Interface
+	pods        *knownPods
+	late        *lateStatuses
+	// whole returns the whole of a pod that may be trimmed.
+	whole func(ctx context.Context, pod *v1.Pod) (*v1.Pod, error)
+	// reported is called for each status that the API server has stored.
+	reported func(node string, pod *v1.Pod)
+}
 
 // podOf returns a pod from the cache, or from the API server if the cache lacks it; nil if there is none. It may be
 // trimmed.
-func (c *Controller) podOf(ctx context.Context, namespace, name string) (*v1.Pod, error) {
-	if pod := c.caches.pod(namespace, name); pod != nil {
+func (k *knownPods) podOf(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+	if pod := k.caches.pod(namespace, name); pod != nil {
 		return pod, nil
 	}
-	pod, err := c.clients.Own.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	pod, err := k.own.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	return pod, err
 }
 
-func (c *Controller) queryPod(ctx context.Context, r *request) result {
-	pod, err := c.podOf(ctx, r.key.Namespace, r.key.Name)
+func (h *podHandlers) queryPod(ctx context.Context, r *request) result {
+	pod, err := h.pods.podOf(ctx, r.key.Namespace, r.key.Name)
 	switch {
 	case err != nil:
 		return failed(err)
@@ -33,16 +51,13 @@ func (c *Controller) queryPod(ctx context.Context, r *request) result {
 		return failed(apierrors.NewNotFound(gr(r.key.Type), r.key.Name))
 	case pod.Spec.NodeName != r.node:
 		return failed(forbidden(r.key, "it is not bound to node %s", r.node))
-	case isTrimmed(pod):
-		if pod, err = c.wholePod(ctx, pod); err != nil {
-			return failed(err)
-		}
 	}
-	return found(pod, nil)
+	pod, err = h.whole(ctx, pod)
+	return found(pod, err)
 }
 
 // createMirrorPod creates the mirror pod of a static pod; NodeRestriction admission verifies that it is one.
-func (c *Controller) createMirrorPod(ctx context.Context, r *request) result {
+func (h *podHandlers) createMirrorPod(ctx context.Context, r *request) result {
 	pod, err := decode[v1.Pod](r, "Pod")
 	switch {
 	case err != nil:
@@ -55,19 +70,19 @@ func (c *Controller) createMirrorPod(ctx context.Context, r *request) result {
 		return written(nil, err, false)
 	}
 	pod.ResourceVersion, pod.UID = "", ""
-	created, err := c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	created, err := h.asNode.CoreV1().Pods(r.key.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return c.mirrorExists(ctx, r, pod, err)
+		return h.mirrorExists(ctx, r, pod, err)
 	}
 	return written(created, err, false)
 }
 
 // mirrorExists is the result of a mirror pod whose name is taken: the pod that is there if it is the mirror of the same
 // static pod, or else err. KubeEdge's edgecores since 1.23 read the object beside that error, and panic without one.
-func (c *Controller) mirrorExists(ctx context.Context, r *request, pod *v1.Pod, err error) result {
-	there, getErr := c.podOf(ctx, r.key.Namespace, r.key.Name)
-	if getErr == nil && there != nil && isTrimmed(there) {
-		there, getErr = c.wholePod(ctx, there)
+func (h *podHandlers) mirrorExists(ctx context.Context, r *request, pod *v1.Pod, err error) result {
+	there, getErr := h.pods.podOf(ctx, r.key.Namespace, r.key.Name)
+	if getErr == nil && there != nil {
+		there, getErr = h.whole(ctx, there)
 	}
 	if getErr != nil {
 		err = getErr
@@ -102,22 +117,22 @@ func deletion(r *request) (metav1.DeleteOptions, error) {
 
 // deletePod removes a pod whose containers the node has stopped. It succeeds if the pod is gone or replaced; but the
 // API server's admission may lag and not know an existing pod yet.
-func (c *Controller) deletePod(ctx context.Context, r *request) result {
+func (h *podHandlers) deletePod(ctx context.Context, r *request) result {
 	options, err := deletion(r)
 	if err != nil {
 		return failed(err)
 	}
-	return okOr(c.removePod(ctx, r.key.Namespace, r.key.Name, options))
+	return okOr(h.removePod(ctx, r.key.Namespace, r.key.Name, options))
 }
 
 // removePod removes the pod that the options name by UID, in the name of the context's node.
-func (c *Controller) removePod(ctx context.Context, namespace, name string, options metav1.DeleteOptions) error {
+func (h *podHandlers) removePod(ctx context.Context, namespace, name string, options metav1.DeleteOptions) error {
 	_, err := retryUnknownPod(ctx, func() (none struct{}, err error) {
-		err = c.clients.AsNode.CoreV1().Pods(namespace).Delete(ctx, name, options)
+		err = h.asNode.CoreV1().Pods(namespace).Delete(ctx, name, options)
 		// A webhook may deny the request with any code, so the pod itself is read.
 		unknown := apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsGone(err) ||
 			apierrors.IsForbidden(err)
-		if unknown && c.isAnother(ctx, namespace, name, *options.Preconditions.UID) {
+		if unknown && h.isAnother(ctx, namespace, name, *options.Preconditions.UID) {
 			err = nil
 		}
 		return none, err
@@ -132,28 +147,28 @@ func (c *Controller) removePod(ctx context.Context, namespace, name string, opti
 
 // isAnother reports whether the pod of that name now has another UID, or is gone: the API server then refuses the node
 // because of the new pod, which may be bound elsewhere.
-func (c *Controller) isAnother(ctx context.Context, namespace, name string, uid types.UID) bool {
-	pod, err := c.clients.Own.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+func (h *podHandlers) isAnother(ctx context.Context, namespace, name string, uid types.UID) bool {
+	pod, err := h.own.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	return apierrors.IsNotFound(err) || err == nil && pod.UID != uid
 }
 
 // patchPodStatus applies a strategic merge patch to a pod's status; metadata.uid identifies the pod.
-func (c *Controller) patchPodStatus(ctx context.Context, r *request) result {
+func (h *podHandlers) patchPodStatus(ctx context.Context, r *request) result {
 	uid, err := patchedUID(r)
 	if err != nil {
 		return written(nil, err, false)
 	}
-	content, err := c.currentStatus(r, uid)
+	content, err := h.late.currentStatus(r, uid)
 	var pod *v1.Pod
 	if err == nil {
-		pod, err = c.clients.AsNode.CoreV1().Pods(r.key.Namespace).Patch(ctx, r.key.Name, types.StrategicMergePatchType,
+		pod, err = h.asNode.CoreV1().Pods(r.key.Namespace).Patch(ctx, r.key.Name, types.StrategicMergePatchType,
 			content, metav1.PatchOptions{}, "status")
 	}
 	if err != nil {
-		err = c.refusedStatus(ctx, r, uid, err)
+		err = h.late.refusedStatus(ctx, r, uid, err)
 	}
 	if err == nil {
-		c.reported(r.node, pod)
+		h.reported(r.node, pod)
 	}
 	return patched(r, pod, err)
 }

@@ -23,12 +23,14 @@ const readyDelay = 500 * time.Millisecond
 // while it was offline. So readiness waits for the inventory of the session, which says for which pods the API server
 // has the newest status; for the others it waits until that arrives. KubeEdge's nodes send no inventory.
 type readiness struct {
-	c *Controller
+	access
 	keyQueue
+	// current reports whether the API server has a pod's newest status.
+	current func(node string, uid types.UID) bool
 }
 
-func newReadiness(c *Controller) *readiness {
-	r := &readiness{c: c}
+func newReadiness(a access, current func(node string, uid types.UID) bool) *readiness {
+	r := &readiness{access: a, current: current}
 	r.keyQueue = newKeyQueue("pod", r.sync, "Pod not made Ready again after its node returned; trying again")
 	return r
 }
@@ -62,11 +64,11 @@ func nodeIsReady(node *v1.Node) bool {
 
 // returned reports whether a node is connected here and Ready in Kubernetes: only then do pods stay Ready.
 func (r *readiness) returned(node *v1.Node) bool {
-	return node != nil && nodeIsReady(node) && r.c.sessions.connectedHere(node.Name)
+	return node != nil && nodeIsReady(node) && r.sessions.connectedHere(node.Name)
 }
 
 func (r *readiness) podChanged(pod *v1.Pod) {
-	if readyAgain(pod) && r.returned(r.c.caches.node(pod.Spec.NodeName)) {
+	if readyAgain(pod) && r.returned(r.caches.node(pod.Spec.NodeName)) {
 		r.queue.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
 	}
 }
@@ -75,7 +77,7 @@ func (r *readiness) nodeChanged(node *v1.Node) {
 	if !r.returned(node) {
 		return
 	}
-	for _, pod := range r.c.caches.podsOf(node.Name) {
+	for _, pod := range r.caches.podsOf(node.Name) {
 		if readyAgain(pod) {
 			r.queue.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
 		}
@@ -98,9 +100,9 @@ func (r *readiness) sync(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	pod := r.c.caches.pod(namespace, name)
-	if pod == nil || !readyAgain(pod) || !r.returned(r.c.caches.node(pod.Spec.NodeName)) ||
-		!r.c.statuses.current(pod.Spec.NodeName, pod.UID) {
+	pod := r.caches.pod(namespace, name)
+	if pod == nil || !readyAgain(pod) || !r.returned(r.caches.node(pod.Spec.NodeName)) ||
+		!r.current(pod.Spec.NodeName, pod.UID) {
 		return nil
 	}
 	patch, err := readyPatch(pod, time.Now())
@@ -109,7 +111,7 @@ func (r *readiness) sync(ctx context.Context, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(withNode(ctx, pod.Spec.NodeName), keyTimeout)
 	defer cancel()
-	_, err = r.c.clients.AsNode.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
+	_, err = r.asNode.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("patch the status of pod %s: %w", key, err)

@@ -68,8 +68,7 @@ func TestReadyAgain(t *testing.T) {
 // TestReadinessSync: one patch in the node's name that holds for one version of the pod; none while the node is not
 // back.
 func TestReadinessSync(t *testing.T) {
-	w := newFixture(t)
-	w.options.LocalIP = ""
+	w := newFixture(t, noAddress)
 	w.add(readyNode("e1", v1.ConditionTrue), readyNode("e2", v1.ConditionUnknown), readyNode("e3", v1.ConditionTrue),
 		markedPod("e1", "a"), markedPod("e2", "lost"), markedPod("e3", "elsewhere"), testPod("e1", "ns", "new"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
@@ -131,8 +130,7 @@ func TestReadinessTriggers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newFixture(t)
-				w.options.LocalIP = ""
+				w := newFixture(t, noAddress)
 				w.add(tc.node, markedPod("e1", "a"))
 				if tc.connected {
 					w.sessions.connected("e1", "websocket")

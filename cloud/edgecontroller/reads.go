@@ -9,12 +9,27 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
+
+// contentHandlers answer queries of ConfigMaps and Secrets.
+type contentHandlers struct {
+	asNode kubernetes.Interface
+	caches requestCaches
+	// content returns a ConfigMap or Secret; nil if it does not exist.
+	content func(key resource.Key) (*cloudhub.Object, error)
+}
+
+// tokenHandlers get tokens of service accounts for the pods of nodes.
+type tokenHandlers struct {
+	asNode kubernetes.Interface
+	pods   *knownPods
+}
 
 // authorizerLag is how long the API server's node authorizer may lag behind the pods known here. A node that starts
 // many pods requests all their tokens at once, and a refused request delays its pod until the next try.
@@ -44,15 +59,15 @@ func isUnknownPod(err error) bool {
 
 // queryConfigMap answers for all nodes alike if a pod on the node names the ConfigMap. Otherwise, and if the caches
 // lack it, it asks the API server in the node's name, which forbids ConfigMaps that no pod names.
-func (c *Controller) queryConfigMap(ctx context.Context, r *request) result {
+func (h *contentHandlers) queryConfigMap(ctx context.Context, r *request) result {
 	get := func() (*v1.ConfigMap, error) {
-		return c.clients.AsNode.CoreV1().ConfigMaps(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+		return h.asNode.CoreV1().ConfigMaps(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	}
-	if !c.caches.names(r.node, r.key) {
+	if !h.caches.names(r.node, r.key) {
 		o, err := get()
 		return found(o, err)
 	}
-	if o := c.known(r.key); o != nil {
+	if o := h.known(r.key); o != nil {
 		return result{content: o.JSON, version: o.ResourceVersion}
 	}
 	o, err := retryUnknownPod(ctx, get)
@@ -60,11 +75,11 @@ func (c *Controller) queryConfigMap(ctx context.Context, r *request) result {
 }
 
 // known returns a ConfigMap or Secret that the caches know of; nil if they do not, or it could not be read.
-func (c *Controller) known(key resource.Key) *cloudhub.Object {
-	if c.caches.named(key) == nil {
+func (h *contentHandlers) known(key resource.Key) *cloudhub.Object {
+	if h.caches.named(key) == nil {
 		return nil
 	}
-	o, err := c.content(key)
+	o, err := h.content(key)
 	if err != nil {
 		klog.V(2).InfoS("Object not read for a node; asking in the node's name", "object", key.String(), "err", err)
 		return nil
@@ -74,71 +89,33 @@ func (c *Controller) known(key resource.Key) *cloudhub.Object {
 
 // querySecret works like queryConfigMap. A Secret of a persistent volume, which no pod names, comes from the API
 // server.
-func (c *Controller) querySecret(ctx context.Context, r *request) result {
+func (h *contentHandlers) querySecret(ctx context.Context, r *request) result {
 	get := func() (*v1.Secret, error) {
-		return c.clients.AsNode.CoreV1().Secrets(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
+		return h.asNode.CoreV1().Secrets(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
 	}
-	if !c.caches.names(r.node, r.key) {
+	if !h.caches.names(r.node, r.key) {
 		o, err := get()
 		return found(o, err)
 	}
-	if o := c.known(r.key); o != nil {
+	if o := h.known(r.key); o != nil {
 		return result{content: o.JSON, version: o.ResourceVersion}
 	}
 	o, err := retryUnknownPod(ctx, get)
 	return found(o, err)
 }
 
-func (c *Controller) queryPersistentVolume(ctx context.Context, r *request) result {
-	o, err := c.clients.AsNode.CoreV1().PersistentVolumes().Get(ctx, r.key.Name, metav1.GetOptions{})
-	return found(o, err)
-}
-
-func (c *Controller) queryPersistentVolumeClaim(ctx context.Context, r *request) result {
-	o, err := c.clients.AsNode.CoreV1().PersistentVolumeClaims(r.key.Namespace).Get(ctx, r.key.Name,
-		metav1.GetOptions{})
-	return found(o, err)
-}
-
-func (c *Controller) queryVolumeAttachment(ctx context.Context, r *request) result {
-	o, err := c.clients.AsNode.StorageV1().VolumeAttachments().Get(ctx, r.key.Name, metav1.GetOptions{})
-	return found(o, err)
-}
-
-// queryService asks the API server: the caches have only what the nodes are sent of a Service, and edges rarely query.
-func (c *Controller) queryService(ctx context.Context, r *request) result {
-	o, err := c.clients.AsNode.CoreV1().Services(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
-	return found(o, err)
-}
-
-// queryEndpoints asks the API server: Endpoints change with every probe, and edges rarely query them, so they are not
-// cached.
-func (c *Controller) queryEndpoints(ctx context.Context, r *request) result {
-	o, err := c.clients.AsNode.CoreV1().Endpoints(r.key.Namespace).Get(ctx, r.key.Name, metav1.GetOptions{})
-	return found(o, err)
-}
-
-// queryCSR returns only the node's own requests: the API server would show a node all of them.
-func (c *Controller) queryCSR(ctx context.Context, r *request) result {
-	csr, err := c.clients.AsNode.CertificatesV1().CertificateSigningRequests().Get(ctx, r.key.Name, metav1.GetOptions{})
-	if err == nil && csr.Spec.Username != "system:node:"+r.node {
-		err = forbidden(r.key, "it is not a request of node %s", r.node)
-	}
-	return found(csr, err)
-}
-
 // requestToken creates a service account token for a pod on the node that runs as the account. The token is only in the
 // answer.
-func (c *Controller) requestToken(ctx context.Context, r *request) result {
+func (h *tokenHandlers) requestToken(ctx context.Context, r *request) result {
 	wanted, err := decode[authenticationv1.TokenRequest](r, "TokenRequest")
 	if err != nil {
 		return failed(err)
 	}
-	if err := c.mayHaveToken(ctx, r, wanted.Spec.BoundObjectRef); err != nil {
+	if err := h.mayHaveToken(ctx, r, wanted.Spec.BoundObjectRef); err != nil {
 		return failed(err)
 	}
 	got, err := retryUnknownPod(ctx, func() (*authenticationv1.TokenRequest, error) {
-		return c.clients.AsNode.CoreV1().ServiceAccounts(r.key.Namespace).CreateToken(ctx, r.key.Name,
+		return h.asNode.CoreV1().ServiceAccounts(r.key.Namespace).CreateToken(ctx, r.key.Name,
 			&authenticationv1.TokenRequest{Spec: wanted.Spec}, metav1.CreateOptions{})
 	})
 	res := found(got, err)
@@ -147,11 +124,11 @@ func (c *Controller) requestToken(ctx context.Context, r *request) result {
 }
 
 // mayHaveToken checks what the API server checks too, before requesting a token.
-func (c *Controller) mayHaveToken(ctx context.Context, r *request, ref *authenticationv1.BoundObjectReference) error {
+func (h *tokenHandlers) mayHaveToken(ctx context.Context, r *request, ref *authenticationv1.BoundObjectReference) error {
 	if ref == nil || ref.Kind != "Pod" || ref.APIVersion != "v1" || ref.Name == "" || ref.UID == "" {
 		return forbidden(r.key, "a node gets tokens for its pods only; the request names no pod with its UID")
 	}
-	pod, err := c.podOf(ctx, r.key.Namespace, ref.Name)
+	pod, err := h.pods.podOf(ctx, r.key.Namespace, ref.Name)
 	if err != nil {
 		return err
 	}

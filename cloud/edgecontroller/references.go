@@ -136,3 +136,19 @@ func (r *refs) env(env []v1.EnvVar, from []v1.EnvFromSource) {
 		}
 	}
 }
+
+// hasClaims reports whether any of the pods uses a persistent volume claim.
+func hasClaims(pods []*v1.Pod) bool {
+	for _, pod := range pods {
+		for i := range pod.Spec.Volumes {
+			if v := &pod.Spec.Volumes[i]; v.PersistentVolumeClaim != nil || v.Ephemeral != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func linksServices(pod *v1.Pod) bool {
+	return pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
+}

@@ -7,15 +7,25 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
+
+// reviews finds out who callers of nodes are: for cloudcore's own port, and for nodes.
+type reviews struct{ asNode, own kubernetes.Interface }
+
+// reviewHandlers carry out the reviews that nodes ask for.
+type reviewHandlers struct {
+	asNode  kubernetes.Interface
+	reviews *reviews
+}
 
 // Requests with which a node's own port authenticates its callers: whose a token is, whether a user is authorized, and
 // which CA signs client certificates. Reviews are made in the node's name, as a kubelet makes them.
 
 // reviewToken asks the API server whose a token is. Neither is stored here, and the answer does not repeat the token.
-func (c *Controller) reviewToken(ctx context.Context, r *request) result {
+func (h *reviewHandlers) reviewToken(ctx context.Context, r *request) result {
 	review, err := decode[authenticationv1.TokenReview](r, "TokenReview")
 	if err == nil && r.key.Name != r.node {
 		err = forbidden(r.key, "a node may ask only in its own name (node %s)", r.node)
@@ -26,7 +36,7 @@ func (c *Controller) reviewToken(ctx context.Context, r *request) result {
 	if err != nil {
 		return written(nil, err, false)
 	}
-	got, err := c.clients.AsNode.AuthenticationV1().TokenReviews().
+	got, err := h.asNode.AuthenticationV1().TokenReviews().
 		Create(ctx, &authenticationv1.TokenReview{Spec: review.Spec}, metav1.CreateOptions{})
 	if err != nil {
 		return written(nil, err, false)
@@ -36,7 +46,7 @@ func (c *Controller) reviewToken(ctx context.Context, r *request) result {
 
 // reviewAccess asks the API server whether a user may do something to the requesting node. The API server would answer
 // a node about any user and any object; this limits it to what it needs.
-func (c *Controller) reviewAccess(ctx context.Context, r *request) result {
+func (h *reviewHandlers) reviewAccess(ctx context.Context, r *request) result {
 	review, err := decode[authorizationv1.SubjectAccessReview](r, "SubjectAccessReview")
 	if err == nil {
 		err = aboutItself(r, &review.Spec)
@@ -44,7 +54,7 @@ func (c *Controller) reviewAccess(ctx context.Context, r *request) result {
 	if err != nil {
 		return written(nil, err, false)
 	}
-	got, err := c.clients.AsNode.AuthorizationV1().SubjectAccessReviews().
+	got, err := h.asNode.AuthorizationV1().SubjectAccessReviews().
 		Create(ctx, &authorizationv1.SubjectAccessReview{Spec: review.Spec}, metav1.CreateOptions{})
 	if err != nil {
 		return written(nil, err, false)
@@ -72,12 +82,12 @@ const (
 // queryClientCA returns the CA that signs client certificates, including the API server's: with it a node can
 // authenticate all cluster clients. It is public; a kubelet has it as a file. Nothing else of the ConfigMap is
 // returned.
-func (c *Controller) queryClientCA(ctx context.Context, r *request) result {
+func (h *reviewHandlers) queryClientCA(ctx context.Context, r *request) result {
 	if r.key != (resource.Key{Namespace: clientCANamespace, Type: resource.TypeClientCA, Name: clientCAConfigMap}) {
 		return failed(badRequest(r.key, "want %s/%s/%s", clientCANamespace, resource.TypeClientCA,
 			clientCAConfigMap))
 	}
-	have, err := c.clientCA(ctx)
+	have, err := h.reviews.clientCA(ctx)
 	if err != nil {
 		return failed(err)
 	}
@@ -92,13 +102,13 @@ func (c *Controller) queryClientCA(ctx context.Context, r *request) result {
 	}, nil)
 }
 
-func (c *Controller) clientCA(ctx context.Context) (*v1.ConfigMap, error) {
-	return c.clients.Own.CoreV1().ConfigMaps(clientCANamespace).Get(ctx, clientCAConfigMap, metav1.GetOptions{})
+func (v *reviews) clientCA(ctx context.Context) (*v1.ConfigMap, error) {
+	return v.own.CoreV1().ConfigMaps(clientCANamespace).Get(ctx, clientCAConfigMap, metav1.GetOptions{})
 }
 
 // ClientCA returns the CA that signs client certificates, in PEM.
-func (c *Controller) ClientCA(ctx context.Context) ([]byte, error) {
-	have, err := c.clientCA(ctx)
+func (v *reviews) ClientCA(ctx context.Context) ([]byte, error) {
+	have, err := v.clientCA(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -107,19 +117,19 @@ func (c *Controller) ClientCA(ctx context.Context) ([]byte, error) {
 
 // Reviewer asks the API server in a node's name who its callers are and what they may do, for a node that cannot. It
 // implements auth.Cloud.
-func (c *Controller) Reviewer(node string) *Reviewer { return &Reviewer{c, node} }
+func (v *reviews) Reviewer(node string) *Reviewer { return &Reviewer{v.asNode, node} }
 
-// Reviewer is what Controller.Reviewer returns.
+// Reviewer is what reviews.Reviewer returns.
 type Reviewer struct {
-	c    *Controller
-	node string
+	asNode kubernetes.Interface
+	node   string
 }
 
 // ReviewToken implements auth.Cloud.
 func (r *Reviewer) ReviewToken(
 	ctx context.Context, review *authenticationv1.TokenReview,
 ) (*authenticationv1.TokenReview, error) {
-	return r.c.clients.AsNode.AuthenticationV1().TokenReviews().
+	return r.asNode.AuthenticationV1().TokenReviews().
 		Create(withNode(ctx, r.node), review, metav1.CreateOptions{})
 }
 
@@ -127,6 +137,6 @@ func (r *Reviewer) ReviewToken(
 func (r *Reviewer) ReviewAccess(
 	ctx context.Context, review *authorizationv1.SubjectAccessReview,
 ) (*authorizationv1.SubjectAccessReview, error) {
-	return r.c.clients.AsNode.AuthorizationV1().SubjectAccessReviews().
+	return r.asNode.AuthorizationV1().SubjectAccessReviews().
 		Create(withNode(ctx, r.node), review, metav1.CreateOptions{})
 }

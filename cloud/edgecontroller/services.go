@@ -99,3 +99,12 @@ func sameService(a, b *v1.Service) bool {
 	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec) &&
 		(a.ResourceVersion == b.ResourceVersion || !lacksPorts(b))
 }
+
+// sameMeta ignores fields that change with every write.
+func sameMeta(a, b *metav1.ObjectMeta) bool {
+	x, y := *a, *b
+	for _, m := range []*metav1.ObjectMeta{&x, &y} {
+		m.ResourceVersion, m.Generation, m.ManagedFields = "", 0, nil
+	}
+	return equality.Semantic.DeepEqual(&x, &y)
+}

@@ -18,8 +18,7 @@ import (
 // TestServiceEventTellsItsNodes: a service's event is told to the connected nodes of ours that have its namespace's
 // pods.
 func TestServiceEventTellsItsNodes(t *testing.T) {
-	w := newFixture(t)
-	w.options.LocalIP = ""
+	w := newFixture(t, noAddress)
 	quiet := testPod("quiet", "ns", "q")
 	quiet.Spec.EnableServiceLinks = new(false)
 	w.add(testPod("two", "ns", "a"), testPod("two", "ns", "b"), testPod("one", "ns", "c"), testPod("away", "ns", "d"),
@@ -30,7 +29,7 @@ func TestServiceEventTellsItsNodes(t *testing.T) {
 	w.sessions.connected("kubeedge", "websocket")
 	tell := func(s *v1.Service, want ...string) {
 		t.Helper()
-		w.serviceEvent(nil, s)
+		w.services.serviceEvent(nil, s)
 		if diff := cmp.Diff(want, slices.Sorted(slices.Values(w.hub.take()))); diff != "" {
 			t.Errorf("service %s/%s: notifications mismatch (-want +got):\n%s", s.Namespace, s.Name, diff)
 		}
@@ -142,7 +141,7 @@ func TestListServices(t *testing.T) {
 		at = r.URL.Query().Get("continue")
 	}
 	w.api.answer(func(call) (int, any) { return http.StatusOK, pages[at] })
-	got, err := listServices(t.Context(), w.clients.Own.CoreV1().Services(""))
+	got, err := listServices(t.Context(), w.options.Clients.Own.CoreV1().Services(""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,8 +155,7 @@ func TestListServices(t *testing.T) {
 
 // TestServiceWithManyPorts: a node gets all ports of a Service, and its changes, also if cloudcore does not cache them.
 func TestServiceWithManyPorts(t *testing.T) {
-	w := newFixture(t)
-	w.options.LocalIP = ""
+	w := newFixture(t, noAddress)
 	wide, full := largeService("wide", "1", cachedPorts+1), largeService("full", "1", cachedPorts)
 	w.add(edgeNode("e1"), testPod("e1", "ns", "a"), wide, full)
 	w.sessions.connected("e1", "edgecore/websocket")
@@ -187,7 +185,7 @@ func TestServiceWithManyPorts(t *testing.T) {
 	}
 	tell := func(old, now *v1.Service, want ...string) {
 		t.Helper()
-		w.serviceEvent(cachedService(t, old), cachedService(t, now))
+		w.services.serviceEvent(cachedService(t, old), cachedService(t, now))
 		if diff := cmp.Diff(want, w.hub.take()); diff != "" {
 			t.Errorf("%s changes: notifications mismatch (-want +got):\n%s", now.Name, diff)
 		}
@@ -209,7 +207,7 @@ func BenchmarkServiceEvent(b *testing.B) {
 	old, now := testService("ns-007", "db", "10.0.0.2"), testService("ns-007", "db", "10.0.0.3")
 	b.ReportAllocs()
 	for b.Loop() {
-		w.serviceEvent(old, now)
+		w.services.serviceEvent(old, now)
 		if n := len(w.hub.take()); n != 10 {
 			b.Fatalf("%d nodes were told, want 10", n)
 		}

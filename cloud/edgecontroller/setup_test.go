@@ -204,14 +204,30 @@ type fixture struct {
 	hub *notes
 }
 
-func newFixture(t testing.TB) *fixture {
+// noAddress makes a fixture that writes no address into the Nodes of nodes that connect.
+func noAddress(o *Options) { o.LocalIP = "" }
+
+// rateLimit makes a fixture that limits the requests of a node.
+func rateLimit(qps float64, burst int) func(*Options) {
+	return func(o *Options) { o.NodeQPS, o.NodeBurst = qps, burst }
+}
+
+// timeout makes a fixture that limits the time for one request.
+func timeout(d time.Duration) func(*Options) { return func(o *Options) { o.RequestTimeout = d } }
+
+// newFixture makes a controller that does not limit the requests of a node, unless a change of its options does.
+func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
 	t.Helper()
 	a := &api{}
 	clients, err := NewClients(a.config(), UserAndGroup)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Options{Clients: clients, LocalIP: "192.0.2.2"})
+	options := Options{Clients: clients, LocalIP: "192.0.2.2", NodeQPS: 1e9, NodeBurst: 1e9}
+	for _, change := range changes {
+		change(&options)
+	}
+	c, err := New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,10 +242,9 @@ func newFixture(t testing.TB) *fixture {
 	t.Cleanup(c.fullNodes.queue.ShutDown)
 	t.Cleanup(c.podFetches.queue.ShutDown)
 	n := &notes{}
-	c.hub, c.ctx = n, t.Context()
+	c.begin(t.Context(), n)
 	c.decideRoom = func(node string, _ time.Duration) { c.decided(node) } // the worker's part
-	c.filled.Store(true)
-	c.room.start()
+	c.desired.cachesFilled()
 	return &fixture{Controller: c, t: t, api: a, hub: n}
 }
 

@@ -1,7 +1,6 @@
 package edgecontroller
 
 import (
-	"context"
 	"encoding/json"
 	"strconv"
 	"sync"
@@ -10,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -149,26 +147,35 @@ func (s *statuses) current(node string, uid types.UID) bool {
 	return n != nil && !n.awaited && !n.pending[uid]
 }
 
-// Inventoried handles the pods in a node's inventory. It returns the keys of pods whose status at the API server is not
-// the last one that the node reported: the node must report them again. If only the cache was behind, the second report
-// changes nothing.
-//
-// It encodes one status for each pod in both the inventory and the cache, and makes no requests.
-func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Held) (report []string) {
-	pending, has := map[types.UID]bool{}, map[types.UID]bool{}
-	last := map[types.UID]lastStatus{}
+// inventory is what a node says in its session's inventory.
+type inventory struct {
+	// has are the cached pods that the node has.
+	has map[types.UID]bool
+	// pending are those whose newest status has yet to arrive, last the last statuses of others.
+	pending map[types.UID]bool
+	last    map[types.UID]lastStatus
+	// report are the keys of the pods whose status at the API server is not the last one that the node reported.
+	report []string
+}
+
+// compareInventory compares the pods that a node has with the caches. It encodes one status for each pod in both, and
+// makes no requests.
+func compareInventory(caches *caches, node string, pods []wire.Held) inventory {
+	out := inventory{
+		has: map[types.UID]bool{}, pending: map[types.UID]bool{}, last: map[types.UID]lastStatus{},
+	}
 	for i := range pods {
 		held := &pods[i]
-		pod := c.heldPod(node, held)
-		if pod == nil || has[pod.UID] {
+		pod := caches.held(node, held)
+		if pod == nil || out.has[pod.UID] {
 			continue
 		}
-		has[pod.UID] = true
+		out.has[pod.UID] = true
 		if held.Status == "" { // an edgecore older than status hashes, or a pod without a report
 			continue
 		}
 		if held.Status == wire.StatusPending {
-			pending[pod.UID] = true
+			out.pending[pod.UID] = true
 			continue
 		}
 		same, err := sameStatus(pod, held.Status)
@@ -179,51 +186,14 @@ func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Hel
 		version := versionOf(pod)
 		if !same {
 			version = 0
-			pending[pod.UID] = true
-			report = append(report, held.Key)
+			out.pending[pod.UID] = true
+			out.report = append(out.report, held.Key)
 		}
 		if status, ok := newLastStatus(held.Status, version); ok {
-			last[pod.UID] = status
+			out.last[pod.UID] = status
 		}
 	}
-	c.podLists.inventoried(node, has)
-	c.roomInventoried(node, pods, has)
-	c.statuses.inventoried(node, pending, last)
-	for _, pod := range c.caches.podsOf(node) {
-		c.statusRequests.podChanged(pod) // it may have changed since it was compared
-	}
-	c.readiness.nodeChanged(c.caches.node(node))
-	return report
-}
-
-// roomInventoried records which pods a node has. Of those whose changes are withheld it finds out which ones it has in
-// the current version.
-func (c *Controller) roomInventoried(node string, pods []wire.Held, has map[types.UID]bool) {
-	change := c.room.inventoried(node, has)
-	for i := range pods {
-		held := &pods[i]
-		pod := c.heldPod(node, held)
-		if pod == nil || isTrimmed(pod) || c.room.of(node, pod.UID) != withheldChange {
-			continue
-		}
-		if o, err := toSend(podKey(pod), pod); err == nil && o.Version == held.Version {
-			c.room.has(node, pod.UID, sizeOf(pod))
-		}
-	}
-	c.roomChanged(change)
-}
-
-// heldPod returns the cached pod that a node reports; nil if the cache has another one, or has it on another node.
-func (c *Controller) heldPod(node string, held *wire.Held) *v1.Pod {
-	key, err := resource.Parse(held.Key)
-	if err != nil || key.Type != resource.TypePod {
-		return nil
-	}
-	pod := c.caches.pod(key.Namespace, key.Name)
-	if pod == nil || pod.Spec.NodeName != node || string(pod.UID) != held.UID {
-		return nil
-	}
-	return pod
+	return out
 }
 
 // sameStatus reports whether a pod's status is the last one that its node reported, apart from what readiness undoes:
@@ -241,19 +211,6 @@ func statusHash(status *v1.PodStatus) (string, error) {
 		return "", err
 	}
 	return wire.StatusHash(text)
-}
-
-// reported records that the API server stored a status that a node reported.
-func (c *Controller) reported(node string, pod *v1.Pod) {
-	if !c.sessions.capable(node) {
-		return
-	}
-	if c.statuses.reported(node, pod.UID, storedStatus(pod)) {
-		c.readiness.podChanged(pod)
-	}
-	if cached := c.caches.pod(pod.Namespace, pod.Name); cached != nil {
-		c.statusRequests.podChanged(cached) // it may have changed before the answer came
-	}
 }
 
 // storedStatus returns a status as the API server has stored it, so that only changes by other writers differ from it.

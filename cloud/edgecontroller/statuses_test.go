@@ -35,8 +35,7 @@ func wasReady(pod *v1.Pod) *v1.Pod {
 }
 
 func TestInventoriedReportsDifferences(t *testing.T) {
-	w := newFixture(t)
-	w.options.LocalIP = ""
+	w := newFixture(t, noAddress)
 	marked := markedPod("e1", "marked")
 	same := wasReady(markedPod("e1", "same"))
 	lost := wasReady(markedPod("e1", "lost"))
@@ -81,8 +80,7 @@ func TestInventoriedReportsDifferences(t *testing.T) {
 // came or the node is connected with another word.
 func TestReadinessWaitsForStatuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t)
-		w.options.LocalIP = ""
+		w := newFixture(t, noAddress)
 		a, b := markedPod("e1", "a"), markedPod("e1", "b")
 		w.add(readyNode("e1", v1.ConditionTrue), a, b)
 		w.api.answer(func(c call) (int, any) {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 const (
@@ -33,19 +36,32 @@ const (
 // statusRetryMax for a pod. A kubelet would overwrite each change. The waits start from the beginning with each session
 // of the node.
 type statusRequests struct {
-	c *Controller
 	keyQueue
+	caches   *caches
+	statuses *statuses
+	// made counts the requests.
+	made prometheus.Counter
+	hub  statusHub // set by start
 }
 
-func newStatusRequests(c *Controller) *statusRequests {
-	r := &statusRequests{c: c}
+// statusHub is what statusRequests needs from the hub.
+type statusHub interface {
+	// RequestStatus asks a node to report a pod's status again; see Hub.
+	RequestStatus(node string, key resource.Key, uid types.UID) bool
+}
+
+func newStatusRequests(caches *caches, statuses *statuses, made prometheus.Counter) *statusRequests {
+	r := &statusRequests{caches: caches, statuses: statuses, made: made}
 	r.keyQueue = newKeyQueue("pod", r.sync, "Status of a pod not compared with what its node reported; trying again")
 	return r
 }
 
+// start sets the hub, before run.
+func (r *statusRequests) start(hub statusHub) { r.hub = hub }
+
 // podChanged queues a pod for a comparison if its status may differ from the one that its node reported.
 func (r *statusRequests) podChanged(pod *v1.Pod) {
-	if _, ok := r.c.statuses.compared(pod); ok {
+	if _, ok := r.statuses.compared(pod); ok {
 		r.queue.AddAfter(pod.Namespace+"/"+pod.Name, statusDelay)
 	}
 }
@@ -55,11 +71,11 @@ func (r *statusRequests) sync(_ context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	pod := r.c.caches.pod(namespace, name)
+	pod := r.caches.pod(namespace, name)
 	if pod == nil {
 		return nil
 	}
-	hash, ok := r.c.statuses.compared(pod)
+	hash, ok := r.statuses.compared(pod)
 	if !ok {
 		return nil
 	}
@@ -67,12 +83,12 @@ func (r *statusRequests) sync(_ context.Context, key string) error {
 		return err
 	}
 	node := pod.Spec.NodeName
-	wait, ask := r.c.statuses.request(node, pod.UID, time.Now())
+	wait, ask := r.statuses.request(node, pod.UID, time.Now())
 	if ask {
-		if !r.c.hub.RequestStatus(node, podKey(pod), pod.UID) {
+		if !r.hub.RequestStatus(node, podKey(pod), pod.UID) {
 			return nil // it is not connected any more, or cannot be asked
 		}
-		r.c.metrics.statusRequests.Inc()
+		r.made.Inc()
 		klog.V(1).InfoS("Another writer has changed the status of a pod; its node is asked to report it again",
 			"pod", klog.KObj(pod), "node", node, "again", wait)
 	}

@@ -50,8 +50,7 @@ func overwritten(pod *v1.Pod, version string) *v1.Pod {
 
 // startStatuses returns a fixture that works on its status requests until the test ends, with a connected node e1.
 func startStatuses(t *testing.T, pods ...*v1.Pod) *fixture {
-	w := newFixture(t)
-	w.options.LocalIP = ""
+	w := newFixture(t, noAddress)
 	w.add(readyNode("e1", v1.ConditionTrue))
 	for _, pod := range pods {
 		w.add(pod)
@@ -279,8 +278,7 @@ func TestStatusRequestRate(t *testing.T) {
 
 // TestStatusesForgotten: nothing is kept of pods that are gone, and of nodes that are not connected.
 func TestStatusesForgotten(t *testing.T) {
-	w := newFixture(t)
-	w.options.LocalIP = ""
+	w := newFixture(t, noAddress)
 	a, b := runningPod("e1", "a", "5"), runningPod("e1", "b", "5")
 	w.add(a, b)
 	w.Connected(t.Context(), "e1", "edgecore/websocket")

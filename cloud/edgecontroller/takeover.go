@@ -48,11 +48,11 @@ type Replicas interface {
 // It changes a Node only if its condition Ready is Unknown: a cloudcore that serves the node would renew its lease. It
 // changes only the resource version that it has read, so of several cloudcores one succeeds, and the others then see
 // the address of a cloudcore that is alive.
-func (c *Controller) TakeOver(ctx context.Context, replicas Replicas) {
+func (e *endpoints) TakeOver(ctx context.Context, replicas Replicas) {
 	tick := time.NewTicker(takeoverEvery)
 	defer tick.Stop()
 	for {
-		if taken, err := c.TakeOverNow(ctx, replicas); err != nil {
+		if taken, err := e.TakeOverNow(ctx, replicas); err != nil {
 			klog.V(2).InfoS("Offline nodes not taken over", "err", err)
 		} else if taken > 0 {
 			klog.InfoS("Took over the endpoints of offline nodes whose cloudcore is gone", "nodes", taken)
@@ -66,16 +66,16 @@ func (c *Controller) TakeOver(ctx context.Context, replicas Replicas) {
 }
 
 // TakeOverNow takes over offline nodes once, and returns how many.
-func (c *Controller) TakeOverNow(ctx context.Context, replicas Replicas) (taken int, err error) {
-	orphans, err := c.orphans(ctx, typed[v1.Node](c.caches.nodes.GetStore().List()), replicas)
+func (e *endpoints) TakeOverNow(ctx context.Context, replicas Replicas) (taken int, err error) {
+	orphans, err := e.orphans(ctx, e.caches.allNodes(), replicas)
 	if err != nil {
 		return 0, err
 	}
 	for _, node := range orphans[:min(len(orphans), takeoverMax)] {
-		if err := c.takeovers.Wait(ctx); err != nil {
+		if err := e.takeovers.Wait(ctx); err != nil {
 			return taken, err
 		}
-		if err := c.takeOverNode(ctx, node); err == nil {
+		if err := e.takeOverNode(ctx, node); err == nil {
 			taken++
 		} else if errors.Is(err, errNoPort) {
 			return taken, err
@@ -88,11 +88,11 @@ func (c *Controller) TakeOverNow(ctx context.Context, replicas Replicas) (taken 
 }
 
 // orphans returns the nodes that are offline and have the address of a cloudcore that is gone, in any order.
-func (c *Controller) orphans(ctx context.Context, nodes []*v1.Node, replicas Replicas) ([]*v1.Node, error) {
+func (e *endpoints) orphans(ctx context.Context, nodes []*v1.Node, replicas Replicas) ([]*v1.Node, error) {
 	var offline []*v1.Node
 	var addresses []string
 	for _, n := range nodes {
-		if address, _ := firstOfMany(n); address != "" && !c.sessions.connectedHere(n.Name) && isUnknown(n) {
+		if address, _ := firstOfMany(n); address != "" && !e.sessions.connectedHere(n.Name) && isUnknown(n) {
 			offline, addresses = append(offline, n), append(addresses, address)
 		}
 	}
@@ -107,7 +107,7 @@ func (c *Controller) orphans(ctx context.Context, nodes []*v1.Node, replicas Rep
 	orphans := slices.DeleteFunc(offline, func(n *v1.Node) bool {
 		address, _ := firstOfMany(n)
 		switch port := n.Status.DaemonEndpoints.KubeletEndpoint.Port; {
-		case c.tunnels.Port(port):
+		case e.tunnels.Port(port):
 			return !dead[address]
 		case port == kubeletPort:
 			return true
@@ -122,8 +122,8 @@ func (c *Controller) orphans(ctx context.Context, nodes []*v1.Node, replicas Rep
 
 // cloudAddress returns the address of a cloudcore that a Node has, and its index in the Node's addresses; "" means
 // none.
-func (c *Controller) cloudAddress(node *v1.Node) (string, int) {
-	if !c.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
+func (e *endpoints) cloudAddress(node *v1.Node) (string, int) {
+	if !e.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
 		return "", 0
 	}
 	return firstOfMany(node)
@@ -142,9 +142,9 @@ func firstOfMany(node *v1.Node) (string, int) {
 }
 
 // addressesOf returns a copy of a Node's addresses, without the address of a cloudcore.
-func (c *Controller) addressesOf(node *v1.Node) []v1.NodeAddress {
+func (e *endpoints) addressesOf(node *v1.Node) []v1.NodeAddress {
 	list := slices.Clone(node.Status.Addresses)
-	if address, first := c.cloudAddress(node); address != "" {
+	if address, first := e.cloudAddress(node); address != "" {
 		list = slices.Delete(list, first, first+1)
 	}
 	return list
@@ -152,10 +152,10 @@ func (c *Controller) addressesOf(node *v1.Node) []v1.NodeAddress {
 
 // takeOverNode opens a port for a node that is offline, and writes it into this version of its Node instead of the
 // cloudcore's that is gone.
-func (c *Controller) takeOverNode(ctx context.Context, node *v1.Node) error {
-	ctx, cancel := context.WithTimeout(withNode(ctx, node.Name), c.options.RequestTimeout)
+func (e *endpoints) takeOverNode(ctx context.Context, node *v1.Node) error {
+	ctx, cancel := context.WithTimeout(withNode(ctx, node.Name), e.timeout)
 	defer cancel()
-	address, port, err := c.tunnels.Adopt(node.Name, node.Status.DaemonEndpoints.KubeletEndpoint.Port,
+	address, port, err := e.tunnels.Adopt(node.Name, node.Status.DaemonEndpoints.KubeletEndpoint.Port,
 		offlineSince(node))
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoPort, err)
@@ -170,11 +170,11 @@ func (c *Controller) takeOverNode(ctx context.Context, node *v1.Node) error {
 		patch, err = withEndpoint(patch, address, port)
 	}
 	if err == nil {
-		_, err = c.clients.AsNode.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch,
+		_, err = e.asNode.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch,
 			metav1.PatchOptions{}, "status")
 	}
 	if err != nil {
-		c.tunnels.NodeChanged(node.Name) // which closes the port
+		e.tunnels.NodeChanged(node.Name) // which closes the port
 	}
 	return err
 }

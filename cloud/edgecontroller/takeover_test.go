@@ -30,7 +30,7 @@ func (d *dead) Dead(_ context.Context, addresses []string) (map[string]bool, err
 // TestOrphans: only nodes that are offline, and whose cloudcore is gone, are taken over; nothing is asked where none is
 // offline.
 func TestOrphans(t *testing.T) {
-	c := &Controller{tunnels: ports{}, sessions: newSessions(1, 1)}
+	c := &endpoints{tunnels: ports{}, access: access{sessions: newSessions(1, 1)}}
 	c.sessions.connected("here", "edgecore/websocket")
 	node := func(name string, ready v1.ConditionStatus, port int32, addresses ...string) *v1.Node {
 		n := nodeAt(port, addresses...)
@@ -97,7 +97,7 @@ func TestOrphans(t *testing.T) {
 // TestAddressAndPort: where another cloudcore has taken a node over, a report without addresses changes its address and
 // port together.
 func TestAddressAndPort(t *testing.T) {
-	c := &Controller{tunnels: ports{}}
+	c := &endpoints{tunnels: ports{}}
 	taken := nodeAt(20005, "192.0.2.2", "10.0.0.7")
 	patch, err := withAddresses([]byte(`{"status":{"phase":"x"}}`), c.addressesOf(taken))
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -98,12 +99,18 @@ func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
 
 // tolerations sets the tolerations of pods on edge nodes. evictionwait.go says when.
 type tolerations struct {
-	c *Controller
+	access
 	keyQueue
+	// whole returns the whole of a pod that may be trimmed.
+	whole func(ctx context.Context, pod *v1.Pod) (*v1.Pod, error)
+	// patches counts the patches of pods by outcome.
+	patches *prometheus.CounterVec
 }
 
-func newTolerations(c *Controller) *tolerations {
-	t := &tolerations{c: c}
+func newTolerations(
+	a access, whole func(context.Context, *v1.Pod) (*v1.Pod, error), patches *prometheus.CounterVec,
+) *tolerations {
+	t := &tolerations{access: a, whole: whole, patches: patches}
 	t.keyQueue = newKeyQueue("pod", t.sync, "Tolerations of a pod not changed; it may be evicted while its node "+
 		"cannot be reached; it is tried again")
 	return t
@@ -111,7 +118,7 @@ func newTolerations(c *Controller) *tolerations {
 
 // podChanged schedules a pod whose tolerations must change. The earliest time for a pod counts.
 func (t *tolerations) podChanged(pod *v1.Pod) {
-	node := t.c.caches.node(pod.Spec.NodeName)
+	node := t.caches.node(pod.Spec.NodeName)
 	if _, changes := desiredTolerations(pod, node); !changes {
 		return
 	}
@@ -119,14 +126,14 @@ func (t *tolerations) podChanged(pod *v1.Pod) {
 	if reachable(node) {
 		wait = patchDelay(pod, time.Now())
 	}
-	if !t.c.sessions.connectedHere(node.Name) {
+	if !t.sessions.connectedHere(node.Name) {
 		wait += elsewhereDelay
 	}
 	t.queue.AddAfter(toleranceKey(pod), wait)
 }
 
 func (t *tolerations) nodeChanged(node string) {
-	for _, pod := range t.c.caches.podsOf(node) {
+	for _, pod := range t.caches.podsOf(node) {
 		t.podChanged(pod)
 	}
 }
@@ -139,16 +146,16 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	pod := t.c.caches.pod(namespace, name)
+	pod := t.caches.pod(namespace, name)
 	if pod == nil || pod.UID != uid {
 		return nil
 	}
-	node := t.c.caches.node(pod.Spec.NodeName)
+	node := t.caches.node(pod.Spec.NodeName)
 	if node == nil {
 		return nil
 	}
-	if _, changes := desiredTolerations(pod, node); changes && isTrimmed(pod) {
-		if pod, err = t.c.wholePod(ctx, pod); err != nil {
+	if _, changes := desiredTolerations(pod, node); changes {
+		if pod, err = t.whole(ctx, pod); err != nil {
 			return err
 		}
 	}
@@ -158,12 +165,12 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
 	defer cancel()
-	_, err = t.c.clients.Own.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, patch,
+	_, err = t.own.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, patch,
 		metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	t.c.metrics.tolerations.WithLabelValues(outcome(err)).Inc()
+	t.patches.WithLabelValues(outcome(err)).Inc()
 	if err != nil {
 		return fmt.Errorf("patch pod %s/%s: %w", namespace, name, err)
 	}

@@ -204,8 +204,7 @@ func TestTolerationSync(t *testing.T) {
 // TestTolerationQueue: the pods of a node that is connected elsewhere wait a while.
 func TestTolerationQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t)
-		w.options.LocalIP = ""
+		w := newFixture(t, noAddress)
 		w.add(edgeNode("e1"), testPod("e1", "ns", "a"), testPod("e1", "ns", "b"))
 		w.Connected(t.Context(), "e1", "websocket")
 		w.tolerations.nodeChanged("e1")

@@ -1,7 +1,6 @@
 package edgecontroller
 
 import (
-	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -200,59 +198,6 @@ func keepStatusHashes(out, pod *v1.Pod) {
 
 // errTrimmed prevents that a trimmed pod is taken for a whole one.
 var errTrimmed = errors.New("the pod is trimmed")
-
-const (
-	// maxWholeReads limits how many large pods are read at a time. Each takes several times its size meanwhile.
-	maxWholeReads = 4
-	// wholeBytes limits the large pods that are read, or on their way to nodes, wholeNodeBytes those of one node.
-	wholeBytes     = 64 << 20
-	wholeNodeBytes = 16 << 20
-)
-
-var errLargePodsOnTheirWay = errors.New("as many large pods as cloudcore holds are on their way to nodes")
-
-// wholePod reads the whole of a trimmed pod from the API server: the same version of it, or a later one that is not
-// larger.
-func (c *Controller) wholePod(ctx context.Context, pod *v1.Pod) (*v1.Pod, error) {
-	key := podKey(pod)
-	leave, err := c.wholeReads.acquire(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", key, err)
-	}
-	defer leave()
-	whole, err := confirmed(c, key, c.clients.Own.CoreV1().Pods(key.Namespace).Get)
-	switch {
-	case err != nil:
-		return nil, err
-	case whole == nil || whole.UID != pod.UID || !atLeast(whole.ResourceVersion, pod.ResourceVersion):
-		return nil, fmt.Errorf("read %s: %w", key, errPodsMissing) // the watch is about to tell
-	}
-	whole.ManagedFields = nil
-	if size := contentSize(whole); size > sizeOf(pod) {
-		return nil, fmt.Errorf("read %s: it has grown from %d to %d bytes: %w", key, sizeOf(pod), size, errPodsMissing)
-	}
-	return whole, nil
-}
-
-// sendLarge returns a trimmed pod in the form that the hub sends.
-func (c *Controller) sendLarge(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
-	size := min(int64(sizeOf(pod)), c.wholeSent.Share())
-	if !c.wholeSent.Take(node, size) {
-		return nil, fmt.Errorf("%s has %d KiB: %w", key, size>>10, errLargePodsOnTheirWay)
-	}
-	done := func() { c.wholeSent.Return(node, size) }
-	whole, err := c.wholePod(c.ctx, pod)
-	var object *cloudhub.Object
-	if err == nil {
-		object, err = toSend(key, whole)
-	}
-	if err != nil {
-		done()
-		return nil, err
-	}
-	object.Done = done
-	return object, nil
-}
 
 // asReady returns a pod's status as if the condition Ready were True.
 func asReady(status v1.PodStatus) *v1.PodStatus {

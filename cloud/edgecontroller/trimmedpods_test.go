@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 )
@@ -425,7 +426,7 @@ func TestTrimmedPodsKeepNoLongNames(t *testing.T) {
 		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: fmt.Sprint("v", i), VolumeSource: v1.VolumeSource{
 			Secret: &v1.SecretVolumeSource{SecretName: fmt.Sprint(i) + strings.Repeat("n", 256<<10)}}})
 	}
-	longest := strings.Repeat("n", maxName)
+	longest := strings.Repeat("n", validation.DNS1123SubdomainMaxLength)
 	p.Spec.Volumes[3].Secret.SecretName = longest
 	out := trimIfLarge(p)
 	if size := contentSize(out); !isTrimmed(out) || size > trimBytes {

@@ -11,11 +11,14 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kjson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 )
 
 // ReasonTunnelFailed is the reason of events of a Node whose kubelet API cannot be reached through a tunnel.
@@ -56,11 +59,46 @@ func (noTunnels) Adopt(string, int32, time.Time) (string, int32, error) {
 	return "", 0, errors.New("this cloudcore has no tunnels")
 }
 
+// endpoints writes into Nodes where callers reach the kubelet APIs of nodes.
+type endpoints struct {
+	access
+	// keyQueue has the nodes whose endpoint is to be written because they cannot report it, and writes limits how often.
+	keyQueue
+	writes  *ratelimit.Limiter[string]
+	tunnels Tunnels
+	// cloudcores reports whether an address is another cloudcore's.
+	cloudcores func(address string) bool
+	// events limits the events about tunnels that fail, takeovers the nodes that are taken over.
+	events    *ratelimit.Limiter[string]
+	takeovers *rate.Limiter
+
+	// Set by start.
+	ctx   context.Context
+	spawn func(func())
+}
+
+func newEndpoints(a access) *endpoints {
+	e := &endpoints{
+		access:     a,
+		writes:     ratelimit.New[string](rate.Every(endpointEvery), 1),
+		tunnels:    noTunnels{},
+		cloudcores: func(string) bool { return false },
+		events:     ratelimit.New[string](rate.Every(tunnelEventEvery), 1),
+		takeovers:  rate.NewLimiter(takeoverRate, takeoverRate),
+	}
+	e.keyQueue = newKeyQueue("node", e.sync, "Port of a node not written into its Node; it is tried again, and the "+
+		"node's next status has it")
+	return e
+}
+
+// start lets TunnelFailed record events, with spawn, until the context ends.
+func (e *endpoints) start(ctx context.Context, spawn func(func())) { e.ctx, e.spawn = ctx, spawn }
+
 // SetCloudcores sets what reports whether an address is another cloudcore's, before Start.
-func (c *Controller) SetCloudcores(known func(address string) bool) { c.cloudcores = known }
+func (e *endpoints) SetCloudcores(known func(address string) bool) { e.cloudcores = known }
 
 // SetTunnels sets where callers reach nodes, before Start.
-func (c *Controller) SetTunnels(t Tunnels) { c.tunnels = t }
+func (e *endpoints) SetTunnels(t Tunnels) { e.tunnels = t }
 
 // withEndpoint returns a strategic merge patch of a node's status with an endpoint in it: the address before the
 // node's own, and the port instead of its own. Parts of the status that the patch does not have stay as they are.
@@ -129,6 +167,15 @@ func endpointsOf(port int32) v1.NodeDaemonEndpoints {
 	return v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: port}}
 }
 
+// complete gives the status that a node reports its endpoint, or removes one that is not its own.
+func (e *endpoints) complete(node string, status *v1.NodeStatus) {
+	if address, port, ok := e.tunnels.Endpoint(node, ownAddresses(status.Addresses)); ok {
+		setEndpoint(status, address, port)
+	} else {
+		e.dropEndpoint(status)
+	}
+}
+
 // setEndpoint does the same to a Node that registers.
 func setEndpoint(status *v1.NodeStatus, address string, port int32) {
 	status.Addresses = slices.DeleteFunc(slices.Clone(status.Addresses), func(a v1.NodeAddress) bool {
@@ -140,8 +187,8 @@ func setEndpoint(status *v1.NodeStatus, address string, port int32) {
 
 // forDevice returns the copy of a Node that its device gets: with the device's own addresses first. The Node is not
 // changed.
-func (c *Controller) forDevice(node *v1.Node) *v1.Node {
-	if node == nil || !c.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
+func (e *endpoints) forDevice(node *v1.Node) *v1.Node {
+	if node == nil || !e.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
 		return node
 	}
 	internal := func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP }
@@ -159,7 +206,7 @@ func (c *Controller) forDevice(node *v1.Node) *v1.Node {
 }
 
 // tunnelled returns a patch of a node's status with its endpoint, if it has one.
-func (c *Controller) tunnelled(node string, patch []byte) ([]byte, error) {
+func (e *endpoints) tunnelled(node string, patch []byte) ([]byte, error) {
 	var fields struct {
 		Status struct {
 			Addresses []v1.NodeAddress `json:"addresses"`
@@ -170,19 +217,19 @@ func (c *Controller) tunnelled(node string, patch []byte) ([]byte, error) {
 	}
 	own := ownAddresses(fields.Status.Addresses)
 	if len(own) == 0 {
-		own = c.knownAddresses(c.caches.node(node))
+		own = e.knownAddresses(e.caches.node(node))
 	}
-	address, port, ok := c.tunnels.Endpoint(node, own)
+	address, port, ok := e.tunnels.Endpoint(node, own)
 	if !ok {
-		return c.withoutEndpoint(c.caches.node(node), patch)
+		return e.withoutEndpoint(e.caches.node(node), patch)
 	}
-	if known := c.caches.node(node); len(fields.Status.Addresses) == 0 && portAt(known, address) != port {
+	if known := e.caches.node(node); len(fields.Status.Addresses) == 0 && portAt(known, address) != port {
 		if known == nil {
 			return patch, nil
 		}
 		// The port alone would be one at another cloudcore's address, where it may be another node's.
 		var err error
-		if patch, err = withAddresses(patch, c.addressesOf(known)); err != nil {
+		if patch, err = withAddresses(patch, e.addressesOf(known)); err != nil {
 			return nil, err
 		}
 	}
@@ -192,7 +239,7 @@ func (c *Controller) tunnelled(node string, patch []byte) ([]byte, error) {
 // withoutEndpoint returns a patch of a node's status that says where callers reach the node itself. Ports of tunnels
 // are never given on a node's word: a node that names one, or a port at another cloudcore's address, could get what is
 // meant for another node after a restart of that cloudcore. It gets the usual port of a kubelet instead.
-func (c *Controller) withoutEndpoint(known *v1.Node, patch []byte) ([]byte, error) {
+func (e *endpoints) withoutEndpoint(known *v1.Node, patch []byte) ([]byte, error) {
 	var fields, status map[string]json.RawMessage
 	if err := json.Unmarshal(patch, &fields); err != nil {
 		return nil, err
@@ -235,7 +282,7 @@ func (c *Controller) withoutEndpoint(known *v1.Node, patch []byte) ([]byte, erro
 			return nil, fmt.Errorf("status.daemonEndpoints: %w", err)
 		}
 	}
-	c.dropEndpoint(&now)
+	e.dropEndpoint(&now)
 	var err error
 	if port := now.DaemonEndpoints.KubeletEndpoint.Port; port != 0 {
 		if status["daemonEndpoints"], err = json.Marshal(endpointsOf(port)); err != nil {
@@ -250,10 +297,10 @@ func (c *Controller) withoutEndpoint(known *v1.Node, patch []byte) ([]byte, erro
 }
 
 // dropEndpoint replaces a port in a status that only cloudcore may give.
-func (c *Controller) dropEndpoint(status *v1.NodeStatus) {
+func (e *endpoints) dropEndpoint(status *v1.NodeStatus) {
 	port := status.DaemonEndpoints.KubeletEndpoint.Port
 	first := slices.IndexFunc(status.Addresses, func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP })
-	if port != 0 && (c.tunnels.Port(port) || first >= 0 && c.cloudcores(status.Addresses[first].Address)) {
+	if port != 0 && (e.tunnels.Port(port) || first >= 0 && e.cloudcores(status.Addresses[first].Address)) {
 		status.DaemonEndpoints = endpointsOf(kubeletPort)
 	}
 }
@@ -282,12 +329,12 @@ func withAddresses(patch []byte, addresses []v1.NodeAddress) ([]byte, error) {
 }
 
 // knownAddresses are the node's own in its Node.
-func (c *Controller) knownAddresses(node *v1.Node) []netip.Addr {
+func (e *endpoints) knownAddresses(node *v1.Node) []netip.Addr {
 	if node == nil {
 		return nil
 	}
 	own := ownAddresses(node.Status.Addresses)
-	if c.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) && len(own) > 0 {
+	if e.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) && len(own) > 0 {
 		own = own[1:] // the first is cloudcore's
 	}
 	return own
@@ -304,53 +351,49 @@ func ownAddresses(list []v1.NodeAddress) (own []netip.Addr) {
 }
 
 // TunnelPort returns the port that a Node has at an address; 0 is none. Of several Nodes with one port none has it.
-func (c *Controller) TunnelPort(node, address string) int32 {
-	port := portAt(c.caches.node(node), address)
-	if port == 0 || len(c.caches.nodesAt(address, port)) > 1 {
+func (e *endpoints) TunnelPort(node, address string) int32 {
+	port := portAt(e.caches.node(node), address)
+	if port == 0 || len(e.caches.nodesAt(address, port)) > 1 {
 		return 0
 	}
 	return port
 }
 
 // TunnelPortNamed reports whether a Node has a port at an address.
-func (c *Controller) TunnelPortNamed(address string, port int32) bool {
-	return len(c.caches.nodesAt(address, port)) > 0
+func (e *endpoints) TunnelPortNamed(address string, port int32) bool {
+	return len(e.caches.nodesAt(address, port)) > 0
 }
 
 // TunnelOpened writes the endpoint of a node that cannot report it into its Node, soon: a node that opens its tunnel
 // again and again has it written once in endpointEvery. It does not block.
-func (c *Controller) TunnelOpened(node string) { c.endpoints.queue.Add(node) }
+func (e *endpoints) TunnelOpened(node string) { e.queue.Add(node) }
 
-// newEndpoints makes the queue of nodes whose endpoint is to be written into their Nodes.
-func newEndpoints(c *Controller) *keyQueue {
-	var q keyQueue
-	q = newKeyQueue("node", func(ctx context.Context, node string) error {
-		now := time.Now()
-		reservation := c.endpointWrites.Of(node, now).ReserveN(now, 1)
-		if wait := reservation.DelayFrom(now); wait > 0 {
-			reservation.CancelAt(now)
-			q.queue.AddAfter(node, wait)
-			return nil
-		}
-		ctx, cancel := context.WithTimeout(withNode(ctx, node), c.options.RequestTimeout)
-		defer cancel()
-		err := c.writeEndpoint(ctx, node)
-		if apierrors.IsNotFound(err) {
-			return nil // its registration has the endpoint
-		}
-		return err
-	}, "Port of a node not written into its Node; it is tried again, and the node's next status has it")
-	return &q
+// sync writes the endpoint of a node into its Node.
+func (e *endpoints) sync(ctx context.Context, node string) error {
+	now := time.Now()
+	reservation := e.writes.Of(node, now).ReserveN(now, 1)
+	if wait := reservation.DelayFrom(now); wait > 0 {
+		reservation.CancelAt(now)
+		e.queue.AddAfter(node, wait)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(withNode(ctx, node), e.timeout)
+	defer cancel()
+	err := e.writeEndpoint(ctx, node)
+	if apierrors.IsNotFound(err) {
+		return nil // its registration has the endpoint
+	}
+	return err
 }
 
 // writeEndpoint adds the endpoint of a node to its Node, if that has another one.
-func (c *Controller) writeEndpoint(ctx context.Context, name string) error {
-	node, err := c.clients.AsNode.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+func (e *endpoints) writeEndpoint(ctx context.Context, name string) error {
+	node, err := e.asNode.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	own := slices.Clone(c.forDevice(node).Status.Addresses)
-	address, port, ok := c.tunnels.Endpoint(name, c.knownAddresses(node))
+	own := slices.Clone(e.forDevice(node).Status.Addresses)
+	address, port, ok := e.tunnels.Endpoint(name, e.knownAddresses(node))
 	if !ok || portAt(node, address) == port {
 		return nil
 	}
@@ -359,7 +402,7 @@ func (c *Controller) writeEndpoint(ctx context.Context, name string) error {
 		patch, err = withEndpoint(patch, address, port)
 	}
 	if err == nil {
-		_, err = c.clients.AsNode.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch,
+		_, err = e.asNode.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch,
 			metav1.PatchOptions{}, "status")
 	}
 	return err
@@ -382,34 +425,34 @@ func portAt(node *v1.Node, address string) int32 {
 }
 
 // endpointChanged reports Nodes that were deleted, or may have another endpoint.
-func (c *Controller) endpointChanged(old, now *v1.Node) {
+func (e *endpoints) endpointChanged(old, now *v1.Node) {
 	if now == nil {
-		c.tunnels.NodeChanged(old.Name)
+		e.tunnels.NodeChanged(old.Name)
 		return
 	}
 	if old != nil && (old.UID != now.UID || !slices.Equal(old.Status.Addresses, now.Status.Addresses) ||
 		old.Status.DaemonEndpoints != now.Status.DaemonEndpoints) {
-		c.tunnels.NodeChanged(now.Name)
-		c.tunnels.Restore(now.Name, offlineSince(now))
+		e.tunnels.NodeChanged(now.Name)
+		e.tunnels.Restore(now.Name, offlineSince(now))
 	}
 }
 
 // restoreEndpoints opens the ports of the nodes that this cloudcore served before it was restarted.
-func (c *Controller) restoreEndpoints() {
-	for _, n := range typed[v1.Node](c.caches.nodes.GetStore().List()) {
-		c.tunnels.Restore(n.Name, offlineSince(n))
+func (e *endpoints) restoreEndpoints() {
+	for _, n := range e.caches.allNodes() {
+		e.tunnels.Restore(n.Name, offlineSince(n))
 	}
 }
 
 // TunnelFailed records an event of a Node whose kubelet API cannot be reached, at most one in ten minutes. It does not
 // block.
-func (c *Controller) TunnelFailed(node, why string) {
-	if now := time.Now(); c.ctx == nil || !c.tunnelEvents.Of(node, now).AllowN(now, 1) {
+func (e *endpoints) TunnelFailed(node, why string) {
+	if now := time.Now(); e.ctx == nil || !e.events.Of(node, now).AllowN(now, 1) {
 		return
 	}
-	c.owned.Go(func() {
-		ctx, cancel := context.WithTimeout(withNode(c.ctx, node), c.options.RequestTimeout)
+	e.spawn(func() {
+		ctx, cancel := context.WithTimeout(withNode(e.ctx, node), e.timeout)
 		defer cancel()
-		c.recordNodeEvent(ctx, node, ReasonTunnelFailed, why)
+		recordNodeEvent(ctx, e.asNode, node, ReasonTunnelFailed, why)
 	})
 }

@@ -86,7 +86,7 @@ func nodeAt(port int32, addresses ...string) *v1.Node {
 
 // TestForDevice: a device gets its Node with its own addresses first.
 func TestForDevice(t *testing.T) {
-	c := &Controller{tunnels: ports{}}
+	c := &endpoints{tunnels: ports{}}
 	for name, tc := range map[string]struct{ node, want *v1.Node }{
 		"with a tunnel":  {nodeAt(20003, "192.0.2.1", "10.0.0.7"), nodeAt(20003, "10.0.0.7", "192.0.2.1")},
 		"two of its own": {nodeAt(20003, "192.0.2.1", "a", "b"), nodeAt(20003, "a", "b", "192.0.2.1")},
@@ -109,7 +109,7 @@ func TestForDevice(t *testing.T) {
 
 // TestKnownAddresses: the address that cloudcore has written into a Node is not the node's own.
 func TestKnownAddresses(t *testing.T) {
-	c := &Controller{tunnels: ports{}}
+	c := &endpoints{tunnels: ports{}}
 	for name, tc := range map[string]struct {
 		node *v1.Node
 		want []netip.Addr

@@ -10,7 +10,12 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
@@ -67,61 +72,88 @@ type requestType struct {
 
 type requestName struct{ kind, op string }
 
-// requestTypes returns the table in docs/wire.md, Requests of the node.
-func (c *Controller) requestTypes() map[requestName]requestType {
-	medium, large := mediumContent(), largeContent()
-	return map[requestName]requestType{
-		{resource.TypeNode, model.OpInsert}:                 {serve: c.registerNode, objectResp: true, limit: large},
-		{resource.TypeNode, model.OpQuery}:                  {serve: c.queryNode},
-		{resource.TypeNode, model.OpUpdate}:                 {serve: c.updateNode, limit: large},
-		{resource.TypeNodePatch, model.OpPatch}:             {serve: c.patchNodeStatus, objectResp: true, limit: large},
-		{resource.TypeNodeStatus, model.OpInsert}:           {serve: c.registerOldNode, limit: large},
-		{resource.TypeNodeStatus, model.OpUpdate}:           {serve: c.updateOldNodeStatus, limit: large},
-		{resource.TypeLease, model.OpQuery}:                 {serve: c.queryLease, objectResp: true},
-		{resource.TypeLease, model.OpInsert}:                {serve: c.createLease, objectResp: true},
-		{resource.TypeLease, model.OpUpdate}:                {serve: c.updateLease, objectResp: true},
-		{resource.TypePod, model.OpQuery}:                   {serve: c.queryPod},
-		{resource.TypePod, model.OpInsert}:                  {serve: c.createMirrorPod, objectResp: true, limit: large},
-		{resource.TypePod, model.OpDelete}:                  {serve: c.deletePod},
-		{resource.TypePodPatch, model.OpPatch}:              {serve: c.patchPodStatus, objectResp: true, limit: large},
-		{resource.TypePodStatus, model.OpUpdate}:            {serve: c.updateOldPodStatus, unnamed: true, limit: large},
-		{resource.TypeConfigMap, model.OpQuery}:             {serve: c.queryConfigMap},
-		{resource.TypeSecret, model.OpQuery}:                {serve: c.querySecret},
-		{resource.TypeServiceAccountToken, model.OpQuery}:   {serve: c.requestToken},
-		{resource.TypePersistentVolume, model.OpQuery}:      {serve: c.queryPersistentVolume},
-		{resource.TypePersistentVolumeClaim, model.OpQuery}: {serve: c.queryPersistentVolumeClaim},
-		{resource.TypePersistentVolumeClaim, model.OpPatch}: {serve: c.patchClaimStatus, objectResp: true},
-		{resource.TypeVolumeAttachment, model.OpQuery}:      {serve: c.queryVolumeAttachment},
-		{resource.TypeRuntimeClass, model.OpQuery}:          {serve: c.queryRuntimeClass},
-		{resource.TypeCSIDriver, model.OpQuery}:             {serve: c.queryCSIDriver},
-		{resource.TypeCSINode, model.OpQuery}:               {serve: c.queryCSINode},
-		{resource.TypeCSINode, model.OpInsert}:              {serve: c.createCSINode, objectResp: true, limit: medium},
-		{resource.TypeCSINode, model.OpUpdate}:              {serve: c.updateCSINode, objectResp: true, limit: medium},
-		{resource.TypeClusterTrustBundle, model.OpQuery}:    {serve: c.queryClusterTrustBundle, unnamed: true},
-		{resource.TypeCSR, model.OpInsert}:                  {serve: c.createCSR, objectResp: true},
-		{resource.TypeCSR, model.OpQuery}:                   {serve: c.queryCSR},
-		{resource.TypeTokenReview, model.OpInsert}:          {serve: c.reviewToken, objectResp: true, limit: medium},
-		{resource.TypeAccessReview, model.OpInsert}:         {serve: c.reviewAccess, objectResp: true, limit: medium},
-		{resource.TypeClientCA, model.OpQuery}:              {serve: c.queryClientCA},
-		{resource.TypeService, model.OpQuery}:               {serve: c.queryService},
-		{resource.TypeEndpoints, model.OpQuery}:             {serve: c.queryEndpoints},
-		{resource.TypeEvent, model.OpInsert}:                {serve: c.createEvent, silent: true, limit: medium},
-		{resource.TypeEvent, model.OpUpdate}:                {serve: c.updateEvent, silent: true, limit: medium},
-		{resource.TypeEvent, model.OpPatch}:                 {serve: c.patchEvent, silent: true, limit: medium},
-	}
+// requests carries out the requests of nodes.
+type requests struct {
+	requestOptions
+	table map[requestName]requestType
+	// recent says which pods changed while a request waited.
+	recent *recentChanges
 }
 
+// requestOptions configures requests. All fields must be set, but permit and nodeLabels.
+type requestOptions struct {
+	asNode, own kubernetes.Interface
+	caches      requestCaches
+	sessions    *sessions
+	endpoints   requestEndpoints
+	// whole returns the whole of a pod that may be trimmed, content a ConfigMap or Secret; nil if it does not exist.
+	whole   func(ctx context.Context, pod *v1.Pod) (*v1.Pod, error)
+	content func(key resource.Key) (*cloudhub.Object, error)
+	// slots limits how many requests are carried out at a time, each for up to timeout; qps is the rate limit of a node.
+	slots   semaphore
+	timeout time.Duration
+	qps     float64
+	// permit, localIP and nodeLabels are those of Options.
+	permit     func(ctx context.Context, node string) error
+	localIP    string
+	nodeLabels func(node string) map[string]string
+	// reported is called for each status of a pod that the API server has stored.
+	reported func(node string, pod *v1.Pod)
+	// answered counts the requests by type, operation and code of the answer.
+	answered *prometheus.CounterVec
+}
+
+// requestCaches is what requests need from the caches of the API server's objects. They must not be modified.
+type requestCaches interface {
+	// node returns a Node with EdgeLabel, or nil.
+	node(name string) *v1.Node
+	// pod returns a pod of an edge node, which may be trimmed, or nil.
+	pod(namespace, name string) *v1.Pod
+	// named returns which ConfigMap or Secret there is of a key; nil if there is none, or it is not cached.
+	named(key resource.Key) *metav1.PartialObjectMetadata
+	// names reports whether a pod on the node names a ConfigMap or Secret.
+	names(node string, key resource.Key) bool
+}
+
+// requestEndpoints knows where callers reach the kubelet APIs of nodes.
+type requestEndpoints interface {
+	// complete gives the status that a node reports its endpoint, or removes one that is not its own.
+	complete(node string, status *v1.NodeStatus)
+	// tunnelled returns a patch of a node's status with its endpoint, if it has one.
+	tunnelled(node string, patch []byte) ([]byte, error)
+	// forDevice returns the copy of a Node that its device gets.
+	forDevice(node *v1.Node) *v1.Node
+}
+
+// requestHub is what requests need from the hub.
+type requestHub interface {
+	// Holds reports that a node has an object that the hub may not know of.
+	Holds(node string, key resource.Key, uid types.UID)
+	// ToRecord returns what a Node's annotation must become; see Hub.
+	ToRecord(node string, have cloudhub.Record) (next cloudhub.Record, wait time.Duration, ok bool)
+}
+
+func newRequests(options requestOptions) *requests {
+	return &requests{requestOptions: options, recent: newRecentChanges()}
+}
+
+// podChanged must be called for each pod that is new or changed; nil is ignored.
+func (q *requests) podChanged(pod *v1.Pod) { q.recent.changed(pod) }
+
+// start sets the hub. It must return before the first request comes.
+func (q *requests) start(hub requestHub) { q.table = q.requestTypes(hub) }
+
 // Handle implements cloudhub.Upstream.
-func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
-	r := request{node: node, op: m.Route.Operation, capable: c.sessions.capable(node), arrived: time.Now()}
+func (q *requests) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
+	r := request{node: node, op: m.Route.Operation, capable: q.sessions.capable(node), arrived: time.Now()}
 	r.received = r.arrived
 	if at, ok := cloudhub.Arrival(ctx); ok {
 		r.received = at
 	}
-	res := c.handle(ctx, &r, m)
+	res := q.handle(ctx, &r, m)
 	name := requestName{r.key.Type, r.op}
-	_, known := c.table[name]
-	c.metrics.answered(name, known, res)
+	_, known := q.table[name]
+	q.count(name, known, res)
 	if res.none {
 		return nil
 	}
@@ -133,7 +165,7 @@ func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) 
 	return to
 }
 
-func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (res result) {
+func (q *requests) handle(ctx context.Context, r *request, m *model.Message) (res result) {
 	text := m.Route.Resource
 	if len(text)+len(r.op) > maxRoute {
 		return failed(apierrors.NewBadRequest(fmt.Sprintf("a resource and its operation have %d bytes, limit %d",
@@ -144,7 +176,7 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 		return failed(apierrors.NewBadRequest(err.Error()))
 	}
 	r.key = key
-	f, known := c.table[requestName{key.Type, r.op}]
+	f, known := q.table[requestName{key.Type, r.op}]
 	if !known {
 		klog.V(2).InfoS("Request of an unknown node", "node", r.node, "operation", r.op, "resource", text)
 		return failed(badRequest(key, "operation %q of resource type %q is unknown to this cloudcore", r.op, key.Type))
@@ -171,9 +203,9 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 	if key.Name == "" && !f.unnamed {
 		return fail(badRequest(key, "it has no name; want <namespace>/%s/<name>", key.Type))
 	}
-	ctx, cancel := context.WithDeadline(ctx, r.arrived.Add(c.options.RequestTimeout))
+	ctx, cancel := context.WithDeadline(ctx, r.arrived.Add(q.timeout))
 	defer cancel()
-	place, err := c.admit(ctx, r)
+	place, err := q.admit(ctx, r)
 	if err != nil {
 		return fail(err)
 	}
@@ -182,8 +214,8 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 	if r.content, err = cmp.Or(f.limit, smallContent()).read(r, m); err != nil {
 		return fail(err)
 	}
-	if c.options.Permit != nil {
-		if err := c.options.Permit(ctx, r.node); err != nil {
+	if q.permit != nil {
+		if err := q.permit(ctx, r.node); err != nil {
 			klog.V(1).InfoS("Request failed", "node", r.node, "operation", r.op, "resource", text, "err", err)
 			return result{none: true}
 		}
@@ -193,33 +225,33 @@ func (c *Controller) handle(ctx context.Context, r *request, m *model.Message) (
 
 // admit waits until a request may be carried out. It leaves a third of the request's time for that: a request that
 // starts later would time out, and the node would repeat it.
-func (c *Controller) admit(ctx context.Context, r *request) (*slot, error) {
-	if err := c.awaitRateLimit(ctx, r); err != nil {
+func (q *requests) admit(ctx context.Context, r *request) (*slot, error) {
+	if err := q.awaitRateLimit(ctx, r); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithDeadline(ctx, c.lastStart(r))
+	ctx, cancel := context.WithDeadline(ctx, q.lastStart(r))
 	defer cancel()
-	place := &slot{of: c.requests}
+	place := &slot{of: q.slots}
 	if err := place.acquire(ctx); err != nil {
 		return nil,
 			apierrors.NewServiceUnavailable(fmt.Sprintf("%s: cloudcore has %d requests at the API server and dropped "+
-				"this one: %v", r.key, cap(c.requests), err))
+				"this one: %v", r.key, cap(q.slots), err))
 	}
 	return place, nil
 }
 
 // lastStart is the latest time at which a request may start.
-func (c *Controller) lastStart(r *request) time.Time {
-	return r.arrived.Add(c.options.RequestTimeout * 2 / 3)
+func (q *requests) lastStart(r *request) time.Time {
+	return r.arrived.Add(q.timeout * 2 / 3)
 }
 
 // awaitRateLimit waits while a node exceeds its rate limit.
-func (c *Controller) awaitRateLimit(ctx context.Context, r *request) error {
-	ctx, cancel := context.WithDeadline(ctx, c.lastStart(r))
+func (q *requests) awaitRateLimit(ctx context.Context, r *request) error {
+	ctx, cancel := context.WithDeadline(ctx, q.lastStart(r))
 	defer cancel()
-	if c.sessions.limiter(r.node).Wait(ctx) != nil {
+	if q.sessions.limiter(r.node).Wait(ctx) != nil {
 		return apierrors.NewTooManyRequests(fmt.Sprintf("node %s sends more than %g requests a second", r.node,
-			c.options.NodeQPS), 5)
+			q.qps), 5)
 	}
 	return nil
 }

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -208,8 +207,7 @@ func TestEventAnswered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, protocol := range []string{"websocket", "edgecore/websocket"} {
-				w := newFixture(t)
-				w.options.LocalIP = ""
+				w := newFixture(t, noAddress)
 				w.add(testPod("e1", "ns", "a"))
 				w.Connected(t.Context(), "e1", protocol)
 				w.api.answer(tc.reply)
@@ -238,7 +236,7 @@ func TestEventAnswered(t *testing.T) {
 }
 
 func FuzzHandle(f *testing.F) {
-	requests, _ := recorded(f)
+	requests, _ := recorded(f, recordedFile)
 	for _, m := range requests {
 		f.Add(m.Route.Operation, m.Route.Resource, []byte(m.Content))
 	}
@@ -277,10 +275,7 @@ func TestPanicIsAnswered(t *testing.T) {
 
 // TestRateLimit: one node that asks too much waits, and is told so; others do not notice.
 func TestRateLimit(t *testing.T) {
-	w := newFixture(t)
-	w.sessions.limits = ratelimit.New[string](0.001, 2)
-	w.options.RequestTimeout = 10 * time.Second
-	w.options.LocalIP = ""
+	w := newFixture(t, noAddress, rateLimit(0.001, 2), timeout(10*time.Second))
 	w.Connected(t.Context(), "e1", "websocket")
 	w.Connected(t.Context(), "e2", "websocket")
 	w.add(edgeNode("e1"), edgeNode("e2"))
@@ -316,8 +311,7 @@ func TestAsStatus(t *testing.T) {
 			t.Errorf("%s: status %+v, want code %d and reason %s", name, s, tc.code, tc.reason)
 		}
 	}
-	w := newFixture(t)
-	w.options.RequestTimeout = 50 * time.Millisecond
+	w := newFixture(t, timeout(50*time.Millisecond))
 	done := make(chan struct{})
 	w.api.answer(func(call) (int, any) { <-done; return 200, "late" })
 	status, _ := failure(t, w.ask("e1", "query", "null/persistentvolume/x", "null"))
@@ -406,7 +400,7 @@ func TestChooseImpersonation(t *testing.T) {
 
 func TestAnnotate(t *testing.T) {
 	w := newFixture(t)
-	w.annotate(t.Context(), "e1", time.Millisecond)
+	w.annotator.annotate(t.Context(), "e1", time.Millisecond)
 	if calls := w.api.seen(); calls != nil {
 		t.Errorf("requests for a node that is not known as a device's = %v, want none", calls)
 	}
@@ -421,18 +415,18 @@ func TestAnnotate(t *testing.T) {
 		}
 		return 200, map[string]string{"kind": "Node", "apiVersion": "v1"}
 	})
-	w.annotate(t.Context(), "e1", time.Millisecond)
+	w.annotator.annotate(t.Context(), "e1", time.Millisecond)
 	want := slices.Repeat([]string{"PATCH /api/v1/nodes/e1 as system:node:e1"}, 3)
 	if diff := cmp.Diff(want, w.api.seen()); diff != "" {
 		t.Errorf("mismatch (-want +got):\n%s", diff)
 	}
 	w.api.answer(func(call) (int, any) { return 500, "x" })
-	w.annotate(t.Context(), "e1", time.Millisecond)
+	w.annotator.annotate(t.Context(), "e1", time.Millisecond)
 	if n := len(w.api.seen()); n != 3 {
 		t.Errorf("%d tries, want 3", n)
 	}
 	w.api.answer(nil)
-	w.annotate(t.Context(), "e1", time.Millisecond)
+	w.annotator.annotate(t.Context(), "e1", time.Millisecond)
 	if n := len(w.api.seen()); n != 1 {
 		t.Errorf("a node that does not exist: %d tries, want 1", n)
 	}
@@ -440,7 +434,7 @@ func TestAnnotate(t *testing.T) {
 	node.Annotations = map[string]string{CloudcoreAnnotation: "192.0.2.2"}
 	w.add(node)
 	w.api.answer(nil)
-	w.annotate(t.Context(), "e1", time.Millisecond)
+	w.annotator.annotate(t.Context(), "e1", time.Millisecond)
 	if calls := w.api.seen(); calls != nil {
 		t.Errorf("with nothing to do the API server saw %v, want nothing", calls)
 	}
@@ -536,8 +530,7 @@ func TestQueryNode(t *testing.T) {
 		"KubeEdge's": {"websocket", func(call) (int, any) { return 200, live }, nil, `"disk":"old"`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newFixture(t)
-			w.options.LocalIP = ""
+			w := newFixture(t, noAddress)
 			cached := edgeNode("e1")
 			cached.Labels["disk"] = "old"
 			w.add(cached)

@@ -1,0 +1,96 @@
+package edgecontroller
+
+import (
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/pkg/resource"
+)
+
+// podChanged takes an event of a pod: old is nil for a new one, now for a deleted one.
+func (d *desired) podChanged(old, now *v1.Pod) {
+	d.podLists.changed(old, now)
+	changes := podChanges(old, now)
+	sameContent := old != nil && now != nil && len(changes) == 0
+	change := d.room.changed(old, now, sameContent) // before the hub asks for them
+	for _, ch := range changes {
+		d.hub.Changed(ch.node, ch.key)
+	}
+	d.roomChanged(change)
+	if len(changes) == 0 && old != nil && now != nil && old.ResourceVersion != now.ResourceVersion &&
+		now.Spec.NodeName != "" {
+		d.hub.StatusChanged(now.Spec.NodeName, podKey(now))
+	}
+	if len(changes) == 0 {
+		return
+	}
+	for _, pod := range []*v1.Pod{old, now} {
+		if pod != nil && (old == nil || now == nil || old.UID != now.UID) {
+			d.services.servicesChanged(pod)
+		}
+	}
+}
+
+// decided decides about the room of a node's pods.
+func (d *desired) decided(node string) {
+	change := d.room.decide(node)
+	d.roomChanged(change)
+	if len(change.withheld) > 0 {
+		d.fullNodes.queue.Add(node)
+	}
+}
+
+// roomChanged marks pods that are not withheld any more, and before each the objects that it refers to. Pods that are
+// withheld now get an event. Those that are ending are marked too: of these their nodes may have more than they are to.
+// Decisions that are due are queued.
+func (d *desired) roomChanged(change roomChange) {
+	for node, after := range change.due {
+		d.decideRoom(node, after)
+	}
+	for _, p := range change.released {
+		pod := d.caches.pod(p.key.Namespace, p.key.Name)
+		if pod == nil || pod.UID != p.uid {
+			continue
+		}
+		for _, key := range references(pod) {
+			d.hub.Changed(pod.Spec.NodeName, key)
+		}
+		d.hub.Changed(pod.Spec.NodeName, p.key)
+	}
+	for _, p := range change.withheld {
+		if pod := d.caches.pod(p.key.Namespace, p.key.Name); p.ending() && pod != nil && pod.UID == p.uid {
+			d.hub.Changed(pod.Spec.NodeName, p.key)
+		}
+	}
+	d.notices.add(change.withheld)
+}
+
+// namedEvent returns the handler of ConfigMaps or Secrets. A new version may have the same content: the hub compares it
+// with what each node has.
+func (d *desired) namedEvent(kind string) func(old, now *metav1.PartialObjectMetadata) {
+	return func(old, now *metav1.PartialObjectMetadata) {
+		known := firstNonNil(now, old)
+		key := resource.Key{Namespace: known.Namespace, Type: kind, Name: known.Name}
+		if now == nil {
+			d.contents.forget(key)
+		} else {
+			d.contents.expire(key, now.ResourceVersion)
+		}
+		if old != nil && now != nil && old.UID == now.UID && old.ResourceVersion == now.ResourceVersion {
+			return
+		}
+		d.namedChanged(kind, known)
+	}
+}
+
+// namedChanged marks a ConfigMap or Secret on the nodes whose pods name it.
+func (d *desired) namedChanged(kind string, obj metav1.Object) {
+	key := resource.Key{Namespace: obj.GetNamespace(), Type: kind, Name: obj.GetName()}
+	told := map[string]bool{}
+	for _, pod := range d.caches.podsNaming(key) {
+		if node := pod.Spec.NodeName; !told[node] {
+			told[node] = true
+			d.hub.Changed(node, key)
+		}
+	}
+}
