@@ -8,28 +8,32 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/slots"
 )
 
 // access is what each part needs.
 type access struct {
-	// own acts as cloudcore itself, asNode as the node of the context.
+	// own acts as cloudcore itself, AsNode as the node of the context.
 	own, asNode kubernetes.Interface
 	caches      nodeCaches
-	sessions    *sessions
+	sessions    *sessions.Sessions
 	// timeout limits the time for one change of a Node.
 	timeout time.Duration
 }
 
 // nodeCaches is what the parts need from the caches of the API server's objects. They must not be modified.
 type nodeCaches interface {
-	// node returns a Node with EdgeLabel, or nil. allNodes lists them, and nodesAt the names of those whose kubelet API
+	// Node returns a Node with EdgeLabel, or nil. AllNodes lists them, and NodesAt the names of those whose kubelet API
 	// is reached at an address and port.
-	node(name string) *v1.Node
-	allNodes() []*v1.Node
-	nodesAt(address string, port int32) []string
-	// pod returns a pod of an edge node, which may be trimmed, or nil. podsOf lists those of a node.
-	pod(namespace, name string) *v1.Pod
-	podsOf(node string) []*v1.Pod
+	Node(name string) *v1.Node
+	AllNodes() []*v1.Node
+	NodesAt(address string, port int32) []string
+	// Pod returns a pod of an edge node, which may be trimmed, or nil. PodsOf lists those of a node.
+	Pod(namespace, name string) *v1.Pod
+	PodsOf(node string) []*v1.Pod
 }
 
 // nodeParts are the parts that care for Nodes and for the fate of their pods.
@@ -50,7 +54,7 @@ type nodeHub interface {
 	instanceHub
 }
 
-// nodeOptions configures nodeParts. All fields must be set, but localIP.
+// nodeOptions configures nodeParts. All fields must be set, but LocalIP.
 type nodeOptions struct {
 	access
 	// whole returns the whole of a pod that may be trimmed.
@@ -58,7 +62,7 @@ type nodeOptions struct {
 	// current reports whether the API server has a pod's newest status, as far as its node has reported.
 	current func(node string, uid types.UID) bool
 	// slots limits how many requests are made for nodes at a time.
-	slots semaphore
+	slots slots.Semaphore
 	// localIP is this cloudcore's address for CloudcoreAnnotation. If it is empty, nodes get no annotation.
 	localIP string
 	// patches counts the patches of tolerations by outcome.
@@ -86,23 +90,23 @@ func (p *nodeParts) start(ctx context.Context, hub nodeHub, spawn func(func())) 
 
 // run works until the context ends.
 func (p *nodeParts) run(ctx context.Context, spawn func(func())) {
-	p.tolerations.run(ctx, spawn)
-	p.readiness.run(ctx, spawn)
-	p.instances.run(ctx, spawn)
-	p.duplicates.run(ctx, spawn)
-	p.endpoints.run(ctx, spawn)
+	p.tolerations.Run(ctx, spawn)
+	p.readiness.Run(ctx, spawn)
+	p.instances.Run(ctx, spawn)
+	p.duplicates.Run(ctx, spawn)
+	p.endpoints.Run(ctx, spawn)
 }
 
 // connected begins a session of a node.
 func (p *nodeParts) connected(node string) {
-	p.readiness.nodeChanged(p.readiness.caches.node(node))
-	p.instances.queue.Add(node)
+	p.readiness.nodeChanged(p.readiness.caches.Node(node))
+	p.instances.Keys.Add(node)
 	p.duplicates.connected(node)
 	p.annotator.connected(node)
 }
 
 // inventoried must be called when a node has said which statuses of its pods the API server has.
-func (p *nodeParts) inventoried(node string) { p.readiness.nodeChanged(p.readiness.caches.node(node)) }
+func (p *nodeParts) inventoried(node string) { p.readiness.nodeChanged(p.readiness.caches.Node(node)) }
 
 // podChanged takes a pod that is new or changed.
 func (p *nodeParts) podChanged(now *v1.Pod) {
@@ -115,7 +119,7 @@ func (p *nodeParts) nodeChanged(old, now *v1.Node) {
 	p.endpoints.endpointChanged(old, now)
 	switch {
 	case now == nil:
-		p.hub.Disconnect(old.Name, "the node was deleted, or no longer has the label "+EdgeLabel)
+		p.hub.Disconnect(old.Name, "the node was deleted, or no longer has the label "+marks.EdgeLabel)
 		p.duplicates.forget(old.Name)
 		return
 	case old != nil && old.UID != now.UID:

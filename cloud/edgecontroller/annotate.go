@@ -11,6 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/slots"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 )
 
@@ -20,7 +23,7 @@ const annotateDelay = time.Second
 type annotator struct {
 	access
 	// slots are those of requests.
-	slots   semaphore
+	slots   slots.Semaphore
 	localIP string
 
 	// Set by start.
@@ -41,20 +44,20 @@ func (n *annotator) connected(node string) {
 // annotate writes the address of this cloudcore into a Node, in up to three tries. It does nothing if no device's Node
 // is known: registration writes it, and a Node of another kind is left alone.
 func (n *annotator) annotate(ctx context.Context, node string, delay time.Duration) {
-	if have := n.caches.node(node); have == nil || have.Annotations[CloudcoreAnnotation] == n.localIP {
+	if have := n.caches.Node(node); have == nil || have.Annotations[marks.CloudcoreAnnotation] == n.localIP {
 		return
 	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": map[string]string{CloudcoreAnnotation: n.localIP}},
+		"metadata": map[string]any{"annotations": map[string]string{marks.CloudcoreAnnotation: n.localIP}},
 	})
 	for try := 0; err == nil; try++ {
 		err = func() error {
-			leave, err := n.slots.acquire(ctx)
+			leave, err := n.slots.Acquire(ctx)
 			if err != nil {
 				return err
 			}
 			defer leave()
-			ctx, cancel := context.WithTimeout(withNode(ctx, node), n.timeout)
+			ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), n.timeout)
 			defer cancel()
 			_, err = n.asNode.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch,
 				metav1.PatchOptions{})

@@ -19,12 +19,12 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
-
-// EdgeLabel marks the nodes of edges; its value is empty.
-const EdgeLabel = "node-role.kubernetes.io/edge"
 
 // Indexes of the cached pods.
 const (
@@ -51,11 +51,11 @@ type caches struct {
 
 // newCaches makes the informers: for pods that are bound to a node, and nodes with EdgeLabel. connected reports whether
 // a node is connected here.
-func newCaches(clients Clients, connected func(node string) bool) (*caches, error) {
+func newCaches(clients impersonate.Clients, connected func(node string) bool) (*caches, error) {
 	client := clients.Own
 	edges := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(withoutManagedFields),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.LabelSelector = EdgeLabel + "="
+			o.LabelSelector = marks.EdgeLabel + "="
 		}))
 	c := &caches{
 		factories:  []informers.SharedInformerFactory{edges},
@@ -64,7 +64,7 @@ func newCaches(clients Clients, connected func(node string) bool) (*caches, erro
 		secrets:    identities(clients.Metadata, "secrets", secretsOfPods()),
 		services:   newServiceInformer(client),
 	}
-	c.pods = newPodCache(client, func(node string) bool { return c.node(node) != nil || connected(node) })
+	c.pods = newPodCache(client, func(node string) bool { return c.Node(node) != nil || connected(node) })
 	for _, i := range []cache.SharedIndexInformer{c.configMaps, c.secrets} {
 		if err := i.SetTransform(onlyIdentity); err != nil {
 			return nil, fmt.Errorf("cache only the metadata of ConfigMaps and Secrets: %w", err)
@@ -98,8 +98,8 @@ func endpointKey(address string, port int32) string {
 	return net.JoinHostPort(address, strconv.Itoa(int(port)))
 }
 
-// nodesAt returns the names of the Nodes whose kubelet API is reached at an address and port.
-func (c *caches) nodesAt(address string, port int32) []string {
+// NodesAt returns the names of the Nodes whose kubelet API is reached at an address and port.
+func (c *caches) NodesAt(address string, port int32) []string {
 	names, err := c.nodes.GetIndexer().IndexKeys(byEndpoint, endpointKey(address, port))
 	if err != nil { // there is such an index
 		return nil
@@ -159,7 +159,7 @@ func podIndexers() cache.Indexers {
 		},
 		byServices: func(obj any) ([]string, error) {
 			pod, ok := obj.(*v1.Pod)
-			if !ok || pod.Spec.NodeName == "" || !linksServices(pod) {
+			if !ok || pod.Spec.NodeName == "" || !podrefs.LinksServices(pod) {
 				return nil, nil
 			}
 			return []string{pod.Namespace}, nil
@@ -169,7 +169,7 @@ func podIndexers() cache.Indexers {
 			if !ok {
 				return nil, nil
 			}
-			keys := references(pod)
+			keys := podrefs.Of(pod)
 			names := make([]string, len(keys))
 			for i, k := range keys {
 				names[i] = k.String()
@@ -218,8 +218,8 @@ func (c *caches) wait() {
 	c.running.Wait()
 }
 
-// podsOf lists the pods that are bound to an edge node.
-func (c *caches) podsOf(node string) []*v1.Pod {
+// PodsOf lists the pods that are bound to an edge node.
+func (c *caches) PodsOf(node string) []*v1.Pod {
 	objs, err := c.pods.indexer.ByIndex(byNode, node)
 	if err != nil {
 		return nil // the index always exists
@@ -253,13 +253,13 @@ func (c *caches) nodesServed(namespace string) []string {
 	return nodes
 }
 
-// names reports whether a pod on the node names a ConfigMap or Secret.
-func (c *caches) names(node string, key resource.Key) bool {
-	for _, pod := range c.podsOf(node) {
+// Names reports whether a pod on the node names a ConfigMap or Secret.
+func (c *caches) Names(node string, key resource.Key) bool {
+	for _, pod := range c.PodsOf(node) {
 		if pod.Namespace != key.Namespace {
 			continue
 		}
-		for _, k := range references(pod) {
+		for _, k := range podrefs.Of(pod) {
 			if k == key {
 				return true
 			}
@@ -292,18 +292,18 @@ func cached[T any](store cache.Store, namespace, name string) *T {
 	return t
 }
 
-// pod returns a pod of an edge node, or nil.
-func (c *caches) pod(namespace, name string) *v1.Pod {
+// Pod returns a pod of an edge node, or nil.
+func (c *caches) Pod(namespace, name string) *v1.Pod {
 	return cached[v1.Pod](c.pods.indexer, namespace, name)
 }
 
-func (c *caches) node(name string) *v1.Node { return cached[v1.Node](c.nodes.GetStore(), "", name) }
+func (c *caches) Node(name string) *v1.Node { return cached[v1.Node](c.nodes.GetStore(), "", name) }
 
-// allNodes lists the Nodes with EdgeLabel.
-func (c *caches) allNodes() []*v1.Node { return typed[v1.Node](c.nodes.GetStore().List()) }
+// AllNodes lists the Nodes with EdgeLabel.
+func (c *caches) AllNodes() []*v1.Node { return typed[v1.Node](c.nodes.GetStore().List()) }
 
-// named returns which ConfigMap or Secret there is of a key; nil if there is none, or it is not cached.
-func (c *caches) named(key resource.Key) *metav1.PartialObjectMetadata {
+// Named returns which ConfigMap or Secret there is of a key; nil if there is none, or it is not cached.
+func (c *caches) Named(key resource.Key) *metav1.PartialObjectMetadata {
 	switch key.Type {
 	case resource.TypeConfigMap:
 		return cached[metav1.PartialObjectMetadata](c.configMaps.GetStore(), key.Namespace, key.Name)
@@ -343,7 +343,7 @@ func (c *caches) held(node string, held *wire.Held) *v1.Pod {
 	if err != nil || key.Type != resource.TypePod {
 		return nil
 	}
-	pod := c.pod(key.Namespace, key.Name)
+	pod := c.Pod(key.Namespace, key.Name)
 	if pod == nil || pod.Spec.NodeName != node || string(pod.UID) != held.UID {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -36,7 +37,7 @@ func (d *desired) decided(node string) {
 	change := d.room.decide(node)
 	d.roomChanged(change)
 	if len(change.withheld) > 0 {
-		d.fullNodes.queue.Add(node)
+		d.fullNodes.Keys.Add(node)
 	}
 }
 
@@ -48,17 +49,17 @@ func (d *desired) roomChanged(change roomChange) {
 		d.decideRoom(node, after)
 	}
 	for _, p := range change.released {
-		pod := d.caches.pod(p.key.Namespace, p.key.Name)
+		pod := d.caches.Pod(p.key.Namespace, p.key.Name)
 		if pod == nil || pod.UID != p.uid {
 			continue
 		}
-		for _, key := range references(pod) {
+		for _, key := range podrefs.Of(pod) {
 			d.hub.Changed(pod.Spec.NodeName, key)
 		}
 		d.hub.Changed(pod.Spec.NodeName, p.key)
 	}
 	for _, p := range change.withheld {
-		if pod := d.caches.pod(p.key.Namespace, p.key.Name); p.ending() && pod != nil && pod.UID == p.uid {
+		if pod := d.caches.Pod(p.key.Namespace, p.key.Name); p.ending() && pod != nil && pod.UID == p.uid {
 			d.hub.Changed(pod.Spec.NodeName, p.key)
 		}
 	}

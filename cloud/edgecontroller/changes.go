@@ -16,7 +16,7 @@ func (c *Controller) watch() error {
 		c.caches.secrets:    handler(c.desired.namedEvent(resource.TypeSecret)),
 		c.caches.services:   handler(c.desired.services.serviceEvent),
 	}
-	c.caches.pods.changed, c.caches.pods.fetch = c.podEvent, c.podFetches.queue.Add
+	c.caches.pods.changed, c.caches.pods.fetch = c.podEvent, c.podFetches.Keys.Add
 	for informer, h := range handlers {
 		if _, err := informer.AddEventHandler(h); err != nil {
 			return err
@@ -53,7 +53,7 @@ func handler[T any](f func(old, now *T)) cache.ResourceEventHandler {
 
 // podEvent takes a change of a pod; old is nil for a new one, now for a deleted one.
 func (c *Controller) podEvent(old, now *v1.Pod) {
-	c.requests.podChanged(now)
+	c.requests.PodChanged(now)
 	c.desired.podChanged(old, now)
 	if now != nil {
 		c.nodeParts.podChanged(now)
@@ -72,7 +72,7 @@ func (c *Controller) nodeEvent(old, now *v1.Node) {
 	c.nodeParts.nodeChanged(old, now)
 	switch {
 	case now == nil, old != nil && sameNode(old, now):
-	case !c.sessions.capable(now.Name):
+	case !c.sessions.Capable(now.Name):
 		c.hub.Changed(now.Name, nodeObjectKey(now.Name))
 	}
 }

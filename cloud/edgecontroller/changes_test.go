@@ -9,12 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 func TestPodChanges(t *testing.T) {
 	pod := func(change func(*v1.Pod)) *v1.Pod {
-		p := testPod("e1", "ns", "a")
+		p := fakes.Pod("e1", "ns", "a")
 		if change != nil {
 			change(p)
 		}
@@ -73,8 +74,8 @@ func TestPodChanges(t *testing.T) {
 
 // TestReferencesFirst: what a pod names is sent before the pod, and goes after it.
 func TestReferencesFirst(t *testing.T) {
-	pod := testPod("e1", "ns", "a")
-	more := testPod("e1", "ns", "a")
+	pod := fakes.Pod("e1", "ns", "a")
+	more := fakes.Pod("e1", "ns", "a")
 	debugged(more)
 	for name, tc := range map[string]struct {
 		old, now *v1.Pod
@@ -116,10 +117,10 @@ func debugged(p *v1.Pod) {
 
 func TestEventsOfNamedObjects(t *testing.T) {
 	w := newFixture(t)
-	a, b := testPod("e1", "ns", "a"), testPod("e2", "ns", "b")
-	w.add(a, b, testPod("e2", "ns", "b2"), testPod("e3", "elsewhere", "c"))
+	a, b := fakes.Pod("e1", "ns", "a"), fakes.Pod("e2", "ns", "b")
+	w.add(a, b, fakes.Pod("e2", "ns", "b2"), fakes.Pod("e3", "elsewhere", "c"))
 	named := func(name, rv string) *metav1.PartialObjectMetadata {
-		return &metav1.PartialObjectMetadata{ObjectMeta: objectMeta("ns", name, rv)}
+		return &metav1.PartialObjectMetadata{ObjectMeta: fakes.ObjectMeta("ns", name, rv)}
 	}
 	conf := func(rv string) *metav1.PartialObjectMetadata { return named("cm-a", rv) }
 	secret := func(rv string) *metav1.PartialObjectMetadata { return named("shared", rv) }
@@ -147,22 +148,22 @@ func TestEventsOfNamedObjects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.event()
-			if diff := cmp.Diff(tc.want, slices.Sorted(slices.Values(w.hub.take()))); diff != "" {
+			if diff := cmp.Diff(tc.want, slices.Sorted(slices.Values(w.hub.Take()))); diff != "" {
 				t.Errorf("notifications mismatch (-want +got):\n%s", diff)
 			}
 		})
 	}
 	// Forgotten with the last pod on the node.
 	w.remove(b)
-	if !w.caches.names("e2", key("ns/secret/shared")) {
+	if !w.caches.Names("e2", fakes.Key("ns/secret/shared")) {
 		t.Error("names(e2, secret shared) = false while a pod names it, want true")
 	}
-	w.remove(testPod("e2", "ns", "b2"))
-	if w.caches.names("e2", key("ns/secret/shared")) {
+	w.remove(fakes.Pod("e2", "ns", "b2"))
+	if w.caches.Names("e2", fakes.Key("ns/secret/shared")) {
 		t.Error("names(e2, secret shared) = true after its last pod, want false")
 	}
 	secretEvent(secret("1"), secret("2"))
-	if diff := cmp.Diff([]string{"e1 ns/secret/shared"}, w.hub.take()); diff != "" {
+	if diff := cmp.Diff([]string{"e1 ns/secret/shared"}, w.hub.Take()); diff != "" {
 		t.Errorf("after its last pod (-want +got):\n%s", diff)
 	}
 }
@@ -170,7 +171,7 @@ func TestEventsOfNamedObjects(t *testing.T) {
 func TestEventsOfNodes(t *testing.T) {
 	w := newFixture(t)
 	node := func(change func(*v1.Node)) *v1.Node {
-		n := edgeNode("e1")
+		n := fakes.Node("e1")
 		if change != nil {
 			change(n)
 		}
@@ -191,7 +192,7 @@ func TestEventsOfNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w.nodeEvent(tc.old, tc.now)
-			if diff := cmp.Diff(tc.want, w.hub.take()); diff != "" {
+			if diff := cmp.Diff(tc.want, w.hub.Take()); diff != "" {
 				t.Errorf("notifications mismatch (-want +got):\n%s", diff)
 			}
 		})
@@ -200,14 +201,14 @@ func TestEventsOfNodes(t *testing.T) {
 
 func TestEventsOfServices(t *testing.T) {
 	w := newFixture(t)
-	pod := testPod("e1", "ns", "a")
-	w.add(pod, testPod("up", "ns", "b"), testService("ns", "db", "10.0.0.2"),
+	pod := fakes.Pod("e1", "ns", "a")
+	w.add(pod, fakes.Pod("up", "ns", "b"), testService("ns", "db", "10.0.0.2"),
 		testService("default", "kubernetes", "10.0.0.1"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Connected(t.Context(), "up", "websocket")
 	w.owned.Wait()
 	both := []string{"e1 default/service/kubernetes", "e1 ns/service/db"}
-	if diff := cmp.Diff(both, slices.Sorted(slices.Values(w.hub.take()))); diff != "" {
+	if diff := cmp.Diff(both, slices.Sorted(slices.Values(w.hub.Take()))); diff != "" {
 		t.Errorf("an edge of ours connects (-want +got):\n%s", diff)
 	}
 	db := testService("ns", "db", "10.0.0.2")
@@ -215,24 +216,24 @@ func TestEventsOfServices(t *testing.T) {
 	w.services.serviceEvent(db, moved)
 	w.services.serviceEvent(db, db)
 	w.services.serviceEvent(nil, testService("other", "x", "10.0.0.3"))
-	if diff := cmp.Diff([]string{"e1 ns/service/db"}, w.hub.take()); diff != "" {
+	if diff := cmp.Diff([]string{"e1 ns/service/db"}, w.hub.Take()); diff != "" {
 		t.Errorf("services change (-want +got):\n%s", diff)
 	}
 	w.remove(pod)
 	w.podEvent(pod, nil)
 	want := append([]string{"e1 ns/configmap/cm-a", "e1 ns/pod/a", "e1 ns/secret/shared"}, both...)
 	slices.Sort(want)
-	if diff := cmp.Diff(want, slices.Sorted(slices.Values(w.hub.take()))); diff != "" {
+	if diff := cmp.Diff(want, slices.Sorted(slices.Values(w.hub.Take()))); diff != "" {
 		t.Errorf("the last pod goes (-want +got):\n%s", diff)
 	}
-	status := testPod("e1", "ns", "a")
+	status := fakes.Pod("e1", "ns", "a")
 	status.Status.Phase, status.ResourceVersion = v1.PodRunning, "77"
 	w.podEvent(pod, status)
 	w.podEvent(pod, pod)
-	if got := w.hub.take(); got != nil {
+	if got := w.hub.Take(); got != nil {
 		t.Errorf("a change of status notifies %v, want nothing", got)
 	}
-	if got, want := w.hub.statuses, []string{"e1 ns/pod/a"}; !slices.Equal(got, want) {
+	if got, want := w.hub.Statuses, []string{"e1 ns/pod/a"}; !slices.Equal(got, want) {
 		t.Errorf("statuses of %v are said to have changed, want %v", got, want)
 	}
 }
@@ -246,10 +247,10 @@ func TestHandlerUnwrapsMissedDeletions(t *testing.T) {
 			got = append(got, "there "+now.Name)
 		}
 	})
-	h.OnAdd(testPod("e1", "ns", "a"), true)
-	h.OnUpdate(testPod("e1", "ns", "a"), testPod("e1", "ns", "b"))
-	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: testPod("e1", "ns", "a")})
-	h.OnDelete(testPod("e1", "ns", "b"))
+	h.OnAdd(fakes.Pod("e1", "ns", "a"), true)
+	h.OnUpdate(fakes.Pod("e1", "ns", "a"), fakes.Pod("e1", "ns", "b"))
+	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: fakes.Pod("e1", "ns", "a")})
+	h.OnDelete(fakes.Pod("e1", "ns", "b"))
 	h.OnDelete("nonsense")
 	if diff := cmp.Diff([]string{"there a", "there b", "gone a", "gone b"}, got); diff != "" {
 		t.Errorf("notifications mismatch (-want +got):\n%s", diff)

@@ -116,7 +116,7 @@ func atLeast(version, other string) bool {
 
 // content returns a ConfigMap or Secret: what is kept of it, or else what the API server has; nil if it does not exist.
 func (c *contents) content(key resource.Key) (*cloudhub.Object, error) {
-	now := c.caches.named(key)
+	now := c.caches.Named(key)
 	if now == nil { // just created, just deleted, or of a kind that is not cached: who asks must have the newest
 		return c.read(key)
 	}

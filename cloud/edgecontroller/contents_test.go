@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -24,9 +25,9 @@ func TestContents(t *testing.T) {
 		}, JSON: []byte(strings.Repeat("x", bytes))}
 	}
 	has := func(name string, uid types.UID, version string) bool {
-		now := metaOf(&v1.Secret{ObjectMeta: objectMeta("ns", name, version)})
+		now := metaOf(&v1.Secret{ObjectMeta: fakes.ObjectMeta("ns", name, version)})
 		now.UID = uid
-		return c.get(key("ns/secret/"+name), now) != nil
+		return c.get(fakes.Key("ns/secret/"+name), now) != nil
 	}
 	c.put(object("a", "u", "9", 1))
 	c.put(object("a", "u", "10", 1))
@@ -40,11 +41,11 @@ func TestContents(t *testing.T) {
 			t.Errorf("get of UID %s, version %s: %v, want %v", tc.uid, tc.version, got, tc.want)
 		}
 	}
-	c.expire(key("ns/secret/a"), "10")
+	c.expire(fakes.Key("ns/secret/a"), "10")
 	if !has("a", "u", "10") {
 		t.Error("the version that the metadata has is not kept, want it to be")
 	}
-	c.expire(key("ns/secret/a"), "7")
+	c.expire(fakes.Key("ns/secret/a"), "7")
 	if has("a", "u", "7") {
 		t.Error("a version of before a restore of etcd is kept, want it dropped")
 	}
@@ -70,7 +71,7 @@ func TestContents(t *testing.T) {
 	if has("huge", "u", "1") {
 		t.Errorf("an object over %d bytes is kept, want it not to be", contentMax)
 	}
-	c.forget(key("ns/secret/a"))
+	c.forget(fakes.Key("ns/secret/a"))
 	if has("a", "v", "1") {
 		t.Error("an object that is gone is kept, want it dropped")
 	}
@@ -82,16 +83,16 @@ func TestSharedReads(t *testing.T) {
 		w := newFixture(t)
 		const nodes = 50
 		for i := range nodes {
-			w.add(testPod(fmt.Sprint("e", i), "ns", fmt.Sprint("pod-", i)))
+			w.add(fakes.Pod(fmt.Sprint("e", i), "ns", fmt.Sprint("pod-", i)))
 		}
-		shared := key("ns/secret/shared")
+		shared := fakes.Key("ns/secret/shared")
 		for _, version := range []string{"1", "2"} {
-			secret := &v1.Secret{ObjectMeta: objectMeta("ns", "shared", version)}
+			secret := &v1.Secret{ObjectMeta: fakes.ObjectMeta("ns", "shared", version)}
 			if err := w.caches.secrets.GetIndexer().Add(metaOf(secret)); err != nil {
 				t.Fatal(err)
 			}
 			release := make(chan struct{})
-			w.api.answer(func(call) (int, any) {
+			w.api.Answer(func(fakes.Call) (int, any) {
 				<-release
 				return 200, secret
 			})
@@ -110,7 +111,7 @@ func TestSharedReads(t *testing.T) {
 			if _, err := w.Object("e0", shared); err != nil { // kept by now
 				t.Error(err)
 			}
-			if calls := w.api.seen(); len(calls) != 1 {
+			if calls := w.api.Seen(); len(calls) != 1 {
 				t.Errorf("version %s: the API server saw %q, want one request", version, calls)
 			}
 		}

@@ -11,11 +11,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/requests"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/slots"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
-
-// CloudcoreAnnotation on a Node is the address of the cloudcore that the node is connected to.
-const CloudcoreAnnotation = "cloudcore"
 
 // Defaults of Options.
 const (
@@ -28,7 +30,7 @@ const (
 
 // Options configures a Controller.
 type Options struct {
-	Clients Clients
+	Clients impersonate.Clients
 	// LocalIP is this cloudcore's address for CloudcoreAnnotation. If it is empty, nodes get no annotation.
 	LocalIP string
 	// RequestTimeout limits the time for one request of a node, all waiting included; 0 is the default. A request that
@@ -63,16 +65,17 @@ func (o Options) withDefaults() Options {
 // Controller implements cloudhub.Upstream and cloudhub.Downstream. New makes it; it must be given to the hub and
 // started before the hub takes its first connection.
 type Controller struct {
-	*requests
-	*leases
-	*reviews
 	*desired
 	*nodeParts
 	*history
 
+	requests *requests.Requests
+	leases   *requests.Leases
+	reviews  *requests.Reviews
+
 	options  Options
 	caches   *caches
-	sessions *sessions
+	sessions *sessions.Sessions
 	lookups  *lookups
 	contents *contents
 
@@ -80,7 +83,7 @@ type Controller struct {
 	statusRequests *statusRequests
 
 	// podFetches are the nodes with pods that the cache lacks.
-	podFetches keyQueue
+	podFetches keyqueue.Queue
 	metrics    *metrics
 
 	// Set by Start.
@@ -97,8 +100,8 @@ var (
 func New(options Options) (*Controller, error) {
 	options = options.withDefaults()
 	clients := options.Clients
-	sessions := newSessions(options.NodeQPS, options.NodeBurst)
-	caches, err := newCaches(clients, sessions.connectedHere)
+	sessions := sessions.New(options.NodeQPS, options.NodeBurst)
+	caches, err := newCaches(clients, sessions.ConnectedHere)
 	if err != nil {
 		return nil, err
 	}
@@ -111,17 +114,17 @@ func New(options Options) (*Controller, error) {
 	}
 	lookups := newLookups(clients.Own)
 	contents := newContents(caches, lookups)
-	slots := make(semaphore, maxRequests)
+	requestSlots := make(slots.Semaphore, maxRequests)
 	statuses := newStatuses()
 	c := &Controller{
-		leases: &leases{
-			asNode:   clients.AsNode,
-			caches:   caches,
-			sessions: sessions,
-			slots:    make(semaphore, maxLeases),
-			timeout:  options.RequestTimeout,
+		leases: &requests.Leases{
+			AsNode:   clients.AsNode,
+			Caches:   caches,
+			Sessions: sessions,
+			Slots:    make(slots.Semaphore, maxLeases),
+			Timeout:  options.RequestTimeout,
 		},
-		reviews: &reviews{asNode: clients.AsNode, own: clients.Own},
+		reviews: &requests.Reviews{AsNode: clients.AsNode, Own: clients.Own},
 		desired: newDesired(clients, caches, sessions, lookups, contents, room),
 		nodeParts: newNodeParts(nodeOptions{
 			access: access{
@@ -133,7 +136,7 @@ func New(options Options) (*Controller, error) {
 			},
 			whole:   lookups.whole,
 			current: statuses.current,
-			slots:   slots,
+			slots:   requestSlots,
 			localIP: options.LocalIP,
 			patches: metrics.tolerations,
 		}),
@@ -147,24 +150,24 @@ func New(options Options) (*Controller, error) {
 		statusRequests: newStatusRequests(caches, statuses, metrics.statusRequests),
 		metrics:        metrics,
 	}
-	c.requests = newRequests(requestOptions{
-		asNode:     clients.AsNode,
-		own:        clients.Own,
-		caches:     caches,
-		sessions:   sessions,
-		endpoints:  c.endpoints,
-		whole:      lookups.whole,
-		content:    contents.content,
-		slots:      slots,
-		timeout:    options.RequestTimeout,
-		qps:        options.NodeQPS,
-		permit:     options.Permit,
-		localIP:    options.LocalIP,
-		nodeLabels: options.NodeLabels,
-		reported:   c.reported,
-		answered:   metrics.requests,
+	c.requests = requests.New(requests.Options{
+		AsNode:     clients.AsNode,
+		Own:        clients.Own,
+		Caches:     caches,
+		Sessions:   sessions,
+		Endpoints:  c.endpoints,
+		Whole:      lookups.whole,
+		Content:    contents.content,
+		Slots:      requestSlots,
+		Timeout:    options.RequestTimeout,
+		QPS:        options.NodeQPS,
+		Permit:     options.Permit,
+		LocalIP:    options.LocalIP,
+		NodeLabels: options.NodeLabels,
+		Reported:   c.reported,
+		Answered:   metrics.requests,
 	})
-	c.podFetches = newKeyQueue("node", c.fetchPods, "Pods of a new edge node not read; it does not get them yet")
+	c.podFetches = keyqueue.New("node", c.fetchPods, "Pods of a new edge node not read; it does not get them yet")
 	return c, nil
 }
 
@@ -172,7 +175,7 @@ func New(options Options) (*Controller, error) {
 func (c *Controller) begin(ctx context.Context, hub Hub) {
 	c.hub = hub
 	c.lookups.start(ctx)
-	c.requests.start(hub)
+	c.requests.Start(hub)
 	c.desired.start(ctx, hub)
 	c.nodeParts.start(ctx, hub, c.owned.Go)
 	c.statusRequests.start(hub)
@@ -186,9 +189,9 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 		return fmt.Errorf("watch the API server's objects: %w", err)
 	}
 	c.nodeParts.run(ctx, c.owned.Go)
-	c.statusRequests.run(ctx, c.owned.Go)
+	c.statusRequests.Run(ctx, c.owned.Go)
 	c.desired.run(ctx, c.owned.Go)
-	c.podFetches.run(ctx, c.owned.Go)
+	c.podFetches.Run(ctx, c.owned.Go)
 	began := time.Now()
 	if err := c.caches.start(ctx); err != nil {
 		return err
@@ -209,7 +212,7 @@ func (c *Controller) Wait() {
 
 // Connected implements cloudhub.Upstream.
 func (c *Controller) Connected(_ context.Context, node, protocol string) {
-	capable := c.sessions.connected(node, protocol)
+	capable := c.sessions.Connected(node, protocol)
 	c.statuses.connected(node, capable)
 	c.podLists.connected(node)
 	c.caches.pods.nodeChanged(node)
@@ -221,7 +224,7 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 func (c *Controller) Disconnected(node, _ string) {
 	// The list goes first: without the session, the cache may lack pods that it has.
 	c.podLists.disconnected(node)
-	c.sessions.disconnected(node)
+	c.sessions.Disconnected(node)
 	c.statuses.disconnected(node)
 	c.caches.pods.nodeChanged(node)
 }
@@ -233,7 +236,7 @@ func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Hel
 	i := compareInventory(c.caches, node, pods)
 	c.desired.inventoried(node, pods, i.has)
 	c.statuses.inventoried(node, i.pending, i.last)
-	for _, pod := range c.caches.podsOf(node) {
+	for _, pod := range c.caches.PodsOf(node) {
 		c.statusRequests.podChanged(pod) // it may have changed since it was compared
 	}
 	c.nodeParts.inventoried(node)
@@ -242,13 +245,13 @@ func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Hel
 
 // reported records that the API server stored a status that a node reported.
 func (c *Controller) reported(node string, pod *v1.Pod) {
-	if !c.sessions.capable(node) {
+	if !c.sessions.Capable(node) {
 		return
 	}
 	if c.statuses.reported(node, pod.UID, storedStatus(pod)) {
 		c.readiness.podChanged(pod)
 	}
-	if cached := c.caches.pod(pod.Namespace, pod.Name); cached != nil {
+	if cached := c.caches.Pod(pod.Namespace, pod.Name); cached != nil {
 		c.statusRequests.podChanged(cached) // it may have changed before the answer came
 	}
 }
@@ -275,3 +278,12 @@ func (c *Controller) fetchPods(_ context.Context, node string) error {
 	}
 	return nil
 }
+
+// Limits on concurrent requests to the API server for nodes. Beyond what it handles in parallel, requests only wait
+// there, time out and are repeated, so that a briefly slow API server would never recover. Here they wait before their
+// time starts.
+const (
+	// maxRequests is for nodes' requests and reports, maxLeases for leases: neither waits for the other.
+	maxRequests = 128
+	maxLeases   = 32
+)

@@ -11,17 +11,12 @@
 // cloudcore's. Object asks the API server before it reports an object deleted, and before it sends a pod whose deletion
 // the node may have seen; podLists says what that costs.
 //
-// Upstream, it carries out nodes' requests. Every write for a node, and every read that the caches cannot answer,
-// impersonates the node (user system:node:<name>, group system:nodes), so that the API server's node authorizer and
-// NodeRestriction admission decide what a node may do, as for any kubelet. The API server must run with both, as
-// kubeadm's does. In its own name cloudcore only creates Nodes, which need a label that a node may not set itself, and
+// Upstream, it carries out nodes' requests (package requests), and cares for Nodes and the fate of their pods
+// (nodeParts). In its own name cloudcore only creates Nodes, which need a label that a node may not set itself, and
 // changes the tolerations of pods bound to them.
 //
 // It keeps a hash of the status that each connected node of ours reported last for each of its pods. If another writer
 // changes such a status, it asks the node to report it again (statusRequests).
-//
-// No request makes the process exit: a request that cannot be understood is answered with a metav1.Status that says
-// why.
 //
 // Any number of controllers may run in parallel; all state is in the API server.
 package edgecontroller

@@ -15,6 +15,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -27,7 +31,7 @@ var errNotFilled = errors.New("the caches of the API server's objects are not fi
 // desired knows what each node should have.
 type desired struct {
 	caches   *caches
-	sessions *sessions
+	sessions *sessions.Sessions
 	lookups  *lookups
 	contents *contents
 	asNode   kubernetes.Interface
@@ -39,7 +43,7 @@ type desired struct {
 	notices *podNotices
 	// decideRoom has the room of a node decided about after some time; roomDecisions are these nodes.
 	decideRoom    func(node string, after time.Duration)
-	roomDecisions keyQueue
+	roomDecisions keyqueue.Queue
 	// fullNodes says in events which nodes have no room for all of their pods.
 	fullNodes *fullNodes
 	// wholeSent are the bytes of large pods that are read, or on their way to nodes.
@@ -59,7 +63,8 @@ type desiredHub interface {
 }
 
 func newDesired(
-	clients Clients, caches *caches, sessions *sessions, lookups *lookups, contents *contents, room *podRoom,
+	clients impersonate.Clients, caches *caches, sessions *sessions.Sessions, lookups *lookups, contents *contents,
+	room *podRoom,
 ) *desired {
 	d := &desired{
 		caches:    caches,
@@ -79,11 +84,11 @@ func newDesired(
 		podLists: d.podLists,
 		encoded:  newEncodings(),
 	}
-	d.roomDecisions = newKeyQueue("node", func(_ context.Context, node string) error {
+	d.roomDecisions = keyqueue.New("node", func(_ context.Context, node string) error {
 		d.decided(node)
 		return nil
 	}, "Room of a node's pods not decided about")
-	d.decideRoom = d.roomDecisions.queue.AddAfter
+	d.decideRoom = d.roomDecisions.Keys.AddAfter
 	d.fullNodes = newFullNodes(clients.AsNode, sessions, d.notices)
 	return d
 }
@@ -95,9 +100,9 @@ func (d *desired) start(ctx context.Context, hub desiredHub) {
 
 // run works until the context ends.
 func (d *desired) run(ctx context.Context, spawn func(func())) {
-	d.notices.run(ctx, spawn)
-	d.roomDecisions.run(ctx, spawn)
-	d.fullNodes.run(ctx, spawn)
+	d.notices.Run(ctx, spawn)
+	d.roomDecisions.Run(ctx, spawn)
+	d.fullNodes.Run(ctx, spawn)
 }
 
 // cachesFilled must be called once the caches have synced. Until then nothing is decided.
@@ -112,13 +117,13 @@ func (d *desired) Filled() bool { return d.filled.Load() }
 // connected begins a session of a node; capable is set for our edgecores.
 func (d *desired) connected(node string, capable bool) {
 	if capable && d.filled.Load() {
-		for _, s := range d.services.servicesFor(d.caches.podsOf(node)) {
+		for _, s := range d.services.servicesFor(d.caches.PodsOf(node)) {
 			d.hub.Changed(node, serviceKey(s))
 		}
 	}
 	d.roomChanged(d.room.connected(node))
 	d.notices.add(d.room.withheldOn(node))
-	d.fullNodes.queue.Add(node)
+	d.fullNodes.Keys.Add(node)
 }
 
 // inventoried records which pods a node has, by their UIDs and as the node reports them. Of those whose changes are
@@ -146,24 +151,24 @@ func (d *desired) Desired(node string) []cloudhub.Ref {
 	}
 	var out []cloudhub.Ref
 	// Our edgecore creates its Node itself, and queries it when needed. KubeEdge's waits for it.
-	if n := d.caches.node(node); n != nil && !d.sessions.capable(node) {
+	if n := d.caches.Node(node); n != nil && !d.sessions.Capable(node) {
 		out = append(out, refTo(nodeObjectKey(node), "Node", n))
 	}
-	pods := d.caches.podsOf(node)
+	pods := d.caches.PodsOf(node)
 	seen := map[resource.Key]bool{}
 	for _, pod := range pods {
 		out = append(out, refTo(podKey(pod), "Pod", pod))
-		for _, key := range references(pod) {
+		for _, key := range podrefs.Of(pod) {
 			if seen[key] {
 				continue
 			}
 			seen[key] = true
-			if o := d.caches.named(key); o != nil {
+			if o := d.caches.Named(key); o != nil {
 				out = append(out, refTo(key, kindOfNamed(key), o))
 			}
 		}
 	}
-	if d.sessions.capable(node) {
+	if d.sessions.Capable(node) {
 		for _, s := range d.services.servicesFor(pods) {
 			out = append(out, refTo(serviceKey(s), "Service", s))
 		}
@@ -236,7 +241,7 @@ func (d *desired) podFor(node string, key resource.Key) (*cloudhub.Object, error
 // countPod makes sure that a pod counts before it is sent: its event may still be on its way.
 func (d *desired) countPod(node string, pod *v1.Pod) error {
 	cached := func() bool {
-		now := d.caches.pod(pod.Namespace, pod.Name)
+		now := d.caches.Pod(pod.Namespace, pod.Name)
 		return now != nil && now.UID == pod.UID
 	}
 	early := !cached() // podOnNode has just got it from the API server, or it has just been deleted
@@ -253,14 +258,14 @@ func (d *desired) namedFor(node string, key resource.Key) (*cloudhub.Object, err
 	if !named && withheld {
 		return nil, fmt.Errorf("%s for node %s, as the pod that names it: %w", key, node, cloudhub.ErrWithheld)
 	}
-	needed := func() bool { return d.caches.names(node, key) }
+	needed := func() bool { return d.caches.Names(node, key) }
 	none, claims, err := d.podLists.unneeded(node, key, needed, func(m missingPod) bool {
 		return slices.Contains(m.references, key) || m.unknown && m.key.Namespace == key.Namespace
 	})
 	switch {
 	case err != nil:
 		return nil, err
-	case none && key.Type == resource.TypeSecret && (claims || hasClaims(d.caches.podsOf(node))):
+	case none && key.Type == resource.TypeSecret && (claims || podrefs.HasClaims(d.caches.PodsOf(node))):
 		return d.volumeSecret(node, key)
 	case none:
 		return nil, nil
@@ -270,12 +275,12 @@ func (d *desired) namedFor(node string, key resource.Key) (*cloudhub.Object, err
 
 // namedOn reports whether a pod on a node names a ConfigMap or Secret, and whether one does, or may, that is withheld.
 func (d *desired) namedOn(node string, key resource.Key) (named, withheld bool) {
-	for _, pod := range d.caches.podsOf(node) {
+	for _, pod := range d.caches.PodsOf(node) {
 		switch {
 		case pod.Namespace != key.Namespace:
 		case lacksReferences(pod):
 			withheld = true
-		case !slices.Contains(references(pod), key):
+		case !slices.Contains(podrefs.Of(pod), key):
 		case d.room.of(node, pod.UID) == withheldWaiting:
 			withheld = true
 		default:
@@ -288,7 +293,7 @@ func (d *desired) namedOn(node string, key resource.Key) (named, withheld bool) 
 // volumeSecret returns a Secret that no pod names, but perhaps a persistent volume of a pod. The node may have asked
 // for it, and keeps it as long as the API server would still give it.
 func (d *desired) volumeSecret(node string, key resource.Key) (*cloudhub.Object, error) {
-	ctx, cancel := context.WithTimeout(withNode(d.ctx, node), confirmTimeout)
+	ctx, cancel := context.WithTimeout(impersonate.WithNode(d.ctx, node), confirmTimeout)
 	defer cancel()
 	secret, err := d.asNode.CoreV1().Secrets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	switch {
@@ -304,7 +309,7 @@ func (d *desired) nodeFor(node string, key resource.Key) (*cloudhub.Object, erro
 	if key.Name != node || key.Namespace != resource.NullNamespace {
 		return nil, nil
 	}
-	n := d.caches.node(node)
+	n := d.caches.Node(node)
 	if n == nil {
 		var err error
 		if n, err = confirmed(d.lookups, key, d.lookups.own.CoreV1().Nodes().Get); n == nil || err != nil {

@@ -12,21 +12,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-func key(text string) resource.Key {
-	k, err := resource.Parse(text)
-	if err != nil {
-		panic(err)
-	}
-	return k
-}
-
 func testService(namespace, name, ip string) *v1.Service {
 	return &v1.Service{
-		ObjectMeta: objectMeta(namespace, name, "1"),
+		ObjectMeta: fakes.ObjectMeta(namespace, name, "1"),
 		Spec:       v1.ServiceSpec{ClusterIP: ip, Ports: []v1.ServicePort{{Port: 80}}},
 	}
 }
@@ -45,14 +38,14 @@ func (w *fixture) desired(node string) []string {
 
 func TestDesired(t *testing.T) {
 	w := newFixture(t)
-	quiet := testPod("e1", "quiet", "q")
+	quiet := fakes.Pod("e1", "quiet", "q")
 	quiet.Spec.EnableServiceLinks = new(false)
-	w.add(edgeNode("e1"), edgeNode("e2"), testPod("e1", "ns", "a"), testPod("e1", "ns", "b"), quiet,
-		testPod("e2", "ns", "c"),
-		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "1")},
-		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-c", "1")},
-		&v1.ConfigMap{ObjectMeta: objectMeta("other", "cm-a", "1")},
-		&v1.Secret{ObjectMeta: objectMeta("ns", "shared", "1")},
+	w.add(fakes.Node("e1"), fakes.Node("e2"), fakes.Pod("e1", "ns", "a"), fakes.Pod("e1", "ns", "b"), quiet,
+		fakes.Pod("e2", "ns", "c"),
+		&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-a", "1")},
+		&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-c", "1")},
+		&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("other", "cm-a", "1")},
+		&v1.Secret{ObjectMeta: fakes.ObjectMeta("ns", "shared", "1")},
 		testService("ns", "db", "10.0.0.2"), testService("ns", "headless", "None"),
 		testService("quiet", "db", "10.0.0.3"),
 		testService("default", "kubernetes", "10.0.0.1"), testService("default", "web", "10.0.0.4"))
@@ -87,10 +80,10 @@ func TestDesired(t *testing.T) {
 
 func TestObject(t *testing.T) {
 	w := newFixture(t)
-	pod := testPod("e1", "ns", "a")
+	pod := fakes.Pod("e1", "ns", "a")
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
-	conf := &v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "7"), Data: map[string]string{"k": "v"}}
-	w.add(edgeNode("e1"), pod, conf, &v1.Secret{ObjectMeta: objectMeta("ns", "other", "1")},
+	conf := &v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-a", "7"), Data: map[string]string{"k": "v"}}
+	w.add(fakes.Node("e1"), pod, conf, &v1.Secret{ObjectMeta: fakes.ObjectMeta("ns", "other", "1")},
 		testService("ns", "db", "10.0.0.2"))
 	for text, want := range map[string]string{
 		"ns/pod/a":          `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a",`,
@@ -98,9 +91,9 @@ func TestObject(t *testing.T) {
 		"null/node/e1":      `{"kind":"Node","apiVersion":"v1",`,
 	} {
 		for range 2 { // the second may come out of the memory of encoded objects
-			o, err := w.Object("e1", key(text))
+			o, err := w.Object("e1", fakes.Key(text))
 			if err != nil || o == nil || !strings.HasPrefix(string(o.JSON), want) || o.Version == "" ||
-				o.Key != key(text) || o.UID == "" || o.Deleting {
+				o.Key != fakes.Key(text) || o.UID == "" || o.Deleting {
 				t.Errorf("Object(%s) = %+v, %v; want JSON that begins with %s", text, o, err, want)
 			}
 			if strings.Contains(string(o.JSON), "managedFields") {
@@ -112,32 +105,32 @@ func TestObject(t *testing.T) {
 		t.Errorf("objects in the cache: kinds %q and %q, managedFields %v; want no kinds and the fields as before",
 			pod.Kind, conf.Kind, pod.ManagedFields)
 	}
-	if calls := w.api.seen(); calls != nil {
+	if calls := w.api.Seen(); calls != nil {
 		t.Errorf("the API server was asked %v, want nothing", calls)
 	}
 	for _, text := range []string{
 		"ns/secret/other", "null/node/e2", "ns/service/db", "ns/endpoints/db", "ns/configmap/none", "ns/node/e1",
 	} {
-		if o, err := w.Object("e1", key(text)); o != nil || err != nil {
+		if o, err := w.Object("e1", fakes.Key(text)); o != nil || err != nil {
 			t.Errorf("%s: %v %+v, want none", text, err, o)
 		}
 	}
-	if o, err := w.Object("e2", key("ns/pod/a")); o != nil || err != nil {
+	if o, err := w.Object("e2", fakes.Key("ns/pod/a")); o != nil || err != nil {
 		t.Errorf("the pod of another node: %+v, %v; want none", o, err)
 	}
-	if calls := w.api.seen(); calls != nil {
+	if calls := w.api.Seen(); calls != nil {
 		t.Errorf("the API server was asked %v about what the cache knows, want nothing", calls)
 	}
 	w.Connected(t.Context(), "e1", "edgecore/quic")
 	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(pod, "")})
-	if o, err := w.Object("e1", key("ns/service/db")); o == nil || err != nil {
+	if o, err := w.Object("e1", fakes.Key("ns/service/db")); o == nil || err != nil {
 		t.Errorf("a service for an edge of ours: %+v, %v; want an object", o, err)
 	}
 	w.owned.Wait()
-	deleting := testPod("e1", "ns", "a")
+	deleting := fakes.Pod("e1", "ns", "a")
 	deleting.DeletionTimestamp = new(metav1.Now())
 	w.add(deleting)
-	if o, err := w.Object("e1", key("ns/pod/a")); err != nil || o == nil || !o.Deleting {
+	if o, err := w.Object("e1", fakes.Key("ns/pod/a")); err != nil || o == nil || !o.Deleting {
 		t.Errorf("a pod that is being deleted: %+v, %v; want an object with Deleting", o, err)
 	}
 }
@@ -145,35 +138,35 @@ func TestObject(t *testing.T) {
 // TestGoneIsConfirmed: what the cache does not have may be known to another cloudcore.
 func TestGoneIsConfirmed(t *testing.T) {
 	w := newFixture(t)
-	w.api.answer(func(c call) (int, any) { return http.StatusServiceUnavailable, "down" })
-	if o, err := w.Object("e1", key("ns/pod/a")); err == nil {
+	w.api.Answer(func(c fakes.Call) (int, any) { return http.StatusServiceUnavailable, "down" })
+	if o, err := w.Object("e1", fakes.Key("ns/pod/a")); err == nil {
 		t.Errorf("the API server is down, and the pod is %+v; want an error", o)
 	}
-	pod := testPod("e1", "ns", "a")
+	pod := fakes.Pod("e1", "ns", "a")
 	pod.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
-	w.api.answer(func(c call) (int, any) { return http.StatusOK, pod })
-	if o, err := w.Object("e1", key("ns/pod/a")); err != nil || o == nil {
+	w.api.Answer(func(c fakes.Call) (int, any) { return http.StatusOK, pod })
+	if o, err := w.Object("e1", fakes.Key("ns/pod/a")); err != nil || o == nil {
 		t.Errorf("a pod that the cache does not know yet: %+v, %v; want an object", o, err)
 	}
-	if o, err := w.Object("e2", key("ns/pod/a")); err != nil || o != nil {
+	if o, err := w.Object("e2", fakes.Key("ns/pod/a")); err != nil || o != nil {
 		t.Errorf("... of another node: %+v, %v; want none", o, err)
 	}
-	w.api.answer(nil)
-	if o, err := w.Object("e1", key("ns/pod/a")); err != nil || o != nil {
+	w.api.Answer(nil)
+	if o, err := w.Object("e1", fakes.Key("ns/pod/a")); err != nil || o != nil {
 		t.Errorf("a pod that is gone: %+v, %v; want none", o, err)
 	}
 	w.add(pod)
 	for _, text := range []string{"ns/configmap/cm-a", "ns/secret/shared", "null/node/e1"} {
-		w.api.answer(nil)
-		if o, err := w.Object("e1", key(text)); err != nil || o != nil {
+		w.api.Answer(nil)
+		if o, err := w.Object("e1", fakes.Key(text)); err != nil || o != nil {
 			t.Errorf("%s is gone: %+v, %v; want none", text, o, err)
 		}
-		if len(w.api.seen()) != 1 {
-			t.Errorf("%s: the API server saw %v, want one call", text, w.api.seen())
+		if len(w.api.Seen()) != 1 {
+			t.Errorf("%s: the API server saw %v, want one call", text, w.api.Seen())
 		}
 	}
 	w.filled.Store(false)
-	if o, err := w.Object("e1", key("ns/pod/a")); err == nil || o != nil || w.Desired("e1") != nil {
+	if o, err := w.Object("e1", fakes.Key("ns/pod/a")); err == nil || o != nil || w.Desired("e1") != nil {
 		t.Errorf("before the caches are filled: %+v, %v; want an error", o, err)
 	}
 }
@@ -181,37 +174,37 @@ func TestGoneIsConfirmed(t *testing.T) {
 // TestVolumeSecret: a secret of a volume, which no pod names, is the node's for as long as the API server says so.
 func TestVolumeSecret(t *testing.T) {
 	w := newFixture(t)
-	k := key("ns/secret/of-volume")
-	w.add(testPod("e1", "ns", "a"))
-	if o, err := w.Object("e1", k); o != nil || err != nil || w.api.seen() != nil {
-		t.Errorf("a node without volumes: %v, %v, calls %v; want none", o, err, w.api.seen())
+	k := fakes.Key("ns/secret/of-volume")
+	w.add(fakes.Pod("e1", "ns", "a"))
+	if o, err := w.Object("e1", k); o != nil || err != nil || w.api.Seen() != nil {
+		t.Errorf("a node without volumes: %v, %v, calls %v; want none", o, err, w.api.Seen())
 	}
-	pod := testPod("e1", "ns", "with-volume")
+	pod := fakes.Pod("e1", "ns", "with-volume")
 	pod.Spec.Volumes = []v1.Volume{
 		{VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
 	}
 	w.add(pod)
 	forbid := metav1.Status{Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403}
 	for name, tc := range map[string]struct {
-		reply       func(call) (int, any)
+		reply       func(fakes.Call) (int, any)
 		there, fail bool
 	}{
-		"allowed": {func(call) (int, any) {
+		"allowed": {func(fakes.Call) (int, any) {
 			return 200, map[string]any{
-				"kind": "Secret", "apiVersion": "v1", "metadata": objectMeta("ns", "of-volume", "3"),
+				"kind": "Secret", "apiVersion": "v1", "metadata": fakes.ObjectMeta("ns", "of-volume", "3"),
 			}
 		}, true, false},
-		"forbidden": {func(call) (int, any) { return 403, forbid }, false, false},
+		"forbidden": {func(fakes.Call) (int, any) { return 403, forbid }, false, false},
 		"gone":      {nil, false, false},
-		"down":      {func(call) (int, any) { return 500, "x" }, false, true},
+		"down":      {func(fakes.Call) (int, any) { return 500, "x" }, false, true},
 	} {
-		w.api.answer(tc.reply)
+		w.api.Answer(tc.reply)
 		o, err := w.Object("e1", k)
 		if (o != nil) != tc.there || (err != nil) != tc.fail {
 			t.Errorf("%s: %v, %v; want an object: %v, an error: %v", name, o, err, tc.there, tc.fail)
 		}
 		if diff := cmp.Diff([]string{"GET /api/v1/namespaces/ns/secrets/of-volume as system:node:e1"},
-			w.api.seen()); diff != "" {
+			w.api.Seen()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -221,10 +214,10 @@ func TestVolumeSecret(t *testing.T) {
 func TestVersions(t *testing.T) {
 	w := newFixture(t)
 	version := func(change func(*v1.Pod)) string {
-		pod := testPod("e1", "ns", "a")
+		pod := fakes.Pod("e1", "ns", "a")
 		change(pod)
 		w.add(pod)
-		o, err := w.Object("e1", key("ns/pod/a"))
+		o, err := w.Object("e1", fakes.Key("ns/pod/a"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,9 +238,9 @@ func TestVersions(t *testing.T) {
 func fleet(w *fixture, nodes, pods int) {
 	for n := range nodes {
 		name := fmt.Sprintf("edge-%05d", n)
-		w.add(edgeNode(name))
+		w.add(fakes.Node(name))
 		for p := range pods {
-			w.add(testPod(name, fmt.Sprintf("ns-%03d", n/10), fmt.Sprintf("pod-%d-%d", n, p)))
+			w.add(fakes.Pod(name, fmt.Sprintf("ns-%03d", n/10), fmt.Sprintf("pod-%d-%d", n, p)))
 		}
 	}
 }
@@ -282,7 +275,7 @@ func BenchmarkDesired(b *testing.B) {
 func BenchmarkObject(b *testing.B) {
 	w := newFixture(b)
 	fleet(w, 100, 30)
-	k := key("ns-005/pod/pod-50-7")
+	k := fakes.Key("ns-005/pod/pod-50-7")
 	b.ReportAllocs()
 	for b.Loop() {
 		if o, err := w.Object("edge-00050", k); err != nil || o == nil {
@@ -295,16 +288,16 @@ func BenchmarkObject(b *testing.B) {
 func BenchmarkSharedConfigMap(b *testing.B) {
 	w := newFixture(b)
 	for n := range 5000 {
-		pod := testPod(fmt.Sprintf("edge-%05d", n), "ns", fmt.Sprintf("pod-%d", n))
+		pod := fakes.Pod(fmt.Sprintf("edge-%05d", n), "ns", fmt.Sprintf("pod-%d", n))
 		pod.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name = "all"
 		w.add(pod)
 	}
-	old := &metav1.PartialObjectMetadata{ObjectMeta: objectMeta("ns", "all", "1")}
-	now := &metav1.PartialObjectMetadata{ObjectMeta: objectMeta("ns", "all", "2")}
+	old := &metav1.PartialObjectMetadata{ObjectMeta: fakes.ObjectMeta("ns", "all", "1")}
+	now := &metav1.PartialObjectMetadata{ObjectMeta: fakes.ObjectMeta("ns", "all", "2")}
 	event := w.namedEvent(resource.TypeConfigMap)
 	for b.Loop() {
 		event(old, now)
-		if n := len(w.hub.take()); n != 5000 {
+		if n := len(w.hub.Take()); n != 5000 {
 			b.Fatalf("%d nodes were told, want 5000", n)
 		}
 	}

@@ -12,11 +12,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-)
 
-// DuplicateDevice is the condition of a Node whose certificate two devices use. Only cloudcores write it. It comes with
-// an event of the same reason.
-const DuplicateDevice v1.NodeConditionType = "DuplicateDevice"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
+)
 
 const (
 	// duplicateClearAfter is how long no duplicate must be found before the condition becomes False. Two devices take
@@ -34,7 +34,7 @@ const (
 // The cloudcore to which the node is connected sets it to False after a while without findings.
 type duplicates struct {
 	access
-	keyQueue
+	keyqueue.Queue
 
 	mu    sync.Mutex
 	nodes map[string]*duplicate
@@ -52,7 +52,7 @@ type duplicate struct {
 
 func newDuplicates(a access) *duplicates {
 	d := &duplicates{access: a, nodes: map[string]*duplicate{}}
-	d.keyQueue = newKeyQueue("node", d.sync, "Condition DuplicateDevice of a node not changed; it is tried again")
+	d.Queue = keyqueue.New("node", d.sync, "Condition DuplicateDevice of a node not changed; it is tried again")
 	return d
 }
 
@@ -72,7 +72,7 @@ func (d *duplicates) forget(node string) {
 
 // find records that two devices were found. It reports whether an event is due.
 func (d *duplicates) find(node, message string, now time.Time) (event bool) {
-	if d.caches.node(node) == nil {
+	if d.caches.Node(node) == nil {
 		return false
 	}
 	d.mu.Lock()
@@ -83,14 +83,14 @@ func (d *duplicates) find(node, message string, now time.Time) (event bool) {
 	if event {
 		kept.event = now
 	}
-	d.queue.Add(node)
+	d.Keys.Add(node)
 	return event
 }
 
 // connected schedules a check of a connected node's condition.
 func (d *duplicates) connected(node string) {
-	if isDuplicate(duplicateOf(d.caches.node(node))) {
-		d.queue.AddAfter(node, duplicateMinConnected)
+	if isDuplicate(duplicateOf(d.caches.Node(node))) {
+		d.Keys.AddAfter(node, duplicateMinConnected)
 	}
 }
 
@@ -113,7 +113,7 @@ func (d *duplicates) nodeChanged(old, now *v1.Node) {
 		delete(d.nodes, now.Name)
 		return
 	}
-	d.queue.Add(now.Name)
+	d.Keys.Add(now.Name)
 }
 
 // duplicateOf returns the condition of a Node, or nil.
@@ -121,7 +121,9 @@ func duplicateOf(node *v1.Node) *v1.NodeCondition {
 	if node == nil {
 		return nil
 	}
-	i := slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool { return c.Type == DuplicateDevice })
+	i := slices.IndexFunc(node.Status.Conditions, func(c v1.NodeCondition) bool {
+		return c.Type == marks.DuplicateDevice
+	})
 	if i < 0 {
 		return nil
 	}
@@ -140,7 +142,7 @@ func (k duplicate) next(have *v1.NodeCondition, here bool, now time.Time) (
 	}
 	quiet, is := now.Sub(last), isDuplicate(have)
 	at := metav1.NewTime(now)
-	want = &v1.NodeCondition{Type: DuplicateDevice, LastHeartbeatTime: at, LastTransitionTime: at}
+	want = &v1.NodeCondition{Type: marks.DuplicateDevice, LastHeartbeatTime: at, LastTransitionTime: at}
 	switch {
 	case !k.found.IsZero() && now.Sub(k.found) < duplicateClearAfter &&
 		(!is || k.found.Sub(k.seen) >= duplicateRefresh):
@@ -162,7 +164,7 @@ func (k duplicate) next(have *v1.NodeCondition, here bool, now time.Time) (
 }
 
 func (d *duplicates) sync(ctx context.Context, name string) error {
-	node := d.caches.node(name)
+	node := d.caches.Node(name)
 	if node == nil {
 		return nil
 	}
@@ -172,9 +174,9 @@ func (d *duplicates) sync(ctx context.Context, name string) error {
 		kept = *k
 	}
 	d.mu.Unlock()
-	want, again := kept.next(duplicateOf(node), d.sessions.connectedHere(name), time.Now())
+	want, again := kept.next(duplicateOf(node), d.sessions.ConnectedHere(name), time.Now())
 	if again > 0 {
-		d.queue.AddAfter(name, again)
+		d.Keys.AddAfter(name, again)
 	}
 	if want == nil {
 		return nil
@@ -186,12 +188,12 @@ func (d *duplicates) sync(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(withNode(ctx, name), keyTimeout)
+	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, name), keyqueue.Timeout)
 	defer cancel()
 	_, err = d.asNode.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("patch the condition %s of node %s: %w", DuplicateDevice, name, err)
+		return fmt.Errorf("patch the condition %s of node %s: %w", marks.DuplicateDevice, name, err)
 	}
 	return nil
 }
@@ -202,7 +204,7 @@ func (d *duplicates) Duplicate(ctx context.Context, node, message string) {
 	if !d.find(node, message, time.Now()) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(withNode(ctx, node), d.timeout)
+	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), d.timeout)
 	defer cancel()
-	recordNodeEvent(ctx, d.asNode, node, string(DuplicateDevice), message)
+	recordNodeEvent(ctx, d.asNode, node, string(marks.DuplicateDevice), message)
 }

@@ -9,13 +9,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
 )
 
 // TestDuplicate: an event about the node and a condition of it are written in its name, the event once in a while.
 func TestDuplicate(t *testing.T) {
 	w := newFixture(t)
-	w.add(edgeNode("edge-1"))
-	w.api.answer(func(c call) (int, any) { return http.StatusCreated, json.RawMessage(c.Body) })
+	w.add(fakes.Node("edge-1"))
+	w.api.Answer(func(c fakes.Call) (int, any) { return http.StatusCreated, json.RawMessage(c.Body) })
 	w.Duplicate(t.Context(), "edge-2", "no such node")
 	w.Duplicate(t.Context(), "edge-1", "two devices")
 	w.Duplicate(t.Context(), "edge-1", "two devices again")
@@ -26,11 +29,11 @@ func TestDuplicate(t *testing.T) {
 		"POST /api/v1/namespaces/default/events as system:node:edge-1",
 		"PATCH /api/v1/nodes/edge-1/status as system:node:edge-1",
 	}
-	if diff := cmp.Diff(want, w.api.seen()); diff != "" {
+	if diff := cmp.Diff(want, w.api.Seen()); diff != "" {
 		t.Fatalf("requests (-want +got):\n%s", diff)
 	}
 	var e v1.Event
-	if err := json.Unmarshal([]byte(w.api.calls[0].Body), &e); err != nil {
+	if err := json.Unmarshal([]byte(w.api.Calls[0].Body), &e); err != nil {
 		t.Fatal(err)
 	}
 	got := []string{e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Type, e.Reason, e.Message}
@@ -38,12 +41,13 @@ func TestDuplicate(t *testing.T) {
 		t.Errorf("event (-want +got):\n%s", diff)
 	}
 	var n v1.Node
-	if err := json.Unmarshal([]byte(w.api.calls[1].Body), &n); err != nil {
+	if err := json.Unmarshal([]byte(w.api.Calls[1].Body), &n); err != nil {
 		t.Fatal(err)
 	}
 	have := duplicateOf(&n)
 	if have == nil || have.Status != v1.ConditionTrue || have.Message != "two devices again" || n.UID != "uid-edge-1" {
-		t.Errorf("patch = %s, want %s True of uid-edge-1 with the last message", w.api.calls[1].Body, DuplicateDevice)
+		t.Errorf("patch = %s, want %s True of uid-edge-1 with the last message", w.api.Calls[1].Body,
+			marks.DuplicateDevice)
 	}
 }
 
@@ -97,10 +101,12 @@ func TestNextDuplicate(t *testing.T) {
 func TestDuplicateSeen(t *testing.T) {
 	w := newFixture(t)
 	node := func(status v1.ConditionStatus, at int64) *v1.Node {
-		n := edgeNode("edge-1")
+		n := fakes.Node("edge-1")
 		if status != "" {
 			heard := metav1.Unix(at, 0)
-			n.Status.Conditions = []v1.NodeCondition{{Type: DuplicateDevice, Status: status, LastHeartbeatTime: heard}}
+			n.Status.Conditions = []v1.NodeCondition{
+				{Type: marks.DuplicateDevice, Status: status, LastHeartbeatTime: heard},
+			}
 		}
 		return n
 	}
@@ -115,10 +121,10 @@ func TestDuplicateSeen(t *testing.T) {
 	if got := w.duplicates.nodes["edge-1"].seen; !got.After(seen) {
 		t.Errorf("seen after another time = %v, want after %v", got, seen)
 	}
-	key, _ := w.duplicates.queue.Get()
-	w.duplicates.queue.Done(key)
+	key, _ := w.duplicates.Keys.Get()
+	w.duplicates.Keys.Done(key)
 	w.duplicates.nodeChanged(refreshed, node("", 0))
-	if got := w.duplicates.queue.Len(); got != 1 {
+	if got := w.duplicates.Keys.Len(); got != 1 {
 		t.Errorf("%d nodes to look at after the condition was removed, want 1", got)
 	}
 	w.duplicates.nodeChanged(refreshed, node(v1.ConditionFalse, 3))

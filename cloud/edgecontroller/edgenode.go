@@ -7,7 +7,7 @@ import (
 )
 
 // EdgeNode returns a Node with EdgeLabel from the cache, or nil. The caller must not modify it.
-func (c *Controller) EdgeNode(name string) *v1.Node { return c.caches.node(name) }
+func (c *Controller) EdgeNode(name string) *v1.Node { return c.caches.Node(name) }
 
 // OnEdgeNode calls f for each Node of a device that is new or whose labels changed. Call it before Start; f must not
 // block.

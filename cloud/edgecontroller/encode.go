@@ -6,59 +6,17 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/objects"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// object is any API object.
-type object interface {
-	runtime.Object
-	metav1.Object
-}
-
-// withKind returns a shallow copy of an object with apiVersion and kind, which typed clients leave out, and without
-// managedFields, which no edge needs. The original may be shared, and is not modified.
-func withKind(obj object) (object, error) {
-	gvks, _, err := scheme.Scheme.ObjectKinds(obj)
-	if err != nil || len(gvks) == 0 {
-		return nil, fmt.Errorf("kind of %T: %w", obj, err)
-	}
-	out := shallow(obj)
-	out.GetObjectKind().SetGroupVersionKind(gvks[0])
-	out.SetManagedFields(nil)
-	return out, nil
-}
-
-// shallow copies the outermost struct, so that its fields may be set.
-func shallow(obj object) object {
-	switch o := obj.(type) {
-	case *v1.Pod:
-		c := *o
-		return &c
-	case *v1.Node:
-		c := *o
-		return &c
-	case *v1.ConfigMap:
-		c := *o
-		return &c
-	case *v1.Secret:
-		c := *o
-		return &c
-	case *v1.Service:
-		c := *o
-		return &c
-	}
-	return obj.DeepCopyObject().(object)
-}
-
 // encode returns an object's JSON with apiVersion and kind.
-func encode(obj object) (json.RawMessage, schema.GroupVersionKind, error) {
-	out, err := withKind(obj)
+func encode(obj objects.Object) (json.RawMessage, schema.GroupVersionKind, error) {
+	out, err := objects.WithKind(obj)
 	if err != nil {
 		return nil, schema.GroupVersionKind{}, err
 	}
@@ -82,7 +40,7 @@ func refTo(key resource.Key, kind string, obj metav1.Object) cloudhub.Ref {
 }
 
 // toSend returns an object in the form that the hub sends.
-func toSend(key resource.Key, obj object) (*cloudhub.Object, error) {
+func toSend(key resource.Key, obj objects.Object) (*cloudhub.Object, error) {
 	if pod, ok := obj.(*v1.Pod); ok && isTrimmed(pod) {
 		return nil, fmt.Errorf("%s: %w", key, errTrimmed)
 	}

@@ -4,6 +4,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/objects"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -24,7 +25,7 @@ type encodingKey struct {
 	uid, rv string
 }
 
-func (e encodings) get(key resource.Key, obj object) (*cloudhub.Object, error) {
+func (e encodings) get(key resource.Key, obj objects.Object) (*cloudhub.Object, error) {
 	at := encodingKey{key, string(obj.GetUID()), obj.GetResourceVersion()}
 	if found, ok := e.cache.Get(at); ok {
 		out := found.(cloudhub.Object)

@@ -12,6 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
 
 func TestTolerated(t *testing.T) {
@@ -50,7 +52,7 @@ func TestPatchDelay(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	scheduled := func(ago time.Duration) func(*v1.Pod) {
 		return func(p *v1.Pod) {
-			c := condition(v1.PodScheduled, v1.ConditionTrue)
+			c := fakes.Condition(v1.PodScheduled, v1.ConditionTrue)
 			c.LastTransitionTime = metav1.NewTime(now.Add(-ago))
 			p.Status.Conditions = append(p.Status.Conditions, c)
 		}
@@ -86,7 +88,7 @@ func TestPatchDelay(t *testing.T) {
 		"tolerates for no time":    {all(short(0), scheduled(0)), 0},
 		"tolerates nothing":        {func(p *v1.Pod) { p.Spec.Tolerations = nil }, 0},
 	} {
-		pod := testPod("e1", "ns", "a")
+		pod := fakes.Pod("e1", "ns", "a")
 		pod.Spec.Tolerations = limited(300)
 		tc.change(pod)
 		limit := tolerated(pod.Spec.Tolerations)
@@ -125,12 +127,12 @@ type patches struct {
 
 func runTolerations(w *fixture) *patches {
 	p := &patches{w: w, began: time.Now(), at: map[string]time.Duration{}}
-	w.api.answer(func(c call) (int, any) {
+	w.api.Answer(func(c fakes.Call) (int, any) {
 		var name string
 		if n, err := fmt.Sscanf(c.Path, "/api/v1/namespaces/ns/pods/%s", &name); n != 1 || err != nil {
-			return notFound(c.Path)
+			return fakes.NotFound(c.Path)
 		}
-		pod := w.caches.pod("ns", name).DeepCopy()
+		pod := w.caches.Pod("ns", name).DeepCopy()
 		var patch v1.Pod
 		if err := json.Unmarshal([]byte(c.Body), &patch); err != nil {
 			return http.StatusBadRequest, err.Error()
@@ -150,14 +152,14 @@ func (p *patches) until(end time.Duration) {
 	for time.Since(p.began) < end {
 		time.Sleep(time.Second)
 		synctest.Wait()
-		for p.w.tolerations.queue.Len() > 0 {
-			p.w.tolerations.next(p.w.t.Context())
+		for p.w.tolerations.Keys.Len() > 0 {
+			p.w.tolerations.Next(p.w.t.Context())
 		}
 	}
 }
 
 func boundNow(node, name string, seconds int64) *v1.Pod {
-	p := testPod(node, "ns", name)
+	p := fakes.Pod(node, "ns", name)
 	p.CreationTimestamp, p.Generation = metav1.Now(), 1
 	p.Spec.Tolerations = limited(seconds)
 	return p
@@ -169,15 +171,15 @@ func TestGenerationStaysAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, noAddress)
 		p := runTolerations(w)
-		w.add(readyNode("e1", v1.ConditionTrue))
+		w.add(fakes.ReadyNode("e1", v1.ConditionTrue))
 		w.Connected(t.Context(), "e1", "edgecore/websocket")
 		add := func(pod *v1.Pod) {
-			old := w.caches.pod(pod.Namespace, pod.Name)
+			old := w.caches.Pod(pod.Namespace, pod.Name)
 			w.add(pod)
 			w.podEvent(old, pod)
 		}
 		phase := func(name string, phase v1.PodPhase) {
-			pod := w.caches.pod("ns", name).DeepCopy()
+			pod := w.caches.Pod("ns", name).DeepCopy()
 			pod.Status.Phase = phase
 			add(pod)
 		}
@@ -196,7 +198,7 @@ func TestGenerationStaysAtStart(t *testing.T) {
 		again.UID = "another"
 		add(again)
 		p.until(69 * time.Second)
-		if pod := w.caches.pod("ns", "runs"); pod.Generation != 1 {
+		if pod := w.caches.Pod("ns", "runs"); pod.Generation != 1 {
 			t.Errorf("a minute after it started a pod has generation %d, want 1", pod.Generation)
 		}
 		p.until(10 * time.Minute)
@@ -218,8 +220,8 @@ func TestGenerationStaysAtStart(t *testing.T) {
 // TestUnreachableNodesFirst: when a node stops being ready, when it has the taint, and for pods that cannot wait, the
 // tolerations change at once.
 func TestUnreachableNodesFirst(t *testing.T) {
-	ready, lost := readyNode("e1", v1.ConditionTrue), readyNode("e1", v1.ConditionUnknown)
-	tainted := readyNode("e1", v1.ConditionTrue)
+	ready, lost := fakes.ReadyNode("e1", v1.ConditionTrue), fakes.ReadyNode("e1", v1.ConditionUnknown)
+	tainted := fakes.ReadyNode("e1", v1.ConditionTrue)
 	tainted.Spec.Taints = []v1.Taint{{Key: v1.TaintNodeUnreachable, Effect: v1.TaintEffectNoExecute}}
 	for name, tc := range map[string]struct {
 		seconds int64

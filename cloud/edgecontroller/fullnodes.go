@@ -10,6 +10,10 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/lru"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 )
 
 // fullNodeNamespaces is how many namespaces an event about a full node names.
@@ -18,15 +22,15 @@ const fullNodeNamespaces = 3
 // fullNodes records events about nodes that are connected here and have no room for all of their pods. They name the
 // namespaces that take most: their tenants must not be named to each other, so the pods' own events do not.
 type fullNodes struct {
-	keyQueue
+	keyqueue.Queue
 	asNode   kubernetes.Interface
-	sessions *sessions
+	sessions *sessions.Sessions
 	room     *podRoom
 	notices  *podNotices
 	recent   *lru.Cache // of names of nodes; the value is when the event was recorded
 }
 
-func newFullNodes(asNode kubernetes.Interface, sessions *sessions, notices *podNotices) *fullNodes {
+func newFullNodes(asNode kubernetes.Interface, sessions *sessions.Sessions, notices *podNotices) *fullNodes {
 	f := &fullNodes{
 		asNode:   asNode,
 		sessions: sessions,
@@ -34,7 +38,7 @@ func newFullNodes(asNode kubernetes.Interface, sessions *sessions, notices *podN
 		notices:  notices,
 		recent:   lru.New(noticesMax),
 	}
-	f.keyQueue = newKeyQueue("node", f.sync, "Event about a node without room for its pods not recorded")
+	f.Queue = keyqueue.New("node", f.sync, "Event about a node without room for its pods not recorded")
 	return f
 }
 
@@ -42,15 +46,15 @@ func (f *fullNodes) sync(ctx context.Context, node string) error {
 	usage := f.room.usage(node)
 	now := time.Now()
 	at, ok := f.recent.Get(node)
-	if !f.sessions.connectedHere(node) || usage.withheld == 0 || ok && now.Sub(at.(time.Time)) < noticeRepeat {
+	if !f.sessions.ConnectedHere(node) || usage.withheld == 0 || ok && now.Sub(at.(time.Time)) < noticeRepeat {
 		return nil
 	}
 	if !f.notices.rate.AllowN(now, 1) {
-		f.queue.AddAfter(node, noticeWait)
+		f.Keys.AddAfter(node, noticeWait)
 		return nil
 	}
 	f.recent.Add(node, now)
-	ctx, cancel := context.WithTimeout(withNode(ctx, node), keyTimeout)
+	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), keyqueue.Timeout)
 	defer cancel()
 	recordNodeEvent(ctx, f.asNode, node, "NoRoomForPods", usage.message())
 	return nil

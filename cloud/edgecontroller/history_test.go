@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
 
 func TestCompareHistory(t *testing.T) {
@@ -57,15 +59,15 @@ func TestCheckHistory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		seen, now map[string]string
 		want      error
-		requests  []string
+		Requests  []string
 	}{
-		"nothing has changed": {seen: seen, now: seen, requests: listAll},
+		"nothing has changed": {seen: seen, now: seen, Requests: listAll},
 		"all have newer versions": {
 			seen: seen,
 			now: map[string]string{
 				"pods": "11", "nodes": "2001", "configmaps": "11", "secrets": "11", "services": "11",
 			},
-			requests: listAll,
+			Requests: listAll,
 		},
 		"pods went back": {
 			seen: seen,
@@ -73,7 +75,7 @@ func TestCheckHistory(t *testing.T) {
 				"pods": "9", "nodes": "2000", "configmaps": "10", "secrets": "10", "services": "10",
 			},
 			want:     errRestored{resource: "pods", seen: 10, now: 9},
-			requests: listAll[:1],
+			Requests: listAll[:1],
 		},
 		"secrets went back": {
 			seen: seen,
@@ -81,14 +83,14 @@ func TestCheckHistory(t *testing.T) {
 				"pods": "10", "nodes": "2000", "configmaps": "10", "secrets": "9", "services": "10",
 			},
 			want:     errRestored{resource: "secrets", seen: 10, now: 9},
-			requests: listAll[:4],
+			Requests: listAll[:4],
 		},
-		"a list without a version":   {seen: seen, now: map[string]string{}, requests: listAll},
+		"a list without a version":   {seen: seen, now: map[string]string{}, Requests: listAll},
 		"no cache has seen anything": {seen: map[string]string{}, now: seen},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
-			w.api.answer(func(r call) (int, any) {
+			w.api.Answer(func(r fakes.Call) (int, any) {
 				for resource, version := range tc.now {
 					if r.Path == "/api/v1/"+resource {
 						return 200, metav1.PartialObjectMetadataList{
@@ -101,8 +103,8 @@ func TestCheckHistory(t *testing.T) {
 			if got := w.checkHistory(t.Context(), w.cachesAt(tc.seen)); !errors.Is(got, tc.want) {
 				t.Errorf("checkHistory = %v, want %v", got, tc.want)
 			}
-			if got := w.api.seen(); !slices.Equal(got, tc.requests) {
-				t.Errorf("requests = %v, want %v", got, tc.requests)
+			if got := w.api.Seen(); !slices.Equal(got, tc.Requests) {
+				t.Errorf("requests = %v, want %v", got, tc.Requests)
 			}
 		})
 	}
@@ -111,12 +113,12 @@ func TestCheckHistory(t *testing.T) {
 // A request that fails, as while the API server is restored, proves nothing, and the other resources are still checked.
 func TestHistoryUnread(t *testing.T) {
 	w := newFixture(t)
-	w.api.answer(func(call) (int, any) { return 500, "x" })
+	w.api.Answer(func(fakes.Call) (int, any) { return 500, "x" })
 	seen := map[string]string{"pods": "1", "nodes": "1", "configmaps": "1", "secrets": "1", "services": "1"}
 	if err := w.checkHistory(t.Context(), w.cachesAt(seen)); err != nil {
 		t.Errorf("checkHistory while the API server fails = %v, want nil", err)
 	}
-	if got := w.api.seen(); !slices.Equal(got, listAll) {
+	if got := w.api.Seen(); !slices.Equal(got, listAll) {
 		t.Errorf("requests = %v, want %v", got, listAll)
 	}
 }

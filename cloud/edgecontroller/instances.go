@@ -14,11 +14,9 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
 )
-
-// InstanceAnnotation on a Node says which run of the device's agent connected last, and when (cloudhub.Record). Only
-// cloudcores write it: nodes cannot change it.
-const InstanceAnnotation = "edgecore.io/instance"
 
 const (
 	// instanceRate and instanceBurst limit how many Nodes a second this cloudcore annotates.
@@ -31,7 +29,7 @@ const (
 // written while that stays the same: neither on reconnects nor when cloudcore restarts.
 type instances struct {
 	access
-	keyQueue
+	keyqueue.Queue
 	limit *rate.Limiter
 	hub   instanceHub
 }
@@ -45,9 +43,9 @@ type instanceHub interface {
 
 func newInstances(a access) *instances {
 	i := &instances{access: a, limit: rate.NewLimiter(instanceRate, instanceBurst)}
-	i.keyQueue = newKeyQueue("node", i.sync, "Node not annotated with its agent's instance, so two devices with one "+
+	i.Queue = keyqueue.New("node", i.sync, "Node not annotated with its agent's instance, so two devices with one "+
 		"certificate may not be noticed; it is tried again")
-	i.remedy = "cloudcore is not allowed to; apply deploy/cloudcore/base/policy.yaml and the other manifests of this " +
+	i.Remedy = "cloudcore is not allowed to; apply deploy/cloudcore/base/policy.yaml and the other manifests of this " +
 		"version of cloudcore"
 	return i
 }
@@ -56,23 +54,24 @@ func newInstances(a access) *instances {
 func (i *instances) start(hub instanceHub) { i.hub = hub }
 
 func recordOf(node *v1.Node) cloudhub.Record {
-	return cloudhub.ParseRecord(node.Annotations[InstanceAnnotation])
+	return cloudhub.ParseRecord(node.Annotations[marks.InstanceAnnotation])
 }
 
 // nodeChanged passes a Node's record to the hub if it is new.
 func (i *instances) nodeChanged(old, now *v1.Node) {
-	if old != nil && old.UID == now.UID && old.Annotations[InstanceAnnotation] == now.Annotations[InstanceAnnotation] {
+	if old != nil && old.UID == now.UID &&
+		old.Annotations[marks.InstanceAnnotation] == now.Annotations[marks.InstanceAnnotation] {
 		return
 	}
 	i.hub.Recorded(now.Name, recordOf(now))
-	if i.sessions.connectedHere(now.Name) {
-		i.queue.Add(now.Name)
+	if i.sessions.ConnectedHere(now.Name) {
+		i.Keys.Add(now.Name)
 	}
 }
 
 // sync writes a node's record if it must change. It replaces only the record that was read, never a newer one.
 func (i *instances) sync(ctx context.Context, name string) error {
-	node := i.caches.node(name)
+	node := i.caches.Node(name)
 	for range maxRaces {
 		if node == nil {
 			return nil // registration writes it
@@ -84,7 +83,7 @@ func (i *instances) sync(ctx context.Context, name string) error {
 			return nil
 		}
 		if wait > 0 {
-			i.queue.AddAfter(name, wait)
+			i.Keys.AddAfter(name, wait)
 			return nil
 		}
 		if err := i.limit.Wait(ctx); err != nil {
@@ -111,12 +110,12 @@ func (i *instances) sync(ctx context.Context, name string) error {
 func (i *instances) write(ctx context.Context, node *v1.Node, r cloudhub.Record) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": node.UID, "resourceVersion": node.ResourceVersion,
-		"annotations": map[string]string{InstanceAnnotation: r.String()},
+		"annotations": map[string]string{marks.InstanceAnnotation: r.String()},
 	}})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(apihealth.ForNode(ctx, node.Name), keyTimeout)
+	ctx, cancel := context.WithTimeout(apihealth.ForNode(ctx, node.Name), keyqueue.Timeout)
 	defer cancel()
 	_, err = i.own.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
@@ -124,7 +123,7 @@ func (i *instances) write(ctx context.Context, node *v1.Node, r cloudhub.Record)
 
 // read returns the Node of a device, or nil.
 func (i *instances) read(ctx context.Context, name string) (*v1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, keyqueue.Timeout)
 	defer cancel()
 	node, err := i.own.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -133,7 +132,7 @@ func (i *instances) read(ctx context.Context, name string) (*v1.Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read node %s, whose annotations are to change: %w", name, err)
 	}
-	if value, edge := node.Labels[EdgeLabel]; !edge || value != "" {
+	if value, edge := node.Labels[marks.EdgeLabel]; !edge || value != "" {
 		return nil, nil
 	}
 	return node, nil

@@ -13,23 +13,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
-	"github.com/edgecore-io/edgecore/pkg/wire"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
 )
-
-func record(instance byte, second int64) cloudhub.Record {
-	return cloudhub.Record{Instance: wire.Instance{instance}, Since: time.Unix(second, 0).UTC()}
-}
-
-func annotated(node *v1.Node, r cloudhub.Record) *v1.Node {
-	metav1.SetMetaDataAnnotation(&node.ObjectMeta, InstanceAnnotation, r.String())
-	return node
-}
 
 // TestInstanceWritten: the run of a node's agent is written over what was read and over nothing else, in cloudcore's
 // own name; and not again.
 func TestInstanceWritten(t *testing.T) {
-	old, other, mine := record('A', 1), record('B', 2), record('C', 3)
-	newer := annotated(edgeNode("edge-1"), other)
+	old, other, mine := fakes.Record('A', 1), fakes.Record('B', 2), fakes.Record('C', 3)
+	newer := fakes.Annotated(fakes.Node("edge-1"), other)
 	newer.ResourceVersion = "7"
 	conflict := metav1.Status{
 		Status: metav1.StatusFailure, Reason: metav1.StatusReasonConflict, Code: http.StatusConflict,
@@ -62,19 +55,19 @@ func TestInstanceWritten(t *testing.T) {
 		{"not a device meanwhile", old, mine, 0, answers{conflict, &v1.Node{}}, []string{patch, get}, list{old}},
 	} {
 		w := newFixture(t)
-		node := edgeNode("edge-1")
+		node := fakes.Node("edge-1")
 		if row.have.Known() {
-			annotated(node, row.have)
+			fakes.Annotated(node, row.have)
 		}
 		w.add(node)
-		w.hub.toRecord, w.hub.wait = map[string]cloudhub.Record{"edge-1": row.to}, row.wait
+		w.hub.Next, w.hub.Wait = map[string]cloudhub.Record{"edge-1": row.to}, row.wait
 		replies := row.replies
-		w.api.answer(func(c call) (int, any) {
+		w.api.Answer(func(c fakes.Call) (int, any) {
 			reply := replies[0]
 			replies = replies[1:]
 			switch reply := reply.(type) {
 			case nil:
-				return notFound(c.Path)
+				return fakes.NotFound(c.Path)
 			case metav1.Status:
 				return int(reply.Code), reply
 			}
@@ -83,19 +76,19 @@ func TestInstanceWritten(t *testing.T) {
 		if err := w.instances.sync(t.Context(), "edge-1"); err != nil {
 			t.Errorf("%s: %v, want no error", row.what, err)
 		}
-		if diff := cmp.Diff(row.want, w.api.seen()); diff != "" {
+		if diff := cmp.Diff(row.want, w.api.Seen()); diff != "" {
 			t.Errorf("%s: requests (-want +got):\n%s", row.what, diff)
 		}
-		if diff := cmp.Diff(row.learned, w.hub.recorded); diff != "" {
+		if diff := cmp.Diff(row.learned, w.hub.Records); diff != "" {
 			t.Errorf("%s: told to the hub (-want +got):\n%s", row.what, diff)
 		}
 		versions := []string{"1", "7"}
-		for _, c := range w.api.calls {
+		for _, c := range w.api.Calls {
 			if c.Method != http.MethodPatch {
 				continue
 			}
 			want := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q},"resourceVersion":%q,"uid":"uid-edge-1"}}`,
-				InstanceAnnotation, row.to, versions[0])
+				marks.InstanceAnnotation, row.to, versions[0])
 			if versions = versions[1:]; c.Body != want {
 				t.Errorf("%s: patch is %s, want %s", row.what, c.Body, want)
 			}
@@ -109,22 +102,22 @@ func TestInstanceRefused(t *testing.T) {
 		metav1.StatusReasonForbidden: http.StatusForbidden, metav1.StatusReasonInvalid: http.StatusUnprocessableEntity,
 	} {
 		w := newFixture(t)
-		w.add(edgeNode("edge-1"))
-		w.hub.toRecord = map[string]cloudhub.Record{"edge-1": record('A', 1)}
+		w.add(fakes.Node("edge-1"))
+		w.hub.Next = map[string]cloudhub.Record{"edge-1": fakes.Record('A', 1)}
 		refusal := metav1.Status{Status: metav1.StatusFailure, Reason: reason, Code: code}
-		w.api.answer(func(call) (int, any) { return int(code), refusal })
+		w.api.Answer(func(fakes.Call) (int, any) { return int(code), refusal })
 		i := w.instances
-		for range keyFailureLogged + 1 {
-			i.queue.Add("edge-1")
-			i.next(t.Context())
+		for range keyqueue.FailureLogged + 1 {
+			i.Keys.Add("edge-1")
+			i.Next(t.Context())
 		}
-		if got := i.queue.NumRequeues("edge-1"); got != keyFailureLogged {
-			t.Errorf("%s: %d tries at growing intervals, want %d", reason, got, keyFailureLogged)
+		if got := i.Keys.NumRequeues("edge-1"); got != keyqueue.FailureLogged {
+			t.Errorf("%s: %d tries at growing intervals, want %d", reason, got, keyqueue.FailureLogged)
 		}
-		w.api.answer(func(c call) (int, any) { return http.StatusOK, edgeNode("edge-1") })
-		i.queue.Add("edge-1") // something changed
-		i.next(t.Context())
-		if got := i.queue.NumRequeues("edge-1"); got != 0 {
+		w.api.Answer(func(c fakes.Call) (int, any) { return http.StatusOK, fakes.Node("edge-1") })
+		i.Keys.Add("edge-1") // something changed
+		i.Next(t.Context())
+		if got := i.Keys.NumRequeues("edge-1"); got != 0 {
 			t.Errorf("%s: allowed again: %d failures, want 0", reason, got)
 		}
 	}
@@ -133,17 +126,18 @@ func TestInstanceRefused(t *testing.T) {
 // TestInstanceRead: the hub is told of each change of the annotation, and of nothing else that changes in a Node.
 func TestInstanceRead(t *testing.T) {
 	w := newFixture(t)
-	a, b := annotated(edgeNode("edge-1"), record('A', 1)), annotated(edgeNode("edge-1"), record('B', 2))
+	a := fakes.Annotated(fakes.Node("edge-1"), fakes.Record('A', 1))
+	b := fakes.Annotated(fakes.Node("edge-1"), fakes.Record('B', 2))
 	busy := a.DeepCopy()
 	busy.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady}}
-	spoilt := edgeNode("edge-1")
-	spoilt.Annotations = map[string]string{InstanceAnnotation: strings.Repeat("x", 1<<20)}
+	spoilt := fakes.Node("edge-1")
+	spoilt.Annotations = map[string]string{marks.InstanceAnnotation: strings.Repeat("x", 1<<20)}
 	w.nodeEvent(nil, a)
 	w.nodeEvent(a, busy)
 	w.nodeEvent(busy, b)
 	w.nodeEvent(b, spoilt)
-	want := []cloudhub.Record{record('A', 1), record('B', 2), {}}
-	if diff := cmp.Diff(want, w.hub.recorded); diff != "" {
+	want := []cloudhub.Record{fakes.Record('A', 1), fakes.Record('B', 2), {}}
+	if diff := cmp.Diff(want, w.hub.Records); diff != "" {
 		t.Errorf("told to the hub (-want +got):\n%s", diff)
 	}
 }
@@ -152,25 +146,25 @@ func TestInstanceRead(t *testing.T) {
 // says.
 func TestRegisteredWithInstance(t *testing.T) {
 	w := newFixture(t)
-	mine := record('C', 3)
-	w.hub.toRecord = map[string]cloudhub.Record{"edge-1": mine}
-	w.api.answer(func(c call) (int, any) { return http.StatusCreated, json.RawMessage(c.Body) })
+	mine := fakes.Record('C', 3)
+	w.hub.Next = map[string]cloudhub.Record{"edge-1": mine}
+	w.api.Answer(func(c fakes.Call) (int, any) { return http.StatusCreated, json.RawMessage(c.Body) })
 	w.ask("edge-1", "insert", "null/node/edge-1", `{
 		"metadata":{"name":"edge-1","annotations":{"edgecore.io/instance":"x","a":"b"}},
 		"status":{"conditions":[{"type":"DuplicateDevice","status":"True"},{"type":"Ready","status":"True"}]}}`)
 	var dry, created v1.Node
 	for i, node := range []*v1.Node{&dry, &created} {
-		if err := json.Unmarshal([]byte(w.api.calls[i].Body), node); err != nil {
+		if err := json.Unmarshal([]byte(w.api.Calls[i].Body), node); err != nil {
 			t.Fatal(err)
 		}
 		if got := node.Status.Conditions; len(got) != 1 || got[0].Type != v1.NodeReady {
 			t.Errorf("conditions of create %d = %v, want Ready alone", i+1, got)
 		}
 	}
-	if got, has := dry.Annotations[InstanceAnnotation]; has {
+	if got, has := dry.Annotations[marks.InstanceAnnotation]; has {
 		t.Errorf("annotation in the node's own name = %q, want none", got)
 	}
-	if got := created.Annotations[InstanceAnnotation]; got != mine.String() || created.Annotations["a"] != "b" {
+	if got := created.Annotations[marks.InstanceAnnotation]; got != mine.String() || created.Annotations["a"] != "b" {
 		t.Errorf("annotations = %v, want %q and the node's own", created.Annotations, mine)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/slots"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -30,12 +31,16 @@ var errPodsMissing = errors.New("the API server has them in other versions than 
 // lookups asks the API server, in cloudcore's own name, for what the caches lack, or have only a part of.
 type lookups struct {
 	own                  kubernetes.Interface
-	confirms, wholeReads semaphore
+	confirms, wholeReads slots.Semaphore
 	ctx                  context.Context // set by start
 }
 
 func newLookups(own kubernetes.Interface) *lookups {
-	return &lookups{own: own, confirms: make(semaphore, maxConfirms), wholeReads: make(semaphore, maxWholeReads)}
+	return &lookups{
+		own:        own,
+		confirms:   make(slots.Semaphore, maxConfirms),
+		wholeReads: make(slots.Semaphore, maxWholeReads),
+	}
 }
 
 // start must return before the first lookup. All end with the context.
@@ -47,7 +52,7 @@ func confirmed[T any](
 ) (*T, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, confirmTimeout)
 	defer cancel()
-	leave, err := l.confirms.acquire(ctx)
+	leave, err := l.confirms.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ask the API server whether %s is gone: %w", key, err)
 	}
@@ -64,7 +69,7 @@ func confirmed[T any](
 
 // largePod reads a large pod as it is now; nil if it does not exist. Few are read at a time.
 func (l *lookups) largePod(ctx context.Context, key resource.Key) (*v1.Pod, error) {
-	leave, err := l.wholeReads.acquire(ctx)
+	leave, err := l.wholeReads.Acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", key, err)
 	}
@@ -112,7 +117,7 @@ const (
 func (l *lookups) listPods(node string, large int) (pods []*v1.Pod, version uint64, err error) {
 	page := int64(listPage)
 	if large > listedBytes {
-		leave, err := l.wholeReads.acquire(l.ctx)
+		leave, err := l.wholeReads.Acquire(l.ctx)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -142,7 +147,7 @@ func (l *lookups) listPods(node string, large int) (pods []*v1.Pod, version uint
 func (l *lookups) podsOf(node string, limit int64, from string) (*v1.PodList, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, confirmTimeout)
 	defer cancel()
-	leave, err := l.confirms.acquire(ctx)
+	leave, err := l.confirms.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
 
 func TestMetrics(t *testing.T) {
@@ -15,7 +17,7 @@ func TestMetrics(t *testing.T) {
 	if err := w.metrics.register(registry); err != nil {
 		t.Fatal(err)
 	}
-	w.add(edgeNode("e1"))
+	w.add(fakes.Node("e1"))
 	w.ask("e1", "query", "null/node/e1", "null")
 	w.ask("e1", "query", "null/node/e2", "null")
 	w.ask("e1", "patch", "null/nodepatch/e1", `"{}"`)

@@ -11,7 +11,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// recordNodeEvent creates a warning event about a Node, as that node. ctx must come from withNode. Errors are logged.
+// recordNodeEvent creates a warning event about a Node, as that node. ctx must come from impersonate.WithNode. Errors
+// are logged.
 func recordNodeEvent(ctx context.Context, asNode kubernetes.Interface, node, reason, message string) {
 	now := metav1.Now()
 	// like the kubelet's

@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/test/testenv/fakemeta"
 )
 
@@ -86,7 +88,7 @@ func (e *podsEnv) has() string {
 
 // wholePod returns pod ns/p of e1 in a version.
 func wholePod(version string) *v1.Pod {
-	pod := testPod("e1", "ns", "p")
+	pod := fakes.Pod("e1", "ns", "p")
 	pod.ResourceVersion = version
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "test"}}
 	return pod
@@ -318,8 +320,9 @@ func (c slowNodeClient) List(ctx context.Context, o metav1.ListOptions) (*v1.Nod
 // that takes.
 func TestColdStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := slowNodes{fake.NewClientset(edgeNode("e1"), wholePod("1"), testPod("server", "ns", "other"))}
-		c, err := newCaches(Clients{Own: client, Metadata: fakemeta.Of(client)}, func(string) bool { return false })
+		client := slowNodes{fake.NewClientset(fakes.Node("e1"), wholePod("1"), fakes.Pod("server", "ns", "other"))}
+		clients := impersonate.Clients{Own: client, Metadata: fakemeta.Of(client)}
+		c, err := newCaches(clients, func(string) bool { return false })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -330,7 +333,7 @@ func TestColdStart(t *testing.T) {
 		if err := c.start(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if all, whole := c.pods.count(); all != 2 || whole != 1 || c.pod("ns", "p") == nil {
+		if all, whole := c.pods.count(); all != 2 || whole != 1 || c.Pod("ns", "p") == nil {
 			t.Errorf("%d pods, %d whole; want 2, and that of e1 whole", all, whole)
 		}
 	})
@@ -340,11 +343,11 @@ func TestColdStart(t *testing.T) {
 // nodes in them are made small.
 func TestListInPages(t *testing.T) {
 	w := newFixture(t)
-	w.add(edgeNode("e1"))
-	w.has("7", wholePod("1"), testPod("server", "ns", "other"))
+	w.add(fakes.Node("e1"))
+	w.has("7", wholePod("1"), fakes.Pod("server", "ns", "other"))
 	var asked []string
 	pods := w.options.Clients.Own.CoreV1().Pods("")
-	w.api.onRequest = func(r *http.Request) { asked = append(asked, r.URL.RawQuery) }
+	w.api.OnRequest = func(r *http.Request) { asked = append(asked, r.URL.RawQuery) }
 	got, err := w.caches.pods.list(t.Context(), pods, metav1.ListOptions{ResourceVersion: "0", Limit: podPage})
 	if err != nil {
 		t.Fatal(err)
@@ -385,21 +388,21 @@ func TestLabelledLater(t *testing.T) {
 	if got := w.Desired("e1"); len(got) != 0 {
 		t.Errorf("Desired of a node without the label = %v, want nothing", got)
 	}
-	w.hub.take()
+	w.hub.Take()
 	w.has("1", wholePod("1"))
-	w.add(edgeNode("e1"))
-	w.nodeEvent(nil, edgeNode("e1"))
-	if n := w.podFetches.queue.Len(); n != 1 {
+	w.add(fakes.Node("e1"))
+	w.nodeEvent(nil, fakes.Node("e1"))
+	if n := w.podFetches.Keys.Len(); n != 1 {
 		t.Errorf("%d nodes are queued, want 1", n)
 	}
-	w.hub.take()
+	w.hub.Take()
 	for range 2 { // the second time nothing is missing
 		if err := w.fetchPods(t.Context(), "e1"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want := []string{"e1 ns/configmap/cm-p", "e1 ns/secret/shared", "e1 ns/pod/p"}
-	if diff := cmp.Diff(want, w.hub.take()); diff != "" {
+	if diff := cmp.Diff(want, w.hub.Take()); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{listCall}, w.calls()); diff != "" {
@@ -434,12 +437,12 @@ func TestUnregisteredNode(t *testing.T) {
 		t.Errorf("%d pods, %d whole after it left; want 1, 0", all, whole)
 	}
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
-	w.hub.take()
+	w.hub.Take()
 	if err := w.caches.pods.Delete(wholePod("2")); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"e1 ns/pod/p", "e1 ns/configmap/cm-p", "e1 ns/secret/shared"}
-	if diff := cmp.Diff(want, w.hub.take()); diff != "" {
+	if diff := cmp.Diff(want, w.hub.Take()); diff != "" {
 		t.Errorf("changes when it is deleted (-want +got):\n%s", diff)
 	}
 	w.has("2")
@@ -450,12 +453,12 @@ func TestUnregisteredNode(t *testing.T) {
 // an error, so that it is tried again.
 func TestFetchRetries(t *testing.T) {
 	w := newFixture(t)
-	w.add(edgeNode("e1"))
+	w.add(fakes.Node("e1"))
 	p := w.caches.pods
 	if err := p.Add(identityOf(wholePod("5"))); err != nil {
 		t.Fatal(err)
 	}
-	w.api.answer(func(call) (int, any) { return http.StatusInternalServerError, "x" })
+	w.api.Answer(func(fakes.Call) (int, any) { return http.StatusInternalServerError, "x" })
 	if err := w.fetchPods(t.Context(), "e1"); err == nil || !strings.Contains(err.Error(), "list the pods of node e1") {
 		t.Errorf("fetchPods while the API server fails = %v, want an error", err)
 	}
@@ -464,8 +467,8 @@ func TestFetchRetries(t *testing.T) {
 		t.Errorf("fetchPods with a newer pod = %v, want an error", err)
 	}
 	w.has("5", wholePod("5"))
-	if err := w.fetchPods(t.Context(), "e1"); err != nil || w.caches.pod("ns", "p") == nil {
-		t.Errorf("fetchPods = %v, pod %v; want the pod", err, w.caches.pod("ns", "p"))
+	if err := w.fetchPods(t.Context(), "e1"); err != nil || w.caches.Pod("ns", "p") == nil {
+		t.Errorf("fetchPods = %v, pod %v; want the pod", err, w.caches.Pod("ns", "p"))
 	}
 }
 
@@ -482,7 +485,7 @@ func TestOtherPodsAreSmall(t *testing.T) {
 	before := heap()
 	for i := range pods {
 		name := fmt.Sprintf("deployment-7c5ddbdf54-%05d", i)
-		pod := testPod(fmt.Sprint("server-", i%50), "namespace-of-a-tenant", name)
+		pod := fakes.Pod(fmt.Sprint("server-", i%50), "namespace-of-a-tenant", name)
 		pod.UID = types.UID(fmt.Sprintf("6f1c2d3e-0000-4000-8000-%012d", i))
 		pod.ResourceVersion = fmt.Sprint(1000000 + i)
 		pod.Annotations = map[string]string{"large": strings.Repeat("x", size)}

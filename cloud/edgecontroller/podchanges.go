@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -31,17 +32,17 @@ func podChanges(old, now *v1.Pod) []change {
 	switch {
 	case old == nil && now == nil:
 	case old == nil:
-		tell(now, references(now)...)
+		tell(now, podrefs.Of(now)...)
 		tell(now, podKey(now))
 	case now == nil:
 		tell(old, podKey(old))
-		tell(old, references(old)...)
+		tell(old, podrefs.Of(old)...)
 	case old.Spec.NodeName != now.Spec.NodeName || old.UID != now.UID:
 		// A new pod of the same name: the two events in between were missed.
 		out = append(podChanges(old, nil), podChanges(nil, now)...)
 	case samePod(old, now):
 	default:
-		before, after := references(old), references(now)
+		before, after := podrefs.Of(old), podrefs.Of(now)
 		for _, k := range after {
 			if !slices.Contains(before, k) {
 				tell(now, k)

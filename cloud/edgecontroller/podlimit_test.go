@@ -13,13 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // limitedFixture has node e1 with a small limit of its pods, and the cache of pods as it is in use.
 func limitedFixture(t *testing.T, own, shared int) *fixture {
 	w := newFixture(t)
-	w.add(edgeNode("e1"))
+	w.add(fakes.Node("e1"))
 	w.room.own, w.room.shared = own, shared
 	w.caches.pods.changed = w.podEvent
 	return w
@@ -35,7 +36,7 @@ func (w *fixture) put(pod *v1.Pod) {
 
 // filledPod is a pod of e1 with an annotation of that size.
 func filledPod(namespace, name string, size int, created int64) *v1.Pod {
-	p := testPod("e1", namespace, name)
+	p := fakes.Pod("e1", namespace, name)
 	p.UID = types.UID(fmt.Sprint(namespace, "-", name, "-", created))
 	p.CreationTimestamp = metav1.Unix(created, 0)
 	p.Annotations = map[string]string{"fill": strings.Repeat("x", size)}
@@ -50,13 +51,13 @@ func startedAt(pod *v1.Pod, second int64) *v1.Pod {
 
 // serve has the API server answer with pods.
 func (w *fixture) serve(pods map[string]*v1.Pod) {
-	w.api.answer(func(r call) (int, any) {
+	w.api.Answer(func(r fakes.Call) (int, any) {
 		for key, pod := range pods {
 			if strings.HasSuffix(r.Path, "/namespaces/"+pod.Namespace+"/pods/"+key) {
 				return http.StatusOK, pod
 			}
 		}
-		return notFound(r.Path)
+		return fakes.NotFound(r.Path)
 	})
 }
 
@@ -119,7 +120,7 @@ func TestEndingPodsTakeNoRoom(t *testing.T) {
 		}
 	}
 	check("sent,")
-	w.sessions.connected("e1", "edgecore/websocket")
+	w.sessions.Connected("e1", "edgecore/websocket")
 	w.Inventoried(t.Context(), "e1", held)
 	check("after a reconnect")
 	for _, p := range all {
@@ -142,13 +143,13 @@ func TestEndingPodsShrink(t *testing.T) {
 	if err != nil || len(whole.JSON) < 50<<10 {
 		t.Fatalf("podFor = %v, %v; want the whole pod", whole, err)
 	}
-	w.hub.take()
+	w.hub.Take()
 	next := filledPod("greedy", "next", 60<<10, 2)
 	w.put(next)
 	if why := w.room.of("e1", next.UID); why != withheldNot {
 		t.Errorf("the next pod is withheld: %q", why)
 	}
-	if got := w.hub.take(); !slices.Contains(got, "e1 greedy/pod/gone") {
+	if got := w.hub.Take(); !slices.Contains(got, "e1 greedy/pod/gone") {
 		t.Errorf("the hub hears of %v, want also of the pod that ends", got)
 	}
 	end, err := w.podFor("e1", podKey(gone))
@@ -169,7 +170,7 @@ func TestStartedBefore(t *testing.T) {
 		"deleted at that second": {5, 35, 30, false},
 		"deleted before":         {5, 20, 30, false},
 	} {
-		pod := testPod("e1", "ns", "p")
+		pod := fakes.Pod("e1", "ns", "p")
 		if tc.started > 0 {
 			startedAt(pod, tc.started)
 		}
@@ -256,7 +257,7 @@ func TestChangesThatDoNotGrow(t *testing.T) {
 	if n := w.room.withheldPods()[withheldChange]; n != 3 {
 		t.Errorf("%d pods count as withheld, want 3", n)
 	}
-	w.sessions.connected("e1", "edgecore/websocket")
+	w.sessions.Connected("e1", "edgecore/websocket")
 	at := heldStatus(honest, "")
 	at.Version = o.Version
 	w.Inventoried(t.Context(), "e1", append(held, at))
@@ -272,16 +273,16 @@ func TestWithheldChangeNotice(t *testing.T) {
 	pod := startedAt(filledPod("a", "p", 60<<10, 1), 1)
 	w.put(pod)
 	w.room.has("e1", pod.UID, sizeOf(pod))
-	for w.notices.queue.Len() > 0 {
-		k, _ := w.notices.queue.Get()
-		w.notices.queue.Done(k)
+	for w.notices.Keys.Len() > 0 {
+		k, _ := w.notices.Keys.Get()
+		w.notices.Keys.Done(k)
 	}
 	grow := func(size, want int) {
 		t.Helper()
 		pod = startedAt(filledPod("a", "p", size, 1), 1)
 		pod.ResourceVersion = fmt.Sprint(size)
 		w.put(pod)
-		if n := w.notices.queue.Len(); n != want {
+		if n := w.notices.Keys.Len(); n != want {
 			t.Errorf("%d events are queued after the pod has %d bytes, want %d", n, size, want)
 		}
 	}
@@ -310,7 +311,7 @@ func TestRoomTakenMeanwhile(t *testing.T) {
 	pod := filledPod("greedy", "p", 150<<10, 2)
 	pod.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
 	w.put(pod)
-	w.api.answer(func(call) (int, any) {
+	w.api.Answer(func(fakes.Call) (int, any) {
 		w.put(filledPod("honest", "h", 100<<10, 1))
 		return http.StatusOK, pod
 	})
@@ -336,10 +337,10 @@ func TestReinstalledDevice(t *testing.T) {
 	if why := w.room.of("e1", honest.UID); why != withheldChange {
 		t.Fatalf("before, the pod is withheld as %q, want %q", why, withheldChange)
 	}
-	w.sessions.connected("e1", "edgecore/websocket")
-	w.hub.take()
+	w.sessions.Connected("e1", "edgecore/websocket")
+	w.hub.Take()
 	w.Inventoried(t.Context(), "e1", nil)
-	if got := w.hub.take(); !slices.Contains(got, "e1 honest/pod/h") {
+	if got := w.hub.Take(); !slices.Contains(got, "e1 honest/pod/h") {
 		t.Errorf("the hub hears of %v, want of the oldest pod", got)
 	}
 	if o, err := w.podFor("e1", podKey(honest)); o == nil || err != nil {
@@ -353,14 +354,14 @@ func TestNoticeAfterInventory(t *testing.T) {
 	old, next := filledPod("a", "old", 60<<10, 1), filledPod("b", "new", 60<<10, 2)
 	w.put(old)
 	w.put(next)
-	w.sessions.connected("e1", "edgecore/websocket")
-	for w.notices.queue.Len() > 0 {
-		k, _ := w.notices.queue.Get()
-		w.notices.queue.Done(k)
+	w.sessions.Connected("e1", "edgecore/websocket")
+	for w.notices.Keys.Len() > 0 {
+		k, _ := w.notices.Keys.Get()
+		w.notices.Keys.Done(k)
 	}
 	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(next, "")})
-	if why := w.room.of("e1", old.UID); why != withheldWaiting || w.notices.queue.Len() == 0 {
-		t.Errorf("the older pod is withheld as %q, and %d events are queued", why, w.notices.queue.Len())
+	if why := w.room.of("e1", old.UID); why != withheldWaiting || w.notices.Keys.Len() == 0 {
+		t.Errorf("the older pod is withheld as %q, and %d events are queued", why, w.notices.Keys.Len())
 	}
 }
 
@@ -374,9 +375,9 @@ func TestOneLargePodCostsNoLists(t *testing.T) {
 		w.put(filledPod("honest", "h", 10, 2))
 		w.podLists.connected("e1")
 		var pages []string
-		w.api.onRequest = func(r *http.Request) { pages = append(pages, r.URL.Query().Get("limit")) }
+		w.api.OnRequest = func(r *http.Request) { pages = append(pages, r.URL.Query().Get("limit")) }
 		w.has("10", filledPod("honest", "h", 10, 2))
-		if o, err := w.Object("e1", key("honest/pod/h")); o == nil || err != nil {
+		if o, err := w.Object("e1", fakes.Key("honest/pod/h")); o == nil || err != nil {
 			t.Fatalf("Object = %v, %v", o, err)
 		}
 		if !slices.Equal(pages, []string{want}) {

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -180,7 +181,7 @@ func (l *podLists) aboutNeed(node string, needs func(missingPod) bool) (v verdic
 // podOnNode returns the cached pod of a key, perhaps trimmed, if the node must have it, else nil. It asks the API
 // server as described at podLists.
 func (l *podLists) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
-	pod := l.caches.pod(key.Namespace, key.Name)
+	pod := l.caches.Pod(key.Namespace, key.Name)
 	v := l.aboutPod(node, key, pod)
 	if v == listUnknown {
 		if err := l.takePodList(node); err != nil {
@@ -262,7 +263,7 @@ func (l *podLists) takePodList(node string) error {
 	n.taken, n.version = began, version
 	n.pods, n.missing = map[types.UID]bool{}, map[types.UID]missingPod{}
 	for _, pod := range list {
-		cached := l.caches.pod(pod.Namespace, pod.Name)
+		cached := l.caches.Pod(pod.Namespace, pod.Name)
 		if cached != nil && cached.UID == pod.UID {
 			n.pods[cached.UID] = true // a string that is shared
 			continue
@@ -270,10 +271,10 @@ func (l *podLists) takePodList(node string) error {
 		n.pods[pod.UID] = true
 		n.missing[pod.UID] = missingPod{
 			key:        podKey(pod),
-			references: references(pod),
+			references: podrefs.Of(pod),
 			unknown:    lacksReferences(pod),
-			claims:     hasClaims([]*v1.Pod{pod}),
-			links:      linksServices(pod),
+			claims:     podrefs.HasClaims([]*v1.Pod{pod}),
+			links:      podrefs.LinksServices(pod),
 		}
 	}
 	return nil
@@ -281,7 +282,7 @@ func (l *podLists) takePodList(node string) error {
 
 // largeBytes returns what the large pods of a node have together.
 func (l *podLists) largeBytes(node string) (bytes int) {
-	for _, pod := range l.caches.podsOf(node) {
+	for _, pod := range l.caches.PodsOf(node) {
 		if isTrimmed(pod) {
 			bytes += sizeOf(pod)
 		}

@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -23,7 +24,7 @@ func (w *fixture) has(version string, pods ...*v1.Pod) {
 	for _, pod := range pods {
 		list.Items = append(list.Items, *pod)
 	}
-	w.api.answer(func(c call) (int, any) {
+	w.api.Answer(func(c fakes.Call) (int, any) {
 		if c.Path == "/api/v1/pods" {
 			return http.StatusOK, list
 		}
@@ -34,23 +35,23 @@ func (w *fixture) has(version string, pods ...*v1.Pod) {
 				return http.StatusOK, pod
 			}
 		}
-		return notFound(c.Path)
+		return fakes.NotFound(c.Path)
 	})
 }
 
 // calls returns what the API server was asked since the last time.
 func (w *fixture) calls() []string {
-	out := w.api.seen()
-	w.api.mu.Lock()
-	defer w.api.mu.Unlock()
-	w.api.calls = nil
+	out := w.api.Seen()
+	w.api.Mu.Lock()
+	defer w.api.Mu.Unlock()
+	w.api.Calls = nil
 	return out
 }
 
 // sent checks whether e1 is sent an object, and what that costs.
 func (w *fixture) sent(what, text string, want bool, calls ...string) {
 	w.t.Helper()
-	o, err := w.Object("e1", key(text))
+	o, err := w.Object("e1", fakes.Key(text))
 	if err != nil || (o != nil) != want {
 		w.t.Errorf("%s: Object(%s) = %v, %v; want an object: %v", what, text, o, err, want)
 	}
@@ -67,11 +68,11 @@ func versioned(pod *v1.Pod, version string) *v1.Pod {
 // TestUnchangedInventoryAsksNobody: a node that connects with all that it is to have costs no request.
 func TestUnchangedInventoryAsksNobody(t *testing.T) {
 	w := newFixture(t, noAddress)
-	a, b := testPod("e1", "ns", "a"), testPod("e1", "ns", "b")
-	w.add(edgeNode("e1"), a, b, testService("ns", "db", "10.0.0.2"),
-		&v1.Secret{ObjectMeta: objectMeta("ns", "shared", "1")},
-		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-a", "1")},
-		&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-b", "1")})
+	a, b := fakes.Pod("e1", "ns", "a"), fakes.Pod("e1", "ns", "b")
+	w.add(fakes.Node("e1"), a, b, testService("ns", "db", "10.0.0.2"),
+		&v1.Secret{ObjectMeta: fakes.ObjectMeta("ns", "shared", "1")},
+		&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-a", "1")},
+		&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-b", "1")})
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(a, ""), heldStatus(b, "")})
 	n := 0
@@ -82,7 +83,7 @@ func TestUnchangedInventoryAsksNobody(t *testing.T) {
 	if n != 6 {
 		t.Errorf("%d objects are desired, want 6", n)
 	}
-	changed := versioned(testPod("e1", "ns", "a"), "2")
+	changed := versioned(fakes.Pod("e1", "ns", "a"), "2")
 	w.add(changed)
 	w.podEvent(a, changed)
 	w.sent("a change of a pod that the node holds", "ns/pod/a", true)
@@ -92,22 +93,22 @@ func TestUnchangedInventoryAsksNobody(t *testing.T) {
 // that from another cloudcore and is not sent the pod again.
 func TestForcedDeletionStaysDeleted(t *testing.T) {
 	w := newFixture(t, noAddress)
-	gone, kept := versioned(testPod("e1", "ns", "gone"), "5"), versioned(testPod("e1", "ns", "kept"), "6")
-	w.add(edgeNode("e1"), gone, kept)
+	gone, kept := versioned(fakes.Pod("e1", "ns", "gone"), "5"), versioned(fakes.Pod("e1", "ns", "kept"), "6")
+	w.add(fakes.Node("e1"), gone, kept)
 	w.has("10", kept)
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(kept, "")})
 	w.sent("held", "ns/pod/kept", true)
 	w.sent("deleted by force", "ns/pod/gone", false, listCall)
 	w.sent("deleted by force, again", "ns/pod/gone", false)
-	later := versioned(testPod("e1", "ns", "later"), "11")
+	later := versioned(fakes.Pod("e1", "ns", "later"), "11")
 	w.add(later)
 	w.podEvent(nil, later)
 	w.sent("newer than the list", "ns/pod/later", true)
 	w.remove(gone)
 	w.podEvent(gone, nil)
 	w.sent("the cache has caught up", "ns/pod/gone", false)
-	again := versioned(testPod("e1", "ns", "gone"), "12")
+	again := versioned(fakes.Pod("e1", "ns", "gone"), "12")
 	again.UID = "uid-again"
 	w.add(again)
 	w.podEvent(nil, again)
@@ -127,20 +128,20 @@ func TestForcedDeletionStaysDeleted(t *testing.T) {
 func TestNeededIsNotGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, noAddress)
-		moved := versioned(testPod("e1", "ns", "moved"), "7")
+		moved := versioned(fakes.Pod("e1", "ns", "moved"), "7")
 		moved.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{
 			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
 		// The cache has an older pod of the same name, on another node.
-		before := versioned(testPod("e2", "ns", "moved"), "3")
+		before := versioned(fakes.Pod("e2", "ns", "moved"), "3")
 		before.UID = "uid-before"
-		w.add(edgeNode("e1"), before, &v1.Secret{ObjectMeta: objectMeta("ns", "shared", "1")},
+		w.add(fakes.Node("e1"), before, &v1.Secret{ObjectMeta: fakes.ObjectMeta("ns", "shared", "1")},
 			testService("ns", "db", "10.0.0.2"))
 		w.has("10", moved)
 		w.Connected(t.Context(), "e1", "edgecore/websocket")
 		w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(moved, "")})
 		behind := func(text string, calls ...string) {
 			t.Helper()
-			if o, err := w.Object("e1", key(text)); !errors.Is(err, errCacheStale) {
+			if o, err := w.Object("e1", fakes.Key(text)); !errors.Is(err, errCacheStale) {
 				t.Errorf("Object(%s) = %v, %v; want %v", text, o, err, errCacheStale)
 			}
 			if diff := cmp.Diff(calls, w.calls()); diff != "" {
@@ -171,11 +172,11 @@ func TestNeededIsNotGone(t *testing.T) {
 // TestListFails: without an answer nothing is said to be gone, and no pod is sent that the node does not hold.
 func TestListFails(t *testing.T) {
 	w := newFixture(t, noAddress)
-	w.add(edgeNode("e1"), testPod("e1", "ns", "a"))
+	w.add(fakes.Node("e1"), fakes.Pod("e1", "ns", "a"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
-	w.api.answer(func(call) (int, any) { return http.StatusServiceUnavailable, "down" })
+	w.api.Answer(func(fakes.Call) (int, any) { return http.StatusServiceUnavailable, "down" })
 	for _, text := range []string{"ns/pod/a", "ns/pod/none", "ns/secret/none", "ns/service/none"} {
-		if o, err := w.Object("e1", key(text)); err == nil {
+		if o, err := w.Object("e1", fakes.Key(text)); err == nil {
 			t.Errorf("Object(%s) = %v, want an error", text, o)
 		}
 	}
@@ -184,8 +185,8 @@ func TestListFails(t *testing.T) {
 // TestListWithoutVersion: an API server whose versions are no numbers is asked each time.
 func TestListWithoutVersion(t *testing.T) {
 	w := newFixture(t, noAddress)
-	a, gone := testPod("e1", "ns", "a"), testPod("e1", "ns", "gone")
-	w.add(edgeNode("e1"), a, gone)
+	a, gone := fakes.Pod("e1", "ns", "a"), fakes.Pod("e1", "ns", "gone")
+	w.add(fakes.Node("e1"), a, gone)
 	w.has("", a)
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.sent("listed", "ns/pod/a", true, listCall)

@@ -14,6 +14,8 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 )
 
@@ -30,10 +32,10 @@ const (
 
 // podNotices records events about pods that are withheld from nodes that are connected here.
 type podNotices struct {
-	keyQueue
+	keyqueue.Queue
 	own      kubernetes.Interface
 	caches   *caches
-	sessions *sessions
+	sessions *sessions.Sessions
 	room     *podRoom
 	recent   *lru.Cache // of notice; the value is when it was recorded
 	rate     *rate.Limiter
@@ -45,7 +47,7 @@ type notice struct {
 	why withheld
 }
 
-func newPodNotices(own kubernetes.Interface, caches *caches, sessions *sessions, room *podRoom) *podNotices {
+func newPodNotices(own kubernetes.Interface, caches *caches, sessions *sessions.Sessions, room *podRoom) *podNotices {
 	n := &podNotices{
 		own:      own,
 		caches:   caches,
@@ -55,24 +57,24 @@ func newPodNotices(own kubernetes.Interface, caches *caches, sessions *sessions,
 		rate:     rate.NewLimiter(noticeRate, noticeBurst),
 		nodes:    ratelimit.New[string](nodeNoticeRate, nodeNoticeBurst),
 	}
-	n.keyQueue = newKeyQueue("pod", n.sync, "Event about a pod that is withheld from its node not recorded")
+	n.Queue = keyqueue.New("pod", n.sync, "Event about a pod that is withheld from its node not recorded")
 	return n
 }
 
 // add queues withheld pods.
 func (n *podNotices) add(pods []podNeed) {
 	for _, p := range pods {
-		n.queue.Add(p.key.Namespace + "/" + p.key.Name + "/" + string(p.uid))
+		n.Keys.Add(p.key.Namespace + "/" + p.key.Name + "/" + string(p.uid))
 	}
 }
 
 func (n *podNotices) sync(ctx context.Context, key string) error {
-	namespace, name, uid, err := splitToleranceKey(key)
+	namespace, name, uid, err := keyqueue.SplitPodKey(key)
 	if err != nil {
 		return err
 	}
-	pod := n.caches.pod(namespace, name)
-	if pod == nil || pod.UID != uid || !n.sessions.connectedHere(pod.Spec.NodeName) {
+	pod := n.caches.Pod(namespace, name)
+	if pod == nil || pod.UID != uid || !n.sessions.ConnectedHere(pod.Spec.NodeName) {
 		return nil
 	}
 	id := notice{uid, n.room.of(pod.Spec.NodeName, uid)}
@@ -82,10 +84,10 @@ func (n *podNotices) sync(ctx context.Context, key string) error {
 		return nil
 	}
 	if !n.nodes.Of(pod.Spec.NodeName, now).AllowN(now, 1) || !n.rate.AllowN(now, 1) {
-		n.queue.AddAfter(key, noticeWait)
+		n.Keys.AddAfter(key, noticeWait)
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, keyqueue.Timeout)
 	defer cancel()
 	_, err = n.own.CoreV1().Events(namespace).Create(ctx, noticeEvent(pod, reason, message, now),
 		metav1.CreateOptions{})

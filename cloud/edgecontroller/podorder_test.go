@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
 
 // TestPodCacheConverges: in any order of what may happen, the cache has in the end what the API server has, has never
@@ -155,7 +157,7 @@ func (w *podWorld) write(node string) {
 	deleted := false
 	switch {
 	case pod == nil:
-		pod = testPod(node, "ns", name)
+		pod = fakes.Pod(node, "ns", name)
 		pod.UID = types.UID(fmt.Sprint(name, "-", w.version))
 	case w.random.IntN(3) == 0:
 		deleted = true

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/shares"
 )
@@ -125,14 +126,14 @@ func (s *roomSim) restart(i int) {
 	w.decideRoom = func(node string, _ time.Duration) { // later, like an event
 		s.late[i] = append(s.late[i], func(w *fixture) { w.roomChanged(w.room.decide(node)) })
 	}
-	w.add(edgeNode("e1"))
-	w.api.answer(func(r call) (int, any) {
+	w.add(fakes.Node("e1"))
+	w.api.Answer(func(r fakes.Call) (int, any) {
 		for key, pod := range s.now {
 			if strings.HasSuffix(r.Path, "/namespaces/"+key.Namespace+"/pods/"+key.Name) && r.Method == http.MethodGet {
 				return http.StatusOK, pod
 			}
 		}
-		return notFound(r.Path)
+		return fakes.NotFound(r.Path)
 	})
 	s.late[i] = nil
 	list := []any{}
@@ -191,7 +192,7 @@ func (s *roomSim) fill(pod *v1.Pod) {
 
 func (s *roomSim) create(namespace, name string) {
 	s.clock++
-	pod := testPod("e1", namespace, name)
+	pod := fakes.Pod("e1", namespace, name)
 	if s.now[podKey(pod)] != nil || namespace == "modest" && pod.Name > "p5" {
 		return
 	}
@@ -264,7 +265,7 @@ func (s *roomSim) reconcile(all bool) {
 	w := s.clouds[s.link]
 	var keys []string
 	if all {
-		w.hub.take()
+		w.hub.Take()
 		w.podLists.connected("e1")
 		for _, ref := range w.Desired("e1") {
 			keys = append(keys, "e1 "+ref.Key.String())
@@ -277,10 +278,10 @@ func (s *roomSim) reconcile(all bool) {
 		w.roomChanged(w.room.inventoried("e1", has))
 		slices.Sort(keys)
 	} else {
-		keys = w.hub.take()
+		keys = w.hub.Take()
 	}
 	for _, text := range keys {
-		k := key(strings.TrimPrefix(text, "e1 "))
+		k := fakes.Key(strings.TrimPrefix(text, "e1 "))
 		if k.Type == resource.TypePod {
 			s.send(w, k)
 		}
@@ -293,7 +294,7 @@ func (s *roomSim) send(w *fixture, k resource.Key) {
 	if has != nil { // the session's list of pods is not what this tests
 		w.podLists.inventoried("e1", map[types.UID]bool{has.UID: true})
 	}
-	cached := w.caches.pod(k.Namespace, k.Name)
+	cached := w.caches.Pod(k.Namespace, k.Name)
 	w.podLists.disconnected("e1")
 	if cached == nil { // the hub would ask the API server
 		if now := s.now[k]; has != nil && (now == nil || now.UID != has.UID) {
@@ -440,29 +441,29 @@ func TestReleasedPods(t *testing.T) {
 	w := newFixture(t)
 	w.room.own, w.room.shared = 0, 100<<10
 	pod := func(name string, size int) *v1.Pod {
-		p := testPod("e1", "ns", name)
+		p := fakes.Pod("e1", "ns", name)
 		p.Annotations = map[string]string{"fill": strings.Repeat("x", size)}
 		return p
 	}
 	first, second := pod("first", 60<<10), pod("second", 60<<10)
 	second.CreationTimestamp = metav1.Unix(1, 0)
-	w.add(edgeNode("e1"), first, second)
+	w.add(fakes.Node("e1"), first, second)
 	w.podEvent(nil, first)
 	w.podEvent(nil, second)
 	for _, name := range []string{"ns/pod/second", "ns/configmap/cm-second"} {
-		if _, err := w.Object("e1", key(name)); !errors.Is(err, cloudhub.ErrWithheld) {
+		if _, err := w.Object("e1", fakes.Key(name)); !errors.Is(err, cloudhub.ErrWithheld) {
 			t.Errorf("Object(%s) = %v, want it withheld", name, err)
 		}
 	}
-	w.hub.take()
+	w.hub.Take()
 	w.remove(first)
 	w.podEvent(first, nil)
-	got := w.hub.take()
+	got := w.hub.Take()
 	want := []string{"e1 ns/configmap/cm-second", "e1 ns/secret/shared", "e1 ns/pod/second"}
 	if len(got) < 3 || !slices.Equal(got[len(got)-3:], want) {
 		t.Errorf("changes = %v, want %v in the end", got, want)
 	}
-	if o, err := w.podFor("e1", key("ns/pod/second")); o == nil || err != nil {
+	if o, err := w.podFor("e1", fakes.Key("ns/pod/second")); o == nil || err != nil {
 		t.Errorf("podFor = %v, %v; want the pod", o, err)
 	}
 }
@@ -471,11 +472,11 @@ func TestReleasedPods(t *testing.T) {
 func TestPodNotices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
-		w.api.answer(func(r call) (int, any) { return http.StatusCreated, json.RawMessage(r.Body) })
+		w.api.Answer(func(r fakes.Call) (int, any) { return http.StatusCreated, json.RawMessage(r.Body) })
 		w.room.own, w.room.shared = 0, 1<<10
-		pod := testPod("e1", "ns", "large")
+		pod := fakes.Pod("e1", "ns", "large")
 		pod.Annotations = map[string]string{"fill": strings.Repeat("x", 2<<10)}
-		w.add(edgeNode("e1"), pod)
+		w.add(fakes.Node("e1"), pod)
 		w.podEvent(nil, pod)
 		id := "ns/large/" + string(pod.UID)
 		events := func(want int) {
@@ -483,10 +484,10 @@ func TestPodNotices(t *testing.T) {
 			if err := w.notices.sync(t.Context(), id); err != nil {
 				t.Fatal(err)
 			}
-			w.api.mu.Lock()
-			defer w.api.mu.Unlock()
+			w.api.Mu.Lock()
+			defer w.api.Mu.Unlock()
 			got := 0
-			for _, c := range w.api.calls {
+			for _, c := range w.api.Calls {
 				if c.Method == http.MethodPost && strings.HasSuffix(c.Path, "/namespaces/ns/events") {
 					got++
 					if !strings.Contains(c.Body, "NodeHasNoRoom") || !strings.Contains(c.Body, "delete other pods") {
@@ -499,7 +500,7 @@ func TestPodNotices(t *testing.T) {
 			}
 		}
 		events(0) // its node is not connected here
-		w.sessions.connected("e1", "edgecore/websocket")
+		w.sessions.Connected("e1", "edgecore/websocket")
 		events(1)
 		events(1)
 		time.Sleep(noticeRepeat + time.Second)
@@ -518,7 +519,7 @@ func TestEndingPods(t *testing.T) {
 	at := metav1.Unix(1, 0)
 	for name, started := range map[string]bool{"started": true, "not started": false} {
 		t.Run(name, func(t *testing.T) {
-			pod := testPod("e1", "ns", "p")
+			pod := fakes.Pod("e1", "ns", "p")
 			pod.Annotations = map[string]string{"large": strings.Repeat("x", 1<<20), v1.MirrorPodAnnotationKey: "hash"}
 			pod.Labels, pod.Finalizers = map[string]string{"large": "x"}, []string{"example.com/x"}
 			pod.DeletionTimestamp = &at
@@ -554,7 +555,7 @@ func TestEndingPods(t *testing.T) {
 // TestEndingPodsAtMost: the largest end of a pod takes endingBytes, and that of an ordinary one has its hooks.
 func TestEndingPodsAtMost(t *testing.T) {
 	at, grace := metav1.Unix(1, 0), int64(30)
-	pod := testPod("e1", strings.Repeat("n", 63), strings.Repeat("p", 253))
+	pod := fakes.Pod("e1", strings.Repeat("n", 63), strings.Repeat("p", 253))
 	pod.UID, pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = types.UID(strings.Repeat("u", 36)), &at, &grace
 	pod.Annotations = map[string]string{v1.MirrorPodAnnotationKey: strings.Repeat("h", trimmedMost)}
 	pod.Spec.Containers, pod.Spec.TerminationGracePeriodSeconds = nil, &grace

@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
 	"github.com/edgecore-io/edgecore/pkg/memsize"
 )
 
@@ -47,7 +48,7 @@ func contentSize(pod *v1.Pod) int {
 	meta.ResourceVersion, meta.ManagedFields = "", nil                 // they change, and the content does not
 	meta.DeletionTimestamp, meta.DeletionGracePeriodSeconds = nil, nil // a deletion makes no pod larger
 	return memsize.Of(reflect.ValueOf(&meta)) + memsize.Of(reflect.ValueOf(&pod.Spec)) +
-		referenceBytes*len(references(pod))
+		referenceBytes*len(podrefs.Of(pod))
 }
 
 func statusSize(pod *v1.Pod) int { return memsize.Of(reflect.ValueOf(&pod.Status)) }

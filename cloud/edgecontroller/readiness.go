@@ -11,6 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
 )
 
 // readyDelay lets a returning node's reports arrive before its earlier condition is restored.
@@ -24,14 +27,14 @@ const readyDelay = 500 * time.Millisecond
 // has the newest status; for the others it waits until that arrives. KubeEdge's nodes send no inventory.
 type readiness struct {
 	access
-	keyQueue
+	keyqueue.Queue
 	// current reports whether the API server has a pod's newest status.
 	current func(node string, uid types.UID) bool
 }
 
 func newReadiness(a access, current func(node string, uid types.UID) bool) *readiness {
 	r := &readiness{access: a, current: current}
-	r.keyQueue = newKeyQueue("pod", r.sync, "Pod not made Ready again after its node returned; trying again")
+	r.Queue = keyqueue.New("pod", r.sync, "Pod not made Ready again after its node returned; trying again")
 	return r
 }
 
@@ -64,12 +67,12 @@ func nodeIsReady(node *v1.Node) bool {
 
 // returned reports whether a node is connected here and Ready in Kubernetes: only then do pods stay Ready.
 func (r *readiness) returned(node *v1.Node) bool {
-	return node != nil && nodeIsReady(node) && r.sessions.connectedHere(node.Name)
+	return node != nil && nodeIsReady(node) && r.sessions.ConnectedHere(node.Name)
 }
 
 func (r *readiness) podChanged(pod *v1.Pod) {
-	if readyAgain(pod) && r.returned(r.caches.node(pod.Spec.NodeName)) {
-		r.queue.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
+	if readyAgain(pod) && r.returned(r.caches.Node(pod.Spec.NodeName)) {
+		r.Keys.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
 	}
 }
 
@@ -77,9 +80,9 @@ func (r *readiness) nodeChanged(node *v1.Node) {
 	if !r.returned(node) {
 		return
 	}
-	for _, pod := range r.caches.podsOf(node.Name) {
+	for _, pod := range r.caches.PodsOf(node.Name) {
 		if readyAgain(pod) {
-			r.queue.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
+			r.Keys.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
 		}
 	}
 }
@@ -100,8 +103,8 @@ func (r *readiness) sync(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	pod := r.caches.pod(namespace, name)
-	if pod == nil || !readyAgain(pod) || !r.returned(r.caches.node(pod.Spec.NodeName)) ||
+	pod := r.caches.Pod(namespace, name)
+	if pod == nil || !readyAgain(pod) || !r.returned(r.caches.Node(pod.Spec.NodeName)) ||
 		!r.current(pod.Spec.NodeName, pod.UID) {
 		return nil
 	}
@@ -109,7 +112,7 @@ func (r *readiness) sync(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(withNode(ctx, pod.Spec.NodeName), keyTimeout)
+	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, pod.Spec.NodeName), keyqueue.Timeout)
 	defer cancel()
 	_, err = r.asNode.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")

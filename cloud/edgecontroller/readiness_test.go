@@ -9,30 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
-
-func condition(name v1.PodConditionType, status v1.ConditionStatus) v1.PodCondition {
-	return v1.PodCondition{Type: name, Status: status}
-}
-
-// markedPod is one that Kubernetes made not Ready since its node said nothing.
-func markedPod(node, name string) *v1.Pod {
-	p := testPod(node, "ns", name)
-	p.Status.Phase = v1.PodRunning
-	p.Status.Conditions = []v1.PodCondition{
-		condition(v1.PodInitialized, v1.ConditionTrue), condition(v1.PodReady, v1.ConditionFalse),
-		condition(v1.ContainersReady, v1.ConditionTrue),
-	}
-	return p
-}
-
-func readyNode(name string, status v1.ConditionStatus) *v1.Node {
-	n := edgeNode(name)
-	n.Status.Conditions = []v1.NodeCondition{
-		{Type: v1.NodeDiskPressure, Status: v1.ConditionFalse}, {Type: v1.NodeReady, Status: status},
-	}
-	return n
-}
 
 func TestReadyAgain(t *testing.T) {
 	gate := func(p *v1.Pod) { p.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "example.com/gate"}} }
@@ -50,14 +29,14 @@ func TestReadyAgain(t *testing.T) {
 		"gate":      {gate, false},
 		"closed gate": {func(p *v1.Pod) {
 			gate(p)
-			p.Status.Conditions = append(p.Status.Conditions, condition("example.com/gate", v1.ConditionFalse))
+			p.Status.Conditions = append(p.Status.Conditions, fakes.Condition("example.com/gate", v1.ConditionFalse))
 		}, false},
 		"open gate": {func(p *v1.Pod) {
 			gate(p)
-			p.Status.Conditions = append(p.Status.Conditions, condition("example.com/gate", v1.ConditionTrue))
+			p.Status.Conditions = append(p.Status.Conditions, fakes.Condition("example.com/gate", v1.ConditionTrue))
 		}, true},
 	} {
-		p := markedPod("e1", "a")
+		p := fakes.MarkedPod("e1", "a")
 		tc.change(p)
 		if got := readyAgain(p); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
@@ -69,36 +48,37 @@ func TestReadyAgain(t *testing.T) {
 // back.
 func TestReadinessSync(t *testing.T) {
 	w := newFixture(t, noAddress)
-	w.add(readyNode("e1", v1.ConditionTrue), readyNode("e2", v1.ConditionUnknown), readyNode("e3", v1.ConditionTrue),
-		markedPod("e1", "a"), markedPod("e2", "lost"), markedPod("e3", "elsewhere"), testPod("e1", "ns", "new"))
+	w.add(fakes.ReadyNode("e1", v1.ConditionTrue), fakes.ReadyNode("e2", v1.ConditionUnknown),
+		fakes.ReadyNode("e3", v1.ConditionTrue), fakes.MarkedPod("e1", "a"), fakes.MarkedPod("e2", "lost"),
+		fakes.MarkedPod("e3", "elsewhere"), fakes.Pod("e1", "ns", "new"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Connected(t.Context(), "e2", "edgecore/websocket")
 	for _, node := range []string{"e1", "e2"} {
 		w.Inventoried(t.Context(), node, nil)
 	}
-	w.api.answer(func(call) (int, any) { return 200, map[string]string{"kind": "Pod", "apiVersion": "v1"} })
+	w.api.Answer(func(fakes.Call) (int, any) { return 200, map[string]string{"kind": "Pod", "apiVersion": "v1"} })
 	for _, key := range []string{"ns/a", "ns/lost", "ns/elsewhere", "ns/new", "ns/none"} {
 		if err := w.readiness.sync(t.Context(), key); err != nil {
 			t.Errorf("%s: %v", key, err)
 		}
 	}
 	if diff := cmp.Diff([]string{"PATCH /api/v1/namespaces/ns/pods/a/status as system:node:e1"},
-		w.api.seen()); diff != "" {
+		w.api.Seen()); diff != "" {
 		t.Errorf("calls mismatch (-want +got):\n%s", diff)
 	}
 	var patch v1.Pod
-	if err := json.Unmarshal([]byte(w.api.calls[0].Body), &patch); err != nil {
+	if err := json.Unmarshal([]byte(w.api.Calls[0].Body), &patch); err != nil {
 		t.Fatal(err)
 	}
 	if patch.UID != "uid-a" || patch.ResourceVersion != "1" || len(patch.Status.Conditions) != 1 ||
 		patch.Status.Conditions[0].Type != v1.PodReady || patch.Status.Conditions[0].Status != v1.ConditionTrue {
-		t.Errorf("patch %s, want the UID, the version and Ready True alone", w.api.calls[0].Body)
+		t.Errorf("patch %s, want the UID, the version and Ready True alone", w.api.Calls[0].Body)
 	}
-	w.api.answer(nil)
+	w.api.Answer(nil)
 	if err := w.readiness.sync(t.Context(), "ns/a"); err != nil {
 		t.Errorf("sync of a pod that is gone = %v, want no error", err)
 	}
-	w.api.answer(func(call) (int, any) {
+	w.api.Answer(func(fakes.Call) (int, any) {
 		return 500, metav1.Status{Status: "Failure", Reason: metav1.StatusReasonInternalError, Code: 500}
 	})
 	if err := w.readiness.sync(t.Context(), "ns/a"); err == nil {
@@ -108,7 +88,7 @@ func TestReadinessSync(t *testing.T) {
 
 // TestReadinessTriggers: whatever comes last, the pod's mark, the node's return or its connection, a pod is looked at.
 func TestReadinessTriggers(t *testing.T) {
-	lost, back := readyNode("e1", v1.ConditionUnknown), readyNode("e1", v1.ConditionTrue)
+	lost, back := fakes.ReadyNode("e1", v1.ConditionUnknown), fakes.ReadyNode("e1", v1.ConditionTrue)
 	for name, tc := range map[string]struct {
 		connected bool
 		node      *v1.Node
@@ -119,10 +99,10 @@ func TestReadinessTriggers(t *testing.T) {
 		"it was not away":  {true, back, func(w *fixture) { w.nodeEvent(back, back) }, 0},
 		"it is still away": {true, lost, func(w *fixture) { w.nodeEvent(lost, lost) }, 0},
 		"the mark comes late": {true, back, func(w *fixture) {
-			w.podEvent(testPod("e1", "ns", "a"), markedPod("e1", "a"))
+			w.podEvent(fakes.Pod("e1", "ns", "a"), fakes.MarkedPod("e1", "a"))
 		}, 1},
 		"the mark is in time": {true, lost, func(w *fixture) {
-			w.podEvent(testPod("e1", "ns", "a"), markedPod("e1", "a"))
+			w.podEvent(fakes.Pod("e1", "ns", "a"), fakes.MarkedPod("e1", "a"))
 		}, 0},
 		"connected elsewhere":  {false, back, func(w *fixture) { w.nodeEvent(lost, back) }, 0},
 		"the connection comes": {false, back, func(w *fixture) { w.Connected(w.t.Context(), "e1", "websocket") }, 1},
@@ -131,14 +111,14 @@ func TestReadinessTriggers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newFixture(t, noAddress)
-				w.add(tc.node, markedPod("e1", "a"))
+				w.add(tc.node, fakes.MarkedPod("e1", "a"))
 				if tc.connected {
-					w.sessions.connected("e1", "websocket")
+					w.sessions.Connected("e1", "websocket")
 				}
 				tc.event(w)
 				time.Sleep(2 * readyDelay) // of the bubble
 				synctest.Wait()
-				if got := w.readiness.queue.Len(); got != tc.want {
+				if got := w.readiness.Keys.Len(); got != tc.want {
 					t.Errorf("%d pods wait, want %d", got, tc.want)
 				}
 			})

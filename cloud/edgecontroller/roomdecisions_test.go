@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
 
 // runDecisions has a worker decide about nodes, as in use, and returns how many decisions it has made.
@@ -25,10 +26,10 @@ func (w *fixture) runDecisions() *atomic.Int64 {
 		decisions.Add(1)
 		return withholdPods(pods, own, shared)
 	}
-	w.decideRoom = w.roomDecisions.queue.AddAfter
+	w.decideRoom = w.roomDecisions.Keys.AddAfter
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var workers sync.WaitGroup
-	w.roomDecisions.run(ctx, workers.Go)
+	w.roomDecisions.Run(ctx, workers.Go)
 	w.t.Cleanup(func() {
 		cancel()
 		workers.Wait()
@@ -38,7 +39,7 @@ func (w *fixture) runDecisions() *atomic.Int64 {
 
 // fillRoom lets n pods wait for room on e1.
 func (w *fixture) fillRoom(n int) {
-	w.add(edgeNode("e1"))
+	w.add(fakes.Node("e1"))
 	w.room.own, w.room.shared = 0, 200<<10
 	w.caches.pods.changed = w.podEvent
 	w.room.deciding = false
@@ -46,7 +47,7 @@ func (w *fixture) fillRoom(n int) {
 		w.put(filledPod("greedy", fmt.Sprint("g", i), 1<<10, int64(i)))
 	}
 	w.room.start()
-	w.hub.take()
+	w.hub.Take()
 }
 
 // TestDecisionsAreShared: a burst of events about a node without room costs one or two decisions. A pod that came in it
@@ -99,13 +100,13 @@ func TestReleasedByDecision(t *testing.T) {
 	honest := filledPod("honest", "h", 10, 1)
 	w.put(honest)
 	for _, name := range []string{"honest/pod/h", "honest/configmap/cm-h"} {
-		if _, err := w.Object("e1", key(name)); !errors.Is(err, cloudhub.ErrWithheld) {
+		if _, err := w.Object("e1", fakes.Key(name)); !errors.Is(err, cloudhub.ErrWithheld) {
 			t.Errorf("Object(%s) before a decision = %v, want it withheld", name, err)
 		}
 	}
-	w.hub.take()
+	w.hub.Take()
 	w.roomChanged(w.room.decide("e1"))
-	got := w.hub.take()
+	got := w.hub.Take()
 	at := func(name string) int { return slices.Index(got, "e1 "+name) }
 	if pod := at("honest/pod/h"); pod < 0 || at("honest/configmap/cm-h") < 0 || at("honest/configmap/cm-h") > pod ||
 		at("honest/secret/shared") < 0 || at("honest/secret/shared") > pod {
@@ -135,8 +136,8 @@ func TestDecisionsDelayNobody(t *testing.T) {
 			return withholdPods(pods, own, shared)
 		}
 		inside = true
-		other := testPod("e2", "other", "p")
-		w.add(edgeNode("e2"))
+		other := fakes.Pod("e2", "other", "p")
+		w.add(fakes.Node("e2"))
 		w.put(other)
 		if o, err := w.podFor("e2", podKey(other)); o == nil || err != nil {
 			t.Errorf("podFor = %v, %v; want the pod of another node", o, err)
@@ -152,9 +153,9 @@ func TestDecisionsDelayNobody(t *testing.T) {
 	if !inside || due != 1 {
 		t.Fatalf("a decision was made: %v; then %d are due, want 1", inside, due)
 	}
-	w.hub.take()
+	w.hub.Take()
 	w.roomChanged(w.room.decide("e1"))
-	if got := w.hub.take(); !slices.Contains(got, "e1 "+podKey(granted).String()) {
+	if got := w.hub.Take(); !slices.Contains(got, "e1 "+podKey(granted).String()) {
 		t.Errorf("the hub hears of %v, want of %s", got, podKey(granted))
 	}
 	if o, err := w.podFor("e1", podKey(granted)); o == nil || err != nil {
@@ -184,22 +185,22 @@ func TestReportedWhileWaiting(t *testing.T) {
 	w.put(startedAt(filledPod("ns", "older", 60<<10, 1), 1))
 	pod := filledPod("ns", "p", 50<<10, 2)
 	w.put(pod)
-	w.add(&v1.ConfigMap{ObjectMeta: objectMeta("ns", "cm-p", "1")})
-	if _, err := w.Object("e1", key("ns/configmap/cm-p")); !errors.Is(err, cloudhub.ErrWithheld) {
+	w.add(&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-p", "1")})
+	if _, err := w.Object("e1", fakes.Key("ns/configmap/cm-p")); !errors.Is(err, cloudhub.ErrWithheld) {
 		t.Fatalf("Object = %v, want it withheld with its pod: the test is wrong", err)
 	}
-	w.hub.take()
+	w.hub.Take()
 	pod = startedAt(pod, 3)
 	pod.ResourceVersion = "2"
 	w.put(pod)
 	if why := w.room.nodes["e1"].withheld[pod.UID]; why != withheldChange {
 		t.Fatalf("the pod is withheld as %q, want %q: the test is wrong", why, withheldChange)
 	}
-	got := w.hub.take()
+	got := w.hub.Take()
 	if !slices.Contains(got, "e1 ns/configmap/cm-p") || !slices.Contains(got, "e1 ns/secret/shared") {
 		t.Errorf("the hub hears of %v, want of what the pod names", got)
 	}
-	if o, err := w.Object("e1", key("ns/configmap/cm-p")); o == nil || err != nil {
+	if o, err := w.Object("e1", fakes.Key("ns/configmap/cm-p")); o == nil || err != nil {
 		t.Errorf("Object = %v, %v; want the ConfigMap", o, err)
 	}
 }

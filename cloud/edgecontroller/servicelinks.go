@@ -5,13 +5,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 // serviceLinks knows which services are in the environment of containers.
 type serviceLinks struct {
 	caches   *caches
-	sessions *sessions
+	sessions *sessions.Sessions
 	lookups  *lookups
 	podLists *podLists
 	encoded  encodings
@@ -20,10 +22,10 @@ type serviceLinks struct {
 
 // serviceFor returns a service in the form that the hub sends, or nil if the node is not to have it.
 func (l *serviceLinks) serviceFor(node string, key resource.Key) (*cloudhub.Object, error) {
-	if !l.sessions.capable(node) {
+	if !l.sessions.Capable(node) {
 		return nil, nil
 	}
-	none, _, err := l.podLists.unneeded(node, key, func() bool { return serves(key, l.caches.podsOf(node)) },
+	none, _, err := l.podLists.unneeded(node, key, func() bool { return serves(key, l.caches.PodsOf(node)) },
 		func(m missingPod) bool { return isAPIService(key) || m.links && m.key.Namespace == key.Namespace })
 	if none || err != nil {
 		return nil, err
@@ -45,7 +47,7 @@ func serves(key resource.Key, pods []*v1.Pod) bool {
 		return len(pods) > 0
 	}
 	for _, pod := range pods {
-		if pod.Namespace == key.Namespace && linksServices(pod) {
+		if pod.Namespace == key.Namespace && podrefs.LinksServices(pod) {
 			return true
 		}
 	}
@@ -62,7 +64,7 @@ func (l *serviceLinks) servicesFor(pods []*v1.Pod) []*v1.Service {
 	var out []*v1.Service
 	seen := map[string]bool{}
 	for _, pod := range pods {
-		if seen[pod.Namespace] || !linksServices(pod) {
+		if seen[pod.Namespace] || !podrefs.LinksServices(pod) {
 			continue
 		}
 		seen[pod.Namespace] = true
@@ -78,7 +80,7 @@ func (l *serviceLinks) servicesFor(pods []*v1.Pod) []*v1.Service {
 
 // servicesChanged marks the services that come or go with a pod.
 func (l *serviceLinks) servicesChanged(pod *v1.Pod) {
-	if l.sessions.capable(pod.Spec.NodeName) {
+	if l.sessions.Capable(pod.Spec.NodeName) {
 		for _, s := range l.servicesFor([]*v1.Pod{pod}) {
 			l.hub.Changed(pod.Spec.NodeName, serviceKey(s))
 		}
@@ -92,15 +94,15 @@ func (l *serviceLinks) serviceEvent(old, now *v1.Service) {
 	}
 	key := serviceKey(firstNonNil(old, now))
 	if isAPIService(key) { // pods of all namespaces have it
-		for _, node := range l.sessions.capableNodes() {
-			if serves(key, l.caches.podsOf(node)) {
+		for _, node := range l.sessions.CapableNodes() {
+			if serves(key, l.caches.PodsOf(node)) {
 				l.hub.Changed(node, key)
 			}
 		}
 		return
 	}
 	for _, node := range l.caches.nodesServed(key.Namespace) {
-		if l.sessions.capable(node) {
+		if l.sessions.Capable(node) {
 			l.hub.Changed(node, key)
 		}
 	}

@@ -13,24 +13,27 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
 
 // TestServiceEventTellsItsNodes: a service's event is told to the connected nodes of ours that have its namespace's
 // pods.
 func TestServiceEventTellsItsNodes(t *testing.T) {
 	w := newFixture(t, noAddress)
-	quiet := testPod("quiet", "ns", "q")
+	quiet := fakes.Pod("quiet", "ns", "q")
 	quiet.Spec.EnableServiceLinks = new(false)
-	w.add(testPod("two", "ns", "a"), testPod("two", "ns", "b"), testPod("one", "ns", "c"), testPod("away", "ns", "d"),
-		testPod("kubeedge", "ns", "e"), testPod("other", "elsewhere", "f"), quiet)
+	w.add(fakes.Pod("two", "ns", "a"), fakes.Pod("two", "ns", "b"), fakes.Pod("one", "ns", "c"),
+		fakes.Pod("away", "ns", "d"),
+		fakes.Pod("kubeedge", "ns", "e"), fakes.Pod("other", "elsewhere", "f"), quiet)
 	for _, node := range []string{"one", "two", "other", "quiet", "none"} {
-		w.sessions.connected(node, "edgecore/websocket")
+		w.sessions.Connected(node, "edgecore/websocket")
 	}
-	w.sessions.connected("kubeedge", "websocket")
+	w.sessions.Connected("kubeedge", "websocket")
 	tell := func(s *v1.Service, want ...string) {
 		t.Helper()
 		w.services.serviceEvent(nil, s)
-		if diff := cmp.Diff(want, slices.Sorted(slices.Values(w.hub.take()))); diff != "" {
+		if diff := cmp.Diff(want, slices.Sorted(slices.Values(w.hub.Take()))); diff != "" {
 			t.Errorf("service %s/%s: notifications mismatch (-want +got):\n%s", s.Namespace, s.Name, diff)
 		}
 	}
@@ -39,7 +42,7 @@ func TestServiceEventTellsItsNodes(t *testing.T) {
 	tell(testService("empty", "db", "10.0.0.4"))
 	const api = "default/service/kubernetes"
 	tell(testService("default", "kubernetes", "10.0.0.1"), "one "+api, "other "+api, "quiet "+api, "two "+api)
-	w.remove(testPod("one", "ns", "c"))
+	w.remove(fakes.Pod("one", "ns", "c"))
 	tell(testService("ns", "db", "10.0.0.5"), "two ns/service/db")
 }
 
@@ -104,7 +107,7 @@ func TestServicesAreSmall(t *testing.T) {
 	runtime.KeepAlive(w)
 
 	want := &v1.Service{
-		ObjectMeta: objectMeta("ns", "db", "1"),
+		ObjectMeta: fakes.ObjectMeta("ns", "db", "1"),
 		Spec: v1.ServiceSpec{
 			Type:       v1.ServiceTypeClusterIP,
 			ClusterIP:  "10.0.0.2",
@@ -134,13 +137,13 @@ func TestListServices(t *testing.T) {
 		"more": {ListMeta: metav1.ListMeta{ResourceVersion: "7"}, Items: []v1.Service{*largeService("b", "2", 1)}},
 	}
 	var at string
-	w.api.onRequest = func(r *http.Request) {
+	w.api.OnRequest = func(r *http.Request) {
 		if limit := r.URL.Query().Get("limit"); limit != fmt.Sprint(servicePage) {
 			t.Errorf("limit = %q, want %d", limit, servicePage)
 		}
 		at = r.URL.Query().Get("continue")
 	}
-	w.api.answer(func(call) (int, any) { return http.StatusOK, pages[at] })
+	w.api.Answer(func(fakes.Call) (int, any) { return http.StatusOK, pages[at] })
 	got, err := listServices(t.Context(), w.options.Clients.Own.CoreV1().Services(""))
 	if err != nil {
 		t.Fatal(err)
@@ -157,14 +160,14 @@ func TestListServices(t *testing.T) {
 func TestServiceWithManyPorts(t *testing.T) {
 	w := newFixture(t, noAddress)
 	wide, full := largeService("wide", "1", cachedPorts+1), largeService("full", "1", cachedPorts)
-	w.add(edgeNode("e1"), testPod("e1", "ns", "a"), wide, full)
-	w.sessions.connected("e1", "edgecore/websocket")
+	w.add(fakes.Node("e1"), fakes.Pod("e1", "ns", "a"), wide, full)
+	w.sessions.Connected("e1", "edgecore/websocket")
 	const path = "/api/v1/namespaces/ns/services/wide"
-	w.api.answer(func(c call) (int, any) {
+	w.api.Answer(func(c fakes.Call) (int, any) {
 		if c.Path == path {
 			return http.StatusOK, wide
 		}
-		return notFound(c.Path)
+		return fakes.NotFound(c.Path)
 	})
 	for _, s := range []*v1.Service{wide, full} {
 		o, err := w.Object("e1", serviceKey(s))
@@ -186,7 +189,7 @@ func TestServiceWithManyPorts(t *testing.T) {
 	tell := func(old, now *v1.Service, want ...string) {
 		t.Helper()
 		w.services.serviceEvent(cachedService(t, old), cachedService(t, now))
-		if diff := cmp.Diff(want, w.hub.take()); diff != "" {
+		if diff := cmp.Diff(want, w.hub.Take()); diff != "" {
 			t.Errorf("%s changes: notifications mismatch (-want +got):\n%s", now.Name, diff)
 		}
 	}
@@ -202,13 +205,13 @@ func BenchmarkServiceEvent(b *testing.B) {
 	w := newFixture(b)
 	fleet(w, 5000, 3)
 	for n := range 5000 {
-		w.sessions.connected(fmt.Sprintf("edge-%05d", n), "edgecore/websocket")
+		w.sessions.Connected(fmt.Sprintf("edge-%05d", n), "edgecore/websocket")
 	}
 	old, now := testService("ns-007", "db", "10.0.0.2"), testService("ns-007", "db", "10.0.0.3")
 	b.ReportAllocs()
 	for b.Loop() {
 		w.services.serviceEvent(old, now)
-		if n := len(w.hub.take()); n != 10 {
+		if n := len(w.hub.Take()); n != 10 {
 			b.Fatalf("%d nodes were told, want 10", n)
 		}
 	}

@@ -3,205 +3,28 @@ package edgecontroller
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
-	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/objects"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
-// api is an API server that says what a test tells it to.
-type api struct {
-	mu sync.Mutex
-	// reply answers a request; by default nothing exists.
-	reply func(r call) (code int, body any)
-	calls []call
-	// onRequest, if set, sees each request.
-	onRequest func(r *http.Request)
-}
-
-// call is a request as the API server saw it.
-type call struct {
-	Method, Path, User, Group, Type, Body string
-}
-
-func (c call) String() string {
-	as := c.User
-	if as == "" {
-		as = "cloudcore"
-	}
-	return c.Method + " " + c.Path + " as " + as
-}
-
-func notFound(path string) (int, any) {
-	return http.StatusNotFound, metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status:   metav1.StatusFailure,
-		Reason:   metav1.StatusReasonNotFound,
-		Code:     http.StatusNotFound,
-		Message:  path + " not found",
-	}
-}
-
-// RoundTrip implements http.RoundTripper.
-func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
-	if a.onRequest != nil {
-		a.onRequest(r)
-	}
-	w, done := httptest.NewRecorder(), make(chan struct{})
-	go func() {
-		defer close(done)
-		a.serve(w, r)
-	}()
-	select {
-	case <-done:
-		return w.Result(), nil
-	case <-r.Context().Done():
-		return nil, r.Context().Err()
-	}
-}
-
-func (a *api) serve(w http.ResponseWriter, r *http.Request) {
-	var body []byte
-	if r.Body != nil {
-		var err error
-		if body, err = io.ReadAll(r.Body); err != nil {
-			panic(err)
-		}
-	}
-	c := call{
-		Method: r.Method,
-		Path:   r.URL.Path,
-		User:   r.Header.Get("Impersonate-User"),
-		Group:  r.Header.Get("Impersonate-Group"),
-		Type:   r.Header.Get("Content-Type"),
-		Body:   string(body),
-	}
-	a.mu.Lock()
-	a.calls = append(a.calls, c)
-	reply := a.reply
-	a.mu.Unlock()
-	code, out := notFound(c.Path)
-	if reply != nil {
-		code, out = reply(c)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	if err := json.NewEncoder(w).Encode(out); err != nil {
-		panic(err)
-	}
-}
-
-func (a *api) config() *rest.Config {
-	return &rest.Config{
-		Host:          "http://api",
-		Transport:     a,
-		QPS:           -1,
-		ContentConfig: rest.ContentConfig{ContentType: "application/json"},
-	}
-}
-
-func (a *api) answer(f func(r call) (int, any)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.reply, a.calls = f, nil
-}
-
-func (a *api) seen() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var out []string
-	for _, c := range a.calls {
-		out = append(out, c.String())
-	}
-	return out
-}
-
-// notes is a hub that records its calls.
-type notes struct {
-	mu           sync.Mutex
-	changed      []string
-	statuses     []string // of pods that changed in nothing else
-	disconnected []string
-	recorded     []cloudhub.Record
-	// asked are the pods whose status nodes are to report again; deaf: no node can be asked.
-	asked []string
-	deaf  bool
-	// toRecord is what nodes are to be annotated with, and wait how long that has to wait.
-	toRecord map[string]cloudhub.Record
-	wait     time.Duration
-}
-
-func (n *notes) Recorded(_ string, r cloudhub.Record) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.recorded = append(n.recorded, r)
-}
-
-func (n *notes) ToRecord(node string, have cloudhub.Record) (cloudhub.Record, time.Duration, bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	next := n.toRecord[node]
-	return next, n.wait, next.Known() && next.Instance != have.Instance
-}
-
-func (n *notes) Changed(node string, key resource.Key) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.changed = append(n.changed, node+" "+key.String())
-}
-
-func (n *notes) StatusChanged(node string, key resource.Key) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.statuses = append(n.statuses, node+" "+key.String())
-}
-
-func (n *notes) Holds(node string, key resource.Key, _ types.UID) { n.Changed(node, key) }
-
-func (n *notes) RequestStatus(node string, key resource.Key, uid types.UID) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.deaf {
-		n.asked = append(n.asked, node+" "+key.String()+" "+string(uid))
-	}
-	return !n.deaf
-}
-
-func (n *notes) Disconnect(node, reason string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.disconnected = append(n.disconnected, node+": "+reason)
-}
-
-// take returns what was noted since the last call.
-func (n *notes) take() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	out := append(n.changed, n.disconnected...)
-	n.changed, n.disconnected = nil, nil
-	return out
-}
-
 // fixture is a controller whose caches the test fills itself.
 type fixture struct {
 	*Controller
 	t   testing.TB
-	api *api
-	hub *notes
+	api *fakes.API
+	hub *fakes.Hub
 }
 
 // noAddress makes a fixture that writes no address into the Nodes of nodes that connect.
@@ -218,8 +41,8 @@ func timeout(d time.Duration) func(*Options) { return func(o *Options) { o.Reque
 // newFixture makes a controller that does not limit the requests of a node, unless a change of its options does.
 func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
 	t.Helper()
-	a := &api{}
-	clients, err := NewClients(a.config(), UserAndGroup)
+	a := &fakes.API{}
+	clients, err := impersonate.New(a.Config(), impersonate.UserAndGroup)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,17 +54,17 @@ func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.tolerations.queue.ShutDown)
-	t.Cleanup(c.readiness.queue.ShutDown)
-	t.Cleanup(c.instances.queue.ShutDown)
-	t.Cleanup(c.duplicates.queue.ShutDown)
-	t.Cleanup(c.statusRequests.queue.ShutDown)
-	t.Cleanup(c.endpoints.queue.ShutDown)
-	t.Cleanup(c.notices.queue.ShutDown)
-	t.Cleanup(c.roomDecisions.queue.ShutDown)
-	t.Cleanup(c.fullNodes.queue.ShutDown)
-	t.Cleanup(c.podFetches.queue.ShutDown)
-	n := &notes{}
+	t.Cleanup(c.tolerations.Keys.ShutDown)
+	t.Cleanup(c.readiness.Keys.ShutDown)
+	t.Cleanup(c.instances.Keys.ShutDown)
+	t.Cleanup(c.duplicates.Keys.ShutDown)
+	t.Cleanup(c.statusRequests.Keys.ShutDown)
+	t.Cleanup(c.endpoints.Keys.ShutDown)
+	t.Cleanup(c.notices.Keys.ShutDown)
+	t.Cleanup(c.roomDecisions.Keys.ShutDown)
+	t.Cleanup(c.fullNodes.Keys.ShutDown)
+	t.Cleanup(c.podFetches.Keys.ShutDown)
+	n := &fakes.Hub{}
 	c.begin(t.Context(), n)
 	c.decideRoom = func(node string, _ time.Duration) { c.decided(node) } // the worker's part
 	c.desired.cachesFilled()
@@ -249,7 +72,7 @@ func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
 }
 
 // add puts objects into the caches.
-func (w *fixture) add(objs ...object) {
+func (w *fixture) add(objs ...objects.Object) {
 	w.t.Helper()
 	for _, o := range objs {
 		var err error
@@ -279,14 +102,14 @@ func (w *fixture) add(objs ...object) {
 }
 
 // metaOf returns what the caches have of a ConfigMap or Secret.
-func metaOf(o object) *metav1.PartialObjectMetadata {
+func metaOf(o objects.Object) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
 	}}
 }
 
 // keep puts a ConfigMap or Secret into the contents that are kept.
-func (w *fixture) keep(kind string, o object) {
+func (w *fixture) keep(kind string, o objects.Object) {
 	w.t.Helper()
 	key := resource.Key{Namespace: o.GetNamespace(), Type: kind, Name: o.GetName()}
 	encoded, err := toSend(key, o)
@@ -309,23 +132,4 @@ func (w *fixture) ask(node, op, res, content string) *model.Message {
 	w.t.Helper()
 	return w.Handle(w.t.Context(), node, model.New(model.ModuleEdged, model.GroupMeta, op, res,
 		json.RawMessage(content)))
-}
-
-func objectMeta(namespace, name, rv string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID("uid-" + name), ResourceVersion: rv}
-}
-
-// testPod names configmap cm-<name> and secret shared.
-func testPod(node, namespace, name string) *v1.Pod {
-	return &v1.Pod{ObjectMeta: objectMeta(namespace, name, "1"), Spec: v1.PodSpec{
-		NodeName: node, ImagePullSecrets: []v1.LocalObjectReference{{Name: "shared"}},
-		Containers: []v1.Container{{Name: "c", EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{
-			LocalObjectReference: v1.LocalObjectReference{Name: "cm-" + name}}}}}},
-	}}
-}
-
-func edgeNode(name string) *v1.Node {
-	n := &v1.Node{ObjectMeta: objectMeta("", name, "1")}
-	n.Labels = map[string]string{EdgeLabel: ""}
-	return n
 }

@@ -3,12 +3,32 @@ package edgecontroller
 import (
 	"context"
 	"fmt"
+
+	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/requests"
 )
+
+// Handle implements cloudhub.Upstream: it carries out a request of a node.
+func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) *model.Message {
+	return c.requests.Handle(ctx, node, m)
+}
+
+// Heartbeat implements cloudhub.Upstream: it renews the lease of a node.
+func (c *Controller) Heartbeat(ctx context.Context, node string) error {
+	return c.leases.Heartbeat(ctx, node)
+}
+
+// ClientCA returns the CA that signs client certificates, in PEM.
+func (c *Controller) ClientCA(ctx context.Context) ([]byte, error) { return c.reviews.ClientCA(ctx) }
+
+// Reviewer asks the API server in a node's name who its callers are and what they may do, for a node that cannot. It
+// implements auth.Cloud.
+func (c *Controller) Reviewer(node string) *requests.Reviewer { return c.reviews.Reviewer(node) }
 
 // AwaitRequests waits until a node may make n requests more, within its rate limit. Other controllers call it, so that
 // a node has one limit for all that it asks for. It returns an error when ctx ends before.
 func (c *Controller) AwaitRequests(ctx context.Context, node string, n int) error {
-	l := c.sessions.limiter(node)
+	l := c.sessions.Limiter(node)
 	if l == nil {
 		return nil
 	}

@@ -4,13 +4,15 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 )
 
 // TestAwaitRequests: what other controllers do for a node counts in its rate limit; more than a burst at once is
 // counted as a burst.
 func TestAwaitRequests(t *testing.T) {
-	c := &Controller{sessions: newSessions(0.001, 2), options: Options{NodeQPS: 0.001}}
-	c.sessions.connected("n1", "edgecore/websocket")
+	c := &Controller{sessions: sessions.New(0.001, 2), options: Options{NodeQPS: 0.001}}
+	c.sessions.Connected("n1", "edgecore/websocket")
 	if err := c.AwaitRequests(t.Context(), "n1", 5); err != nil {
 		t.Errorf("the first requests: %v, want no error", err)
 	}

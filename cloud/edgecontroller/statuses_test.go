@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -36,14 +37,15 @@ func wasReady(pod *v1.Pod) *v1.Pod {
 
 func TestInventoriedReportsDifferences(t *testing.T) {
 	w := newFixture(t, noAddress)
-	marked := markedPod("e1", "marked")
-	same := wasReady(markedPod("e1", "same"))
-	lost := wasReady(markedPod("e1", "lost"))
+	marked := fakes.MarkedPod("e1", "marked")
+	same := wasReady(fakes.MarkedPod("e1", "same"))
+	lost := wasReady(fakes.MarkedPod("e1", "lost"))
 	ended := lost.DeepCopy()
 	ended.Status.Phase = v1.PodFailed
-	elsewhere, replaced := markedPod("e2", "elsewhere"), markedPod("e1", "replaced")
-	w.add(readyNode("e1", v1.ConditionTrue), marked, same, lost, elsewhere, replaced, markedPod("e1", "old"),
-		markedPod("e1", "waits"))
+	elsewhere, replaced := fakes.MarkedPod("e2", "elsewhere"), fakes.MarkedPod("e1", "replaced")
+	w.add(fakes.ReadyNode("e1", v1.ConditionTrue), marked, same, lost, elsewhere, replaced,
+		fakes.MarkedPod("e1", "old"),
+		fakes.MarkedPod("e1", "waits"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	other := heldStatus(replaced, "x")
 	other.UID = "another"
@@ -54,9 +56,9 @@ func TestInventoriedReportsDifferences(t *testing.T) {
 		heldStatus(lost, hashOf(t, ended)), // a second entry of one pod is not looked at
 		heldStatus(elsewhere, "x"),
 		other,
-		heldStatus(markedPod("e1", "old"), ""),
-		heldStatus(markedPod("e1", "waits"), wire.StatusPending),
-		heldStatus(markedPod("e1", "none"), "x"),
+		heldStatus(fakes.MarkedPod("e1", "old"), ""),
+		heldStatus(fakes.MarkedPod("e1", "waits"), wire.StatusPending),
+		heldStatus(fakes.MarkedPod("e1", "none"), "x"),
 		{Key: "", UID: "uid-lost", Status: "x"},
 		{Key: "ns/secret/lost", UID: "uid-lost", Status: "x"},
 	})
@@ -65,13 +67,13 @@ func TestInventoriedReportsDifferences(t *testing.T) {
 	}
 	current := map[string]bool{}
 	for _, name := range []string{"marked", "same", "lost", "replaced", "old", "waits"} {
-		current[name] = w.statuses.current("e1", w.caches.pod("ns", name).UID)
+		current[name] = w.statuses.current("e1", w.caches.Pod("ns", name).UID)
 	}
 	want := map[string]bool{"marked": true, "same": true, "lost": false, "replaced": true, "old": true, "waits": false}
 	if diff := cmp.Diff(want, current); diff != "" {
 		t.Errorf("current statuses: mismatch (-want +got):\n%s", diff)
 	}
-	if calls := w.api.seen(); calls != nil {
+	if calls := w.api.Seen(); calls != nil {
 		t.Errorf("the inventory made the calls %v, want none", calls)
 	}
 }
@@ -81,10 +83,10 @@ func TestInventoriedReportsDifferences(t *testing.T) {
 func TestReadinessWaitsForStatuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, noAddress)
-		a, b := markedPod("e1", "a"), markedPod("e1", "b")
-		w.add(readyNode("e1", v1.ConditionTrue), a, b)
-		w.api.answer(func(c call) (int, any) {
-			pod := markedPod("e1", "a")
+		a, b := fakes.MarkedPod("e1", "a"), fakes.MarkedPod("e1", "b")
+		w.add(fakes.ReadyNode("e1", v1.ConditionTrue), a, b)
+		w.api.Answer(func(c fakes.Call) (int, any) {
+			pod := fakes.MarkedPod("e1", "a")
 			pod.Kind, pod.APIVersion = "Pod", "v1"
 			return http.StatusOK, pod
 		})
@@ -94,22 +96,22 @@ func TestReadinessWaitsForStatuses(t *testing.T) {
 			t.Helper()
 			time.Sleep(2 * readyDelay) // of the bubble
 			synctest.Wait()
-			for w.readiness.queue.Len() > 0 {
-				w.readiness.next(t.Context())
+			for w.readiness.Keys.Len() > 0 {
+				w.readiness.Next(t.Context())
 			}
-			if diff := cmp.Diff(want, slices.Sorted(slices.Values(w.api.seen()))); diff != "" {
+			if diff := cmp.Diff(want, slices.Sorted(slices.Values(w.api.Seen()))); diff != "" {
 				t.Errorf("%s: calls mismatch (-want +got):\n%s", what, diff)
 			}
-			w.api.mu.Lock()
-			w.api.calls = nil
-			w.api.mu.Unlock()
+			w.api.Mu.Lock()
+			w.api.Calls = nil
+			w.api.Mu.Unlock()
 		}
 		w.Connected(t.Context(), "e1", "edgecore/websocket")
 		step("before the inventory")
 		w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(a, wire.StatusPending), heldStatus(b, "")})
 		step("the inventory", putB)
 		w.podEvent(a, a)
-		w.nodeEvent(readyNode("e1", v1.ConditionUnknown), readyNode("e1", v1.ConditionTrue))
+		w.nodeEvent(fakes.ReadyNode("e1", v1.ConditionUnknown), fakes.ReadyNode("e1", v1.ConditionTrue))
 		step("while the status is pending", putB)
 		w.ask("e1", "patch", "ns/podpatch/a", `{"metadata":{"uid":"uid-a"},"status":{"phase":"Running"}}`)
 		step("the status came", putA, putA) // the report, and what the pod as it is now asks for

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -36,7 +37,7 @@ const (
 // statusRetryMax for a pod. A kubelet would overwrite each change. The waits start from the beginning with each session
 // of the node.
 type statusRequests struct {
-	keyQueue
+	keyqueue.Queue
 	caches   *caches
 	statuses *statuses
 	// made counts the requests.
@@ -52,7 +53,7 @@ type statusHub interface {
 
 func newStatusRequests(caches *caches, statuses *statuses, made prometheus.Counter) *statusRequests {
 	r := &statusRequests{caches: caches, statuses: statuses, made: made}
-	r.keyQueue = newKeyQueue("pod", r.sync, "Status of a pod not compared with what its node reported; trying again")
+	r.Queue = keyqueue.New("pod", r.sync, "Status of a pod not compared with what its node reported; trying again")
 	return r
 }
 
@@ -62,7 +63,7 @@ func (r *statusRequests) start(hub statusHub) { r.hub = hub }
 // podChanged queues a pod for a comparison if its status may differ from the one that its node reported.
 func (r *statusRequests) podChanged(pod *v1.Pod) {
 	if _, ok := r.statuses.compared(pod); ok {
-		r.queue.AddAfter(pod.Namespace+"/"+pod.Name, statusDelay)
+		r.Keys.AddAfter(pod.Namespace+"/"+pod.Name, statusDelay)
 	}
 }
 
@@ -71,7 +72,7 @@ func (r *statusRequests) sync(_ context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	pod := r.caches.pod(namespace, name)
+	pod := r.caches.Pod(namespace, name)
 	if pod == nil {
 		return nil
 	}
@@ -92,7 +93,7 @@ func (r *statusRequests) sync(_ context.Context, key string) error {
 		klog.V(1).InfoS("Another writer has changed the status of a pod; its node is asked to report it again",
 			"pod", klog.KObj(pod), "node", node, "again", wait)
 	}
-	r.queue.AddAfter(key, wait) // the request, or the report, may be lost
+	r.Keys.AddAfter(key, wait) // the request, or the report, may be lost
 	return nil
 }
 

@@ -14,29 +14,30 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // runningPod returns a pod whose node has reported that it runs.
 func runningPod(node, name, version string) *v1.Pod {
-	p := wasReady(markedPod(node, name))
+	p := wasReady(fakes.MarkedPod(node, name))
 	p.ResourceVersion = version
 	return p
 }
 
 // asked returns the requests to nodes since the last call.
 func (w *fixture) asked() []string {
-	w.hub.mu.Lock()
-	defer w.hub.mu.Unlock()
-	out := w.hub.asked
-	w.hub.asked = nil
+	w.hub.Mu.Lock()
+	defer w.hub.Mu.Unlock()
+	out := w.hub.Asked
+	w.hub.Asked = nil
 	return out
 }
 
 // changed puts a pod into the cache, and delivers the event.
 func (w *fixture) changed(now *v1.Pod) {
 	w.t.Helper()
-	old := w.caches.pod(now.Namespace, now.Name)
+	old := w.caches.Pod(now.Namespace, now.Name)
 	w.add(now)
 	w.podEvent(old, now)
 }
@@ -51,11 +52,11 @@ func overwritten(pod *v1.Pod, version string) *v1.Pod {
 // startStatuses returns a fixture that works on its status requests until the test ends, with a connected node e1.
 func startStatuses(t *testing.T, pods ...*v1.Pod) *fixture {
 	w := newFixture(t, noAddress)
-	w.add(readyNode("e1", v1.ConditionTrue))
+	w.add(fakes.ReadyNode("e1", v1.ConditionTrue))
 	for _, pod := range pods {
 		w.add(pod)
 	}
-	w.statusRequests.run(t.Context(), w.owned.Go)
+	w.statusRequests.Run(t.Context(), w.owned.Go)
 	t.Cleanup(w.owned.Wait)
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	return w
@@ -76,7 +77,7 @@ func (w *fixture) reports(pod *v1.Pod, version string) {
 	w.t.Helper()
 	stored := pod.DeepCopy()
 	stored.ResourceVersion, stored.Kind, stored.APIVersion = version, "Pod", "v1"
-	w.api.answer(func(call) (int, any) { return http.StatusOK, stored })
+	w.api.Answer(func(fakes.Call) (int, any) { return http.StatusOK, stored })
 	w.ask("e1", "patch", "ns/podpatch/"+pod.Name, fmt.Sprintf(`{"metadata":{"uid":%q},"status":{}}`, pod.UID))
 }
 
@@ -86,7 +87,7 @@ const askA = "e1 ns/pod/a uid-a"
 // agrees, or may be out of date, is not.
 func TestStatusRequested(t *testing.T) {
 	a := runningPod("e1", "a", "5")
-	unready := markedPod("e1", "a")
+	unready := fakes.MarkedPod("e1", "a")
 	unready.ResourceVersion = "6"
 	again := runningPod("e1", "a", "8")
 	for name, tc := range map[string]struct {
@@ -168,7 +169,7 @@ func TestStatusRequested(t *testing.T) {
 		}, nil},
 		"cannot be asked": {a, func(w *fixture) {
 			w.inventory(a)
-			w.hub.deaf = true
+			w.hub.Deaf = true
 			w.changed(overwritten(a, "6"))
 		}, nil},
 	} {

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 )
 
 const (
@@ -67,7 +69,7 @@ func (e *endpoints) TakeOver(ctx context.Context, replicas Replicas) {
 
 // TakeOverNow takes over offline nodes once, and returns how many.
 func (e *endpoints) TakeOverNow(ctx context.Context, replicas Replicas) (taken int, err error) {
-	orphans, err := e.orphans(ctx, e.caches.allNodes(), replicas)
+	orphans, err := e.orphans(ctx, e.caches.AllNodes(), replicas)
 	if err != nil {
 		return 0, err
 	}
@@ -92,7 +94,7 @@ func (e *endpoints) orphans(ctx context.Context, nodes []*v1.Node, replicas Repl
 	var offline []*v1.Node
 	var addresses []string
 	for _, n := range nodes {
-		if address, _ := firstOfMany(n); address != "" && !e.sessions.connectedHere(n.Name) && isUnknown(n) {
+		if address, _ := firstOfMany(n); address != "" && !e.sessions.ConnectedHere(n.Name) && isUnknown(n) {
 			offline, addresses = append(offline, n), append(addresses, address)
 		}
 	}
@@ -153,7 +155,7 @@ func (e *endpoints) addressesOf(node *v1.Node) []v1.NodeAddress {
 // takeOverNode opens a port for a node that is offline, and writes it into this version of its Node instead of the
 // cloudcore's that is gone.
 func (e *endpoints) takeOverNode(ctx context.Context, node *v1.Node) error {
-	ctx, cancel := context.WithTimeout(withNode(ctx, node.Name), e.timeout)
+	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node.Name), e.timeout)
 	defer cancel()
 	address, port, err := e.tunnels.Adopt(node.Name, node.Status.DaemonEndpoints.KubeletEndpoint.Port,
 		offlineSince(node))

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 )
 
 // dead are addresses at which no cloudcore is alive; known are those of cloudcores, and asked those that were asked
@@ -30,8 +32,8 @@ func (d *dead) Dead(_ context.Context, addresses []string) (map[string]bool, err
 // TestOrphans: only nodes that are offline, and whose cloudcore is gone, are taken over; nothing is asked where none is
 // offline.
 func TestOrphans(t *testing.T) {
-	c := &endpoints{tunnels: ports{}, access: access{sessions: newSessions(1, 1)}}
-	c.sessions.connected("here", "edgecore/websocket")
+	c := &endpoints{tunnels: ports{}, access: access{sessions: sessions.New(1, 1)}}
+	c.sessions.Connected("here", "edgecore/websocket")
 	node := func(name string, ready v1.ConditionStatus, port int32, addresses ...string) *v1.Node {
 		n := nodeAt(port, addresses...)
 		n.Name = name

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,12 +12,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-)
 
-// KeepEvictions is an annotation on a pod or its node that, set to "true", leaves a pod's tolerations alone: the pod is
-// then evicted, as on any node, some minutes after its node became unreachable. It applies to pods bound later;
-// tolerations that were already changed stay.
-const KeepEvictions = "edgecore.io/keep-evictions"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
+)
 
 // elsewhereDelay leaves a node's pods to the cloudcore that the node is connected to, if there is one.
 const elsewhereDelay = 3 * time.Second
@@ -68,7 +65,9 @@ func tolerates(t *v1.Toleration, taint *v1.Taint) bool {
 	return false
 }
 
-func keepsEvictions(annotations map[string]string) bool { return annotations[KeepEvictions] == "true" }
+func keepsEvictions(annotations map[string]string) bool {
+	return annotations[marks.KeepEvictions] == "true"
+}
 
 // desiredTolerations returns a bound pod's desired tolerations, and whether they differ.
 func desiredTolerations(pod *v1.Pod, node *v1.Node) (want []v1.Toleration, changes bool) {
@@ -100,7 +99,7 @@ func tolerationPatch(pod *v1.Pod, node *v1.Node) ([]byte, error) {
 // tolerations sets the tolerations of pods on edge nodes. evictionwait.go says when.
 type tolerations struct {
 	access
-	keyQueue
+	keyqueue.Queue
 	// whole returns the whole of a pod that may be trimmed.
 	whole func(ctx context.Context, pod *v1.Pod) (*v1.Pod, error)
 	// patches counts the patches of pods by outcome.
@@ -111,14 +110,14 @@ func newTolerations(
 	a access, whole func(context.Context, *v1.Pod) (*v1.Pod, error), patches *prometheus.CounterVec,
 ) *tolerations {
 	t := &tolerations{access: a, whole: whole, patches: patches}
-	t.keyQueue = newKeyQueue("pod", t.sync, "Tolerations of a pod not changed; it may be evicted while its node "+
+	t.Queue = keyqueue.New("pod", t.sync, "Tolerations of a pod not changed; it may be evicted while its node "+
 		"cannot be reached; it is tried again")
 	return t
 }
 
 // podChanged schedules a pod whose tolerations must change. The earliest time for a pod counts.
 func (t *tolerations) podChanged(pod *v1.Pod) {
-	node := t.caches.node(pod.Spec.NodeName)
+	node := t.caches.Node(pod.Spec.NodeName)
 	if _, changes := desiredTolerations(pod, node); !changes {
 		return
 	}
@@ -126,31 +125,28 @@ func (t *tolerations) podChanged(pod *v1.Pod) {
 	if reachable(node) {
 		wait = patchDelay(pod, time.Now())
 	}
-	if !t.sessions.connectedHere(node.Name) {
+	if !t.sessions.ConnectedHere(node.Name) {
 		wait += elsewhereDelay
 	}
-	t.queue.AddAfter(toleranceKey(pod), wait)
+	t.Keys.AddAfter(keyqueue.PodKey(pod), wait)
 }
 
 func (t *tolerations) nodeChanged(node string) {
-	for _, pod := range t.caches.podsOf(node) {
+	for _, pod := range t.caches.PodsOf(node) {
 		t.podChanged(pod)
 	}
 }
 
-// toleranceKey identifies one pod: a new pod of the same name has its own time.
-func toleranceKey(pod *v1.Pod) string { return pod.Namespace + "/" + pod.Name + "/" + string(pod.UID) }
-
 func (t *tolerations) sync(ctx context.Context, key string) error {
-	namespace, name, uid, err := splitToleranceKey(key)
+	namespace, name, uid, err := keyqueue.SplitPodKey(key)
 	if err != nil {
 		return err
 	}
-	pod := t.caches.pod(namespace, name)
+	pod := t.caches.Pod(namespace, name)
 	if pod == nil || pod.UID != uid {
 		return nil
 	}
-	node := t.caches.node(pod.Spec.NodeName)
+	node := t.caches.Node(pod.Spec.NodeName)
 	if node == nil {
 		return nil
 	}
@@ -163,7 +159,7 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 	if err != nil || patch == nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, keyTimeout)
+	ctx, cancel := context.WithTimeout(ctx, keyqueue.Timeout)
 	defer cancel()
 	_, err = t.own.CoreV1().Pods(namespace).Patch(ctx, name, types.MergePatchType, patch,
 		metav1.PatchOptions{})
@@ -175,12 +171,4 @@ func (t *tolerations) sync(ctx context.Context, key string) error {
 		return fmt.Errorf("patch pod %s/%s: %w", namespace, name, err)
 	}
 	return nil
-}
-
-func splitToleranceKey(key string) (namespace, name string, uid types.UID, err error) {
-	parts := strings.Split(key, "/")
-	if len(parts) != 3 {
-		return "", "", "", fmt.Errorf("key %q is not NAMESPACE/NAME/UID", key)
-	}
-	return parts[0], parts[1], types.UID(parts[2]), nil
 }

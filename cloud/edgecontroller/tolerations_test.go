@@ -12,6 +12,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
 )
 
 func TestUnlimited(t *testing.T) {
@@ -86,15 +89,18 @@ func TestUnlimited(t *testing.T) {
 }
 
 func TestTolerationPatch(t *testing.T) {
-	node := edgeNode("e1")
-	keeps := edgeNode("e1")
-	keeps.Annotations = map[string]string{KeepEvictions: "true"}
+	node := fakes.Node("e1")
+	keeps := fakes.Node("e1")
+	keeps.Annotations = map[string]string{marks.KeepEvictions: "true"}
 	pod := func(change func(*v1.Pod)) *v1.Pod {
-		p := testPod("e1", "ns", "a")
+		p := fakes.Pod("e1", "ns", "a")
 		if change != nil {
 			change(p)
 		}
 		return p
+	}
+	keep := func(value string) func(*v1.Pod) {
+		return func(p *v1.Pod) { p.Annotations = map[string]string{marks.KeepEvictions: value, "a": "b"} }
 	}
 	patch, err := tolerationPatch(pod(nil), node)
 	var got struct {
@@ -110,22 +116,23 @@ func TestTolerationPatch(t *testing.T) {
 		node *v1.Node
 	}{
 		"its node keeps": {pod(nil), keeps},
-		"it keeps":       {pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "true"} }), node},
+		"it keeps": {pod(func(p *v1.Pod) {
+			p.Annotations = map[string]string{marks.KeepEvictions: "true"}
+		}), node},
 		"mirror": {pod(func(p *v1.Pod) { p.Annotations = map[string]string{v1.MirrorPodAnnotationKey: "h"} }),
 			node},
 		"ended":         {pod(func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded }), node},
 		"failed":        {pod(func(p *v1.Pod) { p.Status.Phase = v1.PodFailed }), node},
 		"deleting":      {pod(func(p *v1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }), node},
 		"nothing to do": {pod(func(p *v1.Pod) { p.Spec.Tolerations, _ = unlimited(nil) }), node},
-		"keeps otherwise": {pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "true", "a": "b"} }),
+		"keeps otherwise": {pod(keep("true")),
 			keeps},
 	} {
 		if patch, err := tolerationPatch(tc.pod, tc.node); patch != nil || err != nil {
 			t.Errorf("%s: patch %s, %v; want none", name, patch, err)
 		}
 	}
-	if patch, _ := tolerationPatch(pod(func(p *v1.Pod) { p.Annotations = map[string]string{KeepEvictions: "false"} }),
-		node); patch == nil {
+	if patch, _ := tolerationPatch(pod(keep("false")), node); patch == nil {
 		t.Error(`patch with the annotation "false" = nil, want one: only "true" opts out`)
 	}
 }
@@ -133,10 +140,10 @@ func TestTolerationPatch(t *testing.T) {
 // TestSentAsItIs: a node is sent the pod that the API server has, also one whose tolerations are about to be changed.
 func TestSentAsItIs(t *testing.T) {
 	w := newFixture(t)
-	bound := testPod("e1", "ns", "a")
+	bound := fakes.Pod("e1", "ns", "a")
 	bound.Generation = 1
 	bound.Spec.Tolerations = limited(300)
-	w.add(edgeNode("e1"), bound)
+	w.add(fakes.Node("e1"), bound)
 	o, err := w.Object("e1", podKey(bound))
 	if err != nil {
 		t.Fatal(err)
@@ -166,17 +173,17 @@ func limited(seconds int64) []v1.Toleration {
 // TestTolerationSync: one patch in cloudcore's own name, and what its failures lead to.
 func TestTolerationSync(t *testing.T) {
 	w := newFixture(t)
-	w.add(edgeNode("e1"), testPod("e1", "ns", "a"), testPod("server", "ns", "b"))
-	status := func(code int, reason metav1.StatusReason) func(call) (int, any) {
-		return func(call) (int, any) {
+	w.add(fakes.Node("e1"), fakes.Pod("e1", "ns", "a"), fakes.Pod("server", "ns", "b"))
+	status := func(code int, reason metav1.StatusReason) func(fakes.Call) (int, any) {
+		return func(fakes.Call) (int, any) {
 			return code, metav1.Status{Status: "Failure", Reason: reason, Code: int32(code)}
 		}
 	}
 	for name, tc := range map[string]struct {
-		reply func(call) (int, any)
+		reply func(fakes.Call) (int, any)
 		check func(error) bool
 	}{
-		"done": {func(call) (int, any) {
+		"done": {func(fakes.Call) (int, any) {
 			return 200, map[string]string{"kind": "Pod", "apiVersion": "v1"}
 		}, func(err error) bool { return err == nil }},
 		"gone": {nil, func(err error) bool { return err == nil }},
@@ -185,18 +192,18 @@ func TestTolerationSync(t *testing.T) {
 			return err != nil && !apierrors.IsConflict(err)
 		}},
 	} {
-		w.api.answer(tc.reply)
+		w.api.Answer(tc.reply)
 		if err := w.tolerations.sync(t.Context(), "ns/a/uid-a"); !tc.check(err) {
 			t.Errorf("%s: unexpected result: %v", name, err)
 		}
-		if diff := cmp.Diff([]string{"PATCH /api/v1/namespaces/ns/pods/a as cloudcore"}, w.api.seen()); diff != "" {
+		if diff := cmp.Diff([]string{"PATCH /api/v1/namespaces/ns/pods/a as cloudcore"}, w.api.Seen()); diff != "" {
 			t.Errorf("%s: calls mismatch (-want +got):\n%s", name, diff)
 		}
 	}
-	w.api.answer(nil)
+	w.api.Answer(nil)
 	for _, k := range []string{"ns/b/uid-b", "ns/none/uid", "ns/a/another", "a/b"} {
-		if err := w.tolerations.sync(t.Context(), k); (err != nil) != (k == "a/b") || w.api.seen() != nil {
-			t.Errorf("%s: %v, calls %v; want an error for nonsense alone, and no call", k, err, w.api.seen())
+		if err := w.tolerations.sync(t.Context(), k); (err != nil) != (k == "a/b") || w.api.Seen() != nil {
+			t.Errorf("%s: %v, calls %v; want an error for nonsense alone, and no call", k, err, w.api.Seen())
 		}
 	}
 }
@@ -205,23 +212,23 @@ func TestTolerationSync(t *testing.T) {
 func TestTolerationQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, noAddress)
-		w.add(edgeNode("e1"), testPod("e1", "ns", "a"), testPod("e1", "ns", "b"))
+		w.add(fakes.Node("e1"), fakes.Pod("e1", "ns", "a"), fakes.Pod("e1", "ns", "b"))
 		w.Connected(t.Context(), "e1", "websocket")
 		w.tolerations.nodeChanged("e1")
-		if n := w.tolerations.queue.Len(); n != 2 {
+		if n := w.tolerations.Keys.Len(); n != 2 {
 			t.Errorf("%d pods wait, want 2", n)
 		}
-		w.tolerations.podChanged(testPod("server", "ns", "c"))
+		w.tolerations.podChanged(fakes.Pod("server", "ns", "c"))
 		w.Disconnected("e1", "")
-		w.tolerations.podChanged(testPod("e1", "ns", "later")) // the cloudcore that has the node is to go first
+		w.tolerations.podChanged(fakes.Pod("e1", "ns", "later")) // the cloudcore that has the node is to go first
 		time.Sleep(elsewhereDelay - 1)
 		synctest.Wait()
-		if n := w.tolerations.queue.Len(); n != 2 {
+		if n := w.tolerations.Keys.Len(); n != 2 {
 			t.Errorf("%d pods wait before %v have passed, want 2", n, elsewhereDelay)
 		}
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		if n := w.tolerations.queue.Len(); n != 3 {
+		if n := w.tolerations.Keys.Len(); n != 3 {
 			t.Errorf("%d pods wait after %v, want 3", n, elsewhereDelay)
 		}
 	})

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -88,7 +90,7 @@ func trim(pod *v1.Pod, size int) *v1.Pod {
 		Status: v1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}
 	if keepsEvictions(pod.Annotations) {
-		out.Annotations[KeepEvictions] = "true"
+		out.Annotations[marks.KeepEvictions] = "true"
 	}
 	if hash, is := pod.Annotations[v1.MirrorPodAnnotationKey]; is {
 		out.Annotations[v1.MirrorPodAnnotationKey] = strings.Clone(hash[:min(len(hash), trimmedMost)])
@@ -102,10 +104,10 @@ func trim(pod *v1.Pod, size int) *v1.Pod {
 
 // trimReferences gives a trimmed pod the references of the whole one.
 func trimReferences(out, pod *v1.Pod) {
-	if hasClaims([]*v1.Pod{pod}) {
+	if podrefs.HasClaims([]*v1.Pod{pod}) {
 		out.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}}
 	}
-	keys := references(pod)
+	keys := podrefs.Of(pod)
 	if len(keys) > maxReferences {
 		out.Annotations[trimmedUnknown] = strconv.Itoa(len(keys))
 		return

@@ -20,6 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
 )
 
 // largePod is pod ns/p of e1 with an annotation of so many bytes.
@@ -32,7 +35,7 @@ func largePod(version string, size int) *v1.Pod {
 
 // ordinaryPod is about what a Deployment makes: 5 KB of JSON.
 func ordinaryPod() *v1.Pod {
-	pod := testPod("e1", "ns", "web-7c5ddbdf54-abcde")
+	pod := fakes.Pod("e1", "ns", "web-7c5ddbdf54-abcde")
 	pod.Labels = map[string]string{"app": "web", "pod-template-hash": "7c5ddbdf54"}
 	yes, seconds := true, int64(300)
 	for i := range 3 {
@@ -67,12 +70,12 @@ func ordinaryPod() *v1.Pod {
 func TestOrdinaryPodsAreWhole(t *testing.T) {
 	w := newFixture(t)
 	pod := ordinaryPod()
-	w.add(edgeNode("e1"), pod)
+	w.add(fakes.Node("e1"), pod)
 	if trimIfLarge(pod) != pod {
 		t.Errorf("a pod of %d bytes is trimmed, want it whole", contentSize(pod))
 	}
-	if o, err := w.podFor("e1", podKey(pod)); o == nil || err != nil || o.Done != nil || len(w.api.seen()) > 0 {
-		t.Errorf("podFor = %v, %v, requests %v; want the pod, without any", o, err, w.api.seen())
+	if o, err := w.podFor("e1", podKey(pod)); o == nil || err != nil || o.Done != nil || len(w.api.Seen()) > 0 {
+		t.Errorf("podFor = %v, %v, requests %v; want the pod, without any", o, err, w.api.Seen())
 	}
 }
 
@@ -153,7 +156,7 @@ func editPod(r *rand.Rand, pod *v1.Pod, edits int) {
 			pod.DeletionTimestamp = &at
 		case 13:
 			pod.Annotations = map[string]string{"large": strings.Repeat("x", trimBytes),
-				KeepEvictions: []string{"true", "false"}[r.IntN(2)]}
+				marks.KeepEvictions: []string{"true", "false"}[r.IntN(2)]}
 		case 14:
 			pod.ResourceVersion, pod.Generation = fmt.Sprint(r.IntN(1000)), int64(r.IntN(3))
 		case 15:
@@ -179,15 +182,15 @@ func TestTrimmedPodsDecideTheSame(t *testing.T) {
 	}
 	now := time.Unix(500, 0)
 	decide := func(old, pod *v1.Pod, size int) (d decisions) {
-		for _, key := range references(pod) {
+		for _, key := range podrefs.Of(pod) {
 			d.References = append(d.References, key.String())
 		}
 		for _, ch := range podChanges(old, pod) {
 			d.Changes = append(d.Changes, ch.node+" "+ch.key.String())
 		}
-		d.Same, d.Claims, d.Links = samePod(old, pod), hasClaims([]*v1.Pod{pod}), linksServices(pod)
+		d.Same, d.Claims, d.Links = samePod(old, pod), podrefs.HasClaims([]*v1.Pod{pod}), podrefs.LinksServices(pod)
 		d.Ready, d.Delay, d.Size = readyAgain(pod), patchDelay(pod, now), size
-		_, d.Tolerate = desiredTolerations(pod, edgeNode("e1"))
+		_, d.Tolerate = desiredTolerations(pod, fakes.Node("e1"))
 		var err error
 		if d.Hash, d.Soon, err = statusHashes(pod); err != nil {
 			t.Fatal(err)
@@ -271,7 +274,7 @@ func fillers() map[string]func(pod *v1.Pod, n int) {
 		},
 		"annotations": func(pod *v1.Pod, n int) {
 			pod.Annotations = map[string]string{v1.MirrorPodAnnotationKey: strings.Repeat("x", n),
-				KeepEvictions: strings.Repeat("x", n)}
+				marks.KeepEvictions: strings.Repeat("x", n)}
 		},
 		"finalizers": func(pod *v1.Pod, n int) {
 			for i := range n {
@@ -370,8 +373,8 @@ func TestWholePodsAreRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
 			pod := trimIfLarge(largePod("5", size))
-			w.add(edgeNode("e1"), pod)
-			w.api.answer(func(call) (int, any) { return tc.reply() })
+			w.add(fakes.Node("e1"), pod)
+			w.api.Answer(func(fakes.Call) (int, any) { return tc.reply() })
 			w.podLists.connected("e1")
 			w.podLists.inventoried("e1", map[types.UID]bool{pod.UID: true})
 			o, err := w.Object("e1", podKey(pod))
@@ -407,21 +410,21 @@ func TestManyReferences(t *testing.T) {
 	pod := wholePod("1")
 	fillers()["references"](pod, 2*maxReferences)
 	if pod = trimIfLarge(pod); !lacksReferences(pod) {
-		t.Fatalf("a pod with %d references has those of %d", 2*maxReferences, len(references(pod)))
+		t.Fatalf("a pod with %d references has those of %d", 2*maxReferences, len(podrefs.Of(pod)))
 	}
-	w.add(edgeNode("e1"), pod)
-	secret := key("ns/secret/7")
+	w.add(fakes.Node("e1"), pod)
+	secret := fakes.Key("ns/secret/7")
 	if _, err := w.Object("e1", secret); !errors.Is(err, cloudhub.ErrWithheld) {
 		t.Errorf("Object(%s) = %v, want that it stays", secret, err)
 	}
-	if o, err := w.Object("e1", key("other/secret/7")); o != nil || err != nil {
+	if o, err := w.Object("e1", fakes.Key("other/secret/7")); o != nil || err != nil {
 		t.Errorf("Object in another namespace = %v, %v; want none", o, err)
 	}
 }
 
 // TestTrimmedPodsKeepNoLongNames: names that no ConfigMap or Secret can have do not stay in the cache.
 func TestTrimmedPodsKeepNoLongNames(t *testing.T) {
-	p := testPod("e1", "ns", "p")
+	p := fakes.Pod("e1", "ns", "p")
 	for i := range 4 {
 		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: fmt.Sprint("v", i), VolumeSource: v1.VolumeSource{
 			Secret: &v1.SecretVolumeSource{SecretName: fmt.Sprint(i) + strings.Repeat("n", 256<<10)}}})
@@ -432,7 +435,7 @@ func TestTrimmedPodsKeepNoLongNames(t *testing.T) {
 	if size := contentSize(out); !isTrimmed(out) || size > trimBytes {
 		t.Errorf("it has %d bytes, want at most %d", size, trimBytes)
 	}
-	if !slices.Contains(references(out), key("ns/secret/"+longest)) {
-		t.Errorf("references = %v, want also the longest name", references(out))
+	if !slices.Contains(podrefs.Of(out), fakes.Key("ns/secret/"+longest)) {
+		t.Errorf("references = %v, want also the longest name", podrefs.Of(out))
 	}
 }

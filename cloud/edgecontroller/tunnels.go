@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
 	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 )
 
@@ -62,8 +64,8 @@ func (noTunnels) Adopt(string, int32, time.Time) (string, int32, error) {
 // endpoints writes into Nodes where callers reach the kubelet APIs of nodes.
 type endpoints struct {
 	access
-	// keyQueue has the nodes whose endpoint is to be written because they cannot report it, and writes limits how often.
-	keyQueue
+	// Queue has the nodes whose endpoint is to be written because they cannot report it, and writes limits how often.
+	keyqueue.Queue
 	writes  *ratelimit.Limiter[string]
 	tunnels Tunnels
 	// cloudcores reports whether an address is another cloudcore's.
@@ -86,7 +88,7 @@ func newEndpoints(a access) *endpoints {
 		events:     ratelimit.New[string](rate.Every(tunnelEventEvery), 1),
 		takeovers:  rate.NewLimiter(takeoverRate, takeoverRate),
 	}
-	e.keyQueue = newKeyQueue("node", e.sync, "Port of a node not written into its Node; it is tried again, and the "+
+	e.Queue = keyqueue.New("node", e.sync, "Port of a node not written into its Node; it is tried again, and the "+
 		"node's next status has it")
 	return e
 }
@@ -167,8 +169,8 @@ func endpointsOf(port int32) v1.NodeDaemonEndpoints {
 	return v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: port}}
 }
 
-// complete gives the status that a node reports its endpoint, or removes one that is not its own.
-func (e *endpoints) complete(node string, status *v1.NodeStatus) {
+// Complete gives the status that a node reports its endpoint, or removes one that is not its own.
+func (e *endpoints) Complete(node string, status *v1.NodeStatus) {
 	if address, port, ok := e.tunnels.Endpoint(node, ownAddresses(status.Addresses)); ok {
 		setEndpoint(status, address, port)
 	} else {
@@ -185,9 +187,9 @@ func setEndpoint(status *v1.NodeStatus, address string, port int32) {
 	status.DaemonEndpoints = endpointsOf(port)
 }
 
-// forDevice returns the copy of a Node that its device gets: with the device's own addresses first. The Node is not
+// ForDevice returns the copy of a Node that its device gets: with the device's own addresses first. The Node is not
 // changed.
-func (e *endpoints) forDevice(node *v1.Node) *v1.Node {
+func (e *endpoints) ForDevice(node *v1.Node) *v1.Node {
 	if node == nil || !e.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
 		return node
 	}
@@ -205,8 +207,8 @@ func (e *endpoints) forDevice(node *v1.Node) *v1.Node {
 	return out
 }
 
-// tunnelled returns a patch of a node's status with its endpoint, if it has one.
-func (e *endpoints) tunnelled(node string, patch []byte) ([]byte, error) {
+// Tunnelled returns a patch of a node's status with its endpoint, if it has one.
+func (e *endpoints) Tunnelled(node string, patch []byte) ([]byte, error) {
 	var fields struct {
 		Status struct {
 			Addresses []v1.NodeAddress `json:"addresses"`
@@ -217,13 +219,13 @@ func (e *endpoints) tunnelled(node string, patch []byte) ([]byte, error) {
 	}
 	own := ownAddresses(fields.Status.Addresses)
 	if len(own) == 0 {
-		own = e.knownAddresses(e.caches.node(node))
+		own = e.knownAddresses(e.caches.Node(node))
 	}
 	address, port, ok := e.tunnels.Endpoint(node, own)
 	if !ok {
-		return e.withoutEndpoint(e.caches.node(node), patch)
+		return e.withoutEndpoint(e.caches.Node(node), patch)
 	}
-	if known := e.caches.node(node); len(fields.Status.Addresses) == 0 && portAt(known, address) != port {
+	if known := e.caches.Node(node); len(fields.Status.Addresses) == 0 && portAt(known, address) != port {
 		if known == nil {
 			return patch, nil
 		}
@@ -352,8 +354,8 @@ func ownAddresses(list []v1.NodeAddress) (own []netip.Addr) {
 
 // TunnelPort returns the port that a Node has at an address; 0 is none. Of several Nodes with one port none has it.
 func (e *endpoints) TunnelPort(node, address string) int32 {
-	port := portAt(e.caches.node(node), address)
-	if port == 0 || len(e.caches.nodesAt(address, port)) > 1 {
+	port := portAt(e.caches.Node(node), address)
+	if port == 0 || len(e.caches.NodesAt(address, port)) > 1 {
 		return 0
 	}
 	return port
@@ -361,12 +363,12 @@ func (e *endpoints) TunnelPort(node, address string) int32 {
 
 // TunnelPortNamed reports whether a Node has a port at an address.
 func (e *endpoints) TunnelPortNamed(address string, port int32) bool {
-	return len(e.caches.nodesAt(address, port)) > 0
+	return len(e.caches.NodesAt(address, port)) > 0
 }
 
 // TunnelOpened writes the endpoint of a node that cannot report it into its Node, soon: a node that opens its tunnel
 // again and again has it written once in endpointEvery. It does not block.
-func (e *endpoints) TunnelOpened(node string) { e.queue.Add(node) }
+func (e *endpoints) TunnelOpened(node string) { e.Keys.Add(node) }
 
 // sync writes the endpoint of a node into its Node.
 func (e *endpoints) sync(ctx context.Context, node string) error {
@@ -374,10 +376,10 @@ func (e *endpoints) sync(ctx context.Context, node string) error {
 	reservation := e.writes.Of(node, now).ReserveN(now, 1)
 	if wait := reservation.DelayFrom(now); wait > 0 {
 		reservation.CancelAt(now)
-		e.queue.AddAfter(node, wait)
+		e.Keys.AddAfter(node, wait)
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(withNode(ctx, node), e.timeout)
+	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), e.timeout)
 	defer cancel()
 	err := e.writeEndpoint(ctx, node)
 	if apierrors.IsNotFound(err) {
@@ -392,7 +394,7 @@ func (e *endpoints) writeEndpoint(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	own := slices.Clone(e.forDevice(node).Status.Addresses)
+	own := slices.Clone(e.ForDevice(node).Status.Addresses)
 	address, port, ok := e.tunnels.Endpoint(name, e.knownAddresses(node))
 	if !ok || portAt(node, address) == port {
 		return nil
@@ -439,7 +441,7 @@ func (e *endpoints) endpointChanged(old, now *v1.Node) {
 
 // restoreEndpoints opens the ports of the nodes that this cloudcore served before it was restarted.
 func (e *endpoints) restoreEndpoints() {
-	for _, n := range e.caches.allNodes() {
+	for _, n := range e.caches.AllNodes() {
 		e.tunnels.Restore(n.Name, offlineSince(n))
 	}
 }
@@ -451,7 +453,7 @@ func (e *endpoints) TunnelFailed(node, why string) {
 		return
 	}
 	e.spawn(func() {
-		ctx, cancel := context.WithTimeout(withNode(e.ctx, node), e.timeout)
+		ctx, cancel := context.WithTimeout(impersonate.WithNode(e.ctx, node), e.timeout)
 		defer cancel()
 		recordNodeEvent(ctx, e.asNode, node, ReasonTunnelFailed, why)
 	})

@@ -20,6 +20,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/cloudstream"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
 
 // TestWithEndpoint: the endpoint takes the first place in a node's report, and nothing else changes.
@@ -95,14 +96,14 @@ func TestForDevice(t *testing.T) {
 		"none":           {nodeAt(20003), nodeAt(20003)},
 	} {
 		before := tc.node.DeepCopy()
-		if diff := cmp.Diff(tc.want, c.forDevice(tc.node)); diff != "" {
+		if diff := cmp.Diff(tc.want, c.ForDevice(tc.node)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		if diff := cmp.Diff(before, tc.node); diff != "" {
 			t.Errorf("%s: the cached Node has changed:\n%s", name, diff)
 		}
 	}
-	if got := c.forDevice(nil); got != nil {
+	if got := c.ForDevice(nil); got != nil {
 		t.Errorf("forDevice(nil) = %v, want nil", got)
 	}
 }
@@ -179,13 +180,13 @@ func TestPortOfAnotherNode(t *testing.T) {
 			f.SetCloudcores(func(a string) bool { return a == elsewhere })
 			victim, thief := nodeAt(20003, address, "10.0.0.2"), nodeAt(20007, elsewhere, "10.0.0.9")
 			for n, name := range map[*v1.Node]string{victim: "b", thief: "a"} {
-				n.ObjectMeta = edgeNode(name).ObjectMeta
+				n.ObjectMeta = fakes.Node(name).ObjectMeta
 			}
 			var stored v1.Node
 			f.add(victim, thief)
-			f.api.answer(func(r call) (int, any) {
+			f.api.Answer(func(r fakes.Call) (int, any) {
 				if r.Method != http.MethodPatch {
-					return notFound(r.Path)
+					return fakes.NotFound(r.Path)
 				}
 				before, err := json.Marshal(thief)
 				if err != nil {
@@ -241,7 +242,7 @@ func TestRestartsWithOnePort(t *testing.T) {
 			if name == "c" {
 				n = nodeAt(20001, address, "10.0.0.3")
 			}
-			n.ObjectMeta = edgeNode(name).ObjectMeta
+			n.ObjectMeta = fakes.Node(name).ObjectMeta
 			f.add(n)
 		}
 		f.restoreEndpoints()
@@ -262,10 +263,10 @@ func TestRestartsWithOnePort(t *testing.T) {
 func TestTunnelsOpenedOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.api.answer(func(call) (int, any) { return http.StatusOK, edgeNode("e") })
+		f.api.Answer(func(fakes.Call) (int, any) { return http.StatusOK, fakes.Node("e") })
 		ctx, cancel := context.WithCancel(t.Context())
 		var workers sync.WaitGroup
-		f.endpoints.run(ctx, workers.Go)
+		f.endpoints.Run(ctx, workers.Go)
 		opened := 0
 		for range 300 {
 			f.TunnelOpened("e")
@@ -273,7 +274,7 @@ func TestTunnelsOpenedOften(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		synctest.Wait()
-		before := len(f.api.seen())
+		before := len(f.api.Seen())
 		if before < 2 || before > 4 {
 			t.Errorf("%d requests for %d tunnels in 30 s, want one in 10 s", before, opened)
 		}
@@ -281,7 +282,7 @@ func TestTunnelsOpenedOften(t *testing.T) {
 		f.TunnelOpened("e")
 		time.Sleep(2 * endpointEvery)
 		synctest.Wait()
-		if after := len(f.api.seen()); after == before || after > before+2 {
+		if after := len(f.api.Seen()); after == before || after > before+2 {
 			t.Errorf("%d requests after the last tunnel, want one or two", after-before)
 		}
 		cancel()

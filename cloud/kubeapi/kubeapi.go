@@ -18,7 +18,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/certificates"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/version"
@@ -67,7 +67,7 @@ type Server struct {
 	// Objects reads and writes objects without a Go type here.
 	Objects dynamic.Interface
 	// Connect makes edgecontroller's clients once kube-apiserver answers.
-	Connect func(context.Context) (edgecontroller.Clients, error)
+	Connect func(context.Context) (impersonate.Clients, error)
 	// CA is kube-apiserver's CA in PEM; empty if the system's CAs are trusted.
 	CA []byte
 	// Health knows the answers to all requests of these clients.
@@ -93,12 +93,12 @@ func New(rc *rest.Config) (*Server, error) {
 			return nil, fmt.Errorf("CA of kube-apiserver %s: %w", rc.Host, err)
 		}
 	}
-	connect := func(ctx context.Context) (edgecontroller.Clients, error) {
-		how, err := edgecontroller.ChooseImpersonation(ctx, rc)
+	connect := func(ctx context.Context) (impersonate.Clients, error) {
+		how, err := impersonate.Choose(ctx, rc)
 		if err != nil {
-			return edgecontroller.Clients{}, err
+			return impersonate.Clients{}, err
 		}
-		return edgecontroller.NewClients(rc, how)
+		return impersonate.New(rc, how)
 	}
 	return &Server{Client: client, Objects: objects, Connect: connect, CA: ca, Health: health}, nil
 }

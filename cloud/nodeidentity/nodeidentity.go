@@ -34,7 +34,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/retry"
@@ -290,14 +290,14 @@ func (g *Guard) lookUp(ctx context.Context, limits lookups, name string, from ne
 	case err != nil:
 		return nil, later(err)
 	}
-	if value, edge := node.Labels[edgecontroller.EdgeLabel]; edge && value == "" {
+	if value, edge := node.Labels[marks.EdgeLabel]; edge && value == "" {
 		return node, nil
 	}
 	return nil, fmt.Errorf("the cluster has a node %s that did not join through cloudcore (it has no label %s): no "+
 		"device may speak for it. "+
 		"Join under another name (edgecore join --edgenode-name); if the node is this device's, label it: kubectl "+
 		"label node %s %s=",
-		name, edgecontroller.EdgeLabel, name, edgecontroller.EdgeLabel)
+		name, marks.EdgeLabel, name, marks.EdgeLabel)
 }
 
 // bind labels a Node with the holder of a certificate that authorize accepted. If another writer is faster, its holder

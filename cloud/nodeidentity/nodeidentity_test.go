@@ -23,7 +23,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/certificates"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
@@ -103,7 +103,7 @@ func (e *env) edge(name string) *v1.Node {
 		return nil
 	}
 	node := obj.(*v1.Node)
-	if _, edge := node.Labels[edgecontroller.EdgeLabel]; !edge {
+	if _, edge := node.Labels[marks.EdgeLabel]; !edge {
 		return nil
 	}
 	return node
@@ -174,7 +174,7 @@ func (e *env) register(name string, labels map[string]string) *v1.Node {
 	node, err := e.api.CoreV1().Nodes().Create(e.t.Context(),
 		&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
 	e.must(err)
-	if _, edge := labels[edgecontroller.EdgeLabel]; edge {
+	if _, edge := labels[marks.EdgeLabel]; edge {
 		e.guard.NodeChanged(node)
 	}
 	return node
@@ -225,7 +225,7 @@ func (e *env) noted() string {
 	return strings.Join(e.handled, ", ")
 }
 
-var edgeLabels = map[string]string{edgecontroller.EdgeLabel: ""}
+var edgeLabels = map[string]string{marks.EdgeLabel: ""}
 
 // TestForeignNode: a certificate of a general token for a name that had no Node does not speak for a server that has it
 // later; neither on a new connection nor on one that was there before.

@@ -18,6 +18,8 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 	"github.com/edgecore-io/edgecore/test/testenv/fakemeta"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -37,12 +39,12 @@ func TestTakeOverServer(t *testing.T) {
 			if !ok {
 				return in, true
 			}
-			_, edge := node.Labels[edgecontroller.EdgeLabel]
+			_, edge := node.Labels[marks.EdgeLabel]
 			return in, edge
 		}), nil
 	})
 	c, err := edgecontroller.New(edgecontroller.Options{
-		Clients: edgecontroller.Clients{Own: e.api, AsNode: e.api, Metadata: fakemeta.Of(e.api)},
+		Clients: impersonate.Clients{Own: e.api, AsNode: e.api, Metadata: fakemeta.Of(e.api)},
 		LocalIP: "192.0.2.1",
 	})
 	e.must(err)

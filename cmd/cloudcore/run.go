@@ -24,6 +24,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/controllers"
 	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgeports"
 	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
@@ -71,7 +72,7 @@ type cloud struct {
 	state    *monitor.Parts
 	registry *prometheus.Registry
 
-	clients    edgecontroller.Clients
+	clients    impersonate.Clients
 	authority  *certificates.Authority
 	controller *edgecontroller.Controller
 	devices    *devicecontroller.Controller // nil: switched off

@@ -26,7 +26,8 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/apihealth"
 	"github.com/edgecore-io/edgecore/cloud/certificates"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
 	"github.com/edgecore-io/edgecore/cloud/edgeports"
 	"github.com/edgecore-io/edgecore/cloud/kubeapi"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
@@ -119,8 +120,8 @@ func fakeAPI(objects ...runtime.Object) *kubeapi.Server {
 				reliablesyncs.ObjectSyncs: "ObjectSyncList", reliablesyncs.ClusterObjectSyncs: "ClusterObjectSyncList",
 				devices.Devices: "DeviceList", devices.DeviceModels: "DeviceModelList",
 			}),
-		Connect: func(context.Context) (edgecontroller.Clients, error) {
-			return edgecontroller.Clients{Own: client, AsNode: client, Metadata: fakemeta.Of(client)}, nil
+		Connect: func(context.Context) (impersonate.Clients, error) {
+			return impersonate.Clients{Own: client, AsNode: client, Metadata: fakemeta.Of(client)}, nil
 		},
 	}
 }
@@ -203,7 +204,7 @@ func TestServe(t *testing.T) {
 	identity := joined(t, "https://"+edgeports.Address(&cfg.Modules.CloudHub.HTTPS), api, "edge1")
 	node := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "edge1", UID: "n1", Labels: map[string]string{edgecontroller.EdgeLabel: ""},
+			Name: "edge1", UID: "n1", Labels: map[string]string{marks.EdgeLabel: ""},
 		},
 	}
 	if _, err := api.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {

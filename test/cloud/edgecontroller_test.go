@@ -8,7 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -22,7 +22,7 @@ func TestEdgeController(t *testing.T) {
 	}, "base/rbac.yaml")
 	c.control()
 	c.defaultAccount()
-	if c.how != edgecontroller.UserOnly {
+	if c.how != impersonate.UserOnly {
 		t.Errorf("cloudcore acts for nodes in way %d, want the narrow one", c.how)
 	}
 	for _, step := range []struct {
@@ -62,7 +62,7 @@ func TestWideImpersonation(t *testing.T) {
 	c := start(t, kube.Options{APIServerFlags: []string{"--feature-gates=ConstrainedImpersonation=false"}},
 		"base/rbac.yaml", "before-1.36/rbac.yaml")
 	c.control()
-	if c.how != edgecontroller.UserAndGroup {
+	if c.how != impersonate.UserAndGroup {
 		t.Errorf("cloudcore acts for nodes in way %d, want by user and group", c.how)
 	}
 	c.register("wide")

@@ -25,6 +25,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
@@ -39,7 +40,7 @@ type cloud struct {
 	cluster *kube.Cluster
 	admin   kubernetes.Interface
 	config  *rest.Config
-	how     edgecontroller.Impersonation
+	how     impersonate.Mode
 	ctl     *edgecontroller.Controller
 	hub     *hub
 
@@ -166,10 +167,10 @@ func (c *cloud) startController() (stop func()) {
 	c.t.Helper()
 	var err error
 	wait.Until(c.t, "cloudcore may act for nodes", func() error {
-		c.how, err = edgecontroller.ChooseImpersonation(c.t.Context(), c.config)
+		c.how, err = impersonate.Choose(c.t.Context(), c.config)
 		return err
 	})
-	clients, err := edgecontroller.NewClients(c.config, c.how)
+	clients, err := impersonate.New(c.config, c.how)
 	if err != nil {
 		c.t.Fatal(err)
 	}

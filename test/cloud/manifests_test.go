@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -24,7 +24,7 @@ import (
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	c := start(t, kube.Options{})
-	if _, err := edgecontroller.ChooseImpersonation(t.Context(), c.config); err == nil ||
+	if _, err := impersonate.Choose(t.Context(), c.config); err == nil ||
 		!strings.Contains(err.Error(), "rbac.yaml") {
 		t.Errorf("ChooseImpersonation without rights: %v, want an error that names base/rbac.yaml", err)
 	}

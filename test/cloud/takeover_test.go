@@ -20,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/cloudstream"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/replicas"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
@@ -36,7 +37,7 @@ type replica struct {
 // replica starts a cloudcore that callers reach at an address.
 func (c *cloud) replica(address string, firstPort int) *replica {
 	c.t.Helper()
-	clients, err := edgecontroller.NewClients(c.config, c.how)
+	clients, err := impersonate.New(c.config, c.how)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -156,7 +157,7 @@ func (c *cloud) endpoint(r *replica, name, address string) *v1.Node {
 func TestTakeOver(t *testing.T) {
 	c := start(t, kube.Options{}, "base/rbac.yaml")
 	wait.Until(t, "cloudcore may act for nodes", func() (err error) {
-		c.how, err = edgecontroller.ChooseImpersonation(t.Context(), c.config)
+		c.how, err = impersonate.Choose(t.Context(), c.config)
 		return err
 	})
 	port, err := daemon.FreePort()
@@ -231,7 +232,7 @@ func TestTakeOver(t *testing.T) {
 func TestTakeOverRace(t *testing.T) {
 	c := start(t, kube.Options{}, "base/rbac.yaml")
 	wait.Until(t, "cloudcore may act for nodes", func() (err error) {
-		c.how, err = edgecontroller.ChooseImpersonation(t.Context(), c.config)
+		c.how, err = impersonate.Choose(t.Context(), c.config)
 		return err
 	})
 	port, err := daemon.FreePort()

@@ -13,7 +13,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
 	"github.com/edgecore-io/edgecore/test/testenv"
 	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/cloud"
@@ -39,9 +39,9 @@ func TestClones(t *testing.T) {
 
 	twin := e.cloneTo(second.Cloud, testenv.StartContainerd(t, testenv.Options{}))
 	const text = "Two devices use the certificate of node "
-	c.EventsUntil(string(edgecontroller.DuplicateDevice), "Node/"+e.NodeName+": "+text+e.NodeName)
+	c.EventsUntil(string(marks.DuplicateDevice), "Node/"+e.NodeName+": "+text+e.NodeName)
 	duplicate := func(n *v1.Node) error {
-		return env.NodeCondition(n, edgecontroller.DuplicateDevice, v1.ConditionTrue,
+		return env.NodeCondition(n, marks.DuplicateDevice, v1.ConditionTrue,
 			"gettoken --node "+e.NodeName+" --replace")
 	}
 	c.NodeUntil(e.NodeName, "to have the condition", duplicate)
@@ -70,8 +70,8 @@ func (e *edge) recordedOnce(second *env.Cluster) {
 	e.T.Helper()
 	record := func() (record string) {
 		e.cluster.NodeUntil(e.NodeName, "to have the annotation", func(n *v1.Node) error {
-			if record = n.Annotations[edgecontroller.InstanceAnnotation]; record == "" {
-				return fmt.Errorf("annotations are %v, want %s", n.Annotations, edgecontroller.InstanceAnnotation)
+			if record = n.Annotations[marks.InstanceAnnotation]; record == "" {
+				return fmt.Errorf("annotations are %v, want %s", n.Annotations, marks.InstanceAnnotation)
 			}
 			return nil
 		})
@@ -98,7 +98,7 @@ func (e *edge) recordedOnce(second *env.Cluster) {
 	env.Must(e.T, e.Kill9(e.T.Context()))
 	env.Must(e.T, e.Start(e.T.Context()))
 	e.cluster.NodeUntil(e.NodeName, "to have another annotation", func(n *v1.Node) error {
-		if got := n.Annotations[edgecontroller.InstanceAnnotation]; got == first || got == "" {
+		if got := n.Annotations[marks.InstanceAnnotation]; got == first || got == "" {
 			return fmt.Errorf("it is %q, want another one than %q", got, first)
 		}
 		return nil

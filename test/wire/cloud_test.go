@@ -32,6 +32,8 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/controllers"
 	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	reliablesyncs "github.com/edgecore-io/edgecore/pkg/apis/reliablesyncs/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -95,7 +97,7 @@ func newCloud(t *testing.T) *cloudEnd {
 	c.api.PrependReactor("create", "nodes", dryRun)
 	c.api.PrependWatchReactor("nodes", c.watchEdges)
 	controller, err := edgecontroller.New(edgecontroller.Options{
-		Clients: edgecontroller.Clients{Own: c.api, AsNode: c.api, Metadata: fakemeta.Of(c.api)},
+		Clients: impersonate.Clients{Own: c.api, AsNode: c.api, Metadata: fakemeta.Of(c.api)},
 	})
 	c.must(err)
 	records, err := objectsync.New(c.records)
@@ -175,7 +177,7 @@ func (c *cloudEnd) watchEdges(action clientgotesting.Action) (bool, watch.Interf
 		if !is {
 			return e, true
 		}
-		_, edge := n.Labels[edgecontroller.EdgeLabel]
+		_, edge := n.Labels[marks.EdgeLabel]
 		return e, edge
 	}), nil
 }
