@@ -56,7 +56,7 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 	c.requests.PodChanged(now)
 	c.desired.podChanged(old, now)
 	if now != nil {
-		c.nodeParts.podChanged(now)
+		c.nodes.PodChanged(now)
 		c.statusRequests.podChanged(now)
 	}
 	if old != nil && (now == nil || now.UID != old.UID) {
@@ -69,7 +69,7 @@ func (c *Controller) nodeEvent(old, now *v1.Node) {
 	if old == nil || now == nil {
 		c.caches.pods.nodeChanged(firstNonNil(now, old).Name)
 	}
-	c.nodeParts.nodeChanged(old, now)
+	c.nodes.NodeChanged(old, now)
 	switch {
 	case now == nil, old != nil && sameNode(old, now):
 	case !c.sessions.Capable(now.Name):

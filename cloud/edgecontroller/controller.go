@@ -13,6 +13,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodes"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/requests"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/slots"
@@ -66,12 +67,15 @@ func (o Options) withDefaults() Options {
 // started before the hub takes its first connection.
 type Controller struct {
 	*desired
-	*nodeParts
 	*history
+
+	// Endpoints writes into Nodes where callers reach the kubelet APIs of nodes.
+	Endpoints *nodes.Endpoints
 
 	requests *requests.Requests
 	leases   *requests.Leases
 	reviews  *requests.Reviews
+	nodes    *nodes.Parts
 
 	options  Options
 	caches   *caches
@@ -126,19 +130,19 @@ func New(options Options) (*Controller, error) {
 		},
 		reviews: &requests.Reviews{AsNode: clients.AsNode, Own: clients.Own},
 		desired: newDesired(clients, caches, sessions, lookups, contents, room),
-		nodeParts: newNodeParts(nodeOptions{
-			access: access{
-				own:      clients.Own,
-				asNode:   clients.AsNode,
-				caches:   caches,
-				sessions: sessions,
-				timeout:  options.RequestTimeout,
+		nodes: nodes.New(nodes.Options{
+			Access: nodes.Access{
+				Own:      clients.Own,
+				AsNode:   clients.AsNode,
+				Caches:   caches,
+				Sessions: sessions,
+				Timeout:  options.RequestTimeout,
 			},
-			whole:   lookups.whole,
-			current: statuses.current,
-			slots:   requestSlots,
-			localIP: options.LocalIP,
-			patches: metrics.tolerations,
+			Whole:   lookups.whole,
+			Current: statuses.current,
+			Slots:   requestSlots,
+			LocalIP: options.LocalIP,
+			Patches: metrics.tolerations,
 		}),
 		history:        &history{own: clients.Own, caches: caches, timeout: options.RequestTimeout},
 		options:        options,
@@ -150,12 +154,13 @@ func New(options Options) (*Controller, error) {
 		statusRequests: newStatusRequests(caches, statuses, metrics.statusRequests),
 		metrics:        metrics,
 	}
+	c.Endpoints = c.nodes.Endpoints
 	c.requests = requests.New(requests.Options{
 		AsNode:     clients.AsNode,
 		Own:        clients.Own,
 		Caches:     caches,
 		Sessions:   sessions,
-		Endpoints:  c.endpoints,
+		Endpoints:  c.Endpoints,
 		Whole:      lookups.whole,
 		Content:    contents.content,
 		Slots:      requestSlots,
@@ -177,7 +182,7 @@ func (c *Controller) begin(ctx context.Context, hub Hub) {
 	c.lookups.start(ctx)
 	c.requests.Start(hub)
 	c.desired.start(ctx, hub)
-	c.nodeParts.start(ctx, hub, c.owned.Go)
+	c.nodes.Start(ctx, hub, c.owned.Go)
 	c.statusRequests.start(hub)
 }
 
@@ -188,7 +193,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	if err := c.watch(); err != nil {
 		return fmt.Errorf("watch the API server's objects: %w", err)
 	}
-	c.nodeParts.run(ctx, c.owned.Go)
+	c.nodes.Run(ctx, c.owned.Go)
 	c.statusRequests.Run(ctx, c.owned.Go)
 	c.desired.run(ctx, c.owned.Go)
 	c.podFetches.Run(ctx, c.owned.Go)
@@ -196,7 +201,7 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	if err := c.caches.start(ctx); err != nil {
 		return err
 	}
-	c.endpoints.restoreEndpoints()
+	c.Endpoints.RestoreEndpoints()
 	c.desired.cachesFilled()
 	pods, edgePods := c.caches.pods.count()
 	klog.InfoS("Caches filled", "pods", pods, "edgePods", edgePods,
@@ -217,7 +222,7 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 	c.podLists.connected(node)
 	c.caches.pods.nodeChanged(node)
 	c.desired.connected(node, capable)
-	c.nodeParts.connected(node)
+	c.nodes.Connected(node)
 }
 
 // Disconnected implements cloudhub.Upstream.
@@ -239,7 +244,7 @@ func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Hel
 	for _, pod := range c.caches.PodsOf(node) {
 		c.statusRequests.podChanged(pod) // it may have changed since it was compared
 	}
-	c.nodeParts.inventoried(node)
+	c.nodes.Inventoried(node)
 	return i.report
 }
 
@@ -249,7 +254,7 @@ func (c *Controller) reported(node string, pod *v1.Pod) {
 		return
 	}
 	if c.statuses.reported(node, pod.UID, storedStatus(pod)) {
-		c.readiness.podChanged(pod)
+		c.nodes.StatusStored(pod)
 	}
 	if cached := c.caches.Pod(pod.Namespace, pod.Name); cached != nil {
 		c.statusRequests.podChanged(cached) // it may have changed before the answer came

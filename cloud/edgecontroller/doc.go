@@ -12,7 +12,7 @@
 // the node may have seen; podLists says what that costs.
 //
 // Upstream, it carries out nodes' requests (package requests), and cares for Nodes and the fate of their pods
-// (nodeParts). In its own name cloudcore only creates Nodes, which need a label that a node may not set itself, and
+// (package nodes). In its own name cloudcore only creates Nodes, which need a label that a node may not set itself, and
 // changes the tolerations of pods bound to them.
 //
 // It keeps a hash of the status that each connected node of ours reported last for each of its pods. If another writer

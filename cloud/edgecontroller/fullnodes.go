@@ -13,6 +13,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodes"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 )
 
@@ -56,7 +57,7 @@ func (f *fullNodes) sync(ctx context.Context, node string) error {
 	f.recent.Add(node, now)
 	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), keyqueue.Timeout)
 	defer cancel()
-	recordNodeEvent(ctx, f.asNode, node, "NoRoomForPods", usage.message())
+	nodes.RecordEvent(ctx, f.asNode, node, "NoRoomForPods", usage.message())
 	return nil
 }
 

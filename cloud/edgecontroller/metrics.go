@@ -50,10 +50,3 @@ func (m *metrics) register(r prometheus.Registerer) error {
 	}
 	return nil
 }
-
-func outcome(err error) string {
-	if err != nil {
-		return "error"
-	}
-	return "ok"
-}

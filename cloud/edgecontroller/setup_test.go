@@ -1,8 +1,10 @@
 package edgecontroller
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +24,7 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 // fixture is a controller whose caches the test fills itself.
 type fixture struct {
 	*Controller
+
 	t   testing.TB
 	api *fakes.API
 	hub *fakes.Hub
@@ -54,12 +57,14 @@ func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.tolerations.Keys.ShutDown)
-	t.Cleanup(c.readiness.Keys.ShutDown)
-	t.Cleanup(c.instances.Keys.ShutDown)
-	t.Cleanup(c.duplicates.Keys.ShutDown)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	t.Cleanup(func() { // its queues end with the context
+		var workers sync.WaitGroup
+		c.nodes.Run(ended, workers.Go)
+		workers.Wait()
+	})
 	t.Cleanup(c.statusRequests.Keys.ShutDown)
-	t.Cleanup(c.endpoints.Keys.ShutDown)
 	t.Cleanup(c.notices.Keys.ShutDown)
 	t.Cleanup(c.roomDecisions.Keys.ShutDown)
 	t.Cleanup(c.fullNodes.Keys.ShutDown)

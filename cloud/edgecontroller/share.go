@@ -25,6 +25,11 @@ func (c *Controller) ClientCA(ctx context.Context) ([]byte, error) { return c.re
 // implements auth.Cloud.
 func (c *Controller) Reviewer(node string) *requests.Reviewer { return c.reviews.Reviewer(node) }
 
+// Duplicate implements cloudhub.Upstream: it reports that two devices use the certificate of a node.
+func (c *Controller) Duplicate(ctx context.Context, node, message string) {
+	c.nodes.Duplicate(ctx, node, message)
+}
+
 // AwaitRequests waits until a node may make n requests more, within its rate limit. Other controllers call it, so that
 // a node has one limit for all that it asks for. It returns an error when ctx ends before.
 func (c *Controller) AwaitRequests(ctx context.Context, node string, n int) error {

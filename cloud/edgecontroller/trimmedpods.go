@@ -11,7 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/evictions"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodes"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
@@ -89,7 +91,7 @@ func trim(pod *v1.Pod, size int) *v1.Pod {
 		},
 		Status: v1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}
-	if keepsEvictions(pod.Annotations) {
+	if evictions.KeepsEvictions(pod.Annotations) {
 		out.Annotations[marks.KeepEvictions] = "true"
 	}
 	if hash, is := pod.Annotations[v1.MirrorPodAnnotationKey]; is {
@@ -128,14 +130,14 @@ func trimReferences(out, pod *v1.Pod) {
 	}
 }
 
-// trimTolerations keeps the tolerations that desiredTolerations looks at. tolerations reads the whole pod before it
+// trimTolerations keeps the tolerations that evictions.Desired looks at. tolerations reads the whole pod before it
 // changes any.
 func trimTolerations(out, pod *v1.Pod) {
 	for i := range pod.Spec.Tolerations {
 		t := &pod.Spec.Tolerations[i]
-		for _, key := range unlimitedTaints {
+		for _, key := range evictions.UnlimitedTaints() {
 			taint := v1.Taint{Key: key, Effect: v1.TaintEffectNoExecute}
-			if tolerates(t, &taint) && len(out.Spec.Tolerations) < trimmedMost {
+			if evictions.Tolerates(t, &taint) && len(out.Spec.Tolerations) < trimmedMost {
 				out.Spec.Tolerations = append(out.Spec.Tolerations, v1.Toleration{
 					Key: t.Key, Operator: t.Operator, Effect: t.Effect, TolerationSeconds: t.TolerationSeconds,
 				})
@@ -145,8 +147,8 @@ func trimTolerations(out, pod *v1.Pod) {
 	}
 }
 
-// trimConditions keeps the readiness gates, and the conditions that readyAgain and boundAt look at. With very many
-// gates it keeps none of both: such a pod does not become Ready again before its node reports that.
+// trimConditions keeps the readiness gates, and the conditions that nodes.ReadyAgain and evictions.PatchDelay look at.
+// With very many gates it keeps none of both: such a pod does not become Ready again before its node reports that.
 func trimConditions(out, pod *v1.Pod) {
 	if len(pod.Spec.ReadinessGates) > trimmedMost {
 		return
@@ -221,7 +223,7 @@ func statusHashes(pod *v1.Pod) (hash, ready string, err error) {
 		}
 		return hash, pod.Status.Reason, err
 	}
-	if hash, err = statusHash(&pod.Status); err != nil || !readyAgain(pod) {
+	if hash, err = statusHash(&pod.Status); err != nil || !nodes.ReadyAgain(pod) {
 		return hash, hash, err
 	}
 	ready, err = statusHash(asReady(pod.Status))

@@ -20,8 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/evictions"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodes"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
 )
 
@@ -138,7 +140,7 @@ func editPod(r *rand.Rand, pod *v1.Pod, edits int) {
 					Operator: v1.TolerationOpExists, TolerationSeconds: &seconds})
 		case 7:
 			pod.Spec.Tolerations = append(slices.Clone(pod.Spec.Tolerations),
-				v1.Toleration{Key: unlimitedTaints[r.IntN(2)], Operator: v1.TolerationOpExists})
+				v1.Toleration{Key: evictions.UnlimitedTaints()[r.IntN(2)], Operator: v1.TolerationOpExists})
 		case 8:
 			pod.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: v1.PodConditionType(name())}}
 		case 9:
@@ -189,8 +191,8 @@ func TestTrimmedPodsDecideTheSame(t *testing.T) {
 			d.Changes = append(d.Changes, ch.node+" "+ch.key.String())
 		}
 		d.Same, d.Claims, d.Links = samePod(old, pod), podrefs.HasClaims([]*v1.Pod{pod}), podrefs.LinksServices(pod)
-		d.Ready, d.Delay, d.Size = readyAgain(pod), patchDelay(pod, now), size
-		_, d.Tolerate = desiredTolerations(pod, fakes.Node("e1"))
+		d.Ready, d.Delay, d.Size = nodes.ReadyAgain(pod), evictions.PatchDelay(pod, now), size
+		_, d.Tolerate = evictions.Desired(pod, fakes.Node("e1"))
 		var err error
 		if d.Hash, d.Soon, err = statusHashes(pod); err != nil {
 			t.Fatal(err)

@@ -291,11 +291,12 @@ func (c *cloud) buildStream(memory *shares.Memory) (err error) {
 		return nil
 	}
 	o := cloudconfig.StreamOptions(cfg, v1alpha1.HostIP())
-	o.Previous = func(node string) int32 { return c.controller.TunnelPort(node, o.Address.String()) }
-	o.Named = func(port int32) bool { return c.controller.TunnelPortNamed(o.Address.String(), port) }
+	o.Previous = func(node string) int32 { return c.controller.Endpoints.TunnelPort(node, o.Address.String()) }
+	o.Named = func(port int32) bool { return c.controller.Endpoints.TunnelPortNamed(o.Address.String(), port) }
 	o.Send = func(node string, m *model.Message) bool { return c.hub.Send(node, m) }
 	o.Memory = memory
-	o.Opened, o.Failed, o.Registry = c.controller.TunnelOpened, c.controller.TunnelFailed, c.registry
+	o.Opened, o.Failed = c.controller.Endpoints.TunnelOpened, c.controller.Endpoints.TunnelFailed
+	o.Registry = c.registry
 	cas := auth.NewCAs(auth.CAOptions{Cluster: c.controller.ClientCA})
 	c.learnCAs = func(ctx context.Context) {
 		for backoff := retry.NewBackoff(time.Second, time.Minute); cas.Learn(ctx) != nil && backoff.Wait(ctx); {
@@ -307,9 +308,9 @@ func (c *cloud) buildStream(memory *shares.Memory) (err error) {
 	if c.stream, err = cloudstream.New(o); err != nil {
 		return fmt.Errorf("modules.cloudStream: %w", err)
 	}
-	c.controller.SetTunnels(c.stream)
+	c.controller.Endpoints.SetTunnels(c.stream)
 	c.replicas = replicas.New(c.api.Client.CoordinationV1().Leases(certificates.Namespace), o.Address.String())
-	c.controller.SetCloudcores(func(address string) bool {
+	c.controller.Endpoints.SetCloudcores(func(address string) bool {
 		// Of the ports at the own address, the range says which are those of tunnels: an agent may run on this machine.
 		return address != o.Address.String() && c.replicas.Known(address)
 	})
@@ -340,7 +341,7 @@ func (c *cloud) front(ctx context.Context) error {
 	if c.stream != nil {
 		group.Go(func() error { c.learnCAs(ctx); return nil })
 		group.Go(func() error { c.replicas.Run(ctx); return nil })
-		group.Go(func() error { c.controller.TakeOver(ctx, c.replicas); return nil })
+		group.Go(func() error { c.controller.Endpoints.TakeOver(ctx, c.replicas); return nil })
 	}
 	group.Go(func() error { trim.Run(ctx, trim.Options{Every: 30 * time.Second, Heap: 64 << 20}); return nil })
 	group.Go(func() error { return c.authority.Run(ctx) })

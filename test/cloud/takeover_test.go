@@ -47,13 +47,13 @@ func (c *cloud) replica(address string, firstPort int) *replica {
 	}
 	stream, err := cloudstream.New(cloudstream.Options{
 		Address: netip.MustParseAddr(address), FirstPort: int32(firstPort), LastPort: int32(firstPort + 9),
-		Previous: func(node string) int32 { return ctl.TunnelPort(node, address) },
+		Previous: func(node string) int32 { return ctl.Endpoints.TunnelPort(node, address) },
 		Send:     func(string, *model.Message) bool { return false },
 	})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	ctl.SetTunnels(stream)
+	ctl.Endpoints.SetTunnels(stream)
 	own, err := kubernetes.NewForConfig(c.config)
 	if err != nil {
 		c.t.Fatal(err)
@@ -108,7 +108,7 @@ func (c *cloud) gone(address string) {
 // takeOver has a replica look for nodes to take over, and checks how many it finds.
 func (c *cloud) takeOver(r *replica, want int) {
 	c.t.Helper()
-	if got, err := r.ctl.TakeOverNow(c.t.Context(), r.replicas); got != want || err != nil {
+	if got, err := r.ctl.Endpoints.TakeOverNow(c.t.Context(), r.replicas); got != want || err != nil {
 		c.t.Errorf("TakeOverNow = %d, %v; want %d", got, err, want)
 	}
 }
@@ -138,7 +138,7 @@ func (c *cloud) node(name, address string, port int, ready v1.ConditionStatus) {
 func (c *cloud) endpoint(r *replica, name, address string) *v1.Node {
 	c.t.Helper()
 	wait.Until(c.t, "the endpoint of "+name, func() error {
-		if r.ctl.TunnelPort(name, address) == 0 {
+		if r.ctl.Endpoints.TunnelPort(name, address) == 0 {
 			return errors.New("the cache has another one")
 		}
 		return nil
@@ -187,13 +187,13 @@ func TestTakeOver(t *testing.T) {
 	for _, name := range []string{"larger", "smaller"} {
 		for _, r := range []*replica{first, second} {
 			wait.Until(t, "the port of "+name, func() error {
-				if at := r.ctl.TunnelPort(name, "127.0.0.1"); at < int32(port) || at >= int32(port+outside) {
+				if at := r.ctl.Endpoints.TunnelPort(name, "127.0.0.1"); at < int32(port) || at >= int32(port+outside) {
 					return fmt.Errorf("it is %d at 127.0.0.1, want one in the range from %d", at, port)
 				}
 				return nil
 			})
 		}
-		at := int(first.ctl.TunnelPort(name, "127.0.0.1"))
+		at := int(first.ctl.Endpoints.TunnelPort(name, "127.0.0.1"))
 		c.told("127.0.0.1", at, "node "+name+" is offline since 2026-11-25T15:22:22Z")
 	}
 	node := c.endpoint(second, "orphan", "127.0.0.1")
@@ -254,14 +254,14 @@ func TestTakeOverRace(t *testing.T) {
 	for i, r := range both {
 		racing.Go(func() {
 			for { // until its cache has what both have done
-				n, err := r.ctl.TakeOverNow(t.Context(), r.replicas)
+				n, err := r.ctl.Endpoints.TakeOverNow(t.Context(), r.replicas)
 				if err != nil {
 					t.Errorf("TakeOverNow: %v, want no error", err)
 				}
 				taken[i] += n
 				left := 0
 				for i := range nodes {
-					if r.ctl.TunnelPort(fmt.Sprintf("edge-%d", i), gone) != 0 {
+					if r.ctl.Endpoints.TunnelPort(fmt.Sprintf("edge-%d", i), gone) != 0 {
 						left++
 					}
 				}

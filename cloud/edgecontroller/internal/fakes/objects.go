@@ -78,3 +78,17 @@ func Node(name string) *v1.Node {
 	n.Labels = map[string]string{marks.EdgeLabel: ""}
 	return n
 }
+
+// Limited returns tolerations of the taints of nodes that are offline, for so many seconds.
+func Limited(seconds int64) []v1.Toleration {
+	var all []v1.Toleration
+	for _, key := range []string{v1.TaintNodeNotReady, v1.TaintNodeUnreachable} {
+		all = append(all, v1.Toleration{
+			Key:               key,
+			Operator:          v1.TolerationOpExists,
+			Effect:            v1.TaintEffectNoExecute,
+			TolerationSeconds: &seconds,
+		})
+	}
+	return all
+}

@@ -1,4 +1,4 @@
-package edgecontroller
+package nodes
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,9 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kjson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/cloud/cloudstream"
@@ -70,30 +66,15 @@ func TestWithEndpoint(t *testing.T) {
 	}
 }
 
-// ports are tunnels with the ports from 20000 to 20009.
-type ports struct{ noTunnels }
-
-func (ports) Port(port int32) bool { return port >= 20000 && port < 20010 }
-
-func nodeAt(port int32, addresses ...string) *v1.Node {
-	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "e"}}
-	for _, a := range addresses {
-		n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeInternalIP, Address: a})
-	}
-	n.Status.Addresses = append(n.Status.Addresses, v1.NodeAddress{Type: v1.NodeHostName, Address: "e"})
-	n.Status.DaemonEndpoints = endpointsOf(port)
-	return n
-}
-
 // TestForDevice: a device gets its Node with its own addresses first.
 func TestForDevice(t *testing.T) {
-	c := &endpoints{tunnels: ports{}}
+	c := &Endpoints{tunnels: fakes.Ports{}}
 	for name, tc := range map[string]struct{ node, want *v1.Node }{
-		"with a tunnel":  {nodeAt(20003, "192.0.2.1", "10.0.0.7"), nodeAt(20003, "10.0.0.7", "192.0.2.1")},
-		"two of its own": {nodeAt(20003, "192.0.2.1", "a", "b"), nodeAt(20003, "a", "b", "192.0.2.1")},
-		"without":        {nodeAt(10250, "10.0.0.7", "10.0.0.8"), nodeAt(10250, "10.0.0.7", "10.0.0.8")},
-		"only one":       {nodeAt(20003, "192.0.2.1"), nodeAt(20003, "192.0.2.1")},
-		"none":           {nodeAt(20003), nodeAt(20003)},
+		"with a tunnel":  {fakes.NodeAt(20003, "192.0.2.1", "10.0.0.7"), fakes.NodeAt(20003, "10.0.0.7", "192.0.2.1")},
+		"two of its own": {fakes.NodeAt(20003, "192.0.2.1", "a", "b"), fakes.NodeAt(20003, "a", "b", "192.0.2.1")},
+		"without":        {fakes.NodeAt(10250, "10.0.0.7", "10.0.0.8"), fakes.NodeAt(10250, "10.0.0.7", "10.0.0.8")},
+		"only one":       {fakes.NodeAt(20003, "192.0.2.1"), fakes.NodeAt(20003, "192.0.2.1")},
+		"none":           {fakes.NodeAt(20003), fakes.NodeAt(20003)},
 	} {
 		before := tc.node.DeepCopy()
 		if diff := cmp.Diff(tc.want, c.ForDevice(tc.node)); diff != "" {
@@ -110,14 +91,14 @@ func TestForDevice(t *testing.T) {
 
 // TestKnownAddresses: the address that cloudcore has written into a Node is not the node's own.
 func TestKnownAddresses(t *testing.T) {
-	c := &endpoints{tunnels: ports{}}
+	c := &Endpoints{tunnels: fakes.Ports{}}
 	for name, tc := range map[string]struct {
 		node *v1.Node
 		want []netip.Addr
 	}{
-		"with a tunnel": {nodeAt(20003, "192.0.2.1", "10.0.0.7"), []netip.Addr{netip.MustParseAddr("10.0.0.7")}},
-		"without":       {nodeAt(10250, "10.0.0.7"), []netip.Addr{netip.MustParseAddr("10.0.0.7")}},
-		"none":          {nodeAt(20003), nil},
+		"with a tunnel": {fakes.NodeAt(20003, "192.0.2.1", "10.0.0.7"), []netip.Addr{netip.MustParseAddr("10.0.0.7")}},
+		"without":       {fakes.NodeAt(10250, "10.0.0.7"), []netip.Addr{netip.MustParseAddr("10.0.0.7")}},
+		"none":          {fakes.NodeAt(20003), nil},
 		"no Node":       {nil, nil},
 	} {
 		if got := c.knownAddresses(tc.node); !slices.Equal(got, tc.want) {
@@ -131,93 +112,19 @@ func TestPortAt(t *testing.T) {
 		node *v1.Node
 		want int32
 	}{
-		"here":      {nodeAt(20003, "192.0.2.1", "10.0.0.7"), 20003},
-		"not first": {nodeAt(20003, "10.0.0.7", "192.0.2.1"), 0},
-		"elsewhere": {nodeAt(20003, "192.0.2.9"), 0},
+		"here":      {fakes.NodeAt(20003, "192.0.2.1", "10.0.0.7"), 20003},
+		"not first": {fakes.NodeAt(20003, "10.0.0.7", "192.0.2.1"), 0},
+		"elsewhere": {fakes.NodeAt(20003, "192.0.2.9"), 0},
 		"no Node":   {nil, 0},
 	} {
 		if got := portAt(tc.node, "192.0.2.1"); got != tc.want {
 			t.Errorf("%s: portAt = %d, want %d", name, got, tc.want)
 		}
 	}
-	n := nodeAt(10250, "10.0.0.7")
+	n := fakes.NodeAt(10250, "10.0.0.7")
 	setEndpoint(&n.Status, "192.0.2.1", 20004)
-	if diff := cmp.Diff(nodeAt(20004, "192.0.2.1", "10.0.0.7"), n); diff != "" {
+	if diff := cmp.Diff(fakes.NodeAt(20004, "192.0.2.1", "10.0.0.7"), n); diff != "" {
 		t.Errorf("setEndpoint (-want +got):\n%s", diff)
-	}
-}
-
-// thiefReports are what a hostile node reports to get the port 20003 of another node at the address of a cloudcore.
-func thiefReports(address string) map[string]string {
-	first := `{"type":"InternalIP","address":"` + address + `"}`
-	own := `{"type":"InternalIP","address":"10.0.0.9"}`
-	port := `"daemonEndpoints":{"kubeletEndpoint":{"Port":20003}}`
-	status := func(parts ...string) string { return `{"status":{` + strings.Join(parts, ",") + `}}` }
-	list := func(elements ...string) string { return `"addresses":[` + strings.Join(elements, ",") + `]` }
-	return map[string]string{
-		"address and port": status(list(first, own, `{"$patch":"replace"}`), port),
-		"merged":           status(list(first), port),
-		"the port alone":   status(port),
-		"the port twice": status(list(first, own),
-			`"daemonEndpoints":{"kubeletEndpoint":{"Port":20003,"port":10250}}`),
-		"a directive":       status(list(first, own, `{"$patch":"merge"}`), port),
-		"an order":          status(list(own, first), `"$setElementOrder/addresses":[{"type":"InternalIP"}]`, port),
-		"addresses deleted": status(list(`{"$patch":"delete","type":"InternalIP"}`, first), port),
-		"endpoints replaced": status(list(first),
-			`"daemonEndpoints":{"$patch":"replace","kubeletEndpoint":{"Port":20003}}`),
-		"the address alone": status(list(first)),
-	}
-}
-
-// TestPortOfAnotherNode: whatever a node reports, it does not get the port of another node when the cloudcore of that
-// port is started again, neither where it is connected nor at another one.
-func TestPortOfAnotherNode(t *testing.T) {
-	const here, elsewhere = "127.31.7.9", "127.31.7.10"
-	for _, address := range []string{here, elsewhere} {
-		for name, report := range thiefReports(address) {
-			f := newFixture(t)
-			f.SetTunnels(ports{})
-			f.SetCloudcores(func(a string) bool { return a == elsewhere })
-			victim, thief := nodeAt(20003, address, "10.0.0.2"), nodeAt(20007, elsewhere, "10.0.0.9")
-			for n, name := range map[*v1.Node]string{victim: "b", thief: "a"} {
-				n.ObjectMeta = fakes.Node(name).ObjectMeta
-			}
-			var stored v1.Node
-			f.add(victim, thief)
-			f.api.Answer(func(r fakes.Call) (int, any) {
-				if r.Method != http.MethodPatch {
-					return fakes.NotFound(r.Path)
-				}
-				before, err := json.Marshal(thief)
-				if err != nil {
-					t.Error(err)
-				}
-				after, err := strategicpatch.StrategicMergePatch(before, []byte(r.Body), v1.Node{})
-				if err == nil {
-					err = kjson.Unmarshal(after, &stored)
-				}
-				if err != nil {
-					t.Errorf("%s: %v", name, err)
-				}
-				return http.StatusOK, stored
-			})
-			f.ask("a", model.OpPatch, "default/nodepatch/a", report)
-			if stored.Name == "" {
-				t.Errorf("%s at %s: nothing was stored", name, address)
-				continue
-			}
-			if err := f.caches.nodes.GetIndexer().Update(&stored); err != nil {
-				t.Fatal(err)
-			}
-			for _, at := range []string{here, elsewhere} {
-				if port := f.TunnelPort("a", at); (ports{}).Port(port) {
-					t.Errorf("%s at %s: the node has port %d at %s, want none of the range", name, address, port, at)
-				}
-			}
-			if port := f.TunnelPort("b", address); port != 20003 {
-				t.Errorf("%s at %s: the other node has port %d, want 20003", name, address, port)
-			}
-		}
 	}
 }
 
@@ -238,14 +145,14 @@ func TestRestartsWithOnePort(t *testing.T) {
 		}
 		f.SetTunnels(s)
 		for _, name := range []string{"a", "b", "c"} {
-			n := nodeAt(20003, address, "10.0.0.2")
+			n := fakes.NodeAt(20003, address, "10.0.0.2")
 			if name == "c" {
-				n = nodeAt(20001, address, "10.0.0.3")
+				n = fakes.NodeAt(20001, address, "10.0.0.3")
 			}
 			n.ObjectMeta = fakes.Node(name).ObjectMeta
 			f.add(n)
 		}
-		f.restoreEndpoints()
+		f.RestoreEndpoints()
 		for _, name := range []string{"a", "b", "c", "new"} {
 			s.Connected(name, netip.MustParseAddr("192.0.2.7"), nil)
 			_, port, ok := s.Endpoint(name, nil)
@@ -266,7 +173,7 @@ func TestTunnelsOpenedOften(t *testing.T) {
 		f.api.Answer(func(fakes.Call) (int, any) { return http.StatusOK, fakes.Node("e") })
 		ctx, cancel := context.WithCancel(t.Context())
 		var workers sync.WaitGroup
-		f.endpoints.Run(ctx, workers.Go)
+		f.Endpoints.Run(ctx, workers.Go)
 		opened := 0
 		for range 300 {
 			f.TunnelOpened("e")

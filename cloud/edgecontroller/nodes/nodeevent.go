@@ -1,4 +1,4 @@
-package edgecontroller
+package nodes
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// recordNodeEvent creates a warning event about a Node, as that node. ctx must come from impersonate.WithNode. Errors
+// RecordEvent creates a warning event about a Node, as that node. ctx must come from impersonate.WithNode. Errors
 // are logged.
-func recordNodeEvent(ctx context.Context, asNode kubernetes.Interface, node, reason, message string) {
+func RecordEvent(ctx context.Context, asNode kubernetes.Interface, node, reason, message string) {
 	now := metav1.Now()
 	// like the kubelet's
 	about := v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}

@@ -1,4 +1,4 @@
-package edgecontroller
+package nodes
 
 import (
 	"context"
@@ -28,7 +28,7 @@ const (
 // instances writes which run of each connected node's agent connected last, so that every cloudcore knows. Nothing is
 // written while that stays the same: neither on reconnects nor when cloudcore restarts.
 type instances struct {
-	access
+	Access
 	keyqueue.Queue
 	limit *rate.Limiter
 	hub   instanceHub
@@ -41,8 +41,8 @@ type instanceHub interface {
 	ToRecord(node string, have cloudhub.Record) (next cloudhub.Record, wait time.Duration, ok bool)
 }
 
-func newInstances(a access) *instances {
-	i := &instances{access: a, limit: rate.NewLimiter(instanceRate, instanceBurst)}
+func newInstances(a Access) *instances {
+	i := &instances{Access: a, limit: rate.NewLimiter(instanceRate, instanceBurst)}
 	i.Queue = keyqueue.New("node", i.sync, "Node not annotated with its agent's instance, so two devices with one "+
 		"certificate may not be noticed; it is tried again")
 	i.Remedy = "cloudcore is not allowed to; apply deploy/cloudcore/base/policy.yaml and the other manifests of this " +
@@ -64,14 +64,14 @@ func (i *instances) nodeChanged(old, now *v1.Node) {
 		return
 	}
 	i.hub.Recorded(now.Name, recordOf(now))
-	if i.sessions.ConnectedHere(now.Name) {
+	if i.Sessions.ConnectedHere(now.Name) {
 		i.Keys.Add(now.Name)
 	}
 }
 
 // sync writes a node's record if it must change. It replaces only the record that was read, never a newer one.
 func (i *instances) sync(ctx context.Context, name string) error {
-	node := i.caches.Node(name)
+	node := i.Caches.Node(name)
 	for range maxRaces {
 		if node == nil {
 			return nil // registration writes it
@@ -117,7 +117,7 @@ func (i *instances) write(ctx context.Context, node *v1.Node, r cloudhub.Record)
 	}
 	ctx, cancel := context.WithTimeout(apihealth.ForNode(ctx, node.Name), keyqueue.Timeout)
 	defer cancel()
-	_, err = i.own.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = i.Own.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
@@ -125,7 +125,7 @@ func (i *instances) write(ctx context.Context, node *v1.Node, r cloudhub.Record)
 func (i *instances) read(ctx context.Context, name string) (*v1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, keyqueue.Timeout)
 	defer cancel()
-	node, err := i.own.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	node, err := i.Own.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}

@@ -1,4 +1,4 @@
-package edgecontroller
+package nodes
 
 import (
 	"encoding/json"
@@ -22,7 +22,7 @@ func TestDuplicate(t *testing.T) {
 	w.Duplicate(t.Context(), "edge-2", "no such node")
 	w.Duplicate(t.Context(), "edge-1", "two devices")
 	w.Duplicate(t.Context(), "edge-1", "two devices again")
-	if err := w.duplicates.sync(t.Context(), "edge-1"); err != nil {
+	if err := w.Duplicates.sync(t.Context(), "edge-1"); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -111,24 +111,24 @@ func TestDuplicateSeen(t *testing.T) {
 		return n
 	}
 	first, same, refreshed := node(v1.ConditionTrue, 1), node(v1.ConditionTrue, 1), node(v1.ConditionTrue, 2)
-	w.duplicates.nodeChanged(nil, first)
-	seen := w.duplicates.nodes["edge-1"].seen
-	w.duplicates.nodeChanged(first, same)
-	if got := w.duplicates.nodes["edge-1"].seen; !got.Equal(seen) {
+	w.Duplicates.nodeChanged(nil, first)
+	seen := w.Duplicates.nodes["edge-1"].seen
+	w.Duplicates.nodeChanged(first, same)
+	if got := w.Duplicates.nodes["edge-1"].seen; !got.Equal(seen) {
 		t.Errorf("seen after nothing new = %v, want still %v", got, seen)
 	}
-	w.duplicates.nodeChanged(same, refreshed)
-	if got := w.duplicates.nodes["edge-1"].seen; !got.After(seen) {
+	w.Duplicates.nodeChanged(same, refreshed)
+	if got := w.Duplicates.nodes["edge-1"].seen; !got.After(seen) {
 		t.Errorf("seen after another time = %v, want after %v", got, seen)
 	}
-	key, _ := w.duplicates.Keys.Get()
-	w.duplicates.Keys.Done(key)
-	w.duplicates.nodeChanged(refreshed, node("", 0))
-	if got := w.duplicates.Keys.Len(); got != 1 {
+	key, _ := w.Duplicates.Keys.Get()
+	w.Duplicates.Keys.Done(key)
+	w.Duplicates.nodeChanged(refreshed, node("", 0))
+	if got := w.Duplicates.Keys.Len(); got != 1 {
 		t.Errorf("%d nodes to look at after the condition was removed, want 1", got)
 	}
-	w.duplicates.nodeChanged(refreshed, node(v1.ConditionFalse, 3))
-	if got := len(w.duplicates.nodes); got != 0 {
+	w.Duplicates.nodeChanged(refreshed, node(v1.ConditionFalse, 3))
+	if got := len(w.Duplicates.nodes); got != 0 {
 		t.Errorf("%d nodes are kept after the condition became False, want 0", got)
 	}
 }

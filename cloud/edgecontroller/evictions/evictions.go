@@ -1,4 +1,5 @@
-package edgecontroller
+// Package evictions decides which tolerations keep a pod on its node while that is offline, and when they are set.
+package evictions
 
 import (
 	"hash/fnv"
@@ -44,12 +45,12 @@ func shareBound(tolerated time.Duration) time.Duration { return 2 * tolerated / 
 // longestTolerance. It is 0 if the pod lacks a toleration for one of the taints.
 func tolerated(tolerations []v1.Toleration) time.Duration {
 	shortest := longestTolerance
-	for _, key := range unlimitedTaints {
+	for _, key := range UnlimitedTaints() {
 		taint := v1.Taint{Key: key, Effect: v1.TaintEffectNoExecute}
 		matched := false
 		for i := range tolerations {
 			t := &tolerations[i]
-			if !tolerates(t, &taint) {
+			if !Tolerates(t, &taint) {
 				continue
 			}
 			matched = true
@@ -65,9 +66,9 @@ func tolerated(tolerations []v1.Toleration) time.Duration {
 	return shortest
 }
 
-// patchDelay returns how long a pod on a reachable node may wait for its tolerations. It never exceeds 3/5 of the
+// PatchDelay returns how long a pod on a reachable node may wait for its tolerations. It never exceeds 3/5 of the
 // toleration time, whatever other clocks say.
-func patchDelay(pod *v1.Pod, now time.Time) time.Duration {
+func PatchDelay(pod *v1.Pod, now time.Time) time.Duration {
 	limit := tolerated(pod.Spec.Tolerations)
 	wait := min(max(boundAt(pod).Add(shareBound(limit)).Sub(now), 0), shareBound(limit))
 	if pod.Status.Phase == v1.PodRunning {
@@ -91,16 +92,4 @@ func spread(uid types.UID, over time.Duration) time.Duration {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(uid)) // never fails
 	return time.Duration(float64(over) * float64(h.Sum32()) / (1 << 32))
-}
-
-// reachable reports whether a node is ready and its pods' tolerations are not running out.
-func reachable(node *v1.Node) bool {
-	for i := range node.Spec.Taints {
-		for _, key := range unlimitedTaints {
-			if node.Spec.Taints[i].Key == key {
-				return false
-			}
-		}
-	}
-	return nodeIsReady(node)
 }

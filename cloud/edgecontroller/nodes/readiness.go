@@ -1,4 +1,4 @@
-package edgecontroller
+package nodes
 
 import (
 	"context"
@@ -26,20 +26,20 @@ const readyDelay = 500 * time.Millisecond
 // while it was offline. So readiness waits for the inventory of the session, which says for which pods the API server
 // has the newest status; for the others it waits until that arrives. KubeEdge's nodes send no inventory.
 type readiness struct {
-	access
+	Access
 	keyqueue.Queue
 	// current reports whether the API server has a pod's newest status.
 	current func(node string, uid types.UID) bool
 }
 
-func newReadiness(a access, current func(node string, uid types.UID) bool) *readiness {
-	r := &readiness{access: a, current: current}
+func newReadiness(a Access, current func(node string, uid types.UID) bool) *readiness {
+	r := &readiness{Access: a, current: current}
 	r.Queue = keyqueue.New("pod", r.sync, "Pod not made Ready again after its node returned; trying again")
 	return r
 }
 
-// readyAgain reports whether a running pod is not Ready although its containers and readiness gates are.
-func readyAgain(pod *v1.Pod) bool {
+// ReadyAgain reports whether a running pod is not Ready although its containers and readiness gates are.
+func ReadyAgain(pod *v1.Pod) bool {
 	if pod.Status.Phase != v1.PodRunning || pod.DeletionTimestamp != nil {
 		return false
 	}
@@ -59,19 +59,19 @@ func readyAgain(pod *v1.Pod) bool {
 	return is(v1.PodReady, v1.ConditionFalse) && is(v1.ContainersReady, v1.ConditionTrue)
 }
 
-// nodeIsReady reports whether the node is Ready in Kubernetes.
-func nodeIsReady(node *v1.Node) bool {
+// IsReady reports whether the node is Ready in Kubernetes.
+func IsReady(node *v1.Node) bool {
 	ready := readyCondition(node)
 	return ready != nil && ready.Status == v1.ConditionTrue
 }
 
 // returned reports whether a node is connected here and Ready in Kubernetes: only then do pods stay Ready.
 func (r *readiness) returned(node *v1.Node) bool {
-	return node != nil && nodeIsReady(node) && r.sessions.ConnectedHere(node.Name)
+	return node != nil && IsReady(node) && r.Sessions.ConnectedHere(node.Name)
 }
 
 func (r *readiness) podChanged(pod *v1.Pod) {
-	if readyAgain(pod) && r.returned(r.caches.Node(pod.Spec.NodeName)) {
+	if ReadyAgain(pod) && r.returned(r.Caches.Node(pod.Spec.NodeName)) {
 		r.Keys.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
 	}
 }
@@ -80,8 +80,8 @@ func (r *readiness) nodeChanged(node *v1.Node) {
 	if !r.returned(node) {
 		return
 	}
-	for _, pod := range r.caches.PodsOf(node.Name) {
-		if readyAgain(pod) {
+	for _, pod := range r.Caches.PodsOf(node.Name) {
+		if ReadyAgain(pod) {
 			r.Keys.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
 		}
 	}
@@ -103,8 +103,8 @@ func (r *readiness) sync(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	pod := r.caches.Pod(namespace, name)
-	if pod == nil || !readyAgain(pod) || !r.returned(r.caches.Node(pod.Spec.NodeName)) ||
+	pod := r.Caches.Pod(namespace, name)
+	if pod == nil || !ReadyAgain(pod) || !r.returned(r.Caches.Node(pod.Spec.NodeName)) ||
 		!r.current(pod.Spec.NodeName, pod.UID) {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (r *readiness) sync(ctx context.Context, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, pod.Spec.NodeName), keyqueue.Timeout)
 	defer cancel()
-	_, err = r.asNode.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
+	_, err = r.AsNode.CoreV1().Pods(namespace).Patch(ctx, name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("patch the status of pod %s: %w", key, err)

@@ -1,4 +1,4 @@
-package edgecontroller
+package nodes
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 )
 
@@ -32,15 +33,15 @@ func (d *dead) Dead(_ context.Context, addresses []string) (map[string]bool, err
 // TestOrphans: only nodes that are offline, and whose cloudcore is gone, are taken over; nothing is asked where none is
 // offline.
 func TestOrphans(t *testing.T) {
-	c := &endpoints{tunnels: ports{}, access: access{sessions: sessions.New(1, 1)}}
-	c.sessions.Connected("here", "edgecore/websocket")
+	c := &Endpoints{tunnels: fakes.Ports{}, Access: Access{Sessions: sessions.New(1, 1)}}
+	c.Sessions.Connected("here", "edgecore/websocket")
 	node := func(name string, ready v1.ConditionStatus, port int32, addresses ...string) *v1.Node {
-		n := nodeAt(port, addresses...)
+		n := fakes.NodeAt(port, addresses...)
 		n.Name = name
 		n.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: ready}}
 		return n
 	}
-	unheard := nodeAt(20003, "192.0.2.1")
+	unheard := fakes.NodeAt(20003, "192.0.2.1")
 	unheard.Name = "unheard of"
 	online := []*v1.Node{
 		node("online", v1.ConditionTrue, 20003, "192.0.2.1", "10.0.0.7"),
@@ -99,8 +100,8 @@ func TestOrphans(t *testing.T) {
 // TestAddressAndPort: where another cloudcore has taken a node over, a report without addresses changes its address and
 // port together.
 func TestAddressAndPort(t *testing.T) {
-	c := &endpoints{tunnels: ports{}}
-	taken := nodeAt(20005, "192.0.2.2", "10.0.0.7")
+	c := &Endpoints{tunnels: fakes.Ports{}}
+	taken := fakes.NodeAt(20005, "192.0.2.2", "10.0.0.7")
 	patch, err := withAddresses([]byte(`{"status":{"phase":"x"}}`), c.addressesOf(taken))
 	if err == nil {
 		patch, err = withEndpoint(patch, "192.0.2.1", 20003)

@@ -1,4 +1,4 @@
-package edgecontroller
+package nodes
 
 import (
 	"context"
@@ -61,9 +61,9 @@ func (noTunnels) Adopt(string, int32, time.Time) (string, int32, error) {
 	return "", 0, errors.New("this cloudcore has no tunnels")
 }
 
-// endpoints writes into Nodes where callers reach the kubelet APIs of nodes.
-type endpoints struct {
-	access
+// Endpoints writes into Nodes where callers reach the kubelet APIs of nodes.
+type Endpoints struct {
+	Access
 	// Queue has the nodes whose endpoint is to be written because they cannot report it, and writes limits how often.
 	keyqueue.Queue
 	writes  *ratelimit.Limiter[string]
@@ -79,9 +79,9 @@ type endpoints struct {
 	spawn func(func())
 }
 
-func newEndpoints(a access) *endpoints {
-	e := &endpoints{
-		access:     a,
+func newEndpoints(a Access) *Endpoints {
+	e := &Endpoints{
+		Access:     a,
 		writes:     ratelimit.New[string](rate.Every(endpointEvery), 1),
 		tunnels:    noTunnels{},
 		cloudcores: func(string) bool { return false },
@@ -94,13 +94,13 @@ func newEndpoints(a access) *endpoints {
 }
 
 // start lets TunnelFailed record events, with spawn, until the context ends.
-func (e *endpoints) start(ctx context.Context, spawn func(func())) { e.ctx, e.spawn = ctx, spawn }
+func (e *Endpoints) start(ctx context.Context, spawn func(func())) { e.ctx, e.spawn = ctx, spawn }
 
 // SetCloudcores sets what reports whether an address is another cloudcore's, before Start.
-func (e *endpoints) SetCloudcores(known func(address string) bool) { e.cloudcores = known }
+func (e *Endpoints) SetCloudcores(known func(address string) bool) { e.cloudcores = known }
 
 // SetTunnels sets where callers reach nodes, before Start.
-func (e *endpoints) SetTunnels(t Tunnels) { e.tunnels = t }
+func (e *Endpoints) SetTunnels(t Tunnels) { e.tunnels = t }
 
 // withEndpoint returns a strategic merge patch of a node's status with an endpoint in it: the address before the
 // node's own, and the port instead of its own. Parts of the status that the patch does not have stay as they are.
@@ -170,7 +170,7 @@ func endpointsOf(port int32) v1.NodeDaemonEndpoints {
 }
 
 // Complete gives the status that a node reports its endpoint, or removes one that is not its own.
-func (e *endpoints) Complete(node string, status *v1.NodeStatus) {
+func (e *Endpoints) Complete(node string, status *v1.NodeStatus) {
 	if address, port, ok := e.tunnels.Endpoint(node, ownAddresses(status.Addresses)); ok {
 		setEndpoint(status, address, port)
 	} else {
@@ -189,7 +189,7 @@ func setEndpoint(status *v1.NodeStatus, address string, port int32) {
 
 // ForDevice returns the copy of a Node that its device gets: with the device's own addresses first. The Node is not
 // changed.
-func (e *endpoints) ForDevice(node *v1.Node) *v1.Node {
+func (e *Endpoints) ForDevice(node *v1.Node) *v1.Node {
 	if node == nil || !e.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
 		return node
 	}
@@ -208,7 +208,7 @@ func (e *endpoints) ForDevice(node *v1.Node) *v1.Node {
 }
 
 // Tunnelled returns a patch of a node's status with its endpoint, if it has one.
-func (e *endpoints) Tunnelled(node string, patch []byte) ([]byte, error) {
+func (e *Endpoints) Tunnelled(node string, patch []byte) ([]byte, error) {
 	var fields struct {
 		Status struct {
 			Addresses []v1.NodeAddress `json:"addresses"`
@@ -219,13 +219,13 @@ func (e *endpoints) Tunnelled(node string, patch []byte) ([]byte, error) {
 	}
 	own := ownAddresses(fields.Status.Addresses)
 	if len(own) == 0 {
-		own = e.knownAddresses(e.caches.Node(node))
+		own = e.knownAddresses(e.Caches.Node(node))
 	}
 	address, port, ok := e.tunnels.Endpoint(node, own)
 	if !ok {
-		return e.withoutEndpoint(e.caches.Node(node), patch)
+		return e.withoutEndpoint(e.Caches.Node(node), patch)
 	}
-	if known := e.caches.Node(node); len(fields.Status.Addresses) == 0 && portAt(known, address) != port {
+	if known := e.Caches.Node(node); len(fields.Status.Addresses) == 0 && portAt(known, address) != port {
 		if known == nil {
 			return patch, nil
 		}
@@ -241,7 +241,7 @@ func (e *endpoints) Tunnelled(node string, patch []byte) ([]byte, error) {
 // withoutEndpoint returns a patch of a node's status that says where callers reach the node itself. Ports of tunnels
 // are never given on a node's word: a node that names one, or a port at another cloudcore's address, could get what is
 // meant for another node after a restart of that cloudcore. It gets the usual port of a kubelet instead.
-func (e *endpoints) withoutEndpoint(known *v1.Node, patch []byte) ([]byte, error) {
+func (e *Endpoints) withoutEndpoint(known *v1.Node, patch []byte) ([]byte, error) {
 	var fields, status map[string]json.RawMessage
 	if err := json.Unmarshal(patch, &fields); err != nil {
 		return nil, err
@@ -299,7 +299,7 @@ func (e *endpoints) withoutEndpoint(known *v1.Node, patch []byte) ([]byte, error
 }
 
 // dropEndpoint replaces a port in a status that only cloudcore may give.
-func (e *endpoints) dropEndpoint(status *v1.NodeStatus) {
+func (e *Endpoints) dropEndpoint(status *v1.NodeStatus) {
 	port := status.DaemonEndpoints.KubeletEndpoint.Port
 	first := slices.IndexFunc(status.Addresses, func(a v1.NodeAddress) bool { return a.Type == v1.NodeInternalIP })
 	if port != 0 && (e.tunnels.Port(port) || first >= 0 && e.cloudcores(status.Addresses[first].Address)) {
@@ -331,7 +331,7 @@ func withAddresses(patch []byte, addresses []v1.NodeAddress) ([]byte, error) {
 }
 
 // knownAddresses are the node's own in its Node.
-func (e *endpoints) knownAddresses(node *v1.Node) []netip.Addr {
+func (e *Endpoints) knownAddresses(node *v1.Node) []netip.Addr {
 	if node == nil {
 		return nil
 	}
@@ -353,25 +353,25 @@ func ownAddresses(list []v1.NodeAddress) (own []netip.Addr) {
 }
 
 // TunnelPort returns the port that a Node has at an address; 0 is none. Of several Nodes with one port none has it.
-func (e *endpoints) TunnelPort(node, address string) int32 {
-	port := portAt(e.caches.Node(node), address)
-	if port == 0 || len(e.caches.NodesAt(address, port)) > 1 {
+func (e *Endpoints) TunnelPort(node, address string) int32 {
+	port := portAt(e.Caches.Node(node), address)
+	if port == 0 || len(e.Caches.NodesAt(address, port)) > 1 {
 		return 0
 	}
 	return port
 }
 
 // TunnelPortNamed reports whether a Node has a port at an address.
-func (e *endpoints) TunnelPortNamed(address string, port int32) bool {
-	return len(e.caches.NodesAt(address, port)) > 0
+func (e *Endpoints) TunnelPortNamed(address string, port int32) bool {
+	return len(e.Caches.NodesAt(address, port)) > 0
 }
 
 // TunnelOpened writes the endpoint of a node that cannot report it into its Node, soon: a node that opens its tunnel
 // again and again has it written once in endpointEvery. It does not block.
-func (e *endpoints) TunnelOpened(node string) { e.Keys.Add(node) }
+func (e *Endpoints) TunnelOpened(node string) { e.Keys.Add(node) }
 
 // sync writes the endpoint of a node into its Node.
-func (e *endpoints) sync(ctx context.Context, node string) error {
+func (e *Endpoints) sync(ctx context.Context, node string) error {
 	now := time.Now()
 	reservation := e.writes.Of(node, now).ReserveN(now, 1)
 	if wait := reservation.DelayFrom(now); wait > 0 {
@@ -379,7 +379,7 @@ func (e *endpoints) sync(ctx context.Context, node string) error {
 		e.Keys.AddAfter(node, wait)
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), e.timeout)
+	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), e.Timeout)
 	defer cancel()
 	err := e.writeEndpoint(ctx, node)
 	if apierrors.IsNotFound(err) {
@@ -389,8 +389,8 @@ func (e *endpoints) sync(ctx context.Context, node string) error {
 }
 
 // writeEndpoint adds the endpoint of a node to its Node, if that has another one.
-func (e *endpoints) writeEndpoint(ctx context.Context, name string) error {
-	node, err := e.asNode.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+func (e *Endpoints) writeEndpoint(ctx context.Context, name string) error {
+	node, err := e.AsNode.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -404,7 +404,7 @@ func (e *endpoints) writeEndpoint(ctx context.Context, name string) error {
 		patch, err = withEndpoint(patch, address, port)
 	}
 	if err == nil {
-		_, err = e.asNode.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch,
+		_, err = e.AsNode.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch,
 			metav1.PatchOptions{}, "status")
 	}
 	return err
@@ -427,7 +427,7 @@ func portAt(node *v1.Node, address string) int32 {
 }
 
 // endpointChanged reports Nodes that were deleted, or may have another endpoint.
-func (e *endpoints) endpointChanged(old, now *v1.Node) {
+func (e *Endpoints) endpointChanged(old, now *v1.Node) {
 	if now == nil {
 		e.tunnels.NodeChanged(old.Name)
 		return
@@ -439,22 +439,22 @@ func (e *endpoints) endpointChanged(old, now *v1.Node) {
 	}
 }
 
-// restoreEndpoints opens the ports of the nodes that this cloudcore served before it was restarted.
-func (e *endpoints) restoreEndpoints() {
-	for _, n := range e.caches.AllNodes() {
+// RestoreEndpoints opens the ports of the nodes that this cloudcore served before it was restarted.
+func (e *Endpoints) RestoreEndpoints() {
+	for _, n := range e.Caches.AllNodes() {
 		e.tunnels.Restore(n.Name, offlineSince(n))
 	}
 }
 
 // TunnelFailed records an event of a Node whose kubelet API cannot be reached, at most one in ten minutes. It does not
 // block.
-func (e *endpoints) TunnelFailed(node, why string) {
+func (e *Endpoints) TunnelFailed(node, why string) {
 	if now := time.Now(); e.ctx == nil || !e.events.Of(node, now).AllowN(now, 1) {
 		return
 	}
 	e.spawn(func() {
-		ctx, cancel := context.WithTimeout(impersonate.WithNode(e.ctx, node), e.timeout)
+		ctx, cancel := context.WithTimeout(impersonate.WithNode(e.ctx, node), e.Timeout)
 		defer cancel()
-		recordNodeEvent(ctx, e.asNode, node, ReasonTunnelFailed, why)
+		RecordEvent(ctx, e.AsNode, node, ReasonTunnelFailed, why)
 	})
 }

@@ -1,4 +1,4 @@
-package edgecontroller
+package nodes
 
 import (
 	"encoding/json"
@@ -38,7 +38,7 @@ func TestReadyAgain(t *testing.T) {
 	} {
 		p := fakes.MarkedPod("e1", "a")
 		tc.change(p)
-		if got := readyAgain(p); got != tc.want {
+		if got := ReadyAgain(p); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}

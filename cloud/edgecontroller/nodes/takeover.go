@@ -1,4 +1,4 @@
-package edgecontroller
+package nodes
 
 import (
 	"context"
@@ -50,7 +50,7 @@ type Replicas interface {
 // It changes a Node only if its condition Ready is Unknown: a cloudcore that serves the node would renew its lease. It
 // changes only the resource version that it has read, so of several cloudcores one succeeds, and the others then see
 // the address of a cloudcore that is alive.
-func (e *endpoints) TakeOver(ctx context.Context, replicas Replicas) {
+func (e *Endpoints) TakeOver(ctx context.Context, replicas Replicas) {
 	tick := time.NewTicker(takeoverEvery)
 	defer tick.Stop()
 	for {
@@ -68,8 +68,8 @@ func (e *endpoints) TakeOver(ctx context.Context, replicas Replicas) {
 }
 
 // TakeOverNow takes over offline nodes once, and returns how many.
-func (e *endpoints) TakeOverNow(ctx context.Context, replicas Replicas) (taken int, err error) {
-	orphans, err := e.orphans(ctx, e.caches.AllNodes(), replicas)
+func (e *Endpoints) TakeOverNow(ctx context.Context, replicas Replicas) (taken int, err error) {
+	orphans, err := e.orphans(ctx, e.Caches.AllNodes(), replicas)
 	if err != nil {
 		return 0, err
 	}
@@ -90,11 +90,11 @@ func (e *endpoints) TakeOverNow(ctx context.Context, replicas Replicas) (taken i
 }
 
 // orphans returns the nodes that are offline and have the address of a cloudcore that is gone, in any order.
-func (e *endpoints) orphans(ctx context.Context, nodes []*v1.Node, replicas Replicas) ([]*v1.Node, error) {
+func (e *Endpoints) orphans(ctx context.Context, nodes []*v1.Node, replicas Replicas) ([]*v1.Node, error) {
 	var offline []*v1.Node
 	var addresses []string
 	for _, n := range nodes {
-		if address, _ := firstOfMany(n); address != "" && !e.sessions.ConnectedHere(n.Name) && isUnknown(n) {
+		if address, _ := firstOfMany(n); address != "" && !e.Sessions.ConnectedHere(n.Name) && isUnknown(n) {
 			offline, addresses = append(offline, n), append(addresses, address)
 		}
 	}
@@ -124,7 +124,7 @@ func (e *endpoints) orphans(ctx context.Context, nodes []*v1.Node, replicas Repl
 
 // cloudAddress returns the address of a cloudcore that a Node has, and its index in the Node's addresses; "" means
 // none.
-func (e *endpoints) cloudAddress(node *v1.Node) (string, int) {
+func (e *Endpoints) cloudAddress(node *v1.Node) (string, int) {
 	if !e.tunnels.Port(node.Status.DaemonEndpoints.KubeletEndpoint.Port) {
 		return "", 0
 	}
@@ -144,7 +144,7 @@ func firstOfMany(node *v1.Node) (string, int) {
 }
 
 // addressesOf returns a copy of a Node's addresses, without the address of a cloudcore.
-func (e *endpoints) addressesOf(node *v1.Node) []v1.NodeAddress {
+func (e *Endpoints) addressesOf(node *v1.Node) []v1.NodeAddress {
 	list := slices.Clone(node.Status.Addresses)
 	if address, first := e.cloudAddress(node); address != "" {
 		list = slices.Delete(list, first, first+1)
@@ -154,8 +154,8 @@ func (e *endpoints) addressesOf(node *v1.Node) []v1.NodeAddress {
 
 // takeOverNode opens a port for a node that is offline, and writes it into this version of its Node instead of the
 // cloudcore's that is gone.
-func (e *endpoints) takeOverNode(ctx context.Context, node *v1.Node) error {
-	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node.Name), e.timeout)
+func (e *Endpoints) takeOverNode(ctx context.Context, node *v1.Node) error {
+	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node.Name), e.Timeout)
 	defer cancel()
 	address, port, err := e.tunnels.Adopt(node.Name, node.Status.DaemonEndpoints.KubeletEndpoint.Port,
 		offlineSince(node))
@@ -172,7 +172,7 @@ func (e *endpoints) takeOverNode(ctx context.Context, node *v1.Node) error {
 		patch, err = withEndpoint(patch, address, port)
 	}
 	if err == nil {
-		_, err = e.asNode.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch,
+		_, err = e.AsNode.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch,
 			metav1.PatchOptions{}, "status")
 	}
 	if err != nil {

@@ -1,4 +1,4 @@
-package edgecontroller
+package nodes
 
 import (
 	"context"
@@ -30,10 +30,10 @@ const (
 	duplicateEvents = 10 * time.Minute
 )
 
-// duplicates maintains the condition DuplicateDevice of Nodes. Any cloudcore that finds two devices sets it to True.
+// Duplicates maintains the condition DuplicateDevice of Nodes. Any cloudcore that finds two devices sets it to True.
 // The cloudcore to which the node is connected sets it to False after a while without findings.
-type duplicates struct {
-	access
+type Duplicates struct {
+	Access
 	keyqueue.Queue
 
 	mu    sync.Mutex
@@ -50,29 +50,29 @@ type duplicate struct {
 	event       time.Time
 }
 
-func newDuplicates(a access) *duplicates {
-	d := &duplicates{access: a, nodes: map[string]*duplicate{}}
+func newDuplicates(a Access) *Duplicates {
+	d := &Duplicates{Access: a, nodes: map[string]*duplicate{}}
 	d.Queue = keyqueue.New("node", d.sync, "Condition DuplicateDevice of a node not changed; it is tried again")
 	return d
 }
 
 // of returns the entry of a node; mu is held.
-func (d *duplicates) of(node string) *duplicate {
+func (d *Duplicates) of(node string) *duplicate {
 	if d.nodes[node] == nil {
 		d.nodes[node] = &duplicate{}
 	}
 	return d.nodes[node]
 }
 
-func (d *duplicates) forget(node string) {
+func (d *Duplicates) forget(node string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.nodes, node)
 }
 
 // find records that two devices were found. It reports whether an event is due.
-func (d *duplicates) find(node, message string, now time.Time) (event bool) {
-	if d.caches.Node(node) == nil {
+func (d *Duplicates) find(node, message string, now time.Time) (event bool) {
+	if d.Caches.Node(node) == nil {
 		return false
 	}
 	d.mu.Lock()
@@ -88,14 +88,14 @@ func (d *duplicates) find(node, message string, now time.Time) (event bool) {
 }
 
 // connected schedules a check of a connected node's condition.
-func (d *duplicates) connected(node string) {
-	if isDuplicate(duplicateOf(d.caches.Node(node))) {
+func (d *Duplicates) connected(node string) {
+	if isDuplicate(duplicateOf(d.Caches.Node(node))) {
 		d.Keys.AddAfter(node, duplicateMinConnected)
 	}
 }
 
 // nodeChanged records what other cloudcores write.
-func (d *duplicates) nodeChanged(old, now *v1.Node) {
+func (d *Duplicates) nodeChanged(old, now *v1.Node) {
 	before, after := duplicateOf(old), duplicateOf(now)
 	if before == nil && after == nil {
 		return
@@ -163,8 +163,8 @@ func (k duplicate) next(have *v1.NodeCondition, here bool, now time.Time) (
 	return want, 0
 }
 
-func (d *duplicates) sync(ctx context.Context, name string) error {
-	node := d.caches.Node(name)
+func (d *Duplicates) sync(ctx context.Context, name string) error {
+	node := d.Caches.Node(name)
 	if node == nil {
 		return nil
 	}
@@ -174,7 +174,7 @@ func (d *duplicates) sync(ctx context.Context, name string) error {
 		kept = *k
 	}
 	d.mu.Unlock()
-	want, again := kept.next(duplicateOf(node), d.sessions.ConnectedHere(name), time.Now())
+	want, again := kept.next(duplicateOf(node), d.Sessions.ConnectedHere(name), time.Now())
 	if again > 0 {
 		d.Keys.AddAfter(name, again)
 	}
@@ -190,7 +190,7 @@ func (d *duplicates) sync(ctx context.Context, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, name), keyqueue.Timeout)
 	defer cancel()
-	_, err = d.asNode.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch,
+	_, err = d.AsNode.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("patch the condition %s of node %s: %w", marks.DuplicateDevice, name, err)
@@ -200,11 +200,11 @@ func (d *duplicates) sync(ctx context.Context, name string) error {
 
 // Duplicate reports that two devices use the certificate of a node: as a condition of the Node, and from time to time
 // an event, both in the node's name. Errors are logged.
-func (d *duplicates) Duplicate(ctx context.Context, node, message string) {
+func (d *Duplicates) Duplicate(ctx context.Context, node, message string) {
 	if !d.find(node, message, time.Now()) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), d.timeout)
+	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), d.Timeout)
 	defer cancel()
-	recordNodeEvent(ctx, d.asNode, node, string(marks.DuplicateDevice), message)
+	RecordEvent(ctx, d.AsNode, node, string(marks.DuplicateDevice), message)
 }

@@ -1,4 +1,4 @@
-package edgecontroller
+package nodes
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const annotateDelay = time.Second
 
 // annotator writes the address of this cloudcore into the Nodes of the nodes that connect to it.
 type annotator struct {
-	access
+	Access
 	// slots are those of requests.
 	slots   slots.Semaphore
 	localIP string
@@ -44,7 +44,7 @@ func (n *annotator) connected(node string) {
 // annotate writes the address of this cloudcore into a Node, in up to three tries. It does nothing if no device's Node
 // is known: registration writes it, and a Node of another kind is left alone.
 func (n *annotator) annotate(ctx context.Context, node string, delay time.Duration) {
-	if have := n.caches.Node(node); have == nil || have.Annotations[marks.CloudcoreAnnotation] == n.localIP {
+	if have := n.Caches.Node(node); have == nil || have.Annotations[marks.CloudcoreAnnotation] == n.localIP {
 		return
 	}
 	patch, err := json.Marshal(map[string]any{
@@ -57,9 +57,9 @@ func (n *annotator) annotate(ctx context.Context, node string, delay time.Durati
 				return err
 			}
 			defer leave()
-			ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), n.timeout)
+			ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), n.Timeout)
 			defer cancel()
-			_, err = n.asNode.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch,
+			_, err = n.AsNode.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch,
 				metav1.PatchOptions{})
 			return err
 		}()
