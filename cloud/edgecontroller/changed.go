@@ -4,7 +4,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podfacts"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -20,7 +21,7 @@ func (d *desired) podChanged(old, now *v1.Pod) {
 	d.roomChanged(change)
 	if len(changes) == 0 && old != nil && now != nil && old.ResourceVersion != now.ResourceVersion &&
 		now.Spec.NodeName != "" {
-		d.hub.StatusChanged(now.Spec.NodeName, podKey(now))
+		d.hub.StatusChanged(now.Spec.NodeName, caches.PodKey(now))
 	}
 	if len(changes) == 0 {
 		return
@@ -53,7 +54,7 @@ func (d *desired) roomChanged(change roomChange) {
 		if pod == nil || pod.UID != p.uid {
 			continue
 		}
-		for _, key := range podrefs.Of(pod) {
+		for _, key := range podfacts.References(pod) {
 			d.hub.Changed(pod.Spec.NodeName, key)
 		}
 		d.hub.Changed(pod.Spec.NodeName, p.key)
@@ -73,9 +74,9 @@ func (d *desired) namedEvent(kind string) func(old, now *metav1.PartialObjectMet
 		known := firstNonNil(now, old)
 		key := resource.Key{Namespace: known.Namespace, Type: kind, Name: known.Name}
 		if now == nil {
-			d.contents.forget(key)
+			d.contents.Forget(key)
 		} else {
-			d.contents.expire(key, now.ResourceVersion)
+			d.contents.Expire(key, now.ResourceVersion)
 		}
 		if old != nil && now != nil && old.UID == now.UID && old.ResourceVersion == now.ResourceVersion {
 			return
@@ -88,7 +89,7 @@ func (d *desired) namedEvent(kind string) func(old, now *metav1.PartialObjectMet
 func (d *desired) namedChanged(kind string, obj metav1.Object) {
 	key := resource.Key{Namespace: obj.GetNamespace(), Type: kind, Name: obj.GetName()}
 	told := map[string]bool{}
-	for _, pod := range d.caches.podsNaming(key) {
+	for _, pod := range d.caches.PodsNaming(key) {
 		if node := pod.Spec.NodeName; !told[node] {
 			told[node] = true
 			d.hub.Changed(node, key)

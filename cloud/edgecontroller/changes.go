@@ -5,18 +5,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 // watch turns the informers' events into calls of the hub.
 func (c *Controller) watch() error {
 	handlers := map[cache.SharedIndexInformer]cache.ResourceEventHandler{
-		c.caches.nodes:      handler(c.nodeEvent),
-		c.caches.configMaps: handler(c.desired.namedEvent(resource.TypeConfigMap)),
-		c.caches.secrets:    handler(c.desired.namedEvent(resource.TypeSecret)),
-		c.caches.services:   handler(c.desired.services.serviceEvent),
+		c.caches.Nodes:      handler(c.nodeEvent),
+		c.caches.ConfigMaps: handler(c.desired.namedEvent(resource.TypeConfigMap)),
+		c.caches.Secrets:    handler(c.desired.namedEvent(resource.TypeSecret)),
+		c.caches.Services:   handler(c.desired.services.serviceEvent),
 	}
-	c.caches.pods.changed, c.caches.pods.fetch = c.podEvent, c.podFetches.Keys.Add
+	c.caches.Pods.Changed, c.caches.Pods.Fetch = c.podEvent, c.podFetches.Keys.Add
 	for informer, h := range handlers {
 		if _, err := informer.AddEventHandler(h); err != nil {
 			return err
@@ -67,19 +68,19 @@ func (c *Controller) podEvent(old, now *v1.Pod) {
 // nodeEvent takes a change of a Node; old is nil for a new one, now for a deleted one.
 func (c *Controller) nodeEvent(old, now *v1.Node) {
 	if old == nil || now == nil {
-		c.caches.pods.nodeChanged(firstNonNil(now, old).Name)
+		c.caches.Pods.NodeChanged(firstNonNil(now, old).Name)
 	}
 	c.nodes.NodeChanged(old, now)
 	switch {
 	case now == nil, old != nil && sameNode(old, now):
 	case !c.sessions.Capable(now.Name):
-		c.hub.Changed(now.Name, nodeObjectKey(now.Name))
+		c.hub.Changed(now.Name, caches.NodeKey(now.Name))
 	}
 }
 
 // sameNode ignores the status, which comes from the edge.
 func sameNode(a, b *v1.Node) bool {
-	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
+	return caches.SameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
 }
 
 func firstNonNil[T any](a, b *T) *T {

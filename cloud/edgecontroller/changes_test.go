@@ -202,8 +202,8 @@ func TestEventsOfNodes(t *testing.T) {
 func TestEventsOfServices(t *testing.T) {
 	w := newFixture(t)
 	pod := fakes.Pod("e1", "ns", "a")
-	w.add(pod, fakes.Pod("up", "ns", "b"), testService("ns", "db", "10.0.0.2"),
-		testService("default", "kubernetes", "10.0.0.1"))
+	w.add(pod, fakes.Pod("up", "ns", "b"), fakes.Service("ns", "db", "10.0.0.2"),
+		fakes.Service("default", "kubernetes", "10.0.0.1"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Connected(t.Context(), "up", "websocket")
 	w.owned.Wait()
@@ -211,11 +211,11 @@ func TestEventsOfServices(t *testing.T) {
 	if diff := cmp.Diff(both, slices.Sorted(slices.Values(w.hub.Take()))); diff != "" {
 		t.Errorf("an edge of ours connects (-want +got):\n%s", diff)
 	}
-	db := testService("ns", "db", "10.0.0.2")
-	moved := testService("ns", "db", "10.0.0.9")
+	db := fakes.Service("ns", "db", "10.0.0.2")
+	moved := fakes.Service("ns", "db", "10.0.0.9")
 	w.services.serviceEvent(db, moved)
 	w.services.serviceEvent(db, db)
-	w.services.serviceEvent(nil, testService("other", "x", "10.0.0.3"))
+	w.services.serviceEvent(nil, fakes.Service("other", "x", "10.0.0.3"))
 	if diff := cmp.Diff([]string{"e1 ns/service/db"}, w.hub.Take()); diff != "" {
 		t.Errorf("services change (-want +got):\n%s", diff)
 	}

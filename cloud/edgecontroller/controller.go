@@ -11,8 +11,10 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/lookups"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodes"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/requests"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
@@ -67,7 +69,6 @@ func (o Options) withDefaults() Options {
 // started before the hub takes its first connection.
 type Controller struct {
 	*desired
-	*history
 
 	// Endpoints writes into Nodes where callers reach the kubelet APIs of nodes.
 	Endpoints *nodes.Endpoints
@@ -76,12 +77,13 @@ type Controller struct {
 	leases   *requests.Leases
 	reviews  *requests.Reviews
 	nodes    *nodes.Parts
+	history  *caches.History
 
 	options  Options
-	caches   *caches
+	caches   *caches.Caches
 	sessions *sessions.Sessions
-	lookups  *lookups
-	contents *contents
+	lookups  *lookups.Lookups
+	contents *lookups.Contents
 
 	statuses       *statuses
 	statusRequests *statusRequests
@@ -105,7 +107,7 @@ func New(options Options) (*Controller, error) {
 	options = options.withDefaults()
 	clients := options.Clients
 	sessions := sessions.New(options.NodeQPS, options.NodeBurst)
-	caches, err := newCaches(clients, sessions.ConnectedHere)
+	cached, err := caches.New(clients, sessions.ConnectedHere)
 	if err != nil {
 		return nil, err
 	}
@@ -116,53 +118,53 @@ func New(options Options) (*Controller, error) {
 			return nil, fmt.Errorf("register the metrics of edgecontroller: %w", err)
 		}
 	}
-	lookups := newLookups(clients.Own)
-	contents := newContents(caches, lookups)
+	asked := lookups.New(clients.Own)
+	contents := lookups.NewContents(cached, asked)
 	requestSlots := make(slots.Semaphore, maxRequests)
 	statuses := newStatuses()
 	c := &Controller{
 		leases: &requests.Leases{
 			AsNode:   clients.AsNode,
-			Caches:   caches,
+			Caches:   cached,
 			Sessions: sessions,
 			Slots:    make(slots.Semaphore, maxLeases),
 			Timeout:  options.RequestTimeout,
 		},
 		reviews: &requests.Reviews{AsNode: clients.AsNode, Own: clients.Own},
-		desired: newDesired(clients, caches, sessions, lookups, contents, room),
+		desired: newDesired(clients, cached, sessions, asked, contents, room),
 		nodes: nodes.New(nodes.Options{
 			Access: nodes.Access{
 				Own:      clients.Own,
 				AsNode:   clients.AsNode,
-				Caches:   caches,
+				Caches:   cached,
 				Sessions: sessions,
 				Timeout:  options.RequestTimeout,
 			},
-			Whole:   lookups.whole,
+			Whole:   asked.Whole,
 			Current: statuses.current,
 			Slots:   requestSlots,
 			LocalIP: options.LocalIP,
 			Patches: metrics.tolerations,
 		}),
-		history:        &history{own: clients.Own, caches: caches, timeout: options.RequestTimeout},
+		history:        &caches.History{Own: clients.Own, Caches: cached, Timeout: options.RequestTimeout},
 		options:        options,
-		caches:         caches,
+		caches:         cached,
 		sessions:       sessions,
-		lookups:        lookups,
+		lookups:        asked,
 		contents:       contents,
 		statuses:       statuses,
-		statusRequests: newStatusRequests(caches, statuses, metrics.statusRequests),
+		statusRequests: newStatusRequests(cached, statuses, metrics.statusRequests),
 		metrics:        metrics,
 	}
 	c.Endpoints = c.nodes.Endpoints
 	c.requests = requests.New(requests.Options{
 		AsNode:     clients.AsNode,
 		Own:        clients.Own,
-		Caches:     caches,
+		Caches:     cached,
 		Sessions:   sessions,
 		Endpoints:  c.Endpoints,
-		Whole:      lookups.whole,
-		Content:    contents.content,
+		Whole:      asked.Whole,
+		Content:    contents.Object,
 		Slots:      requestSlots,
 		Timeout:    options.RequestTimeout,
 		QPS:        options.NodeQPS,
@@ -179,7 +181,7 @@ func New(options Options) (*Controller, error) {
 // begin gives all parts the hub, and the context of Start.
 func (c *Controller) begin(ctx context.Context, hub Hub) {
 	c.hub = hub
-	c.lookups.start(ctx)
+	c.lookups.Start(ctx)
 	c.requests.Start(hub)
 	c.desired.start(ctx, hub)
 	c.nodes.Start(ctx, hub, c.owned.Go)
@@ -198,20 +200,20 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	c.desired.run(ctx, c.owned.Go)
 	c.podFetches.Run(ctx, c.owned.Go)
 	began := time.Now()
-	if err := c.caches.start(ctx); err != nil {
+	if err := c.caches.Start(ctx); err != nil {
 		return err
 	}
 	c.Endpoints.RestoreEndpoints()
 	c.desired.cachesFilled()
-	pods, edgePods := c.caches.pods.count()
+	pods, edgePods := c.caches.Pods.Count()
 	klog.InfoS("Caches filled", "pods", pods, "edgePods", edgePods,
-		"edgeNodes", len(c.caches.nodes.GetStore().ListKeys()), "took", time.Since(began))
+		"edgeNodes", len(c.caches.Nodes.GetStore().ListKeys()), "took", time.Since(began))
 	return nil
 }
 
 // Wait returns when all goroutines of Start have ended. Cancel Start's context first.
 func (c *Controller) Wait() {
-	c.caches.wait()
+	c.caches.Wait()
 	c.owned.Wait()
 }
 
@@ -220,7 +222,7 @@ func (c *Controller) Connected(_ context.Context, node, protocol string) {
 	capable := c.sessions.Connected(node, protocol)
 	c.statuses.connected(node, capable)
 	c.podLists.connected(node)
-	c.caches.pods.nodeChanged(node)
+	c.caches.Pods.NodeChanged(node)
 	c.desired.connected(node, capable)
 	c.nodes.Connected(node)
 }
@@ -231,7 +233,7 @@ func (c *Controller) Disconnected(node, _ string) {
 	c.podLists.disconnected(node)
 	c.sessions.Disconnected(node)
 	c.statuses.disconnected(node)
-	c.caches.pods.nodeChanged(node)
+	c.caches.Pods.NodeChanged(node)
 }
 
 // Inventoried handles the pods in a node's inventory. It returns the keys of pods whose status at the API server is not
@@ -264,22 +266,22 @@ func (c *Controller) reported(node string, pod *v1.Pod) {
 // fetchPods reads the pods of a node that became an edge node after the watch had brought them, in pages: each has a
 // timeout of its own, and is in the cache when the next one is asked for.
 func (c *Controller) fetchPods(_ context.Context, node string) error {
-	if !c.caches.pods.lacks(node) {
+	if !c.caches.Pods.Lacks(node) {
 		return nil
 	}
 	missing := 0
 	for from := ""; ; {
-		list, err := c.lookups.podsOf(node, podPage, from)
+		list, err := c.lookups.PodsOf(node, caches.PodPage, from)
 		if err != nil {
 			return fmt.Errorf("list the pods of node %s: %w", node, err)
 		}
-		missing = c.caches.pods.fill(node, list.Items)
+		missing = c.caches.Pods.Fill(node, list.Items)
 		if from = list.Continue; from == "" {
 			break
 		}
 	}
 	if missing > 0 {
-		return fmt.Errorf("%d pods of node %s: %w", missing, node, errPodsMissing)
+		return fmt.Errorf("%d pods of node %s: %w", missing, node, lookups.ErrPodsMissing)
 	}
 	return nil
 }

@@ -15,9 +15,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/lookups"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podfacts"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/shares"
@@ -30,10 +32,10 @@ var errNotFilled = errors.New("the caches of the API server's objects are not fi
 
 // desired knows what each node should have.
 type desired struct {
-	caches   *caches
+	caches   *caches.Caches
 	sessions *sessions.Sessions
-	lookups  *lookups
-	contents *contents
+	lookups  *lookups.Lookups
+	contents *lookups.Contents
 	asNode   kubernetes.Interface
 
 	podLists *podLists
@@ -63,8 +65,8 @@ type desiredHub interface {
 }
 
 func newDesired(
-	clients impersonate.Clients, caches *caches, sessions *sessions.Sessions, lookups *lookups, contents *contents,
-	room *podRoom,
+	clients impersonate.Clients, caches *caches.Caches, sessions *sessions.Sessions, lookups *lookups.Lookups,
+	contents *lookups.Contents, room *podRoom,
 ) *desired {
 	d := &desired{
 		caches:    caches,
@@ -118,7 +120,7 @@ func (d *desired) Filled() bool { return d.filled.Load() }
 func (d *desired) connected(node string, capable bool) {
 	if capable && d.filled.Load() {
 		for _, s := range d.services.servicesFor(d.caches.PodsOf(node)) {
-			d.hub.Changed(node, serviceKey(s))
+			d.hub.Changed(node, caches.ServiceKey(s))
 		}
 	}
 	d.roomChanged(d.room.connected(node))
@@ -133,12 +135,12 @@ func (d *desired) inventoried(node string, pods []wire.Held, has map[types.UID]b
 	change := d.room.inventoried(node, has)
 	for i := range pods {
 		held := &pods[i]
-		pod := d.caches.held(node, held)
-		if pod == nil || isTrimmed(pod) || d.room.of(node, pod.UID) != withheldChange {
+		pod := d.caches.Held(node, held)
+		if pod == nil || caches.IsTrimmed(pod) || d.room.of(node, pod.UID) != withheldChange {
 			continue
 		}
-		if o, err := toSend(podKey(pod), pod); err == nil && o.Version == held.Version {
-			d.room.has(node, pod.UID, sizeOf(pod))
+		if o, err := caches.ToSend(caches.PodKey(pod), pod); err == nil && o.Version == held.Version {
+			d.room.has(node, pod.UID, caches.SizeOf(pod))
 		}
 	}
 	d.roomChanged(change)
@@ -152,25 +154,25 @@ func (d *desired) Desired(node string) []cloudhub.Ref {
 	var out []cloudhub.Ref
 	// Our edgecore creates its Node itself, and queries it when needed. KubeEdge's waits for it.
 	if n := d.caches.Node(node); n != nil && !d.sessions.Capable(node) {
-		out = append(out, refTo(nodeObjectKey(node), "Node", n))
+		out = append(out, caches.RefTo(caches.NodeKey(node), "Node", n))
 	}
 	pods := d.caches.PodsOf(node)
 	seen := map[resource.Key]bool{}
 	for _, pod := range pods {
-		out = append(out, refTo(podKey(pod), "Pod", pod))
-		for _, key := range podrefs.Of(pod) {
+		out = append(out, caches.RefTo(caches.PodKey(pod), "Pod", pod))
+		for _, key := range podfacts.References(pod) {
 			if seen[key] {
 				continue
 			}
 			seen[key] = true
 			if o := d.caches.Named(key); o != nil {
-				out = append(out, refTo(key, kindOfNamed(key), o))
+				out = append(out, caches.RefTo(key, kindOfNamed(key), o))
 			}
 		}
 	}
 	if d.sessions.Capable(node) {
 		for _, s := range d.services.servicesFor(pods) {
-			out = append(out, refTo(serviceKey(s), "Service", s))
+			out = append(out, caches.RefTo(caches.ServiceKey(s), "Service", s))
 		}
 	}
 	return out
@@ -215,17 +217,17 @@ func (d *desired) podFor(node string, key resource.Key) (*cloudhub.Object, error
 	switch {
 	case why != withheldNot && pod.DeletionTimestamp != nil:
 		return d.sendEnding(node, key, pod)
-	case why == withheldNot && isTrimmed(pod):
+	case why == withheldNot && caches.IsTrimmed(pod):
 		object, err = d.sendLarge(node, key, pod)
 	case why == withheldNot:
-		object, err = toSend(key, pod)
+		object, err = caches.ToSend(key, pod)
 	}
 	if err != nil {
 		return nil, err
 	}
 	if why == withheldNot { // another pod may have taken the room meanwhile
 		var change roomChange
-		why, change = d.room.send(node, pod.UID, sizeOf(pod))
+		why, change = d.room.send(node, pod.UID, caches.SizeOf(pod))
 		d.roomChanged(change)
 	}
 	if why != withheldNot {
@@ -248,7 +250,7 @@ func (d *desired) countPod(node string, pod *v1.Pod) error {
 	d.roomChanged(d.room.count(node, pod, early))
 	if !early && !cached() { // its last event may have come before it was counted
 		d.roomChanged(d.room.drop(node, pod.UID))
-		return fmt.Errorf("%s for node %s: %w", podKey(pod), node, errPodsMissing)
+		return fmt.Errorf("%s for node %s: %w", caches.PodKey(pod), node, lookups.ErrPodsMissing)
 	}
 	return nil
 }
@@ -265,12 +267,12 @@ func (d *desired) namedFor(node string, key resource.Key) (*cloudhub.Object, err
 	switch {
 	case err != nil:
 		return nil, err
-	case none && key.Type == resource.TypeSecret && (claims || podrefs.HasClaims(d.caches.PodsOf(node))):
+	case none && key.Type == resource.TypeSecret && (claims || podfacts.HasClaims(d.caches.PodsOf(node))):
 		return d.volumeSecret(node, key)
 	case none:
 		return nil, nil
 	}
-	return d.contents.content(key)
+	return d.contents.Object(key)
 }
 
 // namedOn reports whether a pod on a node names a ConfigMap or Secret, and whether one does, or may, that is withheld.
@@ -278,9 +280,9 @@ func (d *desired) namedOn(node string, key resource.Key) (named, withheld bool) 
 	for _, pod := range d.caches.PodsOf(node) {
 		switch {
 		case pod.Namespace != key.Namespace:
-		case lacksReferences(pod):
+		case caches.LacksReferences(pod):
 			withheld = true
-		case !slices.Contains(podrefs.Of(pod), key):
+		case !slices.Contains(podfacts.References(pod), key):
 		case d.room.of(node, pod.UID) == withheldWaiting:
 			withheld = true
 		default:
@@ -293,7 +295,7 @@ func (d *desired) namedOn(node string, key resource.Key) (named, withheld bool) 
 // volumeSecret returns a Secret that no pod names, but perhaps a persistent volume of a pod. The node may have asked
 // for it, and keeps it as long as the API server would still give it.
 func (d *desired) volumeSecret(node string, key resource.Key) (*cloudhub.Object, error) {
-	ctx, cancel := context.WithTimeout(impersonate.WithNode(d.ctx, node), confirmTimeout)
+	ctx, cancel := context.WithTimeout(impersonate.WithNode(d.ctx, node), lookups.Timeout)
 	defer cancel()
 	secret, err := d.asNode.CoreV1().Secrets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 	switch {
@@ -302,7 +304,7 @@ func (d *desired) volumeSecret(node string, key resource.Key) (*cloudhub.Object,
 	case err != nil:
 		return nil, fmt.Errorf("ask the API server whether node %s may have %s: %w", node, key, err)
 	}
-	return toSend(key, secret)
+	return caches.ToSend(key, secret)
 }
 
 func (d *desired) nodeFor(node string, key resource.Key) (*cloudhub.Object, error) {
@@ -312,9 +314,9 @@ func (d *desired) nodeFor(node string, key resource.Key) (*cloudhub.Object, erro
 	n := d.caches.Node(node)
 	if n == nil {
 		var err error
-		if n, err = confirmed(d.lookups, key, d.lookups.own.CoreV1().Nodes().Get); n == nil || err != nil {
+		if n, err = lookups.Confirmed(d.lookups, key, d.lookups.Own.CoreV1().Nodes().Get); n == nil || err != nil {
 			return nil, err
 		}
 	}
-	return toSend(key, n)
+	return caches.ToSend(key, n)
 }

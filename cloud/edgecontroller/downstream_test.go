@@ -17,13 +17,6 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-func testService(namespace, name, ip string) *v1.Service {
-	return &v1.Service{
-		ObjectMeta: fakes.ObjectMeta(namespace, name, "1"),
-		Spec:       v1.ServiceSpec{ClusterIP: ip, Ports: []v1.ServicePort{{Port: 80}}},
-	}
-}
-
 func (w *fixture) desired(node string) []string {
 	var out []string
 	for _, ref := range w.Desired(node) {
@@ -46,9 +39,9 @@ func TestDesired(t *testing.T) {
 		&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-c", "1")},
 		&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("other", "cm-a", "1")},
 		&v1.Secret{ObjectMeta: fakes.ObjectMeta("ns", "shared", "1")},
-		testService("ns", "db", "10.0.0.2"), testService("ns", "headless", "None"),
-		testService("quiet", "db", "10.0.0.3"),
-		testService("default", "kubernetes", "10.0.0.1"), testService("default", "web", "10.0.0.4"))
+		fakes.Service("ns", "db", "10.0.0.2"), fakes.Service("ns", "headless", "None"),
+		fakes.Service("quiet", "db", "10.0.0.3"),
+		fakes.Service("default", "kubernetes", "10.0.0.1"), fakes.Service("default", "web", "10.0.0.4"))
 	all := []string{"ns/configmap/cm-a", "ns/pod/a", "ns/pod/b", "ns/secret/shared", "null/node/e1", "quiet/pod/q"}
 	services := []string{"default/service/kubernetes", "ns/service/db"}
 	if diff := cmp.Diff(all, w.desired("e1")); diff != "" {
@@ -84,7 +77,7 @@ func TestObject(t *testing.T) {
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 	conf := &v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-a", "7"), Data: map[string]string{"k": "v"}}
 	w.add(fakes.Node("e1"), pod, conf, &v1.Secret{ObjectMeta: fakes.ObjectMeta("ns", "other", "1")},
-		testService("ns", "db", "10.0.0.2"))
+		fakes.Service("ns", "db", "10.0.0.2"))
 	for text, want := range map[string]string{
 		"ns/pod/a":          `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a",`,
 		"ns/configmap/cm-a": `{"kind":"ConfigMap","apiVersion":"v1",`,

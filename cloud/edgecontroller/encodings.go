@@ -4,6 +4,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/objects"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
@@ -31,7 +32,7 @@ func (e encodings) get(key resource.Key, obj objects.Object) (*cloudhub.Object, 
 		out := found.(cloudhub.Object)
 		return &out, nil
 	}
-	out, err := toSend(key, obj)
+	out, err := caches.ToSend(key, obj)
 	if err == nil && len(out.JSON) <= encodedSize {
 		e.cache.Add(at, *out)
 	}

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/lookups"
 	"github.com/edgecore-io/edgecore/pkg/memsize"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
@@ -19,7 +21,7 @@ const (
 	// endingContainers limits its containers, and endingHookBytes the hooks and ports of all of them.
 	endingContainers = 16
 	endingHookBytes  = 4 << 10
-	// endingBytes is the most that it takes, by contentSize.
+	// endingBytes is the most that it takes, by caches.ContentSize.
 	endingBytes = 24 << 10
 )
 
@@ -30,22 +32,22 @@ const maxImage = 1 << 10
 // sendEnding returns what a node is sent of a pod that is withheld and being deleted: its deletion, with no more than
 // it takes to end the pod.
 func (d *desired) sendEnding(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
-	if isTrimmed(pod) {
-		size := min(int64(sizeOf(pod)), d.wholeSent.Share())
+	if caches.IsTrimmed(pod) {
+		size := min(int64(caches.SizeOf(pod)), d.wholeSent.Share())
 		if !d.wholeSent.Take(node, size) {
 			return nil, fmt.Errorf("%s has %d KiB: %w", key, size>>10, errLargePodsOnTheirWay)
 		}
 		defer d.wholeSent.Return(node, size)
-		whole, err := d.lookups.largePod(d.ctx, key)
+		whole, err := d.lookups.LargePod(d.ctx, key)
 		switch {
 		case err != nil:
 			return nil, err
 		case whole == nil || whole.UID != pod.UID || whole.DeletionTimestamp == nil:
-			return nil, fmt.Errorf("read %s: %w", key, errPodsMissing) // the watch is about to tell
+			return nil, fmt.Errorf("read %s: %w", key, lookups.ErrPodsMissing) // the watch is about to tell
 		}
 		pod = whole
 	}
-	return toSend(key, endingPod(pod, d.room.admitted(node, pod.UID)))
+	return caches.ToSend(key, endingPod(pod, d.room.admitted(node, pod.UID)))
 }
 
 // endingPod returns what it takes to end a pod. Of one that its node has, the spec is no larger than the node has it:
@@ -64,7 +66,7 @@ func endingPod(pod *v1.Pod, has bool) *v1.Pod {
 		},
 		Status: v1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}
-	if hash, is := pod.Annotations[v1.MirrorPodAnnotationKey]; is && len(hash) <= trimmedMost {
+	if hash, is := pod.Annotations[v1.MirrorPodAnnotationKey]; is && len(hash) <= caches.TrimmedMost {
 		out.Annotations = map[string]string{v1.MirrorPodAnnotationKey: hash}
 	}
 	if has {

@@ -55,7 +55,7 @@ func TestFullNode(t *testing.T) {
 		w.sessions.Disconnected("e1")
 		events(2)
 		w.sessions.Connected("e1", "edgecore/websocket")
-		if err := w.caches.pods.Delete(last); err != nil {
+		if err := w.caches.Pods.Delete(last); err != nil {
 			t.Fatal(err)
 		}
 		events(2)

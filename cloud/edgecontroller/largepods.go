@@ -7,6 +7,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -20,15 +21,15 @@ var errLargePodsOnTheirWay = errors.New("as many large pods as cloudcore holds a
 
 // sendLarge returns a trimmed pod in the form that the hub sends.
 func (d *desired) sendLarge(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
-	size := min(int64(sizeOf(pod)), d.wholeSent.Share())
+	size := min(int64(caches.SizeOf(pod)), d.wholeSent.Share())
 	if !d.wholeSent.Take(node, size) {
 		return nil, fmt.Errorf("%s has %d KiB: %w", key, size>>10, errLargePodsOnTheirWay)
 	}
 	done := func() { d.wholeSent.Return(node, size) }
-	whole, err := d.lookups.wholePod(d.ctx, pod)
+	whole, err := d.lookups.WholePod(d.ctx, pod)
 	var object *cloudhub.Object
 	if err == nil {
-		object, err = toSend(key, whole)
+		object, err = caches.ToSend(key, whole)
 	}
 	if err != nil {
 		done()

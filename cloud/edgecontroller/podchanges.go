@@ -6,7 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podfacts"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -32,23 +33,23 @@ func podChanges(old, now *v1.Pod) []change {
 	switch {
 	case old == nil && now == nil:
 	case old == nil:
-		tell(now, podrefs.Of(now)...)
-		tell(now, podKey(now))
+		tell(now, podfacts.References(now)...)
+		tell(now, caches.PodKey(now))
 	case now == nil:
-		tell(old, podKey(old))
-		tell(old, podrefs.Of(old)...)
+		tell(old, caches.PodKey(old))
+		tell(old, podfacts.References(old)...)
 	case old.Spec.NodeName != now.Spec.NodeName || old.UID != now.UID:
 		// A new pod of the same name: the two events in between were missed.
 		out = append(podChanges(old, nil), podChanges(nil, now)...)
 	case samePod(old, now):
 	default:
-		before, after := podrefs.Of(old), podrefs.Of(now)
+		before, after := podfacts.References(old), podfacts.References(now)
 		for _, k := range after {
 			if !slices.Contains(before, k) {
 				tell(now, k)
 			}
 		}
-		tell(now, podKey(now))
+		tell(now, caches.PodKey(now))
 		for _, k := range before {
 			if !slices.Contains(after, k) {
 				tell(now, k)
@@ -59,7 +60,8 @@ func podChanges(old, now *v1.Pod) []change {
 }
 
 func samePod(a, b *v1.Pod) bool {
-	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec) && sameGates(a, b)
+	return caches.SameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec) &&
+		sameGates(a, b)
 }
 
 // sameGates reports whether the conditions of the readiness gates are unchanged.

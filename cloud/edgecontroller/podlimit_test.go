@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -22,14 +23,14 @@ func limitedFixture(t *testing.T, own, shared int) *fixture {
 	w := newFixture(t)
 	w.add(fakes.Node("e1"))
 	w.room.own, w.room.shared = own, shared
-	w.caches.pods.changed = w.podEvent
+	w.caches.Pods.Changed = w.podEvent
 	return w
 }
 
 // put has the watch bring a pod.
 func (w *fixture) put(pod *v1.Pod) {
 	w.t.Helper()
-	if err := w.caches.pods.Update(pod.DeepCopy()); err != nil {
+	if err := w.caches.Pods.Update(pod.DeepCopy()); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -100,7 +101,7 @@ func TestEndingPodsTakeNoRoom(t *testing.T) {
 	sent := 0
 	var held []wire.Held
 	for _, p := range all {
-		o, err := w.podFor("e1", podKey(p))
+		o, err := w.podFor("e1", caches.PodKey(p))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +140,7 @@ func TestEndingPodsShrink(t *testing.T) {
 	gone := filledPod("greedy", "gone", 50<<10, 1)
 	gone.DeletionTimestamp = &at
 	w.put(gone)
-	whole, err := w.podFor("e1", podKey(gone))
+	whole, err := w.podFor("e1", caches.PodKey(gone))
 	if err != nil || len(whole.JSON) < 50<<10 {
 		t.Fatalf("podFor = %v, %v; want the whole pod", whole, err)
 	}
@@ -152,7 +153,7 @@ func TestEndingPodsShrink(t *testing.T) {
 	if got := w.hub.Take(); !slices.Contains(got, "e1 greedy/pod/gone") {
 		t.Errorf("the hub hears of %v, want also of the pod that ends", got)
 	}
-	end, err := w.podFor("e1", podKey(gone))
+	end, err := w.podFor("e1", caches.PodKey(gone))
 	if err != nil || len(end.JSON) > endingBytes || !end.Deleting {
 		t.Errorf("podFor = %v, %v; want what it takes to end the pod", end, err)
 	}
@@ -202,7 +203,7 @@ func TestRollingPodsKeepRoom(t *testing.T) {
 	}
 	for i := range pods {
 		w.put(filledPod("honest", fmt.Sprint("new", i), size, int64(100+i)))
-		if err := w.caches.pods.Delete(filledPod("honest", fmt.Sprint("old", i), size, int64(i))); err != nil {
+		if err := w.caches.Pods.Delete(filledPod("honest", fmt.Sprint("old", i), size, int64(i))); err != nil {
 			t.Fatal(err)
 		}
 		for uid := range w.room.nodes["e1"].pods { // what has room is sent at once
@@ -221,7 +222,7 @@ func TestChangesThatDoNotGrow(t *testing.T) {
 	w := limitedFixture(t, 10<<10, 100<<10)
 	honest := startedAt(filledPod("honest", "h", 60<<10, 1), 1)
 	w.put(honest)
-	if o, err := w.podFor("e1", podKey(honest)); o == nil || err != nil {
+	if o, err := w.podFor("e1", caches.PodKey(honest)); o == nil || err != nil {
 		t.Fatalf("podFor = %v, %v; want the pod", o, err)
 	}
 	var held []wire.Held
@@ -241,7 +242,7 @@ func TestChangesThatDoNotGrow(t *testing.T) {
 		if why := w.room.nodes["e1"].withheld[honest.UID]; why != withheldChange {
 			t.Fatalf("the pod is withheld as %q, want %q: the test is wrong", why, withheldChange)
 		}
-		o, err := w.podFor("e1", podKey(honest))
+		o, err := w.podFor("e1", caches.PodKey(honest))
 		if (o != nil) != want || !want && !errors.Is(err, cloudhub.ErrWithheld) {
 			t.Errorf("podFor = %v, %v; want it sent: %v", o, err, want)
 		}
@@ -272,7 +273,7 @@ func TestWithheldChangeNotice(t *testing.T) {
 	w := limitedFixture(t, 0, 50<<10)
 	pod := startedAt(filledPod("a", "p", 60<<10, 1), 1)
 	w.put(pod)
-	w.room.has("e1", pod.UID, sizeOf(pod))
+	w.room.has("e1", pod.UID, caches.SizeOf(pod))
 	for w.notices.Keys.Len() > 0 {
 		k, _ := w.notices.Keys.Get()
 		w.notices.Keys.Done(k)
@@ -295,7 +296,7 @@ func TestHeldOnceSent(t *testing.T) {
 	w := limitedFixture(t, 0, 200<<10)
 	pod := filledPod("greedy", "p", 150<<10, 2)
 	w.put(pod)
-	if o, err := w.podFor("e1", podKey(pod)); o != nil || err == nil { // the API server has no such pod
+	if o, err := w.podFor("e1", caches.PodKey(pod)); o != nil || err == nil { // the API server has no such pod
 		t.Fatal(o, err)
 	}
 	older := filledPod("honest", "h", 100<<10, 1)
@@ -315,7 +316,7 @@ func TestRoomTakenMeanwhile(t *testing.T) {
 		w.put(filledPod("honest", "h", 100<<10, 1))
 		return http.StatusOK, pod
 	})
-	if o, err := w.podFor("e1", podKey(pod)); o != nil || !errors.Is(err, cloudhub.ErrWithheld) {
+	if o, err := w.podFor("e1", caches.PodKey(pod)); o != nil || !errors.Is(err, cloudhub.ErrWithheld) {
 		t.Errorf("podFor = %v, %v; want it withheld", o, err)
 	}
 	if n := w.wholeSent.Taken(); n != 0 {
@@ -343,7 +344,7 @@ func TestReinstalledDevice(t *testing.T) {
 	if got := w.hub.Take(); !slices.Contains(got, "e1 honest/pod/h") {
 		t.Errorf("the hub hears of %v, want of the oldest pod", got)
 	}
-	if o, err := w.podFor("e1", podKey(honest)); o == nil || err != nil {
+	if o, err := w.podFor("e1", caches.PodKey(honest)); o == nil || err != nil {
 		t.Errorf("podFor = %v, %v; want the oldest pod", o, err)
 	}
 }
@@ -376,7 +377,7 @@ func TestOneLargePodCostsNoLists(t *testing.T) {
 		w.podLists.connected("e1")
 		var pages []string
 		w.api.OnRequest = func(r *http.Request) { pages = append(pages, r.URL.Query().Get("limit")) }
-		w.has("10", filledPod("honest", "h", 10, 2))
+		w.api.Has("10", filledPod("honest", "h", 10, 2))
 		if o, err := w.Object("e1", fakes.Key("honest/pod/h")); o == nil || err != nil {
 			t.Fatalf("Object = %v, %v", o, err)
 		}
@@ -399,7 +400,7 @@ func TestReplacedPodIsSentAtOnce(t *testing.T) {
 			if n := w.room.withheldPods()[withheldWaiting]; n != 1 {
 				t.Fatalf("%d pods wait, want 1: the test is wrong", n)
 			}
-			if err := w.caches.pods.Delete(old); err != nil {
+			if err := w.caches.Pods.Delete(old); err != nil {
 				t.Fatal(err)
 			}
 			next := filledPod("honest", "p1", 48<<10, 4)
@@ -407,7 +408,7 @@ func TestReplacedPodIsSentAtOnce(t *testing.T) {
 				next.Name = "p0"
 			}
 			w.put(next)
-			if o, err := w.podFor("e1", podKey(next)); o == nil || err != nil {
+			if o, err := w.podFor("e1", caches.PodKey(next)); o == nil || err != nil {
 				t.Errorf("podFor = %v, %v; want the pod", o != nil, err)
 			}
 		})

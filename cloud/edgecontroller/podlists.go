@@ -10,7 +10,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/lookups"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podfacts"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -23,16 +25,16 @@ import (
 // The cost: a node whose inventory is exactly what it must have costs no request. Any other session (KubeEdge's nodes
 // send no inventory) costs one LIST of the pods of one node, which the API server answers from an index, at the first
 // pod that the node does not hold or the first object that it must not have. More follow only while the cache is
-// behind, at most one per listAge. The LIST replaces the GET of each deleted pod. Over all nodes, at most maxConfirms
-// run at a time.
+// behind, at most one per listAge. The LIST replaces the GET of each deleted pod. Over all nodes, package lookups
+// limits how many run at a time.
 
 // listAge is how long a list of pods is reused while the cache is behind it.
 const listAge = 2 * time.Second
 
 // podLists holds the pod lists of the nodes connected here.
 type podLists struct {
-	caches  *caches
-	lookups *lookups
+	caches  *caches.Caches
+	lookups *lookups.Lookups
 
 	mu    sync.Mutex
 	nodes map[string]*podList
@@ -62,7 +64,7 @@ type missingPod struct {
 	links      bool // its containers have the services of its namespace in their environment
 }
 
-func newPodLists(caches *caches, lookups *lookups) *podLists {
+func newPodLists(caches *caches.Caches, lookups *lookups.Lookups) *podLists {
 	return &podLists{caches: caches, lookups: lookups, nodes: map[string]*podList{}}
 }
 
@@ -197,11 +199,11 @@ func (l *podLists) podOnNode(node string, key resource.Key) (*v1.Pod, error) {
 		return nil, nil
 	case listBehind:
 		var err error
-		pod, err = confirmed(l.lookups, key, l.lookups.own.CoreV1().Pods(key.Namespace).Get)
+		pod, err = lookups.Confirmed(l.lookups, key, l.lookups.Own.CoreV1().Pods(key.Namespace).Get)
 		if pod == nil || err != nil {
 			return nil, err
 		}
-		pod = trimIfLarge(pod)
+		pod = caches.TrimIfLarge(pod)
 	}
 	if pod == nil || pod.Spec.NodeName != node {
 		return nil, nil
@@ -254,7 +256,7 @@ func (l *podLists) takePodList(node string) error {
 		return nil
 	}
 	began := time.Now()
-	list, version, err := l.lookups.listPods(node, l.largeBytes(node))
+	list, version, err := l.lookups.ListPods(node, l.largeBytes(node))
 	if err != nil {
 		return fmt.Errorf("ask the API server for the pods of node %s: %w", node, err)
 	}
@@ -270,11 +272,11 @@ func (l *podLists) takePodList(node string) error {
 		}
 		n.pods[pod.UID] = true
 		n.missing[pod.UID] = missingPod{
-			key:        podKey(pod),
-			references: podrefs.Of(pod),
-			unknown:    lacksReferences(pod),
-			claims:     podrefs.HasClaims([]*v1.Pod{pod}),
-			links:      podrefs.LinksServices(pod),
+			key:        caches.PodKey(pod),
+			references: podfacts.References(pod),
+			unknown:    caches.LacksReferences(pod),
+			claims:     podfacts.HasClaims([]*v1.Pod{pod}),
+			links:      podfacts.LinksServices(pod),
 		}
 	}
 	return nil
@@ -283,8 +285,8 @@ func (l *podLists) takePodList(node string) error {
 // largeBytes returns what the large pods of a node have together.
 func (l *podLists) largeBytes(node string) (bytes int) {
 	for _, pod := range l.caches.PodsOf(node) {
-		if isTrimmed(pod) {
-			bytes += sizeOf(pod)
+		if caches.IsTrimmed(pod) {
+			bytes += caches.SizeOf(pod)
 		}
 	}
 	return bytes

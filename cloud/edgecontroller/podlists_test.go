@@ -9,35 +9,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 const listCall = "GET /api/v1/pods as cloudcore"
-
-// has makes the API server have these pods, in a list of the version, and nothing else.
-func (w *fixture) has(version string, pods ...*v1.Pod) {
-	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
-	list.ResourceVersion = version
-	for _, pod := range pods {
-		list.Items = append(list.Items, *pod)
-	}
-	w.api.Answer(func(c fakes.Call) (int, any) {
-		if c.Path == "/api/v1/pods" {
-			return http.StatusOK, list
-		}
-		for _, pod := range pods {
-			if c.Path == "/api/v1/namespaces/"+pod.Namespace+"/pods/"+pod.Name {
-				pod := pod.DeepCopy()
-				pod.Kind, pod.APIVersion = "Pod", "v1"
-				return http.StatusOK, pod
-			}
-		}
-		return fakes.NotFound(c.Path)
-	})
-}
 
 // calls returns what the API server was asked since the last time.
 func (w *fixture) calls() []string {
@@ -69,7 +46,7 @@ func versioned(pod *v1.Pod, version string) *v1.Pod {
 func TestUnchangedInventoryAsksNobody(t *testing.T) {
 	w := newFixture(t, noAddress)
 	a, b := fakes.Pod("e1", "ns", "a"), fakes.Pod("e1", "ns", "b")
-	w.add(fakes.Node("e1"), a, b, testService("ns", "db", "10.0.0.2"),
+	w.add(fakes.Node("e1"), a, b, fakes.Service("ns", "db", "10.0.0.2"),
 		&v1.Secret{ObjectMeta: fakes.ObjectMeta("ns", "shared", "1")},
 		&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-a", "1")},
 		&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-b", "1")})
@@ -95,7 +72,7 @@ func TestForcedDeletionStaysDeleted(t *testing.T) {
 	w := newFixture(t, noAddress)
 	gone, kept := versioned(fakes.Pod("e1", "ns", "gone"), "5"), versioned(fakes.Pod("e1", "ns", "kept"), "6")
 	w.add(fakes.Node("e1"), gone, kept)
-	w.has("10", kept)
+	w.api.Has("10", kept)
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(kept, "")})
 	w.sent("held", "ns/pod/kept", true)
@@ -115,7 +92,7 @@ func TestForcedDeletionStaysDeleted(t *testing.T) {
 	w.sent("another pod of that name", "ns/pod/gone", true)
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Disconnected("e1", "replaced")
-	w.has("20", kept)
+	w.api.Has("20", kept)
 	w.sent("the next session, before its inventory", "ns/pod/gone", false, listCall)
 	w.Disconnected("e1", "gone")
 	if n := len(w.podLists.nodes); n != 0 {
@@ -135,8 +112,8 @@ func TestNeededIsNotGone(t *testing.T) {
 		before := versioned(fakes.Pod("e2", "ns", "moved"), "3")
 		before.UID = "uid-before"
 		w.add(fakes.Node("e1"), before, &v1.Secret{ObjectMeta: fakes.ObjectMeta("ns", "shared", "1")},
-			testService("ns", "db", "10.0.0.2"))
-		w.has("10", moved)
+			fakes.Service("ns", "db", "10.0.0.2"))
+		w.api.Has("10", moved)
 		w.Connected(t.Context(), "e1", "edgecore/websocket")
 		w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(moved, "")})
 		behind := func(text string, calls ...string) {
@@ -187,7 +164,7 @@ func TestListWithoutVersion(t *testing.T) {
 	w := newFixture(t, noAddress)
 	a, gone := fakes.Pod("e1", "ns", "a"), fakes.Pod("e1", "ns", "gone")
 	w.add(fakes.Node("e1"), a, gone)
-	w.has("", a)
+	w.api.Has("", a)
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.sent("listed", "ns/pod/a", true, listCall)
 	w.sent("listed before", "ns/pod/a", true)

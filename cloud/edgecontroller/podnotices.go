@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 	"github.com/edgecore-io/edgecore/cloud/ratelimit"
@@ -34,7 +35,7 @@ const (
 type podNotices struct {
 	keyqueue.Queue
 	own      kubernetes.Interface
-	caches   *caches
+	caches   *caches.Caches
 	sessions *sessions.Sessions
 	room     *podRoom
 	recent   *lru.Cache // of notice; the value is when it was recorded
@@ -47,7 +48,9 @@ type notice struct {
 	why withheld
 }
 
-func newPodNotices(own kubernetes.Interface, caches *caches, sessions *sessions.Sessions, room *podRoom) *podNotices {
+func newPodNotices(
+	own kubernetes.Interface, caches *caches.Caches, sessions *sessions.Sessions, room *podRoom,
+) *podNotices {
 	n := &podNotices{
 		own:      own,
 		caches:   caches,
@@ -111,7 +114,7 @@ func (n *podNotices) text(pod *v1.Pod, why withheld) (reason, message string) {
 	case withheldWaiting:
 		return "NodeHasNoRoom", fmt.Sprintf("Node %s does not get this pod of %d KiB yet: its pods may have %d MiB "+
 			"together, and %d MiB of each namespace besides. It gets it when there is room: delete other pods there, "+
-			"also those that have ended, or make them smaller", node, sizeOf(pod)>>10, shared, own)
+			"also those that have ended, or make them smaller", node, caches.SizeOf(pod)>>10, shared, own)
 	case withheldChange:
 		return "PodChangeWithheld", fmt.Sprintf("Node %s keeps running the version of this pod that it has. The "+
 			"present one is larger, or may be, and the node's pods have grown beyond %d MiB, with more than an "+
@@ -119,7 +122,7 @@ func (n *podNotices) text(pod *v1.Pod, why withheld) (reason, message string) {
 			"or delete some", node, shared)
 	case withheldReferences:
 		return "TooManyReferences", fmt.Sprintf("Node %s does not get this pod, or its changes: it names more than %d "+
-			"ConfigMaps and Secrets. Put their data into fewer", node, maxReferences)
+			"ConfigMaps and Secrets. Put their data into fewer", node, caches.MaxReferences)
 	}
 	return "", ""
 }

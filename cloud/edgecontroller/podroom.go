@@ -10,11 +10,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// Limits of the pods of a node, in bytes of contentSize. A device has its pods in memory and in its store, whoever made
-// them: also those that have ended, until they are deleted.
+// Limits of the pods of a node, in bytes of caches.ContentSize. A device has its pods in memory and in its store,
+// whoever made them: also those that have ended, until they are deleted.
 const (
 	// ownPodBytes is what each namespace may have on a node in any case: about 30 ordinary pods.
 	ownPodBytes = 1 << 20
@@ -329,7 +330,7 @@ func (n *nodeRoom) remove(uid types.UID) bool {
 func (n *nodeRoom) put(pod *v1.Pod, sameContent bool, full func(*nodeRoom) bool) (changed bool) {
 	before, ok := n.pods[pod.UID]
 	p := podNeed{
-		key:      podKey(pod),
+		key:      caches.PodKey(pod),
 		uid:      pod.UID,
 		created:  pod.CreationTimestamp.Time,
 		size:     before.size,
@@ -338,10 +339,10 @@ func (n *nodeRoom) put(pod *v1.Pod, sameContent bool, full func(*nodeRoom) bool)
 		lost:     before.lost,
 		sent:     before.sent,
 		deleting: pod.DeletionTimestamp != nil,
-		unknown:  lacksReferences(pod),
+		unknown:  caches.LacksReferences(pod),
 	}
 	if !ok || !sameContent {
-		p.size = sizeOf(pod)
+		p.size = caches.SizeOf(pod)
 	}
 	if ok && p == before {
 		return false

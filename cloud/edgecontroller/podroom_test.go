@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/shares"
@@ -122,7 +123,7 @@ func (s *roomSim) restart(i int) {
 	w := newFixture(s.t)
 	w.room.own, w.room.shared = simOwn, simShared
 	w.wholeSent = shares.NewBudget[string](simShared*4, simShared*2)
-	w.caches.pods.changed = w.podEvent
+	w.caches.Pods.Changed = w.podEvent
 	w.decideRoom = func(node string, _ time.Duration) { // later, like an event
 		s.late[i] = append(s.late[i], func(w *fixture) { w.roomChanged(w.room.decide(node)) })
 	}
@@ -140,7 +141,7 @@ func (s *roomSim) restart(i int) {
 	for _, pod := range s.now {
 		list = append(list, pod.DeepCopy())
 	}
-	if err := w.caches.pods.Replace(list, fmt.Sprint(s.version)); err != nil {
+	if err := w.caches.Pods.Replace(list, fmt.Sprint(s.version)); err != nil {
 		s.t.Fatal(err)
 	}
 	s.clouds[i] = w
@@ -151,13 +152,13 @@ func (s *roomSim) changed(old, now *v1.Pod) {
 	s.version++
 	var event func(w *fixture)
 	if now == nil {
-		delete(s.now, podKey(old))
-		event = func(w *fixture) { _ = w.caches.pods.Delete(old.DeepCopy()) }
+		delete(s.now, caches.PodKey(old))
+		event = func(w *fixture) { _ = w.caches.Pods.Delete(old.DeepCopy()) }
 	} else {
 		now.ResourceVersion = fmt.Sprint(s.version)
-		s.now[podKey(now)] = now
+		s.now[caches.PodKey(now)] = now
 		seen := now.DeepCopy()
-		event = func(w *fixture) { _ = w.caches.pods.Update(seen.DeepCopy()) }
+		event = func(w *fixture) { _ = w.caches.Pods.Update(seen.DeepCopy()) }
 	}
 	for i := range s.clouds {
 		s.late[i] = append(s.late[i], event)
@@ -193,7 +194,7 @@ func (s *roomSim) fill(pod *v1.Pod) {
 func (s *roomSim) create(namespace, name string) {
 	s.clock++
 	pod := fakes.Pod("e1", namespace, name)
-	if s.now[podKey(pod)] != nil || namespace == "modest" && pod.Name > "p5" {
+	if s.now[caches.PodKey(pod)] != nil || namespace == "modest" && pod.Name > "p5" {
 		return
 	}
 	pod.UID = types.UID(fmt.Sprint("uid-", s.clock))
@@ -361,7 +362,7 @@ func (s *roomSim) check() {
 		if s.now[k] == nil || s.now[k].UID != pod.UID {
 			s.t.Fatalf("seed %d: the device has pod %s, which is gone", s.seed, k)
 		}
-		bytes += contentSize(pod)
+		bytes += caches.ContentSize(pod)
 		namespaces[k.Namespace] = true
 	}
 	s.most = max(s.most, bytes)
@@ -535,9 +536,9 @@ func TestEndingPods(t *testing.T) {
 			out := endingPod(pod, started)
 			most := endingBytes
 			if started {
-				most = trimBytes
+				most = caches.TrimBytes
 			}
-			if size := contentSize(out); size > most {
+			if size := caches.ContentSize(out); size > most {
 				t.Errorf("it has %d bytes, want at most %d", size, most)
 			}
 			if out.UID != pod.UID || out.DeletionTimestamp == nil || out.Spec.NodeName != "e1" ||
@@ -557,7 +558,7 @@ func TestEndingPodsAtMost(t *testing.T) {
 	at, grace := metav1.Unix(1, 0), int64(30)
 	pod := fakes.Pod("e1", strings.Repeat("n", 63), strings.Repeat("p", 253))
 	pod.UID, pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = types.UID(strings.Repeat("u", 36)), &at, &grace
-	pod.Annotations = map[string]string{v1.MirrorPodAnnotationKey: strings.Repeat("h", trimmedMost)}
+	pod.Annotations = map[string]string{v1.MirrorPodAnnotationKey: strings.Repeat("h", caches.TrimmedMost)}
 	pod.Spec.Containers, pod.Spec.TerminationGracePeriodSeconds = nil, &grace
 	hook := func(bytes int) *v1.Lifecycle {
 		return &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{
@@ -569,7 +570,7 @@ func TestEndingPodsAtMost(t *testing.T) {
 	}
 	pod.Spec.Containers[0].Lifecycle = hook(endingHookBytes - endingContainers*100)
 	out := endingPod(pod, false)
-	if size := contentSize(out); size > endingBytes || out.Spec.Containers[0].Lifecycle == nil {
+	if size := caches.ContentSize(out); size > endingBytes || out.Spec.Containers[0].Lifecycle == nil {
 		t.Errorf("it has %d bytes, want at most %d, with the hooks", size, endingBytes)
 	}
 	pod.Spec.Containers[0].Lifecycle = hook(endingHookBytes)

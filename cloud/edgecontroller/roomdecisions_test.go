@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
 
@@ -41,7 +42,7 @@ func (w *fixture) runDecisions() *atomic.Int64 {
 func (w *fixture) fillRoom(n int) {
 	w.add(fakes.Node("e1"))
 	w.room.own, w.room.shared = 0, 200<<10
-	w.caches.pods.changed = w.podEvent
+	w.caches.Pods.Changed = w.podEvent
 	w.room.deciding = false
 	for i := range n {
 		w.put(filledPod("greedy", fmt.Sprint("g", i), 1<<10, int64(i)))
@@ -73,14 +74,14 @@ func TestDecisionsAreShared(t *testing.T) {
 		w.put(filledPod("greedy", "another", 1<<10, 5000))
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if o, err := w.podFor("e1", podKey(honest)); o == nil || err != nil {
+		if o, err := w.podFor("e1", caches.PodKey(honest)); o == nil || err != nil {
 			t.Errorf("podFor = %v, %v; want the pod", o, err)
 		}
 		decided := decisions.Load()
 		honest = honest.DeepCopy()
 		honest.ResourceVersion, honest.Annotations["fill"] = "9", "yyyy" // smaller
 		w.put(honest)
-		if o, err := w.podFor("e1", podKey(honest)); o == nil || err != nil {
+		if o, err := w.podFor("e1", caches.PodKey(honest)); o == nil || err != nil {
 			t.Errorf("podFor = %v, %v; want a change that makes the pod smaller, without a decision", o, err)
 		}
 		time.Sleep(time.Second)
@@ -112,7 +113,7 @@ func TestReleasedByDecision(t *testing.T) {
 		at("honest/secret/shared") < 0 || at("honest/secret/shared") > pod {
 		t.Errorf("the hub hears of %v, want of the pod and before it of what it names", got)
 	}
-	if o, err := w.podFor("e1", podKey(honest)); o == nil || err != nil {
+	if o, err := w.podFor("e1", caches.PodKey(honest)); o == nil || err != nil {
 		t.Errorf("podFor = %v, %v; want the pod", o, err)
 	}
 }
@@ -139,10 +140,10 @@ func TestDecisionsDelayNobody(t *testing.T) {
 		other := fakes.Pod("e2", "other", "p")
 		w.add(fakes.Node("e2"))
 		w.put(other)
-		if o, err := w.podFor("e2", podKey(other)); o == nil || err != nil {
+		if o, err := w.podFor("e2", caches.PodKey(other)); o == nil || err != nil {
 			t.Errorf("podFor = %v, %v; want the pod of another node", o, err)
 		}
-		if o, err := w.podFor("e1", podKey(granted)); o != nil || !errors.Is(err, cloudhub.ErrWithheld) {
+		if o, err := w.podFor("e1", caches.PodKey(granted)); o != nil || !errors.Is(err, cloudhub.ErrWithheld) {
 			t.Errorf("podFor = %v, %v; want it withheld until the decision is made", o, err)
 		}
 		return withholdPods(pods, own, shared)
@@ -155,10 +156,10 @@ func TestDecisionsDelayNobody(t *testing.T) {
 	}
 	w.hub.Take()
 	w.roomChanged(w.room.decide("e1"))
-	if got := w.hub.Take(); !slices.Contains(got, "e1 "+podKey(granted).String()) {
-		t.Errorf("the hub hears of %v, want of %s", got, podKey(granted))
+	if got := w.hub.Take(); !slices.Contains(got, "e1 "+caches.PodKey(granted).String()) {
+		t.Errorf("the hub hears of %v, want of %s", got, caches.PodKey(granted))
 	}
-	if o, err := w.podFor("e1", podKey(granted)); o == nil || err != nil {
+	if o, err := w.podFor("e1", caches.PodKey(granted)); o == nil || err != nil {
 		t.Errorf("podFor = %v, %v; want the pod", o, err)
 	}
 }
@@ -210,10 +211,10 @@ func TestSentBeforeTheRoomKnows(t *testing.T) {
 	w := limitedFixture(t, 0, 100<<10)
 	first, second := filledPod("ns", "first", 60<<10, 1), filledPod("ns", "second", 60<<10, 2)
 	w.add(first, second)
-	if o, err := w.podFor("e1", podKey(second)); o == nil || err != nil {
+	if o, err := w.podFor("e1", caches.PodKey(second)); o == nil || err != nil {
 		t.Fatalf("podFor = %v, %v; want the pod", o, err)
 	}
-	if o, err := w.podFor("e1", podKey(first)); o != nil || !errors.Is(err, cloudhub.ErrWithheld) {
+	if o, err := w.podFor("e1", caches.PodKey(first)); o != nil || !errors.Is(err, cloudhub.ErrWithheld) {
 		t.Errorf("podFor = %v, %v; want the pod withheld: another one has the room", o != nil, err)
 	}
 	w.podEvent(nil, second)
@@ -233,7 +234,7 @@ func TestGoneBeforeTheRoomKnows(t *testing.T) {
 	w.add(pod)
 	w.room.own = 0
 	w.decideRoom = func(string, time.Duration) { // between both looks into the cache
-		if err := w.caches.pods.Delete(pod); err != nil {
+		if err := w.caches.Pods.Delete(pod); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -250,7 +251,7 @@ func TestCountedBeforeTheCache(t *testing.T) {
 	pod := filledPod("ns", "p", 60<<10, 1)
 	pod.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
 	w.serve(map[string]*v1.Pod{"p": pod})
-	if o, err := w.podFor("e1", podKey(pod)); o == nil || err != nil {
+	if o, err := w.podFor("e1", caches.PodKey(pod)); o == nil || err != nil {
 		t.Fatalf("podFor = %v, %v; want the pod", o, err)
 	}
 	if taken := w.takenBytes(); taken < 60<<10 {

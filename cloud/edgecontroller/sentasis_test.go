@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
 
@@ -17,7 +18,7 @@ func TestSentAsItIs(t *testing.T) {
 	bound.Generation = 1
 	bound.Spec.Tolerations = fakes.Limited(300)
 	w.add(fakes.Node("e1"), bound)
-	o, err := w.Object("e1", podKey(bound))
+	o, err := w.Object("e1", caches.PodKey(bound))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,16 +5,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/lookups"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podfacts"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 // serviceLinks knows which services are in the environment of containers.
 type serviceLinks struct {
-	caches   *caches
+	caches   *caches.Caches
 	sessions *sessions.Sessions
-	lookups  *lookups
+	lookups  *lookups.Lookups
 	podLists *podLists
 	encoded  encodings
 	hub      desiredHub // set by start
@@ -30,14 +32,14 @@ func (l *serviceLinks) serviceFor(node string, key resource.Key) (*cloudhub.Obje
 	if none || err != nil {
 		return nil, err
 	}
-	s := l.caches.service(key.Namespace, key.Name)
-	if s == nil || lacksPorts(s) {
-		s, err = confirmed(l.lookups, key, l.lookups.own.CoreV1().Services(key.Namespace).Get)
+	s := l.caches.Service(key.Namespace, key.Name)
+	if s == nil || caches.LacksPorts(s) {
+		s, err = lookups.Confirmed(l.lookups, key, l.lookups.Own.CoreV1().Services(key.Namespace).Get)
 	}
-	if s == nil || err != nil || !hasAddress(s) {
+	if s == nil || err != nil || !caches.HasAddress(s) {
 		return nil, err
 	}
-	return l.encoded.get(key, forNodes(s))
+	return l.encoded.get(key, caches.ForNodes(s))
 }
 
 // serves reports whether containers of any of the pods have a service in their environment: services of the pod's
@@ -47,7 +49,7 @@ func serves(key resource.Key, pods []*v1.Pod) bool {
 		return len(pods) > 0
 	}
 	for _, pod := range pods {
-		if pod.Namespace == key.Namespace && podrefs.LinksServices(pod) {
+		if pod.Namespace == key.Namespace && podfacts.LinksServices(pod) {
 			return true
 		}
 	}
@@ -64,14 +66,14 @@ func (l *serviceLinks) servicesFor(pods []*v1.Pod) []*v1.Service {
 	var out []*v1.Service
 	seen := map[string]bool{}
 	for _, pod := range pods {
-		if seen[pod.Namespace] || !podrefs.LinksServices(pod) {
+		if seen[pod.Namespace] || !podfacts.LinksServices(pod) {
 			continue
 		}
 		seen[pod.Namespace] = true
-		out = append(out, l.caches.servicesIn(pod.Namespace)...)
+		out = append(out, l.caches.ServicesIn(pod.Namespace)...)
 	}
 	if len(pods) > 0 && !seen[metav1.NamespaceDefault] {
-		if s := l.caches.service(metav1.NamespaceDefault, "kubernetes"); s != nil && hasAddress(s) {
+		if s := l.caches.Service(metav1.NamespaceDefault, "kubernetes"); s != nil && caches.HasAddress(s) {
 			out = append(out, s)
 		}
 	}
@@ -82,17 +84,17 @@ func (l *serviceLinks) servicesFor(pods []*v1.Pod) []*v1.Service {
 func (l *serviceLinks) servicesChanged(pod *v1.Pod) {
 	if l.sessions.Capable(pod.Spec.NodeName) {
 		for _, s := range l.servicesFor([]*v1.Pod{pod}) {
-			l.hub.Changed(pod.Spec.NodeName, serviceKey(s))
+			l.hub.Changed(pod.Spec.NodeName, caches.ServiceKey(s))
 		}
 	}
 }
 
 // serviceEvent marks a service on the nodes whose pods have it.
 func (l *serviceLinks) serviceEvent(old, now *v1.Service) {
-	if old != nil && now != nil && sameService(old, now) {
+	if old != nil && now != nil && caches.SameService(old, now) {
 		return
 	}
-	key := serviceKey(firstNonNil(old, now))
+	key := caches.ServiceKey(firstNonNil(old, now))
 	if isAPIService(key) { // pods of all namespaces have it
 		for _, node := range l.sessions.CapableNodes() {
 			if serves(key, l.caches.PodsOf(node)) {
@@ -101,7 +103,7 @@ func (l *serviceLinks) serviceEvent(old, now *v1.Service) {
 		}
 		return
 	}
-	for _, node := range l.caches.nodesServed(key.Namespace) {
+	for _, node := range l.caches.NodesServed(key.Namespace) {
 		if l.sessions.Capable(node) {
 			l.hub.Changed(node, key)
 		}

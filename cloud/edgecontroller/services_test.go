@@ -4,16 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"runtime"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
 
@@ -37,129 +34,26 @@ func TestServiceEventTellsItsNodes(t *testing.T) {
 			t.Errorf("service %s/%s: notifications mismatch (-want +got):\n%s", s.Namespace, s.Name, diff)
 		}
 	}
-	tell(testService("ns", "db", "10.0.0.2"), "one ns/service/db", "two ns/service/db")
-	tell(testService("elsewhere", "db", "10.0.0.3"), "other elsewhere/service/db")
-	tell(testService("empty", "db", "10.0.0.4"))
+	tell(fakes.Service("ns", "db", "10.0.0.2"), "one ns/service/db", "two ns/service/db")
+	tell(fakes.Service("elsewhere", "db", "10.0.0.3"), "other elsewhere/service/db")
+	tell(fakes.Service("empty", "db", "10.0.0.4"))
 	const api = "default/service/kubernetes"
-	tell(testService("default", "kubernetes", "10.0.0.1"), "one "+api, "other "+api, "quiet "+api, "two "+api)
+	tell(fakes.Service("default", "kubernetes", "10.0.0.1"), "one "+api, "other "+api, "quiet "+api, "two "+api)
 	w.remove(fakes.Pod("one", "ns", "c"))
-	tell(testService("ns", "db", "10.0.0.5"), "two ns/service/db")
+	tell(fakes.Service("ns", "db", "10.0.0.5"), "two ns/service/db")
 }
 
-// largeService is a Service with everything that may be large, and ports.
-func largeService(name, version string, ports int) *v1.Service {
-	s := testService("ns", name, "10.0.0.2")
-	large := strings.Repeat("x", 16<<10)
-	s.ResourceVersion = version
-	s.Annotations, s.Labels = map[string]string{"large": large}, map[string]string{"app": "db"}
-	s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: large}}
-	s.Finalizers, s.Spec.ExternalIPs = []string{large}, []string{large}
-	s.Spec.Selector = map[string]string{"app": large}
-	s.Status.Conditions = []metav1.Condition{{Message: large}}
-	s.Spec.Type, s.Spec.ClusterIPs = v1.ServiceTypeClusterIP, []string{"10.0.0.2"}
-	s.Spec.Ports = nil
-	for i := range ports {
-		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{
-			Name:       fmt.Sprint("port-", i),
-			Protocol:   v1.ProtocolTCP,
-			Port:       int32(i) + 1,
-			TargetPort: intstr.FromString("http"),
-			NodePort:   30000,
-		})
-	}
-	return s
-}
-
-// cachedService returns what the informer caches of a Service.
-func cachedService(t testing.TB, s *v1.Service) *v1.Service {
-	t.Helper()
-	out, err := onlyCached(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out.(*v1.Service)
-}
-
-// TestServicesAreSmall: of a Service, cloudcore caches and sends what environment variables are made of.
-func TestServicesAreSmall(t *testing.T) {
-	const services, most = 2000, 3 << 10
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	w := newFixture(t)
-	before := heap()
-	for i := range services {
-		w.add(largeService(fmt.Sprint("db-", i), "1", 2))
-	}
-	each := (heap() - before) / services
-	t.Logf("%d bytes for each Service", each)
-	if each > most {
-		t.Errorf("%d bytes for each Service, want at most %d", each, most)
-	}
-	before = heap()
-	for i := range services {
-		w.add(largeService(fmt.Sprint("full-", i), "1", cachedPorts))
-	}
-	t.Logf("%d bytes for each Service with %d ports", (heap()-before)/services, cachedPorts)
-	runtime.KeepAlive(w)
-
-	want := &v1.Service{
-		ObjectMeta: fakes.ObjectMeta("ns", "db", "1"),
-		Spec: v1.ServiceSpec{
-			Type:       v1.ServiceTypeClusterIP,
-			ClusterIP:  "10.0.0.2",
-			ClusterIPs: []string{"10.0.0.2"},
-			Ports:      []v1.ServicePort{{Name: "port-0", Protocol: v1.ProtocolTCP, Port: 1}},
-		},
-	}
-	got := cachedService(t, largeService("db", "1", 1))
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("cached (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(got, cachedService(t, got)); diff != "" {
-		t.Errorf("cached again (-want +got):\n%s", diff)
-	}
-	headless := largeService("db", "1", 1)
-	headless.Spec.ClusterIP = v1.ClusterIPNone
-	if got := cachedService(t, headless); got.Spec.Ports != nil {
-		t.Errorf("a Service without an address is cached with %d ports, want none", len(got.Spec.Ports))
-	}
-}
-
-// TestListServices: Services are listed in pages, and each is made small.
-func TestListServices(t *testing.T) {
-	w := newFixture(t)
-	pages := map[string]v1.ServiceList{
-		"":     {ListMeta: metav1.ListMeta{Continue: "more"}, Items: []v1.Service{*largeService("a", "1", 1)}},
-		"more": {ListMeta: metav1.ListMeta{ResourceVersion: "7"}, Items: []v1.Service{*largeService("b", "2", 1)}},
-	}
-	var at string
-	w.api.OnRequest = func(r *http.Request) {
-		if limit := r.URL.Query().Get("limit"); limit != fmt.Sprint(servicePage) {
-			t.Errorf("limit = %q, want %d", limit, servicePage)
-		}
-		at = r.URL.Query().Get("continue")
-	}
-	w.api.Answer(func(fakes.Call) (int, any) { return http.StatusOK, pages[at] })
-	got, err := listServices(t.Context(), w.options.Clients.Own.CoreV1().Services(""))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := &v1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}, Items: []v1.Service{
-		*cachedService(t, largeService("a", "1", 1)), *cachedService(t, largeService("b", "2", 1)),
-	}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("list (-want +got):\n%s", diff)
-	}
+// cachedService puts a Service into the caches, and returns what they have of it.
+func (w *fixture) cachedService(s *v1.Service) *v1.Service {
+	w.add(s)
+	return w.caches.Service(s.Namespace, s.Name)
 }
 
 // TestServiceWithManyPorts: a node gets all ports of a Service, and its changes, also if cloudcore does not cache them.
 func TestServiceWithManyPorts(t *testing.T) {
 	w := newFixture(t, noAddress)
-	wide, full := largeService("wide", "1", cachedPorts+1), largeService("full", "1", cachedPorts)
+	wide := fakes.LargeService("wide", "1", caches.CachedPorts+1)
+	full := fakes.LargeService("full", "1", caches.CachedPorts)
 	w.add(fakes.Node("e1"), fakes.Pod("e1", "ns", "a"), wide, full)
 	w.sessions.Connected("e1", "edgecore/websocket")
 	const path = "/api/v1/namespaces/ns/services/wide"
@@ -170,7 +64,7 @@ func TestServiceWithManyPorts(t *testing.T) {
 		return fakes.NotFound(c.Path)
 	})
 	for _, s := range []*v1.Service{wide, full} {
-		o, err := w.Object("e1", serviceKey(s))
+		o, err := w.Object("e1", caches.ServiceKey(s))
 		if err != nil || o == nil {
 			t.Fatalf("Object(%s) = %v, %v, want the Service", s.Name, o, err)
 		}
@@ -188,16 +82,16 @@ func TestServiceWithManyPorts(t *testing.T) {
 	}
 	tell := func(old, now *v1.Service, want ...string) {
 		t.Helper()
-		w.services.serviceEvent(cachedService(t, old), cachedService(t, now))
+		w.services.serviceEvent(w.cachedService(old), w.cachedService(now))
 		if diff := cmp.Diff(want, w.hub.Take()); diff != "" {
 			t.Errorf("%s changes: notifications mismatch (-want +got):\n%s", now.Name, diff)
 		}
 	}
-	tell(wide, largeService("wide", "2", cachedPorts+2), "e1 ns/service/wide")
+	tell(wide, fakes.LargeService("wide", "2", caches.CachedPorts+2), "e1 ns/service/wide")
 	tell(wide, wide)
-	tell(full, largeService("full", "2", cachedPorts)) // labels, annotations or the status have changed
-	tell(full, largeService("full", "2", cachedPorts-1), "e1 ns/service/full")
-	tell(wide, largeService("wide", "2", 1), "e1 ns/service/wide")
+	tell(full, fakes.LargeService("full", "2", caches.CachedPorts)) // labels, annotations or the status have changed
+	tell(full, fakes.LargeService("full", "2", caches.CachedPorts-1), "e1 ns/service/full")
+	tell(wide, fakes.LargeService("wide", "2", 1), "e1 ns/service/wide")
 }
 
 // BenchmarkServiceEvent is a service changing whose namespace has pods on ten of 5,000 connected nodes.
@@ -207,7 +101,7 @@ func BenchmarkServiceEvent(b *testing.B) {
 	for n := range 5000 {
 		w.sessions.Connected(fmt.Sprintf("edge-%05d", n), "edgecore/websocket")
 	}
-	old, now := testService("ns-007", "db", "10.0.0.2"), testService("ns-007", "db", "10.0.0.3")
+	old, now := fakes.Service("ns-007", "db", "10.0.0.2"), fakes.Service("ns-007", "db", "10.0.0.3")
 	b.ReportAllocs()
 	for b.Loop() {
 		w.services.serviceEvent(old, now)

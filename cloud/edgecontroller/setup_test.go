@@ -3,15 +3,14 @@ package edgecontroller
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/objects"
@@ -80,25 +79,12 @@ func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
 func (w *fixture) add(objs ...objects.Object) {
 	w.t.Helper()
 	for _, o := range objs {
-		var err error
-		switch o := o.(type) {
-		case *v1.Pod:
-			err = w.caches.pods.indexer.Add(o)
-		case *v1.Node:
-			err = w.caches.nodes.GetIndexer().Add(o)
+		err := w.caches.Put(o)
+		switch o.(type) {
 		case *v1.ConfigMap:
-			err = w.caches.configMaps.GetIndexer().Add(metaOf(o))
 			w.keep(resource.TypeConfigMap, o)
 		case *v1.Secret:
-			err = w.caches.secrets.GetIndexer().Add(metaOf(o))
 			w.keep(resource.TypeSecret, o)
-		case *v1.Service:
-			var slim any
-			if slim, err = onlyCached(o); err == nil {
-				err = w.caches.services.GetIndexer().Add(slim)
-			}
-		default:
-			err = fmt.Errorf("%T", o)
 		}
 		if err != nil {
 			w.t.Fatal(err)
@@ -106,28 +92,21 @@ func (w *fixture) add(objs ...objects.Object) {
 	}
 }
 
-// metaOf returns what the caches have of a ConfigMap or Secret.
-func metaOf(o objects.Object) *metav1.PartialObjectMetadata {
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
-	}}
-}
-
 // keep puts a ConfigMap or Secret into the contents that are kept.
 func (w *fixture) keep(kind string, o objects.Object) {
 	w.t.Helper()
 	key := resource.Key{Namespace: o.GetNamespace(), Type: kind, Name: o.GetName()}
-	encoded, err := toSend(key, o)
+	encoded, err := caches.ToSend(key, o)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.contents.forget(key)
-	w.contents.put(encoded)
+	w.contents.Forget(key)
+	w.contents.Put(encoded)
 }
 
 func (w *fixture) remove(pod *v1.Pod) {
 	w.t.Helper()
-	if err := w.caches.pods.indexer.Delete(pod); err != nil {
+	if err := w.caches.Remove(pod); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -30,6 +30,9 @@ func (c *Controller) Duplicate(ctx context.Context, node, message string) {
 	c.nodes.Duplicate(ctx, node, message)
 }
 
+// WatchHistory returns an error if the version of a cached resource went back at the API server; see caches.History.
+func (c *Controller) WatchHistory(ctx context.Context) error { return c.history.WatchHistory(ctx) }
+
 // AwaitRequests waits until a node may make n requests more, within its rate limit. Other controllers call it, so that
 // a node has one limit for all that it asks for. It returns an error when ctx ends before.
 func (c *Controller) AwaitRequests(ctx context.Context, node string, n int) error {

@@ -1,7 +1,6 @@
 package edgecontroller
 
 import (
-	"encoding/json"
 	"strconv"
 	"sync"
 
@@ -9,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -160,13 +160,13 @@ type inventory struct {
 
 // compareInventory compares the pods that a node has with the caches. It encodes one status for each pod in both, and
 // makes no requests.
-func compareInventory(caches *caches, node string, pods []wire.Held) inventory {
+func compareInventory(caches *caches.Caches, node string, pods []wire.Held) inventory {
 	out := inventory{
 		has: map[types.UID]bool{}, pending: map[types.UID]bool{}, last: map[types.UID]lastStatus{},
 	}
 	for i := range pods {
 		held := &pods[i]
-		pod := caches.held(node, held)
+		pod := caches.Held(node, held)
 		if pod == nil || out.has[pod.UID] {
 			continue
 		}
@@ -199,23 +199,13 @@ func compareInventory(caches *caches, node string, pods []wire.Held) inventory {
 // sameStatus reports whether a pod's status is the last one that its node reported, apart from what readiness undoes:
 // the condition Ready that Kubernetes changed while the node was silent.
 func sameStatus(pod *v1.Pod, want string) (bool, error) {
-	hash, ready, err := statusHashes(pod)
+	hash, ready, err := caches.StatusHashes(pod)
 	return err == nil && (hash == want || ready == want), err
-}
-
-func statusHash(status *v1.PodStatus) (string, error) {
-	text, err := json.Marshal(struct {
-		Status *v1.PodStatus `json:"status"`
-	}{status})
-	if err != nil {
-		return "", err
-	}
-	return wire.StatusHash(text)
 }
 
 // storedStatus returns a status as the API server has stored it, so that only changes by other writers differ from it.
 func storedStatus(pod *v1.Pod) lastStatus {
-	hash, err := statusHash(&pod.Status)
+	hash, err := caches.StatusHash(&pod.Status)
 	if err != nil {
 		klog.ErrorS(err, "Status that a node reported is not compared", "pod", klog.KObj(pod))
 		return lastStatus{}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -20,7 +21,7 @@ import (
 // hashOf is the hash of the status that a node reported last.
 func hashOf(t testing.TB, pod *v1.Pod) string {
 	t.Helper()
-	hash, err := statusHash(&pod.Status)
+	hash, err := caches.StatusHash(&pod.Status)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +29,7 @@ func hashOf(t testing.TB, pod *v1.Pod) string {
 }
 
 func heldStatus(pod *v1.Pod, status string) wire.Held {
-	return wire.Held{Key: podKey(pod).String(), UID: string(pod.UID), Status: status}
+	return wire.Held{Key: caches.PodKey(pod).String(), UID: string(pod.UID), Status: status}
 }
 
 // wasReady returns a pod as its node reported it before Kubernetes took Ready away.

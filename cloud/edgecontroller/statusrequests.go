@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
@@ -38,7 +39,7 @@ const (
 // of the node.
 type statusRequests struct {
 	keyqueue.Queue
-	caches   *caches
+	caches   *caches.Caches
 	statuses *statuses
 	// made counts the requests.
 	made prometheus.Counter
@@ -51,7 +52,7 @@ type statusHub interface {
 	RequestStatus(node string, key resource.Key, uid types.UID) bool
 }
 
-func newStatusRequests(caches *caches, statuses *statuses, made prometheus.Counter) *statusRequests {
+func newStatusRequests(caches *caches.Caches, statuses *statuses, made prometheus.Counter) *statusRequests {
 	r := &statusRequests{caches: caches, statuses: statuses, made: made}
 	r.Queue = keyqueue.New("pod", r.sync, "Status of a pod not compared with what its node reported; trying again")
 	return r
@@ -86,7 +87,7 @@ func (r *statusRequests) sync(_ context.Context, key string) error {
 	node := pod.Spec.NodeName
 	wait, ask := r.statuses.request(node, pod.UID, time.Now())
 	if ask {
-		if !r.hub.RequestStatus(node, podKey(pod), pod.UID) {
+		if !r.hub.RequestStatus(node, caches.PodKey(pod), pod.UID) {
 			return nil // it is not connected any more, or cannot be asked
 		}
 		r.made.Inc()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -17,19 +16,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/evictions"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodes"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podfacts"
 )
 
 // largePod is pod ns/p of e1 with an annotation of so many bytes.
 func largePod(version string, size int) *v1.Pod {
-	pod := wholePod(version)
+	pod := fakes.WholePod(version)
 	pod.Annotations = map[string]string{"large": strings.Repeat("x", size)}
 	pod.ManagedFields = nil
 	return pod
@@ -73,10 +71,10 @@ func TestOrdinaryPodsAreWhole(t *testing.T) {
 	w := newFixture(t)
 	pod := ordinaryPod()
 	w.add(fakes.Node("e1"), pod)
-	if trimIfLarge(pod) != pod {
-		t.Errorf("a pod of %d bytes is trimmed, want it whole", contentSize(pod))
+	if caches.TrimIfLarge(pod) != pod {
+		t.Errorf("a pod of %d bytes is trimmed, want it whole", caches.ContentSize(pod))
 	}
-	if o, err := w.podFor("e1", podKey(pod)); o == nil || err != nil || o.Done != nil || len(w.api.Seen()) > 0 {
+	if o, err := w.podFor("e1", caches.PodKey(pod)); o == nil || err != nil || o.Done != nil || len(w.api.Seen()) > 0 {
 		t.Errorf("podFor = %v, %v, requests %v; want the pod, without any", o, err, w.api.Seen())
 	}
 }
@@ -90,7 +88,7 @@ func BenchmarkOrdinaryPod(b *testing.B) {
 	}
 	b.Run("trimIfLarge", func(b *testing.B) {
 		for b.Loop() {
-			trimIfLarge(pod)
+			caches.TrimIfLarge(pod)
 		}
 	})
 	b.Run("decode", func(b *testing.B) {
@@ -104,7 +102,7 @@ func BenchmarkOrdinaryPod(b *testing.B) {
 
 // randomPod returns a large pod, or with edits a changed copy of one.
 func randomPod(r *rand.Rand) *v1.Pod {
-	pod := largePod(fmt.Sprint(1+r.IntN(1000)), trimBytes)
+	pod := largePod(fmt.Sprint(1+r.IntN(1000)), caches.TrimBytes)
 	editPod(r, pod, 20)
 	return pod
 }
@@ -117,7 +115,7 @@ func editPod(r *rand.Rand, pod *v1.Pod, edits int) {
 	for range edits {
 		switch r.IntN(16) {
 		case 0:
-			pod.Annotations = map[string]string{"large": strings.Repeat("x", trimBytes), "edited": name()}
+			pod.Annotations = map[string]string{"large": strings.Repeat("x", caches.TrimBytes), "edited": name()}
 		case 1:
 			pod.Labels = map[string]string{"edited": name()}
 		case 2:
@@ -157,7 +155,7 @@ func editPod(r *rand.Rand, pod *v1.Pod, edits int) {
 			at := metav1.Unix(int64(r.IntN(2)), 0)
 			pod.DeletionTimestamp = &at
 		case 13:
-			pod.Annotations = map[string]string{"large": strings.Repeat("x", trimBytes),
+			pod.Annotations = map[string]string{"large": strings.Repeat("x", caches.TrimBytes),
 				marks.KeepEvictions: []string{"true", "false"}[r.IntN(2)]}
 		case 14:
 			pod.ResourceVersion, pod.Generation = fmt.Sprint(r.IntN(1000)), int64(r.IntN(3))
@@ -184,17 +182,17 @@ func TestTrimmedPodsDecideTheSame(t *testing.T) {
 	}
 	now := time.Unix(500, 0)
 	decide := func(old, pod *v1.Pod, size int) (d decisions) {
-		for _, key := range podrefs.Of(pod) {
+		for _, key := range podfacts.References(pod) {
 			d.References = append(d.References, key.String())
 		}
 		for _, ch := range podChanges(old, pod) {
 			d.Changes = append(d.Changes, ch.node+" "+ch.key.String())
 		}
-		d.Same, d.Claims, d.Links = samePod(old, pod), podrefs.HasClaims([]*v1.Pod{pod}), podrefs.LinksServices(pod)
-		d.Ready, d.Delay, d.Size = nodes.ReadyAgain(pod), evictions.PatchDelay(pod, now), size
+		d.Same, d.Claims, d.Links = samePod(old, pod), podfacts.HasClaims([]*v1.Pod{pod}), podfacts.LinksServices(pod)
+		d.Ready, d.Delay, d.Size = podfacts.ReadyAgain(pod), evictions.PatchDelay(pod, now), size
 		_, d.Tolerate = evictions.Desired(pod, fakes.Node("e1"))
 		var err error
-		if d.Hash, d.Soon, err = statusHashes(pod); err != nil {
+		if d.Hash, d.Soon, err = caches.StatusHashes(pod); err != nil {
 			t.Fatal(err)
 		}
 		return d
@@ -206,12 +204,12 @@ func TestTrimmedPodsDecideTheSame(t *testing.T) {
 		old := randomPod(r)
 		pod := old.DeepCopy()
 		editPod(r, pod, 1+r.IntN(2))
-		oldTrimmed, trimmed := trimIfLarge(old), trimIfLarge(pod)
-		if !isTrimmed(oldTrimmed) || !isTrimmed(trimmed) {
-			t.Fatalf("seed %d: a pod of %d bytes is not trimmed", seed, contentSize(pod))
+		oldTrimmed, trimmed := caches.TrimIfLarge(old), caches.TrimIfLarge(pod)
+		if !caches.IsTrimmed(oldTrimmed) || !caches.IsTrimmed(trimmed) {
+			t.Fatalf("seed %d: a pod of %d bytes is not trimmed", seed, caches.ContentSize(pod))
 		}
-		want := decide(old, pod, contentSize(pod))
-		if diff := cmp.Diff(want, decide(oldTrimmed, trimmed, sizeOf(trimmed))); diff != "" {
+		want := decide(old, pod, caches.ContentSize(pod))
+		if diff := cmp.Diff(want, decide(oldTrimmed, trimmed, caches.SizeOf(trimmed))); diff != "" {
 			t.Fatalf("seed %d (-whole +trimmed):\n%s", seed, diff)
 		}
 		if want.Same {
@@ -220,125 +218,6 @@ func TestTrimmedPodsDecideTheSame(t *testing.T) {
 	}
 	if same < pairs/10 || same > pairs*9/10 {
 		t.Errorf("%d of %d pairs are the same, want some of both", same, pairs)
-	}
-}
-
-// fillers fill a pod with as much memory as possible for its bytes at the API server.
-func fillers() map[string]func(pod *v1.Pod, n int) {
-	text := strings.Repeat("x", 100)
-	return map[string]func(pod *v1.Pod, n int){
-		"volumes": func(pod *v1.Pod, n int) {
-			for i := range n {
-				pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: fmt.Sprint(i),
-					VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}})
-			}
-		},
-		"containers": func(pod *v1.Pod, n int) {
-			for i := range n {
-				pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{Name: fmt.Sprint(i), Image: "i"})
-			}
-		},
-		"environment": func(pod *v1.Pod, n int) {
-			pod.Spec.Containers[0].Env = make([]v1.EnvVar, n)
-			for i := range n {
-				pod.Spec.Containers[0].Env[i].Name = fmt.Sprint(i)
-			}
-		},
-		"labels": func(pod *v1.Pod, n int) {
-			pod.Labels = map[string]string{}
-			for i := range n {
-				pod.Labels[fmt.Sprint("label-", i)] = text
-			}
-		},
-		"references": func(pod *v1.Pod, n int) {
-			for i := range n {
-				pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets,
-					v1.LocalObjectReference{Name: fmt.Sprint(i)})
-			}
-		},
-		"tolerations": func(pod *v1.Pod, n int) {
-			for i := range n {
-				pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Key: v1.TaintNodeNotReady,
-					Value: fmt.Sprint(i), Operator: v1.TolerationOpExists})
-			}
-		},
-		"gates": func(pod *v1.Pod, n int) {
-			for i := range n {
-				pod.Spec.ReadinessGates = append(pod.Spec.ReadinessGates, v1.PodReadinessGate{
-					ConditionType: v1.PodConditionType(fmt.Sprint(i))})
-			}
-		},
-		"conditions": func(pod *v1.Pod, n int) {
-			for i := range n {
-				pod.Status.Conditions = append(pod.Status.Conditions, v1.PodCondition{Type: v1.PodReady,
-					Message: fmt.Sprint(i)})
-			}
-		},
-		"annotations": func(pod *v1.Pod, n int) {
-			pod.Annotations = map[string]string{v1.MirrorPodAnnotationKey: strings.Repeat("x", n),
-				marks.KeepEvictions: strings.Repeat("x", n)}
-		},
-		"finalizers": func(pod *v1.Pod, n int) {
-			for i := range n {
-				pod.Finalizers = append(pod.Finalizers, fmt.Sprint("example.com/", i))
-			}
-		},
-	}
-}
-
-// TestCachedPodsAreBounded: a pod of an edge node takes no more of the cache than trimBytes and a little, however it
-// is made, and its size is about what it takes in memory whole.
-func TestCachedPodsAreBounded(t *testing.T) {
-	heap := func() int {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int(m.HeapAlloc)
-	}
-	for name, fill := range fillers() {
-		t.Run(name, func(t *testing.T) {
-			const pods = 10
-			for _, n := range []int{10, 50, 100, 250, 1000, 5000} {
-				pod := wholePod("1")
-				fill(pod, n)
-				if size := contentSize(pod); isPlain(pod) && size > trimBytes {
-					t.Errorf("%d: a pod of %d bytes counts as plain", n, size)
-				}
-				data, err := pod.Marshal()
-				if err != nil {
-					t.Fatal(err)
-				}
-				e := newPodsEnv(t)
-				e.changed = func(_, _ *v1.Pod) {}
-				e.label("e1", true)
-				whole := make([]*v1.Pod, pods)
-				before := heap()
-				for i := range whole {
-					whole[i] = &v1.Pod{}
-					if err := whole[i].Unmarshal(data); err != nil {
-						t.Fatal(err)
-					}
-					whole[i].Name = fmt.Sprint(i)
-				}
-				decoded := (heap() - before) / pods
-				size := contentSize(pod) + statusSize(pod)
-				if decoded > 64<<10 && size < decoded/2 {
-					t.Errorf("%d: the size is %d bytes, and the pod takes %d", n, size, decoded)
-				}
-				before = heap()
-				for i := range whole {
-					e.must(e.Add(whole[i]))
-					whole[i] = nil
-				}
-				runtime.KeepAlive(whole)
-				cached := (heap()-before)/pods + decoded
-				t.Logf("%d: %d bytes encoded, %d decoded, %d by size, %d cached", n, len(data), decoded, size, cached)
-				if most := trimBytes * 3 / 2; cached > most {
-					t.Errorf("%d: a pod takes %d bytes in the cache, want at most %d", n, cached, most)
-				}
-				runtime.KeepAlive(e)
-			}
-		})
 	}
 }
 
@@ -374,13 +253,13 @@ func TestWholePodsAreRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newFixture(t)
-			pod := trimIfLarge(largePod("5", size))
+			pod := caches.TrimIfLarge(largePod("5", size))
 			w.add(fakes.Node("e1"), pod)
 			w.api.Answer(func(fakes.Call) (int, any) { return tc.reply() })
 			w.podLists.connected("e1")
 			w.podLists.inventoried("e1", map[types.UID]bool{pod.UID: true})
-			o, err := w.Object("e1", podKey(pod))
-			if (err != nil) != tc.fails || (o != nil) == tc.fails || errors.Is(err, errTrimmed) {
+			o, err := w.Object("e1", caches.PodKey(pod))
+			if (err != nil) != tc.fails || (o != nil) == tc.fails || errors.Is(err, caches.ErrTrimmed) {
 				t.Fatalf("Object = %v, %v; want an error %v", o != nil, err, tc.fails)
 			}
 			if tc.fails {
@@ -409,10 +288,10 @@ func TestWholePodsAreRead(t *testing.T) {
 // are not sent for it.
 func TestManyReferences(t *testing.T) {
 	w := newFixture(t)
-	pod := wholePod("1")
-	fillers()["references"](pod, 2*maxReferences)
-	if pod = trimIfLarge(pod); !lacksReferences(pod) {
-		t.Fatalf("a pod with %d references has those of %d", 2*maxReferences, len(podrefs.Of(pod)))
+	pod := fakes.WholePod("1")
+	fakes.Fillers()["references"](pod, 2*caches.MaxReferences)
+	if pod = caches.TrimIfLarge(pod); !caches.LacksReferences(pod) {
+		t.Fatalf("a pod with %d references has those of %d", 2*caches.MaxReferences, len(podfacts.References(pod)))
 	}
 	w.add(fakes.Node("e1"), pod)
 	secret := fakes.Key("ns/secret/7")
@@ -421,23 +300,5 @@ func TestManyReferences(t *testing.T) {
 	}
 	if o, err := w.Object("e1", fakes.Key("other/secret/7")); o != nil || err != nil {
 		t.Errorf("Object in another namespace = %v, %v; want none", o, err)
-	}
-}
-
-// TestTrimmedPodsKeepNoLongNames: names that no ConfigMap or Secret can have do not stay in the cache.
-func TestTrimmedPodsKeepNoLongNames(t *testing.T) {
-	p := fakes.Pod("e1", "ns", "p")
-	for i := range 4 {
-		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{Name: fmt.Sprint("v", i), VolumeSource: v1.VolumeSource{
-			Secret: &v1.SecretVolumeSource{SecretName: fmt.Sprint(i) + strings.Repeat("n", 256<<10)}}})
-	}
-	longest := strings.Repeat("n", validation.DNS1123SubdomainMaxLength)
-	p.Spec.Volumes[3].Secret.SecretName = longest
-	out := trimIfLarge(p)
-	if size := contentSize(out); !isTrimmed(out) || size > trimBytes {
-		t.Errorf("it has %d bytes, want at most %d", size, trimBytes)
-	}
-	if !slices.Contains(podrefs.Of(out), fakes.Key("ns/secret/"+longest)) {
-		t.Errorf("references = %v, want also the longest name", podrefs.Of(out))
 	}
 }

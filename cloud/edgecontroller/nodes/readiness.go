@@ -14,6 +14,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podfacts"
 )
 
 // readyDelay lets a returning node's reports arrive before its earlier condition is restored.
@@ -38,27 +39,6 @@ func newReadiness(a Access, current func(node string, uid types.UID) bool) *read
 	return r
 }
 
-// ReadyAgain reports whether a running pod is not Ready although its containers and readiness gates are.
-func ReadyAgain(pod *v1.Pod) bool {
-	if pod.Status.Phase != v1.PodRunning || pod.DeletionTimestamp != nil {
-		return false
-	}
-	is := func(name v1.PodConditionType, want v1.ConditionStatus) bool {
-		for i := range pod.Status.Conditions {
-			if c := &pod.Status.Conditions[i]; c.Type == name {
-				return c.Status == want
-			}
-		}
-		return false
-	}
-	for _, gate := range pod.Spec.ReadinessGates {
-		if !is(gate.ConditionType, v1.ConditionTrue) {
-			return false
-		}
-	}
-	return is(v1.PodReady, v1.ConditionFalse) && is(v1.ContainersReady, v1.ConditionTrue)
-}
-
 // IsReady reports whether the node is Ready in Kubernetes.
 func IsReady(node *v1.Node) bool {
 	ready := readyCondition(node)
@@ -71,7 +51,7 @@ func (r *readiness) returned(node *v1.Node) bool {
 }
 
 func (r *readiness) podChanged(pod *v1.Pod) {
-	if ReadyAgain(pod) && r.returned(r.Caches.Node(pod.Spec.NodeName)) {
+	if podfacts.ReadyAgain(pod) && r.returned(r.Caches.Node(pod.Spec.NodeName)) {
 		r.Keys.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
 	}
 }
@@ -81,7 +61,7 @@ func (r *readiness) nodeChanged(node *v1.Node) {
 		return
 	}
 	for _, pod := range r.Caches.PodsOf(node.Name) {
-		if ReadyAgain(pod) {
+		if podfacts.ReadyAgain(pod) {
 			r.Keys.AddAfter(pod.Namespace+"/"+pod.Name, readyDelay)
 		}
 	}
@@ -104,7 +84,7 @@ func (r *readiness) sync(ctx context.Context, key string) error {
 		return err
 	}
 	pod := r.Caches.Pod(namespace, name)
-	if pod == nil || !ReadyAgain(pod) || !r.returned(r.Caches.Node(pod.Spec.NodeName)) ||
+	if pod == nil || !podfacts.ReadyAgain(pod) || !r.returned(r.Caches.Node(pod.Spec.NodeName)) ||
 		!r.current(pod.Spec.NodeName, pod.UID) {
 		return nil
 	}

@@ -13,37 +13,6 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
 
-func TestReadyAgain(t *testing.T) {
-	gate := func(p *v1.Pod) { p.Spec.ReadinessGates = []v1.PodReadinessGate{{ConditionType: "example.com/gate"}} }
-	for name, tc := range map[string]struct {
-		change func(*v1.Pod)
-		want   bool
-	}{
-		"marked":    {func(*v1.Pod) {}, true},
-		"is Ready":  {func(p *v1.Pod) { p.Status.Conditions[1].Status = v1.ConditionTrue }, false},
-		"not ready": {func(p *v1.Pod) { p.Status.Conditions[2].Status = v1.ConditionFalse }, false},
-		"deleting":  {func(p *v1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, false},
-		"ended":     {func(p *v1.Pod) { p.Status.Phase = v1.PodFailed }, false},
-		"new":       {func(p *v1.Pod) { p.Status.Conditions = nil }, false},
-		"no Ready":  {func(p *v1.Pod) { p.Status.Conditions = p.Status.Conditions[2:] }, false},
-		"gate":      {gate, false},
-		"closed gate": {func(p *v1.Pod) {
-			gate(p)
-			p.Status.Conditions = append(p.Status.Conditions, fakes.Condition("example.com/gate", v1.ConditionFalse))
-		}, false},
-		"open gate": {func(p *v1.Pod) {
-			gate(p)
-			p.Status.Conditions = append(p.Status.Conditions, fakes.Condition("example.com/gate", v1.ConditionTrue))
-		}, true},
-	} {
-		p := fakes.MarkedPod("e1", "a")
-		tc.change(p)
-		if got := ReadyAgain(p); got != tc.want {
-			t.Errorf("%s: %v, want %v", name, got, tc.want)
-		}
-	}
-}
-
 // TestReadinessSync: one patch in the node's name that holds for one version of the pod; none while the node is not
 // back.
 func TestReadinessSync(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"sync"
 
+	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
@@ -123,4 +124,26 @@ func (a *API) Seen() []string {
 		out = append(out, c.String())
 	}
 	return out
+}
+
+// Has makes the API server have these pods, in a list of the version, and nothing else.
+func (a *API) Has(version string, pods ...*v1.Pod) {
+	list := v1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
+	list.ResourceVersion = version
+	for _, pod := range pods {
+		list.Items = append(list.Items, *pod)
+	}
+	a.Answer(func(c Call) (int, any) {
+		if c.Path == "/api/v1/pods" {
+			return http.StatusOK, list
+		}
+		for _, pod := range pods {
+			if c.Path == "/api/v1/namespaces/"+pod.Namespace+"/pods/"+pod.Name {
+				pod := pod.DeepCopy()
+				pod.Kind, pod.APIVersion = "Pod", "v1"
+				return http.StatusOK, pod
+			}
+		}
+		return NotFound(c.Path)
+	})
 }

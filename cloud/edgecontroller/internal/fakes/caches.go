@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podfacts"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -102,6 +102,6 @@ func (c *Caches) Named(key resource.Key) *metav1.PartialObjectMetadata {
 // Names reports whether a pod on the node names a ConfigMap or Secret.
 func (c *Caches) Names(node string, key resource.Key) bool {
 	return slices.ContainsFunc(c.PodsOf(node), func(pod *v1.Pod) bool {
-		return slices.Contains(podrefs.Of(pod), key)
+		return slices.Contains(podfacts.References(pod), key)
 	})
 }

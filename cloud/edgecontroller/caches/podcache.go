@@ -1,4 +1,4 @@
-package edgecontroller
+package caches
 
 import (
 	"context"
@@ -33,12 +33,12 @@ import (
 type podCache struct {
 	// whole reports whether a node's pods are needed whole.
 	whole func(node string) bool
-	// changed is called for each change: old is nil for a pod that is new or was not whole before, now for a deleted
+	// Changed is called for each change: old is nil for a pod that is new or was not whole before, now for a deleted
 	// one. A deletion is reported of any pod, as its node may still hold it. Of a pod that was not whole, old may have
 	// no more than a podIdentity.
-	changed func(old, now *v1.Pod)
-	// fetch is called if pods of a node are missing. It must not block.
-	fetch func(node string)
+	Changed func(old, now *v1.Pod)
+	// Fetch is called if pods of a node are missing. It must not block.
+	Fetch func(node string)
 
 	reflector *cache.Reflector
 	synced    atomic.Bool
@@ -55,9 +55,9 @@ type podCache struct {
 // boundPods selects the pods that are bound to a node.
 var boundPods = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
 
-// podPage is how many pods are listed at a time. A page of the largest pods has about 75 MB, and takes several times
+// PodPage is how many pods are listed at a time. A page of the largest pods has about 75 MB, and takes several times
 // that while it is read and decoded.
-const podPage = 50
+const PodPage = 50
 
 type podVersion struct {
 	uid     types.UID
@@ -118,8 +118,8 @@ var _ cache.TransformingStore = (*podCache)(nil)
 func newPodCache(client kubernetes.Interface, whole func(node string) bool) *podCache {
 	p := &podCache{
 		whole:   whole,
-		changed: func(_, _ *v1.Pod) {},
-		fetch:   func(string) {},
+		Changed: func(_, _ *v1.Pod) {},
+		Fetch:   func(string) {},
 		indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, podIndexers()),
 		missing: map[string]map[string]podVersion{},
 	}
@@ -134,12 +134,12 @@ func newPodCache(client kubernetes.Interface, whole func(node string) bool) *pod
 		},
 	}, client)
 	p.reflector = cache.NewReflectorWithOptions(source, &v1.Pod{}, p, cache.ReflectorOptions{Name: "pods"})
-	p.reflector.WatchListPageSize = podPage
+	p.reflector.WatchListPageSize = PodPage
 	return p
 }
 
 // list lists pods. The reflector calls it if the API server cannot stream its list (feature gate WatchList),
-// in pages of podPage. Each page is made small, so that the pods of other nodes are never in memory together.
+// in pages of PodPage. Each page is made small, so that the pods of other nodes are never in memory together.
 func (p *podCache) list(ctx context.Context, pods corev1.PodInterface, o metav1.ListOptions) (runtime.Object, error) {
 	o.FieldSelector = boundPods
 	if o.Continue == "" {
@@ -157,7 +157,7 @@ func (p *podCache) list(ctx context.Context, pods corev1.PodInterface, o metav1.
 		pod := list.Items[i] // a copy: the page is not kept
 		if p.whole(pod.Spec.NodeName) {
 			pod.ManagedFields = nil
-			out.Items[i] = trimIfLarge(&pod)
+			out.Items[i] = TrimIfLarge(&pod)
 		} else {
 			out.Items[i] = identityOf(&pod)
 		}
@@ -174,8 +174,8 @@ func (p *podCache) HasSynced() bool { return p.synced.Load() }
 // LastSyncResourceVersion returns the newest version that was seen.
 func (p *podCache) LastSyncResourceVersion() string { return p.reflector.LastSyncResourceVersion() }
 
-// count returns the number of cached pods, and of those that are whole.
-func (p *podCache) count() (all, whole int) {
+// Count returns the number of cached pods, and of those that are whole.
+func (p *podCache) Count() (all, whole int) {
 	list := p.indexer.List()
 	return len(list), len(typed[v1.Pod](list))
 }
@@ -195,7 +195,7 @@ func (p *podCache) slim(obj any) any {
 		return identityOf(pod)
 	}
 	pod.ManagedFields = nil
-	return trimIfLarge(pod)
+	return TrimIfLarge(pod)
 }
 
 // Add implements cache.ReflectorStore.
@@ -282,14 +282,14 @@ func (p *podCache) put(obj any) error {
 	err = p.indexer.Update(obj)
 	p.mu.Unlock()
 	if lacks != "" {
-		p.fetch(lacks)
+		p.Fetch(lacks)
 	}
 	replaced := oldID != nil && oldID.uid != uidOf(now, id)
 	if old == nil && replaced {
 		old = oldID.pod()
 	}
 	if err == nil && (now != nil || replaced) {
-		p.changed(old, now)
+		p.Changed(old, now)
 	}
 	return err
 }
@@ -324,7 +324,7 @@ func (p *podCache) drop(key string, last *v1.Pod) error {
 	case old == nil:
 		old = id.pod()
 	}
-	p.changed(old, nil)
+	p.Changed(old, nil)
 	return nil
 }
 
@@ -347,11 +347,11 @@ func (p *podCache) found(id *podIdentity, key string) {
 	}
 }
 
-// nodeChanged must be called after whole has changed for a node. The pods of a node that needs none are made small
+// NodeChanged must be called after whole has changed for a node. The pods of a node that needs none are made small
 // without an event: the node gets nothing any more.
-func (p *podCache) nodeChanged(node string) {
+func (p *podCache) NodeChanged(node string) {
 	if p.recheck(node) {
-		p.fetch(node)
+		p.Fetch(node)
 	}
 }
 
@@ -381,15 +381,15 @@ func (p *podCache) recheck(node string) bool {
 	return len(p.missing[node]) > 0
 }
 
-// lacks reports whether pods of a node are missing.
-func (p *podCache) lacks(node string) bool {
+// Lacks reports whether pods of a node are missing.
+func (p *podCache) Lacks(node string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.missing[node]) > 0
 }
 
-// fill takes missing pods of a node from a list of its pods, and returns how many are still missing.
-func (p *podCache) fill(node string, list []v1.Pod) (missing int) {
+// Fill takes missing pods of a node from a list of its pods, and returns how many are still missing.
+func (p *podCache) Fill(node string, list []v1.Pod) (missing int) {
 	for i := range list {
 		p.fillOne(node, &list[i])
 	}
@@ -412,13 +412,13 @@ func (p *podCache) fillOne(node string, listed *v1.Pod) {
 	old, _ := cachedPod(have)
 	whole := *listed // the list is not kept
 	whole.ManagedFields = nil
-	now := trimIfLarge(&whole)
+	now := TrimIfLarge(&whole)
 	if err == nil {
 		err = p.indexer.Update(now)
 	}
 	p.found(id, key)
 	p.mu.Unlock()
 	if err == nil {
-		p.changed(old, now)
+		p.Changed(old, now)
 	}
 }

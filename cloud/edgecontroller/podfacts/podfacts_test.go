@@ -1,4 +1,4 @@
-package podrefs
+package podfacts
 
 import (
 	"fmt"
@@ -37,7 +37,7 @@ func TestEveryPlaceInAPodSpec(t *testing.T) {
 			pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}}
 			fill(reflect.ValueOf(&pod.Spec).Elem(), p.path, "wanted")
 			want := []resource.Key{{Namespace: "ns", Type: p.kind, Name: "wanted"}}
-			if diff := cmp.Diff(want, Of(pod)); diff != "" {
+			if diff := cmp.Diff(want, References(pod)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", p.name, diff)
 			}
 		})
@@ -141,10 +141,10 @@ func TestReferencesOnceAndSorted(t *testing.T) {
 		{Namespace: "ns", Type: "configmap", Name: "z"}, {Namespace: "ns", Type: "secret", Name: "a"},
 		{Namespace: "ns", Type: "secret", Name: "b"},
 	}
-	if diff := cmp.Diff(want, Of(pod)); diff != "" {
+	if diff := cmp.Diff(want, References(pod)); diff != "" {
 		t.Errorf("references mismatch (-want +got):\n%s", diff)
 	}
-	if got := Of(&v1.Pod{}); len(got) != 0 {
+	if got := References(&v1.Pod{}); len(got) != 0 {
 		t.Errorf("an empty pod names %v, want nothing", got)
 	}
 }

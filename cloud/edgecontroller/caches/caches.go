@@ -1,4 +1,7 @@
-package edgecontroller
+// Package caches has what edge nodes need from the API server in memory: the pods that are bound to nodes, the large
+// ones trimmed, the Nodes, Services without what nodes do not need, and which ConfigMaps and Secrets there are. Cached
+// objects are shared, and must not be modified. It also has the forms in which objects are sent and compared.
+package caches
 
 import (
 	"context"
@@ -21,7 +24,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podfacts"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -36,44 +39,44 @@ const (
 // byEndpoint is the index of the cached Nodes: address and port of their kubelet API.
 const byEndpoint = "endpoint"
 
-// caches holds what edge nodes need from the API server, in shared informers. Of ConfigMaps and Secrets it has only
+// Caches holds what edge nodes need from the API server, in shared informers. Of ConfigMaps and Secrets it has only
 // which there are, in which version, and so it has of pods of other nodes: any tenant may create many large ones. Of
 // Services it has what onlyCached returns.
 // contents has the data of some ConfigMaps and Secrets.
-type caches struct {
+type Caches struct {
 	factories []informers.SharedInformerFactory
 	// running are the informers that no factory runs, and pods.
 	running sync.WaitGroup
 
-	pods                                 *podCache
-	nodes, configMaps, secrets, services cache.SharedIndexInformer
+	Pods                                 *podCache
+	Nodes, ConfigMaps, Secrets, Services cache.SharedIndexInformer
 }
 
-// newCaches makes the informers: for pods that are bound to a node, and nodes with EdgeLabel. connected reports whether
+// New makes the informers: for pods that are bound to a node, and nodes with EdgeLabel. connected reports whether
 // a node is connected here.
-func newCaches(clients impersonate.Clients, connected func(node string) bool) (*caches, error) {
+func New(clients impersonate.Clients, connected func(node string) bool) (*Caches, error) {
 	client := clients.Own
 	edges := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(withoutManagedFields),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.LabelSelector = marks.EdgeLabel + "="
 		}))
-	c := &caches{
+	c := &Caches{
 		factories:  []informers.SharedInformerFactory{edges},
-		nodes:      edges.Core().V1().Nodes().Informer(),
-		configMaps: identities(clients.Metadata, "configmaps", fields.Everything()),
-		secrets:    identities(clients.Metadata, "secrets", secretsOfPods()),
-		services:   newServiceInformer(client),
+		Nodes:      edges.Core().V1().Nodes().Informer(),
+		ConfigMaps: identities(clients.Metadata, "configmaps", fields.Everything()),
+		Secrets:    identities(clients.Metadata, "secrets", secretsOfPods()),
+		Services:   newServiceInformer(client),
 	}
-	c.pods = newPodCache(client, func(node string) bool { return c.Node(node) != nil || connected(node) })
-	for _, i := range []cache.SharedIndexInformer{c.configMaps, c.secrets} {
+	c.Pods = newPodCache(client, func(node string) bool { return c.Node(node) != nil || connected(node) })
+	for _, i := range []cache.SharedIndexInformer{c.ConfigMaps, c.Secrets} {
 		if err := i.SetTransform(onlyIdentity); err != nil {
 			return nil, fmt.Errorf("cache only the metadata of ConfigMaps and Secrets: %w", err)
 		}
 	}
-	if err := c.services.SetTransform(onlyCached); err != nil {
+	if err := c.Services.SetTransform(onlyCached); err != nil {
 		return nil, fmt.Errorf("cache only a part of Services: %w", err)
 	}
-	if err := c.nodes.AddIndexers(cache.Indexers{byEndpoint: func(obj any) ([]string, error) {
+	if err := c.Nodes.AddIndexers(cache.Indexers{byEndpoint: func(obj any) ([]string, error) {
 		node, ok := obj.(*v1.Node)
 		if !ok {
 			return nil, nil
@@ -99,8 +102,8 @@ func endpointKey(address string, port int32) string {
 }
 
 // NodesAt returns the names of the Nodes whose kubelet API is reached at an address and port.
-func (c *caches) NodesAt(address string, port int32) []string {
-	names, err := c.nodes.GetIndexer().IndexKeys(byEndpoint, endpointKey(address, port))
+func (c *Caches) NodesAt(address string, port int32) []string {
+	names, err := c.Nodes.GetIndexer().IndexKeys(byEndpoint, endpointKey(address, port))
 	if err != nil { // there is such an index
 		return nil
 	}
@@ -159,7 +162,7 @@ func podIndexers() cache.Indexers {
 		},
 		byServices: func(obj any) ([]string, error) {
 			pod, ok := obj.(*v1.Pod)
-			if !ok || pod.Spec.NodeName == "" || !podrefs.LinksServices(pod) {
+			if !ok || pod.Spec.NodeName == "" || !podfacts.LinksServices(pod) {
 				return nil, nil
 			}
 			return []string{pod.Namespace}, nil
@@ -169,7 +172,7 @@ func podIndexers() cache.Indexers {
 			if !ok {
 				return nil, nil
 			}
-			keys := podrefs.Of(pod)
+			keys := podfacts.References(pod)
 			names := make([]string, len(keys))
 			for i, k := range keys {
 				names[i] = k.String()
@@ -187,12 +190,12 @@ func withoutManagedFields(obj any) (any, error) {
 	return obj, nil
 }
 
-// start starts the informers, and returns when they have synced.
-func (c *caches) start(ctx context.Context) error {
+// Start starts the informers, and returns when they have synced.
+func (c *Caches) Start(ctx context.Context) error {
 	for _, f := range c.factories {
 		f.StartWithContext(ctx)
 	}
-	for _, i := range []cache.SharedIndexInformer{c.configMaps, c.secrets, c.services} {
+	for _, i := range []cache.SharedIndexInformer{c.ConfigMaps, c.Secrets, c.Services} {
 		c.running.Go(func() { i.RunWithContext(ctx) })
 	}
 	filled := func(synced ...cache.InformerSynced) error {
@@ -203,15 +206,15 @@ func (c *caches) start(ctx context.Context) error {
 		return nil
 	}
 	// The Nodes come first: they decide which pods are cached whole.
-	if err := filled(c.nodes.HasSynced); err != nil {
+	if err := filled(c.Nodes.HasSynced); err != nil {
 		return err
 	}
-	c.running.Go(func() { c.pods.run(ctx) })
-	return filled(c.pods.HasSynced, c.configMaps.HasSynced, c.secrets.HasSynced, c.services.HasSynced)
+	c.running.Go(func() { c.Pods.run(ctx) })
+	return filled(c.Pods.HasSynced, c.ConfigMaps.HasSynced, c.Secrets.HasSynced, c.Services.HasSynced)
 }
 
-// wait waits for the informers' goroutines after start's context ended.
-func (c *caches) wait() {
+// Wait waits for the informers' goroutines after start's context ended.
+func (c *Caches) Wait() {
 	for _, f := range c.factories {
 		f.Shutdown()
 	}
@@ -219,26 +222,26 @@ func (c *caches) wait() {
 }
 
 // PodsOf lists the pods that are bound to an edge node.
-func (c *caches) PodsOf(node string) []*v1.Pod {
-	objs, err := c.pods.indexer.ByIndex(byNode, node)
+func (c *Caches) PodsOf(node string) []*v1.Pod {
+	objs, err := c.Pods.indexer.ByIndex(byNode, node)
 	if err != nil {
 		return nil // the index always exists
 	}
 	return typed[v1.Pod](objs)
 }
 
-// podsNaming lists the pods of edge nodes that name a ConfigMap or Secret.
-func (c *caches) podsNaming(key resource.Key) []*v1.Pod {
-	objs, err := c.pods.indexer.ByIndex(byReference, key.String())
+// PodsNaming lists the pods of edge nodes that name a ConfigMap or Secret.
+func (c *Caches) PodsNaming(key resource.Key) []*v1.Pod {
+	objs, err := c.Pods.indexer.ByIndex(byReference, key.String())
 	if err != nil {
 		return nil
 	}
 	return typed[v1.Pod](objs)
 }
 
-// nodesServed lists the nodes whose pods have the services of a namespace in their environment, each once.
-func (c *caches) nodesServed(namespace string) []string {
-	objs, err := c.pods.indexer.ByIndex(byServices, namespace)
+// NodesServed lists the nodes whose pods have the services of a namespace in their environment, each once.
+func (c *Caches) NodesServed(namespace string) []string {
+	objs, err := c.Pods.indexer.ByIndex(byServices, namespace)
 	if err != nil {
 		return nil
 	}
@@ -254,12 +257,12 @@ func (c *caches) nodesServed(namespace string) []string {
 }
 
 // Names reports whether a pod on the node names a ConfigMap or Secret.
-func (c *caches) Names(node string, key resource.Key) bool {
+func (c *Caches) Names(node string, key resource.Key) bool {
 	for _, pod := range c.PodsOf(node) {
 		if pod.Namespace != key.Namespace {
 			continue
 		}
-		for _, k := range podrefs.Of(pod) {
+		for _, k := range podfacts.References(pod) {
 			if k == key {
 				return true
 			}
@@ -293,52 +296,55 @@ func cached[T any](store cache.Store, namespace, name string) *T {
 }
 
 // Pod returns a pod of an edge node, or nil.
-func (c *caches) Pod(namespace, name string) *v1.Pod {
-	return cached[v1.Pod](c.pods.indexer, namespace, name)
+func (c *Caches) Pod(namespace, name string) *v1.Pod {
+	return cached[v1.Pod](c.Pods.indexer, namespace, name)
 }
 
-func (c *caches) Node(name string) *v1.Node { return cached[v1.Node](c.nodes.GetStore(), "", name) }
+// Node returns a Node with EdgeLabel, or nil.
+func (c *Caches) Node(name string) *v1.Node { return cached[v1.Node](c.Nodes.GetStore(), "", name) }
 
 // AllNodes lists the Nodes with EdgeLabel.
-func (c *caches) AllNodes() []*v1.Node { return typed[v1.Node](c.nodes.GetStore().List()) }
+func (c *Caches) AllNodes() []*v1.Node { return typed[v1.Node](c.Nodes.GetStore().List()) }
 
 // Named returns which ConfigMap or Secret there is of a key; nil if there is none, or it is not cached.
-func (c *caches) Named(key resource.Key) *metav1.PartialObjectMetadata {
+func (c *Caches) Named(key resource.Key) *metav1.PartialObjectMetadata {
 	switch key.Type {
 	case resource.TypeConfigMap:
-		return cached[metav1.PartialObjectMetadata](c.configMaps.GetStore(), key.Namespace, key.Name)
+		return cached[metav1.PartialObjectMetadata](c.ConfigMaps.GetStore(), key.Namespace, key.Name)
 	case resource.TypeSecret:
-		return cached[metav1.PartialObjectMetadata](c.secrets.GetStore(), key.Namespace, key.Name)
+		return cached[metav1.PartialObjectMetadata](c.Secrets.GetStore(), key.Namespace, key.Name)
 	}
 	return nil
 }
 
-func (c *caches) service(namespace, name string) *v1.Service {
-	return cached[v1.Service](c.services.GetStore(), namespace, name)
+// Service returns a Service, perhaps without its ports, or nil; see LacksPorts.
+func (c *Caches) Service(namespace, name string) *v1.Service {
+	return cached[v1.Service](c.Services.GetStore(), namespace, name)
 }
 
-// servicesIn lists the services of a namespace with an address, which containers' environments name.
-func (c *caches) servicesIn(namespace string) []*v1.Service {
-	objs, err := c.services.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
+// ServicesIn lists the services of a namespace with an address, which containers' environments name.
+func (c *Caches) ServicesIn(namespace string) []*v1.Service {
+	objs, err := c.Services.GetIndexer().ByIndex(cache.NamespaceIndex, namespace)
 	if err != nil {
 		return nil
 	}
 	services := typed[v1.Service](objs)
 	out := services[:0]
 	for _, s := range services {
-		if hasAddress(s) {
+		if HasAddress(s) {
 			out = append(out, s)
 		}
 	}
 	return out
 }
 
-func hasAddress(s *v1.Service) bool {
+// HasAddress reports whether a Service has an address, which containers' environments name.
+func HasAddress(s *v1.Service) bool {
 	return s.Spec.ClusterIP != "" && s.Spec.ClusterIP != v1.ClusterIPNone
 }
 
-// held returns the cached pod that a node reports; nil if the cache has another one, or has it on another node.
-func (c *caches) held(node string, held *wire.Held) *v1.Pod {
+// Held returns the cached pod that a node reports; nil if the cache has another one, or has it on another node.
+func (c *Caches) Held(node string, held *wire.Held) *v1.Pod {
 	key, err := resource.Parse(held.Key)
 	if err != nil || key.Type != resource.TypePod {
 		return nil
@@ -349,3 +355,27 @@ func (c *caches) held(node string, held *wire.Held) *v1.Pod {
 	}
 	return pod
 }
+
+// Put puts an object into the caches as if the API server had it, without an event. Only tests call it, with caches
+// that watch nothing.
+func (c *Caches) Put(o metav1.Object) error {
+	identity := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+	}}
+	switch o := o.(type) {
+	case *v1.Pod:
+		return c.Pods.indexer.Add(o)
+	case *v1.Node:
+		return c.Nodes.GetIndexer().Add(o)
+	case *v1.ConfigMap:
+		return c.ConfigMaps.GetIndexer().Add(identity)
+	case *v1.Secret:
+		return c.Secrets.GetIndexer().Add(identity)
+	case *v1.Service:
+		return c.Services.GetIndexer().Add(slimService(o))
+	}
+	return fmt.Errorf("%T is not cached", o)
+}
+
+// Remove undoes Put of a pod.
+func (c *Caches) Remove(pod *v1.Pod) error { return c.Pods.indexer.Delete(pod) }

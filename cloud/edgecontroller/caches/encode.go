@@ -1,4 +1,4 @@
-package edgecontroller
+package caches
 
 import (
 	"encoding/json"
@@ -28,8 +28,8 @@ func encode(obj objects.Object) (json.RawMessage, schema.GroupVersionKind, error
 	return data, out.GetObjectKind().GroupVersionKind(), nil
 }
 
-// refTo returns the hub's reference to an object. All objects that are sent are core/v1.
-func refTo(key resource.Key, kind string, obj metav1.Object) cloudhub.Ref {
+// RefTo returns the hub's reference to an object. All objects that are sent are core/v1.
+func RefTo(key resource.Key, kind string, obj metav1.Object) cloudhub.Ref {
 	return cloudhub.Ref{
 		Key:             key,
 		UID:             obj.GetUID(),
@@ -39,10 +39,10 @@ func refTo(key resource.Key, kind string, obj metav1.Object) cloudhub.Ref {
 	}
 }
 
-// toSend returns an object in the form that the hub sends.
-func toSend(key resource.Key, obj objects.Object) (*cloudhub.Object, error) {
-	if pod, ok := obj.(*v1.Pod); ok && isTrimmed(pod) {
-		return nil, fmt.Errorf("%s: %w", key, errTrimmed)
+// ToSend returns an object in the form that the hub sends.
+func ToSend(key resource.Key, obj objects.Object) (*cloudhub.Object, error) {
+	if pod, ok := obj.(*v1.Pod); ok && IsTrimmed(pod) {
+		return nil, fmt.Errorf("%s: %w", key, ErrTrimmed)
 	}
 	data, gvk, err := encode(obj)
 	if err != nil {
@@ -53,18 +53,21 @@ func toSend(key resource.Key, obj objects.Object) (*cloudhub.Object, error) {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
 	return &cloudhub.Object{
-		Ref: refTo(key, gvk.Kind, obj), Version: version, JSON: data, Deleting: obj.GetDeletionTimestamp() != nil,
+		Ref: RefTo(key, gvk.Kind, obj), Version: version, JSON: data, Deleting: obj.GetDeletionTimestamp() != nil,
 	}, nil
 }
 
-func podKey(pod *v1.Pod) resource.Key {
+// PodKey returns the key of a pod.
+func PodKey(pod *v1.Pod) resource.Key {
 	return resource.Key{Namespace: pod.Namespace, Type: resource.TypePod, Name: pod.Name}
 }
 
-func nodeObjectKey(node string) resource.Key {
+// NodeKey returns the key of a Node.
+func NodeKey(node string) resource.Key {
 	return resource.Key{Namespace: resource.NullNamespace, Type: resource.TypeNode, Name: node}
 }
 
-func serviceKey(s *v1.Service) resource.Key {
+// ServiceKey returns the key of a Service.
+func ServiceKey(s *v1.Service) resource.Key {
 	return resource.Key{Namespace: s.Namespace, Type: resource.TypeService, Name: s.Name}
 }

@@ -1,11 +1,11 @@
-package edgecontroller
+package caches
 
 import (
 	"reflect"
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podfacts"
 	"github.com/edgecore-io/edgecore/pkg/memsize"
 )
 
@@ -22,7 +22,7 @@ const (
 	envBytes        = 100 + referenceBytes/2
 )
 
-// isPlain reports whether a pod is surely not large. It is several times as fast as contentSize.
+// isPlain reports whether a pod is surely not large. It is several times as fast as ContentSize.
 func isPlain(pod *v1.Pod) bool {
 	s := &pod.Spec
 	n := volumeBytes*len(s.Volumes) + tolerationBytes*len(s.Tolerations) + referenceBytes*len(s.ImagePullSecrets)
@@ -38,17 +38,17 @@ func isPlain(pod *v1.Pod) bool {
 	for i := range s.EphemeralContainers {
 		container(s.EphemeralContainers[i].Env, s.EphemeralContainers[i].EnvFrom)
 	}
-	return n <= trimBytes && n+plainFactor*pod.Size() <= trimBytes
+	return n <= TrimBytes && n+plainFactor*pod.Size() <= TrimBytes
 }
 
-// contentSize returns about how many bytes a pod without its status takes in memory, or in JSON if that is more. Bytes
+// ContentSize returns about how many bytes a pod without its status takes in memory, or in JSON if that is more. Bytes
 // of protobuf say little: an empty field of two bytes may become a struct of hundreds.
-func contentSize(pod *v1.Pod) int {
+func ContentSize(pod *v1.Pod) int {
 	meta := pod.ObjectMeta
 	meta.ResourceVersion, meta.ManagedFields = "", nil                 // they change, and the content does not
 	meta.DeletionTimestamp, meta.DeletionGracePeriodSeconds = nil, nil // a deletion makes no pod larger
 	return memsize.Of(reflect.ValueOf(&meta)) + memsize.Of(reflect.ValueOf(&pod.Spec)) +
-		referenceBytes*len(podrefs.Of(pod))
+		referenceBytes*len(podfacts.References(pod))
 }
 
 func statusSize(pod *v1.Pod) int { return memsize.Of(reflect.ValueOf(&pod.Status)) }

@@ -1,4 +1,4 @@
-package edgecontroller
+package caches
 
 import (
 	"fmt"
@@ -56,7 +56,7 @@ func newPodWorld(t testing.TB, seed uint64) *podWorld {
 		unseen:  map[string]bool{},
 		newest:  map[types.UID]int{},
 	}
-	w.changed = func(_, now *v1.Pod) {
+	w.Changed = func(_, now *v1.Pod) {
 		if now == nil {
 			return
 		}
@@ -79,7 +79,7 @@ func (w *podWorld) play() {
 		w.deliver()
 	}
 	for node := range w.unseen {
-		w.nodeChanged(node)
+		w.NodeChanged(node)
 	}
 	want := map[string]string{}
 	for _, pod := range w.pods {
@@ -88,10 +88,10 @@ func (w *podWorld) play() {
 		}
 	}
 	for _, node := range []string{"e1", "e2"} {
-		if w.lacks(node) && !slices.Contains(w.fetches, node) {
+		if w.Lacks(node) && !slices.Contains(w.fetches, node) {
 			w.t.Errorf("node %s lacks pods, and they are not fetched", node)
 		}
-		if n := w.fill(node, w.list(node)); n != 0 {
+		if n := w.Fill(node, w.list(node)); n != 0 {
 			w.t.Errorf("node %s lacks %d pods at the end, want 0", node, n)
 		}
 	}
@@ -105,7 +105,7 @@ func (w *podWorld) play() {
 	if diff := cmp.Diff(want, got); diff != "" {
 		w.t.Errorf("pods in the end (-want +got):\n%s", diff)
 	}
-	if all, _ := w.count(); all != len(w.pods) {
+	if all, _ := w.Count(); all != len(w.pods) {
 		w.t.Errorf("%d pods in the end, want %d", all, len(w.pods))
 	}
 }
@@ -131,7 +131,7 @@ func (w *podWorld) step() {
 		w.unseen[node] = true
 	case 6:
 		for node := range w.unseen {
-			w.nodeChanged(node)
+			w.NodeChanged(node)
 		}
 		clear(w.unseen)
 	case 7: // a list leaves
@@ -139,7 +139,7 @@ func (w *podWorld) step() {
 	case 8: // lists arrive in any order
 		if n := len(w.lists); n > 0 {
 			i := w.random.IntN(n)
-			w.fill(w.lists[i].node, w.lists[i].pods)
+			w.Fill(w.lists[i].node, w.lists[i].pods)
 			w.lists = slices.Delete(w.lists, i, i+1)
 		}
 	case 9: // the watch begins again

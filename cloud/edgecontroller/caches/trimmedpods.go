@@ -1,7 +1,8 @@
-package edgecontroller
+package caches
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -13,9 +14,9 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/evictions"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodes"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podrefs"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/podfacts"
 	"github.com/edgecore-io/edgecore/pkg/resource"
+	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
 // Of a large pod of an edge node, the cache has a trimmed copy: what cloudcore decides from, and no more. The rest is
@@ -26,44 +27,45 @@ import (
 // the API server accepts from nobody, so that no other pod has them.
 
 const (
-	// trimBytes is the size above which a pod is trimmed. Ordinary pods have 3 to 15 KB in JSON, 30 KB in memory.
-	trimBytes = 64 << 10
-	// maxReferences limits the ConfigMaps and Secrets of a trimmed pod. Of one that names more, none is known.
-	maxReferences = 256
-	// trimmedMost limits its tolerations, readiness gates and annotations.
-	trimmedMost = 64
+	// TrimBytes is the size above which a pod is trimmed. Ordinary pods have 3 to 15 KB in JSON, 30 KB in memory.
+	TrimBytes = 64 << 10
+	// MaxReferences limits the ConfigMaps and Secrets of a trimmed pod. Of one that names more, none is known.
+	MaxReferences = 256
+	// TrimmedMost limits its tolerations, readiness gates and annotations.
+	TrimmedMost = 64
 )
 
 // The annotations of trimmed pods.
 const (
 	trimmedContent = "trimmed: hash of the content"
 	trimmedSize    = "trimmed: size of the content"
-	trimmedUnknown = "trimmed: references unknown" // set if there are more than maxReferences
+	trimmedUnknown = "trimmed: references unknown" // set if there are more than MaxReferences
 )
 
-func isTrimmed(pod *v1.Pod) bool { return pod.Annotations[trimmedContent] != "" }
+// IsTrimmed reports whether a pod is a trimmed one.
+func IsTrimmed(pod *v1.Pod) bool { return pod.Annotations[trimmedContent] != "" }
 
-// sizeOf returns the contentSize of a cached pod.
-func sizeOf(pod *v1.Pod) int {
-	if !isTrimmed(pod) {
-		return contentSize(pod)
+// SizeOf returns the ContentSize of a cached pod.
+func SizeOf(pod *v1.Pod) int {
+	if !IsTrimmed(pod) {
+		return ContentSize(pod)
 	}
 	n, err := strconv.Atoi(pod.Annotations[trimmedSize])
 	if err != nil { // trim writes a number
-		return trimBytes
+		return TrimBytes
 	}
 	return n
 }
 
-// lacksReferences reports whether it is unknown which ConfigMaps and Secrets a pod names.
-func lacksReferences(pod *v1.Pod) bool { return pod.Annotations[trimmedUnknown] != "" }
+// LacksReferences reports whether it is unknown which ConfigMaps and Secrets a pod names.
+func LacksReferences(pod *v1.Pod) bool { return pod.Annotations[trimmedUnknown] != "" }
 
-// trimIfLarge returns the pod, or a trimmed copy of a large one.
-func trimIfLarge(pod *v1.Pod) *v1.Pod {
-	if isTrimmed(pod) || isPlain(pod) {
+// TrimIfLarge returns the pod, or a trimmed copy of a large one.
+func TrimIfLarge(pod *v1.Pod) *v1.Pod {
+	if IsTrimmed(pod) || isPlain(pod) {
 		return pod
 	}
-	if size := contentSize(pod); size+statusSize(pod) > trimBytes {
+	if size := ContentSize(pod); size+statusSize(pod) > TrimBytes {
 		return trim(pod, size)
 	}
 	return pod
@@ -95,7 +97,7 @@ func trim(pod *v1.Pod, size int) *v1.Pod {
 		out.Annotations[marks.KeepEvictions] = "true"
 	}
 	if hash, is := pod.Annotations[v1.MirrorPodAnnotationKey]; is {
-		out.Annotations[v1.MirrorPodAnnotationKey] = strings.Clone(hash[:min(len(hash), trimmedMost)])
+		out.Annotations[v1.MirrorPodAnnotationKey] = strings.Clone(hash[:min(len(hash), TrimmedMost)])
 	}
 	trimReferences(out, pod)
 	trimTolerations(out, pod)
@@ -106,11 +108,11 @@ func trim(pod *v1.Pod, size int) *v1.Pod {
 
 // trimReferences gives a trimmed pod the references of the whole one.
 func trimReferences(out, pod *v1.Pod) {
-	if podrefs.HasClaims([]*v1.Pod{pod}) {
+	if podfacts.HasClaims([]*v1.Pod{pod}) {
 		out.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}}}
 	}
-	keys := podrefs.Of(pod)
-	if len(keys) > maxReferences {
+	keys := podfacts.References(pod)
+	if len(keys) > MaxReferences {
 		out.Annotations[trimmedUnknown] = strconv.Itoa(len(keys))
 		return
 	}
@@ -137,7 +139,7 @@ func trimTolerations(out, pod *v1.Pod) {
 		t := &pod.Spec.Tolerations[i]
 		for _, key := range evictions.UnlimitedTaints() {
 			taint := v1.Taint{Key: key, Effect: v1.TaintEffectNoExecute}
-			if evictions.Tolerates(t, &taint) && len(out.Spec.Tolerations) < trimmedMost {
+			if evictions.Tolerates(t, &taint) && len(out.Spec.Tolerations) < TrimmedMost {
 				out.Spec.Tolerations = append(out.Spec.Tolerations, v1.Toleration{
 					Key: t.Key, Operator: t.Operator, Effect: t.Effect, TolerationSeconds: t.TolerationSeconds,
 				})
@@ -147,10 +149,10 @@ func trimTolerations(out, pod *v1.Pod) {
 	}
 }
 
-// trimConditions keeps the readiness gates, and the conditions that nodes.ReadyAgain and evictions.PatchDelay look at.
-// With very many gates it keeps none of both: such a pod does not become Ready again before its node reports that.
+// trimConditions keeps the readiness gates, and the conditions that podfacts.ReadyAgain and evictions.PatchDelay look
+// at. With very many gates it keeps none of both: such a pod does not become Ready again before its node reports that.
 func trimConditions(out, pod *v1.Pod) {
-	if len(pod.Spec.ReadinessGates) > trimmedMost {
+	if len(pod.Spec.ReadinessGates) > TrimmedMost {
 		return
 	}
 	kept := map[v1.PodConditionType]bool{v1.PodReady: true, v1.ContainersReady: true, v1.PodScheduled: true}
@@ -172,7 +174,7 @@ func trimConditions(out, pod *v1.Pod) {
 func contentHash(pod *v1.Pod) string {
 	whole := v1.Pod{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}
 	whole.ResourceVersion, whole.Generation, whole.ManagedFields = "", 0, nil
-	for _, g := range pod.Spec.ReadinessGates[:min(len(pod.Spec.ReadinessGates), trimmedMost)] {
+	for _, g := range pod.Spec.ReadinessGates[:min(len(pod.Spec.ReadinessGates), TrimmedMost)] {
 		for _, c := range pod.Status.Conditions {
 			if c.Type == g.ConditionType {
 				whole.Status.Conditions = append(whole.Status.Conditions, v1.PodCondition{
@@ -192,7 +194,7 @@ func contentHash(pod *v1.Pod) string {
 
 // keepStatusHashes keeps the hashes that sameStatus compares, in fields of the status that nothing else reads.
 func keepStatusHashes(out, pod *v1.Pod) {
-	hash, ready, err := statusHashes(pod)
+	hash, ready, err := StatusHashes(pod)
 	if err != nil {
 		klog.ErrorS(err, "Status of a pod not compared with its node's", "pod", klog.KObj(pod))
 		return
@@ -200,8 +202,8 @@ func keepStatusHashes(out, pod *v1.Pod) {
 	out.Status.Message, out.Status.Reason = hash, ready
 }
 
-// errTrimmed prevents that a trimmed pod is taken for a whole one.
-var errTrimmed = errors.New("the pod is trimmed")
+// ErrTrimmed prevents that a trimmed pod is taken for a whole one.
+var ErrTrimmed = errors.New("the pod is trimmed")
 
 // asReady returns a pod's status as if the condition Ready were True.
 func asReady(status v1.PodStatus) *v1.PodStatus {
@@ -214,18 +216,29 @@ func asReady(status v1.PodStatus) *v1.PodStatus {
 	return &status
 }
 
-// statusHashes returns the hash of a pod's status, and the one that it would have if readiness made the pod Ready
+// StatusHashes returns the hash of a pod's status, and the one that it would have if readiness made the pod Ready
 // again; the same if it would not.
-func statusHashes(pod *v1.Pod) (hash, ready string, err error) {
-	if isTrimmed(pod) {
+func StatusHashes(pod *v1.Pod) (hash, ready string, err error) {
+	if IsTrimmed(pod) {
 		if hash = pod.Status.Message; hash == "" {
-			err = errTrimmed
+			err = ErrTrimmed
 		}
 		return hash, pod.Status.Reason, err
 	}
-	if hash, err = statusHash(&pod.Status); err != nil || !nodes.ReadyAgain(pod) {
+	if hash, err = StatusHash(&pod.Status); err != nil || !podfacts.ReadyAgain(pod) {
 		return hash, hash, err
 	}
-	ready, err = statusHash(asReady(pod.Status))
+	ready, err = StatusHash(asReady(pod.Status))
 	return hash, ready, err
+}
+
+// StatusHash returns the wire.StatusHash of a status.
+func StatusHash(status *v1.PodStatus) (string, error) {
+	text, err := json.Marshal(struct {
+		Status *v1.PodStatus `json:"status"`
+	}{status})
+	if err != nil {
+		return "", err
+	}
+	return wire.StatusHash(text)
 }

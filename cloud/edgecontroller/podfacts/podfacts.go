@@ -1,5 +1,5 @@
-// Package podrefs knows which other objects a pod needs.
-package podrefs
+// Package podfacts reads from a pod what several parts of edgecontroller decide from.
+package podfacts
 
 import (
 	"slices"
@@ -11,10 +11,10 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// Of lists the ConfigMaps and Secrets that a pod names, each once, sorted: in volumes (also projected ones and
+// References lists the ConfigMaps and Secrets that a pod names, each once, sorted: in volumes (also projected ones and
 // those of drivers), in the environment of every kind of container, and for image pulls. Secrets of claims and
 // persistent volumes are not included: nodes query them, and the API server's node authorizer decides.
-func Of(pod *v1.Pod) []resource.Key {
+func References(pod *v1.Pod) []resource.Key {
 	r := refs{namespace: pod.Namespace}
 	spec := &pod.Spec
 	for i := range spec.Volumes {
@@ -153,4 +153,25 @@ func HasClaims(pods []*v1.Pod) bool {
 // LinksServices reports whether the containers of a pod have the services of its namespace in their environment.
 func LinksServices(pod *v1.Pod) bool {
 	return pod.Spec.EnableServiceLinks == nil || *pod.Spec.EnableServiceLinks
+}
+
+// ReadyAgain reports whether a running pod is not Ready although its containers and readiness gates are.
+func ReadyAgain(pod *v1.Pod) bool {
+	if pod.Status.Phase != v1.PodRunning || pod.DeletionTimestamp != nil {
+		return false
+	}
+	is := func(name v1.PodConditionType, want v1.ConditionStatus) bool {
+		for i := range pod.Status.Conditions {
+			if c := &pod.Status.Conditions[i]; c.Type == name {
+				return c.Status == want
+			}
+		}
+		return false
+	}
+	for _, gate := range pod.Spec.ReadinessGates {
+		if !is(gate.ConditionType, v1.ConditionTrue) {
+			return false
+		}
+	}
+	return is(v1.PodReady, v1.ConditionFalse) && is(v1.ContainersReady, v1.ConditionTrue)
 }

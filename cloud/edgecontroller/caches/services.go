@@ -1,4 +1,4 @@
-package edgecontroller
+package caches
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// cachedPorts is how many ports of a Service are cached at most. With 64 it takes about 10 KB.
-const cachedPorts = 64
+// CachedPorts is how many ports of a Service are cached at most. With 64 it takes about 10 KB.
+const CachedPorts = 64
 
 // servicePage is how many Services are listed at a time.
 const servicePage = 50
@@ -50,8 +50,8 @@ func listServices(ctx context.Context, services corev1.ServiceInterface) (*v1.Se
 	}
 }
 
-// onlyCached returns what is cached of a Service: what forNodes keeps, without ports if it has no address or more than
-// cachedPorts. Those are read from the API server when a node needs them.
+// onlyCached returns what is cached of a Service: what ForNodes keeps, without ports if it has no address or more than
+// CachedPorts. Those are read from the API server when a node needs them.
 func onlyCached(obj any) (any, error) {
 	if s, ok := obj.(*v1.Service); ok {
 		return slimService(s), nil
@@ -60,19 +60,19 @@ func onlyCached(obj any) (any, error) {
 }
 
 func slimService(s *v1.Service) *v1.Service {
-	out := forNodes(s)
-	if !hasAddress(s) || len(s.Spec.Ports) > cachedPorts {
+	out := ForNodes(s)
+	if !HasAddress(s) || len(s.Spec.Ports) > CachedPorts {
 		out.Spec.Ports = nil
 	}
 	return out
 }
 
-// lacksPorts reports whether the ports of a cached Service were left out: without any, it could have no address.
-func lacksPorts(s *v1.Service) bool { return hasAddress(s) && len(s.Spec.Ports) == 0 }
+// LacksPorts reports whether the ports of a cached Service were left out: without any, it could have no address.
+func LacksPorts(s *v1.Service) bool { return HasAddress(s) && len(s.Spec.Ports) == 0 }
 
-// forNodes returns what nodes are sent of a Service: what the environment variables of containers are made of. Its
+// ForNodes returns what nodes are sent of a Service: what the environment variables of containers are made of. Its
 // annotations and labels may be large.
-func forNodes(s *v1.Service) *v1.Service {
+func ForNodes(s *v1.Service) *v1.Service {
 	out := &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:         s.Namespace,
@@ -94,14 +94,14 @@ func forNodes(s *v1.Service) *v1.Service {
 	return out
 }
 
-// sameService reports whether a change of a Service matters to no node.
-func sameService(a, b *v1.Service) bool {
-	return sameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec) &&
-		(a.ResourceVersion == b.ResourceVersion || !lacksPorts(b))
+// SameService reports whether a change of a Service matters to no node.
+func SameService(a, b *v1.Service) bool {
+	return SameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec) &&
+		(a.ResourceVersion == b.ResourceVersion || !LacksPorts(b))
 }
 
-// sameMeta ignores fields that change with every write.
-func sameMeta(a, b *metav1.ObjectMeta) bool {
+// SameMeta ignores fields that change with every write.
+func SameMeta(a, b *metav1.ObjectMeta) bool {
 	x, y := *a, *b
 	for _, m := range []*metav1.ObjectMeta{&x, &y} {
 		m.ResourceVersion, m.Generation, m.ManagedFields = "", 0, nil

@@ -1,4 +1,4 @@
-package edgecontroller
+package lookups
 
 import (
 	"container/list"
@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
@@ -18,12 +19,12 @@ const (
 	contentMax   = 8 << 20
 )
 
-// contents has the ConfigMaps and Secrets that nodes were sent or compared with last, encoded. The informers have only
+// Contents has the ConfigMaps and Secrets that nodes were sent or compared with last, encoded. The informers have only
 // their metadata: what is missing is read from the API server when a pod of a connected node names it, once for all
 // nodes that need it at the same time.
-type contents struct {
-	caches  *caches
-	lookups *lookups
+type Contents struct {
+	caches  *caches.Caches
+	lookups *Lookups
 
 	reads singleflight.Group
 
@@ -38,12 +39,13 @@ type content struct {
 	object cloudhub.Object
 }
 
-func newContents(caches *caches, lookups *lookups) *contents {
-	return &contents{caches: caches, lookups: lookups, entries: map[resource.Key]*list.Element{}}
+// NewContents makes contents that keep nothing yet.
+func NewContents(caches *caches.Caches, lookups *Lookups) *Contents {
+	return &Contents{caches: caches, lookups: lookups, entries: map[resource.Key]*list.Element{}}
 }
 
 // get returns an object in the version that its metadata has, or in a later one; nil if it is not kept.
-func (c *contents) get(key resource.Key, now *metav1.PartialObjectMetadata) *cloudhub.Object {
+func (c *Contents) get(key resource.Key, now *metav1.PartialObjectMetadata) *cloudhub.Object {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.entries[key]
@@ -58,8 +60,8 @@ func (c *contents) get(key resource.Key, now *metav1.PartialObjectMetadata) *clo
 	return &object
 }
 
-// put keeps an object, unless a later version is kept.
-func (c *contents) put(object *cloudhub.Object) {
+// Put keeps an object, unless a later version is kept.
+func (c *Contents) Put(object *cloudhub.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.entries[object.Key]; e != nil {
@@ -78,9 +80,9 @@ func (c *contents) put(object *cloudhub.Object) {
 	}
 }
 
-// expire drops an object that is kept in another version than the one that its metadata has now. A later one is
+// Expire drops an object that is kept in another version than the one that its metadata has now. A later one is
 // dropped, too: after the restore of a backup of etcd, versions begin again at lower numbers.
-func (c *contents) expire(key resource.Key, version string) {
+func (c *Contents) Expire(key resource.Key, version string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.entries[key]; e != nil && e.Value.(*content).object.ResourceVersion != version {
@@ -88,8 +90,8 @@ func (c *contents) expire(key resource.Key, version string) {
 	}
 }
 
-// forget drops an object that is gone.
-func (c *contents) forget(key resource.Key) {
+// Forget drops an object that is gone.
+func (c *Contents) Forget(key resource.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.entries[key]; e != nil {
@@ -98,7 +100,7 @@ func (c *contents) forget(key resource.Key) {
 }
 
 // remove is called under the lock.
-func (c *contents) remove(e *list.Element) {
+func (c *Contents) remove(e *list.Element) {
 	gone := c.used.Remove(e).(*content)
 	delete(c.entries, gone.key)
 	c.bytes -= len(gone.object.JSON)
@@ -114,8 +116,8 @@ func atLeast(version, other string) bool {
 	return err == nil && errOther == nil && v >= o
 }
 
-// content returns a ConfigMap or Secret: what is kept of it, or else what the API server has; nil if it does not exist.
-func (c *contents) content(key resource.Key) (*cloudhub.Object, error) {
+// Object returns a ConfigMap or Secret: what is kept of it, or else what the API server has; nil if it does not exist.
+func (c *Contents) Object(key resource.Key) (*cloudhub.Object, error) {
 	now := c.caches.Named(key)
 	if now == nil { // just created, just deleted, or of a kind that is not cached: who asks must have the newest
 		return c.read(key)
@@ -127,7 +129,7 @@ func (c *contents) content(key resource.Key) (*cloudhub.Object, error) {
 	object, err, _ := c.reads.Do(key.String()+" "+now.ResourceVersion, func() (any, error) {
 		object, err := c.read(key)
 		if object != nil && err == nil {
-			c.put(object)
+			c.Put(object)
 		}
 		return object, err
 	})
@@ -140,17 +142,17 @@ func (c *contents) content(key resource.Key) (*cloudhub.Object, error) {
 }
 
 // read reads a ConfigMap or Secret from the API server; nil if it does not exist.
-func (c *contents) read(key resource.Key) (*cloudhub.Object, error) {
+func (c *Contents) read(key resource.Key) (*cloudhub.Object, error) {
 	if key.Type == resource.TypeConfigMap {
-		o, err := confirmed(c.lookups, key, c.lookups.own.CoreV1().ConfigMaps(key.Namespace).Get)
+		o, err := Confirmed(c.lookups, key, c.lookups.Own.CoreV1().ConfigMaps(key.Namespace).Get)
 		if o == nil || err != nil {
 			return nil, err
 		}
-		return toSend(key, o)
+		return caches.ToSend(key, o)
 	}
-	o, err := confirmed(c.lookups, key, c.lookups.own.CoreV1().Secrets(key.Namespace).Get)
+	o, err := Confirmed(c.lookups, key, c.lookups.Own.CoreV1().Secrets(key.Namespace).Get)
 	if o == nil || err != nil {
 		return nil, err
 	}
-	return toSend(key, o)
+	return caches.ToSend(key, o)
 }

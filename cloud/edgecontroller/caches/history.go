@@ -1,4 +1,4 @@
-package edgecontroller
+package caches
 
 import (
 	"context"
@@ -40,18 +40,18 @@ func (e errRestored) Error() string {
 		e.resource, e.seen, e.now)
 }
 
-// history notices when the API server's history ends and another one begins.
-type history struct {
-	own    kubernetes.Interface
-	caches *caches
-	// timeout limits the time for one request.
-	timeout time.Duration
+// History notices when the API server's history ends and another one begins.
+type History struct {
+	Own    kubernetes.Interface
+	Caches *Caches
+	// Timeout limits the time for one request.
+	Timeout time.Duration
 }
 
 // WatchHistory returns an error if the version of a cached resource went back at the API server. Restoring etcd from a
 // backup does that: watches from before the restore miss all changes until the versions catch up. The caller must exit,
 // so that everything is read again. Otherwise WatchHistory returns nil when the context ends.
-func (h *history) WatchHistory(ctx context.Context) error {
+func (h *History) WatchHistory(ctx context.Context) error {
 	tick := time.NewTicker(historyPeriod)
 	defer tick.Stop()
 	for {
@@ -60,7 +60,7 @@ func (h *history) WatchHistory(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := h.checkHistory(ctx, h.caches.resources()); err != nil {
+		if err := h.checkHistory(ctx, h.Caches.resources()); err != nil {
 			return err
 		}
 	}
@@ -68,7 +68,7 @@ func (h *history) WatchHistory(ctx context.Context) error {
 
 // checkHistory compares the version of each cache with a later list of the same resource. It stops at the first
 // resource that went back. A failed request proves nothing.
-func (h *history) checkHistory(ctx context.Context, resources []cachedResource) error {
+func (h *History) checkHistory(ctx context.Context, resources []cachedResource) error {
 	for _, r := range resources {
 		seen, err := strconv.ParseUint(r.cache.LastSyncResourceVersion(), 10, 64)
 		if err != nil {
@@ -88,10 +88,10 @@ func (h *history) checkHistory(ctx context.Context, resources []cachedResource) 
 
 // newestVersion reads a resource's version at the API server, with a list of at most one object. The list names no
 // resourceVersion, so it is current, and no selector, so the API server reads only that object.
-func (h *history) newestVersion(ctx context.Context, resource string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, h.timeout)
+func (h *History) newestVersion(ctx context.Context, resource string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, h.Timeout)
 	defer cancel()
-	body, err := h.own.CoreV1().RESTClient().Get().Resource(resource).
+	body, err := h.Own.CoreV1().RESTClient().Get().Resource(resource).
 		VersionedParams(&metav1.ListOptions{Limit: 1}, scheme.ParameterCodec).
 		SetHeader("Accept", onlyMetadata).Do(ctx).Raw()
 	if err != nil {
@@ -117,12 +117,12 @@ func compareHistory(resource string, seen uint64, later string) error {
 }
 
 // resources lists the cached resources.
-func (c *caches) resources() []cachedResource {
+func (c *Caches) resources() []cachedResource {
 	return []cachedResource{
-		{"pods", c.pods},
-		{"nodes", c.nodes},
-		{"configmaps", c.configMaps},
-		{"secrets", c.secrets},
-		{"services", c.services},
+		{"pods", c.Pods},
+		{"nodes", c.Nodes},
+		{"configmaps", c.ConfigMaps},
+		{"secrets", c.Secrets},
+		{"services", c.Services},
 	}
 }
