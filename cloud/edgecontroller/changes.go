@@ -1,6 +1,8 @@
 package edgecontroller
 
 import (
+	"cmp"
+
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/tools/cache"
@@ -13,9 +15,9 @@ import (
 func (c *Controller) watch() error {
 	handlers := map[cache.SharedIndexInformer]cache.ResourceEventHandler{
 		c.caches.Nodes:      handler(c.nodeEvent),
-		c.caches.ConfigMaps: handler(c.desired.namedEvent(resource.TypeConfigMap)),
-		c.caches.Secrets:    handler(c.desired.namedEvent(resource.TypeSecret)),
-		c.caches.Services:   handler(c.desired.services.serviceEvent),
+		c.caches.ConfigMaps: handler(c.desired.NamedEvent(resource.TypeConfigMap)),
+		c.caches.Secrets:    handler(c.desired.NamedEvent(resource.TypeSecret)),
+		c.caches.Services:   handler(c.desired.ServiceEvent),
 	}
 	c.caches.Pods.Changed, c.caches.Pods.Fetch = c.podEvent, c.podFetches.Keys.Add
 	for informer, h := range handlers {
@@ -55,20 +57,20 @@ func handler[T any](f func(old, now *T)) cache.ResourceEventHandler {
 // podEvent takes a change of a pod; old is nil for a new one, now for a deleted one.
 func (c *Controller) podEvent(old, now *v1.Pod) {
 	c.requests.PodChanged(now)
-	c.desired.podChanged(old, now)
+	c.desired.PodChanged(old, now)
 	if now != nil {
 		c.nodes.PodChanged(now)
-		c.statusRequests.podChanged(now)
+		c.statusRequests.PodChanged(now)
 	}
 	if old != nil && (now == nil || now.UID != old.UID) {
-		c.statuses.forget(old.Spec.NodeName, old.UID)
+		c.statuses.Forget(old.Spec.NodeName, old.UID)
 	}
 }
 
 // nodeEvent takes a change of a Node; old is nil for a new one, now for a deleted one.
 func (c *Controller) nodeEvent(old, now *v1.Node) {
 	if old == nil || now == nil {
-		c.caches.Pods.NodeChanged(firstNonNil(now, old).Name)
+		c.caches.Pods.NodeChanged(cmp.Or(now, old).Name)
 	}
 	c.nodes.NodeChanged(old, now)
 	switch {
@@ -81,11 +83,4 @@ func (c *Controller) nodeEvent(old, now *v1.Node) {
 // sameNode ignores the status, which comes from the edge.
 func sameNode(a, b *v1.Node) bool {
 	return caches.SameMeta(&a.ObjectMeta, &b.ObjectMeta) && equality.Semantic.DeepEqual(&a.Spec, &b.Spec)
-}
-
-func firstNonNil[T any](a, b *T) *T {
-	if a != nil {
-		return a
-	}
-	return b
 }

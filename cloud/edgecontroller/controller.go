@@ -12,6 +12,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/desired"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/lookups"
@@ -19,6 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/requests"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/slots"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/statuses"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -68,14 +70,13 @@ func (o Options) withDefaults() Options {
 // Controller implements cloudhub.Upstream and cloudhub.Downstream. New makes it; it must be given to the hub and
 // started before the hub takes its first connection.
 type Controller struct {
-	*desired
-
 	// Endpoints writes into Nodes where callers reach the kubelet APIs of nodes.
 	Endpoints *nodes.Endpoints
 
 	requests *requests.Requests
 	leases   *requests.Leases
 	reviews  *requests.Reviews
+	desired  *desired.Objects
 	nodes    *nodes.Parts
 	history  *caches.History
 
@@ -85,8 +86,8 @@ type Controller struct {
 	lookups  *lookups.Lookups
 	contents *lookups.Contents
 
-	statuses       *statuses
-	statusRequests *statusRequests
+	statuses       *statuses.Statuses
+	statusRequests *statuses.Requests
 
 	// podFetches are the nodes with pods that the cache lacks.
 	podFetches keyqueue.Queue
@@ -111,17 +112,18 @@ func New(options Options) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	room := newPodRoom()
-	metrics := newMetrics(room)
+	asked := lookups.New(clients.Own)
+	contents := lookups.NewContents(cached, asked)
+	objects := desired.New(clients, cached, sessions, asked, contents)
+	metrics := newMetrics(objects)
 	if options.Registry != nil {
 		if err := metrics.register(options.Registry); err != nil {
+			objects.ShutDown()
 			return nil, fmt.Errorf("register the metrics of edgecontroller: %w", err)
 		}
 	}
-	asked := lookups.New(clients.Own)
-	contents := lookups.NewContents(cached, asked)
 	requestSlots := make(slots.Semaphore, maxRequests)
-	statuses := newStatuses()
+	reported := statuses.New()
 	c := &Controller{
 		leases: &requests.Leases{
 			AsNode:   clients.AsNode,
@@ -131,7 +133,7 @@ func New(options Options) (*Controller, error) {
 			Timeout:  options.RequestTimeout,
 		},
 		reviews: &requests.Reviews{AsNode: clients.AsNode, Own: clients.Own},
-		desired: newDesired(clients, cached, sessions, asked, contents, room),
+		desired: objects,
 		nodes: nodes.New(nodes.Options{
 			Access: nodes.Access{
 				Own:      clients.Own,
@@ -141,7 +143,7 @@ func New(options Options) (*Controller, error) {
 				Timeout:  options.RequestTimeout,
 			},
 			Whole:   asked.Whole,
-			Current: statuses.current,
+			Current: reported.Current,
 			Slots:   requestSlots,
 			LocalIP: options.LocalIP,
 			Patches: metrics.tolerations,
@@ -152,8 +154,8 @@ func New(options Options) (*Controller, error) {
 		sessions:       sessions,
 		lookups:        asked,
 		contents:       contents,
-		statuses:       statuses,
-		statusRequests: newStatusRequests(cached, statuses, metrics.statusRequests),
+		statuses:       reported,
+		statusRequests: statuses.NewRequests(cached, reported, metrics.statusRequests),
 		metrics:        metrics,
 	}
 	c.Endpoints = c.nodes.Endpoints
@@ -183,9 +185,9 @@ func (c *Controller) begin(ctx context.Context, hub Hub) {
 	c.hub = hub
 	c.lookups.Start(ctx)
 	c.requests.Start(hub)
-	c.desired.start(ctx, hub)
+	c.desired.Start(ctx, hub)
 	c.nodes.Start(ctx, hub, c.owned.Go)
-	c.statusRequests.start(hub)
+	c.statusRequests.Start(hub)
 }
 
 // Start fills the caches, and returns when they have synced: only then may the hub take connections. Its goroutines end
@@ -197,14 +199,14 @@ func (c *Controller) Start(ctx context.Context, hub Hub) error {
 	}
 	c.nodes.Run(ctx, c.owned.Go)
 	c.statusRequests.Run(ctx, c.owned.Go)
-	c.desired.run(ctx, c.owned.Go)
+	c.desired.Run(ctx, c.owned.Go)
 	c.podFetches.Run(ctx, c.owned.Go)
 	began := time.Now()
 	if err := c.caches.Start(ctx); err != nil {
 		return err
 	}
 	c.Endpoints.RestoreEndpoints()
-	c.desired.cachesFilled()
+	c.desired.CachesFilled()
 	pods, edgePods := c.caches.Pods.Count()
 	klog.InfoS("Caches filled", "pods", pods, "edgePods", edgePods,
 		"edgeNodes", len(c.caches.Nodes.GetStore().ListKeys()), "took", time.Since(began))
@@ -220,19 +222,17 @@ func (c *Controller) Wait() {
 // Connected implements cloudhub.Upstream.
 func (c *Controller) Connected(_ context.Context, node, protocol string) {
 	capable := c.sessions.Connected(node, protocol)
-	c.statuses.connected(node, capable)
-	c.podLists.connected(node)
+	c.statuses.Connected(node, capable)
+	c.desired.Connected(node, capable)
 	c.caches.Pods.NodeChanged(node)
-	c.desired.connected(node, capable)
 	c.nodes.Connected(node)
 }
 
 // Disconnected implements cloudhub.Upstream.
 func (c *Controller) Disconnected(node, _ string) {
-	// The list goes first: without the session, the cache may lack pods that it has.
-	c.podLists.disconnected(node)
+	c.desired.Disconnected(node)
 	c.sessions.Disconnected(node)
-	c.statuses.disconnected(node)
+	c.statuses.Disconnected(node)
 	c.caches.Pods.NodeChanged(node)
 }
 
@@ -240,14 +240,14 @@ func (c *Controller) Disconnected(node, _ string) {
 // the last one that the node reported: the node must report them again. If only the cache was behind, the second report
 // changes nothing.
 func (c *Controller) Inventoried(_ context.Context, node string, pods []wire.Held) (report []string) {
-	i := compareInventory(c.caches, node, pods)
-	c.desired.inventoried(node, pods, i.has)
-	c.statuses.inventoried(node, i.pending, i.last)
+	i := statuses.CompareInventory(c.caches, node, pods)
+	c.desired.Inventoried(node, pods, i.Has)
+	c.statuses.Inventoried(node, i.Pending, i.Last)
 	for _, pod := range c.caches.PodsOf(node) {
-		c.statusRequests.podChanged(pod) // it may have changed since it was compared
+		c.statusRequests.PodChanged(pod) // it may have changed since it was compared
 	}
 	c.nodes.Inventoried(node)
-	return i.report
+	return i.Report
 }
 
 // reported records that the API server stored a status that a node reported.
@@ -255,11 +255,11 @@ func (c *Controller) reported(node string, pod *v1.Pod) {
 	if !c.sessions.Capable(node) {
 		return
 	}
-	if c.statuses.reported(node, pod.UID, storedStatus(pod)) {
+	if c.statuses.Reported(node, pod.UID, statuses.StoredStatus(pod)) {
 		c.nodes.StatusStored(pod)
 	}
 	if cached := c.caches.Pod(pod.Namespace, pod.Name); cached != nil {
-		c.statusRequests.podChanged(cached) // it may have changed before the answer came
+		c.statusRequests.PodChanged(cached) // it may have changed before the answer came
 	}
 }
 

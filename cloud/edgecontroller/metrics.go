@@ -1,6 +1,10 @@
 package edgecontroller
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/desired"
+)
 
 // metrics counts the requests of nodes.
 type metrics struct {
@@ -11,24 +15,24 @@ type metrics struct {
 	withheld       []prometheus.Collector
 }
 
-func newMetrics(room *podRoom) *metrics {
+func newMetrics(desired *desired.Objects) *metrics {
 	const prefix = "cloudcore_edgecontroller_"
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 	}
 	var gauges []prometheus.Collector
-	for _, why := range []withheld{withheldWaiting, withheldChange, withheldReferences} {
+	for _, why := range []string{"room", "change", "references"} {
 		gauges = append(gauges, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: prefix + "withheld_pods",
 			Help: "Pods of edge nodes that are not sent to them, or whose changes are not: there is no room, their " +
 				"namespace has grown too much there, or they name too many ConfigMaps and Secrets",
-			ConstLabels: prometheus.Labels{"reason": why.String()},
-		}, func() float64 { return float64(room.withheldPods()[why]) }))
+			ConstLabels: prometheus.Labels{"reason": why},
+		}, func() float64 { return float64(desired.WithheldPods()[why]) }))
 	}
 	gauges = append(gauges, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: prefix + "full_nodes",
 		Help: "Edge nodes that have no room for all of their pods, or for all changes of these",
-	}, func() float64 { return float64(room.fullNodes()) }))
+	}, func() float64 { return float64(desired.FullCount()) }))
 	return &metrics{
 		withheld: gauges,
 		requests: vec("requests_total", "Requests of nodes, by resource type and code of the answer",

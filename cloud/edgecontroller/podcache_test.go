@@ -40,7 +40,7 @@ func TestLabelledLater(t *testing.T) {
 	if diff := cmp.Diff(want, w.hub.Take()); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{listCall}, w.calls()); diff != "" {
+	if diff := cmp.Diff([]string{fakes.ListPods}, w.api.Take()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	if got := w.Desired("e1"); len(got) != 2 || got[1].Key != caches.PodKey(fakes.WholePod("1")) {
@@ -63,11 +63,12 @@ func TestUnregisteredNode(t *testing.T) {
 	}
 	w.api.Has("1", fakes.WholePod("1"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
-	w.sent("before its pods are read", "ns/pod/p", true, listCall, "GET /api/v1/namespaces/ns/pods/p as cloudcore")
+	w.sent("before its pods are read", "ns/pod/p", true, fakes.ListPods,
+		"GET /api/v1/namespaces/ns/pods/p as cloudcore")
 	if err := w.fetchPods(t.Context(), "e1"); err != nil {
 		t.Fatal(err)
 	}
-	w.calls()
+	w.api.Take()
 	w.sent("afterwards", "ns/pod/p", true)
 	w.Disconnected("e1", "the test ended it")
 	if all, whole := w.caches.Pods.Count(); all != 1 || whole != 0 {
@@ -83,7 +84,7 @@ func TestUnregisteredNode(t *testing.T) {
 		t.Errorf("changes when it is deleted (-want +got):\n%s", diff)
 	}
 	w.api.Has("2")
-	w.sent("deleted", "ns/pod/p", false, listCall)
+	w.sent("deleted", "ns/pod/p", false, fakes.ListPods)
 }
 
 // TestFetchRetries: pods that cannot be read, or not in the version that the watch brought, stay missing, and that is

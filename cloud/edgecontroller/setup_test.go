@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
@@ -61,17 +62,14 @@ func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
 	t.Cleanup(func() { // its queues end with the context
 		var workers sync.WaitGroup
 		c.nodes.Run(ended, workers.Go)
+		c.desired.Run(ended, workers.Go)
 		workers.Wait()
 	})
 	t.Cleanup(c.statusRequests.Keys.ShutDown)
-	t.Cleanup(c.notices.Keys.ShutDown)
-	t.Cleanup(c.roomDecisions.Keys.ShutDown)
-	t.Cleanup(c.fullNodes.Keys.ShutDown)
 	t.Cleanup(c.podFetches.Keys.ShutDown)
 	n := &fakes.Hub{}
 	c.begin(t.Context(), n)
-	c.decideRoom = func(node string, _ time.Duration) { c.decided(node) } // the worker's part
-	c.desired.cachesFilled()
+	c.desired.CachesFilled()
 	return &fixture{Controller: c, t: t, api: a, hub: n}
 }
 
@@ -116,4 +114,16 @@ func (w *fixture) ask(node, op, res, content string) *model.Message {
 	w.t.Helper()
 	return w.Handle(w.t.Context(), node, model.New(model.ModuleEdged, model.GroupMeta, op, res,
 		json.RawMessage(content)))
+}
+
+// sent checks whether e1 is sent an object, and what that costs.
+func (w *fixture) sent(what, text string, want bool, calls ...string) {
+	w.t.Helper()
+	o, err := w.Object("e1", fakes.Key(text))
+	if err != nil || (o != nil) != want {
+		w.t.Errorf("%s: Object(%s) = %v, %v; want an object: %v", what, text, o, err, want)
+	}
+	if diff := cmp.Diff(calls, w.api.Take()); diff != "" {
+		w.t.Errorf("%s: calls for %s (-want +got):\n%s", what, text, diff)
+	}
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/requests"
+	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 // Handle implements cloudhub.Upstream: it carries out a request of a node.
@@ -32,6 +34,17 @@ func (c *Controller) Duplicate(ctx context.Context, node, message string) {
 
 // WatchHistory returns an error if the version of a cached resource went back at the API server; see caches.History.
 func (c *Controller) WatchHistory(ctx context.Context) error { return c.history.WatchHistory(ctx) }
+
+// Desired implements cloudhub.Downstream.
+func (c *Controller) Desired(node string) []cloudhub.Ref { return c.desired.Desired(node) }
+
+// Object implements cloudhub.Downstream.
+func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, error) {
+	return c.desired.Object(node, key)
+}
+
+// Filled reports whether the caches have synced.
+func (c *Controller) Filled() bool { return c.desired.Filled() }
 
 // AwaitRequests waits until a node may make n requests more, within its rate limit. Other controllers call it, so that
 // a node has one limit for all that it asks for. It returns an error when ctx ends before.

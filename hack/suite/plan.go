@@ -91,21 +91,21 @@ var integration = map[string]string{
 // longForms are the packages whose tests take -long: more random faults, kills and operations than `make test` has time
 // for. Each is run with it in its area.
 var longForms = map[string]string{
-	"./cloud/cloudhub":             "link",
-	"./cloud/cloudhub/queue":       "link",
-	"./cloud/edgecontroller":       "link",
-	"./devicetwin":                 "link",
-	"./edged/containers/logrotate": "edge",
-	"./edged/containers/runtime":   "edge",
-	"./edged/podstate/status":      "edge",
-	"./edged/storage/volume":       "edge",
-	"./edgehub":                    "link",
-	"./hack/demo":                  "link",
-	"./hack/image":                 "link",
-	"./metamanager/store":          "edge",
-	"./test/adopt":                 "edge",
-	"./test/bench/soak":            "soak",
-	"./test/cloud":                 "link",
+	"./cloud/cloudhub":               "link",
+	"./cloud/cloudhub/queue":         "link",
+	"./cloud/edgecontroller/desired": "link",
+	"./devicetwin":                   "link",
+	"./edged/containers/logrotate":   "edge",
+	"./edged/containers/runtime":     "edge",
+	"./edged/podstate/status":        "edge",
+	"./edged/storage/volume":         "edge",
+	"./edgehub":                      "link",
+	"./hack/demo":                    "link",
+	"./hack/image":                   "link",
+	"./metamanager/store":            "edge",
+	"./test/adopt":                   "edge",
+	"./test/bench/soak":              "soak",
+	"./test/cloud":                   "link",
 }
 
 // suites returns a job for each package of an area, in alphabetical order, to run in parallel.

@@ -147,3 +147,15 @@ func (a *API) Has(version string, pods ...*v1.Pod) {
 		return NotFound(c.Path)
 	})
 }
+
+// Take returns what the API server was asked since the last time.
+func (a *API) Take() []string {
+	out := a.Seen()
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	a.Calls = nil
+	return out
+}
+
+// ListPods is the request for the pods of a node.
+const ListPods = "GET /api/v1/pods as cloudcore"

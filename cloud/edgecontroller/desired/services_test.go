@@ -1,4 +1,4 @@
-package edgecontroller
+package desired
 
 import (
 	"encoding/json"
@@ -17,7 +17,7 @@ import (
 // TestServiceEventTellsItsNodes: a service's event is told to the connected nodes of ours that have its namespace's
 // pods.
 func TestServiceEventTellsItsNodes(t *testing.T) {
-	w := newFixture(t, noAddress)
+	w := newFixture(t)
 	quiet := fakes.Pod("quiet", "ns", "q")
 	quiet.Spec.EnableServiceLinks = new(false)
 	w.add(fakes.Pod("two", "ns", "a"), fakes.Pod("two", "ns", "b"), fakes.Pod("one", "ns", "c"),
@@ -29,7 +29,7 @@ func TestServiceEventTellsItsNodes(t *testing.T) {
 	w.sessions.Connected("kubeedge", "websocket")
 	tell := func(s *v1.Service, want ...string) {
 		t.Helper()
-		w.services.serviceEvent(nil, s)
+		w.ServiceEvent(nil, s)
 		if diff := cmp.Diff(want, slices.Sorted(slices.Values(w.hub.Take()))); diff != "" {
 			t.Errorf("service %s/%s: notifications mismatch (-want +got):\n%s", s.Namespace, s.Name, diff)
 		}
@@ -51,7 +51,7 @@ func (w *fixture) cachedService(s *v1.Service) *v1.Service {
 
 // TestServiceWithManyPorts: a node gets all ports of a Service, and its changes, also if cloudcore does not cache them.
 func TestServiceWithManyPorts(t *testing.T) {
-	w := newFixture(t, noAddress)
+	w := newFixture(t)
 	wide := fakes.LargeService("wide", "1", caches.CachedPorts+1)
 	full := fakes.LargeService("full", "1", caches.CachedPorts)
 	w.add(fakes.Node("e1"), fakes.Pod("e1", "ns", "a"), wide, full)
@@ -77,12 +77,12 @@ func TestServiceWithManyPorts(t *testing.T) {
 				len(got.Annotations), len(o.JSON), len(s.Spec.Ports))
 		}
 	}
-	if diff := cmp.Diff([]string{"GET " + path + " as cloudcore"}, w.calls()); diff != "" {
+	if diff := cmp.Diff([]string{"GET " + path + " as cloudcore"}, w.api.Take()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	tell := func(old, now *v1.Service, want ...string) {
 		t.Helper()
-		w.services.serviceEvent(w.cachedService(old), w.cachedService(now))
+		w.ServiceEvent(w.cachedService(old), w.cachedService(now))
 		if diff := cmp.Diff(want, w.hub.Take()); diff != "" {
 			t.Errorf("%s changes: notifications mismatch (-want +got):\n%s", now.Name, diff)
 		}
@@ -104,7 +104,7 @@ func BenchmarkServiceEvent(b *testing.B) {
 	old, now := fakes.Service("ns-007", "db", "10.0.0.2"), fakes.Service("ns-007", "db", "10.0.0.3")
 	b.ReportAllocs()
 	for b.Loop() {
-		w.services.serviceEvent(old, now)
+		w.ServiceEvent(old, now)
 		if n := len(w.hub.Take()); n != 10 {
 			b.Fatalf("%d nodes were told, want 10", n)
 		}

@@ -1,4 +1,4 @@
-package edgecontroller
+package desired
 
 import (
 	"errors"
@@ -14,17 +14,6 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-const listCall = "GET /api/v1/pods as cloudcore"
-
-// calls returns what the API server was asked since the last time.
-func (w *fixture) calls() []string {
-	out := w.api.Seen()
-	w.api.Mu.Lock()
-	defer w.api.Mu.Unlock()
-	w.api.Calls = nil
-	return out
-}
-
 // sent checks whether e1 is sent an object, and what that costs.
 func (w *fixture) sent(what, text string, want bool, calls ...string) {
 	w.t.Helper()
@@ -32,7 +21,7 @@ func (w *fixture) sent(what, text string, want bool, calls ...string) {
 	if err != nil || (o != nil) != want {
 		w.t.Errorf("%s: Object(%s) = %v, %v; want an object: %v", what, text, o, err, want)
 	}
-	if diff := cmp.Diff(calls, w.calls()); diff != "" {
+	if diff := cmp.Diff(calls, w.api.Take()); diff != "" {
 		w.t.Errorf("%s: calls for %s (-want +got):\n%s", what, text, diff)
 	}
 }
@@ -44,14 +33,14 @@ func versioned(pod *v1.Pod, version string) *v1.Pod {
 
 // TestUnchangedInventoryAsksNobody: a node that connects with all that it is to have costs no request.
 func TestUnchangedInventoryAsksNobody(t *testing.T) {
-	w := newFixture(t, noAddress)
+	w := newFixture(t)
 	a, b := fakes.Pod("e1", "ns", "a"), fakes.Pod("e1", "ns", "b")
 	w.add(fakes.Node("e1"), a, b, fakes.Service("ns", "db", "10.0.0.2"),
 		&v1.Secret{ObjectMeta: fakes.ObjectMeta("ns", "shared", "1")},
 		&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-a", "1")},
 		&v1.ConfigMap{ObjectMeta: fakes.ObjectMeta("ns", "cm-b", "1")})
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
-	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(a, ""), heldStatus(b, "")})
+	w.Inventoried(t.Context(), "e1", []wire.Held{fakes.HeldStatus(a, ""), fakes.HeldStatus(b, "")})
 	n := 0
 	for _, ref := range w.Desired("e1") {
 		n++
@@ -69,14 +58,14 @@ func TestUnchangedInventoryAsksNobody(t *testing.T) {
 // TestForcedDeletionStaysDeleted: a cache that is behind has a pod that was deleted by force; its node has heard of
 // that from another cloudcore and is not sent the pod again.
 func TestForcedDeletionStaysDeleted(t *testing.T) {
-	w := newFixture(t, noAddress)
+	w := newFixture(t)
 	gone, kept := versioned(fakes.Pod("e1", "ns", "gone"), "5"), versioned(fakes.Pod("e1", "ns", "kept"), "6")
 	w.add(fakes.Node("e1"), gone, kept)
 	w.api.Has("10", kept)
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
-	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(kept, "")})
+	w.Inventoried(t.Context(), "e1", []wire.Held{fakes.HeldStatus(kept, "")})
 	w.sent("held", "ns/pod/kept", true)
-	w.sent("deleted by force", "ns/pod/gone", false, listCall)
+	w.sent("deleted by force", "ns/pod/gone", false, fakes.ListPods)
 	w.sent("deleted by force, again", "ns/pod/gone", false)
 	later := versioned(fakes.Pod("e1", "ns", "later"), "11")
 	w.add(later)
@@ -93,7 +82,7 @@ func TestForcedDeletionStaysDeleted(t *testing.T) {
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Disconnected("e1", "replaced")
 	w.api.Has("20", kept)
-	w.sent("the next session, before its inventory", "ns/pod/gone", false, listCall)
+	w.sent("the next session, before its inventory", "ns/pod/gone", false, fakes.ListPods)
 	w.Disconnected("e1", "gone")
 	if n := len(w.podLists.nodes); n != 0 {
 		t.Errorf("lists of %d nodes are kept after their last session, want 0", n)
@@ -104,7 +93,7 @@ func TestForcedDeletionStaysDeleted(t *testing.T) {
 // needs is not removed from the device.
 func TestNeededIsNotGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newFixture(t, noAddress)
+		w := newFixture(t)
 		moved := versioned(fakes.Pod("e1", "ns", "moved"), "7")
 		moved.Spec.Volumes = []v1.Volume{{VolumeSource: v1.VolumeSource{
 			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
@@ -115,17 +104,17 @@ func TestNeededIsNotGone(t *testing.T) {
 			fakes.Service("ns", "db", "10.0.0.2"))
 		w.api.Has("10", moved)
 		w.Connected(t.Context(), "e1", "edgecore/websocket")
-		w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(moved, "")})
+		w.Inventoried(t.Context(), "e1", []wire.Held{fakes.HeldStatus(moved, "")})
 		behind := func(text string, calls ...string) {
 			t.Helper()
 			if o, err := w.Object("e1", fakes.Key(text)); !errors.Is(err, errCacheStale) {
 				t.Errorf("Object(%s) = %v, %v; want %v", text, o, err, errCacheStale)
 			}
-			if diff := cmp.Diff(calls, w.calls()); diff != "" {
+			if diff := cmp.Diff(calls, w.api.Take()); diff != "" {
 				t.Errorf("calls for %s (-want +got):\n%s", text, diff)
 			}
 		}
-		behind("ns/secret/shared", listCall)
+		behind("ns/secret/shared", fakes.ListPods)
 		behind("ns/configmap/cm-moved")
 		behind("ns/service/db")
 		w.sent("needed by no pod", "ns/configmap/other", false)
@@ -134,7 +123,7 @@ func TestNeededIsNotGone(t *testing.T) {
 		w.sent("the pod itself", "ns/pod/moved", true, "GET /api/v1/namespaces/ns/pods/moved as cloudcore")
 		w.sent("no pod", "ns/pod/other", false)
 		time.Sleep(listAge) // of the bubble
-		behind("ns/secret/shared", listCall)
+		behind("ns/secret/shared", fakes.ListPods)
 		w.add(moved)
 		w.podEvent(before, moved)
 		w.sent("the cache has caught up", "ns/secret/shared", true)
@@ -148,7 +137,7 @@ func TestNeededIsNotGone(t *testing.T) {
 
 // TestListFails: without an answer nothing is said to be gone, and no pod is sent that the node does not hold.
 func TestListFails(t *testing.T) {
-	w := newFixture(t, noAddress)
+	w := newFixture(t)
 	w.add(fakes.Node("e1"), fakes.Pod("e1", "ns", "a"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.api.Answer(func(fakes.Call) (int, any) { return http.StatusServiceUnavailable, "down" })
@@ -161,12 +150,12 @@ func TestListFails(t *testing.T) {
 
 // TestListWithoutVersion: an API server whose versions are no numbers is asked each time.
 func TestListWithoutVersion(t *testing.T) {
-	w := newFixture(t, noAddress)
+	w := newFixture(t)
 	a, gone := fakes.Pod("e1", "ns", "a"), fakes.Pod("e1", "ns", "gone")
 	w.add(fakes.Node("e1"), a, gone)
 	w.api.Has("", a)
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
-	w.sent("listed", "ns/pod/a", true, listCall)
+	w.sent("listed", "ns/pod/a", true, fakes.ListPods)
 	w.sent("listed before", "ns/pod/a", true)
-	w.sent("not listed", "ns/pod/gone", false, listCall)
+	w.sent("not listed", "ns/pod/gone", false, fakes.ListPods)
 }

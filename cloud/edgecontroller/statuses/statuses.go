@@ -1,4 +1,6 @@
-package edgecontroller
+// Package statuses keeps a hash of the status that each connected node of ours reported last for each of its pods. If
+// another writer changes such a status, it asks the node to report it again.
+package statuses
 
 import (
 	"strconv"
@@ -12,10 +14,10 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// statuses tracks what connected nodes of ours reported last about their pods, and for which pods the API server has an
+// Statuses tracks what connected nodes of ours reported last about their pods, and for which pods the API server has an
 // older status than their node. A node reports both in its session's inventory. Until the inventory has arrived, and
 // for pods that it lists as pending, cached statuses are not relied on.
-type statuses struct {
+type Statuses struct {
 	mu    sync.Mutex
 	nodes map[string]*nodeStatuses
 }
@@ -29,7 +31,7 @@ type nodeStatuses struct {
 	pending map[types.UID]bool
 	// last has the status of each pod that the node reported last in this session, as the API server stored it.
 	last map[types.UID]lastStatus
-	// requests are those of statusRequests.
+	// requests are those of Requests.
 	requests requestLimits
 }
 
@@ -64,10 +66,11 @@ func versionOf(pod *v1.Pod) uint64 {
 	return n
 }
 
-func newStatuses() *statuses { return &statuses{nodes: map[string]*nodeStatuses{}} }
+// New returns the statuses of no node.
+func New() *Statuses { return &Statuses{nodes: map[string]*nodeStatuses{}} }
 
-// connected starts a session; inventory is set if the node sends an inventory.
-func (s *statuses) connected(node string, inventory bool) {
+// Connected starts a session; inventory is set if the node sends an inventory.
+func (s *Statuses) Connected(node string, inventory bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	links := 1
@@ -77,7 +80,8 @@ func (s *statuses) connected(node string, inventory bool) {
 	s.nodes[node] = &nodeStatuses{links: links, awaited: inventory}
 }
 
-func (s *statuses) disconnected(node string) {
+// Disconnected ends a session.
+func (s *Statuses) Disconnected(node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.nodes[node]; n != nil {
@@ -87,9 +91,9 @@ func (s *statuses) disconnected(node string) {
 	}
 }
 
-// inventoried records an inventory: the pods whose newest status has yet to arrive, and the last statuses of others.
+// Inventoried records an inventory: the pods whose newest status has yet to arrive, and the last statuses of others.
 // Statuses that arrived before it are newer than it.
-func (s *statuses) inventoried(node string, pending map[types.UID]bool, last map[types.UID]lastStatus) {
+func (s *Statuses) Inventoried(node string, pending map[types.UID]bool, last map[types.UID]lastStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[node]
@@ -111,8 +115,8 @@ func (s *statuses) inventoried(node string, pending map[types.UID]bool, last map
 	n.awaited, n.pending, n.last = false, pending, last
 }
 
-// reported records a status that the API server stored for a node, and reports whether it was awaited.
-func (s *statuses) reported(node string, uid types.UID, status lastStatus) (awaited bool) {
+// Reported records a status that the API server stored for a node, and reports whether it was awaited.
+func (s *Statuses) Reported(node string, uid types.UID, status lastStatus) (awaited bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[node]
@@ -128,8 +132,8 @@ func (s *statuses) reported(node string, uid types.UID, status lastStatus) (awai
 	return awaited
 }
 
-// forget drops what is known about a pod that is gone.
-func (s *statuses) forget(node string, uid types.UID) {
+// Forget drops what is known about a pod that is gone.
+func (s *Statuses) Forget(node string, uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.nodes[node]; n != nil {
@@ -139,8 +143,8 @@ func (s *statuses) forget(node string, uid types.UID) {
 	}
 }
 
-// current reports whether the API server has a pod's newest status, as far as its node has reported.
-func (s *statuses) current(node string, uid types.UID) bool {
+// Current reports whether the API server has a pod's newest status, as far as its node has reported.
+func (s *Statuses) Current(node string, uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[node]
@@ -149,33 +153,33 @@ func (s *statuses) current(node string, uid types.UID) bool {
 
 // inventory is what a node says in its session's inventory.
 type inventory struct {
-	// has are the cached pods that the node has.
-	has map[types.UID]bool
-	// pending are those whose newest status has yet to arrive, last the last statuses of others.
-	pending map[types.UID]bool
-	last    map[types.UID]lastStatus
-	// report are the keys of the pods whose status at the API server is not the last one that the node reported.
-	report []string
+	// Has are the cached pods that the node has.
+	Has map[types.UID]bool
+	// Pending are those whose newest status has yet to arrive, last the last statuses of others.
+	Pending map[types.UID]bool
+	Last    map[types.UID]lastStatus
+	// Report are the keys of the pods whose status at the API server is not the last one that the node reported.
+	Report []string
 }
 
-// compareInventory compares the pods that a node has with the caches. It encodes one status for each pod in both, and
+// CompareInventory compares the pods that a node has with the caches. It encodes one status for each pod in both, and
 // makes no requests.
-func compareInventory(caches *caches.Caches, node string, pods []wire.Held) inventory {
+func CompareInventory(caches *caches.Caches, node string, pods []wire.Held) inventory {
 	out := inventory{
-		has: map[types.UID]bool{}, pending: map[types.UID]bool{}, last: map[types.UID]lastStatus{},
+		Has: map[types.UID]bool{}, Pending: map[types.UID]bool{}, Last: map[types.UID]lastStatus{},
 	}
 	for i := range pods {
 		held := &pods[i]
 		pod := caches.Held(node, held)
-		if pod == nil || out.has[pod.UID] {
+		if pod == nil || out.Has[pod.UID] {
 			continue
 		}
-		out.has[pod.UID] = true
+		out.Has[pod.UID] = true
 		if held.Status == "" { // an edgecore older than status hashes, or a pod without a report
 			continue
 		}
 		if held.Status == wire.StatusPending {
-			out.pending[pod.UID] = true
+			out.Pending[pod.UID] = true
 			continue
 		}
 		same, err := sameStatus(pod, held.Status)
@@ -186,11 +190,11 @@ func compareInventory(caches *caches.Caches, node string, pods []wire.Held) inve
 		version := versionOf(pod)
 		if !same {
 			version = 0
-			out.pending[pod.UID] = true
-			out.report = append(out.report, held.Key)
+			out.Pending[pod.UID] = true
+			out.Report = append(out.Report, held.Key)
 		}
 		if status, ok := newLastStatus(held.Status, version); ok {
-			out.last[pod.UID] = status
+			out.Last[pod.UID] = status
 		}
 	}
 	return out
@@ -203,8 +207,8 @@ func sameStatus(pod *v1.Pod, want string) (bool, error) {
 	return err == nil && (hash == want || ready == want), err
 }
 
-// storedStatus returns a status as the API server has stored it, so that only changes by other writers differ from it.
-func storedStatus(pod *v1.Pod) lastStatus {
+// StoredStatus returns a status as the API server has stored it, so that only changes by other writers differ from it.
+func StoredStatus(pod *v1.Pod) lastStatus {
 	hash, err := caches.StatusHash(&pod.Status)
 	if err != nil {
 		klog.ErrorS(err, "Status that a node reported is not compared", "pod", klog.KObj(pod))

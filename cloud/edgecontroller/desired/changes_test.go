@@ -1,4 +1,4 @@
-package edgecontroller
+package desired
 
 import (
 	"slices"
@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -124,7 +123,7 @@ func TestEventsOfNamedObjects(t *testing.T) {
 	}
 	conf := func(rv string) *metav1.PartialObjectMetadata { return named("cm-a", rv) }
 	secret := func(rv string) *metav1.PartialObjectMetadata { return named("shared", rv) }
-	confEvent, secretEvent := w.namedEvent(resource.TypeConfigMap), w.namedEvent(resource.TypeSecret)
+	confEvent, secretEvent := w.NamedEvent(resource.TypeConfigMap), w.NamedEvent(resource.TypeSecret)
 	for name, tc := range map[string]struct {
 		event func()
 		want  []string
@@ -168,37 +167,6 @@ func TestEventsOfNamedObjects(t *testing.T) {
 	}
 }
 
-func TestEventsOfNodes(t *testing.T) {
-	w := newFixture(t)
-	node := func(change func(*v1.Node)) *v1.Node {
-		n := fakes.Node("e1")
-		if change != nil {
-			change(n)
-		}
-		return n
-	}
-	for name, tc := range map[string]struct {
-		old, now *v1.Node
-		want     []string
-	}{
-		"new":         {nil, node(nil), []string{"e1 null/node/e1"}},
-		"status only": {node(nil), node(func(n *v1.Node) { n.ResourceVersion, n.Status.Phase = "2", "x" }), nil},
-		"labels":      {node(nil), node(func(n *v1.Node) { n.Labels["a"] = "b" }), []string{"e1 null/node/e1"}},
-		"taints":      {node(nil), node(func(n *v1.Node) { n.Spec.Unschedulable = true }), []string{"e1 null/node/e1"}},
-		"gone": {node(nil), nil,
-			[]string{"e1: the node was deleted, or no longer has the label node-role.kubernetes.io/edge"}},
-		"another": {node(nil), node(func(n *v1.Node) { n.UID = "2" }),
-			[]string{"e1 null/node/e1", "e1: the node was deleted and registered again"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w.nodeEvent(tc.old, tc.now)
-			if diff := cmp.Diff(tc.want, w.hub.Take()); diff != "" {
-				t.Errorf("notifications mismatch (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 func TestEventsOfServices(t *testing.T) {
 	w := newFixture(t)
 	pod := fakes.Pod("e1", "ns", "a")
@@ -206,16 +174,15 @@ func TestEventsOfServices(t *testing.T) {
 		fakes.Service("default", "kubernetes", "10.0.0.1"))
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	w.Connected(t.Context(), "up", "websocket")
-	w.owned.Wait()
 	both := []string{"e1 default/service/kubernetes", "e1 ns/service/db"}
 	if diff := cmp.Diff(both, slices.Sorted(slices.Values(w.hub.Take()))); diff != "" {
 		t.Errorf("an edge of ours connects (-want +got):\n%s", diff)
 	}
 	db := fakes.Service("ns", "db", "10.0.0.2")
 	moved := fakes.Service("ns", "db", "10.0.0.9")
-	w.services.serviceEvent(db, moved)
-	w.services.serviceEvent(db, db)
-	w.services.serviceEvent(nil, fakes.Service("other", "x", "10.0.0.3"))
+	w.ServiceEvent(db, moved)
+	w.ServiceEvent(db, db)
+	w.ServiceEvent(nil, fakes.Service("other", "x", "10.0.0.3"))
 	if diff := cmp.Diff([]string{"e1 ns/service/db"}, w.hub.Take()); diff != "" {
 		t.Errorf("services change (-want +got):\n%s", diff)
 	}
@@ -235,24 +202,5 @@ func TestEventsOfServices(t *testing.T) {
 	}
 	if got, want := w.hub.Statuses, []string{"e1 ns/pod/a"}; !slices.Equal(got, want) {
 		t.Errorf("statuses of %v are said to have changed, want %v", got, want)
-	}
-}
-
-func TestHandlerUnwrapsMissedDeletions(t *testing.T) {
-	var got []string
-	h := handler(func(old, now *v1.Pod) {
-		if now == nil {
-			got = append(got, "gone "+old.Name)
-		} else {
-			got = append(got, "there "+now.Name)
-		}
-	})
-	h.OnAdd(fakes.Pod("e1", "ns", "a"), true)
-	h.OnUpdate(fakes.Pod("e1", "ns", "a"), fakes.Pod("e1", "ns", "b"))
-	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: fakes.Pod("e1", "ns", "a")})
-	h.OnDelete(fakes.Pod("e1", "ns", "b"))
-	h.OnDelete("nonsense")
-	if diff := cmp.Diff([]string{"there a", "there b", "gone a", "gone b"}, got); diff != "" {
-		t.Errorf("notifications mismatch (-want +got):\n%s", diff)
 	}
 }

@@ -1,4 +1,4 @@
-package edgecontroller
+package desired
 
 import (
 	"errors"
@@ -109,7 +109,7 @@ func TestEndingPodsTakeNoRoom(t *testing.T) {
 			o.Done()
 		}
 		sent += len(o.JSON)
-		held = append(held, heldStatus(p, ""))
+		held = append(held, fakes.HeldStatus(p, ""))
 	}
 	if sent > own+shared {
 		t.Errorf("the device gets %d KiB of pods that end, want at most %d", sent>>10, (own+shared)>>10)
@@ -229,7 +229,7 @@ func TestChangesThatDoNotGrow(t *testing.T) {
 	for i := range 3 {
 		greedy := startedAt(filledPod(fmt.Sprint("greedy", i), "g", 60<<10, 3), 1)
 		w.put(greedy)
-		held = append(held, heldStatus(greedy, ""))
+		held = append(held, fakes.HeldStatus(greedy, ""))
 	}
 	version := 1
 	change := func(size int, want bool) *cloudhub.Object {
@@ -259,7 +259,7 @@ func TestChangesThatDoNotGrow(t *testing.T) {
 		t.Errorf("%d pods count as withheld, want 3", n)
 	}
 	w.sessions.Connected("e1", "edgecore/websocket")
-	at := heldStatus(honest, "")
+	at := fakes.HeldStatus(honest, "")
 	at.Version = o.Version
 	w.Inventoried(t.Context(), "e1", append(held, at))
 	change(59<<10, true)
@@ -360,7 +360,7 @@ func TestNoticeAfterInventory(t *testing.T) {
 		k, _ := w.notices.Keys.Get()
 		w.notices.Keys.Done(k)
 	}
-	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(next, "")})
+	w.Inventoried(t.Context(), "e1", []wire.Held{fakes.HeldStatus(next, "")})
 	if why := w.room.of("e1", old.UID); why != withheldWaiting || w.notices.Keys.Len() == 0 {
 		t.Errorf("the older pod is withheld as %q, and %d events are queued", why, w.notices.Keys.Len())
 	}

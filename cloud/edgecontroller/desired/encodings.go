@@ -1,4 +1,4 @@
-package edgecontroller
+package desired
 
 import (
 	"k8s.io/utils/lru"

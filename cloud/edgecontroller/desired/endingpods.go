@@ -1,4 +1,4 @@
-package edgecontroller
+package desired
 
 import (
 	"fmt"
@@ -31,7 +31,7 @@ const maxImage = 1 << 10
 
 // sendEnding returns what a node is sent of a pod that is withheld and being deleted: its deletion, with no more than
 // it takes to end the pod.
-func (d *desired) sendEnding(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
+func (d *Objects) sendEnding(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
 	if caches.IsTrimmed(pod) {
 		size := min(int64(caches.SizeOf(pod)), d.wholeSent.Share())
 		if !d.wholeSent.Take(node, size) {

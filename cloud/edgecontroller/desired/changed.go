@@ -1,6 +1,8 @@
-package edgecontroller
+package desired
 
 import (
+	"cmp"
+
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -9,8 +11,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
-// podChanged takes an event of a pod: old is nil for a new one, now for a deleted one.
-func (d *desired) podChanged(old, now *v1.Pod) {
+// PodChanged takes an event of a pod: old is nil for a new one, now for a deleted one.
+func (d *Objects) PodChanged(old, now *v1.Pod) {
 	d.podLists.changed(old, now)
 	changes := podChanges(old, now)
 	sameContent := old != nil && now != nil && len(changes) == 0
@@ -34,7 +36,7 @@ func (d *desired) podChanged(old, now *v1.Pod) {
 }
 
 // decided decides about the room of a node's pods.
-func (d *desired) decided(node string) {
+func (d *Objects) decided(node string) {
 	change := d.room.decide(node)
 	d.roomChanged(change)
 	if len(change.withheld) > 0 {
@@ -45,7 +47,7 @@ func (d *desired) decided(node string) {
 // roomChanged marks pods that are not withheld any more, and before each the objects that it refers to. Pods that are
 // withheld now get an event. Those that are ending are marked too: of these their nodes may have more than they are to.
 // Decisions that are due are queued.
-func (d *desired) roomChanged(change roomChange) {
+func (d *Objects) roomChanged(change roomChange) {
 	for node, after := range change.due {
 		d.decideRoom(node, after)
 	}
@@ -67,11 +69,11 @@ func (d *desired) roomChanged(change roomChange) {
 	d.notices.add(change.withheld)
 }
 
-// namedEvent returns the handler of ConfigMaps or Secrets. A new version may have the same content: the hub compares it
+// NamedEvent returns the handler of ConfigMaps or Secrets. A new version may have the same content: the hub compares it
 // with what each node has.
-func (d *desired) namedEvent(kind string) func(old, now *metav1.PartialObjectMetadata) {
+func (d *Objects) NamedEvent(kind string) func(old, now *metav1.PartialObjectMetadata) {
 	return func(old, now *metav1.PartialObjectMetadata) {
-		known := firstNonNil(now, old)
+		known := cmp.Or(now, old)
 		key := resource.Key{Namespace: known.Namespace, Type: kind, Name: known.Name}
 		if now == nil {
 			d.contents.Forget(key)
@@ -86,7 +88,7 @@ func (d *desired) namedEvent(kind string) func(old, now *metav1.PartialObjectMet
 }
 
 // namedChanged marks a ConfigMap or Secret on the nodes whose pods name it.
-func (d *desired) namedChanged(kind string, obj metav1.Object) {
+func (d *Objects) namedChanged(kind string, obj metav1.Object) {
 	key := resource.Key{Namespace: obj.GetNamespace(), Type: kind, Name: obj.GetName()}
 	told := map[string]bool{}
 	for _, pod := range d.caches.PodsNaming(key) {
@@ -96,3 +98,18 @@ func (d *desired) namedChanged(kind string, obj metav1.Object) {
 		}
 	}
 }
+
+// ServiceEvent takes a change of a Service; old is nil for a new one, now for a deleted one.
+func (d *Objects) ServiceEvent(old, now *v1.Service) { d.services.serviceEvent(old, now) }
+
+// WithheldPods counts the pods that are withheld from their nodes, by the reason.
+func (d *Objects) WithheldPods() map[string]int {
+	count := map[string]int{}
+	for why, n := range d.room.withheldPods() {
+		count[why.String()] = n
+	}
+	return count
+}
+
+// FullCount counts the nodes whose pods do not all have room.
+func (d *Objects) FullCount() int { return d.room.fullNodes() }

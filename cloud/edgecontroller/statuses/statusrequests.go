@@ -1,4 +1,4 @@
-package edgecontroller
+package statuses
 
 import (
 	"context"
@@ -30,45 +30,46 @@ const (
 	statusRateWait = time.Second
 )
 
-// statusRequests asks a node to report a pod's status again when the status in the API server differs from the one that
+// Requests asks a node to report a pod's status again when the status in the API server differs from the one that
 // the node reported last. Then another writer has changed it: a person, a controller, or a copy of the device that was
 // connected to another cloudcore. The node would not report it without a request, since nothing changed there.
 //
 // If another writer repeats its change, the number of writes is bounded: after a few requests there is one per
 // statusRetryMax for a pod. A kubelet would overwrite each change. The waits start from the beginning with each session
 // of the node.
-type statusRequests struct {
+type Requests struct {
 	keyqueue.Queue
 	caches   *caches.Caches
-	statuses *statuses
+	statuses *Statuses
 	// made counts the requests.
 	made prometheus.Counter
-	hub  statusHub // set by start
+	hub  Hub // set by start
 }
 
-// statusHub is what statusRequests needs from the hub.
-type statusHub interface {
+// Hub is what Requests needs from the hub.
+type Hub interface {
 	// RequestStatus asks a node to report a pod's status again; see Hub.
 	RequestStatus(node string, key resource.Key, uid types.UID) bool
 }
 
-func newStatusRequests(caches *caches.Caches, statuses *statuses, made prometheus.Counter) *statusRequests {
-	r := &statusRequests{caches: caches, statuses: statuses, made: made}
+// NewRequests makes requests, which made counts. Start and Run must be called.
+func NewRequests(caches *caches.Caches, statuses *Statuses, made prometheus.Counter) *Requests {
+	r := &Requests{caches: caches, statuses: statuses, made: made}
 	r.Queue = keyqueue.New("pod", r.sync, "Status of a pod not compared with what its node reported; trying again")
 	return r
 }
 
-// start sets the hub, before run.
-func (r *statusRequests) start(hub statusHub) { r.hub = hub }
+// Start sets the hub, before run.
+func (r *Requests) Start(hub Hub) { r.hub = hub }
 
-// podChanged queues a pod for a comparison if its status may differ from the one that its node reported.
-func (r *statusRequests) podChanged(pod *v1.Pod) {
+// PodChanged queues a pod for a comparison if its status may differ from the one that its node reported.
+func (r *Requests) PodChanged(pod *v1.Pod) {
 	if _, ok := r.statuses.compared(pod); ok {
 		r.Keys.AddAfter(pod.Namespace+"/"+pod.Name, statusDelay)
 	}
 }
 
-func (r *statusRequests) sync(_ context.Context, key string) error {
+func (r *Requests) sync(_ context.Context, key string) error {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func (r *statusRequests) sync(_ context.Context, key string) error {
 // compared returns the hash of the status that a pod's node reported last. ok is false if there is nothing to compare:
 // the node is not connected here, has a newer status, or has reported none in this session, or the pod is not newer
 // than the node's report.
-func (s *statuses) compared(pod *v1.Pod) (hash string, ok bool) {
+func (s *Statuses) compared(pod *v1.Pod) (hash string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[pod.Spec.NodeName]
@@ -117,7 +118,7 @@ func (s *statuses) compared(pod *v1.Pod) (hash string, ok bool) {
 
 // request reports whether a node is to be asked for a pod's status now, and counts it as asked. wait is how long to
 // wait before the pod is compared again.
-func (s *statuses) request(node string, uid types.UID, now time.Time) (wait time.Duration, ask bool) {
+func (s *Statuses) request(node string, uid types.UID, now time.Time) (wait time.Duration, ask bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.nodes[node]

@@ -1,4 +1,4 @@
-package edgecontroller
+package desired
 
 import (
 	"fmt"
@@ -68,7 +68,6 @@ func TestDesired(t *testing.T) {
 	if got := w.desired("nobody"); got != nil {
 		t.Errorf("a node without pods is to have %v, want nothing", got)
 	}
-	w.owned.Wait()
 }
 
 func TestObject(t *testing.T) {
@@ -115,11 +114,10 @@ func TestObject(t *testing.T) {
 		t.Errorf("the API server was asked %v about what the cache knows, want nothing", calls)
 	}
 	w.Connected(t.Context(), "e1", "edgecore/quic")
-	w.Inventoried(t.Context(), "e1", []wire.Held{heldStatus(pod, "")})
+	w.Inventoried(t.Context(), "e1", []wire.Held{fakes.HeldStatus(pod, "")})
 	if o, err := w.Object("e1", fakes.Key("ns/service/db")); o == nil || err != nil {
 		t.Errorf("a service for an edge of ours: %+v, %v; want an object", o, err)
 	}
-	w.owned.Wait()
 	deleting := fakes.Pod("e1", "ns", "a")
 	deleting.DeletionTimestamp = new(metav1.Now())
 	w.add(deleting)
@@ -287,7 +285,7 @@ func BenchmarkSharedConfigMap(b *testing.B) {
 	}
 	old := &metav1.PartialObjectMetadata{ObjectMeta: fakes.ObjectMeta("ns", "all", "1")}
 	now := &metav1.PartialObjectMetadata{ObjectMeta: fakes.ObjectMeta("ns", "all", "2")}
-	event := w.namedEvent(resource.TypeConfigMap)
+	event := w.NamedEvent(resource.TypeConfigMap)
 	for b.Loop() {
 		event(old, now)
 		if n := len(w.hub.Take()); n != 5000 {

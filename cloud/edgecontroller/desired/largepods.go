@@ -1,4 +1,4 @@
-package edgecontroller
+package desired
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ const (
 var errLargePodsOnTheirWay = errors.New("as many large pods as cloudcore holds are on their way to nodes")
 
 // sendLarge returns a trimmed pod in the form that the hub sends.
-func (d *desired) sendLarge(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
+func (d *Objects) sendLarge(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
 	size := min(int64(caches.SizeOf(pod)), d.wholeSent.Share())
 	if !d.wholeSent.Take(node, size) {
 		return nil, fmt.Errorf("%s has %d KiB: %w", key, size>>10, errLargePodsOnTheirWay)

@@ -1,4 +1,4 @@
-package edgecontroller
+package desired
 
 import (
 	"encoding/json"
@@ -16,7 +16,7 @@ import (
 // TestRecordedPushes: each object that was recorded on its way to the edge is sent as it was, but for managedFields.
 func TestRecordedPushes(t *testing.T) {
 	n := 0
-	fakes.EachRecorded(t, "requests/testdata/recorded.jsonl", func(dir string, m *model.Message) {
+	fakes.EachRecorded(t, "../requests/testdata/recorded.jsonl", func(dir string, m *model.Message) {
 		if dir != "cloud->edge" || m.IsResponse() || m.Route.Operation == model.OpDelete {
 			return
 		}

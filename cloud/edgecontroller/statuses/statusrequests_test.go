@@ -1,11 +1,11 @@
-package edgecontroller
+package statuses
 
 import (
 	"fmt"
-	"net/http"
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +20,7 @@ import (
 
 // runningPod returns a pod whose node has reported that it runs.
 func runningPod(node, name, version string) *v1.Pod {
-	p := wasReady(fakes.MarkedPod(node, name))
+	p := fakes.WasReady(fakes.MarkedPod(node, name))
 	p.ResourceVersion = version
 	return p
 }
@@ -51,13 +51,14 @@ func overwritten(pod *v1.Pod, version string) *v1.Pod {
 
 // startStatuses returns a fixture that works on its status requests until the test ends, with a connected node e1.
 func startStatuses(t *testing.T, pods ...*v1.Pod) *fixture {
-	w := newFixture(t, noAddress)
+	w := newFixture(t)
 	w.add(fakes.ReadyNode("e1", v1.ConditionTrue))
 	for _, pod := range pods {
 		w.add(pod)
 	}
-	w.statusRequests.Run(t.Context(), w.owned.Go)
-	t.Cleanup(w.owned.Wait)
+	var workers sync.WaitGroup
+	w.statusRequests.Run(t.Context(), workers.Go)
+	t.Cleanup(workers.Wait)
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
 	return w
 }
@@ -67,7 +68,7 @@ func (w *fixture) inventory(pods ...*v1.Pod) {
 	w.t.Helper()
 	var held []wire.Held
 	for _, pod := range pods {
-		held = append(held, heldStatus(pod, hashOf(w.t, pod)))
+		held = append(held, fakes.HeldStatus(pod, fakes.HashOf(w.t, pod)))
 	}
 	w.Inventoried(w.t.Context(), "e1", held)
 }
@@ -76,9 +77,8 @@ func (w *fixture) inventory(pods ...*v1.Pod) {
 func (w *fixture) reports(pod *v1.Pod, version string) {
 	w.t.Helper()
 	stored := pod.DeepCopy()
-	stored.ResourceVersion, stored.Kind, stored.APIVersion = version, "Pod", "v1"
-	w.api.Answer(func(fakes.Call) (int, any) { return http.StatusOK, stored })
-	w.ask("e1", "patch", "ns/podpatch/"+pod.Name, fmt.Sprintf(`{"metadata":{"uid":%q},"status":{}}`, pod.UID))
+	stored.ResourceVersion = version
+	w.reported("e1", stored)
 }
 
 const askA = "e1 ns/pod/a uid-a"
@@ -116,9 +116,9 @@ func TestStatusRequested(t *testing.T) {
 		}, []string{askA}},
 		"during the inventory": {a, func(w *fixture) {
 			w.add(overwritten(a, "6"))
-			hash, version := hashOf(w.t, a), versionOf(a)
+			hash, version := fakes.HashOf(w.t, a), versionOf(a)
 			last, _ := newLastStatus(hash, version)
-			w.statuses.inventoried("e1", map[types.UID]bool{}, map[types.UID]lastStatus{a.UID: last})
+			w.statuses.Inventoried("e1", map[types.UID]bool{}, map[types.UID]lastStatus{a.UID: last})
 			w.Inventoried(w.t.Context(), "e1", nil)
 		}, []string{askA}},
 		"twice": {a, func(w *fixture) {
@@ -146,7 +146,7 @@ func TestStatusRequested(t *testing.T) {
 			w.changed(overwritten(a, "6"))
 		}, nil},
 		"newer one waits": {a, func(w *fixture) {
-			w.Inventoried(w.t.Context(), "e1", []wire.Held{heldStatus(a, wire.StatusPending)})
+			w.Inventoried(w.t.Context(), "e1", []wire.Held{fakes.HeldStatus(a, wire.StatusPending)})
 			w.changed(overwritten(a, "6"))
 		}, nil},
 		"no status": {a, func(w *fixture) {
@@ -279,7 +279,7 @@ func TestStatusRequestRate(t *testing.T) {
 
 // TestStatusesForgotten: nothing is kept of pods that are gone, and of nodes that are not connected.
 func TestStatusesForgotten(t *testing.T) {
-	w := newFixture(t, noAddress)
+	w := newFixture(t)
 	a, b := runningPod("e1", "a", "5"), runningPod("e1", "b", "5")
 	w.add(a, b)
 	w.Connected(t.Context(), "e1", "edgecore/websocket")
@@ -312,14 +312,14 @@ func TestStatusesMemory(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := heap()
-	s := newStatuses()
+	s := New()
 	for n := range nodes {
 		node := fmt.Sprintf("edge-%d", n)
-		s.connected(node, true)
-		s.inventoried(node, map[types.UID]bool{}, map[types.UID]lastStatus{})
+		s.Connected(node, true)
+		s.Inventoried(node, map[types.UID]bool{}, map[types.UID]lastStatus{})
 		for i := range pods {
 			uid := fmt.Sprintf("0e0ff2de-1b9f-4e0c-9fd7-%012d", i)
-			s.reported(node, types.UID(uid), lastStatus{version: 1})
+			s.Reported(node, types.UID(uid), lastStatus{version: 1})
 		}
 	}
 	each := (heap() - before) / nodes

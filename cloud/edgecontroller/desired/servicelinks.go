@@ -1,6 +1,8 @@
-package edgecontroller
+package desired
 
 import (
+	"cmp"
+
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -19,7 +21,7 @@ type serviceLinks struct {
 	lookups  *lookups.Lookups
 	podLists *podLists
 	encoded  encodings
-	hub      desiredHub // set by start
+	hub      Hub // set by start
 }
 
 // serviceFor returns a service in the form that the hub sends, or nil if the node is not to have it.
@@ -94,7 +96,7 @@ func (l *serviceLinks) serviceEvent(old, now *v1.Service) {
 	if old != nil && now != nil && caches.SameService(old, now) {
 		return
 	}
-	key := caches.ServiceKey(firstNonNil(old, now))
+	key := caches.ServiceKey(cmp.Or(old, now))
 	if isAPIService(key) { // pods of all namespaces have it
 		for _, node := range l.sessions.CapableNodes() {
 			if serves(key, l.caches.PodsOf(node)) {

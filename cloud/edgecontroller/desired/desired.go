@@ -1,4 +1,14 @@
-package edgecontroller
+// Package desired knows what each node should have: the pods bound to it, the ConfigMaps and Secrets that those pods
+// name, its Node object, and for our edgecores the services of its pods' namespaces. It passes changed keys (new,
+// changed or deleted) to the hub, never content: the hub sends what the caches hold at the moment of sending. There are
+// no counters that could go stale: which node has which ConfigMap is an index over the cached pods, and an entry
+// disappears with the last pod that names it.
+//
+// A deletion is final on the edge, so it is never decided from a cache alone: a cache may be behind another
+// cloudcore's. Object asks the API server before it reports an object deleted, and before it sends a pod whose deletion
+// the node may have seen; podLists says what that costs. Pods for which a node has no room are withheld from it
+// (podRoom).
+package desired
 
 import (
 	"context"
@@ -30,8 +40,8 @@ import (
 // that an object is gone.
 var errNotFilled = errors.New("the caches of the API server's objects are not filled yet")
 
-// desired knows what each node should have.
-type desired struct {
+// Objects knows what each node should have.
+type Objects struct {
 	caches   *caches.Caches
 	sessions *sessions.Sessions
 	lookups  *lookups.Lookups
@@ -53,32 +63,33 @@ type desired struct {
 
 	// Set by start.
 	ctx context.Context
-	hub desiredHub
+	hub Hub
 	// filled is set once the caches have synced.
 	filled atomic.Bool
 }
 
-// desiredHub is what desired needs from the hub; see Hub.
-type desiredHub interface {
+// Hub is what desired needs from the hub; see Hub.
+type Hub interface {
 	Changed(node string, key resource.Key)
 	StatusChanged(node string, key resource.Key)
 }
 
-func newDesired(
+// New makes objects. Start and Run must be called, and CachesFilled once the caches have synced.
+func New(
 	clients impersonate.Clients, caches *caches.Caches, sessions *sessions.Sessions, lookups *lookups.Lookups,
-	contents *lookups.Contents, room *podRoom,
-) *desired {
-	d := &desired{
+	contents *lookups.Contents,
+) *Objects {
+	d := &Objects{
 		caches:    caches,
 		sessions:  sessions,
 		lookups:   lookups,
 		contents:  contents,
 		asNode:    clients.AsNode,
 		podLists:  newPodLists(caches, lookups),
-		room:      room,
-		notices:   newPodNotices(clients.Own, caches, sessions, room),
+		room:      newPodRoom(),
 		wholeSent: shares.NewBudget[string](wholeBytes, wholeNodeBytes),
 	}
+	d.notices = newPodNotices(clients.Own, caches, sessions, d.room)
 	d.services = &serviceLinks{
 		caches:   caches,
 		sessions: sessions,
@@ -95,29 +106,37 @@ func newDesired(
 	return d
 }
 
-// start sets the hub. It must return before the caches are filled.
-func (d *desired) start(ctx context.Context, hub desiredHub) {
+// Start sets the hub. It must return before the caches are filled.
+func (d *Objects) Start(ctx context.Context, hub Hub) {
 	d.ctx, d.hub, d.services.hub = ctx, hub, hub
 }
 
-// run works until the context ends.
-func (d *desired) run(ctx context.Context, spawn func(func())) {
+// Run works until the context ends.
+func (d *Objects) Run(ctx context.Context, spawn func(func())) {
 	d.notices.Run(ctx, spawn)
 	d.roomDecisions.Run(ctx, spawn)
 	d.fullNodes.Run(ctx, spawn)
 }
 
-// cachesFilled must be called once the caches have synced. Until then nothing is decided.
-func (d *desired) cachesFilled() {
+// ShutDown ends the queues of objects that are never run.
+func (d *Objects) ShutDown() {
+	d.notices.Keys.ShutDown()
+	d.roomDecisions.Keys.ShutDown()
+	d.fullNodes.Keys.ShutDown()
+}
+
+// CachesFilled must be called once the caches have synced. Until then nothing is decided.
+func (d *Objects) CachesFilled() {
 	d.room.start()
 	d.filled.Store(true)
 }
 
 // Filled reports whether the caches have synced.
-func (d *desired) Filled() bool { return d.filled.Load() }
+func (d *Objects) Filled() bool { return d.filled.Load() }
 
-// connected begins a session of a node; capable is set for our edgecores.
-func (d *desired) connected(node string, capable bool) {
+// Connected begins a session of a node; capable is set for our edgecores.
+func (d *Objects) Connected(node string, capable bool) {
+	d.podLists.connected(node)
 	if capable && d.filled.Load() {
 		for _, s := range d.services.servicesFor(d.caches.PodsOf(node)) {
 			d.hub.Changed(node, caches.ServiceKey(s))
@@ -128,9 +147,13 @@ func (d *desired) connected(node string, capable bool) {
 	d.fullNodes.Keys.Add(node)
 }
 
-// inventoried records which pods a node has, by their UIDs and as the node reports them. Of those whose changes are
+// Disconnected ends a session of a node. It must be called before the caches know that the node has left: they may then
+// lack pods that the list of the node's pods has.
+func (d *Objects) Disconnected(node string) { d.podLists.disconnected(node) }
+
+// Inventoried records which pods a node has, by their UIDs and as the node reports them. Of those whose changes are
 // withheld it finds out which ones the node has in the current version.
-func (d *desired) inventoried(node string, pods []wire.Held, has map[types.UID]bool) {
+func (d *Objects) Inventoried(node string, pods []wire.Held, has map[types.UID]bool) {
 	d.podLists.inventoried(node, has)
 	change := d.room.inventoried(node, has)
 	for i := range pods {
@@ -147,7 +170,7 @@ func (d *desired) inventoried(node string, pods []wire.Held, has map[types.UID]b
 }
 
 // Desired implements cloudhub.Downstream.
-func (d *desired) Desired(node string) []cloudhub.Ref {
+func (d *Objects) Desired(node string) []cloudhub.Ref {
 	if !d.filled.Load() {
 		return nil
 	}
@@ -187,7 +210,7 @@ func kindOfNamed(key resource.Key) string {
 }
 
 // Object implements cloudhub.Downstream.
-func (d *desired) Object(node string, key resource.Key) (*cloudhub.Object, error) {
+func (d *Objects) Object(node string, key resource.Key) (*cloudhub.Object, error) {
 	if !d.filled.Load() {
 		return nil, fmt.Errorf("%s for node %s: %w", key, node, errNotFilled)
 	}
@@ -204,7 +227,7 @@ func (d *desired) Object(node string, key resource.Key) (*cloudhub.Object, error
 	return nil, nil
 }
 
-func (d *desired) podFor(node string, key resource.Key) (*cloudhub.Object, error) {
+func (d *Objects) podFor(node string, key resource.Key) (*cloudhub.Object, error) {
 	pod, err := d.podLists.podOnNode(node, key)
 	if err == nil && pod != nil {
 		err = d.countPod(node, pod)
@@ -241,7 +264,7 @@ func (d *desired) podFor(node string, key resource.Key) (*cloudhub.Object, error
 }
 
 // countPod makes sure that a pod counts before it is sent: its event may still be on its way.
-func (d *desired) countPod(node string, pod *v1.Pod) error {
+func (d *Objects) countPod(node string, pod *v1.Pod) error {
 	cached := func() bool {
 		now := d.caches.Pod(pod.Namespace, pod.Name)
 		return now != nil && now.UID == pod.UID
@@ -255,7 +278,7 @@ func (d *desired) countPod(node string, pod *v1.Pod) error {
 	return nil
 }
 
-func (d *desired) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {
+func (d *Objects) namedFor(node string, key resource.Key) (*cloudhub.Object, error) {
 	named, withheld := d.namedOn(node, key)
 	if !named && withheld {
 		return nil, fmt.Errorf("%s for node %s, as the pod that names it: %w", key, node, cloudhub.ErrWithheld)
@@ -276,7 +299,7 @@ func (d *desired) namedFor(node string, key resource.Key) (*cloudhub.Object, err
 }
 
 // namedOn reports whether a pod on a node names a ConfigMap or Secret, and whether one does, or may, that is withheld.
-func (d *desired) namedOn(node string, key resource.Key) (named, withheld bool) {
+func (d *Objects) namedOn(node string, key resource.Key) (named, withheld bool) {
 	for _, pod := range d.caches.PodsOf(node) {
 		switch {
 		case pod.Namespace != key.Namespace:
@@ -294,7 +317,7 @@ func (d *desired) namedOn(node string, key resource.Key) (named, withheld bool) 
 
 // volumeSecret returns a Secret that no pod names, but perhaps a persistent volume of a pod. The node may have asked
 // for it, and keeps it as long as the API server would still give it.
-func (d *desired) volumeSecret(node string, key resource.Key) (*cloudhub.Object, error) {
+func (d *Objects) volumeSecret(node string, key resource.Key) (*cloudhub.Object, error) {
 	ctx, cancel := context.WithTimeout(impersonate.WithNode(d.ctx, node), lookups.Timeout)
 	defer cancel()
 	secret, err := d.asNode.CoreV1().Secrets(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
@@ -307,7 +330,7 @@ func (d *desired) volumeSecret(node string, key resource.Key) (*cloudhub.Object,
 	return caches.ToSend(key, secret)
 }
 
-func (d *desired) nodeFor(node string, key resource.Key) (*cloudhub.Object, error) {
+func (d *Objects) nodeFor(node string, key resource.Key) (*cloudhub.Object, error) {
 	if key.Name != node || key.Namespace != resource.NullNamespace {
 		return nil, nil
 	}
