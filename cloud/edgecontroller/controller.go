@@ -123,7 +123,7 @@ func New(options Options) (*Controller, error) {
 		}
 	}
 	requestSlots := make(slots.Semaphore, maxRequests)
-	reported := statuses.New()
+	latest := statuses.New()
 	c := &Controller{
 		leases: &requests.Leases{
 			AsNode:   clients.AsNode,
@@ -143,7 +143,7 @@ func New(options Options) (*Controller, error) {
 				Timeout:  options.RequestTimeout,
 			},
 			Whole:   asked.Whole,
-			Current: reported.Current,
+			Current: latest.Current,
 			Slots:   requestSlots,
 			LocalIP: options.LocalIP,
 			Patches: metrics.tolerations,
@@ -154,8 +154,8 @@ func New(options Options) (*Controller, error) {
 		sessions:       sessions,
 		lookups:        asked,
 		contents:       contents,
-		statuses:       reported,
-		statusRequests: statuses.NewRequests(cached, reported, metrics.statusRequests),
+		statuses:       latest,
+		statusRequests: statuses.NewRequests(cached, latest, metrics.statusRequests),
 		metrics:        metrics,
 	}
 	c.Endpoints = c.nodes.Endpoints

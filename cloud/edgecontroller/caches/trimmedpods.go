@@ -132,7 +132,7 @@ func trimReferences(out, pod *v1.Pod) {
 	}
 }
 
-// trimTolerations keeps the tolerations that evictions.Desired looks at. tolerations reads the whole pod before it
+// trimTolerations keeps the tolerations that evictions.Desired looks at. Package nodes reads the whole pod before it
 // changes any.
 func trimTolerations(out, pod *v1.Pod) {
 	for i := range pod.Spec.Tolerations {

@@ -68,7 +68,7 @@ type Objects struct {
 	filled atomic.Bool
 }
 
-// Hub is what desired needs from the hub; see Hub.
+// Hub is what Objects needs from the hub; see edgecontroller.Hub.
 type Hub interface {
 	Changed(node string, key resource.Key)
 	StatusChanged(node string, key resource.Key)

@@ -83,7 +83,7 @@ func (l *Lookups) LargePod(ctx context.Context, key resource.Key) (*v1.Pod, erro
 	return Confirmed(l, key, l.Own.CoreV1().Pods(key.Namespace).Get)
 }
 
-// Whole returns the whole of a pod that may be trimmed; see fakes.WholePod.
+// Whole returns the whole of a pod that may be trimmed; see WholePod.
 func (l *Lookups) Whole(ctx context.Context, pod *v1.Pod) (*v1.Pod, error) {
 	if !caches.IsTrimmed(pod) {
 		return pod, nil

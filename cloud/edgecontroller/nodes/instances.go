@@ -36,7 +36,8 @@ type instances struct {
 
 // instanceHub is what instances needs from the hub.
 type instanceHub interface {
-	// Recorded passes on a Node's InstanceAnnotation, and ToRecord returns what it must become; see Hub.
+	// Recorded passes on a Node's InstanceAnnotation, and ToRecord returns what it must become; see
+	// edgecontroller.Hub.
 	Recorded(node string, r cloudhub.Record)
 	ToRecord(node string, have cloudhub.Record) (next cloudhub.Record, wait time.Duration, ok bool)
 }

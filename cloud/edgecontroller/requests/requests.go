@@ -146,7 +146,7 @@ type Endpoints interface {
 type Hub interface {
 	// Holds reports that a node has an object that the hub may not know of.
 	Holds(node string, key resource.Key, uid types.UID)
-	// ToRecord returns what a Node's annotation must become; see Hub.
+	// ToRecord returns what a Node's annotation must become; see edgecontroller.Hub.
 	ToRecord(node string, have cloudhub.Record) (next cloudhub.Record, wait time.Duration, ok bool)
 }
 

@@ -3,6 +3,7 @@ package requests
 import (
 	"context"
 	"encoding/json"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodes"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/slots"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -47,13 +49,6 @@ func rateLimit(qps float64, burst int) func(*Options) {
 // timeout makes a fixture that limits the time for one request.
 func timeout(d time.Duration) func(*Options) { return func(o *Options) { o.Timeout = d } }
 
-// direct is a cloudcore without tunnels.
-type direct struct{}
-
-func (direct) Complete(string, *v1.NodeStatus)                  {}
-func (direct) Tunnelled(_ string, patch []byte) ([]byte, error) { return patch, nil }
-func (direct) ForDevice(node *v1.Node) *v1.Node                 { return node }
-
 // newFixture makes requests that do not limit a node, unless a change of their options does.
 func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
 	t.Helper()
@@ -63,24 +58,24 @@ func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
 		t.Fatal(err)
 	}
 	o := Options{
-		AsNode:    clients.AsNode,
-		Own:       clients.Own,
-		Caches:    w.caches,
-		Sessions:  sessions.New(1e9, 1e9),
-		Endpoints: direct{},
-		Whole:     func(_ context.Context, pod *v1.Pod) (*v1.Pod, error) { return pod, nil },
-		Content:   w.content,
-		Slots:     make(slots.Semaphore, 128),
-		Timeout:   requestTimeout,
-		QPS:       1e9,
-		LocalIP:   "192.0.2.2",
-		Reported:  func(string, *v1.Pod) {},
-		Answered:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "test"}, []string{"a", "b", "c"}),
+		AsNode:   clients.AsNode,
+		Own:      clients.Own,
+		Caches:   w.caches,
+		Sessions: sessions.New(1e9, 1e9),
+		Whole:    func(_ context.Context, pod *v1.Pod) (*v1.Pod, error) { return pod, nil },
+		Content:  w.content,
+		Slots:    make(slots.Semaphore, 128),
+		Timeout:  requestTimeout,
+		QPS:      1e9,
+		LocalIP:  "192.0.2.2",
+		Reported: func(string, *v1.Pod) {},
+		Answered: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "test"}, []string{"a", "b", "c"}),
 	}
 	for _, change := range changes {
 		change(&o)
 	}
 	w.sessions = o.Sessions
+	o.Endpoints = w.endpoints(o)
 	w.Requests = New(o)
 	w.Requests.Start(w.hub)
 	w.Leases = &Leases{
@@ -91,6 +86,21 @@ func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
 		Timeout:  o.Timeout,
 	}
 	return w
+}
+
+// endpoints returns the endpoints of a cloudcore without tunnels.
+func (w *fixture) endpoints(o Options) Endpoints {
+	parts := nodes.New(nodes.Options{Access: nodes.Access{
+		AsNode: o.AsNode, Own: o.Own, Caches: w.caches, Sessions: o.Sessions, Timeout: o.Timeout,
+	}})
+	ended, end := context.WithCancel(w.t.Context())
+	end()
+	w.t.Cleanup(func() { // its queues end with the context
+		var workers sync.WaitGroup
+		parts.Run(ended, workers.Go)
+		workers.Wait()
+	})
+	return parts.Endpoints
 }
 
 // content returns a ConfigMap or Secret that was added.

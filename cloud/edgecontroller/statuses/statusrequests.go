@@ -48,7 +48,7 @@ type Requests struct {
 
 // Hub is what Requests needs from the hub.
 type Hub interface {
-	// RequestStatus asks a node to report a pod's status again; see Hub.
+	// RequestStatus asks a node to report a pod's status again; see edgecontroller.Hub.
 	RequestStatus(node string, key resource.Key, uid types.UID) bool
 }
 
@@ -140,7 +140,7 @@ type podRequests struct {
 	wait time.Duration
 }
 
-// next implements statuses.request.
+// next implements Statuses.request.
 func (l *requestLimits) next(uid types.UID, now time.Time) (wait time.Duration, ask bool) {
 	pod := l.pods[uid]
 	if now.Sub(pod.last) >= statusRetryReset {
