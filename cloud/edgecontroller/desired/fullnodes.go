@@ -13,7 +13,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
-	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodes"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodeevent"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
 )
 
@@ -57,7 +57,7 @@ func (f *fullNodes) sync(ctx context.Context, node string) error {
 	f.recent.Add(node, now)
 	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), keyqueue.Timeout)
 	defer cancel()
-	nodes.RecordEvent(ctx, f.asNode, node, "NoRoomForPods", usage.message())
+	nodeevent.Record(ctx, f.asNode, node, "NoRoomForPods", usage.message())
 	return nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/marks"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodeevent"
 )
 
 const (
@@ -206,5 +207,5 @@ func (d *Duplicates) Duplicate(ctx context.Context, node, message string) {
 	}
 	ctx, cancel := context.WithTimeout(impersonate.WithNode(ctx, node), d.Timeout)
 	defer cancel()
-	RecordEvent(ctx, d.AsNode, node, string(marks.DuplicateDevice), message)
+	nodeevent.Record(ctx, d.AsNode, node, string(marks.DuplicateDevice), message)
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
+	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodeevent"
 	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 )
 
@@ -455,6 +456,6 @@ func (e *Endpoints) TunnelFailed(node, why string) {
 	e.spawn(func() {
 		ctx, cancel := context.WithTimeout(impersonate.WithNode(e.ctx, node), e.Timeout)
 		defer cancel()
-		RecordEvent(ctx, e.AsNode, node, ReasonTunnelFailed, why)
+		nodeevent.Record(ctx, e.AsNode, node, ReasonTunnelFailed, why)
 	})
 }

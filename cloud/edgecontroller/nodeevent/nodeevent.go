@@ -1,4 +1,5 @@
-package nodes
+// Package nodeevent records events about Nodes.
+package nodeevent
 
 import (
 	"context"
@@ -11,9 +12,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// RecordEvent creates a warning event about a Node, as that node. ctx must come from impersonate.WithNode. Errors
-// are logged.
-func RecordEvent(ctx context.Context, asNode kubernetes.Interface, node, reason, message string) {
+// Record creates a warning event about a Node, as that node. ctx must come from impersonate.WithNode. Errors are
+// logged.
+func Record(ctx context.Context, asNode kubernetes.Interface, node, reason, message string) {
 	now := metav1.Now()
 	// like the kubelet's
 	about := v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)}
