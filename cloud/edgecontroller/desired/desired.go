@@ -61,7 +61,7 @@ type Objects struct {
 	// wholeSent are the bytes of large pods that are read, or on their way to nodes.
 	wholeSent *shares.Budget[string]
 
-	// Set by start.
+	// Set by Start.
 	ctx context.Context
 	hub Hub
 	// filled is set once the caches have synced.

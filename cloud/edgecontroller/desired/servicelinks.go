@@ -21,7 +21,7 @@ type serviceLinks struct {
 	lookups  *lookups.Lookups
 	podLists *podLists
 	encoded  encodings
-	hub      Hub // set by start
+	hub      Hub // set by Start
 }
 
 // serviceFor returns a service in the form that the hub sends, or nil if the node is not to have it.

@@ -37,7 +37,7 @@ var ErrPodsMissing = errors.New("the API server has them in other versions than 
 type Lookups struct {
 	Own                  kubernetes.Interface
 	confirms, wholeReads slots.Semaphore
-	ctx                  context.Context // set by start
+	ctx                  context.Context // set by Start
 }
 
 // New makes lookups with a client that acts as cloudcore itself.

@@ -48,7 +48,7 @@ type Parts struct {
 	readiness   *readiness
 	instances   *instances
 	annotator   *annotator
-	hub         Hub // set by start
+	hub         Hub // set by Start
 }
 
 // Hub is what the parts need from the hub.
@@ -85,7 +85,7 @@ func New(o Options) *Parts {
 	}
 }
 
-// Start sets the hub, and the context with which all goroutines end; spawn starts them. It must return before run.
+// Start sets the hub, and the context with which all goroutines end; spawn starts them. It must return before Run.
 func (p *Parts) Start(ctx context.Context, hub Hub, spawn func(func())) {
 	p.Endpoints.start(ctx, spawn)
 	p.instances.start(hub)

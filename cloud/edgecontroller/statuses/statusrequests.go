@@ -43,7 +43,7 @@ type Requests struct {
 	statuses *Statuses
 	// made counts the requests.
 	made prometheus.Counter
-	hub  Hub // set by start
+	hub  Hub // set by Start
 }
 
 // Hub is what Requests needs from the hub.
@@ -59,7 +59,7 @@ func NewRequests(caches *caches.Caches, statuses *Statuses, made prometheus.Coun
 	return r
 }
 
-// Start sets the hub, before run.
+// Start sets the hub. It must return before Run.
 func (r *Requests) Start(hub Hub) { r.hub = hub }
 
 // PodChanged queues a pod for a comparison if its status may differ from the one that its node reported.
