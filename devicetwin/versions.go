@@ -11,12 +11,10 @@ import (
 )
 
 // numberingKey is the key of the row with the epoch and the reserved versions. typeEpoch keeps it out of the list of
-// twins. formerEpochKey is where stores of before had their epoch, while each twin counted for itself.
+// twins.
 const (
 	numberingKey = resource.NullNamespace + "/" + resource.TypeDeviceTwin + "/versions"
 	typeEpoch    = resource.TypeDeviceTwin + "epoch"
-
-	formerEpochKey = resource.NullNamespace + "/" + resource.TypeDeviceTwin + "/epoch"
 )
 
 // reserved is how many versions are given out between two writes of the reservation.
@@ -66,11 +64,7 @@ func (n *numbering) reserve() ([]store.Op, reservation) {
 	if err != nil { // strings and numbers always encode
 		panic(err)
 	}
-	ops := []store.Op{store.Upsert(store.Meta{Key: numberingKey, Type: typeEpoch, Value: data})}
-	if n.stored.Epoch == "" {
-		ops = append(ops, store.Delete(formerEpochKey))
-	}
-	return ops, r
+	return []store.Op{store.Upsert(store.Meta{Key: numberingKey, Type: typeEpoch, Value: data})}, r
 }
 
 // fellBehind reports whether the API has a version of this epoch that this store has not given out.

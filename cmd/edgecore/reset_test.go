@@ -85,7 +85,7 @@ func left(t *testing.T, d *joinDevice) []string {
 
 func TestReset(t *testing.T) {
 	d, _ := joined(t)
-	limit := filepath.Join(d.service.Root, shutdown.ConfFiles()[0]) // which the agent raised
+	limit := filepath.Join(d.service.Root, shutdown.ConfFile) // which the agent raised
 	if err := errors.Join(os.MkdirAll(filepath.Dir(limit), 0o755), os.WriteFile(limit, nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}

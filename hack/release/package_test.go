@@ -89,7 +89,7 @@ func newMachine(t *testing.T, debs string) *machine {
 	m.sh("chmod +x /stubs/systemctl; dpkg --purge --force-all edgecore 2>/dev/null; find /etc /lib/systemd " +
 		"/usr/lib/systemd /var/lib/systemd -name 'edgecore*' -exec rm -rf {} +")
 	m.sh("rm -rf /etc/edgecore /var/lib/edgecore /var/lib/kubelet /usr/share/edgecore; rm -f " +
-		"/etc/systemd/logind.conf.d/99-edgecore.conf; true")
+		"/run/systemd/logind.conf.d/99-edgecore.conf; true")
 	return m
 }
 
@@ -222,8 +222,8 @@ drwx------ /var/lib/edgecore`)
 	m.expect("tail -1 /etc/edgecore/edgecore.yaml; cat /var/lib/edgecore/edgecore.db", "# a word of mine\nrows")
 
 	m.sh("mkdir -p /var/lib/kubelet/pods/1/volumes '/var/lib/kubelet/pods/2 3' /var/lib/kubelet/others; echo x " +
-		">/var/lib/kubelet/pods/1/volumes/data; mkdir -p /etc/systemd/logind.conf.d; touch " +
-		"/etc/systemd/logind.conf.d/99-edgecore.conf")
+		">/var/lib/kubelet/pods/1/volumes/data; mkdir -p /run/systemd/logind.conf.d; touch " +
+		"/run/systemd/logind.conf.d/99-edgecore.conf")
 	m.write("/left", "/var/lib/kubelet/pods/1\n/var/lib/kubelet/pods/2 "+
 		"3\n/var/lib/kubelet/pods/\n/var/lib/kubelet/\n/\n//\nrelative/path\n")
 	_, calls = m.dpkg("--remove edgecore")
@@ -232,9 +232,9 @@ drwx------ /var/lib/edgecore`)
 		m.t.Errorf("calls of removing = %q, want %q", calls, want)
 	}
 	m.expect("cat /var/lib/edgecore/edgecore.db /var/lib/kubelet/pods/1/volumes/data; tail -1 "+
-		"/etc/edgecore/edgecore.yaml; ls /usr/bin/edgecore /etc/systemd/logind.conf.d/99-edgecore.conf",
+		"/etc/edgecore/edgecore.yaml; ls /usr/bin/edgecore /run/systemd/logind.conf.d/99-edgecore.conf",
 		"rows\nx\n# a word of mine\nls: cannot access '/usr/bin/edgecore': No such file or directory\nls: cannot "+
-			"access '/etc/systemd/logind.conf.d/99-edgecore.conf': No such file or directory\nexit status 2")
+			"access '/run/systemd/logind.conf.d/99-edgecore.conf': No such file or directory\nexit status 2")
 
 	if _, calls = m.dpkg("-i /packages/v1.1.0.deb"); !strings.Contains(calls, "start edgecore.service") {
 		m.t.Errorf("calls of installing again = %q, want %q among them", calls, "start edgecore.service")

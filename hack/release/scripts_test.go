@@ -170,11 +170,14 @@ func copiedUnit(m *machine) {
 		"owns, to /etc/systemd/system/edgecore.service")
 }
 
-// logindLimit: what the agent raised goes, from where it lies and from where earlier versions put it.
+// logindLimit: what the agent raised goes, and nothing else.
 func logindLimit(m *machine) {
 	m.dpkg("-i /packages/v1.0.0.deb")
-	m.sh("for d in /run /etc; do mkdir -p $d/systemd/logind.conf.d; touch $d/systemd/logind.conf.d/99-edgecore.conf; " +
-		"done; touch /etc/systemd/logind.conf.d/mine.conf")
+	const dir = "/run/systemd/logind.conf.d"
+	m.sh("mkdir -p " + dir + "; touch " + dir + "/99-edgecore.conf " + dir + "/mine.conf")
 	m.dpkg("--remove edgecore")
-	m.expect("ls -d /run/systemd/logind.conf.d 2>/dev/null; ls /etc/systemd/logind.conf.d", "mine.conf")
+	m.expect("ls "+dir, "mine.conf")
+	m.sh("rm " + dir + "/mine.conf; touch " + dir + "/99-edgecore.conf")
+	m.dpkg("--purge edgecore")
+	m.expect("ls -d "+dir+" 2>/dev/null", "exit status 2")
 }

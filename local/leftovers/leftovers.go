@@ -106,11 +106,7 @@ type Removal struct {
 // Remove removes what the agent and a join have made, apart from the service: certificates, store, configuration, and
 // the limit of logind that the agent has raised. It removes only the limit while an agent uses the store.
 func Remove(cfg *v1alpha2.EdgeCore, r Removal) error {
-	var limits []string
-	for _, file := range shutdown.ConfFiles() {
-		limits = append(limits, filepath.Join(r.Root, file))
-	}
-	return errors.Join(removeAll(limits...), r.removeFiles(cfg))
+	return errors.Join(removeAll(filepath.Join(r.Root, shutdown.ConfFile)), r.removeFiles(cfg))
 }
 
 func (r *Removal) removeFiles(cfg *v1alpha2.EdgeCore) error {

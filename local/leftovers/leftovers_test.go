@@ -42,7 +42,7 @@ func newDevice(t *testing.T) *device {
 		"token",
 		"db/edgecore.db.corrupt-1", "root/images.keep", "root/pods/u1/etc-hosts", "logs/default_web_u1/main/0.log",
 		"logs/default_db_u2/main/0.log", // of a pod without a folder
-		shutdown.ConfFiles()[0],
+		shutdown.ConfFile,
 	} {
 		d.put(name)
 	}

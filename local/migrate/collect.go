@@ -309,10 +309,8 @@ func imageNames(ctx context.Context, client *cri.Client, image string, into map[
 
 // ownFiles are the files that only this agent has, and that were not there before it.
 func (t *Migration) ownFiles(p *Plan) []string {
-	files := servingcert.Files(p.Config.Modules.Edged.RootDirectory)
-	for _, file := range shutdown.ConfFiles() {
-		files = append(files, filepath.Join(t.Service.Root, file))
-	}
+	files := append(servingcert.Files(p.Config.Modules.Edged.RootDirectory),
+		filepath.Join(t.Service.Root, shutdown.ConfFile))
 	files = slices.DeleteFunc(files, func(name string) bool { _, err := os.Lstat(name); return err == nil })
 	own := adopt.CertFiles(t.certs())
 	return append(files, own.CA, own.Cert, own.Key)

@@ -36,14 +36,10 @@ const (
 	confName = "99-edgecore.conf"
 	// ConfDir is that folder, which is gone after a boot as what the agent asks of logind is.
 	ConfDir = "/run/systemd/logind.conf.d"
-	// deprecatedConfDir is where earlier versions had it. A file there goes before one of the same name in ConfDir.
-	deprecatedConfDir = "/etc/systemd/logind.conf.d"
 )
 
-// ConfFiles are our files in logind's configuration, as they lie on a device.
-func ConfFiles() []string {
-	return []string{ConfDir + "/" + confName, deprecatedConfDir + "/" + confName}
-}
+// ConfFile is our file in logind's configuration, as it lies on a device.
+const ConfFile = ConfDir + "/" + confName
 
 // Options configure a Watcher.
 type Options struct {
@@ -51,9 +47,8 @@ type Options struct {
 	Groups []Group
 	// Address is that of the D-Bus; empty is the system's.
 	Address string
-	// ConfDir is where logind's limit is raised, DeprecatedConfDir where an earlier version of the agent may have done
-	// so. An empty ConfDir has the system's for both; an empty DeprecatedConfDir is none.
-	ConfDir, DeprecatedConfDir string
+	// ConfDir is where logind's limit is raised; empty is the system's folder.
+	ConfDir string
 	// Pods lists the pods that have running containers.
 	Pods func() []*v1.Pod
 	// End ends a pod, and returns when nothing of it runs any more or ctx has ended. grace is what its containers have.
@@ -78,7 +73,7 @@ type Watcher struct {
 // New makes a watcher; Run starts it.
 func New(opts Options) *Watcher {
 	if opts.ConfDir == "" {
-		opts.ConfDir, opts.DeprecatedConfDir = ConfDir, deprecatedConfDir
+		opts.ConfDir = ConfDir
 	}
 	return &Watcher{opts: opts, retryMin: retryMin, reloadWithin: reloadWithin}
 }
@@ -179,12 +174,11 @@ func (w *Watcher) callOff() {
 // groups are the groups with the time that logind gives them.
 func (w *Watcher) groups(ctx context.Context, l *logind) ([]Group, error) {
 	want := total(w.opts.Groups)
-	moved := w.dropFormer()
 	has, err := l.delay()
 	if err != nil {
 		return nil, err
 	}
-	if has >= want && !moved {
+	if has >= want {
 		return w.opts.Groups, nil
 	}
 	if err := w.raise(ctx, l, want); err != nil {
@@ -195,18 +189,6 @@ func (w *Watcher) groups(ctx context.Context, l *logind) ([]Group, error) {
 		return nil, err
 	}
 	return fit(w.opts.Groups, has), nil
-}
-
-// dropFormer removes the file of an earlier version, and reports whether there was one.
-func (w *Watcher) dropFormer() bool {
-	if w.opts.DeprecatedConfDir == "" {
-		return false
-	}
-	err := os.Remove(filepath.Join(w.opts.DeprecatedConfDir, confName))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		klog.ErrorS(err, "logind's limit, raised by an earlier version, stays")
-	}
-	return err == nil
 }
 
 // raise raises logind's limit.

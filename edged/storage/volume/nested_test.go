@@ -198,27 +198,3 @@ func TestDownwardAPIIsInMemory(t *testing.T) {
 		}
 	}
 }
-
-// Containers that run have the folder in which an older agent put the files: that is the one that follows the labels.
-func TestDownwardAPIOfAnOlderAgentStaysOnTheDisk(t *testing.T) {
-	m, _ := start(t)
-	pod := podWith(downwardVolume())
-	dir, err := m.volumeDir(pod, pluginDownwardAPI, "v")
-	must(t, err, os.Mkdir(dir, 0o777),
-		writeAtomically(dir, payload{files: []file{{path: "name", data: []byte("old"), mode: 0o644}}}))
-	held, err := os.Open(dir)
-	must(t, err)
-	defer held.Close()
-	setup(t, m, pod)
-	if mounted, err := isMountpoint(dir); err != nil || mounted {
-		t.Errorf("something is mounted on the folder of an older agent: got %t, %v, want false", mounted, err)
-	}
-	if diff := cmp.Diff(map[string]string{"name": "0644 web"},
-		content(t, fmt.Sprintf("/proc/self/fd/%d", held.Fd()))); diff != "" {
-		t.Errorf("what a container sees (-want +got):\n%s", diff)
-	}
-	must(t, m.Teardown(t.Context(), uid))
-	if dir := setup(t, m, pod)["v"].Path; isFilledFolder(dir) {
-		t.Errorf("isFilledFolder(%s) of a new pod: got true, want false: it is in memory", dir)
-	}
-}

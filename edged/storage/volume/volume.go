@@ -394,7 +394,7 @@ func (m *Manager) setupFiles(pod *v1.Pod, vol *v1.Volume, plugin string, files [
 // emptyDir.
 func (m *Manager) makeFilesDir(pod *v1.Pod, plugin, dir string) error {
 	src := &v1.EmptyDirVolumeSource{}
-	if plugin != pluginConfigMap && !(plugin == pluginDownwardAPI && isFilledFolder(dir)) {
+	if plugin != pluginConfigMap {
 		src.Medium = v1.StorageMediumMemory
 	}
 	mode, gid := emptyDirAccess(src, fsGroup(pod))
@@ -406,17 +406,6 @@ func (m *Manager) makeFilesDir(pod *v1.Pod, plugin, dir string) error {
 		}
 	}
 	return ensureDir(dir, mode, gid)
-}
-
-// isFilledFolder reports whether a folder has files of a volume, and is not a mount. Older agents kept downwardAPI
-// volumes on the disk: containers that run have that folder, so it is kept up to date there for as long as the pod
-// lives.
-func isFilledFolder(dir string) bool {
-	if _, err := os.Lstat(filepath.Join(dir, dataLink)); err != nil {
-		return false
-	}
-	mounted, err := isMountpoint(dir)
-	return err == nil && !mounted
 }
 
 // filesFolderMode returns the mode of a folder in a volume that the agent fills.
