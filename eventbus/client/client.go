@@ -245,7 +245,7 @@ func (c *Client) dial(ctx context.Context, heard func()) (net.Conn, error) {
 		return nil, err
 	}
 	if !c.endpoint.tls {
-		return &checkedConn{Conn: raw, limit: c.options.MaxPacket, heard: heard}, nil
+		return &checkedConn{Conn: raw, limit: maxPacket, heard: heard}, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.options.TLS != nil {
@@ -259,7 +259,7 @@ func (c *Client) dial(ctx context.Context, heard func()) (net.Conn, error) {
 		_ = raw.Close()
 		return nil, err
 	}
-	return &checkedConn{Conn: t, limit: c.options.MaxPacket, heard: heard}, nil
+	return &checkedConn{Conn: t, limit: maxPacket, heard: heard}, nil
 }
 
 // serve uses a connection until it is lost or ctx ends.

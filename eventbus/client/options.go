@@ -24,8 +24,6 @@ type Options struct {
 	// SpoolPath is the file of messages that the broker has not accepted.
 	SpoolPath string
 	Spool     spool.Limits
-	// MaxPacket is the largest packet that the client accepts from the broker. 0 is DefaultMaxPacket.
-	MaxPacket int
 	// Timeout is how long connecting, a subscription and a confirmation may take. 0 is DefaultTimeout.
 	Timeout time.Duration
 	// FirstRetry and LastRetry bound the random delay between attempts to connect. 0 is the default of each.
@@ -37,7 +35,6 @@ type Options struct {
 
 // The defaults of Options, and limits.
 const (
-	DefaultMaxPacket  = 256<<10 + 4<<10
 	DefaultTimeout    = 10 * time.Second
 	DefaultFirstRetry = time.Second
 	DefaultLastRetry  = time.Minute
@@ -49,8 +46,10 @@ const (
 	window       = 32
 	receiveQueue = 256
 	receiveBytes = 8 << 20
-	// maxPayload is the largest payload that may be published.
+	// maxPayload is the largest payload that may be published, maxPacket the largest packet that the client accepts
+	// from the broker.
 	maxPayload = 256 << 10
+	maxPacket  = maxPayload + 4<<10
 	// maxSubscriptions is how many filters the agent may subscribe to.
 	maxSubscriptions = 1024
 )
@@ -90,9 +89,6 @@ func parseServer(server string) (endpoint, error) {
 }
 
 func (o Options) withDefaults() Options {
-	if o.MaxPacket <= 0 {
-		o.MaxPacket = DefaultMaxPacket
-	}
 	if o.Timeout <= 0 {
 		o.Timeout = DefaultTimeout
 	}

@@ -36,7 +36,7 @@ func (s *Store) List(ctx context.Context, typ string) ([]Meta, error) {
 // Each hands the rows of a type to a function, by key, without holding all of them in memory. They are of
 // one moment: writes meanwhile wait for nothing, and do not show. An error of the function ends it, and is
 // returned as it is. The function may keep what it gets, and may call the store (but each nested read takes one
-// of Options.Readers).
+// of two connections).
 func (s *Store) Each(ctx context.Context, typ string, do func(Meta) error) error {
 	rows, err := s.stmts[sqlList].QueryContext(ctx, typ)
 	if err != nil {

@@ -46,8 +46,6 @@ import (
 
 // Options change a store; zero values are the defaults.
 type Options struct {
-	// Readers is the number of connections that read: 2.
-	Readers int
 	// MaxBatch is the most Applies that share a transaction: 256.
 	MaxBatch int
 	// Reserve is the space kept for deletes on a full disk, in bytes: 512 KiB. Less than 0 is none.
@@ -71,9 +69,11 @@ type Options struct {
 }
 
 const (
-	defaultReaders  = 2
 	defaultMaxBatch = 256
 	defaultReserve  = 512 << 10
+
+	// readers is the number of connections that read.
+	readers = 2
 )
 
 // Store is an open file. Its methods may be called from any goroutine.
@@ -102,9 +102,6 @@ type Store struct {
 // is damaged, or rolls it back if a newer version wrote it; then the Recovery is not nil. ctx bounds Open, not the
 // store.
 func Open(ctx context.Context, path string, opts Options) (*Store, *Recovery, error) {
-	if opts.Readers <= 0 {
-		opts.Readers = defaultReaders
-	}
 	if opts.MaxBatch <= 0 {
 		opts.MaxBatch = defaultMaxBatch
 	}
@@ -209,7 +206,7 @@ func openChecked(ctx context.Context, path string, opts Options, unclean bool) (
 func openFile(ctx context.Context, path string, opts Options) (s *Store, err error) {
 	s = &Store{path: path, onDamage: opts.OnDamage, stmts: map[string]*sql.Stmt{},
 		jobs: make(chan *job, opts.MaxBatch), done: make(chan struct{}),
-		write: connect(path, readWrite, 1), read: connect(path, readOnly, opts.Readers)}
+		write: connect(path, readWrite, 1), read: connect(path, readOnly, readers)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.closeFiles())

@@ -84,14 +84,13 @@ type Options struct {
 	// Hash returns the hash by which a container is judged, given its id and the one in its annotation, for containers
 	// that were taken over from an agent with another kind of hash; nil is the annotation's. See package adopt.
 	Hash func(id string, carries uint64) uint64
-	// RootDir is the folder of the agent, in which pods/<uid>/containers holds termination messages.
+	// RootDir is the folder of the agent, in which pods/<uid>/containers holds termination messages, and seccomp has
+	// Localhost seccomp profiles.
 	RootDir string
 	// PodLogsDir is the folder of pod logs; empty is /var/log/pods.
 	PodLogsDir string
 	// ContainerLogsDir is the folder of the links that log collectors follow; empty is /var/log/containers.
 	ContainerLogsDir string
-	// SeccompDir is the folder of Localhost seccomp profiles; empty is <RootDir>/seccomp.
-	SeccompDir string
 	// SeccompDefault makes RuntimeDefault the profile of containers that name none.
 	SeccompDefault bool
 	// HostIP is the node's address, "" while there is none: where hooks of pods on the host network go.
@@ -137,9 +136,6 @@ func New(opts Options) *Runtime {
 	}
 	if opts.ContainerLogsDir == "" {
 		opts.ContainerLogsDir = defaultContainerLogsDir
-	}
-	if opts.SeccompDir == "" {
-		opts.SeccompDir = opts.RootDir + "/seccomp"
 	}
 	if opts.MaxBackoff <= 0 {
 		opts.MaxBackoff = defaultMaxBackoff

@@ -188,12 +188,12 @@ func (r *Runtime) seccompProfile(p *v1.SeccompProfile) (*runtimeapi.SecurityProf
 		if p.LocalhostProfile == nil || *p.LocalhostProfile == "" {
 			return nil, errors.New("localhostProfile must be set if seccompProfile type is Localhost")
 		}
-		name := *p.LocalhostProfile
+		name, dir := *p.LocalhostProfile, filepath.Join(r.opts.RootDir, "seccomp")
 		if filepath.IsAbs(name) || slices.Contains(strings.Split(name, "/"), "..") {
-			return nil, fmt.Errorf("localhostProfile %q: want a path below %s without '..'", name, r.opts.SeccompDir)
+			return nil, fmt.Errorf("localhostProfile %q: want a path below %s without '..'", name, dir)
 		}
 		return &runtimeapi.SecurityProfile{
-			ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(r.opts.SeccompDir, name),
+			ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: filepath.Join(dir, name),
 		}, nil
 	}
 	return nil, fmt.Errorf("seccompProfile type %q: want RuntimeDefault, Localhost or Unconfined", p.Type)
