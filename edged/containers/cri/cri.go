@@ -32,7 +32,36 @@ type Client struct {
 	runtimeapi.RuntimeServiceClient
 	Images runtimeapi.ImageServiceClient
 
-	conns []*grpc.ClientConn
+	runtime grpc.ClientConnInterface
+	conns   []*grpc.ClientConn
+}
+
+// New makes a client from connections to the runtime service and to the image service.
+func New(runtime, images grpc.ClientConnInterface) *Client {
+	return &Client{
+		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(runtime),
+		Images:               runtimeapi.NewImageServiceClient(images),
+		runtime:              runtime,
+	}
+}
+
+// Through returns a client that makes its calls to the runtime service with a function. It is told the full name of the
+// method, and returns the error of the call. Streams and the image service are not affected.
+func (c *Client) Through(do func(ctx context.Context, method string, call func() error) error) *Client {
+	through := *c
+	through.runtime = throughConn{c.runtime, do}
+	through.RuntimeServiceClient = runtimeapi.NewRuntimeServiceClient(through.runtime)
+	return &through
+}
+
+type throughConn struct {
+	grpc.ClientConnInterface
+	do func(ctx context.Context, method string, call func() error) error
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c throughConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	return c.do(ctx, method, func() error { return c.ClientConnInterface.Invoke(ctx, method, args, reply, opts...) })
 }
 
 // Dial makes a client for the runtime at endpoint ("unix:///run/containerd/containerd.sock" or a
@@ -44,15 +73,15 @@ func Dial(endpoint, imageEndpoint string, timeout time.Duration) (*Client, error
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(conn), conns: []*grpc.ClientConn{conn}}
-	images := conn
+	images, conns := conn, []*grpc.ClientConn{conn}
 	if imageEndpoint != "" && imageEndpoint != endpoint {
 		if images, err = dial(imageEndpoint, timeout); err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
-		c.conns = append(c.conns, images)
+		conns = append(conns, images)
 	}
-	c.Images = runtimeapi.NewImageServiceClient(images)
+	c := New(conn, images)
+	c.conns = conns
 	return c, nil
 }
 

@@ -19,10 +19,8 @@ import (
 // have no deadline of their own.
 func Direct() (*Runtime, *cri.Client) {
 	r := newRuntime()
-	return r, &cri.Client{
-		RuntimeServiceClient: runtimeapi.NewRuntimeServiceClient(direct{r, &runtimeapi.RuntimeService_ServiceDesc}),
-		Images:               runtimeapi.NewImageServiceClient(direct{r, &runtimeapi.ImageService_ServiceDesc}),
-	}
+	return r, cri.New(direct{r, &runtimeapi.RuntimeService_ServiceDesc},
+		direct{r, &runtimeapi.ImageService_ServiceDesc})
 }
 
 // direct is a connection to one service of a runtime.
