@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/edgecore-io/edgecore/pkg/sysmon"
+	"github.com/edgecore-io/edgecore/pkg/footprint"
 )
 
 // timerSlack is how much later than needed a timer may fire. The thread with which Go's runtime monitors itself wakes
@@ -20,7 +20,7 @@ import (
 const timerSlack = time.Millisecond
 
 func main() {
-	restartErr := sysmon.Restart(timerSlack)
+	restartErr := footprint.Restart(timerSlack)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := newRootCommand(restartErr).ExecuteContext(ctx); err != nil {

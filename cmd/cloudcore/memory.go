@@ -8,6 +8,8 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+
+	"github.com/edgecore-io/edgecore/pkg/footprint"
 )
 
 const (
@@ -22,9 +24,7 @@ const (
 // limitMemory sets up the garbage collector, unless the environment does. With a memory limit, a burst makes it work
 // more instead of having the kernel kill the process.
 func limitMemory(root string) {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
+	footprint.Tune(footprint.Tuning{GCPercent: gcPercent})
 	if limit := cgroupLimit(root); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit / 100 * memoryShare)
 	}

@@ -13,7 +13,7 @@ import (
 // globalOptions are the flags that every command has.
 type globalOptions = command.Options
 
-// newRootCommand returns the command cloudcore. restartErr says why sysmon.Restart failed, if it did.
+// newRootCommand returns the command cloudcore. restartErr says why footprint.Restart failed, if it did.
 func newRootCommand(restartErr error) *cobra.Command {
 	program := command.Program[v1alpha1.CloudCore]{
 		Kind:       "CloudCore",

@@ -33,9 +33,9 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/replicas"
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/pkg/auth"
+	"github.com/edgecore-io/edgecore/pkg/footprint"
 	"github.com/edgecore-io/edgecore/pkg/retry"
 	"github.com/edgecore-io/edgecore/pkg/shares"
-	"github.com/edgecore-io/edgecore/pkg/trim"
 	"github.com/edgecore-io/edgecore/pkg/version"
 )
 
@@ -343,7 +343,10 @@ func (c *cloud) front(ctx context.Context) error {
 		group.Go(func() error { c.replicas.Run(ctx); return nil })
 		group.Go(func() error { c.controller.Endpoints.TakeOver(ctx, c.replicas); return nil })
 	}
-	group.Go(func() error { trim.Run(ctx, trim.Options{Every: 30 * time.Second, Heap: 64 << 20}); return nil })
+	group.Go(func() error {
+		footprint.Trim(ctx, footprint.TrimOptions{Every: 30 * time.Second, Heap: 64 << 20})
+		return nil
+	})
 	group.Go(func() error { return c.authority.Run(ctx) })
 	group.Go(func() error { return c.guard.Run(ctx) })
 	group.Go(func() error { return c.controller.WatchHistory(ctx) })

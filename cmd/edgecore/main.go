@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/edgecore-io/edgecore/local/localexec"
-	_ "github.com/edgecore-io/edgecore/pkg/noprofile" // before other packages allocate
+	_ "github.com/edgecore-io/edgecore/pkg/footprint/noprofile" // before other packages allocate
 )
 
 func main() {

@@ -34,6 +34,7 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 	"github.com/edgecore-io/edgecore/pkg/configreload"
 	"github.com/edgecore-io/edgecore/pkg/filewatch"
+	"github.com/edgecore-io/edgecore/pkg/footprint/malloc"
 	"github.com/edgecore-io/edgecore/pkg/health"
 	"github.com/edgecore-io/edgecore/pkg/logdedup"
 	"github.com/edgecore-io/edgecore/pkg/sdnotify"
@@ -74,7 +75,7 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 	conditions.SetError(health.ConfigurationBad, inForce.File, inForce.Notice())
 	bound := agentconfig.ClockBound(cfg) // before the store is written
 	db, recovery, err := store.Open(ctx, cfg.Database.DataSource,
-		store.Options{Scratch: scratchDir, Shrunk: trimCHeap, Wait: predecessorEnds, OnDamage: func(err error) {
+		store.Options{Scratch: scratchDir, Shrunk: malloc.Trim, Wait: predecessorEnds, OnDamage: func(err error) {
 			conditions.Set(health.StoreFailing, cfg.Database.DataSource,
 				err.Error()+"; a restart of edgecore repairs it")
 		}})

@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
-	"runtime"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -12,8 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/node/node"
-	"github.com/edgecore-io/edgecore/pkg/sysmon"
-	"github.com/edgecore-io/edgecore/pkg/trim"
+	"github.com/edgecore-io/edgecore/pkg/footprint"
 )
 
 const (
@@ -33,26 +29,24 @@ const (
 	monitorSlack = 5 * time.Millisecond
 )
 
-// tuneRuntime configures Go's runtime for a device with little memory and a slow processor, unless the environment
-// (GOGC, GOMAXPROCS) does.
+// tuneRuntime configures Go's runtime for a device with little memory and a slow processor.
 func tuneRuntime() {
-	if err := sysmon.SetSlack(monitorSlack); err != nil {
+	if err := footprint.SetSlack(monitorSlack); err != nil {
 		klog.V(2).InfoS("The agent takes more processor time than it needs to", "err", err)
 	}
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(min(processors, runtime.GOMAXPROCS(0)))
+	footprint.Tune(footprint.Tuning{GCPercent: gcPercent, Processors: processors})
+	if !footprint.Off() {
+		packets.TPacketData = nil // what the MQTT library tests itself with; it takes 0.36 MB
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-	packets.TPacketData = nil // what the MQTT library tests itself with; it takes 0.36 MB
 }
 
 // trimMemory returns memory to the kernel that the start of the agent or of many pods has left unused, until ctx ends.
 // wait waits for its end.
 func trimMemory(ctx context.Context) (wait func()) {
 	var wg sync.WaitGroup
-	wg.Go(func() { trim.Run(ctx, trim.Options{Every: trimPeriod, Heap: trimHeap, First: true, File: true}) })
+	wg.Go(func() {
+		footprint.Trim(ctx, footprint.TrimOptions{Every: trimPeriod, Heap: trimHeap, First: true, File: true})
+	})
 	return wg.Wait
 }
 

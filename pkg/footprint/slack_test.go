@@ -1,4 +1,4 @@
-package sysmon
+package footprint
 
 import (
 	"errors"
@@ -39,7 +39,7 @@ func TestSecond(t *testing.T) {
 // TestRestart: all threads of a program that has restarted itself have the slack. It is the same process, with the same
 // name, arguments and environment. The test runs itself for that.
 func TestRestart(t *testing.T) {
-	const ask = "SYSMON_TEST_RESTART"
+	const ask = "FOOTPRINT_TEST_RESTART"
 	if os.Getenv(ask) != "" {
 		if err := Restart(3 * time.Millisecond); err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func TestRestart(t *testing.T) {
 
 // TestRestartFails: a program that cannot be started again goes on as it was.
 func TestRestartFails(t *testing.T) {
-	const ask = "SYSMON_TEST_RESTART_FAILS"
+	const ask = "FOOTPRINT_TEST_RESTART_FAILS"
 	state := func() string {
 		var files unix.Rlimit
 		slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)

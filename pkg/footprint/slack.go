@@ -1,13 +1,15 @@
-// Package sysmon has the thread with which Go's runtime monitors itself wake less often. A program that has little to
-// do, again and again, spends much of its processor time on that thread: whenever the program wakes, it sleeps 50 times
-// for 20 µs, then longer, up to 10 ms. The kernel may lengthen each of these sleeps by the thread's timer slack.
+// A longer timer slack has the thread with which Go's runtime monitors itself wake less often. A program that has
+// little to do, again and again, spends much of its processor time on that thread: whenever the program wakes, it
+// sleeps 50 times for 20 µs, then longer, up to 10 ms. The kernel may lengthen each of these sleeps by the thread's
+// timer slack.
 //
 // SetSlack concerns that thread alone, Restart all threads of a program.
 //
 // The thread notices processors (GOMAXPROCS) whose goroutine is blocked in a system call or in C, and has another
 // thread use them; and goroutines that have run for 10 ms. With a longer slack it notices them later. Threads that it
 // starts inherit the slack, so timers of the program may be late by the slack, too.
-package sysmon
+
+package footprint
 
 import (
 	"cmp"
@@ -26,6 +28,9 @@ import (
 // SetSlack sets the timer slack of the monitoring thread of this program. Linux' default is 50 µs. It needs
 // CAP_SYS_NICE.
 func SetSlack(slack time.Duration) error {
+	if Off() {
+		return nil
+	}
 	tid, err := thread()
 	if err != nil {
 		return fmt.Errorf("find the thread that monitors Go's runtime: %w", err)
@@ -39,11 +44,14 @@ const restarted = "EDGECORE_RESTARTED_FOR_TIMER_SLACK"
 // Restart replaces this program with itself, once, so that all of its threads have a timer slack: the monitoring thread
 // is there before the program can set one. Unlike SetSlack, Restart needs no capability, but it delays all timers. The
 // process, its arguments and its environment stay the same. Call Restart first in main: what the program has done
-// before is done again. It returns nil in a program that was restarted, or that was started with such a slack; an error
-// if the program cannot be restarted, which can go on then.
+// before is done again. It returns nil in a program that was restarted, or that was started with such a slack, or if
+// the package is switched off; an error if the program cannot be restarted, which can go on then.
 func Restart(slack time.Duration) error {
 	if os.Getenv(restarted) != "" {
 		return os.Unsetenv(restarted)
+	}
+	if Off() {
+		return nil
 	}
 	runtime.LockOSThread() // the thread that calls exec passes on its slack
 	defer runtime.UnlockOSThread()

@@ -1,4 +1,4 @@
-package trim
+package footprint
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-const maps = `00400000-01c5e000 r-xp 00000000 fe:00 272 /opt/edge core
+const smaps = `00400000-01c5e000 r-xp 00000000 fe:00 272 /opt/edge core
 Size:              24952 kB
 Rss:               13020 kB
 Anonymous:             0 kB
@@ -30,7 +30,7 @@ Anonymous:             0 kB
 // TestUnchanged: only what the program's file can give back is unmapped: neither data, nor code that was changed, nor
 // other files.
 func TestUnchanged(t *testing.T) {
-	got, err := unchanged(strings.NewReader(maps), "/opt/edge core")
+	got, err := unchanged(strings.NewReader(smaps), "/opt/edge core")
 	if want := []area{{0x400000, 0x1c5e000}, {0x1c60000, 0x2c5e000}}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("unchanged = %x, %v; want %x", got, err, want)
 	}

@@ -1,4 +1,4 @@
-package trim
+package footprint
 
 import (
 	"context"
@@ -34,8 +34,8 @@ func TestWorth(t *testing.T) {
 	}
 }
 
-// TestRun: what was needed for a while is given back to the machine.
-func TestRun(t *testing.T) {
+// TestTrim: what was needed for a while is given back to the machine.
+func TestTrim(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -43,7 +43,7 @@ func TestRun(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // Go itself gives nothing back
 	fill(64 << 20)
 	before := released()
-	wg.Go(func() { Run(ctx, Options{Every: 10 * time.Millisecond, Heap: 8 << 20}) })
+	wg.Go(func() { Trim(ctx, TrimOptions{Every: 10 * time.Millisecond, Heap: 8 << 20}) })
 	wait.Until(t, "60 MB of the heap to be given back", func() error {
 		if now := released(); now < before+60<<20 {
 			return fmt.Errorf("%d bytes were given back before, and %d now", before, now)

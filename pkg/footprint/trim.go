@@ -1,6 +1,4 @@
-// Package trim returns memory to the system that a program no longer needs. Go would do so slowly, and only after
-// collections, which are rare in an idle program.
-package trim
+package footprint
 
 import (
 	"context"
@@ -14,8 +12,8 @@ import (
 // above is the part of the live heap that may be idle before it is returned.
 const above = 0.15
 
-// Options say when memory is returned.
-type Options struct {
+// TrimOptions say when memory is returned.
+type TrimOptions struct {
 	// Every is how often the heap is checked, which takes microseconds.
 	Every time.Duration
 	// Heap is the minimum heap size, in bytes, to assume.
@@ -26,8 +24,12 @@ type Options struct {
 	File bool
 }
 
-// Run returns memory until ctx ends.
-func Run(ctx context.Context, opts Options) {
+// Trim returns memory to the system that the program no longer needs, until ctx ends. Go would do so slowly, and only
+// after collections, which are rare in an idle program. Trim returns at once if the package is switched off.
+func Trim(ctx context.Context, opts TrimOptions) {
+	if Off() {
+		return
+	}
 	tick := time.NewTicker(opts.Every)
 	defer tick.Stop()
 	samples := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
