@@ -71,7 +71,6 @@ bench: setup build ## compare the agent with bare CRI calls and a real kubelet; 
 	go test -run '^$$' -bench . -benchtime 1s ./beehive ./metamanager/store ./pkg/apis/edgecore/v1alpha2
 	go test -run '^$$' -bench . -benchtime 1s ./cloud/cloudstream # tunnels compared with direct connections
 	go test -run '^$$' -bench . -benchtime 10x ./test ./test/pleg # on a containerd
-	go run ./test/bench --binary bin/edgecore
 	go run ./test/bench/peers --json bin/bench.json
 	go run ./test/bench/link --edgecore bin/edgecore --cloudcore bin/cloudcore # --nodes 1000,5000 takes longer
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -251,4 +252,21 @@ func (e *edgeSite) endBurst(ctx context.Context, w watch.Interface, label string
 		return fmt.Errorf("%d of %d pods are gone: %w", gone, burstPods, err)
 	}
 	return nil
+}
+
+// await reads a watch until an event is the one.
+func await(ctx context.Context, w watch.Interface, is func(watch.Event, *v1.Pod) bool) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case event, ok := <-w.ResultChan():
+			if !ok {
+				return errors.New("the watch ended")
+			}
+			if p, isPod := event.Object.(*v1.Pod); isPod && is(event, p) {
+				return nil
+			}
+		}
+	}
 }

@@ -42,7 +42,7 @@ type edgeSite struct {
 
 // measureEdge measures what one real edge puts on the wire, and how fast its pods are.
 func measureEdge(ctx context.Context, t *table, o options) (err error) {
-	s, err := newSite(ctx, o, siteOptions{cluster: kube.Options{ControllerManager: true, Scheduler: true}})
+	s, err := newSite(ctx, o, siteOptions{cluster: kube.Options{ControllerManager: true}})
 	defer func() { err = errors.Join(err, s.stops.end(ctx)) }()
 	if err != nil {
 		return err
@@ -55,11 +55,6 @@ func measureEdge(ctx context.Context, t *table, o options) (err error) {
 	}()
 	if err := e.join(ctx, nil); err != nil {
 		return err
-	}
-	if o.parts["create"] {
-		if err := e.create(ctx); err != nil {
-			return fmt.Errorf("create pods: %w", err)
-		}
 	}
 	if o.parts["burst"] {
 		if err := e.burst(ctx); err != nil {

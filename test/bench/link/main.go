@@ -59,7 +59,7 @@ func parse() (options, error) {
 	flag.StringVar(&o.cloud, "cloudcore", "bin/cloudcore", "the stripped `cloudcore` to measure")
 	nodes := flag.String("nodes", "1000", "how many simulated nodes there are; 1000,5000 is a run with each")
 	flag.IntVar(&o.replicas, "replicas", 1, "how many cloudcores the simulated nodes are spread over")
-	parts := flag.String("parts", "register,memory,updates,storm,restart,bytes,create,burst,devices,tunnel",
+	parts := flag.String("parts", "register,memory,updates,storm,restart,bytes,burst,devices,tunnel",
 		"what to measure")
 	flag.DurationVar(&o.idle, "idle", 5*time.Minute,
 		"how long to count the bytes of an idle node: statuses are reported every 5 minutes")
@@ -110,7 +110,7 @@ Parts (--parts):
                            with --nodes simulated nodes: first registration (part of each of these), with profiles of
                            all programs if there is a folder for them; memory at rest; latency of updates; all
                            reconnect at once; the same after all cloudcores were killed
-  bytes, create, burst, devices
+  bytes, burst, devices
                            with one edgecore and its containerd at the end of a counted cable
   tunnel                   with one edgecore in a network of its own: the requests that kube-apiserver makes reach its
                            kubelet API directly and through a tunnel, in turns
@@ -144,7 +144,7 @@ func run(ctx context.Context, o options) (err error) {
 			}
 		}
 	}
-	if o.parts["bytes"] || o.parts["create"] || o.parts["burst"] || o.parts["devices"] {
+	if o.parts["bytes"] || o.parts["burst"] || o.parts["devices"] {
 		if err := measureEdge(ctx, &t, o); err != nil {
 			return err
 		}

@@ -37,19 +37,34 @@ func (b *bench) bursts(ctx context.Context) error {
 			for _, level := range levelsFor(size) {
 				name := fmt.Sprintf("burst-%d-%d-%d", repeat, size, level)
 				turns = append(turns, func(ctx context.Context) error {
-					return b.floorBurst(ctx, base, name, size, level)
+					t, err := floorBurst(ctx, base, name, size, level)
+					if err != nil {
+						return err
+					}
+					b.keep.Times(results.BurstFirst, results.Floor, t.made, t.first)
+					b.keep.Times(results.BurstLast, results.Floor, t.made, t.last)
+					b.keep.Times(results.BurstGone, results.Floor, t.removed, t.deletion.Stopped)
+					return nil
 				})
 			}
-			rand.Shuffle(len(turns), func(i, j int) { turns[i], turns[j] = turns[j], turns[i] })
 			say("burst of %d pods, %d of %d", size, repeat+1, b.repeats)
-			for _, turn := range turns {
-				if err := gap(ctx); err != nil {
-					return err
-				}
-				if err := turn(ctx); err != nil {
-					return err
-				}
+			if err := inTurns(ctx, turns); err != nil {
+				return err
 			}
+		}
+	}
+	return nil
+}
+
+// inTurns makes measurements in random order.
+func inTurns(ctx context.Context, turns []func(context.Context) error) error {
+	rand.Shuffle(len(turns), func(i, j int) { turns[i], turns[j] = turns[j], turns[i] })
+	for _, turn := range turns {
+		if err := gap(ctx); err != nil {
+			return err
+		}
+		if err := turn(ctx); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -121,8 +136,16 @@ func (b *bench) burst(ctx context.Context, s *side, size int) error {
 	return nil
 }
 
+// floorTimes are those of a burst of the floor: from the first call to the first and the last pod that runs, and of the
+// deletion. made and removed have the numbers of pods at a time.
+type floorTimes struct {
+	first, last   time.Duration
+	deletion      floor.Deletion
+	made, removed results.Point
+}
+
 // floorBurst creates and deletes pods with bare CRI calls, at most level at a time.
-func (b *bench) floorBurst(ctx context.Context, client *floor.Client, name string, size, level int) error {
+func floorBurst(ctx context.Context, client *floor.Client, name string, size, level int) (t floorTimes, err error) {
 	var mu sync.Mutex
 	var pods []*floor.Pod
 	var up []time.Duration
@@ -142,23 +165,23 @@ func (b *bench) floorBurst(ctx context.Context, client *floor.Client, name strin
 		})
 	}
 	if err := made.Wait(); err != nil {
-		return err
+		return t, err
 	}
 	if err := pause(ctx, settleTime); err != nil {
-		return err
+		return t, err
 	}
 	deleting := min(max(level, deleteAtLeast), size)
 	if level < deleteAtLeast {
 		deleting = size
 	}
-	deleted, err := client.DeleteAll(ctx, pods, grace, deleting)
-	if err != nil {
-		return err
+	t = floorTimes{
+		first:   up[0],
+		last:    up[len(up)-1],
+		made:    results.Point{Pods: size, Parallel: level},
+		removed: results.Point{Pods: size, Parallel: deleting},
 	}
-	b.keep.Times(results.BurstFirst, results.Floor, results.Point{Pods: size, Parallel: level}, up[0])
-	b.keep.Times(results.BurstLast, results.Floor, results.Point{Pods: size, Parallel: level}, up[len(up)-1])
-	b.keep.Times(results.BurstGone, results.Floor, results.Point{Pods: size, Parallel: deleting}, deleted.Stopped)
-	say("floor, %d at a time: first %.2f s, last %.2f s, gone %.2f s", level, up[0].Seconds(),
-		up[len(up)-1].Seconds(), deleted.Stopped.Seconds())
-	return nil
+	t.deletion, err = client.DeleteAll(ctx, pods, grace, deleting)
+	say("floor, %d at a time: first %.2f s, last %.2f s, gone %.2f s", level, t.first.Seconds(), t.last.Seconds(),
+		t.deletion.Stopped.Seconds())
+	return t, err
 }

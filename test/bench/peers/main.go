@@ -1,5 +1,5 @@
-// Command peers compares edgecore and cloudcore with a real kubelet and with bare CRI calls. They take turns in one
-// run.
+// Command peers compares edgecore and cloudcore with a real kubelet and with bare CRI calls, and edgecore without a
+// cloud with bare CRI calls. They take turns in one run.
 package main
 
 import (
@@ -28,17 +28,26 @@ counts bytes.
 It needs root, Debian's containerd, and Kubernetes, which it builds once (10 minutes on 2 cores). It stops all that it
 starts.
 
-    make build && go run ./test/bench/peers                        # about 10 minutes: a first look
+    make build && go run ./test/bench/peers                        # about 15 minutes: a first look
     go run ./test/bench/peers --mode long --json bin/bench.json    # about 45 minutes
     go run ./test/bench/peers --parts bursts --sizes 30            # one part only
     go run ./test/bench/peers --parts idle --levels 250            # 250 pods on each node
+    go run ./test/bench/peers --parts static,probes,restarts       # without a cluster, and without a kubelet
 
-Parts (nothing else happens on the nodes meanwhile):
+Parts without a cloud, on the floor's containerd, before the cluster starts:
+
+    static   pods from manifests, one at a time and many at once (--sizes), and how soon an agent that was killed has
+             its pods again
+    probes   the agent's CPU for 100 HTTP probes a second
+    restarts how 30 pods come back after a power cut, while somebody asks for them ten times a second
+
+Parts with both nodes (nothing else happens on them meanwhile):
 
     idle     memory, CPU, disk writes and network bytes of both agents while idle, at each number of pods in --levels:
              with 0 pods in fresh agents, with more after three bursts
     token    one pod at a time, with the token volume that pods have by default: create -> Running, delete -> gone
     plain    the same without the token
+    full     the same with the token, a ConfigMap, a Secret and an emptyDir
     bursts   many pods at once (--sizes): first and last Running, all gone, CPU; the floor with 4, 8, 16 and 30 at a time
 
 --json writes the samples to a file (package test/bench/results describes it). They replace the file's samples of the
@@ -49,13 +58,21 @@ makes bench/index.html and the tables of docs/benchmarks.md and README from it, 
 
 // The parts, in the order in which they are measured.
 const (
-	partIdle   = "idle"
-	partToken  = "token"
-	partPlain  = "plain"
-	partBursts = "bursts"
+	partStatic   = "static"
+	partProbes   = "probes"
+	partRestarts = "restarts"
+	partIdle     = "idle"
+	partToken    = "token"
+	partPlain    = "plain"
+	partFull     = "full"
+	partBursts   = "bursts"
 )
 
-var allParts = []string{partIdle, partToken, partPlain, partBursts}
+var (
+	// nodeParts are those that need the cluster.
+	nodeParts = []string{partIdle, partToken, partPlain, partFull, partBursts}
+	allParts  = slices.Concat([]string{partStatic, partProbes, partRestarts}, nodeParts)
+)
 
 // mode is how much is measured.
 type mode struct {
@@ -78,6 +95,11 @@ type options struct {
 	edge, cloud, json string
 	parts             map[string]bool
 	mode
+}
+
+// nodes reports whether a part needs the cluster.
+func (o options) nodes() bool {
+	return slices.ContainsFunc(nodeParts, func(part string) bool { return o.parts[part] })
 }
 
 func main() {
@@ -109,7 +131,7 @@ func parse(set *flag.FlagSet, args []string) (o options, err error) {
 	parts := set.String("parts", strings.Join(allParts, ","), "what to measure")
 	name := set.String("mode", "short", "how much to measure: short or long")
 	rounds := set.Int("rounds", 0, "how many pods to measure one at a time (default: 5, long 20)")
-	repeats := set.Int("repeats", 0, "how many bursts of each size to measure (default: 1, long 3)")
+	repeats := set.Int("repeats", 0, "how many bursts of each size and restarts to measure (default: 1, long 3)")
 	sizes := set.String("sizes", "", "`numbers` of pods in a burst (default: 30, long 10,20,30)")
 	levels := set.String("levels", "", "`numbers` of pods for the part idle (default: 0,30, long 0 to 250)")
 	idle := set.Duration("idle", 0, "how long to measure idle agents (default: 20s, long 5m: the period of statuses)")

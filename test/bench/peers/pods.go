@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/test/bench/floor"
 	"github.com/edgecore-io/edgecore/test/bench/results"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
@@ -33,7 +34,15 @@ type kind int
 const (
 	withToken kind = iota
 	withoutToken
+	// withVolumes is withToken, and a ConfigMap, a Secret and an emptyDir.
+	withVolumes
 )
+
+// volumeSources is what pods withVolumes mount.
+const volumeSources = `{apiVersion: v1, kind: ConfigMap, metadata: {name: full}, data: {a: one}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: full}, stringData: {k: hush}}
+`
 
 // pod returns a pod that is bound to a node.
 func pod(name, group, node string, k kind) *v1.Pod {
@@ -50,8 +59,24 @@ func pod(name, group, node string, k kind) *v1.Pod {
 			}},
 		},
 	}
-	if k == withoutToken {
+	switch k {
+	case withToken:
+	case withoutToken:
 		p.Spec.AutomountServiceAccountToken = new(false)
+	case withVolumes:
+		p.Spec.Volumes = []v1.Volume{
+			{Name: "scratch", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}},
+			{
+				Name: "conf", VolumeSource: v1.VolumeSource{
+					ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "full"}},
+				},
+			},
+			{Name: "key", VolumeSource: v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "full"}}},
+		}
+		for _, v := range p.Spec.Volumes {
+			c := &p.Spec.Containers[0]
+			c.VolumeMounts = append(c.VolumeMounts, v1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
+		}
 	}
 	return p
 }
@@ -189,11 +214,16 @@ func (b *bench) like(ctx context.Context, s *side, k kind) (_ *floor.Client, err
 	if err != nil {
 		return nil, err
 	}
+	b.floors[k], err = b.likePod(ctx, s.cri, p, fmt.Sprint(k))
+	return b.floors[k], err
+}
+
+// likePod returns a floor that makes the same requests to the runtime as those that a running pod was made with. Its
+// files are in a folder like-NAME.
+func (b *bench) likePod(ctx context.Context, client *cri.Client, p *v1.Pod, name string) (*floor.Client, error) {
 	id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "containerd://")
 	c := *b.floor
-	if c.Like, err = floor.Of(ctx, s.cri, id, filepath.Join(c.LogDir, fmt.Sprintf("like-%d", k))); err != nil {
-		return nil, err
-	}
-	b.floors[k] = &c
-	return &c, nil
+	var err error
+	c.Like, err = floor.Of(ctx, client, id, filepath.Join(c.LogDir, "like-"+name))
+	return &c, err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,32 +18,42 @@ import (
 
 // run measures the parts.
 func run(ctx context.Context, o options) (err error) {
-	binary, err := kubelet.Build(ctx, os.Stderr)
-	if err != nil {
-		return err
+	programs := map[string]string{"edgecore": o.edge, "containerd": "containerd"}
+	if o.nodes() {
+		if programs["kubelet"], err = kubelet.Build(ctx, os.Stderr); err != nil {
+			return err
+		}
+		programs["cloudcore"] = o.cloud
 	}
-	keep, err := results.NewRecorder(ctx, o.json, map[string]string{
-		"edgecore": o.edge, "cloudcore": o.cloud, "kubelet": binary, "containerd": "containerd",
-	})
+	keep, err := results.NewRecorder(ctx, o.json, programs)
 	if err != nil {
 		return err
 	}
 	b := &bench{options: o, keep: keep}
 	defer func() { err = errors.Join(err, b.stops.end(ctx)) }()
-	if err := b.start(ctx, binary); err != nil {
+	if err := b.start(ctx); err != nil {
 		return err
 	}
 	for _, part := range []struct {
 		name    string
 		measure func(context.Context) error
 	}{
+		{partStatic, func(ctx context.Context) error { return b.withoutCloud(ctx, partStatic, (*alone).static) }},
+		{partProbes, func(ctx context.Context) error { return b.withoutCloud(ctx, partProbes, (*alone).probes) }},
+		{partRestarts, func(ctx context.Context) error { return b.withoutCloud(ctx, partRestarts, (*alone).restarts) }},
 		{partIdle, b.idleNodes},
 		{partToken, func(ctx context.Context) error { return b.single(ctx, withToken) }},
 		{partPlain, func(ctx context.Context) error { return b.single(ctx, withoutToken) }},
+		{partFull, func(ctx context.Context) error { return b.single(ctx, withVolumes) }},
 		{partBursts, b.bursts},
 	} {
 		if !o.parts[part.name] {
 			continue
+		}
+		if slices.Contains(nodeParts, part.name) && b.kube == nil {
+			if err := b.startNodes(ctx, programs["kubelet"]); err != nil {
+				return err
+			}
 		}
 		if err := part.measure(ctx); err != nil {
 			for _, s := range b.sides {

@@ -16,8 +16,15 @@ type life struct{ up, gone time.Duration }
 // single creates and deletes one pod after another, each subject in turn.
 func (b *bench) single(ctx context.Context, k kind) error {
 	created, deleted := results.CreateToken, results.DeleteToken
-	if k == withoutToken {
+	switch k {
+	case withToken:
+	case withoutToken:
 		created, deleted = results.CreatePlain, results.DeletePlain
+	case withVolumes:
+		created, deleted = results.CreateFull, results.DeleteFull
+		if err := b.kube.Apply(ctx, volumeSources); err != nil {
+			return err
+		}
 	}
 	base, err := b.like(ctx, b.of(results.EdgeCore), k)
 	if err != nil {
@@ -33,7 +40,9 @@ func (b *bench) single(ctx context.Context, k kind) error {
 			}
 			var l life
 			if subject == results.Floor {
-				l, err = floorLife(ctx, base, fmt.Sprintf("single-%d-%d", k, round))
+				var deletion floor.Deletion
+				l.up, deletion, err = floorLife(ctx, base, fmt.Sprintf("single-%d-%d", k, round))
+				l.gone = deletion.Stopped
 			} else {
 				l, err = b.podLife(ctx, b.of(subject), k)
 			}
@@ -65,17 +74,18 @@ func (b *bench) podLife(ctx context.Context, s *side, k kind) (l life, err error
 	return life{up[0], gone[0]}, g.removed(ctx, s)
 }
 
-func floorLife(ctx context.Context, client *floor.Client, name string) (l life, err error) {
+func floorLife(
+	ctx context.Context, client *floor.Client, name string,
+) (up time.Duration, down floor.Deletion, err error) {
 	began := time.Now()
 	p, err := client.Create(ctx, name)
 	if err != nil {
-		return l, err
+		return 0, down, err
 	}
-	l.up = time.Since(began)
+	up = time.Since(began)
 	if err := gap(ctx); err != nil {
-		return l, err
+		return 0, down, err
 	}
-	deleted, err := client.Delete(ctx, p, grace)
-	l.gone = deleted.Stopped
-	return l, err
+	down, err = client.Delete(ctx, p, grace)
+	return up, down, err
 }

@@ -57,6 +57,8 @@ type bench struct {
 	api   kubernetes.Interface
 	cloud *cloud.Cloud
 	sides []*side // kubelet, edgecore
+	// ctrd is the containerd of the floor, and of agents without a cloud.
+	ctrd  *containerd.Instance
 	floor *floor.Client
 	// floors are like edgecore's pods.
 	floors map[kind]*floor.Client
@@ -72,12 +74,18 @@ var settings = map[string]any{
 	"maxPods": maxPods + 10, "clusterDNS": []string{"10.96.0.10"}, "clusterDomain": "cluster.local",
 }
 
-// start starts everything; the caller ends it, also after an error.
-func (b *bench) start(ctx context.Context, binary string) (err error) {
+// start starts the floor; the caller ends it, also after an error.
+func (b *bench) start(ctx context.Context) (err error) {
 	if b.dir, err = os.MkdirTemp("", "edgecore-peers-"); err != nil {
 		return err
 	}
 	b.stops.add(func(context.Context) error { return os.RemoveAll(b.dir) })
+	say("starting a containerd")
+	return b.startFloor(ctx)
+}
+
+// startNodes starts a cluster with both nodes; the caller ends them, also after an error.
+func (b *bench) startNodes(ctx context.Context, binary string) (err error) {
 	say("starting a cluster and a cloudcore")
 	if b.kube, err = kube.Launch(ctx, kube.Options{ControllerManager: true}); err != nil {
 		return err
@@ -87,7 +95,7 @@ func (b *bench) start(ctx context.Context, binary string) (err error) {
 	if err := b.startCloud(ctx); err != nil {
 		return err
 	}
-	say("starting a kubelet, an edgecore, and three containerds")
+	say("starting a kubelet, an edgecore, and their containerds")
 	for _, program := range []string{binary, b.edge} {
 		if err := process.Uncache(program); err != nil {
 			return err
@@ -97,9 +105,6 @@ func (b *bench) start(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	if err := b.startEdgecore(ctx); err != nil {
-		return err
-	}
-	if err := b.startFloor(ctx); err != nil {
 		return err
 	}
 	return b.ready(ctx)
@@ -233,6 +238,7 @@ func (b *bench) startFloor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b.ctrd = ctrd
 	b.floor = &floor.Client{
 		CRI:          client,
 		CgroupParent: ctrd.CgroupRoot() + "/floor",

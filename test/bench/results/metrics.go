@@ -24,6 +24,17 @@ const (
 	CreatePlain = "create-running-plain"
 	DeleteToken = "delete-gone-token"
 	DeletePlain = "delete-gone-plain"
+	CreateFull  = "create-running-full"
+	DeleteFull  = "delete-gone-full"
+
+	CreateStatic    = "create-running-static"
+	DeleteStatic    = "delete-gone-static"
+	BurstStaticLast = "burst-last-running-static"
+	BurstStaticGone = "burst-all-gone-static"
+	Adopt           = "adopt-ready"
+	RestartFirst    = "restart-first-running"
+	RestartLast     = "restart-last-running"
+	CPUProbes       = "cpu-probes"
 
 	BurstFirst   = "burst-first-running"
 	BurstLast    = "burst-last-running"
@@ -59,7 +70,8 @@ type Metric struct {
 }
 
 const (
-	podsCommand  = "go run ./test/bench/peers --parts token,plain"
+	podsCommand  = "go run ./test/bench/peers --parts token,plain,full"
+	aloneCommand = "go run ./test/bench/peers --parts static,probes,restarts"
 	burstCommand = "go run ./test/bench/peers --parts bursts"
 	idleCommand  = "go run ./test/bench/peers --parts idle --levels 0,10,30,60,110,250"
 	linkCommand  = "go run ./test/bench/link --parts memory,updates,storm --nodes 100,1000,5000,10000"
@@ -72,6 +84,16 @@ func Metrics() []Metric {
 		{CreatePlain, "create → Running, without token", Seconds, podsCommand},
 		{DeleteToken, "delete → gone, default pod that takes 1 s to end", Seconds, podsCommand},
 		{DeletePlain, "delete → gone, without token, 1 s to end", Seconds, podsCommand},
+		{CreateFull, "create → Running, with token, ConfigMap, Secret and emptyDir", Seconds, podsCommand},
+		{DeleteFull, "delete → gone, with token, ConfigMap, Secret and emptyDir, 1 s to end", Seconds, podsCommand},
+		{CreateStatic, "manifest → Running, no cloud", Seconds, aloneCommand},
+		{DeleteStatic, "manifest removed → gone, no cloud, 1 s to end", Seconds, aloneCommand},
+		{BurstStaticLast, "burst, last Running, from manifests, no cloud", Seconds, aloneCommand},
+		{BurstStaticGone, "burst, all removed, from manifests, no cloud, each takes 1 s to end", Seconds, aloneCommand},
+		{Adopt, "agent killed and started again, until all its pods are Ready, no cloud", Seconds, aloneCommand},
+		{RestartFirst, "power cut, from the agent's start to the first Running, no cloud", Seconds, aloneCommand},
+		{RestartLast, "power cut, from the agent's start to the last Running, no cloud", Seconds, aloneCommand},
+		{CPUProbes, "CPU of 100 HTTP probes a second", Percent, aloneCommand},
 		{BurstFirst, "burst, first Running", Seconds, burstCommand},
 		{BurstLast, "burst, last Running", Seconds, burstCommand},
 		{BurstGone, "burst, all deleted, each takes 1 s to end", Seconds, burstCommand},
