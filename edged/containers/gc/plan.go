@@ -72,9 +72,6 @@ func Plan(p Policy, pods []Pod, now time.Time) Removal {
 	return Removal{Containers: gone, Sandboxes: sandboxes(pods, gone, now)}
 }
 
-// All is what can go where the room is needed: every dead container and sandbox from which nothing is decided any more.
-func All(pods []Pod, now time.Time) Removal { return Plan(Policy{}, pods, now) }
-
 // units returns the dead containers of a pod that may go, by their names, the newest first.
 func units(p Policy, pod Pod, now time.Time) [][]Container {
 	var out [][]Container

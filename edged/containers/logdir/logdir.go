@@ -153,16 +153,6 @@ func Lstat(root *os.Root, name string) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// OpenLog opens the log at path, <logs>/<pod>/<container>/<name>. Its errors are those of Open and OpenFile.
-func OpenLog(path string) (*os.File, error) {
-	root, err := Open(filepath.Dir(path))
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	return OpenFile(root, filepath.Base(path))
-}
-
 // ReadDir returns the entries of a container's folder, ordered by name. The folder's time of access stays where the
 // kernel allows that; see package readdir.
 func ReadDir(root *os.Root) ([]fs.DirEntry, error) {

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -31,16 +30,9 @@ var (
 // versions as numbers, and stops at one that is not a number.
 const NeverAcked = "0"
 
-// ObjectSync records which state of an object in its namespace a node holds. Its name is Name(node, uid).
-type ObjectSync struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-	Spec              ObjectSyncSpec   `json:"spec"`
-	Status            ObjectSyncStatus `json:"status,omitempty,omitzero"`
-}
-
+// ObjectSync records which state of an object in its namespace a node holds. Its name is Name(node, uid). A
 // ClusterObjectSync does the same for a cluster-scoped object.
-type ClusterObjectSync struct {
+type ObjectSync struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              ObjectSyncSpec   `json:"spec"`
@@ -63,20 +55,6 @@ type ObjectSyncStatus struct {
 	ObjectVersion string `json:"objectVersion,omitempty"`
 }
 
-// ObjectSyncList is a list.
-type ObjectSyncList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-	Items           []ObjectSync `json:"items"`
-}
-
-// ClusterObjectSyncList is a list.
-type ClusterObjectSyncList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-	Items           []ClusterObjectSync `json:"items"`
-}
-
 // Name returns the name of a sync object.
 func Name(node string, uid types.UID) string { return node + "." + string(uid) }
 
@@ -87,11 +65,4 @@ func SplitName(name string) (node string, uid types.UID, ok bool) {
 		return "", "", false
 	}
 	return name[:i], types.UID(name[i+1:]), true
-}
-
-// AddToScheme registers the types.
-func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &ObjectSync{}, &ObjectSyncList{}, &ClusterObjectSync{}, &ClusterObjectSyncList{})
-	metav1.AddToGroupVersion(s, GroupVersion)
-	return nil
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 )
@@ -52,42 +51,6 @@ func TestWireForm(t *testing.T) {
 		`"spec":{"objectAPIVersion":"v1","objectKind":"Pod","objectName":"web"},"status":{"objectResourceVersion":"900"}}`
 	if diff := cmp.Diff(want, string(text)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// TestCopies: a copy is equal, and shares nothing.
-func TestCopies(t *testing.T) {
-	meta := metav1.ObjectMeta{Name: "a", Labels: map[string]string{"k": "v"}}
-	next := int64(1)
-	list := metav1.ListMeta{RemainingItemCount: &next}
-	scheme := runtime.NewScheme()
-	if err := AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range []runtime.Object{
-		&ObjectSync{ObjectMeta: meta}, &ClusterObjectSync{ObjectMeta: meta},
-		&ObjectSyncList{ListMeta: list, Items: []ObjectSync{{ObjectMeta: meta}}},
-		&ClusterObjectSyncList{ListMeta: list, Items: []ClusterObjectSync{{ObjectMeta: meta}}},
-	} {
-		meta.Labels["k"], next = "v", 1
-		cp := o.DeepCopyObject()
-		if diff := cmp.Diff(o, cp); diff != "" {
-			t.Errorf("copy of %T (-want +got):\n%s", o, diff)
-		}
-		meta.Labels["k"], next = "changed", 2
-		if cmp.Equal(o, cp) {
-			t.Errorf("the copy of %T changes with the original: %v, want it unchanged", o, cp)
-		}
-		if kinds, _, err := scheme.ObjectKinds(o); err != nil || len(kinds) != 1 || kinds[0].Group != Group {
-			t.Errorf("ObjectKinds(%T) = %v, %v; want one of group %s", o, kinds, err, Group)
-		}
-	}
-	for _, o := range []runtime.Object{
-		(*ObjectSync)(nil), (*ClusterObjectSync)(nil), (*ObjectSyncList)(nil), (*ClusterObjectSyncList)(nil),
-	} {
-		if cp := o.DeepCopyObject(); cp != nil {
-			t.Errorf("DeepCopyObject of a nil %T = %v, want nil", o, cp)
-		}
 	}
 }
 
