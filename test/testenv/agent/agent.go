@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,7 +16,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
@@ -61,7 +59,7 @@ type Options struct {
 // Agent is an edgecore with its files. Its methods must not be called at the same time.
 type Agent struct {
 	Options
-	proc *daemon.Process
+	daemon.Program
 }
 
 // BinaryEnv names an edgecore that was built before: many test binaries need not build it each, and there are machines
@@ -183,82 +181,21 @@ func (a *Agent) Log() string { return filepath.Join(a.Dir, "edgecore.log") }
 
 // Start starts the agent and waits until its port answers.
 func (a *Agent) Start(ctx context.Context) error {
-	proc, err := daemon.Start(a.Log(), a.Env, a.Binary, "--config", a.Config(), "-v", "2")
-	if err != nil {
-		return err
-	}
-	a.proc = proc
-	if a.Started != nil {
-		if err := a.Started(proc.Identity); err != nil {
+	return a.Launch(ctx, daemon.Launch{
+		Name:    "edgecore",
+		Log:     a.Log(),
+		Env:     a.Env,
+		Command: []string{a.Binary, "--config", a.Config(), "-v", "2"},
+		Started: a.Started,
+		Ready: func(ctx context.Context) error {
+			_, err := a.get(ctx, "/healthz/ping")
 			return err
-		}
-	}
-	ctx, cancel := daemon.Within(ctx)
-	defer cancel()
-	err = daemon.Poll(ctx, func() error {
-		if !proc.Running() {
-			return daemon.Fatal(errors.New("edgecore has ended"))
-		}
-		_, err := a.get(ctx, "/healthz/ping")
-		return err
+		},
 	})
-	if err != nil {
-		return fmt.Errorf("start edgecore: %w\n%s", err, daemon.Tail(a.Log(), 20))
-	}
-	return nil
 }
 
-// PID is the agent's process, 0 when there is none.
-func (a *Agent) PID() int {
-	if !a.proc.Running() {
-		return 0
-	}
-	return a.proc.PID
-}
-
-// Attach takes over an agent that another process started.
-func (a *Agent) Attach(id daemon.Identity) { a.proc = daemon.Known(id) }
-
-// Identity tells another process which one this is.
-func (a *Agent) Identity() daemon.Identity {
-	if a.proc == nil {
-		return daemon.Identity{}
-	}
-	return a.proc.Identity
-}
-
-// Kill9 kills the agent the hard way.
-func (a *Agent) Kill9(ctx context.Context) error { return a.end(ctx, syscall.SIGKILL) }
-
-// Stop ends the agent; its pods run on.
-func (a *Agent) Stop(ctx context.Context) error { return a.end(ctx, syscall.SIGTERM) }
-
-func (a *Agent) end(ctx context.Context, sig syscall.Signal) error {
-	if !a.proc.Running() {
-		return nil
-	}
-	return a.proc.End(ctx, sig)
-}
-
-// RemoveLogLinks removes the links to the logs of the agent's pods that it left in the machine's folder of such links.
-// No agent would: their targets go with the agent's own folder.
-func (a *Agent) RemoveLogLinks() error {
-	const folder = "/var/log/containers"
-	entries, err := os.ReadDir(folder)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	var errs []error
-	for _, e := range entries {
-		link := filepath.Join(folder, e.Name())
-		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, a.PodLogs()+"/") {
-			if err := os.Remove(link); !errors.Is(err, os.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
+// RemoveLogLinks removes the links to the logs of the agent's pods; see RemoveLogLinks.
+func (a *Agent) RemoveLogLinks() error { return RemoveLogLinks(a.PodLogs()) }
 
 // WriteManifest puts a manifest into the folder, whole from the first moment.
 func (a *Agent) WriteManifest(name, content string) error {

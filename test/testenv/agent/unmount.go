@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -20,4 +24,24 @@ func Unmount(dir string) error {
 		}
 	}
 	return nil
+}
+
+// RemoveLogLinks removes the links to logs of pods in a folder that an agent left in the machine's folder of such
+// links. No agent would: their targets go with the agent's own folder.
+func RemoveLogLinks(logs string) error {
+	const folder = "/var/log/containers"
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		link := filepath.Join(folder, e.Name())
+		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, logs+"/") {
+			if err := os.Remove(link); !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -4,7 +4,6 @@ package cloud
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -14,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"sigs.k8s.io/yaml"
 
@@ -48,7 +46,7 @@ type Cloud struct {
 	// tunnels of KubeEdge's nodes and of metrics.
 	Link, Bootstrap, QUIC, Stream, Monitor int
 
-	proc *daemon.Process
+	daemon.Program
 }
 
 // BinaryEnv names a cloudcore that was built before, so that many test binaries need not build it each.
@@ -137,56 +135,16 @@ func (c *Cloud) Log() string { return filepath.Join(c.Dir, "cloudcore.log") }
 
 // Start starts cloudcore and waits until it is ready.
 func (c *Cloud) Start(ctx context.Context) error {
-	proc, err := daemon.Start(c.Log(), nil, c.Binary, "--config", c.Config(), "-v", "2")
-	if err != nil {
-		return err
-	}
-	c.proc = proc
-	if c.Started != nil {
-		if err := c.Started(proc.Identity); err != nil {
+	return c.Launch(ctx, daemon.Launch{
+		Name:    "cloudcore",
+		Log:     c.Log(),
+		Command: []string{c.Binary, "--config", c.Config(), "-v", "2"},
+		Started: c.Started,
+		Ready: func(ctx context.Context) error {
+			_, err := c.Get(ctx, "/readyz")
 			return err
-		}
-	}
-	ctx, cancel := daemon.Within(ctx)
-	defer cancel()
-	err = daemon.Poll(ctx, func() error {
-		if !proc.Running() {
-			return daemon.Fatal(errors.New("cloudcore has ended"))
-		}
-		_, err := c.Get(ctx, "/readyz")
-		return err
+		},
 	})
-	if err != nil {
-		return fmt.Errorf("start cloudcore: %w\n%s", err, daemon.Tail(c.Log(), 20))
-	}
-	return nil
-}
-
-// PID is cloudcore's process, 0 when there is none.
-func (c *Cloud) PID() int {
-	if c.proc == nil || !c.proc.Running() {
-		return 0
-	}
-	return c.proc.PID
-}
-
-// Kill9 kills cloudcore the hard way.
-func (c *Cloud) Kill9(ctx context.Context) error { return c.end(ctx, syscall.SIGKILL) }
-
-// Pause makes cloudcore hang: its connections stay, and it falls behind what changes.
-func (c *Cloud) Pause(ctx context.Context) error { return c.proc.Pause(ctx) }
-
-// Resume ends what Pause began.
-func (c *Cloud) Resume() error { return c.proc.Resume() }
-
-// Stop ends cloudcore in its own way.
-func (c *Cloud) Stop(ctx context.Context) error { return c.end(ctx, syscall.SIGTERM) }
-
-func (c *Cloud) end(ctx context.Context, sig syscall.Signal) error {
-	if c.PID() == 0 {
-		return nil
-	}
-	return c.proc.End(ctx, sig)
 }
 
 // Get asks cloudcore's monitor for a path.

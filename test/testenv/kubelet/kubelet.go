@@ -16,12 +16,11 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"syscall"
 
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/edgecore-io/edgecore/test/testenv/agent"
 	"github.com/edgecore-io/edgecore/test/testenv/containerd"
 	"github.com/edgecore-io/edgecore/test/testenv/daemon"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
@@ -56,7 +55,8 @@ type Kubelet struct {
 
 	kubeconfig  string
 	healthzPort int
-	proc        *daemon.Process
+
+	daemon.Program
 }
 
 // deviceCheckpoint has the devices of the kubelet that ran last: its folder is the same for every kubelet, whatever its
@@ -177,28 +177,13 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	if k.Containerd != "" {
 		args = append(args, "--containerd="+k.Containerd)
 	}
-	proc, err := daemon.Start(k.Log(), nil, k.Binary, args...)
-	if err != nil {
-		return err
-	}
-	k.proc = proc
-	if k.Started != nil {
-		if err := k.Started(proc.Identity); err != nil {
-			return err
-		}
-	}
-	ctx, cancel := daemon.Within(ctx)
-	defer cancel()
-	err = daemon.Poll(ctx, func() error {
-		if !proc.Running() {
-			return daemon.Fatal(errors.New("the kubelet has ended"))
-		}
-		return k.healthy(ctx)
+	return k.Launch(ctx, daemon.Launch{
+		Name:    "the kubelet of " + k.NodeName,
+		Log:     k.Log(),
+		Command: append([]string{k.Binary}, args...),
+		Started: k.Started,
+		Ready:   k.healthy,
 	})
-	if err != nil {
-		return fmt.Errorf("start the kubelet of %s: %w\n%s", k.NodeName, err, daemon.Tail(k.Log(), 20))
-	}
-	return nil
 }
 
 func (k *Kubelet) healthy(ctx context.Context) error {
@@ -222,42 +207,5 @@ func (k *Kubelet) healthy(ctx context.Context) error {
 	return err
 }
 
-// PID returns the kubelet's process ID, or 0 if it does not run.
-func (k *Kubelet) PID() int {
-	if !k.proc.Running() {
-		return 0
-	}
-	return k.proc.PID
-}
-
-// Stop ends the kubelet; its pods run on.
-func (k *Kubelet) Stop(ctx context.Context) error { return k.end(ctx, syscall.SIGTERM) }
-
-// Kill9 kills the kubelet; its pods run on.
-func (k *Kubelet) Kill9(ctx context.Context) error { return k.end(ctx, syscall.SIGKILL) }
-
-func (k *Kubelet) end(ctx context.Context, sig syscall.Signal) error {
-	if !k.proc.Running() {
-		return nil
-	}
-	return k.proc.End(ctx, sig)
-}
-
 // RemoveLogLinks removes the links to the logs of its pods in the machine's folder of such links.
-func (k *Kubelet) RemoveLogLinks() error {
-	const folder = "/var/log/containers"
-	entries, err := os.ReadDir(folder)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	var errs []error
-	for _, e := range entries {
-		link := filepath.Join(folder, e.Name())
-		if target, err := os.Readlink(link); err == nil && strings.HasPrefix(target, k.PodLogs()+"/") {
-			if err := os.Remove(link); !errors.Is(err, os.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
+func (k *Kubelet) RemoveLogLinks() error { return agent.RemoveLogLinks(k.PodLogs()) }
