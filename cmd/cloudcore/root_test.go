@@ -1,147 +1,62 @@
 package main
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
-	"github.com/edgecore-io/edgecore/pkg/version"
 	"github.com/edgecore-io/edgecore/test/testenv/commandtree"
 )
+
+func program() commandtree.Program {
+	return commandtree.Program{
+		New:        func() *cobra.Command { return newRootCommand(nil) },
+		Kind:       "CloudCore",
+		APIVersion: v1alpha1.APIVersion,
+		Parse: func(text []byte) error {
+			_, _, err := v1alpha1.Parse(text)
+			return err
+		},
+	}
+}
 
 // execute runs a command line and returns what it wrote to stdout and to stderr.
 func execute(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	cmd := newRootCommand(nil)
-	cmd.SetArgs(append([]string{}, args...)) // never nil, for which cobra takes those of the test
-	cmd.SetOut(&out)
-	cmd.SetErr(&errs)
-	err = cmd.ExecuteContext(t.Context())
-	return out.String(), errs.String(), err
+	return program().Execute(t, args...)
 }
 
 // TestPrintedConfigurations compares with the files in testdata; UPDATE_GOLDEN=1 writes them again.
 func TestPrintedConfigurations(t *testing.T) {
 	address := v1alpha1.Default().Modules.CloudHub.AdvertiseAddress[0]
-	for flag, file := range map[string]string{
-		"--defaultconfig": "defaultconfig.yaml", "--minconfig": "minconfig.yaml",
-	} {
-		out, _, err := execute(t, flag)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := v1alpha1.Parse([]byte(out)); err != nil {
-			t.Errorf("what %s prints is not valid: %v", flag, err)
-		}
-		golden := filepath.Join("testdata", file)
-		out = strings.Replace(out, "    - "+address+"\n", "    - HOSTIP\n", 1)
-		if os.Getenv("UPDATE_GOLDEN") != "" {
-			if err := os.WriteFile(golden, []byte(out), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), out); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", flag, diff)
-		}
-	}
+	program().PrintsConfigurations(t, "    - "+address+"\n", "    - HOSTIP\n")
 }
 
-func TestVersion(t *testing.T) {
-	for flag, want := range map[string]string{
-		"--version":      "CloudCore " + version.Version() + "\n",
-		"--version=raw":  "CloudCore " + version.String() + "\n",
-		"--version=true": "CloudCore " + version.Version() + "\n",
-	} {
-		out, _, err := execute(t, flag)
-		if err != nil || out != want {
-			t.Errorf("%s printed %q, %v; want %q", flag, out, err, want)
-		}
-	}
-	if _, _, err := execute(t, "--version=loud"); err == nil || !strings.Contains(err.Error(), "--version=raw") {
-		t.Errorf("--version=loud: %v, want an error that names --version=raw", err)
-	}
-}
+func TestVersion(t *testing.T) { program().PrintsVersion(t) }
 
 func TestHelp(t *testing.T) {
-	out, _, err := execute(t, "--help")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"--config", "--defaultconfig", "--minconfig", "--version", "-v, --v", "--vmodule",
-		v1alpha1.DefaultConfigFile, v1alpha1.DefaultMonitorBind, "10000/tcp", "10001/udp", "10002/tcp",
-		"/metrics, /healthz and /readyz",
-		"config", "gettoken", "cloudcore --minconfig >", "edgecore join --cloudcore-ipport",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("help, want %q in it:\n%s", want, out)
-		}
-	}
+	program().Helps(t, v1alpha1.DefaultConfigFile, v1alpha1.DefaultMonitorBind, "10000/tcp", "10001/udp", "10002/tcp",
+		"/metrics, /healthz and /readyz", "gettoken", "edgecore join --cloudcore-ipport")
 }
 
 // TestEveryCommandTeaches: each command says what it does, and shows how.
 func TestEveryCommandTeaches(t *testing.T) {
-	commands := newRootCommand(nil).Commands()
-	for len(commands) > 0 {
-		c := commands[0]
-		commands = append(commands[1:], c.Commands()...)
-		if c.Short == "" {
-			t.Errorf("%s: short text = %q, want one", c.CommandPath(), c.Short)
-		}
-		if c.Runnable() && !c.HasSubCommands() && c.Name() != "help" && c.Parent().Name() != "completion" &&
-			(c.Long == "" || c.Example == "") {
-			t.Errorf("%s: long text = %q, example = %q; want both", c.CommandPath(), c.Long, c.Example)
-		}
-	}
+	program().Teaches(t, func(c *cobra.Command) bool {
+		return c.Runnable() && !c.HasSubCommands() && c.Name() != "help" && c.Parent().Name() != "completion"
+	})
 }
 
-func TestFlagsOfKlog(t *testing.T) {
-	for _, args := range [][]string{
-		{"-v", "2"}, {"-v=2"}, {"--v=2"}, {"--vmodule=hub*=3"}, {"--log-flush-frequency=5s"},
-	} {
-		if _, _, err := execute(t, append(args, "--minconfig")...); err != nil {
-			t.Errorf("%v: %v", args, err)
-		}
-	}
-	execute(t, "-v", "0", "--vmodule=", "--minconfig") // klog's settings are the process's
-	if _, _, err := execute(t, "--log-flush-frequency=soon", "--minconfig"); err == nil {
-		t.Error("--log-flush-frequency=soon = nil, want an error")
-	}
-}
+func TestFlagsOfKlog(t *testing.T) { program().TakesFlagsOfKlog(t) }
 
 func TestBadCommandLines(t *testing.T) {
-	missing := filepath.Join(t.TempDir(), "none.yaml")
-	for want, args := range map[string][]string{
-		"cloudcore --minconfig > " + missing: {"--config", missing},
-		`unknown command "destroy"`:          {"destroy"},
-		"unknown flag: --nodes":              {"--nodes"},
+	program().RefusesCommandLines(t, map[string][]string{
 		"kubeAPIConfig.kubeConfig \"/none": {
 			"--config", writeConfig(t, "kubeAPIConfig: {kubeConfig: /none/kubeconfig}\n"),
 		},
 		"set kubeAPIConfig.kubeConfig to the": {"--config", writeConfig(t, "")},
-	} {
-		out, _, err := execute(t, args...)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v, want %q in it", args, err, want)
-		}
-		if out != "" {
-			t.Errorf("%v printed %q, want nothing", args, out)
-		}
-	}
+	})
 }
 
 // TestUnknownCommands: a misspelt command is an error at each level, never a help text and success.
-func TestUnknownCommands(t *testing.T) {
-	commandtree.RefusesUnknown(t, func() *cobra.Command { return newRootCommand(nil) })
-}
+func TestUnknownCommands(t *testing.T) { commandtree.RefusesUnknown(t, program().New) }

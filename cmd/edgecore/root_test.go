@@ -1,94 +1,47 @@
 package main
 
 import (
-	"bytes"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
-	"github.com/edgecore-io/edgecore/pkg/version"
 	"github.com/edgecore-io/edgecore/test/testenv/commandtree"
 )
+
+func program() commandtree.Program {
+	return commandtree.Program{
+		New:        newRootCommand,
+		Kind:       "EdgeCore",
+		APIVersion: v1alpha2.APIVersion,
+		Parse: func(text []byte) error {
+			_, _, err := v1alpha2.Parse(text)
+			return err
+		},
+	}
+}
 
 // execute runs a command line and returns what it wrote to stdout and to stderr.
 func execute(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	cmd := newRootCommand()
-	cmd.SetArgs(append([]string{}, args...)) // never nil, for which cobra takes those of the test
-	cmd.SetOut(&out)
-	cmd.SetErr(&errs)
-	err = cmd.ExecuteContext(t.Context())
-	return out.String(), errs.String(), err
+	return program().Execute(t, args...)
 }
 
 // TestPrintedConfigurations compares with the files in testdata; UPDATE_GOLDEN=1 writes them again.
 func TestPrintedConfigurations(t *testing.T) {
 	name := v1alpha2.Default().Modules.Edged.HostnameOverride
-	for flag, file := range map[string]string{
-		"--defaultconfig": "defaultconfig.yaml", "--minconfig": "minconfig.yaml",
-	} {
-		out, _, err := execute(t, flag)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := v1alpha2.Parse([]byte(out)); err != nil {
-			t.Errorf("what %s prints is not valid: %v", flag, err)
-		}
-		golden := filepath.Join("testdata", file)
-		out = strings.Replace(out, "hostnameOverride: "+name+"\n", "hostnameOverride: HOSTNAME\n", 1)
-		if os.Getenv("UPDATE_GOLDEN") != "" {
-			if err := os.WriteFile(golden, []byte(out), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), out); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", flag, diff)
-		}
-	}
+	program().PrintsConfigurations(t, "hostnameOverride: "+name+"\n", "hostnameOverride: HOSTNAME\n")
 }
 
-func TestVersion(t *testing.T) {
-	for flag, want := range map[string]string{
-		"--version":      "EdgeCore " + version.Version() + "\n",
-		"--version=raw":  "EdgeCore " + version.String() + "\n",
-		"--version=true": "EdgeCore " + version.Version() + "\n",
-	} {
-		out, _, err := execute(t, flag)
-		if err != nil || out != want {
-			t.Errorf("%s printed %q, %v; want %q", flag, out, err, want)
-		}
-	}
-	if _, _, err := execute(t, "--version=loud"); err == nil || !strings.Contains(err.Error(), "--version=raw") {
-		t.Errorf("--version=loud: %v, want an error that names --version=raw", err)
-	}
-}
+func TestVersion(t *testing.T) { program().PrintsVersion(t) }
 
 func TestHelp(t *testing.T) {
-	out, _, err := execute(t, "--help")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"--config", "--defaultconfig", "--minconfig", "--version", "-v, --v", "--vmodule",
-		v1alpha2.DefaultConfigFile, v1alpha2.DefaultDataSource, v1alpha2.DefaultManifests,
-		v1alpha2.DefaultRootDirectory,
-		"config", "get", "status", "logs", "edgecore --minconfig >",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("help, want %q in it:\n%s", want, out)
-		}
-	}
+	program().Helps(t, v1alpha2.DefaultConfigFile, v1alpha2.DefaultDataSource, v1alpha2.DefaultManifests,
+		v1alpha2.DefaultRootDirectory, "get", "status", "logs")
 }
 
 // TestHelpIsTheSameEverywhere: manual pages are made from it, on whichever machine.
@@ -101,48 +54,13 @@ func TestHelpIsTheSameEverywhere(t *testing.T) {
 
 // TestEveryCommandTeaches: each command says what it does, and those on the configuration show how.
 func TestEveryCommandTeaches(t *testing.T) {
-	commands := newRootCommand().Commands()
-	for len(commands) > 0 {
-		c := commands[0]
-		commands = append(commands[1:], c.Commands()...)
-		if c.Short == "" {
-			t.Errorf("%s: short text = %q, want one", c.CommandPath(), c.Short)
-		}
-		if c.HasParent() && c.Parent().Name() == "config" && (c.Long == "" || c.Example == "") {
-			t.Errorf("%s: long text = %q, example = %q; want both", c.CommandPath(), c.Long, c.Example)
-		}
-	}
+	program().Teaches(t, func(c *cobra.Command) bool { return c.HasParent() && c.Parent().Name() == "config" })
 }
 
-func TestFlagsOfKlog(t *testing.T) {
-	for _, args := range [][]string{
-		{"-v", "2"}, {"-v=2"}, {"--v=2"}, {"--vmodule=pod*=3"}, {"--log-flush-frequency=5s"},
-	} {
-		if _, _, err := execute(t, append(args, "--minconfig")...); err != nil {
-			t.Errorf("%v: %v", args, err)
-		}
-	}
-	execute(t, "-v", "0", "--vmodule=", "--minconfig") // klog's settings are the process's
-	if _, _, err := execute(t, "--log-flush-frequency=soon", "--minconfig"); err == nil {
-		t.Error("--log-flush-frequency=soon = nil, want an error")
-	}
-}
+func TestFlagsOfKlog(t *testing.T) { program().TakesFlagsOfKlog(t) }
 
 func TestBadCommandLines(t *testing.T) {
-	missing := filepath.Join(t.TempDir(), "none.yaml")
-	for want, args := range map[string][]string{
-		"edgecore --minconfig > " + missing: {"--config", missing},
-		`unknown command "destroy"`:         {"destroy"},
-		"unknown flag: --pods":              {"--pods"},
-	} {
-		out, _, err := execute(t, args...)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v, want %q in it", args, err, want)
-		}
-		if out != "" {
-			t.Errorf("%v printed %q, want nothing", args, out)
-		}
-	}
+	program().RefusesCommandLines(t, map[string][]string{"unknown flag: --pods": {"--pods"}})
 }
 
 // TestUnknownCommands: a misspelt command is an error at each level, never a help text and success.
