@@ -2,19 +2,21 @@ package v1alpha1
 
 import (
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 	"github.com/edgecore-io/edgecore/pkg/apis/strict/stricttest"
 )
 
 const head = "apiVersion: cloudcore.config.kubeedge.io/v1alpha1\nkind: CloudCore\n"
+
+func kind() stricttest.Kind[CloudCore] {
+	return stricttest.Kind[CloudCore]{Head: head, Load: Load, Parse: Parse, Default: Default, Minimal: Minimal}
+}
 
 func TestEveryKeyIsLiveOrWarnedOf(t *testing.T) {
 	stricttest.EveryKeyIsLiveOrWarnedOf(t, schema(), 110)
@@ -38,69 +40,13 @@ func TestTablesNameKeys(t *testing.T) {
 // TestKubeEdgeFiles: the files of KubeEdge users are taken as they are, with the warnings beside them.
 // UPDATE_GOLDEN=1 writes the warnings again.
 func TestKubeEdgeFiles(t *testing.T) {
-	for _, name := range []string{"kubeedge-v1.23", "kubeedge-helm", "kubeedge-v1.12"} {
-		t.Run(name, func(t *testing.T) {
-			_, warnings, err := Load(filepath.Join("testdata", name+".yaml"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			golden(t, filepath.Join("testdata", name+".warnings"), strings.Join(warnings, "\n")+"\n")
-		})
-	}
-}
-
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", file, diff)
-	}
+	kind().TakesFiles(t, "kubeedge-v1.23", "kubeedge-helm", "kubeedge-v1.12")
 }
 
 // TestDefaultIsAFile: what --defaultconfig prints says the same as an empty file.
-func TestDefaultIsAFile(t *testing.T) {
-	data, err := yaml.Marshal(Default())
-	if err != nil {
-		t.Fatal(err)
-	}
-	fromFile, warnings, err := Parse(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(Default(), fromFile); diff != "" {
-		t.Errorf("the printed defaults read back (-want +got):\n%s", diff)
-	}
-	for _, w := range warnings {
-		if !strings.HasSuffix(w, ".enable: "+strict.NotThere) {
-			t.Errorf("warning of a default = %q, want only those of modules that are not there", w)
-		}
-	}
-	fromNothing, warnings, err := Parse([]byte(head))
-	if err != nil || len(warnings) > 0 {
-		t.Fatalf("err %v, warnings %v; want neither", err, warnings)
-	}
-	if diff := cmp.Diff(Default(), fromNothing); diff != "" {
-		t.Errorf("a file that says nothing (-want +got):\n%s", diff)
-	}
-}
+func TestDefaultIsAFile(t *testing.T) { kind().DefaultIsAFile(t) }
 
-func TestMinimalIsAFile(t *testing.T) {
-	cfg, warnings, err := Parse(Minimal())
-	if err != nil || len(warnings) > 0 {
-		t.Fatalf("err %v, warnings %v; want neither", err, warnings)
-	}
-	if diff := cmp.Diff(Default(), cfg); diff != "" {
-		t.Errorf("the small file says other than the defaults (-want +got):\n%s", diff)
-	}
-}
+func TestMinimalIsAFile(t *testing.T) { kind().MinimalIsAFile(t) }
 
 func TestParse(t *testing.T) {
 	for name, tc := range map[string]struct {

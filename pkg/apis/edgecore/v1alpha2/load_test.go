@@ -10,41 +10,21 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"sigs.k8s.io/yaml"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+	"github.com/edgecore-io/edgecore/pkg/apis/strict/stricttest"
 )
 
 const head = "apiVersion: edgecore.config.kubeedge.io/v1alpha2\nkind: EdgeCore\n"
 
+func kind() stricttest.Kind[EdgeCore] {
+	return stricttest.Kind[EdgeCore]{Head: head, Load: Load, Parse: Parse, Default: Default, Minimal: Minimal}
+}
+
 // TestKubeEdgeFiles: the files of KubeEdge users are taken as they are, with the warnings beside them.
 // UPDATE_GOLDEN=1 writes the warnings again.
 func TestKubeEdgeFiles(t *testing.T) {
-	for _, name := range []string{"kubeedge-v1.23", "kubeedge-v1.13"} {
-		t.Run(name, func(t *testing.T) {
-			_, warnings, err := Load(filepath.Join("testdata", name+".yaml"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			golden(t, filepath.Join("testdata", name+".warnings"), strings.Join(warnings, "\n")+"\n")
-		})
-	}
-}
-
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", file, diff)
-	}
+	kind().TakesFiles(t, "kubeedge-v1.23", "kubeedge-v1.13")
 }
 
 func TestKubeEdgeValuesTakeEffect(t *testing.T) {
@@ -100,41 +80,9 @@ func TestFormerEndpointsAreTaken(t *testing.T) {
 }
 
 // TestDefaultIsAFile: what --defaultconfig prints says the same as an empty file.
-func TestDefaultIsAFile(t *testing.T) {
-	data, err := yaml.Marshal(Default())
-	if err != nil {
-		t.Fatal(err)
-	}
-	fromFile, warnings, err := Parse(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(Default(), fromFile); diff != "" {
-		t.Errorf("the printed defaults read back (-want +got):\n%s", diff)
-	}
-	for _, w := range warnings {
-		if !strings.HasSuffix(w, ".enable: "+strict.NotThere) {
-			t.Errorf("warning of a default = %q, want only those of modules that are not there", w)
-		}
-	}
-	fromNothing, warnings, err := Parse([]byte(head))
-	if err != nil || len(warnings) > 0 {
-		t.Fatalf("err %v, warnings %v; want neither", err, warnings)
-	}
-	if diff := cmp.Diff(Default(), fromNothing); diff != "" {
-		t.Errorf("a file that says nothing (-want +got):\n%s", diff)
-	}
-}
+func TestDefaultIsAFile(t *testing.T) { kind().DefaultIsAFile(t) }
 
-func TestMinimalIsAFile(t *testing.T) {
-	cfg, warnings, err := Parse(Minimal())
-	if err != nil || len(warnings) > 0 {
-		t.Fatalf("err %v, warnings %v; want neither", err, warnings)
-	}
-	if diff := cmp.Diff(Default(), cfg); diff != "" {
-		t.Errorf("the small file says other than the defaults (-want +got):\n%s", diff)
-	}
-}
+func TestMinimalIsAFile(t *testing.T) { kind().MinimalIsAFile(t) }
 
 func TestParse(t *testing.T) {
 	for name, tc := range map[string]struct {
