@@ -37,7 +37,7 @@ func schema() *strict.Schema[EdgeCore] {
 		Complete: (*EdgeCore).complete,
 		Validate: (*EdgeCore).Validate,
 		Secrets:  secrets(),
-		Live:     live(), Absent: absent(), DeprecatedDefaults: deprecatedDefaults(),
+		Live:     live(), Absent: usedAs(absent), DeprecatedDefaults: deprecatedDefaults(),
 	}
 }
 

@@ -10,32 +10,6 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 )
 
-// reloadable are the keys whose change is taken over while the agent runs; a mapping that is named is so as a whole.
-// A part that learns to take over another one adds it here, and a test of cmd/edgecore fails where nothing comes of it.
-func reloadable() map[string]bool {
-	keys := map[string]bool{"modules.edged.reportEvent": true}
-	for _, k := range []string{"minimumGCAge", "maxPerPodContainerCount", "maxContainerCount"} {
-		keys["modules.edged."+k] = true
-	}
-	for _, k := range []string{"heartbeat", "messageQPS", "messageBurst", "projectID", "websocket", "quic"} {
-		keys["modules.edgeHub."+k] = true
-	}
-	for _, k := range []string{
-		"clusterDomain", "clusterDNS", "resolvConf", "crashLoopBackOff", "eventRecordQPS", "eventBurst",
-		"registryPullQPS", "registryBurst", "serializeImagePulls", "maxParallelImagePulls", "containerLogMaxSize",
-		"containerLogMaxFiles",
-		"imageMinimumGCAge", "imageMaximumGCAge", "imageGCHighThresholdPercent", "imageGCLowThresholdPercent",
-		"evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim", "evictionPressureTransitionPeriod",
-		"evictionMaxPodGracePeriod",
-	} {
-		keys["modules.edged.tailoredKubeletConfig."+k] = true
-	}
-	return keys
-}
-
-// ReloadableKeys returns the keys whose change is taken over while the agent runs, in order.
-func ReloadableKeys() []string { return strict.SortedKeys(reloadable()) }
-
 // Change is a key that two configurations give different values.
 type Change struct {
 	Path string

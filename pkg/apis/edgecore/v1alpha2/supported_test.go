@@ -2,7 +2,9 @@ package v1alpha2
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +27,60 @@ func TestTablesNameKeys(t *testing.T) {
 		if known["modules.edged."+key] {
 			t.Errorf("former key modules.edged.%s is a key, want none", key)
 		}
+	}
+}
+
+// TestRows: each row of the table is a key, and no key has two.
+func TestRows(t *testing.T) {
+	known, seen := schema().Keys(), map[string]bool{}
+	for _, row := range rows() {
+		if typ, ok := known[row.path]; !ok || strict.IsMapping(typ) {
+			t.Errorf("%s has a row and is not a key with a value, want one", row.path)
+		}
+		if seen[row.path] {
+			t.Errorf("%s has two rows, want one", row.path)
+		}
+		seen[row.path] = true
+	}
+}
+
+// TestDocumentedDefaults: docs/configuration.md says what the defaults are.
+func TestDocumentedDefaults(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "| key | default |")
+	section, _, _ = strings.Cut(section, "\n\n")
+	data, err := yaml.Marshal(Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := map[string]any{}
+	if err := yaml.Unmarshal(data, &tree); err != nil {
+		t.Fatal(err)
+	}
+	quoted := regexp.MustCompile("`([^`]+)`")
+	count := 0
+	for line := range strings.Lines(section) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		defaults := quoted.FindAllStringSubmatch(cells[2], -1) // a default of the host is in words
+		for i, name := range quoted.FindAllStringSubmatch(cells[1], len(defaults)) {
+			path := name[1]
+			if rest, ok := strings.CutPrefix(path, "..."); ok {
+				path = "modules.edged.tailoredKubeletConfig." + strings.TrimPrefix(rest, "tailoredKubeletConfig.")
+			}
+			if got := fmt.Sprint(strict.At(tree, strict.Split(path)...)); got != defaults[i][1] {
+				t.Errorf("docs/configuration.md: the default of %s is %s, want %s", path, defaults[i][1], got)
+			}
+			count++
+		}
+	}
+	if count < 9 {
+		t.Errorf("%d defaults found in docs/configuration.md, want 9 or more", count)
 	}
 }
 

@@ -17,10 +17,9 @@ import (
 // Validate checks the values and returns everything wrong as Problems. It skips modules that are switched off.
 func (e *EdgeCore) Validate() error {
 	c := &checker{strict.Checker{Secrets: secrets()}}
-	c.OneOf("database.driverName", e.Database.DriverName, "sqlite3")
-	c.Absolute("database.dataSource", e.Database.DataSource)
+	(&table{pass: checkValues, checker: c}).keys(e)
 	if e.Modules.Edged.Enable {
-		c.edged("modules.edged", &e.Modules.Edged)
+		c.kubelet("modules.edged.tailoredKubeletConfig", &e.Modules.Edged.TailoredKubeletConfig)
 	}
 	c.modules("modules", &e.Modules)
 	return c.Problems.OrNil()
@@ -28,13 +27,6 @@ func (e *EdgeCore) Validate() error {
 
 // checker collects problems.
 type checker struct{ strict.Checker }
-
-// optional checks a number if it is set.
-func optional[N int32 | int64](value *N, check func(int64)) {
-	if value != nil {
-		check(int64(*value))
-	}
-}
 
 func (c *checker) quantity(path, value string) {
 	if q, err := resource.ParseQuantity(value); err != nil || q.Sign() < 0 {
@@ -67,28 +59,20 @@ func (c *checker) labels(path string, labels map[string]string) {
 	}
 }
 
-func (c *checker) edged(p string, e *Edged) {
-	if faults := validation.IsDNS1123Subdomain(e.HostnameOverride); len(faults) > 0 {
+func (c *checker) nodeName(path, value string) {
+	if faults := validation.IsDNS1123Subdomain(value); len(faults) > 0 {
 		want := "a node's name: up to 253 lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
-		if fitting := nodeName(e.HostnameOverride); fitting != "" {
+		if fitting := nodeName(value); fitting != "" {
 			want += fmt.Sprintf("; %q would do", fitting)
 		}
-		c.Fail(p+".hostnameOverride", e.HostnameOverride, want)
+		c.Fail(path, value, want)
 	}
-	if e.NodeIP != "" {
-		c.nodeIP(p+".nodeIP", e.NodeIP)
+}
+
+func (c *checker) namespace(path, value string) {
+	if faults := validation.IsDNS1123Label(value); len(faults) > 0 {
+		c.Fail(path, value, "a namespace's name: lower-case letters, digits and '-'")
 	}
-	if faults := validation.IsDNS1123Label(e.RegisterNodeNamespace); len(faults) > 0 {
-		c.Fail(p+".registerNodeNamespace", e.RegisterNodeNamespace,
-			"a namespace's name: lower-case letters, digits and '-'")
-	}
-	c.Absolute(p+".rootDirectory", e.RootDirectory)
-	if e.ServerAddress != "" {
-		c.Address(p+".serverAddress", e.ServerAddress)
-	}
-	c.labels(p+".nodeLabels", e.NodeLabels)
-	c.NotNegative(p+".minimumGCAge", e.MinimumGCAge.Duration)
-	c.kubelet(p+".tailoredKubeletConfig", &e.TailoredKubeletConfig)
 }
 
 // nodeIP accepts one address, or one of each family separated by a comma, like the kubelet.
@@ -149,19 +133,18 @@ func (c *checker) openBroker(p string, b *EventBus) {
 	}
 }
 
-// modules also checks modules that this version may lack: a wrong value is still wrong.
+// modules checks what several keys of a module say together.
 func (c *checker) modules(p string, m *Modules) {
 	if h := &m.EdgeHub; h.Enable {
-		c.edgeHub(p+".edgeHub", h)
-	}
-	if d := &m.DeviceTwin; d.Enable {
-		c.Absolute(p+".deviceTwin.dmiSockPath", d.DMISockPath)
+		switch {
+		case h.WebSocket.Enable && h.Quic.Enable:
+			c.Fail(p+".edgeHub.quic.enable", true,
+				"false, or websocket.enable: false; only one of the two may be on")
+		case !h.WebSocket.Enable && !h.Quic.Enable:
+			c.Fail(p+".edgeHub.websocket.enable", false, "true, or quic.enable: true; one of the two must be on")
+		}
 	}
 	if b := &m.EventBus; b.Enable {
-		c.Within(p+".eventBus.mqttMode", int64(b.MqttMode), 0, 2)
-		c.Within(p+".eventBus.mqttQOS", int64(b.MqttQOS), 0, 2)
-		c.AtLeast(p+".eventBus.mqttSessionQueueSize", int64(b.MqttSessionQueueSize), 0)
-		c.AbsoluteOrNone(p+".eventBus.mqttPasswordFile", b.MqttPasswordFile)
 		if b.MqttMode <= 1 {
 			c.broker(p+".eventBus.mqttServerInternal", b.MqttServerInternal, "tcp")
 			c.openBroker(p+".eventBus", b)
@@ -171,48 +154,4 @@ func (c *checker) modules(p string, m *Modules) {
 				"tcps")
 		}
 	}
-	if mm := &m.MetaManager; mm.Enable {
-		c.AtLeast(p+".metaManager.remoteQueryTimeout", int64(mm.RemoteQueryTimeout), 1)
-		if s := &mm.MetaServer; s.Enable {
-			c.HostPort(p+".metaManager.metaServer.server", s.Server)
-			c.HostPort(p+".metaManager.metaServer.dummyServer", s.DummyServer)
-		}
-	}
-	if s := &m.ServiceBus; s.Enable {
-		c.Within(p+".serviceBus.port", int64(s.Port), 1, 65535)
-		c.AtLeast(p+".serviceBus.timeout", int64(s.Timeout), 1)
-	}
-	if s := &m.EdgeStream; s.Enable {
-		c.HostPort(p+".edgeStream.server", s.Server)
-		c.timeouts(p+".edgeStream", s.HandshakeTimeout, s.ReadDeadline, s.WriteDeadline)
-	}
-}
-
-func (c *checker) edgeHub(p string, h *EdgeHub) {
-	switch {
-	case h.WebSocket.Enable && h.Quic.Enable:
-		c.Fail(p+".quic.enable", true, "false, or websocket.enable: false; only one of the two may be on")
-	case !h.WebSocket.Enable && !h.Quic.Enable:
-		c.Fail(p+".websocket.enable", false, "true, or quic.enable: true; one of the two must be on")
-	}
-	c.AtLeast(p+".heartbeat", int64(h.Heartbeat), 1)
-	c.AtLeast(p+".messageQPS", int64(h.MessageQPS), 0)
-	c.AtLeast(p+".messageBurst", int64(h.MessageBurst), 0)
-	c.AtLeast(p+".configTrialSeconds", int64(h.ConfigTrialSeconds), 0)
-	for _, t := range []struct {
-		path string
-		Transport
-	}{{p + ".websocket", h.WebSocket}, {p + ".quic", h.Quic}} {
-		if t.Enable {
-			c.HostPort(t.path+".server", t.Server)
-			c.timeouts(t.path, t.HandshakeTimeout, t.ReadDeadline, t.WriteDeadline)
-		}
-	}
-}
-
-// timeouts are in seconds.
-func (c *checker) timeouts(p string, handshake, read, write int32) {
-	c.AtLeast(p+".handshakeTimeout", int64(handshake), 0)
-	c.AtLeast(p+".readDeadline", int64(read), 0)
-	c.AtLeast(p+".writeDeadline", int64(write), 0)
 }

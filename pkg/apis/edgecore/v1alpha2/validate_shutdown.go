@@ -2,22 +2,13 @@ package v1alpha2
 
 import (
 	"fmt"
-	"time"
 
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
 
-// shutdown checks what the configuration says about the shutdown of the device.
+// shutdown checks what several keys say about the shutdown of the device.
 func (c *checker) shutdown(p string, k *kubeletconfig.KubeletConfiguration) {
 	all, critical := k.ShutdownGracePeriod.Duration, k.ShutdownGracePeriodCriticalPods.Duration
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{{"shutdownGracePeriod", all}, {"shutdownGracePeriodCriticalPods", critical}} {
-		if d.value < 0 || d.value > 0 && d.value < time.Second {
-			c.Fail(p+"."+d.name, d.value.String(), "a duration of 1s or more, or 0 for none")
-		}
-	}
 	if critical > all {
 		c.Fail(p+".shutdownGracePeriodCriticalPods", critical.String(), "a part of shutdownGracePeriod, "+all.String())
 	}

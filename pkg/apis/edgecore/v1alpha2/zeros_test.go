@@ -87,7 +87,7 @@ func TestZeroIsTheDefault(t *testing.T) {
 			f := typ.Field(i)
 			key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			at := append(slices.Clone(index), i)
-			if key == "" || slices.Contains(meaningfulZeros(), f.Name) {
+			if key == "" || slices.Contains([]string{"staticPodPath", "readOnlyPort", "clusterDomain"}, key) {
 				continue
 			}
 			value := "null"
