@@ -75,10 +75,10 @@ func destinationOf(m *model.Message) destination {
 	return destination{problem: "no module receives its group"}
 }
 
-// unawaitedAnswer makes a message for metamanager of an answer that nobody waits for any more: the link was lost in
-// between, or the answer comes twice. Metamanager acknowledges it, and stores it if it is a newer version of an object
-// that it has. KubeEdge's cloud sends such answers until they are acknowledged, and nothing else meanwhile
-// (docs/wire.md, Acknowledgements). late returns nil for answers that only their request could use.
+// unawaitedAnswer makes a message for metamanager of an answer whose request has ended: the link was lost in between,
+// or the answer comes twice. Metamanager acknowledges it, and stores it if it is a newer version of an object that it
+// has. KubeEdge's cloud sends such answers until they are acknowledged, and nothing else meanwhile (docs/wire.md,
+// Acknowledgements). It returns nil for answers that only their request could use.
 func unawaitedAnswer(m *model.Message) *model.Message {
 	key, err := resource.Parse(m.Route.Resource)
 	if err != nil || m.Route.Operation != model.OpResponse || m.Route.Group != model.GroupResource ||

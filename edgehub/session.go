@@ -110,7 +110,7 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	if cause := context.Cause(inner); cause != nil {
 		err = cause // why this end closed it
 	}
-	_ = conn.Close(wire.CloseCode(err)) // before attend does, which knows no reason
+	_ = conn.Close(wire.CloseCode(err)) // before watchSession does, which knows no reason
 	cancel(err)
 	parts.Wait()
 	m.end(s)

@@ -1,5 +1,5 @@
-// Package adopt puts edgecore's cloudcore in the place of a cloudcore that KubeEdge's chart or keadm has installed in a
-// cluster, and puts KubeEdge's back.
+// Package adopt replaces a cloudcore that KubeEdge's chart or keadm has installed in a cluster by edgecore's, and can
+// undo that.
 //
 // It owns what is read of KubeEdge's objects, the decisions that follow from them (Decide and its parts are pure
 // functions), and the order of the steps with their journal. It writes edgecore's manifests with the addresses, ports

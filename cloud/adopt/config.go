@@ -83,8 +83,8 @@ func texts(list any) []string {
 	return out
 }
 
-// notCarried are the keys that edgecore's cloudcore acts on, and that say where KubeEdge's finds something in its own
-// pod, which edgecore's has not.
+// notCarried are the keys that edgecore's cloudcore acts on, but whose values are paths in the pod of KubeEdge's, which
+// edgecore's pod does not have.
 func notCarried() map[string]bool {
 	keys := map[string]bool{
 		"apiVersion": true, "kind": true, "commonConfig.monitorServer": true, "modules.cloudHub.unixsocket": true,

@@ -80,10 +80,10 @@ func (t target) judge(code int, body []byte) answer {
 	return a
 }
 
-// judgeOfNode says what it means that a request is refused that need not concern cloudcore itself. What a node may not
-// read is between it and the node authorizer. What cloudcore writes in its own name may be refused because of the
-// object; whoever writes it logs that. It counts as the refusal of the node that the object belongs to, or as
-// cloudcore's own if the object is.
+// judgeOfNode classifies a refused request that need not concern cloudcore itself. Whether a node may read an object is
+// between it and the node authorizer. What cloudcore writes in its own name may be refused because of the object; the
+// writer logs that. It counts as the refusal of the node that the object belongs to, or as cloudcore's own if the
+// object is.
 func (t target) judgeOfNode(a answer) answer {
 	switch {
 	case !t.write:

@@ -157,7 +157,7 @@ func (t *watching) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets client-go reach the transport below.
 func (t *watching) WrappedRoundTripper() http.RoundTripper { return t.base }
 
-// peek reads the beginning of an answer that may be a refusal; whoever reads the answer next gets it, too.
+// peek reads the beginning of an answer that may be a refusal; the next reader of the answer gets it, too.
 func peek(res *http.Response) []byte {
 	if res.StatusCode < http.StatusBadRequest {
 		return nil

@@ -40,7 +40,7 @@ func (s *server) RoundTrip(*http.Request) (*http.Response, error) {
 
 const renewal = "https://192.0.2.1/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/e1"
 
-// renew renews the Lease of a node, and returns what whoever asked reads.
+// renew renews the Lease of a node, and returns what the caller reads.
 func renew(t *testing.T, rt http.RoundTripper, node string) (string, error) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, renewal, nil)

@@ -13,7 +13,7 @@ type target struct {
 	// kind is one of few: it is the value of a label.
 	kind string
 	// node is the node in whose name the request is made; empty for requests in cloudcore's own name. about is then the
-	// node that the object belongs to, if whoever asks has said so with ForNode.
+	// node that the object belongs to, if the caller has said so with ForNode.
 	node, about string
 	write       bool
 }

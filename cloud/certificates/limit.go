@@ -10,7 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/cloud/ratelimit"
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 )
 
 const (
@@ -54,7 +54,7 @@ func (l *limiter) allow(remote string) bool {
 		return true
 	}
 	now := l.now()
-	return l.sources.Of(source.Parse(remote), now).AllowN(now, 1)
+	return l.sources.Of(sourceaddr.Parse(remote), now).AllowN(now, 1)
 }
 
 // klogWarnings logs net/http's messages, which are mostly about port scanners.

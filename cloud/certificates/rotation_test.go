@@ -117,7 +117,7 @@ func TestRotateCA(t *testing.T) {
 	}
 }
 
-// TestRotateTokenKey: tokens of before are void on every replica, also when someone deletes the secret.
+// TestRotateTokenKey: earlier tokens are void on every replica, also when someone deletes the secret.
 func TestRotateTokenKey(t *testing.T) {
 	secrets, c := newFakeSecrets(), newClock()
 	a, b := newTestAuthority(t, secrets, c), newTestAuthority(t, secrets, c)

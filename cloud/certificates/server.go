@@ -97,7 +97,7 @@ func (s *endpoints) caCert(w http.ResponseWriter, _ *http.Request) {
 
 // node reports whether a name is taken to anyone with a token. Without one, every name is free: keadm joins under a
 // name only if it is, and sends no token. A name that is taken is then refused when the certificate is requested. If
-// that does not protect names, anyone is told.
+// certificate requests do not protect names, callers without a token get the answer, too.
 func (s *endpoints) node(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	if faults := validation.IsDNS1123Subdomain(name); len(faults) > 0 {

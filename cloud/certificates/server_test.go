@@ -30,8 +30,8 @@ func TestCACert(t *testing.T) {
 	}
 }
 
-// TestNode: who has a token is told whether a name is taken. Anyone else is told that each is free, and the API server
-// is not asked; but if a general token gets a certificate for a name that is taken, anyone is told.
+// TestNode: a caller with a token learns whether a name is taken. Anyone else is told that each is free, and the API
+// server is not asked; but if a general token gets a certificate for a name that is taken, anyone is told.
 func TestNode(t *testing.T) {
 	var a *Authority
 	header := func(node string, lifetime time.Duration) map[string]string {

@@ -1,5 +1,4 @@
-// Package cloudconfig works out what cloudcore's configuration means to its parts: the options that each part is built
-// with.
+// Package cloudconfig makes the options of cloudcore's parts from its configuration.
 //
 // It owns this translation. It promises that a key that package v1alpha1 calls live changes the options: its test goes
 // through the list of these keys. It depends on the configuration alone.

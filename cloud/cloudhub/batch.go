@@ -65,7 +65,7 @@ func (b *batch) take(mayWait bool) (done []carriedOut, waiting, open bool) {
 	return done, false, open
 }
 
-// takeBatch has the requests of a batch carried out. It returns how many messages it counts as.
+// takeBatch hands the requests of a batch to the executor. It returns how many messages the batch counts as.
 func (s *session) takeBatch(m *model.Message) (cost int) {
 	requests, err := wire.Unpack(m)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -168,7 +168,7 @@ func (h *Hub) Certificate(node string) *x509.Certificate {
 // Source returns the source of a node's session; the zero Prefix without a session.
 func (h *Hub) Source(node string) netip.Prefix {
 	if s := h.session(node); s != nil {
-		return source.Of(s.conn.RemoteAddr())
+		return sourceaddr.Of(s.conn.RemoteAddr())
 	}
 	return netip.Prefix{}
 }

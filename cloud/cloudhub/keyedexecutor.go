@@ -52,9 +52,9 @@ type keyedExecutor struct {
 	mu     sync.Mutex
 	room   *sync.Cond
 	queues map[string][]pendingRequest // a queue exists while one of its requests runs or waits
-	// ready, queries and events are the queues that wait for a worker: queries those whose next request is a query,
-	// events those where it is an event of a batch, ready the others. passed counts the queries that were started while
-	// a queue in ready waited, passedEvents the requests that were started while a queue in events waited.
+	// ready, queries and events are the queues that wait for a worker: in queries, the next request is a query; in
+	// events, it is an event of a batch; ready has the others. passed counts the queries that were started while a
+	// queue in ready waited, passedEvents the requests that were started while a queue in events waited.
 	ready, queries, events []string
 	passed, passedEvents   int
 	workers, eventWorkers  int

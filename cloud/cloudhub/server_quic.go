@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -19,7 +19,7 @@ func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, e
 	return wire.ListenQUIC(addr, config, h.limits(), h.opts.Memory, func(c wire.Caller) (wire.AcceptOptions, error) {
 		node, why := h.admit(c.Header, c.Chain)
 		if why == nil {
-			why = h.pass(context.Background(), node, c.Chain[0], source.Of(c.Remote))
+			why = h.pass(context.Background(), node, c.Chain[0], sourceaddr.Of(c.Remote))
 		}
 		if why == nil {
 			why = h.unique(context.Background(), caller{

@@ -17,7 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub/handshakes"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/shares"
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -133,7 +133,7 @@ func (h *Hub) accept(
 	}
 	node, why := h.admit(r.Header, r.TLS.PeerCertificates)
 	if why == nil {
-		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0], source.Parse(r.RemoteAddr))
+		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0], sourceaddr.Parse(r.RemoteAddr))
 	}
 	if why == nil && r.Header.Get(wire.HeaderUse) == wire.UseTunnel {
 		h.acceptTunnel(ctx, w, r, node, sessions)

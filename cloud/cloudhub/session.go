@@ -19,8 +19,8 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
-// How a peer is served: KubeEdge's edgecores as KubeEdge's cloud does (docs/wire.md, Delivery), ours with more messages
-// in flight.
+// How nodes are served: KubeEdge's edgecores as KubeEdge's cloudcore does it (docs/wire.md, Delivery), this project's
+// with more messages in flight.
 var (
 	upstreamPeer = queue.Options{
 		Window:     1,
@@ -128,7 +128,7 @@ func (s *session) protocol() string {
 	return s.conn.Protocol()
 }
 
-// run serves the link until it ends. What is on the stack here and in read stays for as long: it is little.
+// run serves the link until it ends. It and read keep little on their stacks: with many nodes, that memory adds up.
 func (s *session) run() {
 	if s.begin() {
 		// Connected comes first: what Upstream and Downstream answer for a node depends on its edgecore.

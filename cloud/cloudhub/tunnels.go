@@ -10,7 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
 
@@ -99,7 +99,7 @@ func (h *Hub) acceptStream(ctx context.Context, w http.ResponseWriter, r *http.R
 		node, why = h.admit(http.Header{http.CanonicalHeaderKey(wire.HeaderNodeID): {name}}, r.TLS.PeerCertificates)
 	}
 	if why == nil {
-		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0], source.Parse(r.RemoteAddr))
+		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0], sourceaddr.Parse(r.RemoteAddr))
 	}
 	s := h.session(node)
 	switch {

@@ -54,8 +54,8 @@ const (
 	adoptShare = 10
 	adoptTries = 8
 	// callersMax is how many callers of all nodes may not have been counted for a node yet, since their ClientHello has
-	// not arrived or they are told why they are refused. One source may have all of them while no other wants one: all
-	// kubectl may come from one address. Those that are told something have shares of their own (refusalsShare).
+	// not arrived, or an answer says why they are refused. One source may have all of them while no other wants one:
+	// all kubectl may come from one address. Those that are sent an answer have shares of their own (refusalsShare).
 	callersMax = 1024
 	// helloTimeout is how long a caller may take for its ClientHello.
 	helloTimeout = 10 * time.Second
@@ -233,7 +233,7 @@ func (s *Server) Restore(name string, since time.Time) {
 		return
 	}
 	if err := s.open(name, port, func(n *node) { n.offlineFrom(since) }, nil); err != nil {
-		klog.InfoS("Port of a node that is not connected not opened", "node", name, "err", err)
+		klog.InfoS("Port of an offline node not opened", "node", name, "err", err)
 	}
 }
 
@@ -272,7 +272,7 @@ func (s *Server) NodeChanged(name string) {
 		defer gone.closeTunnels()
 	}
 	for _, name := range admitted {
-		klog.InfoS("Node that waited for a port has got one", "node", name)
+		klog.InfoS("Node got a port after waiting for one", "node", name)
 		s.opts.Opened(name)
 	}
 }

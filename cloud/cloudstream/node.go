@@ -16,7 +16,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudhub"
 	"github.com/edgecore-io/edgecore/cloud/kubeletproxy"
 	"github.com/edgecore-io/edgecore/pkg/shares"
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -42,7 +42,8 @@ type node struct {
 	from netip.Addr
 	// link opens streams of the newest session's link; nil if the link has none.
 	link cloudhub.Streams
-	// theirs is the tunnel of a node of KubeEdge's; nil is none. hadTheirs: there was one.
+	// theirs is the tunnel of a KubeEdge node, nil if it has none; hadTheirs reports whether the node's newest session
+	// was such a tunnel.
 	theirs    *kubeletproxy.Tunnel
 	hadTheirs bool
 	// tunnel is the one that new streams use; nil is none. idle closes it.
@@ -97,7 +98,7 @@ func (n *node) connected(from netip.Addr, link cloudhub.Streams) {
 	n.from, n.link, n.hadTheirs = from, link, false
 }
 
-// proxied begins a tunnel of a node of KubeEdge's. It returns the one before, which the caller must close; nil is none.
+// proxied begins a tunnel of a KubeEdge node. It returns the previous one, which the caller must close, or nil.
 func (n *node) proxied(t *kubeletproxy.Tunnel) (before *kubeletproxy.Tunnel) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -260,7 +261,7 @@ func (n *node) carry(c *shares.Conn) {
 	if !c.AwaitHello() {
 		return
 	}
-	from := source.Of(c.RemoteAddr())
+	from := sourceaddr.Of(c.RemoteAddr())
 	if err := n.count(from); err != nil {
 		n.refuse(c, err)
 		return

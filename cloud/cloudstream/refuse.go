@@ -21,7 +21,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/shares"
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 )
 
 const (
@@ -35,9 +35,9 @@ const (
 // unsigned is why a caller that verifies certificates does not reach a node that runs KubeEdge's edgecore.
 const unsigned = "cloudcore's own for nodes that run KubeEdge's edgecore: the caller must not verify it"
 
-// refuser tells callers over HTTPS why they do not reach a node. Its certificates are signed by no authority. Callers
-// that verify the node's certificate read the reason in their error of TLS: it is the name of the certificate's issuer,
-// which Go's crypto/x509 mentions.
+// refuser answers callers over HTTPS with the reason why they do not reach a node. Its certificates are signed by no
+// authority. Callers that verify the node's certificate read the reason in their error of TLS: it is the name of the
+// certificate's issuer, which Go's crypto/x509 mentions.
 type refuser struct {
 	address netip.Addr
 	key     *ecdsa.PrivateKey
@@ -108,7 +108,7 @@ const refusedStatus = http.StatusInternalServerError
 // refuse answers the requests of a connection with a text, and closes it.
 func (r *refuser) refuse(ctx context.Context, c net.Conn, text string) {
 	defer c.Close()
-	from := source.Of(c.RemoteAddr())
+	from := sourceaddr.Of(c.RemoteAddr())
 	if !r.places.Take(from, 1) {
 		return
 	}

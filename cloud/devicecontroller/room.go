@@ -12,8 +12,8 @@ import (
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 )
 
-// Limits of the objects that nodes get, in bytes of JSON. A node has them in memory and in its store, whoever made
-// them; a device with the most properties has about 300 KiB.
+// Limits of the objects that nodes get, in bytes of JSON. A node keeps them in memory and in its store. A device with
+// the largest number of properties takes about 300 KiB.
 const (
 	maxObjectBytes = 512 << 10
 	maxNodeBytes   = 16 << 20
@@ -62,8 +62,8 @@ func withoutRoom(
 	return out
 }
 
-// shareOf divides an amount between those who need some of it: whoever needs less than an equal share leaves the rest
-// to the others. enough is set if all get what they need; otherwise nobody gets more than share.
+// shareOf divides an amount between those that need some of it. What is left of an equal share goes to those that need
+// more. enough is set if all get what they need; otherwise nobody gets more than share.
 func shareOf(needs []int, amount int) (share int, enough bool) {
 	slices.Sort(needs)
 	for i, need := range needs {
@@ -75,7 +75,7 @@ func shareOf(needs []int, amount int) (share int, enough bool) {
 	return share, true
 }
 
-// checkRoom finds out which devices of a node exceed its limit, and has those looked up again for which that changed.
+// checkRoom finds out which devices of a node exceed its limit, and tells the hub about those for which that changed.
 func (c *Controller) checkRoom(node string) {
 	if node == "" {
 		return

@@ -195,8 +195,8 @@ func (w *writer) forget(namespace, name string) {
 	w.resume(id)
 }
 
-// pause has a device wait after a write that failed with err, longer each time. It returns how often its writes have
-// failed before.
+// pause delays the next write of a device after one that failed with err, longer each time. It returns how many writes
+// failed before that one.
 func (w *writer) pause(id types.NamespacedName, err error) (failures int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -541,7 +541,8 @@ func toUnstructured(obj any) (*unstructured.Unstructured, error) {
 	return u, u.UnmarshalJSON(data)
 }
 
-// statusPatch returns the merge patch that writes a status into the object of which have is known, if it is unchanged.
+// statusPatch returns the merge patch that writes a status into the object whose known status is have, if the object
+// has not changed since.
 func statusPatch(d *devices.Device, have *written, next devices.Status, own bool) ([]byte, error) {
 	meta := map[string]any{"uid": have.uid, "resourceVersion": have.version}
 	if own {

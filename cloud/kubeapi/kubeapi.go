@@ -146,7 +146,7 @@ func askAPI(ctx context.Context, client kubernetes.Interface) error {
 	return err
 }
 
-// AwaitPermission calls ask until kube-apiserver stops forbidding its request, or for at most ruledWithin: cloudcore's
+// AwaitPermission calls ask until kube-apiserver stops forbidding its request, or for at most rbacDelay: cloudcore's
 // role may have been applied a moment ago. Meanwhile it reports to waiting what is forbidden.
 func AwaitPermission(ctx context.Context, waiting func(error), ask func() error) error {
 	said := false

@@ -1,5 +1,5 @@
-// Package kubeletproxy makes requests to the kubelet API of a node of KubeEdge's over the node's stream tunnel (package
-// pkg/edgestream). That API is open to everybody on the node, so callers are authenticated and authorized here.
+// Package kubeletproxy makes requests to the kubelet API of a KubeEdge node over the node's stream tunnel (package
+// pkg/edgestream). That API is open to every process on the node, so callers are authenticated and authorized here.
 //
 // It promises:
 //
@@ -314,7 +314,7 @@ func (t *Tunnel) remove(c *caller) {
 	delete(t.callers, c.id)
 }
 
-// connect has the node make a request.
+// connect asks the node to make a request.
 func (t *Tunnel) connect(c *caller, r *http.Request, upgrade bool) error {
 	header := r.Header.Clone()
 	for _, name := range []string{"Authorization", "Cookie"} {

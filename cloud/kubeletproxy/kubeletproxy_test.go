@@ -273,7 +273,7 @@ func TestSecondRequest(t *testing.T) {
 	}
 }
 
-// TestErrorsClose: a caller that gets an error asks anew: its next request may find another tunnel.
+// TestErrorsClose: a caller that gets an error asks again: its next request may find another tunnel.
 func TestErrorsClose(t *testing.T) {
 	e := start(t)
 	resp, err := http.Get(e.url + "/pods")

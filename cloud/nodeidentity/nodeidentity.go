@@ -1,4 +1,4 @@
-// Package nodeidentity decides which certificates may speak for which Node objects.
+// Package nodeidentity decides which certificate may act as which Node.
 //
 // The CA issues a certificate for a name to anyone with a join token. Whether a Node of that name exists is decided
 // later, and by others. This package promises:
@@ -48,8 +48,8 @@ const (
 	// Node has: for new connections and for requests of registering nodes, each. A join takes about five. One source
 	// leaves most lookups to others, although a site of hundreds of devices may be behind one address.
 	DefaultLookupsPerSource = 20
-	// namePerSource times the source's limit is the limit of one name, whoever asks. It is higher than a source's, so
-	// that one source cannot use up another's name. allPerSource times it is the total limit.
+	// namePerSource times the source's limit is the limit of one name for all sources together. It is higher than a
+	// source's, so that one source cannot use up another's name. allPerSource times it is the total limit.
 	namePerSource, allPerSource = 1.5, 5
 	// lookupBurst is for how many seconds unused lookups accumulate.
 	lookupBurst = 10

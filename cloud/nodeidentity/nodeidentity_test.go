@@ -305,8 +305,9 @@ func TestOneHolder(t *testing.T) {
 	e.connect("edge1", e.renew("edge1", replacement))
 }
 
-// TestFirstConnection: a Node of before there were holders belongs to the first device that connects with one;
-// certificates without a holder, of KubeEdge's cloudcore or of before, are good until then.
+// TestFirstConnection: a Node without a holder, which is from an older version, belongs to the first device that
+// connects with one; certificates without a holder, of KubeEdge's cloudcore or of an older version, are good until
+// then.
 func TestFirstConnection(t *testing.T) {
 	e := newEnv(t)
 	device, other := e.device("edge1", false), e.device("edge1", false)

@@ -1,5 +1,5 @@
-// Package ratelimit limits the rate of each of many keys, such as source addresses. Its memory is bounded, whoever
-// chooses the keys.
+// Package ratelimit limits the rate of each of many keys, such as source addresses. Its memory is bounded even if
+// strangers choose the keys.
 package ratelimit
 
 import (

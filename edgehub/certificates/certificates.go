@@ -1,4 +1,4 @@
-// Package certificates gets this device its certificate for the link, and renews it.
+// Package certificates requests this device's certificate for the link, and renews it.
 //
 // It promises: the token alone decides whom the device trusts, and nothing is sent to anyone else; files change only
 // when the whole set is complete; pods do not depend on any of this; and every failure is a Problem, whose sentence
@@ -251,7 +251,7 @@ func (k *Keeper) apply(ctx context.Context, ca *x509.Certificate, header http.He
 	err = k.checkIssued(a.body, key, config.RootCAs)
 	if with != nil && errors.As(err, new(x509.UnknownAuthorityError)) {
 		// The cloud has another CA since. This connection is to the cloud all the same: it showed a certificate that
-		// leads to the CA of before.
+		// the previous CA signed.
 		if ca, err = k.nextCA(ctx, config); err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/edgecore-io/edgecore/edgehub/certificates"
 )
 
-// TestNewCA: a device that knows the CA of before only gets a certificate of the new one, and trusts the new one alone
+// TestNewCA: a device that only knows the previous CA gets a certificate of the new one, and trusts the new one alone
 // from then on. When it is told of the new CA, it does so before the certificate is old.
 func TestNewCA(t *testing.T) {
 	clk := newClock()

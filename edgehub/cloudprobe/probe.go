@@ -1,5 +1,6 @@
 // Package cloudprobe checks the way to a cloud before a device joins it: name, proxy, ports, TLS and clock. It needs no
-// certificate and no CA, writes nothing, and sends nothing secret. Probe finds out (Facts), and Check judges that.
+// certificate and no CA, writes nothing, and sends nothing secret. Probe collects Facts, and Check finds the problems
+// in them.
 //
 // It promises that no server or proxy, whatever it sends, makes it take more than half a minute or hold more than some
 // 100 KiB, and that texts of others are shown as one line.

@@ -285,7 +285,7 @@ func (p *Plan) check(tree map[string]any) error {
 				problems[i].Line = 0 // of a file that nobody has seen
 			}
 		}
-		return fmt.Errorf("the configuration that this command line makes is wrong: %w", err)
+		return fmt.Errorf("the flags of this command result in an invalid configuration: %w", err)
 	}
 	for i, w := range p.Warnings {
 		if rest, ok := strings.CutPrefix(w, "line "); ok {

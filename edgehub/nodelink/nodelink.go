@@ -1,5 +1,5 @@
-// Package nodelink is the node's link to the cloud together with the certificate that it needs: it waits for one, runs
-// edgehub with it, and has it renewed before it expires.
+// Package nodelink runs the node's link to the cloud with the certificate that it needs: it waits for a certificate,
+// runs edgehub with it, and gets it renewed before it expires.
 //
 // It owns the decision whether there is a link at all, and the conditions NotJoined and CertificateEnding. Package
 // certificates gets and renews the certificate, and package edgehub dials and keeps the link.

@@ -36,8 +36,8 @@ const (
 	// kubelet API.
 	dialTimeout    = 20 * time.Second
 	connectTimeout = 5 * time.Second
-	// requestRate and requestBurst limit the requests that are acted on in a second; tunnelsMax is how many tunnels
-	// there are at a time: one of each cloudcore, and such as have not ended yet.
+	// requestRate and requestBurst limit the requests that are acted on in a second. tunnelsMax limits the tunnels that
+	// exist at a time: one for each cloudcore, and old ones that have not ended yet.
 	requestRate  = 1
 	requestBurst = 5
 	tunnelsMax   = 8

@@ -25,7 +25,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 )
 
 // AnonymousUser is a caller without credentials.
@@ -75,9 +75,9 @@ type Options struct {
 	Cloud Cloud
 	// CAs are those that sign clients' certificates; nil takes no certificate.
 	CAs *CAs
-	// Anonymous lets in who shows nothing, as AnonymousUser, for the authorizer to judge.
+	// Anonymous accepts requests without credentials, as AnonymousUser; the authorizer decides what they may do.
 	Anonymous bool
-	// Tokens has the cluster asked about tokens; an answer is good for TokenAge.
+	// Tokens allows bearer tokens, which the cluster reviews; an answer is good for TokenAge.
 	Tokens   bool
 	TokenAge time.Duration
 	// AlwaysAllow authorizes every authenticated caller without asking the cluster.
@@ -109,7 +109,8 @@ func refuse(code int, format string, args ...any) *Refusal {
 // Authority decides. Its methods may be called from any goroutine.
 type Authority struct {
 	opts Options
-	// tokens are those that the cluster knows, strangers those that it does not: they cannot drive out the others.
+	// tokens caches the tokens that the cluster knows, strangers those that it does not, so that unknown ones cannot
+	// evict the others.
 	tokens    *cache[*User]
 	strangers *cache[struct{}]
 	access    *cache[access]
@@ -159,7 +160,7 @@ func (a *Authority) authenticate(r *http.Request) (*User, error) {
 		return user, nil
 	}
 	if token, shown := tokenOf(r); shown && a.opts.Tokens {
-		return a.byToken(r.Context(), token, source.Parse(r.RemoteAddr))
+		return a.byToken(r.Context(), token, sourceaddr.Parse(r.RemoteAddr))
 	} else if shown {
 		return nil, refuse(http.StatusUnauthorized,
 			"Unauthorized: this node accepts no tokens (authentication.webhook.enabled is false)")

@@ -356,8 +356,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestMovedStore: a file that names a store in another folder is compared with the copies of before, and the agent
-// starts with one of them where that folder cannot be used. Once it has run with the new one, only that has copies.
+// TestMovedStore: a file that names a store in another folder is compared with the earlier copies, and the agent starts
+// with one of them if that folder cannot be used. Once it has run with the new one, only that has copies.
 func TestMovedStore(t *testing.T) {
 	d := newDevice(t)
 	d.write(d.text("good", ""))

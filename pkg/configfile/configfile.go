@@ -46,7 +46,7 @@ func Load(file string) (*v1alpha2.EdgeCore, error) {
 	return cfg, err
 }
 
-// Running returns the configuration that the agent uses, for the commands that talk to it: that of Load, or where the
+// Running returns the configuration that the agent uses, for the commands that talk to it: that of Load, or, if the
 // file cannot be used, that of Choose.
 func Running(file string) (*v1alpha2.EdgeCore, error) {
 	f, err := Choose(file)

@@ -86,7 +86,7 @@ func (p Proof) marks() (text string) {
 }
 
 // Copies keeps the copies of a configuration file, in the folder of the store. One process writes them. While that
-// folder has none, as when the file names another store, those in the folders of before are used; Keep removes them.
+// folder has none, as when the file names another store, those in earlier folders are used; Keep removes them.
 type Copies struct {
 	dir, file string
 	before    []string
@@ -106,7 +106,7 @@ func CopiesOf(file, store string) Copies {
 	return c
 }
 
-// Paths returns the files that there may be, for whoever removes them; without a file, not the link beside it.
+// Paths returns the files that there may be, for those who remove them; without a file, not the link beside it.
 func (c Copies) Paths() []string {
 	paths := []string{c.refusedFile(), c.trialFile()}
 	if c.file != "" {
@@ -193,8 +193,8 @@ func (c Copies) Keep(data []byte, proof Proof) error {
 	return c.settle()
 }
 
-// settle makes the copies in the folder of the store those that count: the link leads to them, and a folder of before
-// has none.
+// settle makes the copies in the folder of the store those that count: the link points to them, and those in earlier
+// folders are removed.
 func (c Copies) settle() error {
 	c.link()
 	var errs []error
@@ -268,7 +268,7 @@ func (c Copies) Refuse(data []byte, reason string, final bool) error {
 	return c.writeRefusal(next)
 }
 
-// TryAgain has a refused file used at the next start. How often it was refused is not forgotten.
+// TryAgain makes the next start use a refused file. How often it was refused is not forgotten.
 func (c Copies) TryAgain() error {
 	r, ok := c.readRefusal()
 	if !ok {
@@ -298,7 +298,7 @@ func (c Copies) Refused(data []byte) string {
 }
 
 // Forget makes the next start take the file as new: nothing is refused, and it is not on trial against the copy, whose
-// certificate may be gone. It is for whoever changes the file and the certificates together.
+// certificate may be gone. Call it after changing the file and the certificates together.
 func (c Copies) Forget() error {
 	if err := os.Remove(c.refusedFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -332,7 +332,8 @@ const (
 	newRuntime = "unix:///run/new.sock"
 )
 
-// newRuntimeTrial starts an agent that is connected, has run pods with the runtime of before, and is told of another.
+// newRuntimeTrial starts an agent that is connected, has run pods with the previous runtime, and gets a configuration
+// with another.
 func newRuntimeTrial(t *testing.T, runs ...string) (tr *trialEnv, before, after string) {
 	t.Helper()
 	tr = newTrial(t, true)
@@ -382,7 +383,7 @@ func TestVerdicts(t *testing.T) {
 }
 
 // TestWrongRuntime: an agent that could run pods, and cannot with a changed runtime, goes back, and does not try the
-// file again by itself, whatever the cloud does: the runtime of before was there.
+// file again by itself, whatever the cloud does: the previous runtime was there.
 func TestWrongRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr, before, after := newRuntimeTrial(t, oldRuntime)
@@ -409,7 +410,7 @@ func TestWrongRuntime(t *testing.T) {
 	})
 }
 
-// TestRuntimeDown: while the runtime of before is not there either, the agent neither goes back nor keeps the file.
+// TestRuntimeDown: while the previous runtime is not there either, the agent neither goes back nor keeps the file.
 func TestRuntimeDown(t *testing.T) {
 	for name, c := range map[string]struct {
 		comes string
@@ -435,7 +436,7 @@ func TestRuntimeDown(t *testing.T) {
 	}
 }
 
-// TestRuntimeNeverReached: a configuration is kept at once if none of before has reached the runtime. That it does is
+// TestRuntimeNeverReached: a configuration is kept at once if no earlier one has reached the runtime. That it does is
 // noted once, and the runtime is not asked any more.
 func TestRuntimeNeverReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package edgestream speaks the tunnel of KubeEdge's CloudStream and EdgeStream (docs/wire.md, Stream tunnel of
-// KubeEdge), over which the cloud has a node make requests to its kubelet API.
+// KubeEdge), over which the cloud makes requests to a node's kubelet API.
 //
 // It owns the messages and the WebSocket that carries them. It promises that no peer makes it hold more than one
 // message of 1 MiB, and that the tunnel ends when a peer is silent for 30 s (the cloud: 2 minutes) or does not take a
@@ -40,7 +40,7 @@ const KubeletAPI = "127.0.0.1:10350"
 type Kind uint64
 
 // The kinds of messages. Logs, Exec, Metrics and Attach carry a Connect and begin a connection, Remove ends it. Close
-// ends the tunnel, and has the reason. Nodes before KubeEdge v1.14 do not know Attach.
+// ends the tunnel, and carries the reason. Nodes before KubeEdge v1.14 do not know Attach.
 const (
 	Logs Kind = iota
 	Exec
@@ -157,7 +157,7 @@ func newConn(ws *websocket.Conn, silence time.Duration) *Conn {
 	return c
 }
 
-// heard has the peer be silent for as long again.
+// heard moves the deadline for the peer's next message.
 func (c *Conn) heard() error { return c.ws.SetReadDeadline(time.Now().Add(c.silence)) }
 
 // Accept upgrades a request of a node. On an error the request has been answered. The caller checks before who may

@@ -80,8 +80,8 @@ func (b *Inbox) Ended() <-chan struct{} { return b.ended }
 // End says that nothing more comes, or is wanted. It may be called again, and by anyone.
 func (b *Inbox) End() { b.end() }
 
-// Drop drops what waits, returns its memory, and says that nothing more is wanted. That of what Take has returned last
-// is returned, too: whoever drops ends the connection to which it is being written. It may be called again.
+// Drop drops what waits, returns its memory, and says that nothing more is wanted. The memory of what Take has returned
+// last is returned, too: the caller of Drop ends the connection to which that is being written. It may be called again.
 func (b *Inbox) Drop() {
 	b.end()
 	b.mu.Lock()

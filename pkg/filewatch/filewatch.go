@@ -1,4 +1,4 @@
-// Package filewatch tells when something happens in folders.
+// Package filewatch reports changes in folders.
 //
 // A Watcher owns one inotify instance and one goroutine, however many parts of a program watch folders with it: the
 // kernel allows a user 128 instances, and each takes 100 KB of memory here.

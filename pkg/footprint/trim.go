@@ -20,7 +20,7 @@ type TrimOptions struct {
 	Heap uint64
 	// First makes the first check return all idle memory: startup is over then.
 	First bool
-	// File has the pages of the program's own file unmapped with it; see unmapFile.
+	// File also unmaps the pages of the program's own file; see unmapFile.
 	File bool
 }
 

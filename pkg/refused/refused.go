@@ -1,5 +1,5 @@
-// Package refused has what a node stores of an object that is too large for it: what identifies the object, and why it
-// was refused. Such a stub takes about 1 KB, whatever the object's size.
+// Package refused makes the stub that a node stores of an object that is too large for it: what identifies the object,
+// and why it was refused. Such a stub takes about 1 KB, whatever the object's size.
 package refused
 
 import (

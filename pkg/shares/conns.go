@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 )
 
 // Options are the limits of Conns. Size and Share are required.
@@ -329,7 +329,7 @@ func Of(c net.Conn) *Conn {
 
 // sourceOf is the source by which a connection is counted. The zero Prefix has no share.
 func (b *Conns) sourceOf(address net.Addr) netip.Prefix {
-	from := source.Of(address)
+	from := sourceaddr.Of(address)
 	if b.opts.FreeLoopback && from.Addr().IsLoopback() {
 		return netip.Prefix{}
 	}

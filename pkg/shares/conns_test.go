@@ -42,7 +42,8 @@ type from struct {
 
 func (f from) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(f.ip), Port: 1} }
 
-// placesOf returns places, and what has a connection from an address accepted: nil if it is closed instead.
+// placesOf returns places, and a function that makes them accept a connection from an address: nil if it is closed
+// instead.
 func placesOf(t *testing.T, size, share int) (*Conns, func(ip string) *Conn) {
 	l := &pipes{queue: make(chan net.Conn), closed: make(chan struct{})}
 	b := New(Options{Size: Fixed(size), Share: share, FreeLoopback: true})

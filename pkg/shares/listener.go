@@ -116,7 +116,7 @@ func (l *listener) run() {
 	for {
 		c, err := l.accept()
 		if err != nil {
-			// Whoever accepts next gets the error, and decides how long to wait.
+			// The next caller of Accept gets the error, and decides how long to wait.
 			if !l.pass(accepted{err: err}) || errors.Is(err, net.ErrClosed) {
 				return
 			}

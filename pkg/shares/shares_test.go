@@ -5,14 +5,14 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 )
 
 // TestBudget: one source takes its share, all sources what there is, and what is given back can be taken again.
 func TestBudget(t *testing.T) {
 	const total, share = 256, 32
 	b := NewBudget[netip.Prefix](total, share)
-	from := func(text string) netip.Prefix { return source.Of(&net.UDPAddr{IP: net.ParseIP(text), Port: 1}) }
+	from := func(text string) netip.Prefix { return sourceaddr.Of(&net.UDPAddr{IP: net.ParseIP(text), Port: 1}) }
 	takes := func(text string) (n int) {
 		for b.Take(from(text), 1) {
 			n++

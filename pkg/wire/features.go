@@ -24,7 +24,7 @@ type Features struct {
 	// Streams: connections to the kubelet API are streams of the link itself (Streams; QUIC only). Where both ends have
 	// Tunnel, the handshake of QUIC adds it.
 	Streams bool `json:"streams,omitempty"`
-	// Batch: a message may carry several others (NewBatch): requests of the edge, and the cloud's answers to them.
+	// Batch: a message may carry several others (Pack): requests of the edge, and the cloud's answers to them.
 	Batch bool `json:"batch,omitempty"`
 }
 

@@ -21,7 +21,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/pkg/shares"
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 )
 
 const (
@@ -225,7 +225,7 @@ func ListenQUIC(addr string, config *tls.Config, limits Limits, memory *shares.M
 		secrets:   secrets,
 	}
 	transport.ConnContext = func(ctx context.Context, c *quic.ClientInfo) (context.Context, error) {
-		from := source.Of(c.RemoteAddr)
+		from := sourceaddr.Of(c.RemoteAddr)
 		if l.paused.Load() {
 			return nil, errPaused
 		}
@@ -301,7 +301,7 @@ func (l *QUICListener) run() {
 		context.AfterFunc(u.ctx, func() {
 			_ = conn.CloseWithError(CloseTryLater, cutReason(shares.ErrUnread.Error()))
 		})
-		since, from := time.Now(), source.Of(conn.RemoteAddr())
+		since, from := time.Now(), sourceaddr.Of(conn.RemoteAddr())
 		if !l.slots.Take(from, 1) {
 			_ = conn.CloseWithError(CloseTryLater, "too many connections at once")
 			continue

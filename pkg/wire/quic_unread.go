@@ -67,7 +67,7 @@ type unread struct {
 
 	mu      sync.Mutex
 	streams map[quic.StreamID]*unreadStream
-	// held is what all streams take, cutting what those of them take that were cut.
+	// held is the memory of all streams, cutting that of the streams that were cut.
 	held, cutting int64
 	closed        bool
 	// welcome: the header message was accepted.

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/edgecore-io/edgecore/pkg/source"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 )
 
 // Listen makes a listener's connections wait for slots. It belongs below TLS. Call Done for each connection as soon as
@@ -24,7 +24,7 @@ func (l listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &conn{Conn: inner, limiter: l.limiter}
-	c.turn.Store(&turn{source: source.Of(inner.RemoteAddr()), accepted: time.Now()})
+	c.turn.Store(&turn{source: sourceaddr.Of(inner.RemoteAddr()), accepted: time.Now()})
 	return c, nil
 }
 

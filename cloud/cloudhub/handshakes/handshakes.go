@@ -1,5 +1,5 @@
-// Package handshakes limits how many connections of nodes are worked on at once before they are sessions, so that a
-// reconnect storm is served in order: a connection that has been started is finished before the next one is started.
+// Package handshakes limits how many connections of nodes are set up at once, before they become sessions. It serves a
+// reconnect storm in order: a connection that has been started is finished before the next one is started.
 //
 // A connection needs the processor when bytes have arrived: it then waits for a slot, and has it until it next writes,
 // reads or is closed. No slot is held while the network is waited for, so a client that is slow or silent holds none.

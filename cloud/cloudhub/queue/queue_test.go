@@ -239,7 +239,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestResetOfWhatIsOnTheWay: of an object with a message on the way nobody knows what the peer holds.
+// TestResetOfWhatIsOnTheWay: while a message about an object is on the way, it is unknown what the peer holds.
 func TestResetOfWhatIsOnTheWay(t *testing.T) {
 	s := newScript(t, testOptions)
 	for _, line := range []string{"set a u v 1", "set b u v 1", "run", "hold a u v -", "reset", "run"} {

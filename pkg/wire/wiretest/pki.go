@@ -1,5 +1,5 @@
-// Package wiretest has what tests of the link need on both ends: certificates, and a proxy that does to a
-// connection what bad networks do.
+// Package wiretest helps to test both ends of the link: it makes certificates, and has proxies that disturb a
+// connection as bad networks do.
 package wiretest
 
 import (

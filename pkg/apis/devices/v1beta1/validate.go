@@ -147,8 +147,8 @@ func (p *ModelProperty) CheckDesired(value string) error {
 	return nil
 }
 
-// CheckBounds returns an error if the minimum or maximum of a number is not a number. No value may be set then: nobody
-// knows which ones are safe.
+// CheckBounds returns an error if the minimum or maximum of a number is not a number. No value may be set then, since
+// it is unknown which ones are safe.
 func (p *ModelProperty) CheckBounds() error {
 	if p.Type != TypeInt && p.Type != TypeFloat && p.Type != TypeDouble {
 		return nil

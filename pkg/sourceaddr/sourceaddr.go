@@ -1,5 +1,5 @@
-// Package source says what counts as one source of connections and requests where the share of each source is bounded.
-package source
+// Package sourceaddr maps addresses to sources of connections and requests, where the share of each source is bounded.
+package sourceaddr
 
 import (
 	"net"
