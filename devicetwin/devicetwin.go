@@ -1,5 +1,6 @@
-// Package devicetwin keeps the twins of the node's devices: what the cloud wants of each, and what its mapper says it
-// is. It works without the cloud: mappers and clients on the device read and change twins while the link is away.
+// Package devicetwin keeps the twins of the node's devices: the values that the cloud desires, and those that the
+// mapper reports. It works without the cloud: mappers and clients on the device read and change twins while there is no
+// link.
 //
 // It promises:
 //
@@ -87,7 +88,8 @@ type Module struct {
 	history history
 	linked  bool
 	mqtt    mqttSession
-	// twice: the cloud may be KubeEdge's, which loses the values of the first report on a property.
+	// twice: the first value of each property is reported twice. The cloud may be KubeEdge's, which loses the values of
+	// the first report on a property.
 	twice bool
 
 	persist *persister
@@ -187,11 +189,11 @@ func (m *Module) take(msg *model.Message) {
 		klog.V(4).InfoS("Message about devices ignored", "resource", msg.Route.Resource)
 		return
 	}
-	goes := msg.Route.Operation == model.OpDelete
+	deleted := msg.Route.Operation == model.OpDelete
 	if key.Type == resource.TypeDeviceModel {
-		err = m.setModel(key, msg.ContentData(), goes)
+		err = m.setModel(key, msg.ContentData(), deleted)
 	} else {
-		err = m.setDevice(key, msg.ContentData(), goes)
+		err = m.setDevice(key, msg.ContentData(), deleted)
 	}
 	if err != nil {
 		klog.ErrorS(err, "Object of the cloud is invalid; ignoring it", "resource", key.String())
@@ -207,15 +209,15 @@ func (m *Module) setLink(state wire.LinkState) {
 
 func id(namespace, name string) string { return namespace + "/" + name }
 
-func (m *Module) setModel(key resource.Key, data []byte, goes bool) error {
+func (m *Module) setModel(key resource.Key, data []byte, deleted bool) error {
 	model := &devices.DeviceModel{}
-	if !goes {
+	if !deleted {
 		if err := json.Unmarshal(data, model); err != nil {
 			return err
 		}
 	}
 	m.mu.Lock()
-	if goes {
+	if deleted {
 		delete(m.models, id(key.Namespace, key.Name))
 	} else {
 		m.models[id(key.Namespace, key.Name)] = model
@@ -233,8 +235,8 @@ func (m *Module) setModel(key resource.Key, data []byte, goes bool) error {
 	return nil
 }
 
-// setDevice applies a device of the cloud. A device that goes takes its twin with it.
-func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
+// setDevice applies a device of the cloud. Deleting a device deletes its twin.
+func (m *Module) setDevice(key resource.Key, data []byte, deleted bool) error {
 	d := &devices.Device{}
 	if err := json.Unmarshal(data, d); err != nil {
 		return err
@@ -244,28 +246,28 @@ func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
 	}
 	m.mu.Lock()
 	protocols := map[string]bool{}
-	at := id(key.Namespace, key.Name)
-	e := m.devices[at]
-	change := Change{Namespace: key.Namespace, Name: key.Name, Gone: goes}
-	change.Bound = !goes && (e == nil || e.device == nil)
+	deviceID := id(key.Namespace, key.Name)
+	e := m.devices[deviceID]
+	change := Change{Namespace: key.Namespace, Name: key.Name, Gone: deleted}
+	change.Bound = !deleted && (e == nil || e.device == nil)
 	if e != nil && e.device != nil {
 		protocols[e.device.Spec.Protocol.ProtocolName] = true
 	}
 	switch {
-	case goes && e != nil && e.device != nil && e.device.UID != d.UID:
+	case deleted && e != nil && e.device != nil && e.device.UID != d.UID:
 		m.mu.Unlock()
 		return nil // an older device of that name
-	case goes:
-		delete(m.devices, at)
-		m.history.remove(at)
+	case deleted:
+		delete(m.devices, deviceID)
+		m.history.remove(deviceID)
 	case e == nil:
-		e = &entry{id: at}
-		m.devices[at] = e
+		e = &entry{id: deviceID}
+		m.devices[deviceID] = e
 		fallthrough
 	default:
 		if e.device != nil && e.device.UID != d.UID { // deleted and created again while the node was offline
 			change.Gone, change.Bound = true, true
-			m.history.remove(at)
+			m.history.remove(deviceID)
 			e.laterMessage = nil
 		}
 		e.device = d
@@ -280,7 +282,7 @@ func (m *Module) setDevice(key resource.Key, data []byte, goes bool) error {
 	}
 	m.tell(change)
 	m.mu.Unlock()
-	m.persist.mark(at)
+	m.persist.mark(deviceID)
 	m.uplink.wake.Notify()
 	for p := range protocols {
 		m.server.Changed(p)
@@ -412,15 +414,15 @@ func (m *Module) load(ctx context.Context) error {
 		return err
 	}
 	for _, row := range twins {
-		at := strings.Replace(row.Key, "/"+resource.TypeDeviceTwin+"/", "/", 1)
-		e := &entry{id: at}
+		deviceID := strings.Replace(row.Key, "/"+resource.TypeDeviceTwin+"/", "/", 1)
+		e := &entry{id: deviceID}
 		if err := json.Unmarshal(row.Value, &e.twin); err != nil {
 			klog.ErrorS(err, "Stored twin is invalid; starting it again", "key", row.Key)
 			e.twin = twin.Twin{}
-			m.persist.mark(at)
+			m.persist.mark(deviceID)
 		}
 		m.numbers.Last = max(m.numbers.Last, e.twin.Highest())
-		m.devices[at] = e
+		m.devices[deviceID] = e
 	}
 	list, err := m.opts.Store.List(ctx, resource.TypeDevice)
 	if err != nil {
@@ -432,11 +434,11 @@ func (m *Module) load(ctx context.Context) error {
 			klog.ErrorS(err, "Stored device is invalid; left out", "key", row.Key)
 			continue
 		}
-		at := id(d.Namespace, d.Name)
-		e := m.devices[at]
+		deviceID := id(d.Namespace, d.Name)
+		e := m.devices[deviceID]
 		if e == nil {
-			e = &entry{id: at}
-			m.devices[at] = e
+			e = &entry{id: deviceID}
+			m.devices[deviceID] = e
 		}
 		e.device = d
 		unmarked := !m.mqtt.behind && e.twin.UnmarkAhead()
@@ -444,14 +446,14 @@ func (m *Module) load(ctx context.Context) error {
 		if changed || unmarked {
 			ahead, taken := m.mqtt.take(twin.FromNode)
 			e.twin.TakeDesired(desired, ahead, taken)
-			m.persist.mark(at)
+			m.persist.mark(deviceID)
 		}
 		e.report.everything(&e.twin)
 	}
-	for at, e := range m.devices {
+	for deviceID, e := range m.devices {
 		if e.device == nil { // the agent ended between the deletion of the device and that of its twin
-			delete(m.devices, at)
-			m.persist.mark(at)
+			delete(m.devices, deviceID)
+			m.persist.mark(deviceID)
 		}
 	}
 	m.persist.wake.Notify()
@@ -459,8 +461,8 @@ func (m *Module) load(ctx context.Context) error {
 }
 
 // twinKey is the key of a twin's row.
-func twinKey(at string) string {
-	namespace, name, _ := strings.Cut(at, "/")
+func twinKey(deviceID string) string {
+	namespace, name, _ := strings.Cut(deviceID, "/")
 	return resource.Key{Namespace: namespace, Type: resource.TypeDeviceTwin, Name: name}.String()
 }
 
@@ -512,50 +514,50 @@ func newPersister(m *Module) *persister {
 	return &persister{m: m, wake: notify.NewSignal(), dirty: map[string]bool{}}
 }
 
-// mark has a twin written soon.
-func (p *persister) mark(at string) {
+// mark requests a write of a twin to the store.
+func (p *persister) mark(deviceID string) {
 	p.mu.Lock()
-	p.dirty[at] = true
+	p.dirty[deviceID] = true
 	p.mu.Unlock()
 	p.wake.Notify()
 }
 
-// enqueue has a twin written soon, and returns what waits until it is. The caller holds mu of the module, so that
-// settled finds what was changed before.
-func (p *persister) enqueue(at string) Stored {
+// enqueue requests a write of a twin to the store, and returns a function that waits for it. The caller holds mu of the
+// module, so that settled finds what was changed before.
+func (p *persister) enqueue(deviceID string) Stored {
 	done := make(chan error, 1)
 	p.mu.Lock()
-	p.dirty[at] = true
+	p.dirty[deviceID] = true
 	p.waiting = append(p.waiting, done)
 	p.mu.Unlock()
 	p.wake.Notify()
-	return stored(at, done)
+	return stored(deviceID, done)
 }
 
-// settled returns what waits until the earlier changes of a twin are written, if they are not yet.
-func (p *persister) settled(at string) Stored {
+// settled returns a function that waits until the earlier changes of a twin are written. It requests no write.
+func (p *persister) settled(deviceID string) Stored {
 	done := make(chan error, 1)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.dirty[at]:
+	case p.dirty[deviceID]:
 		p.waiting = append(p.waiting, done)
-	case p.writing[at]:
+	case p.writing[deviceID]:
 		p.joined = append(p.joined, done)
 	default:
 		return func(context.Context) error { return nil }
 	}
-	return stored(at, done)
+	return stored(deviceID, done)
 }
 
 // stored waits for the result of a write.
-func stored(at string, done <-chan error) Stored {
+func stored(deviceID string, done <-chan error) Stored {
 	return func(ctx context.Context) error {
 		select {
 		case err := <-done:
 			return err
 		case <-ctx.Done():
-			return fmt.Errorf("device %s: %w yet: %w", at, dmi.ErrNotStored, ctx.Err())
+			return fmt.Errorf("device %s: %w yet: %w", deviceID, dmi.ErrNotStored, ctx.Err())
 		}
 	}
 }
@@ -592,8 +594,8 @@ func (p *persister) write(ctx context.Context) {
 	}
 	p.mu.Lock()
 	if err != nil {
-		for at := range dirty {
-			p.dirty[at] = true
+		for deviceID := range dirty {
+			p.dirty[deviceID] = true
 		}
 	}
 	waiting = append(waiting, p.joined...)
@@ -632,17 +634,17 @@ func (m *Module) writes(dirty map[string]bool) ([]store.Op, reservation, error) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	ops, numbers := m.numbers.reserve()
-	for at := range dirty {
-		e := m.devices[at]
+	for deviceID := range dirty {
+		e := m.devices[deviceID]
 		if e == nil {
-			ops = append(ops, store.Delete(twinKey(at)))
+			ops = append(ops, store.Delete(twinKey(deviceID)))
 			continue
 		}
 		data, err := json.Marshal(&e.twin)
 		if err != nil {
 			return nil, numbers, err
 		}
-		ops = append(ops, store.Upsert(store.Meta{Key: twinKey(at), Type: resource.TypeDeviceTwin, Value: data}))
+		ops = append(ops, store.Upsert(store.Meta{Key: twinKey(deviceID), Type: resource.TypeDeviceTwin, Value: data}))
 	}
 	return ops, numbers, nil
 }

@@ -22,8 +22,8 @@ func (s *mqttSession) take(from twin.Source) (ahead bool, at time.Time) {
 	return s.behind, time.Now()
 }
 
-// MQTTBehind says that messages may wait at an MQTT broker which were published after since: what was taken after that
-// is ahead of them.
+// MQTTBehind says that messages which were published after since may still wait at an MQTT broker. Updates that were
+// applied after since are ahead of them.
 func (m *Module) MQTTBehind(since time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

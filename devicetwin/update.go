@@ -53,9 +53,9 @@ var ErrNotNewer = errors.New("the message was kept by the MQTT broker, and the t
 // them, or, with an error, none. They are in memory when it returns. Those that a broker has delivered late or again
 // are left out where the twin has something newer; if none is left, the error is ErrNotNewer.
 func (m *Module) Update(namespace, name string, reports, desired []twin.Report) (Stored, error) {
-	at := id(namespace, name)
+	deviceID := id(namespace, name)
 	m.mu.Lock()
-	e := m.devices[at]
+	e := m.devices[deviceID]
 	if e == nil || e.device == nil {
 		m.mu.Unlock()
 		return nil, errNoDevice(namespace, name)
@@ -65,7 +65,7 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 	reports, desired = next.Newer(m.taken(reports), m.taken(desired), m.now())
 	if some && len(reports)+len(desired) == 0 {
 		m.mu.Unlock()
-		return nil, fmt.Errorf("device %s: %w", at, ErrNotNewer)
+		return nil, fmt.Errorf("device %s: %w", deviceID, ErrNotNewer)
 	}
 	for _, list := range [][]twin.Report{reports, desired} {
 		for i := range list {
@@ -103,15 +103,15 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 	mark := marksNew(&e.twin, next, reports, desired)
 	e.twin = *next
 	e.report.changed(changed...)
-	m.history.add(at, reports, m.opts.Now())
+	m.history.add(deviceID, reports, m.opts.Now())
 	due := e.report.refresh(reports, m.opts.Now())
 	protocol := e.device.Spec.Protocol.ProtocolName
 	m.tell(c)
 	var done Stored
 	if len(changed) > 0 || mark {
-		done = m.persist.enqueue(at)
+		done = m.persist.enqueue(deviceID)
 	} else {
-		done = m.persist.settled(at)
+		done = m.persist.settled(deviceID)
 	}
 	m.mu.Unlock()
 	if len(changed) > 0 || due {
@@ -150,16 +150,16 @@ const messageInterval = time.Minute
 // UpdateState applies a state that a mapper or a client on the device reports, with a message that says why the device
 // is in it. The error is ErrNotNewer as for Update. Another message of the same state applies within messageInterval.
 func (m *Module) UpdateState(namespace, name, state, message string, from twin.Source) (Stored, error) {
-	at := id(namespace, name)
+	deviceID := id(namespace, name)
 	m.mu.Lock()
-	e := m.devices[at]
+	e := m.devices[deviceID]
 	if e == nil || e.device == nil {
 		m.mu.Unlock()
 		return nil, errNoDevice(namespace, name)
 	}
 	if !e.twin.NewerState(from) {
 		m.mu.Unlock()
-		return nil, fmt.Errorf("device %s: %w", at, ErrNotNewer)
+		return nil, fmt.Errorf("device %s: %w", deviceID, ErrNotNewer)
 	}
 	var later *string
 	if state == e.twin.State && m.opts.Now().Before(e.messageTime) {
@@ -183,9 +183,9 @@ func (m *Module) UpdateState(namespace, name, state, message string, from twin.S
 	wasAhead := e.twin.StateAhead
 	e.twin.StateAhead, e.twin.StateTaken = m.mqtt.take(from)
 	if !changed {
-		done := m.persist.settled(at)
+		done := m.persist.settled(deviceID)
 		if e.twin.StateAhead && !wasAhead {
-			done = m.persist.enqueue(at) // as with marksNew
+			done = m.persist.enqueue(deviceID) // as with marksNew
 		}
 		m.mu.Unlock()
 		return done, nil
@@ -193,14 +193,14 @@ func (m *Module) UpdateState(namespace, name, state, message string, from twin.S
 	e.report.outdatedState = false
 	m.stateChanged(e)
 	message = e.twin.StateMessage
-	done := m.persist.enqueue(at)
+	done := m.persist.enqueue(deviceID)
 	m.mu.Unlock()
-	klog.InfoS("State of a device changed", "device", at, "state", state, "message", message)
+	klog.InfoS("State of a device changed", "device", deviceID, "state", state, "message", message)
 	m.uplink.wake.Notify()
 	return done, nil
 }
 
-// stateChanged has the state of a device sent. mu is held.
+// stateChanged marks the state of a device to be sent. mu is held.
 func (m *Module) stateChanged(e *entry) {
 	e.messageTime = m.opts.Now().Add(messageInterval)
 	e.report.stateChanged()

@@ -61,7 +61,7 @@ type refusal struct {
 	until   time.Time
 }
 
-// refuse has a kind of report wait. It reports whether the cloud accepted that kind before.
+// refuse delays reports of a kind that the cloud refused. It reports whether the cloud accepted that kind before.
 func (r *reporting) refuse(kind devicemsg.Kind, now time.Time) (first bool) {
 	if r.refused == nil {
 		r.refused = map[devicemsg.Kind]*refusal{}
@@ -75,8 +75,8 @@ func (r *reporting) refuse(kind devicemsg.Kind, now time.Time) (first bool) {
 	return first
 }
 
-// received has desired values sent that came from the cloud. It knows them, so they wait for the reported values that
-// usually follow, and go with them: sent at once, they would delay those by sendInterval.
+// received marks desired values that came from the cloud to be sent. It knows them, so they wait for the reported
+// values that usually follow, and go with them: sent at once, they would delay those by sendInterval.
 func (r *reporting) received(now time.Time, names ...string) {
 	hold := r.hold
 	if !r.due() {
@@ -86,7 +86,7 @@ func (r *reporting) received(now time.Time, names ...string) {
 	r.hold = hold
 }
 
-// changed has values sent.
+// changed marks values to be sent.
 func (r *reporting) changed(names ...string) {
 	if len(names) > 0 {
 		r.hold = time.Time{}
@@ -99,7 +99,7 @@ func (r *reporting) changed(names ...string) {
 	}
 }
 
-// everything has the whole twin sent.
+// everything marks the whole twin to be sent.
 func (r *reporting) everything(t *twin.Twin) {
 	for name := range t.Properties {
 		r.changed(name)
@@ -107,7 +107,7 @@ func (r *reporting) everything(t *twin.Twin) {
 	r.state = t.State != ""
 }
 
-// refresh has values sent of which the cloud has heard nothing for long. It reports whether there are any.
+// refresh marks values to be sent that were last sent refreshAfter ago or earlier. It reports whether there are any.
 func (r *reporting) refresh(reports []twin.Report, now time.Time) (due bool) {
 	for _, v := range reports {
 		if at, was := r.sent[v.Name]; was && now.Sub(at) >= refreshAfter {
@@ -118,7 +118,7 @@ func (r *reporting) refresh(reports []twin.Report, now time.Time) (due bool) {
 	return due
 }
 
-// stateChanged has the state sent.
+// stateChanged marks the state to be sent.
 func (r *reporting) stateChanged() { r.state, r.hold = true, time.Time{} }
 
 func (r *reporting) due() bool { return len(r.values) > 0 || r.state }

@@ -22,7 +22,8 @@ const reserved = 1 << 32
 
 // numbering gives the changes of all twins of the store their versions: an epoch and a number. Versions of one epoch
 // are given out once. To write none for each change, it reserves many in the store: a run begins above what the run
-// before reserved. A store without a readable reservation gets a new epoch, as nobody knows which numbers were sent.
+// before reserved. A store without a readable reservation gets a new epoch, since it is unknown which numbers were
+// sent.
 type numbering struct {
 	epoch string
 	twin.Counter
@@ -47,7 +48,7 @@ func resumeNumbering(row []byte) numbering {
 
 func newEpoch() string { return model.NewID()[:8] }
 
-// renew begins a new epoch. The numbers go on: twins have values with those of before.
+// renew begins a new epoch. The numbers go on, since twins have values with earlier numbers.
 func (n *numbering) renew() { n.epoch = newEpoch() }
 
 // maySend reports whether all numbers are reserved: versions may be sent then.

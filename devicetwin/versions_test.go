@@ -72,7 +72,7 @@ func (e *env) reportTemp(value string) {
 	e.awaitAPI("temp", value)
 }
 
-// TestBoundAgain: a device that leaves the node and returns reports on, although the API has its values of before.
+// TestBoundAgain: a device that leaves the node and returns reports on, although the API has its earlier values.
 func TestBoundAgain(t *testing.T) {
 	e := start(t)
 	e.cloud.set(false)
@@ -159,7 +159,7 @@ func TestOlderCopyOfTheStore(t *testing.T) {
 	e.reportTemp("after")
 }
 
-// TestSentButNotStored: the API has a value that an earlier run sent and did not store. The value of before is not
+// TestSentButNotStored: the API has a value that an earlier run sent and did not store. The earlier value is not
 // written over it, but it is when the machine has it again.
 func TestSentButNotStored(t *testing.T) {
 	e := start(t)

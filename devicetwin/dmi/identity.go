@@ -97,7 +97,7 @@ func (s *Server) mayReport(ctx context.Context, namespace, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.mappers[protocol]; m != nil {
-		if m.owner == nil || *m.owner == me { // an agent of before has not stored an owner
+		if m.owner == nil || *m.owner == me { // an older agent has not stored an owner
 			return nil
 		}
 		return status.Errorf(codes.PermissionDenied, "device %s/%s has protocol %s, which mapper %s serves (%s); the "+

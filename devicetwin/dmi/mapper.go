@@ -240,7 +240,7 @@ func (m *mapper) everything() (models []*dmi.DeviceModel, list []*dmi.Device) {
 // stale is the hash of what a mapper may have from an earlier registration: it is sent again, or removed.
 const stale = "stale"
 
-// forget takes from the former registration of a mapper what that may have.
+// forget drops the objects that the mapper may have from its former registration.
 func (m *mapper) forget(old *mapper) {
 	old.mu.Lock()
 	defer old.mu.Unlock()
@@ -289,7 +289,7 @@ func (m *mapper) nextTry() time.Duration {
 	return wait
 }
 
-// fail has a call made again after a pause.
+// fail records a failed call, which is made again after a pause.
 func (m *mapper) fail(key, hash string, err error) {
 	f := m.failed[key]
 	if f == nil || f.hash != hash {
@@ -312,7 +312,7 @@ func (m *mapper) problems() error {
 	return errors.Join(out...)
 }
 
-// note keeps and logs what is wrong, once until it changes.
+// note keeps the mapper's problem, and logs it when it changes. nil is no problem.
 func (m *mapper) note(err error) {
 	text := ""
 	if err != nil {
@@ -392,8 +392,8 @@ func (m *mapper) sync(ctx context.Context) (away bool, err error) {
 	return away, m.problems()
 }
 
-// apply has the mapper have an object as it is wanted. A device in whose place there is another one of its name is
-// removed first: the mapper must report the values and the state of the new one.
+// apply makes the mapper's object the wanted one. A device that was replaced by another one of its name is removed
+// first: the mapper must report the values and the state of the new one.
 func (m *mapper) apply(ctx context.Context, client dmi.DeviceMapperServiceClient, key string, w wanted) error {
 	want := w.hashes[key]
 	m.mu.Lock()
@@ -430,8 +430,8 @@ func (m *mapper) set(ctx context.Context, client dmi.DeviceMapperServiceClient, 
 	return nil
 }
 
-// order returns the keys in the order in which they are sent: models before the devices that need them, then devices
-// that go, then models that go.
+// order returns the keys in the order in which they are sent: models, the devices that need them, removed devices,
+// removed models.
 func order(known, want map[string]string) []string {
 	keys := map[string]bool{}
 	for key := range known {

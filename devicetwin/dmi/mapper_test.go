@@ -42,7 +42,7 @@ func newLamps() (*lamps, *mapper) {
 	return l, m
 }
 
-// set has a lamp have a desired level.
+// set sets a lamp's desired level.
 func (l *lamps) set(name, uid, level string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

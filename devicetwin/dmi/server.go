@@ -1,4 +1,4 @@
-// Package dmi serves KubeEdge's device mapper interface: mappers register here and report what their devices say, and
+// Package dmi serves KubeEdge's device mapper interface: mappers register here, report the values of their devices, and
 // get the devices of their protocol.
 //
 // It promises:
@@ -194,7 +194,7 @@ func (s *Server) resume(m *mapper) {
 	}
 }
 
-// Changed has the mapper of a protocol get what has changed of its devices. It never blocks.
+// Changed wakes the mapper of a protocol, which is sent what has changed of its devices. It never blocks.
 func (s *Server) Changed(protocol string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,9 @@
-// Package topics gives programs on the device the twins over MQTT, with the topics and messages of KubeEdge
+// Package topics serves the twins to programs on the device over MQTT, with the topics and messages of KubeEdge
 // (docs/devices.md, MQTT). A request is answered when what it changed is on the disk.
 //
-// Whoever may publish to the broker is hostile: messages are bounded before they are decoded, requests that wait for
-// their answer are bounded in number, and nothing is kept of devices that the node does not have. What nobody can
-// receive is not published: changes are not queued for a broker that is away, since clients ask for the twin when they
-// are back.
+// It trusts no client of the broker: messages are bounded before they are decoded, requests that wait for their answer
+// are bounded in number, and nothing is kept of devices that the node does not have. While the broker is unreachable,
+// changes are not queued, since clients ask for the twin when they are back.
 package topics
 
 import (
@@ -450,8 +449,8 @@ func refusal(base devicemsg.Base, err error) devicemsg.Refusal {
 	return devicemsg.Refusal{Base: base, Code: code, Reason: err.Error()}
 }
 
-// enqueue has an answer published. It does not block. A copy that a broker retains comes again at each connection;
-// nobody waits for its answer.
+// enqueue queues an answer to be published. It does not block. A copy that a broker retains comes again at each
+// connection; nobody waits for its answer.
 func (m *Module) enqueue(a answer) {
 	if a.repeated {
 		return

@@ -1,5 +1,5 @@
-// Package twin decides what the twin of a device says: its state, the values that its mapper reported, and the values
-// that it should have. It is pure: it reads no clock, and stores and sends nothing.
+// Package twin computes the twin of a device: its state, the values that its mapper reported, and the values that it
+// should have. It is pure: it reads no clock, and stores and sends nothing.
 //
 // The rules where values conflict:
 //
@@ -28,7 +28,7 @@ type Twin struct {
 	// State is "" until the mapper has reported one.
 	State        string `json:"state,omitempty"`
 	StateVersion int64  `json:"stateVersion,omitempty"`
-	// StateMessage says why the device is in its state; "" if it works, or nobody has said why.
+	// StateMessage says why the device is in its state; "" if it works, or no reason was reported.
 	StateMessage string `json:"stateMessage,omitempty"`
 	// StateAhead and StateTaken are for the state what Value.Ahead and Value.Taken are for a value.
 	StateAhead bool      `json:"stateAhead,omitempty"`
