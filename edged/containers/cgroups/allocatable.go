@@ -60,7 +60,7 @@ func (m *Manager) limit(missing []string) error {
 	return nil
 }
 
-// orUnlimited has what is not limited be without limit, though it had one before.
+// orUnlimited makes limits that are not set explicitly unlimited, so that an earlier limit is removed.
 func orUnlimited(r Resources) Resources {
 	if r.Memory == 0 {
 		r.Memory = unlimited

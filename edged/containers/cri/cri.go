@@ -1,6 +1,5 @@
-// Package cri is the thin client of a CRI v1 runtime: the generated gRPC clients over one
-// connection to a unix socket, with a deadline on every call. It neither retries nor logs:
-// callers know what a failure means to them.
+// Package cri is the thin client of a CRI v1 runtime: the generated gRPC clients over one connection to a unix socket,
+// with a deadline on every call. It neither retries nor logs: that is for its callers, who know what a failure means.
 package cri
 
 import (

@@ -32,7 +32,7 @@ const (
 	labelExpire   = "containerd.io/gc.expire"
 )
 
-// maxRefs bounds how many references of a blob are told: whoever makes a manifest chooses how many it has.
+// maxRefs bounds how many references of a blob are returned: the author of a manifest chooses how many it has.
 const maxRefs = 2048
 
 // refsOf returns what a blob with these labels refers to, sorted; of more than maxRefs some are left out. It is pure.
@@ -56,8 +56,8 @@ func refsOf(labels map[string]string) []Ref {
 	return slices.Compact(refs)
 }
 
-// Hold has a lease keep things from the garbage collection, and what they refer to, until Release or for a time. A
-// lease that exists keeps what it has and its end. A blob need not be there yet.
+// Hold adds things to a lease, which protects them and what they refer to from garbage collection until Release, or
+// until keep is over. A lease that exists already keeps its contents and its end. A blob need not be there yet.
 func (c *Client) Hold(ctx context.Context, lease string, keep time.Duration, refs []Ref) error {
 	conn, ctx := c.native(ctx)
 	leases := leasesapi.NewLeasesClient(conn)

@@ -131,8 +131,8 @@ func (c *Client) Blobs(ctx context.Context) ([]Blob, error) {
 	}
 }
 
-// DeleteBlob has containerd forget a blob, so that it fetches it again when it is asked for. The next garbage
-// collection removes its bytes.
+// DeleteBlob removes a blob from containerd's content store, so that containerd fetches it again when it needs it. The
+// next garbage collection removes its bytes.
 func (c *Client) DeleteBlob(ctx context.Context, digest string) error {
 	conn, ctx := c.native(ctx)
 	_, err := contentapi.NewContentClient(conn).Delete(ctx, &contentapi.DeleteContentRequest{Digest: digest})

@@ -25,7 +25,7 @@ type Options struct {
 	Since time.Time
 	// Timestamps puts the time before each line.
 	Timestamps bool
-	// Previous has Print read the attempt before the newest.
+	// Previous makes Print read the attempt before the newest.
 	Previous bool
 	// Limit is how many bytes are printed at most; 0 is no limit.
 	Limit int64

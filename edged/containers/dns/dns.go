@@ -1,6 +1,6 @@
-// Package dns makes the files by which a pod resolves names: the resolver settings that go to the
-// runtime, the hostname, and /etc/hosts. The rules are those documented with "DNS for Services and
-// Pods" and "Adding entries to Pod /etc/hosts with HostAliases".
+// Package dns makes what a pod needs to resolve names: the resolver settings for the runtime, the hostname, and
+// /etc/hosts. The rules are those documented with "DNS for Services and Pods" and "Adding entries to Pod /etc/hosts
+// with HostAliases".
 //
 // It keeps no state: the node's files are read each time, so that a sandbox made after they changed has
 // what they say now.

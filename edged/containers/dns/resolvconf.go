@@ -97,7 +97,7 @@ func settings(line string) []string {
 	return fields
 }
 
-// apply takes one line over. known is false for a line that is not a resolver setting.
+// apply applies one line of the file. known is false for a line that is not a resolver setting.
 func apply(config *runtimeapi.DNSConfig, fields []string) (known bool, err error) {
 	switch name, values := fields[0], fields[1:]; name {
 	case "nameserver":

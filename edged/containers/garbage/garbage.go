@@ -1,4 +1,4 @@
-// Package garbage keeps the node clear of what no pod needs any more: dead containers and sandboxes, unused images, and
+// Package garbage removes from the node what no pod needs any more: dead containers and sandboxes, unused images, and
 // folders, cgroups, logs and statuses of pods that are gone.
 //
 // It collects a while after containers have ended or images were pulled, and every few minutes. It removes nothing that
@@ -148,10 +148,10 @@ func deadAttempts(p gc.Policy) int {
 	return p.PerContainer
 }
 
-// ContainersChanged has dead containers collected soon: a container has ended, or a pod has gone.
+// ContainersChanged requests a collection of dead containers soon: a container has exited, or a pod is gone.
 func (m *Manager) ContainersChanged() { m.containersChanged.Notify() }
 
-// Changed has everything collected soon: an image has come, or all pods are known now.
+// Changed requests a collection of everything soon: an image was added, or all pods are known now.
 func (m *Manager) Changed() { m.imagesChanged.Notify() }
 
 // ImagesUsed records that a pod used its images until now; pod may be nil.

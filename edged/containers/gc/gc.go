@@ -1,6 +1,6 @@
-// Package gc clears away what pods leave behind: dead containers and sandboxes in the runtime beyond those that are
-// worth keeping, and on the disk what belongs to no pod any more - folders, mounts, logs, links and cgroups -, however
-// the agent ended meanwhile.
+// Package gc removes what pods leave behind, also if the agent was killed meanwhile: dead containers and sandboxes in
+// the runtime beyond those that are worth keeping, and on the disk folders, mounts, logs, links and cgroups that belong
+// to no pod any more.
 //
 // What goes is decided by pure functions over snapshots (plan.go, leftovers.go); Collector carries out the first, and
 // the owner of the pods the second, since the end of a pod has its own order. Three things stay, always: what runs; the

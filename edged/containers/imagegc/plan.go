@@ -84,9 +84,9 @@ func Excess(p Policy, u Usage) uint64 {
 	return want - u.Available
 }
 
-// Removable returns the images that may go, in the order in which they are to: the one first that was used least
-// recently, or came where it was not used since; of equal ones the largest, so that fewer go. All that were here when
-// the agent started came then.
+// Removable returns the images that may be removed, the least recently used one first. An image that was not used yet
+// counts as used when it was first seen. Of equal ones the largest is first, so that fewer are removed. Images that
+// were there when the agent started count as seen then.
 func Removable(list []Image, minAge time.Duration, now time.Time) []Image {
 	var out []Image
 	for _, i := range list {

@@ -49,8 +49,8 @@ func repository(image string) string {
 	return reference.TrimNamed(named).Name()
 }
 
-// allowed reports whether a pod with these credentials, which are those of its secrets that are for the image, may use
-// the image of an id that is on the node. err says that the record was invalid; the answer is then that for a preloaded
+// allowed reports whether a pod may use an image that is on the node, given by its ID. The credentials are those from
+// the pod's secrets that match the image. err says that the record was invalid; the answer is then that for a preloaded
 // one.
 func (a *access) allowed(id, image string, creds []credential) (bool, error) {
 	if a.dir == "" || a.policy == kubeletconfig.NeverVerify {

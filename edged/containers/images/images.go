@@ -1,6 +1,5 @@
-// Package images brings images onto the node: the pull policy, credentials from pull secrets, one pull
-// at a time or several, and the backoff of pulls that fail. Reasons, messages and events are the
-// kubelet's.
+// Package images pulls images: the pull policy, credentials from pull secrets, one pull at a time or several, and the
+// backoff of pulls that fail. Reasons, messages and events are the kubelet's.
 //
 // Two containers that want the same image with the same credentials share one pull. A pull is cancelled when its last
 // waiter is gone, or when it makes no progress; it has no overall timeout (progress.go).
@@ -65,8 +64,8 @@ type Options struct {
 	QPS      float64
 	Burst    int
 	Recorder events.Interface
-	// Records is the folder in which is kept who pulled what; empty keeps nothing, and lets every pod use what is here.
-	// Verify and Allowlist say who may use images that were here before.
+	// Records is the folder of the records of which credentials pulled which image. If empty, none are kept, and every
+	// pod may use each image on the node. Verify and Allowlist say who may use images that were here before.
 	Records   string
 	Verify    Policy
 	Allowlist []string

@@ -107,7 +107,7 @@ func newCourse(now time.Time) *course {
 	return &course{began: now, moved: now, blobs: map[string]Fetch{}}
 }
 
-// note takes over what was seen, and notices whether anything moved.
+// note records what was seen, and when anything last moved.
 func (c *course) note(now time.Time, fetches []Fetch, room uint64) {
 	moved := false
 	for _, f := range fetches {

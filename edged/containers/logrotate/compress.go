@@ -17,7 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/containers/logdir"
 )
 
-// untidyAt has the parts of a log looked after.
+// untidyAt queues a log whose rotated parts are to be compressed or removed.
 func (r *Rotator) untidyAt(log string) {
 	r.mu.Lock()
 	r.untidy[log] = true
@@ -25,7 +25,7 @@ func (r *Rotator) untidyAt(log string) {
 	r.tidier.Notify()
 }
 
-// nextUntidy takes a log whose parts are to be looked after; "" when there is none.
+// nextUntidy takes a log from the queue of untidyAt; "" if it is empty.
 func (r *Rotator) nextUntidy() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,8 +145,8 @@ func (r *Rotator) compress(ctx context.Context, path string) (err error) {
 	return r.takePlace(root, tmp, name, info.Size())
 }
 
-// takePlace gives a .gz the place of the part that it was made of. A part that a flood has had removed meanwhile does
-// not come back by that: its neighbours may be gone, too.
+// takePlace replaces a part by the .gz that was made of it. A part that a flood has had removed meanwhile does not come
+// back by that: its neighbours may be gone, too.
 func (r *Rotator) takePlace(root *os.Root, tmp, name string, size int64) error {
 	r.removing.Lock()
 	defer r.removing.Unlock()

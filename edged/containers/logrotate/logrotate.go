@@ -1,4 +1,4 @@
-// Package logrotate bounds what the logs of running containers take of the disk. A log that has reached its size is
+// Package logrotate bounds how much of the disk the logs of running containers take. A log that has reached its size is
 // renamed, the runtime opens a new one (CRI ReopenContainerLog), and what was renamed is compressed and, oldest first,
 // removed.
 //
@@ -12,8 +12,8 @@
 //     parts go uncompressed.
 //   - A line is lost only with the oldest part. A runtime that does not open a new log goes on with the old one, which
 //     gets its name back.
-//   - A log that is gone is opened again: whoever removed it, and when the agent was killed after it had renamed the
-//     log. Until then the runtime may still write to the newest part, which is left alone.
+//   - A log whose file is gone is opened again: if anyone removed it, and if the agent was killed after it had renamed
+//     it. Until then the runtime may still write to the newest part, which is left alone.
 //   - Names of parts rise, <log>.<date>-<time>, also when the clock is set back.
 //   - Only regular files in a container's own log folder are touched; see package logdir.
 package logrotate
@@ -61,7 +61,7 @@ type Options struct {
 	Interval time.Duration
 	// Logs lists the logs of the containers that run.
 	Logs func() []Log
-	// Reopen has the runtime open a container's log again.
+	// Reopen makes the runtime open a container's log again.
 	Reopen func(ctx context.Context, id string) error
 	// Unwatched is called with the reason why the kernel does not watch logs, which are then only checked every
 	// Interval, and with nil once it does; it may be nil. It must not block.
@@ -213,14 +213,14 @@ func (r *Rotator) reportUnwatched() {
 	}
 }
 
-// refresh takes over which logs there are.
+// refresh lists the logs, and adds new ones and drops those that are gone.
 func (r *Rotator) refresh(now time.Time) {
 	there := map[string]bool{}
 	for _, l := range r.opts.Logs() {
 		there[l.ID] = true
 		if r.logs[l.ID] == nil {
 			r.logs[l.ID] = &watched{Log: l, due: now}
-			r.untidyAt(l.Path) // what an agent of before left
+			r.untidyAt(l.Path) // what an earlier agent left
 		}
 	}
 	for id, f := range r.logs {
@@ -246,7 +246,7 @@ func (r *Rotator) untilDue(now time.Time) (wait time.Duration, any bool) {
 	return wait, any
 }
 
-// look looks at the logs whose time has come, and at those whose time is near, so that one waking does for many.
+// look checks the logs that are due, and those that will be due soon, so that it wakes less often.
 func (r *Rotator) look(ctx context.Context, wg *sync.WaitGroup, now time.Time) {
 	var needy []*watched
 	for _, f := range r.logs {
@@ -319,7 +319,7 @@ func (r *Rotator) lookAt(f *watched, now time.Time) bool {
 	return false
 }
 
-// rotated takes over how a rotation went.
+// rotated records the result of a rotation.
 func (r *Rotator) rotated(out rotation, now time.Time) {
 	f := r.logs[out.id]
 	if f == nil {
@@ -341,7 +341,7 @@ func (r *Rotator) rotated(out rotation, now time.Time) {
 	r.changed.Notify() // the container may have gone meanwhile
 }
 
-// rotate renames a log, has a new one opened, and removes the parts that are too many.
+// rotate renames a log, makes the runtime open a new one, and removes the parts that are too many.
 func (r *Rotator) rotate(ctx context.Context, l Log) error {
 	root, err := logdir.Open(filepath.Dir(l.Path))
 	if err != nil {
@@ -383,7 +383,7 @@ func (r *Rotator) makeRoom(root *os.Root, log string) ([]part, error) {
 	return parts, nil
 }
 
-// nameBack gives a part its old name, unless there is a new file of that name.
+// nameBack renames a part back to the log's name, unless a new file has it.
 func nameBack(root *os.Root, part, name string) error {
 	if _, err := root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
 		return err

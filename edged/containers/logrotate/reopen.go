@@ -18,10 +18,10 @@ import (
 // container may have ended meanwhile, and its log may have been removed for that.
 const settled = growing
 
-// maxPause limits the growing pause between tries to have a log opened again.
+// maxPause limits the growing pause between tries to reopen a log.
 const maxPause = 5 * time.Minute
 
-// missing takes note that the file of a log does not exist, and returns whether it is to be opened again. The runtime
+// missing records that the file of a log does not exist, and reports whether it is to be opened again. The runtime
 // writes on: to a file without a name, which nothing measures, or to the newest part, if the agent was killed between
 // renaming the log and the runtime's answer.
 func (r *Rotator) missing(f *watched, now time.Time) bool {
@@ -38,7 +38,7 @@ func (r *Rotator) missing(f *watched, now time.Time) bool {
 	return false
 }
 
-// reopen has the runtime open a log again that is gone.
+// reopen makes the runtime open a log again whose file is gone.
 func (r *Rotator) reopen(ctx context.Context, l Log) error {
 	if err := logdir.Make(filepath.Dir(l.Path)); err != nil {
 		return fmt.Errorf("log of container %s is gone: %w", l.Name, err)

@@ -13,8 +13,8 @@ import (
 // errNoWatch: the kernel watches nothing for us.
 var errNoWatch = errors.New("no inotify")
 
-// watch has the kernel report the next write to a file, or that it was removed or renamed, once: a busy log causes no
-// wakeups beyond the regular checks. A nil watch watches nothing.
+// watch makes the kernel report the next write to a file, or that it was removed or renamed, once, so that a busy log
+// causes no wakeups beyond the regular checks. A nil watch watches nothing.
 type watch struct {
 	file    *os.File
 	fd      int
@@ -61,7 +61,7 @@ func (w *watch) written() <-chan string {
 	return w.changes
 }
 
-// arm has the next change of a container's log told.
+// arm watches for the next change of a container's log.
 func (w *watch) arm(id, path string) error {
 	if w == nil {
 		return errNoWatch
@@ -123,7 +123,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// take returns whose watch has told something; it tells no more.
+// take removes the watch that has reported a change, and returns the ID of its container.
 func (w *watch) take(wd int32) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -130,7 +130,7 @@ func (w *exitWatch) run(ctx context.Context, ended func(types.UID)) {
 	}
 }
 
-// take ends the watch of a process, and returns whose it was.
+// take ends the watch of a process, and returns the pod that the process belonged to.
 func (w *exitWatch) take(fd int) (types.UID, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package pleg (pod lifecycle event generator) keeps the newest snapshot of every pod of the runtime,
-// and tells when one changed. It learns of changes from three sources:
+// Package pleg (pod lifecycle event generator) keeps the newest snapshot of every pod of the runtime, and reports each
+// change of one. It learns of changes from three sources:
 //
 //   - the runtime's event stream, where the runtime has one (containerd 1.7 and newer);
 //   - elsewhere, the kernel: the init process of each running container and sandbox is watched through
@@ -238,7 +238,7 @@ func (p *PLEG) look(ctx context.Context, uid types.UID, later *lookAgain) {
 	}
 }
 
-// fallsBehind has a pod looked at again soon.
+// fallsBehind requests another snapshot of a pod soon.
 func (p *PLEG) fallsBehind(uid types.UID) {
 	select {
 	case p.behind <- uid:
@@ -286,7 +286,8 @@ func (p *PLEG) Relist(ctx context.Context) (changed bool, err error) {
 	return found > 0, nil
 }
 
-// differing returns the pods whose lists are not what their snapshots have, and those that are gone.
+// differing returns the pods whose containers in the runtime's lists differ from their snapshots, and those that are
+// gone.
 func (p *PLEG) differing(lists []*observed.Pod) []types.UID {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -167,7 +167,7 @@ func TestRefreshIsTheCallersOwn(t *testing.T) {
 	})
 }
 
-// TestStored: snapshots that differ are told of, whoever had them made.
+// TestStored: snapshots that differ are reported, whatever requested them.
 func TestStored(t *testing.T) {
 	f, stored := &fake{}, 0
 	f.set("1", runtimeapi.ContainerState_CONTAINER_RUNNING)

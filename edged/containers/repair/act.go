@@ -183,7 +183,7 @@ func (r *Repairer) idOf(ctx context.Context, name string) string {
 	return ""
 }
 
-// discard has the runtime forget blobs, and their bytes. What they refer to is held.
+// discard deletes blobs in the runtime, with their bytes. What they refer to is held.
 func (r *Repairer) discard(ctx context.Context, digests []string) error {
 	if len(digests) == 0 {
 		return nil
@@ -232,8 +232,8 @@ func (r *Repairer) replace(ctx context.Context, s Suspect, rep report) (bool, er
 	return again, err
 }
 
-// compare has the runtime fetch what it has not kept of an image, so that the image can be compared. It is kept as it
-// is if nothing is wrong with it.
+// compare makes the runtime fetch the blobs of an image that it has not kept, and compares the image with them. It is
+// kept as it is if nothing is wrong with it.
 func (r *Repairer) compare(ctx context.Context, s Suspect, rep report) (bool, error) {
 	file, err := r.archiveOf(ctx, s)
 	if err == nil && file != "" {
@@ -322,7 +322,7 @@ func (r *Repairer) remedy(s Suspect) string {
 		"the agent retries automatically.", s.Image, r.opts.Archives)
 }
 
-// damaged tells that an image is damaged.
+// damaged reports that an image is damaged.
 func (r *Repairer) damaged(s Suspect, what string) {
 	klog.InfoS("Image is damaged and will be repaired", "image", s.Image, "imageID", s.ID, "damage", what)
 	r.event(s, v1.EventTypeWarning, EventDamaged,

@@ -45,7 +45,7 @@ const (
 func heldBy(digest string) string     { return lookName + "-refs-" + digest }
 func expectedBy(digest string) string { return lookName + "-blob-" + digest }
 
-// hold keeps what blobs refer to. What was held of a blob that is gone stays held.
+// hold protects what blobs refer to from garbage collection. What a removed blob referred to stays protected.
 func (r *Repairer) hold(ctx context.Context, digests []string) error {
 	blobs, err := r.opts.Store.Blobs(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (r *Repairer) hold(ctx context.Context, digests []string) error {
 			return fmt.Errorf("blob %s refers to more than %d others", short(b.Digest), maxHeld)
 		}
 		if err := r.opts.Store.Hold(ctx, heldBy(b.Digest), keepHeld, b.Refs); err != nil {
-			return fmt.Errorf("hold what blob %s refers to: %w", short(b.Digest), err)
+			return fmt.Errorf("protect what blob %s refers to: %w", short(b.Digest), err)
 		}
 	}
 	return nil
@@ -89,7 +89,7 @@ func (r *Repairer) release(ctx context.Context, digests []string, lease func(dig
 	}
 }
 
-// bring has the runtime fetch what an image lacks, and mends what is found damaged with it. Nothing of the image is
+// bring makes the runtime fetch what an image lacks, and mends what is found damaged with it. Nothing of the image is
 // removed but blobs that are proven wrong; the caller has discarded those of rep. It returns what is left to be done,
 // and whether it has put something right.
 func (r *Repairer) bring(ctx context.Context, s Suspect, rep report) (report, bool, error) {
@@ -159,7 +159,7 @@ func (r *Repairer) fetchDocuments(ctx context.Context, s Suspect, target string)
 	return nil
 }
 
-// fetchBlob has the runtime fetch a blob of an image.
+// fetchBlob makes the runtime fetch a blob of an image.
 func (r *Repairer) fetchBlob(ctx context.Context, s Suspect, digest string) error {
 	name, err := images.WithDigest(cmp.Or(s.Reference, s.Image), digest)
 	if err != nil {
@@ -185,8 +185,8 @@ func (r *Repairer) fetchBlob(ctx context.Context, s Suspect, digest string) erro
 
 var errNotFetched = errors.New("the runtime has not fetched it")
 
-// forget has the runtime forget a name by which a blob was fetched, unless it stands for an image that the runtime
-// lists.
+// forget removes a name by which a blob was fetched from the runtime, unless the name stands for an image that the
+// runtime lists.
 func (r *Repairer) forget(ctx context.Context, name string) error {
 	list, err := r.opts.Runtime.Images(ctx)
 	if err != nil {

@@ -155,7 +155,7 @@ func (l *layer) differs(e entry, content io.Reader, buffer []byte) (string, erro
 		return l.fileDiffers(at, info, e, content, buffer)
 	case tar.TypeDir:
 		if !info.IsDir() && info.Mode()&fs.ModeSymlink == 0 {
-			return "is no folder", nil
+			return "is not a folder", nil
 		}
 	case tar.TypeSymlink:
 		if to, err := l.root.Readlink(at); err != nil || to != e.Linkname {
@@ -174,7 +174,7 @@ func (l *layer) differs(e entry, content io.Reader, buffer []byte) (string, erro
 func (l *layer) fileDiffers(at string, info fs.FileInfo, e entry, content io.Reader, buffer []byte) (string, error) {
 	switch {
 	case !info.Mode().IsRegular():
-		return "is no file", nil
+		return "is not a file", nil
 	case info.Size() == 0 && e.Size > 0:
 		return fmt.Sprintf("is empty, and should have %d bytes", e.Size), nil
 	case info.Size() != e.Size:

@@ -177,10 +177,10 @@ func TestLayerIsMended(t *testing.T) {
 		"a folder for a file": {func(dir string) error {
 			return errorsOf(os.Remove(dir+"/pipe"), os.Mkdir(dir+"/app/run.d", 0o700), os.Remove(dir+"/app/empty"),
 				os.Mkdir(dir+"/app/empty", 0o700))
-		}, map[string]string{"pipe": "is missing", "app/empty": "is no file"}},
+		}, map[string]string{"pipe": "is missing", "app/empty": "is not a file"}},
 		"a file for a folder": {func(dir string) error {
 			return errorsOf(os.RemoveAll(dir+"/etc"), os.WriteFile(dir+"/etc", nil, 0o600))
-		}, map[string]string{"etc": "is no folder", "etc/passwd": "is missing"}},
+		}, map[string]string{"etc": "is not a folder", "etc/passwd": "is missing"}},
 		"two of the same file": {func(dir string) error {
 			return errorsOf(os.Remove(dir+"/app/hard"), os.WriteFile(dir+"/app/hard", long, 0o755))
 		}, map[string]string{"app/hard": "is not the same file as app/run"}},

@@ -185,7 +185,7 @@ func (l *layer) inFolder(dir string, f func(fd int) error) error {
 	return f(int(folder.Fd()))
 }
 
-// sync has the layer on the disk when it returns.
+// sync returns when the layer is on the disk.
 func (l *layer) sync() error {
 	return l.inFolder(".", func(fd int) error {
 		if err := unix.Syncfs(fd); err != nil {

@@ -1,4 +1,4 @@
-// Package repair puts images right that a power cut left damaged: layers with empty or missing files, blobs that never
+// Package repair repairs images that a power cut left damaged: layers with empty or missing files, blobs that never
 // came to the disk.
 //
 // A runtime does not verify the layers that it has unpacked, so a container of a damaged image fails for ever. How it
@@ -53,7 +53,8 @@ type Store interface {
 	// DeleteBlob forgets a blob; its bytes are gone after CollectGarbage.
 	DeleteBlob(ctx context.Context, digest string) error
 	CollectGarbage(ctx context.Context, name string) error
-	// Hold has a lease keep blobs, unpacked layers, and what they refer to, until Release or for a time.
+	// Hold adds blobs and unpacked layers to a lease, which protects them and what they refer to from garbage
+	// collection until Release, or until keep is over.
 	Hold(ctx context.Context, lease string, keep time.Duration, refs []cri.Ref) error
 	Release(ctx context.Context, lease string) error
 	// DeleteImage forgets the image of a name, and nothing that others refer to. It may be gone already.
@@ -150,7 +151,7 @@ func New(opts Options) *Repairer {
 	return &Repairer{opts: opts, turn: make(chan struct{}, 1), left: opts.Record.Fetched(), states: map[string]*state{}}
 }
 
-// Run has the runtime forget what a killed agent has left, and returns.
+// Run removes from the runtime what a killed agent has left there, and returns.
 func (r *Repairer) Run(ctx context.Context) error {
 	select {
 	case r.turn <- struct{}{}:

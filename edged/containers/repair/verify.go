@@ -236,9 +236,9 @@ var (
 
 // compareLayer compares a layer's folder with its blob, which may be compressed. One that is missing lacks everything.
 //
-// The folder is found by the diff IDs in the image's configuration, and whoever made the image chose these: it may name
-// the layers of another image, and a blob of its own. So only a blob whose content has the diff ID says anything about
-// the folder; with any other, the files of one tenant's image would be written into another's.
+// The folder is found by the diff IDs in the image's configuration, which the image's author chose: it may name the
+// layers of another image, and a blob of its own. So only a blob whose content has the diff ID says anything about the
+// folder; with any other, the files of one tenant's image would be written into another's.
 func compareLayer(ctx context.Context, at layerOf, blob io.Reader) (damage, error) {
 	raw, err := unpacked(blob)
 	if err != nil {

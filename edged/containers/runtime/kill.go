@@ -98,7 +98,7 @@ func (r *Runtime) stopWithin(ctx context.Context, k kill, left int64) error {
 	return r.stopContainer(ctx, k.container.ID, 0)
 }
 
-// stopContainer has the runtime signal the container and kill it after some seconds; at once when that is 0.
+// stopContainer makes the runtime signal the container, and kill it after some seconds; 0 kills it at once.
 func (r *Runtime) stopContainer(ctx context.Context, id string, after int64) error {
 	_, err := r.client.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: after})
 	return ignoreNotFound(err)

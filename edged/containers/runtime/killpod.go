@@ -103,7 +103,7 @@ func (r *Runtime) killsOf(
 	return kills
 }
 
-// setStopOrder has each sidecar wait for the containers and init containers, and for the sidecars after it.
+// setStopOrder makes the stop of each sidecar wait for the containers, the init containers, and the sidecars after it.
 func setStopOrder(pod *v1.Pod, kills []orderedKill) {
 	first := len(pod.Spec.InitContainers) // rank: a sidecar waits for all of a higher rank
 	rank := func(name string) int {

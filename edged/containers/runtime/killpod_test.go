@@ -283,7 +283,7 @@ func TestPreStopTooLong(t *testing.T) {
 	})
 }
 
-// TestOrphanHasItsHook: a pod that nobody knows any more carries its hook and its grace with it.
+// TestOrphanHasItsHook: a pod that is no longer known carries its hook and its grace period in its annotations.
 func TestOrphanHasItsHook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newDirectRig(t)

@@ -28,8 +28,8 @@ type ImageRepairer interface {
 // exitUnknown is the exit code that containerd reports for a container that it found dead.
 const exitUnknown = 255
 
-// startFailed has the image examined of a container that could not be started. It returns true when nothing is left of
-// the attempt, and it is to be made again.
+// startFailed examines the image of a container that could not be started. It returns true when nothing is left of the
+// attempt, and the start is to be tried again.
 func (r *Runtime) startFailed(
 	ctx context.Context, p startParams, s Start, imageRef string, began time.Time, failed *startError,
 ) bool {
@@ -59,7 +59,7 @@ func (r *Runtime) startFailed(
 	return ignoreNotFound(err) == nil
 }
 
-// examineEnd has the image examined of a container that ended soon after its start, before it is started again.
+// examineEnd examines the image of a container that ended soon after its start, before it is started again.
 func (r *Runtime) examineEnd(ctx context.Context, p startParams, s Start, imageRef string) {
 	last := s.Last
 	switch {
@@ -104,13 +104,13 @@ func (r *Runtime) suspect(p startParams, s Start, imageRef string) repair.Suspec
 	return out
 }
 
-// sandboxFailed has the image of sandboxes examined after one could not be made.
+// sandboxFailed examines the sandbox image after a sandbox could not be created. It reports whether to try again.
 func (r *Runtime) sandboxFailed(ctx context.Context, began time.Time, err error) bool {
 	return err != nil && r.opts.Repair != nil && ctx.Err() == nil &&
 		r.opts.Repair.ExamineSandbox(ctx, repair.Failure{Stage: repair.Start, Message: criMessage(err)}, began)
 }
 
-// sandboxDied has it examined before one takes the place of another that ended soon after it was made.
+// sandboxDied examines the sandbox image before the replacement of a sandbox that ended soon after its creation.
 func (r *Runtime) sandboxDied(ctx context.Context, old *observed.Sandbox, age time.Duration) {
 	if r.opts.Repair != nil && old != nil && !old.Ready && age >= 0 {
 		r.opts.Repair.ExamineSandbox(ctx, repair.Failure{Stage: repair.Exit, ExitCode: exitFailedStart, Lived: age},

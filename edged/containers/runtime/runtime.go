@@ -1,7 +1,7 @@
-// Package runtime turns a v1.Pod into CRI calls: the sandbox, init containers in order, containers;
-// and a runtime's lists back into observed.Pod. Names, labels, annotations, log paths and the
-// container hash are the kubelet's, so that crictl, log collectors and a kubelet recognise what this
-// package made, and it recognises what they made: a container whose hash is unchanged is adopted.
+// Package runtime makes the CRI calls for a v1.Pod: the sandbox, init containers in order, containers. It also makes an
+// observed.Pod from the runtime's lists. Names, labels, annotations, log paths and the container hash are the
+// kubelet's, so that crictl, log collectors and a kubelet recognise what this package made, and it recognises what they
+// made: a container whose hash is unchanged is adopted.
 //
 // What to do next is decided by pure functions over a snapshot (actions.go, init.go, replace.go, restart.go,
 // backoff.go); SyncPod and KillPod carry it out. The methods may be called for different pods at once, and for one pod

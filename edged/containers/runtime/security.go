@@ -232,7 +232,7 @@ func armorName(p *runtimeapi.SecurityProfile) string {
 	return v1.DeprecatedAppArmorBetaProfileNamePrefix + p.LocalhostRef
 }
 
-// relabel has the mounts labelled for the pod, of what is the pod's own: a path of the node that others use, too, keeps
+// relabel requests SELinux labels for mounts of the pod's own files. A path of the node, which others use too, keeps
 // its label. pods is the folder of the pods' folders.
 func relabel(pod *v1.Pod, c *v1.Container, pods string, mounts []*runtimeapi.Mount) {
 	for _, m := range mounts {

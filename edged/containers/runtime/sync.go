@@ -35,7 +35,7 @@ type SyncInput struct {
 	Probes observed.Probes
 }
 
-// SyncPod brings a pod one step nearer to its spec, or several where they follow from each other.
+// SyncPod takes the next step towards the pod's spec, or several that follow from each other.
 func (r *Runtime) SyncPod(ctx context.Context, in SyncInput) SyncResult {
 	var res SyncResult
 	pod, obs := in.Pod, in.Observed
@@ -143,7 +143,8 @@ func find(obs *observed.Pod, id string) *observed.Container {
 	return &observed.Container{ID: id}
 }
 
-// ensureSandbox makes the sandbox where one is needed, and completes the place.
+// ensureSandbox creates the pod's sandbox if it needs a new one, and fills in the parts of p that depend on the
+// sandbox.
 func (r *Runtime) ensureSandbox(
 	ctx context.Context, obs *observed.Pod, a Actions, p *startParams, res *SyncResult,
 ) bool {
@@ -243,8 +244,8 @@ func (r *Runtime) sandboxEvent(pod *v1.Pod, err error) {
 	r.opts.Recorder.Eventf(pod, v1.EventTypeWarning, eventSandboxFailed, "Failed to create pod sandbox: %v", err)
 }
 
-// clearAttempts removes the attempts at a container but the newest that ended, whose state and log
-// are worth keeping, or as many of them as the options say; and those that never started.
+// clearAttempts removes ended attempts of a container beyond those to keep for their state and log: the newest one, or
+// as many as the options say. It also removes those that never started.
 func (r *Runtime) clearAttempts(ctx context.Context, obs *observed.Pod, s Start) {
 	kept, keep := 0, int(r.deadAttempts.Load())
 	for _, c := range obs.Attempts(s.Container.Name) {

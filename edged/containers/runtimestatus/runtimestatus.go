@@ -1,5 +1,5 @@
-// Package runtimestatus tracks what the container runtime says of itself: its name and version, and its conditions
-// RuntimeReady and NetworkReady.
+// Package runtimestatus tracks what the container runtime reports about itself: its name and version, and its
+// conditions RuntimeReady and NetworkReady.
 //
 // CRI has no event for a change of these conditions, for example when a CNI configuration is installed. So the runtime
 // is asked at intervals, which are shorter while a condition does not hold.

@@ -1,4 +1,4 @@
-// Package security says which pods this node must not run for what their security context asks: sysctls that are not
+// Package security decides which pods this node must refuse because of their security context: sysctls that are not
 // allowed, AppArmor where the node has none, groups that the runtime cannot keep to. It is pure; reasons and messages
 // are the kubelet's. It promises that what a pod asks for is given or refused, and never left out.
 package security

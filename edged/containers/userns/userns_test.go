@@ -165,7 +165,7 @@ func TestFree(t *testing.T) {
 	}{
 		{nil, 200000},
 		{map[types.UID]uint32{"a": 200000}, 265536},
-		{map[types.UID]uint32{"a": 199999}, 265536}, // of a pool of before
+		{map[types.UID]uint32{"a": 199999}, 265536}, // of an earlier pool
 		{map[types.UID]uint32{"a": 200000 - 65536}, 200000},
 		{map[types.UID]uint32{"a": 200001}, 331072},
 		{map[types.UID]uint32{"a": 1}, 200000},

@@ -1,10 +1,10 @@
-// Package eviction protects a node that runs out of memory, disk, inodes or processes: it says under which pressure
-// the node is, refuses pods that would make it worse, and ends pods, one at a time and in the kubelet's order, until
+// Package eviction protects a node that runs out of memory, disk, inodes or processes: it reports the node's pressure
+// conditions, refuses pods that would make it worse, and evicts pods, one at a time and in the kubelet's order, until
 // there is enough again.
 //
 // What to do is decided by pure functions: Parse (the thresholds of a configuration), Step (what is met, since when,
-// what follows), Rank (who goes first) and Message. Manager carries it out, and Notifier has the kernel say when memory
-// gets short. It knows no runtime and no store: those are functions in Options.
+// what follows), Rank (who goes first) and Message. Manager carries it out, and Notifier waits for the kernel to report
+// that memory gets short. It knows no runtime and no store: those are functions in Options.
 //
 // # Promises
 //

@@ -33,7 +33,7 @@ type Options struct {
 	Node func(ctx context.Context) (Observations, error)
 	// Pods measures, as far as a signal needs it, the running pods that are not being stopped.
 	Pods func(ctx context.Context, s Signal) ([]PodUsage, Layout, error)
-	// Evict has a pod end within a grace period in seconds, and says why in an event with annotations. The channel is
+	// Evict stops a pod within a grace period in seconds, and says why in an event with annotations. The channel is
 	// closed when nothing of it runs.
 	Evict func(pod *v1.Pod, message string, annotations map[string]string, grace int64) <-chan struct{}
 	// FreeDisk removes unused data from the file system of a signal until enough returns true; nil if nothing can be
@@ -147,7 +147,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// look looks at the node, does what follows, and returns when to look again.
+// look measures the node, reclaims what is short, and returns how long to wait before the next time.
 func (m *Manager) look(ctx context.Context) time.Duration {
 	verdict, seen, err := m.see(ctx)
 	if err != nil {
@@ -240,7 +240,7 @@ func retryDelay(t *Threshold, times int) time.Duration {
 	return min(Soon<<min(times-1, 8), Period)
 }
 
-// say says once that something is being reclaimed.
+// say logs once that something is being reclaimed.
 func (m *Manager) say(t *Threshold, seen Observations) {
 	done := m.tries[t.key()]
 	if done.said {

@@ -43,7 +43,7 @@ type NotifierOptions struct {
 	Notify func()
 }
 
-// Notifier has the kernel say when memory gets short: when something stalls for want of it (PSI), or when a cgroup's
+// Notifier waits for the kernel to report that memory gets short: something stalls for want of it (PSI), or a cgroup's
 // use passes a threshold (cgroup v1). It runs one goroutine, which sleeps in the kernel.
 type Notifier struct {
 	opts NotifierOptions
@@ -242,7 +242,7 @@ func (n *Notifier) arm(memcgs map[Signal]*watch) {
 	}
 }
 
-// memcg has the kernel say when the use of a cgroup passes a number of bytes.
+// memcg makes the kernel report when the use of a cgroup passes a number of bytes.
 func memcg(dir string, at int64) (*watch, error) {
 	usage := filepath.Join(dir, "memory.usage_in_bytes")
 	source, err := unix.Open(usage, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -142,8 +142,8 @@ func met(t *Threshold, seen Observations, acting bool) bool {
 	return o.Available < limit
 }
 
-// until is when a threshold is met if all goes on as it did since the look before. known is false where nothing gets
-// less. Of memory the kernel says so by itself.
+// until estimates how long it takes until a threshold is met, from the change since the previous observation. known is
+// false if the available amount has not decreased, and for memory, which the kernel reports by itself.
 func until(t *Threshold, before State, seen Observations, now time.Time) (left time.Duration, known bool) {
 	o, ok := seen[t.Signal]
 	was, had := before.seen[t.Signal]

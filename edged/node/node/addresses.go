@@ -105,8 +105,8 @@ func (a *Addresses) NodeAddresses(hostName string) []v1.NodeAddress {
 
 // choose returns the address that was found now, or the one that was found last. If none was found since the start, it
 // returns that of the hardware, or else the one that the Node had before, or else that of another interface; local
-// finds both. A node that has had an address of the preferred family does not take one of the other family instead: its
-// route is gone for a while.
+// finds both. A node that once had an address of the preferred family does not switch to the other family: its route is
+// gone for a while.
 func (a *Addresses) choose(found string, local func() (hardware, other string)) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

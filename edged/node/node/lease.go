@@ -24,7 +24,7 @@ type lease struct {
 	cloud    Cloud
 	name     string
 	duration time.Duration
-	// retryNow has a renewal that failed tried again at once.
+	// retryNow requests that a renewal that failed is tried again at once.
 	retryNow notify.Signal
 
 	mu sync.Mutex

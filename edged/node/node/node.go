@@ -1,6 +1,6 @@
-// Package node keeps this device known to the cloud as a Node: it registers it, keeps its status current, and
-// renews its lease. Pods do not depend on any of it: what fails, for want of a link or for any other
-// reason, is tried again, and at once when there is a link.
+// Package node keeps this device's Node in the cloud: it registers it, keeps its status current, and renews its lease.
+// Pods do not depend on any of it: what fails, for want of a link or for any other reason, is tried again, and at once
+// when there is a link.
 package node
 
 import (
@@ -70,10 +70,10 @@ type Signals struct{ woken, looked notify.Signal }
 // NewSignals returns Signals without a notification.
 func NewSignals() Signals { return Signals{woken: notify.NewSignal(), looked: notify.NewSignal()} }
 
-// Wake has the Node's whole status reported again: there is a link again, or the runtime's state has changed.
+// Wake requests a report of the Node's whole status: there is a link again, or the runtime's state has changed.
 func (s Signals) Wake() { s.woken.Notify() }
 
-// Look has the status compared with what was reported, and reported if it differs.
+// Look requests a comparison of the status with the reported one, and a report if they differ.
 func (s Signals) Look() { s.looked.Notify() }
 
 // Node keeps the Node and its lease, each in a loop of its own: a Node that cannot be updated is alive all the same. It
@@ -87,7 +87,8 @@ type Node struct {
 	registered bool
 	// read: the Node was read since the start; stale: it may have been changed while there was no link.
 	read, stale bool
-	// reported is the status that the cloud has, toldAt when it was reported; nil when it is to be reported at once.
+	// reported is the status that the cloud has, nil if it must be reported at once; reportedAt is when it was
+	// reported.
 	reported   *v1.NodeStatus
 	reportedAt time.Time
 	// conditions are those of the newest status, in the Node or told.
@@ -129,7 +130,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 }
 
-// keep does what is to be done now.
+// keep registers the Node, and reports its status, as far as either is due.
 func (n *Node) keep(ctx context.Context) {
 	for _, step := range []struct {
 		what string
@@ -228,7 +229,7 @@ func (n *Node) status() v1.NodeStatus {
 	return status
 }
 
-// report tells the status when it has changed, and now and then.
+// report reports the status when it has changed, and at intervals.
 func (n *Node) report(ctx context.Context) error {
 	if !n.read || n.stale {
 		if _, err := n.reread(ctx); err != nil && !n.read {

@@ -72,8 +72,8 @@ func relabelled(have *v1.Node, want map[string]string) *v1.Node {
 	return n
 }
 
-// conditions says how the node is, in the kubelet's words. unready is why it cannot run pods, nil if it can; more are
-// conditions that others know of, which take the place of those that are taken to hold otherwise.
+// conditions returns the node's conditions, in the kubelet's words. unready is why the node cannot run pods, nil if it
+// can. more are conditions that other parts have found; each replaces the default of its type.
 func conditions(unready error, more, before []v1.NodeCondition, now metav1.Time) []v1.NodeCondition {
 	ready := v1.NodeCondition{
 		Type:    v1.NodeReady,

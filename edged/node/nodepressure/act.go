@@ -25,7 +25,8 @@ type Garbage interface {
 	FreeImages(ctx context.Context, enough func(context.Context) bool) error
 }
 
-// evict has a pod end for want of resources, within grace seconds. What it returns is closed when the pod has ended.
+// evict stops a pod within grace seconds, because the node is short of resources. What it returns is closed when the
+// pod has ended.
 func evict(s Stopper, pod *v1.Pod, message string, annotations map[string]string, grace int64) <-chan struct{} {
 	s.Stop(pod, status.Stopped{
 		Reason:  eviction.Reason,
@@ -65,7 +66,7 @@ func (r *reclaimer) free(ctx context.Context, s eviction.Signal, enough func(con
 	return nil
 }
 
-// show has the agent's health say which conditions of pressure the node has, each with the threshold that was met.
+// show sets the node's pressure conditions in the agent's health, each with the threshold that was met.
 func show(h *health.Registry, conditions []v1.NodeConditionType, met []eviction.Threshold, seen eviction.Observations) {
 	held := map[v1.NodeConditionType]bool{}
 	for _, kind := range conditions {

@@ -1,6 +1,6 @@
-// Package preflight looks at a device before the agent runs on it, or while it does, and says in plain words what
-// stands in the way of pods and what to do about it. Looking (Collect) changes nothing on the device; what is found
-// (Facts) is judged by pure functions (Check).
+// Package preflight checks a device, before the agent runs on it or while it does, and explains in plain words what
+// would keep pods from running and what to do about it. Collect changes nothing on the device; the Facts that it finds
+// are judged by pure functions (Check).
 package preflight
 
 import (
@@ -116,7 +116,7 @@ type Port struct {
 type Disk struct {
 	// What lies there, and where.
 	What, Path string
-	// Err says why it cannot be looked at or written to.
+	// Err says why it cannot be read or written.
 	Err                error
 	Size, Free         int64 // bytes
 	Inodes, FreeInodes int64

@@ -72,7 +72,8 @@ type Stats struct {
 	pods       shared[[]*pod]
 	fs         shared[[2]FS]
 	rates      rates
-	// summaries has one summary after another be worked out: the first may have to wait for a second sample.
+	// summaries makes callers compute their summaries one after another: the first may have to wait for a second
+	// sample.
 	summaries chan struct{}
 
 	disks disks
@@ -117,7 +118,7 @@ func (c *shared[T]) get(ctx context.Context, sample func(ctx context.Context) (T
 	return got, err
 }
 
-// forget has the next one sample again.
+// forget drops the sample, so that the next caller takes a new one.
 func (c *shared[T]) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

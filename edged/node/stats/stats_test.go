@@ -514,7 +514,7 @@ func TestSlowDisk(t *testing.T) {
 					m.measured["uid-a"], step.measured, err)
 			}
 		}
-		// Who cannot wait so long has what was measured before.
+		// A caller that cannot wait so long gets what was measured before.
 		time.Sleep(time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

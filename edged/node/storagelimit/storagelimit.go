@@ -1,5 +1,5 @@
-// Package storagelimit ends pods that use more of the disk than they may: more than the size limit of an emptyDir, or
-// than the ephemeral-storage limits of their containers.
+// Package storagelimit evicts pods that use more of the disk than their limits allow: more than the size limit of an
+// emptyDir, or than the ephemeral-storage limits of their containers.
 //
 // Measuring costs reads, so only pods that have a limit are measured, and nothing runs while there is none.
 package storagelimit

@@ -1,4 +1,4 @@
-// Package allocation keeps what each pod was allocated, and resizes pods while they run.
+// Package allocation keeps the resources that each pod was allocated, and resizes pods while they run.
 //
 // A pod that asks for other cpu or memory keeps what it has until the node admits the change. What the node has
 // admitted is allocated to the pod, and from then on its containers and cgroups are brought to that. Package resize
@@ -53,7 +53,7 @@ type Options struct {
 	Cgroups  *cgroups.Manager
 	Recorder *events.Recorder
 	Pods     Pods
-	// Enqueue has a pod synced whose allocation has changed.
+	// Enqueue requests a sync of a pod whose allocation has changed.
 	Enqueue func(types.UID)
 	// Freed is called when a pod has become smaller.
 	Freed func()

@@ -118,8 +118,8 @@ func (m *Manager) setPodCgroup(ctx context.Context, pod *v1.Pod, obs *observed.P
 	return nil
 }
 
-// Resize brings running containers to what was allocated. It first raises the limits of the pod's cgroup to what the
-// containers have and get; Finish lowers them. Containers that have to be restarted are returned as failed probes.
+// Resize changes running containers to the allocated amounts. It first raises the limits of the pod's cgroup to what
+// the containers have and get; Finish lowers them. Containers that have to be restarted are returned as failed probes.
 // Nothing is changed while a memory limit would go below what is in use.
 func (m *Manager) Resize(
 	ctx context.Context, pod *v1.Pod, obs *observed.Pod, probes observed.Probes,

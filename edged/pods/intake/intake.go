@@ -1,4 +1,4 @@
-// Package intake takes in which pods the node is to run, and what follows from it.
+// Package intake learns which pods the node is to run, from the store and from static manifests, and passes changes on.
 //
 // Pods come from two sources: the manifest folder, and the store. The store is read once, when the agent starts; after
 // that metamanager forwards each change, once it is stored. A pod that is desired is handed to admission, which hands
@@ -89,14 +89,14 @@ type Options struct {
 // Intake keeps the desired pods. Its methods may be called from any goroutine.
 type Intake struct {
 	opts Options
-	// wake has Run check whether the pods may start.
+	// wake makes Run check whether the pods may start.
 	wake notify.Signal
 }
 
 // New returns an Intake that knows no pods yet.
 func New(o Options) *Intake { return &Intake{opts: o, wake: notify.NewSignal()} }
 
-// Wake has Run look again whether the pods may start: the runtime answers.
+// Wake makes Run check again whether the pods may start: the runtime answers.
 func (in *Intake) Wake() { in.wake.Notify() }
 
 // Run starts the pods whenever the runtime answers and both sources were asked, until ctx ends.
@@ -164,7 +164,7 @@ func (in *Intake) mine(pod *v1.Pod) bool {
 	return !mirror.Is(pod) && (pod.Spec.NodeName == "" || pod.Spec.NodeName == in.opts.NodeName)
 }
 
-// SetStatic takes over the pods of the manifest folder: all of them.
+// SetStatic replaces the static pods by all pods of the manifest folder.
 func (in *Intake) SetStatic(pods []*v1.Pod) {
 	added, removed := in.opts.Desired.SetStatic(pods)
 	for _, pod := range removed {
@@ -194,7 +194,7 @@ func (in *Intake) SetStatic(pods []*v1.Pod) {
 	in.removeOrphans()
 }
 
-// Put takes over a pod of the store that is new or changed.
+// Put adds or updates a pod of the store.
 func (in *Intake) Put(pod *v1.Pod) {
 	if mirror.Is(pod) {
 		in.opts.Mirrors.Seen(pod)
@@ -290,7 +290,7 @@ func (in *Intake) objectChanged(kind volume.Kind, namespace, name string) {
 	}
 }
 
-// showStatic tells the mirrors which static pods there are.
+// showStatic passes the static pods to the mirrors.
 func (in *Intake) showStatic() {
 	if in.opts.Mirrors != nil {
 		in.opts.Mirrors.SetStatic(shown(in.opts.Desired.All()))
@@ -314,7 +314,7 @@ func shown(all []desired.Pod) []*v1.Pod {
 	return pods
 }
 
-// mirrorsLoaded lets the mirrors be kept, once what is to be shown and what is shown are known.
+// mirrorsLoaded starts the upkeep of the mirror pods, once both the static pods and the existing mirror pods are known.
 func (in *Intake) mirrorsLoaded() {
 	if in.opts.Ready.SourcesRead() {
 		in.opts.Mirrors.Loaded()

@@ -1,8 +1,8 @@
-// Package podadmit stands between a pod's being desired and its start: it admits pods, makes ready what they need, and
-// hands them to their workers. What decides is in package admission.
+// Package podadmit admits desired pods, prepares what they need to start, and hands them to their workers. Package
+// admission decides which ones are admitted.
 //
-// Most pods start at once. One that needs devices, room that others have to leave, or the cloud's word on the Node's
-// labels is made ready in a goroutine of its own, so that no pod waits for another's device plugin.
+// Most pods start at once. One that needs devices, resources of pods that have to be preempted, or the Node's labels
+// from the cloud is prepared in a goroutine of its own, so that no pod waits for another's device plugin.
 //
 // A pod that was admitted before the agent started, or that runs, is not decided again: a restart must not stop what
 // worked.

@@ -1,5 +1,5 @@
-// Package podstatus makes the statuses of pods. It collects what is known of a pod: its spec, what the runtime has
-// of it, the result of its newest sync, its probes and the status before. Package status decides what follows from
+// Package podstatus makes the statuses of pods. It collects what is known about a pod: its spec, its containers in the
+// runtime, the result of its newest sync, its probes and its previous status. Package status generates the status from
 // that.
 //
 // Each status is made from the one before, so a Maker makes one at a time.
@@ -136,7 +136,7 @@ func (m *Maker) Probed(uid types.UID) {
 	}
 }
 
-// Probe has the running containers of a pod probed, and returns what the probes have found so far.
+// Probe starts the probes of a pod's running containers, and returns what the probes have found so far.
 func (m *Maker) Probe(pod *v1.Pod, obs *observed.Pod) observed.Probes {
 	before, _ := m.opts.Statuses.Get(pod.UID)
 	return m.opts.Prober.Sync(pod, obs, prober.View{Address: m.address(pod, obs), Before: before})

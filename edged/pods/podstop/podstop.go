@@ -1,4 +1,4 @@
-// Package podstop ends pods that are still desired, for reasons of the node: pressure on its resources, room for a
+// Package podstop stops pods that are still desired, for reasons of the node: pressure on its resources, room for a
 // critical pod, a limit of the pod's own storage, a shutdown of the device.
 //
 // A pod that is stopped fails for good once nothing of it runs. Why it was stopped is known again after a restart of

@@ -1,5 +1,5 @@
-// Package podsync does the work of the pod workers: it brings pods nearer to their specs, ends them, and releases
-// what they held. See the states in package podworker.
+// Package podsync does the work of the pod workers: it reconciles pods with their specs, stops them, and releases what
+// they held. See the states in package podworker.
 package podsync
 
 import (

@@ -23,7 +23,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/storage/volume"
 )
 
-// TestEndedDuringSync: a container or sandbox that ends between the two reads of a sync has the pod synced again.
+// TestEndedDuringSync: if a container or sandbox ends between the two reads of a sync, the pod is synced again.
 func TestEndedDuringSync(t *testing.T) {
 	container := func(id, name string, state runtimeapi.ContainerState) *observed.Container {
 		return &observed.Container{ID: id, Name: name, State: state}
@@ -208,8 +208,8 @@ func TestSync(t *testing.T) {
 	}
 }
 
-// TestSyncFails: the runtime's error has the pod synced again after the backoff, and at once if it asks for that.
-// A runtime that is down is tried again later.
+// TestSyncFails: after an error of the runtime the pod is synced again after the backoff, and at once if the error asks
+// for that. A runtime that is down is tried again later.
 func TestSyncFails(t *testing.T) {
 	no, retryAt := errors.New("no"), time.Now().Add(time.Hour)
 	down := grpcstatus.Error(codes.Unavailable, "down")

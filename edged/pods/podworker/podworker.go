@@ -25,12 +25,12 @@
 // # Promises
 //
 //   - Calls for one UID never overlap; those for different UIDs run side by side.
-//   - The newest wish wins: wishes that came while a call ran are folded into one.
-//   - A pod never leaves Terminating for Syncing; a wish for the same UID that arrives meanwhile
-//     (a manifest put back, a lost row resynced) is kept and starts afresh after Terminated.
+//   - The newest update wins: updates that arrive while a call runs are merged into one.
+//   - A pod never leaves Terminating for Syncing; an update for the same UID that arrives meanwhile (a manifest put
+//     back, a lost row resynced) is kept, and starts a new pod after Terminated.
 //   - The context of Sync is cancelled as soon as the pod is to end, so a slow pull delays no delete and no eviction.
-//   - A pod whose StartAfter names another UID (the older pod of the same static manifest)
-//     is not synced before that one is done.
+//   - A pod whose startAfter names another UID (the older pod of the same static manifest) is not synced before that
+//     one is done.
 //   - A failed call is repeated with a backoff between 1 s and 30 s, at once on an update.
 package podworker
 
@@ -78,7 +78,7 @@ type SyncResult struct {
 // End says which pod is to end, and how.
 type End struct {
 	UID types.UID
-	// Pod is the newest wish; nil for a pod that only the runtime knows.
+	// Pod is that of the newest update; nil for a pod that only the runtime knows.
 	Pod *v1.Pod
 	// Grace, in seconds, overrides the pod's own; nil leaves it.
 	Grace *int64

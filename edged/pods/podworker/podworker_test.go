@@ -257,7 +257,7 @@ func TestStopInterruptsSync(t *testing.T) {
 		return SyncResult{Err: ctx.Err()}
 	}}
 	run(t, s, func(p *Pool) {
-		p.Stop("1", nil) // nobody knows it
+		p.Stop("1", nil) // it is unknown
 		p.Update(pod("a", "1"), "")
 		synctest.Wait()
 		began := time.Now()

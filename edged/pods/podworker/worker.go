@@ -24,7 +24,7 @@ const (
 	done
 )
 
-// pendingUpdate is what the outside has said since the worker last looked, folded together.
+// pendingUpdate merges all updates since the worker's last step.
 type pendingUpdate struct {
 	pod        *v1.Pod
 	removed    bool
@@ -78,7 +78,7 @@ func (n *pendingUpdate) mustEnd() bool {
 	return n.removed || n.stopped || n.pod == nil || n.pod.DeletionTimestamp != nil
 }
 
-// deletionGrace is the grace that the wish to end asks for; nil: the pod's own.
+// deletionGrace is the grace period, in seconds, that the updates ask for; nil is the pod's own.
 func (n *pendingUpdate) deletionGrace() *int64 {
 	g := n.grace
 	if n.pod != nil && n.pod.DeletionTimestamp != nil && n.pod.DeletionGracePeriodSeconds != nil {
@@ -94,7 +94,7 @@ func (w *worker) run() {
 	var retryAt time.Time
 	resync := w.pool.opts.Resync
 	backoff := retry.NewBackoff(retryMin, retryMax)
-	timer := time.NewTimer(resync) // a new worker is woken by its first wish
+	timer := time.NewTimer(resync) // a new worker is woken by its first update
 	defer timer.Stop()
 	for {
 		woken := false
@@ -229,7 +229,7 @@ func (w *worker) beginEnd(n pendingUpdate, finished bool) {
 	}
 }
 
-// update takes over what the newest wish says of the end, keeping the pod that is being ended.
+// update takes over what the newest update says of the pod's end. The pod stays the one that is being stopped.
 func (e *End) update(n pendingUpdate) {
 	e.Removed = e.Removed || n.removed || n.pod == nil
 	if n.pod != nil && n.pod.DeletionTimestamp != nil {

@@ -67,7 +67,7 @@ func newAttempts(opts Options) *attempts {
 	return a
 }
 
-// shortLinger has the kernel give up a closed connection after a second: with a probe a second the ones in TIME_WAIT
+// shortLinger makes the kernel give up a closed connection after a second: with a probe a second the ones in TIME_WAIT
 // would pile up to thousands.
 func shortLinger(_, _ string, c syscall.RawConn) error {
 	var err error
@@ -80,7 +80,7 @@ func shortLinger(_, _ string, c syscall.RawConn) error {
 	return err
 }
 
-// make makes one attempt and records the events that follow from it.
+// make makes one attempt, of one or more tries, and records the events that follow from it.
 func (a *attempts) make(ctx context.Context, q ask) result {
 	var got result
 	var text string
@@ -109,7 +109,7 @@ func (a *attempts) make(ctx context.Context, q ask) result {
 	return got
 }
 
-// once makes one try. An error says that nothing was learned of the container.
+// once makes one try. An error means that the try says nothing about the container.
 func (a *attempts) once(ctx context.Context, q *ask) (result, string, error) {
 	switch h := &q.spec.ProbeHandler; {
 	case h.Exec != nil:

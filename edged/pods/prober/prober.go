@@ -1,5 +1,5 @@
-// Package prober runs the startup, readiness and liveness probes of containers, and says what they have found as
-// observed.Probes. It decides nothing about containers: who stops, starts or reports them asks Sync.
+// Package prober runs the startup, readiness and liveness probes of containers, and returns their results as
+// observed.Probes. It decides nothing about containers: the parts that stop, start or report them call Sync.
 //
 // # Promises
 //
@@ -161,7 +161,7 @@ func (p *Prober) watches(uid types.UID) *watches {
 	return have
 }
 
-// End says that a pod is being stopped, until Forget.
+// End stops the liveness and startup probes of a pod that is being stopped, until Forget. Readiness probes go on.
 func (p *Prober) End(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -271,7 +271,7 @@ func (w *watch) says() observed.Probed {
 	return out
 }
 
-// begin puts those probes into the queue whose time has come and that are not in it.
+// begin queues those probes of a container that may run and are not queued yet.
 func (p *Prober) begin(w *watch) {
 	started := w.probes[startup] == nil || w.probes[startup].verdict == success
 	for k, probe := range w.probes {
@@ -317,8 +317,8 @@ func period(spec *v1.Probe) time.Duration {
 // earlyFirst is how long after its first attempt a readiness probe is tried again.
 const earlyFirst = 200 * time.Millisecond
 
-// again is when the next attempt begins after one that was due at r.due and ended now. A container that was never ready
-// is asked more often at first: it will most likely be ready soon, and others wait for it.
+// again returns when the next attempt begins after one that was due at r.due and ended now. A container that was never
+// ready is asked more often at first: it will most likely be ready soon, and others wait for it.
 func (r *probe) again(now, began time.Time) time.Time {
 	every := period(r.spec)
 	if r.kind == readiness && r.verdict != success && r.last != success && r.early >= 0 {

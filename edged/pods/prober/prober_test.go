@@ -232,7 +232,7 @@ func TestFailuresStopAContainer(t *testing.T) {
 	})
 }
 
-// TestRestart: what the status of before says of a container that still runs holds, and of no other.
+// TestRestart: the previous status counts for a container that still runs, and for no other.
 func TestRestart(t *testing.T) {
 	status := func(id string, started, ready bool) v1.PodStatus {
 		return v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{

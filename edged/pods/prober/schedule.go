@@ -36,7 +36,7 @@ func (q *queue) Pop() any {
 	return r
 }
 
-// push has a probe tried at a time.
+// push queues a probe for a time.
 func (p *Prober) push(r *probe, due time.Time) {
 	r.due = due
 	heap.Push(&p.queue, r)
@@ -45,7 +45,7 @@ func (p *Prober) push(r *probe, due time.Time) {
 	}
 }
 
-// end stops a probe for good; an attempt under way comes to nothing.
+// end stops a probe for good. The result of an attempt under way is dropped.
 func (p *Prober) end(r *probe) {
 	r.ended = true
 	if r.at >= 0 {

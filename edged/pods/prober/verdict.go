@@ -46,7 +46,7 @@ type tally struct {
 	run  int32
 }
 
-// after is the tally with one more attempt. An attempt without a result changes nothing.
+// after returns the tally with one more attempt. An attempt without a result changes nothing.
 func (t tally) after(r result, spec *v1.Probe) tally {
 	if r == warning {
 		r = success

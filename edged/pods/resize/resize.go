@@ -1,5 +1,5 @@
-// Package resize decides on changes of the cpu and memory of pods that run: what of them the node gives, and what has
-// to be done to a container that runs with other amounts. It is pure.
+// Package resize decides how running pods get other amounts of cpu and memory: which part of a change the node
+// allocates, and what to do to a container whose amounts differ from the allocated ones. It is pure.
 //
 // A pod has three sets of amounts: those that it asks for (its spec), those that the node has allocated to it, which it
 // keeps until all of what it asks for fits, and those with which each container really runs. Source: "Resize CPU and
@@ -64,9 +64,9 @@ func part(list v1.ResourceList) v1.ResourceList {
 	return out
 }
 
-// Told returns the amounts that were allocated according to the previous status, which keeps them over restarts of the
-// agent. A container that it does not list has what it asks for. A status may name more resources than the spec does,
-// such as a limit that a container has from its pod: those are left out.
+// Told returns the allocated amounts that the previous status reports: they survive restarts of the agent there. A
+// container that it does not list has what it asks for. A status may name more resources than the spec does, such as a
+// limit that a container has from its pod: those are left out.
 func Told(pod *v1.Pod, status *v1.PodStatus) Amounts {
 	out := Of(pod)
 	if asks, ok := out[Whole]; ok && status.Resources != nil {

@@ -64,7 +64,7 @@ func TestAmounts(t *testing.T) {
 	}
 }
 
-// TestTold: what was allocated is in the status of before.
+// TestTold: the allocated amounts are in the previous status.
 func TestTold(t *testing.T) {
 	pod := podOf(res("2", "1Gi", "4", "1Gi"), res("1", "", "", ""))
 	limits := res("", "", "3", "1Gi")

@@ -19,8 +19,8 @@ type Waiting struct {
 	Since time.Time
 }
 
-// Order sorts pods in the order in which they get what they ask for: those that give back first, then by priority,
-// then Guaranteed ones, then those that have waited longest.
+// Order sorts pods in the order in which they are resized: those that shrink first, then by priority, then Guaranteed
+// ones, then those that have waited longest.
 func Order(waiting []Waiting) {
 	smallsort.SortStableFunc(waiting, func(a, b Waiting) int {
 		return cmp.Or(

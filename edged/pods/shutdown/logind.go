@@ -115,7 +115,7 @@ func (l *lock) release() {
 	l.file = nil
 }
 
-// inhibit has a shutdown wait.
+// inhibit takes a delay lock: logind starts no shutdown until it is released, or InhibitDelayMaxSec is over.
 func (l *logind) inhibit() (*lock, error) {
 	var fd dbus.UnixFD
 	if err := l.call(login1, login1Path, login1Manager+".Inhibit", []any{&fd}, "shutdown", "edgecore",

@@ -1,6 +1,6 @@
-// Package shutdown ends the pods in good order when the device is shut down or rebooted: it has logind wait
-// (systemd-inhibit(1), "delay"), and ends the pods group by group, those of the lowest priority first, each group
-// within its time. Without logind or its bus, it tries again and sets a condition.
+// Package shutdown stops the pods in order when the device is shut down or rebooted: it delays the shutdown with an
+// inhibitor lock of logind (systemd-inhibit(1), "delay"), and stops the pods group by group, those of the lowest
+// priority first, each group within its time. Without logind or its bus, it tries again and sets a condition.
 //
 // It promises:
 //

@@ -1,5 +1,5 @@
-// Package admission decides whether a pod may run on this node beside the pods that are there already, and which of
-// those have to go for one that is critical. It is pure; reasons and messages are the kubelet's.
+// Package admission decides whether a pod may run on this node beside its other pods, and which of those are preempted
+// for a critical one. It is pure; reasons and messages are the kubelet's.
 //
 // # Where it differs from a kubelet
 //

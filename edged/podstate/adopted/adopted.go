@@ -1,4 +1,4 @@
-// Package adopted is what the agent remembers of a takeover of KubeEdge's pods, which package local/adopt plans.
+// Package adopted is the record of pods that were taken over from KubeEdge's agent, which package local/adopt makes.
 //
 // What has to be remembered are two things. The hash by which a container's spec is distinguished from a changed one
 // was made of the whole spec before Kubernetes 1.31, and is made of name and image today: the Record says, for each

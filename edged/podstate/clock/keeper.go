@@ -13,8 +13,8 @@ import (
 // watchAgain is when watching the clock is tried again after it failed.
 const watchAgain = 10 * time.Minute
 
-// Keeper says whether the clock can be right, and acts when it is set: the cloud is told again, and is dialled at
-// once where a clock that was wrong stood in the way. Pods do not depend on it.
+// Keeper says whether the clock can be right, and acts when it is set: the node's status is reported again, and the
+// cloud is dialled at once if a wrong clock prevented a connection. Pods do not depend on it.
 type Keeper struct {
 	Health *health.Registry
 	// Bound is a time that is over.

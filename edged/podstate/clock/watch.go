@@ -26,7 +26,7 @@ func Watch(ctx context.Context, changed func()) error {
 
 // source is a timer of the kernel.
 type source interface {
-	// arm has it tell of the next time that the clock is set.
+	// arm makes wait return when the clock is set next.
 	arm() error
 	// wait returns unix.ECANCELED when it was set.
 	wait() error

@@ -156,7 +156,8 @@ func (s *Pods) SetPreparing(uid types.UID, preparing bool) {
 	}
 }
 
-// ForgetAdmission has a pod admitted again, because the agent stopped while the pod was being prepared.
+// ForgetAdmission withdraws the admission of a pod, which is decided again: the agent stopped while the pod was being
+// prepared.
 func (s *Pods) ForgetAdmission(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -75,8 +75,8 @@ func mapText(m map[string]string) string {
 	return strings.Join(lines, "\n")
 }
 
-// limitOf returns what stands in for a limit that a container does not have: that of the pod as a whole, where it has
-// one, else what the node has to give.
+// limitOf returns the default for a limit that a container does not have: the pod's own limit if there is one, else
+// what the node can allocate.
 func limitOf(pod *v1.Pod, name v1.ResourceName, allocatable v1.ResourceList) resource.Quantity {
 	if pod.Spec.Resources != nil {
 		if q, ok := pod.Spec.Resources.Limits[name]; ok {

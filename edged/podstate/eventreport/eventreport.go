@@ -1,4 +1,4 @@
-// Package eventreport hands events to the store, from where they go to the API server.
+// Package eventreport writes events to the store, from which metamanager sends them to the API server.
 //
 // Each event costs a write to flash and bytes on a metered link. So a repeated event is reported the first time, then
 // when its count reaches a power of two or after ten minutes, and the number of events is limited: for each object and
@@ -133,8 +133,8 @@ func (r *Reporter) Set(opts Options) {
 
 func keyOf(event *v1.Event) eventKey { return eventKey{event.InvolvedObject.UID, event.Name} }
 
-// Take has an event reported. It never blocks. An event of a static pod names that pod; kubectl finds it from the
-// mirror pod.
+// Take queues an event to be reported. It never blocks. An event of a static pod names that pod; kubectl finds it from
+// the mirror pod.
 func (r *Reporter) Take(event v1.Event, _ *v1.Pod) {
 	if !r.enabled.Load() {
 		return

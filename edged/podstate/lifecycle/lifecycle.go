@@ -1,6 +1,5 @@
-// Package lifecycle runs the hooks of containers, postStart and preStop: what a handler says is done, once. When
-// a hook runs, how long it may take and what its failure means is the caller's to decide; every hook ends with
-// its context.
+// Package lifecycle runs the hooks of containers, postStart and preStop. It runs a handler once. The caller decides
+// when a hook runs, how long it may take and what its failure means; every hook ends with its context.
 //
 // Source: "Container Lifecycle Hooks" in the Kubernetes documentation, KEP-3960 (sleep), and the field
 // documentation of k8s.io/api/core/v1. As there: an httpGet hook has succeeded when it was answered, whatever the

@@ -1,6 +1,6 @@
-// Package metaclient is edged's side of its talk with metamanager: questions about desired
-// state, and reports of observed state, over the bus. An answer comes from the store on this device;
-// a report is durable when the call returns. No call depends on a link to the cloud.
+// Package metaclient is edged's client of metamanager: it queries desired state and reports observed state, over the
+// bus. An answer comes from the store on this device; a report is durable when the call returns. No call depends on a
+// link to the cloud.
 package metaclient
 
 import (

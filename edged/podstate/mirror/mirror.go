@@ -1,5 +1,6 @@
-// Package mirror shows the static pods of this device in the cloud: each by a mirror pod, which the API server takes
-// from a node for nothing but that. Deleting a mirror pod ends nothing: it comes again, as the manifest is still there.
+// Package mirror shows the static pods of this device in the cloud, each by a mirror pod: the only pods that the API
+// server lets a node create. Deleting a mirror pod stops nothing. It is created again, since the manifest is still
+// there.
 //
 // # What is done
 //
@@ -94,7 +95,7 @@ func New(opts Options) *Manager {
 	return &Manager{opts: opts, linked: opts.Linked, wake: notify.NewSignal(), pods: map[types.NamespacedName]*pair{}}
 }
 
-// Wake has everything looked at again: a status has changed.
+// Wake makes Run check all mirror pods again: a status has changed.
 func (m *Manager) Wake() {
 	if m == nil {
 		return
@@ -102,7 +103,7 @@ func (m *Manager) Wake() {
 	m.wake.Notify()
 }
 
-// change changes what is known, and has it looked at.
+// change changes what is known with f, and wakes Run.
 func (m *Manager) change(f func()) {
 	if m == nil {
 		return
@@ -113,7 +114,7 @@ func (m *Manager) change(f func()) {
 	m.Wake()
 }
 
-// at returns the pair of a name, which it makes where there is none; m.mu is held.
+// at returns the pair of a pod's name, and makes one if there is none. m.mu is held.
 func (m *Manager) at(pod *v1.Pod) *pair {
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	p := m.pods[name]
@@ -273,7 +274,7 @@ func (m *Manager) apply(ctx context.Context, t task) error {
 func (m *Manager) create(ctx context.Context, t task) error {
 	node, err := m.opts.Cloud.Node(ctx, m.opts.NodeName)
 	if err != nil {
-		return fmt.Errorf("read the Node, whose the mirror pod is to be: %w", err)
+		return fmt.Errorf("read the Node that is to own the mirror pod: %w", err)
 	}
 	made, err := m.opts.Cloud.CreatePod(ctx, Of(t.static, node))
 	if apierrors.IsAlreadyExists(err) {
@@ -308,7 +309,7 @@ func (m *Manager) reportStatus(ctx context.Context, t task) error {
 	return nil
 }
 
-// note keeps how something went.
+// note records the result of a task.
 func (m *Manager) note(t task, err error, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

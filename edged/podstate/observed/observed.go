@@ -1,6 +1,6 @@
-// Package observed holds what the container runtime says of a pod: a snapshot, never a wish.
-// The runtime package fills it, and pleg, status and podworker decide from it. Values are
-// immutable once they are handed out; a newer snapshot replaces an older one as a whole.
+// Package observed holds snapshots of pods in the container runtime: what is there, not what is desired. The runtime
+// package fills it, and pleg, status and podworker decide from it. Values are immutable once they are handed out; a
+// newer snapshot replaces an older one as a whole.
 package observed
 
 import (

@@ -1,6 +1,6 @@
-// Package restart decides what becomes of a container that has ended: whether it stays as it ended, is started
-// again, or takes the whole pod with it. It is pure, and one place for the two that have to agree: package
-// runtime, which starts containers, and package status, which tells a pod's phase.
+// Package restart decides what happens after a container has exited: whether it stays exited, is started again, or all
+// containers of the pod restart. It is pure. Two packages use it, and so agree: runtime, which starts containers, and
+// status, which computes a pod's phase.
 //
 // Source: "Individual container restart policy and rules" and "Restart All Containers" in the Kubernetes
 // documentation of the pod lifecycle (KEP-753, KEP-5307, KEP-5532).

@@ -1,9 +1,8 @@
-// Package source turns where pods are wished for into pods: here, the folder of static manifests.
+// Package source reads desired pods from the folder of static manifests.
 //
-// It promises that a file that cannot be read or does not hold valid pods changes nothing: the pods
-// that it held before go on, the fault is reported once, and the file is looked at again when it
-// changes. A file that is gone takes its pods with it. Hidden files, folders and editors' left-overs
-// ("x~", ".swp") are passed over.
+// It promises that a file that cannot be read or does not hold valid pods changes nothing: the pods that it held before
+// keep running, the fault is reported once, and the file is read again when it changes. The pods of a file that is gone
+// are removed. Hidden files, folders and editors' left-overs ("x~", ".swp") are passed over.
 package source
 
 import (

@@ -229,7 +229,8 @@ func (in *Inputs) shorten(s *v1.ContainerState) {
 	}
 }
 
-// at is a time to the second, as it travels: a status restored from the store equals the one stored.
+// at truncates a time to the second, which is all that JSON keeps: a status restored from the store equals the one
+// stored.
 func at(t time.Time) metav1.Time {
 	if t.IsZero() {
 		return metav1.Time{}
@@ -237,7 +238,7 @@ func at(t time.Time) metav1.Time {
 	return metav1.Time{Time: t.Truncate(time.Second)}
 }
 
-// resources are the amounts with which a container runs, and those that it was allocated where it does not.
+// resources are the amounts with which a container runs, or, if it does not run, those that it was allocated.
 func (in *Inputs) resources(c *v1.Container) *v1.ResourceRequirements {
 	if running, ok := in.Running[c.Name]; ok {
 		return running.DeepCopy()

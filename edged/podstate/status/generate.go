@@ -1,6 +1,6 @@
-// Package status makes a pod's v1.PodStatus from its spec, what the runtime has, and what was reported
-// before, by the kubelet's rules; and keeps the newest of each pod. Generate and Conclude are pure: asked again
-// with their own answer as the previous status, they give the same answer.
+// Package status generates a pod's v1.PodStatus from its spec, its containers in the runtime, and its previous status,
+// by the kubelet's rules, and keeps the newest status of each pod. Generate and Conclude are pure: asked again with
+// their own answer as the previous status, they give the same answer.
 //
 // # The two phases
 //

@@ -50,7 +50,8 @@ type counts struct {
 	initFailed, initPending, sidecarPending bool
 	// running sidecars and containers; containers and sidecars that have never run.
 	running, waiting int
-	// containers that do not run, though they have; those of them that are not started again, and that ended well.
+	// containers that have run and do not run now; those of them that are not started again, and those that exited with
+	// 0.
 	stopped, stoppedForGood, succeeded int
 }
 

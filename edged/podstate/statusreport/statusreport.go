@@ -1,4 +1,4 @@
-// Package statusreport brings pod statuses to the store, from where they go to the API server.
+// Package statusreport writes pod statuses to the store, from which metamanager sends them to the API server.
 //
 // It works beside the pod workers, so that no container waits for a disk. Of each pod it stores the newest status only.
 // A status that the store refused is tried again until it is stored or a newer one replaces it.
@@ -74,8 +74,8 @@ type Reporter struct {
 	changed  notify.Signal
 	// urgent wakes Run for a status that does not wait.
 	urgent notify.Signal
-	// storing has the pods whose status is being stored. The channel is closed when that is done, so two statuses of a
-	// pod are stored in order.
+	// storing are the pods whose status is being stored. The channel is closed when that is done, so that two statuses
+	// of a pod are stored in order.
 	storing map[types.UID]chan struct{}
 }
 

@@ -1,7 +1,7 @@
 // Package api serves the ports of the node: the kubelet's API on the authenticated one, and on the read-only one what
 // processes of the device may read without rights. The paths come from package server and from the parts of edged. This
-// package keeps the ports open, has what the authenticated one needs (a certificate, the CAs of clients, an authority),
-// and answers what both are asked about the node.
+// package keeps the ports open, provides what the authenticated one needs (a certificate, the CAs of clients, an
+// authority), and answers the requests of both about the node.
 package api
 
 import (
@@ -30,9 +30,10 @@ type Settings struct {
 	Listen string
 	Port   int32
 	TLS    server.TLSOptions
-	// CertFile and KeyFile are the port's certificate; "" has Bootstrap, or one that the node signs itself.
+	// CertFile and KeyFile are the port's certificate; if empty, the port gets one by Bootstrap, or one that the node
+	// signs itself.
 	CertFile, KeyFile string
-	// Bootstrap has the cluster sign the port's certificate.
+	// Bootstrap requests the port's certificate from the cluster.
 	Bootstrap bool
 	// ClientCA is a file of CAs that sign clients' certificates, beside the cluster's.
 	ClientCA string
@@ -111,7 +112,7 @@ func New(opts Options) *API {
 	return a
 }
 
-// Linked has what only the cloud can tell asked at once: there is a link again.
+// Linked requests at once what only the cloud knows: there is a link again.
 func (a *API) Linked() {
 	if a == nil {
 		return
@@ -120,7 +121,7 @@ func (a *API) Linked() {
 	a.certificate.Wake()
 }
 
-// NamesChanged has the certificate signed again if the node has got another name or address.
+// NamesChanged requests a new certificate from the cluster if the node has got another name or address.
 func (a *API) NamesChanged() {
 	if a != nil {
 		a.certificate.Wake()

@@ -1,5 +1,4 @@
-// Package podprinter says in a line how a pod is, in the words that kubectl has for it. The command line and the status
-// page show the same.
+// Package podprinter summarizes a pod's status in a line, in kubectl's words, for the command line and the status page.
 package podprinter
 
 import (

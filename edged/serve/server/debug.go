@@ -116,8 +116,8 @@ func RunningPods(pods func() []*v1.Pod) Route {
 // maxCheckpoint is how many seconds a checkpoint may take.
 const maxCheckpoint = 3600
 
-// Checkpoint is the route that has a container's state written to a file, whose path is the answer. Checkpoints are
-// large: one is made at a time.
+// Checkpoint is the route that writes a container's state to a file, and answers with its path. Checkpoints are large:
+// one is made at a time.
 func Checkpoint(
 	checkpoint func(ctx context.Context, namespace, pod, container string, timeoutSeconds int64) (path string,
 		err error),

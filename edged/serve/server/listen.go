@@ -70,7 +70,7 @@ func serveUntil(ctx context.Context, srv *http.Server, l net.Listener) error {
 	return err
 }
 
-// quiet drops net/http's log of failed handshakes: any port scan causes some.
+// quiet logs what net/http reports at level 4 only: any port scan makes handshakes fail.
 func quiet() *log.Logger { return log.New(quietWriter{}, "", 0) }
 
 type quietWriter struct{}

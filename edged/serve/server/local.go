@@ -40,7 +40,7 @@ func (l *Local) Dial(ctx context.Context) (net.Conn, error) {
 	return nil, errors.Join(err, near.Close(), far.Close())
 }
 
-// enqueue hands a connection to whoever accepts; it returns false if nobody does any more.
+// enqueue hands a connection to the next Accept. It returns false if the listener is closed.
 func (l *Local) enqueue(ctx context.Context, c net.Conn) bool {
 	select {
 	case l.conns <- c:

@@ -80,7 +80,7 @@ type Options struct {
 // Certificate is the one of the port. Its methods may be called from any goroutine.
 type Certificate struct {
 	opts Options
-	// wake has the cluster asked at once.
+	// wake requests a certificate from the cluster at once.
 	wake notify.Signal
 
 	mu     sync.Mutex
@@ -107,7 +107,7 @@ func New(opts Options) *Certificate {
 	return &Certificate{opts: opts, wake: notify.NewSignal()}
 }
 
-// Wake has the cluster asked at once for what it has not signed yet: there is a link again.
+// Wake requests at once a certificate that the cluster has not signed yet: there is a link again.
 func (c *Certificate) Wake() {
 	c.wake.Notify()
 }

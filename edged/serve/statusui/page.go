@@ -1,6 +1,5 @@
-// Package statusui makes the status page of the device: one HTML page that needs nothing else, neither scripts nor
-// other files, for anyone who stands before the device with a phone. It shows what `edgecore status` and `edgecore get`
-// show.
+// Package statusui makes the status page of the device: one HTML page without scripts or other files, for people at the
+// device with a phone. It shows what `edgecore status` and `edgecore get` show.
 //
 // The page is written by hand: packages of templates have the linker keep every method of the program, which costs
 // megabytes. In return the type of what is written as it stands (markup) keeps text from being taken for markup:

@@ -99,7 +99,7 @@ func (f *flushed) Write(data []byte) (int, error) {
 	return f.w.Write(data)
 }
 
-// flush also sends the head of an answer that has nothing yet, so that anyone who follows knows that it does.
+// flush also sends the head of an answer without output yet, so that a client that follows knows that it is connected.
 func (f *flushed) flush() error {
 	f.begun = true
 	return f.c.Flush()

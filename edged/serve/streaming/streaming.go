@@ -116,7 +116,7 @@ func newPlaces(what string, total int) *places {
 	return &places{shares.NewBudget[string](int64(total), int64(share)), what, total, share}
 }
 
-// take takes a place for a namespace, or says why there is none.
+// take counts a stream of a namespace, or returns why there is no room for it.
 func (p *places) take(namespace string) error {
 	if p.Take(namespace, 1) {
 		return nil
@@ -141,7 +141,7 @@ func (s *Server) begun() {
 	defer s.mu.Unlock()
 }
 
-// begin notes that a stream begins; it returns false when none may any more.
+// begin counts a stream that begins. It returns false if the server is stopping.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -74,7 +74,7 @@ func (m *Manager) noteInUse(dir string, rec record) {
 		m.volumes[dir] = v
 	}
 	if fresh && !m.inUse(rec, dir) {
-		delete(m.reported, uniqueName(rec)) // what was reported is another use, of before
+		delete(m.reported, uniqueName(rec)) // what was reported is an earlier use
 	}
 	v.record.Attachment = rec.Attachment
 	m.mu.Unlock()

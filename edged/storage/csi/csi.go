@@ -1,7 +1,6 @@
-// Package csi gives pods the volumes of CSI drivers: it is what a kubelet is to a driver on its node. It takes
-// the drivers that register (as a handler of package plugins), tells the cluster of them (CSINode, and the Node's
-// annotation and topology labels), and stages, publishes, unpublishes and unstages volumes for package volume, whose
-// Driver it is.
+// Package csi mounts the volumes of CSI drivers into pods, as the kubelet does. It registers drivers (as a handler of
+// package plugins), reports them to the cluster (CSINode, and the Node's annotation and topology labels), and stages,
+// publishes, unpublishes and unstages volumes for package volume, whose Driver it is.
 //
 // # What is on the disk
 //
@@ -167,7 +166,7 @@ type lock struct {
 	users int
 }
 
-// take waits for its turn with a volume.
+// take waits until no other operation on the volume is in progress. release ends this one.
 func (l *locks) take(ctx context.Context, driver, handle string) (release func(), err error) {
 	key := driver + "^" + handle
 	l.mu.Lock()

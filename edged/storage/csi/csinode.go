@@ -71,7 +71,7 @@ func (m *Manager) Run(ctx context.Context) error {
 // Linked is called when there is a link to the cloud: failed reports are sent again.
 func (m *Manager) Linked() { m.notify() }
 
-// Drivers are the registered drivers, as CSINode has them.
+// registered returns the registered drivers by name, in the form of a CSINode.
 func (m *Manager) registered() map[string]storagev1.CSINodeDriver {
 	m.mu.Lock()
 	defer m.mu.Unlock()

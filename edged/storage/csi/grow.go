@@ -32,7 +32,7 @@ func (r *request) growth() int64 {
 	return size.Value()
 }
 
-// grow has the driver grow what is on a volume to the volume's size, where the driver does that on the node.
+// grow makes the driver expand the file system of a volume to the volume's size, if the driver does that on the node.
 func (m *Manager) grow(ctx context.Context, r *request, v mounted) error {
 	size := r.growth()
 	if size > v.grown {

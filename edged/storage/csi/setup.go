@@ -57,7 +57,7 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod, spec volume.Spec, dir 
 	return path, nil
 }
 
-// have returns what is known of a volume that is in place.
+// have returns what is known of the volume that is in place in a folder.
 func (m *Manager) have(dir string) (mounted, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -258,8 +258,8 @@ func (m *Manager) bring(ctx context.Context, b *bringing) (string, error) {
 	return path, nil
 }
 
-// stage has a volume staged. The driver is asked even if it is staged already, by another pod or another agent:
-// it answers at once then, and only it can know.
+// stage calls the driver to stage a volume, even if the volume is staged already for another pod or by another agent:
+// the driver answers at once then, and only it can know.
 func (m *Manager) stage(ctx context.Context, b *bringing, capability *csi.VolumeCapability) (string, error) {
 	staging, home := m.staging(b.record)
 	if err := os.MkdirAll(home, 0o750); err != nil {

@@ -181,8 +181,8 @@ func (m *Manager) unstage(ctx context.Context, d *driver, rec record) error {
 	return prune(home, m.pluginDir())
 }
 
-// sweep unstages the volumes of a driver that are staged and that no pod has: what is left where a folder of a pod
-// was removed by hand, or its record lost.
+// sweep unstages the volumes of a driver that are staged although no pod has them: a pod's folder was removed by hand,
+// or its record was lost.
 func (m *Manager) sweep(ctx context.Context, d *driver) {
 	var homes []string
 	for _, pattern := range []string{

@@ -50,7 +50,7 @@ func (m *Manager) allocate(ctx context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// allocateContainer gives a container what it lacks, and has the plugins say how it is used.
+// allocateContainer assigns the devices that a container lacks, and asks their plugins how to use them.
 func (m *Manager) allocateContainer(ctx context.Context, pod *v1.Pod, c *v1.Container, left map[string][]string) error {
 	want := m.requested(c)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -67,7 +67,7 @@ func (m *Manager) allocateContainer(ctx context.Context, pod *v1.Pod, c *v1.Cont
 	return nil
 }
 
-// take chooses devices and marks them as the container's.
+// take chooses free devices and assigns them to the container.
 func (m *Manager) take(ctx context.Context, uid types.UID, container, name string, n int, left []string) error {
 	m.mu.Lock()
 	free, must, err := m.candidates(name, n, left)
@@ -94,8 +94,8 @@ func (m *Manager) take(ctx context.Context, uid types.UID, container, name strin
 	return nil
 }
 
-// candidates are the healthy devices that a container may get: those that are free, and of those that an init
-// container left the ones that it has to take. The lock is held.
+// candidates returns the healthy devices that a container may get: free ones, and those that it must reuse from an init
+// container. The lock is held.
 func (m *Manager) candidates(name string, n int, left []string) (free, must []string, err error) {
 	p := m.resources[name]
 	if p == nil || p.plugin == nil {
@@ -144,8 +144,8 @@ func preferred(ctx context.Context, p *plugin, free, must []string, n int) []str
 	return resp.ContainerResponses[0].GetDeviceIDs()
 }
 
-// choose picks n devices: those that have to be, then those that are preferred, then the first. It is pure; must
-// and free have no device in common and n or more together.
+// choose picks n devices: first those that it must take, then the preferred ones, then any. It is pure; must and free
+// have no device in common and n or more together.
 func choose(n int, must, preferred, free []string) []string {
 	ids := slices.Clone(must[:min(n, len(must))])
 	allowed := make(map[string]bool, len(free))
@@ -164,7 +164,7 @@ func choose(n int, must, preferred, free []string) []string {
 	return ids
 }
 
-// ask has the plugin prepare a container's devices, and keeps its answer.
+// ask makes the plugin prepare a container's devices, and keeps its answer.
 func (m *Manager) ask(ctx context.Context, uid types.UID, container, name string) error {
 	m.mu.Lock()
 	g, p := m.allocated[uid][container][name], m.resources[name].plugin
@@ -239,7 +239,7 @@ func (m *Manager) Container(ctx context.Context, pod *v1.Pod, c *v1.Container) (
 	return merge(answers), nil
 }
 
-// again has a plugin prepare devices that the container has already; they must be there and healthy.
+// again makes a plugin prepare devices that the container has already. They must exist and be healthy.
 func (m *Manager) again(ctx context.Context, uid types.UID, container, name string) error {
 	m.mu.Lock()
 	var bad []string
@@ -263,7 +263,7 @@ func (m *Manager) again(ctx context.Context, uid types.UID, container, name stri
 	return m.ask(ctx, uid, container, name)
 }
 
-// preStart has a plugin that wants it prepare the devices for a start.
+// preStart calls PreStartContainer, if the plugin requires that.
 func (m *Manager) preStart(ctx context.Context, name string, g *grant) error {
 	m.mu.Lock()
 	p := m.resources[name].plugin

@@ -1,4 +1,4 @@
-// Package devices gives containers the devices of device plugins (k8s.io/kubelet, deviceplugin v1beta1).
+// Package devices allocates the devices of device plugins to containers (k8s.io/kubelet, deviceplugin v1beta1).
 //
 // It owns the folder device-plugins of the agent: the socket kubelet.sock, on which plugins register themselves,
 // and the file of what was allocated. Plugins that announce themselves through package plugins are served as well.

@@ -117,7 +117,7 @@ func (m *Manager) adopt(p *plugin) error {
 	return m.save()
 }
 
-// end has a plugin watched no more. The manager's lock is held.
+// end stops watching a plugin. The manager's lock is held.
 func (p *plugin) end() {
 	p.replaced = true
 	p.stop()
@@ -226,7 +226,7 @@ func sameDevices(a, b map[string]device) bool {
 	return true
 }
 
-// lost notes that a plugin's stream has ended. It returns false when another plugin has taken its place.
+// lost records that a plugin's stream has ended. It returns false if another plugin has replaced it.
 func (m *Manager) lost(p *plugin, err error) bool {
 	m.mu.Lock()
 	have := m.resources[p.resource]

@@ -32,7 +32,7 @@ const (
 	maxAnswer = 64 << 10
 )
 
-// keep registers the plugin of a socket, and tries again until that works or the context ends.
+// keep registers the plugin of a socket. It tries again until that works or the context ends.
 func (w *Watcher) keep(ctx context.Context, path string) {
 	register := func(ctx context.Context) error { return w.register(ctx, path) }
 	retry.Until(ctx, firstRetry, lastRetry, register, func(err error, again time.Duration) {

@@ -90,7 +90,7 @@ type walk struct {
 
 func (w *walk) here() int { return w.open[len(w.open)-1] }
 
-// take hands out the place that was reached.
+// take removes the folder that was reached from the open ones, and returns its descriptor.
 func (w *walk) take() int {
 	fd := w.here()
 	w.open = w.open[:len(w.open)-1]
@@ -145,7 +145,7 @@ func (w *walk) next() error {
 	return nil
 }
 
-// follow puts the steps of a link ahead of the others.
+// follow puts the steps of a link before the remaining ones.
 func (w *walk) follow(fd int, name string) error {
 	if w.links++; w.links > maxLinks {
 		return fmt.Errorf("follow %q: %w", name, unix.ELOOP)

@@ -116,7 +116,7 @@ func (m *Manager) usageInTime(ctx context.Context, uid types.UID, spec Spec) (Fi
 	}
 }
 
-// look fills in a usageLook.
+// look measures a volume's usage, and completes look with the result.
 func (m *Manager) look(ctx context.Context, uid types.UID, spec Spec, look *usageLook) {
 	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
 	defer cancel()

@@ -201,7 +201,7 @@ func hangingFileSystem(t *testing.T, dir string) <-chan struct{} {
 	served.Go(func() { serveHanging(fd, asked, end) })
 	t.Cleanup(func() {
 		close(end)
-		must(t, unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH)) // by force: whoever still waits gets an error
+		must(t, unix.Unmount(dir, unix.MNT_FORCE|unix.MNT_DETACH)) // by force: callers that still wait get an error
 		served.Wait()
 		must(t, unix.Close(fd))
 	})

@@ -39,7 +39,7 @@ const maxContent = 64 << 20
 // room is what is left of maxContent for a pod.
 type room struct{ left int }
 
-// take takes the size of a file.
+// take counts the size of a file, or returns an error if there is no room for it.
 func (r *room) take(f *file) error {
 	if r.left -= len(f.path) + len(f.data); r.left < 0 {
 		return fmt.Errorf("the files of this pod's configMap, secret, downwardAPI and projected volumes have more "+

@@ -9,8 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// checkHostPath makes sure that a path of the node is what its type says, and makes it where the
-// type asks for that.
+// checkHostPath checks that a path of the node matches its type, and creates it if the type says so.
 func checkHostPath(src *v1.HostPathVolumeSource) error {
 	if !filepath.IsAbs(src.Path) || hasDotDot(src.Path) {
 		return fmt.Errorf("hostPath %q must be absolute and must not contain '..'", src.Path)

@@ -74,9 +74,8 @@ func nfsSource(src *v1.NFSVolumeSource) (string, error) {
 	return server + ":" + src.Path, nil
 }
 
-// unmountNetwork unmounts those of some mounts that are file systems of servers: politely, and when that takes too long
-// by force, which gives up what was not sent yet. Both could hang for as long as the server does in an unmount of our
-// own.
+// unmountNetwork unmounts the network file systems among some mounts. If that takes too long, it forces it, which drops
+// data that was not sent yet. Both could hang for as long as the server does in an unmount of our own.
 func (m *Manager) unmountNetwork(ctx context.Context, mounts []*mountinfo.Info) error {
 	var errs []error
 	for _, i := range mounts {

@@ -21,7 +21,8 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID) error {
 	if err != nil || dir == "" {
 		return err
 	}
-	// The kernel takes long to write the list of mounts of a node with many pods, so most pods have it read only once.
+	// The kernel takes long to write the list of mounts of a node with many pods, so for most pods it is read only
+	// once.
 	mounts, err := mountInfosBelow(dir)
 	if err != nil {
 		return err

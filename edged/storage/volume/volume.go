@@ -1,6 +1,6 @@
-// Package volume puts a pod's volumes in place on the node and takes them away again: emptyDir, hostPath, configMap,
-// secret, downwardAPI, projected volumes of those, of tokens and of trust bundles, NFS, and what claims are bound to.
-// Folders lie where the kubelet has them, <root>/pods/<uid>/volumes/kubernetes.io~<plugin>/<name>.
+// Package volume sets up a pod's volumes on the node and removes them again: emptyDir, hostPath, configMap, secret,
+// downwardAPI, projected volumes of those, of tokens and of trust bundles, NFS, and what claims are bound to. Folders
+// lie where the kubelet has them, <root>/pods/<uid>/volumes/kubernetes.io~<plugin>/<name>.
 //
 // Setup may be called at any time, and again: it makes what is missing and brings the content of configMaps and secrets
 // up to date, in one step for each volume. Where nothing differs it writes nothing, not even a time stamp. What
@@ -198,7 +198,7 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 	return vols, nil
 }
 
-// setUp puts one volume in setUp.
+// setUp puts one volume of a pod in place.
 func (m *Manager) setUp(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (PodVolume, error) {
 	switch {
 	case vol.PersistentVolumeClaim != nil, vol.Ephemeral != nil:
@@ -230,7 +230,8 @@ func polled(vol *v1.Volume) bool {
 	return false
 }
 
-// setup puts a volume of the node in place. renewAt is when it is to be set up again at the latest; zero is never.
+// setup puts a volume in place that needs neither a claim nor a driver. renewAt is when it is to be set up again at the
+// latest; zero is never.
 func (m *Manager) setup(
 	ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room,
 ) (path string, renewAt time.Time, err error) {
@@ -288,7 +289,7 @@ func (m *Manager) spec(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (Spec, 
 	return spec, nil
 }
 
-// unlearn has the claim of a volume looked up again: while a pod waits for its volume, that may change.
+// unlearn makes the next Setup look up the claim of a volume again: it may change while a pod waits for its volume.
 func (m *Manager) unlearn(uid types.UID, volume string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,7 +13,7 @@ func (r *Runtime) SetExec(run func(ctx context.Context, req *runtimeapi.ExecSync
 	r.exec = run
 }
 
-// SetDeaf has a container take some time to stop after SIGTERM; a call that does not wait so long kills it.
+// SetDeaf makes a container take some time to stop after SIGTERM. A call that does not wait so long kills it.
 func (r *Runtime) SetDeaf(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

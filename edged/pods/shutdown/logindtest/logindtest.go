@@ -1,5 +1,5 @@
-// Package logindtest is a real D-Bus daemon of a test's own with logind played on it: as much of it as anyone who waits
-// for a shutdown needs. Locks are real: a lock is held until the last copy of its file is closed.
+// Package logindtest runs a D-Bus daemon for a test, with a fake logind on it that has what an inhibitor of shutdowns
+// needs. Locks are real: a lock is held until the last copy of its file is closed.
 package logindtest
 
 import (

@@ -1,6 +1,6 @@
 // Package channels is the client of a stream that a container runtime has opened: the streams of a command as numbered
-// channels of one WebSocket, "v4.channel.k8s.io". The command line uses it on the device, where the runtime can be
-// asked without anybody else.
+// channels of one WebSocket, "v4.channel.k8s.io". The command line uses it on the device, where it can reach the
+// runtime directly.
 //
 // This form cannot tell the command that its input has ended: a command that reads to the end waits for more.
 package channels
