@@ -22,7 +22,7 @@ type endPodsOptions struct {
 	within    time.Duration
 	leftOvers string
 	links     string
-	// kill has pods killed where there is no runtime that could end them.
+	// kill: if there is no runtime that could stop pods, kill their processes.
 	kill bool
 	// wait bounds the wait for a runtime that does not answer, and within bounds it, too. Zero: ask once.
 	wait time.Duration

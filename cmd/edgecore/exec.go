@@ -35,7 +35,7 @@ Without -t, the command does not see the end of its input: use -i only with comm
 	f.StringVarP(&c.Container.Namespace, "namespace", "n", "",
 		"the pod's namespace; needed only if several pods have the name")
 	f.StringVarP(&c.Container.Container, "container", "c", "", "the container; needed only if the pod has several")
-	f.BoolVarP(&c.Stdin, "stdin", "i", false, "pass this command's input on")
-	f.BoolVarP(&c.TTY, "tty", "t", false, "give the command a terminal")
+	f.BoolVarP(&c.Stdin, "stdin", "i", false, "pass standard input to the command")
+	f.BoolVarP(&c.TTY, "tty", "t", false, "allocate a terminal for the command")
 	return cmd
 }

@@ -234,8 +234,8 @@ func (o *joinOptions) run(ctx context.Context, in io.Reader, out, errs io.Writer
 	return nil
 }
 
-// runtimeWarning says that no pod could start on this device, if that is so. The agent does not go back to the
-// configuration before a join, since its certificate may be gone: so whoever types the command has to know.
+// runtimeWarning returns a warning if no pod could start on this device. The agent does not go back to the
+// configuration before a join, since its certificate may be gone, so the user of the command has to know.
 func (o *joinOptions) runtimeWarning(ctx context.Context, cfg *v1alpha2.EdgeCore) []string {
 	if !cfg.Modules.Edged.Enable {
 		return nil
@@ -246,7 +246,7 @@ func (o *joinOptions) runtimeWarning(ctx context.Context, cfg *v1alpha2.EdgeCore
 	return nil
 }
 
-// startService has the agent run, or says how.
+// startService starts the agent's service, or prints how to do that.
 func (o *joinOptions) startService(ctx context.Context, out io.Writer, cfg *v1alpha2.EdgeCore) error {
 	s := o.service
 	if s == nil {

@@ -59,7 +59,7 @@ or the container runtime is stopped.`,
 	f.StringVarP(&query.Namespace, "namespace", "n", "",
 		"the pod's namespace; needed only if several pods have the name")
 	f.StringVarP(&query.Container, "container", "c", "", "the container; needed only if the pod has several")
-	f.BoolVarP(&printing.Follow, "follow", "f", false, "keep printing what is written later")
+	f.BoolVarP(&printing.Follow, "follow", "f", false, "keep printing new output")
 	f.Int64Var(&printing.Tail, "tail", -1, "show only the last `N` lines; -1 is all")
 	f.DurationVar(&since, "since", 0, "show only output newer than this, such as 10m")
 	f.BoolVarP(&printing.Previous, "previous", "p", false, "print the log of the previous container")

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// gcPercent trades a little time for memory, of which small devices have less. Half of it would cost a crowd of
-	// probes a third more time; three times as much takes a tenth less processor time while pods start, and 4 MB.
+	// gcPercent trades a little processor time for memory, which is scarcer on small devices. Half of it would cost a
+	// crowd of probes a third more time; three times as much takes a tenth less processor time while pods start, and 4
+	// MB.
 	gcPercent = 50
 	// trimPeriod is how often the agent checks whether to return memory to the kernel; a smaller heap counts as
 	// trimHeap. With 30 pods, an idle agent has 0.7 MB to return after half a minute; that takes 10 ms.

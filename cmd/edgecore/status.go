@@ -89,7 +89,7 @@ func printStatus(out io.Writer, info *server.Info, pods []v1.Pod, now time.Time)
 	return nil
 }
 
-// linkText says in a line how the link to the cloud is.
+// linkText describes the state of the link to the cloud in a line.
 func linkText(l *server.Link, now time.Time) string {
 	since := ""
 	if l != nil && !l.Since.IsZero() {

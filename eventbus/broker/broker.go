@@ -216,8 +216,8 @@ func (b *Broker) Subscribe(filter string, handler func(topic.Message)) (cancel f
 			handler(topic.Message{Topic: pk.TopicName, Payload: pk.Payload, Delivery: delivery})
 		}
 	}
-	// The retain flag of a message does not say whether it is a retained copy: whoever publishes sets it, too. So the
-	// copies are read from the server here, and not delivered by its own Subscribe.
+	// The retain flag of a message does not say whether it is a retained copy: publishers set it, too. So the copies
+	// are read from the server here, and not delivered by its own Subscribe.
 	live := func(_ *mqtt.Client, _ packets.Subscription, pk packets.Packet) { call(pk, topic.Direct) }
 	cancel = sync.OnceFunc(func() {
 		for _, f := range filters {

@@ -30,7 +30,7 @@ func (b *budget) give(n int) { b.used.Add(-int64(n)) }
 
 // conn is a client's connection whose Write never blocks: it puts the packet in a queue that is bounded in bytes, and
 // run writes the queue to the socket. Without it, a client that stops reading would hold the locks that MQTT's server
-// takes around its writes, and with them whoever publishes to that client, or takes its session over.
+// takes around its writes, and block everyone who publishes to that client, or takes its session over.
 type conn struct {
 	net.Conn
 	budget  *budget

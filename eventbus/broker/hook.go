@@ -195,8 +195,8 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 		stale:    true, // it may inherit a session
 	}
 	h.mu.Unlock()
-	// The server's own flow control towards clients takes a lock twice in one goroutine (Inflight.NextImmediate),
-	// which deadlocks with whoever publishes meanwhile. OnACLCheck keeps the client's receive maximum instead.
+	// The server's own flow control towards clients takes a lock twice in one goroutine (Inflight.NextImmediate), which
+	// deadlocks if a message is published meanwhile. OnACLCheck keeps the client's receive maximum instead.
 	cl.Properties.Props.ReceiveMaximum = 0
 	cl.State.Inflight.ResetSendQuota(0)
 	// Aliases of topics and wills with a delay would cost memory that nothing bounds.

@@ -33,7 +33,7 @@ func newListener(n net.Listener, b *Broker) *listener {
 	return &listener{
 		net:    n,
 		broker: b,
-		// A few more than may have a session, so that those beyond are told so.
+		// A few more than may have a session, so that the clients beyond the limit are told so.
 		slots:  make(chan struct{}, b.limits.Clients+8),
 		ctx:    ctx,
 		cancel: cancel,

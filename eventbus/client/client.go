@@ -1,5 +1,6 @@
 // Package client talks to an MQTT broker outside of the agent, such as mosquitto, in MQTT 3.1.1: every broker speaks
-// it, also those that know no MQTT 5. It uses paho.mqtt.golang for one connection at a time, and does the rest itself.
+// it, also one that does not know MQTT 5. It uses paho.mqtt.golang for one connection at a time, and does the rest
+// itself.
 //
 // Publishing is QoS 1 from end to end. Publish returns when the broker has confirmed the message, or when the message
 // is in the queue on disk (package spool) because the broker cannot be reached; then it is sent, in order, once the
@@ -304,8 +305,8 @@ func (c *Client) serve(ctx context.Context, s *session) error {
 	}
 }
 
-// lost has those who Watch know that messages may wait at the broker. What it sent before it was last heard of has
-// arrived, but for what was on its way then.
+// lost tells those who Watch that messages may wait at the broker. What the broker sent before its last sign of life
+// has arrived, except what was on its way then.
 func (c *Client) lost(s *session) {
 	c.arrivals.lost()
 	if c.options.ClientID != "" {

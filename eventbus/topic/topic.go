@@ -1,5 +1,5 @@
-// Package topic has what both ends of MQTT in the agent share: the message, and the validation of topic names and
-// filters and their match (MQTT 5.0, section 4.7).
+// Package topic is what the broker and the client of MQTT in the agent share: the message, and the validation of topic
+// names and filters and their match (MQTT 5.0, section 4.7).
 package topic
 
 import (

@@ -187,7 +187,7 @@ func decodeConfig(tree map[string]any) (*Config, error) {
 		}
 	}
 	return nil,
-		errors.New("too much of it is not known here: it is no configuration of KubeEdge's edgecore 1.12 to 1.23")
+		errors.New("too much of it is unknown: it is not a configuration of KubeEdge's edgecore 1.12 to 1.23")
 }
 
 // reason is why a key is left out. What it may be a slip for is of no interest: KubeEdge knew it.

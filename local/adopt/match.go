@@ -48,8 +48,8 @@ type Loss struct{ What, Why string }
 
 func (l Loss) String() string { return l.What + ": " + l.Why }
 
-// Match finds out which running containers belong to which pods, and what this agent would do to them: by asking the
-// very function by which it decides. It is pure.
+// Match finds out which running containers belong to which pods, and what this agent would do to them, with the
+// function by which the agent decides. It is pure.
 func Match(f Facts, now time.Time) *Findings {
 	m := &matching{Facts: f, out: &Findings{Record: &adopted.Record{
 		Version:    adopted.Version,

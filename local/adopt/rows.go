@@ -83,7 +83,7 @@ func (r *reading) row(row Row) error {
 			Spec *json.RawMessage `json:"spec"`
 		}
 		if err := json.Unmarshal(row.Value, &token); err != nil || token.Spec == nil {
-			return fmt.Errorf("it is no token")
+			return fmt.Errorf("it is not a token")
 		}
 		r.keep(row)
 		return nil
@@ -120,11 +120,11 @@ func (r *reading) object(key resource.Key, row Row) error {
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(row.Value, &obj); err != nil {
-		return fmt.Errorf("it is no object: %w", err)
+		return fmt.Errorf("it is not an object: %w", err)
 	}
 	switch {
 	case obj.Metadata.Name != key.Name:
-		return fmt.Errorf("what it holds is no %s of that name, but perhaps the error that came in place of one",
+		return fmt.Errorf("it holds something other than a %s of that name, perhaps the error that came instead",
 			key.Type)
 	case obj.Metadata.UID == "":
 		return fmt.Errorf("the object has no UID")

@@ -77,8 +77,8 @@ func TestRows(t *testing.T) {
 		notes[n.Key] = n.Text
 	}
 	for key, want := range map[string]string{
-		"default/pod/there": "node edge2", "default/pod/torn": "no object",
-		"default/configmap/gone": "error that came in place", "x": "no token",
+		"default/pod/there": "node edge2", "default/pod/torn": "not an object",
+		"default/configmap/gone": "error that came instead", "x": "not a token",
 		"": `2 of the type "rule"`,
 	} {
 		if !strings.Contains(notes[key], want) {

@@ -1,5 +1,5 @@
-// Package agentclient asks the agent of this device over its read-only port. It owns the way there: the address in the
-// configuration, the time that an answer may take, and the errors that say what to check.
+// Package agentclient is the client of this device's agent, over its read-only port. It owns the connection: the
+// address in the configuration, the time that an answer may take, and the errors that say what to check.
 //
 // It reads only. A Client has no state, and its methods may be called from any goroutine.
 package agentclient

@@ -1,4 +1,4 @@
-// Package leftovers knows what the agent, its pods and a join leave on a device: Of lists it for the Debian package,
+// Package leftovers finds what the agent, its pods and a join leave on a device: Of lists it for the Debian package,
 // which removes it when it is purged, and Remove undoes a join.
 //
 // It owns the list of paths. It promises that no path of Of is one that others may have put there, and that Remove goes

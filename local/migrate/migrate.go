@@ -1,5 +1,5 @@
-// Package migrate carries out what package adopt works out: it puts this agent in the place of KubeEdge's edgecore on
-// a device, and puts that one back. It owns the order of the steps and their journal.
+// Package migrate carries out the plan of package adopt: it replaces KubeEdge's edgecore on a device by this agent, and
+// can undo that. It owns the order of the steps and their journal.
 //
 // It promises:
 //
@@ -12,8 +12,8 @@
 //     command. Until the replacement of the unit it starts again; from there on it goes on.
 //   - A takeover that fails goes back by itself.
 //
-// The journal is a file in the folder "adopt" beside this agent's store, which also keeps this agent's configuration of
-// before; it is removed by Undo.
+// The journal is a file in the folder "adopt" beside this agent's store, which also keeps this agent's earlier
+// configuration; it is removed by Undo.
 package migrate
 
 import (
@@ -240,7 +240,7 @@ func (t *Migration) takePlace(ctx context.Context, s *state, expected []string) 
 	return t.verify(ctx, s, expected)
 }
 
-// back undoes what was prepared, and has KubeEdge run again.
+// back undoes what was prepared, and starts KubeEdge's edgecore again.
 func (t *Migration) back(ctx context.Context, s *state) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()

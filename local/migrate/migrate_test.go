@@ -80,7 +80,7 @@ func (d *device) record() *adopted.Record {
 	return r
 }
 
-// returned checks that KubeEdge has the device again, with the files of before.
+// returned checks that KubeEdge has the device again, with its earlier files.
 func (d *device) returned(before map[string]string) {
 	d.t.Helper()
 	if d.agent != "KubeEdge" {

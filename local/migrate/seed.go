@@ -118,7 +118,7 @@ func readRows(ctx context.Context, path string) (rows []adopt.Row, err error) {
 		return nil, fmt.Errorf("%w: %w", errTorn, err)
 	}
 	if tables == 0 {
-		return nil, errors.New("it has no table meta, and so is no store of KubeEdge's edgecore")
+		return nil, errors.New("it has no table meta, so it is not a store of KubeEdge's edgecore")
 	}
 	list, err := db.QueryContext(ctx, "SELECT key, ifnull(type,''), ifnull(value,'') FROM meta")
 	if err != nil {

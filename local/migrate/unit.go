@@ -23,7 +23,7 @@ type unit struct {
 	links map[string]string
 }
 
-// Folders of units, those of the administrator first, which go before the others.
+// unitDirs are the folders of units, in the order in which systemd prefers them: the administrator's first.
 func unitDirs() []string {
 	return []string{"etc/systemd/system", "lib/systemd/system", "usr/lib/systemd/system"}
 }
@@ -66,7 +66,7 @@ func programOf(text string) string {
 	return ""
 }
 
-// findLinks returns the links that have the service started at boot.
+// findLinks returns the links because of which systemd starts the service at boot.
 func (s *Service) findLinks() (map[string]string, error) {
 	names, err := filepath.Glob(filepath.Join(s.Root, "etc/systemd/system/*.wants", systemd.Name))
 	if err != nil {

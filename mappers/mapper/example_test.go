@@ -88,7 +88,7 @@ func ExampleDriver() {
 	// there is no property humidity true
 }
 
-// Networks limit what a mapper connects to, by a flag: whoever may create Devices says where a device is.
+// Networks limit what a mapper connects to, by a flag: anyone who may create Devices chooses where a device is.
 func ExampleNetworks() {
 	var networks mapper.Networks
 	if err := networks.Set("192.0.2.0/24, 198.51.100.7"); err != nil {

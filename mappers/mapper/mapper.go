@@ -305,7 +305,7 @@ func (c connEnds) HandleConn(_ context.Context, s stats.ConnStats) {
 
 func id(namespace, name string) string { return namespace + "/" + name }
 
-// reportAgain has the values of all devices reported: edgecore may have forgotten them.
+// reportAgain makes all workers report the values of their devices: edgecore may have forgotten them.
 func (m *mapper) reportAgain() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

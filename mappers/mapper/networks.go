@@ -11,8 +11,8 @@ import (
 )
 
 // Networks are the addresses that a mapper may connect to: those of the listed networks, or, if none is listed, all
-// that are neither the node nor link-local. A mapper is in the node's network, and whoever may create Devices says
-// where it connects: programs on the node that trust the node must be listed to be reached. It is a flag.Value.
+// that are neither the node nor link-local. A mapper is in the node's network, and the authors of Devices choose where
+// it connects. Programs on the node that trust the node can be reached only if they are listed. It is a flag.Value.
 type Networks struct{ listed []netip.Prefix }
 
 // String implements flag.Value.

@@ -95,7 +95,7 @@ func newPusher(ctx context.Context, o Options) *pusher {
 	return &pusher{opts: o, ctx: ctx, brokers: map[place]*broker{}, refused: map[refusal]bool{}}
 }
 
-// push has a value published; to may be nil. It does not block.
+// push queues a value to be published; to may be nil. It does not block.
 func (p *pusher) push(namespace, name, property, value string, at time.Time, to *dmi.PushMethodMQTT) {
 	if to.GetAddress() == "" || to.GetTopic() == "" {
 		return

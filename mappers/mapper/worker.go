@@ -311,7 +311,8 @@ func (p *point) refuses() bool {
 	return p.refused != nil && *p.refused == p.desired() && p.known && *p.refused != p.value
 }
 
-// refuse has a desired value written again after a pause: a device may be busy, or in a mode in which it takes none.
+// refuse schedules another write of a desired value that the device refused: it may be busy, or in a mode in which it
+// accepts none.
 func (p *point) refuse(value string) {
 	if p.refused == nil || *p.refused != value {
 		p.refused, p.writes = &value, retry.NewBackoff(firstRetry, lastRetry)
