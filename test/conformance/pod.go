@@ -60,7 +60,7 @@ type row struct {
 	// objects are manifests that are applied before (kubectl apply). In them and in spec, @NODE@ stands for the
 	// node's name, which is also the namespace's, and @NAME@ for the row's: objects without a namespace need both.
 	objects string
-	// bound has the pod wait until its claim, which has the row's name, is bound, as the scheduler does. Without it the
+	// bound delays the pod until its claim, which has the row's name, is bound, as the scheduler does. Without it the
 	// controllers that attach volumes may meet the pod before they know its volume, and look again after 3 minutes.
 	bound bool
 	// spec is the pod's spec, as YAML without indentation. The harness sets nodeName, a termination grace of 1 s and,

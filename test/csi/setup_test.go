@@ -213,7 +213,7 @@ func newNode(t *testing.T, obj *storagev1.CSIDriver, without ...string) *node {
 	return n
 }
 
-// start runs the agent's part; what one of before knew, it has to find on the disk.
+// start runs the agent's part; what an earlier one knew, it has to find on the disk.
 func (n *node) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.Manager = csi.New(csi.Options{

@@ -298,7 +298,7 @@ func ended(pod *v1.Pod) error {
 	return nil
 }
 
-// endInits has the init containers that are not sidecars run a script.
+// endInits makes the init containers that are not sidecars run a script.
 func endInits(spec *v1.PodSpec, script string) {
 	for i := range spec.InitContainers {
 		if c := &spec.InitContainers[i]; c.RestartPolicy == nil {

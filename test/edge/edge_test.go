@@ -39,7 +39,7 @@ func (n *node) start() {
 	env.Must(n.T, n.Start(n.T.Context()))
 }
 
-// untouched fails the test unless the containers of before run, with the start times that they had then.
+// untouched fails the test unless the earlier containers run, with the start times that they had then.
 func (n *node) untouched(before map[string]int64) {
 	n.T.Helper()
 	after := n.RunningContainers()
@@ -50,7 +50,7 @@ func (n *node) untouched(before map[string]int64) {
 	}
 }
 
-// same fails the test unless the containers of before run, and no others.
+// same fails the test unless the earlier containers run, and no others.
 func (n *node) same(before map[string]int64) {
 	n.T.Helper()
 	n.untouched(before)

@@ -125,7 +125,7 @@ func TestReboot(t *testing.T) {
 		if err := env.Running(names(10)...)(pods); err != nil {
 			return err
 		}
-		for name, p := range pods { // until the runtime was asked, a pod has the status of before
+		for name, p := range pods { // until the runtime was asked, a pod has its previous status
 			if p.Status.ContainerStatuses[0].RestartCount == 0 {
 				return fmt.Errorf("%s was not started again", name)
 			}

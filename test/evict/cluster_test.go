@@ -43,7 +43,7 @@ func conditioned(reasons map[v1.NodeConditionType]string) func(*v1.Node) error {
 	}
 }
 
-// run has a pod run on the node, whatever its taints.
+// run creates a pod on the node, whatever the node's taints.
 func run(c *env.Cluster, name string) {
 	c.T.Helper()
 	c.Apply(fmt.Sprintf(`apiVersion: v1

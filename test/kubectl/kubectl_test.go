@@ -378,7 +378,7 @@ func (n *node) testAgentDies(t *testing.T) {
 	if out, err := n.Run(t.Context(), "logs", "talker", "--tail=1"); err != nil || out != "three\n" {
 		t.Errorf("edgecore logs = %q, %v, want three", out, err)
 	}
-	wait.Until(t, "kubectl to be refused", func() error { // a connection of before may break first
+	wait.Until(t, "kubectl to be refused", func() error { // an earlier connection may break first
 		c := n.kubectl(t, "logs", "talker")
 		if err := c.Run(); err == nil || !strings.Contains(c.errOut.String(), "refused") {
 			return fmt.Errorf("logs without the agent: %v: %s, want refused", err, c.errOut.String())

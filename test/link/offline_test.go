@@ -61,8 +61,8 @@ func (e *edge) changeMeanwhile() {
 	}
 }
 
-// checkReconnected checks that both sides learn what happened, and that the containers of the pods that stay, which are
-// those of before, run on.
+// checkReconnected checks that both sides learn what happened, and that the pods that stay still run in their earlier
+// containers.
 func (e *edge) checkReconnected(stay []string, before map[string]int64) {
 	t := e.T
 	for _, name := range stay {

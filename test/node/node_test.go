@@ -290,7 +290,7 @@ func runtimeGoes(f *fixture) {
 	}
 }
 
-// reboot: a Node of another boot gets its event, and conditions of before are told to be over.
+// reboot: a Node of another boot gets its event, and earlier conditions are reported to be over.
 func reboot(f *fixture) {
 	env.Must(f.t, f.node.Stop(f.t.Context()))
 	wait.Until(f.t, "cloudcore to have done all that the agent asked for", func() error {

@@ -110,7 +110,7 @@ func (d *device) pods() (map[string]*v1.Pod, error) {
 }
 
 // after tells what is wrong with a pod after a restart of its machine. One that runs for ever has to run: not only in
-// its status, which may be that of before, but in the runtime. One that ends by itself has ended, with or without
+// its status, which may be an earlier one, but in the runtime. One that ends by itself has ended, with or without
 // success; what the cloud has been told of its end stays so, and it does not run again.
 func after(p *v1.Pod, policy v1.RestartPolicy, tasks string, finished bool, told *v1.PodStatus) error {
 	if p == nil {

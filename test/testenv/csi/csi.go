@@ -95,7 +95,7 @@ func (d *Driver) sweep(t testing.TB) {
 	}
 }
 
-// staged is where the agent has the driver's volumes staged.
+// staged is the folder in which the agent stages the driver's volumes.
 func (d *Driver) staged() string {
 	return filepath.Join(d.Root, "plugins", "kubernetes.io", "csi", d.Name)
 }

@@ -156,7 +156,7 @@ func (n *Network) save() error {
 // Cut has the router drop all packets of the device.
 func (n *Network) Cut(ctx context.Context) error { return n.forward(ctx, "DROP") }
 
-// Mend has the router pass packets again.
+// Mend makes the router forward packets again.
 func (n *Network) Mend(ctx context.Context) error { return n.forward(ctx, "ACCEPT") }
 
 // Refuse has the router refuse the device's TCP connections to a port.

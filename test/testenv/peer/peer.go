@@ -255,7 +255,7 @@ func (c *Cloud) Refused() []string {
 	return slices.Clone(c.refused)
 }
 
-// nudge has what is new sent. The lock is held.
+// nudge requests that what is new is sent. The lock is held.
 func (c *Cloud) nudge() {
 	select {
 	case c.wake <- struct{}{}:

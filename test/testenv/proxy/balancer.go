@@ -33,7 +33,7 @@ func StartBalancer(ip string, servers ...string) (*Balancer, error) {
 // Addr is where the balancer listens.
 func (b *Balancer) Addr() string { return b.l.Addr().String() }
 
-// Next has the next connection go to a server, by its place in the list.
+// Next sends the next connection to a server, given by its index in the list.
 func (b *Balancer) Next(server int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -159,7 +159,7 @@ func (f *Frames) accept() {
 	}
 }
 
-// keep has Close end a connection; done lets go of it.
+// keep makes Close end a connection, until done is called.
 func (f *Frames) keep(c net.Conn) (done func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
