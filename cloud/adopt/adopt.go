@@ -68,7 +68,7 @@ func New(rc *rest.Config, o Options) (*Adoption, error) {
 	return &Adoption{Options: o, api: api}, nil
 }
 
-func (a *Adoption) say(format string, args ...any) { fmt.Fprintf(a.Out, format+"\n", args...) }
+func (a *Adoption) printLine(format string, args ...any) { fmt.Fprintf(a.Out, format+"\n", args...) }
 
 // Plan prints what Apply would do. The error is ErrRefused or ErrNothing where it would do nothing.
 func (a *Adoption) Plan(ctx context.Context) error {
@@ -83,12 +83,12 @@ func (a *Adoption) plan(ctx context.Context, repair bool) (p *Plan, j *journal, 
 		return nil, nil, err
 	}
 	if j != nil && j.Phase == applied {
-		return nil, j, a.settle(ctx, j, repair)
+		return nil, j, a.checkDrift(ctx, j, repair)
 	}
 	if err := a.proceed(j); err != nil {
 		return nil, nil, err
 	}
-	if p, err = a.look(ctx, j); err != nil {
+	if p, err = a.makePlan(ctx, j); err != nil {
 		return nil, nil, err
 	}
 	p.Print(a.Out)
@@ -123,13 +123,13 @@ func (a *Adoption) proceed(j *journal) error {
 	case j.Phase == undoing:
 		return errors.New("an undo was interrupted: run `cloudcore adopt undo` to finish it")
 	default:
-		a.say("Continuing what was started at %s.", j.At.Format(time.RFC3339))
+		a.printLine("Continuing what was started at %s.", j.At.Format(time.RFC3339))
 		return nil
 	}
 }
 
-// look reads the cluster and makes the plan. What the journal has saved counts in place of what is there now.
-func (a *Adoption) look(ctx context.Context, j *journal) (*Plan, error) {
+// makePlan reads the cluster and makes the plan. What the journal has saved counts in place of what is there now.
+func (a *Adoption) makePlan(ctx context.Context, j *journal) (*Plan, error) {
 	if j.running() && a.Image == "" {
 		a.Image = j.Image
 	}

@@ -67,7 +67,7 @@ func (a *api) minor() (int, error) {
 
 // known reports whether the API server knows the kind of an object.
 func (a *api) known(ref Ref) (bool, error) {
-	_, err := a.of(ref)
+	_, err := a.clientFor(ref)
 	if meta.IsNoMatchError(err) {
 		return false, nil
 	}
@@ -83,8 +83,8 @@ func (a *api) mapping(ref Ref) (*meta.RESTMapping, error) {
 	return a.mapper.RESTMapping(gv.WithKind(ref.Kind).GroupKind(), gv.Version)
 }
 
-// of returns the way to objects of a reference's kind, in its namespace.
-func (a *api) of(ref Ref) (dynamic.ResourceInterface, error) {
+// clientFor returns the way to objects of a reference's kind, in its namespace.
+func (a *api) clientFor(ref Ref) (dynamic.ResourceInterface, error) {
 	m, err := a.mapping(ref)
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (a *api) of(ref Ref) (dynamic.ResourceInterface, error) {
 
 // get returns an object, or nil if there is none, or none of its kind.
 func (a *api) get(ctx context.Context, ref Ref) (*unstructured.Unstructured, error) {
-	client, err := a.of(ref)
+	client, err := a.clientFor(ref)
 	if meta.IsNoMatchError(err) {
 		return nil, nil
 	}
@@ -116,7 +116,7 @@ func (a *api) get(ctx context.Context, ref Ref) (*unstructured.Unstructured, err
 
 // list returns the objects of a reference's kind in its namespace that a selector selects.
 func (a *api) list(ctx context.Context, ref Ref, selector string) ([]unstructured.Unstructured, error) {
-	client, err := a.of(ref)
+	client, err := a.clientFor(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (a *api) list(ctx context.Context, ref Ref, selector string) ([]unstructure
 }
 
 func (a *api) create(ctx context.Context, o *unstructured.Unstructured) error {
-	client, err := a.of(refOf(o))
+	client, err := a.clientFor(refOf(o))
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (a *api) tryCreate(ctx context.Context, o *unstructured.Unstructured) error
 
 // tryCreateAs is tryCreate with a name.
 func (a *api) tryCreateAs(ctx context.Context, o *unstructured.Unstructured, name string) error {
-	client, err := a.of(refOf(o))
+	client, err := a.clientFor(refOf(o))
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (a *api) tryUpdate(ctx context.Context, now, next *unstructured.Unstructure
 func (a *api) put(ctx context.Context, now, next *unstructured.Unstructured, dryRun ...string) (
 	*unstructured.Unstructured, error,
 ) {
-	client, err := a.of(refOf(now))
+	client, err := a.clientFor(refOf(now))
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func (a *api) put(ctx context.Context, now, next *unstructured.Unstructured, dry
 
 // delete deletes an object that was read; it is not an error if it is gone.
 func (a *api) delete(ctx context.Context, now *unstructured.Unstructured) error {
-	client, err := a.of(refOf(now))
+	client, err := a.clientFor(refOf(now))
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ func (a *Adoption) Apply(ctx context.Context) error {
 		return err
 	}
 	if !j.running() {
-		if j, err = a.begin(ctx, p, j); err != nil {
+		if j, err = a.startJournal(ctx, p, j); err != nil {
 			return fmt.Errorf("nothing was changed: %w", err)
 		}
 	}
@@ -31,12 +31,12 @@ func (a *Adoption) finish(ctx context.Context, p *Plan, j *journal) error {
 	if err := a.carryOut(ctx, p, j); err != nil {
 		return fmt.Errorf("%w\n`cloudcore adopt apply` goes on from here, `cloudcore adopt undo` goes back", err)
 	}
-	a.say("edgecore's cloudcore has taken over. `cloudcore adopt undo` goes back.")
+	a.printLine("edgecore's cloudcore has taken over. `cloudcore adopt undo` goes back.")
 	return nil
 }
 
-// begin saves all that will be deleted or replaced. past is the journal of an undo that has left CRDs, or nil.
-func (a *Adoption) begin(ctx context.Context, p *Plan, past *journal) (*journal, error) {
+// startJournal saves all that will be deleted or replaced. past is the journal of an undo that has left CRDs, or nil.
+func (a *Adoption) startJournal(ctx context.Context, p *Plan, past *journal) (*journal, error) {
 	j := &journal{Phase: applying, At: time.Now().UTC().Truncate(time.Second), Image: p.Image}
 	if past != nil {
 		j.stored = past.stored
@@ -68,7 +68,7 @@ func (a *Adoption) begin(ctx context.Context, p *Plan, past *journal) (*journal,
 	if err := a.saveJournal(ctx, j); err != nil {
 		return nil, err
 	}
-	a.say("Saved %s in secret/%s", count(len(j.originals), "object"), journalName)
+	a.printLine("Saved %s in secret/%s", count(len(j.originals), "object"), journalName)
 	return j, nil
 }
 
@@ -91,7 +91,7 @@ func (a *Adoption) carryOut(ctx context.Context, p *Plan, j *journal) error {
 			last = s.Object
 		}
 	}
-	a.say("Wrote %s", count(len(p.Steps), "object"))
+	a.printLine("Wrote %s", count(len(p.Steps), "object"))
 	if last != nil {
 		if err := a.awaitReady(ctx, refOf(last)); err != nil {
 			return err
@@ -153,7 +153,7 @@ func (a *Adoption) stop(ctx context.Context, toGo func(*unstructured.Unstructure
 	if err := a.scaleDown(ctx, now); err != nil {
 		return err
 	}
-	a.say("Stopping %s cloudcore: devices keep their pods, and reconnect when the other one runs", whose)
+	a.printLine("Stopping %s cloudcore: devices keep their pods, and reconnect when the other one runs", whose)
 	var left []v1.Pod
 	err = a.poll(ctx, func() (string, error) {
 		var err error
@@ -175,7 +175,7 @@ func (a *Adoption) stop(ctx context.Context, toGo func(*unstructured.Unstructure
 	if err := a.api.delete(ctx, now); err != nil {
 		return err
 	}
-	a.say("Deleted %s deployment/%s", whose, name)
+	a.printLine("Deleted %s deployment/%s", whose, name)
 	return nil
 }
 

@@ -163,8 +163,8 @@ func (c *config) ports() []port {
 	}
 }
 
-// lost are the settings of the file that edgecore's pod cannot have, besides what is warned of.
-func (c *config) lost() []string {
+// lostSettings are the settings of the file that edgecore's pod cannot have, besides what is warned of.
+func (c *config) lostSettings() []string {
 	var out []string
 	for _, w := range c.warnings {
 		if !strings.Contains(w, "is read as") {

@@ -85,7 +85,7 @@ func (p *Plan) refuse(remedy, format string, args ...any) {
 	p.Refusals = append(p.Refusals, Refusal{Reason: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
-func (p *Plan) note(format string, args ...any) {
+func (p *Plan) addNote(format string, args ...any) {
 	p.Notes = append(p.Notes, fmt.Sprintf(format, args...))
 }
 
@@ -170,7 +170,7 @@ func (p *Plan) decideConfig() {
 			}
 		}
 	}
-	p.Notes = append(p.Notes, c.lost()...)
+	p.Notes = append(p.Notes, c.lostSettings()...)
 }
 
 func (p *Plan) hostNetwork() bool { return p.Found.Deployment.Spec.Template.Spec.HostNetwork }
@@ -266,14 +266,14 @@ func (p *Plan) decidePod() {
 			}
 		}
 		if c.Name != name {
-			p.note("container %s of the Deployment is left out", c.Name)
+			p.addNote("container %s of the Deployment is left out", c.Name)
 			continue
 		}
 		for _, e := range c.Env {
-			p.note("environment variable %s of the Deployment is left out", e.Name)
+			p.addNote("environment variable %s of the Deployment is left out", e.Name)
 		}
 		if len(c.Args) > 0 {
-			p.note("arguments %q of the Deployment are left out", c.Args)
+			p.addNote("arguments %q of the Deployment are left out", c.Args)
 		}
 	}
 	ns := p.Found.Namespace
@@ -334,8 +334,8 @@ func (p *Plan) decideWarnings() {
 			strings.Join(f.FailingWebhooks, ", "))
 	}
 	if len(f.Selecting) > 0 {
-		p.note("pods of edgecore's cloudcore also get the labels of KubeEdge's, because other Services select them: %s",
-			strings.Join(f.Selecting, ", "))
+		p.addNote("pods of edgecore's cloudcore also get the labels of KubeEdge's, because other Services select "+
+			"them: %s", strings.Join(f.Selecting, ", "))
 	}
 }
 

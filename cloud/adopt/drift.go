@@ -18,11 +18,11 @@ type drift struct {
 	why string
 }
 
-// settle compares what a finished adoption has written with what is there. Helm knows nothing of the adoption: it may
-// have deleted edgecore's objects or merged KubeEdge's into them. If write is set, these are written again; otherwise
-// it is an error that there are any.
-func (a *Adoption) settle(ctx context.Context, j *journal, write bool) error {
-	p, err := a.look(ctx, j)
+// checkDrift compares what a finished adoption has written with what is there. Helm knows nothing of the adoption: it
+// may have deleted edgecore's objects or merged KubeEdge's into them. If write is set, these are written again;
+// otherwise it is an error that there are any.
+func (a *Adoption) checkDrift(ctx context.Context, j *journal, write bool) error {
+	p, err := a.makePlan(ctx, j)
 	if err != nil {
 		return err
 	}
@@ -35,14 +35,15 @@ func (a *Adoption) settle(ctx context.Context, j *journal, write bool) error {
 	}
 	since := j.At.Format(time.RFC3339)
 	if len(drifts) == 0 {
-		a.say("KubeEdge's cloudcore was replaced by edgecore's at %s; nothing is left to do.\n"+
+		a.printLine("KubeEdge's cloudcore was replaced by edgecore's at %s; nothing is left to do.\n"+
 			"`cloudcore adopt undo` goes back.", since)
 		return nil
 	}
-	a.say("KubeEdge's cloudcore was replaced by edgecore's at %s, but not all objects are edgecore's any more:", since)
+	a.printLine("KubeEdge's cloudcore was replaced by edgecore's at %s, but not all objects are edgecore's any "+
+		"more:", since)
 	p.Steps = nil
 	for _, d := range drifts {
-		a.say("  %s %s", d.Ref, d.why)
+		a.printLine("  %s %s", d.Ref, d.why)
 		if err := a.warnRewritten(ctx, d.Step); err != nil {
 			return err
 		}

@@ -95,12 +95,12 @@ func (p *Plan) decideFields() error {
 	}
 	if len(lost) > 0 {
 		slices.Sort(lost)
-		p.note("deployment/%s: left out, or as in edgecore's manifests: %s", name, strings.Join(lost, ", "))
+		p.addNote("deployment/%s: left out, or as in edgecore's manifests: %s", name, strings.Join(lost, ", "))
 	}
 	if s := p.Found.ServiceAccount; s != nil {
 		if lost := others("annotation ", s.Annotations); len(lost) > 0 {
 			slices.Sort(lost)
-			p.note("serviceaccount/%s: left out: %s", name, strings.Join(lost, ", "))
+			p.addNote("serviceaccount/%s: left out: %s", name, strings.Join(lost, ", "))
 		}
 	}
 	return nil

@@ -90,7 +90,7 @@ func (a *Adoption) withoutTaken(ctx context.Context, now, saved *unstructured.Un
 		}
 		if err != nil {
 			taken[at.NodePort] = true
-			a.say("warning: node port %d is not free any more: port %q of %s gets another one (%v)", at.NodePort,
+			a.printLine("warning: node port %d is not free any more: port %q of %s gets another one (%v)", at.NodePort,
 				at.Name, refOf(saved), err)
 		}
 	}

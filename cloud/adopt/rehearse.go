@@ -30,7 +30,7 @@ func (r *rehearsal) conclude() error {
 		case apierrors.IsForbidden(err), errors.Is(err, errNotAllowed):
 			remedy = "run it as a cluster admin, who may also escalate and bind roles"
 		}
-		r.say("REFUSED: %v\n  remedy: %s", err, remedy)
+		r.printLine("REFUSED: %v\n  remedy: %s", err, remedy)
 	}
 	if len(r.refused) > 0 {
 		return ErrRefused
@@ -43,14 +43,14 @@ func (r *rehearsal) check(err error) {
 	switch {
 	case err == nil:
 	case strings.Contains(err.Error(), "does not support dry run"):
-		r.say("warning: not tried beforehand: %v", err)
+		r.printLine("warning: not tried beforehand: %v", err)
 	default:
 		r.refused = append(r.refused, err)
 	}
 }
 
-// may checks that each of the verbs is allowed for an object.
-func (r *rehearsal) may(ctx context.Context, ref Ref, verbs ...string) {
+// checkAllowed checks that each of the verbs is allowed for an object.
+func (r *rehearsal) checkAllowed(ctx context.Context, ref Ref, verbs ...string) {
 	for _, verb := range verbs {
 		r.check(r.api.allowed(ctx, verb, ref))
 	}
@@ -58,8 +58,8 @@ func (r *rehearsal) may(ctx context.Context, ref Ref, verbs ...string) {
 
 // apply tries the steps of a plan, and what its undo will do.
 func (r *rehearsal) apply(ctx context.Context, p *Plan) error {
-	r.may(ctx, secret(journalName), "create", "update", "delete")
-	r.may(ctx, deployment(name), "update", "delete")
+	r.checkAllowed(ctx, secret(journalName), "create", "update", "delete")
+	r.checkAllowed(ctx, deployment(name), "update", "delete")
 	for _, s := range p.Steps {
 		if s.Verb == skip {
 			continue
@@ -71,7 +71,7 @@ func (r *rehearsal) apply(ctx context.Context, p *Plan) error {
 		r.write(ctx, now, s.Object)
 		switch {
 		case s.Original == nil:
-			r.may(ctx, s.Ref, "delete")
+			r.checkAllowed(ctx, s.Ref, "delete")
 		case isRBAC(s.Ref) || s.Kind == "Deployment":
 			r.check(ignoreMissingRole(s.Ref, r.api.tryCreate(ctx, s.Original)))
 		}
@@ -82,8 +82,8 @@ func (r *rehearsal) apply(ctx context.Context, p *Plan) error {
 
 // undo tries what an undo will do.
 func (r *rehearsal) undo(ctx context.Context, j *journal) error {
-	r.may(ctx, secret(journalName), "update", "delete")
-	r.may(ctx, deployment(name), "update", "delete")
+	r.checkAllowed(ctx, secret(journalName), "update", "delete")
+	r.checkAllowed(ctx, deployment(name), "update", "delete")
 	for _, o := range j.originals {
 		now, err := r.api.get(ctx, refOf(o))
 		if err != nil {
@@ -102,7 +102,7 @@ func (r *rehearsal) undo(ctx context.Context, j *journal) error {
 	}
 	for _, ref := range j.Created {
 		if ref.Kind != crdKind {
-			r.may(ctx, ref, "delete")
+			r.checkAllowed(ctx, ref, "delete")
 		}
 	}
 	r.goBack(ctx)
@@ -111,9 +111,9 @@ func (r *rehearsal) undo(ctx context.Context, j *journal) error {
 
 // goBack checks what only an undo does.
 func (r *rehearsal) goBack(ctx context.Context) {
-	r.may(ctx, Ref{APIVersion: "v1", Kind: "Node"}, "list", "patch")
+	r.checkAllowed(ctx, Ref{APIVersion: "v1", Kind: "Node"}, "list", "patch")
 	lease := Ref{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: Namespace}
-	r.may(ctx, lease, "list", "delete")
+	r.checkAllowed(ctx, lease, "list", "delete")
 }
 
 // write tries to make an object be next. now is what is there, or nil.
@@ -129,7 +129,7 @@ func (r *rehearsal) write(ctx context.Context, now, next *unstructured.Unstructu
 			r.check(err)
 			return
 		}
-		r.may(ctx, ref, "delete") // then it is created again
+		r.checkAllowed(ctx, ref, "delete") // then it is created again
 	}
 	if ref.Kind == "Service" {
 		var err error
@@ -169,7 +169,7 @@ func (a *api) allowed(ctx context.Context, verb string, ref Ref) error {
 		"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
 		"spec": map[string]any{"resourceAttributes": attributes},
 	}}
-	client, err := a.of(refOf(review))
+	client, err := a.clientFor(refOf(review))
 	if err != nil {
 		return err
 	}

@@ -125,7 +125,7 @@ func (a *Adoption) awaitUnserved(ctx context.Context, c *crd, versions []string)
 // sayLeft says why a CRD is not KubeEdge's, and what an operator can do.
 func (a *Adoption) sayLeft(saved *unstructured.Unstructured, lacking []string, found some) {
 	was := crdOf(saved)
-	a.say("Left: %s is not KubeEdge's yet. Objects may be stored as %s, which KubeEdge's does not have, and "+
+	a.printLine("Left: %s is not KubeEdge's yet. Objects may be stored as %s, which KubeEdge's does not have, and "+
 		"kube-apiserver refuses a CRD without a version in which objects may be stored. The objects are: %s. Do not "+
 		"create or change them with KubeEdge before its CRD is back: what only %s has of them would be lost. To put "+
 		"it back, save the objects, delete them, and let undo try again:\n"+
@@ -156,7 +156,7 @@ func (a *api) dropStored(ctx context.Context, ref Ref, versions []string) error 
 
 // putStatus updates the status of an object that was read.
 func (a *api) putStatus(ctx context.Context, o *unstructured.Unstructured, dryRun ...string) error {
-	client, err := a.of(refOf(o))
+	client, err := a.clientFor(refOf(o))
 	if err != nil {
 		return err
 	}

@@ -147,7 +147,7 @@ func named(names []string) string {
 
 // decideRights names those whose rights change.
 func (p *Plan) decideRights() {
-	p.note("anyone with the ClusterRole view, edit or admin may read Devices, DeviceModels and DeviceStatuses: " +
+	p.addNote("anyone with the ClusterRole view, edit or admin may read Devices, DeviceModels and DeviceStatuses: " +
 		"clusterrole/edgecore-devices-viewer is a part of view")
 	for _, b := range p.Found.Bindings {
 		p.decideBinding(b)
@@ -176,7 +176,7 @@ func (p *Plan) decideRights() {
 }
 
 func (p *Plan) decideBinding(b Binding) {
-	lost := b.lost(nil)
+	lost := b.lostSubjects(nil)
 	if len(lost) == 0 {
 		return
 	}
@@ -188,13 +188,13 @@ func (p *Plan) decideBinding(b Binding) {
 			return // it gives nothing
 		}
 	}
-	keep := b.keep(lost, rules, "-kubeedge")
+	keep := b.keepCommand(lost, rules, "-kubeedge")
 	switch {
 	case replaced:
 		p.warn("%s is replaced by one for edgecore's ServiceAccount alone, and no longer gives rights to %s. %s",
-			b, whose(lost), keep)
+			b, subjectNames(lost), keep)
 	case role:
-		p.warn("%s gives %s the %s %s, whose rules become those of edgecore's cloudcore. %s", b, whose(lost),
+		p.warn("%s gives %s the %s %s, whose rules become those of edgecore's cloudcore. %s", b, subjectNames(lost),
 			b.Role.Kind, name, keep)
 	}
 }
@@ -207,8 +207,9 @@ func (b Binding) String() string {
 	return b.Ref.String()
 }
 
-// lost returns the subjects besides cloudcore's ServiceAccount that are not among those that the binding will have.
-func (b Binding) lost(next []rbacv1.Subject) []rbacv1.Subject {
+// lostSubjects returns the subjects besides cloudcore's ServiceAccount that are not among those that the binding will
+// have.
+func (b Binding) lostSubjects(next []rbacv1.Subject) []rbacv1.Subject {
 	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: Namespace}
 	return slices.DeleteFunc(slices.Clone(b.Subjects), func(s rbacv1.Subject) bool {
 		return s.Kind == account.Kind && s.Name == account.Name && s.Namespace == account.Namespace ||
@@ -216,8 +217,8 @@ func (b Binding) lost(next []rbacv1.Subject) []rbacv1.Subject {
 	})
 }
 
-// whose names subjects.
-func whose(subjects []rbacv1.Subject) string {
+// subjectNames names subjects.
+func subjectNames(subjects []rbacv1.Subject) string {
 	var names []string
 	for _, s := range subjects {
 		who := s.Kind + " " + s.Name
@@ -229,9 +230,10 @@ func whose(subjects []rbacv1.Subject) string {
 	return named(names)
 }
 
-// keep returns a text with the command that gives subjects what the binding gives them: by a binding of their own and,
-// if role is not nil, a copy of the binding's role, whose rules are about to change. suffix makes the names of both.
-func (b Binding) keep(subjects []rbacv1.Subject, role map[string]any, suffix string) string {
+// keepCommand returns a text with the command that gives subjects what the binding gives them: by a binding of their
+// own and, if role is not nil, a copy of the binding's role, whose rules are about to change. suffix makes the names of
+// both.
+func (b Binding) keepCommand(subjects []rbacv1.Subject, role map[string]any, suffix string) string {
 	metadata := func(name string) map[string]any {
 		m := map[string]any{"name": name}
 		if b.Ref.Namespace != "" {
@@ -297,7 +299,7 @@ func (a *Adoption) warnUndoneRights(ctx context.Context, j *journal) error {
 		case j.original(role) != nil && !slices.Contains(keptRefs(), role):
 			what = "gives %s " + role.String() + ", whose rules become KubeEdge's again. %s"
 		}
-		lost := b.lost(next)
+		lost := b.lostSubjects(next)
 		if what == "" || len(lost) == 0 {
 			continue
 		}
@@ -326,7 +328,7 @@ func (a *Adoption) warnRewritten(ctx context.Context, s Step) error {
 	if err != nil {
 		return err
 	}
-	lost := b.lost(next.Subjects)
+	lost := b.lostSubjects(next.Subjects)
 	if len(lost) == 0 {
 		return nil
 	}
@@ -354,7 +356,8 @@ func (a *Adoption) warnLost(ctx context.Context, b Binding, lost []rbacv1.Subjec
 		}
 		rules = now.Object
 	}
-	a.say("warning: %s", printable(fmt.Sprintf("%s "+what, b, whose(lost), b.keep(lost, rules, suffix))))
+	text := fmt.Sprintf("%s "+what, b, subjectNames(lost), b.keepCommand(lost, rules, suffix))
+	a.printLine("warning: %s", printable(text))
 	return nil
 }
 

@@ -30,13 +30,14 @@ func (p *Plan) customizeService(s *v1.Service) {
 		from.AllocateLoadBalancerNodePorts
 	to.SessionAffinity, to.SessionAffinityConfig = from.SessionAffinity, from.SessionAffinityConfig
 	to.IPFamilies, to.IPFamilyPolicy = from.IPFamilies, from.IPFamilyPolicy
-	s.Annotations = carry(s.Annotations, theirs.Annotations)
-	s.Labels = carry(s.Labels, theirs.Labels)
+	s.Annotations = copyUserMetadata(s.Annotations, theirs.Annotations)
+	s.Labels = copyUserMetadata(s.Labels, theirs.Labels)
 	to.Ports = p.servicePorts(to.Ports)
 }
 
-// carry adds labels or annotations, but for those in which Helm, Argo CD and kubectl keep what they have applied.
-func carry(to, from map[string]string) map[string]string {
+// copyUserMetadata adds labels or annotations, but for those in which Helm, Argo CD and kubectl keep what they have
+// applied.
+func copyUserMetadata(to, from map[string]string) map[string]string {
 	for key, value := range from {
 		switch _, ok := to[key]; {
 		case ok, strings.HasPrefix(key, "meta.helm.sh/"), key == v1.LastAppliedConfigAnnotation, key == "helm.sh/chart",
@@ -102,11 +103,11 @@ func (p *Plan) decideService() {
 		}
 		target := theirs.TargetPort.String()
 		if theirs.NodePort != 0 {
-			p.note("port %d of the Service (%s, node port %d) leads nowhere: edgecore's pods do not serve %s. The "+
+			p.addNote("port %d of the Service (%s, node port %d) leads nowhere: edgecore's pods do not serve %s. The "+
 				"node port stays reserved for going back", theirs.Port, theirs.Name, theirs.NodePort, target)
 			continue
 		}
-		p.note("port %d of the Service (%s) is left out: edgecore's pods do not serve %s", theirs.Port, theirs.Name,
+		p.addNote("port %d of the Service (%s) is left out: edgecore's pods do not serve %s", theirs.Port, theirs.Name,
 			target)
 	}
 }

@@ -23,7 +23,7 @@ func (a *Adoption) Undo(ctx context.Context) error {
 		return err
 	}
 	if j == nil {
-		a.say("There is nothing to undo: the cluster has no secret/%s of an adoption.", journalName)
+		a.printLine("There is nothing to undo: the cluster has no secret/%s of an adoption.", journalName)
 		return nil
 	}
 	if j.Phase == undone {
@@ -46,13 +46,13 @@ func (a *Adoption) Undo(ctx context.Context) error {
 	if err := a.goBack(ctx, j); err != nil {
 		return fmt.Errorf("%w\n`cloudcore adopt undo` goes on from here", err)
 	}
-	a.say("The objects of KubeEdge's cloudcore are back.")
+	a.printLine("The objects of KubeEdge's cloudcore are back.")
 	return nil
 }
 
 // retry tries once more to restore the CRDs that an undo has left.
 func (a *Adoption) retry(ctx context.Context, j *journal) error {
-	a.say("KubeEdge's cloudcore is back already, but for %s", count(len(j.originals), "CRD"))
+	a.printLine("KubeEdge's cloudcore is back already, but for %s", count(len(j.originals), "CRD"))
 	var left []*unstructured.Unstructured
 	for _, o := range j.originals {
 		now, err := a.api.get(ctx, refOf(o))
@@ -60,7 +60,7 @@ func (a *Adoption) retry(ctx context.Context, j *journal) error {
 			return err
 		}
 		if now != nil && !isLeft(now) && !equalJSON(withoutServerFields(now).Object, o.Object) {
-			a.say("%s was replaced by someone else since, and stays as it is", refOf(o))
+			a.printLine("%s was replaced by someone else since, and stays as it is", refOf(o))
 			continue
 		}
 		stays, err := a.restore(ctx, o)
@@ -70,7 +70,7 @@ func (a *Adoption) retry(ctx context.Context, j *journal) error {
 		case stays:
 			left = append(left, o)
 		default:
-			a.say("Restored %s", refOf(o))
+			a.printLine("Restored %s", refOf(o))
 		}
 	}
 	return a.conclude(ctx, j, left)
@@ -85,12 +85,12 @@ func (a *Adoption) conclude(ctx context.Context, j *journal, left []*unstructure
 	if err := a.saveJournal(ctx, j); err != nil {
 		return err
 	}
-	a.say("secret/%s keeps KubeEdge's CRDs of those that were left.", journalName)
+	a.printLine("secret/%s keeps KubeEdge's CRDs of those that were left.", journalName)
 	return nil
 }
 
 func (a *Adoption) goBack(ctx context.Context, j *journal) error {
-	a.say("Going back to KubeEdge's cloudcore of %s", j.At.Format(time.RFC3339))
+	a.printLine("Going back to KubeEdge's cloudcore of %s", j.At.Format(time.RFC3339))
 	if err := a.stop(ctx, isOurs, "edgecore's"); err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 			}
 		}
 	}
-	a.say("Restored %s", count(len(originals)-len(left), "object"))
+	a.printLine("Restored %s", count(len(originals)-len(left), "object"))
 	if j.original(deployment(name)) != nil {
 		err := a.awaitReady(ctx, deployment(name))
 		if ctx.Err() != nil {
@@ -138,7 +138,7 @@ func (a *Adoption) goBack(ctx context.Context, j *journal) error {
 		}
 		if err != nil {
 			// Nothing in the journal helps to make it ready, and it would be in the way of the next adoption.
-			a.say("warning: KubeEdge's cloudcore is not ready: %v\n"+
+			a.printLine("warning: KubeEdge's cloudcore is not ready: %v\n"+
 				"Its objects are as they were, and nothing is left to undo. To see why: kubectl -n %s describe pods",
 				err, Namespace)
 		}
@@ -154,11 +154,11 @@ func (a *Adoption) warnCA(ctx context.Context, j *journal) error {
 	case err != nil:
 		return err
 	case ca == nil && j.CA != "":
-		a.say("warning: secret/%s, the CA that devices trust, is gone. Restore it from a backup before cloudcore "+
-			"starts again: it would make another one, and each device would have to join again", caSecret)
+		a.printLine("warning: secret/%s, the CA that devices trust, is gone. Restore it from a backup before "+
+			"cloudcore starts again: it would make another one, and each device would have to join again", caSecret)
 	case j.Phase == undoing && caSum(ca) != j.CA:
-		a.say("warning: secret/%s has changed since, and stays as it is: KubeEdge's cloudcore refuses devices whose "+
-			"certificate the CA in it has not signed", caSecret)
+		a.printLine("warning: secret/%s has changed since, and stays as it is: KubeEdge's cloudcore refuses devices "+
+			"whose certificate the CA in it has not signed", caSecret)
 	}
 	return nil
 }
@@ -197,7 +197,7 @@ func (a *Adoption) remove(ctx context.Context, created []Ref) error {
 			continue
 		}
 		if ref.Kind == crdKind || ref.Kind == "Namespace" {
-			a.say("Left: %s, which KubeEdge did not have; this deletes it and all its objects: %s", ref,
+			a.printLine("Left: %s, which KubeEdge did not have; this deletes it and all its objects: %s", ref,
 				ref.deleteCommand())
 			continue
 		}
@@ -217,7 +217,7 @@ func (a *Adoption) forgetHolders(ctx context.Context) error {
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, nodeidentity.HolderLabel)
 	for _, n := range nodes {
-		client, err := a.api.of(refOf(&n))
+		client, err := a.api.clientFor(refOf(&n))
 		if err != nil {
 			return err
 		}

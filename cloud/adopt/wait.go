@@ -39,7 +39,7 @@ func (a *Adoption) poll(ctx context.Context, pending func() (string, error)) err
 			return err
 		}
 		if state != last {
-			a.say("  %s", state)
+			a.printLine("  %s", state)
 			last = state
 		}
 		select {
@@ -64,7 +64,7 @@ func passing(err error) bool {
 
 // awaitReady waits until all pods of a Deployment are ready.
 func (a *Adoption) awaitReady(ctx context.Context, ref Ref) error {
-	a.say("Waiting for %s", ref)
+	a.printLine("Waiting for %s", ref)
 	return a.poll(ctx, func() (string, error) {
 		o, err := a.api.get(ctx, ref)
 		if err != nil {

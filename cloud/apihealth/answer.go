@@ -46,8 +46,8 @@ type answer struct {
 // maxText limits the text of an answer.
 const maxText = 300
 
-// judge returns what an answer means. body is the body of an answer that is an error.
-func (t target) judge(code int, body []byte) answer {
+// classify returns what an answer means. body is the body of an answer that is an error.
+func (t target) classify(code int, body []byte) answer {
 	if code < http.StatusBadRequest {
 		return answer{verdict: accepted}
 	}
@@ -60,7 +60,7 @@ func (t target) judge(code int, body []byte) answer {
 	case http.StatusUnauthorized:
 		a.verdict, a.remedy = refusedSelf, remedyUser
 	case http.StatusForbidden:
-		a.verdict, a.remedy = t.judgeForbidden(status)
+		a.verdict, a.remedy = t.classifyForbidden(status)
 	case http.StatusNotFound:
 		// Without a name it is the resource that does not exist. Reads of some are tried to find that out.
 		if t.write && (status == nil || status.Details == nil || status.Details.Name == "") {
@@ -75,16 +75,16 @@ func (t target) judge(code int, body []byte) answer {
 		}
 	}
 	if a.verdict == refusedNode {
-		return t.judgeOfNode(a)
+		return t.classifyForNode(a)
 	}
 	return a
 }
 
-// judgeOfNode classifies a refused request that need not concern cloudcore itself. Whether a node may read an object is
-// between it and the node authorizer. What cloudcore writes in its own name may be refused because of the object; the
-// writer logs that. It counts as the refusal of the node that the object belongs to, or as cloudcore's own if the
-// object is.
-func (t target) judgeOfNode(a answer) answer {
+// classifyForNode classifies a refused request that need not concern cloudcore itself. Whether a node may read an
+// object is between it and the node authorizer. What cloudcore writes in its own name may be refused because of the
+// object; the writer logs that. It counts as the refusal of the node that the object belongs to, or as cloudcore's own
+// if the object is.
+func (t target) classifyForNode(a answer) answer {
 	switch {
 	case !t.write:
 		return answer{}
@@ -100,8 +100,8 @@ func (t target) judgeOfNode(a answer) answer {
 	return answer{}
 }
 
-// judgeForbidden tells whom a 403 refuses: RBAC and the node authorizer name the user.
-func (t target) judgeForbidden(status *metav1.Status) (v verdict, remedy string) {
+// classifyForbidden tells whom a 403 refuses: RBAC and the node authorizer name the user.
+func (t target) classifyForbidden(status *metav1.Status) (v verdict, remedy string) {
 	switch {
 	case status == nil:
 		return refusedSelf, remedyProxy

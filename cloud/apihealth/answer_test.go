@@ -167,7 +167,7 @@ func TestJudge(t *testing.T) {
 				bodies = encoded(t, status.Status())
 			}
 			for format, body := range bodies {
-				got := tc.target.judge(tc.code, body)
+				got := tc.target.classify(tc.code, body)
 				if got.verdict != tc.verdict || got.remedy != tc.remedy {
 					t.Errorf("%s: verdict %d, remedy %q; want %d, %q", format, got.verdict, got.remedy, tc.verdict,
 						tc.remedy)

@@ -143,7 +143,7 @@ func (t *watching) RoundTrip(r *http.Request) (*http.Response, error) {
 	var a answer
 	if err == nil {
 		code = strconv.Itoa(res.StatusCode)
-		a = target.judge(res.StatusCode, peek(res))
+		a = target.classify(res.StatusCode, peek(res))
 	}
 	if target.write {
 		t.tracker.writes.WithLabelValues(target.kind, code).Inc()

@@ -377,7 +377,7 @@ func (s *Server) openLocked(name string, wanted int32, tries int, do func(*node)
 			return err
 		}
 		n = newNode(s, name, l, port)
-		n.links, n.from, n.link = s.waiting.take(name)
+		n.links, n.from, n.link = s.waiting.remove(name)
 		s.nodes[name], s.taken[port] = n, name
 		s.conns.Go(n.accept)
 	}

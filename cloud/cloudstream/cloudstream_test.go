@@ -442,7 +442,7 @@ func TestPorts(t *testing.T) {
 	if n := f.existing("edge-2"); n == nil || n.port != port || f.existing("edge-3") != nil {
 		t.Errorf("edge-2 is %+v, want port %d, and edge-3 without one", n, port)
 	}
-	if err := f.existing("edge-2").count(netip.Prefix{}); err == nil ||
+	if err := f.existing("edge-2").countConn(netip.Prefix{}); err == nil ||
 		!strings.Contains(err.Error(), "is offline since 2026-11-25T15:22:22Z") {
 		t.Errorf("callers of edge-2 are told %v, want since when it is offline", err)
 	}

@@ -42,10 +42,10 @@ type node struct {
 	from netip.Addr
 	// link opens streams of the newest session's link; nil if the link has none.
 	link cloudhub.Streams
-	// theirs is the tunnel of a KubeEdge node, nil if it has none; hadTheirs reports whether the node's newest session
-	// was such a tunnel.
-	theirs    *kubeletproxy.Tunnel
-	hadTheirs bool
+	// kubeEdgeTunnel is the tunnel of a KubeEdge node, nil if it has none; hadKubeEdgeTunnel reports whether the node's
+	// newest session was such a tunnel.
+	kubeEdgeTunnel    *kubeletproxy.Tunnel
+	hadKubeEdgeTunnel bool
 	// tunnel is the one that new streams use; nil is none. idle closes it.
 	tunnel *tunnel.Opener
 	idle   *time.Timer
@@ -95,16 +95,16 @@ func (n *node) connected(from netip.Addr, link cloudhub.Streams) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.links++
-	n.from, n.link, n.hadTheirs = from, link, false
+	n.from, n.link, n.hadKubeEdgeTunnel = from, link, false
 }
 
 // proxied begins a tunnel of a KubeEdge node. It returns the previous one, which the caller must close, or nil.
 func (n *node) proxied(t *kubeletproxy.Tunnel) (before *kubeletproxy.Tunnel) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	before = n.theirs
+	before = n.kubeEdgeTunnel
 	n.links++
-	n.theirs, n.hadTheirs = t, true
+	n.kubeEdgeTunnel, n.hadKubeEdgeTunnel = t, true
 	return before
 }
 
@@ -113,15 +113,15 @@ func (n *node) unproxied(t *kubeletproxy.Tunnel) {
 	defer n.mu.Unlock()
 	n.links--
 	n.offlineSince = time.Now()
-	if n.theirs == t {
-		n.theirs = nil
+	if n.kubeEdgeTunnel == t {
+		n.kubeEdgeTunnel = nil
 	}
 }
 
 func (n *node) proxy() *kubeletproxy.Tunnel {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.theirs
+	return n.kubeEdgeTunnel
 }
 
 func (n *node) remote() netip.Addr {
@@ -250,23 +250,23 @@ func (n *node) accept() {
 			continue
 		}
 		if caller := n.s.callers.Enter(c); caller != nil {
-			n.s.conns.Go(func() { n.carry(caller) })
+			n.s.conns.Go(func() { n.carryConn(caller) })
 		}
 	}
 }
 
-// carry carries one connection. Nothing is counted against the node, or opened, before the caller's ClientHello.
-func (n *node) carry(c *shares.Conn) {
+// carryConn carries one connection. Nothing is counted against the node, or opened, before the caller's ClientHello.
+func (n *node) carryConn(c *shares.Conn) {
 	defer context.AfterFunc(n.ctx, func() { _ = c.Close() })()
 	if !c.AwaitHello() {
 		return
 	}
 	from := sourceaddr.Of(c.RemoteAddr())
-	if err := n.count(from); err != nil {
+	if err := n.countConn(from); err != nil {
 		n.refuse(c, err)
 		return
 	}
-	defer n.end(from)
+	defer n.uncountConn(from)
 	c.Done() // it counts for the node now
 	if t := n.proxy(); t != nil {
 		n.carryRequests(c, t)
@@ -332,8 +332,8 @@ func causeOf(err error) string {
 	return "tunnel"
 }
 
-// count counts a connection from a source, which end ends.
-func (n *node) count(from netip.Prefix) error {
+// countConn counts a connection from a source, which end ends.
+func (n *node) countConn(from netip.Prefix) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -342,7 +342,7 @@ func (n *node) count(from netip.Prefix) error {
 		if !n.offlineSince.IsZero() {
 			since = " since " + n.offlineSince.UTC().Format(time.RFC3339)
 		}
-		if n.hadTheirs {
+		if n.hadKubeEdgeTunnel {
 			return &failure{"offline", fmt.Sprintf("node %s has had no stream tunnel%s: KubeEdge's edgecore opens it "+
 				"while it is connected (modules.edgeStream)", n.name, since)}
 		}
@@ -446,8 +446,8 @@ func (s *linkStream) Close() error {
 // CloseWrite ends the writing side.
 func (s *linkStream) CloseWrite() error { return tunnel.CloseWrite(s.Conn) }
 
-// end counts the end of a connection. The last one starts the time after which the tunnel is closed.
-func (n *node) end(from netip.Prefix) {
+// uncountConn counts the end of a connection. The last one starts the time after which the tunnel is closed.
+func (n *node) uncountConn(from netip.Prefix) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.streams.Return(from, 1); n.streams.Taken() == 0 && n.tunnel != nil {

@@ -51,8 +51,8 @@ func (w waitingNodes) first() string {
 	return w[0].name
 }
 
-// take removes a node, and returns how many sessions it has, and where the newest one comes from and its streams.
-func (w *waitingNodes) take(name string) (links int, from netip.Addr, streams cloudhub.Streams) {
+// remove removes a node, and returns how many sessions it has, and where the newest one comes from and its streams.
+func (w *waitingNodes) remove(name string) (links int, from netip.Addr, streams cloudhub.Streams) {
 	i := w.index(name)
 	if i < 0 {
 		return 0, from, nil

@@ -194,11 +194,11 @@ func cached[T any](informer cache.SharedIndexInformer, namespace, name string) *
 	return t
 }
 
-// on lists the devices that are bound to a node.
-func (c *caches) on(node string) []*devices.Device { return c.indexed(byNode, node) }
+// devicesOn lists the devices that are bound to a node.
+func (c *caches) devicesOn(node string) []*devices.Device { return c.indexed(byNode, node) }
 
-// of lists the devices of a model.
-func (c *caches) of(namespace, model string) []*devices.Device {
+// devicesOf lists the devices of a model.
+func (c *caches) devicesOf(namespace, model string) []*devices.Device {
 	return c.indexed(byModel, namespace+"/"+model)
 }
 

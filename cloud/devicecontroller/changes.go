@@ -150,7 +150,7 @@ func (c *Controller) modelEvent(old, now *devices.DeviceModel) {
 	}
 	key := resource.Key{Namespace: m.Namespace, Type: resource.TypeDeviceModel, Name: m.Name}
 	checked := map[string]bool{}
-	for _, d := range c.caches.of(m.Namespace, m.Name) {
+	for _, d := range c.caches.devicesOf(m.Namespace, m.Name) {
 		if d.Spec.NodeName == "" {
 			continue
 		}

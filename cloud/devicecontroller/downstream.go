@@ -30,7 +30,7 @@ func (c *Controller) Desired(node string) []cloudhub.Ref {
 	}
 	var out []cloudhub.Ref
 	seen := map[string]bool{}
-	for _, d := range c.caches.on(node) {
+	for _, d := range c.caches.devicesOn(node) {
 		if !c.hasRoom(d) {
 			continue
 		}
@@ -73,7 +73,7 @@ func (c *Controller) Object(node string, key resource.Key) (*cloudhub.Object, er
 		}
 		return o, err
 	case resource.TypeDeviceModel:
-		used := slices.ContainsFunc(c.caches.of(key.Namespace, key.Name), func(d *devices.Device) bool {
+		used := slices.ContainsFunc(c.caches.devicesOf(key.Namespace, key.Name), func(d *devices.Device) bool {
 			return d.Spec.NodeName == node && c.hasRoom(d)
 		})
 		if !used {

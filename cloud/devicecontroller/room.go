@@ -80,7 +80,7 @@ func (c *Controller) checkRoom(node string) {
 	if node == "" {
 		return
 	}
-	list := c.caches.on(node)
+	list := c.caches.devicesOn(node)
 	now := withoutRoom(list, func(d *devices.Device) *devices.DeviceModel {
 		return c.caches.model(d.Namespace, d.Spec.DeviceModelRef.Name)
 	}, maxNodeBytes)

@@ -59,7 +59,7 @@ func (c *Controller) Handle(ctx context.Context, node string, m *model.Message) 
 	}
 	if h.resource == devicemsg.ResourceDetail {
 		c.hub.Send(node, c.confirmation(node, h, nil))
-		if all := membership(c.caches.on(node), nil); all != nil {
+		if all := membership(c.caches.devicesOn(node), nil); all != nil {
 			c.hub.Send(node, all)
 		}
 		return nil
@@ -128,7 +128,7 @@ func (c *Controller) reportable(ctx context.Context, node string, about devicems
 	}
 	if about.Namespace == "" { // KubeEdge before v1.16 sends the name only
 		var found *devices.Device
-		for _, d := range c.caches.on(node) {
+		for _, d := range c.caches.devicesOn(node) {
 			if d.Name == about.Name {
 				if found != nil {
 					return nil, fmt.Errorf("node %s has several devices named %s; KubeEdge before v1.16 cannot "+

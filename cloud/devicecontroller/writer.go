@@ -195,9 +195,9 @@ func (w *writer) forget(namespace, name string) {
 	w.resume(id)
 }
 
-// pause delays the next write of a device after one that failed with err, longer each time. It returns how many writes
-// failed before that one.
-func (w *writer) pause(id types.NamespacedName, err error) (failures int) {
+// backOff delays the next write of a device after one that failed with err, longer each time. It returns how many
+// writes failed before that one.
+func (w *writer) backOff(id types.NamespacedName, err error) (failures int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	failures = w.backoff.NumRequeues(id)
@@ -234,8 +234,8 @@ func (w *writer) disconnected(node string, keep bool) {
 	}
 }
 
-// take returns what is to be written of a device now, or nil.
-func (w *writer) take(id types.NamespacedName, now time.Time) *pending {
+// takeDue returns what is to be written of a device now, or nil.
+func (w *writer) takeDue(id types.NamespacedName, now time.Time) *pending {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := w.pending[id]
@@ -279,13 +279,13 @@ func (w *writer) putBack(id types.NamespacedName, p *pending) {
 
 // next writes what waits of one device.
 func (w *writer) next(ctx context.Context, id types.NamespacedName) {
-	p := w.take(id, time.Now())
+	p := w.takeDue(id, time.Now())
 	if p == nil {
 		return
 	}
 	d := w.needs.Device(id.Namespace, id.Name)
 	if d == nil || d.Spec.NodeName != p.node {
-		w.settled(id)
+		w.resumeDevice(id)
 		w.answerAll(p, fmt.Errorf("device %s is not bound to node %s", id, p.node))
 		return
 	}
@@ -294,10 +294,10 @@ func (w *writer) next(ctx context.Context, id types.NamespacedName) {
 	cancel()
 	switch {
 	case err == nil:
-		w.settled(id)
+		w.resumeDevice(id)
 		w.answerAll(p, late.err(id.String()))
 	case forGood(err):
-		w.settled(id)
+		w.resumeDevice(id)
 		w.needs.Metrics.failures.Inc()
 		w.needs.Refused(d, err)
 		w.answerAll(p, err)
@@ -306,7 +306,7 @@ func (w *writer) next(ctx context.Context, id types.NamespacedName) {
 			return // the node gets no answer, and reports again to the next cloudcore
 		}
 		w.needs.Metrics.failures.Inc()
-		failures := w.pause(id, err)
+		failures := w.backOff(id, err)
 		if failures >= fewTries && forNow(err) && w.needs.Repeats(p.node) {
 			w.answerAll(p, err)
 			p.asks = nil
@@ -321,7 +321,7 @@ func (w *writer) next(ctx context.Context, id types.NamespacedName) {
 	}
 }
 
-func (w *writer) settled(id types.NamespacedName) {
+func (w *writer) resumeDevice(id types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.resume(id)
@@ -377,7 +377,7 @@ func nameOf(d *devices.Device) types.NamespacedName {
 
 func (w *writer) writeOnce(ctx context.Context, d *devices.Device, r *report) (late outdated, err error) {
 	ctx = apihealth.ForNode(ctx, d.Spec.NodeName)
-	have, err := w.have(ctx, d)
+	have, err := w.storedStatus(ctx, d)
 	if err != nil {
 		return late, err
 	}
@@ -425,8 +425,8 @@ func (w *writer) inDevice() bool {
 	return at != 0 && time.Since(time.Unix(0, at)) < probePeriod
 }
 
-// have returns what the API server has of a device's status.
-func (w *writer) have(ctx context.Context, d *devices.Device) (*written, error) {
+// storedStatus returns what the API server has of a device's status.
+func (w *writer) storedStatus(ctx context.Context, d *devices.Device) (*written, error) {
 	w.mu.Lock()
 	k := w.known[nameOf(d)]
 	w.mu.Unlock()

@@ -99,7 +99,7 @@ func (t *Tunnel) CutLargest() bool {
 		return false
 	}
 	klog.InfoS("Connection to a node ended: its caller does not read", "node", t.node)
-	largest.cut()
+	largest.abort()
 	return true
 }
 
@@ -110,7 +110,7 @@ func (t *Tunnel) Evict() {
 	callers := slices.Collect(maps.Values(t.callers))
 	t.mu.Unlock()
 	for _, c := range callers {
-		c.cut()
+		c.abort()
 	}
 }
 
@@ -143,7 +143,7 @@ func (t *Tunnel) Run() error {
 		case m.Kind == edgestream.Data:
 			if !c.Give(m.Data, t.done) {
 				klog.InfoS("Connection to a node ended: its caller does not read", "node", t.node)
-				c.cut()
+				c.abort()
 			}
 		case m.Kind == edgestream.Remove:
 			t.remove(c)
@@ -265,7 +265,7 @@ func (t *Tunnel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusInternalServerError, "%v", err)
 		return
 	}
-	t.carry(c, conn, buffered, upgrade)
+	t.carryCaller(c, conn, buffered, upgrade)
 }
 
 // await waits until the node begins its answer or the caller goes, and returns why there is no answer.
@@ -356,21 +356,21 @@ func (t *Tunnel) disconnect(c *caller) {
 	}
 }
 
-// has reports whether the node has not ended a connection.
-func (t *Tunnel) has(c *caller) bool {
+// hasCaller reports whether the node has not ended a connection.
+func (t *Tunnel) hasCaller(c *caller) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.callers[c.id] == c
 }
 
-// carry copies between the node and the caller, until one of them ends. Nothing goes to the node unless it has upgraded
-// the connection: it would be another request, which nobody has allowed.
-func (t *Tunnel) carry(c *caller, conn net.Conn, buffered io.Reader, upgrade bool) {
+// carryCaller copies between the node and the caller, until one of them ends. Nothing goes to the node unless it has
+// upgraded the connection: it would be another request, which nobody has allowed.
+func (t *Tunnel) carryCaller(c *caller, conn net.Conn, buffered io.Reader, upgrade bool) {
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Time{}) // fails only on a closed connection
-	c.carried(conn)
+	c.setConn(conn)
 	head, more := t.head(c)
 	switched := upgrade && bytes.HasPrefix(head, []byte("HTTP/1.1 101"))
 	reading.Go(func() {
@@ -410,7 +410,7 @@ func (t *Tunnel) toNode(c *caller, from io.Reader, wanted bool) {
 			case <-time.After(lastWordsDelay):
 			}
 		}
-		if n > 0 && wanted && t.has(c) {
+		if n > 0 && wanted && t.hasCaller(c) {
 			err = errors.Join(err, t.conn.Write(edgestream.Message{ID: c.id, Kind: edgestream.Data, Data: b[:n]}))
 		}
 		if err != nil {
@@ -435,8 +435,8 @@ func newCaller(m edgestream.Memory) *caller {
 	return &caller{Inbox: edgestream.NewInbox(m), removed: make(chan struct{})}
 }
 
-// carried notes the caller's connection.
-func (c *caller) carried(conn net.Conn) {
+// setConn notes the caller's connection.
+func (c *caller) setConn(conn net.Conn) {
 	c.mu.Lock()
 	c.conn = conn
 	c.mu.Unlock()
@@ -456,8 +456,8 @@ func (c *caller) expire() {
 	}
 }
 
-// cut ends the connection, whatever waits for the caller. It does not wait for the caller.
-func (c *caller) cut() {
+// abort ends the connection, whatever waits for the caller. It does not wait for the caller.
+func (c *caller) abort() {
 	c.Drop()
 	c.mu.Lock()
 	conn := c.conn

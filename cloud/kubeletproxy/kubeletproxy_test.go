@@ -376,7 +376,7 @@ func TestEvictHoldsNoLock(t *testing.T) {
 	if !e.tunnel.add(c) {
 		t.Fatal("the tunnel has ended")
 	}
-	c.carried(stuck)
+	c.setConn(stuck)
 	evicted := make(chan struct{})
 	go func() {
 		defer close(evicted)

@@ -111,7 +111,7 @@ func (r *Replicas) Run(ctx context.Context) {
 		failing = err != nil
 		if leases, err := r.list(ctx); err == nil { // Dead returns the error
 			r.mu.Lock()
-			r.look(leases, time.Now())
+			r.recordLeases(leases, time.Now())
 			r.mu.Unlock()
 			if !swept {
 				swept = true
@@ -156,7 +156,7 @@ func (r *Replicas) write(ctx context.Context, now time.Time) (*coordinationv1.Le
 	found, err := r.leases.Get(ctx, nameOf(r.address), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		created := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: nameOf(r.address)}}
-		return r.leases.Create(ctx, r.mark(created, now), metav1.CreateOptions{})
+		return r.leases.Create(ctx, r.claim(created, now), metav1.CreateOptions{})
 	}
 	if err != nil {
 		return nil, err
@@ -182,11 +182,11 @@ func holderOf(l *coordinationv1.Lease) string {
 func (r *Replicas) update(
 	ctx context.Context, l *coordinationv1.Lease, now time.Time,
 ) (*coordinationv1.Lease, error) {
-	return r.leases.Update(ctx, r.mark(l.DeepCopy(), now), metav1.UpdateOptions{})
+	return r.leases.Update(ctx, r.claim(l.DeepCopy(), now), metav1.UpdateOptions{})
 }
 
-// mark makes a Lease this cloudcore's.
-func (r *Replicas) mark(l *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
+// claim makes a Lease this cloudcore's.
+func (r *Replicas) claim(l *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	seconds := int32(expire / time.Second)
 	metav1.SetMetaDataLabel(&l.ObjectMeta, label, value)
 	l.Spec = coordinationv1.LeaseSpec{
@@ -250,7 +250,7 @@ func (r *Replicas) Dead(ctx context.Context, addresses []string) (map[string]boo
 	defer r.mu.Unlock()
 	now := time.Now()
 	r.asked = names
-	r.look(leases, now)
+	r.recordLeases(leases, now)
 	if r.renewed.IsZero() || now.Sub(r.renewed) > expire/2 {
 		return nil, errStale
 	}
@@ -285,17 +285,19 @@ func (r *Replicas) list(ctx context.Context) ([]coordinationv1.Lease, error) {
 	return list.Items, nil
 }
 
-// look notes what Leases there are. r.mu is held.
-func (r *Replicas) look(leases []coordinationv1.Lease, now time.Time) {
+// recordLeases notes what Leases there are. r.mu is held.
+func (r *Replicas) recordLeases(leases []coordinationv1.Lease, now time.Time) {
 	if now.Sub(r.looked) > forget {
 		r.seen = nil
 	}
-	r.seen, r.looked = note(r.seen, leases, r.asked, now), now
+	r.seen, r.looked = updateSights(r.seen, leases, r.asked, now), now
 }
 
-// note returns what is seen of Leases, and of those with these names that do not exist. What has not changed since
-// before keeps its time.
-func note(before map[string]sight, leases []coordinationv1.Lease, names []string, now time.Time) map[string]sight {
+// updateSights returns what is seen of Leases, and of those with these names that do not exist. What has not changed
+// since before keeps its time.
+func updateSights(
+	before map[string]sight, leases []coordinationv1.Lease, names []string, now time.Time,
+) map[string]sight {
 	seen := make(map[string]sight, max(len(leases), len(names)))
 	add := func(name string, l lease) {
 		s := sight{l, now}
