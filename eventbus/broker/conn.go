@@ -18,7 +18,7 @@ type budget struct {
 	limit int64
 }
 
-func (b *budget) take(n int) bool {
+func (b *budget) reserve(n int) bool {
 	if b.used.Add(int64(n)) > b.limit {
 		b.used.Add(-int64(n))
 		return false
@@ -26,7 +26,7 @@ func (b *budget) take(n int) bool {
 	return true
 }
 
-func (b *budget) give(n int) { b.used.Add(-int64(n)) }
+func (b *budget) release(n int) { b.used.Add(-int64(n)) }
 
 // conn is a client's connection whose Write never blocks: it puts the packet in a queue that is bounded in bytes, and
 // run writes the queue to the socket. Without it, a client that stops reading would hold the locks that MQTT's server
@@ -70,7 +70,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	if c.closed {
 		return 0, net.ErrClosed
 	}
-	if c.queued+len(p) > c.limit || !c.budget.take(len(p)) {
+	if c.queued+len(p) > c.limit || !c.budget.reserve(len(p)) {
 		const publish, qos = 3, 0x06
 		if len(p) > 0 && p[0]>>4 == publish && p[0]&qos == 0 {
 			c.count.drop(dropQueue)
@@ -154,10 +154,10 @@ func (c *conn) run() {
 			_, err := c.Conn.Write(p)
 			c.mu.Lock()
 			c.queued -= len(p)
-			c.budget.give(len(p))
+			c.budget.release(len(p))
 			if err != nil || c.cause != nil {
 				c.close(err)
-				c.budget.give(c.queued)
+				c.budget.release(c.queued)
 				c.queue, c.queued = nil, 0
 				c.mu.Unlock()
 				return

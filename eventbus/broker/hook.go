@@ -150,7 +150,7 @@ func (h *hook) disconnect(cl *mqtt.Client, code packets.Code) error {
 
 // wait slows a client down to its rate. It runs in the goroutine that reads the client's packets.
 func (h *hook) wait(cl *mqtt.Client, n int) error {
-	c := h.of(cl)
+	c := h.clientOf(cl)
 	if c == nil || c.pace.AllowN(time.Now(), n) {
 		return nil
 	}
@@ -160,7 +160,7 @@ func (h *hook) wait(cl *mqtt.Client, n int) error {
 	return nil
 }
 
-func (h *hook) of(cl *mqtt.Client) *client {
+func (h *hook) clientOf(cl *mqtt.Client) *client {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.clients[cl]
@@ -248,7 +248,7 @@ func (h *hook) sweep() {
 	defer h.mu.Unlock()
 	for cl, c := range h.clients {
 		if now, _ := h.broker.server.Clients.Get(cl.ID); now != cl && cl.Closed() {
-			h.broker.inflight.give(c.bytes)
+			h.broker.inflight.release(c.bytes)
 			delete(h.clients, cl)
 		}
 	}
@@ -268,7 +268,7 @@ func (h *hook) remove(cl *mqtt.Client) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if c := h.clients[cl]; c != nil {
-		h.broker.inflight.give(c.bytes)
+		h.broker.inflight.release(c.bytes)
 		delete(h.clients, cl)
 	}
 }
@@ -313,7 +313,7 @@ func (h *hook) OnACLCheck(cl *mqtt.Client, _ string, write bool) bool {
 
 // recount takes from the server what the client has not confirmed. The caller holds mu.
 func (h *hook) recount(cl *mqtt.Client, c *client) {
-	h.broker.inflight.give(c.bytes)
+	h.broker.inflight.release(c.bytes)
 	clear(c.inflight)
 	c.bytes = 0
 	for _, pk := range cl.State.Inflight.GetAll(false) {
@@ -351,7 +351,7 @@ func (h *hook) OnQosComplete(cl *mqtt.Client, pk packets.Packet) {
 		n := c.inflight[pk.PacketID]
 		delete(c.inflight, pk.PacketID)
 		c.bytes -= n
-		h.broker.inflight.give(n)
+		h.broker.inflight.release(n)
 	}
 }
 
@@ -382,7 +382,7 @@ func (h *hook) OnSubscribe(cl *mqtt.Client, pk packets.Packet) packets.Packet {
 			wildcards++
 		}
 	}
-	c := h.of(cl)
+	c := h.clientOf(cl)
 	for i := range pk.Filters {
 		sub := &pk.Filters[i]
 		_, known := have[sub.Filter]

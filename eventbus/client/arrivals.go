@@ -67,8 +67,8 @@ func (a *arrivals) content(m mqtt.Message) uint64 {
 	return h.Sum64()
 }
 
-// take counts a message that has come, and says what it is.
-func (a *arrivals) take(m mqtt.Message) arrival {
+// addArrival counts a message that has come, and says what it is.
+func (a *arrivals) addArrival(m mqtt.Message) arrival {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := arrival{Message: m, delivery: topic.InSession}
@@ -99,7 +99,7 @@ func (a *arrivals) drop(m arrival) {
 		delete(a.known, m.MessageID())
 	}
 	a.finished++
-	a.settle()
+	a.notifyIfHandled()
 }
 
 // finish counts a message that was handled and confirmed.
@@ -111,19 +111,19 @@ func (a *arrivals) finish(m mqtt.Message) {
 		k.confirmed = time.Now()
 		a.known[m.MessageID()] = k
 	}
-	a.settle()
+	a.notifyIfHandled()
 }
 
-// settle notifies when all is handled. mu is held.
-func (a *arrivals) settle() {
+// notifyIfHandled notifies when all is handled. mu is held.
+func (a *arrivals) notifyIfHandled() {
 	if a.finished == a.arrived {
 		a.quiet.Notify()
 	}
 }
 
-// lost is called when a connection ends. The broker has surely received the confirmations of long ago, and may use
-// their packet ids for other messages.
-func (a *arrivals) lost() {
+// connectionLost is called when a connection ends. The broker has surely received the confirmations of long ago, and
+// may use their packet ids for other messages.
+func (a *arrivals) connectionLost() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.behind = a.session
@@ -142,8 +142,8 @@ func (a *arrivals) renewed() {
 	clear(a.known)
 }
 
-// settled returns how many messages have arrived, and whether all of them are handled.
-func (a *arrivals) settled() (arrived int64, is bool) {
+// allHandled returns how many messages have arrived, and whether all of them are handled.
+func (a *arrivals) allHandled() (arrived int64, is bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.arrived, a.arrived == a.finished

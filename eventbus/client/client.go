@@ -81,7 +81,7 @@ type session struct {
 	cause error
 }
 
-func (s *session) end(cause error) {
+func (s *session) endWith(cause error) {
 	s.ends.Do(func() {
 		s.cause = cause
 		close(s.ended)
@@ -204,7 +204,7 @@ func (c *Client) connect(ctx context.Context) (*session, error) {
 		SetKeepAlive(keepAlive).
 		SetAutoAckDisabled(true).
 		SetDefaultPublishHandler(func(_ mqtt.Client, m mqtt.Message) { c.receive(s, m) }).
-		SetConnectionLostHandler(func(_ mqtt.Client, err error) { s.end(err) }))
+		SetConnectionLostHandler(func(_ mqtt.Client, err error) { s.endWith(err) }))
 	token := s.mqtt.Connect()
 	<-token.Done() // dial ends with ctx, and the library sets a deadline for the rest
 	err := token.Error()
@@ -271,12 +271,12 @@ func (c *Client) serve(ctx context.Context, s *session) error {
 		c.mu.Lock()
 		c.session, c.draining = nil, true
 		c.mu.Unlock()
-		s.end(errors.New("the agent closes it")) // those who wait for an answer use the queue
-		s.mqtt.Disconnect(250)                   // milliseconds
+		s.endWith(errors.New("the agent closes it")) // those who wait for an answer use the queue
+		s.mqtt.Disconnect(250)                       // milliseconds
 		_ = s.conn.Close()
 		cancel()
 		parts.Wait()
-		c.lost(s)
+		c.connectionLost(s)
 	}()
 	if !s.resumed {
 		c.arrivals.renewed()
@@ -305,10 +305,10 @@ func (c *Client) serve(ctx context.Context, s *session) error {
 	}
 }
 
-// lost tells those who Watch that messages may wait at the broker. What the broker sent before its last sign of life
-// has arrived, except what was on its way then.
-func (c *Client) lost(s *session) {
-	c.arrivals.lost()
+// connectionLost tells those who Watch that messages may wait at the broker. What the broker sent before its last sign
+// of life has arrived, except what was on its way then.
+func (c *Client) connectionLost(s *session) {
+	c.arrivals.connectionLost()
 	if c.options.ClientID != "" {
 		c.onBehind(s.begun.Add(time.Duration(s.heard.Load()) - c.options.Timeout))
 	}
@@ -329,7 +329,7 @@ const nothing = "$edgecore/nothing"
 func (c *Client) catchUp(ctx context.Context, s *session) {
 	pause := retry.NewBackoff(firstCatchUp, lastCatchUp)
 	for {
-		if n, settled := c.arrivals.settled(); settled {
+		if n, settled := c.arrivals.allHandled(); settled {
 			if c.await(ctx, s, s.mqtt.Unsubscribe(nothing), "answer a request") != nil {
 				return // serve reports it
 			}
@@ -436,7 +436,7 @@ func (c *Client) await(ctx context.Context, s *session, token mqtt.Token, what s
 		err = fmt.Errorf("no answer within %v", c.options.Timeout)
 	}
 	err = fmt.Errorf("MQTT broker %s: %s: %w", c.endpoint.address, what, err)
-	s.end(err)
+	s.endWith(err)
 	return err
 }
 
@@ -555,7 +555,7 @@ func (c *Client) filters() []string {
 // the next one, and would otherwise wait for its confirmation for ever.
 func (c *Client) receive(s *session, m mqtt.Message) {
 	size := int64(len(m.Payload()) + len(m.Topic()))
-	a := c.arrivals.take(m)
+	a := c.arrivals.addArrival(m)
 	if c.count.receiving.Add(size) <= receiveBytes {
 		select {
 		case c.received <- a:
@@ -570,7 +570,7 @@ func (c *Client) receive(s *session, m mqtt.Message) {
 			"server", c.endpoint.address)
 	}
 	if m.Qos() > 0 {
-		s.end(errors.New("the broker sends faster than messages are handled"))
+		s.endWith(errors.New("the broker sends faster than messages are handled"))
 	}
 }
 

@@ -383,7 +383,7 @@ func TestDeliveredAgain(t *testing.T) {
 		t.Fatalf("message = %s, want 0", got)
 	}
 	wait.True(t, "the others to have arrived", func() bool {
-		arrived, _ := c.arrivals.settled()
+		arrived, _ := c.arrivals.allHandled()
 		return arrived == 3
 	})
 	cable.Set(proxy.Cut)
@@ -391,7 +391,7 @@ func TestDeliveredAgain(t *testing.T) {
 	cable.Set(proxy.Passing)
 	connected(t, c)
 	wait.True(t, "the broker to have delivered them again", func() bool {
-		arrived, _ := c.arrivals.settled()
+		arrived, _ := c.arrivals.allHandled()
 		return arrived == 6
 	})
 	close(resume)
@@ -666,14 +666,14 @@ func TestCheckedConn(t *testing.T) {
 			b := &checkedConn{limit: 1024}
 			var err error
 			for rest := sent; len(rest) > 0 && err == nil; rest = rest[min(step, len(rest)):] {
-				err = b.follow(rest[:min(step, len(rest))])
+				err = b.followPackets(rest[:min(step, len(rest))])
 			}
 			if (err == nil) != c.ok {
 				t.Errorf("%s in steps of %d: error = %v, want nil: %v", name, step, err, c.ok)
 			}
 		}
 	}
-	if err := (&checkedConn{limit: 1024}).follow([]byte{0xd0, 0}); err == nil {
+	if err := (&checkedConn{limit: 1024}).followPackets([]byte{0xd0, 0}); err == nil {
 		t.Error("a PINGRESP before the CONNACK: nil, want an error")
 	}
 }

@@ -35,7 +35,7 @@ const (
 // Read implements net.Conn.
 func (c *checkedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if follow := c.follow(p[:n]); follow != nil {
+	if follow := c.followPackets(p[:n]); follow != nil {
 		return 0, follow
 	}
 	if n > 0 {
@@ -44,8 +44,8 @@ func (c *checkedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// follow goes through the packets in what was read.
-func (c *checkedConn) follow(p []byte) error {
+// followPackets goes through the packets in what was read.
+func (c *checkedConn) followPackets(p []byte) error {
 	for len(p) > 0 {
 		switch c.state {
 		case 0:

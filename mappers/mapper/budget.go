@@ -24,8 +24,8 @@ type budget struct {
 
 func newBudget() *budget { return &budget{sizes: map[string]int{}, namespaces: map[string]int{}} }
 
-// take counts an object, in place of an earlier one of that name. On an error the earlier one counts on.
-func (b *budget) take(namespace, object string, size int) error {
+// reserve counts an object, in place of an earlier one of that name. On an error the earlier one counts on.
+func (b *budget) reserve(namespace, object string, size int) error {
 	size += objectCost
 	grows := size - b.sizes[object]
 	switch {

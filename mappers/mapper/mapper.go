@@ -348,7 +348,7 @@ func (m *mapper) setModel(x *dmi.DeviceModel) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.budget.take(namespace, "model "+id(namespace, name), proto.Size(x)); err != nil {
+	if err := m.budget.reserve(namespace, "model "+id(namespace, name), proto.Size(x)); err != nil {
 		return err
 	}
 	m.models[id(namespace, name)] = x
@@ -360,14 +360,14 @@ func (m *mapper) setModel(x *dmi.DeviceModel) error {
 	return nil
 }
 
-func (m *mapper) take(d *dmi.Device) error {
+func (m *mapper) putDevice(d *dmi.Device) error {
 	if d.GetName() == "" || d.GetSpec() == nil {
 		return status.Error(codes.InvalidArgument, "the device has no name or no spec")
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	namespace := d.GetNamespace()
-	if err := m.budget.take(namespace, "device "+id(namespace, d.GetName()), proto.Size(d)); err != nil {
+	if err := m.budget.reserve(namespace, "device "+id(namespace, d.GetName()), proto.Size(d)); err != nil {
 		return err
 	}
 	m.set(d)
@@ -377,12 +377,12 @@ func (m *mapper) take(d *dmi.Device) error {
 // RegisterDevice implements DeviceMapperService.
 func (m *mapper) RegisterDevice(_ context.Context, r *dmi.RegisterDeviceRequest) (*dmi.RegisterDeviceResponse, error) {
 	d := r.GetDevice()
-	return &dmi.RegisterDeviceResponse{DeviceName: d.GetName(), DeviceNamespace: d.GetNamespace()}, m.take(d)
+	return &dmi.RegisterDeviceResponse{DeviceName: d.GetName(), DeviceNamespace: d.GetNamespace()}, m.putDevice(d)
 }
 
 // UpdateDevice implements DeviceMapperService.
 func (m *mapper) UpdateDevice(_ context.Context, r *dmi.UpdateDeviceRequest) (*dmi.UpdateDeviceResponse, error) {
-	return &dmi.UpdateDeviceResponse{}, m.take(r.GetDevice())
+	return &dmi.UpdateDeviceResponse{}, m.putDevice(r.GetDevice())
 }
 
 // RemoveDevice implements DeviceMapperService.

@@ -204,11 +204,11 @@ func TestLargeDevices(t *testing.T) {
 // TestBudget: what a mapper keeps is bounded for each object, each namespace and altogether.
 func TestBudget(t *testing.T) {
 	b := newBudget()
-	if err := b.take("a", "x", maxObject); err == nil {
+	if err := b.reserve("a", "x", maxObject); err == nil {
 		t.Error("an object that is too large is taken")
 	}
 	fill := func(namespace string) (n int) {
-		for b.take(namespace, fmt.Sprint(namespace, n), maxObject/2) == nil {
+		for b.reserve(namespace, fmt.Sprint(namespace, n), maxObject/2) == nil {
 			n++
 		}
 		return n
@@ -216,11 +216,11 @@ func TestBudget(t *testing.T) {
 	if got := fill("a"); got != 7 {
 		t.Errorf("a namespace has %d objects of half the size, want 7", got)
 	}
-	if err := b.take("a", "a0", 5); err != nil {
+	if err := b.reserve("a", "a0", 5); err != nil {
 		t.Errorf("an object that becomes smaller: %v, want no error", err)
 	}
 	all := 7 + fill("b") + fill("c") + fill("d")
-	if err := b.take("e", "e", maxObject/2); err == nil || all > 24 {
+	if err := b.reserve("e", "e", maxObject/2); err == nil || all > 24 {
 		t.Errorf("%d objects and one more are taken, want 24 at most", all)
 	}
 	for object := range b.sizes {

@@ -184,7 +184,7 @@ func (b *broker) run(ctx context.Context) {
 			}
 		case <-b.wake:
 		}
-		list, dropped := b.take()
+		list, dropped := b.takeWaiting()
 		if dropped > 0 {
 			b.p.opts.Log.Warn("Values not published: the MQTT broker is too slow", "broker", hidden(b.place.address),
 				"values", dropped)
@@ -216,8 +216,8 @@ func (b *broker) run(ctx context.Context) {
 	}
 }
 
-// take returns what is to be published, and how many values were dropped before it.
-func (b *broker) take() ([]push, int) {
+// takeWaiting returns what is to be published, and how many values were dropped before it.
+func (b *broker) takeWaiting() ([]push, int) {
 	b.p.mu.Lock()
 	defer b.p.mu.Unlock()
 	list, dropped := b.waiting, b.dropped

@@ -191,7 +191,7 @@ type bus struct {
 func (b *bus) do(ctx context.Context, unit uint8, f func(*modbus.ModbusClient) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s, file, err := b.enter()
+	s, file, err := b.findLine()
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", b.config.URL, err)
 	}
@@ -224,7 +224,7 @@ func (b *bus) do(ctx context.Context, unit uint8, f func(*modbus.ModbusClient) e
 	if err == nil || refused(err) {
 		return err
 	}
-	if !answered(err) {
+	if !peerAnswered(err) {
 		l.hangUp()
 	}
 	return fmt.Errorf("unit %d at %s: %w", unit, b.config.URL, err)
@@ -280,9 +280,9 @@ func refused(err error) bool {
 		modbus.ErrMemoryParityError, modbus.ErrUnexpectedParameters)
 }
 
-// answered reports whether the other end of the connection answered: the device, or a gateway that does not reach it.
-// Other devices behind the gateway use the connection on.
-func answered(err error) bool {
+// peerAnswered reports whether the other end of the connection answered: the device, or a gateway that does not reach
+// it. Other devices behind the gateway use the connection on.
+func peerAnswered(err error) bool {
 	return refused(err) || isOneOf(err, modbus.ErrGWPathUnavailable, modbus.ErrGWTargetFailedToRespond)
 }
 
@@ -299,12 +299,12 @@ type conn struct {
 
 // Close implements mapper.Conn.
 func (c *conn) Close() error {
-	hangUp(c.driver.leave(c.bus))
+	hangUp(c.driver.removeUser(c.bus))
 	return nil
 }
 
-// leave returns what a bus has left if its last user has left.
-func (d *driver) leave(b *bus) []*share {
+// removeUser returns what a bus has left if its last user has left.
+func (d *driver) removeUser(b *bus) []*share {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if b.users--; b.users > 0 {

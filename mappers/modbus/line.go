@@ -107,9 +107,9 @@ func sameSettings(a, b *bus) bool {
 	return x == y
 }
 
-// enter finds out which line a bus has now; b.mu is held. The file, for a serial port, stands for that port, whatever
-// becomes of its name; the caller closes it.
-func (b *bus) enter() (s *share, file int, err error) {
+// findLine finds out which line a bus has now; b.mu is held. The file, for a serial port, stands for that port,
+// whatever becomes of its name; the caller closes it.
+func (b *bus) findLine() (s *share, file int, err error) {
 	if b.serialPort == "" {
 		b.driver.mu.Lock()
 		defer b.driver.mu.Unlock()
