@@ -68,7 +68,7 @@ func Match(f Facts, now time.Time) *Findings {
 		m.pod(pod, running[pod.UID])
 	}
 	for _, pod := range f.Static {
-		obs := m.before(pod)
+		obs := m.runningBefore(pod)
 		if obs == nil {
 			m.pod(pod, nil)
 			continue
@@ -97,10 +97,10 @@ type matching struct {
 
 func (m *matching) lose(what, why string) { m.out.Lost = append(m.out.Lost, Loss{what, why}) }
 
-// before returns what the runtime has of a static pod: sandboxes with the pod's name that belong to no stored pod. Of
-// several, those of manifests that were changed are on their way out: what runs stays, and of that the one with the
-// youngest sandbox.
-func (m *matching) before(pod *v1.Pod) *observed.Pod {
+// runningBefore returns what the runtime has of a static pod: sandboxes with the pod's name that belong to no stored
+// pod. Of several, those of manifests that were changed are on their way out: what runs stays, and of that the one with
+// the youngest sandbox.
+func (m *matching) runningBefore(pod *v1.Pod) *observed.Pod {
 	var found *observed.Pod
 	for _, obs := range m.Running {
 		if obs.Name != pod.Name || obs.Namespace != pod.Namespace {
@@ -110,14 +110,15 @@ func (m *matching) before(pod *v1.Pod) *observed.Pod {
 			continue
 		}
 		switch {
-		case found == nil, obs.Alive() && !found.Alive(), obs.Alive() == found.Alive() && made(obs).After(made(found)):
+		case found == nil, obs.Alive() && !found.Alive(),
+			obs.Alive() == found.Alive() && sandboxCreatedAt(obs).After(sandboxCreatedAt(found)):
 			found = obs
 		}
 	}
 	return found
 }
 
-func made(obs *observed.Pod) time.Time {
+func sandboxCreatedAt(obs *observed.Pod) time.Time {
 	if s := obs.Sandbox(); s != nil {
 		return s.CreatedAt
 	}
@@ -138,7 +139,7 @@ func (m *matching) pod(pod *v1.Pod, obs *observed.Pod) {
 	known.Containers = slices.Clone(obs.Containers)
 	for i, c := range known.Containers {
 		spec := specOf(pod, c.Name)
-		if spec == nil || !c.Running() || c.Hash == runtime.Hash(spec) || !m.made(spec, c) {
+		if spec == nil || !c.Running() || c.Hash == runtime.Hash(spec) || !m.isMadeFrom(spec, c) {
 			continue
 		}
 		m.out.Record.Containers[c.ID] = adopted.Container{
@@ -151,9 +152,9 @@ func (m *matching) pod(pod *v1.Pod, obs *observed.Pod) {
 	m.compare(name, &known, runtime.Decide(pod, &known, started(&known)))
 }
 
-// made reports whether a container was made from a spec: it carries the hash of the whole of it, or at least it is of
-// that image; it has the name, and was running under an agent that restarts what differs.
-func (m *matching) made(spec *v1.Container, c *observed.Container) bool {
+// isMadeFrom reports whether a container was made from a spec: it carries the hash of the whole of it, or at least it
+// is of that image; it has the name, and was running under an agent that restarts what differs.
+func (m *matching) isMadeFrom(spec *v1.Container, c *observed.Container) bool {
 	if c.Hash == SpecHash(spec) {
 		return true
 	}

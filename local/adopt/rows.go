@@ -51,14 +51,14 @@ func Rows(rows []Row, node string) *Stored {
 	smallsort.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.Key, b.Key) })
 	for _, row := range rows {
 		if err := r.row(row); err != nil {
-			r.note(row.Key, "left out: "+err.Error())
+			r.addNote(row.Key, "left out: "+err.Error())
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(r.pods)) {
 		r.pod(key)
 	}
 	for _, typ := range slices.Sorted(maps.Keys(r.other)) {
-		r.note("", fmt.Sprintf("%d of the type %q: left out, since this version has no use for them", r.other[typ],
+		r.addNote("", fmt.Sprintf("%d of the type %q: left out, since this version has no use for them", r.other[typ],
 			typ))
 	}
 	return r.out
@@ -72,9 +72,9 @@ type reading struct {
 	other   map[string]int
 }
 
-func (r *reading) note(key, text string) { r.out.Notes = append(r.out.Notes, Note{key, text}) }
+func (r *reading) addNote(key, text string) { r.out.Notes = append(r.out.Notes, Note{key, text}) }
 
-func (r *reading) keep(row Row) { r.out.Rows = append(r.out.Rows, row) }
+func (r *reading) addRow(row Row) { r.out.Rows = append(r.out.Rows, row) }
 
 func (r *reading) row(row Row) error {
 	switch row.Type {
@@ -85,7 +85,7 @@ func (r *reading) row(row Row) error {
 		if err := json.Unmarshal(row.Value, &token); err != nil || token.Spec == nil {
 			return fmt.Errorf("it is not a token")
 		}
-		r.keep(row)
+		r.addRow(row)
 		return nil
 	case resource.TypePod, resource.TypePodPatch, resource.TypeConfigMap, resource.TypeSecret, resource.TypeService,
 		resource.TypeNode,
@@ -145,7 +145,7 @@ func (r *reading) object(key resource.Key, row Row) error {
 		}
 		r.pods[row.Key] = pod
 	}
-	r.keep(row)
+	r.addRow(row)
 	return nil
 }
 
@@ -156,7 +156,7 @@ func (r *reading) pod(key string) {
 		uid, changed, err := metaclient.ReadPatch(text)
 		switch {
 		case err != nil:
-			r.note(strings.Replace(key, "/pod/", "/podpatch/", 1),
+			r.addNote(strings.Replace(key, "/pod/", "/podpatch/", 1),
 				"left out: "+err.Error()+"; the status is generated again")
 		case uid == pod.UID || uid == "":
 			layOver(&pod.Status, changed)
@@ -165,7 +165,7 @@ func (r *reading) pod(key string) {
 	if pod.Status.Phase != "" {
 		text, err := metaclient.WritePatch(pod.UID, pod.Status)
 		if err == nil {
-			r.keep(Row{Key: strings.Replace(key, "/pod/", "/podpatch/", 1), Type: resource.TypePodPatch, Value: text})
+			r.addRow(Row{Key: strings.Replace(key, "/pod/", "/podpatch/", 1), Type: resource.TypePodPatch, Value: text})
 		}
 	}
 	if !mirror.Is(pod) {

@@ -183,7 +183,7 @@ func (t *Tool) Pull(
 	if name, err = listedName(name, here); err != nil {
 		return Pulled{}, err
 	}
-	if err := t.keep(name, keep); err != nil {
+	if err := t.addToKeepList(name, keep); err != nil {
 		return Pulled{}, err
 	}
 	return Pulled{Name: name, Size: here.GetSize(), Progress: done}, nil
@@ -264,7 +264,7 @@ func (t *Tool) Import(ctx context.Context, file string, keep bool, imported func
 		if err := loader.Await(ctx, name); err != nil {
 			return err
 		}
-		if err := t.keep(name, keep); err != nil {
+		if err := t.addToKeepList(name, keep); err != nil {
 			return err
 		}
 		imported(name, t.image(ctx, name).GetSize())
@@ -272,8 +272,8 @@ func (t *Tool) Import(ctx context.Context, file string, keep bool, imported func
 	return nil
 }
 
-// keep puts an image that is on the device on the keep list, if that is asked for.
-func (t *Tool) keep(name string, keep bool) error {
+// addToKeepList puts an image that is on the device on the keep list, if that is asked for.
+func (t *Tool) addToKeepList(name string, keep bool) error {
 	if !keep {
 		return nil
 	}
