@@ -267,7 +267,7 @@ func makePlan(path string, fresh []byte, r *Request) (*Plan, error) {
 		return nil, err
 	}
 	p.text = append([]byte(configHead), body...)
-	if same(old, body) {
+	if sameConfig(old, body) {
 		p.text = old // with its comments
 	}
 	return p, nil
@@ -295,8 +295,8 @@ func (p *Plan) check(tree map[string]any) error {
 	return nil
 }
 
-// same reports whether two files have the same configuration.
-func same(a, b []byte) bool {
+// sameConfig reports whether two files have the same configuration.
+func sameConfig(a, b []byte) bool {
 	x, errX := yaml.YAMLToJSON(a)
 	y, errY := yaml.YAMLToJSON(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)

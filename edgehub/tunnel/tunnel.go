@@ -196,13 +196,13 @@ func (k *Keeper) serve(ctx context.Context, r tunnel.Request) {
 		if err != nil {
 			return
 		}
-		if !idle.begin() {
+		if !idle.addStream() {
 			_ = stream.Close()
 			continue
 		}
 		streams.Go(func() {
-			defer idle.end()
-			k.carry(ctx, stream)
+			defer idle.removeStream()
+			k.carryStream(ctx, stream)
 		})
 	}
 }
@@ -235,7 +235,7 @@ func (k *Keeper) carryLink(ctx context.Context, stream *wire.Stream) {
 	}
 	k.update(func(s *State) { s.LinkStreams++ })
 	defer k.update(func(s *State) { s.LinkStreams-- })
-	k.carry(ctx, stream)
+	k.carryStream(ctx, stream)
 }
 
 // dial connects to the cloud. Several cloudcores may share an address. One that has not asked for the tunnel refuses
@@ -256,9 +256,9 @@ func (k *Keeper) dial(ctx context.Context, token string) (net.Conn, error) {
 	}
 }
 
-// carry joins a stream with the kubelet API. ctx must end with the tunnel or link: while a stream is half closed, the
-// only end of it that Join would notice is the kubelet API's.
-func (k *Keeper) carry(ctx context.Context, stream net.Conn) {
+// carryStream joins a stream with the kubelet API. ctx must end with the tunnel or link: while a stream is half closed,
+// the only end of it that Join would notice is the kubelet API's.
+func (k *Keeper) carryStream(ctx context.Context, stream net.Conn) {
 	k.update(func(s *State) { s.Streams++; s.Carried++ })
 	defer k.update(func(s *State) { s.Streams-- })
 	backend, err := k.connect(ctx)
@@ -294,8 +294,8 @@ func (k *Keeper) closeIdle(a *tunnel.Acceptor) *idler {
 	return &idler{after: k.opts.Idle, timer: time.AfterFunc(k.opts.Idle, func() { _ = a.Close() })}
 }
 
-// begin counts a stream; it returns false if there are too many.
-func (i *idler) begin() bool {
+// addStream counts a stream; it returns false if there are too many.
+func (i *idler) addStream() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.streams >= streamsMax {
@@ -306,7 +306,7 @@ func (i *idler) begin() bool {
 	return true
 }
 
-func (i *idler) end() {
+func (i *idler) removeStream() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.streams--; i.streams == 0 {

@@ -85,10 +85,10 @@ func (w *Writer) Write(record []byte) (int, error) {
 	}
 	w.mu.Lock()
 	now := w.now()
-	same := w.pass(text, now, sameBurst, samePeriod, samePeriod)
+	same := w.decide(text, now, sameBurst, samePeriod, samePeriod)
 	pass := same.passes
 	if pass {
-		byPlace := w.pass(place, now, siteBurst, sitePeriod, siteThen)
+		byPlace := w.decide(place, now, siteBurst, sitePeriod, siteThen)
 		pass, same.left = byPlace.passes, max(same.left, byPlace.left)
 	}
 	w.mu.Unlock()
@@ -111,8 +111,8 @@ type verdict struct {
 	left   int
 }
 
-// pass decides on a line: burst of its kind pass within a period, then one per pause. w.mu is held.
-func (w *Writer) pass(text string, now time.Time, burst int, period, pause time.Duration) verdict {
+// decide decides on a line: burst of its kind pass within a period, then one per pause. w.mu is held.
+func (w *Writer) decide(text string, now time.Time, burst int, period, pause time.Duration) verdict {
 	e := w.entry(text)
 	if e.passed == 0 || now.Sub(e.last) >= period { // it was quiet for a while
 		e.began, e.passed = now, 0

@@ -334,7 +334,7 @@ func (m *Manager) removeEmpty(p path) (gone bool) {
 
 // remove ends what runs in a cgroup and removes it.
 func (m *Manager) remove(p path) error {
-	if err := m.end(p); err != nil {
+	if err := m.killProcesses(p); err != nil {
 		return err
 	}
 	if m.opts.Driver == DriverSystemd {
@@ -354,9 +354,9 @@ func (m *Manager) remove(p path) error {
 	return nil
 }
 
-// end kills what runs in a cgroup and waits until it is gone. It looks in every hierarchy: which of those of
+// killProcesses kills what runs in a cgroup and waits until it is gone. It looks in every hierarchy: which of those of
 // v1 a runtime has put a container into differs between machines.
-func (m *Manager) end(p path) error {
+func (m *Manager) killProcesses(p path) error {
 	deadline := time.Now().Add(removeWait)
 	for {
 		left := 0

@@ -40,7 +40,7 @@ func (c *Configurer) names(pod *v1.Pod) (hostname, domain string, err error) {
 			return "", "", fmt.Errorf("pod HostnameOverride %q is not a valid DNS subdomain: %s", *override,
 				strings.Join(faults, ";"))
 		}
-		hostname, err = cut(pod, *override)
+		hostname, err = truncateHostname(pod, *override)
 		return hostname, "", err
 	}
 	hostname = pod.Name
@@ -50,7 +50,7 @@ func (c *Configurer) names(pod *v1.Pod) (hostname, domain string, err error) {
 		}
 		hostname = h
 	}
-	if hostname, err = cut(pod, hostname); err != nil {
+	if hostname, err = truncateHostname(pod, hostname); err != nil {
 		return "", "", err
 	}
 	if s := pod.Spec.Subdomain; s != "" {
@@ -62,8 +62,8 @@ func (c *Configurer) names(pod *v1.Pod) (hostname, domain string, err error) {
 	return hostname, domain, nil
 }
 
-// cut shortens a hostname to what the kernel takes.
-func cut(pod *v1.Pod, hostname string) (string, error) {
+// truncateHostname shortens a hostname to what the kernel takes.
+func truncateHostname(pod *v1.Pod, hostname string) (string, error) {
 	if len(hostname) <= maxHostname {
 		return hostname, nil
 	}

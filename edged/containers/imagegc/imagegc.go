@@ -88,7 +88,7 @@ type Collector struct {
 	removed *prometheus.CounterVec
 
 	usedMu sync.Mutex
-	// used are the uses that look has not counted yet, by name.
+	// used are the uses that readImages has not counted yet, by name.
 	used map[string]time.Time
 }
 
@@ -154,7 +154,7 @@ func (c *Collector) takeUses() map[string]time.Time {
 func (c *Collector) Collect(ctx context.Context) (Result, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list, err := c.look(ctx)
+	list, err := c.readImages(ctx)
 	if err != nil {
 		return Result{}, err
 	}
@@ -197,7 +197,7 @@ func (c *Collector) Collect(ctx context.Context) (Result, error) {
 func (c *Collector) Free(ctx context.Context, enough func(context.Context) bool) (Result, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list, err := c.look(ctx)
+	list, err := c.readImages(ctx)
 	if err != nil {
 		return Result{}, err
 	}
@@ -210,17 +210,17 @@ func (c *Collector) Free(ctx context.Context, enough func(context.Context) bool)
 func (c *Collector) List(ctx context.Context) ([]Image, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.look(ctx)
+	return c.readImages(ctx)
 }
 
-// look reads the images, and remembers when they were seen and used.
-func (c *Collector) look(ctx context.Context) ([]Image, error) {
+// readImages reads the images, and remembers when they were seen and used.
+func (c *Collector) readImages(ctx context.Context) ([]Image, error) {
 	list, err := c.opts.State.Images(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
 	}
 	c.resolved = map[string]string{}
-	if err := c.mark(ctx, list); err != nil {
+	if err := c.markNeeded(ctx, list); err != nil {
 		return nil, err
 	}
 	now, uses := time.Now(), c.takeUses()
@@ -246,8 +246,8 @@ func (c *Collector) look(ctx context.Context) ([]Image, error) {
 	return list, nil
 }
 
-// mark fills in who needs the images.
-func (c *Collector) mark(ctx context.Context, list []Image) error {
+// markNeeded fills in who needs the images.
+func (c *Collector) markNeeded(ctx context.Context, list []Image) error {
 	wanted, ok := c.opts.Wanted()
 	if !ok {
 		return ErrUnknown
@@ -322,7 +322,7 @@ func (c *Collector) remove(
 		}
 		// Who needs what may have changed since the list was made: removals take their time.
 		one := []Image{i}
-		if err := c.mark(ctx, one); err != nil {
+		if err := c.markNeeded(ctx, one); err != nil {
 			return res, errors.Join(append(errs, err)...)
 		}
 		if one[0].Needed != "" {

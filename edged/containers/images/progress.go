@@ -107,8 +107,8 @@ func newCourse(now time.Time) *course {
 	return &course{began: now, moved: now, blobs: map[string]Fetch{}}
 }
 
-// note records what was seen, and when anything last moved.
-func (c *course) note(now time.Time, fetches []Fetch, room uint64) {
+// record records what was seen, and when anything last moved.
+func (c *course) record(now time.Time, fetches []Fetch, room uint64) {
 	moved := false
 	for _, f := range fetches {
 		before, known := c.blobs[f.Ref]
@@ -167,7 +167,7 @@ func (p *Puller) watch(
 			klog.V(4).InfoS("Free space for images unknown", "err", err)
 		}
 		now := time.Now()
-		c.note(now, fetches, room)
+		c.record(now, fetches, room)
 		done := c.progress(now)
 		if idle := now.Sub(c.moved); idle >= p.opts.ProgressTimeout {
 			giveUp(&StalledError{After: idle.Round(time.Second), Progress: done})

@@ -178,7 +178,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 				r.openWatch()
 				watching(r.watch)
 			}
-			r.look(ctx, &wg, time.Now())
+			r.checkLogs(ctx, &wg, time.Now())
 		}
 		r.reportUnwatched()
 		if wait, any := r.untilDue(time.Now()); any {
@@ -246,14 +246,14 @@ func (r *Rotator) untilDue(now time.Time) (wait time.Duration, any bool) {
 	return wait, any
 }
 
-// look checks the logs that are due, and those that will be due soon, so that it wakes less often.
-func (r *Rotator) look(ctx context.Context, wg *sync.WaitGroup, now time.Time) {
+// checkLogs checks the logs that are due, and those that will be due soon, so that it wakes less often.
+func (r *Rotator) checkLogs(ctx context.Context, wg *sync.WaitGroup, now time.Time) {
 	var needy []*watched
 	for _, f := range r.logs {
 		if f.busy || f.due.IsZero() || f.due.Sub(now) > together {
 			continue
 		}
-		if r.lookAt(f, now) {
+		if r.checkLog(f, now) {
 			needy = append(needy, f)
 		}
 	}
@@ -281,8 +281,8 @@ func (r *Rotator) look(ctx context.Context, wg *sync.WaitGroup, now time.Time) {
 	}
 }
 
-// lookAt looks at one log, and returns whether it is full, or gone and to be opened again.
-func (r *Rotator) lookAt(f *watched, now time.Time) bool {
+// checkLog looks at one log, and returns whether it is full, or gone and to be opened again.
+func (r *Rotator) checkLog(f *watched, now time.Time) bool {
 	size, err := sizeOf(f.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r.missing(f, now)

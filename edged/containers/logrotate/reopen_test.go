@@ -126,7 +126,7 @@ func TestMissing(t *testing.T) {
 		{settled + 10*time.Second, true},
 	} {
 		now := t0.Add(step.at)
-		if got := r.lookAt(f, now); got != step.reopen {
+		if got := r.checkLog(f, now); got != step.reopen {
 			t.Errorf("after %v: opened again = %v, want %v", step.at, got, step.reopen)
 		}
 		if !step.reopen && !f.due.After(now) {
@@ -139,7 +139,7 @@ func TestMissing(t *testing.T) {
 	if err := os.WriteFile(f.Path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r.lookAt(f, t0.Add(time.Minute)) || !f.gone.IsZero() {
+	if r.checkLog(f, t0.Add(time.Minute)) || !f.gone.IsZero() {
 		t.Errorf("a log that is there again is missing since %v, want it to be no longer missing", f.gone)
 	}
 }

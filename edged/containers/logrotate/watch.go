@@ -110,7 +110,7 @@ func (w *watch) run(ctx context.Context) {
 			return
 		}
 		for _, wd := range descriptorsIn(buffer[:n]) {
-			id := w.take(wd)
+			id := w.removeWatch(wd)
 			if id == "" {
 				continue
 			}
@@ -123,8 +123,8 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// take removes the watch that has reported a change, and returns the ID of its container.
-func (w *watch) take(wd int32) string {
+// removeWatch removes the watch that has reported a change, and returns the ID of its container.
+func (w *watch) removeWatch(wd int32) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	id := w.ids[wd]

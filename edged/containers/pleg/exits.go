@@ -123,15 +123,15 @@ func (w *exitWatch) run(ctx context.Context, ended func(types.UID)) {
 			return
 		}
 		for _, e := range events[:n] {
-			if uid, ok := w.take(int(e.Fd)); ok {
+			if uid, ok := w.stopWatching(int(e.Fd)); ok {
 				ended(uid)
 			}
 		}
 	}
 }
 
-// take ends the watch of a process, and returns the pod that the process belonged to.
-func (w *exitWatch) take(fd int) (types.UID, bool) {
+// stopWatching ends the watch of a process, and returns the pod that the process belonged to.
+func (w *exitWatch) stopWatching(fd int) (types.UID, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	what, ok := w.fds[fd]

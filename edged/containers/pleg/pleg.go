@@ -211,12 +211,12 @@ func (p *PLEG) followNotices(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case uid := <-p.noticed:
-			p.look(ctx, uid, &later)
+			p.reread(ctx, uid, &later)
 		case uid := <-p.behind:
 			later.add(uid, time.Now())
 		case <-timer.C:
 			for _, uid := range later.due(time.Now()) {
-				p.look(ctx, uid, &later)
+				p.reread(ctx, uid, &later)
 			}
 		}
 		if wait, ok := later.next(time.Now()); ok {
@@ -225,7 +225,7 @@ func (p *PLEG) followNotices(ctx context.Context) {
 	}
 }
 
-func (p *PLEG) look(ctx context.Context, uid types.UID, later *lookAgain) {
+func (p *PLEG) reread(ctx context.Context, uid types.UID, later *lookAgain) {
 	_, behind, err := p.update(ctx, uid, true)
 	switch {
 	case err != nil && ctx.Err() == nil:

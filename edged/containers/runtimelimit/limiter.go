@@ -66,7 +66,7 @@ func ownerFrom(ctx context.Context) Owner {
 func (l *Limiter) Do(ctx context.Context, k Kind, call func() error) error {
 	c := l.arrive(k, ownerFrom(ctx))
 	ok := false
-	defer func() { l.leave(c, ok) }()
+	defer func() { l.removeCall(c, ok) }()
 	select {
 	case <-c.ready:
 	case <-ctx.Done():
@@ -95,10 +95,10 @@ func (l *Limiter) arrive(k Kind, o Owner) *call {
 	return c
 }
 
-func (l *Limiter) leave(c *call, ok bool) {
+func (l *Limiter) removeCall(c *call, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.queue.leave(time.Now(), c, ok)
+	l.queue.removeCall(time.Now(), c, ok)
 	l.carryOn()
 }
 

@@ -82,8 +82,8 @@ func (q *queue) arrive(now time.Time, k Kind, o Owner) *call {
 	return c
 }
 
-// leave removes a call that waited or ran. ok is set if the call succeeded.
-func (q *queue) leave(now time.Time, c *call, ok bool) {
+// removeCall removes a call that waited or ran. ok is set if the call succeeded.
+func (q *queue) removeCall(now time.Time, c *call, ok bool) {
 	q.expire(now)
 	if i := slices.Index(q.waiting, c); i >= 0 {
 		q.waiting = slices.Delete(q.waiting, i, i+1)

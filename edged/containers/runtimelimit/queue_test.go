@@ -39,7 +39,7 @@ func (l *timeline) arrive(name string, k Kind, o Owner) {
 	}
 }
 
-func (l *timeline) leave(name string) { l.q.leave(l.now, l.calls[name], true) }
+func (l *timeline) leave(name string) { l.q.removeCall(l.now, l.calls[name], true) }
 
 func (l *timeline) after(d time.Duration) {
 	l.now = l.now.Add(d)
@@ -283,7 +283,7 @@ func TestFirstPod(t *testing.T) {
 	l.want(t, "g", "h")
 
 	failed := begin()
-	failed.q.leave(failed.now, failed.calls["a"], false)
+	failed.q.removeCall(failed.now, failed.calls["a"], false)
 	failed.want(t, "c", "d", "e")
 
 	hung := begin()
@@ -297,7 +297,7 @@ func TestFailedCallsDoNotGoOn(t *testing.T) {
 		l.arrive(name, RunPodSandbox, Owner{})
 	}
 	l.want(t, "a", "b")
-	l.q.leave(l.now, l.calls["a"], false)
+	l.q.removeCall(l.now, l.calls["a"], false)
 	l.want(t, "c")
 	l.arrive("a", RunPodSandbox, Owner{})
 	l.want(t)

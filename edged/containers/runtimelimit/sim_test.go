@@ -82,7 +82,7 @@ func (m *model) step() bool {
 		return true
 	}
 	delete(m.left, first)
-	m.q.leave(m.now, first, true)
+	m.q.removeCall(m.now, first, true)
 	m.done(first)
 	return true
 }
@@ -209,7 +209,7 @@ func TestNothingStarves(t *testing.T) {
 		t.Errorf("all calls were made after %v", took)
 	}
 	for _, c := range hung {
-		m.q.leave(m.now, c, false)
+		m.q.removeCall(m.now, c, false)
 	}
 	m.left = map[*call]float64{}
 	if m.q.counted[starts] != 0 || m.q.critical[starts] != 0 || len(m.q.running) != 0 {
@@ -235,7 +235,7 @@ func TestRandomCalls(t *testing.T) {
 		case 2, 3:
 			if len(all) > 0 {
 				i := r.IntN(len(all))
-				q.leave(now, all[i], r.IntN(4) > 0)
+				q.removeCall(now, all[i], r.IntN(4) > 0)
 				all = slices.Delete(all, i, i+1)
 			}
 		default:

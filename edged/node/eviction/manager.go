@@ -132,7 +132,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.reclaims.Wait()
 	poked := false
 	for {
-		wait := m.look(ctx)
+		wait := m.synchronize(ctx)
 		if poked {
 			wait = min(wait, confirmAfter) // what was seen may be from just before the news
 		}
@@ -147,9 +147,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// look measures the node, reclaims what is short, and returns how long to wait before the next time.
-func (m *Manager) look(ctx context.Context) time.Duration {
-	verdict, seen, err := m.see(ctx)
+// synchronize measures the node, reclaims what is short, and returns how long to wait before the next time.
+func (m *Manager) synchronize(ctx context.Context) time.Duration {
+	verdict, seen, err := m.observe(ctx)
 	if err != nil {
 		return Period
 	}
@@ -158,7 +158,7 @@ func (m *Manager) look(ctx context.Context) time.Duration {
 	}) {
 		m.dropReclaim()
 	}
-	due, wait := m.due(verdict.Acts)
+	due, wait := m.dueThresholds(verdict.Acts)
 	if len(verdict.Acts) == 0 {
 		return verdict.Again
 	}
@@ -179,7 +179,7 @@ func (m *Manager) look(ctx context.Context) time.Duration {
 		wait = min(wait, m.inVain(rest))
 	}
 	if !evicted && len(disk) > 0 {
-		m.say(&disk[0], seen)
+		m.logReclaim(&disk[0], seen)
 		evicted, pending = m.reclaimDisk(ctx, disk, seen)
 		if !evicted && !pending {
 			wait = min(wait, m.inVain(disk))
@@ -196,9 +196,9 @@ func (m *Manager) look(ctx context.Context) time.Duration {
 	return min(wait, Period)
 }
 
-// due returns those of the thresholds for which something may be tried now, and the time until the next of the others.
-// It forgets the tries for thresholds that are not acted upon any more.
-func (m *Manager) due(acts []Threshold) (due []Threshold, wait time.Duration) {
+// dueThresholds returns those of the thresholds for which something may be tried now, and the time until the next of
+// the others. It forgets the tries for thresholds that are not acted upon any more.
+func (m *Manager) dueThresholds(acts []Threshold) (due []Threshold, wait time.Duration) {
 	tries := make(map[key]*try, len(acts))
 	wait = Period
 	for _, t := range acts {
@@ -240,8 +240,8 @@ func retryDelay(t *Threshold, times int) time.Duration {
 	return min(Soon<<min(times-1, 8), Period)
 }
 
-// say logs once that something is being reclaimed.
-func (m *Manager) say(t *Threshold, seen Observations) {
+// logReclaim logs once that something is being reclaimed.
+func (m *Manager) logReclaim(t *Threshold, seen Observations) {
 	done := m.tries[t.key()]
 	if done.said {
 		return
@@ -255,8 +255,8 @@ func (m *Manager) say(t *Threshold, seen Observations) {
 		"threshold", amount(t.Signal, t.Value.Of(seen[t.Signal].Capacity)), "soft", t.Soft)
 }
 
-// see measures the node and reports what has changed.
-func (m *Manager) see(ctx context.Context) (Verdict, Observations, error) {
+// observe measures the node and reports what has changed.
+func (m *Manager) observe(ctx context.Context) (Verdict, Observations, error) {
 	seen, err := m.opts.Node(ctx)
 	if err != nil {
 		if ctx.Err() == nil && !m.warned {
@@ -294,7 +294,7 @@ func (m *Manager) see(ctx context.Context) (Verdict, Observations, error) {
 // returns false where there is none.
 func (m *Manager) evictOne(ctx context.Context, acts []Threshold, seen Observations) bool {
 	for _, t := range acts {
-		m.say(&t, seen)
+		m.logReclaim(&t, seen)
 		pods, layout, err := m.opts.Pods(ctx, t.Signal)
 		if err != nil {
 			if ctx.Err() == nil {

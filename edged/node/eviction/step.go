@@ -96,7 +96,7 @@ func Step(c Config, before State, seen Observations, now time.Time) (State, Verd
 	for _, t := range c.Thresholds {
 		k := t.key()
 		if !met(&t, seen, before.acting[k]) {
-			if left, known := until(&t, before, seen, now); known {
+			if left, known := timeUntilMet(&t, before, seen, now); known {
 				out.Again = min(out.Again, max(left/2, Soon))
 			}
 			continue
@@ -142,9 +142,9 @@ func met(t *Threshold, seen Observations, acting bool) bool {
 	return o.Available < limit
 }
 
-// until estimates how long it takes until a threshold is met, from the change since the previous observation. known is
-// false if the available amount has not decreased, and for memory, which the kernel reports by itself.
-func until(t *Threshold, before State, seen Observations, now time.Time) (left time.Duration, known bool) {
+// timeUntilMet estimates how long it takes until a threshold is met, from the change since the previous observation.
+// known is false if the available amount has not decreased, and for memory, which the kernel reports by itself.
+func timeUntilMet(t *Threshold, before State, seen Observations, now time.Time) (left time.Duration, known bool) {
 	o, ok := seen[t.Signal]
 	was, had := before.seen[t.Signal]
 	if !ok || !had || t.Signal.Resource() == v1.ResourceMemory {

@@ -125,7 +125,7 @@ func (s *Stats) collectCadvisor(ctx context.Context, ch chan<- prometheus.Metric
 		}
 	}
 	disks := devices(read(s.opts.Proc, "partitions"))
-	for _, p := range alone(pods) {
+	for _, p := range uniqueByName(pods) {
 		s.tellPod(ch, p, disks)
 	}
 }
@@ -147,22 +147,22 @@ func (s *Stats) tellPod(ch chan<- prometheus.Metric, p *pod, disks map[string]st
 		collectUsage(ch, &c.usage, labels)
 		collectCgroup(ch, &c.usage, &c.cgroup, disks, labels)
 		cStart.now(ch, float64(c.started.UnixNano())/1e9, labels...)
-		cSeen.tell(ch, c.at, ptr.To(float64(c.at.Unix())), labels...)
+		cSeen.send(ch, c.at, ptr.To(float64(c.at.Unix())), labels...)
 	}
 }
 
 // collectUsage reports what was sampled.
 func collectUsage(ch chan<- prometheus.Metric, u *usage, labels []string) {
 	more := func(values ...string) []string { return append(append([]string(nil), labels...), values...) }
-	cCPU.tell(ch, u.at, seconds(u.cpu), more("total")...)
-	cWorkingSet.tell(ch, u.at, whole(u.workingSet), labels...)
-	cMemory.tell(ch, u.at, whole(u.memory), labels...)
-	cRSS.tell(ch, u.at, whole(u.rss), labels...)
-	cCache.tell(ch, u.at, whole(u.cache), labels...)
-	cSwap.tell(ch, u.at, whole(u.swap), labels...)
-	cThreads.tell(ch, u.at, whole(u.processes), labels...)
-	cFaults.tell(ch, u.at, whole(u.faults), more("pgfault", "hierarchy")...)
-	cFaults.tell(ch, u.at, whole(u.majorFaults), more("pgmajfault", "hierarchy")...)
+	cCPU.send(ch, u.at, seconds(u.cpu), more("total")...)
+	cWorkingSet.send(ch, u.at, whole(u.workingSet), labels...)
+	cMemory.send(ch, u.at, whole(u.memory), labels...)
+	cRSS.send(ch, u.at, whole(u.rss), labels...)
+	cCache.send(ch, u.at, whole(u.cache), labels...)
+	cSwap.send(ch, u.at, whole(u.swap), labels...)
+	cThreads.send(ch, u.at, whole(u.processes), labels...)
+	cFaults.send(ch, u.at, whole(u.faults), more("pgfault", "hierarchy")...)
+	cFaults.send(ch, u.at, whole(u.majorFaults), more("pgmajfault", "hierarchy")...)
 }
 
 // collectCgroup reads and tells what nobody else asks for: limits, how often they were met, and what was read and
@@ -174,11 +174,11 @@ func collectCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, disks
 	}
 	collectCPU(ch, u, d, labels)
 	collectMemory(ch, u, d, labels)
-	cOOM.tell(ch, u.at, whole(ooms(d)), labels...)
+	cOOM.send(ch, u.at, whole(ooms(d)), labels...)
 	pids := d.Dir("pids")
 	cThreadsMax.now(ch, float64(ptr.Deref(limited(number(read(pids, "pids.max"))), 0)), labels...)
 	if processes := read(mainDir(d), "cgroup.procs"); processes != "" {
-		cProcesses.tell(ch, u.at, ptr.To(float64(strings.Count(processes, "\n"))), labels...)
+		cProcesses.send(ch, u.at, ptr.To(float64(strings.Count(processes, "\n"))), labels...)
 	}
 	blocks, bytes, counts := d.Dir("blkio"), "blkio.throttle.io_service_bytes_recursive",
 		"blkio.throttle.io_serviced_recursive"
@@ -192,8 +192,8 @@ func collectCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, disks
 // collectCPU tells the CPU time and its limits. Without a quota nothing is throttled, and dashboards divide by periods.
 func collectCPU(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels []string) {
 	cpu := table(read(d.Dir("cpu"), "cpu.stat"))
-	cUserCPU.tell(ch, u.at, seconds(cpuPart(d, cpu, "user")), labels...)
-	cSystemCPU.tell(ch, u.at, seconds(cpuPart(d, cpu, "system")), labels...)
+	cUserCPU.send(ch, u.at, seconds(cpuPart(d, cpu, "user")), labels...)
+	cSystemCPU.send(ch, u.at, seconds(cpuPart(d, cpu, "system")), labels...)
 	if shares := sharesOf(d); shares != nil {
 		cShares.now(ch, float64(*shares), labels...)
 	}
@@ -205,13 +205,13 @@ func collectCPU(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels [
 		return
 	}
 	cQuota.now(ch, float64(*quota), labels...)
-	cPeriods.tell(ch, u.at, whole(entry(cpu, "nr_periods")), labels...)
-	cThrottled.tell(ch, u.at, whole(entry(cpu, "nr_throttled")), labels...)
+	cPeriods.send(ch, u.at, whole(entry(cpu, "nr_periods")), labels...)
+	cThrottled.send(ch, u.at, whole(entry(cpu, "nr_throttled")), labels...)
 	throttled := entry(cpu, "throttled_time") // ns
 	if usec := entry(cpu, "throttled_usec"); usec != nil {
 		throttled = ptr.To(*usec * 1000)
 	}
-	cThrottleS.tell(ch, u.at, seconds(throttled), labels...)
+	cThrottleS.send(ch, u.at, seconds(throttled), labels...)
 }
 
 // cpuPart is how long a cgroup ran in the mode "user" or "system", in nanoseconds.
@@ -258,18 +258,18 @@ func collectMemory(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, label
 	if d.Unified != "" {
 		failures, used = entry(table(read(dir, "memory.events")), "max"), entry(stat, "kernel")
 	}
-	cFailures.tell(ch, u.at, whole(failures), labels...)
-	cKernel.tell(ch, u.at, whole(used), labels...)
-	cMaxMemory.tell(ch, u.at, whole(number(read(dir, peak))), labels...)
+	cFailures.send(ch, u.at, whole(failures), labels...)
+	cKernel.send(ch, u.at, whole(used), labels...)
+	cMaxMemory.send(ch, u.at, whole(number(read(dir, peak))), labels...)
 	mapped := prefix + "mapped_file"
 	if d.Unified != "" {
 		mapped = "file_mapped"
 	}
-	cMapped.tell(ch, u.at, whole(entry(stat, mapped)), labels...)
-	cActive.tell(ch, u.at, whole(entry(stat, prefix+"active_file")), labels...)
-	cInactive.tell(ch, u.at, whole(entry(stat, prefix+"inactive_file")), labels...)
-	cFaults.tell(ch, u.at, whole(entry(stat, "pgfault")), more("pgfault", "container")...)
-	cFaults.tell(ch, u.at, whole(entry(stat, "pgmajfault")), more("pgmajfault", "container")...)
+	cMapped.send(ch, u.at, whole(entry(stat, mapped)), labels...)
+	cActive.send(ch, u.at, whole(entry(stat, prefix+"active_file")), labels...)
+	cInactive.send(ch, u.at, whole(entry(stat, prefix+"inactive_file")), labels...)
+	cFaults.send(ch, u.at, whole(entry(stat, "pgfault")), more("pgfault", "container")...)
+	cFaults.send(ch, u.at, whole(entry(stat, "pgmajfault")), more("pgmajfault", "container")...)
 	cSwapLimit.now(ch, float64(ptr.Deref(limited(number(read(dir, swap))), 0)), labels...)
 	cReserved.now(ch, float64(ptr.Deref(limited(number(read(dir, reserved))), 0)), labels...)
 }
@@ -281,8 +281,8 @@ func collectBlocks(
 	for i := range all {
 		b := &all[i]
 		labels := append(append([]string(nil), labels...), disks[b.device])
-		reads.tell(ch, u.at, whole(&b.read), labels...)
-		writes.tell(ch, u.at, whole(&b.written), labels...)
+		reads.send(ch, u.at, whole(&b.read), labels...)
+		writes.send(ch, u.at, whole(&b.written), labels...)
 	}
 }
 
@@ -321,7 +321,7 @@ func collectLinks(ch chan<- prometheus.Metric, u *usage, list []link, labels []s
 			{cRx, l.rxBytes}, {cRxP, l.rxPackets}, {cRxE, l.rxErrors}, {cRxD, l.rxDrop},
 			{cTx, l.txBytes}, {cTxP, l.txPackets}, {cTxE, l.txErrors}, {cTxD, l.txDrop},
 		} {
-			one.series.tell(ch, u.at, whole(&one.value), labels...)
+			one.series.send(ch, u.at, whole(&one.value), labels...)
 		}
 	}
 }

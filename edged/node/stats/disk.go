@@ -81,7 +81,7 @@ func (s *Stats) measure(ctx context.Context, urgent bool) (map[types.UID]*disk, 
 		return s.disks.all(), ctx.Err()
 	}
 	defer func() { <-s.disks.turn }()
-	s.disks.keep(pods)
+	s.disks.forgetExcept(pods)
 	due := s.disks.due(pods, time.Now(), urgent)
 	if len(due) == 0 {
 		return s.disks.all(), nil
@@ -186,8 +186,8 @@ func (d *disks) put(uid types.UID, one *disk) {
 	d.of[uid] = one
 }
 
-// keep drops the pods that are gone.
-func (d *disks) keep(pods []*v1.Pod) {
+// forgetExcept drops the pods that are gone.
+func (d *disks) forgetExcept(pods []*v1.Pod) {
 	there := make(map[types.UID]bool, len(pods))
 	for _, p := range pods {
 		there[p.UID] = true

@@ -81,8 +81,8 @@ func (s *Stats) readNode() (*node, error) {
 	})
 	n.defaultLink = defaultLink(read(s.opts.Proc, "net/route"))
 	n.agent = readSelf(s.opts.Proc)
-	n.nano, n.pods.nano, n.agent.nano = s.rates.note("/", &n.usage), s.rates.note("pods", &n.pods),
-		s.rates.note("agent", &n.agent)
+	n.nano, n.pods.nano, n.agent.nano = s.rates.addSample("/", &n.usage), s.rates.addSample("pods", &n.pods),
+		s.rates.addSample("agent", &n.agent)
 	return n, nil
 }
 

@@ -50,10 +50,10 @@ func (s *Stats) readPods(ctx context.Context) []*pod {
 	}
 	for _, p := range out {
 		p.addUp()
-		p.nano = s.rates.note("pod/"+string(p.pod.UID), &p.usage)
+		p.nano = s.rates.addSample("pod/"+string(p.pod.UID), &p.usage)
 		for i := range p.containers {
 			c := &p.containers[i]
-			c.nano = s.rates.note("container/"+c.id, &c.usage)
+			c.nano = s.rates.addSample("container/"+c.id, &c.usage)
 		}
 	}
 	s.rates.drop(time.Now())
@@ -195,9 +195,9 @@ func (p *pod) addUp() {
 	}
 }
 
-// alone leaves out pods whose name another pod has taken: a terminating pod and its successor. Metrics identify pods by
-// name.
-func alone(pods []*pod) []*pod {
+// uniqueByName leaves out pods whose name another pod has taken: a terminating pod and its successor. Metrics identify
+// pods by name.
+func uniqueByName(pods []*pod) []*pod {
 	type name struct{ namespace, name string }
 	by := map[name]int{}
 	var out []*pod

@@ -30,8 +30,9 @@ type rate struct {
 	nano     *uint64
 }
 
-// note takes a sample, and returns the usage in billionths of a core since an earlier one; nil where there is none yet.
-func (r *rates) note(name string, u *usage) *uint64 {
+// addSample takes a sample, and returns the usage in billionths of a core since an earlier one; nil where there is none
+// yet.
+func (r *rates) addSample(name string, u *usage) *uint64 {
 	if u.cpu == nil {
 		return nil
 	}

@@ -50,20 +50,20 @@ func (s *Stats) collectResource(ctx context.Context, ch chan<- prometheus.Metric
 	if err != nil {
 		return
 	}
-	nodeCPU.tell(ch, n.at, seconds(n.cpu))
-	nodeMemory.tell(ch, n.at, whole(n.workingSet))
-	nodeSwap.tell(ch, n.at, whole(n.swap))
-	for _, p := range alone(pods) {
-		podCPU.tell(ch, p.at, seconds(p.cpu), p.pod.Namespace, p.pod.Name)
-		podMemory.tell(ch, p.at, whole(p.workingSet), p.pod.Namespace, p.pod.Name)
-		podSwap.tell(ch, p.at, whole(p.swap), p.pod.Namespace, p.pod.Name)
+	nodeCPU.send(ch, n.at, seconds(n.cpu))
+	nodeMemory.send(ch, n.at, whole(n.workingSet))
+	nodeSwap.send(ch, n.at, whole(n.swap))
+	for _, p := range uniqueByName(pods) {
+		podCPU.send(ch, p.at, seconds(p.cpu), p.pod.Namespace, p.pod.Name)
+		podMemory.send(ch, p.at, whole(p.workingSet), p.pod.Namespace, p.pod.Name)
+		podSwap.send(ch, p.at, whole(p.swap), p.pod.Namespace, p.pod.Name)
 		for i := range p.containers {
 			c := &p.containers[i]
 			labels := []string{c.name, p.pod.Namespace, p.pod.Name}
-			containerCPU.tell(ch, c.at, seconds(c.cpu), labels...)
-			containerMemory.tell(ch, c.at, whole(c.workingSet), labels...)
-			containerSwap.tell(ch, c.at, whole(c.swap), labels...)
-			containerLimit.tell(ch, c.at, whole(c.swapLimit), labels...)
+			containerCPU.send(ch, c.at, seconds(c.cpu), labels...)
+			containerMemory.send(ch, c.at, whole(c.workingSet), labels...)
+			containerSwap.send(ch, c.at, whole(c.swap), labels...)
+			containerLimit.send(ch, c.at, whole(c.swapLimit), labels...)
 			containerStart.now(ch, float64(c.started.UnixNano())/1e9, labels...)
 		}
 	}

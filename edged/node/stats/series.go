@@ -21,8 +21,8 @@ func gauge(name, help string, labels ...string) series {
 	return series{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue}
 }
 
-// tell sends a value with the time at which it was sampled. A nil value is unknown, and not sent.
-func (s series) tell(ch chan<- prometheus.Metric, at time.Time, value *float64, labels ...string) {
+// send sends a value with the time at which it was sampled. A nil value is unknown, and not sent.
+func (s series) send(ch chan<- prometheus.Metric, at time.Time, value *float64, labels ...string) {
 	if value != nil {
 		ch <- prometheus.NewMetricWithTimestamp(at, prometheus.MustNewConstMetric(s.desc, s.kind, *value, labels...))
 	}

@@ -579,7 +579,7 @@ func TestRates(t *testing.T) {
 	r := rates{of: map[string]*rate{}}
 	began := time.Now()
 	note := func(after time.Duration, cpu uint64) *uint64 {
-		return r.note("x", &usage{at: began.Add(after), cpu: &cpu})
+		return r.addSample("x", &usage{at: began.Add(after), cpu: &cpu})
 	}
 	for _, step := range []struct {
 		after time.Duration

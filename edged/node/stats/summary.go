@@ -40,7 +40,7 @@ func (s *Stats) Summary(ctx context.Context, onlyCPUAndMemory bool) (*statsapi.S
 	}
 	defer func() { <-s.summaries }()
 	in := inputs{nodeName: s.opts.NodeName}
-	if err := s.twice(ctx, &in); err != nil {
+	if err := s.sampleTwice(ctx, &in); err != nil {
 		return nil, err
 	}
 	if onlyCPUAndMemory {
@@ -73,9 +73,9 @@ func (s *Stats) Summary(ctx context.Context, onlyCPUAndMemory bool) (*statsapi.S
 	return summary(&in), ctx.Err()
 }
 
-// twice samples the CPU and memory, and a moment later again where nothing was sampled lately: a usage is that between
-// two samples.
-func (s *Stats) twice(ctx context.Context, in *inputs) (err error) {
+// sampleTwice samples the CPU and memory, and a moment later again where nothing was sampled lately: a usage is that
+// between two samples.
+func (s *Stats) sampleTwice(ctx context.Context, in *inputs) (err error) {
 	for again := false; ; again = true {
 		if in.node, err = s.sampleNode(ctx); err != nil {
 			return err

@@ -133,11 +133,11 @@ func (c *Certificate) request(ctx context.Context, names []string, ips []net.IP)
 	if len(got.Status.Certificate) == 0 {
 		return fmt.Errorf("request %s: %w (kubectl certificate approve %s)", got.Name, errPending, got.Name)
 	}
-	return c.take(got.Status.Certificate, key)
+	return c.useSigned(got.Status.Certificate, key)
 }
 
-// take puts a signed certificate to use.
-func (c *Certificate) take(text []byte, key *ecdsa.PrivateKey) error {
+// useSigned puts a signed certificate to use.
+func (c *Certificate) useSigned(text []byte, key *ecdsa.PrivateKey) error {
 	chain, err := certs.ParseCertsPEM(text)
 	if err != nil {
 		return fmt.Errorf("what the cluster signed: %w", err)

@@ -116,8 +116,8 @@ func newPlaces(what string, total int) *places {
 	return &places{shares.NewBudget[string](int64(total), int64(share)), what, total, share}
 }
 
-// take counts a stream of a namespace, or returns why there is no room for it.
-func (p *places) take(namespace string) error {
+// acquire counts a stream of a namespace, or returns why there is no room for it.
+func (p *places) acquire(namespace string) error {
 	if p.Take(namespace, 1) {
 		return nil
 	}
@@ -141,8 +141,8 @@ func (s *Server) begun() {
 	defer s.mu.Unlock()
 }
 
-// begin counts a stream that begins. It returns false if the server is stopping.
-func (s *Server) begin() bool {
+// beginStream counts a stream that begins. It returns false if the server is stopping.
+func (s *Server) beginStream() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.runCtx.Err() != nil {
@@ -201,12 +201,12 @@ func (s *Server) handler(
 ) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		namespace := r.PathValue("namespace")
-		if err := open.take(namespace); err != nil {
+		if err := open.acquire(namespace); err != nil {
 			answer(w, err)
 			return
 		}
 		defer open.Return(namespace, 1)
-		if !s.begin() {
+		if !s.beginStream() {
 			answer(w,
 				refuse(http.StatusServiceUnavailable,
 					"the agent of this node is stopping; try again when it has started"))

@@ -289,14 +289,14 @@ func TestShareOfNamespace(t *testing.T) {
 	for _, c := range []struct{ namespace, refused string }{
 		{"a", ""}, {"a", ""}, {"a", `2 logs of namespace "a"`}, {"b", ""}, {"b", "3 logs open"}, {"c", "3 logs open"},
 	} {
-		err := p.take(c.namespace)
+		err := p.acquire(c.namespace)
 		if refused := err != nil; refused != (c.refused != "") ||
 			refused && !strings.Contains(err.Error(), c.refused) {
 			t.Errorf("a place for namespace %s: %v, want %q", c.namespace, err, c.refused)
 		}
 	}
 	p.Return("a", 1)
-	if err := p.take("c"); err != nil {
+	if err := p.acquire("c"); err != nil {
 		t.Errorf("a place for namespace c after one was given back: %v, want none", err)
 	}
 }

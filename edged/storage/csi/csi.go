@@ -166,8 +166,8 @@ type lock struct {
 	users int
 }
 
-// take waits until no other operation on the volume is in progress. release ends this one.
-func (l *locks) take(ctx context.Context, driver, handle string) (release func(), err error) {
+// lock waits until no other operation on the volume is in progress. release ends this one.
+func (l *locks) lock(ctx context.Context, driver, handle string) (release func(), err error) {
 	key := driver + "^" + handle
 	l.mu.Lock()
 	if l.held == nil {

@@ -225,24 +225,24 @@ func TestMarkNode(t *testing.T) {
 func TestLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l locks
-		release, err := l.take(t.Context(), "d", "a")
+		release, err := l.lock(t.Context(), "d", "a")
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := l.take(t.Context(), "d", "b")
+		other, err := l.lock(t.Context(), "d", "b")
 		if err != nil {
 			t.Fatal(err)
 		}
 		other()
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := l.take(short, "d", "a"); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := l.lock(short, "d", "a"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("take of a lock that is held: %v, want %v", err, context.DeadlineExceeded)
 		}
 		got := make(chan struct{})
 		go func() {
 			defer close(got)
-			if release, err := l.take(t.Context(), "d", "a"); err == nil {
+			if release, err := l.lock(t.Context(), "d", "a"); err == nil {
 				release()
 			}
 		}()

@@ -41,7 +41,7 @@ func (m *Manager) grow(ctx context.Context, r *request, v mounted) error {
 			return fmt.Errorf("MountVolume.NodeExpandVolume failed for volume %q : kubernetes.io/csi: %w", r.spec.Name,
 				err)
 		}
-		m.note(r.dir, func(v *mounted) {
+		m.updateMounted(r.dir, func(v *mounted) {
 			if v.grown = size; !grown {
 				v.told = size // anyone who grows it elsewhere reports that
 			}
@@ -61,12 +61,12 @@ func (m *Manager) grow(ctx context.Context, r *request, v mounted) error {
 			return nil // the next sync tells it again
 		}
 	}
-	m.note(r.dir, func(v *mounted) { v.told = size })
+	m.updateMounted(r.dir, func(v *mounted) { v.told = size })
 	return nil
 }
 
-// note changes what is known of a volume.
-func (m *Manager) note(dir string, change func(*mounted)) {
+// updateMounted changes what is known of a volume.
+func (m *Manager) updateMounted(dir string, change func(*mounted)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if v := m.volumes[dir]; v != nil {
@@ -74,13 +74,13 @@ func (m *Manager) note(dir string, change func(*mounted)) {
 	}
 }
 
-// look reads a volume and its claim again, if the last read was long ago and the driver can expand it: no notification
-// says when a volume must grow under a pod.
-func (m *Manager) look(ctx context.Context, r *request, v mounted) {
-	if !m.looks(r, v) {
+// refreshClaim reads a volume and its claim again, if the last read was long ago and the driver can expand it: no
+// notification says when a volume must grow under a pod.
+func (m *Manager) refreshClaim(ctx context.Context, r *request, v mounted) {
+	if !m.refreshDue(r, v) {
 		return
 	}
-	m.note(r.dir, func(v *mounted) { v.looked = time.Now() })
+	m.updateMounted(r.dir, func(v *mounted) { v.looked = time.Now() })
 	pv, err := m.opts.Claims.PersistentVolume(ctx, r.spec.PV.Name)
 	if err != nil {
 		return // as it was, until it can be read
@@ -92,8 +92,8 @@ func (m *Manager) look(ctx context.Context, r *request, v mounted) {
 	r.spec.PV, r.spec.Claim = pv, claim
 }
 
-// looks reports whether it is time to look.
-func (m *Manager) looks(r *request, v mounted) bool {
+// refreshDue reports whether it is time to read a volume and its claim again.
+func (m *Manager) refreshDue(r *request, v mounted) bool {
 	if m.opts.Claims == nil || r.spec.PV == nil || r.spec.Claim == nil || r.readOnly ||
 		time.Since(v.looked) < lookAfter {
 		return false

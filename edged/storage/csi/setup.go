@@ -39,10 +39,10 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod, spec volume.Spec, dir 
 	if err != nil {
 		return "", fmt.Errorf("kubernetes.io/csi: %w", err)
 	}
-	if v, ok := m.have(dir); ok && !v.wants(r) && !m.looks(r, v) {
+	if v, ok := m.mountedAt(dir); ok && !v.wants(r) && !m.refreshDue(r, v) {
 		return v.path, nil
 	}
-	release, err := m.locks.take(ctx, r.driver, r.handle)
+	release, err := m.locks.lock(ctx, r.driver, r.handle)
 	if err != nil {
 		return "", fmt.Errorf("kubernetes.io/csi: %w", err)
 	}
@@ -51,14 +51,14 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod, spec volume.Spec, dir 
 	if err != nil {
 		return "", fmt.Errorf("kubernetes.io/csi: %w", err)
 	}
-	if v, ok := m.have(dir); ok {
+	if v, ok := m.mountedAt(dir); ok {
 		m.upkeep(ctx, r, v)
 	}
 	return path, nil
 }
 
-// have returns what is known of the volume that is in place in a folder.
-func (m *Manager) have(dir string) (mounted, bool) {
+// mountedAt returns what is known of the volume that is in place in a folder.
+func (m *Manager) mountedAt(dir string) (mounted, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if v := m.volumes[dir]; v != nil && v.ready {
@@ -67,7 +67,7 @@ func (m *Manager) have(dir string) (mounted, bool) {
 	return mounted{}, false
 }
 
-func (m *Manager) keep(dir string, v mounted) {
+func (m *Manager) setMounted(dir string, v mounted) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if old := m.volumes[dir]; old != nil {
@@ -105,8 +105,8 @@ func (m *Manager) setUp(ctx context.Context, r *request) (string, error) {
 	if !rec.Published || !inPlace(path, rec.Block) {
 		return m.mount(ctx, r)
 	}
-	if _, ok := m.have(r.dir); !ok { // of an agent before this one
-		m.keep(r.dir, r.mounted(rec, path))
+	if _, ok := m.mountedAt(r.dir); !ok { // of an agent before this one
+		m.setMounted(r.dir, r.mounted(rec, path))
 	}
 	m.noteInUse(r.dir, rec)
 	return path, nil
@@ -140,7 +140,7 @@ func (m *Manager) upkeep(ctx context.Context, r *request, v mounted) {
 		}
 		fault(events.FailedMountVolume, err)
 	}
-	m.look(ctx, r, v)
+	m.refreshClaim(ctx, r, v)
 	if r.growth() > min(v.grown, v.told) {
 		fault(reasonResizeFailed, m.grow(ctx, r, v))
 	}
@@ -183,7 +183,7 @@ func (m *Manager) mount(ctx context.Context, r *request) (string, error) {
 	if err := writeRecord(r.dir, rec); err != nil {
 		return "", err
 	}
-	path, err := m.bring(ctx, &bringing{request: r, driver: d, record: rec, can: can, how: how, given: given})
+	path, err := m.stageAndPublish(ctx, &bringing{request: r, driver: d, record: rec, can: can, how: how, given: given})
 	if err != nil {
 		return "", err
 	}
@@ -193,7 +193,7 @@ func (m *Manager) mount(ctx context.Context, r *request) (string, error) {
 	}
 	v := r.mounted(rec, path)
 	v.published, v.looked = time.Now(), time.Now()
-	m.keep(r.dir, v)
+	m.setMounted(r.dir, v)
 	return path, nil
 }
 
@@ -225,8 +225,8 @@ type bringing struct {
 	given map[string]string
 }
 
-// bring stages and publishes a volume, and gives it to the pod's group.
-func (m *Manager) bring(ctx context.Context, b *bringing) (string, error) {
+// stageAndPublish stages and publishes a volume, and gives it to the pod's group.
+func (m *Manager) stageAndPublish(ctx context.Context, b *bringing) (string, error) {
 	byDriver, byNode := b.ownership(b.how.policy, b.can)
 	group := ""
 	if byDriver {

@@ -27,7 +27,7 @@ func (m *Manager) Teardown(ctx context.Context, uid types.UID, dir string) error
 		}
 		return m.abandon(dir)
 	}
-	release, err := m.locks.take(ctx, rec.Driver, rec.Handle)
+	release, err := m.locks.lock(ctx, rec.Driver, rec.Handle)
 	if err != nil {
 		return fmt.Errorf("kubernetes.io/csi: %w", err)
 	}
@@ -92,7 +92,7 @@ func (m *Manager) unpublish(ctx context.Context, d *driver, rec record, target s
 	if err != nil {
 		return fmt.Errorf("NodeUnpublishVolume: %w", err)
 	}
-	return m.clear(rec, target)
+	return m.removeTarget(rec, target)
 }
 
 // unpublishAll unpublishes a block volume for all pods: it is published outside of their folders.
@@ -119,9 +119,9 @@ func (m *Manager) unready(dir string) {
 	}
 }
 
-// clear removes the place where a volume was published. A folder that is not empty stays: it is on the node's own
-// disk, so that what is in it is the pod's.
-func (m *Manager) clear(rec record, target string) error {
+// removeTarget removes the place where a volume was published. A folder that is not empty stays: it is on the node's
+// own disk, so that what is in it is the pod's.
+func (m *Manager) removeTarget(rec record, target string) error {
 	if err := volume.UnmountAll(target); err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (m *Manager) sweep(ctx context.Context, d *driver) {
 }
 
 func (m *Manager) sweepOne(ctx context.Context, d *driver, rec record) error {
-	release, err := m.locks.take(ctx, rec.Driver, rec.Handle)
+	release, err := m.locks.lock(ctx, rec.Driver, rec.Handle)
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func (m *Manager) allocateContainer(ctx context.Context, pod *v1.Pod, c *v1.Cont
 		if m.grantOf(pod.UID, c.Name, name) != nil {
 			continue
 		}
-		if err := m.take(ctx, pod.UID, c.Name, name, want[name], left[name]); err != nil {
+		if err := m.assignDevices(ctx, pod.UID, c.Name, name, want[name], left[name]); err != nil {
 			return err
 		}
 		if err := m.ask(ctx, pod.UID, c.Name, name); err != nil {
@@ -67,8 +67,10 @@ func (m *Manager) allocateContainer(ctx context.Context, pod *v1.Pod, c *v1.Cont
 	return nil
 }
 
-// take chooses free devices and assigns them to the container.
-func (m *Manager) take(ctx context.Context, uid types.UID, container, name string, n int, left []string) error {
+// assignDevices chooses free devices and assigns them to the container.
+func (m *Manager) assignDevices(
+	ctx context.Context, uid types.UID, container, name string, n int, left []string,
+) error {
 	m.mu.Lock()
 	free, must, err := m.candidates(name, n, left)
 	p := m.resources[name].plugin
@@ -218,12 +220,12 @@ func (m *Manager) Container(ctx context.Context, pod *v1.Pod, c *v1.Container) (
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		g := m.grantOf(pod.UID, c.Name, name)
 		if g == nil {
-			if err := m.take(ctx, pod.UID, c.Name, name, want[name], m.leftBy(pod, c, name)); err != nil {
+			if err := m.assignDevices(ctx, pod.UID, c.Name, name, want[name], m.leftBy(pod, c, name)); err != nil {
 				return Answer{}, err
 			}
 		}
 		if g == nil || g.Answer == nil || g.Boot != m.opts.BootID {
-			if err := m.again(ctx, pod.UID, c.Name, name); err != nil {
+			if err := m.prepareAgain(ctx, pod.UID, c.Name, name); err != nil {
 				return Answer{}, err
 			}
 			g = m.grantOf(pod.UID, c.Name, name)
@@ -239,8 +241,8 @@ func (m *Manager) Container(ctx context.Context, pod *v1.Pod, c *v1.Container) (
 	return merge(answers), nil
 }
 
-// again makes a plugin prepare devices that the container has already. They must exist and be healthy.
-func (m *Manager) again(ctx context.Context, uid types.UID, container, name string) error {
+// prepareAgain makes a plugin prepare devices that the container has already. They must exist and be healthy.
+func (m *Manager) prepareAgain(ctx context.Context, uid types.UID, container, name string) error {
 	m.mu.Lock()
 	var bad []string
 	p := m.resources[name]

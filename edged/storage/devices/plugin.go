@@ -108,7 +108,7 @@ func (m *Manager) adopt(p *plugin) error {
 		m.resources[p.resource] = have
 	}
 	if have.watched != nil {
-		have.watched.end()
+		have.watched.stopWatching()
 	}
 	var ctx context.Context
 	ctx, p.stop = context.WithCancel(m.ctx)
@@ -117,8 +117,8 @@ func (m *Manager) adopt(p *plugin) error {
 	return m.save()
 }
 
-// end stops watching a plugin. The manager's lock is held.
-func (p *plugin) end() {
+// stopWatching stops watching a plugin. The manager's lock is held.
+func (p *plugin) stopWatching() {
 	p.replaced = true
 	p.stop()
 }
@@ -134,8 +134,8 @@ func (m *Manager) watch(ctx context.Context, p *plugin) {
 	backoff, ended := retry.NewBackoff(watchAgain, watchAgainMax), time.Time{}
 	for {
 		began := time.Now()
-		err := m.follow(ctx, p)
-		if ctx.Err() != nil || !m.lost(p, err) {
+		err := m.followDevices(ctx, p)
+		if ctx.Err() != nil || !m.pluginLost(p, err) {
 			return
 		}
 		// The plugin may only have dropped the stream, or be on its way back to the same socket.
@@ -152,8 +152,8 @@ func (m *Manager) watch(ctx context.Context, p *plugin) {
 	}
 }
 
-// follow takes over the lists of devices that a plugin sends.
-func (m *Manager) follow(ctx context.Context, p *plugin) error {
+// followDevices takes over the lists of devices that a plugin sends.
+func (m *Manager) followDevices(ctx context.Context, p *plugin) error {
 	stream, err := p.client.ListAndWatch(ctx, &api.Empty{})
 	if err != nil {
 		return err
@@ -226,8 +226,8 @@ func sameDevices(a, b map[string]device) bool {
 	return true
 }
 
-// lost records that a plugin's stream has ended. It returns false if another plugin has replaced it.
-func (m *Manager) lost(p *plugin, err error) bool {
+// pluginLost records that a plugin's stream has ended. It returns false if another plugin has replaced it.
+func (m *Manager) pluginLost(p *plugin, err error) bool {
 	m.mu.Lock()
 	have := m.resources[p.resource]
 	if have == nil || (have.plugin != nil && have.plugin != p) {
@@ -254,7 +254,7 @@ func (m *Manager) disconnect(resource, endpoint string) {
 	have := m.resources[resource]
 	ours := have != nil && have.plugin != nil && have.plugin.endpoint == endpoint
 	if have != nil && have.watched != nil && have.watched.endpoint == endpoint {
-		have.watched.end()
+		have.watched.stopWatching()
 	}
 	if ours {
 		have.plugin, have.ended = nil, time.Now()

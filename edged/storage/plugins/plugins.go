@@ -154,7 +154,7 @@ func (w *Watcher) scan(ctx context.Context, folders *filewatch.Folders) {
 			if before != nil {
 				<-before.done
 			}
-			w.keep(own, path)
+			w.registerUntilDone(own, path)
 		}()
 	}
 }

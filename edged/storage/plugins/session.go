@@ -32,8 +32,8 @@ const (
 	maxAnswer = 64 << 10
 )
 
-// keep registers the plugin of a socket. It tries again until that works or the context ends.
-func (w *Watcher) keep(ctx context.Context, path string) {
+// registerUntilDone registers the plugin of a socket. It tries again until that works or the context ends.
+func (w *Watcher) registerUntilDone(ctx context.Context, path string) {
 	register := func(ctx context.Context) error { return w.register(ctx, path) }
 	retry.Until(ctx, firstRetry, lastRetry, register, func(err error, again time.Duration) {
 		if again > 10*firstRetry { // a plugin that has just started may not listen yet
@@ -57,7 +57,7 @@ func (w *Watcher) register(ctx context.Context, path string) error {
 	p := plugin{info.Type, info.Name}
 	endpoint := cmp.Or(info.Endpoint, path)
 	w.comes(p)
-	result := w.hand(ctx, p, endpoint, info.SupportedVersions)
+	result := w.callHandler(ctx, p, endpoint, info.SupportedVersions)
 	w.came(p, holder{path, endpoint}, result == nil) // also when the socket has gone: it is forgotten next
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -84,8 +84,8 @@ func getInfo(ctx context.Context, client registration.RegistrationClient) (*regi
 	return client.GetInfo(ctx, &registration.InfoRequest{})
 }
 
-// hand gives a plugin to the handler of its type.
-func (w *Watcher) hand(ctx context.Context, p plugin, endpoint string, versions []string) error {
+// callHandler gives a plugin to the handler of its type.
+func (w *Watcher) callHandler(ctx context.Context, p plugin, endpoint string, versions []string) error {
 	handler, ok := w.handlers[p.kind]
 	if !ok {
 		return fmt.Errorf("plugin type %q is unknown; this node supports %s", p.kind,

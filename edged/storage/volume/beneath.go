@@ -52,7 +52,7 @@ func openBeneath(root, sub string, access folderAccess) (int, error) {
 	if w.above > 0 {
 		return -1, fmt.Errorf("subPath %q: %w", sub, errLeavesVolume)
 	}
-	return w.take(), nil
+	return w.pop(), nil
 }
 
 // accessOf returns the mode of a volume: what is made in it gets the same.
@@ -88,11 +88,11 @@ type walk struct {
 	above int
 }
 
-func (w *walk) here() int { return w.open[len(w.open)-1] }
+func (w *walk) current() int { return w.open[len(w.open)-1] }
 
-// take removes the folder that was reached from the open ones, and returns its descriptor.
-func (w *walk) take() int {
-	fd := w.here()
+// pop removes the folder that was reached from the open ones, and returns its descriptor.
+func (w *walk) pop() int {
+	fd := w.current()
 	w.open = w.open[:len(w.open)-1]
 	return fd
 }
@@ -111,15 +111,15 @@ func (w *walk) next() error {
 		return nil
 	case "..":
 		if len(w.open) == 1 {
-			return w.leave()
+			return w.stepUp()
 		}
-		unix.Close(w.take())
+		unix.Close(w.pop())
 		return nil
 	}
 	if w.above > 0 {
 		return w.comeBack(s.name)
 	}
-	fd, err := unix.Openat(w.here(), s.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(w.current(), s.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) && s.make {
 		fd, err = w.mkdir(s.name)
 	}
@@ -133,7 +133,7 @@ func (w *walk) next() error {
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		defer unix.Close(fd)
-		return w.follow(fd, s.name)
+		return w.followLink(fd, s.name)
 	}
 	w.open = append(w.open, fd)
 	switch {
@@ -145,8 +145,8 @@ func (w *walk) next() error {
 	return nil
 }
 
-// follow puts the steps of a link before the remaining ones.
-func (w *walk) follow(fd int, name string) error {
+// followLink puts the steps of a link before the remaining ones.
+func (w *walk) followLink(fd int, name string) error {
 	if w.links++; w.links > maxLinks {
 		return fmt.Errorf("follow %q: %w", name, unix.ELOOP)
 	}
@@ -169,8 +169,8 @@ func (w *walk) follow(fd int, name string) error {
 	return nil
 }
 
-// leave takes a step up from root, or from a folder above it.
-func (w *walk) leave() error {
+// stepUp takes a step up from root, or from a folder above it.
+func (w *walk) stepUp() error {
 	if err := w.findHome(); err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (w *walk) restart(target string) (string, error) {
 		return "", err
 	}
 	for len(w.open) > 1 {
-		unix.Close(w.take())
+		unix.Close(w.pop())
 	}
 	// The path of root may go through links of the node, which a link may name as well.
 	if ahead, ok := strings.CutPrefix(target, w.root+"/"); ok {
@@ -218,12 +218,12 @@ func (w *walk) findHome() error {
 
 // mkdir makes a folder where the walk is, and opens what is there then.
 func (w *walk) mkdir(name string) (int, error) {
-	err := unix.Mkdirat(w.here(), name, w.access.mode&0o777)
+	err := unix.Mkdirat(w.current(), name, w.access.mode&0o777)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, fmt.Errorf("%w: %w", errNotMade, err)
 	}
 	made := err == nil
-	fd, err := unix.Openat(w.here(), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := unix.Openat(w.current(), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil || !made {
 		return fd, err
 	}

@@ -104,7 +104,7 @@ func (m *Manager) usageInTime(ctx context.Context, uid types.UID, spec Spec) (Fi
 	if look == nil || !look.fresh() {
 		look = &usageLook{done: make(chan struct{})}
 		m.looks[key] = look
-		go m.look(context.WithoutCancel(ctx), uid, spec, look)
+		go m.measureUsage(context.WithoutCancel(ctx), uid, spec, look)
 	}
 	m.mu.Unlock()
 	select {
@@ -116,8 +116,8 @@ func (m *Manager) usageInTime(ctx context.Context, uid types.UID, spec Spec) (Fi
 	}
 }
 
-// look measures a volume's usage, and completes look with the result.
-func (m *Manager) look(ctx context.Context, uid types.UID, spec Spec, look *usageLook) {
+// measureUsage measures a volume's usage, and completes look with the result.
+func (m *Manager) measureUsage(ctx context.Context, uid types.UID, spec Spec, look *usageLook) {
 	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
 	defer cancel()
 	look.fs, look.ok, look.err = m.usageOf(ctx, uid, spec)

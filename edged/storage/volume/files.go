@@ -39,8 +39,8 @@ const maxContent = 64 << 20
 // room is what is left of maxContent for a pod.
 type room struct{ left int }
 
-// take counts the size of a file, or returns an error if there is no room for it.
-func (r *room) take(f *file) error {
+// reserve counts the size of a file, or returns an error if there is no room for it.
+func (r *room) reserve(f *file) error {
 	if r.left -= len(f.path) + len(f.data); r.left < 0 {
 		return fmt.Errorf("the files of this pod's configMap, secret, downwardAPI and projected volumes have more "+
 			"than %d MiB in all; "+
@@ -60,7 +60,7 @@ type defaults struct {
 // file makes a file with its own mode and owner, where it has them.
 func (d defaults) file(path string, data []byte, mode *int32, user *int64) (file, error) {
 	f := file{path: path, data: data, mode: modeOf(mode, d.mode), uid: int(*cmp.Or(user, d.user, new(int64(0))))}
-	return f, d.room.take(&f)
+	return f, d.room.reserve(&f)
 }
 
 const defaultMode = 0o644

@@ -187,10 +187,10 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 		if vol.Image != nil {
 			continue // the runtime mounts images itself
 		}
-		place, err := m.setUp(ctx, pod, vol, left)
+		place, err := m.setupVolume(ctx, pod, vol, left)
 		place.Polled = polled(vol)
 		if err != nil {
-			m.unlearn(pod.UID, vol.Name)
+			m.forgetSpec(pod.UID, vol.Name)
 			return nil, &Error{vol.Name, err}
 		}
 		vols[vol.Name] = place
@@ -198,8 +198,8 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 	return vols, nil
 }
 
-// setUp puts one volume of a pod in place.
-func (m *Manager) setUp(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (PodVolume, error) {
+// setupVolume puts one volume of a pod in place.
+func (m *Manager) setupVolume(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (PodVolume, error) {
 	switch {
 	case vol.PersistentVolumeClaim != nil, vol.Ephemeral != nil:
 		spec, err := m.spec(ctx, pod, vol)
@@ -213,7 +213,7 @@ func (m *Manager) setUp(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *
 	case vol.NFS != nil:
 		return m.setupNFS(ctx, pod, nfsMount{name: vol.Name, source: vol.NFS, readOnly: vol.NFS.ReadOnly})
 	}
-	path, renewAt, err := m.setup(ctx, pod, vol, left)
+	path, renewAt, err := m.setupBuiltIn(ctx, pod, vol, left)
 	return PodVolume{Path: path, ReadOnly: filledByAgent(vol), RenewAt: renewAt}, err
 }
 
@@ -230,9 +230,9 @@ func polled(vol *v1.Volume) bool {
 	return false
 }
 
-// setup puts a volume in place that needs neither a claim nor a driver. renewAt is when it is to be set up again at the
-// latest; zero is never.
-func (m *Manager) setup(
+// setupBuiltIn puts a volume in place that needs neither a claim nor a driver. renewAt is when it is to be set up again
+// at the latest; zero is never.
+func (m *Manager) setupBuiltIn(
 	ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room,
 ) (path string, renewAt time.Time, err error) {
 	if vol.Projected != nil {
@@ -289,8 +289,8 @@ func (m *Manager) spec(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (Spec, 
 	return spec, nil
 }
 
-// unlearn makes the next Setup look up the claim of a volume again: it may change while a pod waits for its volume.
-func (m *Manager) unlearn(uid types.UID, volume string) {
+// forgetSpec makes the next Setup look up the claim of a volume again: it may change while a pod waits for its volume.
+func (m *Manager) forgetSpec(uid types.UID, volume string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.specs[uid], volume)
