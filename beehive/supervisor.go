@@ -77,7 +77,7 @@ func (b *Bus) supervise(ctx context.Context, mem *member) {
 	}()
 	for backoff := retry.NewBackoff(restartMin, restartMax); ; {
 		began := time.Now()
-		run, end := mem.liveness.begin(ctx)
+		run, end := mem.liveness.startRun(ctx)
 		recovered := b.awaitRecovery(run, name, failing)
 		err := runOnce(run, mem.module)
 		end(nil)

@@ -43,8 +43,8 @@ func (w *waiters) expect(id string) (*waiter, error) {
 	return one, nil
 }
 
-// end removes the waiter.
-func (w *waiters) end(id string, one *waiter) {
+// remove removes the waiter.
+func (w *waiters) remove(id string, one *waiter) {
 	w.mu.Lock()
 	delete(w.byID, id)
 	w.mu.Unlock()
@@ -66,7 +66,7 @@ func (b *Bus) SendSync(ctx context.Context, module string, m *model.Message) (*m
 	if err != nil {
 		return nil, err
 	}
-	defer b.waiters.end(m.Header.ID, w)
+	defer b.waiters.remove(m.Header.ID, w)
 	if err := b.put(ctx, mem, m); err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (b *Bus) SendToGroupSync(ctx context.Context, group string, m *model.Messag
 		if err != nil {
 			return nil, err
 		}
-		defer b.waiters.end(own.Header.ID, w)
+		defer b.waiters.remove(own.Header.ID, w)
 		if err := b.put(ctx, mem, &own); err != nil {
 			errs = append(errs, err)
 			continue

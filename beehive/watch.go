@@ -51,8 +51,8 @@ type liveness struct {
 	why     error
 }
 
-// begin records the start of a run, and returns its context.
-func (v *liveness) begin(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+// startRun records the start of a run, and returns its context.
+func (v *liveness) startRun(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	v.mu.Lock()
 	defer v.mu.Unlock()

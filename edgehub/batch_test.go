@@ -43,7 +43,7 @@ func takeInTime(t *testing.T, q *sendQueue, send func()) []sent {
 			default:
 			}
 			one := sent{After: time.Since(began)}
-			for _, m := range q.take() {
+			for _, m := range q.pop() {
 				one.What = append(one.What, m.Route.Resource)
 			}
 			got = append(got, one)
@@ -143,7 +143,7 @@ func TestNotDue(t *testing.T) {
 	q.put(eventMessage(0))
 	q.setBatches(true)
 	q.eventSince = time.Now().Add(time.Hour)
-	if got := q.take(); got != nil || q.len() != 1 {
+	if got := q.pop(); got != nil || q.len() != 1 {
 		t.Errorf("took %d messages, %d are left; want none and 1", len(got), q.len())
 	}
 }

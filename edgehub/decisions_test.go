@@ -101,11 +101,11 @@ func TestRequestsAreBounded(t *testing.T) {
 			r.done(m.Header.ID)
 		}
 	}
-	left := r.end()
+	left := r.drain()
 	if len(left) == 0 || len(left) > maxRequests || left[len(left)-1].Header.ID != fmt.Sprint(3*maxRequests-1) {
 		t.Errorf("%d requests are left, want 1 to %d with the newest", len(left), maxRequests)
 	}
-	if taken, left := r.add(request("a/b/c")), r.end(); taken || len(left) != 0 {
+	if taken, left := r.add(request("a/b/c")), r.drain(); taken || len(left) != 0 {
 		t.Errorf("add after the end = %v, left %v; want false and none", taken, left)
 	}
 }

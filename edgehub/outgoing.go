@@ -40,7 +40,7 @@ func (m *Module) sendAll(ctx context.Context) {
 		if s != nil {
 			err = s.mayWrite()
 		}
-		msgs := m.queue.take()
+		msgs := m.queue.pop()
 		if err == nil {
 			s.write(msgs, func(msg *model.Message, err error) { m.refuse(ctx, msg, err) })
 			continue
@@ -104,8 +104,8 @@ func (r *requests) done(id string) {
 	delete(r.byID, id)
 }
 
-// end returns the remaining requests in the order in which they were sent; add fails afterwards.
-func (r *requests) end() []*model.Message {
+// drain returns the remaining requests in the order in which they were sent; add fails afterwards.
+func (r *requests) drain() []*model.Message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.over = true
@@ -119,8 +119,8 @@ func (r *requests) end() []*model.Message {
 	return left
 }
 
-// lost returns the error for a request whose link ended before its answer.
-func lost(cause error) error {
+// linkLost returns the error for a request whose link ended before its answer.
+func linkLost(cause error) error {
 	if cause == nil {
 		return fmt.Errorf("%w: the link ended before the answer came", errNotConnected)
 	}

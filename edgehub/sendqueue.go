@@ -183,9 +183,9 @@ func (q *sendQueue) waitFor(ctx context.Context, d time.Duration) {
 	}
 }
 
-// take removes and returns what is sent next: one message, or over a link with batches all events or requests for
+// pop removes and returns what is sent next: one message, or over a link with batches all events or requests for
 // tokens that fit into one. It returns none if none is due.
-func (q *sendQueue) take() []*model.Message {
+func (q *sendQueue) pop() []*model.Message {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()

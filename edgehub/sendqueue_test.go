@@ -21,7 +21,7 @@ func outgoing(operation, resource string) *model.Message {
 func takeAll(q *sendQueue) []string {
 	var got []string
 	for q.len() > 0 {
-		for _, m := range q.take() {
+		for _, m := range q.pop() {
 			got = append(got, m.Route.Operation+" "+m.Route.Resource)
 		}
 	}
@@ -64,7 +64,7 @@ func TestNothingStarves(t *testing.T) {
 			t.Fatalf("after %d urgent messages only the priorities %v had a turn", i, at)
 		}
 		q.put(outgoing(model.OpQuery, fmt.Sprintf("default/secret/%d", i)))
-		if p := priorityOf(q.take()[0]); p != first {
+		if p := priorityOf(q.pop()[0]); p != first {
 			at[p] = i
 		}
 	}
@@ -90,7 +90,7 @@ func TestQueueIsBounded(t *testing.T) {
 		if entered {
 			t.Fatalf("room in a queue of %d messages", q.len())
 		}
-		q.take()
+		q.pop()
 		if got.Wait(); !entered {
 			t.Error("no room after a message was taken")
 		}

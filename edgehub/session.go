@@ -104,7 +104,7 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	if streams := conn.Streams(); m.tunnels != nil && streams != nil {
 		parts.Go(func() { m.tunnels.ServeLink(inner, streams) })
 	}
-	m.begin(s)
+	m.recordLinkUp(s)
 	told := m.announce(inner, wire.LinkState{Connected: true, Features: conn.Features()})
 	err := m.read(s)
 	if cause := context.Cause(inner); cause != nil {
@@ -113,9 +113,9 @@ func (m *Module) serve(ctx context.Context, conn wire.Conn) error {
 	_ = conn.Close(wire.CloseCode(err)) // before watchSession does, which knows no reason
 	cancel(err)
 	parts.Wait()
-	m.end(s)
-	for _, msg := range s.requests.end() {
-		m.refuse(ctx, msg, lost(nil))
+	m.recordLinkDown(s)
+	for _, msg := range s.requests.drain() {
+		m.refuse(ctx, msg, linkLost(nil))
 	}
 	if ctx.Err() != nil {
 		return nil

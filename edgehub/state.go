@@ -20,8 +20,8 @@ type counts struct {
 	failures map[string]int64
 }
 
-// begin records a new link: first the conditions, so that anyone who sees the state sees them too.
-func (m *Module) begin(s *session) {
+// recordLinkUp records a new link: first the conditions, so that anyone who sees the state sees them too.
+func (m *Module) recordLinkUp(s *session) {
 	m.health.Clear(health.CloudUnreachable, "")
 	m.health.Clear(health.CertificateExpired, "")
 	m.mu.Lock()
@@ -40,8 +40,8 @@ func (m *Module) begin(s *session) {
 		"features", s.conn.Features().String())
 }
 
-// end records the end of the link.
-func (m *Module) end(s *session) {
+// recordLinkDown records the end of the link.
+func (m *Module) recordLinkDown(s *session) {
 	m.queue.setBatches(false)
 	last := s.conn.Stats()
 	m.mu.Lock()

@@ -132,7 +132,7 @@ func (c *Client) serve(ctx context.Context, conn *edgestream.Conn) error {
 				klog.InfoS("Request of the cloud for the kubelet API dropped: its ID is in use", "id", m.ID)
 				continue
 			}
-			if err := t.begin(ctx, m, &parts); err != nil {
+			if err := t.startConnection(ctx, m, &parts); err != nil {
 				klog.InfoS("Request of the cloud for the kubelet API dropped", "err", err)
 				_ = conn.Write(edgestream.Message{ID: m.ID, Kind: edgestream.Remove}) // or the next Read fails
 			}
@@ -145,11 +145,11 @@ func (c *Client) serve(ctx context.Context, conn *edgestream.Conn) error {
 			if !n.Give(m.Data, ctx.Done()) {
 				klog.InfoS("Connection of the cloud to the kubelet API ended: what it sends is not read",
 					"path", n.request.URL.Path)
-				t.cut(n, false)
+				t.cutConnection(n, false)
 			}
 		case edgestream.Remove:
 			if n := t.find(m.ID); n != nil {
-				t.cut(n, true)
+				t.cutConnection(n, true)
 			}
 		case edgestream.Close:
 			return fmt.Errorf("the cloud has closed it: %.200s", m.Data)
@@ -163,8 +163,8 @@ func (t *tunnel) find(id uint64) *connection {
 	return t.connections[id]
 }
 
-// cut ends a connection, whatever waits for the kubelet API. removed: the cloud has ended it.
-func (t *tunnel) cut(n *connection, removed bool) {
+// cutConnection ends a connection, whatever waits for the kubelet API. removed: the cloud has ended it.
+func (t *tunnel) cutConnection(n *connection, removed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n.removed = n.removed || removed
@@ -187,8 +187,8 @@ func (t *tunnel) connected(n *connection, conn net.Conn) bool {
 	}
 }
 
-// begin begins a connection.
-func (t *tunnel) begin(ctx context.Context, m edgestream.Message, parts *sync.WaitGroup) error {
+// startConnection begins a connection.
+func (t *tunnel) startConnection(ctx context.Context, m edgestream.Message, parts *sync.WaitGroup) error {
 	n := &connection{Inbox: edgestream.NewInbox(nil)}
 	if err := json.Unmarshal(m.Data, &n.request); err != nil {
 		return fmt.Errorf("connection %d: %w", m.ID, err)
@@ -203,20 +203,20 @@ func (t *tunnel) begin(ctx context.Context, m edgestream.Message, parts *sync.Wa
 	parts.Go(func() {
 		var err error
 		if m.Kind == edgestream.Exec || m.Kind == edgestream.Attach {
-			err = t.carry(ctx, m.ID, n)
+			err = t.carryConnection(ctx, m.ID, n)
 		} else {
 			err = t.answer(ctx, m.ID, n)
 		}
 		if err != nil {
 			klog.V(2).InfoS("Request of the cloud to the kubelet API failed", "path", n.request.URL.Path, "err", err)
 		}
-		t.end(m.ID, n)
+		t.endConnection(m.ID, n)
 	})
 	return nil
 }
 
-// end ends a connection, at the cloud as well.
-func (t *tunnel) end(id uint64, n *connection) {
+// endConnection ends a connection, at the cloud as well.
+func (t *tunnel) endConnection(id uint64, n *connection) {
 	n.End()
 	t.mu.Lock()
 	delete(t.connections, id)
@@ -228,8 +228,8 @@ func (t *tunnel) end(id uint64, n *connection) {
 	}
 }
 
-// carry makes a request and carries the bytes of its connection both ways.
-func (t *tunnel) carry(ctx context.Context, id uint64, n *connection) error {
+// carryConnection makes a request and carries the bytes of its connection both ways.
+func (t *tunnel) carryConnection(ctx context.Context, id uint64, n *connection) error {
 	request, err := n.request.Request(ctx)
 	if err != nil {
 		return err

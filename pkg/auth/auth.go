@@ -150,7 +150,7 @@ func (a *Authority) Check(r *http.Request, verb string, subresources ...string) 
 	if a.opts.AlwaysAllow {
 		return nil
 	}
-	return a.may(r.Context(), user, verb, subresources)
+	return a.authorizeAny(r.Context(), user, verb, subresources)
 }
 
 // authenticate returns the caller: by certificate, else by token, else anonymous.

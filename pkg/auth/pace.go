@@ -21,8 +21,8 @@ type sources struct {
 
 func newSources() *sources { return &sources{limiters: lru.New(maxSources)} }
 
-// of returns the limit of a source; nil for one that stands for many, such as all that comes through tunnels.
-func (s *sources) of(from netip.Prefix) *rate.Limiter {
+// limiterOf returns the limit of a source; nil for one that stands for many, such as all that comes through tunnels.
+func (s *sources) limiterOf(from netip.Prefix) *rate.Limiter {
 	if !from.IsValid() {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (a *Authority) awaitToken(ctx context.Context, k key, from netip.Prefix) er
 	if _, _, known := a.tokens.get(k); known {
 		return a.await(ctx, a.knownTokenPace)
 	}
-	return a.await(ctx, a.sources.of(from), a.tokenPace)
+	return a.await(ctx, a.sources.limiterOf(from), a.tokenPace)
 }
 
 // awaitAccess waits to ask whether a user may do something. What the cluster has allowed before does not wait for what

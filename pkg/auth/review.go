@@ -28,9 +28,9 @@ var (
 	errTooMany = errors.New("too many requests wait for the cloud; try again in a moment")
 )
 
-// together asks a question. Where known is true, all who ask it at the same time share one, with its place in the rate
-// limit: many requests with one token must not use up what others have for theirs.
-func together[A any](
+// askShared asks a question. Where known is true, all who ask it at the same time share one, with its place in the
+// rate limit: many requests with one token must not use up what others have for theirs.
+func askShared[A any](
 	ctx context.Context, asked *singleflight.Group, k key, known bool, question func(context.Context) (*A, error),
 ) (*A, error) {
 	if !known {
@@ -70,7 +70,7 @@ func (a *Authority) byToken(ctx context.Context, token string, from netip.Prefix
 		return user, err
 	}
 	_, _, known := a.tokens.get(k)
-	answer, err := together(ctx, &a.asked, k, known, func(ctx context.Context) (*authenticationv1.TokenReview, error) {
+	answer, err := askShared(ctx, &a.asked, k, known, func(ctx context.Context) (*authenticationv1.TokenReview, error) {
 		if err := a.awaitToken(ctx, k, from); err != nil {
 			return nil, err
 		}
@@ -133,8 +133,8 @@ func busy(err error, age, lives time.Duration) bool {
 	return errors.Is(err, errTooMany) && age < lives+busyAge
 }
 
-// may asks the authorizer about one subresource after another; one yes is enough.
-func (a *Authority) may(ctx context.Context, user *User, verb string, subresources []string) error {
+// authorizeAny asks the authorizer about one subresource after another; one yes is enough.
+func (a *Authority) authorizeAny(ctx context.Context, user *User, verb string, subresources []string) error {
 	var unanswered error
 	var reasons []string
 	for _, sub := range subresources {
@@ -184,7 +184,7 @@ func (a *Authority) mayUse(ctx context.Context, user *User, verb, subresource st
 		return got, nil
 	}
 	known, _, _ := a.access.get(k)
-	answer, err := together(ctx, &a.asked, k, known.allowed,
+	answer, err := askShared(ctx, &a.asked, k, known.allowed,
 		func(ctx context.Context) (*authorizationv1.SubjectAccessReview, error) {
 			if err := a.awaitAccess(ctx, k); err != nil {
 				return nil, err

@@ -132,7 +132,7 @@ func (w *Watcher) read(from *fsnotify.Watcher) {
 				lost = nil
 				continue
 			}
-			w.lost()
+			w.notifyAll()
 		}
 	}
 }
@@ -141,23 +141,23 @@ func (w *Watcher) read(from *fsnotify.Watcher) {
 func (w *Watcher) happened(e fsnotify.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	tell(w.users[filepath.Dir(e.Name)])
-	tell(w.users[e.Name])
+	notifyUsers(w.users[filepath.Dir(e.Name)])
+	notifyUsers(w.users[e.Name])
 	if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
 		delete(w.users, e.Name) // the kernel has ended the watch of a folder that is gone
 	}
 }
 
-// lost tells everybody: events were lost.
-func (w *Watcher) lost() {
+// notifyAll tells everybody: events were lost.
+func (w *Watcher) notifyAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, users := range w.users {
-		tell(users)
+		notifyUsers(users)
 	}
 }
 
-func tell(users map[*Folders]struct{}) {
+func notifyUsers(users map[*Folders]struct{}) {
 	for f := range users {
 		f.changed.Notify()
 	}

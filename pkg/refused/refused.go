@@ -62,7 +62,7 @@ func (s Stub) meta(obj *metav1.ObjectMeta) metav1.ObjectMeta {
 		},
 	}
 	if hash, is := obj.Annotations[v1.MirrorPodAnnotationKey]; is {
-		out.Annotations[v1.MirrorPodAnnotationKey] = cut(hash)
+		out.Annotations[v1.MirrorPodAnnotationKey] = truncate(hash)
 	}
 	return out
 }
@@ -71,13 +71,14 @@ func (s Stub) meta(obj *metav1.ObjectMeta) metav1.ObjectMeta {
 // the names and images.
 func (s Stub) Pod(pod *v1.Pod) *v1.Pod {
 	out := &v1.Pod{ObjectMeta: s.meta(&pod.ObjectMeta), Spec: v1.PodSpec{
-		NodeName:                      cut(pod.Spec.NodeName),
-		RestartPolicy:                 v1.RestartPolicy(cut(string(pod.Spec.RestartPolicy))),
+		NodeName:                      truncate(pod.Spec.NodeName),
+		RestartPolicy:                 v1.RestartPolicy(truncate(string(pod.Spec.RestartPolicy))),
 		TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
 	}}
 	for i := range pod.Spec.Containers[:min(len(pod.Spec.Containers), maxContainers)] {
 		c := &pod.Spec.Containers[i]
-		out.Spec.Containers = append(out.Spec.Containers, v1.Container{Name: cut(c.Name), Image: cut(c.Image)})
+		short := v1.Container{Name: truncate(c.Name), Image: truncate(c.Image)}
+		out.Spec.Containers = append(out.Spec.Containers, short)
 	}
 	return out
 }
@@ -87,4 +88,4 @@ func (s Stub) Object(obj *metav1.ObjectMeta) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: s.meta(obj)}
 }
 
-func cut(text string) string { return text[:min(len(text), maxText)] }
+func truncate(text string) string { return text[:min(len(text), maxText)] }

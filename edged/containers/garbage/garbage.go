@@ -76,8 +76,8 @@ type Store interface {
 
 // Repairs are the repairs of damaged images; see package repair.
 type Repairs interface {
-	// Keep drops what is known of images that are not in names.
-	Keep(names []string)
+	// ForgetExcept drops what is known of images that are not in names.
+	ForgetExcept(names []string)
 }
 
 // Options are what a Manager needs.
@@ -293,7 +293,7 @@ func (m *Manager) keepRepairs() {
 			names[i] = full
 		}
 	}
-	m.opts.Repairs.Keep(names)
+	m.opts.Repairs.ForgetExcept(names)
 }
 
 // observedPods returns what the runtime has of desired pods. Orphans are removed as a whole elsewhere.

@@ -119,7 +119,7 @@ func (n *node) ForgetStatus(_ context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-func (n *node) Keep(names []string) { n.kept = names }
+func (n *node) ForgetExcept(names []string) { n.kept = names }
 
 // disk is the disk of a node: 1000 bytes, of which 900 are used while it is full, and 100 otherwise.
 type disk struct{ n *node }

@@ -70,7 +70,7 @@ func (r *Repairer) repair(ctx context.Context, s Suspect, suspicion Suspicion) (
 		return r.replace(ctx, s, rep)
 	}
 	if rep.whole() {
-		r.note(r.opts.Record.SetGood(s.ID))
+		r.logUnrecorded(r.opts.Record.SetGood(s.ID))
 	}
 	return false, nil
 }
@@ -118,7 +118,7 @@ func (r *Repairer) conclude(ctx context.Context, s Suspect, err error) (bool, er
 	if !rep.sound() {
 		return false, r.trouble(ctx, s, errors.New(rep.String()))
 	}
-	r.note(r.opts.Record.SetGood(s.ID)) // as far as can be seen
+	r.logUnrecorded(r.opts.Record.SetGood(s.ID)) // as far as can be seen
 	r.repaired(s)
 	return true, nil
 }
@@ -126,14 +126,14 @@ func (r *Repairer) conclude(ctx context.Context, s Suspect, err error) (bool, er
 // fetch brings blobs again: from an archive, else from the registry. Those that are proven wrong go first, since the
 // runtime would take them for right.
 func (r *Repairer) fetch(ctx context.Context, s Suspect, rep report) (bool, error) {
-	r.note(r.opts.Record.SetDamaged(s.ID))
+	r.logUnrecorded(r.opts.Record.SetDamaged(s.ID))
 	bad := rep.blobs
 	if err := r.discard(ctx, bad); err != nil {
 		return false, r.trouble(ctx, s, err)
 	}
 	loaded, err := r.load(ctx, s)
 	if err == nil && !loaded {
-		rep, _, err = r.bring(ctx, s, rep)
+		rep, _, err = r.fetchMissing(ctx, s, rep)
 	}
 	if err != nil {
 		return false, r.trouble(ctx, s, err)
@@ -188,7 +188,7 @@ func (r *Repairer) discard(ctx context.Context, digests []string) error {
 	if len(digests) == 0 {
 		return nil
 	}
-	if err := r.hold(ctx, digests); err != nil {
+	if err := r.holdReferences(ctx, digests); err != nil {
 		return err
 	}
 	for _, digest := range digests {
@@ -241,7 +241,7 @@ func (r *Repairer) compare(ctx context.Context, s Suspect, rep report) (bool, er
 	}
 	changed := false
 	if err == nil {
-		rep, changed, err = r.bring(ctx, s, rep)
+		rep, changed, err = r.fetchMissing(ctx, s, rep)
 	}
 	if err != nil {
 		return false, r.trouble(ctx, s, fmt.Errorf("%s; %w", rep.unknown, err))
@@ -249,7 +249,7 @@ func (r *Repairer) compare(ctx context.Context, s Suspect, rep report) (bool, er
 	if changed || !rep.whole() {
 		return r.brought(ctx, s, rep)
 	}
-	r.note(r.opts.Record.SetGood(s.ID))
+	r.logUnrecorded(r.opts.Record.SetGood(s.ID))
 	return false, nil
 }
 
@@ -308,7 +308,7 @@ func (r *Repairer) remove(ctx context.Context, s Suspect) (bool, error) {
 	if err := r.opts.Runtime.RemoveImage(ctx, s.ID); err != nil {
 		return false, r.trouble(ctx, s, fmt.Errorf("remove image: %w", err))
 	}
-	r.note(r.opts.Record.SetReplaced(s.ID))
+	r.logUnrecorded(r.opts.Record.SetReplaced(s.ID))
 	r.event(s, v1.EventTypeNormal, EventRepaired,
 		fmt.Sprintf("Image %q was damaged on this device and has been removed; it is pulled again", s.Image))
 	return true, nil
@@ -354,7 +354,7 @@ func (r *Repairer) event(s Suspect, kind, why, text string) {
 	r.opts.Recorder.ContainerEventf(s.Pod, s.Container, kind, why, "%s", text)
 }
 
-func (r *Repairer) note(err error) {
+func (r *Repairer) logUnrecorded(err error) {
 	if err != nil {
 		klog.V(2).InfoS("Checked images not recorded; they are checked again after a restart", "err", err)
 	}

@@ -45,8 +45,8 @@ const (
 func heldBy(digest string) string     { return lookName + "-refs-" + digest }
 func expectedBy(digest string) string { return lookName + "-blob-" + digest }
 
-// hold protects what blobs refer to from garbage collection. What a removed blob referred to stays protected.
-func (r *Repairer) hold(ctx context.Context, digests []string) error {
+// holdReferences protects what blobs refer to from garbage collection. What a removed blob referred to stays protected.
+func (r *Repairer) holdReferences(ctx context.Context, digests []string) error {
 	blobs, err := r.opts.Store.Blobs(ctx)
 	if err != nil {
 		return err
@@ -89,10 +89,10 @@ func (r *Repairer) release(ctx context.Context, digests []string, lease func(dig
 	}
 }
 
-// bring makes the runtime fetch what an image lacks, and mends what is found damaged with it. Nothing of the image is
-// removed but blobs that are proven wrong; the caller has discarded those of rep. It returns what is left to be done,
-// and whether it has put something right.
-func (r *Repairer) bring(ctx context.Context, s Suspect, rep report) (report, bool, error) {
+// fetchMissing makes the runtime fetch what an image lacks, and mends what is found damaged with it. Nothing of the
+// image is removed but blobs that are proven wrong; the caller has discarded those of rep. It returns what is left to
+// be done, and whether it has put something right.
+func (r *Repairer) fetchMissing(ctx context.Context, s Suspect, rep report) (report, bool, error) {
 	var tried []string
 	defer func() { r.release(ctx, tried, expectedBy) }()
 	changed, asked := false, false
@@ -197,7 +197,7 @@ func (r *Repairer) forget(ctx context.Context, name string) error {
 			return fmt.Errorf("forget %s: %w", name, err)
 		}
 	}
-	r.note(r.opts.Record.DropFetched(name))
+	r.logUnrecorded(r.opts.Record.DropFetched(name))
 	return nil
 }
 

@@ -56,7 +56,7 @@ type damage struct {
 
 func (d *damage) none() bool { return len(d.files) == 0 && !d.all }
 
-func (d *damage) note(name, what string) {
+func (d *damage) setFile(name, what string) {
 	switch {
 	case what == "":
 		delete(d.files, name) // of a file that is twice in an archive the last one counts
@@ -112,7 +112,7 @@ func (l *layer) compare(ctx context.Context, archive io.Reader) (damage, error) 
 		if err != nil {
 			return err
 		}
-		found.note(e.name, what)
+		found.setFile(e.name, what)
 		if e.Typeflag == tar.TypeLink && what == "" {
 			l.modeOfLink(e, &found)
 		}
@@ -216,7 +216,7 @@ func (l *layer) modeOfLink(e entry, found *damage) {
 	}
 	if info, err := l.root.Lstat(path.Join(l.base, e.name)); err == nil &&
 		info.Mode()&modes == e.FileInfo().Mode()&modes {
-		found.note(target, "")
+		found.setFile(target, "")
 	}
 }
 

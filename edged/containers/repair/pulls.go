@@ -38,7 +38,7 @@ func (r *Repairer) PullFailed(ctx context.Context, name string, failure error) b
 		return false
 	}
 	r.forgetLeft(ctx)
-	if !r.due("pull of " + name) {
+	if !r.mayTry("pull of " + name) {
 		return false
 	}
 	s := Suspect{Image: name}
@@ -56,8 +56,8 @@ func (r *Repairer) PullFailed(ctx context.Context, name string, failure error) b
 	return freed || loaded
 }
 
-// due reports whether something may be tried, and puts the next try off.
-func (r *Repairer) due(key string) bool {
+// mayTry reports whether something may be tried, and puts the next try off.
+func (r *Repairer) mayTry(key string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st, now := r.states[key], time.Now()

@@ -120,7 +120,7 @@ func (r *Record) Good(id string) bool {
 
 // SetGood notes that an image is whole.
 func (r *Record) SetGood(id string) error {
-	return r.note(func(doc *record) { doc.Good, doc.Damaged = listed(doc.Good, id), unlisted(doc.Damaged, id) })
+	return r.update(func(doc *record) { doc.Good, doc.Damaged = listed(doc.Good, id), unlisted(doc.Damaged, id) })
 }
 
 // Damaged reports whether an image was found damaged and not put right since.
@@ -132,7 +132,7 @@ func (r *Record) Damaged(id string) bool {
 
 // SetDamaged notes that an image is damaged.
 func (r *Record) SetDamaged(id string) error {
-	return r.note(func(doc *record) { doc.Damaged = listed(doc.Damaged, id) })
+	return r.update(func(doc *record) { doc.Damaged = listed(doc.Damaged, id) })
 }
 
 // Replaced reports whether an image was brought again in this boot.
@@ -144,7 +144,7 @@ func (r *Record) Replaced(id string) bool {
 
 // SetReplaced notes that it was.
 func (r *Record) SetReplaced(id string) error {
-	return r.note(func(doc *record) { doc.Replaced = listed(doc.Replaced, id) })
+	return r.update(func(doc *record) { doc.Replaced = listed(doc.Replaced, id) })
 }
 
 // Fetched returns the names by which blobs are being fetched.
@@ -156,17 +156,17 @@ func (r *Record) Fetched() []string {
 
 // SetFetched notes that a blob is about to be fetched by a name. It must not be fetched if that fails.
 func (r *Record) SetFetched(name string) error {
-	return r.note(func(doc *record) { doc.Fetched = listed(doc.Fetched, name) })
+	return r.update(func(doc *record) { doc.Fetched = listed(doc.Fetched, name) })
 }
 
 // DropFetched notes that the runtime does not take a name for an image any more.
 func (r *Record) DropFetched(name string) error {
-	return r.note(func(doc *record) { doc.Fetched = unlisted(doc.Fetched, name) })
+	return r.update(func(doc *record) { doc.Fetched = unlisted(doc.Fetched, name) })
 }
 
 // Close notes that the agent ends in order.
 func (r *Record) Close() error {
-	return r.note(func(doc *record) { doc.Clean = true })
+	return r.update(func(doc *record) { doc.Clean = true })
 }
 
 func listed(list []string, id string) []string {
@@ -181,7 +181,7 @@ func unlisted(list []string, id string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(one string) bool { return one == id })
 }
 
-func (r *Record) note(change func(doc *record)) error {
+func (r *Record) update(change func(doc *record)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change(&r.doc)

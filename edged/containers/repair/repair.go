@@ -176,17 +176,17 @@ func (r *Repairer) Examine(ctx context.Context, s Suspect) bool {
 		return false
 	}
 	r.forgetLeft(ctx)
-	if done, again := r.before(s); done {
+	if done, again := r.beginExamination(s); done {
 		return again
 	}
 	again, err := r.repair(ctx, s, suspicion)
-	r.after(s, again, err, ctx.Err() != nil)
+	r.endExamination(s, again, err, ctx.Err() != nil)
 	return again && ctx.Err() == nil
 }
 
-// before reports whether the question is answered already: by a repair meanwhile, or one that failed a short time ago.
-// Else the image is busy until after.
-func (r *Repairer) before(s Suspect) (done, again bool) {
+// beginExamination reports whether the question is answered already: by a repair meanwhile, or one that failed a short
+// time ago. Else the image is busy until after.
+func (r *Repairer) beginExamination(s Suspect) (done, again bool) {
 	if r.opts.Record.Good(s.ID) {
 		return true, false
 	}
@@ -207,10 +207,10 @@ func (r *Repairer) before(s Suspect) (done, again bool) {
 	return false, false
 }
 
-// after remembers how an examination ended. An image is not examined over and over: one that was put right and still
-// fails is looked at as late as one that could not be put right.
-// cancelled: nobody waits for it any more, and it says nothing.
-func (r *Repairer) after(s Suspect, repaired bool, err error, cancelled bool) {
+// endExamination remembers how an examination ended. An image is not examined over and over: one that was put right and
+// still fails is looked at as late as one that could not be put right. cancelled: nobody waits for it any more, and it
+// says nothing.
+func (r *Repairer) endExamination(s Suspect, repaired bool, err error, cancelled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	st := r.states[s.ID]
@@ -252,8 +252,8 @@ func (r *Repairer) ExamineSandbox(ctx context.Context, f Failure, since time.Tim
 	return again
 }
 
-// Keep clears the conditions of images that no pod names any more.
-func (r *Repairer) Keep(names []string) {
+// ForgetExcept clears the conditions of images that no pod names any more.
+func (r *Repairer) ForgetExcept(names []string) {
 	for _, c := range r.opts.Health.Snapshot() {
 		if c.Code == health.ImageDamaged && !slices.Contains(names, c.Object) {
 			r.opts.Health.Clear(c.Code, c.Object)

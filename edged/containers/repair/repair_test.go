@@ -568,7 +568,7 @@ func TestNeverPull(t *testing.T) {
 	if r.Examine(t.Context(), s) || strings.Contains(d.made(), "pull") || len(d.health.Snapshot()) != 1 {
 		t.Errorf("done: %q, conditions %+v; want no pull and one condition", d.made(), d.health.Snapshot())
 	}
-	r.Keep([]string{"registry.example/other:1"})
+	r.ForgetExcept([]string{"registry.example/other:1"})
 	if left := d.health.Snapshot(); len(left) != 0 {
 		t.Errorf("of an image that nobody names any more: %+v, want none", left)
 	}

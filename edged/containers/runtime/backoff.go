@@ -54,9 +54,11 @@ func (b *backoff) setMax(limit time.Duration) {
 	b.max = limit
 }
 
-// after returns how long a container has to wait after its last attempt, and until when; zero when it
+// waitFor returns how long a container has to wait after its last attempt, and until when; zero when it
 // may start at once. Asking again for the same attempt gives the same answer.
-func (b *backoff) after(uid types.UID, name string, hash uint64, last *observed.Container) (time.Duration, time.Time) {
+func (b *backoff) waitFor(
+	uid types.UID, name string, hash uint64, last *observed.Container,
+) (time.Duration, time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := backoffKey{uid, name, hash}
@@ -93,7 +95,7 @@ func (b *backoff) afterStopped(
 	if i < 0 {
 		return 0, time.Time{}
 	}
-	delay, until := b.after(uid, name, hash, attempts[i])
+	delay, until := b.waitFor(uid, name, hash, attempts[i])
 	if !until.After(now()) {
 		return delay, until
 	}
@@ -104,8 +106,8 @@ func (b *backoff) afterStopped(
 	return w.delay, w.until
 }
 
-// hold keeps the wait of a container for its next attempt, though the one before is removed.
-func (b *backoff) hold(uid types.UID, name string, hash uint64) {
+// keepWait keeps the wait of a container for its next attempt, though the one before is removed.
+func (b *backoff) keepWait(uid types.UID, name string, hash uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := backoffKey{uid, name, hash}

@@ -71,7 +71,7 @@ type startParams struct {
 // the result.
 func (r *Runtime) startContainer(ctx context.Context, p startParams, s Start, res *SyncResult) {
 	c := s.Container
-	wait, until := r.backoff.after(p.pod.UID, c.Name, Hash(c), s.Last)
+	wait, until := r.backoff.waitFor(p.pod.UID, c.Name, Hash(c), s.Last)
 	if s.Last.Running() { // it was stopped by this sync: a probe has failed, or its spec has changed
 		wait, until = r.backoff.afterStopped(p.pod.UID, c.Name, Hash(c), p.obs.Attempts(c.Name))
 	}

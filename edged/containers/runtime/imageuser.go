@@ -31,7 +31,7 @@ func (u *imageUsers) get(ref string) (imageUser, bool) {
 	return user, ok
 }
 
-func (u *imageUsers) keep(ref string, user imageUser) {
+func (u *imageUsers) remember(ref string, user imageUser) {
 	if !strings.Contains(ref, "sha256:") {
 		return
 	}
@@ -58,6 +58,6 @@ func (r *Runtime) userOf(ctx context.Context, imageRef string) (imageUser, error
 		return imageUser{}, fmt.Errorf("user of image %s: the runtime no longer has it", imageRef)
 	}
 	user := imageUser{uid: resp.GetImage().GetUid().GetValue(), name: resp.GetImage().GetUsername()}
-	r.users.keep(imageRef, user)
+	r.users.remember(imageRef, user)
 	return user, nil
 }

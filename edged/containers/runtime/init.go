@@ -59,7 +59,7 @@ func initActions(pod *v1.Pod, obs *observed.Pod, probes observed.Probes, a *Acti
 			}
 			continue
 		}
-		begin(Start{Container: c, Init: true, Gate: true}, last, obs, a)
+		addStart(Start{Container: c, Init: true, Gate: true}, last, obs, a)
 		return initGoing
 	}
 	return initDone
@@ -76,7 +76,7 @@ func initSidecar(
 	if last.Running() {
 		containerAction(pod, obs, probes, Start{Container: c, Init: true, Gate: !passed}, a)
 	} else {
-		begin(Start{Container: c, Init: true, Gate: !passed}, last, obs, a)
+		addStart(Start{Container: c, Init: true, Gate: !passed}, last, obs, a)
 	}
 	switch {
 	case passed:

@@ -270,12 +270,12 @@ func TestBackoffWhenClockWentBack(t *testing.T) {
 			FinishedAt:   future,
 		}
 		const want = 20 * time.Second
-		delay, until := b.after("1", "c", 1, last)
+		delay, until := b.waitFor("1", "c", 1, last)
 		if in := time.Until(until); delay != want || in != want {
 			t.Errorf("wait %v, which ends in %v; want %v for both", delay, in, want)
 		}
 		time.Sleep(time.Second)
-		if _, again := b.after("1", "c", 1, last); !again.Equal(until) {
+		if _, again := b.waitFor("1", "c", 1, last); !again.Equal(until) {
 			t.Errorf("the end of the wait is %v, want %v as before", again, until)
 		}
 	})

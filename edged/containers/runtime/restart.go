@@ -36,7 +36,7 @@ func containerAction(pod *v1.Pod, obs *observed.Pod, probes observed.Probes, s S
 	last := obs.Container(c.Name)
 	if !last.Running() {
 		if restarts(pod, c, last) {
-			begin(s, last, obs, a)
+			addStart(s, last, obs, a)
 		}
 		return
 	}
@@ -67,8 +67,8 @@ func ofSidecar(c *v1.Container, message string) string {
 	return "Init c" + strings.TrimPrefix(message, "C")
 }
 
-// begin starts a container, and first stops an earlier one whose state is unknown.
-func begin(s Start, last *observed.Container, obs *observed.Pod, a *Actions) {
+// addStart starts a container, and first stops an earlier one whose state is unknown.
+func addStart(s Start, last *observed.Container, obs *observed.Pod, a *Actions) {
 	c := s.Container
 	if last != nil && last.State == runtimeapi.ContainerState_CONTAINER_UNKNOWN {
 		a.kill(last, fmt.Sprintf("Container %s is in an unknown state, try killing it before restart", c.Name), nil)

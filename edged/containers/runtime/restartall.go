@@ -22,8 +22,8 @@ func (r *Runtime) restartAllContainers(ctx context.Context, pod *v1.Pod, obs *ob
 	res.Changed = true
 	cause := trigger(pod, obs)
 	// The next attempt at it waits as long as after any other crash.
-	r.backoff.after(pod.UID, cause.Name, cause.Hash, cause)
-	r.backoff.hold(pod.UID, cause.Name, cause.Hash)
+	r.backoff.waitFor(pod.UID, cause.Name, cause.Hash, cause)
+	r.backoff.keepWait(pod.UID, cause.Name, cause.Hash)
 	var wg sync.WaitGroup
 	errs := make([]error, len(obs.Containers))
 	for i, c := range obs.Containers {

@@ -270,8 +270,8 @@ func TestBackoff(t *testing.T) {
 	b := newBackoff(5 * time.Minute)
 	var got []time.Duration
 	for i := range 8 {
-		d, until := b.after("1", "c", 1, crash(fmt.Sprint(i), int32(i), time.Second))
-		again, _ := b.after("1", "c", 1, crash(fmt.Sprint(i), int32(i), time.Second))
+		d, until := b.waitFor("1", "c", 1, crash(fmt.Sprint(i), int32(i), time.Second))
+		again, _ := b.waitFor("1", "c", 1, crash(fmt.Sprint(i), int32(i), time.Second))
 		if d != again || (d > 0 && !until.Equal(start.Add(time.Second+d))) {
 			t.Errorf("crash %d: %v, then %v, until %v; want the same twice, until 1 s later than that",
 				i, d, again, until)
@@ -283,14 +283,14 @@ func TestBackoff(t *testing.T) {
 		got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if d, _ := b.after("1", "c", 1, crash("long", 9, 11*time.Minute)); d != 0 {
+	if d, _ := b.waitFor("1", "c", 1, crash("long", 9, 11*time.Minute)); d != 0 {
 		t.Errorf("after a long run: %v, want nothing", d)
 	}
 	// An agent that was restarted derives the wait from the count of restarts: no storm.
-	if d, _ := newBackoff(5*time.Minute).after("1", "c", 1, crash("x", 3, time.Second)); d != 40*s {
+	if d, _ := newBackoff(5*time.Minute).waitFor("1", "c", 1, crash("x", 3, time.Second)); d != 40*s {
 		t.Errorf("after a restart of the agent: %v, want 40 s", d)
 	}
-	if d, _ := newBackoff(30*s).after("1", "c", 1, crash("x", 9, time.Second)); d != 30*s {
+	if d, _ := newBackoff(30*s).waitFor("1", "c", 1, crash("x", 9, time.Second)); d != 30*s {
 		t.Errorf("with a maximum of 30 s: %v, want 30 s", d)
 	}
 	b.forget("1")

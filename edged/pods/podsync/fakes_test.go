@@ -141,8 +141,8 @@ func (f fakeInputs) Forget(types.UID)                     { _ = f.add("forget in
 
 type fakeProber struct{ *calls }
 
-func (f fakeProber) End(types.UID)    { _ = f.add("end probes") }
-func (f fakeProber) Forget(types.UID) { _ = f.add("forget probes") }
+func (f fakeProber) StopLivenessAndStartup(types.UID) { _ = f.add("end probes") }
+func (f fakeProber) Forget(types.UID)                 { _ = f.add("forget probes") }
 
 type fakeStore struct {
 	*calls

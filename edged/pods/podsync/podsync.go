@@ -75,7 +75,7 @@ type Inputs interface {
 
 // Prober probes containers; see package prober.
 type Prober interface {
-	End(uid types.UID)
+	StopLivenessAndStartup(uid types.UID)
 	Forget(uid types.UID)
 }
 

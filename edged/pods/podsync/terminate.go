@@ -31,7 +31,7 @@ func (s *Syncer) Terminate(ctx context.Context, end podworker.End) error {
 		s.recordFailure(ctx, end.Pod, events.FailedSync, "error determining status", err)
 		return fmt.Errorf("read state of pod %s: %w", end.UID, err)
 	}
-	s.opts.Prober.End(end.UID)
+	s.opts.Prober.StopLivenessAndStartup(end.UID)
 	if end.Pod != nil {
 		s.opts.PodStatus.Update(end.Pod, obs, nil)
 	}

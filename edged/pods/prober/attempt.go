@@ -80,13 +80,13 @@ func shortLinger(_, _ string, c syscall.RawConn) error {
 	return err
 }
 
-// make makes one attempt, of one or more tries, and records the events that follow from it.
-func (a *attempts) make(ctx context.Context, q ask) result {
+// attempt makes one attempt, of one or more tries, and records the events that follow from it.
+func (a *attempts) attempt(ctx context.Context, q ask) result {
 	var got result
 	var text string
 	var err error
 	for range tries {
-		if got, text, err = a.once(ctx, &q); err == nil || ctx.Err() != nil {
+		if got, text, err = a.tryOnce(ctx, &q); err == nil || ctx.Err() != nil {
 			break
 		}
 	}
@@ -109,8 +109,8 @@ func (a *attempts) make(ctx context.Context, q ask) result {
 	return got
 }
 
-// once makes one try. An error means that the try says nothing about the container.
-func (a *attempts) once(ctx context.Context, q *ask) (result, string, error) {
+// tryOnce makes one try. An error means that the try says nothing about the container.
+func (a *attempts) tryOnce(ctx context.Context, q *ask) (result, string, error) {
 	switch h := &q.spec.ProbeHandler; {
 	case h.Exec != nil:
 		return a.runCommand(ctx, q, h.Exec)

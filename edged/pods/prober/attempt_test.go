@@ -46,7 +46,7 @@ func tryWithin(t *testing.T, seconds int32, h v1.ProbeHandler, c v1.Container, a
 	t.Helper()
 	q := &quiet{}
 	a := newAttempts(Options{Recorder: q, UserAgent: "kube-probe/1.37"})
-	got := a.make(t.Context(), ask{
+	got := a.attempt(t.Context(), ask{
 		target: target{pod: podOf(c), container: &c, address: address},
 		kind:   liveness, spec: &v1.Probe{ProbeHandler: h, TimeoutSeconds: seconds},
 	})

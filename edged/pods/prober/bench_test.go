@@ -51,7 +51,7 @@ func BenchmarkAttempt(b *testing.B) {
 			at := ask{target: target{pod: podOf(*c), container: c, address: host}, spec: &v1.Probe{ProbeHandler: h}}
 			before := processTime(b)
 			for b.Loop() {
-				if got := a.make(b.Context(), at); got != success {
+				if got := a.attempt(b.Context(), at); got != success {
 					b.Fatalf("the probe ended with %v, want %v", got, success)
 				}
 			}

@@ -141,7 +141,7 @@ func (p *Prober) Sync(pod *v1.Pod, obs *observed.Pod, view View) observed.Probes
 				probe.spec = probeOf(c, kind(k))
 			}
 		}
-		p.begin(w)
+		p.enqueueProbes(w)
 		out[o.ID] = w.says()
 	}
 	for name, w := range before {
@@ -161,8 +161,9 @@ func (p *Prober) watches(uid types.UID) *watches {
 	return have
 }
 
-// End stops the liveness and startup probes of a pod that is being stopped, until Forget. Readiness probes go on.
-func (p *Prober) End(uid types.UID) {
+// StopLivenessAndStartup stops the liveness and startup probes of a pod that is being stopped, until Forget. Readiness
+// probes go on.
+func (p *Prober) StopLivenessAndStartup(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	have := p.watches(uid)
@@ -170,7 +171,7 @@ func (p *Prober) End(uid types.UID) {
 	for _, w := range have.byName {
 		for k, probe := range w.probes {
 			if probe != nil && kind(k) != readiness {
-				p.end(probe)
+				p.stopProbe(probe)
 			}
 		}
 	}
@@ -271,12 +272,12 @@ func (w *watch) says() observed.Probed {
 	return out
 }
 
-// begin queues those probes of a container that may run and are not queued yet.
-func (p *Prober) begin(w *watch) {
+// enqueueProbes queues those probes of a container that may run and are not queued yet.
+func (p *Prober) enqueueProbes(w *watch) {
 	started := w.probes[startup] == nil || w.probes[startup].verdict == success
 	for k, probe := range w.probes {
 		waits := kind(k) != startup && !started || kind(k) != readiness && w.of.ending
-		if probe == nil || waits || probe.ended || probe.at >= 0 || probe.cancel != nil || probe.over(kind(k)) {
+		if probe == nil || waits || probe.ended || probe.at >= 0 || probe.cancel != nil || probe.isOver(kind(k)) {
 			continue
 		}
 		p.push(probe, time.Now().Add(probe.first(time.Now())))
@@ -317,9 +318,9 @@ func period(spec *v1.Probe) time.Duration {
 // earlyFirst is how long after its first attempt a readiness probe is tried again.
 const earlyFirst = 200 * time.Millisecond
 
-// again returns when the next attempt begins after one that was due at r.due and ended now. A container that was never
-// ready is asked more often at first: it will most likely be ready soon, and others wait for it.
-func (r *probe) again(now, began time.Time) time.Time {
+// nextAttempt returns when the next attempt begins after one that was due at r.due and ended now. A container that was
+// never ready is asked more often at first: it will most likely be ready soon, and others wait for it.
+func (r *probe) nextAttempt(now, began time.Time) time.Time {
 	every := period(r.spec)
 	if r.kind == readiness && r.verdict != success && r.last != success && r.early >= 0 {
 		if early := earlyFirst << r.early; early < every {

@@ -409,7 +409,7 @@ func TestEnding(t *testing.T) {
 		w.answer("ready", 1)
 		w.answer("alive", 1)
 		w.take()
-		p.End("1")
+		p.StopLivenessAndStartup("1")
 		p.Sync(pod, seen("a"), View{})
 		time.Sleep(5 * time.Second)
 		if asked := strings.Join(w.take(), "\n"); strings.Contains(asked, "alive") ||

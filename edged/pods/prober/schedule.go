@@ -45,8 +45,8 @@ func (p *Prober) push(r *probe, due time.Time) {
 	}
 }
 
-// end stops a probe for good. The result of an attempt under way is dropped.
-func (p *Prober) end(r *probe) {
+// stopProbe stops a probe for good. The result of an attempt under way is dropped.
+func (p *Prober) stopProbe(r *probe) {
 	r.ended = true
 	if r.at >= 0 {
 		heap.Remove(&p.queue, r.at)
@@ -59,7 +59,7 @@ func (p *Prober) end(r *probe) {
 func (p *Prober) endAll(w *watch) {
 	for _, r := range w.probes {
 		if r != nil {
-			p.end(r)
+			p.stopProbe(r)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func (p *Prober) startDue(ctx context.Context, wg *sync.WaitGroup) (wait time.Du
 		wg.Go(func() {
 			defer cancel()
 			began := time.Now()
-			got := p.attempts.make(ctx, at)
+			got := p.attempts.attempt(ctx, at)
 			p.done(r, got, time.Since(began))
 		})
 	}
@@ -110,12 +110,12 @@ func (p *Prober) startDue(ctx context.Context, wg *sync.WaitGroup) (wait time.Du
 
 // done takes the outcome of an attempt and how long it took.
 func (p *Prober) done(r *probe, got result, took time.Duration) {
-	if uid, ending, changed := p.take(r, got, took); changed {
+	if uid, ending, changed := p.recordResult(r, got, took); changed {
 		p.opts.Changed(uid, ending)
 	}
 }
 
-func (p *Prober) take(r *probe, got result, took time.Duration) (uid types.UID, ending, changed bool) {
+func (p *Prober) recordResult(r *probe, got result, took time.Duration) (uid types.UID, ending, changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r.cancel = nil
@@ -124,12 +124,12 @@ func (p *Prober) take(r *probe, got result, took time.Duration) (uid types.UID, 
 	}
 	p.metrics.observe(r, got, took)
 	before := r.verdict
-	r.tally = r.after(got, r.spec)
-	if !r.over(r.kind) {
-		p.push(r, r.again(time.Now(), p.began))
+	r.tally = r.withResult(got, r.spec)
+	if !r.isOver(r.kind) {
+		p.push(r, r.nextAttempt(time.Now(), p.began))
 	}
 	if r.kind == startup && r.verdict == success {
-		p.begin(r.watch)
+		p.enqueueProbes(r.watch)
 	}
 	// It is not a change that a container which was never ready is not ready, or that a live container is alive.
 	news := before != r.verdict && !(r.kind == readiness && before == unknown && r.verdict == failure) &&

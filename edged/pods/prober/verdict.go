@@ -46,8 +46,8 @@ type tally struct {
 	run  int32
 }
 
-// after returns the tally with one more attempt. An attempt without a result changes nothing.
-func (t tally) after(r result, spec *v1.Probe) tally {
+// withResult returns the tally with one more attempt. An attempt without a result changes nothing.
+func (t tally) withResult(r result, spec *v1.Probe) tally {
 	if r == warning {
 		r = success
 	}
@@ -76,9 +76,9 @@ func threshold(spec *v1.Probe) int32 {
 	return 3
 }
 
-// over reports whether a probe has said all that it can of its container: a startup probe that has come to a verdict,
+// isOver reports whether a probe has said all that it can of its container: a startup probe that has come to a verdict,
 // or a liveness probe that has failed.
-func (t tally) over(k kind) bool {
+func (t tally) isOver(k kind) bool {
 	switch k {
 	case startup:
 		return t.verdict != unknown

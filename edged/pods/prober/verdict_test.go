@@ -25,7 +25,7 @@ func TestTally(t *testing.T) {
 		var tl tally
 		got := ""
 		for _, r := range c.attempts {
-			tl = tl.after(result(strings.IndexRune("?sfw", r)), &c.spec)
+			tl = tl.withResult(result(strings.IndexRune("?sfw", r)), &c.spec)
 			got += "?sfw"[tl.verdict : tl.verdict+1]
 		}
 		if got != c.want {
@@ -44,7 +44,7 @@ func TestOver(t *testing.T) {
 		{readiness, success, false}, {readiness, failure, false},
 		{liveness, success, false}, {liveness, failure, true},
 	} {
-		if got := (tally{verdict: c.verdict}).over(c.kind); got != c.want {
+		if got := (tally{verdict: c.verdict}).isOver(c.kind); got != c.want {
 			t.Errorf("%s with verdict %s: over %v, want %v", c.kind, c.verdict, got, c.want)
 		}
 	}
