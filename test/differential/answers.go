@@ -111,8 +111,8 @@ const (
 	factor   = 100
 )
 
-// afterHook follows the seconds that a container has left after its preStop hook. Both nodes count whole seconds, so that
-// one may count one more.
+// afterHook follows the seconds that a container has left after its preStop hook. Both nodes count whole seconds, so
+// that one may count one more.
 const afterHook = " s after a hook"
 
 // alike reports whether two values are the same, numbers of the same size, or almost the same seconds after a hook.
