@@ -88,13 +88,6 @@ func always(text string) func(*model.Message) string {
 	return func(*model.Message) string { return text }
 }
 
-// noLink says what edgehub says of a request when there is no link, or none any more.
-func (e *edge) noLink(m *model.Message) string {
-	_ = e.bus.SendResp(context.Background(),
-		m.RespondError(model.ModuleEdgeHub, errors.New("not connected to the cloud")))
-	return ""
-}
-
 // bubble runs a subtest on a simulated clock, so that tries again come at once.
 func bubble(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()

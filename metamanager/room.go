@@ -197,13 +197,9 @@ func measure(key resource.Key, data []byte) (*sized, error) {
 	if key.Type == resource.TypePod {
 		s.pod = &v1.Pod{}
 		text := struct {
-			Kind       *string            `json:"kind"`
-			APIVersion *string            `json:"apiVersion"`
-			Metadata   *metav1.ObjectMeta `json:"metadata"`
-			Spec       *v1.PodSpec        `json:"spec"`
-			Status     *v1.PodStatus      `json:"status"`
-			ErrStatus  json.RawMessage    `json:"ErrStatus"`
-		}{&s.pod.Kind, &s.pod.APIVersion, &s.pod.ObjectMeta, &s.pod.Spec, &s.pod.Status, nil}
+			*v1.Pod                   // not a pointer to each field: null would replace it, and a second value not be the pod's
+			ErrStatus json.RawMessage `json:"ErrStatus"`
+		}{Pod: s.pod}
 		if err := json.Unmarshal(data, &text); err != nil {
 			return s, fmt.Errorf("%s: content is not a pod: %w", key, err)
 		}

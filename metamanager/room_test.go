@@ -354,6 +354,31 @@ func TestIncomingPod(t *testing.T) {
 	}
 }
 
+// TestRepeatedKeys: a pod in which keys are repeated has the size of what it is decoded to.
+func TestRepeatedKeys(t *testing.T) {
+	key := resource.Key{Namespace: "a", Type: resource.TypePod, Name: "web"}
+	for _, text := range []string{
+		`{"metadata":{"uid":"u"},"spec":null,"spec":{"containers":[{},{},{}],"priority":2000000000}}`,
+		`{"metadata":{"uid":"u"},"spec":null,"SPEC":{"containers":[{},{},{}]}}`,
+		`{"metadata":null,"metadata":{"uid":"u","namespace":"a"},"status":null,"status":{"phase":"Running"}}`,
+	} {
+		var want v1.Pod
+		if err := json.Unmarshal([]byte(text), &want); err != nil {
+			t.Fatal(err)
+		}
+		in, err := readIncoming(key, []byte(text))
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if diff := cmp.Diff(&want, in.sized.pod); diff != "" {
+			t.Errorf("%s: pod (-want +got):\n%s", text, diff)
+		}
+		if size := podSize(&want, []byte(text)); in.sized.size != size {
+			t.Errorf("%s: size = %d, want %d", text, in.sized.size, size)
+		}
+	}
+}
+
 // FuzzRoom: whatever comes and goes, the counts are those of what is stored.
 func FuzzRoom(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 250, 130, 7, 1, 255})

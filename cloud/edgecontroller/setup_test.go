@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
@@ -32,14 +31,6 @@ type fixture struct {
 
 // noAddress makes a fixture that writes no address into the Nodes of nodes that connect.
 func noAddress(o *Options) { o.LocalIP = "" }
-
-// rateLimit makes a fixture that limits the requests of a node.
-func rateLimit(qps float64, burst int) func(*Options) {
-	return func(o *Options) { o.NodeQPS, o.NodeBurst = qps, burst }
-}
-
-// timeout makes a fixture that limits the time for one request.
-func timeout(d time.Duration) func(*Options) { return func(o *Options) { o.RequestTimeout = d } }
 
 // newFixture makes a controller that does not limit the requests of a node, unless a change of its options does.
 func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
@@ -100,13 +91,6 @@ func (w *fixture) keep(kind string, o objects.Object) {
 	}
 	w.contents.Forget(key)
 	w.contents.Put(encoded)
-}
-
-func (w *fixture) remove(pod *v1.Pod) {
-	w.t.Helper()
-	if err := w.caches.Remove(pod); err != nil {
-		w.t.Fatal(err)
-	}
 }
 
 // ask handles a message of a node.

@@ -153,14 +153,14 @@ type anyRow struct{ t *table }
 //go:noinline
 func (r anyRow) number(value int64) numberRow {
 	r.t.number = value
-	return numberRow{r.t}
+	return numberRow(r)
 }
 
 //go:noinline
 func (r anyRow) numberIfSet(value *int32) numberRow {
 	if value == nil {
 		r.t.checks = false
-		return numberRow{r.t}
+		return numberRow(r)
 	}
 	return r.number(int64(*value))
 }
@@ -172,7 +172,7 @@ func (r anyRow) periodIfSet(value *metav1.Duration) periodRow {
 	} else {
 		r.t.number = int64(value.Duration)
 	}
-	return periodRow{r.t}
+	return periodRow(r)
 }
 
 // by checks the value with a function for the kubelet's configuration.
