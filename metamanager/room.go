@@ -196,8 +196,9 @@ func measure(key resource.Key, data []byte) (*sized, error) {
 	s := &sized{}
 	if key.Type == resource.TypePod {
 		s.pod = &v1.Pod{}
+		// Pointers to the fields would not do: null replaces them, and a second value is not the pod's then.
 		text := struct {
-			*v1.Pod                   // not a pointer to each field: null would replace it, and a second value not be the pod's
+			*v1.Pod
 			ErrStatus json.RawMessage `json:"ErrStatus"`
 		}{Pod: s.pod}
 		if err := json.Unmarshal(data, &text); err != nil {

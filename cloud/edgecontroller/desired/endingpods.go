@@ -32,22 +32,26 @@ const maxImage = 1 << 10
 // sendEnding returns what a node is sent of a pod that is withheld and being deleted: its deletion, with no more than
 // it takes to end the pod.
 func (d *Objects) sendEnding(node string, key resource.Key, pod *v1.Pod) (*cloudhub.Object, error) {
-	if caches.IsTrimmed(pod) {
-		size := min(int64(caches.SizeOf(pod)), d.wholeSent.Share())
-		if !d.wholeSent.Take(node, size) {
-			return nil, fmt.Errorf("%s has %d KiB: %w", key, size>>10, errLargePodsOnTheirWay)
-		}
-		defer d.wholeSent.Return(node, size)
-		whole, err := d.lookups.LargePod(d.ctx, key)
-		switch {
-		case err != nil:
-			return nil, err
-		case whole == nil || whole.UID != pod.UID || whole.DeletionTimestamp == nil:
-			return nil, fmt.Errorf("read %s: %w", key, lookups.ErrPodsMissing) // the watch is about to tell
-		}
-		pod = whole
+	send := func(pod *v1.Pod) (*cloudhub.Object, error) {
+		return caches.ToSend(key, endingPod(pod, d.room.admitted(node, pod.UID)))
 	}
-	return caches.ToSend(key, endingPod(pod, d.room.admitted(node, pod.UID)))
+	if !caches.IsTrimmed(pod) {
+		return send(pod)
+	}
+	size := min(int64(caches.SizeOf(pod)), d.wholeSent.Share())
+	if !d.wholeSent.Take(node, size) {
+		return nil, fmt.Errorf("%s has %d KiB: %w", key, size>>10, errLargePodsOnTheirWay)
+	}
+	defer d.wholeSent.Return(node, size)
+	var object *cloudhub.Object
+	err := d.lookups.LargePod(d.ctx, key, func(whole *v1.Pod) (err error) {
+		if whole == nil || whole.UID != pod.UID || whole.DeletionTimestamp == nil {
+			return fmt.Errorf("read %s: %w", key, lookups.ErrPodsMissing) // the watch is about to tell
+		}
+		object, err = send(whole)
+		return err
+	})
+	return object, err
 }
 
 // endingPod returns what it takes to end a pod. Of one that its node has, the spec is no larger than the node has it:

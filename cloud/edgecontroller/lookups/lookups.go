@@ -73,14 +73,19 @@ func Confirmed[T any](
 	return obj, nil
 }
 
-// LargePod reads a large pod as it is now; nil if it does not exist. Few are read at a time.
-func (l *Lookups) LargePod(ctx context.Context, key resource.Key) (*v1.Pod, error) {
+// LargePod reads a large pod as it is now and calls use with it; with nil if it does not exist. Few are in use at a
+// time.
+func (l *Lookups) LargePod(ctx context.Context, key resource.Key, use func(*v1.Pod) error) error {
 	leave, err := l.wholeReads.Acquire(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", key, err)
+		return fmt.Errorf("read %s: %w", key, err)
 	}
 	defer leave()
-	return Confirmed(l, key, l.Own.CoreV1().Pods(key.Namespace).Get)
+	whole, err := Confirmed(l, key, l.Own.CoreV1().Pods(key.Namespace).Get)
+	if err != nil {
+		return err
+	}
+	return use(whole)
 }
 
 // Whole returns the whole of a pod that may be trimmed; see WholePod.
@@ -95,19 +100,20 @@ func (l *Lookups) Whole(ctx context.Context, pod *v1.Pod) (*v1.Pod, error) {
 // larger.
 func (l *Lookups) WholePod(ctx context.Context, pod *v1.Pod) (*v1.Pod, error) {
 	key := caches.PodKey(pod)
-	whole, err := l.LargePod(ctx, key)
-	switch {
-	case err != nil:
-		return nil, err
-	case whole == nil || whole.UID != pod.UID || !atLeast(whole.ResourceVersion, pod.ResourceVersion):
-		return nil, fmt.Errorf("read %s: %w", key, ErrPodsMissing) // the watch is about to tell
-	}
-	whole.ManagedFields = nil
-	if size := caches.ContentSize(whole); size > caches.SizeOf(pod) {
-		return nil, fmt.Errorf("read %s: it has grown from %d to %d bytes: %w", key, caches.SizeOf(pod), size,
-			ErrPodsMissing)
-	}
-	return whole, nil
+	var found *v1.Pod
+	err := l.LargePod(ctx, key, func(whole *v1.Pod) error {
+		if whole == nil || whole.UID != pod.UID || !atLeast(whole.ResourceVersion, pod.ResourceVersion) {
+			return fmt.Errorf("read %s: %w", key, ErrPodsMissing) // the watch is about to tell
+		}
+		whole.ManagedFields = nil
+		if size := caches.ContentSize(whole); size > caches.SizeOf(pod) {
+			return fmt.Errorf("read %s: it has grown from %d to %d bytes: %w", key, caches.SizeOf(pod), size,
+				ErrPodsMissing)
+		}
+		found = whole
+		return nil
+	})
+	return found, err
 }
 
 // A node's pods are listed listPage at a time, which are all that a node has; or largePage if its large pods have more
