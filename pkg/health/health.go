@@ -28,6 +28,8 @@ type Condition struct {
 type Registry struct {
 	mu  sync.Mutex
 	set map[id]Condition
+	// ended are those of the conditions that are over which were shown at once, the last one of each code.
+	ended map[Code]Condition
 }
 
 type id struct {
@@ -85,6 +87,12 @@ func (r *Registry) Clear(code Code, object string) {
 		return
 	}
 	delete(r.set, key)
+	if known[code].After == 0 {
+		if r.ended == nil {
+			r.ended = map[Code]Condition{}
+		}
+		r.ended[code] = c
+	}
 	klog.InfoS("Condition is over", "condition", code, "object", object,
 		"lasted", time.Since(c.Since).Round(time.Millisecond))
 }
@@ -112,6 +120,15 @@ func (r *Registry) Snapshot() []Condition {
 		return strings.Compare(a.Object, b.Object)
 	})
 	return list
+}
+
+// Ended returns the last condition of a code that is over; ok is false if there was none, or if conditions of this code
+// are shown only after a while.
+func (r *Registry) Ended(code Code) (c Condition, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, ok = r.ended[code]
+	return c, ok
 }
 
 // Is reports whether a condition is set for any object, however short it has lasted.

@@ -38,6 +38,14 @@ func TestRegistry(t *testing.T) {
 		r.Clear(StaticPodBad, "a")
 		r.Clear(StaticPodBad, "b")
 		r.Clear(StaticPodBad, "never set")
+		if c, ok := r.Ended(StaticPodBad); !ok || c.Object != "b" || c.Detail != "why" {
+			t.Errorf("Ended(%s) = %+v, %v; want that of b, true", StaticPodBad, c, ok)
+		}
+		for _, code := range []Code{RuntimeDown, StoreRecovered} {
+			if c, ok := r.Ended(code); ok {
+				t.Errorf("Ended(%s) = %+v, true; want false: it may pass by itself, or is not over", code, c)
+			}
+		}
 		if worst, ok := r.Healthy(); !ok {
 			t.Errorf("Healthy with a warning = %+v, false; want true", worst)
 		}

@@ -63,6 +63,8 @@ type Manager struct {
 	mu       sync.Mutex
 	images   []v1.ContainerImage
 	imagesAt time.Time
+	// started is set once the conditions were asked for.
+	started bool
 	// reported are the agent's own conditions as they were reported last; the others were never reported.
 	reported map[health.Code]v1.ConditionStatus
 }
@@ -191,8 +193,10 @@ func reportable() []health.Code {
 }
 
 // agentConditions returns the conditions of the Node for those of the agent. One that is over is False if it was
-// reported before; a healthy node has none of them. It is pure.
-func agentConditions(now []health.Condition, reported map[health.Code]v1.ConditionStatus) []v1.NodeCondition {
+// reported before, or if ended has it; a healthy node has none of them. It is pure.
+func agentConditions(
+	now []health.Condition, ended map[health.Code]health.Condition, reported map[health.Code]v1.ConditionStatus,
+) []v1.NodeCondition {
 	var list []v1.NodeCondition
 	for _, code := range reportable() {
 		i := slices.IndexFunc(now, func(c health.Condition) bool { return c.Code == code })
@@ -211,6 +215,15 @@ func agentConditions(now []health.Condition, reported map[health.Code]v1.Conditi
 				Reason:  "Over",
 				Message: "this is over",
 			})
+		default:
+			if c, brief := ended[code]; brief {
+				list = append(list, v1.NodeCondition{
+					Type:    v1.NodeConditionType(code),
+					Status:  v1.ConditionFalse,
+					Reason:  "Over",
+					Message: "this is over: " + conditionMessage(&c),
+				})
+			}
 		}
 	}
 	return list
@@ -227,20 +240,38 @@ func conditionMessage(c *health.Condition) string {
 }
 
 // Conditions returns the conditions of the Node beside Ready. It sends an event for each condition of the agent that is
-// new.
+// new. The first time it also returns those that have begun and ended since the agent's start: a store that was rolled
+// back is whole again a moment after the node has connected.
 func (m *Manager) Conditions() []v1.NodeCondition {
 	now := m.opts.Health.Snapshot()
 	m.mu.Lock()
-	list := agentConditions(now, m.reported)
+	var ended map[health.Code]health.Condition
+	if !m.started {
+		m.started, ended = true, m.ended()
+	}
+	list := agentConditions(now, ended, m.reported)
 	for i := range list {
 		code := health.Code(list[i].Type)
-		if list[i].Status == v1.ConditionTrue && m.reported[code] != v1.ConditionTrue {
+		_, brief := ended[code]
+		if list[i].Status == v1.ConditionTrue && m.reported[code] != v1.ConditionTrue ||
+			brief && m.reported[code] == "" {
 			m.opts.Recorder.NodeEventf(v1.EventTypeWarning, string(code), "%s", list[i].Message)
 		}
 		m.reported[code] = list[i].Status
 	}
 	m.mu.Unlock()
 	return append(list, m.opts.Pressures()...)
+}
+
+// ended returns the conditions of the agent that are over.
+func (m *Manager) ended() map[health.Code]health.Condition {
+	ended := map[health.Code]health.Condition{}
+	for _, code := range reportable() {
+		if c, ok := m.opts.Health.Ended(code); ok {
+			ended[code] = c
+		}
+	}
+	return ended
 }
 
 // Changed sends events for conditions that changed.

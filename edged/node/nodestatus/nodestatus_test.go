@@ -58,7 +58,7 @@ func TestAgentConditions(t *testing.T) {
 			[]v1.NodeCondition{holds, over},
 		},
 	} {
-		if diff := cmp.Diff(c.want, agentConditions(c.now, c.told)); diff != "" {
+		if diff := cmp.Diff(c.want, agentConditions(c.now, nil, c.told)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -77,6 +77,37 @@ func TestPlainVersion(t *testing.T) {
 		if got := plainVersion(text); got != want {
 			t.Errorf("plainVersion(%q) = %q, want %q", text, got, want)
 		}
+	}
+}
+
+// TestBriefConditions: what was over before the first status was made is in it, with an event, and stays False.
+func TestBriefConditions(t *testing.T) {
+	conditions := &health.Registry{}
+	recorder := events.New("edge-1", nil)
+	m := New(Options{
+		NodeName:  "edge-1",
+		Addresses: node.NewAddresses("192.0.2.1", ""),
+		Pressures: func() []v1.NodeCondition { return nil },
+		Health:    conditions,
+		Recorder:  recorder,
+	})
+	conditions.Set(health.StoreRolledBack, "", "schema 9")
+	conditions.Clear(health.StoreRolledBack, "")
+	for range 2 {
+		list := m.Conditions()
+		if len(list) != 1 || list[0].Type != "StoreRolledBack" || list[0].Status != v1.ConditionFalse {
+			t.Fatalf("conditions = %+v, want StoreRolledBack False", list)
+		}
+	}
+	recorded := recorder.List()
+	if len(recorded) != 1 || recorded[0].Reason != "StoreRolledBack" ||
+		!strings.Contains(recorded[0].Message, "schema 9") {
+		t.Errorf("events = %+v, want one of StoreRolledBack with schema 9", recorded)
+	}
+	conditions.Set(health.StaticPodBad, "web.yaml", "no name")
+	conditions.Clear(health.StaticPodBad, "web.yaml")
+	if list := m.Conditions(); len(list) != 1 {
+		t.Errorf("conditions after a brief one between two statuses = %+v, want StoreRolledBack alone", list)
 	}
 }
 
