@@ -28,8 +28,9 @@ type Condition struct {
 type Registry struct {
 	mu  sync.Mutex
 	set map[id]Condition
-	// ended are those of the conditions that are over which were shown at once, the last one of each code.
-	ended map[Code]Condition
+	// brief is what TakeBrief returns; taken is set once it was called.
+	brief map[Code]Condition
+	taken bool
 }
 
 type id struct {
@@ -87,11 +88,11 @@ func (r *Registry) Clear(code Code, object string) {
 		return
 	}
 	delete(r.set, key)
-	if known[code].After == 0 {
-		if r.ended == nil {
-			r.ended = map[Code]Condition{}
+	if !r.taken && known[code].After == 0 {
+		if r.brief == nil {
+			r.brief = map[Code]Condition{}
 		}
-		r.ended[code] = c
+		r.brief[code] = c
 	}
 	klog.InfoS("Condition is over", "condition", code, "object", object,
 		"lasted", time.Since(c.Since).Round(time.Millisecond))
@@ -122,13 +123,14 @@ func (r *Registry) Snapshot() []Condition {
 	return list
 }
 
-// Ended returns the last condition of a code that is over; ok is false if there was none, or if conditions of this code
-// are shown only after a while.
-func (r *Registry) Ended(code Code) (c Condition, ok bool) {
+// TakeBrief returns the conditions that were over before it was called for the first time, the last one of each code,
+// without those that are shown only after a while. Later calls return none.
+func (r *Registry) TakeBrief() map[Code]Condition {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c, ok = r.ended[code]
-	return c, ok
+	brief := r.brief
+	r.brief, r.taken = nil, true
+	return brief
 }
 
 // Is reports whether a condition is set for any object, however short it has lasted.

@@ -312,14 +312,16 @@ func TestAsStatus(t *testing.T) {
 			t.Errorf("%s: status %+v, want code %d and reason %s", name, s, tc.code, tc.reason)
 		}
 	}
-	w := newFixture(t, timeout(50*time.Millisecond))
-	done := make(chan struct{})
-	w.api.Answer(func(fakes.Call) (int, any) { <-done; return 200, "late" })
-	status, _ := failure(t, w.ask("e1", "query", "null/persistentvolume/x", "null"))
-	close(done)
-	if status == nil || status.Code != 504 || status.Reason != metav1.StatusReasonTimeout {
-		t.Errorf("an API server that is slow: status %+v, want 504", status)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, timeout(15*time.Second))
+		done := make(chan struct{})
+		w.api.Answer(func(fakes.Call) (int, any) { <-done; return 200, "late" })
+		status, _ := failure(t, w.ask("e1", "query", "null/persistentvolume/x", "null"))
+		close(done)
+		if status == nil || status.Code != 504 || status.Reason != metav1.StatusReasonTimeout {
+			t.Errorf("an API server that is slow: status %+v, want 504", status)
+		}
+	})
 }
 
 // TestRenew: one write; a lease is only made for a node that exists.

@@ -63,8 +63,6 @@ type Manager struct {
 	mu       sync.Mutex
 	images   []v1.ContainerImage
 	imagesAt time.Time
-	// started is set once the conditions were asked for.
-	started bool
 	// reported are the agent's own conditions as they were reported last; the others were never reported.
 	reported map[health.Code]v1.ConditionStatus
 }
@@ -193,9 +191,9 @@ func reportable() []health.Code {
 }
 
 // agentConditions returns the conditions of the Node for those of the agent. One that is over is False if it was
-// reported before, or if ended has it; a healthy node has none of them. It is pure.
+// reported before, or if it is one of brief; a healthy node has none of them. It is pure.
 func agentConditions(
-	now []health.Condition, ended map[health.Code]health.Condition, reported map[health.Code]v1.ConditionStatus,
+	now []health.Condition, brief map[health.Code]health.Condition, reported map[health.Code]v1.ConditionStatus,
 ) []v1.NodeCondition {
 	var list []v1.NodeCondition
 	for _, code := range reportable() {
@@ -216,7 +214,7 @@ func agentConditions(
 				Message: "this is over",
 			})
 		default:
-			if c, brief := ended[code]; brief {
+			if c, over := brief[code]; over {
 				list = append(list, v1.NodeCondition{
 					Type:    v1.NodeConditionType(code),
 					Status:  v1.ConditionFalse,
@@ -244,34 +242,20 @@ func conditionMessage(c *health.Condition) string {
 // back is whole again a moment after the node has connected.
 func (m *Manager) Conditions() []v1.NodeCondition {
 	now := m.opts.Health.Snapshot()
+	brief := m.opts.Health.TakeBrief() // after it: what ends in between is in both
 	m.mu.Lock()
-	var ended map[health.Code]health.Condition
-	if !m.started {
-		m.started, ended = true, m.ended()
-	}
-	list := agentConditions(now, ended, m.reported)
+	list := agentConditions(now, brief, m.reported)
 	for i := range list {
 		code := health.Code(list[i].Type)
-		_, brief := ended[code]
+		_, over := brief[code]
 		if list[i].Status == v1.ConditionTrue && m.reported[code] != v1.ConditionTrue ||
-			brief && m.reported[code] == "" {
+			over && m.reported[code] == "" {
 			m.opts.Recorder.NodeEventf(v1.EventTypeWarning, string(code), "%s", list[i].Message)
 		}
 		m.reported[code] = list[i].Status
 	}
 	m.mu.Unlock()
 	return append(list, m.opts.Pressures()...)
-}
-
-// ended returns the conditions of the agent that are over.
-func (m *Manager) ended() map[health.Code]health.Condition {
-	ended := map[health.Code]health.Condition{}
-	for _, code := range reportable() {
-		if c, ok := m.opts.Health.Ended(code); ok {
-			ended[code] = c
-		}
-	}
-	return ended
 }
 
 // Changed sends events for conditions that changed.
