@@ -42,27 +42,42 @@ const (
 	// starting is the same, and the value began while the pod started. One node may report another moment of the start
 	// than the other.
 	starting
+	// slow is a value that began while the pod started, and lasted: it may be left out if the other node's pod started
+	// soon, since that one had nothing to report before it ran.
+	slow
 )
 
-// Brief has the brevity of each value of a path of a [Trace]. The last value of a path is always lasting.
-type Brief map[string][]brevity
+// Brief says which values of a [Trace] may be left out.
+type Brief struct {
+	// values has the brevity of each value of a path. The last value of a path is always lasting.
+	values map[string][]brevity
+	// soon: within startLimit of its first state, the pod ran or something kept it from running.
+	soon bool
+}
 
 // durations turns the times at which the values of paths began into their brevity.
-func durations(begun map[string][]begin) Brief {
-	out := Brief{}
+func durations(begun map[string][]begin) map[string][]brevity {
+	out := map[string][]brevity{}
 	for path, times := range begun {
 		out[path] = make([]brevity, len(times))
 		for i := range len(times) - 1 {
-			limit, short := briefLimit, brief
+			limit, short, long := briefLimit, brief, lasting
 			if times[i].starts {
-				limit, short = startLimit, starting
+				limit, short, long = startLimit, starting, slow
 			}
+			out[path][i] = long
 			if times[i+1].at.Sub(times[i].at) < daemon.Scaled(limit) {
 				out[path][i] = short
 			}
 		}
 	}
 	return out
+}
+
+// startedSoon reports whether the pod ran, or something kept it from running, within startLimit of its first state.
+func startedSoon(states []state) bool {
+	i := slices.IndexFunc(states, func(s state) bool { return !starts(&s.pod.Status) })
+	return i >= 0 && states[i].at.Sub(states[0].at) < daemon.Scaled(startLimit)
 }
 
 // withoutBrief gives both traces the same values for the paths of a pod's status that differ only in brief ones.
@@ -73,7 +88,8 @@ func withoutBrief(l, r Trace, lBrief, rBrief Brief) {
 		if !strings.HasPrefix(path, "pod.status.") || slices.Equal(l[path], r[path]) {
 			continue
 		}
-		left, right := newSequence(l[path], lBrief[path]), newSequence(r[path], rBrief[path])
+		left := newSequence(l[path], lBrief.values[path], rBrief.soon)
+		right := newSequence(r[path], rBrief.values[path], lBrief.soon)
 		if !sameBut(left, right) {
 			continue
 		}
@@ -96,9 +112,17 @@ type sequence struct {
 	brevity []brevity
 }
 
-func newSequence(values []string, lengths []brevity) sequence {
+// newSequence makes a sequence; otherSoon says whether the other node's pod started soon.
+func newSequence(values []string, lengths []brevity, otherSoon bool) sequence {
 	out := sequence{values: append([]string{absent}, values...), brevity: make([]brevity, len(values)+1)}
-	copy(out.brevity[1:], lengths)
+	for i, length := range lengths {
+		switch {
+		case length != slow:
+			out.brevity[i+1] = length
+		case otherSoon:
+			out.brevity[i+1] = starting
+		}
+	}
 	return out
 }
 

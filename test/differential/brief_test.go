@@ -21,7 +21,7 @@ func TestSameBut(t *testing.T) {
 			length := map[byte]brevity{'!': brief, '?': starting}[value[len(value)-1]]
 			values, lengths = append(values, strings.TrimRight(value, "!?")), append(lengths, length)
 		}
-		return newSequence(values, lengths)
+		return newSequence(values, lengths, false)
 	}
 	for _, c := range []struct {
 		name        string
@@ -117,6 +117,40 @@ func TestBriefStart(t *testing.T) {
 		withoutBrief(l, r, lBrief, rBrief)
 		if diff := cmp.Diff(l, r); (diff == "") != want {
 			t.Errorf("%s: same without it: %v, want %v (-left +right):\n%s", reason, diff == "", want, diff)
+		}
+	}
+}
+
+// TestSlowStart: a node that takes long to start a pod may report that it starts, beside one that starts it soon; one
+// that takes as long may not leave it out.
+func TestSlowStart(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	creating := v1.ContainerStatus{
+		Name: "main", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}},
+	}
+	running := v1.ContainerStatus{Name: "main", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}
+	states := func(took time.Duration, starts ...v1.ContainerStatus) []state {
+		runs := v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{running}}
+		return []state{
+			{pod: &v1.Pod{Status: v1.PodStatus{Phase: v1.PodPending}}, at: now},
+			{pod: &v1.Pod{Status: v1.PodStatus{Phase: v1.PodPending, ContainerStatuses: starts}}, at: now},
+			{pod: &v1.Pod{Status: runs}, at: now.Add(took)},
+		}
+	}
+	for other, want := range map[time.Duration]bool{time.Second: true, time.Hour: false} {
+		l, r := Trace{}, Trace{}
+		lBrief, err := addStates(l, states(time.Hour, creating), Names{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rBrief, err := addStates(r, states(other), Names{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		withoutBrief(l, r, lBrief, rBrief)
+		if diff := cmp.Diff(l, r); (diff == "") != want {
+			t.Errorf("beside a node that took %v: same without ContainerCreating: %v, want %v (-left +right):\n%s",
+				other, diff == "", want, diff)
 		}
 	}
 }

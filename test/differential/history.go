@@ -136,7 +136,7 @@ func podsOf(states []state) []*v1.Pod {
 	return pods
 }
 
-// addStates adds the states of a pod to a trace, and returns which of their values were brief.
+// addStates adds the states of a pod to a trace, and returns which of their values may be left out.
 func addStates(t Trace, states []state, names Names) (Brief, error) {
 	begun := map[string][]begin{}
 	for _, s := range states {
@@ -151,7 +151,7 @@ func addStates(t Trace, states []state, names Names) (Brief, error) {
 		}{pod.Generation, pod.DeletionTimestamp != nil, pod.DeletionGracePeriodSeconds, pod.Finalizers, pod.Status}
 		values, err := Flatten("pod", seen)
 		if err != nil {
-			return nil, err
+			return Brief{}, err
 		}
 		replaced := map[string]string{}
 		for path, value := range values {
@@ -167,7 +167,7 @@ func addStates(t Trace, states []state, names Names) (Brief, error) {
 			}
 		}
 	}
-	return durations(begun), nil
+	return Brief{durations(begun), startedSoon(states)}, nil
 }
 
 // addEvents adds the events of a pod to a trace, each as a path.
