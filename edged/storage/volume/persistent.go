@@ -16,8 +16,12 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// setupPersistent puts a volume of the cluster in place.
-func (m *Manager) setupPersistent(ctx context.Context, pod *v1.Pod, spec Spec) (PodVolume, error) {
+// setupClaim puts in place what a claim is bound to.
+func (m *Manager) setupClaim(ctx context.Context, pod *v1.Pod, vol *v1.Volume) (PodVolume, error) {
+	spec, err := m.spec(ctx, pod, vol)
+	if err != nil {
+		return PodVolume{}, err
+	}
 	if err := m.checkNode(ctx, spec); err != nil {
 		return PodVolume{}, err
 	}

@@ -202,19 +202,21 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod) (Volumes, error) {
 func (m *Manager) setupVolume(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (PodVolume, error) {
 	switch {
 	case vol.PersistentVolumeClaim != nil, vol.Ephemeral != nil:
-		spec, err := m.spec(ctx, pod, vol)
-		if err != nil {
-			return PodVolume{}, err
-		}
-		return m.setupPersistent(ctx, pod, spec)
+		return m.setupClaim(ctx, pod, vol)
 	case vol.CSI != nil:
 		readOnly := isTrue(vol.CSI.ReadOnly)
 		return m.setupDriven(ctx, pod, Spec{Name: vol.Name, Inline: vol.CSI, ReadOnly: readOnly})
 	case vol.NFS != nil:
 		return m.setupNFS(ctx, pod, nfsMount{name: vol.Name, source: vol.NFS, readOnly: vol.NFS.ReadOnly})
+	case vol.HostPath != nil:
+		return PodVolume{Path: vol.HostPath.Path}, checkHostPath(vol.HostPath)
+	case vol.EmptyDir != nil:
+		path, err := m.setupEmptyDir(pod, vol)
+		return PodVolume{Path: path}, err
+	case filledByAgent(vol):
+		return m.setupFiles(ctx, pod, vol, left)
 	}
-	path, renewAt, err := m.setupBuiltIn(ctx, pod, vol, left)
-	return PodVolume{Path: path, ReadOnly: filledByAgent(vol), RenewAt: renewAt}, err
+	return PodVolume{}, fmt.Errorf("volume type %s is not supported", Type(vol)) // Unsupported has said so before
 }
 
 // polled reports whether what is in a volume may change without a message to the node.
@@ -228,44 +230,6 @@ func polled(vol *v1.Volume) bool {
 		})
 	}
 	return false
-}
-
-// setupBuiltIn puts a volume in place that needs neither a claim nor a driver. renewAt is when it is to be set up again
-// at the latest; zero is never.
-func (m *Manager) setupBuiltIn(
-	ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room,
-) (path string, renewAt time.Time, err error) {
-	if vol.Projected != nil {
-		files, err := m.projectedFiles(ctx, pod, vol.Projected, left)
-		for _, f := range files {
-			renewAt = earlier(renewAt, f.renewAt)
-		}
-		path, err = m.setupFiles(pod, vol, pluginProjected, files, err)
-		return path, renewAt, err
-	}
-	path, err = m.setupOnNode(ctx, pod, vol, left)
-	return path, time.Time{}, err
-}
-
-// setupOnNode puts a volume in place that is on the node, or whose changes the node is sent.
-func (m *Manager) setupOnNode(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (string, error) {
-	switch {
-	case vol.HostPath != nil:
-		return vol.HostPath.Path, checkHostPath(vol.HostPath)
-	case vol.EmptyDir != nil:
-		return m.setupEmptyDir(pod, vol)
-	case vol.ConfigMap != nil:
-		files, err := m.configMapFiles(ctx, pod.Namespace, configMapSource(vol.ConfigMap, left))
-		return m.setupFiles(pod, vol, pluginConfigMap, files, err)
-	case vol.Secret != nil:
-		files, err := m.secretFiles(ctx, pod.Namespace, secretSource(vol.Secret, left))
-		return m.setupFiles(pod, vol, pluginSecret, files, err)
-	case vol.DownwardAPI != nil:
-		src := vol.DownwardAPI
-		files, err := m.downwardFiles(pod, src.Items, defaults{src.DefaultMode, src.DefaultUser, left})
-		return m.setupFiles(pod, vol, pluginDownwardAPI, files, err)
-	}
-	return "", fmt.Errorf("volume type %s is not supported", Type(vol)) // Unsupported has said so before
 }
 
 // spec returns what the claim of a volume is bound to, from memory where it was found before.
@@ -364,30 +328,51 @@ func (m *Manager) folder(pod *v1.Pod, parent, plugin, name string) (string, erro
 
 func pluginDir(plugin string) string { return "kubernetes.io~" + plugin }
 
-// setupFiles writes the files of a volume that the agent itself fills. Those that may hold a secret lie in
-// memory.
-func (m *Manager) setupFiles(pod *v1.Pod, vol *v1.Volume, plugin string, files []file, err error) (string, error) {
+// setupFiles makes a volume of files that the agent fills, and writes them where they differ. Those that may hold a
+// secret lie in memory.
+func (m *Manager) setupFiles(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (PodVolume, error) {
+	plugin, files, err := m.filesOf(ctx, pod, vol, left)
 	if err != nil {
-		return "", err
+		return PodVolume{}, err
 	}
 	dir, err := m.volumeDir(pod, plugin, vol.Name)
 	if err != nil {
-		return "", err
+		return PodVolume{}, err
 	}
 	if err := m.makeFilesDir(pod, plugin, dir); err != nil {
-		return "", err
+		return PodVolume{}, err
 	}
 	p := payload{files: files, group: fsGroup(pod), nested: nestedMounts(pod, vol.Name)}
-	if group := p.group; group != nil {
-		for i := range files {
-			files[i].gid = int(*group)
+	place := PodVolume{Path: dir, ReadOnly: true}
+	for i := range files {
+		place.RenewAt = earlier(place.RenewAt, files[i].renewAt)
+		if p.group != nil {
+			files[i].gid = int(*p.group)
 			files[i].mode |= 0o440
 		}
 	}
 	if err := writeAtomically(dir, p); err != nil {
-		return "", fmt.Errorf("write %s: %w", dir, err)
+		return PodVolume{}, fmt.Errorf("write %s: %w", dir, err)
 	}
-	return dir, nil
+	return place, nil
+}
+
+// filesOf returns the plugin of a volume that the agent fills, and the files of its source.
+func (m *Manager) filesOf(ctx context.Context, pod *v1.Pod, vol *v1.Volume, left *room) (string, []file, error) {
+	switch {
+	case vol.ConfigMap != nil:
+		files, err := m.configMapFiles(ctx, pod.Namespace, configMapSource(vol.ConfigMap, left))
+		return pluginConfigMap, files, err
+	case vol.Secret != nil:
+		files, err := m.secretFiles(ctx, pod.Namespace, secretSource(vol.Secret, left))
+		return pluginSecret, files, err
+	case vol.DownwardAPI != nil:
+		src := vol.DownwardAPI
+		files, err := m.downwardFiles(pod, src.Items, defaults{src.DefaultMode, src.DefaultUser, left})
+		return pluginDownwardAPI, files, err
+	}
+	files, err := m.projectedFiles(ctx, pod, vol.Projected, left)
+	return pluginProjected, files, err
 }
 
 // makeFilesDir makes the folder of a volume that the agent fills: on the disk for configMaps, which change rarely and
