@@ -83,17 +83,19 @@ func texts(list any) []string {
 	return out
 }
 
-// notCarried are the keys that edgecore's cloudcore acts on, but whose values are paths in the pod of KubeEdge's, which
-// edgecore's pod does not have.
-func notCarried() map[string]bool {
-	keys := map[string]bool{
-		"apiVersion": true, "kind": true, "commonConfig.monitorServer": true, "modules.cloudHub.unixsocket": true,
-		"kubeAPIConfig": true, "modules.cloudHub.advertiseAddress": true, "modules.cloudHub.dnsNames": true,
+// carried reports whether the value of a key that edgecore's cloudcore acts on is taken over as it is. Others belong to
+// the pod of KubeEdge's, such as paths, or are written by merge itself.
+func carried(key string) bool {
+	for _, other := range []string{
+		"apiVersion", "kind", "commonConfig.monitorServer.", "kubeAPIConfig.", "modules.cloudHub.unixsocket.",
+		"modules.cloudHub.advertiseAddress", "modules.cloudHub.dnsNames",
+	} {
+		if key == other || strings.HasSuffix(other, ".") && strings.HasPrefix(key, other) {
+			return false
+		}
 	}
-	for _, key := range certificateKeys() {
-		keys["modules.cloudHub."+key] = true
-	}
-	return keys
+	name, inHub := strings.CutPrefix(key, "modules.cloudHub.")
+	return !inHub || !slices.Contains(certificateKeys(), name)
 }
 
 func certificateKeys() []string {
@@ -106,10 +108,9 @@ func (c *config) merge(manifest string, addresses, dnsNames []string) (string, e
 	if err := yaml.Unmarshal([]byte(manifest), &out); err != nil {
 		return "", err
 	}
-	skip := notCarried()
 	for _, key := range v1alpha1.LiveKeys() {
 		path := strict.Split(key)
-		if value := strict.At(c.tree, path...); value != nil && !skip[key] {
+		if value := strict.At(c.tree, path...); value != nil && carried(key) {
 			set(out, value, path...)
 		}
 	}

@@ -47,18 +47,26 @@ func buildWith(t *testing.T, cfg *v1alpha1.CloudCore) built {
 // table of live keys true: to name one there without acting on it fails here.
 func TestLiveKeysChangeSomething(t *testing.T) {
 	const hub = "modules.cloudHub."
-	// These are seen elsewhere: by the servers, whose tests use them, or by nobody because there is nothing to choose.
+	// These are seen elsewhere: by the servers and kubeapi, whose tests use them, or by nobody because there is nothing
+	// to choose.
 	elsewhere := map[string]bool{
 		"apiVersion": true, "kind": true, "modules.edgeController.enable": true, hub + "enable": true,
 		"modules.deviceController.enable": true, "modules.cloudStream.enable": true,
-		"modules.cloudStream.tunnelPort": true,
-		"commonConfig.monitorServer":     true, hub + "websocket": true, hub + "unixsocket": true, hub + "https": true,
-		hub + "quic.enable": true, hub + "quic.address": true, hub + "quic.port": true,
+		"modules.cloudStream.tunnelPort":             true,
+		"commonConfig.monitorServer.bindAddress":     true,
+		"commonConfig.monitorServer.enableProfiling": true,
+		"kubeAPIConfig.kubeConfig":                   true,
+	}
+	for _, server := range []string{"websocket", "https", "quic", "unixsocket"} {
+		for _, key := range []string{".enable", ".address", ".port"} {
+			elsewhere[hub+server+key] = true
+		}
 	}
 	settings := map[string][]string{
-		"kubeAPIConfig": {
-			"{master: 'https://192.0.2.9'}", "{contentType: application/json}", "{qps: 17}", "{burst: 17}",
-		},
+		"kubeAPIConfig.master":                         {"https://192.0.2.9"},
+		"kubeAPIConfig.contentType":                    {"application/json"},
+		"kubeAPIConfig.qps":                            {"17"},
+		"kubeAPIConfig.burst":                          {"17"},
 		"modules.deviceController.statusInterval":      {"17"},
 		"modules.deviceController.statusWritesPerNode": {"17"},
 		"modules.cloudStream.tunnel":                   {"auto"},

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+	"github.com/edgecore-io/edgecore/pkg/apis/strict/keytable"
 )
 
 // Load reads a file, fills in the defaults, and checks it. It never writes the file. The error is strict.Problems, with
@@ -23,7 +24,8 @@ func schema() *strict.Schema[CloudCore] {
 		Prepare:  prepare,
 		Adapt:    adaptDefaults,
 		Validate: (*CloudCore).Validate,
-		Live:     live(), Absent: absent(), DeprecatedDefaults: deprecatedDefaults(), Notes: notes(),
+		Live:     live(), Absent: keytable.UsedAs(rows(), absent),
+		DeprecatedDefaults: deprecatedDefaults(), Notes: notes(),
 		Fallback: func(c *CloudCore) *CloudCore { return defaultFor(max(1, c.Modules.CloudHub.NodeLimit)) },
 	}
 }

@@ -22,6 +22,8 @@ func TestEveryKeyIsLiveOrWarnedOf(t *testing.T) {
 	stricttest.EveryKeyIsLiveOrWarnedOf(t, schema(), 110)
 }
 
+func TestRows(t *testing.T) { stricttest.RowsAreKeys(t, schema(), rows()) }
+
 // TestTablesNameKeys: what the tables name are keys.
 func TestTablesNameKeys(t *testing.T) {
 	known := stricttest.TablesNameKeys(t, schema())

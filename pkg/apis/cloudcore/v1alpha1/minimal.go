@@ -9,7 +9,7 @@ import (
 // Minimal returns a file with the keys that a new cloudcore most likely sets, each with a short comment. All others
 // keep their defaults.
 func Minimal() []byte {
-	hub := defaultCloudHub(DefaultNodeLimit)
+	hub := &Default().Modules.CloudHub
 	return fmt.Appendf(nil,
 		`# cloudcore's configuration. Each key that is left out has its default; `+"`cloudcore --defaultconfig`"+
 			` prints

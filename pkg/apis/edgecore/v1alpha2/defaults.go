@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+	"github.com/edgecore-io/edgecore/pkg/apis/strict/keytable"
 )
 
 // Default paths: KubeEdge's, but for the folder of dmi.sock.
@@ -38,7 +39,7 @@ const (
 // Default returns the configuration of an empty file.
 func Default() *EdgeCore {
 	e := &EdgeCore{TypeMeta: metav1.TypeMeta{APIVersion: APIVersion, Kind: Kind}}
-	(&table{pass: setDefaults}).keys(e)
+	(&table{keytable.Table{Pass: keytable.SetDefaults}}).keys(e)
 	e.Modules.Edged.TailoredKubeletConfig.Logging.FlushFrequency.SerializeAsString = true // it has two forms
 	return e
 }
@@ -68,7 +69,7 @@ func completeKubelet(k *kubeletconfig.KubeletConfiguration) {
 	if limit := k.PodPidsLimit; limit != nil && *limit <= 0 {
 		k.PodPidsLimit = ptr.To[int64](-1)
 	}
-	(&table{pass: fillZeros}).kubelet(k, true)
+	(&table{keytable.Table{Pass: keytable.FillZeros}}).kubelet(k, true)
 	k.Logging.FlushFrequency.SerializeAsString = true
 }
 

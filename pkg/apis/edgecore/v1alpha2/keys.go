@@ -5,7 +5,21 @@ import (
 	"time"
 
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/edgecore-io/edgecore/pkg/apis/strict/keytable"
 )
+
+// The uses of keys, as the rows name them.
+const (
+	ignored     = keytable.Ignored
+	absent      = keytable.Absent
+	restart     = keytable.Restart
+	reload      = keytable.Reload
+	zeroIsValue = keytable.ZeroIsValue
+)
+
+// table has the rows of the configuration's keys.
+type table struct{ keytable.Table }
 
 // keys is the table of the configuration's keys. A row has the key's name, the field, the default, what comes of a
 // change, and which values are allowed. A part that acts on another key, or applies its changes while the agent runs,
@@ -13,15 +27,15 @@ import (
 // and its default is its zero. A default of a rare type is set before the row. Checks of several keys together are in
 // validate*.go.
 func (t *table) keys(e *EdgeCore) {
-	t.section("", true)
-	t.row("apiVersion", restart)
-	t.row("kind", restart)
-	t.row("edgecoreVersion", restart) // a note by KubeEdge, without effect
+	t.Section("", true)
+	t.Row("apiVersion", restart)
+	t.Row("kind", restart)
+	t.Row("edgecoreVersion", restart) // a note by KubeEdge, without effect
 
-	t.section("database.", true)
-	t.string("driverName", &e.Database.DriverName, "sqlite3", restart).oneOf("sqlite3") // there is only one driver
-	t.string("aliasName", &e.Database.AliasName, "default", restart)
-	t.string("dataSource", &e.Database.DataSource, DefaultDataSource, restart).absolute()
+	t.Section("database.", true)
+	t.String("driverName", &e.Database.DriverName, "sqlite3", restart).OneOf("sqlite3") // there is only one driver
+	t.String("aliasName", &e.Database.AliasName, "default", restart)
+	t.String("dataSource", &e.Database.DataSource, DefaultDataSource, restart).Absolute()
 
 	m := &e.Modules
 	t.edged(&m.Edged)
@@ -30,67 +44,67 @@ func (t *table) keys(e *EdgeCore) {
 	t.eventBus(&m.EventBus)
 	t.metaManager(&m.MetaManager)
 
-	t.section("modules.deviceTwin.", m.DeviceTwin.Enable)
-	t.bool("enable", &m.DeviceTwin.Enable, true, restart)
-	t.string("dmiSockPath", &m.DeviceTwin.DMISockPath, DefaultDMIDir, restart).absolute()
-	t.string("dmiSockGroup", &m.DeviceTwin.DMISockGroup, DefaultDMIGroup, restart)
+	t.Section("modules.deviceTwin.", m.DeviceTwin.Enable)
+	t.Bool("enable", &m.DeviceTwin.Enable, true, restart)
+	t.String("dmiSockPath", &m.DeviceTwin.DMISockPath, DefaultDMIDir, restart).Absolute()
+	t.String("dmiSockGroup", &m.DeviceTwin.DMISockGroup, DefaultDMIGroup, restart)
 
 	t.edgeStream(&m.EdgeStream)
 
-	t.section("modules.serviceBus.", m.ServiceBus.Enable)
-	t.row("enable", absent)
-	t.string("server", &m.ServiceBus.Server, local, ignored)
-	t.int32("port", &m.ServiceBus.Port, 9060, ignored).within(1, math.MaxUint16)
-	t.int32("timeout", &m.ServiceBus.Timeout, 60, ignored).atLeast(1)
-	t.section("modules.", true)
-	t.row("dbTest.enable", absent)
-	t.row("taskManager.enable", absent)
+	t.Section("modules.serviceBus.", m.ServiceBus.Enable)
+	t.Row("enable", absent)
+	t.String("server", &m.ServiceBus.Server, local, ignored)
+	t.Int32("port", &m.ServiceBus.Port, 9060, ignored).Within(1, math.MaxUint16)
+	t.Int32("timeout", &m.ServiceBus.Timeout, 60, ignored).AtLeast(1)
+	t.Section("modules.", true)
+	t.Row("dbTest.enable", absent)
+	t.Row("taskManager.enable", absent)
 }
 
 func (t *table) edged(e *Edged) {
-	t.section("modules.edged.", e.Enable)
-	t.bool("enable", &e.Enable, true, restart)
-	t.bool("reportEvent", &e.ReportEvent, true, reload)
-	t.row("customInterfaceName", restart)
-	t.string("registerNodeNamespace", &e.RegisterNodeNamespace, "default", ignored).by((*checker).namespace)
-	t.string("hostnameOverride", &e.HostnameOverride, defaultNodeName(), restart).by((*checker).nodeName)
-	t.string("nodeIP", &e.NodeIP, "", restart).ifSet().by((*checker).nodeIP)
+	t.Section("modules.edged.", e.Enable)
+	t.Bool("enable", &e.Enable, true, restart)
+	t.Bool("reportEvent", &e.ReportEvent, true, reload)
+	t.Row("customInterfaceName", restart)
+	t.String("registerNodeNamespace", &e.RegisterNodeNamespace, "default", ignored).By(checkNamespace)
+	t.String("hostnameOverride", &e.HostnameOverride, defaultNodeName(), restart).By(checkNodeName)
+	t.String("nodeIP", &e.NodeIP, "", restart).IfSet().By(checkNodeIP)
 	// The sandbox image is a setting of the container runtime.
-	t.string("podSandboxImage", &e.PodSandboxImage, "kubeedge/pause:3.6", ignored)
-	t.string("rootDirectory", &e.RootDirectory, DefaultRootDirectory, restart).absolute()
-	t.row("nodeLabels", restart).entries(e.NodeLabels, (*checker).labels)
-	t.duration("minimumGCAge", &e.MinimumGCAge, 0, reload).notNegative()
-	t.int32("maxPerPodContainerCount", &e.MaxPerPodContainerCount, 1, reload)
-	t.int32("maxContainerCount", &e.MaxContainerCount, -1, reload)
-	t.bool("registerSchedulable", &e.RegisterSchedulable, true, restart)
-	t.row("seccompDefault", restart)
-	t.row("experimentalNodeAllocatableIgnoreEvictionThreshold", restart)
-	t.string("serverAddress", &e.ServerAddress, "", restart).ifSet().address()
+	t.String("podSandboxImage", &e.PodSandboxImage, "kubeedge/pause:3.6", ignored)
+	t.String("rootDirectory", &e.RootDirectory, DefaultRootDirectory, restart).Absolute()
+	keytable.Check(t.Row("nodeLabels", restart), e.NodeLabels, checkLabels)
+	t.Duration("minimumGCAge", &e.MinimumGCAge, 0, reload).NotNegative()
+	t.Int32("maxPerPodContainerCount", &e.MaxPerPodContainerCount, 1, reload)
+	t.Int32("maxContainerCount", &e.MaxContainerCount, -1, reload)
+	t.Bool("registerSchedulable", &e.RegisterSchedulable, true, restart)
+	t.Row("seccompDefault", restart)
+	t.Row("experimentalNodeAllocatableIgnoreEvictionThreshold", restart)
+	t.String("serverAddress", &e.ServerAddress, "", restart).IfSet().Address()
 }
 
 // kubelet has the keys of the kubelet's configuration. They allow what the kubelet allows, according to the
 // documentation of KubeletConfiguration v1beta1.
 func (t *table) kubelet(k *kubeletconfig.KubeletConfiguration, on bool) {
-	t.section("modules.edged.tailoredKubeletConfig.", on)
-	t.row("apiVersion", restart)
-	t.row("kind", restart)
-	t.string("staticPodPath", &k.StaticPodPath, DefaultManifests, restart|zeroIsValue).absoluteOrNone()
-	t.string("podLogsDir", &k.PodLogsDir, "/var/log/pods", restart).absolute()
-	t.duration("syncFrequency", &k.SyncFrequency, time.Minute, restart).positive()
-	t.duration("fileCheckFrequency", &k.FileCheckFrequency, 20*time.Second, restart).positive()
-	t.duration("runtimeRequestTimeout", &k.RuntimeRequestTimeout, 2*time.Minute, restart).positive()
-	t.string("containerRuntimeEndpoint", &k.ContainerRuntimeEndpoint, DefaultCRISocket, restart).by((*checker).socket)
-	t.string("imageServiceEndpoint", &k.ImageServiceEndpoint, "", restart).ifSet().by((*checker).socket)
-	t.string("address", &k.Address, local, restart).address()
-	t.int32("readOnlyPort", &k.ReadOnlyPort, DefaultReadOnlyPort, restart|zeroIsValue).
-		between(0, math.MaxUint16, "a port from 1 to 65535, or 0 for none")
-	t.row("clusterDNS", reload).texts(k.ClusterDNS, (*checker).addresses)
-	t.string("clusterDomain", &k.ClusterDomain, "cluster.local", reload|zeroIsValue).by((*checker).domain)
-	if t.sets(k.ResolverConfig == nil, reload) {
+	t.Section("modules.edged.tailoredKubeletConfig.", on)
+	t.Row("apiVersion", restart)
+	t.Row("kind", restart)
+	t.String("staticPodPath", &k.StaticPodPath, DefaultManifests, restart|zeroIsValue).AbsoluteOrNone()
+	t.String("podLogsDir", &k.PodLogsDir, "/var/log/pods", restart).Absolute()
+	t.Duration("syncFrequency", &k.SyncFrequency, time.Minute, restart).Positive()
+	t.Duration("fileCheckFrequency", &k.FileCheckFrequency, 20*time.Second, restart).Positive()
+	t.Duration("runtimeRequestTimeout", &k.RuntimeRequestTimeout, 2*time.Minute, restart).Positive()
+	t.String("containerRuntimeEndpoint", &k.ContainerRuntimeEndpoint, DefaultCRISocket, restart).By(checkSocket)
+	t.String("imageServiceEndpoint", &k.ImageServiceEndpoint, "", restart).IfSet().By(checkSocket)
+	t.String("address", &k.Address, local, restart).Address()
+	t.Int32("readOnlyPort", &k.ReadOnlyPort, DefaultReadOnlyPort, restart|zeroIsValue).
+		Between(0, math.MaxUint16, "a port from 1 to 65535, or 0 for none")
+	keytable.Check(t.Row("clusterDNS", reload), k.ClusterDNS, checkAddresses)
+	t.String("clusterDomain", &k.ClusterDomain, "cluster.local", reload|zeroIsValue).By(checkDomain)
+	if t.Sets(k.ResolverConfig == nil, reload) {
 		k.ResolverConfig = new("/etc/resolv.conf")
 	}
-	t.row("resolvConf", reload).by(k, (*checker).resolvConf)
-	t.string("podCIDR", &k.PodCIDR, "", restart).ifSet().by((*checker).subnets)
+	keytable.Check(t.Row("resolvConf", reload), k, checkResolvConf)
+	t.String("podCIDR", &k.PodCIDR, "", restart).IfSet().By(checkSubnets)
 	t.api(k)
 	t.images(k)
 	t.pods(k)
@@ -100,230 +114,230 @@ func (t *table) kubelet(k *kubeletconfig.KubeletConfiguration, on bool) {
 
 // api has the keys of the authenticated port.
 func (t *table) api(k *kubeletconfig.KubeletConfiguration) {
-	t.boolPtr("enableServer", &k.EnableServer, true, restart)
-	t.int32("port", &k.Port, DefaultPort, restart).
-		between(1, math.MaxUint16, "a port from 1 to 65535; enableServer: false is none")
-	t.string("tlsCertFile", &k.TLSCertFile, "", restart).absoluteOrNone()
-	t.string("tlsPrivateKeyFile", &k.TLSPrivateKeyFile, "", restart).absoluteOrNone()
-	t.string("tlsMinVersion", &k.TLSMinVersion, "", restart).ifSet().oneOf("VersionTLS12 VersionTLS13")
-	t.row("tlsCipherSuites", restart).texts(k.TLSCipherSuites, (*checker).cipherSuites)
-	t.row("serverTLSBootstrap", restart)
+	t.BoolPtr("enableServer", &k.EnableServer, true, restart)
+	t.Int32("port", &k.Port, DefaultPort, restart).
+		Between(1, math.MaxUint16, "a port from 1 to 65535; enableServer: false is none")
+	t.String("tlsCertFile", &k.TLSCertFile, "", restart).AbsoluteOrNone()
+	t.String("tlsPrivateKeyFile", &k.TLSPrivateKeyFile, "", restart).AbsoluteOrNone()
+	t.String("tlsMinVersion", &k.TLSMinVersion, "", restart).IfSet().OneOf("VersionTLS12 VersionTLS13")
+	keytable.Check(t.Row("tlsCipherSuites", restart), k.TLSCipherSuites, checkCipherSuites)
+	t.Row("serverTLSBootstrap", restart)
 	who, may := &k.Authentication, &k.Authorization
-	t.string("authentication.x509.clientCAFile", &who.X509.ClientCAFile, "", restart).absoluteOrNone()
-	t.boolPtr("authentication.anonymous.enabled", &who.Anonymous.Enabled, false, restart)
-	t.boolPtr("authentication.webhook.enabled", &who.Webhook.Enabled, true, restart)
-	t.duration("authentication.webhook.cacheTTL", &who.Webhook.CacheTTL, 2*time.Minute, restart).notNegative()
-	t.string("authorization.mode", (*string)(&may.Mode), "Webhook", restart).oneOf("Webhook AlwaysAllow")
-	t.duration("authorization.webhook.cacheAuthorizedTTL", &may.Webhook.CacheAuthorizedTTL, 5*time.Minute, restart).
-		notNegative()
-	t.duration("authorization.webhook.cacheUnauthorizedTTL", &may.Webhook.CacheUnauthorizedTTL, 30*time.Second,
-		restart).notNegative()
-	t.boolPtr("enableDebuggingHandlers", &k.EnableDebuggingHandlers, true, restart)
-	t.boolPtr("enableProfilingHandler", &k.EnableProfilingHandler, true, restart)
-	t.boolPtr("enableDebugFlagsHandler", &k.EnableDebugFlagsHandler, true, restart)
-	t.boolPtr("enableSystemLogHandler", &k.EnableSystemLogHandler, true, restart)
-	t.duration("streamingConnectionIdleTimeout", &k.StreamingConnectionIdleTimeout, 4*time.Hour, restart).positive()
+	t.String("authentication.x509.clientCAFile", &who.X509.ClientCAFile, "", restart).AbsoluteOrNone()
+	t.BoolPtr("authentication.anonymous.enabled", &who.Anonymous.Enabled, false, restart)
+	t.BoolPtr("authentication.webhook.enabled", &who.Webhook.Enabled, true, restart)
+	t.Duration("authentication.webhook.cacheTTL", &who.Webhook.CacheTTL, 2*time.Minute, restart).NotNegative()
+	t.String("authorization.mode", (*string)(&may.Mode), "Webhook", restart).OneOf("Webhook AlwaysAllow")
+	t.Duration("authorization.webhook.cacheAuthorizedTTL", &may.Webhook.CacheAuthorizedTTL, 5*time.Minute, restart).
+		NotNegative()
+	t.Duration("authorization.webhook.cacheUnauthorizedTTL", &may.Webhook.CacheUnauthorizedTTL, 30*time.Second,
+		restart).NotNegative()
+	t.BoolPtr("enableDebuggingHandlers", &k.EnableDebuggingHandlers, true, restart)
+	t.BoolPtr("enableProfilingHandler", &k.EnableProfilingHandler, true, restart)
+	t.BoolPtr("enableDebugFlagsHandler", &k.EnableDebugFlagsHandler, true, restart)
+	t.BoolPtr("enableSystemLogHandler", &k.EnableSystemLogHandler, true, restart)
+	t.Duration("streamingConnectionIdleTimeout", &k.StreamingConnectionIdleTimeout, 4*time.Hour, restart).Positive()
 }
 
 func (t *table) images(k *kubeletconfig.KubeletConfiguration) {
-	t.int32Ptr("registryPullQPS", &k.RegistryPullQPS, 5, reload).atLeast(0)
-	t.int32("registryBurst", &k.RegistryBurst, 10, reload).atLeast(0)
-	t.boolPtr("serializeImagePulls", &k.SerializeImagePulls, true, reload)
-	t.row("maxParallelImagePulls", reload).numberIfSet(k.MaxParallelImagePulls).atLeast(1)
+	t.Int32Ptr("registryPullQPS", &k.RegistryPullQPS, 5, reload).AtLeast(0)
+	t.Int32("registryBurst", &k.RegistryBurst, 10, reload).AtLeast(0)
+	t.BoolPtr("serializeImagePulls", &k.SerializeImagePulls, true, reload)
+	t.Row("maxParallelImagePulls", reload).NumberIfSet(k.MaxParallelImagePulls).AtLeast(1)
 	verify := (*string)(&k.ImagePullCredentialsVerificationPolicy)
-	t.string("imagePullCredentialsVerificationPolicy", verify, "", restart).ifSet().
-		oneOf("NeverVerify NeverVerifyPreloadedImages NeverVerifyAllowlistedImages AlwaysVerify")
-	t.row("preloadedImagesVerificationAllowlist", restart)
-	t.int32Ptr("imageGCHighThresholdPercent", &k.ImageGCHighThresholdPercent, 85, reload).within(0, 100)
-	t.int32Ptr("imageGCLowThresholdPercent", &k.ImageGCLowThresholdPercent, 80, reload).within(0, 100)
-	t.duration("imageMinimumGCAge", &k.ImageMinimumGCAge, 2*time.Minute, reload).notNegative()
-	t.duration("imageMaximumGCAge", &k.ImageMaximumGCAge, 0, reload).notNegative()
+	t.String("imagePullCredentialsVerificationPolicy", verify, "", restart).IfSet().
+		OneOf("NeverVerify NeverVerifyPreloadedImages NeverVerifyAllowlistedImages AlwaysVerify")
+	t.Row("preloadedImagesVerificationAllowlist", restart)
+	t.Int32Ptr("imageGCHighThresholdPercent", &k.ImageGCHighThresholdPercent, 85, reload).Within(0, 100)
+	t.Int32Ptr("imageGCLowThresholdPercent", &k.ImageGCLowThresholdPercent, 80, reload).Within(0, 100)
+	t.Duration("imageMinimumGCAge", &k.ImageMinimumGCAge, 2*time.Minute, reload).NotNegative()
+	t.Duration("imageMaximumGCAge", &k.ImageMaximumGCAge, 0, reload).NotNegative()
 }
 
 // pods has the keys of pods, their logs and their cgroups.
 func (t *table) pods(k *kubeletconfig.KubeletConfiguration) {
-	t.int32("maxPods", &k.MaxPods, 110, restart).atLeast(1)
-	if t.sets(k.PodPidsLimit == nil, restart) {
+	t.Int32("maxPods", &k.MaxPods, 110, restart).AtLeast(1)
+	if t.Sets(k.PodPidsLimit == nil, restart) {
 		k.PodPidsLimit = new(int64(-1))
 	}
-	t.row("podPidsLimit", restart).by(k, (*checker).podPids)
-	t.row("crashLoopBackOff.maxContainerRestartPeriod", reload).
-		periodIfSet(k.CrashLoopBackOff.MaxContainerRestartPeriod).
-		between(time.Second, 5*time.Minute, "a duration from 1s to 5m")
-	t.boolPtr("seccompDefault", &k.SeccompDefault, false, restart)
-	t.row("allowedUnsafeSysctls", restart)
-	t.string("containerLogMaxSize", &k.ContainerLogMaxSize, "10Mi", reload).by((*checker).quantity)
-	t.int32Ptr("containerLogMaxFiles", &k.ContainerLogMaxFiles, 5, reload).atLeast(2)
-	t.int32Ptr("containerLogMaxWorkers", &k.ContainerLogMaxWorkers, 1, restart).atLeast(1)
-	t.durationPtr("containerLogMonitorInterval", &k.ContainerLogMonitorInterval, 10*time.Second, restart).
-		between(3*time.Second, math.MaxInt64, "a duration of 3s or more")
+	keytable.Check(t.Row("podPidsLimit", restart), k, checkPodPids)
+	t.Row("crashLoopBackOff.maxContainerRestartPeriod", reload).
+		PeriodIfSet(k.CrashLoopBackOff.MaxContainerRestartPeriod).
+		Between(time.Second, 5*time.Minute, "a duration from 1s to 5m")
+	t.BoolPtr("seccompDefault", &k.SeccompDefault, false, restart)
+	t.Row("allowedUnsafeSysctls", restart)
+	t.String("containerLogMaxSize", &k.ContainerLogMaxSize, "10Mi", reload).By(checkQuantity)
+	t.Int32Ptr("containerLogMaxFiles", &k.ContainerLogMaxFiles, 5, reload).AtLeast(2)
+	t.Int32Ptr("containerLogMaxWorkers", &k.ContainerLogMaxWorkers, 1, restart).AtLeast(1)
+	t.DurationPtr("containerLogMonitorInterval", &k.ContainerLogMonitorInterval, 10*time.Second, restart).
+		Between(3*time.Second, math.MaxInt64, "a duration of 3s or more")
 	const want = "a duration of 1s or more, or 0 for none"
-	t.duration("shutdownGracePeriod", &k.ShutdownGracePeriod, 0, restart).noneOrAtLeast(time.Second, want)
-	t.duration("shutdownGracePeriodCriticalPods", &k.ShutdownGracePeriodCriticalPods, 0, restart).
-		noneOrAtLeast(time.Second, want)
-	t.row("shutdownGracePeriodByPodPriority", restart)
+	t.Duration("shutdownGracePeriod", &k.ShutdownGracePeriod, 0, restart).NoneOrAtLeast(time.Second, want)
+	t.Duration("shutdownGracePeriodCriticalPods", &k.ShutdownGracePeriodCriticalPods, 0, restart).
+		NoneOrAtLeast(time.Second, want)
+	t.Row("shutdownGracePeriodByPodPriority", restart)
 
-	t.string("cgroupDriver", &k.CgroupDriver, "cgroupfs", restart).oneOf("cgroupfs systemd")
-	t.string("cgroupRoot", &k.CgroupRoot, "", restart).by((*checker).cgroup)
-	t.boolPtr("cgroupsPerQOS", &k.CgroupsPerQOS, true, restart)
-	t.boolPtr("cpuCFSQuota", &k.CPUCFSQuota, true, restart)
-	t.durationPtr("cpuCFSQuotaPeriod", &k.CPUCFSQuotaPeriod, 100*time.Millisecond, restart).
-		between(time.Millisecond, time.Second, "a duration from 1ms to 1s")
-	t.int32Ptr("oomScoreAdj", &k.OOMScoreAdj, -999, restart).within(-1000, 1000)
-	t.row("singleProcessOOMKill", restart)
-	t.string("memorySwap.swapBehavior", &k.MemorySwap.SwapBehavior, "", restart).ifSet().oneOf("NoSwap LimitedSwap")
-	t.row("systemReserved", restart).entries(k.SystemReserved, (*checker).reserved)
-	t.row("kubeReserved", restart).entries(k.KubeReserved, (*checker).reserved)
-	if t.sets(k.EnforceNodeAllocatable == nil, restart) {
+	t.String("cgroupDriver", &k.CgroupDriver, "cgroupfs", restart).OneOf("cgroupfs systemd")
+	t.String("cgroupRoot", &k.CgroupRoot, "", restart).By(checkCgroup)
+	t.BoolPtr("cgroupsPerQOS", &k.CgroupsPerQOS, true, restart)
+	t.BoolPtr("cpuCFSQuota", &k.CPUCFSQuota, true, restart)
+	t.DurationPtr("cpuCFSQuotaPeriod", &k.CPUCFSQuotaPeriod, 100*time.Millisecond, restart).
+		Between(time.Millisecond, time.Second, "a duration from 1ms to 1s")
+	t.Int32Ptr("oomScoreAdj", &k.OOMScoreAdj, -999, restart).Within(-1000, 1000)
+	t.Row("singleProcessOOMKill", restart)
+	t.String("memorySwap.swapBehavior", &k.MemorySwap.SwapBehavior, "", restart).IfSet().OneOf("NoSwap LimitedSwap")
+	keytable.Check(t.Row("systemReserved", restart), k.SystemReserved, checkReserved)
+	keytable.Check(t.Row("kubeReserved", restart), k.KubeReserved, checkReserved)
+	if t.Sets(k.EnforceNodeAllocatable == nil, restart) {
 		k.EnforceNodeAllocatable = []string{"pods"}
 	}
-	t.row("enforceNodeAllocatable", restart).texts(k.EnforceNodeAllocatable, (*checker).enforced)
-	t.row("systemReservedCgroup", restart)
-	t.row("kubeReservedCgroup", restart)
+	keytable.Check(t.Row("enforceNodeAllocatable", restart), k.EnforceNodeAllocatable, checkEnforced)
+	t.Row("systemReservedCgroup", restart)
+	t.Row("kubeReservedCgroup", restart)
 }
 
 // node has the keys of evictions, and of the Node.
 func (t *table) node(k *kubeletconfig.KubeletConfiguration) {
-	if t.sets(k.EvictionHard == nil, restart) {
+	if t.Sets(k.EvictionHard == nil, restart) {
 		k.EvictionHard = map[string]string{
 			"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
 			"imagefs.available": "15%", "imagefs.inodesFree": "5%",
 		}
 	}
-	t.row("evictionHard", restart).entries(k.EvictionHard, (*checker).thresholds)
-	t.row("evictionSoft", reload).entries(k.EvictionSoft, (*checker).thresholds)
-	t.row("evictionMinimumReclaim", reload).entries(k.EvictionMinimumReclaim, (*checker).thresholds)
-	t.row("evictionSoftGracePeriod", reload).entries(k.EvictionSoftGracePeriod, (*checker).gracePeriods)
-	t.duration("evictionPressureTransitionPeriod", &k.EvictionPressureTransitionPeriod, 5*time.Minute, reload).
-		notNegative()
-	t.int32("evictionMaxPodGracePeriod", &k.EvictionMaxPodGracePeriod, 0, reload).atLeast(0)
-	t.row("mergeDefaultEvictionSettings", restart)
-	t.row("kernelMemcgNotification", restart)
+	keytable.Check(t.Row("evictionHard", restart), k.EvictionHard, checkThresholds)
+	keytable.Check(t.Row("evictionSoft", reload), k.EvictionSoft, checkThresholds)
+	keytable.Check(t.Row("evictionMinimumReclaim", reload), k.EvictionMinimumReclaim, checkThresholds)
+	keytable.Check(t.Row("evictionSoftGracePeriod", reload), k.EvictionSoftGracePeriod, checkGracePeriods)
+	t.Duration("evictionPressureTransitionPeriod", &k.EvictionPressureTransitionPeriod, 5*time.Minute, reload).
+		NotNegative()
+	t.Int32("evictionMaxPodGracePeriod", &k.EvictionMaxPodGracePeriod, 0, reload).AtLeast(0)
+	t.Row("mergeDefaultEvictionSettings", restart)
+	t.Row("kernelMemcgNotification", restart)
 
-	t.boolPtr("registerNode", &k.RegisterNode, true, restart)
-	t.row("registerWithTaints", restart).by(k, (*checker).taints)
-	t.duration("nodeStatusUpdateFrequency", &k.NodeStatusUpdateFrequency, 10*time.Second, restart).positive()
-	t.duration("nodeStatusReportFrequency", &k.NodeStatusReportFrequency, 5*time.Minute, restart).positive()
-	t.int32("nodeLeaseDurationSeconds", &k.NodeLeaseDurationSeconds, 40, restart).atLeast(1)
-	t.int32Ptr("nodeStatusMaxImages", &k.NodeStatusMaxImages, 0, restart).atLeast(-1)
-	t.int32Ptr("eventRecordQPS", &k.EventRecordQPS, 50, reload).atLeast(0)
-	t.int32("eventBurst", &k.EventBurst, 100, reload).atLeast(0)
+	t.BoolPtr("registerNode", &k.RegisterNode, true, restart)
+	keytable.Check(t.Row("registerWithTaints", restart), k, checkTaints)
+	t.Duration("nodeStatusUpdateFrequency", &k.NodeStatusUpdateFrequency, 10*time.Second, restart).Positive()
+	t.Duration("nodeStatusReportFrequency", &k.NodeStatusReportFrequency, 5*time.Minute, restart).Positive()
+	t.Int32("nodeLeaseDurationSeconds", &k.NodeLeaseDurationSeconds, 40, restart).AtLeast(1)
+	t.Int32Ptr("nodeStatusMaxImages", &k.NodeStatusMaxImages, 0, restart).AtLeast(-1)
+	t.Int32Ptr("eventRecordQPS", &k.EventRecordQPS, 50, reload).AtLeast(0)
+	t.Int32("eventBurst", &k.EventBurst, 100, reload).AtLeast(0)
 }
 
 // unused has keys of the kubelet that this version does not act on: their defaults are printed, and a value that the
 // kubelet would refuse is refused.
 func (t *table) unused(k *kubeletconfig.KubeletConfiguration) {
-	t.string("hairpinMode", &k.HairpinMode, "promiscuous-bridge", ignored).
-		oneOf("promiscuous-bridge hairpin-veth none")
-	t.int32("podsPerCore", &k.PodsPerCore, 0, ignored).atLeast(0)
-	t.row("memoryThrottlingFactor", ignored).by(k, (*checker).memoryThrottling)
+	t.String("hairpinMode", &k.HairpinMode, "promiscuous-bridge", ignored).
+		OneOf("promiscuous-bridge hairpin-veth none")
+	t.Int32("podsPerCore", &k.PodsPerCore, 0, ignored).AtLeast(0)
+	keytable.Check(t.Row("memoryThrottlingFactor", ignored), k, checkMemoryThrottling)
 	// This agent does not place containers on cores and NUMA nodes as the kubelet does: a pod that relies on it would
 	// run without it.
-	t.string("cpuManagerPolicy", &k.CPUManagerPolicy, "none", ignored).only("none",
+	t.String("cpuManagerPolicy", &k.CPUManagerPolicy, "none", ignored).Only("none",
 		"this agent gives no container cores of its own; leave it out, and give containers cpu requests and limits")
-	t.string("memoryManagerPolicy", &k.MemoryManagerPolicy, "None", ignored).only("None",
+	t.String("memoryManagerPolicy", &k.MemoryManagerPolicy, "None", ignored).Only("None",
 		"this agent gives no container memory of a NUMA node of its own; leave it out")
-	t.string("topologyManagerPolicy", &k.TopologyManagerPolicy, "none", ignored).only("none",
+	t.String("topologyManagerPolicy", &k.TopologyManagerPolicy, "none", ignored).Only("none",
 		"this agent does not align devices with cores; leave it out")
-	t.string("topologyManagerScope", &k.TopologyManagerScope, "container", ignored).oneOf("container pod")
-	t.duration("cpuManagerReconcilePeriod", &k.CPUManagerReconcilePeriod, 10*time.Second, ignored)
+	t.String("topologyManagerScope", &k.TopologyManagerScope, "container", ignored).OneOf("container pod")
+	t.Duration("cpuManagerReconcilePeriod", &k.CPUManagerReconcilePeriod, 10*time.Second, ignored)
 	detect := (*string)(&k.ConfigMapAndSecretChangeDetectionStrategy)
-	t.string("configMapAndSecretChangeDetectionStrategy", detect, "Get", ignored).oneOf("Get Cache Watch")
-	if t.sets(k.MaxOpenFiles == 0, ignored) {
+	t.String("configMapAndSecretChangeDetectionStrategy", detect, "Get", ignored).OneOf("Get Cache Watch")
+	if t.Sets(k.MaxOpenFiles == 0, ignored) {
 		k.MaxOpenFiles = 1000000
 	}
-	t.row("maxOpenFiles", ignored).number(k.MaxOpenFiles).atLeast(0)
-	t.duration("volumeStatsAggPeriod", &k.VolumeStatsAggPeriod, time.Minute, ignored)
-	t.string("contentType", &k.ContentType, "application/json", ignored)
-	t.boolPtr("enableControllerAttachDetach", &k.EnableControllerAttachDetach, true, ignored)
-	t.boolPtr("makeIPTablesUtilChains", &k.MakeIPTablesUtilChains, true, ignored)
-	t.int32Ptr("iptablesMasqueradeBit", &k.IPTablesMasqueradeBit, 14, ignored)
-	t.int32Ptr("iptablesDropBit", &k.IPTablesDropBit, 15, ignored)
-	t.boolPtr("failSwapOn", &k.FailSwapOn, false, ignored)
-	t.boolPtr("failCgroupV1", &k.FailCgroupV1, false, ignored)
-	t.boolPtr("localStorageCapacityIsolation", &k.LocalStorageCapacityIsolation, true, ignored)
-	t.string("volumePluginDir", &k.VolumePluginDir, "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", ignored)
-	t.string("logging.format", &k.Logging.Format, "text", ignored)
-	t.duration("logging.flushFrequency", &k.Logging.FlushFrequency.Duration, 5*time.Second, ignored)
+	t.Row("maxOpenFiles", ignored).Number(k.MaxOpenFiles).AtLeast(0)
+	t.Duration("volumeStatsAggPeriod", &k.VolumeStatsAggPeriod, time.Minute, ignored)
+	t.String("contentType", &k.ContentType, "application/json", ignored)
+	t.BoolPtr("enableControllerAttachDetach", &k.EnableControllerAttachDetach, true, ignored)
+	t.BoolPtr("makeIPTablesUtilChains", &k.MakeIPTablesUtilChains, true, ignored)
+	t.Int32Ptr("iptablesMasqueradeBit", &k.IPTablesMasqueradeBit, 14, ignored)
+	t.Int32Ptr("iptablesDropBit", &k.IPTablesDropBit, 15, ignored)
+	t.BoolPtr("failSwapOn", &k.FailSwapOn, false, ignored)
+	t.BoolPtr("failCgroupV1", &k.FailCgroupV1, false, ignored)
+	t.BoolPtr("localStorageCapacityIsolation", &k.LocalStorageCapacityIsolation, true, ignored)
+	t.String("volumePluginDir", &k.VolumePluginDir, "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", ignored)
+	t.String("logging.format", &k.Logging.Format, "text", ignored)
+	t.Duration("logging.flushFrequency", &k.Logging.FlushFrequency.Duration, 5*time.Second, ignored)
 }
 
 func (t *table) edgeHub(h *EdgeHub) {
-	t.section("modules.edgeHub.", h.Enable)
-	t.bool("enable", &h.Enable, true, restart)
-	t.int32("heartbeat", &h.Heartbeat, 15, reload).atLeast(1)
-	t.int32("messageQPS", &h.MessageQPS, 30, reload).atLeast(0)
-	t.int32("messageBurst", &h.MessageBurst, 60, reload).atLeast(0)
-	t.string("projectID", &h.ProjectID, "e632aba927ea4ac2b575ec1603d56f10", reload)
-	t.row("token", restart)
-	t.string("httpServer", &h.HTTPServer, "https://"+local+":10002", restart)
-	t.bool("rotateCertificates", &h.RotateCertificates, true, restart)
-	t.string("tlsCaFile", &h.TLSCAFile, caFile, restart)
-	t.string("tlsCertFile", &h.TLSCertFile, certFile, restart)
-	t.string("tlsPrivateKeyFile", &h.TLSPrivateKeyFile, keyFile, restart)
-	t.int32("configTrialSeconds", &h.ConfigTrialSeconds, 600, restart).atLeast(0)
+	t.Section("modules.edgeHub.", h.Enable)
+	t.Bool("enable", &h.Enable, true, restart)
+	t.Int32("heartbeat", &h.Heartbeat, 15, reload).AtLeast(1)
+	t.Int32("messageQPS", &h.MessageQPS, 30, reload).AtLeast(0)
+	t.Int32("messageBurst", &h.MessageBurst, 60, reload).AtLeast(0)
+	t.String("projectID", &h.ProjectID, "e632aba927ea4ac2b575ec1603d56f10", reload)
+	t.Row("token", restart)
+	t.String("httpServer", &h.HTTPServer, "https://"+local+":10002", restart)
+	t.Bool("rotateCertificates", &h.RotateCertificates, true, restart)
+	t.String("tlsCaFile", &h.TLSCAFile, caFile, restart)
+	t.String("tlsCertFile", &h.TLSCertFile, certFile, restart)
+	t.String("tlsPrivateKeyFile", &h.TLSPrivateKeyFile, keyFile, restart)
+	t.Int32("configTrialSeconds", &h.ConfigTrialSeconds, 600, restart).AtLeast(0)
 
-	t.section("modules.edgeHub.websocket.", h.Enable && h.WebSocket.Enable)
+	t.Section("modules.edgeHub.websocket.", h.Enable && h.WebSocket.Enable)
 	t.transport(&h.WebSocket, true, local+":10000")
-	t.section("modules.edgeHub.quic.", h.Enable && h.Quic.Enable)
+	t.Section("modules.edgeHub.quic.", h.Enable && h.Quic.Enable)
 	t.transport(&h.Quic, false, local+":10001")
 }
 
 func (t *table) transport(w *Transport, on bool, server string) {
-	t.bool("enable", &w.Enable, on, reload)
-	t.string("server", &w.Server, server, reload).hostPort()
-	t.int32("handshakeTimeout", &w.HandshakeTimeout, 30, reload).atLeast(0)
-	t.int32("readDeadline", &w.ReadDeadline, 15, ignored).atLeast(0)
-	t.int32("writeDeadline", &w.WriteDeadline, 15, reload).atLeast(0)
+	t.Bool("enable", &w.Enable, on, reload)
+	t.String("server", &w.Server, server, reload).HostPort()
+	t.Int32("handshakeTimeout", &w.HandshakeTimeout, 30, reload).AtLeast(0)
+	t.Int32("readDeadline", &w.ReadDeadline, 15, ignored).AtLeast(0)
+	t.Int32("writeDeadline", &w.WriteDeadline, 15, reload).AtLeast(0)
 }
 
 func (t *table) eventBus(b *EventBus) {
-	t.section("modules.eventBus.", b.Enable)
-	t.row("enable", restart)
-	t.row("mqttQOS", ignored).number(int64(b.MqttQOS)).within(0, 2)
-	t.row("mqttRetain", restart)
-	t.int32("mqttSessionQueueSize", &b.MqttSessionQueueSize, 100, restart).atLeast(0)
-	t.string("mqttServerInternal", &b.MqttServerInternal, "tcp://127.0.0.1:1884", restart)
-	t.string("mqttServerExternal", &b.MqttServerExternal, "tcp://127.0.0.1:1883", restart)
-	t.row("mqttSubClientID", restart)
-	t.row("mqttUsername", restart)
-	t.row("mqttPassword", restart)
-	t.string("mqttPasswordFile", &b.MqttPasswordFile, "", restart).absoluteOrNone()
-	t.int32("mqttMode", &b.MqttMode, 2, restart).within(0, 2)
-	t.row("eventBusTLS.enable", restart)
-	t.string("eventBusTLS.tlsMqttCAFile", &b.TLS.TLSMqttCAFile, caFile, restart)
-	t.string("eventBusTLS.tlsMqttCertFile", &b.TLS.TLSMqttCertFile, certFile, restart)
-	t.string("eventBusTLS.tlsMqttPrivateKeyFile", &b.TLS.TLSMqttPrivateKeyFile, keyFile, restart)
+	t.Section("modules.eventBus.", b.Enable)
+	t.Row("enable", restart)
+	t.Row("mqttQOS", ignored).Number(int64(b.MqttQOS)).Within(0, 2)
+	t.Row("mqttRetain", restart)
+	t.Int32("mqttSessionQueueSize", &b.MqttSessionQueueSize, 100, restart).AtLeast(0)
+	t.String("mqttServerInternal", &b.MqttServerInternal, "tcp://127.0.0.1:1884", restart)
+	t.String("mqttServerExternal", &b.MqttServerExternal, "tcp://127.0.0.1:1883", restart)
+	t.Row("mqttSubClientID", restart)
+	t.Row("mqttUsername", restart)
+	t.Row("mqttPassword", restart)
+	t.String("mqttPasswordFile", &b.MqttPasswordFile, "", restart).AbsoluteOrNone()
+	t.Int32("mqttMode", &b.MqttMode, 2, restart).Within(0, 2)
+	t.Row("eventBusTLS.enable", restart)
+	t.String("eventBusTLS.tlsMqttCAFile", &b.TLS.TLSMqttCAFile, caFile, restart)
+	t.String("eventBusTLS.tlsMqttCertFile", &b.TLS.TLSMqttCertFile, certFile, restart)
+	t.String("eventBusTLS.tlsMqttPrivateKeyFile", &b.TLS.TLSMqttPrivateKeyFile, keyFile, restart)
 }
 
 func (t *table) metaManager(m *MetaManager) {
-	t.section("modules.metaManager.", m.Enable)
-	t.bool("enable", &m.Enable, true, restart)
-	t.string("contextSendGroup", &m.ContextSendGroup, "hub", ignored)
-	t.string("contextSendModule", &m.ContextSendModule, "websocket", ignored)
-	t.int32("remoteQueryTimeout", &m.RemoteQueryTimeout, 60, restart).atLeast(1)
+	t.Section("modules.metaManager.", m.Enable)
+	t.Bool("enable", &m.Enable, true, restart)
+	t.String("contextSendGroup", &m.ContextSendGroup, "hub", ignored)
+	t.String("contextSendModule", &m.ContextSendModule, "websocket", ignored)
+	t.Int32("remoteQueryTimeout", &m.RemoteQueryTimeout, 60, restart).AtLeast(1)
 
 	s := &m.MetaServer
-	t.section("modules.metaManager.metaServer.", m.Enable && s.Enable)
-	t.row("enable", absent)
-	t.string("server", &s.Server, local+":10550", ignored).hostPort()
-	t.string("dummyServer", &s.DummyServer, "169.254.30.10:10550", ignored).hostPort()
-	t.string("tlsCaFile", &s.TLSCaFile, caFile, ignored)
-	t.string("tlsCertFile", &s.TLSCertFile, certFile, ignored)
-	t.string("tlsPrivateKeyFile", &s.TLSPrivateKeyFile, keyFile, ignored)
-	if t.sets(s.ServiceAccountIssuers == nil, ignored) {
+	t.Section("modules.metaManager.metaServer.", m.Enable && s.Enable)
+	t.Row("enable", absent)
+	t.String("server", &s.Server, local+":10550", ignored).HostPort()
+	t.String("dummyServer", &s.DummyServer, "169.254.30.10:10550", ignored).HostPort()
+	t.String("tlsCaFile", &s.TLSCaFile, caFile, ignored)
+	t.String("tlsCertFile", &s.TLSCertFile, certFile, ignored)
+	t.String("tlsPrivateKeyFile", &s.TLSPrivateKeyFile, keyFile, ignored)
+	if t.Sets(s.ServiceAccountIssuers == nil, ignored) {
 		s.ServiceAccountIssuers = []string{"https://kubernetes.default.svc.cluster.local"}
 	}
-	t.row("serviceAccountIssuers", ignored)
+	t.Row("serviceAccountIssuers", ignored)
 }
 
 func (t *table) edgeStream(s *EdgeStream) {
-	t.section("modules.edgeStream.", s.Enable)
-	t.row("enable", restart)
-	t.string("server", &s.Server, local+":10004", restart).hostPort()
-	t.string("tlsTunnelCAFile", &s.TLSTunnelCAFile, caFile, ignored)
-	t.string("tlsTunnelCertFile", &s.TLSTunnelCertFile, certFile, ignored)
-	t.string("tlsTunnelPrivateKeyFile", &s.TLSTunnelPrivateKeyFile, keyFile, ignored)
-	t.int32("handshakeTimeout", &s.HandshakeTimeout, 30, ignored).atLeast(0)
-	t.int32("readDeadline", &s.ReadDeadline, 15, ignored).atLeast(0)
-	t.int32("writeDeadline", &s.WriteDeadline, 15, ignored).atLeast(0)
+	t.Section("modules.edgeStream.", s.Enable)
+	t.Row("enable", restart)
+	t.String("server", &s.Server, local+":10004", restart).HostPort()
+	t.String("tlsTunnelCAFile", &s.TLSTunnelCAFile, caFile, ignored)
+	t.String("tlsTunnelCertFile", &s.TLSTunnelCertFile, certFile, ignored)
+	t.String("tlsTunnelPrivateKeyFile", &s.TLSTunnelPrivateKeyFile, keyFile, ignored)
+	t.Int32("handshakeTimeout", &s.HandshakeTimeout, 30, ignored).AtLeast(0)
+	t.Int32("readDeadline", &s.ReadDeadline, 15, ignored).AtLeast(0)
+	t.Int32("writeDeadline", &s.WriteDeadline, 15, ignored).AtLeast(0)
 }

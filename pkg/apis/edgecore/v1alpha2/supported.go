@@ -1,28 +1,19 @@
 package v1alpha2
 
 import (
-	"slices"
-
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+	"github.com/edgecore-io/edgecore/pkg/apis/strict/keytable"
 )
 
 // rows returns the rows of the table of keys, in its order.
-func rows() []key {
-	t := &table{pass: listRows}
+func rows() []keytable.Key {
+	t := &table{keytable.Table{Pass: keytable.ListKeys}}
 	t.keys(&EdgeCore{})
-	return t.rows
+	return t.Keys
 }
 
 // usedAs returns the keys with one of the uses.
-func usedAs(uses ...use) map[string]bool {
-	keys := map[string]bool{}
-	for _, k := range rows() {
-		if slices.Contains(uses, k.use) {
-			keys[k.path] = true
-		}
-	}
-	return keys
-}
+func usedAs(uses ...keytable.Use) map[string]bool { return keytable.UsedAs(rows(), uses...) }
 
 // live are the keys that this version acts on.
 func live() map[string]bool { return usedAs(restart, reload) }

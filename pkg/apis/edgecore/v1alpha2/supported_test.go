@@ -30,19 +30,7 @@ func TestTablesNameKeys(t *testing.T) {
 	}
 }
 
-// TestRows: each row of the table is a key, and no key has two.
-func TestRows(t *testing.T) {
-	known, seen := schema().Keys(), map[string]bool{}
-	for _, row := range rows() {
-		if typ, ok := known[row.path]; !ok || strict.IsMapping(typ) {
-			t.Errorf("%s has a row and is not a key with a value, want one", row.path)
-		}
-		if seen[row.path] {
-			t.Errorf("%s has two rows, want one", row.path)
-		}
-		seen[row.path] = true
-	}
-}
+func TestRows(t *testing.T) { stricttest.RowsAreKeys(t, schema(), rows()) }
 
 // TestDocumentedDefaults: docs/configuration.md says what the defaults are.
 func TestDocumentedDefaults(t *testing.T) {

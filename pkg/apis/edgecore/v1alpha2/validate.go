@@ -12,12 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+	"github.com/edgecore-io/edgecore/pkg/apis/strict/keytable"
 )
 
 // Validate checks the values and returns everything wrong as Problems. It skips modules that are switched off.
 func (e *EdgeCore) Validate() error {
 	c := &checker{strict.Checker{Secrets: secrets()}}
-	(&table{pass: checkValues, checker: c}).keys(e)
+	(&table{keytable.Table{Pass: keytable.CheckValues, Checker: &c.Checker}}).keys(e)
 	if e.Modules.Edged.Enable {
 		c.kubelet("modules.edged.tailoredKubeletConfig", &e.Modules.Edged.TailoredKubeletConfig)
 	}
@@ -25,17 +26,17 @@ func (e *EdgeCore) Validate() error {
 	return c.Problems.OrNil()
 }
 
-// checker collects problems.
+// checker checks what several keys say together.
 type checker struct{ strict.Checker }
 
-func (c *checker) quantity(path, value string) {
+func checkQuantity(c *strict.Checker, path, value string) {
 	if q, err := resource.ParseQuantity(value); err != nil || q.Sign() < 0 {
 		c.Fail(path, value, "a quantity, such as 100m or 64Mi")
 	}
 }
 
-// threshold checks a quantity or a percentage, as those of evictions are.
-func (c *checker) threshold(path, value string) {
+// checkThreshold checks a quantity or a percentage, as those of evictions are.
+func checkThreshold(c *strict.Checker, path, value string) {
 	if percent, ok := strings.CutSuffix(value, "%"); ok {
 		if p, err := strconv.ParseFloat(percent, 64); err == nil && p >= 0 && p <= 100 {
 			return
@@ -46,7 +47,7 @@ func (c *checker) threshold(path, value string) {
 	c.Fail(path, value, "a quantity such as 100Mi, or a percentage from 0% to 100%")
 }
 
-func (c *checker) labels(path string, labels map[string]string) {
+func checkLabels(c *strict.Checker, path string, labels map[string]string) {
 	for _, key := range strict.SortedKeys(labels) {
 		at := strict.Entry(path, key)
 		if len(validation.IsQualifiedName(key)) > 0 {
@@ -59,7 +60,7 @@ func (c *checker) labels(path string, labels map[string]string) {
 	}
 }
 
-func (c *checker) nodeName(path, value string) {
+func checkNodeName(c *strict.Checker, path, value string) {
 	if faults := validation.IsDNS1123Subdomain(value); len(faults) > 0 {
 		want := "a node's name: up to 253 lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
 		if fitting := nodeName(value); fitting != "" {
@@ -69,14 +70,14 @@ func (c *checker) nodeName(path, value string) {
 	}
 }
 
-func (c *checker) namespace(path, value string) {
+func checkNamespace(c *strict.Checker, path, value string) {
 	if faults := validation.IsDNS1123Label(value); len(faults) > 0 {
 		c.Fail(path, value, "a namespace's name: lower-case letters, digits and '-'")
 	}
 }
 
-// nodeIP accepts one address, or one of each family separated by a comma, like the kubelet.
-func (c *checker) nodeIP(path, value string) {
+// checkNodeIP accepts one address, or one of each family separated by a comma, like the kubelet.
+func checkNodeIP(c *strict.Checker, path, value string) {
 	const want = "an IP address, or one of IPv4 and one of IPv6 with a comma between"
 	var families []bool
 	for _, part := range strings.Split(value, ",") {

@@ -67,15 +67,15 @@ func (c *checker) reservedCgroups(p string, k *kubeletconfig.KubeletConfiguratio
 	}
 }
 
-func (c *checker) socket(path, value string) { c.Socket(path, value, DefaultCRISocket) }
+func checkSocket(c *strict.Checker, path, value string) { c.Socket(path, value, DefaultCRISocket) }
 
-func (c *checker) addresses(path string, list []string) {
+func checkAddresses(c *strict.Checker, path string, list []string) {
 	for i, ip := range list {
 		c.Address(fmt.Sprintf("%s[%d]", path, i), ip)
 	}
 }
 
-func (c *checker) cipherSuites(path string, suites []string) {
+func checkCipherSuites(c *strict.Checker, path string, suites []string) {
 	var names []string
 	for _, s := range tls.CipherSuites() {
 		names = append(names, s.Name)
@@ -85,19 +85,19 @@ func (c *checker) cipherSuites(path string, suites []string) {
 	}
 }
 
-func (c *checker) domain(path, value string) {
+func checkDomain(c *strict.Checker, path, value string) {
 	if domain := strings.TrimSuffix(value, "."); domain != "" && len(validation.IsDNS1123Subdomain(domain)) > 0 {
 		c.Fail(path, value, "a DNS domain, such as cluster.local")
 	}
 }
 
-func (c *checker) resolvConf(path string, k *kubeletconfig.KubeletConfiguration) {
+func checkResolvConf(c *strict.Checker, path string, k *kubeletconfig.KubeletConfiguration) {
 	if k.ResolverConfig != nil {
 		c.AbsoluteOrNone(path, *k.ResolverConfig)
 	}
 }
 
-func (c *checker) subnets(path, value string) {
+func checkSubnets(c *strict.Checker, path, value string) {
 	for _, cidr := range strings.Split(value, ",") {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
 			c.Fail(path, value, "a subnet, such as 10.88.0.0/16")
@@ -106,25 +106,25 @@ func (c *checker) subnets(path, value string) {
 	}
 }
 
-func (c *checker) podPids(path string, k *kubeletconfig.KubeletConfiguration) {
+func checkPodPids(c *strict.Checker, path string, k *kubeletconfig.KubeletConfiguration) {
 	if n := k.PodPidsLimit; n != nil && *n != -1 && *n < 1 {
 		c.Fail(path, *n, "a number of processes of 1 or more, or -1 for the node's limit")
 	}
 }
 
-func (c *checker) cgroup(path, value string) {
+func checkCgroup(c *strict.Checker, path, value string) {
 	if strings.Contains("/"+value+"/", "/../") {
 		c.Fail(path, value, "a cgroup such as /edge, without '..'")
 	}
 }
 
-func (c *checker) memoryThrottling(path string, k *kubeletconfig.KubeletConfiguration) {
+func checkMemoryThrottling(c *strict.Checker, path string, k *kubeletconfig.KubeletConfiguration) {
 	if f := k.MemoryThrottlingFactor; f != nil && (*f <= 0 || *f > 1) {
 		c.Fail(path, *f, "a number above 0, up to 1")
 	}
 }
 
-func (c *checker) enforced(path string, list []string) {
+func checkEnforced(c *strict.Checker, path string, list []string) {
 	for i, what := range list {
 		c.OneOf(fmt.Sprintf("%s[%d]", path, i), what, "none", "pods", "system-reserved",
 			"system-reserved-compressible", "kube-reserved", "kube-reserved-compressible")
@@ -134,32 +134,32 @@ func (c *checker) enforced(path string, list []string) {
 	}
 }
 
-func (c *checker) reserved(p string, list map[string]string) {
+func checkReserved(c *strict.Checker, p string, list map[string]string) {
 	for _, key := range strict.SortedKeys(list) {
 		c.OneOf(strict.Entry(p, key), key, "cpu", "memory", "ephemeral-storage", "pid")
-		c.quantity(strict.Entry(p, key), list[key])
+		checkQuantity(c, strict.Entry(p, key), list[key])
 	}
 }
 
-func (c *checker) thresholds(path string, list map[string]string) {
+func checkThresholds(c *strict.Checker, path string, list map[string]string) {
 	for _, signal := range strict.SortedKeys(list) {
 		at := strict.Entry(path, signal)
-		c.signal(at, signal)
-		c.threshold(at, list[signal])
+		checkSignal(c, at, signal)
+		checkThreshold(c, at, list[signal])
 	}
 }
 
-func (c *checker) gracePeriods(path string, list map[string]string) {
+func checkGracePeriods(c *strict.Checker, path string, list map[string]string) {
 	for _, signal := range strict.SortedKeys(list) {
 		at := strict.Entry(path, signal)
-		c.signal(at, signal)
+		checkSignal(c, at, signal)
 		if d, err := time.ParseDuration(list[signal]); err != nil || d < 0 {
 			c.Fail(at, list[signal], "a duration, such as 30s")
 		}
 	}
 }
 
-func (c *checker) signal(path, signal string) {
+func checkSignal(c *strict.Checker, path, signal string) {
 	signals := []string{
 		"memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
 		"containerfs.available", "containerfs.inodesFree", "allocatableMemory.available", "pid.available",
@@ -170,7 +170,7 @@ func (c *checker) signal(path, signal string) {
 	}
 }
 
-func (c *checker) taints(path string, k *kubeletconfig.KubeletConfiguration) {
+func checkTaints(c *strict.Checker, path string, k *kubeletconfig.KubeletConfiguration) {
 	for i, taint := range k.RegisterWithTaints {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		if len(validation.IsQualifiedName(taint.Key)) > 0 {

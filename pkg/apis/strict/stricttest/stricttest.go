@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
+	"github.com/edgecore-io/edgecore/pkg/apis/strict/keytable"
 )
 
 // EveryKeyIsLiveOrWarnedOf: each key that can be set is either one that the program acts on, and no warning,
@@ -76,6 +77,21 @@ func TablesNameKeys[T any](t *testing.T, s *strict.Schema[T]) map[string]bool {
 		}
 	}
 	return known
+}
+
+// RowsAreKeys checks that each row of a program's table is a key with a value, and that no key has two rows.
+func RowsAreKeys[T any](t *testing.T, s *strict.Schema[T], rows []keytable.Key) {
+	t.Helper()
+	known, seen := s.Keys(), map[string]bool{}
+	for _, row := range rows {
+		if typ, ok := known[row.Path]; !ok || strict.IsMapping(typ) {
+			t.Errorf("%s has a row and is not a key with a value, want one", row.Path)
+		}
+		if seen[row.Path] {
+			t.Errorf("%s has two rows, want one", row.Path)
+		}
+		seen[row.Path] = true
+	}
 }
 
 func isLive(live map[string]bool, path string) bool {
