@@ -9,25 +9,19 @@ package edged
 import (
 	"context"
 
-	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/containers"
 	"github.com/edgecore-io/edgecore/edged/node"
+	"github.com/edgecore-io/edgecore/edged/options"
 	"github.com/edgecore-io/edgecore/edged/pods"
 	"github.com/edgecore-io/edgecore/edged/podstate"
 	"github.com/edgecore-io/edgecore/edged/serve"
 	"github.com/edgecore-io/edgecore/edged/storage"
 )
 
-// Bus is what edged needs of beehive.
-type Bus interface {
-	SendSync(ctx context.Context, module string, m *model.Message) (*model.Message, error)
-	Receive(ctx context.Context, module string) (*model.Message, error)
-}
-
 // Edged is one run of the module: its parts are made by build and never replaced. Anyone who asks while the module is
 // restarted (a liveness check, an HTTP request that outlasts the server) has one run or the other, never a mix.
 type Edged struct {
-	opts       Options
+	opts       options.Options
 	state      *state
 	self       *node.Self
 	podstate   *podstate.Parts

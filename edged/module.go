@@ -6,6 +6,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/containers"
+	"github.com/edgecore-io/edgecore/edged/options"
 	"github.com/edgecore-io/edgecore/edged/pods"
 	"github.com/edgecore-io/edgecore/edged/podstate"
 	"github.com/edgecore-io/edgecore/edged/serve"
@@ -13,7 +14,7 @@ import (
 
 // Module is the beehive module. Each Run makes all parts again, in an Edged of its own.
 type Module struct {
-	opts  Options
+	opts  options.Options
 	state *state
 	// running is the run whose parts are made; nil between two runs.
 	running atomic.Pointer[Edged]
@@ -29,7 +30,7 @@ type state struct {
 }
 
 // New makes the module. It connects to nothing yet.
-func New(opts Options) *Module {
+func New(opts options.Options) *Module {
 	return &Module{opts: opts, state: &state{podstate: podstate.NewState(opts.StoreDamaged)}}
 }
 
@@ -67,7 +68,7 @@ func (m *Module) Alive(context.Context) error {
 
 // Reload takes over other settings. No container is restarted for it: what concerns containers counts for those that
 // are started from now on.
-func (m *Module) Reload(next Settings) { m.state.reloads.set(next) }
+func (m *Module) Reload(next options.Settings) { m.state.reloads.set(next) }
 
 // NodeIP is the node's first address; "" while it is not known.
 func (m *Module) NodeIP() string {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/edged/options"
 	"github.com/edgecore-io/edgecore/pkg/filewatch/filewatchtest"
 	"github.com/edgecore-io/edgecore/pkg/health"
 )
@@ -32,9 +33,9 @@ var errBroken = errors.New("broken")
 func (brokenBus) Receive(context.Context, string) (*model.Message, error) { return nil, errBroken }
 
 // moduleIn is a module with nothing around it: no cloud, no runtime, no pods.
-func moduleIn(t *testing.T, bus Bus) *Module {
+func moduleIn(t *testing.T, bus options.Bus) *Module {
 	dir := t.TempDir()
-	return New(Options{
+	return New(options.Options{
 		Bus:              bus,
 		Health:           &health.Registry{},
 		NodeName:         "n",
@@ -47,7 +48,7 @@ func moduleIn(t *testing.T, bus Bus) *Module {
 }
 
 // runnable is such a module that can be run.
-func runnable(t *testing.T, bus Bus) *Module {
+func runnable(t *testing.T, bus options.Bus) *Module {
 	m := moduleIn(t, bus)
 	m.opts.Watcher = filewatchtest.New(t)
 	return m
@@ -79,7 +80,7 @@ func TestAliveWhileRestarted(t *testing.T) {
 				t.Errorf("Alive = %v, want no error", err)
 			}
 		},
-		func() { m.Reload(Settings{}) },
+		func() { m.Reload(options.Settings{}) },
 	} {
 		wg.Go(func() {
 			for {

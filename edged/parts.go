@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/edged/options"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
 )
 
@@ -18,7 +19,7 @@ type part struct {
 	// run works until ctx ends, or returns early if there is nothing to do. An error ends the run of the module.
 	run func(ctx context.Context) error
 	// reload takes over other settings. It must not call Module.Reload.
-	reload func(*Settings)
+	reload func(*options.Settings)
 	// routes are served on the node's ports, collectors on /metrics.
 	routes     []server.Route
 	collectors []prometheus.Collector
@@ -34,12 +35,12 @@ func (e *Edged) parts() []part {
 		{
 			name:   "event reports",
 			run:    e.podstate.Events.Run,
-			reload: func(s *Settings) { e.podstate.Events.Set(s.Events) },
+			reload: func(s *options.Settings) { e.podstate.Events.Set(s.Events) },
 		},
 		{name: "streams", run: e.serve.RunStreams, routes: e.serve.StreamRoutes()},
 		{name: "node", run: e.node.Run},
 		{name: "cgroups", run: func(ctx context.Context) error { return e.containers.Cgroups.Run(ctx, e.opts.Health) }},
-		{name: "DNS", reload: func(s *Settings) { e.containers.SetDNS(s.DNS) }},
+		{name: "DNS", reload: func(s *options.Settings) { e.containers.SetDNS(s.DNS) }},
 		{name: "CSI drivers", run: e.storage.CSI.Run, collectors: []prometheus.Collector{e.storage.CSI}},
 		{name: "plugins", run: e.storage.Plugins.Run},
 		{name: "device plugins", run: e.storage.Devices.Run},
@@ -47,10 +48,10 @@ func (e *Edged) parts() []part {
 		{name: "stored pods", run: e.pods.Intake.Load},
 		{name: "static pods", run: e.pods.Static.Run},
 		{name: "image repairs", run: e.containers.Repairer.Run},
-		{name: "image pulls", reload: func(s *Settings) { e.containers.Puller.SetPullLimits(s.Pulls) }},
+		{name: "image pulls", reload: func(s *options.Settings) { e.containers.Puller.SetPullLimits(s.Pulls) }},
 		{
 			name:       "containers",
-			reload:     func(s *Settings) { e.containers.Runtime.SetMaxBackoff(s.MaxBackoff) },
+			reload:     func(s *options.Settings) { e.containers.Runtime.SetMaxBackoff(s.MaxBackoff) },
 			collectors: []prometheus.Collector{e.containers.Limiter},
 		},
 		{name: "runtime state", run: e.containers.PLEG.Run},
@@ -60,21 +61,23 @@ func (e *Edged) parts() []part {
 		{name: "usage", routes: e.serve.StatsRoutes()},
 		{name: "storage limits", run: e.node.Limits.Run},
 		{
-			name:       "evictions",
-			run:        e.node.Pressure.Run,
-			reload:     func(s *Settings) { e.node.Pressure.Configure(s.Evictions.WithHard(e.opts.Eviction.Config)) },
+			name: "evictions",
+			run:  e.node.Pressure.Run,
+			reload: func(s *options.Settings) {
+				e.node.Pressure.Configure(s.Evictions.WithHard(e.opts.Eviction.Config))
+			},
 			collectors: []prometheus.Collector{e.node.Pressure},
 		},
 		{
 			name:   "log rotation",
 			run:    e.containers.Logs.Run,
-			reload: func(s *Settings) { e.containers.Logs.SetLimits(s.LogSize, s.LogFiles) },
+			reload: func(s *options.Settings) { e.containers.Logs.SetLimits(s.LogSize, s.LogFiles) },
 		},
 		{name: "mirror pods", run: e.podstate.Mirrors.Run},
 		{
 			name:       "garbage",
 			run:        e.containers.Garbage.Run,
-			reload:     func(s *Settings) { e.containers.Garbage.SetPolicy(s.GC) },
+			reload:     func(s *options.Settings) { e.containers.Garbage.SetPolicy(s.GC) },
 			collectors: e.containers.Garbage.Collectors(),
 		},
 		{name: "shutdown of the device", run: e.pods.Shutdown.Run},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+
+	"github.com/edgecore-io/edgecore/edged/options"
 )
 
 // TestParts: each part has a name of its own and does something, and what is served follows from the list.
@@ -60,12 +62,13 @@ func TestReloads(t *testing.T) {
 	var r reloads
 	var first, second []int
 	take := func(got *[]int) []part {
-		return []part{{name: "p", reload: func(s *Settings) { *got = append(*got, s.LogFiles) }}, {name: "other"}}
+		reload := func(s *options.Settings) { *got = append(*got, s.LogFiles) }
+		return []part{{name: "p", reload: reload}, {name: "other"}}
 	}
 	r.setParts(take(&first))
-	r.set(Settings{LogFiles: 1})
+	r.set(options.Settings{LogFiles: 1})
 	r.setParts(take(&second))
-	r.set(Settings{LogFiles: 2})
+	r.set(options.Settings{LogFiles: 2})
 	if len(first) != 1 || len(second) != 2 || second[0] != 1 || second[1] != 2 {
 		t.Errorf("settings of the first run %v, of the second %v; want [1], [1 2]", first, second)
 	}

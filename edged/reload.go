@@ -1,17 +1,21 @@
 package edged
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/edgecore-io/edgecore/edged/options"
+)
 
 // reloads hands settings that change to the parts of the current run. Its methods may be called from any goroutine.
 type reloads struct {
 	mu sync.Mutex
 	// next are the newest settings; nil until they change.
-	next  *Settings
+	next  *options.Settings
 	parts []part
 }
 
 // set hands other settings to the parts.
-func (r *reloads) set(next Settings) {
+func (r *reloads) set(next options.Settings) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.next = &next

@@ -16,7 +16,6 @@ import (
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/utils/ptr"
 
-	"github.com/edgecore-io/edgecore/edged"
 	"github.com/edgecore-io/edgecore/edged/containers/cgroups"
 	"github.com/edgecore-io/edgecore/edged/containers/dns"
 	"github.com/edgecore-io/edgecore/edged/containers/garbage"
@@ -28,6 +27,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/node/node"
 	"github.com/edgecore-io/edgecore/edged/node/nodeallocatable"
 	"github.com/edgecore-io/edgecore/edged/node/nodepressure"
+	"github.com/edgecore-io/edgecore/edged/options"
 	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
 	"github.com/edgecore-io/edgecore/edged/podstate/eventreport"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
@@ -38,19 +38,19 @@ import (
 const swapLimited = "LimitedSwap"
 
 // EdgedOptions returns what the configuration says about pods. It measures the size of the node.
-func EdgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
+func EdgedOptions(cfg *v1alpha2.EdgeCore) (options.Options, error) {
 	own := &cfg.Modules.Edged
 	kubelet := &own.TailoredKubeletConfig
 	capacity, err := node.Capacity(kubelet.MaxPods, own.RootDirectory)
 	if err != nil {
-		return edged.Options{}, fmt.Errorf("capacity of the node: %w", err)
+		return options.Options{}, fmt.Errorf("capacity of the node: %w", err)
 	}
 	split, err := nodeallocatable.New(own, capacity)
 	if err != nil {
-		return edged.Options{}, fmt.Errorf("modules.edged.tailoredKubeletConfig: %w", err)
+		return options.Options{}, fmt.Errorf("modules.edged.tailoredKubeletConfig: %w", err)
 	}
 	if _, err := security.NewSysctls("", kubelet.AllowedUnsafeSysctls); err != nil {
-		return edged.Options{}, fmt.Errorf("modules.edged.tailoredKubeletConfig.%w", err)
+		return options.Options{}, fmt.Errorf("modules.edged.tailoredKubeletConfig.%w", err)
 	}
 	var maxBackoff time.Duration
 	if d := kubelet.CrashLoopBackOff.MaxContainerRestartPeriod; d != nil {
@@ -69,9 +69,9 @@ func EdgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 	}
 	logs, err := logOptions(kubelet)
 	if err != nil {
-		return edged.Options{}, err
+		return options.Options{}, err
 	}
-	return edged.Options{
+	return options.Options{
 		NodeName:        own.HostnameOverride,
 		NodeIP:          v1alpha2.NodeIPs(own.NodeIP),
 		Version:         version.Version(),
@@ -96,7 +96,7 @@ func EdgedOptions(cfg *v1alpha2.EdgeCore) (edged.Options, error) {
 			QPS:    float64(ptr.Deref(kubelet.EventRecordQPS, 50)), Burst: int(kubelet.EventBurst),
 		},
 		StreamIdle:           kubelet.StreamingConnectionIdleTimeout.Duration,
-		Listen:               edged.ListenAddress(kubelet.Address, kubelet.ReadOnlyPort),
+		Listen:               options.ListenAddress(kubelet.Address, kubelet.ReadOnlyPort),
 		API:                  apiOptions(own),
 		SeccompDefault:       own.SeccompDefault || ptr.Deref(kubelet.SeccompDefault, false),
 		MaxBackoff:           maxBackoff,

@@ -7,7 +7,7 @@ import (
 
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
-	"github.com/edgecore-io/edgecore/edged"
+	"github.com/edgecore-io/edgecore/edged/options"
 	"github.com/edgecore-io/edgecore/edged/serve/api"
 	"github.com/edgecore-io/edgecore/edged/serve/server"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
@@ -37,7 +37,7 @@ func apiOptions(own *v1alpha2.Edged) api.Settings {
 	}
 	if ptr.Deref(kubelet.EnableServer, true) {
 		o.Port = kubelet.Port
-		o.Listen = edged.ListenAddress(apiAddress(own), kubelet.Port)
+		o.Listen = options.ListenAddress(apiAddress(own), kubelet.Port)
 	}
 	return o
 }
@@ -62,7 +62,7 @@ func KubeletAPI(cfg *v1alpha2.EdgeCore) string {
 	if !own.Enable || !ptr.Deref(own.TailoredKubeletConfig.EnableServer, true) {
 		return ""
 	}
-	host, port, err := net.SplitHostPort(edged.ListenAddress(apiAddress(own), own.TailoredKubeletConfig.Port))
+	host, port, err := net.SplitHostPort(options.ListenAddress(apiAddress(own), own.TailoredKubeletConfig.Port))
 	if err != nil {
 		return "" // the port is 0
 	}

@@ -5,8 +5,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/edgecore-io/edgecore/edged"
 	"github.com/edgecore-io/edgecore/edged/node/preflight"
+	"github.com/edgecore-io/edgecore/edged/options"
 	"github.com/edgecore-io/edgecore/edged/podstate/clock"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
@@ -37,7 +37,7 @@ func PreflightOptions(cfg *v1alpha2.EdgeCore) preflight.Options {
 		{"the read-only server", "readOnlyPort", kubelet.Address, kubelet.ReadOnlyPort},
 		{"the kubelet API", "port", apiAddress(own), kubelet.Port},
 	} {
-		if address := edged.ListenAddress(p.address, p.port); address != "" {
+		if address := options.ListenAddress(p.address, p.port); address != "" {
 			o.Ports = append(o.Ports, preflight.Port{What: p.what, Key: p.key, Address: address})
 		}
 	}

@@ -3,13 +3,13 @@ package agentconfig
 import (
 	"fmt"
 
-	"github.com/edgecore-io/edgecore/edged"
+	"github.com/edgecore-io/edgecore/edged/options"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
 // Pods is the part that runs pods; see edged.Module.
 type Pods interface {
-	Reload(settings edged.Settings)
+	Reload(settings options.Settings)
 }
 
 // Link is the link to the cloud; see edgehub.Module.
@@ -34,7 +34,7 @@ func NewReloader(started *v1alpha2.EdgeCore, pods Pods, link Link) *Reloader {
 
 // Apply hands the next configuration to the parts. After an error the pods' settings are as before.
 func (r *Reloader) Apply(next *v1alpha2.EdgeCore) error {
-	var settings edged.Settings
+	var settings options.Settings
 	if r.pods != nil {
 		opts, err := EdgedOptions(next)
 		if err != nil {

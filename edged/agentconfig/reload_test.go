@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/edgecore-io/edgecore/edged"
+	"github.com/edgecore-io/edgecore/edged/options"
 	"github.com/edgecore-io/edgecore/edgehub"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
@@ -109,12 +110,12 @@ func TestReloader(t *testing.T) {
 
 // parts note what a Reloader hands them; the link refuses a section with refuse.
 type parts struct {
-	settings []edged.Settings
+	settings []options.Settings
 	sections []v1alpha2.EdgeHub
 	refuse   error
 }
 
-func (p *parts) Reload(s edged.Settings) { p.settings = append(p.settings, s) }
+func (p *parts) Reload(s options.Settings) { p.settings = append(p.settings, s) }
 func (p *parts) Configure(section v1alpha2.EdgeHub) error {
 	p.sections = append(p.sections, section)
 	return p.refuse

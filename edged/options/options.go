@@ -1,10 +1,14 @@
-package edged
+// Package options is what edged is made of: what the configuration says, worked out by edged/agentconfig, and the
+// interfaces and values of the programs around it.
+package options
 
 import (
+	"context"
 	"net"
 	"strconv"
 	"time"
 
+	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/containers/cgroups"
 	"github.com/edgecore-io/edgecore/edged/containers/dns"
 	"github.com/edgecore-io/edgecore/edged/containers/garbage"
@@ -25,6 +29,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	v1 "k8s.io/api/core/v1"
 )
+
+// Bus is what edged needs of beehive.
+type Bus interface {
+	SendSync(ctx context.Context, module string, m *model.Message) (*model.Message, error)
+	Receive(ctx context.Context, module string) (*model.Message, error)
+}
 
 // Options are what the configuration says, worked out.
 type Options struct {
