@@ -42,8 +42,8 @@ const (
 	// starting is the same, and the value began while the pod started. One node may report another moment of the start
 	// than the other.
 	starting
-	// slow is a value that began while the pod started, and lasted: it may be left out if the other node's pod started
-	// soon, since that one had nothing to report before it ran.
+	// slow is a value that began while the pod started, and lasted. It may be left out if the other node's pod started
+	// soon, since that one had nothing to report before it ran, and if that one reported another moment of the start.
 	slow
 )
 
@@ -88,8 +88,8 @@ func withoutBrief(l, r Trace, lBrief, rBrief Brief) {
 		if !strings.HasPrefix(path, "pod.status.") || slices.Equal(l[path], r[path]) {
 			continue
 		}
-		left := newSequence(l[path], lBrief.values[path], rBrief.soon)
-		right := newSequence(r[path], rBrief.values[path], lBrief.soon)
+		left := newSequence(l[path], lBrief.values[path], rBrief.soon || ofStart(rBrief.values[path]))
+		right := newSequence(r[path], rBrief.values[path], lBrief.soon || ofStart(lBrief.values[path]))
 		if !sameBut(left, right) {
 			continue
 		}
@@ -112,14 +112,19 @@ type sequence struct {
 	brevity []brevity
 }
 
-// newSequence makes a sequence; otherSoon says whether the other node's pod started soon.
-func newSequence(values []string, lengths []brevity, otherSoon bool) sequence {
+// ofStart reports whether a value is a moment of the start.
+func ofStart(lengths []brevity) bool {
+	return slices.ContainsFunc(lengths, func(b brevity) bool { return b == starting || b == slow })
+}
+
+// newSequence makes a sequence; slowToo says that slow values may be left out, too.
+func newSequence(values []string, lengths []brevity, slowToo bool) sequence {
 	out := sequence{values: append([]string{absent}, values...), brevity: make([]brevity, len(values)+1)}
 	for i, length := range lengths {
 		switch {
 		case length != slow:
 			out.brevity[i+1] = length
-		case otherSoon:
+		case slowToo:
 			out.brevity[i+1] = starting
 		}
 	}

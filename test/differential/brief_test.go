@@ -121,36 +121,41 @@ func TestBriefStart(t *testing.T) {
 	}
 }
 
-// TestSlowStart: a node that takes long to start a pod may report that it starts, beside one that starts it soon; one
-// that takes as long may not leave it out.
+// TestSlowStart: a node that takes long to start a pod reports moments of the start. Beside it, one that starts the pod
+// soon may report none, and one that takes long may report others, but not none.
 func TestSlowStart(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	creating := v1.ContainerStatus{
-		Name: "main", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ContainerCreating"}},
-	}
-	running := v1.ContainerStatus{Name: "main", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}
-	states := func(took time.Duration, starts ...v1.ContainerStatus) []state {
-		runs := v1.PodStatus{Phase: v1.PodRunning, ContainerStatuses: []v1.ContainerStatus{running}}
+	states := func(took time.Duration, unready string) []state {
+		starts := v1.PodStatus{Phase: v1.PodPending}
+		if unready != "" {
+			starts.Conditions = []v1.PodCondition{{Type: v1.PodReady, Message: unready}}
+		}
 		return []state{
 			{pod: &v1.Pod{Status: v1.PodStatus{Phase: v1.PodPending}}, at: now},
-			{pod: &v1.Pod{Status: v1.PodStatus{Phase: v1.PodPending, ContainerStatuses: starts}}, at: now},
-			{pod: &v1.Pod{Status: runs}, at: now.Add(took)},
+			{pod: &v1.Pod{Status: starts}, at: now},
+			{pod: &v1.Pod{Status: v1.PodStatus{Phase: v1.PodRunning}}, at: now.Add(took)},
 		}
 	}
-	for other, want := range map[time.Duration]bool{time.Second: true, time.Hour: false} {
+	for name, c := range map[string]struct {
+		other []state
+		want  bool
+	}{
+		"started soon":                      {states(time.Second, ""), true},
+		"took as long, and reported none":   {states(time.Hour, ""), false},
+		"took as long, and reported others": {states(time.Hour, "[main1]"), true},
+	} {
 		l, r := Trace{}, Trace{}
-		lBrief, err := addStates(l, states(time.Hour, creating), Names{})
+		lBrief, err := addStates(l, states(time.Hour, "[main0 main1]"), Names{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		rBrief, err := addStates(r, states(other), Names{})
+		rBrief, err := addStates(r, c.other, Names{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		withoutBrief(l, r, lBrief, rBrief)
-		if diff := cmp.Diff(l, r); (diff == "") != want {
-			t.Errorf("beside a node that took %v: same without ContainerCreating: %v, want %v (-left +right):\n%s",
-				other, diff == "", want, diff)
+		if diff := cmp.Diff(l, r); (diff == "") != c.want {
+			t.Errorf("beside a node that %s: the same: %v, want %v (-left +right):\n%s", name, diff == "", c.want, diff)
 		}
 	}
 }

@@ -261,7 +261,7 @@ func knownPages() []Allowed {
 			Path: `api/admin GET /configz/field\.kubeletconfig\.` +
 				anyOf(`apiVersion kind authentication\.x509\.clientCAFile crashLoopBackOff\.maxContainerRestartPeriod
 				enableSystemLogQuery healthzBindAddress healthzPort imagePullCredentialsVerificationPolicy kubeAPIBurst kubeAPIQPS memoryReservationPolicy
-				mergeDefaultEvictionSettings tlsCertFile tlsPrivateKeyFile`),
+				memoryThrottlingFactor mergeDefaultEvictionSettings tlsCertFile tlsPrivateKeyFile`),
 			Right: nothing, Row: configz,
 		},
 		{
