@@ -53,9 +53,9 @@ func (m *Module) Run(ctx context.Context) error {
 	return e.run(ctx, cancel)
 }
 
-// Alive implements beehive.Prober: it returns once the locks that all pods share have been had. The runtime is not
-// asked: one that hangs is a condition of its own, which no restart of this module mends. It may be called at any time,
-// and may outlast the run that it asks.
+// Alive implements beehive.Prober: it takes each lock that all pods share, and returns. The runtime is not asked: one
+// that hangs is a condition of its own, which no restart of this module mends. It may be called at any time, and may
+// outlast the run that it asks.
 func (m *Module) Alive(context.Context) error {
 	if e := m.running.Load(); e != nil {
 		e.pods.Admissions.Probe()

@@ -10,8 +10,8 @@ import (
 // transactions, and few enough that what waits, waits on the bus, where it can be seen.
 const inHand = 64
 
-// keyedExecutor do work: that of one key in the order in which it came, that of different keys side by side. A key has
-// a goroutine as long as it has work, so that an idle device has none. Work that panics is done.
+// keyedExecutor runs the work of one key in the order in which it came, and that of different keys side by side. A key
+// has a goroutine as long as it has work, so that an idle device has none. Work that panics counts as done.
 type keyedExecutor struct {
 	// room has a token for each message in hand.
 	room chan struct{}
@@ -41,19 +41,19 @@ func newKeyedExecutor() *keyedExecutor {
 }
 
 // put takes work on, and waits while too much is in hand.
-func (l *keyedExecutor) put(key string, do func()) {
-	l.room <- struct{}{}
-	l.begin(key, func() {
-		defer func() { <-l.room }()
+func (e *keyedExecutor) put(key string, do func()) {
+	e.room <- struct{}{}
+	e.begin(key, func() {
+		defer func() { <-e.room }()
 		do()
 	})
 }
 
 // do has work done in its turn, and returns its error. It waits for no room, since those that have it may wait for
 // anyone who waits here. When ctx ends before, the work may yet be done. Work must not call do.
-func (l *keyedExecutor) do(ctx context.Context, key string, do func() error) error {
+func (e *keyedExecutor) do(ctx context.Context, key string, do func() error) error {
 	done := make(chan error, 1)
-	l.begin(key, func() {
+	e.begin(key, func() {
 		err := fmt.Errorf("%s: internal error", key)
 		defer func() { done <- err }() // also after a panic
 		err = do()
@@ -66,73 +66,73 @@ func (l *keyedExecutor) do(ctx context.Context, key string, do func() error) err
 	}
 }
 
-func (l *keyedExecutor) begin(key string, do func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.last++
-	w := work{l.last, do}
-	l.open[w.number] = true
-	if queue, busy := l.waiting[key]; busy {
-		l.waiting[key] = append(queue, w)
+func (e *keyedExecutor) begin(key string, do func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.last++
+	w := work{e.last, do}
+	e.open[w.number] = true
+	if queue, busy := e.waiting[key]; busy {
+		e.waiting[key] = append(queue, w)
 		return
 	}
-	l.waiting[key] = nil
-	go l.run(key, w)
+	e.waiting[key] = nil
+	go e.run(key, w)
 }
 
 // run does the queued work of a key.
-func (l *keyedExecutor) run(key string, w work) {
+func (e *keyedExecutor) run(key string, w work) {
 	for ok := true; ok; {
 		guard(context.Background(), func(context.Context) { w.do() })
-		w, ok = l.next(key, w.number)
+		w, ok = e.next(key, w.number)
 	}
 }
 
 // next ends a piece of work, and returns the one after it.
-func (l *keyedExecutor) next(key string, done int64) (w work, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.open, done)
-	l.lift()
-	queue := l.waiting[key]
+func (e *keyedExecutor) next(key string, done int64) (w work, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.open, done)
+	e.lift()
+	queue := e.waiting[key]
 	if len(queue) == 0 {
-		delete(l.waiting, key)
+		delete(e.waiting, key)
 		return work{}, false
 	}
-	l.waiting[key] = queue[1:]
+	e.waiting[key] = queue[1:]
 	return queue[0], true
 }
 
 // idle returns a channel that is closed when all work that was put so far is done. It does not wait for what comes
 // later.
-func (l *keyedExecutor) idle() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (e *keyedExecutor) idle() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	done := make(chan struct{})
-	l.barriers = append(l.barriers, barrier{l.last, done})
-	l.lift()
+	e.barriers = append(e.barriers, barrier{e.last, done})
+	e.lift()
 	return done
 }
 
-// lift ends the waits for what is done; l.mu is held.
-func (l *keyedExecutor) lift() {
-	if len(l.barriers) == 0 {
+// lift ends the waits for what is done; e.mu is held.
+func (e *keyedExecutor) lift() {
+	if len(e.barriers) == 0 {
 		return
 	}
-	oldest := l.last + 1
-	for number := range l.open {
+	oldest := e.last + 1
+	for number := range e.open {
 		oldest = min(oldest, number)
 	}
-	left := l.barriers[:0]
-	for _, b := range l.barriers {
+	left := e.barriers[:0]
+	for _, b := range e.barriers {
 		if oldest > b.upTo {
 			close(b.done)
 		} else {
 			left = append(left, b)
 		}
 	}
-	l.barriers = left
+	e.barriers = left
 }
 
 // wait waits until all that was put is done.
-func (l *keyedExecutor) wait() { <-l.idle() }
+func (e *keyedExecutor) wait() { <-e.idle() }

@@ -22,7 +22,7 @@ import (
 // How nodes are served: KubeEdge's edgecores as KubeEdge's cloudcore does it (docs/wire.md, Delivery), this project's
 // with more messages in flight.
 var (
-	upstreamPeer = queue.Options{
+	kubeEdgePeer = queue.Options{
 		Window:     1,
 		Resend:     5 * time.Second,
 		Tries:      5,
@@ -111,7 +111,7 @@ func newSession(h *Hub, node string, conn wire.Conn) *session {
 	} // the first renewal is due at once
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.kept.Store(h.moment(now))
-	opts := upstreamPeer
+	opts := kubeEdgePeer
 	if s.features.Inventory {
 		opts = ourPeer
 	}

@@ -214,7 +214,7 @@ func (c *cloudEnd) connect(ours bool) {
 	})
 }
 
-func (c *cloudEnd) theirs() byte          { return '>' }
+func (c *cloudEnd) peerMark() byte        { return '>' }
 func (c *cloudEnd) frames() <-chan string { return c.came }
 func (c *cloudEnd) send(text string) error {
 	return c.ws.WriteMessage(websocket.TextMessage, []byte(text))

@@ -206,7 +206,7 @@ func (e *edgeEnd) handshake(r *http.Request) {
 	}
 }
 
-func (e *edgeEnd) theirs() byte          { return '<' }
+func (e *edgeEnd) peerMark() byte        { return '<' }
 func (e *edgeEnd) frames() <-chan string { return e.came }
 func (e *edgeEnd) send(text string) error {
 	return e.ws.WriteMessage(websocket.TextMessage, []byte(text))

@@ -45,8 +45,8 @@ const quiet = 50 * time.Millisecond
 
 // end is one of our two ends, as a conversation sees it.
 type end interface {
-	// theirs and ours are the first characters of messages to and of this end.
-	theirs() byte
+	// peerMark is the first character of messages to this end.
+	peerMark() byte
 	// send sends it a message of the peer.
 	send(text string) error
 	// frames are its messages.
@@ -111,7 +111,7 @@ type conversation struct {
 }
 
 func isOurs(e end, line string) bool {
-	return line != "" && (line[0] == '>' || line[0] == '<') && line[0] != e.theirs()
+	return line != "" && (line[0] == '>' || line[0] == '<') && line[0] != e.peerMark()
 }
 
 // await takes as many messages of ours as there are lines. What is sent side by side keeps no order: here answers are
@@ -155,7 +155,7 @@ func (c *conversation) line(e end, line string) string {
 	}
 	kind, text := line[0], strings.TrimSpace(line[1:])
 	switch {
-	case kind == e.theirs():
+	case kind == e.peerMark():
 		if err := e.send(c.bind(text)); err != nil {
 			c.t.Error(err)
 		}
@@ -252,7 +252,7 @@ func (c *conversation) ours(e end, frame string) string {
 	for id, name := range c.tokens {
 		text = strings.ReplaceAll(text, `"`+id+`"`, `"`+name+`"`)
 	}
-	return string(map[byte]byte{'>': '<', '<': '>'}[e.theirs()]) + " " + text
+	return string(map[byte]byte{'>': '<', '<': '>'}[e.peerMark()]) + " " + text
 }
 
 // files are the conversations of a folder.

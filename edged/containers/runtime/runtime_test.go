@@ -310,15 +310,15 @@ func TestBackoffOfFailingProbe(t *testing.T) {
 		last := ""
 		for len(started) < 6 {
 			obs := g.observe(pod)
-			wish := SyncInput{Pod: pod, Observed: obs}
+			input := SyncInput{Pod: pod, Observed: obs}
 			if c := obs.Container("c0"); c.Running() {
 				if c.ID != last {
 					started, last = append(started, time.Since(began)), c.ID
 				}
 				time.Sleep(2 * time.Second)
-				wish.Probes = wish.Probes.Stopped(c.ID, "Container c0 failed liveness probe, will be restarted")
+				input.Probes = input.Probes.Stopped(c.ID, "Container c0 failed liveness probe, will be restarted")
 			}
-			if res := g.SyncPod(t.Context(), wish); res.Err != nil {
+			if res := g.SyncPod(t.Context(), input); res.Err != nil {
 				t.Fatalf("sync: %v, want no error", res.Err)
 			} else if !res.RetryAt.IsZero() {
 				time.Sleep(time.Until(res.RetryAt))
