@@ -644,7 +644,7 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = resp.Body.Close() // its connection is kept
+	defer resp.Body.Close() // until then its connection is kept: a client closes it if it has not read the whole body
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
