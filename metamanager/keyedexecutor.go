@@ -10,8 +10,9 @@ import (
 // transactions, and few enough that what waits, waits on the bus, where it can be seen.
 const inHand = 64
 
-// keyedExecutor runs the work of one key in the order in which it came, and that of different keys side by side. A key
-// has a goroutine as long as it has work, so that an idle device has none. Work that panics counts as done.
+// keyedExecutor runs work that has keys: work of one key in the order in which it arrives, work of different keys
+// concurrently. A key has a goroutine only while it has work, so an idle device has none. Work that panics counts as
+// done.
 type keyedExecutor struct {
 	// room has a token for each message in hand.
 	room chan struct{}

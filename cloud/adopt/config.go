@@ -83,11 +83,11 @@ func texts(list any) []string {
 	return out
 }
 
-// carried reports whether the value of a key that edgecore's cloudcore acts on is taken over as it is. Others belong to
-// the pod of KubeEdge's, such as paths, or are written by merge itself.
+// carried reports whether the value of a key that edgecore's cloudcore acts on is kept as it is. The other keys have
+// paths in the pod of KubeEdge's cloudcore, belong to the manifest, or are written by merge itself.
 func carried(key string) bool {
 	for _, other := range []string{
-		"apiVersion", "kind", "commonConfig.monitorServer.", "kubeAPIConfig.", "modules.cloudHub.unixsocket.",
+		"apiVersion", "kind", "commonConfig.monitorServer.", "kubeAPIConfig.kubeConfig", "modules.cloudHub.unixsocket.",
 		"modules.cloudHub.advertiseAddress", "modules.cloudHub.dnsNames",
 	} {
 		if key == other || strings.HasSuffix(other, ".") && strings.HasPrefix(key, other) {
@@ -110,13 +110,8 @@ func (c *config) merge(manifest string, addresses, dnsNames []string) (string, e
 	}
 	for _, key := range v1alpha1.LiveKeys() {
 		path := strict.Split(key)
-		if value := strict.At(c.tree, path...); value != nil && carried(key) {
+		if value := strict.At(c.tree, path...); value != nil && value != "" && carried(key) {
 			set(out, value, path...)
-		}
-	}
-	for _, key := range []string{"qps", "burst", "contentType", "master"} {
-		if value := strict.At(c.tree, "kubeAPIConfig", key); value != nil && value != "" {
-			set(out, value, "kubeAPIConfig", key)
 		}
 	}
 	set(out, addresses, "modules", "cloudHub", "advertiseAddress")

@@ -66,9 +66,9 @@ const (
 	CheckValues
 )
 
-// Table goes through the rows of the keys, in keys.go, with one of the passes. A row is a call of the method for the
-// type of its value. What that returns has the checks for such a value as methods, which check in the one pass alone.
-// The methods are not inlined: the program would be 20 KB larger.
+// Table is one pass over the rows of a program's keys. A row is a call of the method for the type of its value. The
+// methods of what it returns check the value, in the pass CheckValues only. The methods are not inlined: edgecore would
+// be 20 KB larger.
 type Table struct {
 	Pass Pass
 	// Keys are those of the rows so far, in their order. Only ListKeys sets it.
