@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +17,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -39,6 +43,7 @@ type node struct {
 	*runtime.Runtime
 	t          testing.TB
 	client     *cri.Client
+	socket     string
 	cgroup     string
 	logs, link string
 }
@@ -50,6 +55,7 @@ func newNode(t testing.TB) *node {
 	n := &node{
 		t:      t,
 		client: testenv.Dial(t, instance),
+		socket: instance.Socket(),
 		cgroup: instance.CgroupRoot(),
 		logs:   filepath.Join(dir, "logs"),
 		link:   filepath.Join(dir, "links"),
@@ -192,7 +198,7 @@ func TestRuntime(t *testing.T) {
 		test func(*testing.T, *node)
 	}{
 		{"names", names}, {"dead process and sandbox", deaths}, {"adoption", adoption}, {"reserved names", reserved},
-		{"end of sidecars", sidecarsEnd},
+		{"end of sidecars", sidecarsEnd}, {"a start that was cut off", cutStart},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -345,6 +351,25 @@ func adoption(t *testing.T, n *node) {
 		len(obs.Containers) != 1 {
 		t.Errorf("pod %+v, want container %s in sandbox %s alone", obs, id, sandbox)
 	}
+}
+
+// cutStart: a container with a task that CRI knows nothing of, as a start leaves it that is cut off, goes with its pod.
+func cutStart(t *testing.T, n *node) {
+	pod := web("cut-uid", 0)
+	labels := podLabels(pod)
+	config, sandbox := bare(t, n, pod, labels)
+	withName := maps.Clone(labels)
+	withName["io.kubernetes.container.name"] = "main"
+	id := bareContainer(t, n, config, sandbox, 0, withName, nil)
+	start := exec.CommandContext(t.Context(), "ctr", "--address", n.socket, "-n", "k8s.io", "tasks", "start", "-d", id)
+	if out, err := start.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", start, err, out)
+	}
+	_, err := n.client.RemoveContainer(t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: id})
+	if status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("the runtime removes the container with a task: %v, want code FailedPrecondition", err)
+	}
+	n.end(pod)
 }
 
 // reserved: a sandbox and a container without labels hold the names that the pod needs.

@@ -38,7 +38,12 @@ type Blob struct {
 
 // native is the connection on which images are, and the context for containerd's own calls on it.
 func (c *Client) native(ctx context.Context) (*grpc.ClientConn, context.Context) {
-	return c.conns[len(c.conns)-1], metadata.AppendToOutgoingContext(ctx, namespaceHeader, kubernetesNamespace)
+	return c.conns[len(c.conns)-1], inNamespace(ctx)
+}
+
+// inNamespace is a context for containerd's own calls about what it keeps for CRI.
+func inNamespace(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, namespaceHeader, kubernetesNamespace)
 }
 
 // ImageTarget returns the digest of the manifest, or list of manifests, that an image's name stands for.

@@ -12,17 +12,13 @@ import (
 
 // CRI is the Runtime of a CRI client.
 type CRI struct {
-	Client runtimeapi.RuntimeServiceClient
+	Client *cri.Client
 	State  *imagegc.CRI
 }
 
 // RemoveContainer implements Runtime.
 func (r *CRI) RemoveContainer(ctx context.Context, id string) error {
-	_, err := r.Client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
-	if cri.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return r.Client.DeleteContainer(ctx, id)
 }
 
 // RemoveImage implements Runtime.

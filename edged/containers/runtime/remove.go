@@ -13,7 +13,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/edged/containers/cri"
 	"github.com/edgecore-io/edgecore/edged/containers/logdir"
 	"github.com/edgecore-io/edgecore/edged/podstate/observed"
 	"github.com/edgecore-io/edgecore/pkg/readdir"
@@ -120,8 +119,7 @@ func (r *Runtime) removeSandbox(ctx context.Context, id string) error {
 
 // removeContainer removes a container that does not run, with its log and its link.
 func (r *Runtime) removeContainer(ctx context.Context, obs *observed.Pod, c *observed.Container) error {
-	if _, err := r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.ID}); err != nil &&
-		!cri.IsNotFound(err) {
+	if err := r.client.DeleteContainer(ctx, c.ID); err != nil {
 		return fmt.Errorf("remove container %s (%s): %w", c.Name, c.ID, err)
 	}
 	r.preStopDone.forget(c.ID)

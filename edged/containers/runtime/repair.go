@@ -9,7 +9,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/edged/containers/cri"
@@ -55,8 +54,7 @@ func (r *Runtime) startFailed(
 	if failed.id == "" {
 		return true
 	}
-	_, err := r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: failed.id})
-	return ignoreNotFound(err) == nil
+	return r.client.DeleteContainer(ctx, failed.id) == nil
 }
 
 // examineEnd examines the image of a container that ended soon after its start, before it is started again.

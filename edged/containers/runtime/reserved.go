@@ -109,8 +109,7 @@ func (r *Runtime) removeStaleContainer(ctx context.Context, id string) error {
 	if err != nil && !cri.IsNotFound(err) {
 		return err
 	}
-	_, err = r.client.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id})
-	return ignoreNotFound(err)
+	return r.client.DeleteContainer(ctx, id)
 }
 
 // reservedFor returns the id that holds a name, from a runtime's refusal to give it out twice

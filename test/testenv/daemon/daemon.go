@@ -289,9 +289,9 @@ func PollEvery(ctx context.Context, interval time.Duration, check func() error) 
 }
 
 // maxLine is how much of a line of a log is worth showing, in bytes.
-const maxLine = 300
+const maxLine = 500
 
-// Tail returns the last lines of a log, each cut short.
+// Tail returns the last lines of a log. The middle of a long one is left out: the cause of an error is at its end.
 func Tail(path string, lines int) string {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -301,7 +301,7 @@ func Tail(path string, lines int) string {
 	last := all[max(0, len(all)-lines):]
 	for i, line := range last {
 		if len(line) > maxLine {
-			last[i] = line[:maxLine] + "..."
+			last[i] = line[:maxLine/2] + " ... " + line[len(line)-maxLine/2:]
 		}
 	}
 	return strings.Join(last, "\n")
